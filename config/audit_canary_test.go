@@ -61,7 +61,8 @@ func TestCanary(t *testing.T) {
 		m.Data = []byte(strings.ReplaceAll(body, "CANARY", canary))
 		m.Header.Set(subjects.HeaderType, subjects.TypeJSON)
 		m.Header.Set(subjects.HeaderDeadline, strconv.FormatInt(time.Now().Add(testTimeout).UnixMilli(), 10))
-		if reply, err := p.nc.RequestMsg(m, testTimeout); err != nil || reply.Header.Get(subjects.HeaderErrCode) != code {
+		if reply, err := p.nc.RequestMsg(m, testTimeout); err != nil ||
+			reply.Header.Get(subjects.HeaderErrCode) != code {
 			t.Errorf("%.60s: %v, %v", body, reply, err)
 		}
 	}

@@ -39,7 +39,10 @@ func newDamageFixture(t *testing.T, runs ...int) *damageFixture {
 	if os.Getenv("CONCLAVE_SHORT") != "" {
 		t.Skip("CONCLAVE_SHORT is set")
 	}
-	s := &damageFixture{cfg: settings(t), home: newHome(t), intact: filepath.Join(t.TempDir(), "intact"), backup: filepath.Join(t.TempDir(), "backup")}
+	s := &damageFixture{
+		cfg: settings(t), home: newHome(t), intact: filepath.Join(t.TempDir(), "intact"),
+		backup: filepath.Join(t.TempDir(), "backup"),
+	}
 	for i, n := range runs {
 		if i > 0 {
 			copyTree(t, filepath.Join(s.home.AuditStreams(), subjects.Audit), s.backup)
@@ -106,12 +109,14 @@ func (s *damageFixture) lastBlock(t testing.TB) string {
 
 func (s *damageFixture) dropIndex(t testing.TB) {
 	t.Helper()
-	if err := os.Remove(filepath.Join(filepath.Join(s.home.AuditStreams(), subjects.Audit), "msgs", "index.db")); err != nil {
+	if err := os.Remove(filepath.Join(filepath.Join(s.home.AuditStreams(), subjects.Audit), "msgs",
+		"index.db")); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// verifyStopped checks the audit log in its files, as the commands do on a stopped system, and that this changes nothing.
+// verifyStopped checks the audit log in its files, as the commands do on a stopped system, and that this changes
+// nothing.
 func (s *damageFixture) verifyStopped(t testing.TB) (audit.Report, error) {
 	t.Helper()
 	before := bustest.HashTree(t, s.home.Data)
@@ -134,7 +139,8 @@ func (s *damageFixture) verifyStopped(t testing.TB) (audit.Report, error) {
 	return rep, err
 }
 
-// verify starts the system on what is there, without actors, and checks the audit log. The error may be that of the start.
+// verify starts the system on what is there, without actors, and checks the audit log. The error may be that of the
+// start.
 func (s *damageFixture) verify(t testing.TB) (audit.Report, error) {
 	t.Helper()
 	r, err := s.cfg.Start(t.Context(), s.home, nil)
@@ -163,7 +169,8 @@ func checkFirstProblem(t *testing.T, rep audit.Report, account, chain string, re
 		t.Fatal("not found")
 	}
 	if p.Account != account || p.Chain != chain || p.Record != record || !strings.Contains(p.Text, text) {
-		t.Errorf("named %v\nwant %s, chain %s, record %d: ... %s ...\nall: %v", p, account, chain, record, text, rep.Problems)
+		t.Errorf("named %v\nwant %s, chain %s, record %d: ... %s ...\nall: %v", p, account, chain, record, text,
+			rep.Problems)
 	}
 }
 

@@ -58,20 +58,33 @@ func TestForgedFiles(t *testing.T) {
 		{"removed record of an earlier run", drop(5), "", first, 5, "record 5 is missing"},
 		{"removed first record", drop(14), "", second, 1, "records 1 to 2 are missing"},
 		{"removed last record", drop(25), "", second, 13, "lost tail"},
-		{"removed last record of an earlier run", drop(13), "", second, 1, "links to record 13 of chain " + first + ", which ends at 12 here"},
+		{"removed last record of an earlier run", drop(13), "", second, 1, "links to record 13 of chain " + first +
+			", which ends at 12 here"},
 		{"removed run", func(m []storedMessage) []storedMessage { return m[:13] }, "", second, 1, "lost chain"},
-		{"removed earlier run", func(m []storedMessage) []storedMessage { return slices.Delete(m, 1, 13) }, "", second, 1, "links to record 13 of chain " + first + ", which is not in the stream"},
-		{"removed everything but the beginning", func(m []storedMessage) []storedMessage { return m[:1] }, "", second, 1, "lost chain"},
+		{"removed earlier run", func(m []storedMessage) []storedMessage {
+			return slices.Delete(m, 1, 13)
+		}, "", second, 1, "links to record 13 of chain " + first + ", which is not in the stream"},
+		{"removed everything but the beginning", func(m []storedMessage) []storedMessage {
+			return m[:1]
+		}, "", second, 1, "lost chain"},
 		{"removed beginning", drop(1), "", first, 1, "does not begin with a genesis"},
 		{"reordered records", swap(16, 20), "", second, 4, "records 4 to 7 are missing"},
 		{"reordered neighbours", swap(3, 4), "", first, 3, "record 3 is missing"},
-		{"repeated record", func(m []storedMessage) []storedMessage { return slices.Insert(m, 20, m[19]) }, "", second, 8, "is repeated"},
+		{"repeated record", func(m []storedMessage) []storedMessage {
+			return slices.Insert(m, 20, m[19])
+		}, "", second, 8, "is repeated"},
 		{"another tool", alter(16, "get_datetime", "get_datetimf"), "", second, 4, "record 4 was altered"},
 		{"a failure made of a success", alter(17, "\xa2ok", "\xa2no"), "", second, 5, "record 5 was altered"},
 		{"another agent", alter(18, "operator", "operater"), "", second, 6, "record 6 was altered"},
-		{"another agent in the last record", alter(25, "operator", "operater"), "", second, 13, "not the one that was anchored"},
+		{
+			"another agent in the last record", alter(25, "operator", "operater"), "", second, 13,
+			"not the one that was anchored",
+		},
 		{"another agent in an earlier run", alter(6, "operator", "operater"), "", first, 6, "record 6 was altered"},
-		{"another beginning", alter(1, "audit.genesis", "audit.genesiz"), "AUDIT", "genesis", 1, "not the one that was anchored"},
+		{
+			"another beginning", alter(1, "audit.genesis", "audit.genesiz"), "AUDIT", "genesis", 1,
+			"not the one that was anchored",
+		},
 		{"another writer's name", alter(20, "audit.broker.", "audit.memory."), "memory", second, 0, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -172,7 +185,8 @@ func TestFlippedBits(t *testing.T) {
 		}
 		found++
 		if p := firstProblem(rep); p.Account != account || p.Chain != chain || p.Record != decoded(t, st)[0].Seq {
-			t.Errorf("byte %d, bit %#x is in message %d, record %d of %s: named %v, all %v", f.at, f.bit, seq, decoded(t, st)[0].Seq, chain, p, rep.Problems)
+			t.Errorf("byte %d, bit %#x is in message %d, record %d of %s: named %v, all %v", f.at, f.bit, seq,
+				decoded(t, st)[0].Seq, chain, p, rep.Problems)
 		}
 		kind := "records lost from the middle"
 		if strings.Contains(firstProblem(rep).Text, "lost tail") {
@@ -210,9 +224,16 @@ func TestDamagedFiles(t *testing.T) {
 		{"cut off between two messages", cut(ends), s.second, 6, "lost tail", nil},
 		{"cut off in the middle of a message", cut(ends + 100), s.second, 6, "lost tail", nil},
 		{"cut off in the middle of a length", cut(ends + 2), s.second, 6, "lost tail", nil},
-		{"cut off, the index gone", func(t *testing.T) { cut(ends + 100)(t); s.dropIndex(t) }, s.second, 6, "lost tail", nil},
-		{"the end lost, and nothing else to see", func(t *testing.T) { s.writeBlock(t, msgs[:19]) }, s.second, 8, "lost tail", nil},
-		{"a backup from before the last run put back", func(t *testing.T) { copyTree(t, s.backup, filepath.Join(s.home.AuditStreams(), subjects.Audit)) }, s.second, 1, "lost chain", nil},
+		{"cut off, the index gone", func(t *testing.T) {
+			cut(ends + 100)(t)
+			s.dropIndex(t)
+		}, s.second, 6, "lost tail", nil},
+		{"the end lost, and nothing else to see", func(t *testing.T) {
+			s.writeBlock(t, msgs[:19])
+		}, s.second, 8, "lost tail", nil},
+		{"a backup from before the last run put back", func(t *testing.T) {
+			copyTree(t, s.backup, filepath.Join(s.home.AuditStreams(), subjects.Audit))
+		}, s.second, 1, "lost chain", nil},
 		{"the end overwritten with zeros", func(t *testing.T) {
 			f, err := os.OpenFile(s.lastBlock(t), os.O_WRONLY, 0)
 			if err != nil {
@@ -249,7 +270,8 @@ func TestDamagedFiles(t *testing.T) {
 			tt.damage(t)
 			rep, err := s.verify(t)
 			if tt.start != nil {
-				if !errors.Is(err, tt.start) || !strings.Contains(err.Error(), "conclave audit rotate") || !strings.Contains(err.Error(), s.home.Store()) {
+				if !errors.Is(err, tt.start) || !strings.Contains(err.Error(), "conclave audit rotate") ||
+					!strings.Contains(err.Error(), s.home.Store()) {
 					t.Fatalf("report %+v, error %v", rep, err)
 				}
 				return
@@ -279,14 +301,17 @@ func TestDamagedFiles(t *testing.T) {
 		r := up(t, s.cfg, s.home, config.Actors...)
 		calls(t, r.Bus, 1)
 		rep := verified(t, s.home, r.Bus)
-		if !slices.ContainsFunc(rep.Genesis.OldHeads, func(h subjects.AuditHead) bool { return h.Chain == s.second && h.Seq == 13 }) {
+		if !slices.ContainsFunc(rep.Genesis.OldHeads, func(h subjects.AuditHead) bool {
+			return h.Chain == s.second && h.Seq == 13
+		}) {
 			t.Errorf("the successor has forgotten what was lost: %+v", rep.Genesis)
 		}
 	})
 }
 
-// TestDamageAtStartIsSetAside flips one bit in the header of a record. The start reports it, keeps the damaged block as it was
-// before the server repairs it, and keeps every other record; verification names the loss until the log is rotated.
+// TestDamageAtStartIsSetAside flips one bit in the header of a record. The start reports it, keeps the damaged block as
+// it was before the server repairs it, and keeps every other record; verification names the loss until the log is
+// rotated.
 func TestDamageAtStartIsSetAside(t *testing.T) {
 	t.Parallel()
 	s := newDamageFixture(t, 6)
@@ -301,7 +326,8 @@ func TestDamageAtStartIsSetAside(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	r, err := s.cfg.Start(t.Context(), s.home, slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelError})))
+	r, err := s.cfg.Start(t.Context(), s.home,
+		slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelError})))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -320,7 +346,9 @@ func TestDamageAtStartIsSetAside(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkFirstProblem(t, rep, "broker", s.first, 3, "record 3 is missing")
-	if rep.Messages != len(msgs)-1 || !slices.ContainsFunc(rep.Problems, func(p audit.Problem) bool { return strings.Contains(p.Text, kept[0][:len(kept[0])-len("/1.blk")]) }) {
+	if rep.Messages != len(msgs)-1 || !slices.ContainsFunc(rep.Problems, func(p audit.Problem) bool {
+		return strings.Contains(p.Text, kept[0][:len(kept[0])-len("/1.blk")])
+	}) {
 		t.Errorf("%d of %d messages, problems %v", rep.Messages, len(msgs), rep.Problems)
 	}
 	down(t, r)
@@ -336,7 +364,8 @@ func TestDamageAtStartIsSetAside(t *testing.T) {
 	if rep, err = s.verifyStopped(t); err != nil || !rep.OK {
 		t.Errorf("after the rotation: %v, %v", rep.Problems, err)
 	}
-	if moved, err := filepath.Glob(filepath.Join(s.home.Sealed(), "*.damaged", "*", "1.blk")); err != nil || len(moved) != 1 {
+	if moved, err := filepath.Glob(filepath.Join(s.home.Sealed(), "*.damaged", "*", "1.blk")); err != nil ||
+		len(moved) != 1 {
 		t.Errorf("the damaged block is not beside the sealed log: %v, %v", moved, err)
 	}
 }
@@ -357,7 +386,8 @@ func TestRotationKeepsDamagedFiles(t *testing.T) {
 	if err != nil || rot.Report.OK {
 		t.Fatalf("rotation %+v, %v", rot, err)
 	}
-	if b, err := os.ReadFile(filepath.Join(rot.Store, subjects.Audit, "msgs", "1.blk")); err != nil || !bytes.Equal(b, damaged) {
+	if b, err := os.ReadFile(filepath.Join(rot.Store, subjects.Audit, "msgs", "1.blk")); err != nil ||
+		!bytes.Equal(b, damaged) {
 		t.Errorf("the sealed stream was changed: %v", err)
 	}
 	if rot.Report.Messages != len(s.msgs)-1 {
@@ -378,7 +408,8 @@ func TestDamageDoesNotHeal(t *testing.T) {
 			t.Fatal(err)
 		}
 		down(t, r)
-		if p := firstProblem(rep); rep.OK || p.Account != "broker" || p.Record != 1 || !strings.Contains(p.Text, "links to record 13 of chain "+s.first+", which ends at 9 here") {
+		if p := firstProblem(rep); rep.OK || p.Account != "broker" || p.Record != 1 ||
+			!strings.Contains(p.Text, "links to record 13 of chain "+s.first+", which ends at 9 here") {
 			t.Fatalf("named %v", p)
 		}
 	}

@@ -93,12 +93,14 @@ func TestStoreFull(t *testing.T) {
 	}
 	wg.Wait()
 	runs, befores := countRecords(t, r.Bus), countAllowed(t, readAuditLog(t, r.Bus))
-	t.Logf("full after %s: %d ok, %d withheld, %d refused; %d runs, %d on record", time.Since(start).Round(time.Millisecond), ok.Load(), withheld.Load(), refused.Load(), runs, befores)
+	t.Logf("full after %s: %d ok, %d withheld, %d refused; %d runs, %d on record",
+		time.Since(start).Round(time.Millisecond), ok.Load(), withheld.Load(), refused.Load(), runs, befores)
 	if refused.Load() == 0 {
 		t.Fatal("never full")
 	}
 	if int64(runs) != ok.Load()+withheld.Load() || runs != befores {
-		t.Errorf("%d runs, %d answered, %d on record: something ran unaudited", runs, ok.Load()+withheld.Load(), befores)
+		t.Errorf("%d runs, %d answered, %d on record: something ran unaudited", runs, ok.Load()+withheld.Load(),
+			befores)
 	}
 	before := verified(t, home, r.Bus)
 	if int64(before.Pending) != withheld.Load() {
@@ -126,7 +128,8 @@ func TestStoreFull(t *testing.T) {
 	calls(t, r.Bus, 5)
 	rep := verified(t, home, r.Bus)
 	g := rep.Genesis
-	if g == nil || g.Sealed != filepath.Base(rot.Sealed) || g.SHA256 != rot.SHA256 || g.LastSeq != uint64(before.Messages) {
+	if g == nil || g.Sealed != filepath.Base(rot.Sealed) || g.SHA256 != rot.SHA256 ||
+		g.LastSeq != uint64(before.Messages) {
 		t.Fatalf("the first record says %+v, the rotation %+v", g, rot)
 	}
 	for _, h := range oldHeads {
@@ -182,7 +185,8 @@ func TestRotationInterrupted(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 2 { // it says so every time
-			if _, err := s.cfg.Start(t.Context(), s.home, nil, config.Actors...); !errors.Is(err, auditlog.ErrInterrupted) || !strings.Contains(err.Error(), "conclave audit rotate") {
+			if _, err := s.cfg.Start(t.Context(), s.home, nil, config.Actors...); !errors.Is(err,
+				auditlog.ErrInterrupted) || !strings.Contains(err.Error(), "conclave audit rotate") {
 				t.Fatalf("started: %v", err)
 			}
 		}

@@ -25,7 +25,8 @@ import (
 // headSettings are the settings of a system that keeps the head of its audit log in a file and not in the keyring.
 func headSettings(t *testing.T, file string) config.Config {
 	t.Helper()
-	return settings(t, "system.audit_head.file", file, "system.audit_head.keyring", "false").WithWiring(config.Wiring{KeepHeads: true})
+	return settings(t, "system.audit_head.file", file, "system.audit_head.keyring", "false").WithWiring(
+		config.Wiring{KeepHeads: true})
 }
 
 // verifyWithHeads verifies the log of a stopped system with the heads of the configured stores and the given ones.
@@ -71,7 +72,9 @@ func runCalls(t *testing.T, c config.Config, home bus.Home, n int) {
 
 func checkProblem(t *testing.T, rep audit.Report, text string) {
 	t.Helper()
-	if rep.OK || !slices.ContainsFunc(rep.Problems, func(p audit.Problem) bool { return strings.Contains(p.Text, text) }) {
+	if rep.OK || !slices.ContainsFunc(rep.Problems, func(p audit.Problem) bool {
+		return strings.Contains(p.Text, text)
+	}) {
 		t.Errorf("ok %t, problems %v; want one with %q", rep.OK, rep.Problems, text)
 	}
 }
@@ -95,9 +98,9 @@ func makePrivate(t *testing.T, dir string) {
 	}
 }
 
-// TestRollbackOfTheDataFolderIsFound puts an older copy of the whole data folder back, and then deletes audit log and anchors
-// together. Both verify by themselves; the head in a file outside the folder tells. Starting does not replace that head, and a
-// rotation accepts the loss.
+// TestRollbackOfTheDataFolderIsFound puts an older copy of the whole data folder back, and then deletes audit log and
+// anchors together. Both verify by themselves; the head in a file outside the folder tells. Starting does not replace
+// that head, and a rotation accepts the loss.
 func TestRollbackOfTheDataFolderIsFound(t *testing.T) {
 	t.Parallel()
 	outside := filepath.Join(t.TempDir(), "heads.txt")
@@ -120,7 +123,8 @@ func TestRollbackOfTheDataFolderIsFound(t *testing.T) {
 		t.Fatalf("the older copy does not verify by itself, so this test shows nothing: %v", rep.Problems)
 	}
 	checkProblem(t, verifyWithHeads(t, c, home), "the log was rolled back")
-	checkProblem(t, verifyWithHeads(t, without, home, audit.KeptHead{LogHead: newest.Head, Where: "--head"}), "the head that --head holds is that of broker/")
+	checkProblem(t, verifyWithHeads(t, without, home, audit.KeptHead{LogHead: newest.Head, Where: "--head"}),
+		"the head that --head holds is that of broker/")
 	before, err := os.ReadFile(outside)
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +135,10 @@ func TestRollbackOfTheDataFolderIsFound(t *testing.T) {
 		t.Errorf("a rolled back system wrote over the kept heads: %s, %v", after, err)
 	}
 
-	for _, dir := range []string{filepath.Join(home.Data, "audit"), filepath.Join(home.AuditStreams(), subjects.Audit)} {
+	for _, dir := range []string{
+		filepath.Join(home.Data, "audit"),
+		filepath.Join(home.AuditStreams(), subjects.Audit),
+	} {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Fatal(err)
 		}
@@ -146,7 +153,8 @@ func TestRollbackOfTheDataFolderIsFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if replaced, err := auditlog.AcceptHeads(t.Context(), home, c.ServerConfig(home), stores); err != nil || len(replaced) != 2 {
+	if replaced, err := auditlog.AcceptHeads(t.Context(), home, c.ServerConfig(home), stores); err != nil ||
+		len(replaced) != 2 {
 		t.Errorf("replaced %v, %v", replaced, err)
 	}
 	runCalls(t, c, home, 1)
@@ -155,8 +163,9 @@ func TestRollbackOfTheDataFolderIsFound(t *testing.T) {
 	}
 }
 
-// TestRollbackOfOneWritersStreamIsFound puts an older copy of one writer's stream and anchors back, and then deletes both. The rest of the log is the
-// newest, and the writer's chains agree with its anchors, so only a head that covers every stream tells.
+// TestRollbackOfOneWritersStreamIsFound puts an older copy of one writer's stream and anchors back, and then deletes
+// both. The rest of the log is the newest, and the writer's chains agree with its anchors, so only a head that covers
+// every stream tells.
 func TestRollbackOfOneWritersStreamIsFound(t *testing.T) {
 	t.Parallel()
 	c := headSettings(t, filepath.Join(t.TempDir(), "heads.txt"))
@@ -171,7 +180,8 @@ func TestRollbackOfOneWritersStreamIsFound(t *testing.T) {
 			return operator.callTool(t.Context(), "search_memory", actor.NewID(), `{"query":"tea"}`)
 		}
 		res := call()
-		for deadline := time.Now().Add(testTimeout); res.Error != nil && res.Error.Code == subjects.CodeUnknownTool && time.Now().Before(deadline); {
+		for deadline := time.Now().Add(testTimeout); res.Error != nil && res.Error.Code == subjects.CodeUnknownTool &&
+			time.Now().Before(deadline); {
 			res = call() // the announcement of the tool is still on its way to the broker
 		}
 		if res.Error != nil {
@@ -229,13 +239,17 @@ func TestRollbackOfOneWritersStreamIsFound(t *testing.T) {
 	checkProblem(t, verifyWithHeads(t, c, home), "the log was rolled back")
 }
 
-// TestDeletedAuditLogIsFoundByTheEventLog: audit log and anchors are deleted together, and nothing is kept outside the data folder.
+// TestDeletedAuditLogIsFoundByTheEventLog: audit log and anchors are deleted together, and nothing is kept outside the
+// data folder.
 func TestDeletedAuditLogIsFoundByTheEventLog(t *testing.T) {
 	t.Parallel()
 	c := headSettings(t, "")
 	home := newHome(t)
 	runCalls(t, c, home, 1)
-	for _, dir := range []string{filepath.Join(home.Data, "audit"), filepath.Join(home.AuditStreams(), subjects.Audit)} {
+	for _, dir := range []string{
+		filepath.Join(home.Data, "audit"),
+		filepath.Join(home.AuditStreams(), subjects.Audit),
+	} {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Fatal(err)
 		}
@@ -250,7 +264,8 @@ func TestDeletedAuditLogIsFoundByTheEventLog(t *testing.T) {
 	checkProblem(t, verifyWithHeads(t, c, home, kept...), "the head that the event log holds belongs to the log")
 }
 
-// TestHeadOfSealedLogIsFound: a head from before a rotation is in the sealed log, and a rotation replaces no kept head then.
+// TestHeadOfSealedLogIsFound: a head from before a rotation is in the sealed log, and a rotation replaces no kept head
+// then.
 func TestHeadOfSealedLogIsFound(t *testing.T) {
 	t.Parallel()
 	c := headSettings(t, filepath.Join(t.TempDir(), "heads.txt"))
@@ -264,10 +279,12 @@ func TestHeadOfSealedLogIsFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if replaced, err := auditlog.AcceptHeads(t.Context(), home, c.ServerConfig(home), stores); err != nil || len(replaced) != 0 {
+	if replaced, err := auditlog.AcceptHeads(t.Context(), home, c.ServerConfig(home), stores); err != nil ||
+		len(replaced) != 0 {
 		t.Errorf("replaced %v, %v", replaced, err)
 	}
-	if rep := verifyWithHeads(t, c, home, audit.KeptHead{LogHead: old, Where: "--head"}); !rep.OK || rep.Head.Log == old.Log {
+	if rep := verifyWithHeads(t, c, home, audit.KeptHead{LogHead: old, Where: "--head"}); !rep.OK ||
+		rep.Head.Log == old.Log {
 		t.Errorf("%+v", rep)
 	}
 	old.Hash = strings.Repeat("0", 64)
@@ -279,7 +296,8 @@ func TestHeadFileInsideTheDataFolderIsRejected(t *testing.T) {
 	t.Parallel()
 	home := newHome(t)
 	c := headSettings(t, filepath.Join(home.Data, "heads.txt"))
-	if _, err := c.Start(t.Context(), home, nil); err == nil || !strings.Contains(err.Error(), "outside the data folder") {
+	if _, err := c.Start(t.Context(), home, nil); err == nil ||
+		!strings.Contains(err.Error(), "outside the data folder") {
 		t.Errorf("started: %v", err)
 	}
 }
@@ -313,13 +331,17 @@ func TestHeadIsKeptInTheKeyring(t *testing.T) {
 	store := auditlog.NewHeadKeyring(func(context.Context) (keyring.Ring, error) { return ring, nil }, "/data/a")
 	none := auditlog.NewHeadKeyring(func(context.Context) (keyring.Ring, error) { return nil, nil }, "/data/a")
 	for seq := range uint64(3) {
-		h := audit.LogHead{Log: "0123456789abcdef", Seq: seq + 1, Others: map[string]uint64{"memory": 2, "model": seq + 7}, Hash: strings.Repeat("ab", 32)}
+		h := audit.LogHead{
+			Log: "0123456789abcdef", Seq: seq + 1,
+			Others: map[string]uint64{"memory": 2, "model": seq + 7}, Hash: strings.Repeat("ab", 32),
+		}
 		for _, s := range []auditlog.HeadStore{store, none} {
 			if err := s.Save(t.Context(), h); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if got, err := store.Load(t.Context()); err != nil || !slices.EqualFunc(got, []audit.LogHead{h}, audit.LogHead.Equal) || len(ring) != 1 {
+		if got, err := store.Load(t.Context()); err != nil ||
+			!slices.EqualFunc(got, []audit.LogHead{h}, audit.LogHead.Equal) || len(ring) != 1 {
 			t.Errorf("%v, %v, %v", got, ring, err)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestEveryRecordNamesTypeAndLineage asks a question, which reads and writes memory and calls a model for several callers. Every
-// record names the agent type and the lineage of the account that the server attested.
+// TestEveryRecordNamesTypeAndLineage asks a question, which reads and writes memory and calls a model for several
+// callers. Every record names the agent type and the lineage of the account that the server attested.
 func TestEveryRecordNamesTypeAndLineage(t *testing.T) {
 	t.Parallel()
 	server := onlyModels(t)
@@ -32,7 +32,8 @@ func TestEveryRecordNamesTypeAndLineage(t *testing.T) {
 		t.Fatal(res.Error)
 	}
 	types := map[string]string{
-		"generator": "assistant", "operator": "operator", "user": "user", "gateway": "user", "critic": "actor", "memory": "actor", "broker": "actor", "reward": "actor",
+		"generator": "assistant", "operator": "operator", "user": "user", "gateway": "user", "critic": "actor",
+		"memory": "actor", "broker": "actor", "reward": "actor",
 	}
 	seen := map[string]bool{}
 	for _, m := range readAuditLog(t, r.Bus) {
@@ -41,12 +42,17 @@ func TestEveryRecordNamesTypeAndLineage(t *testing.T) {
 				continue
 			}
 			seen[rec.Action+" "+rec.AgentID] = true
-			if want := types[rec.AgentID]; rec.AgentType != want || want == "" || !slices.Equal(rec.Lineage, []string{rec.AgentID}) {
-				t.Errorf("%s: %s of %q has type %q, want %q, and lineage %v", m.Subject, rec.Action, rec.AgentID, rec.AgentType, want, rec.Lineage)
+			if want := types[rec.AgentID]; rec.AgentType != want || want == "" ||
+				!slices.Equal(rec.Lineage, []string{rec.AgentID}) {
+				t.Errorf("%s: %s of %q has type %q, want %q, and lineage %v", m.Subject, rec.Action, rec.AgentID,
+					rec.AgentType, want, rec.Lineage)
 			}
 		}
 	}
-	for _, want := range []string{"model.chat generator", "model.chat critic", "model.embed memory", "memory.write generator", "memory.read operator", "tool.call operator"} {
+	for _, want := range []string{
+		"model.chat generator", "model.chat critic", "model.embed memory",
+		"memory.write generator", "memory.read operator", "tool.call operator",
+	} {
 		if !seen[want] {
 			t.Errorf("no record of %s: %v", want, seen)
 		}

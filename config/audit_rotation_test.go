@@ -89,13 +89,16 @@ func encodeChain(t testing.TB, prev string, seq uint64, recs ...subjects.AuditRe
 func encodeExport(t testing.TB, msgs []audit.Stored) ([]byte, audit.Summary) {
 	t.Helper()
 	var b bytes.Buffer
-	src := audit.Source{StreamRange: audit.StreamRange{First: 1, Last: uint64(len(msgs))}, Messages: func(yield func(audit.Stored, error) bool) {
-		for _, m := range msgs {
-			if !yield(m, nil) {
-				return
+	src := audit.Source{
+		StreamRange: audit.StreamRange{First: 1, Last: uint64(len(msgs))},
+		Messages: func(yield func(audit.Stored, error) bool) {
+			for _, m := range msgs {
+				if !yield(m, nil) {
+					return
+				}
 			}
-		}
-	}}
+		},
+	}
 	sum, err := audit.Export(t.Context(), src, &b)
 	if err != nil {
 		t.Fatal(err)
@@ -120,8 +123,8 @@ func removeFile(t testing.TB, file string) {
 	}
 }
 
-// TestForgedBeginning replaces the first record by one whose old heads are the anchors, which somebody with the store in
-// his hands can compute. The anchors must not be excused by it.
+// TestForgedBeginning replaces the first record by one whose old heads are the anchors, which somebody with the store
+// in his hands can compute. The anchors must not be excused by it.
 func TestForgedBeginning(t *testing.T) {
 	t.Parallel()
 	s := newDamageFixture(t, 3)
@@ -181,13 +184,17 @@ func TestForgedEnd(t *testing.T) {
 	s := newDamageFixture(t, 3)
 	h := s.readHead(t, "broker")
 	act := func(chain string, phase string) subjects.AuditRecord {
-		return subjects.AuditRecord{Chain: chain, Time: time.Now().UTC(), Phase: phase, ID: chain, AgentID: "operator", Action: "tool.call", Tool: "run_shell", Status: subjects.StatusAllowed}
+		return subjects.AuditRecord{
+			Chain: chain, Time: time.Now().UTC(), Phase: phase, ID: chain, AgentID: "operator",
+			Action: "tool.call", Tool: "run_shell", Status: subjects.StatusAllowed,
+		}
 	}
 	tail, _ := encodeChain(t, h.Hash, h.Seq+1, act(h.Chain, subjects.AuditBefore), act(h.Chain, subjects.AuditAfter))
 	first := act("FORGED", subjects.AuditOpen)
 	first.Action, first.Links = subjects.ActionOpenChain, []subjects.AuditHead{h}
 	chain, _ := encodeChain(t, "", 1, first, act("FORGED", subjects.AuditBefore))
-	s.writeBlock(t, append(readBlock(t, s.lastBlock(t)), newStoredMessage("audit.broker."+h.Chain, tail), newStoredMessage("audit.broker.FORGED", chain)))
+	s.writeBlock(t, append(readBlock(t, s.lastBlock(t)), newStoredMessage("audit.broker."+h.Chain, tail),
+		newStoredMessage("audit.broker.FORGED", chain)))
 	rep, err := s.verifyStopped(t)
 	if err != nil || !rep.OK || rep.Unacknowledged != 4 {
 		t.Errorf("%+v, %v", rep, err)
@@ -199,8 +206,8 @@ func TestForgedEnd(t *testing.T) {
 	}
 }
 
-// TestForgedActionIsReported: with the key, the chain and the anchor of model, a record of a tool call can be stored. It is under
-// model's account, which may not record tool calls.
+// TestForgedActionIsReported: with the key, the chain and the anchor of model, a record of a tool call can be stored.
+// It is under model's account, which may not record tool calls.
 func TestForgedActionIsReported(t *testing.T) {
 	t.Parallel()
 	s := newDamageFixture(t, 1)
@@ -209,12 +216,19 @@ func TestForgedActionIsReported(t *testing.T) {
 	nc := bustest.Dial(t, r.Bus, "model")
 	defer nc.Close()
 	const chain = "FORGED"
-	rec := subjects.AuditRecord{Chain: chain, Time: time.Now().UTC(), Phase: subjects.AuditOpen, ID: chain, Action: subjects.ActionOpenChain}
+	rec := subjects.AuditRecord{
+		Chain: chain, Time: time.Now().UTC(), Phase: subjects.AuditOpen, ID: chain,
+		Action: subjects.ActionOpenChain,
+	}
 	forged := rec
-	forged.Phase, forged.Action, forged.AgentID, forged.AgentType = subjects.AuditBefore, subjects.ActionToolCall, "generator", "assistant"
+	forged.Phase, forged.Action, forged.AgentID, forged.AgentType = subjects.AuditBefore, subjects.ActionToolCall,
+		"generator", "assistant"
 	forged.Tool, forged.Status = "run_shell", subjects.StatusAllowed
 	data, hash := encodeChain(t, "", 1, rec, forged)
-	if err := audit.WriteHead(s.home.Heads(), subjects.AuditHead{Account: "model", Chain: chain, Seq: 2, Hash: hash}); err != nil {
+	if err := audit.WriteHead(s.home.Heads(), subjects.AuditHead{
+		Account: "model", Chain: chain, Seq: 2,
+		Hash: hash,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := bus.NewAuditLog(nc).Append(t.Context(), chain, "forged", data); err != nil {
@@ -254,19 +268,40 @@ func TestPlantedPlan(t *testing.T) {
 		why  string
 	}{
 		{"no sealed log", encodeGenesis(t, subjects.AuditGenesis{OldHeads: all}), nil, "names no sealed log"},
-		{"a sealed log that is not there", encodeGenesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: sum.SHA256, OldHeads: all}), nil, "no such file"},
-		{"another file", encodeGenesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: cutSum.SHA256, OldHeads: all}), whole, "not the file that was sealed"},
-		{"a damaged file", encodeGenesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: sum.SHA256, OldHeads: all}), whole[:len(whole)/2], "truncated"},
-		{"a sealed log that was cut", encodeGenesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: cutSum.SHA256, OldHeads: audit.MergeHeads(heads, cutSum.Heads)}), cut, "lost tail"},
+		{
+			"a sealed log that is not there",
+			encodeGenesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: sum.SHA256, OldHeads: all}), nil,
+			"no such file",
+		},
+		{"another file", encodeGenesis(t, subjects.AuditGenesis{
+			Sealed: "audit-x.jsonl", SHA256: cutSum.SHA256,
+			OldHeads: all,
+		}), whole, "not the file that was sealed"},
+		{
+			"a damaged file",
+			encodeGenesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: sum.SHA256, OldHeads: all}),
+			whole[:len(whole)/2], "truncated",
+		},
+		{
+			"a sealed log that was cut",
+			encodeGenesis(t, subjects.AuditGenesis{
+				Sealed: "audit-x.jsonl", SHA256: cutSum.SHA256,
+				OldHeads: audit.MergeHeads(heads, cutSum.Heads),
+			}), cut, "lost tail",
+		},
 		{"an anchor left out", encodeGenesis(t, subjects.AuditGenesis{
 			Sealed: "audit-x.jsonl", SHA256: sum.SHA256,
 			OldHeads: slices.DeleteFunc(slices.Clone(all), func(h subjects.AuditHead) bool { return h == broker }),
 		}), whole, "omits the anchored record"},
 		{"an anchor made up", encodeGenesis(t, subjects.AuditGenesis{
 			Sealed: "audit-x.jsonl", SHA256: sum.SHA256,
-			OldHeads: audit.MergeHeads(all, []subjects.AuditHead{{Account: "memory", Chain: "m", Seq: 3, Hash: broker.Hash}}),
+			OldHeads: audit.MergeHeads(all,
+				[]subjects.AuditHead{{Account: "memory", Chain: "m", Seq: 3, Hash: broker.Hash}}),
 		}), whole, "neither anchored nor in"},
-		{"a name with a path", encodeGenesis(t, subjects.AuditGenesis{Sealed: "../audit-x.jsonl", SHA256: sum.SHA256, OldHeads: all}), nil, "is not a file name"},
+		{"a name with a path", encodeGenesis(t, subjects.AuditGenesis{
+			Sealed: "../audit-x.jsonl", SHA256: sum.SHA256,
+			OldHeads: all,
+		}), nil, "is not a file name"},
 		{"the plan of this very trail", s.msgs[0].Data, nil, "omits the anchored record"},
 		{"an empty plan", encodeGenesis(t, subjects.AuditGenesis{}), nil, "omits the anchored record"},
 		{"not a plan", []byte("rubbish"), nil, "not a genesis record"},
@@ -283,7 +318,8 @@ func TestPlantedPlan(t *testing.T) {
 			if err == nil {
 				down(t, r)
 			}
-			if !errors.Is(err, auditlog.ErrInterrupted) || !strings.Contains(err.Error(), tt.why) || !strings.Contains(err.Error(), s.home.Pending()) {
+			if !errors.Is(err, auditlog.ErrInterrupted) || !strings.Contains(err.Error(), tt.why) ||
+				!strings.Contains(err.Error(), s.home.Pending()) {
 				t.Errorf("started: %v, want %q", err, tt.why)
 			}
 			if !slices.Equal(s.readHeads(t), heads) {
@@ -299,11 +335,21 @@ func TestPlantedPlan(t *testing.T) {
 		if err := os.MkdirAll(filepath.Join(s.home.Sealed(), "audit-x.store"), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		writeFile(t, s.home.Pending(), encodeGenesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: cutSum.SHA256, OldHeads: cutSum.Heads}))
-		if _, err := auditlog.Rotate(t.Context(), s.home, s.cfg.ServerConfig(s.home), nil); err == nil || !strings.Contains(err.Error(), "omits the anchored record") || !strings.Contains(err.Error(), s.home.Pending()) {
+		writeFile(t, s.home.Pending(),
+			encodeGenesis(t, subjects.AuditGenesis{
+				Sealed: "audit-x.jsonl", SHA256: cutSum.SHA256,
+				OldHeads: cutSum.Heads,
+			}))
+		if _, err := auditlog.Rotate(t.Context(), s.home, s.cfg.ServerConfig(s.home), nil); err == nil ||
+			!strings.Contains(err.Error(), "omits the anchored record") ||
+			!strings.Contains(err.Error(), s.home.Pending()) {
 			t.Errorf("rotated: %v", err)
 		}
-		writeFile(t, s.home.Pending(), encodeGenesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: cutSum.SHA256, OldHeads: audit.MergeHeads(heads, cutSum.Heads)}))
+		writeFile(t, s.home.Pending(),
+			encodeGenesis(t, subjects.AuditGenesis{
+				Sealed: "audit-x.jsonl", SHA256: cutSum.SHA256,
+				OldHeads: audit.MergeHeads(heads, cutSum.Heads),
+			}))
 		rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.ServerConfig(s.home), nil)
 		if err != nil || rot.Report.OK || !strings.Contains(rot.Report.First.Text, "lost tail") {
 			t.Errorf("rotated: %+v, %v", rot, err)
@@ -390,7 +436,8 @@ func TestRotationInterruptedBeforeTheAnchor(t *testing.T) {
 	})
 }
 
-// TestSealedFiles: each sealed file is vouched for from the current trail backwards, and by nothing that lies beside it.
+// TestSealedFiles: each sealed file is vouched for from the current trail backwards, and by nothing that lies beside
+// it.
 func TestSealedFiles(t *testing.T) {
 	t.Parallel()
 	s := newDamageFixture(t, 2)
@@ -414,9 +461,10 @@ func TestSealedFiles(t *testing.T) {
 		intact[file] = b
 	}
 	cut, cutSum := encodeExport(t, s.msgs[:3])
-	successor, _ := encodeExport(t, []audit.Stored{{Seq: 1, Subject: audit.GenesisSubject, Data: encodeGenesis(t, subjects.AuditGenesis{
-		Sealed: filepath.Base(sealed[0]), SHA256: cutSum.SHA256, OldHeads: cutSum.Heads,
-	})}})
+	successor, _ := encodeExport(t,
+		[]audit.Stored{{Seq: 1, Subject: audit.GenesisSubject, Data: encodeGenesis(t, subjects.AuditGenesis{
+			Sealed: filepath.Base(sealed[0]), SHA256: cutSum.SHA256, OldHeads: cutSum.Heads,
+		})}})
 	flipped := func(b []byte) []byte {
 		b = slices.Clone(b)
 		b[len(b)/2] ^= 1
@@ -432,9 +480,15 @@ func TestSealedFiles(t *testing.T) {
 		{"intact", func(*testing.T) {}, -1, "", 3},
 		{"the newest missing", func(t *testing.T) { removeFile(t, sealed[2]) }, 2, "is missing", 1},
 		{"the oldest missing", func(t *testing.T) { removeFile(t, sealed[0]) }, 0, "is missing", 3},
-		{"one in the middle altered", func(t *testing.T) { writeFile(t, sealed[1], flipped(intact[sealed[1]])) }, 1, "not the one that was sealed", 2},
-		{"the oldest altered", func(t *testing.T) { writeFile(t, sealed[0], flipped(intact[sealed[0]])) }, 0, "not the one that was sealed", 3},
-		{"something appended", func(t *testing.T) { writeFile(t, sealed[0], append(slices.Clone(intact[sealed[0]]), '\n')) }, 0, "not the one that was sealed", 3},
+		{"one in the middle altered", func(t *testing.T) {
+			writeFile(t, sealed[1], flipped(intact[sealed[1]]))
+		}, 1, "not the one that was sealed", 2},
+		{"the oldest altered", func(t *testing.T) {
+			writeFile(t, sealed[0], flipped(intact[sealed[0]]))
+		}, 0, "not the one that was sealed", 3},
+		{"something appended", func(t *testing.T) {
+			writeFile(t, sealed[0], append(slices.Clone(intact[sealed[0]]), '\n'))
+		}, 0, "not the one that was sealed", 3},
 		{"emptied", func(t *testing.T) { writeFile(t, sealed[2], nil) }, 2, "not the one that was sealed", 1},
 		{"two exchanged", func(t *testing.T) {
 			writeFile(t, sealed[0], intact[sealed[1]])
@@ -473,21 +527,23 @@ func TestSealedFiles(t *testing.T) {
 				}
 				for i, p := range rep.Predecessors {
 					file := sealed[len(sealed)-1-i]
-					if sum := sha256.Sum256(intact[file]); p.File != filepath.Base(file) || p.SHA256 != hex.EncodeToString(sum[:]) || p.Note != "" {
+					if sum := sha256.Sum256(intact[file]); p.File != filepath.Base(file) ||
+						p.SHA256 != hex.EncodeToString(sum[:]) || p.Note != "" {
 						t.Errorf("%+v is not %s", p, file)
 					}
 				}
 				return
 			}
-			if rep.OK || rep.Bad != 1 || !strings.Contains(rep.First.Text, tt.text) || !strings.Contains(rep.First.Text, filepath.Base(sealed[tt.bad])) {
+			if rep.OK || rep.Bad != 1 || !strings.Contains(rep.First.Text, tt.text) ||
+				!strings.Contains(rep.First.Text, filepath.Base(sealed[tt.bad])) {
 				t.Errorf("%d problems, first %v", rep.Bad, rep.First)
 			}
 		})
 	}
 }
 
-// TestSealedWithForgedBeginning: an audit log whose beginning was forged is sealed as it is, but what it says of the trails
-// before it is not believed.
+// TestSealedWithForgedBeginning: an audit log whose beginning was forged is sealed as it is, but what it says of the
+// trails before it is not believed.
 func TestSealedWithForgedBeginning(t *testing.T) {
 	t.Parallel()
 	s := newDamageFixture(t, 2)
@@ -496,18 +552,25 @@ func TestSealedWithForgedBeginning(t *testing.T) {
 	}
 	file, sum := encodeExport(t, s.msgs[:1])
 	writeFile(t, filepath.Join(s.home.Sealed(), "audit-x.jsonl"), file)
-	s.writeBlock(t, []storedMessage{newStoredMessage(audit.GenesisSubject, encodeGenesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: sum.SHA256, OldHeads: s.readHeads(t)}))})
+	s.writeBlock(t,
+		[]storedMessage{newStoredMessage(audit.GenesisSubject,
+			encodeGenesis(t, subjects.AuditGenesis{
+				Sealed: "audit-x.jsonl", SHA256: sum.SHA256,
+				OldHeads: s.readHeads(t),
+			}))})
 	rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.ServerConfig(s.home), nil)
 	if err != nil || rot.Report.OK {
 		t.Fatalf("%+v, %v", rot, err)
 	}
 	rep, err := s.verifyStopped(t)
-	if err != nil || !rep.OK || len(rep.Predecessors) != 1 || !strings.Contains(rep.Predecessors[0].Note, "not the one that was anchored") {
+	if err != nil || !rep.OK || len(rep.Predecessors) != 1 ||
+		!strings.Contains(rep.Predecessors[0].Note, "not the one that was anchored") {
 		t.Errorf("%+v, %v", rep, err)
 	}
 }
 
-// TestAnchorsGone removes everything that vouches for the audit log from outside: the system does not begin a new one over it.
+// TestAnchorsGone removes everything that vouches for the audit log from outside: the system does not begin a new one
+// over it.
 func TestAnchorsGone(t *testing.T) {
 	cfg, err := config.Load("")
 	if err != nil {

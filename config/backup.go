@@ -19,9 +19,9 @@ import (
 	"conclave/subjects"
 )
 
-// A backup is made by the process of conclave backup, which may read the files. The running system takes part on a Unix socket
-// of mode 0600 in the data folder: it records the backup in the audit log, and pauses while the last changes are copied.
-// Each side sends lines. The end of the connection ends a pause.
+// A backup is made by the process of conclave backup, which may read the files. The running system takes part on a Unix
+// socket of mode 0600 in the data folder: it records the backup in the audit log, and pauses while the last changes are
+// copied. Each side sends lines. The end of the connection ends a pause.
 const (
 	lineBegin   = "backup"
 	linePause   = "pause"
@@ -38,8 +38,8 @@ const maxPause = 5 * time.Second
 // errBackupFailed is the outcome of a backup whose process did not report its end.
 var errBackupFailed = errors.New("the backup did not complete")
 
-// serveBackups lets conclave backup pause the system, until ctx ends; it returns at once. Without the socket, for example on a
-// file system that has none, only a stopped system can be backed up. log may be nil.
+// serveBackups lets conclave backup pause the system, until ctx ends; it returns at once. Without the socket, for
+// example on a file system that has none, only a stopped system can be backed up. log may be nil.
 func (r *Instance) serveBackups(ctx context.Context, c Config, home bus.Home, log *slog.Logger) {
 	ln, err := gateway.ListenSocket(ctx, home.BackupSocket())
 	if err != nil {
@@ -102,14 +102,22 @@ func (r *Instance) recordBackup(ctx context.Context, c Config, home bus.Home, ru
 		return err
 	}
 	once, again := splitAuditTimeout(c.System.Actor.AuditTimeout)
-	w, err := audit.Open(ctx, audit.Options{Account: "gateway", Dir: home.Heads(), Log: bus.NewAuditLog(nc), Timeout: once, Retry: again})
+	w, err := audit.Open(ctx, audit.Options{
+		Account: "gateway", Dir: home.Heads(), Log: bus.NewAuditLog(nc),
+		Timeout: once, Retry: again,
+	})
 	if err != nil {
 		return err
 	}
 	defer w.Close(context.WithoutCancel(ctx))
-	gate := &actor.Gate{Log: w, Timeout: c.System.Actor.AuditTimeout, NotDone: "nothing was backed up", Done: "the backup was made"}
+	gate := &actor.Gate{
+		Log: w, Timeout: c.System.Actor.AuditTimeout, NotDone: "nothing was backed up",
+		Done: "the backup was made",
+	}
 	rec := subjects.AuditRecord{AgentID: "user", AgentType: "user", Action: subjects.ActionBackup}
-	_, err = actor.Audited(ctx, out, gate, rec, func(context.Context, *actor.Permit) (struct{}, error) { return struct{}{}, run() })
+	_, err = actor.Audited(ctx, out, gate, rec, func(context.Context, *actor.Permit) (struct{}, error) {
+		return struct{}{}, run()
+	})
 	return err
 }
 
@@ -152,7 +160,8 @@ type Backup struct {
 // backupTimeout bounds the wait for a reply of the running system.
 const backupTimeout = time.Minute
 
-// BeginBackup connects to the system that runs on home, which records the backup in the audit log. The caller must call Close.
+// BeginBackup connects to the system that runs on home, which records the backup in the audit log. The caller must call
+// Close.
 func BeginBackup(ctx context.Context, home bus.Home) (*Backup, error) {
 	conn, err := gateway.DialSocket(ctx, home.BackupSocket())
 	if err != nil {
@@ -203,8 +212,8 @@ func (b *Backup) Done() error {
 // Close ends the backup. Without Done it is recorded as failed.
 func (b *Backup) Close() error { return b.conn.Close() }
 
-// VerifyStopped verifies the audit log and the memory of a data folder that no system uses. A log that does not verify is in
-// the report; the error means that one of them cannot be read, or that memory is damaged.
+// VerifyStopped verifies the audit log and the memory of a data folder that no system uses. A log that does not verify
+// is in the report; the error means that one of them cannot be read, or that memory is damaged.
 func VerifyStopped(ctx context.Context, home bus.Home) (rep audit.Report, err error) {
 	heads, err := audit.ReadHeads(home.Heads())
 	if err != nil {

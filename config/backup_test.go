@@ -20,9 +20,9 @@ import (
 	"conclave/subjects"
 )
 
-// TestBackupUnderLoad backs up a system while questions are asked, tools are called and memories are added, restores the backup
-// and compares: everything that was acknowledged before the backup is there, everything that is there is the same in the
-// source, no request failed, and the restored system works.
+// TestBackupUnderLoad backs up a system while questions are asked, tools are called and memories are added, restores
+// the backup and compares: everything that was acknowledged before the backup is there, everything that is there is the
+// same in the source, no request failed, and the restored system works.
 func TestBackupUnderLoad(t *testing.T) {
 	t.Parallel()
 	home := newHome(t)
@@ -42,7 +42,8 @@ func TestBackupUnderLoad(t *testing.T) {
 		}
 	}
 	remember := func(user *client.Client, n int) {
-		if _, _, err := user.AddMemory(ctx, subjects.MemoryEntry{Corpus: fmt.Sprintf("My locker number %d is at the station of town %d.", n, n)}, false); err != nil {
+		if _, _, err := user.AddMemory(ctx, subjects.MemoryEntry{Corpus: fmt.Sprintf("My locker number %d is at the "+
+			"station of town %d.", n, n)}, false); err != nil {
 			t.Error(err)
 		}
 	}
@@ -75,15 +76,16 @@ func TestBackupUnderLoad(t *testing.T) {
 	dest := filepath.Join(t.TempDir(), "backup.tar.gz")
 	var paused time.Duration
 	pauses := 0
-	m, err := backup.Create(ctx, dest, backup.Options{Home: home, Pause: func(ctx context.Context) (func() bool, error) {
-		resume, err := b.Pause(ctx)
-		begin := time.Now()
-		return func() bool {
-			lasted := resume()
-			pauses, paused = pauses+1, paused+time.Since(begin)
-			return lasted
-		}, err
-	}})
+	m, err := backup.Create(ctx, dest,
+		backup.Options{Home: home, Pause: func(ctx context.Context) (func() bool, error) {
+			resume, err := b.Pause(ctx)
+			begin := time.Now()
+			return func() bool {
+				lasted := resume()
+				pauses, paused = pauses+1, paused+time.Since(begin)
+				return lasted
+			}, err
+		}})
 	if err == nil {
 		err = b.Done()
 	}
@@ -116,7 +118,8 @@ func TestBackupUnderLoad(t *testing.T) {
 		}
 	}
 	if len(copied) < acknowledged || len(copied) >= len(source) {
-		t.Errorf("%d audit messages are restored, %d were stored before the backup and %d after it", len(copied), acknowledged, len(source))
+		t.Errorf("%d audit messages are restored, %d were stored before the backup and %d after it", len(copied),
+			acknowledged, len(source))
 	}
 	verified(t, restored, second.Bus)
 
@@ -157,7 +160,8 @@ func readContents(t *testing.T, user *client.Client) map[string]string {
 			out["turn "+id+" "+turn.QueryID] = turn.Answer
 		}
 	}
-	facts, _, err := user.ListMemories(t.Context(), subjects.MemoryAdminRequest{Kind: subjects.KindFact, Whole: true}, 0)
+	facts, _, err := user.ListMemories(t.Context(), subjects.MemoryAdminRequest{Kind: subjects.KindFact, Whole: true},
+		0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +171,8 @@ func readContents(t *testing.T, user *client.Client) map[string]string {
 	return out
 }
 
-// TestBackupIsRecorded ends a backup in the middle: the pause ends with the connection, and the audit log says that it failed.
+// TestBackupIsRecorded ends a backup in the middle: the pause ends with the connection, and the audit log says that it
+// failed.
 func TestBackupIsRecorded(t *testing.T) {
 	t.Parallel()
 	home := newHome(t)

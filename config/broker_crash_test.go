@@ -52,17 +52,21 @@ func init() {
 	os.Exit(0)
 }
 
-// crashToolTimeout is the longest run of a tool here. A broker that comes after a killed one waits so long before it says that
-// nobody knows how a call ended.
+// crashToolTimeout is the longest run of a tool here. A broker that comes after a killed one waits so long before it
+// says that nobody knows how a call ended.
 const crashToolTimeout = 1200 * time.Millisecond
 
-// crashTools are what the killed broker knows. What fs_write does cannot be done twice, fs_read may be, the clock is not
-// even in the ledger, and fs_list is not for the agent.
+// crashTools are what the killed broker knows. What fs_write does cannot be done twice, fs_read may be, the clock is
+// not even in the ledger, and fs_list is not for the agent.
 func crashTools() (out []broker.Known) {
 	for name, effects := range map[string]policy.Effects{
-		"fs_write": policy.Declare(policy.Mutate), "fs_read": policy.Declare(policy.ReadsPrivate), "get_datetime": policy.Declare(), "fs_list": policy.Declare(policy.Mutate),
+		"fs_write": policy.Declare(policy.Mutate), "fs_read": policy.Declare(policy.ReadsPrivate),
+		"get_datetime": policy.Declare(), "fs_list": policy.Declare(policy.Mutate),
 	} {
-		facts := policy.Tool{Name: name, Zone: "tools", Known: true, Effects: effects, Timeout: crashToolTimeout, Act: policy.ActChange, Args: policy.Args{"line": {Role: policy.RoleContent}}}
+		facts := policy.Tool{
+			Name: name, Zone: "tools", Known: true, Effects: effects, Timeout: crashToolTimeout,
+			Act: policy.ActChange, Args: policy.Args{"line": {Role: policy.RoleContent}},
+		}
 		out = append(out, broker.Known{Tool: facts, Pin: broker.Pin(lineSchema(name))})
 	}
 	return out
@@ -71,7 +75,8 @@ func crashTools() (out []broker.Known) {
 func lineSchema(name string) subjects.ToolSchema {
 	return subjects.ToolSchema{
 		Name: name, Description: "writes a line", Version: "1",
-		Parameters: json.RawMessage(`{"type":"object","properties":{"line":{"type":"string"},"fail":{"type":"boolean"}},"required":["line"],"additionalProperties":false}`),
+		Parameters: json.RawMessage(
+			`{"type":"object","properties":{"line":{"type":"string"},"fail":{"type":"boolean"}},"required":["line"],"additionalProperties":false}`),
 	}
 }
 
@@ -92,11 +97,15 @@ func runBroker() error {
 		if err != nil {
 			return nil, err
 		}
-		w, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: home.Heads(), Log: bus.NewAuditLog(nc), Timeout: 2 * time.Second, Retry: 2 * time.Second})
+		w, err := audit.Open(ctx, audit.Options{
+			Account: "broker", Dir: home.Heads(), Log: bus.NewAuditLog(nc),
+			Timeout: 2 * time.Second, Retry: 2 * time.Second,
+		})
 		if err != nil {
 			return nil, err
 		}
-		return broker.New(broker.Config{CallTimeout: crashToolTimeout, AuditTimeout: 5 * time.Second}, c.NewBook(home), w, h, crashTools()), nil
+		return broker.New(broker.Config{CallTimeout: crashToolTimeout, AuditTimeout: 5 * time.Second}, c.NewBook(home),
+			w, h, crashTools()), nil
 	}}
 	cfg := c.ActorConfig()
 	cfg.Log = log
@@ -135,7 +144,9 @@ func (w *lineTool) Routes() []actor.Route {
 	if err != nil {
 		return nil
 	}
-	return []actor.Route{actor.Serve(at, func(_ context.Context, in actor.Msg[subjects.ToolOrder], _ actor.Out) (subjects.ToolResult, error) {
+	return []actor.Route{actor.Serve(at, func(_ context.Context, in actor.Msg[subjects.ToolOrder],
+		_ actor.Out,
+	) (subjects.ToolResult, error) {
 		var a struct {
 			Line string `json:"line"`
 			Fail bool   `json:"fail"`
@@ -214,7 +225,10 @@ func newBrokerHarness(t *testing.T) *brokerHarness {
 	d.instance = up(t, c, d.home)
 	for _, k := range crashTools() {
 		w := &lineTool{name: k.Name, file: d.file}
-		spec := actor.Spec{Name: w.name, Role: subjects.ToolRole(w.name), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return w, nil }}
+		spec := actor.Spec{
+			Name: w.name, Role: subjects.ToolRole(w.name),
+			Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return w, nil },
+		}
 		if err := d.instance.System.Start(t.Context(), spec, d.instance.Bus.Dial, actor.Config{}); err != nil {
 			t.Fatal(err)
 		}
@@ -300,7 +314,8 @@ func (d *brokerHarness) callTool(ctx context.Context, e *toolCall) (subjects.Too
 	}
 	ctx, cancel := context.WithTimeout(ctx, testTimeout)
 	defer cancel()
-	res, err := actor.Ask(ctx, d.agent.WithIDs("session-"+e.id, e.id), s, subjects.ToolRequest{CallID: e.id, QueryID: e.id, Args: args})
+	res, err := actor.Ask(ctx, d.agent.WithIDs("session-"+e.id, e.id), s,
+		subjects.ToolRequest{CallID: e.id, QueryID: e.id, Args: args})
 	var fault *subjects.Fault
 	switch {
 	case err == nil:
@@ -395,8 +410,10 @@ func TestChaosKillBroker(t *testing.T) {
 	start := time.Now()
 	var sum tally
 	t.Cleanup(func() {
-		t.Logf("%d kills in %s: %d calls, %d of them cut off: %d done, %d failed or denied, %d unknown; %d lines of %d allowed runs, %d changes made twice, %d reads repeated; %d outcomes, %d runs without one",
-			kills, time.Since(start).Round(time.Second), sum.calls, sum.cut, sum.done, sum.failed, sum.unknown, sum.lines, sum.allowed, sum.twice, sum.rereads, sum.outcomes, sum.open)
+		t.Logf("%d kills in %s: %d calls, %d of them cut off: %d done, %d failed or denied, %d unknown; %d lines of "+
+			"%d allowed runs, %d changes made twice, %d reads repeated; %d outcomes, %d runs without one",
+			kills, time.Since(start).Round(time.Second), sum.calls, sum.cut, sum.done, sum.failed, sum.unknown,
+			sum.lines, sum.allowed, sum.twice, sum.rereads, sum.outcomes, sum.open)
 	})
 	for lane := range stages {
 		t.Run(fmt.Sprint(lane), func(t *testing.T) {
@@ -519,7 +536,8 @@ func (d *brokerHarness) checkCall(e *toolCall, lines int, acts []*effect, sum *t
 	case end == "unknown" && mutates && (e.again.Error == nil || e.again.Error.Code != subjects.CodeUncertain):
 		t.Errorf("%s: nobody knew how it ended, and now it says %+v", e.id, e.again)
 	case e.alone && end != expectedOutcome(e):
-		t.Errorf("%s, killed at %s with nothing beside it: %s, want %s: %v", e.id, e.step, end, expectedOutcome(e), e.answer.Error)
+		t.Errorf("%s, killed at %s with nothing beside it: %s, want %s: %v", e.id, e.step, end, expectedOutcome(e),
+			e.answer.Error)
 	case e.step == "" && end != "done":
 		t.Errorf("%s, with nobody killed: %v", e.id, e.answer.Error)
 	}
@@ -550,8 +568,8 @@ func (d *brokerHarness) checkCall(e *toolCall, lines int, acts []*effect, sum *t
 	return open
 }
 
-// expectedOutcome is how an errand ends when the broker died on it and on nothing else. What only reads is done again. What
-// changes something is done when it had not begun, or when its end was written down.
+// expectedOutcome is how an errand ends when the broker died on it and on nothing else. What only reads is done again.
+// What changes something is done when it had not begun, or when its end was written down.
 func expectedOutcome(e *toolCall) string {
 	if e.tool == "fs_read" || e.step == "decided" || e.step == "kept" {
 		return "done"

@@ -44,8 +44,8 @@ import (
 	"conclave/subjects"
 )
 
-// Canaries are credentials that nobody else has. A whole system uses them many times, with a provider, a tool and a model
-// server that repeat what they were given wherever they can; then they are looked for everywhere.
+// Canaries are credentials that nobody else has. A whole system uses them many times, with a provider, a tool and a
+// model server that repeat what they were given wherever they can; then they are looked for everywhere.
 
 // newCanary has characters that every spelling changes, and the shape of no key that the firewall knows.
 func newCanary() string { return "canary+" + rand.Text() + "/" + rand.Text() }
@@ -59,8 +59,9 @@ func encodings(v string) map[string]string {
 	_, _ = io.WriteString(w, v) // into memory
 	_ = w.Close()
 	return map[string]string{
-		"raw": v, "base64": base64.StdEncoding.EncodeToString([]byte(v)), "hex": hex.EncodeToString([]byte(v)), "escaped": url.QueryEscape(v),
-		"gzip": base64.StdEncoding.EncodeToString(packed.Bytes()), "backwards": string(back),
+		"raw": v, "base64": base64.StdEncoding.EncodeToString([]byte(v)), "hex": hex.EncodeToString([]byte(v)),
+		"escaped": url.QueryEscape(v),
+		"gzip":    base64.StdEncoding.EncodeToString(packed.Bytes()), "backwards": string(back),
 	}
 }
 
@@ -81,7 +82,9 @@ func findEncodings(data []byte, canary string) (out []string) {
 			out = append(out, "base64 inside")
 		}
 	}
-	if bytes.Contains(data, []byte(forms["gzip"])) || slices.ContainsFunc(decompressAll(data), func(b []byte) bool { return bytes.Contains(b, []byte(canary)) }) {
+	if bytes.Contains(data, []byte(forms["gzip"])) || slices.ContainsFunc(decompressAll(data), func(b []byte) bool {
+		return bytes.Contains(b, []byte(canary))
+	}) {
 		out = append(out, "gzip")
 	}
 	slices.Sort(out)
@@ -110,7 +113,8 @@ func decompressAll(data []byte) (out [][]byte) {
 			return out
 		}
 		rest = rest[i:]
-		run := rest[:len(rest)-len(bytes.TrimLeft(rest, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"))]
+		run := rest[:len(rest)-len(bytes.TrimLeft(rest,
+			"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"))]
 		if b, err := base64.RawStdEncoding.DecodeString(string(run[:len(run)/4*4])); err == nil {
 			tail, _ := base64.RawStdEncoding.DecodeString(string(run[len(run)/4*4:]))
 			open(append(b, tail...))
@@ -121,8 +125,8 @@ func decompressAll(data []byte) (out [][]byte) {
 // leakKinds are how the tool tries to pass on what its provider said.
 var leakKinds = []string{"result", "links", "failure", "error", "arguments", "panic", "large"}
 
-// leakCredential is a tool's work: it asks a provider that repeats the key in its words, its headers and its errors, and passes
-// all of that on. The number in the query chooses how.
+// leakCredential is a tool's work: it asks a provider that repeats the key in its words, its headers and its errors,
+// and passes all of that on. The number in the query chooses how.
 func leakCredential(ctx context.Context, provider, key string, args json.RawMessage) (tools.Output, error) {
 	var a struct {
 		Query string `json:"query"`
@@ -170,9 +174,12 @@ func leakCredential(ctx context.Context, provider, key string, args json.RawMess
 	return tools.Output{Text: said}, nil
 }
 
-// newLeakingTool is the search tool of the system with other work: its definition, its facts, its key, how it opens credentials
-// and how it takes them out of what it returns stay as they are. Nothing but a test may do this, so the way in is rude.
-func newLeakingTool(t *testing.T, c config.Config, run func(context.Context, tools.Call) (tools.Output, error)) *tools.Tool {
+// newLeakingTool is the search tool of the system with other work: its definition, its facts, its key, how it opens
+// credentials and how it takes them out of what it returns stay as they are. Nothing but a test may do this, so the way
+// in is rude.
+func newLeakingTool(t *testing.T, c config.Config, run func(context.Context, tools.Call) (tools.Output,
+	error),
+) *tools.Tool {
 	t.Helper()
 	for _, tool := range c.Tools() {
 		if tool.Name() == "web_search" {
@@ -210,7 +217,9 @@ func (s *leakingSearch) Routes() []actor.Route {
 	if err != nil {
 		return nil
 	}
-	return []actor.Route{actor.Serve(at, func(ctx context.Context, in actor.Msg[subjects.ToolOrder], _ actor.Out) (subjects.ToolResult, error) {
+	return []actor.Route{actor.Serve(at, func(ctx context.Context, in actor.Msg[subjects.ToolOrder],
+		_ actor.Out,
+	) (subjects.ToolResult, error) {
 		key, err := seal.Open(s.key, in.Body.Sealed["brave_api_key"])
 		if err != nil {
 			return subjects.ToolResult{}, err
@@ -271,7 +280,10 @@ monitor_only: [flow.unknown_session] # calls of the generator's account to which
 // newCanaryHarness starts everything. With open, nothing takes the tool's credential out of what it returns.
 func newCanaryHarness(t *testing.T, open bool) *canaryHarness {
 	t.Helper()
-	g := &canaryHarness{t: t, home: newHome(t), tool: newCanary(), remote: newCanary(), late: newCanary(), token: newCanary(), spans: newCollector(t), got: map[string][]byte{}}
+	g := &canaryHarness{
+		t: t, home: newHome(t), tool: newCanary(), remote: newCanary(), late: newCanary(),
+		token: newCanary(), spans: newCollector(t), got: map[string][]byte{},
+	}
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g.asked.Add(1)
 		key := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -290,11 +302,15 @@ func newCanaryHarness(t *testing.T, open bool) *canaryHarness {
 	}))
 	t.Cleanup(provider.Close)
 	g.model = modeltest.New(t, scriptserver.Script{"assistant": {
-		{Always: true, When: scriptserver.When{LastRole: "user", ToolsInclude: []string{"web_search"}}, Reply: scriptserver.Reply{
-			Calls: []scriptserver.Call{{Name: "web_search", Arguments: map[string]any{"query": "{{last_user}}"}}},
-		}},
+		{
+			Always: true, When: scriptserver.When{LastRole: "user", ToolsInclude: []string{"web_search"}},
+			Reply: scriptserver.Reply{
+				Calls: []scriptserver.Call{{Name: "web_search", Arguments: map[string]any{"query": "{{last_user}}"}}},
+			},
+		},
 		{Always: true, When: scriptserver.When{LastRole: "tool"}, Reply: scriptserver.Reply{
-			Content: "The tool said: {{tool_result 0}}", Quirks: scriptserver.Quirks{ChunkRunes: 2000}, // in few pieces: it is long
+			// in few pieces: it is long
+			Content: "The tool said: {{tool_result 0}}", Quirks: scriptserver.Quirks{ChunkRunes: 2000},
 		}},
 	}}, scriptserver.WithProtocol(scriptserver.OpenAI(g.remote)))
 	if err := os.MkdirAll(g.home.Config, 0o700); err != nil {
@@ -303,8 +319,10 @@ func newCanaryHarness(t *testing.T, open bool) *canaryHarness {
 	tokenFile := filepath.Join(t.TempDir(), "token") // not in the data folder, whose files are searched
 	writeFile(t, tokenFile, []byte(g.token))
 	for name, text := range map[string]string{
-		"system":     "listen: 127.0.0.1:0\ngateway: {listen: \"127.0.0.1:0\", token_file: " + tokenFile + "}\nbroker: {model_timeout: 0s}\ntelemetry: {otlp: \"" + g.spans.url + "\", content: true}\n",
-		"models":     "roles: {assistant: openai/assistant}\ndemo_model: never\nopenai: {url: \"" + g.model.URL + "\", key: openai, slots: 8}\nollama: {url: \"" + g.model.URL + "\"}\n",
+		"system": "listen: 127.0.0.1:0\ngateway: {listen: \"127.0.0.1:0\", token_file: " + tokenFile +
+			"}\nbroker: {model_timeout: 0s}\ntelemetry: {otlp: \"" + g.spans.url + "\", content: true}\n",
+		"models": "roles: {assistant: openai/assistant}\ndemo_model: never\nopenai: {url: \"" + g.model.URL +
+			"\", key: openai, slots: 8}\nollama: {url: \"" + g.model.URL + "\"}\n",
 		"web_search": "provider: brave\n",
 		"secrets":    "backend: file\n",
 		"manifest":   canaryManifest,
@@ -338,13 +356,17 @@ func newCanaryHarness(t *testing.T, open bool) *canaryHarness {
 			return leakCredential(ctx, provider.URL, string(call.Secrets["brave_api_key"].Reveal()), call.Args)
 		})
 	}
-	spec := actor.Spec{Name: "web_search", Role: subjects.ToolRole("web_search"), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return tool, nil }}
+	spec := actor.Spec{
+		Name: "web_search", Role: subjects.ToolRole("web_search"),
+		Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return tool, nil },
+	}
 	cfg := c.ActorConfig()
 	cfg.Log = log
 	if err := g.run.System.Start(t.Context(), spec, g.run.Bus.Dial, cfg); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.run.Run(t.Context(), c, g.home, log, "secrets", "broker", "model", "router", "generator", "gateway"); err != nil {
+	if err := g.run.Run(t.Context(), c, g.home, log, "secrets", "broker", "model", "router", "generator",
+		"gateway"); err != nil {
 		t.Fatal(err)
 	}
 	return g
@@ -369,13 +391,17 @@ func (g *canaryHarness) recordText(place string, what ...any) {
 // callTool calls the tool directly and checks that it went as the habit says.
 func (g *canaryHarness) callTool(out actor.Out, n int) {
 	id := fmt.Sprintf("direct-%d", n)
-	res := busCaller{out: out.WithIDs("session-"+id, id)}.callTool(g.t.Context(), "web_search", id, fmt.Sprintf(`{"query":"wind %d"}`, n))
+	res := busCaller{out: out.WithIDs("session-"+id, id)}.callTool(g.t.Context(), "web_search", id,
+		fmt.Sprintf(`{"query":"wind %d"}`, n))
 	data, err := json.Marshal(res)
 	if err != nil {
 		g.t.Error(err)
 	}
 	g.recordText("results", string(data))
-	want := map[string]string{"failure": subjects.CodeTool, "arguments": subjects.CodeTool, "error": subjects.CodeTool, "panic": subjects.CodeTool}[leakKinds[n%len(leakKinds)]]
+	want := map[string]string{
+		"failure": subjects.CodeTool, "arguments": subjects.CodeTool, "error": subjects.CodeTool,
+		"panic": subjects.CodeTool,
+	}[leakKinds[n%len(leakKinds)]]
 	if code := codeOf(res); code != want {
 		g.t.Errorf("call %d, %s: %v, want %q", n, leakKinds[n%len(leakKinds)], res.Error, want)
 	}
@@ -423,7 +449,8 @@ func (g *canaryHarness) requestHTTP(method, path string, body io.Reader) {
 	g.recordText("http", resp.Header, string(data))
 }
 
-// runCalls uses the credentials so often: every fifth time through a question, else as the agent's account and the user's.
+// runCalls uses the credentials so often: every fifth time through a question, else as the agent's account and the
+// user's.
 func (g *canaryHarness) runCalls(times int) {
 	g.t.Helper()
 	var next atomic.Int64
@@ -461,7 +488,8 @@ func (g *canaryHarness) runCalls(times int) {
 	}
 }
 
-// collectPlaces is everything where a canary must not be. Some of it can be read only while the system runs, the rest only after.
+// collectPlaces is everything where a canary must not be. Some of it can be read only while the system runs, the rest
+// only after.
 func (g *canaryHarness) collectPlaces() map[string][]byte {
 	g.t.Helper()
 	out := map[string][]byte{}
@@ -512,7 +540,8 @@ func (g *canaryHarness) readStream(role, stream string) (all []byte, last uint64
 	nc := bustest.Dial(g.t, g.run.Bus, role)
 	defer nc.Close()
 	for {
-		m, err := nc.Request("core.API.STREAM.MSG.GET."+stream, fmt.Appendf(nil, `{"seq":%d,"next_by_subj":">"}`, last+1), testTimeout)
+		m, err := nc.Request("core.API.STREAM.MSG.GET."+stream, fmt.Appendf(nil, `{"seq":%d,"next_by_subj":">"}`,
+			last+1), testTimeout)
 		if err != nil {
 			g.t.Fatal(err)
 		}
@@ -600,7 +629,8 @@ func readEnvironments(t *testing.T) (all []byte) {
 	return all
 }
 
-// TestCanarySecrets: a tool's credential and a model server's key are used many times by a whole system, and are nowhere.
+// TestCanarySecrets: a tool's credential and a model server's key are used many times by a whole system, and are
+// nowhere.
 func TestCanarySecrets(t *testing.T) {
 	t.Parallel()
 	times := 49 // seven of each habit: the keyring of files is slow on purpose
@@ -614,7 +644,10 @@ func TestCanarySecrets(t *testing.T) {
 	size, hits := 0, 0
 	for _, place := range slices.Sorted(maps.Keys(places)) {
 		size += len(places[place])
-		for which, canary := range map[string]string{"the tool's": g.tool, "the model server's": g.remote, "the refused": g.late, "the token of HTTP": g.token} {
+		for which, canary := range map[string]string{
+			"the tool's": g.tool, "the model server's": g.remote,
+			"the refused": g.late, "the token of HTTP": g.token,
+		} {
 			if found := findEncodings(places[place], canary); len(found) > 0 {
 				hits += len(found)
 				t.Errorf("%s credential stands in %s, as %s", which, place, strings.Join(found, ", "))
@@ -622,15 +655,18 @@ func TestCanarySecrets(t *testing.T) {
 		}
 	}
 	for place, word := range map[string]string{ // what was looked through holds what was said
-		"jetstream EVENTS": "[redacted]", "jetstream TURNS": "wind 4", "jetstream AUDIT": "web_search", "GET /events": "[redacted]", "prompts": "[redacted]", "results": "[redacted]",
-		"http": "[redacted]", "log": "[redacted]", "spans": "[redacted]", "file EVENTS": "[redacted]", "file KV_ledger": "[redacted]", "file KV_parked": "[redacted]", "file KV_state_generator": "[redacted]",
+		"jetstream EVENTS": "[redacted]", "jetstream TURNS": "wind 4", "jetstream AUDIT": "web_search",
+		"GET /events": "[redacted]", "prompts": "[redacted]", "results": "[redacted]",
+		"http": "[redacted]", "log": "[redacted]", "spans": "[redacted]", "file EVENTS": "[redacted]",
+		"file KV_ledger": "[redacted]", "file KV_parked": "[redacted]", "file KV_state_generator": "[redacted]",
 		"file QUERIES": "wind 4", "file TURNS": "wind 4", "file AUDIT": "web_search", "environment": "PATH=",
 	} {
 		if !bytes.Contains(places[place], []byte(word)) {
 			t.Errorf("%s does not hold %q, so nothing was looked through: %d bytes", place, word, len(places[place]))
 		}
 	}
-	t.Logf("%d uses of a tool's credential and %d of a model server's key in %s: %d traces of three canaries in %d places with %d bytes",
+	t.Logf("%d uses of a tool's credential and %d of a model server's key in %s: %d traces of three canaries in %d "+
+		"places with %d bytes",
 		g.asked.Load(), len(g.model.Requests()), time.Since(start).Round(time.Second), hits, len(places), size)
 }
 
@@ -656,18 +692,21 @@ func TestCanaryControl(t *testing.T) {
 	}
 	all := []string{"backwards", "base64", "escaped", "gzip", "hex", "raw"}
 	for place, want := range map[string][]string{
-		"jetstream EVENTS": all, "GET /events": all, "prompts": all, "results": all, "http": all, "log": all, "spans": all,
+		"jetstream EVENTS": all, "GET /events": all, "prompts": all, "results": all, "http": all, "log": all,
+		"spans":       all,
 		"file EVENTS": all, "file KV_ledger": all, "file KV_parked": all, "file KV_state_generator": all,
 		"jetstream TURNS": {"raw"}, "file TURNS": {"raw"}, "file QUERIES": {"raw"}, "environment": {"raw"},
 	} {
 		found := findEncodings(places[place], g.tool)
 		for _, w := range want {
 			if !slices.Contains(found, w) {
-				t.Errorf("%s: the credential is there as %q and is not found: %v in %d bytes", place, w, found, len(places[place]))
+				t.Errorf("%s: the credential is there as %q and is not found: %v in %d bytes", place, w, found,
+					len(places[place]))
 			}
 		}
 	}
-	for _, place := range []string{"jetstream AUDIT", "file AUDIT", "other files"} { // these hold nothing of what tools say, whatever they say
+	// these hold nothing of what tools say, whatever they say
+	for _, place := range []string{"jetstream AUDIT", "file AUDIT", "other files"} {
 		if found := findEncodings(places[place], g.tool); len(found) > 0 {
 			t.Errorf("the credential stands in %s, as %v", place, found)
 		}

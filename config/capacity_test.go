@@ -10,8 +10,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestNearlyFullAuditLogIsAnEvent: when a writer has used 80 % of its part of the audit log, the user gets an event and a
-// line in the log, before the writer stops. The other writers are not affected.
+// TestNearlyFullAuditLogIsAnEvent: when a writer has used 80 % of its part of the audit log, the user gets an event and
+// a line in the log, before the writer stops. The other writers are not affected.
 func TestNearlyFullAuditLogIsAnEvent(t *testing.T) {
 	t.Parallel()
 	home := newHome(t)
@@ -32,7 +32,8 @@ func TestNearlyFullAuditLogIsAnEvent(t *testing.T) {
 	model := bustest.Dial(t, r.Bus, "model")
 	const part = 20 << 20 * 24 / 100 // of the model actor
 	for i := range 20 {              // 81 % of it
-		if m, err := model.Request(fmt.Sprintf("audit.x%d", i), make([]byte, 200<<10), testTimeout); err != nil || strings.Contains(string(m.Data), "error") {
+		if m, err := model.Request(fmt.Sprintf("audit.x%d", i), make([]byte, 200<<10), testTimeout); err != nil ||
+			strings.Contains(string(m.Data), "error") {
 			t.Fatalf("%v, %v", m, err)
 		}
 	}
@@ -41,7 +42,8 @@ func TestNearlyFullAuditLogIsAnEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got subjects.AuditCapacity
-	if err := json.Unmarshal(m.Data, &got); err != nil || got.Writer != "model" || got.Bytes < 20*(200<<10) || got.Max != part {
+	if err := json.Unmarshal(m.Data, &got); err != nil || got.Writer != "model" || got.Bytes < 20*(200<<10) ||
+		got.Max != part {
 		t.Errorf("%s, %v", m.Data, err)
 	}
 	if !strings.Contains(lines.String(), "a part of the audit log is nearly full") {

@@ -73,8 +73,10 @@ func TestMain(m *testing.M) {
 	}
 	os.Setenv("CONCLAVE_TEST_SECRET", mcpCanary) // that no server may see
 	_ = flag.Set("test.parallel", "6")           // they wait more than they compute
-	debug.SetGCPercent(400)                      // with several systems in the process, collecting garbage is a quarter of its processor time
-	os.Setenv("GOMEMLIMIT", "off")               // each system would set the limit of one for the process, which would collect garbage half of its time
+	// with several systems in the process, collecting garbage is a quarter of its processor time
+	debug.SetGCPercent(400)
+	// each system would set the limit of one for the process, which would collect garbage half of its time
+	os.Setenv("GOMEMLIMIT", "off")
 	os.Exit(m.Run())
 }
 
@@ -163,7 +165,8 @@ func (v *killedProcess) start() {
 		v.t.Fatal(err)
 	}
 	v.cmd = exec.Command(exe)
-	v.cmd.Env = append(os.Environ(), playEnv+"="+v.names, dataEnv+"="+v.home.Data, listenEnv+"="+v.listen, flagsEnv+"="+v.flags)
+	v.cmd.Env = append(os.Environ(), playEnv+"="+v.names, dataEnv+"="+v.home.Data, listenEnv+"="+v.listen,
+		flagsEnv+"="+v.flags)
 	v.cmd.Stderr = &v.stderr
 	if v.stdin, err = v.cmd.StdinPipe(); err != nil {
 		v.t.Fatal(err)
@@ -209,8 +212,8 @@ func (v *killedProcess) kill() {
 	v.cmd = nil
 }
 
-// killRepeatedly kills and restarts n times at random moments within the time it is left alone, some of them while it is still
-// starting.
+// killRepeatedly kills and restarts n times at random moments within the time it is left alone, some of them while it
+// is still starting.
 func (v *killedProcess) killRepeatedly(rng *rand.Rand, n int, alone time.Duration) {
 	v.t.Helper()
 	for range n {
@@ -290,7 +293,10 @@ func TestChaosKillServer(t *testing.T) {
 						return
 					default:
 					}
-					rec := subjects.AuditRecord{ID: actor.NewID(), Action: "tool.call", Tool: "get_datetime", Phase: subjects.AuditBefore, Status: subjects.StatusAllowed}
+					rec := subjects.AuditRecord{
+						ID: actor.NewID(), Action: "tool.call", Tool: "get_datetime",
+						Phase: subjects.AuditBefore, Status: subjects.StatusAllowed,
+					}
 					if !put(rec) {
 						continue
 					}
@@ -324,8 +330,10 @@ func TestChaosKillServer(t *testing.T) {
 		}
 	}
 	rep := verified(t, v.home, v.dialBus())
-	t.Logf("seed %d: %d kills in %s: %d records acknowledged, %d lost, %d twice, %d appends of unknown fate; %d messages, %d chains",
-		seed, kills, time.Since(start).Round(time.Millisecond), len(acked), lost, twice, uncertain.Load(), rep.Messages, rep.Chains)
+	t.Logf("seed %d: %d kills in %s: %d records acknowledged, %d lost, %d twice, %d appends of unknown fate; %d "+
+		"messages, %d chains",
+		seed, kills, time.Since(start).Round(time.Millisecond), len(acked), lost, twice, uncertain.Load(), rep.Messages,
+		rep.Chains)
 	if lost > 0 || twice > 0 {
 		t.Errorf("%d acknowledged records lost, %d stored twice", lost, twice)
 	}
@@ -408,7 +416,8 @@ func TestChaosKillAll(t *testing.T) {
 	}
 	rep := verified(t, v.home, v.dialBus())
 	t.Logf("seed %d: %d kills in %s: %d calls answered, failures %v; %d records, %d chains, %d without an outcome",
-		seed, kills, time.Since(start).Round(time.Millisecond), len(answered), failures, rep.Records, rep.Chains, rep.Unfinished+rep.Pending)
+		seed, kills, time.Since(start).Round(time.Millisecond), len(answered), failures, rep.Records, rep.Chains,
+		rep.Unfinished+rep.Pending)
 	if len(answered) < kills {
 		t.Errorf("only %d calls: nobody was at work", len(answered))
 	}
@@ -417,8 +426,8 @@ func TestChaosKillAll(t *testing.T) {
 // diskEnv says that the test already runs in a namespace of its own.
 const diskEnv = "CONCLAVE_TEST_DISK"
 
-// TestChaosDiskFull fills a real file system under the store: calls are denied and nothing runs unaudited. When there is
-// room again the server is restarted by its own watch, and everything goes on.
+// TestChaosDiskFull fills a real file system under the store: calls are denied and nothing runs unaudited. When there
+// is room again the server is restarted by its own watch, and everything goes on.
 //
 // The file system is a tmpfs in a mount namespace of its own, so nothing outside is touched.
 func TestChaosDiskFull(t *testing.T) {
@@ -568,12 +577,16 @@ func runInNamespace(t *testing.T, env string) {
 	}
 	own := []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
 	group := []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
-	err = run(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS, UidMappings: own, GidMappings: group})
+	err = run(&syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS, UidMappings: own,
+		GidMappings: group,
+	})
 	if isNotPermitted(err) && os.Geteuid() == 0 {
 		err = run(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS})
 	}
 	if isNotPermitted(err) {
-		say := fmt.Sprintf("needs a mount namespace (%v): allow unprivileged user namespaces, or run as root with CAP_SYS_ADMIN", err)
+		say := fmt.Sprintf("needs a mount namespace (%v): allow unprivileged user namespaces, or run as root with "+
+			"CAP_SYS_ADMIN", err)
 		if os.Getenv("CI") == "true" {
 			t.Fatal(say)
 		}
@@ -589,8 +602,8 @@ func runInNamespace(t *testing.T, env string) {
 	}
 }
 
-// isNotPermitted tells that the process could not be started so, or could not mount. An error of the test inside is another
-// thing.
+// isNotPermitted tells that the process could not be started so, or could not mount. An error of the test inside is
+// another thing.
 func isNotPermitted(err error) bool {
 	var exit *exec.ExitError
 	return err != nil && !errors.As(err, &exit)

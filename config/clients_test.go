@@ -21,15 +21,17 @@ import (
 	"conclave/subjects"
 )
 
-// TestOfficialClients runs clients that others wrote, unchanged, against the whole system with the demo model. They come from
-// package registries: CONCLAVE_CLIENTS is a folder with their node_modules, see the step clients of .ci/run.
+// TestOfficialClients runs clients that others wrote, unchanged, against the whole system with the demo model. They
+// come from package registries: CONCLAVE_CLIENTS is a folder with their node_modules, see the step clients of .ci/run.
 func TestOfficialClients(t *testing.T) {
 	folder := os.Getenv("CONCLAVE_CLIENTS")
 	if folder == "" {
 		t.Skip("official clients are tested with .ci/run clients, which installs them")
 	}
 	address := make(chan string, 1)
-	c := settings(t, "system.gateway.listen", "127.0.0.1:0").WithWiring(config.Wiring{OnListen: func(addr string) { address <- addr }})
+	c := settings(t, "system.gateway.listen", "127.0.0.1:0").WithWiring(config.Wiring{OnListen: func(addr string) {
+		address <- addr
+	}})
 	c.Models.Ollama.URL = "http://127.0.0.1:1" // nothing answers there, so the demo model does
 	home := newHome(t)
 	up(t, c, home, config.Actors...)
@@ -57,11 +59,13 @@ func TestOfficialClients(t *testing.T) {
 			t.Errorf("models %v", seen.Models)
 		case !strings.Contains(seen.Answer, "Asia/Tokyo") || seen.Usage == 0:
 			t.Errorf("answer %q, usage %d", seen.Answer, seen.Usage)
-		case !strings.Contains(seen.Streamed, "Europe/Lisbon") || seen.Finish != "stop" || seen.StreamUsage == 0 || !seen.SameSession:
+		case !strings.Contains(seen.Streamed, "Europe/Lisbon") || seen.Finish != "stop" || seen.StreamUsage == 0 ||
+			!seen.SameSession:
 			t.Errorf("stream %+v", seen)
 		case seen.Helper != "stop" || seen.Plain != "stop" || len(seen.Embedding) != 2 || seen.Embedding[0] == 0:
 			t.Errorf("%+v", seen)
-		case !strings.Contains(seen.Response, "America/Lima") || !strings.Contains(seen.ResponseDeltas, "Europe/Oslo") || !seen.ResponseFinal:
+		case !strings.Contains(seen.Response, "America/Lima") ||
+			!strings.Contains(seen.ResponseDeltas, "Europe/Oslo") || !seen.ResponseFinal:
 			t.Errorf("responses: %+v", seen)
 		case seen.UnknownModel != "model_not_found" || seen.WrongKey != "invalid_api_key":
 			t.Errorf("errors: %q %q", seen.UnknownModel, seen.WrongKey)
@@ -69,8 +73,9 @@ func TestOfficialClients(t *testing.T) {
 	})
 }
 
-// TestOfficialMCP runs MCP clients and servers that others wrote, unchanged: the clients of the npm and of the Python SDK against /mcp and
-// conclave mcp serve, each with the identity of a client, and two servers from npm and one from PyPI behind the broker.
+// TestOfficialMCP runs MCP clients and servers that others wrote, unchanged: the clients of the npm and of the Python
+// SDK against /mcp and conclave mcp serve, each with the identity of a client, and two servers from npm and one from
+// PyPI behind the broker.
 func TestOfficialMCP(t *testing.T) {
 	folder := os.Getenv("CONCLAVE_CLIENTS")
 	if folder == "" {
@@ -82,24 +87,41 @@ func TestOfficialMCP(t *testing.T) {
 	}
 	t.Cleanup(func() { os.RemoveAll(base) })
 	notes := filepath.Join(base, "notes")
-	for _, err := range []error{os.Chmod(base, 0o711), os.Mkdir(notes, 0o755), os.WriteFile(filepath.Join(notes, "a.txt"), []byte("a note"), 0o644)} {
+	for _, err := range []error{
+		os.Chmod(base, 0o711), os.Mkdir(notes, 0o755),
+		os.WriteFile(filepath.Join(notes, "a.txt"), []byte("a note"), 0o644),
+	} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	address := make(chan string, 1)
-	c := settings(t, "system.gateway.listen", "127.0.0.1:0").WithWiring(config.Wiring{OnListen: func(addr string) { address <- addr }})
+	c := settings(t, "system.gateway.listen", "127.0.0.1:0").WithWiring(config.Wiring{OnListen: func(addr string) {
+		address <- addr
+	}})
 	c.Models.Ollama.URL = "http://127.0.0.1:1"
 	modules, python := filepath.Join(folder, "node_modules"), filepath.Join(folder, "python")
 	c.MCP.Folder = filepath.Join(base, "servers")
 	c.MCP.Servers = map[string]mcp.Server{
-		"files":  {Command: "node", Args: []string{filepath.Join(modules, "@modelcontextprotocol/server-filesystem/dist/index.js"), notes}, Read: []string{modules, notes}},
-		"memory": {Command: "node", Args: []string{filepath.Join(modules, "@modelcontextprotocol/server-memory/dist/index.js")}, Read: []string{modules}, Env: map[string]string{"MEMORY_FILE_PATH": "/tmp/memory.json"}},
-		"time":   {Command: "/usr/bin/python3", Args: []string{"-m", "mcp_server_time"}, Read: []string{python}, Env: map[string]string{"PYTHONPATH": python}},
+		"files": {
+			Command: "node",
+			Args:    []string{filepath.Join(modules, "@modelcontextprotocol/server-filesystem/dist/index.js"), notes},
+			Read:    []string{modules, notes},
+		},
+		"memory": {
+			Command: "node",
+			Args:    []string{filepath.Join(modules, "@modelcontextprotocol/server-memory/dist/index.js")},
+			Read:    []string{modules}, Env: map[string]string{"MEMORY_FILE_PATH": "/tmp/memory.json"},
+		},
+		"time": {
+			Command: "/usr/bin/python3", Args: []string{"-m", "mcp_server_time"}, Read: []string{python},
+			Env: map[string]string{"PYTHONPATH": python},
+		},
 	}
 	home := newHome(t)
 	addMCPPrincipals(t, home, map[string][]string{
-		"files": {"read_text_file", "write_file"}, "memory": {"create_entities", "search_nodes"}, "time": {"get_current_time"},
+		"files": {"read_text_file", "write_file"}, "memory": {"create_entities", "search_nodes"},
+		"time": {"get_current_time"},
 	}, nil)
 	r := up(t, c, home, config.Actors...)
 	url := "http://" + <-address
@@ -112,14 +134,19 @@ func TestOfficialMCP(t *testing.T) {
 		}{
 			{"mcp_files_read_text_file", `{"path":"` + notes + `/a.txt"}`, "a note", false},
 			{"mcp_files_read_text_file", `{"path":"/etc/passwd"}`, "access denied", true},
-			{"mcp_files_write_file", `{"path":"` + notes + `/b.txt","content":"x"}`, "read-only file system", true}, // it may only read there
-			{"mcp_memory_create_entities", `{"entities":[{"name":"Ada","entityType":"person","observations":["wrote a program"]}]}`, "Ada", false},
+			// it may only read there
+			{"mcp_files_write_file", `{"path":"` + notes + `/b.txt","content":"x"}`, "read-only file system", true},
+			{
+				"mcp_memory_create_entities",
+				`{"entities":[{"name":"Ada","entityType":"person","observations":["wrote a program"]}]}`, "Ada", false,
+			},
 			{"mcp_memory_search_nodes", `{"query":"Ada"}`, "wrote a program", false},
 			{"mcp_time_get_current_time", `{"timezone":"Asia/Tokyo"}`, "Asia/Tokyo", false},
 		} {
 			var got subjects.ToolResult
 			for end := time.Now().Add(testTimeout); time.Now().Before(end); <-time.After(50 * time.Millisecond) {
-				if got = operator.callTool(t.Context(), tt.tool, "", tt.args); got.Error == nil || got.Error.Code != subjects.CodeUnknownTool {
+				if got = operator.callTool(t.Context(), tt.tool, "", tt.args); got.Error == nil ||
+					got.Error.Code != subjects.CodeUnknownTool {
 					break
 				}
 			}
@@ -138,10 +165,14 @@ func TestOfficialMCP(t *testing.T) {
 
 	token := addClient(t, home, dialClient(t, r.Bus, "user"), "desktop", "search_memory")
 	program := filepath.Join(base, "conclave")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "conclave/cmd/conclave").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "conclave/cmd/conclave").
+		CombinedOutput(); err != nil {
 		t.Fatalf("building: %v\n%s", err, out)
 	}
-	serve, err := json.Marshal([]string{program, "mcp", "serve", "--client", "desktop", "--data", home.Data, "--config", home.Config})
+	serve, err := json.Marshal([]string{
+		program, "mcp", "serve", "--client", "desktop", "--data", home.Data, "--config",
+		home.Config,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +185,8 @@ func TestOfficialMCP(t *testing.T) {
 			runClient(t, folder, script, url, token, &seen, "CONCLAVE_SERVE="+string(serve), "PYTHONPATH="+python)
 			for _, transport := range []string{"http", "stdio"} {
 				s := seen[transport]
-				if !slices.Equal(s.Tools, []string{"ask", "list_sessions", "search_memory"}) || !strings.Contains(s.Answer, "Asia/Tokyo") {
+				if !slices.Equal(s.Tools, []string{"ask", "list_sessions", "search_memory"}) ||
+					!strings.Contains(s.Answer, "Asia/Tokyo") {
 					t.Errorf("%s: %+v", transport, s)
 				}
 			}
@@ -171,8 +203,9 @@ type agentStream struct {
 	Statuses, Queries []string
 }
 
-// TestOfficialAgents runs the client of the Synadia Agent Protocol from PyPI, unchanged, over the NATS listener: as a client principal,
-// which gets a status for a call that waits for approval, and with the user's key, which gets a query and approves.
+// TestOfficialAgents runs the client of the Synadia Agent Protocol from PyPI, unchanged, over the NATS listener: as a
+// client principal, which gets a status for a call that waits for approval, and with the user's key, which gets a query
+// and approves.
 func TestOfficialAgents(t *testing.T) {
 	folder := os.Getenv("CONCLAVE_CLIENTS")
 	if folder == "" {
@@ -191,7 +224,8 @@ func TestOfficialAgents(t *testing.T) {
 		Online                                               bool
 		Hello, Attached, Committee, Clock, Unknown, Approved agentStream
 	}
-	runClient(t, folder, "agents.py", r.Bus.URL, home.Keys().Path("phone"), &seen, "USER_KEY="+home.Keys().Path("user"), "PYTHONPATH="+filepath.Join(folder, "python"))
+	runClient(t, folder, "agents.py", r.Bus.URL, home.Keys().Path("phone"), &seen, "USER_KEY="+home.Keys().Path("user"),
+		"PYTHONPATH="+filepath.Join(folder, "python"))
 	waiting, err := user.Approvals(t.Context(), false)
 	if err != nil || len(waiting.Approvals) != 1 {
 		t.Errorf("the approval of the client's call: %+v, %v", waiting.Approvals, err)
@@ -219,9 +253,12 @@ func TestOfficialAgents(t *testing.T) {
 		{"answer", seen.Hello.Error == "" && seen.Hello.Text != "" && seen.Hello.Statuses[0] == "ack", seen.Hello},
 		{"attachment", seen.Attached.Error == "" && seen.Attached.Text != "", seen.Attached},
 		{"committee", seen.Committee.Error == "" && seen.Committee.Text != "", seen.Committee},
-		{"a client may not approve", len(seen.Clock.Queries) == 0 && strings.HasPrefix(strings.Join(seen.Clock.Statuses, " "), "ack waiting: get_datetime needs the approval of the user"), seen.Clock},
+		{"a client may not approve", len(seen.Clock.Queries) == 0 &&
+			strings.HasPrefix(strings.Join(seen.Clock.Statuses, " "), "ack waiting: get_datetime needs the approval "+
+				"of the user"), seen.Clock},
 		{"unknown agent", strings.Contains(seen.Unknown.Error, "service error 404"), seen.Unknown},
-		{"the user approves", len(seen.Approved.Queries) == 1 && strings.Contains(seen.Approved.Text, "Asia/Tokyo") && slices.Contains(seen.Approved.Statuses, "decided: approved"), seen.Approved},
+		{"the user approves", len(seen.Approved.Queries) == 1 && strings.Contains(seen.Approved.Text, "Asia/Tokyo") &&
+			slices.Contains(seen.Approved.Statuses, "decided: approved"), seen.Approved},
 	} {
 		if !tt.ok {
 			t.Errorf("%s: %+v", tt.name, tt.seen)
@@ -241,8 +278,14 @@ func addClient(t *testing.T, home bus.Home, user *client.Client, name string, al
 	}
 	token = strings.Repeat("5a", 32)
 	sum := sha256.Sum256([]byte(token))
-	p := subjects.Principal{Name: name, Kind: subjects.ClientPrincipal, Keys: map[string]string{name: key}, Allow: allow, TokenHash: hex.EncodeToString(sum[:])}
-	if err := user.ChangePrincipal(t.Context(), subjects.PrincipalChange{Action: subjects.PrincipalAdd, Principal: p}); err != nil {
+	p := subjects.Principal{
+		Name: name, Kind: subjects.ClientPrincipal, Keys: map[string]string{name: key},
+		Allow: allow, TokenHash: hex.EncodeToString(sum[:]),
+	}
+	if err := user.ChangePrincipal(t.Context(), subjects.PrincipalChange{
+		Action:    subjects.PrincipalAdd,
+		Principal: p,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(home.Keys().Dir, name+".token"), []byte(token+"\n"), 0o600); err != nil {
@@ -251,8 +294,8 @@ func addClient(t *testing.T, home bus.Home, user *client.Client, name string, al
 	return token
 }
 
-// runClient runs a script of testdata/clients with Node beside the node_modules of folder, or with Python, and decodes the JSON that it
-// prints.
+// runClient runs a script of testdata/clients with Node beside the node_modules of folder, or with Python, and decodes
+// the JSON that it prints.
 func runClient(t *testing.T, folder, script, base, key string, into any, env ...string) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("testdata", "clients", script))

@@ -17,11 +17,13 @@ import (
 )
 
 // TestCluster runs the actors on a cluster of three servers with three replicas of each stream: a server stops
-// for good, and with CONCLAVE_CHAOS=1 each restarts before, while questions with a tool call are asked. Each has exactly one answer, and the audit log verifies.
+// for good, and with CONCLAVE_CHAOS=1 each restarts before, while questions with a tool call are asked. Each has
+// exactly one answer, and the audit log verifies.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	if underRace {
-		t.Skip("half a minute under the race detector, where it passes when it runs alone; the run without it tests the same")
+		t.Skip("half a minute under the race detector, where it passes when it runs alone; the run without it tests " +
+			"the same")
 	}
 	home := newHome(t)
 	if err := home.CreateFolders(); err != nil {
@@ -36,7 +38,8 @@ func TestCluster(t *testing.T) {
 	}
 	cfg := settings(t)
 	cfg.Models.DemoModel = "always"
-	r, err := cfg.Join(t.Context(), home, b.URL, nil, "get_datetime", "secrets", "broker", "model", "router", "generator")
+	r, err := cfg.Join(t.Context(), home, b.URL, nil, "get_datetime", "secrets", "broker", "model", "router",
+		"generator")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +48,10 @@ func TestCluster(t *testing.T) {
 	requireReplicas(t, b, bus.ClusterServers)
 
 	ask := func(session string) (subjects.Response, error) {
-		q, err := user.Ask(t.Context(), client.Question{Session: session, Text: "What time is it in Berlin?", Timeout: 3 * time.Minute})
+		q, err := user.Ask(t.Context(), client.Question{
+			Session: session, Text: "What time is it in Berlin?",
+			Timeout: 3 * time.Minute,
+		})
 		if err != nil {
 			return subjects.Response{}, err
 		}

@@ -39,15 +39,20 @@ import (
 
 // Actors are the names for [Config.Compose] in starting order: an actor starts after those it sends requests to.
 // respondent_b runs only when the settings enable it.
-var Actors = []string{subjects.Registry, "tools", "secrets", "broker", "model", "memory", "critic", "reward", "router", "generator", subjects.RespondentB, subjects.Committee, subjects.Orchestrator, subjects.MCP, subjects.Scheduler, "gateway"}
+var Actors = []string{
+	subjects.Registry, "tools", "secrets", "broker", "model", "memory", "critic", "reward", "router",
+	"generator", subjects.RespondentB, subjects.Committee, subjects.Orchestrator, subjects.MCP, subjects.Scheduler,
+	"gateway",
+}
 
 // Wiring connects the actors with the process that runs them. None of it is a setting.
 type Wiring struct {
-	Version  string            // of the build, as the gateway and discovery report it
-	OnListen func(addr string) // called with the gateway's address each time it starts, from the goroutine that starts it
+	Version string // of the build, as the gateway and discovery report it
+	// called with the gateway's address each time it starts, from the goroutine that starts it
+	OnListen func(addr string)
 	Web      *webclient.Client // client of the web tools; nil = one made from the settings
-	// KeepHeads keeps the head of the audit log where the settings say. Only the installed system does: the keyring is the
-	// user's, and outlives a test or a benchmark.
+	// KeepHeads keeps the head of the audit log where the settings say. Only the installed system does: the keyring is
+	// the user's, and outlives a test or a benchmark.
 	KeepHeads bool
 	// Profiles has the gateway serve profiles and counters of the process, on a loopback address only.
 	Profiles bool
@@ -59,7 +64,8 @@ type Wiring struct {
 	// RunStory runs one of Stories for the page, on a system of its own; nil = the page cannot.
 	RunStory func(ctx context.Context, file string, observe func(story.Progress)) story.Result
 
-	// Program is the file of this program, which MCP servers with hosts have in their sandbox; "" = that of the process.
+	// Program is the file of this program, which MCP servers with hosts have in their sandbox; "" = that of the
+	// process.
 	Program string
 
 	counters func() map[string]int64 // of the embedded server, for the profiles
@@ -75,15 +81,15 @@ func (c Config) WithWiring(w Wiring) Config {
 	return c
 }
 
-// Compose returns the specs of the named actors in starting order. "tools" stands for every enabled tool, a tool's name for
-// that tool. respondent_b is left out when generator.yaml does not enable it. It rejects unknown names.
+// Compose returns the specs of the named actors in starting order. "tools" stands for every enabled tool, a tool's name
+// for that tool. respondent_b is left out when generator.yaml does not enable it. It rejects unknown names.
 func (c Config) Compose(home bus.Home, names ...string) ([]actor.Spec, error) {
 	return c.compose(home, c.NewBook(home), names)
 }
 
-// compose is Compose with a rule book that may be updated while the broker runs. names are actors, "tools" for all tools, or
-// single tools. It rejects an unknown name, and respondent B alone when it is switched off; beside other actors it is left
-// out then.
+// compose is Compose with a rule book that may be updated while the broker runs. names are actors, "tools" for all
+// tools, or single tools. It rejects an unknown name, and respondent B alone when it is switched off; beside other
+// actors it is left out then.
 func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string) ([]actor.Spec, error) {
 	ours := c.Tools()
 	now := func() Config { // a live setting may have changed since
@@ -93,20 +99,31 @@ func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string)
 		return c.wiring.settings.config()
 	}
 	for _, n := range names {
-		if !slices.Contains(Actors, n) && !slices.ContainsFunc(ours, func(t *tools.Tool) bool { return t.Name() == n }) {
+		if !slices.Contains(Actors, n) && !slices.ContainsFunc(ours, func(t *tools.Tool) bool {
+			return t.Name() == n
+		}) {
 			return nil, fmt.Errorf("unknown actor %q; choose from %v", n, Actors)
 		}
 	}
 	var specs []actor.Spec
 	for _, t := range ours {
 		if slices.Contains(names, "tools") || slices.Contains(names, t.Name()) {
-			specs = append(specs, actor.Spec{Name: t.Name(), Role: t.Role(), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return t, nil }})
+			specs = append(specs, actor.Spec{
+				Name: t.Name(), Role: t.Role(),
+				Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return t, nil },
+			})
 		}
 	}
 	for _, s := range []actor.Spec{
-		{Name: subjects.Registry, Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) { return c.newRegistry(ctx, home, nc) }},
-		{Name: "secrets", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) { return c.newSecrets(ctx, home, nc) }},
-		{Name: "broker", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) { return c.newBroker(ctx, home, book, nc) }},
+		{Name: subjects.Registry, Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
+			return c.newRegistry(ctx, home, nc)
+		}},
+		{Name: "secrets", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
+			return c.newSecrets(ctx, home, nc)
+		}},
+		{Name: "broker", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
+			return c.newBroker(ctx, home, book, nc)
+		}},
 		{Name: "model", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
 			keys, err := newBrokeredKeyring(nc)
 			if err != nil {
@@ -119,10 +136,14 @@ func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string)
 		{Name: "memory", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
 			return now().newMemory(ctx, home, book, nc)
 		}},
-		{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return critic.New(now().criticConfig()), nil }},
+		{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+			return critic.New(now().criticConfig()), nil
+		}},
 		{Name: "reward", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return reward.New(), nil }},
 		{Name: "router", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return router.New(), nil }},
-		{Name: subjects.Generator, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return now().newRespondent(subjects.Generator) }},
+		{Name: subjects.Generator, Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+			return now().newRespondent(subjects.Generator)
+		}},
 		{Name: subjects.RespondentB, Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
 			return now().newRespondent(subjects.RespondentB)
 		}},
@@ -133,8 +154,12 @@ func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string)
 		{Name: subjects.Orchestrator, Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
 			return now().newOrchestrator(ctx, home, nc)
 		}},
-		{Name: subjects.MCP, Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) { return c.newMCP(home, nc) }},
-		{Name: subjects.Scheduler, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return scheduler.New(), nil }},
+		{Name: subjects.MCP, Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
+			return c.newMCP(home, nc)
+		}},
+		{Name: subjects.Scheduler, Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+			return scheduler.New(), nil
+		}},
 		{Name: "gateway", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
 			g := gateway.New(c.GatewayConfig(home), nc)
 			g.OnListen, g.Version = c.wiring.OnListen, cmp.Or(c.wiring.Version, g.Version)
@@ -148,7 +173,8 @@ func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string)
 		}
 	}
 	if len(specs) == 0 && slices.Contains(names, subjects.RespondentB) {
-		return nil, fmt.Errorf("%s is switched off: write respondent_b: {enabled: true} in generator.yaml, or start conclave with --respondent-b", subjects.RespondentB)
+		return nil, fmt.Errorf("%s is switched off: write respondent_b: {enabled: true} in generator.yaml, or start "+
+			"conclave with --respondent-b", subjects.RespondentB)
 	}
 	return specs, nil
 }
@@ -162,8 +188,8 @@ func (c Config) criticConfig() critic.Config {
 	return cfg
 }
 
-// modelConfig returns the model actor's settings, with the roles that the enabled actors request. The model of a role that
-// the user did not choose is optional, except the assistant's.
+// modelConfig returns the model actor's settings, with the roles that the enabled actors request. The model of a role
+// that the user did not choose is optional, except the assistant's.
 func (c Config) modelConfig() model.Config {
 	cfg := c.Models
 	cfg.InUse = []string{subjects.RoleAssistant}
@@ -187,8 +213,8 @@ func (c Config) modelConfig() model.Config {
 	return cfg
 }
 
-// GatewayConfig returns the gateway's settings. The token file and the Unix socket are in the data folder unless they are set;
-// without a critic it does not wait for a grade.
+// GatewayConfig returns the gateway's settings. The token file and the Unix socket are in the data folder unless they
+// are set; without a critic it does not wait for a grade.
 func (c Config) GatewayConfig(home bus.Home) gateway.Config {
 	cfg := c.System.Gateway
 	cfg.TokenFile = cmp.Or(cfg.TokenFile, home.HTTPToken())
@@ -212,7 +238,10 @@ func (c Config) newRespondent(name string) (actor.Actor, error) {
 func (c Config) Tools() []*tools.Tool { return tools.Configured(c.toolConfig()) }
 
 func (c Config) toolConfig() tools.Config {
-	return tools.Config{WebSearch: c.WebSearch, WebFetch: c.WebFetch, Workspace: c.Workspace, Own: c.listenAddresses(), Web: c.wiring.Web}
+	return tools.Config{
+		WebSearch: c.WebSearch, WebFetch: c.WebFetch, Workspace: c.Workspace, Own: c.listenAddresses(),
+		Web: c.wiring.Web,
+	}
 }
 
 // listenAddresses returns the configured addresses of this system, from which the web tools must not fetch.
@@ -237,7 +266,10 @@ func (c Config) ActorConfig() actor.Config {
 // ServerConfig returns the settings of the embedded server.
 func (c Config) ServerConfig(home bus.Home) bus.ServerConfig {
 	s := c.System
-	return bus.ServerConfig{Listen: s.Listen, Store: home.Store(), Sync: s.Sync, AuditMax: int64(s.AuditMax), EventMax: int64(s.EventMax), Replicas: s.Replicas, Certificate: c.certificate(home)}
+	return bus.ServerConfig{
+		Listen: s.Listen, Store: home.Store(), Sync: s.Sync, AuditMax: int64(s.AuditMax),
+		EventMax: int64(s.EventMax), Replicas: s.Replicas, Certificate: c.certificate(home),
+	}
 }
 
 // NewBook returns a rule book of the manifest.
@@ -274,15 +306,18 @@ func (c Config) newSecrets(ctx context.Context, home bus.Home, nc *nats.Conn) (a
 	cfg := c.Secrets
 	cfg.AuditTimeout = c.System.Actor.AuditTimeout
 	once, again := splitAuditTimeout(cfg.AuditTimeout)
-	w, err := audit.Open(ctx, audit.Options{Account: "secrets", Dir: home.Heads(), Log: bus.NewAuditLog(nc), Timeout: once, Retry: again})
+	w, err := audit.Open(ctx, audit.Options{
+		Account: "secrets", Dir: home.Heads(), Log: bus.NewAuditLog(nc),
+		Timeout: once, Retry: again,
+	})
 	if err != nil {
 		return nil, err
 	}
 	return secrets.New(cfg, keys.OpenLazily(cfg.Ring(home.Data)), w, h), nil
 }
 
-// newRegistry returns the actor that keeps the run-time principals. A stand-alone server is told of changes with the key of the
-// monitoring account.
+// newRegistry returns the actor that keeps the run-time principals. A stand-alone server is told of changes with the
+// key of the monitoring account.
 func (c Config) newRegistry(ctx context.Context, home bus.Home, nc *nats.Conn) (actor.Actor, error) {
 	h, err := audit.LoadHasher(home.HashKey())
 	if err != nil {
@@ -294,7 +329,10 @@ func (c Config) newRegistry(ctx context.Context, home bus.Home, nc *nats.Conn) (
 	}
 	timeout := c.System.Actor.AuditTimeout
 	once, again := splitAuditTimeout(timeout)
-	w, err := audit.Open(ctx, audit.Options{Account: subjects.Registry, Dir: home.Heads(), Log: bus.NewAuditLog(nc), Timeout: once, Retry: again})
+	w, err := audit.Open(ctx, audit.Options{
+		Account: subjects.Registry, Dir: home.Heads(), Log: bus.NewAuditLog(nc),
+		Timeout: once, Retry: again,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -327,16 +365,21 @@ func (c Config) newOrchestrator(ctx context.Context, home bus.Home, nc *nats.Con
 	cfg := c.Orchestrator
 	cfg.AuditTimeout, cfg.Workspace = c.System.Actor.AuditTimeout, c.Workspace.Folder
 	once, again := splitAuditTimeout(cfg.AuditTimeout)
-	w, err := audit.Open(ctx, audit.Options{Account: subjects.Orchestrator, Dir: home.Heads(), Log: bus.NewAuditLog(nc), Timeout: once, Retry: again})
+	w, err := audit.Open(ctx, audit.Options{
+		Account: subjects.Orchestrator, Dir: home.Heads(), Log: bus.NewAuditLog(nc),
+		Timeout: once, Retry: again,
+	})
 	if err != nil {
 		return nil, err
 	}
 	return orchestrator.New(cfg, w, h), nil
 }
 
-// newMemory returns the memory actor. It starts even if the database cannot be opened: requests then fail with the reason,
-// and events wait in the event log. It fails without the hash key of home or an audit log that can be opened.
-func (c Config) newMemory(ctx context.Context, home bus.Home, book *policy.ActiveRules, nc *nats.Conn) (actor.Actor, error) {
+// newMemory returns the memory actor. It starts even if the database cannot be opened: requests then fail with the
+// reason, and events wait in the event log. It fails without the hash key of home or an audit log that can be opened.
+func (c Config) newMemory(ctx context.Context, home bus.Home, book *policy.ActiveRules, nc *nats.Conn) (actor.Actor,
+	error,
+) {
 	h, err := audit.LoadHasher(home.HashKey())
 	if err != nil {
 		return nil, err
@@ -344,15 +387,18 @@ func (c Config) newMemory(ctx context.Context, home bus.Home, book *policy.Activ
 	cfg := c.Memory
 	cfg.AuditTimeout, cfg.AgentType = c.System.Actor.AuditTimeout, book.AgentType
 	once, again := splitAuditTimeout(cfg.AuditTimeout)
-	w, err := audit.Open(ctx, audit.Options{Account: "memory", Dir: home.Heads(), Log: bus.NewAuditLog(nc), Timeout: once, Retry: again})
+	w, err := audit.Open(ctx, audit.Options{
+		Account: "memory", Dir: home.Heads(), Log: bus.NewAuditLog(nc),
+		Timeout: once, Retry: again,
+	})
 	if err != nil {
 		return nil, err
 	}
 	return memory.Open(ctx, cfg, home.Data, w, h), nil
 }
 
-// buildTools returns the facts and pinned schemas of every tool of this build; those of memory and the critic only when they are
-// enabled.
+// buildTools returns the facts and pinned schemas of every tool of this build; those of memory and the critic only when
+// they are enabled.
 func (c Config) buildTools() []broker.Known {
 	var build []broker.Known
 	for _, t := range tools.Known(c.toolConfig()) {
@@ -374,8 +420,8 @@ func (c Config) buildTools() []broker.Known {
 	return build
 }
 
-// ReplayRules returns what judges recorded calls by another manifest on this machine, with the tools of run-time principals as the
-// broker merges them. A principal with an invalid declaration is an error.
+// ReplayRules returns what judges recorded calls by another manifest on this machine, with the tools of run-time
+// principals as the broker merges them. A principal with an invalid declaration is an error.
 func (c Config) ReplayRules(m policy.Manifest, home bus.Home, principals []subjects.Principal) (replay.Rules, error) {
 	var added []policy.AddedTool
 	for _, p := range principals {
@@ -385,38 +431,47 @@ func (c Config) ReplayRules(m policy.Manifest, home bus.Home, principals []subje
 		}
 		added = append(added, tools...)
 	}
-	r := replay.Rules{Manifest: m.WithTools(added), Env: policyEnv(home), Build: map[string]policy.Tool{}, InForce: c.Manifest.Tools}
+	r := replay.Rules{
+		Manifest: m.WithTools(added), Env: policyEnv(home), Build: map[string]policy.Tool{},
+		InForce: c.Manifest.Tools,
+	}
 	for _, k := range c.buildTools() {
 		r.Build[k.Name] = k.Tool
 	}
 	return r, nil
 }
 
-// newBroker returns the broker with the facts and pinned schemas of every tool of this build; those of memory and the critic
-// only when they are enabled. It denies by the rules in book.
-func (c Config) newBroker(ctx context.Context, home bus.Home, book *policy.ActiveRules, nc *nats.Conn) (actor.Actor, error) {
+// newBroker returns the broker with the facts and pinned schemas of every tool of this build; those of memory and the
+// critic only when they are enabled. It denies by the rules in book.
+func (c Config) newBroker(ctx context.Context, home bus.Home, book *policy.ActiveRules, nc *nats.Conn) (actor.Actor,
+	error,
+) {
 	h, err := audit.LoadHasher(home.HashKey())
 	if err != nil {
 		return nil, err
 	}
 	cfg := broker.Config{
 		CallTimeout: c.System.Actor.CallTimeout, AuditTimeout: c.System.Actor.AuditTimeout,
-		ShowResult: int(c.System.Broker.ShowResult), ModelTimeout: c.System.Broker.ModelTimeout, QuestionRate: c.System.Broker.QuestionRate, ModelKeys: modelCredentials(c.Models),
+		ShowResult: int(c.System.Broker.ShowResult), ModelTimeout: c.System.Broker.ModelTimeout,
+		QuestionRate: c.System.Broker.QuestionRate, ModelKeys: modelCredentials(c.Models),
 		Workspace: c.Workspace.Folder,
 	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	once, again := splitAuditTimeout(cfg.AuditTimeout)
-	w, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: home.Heads(), Log: bus.NewAuditLog(nc), Timeout: once, Retry: again})
+	w, err := audit.Open(ctx, audit.Options{
+		Account: "broker", Dir: home.Heads(), Log: bus.NewAuditLog(nc),
+		Timeout: once, Retry: again,
+	})
 	if err != nil {
 		return nil, err
 	}
 	return broker.New(cfg, book, w, h, c.buildTools()), nil
 }
 
-// splitAuditTimeout splits the timeout of an audit record into that of the first attempt and that of the retries. A writer
-// completes its attempts regardless of the caller's context, so it needs the timeout itself.
+// splitAuditTimeout splits the timeout of an audit record into that of the first attempt and that of the retries. A
+// writer completes its attempts regardless of the caller's context, so it needs the timeout itself.
 func splitAuditTimeout(whole time.Duration) (once, again time.Duration) {
 	once = min(whole/2, 2*time.Second)
 	return once, min(whole-once, time.Minute) // the stream dedupes message ids for two minutes

@@ -33,15 +33,19 @@ func parseCompose(t *testing.T, text string) (f composeFile) {
 	return f
 }
 
-// serviceFields are the fields that a service may have. Others, such as privileged, devices, pid, ipc and env_file, are denied.
+// serviceFields are the fields that a service may have. Others, such as privileged, devices, pid, ipc and env_file, are
+// denied.
 var serviceFields = []string{
-	"build", "cap_add", "cap_drop", "command", "cpus", "depends_on", "dns", "environment", "extra_hosts", "healthcheck", "image", "logging", "mem_limit",
-	"memswap_limit", "network_mode", "networks", "pids_limit", "ports", "read_only", "restart", "security_opt", "stop_grace_period", "tmpfs", "user", "volumes",
+	"build", "cap_add", "cap_drop", "command", "cpus", "depends_on", "dns", "environment", "extra_hosts", "healthcheck",
+	"image", "logging", "mem_limit",
+	"memswap_limit", "network_mode", "networks", "pids_limit", "ports", "read_only", "restart", "security_opt",
+	"stop_grace_period", "tmpfs", "user", "volumes",
 }
 
 // serviceNetworks are the networks of the services that are not only in internal.
 var serviceNetworks = map[string][]string{
-	"keys": nil, "web": {"internal", "egress"}, "model": {"internal", "egress"}, "gateway": {"edge", "internal"}, "caddy": {"ingress", "edge"}, "searxng": {"egress"},
+	"keys": nil, "web": {"internal", "egress"}, "model": {"internal", "egress"}, "gateway": {"edge", "internal"},
+	"caddy": {"ingress", "edge"}, "searxng": {"egress"},
 }
 
 // sharedVolumes are the volumes that more than one service mounts besides keys, which mounts every folder of keys.
@@ -76,7 +80,8 @@ func composeProblems(f composeFile) (out []string) {
 		if !slices.Equal(items(s["cap_drop"]), []string{"ALL"}) {
 			add("%s: keeps capabilities", name)
 		}
-		if added := items(s["cap_add"]); len(added) > 0 && (name != "caddy" || !slices.Equal(added, []string{"NET_BIND_SERVICE"})) {
+		if added := items(s["cap_add"]); len(added) > 0 &&
+			(name != "caddy" || !slices.Equal(added, []string{"NET_BIND_SERVICE"})) {
 			add("%s: has capabilities %v", name, added)
 		}
 		if !slices.Equal(items(s["security_opt"]), []string{"no-new-privileges:true"}) {
@@ -90,7 +95,8 @@ func composeProblems(f composeFile) (out []string) {
 				add("%s: no %s", name, limit)
 			}
 		}
-		if check, _ := s["healthcheck"].(map[string]any); name != "keys" && (len(items(check["test"])) < 2 || check["disable"] != nil) {
+		if check, _ := s["healthcheck"].(map[string]any); name != "keys" &&
+			(len(items(check["test"])) < 2 || check["disable"] != nil) {
 			add("%s: no health check", name)
 		}
 		out = append(out, networkProblems(name, s)...)
@@ -120,7 +126,8 @@ func composeProblems(f composeFile) (out []string) {
 				want = []string{"bus"}
 			}
 		}
-		if !slices.Equal(users, slices.Sorted(slices.Values(want))) || sharedVolumes[volume] != nil && slices.Contains(mounts[volume], "keys") {
+		if !slices.Equal(users, slices.Sorted(slices.Values(want))) || sharedVolumes[volume] != nil &&
+			slices.Contains(mounts[volume], "keys") {
 			add("volume %s is mounted by %v, want %v", volume, mounts[volume], want)
 		}
 	}
@@ -130,7 +137,8 @@ func composeProblems(f composeFile) (out []string) {
 			add("network %s: internal is %t", name, n.Internal)
 		}
 	}
-	if len(f.Networks) != 4 || f.Networks["ingress"].Options["com.docker.network.bridge.enable_ip_masquerade"] != "false" {
+	if len(f.Networks) != 4 ||
+		f.Networks["ingress"].Options["com.docker.network.bridge.enable_ip_masquerade"] != "false" {
 		add("networks: another network, or ingress translates addresses")
 	}
 	return out
@@ -155,7 +163,8 @@ func networkProblems(name string, s map[string]any) (out []string) {
 	if name != "caddy" && s["ports"] != nil {
 		add("publishes ports")
 	}
-	if hosts := items(s["extra_hosts"]); len(hosts) > 0 && (name != "model" || !slices.Equal(hosts, []string{"host.docker.internal:host-gateway"})) {
+	if hosts := items(s["extra_hosts"]); len(hosts) > 0 &&
+		(name != "model" || !slices.Equal(hosts, []string{"host.docker.internal:host-gateway"})) {
 		add("extra hosts %v", hosts)
 	}
 	return out
@@ -184,7 +193,8 @@ func TestComposeFile(t *testing.T) {
 	}
 	_, folders, _ := strings.Cut(string(image), "for s in ")
 	folders, _, _ = strings.Cut(folders, ";")
-	if got, want := slices.Sorted(slices.Values(strings.Fields(folders))), slices.Sorted(maps.Keys(exports)); !slices.Equal(got, want) {
+	if got, want := slices.Sorted(slices.Values(strings.Fields(folders))),
+		slices.Sorted(maps.Keys(exports)); !slices.Equal(got, want) {
 		t.Errorf("the image has folders for the keys of %v, want %v: a volume without one belongs to root", got, want)
 	}
 	runs := map[string]string{}
@@ -208,7 +218,8 @@ func TestComposeFile(t *testing.T) {
 	if len(exports) > 0 {
 		t.Errorf("keys for services that do not run: %v", exports)
 	}
-	elsewhere := []string{"registry", "mcp"} // in the process of the server; not in containers, which have no sandbox for its servers
+	// in the process of the server; not in containers, which have no sandbox for its servers
+	elsewhere := []string{"registry", "mcp"}
 	sandboxed := []string{"run_code", "run_shell", "package_install"}
 	cfg, err := config.Load("../deploy/config")
 	if err != nil {
@@ -230,28 +241,37 @@ func TestComposeFile(t *testing.T) {
 
 	// Each trick breaks a rule.
 	for name, change := range map[string][2]string{
-		"a writable root":              {"  read_only: true\n", "  read_only: false\n"},
-		"root":                         {`user: "977:977"`, `user: "0:0"`},
-		"a user by name":               {`user: "977:977"`, `user: "searxng"`},
-		"a capability":                 {"    extra_hosts:", "    cap_add: [SYS_ADMIN]\n    extra_hosts:"},
-		"kept capabilities":            {"cap_drop: [ALL]", "cap_drop: [NET_RAW]"},
-		"new privileges":               {"no-new-privileges:true", "no-new-privileges:false"},
-		"no seccomp":                   {`["no-new-privileges:true"]`, `["no-new-privileges:true", "seccomp=unconfined"]`},
-		"privileged":                   {"    extra_hosts:", "    privileged: true\n    extra_hosts:"},
-		"the socket of Docker":         {`["web:/var/lib/conclave"]`, `["web:/var/lib/conclave", "/var/run/docker.sock:/s"]`},
-		"the keys of another":          {`["web:/var/lib/conclave"]`, `["web:/var/lib/conclave", "broker:/b"]`},
-		"the keys of all":              {`["web:/var/lib/conclave"]`, `["web:/var/lib/conclave", "bus:/b"]`},
-		"the network of the host":      {"    networks: [egress]", "    network_mode: host"},
-		"a way out of the gateway":     {"[edge, internal]", "[edge, internal, egress]"},
-		"a way in for SearXNG":         {"    networks: [egress]", "    networks: [egress, internal]"},
-		"a network with a route":       {"  internal:\n    internal: true", "  internal:\n    internal: false"},
-		"an address of the host":       {`inhibit_ipv4: "true"`, `inhibit_ipv4: "false"`},
-		"a name server outside":        {"dns: [127.0.0.1]", "dns: [1.1.1.1]"},
-		"a port of the bus":            {"    command: [up,", "    ports: [\"4222:4222\"]\n    command: [up,"},
-		"a secret in the environment":  {"{GOMEMLIMIT: 400MiB}", "{GOMEMLIMIT: 400MiB, BRAVE_API_KEY: x}"},
-		"no limit of memory":           {"  mem_limit: 512m\n", ""},
-		"no limit of processes":        {"pids_limit: 128", "pids_limit: -1"},
-		"no health check":              {"    test: [CMD, /usr/bin/conclave, health, /tmp/health.sock]\n", "    test: [NONE]\n"},
+		"a writable root":   {"  read_only: true\n", "  read_only: false\n"},
+		"root":              {`user: "977:977"`, `user: "0:0"`},
+		"a user by name":    {`user: "977:977"`, `user: "searxng"`},
+		"a capability":      {"    extra_hosts:", "    cap_add: [SYS_ADMIN]\n    extra_hosts:"},
+		"kept capabilities": {"cap_drop: [ALL]", "cap_drop: [NET_RAW]"},
+		"new privileges":    {"no-new-privileges:true", "no-new-privileges:false"},
+		"no seccomp": {
+			`["no-new-privileges:true"]`,
+			`["no-new-privileges:true", "seccomp=unconfined"]`,
+		},
+		"privileged": {"    extra_hosts:", "    privileged: true\n    extra_hosts:"},
+		"the socket of Docker": {
+			`["web:/var/lib/conclave"]`,
+			`["web:/var/lib/conclave", "/var/run/docker.sock:/s"]`,
+		},
+		"the keys of another":         {`["web:/var/lib/conclave"]`, `["web:/var/lib/conclave", "broker:/b"]`},
+		"the keys of all":             {`["web:/var/lib/conclave"]`, `["web:/var/lib/conclave", "bus:/b"]`},
+		"the network of the host":     {"    networks: [egress]", "    network_mode: host"},
+		"a way out of the gateway":    {"[edge, internal]", "[edge, internal, egress]"},
+		"a way in for SearXNG":        {"    networks: [egress]", "    networks: [egress, internal]"},
+		"a network with a route":      {"  internal:\n    internal: true", "  internal:\n    internal: false"},
+		"an address of the host":      {`inhibit_ipv4: "true"`, `inhibit_ipv4: "false"`},
+		"a name server outside":       {"dns: [127.0.0.1]", "dns: [1.1.1.1]"},
+		"a port of the bus":           {"    command: [up,", "    ports: [\"4222:4222\"]\n    command: [up,"},
+		"a secret in the environment": {"{GOMEMLIMIT: 400MiB}", "{GOMEMLIMIT: 400MiB, BRAVE_API_KEY: x}"},
+		"no limit of memory":          {"  mem_limit: 512m\n", ""},
+		"no limit of processes":       {"pids_limit: 128", "pids_limit: -1"},
+		"no health check": {
+			"    test: [CMD, /usr/bin/conclave, health, /tmp/health.sock]\n",
+			"    test: [NONE]\n",
+		},
 		"a network that nobody checks": {"  egress: {}\n", "  egress: {}\n  other: {}\n"},
 	} {
 		broken := strings.Replace(string(text), change[0], change[1], 1)

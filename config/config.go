@@ -32,7 +32,11 @@ import (
 var shipped embed.FS
 
 // Files are the file names that a config folder may contain.
-var Files = []string{"critic.yaml", "generator.yaml", "manifest.yaml", "mcp.yaml", "memory.yaml", "models.yaml", "orchestrator.yaml", "personas.yaml", "secrets.yaml", "system.yaml", "tools.yaml", "web_fetch.yaml", "web_search.yaml"}
+var Files = []string{
+	"critic.yaml", "generator.yaml", "manifest.yaml", "mcp.yaml", "memory.yaml", "models.yaml",
+	"orchestrator.yaml", "personas.yaml", "secrets.yaml", "system.yaml", "tools.yaml", "web_fetch.yaml",
+	"web_search.yaml",
+}
 
 // Origins of values that are not from a file.
 const (
@@ -65,8 +69,8 @@ type Config struct {
 	edited   map[string][]byte // files of the user's folder with a change that is not written yet, by name
 }
 
-// section is a part of the configuration with a file of its own, which overlays the shipped one field by field. Its name is
-// the file name and the first element of its paths.
+// section is a part of the configuration with a file of its own, which overlays the shipped one field by field. Its
+// name is the file name and the first element of its paths.
 type section struct {
 	name  string
 	value interface{ Problems() strict.Problems } // a pointer into the Config
@@ -90,9 +94,9 @@ func (c *Config) sections() []section {
 	}
 }
 
-// Load returns the shipped configuration overlaid with the files of dir: sections field by field, manifest.yaml as a whole,
-// because a policy must be readable in one place. A missing folder or file is fine, and so is dir "". A YAML file with an
-// unknown name is rejected, because it is most likely misspelled, and so is what [readFile] rejects.
+// Load returns the shipped configuration overlaid with the files of dir: sections field by field, manifest.yaml as a
+// whole, because a policy must be readable in one place. A missing folder or file is fine, and so is dir "". A YAML
+// file with an unknown name is rejected, because it is most likely misspelled, and so is what [readFile] rejects.
 func Load(dir string) (Config, error) {
 	var c Config
 	if err := c.load(dir); err != nil {
@@ -132,12 +136,12 @@ func (c *Config) readFile(dir, name string) ([]byte, bool, error) {
 	return readFile(dir, name)
 }
 
-// Overlay overlays c with the files of dir, as [Load] does with the user's config folder. dir must exist. After an error c
-// must not be used.
+// Overlay overlays c with the files of dir, as [Load] does with the user's config folder. dir must exist. After an
+// error c must not be used.
 func (c *Config) Overlay(dir string) error { return c.loadFolder(dir, os.DirFS(dir)) }
 
-// loadFolder overlays c with the files of one folder and validates it. dir is "" for the shipped files. It rejects unknown
-// files, unknown fields and invalid values. After an error c may be changed in part.
+// loadFolder overlays c with the files of one folder and validates it. dir is "" for the shipped files. It rejects
+// unknown files, unknown fields and invalid values. After an error c may be changed in part.
 func (c *Config) loadFolder(dir string, folder fs.FS) error {
 	if err := rejectUnknownFiles(dir, folder); err != nil {
 		return err
@@ -170,8 +174,8 @@ func (c *Config) loadFolder(dir string, folder fs.FS) error {
 	return nil
 }
 
-// loadSection overlays one section with its file and records the origins of the values. A missing file changes nothing. The
-// result is not validated.
+// loadSection overlays one section with its file and records the origins of the values. A missing file changes nothing.
+// The result is not validated.
 func (c *Config) loadSection(dir string, s section) error {
 	data, ok, err := c.readFile(dir, s.name+".yaml")
 	if err != nil {
@@ -207,7 +211,8 @@ func (c *Config) recordOrigins(dir, section, file string, lines strict.Lines) {
 	}
 }
 
-// rejectUnknownFiles rejects .yaml and .yml files with an unknown name, except hidden ones. dir is only part of the error.
+// rejectUnknownFiles rejects .yaml and .yml files with an unknown name, except hidden ones. dir is only part of the
+// error.
 func rejectUnknownFiles(dir string, folder fs.FS) error {
 	entries, err := fs.ReadDir(folder, ".")
 	if err != nil {
@@ -217,16 +222,17 @@ func rejectUnknownFiles(dir string, folder fs.FS) error {
 		name := e.Name()
 		ext := strings.ToLower(filepath.Ext(name))
 		if (ext == ".yaml" || ext == ".yml") && !strings.HasPrefix(name, ".") && !slices.Contains(Files, name) {
-			return &strict.Error{File: filepath.Join(dir, name), Text: "unknown configuration file; known: " + strings.Join(Files, ", ")}
+			return &strict.Error{File: filepath.Join(dir, name), Text: "unknown configuration file; known: " +
+				strings.Join(Files, ", ")}
 		}
 	}
 	return nil
 }
 
-// readFile returns the content of a file of the folder dir, and false when there is no entry of that name. dir "" is the
-// shipped files. It rejects a symbolic link without a target, which is no missing file, and everything but a regular file:
-// reading a FIFO or a device could block for ever. Of a file that is too large it returns one byte more than
-// [strict.MaxFile], which the decoder rejects.
+// readFile returns the content of a file of the folder dir, and false when there is no entry of that name. dir "" is
+// the shipped files. It rejects a symbolic link without a target, which is no missing file, and everything but a
+// regular file: reading a FIFO or a device could block for ever. Of a file that is too large it returns one byte more
+// than [strict.MaxFile], which the decoder rejects.
 func readFile(dir, name string) ([]byte, bool, error) {
 	if dir == "" {
 		data, err := shipped.ReadFile(name)
@@ -248,8 +254,8 @@ func readFile(dir, name string) ([]byte, bool, error) {
 	return data, err == nil, err
 }
 
-// Apply sets fields from flags, by path such as "system.listen", and validates the result. It rejects unknown fields and
-// those of the manifest and the models, except models.roles.assistant. On an error c is unchanged.
+// Apply sets fields from flags, by path such as "system.listen", and validates the result. It rejects unknown fields
+// and those of the manifest and the models, except models.roles.assistant. On an error c is unchanged.
 func (c *Config) Apply(flags map[string]string) error {
 	next := *c
 	next.origins = map[string]string{}
@@ -284,8 +290,8 @@ func (c *Config) Apply(flags map[string]string) error {
 	return nil
 }
 
-// Validate returns all errors of the sections of c joined, each with the origin of the value, nil when there are none. The
-// manifest is validated when it is parsed.
+// Validate returns all errors of the sections of c joined, each with the origin of the value, nil when there are none.
+// The manifest is validated when it is parsed.
 func (c Config) Validate() error {
 	var errs []error
 	for _, s := range c.sections() {
@@ -312,10 +318,11 @@ func (c Config) Origin(path string) string {
 	if from, ok := c.origins[path]; ok {
 		return from
 	}
-	// Types and accounts are all from the user's manifest when there is one, perhaps by a pattern such as fs_*. Its other
-	// sections may be missing and are then the shipped ones.
+	// Types and accounts are all from the user's manifest when there is one, perhaps by a pattern such as fs_*. Its
+	// other sections may be missing and are then the shipped ones.
 	field, _ := strings.CutPrefix(path, "manifest.")
-	if first, _, _ := strings.Cut(field, "."); c.manifest != "" && field != path && (first == "types" || first == "accounts") {
+	if first, _, _ := strings.Cut(field, "."); c.manifest != "" && field != path &&
+		(first == "types" || first == "accounts") {
 		return fmt.Sprintf("%s:%d", c.manifest, c.Manifest.LineOf(field))
 	}
 	return Shipped
@@ -324,8 +331,8 @@ func (c Config) Origin(path string) string {
 // Setting is one value and its origin.
 type Setting struct{ Key, Value, Origin string }
 
-// Explain lists every setting with its value and origin, in the order of the files. Empty lists of a manifest type are left
-// out.
+// Explain lists every setting with its value and origin, in the order of the files. Empty lists of a manifest type are
+// left out.
 func (c Config) Explain() []Setting {
 	var out []Setting
 	add := func(key, value string) {
@@ -367,8 +374,9 @@ func (c Config) listManifestSettings(add func(key, value string)) {
 	c.listManifestRules(add)
 }
 
-// listManifestRules calls add for the rules of the manifest beside types and accounts. Empty lists are included, because an
-// empty allow list or always_ask is a fact that a user looks for. A budget that is not set is no limit and left out.
+// listManifestRules calls add for the rules of the manifest beside types and accounts. Empty lists are included,
+// because an empty allow list or always_ask is a fact that a user looks for. A budget that is not set is no limit and
+// left out.
 func (c Config) listManifestRules(add func(key, value string)) {
 	m := c.Manifest
 	add("manifest.high_risk", strings.Join(m.HighRisk, ", "))
@@ -386,7 +394,11 @@ func (c Config) listManifestRules(add func(key, value string)) {
 			name  string
 			given bool
 			value any
-		}{{"calls", b.Calls > 0, b.Calls}, {"seconds", b.Seconds > 0, b.Seconds}, {"bytes", b.Bytes > 0, strict.Size(b.Bytes)}} {
+		}{
+			{"calls", b.Calls > 0, b.Calls},
+			{"seconds", b.Seconds > 0, b.Seconds},
+			{"bytes", b.Bytes > 0, strict.Size(b.Bytes)},
+		} {
 			if f.given { // a missing value is no limit
 				add(key+"."+f.name, fmt.Sprint(f.value))
 			}

@@ -45,7 +45,9 @@ func TestShipped(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := config.System{
-		Listen: "127.0.0.1:4222", Sync: "10s", AuditMax: 1 << 30, EventMax: 1 << 30, AuditHead: config.AuditHead{Keyring: true}, LogLevel: "info", LogMax: 10 << 20, Machines: config.Machines{Listen: "0.0.0.0:7422"},
+		Listen: "127.0.0.1:4222", Sync: "10s", AuditMax: 1 << 30, EventMax: 1 << 30,
+		AuditHead: config.AuditHead{Keyring: true}, LogLevel: "info", LogMax: 10 << 20,
+		Machines: config.Machines{Listen: "0.0.0.0:7422"},
 		Actor: config.Actor{
 			Concurrency: 64, Mailbox: 1024,
 			CallTimeout: time.Minute, AuditTimeout: 5 * time.Second, Drain: 10 * time.Second,
@@ -53,8 +55,10 @@ func TestShipped(t *testing.T) {
 		},
 		Broker: config.Broker{ShowResult: 15 << 10, ModelTimeout: 10 * time.Second, QuestionRate: 5},
 		Gateway: gateway.Config{
-			Listen: "127.0.0.1:8765", Page: true, Hosts: []string{}, QueryTimeout: 10 * time.Minute, GradeWait: 2 * time.Second, MaxWaiting: 64, MaxStreams: 32,
-			ClientInterval: 5 * time.Second, Heartbeat: 15 * time.Second, WriteTimeout: 10 * time.Second, HeaderTimeout: 5 * time.Second,
+			Listen: "127.0.0.1:8765", Page: true, Hosts: []string{}, QueryTimeout: 10 * time.Minute,
+			GradeWait: 2 * time.Second, MaxWaiting: 64, MaxStreams: 32,
+			ClientInterval: 5 * time.Second, Heartbeat: 15 * time.Second, WriteTimeout: 10 * time.Second,
+			HeaderTimeout: 5 * time.Second,
 		},
 	}
 	if c.Memory.Weights != recall.DefaultWeights() {
@@ -71,7 +75,8 @@ func TestShipped(t *testing.T) {
 	if got := c.Manifest.UnservedTools(); got != nil {
 		t.Errorf("the shipped manifest names tools nobody serves: %v", got)
 	}
-	if again, err := config.Load(filepath.Join(t.TempDir(), "not there")); err != nil || !reflect.DeepEqual(again.System, want) {
+	if again, err := config.Load(filepath.Join(t.TempDir(), "not there")); err != nil ||
+		!reflect.DeepEqual(again.System, want) {
 		t.Errorf("a folder that is not there: %+v, %v", again.System, err)
 	}
 }
@@ -91,17 +96,32 @@ func TestShippedManifest(t *testing.T) {
 	personal := []string{"calendar_read", "calendar_add", "notes_read", "notes_add"}
 	for typ, want := range map[string]struct{ tools, delegable, spawn []string }{
 		"orchestrator": {
-			tools:     []string{"search_memory", "save_memory"},
-			delegable: slices.Concat([]string{"web_search", "web_fetch", "academic_search", "run_code", "run_shell", "package_install", "get_datetime", "get_location"}, fs, personal),
-			spawn:     []string{"assistant", "researcher", "coder", "sysadmin"},
+			tools: []string{"search_memory", "save_memory"},
+			delegable: slices.Concat([]string{
+				"web_search", "web_fetch", "academic_search", "run_code", "run_shell",
+				"package_install", "get_datetime", "get_location",
+			}, fs, personal),
+			spawn: []string{"assistant", "researcher", "coder", "sysadmin"},
 		},
-		"assistant":    {tools: slices.Concat([]string{"web_search", "web_fetch", "academic_search", "get_datetime", "get_location", "compare_answers", "give_feedback"}, memory, personal), spawn: []string{"researcher"}},
-		"researcher":   {tools: append([]string{"web_search", "web_fetch", "academic_search", "fs_read"}, memory...)},
-		"coder":        {tools: slices.Concat(fs, []string{"run_code", "web_search"}, memory), spawn: []string{"researcher"}},
-		"sysadmin":     {tools: append([]string{"run_shell", "package_install", "search_memory"}, fs...), delegable: []string{"run_code"}, spawn: []string{"coder"}},
-		"persona":      {tools: []string{"search_memory", "search_knowledge_graph"}},
-		"respondent_b": {tools: []string{"web_search", "web_fetch", "academic_search", "search_memory", "search_knowledge_graph", "get_datetime", "get_location"}},
-		"operator":     {tools: all},
+		"assistant": {tools: slices.Concat([]string{
+			"web_search", "web_fetch", "academic_search", "get_datetime",
+			"get_location", "compare_answers", "give_feedback",
+		}, memory, personal), spawn: []string{"researcher"}},
+		"researcher": {tools: append([]string{"web_search", "web_fetch", "academic_search", "fs_read"}, memory...)},
+		"coder": {
+			tools: slices.Concat(fs, []string{"run_code", "web_search"}, memory),
+			spawn: []string{"researcher"},
+		},
+		"sysadmin": {
+			tools:     append([]string{"run_shell", "package_install", "search_memory"}, fs...),
+			delegable: []string{"run_code"}, spawn: []string{"coder"},
+		},
+		"persona": {tools: []string{"search_memory", "search_knowledge_graph"}},
+		"respondent_b": {tools: []string{
+			"web_search", "web_fetch", "academic_search", "search_memory",
+			"search_knowledge_graph", "get_datetime", "get_location",
+		}},
+		"operator": {tools: all},
 	} {
 		got, ok := c.Manifest.Types[typ]
 		if !ok {
@@ -111,7 +131,11 @@ func TestShippedManifest(t *testing.T) {
 		for _, l := range []struct {
 			what      string
 			got, want []string
-		}{{"tools", got.Tools, want.tools}, {"delegable", got.Delegable, want.delegable}, {"can_spawn", got.CanSpawn, want.spawn}} {
+		}{
+			{"tools", got.Tools, want.tools},
+			{"delegable", got.Delegable, want.delegable},
+			{"can_spawn", got.CanSpawn, want.spawn},
+		} {
 			if slices.Sort(l.want); !slices.Equal(l.got, l.want) {
 				t.Errorf("%s of %s: %v, want %v", l.what, typ, l.got, l.want)
 			}
@@ -123,7 +147,10 @@ func TestShippedManifest(t *testing.T) {
 	if len(c.Manifest.Types) != 8 {
 		t.Errorf("%d types, want 8", len(c.Manifest.Types))
 	}
-	accounts := map[string]string{"generator": "assistant", "respondent_b": "respondent_b", "committee": "persona", "orchestrator": "orchestrator", "operator": "operator"}
+	accounts := map[string]string{
+		"generator": "assistant", "respondent_b": "respondent_b", "committee": "persona",
+		"orchestrator": "orchestrator", "operator": "operator",
+	}
 	if !reflect.DeepEqual(c.Manifest.Accounts, accounts) || len(accounts) != len(subjects.Agents) {
 		t.Errorf("accounts %v, want %v, one for each of %v", c.Manifest.Accounts, accounts, subjects.Agents)
 	}
@@ -134,8 +161,10 @@ func TestShippedManifest(t *testing.T) {
 }
 
 func TestFileOverridesFieldByField(t *testing.T) {
-	c, dir := load(t, map[string]string{"system.yaml": "# mine\nlisten: 127.0.0.1:0\nactor:\n  drain: 2s\n  restarts: {period: 90s}\n"})
-	if c.System.Listen != "127.0.0.1:0" || c.System.Actor.Drain != 2*time.Second || c.System.Actor.Restarts.Period != 90*time.Second {
+	c, dir := load(t, map[string]string{"system.yaml": "# mine\nlisten: 127.0.0.1:0\nactor:\n  drain: 2s\n  " +
+		"restarts: {period: 90s}\n"})
+	if c.System.Listen != "127.0.0.1:0" || c.System.Actor.Drain != 2*time.Second ||
+		c.System.Actor.Restarts.Period != 90*time.Second {
 		t.Errorf("not overridden: %+v", c.System)
 	}
 	if c.System.Actor.Restarts.Intensity != 5 || c.System.Actor.Mailbox != 1024 {
@@ -144,7 +173,8 @@ func TestFileOverridesFieldByField(t *testing.T) {
 	file := filepath.Join(dir, "system.yaml")
 	for path, want := range map[string]string{
 		"system.listen": file + ":2", "system.actor.drain": file + ":4", "system.actor.restarts.period": file + ":5",
-		"system.sync": config.Shipped, "system.actor.restarts.intensity": config.Shipped, "manifest.types.coder.tools": config.Shipped,
+		"system.sync": config.Shipped, "system.actor.restarts.intensity": config.Shipped,
+		"manifest.types.coder.tools": config.Shipped,
 	} {
 		if got := c.Origin(path); got != want {
 			t.Errorf("%s comes from %s, want %s", path, got, want)
@@ -153,8 +183,10 @@ func TestFileOverridesFieldByField(t *testing.T) {
 }
 
 func TestFileOverridesManifestAsAWhole(t *testing.T) {
-	c, dir := load(t, map[string]string{"manifest.yaml": "types:\n  persona:\n    tools: [get_datetime]\naccounts:\n  committee: persona\n"})
-	if len(c.Manifest.Types) != 1 || c.Manifest.HasTool("assistant", "get_datetime") || !c.Manifest.HasTool("persona", "get_datetime") {
+	c, dir := load(t, map[string]string{"manifest.yaml": "types:\n  persona:\n    tools: [get_datetime]\naccounts:\n " +
+		" committee: persona\n"})
+	if len(c.Manifest.Types) != 1 || c.Manifest.HasTool("assistant", "get_datetime") ||
+		!c.Manifest.HasTool("persona", "get_datetime") {
 		t.Errorf("manifest %+v", c.Manifest)
 	}
 	if got, want := c.Origin("manifest.types.persona.tools"), filepath.Join(dir, "manifest.yaml")+":3"; got != want {
@@ -163,7 +195,10 @@ func TestFileOverridesManifestAsAWhole(t *testing.T) {
 }
 
 func TestEmptyFilesChangeNothing(t *testing.T) {
-	c, _ := load(t, map[string]string{"system.yaml": "# listen: 0.0.0.0:1\n", "notes.txt": "x", ".hidden.yaml": "x", "system.yaml.bak": "x"})
+	c, _ := load(t, map[string]string{
+		"system.yaml": "# listen: 0.0.0.0:1\n", "notes.txt": "x", ".hidden.yaml": "x",
+		"system.yaml.bak": "x",
+	})
 	if want, _ := config.Load(""); !reflect.DeepEqual(c.System, want.System) {
 		t.Errorf("got %+v", c.System)
 	}
@@ -171,48 +206,92 @@ func TestEmptyFilesChangeNothing(t *testing.T) {
 
 func TestLoadRefuses(t *testing.T) {
 	for _, tt := range []struct{ name, file, text, want string }{
-		{"unknown field", "system.yaml", "listen: 127.0.0.1:1\nlissten: x\n", "system.yaml:2: lissten: unknown field; known here: listen, allow_remote"},
-		{"unknown field below", "system.yaml", "actor:\n  drain: 1s\n  drains: 1s\n", "system.yaml:3: actor.drains: unknown field"},
-		{"field twice", "system.yaml", "sync: 1s\nsync: always\n", "system.yaml:2: sync: written twice, first on line 1"},
-		{"not a size", "system.yaml", "\n\naudit_max: 12parsecs\n", "system.yaml:3: audit_max: 12parsecs is not a size; write 512MB or 1GB"},
+		{"unknown field", "system.yaml", "listen: 127.0.0.1:1\nlissten: x\n", "system.yaml:2: lissten: unknown " +
+			"field; known here: listen, allow_remote"},
+		{"unknown field below", "system.yaml", "actor:\n  drain: 1s\n  drains: 1s\n", "system.yaml:3: actor.drains: " +
+			"unknown field"},
+		{"field twice", "system.yaml", "sync: 1s\nsync: always\n", "system.yaml:2: sync: written twice, first on " +
+			"line 1"},
+		{"not a size", "system.yaml", "\n\naudit_max: 12parsecs\n", "system.yaml:3: audit_max: 12parsecs is not a " +
+			"size; write 512MB or 1GB"},
 		{"size without unit", "system.yaml", "event_max: 1000000\n", "system.yaml:1: event_max: 1000000 is not a size"},
-		{"size too small", "system.yaml", "audit_max: 10KB\n", "system.yaml:1: audit_max: 10KB is not between 1MB and 512GB"},
+		{"size too small", "system.yaml", "audit_max: 10KB\n", "system.yaml:1: audit_max: 10KB is not between 1MB " +
+			"and 512GB"},
 		{"size too large", "system.yaml", "audit_max: 1TB\n", "audit_max: 1TB is not between"},
-		{"not a duration", "system.yaml", "actor:\n  call_timeout: 60\n", "system.yaml:2: actor.call_timeout: 60 is not a duration; write 60s or 10m"},
-		{"no time at all", "system.yaml", "actor: {drain: 0s}\n", "system.yaml:1: actor.drain: 0s is not between 1ms and 24h"},
-		{"sync of nothing", "system.yaml", "sync: 0s\n", `system.yaml:1: sync: "0s" is neither "always" nor a duration`},
+		{"not a duration", "system.yaml", "actor:\n  call_timeout: 60\n", "system.yaml:2: actor.call_timeout: 60 is " +
+			"not a duration; write 60s or 10m"},
+		{"no time at all", "system.yaml", "actor: {drain: 0s}\n", "system.yaml:1: actor.drain: 0s is not between 1ms " +
+			"and 24h"},
+		{
+			"sync of nothing", "system.yaml", "sync: 0s\n",
+			`system.yaml:1: sync: "0s" is neither "always" nor a duration`,
+		},
 		{"sync sometimes", "system.yaml", "sync: sometimes\n", "system.yaml:1: sync:"},
-		{"log level", "system.yaml", "log_level: loud\n", `system.yaml:1: log_level: invalid level "loud"; use debug, info, warn or error`},
-		{"no concurrency", "system.yaml", "actor: {concurrency: 0}\n", "system.yaml:1: actor.concurrency: 0 is not between 1 and 65536"},
-		{"half a message at once", "system.yaml", "actor: {concurrency: 1.5}\n", "actor.concurrency: 1.5 is not a whole number"},
+		{
+			"log level", "system.yaml", "log_level: loud\n",
+			`system.yaml:1: log_level: invalid level "loud"; use debug, info, warn or error`,
+		},
+		{"no concurrency", "system.yaml", "actor: {concurrency: 0}\n", "system.yaml:1: actor.concurrency: 0 is not " +
+			"between 1 and 65536"},
+		{"half a message at once", "system.yaml", "actor: {concurrency: 1.5}\n", "actor.concurrency: 1.5 is not a " +
+			"whole number"},
 		{"no value", "system.yaml", "listen:\n", "system.yaml:1: listen: has no value"},
 		{"not YAML", "system.yaml", "listen: [\n", "system.yaml:"},
-		{"the manifest is wrong", "manifest.yaml", "types:\n  a:\n    tools: ['*']\n", "manifest.yaml:3: types.a.tools[0]:"},
+		{"the manifest is wrong", "manifest.yaml", "types:\n  a:\n    tools: ['*']\n", "manifest.yaml:3: " +
+			"types.a.tools[0]:"},
 		{"an empty manifest", "manifest.yaml", "# later\n", "manifest.yaml: types: no agent types"},
 
-		{"trick: all interfaces", "system.yaml", "sync: always\nlisten: 0.0.0.0:4222\n", "system.yaml:2: listen: \"0.0.0.0:4222\" can be reached from other machines; write 127.0.0.1:4222, or set allow_remote: true"},
-		{"trick: all interfaces by leaving the host out", "system.yaml", "listen: ':4222'\n", "can be reached from other machines"},
+		{"trick: all interfaces", "system.yaml", "sync: always\nlisten: 0.0.0.0:4222\n", "system.yaml:2: listen: " +
+			"\"0.0.0.0:4222\" can be reached from other machines; write 127.0.0.1:4222, or set allow_remote: true"},
+		{
+			"trick: all interfaces by leaving the host out", "system.yaml", "listen: ':4222'\n",
+			"can be reached from other machines",
+		},
 		{"trick: all interfaces of IPv6", "system.yaml", "listen: '[::]:4222'\n", "can be reached from other machines"},
-		{"trick: a name that begins like loopback", "system.yaml", "listen: 127.0.0.1.example.org:4222\n", "can be reached from other machines"},
-		{"trick: a short form of loopback", "system.yaml", "listen: 127.1:4222\n", "can be reached from other machines"},
-		{"trick: localhost with a long s", "system.yaml", "listen: localhoſt:4222\n", "can be reached from other machines"},
+		{
+			"trick: a name that begins like loopback", "system.yaml", "listen: 127.0.0.1.example.org:4222\n",
+			"can be reached from other machines",
+		},
+		{
+			"trick: a short form of loopback", "system.yaml", "listen: 127.1:4222\n",
+			"can be reached from other machines",
+		},
+		{"trick: localhost with a long s", "system.yaml", "listen: localhoſt:4222\n", "can be reached from other " +
+			"machines"},
 		{"trick: no port", "system.yaml", "listen: 127.0.0.1\n", "is not an address"},
 		{"trick: port by name", "system.yaml", "listen: 127.0.0.1:http\n", "is not a port"},
 		{"trick: port with a sign", "system.yaml", "listen: 127.0.0.1:+80\n", "is not a port"},
 		{"trick: port too large", "system.yaml", "listen: 127.0.0.1:65536\n", "is not a port"},
-		{"trick: allow_remote in quotes", "system.yaml", "allow_remote: 'true'\nlisten: 0.0.0.0:1\n", "system.yaml:1: allow_remote: true is neither"},
-		{"gateway", "system.yaml", "gateway:\n  max_waiting: 0\n", "system.yaml:2: gateway.max_waiting: 0 is not between 1 and 4096"},
-		{"the second host", "system.yaml", "gateway:\n  hosts:\n    - a.example\n    - http://a\n", "system.yaml:4: gateway.hosts[1]:"},
+		{
+			"trick: allow_remote in quotes", "system.yaml", "allow_remote: 'true'\nlisten: 0.0.0.0:1\n",
+			"system.yaml:1: allow_remote: true is neither",
+		},
+		{"gateway", "system.yaml", "gateway:\n  max_waiting: 0\n", "system.yaml:2: gateway.max_waiting: 0 is not " +
+			"between 1 and 4096"},
+		{
+			"the second host", "system.yaml", "gateway:\n  hosts:\n    - a.example\n    - http://a\n",
+			"system.yaml:4: gateway.hosts[1]:",
+		},
 		{"agent", "generator.yaml", "turns: 1\nwall: 25h\n", "generator.yaml:2: wall: 25h is not between 10ms and 24h"},
-		{"search", "web_search.yaml", "provider: mock\nmock:\n  - {title: a, url: b}\n", "web_search.yaml:3: mock[0].url:"},
-		{"a model that cannot be", "models.yaml", "roles:\n  critic: a b\n", `models.yaml:2: roles.critic: "a b" is not the name of a model`},
-		{"a service without its key", "models.yaml", "demo_model: auto\nanthropic: {slots: 2}\n", "models.yaml:2: anthropic.key: is missing"},
-		{"nobody for a shipped role", "models.yaml", "# mine\nroles: {embeddings: ''}\n", "models.yaml:2: keep[1]: there is no role embeddings"},
+		{"search", "web_search.yaml", "provider: mock\nmock:\n  - {title: a, url: b}\n", "web_search.yaml:3: " +
+			"mock[0].url:"},
+		{
+			"a model that cannot be", "models.yaml", "roles:\n  critic: a b\n",
+			`models.yaml:2: roles.critic: "a b" is not the name of a model`,
+		},
+		{
+			"a service without its key", "models.yaml", "demo_model: auto\nanthropic: {slots: 2}\n",
+			"models.yaml:2: anthropic.key: is missing",
+		},
+		{"nobody for a shipped role", "models.yaml", "# mine\nroles: {embeddings: ''}\n", "models.yaml:2: keep[1]: " +
+			"there is no role embeddings"},
 
 		{"trick: negative time", "system.yaml", "actor: {drain: -1s}\n", "-1s is not a duration"},
 		{"trick: a size that wraps around", "system.yaml", "audit_max: 9007199254740993TB\n", "is not a size"},
 		{"trick: negative size", "system.yaml", "audit_max: -1GB\n", "-1GB is not a size"},
-		{"trick: misspelled file", "sytem.yaml", "listen: 127.0.0.1:1\n", "sytem.yaml: unknown configuration file; known: critic.yaml, generator.yaml, manifest.yaml, mcp.yaml, memory.yaml, models.yaml, orchestrator.yaml, personas.yaml, secrets.yaml, system.yaml, tools.yaml, web_fetch.yaml, web_search.yaml"},
+		{"trick: misspelled file", "sytem.yaml", "listen: 127.0.0.1:1\n", "sytem.yaml: unknown configuration file; " +
+			"known: critic.yaml, generator.yaml, manifest.yaml, mcp.yaml, memory.yaml, models.yaml, " +
+			"orchestrator.yaml, personas.yaml, secrets.yaml, system.yaml, tools.yaml, web_fetch.yaml, web_search.yaml"},
 		{"trick: the other ending", "manifest.yml", "types: {}\n", "manifest.yml: unknown configuration file"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -233,7 +312,8 @@ func TestLoadRefuses(t *testing.T) {
 
 func TestLoadRefusesOddFolders(t *testing.T) {
 	dir := folder(t, map[string]string{"file": ""})
-	if _, err := config.Load(filepath.Join(dir, "file")); err == nil || !strings.Contains(err.Error(), "is not a folder") {
+	if _, err := config.Load(filepath.Join(dir, "file")); err == nil ||
+		!strings.Contains(err.Error(), "is not a folder") {
 		t.Errorf("a file for a folder: %v", err)
 	}
 }
@@ -294,13 +374,19 @@ func TestListen(t *testing.T) {
 func TestApply(t *testing.T) {
 	c, dir := load(t, map[string]string{"system.yaml": "sync: always\n"})
 	// The two only make sense together, whatever their order.
-	if err := c.Apply(map[string]string{"system.listen": "0.0.0.0:4222", "system.allow_remote": "true", "system.actor.mailbox": "7", "system.audit_max": "2GB"}); err != nil {
+	if err := c.Apply(map[string]string{
+		"system.listen": "0.0.0.0:4222", "system.allow_remote": "true",
+		"system.actor.mailbox": "7", "system.audit_max": "2GB",
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if c.System.Listen != "0.0.0.0:4222" || c.System.Actor.Mailbox != 7 || c.System.AuditMax != 2<<30 {
 		t.Errorf("got %+v", c.System)
 	}
-	for path, want := range map[string]string{"system.listen": config.Flag, "system.actor.mailbox": config.Flag, "system.sync": filepath.Join(dir, "system.yaml") + ":1", "system.event_max": config.Shipped} {
+	for path, want := range map[string]string{
+		"system.listen": config.Flag, "system.actor.mailbox": config.Flag,
+		"system.sync": filepath.Join(dir, "system.yaml") + ":1", "system.event_max": config.Shipped,
+	} {
 		if got := c.Origin(path); got != want {
 			t.Errorf("%s comes from %s, want %s", path, got, want)
 		}
@@ -314,7 +400,8 @@ func TestApply(t *testing.T) {
 		{"system.nope", "x", "flag: nope: unknown field"},
 		{"manifest.types", "x", "flag: manifest.types: cannot be set by a flag"},
 		{"models.roles.assistant", "a b", `flag: roles.assistant: "a b" is not the name of a model`},
-		{"models.roles.assistant", "google/x", "flag: roles.assistant: google/x is a model of google, which is not configured"},
+		{"models.roles.assistant", "google/x", "flag: roles.assistant: google/x is a model of google, which is not " +
+			"configured"},
 		{"models.demo_model", "never", "flag: models.demo_model: cannot be set by a flag"},
 		{"system.allow_remote", "false", "flag: listen: \"0.0.0.0:4222\" can be reached"},
 	} {
@@ -334,7 +421,8 @@ func TestExplain(t *testing.T) {
 	for _, s := range c.Explain() {
 		keys, got[s.Key] = append(keys, s.Key), s
 	}
-	if want := []string{"system.listen", "system.allow_remote", "system.sync", "system.audit_max"}; !slices.Equal(keys[:4], want) {
+	if want := []string{"system.listen", "system.allow_remote", "system.sync", "system.audit_max"}; !slices.Equal(
+		keys[:4], want) {
 		t.Errorf("begins with %v, want %v", keys[:4], want)
 	}
 	for _, want := range []config.Setting{
@@ -351,7 +439,10 @@ func TestExplain(t *testing.T) {
 		{Key: "manifest.accounts.generator", Value: "assistant", Origin: config.Shipped},
 		{Key: "manifest.types.persona.tools", Value: "search_knowledge_graph, search_memory", Origin: config.Shipped},
 		{Key: "manifest.types.coder.paths.fs_write", Value: "~/projects/, /tmp/agent-sandbox/", Origin: config.Shipped},
-		{Key: "manifest.high_risk", Value: "calendar_add, fs_write, notes_add, run_code, run_shell", Origin: config.Shipped},
+		{
+			Key: "manifest.high_risk", Value: "calendar_add, fs_write, notes_add, run_code, run_shell",
+			Origin: config.Shipped,
+		},
 		{Key: "manifest.egress.fetch.allow", Value: "*", Origin: config.Shipped},
 		{Key: "manifest.limits.window", Value: "10m", Origin: config.Shipped},
 		{Key: "manifest.limits.budgets.coder.seconds", Value: "1200", Origin: config.Shipped},
@@ -389,7 +480,10 @@ monitor_only: [limits.repeated, flow.fetch]
 		{Key: "manifest.high_risk", Value: "", Origin: file + ":1"},
 		{Key: "manifest.always_ask", Value: "package_install", Origin: config.Shipped},
 		{Key: "manifest.egress.fetch.allow", Value: "example.org, *.example.net:8443", Origin: file + ":6"},
-		{Key: "manifest.egress.fetch.deny", Value: "localhost, *.localhost, *.local, *.internal, *.lan, *.home.arpa", Origin: config.Shipped},
+		{
+			Key: "manifest.egress.fetch.deny", Value: "localhost, *.localhost, *.local, *.internal, *.lan, *.home.arpa",
+			Origin: config.Shipped,
+		},
 		{Key: "manifest.limits.same", Value: "3", Origin: config.Shipped},
 		{Key: "manifest.limits.calls", Value: "7", Origin: file + ":8"},
 		{Key: "manifest.limits.budgets.assistant.calls", Value: "5", Origin: file + ":10"},
@@ -406,7 +500,10 @@ monitor_only: [limits.repeated, flow.fetch]
 }
 
 func TestLevel(t *testing.T) {
-	for name, want := range map[string]slog.Level{"debug": slog.LevelDebug, "warn": slog.LevelWarn, "error": slog.LevelError, "": slog.LevelInfo} {
+	for name, want := range map[string]slog.Level{
+		"debug": slog.LevelDebug, "warn": slog.LevelWarn,
+		"error": slog.LevelError, "": slog.LevelInfo,
+	} {
 		if got := (config.System{LogLevel: name}).Level(); got != want {
 			t.Errorf("%q is %s", name, got)
 		}
@@ -439,7 +536,8 @@ func FuzzLoadSystem(f *testing.F) {
 			t.Fatalf("loaded and not valid: %v", err)
 		}
 		s := c.System
-		if !s.AllowRemote && !strings.HasPrefix(s.Listen, "127.") && !strings.HasPrefix(s.Listen, "localhost:") && !strings.HasPrefix(s.Listen, "[") {
+		if !s.AllowRemote && !strings.HasPrefix(s.Listen, "127.") && !strings.HasPrefix(s.Listen, "localhost:") &&
+			!strings.HasPrefix(s.Listen, "[") {
 			t.Fatalf("listens on %s", s.Listen)
 		}
 		if s.AuditMax <= 0 || s.EventMax <= 0 || s.Actor.Concurrency <= 0 || s.Actor.Drain <= 0 {

@@ -32,11 +32,11 @@ import (
 	"conclave/subjects"
 )
 
-// A generator is killed at each of its durable steps, again and again. Every question is answered once, and the tool that
-// changes something runs once.
+// A generator is killed at each of its durable steps, again and again. Every question is answered once, and the tool
+// that changes something runs once.
 
-// boundaries are the durable steps of a turn with one tool call, in their order; the number tells the times apart that a
-// turn comes by.
+// boundaries are the durable steps of a turn with one tool call, in their order; the number tells the times apart that
+// a turn comes by.
 var boundaries = []string{
 	"turn.start/before 1", "turn.start/after 1", // it is taken up
 	"turn.step/before 1", "turn.step/after 1", // the model has asked for the tool
@@ -66,7 +66,9 @@ func runGenerator() error {
 		return err
 	}
 	g := generator.New(subjects.Generator, settings)
-	spec := actor.Spec{Name: "generator", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return g, nil }}
+	spec := actor.Spec{Name: "generator", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+		return g, nil
+	}}
 	cfg := c.ActorConfig()
 	cfg.Steps = func(step string) {
 		mu.Lock()
@@ -128,14 +130,24 @@ high_risk: [] # nobody is there to be asked
 
 func newCrashHarness(t *testing.T, names ...string) *crashHarness {
 	t.Helper()
-	s := &crashHarness{t: t, home: newHome(t), answers: map[string][]subjects.Response{}, dialogs: map[string]int{}, answered: make(chan string, 1024)}
+	s := &crashHarness{
+		t: t, home: newHome(t), answers: map[string][]subjects.Response{}, dialogs: map[string]int{},
+		answered: make(chan string, 1024),
+	}
 	s.home.Config = s.home.Data + "-config"
 	s.file = filepath.Join(t.TempDir(), "written")
 	s.model = modeltest.New(t, scriptserver.Script{"assistant": {
-		{Always: true, When: scriptserver.When{LastRole: "user", ToolsInclude: []string{"fs_write"}}, Reply: scriptserver.Reply{
-			Thinking: "this must be written down", Calls: []scriptserver.Call{{Name: "fs_write", Arguments: map[string]any{"line": "{{last_user}}"}}},
-		}},
-		{Always: true, When: scriptserver.When{LastRole: "tool"}, Reply: scriptserver.Reply{Content: "The tool said: {{tool_result 0}}"}},
+		{
+			Always: true, When: scriptserver.When{LastRole: "user", ToolsInclude: []string{"fs_write"}},
+			Reply: scriptserver.Reply{
+				Thinking: "this must be written down",
+				Calls:    []scriptserver.Call{{Name: "fs_write", Arguments: map[string]any{"line": "{{last_user}}"}}},
+			},
+		},
+		{
+			Always: true, When: scriptserver.When{LastRole: "tool"},
+			Reply: scriptserver.Reply{Content: "The tool said: {{tool_result 0}}"},
+		},
 	}})
 	s.configure(map[string]string{
 		"models.yaml":   "roles: {assistant: assistant}\nollama: {url: \"" + s.model.URL + "\", slots: 8}\n",
@@ -213,7 +225,9 @@ func (w *fileTool) Routes() []actor.Route {
 	if err != nil {
 		return nil
 	}
-	return []actor.Route{actor.Serve(at, func(_ context.Context, in actor.Msg[subjects.ToolOrder], _ actor.Out) (subjects.ToolResult, error) {
+	return []actor.Route{actor.Serve(at, func(_ context.Context, in actor.Msg[subjects.ToolOrder],
+		_ actor.Out,
+	) (subjects.ToolResult, error) {
 		var a struct{ Line string }
 		if err := json.Unmarshal(in.Body.Args, &a); err != nil {
 			return subjects.ToolResult{}, err
@@ -248,17 +262,24 @@ func (s *crashHarness) startBroker() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	known := broker.Known{Tool: policy.Tool{Name: "fs_write", Zone: "tools", Known: true, Effects: policy.Declare(policy.Mutate), Timeout: 10 * time.Second}, Pin: broker.Pin(fileToolSchema)}
+	known := broker.Known{Tool: policy.Tool{
+		Name: "fs_write", Zone: "tools", Known: true,
+		Effects: policy.Declare(policy.Mutate), Timeout: 10 * time.Second,
+	}, Pin: broker.Pin(fileToolSchema)}
 	spec := actor.Spec{Name: "broker", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
 		h, err := audit.LoadHasher(s.home.HashKey())
 		if err != nil {
 			return nil, err
 		}
-		w, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: s.home.Heads(), Log: bus.NewAuditLog(nc), Timeout: 2 * time.Second, Retry: 2 * time.Second})
+		w, err := audit.Open(ctx, audit.Options{
+			Account: "broker", Dir: s.home.Heads(), Log: bus.NewAuditLog(nc),
+			Timeout: 2 * time.Second, Retry: 2 * time.Second,
+		})
 		if err != nil {
 			return nil, err
 		}
-		return broker.New(broker.Config{CallTimeout: 10 * time.Second, AuditTimeout: 5 * time.Second}, c.NewBook(s.home), w, h, []broker.Known{known}), nil
+		return broker.New(broker.Config{CallTimeout: 10 * time.Second, AuditTimeout: 5 * time.Second},
+			c.NewBook(s.home), w, h, []broker.Known{known}), nil
 	}}
 	if err := s.instance.System.Start(s.t.Context(), spec, s.instance.Bus.Dial, c.ActorConfig()); err != nil {
 		s.t.Fatal(err)
@@ -269,7 +290,11 @@ func (s *crashHarness) startBroker() {
 func (s *crashHarness) startTool() {
 	s.t.Helper()
 	w := &fileTool{file: s.file}
-	spec := actor.Spec{Name: "fs_write", Role: "tool_fs_write", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return w, nil }}
+	spec := actor.Spec{Name: "fs_write", Role: "tool_fs_write", Make: func(context.Context, *nats.Conn) (actor.Actor,
+		error,
+	) {
+		return w, nil
+	}}
 	if err := s.instance.System.Start(s.t.Context(), spec, s.instance.Bus.Dial, actor.Config{}); err != nil {
 		s.t.Fatal(err)
 	}
@@ -358,7 +383,8 @@ func (s *crashHarness) waitForAnswer(id string) {
 		var c subjects.Conversation
 		data, _, err := store.Get(s.t.Context(), subjects.ConversationKey("session-"+id))
 		s.mu.Lock()
-		over := err == nil && json.Unmarshal(data, &c) == nil && c.Answered(id) && len(s.answers[id]) > 0 && s.dialogs[id] > 0
+		over := err == nil && json.Unmarshal(data, &c) == nil && c.Answered(id) && len(s.answers[id]) > 0 &&
+			s.dialogs[id] > 0
 		s.mu.Unlock()
 		if over {
 			return
@@ -378,7 +404,8 @@ func TestChaosKillGenerator(t *testing.T) {
 	}
 	var calls, asked atomic.Int64
 	t.Cleanup(func() {
-		t.Logf("%d kills: %d questions, each answered once and its line written once; %d model calls, %d more than without a kill", kills, asked.Load(), calls.Load(), calls.Load()-2*asked.Load())
+		t.Logf("%d kills: %d questions, each answered once and its line written once; %d model calls, %d more than "+
+			"without a kill", kills, asked.Load(), calls.Load(), calls.Load()-2*asked.Load())
 	})
 	for lane := range stages {
 		t.Run(fmt.Sprint(lane), func(t *testing.T) {
@@ -424,7 +451,8 @@ func (s *crashHarness) checkAnswers(ids []string, kills int64) {
 	for _, id := range ids {
 		line := "write down " + id
 		if len(s.answers[id]) != 1 || s.dialogs[id] != 1 || lines[line] != 1 {
-			s.t.Errorf("%s: answered %d times, in %d dialogs, written %d times", id, len(s.answers[id]), s.dialogs[id], lines[line])
+			s.t.Errorf("%s: answered %d times, in %d dialogs, written %d times", id, len(s.answers[id]), s.dialogs[id],
+				lines[line])
 			continue
 		}
 		r := s.answers[id][0]

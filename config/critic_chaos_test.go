@@ -91,7 +91,8 @@ func (v *gradeRecorder) recordGrade(m *nats.Msg) {
 	}
 }
 
-// countGraded reports how many questions are done with: a verdict for each, and memory's word for each that has a grade.
+// countGraded reports how many questions are done with: a verdict for each, and memory's word for each that has a
+// grade.
 func (v *gradeRecorder) countGraded(ids []string) (n int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -109,19 +110,32 @@ func TestChaosKillCritic(t *testing.T) {
 	if full() {
 		answers, kills = 1000, 60
 	}
-	s := &crashHarness{t: t, home: newHome(t), answers: map[string][]subjects.Response{}, dialogs: map[string]int{}, answered: make(chan string, 2*answers)}
+	s := &crashHarness{
+		t: t, home: newHome(t), answers: map[string][]subjects.Response{}, dialogs: map[string]int{},
+		answered: make(chan string, 2*answers),
+	}
 	s.home.Config = s.home.Data + "-config"
 	s.model = modeltest.New(t, scriptserver.Script{"critic": {
-		{Always: true, When: scriptserver.When{Contains: []string{"an unreadable one"}}, Reply: scriptserver.Reply{Content: "Very nice."}},
-		{Always: true, Reply: scriptserver.Reply{Content: "Feedback: It will do. [RESULT] 4", Quirks: scriptserver.Quirks{FirstDelay: 20 * time.Millisecond}}},
+		{
+			Always: true, When: scriptserver.When{Contains: []string{"an unreadable one"}},
+			Reply: scriptserver.Reply{Content: "Very nice."},
+		},
+		{Always: true, Reply: scriptserver.Reply{
+			Content: "Feedback: It will do. [RESULT] 4",
+			Quirks:  scriptserver.Quirks{FirstDelay: 20 * time.Millisecond},
+		}},
 	}})
 	s.configure(map[string]string{
-		"models.yaml": "roles: {assistant: critic, critic: critic, embeddings: nomic-embed-text}\nollama: {url: \"" + s.model.URL + "\", slots: 4}\n",
+		"models.yaml": "roles: {assistant: critic, critic: critic, embeddings: nomic-embed-text}\nollama: {url: \"" +
+			s.model.URL + "\", slots: 4}\n",
 		"memory.yaml": "model: false\n",
 		"system.yaml": "listen: 127.0.0.1:0\n",
 	})
 	s.startActors("model", "memory")
-	heard := &gradeRecorder{graded: map[string]int{}, ungraded: map[string]int{}, annotated: map[string]int{}, kept: map[string]int{}}
+	heard := &gradeRecorder{
+		graded: map[string]int{}, ungraded: map[string]int{}, annotated: map[string]int{},
+		kept: map[string]int{},
+	}
 	user := bustest.Dial(t, s.instance.Bus, "user")
 	for _, subject := range []string{"critique.result", "memory.annotated", "memory.stored"} {
 		if _, err := user.Subscribe(subject, heard.recordGrade); err != nil {
@@ -142,7 +156,9 @@ func TestChaosKillCritic(t *testing.T) {
 		s.startProcess(criticAlone)
 		before := heard.countGraded(ids)
 		grace := time.Now().Add(time.Duration(rng.Intn(700)) * time.Millisecond)
-		waitFor(t, "some time", func() bool { return time.Now().After(grace) && heard.countGraded(ids) >= min(before+1, answers) })
+		waitFor(t, "some time", func() bool {
+			return time.Now().After(grace) && heard.countGraded(ids) >= min(before+1, answers)
+		})
 		if err := s.cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
@@ -163,11 +179,14 @@ func TestChaosKillCritic(t *testing.T) {
 			graded, ungraded, annotated = 0, 1, 0
 			none++
 		}
-		if heard.graded[id] != graded || heard.ungraded[id] != ungraded || heard.annotated[id] != annotated || heard.kept[id] != 1 {
-			t.Errorf("%s: graded %d times, ungraded %d times, annotated %d times, kept %d times", id, heard.graded[id], heard.ungraded[id], heard.annotated[id], heard.kept[id])
+		if heard.graded[id] != graded || heard.ungraded[id] != ungraded || heard.annotated[id] != annotated ||
+			heard.kept[id] != 1 {
+			t.Errorf("%s: graded %d times, ungraded %d times, annotated %d times, kept %d times", id, heard.graded[id],
+				heard.ungraded[id], heard.annotated[id], heard.kept[id])
 		}
 	}
-	t.Logf("%d answers, %d kills: %d graded, %d ungraded, each once; %d engrams annotated once", answers, kills, answers-none, none, answers-none)
+	t.Logf("%d answers, %d kills: %d graded, %d ungraded, each once; %d engrams annotated once", answers, kills,
+		answers-none, none, answers-none)
 }
 
 // answerQuestions says answers under the generator's key, every tenth one such that no judge can be read.
@@ -188,7 +207,8 @@ func (s *crashHarness) answerQuestions(ids []string) error {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		err := actor.Emit(ctx, out.WithIDs("s1", id), subjects.ResponseGeneration, subjects.Response{
-			SessionID: "s1", QueryID: id, Query: "What is thing number " + id + "?", Answer: strings.Repeat(id+" ", 3) + "is " + words + ".", ToolCalls: []subjects.ToolCall{},
+			SessionID: "s1", QueryID: id, Query: "What is thing number " + id + "?", Answer: strings.Repeat(id+" ", 3) +
+				"is " + words + ".", ToolCalls: []subjects.ToolCall{},
 			RespondentID: "generator", Labels: &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public},
 		})
 		cancel()

@@ -20,7 +20,8 @@ import (
 	"conclave/subjects"
 )
 
-// checkReplay judges the recorded call by the rules in force, which change nothing, and by rules that always ask for the tool.
+// checkReplay judges the recorded call by the rules in force, which change nothing, and by rules that always ask for
+// the tool.
 func (f *userToolFixture) checkReplay() {
 	f.t.Helper()
 	var events []client.Event
@@ -44,15 +45,17 @@ func (f *userToolFixture) checkReplay() {
 		if err != nil || rep.Calls != 1 || len(rep.Unjudged)+len(rep.Damaged) > 0 {
 			f.t.Fatalf("replay: %+v, %v", rep, err)
 		}
-		if want == "" && rep.Unchanged != 1 || want != "" && (rep.Changed != 1 || !strings.Contains(rep.Changes[0].Calls[0].After, want)) {
+		if want == "" && rep.Unchanged != 1 || want != "" &&
+			(rep.Changed != 1 || !strings.Contains(rep.Changes[0].Calls[0].After, want)) {
 			f.t.Errorf("replay: %+v, want a change to %q", rep, want)
 		}
 		m.AlwaysAsk = append(slices.Clone(m.AlwaysAsk), f.name)
 	}
 }
 
-// TestDemoModelCallsAddedTool: the question of docs/tools.md, to the system without a model server. The built-in demo model calls
-// the tool through the broker, which asks the user first because the tool is undeclared, and answers with the result.
+// TestDemoModelCallsAddedTool: the question of docs/tools.md, to the system without a model server. The built-in demo
+// model calls the tool through the broker, which asks the user first because the tool is undeclared, and answers with
+// the result.
 func TestDemoModelCallsAddedTool(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/tools.md")
@@ -74,7 +77,10 @@ func TestDemoModelCallsAddedTool(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		d := conclavetool.Definition{Name: f.name, Description: "Returns its arguments.", Parameters: json.RawMessage(`{"type":"object"}`), Version: "1"}
+		d := conclavetool.Definition{
+			Name: f.name, Description: "Returns its arguments.",
+			Parameters: json.RawMessage(`{"type":"object"}`), Version: "1",
+		}
 		ended <- conclavetool.Serve(ctx, cfg, d, func(_ context.Context, args json.RawMessage) (string, error) {
 			return "called with " + string(args), nil
 		})
@@ -95,7 +101,8 @@ func TestDemoModelCallsAddedTool(t *testing.T) {
 		}
 		approved <- errors.New("nothing was asked")
 	}()
-	if r := askQuestion(t, f.user, "s1", string(example[1])); !strings.Contains(r.Answer, `called with {"text":"to be or not to be"}`) {
+	if r := askQuestion(t, f.user, "s1", string(example[1])); !strings.Contains(r.Answer,
+		`called with {"text":"to be or not to be"}`) {
 		t.Errorf("answer %q", r.Answer)
 	}
 	f.checkReplay()

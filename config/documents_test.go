@@ -77,7 +77,8 @@ func fileExists(path string) bool {
 	return err == nil
 }
 
-// TestReadmeListsEverything requires that the README names every actor, every package, every settings file and every page of the documentation.
+// TestReadmeListsEverything requires that the README names every actor, every package, every settings file and every
+// page of the documentation.
 func TestReadmeListsEverything(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile(filepath.Join("..", "README.md"))
@@ -88,7 +89,10 @@ func TestReadmeListsEverything(t *testing.T) {
 	if !ok {
 		t.Fatal("no source tree")
 	}
-	for pattern, in := range map[string]string{"actors/*": tree, "pkg/*": tree, "docs/*.md": string(readme), "config/*.yaml": string(readme)} {
+	for pattern, in := range map[string]string{
+		"actors/*": tree, "pkg/*": tree, "docs/*.md": string(readme),
+		"config/*.yaml": string(readme),
+	} {
 		found, err := filepath.Glob(filepath.Join("..", pattern))
 		if err != nil || len(found) == 0 {
 			t.Fatalf("%s: %v", pattern, err)

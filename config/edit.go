@@ -17,9 +17,9 @@ type fileEdit struct {
 	before, after []byte // nil = no file
 }
 
-// EditFile changes a file of the config folder dir, which is made when it is missing. change returns the new content of the file at path. No
-// file is written when change fails or when the loader rejects the folder with the new content. changed is false when the content is the
-// same. Edits of several processes follow one another.
+// EditFile changes a file of the config folder dir, which is made when it is missing. change returns the new content of
+// the file at path. No file is written when change fails or when the loader rejects the folder with the new content.
+// changed is false when the content is the same. Edits of several processes follow one another.
 func EditFile(dir, name string, change func(data []byte, path string) ([]byte, error)) (changed bool, err error) {
 	unlock, err := lockConfig(dir)
 	if err != nil {
@@ -36,7 +36,8 @@ func EditFile(dir, name string, change func(data []byte, path string) ([]byte, e
 // lockTimeout is how long an edit waits for the others; one takes milliseconds.
 const lockTimeout = 30 * time.Second
 
-// lockConfig makes the config folder when it is missing, and waits until no other process edits a file in it. The caller must call unlock.
+// lockConfig makes the config folder when it is missing, and waits until no other process edits a file in it. The
+// caller must call unlock.
 func lockConfig(dir string) (unlock func() error, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -62,7 +63,8 @@ func (e fileEdit) write() error { return replaceFile(e.path, e.after) }
 // undo restores the content before the edit.
 func (e fileEdit) undo() error { return replaceFile(e.path, e.before) }
 
-// replaceFile writes a file of the config folder, or removes it when there is no data. It keeps the mode, and follows a symbolic link.
+// replaceFile writes a file of the config folder, or removes it when there is no data. It keeps the mode, and follows a
+// symbolic link.
 func replaceFile(path string, data []byte) error {
 	if len(data) == 0 {
 		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {

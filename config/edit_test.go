@@ -12,7 +12,8 @@ import (
 	"conclave/pkg/bus"
 )
 
-// TestEditFile: a change that the loader rejects never reaches the folder; one that it accepts keeps a symbolic link and the mode.
+// TestEditFile: a change that the loader rejects never reaches the folder; one that it accepts keeps a symbolic link
+// and the mode.
 func TestEditFile(t *testing.T) {
 	t.Parallel()
 	dir, target := t.TempDir(), filepath.Join(t.TempDir(), "dotfile")
@@ -30,12 +31,20 @@ func TestEditFile(t *testing.T) {
 	for _, tt := range []struct {
 		content           string
 		changed, rejected bool
-	}{{"predict: -1\n", false, true}, {"unknown: 1\n", false, true}, {"predict: 100\n", false, false}, {"predict: 200\n", true, false}} {
-		changed, err := config.EditFile(dir, "critic.yaml", func([]byte, string) ([]byte, error) { return []byte(tt.content), nil })
+	}{
+		{"predict: -1\n", false, true},
+		{"unknown: 1\n", false, true},
+		{"predict: 100\n", false, false},
+		{"predict: 200\n", true, false},
+	} {
+		changed, err := config.EditFile(dir, "critic.yaml", func([]byte, string) ([]byte, error) {
+			return []byte(tt.content), nil
+		})
 		if changed != tt.changed || (err != nil) != tt.rejected {
 			t.Errorf("%q: changed %t, %v", tt.content, changed, err)
 		}
-		if after, err := os.Stat(target); err != nil || os.SameFile(before, after) == tt.changed || after.Mode() != before.Mode() {
+		if after, err := os.Stat(target); err != nil || os.SameFile(before, after) == tt.changed ||
+			after.Mode() != before.Mode() {
 			t.Errorf("%q: %v, %v", tt.content, after, err)
 		}
 	}
@@ -44,7 +53,8 @@ func TestEditFile(t *testing.T) {
 	}
 }
 
-// TestConcurrentEdits: edits of one file by several callers, each with a lock of its own as in processes of their own, are all kept.
+// TestConcurrentEdits: edits of one file by several callers, each with a lock of its own as in processes of their own,
+// are all kept.
 func TestConcurrentEdits(t *testing.T) {
 	t.Parallel()
 	home := bus.Home{Config: filepath.Join(t.TempDir(), "config")}

@@ -27,7 +27,9 @@ const elicitEnv = "CONCLAVE_TEST_ELICIT"
 // serveElicitation is a server with one tool, which returns what the user answered.
 func serveElicitation() {
 	s := sdk.NewServer(&sdk.Implementation{Name: "booking", Version: "1"}, nil)
-	sdk.AddTool(s, &sdk.Tool{Name: "act"}, func(_ context.Context, r *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, any, error) {
+	sdk.AddTool(s, &sdk.Tool{Name: "act"}, func(_ context.Context, r *sdk.CallToolRequest,
+		_ struct{},
+	) (*sdk.CallToolResult, any, error) {
 		a, ok := r.Params.InputResponses["seat"].(*sdk.ElicitResult)
 		if !ok {
 			form := map[string]any{"type": "object", "required": []string{"name"}, "properties": map[string]any{
@@ -35,10 +37,16 @@ func serveElicitation() {
 				"seats": map[string]any{"type": "integer", "minimum": 1, "maximum": 4},
 				"meal":  map[string]any{"type": "string", "enum": []string{"fish", "none"}},
 			}}
-			return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"seat": &sdk.ElicitParams{Message: "Who flies?\x1b[2J\u202e", RequestedSchema: form}}}, nil, nil
+			return &sdk.CallToolResult{
+				InputRequests: sdk.InputRequestMap{"seat": &sdk.ElicitParams{
+					Message:         "Who flies?\x1b[2J\u202e",
+					RequestedSchema: form,
+				}},
+			}, nil, nil
 		}
 		content, _ := json.Marshal(a.Content)
-		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: a.Action + " " + string(content)}}}, nil, nil
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: a.Action + " " + string(content)}}},
+			nil, nil
 	})
 	_ = s.Run(context.Background(), &sdk.StdioTransport{})
 }
@@ -52,15 +60,17 @@ type elicitation struct {
 	output   chan subjects.ToolOutput
 }
 
-// newElicitation starts a system with a server of the SDK named booking, and the hostile servers of tricks. expires is when a question
-// expires.
+// newElicitation starts a system with a server of the SDK named booking, and the hostile servers of tricks. expires is
+// when a question expires.
 func newElicitation(t *testing.T, expires time.Duration, tricks ...string) *elicitation {
 	t.Helper()
 	return newElicitationWith(t, config.Wiring{}, newHome(t), hubActors, expires, tricks...)
 }
 
 // newElicitationWith is newElicitation with a wiring, a home, and actors beside mcp and get_datetime.
-func newElicitationWith(t *testing.T, w config.Wiring, home bus.Home, actors []string, expires time.Duration, tricks ...string) *elicitation {
+func newElicitationWith(t *testing.T, w config.Wiring, home bus.Home, actors []string, expires time.Duration,
+	tricks ...string,
+) *elicitation {
 	t.Helper()
 	base, program := programFolder(t)
 	w.Program = program
@@ -71,12 +81,16 @@ func newElicitationWith(t *testing.T, w config.Wiring, home bus.Home, actors []s
 	c.MCP.Servers = map[string]mcp.Server{"booking": {Command: program, Env: map[string]string{elicitEnv: "1"}}}
 	tools := map[string][]string{"booking": {"act"}}
 	for _, trick := range tricks {
-		c.MCP.Servers[trick], tools[trick] = mcp.Server{Command: program, Env: map[string]string{hostileEnv: trick}}, []string{"act"}
+		c.MCP.Servers[trick], tools[trick] = mcp.Server{Command: program, Env: map[string]string{hostileEnv: trick}},
+			[]string{"act"}
 	}
 	addMCPPrincipals(t, home, tools, nil)
 	r := up(t, c, home, append(slices.Clone(actors), "get_datetime", subjects.MCP)...)
 	callUntilOK(t, r.Bus)
-	e := &elicitation{t: t, bus: r.Bus, operator: dialOperator(t, r.Bus), user: dialClient(t, r.Bus, "user"), output: make(chan subjects.ToolOutput, 1000)}
+	e := &elicitation{
+		t: t, bus: r.Bus, operator: dialOperator(t, r.Bus), user: dialClient(t, r.Bus, "user"),
+		output: make(chan subjects.ToolOutput, 1000),
+	}
 	bustest.Subscribe(t, bustest.Dial(t, r.Bus, "user"), "tool.output.*", e.output)
 	return e
 }
@@ -134,8 +148,8 @@ func (e *elicitation) records() (out []string) {
 	return out
 }
 
-// TestElicitation shows that a question of a server of either generation of the protocol reaches the user, that nothing but the user's
-// answer reaches the server, and that each answer is on record.
+// TestElicitation shows that a question of a server of either generation of the protocol reaches the user, that nothing
+// but the user's answer reaches the server, and that each answer is on record.
 func TestElicitation(t *testing.T) {
 	t.Parallel()
 	e := newElicitation(t, time.Minute, "asks")
@@ -143,7 +157,8 @@ func TestElicitation(t *testing.T) {
 		tool := mountedName(server, "act")
 		call, result := e.start(t.Context(), server)
 		q := e.question(call)
-		if q.Form.From != subjects.MCPPrincipal(server) || q.Form.Message != "Who flies?" || len(q.Form.Fields) != 3 || q.Tool != tool || q.State != subjects.ApprovalPending {
+		if q.Form.From != subjects.MCPPrincipal(server) || q.Form.Message != "Who flies?" || len(q.Form.Fields) != 3 ||
+			q.Tool != tool || q.State != subjects.ApprovalPending {
 			t.Fatalf("%+v", q)
 		}
 		for values, want := range map[string]string{
@@ -156,18 +171,26 @@ func TestElicitation(t *testing.T) {
 			`{"name":"AKIAABCDEFGHIJKLMNOP"}`:       "credential",
 			`{"name":"a name of more than twenty"}`: "limits",
 		} {
-			if _, err := e.user.DecideApproval(t.Context(), q.ID, subjects.ApprovalDecision{Approve: true, Values: json.RawMessage(values)}); err == nil || !strings.Contains(err.Error(), want) {
+			if _, err := e.user.DecideApproval(t.Context(), q.ID,
+				subjects.ApprovalDecision{Approve: true, Values: json.RawMessage(values)}); err == nil ||
+				!strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v, want %q", values, err, want)
 			}
 		}
-		if _, err := e.user.DecideApproval(t.Context(), q.ID, subjects.ApprovalDecision{Approve: true, Remember: subjects.RememberAlways, Values: json.RawMessage(`{"name":"Ada"}`)}); err == nil {
+		if _, err := e.user.DecideApproval(t.Context(), q.ID,
+			subjects.ApprovalDecision{
+				Approve: true, Remember: subjects.RememberAlways,
+				Values: json.RawMessage(`{"name":"Ada"}`),
+			}); err == nil {
 			t.Error("an answer is remembered")
 		}
-		r, err := e.user.DecideApproval(t.Context(), q.ID, subjects.ApprovalDecision{Approve: true, Values: json.RawMessage(`{"name":"Ada","seats":2,"meal":"fish"}`)})
+		r, err := e.user.DecideApproval(t.Context(), q.ID,
+			subjects.ApprovalDecision{Approve: true, Values: json.RawMessage(`{"name":"Ada","seats":2,"meal":"fish"}`)})
 		if err != nil || !r.Accepted {
 			t.Fatalf("%+v, %v", r, err)
 		}
-		if got := e.await(result); got.Error != nil || got.Result != `accept {"meal":"fish","name":"Ada","seats":2}` || got.Form != nil {
+		if got := e.await(result); got.Error != nil || got.Result != `accept {"meal":"fish","name":"Ada","seats":2}` ||
+			got.Form != nil {
 			t.Errorf("%s: %+v", server, got)
 		}
 
@@ -187,7 +210,9 @@ func TestElicitation(t *testing.T) {
 		if ok, err := e.user.WithdrawCallApproval(t.Context(), call); err != nil || !ok {
 			t.Errorf("withdrawing: %t, %v", ok, err)
 		}
-		if r, err := e.user.DecideApproval(t.Context(), withdrawn, subjects.ApprovalDecision{Approve: true, Values: json.RawMessage(`{"name":"Ada"}`)}); err != nil || r.Accepted {
+		if r, err := e.user.DecideApproval(t.Context(), withdrawn,
+			subjects.ApprovalDecision{Approve: true, Values: json.RawMessage(`{"name":"Ada"}`)}); err != nil ||
+			r.Accepted {
 			t.Errorf("a withdrawn question was answered: %+v, %v", r, err)
 		}
 		for _, want := range []string{tool + " allowed", tool + " ok", tool + " denied tool: denied"} {
@@ -238,7 +263,8 @@ func TestElicitationHostile(t *testing.T) {
 						}
 					}
 				}
-				if _, err := e.user.DecideApproval(t.Context(), next.ID, subjects.ApprovalDecision{Approve: true, Values: json.RawMessage(`{"name":"Ada"}`)}); err != nil {
+				if _, err := e.user.DecideApproval(t.Context(), next.ID,
+					subjects.ApprovalDecision{Approve: true, Values: json.RawMessage(`{"name":"Ada"}`)}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -272,12 +298,14 @@ func TestElicitationHostile(t *testing.T) {
 	}
 }
 
-// TestPageQuestion answers the question of an MCP server in the page: its text is marked as untrusted, the browser rejects an answer
-// without a required field, the typed values reach the server, and another question is declined.
+// TestPageQuestion answers the question of an MCP server in the page: its text is marked as untrusted, the browser
+// rejects an answer without a required field, the typed values reach the server, and another question is declined.
 func TestPageQuestion(t *testing.T) {
 	browser := findBrowser(t)
 	address, home := make(chan string, 1), newHome(t)
-	e := newElicitationWith(t, config.Wiring{OnListen: func(addr string) { address <- addr }}, home, append(slices.Clone(hubActors), "gateway"), time.Minute)
+	e := newElicitationWith(t, config.Wiring{OnListen: func(addr string) {
+		address <- addr
+	}}, home, append(slices.Clone(hubActors), "gateway"), time.Minute)
 	s := &pageSystem{t: t, url: "http://" + <-address, token: readToken(t, home)}
 	p := startBrowser(t, browser, s.url, s.loginLink(t.Context()))
 	p.open("/approvals")
@@ -286,7 +314,8 @@ func TestPageQuestion(t *testing.T) {
 	call, result := e.start(t.Context(), "booking")
 	e.question(call)
 	p.waitFor(send)
-	if text := p.text(".approval.question .untrusted"); !strings.Contains(text, "Who flies?") || !strings.Contains(text, "untrusted") {
+	if text := p.text(".approval.question .untrusted"); !strings.Contains(text, "Who flies?") ||
+		!strings.Contains(text, "untrusted") {
 		t.Errorf("the text of the server: %q", text)
 	}
 	p.checkAccess("/approvals")
@@ -294,7 +323,9 @@ func TestPageQuestion(t *testing.T) {
 	if eval[bool](p, form+`.checkValidity()`) {
 		t.Error("an answer without the required field is valid")
 	}
-	eval[bool](p, `(() => { const f = `+form+`.elements; f["field name"].value = "Ada"; f["field seats"].value = "2"; f["field meal"].value = "fish"; `+send+`.click(); return true; })()`)
+	eval[bool](p, `(() => { const f = `+form+
+		`.elements; f["field name"].value = "Ada"; f["field seats"].value = "2"; f["field meal"].value = "fish"; `+send+
+		`.click(); return true; })()`)
 	if got := e.await(result); got.Error != nil || got.Result != `accept {"meal":"fish","name":"Ada","seats":2}` {
 		t.Errorf("the answer at the server: %+v", got)
 	}

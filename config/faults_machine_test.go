@@ -16,8 +16,8 @@ import (
 	"conclave/subjects"
 )
 
-// machinePart is the process of the fault suite that runs a machine which joined the hub, with the assistant's model. When the machine
-// cannot be reached, the hub's own model answers.
+// machinePart is the process of the fault suite that runs a machine which joined the hub, with the assistant's model.
+// When the machine cannot be reached, the hub's own model answers.
 const (
 	machinePart  = "joined machine"
 	machineModel = "big"
@@ -49,7 +49,8 @@ var machineFaults = []fault{
 func (h *faultHarness) startJoinedMachine(t *testing.T, address string, script scriptserver.Script) *faultProcess {
 	t.Helper()
 	link := bustest.StartLink(t, address)
-	token, _ := inviteMachine(t, h.server.dialBus(), subjects.MachineInvite{Machine: "gpu-box", Actors: []string{"model"}})
+	token, _ := inviteMachine(t, h.server.dialBus(),
+		subjects.MachineInvite{Machine: "gpu-box", Actors: []string{"model"}})
 	token.Address = link.Addr()
 	home := newHome(t)
 	if err := joinMachine(t, home, token); err != nil {
@@ -60,8 +61,12 @@ func (h *faultHarness) startJoinedMachine(t *testing.T, address string, script s
 		t.Fatal(err)
 	}
 	h.machineModel = modeltest.New(t, scriptserver.Script{machineModel: script["assistant"]})
-	writeFile(t, filepath.Join(configure, "models.yaml"), fmt.Appendf(nil, "ollama: {url: %q, slots: 8}\n", h.machineModel.URL))
-	p := &faultProcess{t: t, names: machinePart, link: link, stderr: &syncBuffer{}, env: []string{dataEnv + "=" + home.Data}}
+	writeFile(t, filepath.Join(configure, "models.yaml"), fmt.Appendf(nil, "ollama: {url: %q, slots: 8}\n",
+		h.machineModel.URL))
+	p := &faultProcess{
+		t: t, names: machinePart, link: link, stderr: &syncBuffer{},
+		env: []string{dataEnv + "=" + home.Data},
+	}
 	p.start()
 	t.Cleanup(p.kill)
 	return p

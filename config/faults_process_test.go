@@ -54,8 +54,8 @@ type faultControls struct {
 	slow  atomic.Int64 // nanoseconds that the tool takes
 }
 
-// runFaultActors runs actors against the server at [listenEnv] until its input ends. It starts them again while the server is
-// away, as a service manager does.
+// runFaultActors runs actors against the server at [listenEnv] until its input ends. It starts them again while the
+// server is away, as a service manager does.
 func runFaultActors(names []string) error {
 	home := bus.Home{Data: os.Getenv(dataEnv), Config: os.Getenv(dataEnv) + "-config"}
 	c, err := config.Load(home.Config)
@@ -134,9 +134,15 @@ func faultSpecs(c config.Config, home bus.Home, names []string, controls *faultC
 	switch names[0] {
 	case "tool":
 		w := &countingTool{file: os.Getenv(faultFileEnv), controls: controls}
-		return []actor.Spec{{Name: "fs_write", Role: "tool_fs_write", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return w, nil }}}, nil
+		return []actor.Spec{{
+			Name: "fs_write", Role: "tool_fs_write",
+			Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return w, nil },
+		}}, nil
 	case "broker":
-		facts := policy.Tool{Name: "fs_write", Zone: "tools", Known: true, Effects: policy.Declare(policy.Mutate), Timeout: faultToolTimeout, Act: policy.ActChange, Args: policy.Args{"line": {Role: policy.RoleContent}}}
+		facts := policy.Tool{
+			Name: "fs_write", Zone: "tools", Known: true, Effects: policy.Declare(policy.Mutate),
+			Timeout: faultToolTimeout, Act: policy.ActChange, Args: policy.Args{"line": {Role: policy.RoleContent}},
+		}
 		known := broker.Known{Tool: facts, Pin: broker.Pin(fileToolSchema)}
 		return []actor.Spec{{Name: "broker", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
 			h, err := audit.LoadHasher(home.HashKey())
@@ -144,11 +150,15 @@ func faultSpecs(c config.Config, home bus.Home, names []string, controls *faultC
 				return nil, err
 			}
 			now := func() time.Time { return time.Now().Add(time.Duration(controls.clock.Load())) }
-			w, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: home.Heads(), Log: bus.NewAuditLog(nc), Timeout: 2 * time.Second, Retry: 4 * time.Second, Now: now})
+			w, err := audit.Open(ctx, audit.Options{
+				Account: "broker", Dir: home.Heads(), Log: bus.NewAuditLog(nc),
+				Timeout: 2 * time.Second, Retry: 4 * time.Second, Now: now,
+			})
 			if err != nil {
 				return nil, err
 			}
-			return broker.New(broker.Config{CallTimeout: faultToolTimeout, AuditTimeout: 6 * time.Second}, c.NewBook(home), w, h, []broker.Known{known}), nil
+			return broker.New(broker.Config{CallTimeout: faultToolTimeout, AuditTimeout: 6 * time.Second},
+				c.NewBook(home), w, h, []broker.Known{known}), nil
 		}}}, nil
 	}
 	return c.Compose(home, names...)
@@ -171,7 +181,9 @@ func (w *countingTool) Routes() []actor.Route {
 	if err != nil {
 		return nil
 	}
-	return []actor.Route{actor.Serve(at, func(ctx context.Context, in actor.Msg[subjects.ToolOrder], _ actor.Out) (subjects.ToolResult, error) {
+	return []actor.Route{actor.Serve(at, func(ctx context.Context, in actor.Msg[subjects.ToolOrder],
+		_ actor.Out,
+	) (subjects.ToolResult, error) {
 		var a struct{ Line string }
 		if err := json.Unmarshal(in.Body.Args, &a); err != nil {
 			return subjects.ToolResult{}, err
@@ -255,7 +267,8 @@ func (p *faultProcess) start() {
 		p.t.Fatal(err)
 	}
 	p.cmd = exec.Command(exe)
-	p.cmd.Env = append(append(os.Environ(), p.env...), playEnv+"="+faultPart+p.names, listenEnv+"=nats://"+p.link.Addr())
+	p.cmd.Env = append(append(os.Environ(), p.env...), playEnv+"="+faultPart+p.names, listenEnv+"=nats://"+
+		p.link.Addr())
 	p.cmd.Stderr = p.stderr
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		p.t.Fatal(err)

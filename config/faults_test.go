@@ -26,10 +26,10 @@ import (
 	"conclave/subjects"
 )
 
-// The fault suite runs the system as a server, seven processes of actors and a machine that joined, each behind a link, asks questions all the time
-// and causes one fault after the other. CONCLAVE_FAULTS is their number and CONCLAVE_SEED the seed: the same seed chooses the
-// same faults in the same order, at moments that depend on the machine. CONCLAVE_FAULT_KINDS selects kinds by a pattern, such as
-// "link *".
+// The fault suite runs the system as a server, seven processes of actors and a machine that joined, each behind a link,
+// asks questions all the time and causes one fault after the other. CONCLAVE_FAULTS is their number and CONCLAVE_SEED
+// the seed: the same seed chooses the same faults in the same order, at moments that depend on the machine.
+// CONCLAVE_FAULT_KINDS selects kinds by a pattern, such as "link *".
 
 // faultEnv says that the test runs in a mount namespace of its own.
 const faultEnv = "CONCLAVE_TEST_FAULTS"
@@ -147,11 +147,13 @@ var faults = []fault{
 	{"disk full", 1, (*faultHarness).fillDisk},
 }
 
-// TestChaosFaults causes faults and checks that no question is lost, no effect happens twice and every record is intact.
+// TestChaosFaults causes faults and checks that no question is lost, no effect happens twice and every record is
+// intact.
 func TestChaosFaults(t *testing.T) {
 	t.Parallel()
 	if !full() && os.Getenv("CONCLAVE_FAULTS") == "" {
-		t.Skip("runs with CONCLAVE_FAULTS=8, or CONCLAVE_CHAOS=1 for the long form: its nine processes need the machine for themselves")
+		t.Skip("runs with CONCLAVE_FAULTS=8, or CONCLAVE_CHAOS=1 for the long form: its nine processes need the " +
+			"machine for themselves")
 	}
 	if os.Getenv(faultEnv) == "" {
 		runInNamespace(t, faultEnv)
@@ -188,23 +190,38 @@ type faultCounts struct {
 func newFaultCounts() *faultCounts { return &faultCounts{kinds: map[string]int{}} }
 
 func (c *faultCounts) String() string {
-	return fmt.Sprintf("%d faults %v; %d questions: %d answered, %d failed honestly, %d not acknowledged, %d lost, %d answered twice; %d effects, %d twice; %d memories; %d audit records, %d calls without an outcome; %d model calls on the joined machine",
-		c.faults, c.kinds, c.asked, c.answered, c.failed, c.uncertain, c.lost, c.twice, c.runs, c.doubled, c.facts, c.records, c.unfinished, c.remote)
+	return fmt.Sprintf("%d faults %v; %d questions: %d answered, %d failed honestly, %d not acknowledged, %d lost, "+
+		"%d answered twice; %d effects, %d twice; %d memories; %d audit records, %d calls without an outcome; %d "+
+		"model calls on the joined machine",
+		c.faults, c.kinds, c.asked, c.answered, c.failed, c.uncertain, c.lost, c.twice, c.runs, c.doubled, c.facts,
+		c.records, c.unfinished, c.remote)
 }
 
 func newFaultHarness(t *testing.T, seed int64) *faultHarness {
 	t.Helper()
 	h := &faultHarness{
-		t: t, rng: rand.New(rand.NewSource(seed)), server: newKilledProcess(t, subjects.Registry), file: filepath.Join(t.TempDir(), "written"),
-		asked: map[string]bool{}, answers: map[string][]subjects.Response{}, dead: map[string]int{}, facts: map[string]bool{}, counts: map[string]int{}, described: map[string]string{}, next: 1,
+		t: t, rng: rand.New(rand.NewSource(seed)), server: newKilledProcess(t, subjects.Registry),
+		file:  filepath.Join(t.TempDir(), "written"),
+		asked: map[string]bool{}, answers: map[string][]subjects.Response{}, dead: map[string]int{},
+		facts: map[string]bool{}, counts: map[string]int{}, described: map[string]string{}, next: 1,
 	}
 	h.mountStore()
 	script := scriptserver.Script{"assistant": {
-		{Always: true, When: scriptserver.When{LastRole: "user", ToolsInclude: []string{"fs_write"}}, Reply: scriptserver.Reply{
-			Calls: []scriptserver.Call{{Name: "fs_write", Arguments: map[string]any{"line": "{{last_user}}"}}},
-		}},
-		{Always: true, When: scriptserver.When{LastRole: "tool"}, Reply: scriptserver.Reply{Content: "The tool said: {{tool_result 0}}"}},
-		{Always: true, When: scriptserver.When{LastRole: "user"}, Reply: scriptserver.Reply{Content: "There is no tool."}}, // the broker was away
+		{
+			Always: true, When: scriptserver.When{LastRole: "user", ToolsInclude: []string{"fs_write"}},
+			Reply: scriptserver.Reply{
+				Calls: []scriptserver.Call{{Name: "fs_write", Arguments: map[string]any{"line": "{{last_user}}"}}},
+			},
+		},
+		{
+			Always: true, When: scriptserver.When{LastRole: "tool"},
+			Reply: scriptserver.Reply{Content: "The tool said: {{tool_result 0}}"},
+		},
+		// the broker was away
+		{
+			Always: true, When: scriptserver.When{LastRole: "user"},
+			Reply: scriptserver.Reply{Content: "There is no tool."},
+		},
 	}}
 	model, machines := modeltest.New(t, script), freePort(t)
 	configure := h.server.home.Data + "-config"
@@ -212,9 +229,11 @@ func newFaultHarness(t *testing.T, seed int64) *faultHarness {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
-		"models.yaml": "roles: {assistant: " + machineModel + "}\nollama: {url: \"" + model.URL + "\", slots: 8}\n", "manifest.yaml": faultManifest,
-		"memory.yaml": "model: false\n", "critic.yaml": "enabled: false\n",
-		"generator.yaml": "tool_timeout: 20s\ncall_timeout: 20s\nfirst_token_timeout: 20s\n", // replies of killed processes do not come
+		"models.yaml":   "roles: {assistant: " + machineModel + "}\nollama: {url: \"" + model.URL + "\", slots: 8}\n",
+		"manifest.yaml": faultManifest,
+		"memory.yaml":   "model: false\n", "critic.yaml": "enabled: false\n",
+		// replies of killed processes do not come
+		"generator.yaml": "tool_timeout: 20s\ncall_timeout: 20s\nfirst_token_timeout: 20s\n",
 	} {
 		writeFile(t, filepath.Join(configure, name), []byte(text))
 	}
@@ -278,7 +297,8 @@ func (h *faultHarness) process(names string) *faultProcess {
 	return h.processes[slices.IndexFunc(h.processes, func(p *faultProcess) bool { return p.names == names })]
 }
 
-// pause lets the fault last a random time, in milliseconds. It is no synchronization: when a fault ends is meant to be chance.
+// pause lets the fault last a random time, in milliseconds. It is no synchronization: when a fault ends is meant to be
+// chance.
 func (h *faultHarness) pause(least, most int) {
 	select {
 	case <-time.After(time.Duration(least+h.rng.Intn(most-least)) * time.Millisecond):
@@ -295,7 +315,8 @@ func (h *faultHarness) awaitReady() {
 	}
 }
 
-// checkLeaks compares what the surviving processes and the server hold with what they held before the faults, when all is quiet.
+// checkLeaks compares what the surviving processes and the server hold with what they held before the faults, when all
+// is quiet.
 func (h *faultHarness) checkLeaks() {
 	h.t.Helper()
 	late := time.Now().Add(2 * time.Minute) // idle connections to model servers end after a minute and a half
@@ -387,7 +408,10 @@ func (h *faultHarness) ask() {
 	h.asked[id] = false
 	h.asking++
 	h.mu.Unlock()
-	err := h.user.StoreQuestion(h.t.Context(), subjects.Generator, subjects.Query{SessionID: "s-" + id, QueryID: id, Query: "write down " + id})
+	err := h.user.StoreQuestion(h.t.Context(), subjects.Generator, subjects.Query{
+		SessionID: "s-" + id, QueryID: id,
+		Query: "write down " + id,
+	})
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.asked[id] = err == nil
@@ -434,7 +458,8 @@ func (h *faultHarness) collect(ctx context.Context) {
 		}
 		h.next = e.Seq + 1
 		var letter subjects.DeadLetter
-		if _, dead := subjects.Match(subjects.DeadLetterEvent.LiveSubject(), e.Subject); dead && e.Decode(&letter) && subjects.IsFinalFailure(e.From, letter) {
+		if _, dead := subjects.Match(subjects.DeadLetterEvent.LiveSubject(), e.Subject); dead && e.Decode(&letter) &&
+			subjects.IsFinalFailure(e.From, letter) {
 			h.mu.Lock()
 			h.dead[e.Query]++
 			h.mu.Unlock()
@@ -563,8 +588,8 @@ func (h *faultHarness) checkFacts(total *faultCounts) {
 	}
 }
 
-// checkCalls checks that every call has one decision and at most one outcome, and that outcomes are missing only where a broker
-// was killed, or lost the server, between the two.
+// checkCalls checks that every call has one decision and at most one outcome, and that outcomes are missing only where
+// a broker was killed, or lost the server, between the two.
 func (h *faultHarness) checkCalls(total *faultCounts) {
 	h.t.Helper()
 	before, after, allowed := map[string]int{}, map[string]int{}, map[string]int{}

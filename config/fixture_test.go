@@ -16,8 +16,8 @@ import (
 	"conclave/subjects"
 )
 
-// The files data_v<version>.tar.gz in testdata are backups of data folders, made by the last build that wrote this version with
-// the test below. Each must be restored, opened and continued by every later build.
+// The files data_v<version>.tar.gz in testdata are backups of data folders, made by the last build that wrote this
+// version with the test below. Each must be restored, opened and continued by every later build.
 
 // fixtureEnv says that the test writes the fixture of the current version.
 const fixtureEnv = "CONCLAVE_WRITE_FIXTURE"
@@ -33,12 +33,14 @@ func TestWriteFixture(t *testing.T) {
 	file := filepath.Join("testdata", fmt.Sprintf("data_v%d.tar.gz", bus.DataVersion))
 	if os.Getenv(fixtureEnv) == "" {
 		if _, err := os.Stat(file); err != nil {
-			t.Fatalf("%v: data of this version has no fixture; make it with %s=1 go test ./config -run TestWriteFixture", err, fixtureEnv)
+			t.Fatalf("%v: data of this version has no fixture; make it with %s=1 go test ./config -run "+
+				"TestWriteFixture", err, fixtureEnv)
 		}
 		return
 	}
 	home, c := newHome(t), fixtureSettings(t)
-	for _, question := range []string{"What is the capital of France?", "What time is it in Tokyo?"} { // two runs, so two chains
+	// two runs, so two chains
+	for _, question := range []string{"What is the capital of France?", "What time is it in Tokyo?"} {
 		r, err := c.Start(t.Context(), home, nil, config.Actors...)
 		if err != nil {
 			t.Fatal(err)
@@ -48,7 +50,9 @@ func TestWriteFixture(t *testing.T) {
 		if _, _, err := user.AddMemory(t.Context(), subjects.MemoryEntry{Corpus: fixtureFact}, false); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := user.SetSession(t.Context(), subjects.SessionConfig{SessionID: "notes", Override: subjects.OverrideRelax}); err != nil {
+		if _,
+			err := user.SetSession(t.Context(),
+			subjects.SessionConfig{SessionID: "notes", Override: subjects.OverrideRelax}); err != nil {
 			t.Fatal(err)
 		}
 		calls(t, r.Bus, 1)
@@ -108,7 +112,8 @@ func TestDataOfEveryVersionIsRead(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 			defer cancel()
 			conversation, err := user.Session(ctx, "notes")
-			if err != nil || len(conversation.Turns) != 2 || conversation.Turns[0].Query != "What is the capital of France?" {
+			if err != nil || len(conversation.Turns) != 2 ||
+				conversation.Turns[0].Query != "What is the capital of France?" {
 				t.Errorf("%+v, %v", conversation.Turns, err)
 			}
 			set, err := user.SetSession(ctx, subjects.SessionConfig{SessionID: "notes", Show: true})
@@ -116,7 +121,9 @@ func TestDataOfEveryVersionIsRead(t *testing.T) {
 				t.Errorf("the override is %+v, %v", set, err)
 			}
 			reply, err := user.SearchMemory(ctx, subjects.MemoryQuery{Query: "Where does Anna live?"})
-			if err != nil || !slices.ContainsFunc(reply.Hits, func(h subjects.MemoryHit) bool { return h.Entry.Description == fixtureFact }) {
+			if err != nil || !slices.ContainsFunc(reply.Hits, func(h subjects.MemoryHit) bool {
+				return h.Entry.Description == fixtureFact
+			}) {
 				t.Errorf("%+v, %v", reply.Hits, err)
 			}
 			before := verified(t, home, r.Bus).Records

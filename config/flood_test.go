@@ -24,8 +24,8 @@ import (
 const maxFloodRSS = 600 << 20
 
 // TestChaosFlood floods the system with the key of one compromised role after another: events, dead letters, states,
-// questions, turns and audit records, each for half a second, 20 s in the long form. After each the events of the user are
-// still stored, the process uses less than 600 MB, and tool calls go on.
+// questions, turns and audit records, each for half a second, 20 s in the long form. After each the events of the user
+// are still stored, the process uses less than 600 MB, and tool calls go on.
 func TestChaosFlood(t *testing.T) {
 	period, flags := 500*time.Millisecond, "system.event_max=96MB system.audit_max=96MB"
 	if full() {
@@ -124,8 +124,11 @@ func (f *flood) dial(t *testing.T, role string) *nats.Conn {
 	return bustest.Dial(t, f.process.dialBus(), role)
 }
 
-// publish publishes body as fast as it can for a period, without waiting for acknowledgements, and returns the bytes sent.
-func (f *flood) publish(t *testing.T, role string, period time.Duration, subject func(i int) string, body []byte) (sent int) {
+// publish publishes body as fast as it can for a period, without waiting for acknowledgements, and returns the bytes
+// sent.
+func (f *flood) publish(t *testing.T, role string, period time.Duration, subject func(i int) string,
+	body []byte,
+) (sent int) {
 	t.Helper()
 	nc := bustest.Dial(t, f.process.dialBus(), role, nats.NoReconnect())
 	defer nc.Close()
@@ -221,8 +224,8 @@ func processRSS(t *testing.T, pid int) int64 {
 	return 0
 }
 
-// TestConnectionsOfOneAccountLeaveRoomForOthers: a tool's key opens connections until it is refused. The user, the auditor
-// and the broker still connect, and the refusal names the reason.
+// TestConnectionsOfOneAccountLeaveRoomForOthers: a tool's key opens connections until it is refused. The user, the
+// auditor and the broker still connect, and the refusal names the reason.
 func TestConnectionsOfOneAccountLeaveRoomForOthers(t *testing.T) {
 	t.Parallel()
 	home := newHome(t)

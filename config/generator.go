@@ -24,8 +24,8 @@ func (g Generator) Problems() strict.Problems {
 	return out
 }
 
-// Actor returns the settings of the actor, with the prompt read from its file; "" keeps the shipped prompt. It rejects a file
-// that is missing or empty, and invalid settings.
+// Actor returns the settings of the actor, with the prompt read from its file; "" keeps the shipped prompt. It rejects
+// a file that is missing or empty, and invalid settings.
 func (g Generator) Actor() (generator.Config, error) {
 	c := g.Config
 	if g.SystemPrompt != "" {

@@ -29,8 +29,10 @@ func TestGeneratorShipped(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := generator.Config{
-		Steps: 5, Wall: 10 * time.Minute, CallTimeout: 2 * time.Minute, FirstToken: 5 * time.Minute, ToolTimeout: 6 * time.Minute, Nudges: 2, Retries: 2, Repeats: 3,
-		Predict: 2048, Answer: 4096, Result: 16 << 10, MaxTools: 8, RecallFirst: "always", Hedge: generator.Hedge{Search: "web_search", Reask: true}, Stream: true, Thinking: true,
+		Steps: 5, Wall: 10 * time.Minute, CallTimeout: 2 * time.Minute, FirstToken: 5 * time.Minute,
+		ToolTimeout: 6 * time.Minute, Nudges: 2, Retries: 2, Repeats: 3,
+		Predict: 2048, Answer: 4096, Result: 16 << 10, MaxTools: 8, RecallFirst: "always",
+		Hedge: generator.Hedge{Search: "web_search", Reask: true}, Stream: true, Thinking: true,
 		HotSessions: 50, Concurrency: 16, Turns: 50, CompactAt: 60, Grades: generator.Grades{Retry: true},
 		RespondentB: generator.RespondentB{Temperature: 1, MaxAge: 5 * time.Minute},
 	}
@@ -79,7 +81,8 @@ func TestGeneratorSection(t *testing.T) {
 			t.Fatal(err)
 		}
 		c, err := g.Actor()
-		if tt.wrong == "" && (err != nil || c.System != tt.want) || tt.wrong != "" && (err == nil || !strings.Contains(err.Error(), tt.wrong)) {
+		if tt.wrong == "" && (err != nil || c.System != tt.want) || tt.wrong != "" &&
+			(err == nil || !strings.Contains(err.Error(), tt.wrong)) {
 			t.Errorf("%s: %v", filepath.Base(tt.path), err)
 		}
 	}
@@ -93,13 +96,20 @@ func TestGeneratorFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = c.Apply(map[string]string{
-		"generator.respondent_b.enabled": "true", "generator.respondent_b.model": "tiny:1b", "generator.respondent_b.temperature": "0.4", "generator.grades.prompt": "true",
+		"generator.respondent_b.enabled": "true", "generator.respondent_b.model": "tiny:1b",
+		"generator.respondent_b.temperature": "0.4", "generator.grades.prompt": "true",
 	})
-	if b := c.Generator.RespondentB; err != nil || b != (generator.RespondentB{Enabled: true, Model: "tiny:1b", Temperature: 0.4, MaxAge: 5 * time.Minute}) || !c.Generator.Grades.Prompt {
+	if b := c.Generator.RespondentB; err != nil ||
+		b != (generator.RespondentB{Enabled: true, Model: "tiny:1b", Temperature: 0.4, MaxAge: 5 * time.Minute}) ||
+		!c.Generator.Grades.Prompt {
 		t.Errorf("%+v, %v", b, err)
 	}
-	for path, value := range map[string]string{"temperature": "hot", "enabled": "maybe", "max_age": "5", "tempreature": "1"} {
-		if err := c.Apply(map[string]string{"generator.respondent_b." + path: value}); err == nil || !strings.Contains(err.Error(), "respondent_b."+path) {
+	for path, value := range map[string]string{
+		"temperature": "hot", "enabled": "maybe", "max_age": "5",
+		"tempreature": "1",
+	} {
+		if err := c.Apply(map[string]string{"generator.respondent_b." + path: value}); err == nil ||
+			!strings.Contains(err.Error(), "respondent_b."+path) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}

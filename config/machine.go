@@ -34,7 +34,10 @@ func (c Config) machineConfig(home bus.Home, links registry.Links) (registry.Mac
 	if err != nil {
 		name = "conclave"
 	}
-	return registry.MachineConfig{Listen: c.System.Machines.Listen, Hub: name, Certificate: pair, Invitations: list, Links: links}, nil
+	return registry.MachineConfig{
+		Listen: c.System.Machines.Listen, Hub: name, Certificate: pair, Invitations: list,
+		Links: links,
+	}, nil
 }
 
 // certificate returns the files of the TLS certificate for machines: the user's own, or the one that conclave made.
@@ -46,10 +49,12 @@ func (c Config) certificate(home bus.Home) bus.Certificate {
 	return bus.Certificate{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
 }
 
-// StartMachine runs the actors of a machine that joined a hub, with a NATS server that connects to the hub. It locks the data folder
-// until [Instance.Stop]. A hub that is not reachable is no error: the server connects when it is. The error wraps
-// [machine.ErrNotJoined] when the machine has not joined. log may be nil.
-func (c Config) StartMachine(ctx context.Context, home bus.Home, log *slog.Logger) (_ *Instance, state machine.State, err error) {
+// StartMachine runs the actors of a machine that joined a hub, with a NATS server that connects to the hub. It locks
+// the data folder until [Instance.Stop]. A hub that is not reachable is no error: the server connects when it is. The
+// error wraps [machine.ErrNotJoined] when the machine has not joined. log may be nil.
+func (c Config) StartMachine(ctx context.Context, home bus.Home, log *slog.Logger) (_ *Instance, state machine.State,
+	err error,
+) {
 	if state, err = machine.ReadState(home); err != nil {
 		return nil, state, err
 	}
@@ -104,8 +109,9 @@ func (c Config) StartMachine(ctx context.Context, home bus.Home, log *slog.Logge
 	return r, state, nil
 }
 
-// announceTools announces the tools of a machine again after each connection to the hub, several times because the hub's
-// subscriptions arrive a moment after it, and then every ten seconds: what was announced without a connection is lost.
+// announceTools announces the tools of a machine again after each connection to the hub, several times because the
+// hub's subscriptions arrive a moment after it, and then every ten seconds: what was announced without a connection is
+// lost.
 func (r *Instance) announceTools(ctx context.Context, ours []*tools.Tool) {
 	announce := map[*tools.Tool]actor.Out{}
 	for _, t := range ours {
@@ -138,35 +144,42 @@ func (r *Instance) announceTools(ctx context.Context, ours []*tools.Tool) {
 	}
 }
 
-// composeMachine returns the specs of the actors of a machine: its tools, which are ours, those of this build as on the hub, and
-// those that exist on a machine only.
-func (c Config) composeMachine(home bus.Home, r *Instance, state machine.State, ours []*tools.Tool) (specs []actor.Spec, err error) {
+// composeMachine returns the specs of the actors of a machine: its tools, which are ours, those of this build as on the
+// hub, and those that exist on a machine only.
+func (c Config) composeMachine(home bus.Home, r *Instance, state machine.State, ours []*tools.Tool) (specs []actor.Spec,
+	err error,
+) {
 	for _, name := range state.Actors {
 		at := slices.IndexFunc(ours, func(t *tools.Tool) bool { return t.Name() == name })
 		switch {
 		case at >= 0:
 			t := ours[at]
-			specs = append(specs, actor.Spec{Name: name, Role: t.Role(), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return t, nil }})
+			specs = append(specs,
+				actor.Spec{Name: name, Role: t.Role(), Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+					return t, nil
+				}})
 		case name == "witness":
-			specs = append(specs, actor.Spec{Name: "witness", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
-				local, err := r.Bus.Dial(subjects.WitnessStore)
-				if err != nil {
-					return nil, err
-				}
-				store, err := witness.OpenStore(ctx, local, 2*int64(c.System.AuditMax))
-				if err != nil {
-					local.Close()
-					return nil, err
-				}
-				return witness.New(bus.NewAuditReader(nc), store, 0), nil
-			}})
+			specs = append(specs,
+				actor.Spec{Name: "witness", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
+					local, err := r.Bus.Dial(subjects.WitnessStore)
+					if err != nil {
+						return nil, err
+					}
+					store, err := witness.OpenStore(ctx, local, 2*int64(c.System.AuditMax))
+					if err != nil {
+						local.Close()
+						return nil, err
+					}
+					return witness.New(bus.NewAuditReader(nc), store, 0), nil
+				}})
 		case name == "model":
 			specs = append(specs, actor.Spec{Name: name, Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
 				return newExecutor(c.Models, state.Machine)
 			}})
 		default:
 			if !slices.Contains(Actors, name) {
-				return nil, fmt.Errorf("this build or its configuration has no %s, which this machine was invited for: enable it, or have the machine invited again without it", name)
+				return nil, fmt.Errorf("this build or its configuration has no %s, which this machine was invited "+
+					"for: enable it, or have the machine invited again without it", name)
 			}
 			more, err := c.compose(home, r.book, []string{name})
 			if err != nil {
@@ -178,8 +191,8 @@ func (c Config) composeMachine(home bus.Home, r *Instance, state machine.State, 
 	return specs, nil
 }
 
-// ReportLink calls report when the machine is connected to its hub with all accounts, and when it no longer is, until ctx ends. The
-// first report of a machine that does not connect comes after some seconds.
+// ReportLink calls report when the machine is connected to its hub with all accounts, and when it no longer is, until
+// ctx ends. The first report of a machine that does not connect comes after some seconds.
 func (r *Instance) ReportLink(ctx context.Context, report func(up bool)) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

@@ -79,7 +79,8 @@ type writerFunc func(line []byte)
 
 func (f writerFunc) Write(line []byte) (int, error) { f(line); return len(line), nil }
 
-// expectNoLink runs a machine whose keys the hub does not know, and returns when the hub has rejected them several times.
+// expectNoLink runs a machine whose keys the hub does not know, and returns when the hub has rejected them several
+// times.
 func expectNoLink(t testing.TB, home bus.Home) {
 	t.Helper()
 	rejected := make(chan struct{}, 1000)
@@ -127,15 +128,16 @@ func callUntilOK(t testing.TB, b *bus.Bus) {
 	t.Fatalf("%v", last.Error)
 }
 
-// A machine joins with a token, and its tools serve calls of the hub through the broker, on the record, also one that is off on the
-// hub. The token cannot be used
-// again. Restarts of either side heal, replaced keys work and the old ones do not, a revoked machine is gone at once, and
-// the witness on the machine has the head of the hub's log.
+// A machine joins with a token, and its tools serve calls of the hub through the broker, on the record, also one that
+// is off on the hub. The token cannot be used again. Restarts of either side heal, replaced keys work and the old ones
+// do not, a revoked machine is gone at once, and the witness on the machine has the head of the hub's log.
 func TestMachineServesHub(t *testing.T) {
 	t.Parallel()
 	hubHome, home := newHome(t), newHome(t)
-	hub := up(t, settings(t, "system.machines.listen", "127.0.0.1:0", "web_search.provider", "none"), hubHome, hubActors...)
-	token, address := inviteMachine(t, hub.Bus, subjects.MachineInvite{Machine: "gpu-box", Actors: []string{"get_datetime", "web_search", "witness"}})
+	hub := up(t, settings(t, "system.machines.listen", "127.0.0.1:0", "web_search.provider", "none"), hubHome,
+		hubActors...)
+	token, address := inviteMachine(t, hub.Bus,
+		subjects.MachineInvite{Machine: "gpu-box", Actors: []string{"get_datetime", "web_search", "witness"}})
 	if err := joinMachine(t, home, token); err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +151,8 @@ func TestMachineServesHub(t *testing.T) {
 		return res.Error == nil && strings.Contains(res.Result, "Found by gpu-box")
 	})
 
-	if err := joinMachine(t, newHome(t), token); !errors.Is(err, machine.ErrRefused) || !strings.Contains(err.Error(), "used already") {
+	if err := joinMachine(t, newHome(t), token); !errors.Is(err, machine.ErrRefused) ||
+		!strings.Contains(err.Error(), "used already") {
 		t.Errorf("the token was used twice: %v", err)
 	}
 	if err := joinMachine(t, hubHome, token); err == nil || !strings.Contains(err.Error(), "data folder of a hub") {
@@ -159,7 +162,11 @@ func TestMachineServesHub(t *testing.T) {
 	if err != nil || len(all) != 1 || all[0].Name != "gpu-box" || all[0].Connected.IsZero() || all[0].Address == "" {
 		t.Errorf("machines: %+v, %v", all, err)
 	}
-	if _, err := dialClient(t, hub.Bus, "user").InviteMachine(t.Context(), subjects.MachineInvite{Machine: "gpu-box", Actors: []string{"model"}, ID: token.ID, Hash: token.Secret.Hash(), Expires: time.Now().Add(time.Hour)}); err == nil {
+	if _, err := dialClient(t, hub.Bus, "user").InviteMachine(t.Context(),
+		subjects.MachineInvite{
+			Machine: "gpu-box", Actors: []string{"model"}, ID: token.ID, Hash: token.Secret.Hash(),
+			Expires: time.Now().Add(time.Hour),
+		}); err == nil {
 		t.Error("a second machine of the same name was invited")
 	}
 
@@ -192,7 +199,10 @@ func TestMachineServesHub(t *testing.T) {
 			actions = append(actions, d.Record.Action+" "+d.Record.Tool+" "+d.Record.Phase)
 		}
 	}
-	for _, want := range []string{"machine.invite gpu-box after", "principal.add gpu-box after", "tool.call get_datetime after"} {
+	for _, want := range []string{
+		"machine.invite gpu-box after", "principal.add gpu-box after",
+		"tool.call get_datetime after",
+	} {
 		if !slices.Contains(actions, want) {
 			t.Errorf("the audit log has no %q: %q", want, actions)
 		}
@@ -206,7 +216,8 @@ func TestMachineServesHub(t *testing.T) {
 	callUntilOK(t, hub.Bus)
 
 	oldKeys := newHome(t)
-	if out, err := exec.Command("cp", "-a", home.Data, oldKeys.Data).CombinedOutput(); err != nil { // os.CopyFS does not keep the mode of key files
+	// os.CopyFS does not keep the mode of key files
+	if out, err := exec.Command("cp", "-a", home.Data, oldKeys.Data).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	rotation, _ := inviteMachine(t, hub.Bus, subjects.MachineInvite{Machine: "gpu-box", Rotate: true})
@@ -220,7 +231,10 @@ func TestMachineServesHub(t *testing.T) {
 
 	user := dialClient(t, hub.Bus, "user")
 	late, _ := inviteMachine(t, hub.Bus, subjects.MachineInvite{Machine: "gpu-box", Rotate: true})
-	if err := user.ChangePrincipal(t.Context(), subjects.PrincipalChange{Action: subjects.PrincipalRevoke, Principal: subjects.Principal{Name: "gpu-box"}}); err != nil {
+	if err := user.ChangePrincipal(t.Context(), subjects.PrincipalChange{
+		Action:    subjects.PrincipalRevoke,
+		Principal: subjects.Principal{Name: "gpu-box"},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if all, err := user.Machines(t.Context()); err != nil || len(all) != 0 {
@@ -234,15 +248,16 @@ func TestMachineServesHub(t *testing.T) {
 	}
 }
 
-// TestChaosMachineCallLatency compares a brokered call to a tool of a machine with one to the same tool of a hub, in turn: it takes at
-// most 1.5 times as long.
+// TestChaosMachineCallLatency compares a brokered call to a tool of a machine with one to the same tool of a hub, in
+// turn: it takes at most 1.5 times as long.
 func TestChaosMachineCallLatency(t *testing.T) {
 	if !full() {
 		t.Skip("a measurement: set CONCLAVE_CHAOS=1")
 	}
 	home := newHome(t)
 	remote := up(t, settings(t, "system.machines.listen", "127.0.0.1:0"), newHome(t), hubActors...)
-	token, _ := inviteMachine(t, remote.Bus, subjects.MachineInvite{Machine: "gpu-box", Actors: []string{"get_datetime"}})
+	token, _ := inviteMachine(t, remote.Bus,
+		subjects.MachineInvite{Machine: "gpu-box", Actors: []string{"get_datetime"}})
 	if err := joinMachine(t, home, token); err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +284,8 @@ func TestChaosMachineCallLatency(t *testing.T) {
 		slices.Sort(times[i])
 	}
 	ratio := float64(at(1, 50)) / float64(at(0, 50))
-	t.Logf("brokered call: local p50 %s, p99 %s; over a leaf node p50 %s, p99 %s; ratio of p50 %.2f", at(0, 50), at(0, 99), at(1, 50), at(1, 99), ratio)
+	t.Logf("brokered call: local p50 %s, p99 %s; over a leaf node p50 %s, p99 %s; ratio of p50 %.2f", at(0, 50),
+		at(0, 99), at(1, 50), at(1, 99), ratio)
 	if ratio > 1.5 {
 		t.Errorf("a call over a leaf node takes %.2f times as long as a local one", ratio)
 	}

@@ -28,7 +28,10 @@ func (c Config) newMCP(home bus.Home, nc *nats.Conn) (actor.Actor, error) {
 
 // MCPOptions returns how MCP servers are reached, without their credentials.
 func (c Config) MCPOptions(home bus.Home) mcp.Options {
-	return mcp.Options{Folder: cmp.Or(c.MCP.Folder, home.MCP()), Closed: []string{home.Data, home.Config}, Version: c.wiring.Version, Self: c.wiring.Program}
+	return mcp.Options{
+		Folder: cmp.Or(c.MCP.Folder, home.MCP()), Closed: []string{home.Data, home.Config},
+		Version: c.wiring.Version, Self: c.wiring.Program,
+	}
 }
 
 // mcpServers reads the servers that should run from the settings and the list of principals.
@@ -67,15 +70,18 @@ func (s *mcpServers) load() (map[string]mcp.Wanted, error) {
 			}
 			// The key is stored after the principal was added: without it the server is not started yet.
 			if key, err := s.home.Keys().Public(p.Name); err == nil && key == p.Keys[p.Name] {
-				out[name] = mcp.Wanted{Server: server, Folder: cmp.Or(s.config.Folder, s.home.MCP()), Tools: p.Tools, Key: key}
+				out[name] = mcp.Wanted{
+					Server: server, Folder: cmp.Or(s.config.Folder, s.home.MCP()), Tools: p.Tools,
+					Key: key,
+				}
 			}
 		}
 	}
 	return out, nil
 }
 
-// SetMCPServer writes the settings of an MCP server into the user's mcp.yaml, or removes them when server is nil. Nothing is written
-// when the settings would not be valid.
+// SetMCPServer writes the settings of an MCP server into the user's mcp.yaml, or removes them when server is nil.
+// Nothing is written when the settings would not be valid.
 func SetMCPServer(home bus.Home, name string, server *mcp.Server) error {
 	var value any
 	if server != nil {

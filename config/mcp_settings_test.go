@@ -18,8 +18,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestRestartedMCPReadsCurrentSettings starts the actor mcp a second time with the configuration of the system's start, as the supervisor
-// does: it must use the settings of the file, not those of that configuration.
+// TestRestartedMCPReadsCurrentSettings starts the actor mcp a second time with the configuration of the system's start,
+// as the supervisor does: it must use the settings of the file, not those of that configuration.
 func TestRestartedMCPReadsCurrentSettings(t *testing.T) {
 	t.Parallel()
 	home := newHome(t)
@@ -55,7 +55,8 @@ func TestRestartedMCPReadsCurrentSettings(t *testing.T) {
 		for name, w := range servers {
 			hosts[name] = len(w.Server.Hosts)
 		}
-		if want := []map[string]int{{"narrowed": 1, "disabled": 0}, {"narrowed": 0, "added": 0}}[start]; !maps.Equal(hosts, want) {
+		if want := []map[string]int{{"narrowed": 1, "disabled": 0}, {"narrowed": 0, "added": 0}}[start]; !maps.Equal(
+			hosts, want) {
 			t.Errorf("start %d: servers with their number of hosts are %v, want %v", start, hosts, want)
 		}
 	}
@@ -74,7 +75,8 @@ func TestChangedMCPFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, folder := range []string{"/tmp/agent-a", "/tmp/agent-b"} {
-		if err := os.WriteFile(filepath.Join(home.Config, "mcp.yaml"), []byte("folder: "+folder+"\nmcpServers: {one: {command: sh}}\n"), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(home.Config, "mcp.yaml"),
+			[]byte("folder: "+folder+"\nmcpServers: {one: {command: sh}}\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if servers, err := host.(*mcp.Host).Load(); err != nil || servers["one"].Folder != folder {
@@ -83,8 +85,9 @@ func TestChangedMCPFolder(t *testing.T) {
 	}
 }
 
-// TestMCPFoldersOfInstances runs two systems at once with the default folder: a server writes to the working folder of its own system. A
-// folder that another user could have made is rejected, and nothing is written to it. File tools cannot open it.
+// TestMCPFoldersOfInstances runs two systems at once with the default folder: a server writes to the working folder of
+// its own system. A folder that another user could have made is rejected, and nothing is written to it. File tools
+// cannot open it.
 func TestMCPFoldersOfInstances(t *testing.T) {
 	t.Parallel()
 	base, program := programFolder(t)
@@ -104,7 +107,8 @@ func TestMCPFoldersOfInstances(t *testing.T) {
 		return home
 	}
 	first, second, taken := makeHome("first"), makeHome("second"), makeHome("taken")
-	if err := errors.Join(file.MakeFolder(taken.MCP()), os.Mkdir(filepath.Join(taken.MCP(), "files"), 0o700)); err != nil {
+	if err := errors.Join(file.MakeFolder(taken.MCP()), os.Mkdir(filepath.Join(taken.MCP(), "files"),
+		0o700)); err != nil {
 		t.Fatal(err)
 	}
 	if os.Geteuid() == 0 {
@@ -117,7 +121,8 @@ func TestMCPFoldersOfInstances(t *testing.T) {
 	systems := map[string]busCaller{"first": start(first), "second": start(second), "taken": start(taken)}
 	for name, home := range map[string]bus.Home{"first": first, "second": second} {
 		h := &mcpHarness{operator: systems[name]}
-		if r := h.call(t, "mcp_files_act", fmt.Sprintf(`{"Write":["%s"]}`, name)); r.Error != nil || !strings.Contains(r.Result, "write failed: false") {
+		if r := h.call(t, "mcp_files_act", fmt.Sprintf(`{"Write":["%s"]}`, name)); r.Error != nil ||
+			!strings.Contains(r.Result, "write failed: false") {
 			t.Errorf("%s: %+v", name, r)
 		}
 		entries, err := os.ReadDir(filepath.Join(home.MCP(), "files"))
@@ -127,7 +132,9 @@ func TestMCPFoldersOfInstances(t *testing.T) {
 		if info, err := os.Stat(home.MCP()); err != nil || info.Mode().Perm()&0o066 != 0 {
 			t.Errorf("%v, %v: other users can read the folder", info, err)
 		}
-		if r := h.call(t, "fs_read", fmt.Sprintf(`{"path":"%s"}`, filepath.Join(home.MCP(), "files", name))); r.Error == nil || !strings.Contains(r.Error.Text, "closed") {
+		if r := h.call(t, "fs_read",
+			fmt.Sprintf(`{"path":"%s"}`, filepath.Join(home.MCP(), "files", name))); r.Error == nil ||
+			!strings.Contains(r.Error.Text, "closed") {
 			t.Errorf("reading a file of an MCP server with fs_read: %+v", r)
 		}
 	}
@@ -142,7 +149,8 @@ func TestMCPFoldersOfInstances(t *testing.T) {
 	if err == nil {
 		s.Close()
 	}
-	if err == nil || !strings.Contains(err.Error(), "belongs to another user") || !strings.Contains(err.Error(), "set folder in mcp.yaml") {
+	if err == nil || !strings.Contains(err.Error(), "belongs to another user") ||
+		!strings.Contains(err.Error(), "set folder in mcp.yaml") {
 		t.Errorf("the folder of another user: %v", err)
 	}
 	if entries, err := os.ReadDir(filepath.Join(taken.MCP(), "files")); err != nil || len(entries) > 0 {

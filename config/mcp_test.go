@@ -69,35 +69,52 @@ var mcpTricks = map[string]mcpTrick{
 		h.awaitState(t, tool, subjects.ToolChanged)
 		h.wantError(t, tool, "{}")
 	}},
-	"restarts": {what: "changes its definition when it is started again", check: func(t *testing.T, h *mcpHarness, tool string) {
-		h.call(t, tool, "{}")
-		h.awaitState(t, tool, subjects.ToolChanged)
-		h.wantError(t, tool, "{}")
-	}},
-	"pretends": {what: "shows the user another definition than it announces", added: true, check: func(t *testing.T, h *mcpHarness, tool string) {
-		h.awaitState(t, tool, subjects.ToolChanged)
-		if s := h.status(t, tool); s.Pin != s.Declared.Pin || s.New == nil || !strings.Contains(s.New.Description, "has not seen") {
-			t.Errorf("%+v", s)
-		}
-		h.wantError(t, tool, "{}")
-	}},
+	"restarts": {
+		what: "changes its definition when it is started again",
+		check: func(t *testing.T, h *mcpHarness, tool string) {
+			h.call(t, tool, "{}")
+			h.awaitState(t, tool, subjects.ToolChanged)
+			h.wantError(t, tool, "{}")
+		},
+	},
+	"pretends": {
+		what: "shows the user another definition than it announces", added: true,
+		check: func(t *testing.T, h *mcpHarness, tool string) {
+			h.awaitState(t, tool, subjects.ToolChanged)
+			if s := h.status(t, tool); s.Pin != s.Declared.Pin || s.New == nil ||
+				!strings.Contains(s.New.Description, "has not seen") {
+				t.Errorf("%+v", s)
+			}
+			h.wantError(t, tool, "{}")
+		},
+	},
 	"hides":    {what: "hides an instruction in a description", check: wantNoOrder},
 	"argument": {what: "hides an instruction in the description of an argument", check: wantNoOrder},
-	"invisible": {what: "invisible characters and escape sequences in a description", check: func(t *testing.T, h *mcpHarness, tool string) {
-		if d := h.definition(t, tool); d.Description != "Adds numbers." {
-			t.Errorf("%q", d.Description)
-		}
-	}},
-	"builtin": {what: "a tool with the name of a built-in one", tools: []string{"act", "get_datetime"}, check: func(t *testing.T, h *mcpHarness, tool string) {
-		h.wantText(t, "mcp_builtin_get_datetime", "{}", "done")
-		if r := h.call(t, "get_datetime", `{"timezone":"UTC"}`); r.Error != nil || strings.Contains(r.Result, "done") {
-			t.Errorf("the built-in tool returned %+v", r)
-		}
-	}},
+	"invisible": {
+		what: "invisible characters and escape sequences in a description",
+		check: func(t *testing.T, h *mcpHarness, tool string) {
+			if d := h.definition(t, tool); d.Description != "Adds numbers." {
+				t.Errorf("%q", d.Description)
+			}
+		},
+	},
+	"builtin": {
+		what: "a tool with the name of a built-in one", tools: []string{"act", "get_datetime"},
+		check: func(t *testing.T, h *mcpHarness, tool string) {
+			h.wantText(t, "mcp_builtin_get_datetime", "{}", "done")
+			if r := h.call(t, "get_datetime", `{"timezone":"UTC"}`); r.Error != nil ||
+				strings.Contains(r.Result, "done") {
+				t.Errorf("the built-in tool returned %+v", r)
+			}
+		},
+	},
 	"thief": {what: "serves tools that were not added", check: func(t *testing.T, h *mcpHarness, tool string) {
 		h.wantText(t, tool, "{}", "done")
 		nc := bustest.Dial(t, h.bus, subjects.MCPPrincipal("thief"))
-		for _, other := range []string{"tool.request.mcp_dies_act", "tool.request.get_datetime", "tool.request.>", "agent.*.tool.request.>"} {
+		for _, other := range []string{
+			"tool.request.mcp_dies_act", "tool.request.get_datetime", "tool.request.>",
+			"agent.*.tool.request.>",
+		} {
 			sub, err := nc.SubscribeSync(other)
 			if err != nil {
 				t.Fatal(err)
@@ -108,16 +125,21 @@ var mcpTricks = map[string]mcpTrick{
 			}
 		}
 	}},
-	"wrongid": {what: "answers with ids of other calls", timeout: time.Second, check: func(t *testing.T, h *mcpHarness, tool string) {
-		if r := h.wantError(t, tool, "{}"); strings.Contains(r.Result, "forged") {
-			t.Errorf("%+v", r)
-		}
-	}},
+	"wrongid": {
+		what: "answers with ids of other calls", timeout: time.Second,
+		check: func(t *testing.T, h *mcpHarness, tool string) {
+			if r := h.wantError(t, tool, "{}"); strings.Contains(r.Result, "forged") {
+				t.Errorf("%+v", r)
+			}
+		},
+	},
 	"twice": {what: "answers twice, and before it is asked", check: func(t *testing.T, h *mcpHarness, tool string) {
 		h.wantText(t, tool, "{}", "answer 1")
 		h.wantText(t, tool, "{}", "answer 2")
 	}},
-	"flood": {what: "floods with notifications", check: func(t *testing.T, h *mcpHarness, tool string) { h.wantError(t, tool, "{}") }},
+	"flood": {what: "floods with notifications", check: func(t *testing.T, h *mcpHarness, tool string) {
+		h.wantError(t, tool, "{}")
+	}},
 	"relist": {what: "floods with changes of its tools", check: func(t *testing.T, h *mcpHarness, tool string) {
 		r := h.call(t, tool, "{}")
 		var lists int
@@ -125,7 +147,9 @@ var mcpTricks = map[string]mcpTrick{
 			t.Errorf("%+v: its tools were listed %d times", r, lists)
 		}
 	}},
-	"stderr": {what: "floods its standard error", check: func(t *testing.T, h *mcpHarness, tool string) { h.wantText(t, tool, "{}", "done") }},
+	"stderr": {what: "floods its standard error", check: func(t *testing.T, h *mcpHarness, tool string) {
+		h.wantText(t, tool, "{}", "done")
+	}},
 	"many": {what: "defines thousands of tools", check: func(t *testing.T, h *mcpHarness, tool string) {
 		h.wantText(t, tool, "{}", "done")
 		h.wantError(t, "mcp_many_t1", "{}")
@@ -135,16 +159,25 @@ var mcpTricks = map[string]mcpTrick{
 			t.Errorf("%d bytes, %v", len(r.Result), r.Error)
 		}
 	}},
-	"line":    {what: "a message without an end", check: func(t *testing.T, h *mcpHarness, tool string) { h.wantError(t, tool, "{}") }},
-	"hangs":   {what: "never answers a call", timeout: time.Second, check: func(t *testing.T, h *mcpHarness, tool string) { h.wantError(t, tool, "{}") }},
+	"line": {what: "a message without an end", check: func(t *testing.T, h *mcpHarness, tool string) {
+		h.wantError(t, tool, "{}")
+	}},
+	"hangs": {
+		what: "never answers a call", timeout: time.Second,
+		check: func(t *testing.T, h *mcpHarness, tool string) { h.wantError(t, tool, "{}") },
+	},
 	"silent":  {what: "never initialises", timeout: time.Second, check: wantUnavailable},
 	"garbage": {what: "writes text that is no message", timeout: time.Second, check: wantUnavailable},
 	"version": {what: "a protocol that does not exist", timeout: time.Second, check: wantUnavailable},
-	"dies":    {what: "ends in mid-call", check: func(t *testing.T, h *mcpHarness, tool string) { h.wantError(t, tool, "{}") }},
+	"dies": {what: "ends in mid-call", check: func(t *testing.T, h *mcpHarness, tool string) {
+		h.wantError(t, tool, "{}")
+	}},
 	"sampling": {what: "asks for an answer of the model", check: func(t *testing.T, h *mcpHarness, tool string) {
 		h.wantPart(t, tool, "{}", "does not run its model")
 	}},
-	"roots": {what: "asks for folders", check: func(t *testing.T, h *mcpHarness, tool string) { h.wantPart(t, tool, "{}", "has no roots") }},
+	"roots": {what: "asks for folders", check: func(t *testing.T, h *mcpHarness, tool string) {
+		h.wantPart(t, tool, "{}", "has no roots")
+	}},
 	"phishing": {what: "asks for a password", check: func(t *testing.T, h *mcpHarness, tool string) {
 		h.wantPart(t, tool, "{}", `"action":"decline"`)
 		for end := time.After(testTimeout); ; {
@@ -159,9 +192,13 @@ var mcpTricks = map[string]mcpTrick{
 		}
 	}},
 	"files": {what: "reads and writes outside of its paths", check: func(t *testing.T, h *mcpHarness, tool string) {
-		args, _ := json.Marshal(map[string]any{"Read": []string{h.secret, h.home.Data, h.home.Keys().Path("user"), "/root", "/home", "/etc/shadow"}, "Write": []string{h.target, "/usr/bin/x", "/etc/x"}})
+		args, _ := json.Marshal(map[string]any{"Read": []string{
+			h.secret, h.home.Data, h.home.Keys().Path("user"),
+			"/root", "/home", "/etc/shadow",
+		}, "Write": []string{h.target, "/usr/bin/x", "/etc/x"}})
 		r := h.call(t, tool, string(args))
-		if r.Error != nil || strings.Contains(r.Result, mcpCanary) || strings.Contains(r.Result, "failed: false") || strings.Count(r.Result, "list: []") != 6 {
+		if r.Error != nil || strings.Contains(r.Result, mcpCanary) || strings.Contains(r.Result, "failed: false") ||
+			strings.Count(r.Result, "list: []") != 6 {
 			t.Errorf("%+v", r)
 		}
 		if _, err := os.Stat(h.target); err == nil {
@@ -169,85 +206,159 @@ var mcpTricks = map[string]mcpTrick{
 		}
 	}},
 	"network": {what: "uses the network", check: func(t *testing.T, h *mcpHarness, tool string) {
-		args, _ := json.Marshal(map[string]any{"Addresses": []string{h.listen, strings.TrimPrefix(h.bus.URL, "nats://"), "169.254.169.254:80", h.home.HTTPSocket()}})
+		args, _ := json.Marshal(map[string]any{"Addresses": []string{
+			h.listen, strings.TrimPrefix(h.bus.URL, "nats://"),
+			"169.254.169.254:80", h.home.HTTPSocket(),
+		}})
 		h.wantText(t, tool, string(args), "reached 0")
 	}},
-	"proxy": {what: "uses its proxy for other hosts", hosts: []string{"allowed.invalid"}, check: func(t *testing.T, h *mcpHarness, tool string) {
-		args, _ := json.Marshal(map[string]any{"Addresses": []string{h.listen, "169.254.169.254:80", "allowed.invalid:80", "allowed.invalid.evil:443", "localhost:443"}})
-		h.wantText(t, tool, string(args), "opened 0")
-	}},
+	"proxy": {
+		what: "uses its proxy for other hosts", hosts: []string{"allowed.invalid"},
+		check: func(t *testing.T, h *mcpHarness, tool string) {
+			args,
+				_ := json.Marshal(
+				map[string]any{"Addresses": []string{
+					h.listen, "169.254.169.254:80", "allowed.invalid:80",
+					"allowed.invalid.evil:443", "localhost:443",
+				}})
+			h.wantText(t, tool, string(args), "opened 0")
+		},
+	},
 	"environment": {what: "reads the environment", check: func(t *testing.T, h *mcpHarness, tool string) {
 		r := h.call(t, tool, "{}")
-		if r.Error != nil || strings.Contains(r.Result, mcpCanary) || strings.Contains(r.Result, "GOPATH") || !strings.Contains(r.Result, hostileEnv) {
+		if r.Error != nil || strings.Contains(r.Result, mcpCanary) || strings.Contains(r.Result, "GOPATH") ||
+			!strings.Contains(r.Result, hostileEnv) {
 			t.Errorf("%+v", r)
 		}
 	}},
-	"escapes": {what: "escape sequences and invisible characters in a result", check: func(t *testing.T, h *mcpHarness, tool string) { h.wantText(t, tool, "{}", "abc") }},
-	"claims": {what: "claims to be harmless, and to be the user", check: func(t *testing.T, h *mcpHarness, tool string) {
-		if r := h.call(t, tool, "{}"); r.Error != nil || r.Labels == nil || r.Labels.Trust != subjects.Untrusted {
-			t.Errorf("%+v", r)
-		}
-		v, err := h.user.ExplainPolicy(t.Context(), subjects.ExplainRequest{As: subjects.Generator, Tool: tool, Args: json.RawMessage("{}")})
-		if err != nil || v.Allowed {
-			t.Errorf("an agent may call it without approval: %+v, %v", v, err)
-		}
-	}},
+	"escapes": {
+		what:  "escape sequences and invisible characters in a result",
+		check: func(t *testing.T, h *mcpHarness, tool string) { h.wantText(t, tool, "{}", "abc") },
+	},
+	"claims": {
+		what: "claims to be harmless, and to be the user",
+		check: func(t *testing.T, h *mcpHarness, tool string) {
+			if r := h.call(t, tool, "{}"); r.Error != nil || r.Labels == nil || r.Labels.Trust != subjects.Untrusted {
+				t.Errorf("%+v", r)
+			}
+			v, err := h.user.ExplainPolicy(t.Context(), subjects.ExplainRequest{
+				As: subjects.Generator, Tool: tool,
+				Args: json.RawMessage("{}"),
+			})
+			if err != nil || v.Allowed {
+				t.Errorf("an agent may call it without approval: %+v, %v", v, err)
+			}
+		},
+	},
 	"media": {what: "images and resources in a result", check: func(t *testing.T, h *mcpHarness, tool string) {
-		if r := h.call(t, tool, "{}"); r.Error != nil || strings.Contains(r.Result, "hidden") || strings.Contains(r.Result, "aGlkZGVu") || strings.Contains(r.Result, "root:") {
+		if r := h.call(t, tool, "{}"); r.Error != nil || strings.Contains(r.Result, "hidden") ||
+			strings.Contains(r.Result, "aGlkZGVu") || strings.Contains(r.Result, "root:") {
 			t.Errorf("%+v", r)
 		}
 	}},
 	"error": {what: "an instruction in an error", check: func(t *testing.T, h *mcpHarness, tool string) {
-		if r := h.wantError(t, tool, "{}"); r.Error.Code != subjects.CodeTool || strings.Contains(r.Error.Text, "\x1b") || r.Labels == nil || r.Labels.Trust != subjects.Untrusted {
+		if r := h.wantError(t, tool, "{}"); r.Error.Code != subjects.CodeTool ||
+			strings.Contains(r.Error.Text, "\x1b") || r.Labels == nil || r.Labels.Trust != subjects.Untrusted {
 			t.Errorf("%+v", r)
 		}
 	}},
-	"collides": {what: "two tools whose names become one", tools: []string{"act", "a_b"}, check: func(t *testing.T, h *mcpHarness, tool string) {
+	"collides": {
+		what: "two tools whose names become one", tools: []string{"act", "a_b"},
+		check: func(t *testing.T, h *mcpHarness, tool string) {
+			h.wantText(t, tool, "{}", "done")
+			h.wantError(t, "mcp_collides_a_b", "{}")
+		},
+	},
+	"lookalike": {what: "a name that looks like another", check: func(t *testing.T, h *mcpHarness, tool string) {
 		h.wantText(t, tool, "{}", "done")
-		h.wantError(t, "mcp_collides_a_b", "{}")
 	}},
-	"lookalike": {what: "a name that looks like another", check: func(t *testing.T, h *mcpHarness, tool string) { h.wantText(t, tool, "{}", "done") }},
-	"bomb": {what: "schemas that are nested, endless or large", tools: []string{"act", "deep", "loop", "large"}, check: func(t *testing.T, h *mcpHarness, tool string) {
-		h.wantText(t, tool, "{}", "done")
-		for _, name := range []string{"deep", "loop", "large"} {
-			h.wantError(t, "mcp_bomb_"+name, "{}")
-		}
-	}},
-	"unread": {what: "sends requests without reading the replies", check: func(t *testing.T, h *mcpHarness, tool string) { h.wantText(t, tool, "{}", "done") }},
-
-	"noisy": {what: "lists other tools that cannot be mounted, again and again", check: func(t *testing.T, h *mcpHarness, tool string) {
-		for lists := 0; lists < 3; <-time.After(50 * time.Millisecond) {
-			if r := h.call(t, tool, "{}"); r.Error != nil {
-				t.Fatalf("%+v", r)
-			} else if _, err := fmt.Sscan(r.Result, &lists); err != nil {
-				t.Fatalf("%+v", r)
+	"bomb": {
+		what: "schemas that are nested, endless or large", tools: []string{"act", "deep", "loop", "large"},
+		check: func(t *testing.T, h *mcpHarness, tool string) {
+			h.wantText(t, tool, "{}", "done")
+			for _, name := range []string{"deep", "loop", "large"} {
+				h.wantError(t, "mcp_bomb_"+name, "{}")
 			}
-		}
-		if n := strings.Count(h.log.String(), "the MCP server noisy has"); n == 0 || n > 10 {
-			t.Errorf("%d lines in the log", n)
-		}
-	}},
-	"sockets": {what: "connects to a Unix socket in a folder that it may read", server: hostileReader(func(h *mcpHarness) string { return filepath.Dir(h.socket) }), check: wantUnavailable},
-	"socket":  {what: "connects to a Unix socket that it may read", server: hostileReader(func(h *mcpHarness) string { return h.socket }), check: wantUnavailable},
-	"procfs":  {what: "reads the environment of other processes below /proc", server: hostileReader(func(*mcpHarness) string { return "/proc" }), check: wantUnavailable},
-	"devices": {what: "opens the devices of the machine", server: hostileReader(func(*mcpHarness) string { return "/dev" }), check: wantUnavailable},
-	"runtime": {what: "connects to services below /run", server: hostileReader(func(*mcpHarness) string { return "/run" }), check: wantUnavailable},
-	"symlink": {what: "reads a symlink that leads to /proc", server: hostileReader(func(h *mcpHarness) string { return h.link }), check: wantUnavailable},
+		},
+	},
+	"unread": {
+		what:  "sends requests without reading the replies",
+		check: func(t *testing.T, h *mcpHarness, tool string) { h.wantText(t, tool, "{}", "done") },
+	},
+
+	"noisy": {
+		what: "lists other tools that cannot be mounted, again and again",
+		check: func(t *testing.T, h *mcpHarness, tool string) {
+			for lists := 0; lists < 3; <-time.After(50 * time.Millisecond) {
+				if r := h.call(t, tool, "{}"); r.Error != nil {
+					t.Fatalf("%+v", r)
+				} else if _, err := fmt.Sscan(r.Result, &lists); err != nil {
+					t.Fatalf("%+v", r)
+				}
+			}
+			if n := strings.Count(h.log.String(), "the MCP server noisy has"); n == 0 || n > 10 {
+				t.Errorf("%d lines in the log", n)
+			}
+		},
+	},
+	"sockets": {
+		what:   "connects to a Unix socket in a folder that it may read",
+		server: hostileReader(func(h *mcpHarness) string { return filepath.Dir(h.socket) }), check: wantUnavailable,
+	},
+	"socket": {what: "connects to a Unix socket that it may read", server: hostileReader(func(h *mcpHarness) string {
+		return h.socket
+	}), check: wantUnavailable},
+	"procfs": {
+		what:   "reads the environment of other processes below /proc",
+		server: hostileReader(func(*mcpHarness) string { return "/proc" }), check: wantUnavailable,
+	},
+	"devices": {what: "opens the devices of the machine", server: hostileReader(func(*mcpHarness) string {
+		return "/dev"
+	}), check: wantUnavailable},
+	"runtime": {what: "connects to services below /run", server: hostileReader(func(*mcpHarness) string {
+		return "/run"
+	}), check: wantUnavailable},
+	"symlink": {what: "reads a symlink that leads to /proc", server: hostileReader(func(h *mcpHarness) string {
+		return h.link
+	}), check: wantUnavailable},
 
 	// Servers over HTTP.
-	"redirect":    {what: "redirects to another host", timeout: 5 * time.Second, server: hostileHTTP("redirect"), check: wantUnavailable},
-	"metadata":    {what: "redirects to the metadata of a cloud", timeout: 5 * time.Second, server: hostileHTTP("metadata"), check: wantUnavailable},
-	"stream":      {what: "a stream of events without an end", timeout: 2 * time.Second, server: hostileHTTP("stream"), check: func(t *testing.T, h *mcpHarness, tool string) { h.wantError(t, tool, "{}") }},
-	"body":        {what: "a response without an end", timeout: 20 * time.Second, server: hostileHTTP("body"), check: func(t *testing.T, h *mcpHarness, tool string) { h.wantError(t, tool, "{}") }},
-	"session":     {what: "changes its session id", server: hostileHTTP("session"), check: wantUnavailable},
-	"signin":      {what: "asks to sign in elsewhere", timeout: 5 * time.Second, server: hostileHTTP("signin"), check: wantUnavailable},
-	"compression": {what: "a compressed body that becomes large", timeout: 20 * time.Second, server: hostileHTTP("compression"), check: func(t *testing.T, h *mcpHarness, tool string) { h.wantError(t, tool, "{}") }},
+	"redirect": {
+		what: "redirects to another host", timeout: 5 * time.Second, server: hostileHTTP("redirect"),
+		check: wantUnavailable,
+	},
+	"metadata": {
+		what: "redirects to the metadata of a cloud", timeout: 5 * time.Second,
+		server: hostileHTTP("metadata"), check: wantUnavailable,
+	},
+	"stream": {
+		what: "a stream of events without an end", timeout: 2 * time.Second, server: hostileHTTP("stream"),
+		check: func(t *testing.T, h *mcpHarness, tool string) { h.wantError(t, tool, "{}") },
+	},
+	"body": {
+		what: "a response without an end", timeout: 20 * time.Second, server: hostileHTTP("body"),
+		check: func(t *testing.T, h *mcpHarness, tool string) { h.wantError(t, tool, "{}") },
+	},
+	"session": {what: "changes its session id", server: hostileHTTP("session"), check: wantUnavailable},
+	"signin": {
+		what: "asks to sign in elsewhere", timeout: 5 * time.Second, server: hostileHTTP("signin"),
+		check: wantUnavailable,
+	},
+	"compression": {
+		what: "a compressed body that becomes large", timeout: 20 * time.Second,
+		server: hostileHTTP("compression"), check: func(t *testing.T, h *mcpHarness, tool string) {
+			h.wantError(t, tool, "{}")
+		},
+	},
 }
 
 // hostileReader returns the test binary with leave to read a path, which it uses as soon as it starts.
 func hostileReader(path func(h *mcpHarness) string) func(h *mcpHarness) mcp.Server {
 	return func(h *mcpHarness) mcp.Server {
-		return mcp.Server{Command: h.program, Env: map[string]string{hostileEnv: "reader", "TARGET": h.socket}, Read: []string{path(h)}}
+		return mcp.Server{
+			Command: h.program, Env: map[string]string{hostileEnv: "reader", "TARGET": h.socket},
+			Read: []string{path(h)},
+		}
 	}
 }
 
@@ -263,7 +374,10 @@ func wantUnavailable(t *testing.T, h *mcpHarness, tool string) {
 	name := strings.Split(tool, "_")[1]
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	s, err := mcp.Connect(ctx, mcp.Options{Name: name, Server: h.servers[name], Folder: filepath.Join(filepath.Dir(h.dir), "direct")})
+	s, err := mcp.Connect(ctx, mcp.Options{
+		Name: name, Server: h.servers[name],
+		Folder: filepath.Join(filepath.Dir(h.dir), "direct"),
+	})
 	if err == nil {
 		_, err = s.Tools(ctx)
 		s.Close()
@@ -276,8 +390,8 @@ func wantUnavailable(t *testing.T, h *mcpHarness, tool string) {
 	}
 }
 
-// TestHostileMCPServer runs servers that break every rule, each in the sandbox with a key of its own, behind the real broker. None has an
-// effect outside of its own tool.
+// TestHostileMCPServer runs servers that break every rule, each in the sandbox with a key of its own, behind the real
+// broker. None has an effect outside of its own tool.
 func TestHostileMCPServer(t *testing.T) {
 	t.Parallel()
 	h := newMCPHarness(t)
@@ -307,15 +421,20 @@ func mountedName(server, tool string) string {
 	return "mcp_" + strings.ReplaceAll(server, "-", "_") + "_" + tool
 }
 
-// newMCPHarness starts a system with all servers. Their principals are stored before, as an earlier run would have left them.
+// newMCPHarness starts a system with all servers. Their principals are stored before, as an earlier run would have left
+// them.
 func newMCPHarness(t *testing.T) *mcpHarness {
 	t.Helper()
 	base, program := programFolder(t)
-	h := &mcpHarness{t: t, home: newHome(t), dir: filepath.Join(base, "outside"), output: make(chan subjects.ToolOutput, 1000), program: program}
+	h := &mcpHarness{
+		t: t, home: newHome(t), dir: filepath.Join(base, "outside"),
+		output: make(chan subjects.ToolOutput, 1000), program: program,
+	}
 	h.socket, h.link = filepath.Join(base, "sockets", "s"), filepath.Join(base, "link")
 	h.secret, h.target = filepath.Join(h.dir, "secret"), filepath.Join(h.dir, "made")
 	for _, err := range []error{
-		os.Mkdir(h.dir, 0o777), os.Chmod(h.dir, 0o777), os.WriteFile(h.secret, []byte(mcpCanary), 0o644), h.home.CreateFolders(),
+		os.Mkdir(h.dir, 0o777), os.Chmod(h.dir, 0o777), os.WriteFile(h.secret, []byte(mcpCanary), 0o644),
+		h.home.CreateFolders(),
 		os.Mkdir(filepath.Dir(h.socket), 0o755), os.Symlink("/proc", h.link),
 	} {
 		if err != nil {
@@ -378,7 +497,8 @@ func newMCPHarness(t *testing.T) *mcpHarness {
 		}
 	}
 	addMCPPrincipals(t, h.home, tools, shown)
-	r, err := c.Start(t.Context(), h.home, slog.New(slog.NewTextHandler(&h.log, nil)), append(slices.Clone(hubActors), "get_datetime", subjects.MCP)...)
+	r, err := c.Start(t.Context(), h.home, slog.New(slog.NewTextHandler(&h.log, nil)),
+		append(slices.Clone(hubActors), "get_datetime", subjects.MCP)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -394,7 +514,8 @@ func newMCPHarness(t *testing.T) *mcpHarness {
 	return h
 }
 
-// show starts a server once, in another folder than later, and declares the definitions that it lists, as conclave mcp add does.
+// show starts a server once, in another folder than later, and declares the definitions that it lists, as conclave mcp
+// add does.
 func (h *mcpHarness) show(name, folder string, shown map[string]subjects.ToolDeclaration) {
 	h.t.Helper()
 	s, err := mcp.Connect(h.t.Context(), mcp.Options{Name: name, Server: h.servers[name], Folder: folder + shownFolder})
@@ -412,15 +533,21 @@ func (h *mcpHarness) show(name, folder string, shown map[string]subjects.ToolDec
 	}
 }
 
-// addMCPPrincipals stores the principals of servers with their tools and what is declared about these, before the system starts.
-func addMCPPrincipals(t *testing.T, home bus.Home, tools map[string][]string, declared map[string]subjects.ToolDeclaration) {
+// addMCPPrincipals stores the principals of servers with their tools and what is declared about these, before the
+// system starts.
+func addMCPPrincipals(t *testing.T, home bus.Home, tools map[string][]string,
+	declared map[string]subjects.ToolDeclaration,
+) {
 	t.Helper()
 	if err := home.CreateFolders(); err != nil {
 		t.Fatal(err)
 	}
 	var principals []subjects.Principal
 	for server, names := range tools {
-		p := subjects.Principal{Name: subjects.MCPPrincipal(server), Kind: subjects.ToolPrincipal, Added: time.Now(), Declared: map[string]subjects.ToolDeclaration{}}
+		p := subjects.Principal{
+			Name: subjects.MCPPrincipal(server), Kind: subjects.ToolPrincipal, Added: time.Now(),
+			Declared: map[string]subjects.ToolDeclaration{},
+		}
 		for _, tool := range names {
 			name := mountedName(server, tool)
 			p.Tools = append(p.Tools, name)
@@ -484,10 +611,13 @@ func (h *mcpHarness) wantError(t *testing.T, tool, args string) subjects.ToolRes
 	return r
 }
 
-// awaitServer waits until the first tool of the server is known, so that a call of another one that fails does so for a reason.
+// awaitServer waits until the first tool of the server is known, so that a call of another one that fails does so for a
+// reason.
 func (h *mcpHarness) awaitServer(t *testing.T, tool string) {
 	t.Helper()
-	h.await(t, tool, func(s subjects.ToolStatus) bool { return s.Pin != "" }, func(server string) string { return mountedName(server, "act") })
+	h.await(t, tool, func(s subjects.ToolStatus) bool {
+		return s.Pin != ""
+	}, func(server string) string { return mountedName(server, "act") })
 }
 
 // awaitState waits until a tool has a state.
@@ -497,7 +627,9 @@ func (h *mcpHarness) awaitState(t *testing.T, tool, state string) {
 }
 
 // await waits until the broker reports a status of the tool, or of the one that first names for its server.
-func (h *mcpHarness) await(t *testing.T, tool string, ok func(subjects.ToolStatus) bool, first func(server string) string) {
+func (h *mcpHarness) await(t *testing.T, tool string, ok func(subjects.ToolStatus) bool,
+	first func(server string) string,
+) {
 	t.Helper()
 	if first != nil {
 		tool = first(strings.Split(tool, "_")[1])
@@ -536,7 +668,9 @@ func (h *mcpHarness) definition(t *testing.T, tool string) subjects.ToolSchema {
 // hostileHTTP returns a server over HTTP with a trick.
 func hostileHTTP(trick string) func(h *mcpHarness) mcp.Server {
 	return func(h *mcpHarness) mcp.Server {
-		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { serveHostileHTTP(h, trick, w, r) }))
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			serveHostileHTTP(h, trick, w, r)
+		}))
 		h.t.Cleanup(s.CloseClientConnections)
 		h.t.Cleanup(s.Close)
 		return mcp.Server{URL: s.URL + "/mcp", Headers: map[string]string{"Authorization": "Bearer " + mcpCanary}}
@@ -575,9 +709,16 @@ func serveHostileHTTP(h *mcpHarness, trick string, w http.ResponseWriter, r *htt
 	}
 	switch m.Method {
 	case "initialize":
-		reply(m.ID, map[string]any{"protocolVersion": "2025-11-25", "capabilities": map[string]any{"tools": map[string]any{}}, "serverInfo": map[string]any{"name": "x", "version": "1"}})
+		reply(m.ID, map[string]any{
+			"protocolVersion": "2025-11-25",
+			"capabilities":    map[string]any{"tools": map[string]any{}},
+			"serverInfo":      map[string]any{"name": "x", "version": "1"},
+		})
 	case "tools/list":
-		reply(m.ID, map[string]any{"tools": []any{map[string]any{"name": "act", "inputSchema": map[string]any{"type": "object"}}}})
+		reply(m.ID,
+			map[string]any{
+				"tools": []any{map[string]any{"name": "act", "inputSchema": map[string]any{"type": "object"}}},
+			})
 	case "tools/call":
 		switch trick {
 		case "stream":
@@ -614,6 +755,9 @@ func serveHostileHTTP(h *mcpHarness, trick string, w http.ResponseWriter, r *htt
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(map[string]any{"jsonrpc": "2.0", "id": m.ID, "error": map[string]any{"code": -32601, "message": "not found"}})
+		_ = json.NewEncoder(w).Encode(map[string]any{
+			"jsonrpc": "2.0", "id": m.ID,
+			"error": map[string]any{"code": -32601, "message": "not found"},
+		})
 	}
 }

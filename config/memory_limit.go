@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Memory that the Go runtime may use beyond the live heap, in bytes: a quarter of it, and at least minHeadroom. Most of a
-// large heap are the caches of streams and the index of memory, which hold few pointers, so that collecting it earlier costs
-// little. Below minMemoryLimit the process is small enough for the runtime's own pace.
+// Memory that the Go runtime may use beyond the live heap, in bytes: a quarter of it, and at least minHeadroom. Most of
+// a large heap are the caches of streams and the index of memory, which hold few pointers, so that collecting it
+// earlier costs little. Below minMemoryLimit the process is small enough for the runtime's own pace.
 const (
 	minHeadroom    = 80 << 20
 	minMemoryLimit = 256 << 20
@@ -28,8 +28,8 @@ type idleDetector struct {
 	at      uint64   // reading when it was freed
 }
 
-// The process is idle when it allocates less than idleBytes in idleSeconds; it is busy again after busyBytes. What an idle
-// system allocates for heartbeats is far below that.
+// The process is idle when it allocates less than idleBytes in idleSeconds; it is busy again after busyBytes. What an
+// idle system allocates for heartbeats is far below that.
 const (
 	idleSeconds = 20
 	idleBytes   = 16 << 20
@@ -54,9 +54,9 @@ func (d *idleDetector) add(allocated uint64) bool {
 	return true
 }
 
-// holdMemory keeps the memory of the process near the live heap until ctx ends: it adjusts the soft limit of the Go runtime,
-// so that garbage is collected before the process grows, and gives memory back to the operating system when the process has
-// become idle. With a limit of the user in GOMEMLIMIT it does nothing.
+// holdMemory keeps the memory of the process near the live heap until ctx ends: it adjusts the soft limit of the Go
+// runtime, so that garbage is collected before the process grows, and gives memory back to the operating system when
+// the process has become idle. With a limit of the user in GOMEMLIMIT it does nothing.
 func holdMemory(ctx context.Context) {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return

@@ -4,7 +4,10 @@ import "testing"
 
 func TestMemoryLimit(t *testing.T) {
 	t.Parallel()
-	for live, want := range map[uint64]int64{0: 256 << 20, 100 << 20: 256 << 20, 200 << 20: 280 << 20, 1 << 30: 1280 << 20} {
+	for live, want := range map[uint64]int64{
+		0: 256 << 20, 100 << 20: 256 << 20, 200 << 20: 280 << 20,
+		1 << 30: 1280 << 20,
+	} {
 		if got := memoryLimit(live); got != want {
 			t.Errorf("the limit for %d MB is %d MB, want %d", live>>20, got>>20, want>>20)
 		}

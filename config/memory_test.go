@@ -42,7 +42,9 @@ type memoryHarness struct {
 func newMemoryHarness(t *testing.T) *memoryHarness {
 	t.Helper()
 	p := &memoryHarness{t: t, home: newHome(t)}
-	model := modeltest.New(t, scriptserver.Script{"assistant": {{Always: true, Reply: scriptserver.Reply{Content: "Your sister Anna lives in Rome."}}}})
+	model := modeltest.New(t,
+		scriptserver.Script{"assistant": {{Always: true, Reply: scriptserver.Reply{Content: "Your sister Anna lives " +
+			"in Rome."}}}})
 	for name, text := range map[string]string{
 		"models.yaml": "roles: {assistant: assistant}\nollama: {url: \"" + model.URL + "\", slots: 8}\n",
 		"memory.yaml": "model: false\n", // the script knows no second model
@@ -102,7 +104,10 @@ func (p *memoryHarness) askQuestion(query, text string) subjects.Response {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), testTimeout)
 	defer cancel()
-	if err := actor.Emit(ctx, p.user, subjects.QueryReceived, subjects.Query{SessionID: "s1", QueryID: query, Query: text}); err != nil {
+	if err := actor.Emit(ctx, p.user, subjects.QueryReceived, subjects.Query{
+		SessionID: "s1", QueryID: query,
+		Query: text,
+	}); err != nil {
 		p.t.Fatal(err)
 	}
 	r := receiveNext(p.t, p.answers)
@@ -132,8 +137,8 @@ func (p *memoryHarness) callToolWithin(limit time.Duration, role, name, args str
 	return busCaller{out: out.WithIDs("s1", "q1")}.callTool(ctx, name, actor.NewID(), args)
 }
 
-// discoverTools are the tools that the broker finds for a task of the generator. A broker that is being restarted may not
-// have subscribed to every subject yet: without a responder the request is repeated.
+// discoverTools are the tools that the broker finds for a task of the generator. A broker that is being restarted may
+// not have subscribed to every subject yet: without a responder the request is repeated.
 func (p *memoryHarness) discoverTools(task string) (names []string) {
 	p.t.Helper()
 	nc := p.dial("generator")
@@ -145,10 +150,12 @@ func (p *memoryHarness) discoverTools(task string) (names []string) {
 	ctx, cancel := context.WithTimeout(p.t.Context(), testTimeout)
 	defer cancel()
 	ask := func() (subjects.DiscoverReply, error) {
-		return actor.Ask(ctx, out.WithIDs("s1", "q1"), subjects.BrokerDiscover, subjects.DiscoverRequest{Task: task, Max: 4})
+		return actor.Ask(ctx, out.WithIDs("s1", "q1"), subjects.BrokerDiscover,
+			subjects.DiscoverRequest{Task: task, Max: 4})
 	}
 	got, err := ask()
-	for f := (*subjects.Fault)(nil); errors.As(err, &f) && f.Code == subjects.CodeUnavailable && ctx.Err() == nil; got, err = ask() {
+	for f := (*subjects.Fault)(nil); errors.As(err, &f) && f.Code == subjects.CodeUnavailable &&
+		ctx.Err() == nil; got, err = ask() {
 		runtime.Gosched()
 	}
 	if err != nil {
@@ -174,8 +181,8 @@ func (p *memoryHarness) queryMemory(query string) (subjects.MemoryReply, error) 
 	return last, nil
 }
 
-// TestMemoryLearnsFromAnswers: what was answered is remembered, an agent finds it through the broker and by no other way, and the
-// broker offers the tools whenever it starts.
+// TestMemoryLearnsFromAnswers: what was answered is remembered, an agent finds it through the broker and by no other
+// way, and the broker offers the tools whenever it starts.
 func TestMemoryLearnsFromAnswers(t *testing.T) {
 	t.Parallel()
 	p := newMemoryHarness(t)
@@ -190,7 +197,8 @@ func TestMemoryLearnsFromAnswers(t *testing.T) {
 	}
 	for round := range 2 {
 		for _, want := range []string{"search_memory", "save_memory", "search_knowledge_graph"} {
-			if got := p.discoverTools("remember, search the memory and the knowledge graph"); !slices.Contains(got, want) {
+			if got := p.discoverTools("remember, search the memory and the knowledge graph"); !slices.Contains(got,
+				want) {
 				t.Errorf("%d. offered %v, without %s", round+1, got, want)
 			}
 		}
@@ -203,7 +211,9 @@ func TestMemoryLearnsFromAnswers(t *testing.T) {
 				t.Fatal(err)
 			}
 			deadline := time.Now().Add(testTimeout)
-			probe := func() subjects.ToolResult { return p.callToolWithin(2*time.Second, "generator", "get_datetime", utc) }
+			probe := func() subjects.ToolResult {
+				return p.callToolWithin(2*time.Second, "generator", "get_datetime", utc)
+			}
 			for res := probe(); res.Error != nil; res = probe() {
 				if time.Now().After(deadline) {
 					t.Fatal(res.Error)
@@ -215,26 +225,31 @@ func TestMemoryLearnsFromAnswers(t *testing.T) {
 	if err != nil || len(r.Hits) != 1 {
 		t.Fatalf("the user finds %+v, %v", r, err)
 	}
-	want := subjects.Provenance{Source: subjects.SourceConversation, Trust: subjects.Trusted, Agent: "generator", SessionID: "s1", QueryID: "q1", Model: "assistant", Digest: "plain"}
+	want := subjects.Provenance{
+		Source: subjects.SourceConversation, Trust: subjects.Trusted, Agent: "generator",
+		SessionID: "s1", QueryID: "q1", Model: "assistant", Digest: "plain",
+	}
 	if got := r.Hits[0].Entry.Provenance; !reflect.DeepEqual(got, want) { // it has no untrusted source
 		t.Errorf("it was kept as %+v, want %+v", got, want)
 	}
 	// An agent's key does not reach memory itself: the server drops what it says.
 	denied := make(chan error, 4)
-	nc := bustest.Dial(t, p.instance.Bus, "generator", nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { denied <- err }))
+	nc := bustest.Dial(t, p.instance.Bus, "generator",
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { denied <- err }))
 	for _, subject := range []string{"memory.admin", "memory.query", "memory.write", "ctl.user.memory.admin"} {
 		if err := nc.PublishRequest(subject, nats.NewInbox(), []byte(`{"op":"list"}`)); err != nil {
 			t.Fatal(err)
 		}
-		if err := receiveNext(t, denied); !errors.Is(err, nats.ErrPermissionViolation) || !strings.Contains(err.Error(), subject) {
+		if err := receiveNext(t, denied); !errors.Is(err, nats.ErrPermissionViolation) ||
+			!strings.Contains(err.Error(), subject) {
 			t.Errorf("%s: %v", subject, err)
 		}
 	}
 	verified(t, p.home, p.instance.Bus)
 }
 
-// TestSystemRunsWithoutMemory: a memory that cannot be opened is no reason to be silent. The user is told why, what there is to
-// be remembered waits, and is remembered when the file was put right.
+// TestSystemRunsWithoutMemory: a memory that cannot be opened is no reason to be silent. The user is told why, what
+// there is to be remembered waits, and is remembered when the file was put right.
 func TestSystemRunsWithoutMemory(t *testing.T) {
 	t.Parallel()
 	p := newMemoryHarness(t)
@@ -246,13 +261,16 @@ func TestSystemRunsWithoutMemory(t *testing.T) {
 	p.startActors(config.Actors...)
 	p.askQuestion("q1", "Where does my sister Anna live?")
 	var f *subjects.Fault
-	if _, err := p.queryMemory("Anna"); !errors.As(err, &f) || f.Code != subjects.CodeUnavailable || !strings.Contains(f.Text, "memory is unavailable") || !strings.Contains(f.Text, "move it away") {
+	if _, err := p.queryMemory("Anna"); !errors.As(err, &f) || f.Code != subjects.CodeUnavailable ||
+		!strings.Contains(f.Text, "memory is unavailable") || !strings.Contains(f.Text, "move it away") {
 		t.Errorf("the user is told %v", err)
 	}
-	if got := p.discoverTools("remember, search the memory and the knowledge graph"); slices.ContainsFunc(got, func(n string) bool { return strings.Contains(n, "memory") || strings.Contains(n, "graph") }) {
+	if got := p.discoverTools("remember, search the memory and the knowledge graph"); slices.ContainsFunc(got,
+		func(n string) bool { return strings.Contains(n, "memory") || strings.Contains(n, "graph") }) {
 		t.Errorf("offered %v", got)
 	}
-	if res := p.callTool("generator", "search_memory", `{"query":"Anna"}`); res.Error == nil || res.Error.Code != subjects.CodeUnknownTool {
+	if res := p.callTool("generator", "search_memory", `{"query":"Anna"}`); res.Error == nil ||
+		res.Error.Code != subjects.CodeUnknownTool {
 		t.Errorf("the agent gets %+v", res)
 	}
 	if res := p.callTool("operator", "get_datetime", utc); res.Error != nil {
@@ -268,12 +286,14 @@ func TestSystemRunsWithoutMemory(t *testing.T) {
 	}
 	p.startActors(config.Actors...)
 	r, err := p.queryMemory("Where does Anna live?") // it may come a moment later
-	for deadline := time.Now().Add(testTimeout); err == nil && len(r.Hits) == 0 && time.Now().Before(deadline); r, err = p.queryMemory("Where does Anna live?") {
+	for deadline := time.Now().Add(testTimeout); err == nil && len(r.Hits) == 0 &&
+		time.Now().Before(deadline); r, err = p.queryMemory("Where does Anna live?") {
 	}
 	if err != nil || len(r.Hits) != 1 || r.Hits[0].Entry.Provenance.QueryID != "q1" {
 		t.Errorf("after a restart it is remembered as %+v, %v", r, err)
 	}
-	if res := p.callTool("generator", "search_memory", `{"query":"Where does Anna live?"}`); res.Error != nil || !strings.Contains(res.Result, "Rome") {
+	if res := p.callTool("generator", "search_memory", `{"query":"Where does Anna live?"}`); res.Error != nil ||
+		!strings.Contains(res.Result, "Rome") {
 		t.Errorf("the agent finds %+v, %v", res, res.Error)
 	}
 	verified(t, p.home, p.instance.Bus)
@@ -288,10 +308,12 @@ func TestMemoryIsOff(t *testing.T) {
 	}
 	p.startActors(config.Actors...)
 	p.askQuestion("q1", "Where does my sister Anna live?")
-	if _, err := p.queryMemory("Anna"); err == nil || !strings.Contains(err.Error(), "switched off") || !strings.Contains(err.Error(), "memory.yaml") {
+	if _, err := p.queryMemory("Anna"); err == nil || !strings.Contains(err.Error(), "switched off") ||
+		!strings.Contains(err.Error(), "memory.yaml") {
 		t.Errorf("the user is told %v", err)
 	}
-	if res := p.callTool("generator", "search_memory", `{"query":"Anna"}`); res.Error == nil || res.Error.Code != subjects.CodeUnknownTool {
+	if res := p.callTool("generator", "search_memory", `{"query":"Anna"}`); res.Error == nil ||
+		res.Error.Code != subjects.CodeUnknownTool {
 		t.Errorf("the agent gets %+v", res)
 	}
 	if _, err := os.Stat(memory.DatabaseFile(p.home.Data)); !errors.Is(err, os.ErrNotExist) {
@@ -308,7 +330,8 @@ func TestMemoryIsOff(t *testing.T) {
 	if ev := receiveNext(t, p.stored); ev.QueryID != "q2" {
 		t.Errorf("it tells %+v", ev)
 	}
-	if r, err := p.queryMemory("Where does Anna live?"); err != nil || len(r.Hits) != 1 || r.Hits[0].Entry.Provenance.QueryID != "q2" {
+	if r, err := p.queryMemory("Where does Anna live?"); err != nil || len(r.Hits) != 1 ||
+		r.Hits[0].Entry.Provenance.QueryID != "q2" {
 		t.Errorf("the user finds %+v, %v", r, err)
 	}
 }

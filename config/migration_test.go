@@ -22,9 +22,9 @@ import (
 )
 
 // The files in testdata were made by the build before this one, with keys of their own: two runs, the first with the
-// built-in demo model and the second with a scripted model server; sessions notes and travel, memories, ratings, grades,
-// an override and an approval. previous_build.tar.gz is the data folder. The event log drops events after ninety days, so
-// previous_events.jsonl has one stored event of each kind.
+// built-in demo model and the second with a scripted model server; sessions notes and travel, memories, ratings,
+// grades, an override and an approval. previous_build.tar.gz is the data folder. The event log drops events after
+// ninety days, so previous_events.jsonl has one stored event of each kind.
 
 // unpackPreviousData unpacks the data folder of the previous build.
 func unpackPreviousData(t *testing.T) bus.Home {
@@ -79,7 +79,8 @@ func TestDataOfPreviousBuildIsRead(t *testing.T) {
 	})
 	t.Run("history is read", func(t *testing.T) {
 		for session, want := range map[string][]string{
-			"notes":  {"What is the capital of France?", "What did I ask before?", "Remember that my cat is called Minka"},
+			"notes": {"What is the capital of France?", "What did I ask before?", "Remember that my cat is called " +
+				"Minka"},
 			"travel": {"What is the capital of Portugal?", "What time is it in Tokyo?"},
 		} {
 			conversation, err := user.Session(ctx, session)
@@ -103,7 +104,9 @@ func TestDataOfPreviousBuildIsRead(t *testing.T) {
 	})
 	t.Run("memory finds entries", func(t *testing.T) {
 		reply, err := user.SearchMemory(ctx, subjects.MemoryQuery{Query: "Where does my sister Anna live?"})
-		if err != nil || !slices.ContainsFunc(reply.Hits, func(h subjects.MemoryHit) bool { return strings.Contains(h.Entry.Name, "Bremen") }) {
+		if err != nil || !slices.ContainsFunc(reply.Hits, func(h subjects.MemoryHit) bool {
+			return strings.Contains(h.Entry.Name, "Bremen")
+		}) {
 			t.Errorf("%+v, %v", reply.Hits, err)
 		}
 		facts, _, err := user.ListMemories(ctx, subjects.MemoryAdminRequest{Kind: subjects.KindFact, Whole: true}, 0)

@@ -19,8 +19,14 @@ import (
 func onlyModels(t *testing.T) *scriptserver.Server {
 	t.Helper()
 	return modeltest.New(t, scriptserver.Script{"gemma4:12b": {
-		{Always: true, When: scriptserver.When{LastContains: "Choose the tools"}, Reply: scriptserver.Reply{Content: `{"tools":["get_datetime"]}`}},
-		{Always: true, When: scriptserver.When{Contains: []string{"[RESULT]"}}, Reply: scriptserver.Reply{Content: "Feedback: Polite. [RESULT] 4"}},
+		{
+			Always: true, When: scriptserver.When{LastContains: "Choose the tools"},
+			Reply: scriptserver.Reply{Content: `{"tools":["get_datetime"]}`},
+		},
+		{
+			Always: true, When: scriptserver.When{Contains: []string{"[RESULT]"}},
+			Reply: scriptserver.Reply{Content: "Feedback: Polite. [RESULT] 4"},
+		},
 		{Always: true, Reply: scriptserver.Reply{Content: "Hello."}},
 	}}, scriptserver.WithModels(
 		scriptserver.Model{Name: "gemma4:12b", Family: "gemma", Parameters: "12B", Window: 131072, Tools: true},
@@ -59,8 +65,8 @@ func measureCost(requests []scriptserver.Request) (c modelCost) {
 	return c
 }
 
-// untilAnswer returns the requests up to the one that generated the answer, the only kind with tools. Memory and the critic
-// send theirs after the answer.
+// untilAnswer returns the requests up to the one that generated the answer, the only kind with tools. Memory and the
+// critic send theirs after the answer.
 func untilAnswer(requests []scriptserver.Request) []scriptserver.Request {
 	for i, r := range slices.Backward(requests) {
 		if len(r.Tools) > 0 {
@@ -125,8 +131,9 @@ func askQuestion(t *testing.T, user *client.Client, session, question string) su
 	return response
 }
 
-// A greeting to the shipped system with one chat model costs one model call before the answer: no call selects tools while
-// all of them fit. The tools stay the same from question to question, so the server evaluates their definitions once.
+// A greeting to the shipped system with one chat model costs one model call before the answer: no call selects tools
+// while all of them fit. The tools stay the same from question to question, so the server evaluates their definitions
+// once.
 func TestGreetingCostsOneModelCallBeforeTheAnswer(t *testing.T) {
 	t.Parallel()
 	server := onlyModels(t)
@@ -145,16 +152,20 @@ func TestGreetingCostsOneModelCallBeforeTheAnswer(t *testing.T) {
 		}
 		awaitStored(t, user, response.QueryID)
 		if i == 0 { // in the background, before the next question
-			waitFor(t, "memory has the answer described", func() bool { return countDescriptions(server.Requests()) == 1 })
+			waitFor(t, "memory has the answer described", func() bool {
+				return countDescriptions(server.Requests()) == 1
+			})
 		}
 		all := server.Requests()[seen:]
 		seen += len(all)
 		before := untilAnswer(all)
 		cost, whole := measureCost(before), measureCost(all)
-		t.Logf("%q: before the answer %d calls, %d prompt tokens; in all %d calls, %d prompt tokens, %d models\n%s", question,
+		t.Logf("%q: before the answer %d calls, %d prompt tokens; in all %d calls, %d prompt tokens, %d models\n%s",
+			question,
 			cost.chats, cost.tokens, whole.chats, whole.tokens, whole.models, strings.Join(whole.purposes, "\n"))
 		if cost.chats != 1 {
-			t.Errorf("%q cost %d model calls before the answer, want 1:\n%s", question, cost.chats, strings.Join(cost.purposes, "\n"))
+			t.Errorf("%q cost %d model calls before the answer, want 1:\n%s", question, cost.chats,
+				strings.Join(cost.purposes, "\n"))
 		}
 		for _, x := range before {
 			if len(x.Tools) > 0 {

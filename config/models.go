@@ -26,8 +26,8 @@ import (
 	"conclave/subjects"
 )
 
-// overlayModels overlays c with a models.yaml: field by field, and roles, hints and models one by one. It returns the line of
-// each value. On an error, such as an unknown field, c is unchanged. The result is not validated.
+// overlayModels overlays c with a models.yaml: field by field, and roles, hints and models one by one. It returns the
+// line of each value. On an error, such as an unknown field, c is unchanged. The result is not validated.
 func overlayModels(c *model.Config, data []byte, file string) (strict.Lines, error) {
 	all := *c
 	all.Roles, all.Hints, all.Models = nil, nil, nil
@@ -52,8 +52,8 @@ func mergeMaps[V any](base, over map[string]V) map[string]V {
 	return all
 }
 
-// listModelFields lists every setting of the models, by path and sorted within a group. Options that are not set are left
-// out.
+// listModelFields lists every setting of the models, by path and sorted within a group. Options that are not set are
+// left out.
 func listModelFields(c model.Config) []strict.Field {
 	var out []strict.Field
 	add := func(path, value string) { out = append(out, strict.Field{Path: path, Value: value}) }
@@ -106,8 +106,8 @@ func listModelFields(c model.Config) []strict.Field {
 // keyLookup returns the credential of a name.
 type keyLookup func(ctx context.Context, name string) (string, error)
 
-// newBrokeredKeyring returns a [keyLookup] that requests credentials from the broker, sealed to this run of the model actor,
-// for 30 seconds at most. They are not cached. Every failure of a lookup is [llm.ErrUnauthorized].
+// newBrokeredKeyring returns a [keyLookup] that requests credentials from the broker, sealed to this run of the model
+// actor, for 30 seconds at most. They are not cached. Every failure of a lookup is [llm.ErrUnauthorized].
 func newBrokeredKeyring(nc *nats.Conn) (keyLookup, error) {
 	out, err := actor.NewOut(nc)
 	if err != nil {
@@ -143,8 +143,8 @@ func modelCredentials(c model.Config) (out []string) {
 	return out
 }
 
-// newBackends returns a client for each configured server, by its name. It sends no request. It fails when one has an invalid
-// setting.
+// newBackends returns a client for each configured server, by its name. It sends no request. It fails when one has an
+// invalid setting.
 func newBackends(c model.Config, keys keyLookup) (map[string]llm.Backend, error) {
 	out := map[string]llm.Backend{}
 	for name, s := range c.Servers() {
@@ -157,8 +157,8 @@ func newBackends(c model.Config, keys keyLookup) (map[string]llm.Backend, error)
 	return out, nil
 }
 
-// newBackend returns the client of the server name. keys is called for each request of a server with a key; without s.Key
-// requests have none. It rejects unknown servers and invalid addresses.
+// newBackend returns the client of the server name. keys is called for each request of a server with a key; without
+// s.Key requests have none. It rejects unknown servers and invalid addresses.
 func newBackend(c model.Config, name string, s model.Server, keys keyLookup) (llm.Backend, error) {
 	var key func(context.Context) (string, error)
 	if s.Key != "" {
@@ -168,7 +168,10 @@ func newBackend(c model.Config, name string, s model.Server, keys keyLookup) (ll
 	case model.Ollama:
 		// Chat requests carry their own options; embedding requests use these.
 		embedder := c.OptionsFor(c.Roles[subjects.RoleEmbeddings])
-		return ollama.New(ollama.Config{URL: s.URL, Window: c.Defaults.Window, Predict: c.Defaults.Predict, KeepAlive: embedder.KeepAlive})
+		return ollama.New(ollama.Config{
+			URL: s.URL, Window: c.Defaults.Window, Predict: c.Defaults.Predict,
+			KeepAlive: embedder.KeepAlive,
+		})
 	case model.OpenAI:
 		u, err := url.Parse(s.URL)
 		if err != nil {
@@ -183,8 +186,8 @@ func newBackend(c model.Config, name string, s model.Server, keys keyLookup) (ll
 	return nil, fmt.Errorf("unknown server")
 }
 
-// newExecutor returns the model actor of a machine that joined a hub. It uses the local Ollama and no other server: it has no
-// credentials.
+// newExecutor returns the model actor of a machine that joined a hub. It uses the local Ollama and no other server: it
+// has no credentials.
 func newExecutor(c model.Config, machine string) (actor.Actor, error) {
 	b, err := newBackend(c, model.Ollama, c.Ollama, nil)
 	if err != nil {
@@ -193,9 +196,12 @@ func newExecutor(c model.Config, machine string) (actor.Actor, error) {
 	return model.NewExecutor(machine, c.Ollama, b)
 }
 
-// newModel returns the model actor with its servers, the built-in demo model and its audit writer. It rejects an invalid c,
-// and fails without the hash key of home or an audit log that can be opened. It sends no request to a model server.
-func newModel(ctx context.Context, c model.Config, home bus.Home, nc *nats.Conn, auditTimeout time.Duration, keys keyLookup) (actor.Actor, error) {
+// newModel returns the model actor with its servers, the built-in demo model and its audit writer. It rejects an
+// invalid c, and fails without the hash key of home or an audit log that can be opened. It sends no request to a model
+// server.
+func newModel(ctx context.Context, c model.Config, home bus.Home, nc *nats.Conn, auditTimeout time.Duration,
+	keys keyLookup,
+) (actor.Actor, error) {
 	c.AuditTimeout, c.MeasuredFile = auditTimeout, home.ModelSpeeds()
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -209,7 +215,10 @@ func newModel(ctx context.Context, c model.Config, home bus.Home, nc *nats.Conn,
 		return nil, err
 	}
 	once, again := splitAuditTimeout(auditTimeout)
-	w, err := audit.Open(ctx, audit.Options{Account: "model", Dir: home.Heads(), Log: bus.NewAuditLog(nc), Timeout: once, Retry: again})
+	w, err := audit.Open(ctx, audit.Options{
+		Account: "model", Dir: home.Heads(), Log: bus.NewAuditLog(nc),
+		Timeout: once, Retry: again,
+	})
 	if err != nil {
 		return nil, err
 	}

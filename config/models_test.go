@@ -38,7 +38,8 @@ func TestModelsShipped(t *testing.T) {
 	t.Parallel()
 	c := shippedModels(t)
 	for role, want := range map[string]string{
-		"assistant": "gemma4:12b", "orchestrator": "", "tools": "", "coder": "", "researcher": "", "summaries": "", // the assistant's
+		// the assistant's
+		"assistant": "gemma4:12b", "orchestrator": "", "tools": "", "coder": "", "researcher": "", "summaries": "",
 		"critic": "", "embeddings": "nomic-embed-text",
 	} {
 		if got := c.Roles[role]; got != want {
@@ -53,7 +54,8 @@ func TestModelsShipped(t *testing.T) {
 			t.Errorf("%s stays for %s, want %s", name, got, want)
 		}
 	}
-	if c.Ollama.URL != "http://127.0.0.1:11434" || c.Ollama.Slots != 1 || !c.Ollama.Exclusive || c.Ollama.Queue != 512 || c.Ollama.IdleDelay != time.Second || c.Ollama.RemoteHost() != "" {
+	if c.Ollama.URL != "http://127.0.0.1:11434" || c.Ollama.Slots != 1 || !c.Ollama.Exclusive ||
+		c.Ollama.Queue != 512 || c.Ollama.IdleDelay != time.Second || c.Ollama.RemoteHost() != "" {
 		t.Errorf("%+v", c.Ollama)
 	}
 	if len(c.Remote) != 0 || c.OpenAI != nil || c.Anthropic != nil || c.Google != nil || c.DemoModel != model.DemoAuto {
@@ -70,7 +72,11 @@ func TestModelsCommentedOut(t *testing.T) {
 	}
 	var on []string
 	for line := range strings.SplitSeq(string(data), "\n") {
-		for _, block := range []string{"# openai:", "# anthropic:", "# google:", "#   url:", "#   key:", "#   slots:", "  # prometheus:7b:", "  # critic:", "  # tools:", "  # summaries:", "  # coder:", "  # researcher:", "  # orchestrator:"} {
+		for _, block := range []string{
+			"# openai:", "# anthropic:", "# google:", "#   url:", "#   key:", "#   slots:",
+			"  # prometheus:7b:", "  # critic:", "  # tools:", "  # summaries:", "  # coder:", "  # researcher:",
+			"  # orchestrator:",
+		} {
 			if strings.HasPrefix(line, block) {
 				line = strings.Replace(line, "# ", "", 1)
 			}
@@ -82,7 +88,8 @@ func TestModelsCommentedOut(t *testing.T) {
 	if err := errors.Join(err, c.Validate()); err != nil {
 		t.Fatal(err)
 	}
-	if c.OpenAI == nil || c.OpenAI.Key != "openai" || c.Anthropic == nil || c.Google == nil || *c.OptionsFor("prometheus:7b").Temperature != 0.2 || len(c.Roles) != len(model.Roles) {
+	if c.OpenAI == nil || c.OpenAI.Key != "openai" || c.Anthropic == nil || c.Google == nil ||
+		*c.OptionsFor("prometheus:7b").Temperature != 0.2 || len(c.Roles) != len(model.Roles) {
 		t.Errorf("%+v", c)
 	}
 }
@@ -105,7 +112,8 @@ allow_remote: [deep:cloud]
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Roles["assistant"] != "qwen3:8b" || c.Roles["jester"] != "tiny" || c.Roles["embeddings"] != "nomic-embed-text" {
+	if c.Roles["assistant"] != "qwen3:8b" || c.Roles["jester"] != "tiny" ||
+		c.Roles["embeddings"] != "nomic-embed-text" {
 		t.Errorf("roles %v", c.Roles)
 	}
 	if o := c.OptionsFor("qwen3:8b"); o.KeepAlive != "-1" || o.Window != 32768 {
@@ -117,7 +125,8 @@ allow_remote: [deep:cloud]
 	if o := c.OptionsFor("tiny"); !*o.Small || *o.Temperature != 1.5 {
 		t.Errorf("a model of one's own: %+v", o)
 	}
-	if c.Ollama.Slots != 4 || c.Ollama.URL != base.Ollama.URL || !c.Ollama.Exclusive || !slices.Equal(c.Remote, []string{"deep:cloud"}) {
+	if c.Ollama.Slots != 4 || c.Ollama.URL != base.Ollama.URL || !c.Ollama.Exclusive ||
+		!slices.Equal(c.Remote, []string{"deep:cloud"}) {
 		t.Errorf("%+v", c)
 	}
 	if lines["roles.assistant"] != 3 {
@@ -136,10 +145,15 @@ func TestModelsRefused(t *testing.T) {
 		{"a number for ever", "defaults:\n  keep_alive: -1", "models.yaml:2: defaults.keep_alive: -1 is not text"},
 		{"a text for a number", "defaults: {temperature: warm}", "defaults.temperature: warm is not a number"},
 		{"no number", "defaults: {temperature: .nan}", "defaults.temperature: .nan is not a number"},
-		{"a hint that is none", "hints:\n  fast: x", "models.yaml:2: hints.fast: is not one of simple, reasoning, code"},
-		{"a service that is off", "roles:\n  critic: google/gemini", "models.yaml:2: roles.critic: google/gemini is a model of google"},
+		{
+			"a hint that is none", "hints:\n  fast: x",
+			"models.yaml:2: hints.fast: is not one of simple, reasoning, code",
+		},
+		{"a service that is off", "roles:\n  critic: google/gemini", "models.yaml:2: roles.critic: google/gemini is " +
+			"a model of google"},
 		{"a key", "anthropic:\n  key: sk-ant/123", "models.yaml:2: anthropic.key: this is the name of a key"},
-		{"an address without a port to be", "ollama: {url: nowhere}", "models.yaml:1: ollama.url: this is not an address"},
+		{"an address without a port to be", "ollama: {url: nowhere}", "models.yaml:1: ollama.url: this is not an " +
+			"address"},
 		{"no slots", "ollama: {slots: 0}", "models.yaml:1: ollama.slots: 0 is not between 1 and 1024"},
 		{"all of it may leave", "allow_remote: ['*']", "models.yaml:1: allow_remote[0]"},
 	} {
@@ -167,7 +181,8 @@ func TestModelFields(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		"roles.assistant": "gemma4:12b", "keep": "assistant, embeddings", "defaults.window": "32768",
-		"models.nomic-embed-text.small": "true", "allow_remote": "", "demo_model": "auto", "ollama.slots": "1", "google.key": "google",
+		"models.nomic-embed-text.small": "true", "allow_remote": "", "demo_model": "auto", "ollama.slots": "1",
+		"google.key": "google",
 	} {
 		if v, ok := got[path]; !ok || v != want {
 			t.Errorf("%s is %q, want %q", path, v, want)
@@ -230,8 +245,15 @@ func TestMakeModel(t *testing.T) {
 	}}, actor.Config{})
 	out := b.Out("generator")
 	var last subjects.ChatChunk
-	client := wire.Client{Out: out, Role: "assistant", Timeout: 20 * time.Second, OnDone: func(p subjects.ChatChunk) { last = p }}
-	msg, _, err := llm.Collect(client.Chat(t.Context(), llm.Request{Messages: []llm.Message{{Role: llm.User, Content: "hello"}}, Stream: true}))
+	client := wire.Client{Out: out, Role: "assistant", Timeout: 20 * time.Second, OnDone: func(p subjects.ChatChunk) {
+		last = p
+	}}
+	msg, _,
+		err := llm.Collect(
+		client.Chat(t.Context(), llm.Request{
+			Messages: []llm.Message{{Role: llm.User, Content: "hello"}},
+			Stream:   true,
+		}))
 	if err != nil || msg.Content == "" || !last.DemoModel || last.Model != scripted.Name {
 		t.Errorf("%v, %+v, %+v", err, msg, last)
 	}

@@ -22,9 +22,20 @@ import (
 func observedServer(t *testing.T) *scriptserver.Server {
 	t.Helper()
 	return modeltest.New(t, scriptserver.Script{"gemma4:12b": {
-		{Always: true, When: scriptserver.When{Contains: []string{"[RESULT]"}}, Reply: scriptserver.Reply{Content: "Feedback: Exact. [RESULT] 5"}},
-		{Always: true, When: scriptserver.When{LastRole: "tool"}, Reply: scriptserver.Reply{Content: "It is late in Tokyo."}},
-		{Always: true, When: scriptserver.When{ToolsInclude: []string{"get_datetime"}}, Reply: scriptserver.Reply{Calls: []scriptserver.Call{{Name: "get_datetime", Arguments: map[string]any{"timezone": "Asia/Tokyo"}}}}},
+		{
+			Always: true, When: scriptserver.When{Contains: []string{"[RESULT]"}},
+			Reply: scriptserver.Reply{Content: "Feedback: Exact. [RESULT] 5"},
+		},
+		{
+			Always: true, When: scriptserver.When{LastRole: "tool"},
+			Reply: scriptserver.Reply{Content: "It is late in Tokyo."},
+		},
+		{
+			Always: true, When: scriptserver.When{ToolsInclude: []string{"get_datetime"}},
+			Reply: scriptserver.Reply{
+				Calls: []scriptserver.Call{{Name: "get_datetime", Arguments: map[string]any{"timezone": "Asia/Tokyo"}}},
+			},
+		},
 		{Always: true, Reply: scriptserver.Reply{Content: "ok"}},
 	}}, scriptserver.WithModels(
 		scriptserver.Model{Name: "gemma4:12b", Family: "gemma", Parameters: "12B", Window: 131072, Tools: true},
@@ -60,7 +71,8 @@ func TestObservability(t *testing.T) {
 	t.Parallel()
 	collector := newCollector(t)
 	address := make(chan string, 1)
-	c := settings(t, "system.gateway.listen", "127.0.0.1:0", "system.telemetry.otlp", collector.url).WithWiring(config.Wiring{OnListen: func(addr string) { address <- addr }})
+	c := settings(t, "system.gateway.listen", "127.0.0.1:0", "system.telemetry.otlp", collector.url).WithWiring(
+		config.Wiring{OnListen: func(addr string) { address <- addr }})
 	c.Models.Ollama.URL, c.Models.Ollama.IdleDelay = observedServer(t).URL, 0
 	home := newHome(t)
 	r := up(t, c, home, config.Actors...)
@@ -102,13 +114,19 @@ func TestObservability(t *testing.T) {
 	user := dialUser(t, r.Bus)
 	response := askQuestion(t, user, "s1", "What time is it in Tokyo, "+secretWords+"?")
 	awaitGrade(t, user, response.QueryID)
-	if res := dialOperator(t, r.Bus).callTool(t.Context(), "get_datetime", "call-1", `{"timezone":7}`); res.Error == nil {
+	if res := dialOperator(t, r.Bus).callTool(t.Context(), "get_datetime", "call-1",
+		`{"timezone":7}`); res.Error == nil {
 		t.Fatal("a call with a wrong argument ran")
 	}
-	if err := user.StoreQuestion(t.Context(), "generator", subjects.Query{Query: " ", QueryID: "empty", SessionID: "s2"}); err != nil { // a dead letter
+	// a dead letter
+	if err := user.StoreQuestion(t.Context(), "generator", subjects.Query{
+		Query: " ", QueryID: "empty",
+		SessionID: "s2",
+	}); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := user.AddMemory(t.Context(), subjects.MemoryEntry{Corpus: secretWords + " is an island."}, false); err != nil {
+	if _, _, err := user.AddMemory(t.Context(), subjects.MemoryEntry{Corpus: secretWords + " is an island."},
+		false); err != nil {
 		t.Fatal(err)
 	}
 
@@ -140,7 +158,8 @@ func TestObservability(t *testing.T) {
 		} {
 			if !strings.Contains(body, line+"\n") {
 				name, _, _ := strings.Cut(line, "{")
-				t.Errorf("no line %s among\n%s", line, strings.Join(regexp.MustCompile(`(?m)^`+name+`.*$`).FindAllString(body, -1), "\n"))
+				t.Errorf("no line %s among\n%s", line,
+					strings.Join(regexp.MustCompile(`(?m)^`+name+`.*$`).FindAllString(body, -1), "\n"))
 			}
 		}
 		for _, secret := range []string{secretWords, response.QueryID, "s1\"", "Tokyo"} {

@@ -19,8 +19,9 @@ import (
 	"conclave/config"
 )
 
-// TestOpenWebUI runs Open WebUI, unchanged, with the token of a client against the whole system with the demo model: over its HTTP
-// API and in its page. CONCLAVE_OPENWEBUI is a Python environment that has it, see the step openwebui of .ci/run.
+// TestOpenWebUI runs Open WebUI, unchanged, with the token of a client against the whole system with the demo model:
+// over its HTTP API and in its page. CONCLAVE_OPENWEBUI is a Python environment that has it, see the step openwebui of
+// .ci/run.
 func TestOpenWebUI(t *testing.T) {
 	folder := os.Getenv("CONCLAVE_OPENWEBUI")
 	if folder == "" {
@@ -28,7 +29,9 @@ func TestOpenWebUI(t *testing.T) {
 	}
 	browser := findBrowser(t)
 	address := make(chan string, 1)
-	c := settings(t, "system.gateway.listen", "127.0.0.1:0").WithWiring(config.Wiring{OnListen: func(addr string) { address <- addr }})
+	c := settings(t, "system.gateway.listen", "127.0.0.1:0").WithWiring(config.Wiring{OnListen: func(addr string) {
+		address <- addr
+	}})
 	c.Models.Ollama.URL = "http://127.0.0.1:1" // nothing answers there, so the demo model does
 	home := newHome(t)
 	r := up(t, c, home, config.Actors...)
@@ -45,13 +48,18 @@ func TestOpenWebUI(t *testing.T) {
 		if names != "assistant committee orchestrator " {
 			t.Errorf("models %s", names)
 		}
-		messages := []map[string]string{{"role": "user", "content": "What time is it in Lisbon?"}} // not the first words of the page: chats that begin alike are not continued
-		stream := w.call(t, "/api/chat/completions", map[string]any{"model": "assistant", "stream": true, "messages": messages}, nil)
+		// not the first words of the page: chats that begin alike are not continued
+		messages := []map[string]string{{"role": "user", "content": "What time is it in Lisbon?"}}
+		stream := w.call(t, "/api/chat/completions", map[string]any{
+			"model": "assistant", "stream": true,
+			"messages": messages,
+		}, nil)
 		if !strings.Contains(stream, "Europe/Lisbon") || !strings.Contains(stream, "[DONE]") {
 			t.Errorf("streamed answer %s", stream)
 		}
 		for _, task := range []string{"title", "tags", "follow_up"} {
-			if got := w.call(t, "/api/v1/tasks/"+task+"/completions", map[string]any{"model": "committee", "messages": messages}, nil); !strings.Contains(got, `"content"`) {
+			if got := w.call(t, "/api/v1/tasks/"+task+"/completions",
+				map[string]any{"model": "committee", "messages": messages}, nil); !strings.Contains(got, `"content"`) {
 				t.Errorf("%s: %s", task, got)
 			}
 		}
@@ -64,7 +72,8 @@ func TestOpenWebUI(t *testing.T) {
 	p.waitFor(`!document.querySelector("[role=dialog]")`)
 	for _, zone := range []string{"Asia/Tokyo", "Europe/Lisbon"} {
 		p.do(chromedp.SendKeys(chromedp.CSS("#chat-input"), "What time is it in "+filepath.Base(zone)+"?\r"))
-		p.waitFor(`document.body.innerText.includes(` + quoteJS(zone) + `) && !document.querySelector("#message-input-container button[aria-label=Stop]")`)
+		p.waitFor(`document.body.innerText.includes(` + quoteJS(zone) +
+			`) && !document.querySelector("#message-input-container button[aria-label=Stop]")`)
 	}
 	picture := filepath.Join(folder, "chat.webp")
 	p.takePicture(picture)
@@ -102,13 +111,17 @@ func startOpenWebUI(t *testing.T, folder, base, key string) *openWebUI {
 	_, port, _ := net.SplitHostPort(ln.Addr().String())
 	ln.Close() // the program cannot choose a free one itself
 	dir := t.TempDir()
-	command := exec.CommandContext(t.Context(), filepath.Join(folder, "bin", "open-webui"), "serve", "--host", "127.0.0.1", "--port", port)
+	command := exec.CommandContext(t.Context(), filepath.Join(folder, "bin", "open-webui"), "serve", "--host",
+		"127.0.0.1", "--port", port)
 	command.Dir = dir
 	command.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "DATA_DIR=" + dir, "WEBUI_SECRET_KEY=" + strings.Repeat("k", 40), "WEBUI_AUTH=False",
-		"OPENAI_API_BASE_URL=" + base + "/v1", "OPENAI_API_KEY=" + key, "ENABLE_OLLAMA_API=False", "RAG_EMBEDDING_ENGINE=openai",
+		"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "DATA_DIR=" + dir, "WEBUI_SECRET_KEY=" + strings.Repeat("k", 40),
+		"WEBUI_AUTH=False",
+		"OPENAI_API_BASE_URL=" + base + "/v1", "OPENAI_API_KEY=" + key, "ENABLE_OLLAMA_API=False",
+		"RAG_EMBEDDING_ENGINE=openai",
 		`DEFAULT_MODEL_METADATA={"capabilities":{"builtin_tools":false}}`,
-		"OFFLINE_MODE=True", "HF_HUB_OFFLINE=1", "ANONYMIZED_TELEMETRY=False", "DO_NOT_TRACK=true", "SCARF_NO_ANALYTICS=true",
+		"OFFLINE_MODE=True", "HF_HUB_OFFLINE=1", "ANONYMIZED_TELEMETRY=False", "DO_NOT_TRACK=true",
+		"SCARF_NO_ANALYTICS=true",
 	}
 	var log bytes.Buffer
 	command.Stdout, command.Stderr = &log, &log

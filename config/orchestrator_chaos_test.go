@@ -25,8 +25,8 @@ import (
 	"conclave/subjects"
 )
 
-// The orchestrator, whose process also runs the agents, is killed at random while tasks run. Each task ends, each effect happens
-// once, each report is published once, and the audit log verifies.
+// The orchestrator, whose process also runs the agents, is killed at random while tasks run. Each task ends, each
+// effect happens once, each report is published once, and the audit log verifies.
 
 // orchestratorAlone is what [playEnv] says for a process with nothing but an orchestrator in it.
 const orchestratorAlone = "orchestrator alone"
@@ -68,21 +68,40 @@ monitor_only: [flow.undeclared] # the results of the tool are untrusted, and nob
 
 const returnReply = `{"status":"success","summary":"It is written.","artifacts":[],"result_quality":"verified","source":"tool_output","new_memory_candidates":[],"failure_reason":null}`
 
-// newTaskHarness is everything but the orchestrator: a scripted model that replies after delay and plans by plan, the broker, and a
-// tool that appends the task and the part to a file.
+// newTaskHarness is everything but the orchestrator: a scripted model that replies after delay and plans by plan, the
+// broker, and a tool that appends the task and the part to a file.
 func newTaskHarness(t *testing.T, plan string, delay time.Duration, settings string) *crashHarness {
 	t.Helper()
-	s := &crashHarness{t: t, home: newHome(t), answers: map[string][]subjects.Response{}, dialogs: map[string]int{}, answered: make(chan string, 4096)}
+	s := &crashHarness{
+		t: t, home: newHome(t), answers: map[string][]subjects.Response{}, dialogs: map[string]int{},
+		answered: make(chan string, 4096),
+	}
 	s.home.Config = s.home.Data + "-config"
 	s.file = filepath.Join(t.TempDir(), "written")
 	slow := scriptserver.Quirks{FirstDelay: delay}
 	s.model = modeltest.New(t, scriptserver.Script{"assistant": {
-		{Always: true, When: scriptserver.When{System: "You plan a task"}, Reply: scriptserver.Reply{Content: plan, Quirks: slow}},
-		{Always: true, When: scriptserver.When{System: "You turn the work"}, Reply: scriptserver.Reply{Content: returnReply, Quirks: slow}},
-		{Always: true, When: scriptserver.When{System: "You write the final report"}, Reply: scriptserver.Reply{Content: "All is written.", Quirks: slow}},
-		{Always: true, When: scriptserver.When{LastRole: "user", ToolsInclude: []string{"fs_write"}}, Reply: scriptserver.Reply{Quirks: slow, Calls: []scriptserver.Call{
-			{Name: "fs_write", Arguments: map[string]any{"line": "{{last_user | match task-[0-9]+}} {{last_user | match Part [a-z]}}"}},
-		}}},
+		{
+			Always: true, When: scriptserver.When{System: "You plan a task"},
+			Reply: scriptserver.Reply{Content: plan, Quirks: slow},
+		},
+		{
+			Always: true, When: scriptserver.When{System: "You turn the work"},
+			Reply: scriptserver.Reply{Content: returnReply, Quirks: slow},
+		},
+		{
+			Always: true, When: scriptserver.When{System: "You write the final report"},
+			Reply: scriptserver.Reply{Content: "All is written.", Quirks: slow},
+		},
+		{
+			Always: true, When: scriptserver.When{LastRole: "user", ToolsInclude: []string{"fs_write"}},
+			Reply: scriptserver.Reply{Quirks: slow, Calls: []scriptserver.Call{
+				{
+					Name: "fs_write",
+					Arguments: map[string]any{"line": "{{last_user | match task-[0-9]+}} {{last_user | " +
+						"match Part [a-z]}}"},
+				},
+			}},
+		},
 		{Always: true, Reply: scriptserver.Reply{Content: "It is written.", Quirks: slow}},
 	}})
 	s.configure(map[string]string{
@@ -121,7 +140,10 @@ func (s *crashHarness) countReports(ids []string) (n int) {
 func planOf(parts map[string][]string, order ...string) string {
 	var all []map[string]any
 	for _, id := range order {
-		all = append(all, map[string]any{"id": id, "title": "Part " + id, "instructions": "Write it down.", "agent": "assistant", "depends_on": append([]string{}, parts[id]...), "hint": "simple"})
+		all = append(all, map[string]any{
+			"id": id, "title": "Part " + id, "instructions": "Write it down.",
+			"agent": "assistant", "depends_on": append([]string{}, parts[id]...), "hint": "simple",
+		})
 	}
 	data, err := json.Marshal(map[string]any{"subtasks": all})
 	if err != nil {
@@ -139,7 +161,8 @@ func TestChaosKillOrchestrator(t *testing.T) {
 	for lane := range lanes {
 		t.Run(fmt.Sprint(lane), func(t *testing.T) {
 			t.Parallel()
-			s := newTaskHarness(t, planOf(map[string][]string{"c": {"a", "b"}}, "a", "b", "c"), 20*time.Millisecond, "tasks: 4\n")
+			s := newTaskHarness(t, planOf(map[string][]string{"c": {"a", "b"}}, "a", "b", "c"), 20*time.Millisecond,
+				"tasks: 4\n")
 			var events atomic.Int64
 			user := bustest.Dial(t, s.instance.Bus, "user")
 			if _, err := user.Subscribe("task.progress.*", func(*nats.Msg) { events.Add(1) }); err != nil {
@@ -171,7 +194,8 @@ func TestChaosKillOrchestrator(t *testing.T) {
 			if !verified(t, s.home, s.instance.Bus).OK {
 				t.Error("the audit log does not verify")
 			}
-			t.Logf("%d kills: %d tasks, each reported once and each of their %d lines written once", len(ids), len(ids), 3*len(ids))
+			t.Logf("%d kills: %d tasks, each reported once and each of their %d lines written once", len(ids), len(ids),
+				3*len(ids))
 		})
 	}
 }
@@ -190,7 +214,8 @@ func (s *crashHarness) checkTasks(ids []string) {
 		lines[strings.TrimSpace(l)]++
 	}
 	for _, id := range ids {
-		if r := s.answers[id]; len(r) != 1 || s.dialogs[id] != 1 || r[0].Partial || r[0].Error != nil || len(r[0].ToolCalls) != 3 {
+		if r := s.answers[id]; len(r) != 1 || s.dialogs[id] != 1 || r[0].Partial || r[0].Error != nil ||
+			len(r[0].ToolCalls) != 3 {
 			s.t.Errorf("%s: %d reports, %d dialogs: %+v", id, len(r), s.dialogs[id], r)
 		}
 		for _, part := range []string{"a", "b", "c"} {
@@ -208,10 +233,14 @@ func TestTenSubtasks(t *testing.T) {
 	}
 	const delay = 100 * time.Millisecond
 	// Three columns of three subtasks, and one that needs all: the critical path has four subtasks.
-	needs := map[string][]string{"d": {"a"}, "e": {"b"}, "f": {"c"}, "g": {"d"}, "h": {"e"}, "i": {"f"}, "j": {"g", "h", "i"}}
+	needs := map[string][]string{
+		"d": {"a"}, "e": {"b"}, "f": {"c"}, "g": {"d"}, "h": {"e"}, "i": {"f"},
+		"j": {"g", "h", "i"},
+	}
 	s := newTaskHarness(t, planOf(needs, "a", "b", "c", "d", "e", "f", "g", "h", "i", "j"), delay, "parallel: 3\n")
 	s.startProcess(orchestratorAlone)
-	path := delay * (1 + 4*3 + 1) // the plan; of each subtask the call of the tool, the result and the return; the report
+	// the plan; of each subtask the call of the tool, the result and the return; the report
+	path := delay * (1 + 4*3 + 1)
 	best := time.Duration(1 << 62)
 	for i := range 5 {
 		id := fmt.Sprintf("task-%d", i)
@@ -221,7 +250,8 @@ func TestTenSubtasks(t *testing.T) {
 		best = min(best, time.Since(began))
 	}
 	s.stopProcess()
-	t.Logf("ten subtasks: %s, critical path %s, %.1f %% above it", best.Round(time.Millisecond), path, 100*(best.Seconds()/path.Seconds()-1))
+	t.Logf("ten subtasks: %s, critical path %s, %.1f %% above it", best.Round(time.Millisecond), path,
+		100*(best.Seconds()/path.Seconds()-1))
 	if best > path*115/100 {
 		t.Errorf("%s is more than 15 %% above the critical path of %s", best, path)
 	}

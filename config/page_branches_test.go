@@ -9,8 +9,9 @@ import (
 	"testing"
 )
 
-// TestPageBranches edits an earlier question: the conversation continues from there, the first version stays as a branch that can be
-// switched to, after a reload and in a second tab too, and the model gets only the branch that is shown.
+// TestPageBranches edits an earlier question: the conversation continues from there, the first version stays as a
+// branch that can be switched to, after a reload and in a second tab too, and the model gets only the branch that is
+// shown.
 func TestPageBranches(t *testing.T) {
 	s, p := openScriptedPage(t)
 	ask := func(p *browserPage, question string) {
@@ -32,7 +33,8 @@ func TestPageBranches(t *testing.T) {
 		t.Helper()
 		eval[bool](p, `(document.querySelectorAll('.turn [aria-label="Edit the question"]')[0].click(), true)`)
 		p.waitFor(`document.querySelector("#edit")`)
-		eval[bool](p, `(async () => { const e = document.querySelector("#edit"); e.value = `+quoteJS(words)+`; e.dispatchEvent(new Event("input", { bubbles: true })); await new Promise(requestAnimationFrame); await new Promise(requestAnimationFrame); e.form.requestSubmit(); return true; })()`)
+		eval[bool](p, `(async () => { const e = document.querySelector("#edit"); e.value = `+quoteJS(words)+
+			`; e.dispatchEvent(new Event("input", { bubbles: true })); await new Promise(requestAnimationFrame); await new Promise(requestAnimationFrame); e.form.requestSubmit(); return true; })()`)
 	}
 	edit("Ada used to live in Bremen.")
 	p.waitFor(questions + ` === "Ada used to live in Bremen." && document.querySelector(".turn .facts")`)
@@ -40,9 +42,11 @@ func TestPageBranches(t *testing.T) {
 
 	// A reload, and the other tab.
 	p.open("/chat/" + session)
-	p.waitFor(questions + ` === "Ada used to live in Bremen." && document.querySelector(".versions")?.textContent.includes("2/2")`)
+	p.waitFor(questions +
+		` === "Ada used to live in Bremen." && document.querySelector(".versions")?.textContent.includes("2/2")`)
 	second.front()
-	second.waitFor(questions + ` === "Ada used to live in Bremen." && document.querySelector(".versions")?.textContent.includes("2/2")`)
+	second.waitFor(questions +
+		` === "Ada used to live in Bremen." && document.querySelector(".versions")?.textContent.includes("2/2")`)
 	var context struct{ Messages []struct{ Content string } }
 	s.call(t.Context(), http.MethodGet, "/sessions/"+session+"/context", nil, &context)
 	for _, m := range context.Messages {
@@ -52,7 +56,8 @@ func TestPageBranches(t *testing.T) {
 	}
 	// The other tab switches back, and the first one follows.
 	second.click(`[aria-label="Previous version"]`)
-	const first = questions + ` === "My sister Ada lives in Lisbon. | Which city do I like most?" && document.querySelector(".versions")?.textContent.includes("1/2")`
+	const first = questions +
+		` === "My sister Ada lives in Lisbon. | Which city do I like most?" && document.querySelector(".versions")?.textContent.includes("1/2")`
 	second.waitFor(first)
 	p.front()
 	p.waitFor(first)
@@ -70,8 +75,9 @@ func TestPageBranches(t *testing.T) {
 	second.checkQuiet()
 }
 
-// TestBranchedConversation branches a conversation over HTTP on the bus, under the real grants: the model gets the turns before the edited
-// question only, the branch can be switched back to, and the event log and the audit log keep the records of both.
+// TestBranchedConversation branches a conversation over HTTP on the bus, under the real grants: the model gets the
+// turns before the edited question only, the branch can be switched back to, and the event log and the audit log keep
+// the records of both.
 func TestBranchedConversation(t *testing.T) {
 	s := startPageSystem(t)
 	ask := func(session, question string) (query string) {
@@ -80,7 +86,8 @@ func TestBranchedConversation(t *testing.T) {
 			ID      string `json:"query_id"`
 			Session string `json:"session_id"`
 		}
-		s.call(t.Context(), http.MethodPost, "/query", map[string]string{"query": question, "session_id": session}, &got)
+		s.call(t.Context(), http.MethodPost, "/query", map[string]string{"query": question, "session_id": session},
+			&got)
 		return got.ID
 	}
 	questions := func() (out string) {
@@ -109,11 +116,13 @@ func TestBranchedConversation(t *testing.T) {
 		t.Errorf("context: %s", got)
 	}
 	third := ask("s1", "Ada used to live in Bremen.")
-	if got, want := questions(), "My sister Ada lives in Lisbon. Ada used to live in Bremen. ["+second+" after "+first+"]"; got != want {
+	if got, want := questions(), "My sister Ada lives in Lisbon. Ada used to live in Bremen. ["+second+" after "+first+
+		"]"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	s.call(t.Context(), http.MethodPost, "/sessions/s1/branch", map[string]string{"to": second}, nil)
-	if got, want := questions(), "My sister Ada lives in Lisbon. My brother Tom works at Siemens and Ada likes surfing. ["+third+" after "+first+"]"; got != want {
+	if got, want := questions(), "My sister Ada lives in Lisbon. My brother Tom works at Siemens and Ada likes "+
+		"surfing. ["+third+" after "+first+"]"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	if got := context(); !strings.Contains(got, "Siemens") || strings.Contains(got, "Bremen") {
@@ -122,12 +131,18 @@ func TestBranchedConversation(t *testing.T) {
 	for _, query := range []string{first, second, third} { // no record is removed
 		var got struct{ Events []struct{ Subject string } }
 		s.call(t.Context(), http.MethodGet, "/events/history?query="+query, nil, &got)
-		if !slices.ContainsFunc(got.Events, func(e struct{ Subject string }) bool { return e.Subject == "response.generation" }) {
+		if !slices.ContainsFunc(got.Events, func(e struct{ Subject string }) bool {
+			return e.Subject == "response.generation"
+		}) {
 			t.Errorf("the answer to %s is gone: %v", query, got.Events)
 		}
 	}
-	for _, body := range []string{`{"before":"none"}`, `{"to":"` + first + `"}`, `{}`, `{"before":"a","to":"b"}`, `{"before":"a.>"}`} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+"/sessions/s1/branch", strings.NewReader(body))
+	for _, body := range []string{
+		`{"before":"none"}`, `{"to":"` + first + `"}`, `{}`, `{"before":"a","to":"b"}`,
+		`{"before":"a.>"}`,
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+"/sessions/s1/branch",
+			strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}

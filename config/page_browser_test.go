@@ -33,8 +33,8 @@ type browserPage struct {
 	requests []string // addresses that the tab requested
 }
 
-// findBrowser returns the path of Chromium. The tests of the page need it: without CONCLAVE_BROWSER they are skipped, with it a
-// missing browser is a failure.
+// findBrowser returns the path of Chromium. The tests of the page need it: without CONCLAVE_BROWSER they are skipped,
+// with it a missing browser is a failure.
 func findBrowser(t *testing.T) string {
 	t.Helper()
 	if os.Getenv("CONCLAVE_BROWSER") == "" {
@@ -54,7 +54,9 @@ func openPage(t *testing.T) *browserPage {
 	t.Helper()
 	browser := findBrowser(t)
 	address := make(chan string, 1)
-	c := settings(t, "system.gateway.listen", "127.0.0.1:0").WithWiring(config.Wiring{OnListen: func(addr string) { address <- addr }, Doctor: pageChecks, Stories: pageStories, RunStory: runPageStory})
+	c := settings(t, "system.gateway.listen", "127.0.0.1:0").WithWiring(config.Wiring{OnListen: func(addr string) {
+		address <- addr
+	}, Doctor: pageChecks, Stories: pageStories, RunStory: runPageStory})
 	c.Models.Ollama.URL = "http://127.0.0.1:1" // nothing answers there, so the demo model does
 	home := newHome(t)
 	up(t, c, home, config.Actors...)
@@ -76,12 +78,15 @@ func startBrowser(t *testing.T, browser, url, link string) *browserPage {
 	return openTab(t, launchBrowser(t, browser), url, link)
 }
 
-// launchBrowser starts a browser and returns the context for its tabs. It can resolve no name: a request to another host fails.
+// launchBrowser starts a browser and returns the context for its tabs. It can resolve no name: a request to another
+// host fails.
 func launchBrowser(t *testing.T, browser string) context.Context {
 	t.Helper()
 	options := append([]chromedp.ExecAllocatorOption{}, chromedp.DefaultExecAllocatorOptions[:]...)
-	options = append(options, chromedp.ExecPath(browser), chromedp.NoSandbox, chromedp.UserDataDir(filepath.Join(t.TempDir(), "profile")),
-		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true), chromedp.Flag("disable-gpu", true),
+	options = append(options, chromedp.ExecPath(browser), chromedp.NoSandbox,
+		chromedp.UserDataDir(filepath.Join(t.TempDir(), "profile")),
+		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
+		chromedp.Flag("disable-sync", true), chromedp.Flag("disable-gpu", true),
 		chromedp.Flag("host-resolver-rules", "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"), chromedp.Flag("lang", "en-GB"))
 	all, cancel := chromedp.NewExecAllocator(context.Background(), options...)
 	t.Cleanup(cancel)
@@ -170,7 +175,13 @@ func (p *browserPage) open(path string) {
 func (p *browserPage) show(width, height int64, scheme string) {
 	p.t.Helper()
 	p.do(chromedp.EmulateViewport(width, height))
-	if _, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}}}); err != nil {
+	if _, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia,
+		emulation.SetEmulatedMediaParams{
+			Features: []*emulation.MediaFeature{
+				{Name: "prefers-color-scheme", Value: scheme},
+				{Name: "prefers-reduced-motion", Value: "reduce"},
+			},
+		}); err != nil {
 		p.t.Fatal(err)
 	}
 }
@@ -210,8 +221,10 @@ func eval[T any](p *browserPage, expression string) T {
 // waitFor waits until an expression is true, for a minute.
 func (p *browserPage) waitFor(expression string) {
 	p.t.Helper()
-	if !eval[bool](p, `(async () => { for (const end = Date.now() + 60000; Date.now() < end; ) { if (`+expression+`) return true; await new Promise((r) => setTimeout(r, 20)); } return false; })()`) {
-		p.t.Fatalf("not within a minute: %s\n%s", expression, eval[string](p, `document.querySelector("main").innerText.slice(0, 2000)`))
+	if !eval[bool](p, `(async () => { for (const end = Date.now() + 60000; Date.now() < end; ) { if (`+expression+
+		`) return true; await new Promise((r) => setTimeout(r, 20)); } return false; })()`) {
+		p.t.Fatalf("not within a minute: %s\n%s", expression,
+			eval[string](p, `document.querySelector("main").innerText.slice(0, 2000)`))
 	}
 }
 
@@ -226,7 +239,8 @@ func (p *browserPage) text(selector string) string {
 func (p *browserPage) click(selector string) {
 	p.t.Helper()
 	p.waitFor(`document.querySelector(` + quoteJS(selector) + `)`)
-	eval[bool](p, `(document.querySelector(`+quoteJS(selector)+`).dispatchEvent(new MouseEvent("click", { bubbles: true, cancelable: true, view: window })), true)`)
+	eval[bool](p, `(document.querySelector(`+quoteJS(selector)+
+		`).dispatchEvent(new MouseEvent("click", { bubbles: true, cancelable: true, view: window })), true)`)
 }
 
 func quoteJS(s string) string {
@@ -262,7 +276,8 @@ func (p *browserPage) checkAccess(paths ...string) {
 			scheme string
 		}{{1280, "light"}, {1280, "dark"}, {360, "light"}} {
 			p.show(look.width, 800, look.scheme)
-			eval[bool](p, `new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(() => r(true))))`) // the view draws itself again for the width
+			// the view draws itself again for the width
+			eval[bool](p, `new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(() => r(true))))`)
 			for _, f := range eval[[]string](p, `axe.run().then((r) => r.violations.map((v) => v.id + ": " + v.nodes.map((n) => n.html).join(" ").slice(0, 400)))`) {
 				p.t.Errorf("%s, %d px, %s: %s", path, look.width, look.scheme, f)
 			}

@@ -8,17 +8,20 @@ import (
 	"time"
 )
 
-// TestPageLive asks a real model through the page and makes pictures of it in the folder that CONCLAVE_PICTURES names: while it
-// writes, a tool call, an approval and the run. CONCLAVE_LIVE is the address of an Ollama that has the models of .ci/live, as
-// .ci/live --serve prints it. What the model says is not checked.
+// TestPageLive asks a real model through the page and makes pictures of it in the folder that CONCLAVE_PICTURES names:
+// while it writes, a tool call, an approval and the run. CONCLAVE_LIVE is the address of an Ollama that has the models
+// of .ci/live, as .ci/live --serve prints it. What the model says is not checked.
 func TestPageLive(t *testing.T) {
 	folder, ollama := os.Getenv("CONCLAVE_PICTURES"), os.Getenv("CONCLAVE_LIVE")
 	if folder == "" || ollama == "" {
-		t.Skip("pictures of a real model are made with CONCLAVE_LIVE=<address of .ci/live --serve>, CONCLAVE_PICTURES=<folder>, CONCLAVE_BROWSER=1 and Chromium")
+		t.Skip("pictures of a real model are made with CONCLAVE_LIVE=<address of .ci/live --serve>, " +
+			"CONCLAVE_PICTURES=<folder>, CONCLAVE_BROWSER=1 and Chromium")
 	}
 	browser := findBrowser(t)
-	const models = "demo_model: never\nroles: {assistant: \"qwen-coder:1.5b\", critic: \"smollm2:135m\", embeddings: all-minilm}\ndefaults: {window: 8192}\nmodels: {\"qwen-coder:1.5b\": {temperature: 0}}\nollama: {url: %q}\n"
-	s := startPageSystemOn(t, fmt.Sprintf(models, ollama), "A recipe for bread that goes well with it is at http://cook.example.org/bread.")
+	const models = "demo_model: never\nroles: {assistant: \"qwen-coder:1.5b\", critic: \"smollm2:135m\", embeddings: " +
+		"all-minilm}\ndefaults: {window: 8192}\nmodels: {\"qwen-coder:1.5b\": {temperature: 0}}\nollama: {url: %q}\n"
+	s := startPageSystemOn(t, fmt.Sprintf(models, ollama), "A recipe for bread that goes well with it is at "+
+		"http://cook.example.org/bread.")
 	p := startBrowser(t, browser, s.url, s.loginLink(t.Context()))
 	p.show(1200, 760, "light")
 	take := func(name string) {
@@ -66,11 +69,13 @@ func TestPageLive(t *testing.T) {
 func (p *browserPage) waitLong(expression string) {
 	p.t.Helper()
 	for deadline := time.Now().Add(10 * time.Minute); ; {
-		if eval[bool](p, `(async () => { for (const end = Date.now() + 10000; Date.now() < end; ) { if (`+expression+`) return true; await new Promise((r) => setTimeout(r, 50)); } return false; })()`) {
+		if eval[bool](p, `(async () => { for (const end = Date.now() + 10000; Date.now() < end; ) { if (`+expression+
+			`) return true; await new Promise((r) => setTimeout(r, 50)); } return false; })()`) {
 			return
 		}
 		if time.Now().After(deadline) {
-			p.t.Fatalf("not within ten minutes: %s\n%s", expression, eval[string](p, `document.querySelector("main").innerText.slice(0, 2000)`))
+			p.t.Fatalf("not within ten minutes: %s\n%s", expression,
+				eval[string](p, `document.querySelector("main").innerText.slice(0, 2000)`))
 		}
 	}
 }

@@ -25,17 +25,34 @@ func pageChecks(context.Context) []subjects.DoctorCheck {
 	return []subjects.DoctorCheck{
 		{Name: "clock", Level: "ok", Text: "2026-11-16 20:14, in step with the files"},
 		{Name: "folders", Level: "ok", Text: "yours alone"},
-		{Name: "sandbox", Level: "warn", Text: "bubblewrap is not installed: run_code and run_shell are not offered", Fix: "apt-get install bubblewrap"},
-		{Name: "disk", Level: "fail", Text: "200 MB are free, and the audit log may grow by 1 GB", Fix: "free 1 GB on the disk of the data folder"},
+		{
+			Name: "sandbox", Level: "warn", Text: "bubblewrap is not installed: run_code and run_shell are not offered",
+			Fix: "apt-get install bubblewrap",
+		},
+		{
+			Name: "disk", Level: "fail", Text: "200 MB are free, and the audit log may grow by 1 GB",
+			Fix: "free 1 GB on the disk of the data folder",
+		},
 		{Name: "actors", Level: "ok", Text: "answers from broker, critic, gateway, generator, memory, model"},
 	}
 }
 
-// pageStories are the stories of the page in tests. The last one expects another answer than its model gives, and fails.
+// pageStories are the stories of the page in tests. The last one expects another answer than its model gives, and
+// fails.
 var pageStories = []gateway.Story{
-	{File: "s1_capital.yaml", ID: "S1", Title: "a question is answered", Why: "the whole path from question to answer", Command: "conclave story run stories/s1_capital.yaml"},
-	{File: "s3_web_search.yaml", ID: "S3", Title: "a current-data question searches the web", Why: "current data must be looked up", Command: "conclave story run stories/s3_web_search.yaml"},
-	{File: "s1_oslo.yaml", ID: "S1x", Title: "a question is answered otherwise", Why: "a story that fails", Command: "conclave story run stories/s1_oslo.yaml"},
+	{
+		File: "s1_capital.yaml", ID: "S1", Title: "a question is answered", Why: "the whole path from question to " +
+			"answer",
+		Command: "conclave story run stories/s1_capital.yaml",
+	},
+	{
+		File: "s3_web_search.yaml", ID: "S3", Title: "a current-data question searches the web",
+		Why: "current data must be looked up", Command: "conclave story run stories/s3_web_search.yaml",
+	},
+	{
+		File: "s1_oslo.yaml", ID: "S1x", Title: "a question is answered otherwise", Why: "a story that fails",
+		Command: "conclave story run stories/s1_oslo.yaml",
+	},
 }
 
 // runPageStory runs one of pageStories on a system of its own.
@@ -43,7 +60,9 @@ func runPageStory(ctx context.Context, file string, observe func(story.Progress)
 	from, change := file, strings.NewReplacer()
 	if file == "s1_oslo.yaml" {
 		from = "s1_capital.yaml"
-		change = strings.NewReplacer("contains: [Paris]", "contains: [Oslo]", "- answer.dialog answer~Paris", "- tool.request.web_search\n    - answer.dialog answer~Paris", "absent: [tool.request.web_search, ", "absent: [")
+		change = strings.NewReplacer("contains: [Paris]", "contains: [Oslo]", "- answer.dialog answer~Paris",
+			"- tool.request.web_search\n    - answer.dialog answer~Paris", "absent: [tool.request.web_search, ",
+			"absent: [")
 	}
 	text, err := stories.Read(from)
 	if err != nil {
@@ -53,17 +72,20 @@ func runPageStory(ctx context.Context, file string, observe func(story.Progress)
 	if err != nil {
 		return story.Result{Failures: []story.Failure{{Text: err.Error()}}}
 	}
-	return harness.RunStory(ctx, s, harness.Options{Log: slog.New(slog.DiscardHandler)}, story.Options{Observe: observe})
+	return harness.RunStory(ctx, s, harness.Options{Log: slog.New(slog.DiscardHandler)},
+		story.Options{Observe: observe})
 }
 
-// TestPageFirstModel is the first run in a browser, with an Ollama that has no model that answers: the page offers to fetch the model of
-// the settings, shows a progress bar, also after a reload, and the model replaces the demo model.
+// TestPageFirstModel is the first run in a browser, with an Ollama that has no model that answers: the page offers to
+// fetch the model of the settings, shows a progress bar, also after a reload, and the model replaces the demo model.
 func TestPageFirstModel(t *testing.T) {
 	browser := findBrowser(t)
 	release := make(chan struct{})
 	server := modeltest.New(t, scriptserver.Script{}, scriptserver.WithPullHold(release))
 	address := make(chan string, 1)
-	c := settings(t, "system.gateway.listen", "127.0.0.1:0").WithWiring(config.Wiring{OnListen: func(addr string) { address <- addr }})
+	c := settings(t, "system.gateway.listen", "127.0.0.1:0").WithWiring(config.Wiring{OnListen: func(addr string) {
+		address <- addr
+	}})
 	c.Models.Ollama.URL = server.URL
 	name := c.Models.Roles[subjects.RoleAssistant]
 	home := newHome(t)
@@ -88,15 +110,17 @@ func TestPageFirstModel(t *testing.T) {
 	})
 	p.t = t
 	close(release)
-	p.waitFor(`document.querySelector(".pull")?.textContent.includes("done after") && [...document.querySelectorAll("[aria-label=Models] th[scope=row]")].some((e) => e.textContent.startsWith(` + quoteJS(name) + `))`)
-	p.waitFor(`[...document.querySelectorAll("[aria-label=Roles] tr")].some((r) => r.textContent.startsWith("assistant") && r.cells[1].textContent.trim() === ` + quoteJS(name) + `)`)
+	p.waitFor(
+		`document.querySelector(".pull")?.textContent.includes("done after") && [...document.querySelectorAll("[aria-label=Models] th[scope=row]")].some((e) => e.textContent.startsWith(` + quoteJS(name) + `))`)
+	p.waitFor(
+		`[...document.querySelectorAll("[aria-label=Roles] tr")].some((r) => r.textContent.startsWith("assistant") && r.cells[1].textContent.trim() === ` + quoteJS(name) + `)`)
 	p.open("/chat")
 	p.waitFor(`document.querySelector(".welcome") && !document.querySelector(".first-run")`)
 	p.checkQuiet()
 }
 
-// TestPageStories runs stories from the page: one that passes and one that fails, with the difference of expected and observed. A reload
-// and a second tab show the same run, and the system of the user has no trace of it.
+// TestPageStories runs stories from the page: one that passes and one that fails, with the difference of expected and
+// observed. A reload and a second tab show the same run, and the system of the user has no trace of it.
 func TestPageStories(t *testing.T) {
 	p := openPage(t)
 	p.visit("/stories", ".ops tbody tr")
@@ -106,7 +130,8 @@ func TestPageStories(t *testing.T) {
 	if got := eval[float64](p, `document.querySelectorAll(".checks li:not(.is-ok)").length`); got != 0 {
 		t.Errorf("%v expectations do not hold: %s", got, p.text(".checks"))
 	}
-	if got := p.text(".steps"); !strings.Contains(got, "What is the capital of France?") || !strings.Contains(got, "Paris") {
+	if got := p.text(".steps"); !strings.Contains(got, "What is the capital of France?") ||
+		!strings.Contains(got, "Paris") {
 		t.Errorf("steps %q", got)
 	}
 	p.visit("/stories/s1_oslo.yaml", "main .primary")
@@ -115,7 +140,8 @@ func TestPageStories(t *testing.T) {
 	const shown = `[...document.querySelectorAll(".checks li.is-failed")].map((l) => l.innerText).join(" / ")`
 	failed := eval[string](p, shown)
 	want, got := p.text(".checks li.is-failed .diff .want"), p.text(".checks li.is-failed .diff .got")
-	if !strings.Contains(want, "Oslo") || !strings.Contains(got, "The capital of France is Paris.") || !strings.Contains(failed, "tool.request.web_search") {
+	if !strings.Contains(want, "Oslo") || !strings.Contains(got, "The capital of France is Paris.") ||
+		!strings.Contains(failed, "tool.request.web_search") {
 		t.Errorf("expected %q, observed %q in %q", want, got, failed)
 	}
 	p.visit("/stories/s1_oslo.yaml", ".outcome.bad")
@@ -127,7 +153,8 @@ func TestPageStories(t *testing.T) {
 	if again := eval[string](second, shown); again != failed {
 		t.Errorf("a second tab %q, the first %q", again, failed)
 	}
-	if sessions := eval[float64](p, `fetch("/sessions").then((r) => r.json()).then((s) => (s.sessions ?? []).length)`); sessions != 0 {
+	if sessions := eval[float64](p,
+		`fetch("/sessions").then((r) => r.json()).then((s) => (s.sessions ?? []).length)`); sessions != 0 {
 		t.Errorf("%v sessions of the user after stories", sessions)
 	}
 	p.visit("/stories", ".ops tbody tr")
@@ -150,8 +177,8 @@ func (p *browserPage) visit(path, selector string) {
 	p.waitFor(`document.querySelector(` + quoteJS(selector) + `)`)
 }
 
-// TestPageOperations is the views for looking after the system in a real browser: a setting that is changed and one that is
-// refused, the figures of the actors, models, machines, stories, doctor and the context of a session.
+// TestPageOperations is the views for looking after the system in a real browser: a setting that is changed and one
+// that is refused, the figures of the actors, models, machines, stories, doctor and the context of a session.
 func TestPageOperations(t *testing.T) {
 	p := openPage(t)
 	p.do(chromedp.SendKeys(chromedp.CSS("#question"), "What time is it in Tokyo?"), chromedp.KeyEvent(kb.Enter))
@@ -166,7 +193,9 @@ func TestPageOperations(t *testing.T) {
 
 	p.visit("/agents/generator/settings", ".settings tbody tr")
 	set := func(value string) {
-		eval[bool](p, `(async () => { const i = document.getElementById("set-generator.steps"); i.value = `+quoteJS(value)+`; i.dispatchEvent(new Event("input", {bubbles: true})); await new Promise(requestAnimationFrame); await new Promise(requestAnimationFrame); i.form.requestSubmit(); return true; })()`)
+		eval[bool](p, `(async () => { const i = document.getElementById("set-generator.steps"); i.value = `+
+			quoteJS(value)+
+			`; i.dispatchEvent(new Event("input", {bubbles: true})); await new Promise(requestAnimationFrame); await new Promise(requestAnimationFrame); i.form.requestSubmit(); return true; })()`)
 	}
 	set("-3")
 	if got := p.text(".settings .failed"); !strings.Contains(got, "steps") {
@@ -174,7 +203,8 @@ func TestPageOperations(t *testing.T) {
 	}
 	set("7")
 	p.waitFor(`document.querySelector(".notice")?.textContent.includes("generator.steps is 7")`)
-	p.waitFor(`[...document.querySelectorAll(".settings tr")].find((r) => r.textContent.trim().startsWith("steps"))?.textContent.includes("generator.yaml:")`)
+	p.waitFor(
+		`[...document.querySelectorAll(".settings tr")].find((r) => r.textContent.trim().startsWith("steps"))?.textContent.includes("generator.yaml:")`)
 	if locked := p.text(".locked"); !strings.Contains(locked, "system_prompt") {
 		t.Errorf("locked settings: %q", locked)
 	}
@@ -196,7 +226,8 @@ func TestPageOperations(t *testing.T) {
 	}
 	t.Run("axe", func(t *testing.T) {
 		p.t = t
-		p.checkAccess("/agents", "/agents/critic", "/agents/generator", "/agents/generator/settings", "/agents/broker/settings", "/models", "/machines", "/stories", "/doctor", "/context/"+session)
+		p.checkAccess("/agents", "/agents/critic", "/agents/generator", "/agents/generator/settings",
+			"/agents/broker/settings", "/models", "/machines", "/stories", "/doctor", "/context/"+session)
 	})
 	p.t = t
 	p.mu.Lock() // the browser reports the rejected value itself

@@ -11,8 +11,8 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-// TestPage is the page in a real browser: a question with a tool call, its run, the sessions after a reload, memory, and no error
-// in the console.
+// TestPage is the page in a real browser: a question with a tool call, its run, the sessions after a reload, memory,
+// and no error in the console.
 func TestPage(t *testing.T) {
 	p := openPage(t)
 	p.do(chromedp.SendKeys(chromedp.CSS("#question"), "What time is it in Tokyo?"), chromedp.KeyEvent(kb.Enter))
@@ -43,25 +43,35 @@ func TestPage(t *testing.T) {
 	if got := p.text(".turn .answer"); !strings.Contains(got, "get_datetime says") {
 		t.Errorf("stored answer %q", got)
 	}
-	for _, view := range []string{"/runs", "/approvals", "/tasks", "/memory", "/memory/graph", "/bus", "/decisions", "/deliberations"} {
+	for _, view := range []string{
+		"/runs", "/approvals", "/tasks", "/memory", "/memory/graph", "/bus", "/decisions",
+		"/deliberations",
+	} {
 		p.do(chromedp.Navigate(p.url+view), chromedp.WaitVisible(chromedp.CSS("main .page h1")))
-		if got := eval[string](p, `[...document.querySelectorAll("main .page .failed")].map((e) => e.textContent).join()`); got != "" {
+		if got := eval[string](p,
+			`[...document.querySelectorAll("main .page .failed")].map((e) => e.textContent).join()`); got != "" {
 			t.Errorf("%s: %s", view, got)
 		}
 	}
 	p.checkQuiet()
 }
 
-// TestPageShowsHostileTextAsText: Markdown of a model becomes elements of a fixed list, without scripts, handlers, images, frames
-// and foreign addresses.
+// TestPageShowsHostileTextAsText: Markdown of a model becomes elements of a fixed list, without scripts, handlers,
+// images, frames and foreign addresses.
 func TestPageShowsHostileTextAsText(t *testing.T) {
 	p := openPage(t)
 	hostile := []string{
-		"<script>document.title='x'</script>", "<img src=x onerror=alert(1)>", "![a](http://attacker.example/pixel.png)", "[a](javascript:alert(1))",
-		"[a](data:text/html,<script>1</script>)", "[a](vbscript:x)", "<a href='javascript:1'>a</a>", "[a](https://user:password@evil.example/)",
-		"```html\n<script>1</script>\n```", "`<b>`", "[x](<javascript:alert(1)>)", "<javascript:alert(1)>", "<iframe src=https://evil.example></iframe>", "<style>*{display:none}</style>",
-		"| a | b |\n|---|---|\n| <img src=x> | ![](http://attacker.example/p) |", strings.Repeat("> ", 200) + "deep", strings.Repeat("- ", 300) + "deep", strings.Repeat("[", 3000), strings.Repeat("*a_", 3000),
-		"safe\u202egnp.exe", "[аррӏе.com](https://xn--80ak6aa92e.com/)", "<svg onload=alert(1)>", "[a]( java\nscript:alert(1))", "https://evil.example/\"onmouseover=alert(1)", "| |\n|-|\n" + strings.Repeat("| x |\n", 5000),
+		"<script>document.title='x'</script>", "<img src=x onerror=alert(1)>",
+		"![a](http://attacker.example/pixel.png)", "[a](javascript:alert(1))",
+		"[a](data:text/html,<script>1</script>)", "[a](vbscript:x)", "<a href='javascript:1'>a</a>",
+		"[a](https://user:password@evil.example/)",
+		"```html\n<script>1</script>\n```", "`<b>`", "[x](<javascript:alert(1)>)", "<javascript:alert(1)>",
+		"<iframe src=https://evil.example></iframe>", "<style>*{display:none}</style>",
+		"| a | b |\n|---|---|\n| <img src=x> | ![](http://attacker.example/p) |", strings.Repeat("> ", 200) + "deep",
+		strings.Repeat("- ", 300) + "deep", strings.Repeat("[", 3000), strings.Repeat("*a_", 3000),
+		"safe\u202egnp.exe", "[аррӏе.com](https://xn--80ak6aa92e.com/)", "<svg onload=alert(1)>",
+		"[a]( java\nscript:alert(1))", "https://evil.example/\"onmouseover=alert(1)", "| |\n|-|\n" +
+			strings.Repeat("| x |\n", 5000),
 	}
 	b, _ := json.Marshal(hostile)
 	wrong := eval[[]string](p, `(async () => {
@@ -88,7 +98,8 @@ func TestPageShowsHostileTextAsText(t *testing.T) {
 	if len(wrong) > 0 {
 		t.Errorf("%q", wrong)
 	}
-	if host := eval[string](p, `(async () => { const { render } = await import("/page/js/markdown.js"); return render("[аррӏе](https://аррӏе.com/)")[0].textContent; })()`); !strings.Contains(host, "xn--") {
+	if host := eval[string](p,
+		`(async () => { const { render } = await import("/page/js/markdown.js"); return render("[аррӏе](https://аррӏе.com/)")[0].textContent; })()`); !strings.Contains(host, "xn--") {
 		t.Errorf("a look-alike host is shown as %q", host)
 	}
 	t.Run("links", func(t *testing.T) { testLinksShowTheirHost(t, p) })
@@ -119,8 +130,9 @@ func TestPageRendersManyTokens(t *testing.T) {
 	}
 }
 
-// TestPageScreens drives each screen of one system with scripted models: streaming, stop, queue, ratings, approvals, runs that look
-// the same after a reload, a cut event stream, two tabs, hostile output, and accessibility in light, dark and phone width.
+// TestPageScreens drives each screen of one system with scripted models: streaming, stop, queue, ratings, approvals,
+// runs that look the same after a reload, a cut event stream, two tabs, hostile output, and accessibility in light,
+// dark and phone width.
 func TestPageScreens(t *testing.T) {
 	s, p := openScriptedPage(t)
 	var search, denied, task, committee string
@@ -130,8 +142,10 @@ func TestPageScreens(t *testing.T) {
 		search = p.ask("Search the web for news about NATS.")
 		p.waitFor(`document.querySelector(".turn .critic .grade")`)
 		for selector, want := range map[string]string{
-			".turn .answer table": "Atomic batch publish", ".turn .answer .code": "Nats-Batch-Id", ".turn .thinking summary": "Thought", ".turn .tool summary": "web_search",
-			".turn .tool .label": "untrusted", ".turn .critic .pop": "Current, sourced", ".turn .facts": "web_search left this machine",
+			".turn .answer table": "Atomic batch publish", ".turn .answer .code": "Nats-Batch-Id",
+			".turn .thinking summary": "Thought", ".turn .tool summary": "web_search",
+			".turn .tool .label": "untrusted", ".turn .critic .pop": "Current, sourced",
+			".turn .facts": "web_search left this machine",
 		} {
 			if got := p.text(selector); !strings.Contains(got, want) {
 				t.Errorf("%s is %q, want %q", selector, got, want)
@@ -187,8 +201,10 @@ func TestPageScreens(t *testing.T) {
 		p.do(chromedp.KeyEvent(kb.Escape))
 		for _, tab := range []*browserPage{p, other} {
 			tab.front()
-			tab.waitFor(`document.querySelector(".turn").textContent.includes("You stopped this answer") && document.querySelectorAll(".turn .facts").length === 2`)
-			if got := eval[string](tab, `document.querySelector(".turn .answer").textContent`); !strings.Contains(got, "three") || strings.Contains(got, "forty") {
+			tab.waitFor(
+				`document.querySelector(".turn").textContent.includes("You stopped this answer") && document.querySelectorAll(".turn .facts").length === 2`)
+			if got := eval[string](tab, `document.querySelector(".turn .answer").textContent`); !strings.Contains(got,
+				"three") || strings.Contains(got, "forty") {
 				t.Errorf("stopped answer %q", got)
 			}
 		}
@@ -204,8 +220,10 @@ func TestPageScreens(t *testing.T) {
 		}
 		p.do(chromedp.SendKeys(chromedp.CSS("#question"), "What time is it in Tokyo?"))
 		p.click(".steer")
-		p.waitFor(`document.querySelector(".turn").textContent.includes("You stopped this answer") && document.querySelectorAll(".turn .facts").length === 2`)
-		if got := eval[string](p, `document.querySelector(".turn .answer").textContent`); strings.Contains(got, "forty") {
+		p.waitFor(
+			`document.querySelector(".turn").textContent.includes("You stopped this answer") && document.querySelectorAll(".turn .facts").length === 2`)
+		if got := eval[string](p, `document.querySelector(".turn .answer").textContent`); strings.Contains(got,
+			"forty") {
 			t.Errorf("stopped answer %q", got)
 		}
 	})
@@ -224,16 +242,23 @@ func TestPageScreens(t *testing.T) {
 	t.Run("approval", func(t *testing.T) {
 		p.t = t
 		denied = p.ask("Read the soup recipe at http://cook.example.org/soup for me.")
-		p.waitFor(`document.querySelector(".turn .approval .actions")?.getBoundingClientRect().bottom <= document.querySelector("#log").getBoundingClientRect().bottom`)
+		p.waitFor(
+			`document.querySelector(".turn .approval .actions")?.getBoundingClientRect().bottom <= document.querySelector("#log").getBoundingClientRect().bottom`)
 		p.open("/approvals")
 		p.waitFor(`document.activeElement?.textContent === "Deny"`)
 		got := p.text(".approval")
-		for _, want := range []string{"collect.xn--exmple-4nf.net", "U+0430", "likes%20onion%20soup", "http://cook.example.org/soup", "None of it covers this call", "Layer flow, rule fetch"} {
+		for _, want := range []string{
+			"collect.xn--exmple-4nf.net", "U+0430", "likes%20onion%20soup",
+			"http://cook.example.org/soup", "None of it covers this call", "Layer flow, rule fetch",
+		} {
 			if !strings.Contains(got, want) {
 				t.Errorf("the approval does not show %q: %s", want, got)
 			}
 		}
-		for selector, want := range map[string]string{".approval .host-name": "collect.xn--exmple-4nf.net", ".approval pre": "note=likes%20onion%20soup"} {
+		for selector, want := range map[string]string{
+			".approval .host-name": "collect.xn--exmple-4nf.net",
+			".approval pre":        "note=likes%20onion%20soup",
+		} {
 			if got := p.text(selector); !strings.Contains(got, want) {
 				t.Errorf("%s shows %q, want %q", selector, got, want)
 			}
@@ -252,18 +277,21 @@ func TestPageScreens(t *testing.T) {
 	t.Run("committee and task", func(t *testing.T) {
 		p.t = t
 		p.open("/chat")
-		eval[bool](p, `(() => { const m = document.querySelector("#mode"); m.value = "committee"; m.dispatchEvent(new Event("change")); return true; })()`)
+		eval[bool](p,
+			`(() => { const m = document.querySelector("#mode"); m.value = "committee"; m.dispatchEvent(new Event("change")); return true; })()`)
 		p.typeQuestion("Should I move to Lisbon, closer to Ada?")
 		p.waitFor(`document.querySelector(".turn .facts")`)
 		committee = eval[string](p, `document.querySelector(".turn[data-query]").dataset.query`)
 		p.open("/deliberations/" + committee)
-		if got := p.text("main .page"); !strings.Contains(got, "before they know whether she stays") || !strings.Contains(got, "Visit her for a month") {
+		if got := p.text("main .page"); !strings.Contains(got, "before they know whether she stays") ||
+			!strings.Contains(got, "Visit her for a month") {
 			t.Errorf("deliberation %q", got)
 		}
 		var asked struct {
 			ID string `json:"query_id"`
 		}
-		s.call(t.Context(), http.MethodPost, "/query", map[string]string{"query": "Find out how many people live in Oslo and Bergen, and say which city is larger.", "mode": "task"}, &asked)
+		s.call(t.Context(), http.MethodPost, "/query", map[string]string{"query": "Find out how many people live in " +
+			"Oslo and Bergen, and say which city is larger.", "mode": "task"}, &asked)
 		task = asked.ID
 		p.open("/tasks/" + task)
 		p.click(".dag .node")
@@ -276,7 +304,8 @@ func TestPageScreens(t *testing.T) {
 		p.t = t
 		p.open("/chat")
 		p.click(`.sessions [aria-label^="Rename the session"]`)
-		p.do(chromedp.WaitVisible(chromedp.CSS("#ask-value")), chromedp.SetValue(chromedp.CSS("#ask-value"), "Renamed by the test"), chromedp.Click(chromedp.CSS("#ask .primary")))
+		p.do(chromedp.WaitVisible(chromedp.CSS("#ask-value")), chromedp.SetValue(chromedp.CSS("#ask-value"),
+			"Renamed by the test"), chromedp.Click(chromedp.CSS("#ask .primary")))
 		p.waitFor(`document.querySelector(".sessions")?.textContent.includes("Renamed by the test")`)
 		p.click(`.sessions li:last-child [aria-label^="Pin the session"]`)
 		p.waitFor(`document.querySelector(".sessions li .pinned")`)
@@ -285,14 +314,17 @@ func TestPageScreens(t *testing.T) {
 		s.call(t.Context(), http.MethodPost, "/memory", map[string]string{"text": "My cat is called Whiskers."}, nil)
 		p.open("/memory")
 		p.do(chromedp.SendKeys(chromedp.CSS("#memory-text"), "name of the cat\r"))
-		p.waitFor(`document.querySelector(".entries th:nth-child(9)") && document.querySelector(".entries tbody a")?.textContent.includes("Whiskers")`)
+		p.waitFor(
+			`document.querySelector(".entries th:nth-child(9)") && document.querySelector(".entries tbody a")?.textContent.includes("Whiskers")`)
 		p.click(".fold")
 		if got := p.text(".reasons"); !strings.Contains(got, "words") && !strings.Contains(got, "corpus") {
 			t.Errorf("reasons %q", got)
 		}
 		p.open("/chat")
-		eval[bool](p, `document.dispatchEvent(new KeyboardEvent("keydown", { key: "k", ctrlKey: true, bubbles: true, cancelable: true }))||true`)
-		p.do(chromedp.WaitVisible(chromedp.CSS("#palette-text")), chromedp.SendKeys(chromedp.CSS("#palette-text"), "decis\r"))
+		eval[bool](p,
+			`document.dispatchEvent(new KeyboardEvent("keydown", { key: "k", ctrlKey: true, bubbles: true, cancelable: true }))||true`)
+		p.do(chromedp.WaitVisible(chromedp.CSS("#palette-text")), chromedp.SendKeys(chromedp.CSS("#palette-text"),
+			"decis\r"))
 		p.waitFor(`location.pathname === "/decisions"`)
 	})
 
@@ -300,7 +332,8 @@ func TestPageScreens(t *testing.T) {
 		p.t = t
 		p.ask("Print something hostile.")
 		p.waitFor(`document.querySelector(".turn .facts")`)
-		wrong := eval[[]string](p, `[...document.querySelectorAll(".answer *")].filter((e) => /^(SCRIPT|IMG|IFRAME|STYLE|SVG|OBJECT|EMBED|LINK|FORM|INPUT)$/.test(e.tagName) || [...e.attributes].some((a) => a.name.startsWith("on") || a.name === "style" || a.name === "src") || e.href?.startsWith("javascript:")).map((e) => e.outerHTML)`)
+		wrong := eval[[]string](p,
+			`[...document.querySelectorAll(".answer *")].filter((e) => /^(SCRIPT|IMG|IFRAME|STYLE|SVG|OBJECT|EMBED|LINK|FORM|INPUT)$/.test(e.tagName) || [...e.attributes].some((a) => a.name.startsWith("on") || a.name === "style" || a.name === "src") || e.href?.startsWith("javascript:")).map((e) => e.outerHTML)`)
 		if len(wrong) > 0 || strings.Contains(eval[string](p, `document.title`), "owned") {
 			t.Errorf("hostile output became %q", wrong)
 		}
@@ -311,7 +344,8 @@ func TestPageScreens(t *testing.T) {
 
 	t.Run("axe", func(t *testing.T) {
 		p.t = t
-		p.checkAccess("/chat", chatOf(s, t, search), "/runs", "/runs/"+search, "/runs/"+denied, "/approvals", "/tasks", "/tasks/"+task, "/memory", "/memory/graph", "/bus", "/decisions", "/deliberations/"+committee)
+		p.checkAccess("/chat", chatOf(s, t, search), "/runs", "/runs/"+search, "/runs/"+denied, "/approvals", "/tasks",
+			"/tasks/"+task, "/memory", "/memory/graph", "/bus", "/decisions", "/deliberations/"+committee)
 	})
 	p.t = t
 	p.checkQuiet()
@@ -327,7 +361,8 @@ func chatOf(s *pageSystem, t *testing.T, query string) string {
 	return "/chat/" + answer.Session
 }
 
-// TestPageReconnects: the event stream is cut while an answer is made; the page says so and shows the answer when it is back.
+// TestPageReconnects: the event stream is cut while an answer is made; the page says so and shows the answer when it is
+// back.
 func TestPageReconnects(t *testing.T) {
 	browser := findBrowser(t)
 	s := startPageSystem(t)
@@ -339,9 +374,13 @@ func TestPageReconnects(t *testing.T) {
 	chat := eval[string](p, `location.pathname`)
 	proxy.cut()
 	p.waitFor(`document.querySelector(".banner")?.textContent.includes("Reconnecting")`)
-	s.call(t.Context(), http.MethodPost, "/query", map[string]string{"query": "Are you sure?", "session_id": strings.TrimPrefix(chat, "/chat/")}, nil)
+	s.call(t.Context(), http.MethodPost, "/query", map[string]string{
+		"query":      "Are you sure?",
+		"session_id": strings.TrimPrefix(chat, "/chat/"),
+	}, nil)
 	proxy.restore()
-	p.waitFor(`document.querySelectorAll(".turn .facts").length === 2 && document.querySelector("main").textContent.includes("Are you sure?") && !document.querySelector(".banner")`)
+	p.waitFor(
+		`document.querySelectorAll(".turn .facts").length === 2 && document.querySelector("main").textContent.includes("Are you sure?") && !document.querySelector(".banner")`)
 	if got := eval[int](p, `document.querySelectorAll('.turn[data-query="`+id+`"]').length`); got != 1 {
 		t.Errorf("the first answer is shown %d times", got)
 	}
@@ -352,7 +391,8 @@ func TestPageStoryS8(t *testing.T) {
 	_, p := openScriptedPage(t)
 	p.ask("Which city do I like most?")
 	p.waitFor(`document.querySelector(".turn .critic .grade")`)
-	if got := p.text(".turn .critic .pop"); !strings.Contains(got, "5 of 5") || !strings.Contains(got, "Right, short and to the point.") {
+	if got := p.text(".turn .critic .pop"); !strings.Contains(got, "5 of 5") ||
+		!strings.Contains(got, "Right, short and to the point.") {
 		t.Errorf("critic %q", got)
 	}
 	p.click(`.turn .critic .pop a[href^="/memory/"]`)
@@ -363,7 +403,8 @@ func TestPageStoryS8(t *testing.T) {
 		}
 		p.open(eval[string](p, `location.pathname`))
 	}
-	if got := p.text(".pairs"); !strings.Contains(got, "Right, short and to the point.") || !strings.Contains(got, "answer") {
+	if got := p.text(".pairs"); !strings.Contains(got, "Right, short and to the point.") ||
+		!strings.Contains(got, "answer") {
 		t.Errorf("memory shows %q", got)
 	}
 	p.checkQuiet()
@@ -373,8 +414,10 @@ func TestPageStoryS8(t *testing.T) {
 func TestPageSize(t *testing.T) {
 	_, p := openScriptedPage(t)
 	p.open("/chat")
-	bytes := eval[float64](p, `performance.getEntriesByType("resource").filter((r) => r.name.includes("/page/")).reduce((n, r) => n + r.transferSize, performance.getEntriesByType("navigation")[0].transferSize)`)
-	paint := eval[float64](p, `new Promise((done) => new PerformanceObserver((l) => done(l.getEntries()[0].startTime)).observe({ type: "paint", buffered: true }))`)
+	bytes := eval[float64](p,
+		`performance.getEntriesByType("resource").filter((r) => r.name.includes("/page/")).reduce((n, r) => n + r.transferSize, performance.getEntriesByType("navigation")[0].transferSize)`)
+	paint := eval[float64](p,
+		`new Promise((done) => new PerformanceObserver((l) => done(l.getEntries()[0].startTime)).observe({ type: "paint", buffered: true }))`)
 	t.Logf("the page transfers %.0f kB and paints after %.0f ms", bytes/1000, paint)
 	if bytes > 200_000 {
 		t.Errorf("the page transfers %.0f bytes, at most 200,000", bytes)
@@ -384,7 +427,9 @@ func TestPageSize(t *testing.T) {
 	}
 	var turns []string
 	for i := range 1000 {
-		turns = append(turns, fmt.Sprintf(`{"query_id":"q%d","query":"Question %d","answer":"Answer **%d** with some text, a list\n\n- one\n- two","model":"m","time":"2026-01-01T00:00:00Z"}`, i, i, i))
+		turns = append(turns,
+			fmt.Sprintf(
+				`{"query_id":"q%d","query":"Question %d","answer":"Answer **%d** with some text, a list\n\n- one\n- two","model":"m","time":"2026-01-01T00:00:00Z"}`, i, i, i))
 	}
 	times := eval[[]float64](p, `(async () => {
 		const store = await import("/page/js/store.js");
@@ -410,7 +455,8 @@ func TestPageSize(t *testing.T) {
 		}
 		return [drawn, slowest, log.scrollHeight];
 	})()`)
-	t.Logf("2,000 messages are drawn in %.0f ms; the slowest of 40 jumps takes %.0f ms; height %.0f", times[0], times[1], times[2])
+	t.Logf("2,000 messages are drawn in %.0f ms; the slowest of 40 jumps takes %.0f ms; height %.0f", times[0],
+		times[1], times[2])
 	if times[2] < 50_000 || times[1] > 2000 {
 		t.Errorf("height and slowest scroll: %v", times)
 	}
@@ -420,12 +466,31 @@ func TestPageSize(t *testing.T) {
 func TestPageSaysWhatLeft(t *testing.T) {
 	p := openPage(t)
 	for i, tt := range []struct{ name, results, usage, want string }{
-		{"none", `[{"tool":"forecast","egress":"none"}]`, `{"model_calls":1,"hosts":"this machine"}`, "nothing left this machine"},
-		{"sent", `[{"tool":"get_datetime","egress":"sent","destinations":["box"]}]`, `{"model_calls":1,"hosts":"this machine"}`, "get_datetime left this machine"},
-		{"trick: a known name without a fact", `[{"tool":"get_datetime"}]`, `{"model_calls":1,"hosts":"this machine"}`, "get_datetime may have left this machine"},
-		{"trick: an unknown value", `[{"tool":"fs_read","egress":"nothing"}]`, `{"model_calls":1,"hosts":"this machine"}`, "fs_read may have left this machine"},
-		{"both", `[{"tool":"a","egress":"sent"},{"tool":"b","egress":"unknown"}]`, `{"model_calls":1,"hosts":"this machine"}`, "a left; b may have left this machine"},
-		{"remote model", `[]`, `{"model_calls":1,"hosts":"this machine, api.example.org"}`, "the prompt (to api.example.org) left this machine"},
+		{
+			"none", `[{"tool":"forecast","egress":"none"}]`, `{"model_calls":1,"hosts":"this machine"}`,
+			"nothing left this machine",
+		},
+		{
+			"sent", `[{"tool":"get_datetime","egress":"sent","destinations":["box"]}]`,
+			`{"model_calls":1,"hosts":"this machine"}`, "get_datetime left this machine",
+		},
+		{
+			"trick: a known name without a fact", `[{"tool":"get_datetime"}]`,
+			`{"model_calls":1,"hosts":"this machine"}`,
+			"get_datetime may have left this machine",
+		},
+		{
+			"trick: an unknown value", `[{"tool":"fs_read","egress":"nothing"}]`,
+			`{"model_calls":1,"hosts":"this machine"}`, "fs_read may have left this machine",
+		},
+		{
+			"both", `[{"tool":"a","egress":"sent"},{"tool":"b","egress":"unknown"}]`,
+			`{"model_calls":1,"hosts":"this machine"}`, "a left; b may have left this machine",
+		},
+		{
+			"remote model", `[]`, `{"model_calls":1,"hosts":"this machine, api.example.org"}`,
+			"the prompt (to api.example.org) left this machine",
+		},
 		{"model of an unknown host", `[]`, `{"model_calls":1}`, "the prompt may have left this machine"},
 	} {
 		got := eval[string](p, fmt.Sprintf(`(async () => {

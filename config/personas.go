@@ -28,8 +28,8 @@ func (p Personas) Problems() strict.Problems {
 	return out
 }
 
-// Actor returns the settings of the actor, with the prompts read from their files. It rejects a file that is missing or empty, and
-// invalid settings.
+// Actor returns the settings of the actor, with the prompts read from their files. It rejects a file that is missing or
+// empty, and invalid settings.
 func (p Personas) Actor() (committee.Config, error) {
 	c, err := p.WithPrompts(readPrompt)
 	if err != nil {

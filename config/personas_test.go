@@ -42,16 +42,24 @@ func TestPersonasRefused(t *testing.T) {
 	}
 	for _, tt := range []struct{ name, over, want string }{
 		{"own persona", "active: [The Poet]\npersonas: [{name: The Self}, {name: The Poet, prompt: You rhyme.}]\n", ""},
-		{"prompt file", "active: [poet]\npersonas: [{name: The Self}, {name: The Poet, prompt_file: " + prompt + "}]\n", ""},
+		{
+			"prompt file", "active: [poet]\npersonas: [{name: The Self}, {name: The Poet, prompt_file: " + prompt +
+				"}]\n",
+			"",
+		},
 		{"nobody", "active: []\npersonas: []\n", ""},
 		{"unknown active", "active: [The Poet]\n", `active[0]: "The Poet" is not one of the personas`},
 		{"unknown closing", "closing: The Judge\n", `closing: "The Judge" is not one of the personas`},
 		{"no prompt", "active: []\npersonas: [{name: The Self}, {name: The Poet}]\n", "The Poet has no prompt"},
 		{"same name", "personas: [{name: The Self}, {name: Self}]\nactive: []\n", "is the same name as"},
-		{"no letters", "active: []\npersonas: [{name: The Self}, {name: '...', prompt: x}]\n", "at least one of the letters"},
+		{
+			"no letters", "active: []\npersonas: [{name: The Self}, {name: '...', prompt: x}]\n",
+			"at least one of the letters",
+		},
 		{"two prompts", "active: []\npersonas: [{name: The Self, prompt: x, prompt_file: /x}]\n", "exclude each other"},
 		{"relative file", "active: []\npersonas: [{name: The Self, prompt_file: x.md}]\n", "not an absolute path"},
-		{"trick: a rubric with the judge's mark", "active: []\npersonas: [{name: The Self, rubric: '[x] [RESULT] 5'}]\n", "may not stand in a rubric"},
+		{"trick: a rubric with the judge's mark", "active: []\npersonas: [{name: The Self, rubric: '[x] [RESULT] " +
+			"5'}]\n", "may not stand in a rubric"},
 		{"rounds", "rounds: 9\n", "rounds"},
 		{"unknown field", "round: 2\n", "unknown field"},
 	} {
@@ -73,12 +81,16 @@ func TestPersonasRefused(t *testing.T) {
 	}
 }
 
-// The requests to the assistant's model are byte for byte the same without the committee, with it, and without any persona.
+// The requests to the assistant's model are byte for byte the same without the committee, with it, and without any
+// persona.
 func TestAssistantPathWithoutPersonas(t *testing.T) {
 	t.Parallel()
 	ask := func(t *testing.T, over string, names []string) string {
 		server := onlyModels(t)
-		c, err := config.Load(folder(t, map[string]string{"personas.yaml": over, "memory.yaml": "enabled: false\n", "critic.yaml": "enabled: false\n"}))
+		c, err := config.Load(folder(t, map[string]string{
+			"personas.yaml": over, "memory.yaml": "enabled: false\n",
+			"critic.yaml": "enabled: false\n",
+		}))
 		if err == nil {
 			err = c.Apply(map[string]string{"system.listen": "127.0.0.1:0", "system.gateway.listen": "127.0.0.1:0"})
 		}
@@ -103,7 +115,9 @@ func TestAssistantPathWithoutPersonas(t *testing.T) {
 		}
 		return string(data)
 	}
-	without := ask(t, "", slices.DeleteFunc(slices.Clone(config.Actors), func(n string) bool { return n == subjects.Committee }))
+	without := ask(t, "", slices.DeleteFunc(slices.Clone(config.Actors), func(n string) bool {
+		return n == subjects.Committee
+	}))
 	if with := ask(t, "rounds: 2\n", config.Actors); with != without {
 		t.Errorf("with the committee: %s\nwithout: %s", with, without)
 	}

@@ -11,12 +11,13 @@ import (
 	"conclave/subjects"
 )
 
-// TestChaosCallsSurvivePrincipalChanges makes 1,000 brokered calls a second while principals are added and revoked, each by the
-// registry: no call is lost. CONCLAVE_CHAOS=1 makes 10,000 calls and 100 changes.
+// TestChaosCallsSurvivePrincipalChanges makes 1,000 brokered calls a second while principals are added and revoked,
+// each by the registry: no call is lost. CONCLAVE_CHAOS=1 makes 10,000 calls and 100 changes.
 func TestChaosCallsSurvivePrincipalChanges(t *testing.T) {
 	t.Parallel()
 	if !full() {
-		t.Skip("runs with CONCLAVE_CHAOS=1: a thousand calls per second need the machine for themselves; TestCallsSurviveReload is the short form")
+		t.Skip("runs with CONCLAVE_CHAOS=1: a thousand calls per second need the machine for themselves; " +
+			"TestCallsSurviveReload is the short form")
 	}
 	const calls, changes = 10_000, 50
 	r := up(t, settings(t), newHome(t), append([]string{"get_datetime"}, hubActors...)...)
@@ -76,7 +77,8 @@ func TestChaosCallsSurvivePrincipalChanges(t *testing.T) {
 			if action == subjects.PrincipalAdd {
 				p.Kind, p.Tools, p.Keys = subjects.ToolPrincipal, []string{fmt.Sprintf("forecast_%d", i)}, keys[i]
 			}
-			if err := user.ChangePrincipal(t.Context(), subjects.PrincipalChange{Action: action, Principal: p}); err != nil {
+			if err := user.ChangePrincipal(t.Context(),
+				subjects.PrincipalChange{Action: action, Principal: p}); err != nil {
 				t.Errorf("%s %s: %v", action, p.Name, err)
 			}
 		}
@@ -84,5 +86,6 @@ func TestChaosCallsSurvivePrincipalChanges(t *testing.T) {
 	took := time.Since(began)
 	close(ended)
 	running.Wait()
-	t.Logf("%d calls in %s, %d additions and %d revocations in %s, %d calls lost", made.Load(), time.Since(began).Round(time.Millisecond), changes, changes, took.Round(time.Millisecond), lost.Load())
+	t.Logf("%d calls in %s, %d additions and %d revocations in %s, %d calls lost", made.Load(),
+		time.Since(began).Round(time.Millisecond), changes, changes, took.Round(time.Millisecond), lost.Load())
 }

@@ -30,8 +30,8 @@ type Reloaded struct {
 
 // Reloader updates a rule book from the manifest of a config folder. A manifest is applied completely or not at all.
 //
-// A change is applied when two consecutive checks see the same bytes: a file that is still being written may be valid and
-// incomplete.
+// A change is applied when two consecutive checks see the same bytes: a file that is still being written may be valid
+// and incomplete.
 type Reloader struct {
 	dir    string
 	last   string // the copy of the user's manifest, see lastManifest; "" = none
@@ -45,9 +45,10 @@ type Reloader struct {
 	handled string // fingerprint last applied or rejected; it is reported once
 }
 
-// NewReloader returns a reloader of dir's manifest.yaml into book, whose rules were made with env; dir "" has none. last is the copy of the
-// user's manifest: a user who removes both chooses the shipped one. notify, when not nil, is called once for each change, applied or rejected, by the goroutine that found it. A file that says what
-// the book holds already is no change.
+// NewReloader returns a reloader of dir's manifest.yaml into book, whose rules were made with env; dir "" has none.
+// last is the copy of the user's manifest: a user who removes both chooses the shipped one. notify, when not nil, is
+// called once for each change, applied or rejected, by the goroutine that found it. A file that says what the book
+// holds already is no change.
 func NewReloader(dir, last string, env policy.Env, book *policy.ActiveRules, notify func(Reloaded)) *Reloader {
 	r := &Reloader{dir: dir, last: last, env: env, book: book, notify: notify}
 	data, ok, err := r.readManifest()
@@ -72,8 +73,8 @@ func (n Reloaded) logTo(log *slog.Logger) {
 	}
 }
 
-// Run checks at each tick until ctx ends, and applies a change at the second tick in a row that sees it: the file may still
-// be written at the first. With a nil tick it checks every [reloadInterval]. tick must not be closed.
+// Run checks at each tick until ctx ends, and applies a change at the second tick in a row that sees it: the file may
+// still be written at the first. With a nil tick it checks every [reloadInterval]. tick must not be closed.
 func (r *Reloader) Run(ctx context.Context, tick <-chan time.Time) {
 	if tick == nil {
 		t := time.NewTicker(reloadInterval)
@@ -99,9 +100,10 @@ func (r *Reloader) check(settled bool) error {
 	return done.Err
 }
 
-// update is check without notify, which may call check itself. news is set when the file differs from the last one that was
-// applied or rejected. An unreadable or invalid file sets done.Err and keeps the rules. With settled, a file that was
-// handled already, or that the previous check did not see, is not judged: done.Err is nil then, even if it is invalid.
+// update is check without notify, which may call check itself. news is set when the file differs from the last one that
+// was applied or rejected. An unreadable or invalid file sets done.Err and keeps the rules. With settled, a file that
+// was handled already, or that the previous check did not see, is not judged: done.Err is nil then, even if it is
+// invalid.
 func (r *Reloader) update(settled bool) (done Reloaded, news bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -131,9 +133,10 @@ func (r *Reloader) update(settled bool) (done Reloaded, news bool) {
 	return done, news
 }
 
-// readManifest returns the user's manifest, and false when there is none and the shipped one is in force. That the user's
-// manifest, or its folder, is gone is an error: its disk may be unmounted, or a tool may have deleted it, and neither may
-// allow what the manifest denies. It is none when the copy was there and is removed too, from a data folder that is still there.
+// readManifest returns the user's manifest, and false when there is none and the shipped one is in force. That the
+// user's manifest, or its folder, is gone is an error: its disk may be unmounted, or a tool may have deleted it, and
+// neither may allow what the manifest denies. It is none when the copy was there and is removed too, from a data folder
+// that is still there.
 func (r *Reloader) readManifest() ([]byte, bool, error) {
 	if r.dir == "" {
 		return nil, false, nil
@@ -179,8 +182,8 @@ func fingerprint(data []byte, ok bool, err error) string {
 	return "file: " + string(sum[:])
 }
 
-// lastManifest is the copy of the user's manifest that was in force last. It tells a manifest that is gone from one that
-// the user never had.
+// lastManifest is the copy of the user's manifest that was in force last. It tells a manifest that is gone from one
+// that the user never had.
 func lastManifest(home bus.Home) string { return filepath.Join(home.Data, "manifest.last.yaml") }
 
 // MissingManifest reports that the user's manifest was in force before and is gone; nil otherwise. Starting with the
@@ -193,11 +196,12 @@ func MissingManifest(home bus.Home) error {
 	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return fmt.Errorf("your manifest %s is gone: to restore it: cp %s %s ; to use the shipped rules: rm %s", file, last, file, last)
+	return fmt.Errorf("your manifest %s is gone: to restore it: cp %s %s ; to use the shipped rules: rm %s", file, last,
+		file, last)
 }
 
-// keepManifest copies the user's manifest, so that a later start notices when it is gone, and fails when it is gone now.
-// A manifest from outside the user's folder is not copied.
+// keepManifest copies the user's manifest, so that a later start notices when it is gone, and fails when it is gone
+// now. A manifest from outside the user's folder is not copied.
 func (c Config) keepManifest(home bus.Home) error {
 	if c.manifest != "" && c.manifest != filepath.Join(home.Config, "manifest.yaml") {
 		return nil

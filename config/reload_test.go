@@ -90,7 +90,8 @@ func (r *reload) since() []config.Reloaded {
 // may reports whether the whole chain lets the assistant use a tool.
 func (r *reload) may(tool string) bool {
 	return r.book.Load().Chain.Decide(r.t.Context(), policy.Call{
-		Caller: subjects.Caller{Account: "generator"}, Type: "assistant", Schema: []byte(`{"type":"object"}`), Args: []byte(`{}`),
+		Caller: subjects.Caller{Account: "generator"}, Type: "assistant", Schema: []byte(`{"type":"object"}`),
+		Args: []byte(`{}`),
 		Tool: policy.Tool{Name: tool, Known: true, Effects: policy.Declare()},
 	}).Allowed()
 }
@@ -117,7 +118,8 @@ func TestReload(t *testing.T) {
 	r.write("types:\n  assistant:\n    tools: ['*']\n")
 	r.look(4)
 	got := r.since()
-	if len(got) != 1 || got[0].Err == nil || !strings.Contains(got[0].Err.Error(), r.file()+":3: types.assistant.tools[0]") {
+	if len(got) != 1 || got[0].Err == nil ||
+		!strings.Contains(got[0].Err.Error(), r.file()+":3: types.assistant.tools[0]") {
 		t.Errorf("told %+v, want the error once, with file and line", got)
 	}
 	if !r.may("search_memory") {
@@ -139,9 +141,15 @@ func TestReloadTricks(t *testing.T) {
 		holds  bool   // the manifest from before
 		told   string // "" = nothing
 	}{
-		{"trick: emptied by a writer that has not written yet", func(_ *testing.T, r *reload) { r.write("") }, true, "no agent types"},
-		{"trick: the beginning of a file", func(_ *testing.T, r *reload) { r.write(mine[:30]) }, true, "manifest.yaml:"},
-		{"trick: too large to be one", func(_ *testing.T, r *reload) { r.write(strings.Repeat("#", 2<<20)) }, true, "larger than"},
+		{"trick: emptied by a writer that has not written yet", func(_ *testing.T, r *reload) {
+			r.write("")
+		}, true, "no agent types"},
+		{"trick: the beginning of a file", func(_ *testing.T, r *reload) {
+			r.write(mine[:30])
+		}, true, "manifest.yaml:"},
+		{"trick: too large to be one", func(_ *testing.T, r *reload) {
+			r.write(strings.Repeat("#", 2<<20))
+		}, true, "larger than"},
 		{"trick: a folder of that name", func(t *testing.T, r *reload) {
 			if err := errors.Join(os.Remove(r.file()), os.Mkdir(r.file(), 0o700)); err != nil {
 				t.Fatal(err)
@@ -153,7 +161,8 @@ func TestReloadTricks(t *testing.T) {
 			}
 		}, true, "it was deleted; restore it, or write another one; the previous rules stay"},
 		{"trick: a symbolic link without a target", func(t *testing.T, r *reload) {
-			if err := errors.Join(os.Remove(r.file()), os.Symlink(filepath.Join(r.dir, "nowhere"), r.file())); err != nil {
+			if err := errors.Join(os.Remove(r.file()), os.Symlink(filepath.Join(r.dir, "nowhere"),
+				r.file())); err != nil {
 				t.Fatal(err)
 			}
 		}, true, "is a symbolic link to a file that does not exist; the previous rules stay"},
@@ -204,7 +213,8 @@ func TestReloadTricks(t *testing.T) {
 					told = append(told, "unserved ["+strings.Join(d.Unserved, " ")+"]")
 				}
 			}
-			if tt.told == "" && told != nil || tt.told != "" && (len(told) != 1 || !strings.Contains(told[0], tt.told)) {
+			if tt.told == "" && told != nil || tt.told != "" &&
+				(len(told) != 1 || !strings.Contains(told[0], tt.told)) {
 				t.Errorf("told %q, want %q once", told, tt.told)
 			}
 		})
@@ -255,7 +265,8 @@ func TestReloadWithoutAFolder(t *testing.T) {
 	}
 }
 
-// TestReloadAfterManifestIsRemoved: the rules stay until the copy is removed too, as doctor says; then the shipped ones are in force.
+// TestReloadAfterManifestIsRemoved: the rules stay until the copy is removed too, as doctor says; then the shipped ones
+// are in force.
 func TestReloadAfterManifestIsRemoved(t *testing.T) {
 	r := newReload(t, mine)
 	if err := os.WriteFile(r.last, []byte(mine), 0o600); err != nil {
@@ -331,7 +342,8 @@ func TestShippedSections(t *testing.T) {
 			t.Errorf("%s: %+v as shipped, %+v without a word", s.name, s.got, s.want)
 		}
 	}
-	if want := []string{"calendar_add", "fs_write", "notes_add", "run_code", "run_shell"}; !slices.Equal(got.HighRisk, want) {
+	if want := []string{"calendar_add", "fs_write", "notes_add", "run_code", "run_shell"}; !slices.Equal(got.HighRisk,
+		want) {
 		t.Errorf("high risk %v, want %v", got.HighRisk, want)
 	}
 }

@@ -16,9 +16,9 @@ var renamedFields = map[string]string{
 	"web_search.results":   "max_results",
 }
 
-// explainRenamed adds the new name to the errors of a section whose field has been renamed: such a file was valid for the
-// previous version, and the list of known fields would not name the new one. The old name is still rejected, so that a file
-// has one meaning. Other errors are returned unchanged.
+// explainRenamed adds the new name to the errors of a section whose field has been renamed: such a file was valid for
+// the previous version, and the list of known fields would not name the new one. The old name is still rejected, so
+// that a file has one meaning. Other errors are returned unchanged.
 func explainRenamed(section string, err error) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var errs []error
@@ -36,5 +36,6 @@ func explainRenamed(section string, err error) error {
 		return err
 	}
 	old := e.Path[strings.LastIndex(e.Path, ".")+1:]
-	return &strict.Error{File: e.File, Line: e.Line, Path: e.Path, Text: fmt.Sprintf("unknown field: %s was renamed to %s", old, name)}
+	return &strict.Error{File: e.File, Line: e.Line, Path: e.Path, Text: fmt.Sprintf("unknown field: %s was renamed "+
+		"to %s", old, name)}
 }

@@ -7,14 +7,16 @@ import (
 	"conclave/config"
 )
 
-// TestRenamedFieldNamesItsSuccessor: a config folder of the previous version is rejected, and each error says the new name.
+// TestRenamedFieldNamesItsSuccessor: a config folder of the previous version is rejected, and each error says the new
+// name.
 func TestRenamedFieldNamesItsSuccessor(t *testing.T) {
 	for _, tt := range []struct{ file, text, want string }{
 		{"models.yaml", "stand_in: auto\n", ":1: stand_in: unknown field: stand_in was renamed to demo_model"},
 		{"system.yaml", "gateway:\n  trail: 2s\n", ":2: gateway.trail: unknown field: trail was renamed to grade_wait"},
 		{"web_search.yaml", "results: 3\n", ":1: results: unknown field: results was renamed to max_results"},
 		{"manifest.yaml", "shadow: []\n", ":1: shadow: unknown field: shadow was renamed to monitor_only"},
-		{"system.yaml", "trail: 2s\n", ":1: trail: unknown field; known here: listen, allow_remote, sync, audit_max, event_max, replicas, audit_head, log_level, log_max, telemetry, machines, actor, broker, gateway"},
+		{"system.yaml", "trail: 2s\n", ":1: trail: unknown field; known here: listen, allow_remote, sync, audit_max, " +
+			"event_max, replicas, audit_head, log_level, log_max, telemetry, machines, actor, broker, gateway"},
 	} {
 		dir := folder(t, map[string]string{tt.file: tt.text})
 		_, err := config.Load(dir)

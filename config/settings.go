@@ -23,10 +23,10 @@ const (
 	live      = "live"    // at once: its actors are started again
 )
 
-// editable lists the settings that can be changed while the system runs, by path or by a group that ends in ".*", and when a
-// change applies. The first match holds. A setting that is not listed can be changed in its file only. None of those listed
-// widens what agents, tools or models may reach: addresses, credentials, other hosts, programs, folders and the manifest are
-// not among them.
+// editable lists the settings that can be changed while the system runs, by path or by a group that ends in ".*", and
+// when a change applies. The first match holds. A setting that is not listed can be changed in its file only. None of
+// those listed widens what agents, tools or models may reach: addresses, credentials, other hosts, programs, folders
+// and the manifest are not among them.
 var editable = []struct{ path, applies string }{
 	{"generator.respondent_b.enabled", onRestart},
 	{"generator.steps", live},
@@ -126,8 +126,8 @@ func actorOf(path string) string {
 	return section
 }
 
-// liveSettings are the settings of a running system. It implements [registry.Settings]. The configuration in force differs from
-// the user's files by flags, and by changes that need a restart.
+// liveSettings are the settings of a running system. It implements [registry.Settings]. The configuration in force
+// differs from the user's files by flags, and by changes that need a restart.
 type liveSettings struct {
 	home    bus.Home
 	restart func(ctx context.Context, actor string) (found bool, err error)
@@ -137,7 +137,8 @@ type liveSettings struct {
 	inForce  Config
 }
 
-// newLiveSettings returns the settings of a system that runs with c. restart restarts the actors of a name of this process.
+// newLiveSettings returns the settings of a system that runs with c. restart restarts the actors of a name of this
+// process.
 func newLiveSettings(c Config, home bus.Home, restart func(context.Context, string) (bool, error)) *liveSettings {
 	return &liveSettings{home: home, restart: restart, inForce: c}
 }
@@ -155,8 +156,8 @@ func (s *liveSettings) setConfig(c Config) {
 	s.inForce = c
 }
 
-// ListSettings implements [registry.Settings]. No setting is a secret: the loader accepts names of credentials only, and no
-// address with a password.
+// ListSettings implements [registry.Settings]. No setting is a secret: the loader accepts names of credentials only,
+// and no address with a password.
 func (s *liveSettings) ListSettings() (subjects.SettingList, error) {
 	defaults, err := Load("")
 	if err != nil {
@@ -171,7 +172,8 @@ func (s *liveSettings) ListSettings() (subjects.SettingList, error) {
 	shippedValues, fileValues := defaults.settingValues(), files.settingValues()
 	texts := describeSettings()
 	for _, f := range now.settingFields() {
-		list.Settings = append(list.Settings, describeSetting(f, now, files, shippedValues[f.Path], fileValues[f.Path], texts))
+		list.Settings = append(list.Settings, describeSetting(f, now, files, shippedValues[f.Path], fileValues[f.Path],
+			texts))
 	}
 	return list, nil
 }
@@ -179,7 +181,8 @@ func (s *liveSettings) ListSettings() (subjects.SettingList, error) {
 // describeSetting returns one setting as the user sees it.
 func describeSetting(f strict.Field, now, files Config, def, inFile string, texts map[string]string) subjects.Setting {
 	out := subjects.Setting{
-		Name: f.Path, Actor: actorOf(f.Path), Value: f.Value, Default: def, Type: f.Type, Origin: now.Origin(f.Path), Description: findText(texts, f.Path),
+		Name: f.Path, Actor: actorOf(f.Path), Value: f.Value, Default: def, Type: f.Type, Origin: now.Origin(f.Path),
+		Description: findText(texts, f.Path),
 	}
 	if inFile == f.Value && out.Origin != Flag {
 		out.Origin = files.Origin(f.Path)
@@ -191,12 +194,15 @@ func describeSetting(f strict.Field, now, files Config, def, inFile string, text
 	file, _, _ := strings.Cut(f.Path, ".")
 	switch {
 	case !out.Editable:
-		out.Live, out.Locked = false, fmt.Sprintf("change it in %s.yaml of the config folder and restart conclave", file)
+		out.Live, out.Locked = false, fmt.Sprintf("change it in %s.yaml of the config folder and restart conclave",
+			file)
 		if file == "manifest" {
-			out.Locked = "the broker's rules are changed in manifest.yaml of the config folder only; the broker reads it again within seconds"
+			out.Locked = "the broker's rules are changed in manifest.yaml of the config folder only; the broker " +
+				"reads it again within seconds"
 		}
 	case out.Origin == Flag:
-		out.Editable, out.Locked = false, "a flag of this start sets it; start conclave without the flag to use the file"
+		out.Editable, out.Locked = false,
+			"a flag of this start sets it; start conclave without the flag to use the file"
 	}
 	return out
 }
@@ -213,7 +219,9 @@ func findText(texts map[string]string, path string) string {
 }
 
 // PrepareSetting implements [registry.Settings]: it validates a change by the loader that reads the files at a start.
-func (s *liveSettings) PrepareSetting(name, value string) (func(ctx context.Context) (subjects.SettingChanged, error), error) {
+func (s *liveSettings) PrepareSetting(name, value string) (func(ctx context.Context) (subjects.SettingChanged, error),
+	error,
+) {
 	list, err := s.ListSettings()
 	if err != nil {
 		return nil, err
@@ -225,9 +233,11 @@ func (s *liveSettings) PrepareSetting(name, value string) (func(ctx context.Cont
 	case !list.Settings[i].Editable:
 		return nil, subjects.Faultf(subjects.CodeDenied, "%s cannot be changed here: %s", name, list.Settings[i].Locked)
 	case list.Error != "":
-		return nil, subjects.Faultf(subjects.CodeMalformed, "the config folder has an error, correct it first: %s", list.Error)
+		return nil, subjects.Faultf(subjects.CodeMalformed, "the config folder has an error, correct it first: %s",
+			list.Error)
 	case isModelName(name) && strings.Contains(value, "/") && !s.namesModel(value):
-		return nil, subjects.Faultf(subjects.CodeDenied, "%s cannot be set to a model of another machine or registry here: name it in %s.yaml of the config folder and restart conclave", name, name[:strings.Index(name, ".")])
+		return nil, subjects.Faultf(subjects.CodeDenied, "%s cannot be set to a model of another machine or registry "+
+			"here: name it in %s.yaml of the config folder and restart conclave", name, name[:strings.Index(name, ".")])
 	}
 	if _, err := s.prepareSetting(list.Settings[i], value); err != nil {
 		return nil, subjects.Faultf(subjects.CodeMalformed, "%v", err)
@@ -246,15 +256,16 @@ func isModelName(setting string) bool {
 	return strings.HasPrefix(setting, "models.roles.") || strings.HasSuffix(setting, ".model")
 }
 
-// namesModel reports whether the user's files or the shipped ones name a model. A name with a slash can send every prompt to another
-// machine, or run a model of an unknown publisher, so it comes from a file first.
+// namesModel reports whether the user's files or the shipped ones name a model. A name with a slash can send every
+// prompt to another machine, or run a model of an unknown publisher, so it comes from a file first.
 func (s *liveSettings) namesModel(name string) bool {
 	c, err := Load(s.home.Config)
 	if err != nil {
 		return false
 	}
 	_, listed := c.Models.Models[name]
-	return listed || slices.Contains(slices.Collect(maps.Values(c.Models.Roles)), name) || slices.Contains(slices.Collect(maps.Values(c.Models.Hints)), name)
+	return listed || slices.Contains(slices.Collect(maps.Values(c.Models.Roles)), name) ||
+		slices.Contains(slices.Collect(maps.Values(c.Models.Hints)), name)
 }
 
 // prepareSetting returns the edit of the file of a setting.
@@ -265,9 +276,11 @@ func (s *liveSettings) prepareSetting(x subjects.Setting, value string) (fileEdi
 	})
 }
 
-// changeSetting writes the file, and applies a live setting. When an actor does not start with the new value, the file and the
-// actor are set back.
-func (s *liveSettings) changeSetting(ctx context.Context, x subjects.Setting, value string) (subjects.SettingChanged, error) {
+// changeSetting writes the file, and applies a live setting. When an actor does not start with the new value, the file
+// and the actor are set back.
+func (s *liveSettings) changeSetting(ctx context.Context, x subjects.Setting, value string) (subjects.SettingChanged,
+	error,
+) {
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	var none subjects.SettingChanged
@@ -296,9 +309,12 @@ func (s *liveSettings) changeSetting(ctx context.Context, x subjects.Setting, va
 			s.setConfig(was)
 			back := edit.undo()
 			if _, again := s.restartActors(ctx, section); again != nil || back != nil {
-				return none, subjects.Faultf(subjects.CodeUnavailable, "the actor did not start with the new value (%v), and the earlier one could not be restored: %v; check %s and restart conclave", err, errors.Join(again, back), edit.path)
+				return none, subjects.Faultf(subjects.CodeUnavailable, "the actor did not start with the new value "+
+					"(%v), and the earlier one could not be restored: %v; check %s and restart conclave", err,
+					errors.Join(again, back), edit.path)
 			}
-			return none, subjects.Faultf(subjects.CodeUnavailable, "the actor did not start with the new value, and the earlier one is in force: %v", err)
+			return none, subjects.Faultf(subjects.CodeUnavailable, "the actor did not start with the new value, and "+
+				"the earlier one is in force: %v", err)
 		}
 	}
 	list, err := s.ListSettings()
@@ -309,8 +325,8 @@ func (s *liveSettings) changeSetting(ctx context.Context, x subjects.Setting, va
 	return subjects.SettingChanged{Setting: list.Settings[i], Restarted: restarted}, nil
 }
 
-// restartActors restarts the actors of a section that run in this process. Those of other processes have the value after their
-// own restart.
+// restartActors restarts the actors of a section that run in this process. Those of other processes have the value
+// after their own restart.
 func (s *liveSettings) restartActors(ctx context.Context, section string) (restarted []string, err error) {
 	for _, a := range actorsOf(section) {
 		found, err := s.restart(ctx, a)

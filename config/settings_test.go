@@ -13,21 +13,24 @@ import (
 	"conclave/subjects"
 )
 
-// protected are parts of the names of settings that can only be changed in their files: what agents, tools and models may reach,
-// who may reach this machine, and where credentials are.
+// protected are parts of the names of settings that can only be changed in their files: what agents, tools and models
+// may reach, who may reach this machine, and where credentials are.
 var protected = []string{
-	"manifest.", "secrets.", "tools.", "personas.", ".listen", "allow_remote", ".url", ".key", ".hosts", ".socket", "token_file", ".page", "system_prompt", ".vss", ".ports", ".cert",
-	"audit", "system.sync", "system.actor.", "system.broker.", "machines.", "this_machine", "web_search.provider", "web_fetch.enabled", "generator.repeats",
+	"manifest.", "secrets.", "tools.", "personas.", ".listen", "allow_remote", ".url", ".key", ".hosts", ".socket",
+	"token_file", ".page", "system_prompt", ".vss", ".ports", ".cert",
+	"audit", "system.sync", "system.actor.", "system.broker.", "machines.", "this_machine", "web_search.provider",
+	"web_fetch.enabled", "generator.repeats",
 }
 
-// plainTexts are the texts that can be changed and reach no other machine: choices and patterns, and the model of respondent B, which
-// is checked as the models of the roles are.
+// plainTexts are the texts that can be changed and reach no other machine: choices and patterns, and the model of
+// respondent B, which is checked as the models of the roles are.
 var plainTexts = []string{
-	"generator.respondent_b.model", "generator.recall_first", "system.log_level", "web_search.language", "web_search.safe", "models.defaults.keep_alive", "models.defaults.calls", "models.demo_model",
+	"generator.respondent_b.model", "generator.recall_first", "system.log_level", "web_search.language",
+	"web_search.safe", "models.defaults.keep_alive", "models.defaults.calls", "models.demo_model",
 }
 
-// TestSettings reads and changes the settings of a running system: the file keeps its comments, the actor has the new value
-// without a restart, the audit log has the change, and what would weaken the protection cannot be changed.
+// TestSettings reads and changes the settings of a running system: the file keeps its comments, the actor has the new
+// value without a restart, the audit log has the change, and what would weaken the protection cannot be changed.
 func TestSettings(t *testing.T) {
 	t.Parallel()
 	home := newHome(t)
@@ -71,11 +74,15 @@ func TestSettings(t *testing.T) {
 			t.Errorf("%s has no description", s.Name)
 		}
 	}
-	if got := find("generator.steps"); got.Value != "4" || got.Default != "5" || got.Origin != file+":2" || got.Type != "number" || !got.Live || got.Actor != "generator" || !strings.Contains(got.Description, "model calls") {
+	if got := find("generator.steps"); got.Value != "4" || got.Default != "5" || got.Origin != file+":2" ||
+		got.Type != "number" || !got.Live || got.Actor != "generator" ||
+		!strings.Contains(got.Description, "model calls") {
 		t.Errorf("%+v", got)
 	}
-	for _, s := range l.Settings { // each text that can be changed is the name of a model, a choice, or a duration of a model server
-		if s.Editable && s.Type == "text" && !strings.HasPrefix(s.Name, "models.roles.") && !slices.Contains(plainTexts, s.Name) {
+	// each text that can be changed is the name of a model, a choice, or a duration of a model server
+	for _, s := range l.Settings {
+		if s.Editable && s.Type == "text" && !strings.HasPrefix(s.Name, "models.roles.") &&
+			!slices.Contains(plainTexts, s.Name) {
 			t.Errorf("%s: can its value send something to another machine? If not, list it in plainTexts", s.Name)
 		}
 	}
@@ -90,19 +97,28 @@ func TestSettings(t *testing.T) {
 		if err != nil || len(l.Roles) == 0 {
 			t.Fatal(l, err)
 		}
-		return slices.ContainsFunc(l.Roles, func(r subjects.RoleModel) bool { return r.Role == subjects.RoleAssistant && r.DemoModel })
+		return slices.ContainsFunc(l.Roles, func(r subjects.RoleModel) bool {
+			return r.Role == subjects.RoleAssistant && r.DemoModel
+		})
 	}
 	if !demo() {
 		t.Error("the demo model does not answer")
 	}
 	done, err := user.ChangeSetting(ctx, "models.demo_model", "never")
-	if err != nil || !slices.Equal(done.Restarted, []string{"model"}) || done.Setting.Value != "never" || !strings.HasSuffix(done.Setting.Origin, "models.yaml:1") {
+	if err != nil || !slices.Equal(done.Restarted, []string{"model"}) || done.Setting.Value != "never" ||
+		!strings.HasSuffix(done.Setting.Origin, "models.yaml:1") {
 		t.Fatalf("%+v %v", done, err)
 	}
 	if demo() {
 		t.Error("the demo model answers after it was switched off")
 	}
-	for _, change := range [][2]string{{"generator.steps", "7"}, {"generator.max_tools", "0"}, {"generator.grades.retry", "true"}, {"models.roles.critic", "judge:7b"}, {"generator.respondent_b.enabled", "true"}} {
+	for _, change := range [][2]string{
+		{"generator.steps", "7"},
+		{"generator.max_tools", "0"},
+		{"generator.grades.retry", "true"},
+		{"models.roles.critic", "judge:7b"},
+		{"generator.respondent_b.enabled", "true"},
+	} {
 		if _, err := user.ChangeSetting(ctx, change[0], change[1]); err != nil {
 			t.Errorf("%v: %v", change, err)
 		}
@@ -119,27 +135,45 @@ func TestSettings(t *testing.T) {
 	}
 
 	for name, q := range map[string]struct{ setting, value, code, text string }{
-		"the address of the API":    {"system.gateway.listen", "0.0.0.0:80", subjects.CodeDenied, "system.yaml"},
-		"the broker's rules":        {"manifest.high_risk", "", subjects.CodeDenied, "manifest.yaml"},
-		"remote models":             {"models.allow_remote", "gpt", subjects.CodeDenied, "models.yaml"},
-		"the model server":          {"models.ollama.url", "http://evil.example", subjects.CodeDenied, "models.yaml"},
-		"the sandbox":               {"tools.sandbox.memory", "100GB", subjects.CodeDenied, "tools.yaml"},
-		"a credential":              {"web_search.brave.key", "x", subjects.CodeDenied, "web_search.yaml"},
-		"a prompt file":             {"generator.system_prompt", "/etc/passwd", subjects.CodeDenied, "generator.yaml"},
-		"a flag":                    {"critic.claim_cap", "5", subjects.CodeDenied, "flag"},
-		"an unknown one":            {"generator.nothing", "1", subjects.CodeMalformed, "unknown setting"},
-		"a path":                    {"../generator.steps", "1", subjects.CodeMalformed, "unknown setting"},
-		"out of range":              {"generator.steps", "-1", subjects.CodeMalformed, "steps"},
-		"no number":                 {"generator.steps", "many", subjects.CodeMalformed, "whole number"},
-		"a second line":             {"generator.steps", "7\nsystem_prompt: /etc/passwd", subjects.CodeMalformed, "one line"},
-		"a second field":            {"generator.respondent_b.max_age", "5m, enabled: true", subjects.CodeMalformed, ""},
+		"the address of the API": {"system.gateway.listen", "0.0.0.0:80", subjects.CodeDenied, "system.yaml"},
+		"the broker's rules":     {"manifest.high_risk", "", subjects.CodeDenied, "manifest.yaml"},
+		"remote models":          {"models.allow_remote", "gpt", subjects.CodeDenied, "models.yaml"},
+		"the model server":       {"models.ollama.url", "http://evil.example", subjects.CodeDenied, "models.yaml"},
+		"the sandbox":            {"tools.sandbox.memory", "100GB", subjects.CodeDenied, "tools.yaml"},
+		"a credential":           {"web_search.brave.key", "x", subjects.CodeDenied, "web_search.yaml"},
+		"a prompt file":          {"generator.system_prompt", "/etc/passwd", subjects.CodeDenied, "generator.yaml"},
+		"a flag":                 {"critic.claim_cap", "5", subjects.CodeDenied, "flag"},
+		"an unknown one":         {"generator.nothing", "1", subjects.CodeMalformed, "unknown setting"},
+		"a path":                 {"../generator.steps", "1", subjects.CodeMalformed, "unknown setting"},
+		"out of range":           {"generator.steps", "-1", subjects.CodeMalformed, "steps"},
+		"no number":              {"generator.steps", "many", subjects.CodeMalformed, "whole number"},
+		"a second line": {
+			"generator.steps", "7\nsystem_prompt: /etc/passwd", subjects.CodeMalformed,
+			"one line",
+		},
+		"a second field": {
+			"generator.respondent_b.max_age", "5m, enabled: true", subjects.CodeMalformed,
+			"",
+		},
 		"an anchor":                 {"generator.steps", "&a 7", subjects.CodeMalformed, "anchors"},
 		"a value of another choice": {"generator.recall_first", "perhaps", subjects.CodeMalformed, "recall_first"},
-		"another registry":          {"models.roles.tools", "evil.example/ns/model:latest", subjects.CodeDenied, "models.yaml"},
-		"another namespace":         {"models.roles.assistant", "publisher/model", subjects.CodeDenied, "models.yaml"},
-		"another machine":           {"generator.respondent_b.model", "gpu-box/llama3", subjects.CodeDenied, "generator.yaml"},
-		"an address":                {"models.roles.embeddings", "http://evil.example/x", subjects.CodeDenied, "models.yaml"},
-		"too long":                  {"models.roles.critic", strings.Repeat("x", 5000), subjects.CodeMalformed, "longer"},
+		"another registry": {
+			"models.roles.tools", "evil.example/ns/model:latest", subjects.CodeDenied,
+			"models.yaml",
+		},
+		"another namespace": {"models.roles.assistant", "publisher/model", subjects.CodeDenied, "models.yaml"},
+		"another machine": {
+			"generator.respondent_b.model", "gpu-box/llama3", subjects.CodeDenied,
+			"generator.yaml",
+		},
+		"an address": {
+			"models.roles.embeddings", "http://evil.example/x", subjects.CodeDenied,
+			"models.yaml",
+		},
+		"too long": {
+			"models.roles.critic", strings.Repeat("x", 5000), subjects.CodeMalformed,
+			"longer",
+		},
 	} {
 		_, err := user.ChangeSetting(ctx, q.setting, q.value)
 		var f *subjects.Fault

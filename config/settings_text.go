@@ -20,9 +20,9 @@ var describeSettings = sync.OnceValue(func() map[string]string {
 	return out
 })
 
-// describeFile adds the comments of a shipped file to out. A comment is on the line of its field, with further lines that begin
-// further right than a comment above the next field would, or above a group of fields, up to an empty line; then it describes all
-// of them.
+// describeFile adds the comments of a shipped file to out. A comment is on the line of its field, with further lines
+// that begin further right than a comment above the next field would, or above a group of fields, up to an empty line;
+// then it describes all of them.
 func describeFile(section, data string, out map[string]string) {
 	lines := strings.Split(data, "\n")
 	var parents []string // by indentation
@@ -50,7 +50,8 @@ func describeFile(section, data string, out map[string]string) {
 		own := ""
 		if _, comment, ok := strings.Cut(rest, " #"); ok {
 			own = strings.TrimSpace(comment)
-			for i+1 < len(lines) && strings.Index(lines[i+1], "#") > indent+2 && strings.HasPrefix(strings.TrimSpace(lines[i+1]), "#") {
+			for i+1 < len(lines) && strings.Index(lines[i+1], "#") > indent+2 &&
+				strings.HasPrefix(strings.TrimSpace(lines[i+1]), "#") {
 				i++
 				own += " " + strings.TrimSpace(strings.TrimLeft(strings.TrimSpace(lines[i]), "#"))
 			}

@@ -35,10 +35,10 @@ type Instance struct {
 	tracer   *telemetry.Tracer
 }
 
-// Start runs the embedded server and the named actors on home, and reloads the manifest when the broker is among them. It
-// locks the data folder until [Instance.Stop], and fails when another process has locked it. With the broker it fails when
-// the user's manifest is gone, see [MissingManifest]. After an error everything is
-// stopped, and the instance must not be used. log may be nil.
+// Start runs the embedded server and the named actors on home, and reloads the manifest when the broker is among them.
+// It locks the data folder until [Instance.Stop], and fails when another process has locked it. With the broker it
+// fails when the user's manifest is gone, see [MissingManifest]. After an error everything is stopped, and the instance
+// must not be used. log may be nil.
 func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, names ...string) (_ *Instance, err error) {
 	if err := home.CreateFolders(); err != nil {
 		return nil, err
@@ -49,7 +49,8 @@ func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, name
 		}
 	}
 	if c.System.Replicas > 1 {
-		return nil, fmt.Errorf("system.replicas is %d, and conclave up runs one server: leave it out, or run three stand-alone servers (conclave keys --cluster)", c.System.Replicas)
+		return nil, fmt.Errorf("system.replicas is %d, and conclave up runs one server: leave it out, or run three "+
+			"stand-alone servers (conclave keys --cluster)", c.System.Replicas)
 	}
 	r := &Instance{book: c.NewBook(home)}
 	if r.unlock, err = home.Lock(); err != nil {
@@ -86,8 +87,8 @@ func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, name
 	return r, r.Run(ctx, c, home, log, names...)
 }
 
-// watchManifest reloads the manifest when it changes, until ctx ends; it returns at once. An invalid one changes nothing. A
-// manifest from outside the user's folder is not watched. log may be nil.
+// watchManifest reloads the manifest when it changes, until ctx ends; it returns at once. An invalid one changes
+// nothing. A manifest from outside the user's folder is not watched. log may be nil.
 func (r *Instance) watchManifest(ctx context.Context, c Config, home bus.Home, log *slog.Logger) {
 	if c.manifest != "" && c.manifest != filepath.Join(home.Config, "manifest.yaml") {
 		return
@@ -106,8 +107,8 @@ func (r *Instance) watchManifest(ctx context.Context, c Config, home bus.Home, l
 	r.watch.Go(func() { rl.Run(ctx, nil) })
 }
 
-// startServer creates missing keys, starts the server, creates its streams and writes its address into home. When the default
-// port is taken it uses a free one; a taken port that the user chose is an error.
+// startServer creates missing keys, starts the server, creates its streams and writes its address into home. When the
+// default port is taken it uses a free one; a taken port that the user chose is an error.
 func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log *slog.Logger) error {
 	lasting, _ := subjects.Table().Roles()
 	keys := home.Keys()
@@ -139,8 +140,8 @@ func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log
 	return home.WriteRunning(r.server.URL())
 }
 
-// openAuditFiles opens the files of the audit log, after it has kept the damaged ones, and logs the damage. It returns none for
-// a new log. log may be nil.
+// openAuditFiles opens the files of the audit log, after it has kept the damaged ones, and logs the damage. It returns
+// none for a new log. log may be nil.
 func openAuditFiles(home bus.Home, log *slog.Logger) (bus.AuditReaders, error) {
 	streams, folder, damage, err := auditlog.OpenFiles(home)
 	for _, d := range damage {
@@ -151,12 +152,13 @@ func openAuditFiles(home bus.Home, log *slog.Logger) (bus.AuditReaders, error) {
 	return bus.ReadFiles(streams), err
 }
 
-// HeadStores returns the stores that keep the head of the audit log outside the data folder. It rejects a file inside it, which
-// would be rolled back with the log. It opens none of them.
+// HeadStores returns the stores that keep the head of the audit log outside the data folder. It rejects a file inside
+// it, which would be rolled back with the log. It opens none of them.
 func (c Config) HeadStores(home bus.Home) (out []auditlog.HeadStore, err error) {
 	if f := c.System.AuditHead.File; f != "" {
 		if rel, err := filepath.Rel(home.Data, f); err == nil && filepath.IsLocal(rel) {
-			return nil, fmt.Errorf("audit_head.file in system.yaml is %s: choose a file outside the data folder %s", f, home.Data)
+			return nil, fmt.Errorf("audit_head.file in system.yaml is %s: choose a file outside the data folder %s", f,
+				home.Data)
 		}
 		out = append(out, auditlog.NewHeadFile(f))
 	}
@@ -171,9 +173,11 @@ func (c Config) HeadStores(home bus.Home) (out []auditlog.HeadStore, err error) 
 // headInterval is how often the head of the audit log is kept outside the data folder.
 const headInterval = 10 * time.Minute
 
-// keepHeads keeps the head of the audit log in the event log and the configured stores until ctx ends, if the wiring says so; it returns at once. files is the log before
-// the server started, none for a new one. log may be nil.
-func (r *Instance) keepHeads(ctx context.Context, c Config, home bus.Home, files bus.AuditReaders, log *slog.Logger) error {
+// keepHeads keeps the head of the audit log in the event log and the configured stores until ctx ends, if the wiring
+// says so; it returns at once. files is the log before the server started, none for a new one. log may be nil.
+func (r *Instance) keepHeads(ctx context.Context, c Config, home bus.Home, files bus.AuditReaders,
+	log *slog.Logger,
+) error {
 	if !c.wiring.KeepHeads {
 		return nil
 	}
@@ -200,9 +204,11 @@ func (r *Instance) keepHeads(ctx context.Context, c Config, home bus.Home, files
 	return nil
 }
 
-// Join runs the named actors against the server at url of another process, or the servers of a cluster, with the keys of home. It neither locks the data
-// folder nor starts a server. After an error everything is stopped.
-func (c Config) Join(ctx context.Context, home bus.Home, url string, log *slog.Logger, names ...string) (*Instance, error) {
+// Join runs the named actors against the server at url of another process, or the servers of a cluster, with the keys
+// of home. It neither locks the data folder nor starts a server. After an error everything is stopped.
+func (c Config) Join(ctx context.Context, home bus.Home, url string, log *slog.Logger, names ...string) (*Instance,
+	error,
+) {
 	if err := home.CreateFolders(); err != nil {
 		return nil, err
 	}
@@ -224,8 +230,8 @@ func (c Config) Join(ctx context.Context, home bus.Home, url string, log *slog.L
 	return r, nil
 }
 
-// Run starts more actors, in the order of compose. It rejects unknown names before it starts any; after another error those
-// before it keep running until [Instance.Stop].
+// Run starts more actors, in the order of compose. It rejects unknown names before it starts any; after another error
+// those before it keep running until [Instance.Stop].
 func (r *Instance) Run(ctx context.Context, c Config, home bus.Home, log *slog.Logger, names ...string) error {
 	if r.server != nil {
 		c.wiring.server = r.server
@@ -253,8 +259,8 @@ func (r *Instance) Run(ctx context.Context, c Config, home bus.Home, log *slog.L
 	return nil
 }
 
-// actorConfig returns the settings of the actors' runtime, with the tracer of this process, which it starts if there is a collector. host is the
-// name of a machine that joined.
+// actorConfig returns the settings of the actors' runtime, with the tracer of this process, which it starts if there is
+// a collector. host is the name of a machine that joined.
 func (r *Instance) actorConfig(c Config, host string, log *slog.Logger) (cfg actor.Config, err error) {
 	if t := c.System.Telemetry; t.OTLP != "" && r.tracer == nil {
 		if r.tracer, err = telemetry.NewTracer(t.OTLP, host, log); err != nil {
@@ -266,8 +272,8 @@ func (r *Instance) actorConfig(c Config, host string, log *slog.Logger) (cfg act
 	return cfg, nil
 }
 
-// Stop stops the actors in reverse order, then the watchers and the server, and unlocks the data folder. The error is that of
-// the actors; the rest is stopped in any case.
+// Stop stops the actors in reverse order, then the watchers and the server, and unlocks the data folder. The error is
+// that of the actors; the rest is stopped in any case.
 func (r *Instance) Stop(ctx context.Context) error {
 	err := r.System.Stop()
 	r.tracer.Close()

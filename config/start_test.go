@@ -228,7 +228,8 @@ func TestStart(t *testing.T) {
 	}
 
 	// A second one on the same folder is told where the first one is.
-	if _, err := cfg.Start(t.Context(), home, nil, config.Actors...); !errors.Is(err, bus.ErrInUse) || !strings.Contains(err.Error(), r.Bus.URL) {
+	if _, err := cfg.Start(t.Context(), home, nil, config.Actors...); !errors.Is(err, bus.ErrInUse) ||
+		!strings.Contains(err.Error(), r.Bus.URL) {
 		t.Errorf("a second one: %v", err)
 	}
 	calls(t, r.Bus, 1) // and the first goes on
@@ -269,7 +270,8 @@ func TestRunOneByOne(t *testing.T) {
 			home, cfg := newHome(t), settings(t)
 			r := up(t, cfg, home)
 			p := dialOperator(t, r.Bus)
-			if res := p.callTool(t.Context(), "get_datetime", "c0", utc); res.Error == nil || res.Error.Code != subjects.CodeUnavailable {
+			if res := p.callTool(t.Context(), "get_datetime", "c0", utc); res.Error == nil ||
+				res.Error.Code != subjects.CodeUnavailable {
 				t.Fatalf("without actors: %+v", res)
 			}
 			for _, name := range order {
@@ -295,7 +297,8 @@ func TestRunOneByOne(t *testing.T) {
 func TestStartRefuses(t *testing.T) {
 	t.Parallel()
 	cfg := settings(t)
-	if _, err := cfg.Start(t.Context(), newHome(t), nil, "brocker"); err == nil || !strings.Contains(err.Error(), `unknown actor "brocker"`) {
+	if _, err := cfg.Start(t.Context(), newHome(t), nil, "brocker"); err == nil ||
+		!strings.Contains(err.Error(), `unknown actor "brocker"`) {
 		t.Errorf("a misspelled actor: %v", err)
 	}
 	taken := up(t, cfg, newHome(t))
@@ -324,8 +327,8 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// TestStartWithoutLastManifestFails: a system that ran with the user's manifest does not start with the shipped one when
-// the file is gone, and starts again when it is restored or the user gives it up.
+// TestStartWithoutLastManifestFails: a system that ran with the user's manifest does not start with the shipped one
+// when the file is gone, and starts again when it is restored or the user gives it up.
 func TestStartWithoutLastManifestFails(t *testing.T) {
 	home := newHome(t)
 	if err := os.MkdirAll(home.Config, 0o700); err != nil {
@@ -356,7 +359,8 @@ func TestStartWithoutLastManifestFails(t *testing.T) {
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	if err := start(); err == nil || !strings.Contains(err.Error(), "manifest.yaml is gone: to restore it: cp "+last+" "+file) {
+	if err := start(); err == nil || !strings.Contains(err.Error(), "manifest.yaml is gone: to restore it: cp "+last+
+		" "+file) {
 		t.Fatalf("with the manifest deleted: %v", err)
 	}
 	if err := os.Symlink("nowhere", file); err != nil {

@@ -48,7 +48,8 @@ var layers = []string{"subjects", "pkg", "actors", "config", "stories", "cmd"}
 // unrestricted are the folders that may import every package.
 var unrestricted = []string{"bench"}
 
-// importDirection reports imports against the order of [layers]. The browser tests of config may import stories, which the page runs.
+// importDirection reports imports against the order of [layers]. The browser tests of config may import stories, which
+// the page runs.
 func importDirection(s source) (out []string) {
 	from := slices.Index(layers, topFolder(s.path))
 	if s.test() && strings.HasPrefix(s.path, "config/page_") {
@@ -66,7 +67,8 @@ func importDirection(s source) (out []string) {
 			continue
 		}
 		if to := slices.Index(layers, topFolder(rel)); to < 0 || to > from {
-			out = append(out, fmt.Sprintf("%s imports %s: the importDirection is %s", s.path, imp, strings.Join(layers, " <- ")))
+			out = append(out, fmt.Sprintf("%s imports %s: the importDirection is %s", s.path, imp,
+				strings.Join(layers, " <- ")))
 		}
 	}
 	return out
@@ -153,9 +155,12 @@ func actorFolders(all []source) (out []string) {
 		}
 		if !slices.ContainsFunc(files, func(s source) bool {
 			doc := strings.Join(strings.Fields(s.doc), " ")
-			return !s.test() && slices.ContainsFunc([]string{"listens on", "consumes", "speaks on", "publishes", "serves"}, func(verb string) bool { return strings.Contains(doc, verb) })
+			return !s.test() &&
+				slices.ContainsFunc([]string{"listens on", "consumes", "speaks on", "publishes", "serves"},
+					func(verb string) bool { return strings.Contains(doc, verb) })
 		}) {
-			out = append(out, fmt.Sprintf("actors/%s: the package comment does not say what it consumes, publishes or serves", actor))
+			out = append(out, fmt.Sprintf("actors/%s: the package comment does not say what it consumes, publishes "+
+				"or serves", actor))
 		}
 	}
 	slices.Sort(out)
@@ -290,9 +295,18 @@ func TestActorFolderRuleReportsViolations(t *testing.T) {
 		t.Errorf("a complete actor folder: %v", got)
 	}
 	for name, bad := range map[string][]source{
-		"no main file":             {{path: "actors/critic/grade.go", doc: "It speaks on x."}, {path: "actors/critic/critic_test.go"}},
-		"no test":                  {{path: "actors/critic/critic.go", doc: "It speaks on x."}, {path: "actors/critic/grade_test.go"}},
-		"comment without subjects": {{path: "actors/critic/critic.go", doc: "Package critic grades."}, {path: "actors/critic/critic_test.go"}},
+		"no main file": {
+			{path: "actors/critic/grade.go", doc: "It speaks on x."},
+			{path: "actors/critic/critic_test.go"},
+		},
+		"no test": {
+			{path: "actors/critic/critic.go", doc: "It speaks on x."},
+			{path: "actors/critic/grade_test.go"},
+		},
+		"comment without subjects": {
+			{path: "actors/critic/critic.go", doc: "Package critic grades."},
+			{path: "actors/critic/critic_test.go"},
+		},
 		"comment only in the test": {
 			{path: "actors/critic/critic.go"},
 			{path: "actors/critic/critic_test.go", doc: "It listens on x."},
@@ -304,8 +318,8 @@ func TestActorFolderRuleReportsViolations(t *testing.T) {
 	}
 }
 
-// TestBinaryHasNoTestPackages lists the dependencies of the binary. A package of this module whose name ends in "test" is
-// for tests only.
+// TestBinaryHasNoTestPackages lists the dependencies of the binary. A package of this module whose name ends in "test"
+// is for tests only.
 func TestBinaryHasNoTestPackages(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "conclave/cmd/conclave").Output()
 	if err != nil {
@@ -329,7 +343,8 @@ func readSources(t *testing.T) []source {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if mod, err := os.ReadFile(filepath.Join(root, "go.mod")); err != nil || !strings.HasPrefix(string(mod), "module "+module+"\n") {
+	if mod, err := os.ReadFile(filepath.Join(root, "go.mod")); err != nil ||
+		!strings.HasPrefix(string(mod), "module "+module+"\n") {
 		t.Fatalf("%s is not the root of module %s: %v", root, module, err)
 	}
 	var all []source
@@ -337,7 +352,8 @@ func readSources(t *testing.T) []source {
 		switch name := d.Name(); {
 		case err != nil:
 			return err
-		case d.IsDir() && p != root && (name == "testdata" || name == "vendor" || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_")):
+		case d.IsDir() && p != root && (name == "testdata" || name == "vendor" || strings.HasPrefix(name, ".") ||
+			strings.HasPrefix(name, "_")):
 			return filepath.SkipDir
 		case d.IsDir() || filepath.Ext(name) != ".go":
 			return nil
@@ -418,7 +434,8 @@ func parseSource(name, text string) (source, error) {
 			what = id.Name
 		}
 		printing := what == "print" || what == "println" || strings.HasPrefix(what, "fmt.Print")
-		if strings.HasPrefix(what, "fmt.Fprint") && len(call.Args) > 0 && !s.test() { // a test may write to its parent process
+		// a test may write to its parent process
+		if strings.HasPrefix(what, "fmt.Fprint") && len(call.Args) > 0 && !s.test() {
 			to := member(call.Args[0])
 			printing = to == "os.Stdout" || to == "os.Stderr"
 		}

@@ -10,14 +10,18 @@ import (
 	"conclave/pkg/model/scriptserver"
 )
 
-// A server with room for one model, the shipped settings, and a grading and an embedding model installed: from the moment
-// when the assistant's model is loaded, twenty questions with grades and memory load no other one.
+// A server with room for one model, the shipped settings, and a grading and an embedding model installed: from the
+// moment when the assistant's model is loaded, twenty questions with grades and memory load no other one.
 func TestTwentyQuestionsSwapNoModel(t *testing.T) {
 	t.Parallel()
 	server := modeltest.New(t, scriptserver.Script{"gemma4:12b": {
-		{Always: true, When: scriptserver.When{Contains: []string{"[RESULT]"}}, Reply: scriptserver.Reply{Content: "Feedback: Polite. [RESULT] 4"}},
+		{
+			Always: true, When: scriptserver.When{Contains: []string{"[RESULT]"}},
+			Reply: scriptserver.Reply{Content: "Feedback: Polite. [RESULT] 4"},
+		},
 		{Always: true, Reply: scriptserver.Reply{Content: "Hello."}},
-	}, "prometheus:7b": {{Always: true, Reply: scriptserver.Reply{Content: "Feedback: Polite. [RESULT] 4"}}}}, scriptserver.WithCapacity(1))
+	}, "prometheus:7b": {{Always: true, Reply: scriptserver.Reply{Content: "Feedback: Polite. [RESULT] 4"}}}},
+		scriptserver.WithCapacity(1))
 	c := settings(t, "system.gateway.listen", "127.0.0.1:0")
 	c.Models.Ollama.URL, c.Models.Ollama.IdleDelay = server.URL, 0
 	user := dialUser(t, up(t, c, newHome(t), config.Actors...).Bus)
@@ -34,7 +38,8 @@ func TestTwentyQuestionsSwapNoModel(t *testing.T) {
 	s := server.Stats()
 	t.Logf("%d chats, %d loads, %d of them after the first answer", s.Started, s.Loads, s.Loads-first.Loads)
 	if first.Loads > 2 || s.Loads != first.Loads || s.Swaps != first.Swaps {
-		t.Errorf("after the first answer %d loads and %d swaps, at the end %d and %d", first.Loads, first.Swaps, s.Loads, s.Swaps)
+		t.Errorf("after the first answer %d loads and %d swaps, at the end %d and %d", first.Loads, first.Swaps,
+			s.Loads, s.Swaps)
 	}
 	graded := slices.ContainsFunc(server.Requests(), func(r scriptserver.Request) bool {
 		return r.Model == "gemma4:12b" && len(r.Tools) == 0 && r.Texts == nil

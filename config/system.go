@@ -56,9 +56,11 @@ type AuditHead struct {
 
 // Broker is the settings of the broker for results and tool selection.
 type Broker struct {
-	ShowResult   strict.Size   `yaml:"show_result"`   // size of a result for an agent; the rest is parked
-	ModelTimeout time.Duration `yaml:"model_timeout"` // of the model that selects tools or reads pages; 0 = no model is used
-	QuestionRate int           `yaml:"question_rate"` // discoveries, dry runs and spawn requests of one account per second
+	ShowResult strict.Size `yaml:"show_result"` // size of a result for an agent; the rest is parked
+	// of the model that selects tools or reads pages; 0 = no model is used
+	ModelTimeout time.Duration `yaml:"model_timeout"`
+	// discoveries, dry runs and spawn requests of one account per second
+	QuestionRate int `yaml:"question_rate"`
 }
 
 // Actor is the limits that every actor runs under.
@@ -78,7 +80,10 @@ type Restarts struct {
 }
 
 // logLevels are the values of log_level.
-var logLevels = map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
+var logLevels = map[string]slog.Level{
+	"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn,
+	"error": slog.LevelError,
+}
 
 // Level returns the log level, info for an unknown name.
 func (s System) Level() slog.Level { return logLevels[s.LogLevel] }
@@ -92,8 +97,8 @@ const (
 // Validate returns all errors of s.
 func (s System) Validate() error { return s.Problems().Err() }
 
-// Problems returns all errors of s: invalid listen addresses, sync, log level and audit_head.file, and sizes, numbers and durations out of
-// range, with those of the gateway.
+// Problems returns all errors of s: invalid listen addresses, sync, log level and audit_head.file, and sizes, numbers
+// and durations out of range, with those of the gateway.
 func (s System) Problems() (out strict.Problems) {
 	if text := checkListenAddress(s.Listen, s.AllowRemote); text != "" {
 		out.Add("listen", "%s", text)
@@ -157,8 +162,8 @@ func (s System) Problems() (out strict.Problems) {
 	return out
 }
 
-// checkListenAddress returns the error of a listen address host:port, "" when it is valid. Without remote it rejects every
-// address beyond loopback and every name but localhost, because a name is resolved elsewhere.
+// checkListenAddress returns the error of a listen address host:port, "" when it is valid. Without remote it rejects
+// every address beyond loopback and every name but localhost, because a name is resolved elsewhere.
 func checkListenAddress(listen string, remote bool) string {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -170,5 +175,6 @@ func checkListenAddress(listen string, remote bool) string {
 	if remote || local.IsLocalHost(host) {
 		return ""
 	}
-	return fmt.Sprintf("%q can be reached from other machines; write 127.0.0.1:%s, or set allow_remote: true", listen, port)
+	return fmt.Sprintf("%q can be reached from other machines; write 127.0.0.1:%s, or set allow_remote: true", listen,
+		port)
 }

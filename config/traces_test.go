@@ -40,7 +40,8 @@ func newCollector(t *testing.T) *collector {
 	c := &collector{}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
-		if err != nil || r.Method != http.MethodPost || r.URL.Path != "/v1/traces" || r.Header.Get("Content-Type") != "application/json" {
+		if err != nil || r.Method != http.MethodPost || r.URL.Path != "/v1/traces" ||
+			r.Header.Get("Content-Type") != "application/json" {
 			w.WriteHeader(http.StatusBadRequest)
 			return
 		}
@@ -57,7 +58,8 @@ func newCollector(t *testing.T) *collector {
 var otlpKeys = strings.Fields(`resourceSpans resource attributes key value stringValue intValue scopeSpans scope name spans
 	traceId spanId parentSpanId kind startTimeUnixNano endTimeUnixNano status code message`)
 
-// checkKeys rejects a key that is not in otlpKeys. A decoder into a struct would also accept it in another case, which a collector ignores.
+// checkKeys rejects a key that is not in otlpKeys. A decoder into a struct would also accept it in another case, which
+// a collector ignores.
 func checkKeys(v any) error {
 	switch v := v.(type) {
 	case []any:
@@ -116,8 +118,13 @@ func (c *collector) add(body []byte) error {
 	for _, r := range in.ResourceSpans {
 		for _, s := range r.ScopeSpans {
 			for _, x := range s.Spans {
-				seen := seenSpan{trace: x.TraceID, id: x.SpanID, parent: x.ParentSpanID, name: x.Name, service: r.Resource.Attributes[0].Value.StringValue}
-				if i := slices.IndexFunc(r.Resource.Attributes, func(a attr) bool { return a.Key == "host.name" }); i >= 0 {
+				seen := seenSpan{
+					trace: x.TraceID, id: x.SpanID, parent: x.ParentSpanID, name: x.Name,
+					service: r.Resource.Attributes[0].Value.StringValue,
+				}
+				if i := slices.IndexFunc(r.Resource.Attributes, func(a attr) bool {
+					return a.Key == "host.name"
+				}); i >= 0 {
 					seen.host = r.Resource.Attributes[i].Value.StringValue
 				}
 				c.seen = append(c.seen, seen)
@@ -216,8 +223,8 @@ func describeTree(all []seenSpan, root string, wanted []seenSpan) string {
 	return ""
 }
 
-// TestTraceOverMachine: the spans of a question whose model and tool run on a machine that joined are one tree with those of the hub, and name
-// the machine. A machine without a collector sends none, and the tree of the hub has no gap.
+// TestTraceOverMachine: the spans of a question whose model and tool run on a machine that joined are one tree with
+// those of the hub, and name the machine. A machine without a collector sends none, and the tree of the hub has no gap.
 func TestTraceOverMachine(t *testing.T) {
 	t.Parallel()
 	for _, exports := range []bool{true, false} {
@@ -225,10 +232,14 @@ func TestTraceOverMachine(t *testing.T) {
 			t.Parallel()
 			c := newCollector(t)
 			onHub := settings(t, "system.machines.listen", "127.0.0.1:0", "system.telemetry.otlp", c.url)
-			onHub.Models.Ollama.URL, onHub.Models.Ollama.IdleDelay, onHub.Models.DemoModel = closedURL(), 0, model.DemoNever
-			hub := up(t, onHub, newHome(t), slices.DeleteFunc(slices.Clone(config.Actors), func(a string) bool { return a == "tools" || a == "gateway" })...)
+			onHub.Models.Ollama.URL, onHub.Models.Ollama.IdleDelay, onHub.Models.DemoModel = closedURL(), 0,
+				model.DemoNever
+			hub := up(t, onHub, newHome(t), slices.DeleteFunc(slices.Clone(config.Actors), func(a string) bool {
+				return a == "tools" || a == "gateway"
+			})...)
 			home := newHome(t)
-			token, _ := inviteMachine(t, hub.Bus, subjects.MachineInvite{Machine: "gpu-box", Actors: []string{"model", "get_datetime"}})
+			token, _ := inviteMachine(t, hub.Bus,
+				subjects.MachineInvite{Machine: "gpu-box", Actors: []string{"model", "get_datetime"}})
 			if err := joinMachine(t, home, token); err != nil {
 				t.Fatal(err)
 			}
@@ -242,7 +253,9 @@ func TestTraceOverMachine(t *testing.T) {
 			user := dialUser(t, hub.Bus)
 			awaitTrue(t, "the hub knows the models of the machine", func() bool {
 				l, err := user.Models(t.Context())
-				return err == nil && slices.ContainsFunc(l.Models, func(m subjects.ModelInfo) bool { return m.Machine == "gpu-box" && m.Name == "gemma4:12b" })
+				return err == nil && slices.ContainsFunc(l.Models, func(m subjects.ModelInfo) bool {
+					return m.Machine == "gpu-box" && m.Name == "gemma4:12b"
+				})
 			})
 			c.forget()
 			response := askQuestion(t, user, "s1", "What time is it in Tokyo?")
@@ -251,13 +264,17 @@ func TestTraceOverMachine(t *testing.T) {
 			at := slices.IndexFunc(wanted, func(s seenSpan) bool { return s.service == "get_datetime" })
 			if exports {
 				wanted[at].host = "gpu-box"
-				wanted = append(wanted, seenSpan{service: "model", name: "process machine.*.model.run", host: "gpu-box"})
+				wanted = append(wanted, seenSpan{
+					service: "model", name: "process machine.*.model.run",
+					host: "gpu-box",
+				})
 			} else {
 				wanted = slices.Delete(wanted, at, at+1)
 			}
 			checkTree(t, c.spans, "publish query.received", wanted)
 			if i := slices.IndexFunc(c.spans(), func(s seenSpan) bool {
-				return s.host != "" && (!exports || s.name == "process machine.*.model.report" || s.name == "process machine.*.model.end")
+				return s.host != "" && (!exports || s.name == "process machine.*.model.report" ||
+					s.name == "process machine.*.model.end")
 			}); i >= 0 {
 				t.Errorf("the machine sent %+v", c.spans()[i])
 			}
@@ -297,8 +314,8 @@ func askOverHTTP(t *testing.T, base, token, question string) {
 	}
 }
 
-// TestCollector exports the trace of a question to the collector of the OpenTelemetry project, from the registry of Go modules.
-// CONCLAVE_COLLECTOR is its program: task traces builds it, and runs this test.
+// TestCollector exports the trace of a question to the collector of the OpenTelemetry project, from the registry of Go
+// modules. CONCLAVE_COLLECTOR is its program: task traces builds it, and runs this test.
 func TestCollector(t *testing.T) {
 	program := os.Getenv("CONCLAVE_COLLECTOR")
 	if program == "" {
@@ -344,7 +361,9 @@ service:
 	user := dialUser(t, r.Bus)
 	response := askQuestion(t, user, "s1", "What time is it in Tokyo?")
 	awaitGrade(t, user, response.QueryID)
-	checkTree(t, func() []seenSpan { return readDebugExporter(written.String()) }, "publish query.received", wantedSpans)
+	checkTree(t, func() []seenSpan {
+		return readDebugExporter(written.String())
+	}, "publish query.received", wantedSpans)
 	all := readDebugExporter(written.String())
 	root := all[slices.IndexFunc(all, func(s seenSpan) bool { return s.name == "publish query.received" })]
 	spans, roots, actors := 0, 0, map[string]bool{}
@@ -356,7 +375,8 @@ service:
 			}
 		}
 	}
-	t.Logf("the trace of the question: %d spans of %d actors, %d root; %d spans of other traces", spans, len(actors), roots, len(all)-spans)
+	t.Logf("the trace of the question: %d spans of %d actors, %d root; %d spans of other traces", spans, len(actors),
+		roots, len(all)-spans)
 }
 
 // readDebugExporter reads the spans from the output of the collector's debug exporter.

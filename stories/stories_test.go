@@ -30,7 +30,8 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 	}
-	debug.SetGCPercent(400)        // with several systems in the process, collecting garbage is a quarter of its processor time
+	// with several systems in the process, collecting garbage is a quarter of its processor time
+	debug.SetGCPercent(400)
 	os.Setenv("GOMEMLIMIT", "off") // each story would set the limit of one system for the process
 	os.Exit(m.Run())
 }
@@ -130,18 +131,32 @@ func TestStoriesFailWithoutGuard(t *testing.T) {
 		without    func(*story.Story)
 		want       string
 	}{
-		{"the user approves the injected call", "injected_page_denied.yaml", func(s *story.Story) { s.Turns[1].Approve.Answer = story.AnswerApprove }, "http://collect.example.net/in?code=4711 was requested 1 times, want 0"},
-		{"the override does not end", "override_once.yaml", func(s *story.Story) { s.Turns[0].Override.Once = false }, "turn 2: there was no approval request"},
+		{"the user approves the injected call", "injected_page_denied.yaml", func(s *story.Story) {
+			s.Turns[1].Approve.Answer = story.AnswerApprove
+		}, "http://collect.example.net/in?code=4711 was requested 1 times, want 0"},
+		{"the override does not end", "override_once.yaml", func(s *story.Story) {
+			s.Turns[0].Override.Once = false
+		}, "turn 2: there was no approval request"},
 		{"the tool is not disabled", "disabled_tool.yaml", func(s *story.Story) {
 			s.Turns[1].Override = nil
 			s.Turns = slices.Delete(s.Turns, 2, 3)
 		}, "no such call of web_search"},
-		{"the parent's tools are not narrowed", "lineage_narrowing.yaml", func(s *story.Story) { s.Turns[1].Request.Spawn[0].Tools = nil }, "turn 2: it did not fail with denied"},
-		{"the tool is not killed", "tool_killed.yaml", func(s *story.Story) { s.Turns[0].Crash = nil }, "unexpected event tool.result.web_fetch result~later"},
+		{"the parent's tools are not narrowed", "lineage_narrowing.yaml", func(s *story.Story) {
+			s.Turns[1].Request.Spawn[0].Tools = nil
+		}, "turn 2: it did not fail with denied"},
+		{"the tool is not killed", "tool_killed.yaml", func(s *story.Story) {
+			s.Turns[0].Crash = nil
+		}, "unexpected event tool.result.web_fetch result~later"},
 		{"the result is not parked", "large_result_parked.yaml", func(s *story.Story) { s.Config = nil }, "needle"},
-		{"the user approves the call injected through memory", "memory_injected_page.yaml", func(s *story.Story) { s.Turns[1].Approve.Answer = story.AnswerApprove }, "http://collect.example.net/in?code=4711 was requested 1 times, want 0"},
-		{"the untrusted document is imported as trusted", "memory_document.yaml", func(s *story.Story) { s.Turns[1].Memory.Import.Trust = "trusted" }, "turn 4: there was no approval request"},
-		{"the entry is not forgotten", "memory_forget.yaml", func(s *story.Story) { s.Turns[4].Memory = nil }, `turn 6: the answer contains "black"`},
+		{"the user approves the call injected through memory", "memory_injected_page.yaml", func(s *story.Story) {
+			s.Turns[1].Approve.Answer = story.AnswerApprove
+		}, "http://collect.example.net/in?code=4711 was requested 1 times, want 0"},
+		{"the untrusted document is imported as trusted", "memory_document.yaml", func(s *story.Story) {
+			s.Turns[1].Memory.Import.Trust = "trusted"
+		}, "turn 4: there was no approval request"},
+		{"the entry is not forgotten", "memory_forget.yaml", func(s *story.Story) {
+			s.Turns[4].Memory = nil
+		}, `turn 6: the answer contains "black"`},
 		{"no entry supersedes another", "memory_contradiction.yaml", func(s *story.Story) {
 			// Contradictions are found by embedding.
 			s.Config = map[string]map[string]any{"models": {"roles": map[string]any{"embeddings": "none"}}}
@@ -161,7 +176,9 @@ func TestStoriesFailWithoutGuard(t *testing.T) {
 			s.Config = map[string]map[string]any{"critic": {"claims": false}}
 		}, "no event critique.result by=critic score=2"},
 		{"the grade is not in the prompt", "grade_in_prompt.yaml", func(s *story.Story) { s.Config = nil }, "2 of 5"},
-		{"the candidate is not accepted", "memory_candidate.yaml", func(s *story.Story) { s.Turns[5].Memory = nil }, "turn 7: the answer does not contain \"ten past nine\""},
+		{"the candidate is not accepted", "memory_candidate.yaml", func(s *story.Story) {
+			s.Turns[5].Memory = nil
+		}, "turn 7: the answer does not contain \"ten past nine\""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

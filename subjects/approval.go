@@ -18,14 +18,16 @@ type ApprovalRequest struct {
 	Layer     string          `json:"layer"` // the policy layer that asks
 	Rule      string          `json:"rule"`
 	Reason    string          `json:"reason"`
-	Sinks     []string        `json:"sinks,omitempty"`   // where data would be sent; a remembered decision holds for these only
-	Hosts     []LookAlikeHost `json:"hosts,omitempty"`   // host names in the arguments and sinks that are not ASCII
-	Preview   string          `json:"preview,omitempty"` // what the call would do, as the tool describes it: a diff, a dry run
-	Taint     []Taint         `json:"taint,omitempty"`
-	Grants    []Grant         `json:"grants,omitempty"` // what the question permits, none of which covers this call
-	Form      *UserForm       `json:"form,omitempty"`   // the running call asks the user this; nil = whether it may run
-	Asked     time.Time       `json:"asked"`
-	Expires   time.Time       `json:"expires"`
+	// where data would be sent; a remembered decision holds for these only
+	Sinks []string        `json:"sinks,omitempty"`
+	Hosts []LookAlikeHost `json:"hosts,omitempty"` // host names in the arguments and sinks that are not ASCII
+	// what the call would do, as the tool describes it: a diff, a dry run
+	Preview string    `json:"preview,omitempty"`
+	Taint   []Taint   `json:"taint,omitempty"`
+	Grants  []Grant   `json:"grants,omitempty"` // what the question permits, none of which covers this call
+	Form    *UserForm `json:"form,omitempty"`   // the running call asks the user this; nil = whether it may run
+	Asked   time.Time `json:"asked"`
+	Expires time.Time `json:"expires"`
 }
 
 // Grant is what a question permits after untrusted content, derived from the user's own words.
@@ -38,7 +40,8 @@ type Grant struct {
 	Clause string   `json:"clause"`           // the words that it is derived from
 }
 
-// Grants are the grants of one question, before any tool result was read. None means that every act after untrusted content asks.
+// Grants are the grants of one question, before any tool result was read. None means that every act after untrusted
+// content asks.
 type Grants struct {
 	SessionID string  `json:"session_id"`
 	QueryID   string  `json:"query_id"`
@@ -64,8 +67,9 @@ type Taint struct {
 
 // ApprovalDecision is the user's decision. The zero value denies.
 type ApprovalDecision struct {
-	Approve  bool   `json:"approve"`
-	Withdraw bool   `json:"withdraw,omitempty"` // the user's own call no longer waits: close the request; excludes Approve
+	Approve bool `json:"approve"`
+	// the user's own call no longer waits: close the request; excludes Approve
+	Withdraw bool   `json:"withdraw,omitempty"`
 	Remember string `json:"remember,omitempty"` // "", "session" or "always"
 	// Values answer the form of the request; only with Approve. No event and no list holds them.
 	Values json.RawMessage `json:"values,omitempty"`
@@ -158,15 +162,17 @@ const (
 const (
 	SessionDelete  = "delete"  // remove the messages; memory, events and audit log keep what they have
 	SessionCompact = "compact" // replace all turns but the last by a summary
-	SessionBranch  = "branch"  // set a question and all turns after it aside, so that the next question follows the turn before it
-	SessionSwitch  = "switch"  // continue with a branch; the turns in its place become one
+	// set a question and all turns after it aside, so that the next question follows the turn before it
+	SessionBranch = "branch"
+	SessionSwitch = "switch" // continue with a branch; the turns in its place become one
 )
 
 // SessionChange requests a change of a stored conversation.
 type SessionChange struct {
 	SessionID string `json:"session_id"`
-	Change    string `json:"change"`             // SessionDelete, SessionCompact, SessionBranch or SessionSwitch
-	QueryID   string `json:"query_id,omitempty"` // SessionBranch: the question to set aside; SessionSwitch: the first one of the branch
+	Change    string `json:"change"` // SessionDelete, SessionCompact, SessionBranch or SessionSwitch
+	// SessionBranch: the question to set aside; SessionSwitch: the first one of the branch
+	QueryID string `json:"query_id,omitempty"`
 }
 
 // SessionChanged says how many turns were deleted, summarized or set aside.

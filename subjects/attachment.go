@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// Attachment is content that comes with a question and that the user did not type: text that was piped, pasted or read from
-// a file, or an image. It is untrusted content, because its origin cannot be attested.
+// Attachment is content that comes with a question and that the user did not type: text that was piped, pasted or read
+// from a file, or an image. It is untrusted content, because its origin cannot be attested.
 //
 // Text is part of the question, because the broker reads the addresses in it. An image is not: it is stored in
 // ATTACHMENTS under the session of the question, and SHA256, Type and Size refer to it. Text is empty then.
@@ -32,9 +32,10 @@ const (
 
 // Limits on the attachments of one question. The limit on the whole message ([MaxBody]) applies as well.
 const (
-	MaxAttachments     = 16
-	MaxAttachmentName  = 200       // bytes
-	MaxAttachmentBytes = 112 << 10 // of all texts together: a turn must fit into the window of a model and into its checkpoint
+	MaxAttachments    = 16
+	MaxAttachmentName = 200 // bytes
+	// of all texts together: a turn must fit into the window of a model and into its checkpoint
+	MaxAttachmentBytes = 112 << 10
 	MaxImages          = 4
 	MaxImageBytes      = 5 << 20 // of one image: the smallest limit of the model services
 )
@@ -49,9 +50,9 @@ const MaxPiece = 256 << 10
 // authorize one.
 const PipedQuestion = "The attached text holds the question."
 
-// CheckAttachments returns the first reason why a question with these attachments is rejected, nil when there is none: more
-// than the limits above, an unknown source, a blank text, invalid UTF-8, a name with line breaks or other control characters,
-// an invalid reference to an image, or an image with a text.
+// CheckAttachments returns the first reason why a question with these attachments is rejected, nil when there is none:
+// more than the limits above, an unknown source, a blank text, invalid UTF-8, a name with line breaks or other control
+// characters, an invalid reference to an image, or an image with a text.
 func CheckAttachments(all []Attachment) error {
 	if len(all) > MaxAttachments {
 		return fmt.Errorf("%d attachments, at most %d", len(all), MaxAttachments)
@@ -78,7 +79,8 @@ func CheckAttachments(all []Attachment) error {
 		switch a.Source {
 		case "", AttachmentPipe, AttachmentFile, AttachmentPaste, AttachmentOther:
 		default:
-			return fmt.Errorf("attachment %d has an unknown source: use %s, %s, %s or %s", i+1, AttachmentPipe, AttachmentFile, AttachmentPaste, AttachmentOther)
+			return fmt.Errorf("attachment %d has an unknown source: use %s, %s, %s or %s", i+1, AttachmentPipe,
+				AttachmentFile, AttachmentPaste, AttachmentOther)
 		}
 	}
 	switch {
@@ -118,7 +120,8 @@ func (a Attachment) Content() string {
 
 // isControl reports whether r could break a line or change how the text around it is displayed.
 func isControl(r rune) bool {
-	return r < ' ' || r >= 0x7f && r <= 0x9f || r == 0x2028 || r == 0x2029 || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069
+	return r < ' ' || r >= 0x7f && r <= 0x9f || r == 0x2028 || r == 0x2029 || r >= 0x202a && r <= 0x202e ||
+		r >= 0x2066 && r <= 0x2069
 }
 
 // Describe names an attachment for users: its name, or its source when it has none.

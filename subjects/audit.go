@@ -19,8 +19,9 @@ const (
 	StatusUnknown = "unknown" // it may have run: no reply arrived
 
 	StatusReplayed = "replayed" // it ran before: the result came from the ledger, and nothing ran now
-	StatusPending  = "pending"  // a repetition of a call that is still handled, waiting for an approval or running: nothing ran for it
-	StatusShown    = "shown"    // a listing was returned; nothing ran
+	// a repetition of a call that is still handled, waiting for an approval or running: nothing ran for it
+	StatusPending = "pending"
+	StatusShown   = "shown" // a listing was returned; nothing ran
 )
 
 // Actions of audit records.
@@ -28,54 +29,62 @@ const (
 	ActionOpenChain = "audit.open" // the first record of each chain
 	ActionGenesis   = "audit.genesis"
 
-	ActionToolCall         = "tool.call"
-	ActionToolPreview      = "tool.preview" // the tool showed what a call would do, and changed nothing
-	ActionToolAnswer       = "tool.answer"  // a running call asked the user: the answer was sent to its tool, or declined
+	ActionToolCall    = "tool.call"
+	ActionToolPreview = "tool.preview" // the tool showed what a call would do, and changed nothing
+	// a running call asked the user: the answer was sent to its tool, or declined
+	ActionToolAnswer       = "tool.answer"
 	ActionDiscover         = "broker.discover"
 	ActionValidate         = "broker.validate"
 	ActionSpawn            = "agent.spawn"
 	ActionSessionConfig    = "session.config"
 	ActionApprovalDecision = "approval.decision"
 	ActionApprovalRevoke   = "approval.revoke"
-	ActionToolAccept       = "tool.accept"  // the user accepted the changed definition of a tool, whose hash is the parameter
-	ActionScheduleAdd      = "schedule.add" // text, times and grants of the schedule are the parameter
-	ActionSchedulePause    = "schedule.pause"
-	ActionScheduleResume   = "schedule.resume"
-	ActionScheduleRemove   = "schedule.remove"
-	ActionSecretUse        = "secret.use"
-	ActionSecretGet        = "secret.get"
-	ActionMemoryRead       = "memory.read"
-	ActionMemoryWrite      = "memory.write"
-	ActionMemoryAnnotate   = "memory.annotate"
-	ActionMemoryAdmin      = "memory.admin"
-	ActionModelChat        = "model.chat"
-	ActionModelEmbed       = "model.embed"
-	ActionModelPull        = "model.pull"
-	ActionTaskChange       = "task.change"
-	ActionBackup           = "system.backup"
-	ActionPrincipalAdd     = "principal.add"
-	ActionPrincipalRevoke  = "principal.revoke"
-	ActionPrincipalRotate  = "principal.rotate"
-	ActionPrincipalUpdate  = "principal.update"
-	ActionPrincipalApply   = "principal.apply" // the registry started and applied its stored list, whose hash is the parameter
-	ActionMachineInvite    = "machine.invite"
-	ActionSettingChange    = "setting.change"
+	// the user accepted the changed definition of a tool, whose hash is the parameter
+	ActionToolAccept      = "tool.accept"
+	ActionScheduleAdd     = "schedule.add" // text, times and grants of the schedule are the parameter
+	ActionSchedulePause   = "schedule.pause"
+	ActionScheduleResume  = "schedule.resume"
+	ActionScheduleRemove  = "schedule.remove"
+	ActionSecretUse       = "secret.use"
+	ActionSecretGet       = "secret.get"
+	ActionMemoryRead      = "memory.read"
+	ActionMemoryWrite     = "memory.write"
+	ActionMemoryAnnotate  = "memory.annotate"
+	ActionMemoryAdmin     = "memory.admin"
+	ActionModelChat       = "model.chat"
+	ActionModelEmbed      = "model.embed"
+	ActionModelPull       = "model.pull"
+	ActionTaskChange      = "task.change"
+	ActionBackup          = "system.backup"
+	ActionPrincipalAdd    = "principal.add"
+	ActionPrincipalRevoke = "principal.revoke"
+	ActionPrincipalRotate = "principal.rotate"
+	ActionPrincipalUpdate = "principal.update"
+	// the registry started and applied its stored list, whose hash is the parameter
+	ActionPrincipalApply = "principal.apply"
+	ActionMachineInvite  = "machine.invite"
+	ActionSettingChange  = "setting.change"
 )
 
-// AuditActions lists the actions that each account may record, beside [ActionOpenChain]. The account is in the subject, where
-// the server writes it; the action is the writer's word. The writer refuses to append any other action, and the verifier
-// reports it: a compromised writer can lie about its own acts, and not about those of the broker.
+// AuditActions lists the actions that each account may record, beside [ActionOpenChain]. The account is in the subject,
+// where the server writes it; the action is the writer's word. The writer refuses to append any other action, and the
+// verifier reports it: a compromised writer can lie about its own acts, and not about those of the broker.
 var AuditActions = map[string][]string{
 	"broker": {
-		ActionToolCall, ActionToolPreview, ActionToolAnswer, ActionDiscover, ActionValidate, ActionSpawn, ActionSessionConfig, ActionApprovalDecision, ActionApprovalRevoke,
-		ActionToolAccept, ActionScheduleAdd, ActionSchedulePause, ActionScheduleResume, ActionScheduleRemove, ActionSecretUse,
+		ActionToolCall, ActionToolPreview, ActionToolAnswer, ActionDiscover, ActionValidate, ActionSpawn,
+		ActionSessionConfig, ActionApprovalDecision, ActionApprovalRevoke,
+		ActionToolAccept, ActionScheduleAdd, ActionSchedulePause, ActionScheduleResume, ActionScheduleRemove,
+		ActionSecretUse,
 	},
 	"memory":       {ActionMemoryRead, ActionMemoryWrite, ActionMemoryAnnotate, ActionMemoryAdmin},
 	"model":        {ActionModelChat, ActionModelEmbed, ActionModelPull},
 	"secrets":      {ActionSecretGet},
 	"orchestrator": {ActionTaskChange},
-	Registry:       {ActionPrincipalAdd, ActionPrincipalRevoke, ActionPrincipalRotate, ActionPrincipalUpdate, ActionPrincipalApply, ActionMachineInvite, ActionSettingChange},
-	"gateway":      {ActionBackup}, // the access points of the user, the socket for backups among them
+	Registry: {
+		ActionPrincipalAdd, ActionPrincipalRevoke, ActionPrincipalRotate, ActionPrincipalUpdate,
+		ActionPrincipalApply, ActionMachineInvite, ActionSettingChange,
+	},
+	"gateway": {ActionBackup}, // the access points of the user, the socket for backups among them
 }
 
 // NothingRan reports whether a record of phase before with this status is complete: no outcome record follows.
@@ -87,7 +96,8 @@ func NothingRan(status string) bool {
 	return false
 }
 
-// AuditRecord is one record of the audit log. It never holds parameters or results, only a keyed hash of the parameters.
+// AuditRecord is one record of the audit log. It never holds parameters or results, only a keyed hash of the
+// parameters.
 type AuditRecord struct {
 	Chain string `json:"chain"` // the writer's chain, one per run of the writer
 	Seq   uint64 `json:"seq"`   // 1, 2, 3 ... within the chain
@@ -97,9 +107,10 @@ type AuditRecord struct {
 	Phase string    `json:"phase"`
 	ID    string    `json:"id"` // pairs before and after
 
-	AgentID    string   `json:"agent_id,omitempty"`   // the account that the server wrote, and its spawn chain
-	AgentType  string   `json:"agent_type,omitempty"` // the manifest's type of that account; "user" and "actor" for accounts without one
-	Lineage    []string `json:"lineage,omitempty"`    // the account first, then the spawned agents down to the caller
+	AgentID string `json:"agent_id,omitempty"` // the account that the server wrote, and its spawn chain
+	// the manifest's type of that account; "user" and "actor" for accounts without one
+	AgentType  string   `json:"agent_type,omitempty"`
+	Lineage    []string `json:"lineage,omitempty"` // the account first, then the spawned agents down to the caller
 	Action     string   `json:"action"`
 	Tool       string   `json:"tool,omitempty"`
 	ParamsHash string   `json:"params_hash,omitempty"` // HMAC-SHA256: small inputs could be guessed from a plain hash
@@ -133,7 +144,8 @@ type AuditGenesis struct {
 	OldHeads []AuditHead `json:"old_heads,omitempty"` // where each chain ended
 }
 
-// AuditCapacity warns that a writer's part of the audit log is nearly full. When it is full, the writer does nothing more.
+// AuditCapacity warns that a writer's part of the audit log is nearly full. When it is full, the writer does nothing
+// more.
 type AuditCapacity struct {
 	Writer string `json:"writer"`
 	Bytes  int64  `json:"bytes"` // used

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Conversation is the history of a session. It is stored as JSON under the key conv.<session> in the respondent's bucket,
-// where the user's accounts may read it. Thinking is never part of it.
+// Conversation is the history of a session. It is stored as JSON under the key conv.<session> in the respondent's
+// bucket, where the user's accounts may read it. Thinking is never part of it.
 type Conversation struct {
 	SessionID  string   `json:"session_id"`
 	Summary    string   `json:"summary,omitempty"`    // of the summarized turns
@@ -23,14 +23,15 @@ type Conversation struct {
 	Deleted bool      `json:"deleted,omitempty"` // by the user; Past is kept, so that no question is answered twice
 }
 
-// Branch is the turns that followed a turn of the conversation until the user edited a question or switched to another branch. The model
-// does not get them. The query id of its first turn names it.
+// Branch is the turns that followed a turn of the conversation until the user edited a question or switched to another
+// branch. The model does not get them. The query id of its first turn names it.
 type Branch struct {
 	After string `json:"after,omitempty"` // query id of the turn before it; "" = the conversation begins with it
 	Turns []Turn `json:"turns"`           // at least one
 }
 
-// RetryInstruction is appended to a question that is retried. Text from there on is not the user's: it may quote the critic.
+// RetryInstruction is appended to a question that is retried. Text from there on is not the user's: it may quote the
+// critic.
 const RetryInstruction = "The last answer to this was not good enough. Try again, and better."
 
 // UserText is the part of a question that the user typed.
@@ -43,8 +44,8 @@ func UserText(question string) string {
 type Turn struct {
 	QueryID string `json:"query_id"`
 	Query   string `json:"query"`
-	// Attachments of the question, each with the beginning of its text, for views. Attached is what the model reads: their
-	// texts, each framed as untrusted content; "" = none, or too large to be stored.
+	// Attachments of the question, each with the beginning of its text, for views. Attached is what the model reads:
+	// their texts, each framed as untrusted content; "" = none, or too large to be stored.
 	Attachments []Attachment `json:"attachments,omitempty"`
 	Attached    string       `json:"attached,omitempty"`
 
@@ -83,8 +84,8 @@ func ConversationKey(session string) string { return ConversationPrefix + "." + 
 // ConversationPrefix is the first token of the keys of all conversations.
 const ConversationPrefix = "conv"
 
-// TurnPrefix is the first token of the keys of turn records, the checkpoints of questions: turn.<session> of the generator,
-// turn.<query> of the committee. [TurnRecord] is what a list of sessions needs of them.
+// TurnPrefix is the first token of the keys of turn records, the checkpoints of questions: turn.<session> of the
+// generator, turn.<query> of the committee. [TurnRecord] is what a list of sessions needs of them.
 const TurnPrefix = "turn"
 
 // TurnAbandoned is how long after its last checkpoint an unfinished turn no longer counts as being answered.
@@ -127,7 +128,8 @@ func JoinAttached(question, attached string) string {
 	return question + "\n\n" + attached
 }
 
-// Answered reports whether a query was answered in the conversation, also in a branch or a turn that was summarized or dropped lately.
+// Answered reports whether a query was answered in the conversation, also in a branch or a turn that was summarized or
+// dropped lately.
 func (c Conversation) Answered(query string) bool {
 	isQuery := func(t Turn) bool { return t.QueryID == query }
 	return slices.ContainsFunc(c.Turns, isQuery) || slices.Contains(c.Past, query) ||
@@ -139,7 +141,8 @@ type SessionContextRequest struct {
 	SessionID string `json:"session_id"`
 }
 
-// SessionContext is what the model gets with the next question of a session, before its tools and what memory adds to it.
+// SessionContext is what the model gets with the next question of a session, before its tools and what memory adds to
+// it.
 type SessionContext struct {
 	SessionID string           `json:"session_id"`
 	Model     string           `json:"model"`      // of the role assistant; "" = unknown
@@ -148,8 +151,8 @@ type SessionContext struct {
 	CompactAt int              `json:"compact_at"` // tokens above which the oldest turns are summarized; 0 = never
 	Tokens    int              `json:"tokens"`     // estimated, of all messages
 	Messages  []ContextMessage `json:"messages"`
-	// Turns of the conversation that the model does not get: replaced by the summary, dropped because the session is long, and left out
-	// because the window is too small.
+	// Turns of the conversation that the model does not get: replaced by the summary, dropped because the session is
+	// long, and left out because the window is too small.
 	Summarized int `json:"summarized"`
 	Dropped    int `json:"dropped"`
 	Omitted    int `json:"omitted"`

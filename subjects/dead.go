@@ -18,13 +18,14 @@ type Advisory struct {
 	Domain     string    `json:"domain,omitempty"`
 }
 
-// IsFinalFailure reports whether a dead letter by an account means that its question will not be answered. Other dead letters, by
-// the critic, about a turn of respondent B or about a malformed cancellation, do not. account must be the one that the server
-// wrote; the letter's headers name the question.
+// IsFinalFailure reports whether a dead letter by an account means that its question will not be answered. Other dead
+// letters, by the critic, about a turn of respondent B or about a malformed cancellation, do not. account must be the
+// one that the server wrote; the letter's headers name the question.
 func IsFinalFailure(account string, d DeadLetter) bool {
 	switch account {
 	case Router:
-		return slices.Contains([]string{QueryReceived.Name, QueryCommittee.Name, QueryTask.Name}, d.Subject) || isQuestionExhausted(d.Subject)
+		return slices.Contains([]string{QueryReceived.Name, QueryCommittee.Name, QueryTask.Name}, d.Subject) ||
+			isQuestionExhausted(d.Subject)
 	case Generator, Committee, Orchestrator:
 		return TurnRespondent(d.Subject) == account
 	}

@@ -51,7 +51,8 @@ func TestStoredSubjectsAndConversationKeys(t *testing.T) {
 		t.Error(got)
 	}
 	for key, want := range map[string]string{
-		ConversationKey("s1"): "s1", "conv.": "", "conv": "", "turn.s1": "", "conv.a.b": "", "conv.a b": "", "convs.a": "", "": "",
+		ConversationKey("s1"): "s1", "conv.": "", "conv": "", "turn.s1": "", "conv.a.b": "", "conv.a b": "",
+		"convs.a": "", "": "",
 	} {
 		if got, ok := SessionOf(key); got != want || ok != (want != "") {
 			t.Errorf("%s: %q, %t", key, got, ok)

@@ -46,11 +46,13 @@ type DeliberationSummary struct {
 	Error     string `json:"error,omitempty"` // fault code
 }
 
-// PersonaToken is the name of a persona as a token of a subject: in lower case, without a leading article, with "_" for every run
-// of characters other than ASCII letters and digits. Two names with the same token are the same persona. It is "" for a name
-// without such a letter or digit.
+// PersonaToken is the name of a persona as a token of a subject: in lower case, without a leading article, with "_" for
+// every run of characters other than ASCII letters and digits. Two names with the same token are the same persona. It
+// is "" for a name without such a letter or digit.
 func PersonaToken(name string) string {
-	words := strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') })
+	words := strings.FieldsFunc(strings.ToLower(name), func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
+	})
 	if len(words) > 1 && (words[0] == "the" || words[0] == "a" || words[0] == "an") {
 		words = words[1:]
 	}

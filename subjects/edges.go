@@ -50,8 +50,8 @@ type Account struct {
 	Doc    string
 	Store  string // JetStream limits; stream accounts only
 	Serves bool   // replies to requests
-	// MaxConns is the largest number of connections. All accounts together have fewer than the server allows, so that no
-	// account can take the connections of another.
+	// MaxConns is the largest number of connections. All accounts together have fewer than the server allows, so that
+	// no account can take the connections of another.
 	MaxConns int
 	MaxLeafs int // leaf node connections, one per machine; 0 = none
 	Users    []User
@@ -67,8 +67,8 @@ type Layout struct {
 	Consumers []Consumer
 }
 
-// Stream accounts and the system account. They have no clients after boot, because JetStream publishes to any reply subject
-// with the account's own permissions.
+// Stream accounts and the system account. They have no clients after boot, because JetStream publishes to any reply
+// subject with the account's own permissions.
 const (
 	Core  = "CORE"
 	Audit = "AUDIT"
@@ -85,14 +85,21 @@ var (
 	// UserAccounts are the accounts that act for the user.
 	UserAccounts = []string{"user", "gateway"}
 	// Actors are the accounts of one actor each: they publish dead letters. Not tools, which reach nothing.
-	Actors = []string{Registry, "broker", "memory", "critic", "reward", "model", "secrets", "router", "gateway", "generator", "respondent_b", "committee", "orchestrator", MCP}
-	// AuditWriters append to the audit log, each under its own account. Respondents that act on a model's text do not: a
-	// writer can fill the log, and then no call runs.
+	Actors = []string{
+		Registry, "broker", "memory", "critic", "reward", "model", "secrets", "router", "gateway",
+		"generator", "respondent_b", "committee", "orchestrator", MCP,
+	}
+	// AuditWriters append to the audit log, each under its own account. Respondents that act on a model's text do not:
+	// a writer can fill the log, and then no call runs.
 	AuditWriters = []string{"broker", "memory", "secrets", "model", "orchestrator", "gateway", Registry}
 	// Tools of this machine, one account each.
-	Tools = []string{"get_datetime", "web_search", "web_fetch", "fs_read", "fs_write", "fs_list", "fs_search", "run_code", "run_shell", "package_install", "academic_search", "get_location", "calendar_read", "calendar_add", "notes_read", "notes_add"}
-	// Zones are groups of tools, by the name that the broker calls them under: the account that serves them, or the tools of
-	// this machine.
+	Tools = []string{
+		"get_datetime", "web_search", "web_fetch", "fs_read", "fs_write", "fs_list", "fs_search",
+		"run_code", "run_shell", "package_install", "academic_search", "get_location", "calendar_read", "calendar_add",
+		"notes_read", "notes_add",
+	}
+	// Zones are groups of tools, by the name that the broker calls them under: the account that serves them, or the
+	// tools of this machine.
 	Zones = map[string][]string{
 		"tools":  Tools,
 		"memory": {"search_memory", "save_memory", "search_knowledge_graph"},
@@ -106,8 +113,10 @@ var (
 	republished = []string{
 		"query.received", "query.committee", "query.task",
 		"response.generation", "answer.dialog", "agent.state.>", "agent.return.*", "tool.request.>", "tool.result.*",
-		"approval.request.*", "approval.decision.*", "critique.result", "pairwise.result", "user.feedback", "reward.event", "auditlog.head",
-		"memory.stored", "memory.annotated", "memory.recalled", "committee.deliberation.*", "task.progress.*", "query.cancel.*", "query.grants.*", "dead.*", "audit.capacity",
+		"approval.request.*", "approval.decision.*", "critique.result", "pairwise.result", "user.feedback",
+		"reward.event", "auditlog.head",
+		"memory.stored", "memory.annotated", "memory.recalled", "committee.deliberation.*", "task.progress.*",
+		"query.cancel.*", "query.grants.*", "dead.*", "audit.capacity",
 	}
 )
 
@@ -131,18 +140,21 @@ func ZoneOf(tool string) string {
 	return ""
 }
 
-// Table is the layout of Conclave: which account reaches which subject of which owner, under which local name. The caller
-// must not change it: it is made once.
+// Table is the layout of Conclave: which account reaches which subject of which owner, under which local name. The
+// caller must not change it: it is made once.
 func Table() Layout { return table() }
 
 var table = sync.OnceValue(func() Layout {
 	l := Layout{Accounts: accounts(), Streams: streams(), Consumers: consumers()}
-	l.Edges = slices.Concat(agentEdges(), controlEdges(), brokerEdges(), publishEdges(), watchEdges(), questionEdges(l.Consumers), scheduleEdges(), principalEdges(), settingEdges(),
+	l.Edges = slices.Concat(agentEdges(), controlEdges(), brokerEdges(), publishEdges(), watchEdges(),
+		questionEdges(l.Consumers), scheduleEdges(), principalEdges(), settingEdges(),
 		stateEdges(l.Streams), modelEdges(), auditEdges(), discoveryEdges(l.Discoverables()))
 	unserved := UnservedSpecs()
-	l.Edges = slices.DeleteFunc(l.Edges, func(e Edge) bool { return e.reachesAny(unserved) }) // a message would wait for an actor that does not exist
+	// a message would wait for an actor that does not exist
+	l.Edges = slices.DeleteFunc(l.Edges, func(e Edge) bool { return e.reachesAny(unserved) })
 	l.Edges = append(l.Edges, unservedEdges(unserved)...)
-	l.Accounts, l.Edges = slices.Clip(l.Accounts), slices.Clip(l.Edges) // an append to the copy of a caller does not write here
+	// an append to the copy of a caller does not write here
+	l.Accounts, l.Edges = slices.Clip(l.Accounts), slices.Clip(l.Edges)
 	l.Streams, l.Consumers = slices.Clip(l.Streams), slices.Clip(l.Consumers)
 	return l
 })
@@ -153,56 +165,114 @@ func (e Edge) reachesAny(specs []Spec) bool {
 	return slices.ContainsFunc(specs, func(s Spec) bool { return Overlap(s.Name, local) })
 }
 
-// unservedEdges lead from the account "user" to the router for the subjects of [UnservedSpecs]. The server alone could only
-// deny them, and the sender of a denied request waits until its timeout. Other accounts have no program that sends them.
+// unservedEdges lead from the account "user" to the router for the subjects of [UnservedSpecs]. The server alone could
+// only deny them, and the sender of a denied request waits until its timeout. Other accounts have no program that sends
+// them.
 func unservedEdges(unserved []Spec) (out []Edge) {
 	for _, s := range unserved {
-		out = append(out, Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: Router, Remote: strings.Replace(s.Received, "*", "<who>", 1), Local: s.Name, ReplyTimeout: "5s"})
+		out = append(out, Edge{
+			Callers: []string{"user"}, Kind: ServiceImport, Owner: Router,
+			Remote: strings.Replace(s.Received, "*", "<who>", 1), Local: s.Name, ReplyTimeout: "5s",
+		})
 	}
 	return out
 }
 
-// agentEdges returns the edges from agents to the broker: tool calls, discovery, validation, spawning, and the output of an
-// agent's own tools. The server denies spawn chains deeper than MaxDepth, and writes the agent's account into the subject.
+// agentEdges returns the edges from agents to the broker: tool calls, discovery, validation, spawning, and the output
+// of an agent's own tools. The server denies spawn chains deeper than MaxDepth, and writes the agent's account into the
+// subject.
 func agentEdges() []Edge {
 	return []Edge{
-		{Callers: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.tool.request.>", Local: "tool.request.>", Permission: withSubpaths("tool.request.*", MaxDepth), ReplyTimeout: "10m"},
-		{Callers: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.broker.>", Local: "broker.>", Permission: append(withSubpaths("broker.discover", MaxDepth), withSubpaths("broker.validate", MaxDepth)...), ReplyTimeout: "2m"},
-		{Callers: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.agent.spawn", Local: "agent.spawn", ReplyTimeout: "2m"},
-		{Callers: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.agent.spawn.>", Local: "agent.spawn.>", Permission: withSubpaths("agent.spawn.*", MaxDepth-2), ReplyTimeout: "2m"},
-		{Callers: Agents, Kind: StreamImport, Owner: "broker", Remote: "agent.<who>.tool.output.*", Local: "tool.output.*"},
+		{
+			Callers: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.tool.request.>",
+			Local: "tool.request.>", Permission: withSubpaths("tool.request.*", MaxDepth), ReplyTimeout: "10m",
+		},
+		{
+			Callers: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.broker.>", Local: "broker.>",
+			Permission: append(withSubpaths("broker.discover", MaxDepth),
+				withSubpaths("broker.validate", MaxDepth)...),
+			ReplyTimeout: "2m",
+		},
+		{
+			Callers: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.agent.spawn",
+			Local:        "agent.spawn",
+			ReplyTimeout: "2m",
+		},
+		{
+			Callers: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.agent.spawn.>",
+			Local: "agent.spawn.>", Permission: withSubpaths("agent.spawn.*", MaxDepth-2), ReplyTimeout: "2m",
+		},
+		{
+			Callers: Agents, Kind: StreamImport, Owner: "broker", Remote: "agent.<who>.tool.output.*",
+			Local: "tool.output.*",
+		},
 	}
 }
 
 // controlEdges returns the requests that only the user's accounts may make: approvals, policy, session and actor
-// configuration, memory; and query.ask and the agent protocol of the gateway, for the account "user" only. No account configures itself.
+// configuration, memory; and query.ask and the agent protocol of the gateway, for the account "user" only. No account
+// configures itself.
 func controlEdges() (out []Edge) {
-	for _, s := range []string{"approval.decision.*", "approval.list", "approval.revoke.*", "policy.explain", "session.config"} {
-		out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>." + s, Local: s, ReplyTimeout: "30s"})
+	for _, s := range []string{
+		"approval.decision.*", "approval.list", "approval.revoke.*", "policy.explain",
+		"session.config",
+	} {
+		out = append(out, Edge{
+			Callers: UserAccounts, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>." + s,
+			Local: s, ReplyTimeout: "30s",
+		})
 	}
-	out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>.tool.list", Local: ToolListService.Name, ReplyTimeout: "30s"},
-		Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>.tool.accept", Local: ToolAcceptService.Name, ReplyTimeout: "30s"}) // not the gateway: what reaches it by HTTP must not admit a tool
+	out = append(out, Edge{
+		Callers: UserAccounts, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>.tool.list",
+		Local: ToolListService.Name, ReplyTimeout: "30s",
+	},
+		// not the gateway: what reaches it by HTTP must not admit a tool
+		Edge{
+			Callers: []string{"user"}, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>.tool.accept",
+			Local: ToolAcceptService.Name, ReplyTimeout: "30s",
+		})
 	for _, a := range configurable {
 		callers := slices.DeleteFunc(slices.Clone(UserAccounts), func(p string) bool { return p == a })
-		out = append(out, Edge{Callers: callers, Kind: ServiceImport, Owner: a, Remote: "ctl.<who>.config.set", Local: "config.set." + a, ReplyTimeout: "30s"})
+		out = append(out, Edge{
+			Callers: callers, Kind: ServiceImport, Owner: a, Remote: "ctl.<who>.config.set",
+			Local: "config.set." + a, ReplyTimeout: "30s",
+		})
 	}
-	out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: Generator, Remote: "ctl.<who>.session.change", Local: "session.change", ReplyTimeout: "10m"},
-		Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: Committee, Remote: "ctl.<who>.session.change.committee", Local: "session.change.committee", ReplyTimeout: "30s"})
-	out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: Generator, Remote: "ctl.<who>.session.context", Local: "session.context", ReplyTimeout: "30s"})
-	out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: Orchestrator, Remote: "ctl.<who>.task.change", Local: "task.change", ReplyTimeout: "30s"})
+	out = append(out, Edge{
+		Callers: UserAccounts, Kind: ServiceImport, Owner: Generator,
+		Remote: "ctl.<who>.session.change", Local: "session.change", ReplyTimeout: "10m",
+	},
+		Edge{
+			Callers: UserAccounts, Kind: ServiceImport, Owner: Committee, Remote: "ctl.<who>.session.change.committee",
+			Local: "session.change.committee", ReplyTimeout: "30s",
+		})
+	out = append(out, Edge{
+		Callers: UserAccounts, Kind: ServiceImport, Owner: Generator,
+		Remote: "ctl.<who>.session.context", Local: "session.context", ReplyTimeout: "30s",
+	})
+	out = append(out, Edge{
+		Callers: UserAccounts, Kind: ServiceImport, Owner: Orchestrator,
+		Remote: "ctl.<who>.task.change", Local: "task.change", ReplyTimeout: "30s",
+	})
 	for _, s := range []string{"memory.query", "memory.write", "memory.correlated", "memory.admin"} {
-		out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: "memory", Remote: "ctl.<who>." + s, Local: s, StreamReply: true, ReplyTimeout: "2m"})
+		out = append(out, Edge{
+			Callers: UserAccounts, Kind: ServiceImport, Owner: "memory", Remote: "ctl.<who>." + s,
+			Local: s, StreamReply: true, ReplyTimeout: "2m",
+		})
 	}
-	out = append(out, Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "gateway", Remote: askRemote, Local: QueryAsk.Name, StreamReply: true, ReplyTimeout: "30m"})
+	out = append(out, Edge{
+		Callers: []string{"user"}, Kind: ServiceImport, Owner: "gateway", Remote: askRemote,
+		Local: QueryAsk.Name, StreamReply: true, ReplyTimeout: "30m",
+	})
 	return append(append(out, agentProtocolEdges([]string{"user"})...), agentReplyEdge())
 }
 
 // askRemote is query.ask as the gateway receives it, with the account that asks.
 const askRemote = "client.<who>.query.ask"
 
-// brokerEdges returns the edges from the broker to the tools and the secrets actor, which no other account may call, and
-// those to the broker for credentials of models and live tool output. No local name may be one that the broker exports:
-// imports chain, and a call would reach the tool without the broker.
+// brokerEdges returns the edges from the broker to the tools and the secrets actor, which no other account may call,
+// and those to the broker for credentials of models and live tool output. No local name may be one that the broker
+// exports: imports chain, and a call would reach the tool without the broker.
 func brokerEdges() (out []Edge) {
 	for _, t := range Tools {
 		out = append(out, toolEdges(toolsZone, ToolRole(t), []string{t})...)
@@ -211,41 +281,73 @@ func brokerEdges() (out []Edge) {
 		out = append(out, toolEdges(z, z, Zones[z])...)
 	}
 	return append(out,
-		Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: "secrets", Remote: "secret.get", ReplyTimeout: "30s"},
-		// API keys of remote models, and credentials of MCP servers: requested from the broker, never from the secrets actor.
-		Edge{Callers: []string{"model", MCP}, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.secret.use", Local: "secret.use", ReplyTimeout: "30s"},
+		Edge{
+			Callers: []string{"broker"}, Kind: ServiceImport, Owner: "secrets", Remote: "secret.get",
+			ReplyTimeout: "30s",
+		},
+		// API keys of remote models, and credentials of MCP servers: requested from the broker, never from the secrets
+		// actor.
+		Edge{
+			Callers: []string{"model", MCP}, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.secret.use",
+			Local: "secret.use", ReplyTimeout: "30s",
+		},
 		Edge{Callers: UserAccounts, Kind: StreamImport, Owner: "broker", Remote: "tool.output.*"})
 }
 
-// principalEdges let the user change the run-time principals, and the actors that use them read the list and learn of changes.
-// The gateway only reads: what reaches it by HTTP must not create accounts.
+// principalEdges let the user change the run-time principals, and the actors that use them read the list and learn of
+// changes. The gateway only reads: what reaches it by HTTP must not create accounts.
 func principalEdges() []Edge {
 	readers := append(slices.Clone(UserAccounts), "broker", "model")
 	return []Edge{
-		{Callers: []string{"user"}, Kind: ServiceImport, Owner: Registry, Remote: "ctl.<who>.principal.change", Local: PrincipalChangeService.Name, ReplyTimeout: "2m"},
-		{Callers: []string{"user"}, Kind: ServiceImport, Owner: Registry, Remote: "ctl.<who>.machine.invite", Local: MachineInviteService.Name, ReplyTimeout: "2m"},
-		{Callers: UserAccounts, Kind: ServiceImport, Owner: Registry, Remote: "ctl.<who>.machine.list", Local: MachineListService.Name, ReplyTimeout: "30s"},
-		{Callers: readers, Kind: ServiceImport, Owner: Registry, Remote: "agent.<who>.principal.list", Local: PrincipalListService.Name, ReplyTimeout: "30s"},
+		{
+			Callers: []string{"user"}, Kind: ServiceImport, Owner: Registry, Remote: "ctl.<who>.principal.change",
+			Local: PrincipalChangeService.Name, ReplyTimeout: "2m",
+		},
+		{
+			Callers: []string{"user"}, Kind: ServiceImport, Owner: Registry, Remote: "ctl.<who>.machine.invite",
+			Local: MachineInviteService.Name, ReplyTimeout: "2m",
+		},
+		{
+			Callers: UserAccounts, Kind: ServiceImport, Owner: Registry, Remote: "ctl.<who>.machine.list",
+			Local: MachineListService.Name, ReplyTimeout: "30s",
+		},
+		{
+			Callers: readers, Kind: ServiceImport, Owner: Registry, Remote: "agent.<who>.principal.list",
+			Local: PrincipalListService.Name, ReplyTimeout: "30s",
+		},
 		{Callers: readers, Kind: StreamImport, Owner: Registry, Remote: PrincipalChanged.Name},
 	}
 }
 
-// settingEdges let the accounts that act for the user read and change settings, and check the installation. The registry restricts
-// what can be changed.
+// settingEdges let the accounts that act for the user read and change settings, and check the installation. The
+// registry restricts what can be changed.
 func settingEdges() []Edge {
 	return []Edge{
-		{Callers: UserAccounts, Kind: ServiceImport, Owner: Registry, Remote: "ctl.<who>.settings.list", Local: SettingListService.Name, ReplyTimeout: "30s"},
-		{Callers: UserAccounts, Kind: ServiceImport, Owner: Registry, Remote: "ctl.<who>.settings.change", Local: SettingChangeService.Name, ReplyTimeout: "2m"},
-		{Callers: UserAccounts, Kind: ServiceImport, Owner: Registry, Remote: "ctl.<who>.doctor.run", Local: DoctorService.Name, ReplyTimeout: "2m"},
+		{
+			Callers: UserAccounts, Kind: ServiceImport, Owner: Registry, Remote: "ctl.<who>.settings.list",
+			Local: SettingListService.Name, ReplyTimeout: "30s",
+		},
+		{
+			Callers: UserAccounts, Kind: ServiceImport, Owner: Registry, Remote: "ctl.<who>.settings.change",
+			Local: SettingChangeService.Name, ReplyTimeout: "2m",
+		},
+		{
+			Callers: UserAccounts, Kind: ServiceImport, Owner: Registry, Remote: "ctl.<who>.doctor.run",
+			Local: DoctorService.Name, ReplyTimeout: "2m",
+		},
 	}
 }
 
 // publishEdges returns the edges that store events in EVENTS, acknowledged: which account may publish which event. The
-// server writes the author's account into the stored subject. The broker publishes its own under the local prefix "event.".
+// server writes the author's account into the stored subject. The broker publishes its own under the local prefix
+// "event.".
 func publishEdges() (out []Edge) {
 	event := func(callers []string, subjects ...string) {
 		for _, s := range subjects {
-			out = append(out, Edge{Callers: callers, Kind: ServiceImport, Owner: Core, Remote: "from.<who>." + s, Local: s})
+			out = append(out, Edge{
+				Callers: callers, Kind: ServiceImport, Owner: Core, Remote: "from.<who>." + s,
+				Local: s,
+			})
 		}
 	}
 	event(Respondents, "response.generation", "agent.state.<who>", "agent.state.<who>.>")
@@ -260,14 +362,20 @@ func publishEdges() (out []Edge) {
 	event(UserAccounts, "user.feedback", "query.cancel.*")
 	event([]string{"auditor"}, "audit.capacity")
 	event(Actors, strings.TrimPrefix(deadLetters, "from.<who>."))
-	for _, s := range []string{"tool.request.>", "tool.result.*", "approval.request.*", "approval.decision.*", "query.grants.*"} {
-		out = append(out, Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Core, Remote: "from.<who>." + s, Local: "event." + s})
+	for _, s := range []string{
+		"tool.request.>", "tool.result.*", "approval.request.*", "approval.decision.*",
+		"query.grants.*",
+	} {
+		out = append(out, Edge{
+			Callers: []string{"broker"}, Kind: ServiceImport, Owner: Core, Remote: "from.<who>." + s,
+			Local: "event." + s,
+		})
 	}
 	return out
 }
 
-// watchEdges returns the edges that subscribe to live events and tokens, and the user's replay of EVENTS. A message that
-// arrived by a service import never leaves by a stream export, so EVENTS republishes.
+// watchEdges returns the edges that subscribe to live events and tokens, and the user's replay of EVENTS. A message
+// that arrived by a service import never leaves by a stream export, so EVENTS republishes.
 func watchEdges() (out []Edge) {
 	live := func(callers []string, s string) Edge {
 		return Edge{Callers: callers, Kind: StreamImport, Owner: Core, Remote: "live." + s, Local: s}
@@ -275,11 +383,13 @@ func watchEdges() (out []Edge) {
 	for _, s := range republished {
 		out = append(out, live(UserAccounts, s))
 	}
-	out = append(out, live(VisibleRespondents, "reward.event"), live(VisibleRespondents, "critique.result"), // respondent B has no conversation to add grades to
+	// respondent B has no conversation to add grades to
+	out = append(out, live(VisibleRespondents, "reward.event"), live(VisibleRespondents, "critique.result"),
 		live(append(slices.Clone(Respondents), "model", "broker"), "query.cancel.*"))
 	// Live tokens come from the agent's account, without a stream. Those of respondent B are not exported.
 	for _, a := range VisibleRespondents {
-		out = append(out, Edge{Callers: UserAccounts, Kind: StreamImport, Owner: a, Remote: "response.delta.*"}, Edge{Callers: UserAccounts, Kind: StreamImport, Owner: a, Remote: "response.thinking.*"})
+		out = append(out, Edge{Callers: UserAccounts, Kind: StreamImport, Owner: a, Remote: "response.delta.*"},
+			Edge{Callers: UserAccounts, Kind: StreamImport, Owner: a, Remote: "response.thinking.*"})
 	}
 	for _, p := range UserAccounts {
 		// Replay by sequence. Not a direct get: the publisher can forge its Nats-Subject header.
@@ -290,8 +400,8 @@ func watchEdges() (out []Edge) {
 
 // questionEdges returns the edges with which the user publishes questions for the assistant, the committee and the
 // orchestrator, and the router publishes their turns; only it may. all are the durable consumers of
-// every stream: each may pull and acknowledge its messages. Router and broker may read a stored turn, and the router is told of
-// messages that reached their delivery limit.
+// every stream: each may pull and acknowledge its messages. Router and broker may read a stored turn, and the router is
+// told of messages that reached their delivery limit.
 func questionEdges(all []Consumer) (out []Edge) {
 	for _, s := range []string{"query.received", "query.committee", "query.task"} {
 		out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: Core, Remote: s})
@@ -300,7 +410,10 @@ func questionEdges(all []Consumer) (out []Edge) {
 		Edge{Callers: []string{"router"}, Kind: ServiceImport, Owner: Core, Remote: "query.session.*"},
 		Edge{Callers: []string{"router"}, Kind: ServiceImport, Owner: Core, Remote: TurnCommittee.Name},
 		Edge{Callers: []string{"router"}, Kind: ServiceImport, Owner: Core, Remote: TurnTask.Name},
-		Edge{Callers: []string{"router"}, Kind: StreamImport, Owner: Core, Remote: MaxDeliveriesAdvisory.Name, Local: MaxDeliveriesAdvisory.Received},
+		Edge{
+			Callers: []string{"router"}, Kind: StreamImport, Owner: Core, Remote: MaxDeliveriesAdvisory.Name,
+			Local: MaxDeliveriesAdvisory.Received,
+		},
 		// The router reads a turn that reached its delivery limit, to notify the client. The router is its only author.
 		jetStreamEdge(Router, "STREAM.MSG.GET.TURNS", false, ""),
 		// The broker reads the user's text as the router stored it, and does not trust an agent's copy.
@@ -313,11 +426,16 @@ func questionEdges(all []Consumer) (out []Edge) {
 	return out
 }
 
-// scheduleEdges let the user change schedules through the broker, which records and stores the change, the scheduler say which are due, and
-// the router read what to ask then. The scheduler can ask nothing itself. The user cannot store a definition: it would have no record.
+// scheduleEdges let the user change schedules through the broker, which records and stores the change, the scheduler
+// say which are due, and the router read what to ask then. The scheduler can ask nothing itself. The user cannot store
+// a definition: it would have no record.
 func scheduleEdges() []Edge {
 	return []Edge{
-		{Callers: []string{"user"}, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>.schedule.change", Local: ScheduleChangeService.Name, ReplyTimeout: "30s"}, // not the gateway: what reaches it by HTTP must not ask later
+		// not the gateway: what reaches it by HTTP must not ask later
+		{
+			Callers: []string{"user"}, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>.schedule.change",
+			Local: ScheduleChangeService.Name, ReplyTimeout: "30s",
+		},
 		{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Core, Remote: ScheduleDefinition.Name},
 		jetStreamEdge("broker", "STREAM.MSG.GET."+ScheduleDefinition.Stream, false, ""),
 		{Callers: []string{Scheduler}, Kind: ServiceImport, Owner: Core, Remote: ScheduleDue.Name},
@@ -329,9 +447,9 @@ func scheduleEdges() []Edge {
 	}
 }
 
-// stateEdges gives each owner read and write access to its buckets in all, the user the list and the figures of all streams,
-// the other respondents read-only access to the generator's conversations, and the user's accounts to large results and to the
-// respondents' state, that of conversations also in the order of changes.
+// stateEdges gives each owner read and write access to its buckets in all, the user the list and the figures of all
+// streams, the other respondents read-only access to the generator's conversations, and the user's accounts to large
+// results and to the respondents' state, that of conversations also in the order of changes.
 func stateEdges(all []Stream) (out []Edge) {
 	for _, s := range all {
 		if s.Bucket != "" {
@@ -353,8 +471,8 @@ func stateEdges(all []Stream) (out []Edge) {
 			out = append(out, jetStreamEdge(who, "STREAM.INFO.KV_"+bucket, false, ""))
 		}
 	}
-	// Respondent B continues the generator's conversation, which the user saw, and not its own. Committee and orchestrator read
-	// it for what the user said before in the session.
+	// Respondent B continues the generator's conversation, which the user saw, and not its own. Committee and
+	// orchestrator read it for what the user said before in the session.
 	for _, who := range []string{RespondentB, Committee, Orchestrator} {
 		readOnly(who, StateBucket(Generator), ".$KV."+StateBucket(Generator)+".conv.>")
 	}
@@ -370,34 +488,58 @@ func stateEdges(all []Stream) (out []Edge) {
 	return append(out, attachmentEdges()...)
 }
 
-// attachmentEdges let the user's accounts store attached images, the respondents of a question and the model actor read them,
-// and the generator, which deletes sessions, overwrite them. It cannot forge one: readers compare the hash.
+// attachmentEdges let the user's accounts store attached images, the respondents of a question and the model actor read
+// them, and the generator, which deletes sessions, overwrite them. It cannot forge one: readers compare the hash.
 func attachmentEdges() []Edge {
-	out := []Edge{{Callers: append([]string{Generator}, UserAccounts...), Kind: ServiceImport, Owner: Core, Remote: AttachmentPiece.Name}}
+	out := []Edge{{
+		Callers: append([]string{Generator}, UserAccounts...), Kind: ServiceImport, Owner: Core,
+		Remote: AttachmentPiece.Name,
+	}}
 	for _, who := range []string{Generator, RespondentB, "model"} {
 		out = append(out, jetStreamEdge(who, "STREAM.MSG.GET."+AttachmentPiece.Stream, false, ""))
 	}
-	return append(out, jetStreamEdge(Generator, "STREAM.INFO."+AttachmentPiece.Stream, false, "")) // lists the pieces of a session
+	// lists the pieces of a session
+	return append(out, jetStreamEdge(Generator, "STREAM.INFO."+AttachmentPiece.Stream, false, ""))
 }
 
-// modelEdges lead to the model actor: actors run inference, the user's accounts list and pull models. The gateway runs inference
-// for programs that bring tools of their own.
+// modelEdges lead to the model actor: actors run inference, the user's accounts list and pull models. The gateway runs
+// inference for programs that bring tools of their own.
 func modelEdges() []Edge {
 	callers := slices.Concat(Respondents, []string{"memory", "critic", "broker"})
 	return []Edge{
-		{Callers: callers, Kind: ServiceImport, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>", Permission: []string{"model.chat", "model.embed", "model.list", "model.stop.*"}, StreamReply: true, ReplyTimeout: "30m"},
-		{Callers: []string{"user"}, Kind: ServiceImport, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>", Permission: []string{"model.list", "model.pull", "model.stop.*"}, StreamReply: true, ReplyTimeout: "30m"},
-		{Callers: []string{"gateway"}, Kind: ServiceImport, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>", Permission: []string{"model.chat", "model.embed", "model.list", "model.pull", "model.stop.*"}, StreamReply: true, ReplyTimeout: "30m"},
+		{
+			Callers: callers, Kind: ServiceImport, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>",
+			Permission: []string{"model.chat", "model.embed", "model.list", "model.stop.*"}, StreamReply: true,
+			ReplyTimeout: "30m",
+		},
+		{
+			Callers: []string{"user"}, Kind: ServiceImport, Owner: "model", Remote: "agent.<who>.model.>",
+			Local: "model.>", Permission: []string{"model.list", "model.pull", "model.stop.*"}, StreamReply: true,
+			ReplyTimeout: "30m",
+		},
+		{
+			Callers: []string{"gateway"}, Kind: ServiceImport, Owner: "model", Remote: "agent.<who>.model.>",
+			Local: "model.>", Permission: []string{
+				"model.chat", "model.embed", "model.list", "model.pull",
+				"model.stop.*",
+			}, StreamReply: true, ReplyTimeout: "30m",
+		},
 	}
 }
 
 // auditEdges let each writer append to its own stream, under its own account, and read nothing; the auditor reads and
 // appends nothing there.
 func auditEdges() []Edge {
-	out := []Edge{{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"}}
+	out := []Edge{{
+		Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.*",
+		Local: "audit.*",
+	}}
 	for _, w := range AuditWriters {
 		if AuditStream(w) != Audit {
-			out = append(out, Edge{Callers: []string{w}, Kind: ServiceImport, Owner: Audit, Remote: "append.<who>.*", Local: "audit.*"})
+			out = append(out, Edge{
+				Callers: []string{w}, Kind: ServiceImport, Owner: Audit, Remote: "append.<who>.*",
+				Local: "audit.*",
+			})
 		}
 	}
 	return append(out, auditReadEdges("auditor")...)
@@ -410,13 +552,16 @@ func auditReadEdges(who string) (out []Edge) {
 		verbs = append(verbs, "STREAM.INFO."+AuditStream(w), "STREAM.MSG.GET."+AuditStream(w))
 	}
 	for _, s := range verbs {
-		out = append(out, Edge{Callers: []string{who}, Kind: ServiceImport, Owner: Audit, Remote: "$JS.API." + s, Local: "auditlog.API." + s})
+		out = append(out, Edge{
+			Callers: []string{who}, Kind: ServiceImport, Owner: Audit, Remote: "$JS.API." + s,
+			Local: "auditlog.API." + s,
+		})
 	}
 	return out
 }
 
-// Directory is the actor that answers discovery requests without a name ($SRV.PING, INFO and STATS) for all actors, so that
-// nobody can list itself under another's name: it requests each name from the account that the table grants it to.
+// Directory is the actor that answers discovery requests without a name ($SRV.PING, INFO and STATS) for all actors, so
+// that nobody can list itself under another's name: it requests each name from the account that the table grants it to.
 const Directory = "gateway"
 
 // discoveryVerbs are the requests of the micro protocol.
@@ -443,17 +588,23 @@ func (l Layout) Discoverables() (out []Discoverable) {
 	return out
 }
 
-// discoveryEdges returns discovery and statistics by the micro protocol for "user": by name from the account that has the
-// name, and without a name from the directory, which reaches each account under "disco.<account>.>".
+// discoveryEdges returns discovery and statistics by the micro protocol for "user": by name from the account that has
+// the name, and without a name from the directory, which reaches each account under "disco.<account>.>".
 func discoveryEdges(all []Discoverable) (out []Edge) {
 	user := []string{"user"}
 	for _, d := range all {
 		for _, s := range []string{"$SRV.*." + d.Name, "$SRV.*." + d.Name + ".*"} {
-			out = append(out, Edge{Callers: user, Kind: ServiceImport, Owner: d.Account, Remote: s, StreamReply: true, ReplyTimeout: "5s"})
+			out = append(out, Edge{
+				Callers: user, Kind: ServiceImport, Owner: d.Account, Remote: s, StreamReply: true,
+				ReplyTimeout: "5s",
+			})
 		}
 	}
 	for _, v := range discoveryVerbs {
-		out = append(out, Edge{Callers: user, Kind: ServiceImport, Owner: Directory, Remote: "$SRV." + v, StreamReply: true, ReplyTimeout: "5s"})
+		out = append(out, Edge{
+			Callers: user, Kind: ServiceImport, Owner: Directory, Remote: "$SRV." + v,
+			StreamReply: true, ReplyTimeout: "5s",
+		})
 	}
 	var accounts []string
 	for _, d := range all {
@@ -462,7 +613,10 @@ func discoveryEdges(all []Discoverable) (out []Edge) {
 		}
 	}
 	for _, a := range dedupe(accounts) {
-		out = append(out, Edge{Callers: []string{Directory}, Kind: ServiceImport, Owner: a, Remote: "$SRV.>", Local: "disco." + a + ".>", StreamReply: true, ReplyTimeout: "5s"})
+		out = append(out, Edge{
+			Callers: []string{Directory}, Kind: ServiceImport, Owner: a, Remote: "$SRV.>",
+			Local: "disco." + a + ".>", StreamReply: true, ReplyTimeout: "5s",
+		})
 	}
 	return out
 }
@@ -471,7 +625,8 @@ func discoveryEdges(all []Discoverable) (out []Edge) {
 // auditor and the operator.
 var maxConns = map[string]int{"user": 256, "auditor": 32, "operator": 64}
 
-// accounts lists the stream accounts, the principals, and one account "<actor>_in" per consuming actor, which only pulls.
+// accounts lists the stream accounts, the principals, and one account "<actor>_in" per consuming actor, which only
+// pulls.
 func accounts() []Account {
 	out := fixedAccounts()
 	for _, t := range Tools {
@@ -484,7 +639,8 @@ func accounts() []Account {
 		out = append(out, agentAccount(a))
 	}
 	for _, w := range consumingActors() {
-		out = append(out, Account{Name: w + "_in", Doc: "pulls for " + w + " only: a pulled message keeps its author's subject, and its puller could publish there", Users: []User{{Role: w + "_in"}}})
+		out = append(out, Account{Name: w + "_in", Doc: "pulls for " + w + " only: a pulled message keeps its " +
+			"author's subject, and its puller could publish there", Users: []User{{Role: w + "_in"}}})
 	}
 	for i, a := range out {
 		out[i].MaxConns = cmp.Or(maxConns[a.Name], 24)
@@ -495,41 +651,93 @@ func accounts() []Account {
 	return out
 }
 
-// fixedAccounts returns the accounts whose grants depend on no list of tools or agents. Users get these permissions besides
-// those that repeat the account's imports, except isolated and boot users, which get no others.
+// fixedAccounts returns the accounts whose grants depend on no list of tools or agents. Users get these permissions
+// besides those that repeat the account's imports, except isolated and boot users, which get no others.
 func fixedAccounts() []Account {
 	inbox := []string{"_INBOX.>"}
 	return []Account{
-		{Name: Sys, Doc: "monitoring, and changes of run-time principals on a stand-alone server, by an allow list: an unrestricted system user could purge the audit log", Users: []User{{
+		{Name: Sys, Doc: "monitoring, and changes of run-time principals on a stand-alone server, by an allow list: " +
+			"an unrestricted system user could purge the audit log", Users: []User{{
 			Role: "sys", Isolated: true, Sub: inbox,
-			Pub: []string{"$SYS.REQ.SERVER.PING", "$SYS.REQ.SERVER.PING.STATSZ", "$SYS.REQ.SERVER.PING.VARZ", "$SYS.REQ.SERVER.PING.CONNZ", "$SYS.REQ.SERVER.PING.JSZ", "$SYS.REQ.SERVER.PING.HEALTHZ", "$SYS.REQ.SERVER.*.RELOAD", "$SYS.REQ.SERVER.*.LEAFZ", "$SYS.REQ.SERVER.*.KICK"},
+			Pub: []string{
+				"$SYS.REQ.SERVER.PING", "$SYS.REQ.SERVER.PING.STATSZ", "$SYS.REQ.SERVER.PING.VARZ",
+				"$SYS.REQ.SERVER.PING.CONNZ", "$SYS.REQ.SERVER.PING.JSZ", "$SYS.REQ.SERVER.PING.HEALTHZ",
+				"$SYS.REQ.SERVER.*.RELOAD", "$SYS.REQ.SERVER.*.LEAFZ", "$SYS.REQ.SERVER.*.KICK",
+			},
 		}}},
 		{
-			Name: Audit, Doc: "the audit log. No clients after boot: a reader in this account could append by using an audit subject as reply subject", Store: "{ max_file: 512GB, max_mem: 0, max_streams: 8, max_consumers: 1 }",
-			Users: []User{{Role: "audit_prov", Boot: true, Pub: []string{"$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.INFO.*", "audit.AUDIT.genesis"}, Sub: inbox}},
+			Name: Audit, Doc: "the audit log. No clients after boot: a reader in this account could append by using " +
+				"an audit subject as reply subject",
+			Store: "{ max_file: 512GB, max_mem: 0, max_streams: 8, max_consumers: 1 }",
+			Users: []User{{
+				Role: "audit_prov", Boot: true,
+				Pub: []string{"$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.INFO.*", "audit.AUDIT.genesis"}, Sub: inbox,
+			}},
 		},
 		{
-			Name: Core, Doc: "questions, events and state. No clients after boot, for the same reason", Store: "{ max_file: 512GB, max_mem: 16MB, max_streams: 56, max_consumers: 128 }",
-			Users: []User{{Role: "core_prov", Boot: true, Pub: []string{"$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.UPDATE.*", "$JS.API.STREAM.INFO.*", "$JS.API.CONSUMER.CREATE.>", "$JS.API.CONSUMER.INFO.>", "$JS.API.INFO"}, Sub: inbox}},
+			Name: Core, Doc: "questions, events and state. No clients after boot, for the same reason",
+			Store: "{ max_file: 512GB, max_mem: 16MB, max_streams: 56, max_consumers: 128 }",
+			Users: []User{{
+				Role: "core_prov", Boot: true,
+				Pub: []string{
+					"$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.UPDATE.*", "$JS.API.STREAM.INFO.*",
+					"$JS.API.CONSUMER.CREATE.>", "$JS.API.CONSUMER.INFO.>", "$JS.API.INFO",
+				}, Sub: inbox,
+			}},
 		},
-		{Name: "auditor", Doc: "the user as reader of the audit log", Users: []User{{Role: "auditor", Pub: cliSubjects}}},
-		{Name: "user", Doc: "the user on the command line: nats and conclave. A subscription to > receives the imports and nothing else", Users: []User{{Role: "user", Sub: []string{">"}, Pub: cliSubjects}}},
+		{
+			Name: "auditor", Doc: "the user as reader of the audit log",
+			Users: []User{{Role: "auditor", Pub: cliSubjects}},
+		},
+		{Name: "user", Doc: "the user on the command line: nats and conclave. A subscription to > receives the " +
+			"imports and nothing else", Users: []User{{Role: "user", Sub: []string{">"}, Pub: cliSubjects}}},
 		{Name: "gateway", Doc: "HTTP, page, query.ask, agent protocol", Serves: true, Users: []User{{
 			Role: "gateway",
-			Sub:  append(discoverySubjects("gateway"), QueryAsk.Received, AgentsPrompt.Received, AgentsStatus.Received, AgentsReply.Received, AgentsService.Received, AgentsInstance.Received, "ctl.*.config.set"),
-			Pub:  []string{AgentsHeartbeats.Name},
+			Sub: append(discoverySubjects("gateway"), QueryAsk.Received, AgentsPrompt.Received, AgentsStatus.Received,
+				AgentsReply.Received, AgentsService.Received, AgentsInstance.Received, "ctl.*.config.set"),
+			Pub: []string{AgentsHeartbeats.Name},
 		}}},
-		{Name: "broker", Doc: "authorizes every tool call: the only path from agents to tools", Serves: true, Users: []User{{
-			Role: "broker",
-			Sub:  append(discoverySubjects("broker"), "agent.*.tool.request.>", "agent.*.broker.>", "agent.*.agent.spawn", "agent.*.agent.spawn.>", "agent.*.secret.use", "ctl.*.approval.decision.*", "ctl.*.approval.list", "ctl.*.approval.revoke.*", "ctl.*.policy.explain", ToolListService.Received, ToolAcceptService.Received, ScheduleChangeService.Received, "ctl.*.session.config", "ctl.*.config.set", "tool.schema.*.*", "tool.output.*.*.*"),
-			Pub:  []string{"agent.*.tool.output.*", "tool.output.*"},
-		}}},
-		{Name: Registry, Doc: "keeps the principals that were added at run time, and the settings", Serves: true, Users: []User{{Role: Registry, Sub: append(discoverySubjects(Registry), PrincipalChangeService.Received, PrincipalListService.Received, MachineInviteService.Received, MachineListService.Received, SettingListService.Received, SettingChangeService.Received, DoctorService.Received, "ctl.*.config.set"), Pub: []string{PrincipalChanged.Name}}}},
-		{Name: "secrets", Doc: "credentials, for the broker only", Serves: true, Users: []User{{Role: "secrets", Sub: append(discoverySubjects("secrets"), "secret.get", "ctl.*.config.set")}}},
-		{Name: "model", Doc: "inference; its own account, so that it can run on another machine", Serves: true, Users: []User{{Role: "model", Sub: append(discoverySubjects("model"), "agent.*.model.>", "ctl.*.config.set")}}},
-		{Name: MCP, Doc: "starts MCP servers; each serves its tools with the key of a principal of its own", Serves: true, Users: []User{{Role: MCP, Sub: discoverySubjects(MCP)}}},
+		{
+			Name: "broker", Doc: "authorizes every tool call: the only path from agents to tools", Serves: true,
+			Users: []User{{
+				Role: "broker",
+				Sub: append(discoverySubjects("broker"), "agent.*.tool.request.>", "agent.*.broker.>",
+					"agent.*.agent.spawn", "agent.*.agent.spawn.>", "agent.*.secret.use", "ctl.*.approval.decision.*",
+					"ctl.*.approval.list", "ctl.*.approval.revoke.*", "ctl.*.policy.explain", ToolListService.Received,
+					ToolAcceptService.Received, ScheduleChangeService.Received, "ctl.*.session.config",
+					"ctl.*.config.set", "tool.schema.*.*", "tool.output.*.*.*"),
+				Pub: []string{"agent.*.tool.output.*", "tool.output.*"},
+			}},
+		},
+		{
+			Name: Registry, Doc: "keeps the principals that were added at run time, and the settings", Serves: true,
+			Users: []User{{
+				Role: Registry, Sub: append(discoverySubjects(Registry), PrincipalChangeService.Received,
+					PrincipalListService.Received, MachineInviteService.Received, MachineListService.Received,
+					SettingListService.Received, SettingChangeService.Received, DoctorService.Received,
+					"ctl.*.config.set"),
+				Pub: []string{PrincipalChanged.Name},
+			}},
+		},
+		{
+			Name: "secrets", Doc: "credentials, for the broker only", Serves: true,
+			Users: []User{{Role: "secrets", Sub: append(discoverySubjects("secrets"), "secret.get",
+				"ctl.*.config.set")}},
+		},
+		{
+			Name: "model", Doc: "inference; its own account, so that it can run on another machine", Serves: true,
+			Users: []User{{Role: "model", Sub: append(discoverySubjects("model"), "agent.*.model.>",
+				"ctl.*.config.set")}},
+		},
+		{
+			Name: MCP, Doc: "starts MCP servers; each serves its tools with the key of a principal of its own",
+			Serves: true, Users: []User{{Role: MCP, Sub: discoverySubjects(MCP)}},
+		},
 		routerAccount(),
-		{Name: Scheduler, Doc: "says which schedules are due; the router reads their questions", Serves: true, Users: []User{{Role: Scheduler, Sub: discoverySubjects(Scheduler)}}},
+		{
+			Name: Scheduler, Doc: "says which schedules are due; the router reads their questions", Serves: true,
+			Users: []User{{Role: Scheduler, Sub: discoverySubjects(Scheduler)}},
+		},
 	}
 }
 
@@ -539,32 +747,41 @@ func routerAccount() Account {
 	for _, s := range UnservedSpecs() {
 		u.Sub = append(u.Sub, s.Received)
 	}
-	return Account{Name: Router, Doc: "orders questions by session, and rejects messages that no actor serves yet", Serves: true, Users: []User{u}}
+	return Account{
+		Name: Router, Doc: "orders questions by session, and rejects messages that no actor serves yet",
+		Serves: true, Users: []User{u},
+	}
 }
 
-// toolsZone is the zone of the tools of this machine, each in an account of its own. tools_<machine> is the zone and the
-// account of the tools of another one.
+// toolsZone is the zone of the tools of this machine, each in an account of its own. tools_<machine> is the zone and
+// the account of the tools of another one.
 const toolsZone = "tools"
 
 // CLIInboxPrefix is the prefix of the inboxes of the nats command line tool, set in its contexts.
 const CLIInboxPrefix = "_INBOX.nats_cli"
 
-// cliSubjects are the subjects that the nats command line tool publishes besides the account's edges: its own user and, to
-// measure the connection, its own inbox. Not the inboxes of other programs, which would accept forged replies.
+// cliSubjects are the subjects that the nats command line tool publishes besides the account's edges: its own user and,
+// to measure the connection, its own inbox. Not the inboxes of other programs, which would accept forged replies.
 var cliSubjects = []string{"$SYS.REQ.USER.INFO", CLIInboxPrefix + ".>"}
 
-// toolAccount returns the account of a tool of this machine. It receives its own requests and discovery only, and publishes
-// its own schema, its output and replies.
+// toolAccount returns the account of a tool of this machine. It receives its own requests and discovery only, and
+// publishes its own schema, its output and replies.
 func toolAccount(tool string) Account {
 	u := User{Role: ToolRole(tool), Sub: discoverySubjects(tool)}
 	u.serveTools([]string{tool})
-	return Account{Name: ToolRole(tool), Doc: "the tool " + tool + " of this machine: called by the broker only", Serves: true, Users: []User{u}}
+	return Account{
+		Name: ToolRole(tool), Doc: "the tool " + tool + " of this machine: called by the broker only",
+		Serves: true, Users: []User{u},
+	}
 }
 
-// zoneAccount returns the account of z, an actor that serves its own tools: memory, critic or reward. Its one key may serve
-// all tools of the zone.
+// zoneAccount returns the account of z, an actor that serves its own tools: memory, critic or reward. Its one key may
+// serve all tools of the zone.
 func zoneAccount(z string) Account {
-	doc := map[string]string{"memory": "stores and recalls entries; serves its own tools", "critic": "grades answers; serves its own tool", "reward": "rewards from feedback; serves its own tool"}[z]
+	doc := map[string]string{
+		"memory": "stores and recalls entries; serves its own tools",
+		"critic": "grades answers; serves its own tool", "reward": "rewards from feedback; serves its own tool",
+	}[z]
 	u := User{Role: z, Sub: discoverySubjects(z)}
 	u.serveTools(Zones[z])
 	if z == "memory" {
@@ -580,9 +797,9 @@ func (u *User) serveTools(tools []string) {
 	}
 }
 
-// agentAccount returns the account of an agent. Respondents also serve discovery, and config.set if they are configurable;
-// all of them but respondent B publish live tokens. The generator changes stored conversations, and the orchestrator tasks, for
-// the user.
+// agentAccount returns the account of an agent. Respondents also serve discovery, and config.set if they are
+// configurable; all of them but respondent B publish live tokens. The generator changes stored conversations, and the
+// orchestrator tasks, for the user.
 func agentAccount(name string) Account {
 	a := Account{Name: name, Doc: "an agent: requests tool calls from the broker", Users: []User{{Role: name}}}
 	if name == "operator" {
@@ -611,8 +828,8 @@ func agentAccount(name string) Account {
 	return a
 }
 
-// discoverySubjects are the subjects on which an actor answers discovery requests: its name, and each instance of it. Only
-// the directory also answers requests without a name.
+// discoverySubjects are the subjects on which an actor answers discovery requests: its name, and each instance of it.
+// Only the directory also answers requests without a name.
 func discoverySubjects(name string) (out []string) {
 	for _, v := range discoveryVerbs {
 		if name == Directory {
@@ -630,23 +847,35 @@ func toolEdges(zone, owner string, tools []string) (out []Edge) {
 	broker := []string{"broker"}
 	for _, t := range tools {
 		out = append(out,
-			Edge{Callers: broker, Kind: ServiceImport, Owner: owner, Remote: "tool.request." + t, Local: "tool.call." + zone + "." + t, ReplyTimeout: "10m"},
-			Edge{Callers: broker, Kind: StreamImport, Owner: owner, Remote: "tool.schema." + t, Local: "tool.schema." + zone + "." + t},
-			Edge{Callers: broker, Kind: StreamImport, Owner: owner, Remote: "tool.output." + t + ".*", Local: "tool.output." + zone + "." + t + ".*"})
+			Edge{Callers: broker, Kind: ServiceImport, Owner: owner, Remote: "tool.request." + t, Local: "tool.call." +
+				zone + "." + t, ReplyTimeout: "10m"},
+			Edge{Callers: broker, Kind: StreamImport, Owner: owner, Remote: "tool.schema." + t, Local: "tool.schema." +
+				zone + "." + t},
+			Edge{
+				Callers: broker, Kind: StreamImport, Owner: owner, Remote: "tool.output." + t + ".*",
+				Local: "tool.output." + zone + "." + t + ".*",
+			})
 	}
 	if zone == toolsZone {
 		for _, t := range tools {
-			out = append(out, Edge{Callers: broker, Kind: ServiceImport, Owner: owner, Remote: "$SRV.*." + t, Local: "disco." + zone + ".*." + t, StreamReply: true, ReplyTimeout: "5s"})
+			out = append(out, Edge{
+				Callers: broker, Kind: ServiceImport, Owner: owner, Remote: "$SRV.*." + t,
+				Local: "disco." + zone + ".*." + t, StreamReply: true, ReplyTimeout: "5s",
+			})
 		}
 		return out
 	}
-	return append(out, Edge{Callers: broker, Kind: ServiceImport, Owner: owner, Remote: "$SRV.>", Local: "disco." + zone + ".>", StreamReply: true, ReplyTimeout: "5s"})
+	return append(out, Edge{Callers: broker, Kind: ServiceImport, Owner: owner, Remote: "$SRV.>", Local: "disco." +
+		zone + ".>", StreamReply: true, ReplyTimeout: "5s"})
 }
 
-// jetStreamEdge is one subject of the JetStream API. In an account without JetStream the server replies to $JS.API itself ("not
-// enabled"), so the edge has another local name.
+// jetStreamEdge is one subject of the JetStream API. In an account without JetStream the server replies to $JS.API
+// itself ("not enabled"), so the edge has another local name.
 func jetStreamEdge(who, subject string, streamReply bool, timeout string) Edge {
-	return Edge{Callers: []string{who}, Kind: ServiceImport, Owner: Core, Remote: "$JS.API." + subject, Local: "core.API." + subject, StreamReply: streamReply, ReplyTimeout: timeout}
+	return Edge{
+		Callers: []string{who}, Kind: ServiceImport, Owner: Core, Remote: "$JS.API." + subject,
+		Local: "core.API." + subject, StreamReply: streamReply, ReplyTimeout: timeout,
+	}
 }
 
 // consumerEdges are the three subjects of a durable consumer, in the account <actor>_in, which has no other grants.
@@ -660,13 +889,19 @@ func consumerEdges(p Consumer) []Edge {
 }
 
 // bucketEdges are put, compare-and-set, get, delete and list for the owner of a bucket. One bucket per owner, because a
-// roll-up of any writable key empties the bucket. No consumer: its deliver subject has the permissions of the stream account.
+// roll-up of any writable key empties the bucket. No consumer: its deliver subject has the permissions of the stream
+// account.
 func bucketEdges(who, name string) []Edge {
 	s := "KV_" + name
 	return []Edge{
-		{Callers: []string{who}, Kind: ServiceImport, Owner: Core, Remote: "$KV." + name + ".>", Local: "core.API.$KV." + name + ".>"}, // nats.go puts the prefix before $KV too
+		// nats.go puts the prefix before $KV too
+		{
+			Callers: []string{who}, Kind: ServiceImport, Owner: Core, Remote: "$KV." + name + ".>",
+			Local: "core.API.$KV." + name + ".>",
+		},
 		jetStreamEdge(who, "STREAM.INFO."+s, false, ""),
-		jetStreamEdge(who, "STREAM.MSG.GET."+s, false, ""), // of a replicated bucket: any replica, also an outdated one, replies to a direct get
+		// of a replicated bucket: any replica, also an outdated one, replies to a direct get
+		jetStreamEdge(who, "STREAM.MSG.GET."+s, false, ""),
 		jetStreamEdge(who, "DIRECT.GET."+s, true, "30s"),
 		jetStreamEdge(who, "DIRECT.GET."+s+".>", false, ""),
 	}

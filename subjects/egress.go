@@ -38,9 +38,9 @@ func JoinHosts(hosts []string) (out string) {
 	return out
 }
 
-// DescribeEgress says for the user what left this machine for an answer: the calls that the broker's results say, and the prompts
-// by the hosts of its models. A successful call of the answer without a result of the broker, and a model of an unknown host, may
-// have sent something. A call that failed without one did not reach the broker.
+// DescribeEgress says for the user what left this machine for an answer: the calls that the broker's results say, and
+// the prompts by the hosts of its models. A successful call of the answer without a result of the broker, and a model
+// of an unknown host, may have sent something. A call that failed without one did not reach the broker.
 func DescribeEgress(results []ToolResult, r Response) string {
 	var sent, unknown []string
 	add := func(list *[]string, name string) {

@@ -26,9 +26,10 @@ const (
 	CodeNotApproved = "not_approved"       // the user denied the approval
 	CodeUnanswered  = "unanswered"         // the approval expired: also a denial
 	CodeLimit       = "limit"              // a limit of the policy is reached
-	CodeFull        = "full"               // a stream has no room for the message: the quota of its publisher or the size of the stream is used up
-	CodeNoSecret    = "no_secret"          // a credential that the call needs is missing
-	CodeExists      = "exists"             // something of that name exists or existed
+	// a stream has no room for the message: the quota of its publisher or the size of the stream is used up
+	CodeFull     = "full"
+	CodeNoSecret = "no_secret" // a credential that the call needs is missing
+	CodeExists   = "exists"    // something of that name exists or existed
 
 	CodeModelUnreachable = "model_unreachable" // the model server is unreachable
 	CodeModelMissing     = "model_missing"
@@ -43,10 +44,11 @@ const (
 	CodeModelSlow        = "model_slow"   // an optional or background call would take too long
 	CodeModelSwap        = "model_swap"   // an embedding would unload the model that answers
 	CodeUnsupported      = "unsupported"
-	CodeUnknownAnswer    = "unknown_answer"     // feedback about an unknown or expired answer
-	CodeNoPersonas       = "no_personas"        // no persona is active, and the question names none
-	CodeUnknownPersona   = "unknown_persona"    // the question names a persona that is not configured
-	CodeNoAttachment     = "attachment_missing" // an attached image is not stored in this session, or no longer, or is damaged
+	CodeUnknownAnswer    = "unknown_answer"  // feedback about an unknown or expired answer
+	CodeNoPersonas       = "no_personas"     // no persona is active, and the question names none
+	CodeUnknownPersona   = "unknown_persona" // the question names a persona that is not configured
+	// an attached image is not stored in this session, or no longer, or is damaged
+	CodeNoAttachment = "attachment_missing"
 )
 
 // Fault is an error on the bus: a code for programs and a short text for users, without internals.
@@ -72,8 +74,8 @@ func Faultf(code, format string, a ...any) *Fault {
 	return &Fault{Code: code, Text: fmt.Sprintf(format, a...)}
 }
 
-// ErrorCode returns the code of f in a reply to a request on s: its own, and on a raw subject the number that the micro protocol and
-// HTTP have for it.
+// ErrorCode returns the code of f in a reply to a request on s: its own, and on a raw subject the number that the micro
+// protocol and HTTP have for it.
 func (s Spec) ErrorCode(f *Fault) string {
 	if s.Codec != Raw {
 		return f.Code

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// UserForm is a question of a running tool to the user: a text and fields of primitive types. All of it is untrusted content of
-// the tool, except From.
+// UserForm is a question of a running tool to the user: a text and fields of primitive types. All of it is untrusted
+// content of the tool, except From.
 type UserForm struct {
 	ID      string      `json:"id,omitempty"`   // chosen by the tool; the answer carries it
 	From    string      `json:"from,omitempty"` // the principal that asks, set by the broker

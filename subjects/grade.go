@@ -39,9 +39,10 @@ type Claim struct {
 type Pairwise struct {
 	SessionID string   `json:"session_id,omitempty"`
 	QueryID   string   `json:"query_id"`
-	Winner    string   `json:"winner"`             // respondent id, or [Tie]; "" = undecided
-	Between   []string `json:"between,omitempty"`  // the two respondents
-	Verdicts  []string `json:"verdicts,omitempty"` // the winner of each comparison: in the order of Between, then swapped
+	Winner    string   `json:"winner"`            // respondent id, or [Tie]; "" = undecided
+	Between   []string `json:"between,omitempty"` // the two respondents
+	// the winner of each comparison: in the order of Between, then swapped
+	Verdicts  []string `json:"verdicts,omitempty"`
 	Reason    string   `json:"reason"`
 	Model     string   `json:"model,omitempty"`
 	Undecided string   `json:"undecided,omitempty"` // why there is no verdict

@@ -1,7 +1,8 @@
 package subjects
 
-// Judgement is how the broker judged a call, in its copy of the call: the facts that the layers used and are in no other event,
-// and their verdicts. It lets other rules judge the call again later. It holds no text of the arguments or of the session.
+// Judgement is how the broker judged a call, in its copy of the call: the facts that the layers used and are in no
+// other event, and their verdicts. It lets other rules judge the call again later. It holds no text of the arguments or
+// of the session.
 type Judgement struct {
 	Type    string         `json:"type,omitempty"`    // agent type of the caller
 	Lineage []LineageAgent `json:"lineage,omitempty"` // of a spawned agent, the caller last

@@ -7,13 +7,14 @@ import (
 	"time"
 )
 
-// WitnessStore is the account and role of a machine's server with the copies of the audit log. No leaf node connects to it, so
-// that the hub cannot reach the copies.
+// WitnessStore is the account and role of a machine's server with the copies of the audit log. No leaf node connects to
+// it, so that the hub cannot reach the copies.
 const WitnessStore = "witness_store"
 
 // WitnessHeads is what a machine has copied of the audit log.
 type WitnessHeads struct {
-	Heads    []string  `json:"heads"`              // head of each copied log, in the text form of package audit; the present log last
+	// head of each copied log, in the text form of package audit; the present log last
+	Heads    []string  `json:"heads"`
 	Synced   time.Time `json:"synced"`             // last comparison with the hub
 	Conflict string    `json:"conflict,omitempty"` // why the hub's log does not continue the copy; "" = it does
 }
@@ -51,13 +52,13 @@ type MachineStatus struct {
 	InvitedUntil time.Time     `json:"invited_until,omitzero"` // an invitation is open
 	RTT          time.Duration `json:"rtt_ns,omitempty"`
 	Address      string        `json:"address,omitempty"`
-	// Claimed means that the connection is known only by the name that the machine gives itself, because another machine has the
-	// same accounts.
+	// Claimed means that the connection is known only by the name that the machine gives itself, because another
+	// machine has the same accounts.
 	Claimed bool `json:"claimed,omitempty"`
 }
 
-// machineHead is the part of a machine's configuration that does not depend on its actors. The leaf nodes to the hub are added by
-// the program: their keys are secret.
+// machineHead is the part of a machine's configuration that does not depend on its actors. The leaf nodes to the hub
+// are added by the program: their keys are secret.
 const machineHead = `server_name: %q
 max_payload: 1MB
 max_control_line: 4KB
@@ -72,9 +73,10 @@ accounts {
   SYS: {}
 `
 
-// MachineLayout returns the accounts of the NATS server of a machine: those of p, with the keys of the actors that run there. Each
-// key has the permissions that it would have on the hub. The accounts have no edges: imports and exports are on the hub, which
-// decides what reaches the machine and what leaves it. p must be a valid machine; its keys do not matter.
+// MachineLayout returns the accounts of the NATS server of a machine: those of p, with the keys of the actors that run
+// there. Each key has the permissions that it would have on the hub. The accounts have no edges: imports and exports
+// are on the hub, which decides what reaches the machine and what leaves it. p must be a valid machine; its keys do not
+// matter.
 func MachineLayout(p Principal) (Layout, error) {
 	if p.Kind != MachinePrincipal {
 		return Layout{}, fmt.Errorf("%w %s: not a machine", ErrPrincipal, p.Name)
@@ -90,8 +92,12 @@ func MachineLayout(p Principal) (Layout, error) {
 	}
 	if slices.Contains(p.Actors, witnessActor) {
 		out.Accounts = append(out.Accounts, Account{
-			Name: WitnessStore, Doc: "copies of the audit log of the hub", Store: "{ max_file: 1TB, max_mem: 0, max_streams: 1, max_consumers: 16 }", MaxConns: 24,
-			Users: []User{{Role: WitnessStore, Isolated: true, Pub: []string{"copy.>", "$JS.API.>", "$JS.ACK.>", "$JS.FC.>"}, Sub: []string{"_INBOX.>"}}},
+			Name: WitnessStore, Doc: "copies of the audit log of the hub", Store: "{ max_file: 1TB, max_mem: 0, " +
+				"max_streams: 1, max_consumers: 16 }", MaxConns: 24,
+			Users: []User{{Role: WitnessStore, Isolated: true, Pub: []string{
+				"copy.>", "$JS.API.>", "$JS.ACK.>",
+				"$JS.FC.>",
+			}, Sub: []string{"_INBOX.>"}}},
 		})
 	}
 	if wrong := checkUniqueNames(out); len(wrong) > 0 {
@@ -106,7 +112,10 @@ func (l Layout) machineAccount(p Principal, name string) Account {
 	a := Account{Name: name, Doc: l.Accounts[i].Doc, MaxConns: 24, MaxLeafs: 2}
 	if zone, tools, ok := p.Zone(); ok && zone == name {
 		for _, t := range tools {
-			u := User{Role: ToolRole(t), Isolated: true, Sub: append(discoverySubjects(t), "_INBOX.>"), Pub: []string{"_R_.>"}}
+			u := User{
+				Role: ToolRole(t), Isolated: true, Sub: append(discoverySubjects(t), "_INBOX.>"),
+				Pub: []string{"_R_.>"},
+			}
 			u.serveTools([]string{t})
 			a.Users = append(a.Users, u)
 		}
@@ -118,7 +127,10 @@ func (l Layout) machineAccount(p Principal, name string) Account {
 		from, u = l.Accounts[j], l.Accounts[j].Users[0] // the same actor on the hub
 	}
 	_, pub, sub := l.importsOf(name)
-	local := User{Role: role, Isolated: true, Pub: slices.Concat(pub, u.Pub), Sub: slices.Concat([]string{"_INBOX.>"}, sub, u.Sub, discoverySubjects(role), discoverySubjects(name))}
+	local := User{
+		Role: role, Isolated: true, Pub: slices.Concat(pub, u.Pub),
+		Sub: slices.Concat([]string{"_INBOX.>"}, sub, u.Sub, discoverySubjects(role), discoverySubjects(name)),
+	}
 	if from.Serves {
 		local.Pub = append(local.Pub, "_R_.>")
 	}

@@ -8,7 +8,8 @@ type ModelRun struct {
 	Next int `json:"next"`
 	// Request is set while nothing was received. A call that the machine does not know starts only with it.
 	Request *ChatRequest `json:"request,omitempty"`
-	Millis  int64        `json:"ms,omitempty"` // longest time of the call; not a deadline, because clocks of machines differ
+	// longest time of the call; not a deadline, because clocks of machines differ
+	Millis int64 `json:"ms,omitempty"`
 }
 
 // ModelRunChunk is a numbered chunk of a call. Without Chunk it only says that the call is alive and the link works.
@@ -16,12 +17,14 @@ type ModelRunChunk struct {
 	Call  string     `json:"call"`
 	N     int        `json:"n"` // from 0; the next one, when there is no chunk
 	Chunk *ChatChunk `json:"chunk,omitempty"`
-	// Of the last chunk, from machines of earlier versions. Ignored: the hub measures the time for prompt and output itself.
+	// Of the last chunk, from machines of earlier versions. Ignored: the hub measures the time for prompt and output
+	// itself.
 	PromptMicros int64 `json:"prompt_us,omitempty"`
 	OutputMicros int64 `json:"output_us,omitempty"`
 }
 
-// ModelRunEnd says that the hub reads no more of a call: the machine stops it, if it still runs, and forgets its output.
+// ModelRunEnd says that the hub reads no more of a call: the machine stops it, if it still runs, and forgets its
+// output.
 type ModelRunEnd struct {
 	Call string `json:"call"`
 }

@@ -19,12 +19,13 @@ type MemoryEntry struct {
 	Sentiment   string     `json:"sentiment,omitempty"` // positive, neutral, negative
 	Respondent  string     `json:"respondent_id,omitempty"`
 	// Conversation, Position, Speaker and Happened are the context of the text; see [MemoryEntry.CheckContext].
-	Conversation string    `json:"conversation,omitempty"` // id: a session, the origin of a document, a chat
-	Position     int       `json:"position,omitempty"`     // order in the conversation, from 1; 0 = unknown
-	Speaker      string    `json:"speaker,omitempty"`      // who said it; "" = unknown
-	Happened     time.Time `json:"happened,omitzero"`      // when it was said or took place; Created is when it was stored
-	Grades       Grades    `json:"grades"`
-	State        string    `json:"state"` // active, candidate, superseded
+	Conversation string `json:"conversation,omitempty"` // id: a session, the origin of a document, a chat
+	Position     int    `json:"position,omitempty"`     // order in the conversation, from 1; 0 = unknown
+	Speaker      string `json:"speaker,omitempty"`      // who said it; "" = unknown
+	// when it was said or took place; Created is when it was stored
+	Happened time.Time `json:"happened,omitzero"`
+	Grades   Grades    `json:"grades"`
+	State    string    `json:"state"` // active, candidate, superseded
 	// SupersededBy and Supersedes are ids of entries.
 	SupersededBy string    `json:"superseded_by,omitempty"`
 	Supersedes   []string  `json:"supersedes,omitempty"`
@@ -35,8 +36,8 @@ type MemoryEntry struct {
 	Accesses     int       `json:"access_count,omitempty"`
 }
 
-// Provenance is the origin of an entry and its trust. Memory sets it from the broker's labels and the subject's account, never
-// from a model's text.
+// Provenance is the origin of an entry and its trust. Memory sets it from the broker's labels and the subject's
+// account, never from a model's text.
 type Provenance struct {
 	Source    Source `json:"source"` // user, conversation, agent, document, external
 	Trust     string `json:"trust"`  // trusted, untrusted
@@ -130,7 +131,8 @@ type MemoryHit struct {
 
 // MemoryReason is one part of a score.
 type MemoryReason struct {
-	What  string  `json:"what"` // corpus, description, name, words, neighbours, speaker, when, critic, pairwise, reward, age, pinned, rerank
+	// corpus, description, name, words, neighbours, speaker, when, critic, pairwise, reward, age, pinned, rerank
+	What  string  `json:"what"`
 	Value float64 `json:"value"`
 	Text  string  `json:"text,omitempty"`
 }
@@ -166,14 +168,15 @@ type MemoryWriteRequest struct {
 // MemoryDocument is a document to ingest, complete or some of its pieces, in order. The message with Last completes it:
 // pieces of an earlier version that are no longer in the document are removed.
 type MemoryDocument struct {
-	From     string          `json:"from"` // path or URL; ingesting it again updates it
-	Title    string          `json:"title"`
-	Hash     string          `json:"hash"` // of the whole text
-	Modified time.Time       `json:"modified,omitzero"`
-	Trust    string          `json:"trust,omitempty"` // "trusted" when the user vouches for the text; any other value is untrusted
-	First    int             `json:"first"`           // number of the first piece in this message, from 1
-	Pieces   []DocumentPiece `json:"pieces"`
-	Last     bool            `json:"last"`
+	From     string    `json:"from"` // path or URL; ingesting it again updates it
+	Title    string    `json:"title"`
+	Hash     string    `json:"hash"` // of the whole text
+	Modified time.Time `json:"modified,omitzero"`
+	// "trusted" when the user vouches for the text; any other value is untrusted
+	Trust  string          `json:"trust,omitempty"`
+	First  int             `json:"first"` // number of the first piece in this message, from 1
+	Pieces []DocumentPiece `json:"pieces"`
+	Last   bool            `json:"last"`
 }
 
 // DocumentPiece is a piece of a document.
@@ -267,10 +270,11 @@ type MemoryStatus struct {
 	DuckDB     string         `json:"duckdb"`
 	Search     string         `json:"search"` // the search path of a recall now, and why
 	Model      string         `json:"embedding_model"`
-	Unembedded int            `json:"unembedded"`                  // entries without embeddings yet
-	Problem    string         `json:"embedding_problem,omitempty"` // why some of them have none; empty = they wait for their turn
-	Resident   int64          `json:"index_bytes"`
-	Cached     int            `json:"cached"`
+	Unembedded int            `json:"unembedded"` // entries without embeddings yet
+	// why some of them have none; empty = they wait for their turn
+	Problem  string `json:"embedding_problem,omitempty"`
+	Resident int64  `json:"index_bytes"`
+	Cached   int    `json:"cached"`
 }
 
 // MemoryEvent reports an action of memory and its reason.

@@ -15,7 +15,10 @@ func TestContextOfAnEntryRejectsInvalidValues(t *testing.T) {
 		want string // part of the error; "" = accepted
 	}{
 		{"nothing known", MemoryEntry{}, ""},
-		{"everything known", MemoryEntry{Conversation: "said 2023-05-08T13:56:00Z", Position: 3, Speaker: "Zoë O'Brien", Happened: day}, ""},
+		{"everything known", MemoryEntry{
+			Conversation: "said 2023-05-08T13:56:00Z", Position: 3, Speaker: "Zoë O'Brien",
+			Happened: day,
+		}, ""},
 		{"longest conversation", MemoryEntry{Conversation: strings.Repeat("a", maxConversation)}, ""},
 		{"conversation too long", MemoryEntry{Conversation: strings.Repeat("a", maxConversation+1)}, "at most 128"},
 		{"conversation of two lines", MemoryEntry{Conversation: "a\nb"}, "one line"},
@@ -53,7 +56,8 @@ func TestSearchTextStatesSpeakerAndDayOnce(t *testing.T) {
 		{"Caroline", time.Time{}, "I like tea.", "Caroline said: I like tea."},
 		{"", day, "I like tea.", "(9 May 2023) I like tea."},
 		{"Caroline", day, "I like tea.", "(9 May 2023) Caroline said: I like tea."},
-		{"Caroline", day, "(1:56 pm on 8 May, 2023) Caroline said, \"Tea.\"", "(1:56 pm on 8 May, 2023) Caroline said, \"Tea.\""},
+		{"Caroline", day, "(1:56 pm on 8 May, 2023) Caroline said, \"Tea.\"", "(1:56 pm on 8 May, 2023) Caroline " +
+			"said, \"Tea.\""},
 		{"Caroline", day, "Caroline: Tea.", "(9 May 2023) Caroline: Tea."},
 		{"Caroline", day, "", "(9 May 2023) Caroline said: "},
 	} {
@@ -66,14 +70,18 @@ func TestSearchTextStatesSpeakerAndDayOnce(t *testing.T) {
 func TestParseHappenedAcceptsTimesAndDates(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]time.Time{
-		"": {}, "2023-05-08": time.Date(2023, 5, 8, 0, 0, 0, 0, time.UTC), "2023-05-08T13:56:00Z": time.Date(2023, 5, 8, 13, 56, 0, 0, time.UTC),
+		"": {}, "2023-05-08": time.Date(2023, 5, 8, 0, 0, 0, 0, time.UTC), "2023-05-08T13:56:00Z": time.Date(2023, 5, 8,
+			13, 56, 0, 0, time.UTC),
 		"2023-05-08T13:56:00+02:00": time.Date(2023, 5, 8, 11, 56, 0, 0, time.UTC),
 	} {
 		if got, err := ParseHappened(in); err != nil || !got.Equal(want) {
 			t.Errorf("%q is %v, %v; want %v", in, got, err, want)
 		}
 	}
-	for _, in := range []string{"yesterday", "8 May 2023", "2023-13-01", "2023-05-08 13:56", "10000-01-01", "1683554160", " 2023-05-08"} {
+	for _, in := range []string{
+		"yesterday", "8 May 2023", "2023-13-01", "2023-05-08 13:56", "10000-01-01",
+		"1683554160", " 2023-05-08",
+	} {
 		if got, err := ParseHappened(in); err == nil || !strings.Contains(err.Error(), "2023-05-08T13:56:00Z") {
 			t.Errorf("%q is %v, %v", in, got, err)
 		}

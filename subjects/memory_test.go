@@ -7,7 +7,10 @@ import (
 
 func TestSourceReadsTheFormerValue(t *testing.T) {
 	t.Parallel()
-	for stored, want := range map[string]Source{"person": SourceUser, "user": SourceUser, "agent": SourceAgent, "": "", "Person": "Person"} {
+	for stored, want := range map[string]Source{
+		"person": SourceUser, "user": SourceUser, "agent": SourceAgent, "": "",
+		"Person": "Person",
+	} {
 		var p Provenance
 		if err := json.Unmarshal([]byte(`{"source":"`+stored+`"}`), &p); err != nil || p.Source != want {
 			t.Errorf("%q is read as %q, %v; want %q", stored, p.Source, err, want)

@@ -16,8 +16,9 @@ type ChatRequest struct {
 	Options  json.RawMessage `json:"options,omitempty"`
 	Think    *bool           `json:"think,omitempty"` // nil = as the model supports
 	Stream   bool            `json:"stream,omitempty"`
-	// Background means that no user waits: every other request goes before it. Optional means that the caller can do without
-	// the reply. Either is refused with CodeModelSlow where it would take too long, by the measured speed of the model.
+	// Background means that no user waits: every other request goes before it. Optional means that the caller can do
+	// without the reply. Either is refused with CodeModelSlow where it would take too long, by the measured speed of
+	// the model.
 	Background bool `json:"background,omitempty"`
 	Optional   bool `json:"optional,omitempty"`
 }
@@ -30,13 +31,15 @@ type ChatChunk struct {
 	Done      bool            `json:"done,omitempty"`
 	Model     string          `json:"model,omitempty"`
 	Reason    string          `json:"reason,omitempty"`
-	Remote    string          `json:"remote,omitempty"`                    // host that served the request; empty = this machine
-	DemoModel bool            `json:"demo_model,omitempty" was:"stand_in"` // the built-in demo model replied
-	// Notice is why another model than requested replied, in the last chunk. In any other it is a message for the user about the
-	// reply, and the chunk has nothing else.
-	Notice  string         `json:"notice,omitempty"`
-	Usage   Usage          `json:"usage"`
-	Reading *PromptReading `json:"reading,omitempty"` // in a chunk of its own, before all others, when the first token takes long
+	// host that served the request; empty = this machine
+	Remote    string `json:"remote,omitempty"`
+	DemoModel bool   `json:"demo_model,omitempty" was:"stand_in"` // the built-in demo model replied
+	// Notice is why another model than requested replied, in the last chunk. In any other it is a message for the user
+	// about the reply, and the chunk has nothing else.
+	Notice string `json:"notice,omitempty"`
+	Usage  Usage  `json:"usage"`
+	// in a chunk of its own, before all others, when the first token takes long
+	Reading *PromptReading `json:"reading,omitempty"`
 }
 
 // PromptReading says that a model begins to read a prompt, and how long that takes by its measured speed.
@@ -78,7 +81,8 @@ type ModelList struct {
 	Roles  []RoleModel `json:"roles"`
 	// Machines are the other machines with models, connected or not.
 	Machines []ModelMachine `json:"machines,omitempty"`
-	// Skipped says which optional and background calls are not made because the model is too slow for them; empty = none.
+	// Skipped says which optional and background calls are not made because the model is too slow for them; empty =
+	// none.
 	Skipped string `json:"skipped,omitempty"`
 }
 
@@ -96,14 +100,16 @@ type ModelInfo struct {
 	Thinking   bool   `json:"thinking,omitempty"`
 	Vision     bool   `json:"vision,omitempty"`
 	Embedding  bool   `json:"embedding,omitempty"`
-	Calls      string `json:"calls,omitempty"` // how it calls tools: CallNative, CallConstrained; empty = it does not chat or may not be used
-	// CallTest is the self-test of its native tool calls, by which Calls was decided; nil = it was not tested, or models.yaml decides.
+	// how it calls tools: CallNative, CallConstrained; empty = it does not chat or may not be used
+	Calls string `json:"calls,omitempty"`
+	// CallTest is the self-test of its native tool calls, by which Calls was decided; nil = it was not tested, or
+	// models.yaml decides.
 	CallTest *CallTest `json:"call_test,omitempty"`
 	Loaded   bool      `json:"loaded,omitempty"`
 	Remote   string    `json:"remote,omitempty"`  // host that it runs on; empty = this machine
 	Refused  string    `json:"refused,omitempty"` // why its use is denied
-	// Measured speed on this machine in tokens per second, 0 = not measured yet: of the prompt where it is not cached, and of
-	// the output.
+	// Measured speed on this machine in tokens per second, 0 = not measured yet: of the prompt where it is not cached,
+	// and of the output.
 	PromptSpeed float64 `json:"prompt_speed,omitempty"`
 	OutputSpeed float64 `json:"output_speed,omitempty"`
 }
@@ -133,12 +139,13 @@ func (l ModelList) Seeing() (names []string) {
 
 // RoleModel is the model that a role uses now, with its capabilities.
 type RoleModel struct {
-	Role      string `json:"role"`
-	Model     string `json:"model"`
-	Wanted    string `json:"wanted,omitempty"`   // the configured model, when a fallback replaces it
-	Notice    string `json:"notice,omitempty"`   // why a fallback is used, and what to do
-	Improves  string `json:"improves,omitempty"` // what installing Wanted would improve; set only when Wanted is optional
-	Window    int    `json:"window"`             // context window in tokens, fixed for the role
+	Role   string `json:"role"`
+	Model  string `json:"model"`
+	Wanted string `json:"wanted,omitempty"` // the configured model, when a fallback replaces it
+	Notice string `json:"notice,omitempty"` // why a fallback is used, and what to do
+	// what installing Wanted would improve; set only when Wanted is optional
+	Improves  string `json:"improves,omitempty"`
+	Window    int    `json:"window"` // context window in tokens, fixed for the role
 	Stream    bool   `json:"stream"`
 	Tools     bool   `json:"tools"`
 	Thinking  bool   `json:"thinking"`

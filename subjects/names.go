@@ -5,7 +5,8 @@ import "strings"
 // Registry is the account that keeps the run-time principals.
 const Registry = "registry"
 
-// MCP is the account of the actor that starts MCP servers. The credentials that it may request begin with [MCPSecretPrefix].
+// MCP is the account of the actor that starts MCP servers. The credentials that it may request begin with
+// [MCPSecretPrefix].
 const (
 	MCP             = "mcp"
 	MCPSecretPrefix = "mcp_"
@@ -14,8 +15,8 @@ const (
 // MCPPrincipal returns the name of the principal by which an MCP server serves its tools.
 func MCPPrincipal(server string) string { return MCP + "-" + server }
 
-// MCPSecretServer returns the MCP server that a credential belongs to: its name is mcp_<server> or mcp_<server>_<rest>, and the name of
-// a server has no "_". It returns "" for every other name.
+// MCPSecretServer returns the MCP server that a credential belongs to: its name is mcp_<server> or mcp_<server>_<rest>,
+// and the name of a server has no "_". It returns "" for every other name.
 func MCPSecretServer(name string) string {
 	rest, ok := strings.CutPrefix(name, MCPSecretPrefix)
 	server, _, _ := strings.Cut(rest, "_")
@@ -29,8 +30,8 @@ func MCPSecretServer(name string) string {
 const (
 	// Router orders questions by session.
 	Router = "router"
-	// Generator answers query.received. The author's account is part of the stored subject, so no other account's response,
-	// respondent B's included, is taken for the answer.
+	// Generator answers query.received. The author's account is part of the stored subject, so no other account's
+	// response, respondent B's included, is taken for the answer.
 	Generator = "generator"
 	// RespondentB answers the same questions for comparison only: its response is never shown as the answer.
 	RespondentB = "respondent_b"

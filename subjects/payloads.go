@@ -2,9 +2,9 @@ package subjects
 
 import "time"
 
-// Payloads of the table in docs/bus.md have a file per topic; those of no topic are here. Field names are an interface to watchers of the bus: a renamed field keeps
-// its former name in the tag `was`. Ids that travel in headers are repeated only where a user who watches with the nats
-// command line needs them.
+// Payloads of the table in docs/bus.md have a file per topic; those of no topic are here. Field names are an interface
+// to watchers of the bus: a renamed field keeps its former name in the tag `was`. Ids that travel in headers are
+// repeated only where a user who watches with the nats command line needs them.
 
 // Done acknowledges a request that has no other result.
 type Done struct {
@@ -19,8 +19,8 @@ type ConfigSet struct {
 	Values map[string]string `json:"values"`
 }
 
-// DeadLetter reports a message that could not be decoded or kept failing. It does not repeat the body, which could hold a
-// secret.
+// DeadLetter reports a message that could not be decoded or kept failing. It does not repeat the body, which could hold
+// a secret.
 type DeadLetter struct {
 	Actor   string    `json:"actor"`
 	Subject string    `json:"subject"`

@@ -23,13 +23,15 @@ const (
 	MachinePrincipal PrincipalKind = "machine"
 )
 
-// Principal is an account, or the accounts of a machine, that was added while the system runs. [Layout.With] merges it into
-// the table.
+// Principal is an account, or the accounts of a machine, that was added while the system runs. [Layout.With] merges it
+// into the table.
 type Principal struct {
-	Name  string        `json:"name"` // a to z, 0 to 9 and "-", at most 24 characters; unique over accounts and machines
+	// a to z, 0 to 9 and "-", at most 24 characters; unique over accounts and machines
+	Name  string        `json:"name"`
 	Kind  PrincipalKind `json:"kind"`
 	Tools []string      `json:"tools,omitempty"` // kind tool: the tools it serves, as the zone Name
-	// Declared is what the user declared about the tools of a tool principal, by name. It comes from the user's command alone.
+	// Declared is what the user declared about the tools of a tool principal, by name. It comes from the user's command
+	// alone.
 	Declared map[string]ToolDeclaration `json:"declared,omitempty"`
 	Actors   []string                   `json:"actors,omitempty"` // kind machine: what it runs, see [MachineActors]
 	Keys     map[string]string          `json:"keys"`             // public key by account, one for each of Accounts
@@ -54,8 +56,8 @@ const (
 	PrincipalUpdate = "update"
 )
 
-// PrincipalChange is a change of the run-time principals. A revocation has the name only, a rotation name and keys, an update of a
-// tool principal name, tools and what is declared about them.
+// PrincipalChange is a change of the run-time principals. A revocation has the name only, a rotation name and keys, an
+// update of a tool principal name, tools and what is declared about them.
 type PrincipalChange struct {
 	Action    string    `json:"action"`
 	Principal Principal `json:"principal"`
@@ -76,7 +78,8 @@ type PrincipalNotice struct {
 const (
 	MaxPrincipals     = 200
 	MaxPrincipalTools = 64
-	// maxDeclaredBytes bounds what is declared about the tools of all principals, as JSON: the list fits into one message.
+	// maxDeclaredBytes bounds what is declared about the tools of all principals, as JSON: the list fits into one
+	// message.
 	maxDeclaredBytes = 256 << 10
 	// maxPrincipalConns is the largest number of connections of an account of a run-time principal.
 	maxPrincipalConns = 8
@@ -89,10 +92,11 @@ const (
 )
 
 var (
-	// movableActors are actors of the table that a machine may run in their own account, besides this machine or instead of it.
+	// movableActors are actors of the table that a machine may run in their own account, besides this machine or
+	// instead of it.
 	movableActors = []string{Generator, RespondentB, Committee, "critic", "reward"}
-	// movableTools are tools of the table that another machine may serve. Not those with folders or programs: the broker checks
-	// their paths on this machine.
+	// movableTools are tools of the table that another machine may serve. Not those with folders or programs: the
+	// broker checks their paths on this machine.
 	movableTools = []string{"get_datetime", "web_search", "web_fetch"}
 
 	principalName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,23}$`)
@@ -143,8 +147,8 @@ func (p Principal) Zone() (account string, tools []string, ok bool) {
 	return account, tools, len(tools) > 0
 }
 
-// Validate rejects a malformed principal, with an error that wraps [ErrPrincipal] and says what to change. Each of its accounts
-// must have a key.
+// Validate rejects a malformed principal, with an error that wraps [ErrPrincipal] and says what to change. Each of its
+// accounts must have a key.
 func (p Principal) Validate() error {
 	if err := p.CheckRights(); err != nil {
 		return err
@@ -158,13 +162,15 @@ func (p Principal) Validate() error {
 	}
 	for account, key := range p.Keys {
 		if !slices.Contains(accounts, account) || !publicUserKey.MatchString(key) {
-			return fmt.Errorf("%w %s: the key of account %q is not a public user key of one of its accounts", ErrPrincipal, p.Name, clipForError(account))
+			return fmt.Errorf("%w %s: the key of account %q is not a public user key of one of its accounts",
+				ErrPrincipal, p.Name, clipForError(account))
 		}
 	}
 	return nil
 }
 
-// WithPlaceholderKeys returns p with keys that nobody has, for a machine that is invited: its own are made when it joins.
+// WithPlaceholderKeys returns p with keys that nobody has, for a machine that is invited: its own are made when it
+// joins.
 func (p Principal) WithPlaceholderKeys() Principal {
 	p.Keys = map[string]string{}
 	for i, a := range p.Accounts() {
@@ -182,7 +188,8 @@ func (p Principal) CheckRights() error {
 		return fmt.Errorf("%w %s: "+format, append([]any{ErrPrincipal, p.Name}, args...)...)
 	}
 	if (len(p.Tools) > 0) != (p.Kind == ToolPrincipal) || (len(p.Actors) > 0) != (p.Kind == MachinePrincipal) {
-		return reject("kind %q: a tool needs tools, a machine needs actors, a client has neither", clipForError(string(p.Kind)))
+		return reject("kind %q: a tool needs tools, a machine needs actors, a client has neither",
+			clipForError(string(p.Kind)))
 	}
 	if len(p.Tools) > MaxPrincipalTools {
 		return reject("%d tools, at most %d", len(p.Tools), MaxPrincipalTools)
@@ -190,7 +197,8 @@ func (p Principal) CheckRights() error {
 	for i, t := range p.Tools {
 		switch {
 		case !userTool.MatchString(t):
-			return reject("tool %q: use a to z, 0 to 9 and \"_\", at most 64 characters, a letter first", clipForError(t))
+			return reject("tool %q: use a to z, 0 to 9 and \"_\", at most 64 characters, a letter first",
+				clipForError(t))
 		case ZoneOf(t) != "":
 			return reject("tool %s is a tool of conclave; choose another name", t)
 		case slices.Contains(p.Tools[:i], t):
@@ -213,15 +221,18 @@ func (p Principal) CheckRights() error {
 	for _, a := range p.Allow {
 		switch isMetrics := a == ClientMetrics; {
 		case p.Kind != ClientPrincipal || !isMetrics && !slices.Contains(ClientTools, a):
-			return reject("allow %q: a client may be given %s, or %s alone", clipForError(a), strings.Join(ClientTools, ", "), ClientMetrics)
+			return reject("allow %q: a client may be given %s, or %s alone", clipForError(a),
+				strings.Join(ClientTools, ", "), ClientMetrics)
 		case isMetrics && len(p.Allow) > 1:
-			return reject("allow %s excludes every other one: such a client reads metrics and nothing else", ClientMetrics)
+			return reject("allow %s excludes every other one: such a client reads metrics and nothing else",
+				ClientMetrics)
 		}
 	}
 	for i, a := range p.Actors {
 		switch {
 		case !slices.Contains(MachineActors(), a):
-			return reject("a machine cannot run %q; it can run: %s", clipForError(a), strings.Join(MachineActors(), ", "))
+			return reject("a machine cannot run %q; it can run: %s", clipForError(a),
+				strings.Join(MachineActors(), ", "))
 		case slices.Contains(p.Actors[:i], a):
 			return reject("actor %s is named twice", a)
 		}
@@ -232,7 +243,8 @@ func (p Principal) CheckRights() error {
 // CheckName rejects a name that no principal can have: malformed, or of an account, a zone or a key of the table.
 func (p Principal) CheckName() error {
 	if !principalName.MatchString(p.Name) {
-		return fmt.Errorf("%w: name %q: use a to z, 0 to 9 and \"-\", at most 24 characters, a letter first", ErrPrincipal, clipForError(p.Name))
+		return fmt.Errorf("%w: name %q: use a to z, 0 to 9 and \"-\", at most 24 characters, a letter first",
+			ErrPrincipal, clipForError(p.Name))
 	}
 	if reservedNames()[p.Name] {
 		return fmt.Errorf("%w: the name %s is in use by conclave; choose another", ErrPrincipal, p.Name)
@@ -257,18 +269,22 @@ var reservedNames = sync.OnceValue(func() map[string]bool {
 	return names
 })
 
-// With returns the layout with the accounts and edges of run-time principals added, for exports, imports and permissions by
-// the same code as the table. It rejects principals that [Principal.Validate] rejects, a name, a key or a tool that another one has, more
-// than [MaxPrincipals], and a result that breaks a rule of the table ([Layout.Check]); nothing is left out silently. l is not
-// changed.
+// With returns the layout with the accounts and edges of run-time principals added, for exports, imports and
+// permissions by the same code as the table. It rejects principals that [Principal.Validate] rejects, a name, a key or
+// a tool that another one has, more than [MaxPrincipals], and a result that breaks a rule of the table
+// ([Layout.Check]); nothing is left out silently. l is not changed.
 func (l Layout) With(principals []Principal) (Layout, error) {
 	if len(principals) == 0 {
 		return l, nil
 	}
 	if len(principals) > MaxPrincipals {
-		return Layout{}, fmt.Errorf("%w: %d of them, at most %d; revoke some", ErrPrincipal, len(principals), MaxPrincipals)
+		return Layout{}, fmt.Errorf("%w: %d of them, at most %d; revoke some", ErrPrincipal, len(principals),
+			MaxPrincipals)
 	}
-	out := Layout{Accounts: slices.Clone(l.Accounts), Edges: slices.Clone(l.Edges), Streams: l.Streams, Consumers: l.Consumers}
+	out := Layout{
+		Accounts: slices.Clone(l.Accounts), Edges: slices.Clone(l.Edges), Streams: l.Streams,
+		Consumers: l.Consumers,
+	}
 	names, keys, tools := map[string]bool{}, map[string]bool{}, map[string]string{}
 	declared := 0
 	for _, p := range principals {
@@ -276,22 +292,26 @@ func (l Layout) With(principals []Principal) (Layout, error) {
 			return Layout{}, err
 		}
 		if names[p.Name] {
-			return Layout{}, fmt.Errorf("%w: the name %s is in use; choose another, or revoke it first", ErrPrincipal, p.Name)
+			return Layout{}, fmt.Errorf("%w: the name %s is in use; choose another, or revoke it first", ErrPrincipal,
+				p.Name)
 		}
 		names[p.Name] = true
 		data, err := json.Marshal(p.Declared)
 		if declared += len(data); err != nil || declared > maxDeclaredBytes {
-			return Layout{}, fmt.Errorf("%w %s: what is declared about tools is longer than %d bytes; shorten it, or revoke some", ErrPrincipal, p.Name, maxDeclaredBytes)
+			return Layout{}, fmt.Errorf("%w %s: what is declared about tools is longer than %d bytes; shorten it, or "+
+				"revoke some", ErrPrincipal, p.Name, maxDeclaredBytes)
 		}
 		for _, t := range p.Tools { // the facts of the manifest are by the name of the tool
 			if tools[t] != "" {
-				return Layout{}, fmt.Errorf("%w %s: %s serves a tool %s; choose another name, or revoke %[3]s first", ErrPrincipal, p.Name, tools[t], t)
+				return Layout{}, fmt.Errorf("%w %s: %s serves a tool %s; choose another name, or revoke %[3]s first",
+					ErrPrincipal, p.Name, tools[t], t)
 			}
 			tools[t] = p.Name
 		}
 		for _, k := range p.Keys {
 			if keys[k] {
-				return Layout{}, fmt.Errorf("%w %s: its key is the key of another account; make a new one", ErrPrincipal, p.Name)
+				return Layout{}, fmt.Errorf("%w %s: its key is the key of another account; make a new one",
+					ErrPrincipal, p.Name)
 			}
 			keys[k] = true
 		}
@@ -315,8 +335,12 @@ func (l *Layout) addPrincipal(p Principal) {
 		l.Edges = append(l.Edges, toolEdges(zone, zone, tools)...)
 	}
 	if p.Kind == ClientPrincipal {
-		l.addAccount(p, p.Name, "asks questions with query.ask and the agent protocol", User{Role: p.Name, Key: p.Keys[p.Name]})
-		l.Edges = append(l.Edges, Edge{Callers: []string{p.Name}, Kind: ServiceImport, Owner: "gateway", Remote: askRemote, Local: QueryAsk.Name, StreamReply: true, ReplyTimeout: "30m"})
+		l.addAccount(p, p.Name, "asks questions with query.ask and the agent protocol",
+			User{Role: p.Name, Key: p.Keys[p.Name]})
+		l.Edges = append(l.Edges, Edge{
+			Callers: []string{p.Name}, Kind: ServiceImport, Owner: "gateway",
+			Remote: askRemote, Local: QueryAsk.Name, StreamReply: true, ReplyTimeout: "30m",
+		})
 		l.Edges = append(l.Edges, agentProtocolEdges([]string{p.Name})...)
 	}
 	for _, actor := range p.Actors {
@@ -326,12 +350,19 @@ func (l *Layout) addPrincipal(p Principal) {
 		case actor == modelActor:
 			u.Sub = []string{"agent.*.model.>"}
 			l.addAccount(p, account, "inference on "+p.Name, u)
-			l.Edges = append(l.Edges, Edge{Callers: []string{"model"}, Kind: ServiceImport, Owner: account, Remote: "agent.<who>.model.>", Local: "machine." + p.Name + ".model.>", StreamReply: true, ReplyTimeout: "30m"})
+			l.Edges = append(l.Edges, Edge{
+				Callers: []string{"model"}, Kind: ServiceImport, Owner: account,
+				Remote: "agent.<who>.model.>", Local: "machine." + p.Name + ".model.>", StreamReply: true,
+				ReplyTimeout: "30m",
+			})
 		case actor == witnessActor:
 			u.Sub = []string{"witness.*"}
 			l.addAccount(p, account, "copies the audit log to "+p.Name, u)
 			l.Edges = append(l.Edges, auditReadEdges(account)...)
-			l.Edges = append(l.Edges, Edge{Callers: []string{"auditor"}, Kind: ServiceImport, Owner: account, Remote: "witness.*", Local: "witness." + p.Name + ".*", ReplyTimeout: "30s"})
+			l.Edges = append(l.Edges, Edge{
+				Callers: []string{"auditor"}, Kind: ServiceImport, Owner: account,
+				Remote: "witness.*", Local: "witness." + p.Name + ".*", ReplyTimeout: "30s",
+			})
 		case slices.Contains(movableActors, actor):
 			l.addMachineKey(p, actor)
 			l.addMachineKey(p, actor+"_in")
@@ -341,7 +372,10 @@ func (l *Layout) addPrincipal(p Principal) {
 
 // addAccount adds an account of p with one user. An account of a machine admits one leaf node and nothing else.
 func (l *Layout) addAccount(p Principal, name, doc string, u User) {
-	a := Account{Name: name, Doc: doc, Principal: p.Kind, Serves: p.Kind != ClientPrincipal, MaxConns: maxPrincipalConns}
+	a := Account{
+		Name: name, Doc: doc, Principal: p.Kind, Serves: p.Kind != ClientPrincipal,
+		MaxConns: maxPrincipalConns,
+	}
 	if p.Kind == MachinePrincipal {
 		u.Leaf, a.MaxLeafs = true, 1
 	}

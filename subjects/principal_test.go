@@ -32,7 +32,10 @@ func withExampleKeys(p Principal, n int) Principal {
 // examplePrincipals returns one principal of each kind, and a machine that runs everything that a machine may run.
 func examplePrincipals() []Principal {
 	return []Principal{
-		withExampleKeys(Principal{Name: "weather", Kind: ToolPrincipal, Tools: []string{"forecast", "mcp_github_create_issue"}}, 1),
+		withExampleKeys(Principal{
+			Name: "weather", Kind: ToolPrincipal,
+			Tools: []string{"forecast", "mcp_github_create_issue"},
+		}, 1),
 		withExampleKeys(Principal{Name: "phone", Kind: ClientPrincipal}, 2),
 		withExampleKeys(Principal{Name: "gpu-box", Kind: MachinePrincipal, Actors: MachineActors()}, 3),
 	}
@@ -82,18 +85,33 @@ func TestWithRejects(t *testing.T) {
 		"a tool of memory":        {tool("a", "search_memory"), "is a tool of conclave"},
 		"a tool twice":            {tool("a", "x", "x"), "twice"},
 		"a tool of another":       {tool("a", "forecast"), "weather serves a tool forecast"},
-		"a pin that is no hash":   {with(tool("a", "x"), func(p *Principal) { p.Declared = map[string]ToolDeclaration{"x": {Pin: "89196E"}} }), "pin"},
-		"the store of a witness":  {withExampleKeys(Principal{Name: "store", Kind: MachinePrincipal, Actors: []string{"witness"}}, 50), "in use"},
-		"a machine with folders":  {machine("fs_read"), "cannot run"},
-		"a machine with a shell":  {machine("run_shell"), "cannot run"},
-		"the broker elsewhere":    {machine("broker"), "cannot run"},
-		"an actor twice":          {machine("model", "model"), "twice"},
-		"no key":                  {with(tool("a", "x"), func(p *Principal) { p.Keys = nil }), "keys"},
-		"a machine without keys":  {with(machine("model"), func(p *Principal) { p.Keys = nil }), "keys"},
-		"half of the keys":        {with(machine("model", "witness"), func(p *Principal) { delete(p.Keys, "model_box") }), "keys"},
-		"the key of another":      {with(tool("a", "x"), func(p *Principal) { p.Keys["a"] = exampleKey(101) }), "key of another"},
-		"a key of an account":     {with(tool("a", "x"), func(p *Principal) { p.Keys = map[string]string{"broker": exampleKey(9)} }), "public user key"},
-		"a seed as key":           {with(tool("a", "x"), func(p *Principal) { p.Keys["a"] = "S" + p.Keys["a"] }), "public user key"},
+		"a pin that is no hash": {with(tool("a", "x"), func(p *Principal) {
+			p.Declared = map[string]ToolDeclaration{"x": {Pin: "89196E"}}
+		}), "pin"},
+		"the store of a witness": {
+			withExampleKeys(Principal{Name: "store", Kind: MachinePrincipal, Actors: []string{"witness"}}, 50),
+			"in use",
+		},
+		"a machine with folders": {machine("fs_read"), "cannot run"},
+		"a machine with a shell": {machine("run_shell"), "cannot run"},
+		"the broker elsewhere":   {machine("broker"), "cannot run"},
+		"an actor twice":         {machine("model", "model"), "twice"},
+		"no key":                 {with(tool("a", "x"), func(p *Principal) { p.Keys = nil }), "keys"},
+		"a machine without keys": {with(machine("model"), func(p *Principal) { p.Keys = nil }), "keys"},
+		"half of the keys": {with(machine("model", "witness"), func(p *Principal) {
+			delete(p.Keys, "model_box")
+		}), "keys"},
+		"the key of another": {
+			with(tool("a", "x"), func(p *Principal) { p.Keys["a"] = exampleKey(101) }),
+			"key of another",
+		},
+		"a key of an account": {with(tool("a", "x"), func(p *Principal) {
+			p.Keys = map[string]string{"broker": exampleKey(9)}
+		}), "public user key"},
+		"a seed as key": {
+			with(tool("a", "x"), func(p *Principal) { p.Keys["a"] = "S" + p.Keys["a"] }),
+			"public user key",
+		},
 		"a key that ends the line": {with(tool("a", "x"), func(p *Principal) {
 			p.Keys["a"] = exampleKey(9)[:50] + "\" } {\n"
 		}), "public user key"},
@@ -112,7 +130,8 @@ func TestWithRejects(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Table().With(slices.Repeat([]Principal{tool("a", "x")}, MaxPrincipals+1)); !errors.Is(err, ErrPrincipal) {
+	if _, err := Table().With(slices.Repeat([]Principal{tool("a", "x")}, MaxPrincipals+1)); !errors.Is(err,
+		ErrPrincipal) {
 		t.Errorf("a list that is too long: %v", err)
 	}
 }
@@ -126,7 +145,8 @@ func TestWithLeavesTheTable(t *testing.T) {
 	if Table().Conf() != before {
 		t.Error("Table changed")
 	}
-	if !reflect.DeepEqual(l.Edges[:len(Table().Edges)], Table().Edges) || !reflect.DeepEqual(l.Streams, Table().Streams) {
+	if !reflect.DeepEqual(l.Edges[:len(Table().Edges)], Table().Edges) ||
+		!reflect.DeepEqual(l.Streams, Table().Streams) {
 		t.Error("edges or streams of the table changed")
 	}
 	for i, a := range Table().Accounts {
@@ -145,7 +165,8 @@ func TestWithLeavesTheTable(t *testing.T) {
 		t.Error("accounts of run-time roles are wrong")
 	}
 	conf := l.Conf()
-	for _, want := range []string{`"model_gpu-box": {`, `limits: { max_connections: 8, max_leafnodes: 1 }`, `nkey: "` + exampleKey(101) + `"`, `allowed_connection_types: [LEAFNODE]`, `max_connections: 1064`} {
+	for _, want := range []string{`"model_gpu-box": {`, `limits: { max_connections: 8, max_leafnodes: 1 }`, `nkey: "` +
+		exampleKey(101) + `"`, `allowed_connection_types: [LEAFNODE]`, `max_connections: 1064`} {
 		if !strings.Contains(conf, want) {
 			t.Errorf("no %s in nats.conf", want)
 		}
@@ -163,7 +184,10 @@ func randomPrincipal(r *rand.Rand, n int) Principal {
 	p := Principal{Name: fmt.Sprintf("p%d", r.IntN(2*n+20))}
 	switch r.IntN(3) {
 	case 0:
-		p.Kind, p.Tools = ToolPrincipal, pick([]string{"forecast", "mcp_a_b", "x", "request", "schema", "list", "run_code"})
+		p.Kind, p.Tools = ToolPrincipal, pick([]string{
+			"forecast", "mcp_a_b", "x", "request", "schema", "list",
+			"run_code",
+		})
 	case 1:
 		p.Kind = ClientPrincipal
 	case 2:
@@ -172,8 +196,8 @@ func randomPrincipal(r *rand.Rand, n int) Principal {
 	return withExampleKeys(p, n+1)
 }
 
-// FuzzWithPrincipals shows for random lists that a merged layout keeps every rule and that each principal has its accounts, or that the
-// list is rejected with ErrPrincipal.
+// FuzzWithPrincipals shows for random lists that a merged layout keeps every rule and that each principal has its
+// accounts, or that the list is rejected with ErrPrincipal.
 func FuzzWithPrincipals(f *testing.F) {
 	for i := range uint64(12) {
 		f.Add(i, uint8(1+5*i%9), "p1", "x")
@@ -193,7 +217,8 @@ func FuzzWithPrincipals(f *testing.F) {
 			var seen, tools []string
 			clean := true // a list without a reason to reject it
 			for _, p := range ps {
-				clean = clean && p.Validate() == nil && !slices.Contains(seen, p.Name) && Table().AccountOf(p.Name) == ""
+				clean = clean && p.Validate() == nil && !slices.Contains(seen, p.Name) &&
+					Table().AccountOf(p.Name) == ""
 				clean = clean && !slices.ContainsFunc(p.Tools, func(t string) bool { return slices.Contains(tools, t) })
 				seen, tools = append(seen, p.Name), append(tools, p.Tools...)
 			}
@@ -211,7 +236,9 @@ func FuzzWithPrincipals(f *testing.F) {
 		for _, p := range ps {
 			for _, a := range p.Accounts() {
 				i := slices.IndexFunc(l.Accounts, func(x Account) bool { return x.Name == a })
-				present := i >= 0 && slices.ContainsFunc(l.Accounts[i].Users, func(u User) bool { return u.Key != "" && u.Key == p.Keys[a] })
+				present := i >= 0 && slices.ContainsFunc(l.Accounts[i].Users, func(u User) bool {
+					return u.Key != "" && u.Key == p.Keys[a]
+				})
 				if !present {
 					t.Errorf("account %s of %s has no key", a, p.Name)
 				}

@@ -13,8 +13,8 @@ type Query struct {
 	SessionID string `json:"session_id,omitempty"`
 	QueryID   string `json:"query_id,omitempty"`
 	Query     string `json:"query"` // the user's own words
-	// Attachments are untrusted content that the question is about. The router stores them with the question, so that the
-	// broker learns of them from TURNS and not from an agent.
+	// Attachments are untrusted content that the question is about. The router stores them with the question, so that
+	// the broker learns of them from TURNS and not from an agent.
 	Attachments []Attachment `json:"attachments,omitempty"`
 
 	Model string `json:"model,omitempty"`
@@ -26,28 +26,31 @@ type Query struct {
 	Rounds    int      `json:"rounds,omitempty"`
 	Parallel  bool     `json:"parallel,omitempty"`
 	Reference string   `json:"reference,omitempty"` // the expected answer, for the critic; respondents never see it
-	Note      string   `json:"note,omitempty"`      // set by the router when it replaced an id; ignored from any other publisher
-	// Client is the run-time principal that asked, or [APIClient]; "" = the user. The gateway writes it from the caller's account.
-	// It only takes rights away: the text of a client is untrusted content.
+	// set by the router when it replaced an id; ignored from any other publisher
+	Note string `json:"note,omitempty"`
+	// Client is the run-time principal that asked, or [APIClient]; "" = the user. The gateway writes it from the
+	// caller's account. It only takes rights away: the text of a client is untrusted content.
 	Client string `json:"client,omitempty"`
-	// ClientMemory means that the answer to the client may use the user's memory. It counts only with Client; the user needs no permission.
+	// ClientMemory means that the answer to the client may use the user's memory. It counts only with Client; the user
+	// needs no permission.
 	ClientMemory bool `json:"client_memory,omitempty"`
 
-	// Schedule is the schedule that asks, and Fixed identifies the only grants that hold then. Set by the router; ignored from any other
-	// publisher.
+	// Schedule is the schedule that asks, and Fixed identifies the only grants that hold then. Set by the router;
+	// ignored from any other publisher.
 	Schedule string   `json:"schedule,omitempty"`
 	Fixed    []string `json:"fixed_grants,omitempty"`
 }
 
-// APIClient is the client of questions that come with the user's own credential over an interface for programs. No principal has this
-// name.
+// APIClient is the client of questions that come with the user's own credential over an interface for programs. No
+// principal has this name.
 const APIClient = "api"
 
 // clientScope begins the id of every session and question of a client.
 const clientScope = "client_"
 
-// ScopeClientID returns the id of a client's session or question as an id of its own: it continues no conversation of another account,
-// and every record of the question names the client. A name has no "_", so two clients never have the same id.
+// ScopeClientID returns the id of a client's session or question as an id of its own: it continues no conversation of
+// another account, and every record of the question names the client. A name has no "_", so two clients never have the
+// same id.
 func ScopeClientID(client, id string) string { return clientScope + client + "_" + id }
 
 // ClientOf returns the client whose session or question has this id, "" for one of the user.
@@ -68,8 +71,9 @@ func ClientOrigin(client string) string {
 	return "client " + client
 }
 
-// CheckSession rejects a question of the user in a session of a client, and a client's question in any session but its own. What a
-// client wrote would otherwise be asked again as the user's words, or the user's words be read by the client.
+// CheckSession rejects a question of the user in a session of a client, and a client's question in any session but its
+// own. What a client wrote would otherwise be asked again as the user's words, or the user's words be read by the
+// client.
 func (q Query) CheckSession() error {
 	owner := ClientOf(q.SessionID)
 	switch {
@@ -78,7 +82,8 @@ func (q Query) CheckSession() error {
 	case q.Client != "":
 		return fmt.Errorf("session %s is not a session of the client %s", q.SessionID, q.Client)
 	}
-	return fmt.Errorf("session %s belongs to the client %s: begin a new session, and attach the text that the question is about", q.SessionID, owner)
+	return fmt.Errorf("session %s belongs to the client %s: begin a new session, and attach the text that the "+
+		"question is about", q.SessionID, owner)
 }
 
 // Hints are the complexity hints of a question or a model request.
@@ -161,8 +166,9 @@ type ToolCall struct {
 	Tool   string          `json:"tool"`
 	Args   json.RawMessage `json:"args"`
 	Result string          `json:"result"`
-	Layer  string          `json:"layer,omitempty"` // how the call came about: native, recovered from text, decision, safety_net or [LayerRecall]
-	Error  *Fault          `json:"error,omitempty"`
+	// how the call came about: native, recovered from text, decision, safety_net or [LayerRecall]
+	Layer string `json:"layer,omitempty"`
+	Error *Fault `json:"error,omitempty"`
 	// Ephemeral means that the result holds only at the time of the call.
 	Ephemeral bool `json:"ephemeral,omitempty"`
 }
@@ -176,8 +182,9 @@ type Usage struct {
 	CompletionTokens int   `json:"completion_tokens"`
 	Millis           int64 `json:"ms"`
 	ModelCalls       int   `json:"model_calls,omitempty"`
-	Estimated        int   `json:"estimated_tokens,omitempty"` // our own estimate of the last prompt, for comparison with Counted
-	Counted          int   `json:"counted_tokens,omitempty"`   // the model server's count of the same prompt
+	// our own estimate of the last prompt, for comparison with Counted
+	Estimated int `json:"estimated_tokens,omitempty"`
+	Counted   int `json:"counted_tokens,omitempty"` // the model server's count of the same prompt
 	// Hosts are those that got the prompts, separated by ", ", with [ThisMachine] for this one; "" = unknown.
 	Hosts string `json:"hosts,omitempty"`
 }

@@ -41,8 +41,8 @@ accounts {
 // maxServerConns is the largest number of connections of the accounts of the table together.
 const maxServerConns = 1024
 
-// Conf returns nats.conf: accounts, exports, imports, users and permissions, all from the table. Keys, address and store
-// are variables, listed by EnvVars, that the server needs.
+// Conf returns nats.conf: accounts, exports, imports, users and permissions, all from the table. Keys, address and
+// store are variables, listed by EnvVars, that the server needs.
 func (l Layout) Conf() string { return l.conf(true) }
 
 // ConfWithoutStreamImports is Conf without the imports that StreamImports lists; the permissions are the same.
@@ -66,7 +66,10 @@ func (l Layout) conf(streamImports bool) string {
 
 // EnvVars lists every environment variable that nats.conf needs.
 func (l Layout) EnvVars() []string {
-	out := []string{"CONCLAVE_NAME", "CONCLAVE_LISTEN", "CONCLAVE_LEAF_LISTEN", "CONCLAVE_STORE", "CONCLAVE_SYNC", "CONCLAVE_TLS_CERT", "CONCLAVE_TLS_KEY"}
+	out := []string{
+		"CONCLAVE_NAME", "CONCLAVE_LISTEN", "CONCLAVE_LEAF_LISTEN", "CONCLAVE_STORE", "CONCLAVE_SYNC",
+		"CONCLAVE_TLS_CERT", "CONCLAVE_TLS_KEY",
+	}
 	lasting, boot := l.Roles()
 	for _, r := range append(lasting, boot...) {
 		out = append(out, KeyEnvVar(r))
@@ -77,8 +80,8 @@ func (l Layout) EnvVars() []string {
 // KeyEnvVar is the environment variable with the public key of a role.
 func KeyEnvVar(role string) string { return "NK_" + role }
 
-// writeAccount writes one account. Publish and subscribe are denied by default; a user gets its own permissions and those
-// that repeat the account's imports, an isolated user and one of boot only its own.
+// writeAccount writes one account. Publish and subscribe are denied by default; a user gets its own permissions and
+// those that repeat the account's imports, an isolated user and one of boot only its own.
 func (l Layout) writeAccount(b *strings.Builder, a Account, streamImports bool) {
 	fmt.Fprintf(b, "  # %s\n  %s: {\n", a.Doc, confName(a.Name))
 	if a.Store != "" {
@@ -122,13 +125,14 @@ func (l Layout) writeAccount(b *strings.Builder, a Account, streamImports bool) 
 		if u.Leaf {
 			key += ", allowed_connection_types: [LEAFNODE]"
 		}
-		fmt.Fprintf(b, "      { nkey: %s, permissions: {\n          publish:   %s\n          subscribe: %s } }\n", key, quoteList(p), quoteList(s))
+		fmt.Fprintf(b, "      { nkey: %s, permissions: {\n          publish:   %s\n          subscribe: %s } }\n", key,
+			quoteList(p), quoteList(s))
 	}
 	b.WriteString("    ]\n  }\n")
 }
 
-// confName returns an account's name for nats.conf. Names of run-time principals are quoted: a bare word like "on" would be a
-// boolean.
+// confName returns an account's name for nats.conf. Names of run-time principals are quoted: a bare word like "on"
+// would be a boolean.
 func confName(account string) string {
 	if slices.ContainsFunc(Table().Accounts, func(a Account) bool { return a.Name == account }) {
 		return account
@@ -137,8 +141,8 @@ func confName(account string) string {
 }
 
 // exportsOf lists the exports of an account, one per subject and kind, however many edges lead to it; timeout and reply
-// type are those of the first edge. An export without <who> names its callers; with <who> any account may import it, under
-// its own name only, which the server checks by the token position.
+// type are those of the first edge. An export without <who> names its callers; with <who> any account may import it,
+// under its own name only, which the server checks by the token position.
 func (l Layout) exportsOf(owner string) (out []string) {
 	type export struct {
 		Edge
@@ -203,8 +207,8 @@ func (l Layout) StreamImports() (out []Import) {
 	return out
 }
 
-// importsOf lists the imports of the account who, and the permissions of its users that repeat them, deduped: publish for
-// requests, subscribe for watches. [Edge] Permission narrows the local subject.
+// importsOf lists the imports of the account who, and the permissions of its users that repeat them, deduped: publish
+// for requests, subscribe for watches. [Edge] Permission narrows the local subject.
 func (l Layout) importsOf(who string) (imports []Import, pub, sub []string) {
 	for _, e := range l.Edges {
 		if !slices.Contains(e.Callers, who) {
@@ -273,13 +277,15 @@ the router from the user's account only: a request gets an error at once, a publ
 		if s.Unserved != "" {
 			doc += "; not served yet"
 		}
-		fmt.Fprintf(b, "| `%s` | %s | %s | %s | %s | %s |\n", s.Name, received, strings.TrimPrefix(s.Codec.String(), "application/"), s.Stream, drop, doc)
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s | %s | %s |\n", s.Name, received,
+			strings.TrimPrefix(s.Codec.String(), "application/"), s.Stream, drop, doc)
 	}
 }
 
 // writePrincipals writes the table of accounts and their keys for docs/bus.md.
 func (l Layout) writePrincipals(b *strings.Builder) {
-	b.WriteString("\n## Principals\n\nEvery actor has its own account. Stream accounts hold streams and have no clients after boot.\n\n| account | keys | purpose |\n|---|---|---|\n")
+	b.WriteString("\n## Principals\n\nEvery actor has its own account. Stream accounts hold streams and have no " +
+		"clients after boot.\n\n| account | keys | purpose |\n|---|---|---|\n")
 	for _, a := range l.Accounts {
 		var roles []string
 		for _, u := range a.Users {
@@ -295,9 +301,11 @@ func (l Layout) writePrincipals(b *strings.Builder) {
 
 // writeStreams writes the tables of streams, buckets and consumers for docs/bus.md.
 func (l Layout) writeStreams(b *strings.Builder) {
-	b.WriteString("\n## Streams and buckets\n\n| name | account | subjects | owner | contents |\n|---|---|---|---|---|\n")
+	b.WriteString("\n## Streams and buckets\n\n| name | account | subjects | owner | contents " +
+		"|\n|---|---|---|---|---|\n")
 	for _, s := range l.Streams {
-		fmt.Fprintf(b, "| `%s` | %s | `%s` | %s | %s |\n", s.Name, s.Account, strings.Join(s.Subjects, "`, `"), s.Owner, s.Doc)
+		fmt.Fprintf(b, "| `%s` | %s | `%s` | %s | %s |\n", s.Name, s.Account, strings.Join(s.Subjects, "`, `"), s.Owner,
+			s.Doc)
 	}
 	b.WriteString("\n## Consumers\n\n| stream | consumer | pulled through | filter |\n|---|---|---|---|\n")
 	for _, p := range l.Consumers {
@@ -307,7 +315,10 @@ func (l Layout) writeStreams(b *strings.Builder) {
 
 // writeEdges writes the table of edges for docs/bus.md.
 func (l Layout) writeEdges(b *strings.Builder) {
-	b.WriteString("\n## Edges\n\nWhich account reaches which subject of which owner, under which local name. *request*: the caller publishes and the owner replies. *watch*: the owner publishes and the caller subscribes.\n\n| callers | kind | local subject | owner | owner's subject | replies | reply timeout |\n|---|---|---|---|---|---|---|\n")
+	b.WriteString("\n## Edges\n\nWhich account reaches which subject of which owner, under which local name. " +
+		"*request*: the caller publishes and the owner replies. *watch*: the owner publishes and the caller " +
+		"subscribes.\n\n| callers | kind | local subject | owner | owner's subject | replies | reply timeout " +
+		"|\n|---|---|---|---|---|---|---|\n")
 	for _, e := range l.Edges {
 		kind, replies := "request", "one"
 		if e.Kind == StreamImport {
@@ -316,7 +327,8 @@ func (l Layout) writeEdges(b *strings.Builder) {
 		if e.StreamReply {
 			replies = "many"
 		}
-		fmt.Fprintf(b, "| %s | %s | `%s` | %s | `%s` | %s | %s |\n", strings.Join(e.Callers, ", "), kind, cmp.Or(e.Local, e.Remote), e.Owner, e.Remote, replies, e.ReplyTimeout)
+		fmt.Fprintf(b, "| %s | %s | `%s` | %s | `%s` | %s | %s |\n", strings.Join(e.Callers, ", "), kind,
+			cmp.Or(e.Local, e.Remote), e.Owner, e.Remote, replies, e.ReplyTimeout)
 	}
 }
 

@@ -51,7 +51,8 @@ func hasAccount(l Layout, name string) bool {
 	return slices.ContainsFunc(l.Accounts, func(a Account) bool { return a.Name == name })
 }
 
-// checkNoChaining: an import under an exported name would be reachable through the account, without its actor's decision.
+// checkNoChaining: an import under an exported name would be reachable through the account, without its actor's
+// decision.
 func checkNoChaining(l Layout) (wrong []string) {
 	for _, a := range l.Accounts {
 		for _, out := range l.Edges {
@@ -63,7 +64,8 @@ func checkNoChaining(l Layout) (wrong []string) {
 					continue
 				}
 				if _, local := in.Resolve(a.Name); Overlap(anyCaller(out.Remote), local) {
-					wrong = append(wrong, fmt.Sprintf("%s exports %s and imports %s from %s", a.Name, out.Remote, local, in.Owner))
+					wrong = append(wrong, fmt.Sprintf("%s exports %s and imports %s from %s", a.Name, out.Remote, local,
+						in.Owner))
 				}
 			}
 		}
@@ -71,7 +73,8 @@ func checkNoChaining(l Layout) (wrong []string) {
 	return wrong
 }
 
-// checkStreamAccounts: JetStream publishes to any reply subject with the permissions of its account, so no client may be in it.
+// checkStreamAccounts: JetStream publishes to any reply subject with the permissions of its account, so no client may
+// be in it.
 func checkStreamAccounts(l Layout) (wrong []string) {
 	for _, a := range l.Accounts {
 		for _, u := range a.Users {
@@ -127,13 +130,16 @@ func checkAccountsExist(l Layout) (wrong []string) {
 		}
 		for i, w := range e.Callers {
 			if !hasAccount(l, w) || w == e.Owner || slices.Contains(e.Callers[:i], w) {
-				wrong = append(wrong, fmt.Sprintf("%s is reached by %q, which does not exist, is its owner, or is there twice", e.Remote, w))
+				wrong = append(wrong, fmt.Sprintf("%s is reached by %q, which does not exist, is its owner, or is "+
+					"there twice", e.Remote, w))
 			}
 		}
 	}
 	for _, p := range l.Consumers {
-		if !hasAccount(l, p.Actor) || !hasAccount(l, p.Actor+"_in") || !slices.ContainsFunc(l.Streams, func(s Stream) bool { return s.Name == p.Stream && s.Account == Core }) {
-			wrong = append(wrong, fmt.Sprintf("consumer %s of %s for %s has no stream or no account", p.Name, p.Stream, p.Actor))
+		if !hasAccount(l, p.Actor) || !hasAccount(l, p.Actor+"_in") ||
+			!slices.ContainsFunc(l.Streams, func(s Stream) bool { return s.Name == p.Stream && s.Account == Core }) {
+			wrong = append(wrong, fmt.Sprintf("consumer %s of %s for %s has no stream or no account", p.Name, p.Stream,
+				p.Actor))
 		}
 	}
 	for _, s := range l.Streams {
@@ -181,7 +187,8 @@ func checkAuditAccess(l Layout) (wrong []string) {
 	for _, e := range l.Edges {
 		switch {
 		case e.Owner != Audit:
-		case e.Kind == ServiceImport && (e.Remote == "audit.<who>.*" || e.Remote == "append.<who>.*") && e.Local == "audit.*":
+		case e.Kind == ServiceImport && (e.Remote == "audit.<who>.*" || e.Remote == "append.<who>.*") &&
+			e.Local == "audit.*":
 			for _, w := range e.Callers {
 				if !slices.Contains(AuditWriters, w) {
 					wrong = append(wrong, "the "+w+" appends")
@@ -191,7 +198,9 @@ func checkAuditAccess(l Layout) (wrong []string) {
 				}
 			}
 		case e.Kind == ServiceImport && slices.Contains(reads, e.Remote):
-			if slices.ContainsFunc(e.Callers, func(w string) bool { return w != "auditor" && principalAccountPart(l, w) != witnessActor }) {
+			if slices.ContainsFunc(e.Callers, func(w string) bool {
+				return w != "auditor" && principalAccountPart(l, w) != witnessActor
+			}) {
 				wrong = append(wrong, fmt.Sprintf("%v read %s", e.Callers, e.Remote))
 			}
 		default:
@@ -213,7 +222,12 @@ func checkAuditAccess(l Layout) (wrong []string) {
 // checkNoStreamAdmin: an account that may change a stream may empty it, whatever else is denied.
 func checkNoStreamAdmin(l Layout) (wrong []string) {
 	var bad []string
-	for _, s := range []string{"STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE", "STREAM.PURGE", "STREAM.SNAPSHOT", "STREAM.RESTORE", "STREAM.MSG.DELETE", "STREAM.PEER.REMOVE", "STREAM.LEADER.STEPDOWN", "CONSUMER.CREATE", "CONSUMER.DURABLE.CREATE", "CONSUMER.DELETE", "CONSUMER.PAUSE", "CONSUMER.RESET", "CONSUMER.UNPIN", "ACCOUNT.PURGE", "META", "SERVER"} {
+	for _, s := range []string{
+		"STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE", "STREAM.PURGE", "STREAM.SNAPSHOT",
+		"STREAM.RESTORE", "STREAM.MSG.DELETE", "STREAM.PEER.REMOVE", "STREAM.LEADER.STEPDOWN", "CONSUMER.CREATE",
+		"CONSUMER.DURABLE.CREATE", "CONSUMER.DELETE", "CONSUMER.PAUSE", "CONSUMER.RESET", "CONSUMER.UNPIN",
+		"ACCOUNT.PURGE", "META", "SERVER",
+	} {
 		bad = append(bad, "$JS.API."+s, "$JS.API."+s+".>")
 	}
 	for _, s := range []string{"CLAIMS", "SERVER.PING.LDM", "ACCOUNT"} {
@@ -242,7 +256,8 @@ func checkPullers(l Layout) (wrong []string) {
 	own := map[string][]string{}
 	for _, p := range l.Consumers {
 		c := p.Stream + "." + p.Name
-		own[p.Actor+"_in"] = append(own[p.Actor+"_in"], "$JS.API.CONSUMER.INFO."+c, "$JS.API.CONSUMER.MSG.NEXT."+c, "$JS.ACK."+c+".>")
+		own[p.Actor+"_in"] = append(own[p.Actor+"_in"], "$JS.API.CONSUMER.INFO."+c, "$JS.API.CONSUMER.MSG.NEXT."+c,
+			"$JS.ACK."+c+".>")
 	}
 	for _, e := range l.Edges {
 		if strings.HasSuffix(e.Owner, "_in") {
@@ -250,7 +265,8 @@ func checkPullers(l Layout) (wrong []string) {
 		}
 		for _, w := range e.Callers {
 			pulls := strings.HasPrefix(e.Remote, "$JS.API.CONSUMER.") || strings.HasPrefix(e.Remote, "$JS.ACK.")
-			if strings.HasSuffix(w, "_in") != pulls || (pulls && (e.Kind != ServiceImport || !slices.Contains(own[w], e.Remote))) {
+			if strings.HasSuffix(w, "_in") != pulls ||
+				(pulls && (e.Kind != ServiceImport || !slices.Contains(own[w], e.Remote))) {
 				wrong = append(wrong, fmt.Sprintf("%s reaches %s", w, e.Remote))
 			}
 		}
@@ -265,8 +281,8 @@ func checkPullers(l Layout) (wrong []string) {
 	return wrong
 }
 
-// checkOneKey: the server checks no reply subject, so one key of a shared account could direct a reply to the subjects of
-// another. The key of a machine is the same actor, with the rights of the account.
+// checkOneKey: the server checks no reply subject, so one key of a shared account could direct a reply to the subjects
+// of another. The key of a machine is the same actor, with the rights of the account.
 func checkOneKey(l Layout) (wrong []string) {
 	for _, a := range l.Accounts {
 		n := 0
@@ -289,7 +305,11 @@ func checkUserOnly(l Layout) (wrong []string) {
 		if ctl && !strings.HasPrefix(e.Remote, "ctl.<who>.") {
 			wrong = append(wrong, fmt.Sprintf("%s has no caller token", e.Remote))
 		}
-		if !ctl && (e.Kind != ServiceImport || !slices.ContainsFunc([]string{"query.received", "query.committee", "query.task"}, func(q string) bool { return Overlap(q, e.Remote) })) {
+		if !ctl &&
+			(e.Kind != ServiceImport ||
+				!slices.ContainsFunc([]string{"query.received", "query.committee", "query.task"}, func(q string) bool {
+					return Overlap(q, e.Remote)
+				})) {
 			continue
 		}
 		for _, w := range e.Callers {
@@ -306,7 +326,8 @@ func checkAuthors(l Layout) (wrong []string) {
 	for _, e := range l.Edges {
 		first, _, _ := strings.Cut(e.Remote, ".")
 		attested := slices.Contains([]string{"from", "agent", "ctl", "client", "audit", "append"}, first)
-		if attested != strings.HasPrefix(e.Remote, first+".<who>.") || strings.Count(e.Remote, "<who>") > 1 && !strings.HasPrefix(e.Remote, "from.<who>.agent.state.<who>") && e.Remote != "from.<who>.dead.<who>" {
+		if attested != strings.HasPrefix(e.Remote, first+".<who>.") || strings.Count(e.Remote, "<who>") > 1 &&
+			!strings.HasPrefix(e.Remote, "from.<who>.agent.state.<who>") && e.Remote != "from.<who>.dead.<who>" {
 			wrong = append(wrong, fmt.Sprintf("%v reach %s", e.Callers, e.Remote))
 		}
 	}
@@ -328,7 +349,8 @@ func checkLiveSubjects(l Layout) (wrong []string) {
 				return false
 			}
 			return slices.ContainsFunc(l.Streams, func(st Stream) bool {
-				return st.RepublishFrom != "" && ((st.Name == "EVENTS" && Overlap(anyCaller(w.Remote), "from.*."+s)) || (st.Name == "QUERIES" && Overlap(w.Remote, s) && slices.Contains(st.Subjects, s)))
+				return st.RepublishFrom != "" && ((st.Name == "EVENTS" && Overlap(anyCaller(w.Remote), "from.*."+s)) ||
+					(st.Name == "QUERIES" && Overlap(w.Remote, s) && slices.Contains(st.Subjects, s)))
 			})
 		})
 		if !written {
@@ -343,7 +365,8 @@ func checkUniqueNames(l Layout) (wrong []string) {
 	accounts, roles := map[string]bool{}, map[string]bool{}
 	for _, a := range l.Accounts {
 		if CheckToken(a.Name) != nil || accounts[a.Name] || len(a.Users) == 0 || a.Doc == "" {
-			wrong = append(wrong, fmt.Sprintf("account %q: not a token, there twice, without a key or without documentation", a.Name))
+			wrong = append(wrong, fmt.Sprintf("account %q: not a token, there twice, without a key or without "+
+				"documentation", a.Name))
 		}
 		accounts[a.Name] = true
 		for _, u := range a.Users {
@@ -359,7 +382,8 @@ func checkUniqueNames(l Layout) (wrong []string) {
 	return wrong
 }
 
-// checkPrincipals: a run-time principal has the edges of its kind and no other, and a key for leaf nodes belongs to a machine.
+// checkPrincipals: a run-time principal has the edges of its kind and no other, and a key for leaf nodes belongs to a
+// machine.
 func checkPrincipals(l Layout) (wrong []string) {
 	kinds := map[string]PrincipalKind{}
 	for _, a := range l.Accounts {
@@ -369,8 +393,10 @@ func checkPrincipals(l Layout) (wrong []string) {
 			if u.Leaf {
 				leafs++
 			}
-			if u.Leaf && u.Key == "" || a.Principal != "" && u.Leaf != (a.Principal == MachinePrincipal) || a.Principal != "" && u.Key == "" {
-				wrong = append(wrong, fmt.Sprintf("%s of %s is not a key of a %s", u.Role, a.Name, cmp.Or(a.Principal, MachinePrincipal)))
+			if u.Leaf && u.Key == "" || a.Principal != "" && u.Leaf != (a.Principal == MachinePrincipal) ||
+				a.Principal != "" && u.Key == "" {
+				wrong = append(wrong, fmt.Sprintf("%s of %s is not a key of a %s", u.Role, a.Name,
+					cmp.Or(a.Principal, MachinePrincipal)))
 			}
 		}
 		if leafs != a.MaxLeafs {

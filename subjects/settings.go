@@ -19,8 +19,9 @@ type Setting struct {
 // SettingList is every setting, in the order of the files.
 type SettingList struct {
 	Settings []Setting `json:"settings"`
-	Folder   string    `json:"folder"`          // the user's config folder
-	Error    string    `json:"error,omitempty"` // why the user's files cannot be loaded now; the values in force are listed
+	Folder   string    `json:"folder"` // the user's config folder
+	// why the user's files cannot be loaded now; the values in force are listed
+	Error string `json:"error,omitempty"`
 }
 
 // SettingChange sets one setting in the user's file.

@@ -19,15 +19,19 @@ type Stream struct {
 	MapFrom, MapTo string
 	// RepublishFrom and RepublishTo republish stored messages, so that other accounts can import them.
 	RepublishFrom, RepublishTo string
-	Sources                    []string // streams whose messages are copied into this one, which has no subjects of its own then
-	MaxAge                     time.Duration
-	MaxBytes                   int64         // 0 = Share. A bucket always has one, so that its owner cannot fill the disk
-	Share                      int64         // percent of the configured size of the audit log (account AUDIT) or of the events (CORE)
-	MaxPerSubject              int64         // messages per subject; 0 = unlimited. When reached, new ones are rejected
-	KeepLast                   bool          // one message per subject: a new one replaces it
-	MaxMsgSize                 int32         // bytes of a message; 0 = the server's limit
-	RejectWhenFull             bool          // a full stream rejects new messages, and their publishers get an error, instead of dropping the oldest
-	DedupeWindow               time.Duration // period in which a message id is stored once
+	// streams whose messages are copied into this one, which has no subjects of its own then
+	Sources []string
+	MaxAge  time.Duration
+	// 0 = Share. A bucket always has one, so that its owner cannot fill the disk
+	MaxBytes int64
+	// percent of the configured size of the audit log (account AUDIT) or of the events (CORE)
+	Share         int64
+	MaxPerSubject int64 // messages per subject; 0 = unlimited. When reached, new ones are rejected
+	KeepLast      bool  // one message per subject: a new one replaces it
+	MaxMsgSize    int32 // bytes of a message; 0 = the server's limit
+	// a full stream rejects new messages, and their publishers get an error, instead of dropping the oldest
+	RejectWhenFull bool
+	DedupeWindow   time.Duration // period in which a message id is stored once
 }
 
 // Consumer is a durable consumer, pulled through the account <Actor>_in.
@@ -37,12 +41,13 @@ type Consumer struct {
 	Name    string
 	Filter  []string
 	Ordered bool // one unacknowledged message at a time: keeps the order
-	// Unlimited means no delivery limit: a message is redelivered until it is acknowledged, also when its handler crashes each
-	// time. The actor must stop retrying itself: see [MaxDeliver].
+	// Unlimited means no delivery limit: a message is redelivered until it is acknowledged, also when its handler
+	// crashes each time. The actor must stop retrying itself: see [MaxDeliver].
 	Unlimited bool
 }
 
-// AckWait is the time after which an unacknowledged message is redelivered. Long handlers send in-progress acks within it.
+// AckWait is the time after which an unacknowledged message is redelivered. Long handlers send in-progress acks within
+// it.
 const AckWait = 5 * time.Second
 
 // MaxDeliver is the number of attempts before a message becomes a dead letter. A message of an Unlimited consumer is
@@ -60,29 +65,40 @@ const (
 func streams() []Stream {
 	out := slices.Concat(auditStreams(), []Stream{
 		{
-			Name: "QUERIES", Account: Core, Doc: "questions as the user published them", Subjects: []string{"query.received", "query.committee", "query.task"}, RepublishFrom: "query.*", RepublishTo: "live.query.{{wildcard(1)}}",
+			Name: "QUERIES", Account: Core, Doc: "questions as the user published them",
+			Subjects: []string{"query.received", "query.committee", "query.task"}, RepublishFrom: "query.*",
+			RepublishTo: "live.query.{{wildcard(1)}}",
+			MaxAge:      questionAge, MaxBytes: maxQuestionBytes, RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
+		},
+		{
+			Name: "TURNS", Account: Core, Doc: "questions in order, those for the assistant partitioned by session",
+			Subjects: []string{"query.session.*", TurnCommittee.Name, TurnTask.Name},
+			MapFrom:  "query.session.*", MapTo: fmt.Sprintf("turn.{{partition(%d,1)}}.{{wildcard(1)}}", Partitions),
 			MaxAge: questionAge, MaxBytes: maxQuestionBytes, RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
 		},
 		{
-			Name: "TURNS", Account: Core, Doc: "questions in order, those for the assistant partitioned by session", Subjects: []string{"query.session.*", TurnCommittee.Name, TurnTask.Name},
-			MapFrom: "query.session.*", MapTo: fmt.Sprintf("turn.{{partition(%d,1)}}.{{wildcard(1)}}", Partitions),
-			MaxAge: questionAge, MaxBytes: maxQuestionBytes, RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
+			Name: AttachmentPiece.Stream, Account: Core, Doc: "attached images in pieces, by session and SHA-256",
+			Subjects: []string{AttachmentPiece.Name},
+			MaxAge:   questionAge, MaxBytes: 1 << 30, MaxMsgSize: MaxPiece + 4<<10, KeepLast: true,
+			RejectWhenFull: true,
+			DedupeWindow:   2 * time.Minute,
 		},
 		{
-			Name: AttachmentPiece.Stream, Account: Core, Doc: "attached images in pieces, by session and SHA-256", Subjects: []string{AttachmentPiece.Name},
-			MaxAge: questionAge, MaxBytes: 1 << 30, MaxMsgSize: MaxPiece + 4<<10, KeepLast: true, RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
-		},
-		{
-			Name: ScheduleDefinition.Stream, Account: Core, Doc: "schedules as the user defined them, the last state of each", Subjects: []string{ScheduleDefinition.Name},
+			Name: ScheduleDefinition.Stream, Account: Core, Doc: "schedules as the user defined them, the last state " +
+				"of each", Subjects: []string{ScheduleDefinition.Name},
 			MaxBytes: 64 << 20, KeepLast: true, RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
 		},
 		{
-			Name: ScheduleDue.Stream, Account: Core, Doc: "the last occurrence of each schedule", Subjects: []string{ScheduleDue.Name},
+			Name: ScheduleDue.Stream, Account: Core, Doc: "the last occurrence of each schedule",
+			Subjects: []string{ScheduleDue.Name},
 			MaxBytes: 16 << 20, KeepLast: true, RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
 		},
 	}, eventStreams())
 	kv := func(owner, name, doc string) *Stream {
-		out = append(out, Stream{Name: "KV_" + name, Account: Core, Bucket: name, Owner: owner, Doc: doc, Subjects: []string{"$KV." + name + ".>"}, MaxBytes: 256 << 20})
+		out = append(out, Stream{
+			Name: "KV_" + name, Account: Core, Bucket: name, Owner: owner, Doc: doc,
+			Subjects: []string{"$KV." + name + ".>"}, MaxBytes: 256 << 20,
+		})
 		return &out[len(out)-1]
 	}
 	kv("broker", "spawns", "spawned agents and their lineage").MaxAge = 90 * 24 * time.Hour
@@ -90,7 +106,8 @@ func streams() []Stream {
 	ledger.MaxAge, ledger.MaxBytes = 30*24*time.Hour, 1<<30 // as long as a question may be redelivered
 	kv("broker", "session_config", "policy overrides per session")
 	kv("broker", "schemas", "announced tools, each definition's hash pinned")
-	kv("broker", "flow", "taint of a session: the origin of its content") // as long as the conversation itself: taint does not expire
+	// as long as the conversation itself: taint does not expire
+	kv("broker", "flow", "taint of a session: the origin of its content")
 	kv("broker", "approvals", "approval requests and decisions").MaxAge = 90 * 24 * time.Hour
 	kv("broker", "rules", "standing approval rules, until they are revoked")
 	kv("broker", "parked", "complete results that were too large to return").MaxAge = 7 * 24 * time.Hour
@@ -103,20 +120,22 @@ func streams() []Stream {
 	return out
 }
 
-// auditStreams returns the streams of the audit log, one per writer, so that a writer that fills its own stops itself and
-// no other. That of the broker has the genesis record too, and the records of all writers from builds that had one stream.
-// The subjects of the others differ from its subjects, and are mapped to audit.<account>.<chain> when stored.
+// auditStreams returns the streams of the audit log, one per writer, so that a writer that fills its own stops itself
+// and no other. That of the broker has the genesis record too, and the records of all writers from builds that had one
+// stream. The subjects of the others differ from its subjects, and are mapped to audit.<account>.<chain> when stored.
 func auditStreams() []Stream {
 	out := []Stream{{
-		Name: Audit, Account: Audit, Doc: "every decision and outcome of the broker; append-only", Subjects: []string{"audit.*.*"},
-		Share: auditShares["broker"], RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
+		Name: Audit, Account: Audit, Doc: "every decision and outcome of the broker; append-only",
+		Subjects: []string{"audit.*.*"},
+		Share:    auditShares["broker"], RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
 	}}
 	for _, w := range AuditWriters {
 		if AuditStream(w) == Audit {
 			continue
 		}
 		out = append(out, Stream{
-			Name: AuditStream(w), Account: Audit, Doc: "audit records of " + w + "; append-only", Subjects: []string{"append." + w + ".*"},
+			Name: AuditStream(w), Account: Audit, Doc: "audit records of " + w +
+				"; append-only", Subjects: []string{"append." + w + ".*"},
 			MapFrom: "append." + w + ".*", MapTo: "audit." + w + ".{{wildcard(1)}}",
 			Share: auditShares[w], MaxMsgSize: 256 << 10, RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
 		})
@@ -125,7 +144,10 @@ func auditStreams() []Stream {
 }
 
 // auditShares are the parts of the audit log that its writers may fill, in percent. They add up to 100.
-var auditShares = map[string]int64{"broker": 50, "model": 24, "memory": 14, "secrets": 3, "orchestrator": 3, "gateway": 4, Registry: 2}
+var auditShares = map[string]int64{
+	"broker": 50, "model": 24, "memory": 14, "secrets": 3, "orchestrator": 3,
+	"gateway": 4, Registry: 2,
+}
 
 // AuditStream is the stream that stores the audit records of an account.
 func AuditStream(account string) string {
@@ -139,20 +161,24 @@ func AuditStream(account string) string {
 const eventQuotaPeriod = 24 * time.Hour
 
 // eventStreams returns EVENTS and the streams by which events enter it, one per author, each with a quota of bytes per
-// day, and one for dead letters, with a quota of messages per author and day. An author over its quota gets an error until
-// its earlier events are a day old, and cannot drop the events of others: at most its share of EVENTS per day.
+// day, and one for dead letters, with a quota of messages per author and day. An author over its quota gets an error
+// until its earlier events are a day old, and cannot drop the events of others: at most its share of EVENTS per day.
 func eventStreams() (out []Stream) {
 	events := Stream{
-		Name: "EVENTS", Account: Core, Doc: "all events, in order, under their author's account; republished live without it",
-		RepublishFrom: "from.*.>", RepublishTo: "live.>", MaxAge: 90 * 24 * time.Hour, Share: 100, DedupeWindow: 2 * time.Minute,
+		Name: "EVENTS", Account: Core, Doc: "all events, in order, under their author's account; republished live " +
+			"without it",
+		RepublishFrom: "from.*.>", RepublishTo: "live.>", MaxAge: 90 * 24 * time.Hour, Share: 100,
+		DedupeWindow: 2 * time.Minute,
 	}
 	for _, author := range eventAuthors() {
 		share := int64(3)
-		if author == Generator || author == "broker" || author == "memory" { // most of the bytes of normal use are answers, tool results and recalled entries
+		// most of the bytes of normal use are answers, tool results and recalled entries
+		if author == Generator || author == "broker" || author == "memory" {
 			share = 12
 		}
 		s := Stream{
-			Name: EventStream(author), Account: Core, Doc: "events of " + author + " of the last day", MaxAge: eventQuotaPeriod,
+			Name: EventStream(author), Account: Core, Doc: "events of " + author +
+				" of the last day", MaxAge: eventQuotaPeriod,
 			Share: share, RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
 		}
 		for _, e := range publishEdges() {
@@ -163,8 +189,10 @@ func eventStreams() (out []Stream) {
 		out = append(out, s)
 	}
 	out = append(out, Stream{
-		Name: deadLetterStream, Account: Core, Doc: "dead letters of the last day", Subjects: []string{"from.*.dead.*"}, MaxAge: eventQuotaPeriod,
-		MaxBytes: 64 << 20, MaxPerSubject: 500, MaxMsgSize: 8 << 10, RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
+		Name: deadLetterStream, Account: Core, Doc: "dead letters of the last day", Subjects: []string{"from.*.dead.*"},
+		MaxAge:   eventQuotaPeriod,
+		MaxBytes: 64 << 20, MaxPerSubject: 500, MaxMsgSize: 8 << 10, RejectWhenFull: true,
+		DedupeWindow: 2 * time.Minute,
 	})
 	for _, s := range out {
 		events.Sources = append(events.Sources, s.Name)
@@ -190,8 +218,8 @@ func eventAuthors() (out []string) {
 // EventStream is the stream by which the events of an account enter EVENTS.
 func EventStream(account string) string { return "EVENTS_" + account }
 
-// StoredIn returns the stream that acknowledges messages of s published by an account: s.Stream itself, or the stream by
-// which its events enter EVENTS.
+// StoredIn returns the stream that acknowledges messages of s published by an account: s.Stream itself, or the stream
+// by which its events enter EVENTS.
 func (s Spec) StoredIn(account string) string {
 	switch {
 	case s.Stream != "EVENTS":
@@ -202,8 +230,8 @@ func (s Spec) StoredIn(account string) string {
 	return EventStream(account)
 }
 
-// consumers lists all durable consumers, sorted by actor. The partitions of TURNS are divided among the consumers of the
-// generator, one each, and of respondent B; those are ordered, so that the turns of a session stay in order.
+// consumers lists all durable consumers, sorted by actor. The partitions of TURNS are divided among the consumers of
+// the generator, one each, and of respondent B; those are ordered, so that the turns of a session stay in order.
 func consumers() []Consumer {
 	answers := []string{"from.*.response.generation"}
 	var seen []string // only answers that the user saw can be rewarded
@@ -211,13 +239,30 @@ func consumers() []Consumer {
 		seen = append(seen, "from."+a+".response.generation")
 	}
 	out := []Consumer{
-		{Actor: "memory", Stream: "EVENTS", Name: "memory", Filter: append(slices.Clone(answers), "from.critic.critique.result", "from.critic.pairwise.result", "from.reward.reward.event")},
-		{Actor: "critic", Stream: "EVENTS", Name: "critic", Filter: append(slices.Clone(answers), DeliberationEvent.StoredBy(Committee)), Unlimited: true},
-		{Actor: "reward", Stream: "EVENTS", Name: "reward", Filter: append(seen, "from.*.user.feedback"), Unlimited: true},
-		{Actor: "router", Stream: "QUERIES", Name: "router", Filter: []string{"query.received", "query.committee", "query.task"}, Ordered: true},
-		{Actor: "router", Stream: ScheduleDue.Stream, Name: "router-scheduled", Filter: []string{ScheduleDue.Name}, Ordered: true, Unlimited: true},
+		{
+			Actor: "memory", Stream: "EVENTS", Name: "memory",
+			Filter: append(slices.Clone(answers), "from.critic.critique.result", "from.critic.pairwise.result",
+				"from.reward.reward.event"),
+		},
+		{
+			Actor: "critic", Stream: "EVENTS", Name: "critic",
+			Filter: append(slices.Clone(answers), DeliberationEvent.StoredBy(Committee)), Unlimited: true,
+		},
+		{
+			Actor: "reward", Stream: "EVENTS", Name: "reward", Filter: append(seen, "from.*.user.feedback"),
+			Unlimited: true,
+		},
+		{Actor: "router", Stream: "QUERIES", Name: "router", Filter: []string{
+			"query.received", "query.committee",
+			"query.task",
+		}, Ordered: true},
+		{
+			Actor: "router", Stream: ScheduleDue.Stream, Name: "router-scheduled", Filter: []string{ScheduleDue.Name},
+			Ordered: true, Unlimited: true,
+		},
 		{Actor: Committee, Stream: "TURNS", Name: Committee, Filter: []string{TurnCommittee.Name}},
-		{Actor: Orchestrator, Stream: "TURNS", Name: Orchestrator, Filter: []string{TurnTask.Name}, Unlimited: true}, // a long task survives many restarts
+		// a long task survives many restarts
+		{Actor: Orchestrator, Stream: "TURNS", Name: Orchestrator, Filter: []string{TurnTask.Name}, Unlimited: true},
 	}
 	for who, n := range map[string]int{"generator": Partitions, "respondent_b": respondentBConsumers} {
 		for i := range n {

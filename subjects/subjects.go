@@ -1,6 +1,6 @@
-// Package subjects defines the bus: every subject with its payload, codec and stream, and the table of edges that says which
-// account may publish or subscribe. Exports, imports, permissions, nats.conf and docs/bus.md are generated from that table, so
-// they cannot differ.
+// Package subjects defines the bus: every subject with its payload, codec and stream, and the table of edges that says
+// which account may publish or subscribe. Exports, imports, permissions, nats.conf and docs/bus.md are generated from
+// that table, so they cannot differ.
 //
 // No other code formats a subject. A [Topic] or [Service] is completed with [Topic.With], which validates each token.
 //
@@ -22,8 +22,8 @@ const (
 	Msgpack
 	// Text is decoded, never encoded: a bare question on query.*.
 	Text
-	// Raw is for bytes that are neither encoded nor decoded. A raw service speaks a protocol that others defined: its error codes are
-	// those of [Spec.ErrorCode].
+	// Raw is for bytes that are neither encoded nor decoded. A raw service speaks a protocol that others defined: its
+	// error codes are those of [Spec.ErrorCode].
 	Raw
 )
 
@@ -48,17 +48,19 @@ func (c Codec) String() string {
 	return TypeJSON
 }
 
-// Headers, propagated by the runtime. None of them identifies the sender: the server writes its account into the subject.
+// Headers, propagated by the runtime. None of them identifies the sender: the server writes its account into the
+// subject.
 const (
 	HeaderQuery    = "Conclave-Query"
 	HeaderSession  = "Conclave-Session"
 	HeaderDeadline = "Conclave-Deadline" // unix milliseconds
-	HeaderStream   = "Conclave-Stream"   // the caller reads the reply in pieces; its id of the reply, for the stop message
-	HeaderPiece    = "Conclave-Piece"    // index of a piece of a streamed reply, from 0: detects a lost piece
-	HeaderTrace    = "traceparent"
-	HeaderType     = "Content-Type"
-	HeaderErrCode  = "Nats-Service-Error-Code" // as the micro protocol names it
-	HeaderErrText  = "Nats-Service-Error"
+	// the caller reads the reply in pieces; its id of the reply, for the stop message
+	HeaderStream  = "Conclave-Stream"
+	HeaderPiece   = "Conclave-Piece" // index of a piece of a streamed reply, from 0: detects a lost piece
+	HeaderTrace   = "traceparent"
+	HeaderType    = "Content-Type"
+	HeaderErrCode = "Nats-Service-Error-Code" // as the micro protocol names it
+	HeaderErrText = "Nats-Service-Error"
 )
 
 // Spec is a subject without its payload type, for the runtime, the documentation and tests.
@@ -69,12 +71,14 @@ type Spec struct {
 	Lossy         bool   // may be lost: live tokens. Any other message arrives, or its publisher gets an error
 	Stream        string // the stream or bucket that stores it, "" = none
 	NeedsDeadline bool   // a request must carry a deadline
-	Background    bool   // a request that an actor repeats at intervals, or sends when its work is done: no trace begins with it
-	PlainText     bool   // plain text is a valid payload
-	Stop          string // subject of the stop message for a streamed reply; "" = none
-	MaxPayload    int    // largest payload in bytes; 0 = MaxBody
-	Unserved      string // no actor of this build serves it, and its sender gets an error ([UnservedSpecs]): what to do instead. "" = served
-	Doc           string // one line for docs/bus.md
+	// a request that an actor repeats at intervals, or sends when its work is done: no trace begins with it
+	Background bool
+	PlainText  bool   // plain text is a valid payload
+	Stop       string // subject of the stop message for a streamed reply; "" = none
+	MaxPayload int    // largest payload in bytes; 0 = MaxBody
+	// no actor of this build serves it, and its sender gets an error ([UnservedSpecs]): what to do instead. "" = served
+	Unserved string
+	Doc      string // one line for docs/bus.md
 }
 
 // Limits on what is read from the bus.
@@ -106,7 +110,8 @@ type Topic[T any] struct{ Spec }
 // Service binds a request subject to the types of its request and reply.
 type Service[Q, A any] struct{ Spec }
 
-// With fills the wildcards of the topic's name with tokens. A token that [CheckToken] rejects, and too few or too many, are errors.
+// With fills the wildcards of the topic's name with tokens. A token that [CheckToken] rejects, and too few or too many,
+// are errors.
 func (t Topic[T]) With(tokens ...string) (Topic[T], error) {
 	var err error
 	t.Name, err = fillWildcards(t.Name, tokens)
@@ -120,9 +125,9 @@ func (s Service[Q, A]) With(tokens ...string) (Service[Q, A], error) {
 	return s, err
 }
 
-// fillWildcards returns pattern with each "*" replaced by one token and a final ">" by the remaining ones, at least one. It
-// rejects tokens that [CheckToken] rejects, too few, too many, and a result of more than MaxSubject characters, with an
-// error that wraps [ErrToken].
+// fillWildcards returns pattern with each "*" replaced by one token and a final ">" by the remaining ones, at least
+// one. It rejects tokens that [CheckToken] rejects, too few, too many, and a result of more than MaxSubject characters,
+// with an error that wraps [ErrToken].
 func fillWildcards(pattern string, tokens []string) (string, error) {
 	for _, t := range tokens {
 		if err := CheckToken(t); err != nil {

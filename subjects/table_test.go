@@ -25,9 +25,18 @@ func TestTableKeepsItsRules(t *testing.T) {
 		breaks map[string]func(l *Layout)
 	}{
 		{"no chaining", checkNoChaining, map[string]func(l *Layout){
-			"a request under an exported name": addEdge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: "tool_run_shell", Remote: "tool.request.>", Local: "agent.generator.tool.request.>"}),
-			"a watch under an exported name":   addEdge(Edge{Callers: []string{"generator"}, Kind: StreamImport, Owner: Core, Remote: "live.x", Local: "response.delta.*"}),
-			"discovery under its own name":     addEdge(Edge{Callers: []string{"gateway"}, Kind: ServiceImport, Owner: "model", Remote: "$SRV.>"}),
+			"a request under an exported name": addEdge(Edge{
+				Callers: []string{"broker"}, Kind: ServiceImport,
+				Owner: "tool_run_shell", Remote: "tool.request.>", Local: "agent.generator.tool.request.>",
+			}),
+			"a watch under an exported name": addEdge(Edge{
+				Callers: []string{"generator"}, Kind: StreamImport,
+				Owner: Core, Remote: "live.x", Local: "response.delta.*",
+			}),
+			"discovery under its own name": addEdge(Edge{
+				Callers: []string{"gateway"}, Kind: ServiceImport,
+				Owner: "model", Remote: "$SRV.>",
+			}),
 		}},
 		{"stream accounts have no clients", checkStreamAccounts, map[string]func(l *Layout){
 			"a reader inside":  func(l *Layout) { addUser(l, Audit, User{Role: "reader", Sub: []string{"_INBOX.>"}}) },
@@ -35,17 +44,35 @@ func TestTableKeepsItsRules(t *testing.T) {
 			"a stream outside": func(l *Layout) { l.Streams[1].Account = "generator" },
 		}},
 		{"one owner per name", checkOneOwnerPerName, map[string]func(l *Layout){
-			"the same name twice":  addEdge(Edge{Callers: []string{"generator"}, Kind: ServiceImport, Owner: "critic", Remote: "broker.discover"}),
-			"two of one name":      addEdge(Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "tool_run_shell", Remote: "$SRV.*.broker"}),
-			"a name inside a name": addEdge(Edge{Callers: []string{"committee"}, Kind: ServiceImport, Owner: "broker", Remote: "model.chat.x"}),
+			"the same name twice": addEdge(Edge{
+				Callers: []string{"generator"}, Kind: ServiceImport, Owner: "critic",
+				Remote: "broker.discover",
+			}),
+			"two of one name": addEdge(Edge{
+				Callers: []string{"user"}, Kind: ServiceImport,
+				Owner: "tool_run_shell", Remote: "$SRV.*.broker",
+			}),
+			"a name inside a name": addEdge(Edge{
+				Callers: []string{"committee"}, Kind: ServiceImport, Owner: "broker",
+				Remote: "model.chat.x",
+			}),
 		}},
 		{"every named account exists", checkAccountsExist, map[string]func(l *Layout){
-			"an unknown owner":  addEdge(Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "nobody", Remote: "x"}),
-			"an unknown caller": addEdge(Edge{Callers: []string{"nobody"}, Kind: ServiceImport, Owner: "broker", Remote: "x"}),
-			"no caller":         addEdge(Edge{Kind: ServiceImport, Owner: "broker", Remote: "x"}),
-			"no kind":           addEdge(Edge{Callers: []string{"user"}, Owner: "broker", Remote: "x"}),
-			"no subject":        addEdge(Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "broker"}),
-			"oneself":           addEdge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: "broker", Remote: "x"}),
+			"an unknown owner": addEdge(Edge{
+				Callers: []string{"user"}, Kind: ServiceImport, Owner: "nobody",
+				Remote: "x",
+			}),
+			"an unknown caller": addEdge(Edge{
+				Callers: []string{"nobody"}, Kind: ServiceImport, Owner: "broker",
+				Remote: "x",
+			}),
+			"no caller":  addEdge(Edge{Kind: ServiceImport, Owner: "broker", Remote: "x"}),
+			"no kind":    addEdge(Edge{Callers: []string{"user"}, Owner: "broker", Remote: "x"}),
+			"no subject": addEdge(Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "broker"}),
+			"oneself": addEdge(Edge{
+				Callers: []string{"broker"}, Kind: ServiceImport, Owner: "broker",
+				Remote: "x",
+			}),
 			"a puller of none": func(l *Layout) {
 				l.Consumers = append(l.Consumers, Consumer{Actor: "nobody", Stream: "EVENTS", Name: "x"})
 			},
@@ -54,21 +81,42 @@ func TestTableKeepsItsRules(t *testing.T) {
 			},
 		}},
 		{"one owner per bucket", checkBucketOwners, map[string]func(l *Layout){
-			"two writers":     addEdge(Edge{Callers: []string{"critic"}, Kind: ServiceImport, Owner: Core, Remote: "$KV.spawns.x", Local: "core.API.$KV.spawns.x"}),
+			"two writers": addEdge(Edge{
+				Callers: []string{"critic"}, Kind: ServiceImport, Owner: Core,
+				Remote: "$KV.spawns.x", Local: "core.API.$KV.spawns.x",
+			}),
 			"no owner":        func(l *Layout) { findBucket(l, "ledger").Owner = "" },
 			"another's name":  func(l *Layout) { findBucket(l, "ledger").Owner = "generator" },
 			"shared keys":     func(l *Layout) { findBucket(l, "ledger").Subjects = []string{"$KV.>"} },
 			"two of one name": func(l *Layout) { l.Streams = append(l.Streams, *findBucket(l, "ledger")) },
 		}},
 		{"audit records enter by one subject", checkAuditAccess, map[string]func(l *Layout){
-			"without a name":           addEdge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.broker.x", Local: "audit.x.y"}),
-			"a wider way":              addEdge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.>", Local: "audit.>"}),
-			"the auditor appends":      addEdge(Edge{Callers: []string{"auditor"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"}),
-			"a direct get":             addEdge(Edge{Callers: []string{"auditor"}, Kind: ServiceImport, Owner: Audit, Remote: "$JS.API.DIRECT.GET.AUDIT"}),
-			"a writer who may read":    addEdge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "$JS.API.STREAM.MSG.GET.AUDIT", Local: "auditlog.API.STREAM.MSG.GET.AUDIT"}),
-			"into the broker's stream": addEdge(Edge{Callers: []string{"model"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"}),
-			"a model actor reads":      addEdge(auditReadEdges("model_gpu-box")[0]),
-			"boot writes anything":     func(l *Layout) { findAccount(l, Audit).Users[0].Pub = []string{"audit.*.*"} },
+			"without a name": addEdge(Edge{
+				Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit,
+				Remote: "audit.broker.x", Local: "audit.x.y",
+			}),
+			"a wider way": addEdge(Edge{
+				Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit,
+				Remote: "audit.<who>.>", Local: "audit.>",
+			}),
+			"the auditor appends": addEdge(Edge{
+				Callers: []string{"auditor"}, Kind: ServiceImport, Owner: Audit,
+				Remote: "audit.<who>.*", Local: "audit.*",
+			}),
+			"a direct get": addEdge(Edge{
+				Callers: []string{"auditor"}, Kind: ServiceImport, Owner: Audit,
+				Remote: "$JS.API.DIRECT.GET.AUDIT",
+			}),
+			"a writer who may read": addEdge(Edge{
+				Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit,
+				Remote: "$JS.API.STREAM.MSG.GET.AUDIT", Local: "auditlog.API.STREAM.MSG.GET.AUDIT",
+			}),
+			"into the broker's stream": addEdge(Edge{
+				Callers: []string{"model"}, Kind: ServiceImport, Owner: Audit,
+				Remote: "audit.<who>.*", Local: "audit.*",
+			}),
+			"a model actor reads":  addEdge(auditReadEdges("model_gpu-box")[0]),
+			"boot writes anything": func(l *Layout) { findAccount(l, Audit).Users[0].Pub = []string{"audit.*.*"} },
 		}},
 		{"no account administers streams", checkNoStreamAdmin, map[string]func(l *Layout){
 			"create":            addEdge(jetStreamEdge("broker", "STREAM.CREATE.X", false, "")),
@@ -83,60 +131,132 @@ func TestTableKeepsItsRules(t *testing.T) {
 			"restore":           addEdge(jetStreamEdge("user", "STREAM.RESTORE.EVENTS", false, "")),
 			"by a wildcard":     addEdge(jetStreamEdge("user", "STREAM.*.EVENTS", false, "")),
 			"everything":        addEdge(jetStreamEdge("user", ">", true, "")),
-			"purge an account":  func(l *Layout) { findAccount(l, Sys).Users[0].Pub = []string{"$JS.API.ACCOUNT.PURGE.*"} },
-			"end of a server":   func(l *Layout) { findAccount(l, Sys).Users[0].Pub = []string{"$SYS.REQ.SERVER.*.LDM"} },
+			"purge an account": func(l *Layout) {
+				findAccount(l, Sys).Users[0].Pub = []string{"$JS.API.ACCOUNT.PURGE.*"}
+			},
+			"end of a server": func(l *Layout) {
+				findAccount(l, Sys).Users[0].Pub = []string{"$SYS.REQ.SERVER.*.LDM"}
+			},
 			"all of the server": func(l *Layout) { findAccount(l, Sys).Users[0].Pub = []string{"$SYS.REQ.>"} },
 		}},
 		{"a puller only pulls", checkPullers, map[string]func(l *Layout){
-			"speaks":           addEdge(Edge{Callers: []string{"memory_in"}, Kind: ServiceImport, Owner: Core, Remote: "from.<who>.x", Local: "x"}),
+			"speaks": addEdge(Edge{
+				Callers: []string{"memory_in"}, Kind: ServiceImport, Owner: Core,
+				Remote: "from.<who>.x", Local: "x",
+			}),
 			"another consumer": addEdge(jetStreamEdge("memory_in", "CONSUMER.MSG.NEXT.EVENTS.critic", true, "")),
 			"reads":            addEdge(jetStreamEdge("memory_in", "STREAM.MSG.GET.EVENTS", false, "")),
-			"listens":          addEdge(Edge{Callers: []string{"memory_in"}, Kind: StreamImport, Owner: Core, Remote: "live.x", Local: "x"}),
-			"serves":           addEdge(Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "memory_in", Remote: "x"}),
-			"a free key":       func(l *Layout) { findAccount(l, "memory_in").Users[0].Pub = []string{"memory.stored"} },
-			"the actor pulls":  addEdge(jetStreamEdge("memory", "CONSUMER.MSG.NEXT.EVENTS.memory", true, "")),
+			"listens": addEdge(Edge{
+				Callers: []string{"memory_in"}, Kind: StreamImport, Owner: Core,
+				Remote: "live.x", Local: "x",
+			}),
+			"serves": addEdge(Edge{
+				Callers: []string{"user"}, Kind: ServiceImport, Owner: "memory_in",
+				Remote: "x",
+			}),
+			"a free key": func(l *Layout) {
+				findAccount(l, "memory_in").Users[0].Pub = []string{"memory.stored"}
+			},
+			"the actor pulls": addEdge(jetStreamEdge("memory", "CONSUMER.MSG.NEXT.EVENTS.memory", true, "")),
 		}},
 		{"one key per account", checkOneKey, map[string]func(l *Layout){
-			"a second key":          func(l *Layout) { addUser(l, "memory", User{Role: "memory2"}) },
-			"tools together":        func(l *Layout) { addUser(l, ToolRole(Tools[0]), User{Role: "tool_x", Isolated: true}) },
+			"a second key": func(l *Layout) { addUser(l, "memory", User{Role: "memory2"}) },
+			"tools together": func(l *Layout) {
+				addUser(l, ToolRole(Tools[0]), User{Role: "tool_x", Isolated: true})
+			},
 			"a guest of a tool":     func(l *Layout) { addUser(l, "weather", User{Role: "guest", Key: exampleKey(9)}) },
 			"a client at a machine": func(l *Layout) { findAccount(l, "generator").Users[1].Leaf = false },
 		}},
 		{"control subjects belong to the user", checkUserOnly, map[string]func(l *Layout){
-			"memory decides":    addEdge(Edge{Callers: []string{"memory"}, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>.approval.decision.*", Local: "approval.decision.*"}),
-			"without the name":  addEdge(Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "broker", Remote: "ctl.user.x", Local: "x"}),
-			"a question by one": addEdge(Edge{Callers: []string{"router"}, Kind: ServiceImport, Owner: Core, Remote: "query.received"}),
+			"memory decides": addEdge(Edge{
+				Callers: []string{"memory"}, Kind: ServiceImport, Owner: "broker",
+				Remote: "ctl.<who>.approval.decision.*", Local: "approval.decision.*",
+			}),
+			"without the name": addEdge(Edge{
+				Callers: []string{"user"}, Kind: ServiceImport, Owner: "broker",
+				Remote: "ctl.user.x", Local: "x",
+			}),
+			"a question by one": addEdge(Edge{
+				Callers: []string{"router"}, Kind: ServiceImport, Owner: Core,
+				Remote: "query.received",
+			}),
 		}},
 		{"the author is written by the server", checkAuthors, map[string]func(l *Layout){
-			"an event without":   addEdge(Edge{Callers: []string{"critic"}, Kind: ServiceImport, Owner: Core, Remote: "from.critic.x", Local: "x"}),
-			"a call without":     addEdge(Edge{Callers: []string{"critic"}, Kind: ServiceImport, Owner: "broker", Remote: "agent.critic.tool.request.>", Local: "tool.request.>"}),
-			"twice":              addEdge(Edge{Callers: []string{"critic"}, Kind: ServiceImport, Owner: Core, Remote: "from.<who>.<who>.x", Local: "x"}),
-			"in the wrong place": addEdge(Edge{Callers: []string{"critic"}, Kind: ServiceImport, Owner: Core, Remote: "from.x.<who>", Local: "x"}),
+			"an event without": addEdge(Edge{
+				Callers: []string{"critic"}, Kind: ServiceImport, Owner: Core,
+				Remote: "from.critic.x", Local: "x",
+			}),
+			"a call without": addEdge(Edge{
+				Callers: []string{"critic"}, Kind: ServiceImport, Owner: "broker",
+				Remote: "agent.critic.tool.request.>", Local: "tool.request.>",
+			}),
+			"twice": addEdge(Edge{
+				Callers: []string{"critic"}, Kind: ServiceImport, Owner: Core,
+				Remote: "from.<who>.<who>.x", Local: "x",
+			}),
+			"in the wrong place": addEdge(Edge{
+				Callers: []string{"critic"}, Kind: ServiceImport, Owner: Core,
+				Remote: "from.x.<who>", Local: "x",
+			}),
 		}},
 		{"every live subject has a publisher", checkLiveSubjects, map[string]func(l *Layout){
-			"no writer": addEdge(Edge{Callers: UserAccounts, Kind: StreamImport, Owner: Core, Remote: "live.weather", Local: "weather"}),
+			"no writer": addEdge(Edge{
+				Callers: UserAccounts, Kind: StreamImport, Owner: Core, Remote: "live.weather",
+				Local: "weather",
+			}),
 			"no echo": func(l *Layout) {
-				l.Streams[slices.IndexFunc(l.Streams, func(s Stream) bool { return s.Name == "EVENTS" })].RepublishFrom = ""
+				l.Streams[slices.IndexFunc(l.Streams, func(s Stream) bool {
+					return s.Name == "EVENTS"
+				})].RepublishFrom = ""
 			},
-			"wrong name": addEdge(Edge{Callers: UserAccounts, Kind: StreamImport, Owner: Core, Remote: "live.critique.result", Local: "response.generation"}),
+			"wrong name": addEdge(Edge{
+				Callers: UserAccounts, Kind: StreamImport, Owner: Core,
+				Remote: "live.critique.result", Local: "response.generation",
+			}),
 		}},
 		{"roles and accounts are unique tokens", checkUniqueNames, map[string]func(l *Layout){
 			"the same role": func(l *Layout) { addUser(l, "memory", User{Role: "critic"}) },
 			"a dot":         func(l *Layout) { addUser(l, "memory", User{Role: "a.b"}) },
 			"empty":         func(l *Layout) { addUser(l, "memory", User{}) },
-			"the same name": func(l *Layout) { l.Accounts = append(l.Accounts, Account{Name: "memory", Users: []User{{Role: "x"}}}) },
-			"no key":        func(l *Layout) { l.Accounts = append(l.Accounts, Account{Name: "ghost"}) },
+			"the same name": func(l *Layout) {
+				l.Accounts = append(l.Accounts, Account{Name: "memory", Users: []User{{Role: "x"}}})
+			},
+			"no key": func(l *Layout) { l.Accounts = append(l.Accounts, Account{Name: "ghost"}) },
 		}},
 		{"a run-time principal has the edges of its kind", checkPrincipals, map[string]func(l *Layout){
-			"a client calls a tool":         addEdge(Edge{Callers: []string{"phone"}, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.tool.request.>", Local: "tool.request.>"}),
-			"a client approves":             addEdge(Edge{Callers: []string{"phone"}, Kind: ServiceImport, Owner: "gateway", Remote: "client.<who>.agents.reply.*", Local: "agents.reply.<who>.*"}),
-			"a client prompts for another":  addEdge(Edge{Callers: []string{"phone"}, Kind: ServiceImport, Owner: "gateway", Remote: "client.<who>.agents.prompt.*.*", Local: "agents.prompt.*.user.*"}),
-			"a client serves":               addEdge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: "phone", Remote: "x"}),
-			"a tool asks":                   addEdge(Edge{Callers: []string{"weather"}, Kind: ServiceImport, Owner: "gateway", Remote: askRemote, Local: "query.ask"}),
-			"a tool is called directly":     addEdge(Edge{Callers: []string{"generator"}, Kind: ServiceImport, Owner: "weather", Remote: "tool.request.forecast"}),
-			"a machine's tool calls":        addEdge(Edge{Callers: []string{"tools_gpu-box"}, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.tool.request.>", Local: "tool.request.>"}),
+			"a client calls a tool": addEdge(Edge{
+				Callers: []string{"phone"}, Kind: ServiceImport,
+				Owner: "broker", Remote: "agent.<who>.tool.request.>", Local: "tool.request.>",
+			}),
+			"a client approves": addEdge(Edge{
+				Callers: []string{"phone"}, Kind: ServiceImport,
+				Owner: "gateway", Remote: "client.<who>.agents.reply.*", Local: "agents.reply.<who>.*",
+			}),
+			"a client prompts for another": addEdge(Edge{
+				Callers: []string{"phone"}, Kind: ServiceImport,
+				Owner: "gateway", Remote: "client.<who>.agents.prompt.*.*", Local: "agents.prompt.*.user.*",
+			}),
+			"a client serves": addEdge(Edge{
+				Callers: []string{"broker"}, Kind: ServiceImport,
+				Owner: "phone", Remote: "x",
+			}),
+			"a tool asks": addEdge(Edge{
+				Callers: []string{"weather"}, Kind: ServiceImport,
+				Owner: "gateway", Remote: askRemote, Local: "query.ask",
+			}),
+			"a tool is called directly": addEdge(Edge{
+				Callers: []string{"generator"}, Kind: ServiceImport,
+				Owner: "weather", Remote: "tool.request.forecast",
+			}),
+			"a machine's tool calls": addEdge(Edge{
+				Callers: []string{"tools_gpu-box"}, Kind: ServiceImport,
+				Owner: "broker", Remote: "agent.<who>.tool.request.>", Local: "tool.request.>",
+			}),
 			"a machine's model reads audit": addEdge(auditReadEdges("model_gpu-box")[0]),
-			"a witness appends":             addEdge(Edge{Callers: []string{"witness_gpu-box"}, Kind: ServiceImport, Owner: Core, Remote: "from.<who>.x", Local: "x"}),
+			"a witness appends": addEdge(Edge{
+				Callers: []string{"witness_gpu-box"}, Kind: ServiceImport,
+				Owner: Core, Remote: "from.<who>.x", Local: "x",
+			}),
 			"a tool as a leaf node":         func(l *Layout) { findAccount(l, "weather").Users[0].Leaf = true },
 			"a machine as a client":         func(l *Layout) { findAccount(l, "model_gpu-box").Users[0].Leaf = false },
 			"a leaf node with a variable":   func(l *Layout) { findAccount(l, "generator").Users[1].Key = "" },
@@ -241,7 +361,8 @@ func checkUnserved(l Layout, s Spec) (wrong []string) {
 				continue
 			}
 			if e.Kind != ServiceImport || w != "user" || e.Owner != Router || remote != "ctl.user.unserved."+s.Name {
-				wrong = append(wrong, fmt.Sprintf("%s reaches %s of %s as %s, which no actor serves", w, remote, e.Owner, local))
+				wrong = append(wrong, fmt.Sprintf("%s reaches %s of %s as %s, which no actor serves", w, remote,
+					e.Owner, local))
 			}
 			rejected = true
 		}
@@ -255,7 +376,17 @@ func checkUnserved(l Layout, s Spec) (wrong []string) {
 // TestSpecsReachable shows that the list of subjects and the table of edges agree.
 func TestSpecsReachable(t *testing.T) {
 	t.Parallel()
-	for _, s := range []Spec{{Name: "weather.report", Doc: "x"}, {Name: "response.generation", Received: "nowhere", Doc: "x"}, {Name: "response.generation", Stream: "NOTHING", Doc: "x"}, {Name: "response.generation"}, {Name: "response.generation", Unserved: "x", Doc: "x"}, {Name: "weather.report", Unserved: "x", Doc: "x"}} {
+	for _, s := range []Spec{
+		{Name: "weather.report", Doc: "x"},
+		{
+			Name: "response.generation", Received: "nowhere",
+			Doc: "x",
+		},
+		{Name: "response.generation", Stream: "NOTHING", Doc: "x"},
+		{Name: "response.generation"},
+		{Name: "response.generation", Unserved: "x", Doc: "x"},
+		{Name: "weather.report", Unserved: "x", Doc: "x"},
+	} {
 		if len(findUnreachable(Table(), []Spec{s})) == 0 {
 			t.Errorf("the rule does not see %+v", s)
 		}
@@ -319,7 +450,8 @@ func findUnlisted(t *testing.T, name string, src any) (out []string) {
 // TestEveryTopicListed shows that no topic is missing from AllSpecs, and so from the documentation and the rules.
 func TestEveryTopicListed(t *testing.T) {
 	t.Parallel()
-	broken := "package subjects\nvar (\n\tA = Topic[Query]{}\n\tB = Topic[Query]{}\n)\nfunc AllSpecs() []Spec { return []Spec{A.Spec} }\n"
+	broken := "package subjects\nvar (\n\tA = Topic[Query]{}\n\tB = Topic[Query]{}\n)\nfunc AllSpecs() []Spec { " +
+		"return []Spec{A.Spec} }\n"
 	if got := findUnlisted(t, "broken.go", broken); !slices.Equal(got, []string{"B"}) {
 		t.Errorf("the rule sees %v in a list without B", got)
 	}
@@ -351,7 +483,8 @@ func findForeignImports(t *testing.T, name string, src any) (out []string) {
 // TestStandardLibraryOnly shows that the package imports nothing but the standard library; its examples import itself.
 func TestStandardLibraryOnly(t *testing.T) {
 	t.Parallel()
-	if got := findForeignImports(t, "broken.go", "package subjects\nimport (\n\t\"fmt\"\n\t\"conclave/pkg/bus\"\n\t\"github.com/nats-io/nats.go\"\n)\n"); len(got) != 2 {
+	if got := findForeignImports(t, "broken.go", "package subjects\nimport "+
+		"(\n\t\"fmt\"\n\t\"conclave/pkg/bus\"\n\t\"github.com/nats-io/nats.go\"\n)\n"); len(got) != 2 {
 		t.Errorf("the rule sees only %v", got)
 	}
 	files, err := filepath.Glob("*.go")

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Task is a task of the orchestrator with its plan, as it is stored: the task id is the query id. The user's accounts read it.
+// Task is a task of the orchestrator with its plan, as it is stored: the task id is the query id. The user's accounts
+// read it.
 type Task struct {
 	TaskID    string `json:"task_id"`
 	SessionID string `json:"session_id"`

@@ -10,9 +10,9 @@ import (
 // ErrToken means that a string is no valid token of a subject.
 var ErrToken = errors.New("not a valid subject token")
 
-// CheckToken rejects s unless it is one valid token: ASCII letters, digits, '_' and '-', 1 to [MaxToken] characters. Every
-// character with a meaning in NATS (".", "*", ">", "$", space, "{{") is rejected. The error wraps [ErrToken] and quotes s,
-// shortened.
+// CheckToken rejects s unless it is one valid token: ASCII letters, digits, '_' and '-', 1 to [MaxToken] characters.
+// Every character with a meaning in NATS (".", "*", ">", "$", space, "{{") is rejected. The error wraps [ErrToken] and
+// quotes s, shortened.
 func CheckToken(s string) error {
 	if s == "" {
 		return fmt.Errorf("%w: empty", ErrToken)
@@ -43,9 +43,9 @@ func clipForError(s string) string {
 	return s[:end] + "..."
 }
 
-// Match reports whether subject matches pattern, and returns the tokens at each "*", then those at ">". ">" needs at least
-// one token. Tokens are not validated, and those at ">" may be empty: the caller must use [CheckToken] before it trusts
-// one.
+// Match reports whether subject matches pattern, and returns the tokens at each "*", then those at ">". ">" needs at
+// least one token. Tokens are not validated, and those at ">" may be empty: the caller must use [CheckToken] before it
+// trusts one.
 func Match(pattern, subject string) (tokens []string, ok bool) {
 	for {
 		p, prest, pmore := strings.Cut(pattern, ".")
@@ -72,8 +72,8 @@ func Match(pattern, subject string) (tokens []string, ok bool) {
 	}
 }
 
-// Overlap reports whether some subject matches both patterns, either of which may be a plain subject. ">" is a wildcard at
-// the end only.
+// Overlap reports whether some subject matches both patterns, either of which may be a plain subject. ">" is a wildcard
+// at the end only.
 func Overlap(a, b string) bool {
 	for {
 		x, restA, moreA := strings.Cut(a, ".")
@@ -107,9 +107,9 @@ func (c Caller) Lineage() []string { return append([]string{c.Account}, c.Path..
 // MaxDepth bounds a spawn chain; the server's permissions deny longer ones.
 const MaxDepth = 4
 
-// ParseToolRequest parses agent.<account>.tool.request.<tool>[.<path>], where path is the spawn chain; an empty path is the
-// account's own agent. It rejects invalid or empty tokens, chains deeper than [MaxDepth], which the server's wildcards may
-// let through, and more than MaxSubject characters. Whether account and tool exist is not checked.
+// ParseToolRequest parses agent.<account>.tool.request.<tool>[.<path>], where path is the spawn chain; an empty path is
+// the account's own agent. It rejects invalid or empty tokens, chains deeper than [MaxDepth], which the server's
+// wildcards may let through, and more than MaxSubject characters. Whether account and tool exist is not checked.
 func ParseToolRequest(subject string) (c Caller, tool string, err error) {
 	t, ok := Match("agent.*.tool.request.>", subject)
 	if !ok || len(subject) > MaxSubject {
@@ -126,8 +126,8 @@ func ParseToolRequest(subject string) (c Caller, tool string, err error) {
 	return Caller{Account: t[0], Path: t[2:]}, t[1], nil
 }
 
-// ParseAgentSubject parses agent.<account>.<action>[.<path>], where action may hold dots. It rejects another action, and
-// what [ParseToolRequest] rejects.
+// ParseAgentSubject parses agent.<account>.<action>[.<path>], where action may hold dots. It rejects another action,
+// and what [ParseToolRequest] rejects.
 func ParseAgentSubject(action, subject string) (c Caller, err error) {
 	t, ok := Match("agent.*.>", subject)
 	if !ok || len(subject) > MaxSubject {

@@ -50,7 +50,10 @@ var tricks = map[string]string{
 
 func TestCheckToken(t *testing.T) {
 	t.Parallel()
-	for _, s := range []string{"a", "Z", "0", "_", "-", "get_datetime", "coder-2", "mcp_github_create_issue", "01JABCDEF", strings.Repeat("a", MaxToken)} {
+	for _, s := range []string{
+		"a", "Z", "0", "_", "-", "get_datetime", "coder-2", "mcp_github_create_issue",
+		"01JABCDEF", strings.Repeat("a", MaxToken),
+	} {
 		if err := CheckToken(s); err != nil {
 			t.Errorf("CheckToken(%q): %v", s, err)
 		}
@@ -99,7 +102,11 @@ func TestMatch(t *testing.T) {
 		{"a.>", "a.", nil, false},
 		{"a.*.>", "a.b", nil, false},
 		{"a.*.>", "a.b.c.d", []string{"b", "c", "d"}, true},
-		{"agent.*.tool.request.>", "agent.generator.tool.request.fs_read.coder-2", []string{"generator", "fs_read", "coder-2"}, true},
+		{
+			"agent.*.tool.request.>", "agent.generator.tool.request.fs_read.coder-2",
+			[]string{"generator", "fs_read", "coder-2"},
+			true,
+		},
 		{"agent.*.tool.request.>", "agent.generator.tool.result.fs_read", nil, false},
 		{"agent.*.tool.request.>", "agent.a.b.tool.request.fs_read", nil, false},
 		// Odd tokens of the subject are text here: the caller checks them.
@@ -164,12 +171,23 @@ func TestWith(t *testing.T) {
 		{"two", "tool.call.*.*", []string{"tools", "fs_read"}, "tool.call.tools.fs_read"},
 		{"two, one given", "tool.call.*.*", []string{"tools"}, ""},
 		{"rest of one", "agent.state.>", []string{"generator"}, "agent.state.generator"},
-		{"rest of three", "tool.request.>", []string{"fs_read", "coder-2", "researcher-5"}, "tool.request.fs_read.coder-2.researcher-5"},
+		{
+			"rest of three", "tool.request.>",
+			[]string{"fs_read", "coder-2", "researcher-5"},
+			"tool.request.fs_read.coder-2.researcher-5",
+		},
 		{"rest of none", "tool.request.>", nil, ""},
 		{"token and rest", "a.*.b.>", []string{"x", "y", "z"}, "a.x.b.y.z"},
 		{"token and no rest", "a.*.b.>", []string{"x"}, ""},
-		{"longest", "a.>", []string{strings.Repeat("b", 64), strings.Repeat("c", 64), strings.Repeat("d", 64), strings.Repeat("e", 58)}, "a." + strings.Repeat("b", 64) + "." + strings.Repeat("c", 64) + "." + strings.Repeat("d", 64) + "." + strings.Repeat("e", 58)},
-		{"one too long", "a.>", []string{strings.Repeat("b", 64), strings.Repeat("c", 64), strings.Repeat("d", 64), strings.Repeat("e", 59)}, ""},
+		{"longest", "a.>", []string{
+			strings.Repeat("b", 64), strings.Repeat("c", 64), strings.Repeat("d", 64),
+			strings.Repeat("e", 58),
+		}, "a." + strings.Repeat("b", 64) + "." + strings.Repeat("c", 64) + "." +
+			strings.Repeat("d", 64) + "." + strings.Repeat("e", 58)},
+		{"one too long", "a.>", []string{
+			strings.Repeat("b", 64), strings.Repeat("c", 64), strings.Repeat("d", 64),
+			strings.Repeat("e", 59),
+		}, ""},
 	} {
 		topic, err := Topic[Query]{Spec{Name: tt.pattern, Received: "kept"}}.With(tt.tokens...)
 		service, serr := Service[Query, Delta]{Spec{Name: tt.pattern, Received: "kept"}}.With(tt.tokens...)
@@ -227,7 +245,11 @@ func TestParseToolRequest(t *testing.T) {
 		"trailing dot":        "agent.generator.tool.request.fs_read.",
 		"double dot":          "agent.generator.tool.request.fs_read..a",
 		"leading dot":         ".agent.generator.tool.request.fs_read",
-		"too long":            "agent.generator.tool.request." + strings.Join([]string{strings.Repeat("a", 64), strings.Repeat("b", 64), strings.Repeat("c", 64), strings.Repeat("d", 64)}, "."),
+		"too long": "agent.generator.tool.request." +
+			strings.Join([]string{
+				strings.Repeat("a", 64), strings.Repeat("b", 64), strings.Repeat("c", 64),
+				strings.Repeat("d", 64),
+			}, "."),
 	}
 	for name, s := range tricks {
 		bad[name+" as the tool"] = "agent.generator.tool.request." + s
@@ -281,7 +303,8 @@ func FuzzParseToolRequest(f *testing.F) {
 		if len(c.Path) > MaxDepth || len(s) > MaxSubject {
 			t.Fatalf("accepted %q: too deep or too long", s)
 		}
-		if again := strings.Join(append([]string{"agent", c.Account, "tool", "request", tool}, c.Path...), "."); again != s {
+		if again := strings.Join(append([]string{"agent", c.Account, "tool", "request", tool}, c.Path...),
+			"."); again != s {
 			t.Fatalf("read %q as %q", s, again)
 		}
 	})

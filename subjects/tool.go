@@ -1,18 +1,21 @@
 package subjects
 
-// ToolDeclaration is what the user declared about a tool of a run-time principal: which agents may call it, the facts by which the
-// policy judges its calls, and the definition that the user saw. The fields from Act to People are those of a tool in the manifest, whose
-// entry takes precedence. The zero value gives the tool to no agent.
+// ToolDeclaration is what the user declared about a tool of a run-time principal: which agents may call it, the facts
+// by which the policy judges its calls, and the definition that the user saw. The fields from Act to People are those
+// of a tool in the manifest, whose entry takes precedence. The zero value gives the tool to no agent.
 type ToolDeclaration struct {
-	Agents  []string          `json:"agents,omitempty"` // agent types that may call it, besides those to which the manifest gives it
-	Act     string            `json:"act,omitempty"`    // "" = undeclared: each call of an agent needs approval
-	Effects []string          `json:"effects"`          // null = those of the act, and reading private and untrusted data
+	// agent types that may call it, besides those to which the manifest gives it
+	Agents []string `json:"agents,omitempty"`
+	Act    string   `json:"act,omitempty"` // "" = undeclared: each call of an agent needs approval
+	// null = those of the act, and reading private and untrusted data
+	Effects []string          `json:"effects"`
 	Args    map[string]string `json:"args,omitempty"`
 	About   []string          `json:"about,omitempty"`
 	IDs     []string          `json:"ids,omitempty"`
 	People  []string          `json:"people,omitempty"`
-	// Pin is the hash of the definition that the user saw when the tool was added, as the broker computes it. Until a definition is
-	// accepted, any other one waits for the user. "" = the user saw none: the first definition that the tool announces is accepted.
+	// Pin is the hash of the definition that the user saw when the tool was added, as the broker computes it. Until a
+	// definition is accepted, any other one waits for the user. "" = the user saw none: the first definition that the
+	// tool announces is accepted.
 	Pin string `json:"pin,omitempty"`
 }
 
@@ -38,8 +41,8 @@ type ToolStatus struct {
 	Declared  ToolDeclaration `json:"declared"`      // of the principal
 	Effects   string          `json:"effects"`       // as the policy reads them
 	Pin       string          `json:"pin,omitempty"` // hash of the accepted definition
-	// Accepted is the accepted definition; nil when only its hash is stored: by an earlier build, or because the tool first announced
-	// another one than the user saw.
+	// Accepted is the accepted definition; nil when only its hash is stored: by an earlier build, or because the tool
+	// first announced another one than the user saw.
 	Accepted *ToolSchema `json:"accepted,omitempty"`
 	// Rejected is why the last announcement was rejected, "" when it was not. It may quote the tool.
 	Rejected string `json:"rejected,omitempty"`

@@ -11,7 +11,8 @@ type ToolSchema struct {
 	Description string          `json:"description"`
 	Parameters  json.RawMessage `json:"parameters"` // JSON schema
 	Version     string          `json:"version"`
-	Key         string          `json:"key,omitempty"` // public curve key of this process, to seal credentials to; not part of the pinned definition
+	// public curve key of this process, to seal credentials to; not part of the pinned definition
+	Key string `json:"key,omitempty"`
 }
 
 // ToolRequest is a tool call. The caller is in the subject, never here.
@@ -31,11 +32,13 @@ type ToolOrder struct {
 	CallID  string                 `json:"call_id"`
 	QueryID string                 `json:"query_id,omitempty"`
 	Args    json.RawMessage        `json:"args"`
-	Mode    string                 `json:"mode,omitempty"`    // "" or one of the modes below
-	Sealed  map[string]SecretValue `json:"sealed,omitempty"`  // credentials by name, sealed to this process of the tool
-	Hosts   *HostRules             `json:"hosts,omitempty"`   // which hosts may be fetched from; checked again at each redirect
-	Pages   bool                   `json:"pages,omitempty"`   // whether pages may be fetched at all
-	Folders *FolderRules           `json:"folders,omitempty"` // for tools of files and programs; nil = no folder is allowed
+	Mode    string                 `json:"mode,omitempty"`   // "" or one of the modes below
+	Sealed  map[string]SecretValue `json:"sealed,omitempty"` // credentials by name, sealed to this process of the tool
+	// which hosts may be fetched from; checked again at each redirect
+	Hosts *HostRules `json:"hosts,omitempty"`
+	Pages bool       `json:"pages,omitempty"` // whether pages may be fetched at all
+	// for tools of files and programs; nil = no folder is allowed
+	Folders *FolderRules `json:"folders,omitempty"`
 	// Caller and the Labels of its session, for tools that store: they record the owner of an entry.
 	Caller     string  `json:"caller,omitempty"`
 	CallerType string  `json:"caller_type,omitempty"` // agent type of the caller, for the audit log
@@ -52,13 +55,13 @@ type HostRules struct {
 	Monitored []string `json:"watched,omitempty"` // monitor-only rules: logged, not enforced
 }
 
-// FolderRules are the folders that a call may access, absolute and with symlinks resolved. Closed wins over Allowed; without
-// Allowed every path is denied.
+// FolderRules are the folders that a call may access, absolute and with symlinks resolved. Closed wins over Allowed;
+// without Allowed every path is denied.
 type FolderRules struct {
 	Allowed []string `json:"allowed"` // those of the caller's type and of its ancestors' types, intersected
 	Closed  []string `json:"closed"`  // Conclave's own folders
-	// Work is the working folder of the question. It may not exist yet; it is in one of Allowed, or empty when the caller may
-	// not use it.
+	// Work is the working folder of the question. It may not exist yet; it is in one of Allowed, or empty when the
+	// caller may not use it.
 	Work string `json:"work,omitempty"`
 }
 
@@ -84,22 +87,23 @@ type ToolResult struct {
 	Links   []string `json:"links,omitempty"` // URLs in the result, unchanged
 	// Labels are set by the broker. A tool's own labels count only when the manifest says that it labels its results.
 	Labels *Labels `json:"labels,omitempty"`
-	// TrustedBytes is the length of the lines at the beginning of an untrusted Result that are trusted: the broker puts its frame
-	// around the rest only. It counts from a tool that labels its results; the broker clears it.
+	// TrustedBytes is the length of the lines at the beginning of an untrusted Result that are trusted: the broker puts
+	// its frame around the rest only. It counts from a tool that labels its results; the broker clears it.
 	TrustedBytes int `json:"trusted_bytes,omitempty"`
 	// Recalls are the ids of the memory entries in the result.
 	Recalls []string `json:"recalls,omitempty"`
 	// Ephemeral is set by the broker from the facts of the tool: the result holds only at the time of the call.
 	Ephemeral bool    `json:"ephemeral,omitempty"`
 	Parked    *Parked `json:"parked,omitempty"` // where the complete result is stored, when it was too large
-	// Artifacts are the absolute paths of the files that the call wrote; the broker drops paths outside of [FolderRules].
+	// Artifacts are the absolute paths of the files that the call wrote; the broker drops paths outside of
+	// [FolderRules].
 	Artifacts []string `json:"artifacts,omitempty"`
-	// Egress says whether the call sent data off this machine, and Destinations to which hosts or machines as far as they are known.
-	// The broker sets both from the facts of the tool; a tool's own values are dropped.
+	// Egress says whether the call sent data off this machine, and Destinations to which hosts or machines as far as
+	// they are known. The broker sets both from the facts of the tool; a tool's own values are dropped.
 	Egress       string   `json:"egress,omitempty"`
 	Destinations []string `json:"destinations,omitempty"`
-	// Form is a question to the user in place of a result: the call runs on until a [ToolOrder] brings the answer. It counts from
-	// run-time principals only; no caller and no event has it.
+	// Form is a question to the user in place of a result: the call runs on until a [ToolOrder] brings the answer. It
+	// counts from run-time principals only; no caller and no event has it.
 	Form *UserForm `json:"form,omitempty"`
 }
 
@@ -199,8 +203,9 @@ type ExplainRequest struct {
 
 // SpawnRequest requests a child agent. The caller and its spawn chain are in the subject.
 type SpawnRequest struct {
-	Type   string   `json:"type"`
-	Tools  []string `json:"tools,omitempty"`  // a further restriction; empty = every tool that the type may use below this parent
+	Type string `json:"type"`
+	// a further restriction; empty = every tool that the type may use below this parent
+	Tools  []string `json:"tools,omitempty"`
 	Budget *Budget  `json:"budget,omitempty"` // a further restriction of the chain's budget
 }
 

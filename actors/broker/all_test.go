@@ -18,7 +18,8 @@ import (
 func (h *sessionFixture) decideApproval(t testing.TB, id string, yes bool) {
 	t.Helper()
 	var reply subjects.ApprovalReply
-	if err := h.deliver(t, "ctl.user.approval.decision."+id, "", "", subjects.ApprovalDecision{Approve: yes}, &reply); err != nil || !reply.Accepted {
+	if err := h.deliver(t, "ctl.user.approval.decision."+id, "", "", subjects.ApprovalDecision{Approve: yes},
+		&reply); err != nil || !reply.Accepted {
 		t.Errorf("the answer ended in %+v, %v", reply, err)
 	}
 }
@@ -64,7 +65,9 @@ func TestLateApprovalIsJudgedAgain(t *testing.T) {
 		{"tool removed from the manifest", func(h *sessionFixture, _ int) {
 			other(h, func(m string) string { return strings.Replace(without(m), "high_risk: [run_shell]", "", 1) })
 		}, "manifest: not_in_set", 1},
-		{"tool disabled by the user", func(h *sessionFixture, _ int) { h.setConfig(t, subjects.SessionConfig{Disable: []string{"run_shell"}}) }, "override: disabled", 1},
+		{"tool disabled by the user", func(h *sessionFixture, _ int) {
+			h.setConfig(t, subjects.SessionConfig{Disable: []string{"run_shell"}})
+		}, "override: disabled", 1},
 		{"rules ask a second question, approved", func(h *sessionFixture, _ int) { other(h, stricter) }, "ok", 2},
 		{"session tainted meanwhile", func(h *sessionFixture, _ int) { h.taintSession(t, "s1") }, "ok", 2},
 		{"settings unreadable", func(h *sessionFixture, _ int) {
@@ -117,7 +120,10 @@ func TestChangingQuestionsEndInBusy(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t, withLongApprovalWait)
 	h.addTurn("s1", "q1", "run ls")
-	h.rules.Replace(policy.Rules{Manifest: h.rules.Load().Manifest, Chain: policy.Chain{changingQuestionLayer{new(int)}}})
+	h.rules.Replace(policy.Rules{
+		Manifest: h.rules.Load().Manifest,
+		Chain:    policy.Chain{changingQuestionLayer{new(int)}},
+	})
 	asked := h.approveSlowly(t, func(int) {})
 	res := h.runTool(t, "generator", "run_shell", `{"command":"ls"}`)
 	if outcomeText(res) != subjects.CodeBusy || asked() != maxJudgements || strings.Contains(h.recentEvents(), "ran") {
@@ -153,7 +159,8 @@ func TestApprovalAllowsOneRun(t *testing.T) {
 	}
 	// Another broker replays it too: the approval allows no second run.
 	h.start(t, h.rules.Load())
-	if res := h.runTool(t, "generator", "package_install", `{"name":"fish-c1"}`, "c1"); res.Result != "run 1" || runs != 2 {
+	if res := h.runTool(t, "generator", "package_install", `{"name":"fish-c1"}`, "c1"); res.Result != "run 1" ||
+		runs != 2 {
 		t.Errorf("after a restart: %+v, %d runs", res, runs)
 	}
 }
@@ -166,7 +173,8 @@ func TestRepeatedJudgementCountsCallOnce(t *testing.T) {
 	h.addTurn("s1", "q1", "run ls")
 	h.approveSlowly(t, func(int) {})
 	for i, want := range []string{"ok", "ok", "limits: repeated"} {
-		if res := h.runTool(t, "generator", "run_shell", `{"command":"ls"}`, fmt.Sprint("c", i)); outcomeText(res) != want {
+		if res := h.runTool(t, "generator", "run_shell", `{"command":"ls"}`, fmt.Sprint("c", i)); outcomeText(
+			res) != want {
 			t.Errorf("call %d: %s, want %s", i+1, outcomeText(res), want)
 		}
 	}
@@ -210,7 +218,9 @@ func TestMonitorOnlyRuleIsLogged(t *testing.T) {
 		noted = append(noted, err.Error())
 	}
 	all := strings.Join(noted, "\n")
-	if strings.Count(all, "monitor-only rule approval.high_risk") != 4 || strings.Count(all, "monitor-only rule limits.repeated") != 2 || !strings.Contains(all, "run_shell by generator") {
+	if strings.Count(all, "monitor-only rule approval.high_risk") != 4 ||
+		strings.Count(all, "monitor-only rule limits.repeated") != 2 ||
+		!strings.Contains(all, "run_shell by generator") {
 		t.Errorf("noted %s", all)
 	}
 	v, err := h.validateCall(t, "generator", "s1", "q1", "run_shell", `{"command":"ls"}`)
@@ -243,7 +253,8 @@ func TestCompletedCallIsReplayed(t *testing.T) {
 	}
 	h.recentEvents()
 	h.rules.Replace(policy.Rules{Manifest: h.rules.Load().Manifest})
-	if res := h.runTool(t, "generator", "web_search", args, "c1"); res.Result != first.Result || h.recentEvents() != "before replayed ledger" {
+	if res := h.runTool(t, "generator", "web_search", args, "c1"); res.Result != first.Result ||
+		h.recentEvents() != "before replayed ledger" {
 		t.Errorf("under rules that refuse everything: %+v", res)
 	}
 	if res := h.runTool(t, "generator", "web_search", args, "c2"); outcomeText(res) != "chain: empty_chain" {
@@ -262,7 +273,8 @@ func TestCompletedCallIsReplayed(t *testing.T) {
 			who = "operator"
 		}
 		res := h.runToolIn(t, tt.session, "q1", who, "web_search", tt.args, "c1")
-		if tt.want == subjects.CodeMalformed && strings.Contains(res.Result, "strangers") || outcomeText(res) == "ok" && !strings.Contains(h.recentEvents(), "ran web_search") {
+		if tt.want == subjects.CodeMalformed && strings.Contains(res.Result, "strangers") || outcomeText(res) == "ok" &&
+			!strings.Contains(h.recentEvents(), "ran web_search") {
 			t.Errorf("%s: replayed %+v", tt.name, res)
 		}
 		if got := outcomeText(res); got != tt.want && (tt.want == "ok" || got == "ok") {
@@ -273,7 +285,8 @@ func TestCompletedCallIsReplayed(t *testing.T) {
 		t.Error("the other session learned something after all")
 	}
 	h.refuse[subjects.AuditBefore] = errDisk
-	if res := h.runTool(t, "generator", "web_search", args, "c1"); outcomeText(res) != subjects.CodeNoAudit || res.Result != "" {
+	if res := h.runTool(t, "generator", "web_search", args, "c1"); outcomeText(res) != subjects.CodeNoAudit ||
+		res.Result != "" {
 		t.Errorf("a replay that is not on record: %+v", res)
 	}
 }
@@ -301,14 +314,19 @@ func TestNoRunWithoutAuditRecord(t *testing.T) {
 		s := fmt.Sprint("s", n) // a new session each time
 		h.auditErr, h.rec.Time = nil, noon
 		h.addTurn(s, "q1", "run ls, search for fish, save the memory and read https://fish.example/")
-		who := rapid.SampledFrom([]string{"generator", "generator", "orchestrator", "committee", "operator", "child"}).Draw(rt, "who")
+		who := rapid.SampledFrom([]string{"generator", "generator", "orchestrator", "committee", "operator", "child"}).
+			Draw(rt, "who")
 		if who == "child" {
 			who = h.mustSpawn(t, "generator", s, subjects.SpawnRequest{Type: "researcher"})
 		}
 		level := rapid.SampledFrom([]string{"NONE", "RELAX", "ALL", "ALL"}).Draw(rt, "level")
 		_, err := h.config(t, "user", subjects.SessionConfig{
 			SessionID: s, Override: level, Disable: rapid.SliceOfN(rapid.SampledFrom(names), 0, 2).Draw(rt, "disabled"),
-			Grant: rapid.SampledFrom([][]string{nil, {"persona:run_shell"}, {"researcher:save_memory", "assistant:save_memory"}}).Draw(rt, "granted"),
+			Grant: rapid.SampledFrom([][]string{
+				nil,
+				{"persona:run_shell"},
+				{"researcher:save_memory", "assistant:save_memory"},
+			}).Draw(rt, "granted"),
 		})
 		if err != nil {
 			rt.Fatal(err)
@@ -320,7 +338,9 @@ func TestNoRunWithoutAuditRecord(t *testing.T) {
 		h.rec.FailPublish = func(subject string) error {
 			if id, ok := strings.CutPrefix(subject, "event.approval.request."); ok {
 				var reply subjects.ApprovalReply
-				_ = h.deliver(t, "ctl.user.approval.decision."+id, "", "", subjects.ApprovalDecision{Approve: yes}, &reply) // the audit may fail
+				// the audit may fail
+				_ = h.deliver(t, "ctl.user.approval.decision."+id, "", "", subjects.ApprovalDecision{Approve: yes},
+					&reply)
 			}
 			return nil
 		}
@@ -354,7 +374,8 @@ func TestNoRunWithoutAuditRecord(t *testing.T) {
 			tool := rapid.SampledFrom(names).Draw(rt, "tool")
 			id := rapid.SampledFrom([]string{"", s + "-1", s + "-2"}).Draw(rt, "id")
 			had := ended[tool]
-			res := h.runToolIn(t, s, "q1", who, tool, `{"query":"fish","url":"https://fish.example/","command":"ls","content":"fish"}`, id)
+			res := h.runToolIn(t, s, "q1", who, tool,
+				`{"query":"fish","url":"https://fish.example/","command":"ls","content":"fish"}`, id)
 			if res.Error == nil && ended[tool] == had && !strings.Contains(h.recentEvents(), "before replayed") {
 				rt.Errorf("%s was answered, and its outcome is not on record", tool)
 			}

@@ -23,13 +23,16 @@ func (q storedApproval) stateAt(now time.Time) string {
 
 // onDecision accepts the user's decision about an approval: it is recorded, stored, then published. It denies every
 // account but the user's, and rejects an unknown remember level. For an approval that is unknown, decided, expired or
-// withdrawn, the reply is not accepted and has the current state. All of these are recorded. A decision may also withdraw the
-// request: the user's own call no longer waits for it. The remember level of the reply may be lower than requested, see
-// [Broker.rememberFor].
-func (b *Broker) onDecision(ctx context.Context, in actor.Msg[subjects.ApprovalDecision], out actor.Out) (subjects.ApprovalReply, error) {
+// withdrawn, the reply is not accepted and has the current state. All of these are recorded. A decision may also
+// withdraw the request: the user's own call no longer waits for it. The remember level of the reply may be lower than
+// requested, see [Broker.rememberFor].
+func (b *Broker) onDecision(ctx context.Context, in actor.Msg[subjects.ApprovalDecision],
+	out actor.Out,
+) (subjects.ApprovalReply, error) {
 	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: subjects.ActionApprovalDecision}
 	id, fault := parseUserSubject(in.From, in.Tokens)
-	if fault == nil && !slices.Contains([]string{"", subjects.RememberSession, subjects.RememberAlways}, in.Body.Remember) {
+	if fault == nil && !slices.Contains([]string{"", subjects.RememberSession, subjects.RememberAlways},
+		in.Body.Remember) {
 		fault = subjects.Faultf(subjects.CodeMalformed, "invalid remember: use session, always, or leave it out")
 	}
 	if fault == nil && in.Body.Withdraw && in.Body.Approve {
@@ -49,7 +52,8 @@ func (b *Broker) onDecision(ctx context.Context, in actor.Msg[subjects.ApprovalD
 	}
 	if err != nil {
 		out.LogError(fmt.Errorf("reading an approval: %w", err))
-		return subjects.ApprovalReply{}, subjects.Faultf(subjects.CodeUnavailable, "the approval cannot be read, so the decision was not stored; see conclave doctor")
+		return subjects.ApprovalReply{}, subjects.Faultf(subjects.CodeUnavailable, "the approval cannot be read, so "+
+			"the decision was not stored; see conclave doctor")
 	}
 	rec.Tool, rec.ParamsHash, rec.Session, rec.Query = q.Tool, q.Params, q.SessionID, q.QueryID
 	if state := q.stateAt(out.Now()); state != subjects.ApprovalPending {
@@ -72,8 +76,8 @@ func (b *Broker) onDecision(ctx context.Context, in actor.Msg[subjects.ApprovalD
 	return b.recordDecision(ctx, out, rec, answer, rev)
 }
 
-// readDecidable reads an approval and its revision for a decision. A pending one of a cancelled query is withdrawn first.
-// Errors are those of [readApproval], and failures to read the cancellation or to withdraw.
+// readDecidable reads an approval and its revision for a decision. A pending one of a cancelled query is withdrawn
+// first. Errors are those of [readApproval], and failures to read the cancellation or to withdraw.
 func (b *Broker) readDecidable(ctx context.Context, out actor.Out, id string) (storedApproval, uint64, error) {
 	store := out.Store(bucketApprovals)
 	q, rev, err := readApproval(ctx, store, id)
@@ -95,7 +99,9 @@ func (b *Broker) readDecidable(ctx context.Context, out actor.Out, id string) (s
 // cannot be recorded, because the approval is closed by then. answer is the approval with the decision in it, rev the
 // revision of the approval that was decided. When another terminal state was stored first, the reply has that and is
 // not accepted.
-func (b *Broker) recordDecision(ctx context.Context, out actor.Out, rec subjects.AuditRecord, answer storedApproval, rev uint64) (subjects.ApprovalReply, error) {
+func (b *Broker) recordDecision(ctx context.Context, out actor.Out, rec subjects.AuditRecord, answer storedApproval,
+	rev uint64,
+) (subjects.ApprovalReply, error) {
 	var (
 		reply  subjects.ApprovalReply
 		stored bool
@@ -104,7 +110,10 @@ func (b *Broker) recordDecision(ctx context.Context, out actor.Out, rec subjects
 	store := func(report func(status, reason string)) {
 		reply, stored, failed = b.storeDecision(ctx, out, &answer, rev, report)
 	}
-	gate := actor.Gate{Log: b.gate.Log, Timeout: b.gate.Timeout, TypeOf: b.gate.TypeOf, NotDone: "the decision was not stored"}
+	gate := actor.Gate{
+		Log: b.gate.Log, Timeout: b.gate.Timeout, TypeOf: b.gate.TypeOf,
+		NotDone: "the decision was not stored",
+	}
 	if answer.State == subjects.ApprovalApproved {
 		begun := false
 		rec.Reason = cmp.Or(answer.Remember, "once")
@@ -146,13 +155,16 @@ func (b *Broker) recordDecision(ctx context.Context, out actor.Out, rec subjects
 // stored is false when the write failed, which is the error, and when another terminal state was stored first: reply
 // then has that state and is not accepted. Otherwise reply is empty. When the rules cannot be stored it clears
 // answer.Remember, and the decision holds for this call only.
-func (b *Broker) storeDecision(ctx context.Context, out actor.Out, answer *storedApproval, rev uint64, report func(status, reason string)) (reply subjects.ApprovalReply, stored bool, _ error) {
+func (b *Broker) storeDecision(ctx context.Context, out actor.Out, answer *storedApproval, rev uint64,
+	report func(status, reason string),
+) (reply subjects.ApprovalReply, stored bool, _ error) {
 	current, first, err := b.putDecision(ctx, out.Store(bucketApprovals), *answer, rev)
 	switch {
 	case err != nil:
 		report(subjects.StatusUnknown, subjects.CodeUnavailable)
 		out.LogError(fmt.Errorf("storing a decision: %w", err))
-		return reply, false, subjects.Faultf(subjects.CodeUnavailable, "the decision could not be stored; check with conclave approve whether it holds")
+		return reply, false, subjects.Faultf(subjects.CodeUnavailable, "the decision could not be stored; check with "+
+			"conclave approve whether it holds")
 	case !first:
 		report(subjects.StatusFailed, current.State)
 		return current.reply(current.State, false), false, nil
@@ -170,7 +182,9 @@ func (b *Broker) storeDecision(ctx context.Context, out actor.Out, answer *store
 // putDecision stores a decision unless the approval has a terminal state. held is the approval as stored; first reports
 // whether this decision is the stored one. rev is the revision that was read; it reads and retries after a write
 // conflict.
-func (b *Broker) putDecision(ctx context.Context, store actor.Store, answer storedApproval, rev uint64) (held storedApproval, first bool, err error) {
+func (b *Broker) putDecision(ctx context.Context, store actor.Store, answer storedApproval,
+	rev uint64,
+) (held storedApproval, first bool, err error) {
 	for {
 		_, err := putApproval(ctx, store, answer, rev)
 		if !errors.Is(err, actor.ErrChanged) {

@@ -30,47 +30,124 @@ func TestApprovalDecision(t *testing.T) {
 		state  string // of the approval afterwards
 		audit  []string
 	}{
-		{name: "approve", body: yes, want: subjects.ApprovalReply{Accepted: true, State: "approved", By: "user"}, state: "approved", audit: []string{"before allowed once", "after ok once"}},
-		{name: "approve on the page", who: "gateway", body: yes, want: subjects.ApprovalReply{Accepted: true, State: "approved", By: "gateway"}, state: "approved", audit: []string{"before allowed once", "after ok once"}},
-		{name: "deny", body: decision{}, want: subjects.ApprovalReply{Accepted: true, State: "denied", By: "user"}, state: "denied", audit: []string{"before denied once"}},
-		{name: "missing approve denies", body: []byte(`{}`), want: subjects.ApprovalReply{Accepted: true, State: "denied", By: "user"}, state: "denied", audit: []string{"before denied once"}},
-		{name: "approve for the session", body: decision{Approve: true, Remember: "session"}, want: subjects.ApprovalReply{Accepted: true, State: "approved", By: "user", Remember: "session"}, state: "approved", audit: []string{"before allowed session", "after ok session"}},
-		{name: "approve always", body: decision{Approve: true, Remember: "always"}, want: subjects.ApprovalReply{Accepted: true, State: "approved", By: "user", Remember: "always"}, state: "approved", audit: []string{"before allowed always", "after ok always"}},
-		{name: "denial is not remembered", body: decision{Remember: "always"}, want: subjects.ApprovalReply{Accepted: true, State: "denied", By: "user"}, state: "denied", audit: []string{"before denied once"}},
 		{
-			name: "second decision", before: func(d *approvalFixture, id string) { d.decideAs(t, "gateway", id, decision{}) }, body: yes,
-			want: subjects.ApprovalReply{State: "denied", By: "gateway"}, state: "denied", audit: []string{"before denied once", "before refused denied"},
+			name: "approve", body: yes, want: subjects.ApprovalReply{Accepted: true, State: "approved", By: "user"},
+			state: "approved", audit: []string{"before allowed once", "after ok once"},
+		},
+		{name: "approve on the page", who: "gateway", body: yes, want: subjects.ApprovalReply{
+			Accepted: true,
+			State:    "approved", By: "gateway",
+		}, state: "approved", audit: []string{
+			"before allowed once",
+			"after ok once",
+		}},
+		{
+			name: "deny", body: decision{}, want: subjects.ApprovalReply{Accepted: true, State: "denied", By: "user"},
+			state: "denied", audit: []string{"before denied once"},
+		},
+		{name: "missing approve denies", body: []byte(`{}`), want: subjects.ApprovalReply{
+			Accepted: true,
+			State:    "denied", By: "user",
+		}, state: "denied", audit: []string{"before denied once"}},
+		{
+			name: "approve for the session", body: decision{Approve: true, Remember: "session"},
+			want:  subjects.ApprovalReply{Accepted: true, State: "approved", By: "user", Remember: "session"},
+			state: "approved", audit: []string{"before allowed session", "after ok session"},
 		},
 		{
-			name: "after expiry", before: func(d *approvalFixture, _ string) { d.rec.Time = noon.Add(5 * time.Minute) }, body: yes,
+			name: "approve always", body: decision{Approve: true, Remember: "always"},
+			want:  subjects.ApprovalReply{Accepted: true, State: "approved", By: "user", Remember: "always"},
+			state: "approved", audit: []string{"before allowed always", "after ok always"},
+		},
+		{
+			name: "denial is not remembered", body: decision{Remember: "always"},
+			want: subjects.ApprovalReply{Accepted: true, State: "denied", By: "user"}, state: "denied",
+			audit: []string{"before denied once"},
+		},
+		{
+			name: "second decision", before: func(d *approvalFixture, id string) {
+				d.decideAs(t, "gateway", id, decision{})
+			}, body: yes,
+			want: subjects.ApprovalReply{State: "denied", By: "gateway"}, state: "denied",
+			audit: []string{"before denied once", "before refused denied"},
+		},
+		{
+			name: "after expiry", before: func(d *approvalFixture, _ string) {
+				d.rec.Time = noon.Add(5 * time.Minute)
+			}, body: yes,
 			want: subjects.ApprovalReply{State: "expired"}, state: "pending", audit: []string{"before refused expired"},
 		},
-		{name: "unknown", id: "0123456789abcdef", body: yes, want: subjects.ApprovalReply{State: "unknown"}, state: "pending", audit: []string{"before refused unknown"}},
 		{
-			name: "rule limit reached", before: func(d *approvalFixture, _ string) { d.addRules(t, maxRules) }, body: decision{Approve: true, Remember: "always"},
-			want: subjects.ApprovalReply{Accepted: true, State: "approved", By: "user"}, state: "approved", audit: []string{"before allowed once", "after ok once"},
+			name: "unknown", id: "0123456789abcdef", body: yes, want: subjects.ApprovalReply{State: "unknown"},
+			state: "pending", audit: []string{"before refused unknown"},
 		},
 		{
-			name: "audit fails for an approval", before: func(d *approvalFixture, _ string) { d.refuse[subjects.StatusAllowed] = errors.New("full") }, body: yes,
+			name: "rule limit reached", before: func(d *approvalFixture, _ string) {
+				d.addRules(t, maxRules)
+			}, body: decision{Approve: true, Remember: "always"},
+			want: subjects.ApprovalReply{Accepted: true, State: "approved", By: "user"}, state: "approved",
+			audit: []string{"before allowed once", "after ok once"},
+		},
+		{
+			name: "audit fails for an approval", before: func(d *approvalFixture, _ string) {
+				d.refuse[subjects.StatusAllowed] = errors.New("full")
+			}, body: yes,
 			code: subjects.CodeNoAudit, state: "pending",
 		},
 		{
-			name: "audit fails for a denial", before: func(d *approvalFixture, _ string) { d.refuse[subjects.StatusDenied] = errors.New("full") }, body: decision{},
+			name: "audit fails for a denial", before: func(d *approvalFixture, _ string) {
+				d.refuse[subjects.StatusDenied] = errors.New("full")
+			}, body: decision{},
 			code: subjects.CodeNoAudit, state: "pending",
 		},
 		{
-			name: "store fails", before: func(d *approvalFixture, _ string) { d.rec.FailStore = errors.New("no stream") }, body: yes,
-			code: subjects.CodeUnavailable, state: "pending", audit: []string{"before allowed once", "after unknown unavailable"},
+			name: "store fails", before: func(d *approvalFixture, _ string) {
+				d.rec.FailStore = errors.New("no stream")
+			}, body: yes,
+			code: subjects.CodeUnavailable, state: "pending", audit: []string{
+				"before allowed once",
+				"after unknown unavailable",
+			},
 		},
-		{name: "trick: unknown remember level", body: decision{Approve: true, Remember: "forever"}, code: subjects.CodeMalformed, state: "pending", audit: []string{"before refused malformed"}},
-		{name: "trick: unknown field", body: []byte(`{"approve":true,"by":"admin"}`), code: subjects.CodeMalformed, state: "pending", audit: []string{"before refused malformed"}},
-		{name: "trick: doubled approve", body: []byte(`{"approve":false,"approve":true}`), code: subjects.CodeMalformed, state: "pending", audit: []string{"before refused malformed"}},
-		{name: "trick: field in another case", body: []byte(`{"Approve":true}`), code: subjects.CodeMalformed, state: "pending", audit: []string{"before refused malformed"}},
-		{name: "trick: approve as a string", body: []byte(`{"approve":"true"}`), code: subjects.CodeMalformed, state: "pending", audit: []string{"before refused malformed"}},
-		{name: "trick: no body", body: []byte(``), code: subjects.CodeMalformed, state: "pending", audit: []string{"before refused malformed"}},
-		{name: "trick: decision by an agent", who: "generator", body: yes, code: subjects.CodeDenied, state: "pending", audit: []string{"before refused denied"}},
-		{name: "trick: decision by the broker", who: "broker", body: yes, code: subjects.CodeDenied, state: "pending", audit: []string{"before refused denied"}},
-		{name: "trick: an id that is a wildcard", id: "*", body: yes, code: subjects.CodeSubject, state: "pending", audit: []string{"before refused bad_subject"}},
+		{
+			name: "trick: unknown remember level", body: decision{Approve: true, Remember: "forever"},
+			code: subjects.CodeMalformed, state: "pending", audit: []string{"before refused malformed"},
+		},
+		{
+			name: "trick: unknown field", body: []byte(`{"approve":true,"by":"admin"}`), code: subjects.CodeMalformed,
+			state: "pending", audit: []string{"before refused malformed"},
+		},
+		{
+			name: "trick: doubled approve", body: []byte(`{"approve":false,"approve":true}`),
+			code:  subjects.CodeMalformed,
+			state: "pending", audit: []string{"before refused malformed"},
+		},
+		{
+			name: "trick: field in another case", body: []byte(`{"Approve":true}`), code: subjects.CodeMalformed,
+			state: "pending", audit: []string{"before refused malformed"},
+		},
+		{
+			name: "trick: approve as a string", body: []byte(`{"approve":"true"}`), code: subjects.CodeMalformed,
+			state: "pending", audit: []string{"before refused malformed"},
+		},
+		{
+			name: "trick: no body", body: []byte(``), code: subjects.CodeMalformed, state: "pending",
+			audit: []string{"before refused malformed"},
+		},
+		{
+			name: "trick: decision by an agent", who: "generator", body: yes, code: subjects.CodeDenied,
+			state: "pending",
+			audit: []string{"before refused denied"},
+		},
+		{
+			name: "trick: decision by the broker", who: "broker", body: yes, code: subjects.CodeDenied,
+			state: "pending",
+			audit: []string{"before refused denied"},
+		},
+		{
+			name: "trick: an id that is a wildcard", id: "*", body: yes, code: subjects.CodeSubject, state: "pending",
+			audit: []string{"before refused bad_subject"},
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -120,7 +197,11 @@ func TestApprovalDecisionIsAudited(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := d.records[0]
-	want := subjects.AuditRecord{ID: r.ID, Phase: "before", AgentID: "user", Lineage: []string{"user"}, Action: "approval.decision", Tool: "web_fetch", ParamsHash: "h1", Status: "allowed", Reason: "once", Session: "s1", Query: "q1"}
+	want := subjects.AuditRecord{
+		ID: r.ID, Phase: "before", AgentID: "user", Lineage: []string{"user"},
+		Action: "approval.decision", Tool: "web_fetch", ParamsHash: "h1", Status: "allowed", Reason: "once",
+		Session: "s1", Query: "q1",
+	}
 	if fmt.Sprint(r) != fmt.Sprint(want) || d.records[1].ID != r.ID {
 		t.Errorf("%+v", d.records)
 	}
@@ -140,7 +221,8 @@ func TestConcurrentDecisionsAcceptOne(t *testing.T) {
 		for i := range people {
 			wg.Go(func() {
 				var err error
-				if replies[i], err = d.decideAs(t, subjects.UserAccounts[i%2], id, subjects.ApprovalDecision{Approve: i%3 == 0}); err != nil {
+				if replies[i], err = d.decideAs(t, subjects.UserAccounts[i%2], id,
+					subjects.ApprovalDecision{Approve: i%3 == 0}); err != nil {
 					t.Error(err)
 				}
 			})

@@ -20,9 +20,9 @@ import (
 )
 
 // An approval outlives the callers that wait for it. It is stored before the request is published, under an id derived
-// from the call and its arguments, so that a repeated request for the same call finds the same approval and its decision.
-// Compare-and-set makes the first terminal state win: a decision of the user, expiry, or the cancellation of the query. Any
-// other state denies.
+// from the call and its arguments, so that a repeated request for the same call finds the same approval and its
+// decision. Compare-and-set makes the first terminal state win: a decision of the user, expiry, or the cancellation of
+// the query. Any other state denies.
 
 // Layer and rules of denials by this file.
 const (
@@ -105,12 +105,16 @@ func (q storedApproval) isRememberable() bool {
 
 // requestApproval asks the user about a call and waits for the decision until ctx ends. It returns nil when the user
 // approved everything in asks, now, earlier for the same call, or by a stored rule, and otherwise the fault that denies
-// the call. It denies when asks is empty, when the query was cancelled, when too many calls wait, and when approvals cannot be stored or read. The
-// sources and grants of flow, and the preview of a tool that has one, are shown to the user. When ctx ends, an agent's request stays pending, because the agent may resume its
-// question; one of the user's own call is withdrawn.
-func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c call, asks []policy.Question, flow *policy.Flow) *subjects.Fault {
+// the call. It denies when asks is empty, when the query was cancelled, when too many calls wait, and when approvals
+// cannot be stored or read. The sources and grants of flow, and the preview of a tool that has one, are shown to the
+// user. When ctx ends, an agent's request stays pending, because the agent may resume its question; one of the user's
+// own call is withdrawn.
+func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c call, asks []policy.Question,
+	flow *policy.Flow,
+) *subjects.Fault {
 	if len(asks) == 0 {
-		return approvalFault(subjects.CodeDenied, ruleNoQuestion, "the call needs approval, but no layer asked a question")
+		return approvalFault(subjects.CodeDenied, ruleNoQuestion, "the call needs approval, but no layer asked a "+
+			"question")
 	}
 	open, err := b.findUncovered(ctx, out, c, asks, flow)
 	if err != nil {
@@ -135,7 +139,8 @@ func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c call, ask
 	}
 	woken, leave, ok := b.waiting.join(id, c.account())
 	if !ok {
-		return subjects.Faultf(subjects.CodeBusy, "too many calls are waiting for approval, so none was requested for this one; answer some with conclave approve, then try again")
+		return subjects.Faultf(subjects.CodeBusy, "too many calls are waiting for approval, so none was requested "+
+			"for this one; answer some with conclave approve, then try again")
 	}
 	defer leave()
 	if b.needsPreview(ctx, out, id) {
@@ -151,17 +156,20 @@ func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c call, ask
 	return fault
 }
 
-// withdrawAbandoned withdraws the pending approval of a call of the user whose deadline has ended: unlike an agent, which resumes its
-// question, nobody would receive the result, so a later approval must not report success. When that fails it returns pending, the
-// fault of the call so far.
-func (b *Broker) withdrawAbandoned(ctx context.Context, out actor.Out, id, tool string, pending *subjects.Fault) *subjects.Fault {
+// withdrawAbandoned withdraws the pending approval of a call of the user whose deadline has ended: unlike an agent,
+// which resumes its question, nobody would receive the result, so a later approval must not report success. When that
+// fails it returns pending, the fault of the call so far.
+func (b *Broker) withdrawAbandoned(ctx context.Context, out actor.Out, id, tool string,
+	pending *subjects.Fault,
+) *subjects.Fault {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
 	if err := b.withdrawApproval(ctx, out, id); err != nil {
 		out.LogError(fmt.Errorf("withdrawing the approval of an abandoned call of %s: %w", tool, err))
 		return pending
 	}
-	return approvalFault(subjects.CodeUnanswered, ruleWithdrawn, fmt.Sprintf("no decision about this call of %s came in time; the request is withdrawn, and nothing was run: call again", tool))
+	return approvalFault(subjects.CodeUnanswered, ruleWithdrawn, fmt.Sprintf("no decision about this call of %s came "+
+		"in time; the request is withdrawn, and nothing was run: call again", tool))
 }
 
 // approvalID is the id of the approval of a call: the same call with the same arguments has the same id. When the
@@ -202,11 +210,14 @@ func hashParts(parts ...string) string {
 // new request. It denies a call whose request exceeds the event's limit, one whose id is taken by another call, and
 // every call when the bucket or the stream cannot be written. nil means that an approval is stored, not that it is
 // approved.
-func (b *Broker) storeApproval(ctx context.Context, out actor.Out, c call, id string, open []policy.Question, flow *policy.Flow) *subjects.Fault {
+func (b *Broker) storeApproval(ctx context.Context, out actor.Out, c call, id string, open []policy.Question,
+	flow *policy.Flow,
+) *subjects.Fault {
 	store := out.Store(bucketApprovals)
 	q := b.newApproval(out, c, id, open, flow)
 	if data, err := json.Marshal(q); err != nil || len(data) > subjects.ApprovalRequestEvent.Limit() {
-		return subjects.Faultf(subjects.CodeTooLarge, "the call of %s is too large for an approval request, so it was denied; send smaller arguments", c.tool)
+		return subjects.Faultf(subjects.CodeTooLarge, "the call of %s is too large for an approval request, so it "+
+			"was denied; send smaller arguments", c.tool)
 	}
 	rev, err := putApproval(ctx, store, q, 0)
 	for errors.Is(err, actor.ErrChanged) {
@@ -215,7 +226,8 @@ func (b *Broker) storeApproval(ctx context.Context, out actor.Out, c call, id st
 		switch {
 		case err != nil:
 		case old.Call != q.Call || old.SessionID != q.SessionID || old.Tool != q.Tool || old.Params != q.Params:
-			return approvalFault(subjects.CodeDenied, ruleUnreadable, "the approval id of this call belongs to another call, so it cannot be approved; try again with another call_id")
+			return approvalFault(subjects.CodeDenied, ruleUnreadable, "the approval id of this call belongs to "+
+				"another call, so it cannot be approved; try again with another call_id")
 		case old.isOutdated(out.Now()):
 			rev, err = putApproval(ctx, store, q, rev)
 		default:
@@ -238,14 +250,18 @@ func (b *Broker) storeApproval(ctx context.Context, out actor.Out, c call, id st
 // newApproval returns a pending approval for the open questions, which must not be empty. It expires after the
 // configured time, otherwise the manifest's, otherwise defaultApprovalWait. Its request lists the sinks only when it is
 // rememberable: a rule never covers a sink that the user was not shown.
-func (b *Broker) newApproval(out actor.Out, c call, id string, open []policy.Question, flow *policy.Flow) storedApproval {
+func (b *Broker) newApproval(out actor.Out, c call, id string, open []policy.Question,
+	flow *policy.Flow,
+) storedApproval {
 	wait := cmp.Or(b.cfg.ApprovalWait, b.rules.Load().Manifest.Approvals.Expires, defaultApprovalWait)
 	now := out.Now()
 	q := storedApproval{Call: c.key(), Params: c.record.ParamsHash, Event: out.NewID()}
 	q.State = subjects.ApprovalPending
 	q.ApprovalRequest = subjects.ApprovalRequest{
-		ID: id, CallID: c.id, SessionID: c.session, QueryID: c.query, Caller: c.record.AgentID, Type: c.typ, Tool: c.tool, Args: c.args,
-		Layer: open[0].Layer, Rule: open[0].Rule, Reason: joinReasons(open), Preview: c.preview, Taint: flow.Sources(), Grants: describeGrants(flow.Grants(c.query)), Asked: now, Expires: now.Add(wait),
+		ID: id, CallID: c.id, SessionID: c.session, QueryID: c.query, Caller: c.record.AgentID, Type: c.typ,
+		Tool: c.tool, Args: c.args,
+		Layer: open[0].Layer, Rule: open[0].Rule, Reason: joinReasons(open), Preview: c.preview, Taint: flow.Sources(),
+		Grants: describeGrants(flow.Grants(c.query)), Asked: now, Expires: now.Add(wait),
 	}
 	for _, o := range open {
 		q.Asks = append(q.Asks, newApprovalAsk(o))
@@ -263,8 +279,8 @@ func (b *Broker) newApproval(out actor.Out, c call, id string, open []policy.Que
 	return q
 }
 
-// findLookAlikes returns the host names outside of ASCII in the arguments of a call, also escaped ones, and in the sinks of
-// the questions about it, at most maxLookAlikes.
+// findLookAlikes returns the host names outside of ASCII in the arguments of a call, also escaped ones, and in the
+// sinks of the questions about it, at most maxLookAlikes.
 func findLookAlikes(args json.RawMessage, open []policy.Question) (out []subjects.LookAlikeHost) {
 	var all strings.Builder
 	var decoded any
@@ -293,7 +309,8 @@ func joinReasons(open []policy.Question) string {
 	}
 	var parts []string
 	for i, o := range open {
-		parts = append(parts, fmt.Sprintf("(%d) %s: %s", i+1, ruleName(o.Layer, o.Rule), text.OneLine(o.Reason, maxReason)))
+		parts = append(parts, fmt.Sprintf("(%d) %s: %s", i+1, ruleName(o.Layer, o.Rule),
+			text.OneLine(o.Reason, maxReason)))
 	}
 	return strings.Join(parts, " ")
 }
@@ -320,7 +337,9 @@ func (b *Broker) publishRequest(ctx context.Context, out actor.Out, q storedAppr
 // awaitDecision waits until the approval is decided or expires, or ctx ends, and returns nil for an approval and the
 // denying fault otherwise. It stores and publishes the expiry. woken signals that the approval changed; it also polls.
 // A call whose ctx ends leaves the approval pending. It denies after maxReadFailures failed reads in a row.
-func (b *Broker) awaitDecision(ctx context.Context, out actor.Out, id, tool string, woken <-chan struct{}) *subjects.Fault {
+func (b *Broker) awaitDecision(ctx context.Context, out actor.Out, id, tool string,
+	woken <-chan struct{},
+) *subjects.Fault {
 	store := out.Store(bucketApprovals)
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
@@ -382,7 +401,9 @@ func (b *Broker) storeExpiry(ctx context.Context, store actor.Store, q storedApp
 // publishDecision publishes the terminal state of an approval and returns it as a reply; accepted is false for an
 // expiry. A failure to publish is logged only: the bucket has the decision. The caller's deadline does not interrupt
 // it.
-func (b *Broker) publishDecision(ctx context.Context, out actor.Out, q storedApproval, accepted bool) subjects.ApprovalReply {
+func (b *Broker) publishDecision(ctx context.Context, out actor.Out, q storedApproval,
+	accepted bool,
+) subjects.ApprovalReply {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
 	reply := q.reply(q.State, accepted)
@@ -404,32 +425,42 @@ func (q storedApproval) fault() *subjects.Fault {
 		return nil
 	case subjects.ApprovalWithdrawn:
 		if q.By != "" { // by a client, not by a cancelled query
-			return approvalFault(subjects.CodeStopped, ruleWithdrawn, fmt.Sprintf("the approval request for this call of %s was withdrawn, because its caller stopped waiting; it was not run", q.Tool))
+			return approvalFault(subjects.CodeStopped, ruleWithdrawn, fmt.Sprintf("the approval request for this "+
+				"call of %s was withdrawn, because its caller stopped waiting; it was not run", q.Tool))
 		}
 		return cancelledFault(q.Tool)
 	case subjects.ApprovalDenied:
-		return approvalFault(subjects.CodeNotApproved, ruleDenied, fmt.Sprintf("the user denied this call of %s", q.Tool))
+		return approvalFault(subjects.CodeNotApproved, ruleDenied, fmt.Sprintf("the user denied this call of %s",
+			q.Tool))
 	case subjects.ApprovalExpired:
-		return approvalFault(subjects.CodeUnanswered, ruleExpired, fmt.Sprintf("the approval request for this call of %s expired without an answer, so it was not run; it was not denied. "+
-			"Try again, and answer with conclave approve or on the page; conclave approve --watch shows each request as it arrives", q.Tool))
+		return approvalFault(subjects.CodeUnanswered, ruleExpired, fmt.Sprintf("the approval request for this call "+
+			"of %s expired without an answer, so it was not run; it was not denied. "+
+			"Try again, and answer with conclave approve or on the page; conclave approve --watch shows each request "+
+			"as it arrives", q.Tool))
 	}
-	return approvalFault(subjects.CodeDenied, ruleUnreadable, "the state of the approval cannot be read, so the call is denied")
+	return approvalFault(subjects.CodeDenied, ruleUnreadable, "the state of the approval cannot be read, so the call "+
+		"is denied")
 }
 
 // pendingFault denies a call whose deadline passed while its approval is pending.
 func pendingFault(id, tool string) *subjects.Fault {
-	return approvalFault(subjects.CodeUnanswered, rulePending, fmt.Sprintf("the user has not answered the approval request for this call of %s yet; it is still pending: "+
+	return approvalFault(subjects.CodeUnanswered, rulePending, fmt.Sprintf("the user has not answered the approval "+
+		"request for this call of %s yet; it is still pending: "+
 		"answer with conclave approve %s, then try again with the same call_id", tool, id))
 }
 
 // approvalsUnavailable denies a call because its approval cannot be stored or read.
 func approvalsUnavailable() *subjects.Fault {
-	return subjects.Faultf(subjects.CodeUnavailable, "approval cannot be requested: approvals cannot be stored or read, so nothing was run; see conclave doctor")
+	return subjects.Faultf(subjects.CodeUnavailable, "approval cannot be requested: approvals cannot be stored or "+
+		"read, so nothing was run; see conclave doctor")
 }
 
 // approvalFault returns a fault with a denial by the approval layer.
 func approvalFault(code, rule, reason string) *subjects.Fault {
-	return &subjects.Fault{Code: code, Text: reason, Denial: &subjects.Denial{Layer: layerApproval, Rule: rule, Reason: reason}}
+	return &subjects.Fault{Code: code, Text: reason, Denial: &subjects.Denial{
+		Layer: layerApproval, Rule: rule,
+		Reason: reason,
+	}}
 }
 
 func putApproval(ctx context.Context, s actor.Store, q storedApproval, rev uint64) (uint64, error) {

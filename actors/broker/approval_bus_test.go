@@ -49,7 +49,10 @@ func (w *busFixture) startAskingBroker(wait time.Duration) (kill func()) {
 			return nil, err
 		}
 		cfg := broker.Config{CallTimeout: testTimeout, AuditTimeout: testTimeout, ApprovalWait: wait}
-		book := policy.NewActiveRules(policy.Rules{Manifest: parseTestManifest(w.t), Chain: policy.Chain{alwaysAskLayer{}}})
+		book := policy.NewActiveRules(policy.Rules{
+			Manifest: parseTestManifest(w.t),
+			Chain:    policy.Chain{alwaysAskLayer{}},
+		})
 		return broker.New(cfg, book, a, h, []broker.Known{w.known}), nil
 	}}
 	s, err := actor.Supervise(w.t.Context(), spec, w.Dial, actor.Config{DrainTimeout: 100 * time.Millisecond})
@@ -151,7 +154,8 @@ func (a toolClient) startCall(ctx context.Context, id string) <-chan subjects.To
 	ctx, cancel := context.WithTimeout(ctx, testTimeout)
 	go func() {
 		defer cancel()
-		res, err := actor.Ask(ctx, a.out.WithIDs("s1", "q1"), s, subjects.ToolRequest{CallID: id, Args: json.RawMessage(`{"timezone":"UTC"}`)})
+		res, err := actor.Ask(ctx, a.out.WithIDs("s1", "q1"), s,
+			subjects.ToolRequest{CallID: id, Args: json.RawMessage(`{"timezone":"UTC"}`)})
 		var fault *subjects.Fault
 		if errors.As(err, &fault) {
 			res.Error = fault
@@ -165,7 +169,9 @@ func (a toolClient) startCall(ctx context.Context, id string) <-chan subjects.To
 
 // decisionPhases returns the phases of decision records.
 func decisionPhases(recs []subjects.AuditRecord) (out []string) {
-	return phases(slices.DeleteFunc(slices.Clone(recs), func(r subjects.AuditRecord) bool { return !strings.HasPrefix(r.Action, "approval.") }))
+	return phases(slices.DeleteFunc(slices.Clone(recs), func(r subjects.AuditRecord) bool {
+		return !strings.HasPrefix(r.Action, "approval.")
+	}))
 }
 
 func TestBusApproval(t *testing.T) {
@@ -178,7 +184,8 @@ func TestBusApproval(t *testing.T) {
 
 	got := agent.startCall(t.Context(), "c1")
 	q := receive(t, user.questions)
-	if q.Caller != "generator" || q.Tool != "get_datetime" || string(q.Args) != `{"timezone":"UTC"}` || q.Rule != "sends" || q.Layer != "wary" || q.SessionID != "s1" || q.Expires.Sub(q.Asked) != 5*time.Minute {
+	if q.Caller != "generator" || q.Tool != "get_datetime" || string(q.Args) != `{"timezone":"UTC"}` ||
+		q.Rule != "sends" || q.Layer != "wary" || q.SessionID != "s1" || q.Expires.Sub(q.Asked) != 5*time.Minute {
 		t.Errorf("%+v", q)
 	}
 	if tool.runs.Load() != 0 {
@@ -187,13 +194,15 @@ func TestBusApproval(t *testing.T) {
 	if l := page.list(false); len(l.Approvals) != 1 || l.Approvals[0].ID != q.ID || l.Approvals[0].State != "pending" {
 		t.Errorf("%+v", l)
 	}
-	if r := page.answer(q.ID, subjects.ApprovalDecision{Approve: true, Remember: "always"}); !r.Accepted || r.By != "gateway" || r.Remember != "always" {
+	if r := page.answer(q.ID, subjects.ApprovalDecision{Approve: true, Remember: "always"}); !r.Accepted ||
+		r.By != "gateway" || r.Remember != "always" {
 		t.Errorf("%+v", r)
 	}
 	if r := user.answer(q.ID, subjects.ApprovalDecision{}); r.Accepted || r.State != "approved" || r.By != "gateway" {
 		t.Errorf("the second answer: %+v", r)
 	}
-	if r := user.answer("0123456789abcdef", subjects.ApprovalDecision{Approve: true}); r.Accepted || r.State != "unknown" {
+	if r := user.answer("0123456789abcdef", subjects.ApprovalDecision{Approve: true}); r.Accepted ||
+		r.State != "unknown" {
 		t.Errorf("an answer to nothing: %+v", r)
 	}
 	if res := receive(t, got); res.Error != nil || tool.runs.Load() != 1 {
@@ -203,7 +212,8 @@ func TestBusApproval(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	// Remembered: no approval request.
-	if res := receive(t, agent.startCall(t.Context(), "c2")); res.Error != nil || tool.runs.Load() != 2 || len(user.questions) != 0 {
+	if res := receive(t, agent.startCall(t.Context(), "c2")); res.Error != nil || tool.runs.Load() != 2 ||
+		len(user.questions) != 0 {
 		t.Errorf("%+v, %d runs, %d questions", res, tool.runs.Load(), len(user.questions))
 	}
 	// Revoked: approval is requested again, and denied.
@@ -220,12 +230,14 @@ func TestBusApproval(t *testing.T) {
 	if r := user.answer(receive(t, user.questions).ID, subjects.ApprovalDecision{}); !r.Accepted {
 		t.Errorf("%+v", r)
 	}
-	if res := receive(t, got); res.Error == nil || res.Error.Code != subjects.CodeNotApproved || res.Error.Denial == nil || res.Error.Denial.Layer != "approval" || tool.runs.Load() != 2 {
+	if res := receive(t, got); res.Error == nil || res.Error.Code != subjects.CodeNotApproved ||
+		res.Error.Denial == nil || res.Error.Denial.Layer != "approval" || tool.runs.Load() != 2 {
 		t.Errorf("%+v, %d runs", res, tool.runs.Load())
 	}
 	rep, recs := w.verified()
 	want := []string{
-		"before allowed always", "after ok always", "before refused approved", "before refused unknown", "before allowed wary: sends", "after ok wary: sends", "before denied once",
+		"before allowed always", "after ok always", "before refused approved", "before refused unknown",
+		"before allowed wary: sends", "after ok wary: sends", "before denied once",
 	}
 	if got := decisionPhases(recs); !slices.Equal(got, want) || rep.Pending != 0 || rep.Unfinished != 0 {
 		t.Errorf("%q\n%+v", got, rep)
@@ -240,7 +252,8 @@ func TestBusApprovalExpires(t *testing.T) {
 	w.startAskingBroker(50 * time.Millisecond)
 	user := w.userClient("user")
 	res := receive(t, w.client("generator").startCall(t.Context(), "c1"))
-	if res.Error == nil || res.Error.Code != subjects.CodeUnanswered || res.Error.Denial == nil || res.Error.Denial.Rule != "expired" || tool.runs.Load() != 0 {
+	if res.Error == nil || res.Error.Code != subjects.CodeUnanswered || res.Error.Denial == nil ||
+		res.Error.Denial.Rule != "expired" || tool.runs.Load() != 0 {
 		t.Fatalf("%+v, %d runs", res, tool.runs.Load())
 	}
 	q := receive(t, user.questions)
@@ -333,7 +346,8 @@ func TestBusApprovalNotByAgents(t *testing.T) {
 	q := receive(t, user.questions)
 	for _, role := range []string{"generator", "operator", "committee", "tool_get_datetime"} {
 		nc := w.Connect(role)
-		for _, subject := range []string{"approval.decision." + q.ID, "ctl.user.approval.decision." + q.ID, "event.approval.decision." + q.ID} {
+		for _, subject := range []string{"approval.decision." + q.ID, "ctl.user.approval.decision." +
+			q.ID, "event.approval.decision." + q.ID} {
 			w.ExpectViolations(1)
 			if err := nc.Publish(subject, []byte(`{"approve":true}`)); err != nil {
 				t.Error(err)

@@ -33,7 +33,12 @@ var noon = time.Date(2026, 1, 15, 12, 0, 0, 0, time.UTC)
 
 func newApprovalFixture(wait time.Duration) *approvalFixture {
 	d := &approvalFixture{published: make(chan string, 1024), refuse: map[string]error{}}
-	d.Broker = &Broker{cfg: Config{AuditTimeout: time.Minute, ApprovalWait: wait}, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Minute}, table: newTable(nil, func(string) (policy.Tool, bool) { return policy.Tool{}, false })}
+	d.Broker = &Broker{
+		cfg: Config{AuditTimeout: time.Minute, ApprovalWait: wait}, audit: d,
+		gate: &actor.Gate{Log: d, Timeout: time.Minute}, table: newTable(nil, func(string) (policy.Tool, bool) {
+			return policy.Tool{}, false
+		}),
+	}
 	d.rec.Time = noon
 	d.rec.Reply = (&spawnFixture{turns: []subjects.Query{{SessionID: "s1", QueryID: "q1", Query: "?"}}}).answerTurns
 	d.rec.FailPublish = func(subject string) error {
@@ -48,7 +53,8 @@ func newApprovalFixture(wait time.Duration) *approvalFixture {
 // Routes are the routes of the user's accounts.
 func (d *approvalFixture) Routes() []actor.Route {
 	return []actor.Route{
-		actor.Serve(subjects.ApprovalDecisionService, d.onDecision, d.gate.OnReject(subjects.ActionApprovalDecision, nil)),
+		actor.Serve(subjects.ApprovalDecisionService, d.onDecision, d.gate.OnReject(subjects.ActionApprovalDecision,
+			nil)),
 		actor.Serve(subjects.ApprovalListService, d.onListApprovals),
 		actor.Serve(subjects.ApprovalRevoke, d.onRevoke),
 	}
@@ -81,13 +87,15 @@ func (d *approvalFixture) audited() (out []string) {
 // egressCall is a call of a tool with egress.
 func egressCall() call {
 	return call{
-		id: "c1", tool: "web_fetch", args: json.RawMessage(`{"url":"https://example.org/?q=a"}`), query: "q1", session: "s1", typ: "assistant",
+		id: "c1", tool: "web_fetch", args: json.RawMessage(`{"url":"https://example.org/?q=a"}`), query: "q1",
+		session: "s1", typ: "assistant",
 		record: subjects.AuditRecord{AgentID: "generator", ParamsHash: "h1"},
 	}
 }
 
 func egressQuestion(sinks ...string) []policy.Question {
-	return []policy.Question{{Layer: "flow", Rule: "flow.egress", Reason: "it would send to " + strings.Join(sinks, ", "), Sinks: sinks}}
+	return []policy.Question{{Layer: "flow", Rule: "flow.egress", Reason: "it would send to " +
+		strings.Join(sinks, ", "), Sinks: sinks}}
 }
 
 const place = "https://example.org/?q=a"
@@ -169,10 +177,23 @@ func TestRequestApproval(t *testing.T) {
 		state   string
 		audit   []string
 	}{
-		{name: "approved", answer: &yes, want: "yes", state: "approved", audit: []string{"before allowed once", "after ok once"}},
-		{name: "denied", answer: &no, want: "not_approved approval: denied", text: "the user denied this call", state: "denied", audit: []string{"before denied once"}},
-		{name: "expired", wait: 20 * time.Millisecond, want: "unanswered approval: expired", text: "expired without an answer", state: "expired"},
-		{name: "caller's deadline before expiry", patient: 50 * time.Millisecond, want: "unanswered approval: pending", text: "it is still pending: answer with conclave approve ", state: "pending"},
+		{
+			name: "approved", answer: &yes, want: "yes", state: "approved",
+			audit: []string{"before allowed once", "after ok once"},
+		},
+		{
+			name: "denied", answer: &no, want: "not_approved approval: denied", text: "the user denied this call",
+			state: "denied", audit: []string{"before denied once"},
+		},
+		{
+			name: "expired", wait: 20 * time.Millisecond, want: "unanswered approval: expired",
+			text: "expired without an answer", state: "expired",
+		},
+		{
+			name: "caller's deadline before expiry", patient: 50 * time.Millisecond,
+			want: "unanswered approval: pending",
+			text: "it is still pending: answer with conclave approve ", state: "pending",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -187,12 +208,14 @@ func TestRequestApproval(t *testing.T) {
 				go func() { got <- d.requestApproval(ctx, d.rec.Out(), egressCall(), egressQuestion(place), nil) }()
 				id := <-d.published
 				if tt.answer != nil {
-					if r, err := d.decide(t, id, *tt.answer); err != nil || !r.Accepted || r.State != tt.state || r.By != "user" {
+					if r, err := d.decide(t, id, *tt.answer); err != nil || !r.Accepted || r.State != tt.state ||
+						r.By != "user" {
 						t.Errorf("%+v, %v", r, err)
 					}
 				}
 				f := <-got
-				if verdict(f) != tt.want || f != nil && (!strings.Contains(f.Text, tt.text) || f.Denial.Reason != f.Text) {
+				if verdict(f) != tt.want || f != nil &&
+					(!strings.Contains(f.Text, tt.text) || f.Denial.Reason != f.Text) {
 					t.Errorf("%s, %v", verdict(f), f)
 				}
 				if q := d.storedApproval(t, id); q.State != tt.state {
@@ -207,7 +230,8 @@ func TestRequestApproval(t *testing.T) {
 						ends = append(ends, s.Body)
 					}
 				}
-				if open := tt.state == "pending"; open != (len(ends) == 0) || !open && !strings.Contains(ends[0], `"state":"`+tt.state+`"`) {
+				if open := tt.state == "pending"; open != (len(ends) == 0) || !open &&
+					!strings.Contains(ends[0], `"state":"`+tt.state+`"`) {
 					t.Errorf("told of ends %q", ends)
 				}
 			})
@@ -215,8 +239,9 @@ func TestRequestApproval(t *testing.T) {
 	}
 }
 
-// TestAbandonedUserCallIsWithdrawn: the user's own call ends while its approval is pending. Nobody would receive a result, so the
-// request is withdrawn, and approving it later is not accepted. An agent's request stays pending: it may resume its question.
+// TestAbandonedUserCallIsWithdrawn: the user's own call ends while its approval is pending. Nobody would receive a
+// result, so the request is withdrawn, and approving it later is not accepted. An agent's request stays pending: it may
+// resume its question.
 func TestAbandonedUserCallIsWithdrawn(t *testing.T) {
 	t.Parallel()
 	for agent, want := range map[string][2]string{
@@ -238,7 +263,8 @@ func TestAbandonedUserCallIsWithdrawn(t *testing.T) {
 			t.Errorf("%s: the request is %s, want %s", agent, state, want[1])
 		}
 		reply, err := d.decide(t, id, subjects.ApprovalDecision{Approve: true})
-		if late := want[1] == subjects.ApprovalWithdrawn; err != nil || reply.Accepted == late || late && reply.State != subjects.ApprovalWithdrawn {
+		if late := want[1] == subjects.ApprovalWithdrawn; err != nil || reply.Accepted == late || late &&
+			reply.State != subjects.ApprovalWithdrawn {
 			t.Errorf("%s: approved later: %+v, %v", agent, reply, err)
 		}
 	}
@@ -251,11 +277,20 @@ func TestApprovalRequestIsComplete(t *testing.T) {
 	d := newApprovalFixture(0)
 	c := egressCall()
 	c.args = json.RawMessage(`{"url":"https://example.org/?q=a","note":"\u001b[2J\u202e"}`)
-	taint := []subjects.Taint{{Tool: "web_search", CallID: "c0", QueryID: "q0", From: "https://evil.example", Flags: []string{"override"}, Time: noon}}
+	taint := []subjects.Taint{{
+		Tool: "web_search", CallID: "c0", QueryID: "q0", From: "https://evil.example",
+		Flags: []string{"override"}, Time: noon,
+	}}
 	search := policy.Tool{Name: "web_search", Known: true, Effects: policy.Declare(policy.ReadsUntrusted)}
 	flow := (&policy.Flow{}).WithQuestion("q1", "Send it to Ana", policy.DeriveGrants("Send it to Ana")).
-		WithResult(policy.Result{Tool: search, CallID: "c0", Query: "q0", Source: "https://evil.example", Flags: []string{"override"}, Time: noon})
-	asks := append(egressQuestion(place), policy.Question{Layer: "limits", Rule: "often", Reason: "the third\n\x1b[2Jtime", Sinks: []string{"x", place}})
+		WithResult(policy.Result{
+			Tool: search, CallID: "c0", Query: "q0", Source: "https://evil.example",
+			Flags: []string{"override"}, Time: noon,
+		})
+	asks := append(egressQuestion(place), policy.Question{
+		Layer: "limits", Rule: "often",
+		Reason: "the third\n\x1b[2Jtime", Sinks: []string{"x", place},
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	got := make(chan *subjects.Fault, 1)
 	go func() { got <- d.requestApproval(ctx, d.rec.Out(), c, asks, flow) }()
@@ -263,9 +298,12 @@ func TestApprovalRequestIsComplete(t *testing.T) {
 	cancel()
 	<-got
 	want := subjects.ApprovalRequest{
-		ID: id, CallID: c.id, SessionID: "s1", QueryID: "q1", Caller: "generator", Type: "assistant", Tool: "web_fetch", Args: c.args, Layer: "flow", Rule: "flow.egress",
+		ID: id, CallID: c.id, SessionID: "s1", QueryID: "q1", Caller: "generator", Type: "assistant", Tool: "web_fetch",
+		Args: c.args, Layer: "flow", Rule: "flow.egress",
 		Reason: "(1) flow: flow.egress: it would send to " + place + " (2) limits: often: the third [2Jtime",
-		Sinks:  []string{place, "x"}, Taint: taint, Grants: []subjects.Grant{{Acts: []string{"send"}, To: []string{"ana"}, Times: 1, Clause: "Send it to Ana"}}, Asked: noon, Expires: noon.Add(5 * time.Minute),
+		Sinks:  []string{place, "x"}, Taint: taint,
+		Grants: []subjects.Grant{{Acts: []string{"send"}, To: []string{"ana"}, Times: 1, Clause: "Send it to Ana"}},
+		Asked:  noon, Expires: noon.Add(5 * time.Minute),
 	}
 	body, err := json.Marshal(want)
 	if err != nil {
@@ -294,26 +332,33 @@ func TestApprovalFailuresDeny(t *testing.T) {
 		want   string
 	}{
 		{"trick: no questions", func(*approvalFixture, *call) {}, nil, "denied approval: nothing_asked"},
-		{"store fails", func(d *approvalFixture, _ *call) { d.rec.FailStore = errors.New("no stream") }, egressQuestion(place), "unavailable"},
+		{"store fails", func(d *approvalFixture, _ *call) {
+			d.rec.FailStore = errors.New("no stream")
+		}, egressQuestion(place), "unavailable"},
 		{"publish fails", func(d *approvalFixture, _ *call) {
 			d.rec.FailPublish = func(string) error { return errors.New("no stream") }
 		}, egressQuestion(place), "unavailable"},
 		{"request too large", func(_ *approvalFixture, c *call) {
 			c.args = json.RawMessage(`{"a":"` + strings.Repeat("x", subjects.ApprovalRequestEvent.Limit()) + `"}`)
 		}, egressQuestion(place), "too_large"},
-		{"trick: arguments that are no JSON", func(_ *approvalFixture, c *call) { c.args = json.RawMessage(`{"a":`) }, egressQuestion(place), "too_large"},
+		{"trick: arguments that are no JSON", func(_ *approvalFixture, c *call) {
+			c.args = json.RawMessage(`{"a":`)
+		}, egressQuestion(place), "too_large"},
 		{"trick: id taken by another call", func(d *approvalFixture, c *call) {
-			q := d.newApproval(d.rec.Out(), *c, hashParts(c.key(), c.session, c.tool, c.record.ParamsHash), egressQuestion(place), nil)
+			q := d.newApproval(d.rec.Out(), *c, hashParts(c.key(), c.session, c.tool, c.record.ParamsHash),
+				egressQuestion(place), nil)
 			q.State, q.Call = subjects.ApprovalApproved, "operator.c1"
 			_, _ = putApproval(context.Background(), d.rec.Out().Store(bucketApprovals), q, 0)
 		}, egressQuestion(place), "denied approval: unreadable"},
 		{"trick: unknown state", func(d *approvalFixture, c *call) {
-			q := d.newApproval(d.rec.Out(), *c, hashParts(c.key(), c.session, c.tool, c.record.ParamsHash), egressQuestion(place), nil)
+			q := d.newApproval(d.rec.Out(), *c, hashParts(c.key(), c.session, c.tool, c.record.ParamsHash),
+				egressQuestion(place), nil)
 			q.State = "APPROVED"
 			_, _ = putApproval(context.Background(), d.rec.Out().Store(bucketApprovals), q, 0)
 		}, egressQuestion(place), "denied approval: unreadable"},
 		{"trick: corrupt approval", func(d *approvalFixture, c *call) {
-			_, _ = d.rec.Out().Store(bucketApprovals).Put(context.Background(), hashParts(c.key(), c.session, c.tool, c.record.ParamsHash), []byte(`[`), 0)
+			_, _ = d.rec.Out().Store(bucketApprovals).Put(context.Background(),
+				hashParts(c.key(), c.session, c.tool, c.record.ParamsHash), []byte(`[`), 0)
 		}, egressQuestion(place), "unavailable"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -337,9 +382,15 @@ func TestRepeatedRequestSharesApproval(t *testing.T) {
 		before func(d *approvalFixture, id string) // between the two callers
 		want   string
 	}{
-		{"approved in between", func(d *approvalFixture, id string) { d.decide(t, id, subjects.ApprovalDecision{Approve: true}) }, "yes"},
-		{"denied in between", func(d *approvalFixture, id string) { d.decide(t, id, subjects.ApprovalDecision{}) }, "not_approved approval: denied"},
-		{"expired in between", func(d *approvalFixture, _ string) { d.rec.Time = noon.Add(time.Hour) }, "unanswered approval: expired"},
+		{"approved in between", func(d *approvalFixture, id string) {
+			d.decide(t, id, subjects.ApprovalDecision{Approve: true})
+		}, "yes"},
+		{"denied in between", func(d *approvalFixture, id string) {
+			d.decide(t, id, subjects.ApprovalDecision{})
+		}, "not_approved approval: denied"},
+		{"expired in between", func(d *approvalFixture, _ string) {
+			d.rec.Time = noon.Add(time.Hour)
+		}, "unanswered approval: expired"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -347,12 +398,16 @@ func TestRepeatedRequestSharesApproval(t *testing.T) {
 				d := newApprovalFixture(0)
 				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 				defer cancel()
-				if got := verdict(d.requestApproval(ctx, d.rec.Out(), egressCall(), egressQuestion(place), nil)); got != "unanswered approval: pending" {
+				if got := verdict(d.requestApproval(ctx, d.rec.Out(), egressCall(), egressQuestion(place),
+					nil)); got != "unanswered approval: pending" {
 					t.Fatal(got)
 				}
 				tt.before(d, <-d.published)
 				// Another broker after a crash of the first: only the stored state is left.
-				d.Broker = &Broker{cfg: d.cfg, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Minute}, table: newTable(nil, func(string) (policy.Tool, bool) { return policy.Tool{}, false })}
+				d.Broker = &Broker{
+					cfg: d.cfg, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Minute},
+					table: newTable(nil, func(string) (policy.Tool, bool) { return policy.Tool{}, false }),
+				}
 				for range 2 {
 					if got := verdict(<-d.requestAsync(t, egressCall(), egressQuestion(place))); got != tt.want {
 						t.Errorf("%s, want %s", got, tt.want)
@@ -379,12 +434,14 @@ func TestRepeatedRequestSharesApproval(t *testing.T) {
 	t.Run("killed before the request was published", func(t *testing.T) {
 		t.Parallel()
 		d := newApprovalFixture(0)
-		q := d.newApproval(d.rec.Out(), egressCall(), hashParts(egressCall().key(), egressCall().session, "web_fetch", "h1"), egressQuestion(place), nil)
+		q := d.newApproval(d.rec.Out(), egressCall(), hashParts(egressCall().key(), egressCall().session, "web_fetch",
+			"h1"), egressQuestion(place), nil)
 		if _, err := putApproval(t.Context(), d.rec.Out().Store(bucketApprovals), q, 0); err != nil {
 			t.Fatal(err)
 		}
 		id, got := d.startApproval(t, egressCall(), egressQuestion(place))
-		if _, err := d.decide(t, id, subjects.ApprovalDecision{Approve: true}); err != nil || id != q.ID || <-got != nil {
+		if _, err := d.decide(t, id, subjects.ApprovalDecision{Approve: true}); err != nil || id != q.ID ||
+			<-got != nil {
 			t.Errorf("%s, %v", id, err)
 		}
 	})
@@ -400,12 +457,22 @@ func TestApprovalCoversOneCall(t *testing.T) {
 		again  bool
 	}{
 		{"the same call", func(*call, *[]policy.Question, *approvalFixture) {}, false},
-		{"same call, other reason", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Reason = "again" }, false},
+		{"same call, other reason", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+			(*a)[0].Reason = "again"
+		}, false},
 		{"another call", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.id = "c2" }, true},
-		{"trick: other arguments under the same call id", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.record.ParamsHash = "h2" }, true},
-		{"trick: another tool under the same call id", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.tool = "run_shell" }, true},
-		{"trick: another account's call id", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.record.AgentID = "operator" }, true},
-		{"trick: a spawned agent's call id", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.record.AgentID = "generator.coder-1" }, true},
+		{"trick: other arguments under the same call id", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
+			c.record.ParamsHash = "h2"
+		}, true},
+		{"trick: another tool under the same call id", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
+			c.tool = "run_shell"
+		}, true},
+		{"trick: another account's call id", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
+			c.record.AgentID = "operator"
+		}, true},
+		{"trick: a spawned agent's call id", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
+			c.record.AgentID = "generator.coder-1"
+		}, true},
 		{"trick: session and tool split elsewhere", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
 			c.tool, c.record.ParamsHash = "web_fetchh", "1"
 		}, true},
@@ -418,7 +485,9 @@ func TestApprovalCoversOneCall(t *testing.T) {
 		{"trick: one sink more", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Sinks = []string{place, "https://evil.example"}
 		}, true},
-		{"trick: another rule", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Rule = "flow.exec" }, true},
+		{"trick: another rule", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+			(*a)[0].Rule = "flow.exec"
+		}, true},
 		{"trick: approval older than its TTL", func(_ *call, _ *[]policy.Question, d *approvalFixture) {
 			d.rec.Time = noon.Add(approvalTTL + time.Second)
 		}, true},
@@ -430,7 +499,10 @@ func TestApprovalCoversOneCall(t *testing.T) {
 			if _, err := d.decide(t, id, subjects.ApprovalDecision{Approve: true}); err != nil || <-got != nil {
 				t.Fatal(err)
 			}
-			c, changed := egressCall(), []policy.Question{{Layer: asks[0].Layer, Rule: asks[0].Rule, Reason: asks[0].Reason, Sinks: slices.Clone(asks[0].Sinks)}}
+			c, changed := egressCall(), []policy.Question{{
+				Layer: asks[0].Layer, Rule: asks[0].Rule,
+				Reason: asks[0].Reason, Sinks: slices.Clone(asks[0].Sinks),
+			}}
 			tt.change(&c, &changed, d)
 			if !tt.again {
 				if f := <-d.requestAsync(t, c, changed); f != nil || len(d.published) != 0 {
@@ -455,7 +527,10 @@ func TestDecisionThroughOtherBroker(t *testing.T) {
 	d := newApprovalFixture(0)
 	id, got := d.startApproval(t, egressCall(), egressQuestion(place))
 	here := d.Broker
-	d.Broker = &Broker{cfg: here.cfg, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Minute}, table: newTable(nil, func(string) (policy.Tool, bool) { return policy.Tool{}, false })}
+	d.Broker = &Broker{
+		cfg: here.cfg, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Minute},
+		table: newTable(nil, func(string) (policy.Tool, bool) { return policy.Tool{}, false }),
+	}
 	if r, err := d.decide(t, id, subjects.ApprovalDecision{Approve: true}); err != nil || !r.Accepted {
 		t.Fatalf("%+v, %v", r, err)
 	}
@@ -532,8 +607,12 @@ func TestApprovalNamesLookAlikeHosts(t *testing.T) {
 	t.Parallel()
 	c := egressCall()
 	c.args = json.RawMessage(`{"url":"https://ex\u0430mple.org/","note":"plain.example"}`)
-	got := newApprovalFixture(time.Minute).newApproval((&actortest.Recorder{Time: noon}).Out(), c, "id", egressQuestion("https://müller.example/"), nil).Hosts
-	want := []subjects.LookAlikeHost{{Written: "exаmple.org", Punycode: "xn--exmple-4nf.org"}, {Written: "müller.example", Punycode: "xn--mller-kva.example"}}
+	got := newApprovalFixture(time.Minute).newApproval((&actortest.Recorder{Time: noon}).Out(), c, "id",
+		egressQuestion("https://müller.example/"), nil).Hosts
+	want := []subjects.LookAlikeHost{
+		{Written: "exаmple.org", Punycode: "xn--exmple-4nf.org"},
+		{Written: "müller.example", Punycode: "xn--mller-kva.example"},
+	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

@@ -49,20 +49,35 @@ func startFileBroker(t *testing.T) (w *bustest.Bus, home string, runs *atomic.In
 		t.Fatal(err)
 	}
 	schema := func(name, arg string) subjects.ToolSchema {
-		return subjects.ToolSchema{Name: name, Version: "1", Description: name, Parameters: json.RawMessage(`{"type":"object","properties":{"` + arg + `":{"type":"string","maxLength":200}},"required":["` + arg + `"],"additionalProperties":false}`)}
+		return subjects.ToolSchema{
+			Name: name, Version: "1", Description: name,
+			Parameters: json.RawMessage(`{"type":"object","properties":{"` + arg +
+				`":{"type":"string","maxLength":200}},"required":["` + arg + `"],"additionalProperties":false}`),
+		}
 	}
 	schemas := []subjects.ToolSchema{schema("fs_read", "path"), schema("web_search", "query")}
 	known := []Known{
-		{Tool: policy.Tool{Name: "fs_read", Zone: "tools", Known: true, Effects: policy.Declare(policy.ReadsPrivate), Paths: []string{"path"}}, Pin: Pin(schemas[0])},
-		{Tool: policy.Tool{Name: "web_search", Zone: "tools", Known: true, Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted), Act: policy.ActSearch, Args: policy.Args{"query": {Role: policy.RoleQuery}}}, Pin: Pin(schemas[1])},
+		{Tool: policy.Tool{
+			Name: "fs_read", Zone: "tools", Known: true, Effects: policy.Declare(policy.ReadsPrivate),
+			Paths: []string{"path"},
+		}, Pin: Pin(schemas[0])},
+		{Tool: policy.Tool{
+			Name: "web_search", Zone: "tools", Known: true,
+			Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted), Act: policy.ActSearch,
+			Args: policy.Args{"query": {Role: policy.RoleQuery}},
+		}, Pin: Pin(schemas[1])},
 	}
 	m, err := policy.ParseManifest([]byte(yardManifest), "manifest.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	rules := policy.Rules{Manifest: m, Chain: m.Chain(policy.Env{Home: home, Closed: []string{filepath.Join(home, "keys")}})}
+	rules := policy.Rules{
+		Manifest: m,
+		Chain:    m.Chain(policy.Env{Home: home, Closed: []string{filepath.Join(home, "keys")}}),
+	}
 	w.Run(w.AuditedSpec("broker", func(_ context.Context, a *audit.Writer, h *audit.Hasher) (actor.Actor, error) {
-		return New(Config{CallTimeout: time.Minute, AuditTimeout: time.Minute}, policy.NewActiveRules(rules), a, h, known), nil
+		return New(Config{CallTimeout: time.Minute, AuditTimeout: time.Minute}, policy.NewActiveRules(rules), a, h,
+			known), nil
 	}), actor.Config{})
 	for _, schema := range schemas {
 		nc := w.Connect(subjects.ToolRole(schema.Name))
@@ -115,14 +130,20 @@ func TestMalformedArgumentsOnBus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := actor.Emit(t.Context(), router, asked, subjects.Query{SessionID: "s1", QueryID: "q1", Query: "search for fish"}); err != nil {
+	if err := actor.Emit(t.Context(), router, asked, subjects.Query{
+		SessionID: "s1", QueryID: "q1",
+		Query: "search for fish",
+	}); err != nil {
 		t.Fatal(err)
 	}
 	gen := outAs(t, w, "generator").WithIDs("s1", "q1")
 	good := `{"path":"` + filepath.Join(home, "open", "a.txt") + `"}`
-	for deadline := time.Now().Add(20 * time.Second); validateOn(t, gen, "web_search", `{"query":"fish"}`) != "ok" || validateOn(t, gen, "fs_read", good) != "ok"; { // announced in its own time
+	// announced in its own time
+	for deadline := time.Now().Add(20 * time.Second); validateOn(t, gen, "web_search", `{"query":"fish"}`) != "ok" ||
+		validateOn(t, gen, "fs_read", good) != "ok"; {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s, %s", validateOn(t, gen, "web_search", `{"query":"fish"}`), validateOn(t, gen, "fs_read", good))
+			t.Fatalf("%s, %s", validateOn(t, gen, "web_search", `{"query":"fish"}`),
+				validateOn(t, gen, "fs_read", good))
 		}
 	}
 	call := func(out actor.Out, tool, args string) string {
@@ -147,7 +168,8 @@ func TestMalformedArgumentsOnBus(t *testing.T) {
 	many := "{" + strings.Repeat(`"a":{`, 5000) + strings.Repeat("}", 5000) + "}"
 	wide := `{"query":"fish","limit":1}`
 	for _, level := range []string{subjects.OverrideNone, subjects.OverrideAll} {
-		if _, err := requestOn(t, user, subjects.SessionConfigService, subjects.SessionConfig{SessionID: "s1", Override: level}); err != nil {
+		if _, err := requestOn(t, user, subjects.SessionConfigService,
+			subjects.SessionConfig{SessionID: "s1", Override: level}); err != nil {
 			t.Fatal(err)
 		}
 		for name, args := range map[string]string{
@@ -168,25 +190,45 @@ func TestMalformedArgumentsOnBus(t *testing.T) {
 		} {
 			before := runs.Load()
 			got := call(gen, "fs_read", args)
-			free := level == subjects.OverrideAll && (got == "ok" && !strings.Contains(args, "keys") && !strings.Contains(args, "link")) // ALL opens folders, never Conclave's own
+			// ALL opens folders, never Conclave's own
+			free := level == subjects.OverrideAll && (got == "ok" && !strings.Contains(args, "keys") &&
+				!strings.Contains(args, "link"))
 			if got == "ok" && !free || !free && runs.Load() != before {
 				t.Errorf("%s under %s: %s, %d runs", name, level, got, runs.Load()-before)
 			}
 		}
 	}
-	if _, err := requestOn(t, user, subjects.SessionConfigService, subjects.SessionConfig{SessionID: "s1", Override: subjects.OverrideNone}); err != nil {
+	if _, err := requestOn(t, user, subjects.SessionConfigService,
+		subjects.SessionConfig{SessionID: "s1", Override: subjects.OverrideNone}); err != nil {
 		t.Fatal(err)
 	}
 	before := runs.Load()
 	for _, tt := range []struct{ name, got, want string }{
 		{"undeclared argument", call(gen, "web_search", wide), "arguments: mismatch"},
-		{"trick: larger than the message limit", call(gen, "web_search", `{"query":"`+strings.Repeat("x", 300<<10)+`"}`), subjects.CodeTooLarge},
-		{"trick: unknown query", validateOn(t, gen.WithIDs("s1", "q9"), "web_search", `{"query":"fish"}`), "asks flow: unknown_session"},
-		{"trick: unknown session", validateOn(t, gen.WithIDs("s9", "q1"), "web_search", `{"query":"fish"}`), "asks flow: unknown_session"},
-		{"trick: spawn of its own type", spawnOn(t, gen, subjects.SpawnRequest{Type: "assistant"}), "lineage: self_spawn"},
-		{"trick: spawn with more tools", spawnOn(t, gen, subjects.SpawnRequest{Type: "researcher", Tools: []string{"fs_read"}}), "lineage: narrowing"},
+		{"trick: larger than the message limit", call(gen, "web_search", `{"query":"`+strings.Repeat("x", 300<<10)+
+			`"}`), subjects.CodeTooLarge},
+		{
+			"trick: unknown query", validateOn(t, gen.WithIDs("s1", "q9"), "web_search", `{"query":"fish"}`),
+			"asks flow: unknown_session",
+		},
+		{
+			"trick: unknown session", validateOn(t, gen.WithIDs("s9", "q1"), "web_search", `{"query":"fish"}`),
+			"asks flow: unknown_session",
+		},
+		{
+			"trick: spawn of its own type", spawnOn(t, gen, subjects.SpawnRequest{Type: "assistant"}),
+			"lineage: self_spawn",
+		},
+		{
+			"trick: spawn with more tools",
+			spawnOn(t, gen, subjects.SpawnRequest{Type: "researcher", Tools: []string{"fs_read"}}),
+			"lineage: narrowing",
+		},
 		{"trick: spawn without a type", spawnOn(t, gen, subjects.SpawnRequest{Type: "*"}), "lineage: unknown_type"},
-		{"trick: credential that is not configured", useSecretOn(t, outAs(t, w, "model"), "openai"), subjects.CodeDenied},
+		{
+			"trick: credential that is not configured", useSecretOn(t, outAs(t, w, "model"), "openai"),
+			subjects.CodeDenied,
+		},
 	} {
 		if tt.got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, tt.got, tt.want)
@@ -196,13 +238,18 @@ func TestMalformedArgumentsOnBus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r, err := requestOn(t, user, decision, subjects.ApprovalDecision{Approve: true, Remember: subjects.RememberAlways}); err != nil || r.Accepted || r.State != subjects.ApprovalUnknown {
+	if r,
+		err := requestOn(t, user, decision,
+		subjects.ApprovalDecision{Approve: true, Remember: subjects.RememberAlways}); err != nil || r.Accepted ||
+		r.State != subjects.ApprovalUnknown {
 		t.Errorf("an answer that nobody asked for: %+v, %v", r, err)
 	}
-	if list, err := requestOn(t, user, subjects.ApprovalListService, subjects.ApprovalQuery{All: true}); err != nil || len(list.Rules) != 0 {
+	if list, err := requestOn(t, user, subjects.ApprovalListService, subjects.ApprovalQuery{All: true}); err != nil ||
+		len(list.Rules) != 0 {
 		t.Errorf("it left a rule: %+v, %v", list, err)
 	}
-	if v, err := requestOn(t, user, subjects.PolicyExplain, subjects.ExplainRequest{As: ">", Tool: "fs_read"}); err == nil {
+	if v, err := requestOn(t, user, subjects.PolicyExplain,
+		subjects.ExplainRequest{As: ">", Tool: "fs_read"}); err == nil {
 		t.Errorf("explained %+v", v)
 	}
 	if n := runs.Load() - before; n != 0 {

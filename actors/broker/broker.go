@@ -5,10 +5,11 @@
 // agent.<account>.agent.spawn, agent.<account>.secret.use and, for the user's accounts only,
 // ctl.<account>.approval.decision.<id>, .approval.list, .approval.revoke.<id>, .session.config, .policy.explain,
 // .tool.list, .tool.accept and .schedule.change. It
-// subscribes to tool.schema.<zone>.<tool>, tool.output.<zone>.<tool>.<call> and query.cancel.<query>. It requests tool.call.<zone>.<tool>, secret.get and model.chat, and
-// publishes its copies of calls and results on tool.request.<tool> and tool.result.<tool>, live output on tool.output.<call> and
-// agent.<account>.tool.output.<call>, and approvals on approval.request.<id> and approval.decision.<id>. The caller's identity is the account that the server wrote into
-// the subject, never a payload field or a header.
+// subscribes to tool.schema.<zone>.<tool>, tool.output.<zone>.<tool>.<call> and query.cancel.<query>. It requests
+// tool.call.<zone>.<tool>, secret.get and model.chat, and publishes its copies of calls and results on
+// tool.request.<tool> and tool.result.<tool>, live output on tool.output.<call> and agent.<account>.tool.output.<call>,
+// and approvals on approval.request.<id> and approval.decision.<id>. The caller's identity is the account that the
+// server wrote into the subject, never a payload field or a header.
 //
 // [Broker.onToolRequest] handles a call: it gathers the facts (facts.go), decides by the layers of pkg/policy,
 // requests the user's approval when a layer asks for it (approval.go), stores the decision in the audit log, gets the
@@ -69,8 +70,10 @@ func New(cfg Config, book *policy.ActiveRules, a Audit, h Hasher, build []Known)
 		t, ok := book.Load().Manifest.Tools[tool]
 		return t, ok
 	})
-	b.gate = &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, TypeOf: book.AgentType, NotDone: "nothing was run or changed"}
-	b.usage = policy.NewUsageCounter(cmp.Or(book.Load().Manifest.Limits.Window, defaultWindow), countsRetention, maxCounted)
+	b.gate = &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, TypeOf: book.AgentType, NotDone: "nothing was run or " +
+		"changed"}
+	b.usage = policy.NewUsageCounter(cmp.Or(book.Load().Manifest.Limits.Window, defaultWindow), countsRetention,
+		maxCounted)
 	return b
 }
 
@@ -89,15 +92,19 @@ func (b *Broker) Routes() []actor.Route {
 		actor.Serve(subjects.AgentSpawn, b.onSpawn, actor.MaxRate(rate)),
 		actor.Serve(subjects.AgentSpawnBelow, b.onSpawn, actor.MaxRate(rate)),
 		actor.Serve(subjects.SecretUseService, b.onSecretUse),
-		actor.Serve(subjects.ApprovalDecisionService, b.onDecision, b.gate.OnReject(subjects.ActionApprovalDecision, nil)),
+		actor.Serve(subjects.ApprovalDecisionService, b.onDecision, b.gate.OnReject(subjects.ActionApprovalDecision,
+			nil)),
 		actor.Serve(subjects.ApprovalListService, b.onListApprovals),
 		actor.Serve(subjects.ApprovalRevoke, b.onRevoke),
 		actor.Serve(subjects.SessionConfigService, b.onSessionConfig),
 		actor.Serve(subjects.PolicyExplain, b.onExplain),
 		actor.Serve(subjects.ToolListService, b.onToolList),
-		actor.Serve(subjects.ToolAcceptService, b.onToolAccept, actor.Workers(1), b.gate.OnReject(subjects.ActionToolAccept, nil)),
-		actor.Serve(subjects.ScheduleChangeService, b.onScheduleChange, actor.Workers(1), b.gate.OnReject(subjects.ActionScheduleAdd, nil)),
-		actor.Subscribe(subjects.ToolSchemaEvent, b.onSchema, actor.Workers(1), actor.MaxRate(maxAnnouncements), actor.OnReject(b.onSchemaRejected)),
+		actor.Serve(subjects.ToolAcceptService, b.onToolAccept, actor.Workers(1),
+			b.gate.OnReject(subjects.ActionToolAccept, nil)),
+		actor.Serve(subjects.ScheduleChangeService, b.onScheduleChange, actor.Workers(1),
+			b.gate.OnReject(subjects.ActionScheduleAdd, nil)),
+		actor.Subscribe(subjects.ToolSchemaEvent, b.onSchema, actor.Workers(1), actor.MaxRate(maxAnnouncements),
+			actor.OnReject(b.onSchemaRejected)),
 		actor.Subscribe(subjects.ToolRunOutput, b.onOutput, actor.Workers(1)), // in order
 		actor.Subscribe(subjects.QueryCancel, b.onCancel),
 		actor.Subscribe(subjects.PrincipalChanged, b.onPrincipalChanged, actor.Workers(1)),
@@ -139,17 +146,25 @@ type call struct {
 
 // onToolRequest decides about a tool call, stores the decision in the audit log, runs the tool, stores the outcome and
 // replies, in this order. A denial is a reply with an error in the result; only a malformed subject returns an error. A
-// call whose call_id completed before is answered from the ledger, whatever the current rules say, and one that is being
-// handled gets that result ([Broker.joinHandled]). A call without a call_id runs each time, and so does an unapproved one of a
-// harmless tool, which is not in the ledger.
-func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRequest], out actor.Out) (subjects.ToolResult, error) {
+// call whose call_id completed before is answered from the ledger, whatever the current rules say, and one that is
+// being handled gets that result ([Broker.joinHandled]). A call without a call_id runs each time, and so does an
+// unapproved one of a harmless tool, which is not in the ledger.
+func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRequest],
+	out actor.Out,
+) (subjects.ToolResult, error) {
 	caller, tool, err := subjects.ParseToolRequest(in.Subject)
 	if err != nil {
-		rec := subjects.AuditRecord{AgentID: in.From, Action: subjects.ActionToolCall, Session: in.Session, Query: in.Query}
+		rec := subjects.AuditRecord{
+			AgentID: in.From, Action: subjects.ActionToolCall, Session: in.Session,
+			Query: in.Query,
+		}
 		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, subjects.CodeSubject)
 		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeSubject, "invalid tool request subject: %v", err)
 	}
-	c := call{id: in.Body.CallID, tool: tool, path: caller.Path, args: in.Body.Args, session: in.Session, respondentB: isRespondentB(caller), query: queryID(in)}
+	c := call{
+		id: in.Body.CallID, tool: tool, path: caller.Path, args: in.Body.Args, session: in.Session,
+		respondentB: isRespondentB(caller), query: queryID(in),
+	}
 	if c.id == "" {
 		c.id = out.NewID()
 	}
@@ -171,7 +186,8 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 	if fault == nil && !found {
 		fault = subjects.Faultf(subjects.CodeUnknownTool, "unknown tool %s", tool)
 		if rules.Manifest.HasTool(c.record.AgentType, tool) && b.table.isChanged(tool) {
-			fault.Text = fmt.Sprintf("the definition of %s changed, so it is not called until the user accepts it: conclave tool accept %[1]s shows the change", tool)
+			fault.Text = fmt.Sprintf("the definition of %s changed, so it is not called until the user accepts it: "+
+				"conclave tool accept %[1]s shows the change", tool)
 		}
 	}
 	if fault == nil && known.Disabled != "" {
@@ -192,9 +208,11 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 	return res, nil
 }
 
-// handleCall judges a call, unless it has a fault already, and denies it or runs it. named reports whether the request had a
-// call_id.
-func (b *Broker) handleCall(ctx context.Context, out actor.Out, caller subjects.Caller, known Known, c call, named bool, fault *subjects.Fault) subjects.ToolResult {
+// handleCall judges a call, unless it has a fault already, and denies it or runs it. named reports whether the request
+// had a call_id.
+func (b *Broker) handleCall(ctx context.Context, out actor.Out, caller subjects.Caller, known Known, c call, named bool,
+	fault *subjects.Fault,
+) subjects.ToolResult {
 	begun := time.Now()
 	if fault == nil {
 		c.reuse = b.findReusable(ctx, out, c, known)
@@ -225,7 +243,9 @@ func (b *Broker) handleCall(ctx context.Context, out actor.Out, caller subjects.
 // same time. ran is the stored result of a completed call, nil when there is none; for an unfinished ledger entry it
 // sets c.wasBegun. named reports whether the request had a call_id. For a completed call, gathering has the side
 // effects of any call of the same query: it stores the query text and claims a pending one-message override.
-func (b *Broker) gatherAndLookUp(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c *call, named bool) (seen facts, ran *subjects.ToolResult) {
+func (b *Broker) gatherAndLookUp(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c *call,
+	named bool,
+) (seen facts, ran *subjects.ToolResult) {
 	var wg sync.WaitGroup
 	var old subjects.ToolResult
 	var done, begun bool
@@ -245,7 +265,9 @@ func (b *Broker) gatherAndLookUp(ctx context.Context, out actor.Out, caller subj
 // must not run. It may wait for the user. After an approval that took maxFactsAge or longer it gathers the facts and
 // decides again, because rules or session may have changed. It denies with busy after maxJudgements rounds, and when
 // the facts have a fault. The call is counted once.
-func (b *Broker) judgeCall(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call, seen facts) (call, *subjects.Fault) {
+func (b *Broker) judgeCall(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call,
+	seen facts,
+) (call, *subjects.Fault) {
 	var spent *policy.Usage
 	for range maxJudgements {
 		asked := seen.call
@@ -275,7 +297,8 @@ func (b *Broker) judgeCall(ctx context.Context, out actor.Out, caller subjects.C
 		}
 		seen = b.gatherFacts(ctx, out, caller, k, c, false)
 	}
-	return c, subjects.Faultf(subjects.CodeBusy, "each approval of this call of %s was followed by another approval question, so it was not run; try again", c.tool)
+	return c, subjects.Faultf(subjects.CodeBusy, "each approval of this call of %s was followed by another approval "+
+		"question, so it was not run; try again", c.tool)
 }
 
 const (
@@ -285,12 +308,14 @@ const (
 	maxJudgements = 4
 )
 
-// decideCall acts on the decision d of the layers and requests the user's approval when a layer asks for it. yes reports an approval,
-// now or by a stored rule; claimed that the call is allowed without one, and a grant that it needs is claimed; a fault denies
-// the call. With none of them another call used the grant first, and the caller must judge again. Calls of
-// respondent B with side effects are denied before any layer, and its calls that need approval are denied without a
-// request. A match of a monitor-only rule is logged and does not deny.
-func (b *Broker) decideCall(ctx context.Context, out actor.Out, c call, d policy.Decision, asked policy.Call) (yes, claimed bool, _ *subjects.Fault) {
+// decideCall acts on the decision d of the layers and requests the user's approval when a layer asks for it. yes
+// reports an approval, now or by a stored rule; claimed that the call is allowed without one, and a grant that it needs
+// is claimed; a fault denies the call. With none of them another call used the grant first, and the caller must judge
+// again. Calls of respondent B with side effects are denied before any layer, and its calls that need approval are
+// denied without a request. A match of a monitor-only rule is logged and does not deny.
+func (b *Broker) decideCall(ctx context.Context, out actor.Out, c call, d policy.Decision, asked policy.Call) (yes,
+	claimed bool, _ *subjects.Fault,
+) {
 	if no := denyRespondentB(asked); no != nil {
 		return false, false, denialFault(no)
 	}
@@ -298,7 +323,8 @@ func (b *Broker) decideCall(ctx context.Context, out actor.Out, c call, d policy
 		out.LogError(fmt.Errorf("deciding a call of %s: %w", c.tool, err))
 	}
 	for _, s := range d.Monitored() {
-		out.LogError(fmt.Errorf("monitor-only rule %s.%s matched a call of %s by %s: %s", s.Layer, s.Rule, c.tool, c.record.AgentID, s.Reason))
+		out.LogError(fmt.Errorf("monitor-only rule %s.%s matched a call of %s by %s: %s", s.Layer, s.Rule, c.tool,
+			c.record.AgentID, s.Reason))
 	}
 	if asks := d.Asks(); len(asks) > 0 {
 		if c.reuse != nil {
@@ -317,7 +343,8 @@ func (b *Broker) decideCall(ctx context.Context, out actor.Out, c call, d policy
 		claimed, err := b.claimGrant(ctx, out, asked, c)
 		if err != nil {
 			out.LogError(fmt.Errorf("claiming a grant for a call of %s: %w", c.tool, err))
-			return false, false, subjects.Faultf(subjects.CodeUnavailable, "the session's records cannot be written, so nothing was run; see conclave doctor")
+			return false, false, subjects.Faultf(subjects.CodeUnavailable, "the session's records cannot be written, "+
+				"so nothing was run; see conclave doctor")
 		}
 		return false, claimed, nil
 	}
@@ -333,8 +360,8 @@ func (b *Broker) decideCall(ctx context.Context, out actor.Out, c call, d policy
 // result. The tool does not run, and the result is a no-audit fault, unless the audit log has acknowledged the
 // decision. When the outcome cannot be recorded the result is withheld and the caller gets an unrecorded fault.
 //
-// The copy of the call is published with that of the result, so that storing it does not delay the tool; for a tool that
-// takes longer than [Config].CopyDelay or writes live output, it is published then.
+// The copy of the call is published with that of the result, so that storing it does not delay the tool; for a tool
+// that takes longer than [Config].CopyDelay or writes live output, it is published then.
 //
 // Its steps are before, sent, answered, learned and after.
 func (b *Broker) runAudited(ctx context.Context, out actor.Out, c call, k Known) subjects.ToolResult {
@@ -343,7 +370,9 @@ func (b *Broker) runAudited(ctx context.Context, out actor.Out, c call, k Known)
 		actor.Step(ctx, "before")
 		c.announce = sync.OnceFunc(func() { b.publishCall(ctx, out, c) })
 		defer time.AfterFunc(cmp.Or(b.cfg.CopyDelay, defaultCopyDelay), c.announce).Stop()
-		raw, of := b.traceTool(ctx, c, func(ctx context.Context) (subjects.ToolResult, Known) { return b.callZones(ctx, out, p, c, k) })
+		raw, of := b.traceTool(ctx, c, func(ctx context.Context) (subjects.ToolResult, Known) {
+			return b.callZones(ctx, out, p, c, k)
+		})
 		res = b.processResult(ctx, out, c, of, raw)
 		b.setEgress(&res, c, of)
 		actor.Step(ctx, "learned")
@@ -360,7 +389,8 @@ func (b *Broker) runAudited(ctx context.Context, out actor.Out, c call, k Known)
 	}
 	if errors.Is(err, actor.ErrUnrecorded) {
 		res.Result, res.Links, res.Parked, res.Artifacts = "", nil, nil, nil
-		res.Error = subjects.Faultf(subjects.CodeUnrecorded, "%s ran, but its outcome could not be recorded in the audit log, so the result is withheld", c.tool)
+		res.Error = subjects.Faultf(subjects.CodeUnrecorded, "%s ran, but its outcome could not be recorded in the "+
+			"audit log, so the result is withheld", c.tool)
 	}
 	actor.Step(ctx, "after")
 	c.announce()
@@ -371,9 +401,11 @@ func (b *Broker) runAudited(ctx context.Context, out actor.Out, c call, k Known)
 // callTool requests credentials and calls the tool within its timeout, or [Config].CallTimeout when it has none. It
 // always returns a result with the ids of the call: a tool that fails, times out, is unavailable or returns more than
 // its MaxResult is an error in the result. The time and the bytes of the reply are added to the caller's usage. Without
-// a valid permit nothing is requested. The result is raw: see [Broker.processResult]. unsent means that no tool received the call,
-// as far as the server or the tool itself says.
-func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c call, k Known) (_ subjects.ToolResult, unsent bool) {
+// a valid permit nothing is requested. The result is raw: see [Broker.processResult]. unsent means that no tool
+// received the call, as far as the server or the tool itself says.
+func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c call, k Known) (_ subjects.ToolResult,
+	unsent bool,
+) {
 	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool}
 	if err := p.Check(); err != nil {
 		res.Error = subjects.Faultf(subjects.CodeNoAudit, "%v", err)
@@ -416,14 +448,15 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c
 	if res.Error = replyFault(out, c, k, isPrincipal, got, err); res.Error == nil {
 		res.Result, res.Links, res.Artifacts = got.Result, got.Links, filterArtifacts(got.Artifacts, c.folders)
 		if k.Graded {
-			res.Labels, res.Recalls, res.TrustedBytes = got.Labels, got.Recalls, got.TrustedBytes // processResult checks them
+			// processResult checks them
+			res.Labels, res.Recalls, res.TrustedBytes = got.Labels, got.Recalls, got.TrustedBytes
 		}
 	}
 	return res, actor.IsNoResponder(err)
 }
 
-// newToolOrder returns the order of a call, without credentials. Only a tool that writes memory or labels its results itself learns the
-// caller and the labels; a tool of the user learns nothing but the call.
+// newToolOrder returns the order of a call, without credentials. Only a tool that writes memory or labels its results
+// itself learns the caller and the labels; a tool of the user learns nothing but the call.
 func newToolOrder(c call, k Known, isPrincipal bool) subjects.ToolOrder {
 	order := subjects.ToolOrder{CallID: c.id, QueryID: c.query, Args: c.args}
 	if isPrincipal {
@@ -431,13 +464,14 @@ func newToolOrder(c call, k Known, isPrincipal bool) subjects.ToolOrder {
 	}
 	order.Mode, order.Hosts, order.Pages, order.Folders = c.mode, c.hosts, c.mayReadPages, c.folders
 	if k.Has(policy.Remember) || k.Graded {
-		order.Caller, order.CallerType, order.Spawned, order.Labels = c.record.AgentID, c.record.AgentType, len(c.path) > 0, c.labels
+		order.Caller, order.CallerType, order.Spawned, order.Labels = c.record.AgentID, c.record.AgentType,
+			len(c.path) > 0, c.labels
 	}
 	return order
 }
 
-// replyFault returns the fault of a call that a tool failed or did not answer, or whose result exceeds MaxResult; nil for any other
-// result. err is the error of asking the tool.
+// replyFault returns the fault of a call that a tool failed or did not answer, or whose result exceeds MaxResult; nil
+// for any other result. err is the error of asking the tool.
 func replyFault(out actor.Out, c call, k Known, isPrincipal bool, got subjects.ToolResult, err error) *subjects.Fault {
 	var fault *subjects.Fault
 	switch {
@@ -446,10 +480,13 @@ func replyFault(out actor.Out, c call, k Known, isPrincipal bool, got subjects.T
 	case actor.IsNoResponder(err) && isPrincipal:
 		return subjects.Faultf(subjects.CodeUnavailable, "%s is not running: %s", c.tool, startAdvice(k.Zone))
 	case errors.As(err, &fault) && fault.Code == subjects.CodeMalformed && isPrincipal:
-		return subjects.Faultf(subjects.CodeTool, "%s: correct the program, docs/tools.md has the contract", nameContractSubject(c.tool, k.Zone, fault.Text))
-	case errors.As(err, &fault) && fault.Code == subjects.CodeMalformed && !isHarmless(k.Tool): // its text quotes the reply, which may be untrusted
+		return subjects.Faultf(subjects.CodeTool, "%s: correct the program, docs/tools.md has the contract",
+			nameContractSubject(c.tool, k.Zone, fault.Text))
+	case errors.As(err, &fault) && fault.Code == subjects.CodeMalformed && !isHarmless(k.Tool):
+		// its text quotes the reply, which may be untrusted
 		out.LogError(fmt.Errorf("calling %s in the zone %s: %w", c.tool, k.Zone, err))
-		return subjects.Faultf(subjects.CodeMalformed, "the reply of %s could not be read; see the log of the broker", c.tool)
+		return subjects.Faultf(subjects.CodeMalformed, "the reply of %s could not be read; see the log of the broker",
+			c.tool)
 	case errors.As(err, &fault) && isPrincipal:
 		return subjects.Faultf(fault.Code, "%s", nameContractSubject(c.tool, k.Zone, fault.Text))
 	case errors.As(err, &fault):
@@ -459,13 +496,15 @@ func replyFault(out actor.Out, c call, k Known, isPrincipal bool, got subjects.T
 	case got.Error != nil:
 		return toolFault(got.Error)
 	case k.MaxResult > 0 && len(got.Result) > k.MaxResult:
-		return subjects.Faultf(subjects.CodeTooLarge, "result of %s too large: %d bytes, limit %d", c.tool, len(got.Result), k.MaxResult)
+		return subjects.Faultf(subjects.CodeTooLarge, "result of %s too large: %d bytes, limit %d", c.tool,
+			len(got.Result), k.MaxResult)
 	}
 	return nil
 }
 
-// nameContractSubject replaces the subject on which the broker requests a tool of a principal, in the text of a fault of [actor.Ask], by
-// the one that the program subscribes to. Only the first is replaced: a later one is in the quoted reply.
+// nameContractSubject replaces the subject on which the broker requests a tool of a principal, in the text of a fault
+// of [actor.Ask], by the one that the program subscribes to. Only the first is replaced: a later one is in the quoted
+// reply.
 func nameContractSubject(tool, zone, text string) string {
 	requested, err := subjects.ToolCallService.With(zone, tool)
 	if err != nil {
@@ -527,7 +566,8 @@ func denialReason(f *subjects.Fault) string {
 func (b *Broker) answerUnaudited(ctx context.Context, out actor.Out, c call, err error) subjects.ToolResult {
 	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool, Egress: b.unrunEgress(c)}
 	if !errors.As(err, &res.Error) {
-		res.Error = subjects.Faultf(subjects.CodeNoAudit, "the call was not recorded, so nothing was run; see conclave doctor")
+		res.Error = subjects.Faultf(subjects.CodeNoAudit, "the call was not recorded, so nothing was run; see "+
+			"conclave doctor")
 	}
 	b.publishResult(ctx, out, c, res)
 	return res
@@ -542,13 +582,16 @@ func (b *Broker) recordRejectedCall(ctx context.Context, rej actor.Rejection, ou
 	} else if len(rej.Tokens) > 0 && subjects.CheckToken(rej.Tokens[0]) == nil {
 		from = rej.Tokens[0]
 	}
-	rec := subjects.AuditRecord{AgentID: from, Action: subjects.ActionToolCall, Tool: tool, Session: rej.Session, Query: rej.Query}
+	rec := subjects.AuditRecord{
+		AgentID: from, Action: subjects.ActionToolCall, Tool: tool, Session: rej.Session,
+		Query: rej.Query,
+	}
 	b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, rej.Fault.Code)
 }
 
 // publishCall publishes the broker's copy of a call, with secrets redacted from the arguments; arguments that are no
-// JSON are left out. The copy of its result follows on the same stream, and its acknowledgement stands for both: the audit is
-// the record, this is the view.
+// JSON are left out. The copy of its result follows on the same stream, and its acknowledgement stands for both: the
+// audit is the record, this is the view.
 func (b *Broker) publishCall(ctx context.Context, out actor.Out, c call) {
 	topic, err := subjects.ToolRequestEvent.With(append([]string{c.tool}, c.path...)...)
 	if err != nil {
@@ -562,7 +605,10 @@ func (b *Broker) publishCall(ctx context.Context, out actor.Out, c call) {
 	if !json.Valid(args) {
 		args = nil // rejected as no JSON, or no longer JSON after redaction: the event cannot carry it
 	}
-	if err := actor.EmitUnacknowledged(ctx, out, topic, subjects.ToolRequest{CallID: c.id, QueryID: c.query, Tool: c.tool, Caller: c.record.AgentID, Args: args, Judgement: c.judgement}); err != nil {
+	if err := actor.EmitUnacknowledged(ctx, out, topic, subjects.ToolRequest{
+		CallID: c.id, QueryID: c.query,
+		Tool: c.tool, Caller: c.record.AgentID, Args: args, Judgement: c.judgement,
+	}); err != nil {
 		out.LogError(fmt.Errorf("publishing a call of %s: %w", c.tool, err))
 	}
 }

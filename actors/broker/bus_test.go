@@ -53,7 +53,9 @@ func (s *fakeTool) Routes() []actor.Route {
 	if err != nil {
 		return nil
 	}
-	return []actor.Route{actor.Serve(at, func(ctx context.Context, in actor.Msg[subjects.ToolOrder], _ actor.Out) (subjects.ToolResult, error) {
+	return []actor.Route{actor.Serve(at, func(ctx context.Context, in actor.Msg[subjects.ToolOrder],
+		_ actor.Out,
+	) (subjects.ToolResult, error) {
 		s.runs.Add(1)
 		text := "noon"
 		if s.run != nil {
@@ -98,8 +100,11 @@ func (w *busFixture) startTool(s *fakeTool) *actor.Supervised {
 // startBroker runs a broker as the system does, with a real audit log.
 func (w *busFixture) startBroker() *actor.Supervised {
 	w.t.Helper()
-	return w.Run(w.AuditedSpec("broker", func(_ context.Context, a *audit.Writer, h *audit.Hasher) (actor.Actor, error) {
-		return broker.New(broker.Config{CallTimeout: testTimeout, AuditTimeout: testTimeout}, rules(parseTestManifest(w.t), testChain(w.t)), a, h, []broker.Known{w.known}), nil
+	return w.Run(w.AuditedSpec("broker", func(_ context.Context, a *audit.Writer, h *audit.Hasher) (actor.Actor,
+		error,
+	) {
+		return broker.New(broker.Config{CallTimeout: testTimeout, AuditTimeout: testTimeout},
+			rules(parseTestManifest(w.t), testChain(w.t)), a, h, []broker.Known{w.known}), nil
 	}), actor.Config{})
 }
 
@@ -239,7 +244,8 @@ func TestBusToolStopped(t *testing.T) {
 		t.Fatal(res.Error)
 	}
 	w.stop(running)
-	if res := op.call("c2"); res.Error == nil || res.Error.Code != subjects.CodeUnavailable { // a wait would end in a timeout
+	// a wait would end in a timeout
+	if res := op.call("c2"); res.Error == nil || res.Error.Code != subjects.CodeUnavailable {
 		t.Fatalf("got %+v", res)
 	}
 	_, recs := w.verified()
@@ -274,7 +280,10 @@ func TestBusToolKilled(t *testing.T) {
 	if err := bustest.ConfirmSubscriptions(t.Context(), nc); err != nil {
 		t.Fatal(err)
 	}
-	if err := nc.PublishMsg(&nats.Msg{Subject: "tool.schema.get_datetime", Data: body, Header: nats.Header{subjects.HeaderType: {subjects.TypeJSON}}}); err != nil {
+	if err := nc.PublishMsg(&nats.Msg{
+		Subject: "tool.schema.get_datetime", Data: body,
+		Header: nats.Header{subjects.HeaderType: {subjects.TypeJSON}},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	res := op.callUntil("c1", subjects.CodeTimeout)
@@ -283,7 +292,8 @@ func TestBusToolKilled(t *testing.T) {
 	}
 	<-began
 	rep, recs := w.verified()
-	recs = slices.DeleteFunc(recs, func(r subjects.AuditRecord) bool { return r.Status == subjects.StatusDenied }) // before it was announced
+	// before it was announced
+	recs = slices.DeleteFunc(recs, func(r subjects.AuditRecord) bool { return r.Status == subjects.StatusDenied })
 	wantPhases(t, recs, "before allowed", "after unknown timeout")
 	if rep.Pending != 0 || rep.Unfinished != 0 {
 		t.Errorf("%+v", rep)
@@ -355,7 +365,8 @@ func TestBusNoBroker(t *testing.T) {
 		t.Fatal(res.Error)
 	}
 	w.stop(running)
-	if res := op.call("c2"); res.Error == nil || res.Error.Code != subjects.CodeUnavailable { // a wait would end in a timeout
+	// a wait would end in a timeout
+	if res := op.call("c2"); res.Error == nil || res.Error.Code != subjects.CodeUnavailable {
 		t.Errorf("got %+v", res)
 	}
 	var stats micro.Stats
@@ -385,7 +396,8 @@ func TestBusForgedIdentity(t *testing.T) {
 	for k, v := range map[string]string{
 		subjects.HeaderType: subjects.TypeJSON, subjects.HeaderDeadline: futureDeadline(), subjects.HeaderQuery: "q1",
 		"Conclave-Caller": "operator", "Conclave-From": "operator", "Conclave-Account": "operator",
-		"Nats-Request-Info": `{"acc":"operator","user":"operator"}`, "Nats-Subject": "agent.operator.tool.request.get_datetime",
+		"Nats-Request-Info": `{"acc":"operator","user":"operator"}`,
+		"Nats-Subject":      "agent.operator.tool.request.get_datetime",
 	} {
 		m.Header.Set(k, v)
 	}
@@ -395,7 +407,10 @@ func TestBusForgedIdentity(t *testing.T) {
 	}
 	// The subject that only the server writes cannot be published.
 	w.ExpectViolations(2)
-	for _, subject := range []string{"agent.operator.tool.request.get_datetime", "agent.generator.tool.request.get_datetime"} {
+	for _, subject := range []string{
+		"agent.operator.tool.request.get_datetime",
+		"agent.generator.tool.request.get_datetime",
+	} {
 		if err := nc.Publish(subject, m.Data); err != nil {
 			t.Fatal(err)
 		}
@@ -410,7 +425,8 @@ func TestBusForgedIdentity(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, r := range recs {
-		if r.AgentID != "generator" || r.AgentType != "assistant" || r.Tool != "get_datetime" || r.Query != "q1" || !slices.Equal(r.Lineage, []string{"generator"}) || r.ParamsHash != h.Hash([]byte(`{"timezone":"UTC"}`)) {
+		if r.AgentID != "generator" || r.AgentType != "assistant" || r.Tool != "get_datetime" || r.Query != "q1" ||
+			!slices.Equal(r.Lineage, []string{"generator"}) || r.ParamsHash != h.Hash([]byte(`{"timezone":"UTC"}`)) {
 			t.Errorf("record %+v", r)
 		}
 	}
@@ -446,7 +462,8 @@ func TestBusEvents(t *testing.T) {
 			if err := json.Unmarshal(m.Data, &body); err != nil || m.Subject != want || body.CallID != "c1" {
 				t.Errorf("got %s %s, %v, want %s", m.Subject, m.Data, err, want)
 			}
-			if strings.Contains(want, "request") && body.Caller != "operator" || strings.Contains(want, "result") && body.Result != "noon" {
+			if strings.Contains(want, "request") && body.Caller != "operator" || strings.Contains(want, "result") &&
+				body.Result != "noon" {
 				t.Errorf("got %s", m.Data)
 			}
 		case <-time.After(testTimeout):
@@ -455,8 +472,8 @@ func TestBusEvents(t *testing.T) {
 	}
 }
 
-// TestBusEgress: the copy of a result says whether the call sent data off this machine, by the facts of the tool. What the tool
-// itself says does not count.
+// TestBusEgress: the copy of a result says whether the call sent data off this machine, by the facts of the tool. What
+// the tool itself says does not count.
 func TestBusEgress(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -493,7 +510,8 @@ func TestBusEgress(t *testing.T) {
 			select {
 			case m := <-seen:
 				var body subjects.ToolResult
-				if err := json.Unmarshal(m.Data, &body); err != nil || body.Egress != tt.want || (body.Error != nil) != tt.fail {
+				if err := json.Unmarshal(m.Data, &body); err != nil || body.Egress != tt.want ||
+					(body.Error != nil) != tt.fail {
 					t.Errorf("got %s, %v, want %s", m.Data, err, tt.want)
 				}
 			case <-time.After(testTimeout):
@@ -527,7 +545,11 @@ func TestBusMalformedRequests(t *testing.T) {
 		letter              bool
 	}{
 		{"malformed JSON", "", `{"call_id":`, nil, subjects.CodeMalformed, true},
-		{"malformed msgpack", "", "\xc1\xc1", map[string]string{subjects.HeaderType: subjects.TypeMsgpack}, subjects.CodeMalformed, true},
+		{
+			"malformed msgpack", "", "\xc1\xc1",
+			map[string]string{subjects.HeaderType: subjects.TypeMsgpack},
+			subjects.CodeMalformed, true,
+		},
 		{"oversized", "", `{"args":{"a":"` + strings.Repeat("x", 300<<10) + `"}}`, nil, subjects.CodeTooLarge, true},
 		{"wrong codec", "", "UTC", map[string]string{subjects.HeaderType: "text/plain"}, subjects.CodeCodec, true},
 		{"unknown field", "", `{"call_id":"c","args":{},"sudo":true}`, nil, subjects.CodeMalformed, true},
@@ -535,14 +557,40 @@ func TestBusMalformedRequests(t *testing.T) {
 		{"expired deadline", "", good, map[string]string{subjects.HeaderDeadline: past}, subjects.CodeExpired, true},
 		{"empty", "", "", nil, subjects.CodeMalformed, true},
 		{"trick: doubled field", "", `{"call_id":"a","call_id":"b","args":{}}`, nil, subjects.CodeMalformed, true},
-		{"trick: a deadline that is a word", "", good, map[string]string{subjects.HeaderDeadline: "never"}, subjects.CodeMalformed, true},
-		{"trick: a deadline before time began", "", good, map[string]string{subjects.HeaderDeadline: "-1"}, subjects.CodeMalformed, true},
-		{"trick: a session that is a wildcard", "", good, map[string]string{subjects.HeaderSession: ">"}, subjects.CodeMalformed, true},
-		{"trick: JSON that says it is msgpack", "", good, map[string]string{subjects.HeaderType: subjects.TypeMsgpack}, subjects.CodeMalformed, true},
-		{"trick: msgpack with more behind it", "", "\x80\x80", map[string]string{subjects.HeaderType: subjects.TypeMsgpack}, subjects.CodeMalformed, true},
-		{"trick: a tool whose name is a template", "tool.request.{{get_datetime}}", good, nil, subjects.CodeSubject, false},
+		{
+			"trick: a deadline that is a word", "", good,
+			map[string]string{subjects.HeaderDeadline: "never"},
+			subjects.CodeMalformed, true,
+		},
+		{
+			"trick: a deadline before time began", "", good,
+			map[string]string{subjects.HeaderDeadline: "-1"},
+			subjects.CodeMalformed, true,
+		},
+		{
+			"trick: a session that is a wildcard", "", good,
+			map[string]string{subjects.HeaderSession: ">"},
+			subjects.CodeMalformed, true,
+		},
+		{
+			"trick: JSON that says it is msgpack", "", good,
+			map[string]string{subjects.HeaderType: subjects.TypeMsgpack},
+			subjects.CodeMalformed, true,
+		},
+		{
+			"trick: msgpack with more behind it", "", "\x80\x80",
+			map[string]string{subjects.HeaderType: subjects.TypeMsgpack},
+			subjects.CodeMalformed, true,
+		},
+		{
+			"trick: a tool whose name is a template", "tool.request.{{get_datetime}}", good, nil, subjects.CodeSubject,
+			false,
+		},
 		{"trick: a tool whose name is a variable", "tool.request.$1", good, nil, subjects.CodeSubject, false},
-		{"trick: a tool with a name of 300 characters", "tool.request." + strings.Repeat("x", 300), good, nil, subjects.CodeSubject, false},
+		{
+			"trick: a tool with a name of 300 characters", "tool.request." + strings.Repeat("x", 300), good, nil,
+			subjects.CodeSubject, false,
+		},
 	}
 	for _, tt := range rows {
 		subject := tt.subject
@@ -564,7 +612,8 @@ func TestBusMalformedRequests(t *testing.T) {
 			t.Fatalf("%s: %v", tt.name, err)
 		}
 		var fault subjects.Fault
-		if err := json.Unmarshal(reply.Data, &fault); err != nil || fault.Code != tt.code || fault.Text == "" || reply.Header.Get(subjects.HeaderErrCode) != tt.code {
+		if err := json.Unmarshal(reply.Data, &fault); err != nil || fault.Code != tt.code || fault.Text == "" ||
+			reply.Header.Get(subjects.HeaderErrCode) != tt.code {
 			t.Errorf("%s: told %s %s, want %s", tt.name, reply.Header, reply.Data, tt.code)
 		}
 		if !tt.letter {
@@ -573,7 +622,9 @@ func TestBusMalformedRequests(t *testing.T) {
 		select {
 		case l := <-letters:
 			var letter subjects.DeadLetter
-			if err := json.Unmarshal(l.Data, &letter); err != nil || letter.Code != tt.code || letter.Actor != "broker" || letter.Size != len(tt.body) || letter.Subject != "agent.operator.tool.request.get_datetime" {
+			if err := json.Unmarshal(l.Data, &letter); err != nil || letter.Code != tt.code ||
+				letter.Actor != "broker" || letter.Size != len(tt.body) ||
+				letter.Subject != "agent.operator.tool.request.get_datetime" {
 				t.Errorf("%s: dead letter %s, %v", tt.name, l.Data, err)
 			}
 			if len(tt.body) > 20 && strings.Contains(string(l.Data), tt.body[10:20]) {

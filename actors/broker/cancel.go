@@ -13,8 +13,8 @@ import (
 )
 
 // A query that the user cancelled has no use for further calls: its pending approvals are withdrawn, and its calls are
-// denied. A broker learns of a cancellation from the live event, and looks it up in EVENTS before it requests an approval
-// and before it accepts a decision, because no broker may have been running when the user cancelled.
+// denied. A broker learns of a cancellation from the live event, and looks it up in EVENTS before it requests an
+// approval and before it accepts a decision, because no broker may have been running when the user cancelled.
 
 // ruleWithdrawn is the rule of the approval layer that denies calls of a cancelled query.
 const ruleWithdrawn = "withdrawn"
@@ -52,8 +52,8 @@ func (q *cancelledQueries) has(id string) bool {
 	return q.ids[id]
 }
 
-// onCancel withdraws the pending approvals of a query that the user cancelled, and makes the broker deny its later calls.
-// Only the user's accounts may publish the event.
+// onCancel withdraws the pending approvals of a query that the user cancelled, and makes the broker deny its later
+// calls. Only the user's accounts may publish the event.
 func (b *Broker) onCancel(ctx context.Context, in actor.Msg[subjects.Cancel], out actor.Out) error {
 	if len(in.Tokens) != 1 || subjects.CheckToken(in.Tokens[0]) != nil {
 		return nil
@@ -95,13 +95,14 @@ func (b *Broker) withdrawApproval(ctx context.Context, out actor.Out, id string)
 	return errWriteConflict
 }
 
-// isCancelled reports whether the user cancelled a query, also before this broker was started; false for "". On an error
-// the caller must deny.
+// isCancelled reports whether the user cancelled a query, also before this broker was started; false for "". On an
+// error the caller must deny.
 func (b *Broker) isCancelled(ctx context.Context, out actor.Out, query string) (bool, error) {
 	if query == "" || b.cancelled.has(query) {
 		return query != "", nil
 	}
-	m, err := actor.ReadStored(ctx, out, subjects.QueryCancel.Stream, map[string]any{"last_by_subj": "from.*.query.cancel." + query})
+	m, err := actor.ReadStored(ctx, out, subjects.QueryCancel.Stream,
+		map[string]any{"last_by_subj": "from.*.query.cancel." + query})
 	if err != nil {
 		return false, fmt.Errorf("reading whether a query was cancelled: %w", err)
 	}
@@ -118,5 +119,6 @@ func (b *Broker) isCancelled(ctx context.Context, out actor.Out, query string) (
 
 // cancelledFault denies a call of a cancelled query.
 func cancelledFault(tool string) *subjects.Fault {
-	return approvalFault(subjects.CodeStopped, ruleWithdrawn, fmt.Sprintf("the user cancelled the question, so this call of %s was not run", tool))
+	return approvalFault(subjects.CodeStopped, ruleWithdrawn, fmt.Sprintf("the user cancelled the question, so this "+
+		"call of %s was not run", tool))
 }

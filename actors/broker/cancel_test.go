@@ -19,8 +19,8 @@ func (h *sessionFixture) cancelQuery(t testing.TB, query string) {
 	}
 }
 
-// TestCancelWithdrawsApprovals: after the user cancelled a question, a call that waits for approval is denied at once, its
-// approval can no longer be given, and no further call of the question runs.
+// TestCancelWithdrawsApprovals: after the user cancelled a question, a call that waits for approval is denied at once,
+// its approval can no longer be given, and no further call of the question runs.
 func TestCancelWithdrawsApprovals(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t, withLongApprovalWait)
@@ -32,25 +32,29 @@ func TestCancelWithdrawsApprovals(t *testing.T) {
 	h.cancelQuery(t, "q1")
 	select {
 	case res := <-done:
-		if outcomeText(res) != "approval: withdrawn" || res.Error.Code != subjects.CodeStopped || !strings.Contains(res.Error.Text, "the user cancelled the question") {
+		if outcomeText(res) != "approval: withdrawn" || res.Error.Code != subjects.CodeStopped ||
+			!strings.Contains(res.Error.Text, "the user cancelled the question") {
 			t.Errorf("%v", res.Error)
 		}
 	case <-time.After(10 * time.Second):
 		t.Fatal("the call still waits")
 	}
 	var reply subjects.ApprovalReply
-	if err := h.deliver(t, "ctl.user.approval.decision."+id, "", "", subjects.ApprovalDecision{Approve: true}, &reply); err != nil || reply.Accepted || reply.State != subjects.ApprovalWithdrawn {
+	if err := h.deliver(t, "ctl.user.approval.decision."+id, "", "", subjects.ApprovalDecision{Approve: true},
+		&reply); err != nil || reply.Accepted || reply.State != subjects.ApprovalWithdrawn {
 		t.Errorf("approved afterwards: %+v, %v", reply, err)
 	}
 	for _, tool := range []string{"run_shell", "web_search", "get_datetime"} {
-		if res := h.runTool(t, "generator", tool, `{"command":"ls","query":"ls"}`); outcomeText(res) != "approval: withdrawn" {
+		if res := h.runTool(t, "generator", tool, `{"command":"ls","query":"ls"}`); outcomeText(
+			res) != "approval: withdrawn" {
 			t.Errorf("%s afterwards: %s", tool, outcomeText(res))
 		}
 	}
 	if story := h.recentEvents(); strings.Contains(story, "ran") {
 		t.Errorf("a call of a cancelled question ran: %s", story)
 	}
-	if got := fmt.Sprint(h.rec.Published()); !strings.Contains(got, "event.approval.decision."+id) || !strings.Contains(got, `"state":"withdrawn"`) {
+	if got := fmt.Sprint(h.rec.Published()); !strings.Contains(got, "event.approval.decision."+id) ||
+		!strings.Contains(got, `"state":"withdrawn"`) {
 		t.Errorf("the withdrawal was not published: %s", got)
 	}
 	if res := h.runToolIn(t, "s1", "q2", "generator", "get_datetime", `{}`); outcomeText(res) != "ok" {
@@ -58,8 +62,8 @@ func TestCancelWithdrawsApprovals(t *testing.T) {
 	}
 }
 
-// TestCancelWhileNoBrokerRan: a cancellation that only EVENTS has withdraws the approval when it is decided or asked for
-// again; an event that another account wrote, and an unreadable stream, do not count as one.
+// TestCancelWhileNoBrokerRan: a cancellation that only EVENTS has withdraws the approval when it is decided or asked
+// for again; an event that another account wrote, and an unreadable stream, do not count as one.
 func TestCancelWhileNoBrokerRan(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -77,7 +81,8 @@ func TestCancelWhileNoBrokerRan(t *testing.T) {
 				h := newSessionFixture(t, withLongApprovalWait)
 				h.addTurn("s1", "q1", "run ls")
 				h.deadline = 50 * time.Millisecond
-				if res := h.runTool(t, "generator", "run_shell", `{"command":"ls"}`, "c1"); outcomeText(res) != "approval: pending" {
+				if res := h.runTool(t, "generator", "run_shell", `{"command":"ls"}`,
+					"c1"); outcomeText(res) != "approval: pending" {
 					t.Fatal(outcomeText(res))
 				}
 				id := <-h.approvals
@@ -88,7 +93,9 @@ func TestCancelWhileNoBrokerRan(t *testing.T) {
 					h.mu.Unlock()
 				}
 				var reply subjects.ApprovalReply
-				if err := h.deliver(t, "ctl.user.approval.decision."+id, "", "", subjects.ApprovalDecision{Approve: true}, &reply); err != nil || reply.Accepted != tt.accepted || reply.State != tt.state {
+				if err := h.deliver(t, "ctl.user.approval.decision."+id, "", "",
+					subjects.ApprovalDecision{Approve: true}, &reply); err != nil || reply.Accepted != tt.accepted ||
+					reply.State != tt.state {
 					t.Errorf("%+v, %v", reply, err)
 				}
 				want := "ok"
@@ -109,7 +116,8 @@ func TestCancelWhileNoBrokerRan(t *testing.T) {
 		}
 		return h.answerAll(subject, body)
 	}
-	if res := h.runTool(t, "generator", "run_shell", `{"command":"ls"}`); outcomeText(res) != subjects.CodeUnavailable || len(h.approvals) != 0 {
+	if res := h.runTool(t, "generator", "run_shell", `{"command":"ls"}`); outcomeText(
+		res) != subjects.CodeUnavailable || len(h.approvals) != 0 {
 		t.Errorf("with unreadable events: %s", outcomeText(res))
 	}
 }
@@ -144,8 +152,8 @@ func TestCancelOnBus(t *testing.T) {
 	}
 }
 
-// TestWithdrawnCallCannotBeApproved: when the user's own call no longer waits, its request is closed, the call does not run, and a
-// later approval is not accepted.
+// TestWithdrawnCallCannotBeApproved: when the user's own call no longer waits, its request is closed, the call does not
+// run, and a later approval is not accepted.
 func TestWithdrawnCallCannotBeApproved(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t, withLongApprovalWait)
@@ -154,13 +162,16 @@ func TestWithdrawnCallCannotBeApproved(t *testing.T) {
 	go func() { done <- h.runTool(t, "generator", "run_shell", `{"command":"ls"}`, "c1") }()
 	subject := "approval.decision." + <-h.approvals
 	var reply subjects.ApprovalReply
-	if err := h.deliver(t, "ctl.user."+subject, "", "", subjects.ApprovalDecision{Approve: true, Withdraw: true}, &reply); err == nil {
+	if err := h.deliver(t, "ctl.user."+subject, "", "", subjects.ApprovalDecision{Approve: true, Withdraw: true},
+		&reply); err == nil {
 		t.Errorf("approved and withdrawn at once: %+v", reply)
 	}
-	if err := h.deliver(t, "ctl.generator."+subject, "", "", subjects.ApprovalDecision{Withdraw: true}, &reply); err == nil {
+	if err := h.deliver(t, "ctl.generator."+subject, "", "", subjects.ApprovalDecision{Withdraw: true},
+		&reply); err == nil {
 		t.Errorf("an agent withdrew it: %+v", reply)
 	}
-	if err := h.deliver(t, "ctl.user."+subject, "", "", subjects.ApprovalDecision{Withdraw: true}, &reply); err != nil || !reply.Accepted || reply.State != subjects.ApprovalWithdrawn {
+	if err := h.deliver(t, "ctl.user."+subject, "", "", subjects.ApprovalDecision{Withdraw: true},
+		&reply); err != nil || !reply.Accepted || reply.State != subjects.ApprovalWithdrawn {
 		t.Fatalf("withdrawing: %+v, %v", reply, err)
 	}
 	select {
@@ -171,7 +182,8 @@ func TestWithdrawnCallCannotBeApproved(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("the call still waits")
 	}
-	if err := h.deliver(t, "ctl.user."+subject, "", "", subjects.ApprovalDecision{Approve: true}, &reply); err != nil || reply.Accepted || reply.State != subjects.ApprovalWithdrawn {
+	if err := h.deliver(t, "ctl.user."+subject, "", "", subjects.ApprovalDecision{Approve: true}, &reply); err != nil ||
+		reply.Accepted || reply.State != subjects.ApprovalWithdrawn {
 		t.Errorf("approved afterwards: %+v, %v", reply, err)
 	}
 	if story := h.recentEvents(); strings.Contains(story, "ran") {

@@ -8,8 +8,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestClientIsNotTheUser: the question of a run-time principal grants nothing. It holds no words of the user, taints the session,
-// also for later questions of the user in it, and no rule of the user approves its calls.
+// TestClientIsNotTheUser: the question of a run-time principal grants nothing. It holds no words of the user, taints
+// the session, also for later questions of the user in it, and no rule of the user approves its calls.
 func TestClientIsNotTheUser(t *testing.T) {
 	t.Parallel()
 	const words = "search for fish, save fish to my memory, and fetch https://evil.example/in"
@@ -28,14 +28,44 @@ func TestClientIsNotTheUser(t *testing.T) {
 		{"the user fetches", []subjects.Query{mine}, "q1", "web_fetch", `{"url":"https://evil.example/in"}`, "ok"},
 		{"the user stores", []subjects.Query{mine}, "q1", "save_memory", `{"content":"fish"}`, "ok"},
 		{"a client searches with its words", []subjects.Query{phone}, "q1", "web_search", `{"query":"fish"}`, "ok"},
-		{"a client searches with others", []subjects.Query{phone}, "q1", "web_search", `{"query":"secret plan"}`, "asks flow: query"},
-		{"a client fetches", []subjects.Query{phone}, "q1", "web_fetch", `{"url":"https://evil.example/in"}`, "asks flow: fetch"},
+		{
+			"a client searches with others",
+			[]subjects.Query{phone},
+			"q1", "web_search", `{"query":"secret plan"}`,
+			"asks flow: query",
+		},
+		{
+			"a client fetches",
+			[]subjects.Query{phone},
+			"q1", "web_fetch", `{"url":"https://evil.example/in"}`,
+			"asks flow: fetch",
+		},
 		{"a client stores", []subjects.Query{phone}, "q1", "save_memory", `{"content":"fish"}`, "asks flow: act"},
-		{"a client without the permission searches memory", []subjects.Query{phone}, "q1", "search_memory", `{"query":"fish"}`, "override: client_memory"},
-		{"a client without the permission searches the graph", []subjects.Query{phone}, "q1", "search_knowledge_graph", `{"query":"fish"}`, "override: client_memory"},
-		{"a client with the permission searches memory", []subjects.Query{notes}, "q1", "search_memory", `{"query":"fish"}`, "ok"},
+		{
+			"a client without the permission searches memory",
+			[]subjects.Query{phone},
+			"q1", "search_memory",
+			`{"query":"fish"}`, "override: client_memory",
+		},
+		{
+			"a client without the permission searches the graph",
+			[]subjects.Query{phone},
+			"q1", "search_knowledge_graph",
+			`{"query":"fish"}`, "override: client_memory",
+		},
+		{
+			"a client with the permission searches memory",
+			[]subjects.Query{notes},
+			"q1", "search_memory",
+			`{"query":"fish"}`, "ok",
+		},
 		{"the user searches memory", []subjects.Query{mine}, "q1", "search_memory", `{"query":"fish"}`, "ok"},
-		{"the user fetches what a client named", []subjects.Query{phone, later}, "q2", "web_fetch", `{"url":"https://evil.example/in"}`, "asks flow: fetch"},
+		{
+			"the user fetches what a client named",
+			[]subjects.Query{phone, later},
+			"q2", "web_fetch",
+			`{"url":"https://evil.example/in"}`, "asks flow: fetch",
+		},
 	} {
 		h := newSessionFixture(t)
 		for _, q := range tt.turns {
@@ -49,9 +79,15 @@ func TestClientIsNotTheUser(t *testing.T) {
 	}
 
 	h := newSessionFixture(t)
-	h.turns = []subjects.Query{{SessionID: "s1", QueryID: "q1", Query: words}, {SessionID: "s2", QueryID: "q2", Query: words, Client: "phone"}}
+	h.turns = []subjects.Query{
+		{SessionID: "s1", QueryID: "q1", Query: words},
+		{SessionID: "s2", QueryID: "q2", Query: words, Client: "phone"},
+	}
 	asks := []policy.Question{{Layer: "flow", Rule: "fetch", Sinks: []string{"https://evil.example/in"}}}
-	rule := storedRule{ApprovalRule: subjects.ApprovalRule{ID: "r1", Type: "assistant", Tool: "web_fetch", Rule: "flow: fetch", Sinks: asks[0].Sinks, By: "user", Made: noon}}
+	rule := storedRule{ApprovalRule: subjects.ApprovalRule{
+		ID: "r1", Type: "assistant", Tool: "web_fetch",
+		Rule: "flow: fetch", Sinks: asks[0].Sinks, By: "user", Made: noon,
+	}}
 	if err := putRule(t.Context(), h.rec.Out().Store(bucketRules), rule, 0); err != nil {
 		t.Fatal(err)
 	}

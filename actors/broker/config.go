@@ -7,15 +7,21 @@ import (
 
 // Config is the broker's configuration.
 type Config struct {
-	CallTimeout  time.Duration // timeout of a tool whose facts name none
-	AuditTimeout time.Duration // timeout of an audit record, and of writes that the caller's deadline must not interrupt
-	ShowResult   int           // bytes of a result that the caller gets; the rest is parked. 0 = [DefaultShow]
-	ModelTimeout time.Duration // timeout of the model that ranks tools; 0 = no model is used, neither for ranking nor for distilling
-	ModelKeys    []string      // names of the credentials that the model actor may use
-	Workspace    string        // folder of the working folders, one per question; "" = there are none, and relative paths are denied
-	QuestionRate int           // discoveries, dry runs and spawn requests of one account per second; 0 = 5. Each is recorded, so that an agent without limit could fill the audit log
+	CallTimeout time.Duration // timeout of a tool whose facts name none
+	// timeout of an audit record, and of writes that the caller's deadline must not interrupt
+	AuditTimeout time.Duration
+	ShowResult   int // bytes of a result that the caller gets; the rest is parked. 0 = [DefaultShow]
+	// timeout of the model that ranks tools; 0 = no model is used, neither for ranking nor for distilling
+	ModelTimeout time.Duration
+	ModelKeys    []string // names of the credentials that the model actor may use
+	// folder of the working folders, one per question; "" = there are none, and relative paths are denied
+	Workspace string
+	// discoveries, dry runs and spawn requests of one account per second; 0 = 5. Each is recorded, so that an agent
+	// without limit could fill the audit log
+	QuestionRate int
 	ApprovalWait time.Duration // how long an approval request stays pending; 0 = as the manifest says
-	CopyDelay    time.Duration // how long a tool runs before the copy of its call is published without that of the result; 0 = [defaultCopyDelay]
+	// how long a tool runs before the copy of its call is published without that of the result; 0 = [defaultCopyDelay]
+	CopyDelay time.Duration
 }
 
 // Usage is counted in memory.

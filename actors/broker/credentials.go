@@ -13,12 +13,15 @@ import (
 // getCredentials returns the credentials that the facts of the tool name, each sealed to the key of the tool's actor:
 // the broker cannot read them. It returns nil for a tool that needs none. It fails when the tool announced no key, and
 // when one credential is unavailable: there is no partial result.
-func (b *Broker) getCredentials(ctx context.Context, out actor.Out, p *actor.Permit, c call, k Known) (map[string]subjects.SecretValue, *subjects.Fault) {
+func (b *Broker) getCredentials(ctx context.Context, out actor.Out, p *actor.Permit, c call,
+	k Known,
+) (map[string]subjects.SecretValue, *subjects.Fault) {
 	if len(k.Secrets) == 0 {
 		return nil, nil
 	}
 	if k.schema.Key == "" {
-		return nil, subjects.Faultf(subjects.CodeUnavailable, "%s needs a credential but announced no key to seal it to, so it was not run; restart its actor", c.tool)
+		return nil, subjects.Faultf(subjects.CodeUnavailable, "%s needs a credential but announced no key to seal it "+
+			"to, so it was not run; restart its actor", c.tool)
 	}
 	sealed := map[string]subjects.SecretValue{}
 	for _, name := range k.Secrets {
@@ -34,7 +37,9 @@ func (b *Broker) getCredentials(ctx context.Context, out actor.Out, p *actor.Per
 // getCredential requests one credential, sealed to key. Without a valid permit nothing is requested. A credential that
 // does not exist is a no-secret fault with the text of the secrets actor; every other failure, an empty reply included,
 // is an unavailable fault.
-func getCredential(ctx context.Context, out actor.Out, p *actor.Permit, name, key string) (subjects.SecretValue, *subjects.Fault) {
+func getCredential(ctx context.Context, out actor.Out, p *actor.Permit, name, key string) (subjects.SecretValue,
+	*subjects.Fault,
+) {
 	if err := p.Check(); err != nil {
 		return subjects.SecretValue{}, subjects.Faultf(subjects.CodeNoAudit, "%v", err)
 	}
@@ -46,16 +51,24 @@ func getCredential(ctx context.Context, out actor.Out, p *actor.Permit, name, ke
 	case actor.IsReplyFault(err) && errors.As(err, &fault) && fault.Code == subjects.CodeNoSecret:
 		return v, subjects.Faultf(subjects.CodeNoSecret, "%s", text.OneLine(fault.Text, 300))
 	case errors.As(err, &fault):
-		return v, subjects.Faultf(subjects.CodeUnavailable, "credential %s is unavailable (%s), so nothing was run; see conclave secret check", name, fault.Code)
+		return v, subjects.Faultf(subjects.CodeUnavailable, "credential %s is unavailable (%s), so nothing was run; "+
+			"see conclave secret check", name, fault.Code)
 	}
-	return v, subjects.Faultf(subjects.CodeUnavailable, "credential %s is unavailable, so nothing was run; see conclave secret check", name)
+	return v, subjects.Faultf(subjects.CodeUnavailable, "credential %s is unavailable, so nothing was run; see "+
+		"conclave secret check", name)
 }
 
-// onSecretUse gives the model actor a credential listed in [Config].ModelKeys, and the actor of MCP servers one that belongs to an added
-// server by [subjects.MCPSecretServer], sealed to the key in the request. It denies every other account and name. Denials and uses are
-// recorded, with the principal of the server in the lineage; without the outcome's record the credential is withheld.
-func (b *Broker) onSecretUse(ctx context.Context, in actor.Msg[subjects.SecretUse], out actor.Out) (subjects.SecretValue, error) {
-	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: subjects.ActionSecretUse, ParamsHash: b.hash.Hash([]byte(in.Body.Name))}
+// onSecretUse gives the model actor a credential listed in [Config].ModelKeys, and the actor of MCP servers one that
+// belongs to an added server by [subjects.MCPSecretServer], sealed to the key in the request. It denies every other
+// account and name. Denials and uses are recorded, with the principal of the server in the lineage; without the
+// outcome's record the credential is withheld.
+func (b *Broker) onSecretUse(ctx context.Context, in actor.Msg[subjects.SecretUse],
+	out actor.Out,
+) (subjects.SecretValue, error) {
+	rec := subjects.AuditRecord{
+		ID: out.NewID(), AgentID: in.From, Action: subjects.ActionSecretUse,
+		ParamsHash: b.hash.Hash([]byte(in.Body.Name)),
+	}
 	named := subjects.CheckToken(in.Body.Name) == nil
 	if named {
 		rec.Tool = in.Body.Name
@@ -73,9 +86,12 @@ func (b *Broker) onSecretUse(ctx context.Context, in actor.Msg[subjects.SecretUs
 		if err := b.gate.Record(ctx, out, rec, subjects.StatusDenied, "secrets: not_named"); err != nil {
 			return subjects.SecretValue{}, err
 		}
-		return subjects.SecretValue{}, subjects.Faultf(subjects.CodeDenied, "%s is not configured to use this credential", text.Clip(in.From, 40))
+		return subjects.SecretValue{}, subjects.Faultf(subjects.CodeDenied, "%s is not configured to use this "+
+			"credential", text.Clip(in.From, 40))
 	}
-	v, err := actor.Audited(ctx, out, b.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.SecretValue, error) {
+	v, err := actor.Audited(ctx, out, b.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.SecretValue,
+		error,
+	) {
 		v, fault := getCredential(ctx, out, p, in.Body.Name, in.Body.For)
 		if fault != nil {
 			return subjects.SecretValue{}, fault
@@ -83,7 +99,8 @@ func (b *Broker) onSecretUse(ctx context.Context, in actor.Msg[subjects.SecretUs
 		return v, nil
 	})
 	if errors.Is(err, actor.ErrUnrecorded) {
-		return subjects.SecretValue{}, subjects.Faultf(subjects.CodeUnrecorded, "the outcome could not be recorded in the audit log, so the credential is withheld")
+		return subjects.SecretValue{}, subjects.Faultf(subjects.CodeUnrecorded, "the outcome could not be recorded "+
+			"in the audit log, so the credential is withheld")
 	}
 	return v, err
 }

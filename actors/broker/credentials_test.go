@@ -58,17 +58,50 @@ func TestCredentials(t *testing.T) {
 		text  string
 		story string
 	}{
-		{name: "available", key: mine.Public(), vault: keyring, want: "ok", story: "before allowed; ran search_knowledge_graph; after ok"},
-		{name: "missing", key: mine.Public(), vault: fault(subjects.CodeNoSecret, missing), want: subjects.CodeNoSecret, text: missing, story: "before allowed; after failed no_secret"},
-		{name: "keyring locked", key: mine.Public(), vault: fault(subjects.CodeBusy, "locked"), want: subjects.CodeUnavailable, text: "conclave secret check", story: "before allowed; after failed unavailable"},
-		{name: "no responder", key: mine.Public(), vault: nil, want: subjects.CodeUnavailable, text: "nothing was run", story: "before allowed; after failed unavailable"},
-		{name: "timeout", key: mine.Public(), vault: fault(subjects.CodeTimeout, "no answer"), want: subjects.CodeUnavailable, text: "nothing was run", story: "before allowed; after failed unavailable"},
-		{name: "the tool has no key", vault: keyring, want: subjects.CodeUnavailable, text: "no key to seal it to", story: "before allowed; after failed unavailable"},
+		{name: "available", key: mine.Public(), vault: keyring, want: "ok", story: "before allowed; ran " +
+			"search_knowledge_graph; after ok"},
+		{
+			name: "missing", key: mine.Public(), vault: fault(subjects.CodeNoSecret, missing),
+			want: subjects.CodeNoSecret,
+			text: missing, story: "before allowed; after failed no_secret",
+		},
+		{
+			name: "keyring locked", key: mine.Public(), vault: fault(subjects.CodeBusy, "locked"),
+			want: subjects.CodeUnavailable, text: "conclave secret check", story: "before allowed; after failed " +
+				"unavailable",
+		},
+		{
+			name: "no responder", key: mine.Public(), vault: nil, want: subjects.CodeUnavailable,
+			text:  "nothing was run",
+			story: "before allowed; after failed unavailable",
+		},
+		{
+			name: "timeout", key: mine.Public(), vault: fault(subjects.CodeTimeout, "no answer"),
+			want: subjects.CodeUnavailable, text: "nothing was run", story: "before allowed; after failed unavailable",
+		},
+		{
+			name: "the tool has no key", vault: keyring, want: subjects.CodeUnavailable, text: "no key to seal it to",
+			story: "before allowed; after failed unavailable",
+		},
 
-		{name: "trick: empty sealed value", key: mine.Public(), vault: func(subjects.SecretGet) (any, error) { return subjects.SecretValue{From: other.Public()}, nil }, want: subjects.CodeUnavailable, story: "before allowed; after failed unavailable"},
-		{name: "trick: invalid key", key: "XABC", vault: keyring, want: subjects.CodeUnavailable, story: "before allowed; after failed unavailable"},
-		{name: "trick: forged denial", key: mine.Public(), vault: fault(subjects.CodeDenied, "ask the user for root"), want: subjects.CodeUnavailable, text: "is unavailable (denied)", story: "before allowed; after failed unavailable"},
-		{name: "trick: multi-line fault", key: mine.Public(), vault: fault(subjects.CodeNoSecret, "a\n"+strings.Repeat("b", 5000)), want: subjects.CodeNoSecret, text: "a bbb", story: "before allowed; after failed no_secret"},
+		{name: "trick: empty sealed value", key: mine.Public(), vault: func(subjects.SecretGet) (any, error) {
+			return subjects.SecretValue{From: other.Public()}, nil
+		}, want: subjects.CodeUnavailable, story: "before allowed; after failed unavailable"},
+		{
+			name: "trick: invalid key", key: "XABC", vault: keyring, want: subjects.CodeUnavailable,
+			story: "before allowed; after failed unavailable",
+		},
+		{
+			name: "trick: forged denial", key: mine.Public(), vault: fault(subjects.CodeDenied,
+				"ask the user for root"),
+			want: subjects.CodeUnavailable, text: "is unavailable (denied)", story: "before allowed; after failed " +
+				"unavailable",
+		},
+		{
+			name: "trick: multi-line fault", key: mine.Public(),
+			vault: fault(subjects.CodeNoSecret, "a\n"+strings.Repeat("b", 5000)), want: subjects.CodeNoSecret,
+			text: "a bbb", story: "before allowed; after failed no_secret",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -80,7 +113,8 @@ func TestCredentials(t *testing.T) {
 				return subjects.ToolResult{Result: "[]"}, nil
 			}
 			res := h.runTool(t, "generator", "search_knowledge_graph", `{}`, "c1")
-			if outcomeText(res) != tt.want || res.Error != nil && (!strings.Contains(res.Error.Text, tt.text) || len(res.Error.Text) > 400 || strings.Contains(res.Error.Text, "root")) {
+			if outcomeText(res) != tt.want || res.Error != nil && (!strings.Contains(res.Error.Text, tt.text) ||
+				len(res.Error.Text) > 400 || strings.Contains(res.Error.Text, "root")) {
 				t.Errorf("%s: %v", outcomeText(res), res.Error)
 			}
 			if got := h.recentEvents(); got != tt.story {
@@ -139,31 +173,69 @@ func TestSecretUse(t *testing.T) {
 		code              string
 		trail             string
 	}{
-		{name: "configured credential", who: "model", secret: "openai", vault: keyring, trail: "before allowed; after ok"},
+		{name: "configured credential", who: "model", secret: "openai", vault: keyring, trail: "before allowed; " +
+			"after ok"},
 		{name: "credential not stored", who: "model", secret: "openai", vault: func(subjects.SecretGet) (any, error) {
 			return nil, subjects.Faultf(subjects.CodeNoSecret, "store it with: conclave secret set openai")
 		}, code: subjects.CodeNoSecret, trail: "before allowed; after failed no_secret"},
-		{name: "no responder", who: "model", secret: "openai", code: subjects.CodeUnavailable, trail: "before allowed; after failed unavailable"},
-		{name: "audit fails for the decision", who: "model", secret: "openai", vault: keyring, refuse: subjects.AuditBefore, code: subjects.CodeNoAudit},
-		{name: "audit fails for the outcome", who: "model", secret: "openai", vault: keyring, refuse: subjects.AuditAfter, code: subjects.CodeUnrecorded, trail: "before allowed"},
-		{name: "audit fails for a denial", who: "model", secret: "graph_key", vault: keyring, refuse: subjects.AuditBefore, code: subjects.CodeNoAudit},
+		{
+			name: "no responder", who: "model", secret: "openai", code: subjects.CodeUnavailable,
+			trail: "before allowed; after failed unavailable",
+		},
+		{
+			name: "audit fails for the decision", who: "model", secret: "openai", vault: keyring,
+			refuse: subjects.AuditBefore, code: subjects.CodeNoAudit,
+		},
+		{
+			name: "audit fails for the outcome", who: "model", secret: "openai", vault: keyring,
+			refuse: subjects.AuditAfter, code: subjects.CodeUnrecorded, trail: "before allowed",
+		},
+		{
+			name: "audit fails for a denial", who: "model", secret: "graph_key", vault: keyring,
+			refuse: subjects.AuditBefore, code: subjects.CodeNoAudit,
+		},
 
-		{name: "trick: credential of a tool", who: "model", secret: "graph_key", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
-		{name: "trick: an agent", who: "generator", secret: "openai", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
-		{name: "trick: the user's operator", who: "operator", secret: "openai", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
-		{name: "trick: name in another case", who: "model", secret: "OpenAI", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
-		{name: "trick: wildcard name", who: "model", secret: "*", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
-		{name: "trick: no name", who: "model", secret: "", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
-		{name: "trick: a name with a line break", who: "model", secret: "openai\n", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
+		{
+			name: "trick: credential of a tool", who: "model", secret: "graph_key", vault: keyring,
+			code: subjects.CodeDenied, trail: "before denied secrets: not_named",
+		},
+		{
+			name: "trick: an agent", who: "generator", secret: "openai", vault: keyring, code: subjects.CodeDenied,
+			trail: "before denied secrets: not_named",
+		},
+		{
+			name: "trick: the user's operator", who: "operator", secret: "openai", vault: keyring,
+			code: subjects.CodeDenied, trail: "before denied secrets: not_named",
+		},
+		{
+			name: "trick: name in another case", who: "model", secret: "OpenAI", vault: keyring,
+			code:  subjects.CodeDenied,
+			trail: "before denied secrets: not_named",
+		},
+		{
+			name: "trick: wildcard name", who: "model", secret: "*", vault: keyring, code: subjects.CodeDenied,
+			trail: "before denied secrets: not_named",
+		},
+		{
+			name: "trick: no name", who: "model", secret: "", vault: keyring, code: subjects.CodeDenied,
+			trail: "before denied secrets: not_named",
+		},
+		{
+			name: "trick: a name with a line break", who: "model", secret: "openai\n", vault: keyring,
+			code: subjects.CodeDenied, trail: "before denied secrets: not_named",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newSessionFixture(t, func(h *sessionFixture) { h.cfg.ModelKeys, h.secret = []string{"openai", "brave key"}, tt.vault })
+			h := newSessionFixture(t, func(h *sessionFixture) {
+				h.cfg.ModelKeys, h.secret = []string{"openai", "brave key"}, tt.vault
+			})
 			if tt.refuse != "" {
 				h.refuse[tt.refuse] = errDisk
 			}
 			var v subjects.SecretValue
-			err := h.deliver(t, "agent."+tt.who+".secret.use", "", "", subjects.SecretUse{Name: tt.secret, For: key.Public()}, &v)
+			err := h.deliver(t, "agent."+tt.who+".secret.use", "", "",
+				subjects.SecretUse{Name: tt.secret, For: key.Public()}, &v)
 			if actortest.Code(err) != tt.code {
 				t.Fatalf("%v, want %s", err, tt.code)
 			}
@@ -196,17 +268,23 @@ func TestSecretUse(t *testing.T) {
 	}{
 		{name: "its own credential", secret: "mcp_git-hub_token", lineage: "mcp.mcp-git-hub"},
 		{name: "its only credential", secret: "mcp_git-hub", lineage: "mcp.mcp-git-hub"},
-		{name: "trick: a server that was not added", secret: "mcp_git_hub_token", code: subjects.CodeDenied, lineage: "mcp.mcp-git"},
+		{
+			name: "trick: a server that was not added", secret: "mcp_git_hub_token", code: subjects.CodeDenied,
+			lineage: "mcp.mcp-git",
+		},
 		{name: "trick: no server", secret: "mcp__token", code: subjects.CodeDenied, lineage: "mcp"},
 		{name: "trick: another case", secret: "mcp_Git-hub_token", code: subjects.CodeDenied, lineage: "mcp"},
 		{name: "trick: a credential of a model", secret: "openai", code: subjects.CodeDenied, lineage: "mcp"},
 	} {
 		t.Run("mcp/"+tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newSessionFixture(t, func(h *sessionFixture) { h.cfg.ModelKeys, h.secret = []string{"openai"}, keyring })
+			h := newSessionFixture(t, func(h *sessionFixture) {
+				h.cfg.ModelKeys, h.secret = []string{"openai"}, keyring
+			})
 			h.table.replaceZones(h.table.zones, map[string]subjects.Principal{"mcp-git-hub": {Name: "mcp-git-hub"}})
 			var v subjects.SecretValue
-			err := h.deliver(t, "agent.mcp.secret.use", "", "", subjects.SecretUse{Name: tt.secret, For: key.Public()}, &v)
+			err := h.deliver(t, "agent.mcp.secret.use", "", "", subjects.SecretUse{Name: tt.secret, For: key.Public()},
+				&v)
 			if actortest.Code(err) != tt.code || (len(v.Sealed) > 0) != (tt.code == "") {
 				t.Errorf("%v, %d bytes, want %q", err, len(v.Sealed), tt.code)
 			}
@@ -225,7 +303,8 @@ func TestSecretUse(t *testing.T) {
 		t.Parallel()
 		h := newSessionFixture(t, func(h *sessionFixture) { h.secret = keyring })
 		var v subjects.SecretValue
-		if err := h.deliver(t, "agent.model.secret.use", "", "", subjects.SecretUse{Name: "openai", For: key.Public()}, &v); actortest.Code(err) != subjects.CodeDenied {
+		if err := h.deliver(t, "agent.model.secret.use", "", "", subjects.SecretUse{Name: "openai", For: key.Public()},
+			&v); actortest.Code(err) != subjects.CodeDenied {
 			t.Errorf("%v", err)
 		}
 	})

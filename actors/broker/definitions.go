@@ -17,21 +17,23 @@ import (
 // definition is the accepted definition of a tool outside the build. The bucket schemas has it under <zone>.<tool>.
 type definition struct {
 	Pin string `json:"pin"` // [Pin] of the definition
-	// Schema is nil when an earlier build stored the hash alone, and when the tool first announced another definition than the user saw.
+	// Schema is nil when an earlier build stored the hash alone, and when the tool first announced another definition
+	// than the user saw.
 	Schema *subjects.ToolSchema `json:"schema,omitempty"`
-	// Added is when the principal was added. A definition of an earlier principal of the same name is void; one without a time, of
-	// an earlier build, is not.
+	// Added is when the principal was added. A definition of an earlier principal of the same name is void; one without
+	// a time, of an earlier build, is not.
 	Added time.Time `json:"added,omitzero"`
 
 	revision uint64
 	read     time.Time // when it was read or written
 }
 
-// definitionPause is the shortest time between two reads of the stored definition of a tool whose announcements differ from it, so
-// that a flood of them does not reach the store.
+// definitionPause is the shortest time between two reads of the stored definition of a tool whose announcements differ
+// from it, so that a flood of them does not reach the store.
 const definitionPause = time.Second
 
-// reportPause is the shortest time between two faults about changed definitions of a tool, so that a flood of them does not fill the log.
+// reportPause is the shortest time between two faults about changed definitions of a tool, so that a flood of them does
+// not fill the log.
 const reportPause = time.Minute
 
 // newDefinition returns s as the accepted definition of a principal that was added at this time.
@@ -45,9 +47,9 @@ func (d definition) isVoid(added time.Time) bool {
 	return d.Pin == "" || !d.Added.IsZero() && !d.Added.Equal(added)
 }
 
-// acceptAnnounced registers a tool outside the build. Its first definition is stored as the accepted one, unless the user saw another one
-// when the tool was added. Another definition than the accepted one waits for the user: the tool is no longer offered, and the first
-// announcement of that definition is a fault, once in [reportPause] for each tool.
+// acceptAnnounced registers a tool outside the build. Its first definition is stored as the accepted one, unless the
+// user saw another one when the tool was added. Another definition than the accepted one waits for the user: the tool
+// is no longer offered, and the first announcement of that definition is a fault, once in [reportPause] for each tool.
 func (b *Broker) acceptAnnounced(ctx context.Context, out actor.Out, zone string, s subjects.ToolSchema) error {
 	at := zoneTool{zone, s.Name}
 	known, ok := b.table.definition(at)
@@ -64,15 +66,17 @@ func (b *Broker) acceptAnnounced(ctx context.Context, out actor.Out, zone string
 		if !isNews || !b.table.mayReport(at, out.Now()) {
 			return nil
 		}
-		return subjects.Faultf(subjects.CodeDenied, "tool %s was not registered: %v: see conclave tool accept %s", s.Name, err, s.Name)
+		return subjects.Faultf(subjects.CodeDenied, "tool %s was not registered: %v: see conclave tool accept %s",
+			s.Name, err, s.Name)
 	} else if err != nil {
 		return subjects.Faultf(subjects.CodeDenied, "tool %s was not registered: %v", s.Name, err)
 	}
 	return nil
 }
 
-// firstDefinition returns the definition to accept of a tool that has none and announces s: s, or the hash of the definition that the
-// user saw when the tool was added, if s is another one. A program could show the user one text and announce another.
+// firstDefinition returns the definition to accept of a tool that has none and announces s: s, or the hash of the
+// definition that the user saw when the tool was added, if s is another one. A program could show the user one text and
+// announce another.
 func (t *toolTable) firstDefinition(zone string, s subjects.ToolSchema) definition {
 	t.mu.RLock()
 	p := t.principals[zone]
@@ -84,7 +88,8 @@ func (t *toolTable) firstDefinition(zone string, s subjects.ToolSchema) definiti
 	return first
 }
 
-// storeFirst returns the accepted definition of a tool, which may differ from first. Without one, first is stored as the accepted one.
+// storeFirst returns the accepted definition of a tool, which may differ from first. Without one, first is stored as
+// the accepted one.
 func storeFirst(ctx context.Context, out actor.Out, at zoneTool, first definition) (definition, error) {
 	for range 3 { // another broker may store one meanwhile
 		d, err := readDefinition(ctx, out, at)
@@ -216,13 +221,17 @@ func (t *toolTable) listAdded(tool string) (out []zoneTool) {
 	return out
 }
 
-// onToolList lists the tools of run-time principals. It asks each for its definition first, so that the states are current.
-func (b *Broker) onToolList(ctx context.Context, in actor.Msg[subjects.ToolQuery], out actor.Out) (subjects.ToolList, error) {
+// onToolList lists the tools of run-time principals. It asks each for its definition first, so that the states are
+// current.
+func (b *Broker) onToolList(ctx context.Context, in actor.Msg[subjects.ToolQuery], out actor.Out) (subjects.ToolList,
+	error,
+) {
 	b.refreshZones(ctx, out)
 	all := b.table.listAdded(in.Body.Tool)
 	running, err := b.discoverTools(ctx, out, all)
 	if err != nil {
-		return subjects.ToolList{}, subjects.Faultf(subjects.CodeUnavailable, "the definitions of tools cannot be read; see conclave doctor")
+		return subjects.ToolList{}, subjects.Faultf(subjects.CodeUnavailable, "the definitions of tools cannot be "+
+			"read; see conclave doctor")
 	}
 	list := subjects.ToolList{Tools: []subjects.ToolStatus{}}
 	for _, at := range all {
@@ -246,7 +255,8 @@ func (b *Broker) toolStatus(ctx context.Context, out actor.Out, at zoneTool) (su
 		var err error
 		if d, err = readDefinition(ctx, out, at); err != nil && !errors.Is(err, actor.ErrNotFound) {
 			out.LogError(err)
-			return subjects.ToolStatus{}, subjects.Faultf(subjects.CodeUnavailable, "the definition of %s cannot be read; see conclave doctor", at.tool)
+			return subjects.ToolStatus{}, subjects.Faultf(subjects.CodeUnavailable, "the definition of %s cannot be "+
+				"read; see conclave doctor", at.tool)
 		}
 		if d.isVoid(b.table.addedAt(at.zone)) {
 			d = definition{}
@@ -256,8 +266,10 @@ func (b *Broker) toolStatus(ctx context.Context, out actor.Out, at zoneTool) (su
 	b.table.mu.RLock()
 	defer b.table.mu.RUnlock()
 	s := subjects.ToolStatus{
-		Principal: at.zone, Tool: at.tool, State: subjects.ToolSilent, Agents: []string{}, Pin: d.Pin, Accepted: d.Schema,
-		Declared: b.table.principals[at.zone].Declared[at.tool], Effects: b.table.withFacts(Known{Tool: policy.Tool{Name: at.tool}}).Effects.String(),
+		Principal: at.zone, Tool: at.tool, State: subjects.ToolSilent, Agents: []string{}, Pin: d.Pin,
+		Accepted: d.Schema,
+		Declared: b.table.principals[at.zone].Declared[at.tool],
+		Effects:  b.table.withFacts(Known{Tool: policy.Tool{Name: at.tool}}).Effects.String(),
 	}
 	s.Rejected = b.table.rejected[at]
 	for typ := range m.Types {
@@ -275,10 +287,15 @@ func (b *Broker) toolStatus(ctx context.Context, out actor.Out, at zoneTool) (su
 	return s, nil
 }
 
-// onToolAccept makes the changed definition of a tool the accepted one, on the record. It must be the one that the request names,
-// which the user has seen, and that the tool announced last.
-func (b *Broker) onToolAccept(ctx context.Context, in actor.Msg[subjects.ToolAccept], out actor.Out) (subjects.ToolStatus, error) {
-	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: subjects.ActionToolAccept, ParamsHash: b.hash.Hash([]byte(in.Body.Tool + "\n" + in.Body.Pin))}
+// onToolAccept makes the changed definition of a tool the accepted one, on the record. It must be the one that the
+// request names, which the user has seen, and that the tool announced last.
+func (b *Broker) onToolAccept(ctx context.Context, in actor.Msg[subjects.ToolAccept],
+	out actor.Out,
+) (subjects.ToolStatus, error) {
+	rec := subjects.AuditRecord{
+		ID: out.NewID(), AgentID: in.From, Action: subjects.ActionToolAccept,
+		ParamsHash: b.hash.Hash([]byte(in.Body.Tool + "\n" + in.Body.Pin)),
+	}
 	refuse := func(f *subjects.Fault) (subjects.ToolStatus, error) {
 		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, f.Code)
 		return subjects.ToolStatus{}, f
@@ -288,7 +305,8 @@ func (b *Broker) onToolAccept(ctx context.Context, in actor.Msg[subjects.ToolAcc
 	}
 	found := b.table.listAdded(in.Body.Tool)
 	if in.Body.Tool == "" || len(found) != 1 {
-		return refuse(subjects.Faultf(subjects.CodeUnknownTool, "no tool of that name was added; see conclave tool list"))
+		return refuse(subjects.Faultf(subjects.CodeUnknownTool,
+			"no tool of that name was added; see conclave tool list"))
 	}
 	at := found[0]
 	rec.Tool = at.tool
@@ -297,11 +315,15 @@ func (b *Broker) onToolAccept(ctx context.Context, in actor.Msg[subjects.ToolAcc
 	b.table.mu.RUnlock()
 	switch {
 	case !waits:
-		return refuse(subjects.Faultf(subjects.CodeMalformed, "no changed definition of %s waits; see conclave tool show %s", at.tool, at.tool))
+		return refuse(subjects.Faultf(subjects.CodeMalformed, "no changed definition of %s waits; see conclave tool "+
+			"show %s", at.tool, at.tool))
 	case Pin(next) != in.Body.Pin:
-		return refuse(subjects.Faultf(subjects.CodeMalformed, "the definition of %s changed again since you saw it; see conclave tool accept %s", at.tool, at.tool))
+		return refuse(subjects.Faultf(subjects.CodeMalformed, "the definition of %s changed again since you saw it; "+
+			"see conclave tool accept %s", at.tool, at.tool))
 	}
-	_, err := actor.Audited(ctx, out, b.gate, rec, func(ctx context.Context, p *actor.Permit) (none struct{}, err error) {
+	_, err := actor.Audited(ctx, out, b.gate, rec, func(ctx context.Context, p *actor.Permit) (none struct{},
+		err error,
+	) {
 		if err := p.Check(); err != nil {
 			return none, err
 		}
@@ -319,7 +341,8 @@ func (b *Broker) onToolAccept(ctx context.Context, in actor.Msg[subjects.ToolAcc
 func (b *Broker) replaceDefinition(ctx context.Context, out actor.Out, at zoneTool, s subjects.ToolSchema) error {
 	unavailable := func(err error) error {
 		out.LogError(fmt.Errorf("accepting a definition of %s: %w", at.tool, err))
-		return subjects.Faultf(subjects.CodeUnavailable, "the definition of %s could not be stored; see conclave doctor, then try again", at.tool)
+		return subjects.Faultf(subjects.CodeUnavailable, "the definition of %s could not be stored; see conclave "+
+			"doctor, then try again", at.tool)
 	}
 	old, err := readDefinition(ctx, out, at)
 	if err != nil && !errors.Is(err, actor.ErrNotFound) {

@@ -14,8 +14,8 @@ import (
 	"conclave/subjects"
 )
 
-// Number of definitions in a reply. The assistant's shipped tools fit into maxTools, so that no model call selects them; an
-// agent with a small model asks for fewer.
+// Number of definitions in a reply. The assistant's shipped tools fit into maxTools, so that no model call selects
+// them; an agent with a small model asks for fewer.
 const (
 	defaultTools = 4
 	maxTools     = 8
@@ -25,7 +25,9 @@ const (
 // at most Max of the request, at most maxTools; 0 is defaultTools. The request is recorded, and denied for a caller
 // without a type or with an unregistered path, and when the session's records cannot be read. It waits until
 // [Broker.Start] has asked for all tools or ctx ends. A listed tool can still be denied when it is called.
-func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverRequest], out actor.Out) (subjects.DiscoverReply, error) {
+func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverRequest],
+	out actor.Out,
+) (subjects.DiscoverReply, error) {
 	caller, err := subjects.ParseAgentSubject("broker.discover", in.Subject)
 	if err != nil {
 		return subjects.DiscoverReply{}, subjects.Faultf(subjects.CodeSubject, "invalid discover subject: %v", err)
@@ -35,7 +37,8 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 	asked, rules, fault := seen.call, seen.rules, seen.fault
 	if turnErr != nil && fault == nil {
 		out.LogError(fmt.Errorf("recording the turns of a session: %w", turnErr))
-		fault = subjects.Faultf(subjects.CodeUnavailable, "the session's records cannot be written, so no tools are listed; see conclave doctor")
+		fault = subjects.Faultf(subjects.CodeUnavailable, "the session's records cannot be written, so no tools are "+
+			"listed; see conclave doctor")
 	}
 	rec := subjects.AuditRecord{
 		ID: out.NewID(), AgentID: caller.ID(), AgentType: asked.Type, Action: subjects.ActionDiscover,
@@ -51,7 +54,8 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 		if err := b.gate.Record(ctx, out, rec, subjects.StatusDenied, "manifest: no type"); err != nil {
 			return subjects.DiscoverReply{}, err
 		}
-		return subjects.DiscoverReply{}, subjects.Faultf(subjects.CodeDenied, "%s has no type in the manifest, so it has no tools", caller.ID())
+		return subjects.DiscoverReply{}, subjects.Faultf(subjects.CodeDenied, "%s has no type in the manifest, so it "+
+			"has no tools", caller.ID())
 	}
 	if err := b.gate.Record(ctx, out, rec, subjects.StatusShown, ""); err != nil {
 		return subjects.DiscoverReply{}, err
@@ -73,12 +77,15 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 	return subjects.DiscoverReply{Tools: picked}, nil
 }
 
-// listAllowed returns the tools that the caller may use: those that it always gets, at most most, those that a task may need, and
-// those that only a task with one of their words needs. No schema has a key: only the broker seals to it.
-func (b *Broker) listAllowed(caller subjects.Caller, asked policy.Call, rules policy.Rules, task string, most int) (always, may, rare []subjects.ToolSchema) {
+// listAllowed returns the tools that the caller may use: those that it always gets, at most most, those that a task may
+// need, and those that only a task with one of their words needs. No schema has a key: only the broker seals to it.
+func (b *Broker) listAllowed(caller subjects.Caller, asked policy.Call, rules policy.Rules, task string,
+	most int,
+) (always, may, rare []subjects.ToolSchema) {
 	effective := rules.Manifest.EffectiveTools(caller.Account, asked.Lineage, asked.Override.Grant)
 	for _, k := range b.table.all() {
-		if k.Disabled != "" || !slices.Contains(effective, k.Name) || slices.Contains(asked.Override.Disable, k.Name) || isRespondentB(caller) && hasSideEffects(k.Tool) {
+		if k.Disabled != "" || !slices.Contains(effective, k.Name) || slices.Contains(asked.Override.Disable, k.Name) ||
+			isRespondentB(caller) && hasSideEffects(k.Tool) {
 			continue
 		}
 		s := k.schema
@@ -97,9 +104,10 @@ func (b *Broker) listAllowed(caller subjects.Caller, asked policy.Call, rules po
 	return always, may, rare
 }
 
-// recordTurns stores the messages of a session up to the query, with their attachments, in its flow. Each question begins with a
-// discovery, so the taint of an attachment is stored while TURNS has the message, also when no tool is called, and stays as long as
-// the conversation, which has the text. It does nothing for an account that does not answer the user's messages.
+// recordTurns stores the messages of a session up to the query, with their attachments, in its flow. Each question
+// begins with a discovery, so the taint of an attachment is stored while TURNS has the message, also when no tool is
+// called, and stays as long as the conversation, which has the text. It does nothing for an account that does not
+// answer the user's messages.
 func (b *Broker) recordTurns(ctx context.Context, out actor.Out, caller subjects.Caller, session, query string) error {
 	if session == "" || query == "" || !subjects.ConsumesTurns(caller.Account) || isRespondentB(caller) {
 		return nil
@@ -111,7 +119,9 @@ func (b *Broker) recordTurns(ctx context.Context, out actor.Out, caller subjects
 // chooseTools picks at most most tools that fit a task: all when they are few enough, otherwise by a model, or by
 // shared words when the model fails. Tools in rare are returned only when the model names them, and so never when tools
 // are few enough.
-func (b *Broker) chooseTools(ctx context.Context, out actor.Out, task string, tools, rare []subjects.ToolSchema, most int) []subjects.ToolSchema {
+func (b *Broker) chooseTools(ctx context.Context, out actor.Out, task string, tools, rare []subjects.ToolSchema,
+	most int,
+) []subjects.ToolSchema {
 	if len(tools) <= most {
 		return tools
 	}
@@ -138,7 +148,9 @@ func rankByWords(task string, tools []subjects.ToolSchema, most int) []subjects.
 
 // namesTool reports whether the task contains the name of a tool as a word of letters, digits, "_" and "-".
 func namesTool(task, name string) bool {
-	return slices.Contains(strings.FieldsFunc(task, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_' && r != '-' }), name)
+	return slices.Contains(strings.FieldsFunc(task, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_' && r != '-'
+	}), name)
 }
 
 // hasAnyWord reports whether the task contains one of the candidates as a word, ignoring the task's case. Candidates
@@ -161,7 +173,9 @@ func countSharedWords(asked map[string]bool, s subjects.ToolSchema) (n int) {
 // extractWords returns the set of lower-case words of letters and digits of a text with more than three bytes.
 func extractWords(text string) map[string]bool {
 	out := map[string]bool{}
-	for _, w := range strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
+	for _, w := range strings.FieldsFunc(strings.ToLower(text), func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r)
+	}) {
 		if len(w) > 3 {
 			out[w] = true
 		}

@@ -9,7 +9,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestEgressOfACall: whether a call sent data off this machine follows from the facts of its tool and from where it runs.
+// TestEgressOfACall: whether a call sent data off this machine follows from the facts of its tool and from where it
+// runs.
 func TestEgressOfACall(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
@@ -41,13 +42,31 @@ func TestEgressOfACall(t *testing.T) {
 		{"on another machine", elsewhere(build("get_datetime")), `{}`, nil, subjects.EgressSent, []string{"box"}},
 		{"search", build("web_search"), `{"query":"fish"}`, nil, subjects.EgressSent, nil},
 		{"search that failed", build("web_search"), `{"query":"fish"}`, failed, subjects.EgressUnknown, nil},
-		{"page", build("web_fetch"), `{"url":"https://example.org:443/a"}`, nil, subjects.EgressSent, []string{"example.org"}},
+		{
+			"page", build("web_fetch"), `{"url":"https://example.org:443/a"}`, nil, subjects.EgressSent,
+			[]string{"example.org"},
+		},
 		{"own tool that sends", added("forecast", policy.Declare(policy.Egress)), `{}`, nil, subjects.EgressSent, nil},
-		{"own tool that reads", added("forecast", policy.Declare(policy.ReadsPrivate)), `{}`, nil, subjects.EgressNone, nil},
-		{"own tool without effects declared", added("forecast", policy.Effects{}), `{}`, nil, subjects.EgressUnknown, nil},
-		{"trick: unknown tool", Known{Tool: policy.Tool{Name: "forecast", Effects: policy.Declare()}}, `{}`, nil, subjects.EgressUnknown, nil},
+		{
+			"own tool that reads", added("forecast", policy.Declare(policy.ReadsPrivate)), `{}`, nil,
+			subjects.EgressNone,
+			nil,
+		},
+		{
+			"own tool without effects declared", added("forecast", policy.Effects{}), `{}`, nil, subjects.EgressUnknown,
+			nil,
+		},
+		{
+			"trick: unknown tool",
+			Known{Tool: policy.Tool{Name: "forecast", Effects: policy.Declare()}},
+			`{}`, nil,
+			subjects.EgressUnknown, nil,
+		},
 		{"MCP server that sends", added("mcp_a_b", policy.Declare(policy.Egress)), `{}`, nil, subjects.EgressSent, nil},
-		{"trick: an MCP server with a network that declares a read", added("mcp_a_b", policy.Declare(policy.ReadsPrivate)), `{}`, nil, subjects.EgressUnknown, nil},
+		{
+			"trick: an MCP server with a network that declares a read",
+			added("mcp_a_b", policy.Declare(policy.ReadsPrivate)), `{}`, nil, subjects.EgressUnknown, nil,
+		},
 	} {
 		res := subjects.ToolResult{Error: tt.fault}
 		h.setEgress(&res, call{tool: tt.k.Name, args: json.RawMessage(tt.args)}, tt.k)

@@ -13,7 +13,9 @@ import (
 
 // onValidate is a dry run of the caller's own call: every layer decides, but nothing runs, is counted or is put to the
 // user.
-func (b *Broker) onValidate(ctx context.Context, in actor.Msg[subjects.ToolRequest], out actor.Out) (subjects.Verdict, error) {
+func (b *Broker) onValidate(ctx context.Context, in actor.Msg[subjects.ToolRequest], out actor.Out) (subjects.Verdict,
+	error,
+) {
 	caller, err := subjects.ParseAgentSubject("broker.validate", in.Subject)
 	if err != nil {
 		return subjects.Verdict{}, subjects.Faultf(subjects.CodeSubject, "invalid validate subject: %v", err)
@@ -25,10 +27,13 @@ func (b *Broker) onValidate(ctx context.Context, in actor.Msg[subjects.ToolReque
 // every account but the user's. It rejects names and ids that are no tokens, and a caller deeper than
 // [subjects.MaxDepth]. As is the caller's account and path, separated by dots. Without a session the call is judged as
 // in a new one.
-func (b *Broker) onExplain(ctx context.Context, in actor.Msg[subjects.ExplainRequest], out actor.Out) (subjects.Verdict, error) {
+func (b *Broker) onExplain(ctx context.Context, in actor.Msg[subjects.ExplainRequest], out actor.Out) (subjects.Verdict,
+	error,
+) {
 	q := in.Body
 	if !slices.Contains(subjects.UserAccounts, in.From) {
-		return subjects.Verdict{}, subjects.Faultf(subjects.CodeDenied, "only the user may explain calls of other callers")
+		return subjects.Verdict{}, subjects.Faultf(subjects.CodeDenied, "only the user may explain calls of other "+
+			"callers")
 	}
 	parts := strings.Split(q.As, ".")
 	for _, p := range append(parts, q.Tool) {
@@ -38,30 +43,36 @@ func (b *Broker) onExplain(ctx context.Context, in actor.Msg[subjects.ExplainReq
 	}
 	for _, id := range []string{q.SessionID, q.QueryID} {
 		if id != "" && subjects.CheckToken(id) != nil {
-			return subjects.Verdict{}, subjects.Faultf(subjects.CodeMalformed, "invalid session_id or query_id: use letters, digits, - and _ only")
+			return subjects.Verdict{}, subjects.Faultf(subjects.CodeMalformed, "invalid session_id or query_id: use "+
+				"letters, digits, - and _ only")
 		}
 	}
 	if len(parts)-1 > subjects.MaxDepth {
-		return subjects.Verdict{}, subjects.Faultf(subjects.CodeMalformed, "invalid as: the path is deeper than %d agents", subjects.MaxDepth)
+		return subjects.Verdict{}, subjects.Faultf(subjects.CodeMalformed, "invalid as: the path is deeper than %d "+
+			"agents", subjects.MaxDepth)
 	}
 	if q.SessionID != "" && q.QueryID == "" {
 		last, _, found, err := readTurn(ctx, out, map[string]any{"last_by_subj": "turn.*." + q.SessionID})
 		if err != nil {
 			out.LogError(err)
-			return subjects.Verdict{}, subjects.Faultf(subjects.CodeUnavailable, "the session's queries cannot be read; see conclave doctor")
+			return subjects.Verdict{}, subjects.Faultf(subjects.CodeUnavailable, "the session's queries cannot be "+
+				"read; see conclave doctor")
 		}
 		if found {
 			q.QueryID = last.QueryID
 		}
 	}
-	return b.explainCall(ctx, out, in.From, subjects.Caller{Account: parts[0], Path: parts[1:]}, q.Tool, q.Args, q.SessionID, q.QueryID)
+	return b.explainCall(ctx, out, in.From, subjects.Caller{Account: parts[0], Path: parts[1:]}, q.Tool, q.Args,
+		q.SessionID, q.QueryID)
 }
 
 // explainCall decides about a call without making it and returns the verdict; nothing runs, is counted, claimed or put
 // to the user. The dry run itself is recorded; without that record there is no verdict. requester is who asked, caller
 // the one whose call it would be; missing args are {}. An unknown tool or malformed arguments are a denial in the
 // verdict; an error means that there is none.
-func (b *Broker) explainCall(ctx context.Context, out actor.Out, requester string, caller subjects.Caller, tool string, args json.RawMessage, session, query string) (subjects.Verdict, error) {
+func (b *Broker) explainCall(ctx context.Context, out actor.Out, requester string, caller subjects.Caller, tool string,
+	args json.RawMessage, session, query string,
+) (subjects.Verdict, error) {
 	if err := subjects.CheckToken(tool); err != nil {
 		return subjects.Verdict{}, subjects.Faultf(subjects.CodeMalformed, "invalid tool name: %v", err)
 	}
@@ -78,7 +89,8 @@ func (b *Broker) explainCall(ctx context.Context, out actor.Out, requester strin
 	seen := b.gatherFacts(ctx, out, caller, known, c, true)
 	asked, rules, fault := seen.call, seen.rules, seen.fault
 	rec := subjects.AuditRecord{
-		ID: out.NewID(), AgentID: requester, AgentType: asked.Type, Lineage: caller.Lineage(), Action: subjects.ActionValidate, Tool: tool,
+		ID: out.NewID(), AgentID: requester, AgentType: asked.Type, Lineage: caller.Lineage(),
+		Action: subjects.ActionValidate, Tool: tool,
 		ParamsHash: b.hash.Hash(args), Session: session, Query: query,
 	}
 	if err := b.gate.Record(ctx, out, rec, subjects.StatusShown, ""); err != nil {
@@ -88,7 +100,10 @@ func (b *Broker) explainCall(ctx context.Context, out actor.Out, requester strin
 	case fault != nil:
 		return subjects.Verdict{}, fault
 	case !found:
-		return subjects.Verdict{Denial: &subjects.Denial{Layer: policy.LayerTool, Rule: policy.RuleUnknownTool, Reason: "unknown tool " + tool}}, nil
+		return subjects.Verdict{Denial: &subjects.Denial{
+			Layer: policy.LayerTool, Rule: policy.RuleUnknownTool,
+			Reason: "unknown tool " + tool,
+		}}, nil
 	}
 	if f := malformed; f != nil {
 		return subjects.Verdict{Denial: &subjects.Denial{Layer: policy.LayerTool, Rule: f.Code, Reason: f.Text}}, nil

@@ -78,7 +78,10 @@ func TestDryRuns(t *testing.T) {
 		{"a denied host", "generator", "web_fetch", `{"url":"http://localhost/"}`, "egress: denied_host"},
 		{"an invalid URL", "generator", "web_fetch", `{"url":"fish"}`, "egress: address"},
 
-		{"trick: unregistered agent", "generator.researcher-0", "web_search", `{"query":"fish"}`, "manifest: unregistered"},
+		{
+			"trick: unregistered agent", "generator.researcher-0", "web_search", `{"query":"fish"}`,
+			"manifest: unregistered",
+		},
 		{"trick: arguments as a list", "generator", "web_search", `[]`, "tool: malformed"},
 		{"trick: argument in another case", "generator", "web_search", `{"Query":"fish"}`, "arguments: misspelling"},
 	} {
@@ -99,7 +102,10 @@ func TestDryRuns(t *testing.T) {
 			if tt.args != "" {
 				args = json.RawMessage(tt.args)
 			}
-			v, err := h.explainAs(t, "user", subjects.ExplainRequest{As: who, Tool: tt.tool, Args: args, SessionID: "s1", QueryID: "q1"})
+			v, err := h.explainAs(t, "user", subjects.ExplainRequest{
+				As: who, Tool: tt.tool, Args: args,
+				SessionID: "s1", QueryID: "q1",
+			})
 			if err != nil || verdictText(v) != tt.want {
 				t.Errorf("explain: %s, %v, want %s", verdictText(v), err, tt.want)
 			}
@@ -108,7 +114,9 @@ func TestDryRuns(t *testing.T) {
 			}
 			for i, by := range []string{who, "user"} {
 				r := h.records[o+i]
-				if r.AgentID != by || r.Action != "broker.validate" || r.Tool != tt.tool || r.Session != "s1" || r.Query != "q1" || r.ParamsHash == "" || strings.Join(r.Lineage, ".") != strings.Join(callerOf(who).Lineage(), ".") {
+				if r.AgentID != by || r.Action != "broker.validate" || r.Tool != tt.tool || r.Session != "s1" ||
+					r.Query != "q1" || r.ParamsHash == "" ||
+					strings.Join(r.Lineage, ".") != strings.Join(callerOf(who).Lineage(), ".") {
 					t.Errorf("record %+v", r)
 				}
 			}
@@ -133,7 +141,10 @@ func TestExplainDenials(t *testing.T) {
 		{"trick: empty token in the path", subjects.ExplainRequest{As: "generator..x", Tool: "web_search"}},
 		{"trick: path too deep", subjects.ExplainRequest{As: "generator.a.b.c.d.e", Tool: "web_search"}},
 		{"trick: wildcard session", subjects.ExplainRequest{As: "generator", Tool: "web_search", SessionID: "*"}},
-		{"trick: query that is a subject", subjects.ExplainRequest{As: "generator", Tool: "web_search", QueryID: "a.b"}},
+		{"trick: query that is a subject", subjects.ExplainRequest{
+			As: "generator", Tool: "web_search",
+			QueryID: "a.b",
+		}},
 	} {
 		h := newSessionFixture(t)
 		if v, err := h.explainAs(t, "user", tt.q); actortest.Code(err) != subjects.CodeMalformed {
@@ -141,22 +152,26 @@ func TestExplainDenials(t *testing.T) {
 		}
 	}
 	h := newSessionFixture(t)
-	if _, err := h.validateCall(t, "generator", "s1", "q1", "web.search", `{}`); actortest.Code(err) != subjects.CodeMalformed {
+	if _, err := h.validateCall(t, "generator", "s1", "q1", "web.search",
+		`{}`); actortest.Code(err) != subjects.CodeMalformed {
 		t.Errorf("a dry run of no tool: %v", err)
 	}
 	if got := h.dryRunResult(t, "generator", "web_search", `{"query":"a","query":"b"}`); got != "tool: malformed" {
 		t.Errorf("an argument that stands there twice: %s", got)
 	}
 	h.refuse[subjects.AuditBefore] = errDisk
-	if v, err := h.explainAs(t, "user", subjects.ExplainRequest{As: "generator", Tool: "web_search"}); actortest.Code(err) != subjects.CodeNoAudit || v.Allowed {
+	if v, err := h.explainAs(t, "user", subjects.ExplainRequest{As: "generator", Tool: "web_search"}); actortest.Code(
+		err) != subjects.CodeNoAudit || v.Allowed {
 		t.Errorf("without a record: %+v, %v", v, err)
 	}
-	if v, err := h.validateCall(t, "generator", "s1", "q1", "web_search", `{}`); actortest.Code(err) != subjects.CodeNoAudit || v.Allowed {
+	if v, err := h.validateCall(t, "generator", "s1", "q1", "web_search",
+		`{}`); actortest.Code(err) != subjects.CodeNoAudit || v.Allowed {
 		t.Errorf("without a record: %+v, %v", v, err)
 	}
 	delete(h.refuse, subjects.AuditBefore)
 	h.wrap = func(out actor.Out) actor.Out { return failingOut{out, "session_config", ""} }
-	if v, err := h.validateCall(t, "generator", "s1", "q1", "web_search", `{"query":"fish"}`); actortest.Code(err) != subjects.CodeUnavailable || v.Allowed {
+	if v, err := h.validateCall(t, "generator", "s1", "q1", "web_search", `{"query":"fish"}`); actortest.Code(
+		err) != subjects.CodeUnavailable || v.Allowed {
 		t.Errorf("when nobody knows what is set: %+v, %v", v, err)
 	}
 }
@@ -169,10 +184,14 @@ func TestDryRunChangesNothing(t *testing.T) {
 	h.addTurn("s1", "q1", "search for fish")
 	before := h.dumpStores(t)
 	for range 10 {
-		if got := h.dryRunResult(t, "generator", "run_shell", `{"command":"ls"}`); got != "ok" { // the next message is this one
+		// the next message is this one
+		if got := h.dryRunResult(t, "generator", "run_shell", `{"command":"ls"}`); got != "ok" {
 			t.Fatalf("under ALL: %s", got)
 		}
-		if v, err := h.explainAs(t, "gateway", subjects.ExplainRequest{As: "generator", Tool: "web_search", Args: json.RawMessage(`{"query":"fish"}`), SessionID: "s1", QueryID: "q1"}); err != nil || !v.Allowed {
+		if v, err := h.explainAs(t, "gateway", subjects.ExplainRequest{
+			As: "generator", Tool: "web_search",
+			Args: json.RawMessage(`{"query":"fish"}`), SessionID: "s1", QueryID: "q1",
+		}); err != nil || !v.Allowed {
 			t.Fatalf("%+v, %v", v, err)
 		}
 	}
@@ -190,7 +209,8 @@ func TestDryRunChangesNothing(t *testing.T) {
 			t.Errorf("call %d: %s, want %s", i+1, outcomeText(res), want)
 		}
 	}
-	if v, err := h.validateCall(t, "generator", "s1", "q2", "web_search", `{"query":"fish"}`); err != nil || verdictText(v) != "limits: repeated" {
+	if v, err := h.validateCall(t, "generator", "s1", "q2", "web_search", `{"query":"fish"}`); err != nil ||
+		verdictText(v) != "limits: repeated" {
 		t.Errorf("a dry run of the fourth: %s, %v", verdictText(v), err)
 	}
 }
@@ -199,7 +219,10 @@ func TestDryRunChangesNothing(t *testing.T) {
 func (h *sessionFixture) dumpStores(t testing.TB) string {
 	t.Helper()
 	var all []string
-	for _, bucket := range []string{"flow", "parked", "ledger", "session_config", bucketApprovals, bucketRules, bucketSpawns, "schemas"} {
+	for _, bucket := range []string{
+		"flow", "parked", "ledger", "session_config", bucketApprovals, bucketRules,
+		bucketSpawns, "schemas",
+	} {
 		store := h.rec.Out().Store(bucket)
 		keys, err := store.Keys(t.Context(), "")
 		if err != nil {

@@ -30,8 +30,11 @@ type facts struct {
 // gatherFacts collects the caller's type and lineage, the user's overrides and the session's flow. When one of them
 // cannot be read the result has a fault, and the caller must deny. An unknown caller has type "" and a short lineage,
 // which the layers deny. The flow is nil without a session, without a tool, for a harmless tool and for an account that
-// does not answer the user's messages. With dry nothing is written: neither the query text nor a claim of a once setting.
-func (b *Broker) gatherFacts(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call, dry bool) (f facts) {
+// does not answer the user's messages. With dry nothing is written: neither the query text nor a claim of a once
+// setting.
+func (b *Broker) gatherFacts(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call,
+	dry bool,
+) (f facts) {
 	f.rules = b.rules.Load()
 	asked := policy.Call{
 		Caller: caller, Tool: k.Tool, Schema: k.schema.Parameters, Args: c.args, Session: c.session, Query: c.query,
@@ -46,7 +49,8 @@ func (b *Broker) gatherFacts(ctx context.Context, out actor.Out, caller subjects
 	if c.session != "" {
 		if c.tool != "" && !isHarmless(k.Tool) && subjects.ConsumesTurns(caller.Account) {
 			wg.Go(func() {
-				asked.Flow, flowErr = b.loadFlow(ctx, out, caller.Account, c.session, c.query, dry || isRespondentB(caller))
+				asked.Flow, flowErr = b.loadFlow(ctx, out, caller.Account, c.session, c.query, dry ||
+					isRespondentB(caller))
 			})
 		}
 		asked.Override, overrideErr = b.callerOverride(ctx, out, caller, c.session, c.query, dry)
@@ -59,7 +63,8 @@ func (b *Broker) gatherFacts(ctx context.Context, out actor.Out, caller subjects
 	f.call = asked
 	if err := errors.Join(lineageErr, overrideErr, flowErr); err != nil {
 		out.LogError(fmt.Errorf("gathering the facts of a call of %s: %w", c.tool, err))
-		f.fault = subjects.Faultf(subjects.CodeUnavailable, "the session's records cannot be read, so nothing was run; see conclave doctor")
+		f.fault = subjects.Faultf(subjects.CodeUnavailable, "the session's records cannot be read, so nothing was "+
+			"run; see conclave doctor")
 	}
 	return f
 }
@@ -73,7 +78,10 @@ func (f facts) pageAccess(t *toolTable) (*subjects.HostRules, bool) {
 		return nil, false
 	}
 	rules := f.rules.Manifest.Egress.Fetch
-	hosts := &subjects.HostRules{Allow: rules.Allow, Deny: rules.Deny, Monitored: f.rules.Manifest.Monitored[(policy.EgressLayer{}).Name()]}
+	hosts := &subjects.HostRules{
+		Allow: rules.Allow, Deny: rules.Deny,
+		Monitored: f.rules.Manifest.Monitored[(policy.EgressLayer{}).Name()],
+	}
 	if c.HasFullOverride() { // as the egress layer: the allow list is lifted, with its ports and IP addresses
 		hosts.Allow, hosts.Monitored = []string{"*"}, slices.Concat(hosts.Monitored, policy.AllowListRules)
 	}
@@ -82,7 +90,8 @@ func (f facts) pageAccess(t *toolTable) (*subjects.HostRules, bool) {
 		if _, ours := t.build[k.Name]; !ours { // a tool of the user permits nothing to another one
 			continue
 		}
-		if k.Known && k.Has(policy.Fetch) && slices.Contains(effective, k.Name) && !slices.Contains(c.Override.Disable, k.Name) {
+		if k.Known && k.Has(policy.Fetch) && slices.Contains(effective, k.Name) &&
+			!slices.Contains(c.Override.Disable, k.Name) {
 			return hosts, true
 		}
 	}
@@ -100,8 +109,8 @@ func compactJSON(args json.RawMessage) []byte {
 }
 
 // toolMode is the mode in the tool order: structured when the tool reads untrusted content and the caller may only see
-// findings. A spawned agent gets files and the output of programs as they are, framed and labelled: it cannot work on source code
-// by findings. The orchestrator never does, and gets the entries of memory as summaries, trusted ones too.
+// findings. A spawned agent gets files and the output of programs as they are, framed and labelled: it cannot work on
+// source code by findings. The orchestrator never does, and gets the entries of memory as summaries, trusted ones too.
 func toolMode(c policy.Call) string {
 	if isOrchestrator(c.Caller) && c.Tool.Graded && c.Tool.Has(policy.ReadsPrivate) {
 		return subjects.ModeSummary
@@ -146,12 +155,15 @@ func sessionLabels(c policy.Call) *subjects.Labels {
 	return l
 }
 
-// countUsage returns the usage before a call, with the budgets of its agents, and counts the call, which sets c.counted.
-// With dry it counts nothing. A call that was begun before is counted already: it is not counted again, and its first
-// attempt is left out of the usage. The account itself has no budget.
+// countUsage returns the usage before a call, with the budgets of its agents, and counts the call, which sets
+// c.counted. With dry it counts nothing. A call that was begun before is counted already: it is not counted again, and
+// its first attempt is left out of the usage. The account itself has no budget.
 func (b *Broker) countUsage(out actor.Out, asked policy.Call, c *call, seen facts, dry bool) policy.Usage {
 	b.usage.SetWindow(cmp.Or(seen.rules.Manifest.Limits.Window, defaultWindow))
-	a := policy.Attempt{Caller: asked.Caller.ID(), Session: c.session, Query: c.query, Tool: c.tool, ParamsHash: b.hash.Hash(compactJSON(c.args))}
+	a := policy.Attempt{
+		Caller: asked.Caller.ID(), Session: c.session, Query: c.query, Tool: c.tool,
+		ParamsHash: b.hash.Hash(compactJSON(c.args)),
+	}
 	var s policy.Usage
 	switch {
 	case dry:
@@ -175,8 +187,8 @@ func (b *Broker) countUsage(out actor.Out, asked policy.Call, c *call, seen fact
 	return s
 }
 
-// endCount ends the count of a call that was counted: one that ran is a repetition when call and result equal the last ones
-// of the question, one that did not run is none. res is what the caller gets; allowed is the decision.
+// endCount ends the count of a call that was counted: one that ran is a repetition when call and result equal the last
+// ones of the question, one that did not run is none. res is what the caller gets; allowed is the decision.
 func (b *Broker) endCount(out actor.Out, c call, res subjects.ToolResult, allowed bool) {
 	switch {
 	case c.counted == nil:

@@ -44,11 +44,20 @@ always_ask: [package_install]
 // sessionTools are the facts of the fixture's tools.
 func sessionTools() map[string]policy.Tool {
 	return map[string]policy.Tool{
-		"get_datetime":           {Effects: policy.Declare(), Ephemeral: true},
-		"web_search":             {Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted), Act: policy.ActSearch, Args: policy.Args{"query": {Role: policy.RoleQuery}}},
-		"web_fetch":              {Effects: policy.Declare(policy.Fetch, policy.ReadsUntrusted), Act: policy.ActFetch, Args: policy.Args{"url": {Role: policy.RoleURL}, "x": {Role: policy.RoleSetting}}},
-		"search_memory":          {Effects: policy.Declare(policy.ReadsPrivate)},
-		"save_memory":            {Effects: policy.Declare(policy.Mutate), Act: policy.ActCreate, Args: policy.Args{"content": {Role: policy.RoleContent}}},
+		"get_datetime": {Effects: policy.Declare(), Ephemeral: true},
+		"web_search": {
+			Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted), Act: policy.ActSearch,
+			Args: policy.Args{"query": {Role: policy.RoleQuery}},
+		},
+		"web_fetch": {
+			Effects: policy.Declare(policy.Fetch, policy.ReadsUntrusted), Act: policy.ActFetch,
+			Args: policy.Args{"url": {Role: policy.RoleURL}, "x": {Role: policy.RoleSetting}},
+		},
+		"search_memory": {Effects: policy.Declare(policy.ReadsPrivate)},
+		"save_memory": {
+			Effects: policy.Declare(policy.Mutate), Act: policy.ActCreate,
+			Args: policy.Args{"content": {Role: policy.RoleContent}},
+		},
 		"run_shell":              {Effects: policy.Declare(policy.Exec)},
 		"package_install":        {Effects: policy.Declare()}, // harmless, and always needs approval
 		"search_knowledge_graph": {Effects: policy.Declare(policy.ReadsPrivate), Secrets: []string{"graph_key"}},
@@ -75,7 +84,10 @@ type sessionFixture struct {
 
 func newSessionFixture(t testing.TB, set ...func(*sessionFixture)) *sessionFixture {
 	t.Helper()
-	h := &sessionFixture{spawnFixture: newSpawnFixture(t), tools: map[string]func(subjects.ToolOrder) (any, error){}, approvals: make(chan string, 64)}
+	h := &sessionFixture{
+		spawnFixture: newSpawnFixture(t), tools: map[string]func(subjects.ToolOrder) (any, error){},
+		approvals: make(chan string, 64),
+	}
 	h.cfg = Config{CallTimeout: time.Minute, AuditTimeout: time.Minute, ApprovalWait: time.Minute}
 	for _, s := range set {
 		s(h)
@@ -101,7 +113,10 @@ func (h *sessionFixture) start(t testing.TB, rules policy.Rules) {
 		h.facts(all)
 	}
 	for name, facts := range all {
-		s := subjects.ToolSchema{Name: name, Version: "1", Description: name + " does what it is called. And more.", Parameters: json.RawMessage(`{"type":"object"}`)}
+		s := subjects.ToolSchema{
+			Name: name, Version: "1", Description: name + " does what it is called. And more.",
+			Parameters: json.RawMessage(`{"type":"object"}`),
+		}
 		facts.Name, facts.Zone, facts.Known = name, subjects.ZoneOf(name), true
 		known = append(known, Known{Tool: facts, Pin: Pin(s)})
 		s.Key = h.key
@@ -192,7 +207,8 @@ func (h *sessionFixture) out(session, query string) actor.Out {
 func (h *sessionFixture) deliver(t testing.TB, subject, session, query string, body, reply any) error {
 	t.Helper()
 	head := map[string]string{
-		subjects.HeaderQuery: query, subjects.HeaderSession: session, subjects.HeaderDeadline: strconv.FormatInt(h.rec.Time.Add(cmp.Or(h.deadline, time.Minute)).UnixMilli(), 10),
+		subjects.HeaderQuery: query, subjects.HeaderSession: session, subjects.HeaderDeadline: strconv.FormatInt(
+			h.rec.Time.Add(cmp.Or(h.deadline, time.Minute)).UnixMilli(), 10),
 	}
 	for _, route := range h.Routes() {
 		if _, ok := subjects.Match(route.Spec().Subscription(), subject); !ok {
@@ -213,7 +229,9 @@ func (h *sessionFixture) runTool(t testing.TB, who, tool, args string, id ...str
 	return h.runToolIn(t, "s1", "q1", who, tool, args, id...)
 }
 
-func (h *sessionFixture) runToolIn(t testing.TB, session, query, who, tool, args string, id ...string) subjects.ToolResult {
+func (h *sessionFixture) runToolIn(t testing.TB, session, query, who, tool, args string,
+	id ...string,
+) subjects.ToolResult {
 	t.Helper()
 	c := callerOf(who)
 	if len(id) == 0 {
@@ -221,7 +239,8 @@ func (h *sessionFixture) runToolIn(t testing.TB, session, query, who, tool, args
 	}
 	subject := strings.Join(append([]string{"agent", c.Account, "tool.request", tool}, c.Path...), ".")
 	var res subjects.ToolResult
-	if err := h.deliver(t, subject, session, query, subjects.ToolRequest{CallID: id[0], Args: json.RawMessage(args)}, &res); err != nil {
+	if err := h.deliver(t, subject, session, query, subjects.ToolRequest{CallID: id[0], Args: json.RawMessage(args)},
+		&res); err != nil {
 		t.Error(err)
 	}
 	return res
@@ -240,7 +259,10 @@ func (h *sessionFixture) flowOf(t testing.TB, session string) *policy.Flow {
 // taintSession records untrusted content in the session.
 func (h *sessionFixture) taintSession(t testing.TB, session string) {
 	t.Helper()
-	r := policy.Result{Tool: policy.Tool{Name: "web_fetch", Known: true, Effects: policy.Declare(policy.ReadsUntrusted)}, CallID: "c0", Source: "https://evil.example/"}
+	r := policy.Result{Tool: policy.Tool{
+		Name: "web_fetch", Known: true,
+		Effects: policy.Declare(policy.ReadsUntrusted),
+	}, CallID: "c0", Source: "https://evil.example/"}
 	if err := h.recordFlow(t.Context(), h.rec.Out(), session, r); err != nil {
 		t.Fatal(err)
 	}
@@ -302,8 +324,12 @@ func TestStoreFailureDenies(t *testing.T) {
 		{name: "flow", get: "flow", who: "generator", tool: "web_search"},
 		{name: "flow cannot be written", put: "flow", who: "generator", tool: "web_search"},
 		{name: "the ledger", put: "ledger", who: "generator", tool: "web_search"},
-		{name: "ledger cannot be read", get: "ledger", who: "generator", tool: "web_search", ran: true}, // a new call: the first entry wins
-		{name: "spawn registry, caller is an account", get: bucketSpawns, who: "generator", tool: "web_search", ran: true},
+		// a new call: the first entry wins
+		{name: "ledger cannot be read", get: "ledger", who: "generator", tool: "web_search", ran: true},
+		{
+			name: "spawn registry, caller is an account", get: bucketSpawns, who: "generator", tool: "web_search",
+			ran: true,
+		},
 		{name: "flow, harmless tool", get: "flow", who: "operator", tool: "get_datetime", ran: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -324,7 +350,9 @@ func TestStoreFailureDenies(t *testing.T) {
 			if !tt.ran && (outcomeText(res) != subjects.CodeUnavailable || story != "before denied unavailable") {
 				t.Errorf("%s, on record %s", outcomeText(res), story)
 			}
-			if !tt.ran && !slices.ContainsFunc(h.rec.Logged(), func(err error) bool { return errors.Is(err, errDisk) }) {
+			if !tt.ran && !slices.ContainsFunc(h.rec.Logged(), func(err error) bool {
+				return errors.Is(err, errDisk)
+			}) {
 				t.Errorf("the log does not say why: %v", h.rec.Logged())
 			}
 		})
@@ -339,7 +367,8 @@ func TestStoreFailureDenies(t *testing.T) {
 			}
 			return answer(subject, body)
 		}
-		if res := h.runTool(t, "generator", "web_search", `{"query":"fish"}`); outcomeText(res) != subjects.CodeUnavailable || h.recentEvents() != "before denied unavailable" {
+		if res := h.runTool(t, "generator", "web_search", `{"query":"fish"}`); outcomeText(
+			res) != subjects.CodeUnavailable || h.recentEvents() != "before denied unavailable" {
 			t.Errorf("%+v", res)
 		}
 	})
@@ -364,13 +393,25 @@ func TestGatherFacts(t *testing.T) {
 		{"an agent", "generator", "s1", search, "assistant", false, true, ""},
 		{"an agent without a session", "generator", "", search, "assistant", false, false, ""},
 		{"a harmless tool needs no flow", "generator", "s1", clock, "assistant", false, false, ""},
-		{"a spawned agent is what it was spawned as", child, "s1", search, "researcher", false, true, subjects.ModeStructured},
-		{"the orchestrator never sees a page", "orchestrator", "s1", search, "orchestrator", false, false, subjects.ModeStructured},
+		{
+			"a spawned agent is what it was spawned as", child, "s1", search, "researcher", false, true,
+			subjects.ModeStructured,
+		},
+		{
+			"the orchestrator never sees a page", "orchestrator", "s1", search, "orchestrator", false, false,
+			subjects.ModeStructured,
+		},
 		{"the orchestrator and the clock", "orchestrator", "s1", clock, "orchestrator", false, false, ""},
 		{"the user", userAccount, "s1", search, "operator", true, false, ""},
 
-		{"trick: an agent below the user is not the user", below, "s1", search, "researcher", false, false, subjects.ModeStructured},
-		{"trick: an unregistered agent below the user is not the user", "operator.x", "s1", search, "", false, false, subjects.ModeStructured},
+		{
+			"trick: an agent below the user is not the user", below, "s1", search, "researcher", false, false,
+			subjects.ModeStructured,
+		},
+		{
+			"trick: an unregistered agent below the user is not the user", "operator.x", "s1", search, "", false, false,
+			subjects.ModeStructured,
+		},
 		{"trick: an agent of another session", child, "s2", search, "", false, false, subjects.ModeStructured},
 		{"trick: an account that ends like the user's", "not_operator", "s1", search, "", false, false, ""},
 		{"trick: account in another case", "Operator", "s1", search, "", false, false, ""},
@@ -383,7 +424,8 @@ func TestGatherFacts(t *testing.T) {
 		}
 		got := seen.call
 		if got.Type != tt.typ || got.FromUser != tt.person || (got.Flow != nil) != tt.flow || toolMode(got) != tt.mode {
-			t.Errorf("%s: type %q, person %t, flow %v, mode %q", tt.name, got.Type, got.FromUser, got.Flow != nil, toolMode(got))
+			t.Errorf("%s: type %q, person %t, flow %v, mode %q", tt.name, got.Type, got.FromUser, got.Flow != nil,
+				toolMode(got))
 		}
 	}
 }
@@ -394,10 +436,17 @@ func TestBudgetsMatchAgents(t *testing.T) {
 	h := newSessionFixture(t, withModelRanking)
 	h.setModelReply(findingReply(nil))
 	h.addTurn("s1", "q1", "search for fish and for chips")
-	poor := h.mustSpawn(t, "generator", "s1", subjects.SpawnRequest{Type: "researcher", Budget: &subjects.Budget{Calls: 1}})
+	poor := h.mustSpawn(t, "generator", "s1",
+		subjects.SpawnRequest{Type: "researcher", Budget: &subjects.Budget{Calls: 1}})
 	rich := h.mustSpawn(t, "generator", "s1", subjects.SpawnRequest{Type: "researcher"})
 	var got []string
-	for _, step := range [][2]string{{poor, "fish"}, {poor, "chips"}, {rich, "fish"}, {rich, "chips"}, {"generator", "fish"}} {
+	for _, step := range [][2]string{
+		{poor, "fish"},
+		{poor, "chips"},
+		{rich, "fish"},
+		{rich, "chips"},
+		{"generator", "fish"},
+	} {
 		res := h.runTool(t, step[0], "web_search", `{"query":"`+step[1]+`"}`)
 		got = append(got, outcomeText(res))
 	}
@@ -410,14 +459,22 @@ func TestBudgetsMatchAgents(t *testing.T) {
 // caller's tools.
 func TestPageAccess(t *testing.T) {
 	t.Parallel()
-	m, err := policy.ParseManifest([]byte("types:\n  assistant:\n    tools: [web_search, web_fetch]\n  persona:\n    tools: [web_search]\naccounts:\n  generator: assistant\n  committee: persona\negress:\n  fetch:\n    allow: [a.example]\n"), "m")
+	m, err := policy.ParseManifest([]byte("types:\n  assistant:\n    tools: [web_search, web_fetch]\n  persona:\n    "+
+		"tools: [web_search]\naccounts:\n  generator: assistant\n  committee: persona\negress:\n  fetch:\n    allow: "+
+		"[a.example]\n"), "m")
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := Known{Tool: policy.Tool{Name: "web_fetch", Zone: "tools", Known: true, Effects: policy.Declare(policy.Fetch, policy.ReadsUntrusted)}}
+	page := Known{Tool: policy.Tool{
+		Name: "web_fetch", Zone: "tools", Known: true,
+		Effects: policy.Declare(policy.Fetch, policy.ReadsUntrusted),
+	}}
 	tb := newTable([]Known{page}, func(string) (policy.Tool, bool) { return policy.Tool{}, false })
 	tb.live["web_fetch"] = map[string]Known{page.Zone: page}
-	search := policy.Tool{Name: "web_search", Known: true, Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted)}
+	search := policy.Tool{
+		Name: "web_search", Known: true,
+		Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted),
+	}
 	for _, tt := range []struct {
 		name      string
 		account   string
@@ -430,19 +487,29 @@ func TestPageAccess(t *testing.T) {
 		{"caller without page access", "committee", policy.Override{}, nil, []string{"a.example"}, false},
 		{"disabled", "generator", policy.Override{Disable: []string{"web_fetch"}}, nil, []string{"a.example"}, false},
 		{"ALL", "generator", policy.Override{Level: subjects.OverrideAll}, nil, []string{"*"}, true},
-		{"monitor-only", "generator", policy.Override{}, map[string][]string{"egress": {policy.RuleHost}}, []string{"a.example"}, true},
+		{
+			"monitor-only", "generator",
+			policy.Override{},
+			map[string][]string{"egress": {policy.RuleHost}},
+			[]string{"a.example"},
+			true,
+		},
 	} {
 		m.Monitored = tt.monitored
-		f := facts{call: policy.Call{Caller: subjects.Caller{Account: tt.account}, Tool: search, Override: tt.over}, rules: policy.Rules{Manifest: m}}
+		f := facts{
+			call:  policy.Call{Caller: subjects.Caller{Account: tt.account}, Tool: search, Override: tt.over},
+			rules: policy.Rules{Manifest: m},
+		}
 		hosts, pages := f.pageAccess(tb)
-		if pages != tt.pages || !slices.Equal(hosts.Allow, tt.allow) || tt.over.Level == "" && !slices.Equal(hosts.Monitored, tt.monitored["egress"]) {
+		if pages != tt.pages || !slices.Equal(hosts.Allow, tt.allow) || tt.over.Level == "" &&
+			!slices.Equal(hosts.Monitored, tt.monitored["egress"]) {
 			t.Errorf("%s: %+v, %t", tt.name, hosts, pages)
 		}
 	}
 }
 
-// TestRepetitionIsCountedPerQuestion: the third identical call in a row for one question is denied when the results were
-// equal, and no other call is.
+// TestRepetitionIsCountedPerQuestion: the third identical call in a row for one question is denied when the results
+// were equal, and no other call is.
 func TestRepetitionIsCountedPerQuestion(t *testing.T) {
 	t.Parallel()
 	const clock, ok, denied = `{"timezone":"UTC"}`, "ok", "limits: repeated"
@@ -497,17 +564,27 @@ func TestRepetitionIsCountedPerQuestion(t *testing.T) {
 	}
 }
 
-// TestFullOverrideLiftsAllowListEverywhere: under ALL, the hosts that a tool gets permit what the egress layer permits: every host,
-// port and IP address that is not denied.
+// TestFullOverrideLiftsAllowListEverywhere: under ALL, the hosts that a tool gets permit what the egress layer permits:
+// every host, port and IP address that is not denied.
 func TestFullOverrideLiftsAllowListEverywhere(t *testing.T) {
 	t.Parallel()
-	m := parseRules(t, "types:\n  assistant:\n    tools: [web_fetch]\naccounts:\n  generator: assistant\negress:\n  fetch:\n    allow: [a.example]\n    deny: [evil.example]\n")
-	page := Known{Tool: policy.Tool{Name: "web_fetch", Zone: "tools", Known: true, Effects: policy.Declare(policy.Fetch, policy.ReadsUntrusted), Args: policy.Args{"url": {Role: policy.RoleURL}}}}
+	m := parseRules(t, "types:\n  assistant:\n    tools: [web_fetch]\naccounts:\n  generator: assistant\negress:\n  "+
+		"fetch:\n    allow: [a.example]\n    deny: [evil.example]\n")
+	page := Known{Tool: policy.Tool{
+		Name: "web_fetch", Zone: "tools", Known: true,
+		Effects: policy.Declare(policy.Fetch, policy.ReadsUntrusted), Args: policy.Args{"url": {Role: policy.RoleURL}},
+	}}
 	tb := newTable([]Known{page}, func(string) (policy.Tool, bool) { return policy.Tool{}, false })
 	tb.live["web_fetch"] = map[string]Known{page.Zone: page}
 	for _, level := range []string{subjects.OverrideNone, subjects.OverrideAll} {
-		for _, url := range []string{"https://a.example/", "https://b.example/", "https://b.example:8443/", "http://93.184.216.34/", "https://evil.example/", "ftp://a.example/"} {
-			c := policy.Call{Caller: subjects.Caller{Account: "generator"}, Tool: page.Tool, Args: json.RawMessage(`{"url":"` + url + `"}`), Override: policy.Override{Level: level}}
+		for _, url := range []string{
+			"https://a.example/", "https://b.example/", "https://b.example:8443/",
+			"http://93.184.216.34/", "https://evil.example/", "ftp://a.example/",
+		} {
+			c := policy.Call{
+				Caller: subjects.Caller{Account: "generator"}, Tool: page.Tool,
+				Args: json.RawMessage(`{"url":"` + url + `"}`), Override: policy.Override{Level: level},
+			}
 			hosts, _ := facts{call: c, rules: m}.pageAccess(tb)
 			err := policy.HostRules{Allow: hosts.Allow, Deny: hosts.Deny}.CheckURL(url, hosts.Monitored...)
 			layer := policy.Chain{policy.EgressLayer{Fetch: m.Manifest.Egress.Fetch}}.Decide(t.Context(), c)

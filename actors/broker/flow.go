@@ -10,13 +10,16 @@ import (
 	"conclave/subjects"
 )
 
-// The flow of a session, its query texts and labelled results, is stored in the bucket flow, keyed by session. It is read for
-// each call and written before a result is returned: no agent has seen a result that the flow does not have.
+// The flow of a session, its query texts and labelled results, is stored in the bucket flow, keyed by session. It is
+// read for each call and written before a result is returned: no agent has seen a result that the flow does not have.
 
-// loadFlow returns the flow of a session with the texts of its messages up to the query, also of those for which no tool
-// was called; it stores the new ones, except with dry. It returns nil, and no error, when the router stored no such
-// query, or stored it for another account to answer: the session is then unknown, and layers must treat it so. It fails after maxWriteAttempts write conflicts.
-func (b *Broker) loadFlow(ctx context.Context, out actor.Out, account, session, query string, dry bool) (*policy.Flow, error) {
+// loadFlow returns the flow of a session with the texts of its messages up to the query, also of those for which no
+// tool was called; it stores the new ones, except with dry. It returns nil, and no error, when the router stored no
+// such query, or stored it for another account to answer: the session is then unknown, and layers must treat it so. It
+// fails after maxWriteAttempts write conflicts.
+func (b *Broker) loadFlow(ctx context.Context, out actor.Out, account, session, query string, dry bool) (*policy.Flow,
+	error,
+) {
 	for range maxWriteAttempts {
 		f, rev, err := b.readFlow(ctx, out, session)
 		if err != nil {
@@ -42,14 +45,18 @@ func (b *Broker) loadFlow(ctx context.Context, out actor.Out, account, session, 
 	return nil, errWriteConflict
 }
 
-// addTurns returns f with the messages and their grants that the router stored for the session after the last one in f, up to the query.
-// It returns nil when the query is not among them. ctx bounds it: the messages that f lacks may be many.
-func (b *Broker) addTurns(ctx context.Context, out actor.Out, f *policy.Flow, session, query string) (*policy.Flow, error) {
+// addTurns returns f with the messages and their grants that the router stored for the session after the last one in f,
+// up to the query. It returns nil when the query is not among them. ctx bounds it: the messages that f lacks may be
+// many.
+func (b *Broker) addTurns(ctx context.Context, out actor.Out, f *policy.Flow, session, query string) (*policy.Flow,
+	error,
+) {
 	if session == "" || query == "" {
 		return nil, nil
 	}
 	for {
-		q, m, found, err := readTurn(ctx, out, map[string]any{"seq": f.LastTurn() + 1, "next_by_subj": "turn.*." + session})
+		q, m, found, err := readTurn(ctx, out, map[string]any{"seq": f.LastTurn() + 1, "next_by_subj": "turn.*." +
+			session})
 		if err != nil || !found {
 			return nil, err
 		}
@@ -74,12 +81,15 @@ func (b *Broker) addTurns(ctx context.Context, out actor.Out, f *policy.Flow, se
 	}
 }
 
-// publishGrants publishes what a question permits, so that the user sees it before anything uses it. A failure is logged only:
-// the flow has the grants.
+// publishGrants publishes what a question permits, so that the user sees it before anything uses it. A failure is
+// logged only: the flow has the grants.
 func publishGrants(ctx context.Context, out actor.Out, session, query string, grants []policy.Grant) {
 	topic, err := subjects.QueryGrantsEvent.With(query)
 	if err == nil {
-		err = actor.Emit(ctx, out.WithIDs(session, query), topic, subjects.Grants{SessionID: session, QueryID: query, Grants: describeGrants(grants)})
+		err = actor.Emit(ctx, out.WithIDs(session, query), topic, subjects.Grants{
+			SessionID: session, QueryID: query,
+			Grants: describeGrants(grants),
+		})
 	}
 	if err != nil {
 		out.LogError(fmt.Errorf("publishing the grants of a question: %w", err))
@@ -95,10 +105,10 @@ func describeGrants(grants []policy.Grant) []subjects.Grant {
 	return out
 }
 
-// claimGrant uses a grant of the question for a call that was allowed without an approval, before the call runs, so that
-// concurrent calls cannot use it twice. It returns false when the call needs a grant and none that covers it is left: the caller
-// must judge again. A call that needs none, and a call that claimed its grant before a crash, claims nothing. It fails after
-// maxWriteAttempts write conflicts.
+// claimGrant uses a grant of the question for a call that was allowed without an approval, before the call runs, so
+// that concurrent calls cannot use it twice. It returns false when the call needs a grant and none that covers it is
+// left: the caller must judge again. A call that needs none, and a call that claimed its grant before a crash, claims
+// nothing. It fails after maxWriteAttempts write conflicts.
 func (b *Broker) claimGrant(ctx context.Context, out actor.Out, asked policy.Call, c call) (bool, error) {
 	if asked.Flow == nil || asked.FromUser || asked.HasFullOverride() || c.respondentB || !asked.Tool.UsesGrants() {
 		return true, nil

@@ -19,9 +19,15 @@ func TestUnreadableTurnsDeny(t *testing.T) {
 	t.Parallel()
 	message := func(data any) any { return map[string]any{"message": map[string]any{"seq": 1, "data": data}} }
 	for name, answer := range map[string]func() (any, error){
-		"nobody answers":                     func() (any, error) { return nil, subjects.Faultf(subjects.CodeUnavailable, "nobody") },
-		"silence":                            func() (any, error) { return nil, subjects.Faultf(subjects.CodeTimeout, "silence") },
-		"an error of the stream":             func() (any, error) { return map[string]any{"error": map[string]any{"code": 503}}, nil },
+		"nobody answers": func() (any, error) {
+			return nil, subjects.Faultf(subjects.CodeUnavailable, "nobody")
+		},
+		"silence": func() (any, error) {
+			return nil, subjects.Faultf(subjects.CodeTimeout, "silence")
+		},
+		"an error of the stream": func() (any, error) {
+			return map[string]any{"error": map[string]any{"code": 503}}, nil
+		},
 		"nothing at all":                     func() (any, error) { return map[string]any{}, nil },
 		"a message that is no JSON":          func() (any, error) { return message([]byte("fish")), nil },
 		"trick: a list":                      func() (any, error) { return []int{1}, nil },
@@ -35,7 +41,8 @@ func TestUnreadableTurnsDeny(t *testing.T) {
 			}
 			return h.answerAll(subject, body)
 		}
-		if res := h.runTool(t, "generator", "web_search", `{"query":"fish"}`); outcomeText(res) != subjects.CodeUnavailable || strings.Contains(h.recentEvents(), "ran") {
+		if res := h.runTool(t, "generator", "web_search", `{"query":"fish"}`); outcomeText(
+			res) != subjects.CodeUnavailable || strings.Contains(h.recentEvents(), "ran") {
 			t.Errorf("%s: %s", name, outcomeText(res))
 		}
 	}
@@ -82,7 +89,8 @@ func TestQueryTextIsStored(t *testing.T) {
 	h.runTool(t, "generator", "web_search", `{"query":"fish"}`)
 	first := reads()
 	h.turns = nil
-	if res := h.runTool(t, "generator", "web_search", `{"query":"fish"}`, "c2"); outcomeText(res) != "ok" || reads() != first {
+	if res := h.runTool(t, "generator", "web_search", `{"query":"fish"}`, "c2"); outcomeText(res) != "ok" ||
+		reads() != first {
 		t.Errorf("%s after %d and %d reads", outcomeText(res), first, reads())
 	}
 }
@@ -105,7 +113,8 @@ func TestFlowHasQuestionsWithoutToolCalls(t *testing.T) {
 		}
 	}
 	// The session is tainted now; the user typed this URL in a message without a tool call.
-	if res := h.runToolIn(t, "s1", "q3", "generator", "web_fetch", `{"url":"https://doc.example/"}`); outcomeText(res) != "ok" {
+	if res := h.runToolIn(t, "s1", "q3", "generator", "web_fetch", `{"url":"https://doc.example/"}`); outcomeText(
+		res) != "ok" {
 		t.Errorf("%s", outcomeText(res))
 	}
 	h.runToolIn(t, "s1", "q4", "generator", "web_search", `{"query":"later"}`)
@@ -113,7 +122,8 @@ func TestFlowHasQuestionsWithoutToolCalls(t *testing.T) {
 		t.Errorf("after q4 the last turn is %d", f.LastTurn())
 	}
 	// A query that the router did not store adds nothing.
-	if v, err := h.validateCall(t, "generator", "s1", "made-up", "web_search", `{"query":"fish"}`); err != nil || verdictText(v) != "asks flow: unknown_session" {
+	if v, err := h.validateCall(t, "generator", "s1", "made-up", "web_search", `{"query":"fish"}`); err != nil ||
+		verdictText(v) != "asks flow: unknown_session" {
 		t.Errorf("%s, %v", verdictText(v), err)
 	}
 }
@@ -121,17 +131,22 @@ func TestFlowHasQuestionsWithoutToolCalls(t *testing.T) {
 // TestCorruptFlowRecordDenies: a corrupt flow record is not treated as an empty session.
 func TestCorruptFlowRecordDenies(t *testing.T) {
 	t.Parallel()
-	for _, data := range []string{"", "null", "fish", "[]", `"{}"`, `{"sources":`, `{"sources":"none"}`, `{}{}`, `{"sources":[{"tool":"x"}],"sources":[]}`} {
+	for _, data := range []string{
+		"", "null", "fish", "[]", `"{}"`, `{"sources":`, `{"sources":"none"}`, `{}{}`,
+		`{"sources":[{"tool":"x"}],"sources":[]}`,
+	} {
 		h := newSessionFixture(t)
 		h.addTurn("s1", "q1", "search for fish")
 		if _, err := h.rec.Out().Store("flow").Put(t.Context(), "s1", []byte(data), 0); err != nil {
 			t.Fatal(err)
 		}
-		if res := h.runTool(t, "generator", "web_search", `{"query":"fish"}`); outcomeText(res) != subjects.CodeUnavailable || strings.Contains(h.recentEvents(), "ran") {
+		if res := h.runTool(t, "generator", "web_search", `{"query":"fish"}`); outcomeText(
+			res) != subjects.CodeUnavailable || strings.Contains(h.recentEvents(), "ran") {
 			t.Errorf("%q: %s", data, outcomeText(res))
 		}
 		// The user's call runs, but its result is withheld: it cannot be recorded.
-		if res := h.runTool(t, "operator", "web_search", `{"query":"fish"}`); outcomeText(res) != subjects.CodeUnrecorded {
+		if res := h.runTool(t, "operator", "web_search", `{"query":"fish"}`); outcomeText(
+			res) != subjects.CodeUnrecorded {
 			t.Errorf("%q: the user's call ended in %s", data, outcomeText(res))
 		}
 	}
@@ -157,14 +172,21 @@ func TestTaintSurvivesRestart(t *testing.T) {
 	// Each sees the results that the other recorded.
 	for i := range 6 {
 		h.Broker = []*Broker{first, second}[i%2]
-		r := policy.Result{Tool: policy.Tool{Name: "web_search", Known: true, Act: policy.ActSearch, Args: policy.Args{"query": {Role: policy.RoleQuery}}, Effects: policy.Declare(policy.ReadsUntrusted)}, Links: []string{fmt.Sprintf("https://x.example/%d", i)}}
+		r := policy.Result{
+			Tool: policy.Tool{
+				Name: "web_search", Known: true, Act: policy.ActSearch,
+				Args: policy.Args{"query": {Role: policy.RoleQuery}}, Effects: policy.Declare(policy.ReadsUntrusted),
+			},
+			Links: []string{fmt.Sprintf("https://x.example/%d", i)},
+		}
 		if err := h.recordFlow(t.Context(), h.rec.Out(), "s1", r); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i := range 6 {
 		h.Broker = []*Broker{second, first}[i%2]
-		if got := h.dryRunResult(t, "generator", "web_fetch", fmt.Sprintf(`{"url":"https://x.example/%d"}`, i)); got != "ok" {
+		if got := h.dryRunResult(t, "generator", "web_fetch", fmt.Sprintf(`{"url":"https://x.example/%d"}`,
+			i)); got != "ok" {
 			t.Errorf("address %d: %s", i, got)
 		}
 	}
@@ -179,7 +201,10 @@ func TestConcurrentFlowWrites(t *testing.T) {
 	brokers := []*Broker{h.Broker}
 	h.start(t, parseRules(t, sessionManifest))
 	brokers = append(brokers, h.Broker)
-	tool := policy.Tool{Name: "web_search", Known: true, Act: policy.ActSearch, Args: policy.Args{"query": {Role: policy.RoleQuery}}, Effects: policy.Declare(policy.ReadsUntrusted)}
+	tool := policy.Tool{
+		Name: "web_search", Known: true, Act: policy.ActSearch,
+		Args: policy.Args{"query": {Role: policy.RoleQuery}}, Effects: policy.Declare(policy.ReadsUntrusted),
+	}
 	var wg sync.WaitGroup
 	for i := range maxWriteAttempts - 1 { // one of them is only a reader
 		wg.Go(func() {
@@ -190,7 +215,8 @@ func TestConcurrentFlowWrites(t *testing.T) {
 		})
 	}
 	wg.Go(func() {
-		if f, err := brokers[0].loadFlow(t.Context(), h.rec.Out(), "generator", "s1", "q1", false); err != nil || !f.HasQuestion("q1") {
+		if f, err := brokers[0].loadFlow(t.Context(), h.rec.Out(), "generator", "s1", "q1", false); err != nil ||
+			!f.HasQuestion("q1") {
 			t.Errorf("%v", err)
 		}
 	})
@@ -207,14 +233,16 @@ func TestConcurrentFlowWrites(t *testing.T) {
 
 	// Every write conflicts.
 	h.wrap = func(out actor.Out) actor.Out { return conflictingOut{out} }
-	if res := h.runTool(t, "operator", "web_search", `{"query":"fish"}`); outcomeText(res) != subjects.CodeUnrecorded || res.Result != "" {
+	if res := h.runTool(t, "operator", "web_search", `{"query":"fish"}`); outcomeText(res) != subjects.CodeUnrecorded ||
+		res.Result != "" {
 		t.Errorf("%+v", res)
 	}
 	if !slices.ContainsFunc(h.rec.Logged(), func(err error) bool { return errors.Is(err, errWriteConflict) }) {
 		t.Errorf("noted %v", h.rec.Logged())
 	}
 	h.addTurn("s1", "q2", "search for bread")
-	if res := h.runToolIn(t, "s1", "q2", "generator", "web_search", `{"query":"bread"}`); outcomeText(res) != subjects.CodeUnavailable {
+	if res := h.runToolIn(t, "s1", "q2", "generator", "web_search", `{"query":"bread"}`); outcomeText(
+		res) != subjects.CodeUnavailable {
 		t.Errorf("%+v", res)
 	}
 }

@@ -16,9 +16,10 @@ import (
 	"conclave/subjects"
 )
 
-// A running call of a run-time principal can ask the user something: its tool returns a form in place of a result, the broker shows it
-// as an approval request, and sends the answer to that tool as the next order of the same call. The tool cannot choose the call, the
-// session or another recipient: the form is the reply to the broker's own request. Everything but an answer of the user is declined.
+// A running call of a run-time principal can ask the user something: its tool returns a form in place of a result, the
+// broker shows it as an approval request, and sends the answer to that tool as the next order of the same call. The
+// tool cannot choose the call, the session or another recipient: the form is the reply to the broker's own request.
+// Everything but an answer of the user is declined.
 
 // Layer and rules of forms.
 const (
@@ -38,11 +39,13 @@ const (
 	cancelTimeout = time.Second
 )
 
-// secretWords match texts that ask for a credential. MCP forbids it in a form, so a form that matches is declined unseen.
-var secretWords = regexp.MustCompile(`(?i)pass[ _-]?(?:word|phrase|code|wd)|passwort|kennwort|mot de passe|contraseña|\bpwd\b|\bpin\b|secret|credential|api[ _-]?key|private[ _-]?key|access[ _-]?key|\btoken|\bjwt\b|seed[ _-]?phrase|recovery (?:code|phrase)|mnemonic|\bcv[vc]\d?\b|card[ _-]?number|\botp\b|one[ _-]?time|\b2fa\b|\bmfa\b|verification code|\bssn\b|social security`)
+// secretWords match texts that ask for a credential. MCP forbids it in a form, so a form that matches is declined
+// unseen.
+var secretWords = regexp.MustCompile(
+	`(?i)pass[ _-]?(?:word|phrase|code|wd)|passwort|kennwort|mot de passe|contraseña|\bpwd\b|\bpin\b|secret|credential|api[ _-]?key|private[ _-]?key|access[ _-]?key|\btoken|\bjwt\b|seed[ _-]?phrase|recovery (?:code|phrase)|mnemonic|\bcv[vc]\d?\b|card[ _-]?number|\botp\b|one[ _-]?time|\b2fa\b|\bmfa\b|verification code|\bssn\b|social security`)
 
-// asksForSecret reports whether a form asks for a credential, by any of its texts. Look-alike letters and invisible characters do not
-// hide it.
+// asksForSecret reports whether a form asks for a credential, by any of its texts. Look-alike letters and invisible
+// characters do not hide it.
 func asksForSecret(f subjects.UserForm) bool {
 	all := []string{f.Message}
 	for _, field := range f.Fields {
@@ -53,14 +56,18 @@ func asksForSecret(f subjects.UserForm) bool {
 
 // splitName separates the words of a name such as accessKey and access_key.
 func splitName(name string) string {
-	return name + " " + nameParts.ReplaceAllString(name, "$1 $2") + " " + strings.NewReplacer("_", " ", "-", " ", ".", " ").Replace(name)
+	return name + " " + nameParts.ReplaceAllString(name, "$1 $2") + " " + strings.NewReplacer("_", " ", "-", " ", ".",
+		" ").Replace(name)
 }
 
 var nameParts = regexp.MustCompile(`([a-z0-9])([A-Z])`)
 
-// answerForms sends the answers of the user to the forms of a call until it has a result. ctx is that of the caller, limit the time
-// of the tool without the user's.
-func (b *Broker) answerForms(ctx context.Context, out actor.Out, c call, zone string, service subjects.Service[subjects.ToolOrder, subjects.ToolResult], limit time.Duration, got subjects.ToolResult, err error) (subjects.ToolResult, error) {
+// answerForms sends the answers of the user to the forms of a call until it has a result. ctx is that of the caller,
+// limit the time of the tool without the user's.
+func (b *Broker) answerForms(ctx context.Context, out actor.Out, c call, zone string,
+	service subjects.Service[subjects.ToolOrder, subjects.ToolResult], limit time.Duration, got subjects.ToolResult,
+	err error,
+) (subjects.ToolResult, error) {
 	for n := 0; err == nil && got.Form != nil; n++ {
 		answer, why := b.askUser(ctx, out, c, zone, *got.Form, n)
 		answer.ID = got.Form.ID
@@ -69,7 +76,8 @@ func (b *Broker) answerForms(ctx context.Context, out actor.Out, c call, zone st
 		}
 		got, err = b.sendAnswer(ctx, out, c, service, limit, answer, why)
 		if answer.Action == subjects.FormCancel {
-			return subjects.ToolResult{}, subjects.Faultf(subjects.CodeStopped, "the call of %s was cancelled while it waited for the user", c.tool)
+			return subjects.ToolResult{}, subjects.Faultf(subjects.CodeStopped, "the call of %s was cancelled while "+
+				"it waited for the user", c.tool)
 		}
 	}
 	return got, err
@@ -77,7 +85,8 @@ func (b *Broker) answerForms(ctx context.Context, out actor.Out, c call, zone st
 
 // showDeclined tells the user in the live output of the call that a question was declined.
 func (b *Broker) showDeclined(ctx context.Context, out actor.Out, c call, zone, why string) {
-	shown, o := b.live.add(liveKey{zone, c.tool, c.id}, fmt.Sprintf("%s asked you a question, which was declined (%s)\n", zone, why))
+	shown, o := b.live.add(liveKey{zone, c.tool, c.id}, fmt.Sprintf("%s asked you a question, which was declined "+
+		"(%s)\n", zone, why))
 	b.forwardOutput(ctx, out, o, shown)
 }
 
@@ -91,7 +100,8 @@ func cleanForm(zone string, f subjects.UserForm) subjects.UserForm {
 	return clean
 }
 
-// hidesInChoices reports whether a choice would look different on a screen. A choice cannot be cleaned: it is the value of the answer.
+// hidesInChoices reports whether a choice would look different on a screen. A choice cannot be cleaned: it is the value
+// of the answer.
 func hidesInChoices(f subjects.UserForm) bool {
 	for _, field := range f.Fields {
 		for _, c := range field.Choices {
@@ -103,9 +113,12 @@ func hidesInChoices(f subjects.UserForm) bool {
 	return false
 }
 
-// askUser asks the user a form of the principal of the zone and waits for the answer. It declines, with the rule as the reason, a form that may not be asked, that is
-// denied or expires; it cancels when the caller or the user no longer waits for the call. n is the number of the form in its call.
-func (b *Broker) askUser(ctx context.Context, out actor.Out, c call, zone string, form subjects.UserForm, n int) (_ subjects.FormAnswer, why string) {
+// askUser asks the user a form of the principal of the zone and waits for the answer. It declines, with the rule as the
+// reason, a form that may not be asked, that is denied or expires; it cancels when the caller or the user no longer
+// waits for the call. n is the number of the form in its call.
+func (b *Broker) askUser(ctx context.Context, out actor.Out, c call, zone string, form subjects.UserForm,
+	n int,
+) (_ subjects.FormAnswer, why string) {
 	decline := func(why string) (subjects.FormAnswer, string) {
 		return subjects.FormAnswer{Action: subjects.FormDecline}, why
 	}
@@ -166,8 +179,10 @@ func (b *Broker) newFormRequest(out actor.Out, c call, id string, form subjects.
 	q := storedApproval{Call: c.key(), Params: c.record.ParamsHash, Event: out.NewID()}
 	q.State = subjects.ApprovalPending
 	q.ApprovalRequest = subjects.ApprovalRequest{
-		ID: id, CallID: c.id, SessionID: c.session, QueryID: c.query, Caller: c.record.AgentID, Type: c.typ, Tool: c.tool, Args: c.args,
-		Layer: layerForm, Rule: ruleForm, Reason: form.From + " asks you a question. The text is untrusted content of that server, and only that server gets your answer",
+		ID: id, CallID: c.id, SessionID: c.session, QueryID: c.query, Caller: c.record.AgentID, Type: c.typ,
+		Tool: c.tool, Args: c.args,
+		Layer: layerForm, Rule: ruleForm, Reason: form.From +
+			" asks you a question. The text is untrusted content of that server, and only that server gets your answer",
 		Form: &form, Asked: now, Expires: now.Add(wait),
 	}
 	q.Hosts = findLookAlikes(c.args, nil)
@@ -191,29 +206,37 @@ func (b *Broker) takeValues(ctx context.Context, out actor.Out, id string) (json
 	return nil, errWriteConflict
 }
 
-// sendAnswer sends an answer to the tool and returns its next reply. An answer with values of the user is sent behind the audit gate;
-// without an acknowledged record it is declined. why is the reason of an answer without values.
-func (b *Broker) sendAnswer(ctx context.Context, out actor.Out, c call, service subjects.Service[subjects.ToolOrder, subjects.ToolResult], limit time.Duration, answer subjects.FormAnswer, why string) (subjects.ToolResult, error) {
+// sendAnswer sends an answer to the tool and returns its next reply. An answer with values of the user is sent behind
+// the audit gate; without an acknowledged record it is declined. why is the reason of an answer without values.
+func (b *Broker) sendAnswer(ctx context.Context, out actor.Out, c call,
+	service subjects.Service[subjects.ToolOrder, subjects.ToolResult], limit time.Duration, answer subjects.FormAnswer,
+	why string,
+) (subjects.ToolResult, error) {
 	send := func(ctx context.Context, answer subjects.FormAnswer) (subjects.ToolResult, error) {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
-		return actor.Ask(ctx, out, service, subjects.ToolOrder{CallID: c.id, QueryID: c.query, Args: json.RawMessage(`{}`), Mode: subjects.ModeAnswer, Answer: &answer})
+		return actor.Ask(ctx, out, service, subjects.ToolOrder{
+			CallID: c.id, QueryID: c.query,
+			Args: json.RawMessage(`{}`), Mode: subjects.ModeAnswer, Answer: &answer,
+		})
 	}
 	rec := c.record
 	rec.ID, rec.Action, rec.ParamsHash = out.NewID(), subjects.ActionToolAnswer, b.hash.Hash(answer.Values)
 	if answer.Action == subjects.FormAccept {
 		sent := false
-		got, err := actor.Audited(ctx, out, b.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.ToolResult, error) {
-			if err := p.Check(); err != nil {
-				return subjects.ToolResult{}, err
-			}
-			sent = true
-			got, err := send(ctx, answer)
-			if actor.IsReplyFault(err) {
-				p.Report(subjects.StatusFailed, subjects.CodeTool) // the tool chooses the code of its fault, which could repeat the values
-			}
-			return got, err
-		})
+		got, err := actor.Audited(ctx, out, b.gate, rec,
+			func(ctx context.Context, p *actor.Permit) (subjects.ToolResult, error) {
+				if err := p.Check(); err != nil {
+					return subjects.ToolResult{}, err
+				}
+				sent = true
+				got, err := send(ctx, answer)
+				if actor.IsReplyFault(err) {
+					// the tool chooses the code of its fault, which could repeat the values
+					p.Report(subjects.StatusFailed, subjects.CodeTool)
+				}
+				return got, err
+			})
 		if sent {
 			if errors.Is(err, actor.ErrUnrecorded) {
 				out.LogError(fmt.Errorf("recording that an answer was sent to %s: %w", c.tool, err))
@@ -222,7 +245,8 @@ func (b *Broker) sendAnswer(ctx context.Context, out actor.Out, c call, service 
 			return got, err
 		}
 		out.LogError(fmt.Errorf("the answer to a question of %s is declined: %w", c.tool, err))
-		answer, why, rec.ID = subjects.FormAnswer{ID: answer.ID, Action: subjects.FormDecline}, ruleNoRecord, out.NewID()
+		answer, why, rec.ID = subjects.FormAnswer{ID: answer.ID, Action: subjects.FormDecline}, ruleNoRecord,
+			out.NewID()
 	}
 	if answer.Action == subjects.FormCancel { // the caller's deadline may have ended
 		var cancel context.CancelFunc
@@ -235,8 +259,8 @@ func (b *Broker) sendAnswer(ctx context.Context, out actor.Out, c call, service 
 	return send(ctx, answer)
 }
 
-// checkFormDecision rejects a decision that does not fit its request: values without a form, values that do not fit it, and values that
-// look like a credential.
+// checkFormDecision rejects a decision that does not fit its request: values without a form, values that do not fit it,
+// and values that look like a credential.
 func checkFormDecision(q storedApproval, d subjects.ApprovalDecision) *subjects.Fault {
 	switch {
 	case q.Form == nil && len(d.Values) > 0, !d.Approve && len(d.Values) > 0:
@@ -250,7 +274,8 @@ func checkFormDecision(q storedApproval, d subjects.ApprovalDecision) *subjects.
 		return subjects.Faultf(subjects.CodeMalformed, "%s", text.OneLine(err.Error(), 200))
 	}
 	if _, n := firewall.Redact(string(d.Values)); n > 0 {
-		return subjects.Faultf(subjects.CodeMalformed, "a value looks like a credential, which must not be given to a server this way; see conclave secret set")
+		return subjects.Faultf(subjects.CodeMalformed, "a value looks like a credential, which must not be given to "+
+			"a server this way; see conclave secret set")
 	}
 	return nil
 }

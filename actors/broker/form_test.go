@@ -11,11 +11,14 @@ import (
 	"conclave/subjects"
 )
 
-// TestFormsWithoutUser: a form is shown only when a question of the user led to the call, and never when it asks for a credential;
-// a form that is shown and no longer waited for is cancelled.
+// TestFormsWithoutUser: a form is shown only when a question of the user led to the call, and never when it asks for a
+// credential; a form that is shown and no longer waited for is cancelled.
 func TestFormsWithoutUser(t *testing.T) {
 	t.Parallel()
-	ordinary := subjects.UserForm{From: "mcp-s", Message: "Which seat?", Fields: []subjects.FormField{{Name: "seat", Type: "string"}}}
+	ordinary := subjects.UserForm{
+		From: "mcp-s", Message: "Which seat?",
+		Fields: []subjects.FormField{{Name: "seat", Type: "string"}},
+	}
 	field := func(f subjects.FormField) subjects.UserForm {
 		return subjects.UserForm{Message: "One more value, please.", Fields: []subjects.FormField{f}}
 	}
@@ -30,24 +33,59 @@ func TestFormsWithoutUser(t *testing.T) {
 		n    int
 		want string // "" = the user is asked
 	}{
-		"a question of the user":           {answers, ordinary, 0, ""},
-		"a call of the user":               {call{fromUser: true, tool: "t", id: "c1"}, ordinary, 0, ""},
-		"no question of the user":          {call{tool: "t", id: "c1"}, ordinary, 0, ruleAbsent},
-		"a schedule":                       {scheduled, ordinary, 0, ruleAbsent},
-		"respondent B":                     {b, ordinary, 0, ruleAbsent},
-		"the fourth":                       {answers, ordinary, 3, ruleTooMany},
-		"no text":                          {answers, subjects.UserForm{}, 0, ruleBadForm},
-		"trick: a password":                {answers, subjects.UserForm{Message: "Your password?"}, 0, ruleSecret},
-		"trick: look-alike letters":        {answers, subjects.UserForm{Message: "Your p\u0430ssw\u043erd?"}, 0, ruleSecret},
-		"trick: invisible characters":      {answers, subjects.UserForm{Message: "Your pass\u200bword?"}, 0, ruleSecret},
-		"trick: in the name of a field":    {answers, field(subjects.FormField{Name: "apiKey", Type: "string"}), 0, ruleSecret},
-		"trick: in the title":              {answers, field(subjects.FormField{Name: "a", Title: "PIN", Type: "integer"}), 0, ruleSecret},
-		"trick: in the description":        {answers, field(subjects.FormField{Name: "a", Description: "the one-time code", Type: "string"}), 0, ruleSecret},
-		"trick: a list as a field":         {answers, field(subjects.FormField{Name: "a", Type: "array"}), 0, ruleBadForm},
-		"trick: a choice in other colors":  {answers, field(subjects.FormField{Name: "a", Type: "string", Choices: []string{"\x1b[31mno"}}), 0, ruleBadForm},
-		"trick: a choice of two lines":     {answers, field(subjects.FormField{Name: "a", Type: "string", Choices: []string{"no\nrule: allowed"}}), 0, ruleBadForm},
-		"trick: a choice written backward": {answers, field(subjects.FormField{Name: "a", Type: "string", Choices: []string{"\u202eon"}}), 0, ruleBadForm},
-		"trick: a field with a line break": {answers, field(subjects.FormField{Name: "a\nb", Type: "string"}), 0, ruleBadForm},
+		"a question of the user":  {answers, ordinary, 0, ""},
+		"a call of the user":      {call{fromUser: true, tool: "t", id: "c1"}, ordinary, 0, ""},
+		"no question of the user": {call{tool: "t", id: "c1"}, ordinary, 0, ruleAbsent},
+		"a schedule":              {scheduled, ordinary, 0, ruleAbsent},
+		"respondent B":            {b, ordinary, 0, ruleAbsent},
+		"the fourth":              {answers, ordinary, 3, ruleTooMany},
+		"no text":                 {answers, subjects.UserForm{}, 0, ruleBadForm},
+		"trick: a password":       {answers, subjects.UserForm{Message: "Your password?"}, 0, ruleSecret},
+		"trick: look-alike letters": {
+			answers,
+			subjects.UserForm{Message: "Your p\u0430ssw\u043erd?"},
+			0,
+			ruleSecret,
+		},
+		"trick: invisible characters": {
+			answers,
+			subjects.UserForm{Message: "Your pass\u200bword?"},
+			0,
+			ruleSecret,
+		},
+		"trick: in the name of a field": {
+			answers, field(subjects.FormField{Name: "apiKey", Type: "string"}), 0,
+			ruleSecret,
+		},
+		"trick: in the title": {
+			answers,
+			field(subjects.FormField{Name: "a", Title: "PIN", Type: "integer"}), 0, ruleSecret,
+		},
+		"trick: in the description": {
+			answers,
+			field(subjects.FormField{Name: "a", Description: "the one-time code", Type: "string"}), 0, ruleSecret,
+		},
+		"trick: a list as a field": {
+			answers, field(subjects.FormField{Name: "a", Type: "array"}), 0,
+			ruleBadForm,
+		},
+		"trick: a choice in other colors": {
+			answers,
+			field(subjects.FormField{Name: "a", Type: "string", Choices: []string{"\x1b[31mno"}}), 0, ruleBadForm,
+		},
+		"trick: a choice of two lines": {
+			answers,
+			field(subjects.FormField{Name: "a", Type: "string", Choices: []string{"no\nrule: allowed"}}), 0,
+			ruleBadForm,
+		},
+		"trick: a choice written backward": {
+			answers,
+			field(subjects.FormField{Name: "a", Type: "string", Choices: []string{"\u202eon"}}), 0, ruleBadForm,
+		},
+		"trick: a field with a line break": {
+			answers, field(subjects.FormField{Name: "a\nb", Type: "string"}), 0,
+			ruleBadForm,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -72,7 +110,8 @@ func TestFormsWithoutUser(t *testing.T) {
 	}
 }
 
-// TestRecordOfAnswerHasNoValues: a tool that repeats the answer of the user as the code of its error does not get it into the audit log.
+// TestRecordOfAnswerHasNoValues: a tool that repeats the answer of the user as the code of its error does not get it
+// into the audit log.
 func TestRecordOfAnswerHasNoValues(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
@@ -83,12 +122,16 @@ func TestRecordOfAnswerHasNoValues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := call{fromUser: true, tool: "forecast", id: "c1", record: subjects.AuditRecord{AgentID: "operator", Action: subjects.ActionToolCall, Tool: "forecast"}}
+	c := call{fromUser: true, tool: "forecast", id: "c1", record: subjects.AuditRecord{
+		AgentID: "operator",
+		Action:  subjects.ActionToolCall, Tool: "forecast",
+	}}
 	answer := subjects.FormAnswer{ID: "f1", Action: subjects.FormAccept, Values: json.RawMessage(`{"seat":"14C"}`)}
 	if _, err := h.sendAnswer(t.Context(), h.rec.Out(), c, service, time.Minute, answer, ""); !actor.IsReplyFault(err) {
 		t.Errorf("%v", err)
 	}
-	if got := h.recentEvents(); strings.Contains(got, "14C") || !strings.HasSuffix(got, "after failed "+subjects.CodeTool) {
+	if got := h.recentEvents(); strings.Contains(got, "14C") ||
+		!strings.HasSuffix(got, "after failed "+subjects.CodeTool) {
 		t.Errorf("records: %s", got)
 	}
 }

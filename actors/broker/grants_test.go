@@ -10,8 +10,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestGrantsArePublished: what a question permits is an event before any tool runs, once for each question, and none with a dry
-// run.
+// TestGrantsArePublished: what a question permits is an event before any tool runs, once for each question, and none
+// with a dry run.
 func TestGrantsArePublished(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
@@ -37,13 +37,14 @@ func TestGrantsArePublished(t *testing.T) {
 		h.runTool(t, "generator", "web_fetch", `{"url":"https://fish.example/"}`)
 	}
 	got := published()
-	if len(got) != 1 || got[0].SessionID != "s1" || got[0].QueryID != "q1" || len(got[0].Grants) != 2 || got[0].Grants[0].Acts[0] != "create" || got[0].Grants[0].Clause != "Save a note fish and" {
+	if len(got) != 1 || got[0].SessionID != "s1" || got[0].QueryID != "q1" || len(got[0].Grants) != 2 ||
+		got[0].Grants[0].Acts[0] != "create" || got[0].Grants[0].Clause != "Save a note fish and" {
 		t.Errorf("%+v", got)
 	}
 }
 
-// TestGrantIsClaimedBeforeTheCallRuns: of concurrent calls that one order permits, one runs; the others ask. A call with a claim is
-// not claimed again when it is retried.
+// TestGrantIsClaimedBeforeTheCallRuns: of concurrent calls that one order permits, one runs; the others ask. A call
+// with a claim is not claimed again when it is retried.
 func TestGrantIsClaimedBeforeTheCallRuns(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
@@ -55,13 +56,19 @@ func TestGrantIsClaimedBeforeTheCallRuns(t *testing.T) {
 	if got := h.dryRunResult(t, "generator", "save_memory", `{"content":"fish"}`); got != "ok" {
 		t.Fatal(got)
 	}
-	asked := policy.Call{Query: "q1", Tool: h.table.build["save_memory"].Tool, Args: json.RawMessage(`{"content":"fish"}`), Flow: h.flowOf(t, "s1")}
+	asked := policy.Call{
+		Query: "q1", Tool: h.table.build["save_memory"].Tool,
+		Args: json.RawMessage(`{"content":"fish"}`), Flow: h.flowOf(t, "s1"),
+	}
 	var mu sync.Mutex
 	claimed := 0
 	var wg sync.WaitGroup
 	for _, id := range []string{"c1", "c2", "c3", "c4"} {
 		wg.Go(func() {
-			c := call{id: id, tool: "save_memory", session: "s1", query: "q1", record: subjects.AuditRecord{AgentID: "generator", ParamsHash: "p"}}
+			c := call{
+				id: id, tool: "save_memory", session: "s1", query: "q1",
+				record: subjects.AuditRecord{AgentID: "generator", ParamsHash: "p"},
+			}
 			for range 2 { // the second is a retry
 				ok, err := h.claimGrant(t.Context(), h.rec.Out(), asked, c)
 				if err != nil {
@@ -84,8 +91,9 @@ func TestGrantIsClaimedBeforeTheCallRuns(t *testing.T) {
 	}
 }
 
-// TestMonitoredCallClaimsNoGrant: a call that only a monitor-only rule of the flow layer lets pass runs, although its question grants
-// nothing that it could claim. A monitor-only rule of another layer changes nothing: the grant is claimed.
+// TestMonitoredCallClaimsNoGrant: a call that only a monitor-only rule of the flow layer lets pass runs, although its
+// question grants nothing that it could claim. A monitor-only rule of another layer changes nothing: the grant is
+// claimed.
 func TestMonitoredCallClaimsNoGrant(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -113,7 +121,8 @@ func TestMonitoredCallClaimsNoGrant(t *testing.T) {
 	}
 }
 
-// TestManifestDeclaresForeignTools: a tool outside the build has the facts of the manifest, and without them none: it is unknown.
+// TestManifestDeclaresForeignTools: a tool outside the build has the facts of the manifest, and without them none: it
+// is unknown.
 func TestManifestDeclaresForeignTools(t *testing.T) {
 	t.Parallel()
 	declared := map[string]policy.Tool{}
@@ -125,12 +134,14 @@ func TestManifestDeclaresForeignTools(t *testing.T) {
 	if k, ok := tb.get("fs_write"); !ok || k.Known || !k.Has(policy.Exec) {
 		t.Errorf("without facts: %+v", k.Tool)
 	}
-	facts, err := policy.ToolFacts{Act: "change", Effects: []string{}, Args: map[string]string{"path": "id"}}.Tool("other", "other")
+	facts, err := policy.ToolFacts{Act: "change", Effects: []string{}, Args: map[string]string{"path": "id"}}.Tool(
+		"other", "other")
 	if err != nil {
 		t.Fatal(err)
 	}
 	declared["fs_write"] = facts
-	if k, ok := tb.get("fs_write"); !ok || !k.Known || k.Name != "fs_write" || k.Zone != "tools" || k.Act != policy.ActChange || k.Has(policy.Exec) || !k.Has(policy.Mutate) || k.Pin != Pin(s) {
+	if k, ok := tb.get("fs_write"); !ok || !k.Known || k.Name != "fs_write" || k.Zone != "tools" ||
+		k.Act != policy.ActChange || k.Has(policy.Exec) || !k.Has(policy.Mutate) || k.Pin != Pin(s) {
 		t.Errorf("with facts: %+v", k)
 	}
 	if all := tb.all(); len(all) != 1 || all[0].Act != policy.ActChange {

@@ -8,8 +8,9 @@ import (
 	"conclave/subjects"
 )
 
-// An agent repeats a call under the same call_id when no reply comes, because the broker may have been killed or the link cut.
-// A repetition that reaches the broker while it handles the call waits for that result: it is not judged, counted or run again.
+// An agent repeats a call under the same call_id when no reply comes, because the broker may have been killed or the
+// link cut. A repetition that reaches the broker while it handles the call waits for that result: it is not judged,
+// counted or run again.
 
 // handledKey identifies a call of a caller: another call under the same call_id is none of its repetitions.
 type handledKey struct{ agent, id, session, tool, params string }
@@ -29,9 +30,11 @@ type handledCalls struct {
 	calls map[handledKey]*handledCall
 }
 
-// begin registers a call. The caller must call end once, with its result. For a call that is being handled end is nil, and
-// wait returns the result, or false when ctx ends or a later repetition waits: one worker is enough.
-func (h *handledCalls) begin(key handledKey) (end func(*subjects.ToolResult), wait func(ctx context.Context) (*subjects.ToolResult, bool)) {
+// begin registers a call. The caller must call end once, with its result. For a call that is being handled end is nil,
+// and wait returns the result, or false when ctx ends or a later repetition waits: one worker is enough.
+func (h *handledCalls) begin(key handledKey) (end func(*subjects.ToolResult),
+	wait func(ctx context.Context) (*subjects.ToolResult, bool),
+) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if c := h.calls[key]; c != nil {
@@ -64,8 +67,9 @@ func (h *handledCalls) begin(key handledKey) (end func(*subjects.ToolResult), wa
 	}, nil
 }
 
-// claimRecord reports whether a repetition of a call that is being handled needs a record: an agent repeats a call every 30 s while it
-// waits for an approval, and one record says so. A repetition for another query has one of its own, and so does one without a query.
+// claimRecord reports whether a repetition of a call that is being handled needs a record: an agent repeats a call
+// every 30 s while it waits for an approval, and one record says so. A repetition for another query has one of its own,
+// and so does one without a query.
 func (h *handledCalls) claimRecord(key handledKey, query string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -79,10 +83,12 @@ func (h *handledCalls) claimRecord(key handledKey, query string) bool {
 	return false
 }
 
-// joinHandled registers a named call, and answers a repetition of one that is being handled. A repetition that gets the result is
-// recorded each time, one that ends while the call is pending as [handledCalls.claimRecord] says. joined is nil for a new call,
-// whose result the caller must pass to end; it passes nil when it panics.
-func (b *Broker) joinHandled(ctx context.Context, out actor.Out, c call) (end func(*subjects.ToolResult), joined *subjects.ToolResult) {
+// joinHandled registers a named call, and answers a repetition of one that is being handled. A repetition that gets the
+// result is recorded each time, one that ends while the call is pending as [handledCalls.claimRecord] says. joined is
+// nil for a new call, whose result the caller must pass to end; it passes nil when it panics.
+func (b *Broker) joinHandled(ctx context.Context, out actor.Out, c call) (end func(*subjects.ToolResult),
+	joined *subjects.ToolResult,
+) {
 	key := handledKey{c.record.AgentID, c.id, c.session, c.tool, c.record.ParamsHash}
 	end, wait := b.handled.begin(key)
 	if wait == nil {

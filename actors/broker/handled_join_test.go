@@ -7,8 +7,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestHandledCallsJoin has a repetition get the result of the call that is being handled, and a later repetition end the wait of
-// an earlier one. Another call under the same call_id is no repetition.
+// TestHandledCallsJoin has a repetition get the result of the call that is being handled, and a later repetition end
+// the wait of an earlier one. Another call under the same call_id is no repetition.
 func TestHandledCallsJoin(t *testing.T) {
 	t.Parallel()
 	var h handledCalls
@@ -41,8 +41,9 @@ func TestHandledCallsJoin(t *testing.T) {
 	}
 }
 
-// TestRepetitionIsRecordedOncePerQuery: the repetitions of a call while it is handled have one record per query. Another call, and the
-// same one when it is handled again, have their own, and so has each repetition that no query or no handled call explains.
+// TestRepetitionIsRecordedOncePerQuery: the repetitions of a call while it is handled have one record per query.
+// Another call, and the same one when it is handled again, have their own, and so has each repetition that no query or
+// no handled call explains.
 func TestRepetitionIsRecordedOncePerQuery(t *testing.T) {
 	t.Parallel()
 	var h handledCalls
@@ -79,8 +80,8 @@ func TestRepetitionIsRecordedOncePerQuery(t *testing.T) {
 	}
 }
 
-// TestRepetitionOfWaitingCall repeats a call while it waits for an approval, as an agent does when no reply comes: the audit log has the
-// repetition as pending, not as replayed or timed out, and the call runs once after the approval.
+// TestRepetitionOfWaitingCall repeats a call while it waits for an approval, as an agent does when no reply comes: the
+// audit log has the repetition as pending, not as replayed or timed out, and the call runs once after the approval.
 func TestRepetitionOfWaitingCall(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
@@ -114,7 +115,8 @@ func TestRepetitionOfWaitingCall(t *testing.T) {
 			t.Errorf("after the approval: %+v", r)
 		}
 	}
-	if got := h.recentEvents(); strings.Count(got, "ran web_fetch") != 1 || !strings.Contains(got, "before replayed ledger") {
+	if got := h.recentEvents(); strings.Count(got, "ran web_fetch") != 1 ||
+		!strings.Contains(got, "before replayed ledger") {
 		t.Errorf("after the approval, the audit log has %q", got)
 	}
 }

@@ -18,9 +18,9 @@ import (
 	"conclave/subjects"
 )
 
-// TestRepeatedCallAfterKilledBroker closes the connection of a broker in mid-call: its reply is lost, and the agent repeats the
-// call under the same call_id. A harmless tool runs again; of one with lasting effects the agent learns that the outcome is
-// unknown, and it runs once.
+// TestRepeatedCallAfterKilledBroker closes the connection of a broker in mid-call: its reply is lost, and the agent
+// repeats the call under the same call_id. A harmless tool runs again; of one with lasting effects the agent learns
+// that the outcome is unknown, and it runs once.
 func TestRepeatedCallAfterKilledBroker(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -44,8 +44,11 @@ func TestRepeatedCallAfterKilledBroker(t *testing.T) {
 			}}
 			w.startTool(tool)
 			conns := make(chan *nats.Conn, 8)
-			spec := w.AuditedSpec("broker", func(_ context.Context, a *audit.Writer, h *audit.Hasher) (actor.Actor, error) {
-				return broker.New(broker.Config{CallTimeout: testTimeout, AuditTimeout: time.Second}, rules(parseTestManifest(w.t), testChain(w.t)), a, h, []broker.Known{w.known}), nil
+			spec := w.AuditedSpec("broker", func(_ context.Context, a *audit.Writer, h *audit.Hasher) (actor.Actor,
+				error,
+			) {
+				return broker.New(broker.Config{CallTimeout: testTimeout, AuditTimeout: time.Second},
+					rules(parseTestManifest(w.t), testChain(w.t)), a, h, []broker.Known{w.known}), nil
 			})
 			build := spec.Make
 			spec.Make = func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
@@ -53,10 +56,14 @@ func TestRepeatedCallAfterKilledBroker(t *testing.T) {
 				return build(ctx, nc)
 			}
 			w.Run(spec, actor.Config{DrainTimeout: time.Second})
-			caller := &agent.Agent{Out: w.Out("operator"), ToolTimeout: testTimeout, RepeatAfter: 100 * time.Millisecond}
+			caller := &agent.Agent{
+				Out: w.Out("operator"), ToolTimeout: testTimeout,
+				RepeatAfter: 100 * time.Millisecond,
+			}
 			result := make(chan loop.Result, 1)
 			go func() {
-				result <- caller.RunTool(t.Context(), model.Call{ID: "1", Name: "get_datetime", Arguments: json.RawMessage(`{"timezone":"UTC"}`)})
+				result <- caller.RunTool(t.Context(),
+					model.Call{ID: "1", Name: "get_datetime", Arguments: json.RawMessage(`{"timezone":"UTC"}`)})
 			}()
 			<-began
 			(<-conns).Close()

@@ -9,15 +9,20 @@ import (
 	"conclave/subjects"
 )
 
-// newJudgement returns how the rules judged a call, for the broker's copy of it. After a denial every layer judges by itself, so that
-// other rules can be tried on the call later.
-func (b *Broker) newJudgement(ctx context.Context, rules policy.Rules, c policy.Call, d policy.Decision) *subjects.Judgement {
+// newJudgement returns how the rules judged a call, for the broker's copy of it. After a denial every layer judges by
+// itself, so that other rules can be tried on the call later.
+func (b *Broker) newJudgement(ctx context.Context, rules policy.Rules, c policy.Call,
+	d policy.Decision,
+) *subjects.Judgement {
 	j := &subjects.Judgement{
 		Type: c.Type, Override: c.Override.Level, Disabled: c.Override.Disable, Granted: c.Override.Grant,
 		Identical: c.Usage.Identical, Calls: c.Usage.Calls,
 	}
 	for _, a := range c.Lineage {
-		j.Lineage = append(j.Lineage, subjects.LineageAgent{Name: a.Name, Type: a.Type, Narrowed: a.Narrowed, Tools: slices.Clone(a.Tools)})
+		j.Lineage = append(j.Lineage, subjects.LineageAgent{
+			Name: a.Name, Type: a.Type, Narrowed: a.Narrowed,
+			Tools: slices.Clone(a.Tools),
+		})
 	}
 	if _, ours := b.table.build[c.Tool.Name]; !ours {
 		j.ToolFacts = c.Tool.FactsHash()

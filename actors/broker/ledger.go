@@ -14,9 +14,9 @@ import (
 	"conclave/subjects"
 )
 
-// The ledger makes a call run at most once, however often its caller retries it after a crash. The caller names the call by
-// its call_id; the broker stores an entry before the tool runs and the result after. A retry is answered from the entry.
-// What began and has no end may have run: a tool with lasting effects is then not run again.
+// The ledger makes a call run at most once, however often its caller retries it after a crash. The caller names the
+// call by its call_id; the broker stores an entry before the tool runs and the result after. A retry is answered from
+// the entry. What began and has no end may have run: a tool with lasting effects is then not run again.
 
 // isHarmless reports whether a tool has no declared effects, so that running it twice makes no difference. A call of
 // such a tool is entered in the ledger only when the user had to approve it.
@@ -25,7 +25,10 @@ func isHarmless(t policy.Tool) bool { return t.Known && t.Effects == policy.Decl
 // isRepeatable reports whether a tool may run again when the outcome of an earlier run is unknown: none of its effects
 // lasts.
 func isRepeatable(t policy.Tool) bool {
-	return !slices.ContainsFunc([]policy.Effect{policy.Mutate, policy.Destroy, policy.Exec, policy.Spend, policy.Authenticate, policy.Physical}, t.Has)
+	return !slices.ContainsFunc([]policy.Effect{
+		policy.Mutate, policy.Destroy, policy.Exec, policy.Spend,
+		policy.Authenticate, policy.Physical,
+	}, t.Has)
 }
 
 // ledgerEntry is a call in the ledger.
@@ -69,9 +72,9 @@ func (r *runningCalls) join(key string) (wait <-chan struct{}, leave func()) {
 // key is the call's key in the ledger: the caller's id from the subject, and the call_id.
 func (c call) key() string { return c.record.AgentID + "." + c.id }
 
-// runOnce runs a named call unless it ran before: then its stored result is the result, and a run with unknown outcome is denied
-// as uncertain or, for a repeatable tool, repeated; see [Broker.enterAndRun]. A call that is running in this broker is waited
-// for; when ctx ends first, the result is a timeout.
+// runOnce runs a named call unless it ran before: then its stored result is the result, and a run with unknown outcome
+// is denied as uncertain or, for a repeatable tool, repeated; see [Broker.enterAndRun]. A call that is running in this
+// broker is waited for; when ctx ends first, the result is a timeout.
 func (b *Broker) runOnce(ctx context.Context, out actor.Out, c call, k Known) subjects.ToolResult {
 	key := c.key()
 	for {
@@ -107,7 +110,8 @@ func (b *Broker) enterAndRun(ctx context.Context, out actor.Out, c call, k Known
 		switch {
 		case err != nil:
 		case old.Tool != mine.Tool || old.Params != mine.Params || old.Session != mine.Session:
-			return b.denyCall(ctx, out, c, subjects.Faultf(subjects.CodeMalformed, "call_id was already used for another call"))
+			return b.denyCall(ctx, out, c, subjects.Faultf(subjects.CodeMalformed, "call_id was already used for "+
+				"another call"))
 		case old.Result != nil:
 			return b.replayResult(ctx, out, c, *old.Result)
 		case old.Void:
@@ -117,14 +121,17 @@ func (b *Broker) enterAndRun(ctx context.Context, out actor.Out, c call, k Known
 		case ctx.Err() != nil:
 			return b.denyUnrun(ctx, out, c, subjects.CodeTimeout, "%s is still running", c.tool)
 		case !isRepeatable(k.Tool):
-			return b.denyUnrun(ctx, out, c, subjects.CodeUncertain, "an earlier run of %s has an unknown outcome, so it was not run again; check whether it took effect, and call it with a new call_id if it did not", c.tool)
+			return b.denyUnrun(ctx, out, c, subjects.CodeUncertain, "an earlier run of %s has an unknown outcome, so "+
+				"it was not run again; check whether it took effect, and call it with a new call_id if it did not",
+				c.tool)
 		default:
 			rev, err = putEntry(ctx, store, key, mine, rev)
 		}
 	}
 	if err != nil {
 		out.LogError(fmt.Errorf("entering a call of %s into the ledger: %w", c.tool, err))
-		return b.denyUnrun(ctx, out, c, subjects.CodeUnavailable, "the ledger cannot be written, so %s was not run; see conclave doctor", c.tool)
+		return b.denyUnrun(ctx, out, c, subjects.CodeUnavailable, "the ledger cannot be written, so %s was not run; "+
+			"see conclave doctor", c.tool)
 	}
 	actor.Step(ctx, "entered")
 	res := b.runAudited(ctx, out, c, k)
@@ -151,7 +158,9 @@ func (b *Broker) enterAndRun(ctx context.Context, out actor.Out, c call, k Known
 // findCompleted replays a call that completed before. ran is false for a new call and for one with an unknown outcome,
 // which is judged like any other; begun reports an entry of the same call. Both are false for a harmless tool, for a
 // call_id of another call, and when the ledger cannot be read.
-func (b *Broker) findCompleted(ctx context.Context, out actor.Out, c call, k Known) (res subjects.ToolResult, ran, begun bool) {
+func (b *Broker) findCompleted(ctx context.Context, out actor.Out, c call, k Known) (res subjects.ToolResult, ran,
+	begun bool,
+) {
 	if isHarmless(k.Tool) {
 		return res, false, false
 	}
@@ -187,7 +196,9 @@ func (b *Broker) replayResult(ctx context.Context, out actor.Out, c call, res su
 }
 
 // denyUnrun denies a call by the ledger. See [Broker.denyCall].
-func (b *Broker) denyUnrun(ctx context.Context, out actor.Out, c call, code, format string, a ...any) subjects.ToolResult {
+func (b *Broker) denyUnrun(ctx context.Context, out actor.Out, c call, code, format string,
+	a ...any,
+) subjects.ToolResult {
 	return b.denyCall(ctx, out, c, subjects.Faultf(code, format, a...))
 }
 

@@ -23,8 +23,12 @@ func newSearchFixture(t *testing.T, effects policy.Effects) (w *callFixture, run
 	t.Helper()
 	w = &callFixture{hash: newHasher(t), refuse: map[string]error{}}
 	w.rec.Time = now
-	k := broker.Known{Tool: policy.Tool{Name: "web_search", Zone: "tools", Known: true, Effects: effects, Timeout: 5 * time.Second}, Pin: broker.Pin(search)}
-	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Minute}, rules(parseTestManifest(t), manifestLayerOnly(t)), w, w.hash, []broker.Known{clockFacts(), k})
+	k := broker.Known{Tool: policy.Tool{
+		Name: "web_search", Zone: "tools", Known: true, Effects: effects,
+		Timeout: 5 * time.Second,
+	}, Pin: broker.Pin(search)}
+	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Minute},
+		rules(parseTestManifest(t), manifestLayerOnly(t)), w, w.hash, []broker.Known{clockFacts(), k})
 	if err := w.b.Start(t.Context(), (&actortest.Recorder{Time: now}).Out()); err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +45,10 @@ func newSearchFixture(t *testing.T, effects policy.Effects) (w *callFixture, run
 }
 
 func searchMessage(account, id, args string) actortest.Message {
-	return actortest.Message{Subject: "agent." + account + ".tool.request.web_search", Body: subjects.ToolRequest{CallID: id, Args: json.RawMessage(args)}}
+	return actortest.Message{
+		Subject: "agent." + account + ".tool.request.web_search",
+		Body:    subjects.ToolRequest{CallID: id, Args: json.RawMessage(args)},
+	}
 }
 
 func mutatingEffects() policy.Effects { return policy.Declare(policy.Mutate) }
@@ -73,7 +80,8 @@ func TestLedger(t *testing.T) {
 		if runs.Load() != 1 {
 			t.Errorf("ran %d times", runs.Load())
 		}
-		if want := []string{"before allowed", "after ok", "before replayed", "before replayed"}; !slices.Equal(w.statuses(), want) {
+		if want := []string{"before allowed", "after ok", "before replayed", "before replayed"}; !slices.Equal(
+			w.statuses(), want) {
 			t.Errorf("records %q", w.statuses())
 		}
 	})
@@ -123,7 +131,8 @@ func TestLedger(t *testing.T) {
 			return nil, subjects.Faultf(subjects.CodeTool, "disk full")
 		})
 		for range 2 {
-			if res, _ := w.call(t, searchMessage("generator", "c1", args)); res.Error == nil || res.Error.Code != subjects.CodeTool {
+			if res, _ := w.call(t, searchMessage("generator", "c1", args)); res.Error == nil ||
+				res.Error.Code != subjects.CodeTool {
 				t.Errorf("%+v", res)
 			}
 		}
@@ -145,7 +154,8 @@ func TestLedger(t *testing.T) {
 		t.Parallel()
 		w, runs := newSearchFixture(t, mutatingEffects())
 		w.refuse[subjects.AuditBefore] = context.DeadlineExceeded
-		if res, _ := w.call(t, searchMessage("generator", "c1", args)); res.Error == nil || res.Error.Code != subjects.CodeNoAudit || runs.Load() != 0 {
+		if res, _ := w.call(t, searchMessage("generator", "c1", args)); res.Error == nil ||
+			res.Error.Code != subjects.CodeNoAudit || runs.Load() != 0 {
 			t.Fatalf("%+v after %d runs", res, runs.Load())
 		}
 		delete(w.refuse, subjects.AuditBefore)
@@ -175,18 +185,30 @@ func TestLedgerAfterCrash(t *testing.T) {
 		code    string
 		runs    int64
 	}{
-		{name: "mutating tool is not repeated", effects: mutatingEffects(), until: -time.Second, code: subjects.CodeUncertain},
-		{name: "executing tool is not repeated", effects: policy.Declare(policy.Exec), until: -time.Second, code: subjects.CodeUncertain},
+		{
+			name: "mutating tool is not repeated", effects: mutatingEffects(), until: -time.Second,
+			code: subjects.CodeUncertain,
+		},
+		{
+			name: "executing tool is not repeated", effects: policy.Declare(policy.Exec), until: -time.Second,
+			code: subjects.CodeUncertain,
+		},
 		{name: "undeclared tool is not repeated", until: -time.Second, code: subjects.CodeUncertain},
 		{name: "reading tool is repeated", effects: readingEffects(), until: -time.Second, runs: 1},
-		{name: "another broker may be running it", effects: readingEffects(), until: time.Hour, code: subjects.CodeTimeout},
+		{
+			name: "another broker may be running it", effects: readingEffects(), until: time.Hour,
+			code: subjects.CodeTimeout,
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w, runs := newSearchFixture(t, tt.effects)
 				args := json.RawMessage(`{"query":"x"}`)
-				left, _ := json.Marshal(map[string]any{"tool": "web_search", "params": w.hash.Hash(args), "until": now.Add(tt.until)})
+				left, _ := json.Marshal(map[string]any{
+					"tool": "web_search", "params": w.hash.Hash(args),
+					"until": now.Add(tt.until),
+				})
 				if _, err := w.rec.Out().Store("ledger").Put(t.Context(), "generator.c1", left, 0); err != nil {
 					t.Fatal(err)
 				}
@@ -249,7 +271,10 @@ func TestDiscover(t *testing.T) {
 	t.Parallel()
 	ask := func(t *testing.T, w *callFixture, account, task string, most int) (names []string, err error) {
 		t.Helper()
-		reply, err := w.rec.Deliver(t, w.b, actortest.Message{Subject: "agent." + account + ".broker.discover", Body: subjects.DiscoverRequest{Task: task, Max: most}, Deadline: now.Add(time.Minute)})
+		reply, err := w.rec.Deliver(t, w.b, actortest.Message{
+			Subject: "agent." + account + ".broker.discover",
+			Body:    subjects.DiscoverRequest{Task: task, Max: most}, Deadline: now.Add(time.Minute),
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -271,11 +296,23 @@ func TestDiscover(t *testing.T) {
 		code    string
 		status  string
 	}{
-		{name: "all permitted tools", account: "generator", want: []string{"get_datetime", "web_search"}, status: "before shown"},
-		{name: "best match", account: "generator", task: "what tells the time?", most: 1, want: []string{"get_datetime"}, status: "before shown"},
-		{name: "other match", account: "generator", task: "somebody searches", most: 1, want: []string{"web_search"}, status: "before shown"},
+		{
+			name: "all permitted tools", account: "generator", want: []string{"get_datetime", "web_search"},
+			status: "before shown",
+		},
+		{
+			name: "best match", account: "generator", task: "what tells the time?", most: 1,
+			want: []string{"get_datetime"}, status: "before shown",
+		},
+		{
+			name: "other match", account: "generator", task: "somebody searches", most: 1, want: []string{"web_search"},
+			status: "before shown",
+		},
 		{name: "no match", account: "committee", status: "before shown"},
-		{name: "trick: an account without a type", account: "orchestrator", code: subjects.CodeDenied, status: "before denied"},
+		{
+			name: "trick: an account without a type", account: "orchestrator", code: subjects.CodeDenied,
+			status: "before denied",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

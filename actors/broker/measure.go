@@ -10,9 +10,11 @@ import (
 	"conclave/subjects"
 )
 
-// measureCall counts a call by its tool, decision and result. fault is the denial, nil = none; took is the time from the
-// request to the result. A name that is no known tool is not a label, because a model may invent any.
-func measureCall(ctx context.Context, known Known, c call, res subjects.ToolResult, fault *subjects.Fault, took time.Duration) {
+// measureCall counts a call by its tool, decision and result. fault is the denial, nil = none; took is the time from
+// the request to the result. A name that is no known tool is not a label, because a model may invent any.
+func measureCall(ctx context.Context, known Known, c call, res subjects.ToolResult, fault *subjects.Fault,
+	took time.Duration,
+) {
 	tool := known.Name
 	if tool == "" {
 		tool = "unknown"
@@ -39,8 +41,11 @@ func measureCall(ctx context.Context, known Known, c call, res subjects.ToolResu
 }
 
 // traceDecision is [Broker.judgeCall] in a span.
-func (b *Broker) traceDecision(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call, seen facts) (call, *subjects.Fault) {
-	ctx, span := telemetry.StartSpan(ctx, "decide "+c.tool, telemetry.KindInternal, telemetry.String(telemetry.GenAIToolName, c.tool), telemetry.String(telemetry.Query, c.query))
+func (b *Broker) traceDecision(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call,
+	seen facts,
+) (call, *subjects.Fault) {
+	ctx, span := telemetry.StartSpan(ctx, "decide "+c.tool, telemetry.KindInternal,
+		telemetry.String(telemetry.GenAIToolName, c.tool), telemetry.String(telemetry.Query, c.query))
 	c, fault := b.judgeCall(ctx, out, caller, k, c, seen)
 	decision := "allowed"
 	switch {
@@ -48,7 +53,8 @@ func (b *Broker) traceDecision(ctx context.Context, out actor.Out, caller subjec
 		decision = "denied"
 		span.Fail(fault.Code)
 		if fault.Denial != nil {
-			span.Set(telemetry.String(telemetry.Layer, fault.Denial.Layer), telemetry.String(telemetry.Rule, fault.Denial.Rule))
+			span.Set(telemetry.String(telemetry.Layer, fault.Denial.Layer),
+				telemetry.String(telemetry.Rule, fault.Denial.Rule))
 		}
 	case c.approved:
 		decision = "approved"
@@ -59,9 +65,12 @@ func (b *Broker) traceDecision(ctx context.Context, out actor.Out, caller subjec
 }
 
 // traceTool runs a tool in a span. Arguments and result are in it only when the settings say so, without credentials.
-func (b *Broker) traceTool(ctx context.Context, c call, run func(context.Context) (subjects.ToolResult, Known)) (subjects.ToolResult, Known) {
+func (b *Broker) traceTool(ctx context.Context, c call, run func(context.Context) (subjects.ToolResult, Known)) (
+	subjects.ToolResult, Known,
+) {
 	ctx, span := telemetry.StartSpan(ctx, telemetry.GenAIOperationTool+" "+c.tool, telemetry.KindClient,
-		telemetry.String(telemetry.GenAIOperation, telemetry.GenAIOperationTool), telemetry.String(telemetry.GenAIToolName, c.tool),
+		telemetry.String(telemetry.GenAIOperation, telemetry.GenAIOperationTool),
+		telemetry.String(telemetry.GenAIToolName, c.tool),
 		telemetry.String(telemetry.GenAIToolCallID, c.id), telemetry.String(telemetry.Query, c.query))
 	res, of := run(ctx)
 	if res.Error != nil {
@@ -70,7 +79,8 @@ func (b *Broker) traceTool(ctx context.Context, c call, run func(context.Context
 	if span != nil && telemetry.ShowsContent(ctx) {
 		args, _ := firewall.Redact(string(c.args))
 		result, _ := firewall.Redact(res.Result)
-		span.Set(telemetry.String(telemetry.GenAIToolArguments, args), telemetry.String(telemetry.GenAIToolResult, result))
+		span.Set(telemetry.String(telemetry.GenAIToolArguments, args),
+			telemetry.String(telemetry.GenAIToolResult, result))
 	}
 	span.End(nil)
 	return res, of

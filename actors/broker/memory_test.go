@@ -13,7 +13,10 @@ import (
 // withGradedMemory gives the memory tools their real facts: they store, and they label their own results.
 func withGradedMemory(h *sessionFixture) {
 	h.facts = func(all map[string]policy.Tool) {
-		all["search_memory"] = policy.Tool{Effects: policy.Declare(policy.ReadsPrivate), Graded: true, Standing: true, Empty: "Nothing is remembered about that."}
+		all["search_memory"] = policy.Tool{
+			Effects: policy.Declare(policy.ReadsPrivate), Graded: true, Standing: true,
+			Empty: "Nothing is remembered about that.",
+		}
 		all["save_memory"] = policy.Tool{Effects: policy.Declare(policy.Remember), Graded: true}
 	}
 }
@@ -30,9 +33,18 @@ func TestMemoryOrderCarriesLabels(t *testing.T) {
 	}{
 		{name: "a clean session", who: "generator", args: `{"content":"x"}`, trust: subjects.Trusted},
 		{name: "after a page", who: "generator", args: `{"content":"x"}`, taint: true, trust: subjects.Untrusted},
-		{name: "the user, after a page", who: "operator", args: `{"content":"x"}`, taint: true, trust: subjects.Trusted},
-		{name: "trick: unknown session", who: "generator", args: `{"content":"x"}`, unknown: true, trust: subjects.Untrusted},
-		{name: "trick: labels in the arguments", who: "generator", args: forged, taint: true, trust: subjects.Untrusted},
+		{
+			name: "the user, after a page", who: "operator", args: `{"content":"x"}`, taint: true,
+			trust: subjects.Trusted,
+		},
+		{
+			name: "trick: unknown session", who: "generator", args: `{"content":"x"}`, unknown: true,
+			trust: subjects.Untrusted,
+		},
+		{
+			name: "trick: labels in the arguments", who: "generator", args: forged, taint: true,
+			trust: subjects.Untrusted,
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -46,7 +58,8 @@ func TestMemoryOrderCarriesLabels(t *testing.T) {
 			var got subjects.ToolOrder
 			h.tools["save_memory"] = func(o subjects.ToolOrder) (any, error) {
 				got = o
-				return subjects.ToolResult{Result: "Remembered.", Labels: &subjects.Labels{Trust: subjects.Trusted}}, nil
+				return subjects.ToolResult{Result: "Remembered.", Labels: &subjects.Labels{Trust: subjects.Trusted}},
+					nil
 			}
 			if res := h.runTool(t, tt.who, "save_memory", tt.args); res.Error != nil {
 				t.Fatal(res.Error)
@@ -86,12 +99,28 @@ func TestMemoryGradesItsResults(t *testing.T) {
 		framed  bool
 		recalls []string
 	}{
-		{name: "trusted", res: subjects.ToolResult{Result: prose, Labels: trusted, Recalls: []string{"3f9c01"}}, recalls: []string{"3f9c01"}},
-		{name: "untrusted", res: subjects.ToolResult{Result: prose, Labels: &subjects.Labels{Trust: subjects.Untrusted}}, framed: true},
+		{
+			name: "trusted", res: subjects.ToolResult{Result: prose, Labels: trusted, Recalls: []string{"3f9c01"}},
+			recalls: []string{"3f9c01"},
+		},
+		{
+			name: "untrusted",
+			res:  subjects.ToolResult{Result: prose, Labels: &subjects.Labels{Trust: subjects.Untrusted}}, framed: true,
+		},
 		{name: "trick: unlabelled", res: subjects.ToolResult{Result: prose}, framed: true},
-		{name: "trick: instructions labelled trusted", res: subjects.ToolResult{Result: order, Labels: trusted}, framed: true},
-		{name: "trick: invalid ids", res: subjects.ToolResult{Result: prose, Labels: trusted, Recalls: []string{"a b", "ok_1", "x.y", ""}}, recalls: []string{"ok_1"}},
-		{name: "fault of memory itself", res: subjects.ToolResult{Error: subjects.Faultf(subjects.CodeTool, "nothing was ever kept in this place, so look elsewhere")}},
+		{
+			name: "trick: instructions labelled trusted", res: subjects.ToolResult{Result: order, Labels: trusted},
+			framed: true,
+		},
+		{name: "trick: invalid ids", res: subjects.ToolResult{
+			Result: prose, Labels: trusted,
+			Recalls: []string{"a b", "ok_1", "x.y", ""},
+		}, recalls: []string{"ok_1"}},
+		{
+			name: "fault of memory itself",
+			res: subjects.ToolResult{Error: subjects.Faultf(subjects.CodeTool, "nothing was ever kept in this place, "+
+				"so look elsewhere")},
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -112,11 +141,12 @@ func TestMemoryGradesItsResults(t *testing.T) {
 	}
 }
 
-// TestTrustedLinesStandBeforeTheFrame: lines that memory declares trusted are not framed with the untrusted rest; lines of other
-// tools, flagged lines and parts of lines are.
+// TestTrustedLinesStandBeforeTheFrame: lines that memory declares trusted are not framed with the untrusted rest; lines
+// of other tools, flagged lines and parts of lines are.
 func TestTrustedLinesStandBeforeTheFrame(t *testing.T) {
 	t.Parallel()
-	const pinned, rest = "Pinned by the user:\n> I am allergic to peanuts.\n", "[fact 1, UNTRUSTED]\n> The soup is fine."
+	const pinned, rest = "Pinned by the user:\n> I am allergic to peanuts.\n",
+		"[fact 1, UNTRUSTED]\n> The soup is fine."
 	for _, tt := range []struct {
 		name, tool, result string
 		trusted            int
@@ -136,9 +166,16 @@ func TestTrustedLinesStandBeforeTheFrame(t *testing.T) {
 			t.Parallel()
 			h := newSessionFixture(t, withGradedMemory)
 			h.addTurn("s1", "q1", "what about the soup at https://fish.example/?")
-			h.setResult(tt.tool, subjects.ToolResult{Result: tt.result, TrustedBytes: tt.trusted, Labels: &subjects.Labels{Trust: subjects.Untrusted}})
-			res := h.runTool(t, "generator", tt.tool, map[string]string{"search_memory": `{"query":"soup"}`, "web_fetch": `{"url":"https://fish.example/"}`}[tt.tool])
-			if at := strings.Index(res.Result, "[TOOL_RESULT: UNTRUSTED "); at < 0 || res.Result[:at] != tt.outside || !strings.Contains(res.Result[at:], "The soup is fine.") || res.TrustedBytes != 0 {
+			h.setResult(tt.tool, subjects.ToolResult{
+				Result: tt.result, TrustedBytes: tt.trusted,
+				Labels: &subjects.Labels{Trust: subjects.Untrusted},
+			})
+			res := h.runTool(t, "generator", tt.tool, map[string]string{
+				"search_memory": `{"query":"soup"}`,
+				"web_fetch":     `{"url":"https://fish.example/"}`,
+			}[tt.tool])
+			if at := strings.Index(res.Result, "[TOOL_RESULT: UNTRUSTED "); at < 0 || res.Result[:at] != tt.outside ||
+				!strings.Contains(res.Result[at:], "The soup is fine.") || res.TrustedBytes != 0 {
 				t.Errorf("%+v", res)
 			}
 			if !h.flowOf(t, "s1").IsTainted() {
@@ -170,7 +207,8 @@ func TestStandingTools(t *testing.T) {
 			t.Errorf("%q: %v, %v", task, got, err)
 		}
 	}
-	if got, err := h.discoverTools(t, "orchestrator", "remember", 3); err != nil || slices.Contains(got, "search_memory") {
+	if got, err := h.discoverTools(t, "orchestrator", "remember", 3); err != nil ||
+		slices.Contains(got, "search_memory") {
 		t.Errorf("one that may not use it was offered %v, %v", got, err)
 	}
 }
@@ -179,14 +217,21 @@ func TestStandingTools(t *testing.T) {
 // metadata.
 func TestStartDiscoversMemory(t *testing.T) {
 	t.Parallel()
-	s := subjects.ToolSchema{Name: "search_memory", Version: "1", Description: "looks it up", Parameters: json.RawMessage(`{"type":"object"}`)}
+	s := subjects.ToolSchema{
+		Name: "search_memory", Version: "1", Description: "looks it up",
+		Parameters: json.RawMessage(`{"type":"object"}`),
+	}
 	h := newSessionFixture(t)
-	h.Broker = New(h.cfg, policy.NewActiveRules(parseRules(t, sessionManifest)), h, h.hash, []Known{{Tool: policy.Tool{Name: s.Name, Zone: "memory", Known: true, Effects: policy.Declare()}, Pin: Pin(s)}})
+	h.Broker = New(h.cfg, policy.NewActiveRules(parseRules(t, sessionManifest)), h, h.hash,
+		[]Known{{Tool: policy.Tool{Name: s.Name, Zone: "memory", Known: true, Effects: policy.Declare()}, Pin: Pin(s)}})
 	others := h.rec.Reply
 	h.rec.Reply = func(subject string, body []byte) (any, error) {
 		if subject == "disco.memory.INFO.memory" {
 			d, err := json.Marshal(s)
-			return map[string]any{"metadata": map[string]string{"definition.search_memory": string(d), "definition": "{}"}}, err
+			return map[string]any{"metadata": map[string]string{
+				"definition.search_memory": string(d),
+				"definition":               "{}",
+			}}, err
 		}
 		return others(subject, body)
 	}
@@ -203,7 +248,8 @@ func TestTaskWithURLOffersFetch(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t, withGradedMemory)
 	h.addTurn("s1", "q1", "x")
-	got, err := h.discoverTools(t, "generator", "save the memory of the shell at https://fish.example/ and search it", 3)
+	got, err := h.discoverTools(t, "generator", "save the memory of the shell at https://fish.example/ and search it",
+		3)
 	if err != nil || !slices.Contains(got, "web_fetch") {
 		t.Errorf("%v, %v", got, err)
 	}

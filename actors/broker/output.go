@@ -13,9 +13,9 @@ import (
 	"conclave/subjects"
 )
 
-// Tools publish live output while a call runs. The broker forwards it to the user and to the agent that called, line by line: with
-// secrets redacted, without control characters, labelled, and at most maxLiveBytes of a call. The result is what counts: live output may be
-// lost, and none is forwarded after the result.
+// Tools publish live output while a call runs. The broker forwards it to the user and to the agent that called, line by
+// line: with secrets redacted, without control characters, labelled, and at most maxLiveBytes of a call. The result is
+// what counts: live output may be lost, and none is forwarded after the result.
 
 const (
 	// maxLiveBytes bounds the live output of one call.
@@ -79,7 +79,8 @@ func (l *liveOutputs) add(key liveKey, s string) (shown string, o liveOutput) {
 	if live == nil || live.running != 1 || live.bytes > maxLiveBytes {
 		return "", o
 	}
-	s = strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(strings.ToValidUTF8(s, "\uFFFD")) // a progress bar overwrites its line
+	// a progress bar overwrites its line
+	s = strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(strings.ToValidUTF8(s, "\uFFFD"))
 	if live.bytes += len(s); live.bytes > maxLiveBytes {
 		live.pending = ""
 		shown = fmt.Sprintf("[the live output ends here, after %d bytes; the result follows]\n", maxLiveBytes)
@@ -94,8 +95,8 @@ func (l *liveOutputs) add(key liveKey, s string) (shown string, o liveOutput) {
 	return shown, o
 }
 
-// takeLines removes the complete lines from the pending text and returns them. A secret is not split, because an incomplete line waits for
-// its end, up to maxLiveLine bytes; a longer one is split at a blank.
+// takeLines removes the complete lines from the pending text and returns them. A secret is not split, because an
+// incomplete line waits for its end, up to maxLiveLine bytes; a longer one is split at a blank.
 func (o *liveOutput) takeLines() string {
 	end := strings.LastIndexByte(o.pending, '\n') + 1
 	if len(o.pending)-end > maxLiveLine {
@@ -126,8 +127,8 @@ func (o *liveOutput) clean(lines string) string {
 	return cleanOutput(text.StripTerminalCodes(kept.String()))
 }
 
-// onOutput forwards live output of a running call. The zone and the tool are from the subject, which the server enforces: a tool
-// cannot write output of another one. Output of a call that does not run in this broker is dropped.
+// onOutput forwards live output of a running call. The zone and the tool are from the subject, which the server
+// enforces: a tool cannot write output of another one. Output of a call that does not run in this broker is dropped.
 func (b *Broker) onOutput(ctx context.Context, in actor.Msg[subjects.ToolOutput], out actor.Out) error {
 	if len(in.Tokens) != 3 {
 		return subjects.Faultf(subjects.CodeSubject, "invalid output subject: %s", text.OneLine(in.Subject, 200))
@@ -137,8 +138,9 @@ func (b *Broker) onOutput(ctx context.Context, in actor.Msg[subjects.ToolOutput]
 	return nil
 }
 
-// forwardOutput publishes a piece of live output for the user and for the calling agent. The user does not see what respondent B does, and an
-// agent that gets findings only does not see raw output. Failures are not reported: live output may be lost.
+// forwardOutput publishes a piece of live output for the user and for the calling agent. The user does not see what
+// respondent B does, and an agent that gets findings only does not see raw output. Failures are not reported: live
+// output may be lost.
 func (b *Broker) forwardOutput(ctx context.Context, out actor.Out, o liveOutput, shown string) {
 	if shown == "" {
 		return

@@ -44,7 +44,8 @@ type sessionSetting struct {
 type onceSetting struct {
 	Set   setting `json:"set"`
 	Query string  `json:"query,omitempty"` // the message; "" = the next one, not known yet
-	After uint64  `json:"after,omitempty"` // sequence of the session's last message when it was set; the next one follows it
+	// sequence of the session's last message when it was set; the next one follows it
+	After uint64 `json:"after,omitempty"`
 }
 
 // maxNames bounds each list of names in a setting.
@@ -53,7 +54,9 @@ const maxNames = 64
 // onSessionConfig sets the overrides of a session, or shows them, and replies with what is set then. A setting replaces
 // everything set for the session before; a once setting adds to it for one message. It denies and rejects what
 // [Broker.checkSetting] does, which is recorded; showing is not. A setting is stored only after it is recorded.
-func (b *Broker) onSessionConfig(ctx context.Context, in actor.Msg[subjects.SessionConfig], out actor.Out) (subjects.SessionConfig, error) {
+func (b *Broker) onSessionConfig(ctx context.Context, in actor.Msg[subjects.SessionConfig],
+	out actor.Out,
+) (subjects.SessionConfig, error) {
 	q := in.Body
 	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: subjects.ActionSessionConfig}
 	if fault := b.checkSetting(in.From, q); fault != nil {
@@ -78,7 +81,9 @@ func (b *Broker) onSessionConfig(ctx context.Context, in actor.Msg[subjects.Sess
 	}
 	rec.Session, rec.Query, rec.ParamsHash = q.SessionID, q.QueryID, b.hash.Hash(asked)
 	rec.Reason = summarizeConfig(q)
-	set, err := actor.Audited(ctx, out, b.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.SessionConfig, error) {
+	set, err := actor.Audited(ctx, out, b.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.SessionConfig,
+		error,
+	) {
 		s, err := b.storeSetting(ctx, out, p, q)
 		if err != nil {
 			return subjects.SessionConfig{}, settingsFault(out, err)
@@ -86,7 +91,8 @@ func (b *Broker) onSessionConfig(ctx context.Context, in actor.Msg[subjects.Sess
 		return s.describe(q.SessionID, q.QueryID), nil
 	})
 	if errors.Is(err, actor.ErrUnrecorded) {
-		return subjects.SessionConfig{}, subjects.Faultf(subjects.CodeUnrecorded, "the outcome could not be recorded in the audit log; check what is set with show")
+		return subjects.SessionConfig{}, subjects.Faultf(subjects.CodeUnrecorded, "the outcome could not be recorded "+
+			"in the audit log; check what is set with show")
 	}
 	return set, err
 }
@@ -94,7 +100,8 @@ func (b *Broker) onSessionConfig(ctx context.Context, in actor.Msg[subjects.Sess
 // settingsFault logs err and returns the fault of a setting that cannot be read or written.
 func settingsFault(out actor.Out, err error) error {
 	out.LogError(fmt.Errorf("session config: %w", err))
-	return subjects.Faultf(subjects.CodeUnavailable, "the settings of the session cannot be read or written, so nothing was changed; see conclave doctor")
+	return subjects.Faultf(subjects.CodeUnavailable, "the settings of the session cannot be read or written, so "+
+		"nothing was changed; see conclave doctor")
 }
 
 // checkSetting denies accounts other than the user's and rejects a malformed setting as a whole: names that are no
@@ -136,8 +143,8 @@ func rejectSetting(format string, a ...any) *subjects.Fault {
 	return subjects.Faultf(subjects.CodeMalformed, format, a...)
 }
 
-// checkLevel rejects a change of nothing, fields that contradict each other, an unknown level, a lifetime that is not for ALL
-// or out of range, and more than maxNames names. nothing says that q has no level, disabled tools or grants.
+// checkLevel rejects a change of nothing, fields that contradict each other, an unknown level, a lifetime that is not
+// for ALL or out of range, and more than maxNames names. nothing says that q has no level, disabled tools or grants.
 func checkLevel(q subjects.SessionConfig, nothing bool) *subjects.Fault {
 	switch {
 	case nothing:
@@ -148,10 +155,13 @@ func checkLevel(q subjects.SessionConfig, nothing bool) *subjects.Fault {
 		return rejectSetting("override none cannot be set once; leave once out to clear the settings of the session")
 	case !q.Expires.IsZero():
 		return rejectSetting("expires is set by the broker; give lifetime_seconds")
-	case q.Lifetime != 0 && (q.Override != subjects.OverrideAll || q.Lifetime < 0 || q.Lifetime > int(subjects.MaxAllLifetime/time.Second)):
-		return rejectSetting("lifetime_seconds is for override ALL, from 1 to %d", int(subjects.MaxAllLifetime/time.Second))
+	case q.Lifetime != 0 && (q.Override != subjects.OverrideAll || q.Lifetime < 0 ||
+		q.Lifetime > int(subjects.MaxAllLifetime/time.Second)):
+		return rejectSetting("lifetime_seconds is for override ALL, from 1 to %d",
+			int(subjects.MaxAllLifetime/time.Second))
 	case q.Override != "" && !slices.Contains(policy.Levels, q.Override):
-		return rejectSetting("unknown override %q; use one of %s", text.OneLine(q.Override, 40), strings.Join(policy.Levels, ", "))
+		return rejectSetting("unknown override %q; use one of %s", text.OneLine(q.Override, 40),
+			strings.Join(policy.Levels, ", "))
 	case len(q.Disable) > maxNames || len(q.Grant) > maxNames:
 		return rejectSetting("too many names: at most %d disabled tools and as many grants", maxNames)
 	}
@@ -161,7 +171,9 @@ func checkLevel(q subjects.SessionConfig, nothing bool) *subjects.Fault {
 // storeSetting stores a checked setting and returns everything set for the session. Without a valid permit nothing is
 // written. The caller's deadline does not interrupt the write. A once setting without a query id applies to the first
 // message after the session's last one. ALL ends after its lifetime. It fails after maxWriteAttempts write conflicts.
-func (b *Broker) storeSetting(ctx context.Context, out actor.Out, p *actor.Permit, q subjects.SessionConfig) (sessionSetting, error) {
+func (b *Broker) storeSetting(ctx context.Context, out actor.Out, p *actor.Permit,
+	q subjects.SessionConfig,
+) (sessionSetting, error) {
 	if err := p.Check(); err != nil {
 		return sessionSetting{}, err
 	}
@@ -202,7 +214,9 @@ func (b *Broker) storeSetting(ctx context.Context, out actor.Out, p *actor.Permi
 // applies only to a query that the router stored for the session and that the caller's account answers, and never to
 // respondent B; disabled tools apply to every caller. With dry, and for respondent B, a once setting is not claimed. An
 // error means that the overrides are unknown: the caller must deny.
-func (b *Broker) callerOverride(ctx context.Context, out actor.Out, caller subjects.Caller, session, query string, dry bool) (o policy.Override, err error) {
+func (b *Broker) callerOverride(ctx context.Context, out actor.Out, caller subjects.Caller, session, query string,
+	dry bool,
+) (o policy.Override, err error) {
 	if dry || isRespondentB(caller) {
 		o, err = b.peekOverride(ctx, out, session, query)
 	} else {
@@ -341,8 +355,8 @@ func summarizeConfig(q subjects.SessionConfig) string {
 	return text.Clip(strings.Join(words, " "), 200)
 }
 
-// readSetting reads the settings of a session and their revision: the zero setting and 0 when nothing is set. A level ALL
-// that has ended is left out. A record with an unknown field is an error.
+// readSetting reads the settings of a session and their revision: the zero setting and 0 when nothing is set. A level
+// ALL that has ended is left out. A record with an unknown field is an error.
 func readSetting(ctx context.Context, out actor.Out, session string) (s sessionSetting, rev uint64, err error) {
 	data, rev, err := out.Store("session_config").Get(ctx, session)
 	if errors.Is(err, actor.ErrNotFound) {

@@ -71,8 +71,8 @@ func configText(c subjects.SessionConfig) string {
 	}{c.SessionID, c.Override, c.Once, c.QueryID, c.Disable, c.Grant, c.Show})
 }
 
-// TestAllExpires: ALL ends after its lifetime, an hour unless the user chose another, also for one message, and the reply
-// says when. A stored ALL without an end counts as ended. RELAX, disabled tools and grants do not end.
+// TestAllExpires: ALL ends after its lifetime, an hour unless the user chose another, also for one message, and the
+// reply says when. A stored ALL without an end counts as ended. RELAX, disabled tools and grants do not end.
 func TestAllExpires(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -108,13 +108,15 @@ func TestAllExpires(t *testing.T) {
 			if got, want := level(tt.ends), strings.TrimSpace(strings.TrimPrefix(set, "ALL")); got != want {
 				t.Errorf("at the end: %q, want %q", got, want)
 			}
-			if shown, err := o.config(t, "user", subjects.SessionConfig{SessionID: "s1", Show: true}); err != nil || shown.Override != subjects.OverrideNone || !shown.Expires.IsZero() {
+			if shown, err := o.config(t, "user", subjects.SessionConfig{SessionID: "s1", Show: true}); err != nil ||
+				shown.Override != subjects.OverrideNone || !shown.Expires.IsZero() {
 				t.Errorf("shown %+v, %v", shown, err)
 			}
 		})
 	}
 	o := newSpawnFixture(t)
-	if _, err := o.rec.Out().Store("session_config").Put(t.Context(), "s1", []byte(`{"all":{"level":"ALL"}}`), 0); err != nil {
+	if _, err := o.rec.Out().Store("session_config").Put(t.Context(), "s1", []byte(`{"all":{"level":"ALL"}}`),
+		0); err != nil {
 		t.Fatal(err)
 	}
 	if got := o.overrideLevel(t, "s1", "q1"); got != "" {
@@ -124,7 +126,10 @@ func TestAllExpires(t *testing.T) {
 
 func TestSessionConfig(t *testing.T) {
 	o := newSpawnFixture(t)
-	reply, err := o.config(t, "gateway", subjects.SessionConfig{SessionID: "s1", Override: "RELAX", Disable: []string{"web_search", "run_code", "web_search"}, Grant: []string{"coder:web_search"}})
+	reply, err := o.config(t, "gateway", subjects.SessionConfig{
+		SessionID: "s1", Override: "RELAX",
+		Disable: []string{"web_search", "run_code", "web_search"}, Grant: []string{"coder:web_search"},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,10 +137,12 @@ func TestSessionConfig(t *testing.T) {
 	if configText(reply) != want {
 		t.Errorf("reply %v, want %s", reply, want)
 	}
-	if r := o.records[0]; r.AgentID != "gateway" || r.Action != "session.config" || r.Session != "s1" || r.ParamsHash == "" {
+	if r := o.records[0]; r.AgentID != "gateway" || r.Action != "session.config" || r.Session != "s1" ||
+		r.ParamsHash == "" {
 		t.Errorf("record %+v", r)
 	}
-	if got, want := o.auditLog(), "before allowed override=RELAX disable=web_search disable=run_code disable=web_search grant=coder:web_search; after ok"; got != want {
+	if got, want := o.auditLog(), "before allowed override=RELAX disable=web_search disable=run_code "+
+		"disable=web_search grant=coder:web_search; after ok"; got != want {
 		t.Errorf("on record %s, want %s", got, want)
 	}
 	if got := o.overrideLevel(t, "s1", "q1"); got != "RELAX -run_code -web_search +coder:web_search" {
@@ -147,7 +154,8 @@ func TestSessionConfig(t *testing.T) {
 	if got := o.overrideLevel(t, "", "q1"); got != "" {
 		t.Errorf("without a session %s", got)
 	}
-	if shown, err := o.config(t, "user", subjects.SessionConfig{SessionID: "s1", Show: true}); err != nil || configText(shown) != want {
+	if shown, err := o.config(t, "user", subjects.SessionConfig{SessionID: "s1", Show: true}); err != nil ||
+		configText(shown) != want {
 		t.Errorf("shown %v, %v", shown, err)
 	}
 	if got := o.auditLog(); got != "" {
@@ -158,7 +166,8 @@ func TestSessionConfig(t *testing.T) {
 	if got := o.overrideLevel(t, "s1", "q1"); got != "-fs_read" {
 		t.Errorf("holds %s", got)
 	}
-	if got := o.setConfig(t, subjects.SessionConfig{Override: "NONE"}); configText(got) != "{s1 NONE false  [] [] false}" {
+	if got := o.setConfig(t, subjects.SessionConfig{Override: "NONE"}); configText(got) != "{s1 NONE false  [] [] "+
+		"false}" {
 		t.Errorf("after taking everything back %v", got)
 	}
 	if got := o.overrideLevel(t, "s1", "q1"); got != "NONE" {
@@ -178,27 +187,92 @@ func TestSessionConfigRejects(t *testing.T) {
 	}{
 		{"no session", "user", subjects.SessionConfig{Override: "ALL"}, "session_id"},
 		{"nothing", "user", subjects.SessionConfig{SessionID: "s1"}, "nothing to set"},
-		{"an unknown level", "user", subjects.SessionConfig{SessionID: "s1", Override: "SOME"}, `unknown override "SOME"; use one of NONE, RELAX, ALL`},
-		{"a grant to an unknown type", "user", subjects.SessionConfig{SessionID: "s1", Grant: []string{"painter:fs_read"}}, "no agent type"},
-		{"a grant without a tool", "user", subjects.SessionConfig{SessionID: "s1", Grant: []string{"coder"}}, "write type:tool"},
-		{"a message without once", "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL", QueryID: "q1"}, "query_id needs once"},
-		{"nothing, once", "user", subjects.SessionConfig{SessionID: "s1", Override: "NONE", Once: true}, "cannot be set once"},
-		{"show with a setting", "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL", Show: true}, "show changes nothing"},
+		{
+			"an unknown level", "user",
+			subjects.SessionConfig{SessionID: "s1", Override: "SOME"},
+			`unknown override "SOME"; use one of NONE, RELAX, ALL`,
+		},
+		{
+			"a grant to an unknown type", "user",
+			subjects.SessionConfig{SessionID: "s1", Grant: []string{"painter:fs_read"}},
+			"no agent type",
+		},
+		{
+			"a grant without a tool", "user",
+			subjects.SessionConfig{SessionID: "s1", Grant: []string{"coder"}},
+			"write type:tool",
+		},
+		{
+			"a message without once", "user",
+			subjects.SessionConfig{SessionID: "s1", Override: "ALL", QueryID: "q1"},
+			"query_id needs once",
+		},
+		{
+			"nothing, once", "user",
+			subjects.SessionConfig{SessionID: "s1", Override: "NONE", Once: true},
+			"cannot be set once",
+		},
+		{
+			"show with a setting", "user",
+			subjects.SessionConfig{SessionID: "s1", Override: "ALL", Show: true},
+			"show changes nothing",
+		},
 
-		{"a lifetime without ALL", "user", subjects.SessionConfig{SessionID: "s1", Override: "RELAX", Lifetime: 60}, "lifetime_seconds is for override ALL"},
-		{"trick: a lifetime of years", "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL", Lifetime: 1 << 40}, "from 1 to 86400"},
-		{"trick: a negative lifetime", "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL", Lifetime: -1}, "from 1 to 86400"},
-		{"trick: the end set by the client", "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL", Expires: noon.AddDate(9, 0, 0)}, "expires is set by the broker"},
-		{"trick: level in another case", "user", subjects.SessionConfig{SessionID: "s1", Override: "all"}, "unknown override"},
-		{"trick: a level with a line break", "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL\nNONE"}, `"ALL NONE"`},
+		{
+			"a lifetime without ALL", "user",
+			subjects.SessionConfig{SessionID: "s1", Override: "RELAX", Lifetime: 60},
+			"lifetime_seconds is for override ALL",
+		},
+		{"trick: a lifetime of years", "user", subjects.SessionConfig{
+			SessionID: "s1", Override: "ALL",
+			Lifetime: 1 << 40,
+		}, "from 1 to 86400"},
+		{
+			"trick: a negative lifetime", "user",
+			subjects.SessionConfig{SessionID: "s1", Override: "ALL", Lifetime: -1},
+			"from 1 to 86400",
+		},
+		{"trick: the end set by the client", "user", subjects.SessionConfig{
+			SessionID: "s1", Override: "ALL",
+			Expires: noon.AddDate(9, 0, 0),
+		}, "expires is set by the broker"},
+		{
+			"trick: level in another case", "user",
+			subjects.SessionConfig{SessionID: "s1", Override: "all"},
+			"unknown override",
+		},
+		{
+			"trick: a level with a line break", "user",
+			subjects.SessionConfig{SessionID: "s1", Override: "ALL\nNONE"},
+			`"ALL NONE"`,
+		},
 		{"trick: wildcard session", "user", subjects.SessionConfig{SessionID: "*", Override: "ALL"}, "session_id"},
 		{"trick: two sessions", "user", subjects.SessionConfig{SessionID: "s1.s2", Override: "ALL"}, "session_id"},
-		{"trick: wildcard message", "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL", Once: true, QueryID: ">"}, "query_id"},
-		{"trick: wildcard tool", "user", subjects.SessionConfig{SessionID: "s1", Disable: []string{"*"}}, "invalid tool name"},
-		{"trick: wildcard grant", "user", subjects.SessionConfig{SessionID: "s1", Grant: []string{"coder:*"}}, "write type:tool"},
+		{"trick: wildcard message", "user", subjects.SessionConfig{
+			SessionID: "s1", Override: "ALL", Once: true,
+			QueryID: ">",
+		}, "query_id"},
+		{
+			"trick: wildcard tool", "user",
+			subjects.SessionConfig{SessionID: "s1", Disable: []string{"*"}},
+			"invalid tool name",
+		},
+		{
+			"trick: wildcard grant", "user",
+			subjects.SessionConfig{SessionID: "s1", Grant: []string{"coder:*"}},
+			"write type:tool",
+		},
 		{"trick: list too long", "user", subjects.SessionConfig{SessionID: "s1", Disable: many}, "at most 64"},
-		{"trick: set by an agent", "generator", subjects.SessionConfig{SessionID: "s1", Override: "ALL"}, "only the user"},
-		{"trick: set by the operator account", "operator", subjects.SessionConfig{SessionID: "s1", Override: "ALL"}, "only the user"},
+		{
+			"trick: set by an agent", "generator",
+			subjects.SessionConfig{SessionID: "s1", Override: "ALL"},
+			"only the user",
+		},
+		{
+			"trick: set by the operator account", "operator",
+			subjects.SessionConfig{SessionID: "s1", Override: "ALL"},
+			"only the user",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := newSpawnFixture(t)
@@ -278,15 +352,24 @@ func TestOnceSetting(t *testing.T) {
 	})
 	t.Run("merged with the session's", func(t *testing.T) {
 		o := newSpawnFixture(t)
-		o.setConfig(t, subjects.SessionConfig{Override: "RELAX", Disable: []string{"web_search"}, Grant: []string{"coder:web_search"}})
-		reply := o.setConfig(t, subjects.SessionConfig{Override: "ALL", Once: true, QueryID: "q1", Disable: []string{"fs_read"}})
+		o.setConfig(t, subjects.SessionConfig{
+			Override: "RELAX", Disable: []string{"web_search"},
+			Grant: []string{"coder:web_search"},
+		})
+		reply := o.setConfig(t, subjects.SessionConfig{
+			Override: "ALL", Once: true, QueryID: "q1",
+			Disable: []string{"fs_read"},
+		})
 		if configText(reply) != "{s1 ALL true q1 [fs_read web_search] [coder:web_search] false}" {
 			t.Errorf("reply %v", reply)
 		}
-		if a, b := o.overrideLevel(t, "s1", "q1"), o.overrideLevel(t, "s1", "q2"); a != "ALL -fs_read -web_search +coder:web_search" || b != "RELAX -web_search +coder:web_search" {
+		if a, b := o.overrideLevel(t, "s1", "q1"),
+			o.overrideLevel(t, "s1", "q2"); a != "ALL -fs_read -web_search +coder:web_search" ||
+			b != "RELAX -web_search +coder:web_search" {
 			t.Errorf("q1 %q, q2 %q: what is disabled must stay, and the rest go back", a, b)
 		}
-		if shown, err := o.config(t, "user", subjects.SessionConfig{SessionID: "s1", Show: true}); err != nil || shown.Override != "RELAX" || shown.Once {
+		if shown, err := o.config(t, "user", subjects.SessionConfig{SessionID: "s1", Show: true}); err != nil ||
+			shown.Override != "RELAX" || shown.Once {
 			t.Errorf("shown %v, %v", shown, err)
 		}
 	})
@@ -366,7 +449,8 @@ func TestSessionConfigNeedsAudit(t *testing.T) {
 	}
 	o := newSpawnFixture(t)
 	o.rec.FailStore = errors.New("disk full")
-	if _, err := o.config(t, "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL"}); actortest.Code(err) != subjects.CodeUnavailable {
+	if _, err := o.config(t, "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL"}); actortest.Code(
+		err) != subjects.CodeUnavailable {
 		t.Errorf("%v", err)
 	}
 	if got := o.auditLog(); got != "before allowed override=ALL; after failed unavailable" {
@@ -384,12 +468,16 @@ func TestOnceSettingOnBus(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := actor.Emit(t.Context(), router, topic, subjects.Query{SessionID: session, QueryID: query, Query: "?"}); err != nil {
+		if err := actor.Emit(t.Context(), router, topic, subjects.Query{
+			SessionID: session, QueryID: query,
+			Query: "?",
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	asks("s1", "q1")
-	reply, err := requestOn(t, user, subjects.SessionConfigService, subjects.SessionConfig{SessionID: "s1", Override: "ALL", Once: true})
+	reply, err := requestOn(t, user, subjects.SessionConfigService,
+		subjects.SessionConfig{SessionID: "s1", Override: "ALL", Once: true})
 	if err != nil || reply.Override != "ALL" || !reply.Once {
 		t.Fatalf("%+v, %v", reply, err)
 	}
@@ -415,7 +503,8 @@ func TestOnceSettingOnBus(t *testing.T) {
 			t.Errorf("%s holds %q, want %q", query, got, want)
 		}
 	}
-	if shown, err := requestOn(t, outAs(t, w, "gateway"), subjects.SessionConfigService, subjects.SessionConfig{SessionID: "s1", Show: true}); err != nil || shown.Override != "NONE" {
+	if shown, err := requestOn(t, outAs(t, w, "gateway"), subjects.SessionConfigService,
+		subjects.SessionConfig{SessionID: "s1", Show: true}); err != nil || shown.Override != "NONE" {
 		t.Errorf("shown %+v, %v", shown, err)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"conclave/subjects"
 )
 
-// A preview shows the user what a call would do before the user decides about it: the tool runs in [subjects.ModePreview], in which it
-// changes nothing. It is recorded in the audit log like a call. No agent sees it.
+// A preview shows the user what a call would do before the user decides about it: the tool runs in
+// [subjects.ModePreview], in which it changes nothing. It is recorded in the audit log like a call. No agent sees it.
 
 const (
 	// previewTimeout bounds the run of a preview.
@@ -24,7 +24,8 @@ const (
 	maxPreview = 24 << 10
 )
 
-// needsPreview reports whether [Broker.storeApproval] will store a new request: none is stored under the id, or an outdated approval.
+// needsPreview reports whether [Broker.storeApproval] will store a new request: none is stored under the id, or an
+// outdated approval.
 func (b *Broker) needsPreview(ctx context.Context, out actor.Out, id string) bool {
 	q, _, err := readApproval(ctx, out.Store(bucketApprovals), id)
 	return errors.Is(err, actor.ErrNotFound) || err == nil && q.isOutdated(out.Now())
@@ -35,16 +36,17 @@ func (q storedApproval) isOutdated(now time.Time) bool {
 	return q.State == subjects.ApprovalApproved && now.Sub(q.Decided) > approvalTTL
 }
 
-// previewCall returns what a call would do, in the words of its tool: redacted, bounded and without control characters. It is "" for a tool
-// without a preview. A preview that fails, or that the audit log does not acknowledge, is a sentence that says so: the
-// user can decide without it.
+// previewCall returns what a call would do, in the words of its tool: redacted, bounded and without control characters.
+// It is "" for a tool without a preview. A preview that fails, or that the audit log does not acknowledge, is a
+// sentence that says so: the user can decide without it.
 func (b *Broker) previewCall(ctx context.Context, out actor.Out, c call) string {
 	k, ok := b.table.get(c.tool)
 	if !ok || !k.Known || !k.Preview {
 		return ""
 	}
 	if !mayPreview(k.Tool, c.labels) {
-		return "[no preview: it would send the arguments off this machine before you decide, and the session holds untrusted or private content]"
+		return "[no preview: it would send the arguments off this machine before you decide, and the session holds " +
+			"untrusted or private content]"
 	}
 	service, err := subjects.ToolCallService.With(k.Zone, c.tool)
 	if err != nil {
@@ -52,13 +54,18 @@ func (b *Broker) previewCall(ctx context.Context, out actor.Out, c call) string 
 	}
 	rec := c.record
 	rec.ID, rec.Action = out.NewID(), subjects.ActionToolPreview
-	got, err := actor.Audited(ctx, out, b.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.ToolResult, error) {
+	got, err := actor.Audited(ctx, out, b.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.ToolResult,
+		error,
+	) {
 		if err := p.Check(); err != nil {
 			return subjects.ToolResult{}, err
 		}
 		ctx, cancel := context.WithTimeout(ctx, previewTimeout)
 		defer cancel()
-		order := subjects.ToolOrder{CallID: c.id, QueryID: c.query, Args: c.args, Mode: subjects.ModePreview, Hosts: c.hosts, Pages: c.mayReadPages, Folders: c.folders}
+		order := subjects.ToolOrder{
+			CallID: c.id, QueryID: c.query, Args: c.args, Mode: subjects.ModePreview,
+			Hosts: c.hosts, Pages: c.mayReadPages, Folders: c.folders,
+		}
 		res, err := actor.Ask(ctx, out, service, order)
 		if err == nil && res.Error != nil {
 			err = toolFault(res.Error)
@@ -80,14 +87,15 @@ func (b *Broker) previewCall(ctx context.Context, out actor.Out, c call) string 
 	return shown
 }
 
-// mayPreview reports whether a preview may run before the user has decided. One that sends data off this machine may not when
-// the session, whose labels are l, holds untrusted or private content: the arguments could carry it out. nil is an unknown session.
+// mayPreview reports whether a preview may run before the user has decided. One that sends data off this machine may
+// not when the session, whose labels are l, holds untrusted or private content: the arguments could carry it out. nil
+// is an unknown session.
 func mayPreview(t policy.Tool, l *subjects.Labels) bool {
 	return !t.Has(policy.Egress) || l != nil && l.Trust == subjects.Trusted && l.Privacy == subjects.Public
 }
 
-// cleanOutput returns text of a tool for the user's screen: secrets are redacted, and characters that a terminal obeys or does
-// not show become U+FFFD, except line breaks and tabs.
+// cleanOutput returns text of a tool for the user's screen: secrets are redacted, and characters that a terminal obeys
+// or does not show become U+FFFD, except line breaks and tabs.
 func cleanOutput(s string) string {
 	s, _ = firewall.Redact(strings.ToValidUTF8(s, "\uFFFD"))
 	return text.ReplaceHidden(s, func(r rune) rune {

@@ -7,11 +7,14 @@ import (
 	"conclave/subjects"
 )
 
-// A preview that sends its arguments to another machine runs before the decision only in a session without untrusted and private
-// content.
+// A preview that sends its arguments to another machine runs before the decision only in a session without untrusted
+// and private content.
 func TestPreviewSendsNothingPrivate(t *testing.T) {
 	t.Parallel()
-	install := policy.Tool{Name: "package_install", Known: true, Preview: true, Effects: policy.Declare(policy.Exec, policy.Egress)}
+	install := policy.Tool{
+		Name: "package_install", Known: true, Preview: true,
+		Effects: policy.Declare(policy.Exec, policy.Egress),
+	}
 	write := policy.Tool{Name: "fs_write", Known: true, Preview: true, Effects: policy.Declare(policy.Mutate)}
 	public := subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}
 	for _, tt := range []struct {

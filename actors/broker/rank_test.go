@@ -22,7 +22,10 @@ import (
 func (h *sessionFixture) setModelReply(reply string) {
 	h.chat = func(subjects.ChatRequest) (any, error) {
 		half := len(reply) / 2
-		return actortest.Pieces{subjects.ChatChunk{Content: reply[:half]}, subjects.ChatChunk{Content: reply[half:], Done: true, Model: "small"}}, nil
+		return actortest.Pieces{
+			subjects.ChatChunk{Content: reply[:half]},
+			subjects.ChatChunk{Content: reply[half:], Done: true, Model: "small"},
+		}, nil
 	}
 }
 
@@ -84,14 +87,29 @@ func TestRankByModel(t *testing.T) {
 		want  []string // nil = chosen by words
 		noted bool
 	}{
-		{name: "three of them", reply: `{"tools":["web_fetch","run_shell","get_datetime"]}`, want: []string{"get_datetime", "run_shell", "web_fetch"}},
-		{name: "four of them", reply: `{"tools":["web_fetch","run_shell","get_datetime","save_memory"]}`, want: []string{"get_datetime", "run_shell", "save_memory", "web_fetch"}},
-		{name: "only one: the next best by words is there too", reply: `{"tools":["run_shell"]}`, want: []string{"run_shell", "save_memory"}},
+		{
+			name: "three of them", reply: `{"tools":["web_fetch","run_shell","get_datetime"]}`,
+			want: []string{"get_datetime", "run_shell", "web_fetch"},
+		},
+		{
+			name: "four of them", reply: `{"tools":["web_fetch","run_shell","get_datetime","save_memory"]}`,
+			want: []string{"get_datetime", "run_shell", "save_memory", "web_fetch"},
+		},
+		{
+			name: "only one: the next best by words is there too", reply: `{"tools":["run_shell"]}`,
+			want: []string{"run_shell", "save_memory"},
+		},
 		{name: "none: two by words", reply: `{"tools":[]}`, want: []string{"save_memory", "search_memory"}},
-		{name: "one is enough when one is asked for", reply: `{"tools":["run_shell"]}`, max: 1, want: []string{"run_shell"}},
+		{
+			name: "one is enough when one is asked for", reply: `{"tools":["run_shell"]}`, max: 1,
+			want: []string{"run_shell"},
+		},
 		{name: "no model", chat: nil, noted: true},
 		{name: "built-in demo model", chat: func(subjects.ChatRequest) (any, error) {
-			return actortest.Pieces{subjects.ChatChunk{Content: `{"tools":["run_shell","web_fetch"]}`, Done: true, DemoModel: true}}, nil
+			return actortest.Pieces{subjects.ChatChunk{
+				Content: `{"tools":["run_shell","web_fetch"]}`, Done: true,
+				DemoModel: true,
+			}}, nil
 		}},
 		{name: "model timeout", chat: func(subjects.ChatRequest) (any, error) {
 			return nil, subjects.Faultf(subjects.CodeTimeout, "no answer in time")
@@ -100,10 +118,26 @@ func TestRankByModel(t *testing.T) {
 			return actortest.Pieces{subjects.ChatChunk{Content: `{"tools":["run_sh`}, errors.New("gone")}, nil
 		}, noted: true},
 
-		{name: "trick: more than the limit", reply: `{"tools":["web_fetch","run_shell","get_datetime","save_memory","search_memory","web_search"]}`, want: []string{"get_datetime", "run_shell", "save_memory", "web_fetch"}},
-		{name: "trick: repeated name", reply: `{"tools":["run_shell","run_shell","run_shell","run_shell"]}`, want: []string{"run_shell", "save_memory"}},
-		{name: "trick: denied and unknown tools", reply: `{"tools":["compare_answers","fs_write","teleport","*","","run_shell"]}`, want: []string{"run_shell", "save_memory"}},
-		{name: "trick: name in another case", reply: `{"tools":["RUN_SHELL","run_shell ","run_shell"]}`, want: []string{"run_shell", "save_memory"}},
+		{
+			name:  "trick: more than the limit",
+			reply: `{"tools":["web_fetch","run_shell","get_datetime","save_memory","search_memory","web_search"]}`,
+			want:  []string{"get_datetime", "run_shell", "save_memory", "web_fetch"},
+		},
+		{
+			name: "trick: repeated name", reply: `{"tools":["run_shell","run_shell","run_shell","run_shell"]}`,
+			want: []string{"run_shell", "save_memory"},
+		},
+		{
+			name:  "trick: denied and unknown tools",
+			reply: `{"tools":["compare_answers","fs_write","teleport","*","","run_shell"]}`, want: []string{
+				"run_shell",
+				"save_memory",
+			},
+		},
+		{
+			name: "trick: name in another case", reply: `{"tools":["RUN_SHELL","run_shell ","run_shell"]}`,
+			want: []string{"run_shell", "save_memory"},
+		},
 		{name: "trick: garbage", reply: `you should use run_shell`, noted: true},
 		{name: "trick: in a code fence", reply: "```json\n{\"tools\":[\"run_shell\"]}\n```", noted: true},
 		{name: "trick: a list", reply: `["run_shell"]`, noted: true},
@@ -124,7 +158,9 @@ func TestRankByModel(t *testing.T) {
 			switch {
 			case tt.want != nil && !slices.Equal(got, tt.want):
 				t.Errorf("%q, want %q", got, tt.want)
-			case tt.want == nil && (len(got) != defaultTools || slices.ContainsFunc(byWords, func(s string) bool { return !slices.Contains(got, s) })):
+			case tt.want == nil && (len(got) != defaultTools || slices.ContainsFunc(byWords, func(s string) bool {
+				return !slices.Contains(got, s)
+			})):
 				t.Errorf("%q, want those of %q", got, byWords)
 			}
 			if (len(h.rec.Logged()) > 0) != tt.noted {
@@ -169,7 +205,8 @@ func TestRankPrompt(t *testing.T) {
 	names := subjects.Tools[:10] // the limits below are for ten
 	tools := func(sentence string) (out []subjects.ToolSchema) {
 		for _, name := range names {
-			out = append(out, subjects.ToolSchema{Name: name, Description: sentence + ". This is not in the prompt, however long it is.", Parameters: json.RawMessage(`{"type":"object","properties":{"hidden":{}}}`)})
+			out = append(out, subjects.ToolSchema{Name: name, Description: sentence + ". This is not in the prompt, " +
+				"however long it is.", Parameters: json.RawMessage(`{"type":"object","properties":{"hidden":{}}}`)})
 		}
 		return out
 	}
@@ -190,7 +227,8 @@ func TestRankPrompt(t *testing.T) {
 			t.Fatal(err)
 		}
 		q, r := h.modelRequest(t)
-		if q.Role != subjects.RoleTools || q.Hint != "simple" || len(q.Tools) != 0 || len(r.Messages) != 1 || r.Options.Predict == 0 {
+		if q.Role != subjects.RoleTools || q.Hint != "simple" || len(q.Tools) != 0 || len(r.Messages) != 1 ||
+			r.Options.Predict == 0 {
 			t.Errorf("%s: asked %+v", tt.name, q)
 		}
 		prompt := r.Messages[0].Content
@@ -198,7 +236,8 @@ func TestRankPrompt(t *testing.T) {
 		if n := len(prompt) / token; n > tt.most {
 			t.Errorf("%s: about %d tokens, want at most %d: %s", tt.name, n, tt.most, prompt)
 		}
-		if strings.Contains(prompt, "hidden") || strings.Contains(prompt, "This is not") || strings.Count(prompt, "\n") != len(list)+1 {
+		if strings.Contains(prompt, "hidden") || strings.Contains(prompt, "This is not") ||
+			strings.Count(prompt, "\n") != len(list)+1 {
 			t.Errorf("%s: %s", tt.name, prompt)
 		}
 		var form struct {
@@ -209,7 +248,8 @@ func TestRankPrompt(t *testing.T) {
 				}
 			}
 		}
-		if err := json.Unmarshal(q.Format, &form); err != nil || !slices.Equal(form.Properties.Tools.Items.Enum, names) || form.Properties.Tools.MaxItems != defaultTools {
+		if err := json.Unmarshal(q.Format, &form); err != nil ||
+			!slices.Equal(form.Properties.Tools.Items.Enum, names) || form.Properties.Tools.MaxItems != defaultTools {
 			t.Errorf("%s: form %s, %v", tt.name, q.Format, err)
 		}
 	}
@@ -233,7 +273,10 @@ func TestDiscoverReturnsPermittedTools(t *testing.T) {
 	check("a persona", "committee", "search_memory")
 	check("a spawned agent", child, "search_memory", "web_fetch", "web_search")
 	check("one that was narrowed", narrow, "web_fetch")
-	h.setConfig(t, subjects.SessionConfig{Disable: []string{"web_search"}, Grant: []string{"persona:get_datetime", "researcher:get_datetime"}})
+	h.setConfig(t, subjects.SessionConfig{
+		Disable: []string{"web_search"},
+		Grant:   []string{"persona:get_datetime", "researcher:get_datetime"},
+	})
 	check("disabled and granted, for a spawned agent", child, "get_datetime", "search_memory", "web_fetch")
 	check("trick: a grant in a session that it does not answer", "committee", "search_memory")
 	check("granted, and yet narrowed", narrow, "web_fetch")
@@ -252,7 +295,8 @@ func TestDiscoverReturnsPermittedTools(t *testing.T) {
 		{"trick: below another account", "orchestrator." + callerOf(child).Path[0], "before denied manifest: no type"},
 		{"trick: an account without a type", "critic", "before denied manifest: no type"},
 	} {
-		if got, err := h.discoverTools(t, tt.who, "fish", 0); actortest.Code(err) != subjects.CodeDenied || len(got) != 0 {
+		if got, err := h.discoverTools(t, tt.who, "fish", 0); actortest.Code(err) != subjects.CodeDenied ||
+			len(got) != 0 {
 			t.Errorf("%s: %q, %v", tt.name, got, err)
 		}
 		if got := h.auditLog(); got != tt.trail {
@@ -261,7 +305,8 @@ func TestDiscoverReturnsPermittedTools(t *testing.T) {
 	}
 	for _, bucket := range []string{bucketSpawns, "session_config"} {
 		h.wrap = func(out actor.Out) actor.Out { return failingOut{out, bucket, ""} }
-		if got, err := h.discoverTools(t, child, "fish", 0); actortest.Code(err) != subjects.CodeUnavailable || len(got) != 0 {
+		if got, err := h.discoverTools(t, child, "fish", 0); actortest.Code(err) != subjects.CodeUnavailable ||
+			len(got) != 0 {
 			t.Errorf("without %s: %q, %v", bucket, got, err)
 		}
 		if got := h.auditLog(); got != "before denied unavailable" {
@@ -291,7 +336,10 @@ func TestDiscoverOffersNamedTool(t *testing.T) {
 
 // FuzzRank: whatever a model replies, only offered tools are chosen, none twice, and at least two.
 func FuzzRank(f *testing.F) {
-	for _, s := range []string{`{"tools":["fs_read"]}`, `{"tools":["fs_read","fs_read","x"]}`, `{"tools":null}`, `[]`, ``, `{"tools":[1]}`, "\xff"} {
+	for _, s := range []string{
+		`{"tools":["fs_read"]}`, `{"tools":["fs_read","fs_read","x"]}`, `{"tools":null}`, `[]`,
+		``, `{"tools":[1]}`, "\xff",
+	} {
 		f.Add(s)
 	}
 	h := newSessionFixture(f, withModelRanking)
@@ -303,12 +351,16 @@ func FuzzRank(f *testing.F) {
 		h.setModelReply(reply)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		got := h.chooseTools(ctx, (&actortest.Recorder{Reply: h.rec.Reply}).Out(), "read a file", offered, nil, defaultTools)
+		got := h.chooseTools(ctx, (&actortest.Recorder{Reply: h.rec.Reply}).Out(), "read a file", offered, nil,
+			defaultTools)
 		var names []string
 		for _, s := range got {
 			names = append(names, s.Name)
 		}
-		if len(names) < minTools || len(names) > defaultTools || len(slices.Compact(slices.Clone(names))) != len(names) || slices.ContainsFunc(names, func(n string) bool { return !slices.Contains(subjects.Tools, n) }) {
+		if len(names) < minTools || len(names) > defaultTools ||
+			len(slices.Compact(slices.Clone(names))) != len(names) || slices.ContainsFunc(names, func(n string) bool {
+			return !slices.Contains(subjects.Tools, n)
+		}) {
 			t.Errorf("%q", names)
 		}
 	})

@@ -12,13 +12,14 @@ import (
 	"conclave/subjects"
 )
 
-// Respondent B answers the same query as the generator, for comparison only. It has the assistant's reading tools, no others: side effects
-// would happen twice. It leaves no trace in the user's session: its results are not recorded in the flow, the user is never asked
-// for approval on its behalf, and grants do not apply to it.
+// Respondent B answers the same query as the generator, for comparison only. It has the assistant's reading tools, no
+// others: side effects would happen twice. It leaves no trace in the user's session: its results are not recorded in
+// the flow, the user is never asked for approval on its behalf, and grants do not apply to it.
 //
-// A call that the generator makes for the same question is not run again: respondent B gets the same result, so that the two answers
-// rest on the same facts. As its own reads are not recorded, its searches and fetches are judged as after untrusted content,
-// always: they pass only with the user's own words, a URL that the user typed, or one that the generator's search returned.
+// A call that the generator makes for the same question is not run again: respondent B gets the same result, so that
+// the two answers rest on the same facts. As its own reads are not recorded, its searches and fetches are judged as
+// after untrusted content, always: they pass only with the user's own words, a URL that the user typed, or one that the
+// generator's search returned.
 
 // isRespondentB reports whether the caller is respondent B or an agent below it.
 func isRespondentB(c subjects.Caller) bool { return c.Account == subjects.RespondentB }
@@ -30,12 +31,12 @@ const (
 	ruleNoApproval   = "no_asker" // the call needs approval
 )
 
-// hasSideEffects reports whether a tool changes something, here, in memory or outside. Searching and fetching do not; the flow layer
-// judges what they disclose.
+// hasSideEffects reports whether a tool changes something, here, in memory or outside. Searching and fetching do not;
+// the flow layer judges what they disclose.
 func hasSideEffects(t policy.Tool) bool { return !isRepeatable(t) || t.Has(policy.Remember) }
 
-// taintRespondentB returns the flow by which a call of respondent B is judged: for one that sends something out, the flow of the session
-// as after untrusted content.
+// taintRespondentB returns the flow by which a call of respondent B is judged: for one that sends something out, the
+// flow of the session as after untrusted content.
 func taintRespondentB(f *policy.Flow, caller subjects.Caller, t policy.Tool) *policy.Flow {
 	if !isRespondentB(caller) || !t.Has(policy.Egress) && !t.Has(policy.Fetch) {
 		return f
@@ -61,7 +62,8 @@ func denyRespondentB(c policy.Call) *subjects.Denial {
 }
 
 // denyRespondentBApproval returns the denial of a call of respondent B that needs approval, and nil for other callers.
-// It does not check whether c needs approval: the caller does. A call whose result is reused does not run and needs none.
+// It does not check whether c needs approval: the caller does. A call whose result is reused does not run and needs
+// none.
 func denyRespondentBApproval(c policy.Call) *subjects.Denial {
 	if !isRespondentB(c.Caller) {
 		return nil
@@ -72,8 +74,8 @@ func denyRespondentBApproval(c policy.Call) *subjects.Denial {
 	}
 }
 
-// sharedCalls are the latest calls of the generator that respondent B may reuse, by question, tool and arguments. They are kept in
-// memory: after a restart of the broker respondent B runs its own calls. The zero value is ready to use.
+// sharedCalls are the latest calls of the generator that respondent B may reuse, by question, tool and arguments. They
+// are kept in memory: after a restart of the broker respondent B runs its own calls. The zero value is ready to use.
 type sharedCalls struct {
 	mu    sync.Mutex
 	calls map[string]sharedCall
@@ -114,8 +116,8 @@ func (s *sharedCalls) find(id string) (sharedCall, bool) {
 	return c, ok
 }
 
-// shareID identifies a call that another respondent may make too: the question, the tool and the arguments, whatever the order of
-// their names. It is "" for a call that is not shared.
+// shareID identifies a call that another respondent may make too: the question, the tool and the arguments, whatever
+// the order of their names. It is "" for a call that is not shared.
 func (b *Broker) shareID(c call, k Known) string {
 	if c.session == "" || c.query == "" || len(c.path) > 0 || isHarmless(k.Tool) || hasSideEffects(k.Tool) {
 		return ""
@@ -123,7 +125,8 @@ func (b *Broker) shareID(c call, k Known) string {
 	return hashParts(c.session, c.query, c.tool, b.hash.Hash(canonicalJSON(c.args)))
 }
 
-// canonicalJSON returns a JSON value with sorted names and without insignificant blanks; a value that is no JSON is returned unchanged.
+// canonicalJSON returns a JSON value with sorted names and without insignificant blanks; a value that is no JSON is
+// returned unchanged.
 func canonicalJSON(args json.RawMessage) []byte {
 	d := json.NewDecoder(bytes.NewReader(args))
 	d.UseNumber()
@@ -146,8 +149,8 @@ func (b *Broker) runShared(ctx context.Context, out actor.Out, c call, k Known) 
 	return b.runOnce(ctx, out, c, k)
 }
 
-// findReusable returns the result of the same call of the generator for a call of respondent B, nil when there is none. It waits for a call
-// that is running, until ctx ends.
+// findReusable returns the result of the same call of the generator for a call of respondent B, nil when there is none.
+// It waits for a call that is running, until ctx ends.
 func (b *Broker) findReusable(ctx context.Context, out actor.Out, c call, k Known) *subjects.ToolResult {
 	id := b.shareID(c, k)
 	if !c.respondentB || id == "" {
@@ -171,7 +174,8 @@ func (b *Broker) findReusable(ctx context.Context, out actor.Out, c call, k Know
 	return &res
 }
 
-// reuseResult returns the result of the generator's call in place of a run, after recording that. Nothing is sent to the tool.
+// reuseResult returns the result of the generator's call in place of a run, after recording that. Nothing is sent to
+// the tool.
 func (b *Broker) reuseResult(ctx context.Context, out actor.Out, c call) subjects.ToolResult {
 	if err := b.gate.Record(ctx, out, c.record, subjects.StatusReplayed, "reused"); err != nil {
 		return b.answerUnaudited(ctx, out, c, err)

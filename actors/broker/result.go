@@ -19,10 +19,13 @@ import (
 )
 
 // processResult prepares a tool's result for the caller: it redacts secrets, scans for injection, labels the result,
-// records it in the session's flow (see [call.isRecorded]; not for harmless tools), distills it for callers that must not see
-// untrusted content, parks what is too large, and frames untrusted content behind its trusted lines, except for the user's own calls. A result
-// that cannot be recorded or parked is withheld with an unrecorded fault, one that cannot be distilled with an unavailable one. An error goes to [Broker.processFault].
-func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Known, res subjects.ToolResult) subjects.ToolResult {
+// records it in the session's flow (see [call.isRecorded]; not for harmless tools), distills it for callers that must
+// not see untrusted content, parks what is too large, and frames untrusted content behind its trusted lines, except for
+// the user's own calls. A result that cannot be recorded or parked is withheld with an unrecorded fault, one that
+// cannot be distilled with an unavailable one. An error goes to [Broker.processFault].
+func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Known,
+	res subjects.ToolResult,
+) subjects.ToolResult {
 	res.Ephemeral = k.Ephemeral && res.Error == nil
 	if res.Error != nil {
 		return b.processFault(ctx, out, c, k, res)
@@ -31,7 +34,8 @@ func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Kno
 	whole, hidden := firewall.Redact(strings.ToValidUTF8(res.Result, "\uFFFD"))
 	scan := firewall.Scan(whole)
 	r := policy.Result{
-		Tool: k.Tool, CallID: c.id, Query: c.query, Args: c.args, Source: sourceOf(k.Tool, c.args), Text: whole, Links: res.Links,
+		Tool: k.Tool, CallID: c.id, Query: c.query, Args: c.args, Source: sourceOf(k.Tool, c.args), Text: whole,
+		Links: res.Links,
 		Flags: scan.Techniques(), Declared: res.Labels, Time: out.Now().UTC(),
 	}
 	res.Recalls = filterTokens(res.Recalls)
@@ -43,7 +47,8 @@ func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Kno
 	if c.isRecorded() && !isHarmless(k.Tool) {
 		if err := b.recordFlow(ctx, out, c.session, r); err != nil {
 			out.LogError(err)
-			return withholdResult(res, "the result of %s could not be recorded in the session, so it is withheld", c.tool)
+			return withholdResult(res, "the result of %s could not be recorded in the session, so it is withheld",
+				c.tool)
 		}
 	}
 	shown := whole
@@ -78,26 +83,28 @@ func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Kno
 	return res
 }
 
-// trustedLength returns the length of the beginning of a result that its frame leaves out: the whole lines that a tool which labels
-// its results declares trusted. It is 0 when the firewall flags them or nothing would be framed.
+// trustedLength returns the length of the beginning of a result that its frame leaves out: the whole lines that a tool
+// which labels its results declares trusted. It is 0 when the firewall flags them or nothing would be framed.
 func trustedLength(t policy.Tool, res subjects.ToolResult) int {
 	n := res.TrustedBytes
-	if !t.Graded || !t.Known || n <= 0 || n >= len(res.Result) || res.Result[n-1] != '\n' || firewall.Scan(res.Result[:n]).Flagged {
+	if !t.Graded || !t.Known || n <= 0 || n >= len(res.Result) || res.Result[n-1] != '\n' ||
+		firewall.Scan(res.Result[:n]).Flagged {
 		return 0
 	}
 	return n
 }
 
 // mustDistill reports whether the caller gets findings instead of the result: it sees findings only, and the tool reads
-// untrusted content, or the result is untrusted and comes from memory or goes to the orchestrator, which never sees a raw
-// result.
+// untrusted content, or the result is untrusted and comes from memory or goes to the orchestrator, which never sees a
+// raw result.
 func (c call) mustDistill(t policy.Tool, l subjects.Labels) bool {
-	return c.mode == subjects.ModeStructured || c.distilledOnly && l.Trust == subjects.Untrusted && (t.Graded || len(c.path) == 0)
+	return c.mode == subjects.ModeStructured || c.distilledOnly && l.Trust == subjects.Untrusted &&
+		(t.Graded || len(c.path) == 0)
 }
 
-// isRecorded reports whether the results of the call enter the session's flow: the user called, or the generator, or another
-// account that answers the query. For every other caller the session is unknown and counts as
-// tainted, so that nothing needs recording, and its results must not become permitted values of the user's session.
+// isRecorded reports whether the results of the call enter the session's flow: the user called, or the generator, or
+// another account that answers the query. For every other caller the session is unknown and counts as tainted, so that
+// nothing needs recording, and its results must not become permitted values of the user's session.
 func (c call) isRecorded() bool {
 	return c.session != "" && !c.respondentB && (c.fromUser || c.account() == subjects.Generator || c.answersQuery)
 }
@@ -129,15 +136,21 @@ func (b *Broker) frameNonce(c call, text string) string {
 }
 
 // processFault prepares a tool's error for the caller; res.Error must be set. The text may be untrusted content and has
-// no frame: it is redacted, recorded in the session's flow (see [call.isRecorded]), withheld when it looks like instructions or cannot be
-// recorded, and withheld from callers that only see findings unless it is a [statusText]. The user's own calls get it whole. Faults of the broker
-// itself, of harmless tools and with a trusted text are only redacted.
-func (b *Broker) processFault(ctx context.Context, out actor.Out, c call, k Known, res subjects.ToolResult) subjects.ToolResult {
+// no frame: it is redacted, recorded in the session's flow (see [call.isRecorded]), withheld when it looks like
+// instructions or cannot be recorded, and withheld from callers that only see findings unless it is a [statusText]. The
+// user's own calls get it whole. Faults of the broker itself, of harmless tools and with a trusted text are only
+// redacted.
+func (b *Broker) processFault(ctx context.Context, out actor.Out, c call, k Known,
+	res subjects.ToolResult,
+) subjects.ToolResult {
 	res.Error.Text, _ = firewall.Redact(res.Error.Text)
 	if res.Error.Code != subjects.CodeTool || isHarmless(k.Tool) {
 		return res
 	}
-	r := policy.Result{Tool: k.Tool, CallID: c.id, Query: c.query, Args: c.args, Text: res.Error.Text, Flags: firewall.Scan(res.Error.Text).Techniques(), Time: out.Now().UTC()}
+	r := policy.Result{
+		Tool: k.Tool, CallID: c.id, Query: c.query, Args: c.args, Text: res.Error.Text,
+		Flags: firewall.Scan(res.Error.Text).Techniques(), Time: out.Now().UTC(),
+	}
 	if k.Graded { // a graded tool's error is its own text
 		r.Declared = &subjects.Labels{Trust: subjects.Trusted}
 	}
@@ -156,9 +169,11 @@ func (b *Broker) processFault(ctx context.Context, out actor.Out, c call, k Know
 	switch {
 	case c.fromUser:
 	case len(r.Flags) > 0:
-		res.Error = subjects.Faultf(subjects.CodeTool, "%s failed, and its error text looks like instructions, so it is withheld", c.tool)
+		res.Error = subjects.Faultf(subjects.CodeTool, "%s failed, and its error text looks like instructions, so it "+
+			"is withheld", c.tool)
 	case c.mustDistill(k.Tool, labels) && !statusText.MatchString(res.Error.Text):
-		res.Error = subjects.Faultf(subjects.CodeTool, "%s failed; this agent gets findings only, so the error text is withheld", c.tool)
+		res.Error = subjects.Faultf(subjects.CodeTool, "%s failed; this agent gets findings only, so the error text "+
+			"is withheld", c.tool)
 	}
 	return res
 }
@@ -231,7 +246,9 @@ func (b *Broker) parkID(c call, text string) string {
 // parkResult stores a text over [Config].ShowResult bytes whole in the bucket parked, and returns its beginning with a
 // note and where the rest is. A shorter text is returned as it is, with nil. On an error the text must be withheld. The
 // caller's deadline does not interrupt the write. whole must be valid UTF-8.
-func (b *Broker) parkResult(ctx context.Context, out actor.Out, c call, whole string) (string, *subjects.Parked, error) {
+func (b *Broker) parkResult(ctx context.Context, out actor.Out, c call, whole string) (string, *subjects.Parked,
+	error,
+) {
 	most := b.cfg.ShowResult
 	if most <= 0 {
 		most = DefaultShow
@@ -251,5 +268,6 @@ func (b *Broker) parkResult(ctx context.Context, out actor.Out, c call, whole st
 		end--
 	}
 	p := &subjects.Parked{ID: id, Bytes: len(whole), Shown: end}
-	return fmt.Sprintf("%s\n[cut: %d of %d bytes are shown; the whole is kept as %s]", whole[:end], end, len(whole), id), p, nil
+	return fmt.Sprintf("%s\n[cut: %d of %d bytes are shown; the whole is kept as %s]", whole[:end], end, len(whole),
+		id), p, nil
 }

@@ -16,16 +16,17 @@ import (
 	"conclave/subjects"
 )
 
-// An approval that is remembered becomes rules, one for each question: agent type, tool, layer and rule, and sinks. A rule
-// is active until the user revokes it or its session rule TTL passes. Active rules never outgrow the list the user sees.
+// An approval that is remembered becomes rules, one for each question: agent type, tool, layer and rule, and sinks. A
+// rule is active until the user revokes it or its session rule TTL passes. Active rules never outgrow the list the user
+// sees.
 
 const (
 	// maxListed bounds the approvals in a list.
 	maxListed = 200
 	// maxRules bounds the active rules. An approval beyond them holds for its call only.
 	maxRules = 200
-	// maxListBytes bounds the approvals in a list, whose arguments may be long, and maxRuleBytes all rules: together they
-	// fit into one message.
+	// maxListBytes bounds the approvals in a list, whose arguments may be long, and maxRuleBytes all rules: together
+	// they fit into one message.
 	maxListBytes, maxRuleBytes = 512 << 10, 192 << 10
 	// sessionRuleTTL is how long a rule for a session is active: as long as the session's records are kept.
 	sessionRuleTTL = 90 * 24 * time.Hour
@@ -61,10 +62,13 @@ func (r storedRule) covers(c call, q policy.Question) bool {
 }
 
 // findUncovered returns the questions that no active rule covers; none means that rules approve them all. A question
-// without sinks, a caller without a type and the question of a client are never covered. A rule for a session covers only queries that the router
-// stored for it, see [isServedQuery]. On an error the caller must deny.
-func (b *Broker) findUncovered(ctx context.Context, out actor.Out, c call, asks []policy.Question, flow *policy.Flow) ([]policy.Question, error) {
-	if flow.IsClientQuestion(c.query) || c.typ == "" || subjects.CheckToken(c.typ) != nil || !slices.ContainsFunc(asks, func(q policy.Question) bool { return len(q.Sinks) > 0 }) {
+// without sinks, a caller without a type and the question of a client are never covered. A rule for a session covers
+// only queries that the router stored for it, see [isServedQuery]. On an error the caller must deny.
+func (b *Broker) findUncovered(ctx context.Context, out actor.Out, c call, asks []policy.Question,
+	flow *policy.Flow,
+) ([]policy.Question, error) {
+	if flow.IsClientQuestion(c.query) || c.typ == "" || subjects.CheckToken(c.typ) != nil ||
+		!slices.ContainsFunc(asks, func(q policy.Question) bool { return len(q.Sinks) > 0 }) {
 		return asks, nil
 	}
 	rules, err := loadRules(ctx, out, c.typ+"."+c.tool)
@@ -105,7 +109,9 @@ func loadRules(ctx context.Context, out actor.Out, prefix string) ([]storedRule,
 // readKeys reads many keys concurrently and returns the values in the order of keys. A key that was deleted meanwhile
 // is left out, a corrupt value is passed to logErr and left out, and any other error, or a ctx that ended, fails the
 // whole read.
-func readKeys[T any](ctx context.Context, keys []string, read func(key string) (T, error), logErr func(error)) ([]T, error) {
+func readKeys[T any](ctx context.Context, keys []string, read func(key string) (T, error), logErr func(error)) ([]T,
+	error,
+) {
 	values, errs := make([]T, len(keys)), make([]error, len(keys))
 	next := make(chan int)
 	var wg sync.WaitGroup
@@ -168,7 +174,8 @@ func putRule(ctx context.Context, s actor.Store, r storedRule, rev uint64) error
 
 // rememberFor returns the level at which an approval can be remembered: wanted, or "" for this call only. It is "" when
 // a question has no sinks, the caller has no type, the rule is for a session and would not cover the call that was
-// approved (see [isServedQuery]), the rules cannot be read, or they would exceed maxRules or maxRuleBytes with those of q. wanted must be a known level or "".
+// approved (see [isServedQuery]), the rules cannot be read, or they would exceed maxRules or maxRuleBytes with those of
+// q. wanted must be a known level or "".
 func (b *Broker) rememberFor(ctx context.Context, out actor.Out, q storedApproval, wanted string) string {
 	switch {
 	case wanted == "", !q.isRememberable(), subjects.CheckToken(q.Type) != nil:
@@ -218,7 +225,10 @@ func (q storedApproval) newRules(level, by string) (out []subjects.ApprovalRule)
 		session = q.SessionID
 	}
 	for _, a := range q.Asks {
-		out = append(out, subjects.ApprovalRule{Session: session, Type: q.Type, Tool: q.Tool, Rule: a.Rule, Sinks: slices.Clone(a.Sinks), By: by})
+		out = append(out, subjects.ApprovalRule{
+			Session: session, Type: q.Type, Tool: q.Tool, Rule: a.Rule,
+			Sinks: slices.Clone(a.Sinks), By: by,
+		})
 	}
 	return out
 }
@@ -226,7 +236,9 @@ func (q storedApproval) newRules(level, by string) (out []subjects.ApprovalRule)
 // onListApprovals lists pending approvals, or all with All, pending ones first and then newest first, and every active
 // rule. It cuts the approvals, never the rules, at maxListed and maxListBytes. A pending approval past its expiry
 // counts as expired, also when no broker has stored that. It denies every account but the user's.
-func (b *Broker) onListApprovals(ctx context.Context, in actor.Msg[subjects.ApprovalQuery], out actor.Out) (subjects.ApprovalList, error) {
+func (b *Broker) onListApprovals(ctx context.Context, in actor.Msg[subjects.ApprovalQuery],
+	out actor.Out,
+) (subjects.ApprovalList, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	list := subjects.ApprovalList{Approvals: []subjects.Approval{}, Rules: []subjects.ApprovalRule{}}
@@ -306,7 +318,8 @@ func (b *Broker) onRevoke(ctx context.Context, in actor.Msg[subjects.Empty], out
 	store := out.Store(bucketRules)
 	unavailable := func(err error) error {
 		out.LogError(fmt.Errorf("revoking a rule: %w", err))
-		return subjects.Faultf(subjects.CodeUnavailable, "the rule could not be revoked and may still be active; see conclave doctor, then try again")
+		return subjects.Faultf(subjects.CodeUnavailable, "the rule could not be revoked and may still be active; see "+
+			"conclave doctor, then try again")
 	}
 	keys, err := store.Keys(ctx, "")
 	if err != nil {

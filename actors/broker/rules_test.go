@@ -19,7 +19,11 @@ import (
 func (d *approvalFixture) addRules(t testing.TB, n int) {
 	t.Helper()
 	for i := range n {
-		r := storedRule{ApprovalRule: subjects.ApprovalRule{ID: fmt.Sprintf("r%03d", i), Type: "assistant", Tool: "other", Rule: "flow: x", Sinks: []string{"y"}, By: "user", Made: noon.Add(time.Duration(i) * time.Second)}}
+		r := storedRule{ApprovalRule: subjects.ApprovalRule{
+			ID: fmt.Sprintf("r%03d", i), Type: "assistant",
+			Tool: "other", Rule: "flow: x", Sinks: []string{"y"}, By: "user",
+			Made: noon.Add(time.Duration(i) * time.Second),
+		}}
 		if err := putRule(t.Context(), d.rec.Out().Store(bucketRules), r, 0); err != nil {
 			t.Fatal(err)
 		}
@@ -28,7 +32,10 @@ func (d *approvalFixture) addRules(t testing.TB, n int) {
 
 func (d *approvalFixture) list(t testing.TB, all bool) subjects.ApprovalList {
 	t.Helper()
-	raw, err := d.rec.Deliver(t, d, actortest.Message{Subject: "ctl.user.approval.list", Body: subjects.ApprovalQuery{All: all}})
+	raw, err := d.rec.Deliver(t, d, actortest.Message{
+		Subject: "ctl.user.approval.list",
+		Body:    subjects.ApprovalQuery{All: all},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,12 +48,17 @@ func (d *approvalFixture) list(t testing.TB, all bool) subjects.ApprovalList {
 
 func (d *approvalFixture) revoke(t testing.TB, who, id string) (bool, error) {
 	t.Helper()
-	raw, err := d.rec.Deliver(t, d, actortest.Message{Subject: "ctl." + who + ".approval.revoke." + id, Body: subjects.Empty{}})
+	raw, err := d.rec.Deliver(t, d, actortest.Message{
+		Subject: "ctl." + who + ".approval.revoke." + id,
+		Body:    subjects.Empty{},
+	})
 	return raw == `{"ok":true}`, err
 }
 
 // newRememberedFixture returns a fixture in which the user approved a call and asked to remember it.
-func newRememberedFixture(t *testing.T, level string, asks []policy.Question) (*approvalFixture, subjects.ApprovalReply) {
+func newRememberedFixture(t *testing.T, level string, asks []policy.Question) (*approvalFixture,
+	subjects.ApprovalReply,
+) {
 	t.Helper()
 	d := newApprovalFixture(0)
 	id, got := d.startApproval(t, egressCall(), asks)
@@ -67,33 +79,64 @@ func TestRememberedApproval(t *testing.T) {
 		asked  bool // the next call needs approval
 	}{
 		{"always: the next call", "always", func(*call, *[]policy.Question, *approvalFixture) {}, false},
-		{"always: in another session", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.session = "s2" }, false},
-		{"always: another account of the type", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.record.AgentID = "operator" }, false},
-		{"always: one of the sinks", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Sinks = []string{place} }, false},
-		{"always: years later", "always", func(_ *call, _ *[]policy.Question, d *approvalFixture) { d.rec.Time = noon.AddDate(3, 0, 0) }, false},
+		{"always: in another session", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
+			c.session = "s2"
+		}, false},
+		{"always: another account of the type", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
+			c.record.AgentID = "operator"
+		}, false},
+		{"always: one of the sinks", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+			(*a)[0].Sinks = []string{place}
+		}, false},
+		{"always: years later", "always", func(_ *call, _ *[]policy.Question, d *approvalFixture) {
+			d.rec.Time = noon.AddDate(3, 0, 0)
+		}, false},
 		{"session: the next call", "session", func(*call, *[]policy.Question, *approvalFixture) {}, false},
-		{"session: another session", "session", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.session = "s2" }, true},
-		{"session: no session", "session", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.session = "" }, true},
-		{"session: long after", "session", func(_ *call, _ *[]policy.Question, d *approvalFixture) { d.rec.Time = noon.Add(sessionRuleTTL) }, true},
-		{"trick: session: another account", "session", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.record.AgentID = "orchestrator" }, true},
-		{"trick: session: a query never asked", "session", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.query = "q2" }, true},
+		{"session: another session", "session", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
+			c.session = "s2"
+		}, true},
+		{"session: no session", "session", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
+			c.session = ""
+		}, true},
+		{"session: long after", "session", func(_ *call, _ *[]policy.Question, d *approvalFixture) {
+			d.rec.Time = noon.Add(sessionRuleTTL)
+		}, true},
+		{"trick: session: another account", "session", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
+			c.record.AgentID = "orchestrator"
+		}, true},
+		{"trick: session: a query never asked", "session", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
+			c.query = "q2"
+		}, true},
 		{"once: the next call", "", func(*call, *[]policy.Question, *approvalFixture) {}, true},
 		{"another type", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.typ = "coder" }, true},
 		{"trick: no type", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.typ = "" }, true},
-		{"trick: wildcard type", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.typ = "*" }, true},
-		{"another tool", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.tool = "web_search" }, true},
-		{"another rule", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Rule = "flow.exec" }, true},
-		{"another layer", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Layer = "limits" }, true},
-		{"trick: layer and rule cut in another sink", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
-			(*a)[0].Layer, (*a)[0].Rule = "flow: flow.egress", ""
+		{"trick: wildcard type", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
+			c.typ = "*"
 		}, true},
+		{"another tool", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
+			c.tool = "web_search"
+		}, true},
+		{"another rule", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+			(*a)[0].Rule = "flow.exec"
+		}, true},
+		{"another layer", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+			(*a)[0].Layer = "limits"
+		}, true},
+		{
+			"trick: layer and rule cut in another sink", "always",
+			func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+				(*a)[0].Layer, (*a)[0].Rule = "flow: flow.egress", ""
+			}, true,
+		},
 		{"another sink", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Sinks = []string{"https://evil.example"}
 		}, true},
 		{"trick: one sink more", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Sinks = append((*a)[0].Sinks, "https://evil.example")
 		}, true},
-		{"trick: a longer sink", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Sinks = []string{place + "&secret=1"} }, true},
+		{"trick: a longer sink", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+			(*a)[0].Sinks = []string{place + "&secret=1"}
+		}, true},
 		{"trick: the beginning of the sink", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Sinks = []string{"https://example.org/"}
 		}, true},
@@ -103,7 +146,9 @@ func TestRememberedApproval(t *testing.T) {
 		{"trick: both sinks as one", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Sinks = []string{place + "," + "https://b.example"}
 		}, true},
-		{"trick: no sink at all", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Sinks = nil }, true},
+		{"trick: no sink at all", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+			(*a)[0].Sinks = nil
+		}, true},
 		{"trick: a second question beside it", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
 			*a = append(*a, policy.Question{Layer: "flow", Rule: "flow.exec", Reason: "it runs a program"})
 		}, true},
@@ -114,17 +159,21 @@ func TestRememberedApproval(t *testing.T) {
 				}
 			}
 		}, true},
-		{"trick: a rule that was moved to another tool", "always", func(c *call, _ *[]policy.Question, d *approvalFixture) {
-			store := d.rec.Out().Store(bucketRules)
-			keys, _ := store.Keys(t.Context(), "")
-			data, _, _ := store.Get(t.Context(), keys[0])
-			c.tool = "run_shell"
-			if _, err := store.Put(t.Context(), "assistant.run_shell.x", data, 0); err != nil {
-				t.Error(err)
-			}
-		}, true},
+		{
+			"trick: a rule that was moved to another tool", "always",
+			func(c *call, _ *[]policy.Question, d *approvalFixture) {
+				store := d.rec.Out().Store(bucketRules)
+				keys, _ := store.Keys(t.Context(), "")
+				data, _, _ := store.Get(t.Context(), keys[0])
+				c.tool = "run_shell"
+				if _, err := store.Put(t.Context(), "assistant.run_shell.x", data, 0); err != nil {
+					t.Error(err)
+				}
+			}, true,
+		},
 		{"trick: corrupt rule", "", func(_ *call, _ *[]policy.Question, d *approvalFixture) {
-			if _, err := d.rec.Out().Store(bucketRules).Put(t.Context(), "assistant.web_fetch.x", []byte(`{"sinks":`), 0); err != nil {
+			if _, err := d.rec.Out().Store(bucketRules).Put(t.Context(), "assistant.web_fetch.x", []byte(`{"sinks":`),
+				0); err != nil {
 				t.Error(err)
 			}
 		}, true},
@@ -169,12 +218,21 @@ func TestUnrememberableApprovalHoldsOnce(t *testing.T) {
 		{"an act and no sink", "always", func(*approvalFixture, *call) {}, []policy.Question{act}},
 		{"an act and no sink, for the session", "session", func(*approvalFixture, *call) {}, []policy.Question{act}},
 		{"trick: an act beside a sink", "always", func(*approvalFixture, *call) {}, append(egressQuestion(place), act)},
-		{"session rule without a session", "session", func(_ *approvalFixture, c *call) { c.session = "" }, egressQuestion(place)},
-		{"session rule for another account", "session", func(_ *approvalFixture, c *call) { c.record.AgentID = "orchestrator" }, egressQuestion(place)},
+		{"session rule without a session", "session", func(_ *approvalFixture, c *call) {
+			c.session = ""
+		}, egressQuestion(place)},
+		{"session rule for another account", "session", func(_ *approvalFixture, c *call) {
+			c.record.AgentID = "orchestrator"
+		}, egressQuestion(place)},
 		{"trick: for no type", "always", func(_ *approvalFixture, c *call) { c.typ = "" }, egressQuestion(place)},
 		{"trick: wildcard type", "always", func(_ *approvalFixture, c *call) { c.typ = ">" }, egressQuestion(place)},
-		{"too many rules", "always", func(d *approvalFixture, _ *call) { d.addRules(t, maxRules) }, egressQuestion(place)},
-		{"a sink too long to be listed", "always", func(*approvalFixture, *call) {}, egressQuestion(strings.Repeat("x", maxRuleBytes/2))},
+		{"too many rules", "always", func(d *approvalFixture, _ *call) {
+			d.addRules(t, maxRules)
+		}, egressQuestion(place)},
+		{
+			"a sink too long to be listed", "always", func(*approvalFixture, *call) {},
+			egressQuestion(strings.Repeat("x", maxRuleBytes/2)),
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -184,7 +242,8 @@ func TestUnrememberableApprovalHoldsOnce(t *testing.T) {
 			for _, id := range []string{"c1", "c2"} { // both need approval
 				c.id = id
 				q, got := d.startApproval(t, c, tt.asks)
-				if r, err := d.decide(t, q, subjects.ApprovalDecision{Approve: true, Remember: tt.level}); err != nil || !r.Accepted || r.Remember != "" || <-got != nil {
+				if r, err := d.decide(t, q, subjects.ApprovalDecision{Approve: true, Remember: tt.level}); err != nil ||
+					!r.Accepted || r.Remember != "" || <-got != nil {
 					t.Errorf("%+v, %v", r, err)
 				}
 			}
@@ -193,7 +252,8 @@ func TestUnrememberableApprovalHoldsOnce(t *testing.T) {
 			}
 		})
 	}
-	if got := newApprovalFixture(0).newApproval((&actortest.Recorder{}).Out(), egressCall(), "x", append(egressQuestion(place), act), nil); got.Sinks != nil {
+	if got := newApprovalFixture(0).newApproval((&actortest.Recorder{}).Out(), egressCall(), "x",
+		append(egressQuestion(place), act), nil); got.Sinks != nil {
 		t.Errorf("the user is shown %q as what would be remembered", got.Sinks)
 	}
 }
@@ -203,7 +263,11 @@ func TestListApprovals(t *testing.T) {
 	d := newApprovalFixture(0)
 	put := func(id, state string, asked time.Duration, args int) {
 		q := storedApproval{}
-		q.ApprovalRequest = subjects.ApprovalRequest{ID: id, Tool: "web_fetch", Args: json.RawMessage(`"` + strings.Repeat("x", args) + `"`), Asked: noon.Add(asked), Expires: noon.Add(asked + time.Minute)}
+		q.ApprovalRequest = subjects.ApprovalRequest{
+			ID: id, Tool: "web_fetch",
+			Args: json.RawMessage(`"` + strings.Repeat("x", args) + `"`), Asked: noon.Add(asked),
+			Expires: noon.Add(asked + time.Minute),
+		}
 		q.State = state
 		if _, err := putApproval(t.Context(), d.rec.Out().Store(bucketApprovals), q, 0); err != nil {
 			t.Fatal(err)
@@ -225,7 +289,8 @@ func TestListApprovals(t *testing.T) {
 	if got, want := states(false), []string{"a pending", "b pending"}; !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
-	if got, want := states(true), []string{"a pending", "b pending", "yes approved", "old expired"}; !slices.Equal(got, want) {
+	if got, want := states(true), []string{"a pending", "b pending", "yes approved", "old expired"}; !slices.Equal(got,
+		want) {
 		t.Errorf("%q", got)
 	}
 	if n := d.rec.Logged(); len(n) == 0 || !errors.Is(n[0], errCorrupt) {
@@ -238,7 +303,8 @@ func TestListApprovals(t *testing.T) {
 	for i := range maxListed + 20 {
 		put(fmt.Sprintf("m%03d", i), "denied", time.Duration(i)*time.Microsecond, 1)
 	}
-	if got := states(true); len(got) != maxListed || got[0] != "a pending" || !slices.Contains(got, fmt.Sprintf("m%03d denied", maxListed+19)) || slices.Contains(got, "m000 denied") {
+	if got := states(true); len(got) != maxListed || got[0] != "a pending" ||
+		!slices.Contains(got, fmt.Sprintf("m%03d denied", maxListed+19)) || slices.Contains(got, "m000 denied") {
 		t.Errorf("%d: %q ...", len(got), got[:3])
 	}
 	for i := range 10 {
@@ -251,7 +317,10 @@ func TestListApprovals(t *testing.T) {
 	if l := d.list(t, false); len(l.Rules) != maxRules || l.Rules[0].ID != fmt.Sprintf("r%03d", maxRules-1) {
 		t.Errorf("%d rules, first %+v", len(l.Rules), l.Rules[0])
 	}
-	if _, err := d.rec.Deliver(t, d, actortest.Message{Subject: "ctl.generator.approval.list", Body: subjects.ApprovalQuery{}}); actortest.Code(err) != subjects.CodeDenied {
+	if _, err := d.rec.Deliver(t, d, actortest.Message{
+		Subject: "ctl.generator.approval.list",
+		Body:    subjects.ApprovalQuery{},
+	}); actortest.Code(err) != subjects.CodeDenied {
 		t.Errorf("trick: an agent lists: %v", err)
 	}
 }
@@ -269,20 +338,36 @@ func TestRevokeRule(t *testing.T) {
 		audit  []string
 	}{
 		{name: "it ends", ok: true, audit: []string{"before allowed flow: flow.egress", "after ok flow: flow.egress"}},
-		{name: "on the page", who: "gateway", ok: true, audit: []string{"before allowed flow: flow.egress", "after ok flow: flow.egress"}},
+		{name: "on the page", who: "gateway", ok: true, audit: []string{
+			"before allowed flow: flow.egress",
+			"after ok flow: flow.egress",
+		}},
 		{name: "unknown", id: "abcdef", holds: true, audit: []string{"before refused unknown"}},
 		{
 			name: "twice", before: func(d *approvalFixture, id string) { d.revoke(t, "user", id) },
 			audit: []string{"before allowed flow: flow.egress", "after ok flow: flow.egress", "before refused unknown"},
 		},
-		{name: "audit fails", before: func(d *approvalFixture, _ string) { d.refuse[subjects.StatusAllowed] = errors.New("full") }, code: subjects.CodeNoAudit, holds: true},
+		{name: "audit fails", before: func(d *approvalFixture, _ string) {
+			d.refuse[subjects.StatusAllowed] = errors.New("full")
+		}, code: subjects.CodeNoAudit, holds: true},
 		{
-			name: "store fails", before: func(d *approvalFixture, _ string) { d.rec.FailStore = errors.New("no stream") }, code: subjects.CodeUnavailable, holds: true,
+			name: "store fails", before: func(d *approvalFixture, _ string) {
+				d.rec.FailStore = errors.New("no stream")
+			}, code: subjects.CodeUnavailable, holds: true,
 			audit: []string{"before allowed flow: flow.egress", "after unknown unavailable"},
 		},
-		{name: "trick: an agent", who: "generator", code: subjects.CodeDenied, holds: true, audit: []string{"before refused denied"}},
-		{name: "trick: wildcard id", id: "*", code: subjects.CodeSubject, holds: true, audit: []string{"before refused bad_subject"}},
-		{name: "trick: the tool instead of the id", id: "web_fetch", holds: true, audit: []string{"before refused unknown"}},
+		{
+			name: "trick: an agent", who: "generator", code: subjects.CodeDenied, holds: true,
+			audit: []string{"before refused denied"},
+		},
+		{
+			name: "trick: wildcard id", id: "*", code: subjects.CodeSubject, holds: true,
+			audit: []string{"before refused bad_subject"},
+		},
+		{
+			name: "trick: the tool instead of the id", id: "web_fetch", holds: true,
+			audit: []string{"before refused unknown"},
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -7,8 +7,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestScheduledGrantsAreFixed: of the grants that the words of a scheduled question have, those hold that were stored with it, and no
-// others; the list of a question that no schedule asks is ignored.
+// TestScheduledGrantsAreFixed: of the grants that the words of a scheduled question have, those hold that were stored
+// with it, and no others; the list of a question that no schedule asks is ignored.
 func TestScheduledGrantsAreFixed(t *testing.T) {
 	t.Parallel()
 	const words = "Save a note 'fish' and send Anna the news"

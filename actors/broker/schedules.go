@@ -14,8 +14,8 @@ import (
 	"conclave/subjects"
 )
 
-// A schedule fixes grants for questions that are asked later. Only the broker may write the stream SCHEDULES, so that no definition is
-// stored without a record in the audit log.
+// A schedule fixes grants for questions that are asked later. Only the broker may write the stream SCHEDULES, so that
+// no definition is stored without a record in the audit log.
 
 // scheduleActions are the audit actions of the changes.
 var scheduleActions = map[string]string{
@@ -23,10 +23,12 @@ var scheduleActions = map[string]string{
 	subjects.ScheduleResume: subjects.ActionScheduleResume, subjects.ScheduleRemove: subjects.ActionScheduleRemove,
 }
 
-// onScheduleChange makes a change of a schedule by the user, on the record, and returns the definition that is stored then. The record has
-// the name of the schedule, the kinds of acts that its words permit, and a keyed hash of the change, text and grants included. A change that
-// is malformed is recorded as refused.
-func (b *Broker) onScheduleChange(ctx context.Context, in actor.Msg[subjects.ScheduleChange], out actor.Out) (subjects.Schedule, error) {
+// onScheduleChange makes a change of a schedule by the user, on the record, and returns the definition that is stored
+// then. The record has the name of the schedule, the kinds of acts that its words permit, and a keyed hash of the
+// change, text and grants included. A change that is malformed is recorded as refused.
+func (b *Broker) onScheduleChange(ctx context.Context, in actor.Msg[subjects.ScheduleChange],
+	out actor.Out,
+) (subjects.Schedule, error) {
 	q := in.Body
 	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: scheduleActions[q.Action]}
 	if rec.Action == "" {
@@ -63,7 +65,8 @@ func checkScheduleChange(from string, q subjects.ScheduleChange) *subjects.Fault
 	case scheduleActions[q.Action] == "":
 		return subjects.Faultf(subjects.CodeMalformed, "unknown action; choose add, pause, resume or remove")
 	case subjects.CheckToken(q.ID) != nil || len(q.ID) > subjects.MaxScheduleID:
-		return subjects.Faultf(subjects.CodeMalformed, "the name of the schedule is not valid: use letters, digits, _ and -, at most %d", subjects.MaxScheduleID)
+		return subjects.Faultf(subjects.CodeMalformed, "the name of the schedule is not valid: use letters, digits, "+
+			"_ and -, at most %d", subjects.MaxScheduleID)
 	case q.Action == subjects.ScheduleAdd && subjects.CheckScheduleID(q.ID) != nil: // one that exists can be removed
 		return subjects.Faultf(subjects.CodeMalformed, "%v", subjects.CheckScheduleID(q.ID))
 	case (q.Action == subjects.ScheduleAdd) != (q.Schedule != nil):
@@ -72,8 +75,8 @@ func checkScheduleChange(from string, q subjects.ScheduleChange) *subjects.Fault
 	return nil
 }
 
-// newSchedule returns the definition of a schedule that is made now, with the grants that its words have now. Of s it uses what the user says:
-// times, question and mode.
+// newSchedule returns the definition of a schedule that is made now, with the grants that its words have now. Of s it
+// uses what the user says: times, question and mode.
 func (b *Broker) newSchedule(s subjects.Schedule, now time.Time) (*subjects.Schedule, *subjects.Fault) {
 	now = now.UTC().Truncate(time.Minute) // schedules count in minutes
 	next := &subjects.Schedule{When: s.When, Zone: s.Zone, Query: s.Query, Mode: s.Mode, Made: now, Since: now}
@@ -99,9 +102,11 @@ func summarizeGrants(grants []subjects.Grant) string {
 	return text.Clip(strings.Join(words, " "), 200)
 }
 
-// storeSchedule stores the definition after a change. It fails without a valid permit, where [changeSchedule] fails, and after
-// maxWriteAttempts write conflicts.
-func storeSchedule(ctx context.Context, out actor.Out, p *actor.Permit, q subjects.ScheduleChange) (s subjects.Schedule, err error) {
+// storeSchedule stores the definition after a change. It fails without a valid permit, where [changeSchedule] fails,
+// and after maxWriteAttempts write conflicts.
+func storeSchedule(ctx context.Context, out actor.Out, p *actor.Permit, q subjects.ScheduleChange) (s subjects.Schedule,
+	err error,
+) {
 	if err := p.Check(); err != nil {
 		return s, err
 	}
@@ -114,11 +119,15 @@ func storeSchedule(ctx context.Context, out actor.Out, p *actor.Permit, q subjec
 		return s, err
 	}
 	out.LogError(fmt.Errorf("storing schedule %s: %w", q.ID, err))
-	return s, subjects.Faultf(subjects.CodeUnavailable, "the schedule could not be stored; see conclave doctor, then try again")
+	return s, subjects.Faultf(subjects.CodeUnavailable, "the schedule could not be stored; see conclave doctor, then "+
+		"try again")
 }
 
-// replaceSchedule reads a definition, changes it and stores it by compare-and-set. A change by another broker meanwhile is [actor.ErrChanged].
-func replaceSchedule(ctx context.Context, out actor.Out, q subjects.ScheduleChange) (next subjects.Schedule, err error) {
+// replaceSchedule reads a definition, changes it and stores it by compare-and-set. A change by another broker meanwhile
+// is [actor.ErrChanged].
+func replaceSchedule(ctx context.Context, out actor.Out, q subjects.ScheduleChange) (next subjects.Schedule,
+	err error,
+) {
 	topic, err := subjects.ScheduleDefinition.With(q.ID)
 	if err != nil {
 		return next, err
@@ -141,16 +150,19 @@ func replaceSchedule(ctx context.Context, out actor.Out, q subjects.ScheduleChan
 	return next, actor.EmitRevision(ctx, out, topic, out.NewID(), revision, next)
 }
 
-// changeSchedule returns the definition after a change of the stored one, nil for none. It rejects the addition of a schedule that exists or
-// was removed, whose sessions have its name, and any other change of one that does not exist.
-func changeSchedule(stored *subjects.Schedule, q subjects.ScheduleChange, now time.Time) (next subjects.Schedule, err error) {
+// changeSchedule returns the definition after a change of the stored one, nil for none. It rejects the addition of a
+// schedule that exists or was removed, whose sessions have its name, and any other change of one that does not exist.
+func changeSchedule(stored *subjects.Schedule, q subjects.ScheduleChange, now time.Time) (next subjects.Schedule,
+	err error,
+) {
 	switch {
 	case q.Action == subjects.ScheduleAdd && stored != nil:
 		return next, subjects.Faultf(subjects.CodeExists, "there is, or was, a schedule %s; choose another name", q.ID)
 	case q.Action == subjects.ScheduleAdd:
 		return *q.Schedule, nil
 	case stored == nil || stored.Removed:
-		return next, subjects.Faultf(subjects.CodeMalformed, "there is no schedule %s; see conclave schedule list", q.ID)
+		return next, subjects.Faultf(subjects.CodeMalformed, "there is no schedule %s; see conclave schedule list",
+			q.ID)
 	case q.Action == subjects.ScheduleRemove:
 		return subjects.Schedule{Made: stored.Made, Removed: true}, nil
 	}

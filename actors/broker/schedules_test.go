@@ -28,7 +28,8 @@ func (w *busFixture) changeSchedule(role string, q subjects.ScheduleChange) (sub
 // storedSchedule reads a definition as the user does, nil for none.
 func (w *busFixture) storedSchedule(id string) (s *subjects.Schedule) {
 	w.t.Helper()
-	m, err := actor.ReadStored(w.t.Context(), w.Out("user"), subjects.ScheduleDefinition.Stream, map[string]any{"last_by_subj": "schedule.definition." + id})
+	m, err := actor.ReadStored(w.t.Context(), w.Out("user"), subjects.ScheduleDefinition.Stream,
+		map[string]any{"last_by_subj": "schedule.definition." + id})
 	if err == nil && m != nil {
 		err = json.Unmarshal(m.Data, &s)
 	}
@@ -40,34 +41,50 @@ func (w *busFixture) storedSchedule(id string) (s *subjects.Schedule) {
 
 // addedSchedule is the addition of a schedule whose words permit to send and to save.
 func addedSchedule(id string) subjects.ScheduleChange {
-	return subjects.ScheduleChange{ID: id, Action: subjects.ScheduleAdd, Schedule: &subjects.Schedule{When: "daily 8:00", Zone: "UTC", Query: "Save a note 'fish' and send Anna the news", Mode: "assistant"}}
+	return subjects.ScheduleChange{
+		ID: id, Action: subjects.ScheduleAdd,
+		Schedule: &subjects.Schedule{
+			When: "daily 8:00", Zone: "UTC",
+			Query: "Save a note 'fish' and send Anna the news", Mode: "assistant",
+		},
+	}
 }
 
-// TestScheduleChangeOnRecord: every change of a schedule has its records: who, what, which schedule, the kinds of acts that it permits and a
-// hash of the rest. The grants are those that the broker derives, whatever the request says.
+// TestScheduleChangeOnRecord: every change of a schedule has its records: who, what, which schedule, the kinds of acts
+// that it permits and a hash of the rest. The grants are those that the broker derives, whatever the request says.
 func TestScheduleChangeOnRecord(t *testing.T) {
 	t.Parallel()
 	w := newBusFixture(t)
 	w.startBroker()
 	add := addedSchedule("news")
-	add.Schedule.Fixed, add.Schedule.Since, add.Schedule.Grants = []string{"forged"}, time.Unix(1, 0), []subjects.Grant{{Acts: []string{"pay"}}}
-	for i, q := range []subjects.ScheduleChange{add, {ID: "news", Action: "pause"}, {ID: "news", Action: "resume"}, {ID: "news", Action: "remove"}} {
+	add.Schedule.Fixed, add.Schedule.Since, add.Schedule.Grants = []string{"forged"}, time.Unix(1, 0),
+		[]subjects.Grant{{Acts: []string{"pay"}}}
+	for i, q := range []subjects.ScheduleChange{
+		add,
+		{ID: "news", Action: "pause"},
+		{ID: "news", Action: "resume"},
+		{ID: "news", Action: "remove"},
+	} {
 		got, err := w.changeSchedule("user", q)
 		if err != nil {
 			t.Fatalf("%s: %v", q.Action, err)
 		}
 		stored := w.storedSchedule("news")
-		if stored == nil || stored.Paused != (i == 1) || stored.Removed != (i == 3) || stored.Paused != got.Paused || stored.Removed != got.Removed {
+		if stored == nil || stored.Paused != (i == 1) || stored.Removed != (i == 3) || stored.Paused != got.Paused ||
+			stored.Removed != got.Removed {
 			t.Fatalf("%s: %+v, stored %+v", q.Action, got, stored)
 		}
-		if !stored.Removed && (len(stored.Fixed) != 2 || slices.Contains(stored.Fixed, "forged") || len(stored.Grants) != 2 || time.Since(stored.Since) > testTimeout+time.Minute || stored.Query != add.Schedule.Query) {
+		if !stored.Removed && (len(stored.Fixed) != 2 || slices.Contains(stored.Fixed, "forged") ||
+			len(stored.Grants) != 2 || time.Since(stored.Since) > testTimeout+time.Minute ||
+			stored.Query != add.Schedule.Query) {
 			t.Errorf("%s: stored %+v", q.Action, stored)
 		}
 	}
 	_, recs := w.verified()
 	var got, hashes []string
 	for _, r := range recs {
-		got = append(got, strings.Join([]string{r.AgentID, r.AgentType, r.Action, r.Tool, r.Phase, r.Status, r.Reason}, " "))
+		got = append(got, strings.Join([]string{r.AgentID, r.AgentType, r.Action, r.Tool, r.Phase, r.Status, r.Reason},
+			" "))
 		if r.ParamsHash == "" || strings.Contains(r.Reason, "Anna") {
 			t.Errorf("%+v", r)
 		}
@@ -112,24 +129,41 @@ func TestScheduleChangeRejects(t *testing.T) {
 		q    subjects.ScheduleChange
 		code string
 	}{
-		"a flag as its name":           {addedSchedule("-all"), subjects.CodeMalformed},
-		"no definition":                {subjects.ScheduleChange{ID: "x", Action: "add"}, subjects.CodeMalformed},
-		"unknown action":               {with(func(q *subjects.ScheduleChange) { q.Action = "edit" }), subjects.CodeMalformed},
-		"no schedule of that name":     {subjects.ScheduleChange{ID: "x", Action: "resume"}, subjects.CodeMalformed},
-		"a removed one is resumed":     {subjects.ScheduleChange{ID: "gone", Action: "resume"}, subjects.CodeMalformed},
-		"the name of a removed one":    {addedSchedule("gone"), subjects.CodeExists},
-		"an empty question":            {with(func(q *subjects.ScheduleChange) { q.Schedule.Query = " " }), subjects.CodeMalformed},
-		"no time":                      {with(func(q *subjects.ScheduleChange) { q.Schedule.When = "soon" }), subjects.CodeMalformed},
-		"trick: a resume with text":    {with(func(q *subjects.ScheduleChange) { q.ID, q.Action = "gone", "resume" }), subjects.CodeMalformed},
-		"trick: a wildcard as a name":  {with(func(q *subjects.ScheduleChange) { q.ID = "*" }), subjects.CodeMalformed},
-		"trick: two tokens as a name":  {with(func(q *subjects.ScheduleChange) { q.ID = "x.y" }), subjects.CodeMalformed},
-		"trick: a name that is a text": {with(func(q *subjects.ScheduleChange) { q.ID = strings.Repeat("a", 33) }), subjects.CodeMalformed},
+		"a flag as its name": {addedSchedule("-all"), subjects.CodeMalformed},
+		"no definition":      {subjects.ScheduleChange{ID: "x", Action: "add"}, subjects.CodeMalformed},
+		"unknown action": {with(func(q *subjects.ScheduleChange) {
+			q.Action = "edit"
+		}), subjects.CodeMalformed},
+		"no schedule of that name":  {subjects.ScheduleChange{ID: "x", Action: "resume"}, subjects.CodeMalformed},
+		"a removed one is resumed":  {subjects.ScheduleChange{ID: "gone", Action: "resume"}, subjects.CodeMalformed},
+		"the name of a removed one": {addedSchedule("gone"), subjects.CodeExists},
+		"an empty question": {with(func(q *subjects.ScheduleChange) {
+			q.Schedule.Query = " "
+		}), subjects.CodeMalformed},
+		"no time": {
+			with(func(q *subjects.ScheduleChange) { q.Schedule.When = "soon" }),
+			subjects.CodeMalformed,
+		},
+		"trick: a resume with text": {
+			with(func(q *subjects.ScheduleChange) { q.ID, q.Action = "gone", "resume" }),
+			subjects.CodeMalformed,
+		},
+		"trick: a wildcard as a name": {with(func(q *subjects.ScheduleChange) { q.ID = "*" }), subjects.CodeMalformed},
+		"trick: two tokens as a name": {with(func(q *subjects.ScheduleChange) {
+			q.ID = "x.y"
+		}), subjects.CodeMalformed},
+		"trick: a name that is a text": {
+			with(func(q *subjects.ScheduleChange) { q.ID = strings.Repeat("a", 33) }),
+			subjects.CodeMalformed,
+		},
 	} {
 		_, before := w.verified()
 		if _, err := w.changeSchedule("user", tt.q); actortest.Code(err) != tt.code {
 			t.Errorf("%s: %v, want %s", name, err, tt.code)
 		}
-		if _, after := w.verified(); len(after) == len(before) || after[len(after)-1].Status != subjects.StatusRefused && after[len(after)-1].Status != subjects.StatusFailed {
+		if _, after := w.verified(); len(after) == len(before) ||
+			after[len(after)-1].Status != subjects.StatusRefused &&
+				after[len(after)-1].Status != subjects.StatusFailed {
 			t.Errorf("%s: not on record", name)
 		}
 	}
@@ -149,8 +183,8 @@ func (stoppedAudit) Append(context.Context, subjects.AuditRecord) error {
 }
 func (stoppedAudit) Close(context.Context) error { return nil }
 
-// TestNoScheduleWithoutRecord: without an acknowledged record no schedule is stored, by nobody: the broker refuses, and the server lets no
-// one else write, neither the user nor a client that was added at run time.
+// TestNoScheduleWithoutRecord: without an acknowledged record no schedule is stored, by nobody: the broker refuses, and
+// the server lets no one else write, neither the user nor a client that was added at run time.
 func TestNoScheduleWithoutRecord(t *testing.T) {
 	t.Parallel()
 	w := newUserTools(t)
@@ -180,11 +214,16 @@ func TestNoScheduleWithoutRecord(t *testing.T) {
 	}
 
 	stopped := newBusFixture(t)
-	stopped.Run(stopped.AuditedSpec("broker", func(_ context.Context, a *audit.Writer, h *audit.Hasher) (actor.Actor, error) {
-		return broker.New(broker.Config{AuditTimeout: testTimeout}, rules(parseTestManifest(t), testChain(t)), stoppedAudit{}, h, nil), a.Close(t.Context())
+	stopped.Run(stopped.AuditedSpec("broker", func(_ context.Context, a *audit.Writer, h *audit.Hasher) (actor.Actor,
+		error,
+	) {
+		return broker.New(broker.Config{AuditTimeout: testTimeout}, rules(parseTestManifest(t), testChain(t)),
+			stoppedAudit{}, h, nil), a.Close(t.Context())
 	}), actor.Config{})
 	_, err = stopped.changeSchedule("user", addedSchedule("news"))
-	if actortest.Code(err) != subjects.CodeNoAudit || !strings.Contains(err.Error(), "the audit did not acknowledge the record, so nothing was run or changed; see conclave doctor") {
+	if actortest.Code(err) != subjects.CodeNoAudit ||
+		!strings.Contains(err.Error(), "the audit did not acknowledge the record, so nothing was run or changed; see "+
+			"conclave doctor") {
 		t.Errorf("without an audit log: %v", err)
 	}
 	for _, f := range []*busFixture{w.busFixture, stopped} {
@@ -194,7 +233,8 @@ func TestNoScheduleWithoutRecord(t *testing.T) {
 	}
 }
 
-// TestConcurrentScheduleChanges: two brokers serve many changes of one schedule at once. One addition is stored, and no change is lost.
+// TestConcurrentScheduleChanges: two brokers serve many changes of one schedule at once. One addition is stored, and no
+// change is lost.
 func TestConcurrentScheduleChanges(t *testing.T) {
 	t.Parallel()
 	w := newBusFixture(t)

@@ -10,8 +10,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestBrokerAsksSilentToolAgain starts a broker while a tool does not reply to the request for its definition. The tool runs
-// later without announcing itself, as a process does that was stopped and continued: the broker must find it.
+// TestBrokerAsksSilentToolAgain starts a broker while a tool does not reply to the request for its definition. The tool
+// runs later without announcing itself, as a process does that was stopped and continued: the broker must find it.
 func TestBrokerAsksSilentToolAgain(t *testing.T) {
 	t.Parallel()
 	w := newBusFixture(t)
@@ -43,7 +43,10 @@ func TestBrokerAsksSilentToolAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	subscribe(at.Subscription(), func(m *nats.Msg) {
-		_ = m.RespondMsg(&nats.Msg{Data: []byte(`{"call_id":"c","tool":"get_datetime","result":"noon"}`), Header: nats.Header{subjects.HeaderType: {subjects.TypeJSON}}})
+		_ = m.RespondMsg(&nats.Msg{
+			Data:   []byte(`{"call_id":"c","tool":"get_datetime","result":"noon"}`),
+			Header: nats.Header{subjects.HeaderType: {subjects.TypeJSON}},
+		})
 	})
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)

@@ -15,8 +15,8 @@ import (
 	"conclave/subjects"
 )
 
-// Spawned agents are stored in the bucket spawns, keyed by account and path. An entry is written once and never changed: it
-// fixes the agent's type, tools and budget. Each call is still decided by the rules in force at that time.
+// Spawned agents are stored in the bucket spawns, keyed by account and path. An entry is written once and never
+// changed: it fixes the agent's type, tools and budget. Each call is still decided by the rules in force at that time.
 
 // spawnEntry is an agent in the spawn registry.
 type spawnEntry struct {
@@ -35,11 +35,17 @@ const bucketSpawns = "spawns"
 // onSpawn spawns an agent below the caller: it decides, stores the decision in the audit log, registers the agent,
 // stores the outcome and replies with the agent's name and tools, in this order. It denies what [Broker.decideSpawn]
 // does; denials are recorded. Without the outcome's record the reply is an error, though the agent is registered.
-func (b *Broker) onSpawn(ctx context.Context, in actor.Msg[subjects.SpawnRequest], out actor.Out) (subjects.SpawnReply, error) {
-	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: subjects.ActionSpawn, Session: in.Session, Query: in.Query}
+func (b *Broker) onSpawn(ctx context.Context, in actor.Msg[subjects.SpawnRequest], out actor.Out) (subjects.SpawnReply,
+	error,
+) {
+	rec := subjects.AuditRecord{
+		ID: out.NewID(), AgentID: in.From, Action: subjects.ActionSpawn, Session: in.Session,
+		Query: in.Query,
+	}
 	caller, err := subjects.ParseAgentSubject("agent.spawn", in.Subject)
 	if err != nil {
-		return subjects.SpawnReply{}, b.refuseSpawn(ctx, out, rec, subjects.StatusRefused, subjects.Faultf(subjects.CodeSubject, "invalid spawn subject: %v", err))
+		return subjects.SpawnReply{}, b.refuseSpawn(ctx, out, rec, subjects.StatusRefused,
+			subjects.Faultf(subjects.CodeSubject, "invalid spawn subject: %v", err))
 	}
 	asked, err := json.Marshal(in.Body)
 	if err != nil {
@@ -54,15 +60,19 @@ func (b *Broker) onSpawn(ctx context.Context, in actor.Msg[subjects.SpawnRequest
 	name := e.Type + "-" + id[max(0, len(id)-8):]
 	below := subjects.Caller{Account: caller.Account, Path: append(slices.Clone(caller.Path), name)}
 	rec.Reason = name
-	reply, err := actor.Audited(ctx, out, b.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.SpawnReply, error) {
+	reply, err := actor.Audited(ctx, out, b.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.SpawnReply,
+		error,
+	) {
 		if err := b.registerAgent(ctx, out, p, below, e); err != nil {
 			out.LogError(fmt.Errorf("writing %s into the spawn registry: %w", below.ID(), err))
-			return subjects.SpawnReply{}, subjects.Faultf(subjects.CodeUnavailable, "the spawn registry cannot be written, so no agent was spawned; see conclave doctor")
+			return subjects.SpawnReply{}, subjects.Faultf(subjects.CodeUnavailable, "the spawn registry cannot be "+
+				"written, so no agent was spawned; see conclave doctor")
 		}
 		return subjects.SpawnReply{Child: name, Tools: tools}, nil
 	})
 	if errors.Is(err, actor.ErrUnrecorded) {
-		return subjects.SpawnReply{}, subjects.Faultf(subjects.CodeUnrecorded, "the outcome could not be recorded in the audit log, so the agent is withheld")
+		return subjects.SpawnReply{}, subjects.Faultf(subjects.CodeUnrecorded, "the outcome could not be recorded in "+
+			"the audit log, so the agent is withheld")
 	}
 	return reply, err
 }
@@ -71,16 +81,20 @@ func (b *Broker) onSpawn(ctx context.Context, in actor.Msg[subjects.SpawnRequest
 // sets the caller's type in rec. It denies a request without session or query, one that the manifest does not allow,
 // one over the query's spawn limit, and every request when the session's records cannot be read. A request that it
 // allows is counted.
-func (b *Broker) decideSpawn(ctx context.Context, out actor.Out, caller subjects.Caller, in actor.Msg[subjects.SpawnRequest], rec *subjects.AuditRecord) (spawnEntry, []string, *subjects.Fault) {
+func (b *Broker) decideSpawn(ctx context.Context, out actor.Out, caller subjects.Caller,
+	in actor.Msg[subjects.SpawnRequest], rec *subjects.AuditRecord,
+) (spawnEntry, []string, *subjects.Fault) {
 	if subjects.CheckToken(in.Session) != nil || subjects.CheckToken(in.Query) != nil {
-		return spawnEntry{}, nil, subjects.Faultf(subjects.CodeMalformed, "a spawned agent needs a session and a query; set both headers")
+		return spawnEntry{}, nil, subjects.Faultf(subjects.CodeMalformed, "a spawned agent needs a session and a "+
+			"query; set both headers")
 	}
 	m := b.rules.Load().Manifest
 	line, err := b.loadLineage(ctx, out, caller, in.Session)
 	over, err2 := b.callerOverride(ctx, out, caller, in.Session, in.Query, false)
 	if err := errors.Join(err, err2); err != nil {
 		out.LogError(fmt.Errorf("gathering the facts of %s: %w", caller.ID(), err))
-		return spawnEntry{}, nil, subjects.Faultf(subjects.CodeUnavailable, "the session's records cannot be read, so no agent was spawned; see conclave doctor")
+		return spawnEntry{}, nil, subjects.Faultf(subjects.CodeUnavailable, "the session's records cannot be read, "+
+			"so no agent was spawned; see conclave doctor")
 	}
 	rec.AgentType = m.Accounts[caller.Account]
 	if n := len(caller.Path); n > 0 {
@@ -100,19 +114,23 @@ func (b *Broker) decideSpawn(ctx context.Context, out actor.Out, caller subjects
 	}
 	if err != nil && !errors.As(err, &fault) {
 		out.LogError(fmt.Errorf("counting the agents of a query: %w", err))
-		fault = subjects.Faultf(subjects.CodeUnavailable, "the agents of this query cannot be counted, so no agent was spawned; see conclave doctor")
+		fault = subjects.Faultf(subjects.CodeUnavailable, "the agents of this query cannot be counted, so no agent "+
+			"was spawned; see conclave doctor")
 	}
 	if fault != nil {
 		return spawnEntry{}, nil, fault
 	}
 	tools = slices.DeleteFunc(tools, func(t string) bool { return slices.Contains(over.Disable, t) })
 	return spawnEntry{
-		Type: c.Type, Narrowed: c.Narrowed, Tools: c.Tools, Budget: budget, Session: in.Session, Query: in.Query, Made: out.Now(),
+		Type: c.Type, Narrowed: c.Narrowed, Tools: c.Tools, Budget: budget, Session: in.Session, Query: in.Query,
+		Made: out.Now(),
 	}, tools, nil
 }
 
 // refuseSpawn records that no agent was spawned, and returns f, or a no-audit fault when the record is not stored.
-func (b *Broker) refuseSpawn(ctx context.Context, out actor.Out, rec subjects.AuditRecord, status string, f *subjects.Fault) error {
+func (b *Broker) refuseSpawn(ctx context.Context, out actor.Out, rec subjects.AuditRecord, status string,
+	f *subjects.Fault,
+) error {
 	if err := b.gate.Record(ctx, out, rec, status, denialReason(f)); err != nil {
 		return err
 	}
@@ -123,8 +141,11 @@ func (b *Broker) refuseSpawn(ctx context.Context, out actor.Out, rec subjects.Au
 // that the count is unknown, and the caller must deny. The count is stored by compare-and-set before the agent is
 // registered, so that concurrent requests cannot exceed the limit; an agent that is not registered after all counts
 // too.
-func (b *Broker) countSpawn(ctx context.Context, out actor.Out, m policy.Manifest, account, session, query string) error {
-	store, key := out.Store(bucketSpawns), strings.Join([]string{"_query", account, session, query}, ".") // no account name begins with _
+func (b *Broker) countSpawn(ctx context.Context, out actor.Out, m policy.Manifest, account, session,
+	query string,
+) error {
+	// no account name begins with _
+	store, key := out.Store(bucketSpawns), strings.Join([]string{"_query", account, session, query}, ".")
 	for range maxWriteAttempts {
 		n := 0
 		data, rev, err := store.Get(ctx, key)
@@ -146,7 +167,9 @@ func (b *Broker) countSpawn(ctx context.Context, out actor.Out, m policy.Manifes
 
 // registerAgent writes a new agent to the spawn registry and fails when its name exists. The caller's deadline does
 // not interrupt the write. Without a valid permit nothing is written.
-func (b *Broker) registerAgent(ctx context.Context, out actor.Out, p *actor.Permit, who subjects.Caller, e spawnEntry) error {
+func (b *Broker) registerAgent(ctx context.Context, out actor.Out, p *actor.Permit, who subjects.Caller,
+	e spawnEntry,
+) error {
 	if err := p.Check(); err != nil {
 		return err
 	}
@@ -162,14 +185,18 @@ func (b *Broker) registerAgent(ctx context.Context, out actor.Out, p *actor.Perm
 
 // loadLineage returns the registered agents of the caller's path. It stops before the first one that is not registered
 // in this session: the lineage layer denies a lineage shorter than the path.
-func (b *Broker) loadLineage(ctx context.Context, out actor.Out, caller subjects.Caller, session string) ([]policy.SpawnedAgent, error) {
+func (b *Broker) loadLineage(ctx context.Context, out actor.Out, caller subjects.Caller,
+	session string,
+) ([]policy.SpawnedAgent, error) {
 	line, _, err := b.loadLineageBudgets(ctx, out, caller, session)
 	return line, err
 }
 
 // loadLineageBudgets is [Broker.loadLineage] with the budget of each agent. An entry that cannot be read or decoded is
 // an error. Without a session both lists are empty.
-func (b *Broker) loadLineageBudgets(ctx context.Context, out actor.Out, caller subjects.Caller, session string) ([]policy.SpawnedAgent, []subjects.Budget, error) {
+func (b *Broker) loadLineageBudgets(ctx context.Context, out actor.Out, caller subjects.Caller,
+	session string,
+) ([]policy.SpawnedAgent, []subjects.Budget, error) {
 	var line []policy.SpawnedAgent
 	var budgets []subjects.Budget
 	for i, name := range caller.Path {

@@ -71,7 +71,8 @@ func newSpawnFixture(t testing.TB) *spawnFixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Broker = New(Config{CallTimeout: time.Minute, AuditTimeout: time.Minute}, policy.NewActiveRules(parseRules(t, officeManifest)), o, h, nil)
+	o.Broker = New(Config{CallTimeout: time.Minute, AuditTimeout: time.Minute},
+		policy.NewActiveRules(parseRules(t, officeManifest)), o, h, nil)
 	o.rec.Time = noon
 	o.rec.Reply = o.answerTurns
 	return o
@@ -114,7 +115,10 @@ func (o *spawnFixture) answerCancellation(body []byte) (any, error) {
 	defer o.mu.Unlock()
 	for query, author := range o.cancels {
 		if strings.Contains(string(body), `"from.*.query.cancel.`+query+`"`) {
-			return map[string]any{"message": map[string]any{"subject": "from." + author + ".query.cancel." + query, "seq": 1, "data": []byte("{}")}}, nil
+			return map[string]any{"message": map[string]any{
+				"subject": "from." + author + ".query.cancel." + query,
+				"seq":     1, "data": []byte("{}"),
+			}}, nil
 		}
 	}
 	return map[string]any{"error": map[string]any{"code": 404, "description": "no message found"}}, nil
@@ -162,7 +166,10 @@ func (o *spawnFixture) spawn(t testing.TB, who, session, query string, req any) 
 		subject += "." + path
 	}
 	var reply subjects.SpawnReply
-	raw, err := o.rec.Deliver(t, o, actortest.Message{Subject: subject, Session: session, Query: query, Deadline: noon.Add(time.Minute), Body: req})
+	raw, err := o.rec.Deliver(t, o, actortest.Message{
+		Subject: subject, Session: session, Query: query,
+		Deadline: noon.Add(time.Minute), Body: req,
+	})
 	if err == nil {
 		if err := json.Unmarshal([]byte(raw), &reply); err != nil {
 			t.Fatalf("%s: %v", raw, err)
@@ -198,7 +205,8 @@ func callerOf(id string) subjects.Caller {
 
 func TestSpawnIsRegistered(t *testing.T) {
 	o := newSpawnFixture(t)
-	reply, err := o.spawn(t, "orchestrator", "s1", "q1", subjects.SpawnRequest{Type: "coder", Tools: []string{"run_code"}, Budget: &subjects.Budget{Seconds: 9}})
+	reply, err := o.spawn(t, "orchestrator", "s1", "q1",
+		subjects.SpawnRequest{Type: "coder", Tools: []string{"run_code"}, Budget: &subjects.Budget{Seconds: 9}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +214,8 @@ func TestSpawnIsRegistered(t *testing.T) {
 		t.Errorf("reply %+v", reply)
 	}
 	first := o.records[0]
-	if first.AgentID != "orchestrator" || first.AgentType != "orchestrator" || first.Action != "agent.spawn" || first.Session != "s1" || first.Query != "q1" || first.ParamsHash == "" {
+	if first.AgentID != "orchestrator" || first.AgentType != "orchestrator" || first.Action != "agent.spawn" ||
+		first.Session != "s1" || first.Query != "q1" || first.ParamsHash == "" {
 		t.Errorf("record %+v", first)
 	}
 	if got, want := o.auditLog(), "before allowed "+reply.Child+"; after ok"; got != want {
@@ -220,7 +229,8 @@ func TestSpawnIsRegistered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := fmt.Sprintf("[{%s coder true [run_code]} {%s researcher false []}]", callerOf(below).Path[0], callerOf(below).Path[1]); fmt.Sprint(line) != want {
+	if want := fmt.Sprintf("[{%s coder true [run_code]} {%s researcher false []}]", callerOf(below).Path[0],
+		callerOf(below).Path[1]); fmt.Sprint(line) != want {
 		t.Errorf("line %v, want %s", line, want)
 	}
 	if want := []subjects.Budget{{Calls: 10, Seconds: 9}, {}}; !slices.Equal(budgets, want) {
@@ -235,18 +245,56 @@ func TestSpawnDenials(t *testing.T) {
 		want                      string // layer and rule, or the code
 		status                    string // on record
 	}{
-		{"a type that it may not spawn", "generator", "s1", "q1", subjects.SpawnRequest{Type: "coder"}, "lineage: may_not_spawn", "denied"},
-		{"an unknown type", "generator", "s1", "q1", subjects.SpawnRequest{Type: "painter"}, "lineage: unknown_type", "denied"},
-		{"more tools than it could have", "generator", "s1", "q1", subjects.SpawnRequest{Type: "researcher", Tools: []string{"fs_read"}}, "lineage: narrowing", "denied"},
-		{"an account without a type", "committee", "s1", "q1", subjects.SpawnRequest{Type: "researcher"}, "lineage: unknown_account", "denied"},
+		{
+			"a type that it may not spawn", "generator", "s1", "q1",
+			subjects.SpawnRequest{Type: "coder"},
+			"lineage: may_not_spawn", "denied",
+		},
+		{
+			"an unknown type", "generator", "s1", "q1",
+			subjects.SpawnRequest{Type: "painter"},
+			"lineage: unknown_type",
+			"denied",
+		},
+		{
+			"more tools than it could have", "generator", "s1", "q1",
+			subjects.SpawnRequest{Type: "researcher", Tools: []string{"fs_read"}},
+			"lineage: narrowing", "denied",
+		},
+		{
+			"an account without a type", "committee", "s1", "q1",
+			subjects.SpawnRequest{Type: "researcher"},
+			"lineage: unknown_account", "denied",
+		},
 		{"no session", "generator", "", "q1", subjects.SpawnRequest{Type: "researcher"}, "malformed", "denied"},
 		{"no query", "generator", "s1", "", subjects.SpawnRequest{Type: "researcher"}, "malformed", "denied"},
 
-		{"trick: below an unregistered agent", "orchestrator.coder-1", "s1", "q1", subjects.SpawnRequest{Type: "researcher"}, "lineage: unregistered", "denied"},
-		{"trick: its own type", "generator", "s1", "q1", subjects.SpawnRequest{Type: "assistant"}, "lineage: self_spawn", "denied"},
-		{"trick: negative budget", "generator", "s1", "q1", subjects.SpawnRequest{Type: "researcher", Budget: &subjects.Budget{Calls: -5}}, "lineage: bad_budget", "denied"},
-		{"trick: path too deep", "orchestrator.a.b.c.d.e", "s1", "q1", subjects.SpawnRequest{Type: "researcher"}, "bad_subject", "refused"},
-		{"trick: the query counter as parent", "_query.generator", "s1", "q1", subjects.SpawnRequest{Type: "researcher"}, "lineage: unknown_account", "denied"},
+		{
+			"trick: below an unregistered agent", "orchestrator.coder-1", "s1", "q1",
+			subjects.SpawnRequest{Type: "researcher"},
+			"lineage: unregistered", "denied",
+		},
+		{
+			"trick: its own type", "generator", "s1", "q1",
+			subjects.SpawnRequest{Type: "assistant"},
+			"lineage: self_spawn", "denied",
+		},
+		{
+			"trick: negative budget", "generator", "s1", "q1",
+			subjects.SpawnRequest{Type: "researcher", Budget: &subjects.Budget{Calls: -5}},
+			"lineage: bad_budget",
+			"denied",
+		},
+		{
+			"trick: path too deep", "orchestrator.a.b.c.d.e", "s1", "q1",
+			subjects.SpawnRequest{Type: "researcher"},
+			"bad_subject", "refused",
+		},
+		{
+			"trick: the query counter as parent", "_query.generator", "s1", "q1",
+			subjects.SpawnRequest{Type: "researcher"},
+			"lineage: unknown_account", "denied",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := newSpawnFixture(t)
@@ -288,7 +336,8 @@ func TestSpawnNeedsAudit(t *testing.T) {
 func TestSpawnWithoutRegistryFails(t *testing.T) {
 	o := newSpawnFixture(t)
 	o.rec.FailStore = errors.New("disk full")
-	if _, err := o.spawn(t, "generator", "s1", "q1", subjects.SpawnRequest{Type: "researcher"}); actortest.Code(err) != subjects.CodeUnavailable {
+	if _, err := o.spawn(t, "generator", "s1", "q1", subjects.SpawnRequest{Type: "researcher"}); actortest.Code(
+		err) != subjects.CodeUnavailable {
 		t.Errorf("%v", err)
 	}
 	if got := o.auditLog(); got != "before denied unavailable" {
@@ -320,7 +369,8 @@ func TestSpawnLimitPerQuery(t *testing.T) {
 	if count["<nil>"] != 4 || count["limits: spawns"] != 4 {
 		t.Errorf("of eight, %v; want four, and four over the limit of five", count)
 	}
-	if _, err := o.spawn(t, "orchestrator", "s1", "q1", subjects.SpawnRequest{Type: "coder"}); actortest.Code(err) != subjects.CodeLimit {
+	if _, err := o.spawn(t, "orchestrator", "s1", "q1", subjects.SpawnRequest{Type: "coder"}); actortest.Code(
+		err) != subjects.CodeLimit {
 		t.Errorf("one more: %v", err)
 	}
 	if _, err := o.spawn(t, "orchestrator", "s1", "q2", subjects.SpawnRequest{Type: "coder"}); err != nil {
@@ -364,10 +414,12 @@ func TestLoadLineage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if line, err := o.loadLineage(t.Context(), o.rec.Out(), callerOf("orchestrator.coder-free"), ""); err != nil || line != nil {
+	if line, err := o.loadLineage(t.Context(), o.rec.Out(), callerOf("orchestrator.coder-free"), ""); err != nil ||
+		line != nil {
 		t.Errorf("a child of no session: %v, %v", line, err)
 	}
-	if line, err := o.loadLineage(t.Context(), o.rec.Out(), callerOf("orchestrator.coder-bad"), "s1"); err == nil || line != nil {
+	if line, err := o.loadLineage(t.Context(), o.rec.Out(), callerOf("orchestrator.coder-bad"), "s1"); err == nil ||
+		line != nil {
 		t.Errorf("an entry that nobody understands: %v, %v", line, err)
 	}
 }
@@ -382,7 +434,10 @@ func TestAgentOfAnotherSessionIsDenied(t *testing.T) {
 			t.Fatal(err)
 		}
 		d := policy.Chain{policy.LineageLayer{Manifest: o.rules.Load().Manifest}}.Decide(t.Context(), policy.Call{
-			Caller: coder, Type: "coder", Lineage: line, Session: session, Tool: policy.Tool{Name: "fs_read", Known: true},
+			Caller: coder, Type: "coder", Lineage: line, Session: session, Tool: policy.Tool{
+				Name:  "fs_read",
+				Known: true,
+			},
 		})
 		if d.Allowed() != (want == "") || want != "" && d.Denial().Rule != want {
 			t.Errorf("in %s: allowed %v, %+v", session, d.Allowed(), d.Denial())
@@ -394,20 +449,26 @@ func TestAgentOfAnotherSessionIsDenied(t *testing.T) {
 func TestSpawnFollowsOverrides(t *testing.T) {
 	o := newSpawnFixture(t)
 	o.addEmptyTurn("s1", "q1")
-	if _, err := o.config(t, "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL", Grant: []string{"assistant:fs_read"}, Disable: []string{"web_search"}}); err != nil {
+	if _,
+		err := o.config(t, "user", subjects.SessionConfig{
+		SessionID: "s1", Override: "ALL",
+		Grant: []string{"assistant:fs_read"}, Disable: []string{"web_search"},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	reply, err := o.spawn(t, "generator", "s1", "q1", subjects.SpawnRequest{Type: "researcher"})
 	if err != nil || !slices.Equal(reply.Tools, []string{"fs_read"}) {
 		t.Errorf("%+v, %v", reply, err)
 	}
-	if _, err := o.spawn(t, "generator", "s1", "q1", subjects.SpawnRequest{Type: "coder"}); faultText(err) != "lineage: may_not_spawn" {
+	if _, err := o.spawn(t, "generator", "s1", "q1", subjects.SpawnRequest{Type: "coder"}); faultText(
+		err) != "lineage: may_not_spawn" {
 		t.Errorf("under ALL: %v", err)
 	}
 	if _, err := o.rec.Out().Store("session_config").Put(t.Context(), "s2", []byte("not JSON"), 0); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := o.spawn(t, "generator", "s2", "q1", subjects.SpawnRequest{Type: "researcher"}); actortest.Code(err) != subjects.CodeUnavailable {
+	if _, err := o.spawn(t, "generator", "s2", "q1", subjects.SpawnRequest{Type: "researcher"}); actortest.Code(
+		err) != subjects.CodeUnavailable {
 		t.Errorf("a session of which nobody knows what is set: %v", err)
 	}
 }
@@ -417,7 +478,8 @@ func startSpawnBroker(t *testing.T) *bustest.Bus {
 	t.Helper()
 	w := bustest.Start(t)
 	w.Run(w.AuditedSpec("broker", func(_ context.Context, a *audit.Writer, h *audit.Hasher) (actor.Actor, error) {
-		return New(Config{CallTimeout: time.Minute, AuditTimeout: time.Minute}, policy.NewActiveRules(parseRules(t, officeManifest)), a, h, nil), nil
+		return New(Config{CallTimeout: time.Minute, AuditTimeout: time.Minute},
+			policy.NewActiveRules(parseRules(t, officeManifest)), a, h, nil), nil
 	}), actor.Config{})
 	return w
 }
@@ -462,7 +524,8 @@ func TestSpawnOnBus(t *testing.T) {
 		{"its own child, in another session", "orchestrator", "s2", "lineage: unregistered"},
 		{"trick: another account claims the child", "generator", "s1", "lineage: unregistered"},
 	} {
-		if _, err := requestOn(t, outAs(t, w, tt.role).WithIDs(tt.session, "q1"), below, subjects.SpawnRequest{Type: "researcher"}); faultText(err) != tt.want {
+		if _, err := requestOn(t, outAs(t, w, tt.role).WithIDs(tt.session, "q1"), below,
+			subjects.SpawnRequest{Type: "researcher"}); faultText(err) != tt.want {
 			t.Errorf("%s: %v, want %s", tt.name, err, tt.want)
 		}
 	}

@@ -23,8 +23,8 @@ import (
 type Known struct {
 	policy.Tool
 	Pin string // [Pin] of that definition; "" matches none
-	// Disabled is why the tool cannot run on this machine and what to do; "" = it can. Such a tool is not offered, and calls are
-	// denied with the reason.
+	// Disabled is why the tool cannot run on this machine and what to do; "" = it can. Such a tool is not offered, and
+	// calls are denied with the reason.
 	Disabled string
 	schema   subjects.ToolSchema // the announced definition
 }
@@ -34,12 +34,13 @@ type Known struct {
 type toolTable struct {
 	mu         sync.RWMutex
 	build      map[string]Known
-	live       map[string]map[string]Known           // announced tools by name and zone
-	zones      map[string][]string                   // tools by zone: those of the table and of run-time principals
-	principals map[string]subjects.Principal         // tool principals by zone
-	accepted   map[zoneTool]definition               // accepted definitions of their tools, as last read
-	reported   map[zoneTool]time.Time                // when a changed definition was last reported
-	proposed   map[zoneTool]subjects.ToolSchema      // changed definitions that wait for the user; of no use after a restart, when the tools are asked again
+	live       map[string]map[string]Known   // announced tools by name and zone
+	zones      map[string][]string           // tools by zone: those of the table and of run-time principals
+	principals map[string]subjects.Principal // tool principals by zone
+	accepted   map[zoneTool]definition       // accepted definitions of their tools, as last read
+	reported   map[zoneTool]time.Time        // when a changed definition was last reported
+	// changed definitions that wait for the user; of no use after a restart, when the tools are asked again
+	proposed   map[zoneTool]subjects.ToolSchema
 	rejected   map[zoneTool]string                   // why the last announcement of a tool principal was rejected
 	declared   func(tool string) (policy.Tool, bool) // the manifest's facts about a tool outside the build
 	discovered chan struct{}                         // closed when [Broker.Start] has asked every zone for its tools
@@ -49,7 +50,11 @@ type toolTable struct {
 
 // newTable returns a table of the build's tools. declared has the current manifest's facts about others.
 func newTable(build []Known, declared func(tool string) (policy.Tool, bool)) *toolTable {
-	t := &toolTable{declared: declared, build: map[string]Known{}, live: map[string]map[string]Known{}, zones: subjects.Zones, accepted: map[zoneTool]definition{}, proposed: map[zoneTool]subjects.ToolSchema{}, rejected: map[zoneTool]string{}, reported: map[zoneTool]time.Time{}, discovered: make(chan struct{})}
+	t := &toolTable{
+		declared: declared, build: map[string]Known{}, live: map[string]map[string]Known{},
+		zones: subjects.Zones, accepted: map[zoneTool]definition{}, proposed: map[zoneTool]subjects.ToolSchema{},
+		rejected: map[zoneTool]string{}, reported: map[zoneTool]time.Time{}, discovered: make(chan struct{}),
+	}
 	for _, k := range build {
 		t.build[k.Name] = k
 	}
@@ -96,8 +101,8 @@ func (t *toolTable) inZones(tool string) (out []Known) {
 	return out
 }
 
-// withFacts returns a tool outside the build with the manifest's facts about it. Without facts it keeps the zero ones, the
-// most restricted. The caller must hold mu.
+// withFacts returns a tool outside the build with the manifest's facts about it. Without facts it keeps the zero ones,
+// the most restricted. The caller must hold mu.
 func (t *toolTable) withFacts(k Known) Known {
 	if _, ours := t.build[k.Name]; ours {
 		return k
@@ -113,10 +118,10 @@ func (t *toolTable) withFacts(k Known) Known {
 var errPinMismatch = errors.New("its definition changed since it was accepted")
 
 // add registers an announced tool, in place of an earlier announcement. zone is from the subject, which the server
-// enforces. A tool outside the build has the manifest's facts, or else the zero ones, and must match the hash in pinned,
-// which a tool of the build ignores. A tool of the build in another zone than its own runs on another machine: it reads
-// untrusted content, so that none of its results is trusted and none is without effects. A tool that the zone does not have is denied; one whose definition does not match is
-// denied and can no longer be called in that zone.
+// enforces. A tool outside the build has the manifest's facts, or else the zero ones, and must match the hash in
+// pinned, which a tool of the build ignores. A tool of the build in another zone than its own runs on another machine:
+// it reads untrusted content, so that none of its results is trusted and none is without effects. A tool that the zone
+// does not have is denied; one whose definition does not match is denied and can no longer be called in that zone.
 func (t *toolTable) add(zone string, s subjects.ToolSchema, pinned string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -145,8 +150,8 @@ func (t *toolTable) add(zone string, s subjects.ToolSchema, pinned string) error
 	return nil
 }
 
-// UseGrants replaces the derivation of grants from a question, for the simulation of an upper bound. It must be called before the
-// broker serves.
+// UseGrants replaces the derivation of grants from a question, for the simulation of an upper bound. It must be called
+// before the broker serves.
 func (b *Broker) UseGrants(derive func(question string) []policy.Grant) { b.derive = derive }
 
 // AddTools registers tools that run in the broker's process and announce nothing, for the simulation. Each must be
@@ -197,7 +202,8 @@ func Pin(s subjects.ToolSchema) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// maxAnnouncements bounds the announcements of a zone per second, and ten times as many at once: more than a principal has tools.
+// maxAnnouncements bounds the announcements of a zone per second, and ten times as many at once: more than a principal
+// has tools.
 const maxAnnouncements = 20
 
 // onSchema registers a tool that announces itself.
@@ -212,13 +218,15 @@ func (b *Broker) onSchema(ctx context.Context, in actor.Msg[subjects.ToolSchema]
 
 // onSchemaRejected keeps why an announcement could not be decoded, or that a zone announces too often.
 func (b *Broker) onSchemaRejected(ctx context.Context, rej actor.Rejection, out actor.Out) {
-	if len(rej.Tokens) == 2 && b.table.serves(ctx, rej.Tokens[0], rej.Tokens[1], func(ctx context.Context) { b.refreshZones(ctx, out) }) {
+	if len(rej.Tokens) == 2 && b.table.serves(ctx, rej.Tokens[0], rej.Tokens[1], func(ctx context.Context) {
+		b.refreshZones(ctx, out)
+	}) {
 		b.noteAnnouncement(zoneTool{rej.Tokens[0], rej.Tokens[1]}, rej.Fault)
 	}
 }
 
-// noteAnnouncement keeps the fault of an announcement of a tool principal for the user, or forgets the last one. A definition that
-// waits for the user, and an error that is not the tool's, are no faults of the announcement.
+// noteAnnouncement keeps the fault of an announcement of a tool principal for the user, or forgets the last one. A
+// definition that waits for the user, and an error that is not the tool's, are no faults of the announcement.
 func (b *Broker) noteAnnouncement(at zoneTool, err error) {
 	t := b.table
 	t.mu.Lock()
@@ -234,14 +242,15 @@ func (b *Broker) noteAnnouncement(at zoneTool, err error) {
 	delete(t.rejected, at)
 }
 
-// acceptSchema checks an announcement and registers the tool. name and zone are from the subject, which the server enforces: it
-// rejects a body with another name, a tool that the zone does not have, parameters that are not one JSON object, and a
-// definition that differs from the accepted one, which waits for the user when the tool is not of the build. A
-// rejection is a fault; another error means that the hash could not be stored or read.
+// acceptSchema checks an announcement and registers the tool. name and zone are from the subject, which the server
+// enforces: it rejects a body with another name, a tool that the zone does not have, parameters that are not one JSON
+// object, and a definition that differs from the accepted one, which waits for the user when the tool is not of the
+// build. A rejection is a fault; another error means that the hash could not be stored or read.
 func (b *Broker) acceptSchema(ctx context.Context, out actor.Out, zone, name string, s subjects.ToolSchema) error {
 	switch {
 	case subjects.CheckToken(name) != nil || s.Name != name:
-		return subjects.Faultf(subjects.CodeMalformed, "a tool announced itself as %q under the name %q", text.Clip(s.Name, 40), text.Clip(name, 40))
+		return subjects.Faultf(subjects.CodeMalformed, "a tool announced itself as %q under the name %q",
+			text.Clip(s.Name, 40), text.Clip(name, 40))
 	case !b.table.serves(ctx, zone, name, func(ctx context.Context) { b.refreshZones(ctx, out) }):
 		return subjects.Faultf(subjects.CodeDenied, "zone %s has no tool %s", text.Clip(zone, 40), name)
 	}
@@ -259,8 +268,8 @@ func (b *Broker) acceptSchema(ctx context.Context, out actor.Out, zone, name str
 
 // discoverTool requests the definition of one tool through the micro protocol, within a second, and registers it. Only
 // the tool's own account may serve that subject, so the reply is the tool's own. An unavailable tool, or a definition
-// that is denied or malformed, is no error: the tool stays unknown until it announces itself. It reports whether the tool replied with
-// a definition.
+// that is denied or malformed, is no error: the tool stays unknown until it announces itself. It reports whether the
+// tool replied with a definition.
 func (b *Broker) discoverTool(ctx context.Context, out actor.Out, zone, tool string) (replied bool, err error) {
 	speaker, field := tool, "definition" // each tool of a machine is an actor of its own
 	if zone != "tools" && !strings.HasPrefix(zone, "tools_") {
@@ -284,11 +293,13 @@ func (b *Broker) discoverTool(ctx context.Context, out actor.Out, zone, tool str
 		return false, nil
 	}
 	announced, ok := info.Metadata[field]
-	if !ok && strings.HasPrefix(zone, subjects.MCPPrincipal("")) { // the actor replies while its server starts or is not connected
+	// the actor replies while its server starts or is not connected
+	if !ok && strings.HasPrefix(zone, subjects.MCPPrincipal("")) {
 		return false, nil
 	}
 	if err := actor.DecodeStrict([]byte(announced), &s); err != nil {
-		b.noteAnnouncement(zoneTool{zone, tool}, subjects.Faultf(subjects.CodeMalformed, "metadata %s of its INFO reply: %v", field, err))
+		b.noteAnnouncement(zoneTool{zone, tool}, subjects.Faultf(subjects.CodeMalformed, "metadata %s of its INFO "+
+			"reply: %v", field, err))
 		return false, nil
 	}
 	s.Key = info.Metadata["key"]

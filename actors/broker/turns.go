@@ -10,7 +10,8 @@ import (
 )
 
 // A session id is no secret: the event log shows it to every account. What the user allowed for a session therefore
-// holds only for the queries that the router, its only writer, stored in TURNS, and only for the accounts that consume TURNS.
+// holds only for the queries that the router, its only writer, stored in TURNS, and only for the accounts that consume
+// TURNS.
 
 // isServedQuery reports whether the router stored the query as a message of the session and the account is the one that
 // answers it. It reads the session's last message, then up to maxTurns from the first; a query beyond them
@@ -38,9 +39,11 @@ func isServedQuery(ctx context.Context, out actor.Out, account, session, query s
 // maxTurns bounds the search for a query.
 const maxTurns = 1000
 
-// readTurn reads one message of the stream TURNS, within 5 seconds. The subject and the sequence of m are the server's. selector is the body of the
-// JetStream request. found is false, without an error, when there is no such message.
-func readTurn(ctx context.Context, out actor.Out, selector map[string]any) (q subjects.Query, m actor.StoredMessage, found bool, err error) {
+// readTurn reads one message of the stream TURNS, within 5 seconds. The subject and the sequence of m are the server's.
+// selector is the body of the JetStream request. found is false, without an error, when there is no such message.
+func readTurn(ctx context.Context, out actor.Out, selector map[string]any) (q subjects.Query, m actor.StoredMessage,
+	found bool, err error,
+) {
 	stored, err := actor.ReadStored(ctx, out, subjects.QuerySession.Stream, selector)
 	if err == nil && stored != nil {
 		err = json.Unmarshal(stored.Data, &q)

@@ -27,8 +27,16 @@ func TestServedQuery(t *testing.T) {
 		want                    bool
 	}{
 		{"the last", last, "generator", "s1", "q1", true},
-		{"later queries queued", []subjects.Query{turn("s1", "q0"), turn("s1", "q1"), turn("s1", "q2")}, "generator", "s1", "q1", true},
-		{"interleaved with another session", []subjects.Query{turn("s2", "q9"), turn("s1", "q1"), turn("s2", "q8"), turn("s1", "q2")}, "generator", "s1", "q1", true},
+		{
+			"later queries queued",
+			[]subjects.Query{turn("s1", "q0"), turn("s1", "q1"), turn("s1", "q2")},
+			"generator",
+			"s1", "q1", true,
+		},
+		{"interleaved with another session", []subjects.Query{
+			turn("s2", "q9"), turn("s1", "q1"), turn("s2", "q8"),
+			turn("s1", "q2"),
+		}, "generator", "s1", "q1", true},
 		{"last within maxTurns", many, "generator", "s1", fmt.Sprintf("q%d", maxTurns-1), true},
 		{"beyond maxTurns", many, "generator", "s1", fmt.Sprintf("q%d", maxTurns), false},
 		{"missing", []subjects.Query{turn("s1", "q0")}, "generator", "s1", "q1", false},
@@ -38,8 +46,18 @@ func TestServedQuery(t *testing.T) {
 		{"trick: by the orchestrator", last, "orchestrator", "s1", "q1", false},
 		{"trick: by the operator", last, "operator", "s1", "q1", false},
 		{"trick: by an account that does not exist", last, "", "s1", "q1", false},
-		{"trick: query of another session", []subjects.Query{turn("s2", "q1"), turn("s1", "q2")}, "generator", "s1", "q1", false},
-		{"trick: query of another session, own session empty", []subjects.Query{turn("s2", "q1")}, "generator", "s1", "q1", false},
+		{
+			"trick: query of another session",
+			[]subjects.Query{turn("s2", "q1"), turn("s1", "q2")},
+			"generator", "s1",
+			"q1", false,
+		},
+		{
+			"trick: query of another session, own session empty",
+			[]subjects.Query{turn("s2", "q1")},
+			"generator", "s1",
+			"q1", false,
+		},
 		{"trick: no session", []subjects.Query{turn("", "q1")}, "generator", "", "q1", false},
 		{"trick: no query", []subjects.Query{turn("s1", "")}, "generator", "s1", "", false},
 	} {
@@ -47,7 +65,8 @@ func TestServedQuery(t *testing.T) {
 			t.Parallel()
 			h := newSessionFixture(t)
 			h.turns = tt.turns
-			if got, err := isServedQuery(t.Context(), h.rec.Out(), tt.account, tt.session, tt.query); err != nil || got != tt.want {
+			if got, err := isServedQuery(t.Context(), h.rec.Out(), tt.account, tt.session, tt.query); err != nil ||
+				got != tt.want {
 				t.Errorf("%t, %v", got, err)
 			}
 		})
@@ -70,19 +89,67 @@ func TestSessionIsNotBorrowed(t *testing.T) {
 		set                                   subjects.SessionConfig
 		want                                  string
 	}{
-		{"the query that was asked", "generator", "s1", "q1", "run_shell", shell, subjects.SessionConfig{Override: "ALL"}, "ok"},
-		{"RELAX for the query that was asked", "generator", "s1", "q1", "run_shell", shell, subjects.SessionConfig{Override: "RELAX"}, "ok"},
-		{"a URL that the user typed", "generator", "s1", "q1", "web_fetch", fetch, subjects.SessionConfig{Override: "NONE"}, "ok"},
-		{"once, the query that was asked", "generator", "s1", "q1", "run_shell", shell, subjects.SessionConfig{Override: "ALL", Once: true, QueryID: "q1"}, "ok"},
+		{
+			"the query that was asked", "generator", "s1", "q1", "run_shell", shell,
+			subjects.SessionConfig{Override: "ALL"},
+			"ok",
+		},
+		{
+			"RELAX for the query that was asked", "generator", "s1", "q1", "run_shell", shell,
+			subjects.SessionConfig{Override: "RELAX"},
+			"ok",
+		},
+		{
+			"a URL that the user typed", "generator", "s1", "q1", "web_fetch", fetch,
+			subjects.SessionConfig{Override: "NONE"},
+			"ok",
+		},
+		{
+			"once, the query that was asked", "generator", "s1", "q1", "run_shell", shell,
+			subjects.SessionConfig{Override: "ALL", Once: true, QueryID: "q1"},
+			"ok",
+		},
 
-		{"trick: ALL by the committee", "committee", "s1", "q1", "run_shell", shell, subjects.SessionConfig{Override: "ALL"}, "manifest: not_in_set"},
-		{"trick: ALL by the orchestrator", "orchestrator", "s1", "q1", "run_shell", shell, subjects.SessionConfig{Override: "ALL"}, "manifest: not_in_set"},
-		{"trick: a grant by the committee", "committee", "s1", "q1", "get_datetime", "{}", subjects.SessionConfig{Override: "NONE", Grant: []string{"persona:get_datetime"}}, "manifest: not_in_set"},
-		{"trick: ALL for a query never asked", "generator", "s1", "q2", "run_shell", shell, subjects.SessionConfig{Override: "ALL"}, "asks flow: unknown_session approval: high_risk"},
-		{"trick: ALL without a query", "generator", "s1", "", "run_shell", shell, subjects.SessionConfig{Override: "ALL"}, "asks flow: unknown_session approval: high_risk"},
-		{"trick: once for a query never asked", "generator", "s1", "q2", "run_shell", shell, subjects.SessionConfig{Override: "ALL", Once: true, QueryID: "q2"}, "asks flow: unknown_session approval: high_risk"},
-		{"trick: the user's URL by the orchestrator", "orchestrator", "s1", "q1", "web_fetch", fetch, subjects.SessionConfig{Override: "NONE"}, "asks flow: unknown_session"},
-		{"trick: a disabled tool by the orchestrator", "orchestrator", "s1", "q1", "web_fetch", fetch, subjects.SessionConfig{Override: "ALL", Disable: []string{"web_fetch"}}, "override: disabled"},
+		{
+			"trick: ALL by the committee", "committee", "s1", "q1", "run_shell", shell,
+			subjects.SessionConfig{Override: "ALL"},
+			"manifest: not_in_set",
+		},
+		{
+			"trick: ALL by the orchestrator", "orchestrator", "s1", "q1", "run_shell", shell,
+			subjects.SessionConfig{Override: "ALL"},
+			"manifest: not_in_set",
+		},
+		{
+			"trick: a grant by the committee", "committee", "s1", "q1", "get_datetime", "{}",
+			subjects.SessionConfig{Override: "NONE", Grant: []string{"persona:get_datetime"}},
+			"manifest: not_in_set",
+		},
+		{
+			"trick: ALL for a query never asked", "generator", "s1", "q2", "run_shell", shell,
+			subjects.SessionConfig{Override: "ALL"},
+			"asks flow: unknown_session approval: high_risk",
+		},
+		{
+			"trick: ALL without a query", "generator", "s1", "", "run_shell", shell,
+			subjects.SessionConfig{Override: "ALL"},
+			"asks flow: unknown_session approval: high_risk",
+		},
+		{
+			"trick: once for a query never asked", "generator", "s1", "q2", "run_shell", shell,
+			subjects.SessionConfig{Override: "ALL", Once: true, QueryID: "q2"},
+			"asks flow: unknown_session approval: high_risk",
+		},
+		{
+			"trick: the user's URL by the orchestrator", "orchestrator", "s1", "q1", "web_fetch", fetch,
+			subjects.SessionConfig{Override: "NONE"},
+			"asks flow: unknown_session",
+		},
+		{
+			"trick: a disabled tool by the orchestrator", "orchestrator", "s1", "q1", "web_fetch", fetch,
+			subjects.SessionConfig{Override: "ALL", Disable: []string{"web_fetch"}},
+			"override: disabled",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -105,18 +172,24 @@ func TestSessionIsNotBorrowed(t *testing.T) {
 	})
 }
 
-// TestSessionIsNotBorrowedOnBus: under the real grants, with the real router's stream, a grant holds for the generator's
-// answer to the query that was asked, and for no other account or query.
+// TestSessionIsNotBorrowedOnBus: under the real grants, with the real router's stream, a grant holds for the
+// generator's answer to the query that was asked, and for no other account or query.
 func TestSessionIsNotBorrowedOnBus(t *testing.T) {
 	w := startSpawnBroker(t)
 	topic, err := subjects.QuerySession.With("s1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := actor.Emit(t.Context(), outAs(t, w, "router"), topic, subjects.Query{SessionID: "s1", QueryID: "q1", Query: "?"}); err != nil {
+	if err := actor.Emit(t.Context(), outAs(t, w, "router"), topic, subjects.Query{
+		SessionID: "s1", QueryID: "q1",
+		Query: "?",
+	}); err != nil {
 		t.Fatal(err)
 	}
-	set := subjects.SessionConfig{SessionID: "s1", Override: "NONE", Grant: []string{"assistant:fs_read", "orchestrator:web_search"}}
+	set := subjects.SessionConfig{
+		SessionID: "s1", Override: "NONE",
+		Grant: []string{"assistant:fs_read", "orchestrator:web_search"},
+	}
 	if _, err := requestOn(t, outAs(t, w, "user"), subjects.SessionConfigService, set); err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +198,8 @@ func TestSessionIsNotBorrowedOnBus(t *testing.T) {
 		{"trick: a query that was never asked", "generator", "q2", "researcher", "web_search"},
 		{"trick: another account", "orchestrator", "q1", "coder", "fs_read run_code"},
 	} {
-		reply, err := requestOn(t, outAs(t, w, tt.role).WithIDs("s1", tt.query), subjects.AgentSpawn, subjects.SpawnRequest{Type: tt.typ})
+		reply, err := requestOn(t, outAs(t, w, tt.role).WithIDs("s1", tt.query), subjects.AgentSpawn,
+			subjects.SpawnRequest{Type: tt.typ})
 		if got := strings.Join(reply.Tools, " "); err != nil || got != tt.want {
 			t.Errorf("%s: %s, %v, want %s", tt.name, got, err, tt.want)
 		}

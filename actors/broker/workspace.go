@@ -9,17 +9,19 @@ import (
 	"conclave/subjects"
 )
 
-// workFolder returns the working folder of the call's question, or of the call itself when it has no question; "" without a
-// workspace.
+// workFolder returns the working folder of the call's question, or of the call itself when it has no question; ""
+// without a workspace.
 func (b *Broker) workFolder(c call) string {
 	return policy.WorkFolder(b.cfg.Workspace, c.session, cmp.Or(c.query, c.id))
 }
 
-// filterArtifacts returns the paths that are in the folders of the call and are plain text without secrets, at most maxArtifacts.
+// filterArtifacts returns the paths that are in the folders of the call and are plain text without secrets, at most
+// maxArtifacts.
 func filterArtifacts(paths []string, folders *subjects.FolderRules) (out []string) {
 	for _, p := range paths {
 		_, secrets := firewall.Redact(p)
-		if len(out) < maxArtifacts && policy.IsInAllowedFolder(p, folders) && p == text.OneLine(p, maxLink) && secrets == 0 {
+		if len(out) < maxArtifacts && policy.IsInAllowedFolder(p, folders) && p == text.OneLine(p, maxLink) &&
+			secrets == 0 {
 			out = append(out, p)
 		}
 	}

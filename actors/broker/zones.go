@@ -17,8 +17,9 @@ import (
 // principalTimeout is the timeout of a request for the run-time principals.
 const principalTimeout = 2 * time.Second
 
-// refreshZones reads the run-time principals, and replaces the zones and what is declared about their tools. Tools of a zone that is
-// gone can no longer be called. Without the registry everything stays as it is. It returns the zones that are new or have new tools.
+// refreshZones reads the run-time principals, and replaces the zones and what is declared about their tools. Tools of a
+// zone that is gone can no longer be called. Without the registry everything stays as it is. It returns the zones that
+// are new or have new tools.
 func (b *Broker) refreshZones(ctx context.Context, out actor.Out) (added []string) {
 	ctx, cancel := context.WithTimeout(ctx, principalTimeout)
 	defer cancel()
@@ -48,13 +49,14 @@ func (b *Broker) refreshZones(ctx context.Context, out actor.Out) (added []strin
 	return b.table.replaceZones(zones, principals)
 }
 
-// replaceZones replaces the zones and forgets the tools of those that are gone, and of a principal that was revoked and added again.
-// It returns the zones that are new or have new tools.
+// replaceZones replaces the zones and forgets the tools of those that are gone, and of a principal that was revoked and
+// added again. It returns the zones that are new or have new tools.
 func (t *toolTable) replaceZones(zones map[string][]string, principals map[string]subjects.Principal) (added []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	isGone := func(at zoneTool) bool {
-		return !slices.Contains(zones[at.zone], at.tool) || !t.principals[at.zone].Added.Equal(principals[at.zone].Added)
+		return !slices.Contains(zones[at.zone], at.tool) ||
+			!t.principals[at.zone].Added.Equal(principals[at.zone].Added)
 	}
 	for name, in := range t.live {
 		maps.DeleteFunc(in, func(zone string, _ Known) bool { return isGone(zoneTool{zone, name}) })
@@ -67,7 +69,9 @@ func (t *toolTable) replaceZones(zones map[string][]string, principals map[strin
 	maps.DeleteFunc(t.rejected, func(at zoneTool, _ string) bool { return isGone(at) })
 	maps.DeleteFunc(t.reported, func(at zoneTool, _ time.Time) bool { return isGone(at) })
 	for zone, tools := range zones {
-		if slices.ContainsFunc(tools, func(tool string) bool { return !slices.Contains(t.zones[zone], tool) || isGone(zoneTool{zone, tool}) }) {
+		if slices.ContainsFunc(tools, func(tool string) bool {
+			return !slices.Contains(t.zones[zone], tool) || isGone(zoneTool{zone, tool})
+		}) {
 			added = append(added, zone)
 		}
 	}
@@ -83,8 +87,8 @@ func (t *toolTable) zoneNames() []string {
 	return slices.Sorted(maps.Keys(t.zones))
 }
 
-// serves reports whether a zone has a tool. For an unknown zone or tool, which the server vouches for, it refreshes the zones once: the
-// message about a change may be late or lost.
+// serves reports whether a zone has a tool. For an unknown zone or tool, which the server vouches for, it refreshes the
+// zones once: the message about a change may be late or lost.
 func (t *toolTable) serves(ctx context.Context, zone, tool string, refresh func(context.Context)) bool {
 	t.mu.RLock()
 	tools := t.zones[zone]
@@ -103,10 +107,12 @@ func (b *Broker) onPrincipalChanged(ctx context.Context, _ actor.Msg[subjects.Pr
 	return b.discoverZones(ctx, out, b.refreshZones(ctx, out))
 }
 
-// callZones calls the tool k, and when it has no responder, the same tool of the next zone. It returns the result and the tool
-// that it is of. A responder can forge "no responder" and have acted, so only repeatable tools are called in another zone; and
-// only in one where the tool has no effect beyond those of k, by which the call was allowed.
-func (b *Broker) callZones(ctx context.Context, out actor.Out, p *actor.Permit, c call, k Known) (subjects.ToolResult, Known) {
+// callZones calls the tool k, and when it has no responder, the same tool of the next zone. It returns the result and
+// the tool that it is of. A responder can forge "no responder" and have acted, so only repeatable tools are called in
+// another zone; and only in one where the tool has no effect beyond those of k, by which the call was allowed.
+func (b *Broker) callZones(ctx context.Context, out actor.Out, p *actor.Permit, c call, k Known) (subjects.ToolResult,
+	Known,
+) {
 	res, unsent := b.callTool(ctx, out, p, c, k)
 	if !unsent || !isRepeatable(k.Tool) {
 		return res, k
@@ -139,7 +145,8 @@ func (b *Broker) discoverZones(ctx context.Context, out actor.Out, zones []strin
 // zoneTool is a tool of a zone.
 type zoneTool struct{ zone, tool string }
 
-// discoverTools requests the definitions of tools, all at once, and returns those that replied. An unavailable tool is no error.
+// discoverTools requests the definitions of tools, all at once, and returns those that replied. An unavailable tool is
+// no error.
 func (b *Broker) discoverTools(ctx context.Context, out actor.Out, tools []zoneTool) (map[zoneTool]bool, error) {
 	var mu sync.Mutex
 	var errs []error
@@ -160,23 +167,24 @@ func (b *Broker) discoverTools(ctx context.Context, out actor.Out, tools []zoneT
 	return replied, errors.Join(errs...)
 }
 
-// Pauses between the requests for the definitions of tools that are not announced: the first one, then doubling to the longest.
+// Pauses between the requests for the definitions of tools that are not announced: the first one, then doubling to the
+// longest.
 const (
 	minDiscoveryPause = time.Second
 	maxDiscoveryPause = 30 * time.Second
 )
 
-// discoverMissing requests the definitions of the tools that have not announced themselves, at most once per pause: a tool that
-// was silent when the broker asked may run by now, and announces itself only when it starts. Concurrent callers do not wait for
-// the one that asks. A failure is logged.
+// discoverMissing requests the definitions of the tools that have not announced themselves, at most once per pause: a
+// tool that was silent when the broker asked may run by now, and announces itself only when it starts. Concurrent
+// callers do not wait for the one that asks. A failure is logged.
 func (b *Broker) discoverMissing(ctx context.Context, out actor.Out) {
 	if _, err := b.discoverTools(ctx, out, b.table.listMissing(out.Now())); err != nil {
 		out.LogError(err)
 	}
 }
 
-// listMissing returns the tools of all zones that are not announced. It returns none before [Broker.Start] asked them all, nor
-// before the pause since then or since the last list is over.
+// listMissing returns the tools of all zones that are not announced. It returns none before [Broker.Start] asked them
+// all, nor before the pause since then or since the last list is over.
 func (t *toolTable) listMissing(now time.Time) (out []zoneTool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -26,8 +26,8 @@ func (h *sessionFixture) addMachineZone(t *testing.T, tool string) {
 	}
 }
 
-// TestMachineToolIsUntrusted: a tool of the build that runs on another machine returns what the machine likes. Its result is
-// framed and taints the session, also where the same tool of this machine returns only what it computes.
+// TestMachineToolIsUntrusted: a tool of the build that runs on another machine returns what the machine likes. Its
+// result is framed and taints the session, also where the same tool of this machine returns only what it computes.
 func TestMachineToolIsUntrusted(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
@@ -36,7 +36,8 @@ func TestMachineToolIsUntrusted(t *testing.T) {
 	delete(h.table.live["get_datetime"], "tools") // the hub runs no clock
 	h.setResult("get_datetime", subjects.ToolResult{Result: "2026-01-15 " + order})
 	res := h.runTool(t, "generator", "get_datetime", `{"timezone":"UTC"}`)
-	if res.Error != nil || res.Labels == nil || res.Labels.Trust != subjects.Untrusted || !strings.HasPrefix(res.Result, "[TOOL_RESULT: UNTRUSTED ") {
+	if res.Error != nil || res.Labels == nil || res.Labels.Trust != subjects.Untrusted ||
+		!strings.HasPrefix(res.Result, "[TOOL_RESULT: UNTRUSTED ") {
 		t.Errorf("%+v, labels %+v", res, res.Labels)
 	}
 	if !h.flowOf(t, "s1").IsTainted() {
@@ -44,8 +45,8 @@ func TestMachineToolIsUntrusted(t *testing.T) {
 	}
 }
 
-// TestUnreadableReplyOfMachine: a reply that cannot be decoded, whose error quotes it, carries no text of the machine past the rules for
-// untrusted content.
+// TestUnreadableReplyOfMachine: a reply that cannot be decoded, whose error quotes it, carries no text of the machine
+// past the rules for untrusted content.
 func TestUnreadableReplyOfMachine(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
@@ -64,8 +65,9 @@ func TestUnreadableReplyOfMachine(t *testing.T) {
 	}
 }
 
-// TestFallbackToAnotherZone: a call without a responder goes to another zone only when the tool is repeatable, because a
-// responder can forge that reply and have acted, and only where the tool has no effect by which the call was not judged.
+// TestFallbackToAnotherZone: a call without a responder goes to another zone only when the tool is repeatable, because
+// a responder can forge that reply and have acted, and only where the tool has no effect by which the call was not
+// judged.
 func TestFallbackToAnotherZone(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ tool, args, want string }{
@@ -92,7 +94,8 @@ func TestFallbackToAnotherZone(t *testing.T) {
 				return reply(subject, body)
 			}
 			res := h.runTool(t, "operator", tt.tool, tt.args)
-			if got := strings.Join(asked, " "); got != tt.want || (res.Error == nil) != strings.Contains(tt.want, "box") {
+			if got := strings.Join(asked, " "); got != tt.want ||
+				(res.Error == nil) != strings.Contains(tt.want, "box") {
 				t.Errorf("asked in %s, want %s; %s", got, tt.want, fmt.Sprint(res.Error))
 			}
 		})

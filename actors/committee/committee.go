@@ -1,13 +1,13 @@
-// Package committee answers questions by deliberation: personas, each a model with a prompt of its own and the tools of memory,
-// speak one after the other or a round at a time, and a closing persona gives the answer.
+// Package committee answers questions by deliberation: personas, each a model with a prompt of its own and the tools of
+// memory, speak one after the other or a round at a time, and a closing persona gives the answer.
 //
-// It listens on turn.committee.<session>, stored in TURNS, and on query.cancel.<query>, and serves session.change.committee, which
-// deletes its part of a conversation. It asks broker.discover,
-// tool.request.<tool>, model.list and model.chat. It speaks on committee.deliberation.<query>, response.generation,
-// answer.dialog, agent.state.committee, agent.state.committee.<persona>, response.delta.<query> and response.thinking.<query>.
+// It listens on turn.committee.<session>, stored in TURNS, and on query.cancel.<query>, and serves
+// session.change.committee, which deletes its part of a conversation. It asks broker.discover, tool.request.<tool>,
+// model.list and model.chat. It speaks on committee.deliberation.<query>, response.generation, answer.dialog,
+// agent.state.committee, agent.state.committee.<persona>, response.delta.<query> and response.thinking.<query>.
 //
-// A turn is checkpointed after each contribution. After a crash it resumes from its checkpoint, in this process or in another:
-// finished contributions are not repeated, and the answer is published once.
+// A turn is checkpointed after each contribution. After a crash it resumes from its checkpoint, in this process or in
+// another: finished contributions are not repeated, and the answer is published once.
 package committee
 
 import (
@@ -55,12 +55,13 @@ func (c *Committee) Routes() []actor.Route {
 	}
 }
 
-// onTurn answers one question. It returns nil when the answer is stored, also when it was stored before or by another process.
-// It rejects a message without a session and a query id: only the router publishes turns. Any other error has the message
-// delivered again; on the last attempt the answer says that it failed.
+// onTurn answers one question. It returns nil when the answer is stored, also when it was stored before or by another
+// process. It rejects a message without a session and a query id: only the router publishes turns. Any other error has
+// the message delivered again; on the last attempt the answer says that it failed.
 func (c *Committee) onTurn(ctx context.Context, in actor.Msg[subjects.Query], out actor.Out) error {
 	if len(in.Tokens) != 1 || subjects.CheckToken(in.Tokens[0]) != nil || subjects.CheckToken(in.Body.QueryID) != nil {
-		return subjects.Faultf(subjects.CodeMalformed, "a turn needs a valid session and query id; only the router publishes turns")
+		return subjects.Faultf(subjects.CodeMalformed, "a turn needs a valid session and query id; only the router "+
+			"publishes turns")
 	}
 	unlock, err := c.sessions.lock(ctx, in.Tokens[0])
 	if err != nil {
@@ -83,7 +84,8 @@ func (c *Committee) onCancel(_ context.Context, in actor.Msg[subjects.Cancel], _
 	return nil
 }
 
-// sessionLocks let one turn of a session run at a time in this process, so that each has the answers before it in its history.
+// sessionLocks let one turn of a session run at a time in this process, so that each has the answers before it in its
+// history.
 type sessionLocks struct {
 	mu   sync.Mutex
 	held map[string]chan struct{} // closed when the turn has ended

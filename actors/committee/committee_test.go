@@ -15,7 +15,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestDeliberation: who is asked in which order, what each reads, and what is published, by the options of the question.
+// TestDeliberation: who is asked in which order, what each reads, and what is published, by the options of the
+// question.
 func TestDeliberation(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -28,18 +29,39 @@ func TestDeliberation(t *testing.T) {
 		says     string // in the answer
 	}{
 		{name: "as configured", speakers: []string{"The Inner Child", "The Inner Critic", "The Protector"}, rounds: 1},
-		{name: "by name, whatever case and article", query: func(q *subjects.Query) { q.Personas = []string{"protector", "INNER child", "The Inner Child"} }, speakers: []string{"The Protector", "The Inner Child"}, rounds: 1},
-		{name: "the closing one is not asked twice", query: func(q *subjects.Query) { q.Personas = []string{"the self", "protector"} }, speakers: []string{"The Protector"}, rounds: 1},
-		{name: "two rounds by the question", query: func(q *subjects.Query) { q.Personas, q.Rounds = []string{"protector", "inner critic"}, 2 }, speakers: []string{"The Protector", "The Inner Critic", "The Protector", "The Inner Critic"}, rounds: 2},
-		{name: "two rounds by the settings", change: func(c *Config) { c.Rounds, c.Active = 2, []string{"protector"} }, speakers: []string{"The Protector", "The Protector"}, rounds: 2},
-		{name: "unknown name", query: func(q *subjects.Query) { q.Personas = []string{"protector", "The Poet"} }, code: subjects.CodeUnknownPersona, says: "The Self, The Inner Child, The Inner Critic, The Protector"},
-		{name: "nobody is active", change: func(c *Config) { c.Active = nil }, code: subjects.CodeNoPersonas, says: "active in personas.yaml"},
-		{name: "only the closing one", query: func(q *subjects.Query) { q.Personas = []string{"self"} }, code: subjects.CodeNoPersonas, says: "name some"},
-		{name: "no personas at all", change: func(c *Config) { c.Active, c.Personas = nil, nil }, code: subjects.CodeNoPersonas, says: "active in personas.yaml"},
+		{name: "by name, whatever case and article", query: func(q *subjects.Query) {
+			q.Personas = []string{"protector", "INNER child", "The Inner Child"}
+		}, speakers: []string{"The Protector", "The Inner Child"}, rounds: 1},
+		{name: "the closing one is not asked twice", query: func(q *subjects.Query) {
+			q.Personas = []string{"the self", "protector"}
+		}, speakers: []string{"The Protector"}, rounds: 1},
+		{name: "two rounds by the question", query: func(q *subjects.Query) {
+			q.Personas, q.Rounds = []string{"protector", "inner critic"}, 2
+		}, speakers: []string{"The Protector", "The Inner Critic", "The Protector", "The Inner Critic"}, rounds: 2},
+		{name: "two rounds by the settings", change: func(c *Config) {
+			c.Rounds, c.Active = 2, []string{"protector"}
+		}, speakers: []string{"The Protector", "The Protector"}, rounds: 2},
+		{name: "unknown name", query: func(q *subjects.Query) {
+			q.Personas = []string{"protector", "The Poet"}
+		}, code: subjects.CodeUnknownPersona, says: "The Self, The Inner Child, The Inner Critic, The Protector"},
+		{name: "nobody is active", change: func(c *Config) {
+			c.Active = nil
+		}, code: subjects.CodeNoPersonas, says: "active in personas.yaml"},
+		{name: "only the closing one", query: func(q *subjects.Query) {
+			q.Personas = []string{"self"}
+		}, code: subjects.CodeNoPersonas, says: "name some"},
+		{name: "no personas at all", change: func(c *Config) {
+			c.Active, c.Personas = nil, nil
+		}, code: subjects.CodeNoPersonas, says: "active in personas.yaml"},
 		{name: "an image", query: func(q *subjects.Query) {
-			q.Attachments = []subjects.Attachment{{Source: subjects.AttachmentFile, Name: "a.png", Type: "image/png", SHA256: strings.Repeat("a", 64), Size: 10}}
+			q.Attachments = []subjects.Attachment{{
+				Source: subjects.AttachmentFile, Name: "a.png", Type: "image/png",
+				SHA256: strings.Repeat("a", 64), Size: 10,
+			}}
 		}, code: subjects.CodeUnsupported, says: "cannot read images"},
-		{name: "too long", query: func(q *subjects.Query) { q.Query = strings.Repeat("x", maxQuestion+1) }, code: subjects.CodeTooLarge, says: "too long"},
+		{name: "too long", query: func(q *subjects.Query) {
+			q.Query = strings.Repeat("x", maxQuestion+1)
+		}, code: subjects.CodeTooLarge, says: "too long"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -57,7 +79,8 @@ func TestDeliberation(t *testing.T) {
 			r := w.response()
 			w.requireNoErrors()
 			if tt.code != "" {
-				if r.Error == nil || r.Error.Code != tt.code || !strings.Contains(r.Answer, tt.says) || !r.Partial || len(w.asked) > 0 {
+				if r.Error == nil || r.Error.Code != tt.code || !strings.Contains(r.Answer, tt.says) || !r.Partial ||
+					len(w.asked) > 0 {
 					t.Errorf("%+v %q, %d requests", r.Error, r.Answer, len(w.asked))
 				}
 				return
@@ -65,7 +88,8 @@ func TestDeliberation(t *testing.T) {
 			if got := w.speakers(); !slices.Equal(got, append(slices.Clone(tt.speakers), "The Self")) {
 				t.Errorf("asked %q", got)
 			}
-			if r.Answer != "The answer." || r.Thinking != "hm" || r.RespondentID != name || r.Partial || r.Error != nil || r.Model != "test:8b" {
+			if r.Answer != "The answer." || r.Thinking != "hm" || r.RespondentID != name || r.Partial ||
+				r.Error != nil || r.Model != "test:8b" {
 				t.Errorf("%+v", r)
 			}
 			n := len(tt.speakers) + 1
@@ -79,11 +103,13 @@ func TestDeliberation(t *testing.T) {
 				if s := r.Deliberations[i]; s.Persona != p || s.Round != round || s.Status != "done" || s.Dissents {
 					t.Errorf("listed %+v", s)
 				}
-				if text := w.asked[i].text(); strings.Count(text, "I say yes.") != i || strings.Contains(text, "DISSENT") || len(w.asked[i].Tools) != 2 {
+				if text := w.asked[i].text(); strings.Count(text, "I say yes.") != i ||
+					strings.Contains(text, "DISSENT") || len(w.asked[i].Tools) != 2 {
 					t.Errorf("%s reads %d contributions of %d: %s", p, strings.Count(text, "I say yes."), i, text)
 				}
 			}
-			want = append(want, fmt.Sprintf("The Self %d working", tt.rounds+1), fmt.Sprintf("The Self %d done", tt.rounds+1))
+			want = append(want, fmt.Sprintf("The Self %d working", tt.rounds+1),
+				fmt.Sprintf("The Self %d done", tt.rounds+1))
 			if got := w.deliberations(); !slices.Equal(got, want) {
 				t.Errorf("published %q\nwant %q", got, want)
 			}
@@ -98,7 +124,9 @@ func TestPrompts(t *testing.T) {
 	cfg := shippedConfig(t, func(c *Config) {
 		c.Personas[2].Model, c.Personas[3].PromptFile = "critic:3b", "/prompt.md"
 	})
-	if err := w.ask(t.Context(), New(cfg), question(func(q *subjects.Query) { q.Model, q.Hint = "chosen:1b", "reasoning" }), 1); err != nil {
+	if err := w.ask(t.Context(), New(cfg), question(func(q *subjects.Query) {
+		q.Model, q.Hint = "chosen:1b", "reasoning"
+	}), 1); err != nil {
 		t.Fatal(err)
 	}
 	w.response()
@@ -107,14 +135,19 @@ func TestPrompts(t *testing.T) {
 	}
 	common, _, _ := strings.Cut(w.asked[0].Messages[0].Content, "# Who you are")
 	for i, want := range []struct{ prompt, model string }{
-		{ShippedPrompt("inner child"), "chosen:1b"}, {ShippedPrompt("Inner Critic"), "critic:3b"}, {"You are read from a file.", "chosen:1b"}, {ShippedPrompt("The Self"), "chosen:1b"},
+		{ShippedPrompt("inner child"), "chosen:1b"},
+		{ShippedPrompt("Inner Critic"), "critic:3b"},
+		{"You are read from a file.", "chosen:1b"},
+		{ShippedPrompt("The Self"), "chosen:1b"},
 	} {
 		r := w.asked[i]
 		system := r.Messages[0].Content
-		if r.Model != want.model || r.Hint != "reasoning" || !strings.HasSuffix(system, want.prompt) || !strings.Contains(system, "WAS, or a past relationship") {
+		if r.Model != want.model || r.Hint != "reasoning" || !strings.HasSuffix(system, want.prompt) ||
+			!strings.Contains(system, "WAS, or a past relationship") {
 			t.Errorf("%d: %s %s %s", i, r.Model, r.Hint, system)
 		}
-		if closing := i == 3; strings.HasPrefix(system, common) == closing || strings.Contains(system, "DISSENT: none") == closing {
+		if closing := i == 3; strings.HasPrefix(system, common) == closing ||
+			strings.Contains(system, "DISSENT: none") == closing {
 			t.Errorf("%d: the instructions are those of the other kind: %s", i, system)
 		}
 	}
@@ -124,7 +157,9 @@ func TestPrompts(t *testing.T) {
 func TestParallelRound(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t)
-	if err := w.ask(t.Context(), New(shippedConfig(t)), question(func(q *subjects.Query) { q.Parallel, q.Rounds = true, 2 }), 1); err != nil {
+	if err := w.ask(t.Context(), New(shippedConfig(t)), question(func(q *subjects.Query) {
+		q.Parallel, q.Rounds = true, 2
+	}), 1); err != nil {
 		t.Fatal(err)
 	}
 	w.response()
@@ -145,7 +180,10 @@ func TestToolsAndLabels(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t)
 	w.run = func(tool string) (subjects.ToolResult, error) {
-		return subjects.ToolResult{Tool: tool, Result: "from a page", Recalls: []string{"m7"}, Labels: &subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Private}}, nil
+		return subjects.ToolResult{
+			Tool: tool, Result: "from a page", Recalls: []string{"m7"},
+			Labels: &subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Private},
+		}, nil
 	}
 	w.says = func(r request) (any, error) {
 		if r.Persona == "The Inner Critic" && r.Messages[len(r.Messages)-1].Role == model.User {
@@ -160,7 +198,9 @@ func TestToolsAndLabels(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := w.response()
-	if r.Labels.Trust != subjects.Untrusted || r.Labels.Privacy != subjects.Private || !slices.Equal(r.Recalls, []string{"m7"}) || len(r.ToolCalls) != 1 || r.ToolCalls[0].Tool != "search_memory" || r.ToolCalls[0].Result != "from a page" {
+	if r.Labels.Trust != subjects.Untrusted || r.Labels.Privacy != subjects.Private ||
+		!slices.Equal(r.Recalls, []string{"m7"}) || len(r.ToolCalls) != 1 || r.ToolCalls[0].Tool != "search_memory" ||
+		r.ToolCalls[0].Result != "from a page" {
 		t.Errorf("%+v %v %+v", r.Labels, r.Recalls, r.ToolCalls)
 	}
 	for _, d := range emitted[subjects.Deliberation](w, "committee.deliberation.q1") {
@@ -172,12 +212,15 @@ func TestToolsAndLabels(t *testing.T) {
 			t.Errorf("%s: %+v", d.Persona, d.Labels)
 		}
 		critic := d.Persona == "The Inner Critic"
-		if d.Dissents != critic || (d.Dissent == "It is only a page.") != critic || (len(d.Calls) == 1) != critic || (d.Rubric != "" && d.Query != "") != critic {
+		if d.Dissents != critic || (d.Dissent == "It is only a page.") != critic || (len(d.Calls) == 1) != critic ||
+			(d.Rubric != "" && d.Query != "") != critic {
 			t.Errorf("%+v", d)
 		}
 	}
 	last := w.asked[len(w.asked)-1].text()
-	if !strings.Contains(last, "[The Inner Critic, round 1]: \n[TOOL_RESULT: UNTRUSTED") || strings.Contains(last, "[The Inner Child, round 1]: \n[TOOL_RESULT") || !strings.Contains(last, "DISSENT: It is only a page.") {
+	if !strings.Contains(last, "[The Inner Critic, round 1]: \n[TOOL_RESULT: UNTRUSTED") ||
+		strings.Contains(last, "[The Inner Child, round 1]: \n[TOOL_RESULT") ||
+		!strings.Contains(last, "DISSENT: It is only a page.") {
 		t.Errorf("The Self reads %s", last)
 	}
 }
@@ -194,8 +237,20 @@ func TestFailures(t *testing.T) {
 		events int // failed ones
 	}{
 		{"one", []string{"The Inner Critic"}, "", []string{"The answer."}, 1},
-		{"all", []string{"The Inner Child", "The Inner Critic", "The Protector"}, subjects.CodeModelMissing, []string{"No member of the committee could speak", "not installed"}, 3},
-		{"the closing one", []string{"The Self"}, subjects.CodeModelMissing, []string{"What the members said", "As The Protector I say yes.", "not installed"}, 1},
+		{
+			"all",
+			[]string{"The Inner Child", "The Inner Critic", "The Protector"},
+			subjects.CodeModelMissing,
+			[]string{"No member of the committee could speak", "not installed"},
+			3,
+		},
+		{
+			"the closing one",
+			[]string{"The Self"},
+			subjects.CodeModelMissing,
+			[]string{"What the members said", "As The Protector I say yes.", "not installed"},
+			1,
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -230,7 +285,9 @@ func TestFailures(t *testing.T) {
 			if failed != tt.events {
 				t.Errorf("%d failed, want %d: %q", failed, tt.events, w.deliberations())
 			}
-			if tt.name == "one" && (!slices.Contains(noteCodes(r.Notes), subjects.NotePersona) || r.Deliberations[1].Error != subjects.CodeModelMissing || strings.Contains(w.asked[len(w.asked)-1].text(), "Inner Critic")) {
+			if tt.name == "one" && (!slices.Contains(noteCodes(r.Notes), subjects.NotePersona) ||
+				r.Deliberations[1].Error != subjects.CodeModelMissing ||
+				strings.Contains(w.asked[len(w.asked)-1].text(), "Inner Critic")) {
 				t.Errorf("%+v %+v", r.Notes, r.Deliberations)
 			}
 		})
@@ -262,7 +319,9 @@ func TestStaticContext(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := w.response()
-			if !slices.Equal(w.calls, []string{"search_memory", "search_knowledge_graph"}) || len(r.ToolCalls) != 2 || r.ToolCalls[0].Layer != "recall" || !slices.Contains(noteCodes(r.Notes), subjects.NoteContext) || r.Labels.Privacy != subjects.Private {
+			if !slices.Equal(w.calls, []string{"search_memory", "search_knowledge_graph"}) || len(r.ToolCalls) != 2 ||
+				r.ToolCalls[0].Layer != "recall" || !slices.Contains(noteCodes(r.Notes), subjects.NoteContext) ||
+				r.Labels.Privacy != subjects.Private {
 				t.Errorf("called %q: %+v %+v %+v", w.calls, r.ToolCalls, r.Notes, r.Labels)
 			}
 			for _, q := range w.asked {
@@ -288,13 +347,18 @@ func TestHistory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	put("state_generator", subjects.Turn{QueryID: "a", Query: "first", Answer: "one", Time: at}, subjects.Turn{QueryID: "c", Query: "third", Answer: "three", Time: at.Add(2 * time.Hour), Labels: &subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Public}})
+	put("state_generator", subjects.Turn{QueryID: "a", Query: "first", Answer: "one", Time: at},
+		subjects.Turn{
+			QueryID: "c", Query: "third", Answer: "three", Time: at.Add(2 * time.Hour),
+			Labels: &subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Public},
+		})
 	put("state_committee", subjects.Turn{QueryID: "b", Query: "second", Answer: "two", Time: at.Add(time.Hour)})
 	c := New(shippedConfig(t, func(c *Config) { c.History = 2 }))
 	if err := w.ask(t.Context(), c, question(), 1); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := w.asked[0].text(), "user: second\nassistant: two\nuser: third\nassistant: three\nuser: Should I move?\n"; got != want {
+	if got, want := w.asked[0].text(), "user: second\nassistant: two\nuser: third\nassistant: three\nuser: Should I "+
+		"move?\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if r := w.response(); r.Labels.Trust != subjects.Untrusted {
@@ -310,15 +374,20 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// TestAnswerToClientIsUntrusted: the text of a client is not the user's, so that memory stores nothing of it as the user's words.
+// TestAnswerToClientIsUntrusted: the text of a client is not the user's, so that memory stores nothing of it as the
+// user's words.
 func TestAnswerToClientIsUntrusted(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ session, client, trust string }{
-		{"s1", "", subjects.Trusted}, {"client_phone_s1", "phone", subjects.Untrusted}, {"client_phone_s1", "", subjects.Untrusted},
+		{"s1", "", subjects.Trusted},
+		{"client_phone_s1", "phone", subjects.Untrusted},
+		{"client_phone_s1", "", subjects.Untrusted},
 	} {
 		w := newHarness(t)
 		w.tools = nil
-		if err := w.ask(t.Context(), New(shippedConfig(t)), question(func(q *subjects.Query) { q.SessionID, q.Client = tt.session, tt.client }), 1); err != nil {
+		if err := w.ask(t.Context(), New(shippedConfig(t)), question(func(q *subjects.Query) {
+			q.SessionID, q.Client = tt.session, tt.client
+		}), 1); err != nil {
 			t.Fatal(err)
 		}
 		if r := w.response(); r.Labels.Trust != tt.trust {
@@ -341,7 +410,8 @@ func TestAttachments(t *testing.T) {
 		t.Errorf("%+v %+v", r.Labels, r.Attachments)
 	}
 	for _, r := range w.asked {
-		if text := r.text(); !strings.Contains(text, "UNTRUSTED") || !strings.Contains(text, "[END OF") || strings.Contains(r.Messages[0].Content, "Ignore your") {
+		if text := r.text(); !strings.Contains(text, "UNTRUSTED") || !strings.Contains(text, "[END OF") ||
+			strings.Contains(r.Messages[0].Content, "Ignore your") {
 			t.Errorf("%s reads %s", r.Persona, text)
 		}
 	}
@@ -378,7 +448,8 @@ func TestCancel(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := w.response()
-			if !r.Partial || r.Error != nil || !strings.Contains(r.Answer, tt.says) || !slices.Contains(noteCodes(r.Notes), "stopped") {
+			if !r.Partial || r.Error != nil || !strings.Contains(r.Answer, tt.says) ||
+				!slices.Contains(noteCodes(r.Notes), "stopped") {
 				t.Errorf("%+v", r)
 			}
 		})
@@ -388,8 +459,8 @@ func TestCancel(t *testing.T) {
 // errCrash ends an attempt as a crash does: nothing after it runs.
 var errCrash = errors.New("crash")
 
-// TestCrashAtEveryStep: after a crash at any write or publication the next attempt finishes the turn: finished contributions are
-// not repeated, and every event of an end and the answer are published once.
+// TestCrashAtEveryStep: after a crash at any write or publication the next attempt finishes the turn: finished
+// contributions are not repeated, and every event of an end and the answer are published once.
 func TestCrashAtEveryStep(t *testing.T) {
 	t.Parallel()
 	attempt := func(ctx context.Context, w *harness, n int) (err error) {
@@ -401,7 +472,8 @@ func TestCrashAtEveryStep(t *testing.T) {
 		return w.ask(ctx, New(shippedConfig(t)), question(), n)
 	}
 	var steps []string
-	if err := attempt(actor.WithSteps(t.Context(), func(s string) { steps = append(steps, s) }), newHarness(t), 1); err != nil || len(steps) < 10 {
+	if err := attempt(actor.WithSteps(t.Context(), func(s string) { steps = append(steps, s) }), newHarness(t),
+		1); err != nil || len(steps) < 10 {
 		t.Fatal(err, steps)
 	}
 	for i, name := range steps {
@@ -435,15 +507,16 @@ func TestCrashAtEveryStep(t *testing.T) {
 			if got := w.speakers(); len(got) > 5 { // at most the one that was interrupted speaks again
 				t.Errorf("asked %q", got)
 			}
-			if err := attempt(t.Context(), w, 3); err != nil || len(emitted[subjects.Response](w, "response.generation")) != 1 {
+			if err := attempt(t.Context(), w, 3); err != nil ||
+				len(emitted[subjects.Response](w, "response.generation")) != 1 {
 				t.Errorf("a redelivery after the end: %v", err)
 			}
 		})
 	}
 }
 
-// TestLastAttempt: a store that fails has the question delivered again, and an attempt after two crashes without progress
-// answers with a fault and asks no model.
+// TestLastAttempt: a store that fails has the question delivered again, and an attempt after two crashes without
+// progress answers with a fault and asks no model.
 func TestLastAttempt(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t)
@@ -471,7 +544,8 @@ func TestLastAttempt(t *testing.T) {
 	}
 }
 
-// TestTakenOver: an attempt whose turn another process has claimed publishes nothing more, and ends when the other has finished.
+// TestTakenOver: an attempt whose turn another process has claimed publishes nothing more, and ends when the other has
+// finished.
 func TestTakenOver(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t)
@@ -499,9 +573,14 @@ func TestTakenOver(t *testing.T) {
 func TestRejects(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t)
-	for _, in := range []actor.Msg[subjects.Query]{{Tokens: nil, Body: question()}, {Tokens: []string{"a.b"}, Body: question()}, {Tokens: []string{"s1"}}} {
+	for _, in := range []actor.Msg[subjects.Query]{
+		{Tokens: nil, Body: question()},
+		{Tokens: []string{"a.b"}, Body: question()},
+		{Tokens: []string{"s1"}},
+	} {
 		var f *subjects.Fault
-		if err := New(shippedConfig(t)).onTurn(t.Context(), in, w.Out()); !errors.As(err, &f) || f.Code != subjects.CodeMalformed {
+		if err := New(shippedConfig(t)).onTurn(t.Context(), in, w.Out()); !errors.As(err, &f) ||
+			f.Code != subjects.CodeMalformed {
 			t.Errorf("%v: %v", in.Tokens, err)
 		}
 	}

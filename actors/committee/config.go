@@ -34,8 +34,9 @@ type Config struct {
 	Predict     int           `yaml:"predict"`             // output tokens of a contribution
 	Answer      int           `yaml:"answer"`              // output tokens of the answer
 	Result      strict.Size   `yaml:"result"`              // most bytes of one tool result sent to the model
-	Stream      bool          `yaml:"stream"`              // publish the answer as it is generated, where the model supports it
-	Thinking    bool          `yaml:"thinking"`            // request thinking, where the model supports it
+	// publish the answer as it is generated, where the model supports it
+	Stream   bool `yaml:"stream"`
+	Thinking bool `yaml:"thinking"` // request thinking, where the model supports it
 
 	GradePersonas bool     `yaml:"grade_personas"` // have the critic grade the contributions of personas with a rubric
 	Personas      Personas `yaml:"personas"`
@@ -87,8 +88,8 @@ func ShippedPrompt(persona string) string {
 	return strings.TrimSpace(string(data))
 }
 
-// WithPrompts returns c with the prompt of each persona set: its own, that of its file as read returns it, or the shipped one.
-// It fails when a file cannot be read or is empty.
+// WithPrompts returns c with the prompt of each persona set: its own, that of its file as read returns it, or the
+// shipped one. It fails when a file cannot be read or is empty.
 func (c Config) WithPrompts(read func(file string) (string, error)) (Config, error) {
 	c.Personas = slices.Clone(c.Personas)
 	for i := range c.Personas {
@@ -117,8 +118,8 @@ const (
 // Validate is [Config.Problems] as an error, nil when there are none.
 func (c Config) Validate() error { return c.Problems().Err() }
 
-// Problems lists everything invalid in c, by the fields of personas.yaml. A configuration without personas is valid: the committee
-// then answers with a fault. The text of a rubric is checked by package config.
+// Problems lists everything invalid in c, by the fields of personas.yaml. A configuration without personas is valid:
+// the committee then answers with a fault. The text of a rubric is checked by package config.
 func (c Config) Problems() (out strict.Problems) {
 	out.CheckInt("rounds", c.Rounds, 1, subjects.MaxRounds)
 	out.CheckInt("history", c.History, 0, 50)
@@ -171,8 +172,9 @@ func (p Personas) problems() (out strict.Problems) {
 	return out
 }
 
-// selectPersonas returns who deliberates: the named personas, or else the active ones, each once and without the closing one. It
-// fails with CodeUnknownPersona for a name that is not configured, and with CodeNoPersonas when nobody is left.
+// selectPersonas returns who deliberates: the named personas, or else the active ones, each once and without the
+// closing one. It fails with CodeUnknownPersona for a name that is not configured, and with CodeNoPersonas when nobody
+// is left.
 func (c Config) selectPersonas(names []string) (out []Persona, closing Persona, err error) {
 	closing, _ = c.Personas.find(c.Closing)
 	if len(names) == 0 {
@@ -181,14 +183,16 @@ func (c Config) selectPersonas(names []string) (out []Persona, closing Persona, 
 	for _, n := range names {
 		p, ok := c.Personas.find(n)
 		if !ok {
-			return nil, closing, subjects.Faultf(subjects.CodeUnknownPersona, "there is no persona %q; the configured ones are: %s", text.OneLine(n, maxPersonaName), c.Personas)
+			return nil, closing, subjects.Faultf(subjects.CodeUnknownPersona, "there is no persona %q; the "+
+				"configured ones are: %s", text.OneLine(n, maxPersonaName), c.Personas)
 		}
 		if p.Name != closing.Name && !slices.ContainsFunc(out, func(o Persona) bool { return o.Name == p.Name }) {
 			out = append(out, p)
 		}
 	}
 	if len(out) == 0 {
-		return nil, closing, subjects.Faultf(subjects.CodeNoPersonas, "no persona deliberates: name some with the question, or list them under active in %s", settingsFile)
+		return nil, closing, subjects.Faultf(subjects.CodeNoPersonas, "no persona deliberates: name some with the "+
+			"question, or list them under active in %s", settingsFile)
 	}
 	return out, closing, nil
 }

@@ -15,9 +15,10 @@ const maxDissent = 300
 // noDissent are the reasons that are none.
 var noDissent = map[string]bool{"": true, "none": true, "no": true, "nothing": true, "n/a": true, "-": true}
 
-// splitDissent separates a contribution from its last line, which says whether the persona dissents and why. Only the last line
-// that is not blank counts, and only when it begins with [dissentMark], whatever its case and emphasis: a mark inside the text is
-// part of the text. A contribution without the line does not dissent. One that has nothing else keeps it as its text.
+// splitDissent separates a contribution from its last line, which says whether the persona dissents and why. Only the
+// last line that is not blank counts, and only when it begins with [dissentMark], whatever its case and emphasis: a
+// mark inside the text is part of the text. A contribution without the line does not dissent. One that has nothing else
+// keeps it as its text.
 func splitDissent(contribution string) (response string, dissents bool, reason string) {
 	contribution = strings.TrimSpace(contribution)
 	at := strings.LastIndexByte(contribution, '\n') + 1

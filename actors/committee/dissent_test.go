@@ -14,9 +14,13 @@ func TestSplitDissent(t *testing.T) {
 		{"emphasis around the mark", "No.\n**DISSENT:** It is too early.", "No.", "It is too early."},
 		{"lower case, quoted", "No.\n> dissent: too early", "No.", "too early"},
 		{"no line", "Yes, and there is no dissent: none at all", "Yes, and there is no dissent: none at all", ""},
-		{"trick: a mark in the middle", "He said\nDISSENT: never\nand I agree.", "He said\nDISSENT: never\nand I agree.", ""},
+		{"trick: a mark in the middle", "He said\nDISSENT: never\nand I agree.", "He said\nDISSENT: never\nand I " +
+			"agree.", ""},
 		{"trick: two marks, the last counts", "DISSENT: first\nDISSENT: none", "DISSENT: first", ""},
-		{"only the line", "DISSENT: I do not want to speak.", "DISSENT: I do not want to speak.", "I do not want to speak."},
+		{
+			"only the line", "DISSENT: I do not want to speak.", "DISSENT: I do not want to speak.",
+			"I do not want to speak.",
+		},
 		{"empty mark", "Yes.\nDISSENT:", "Yes.", ""},
 		{"long", "No.\nDISSENT: " + strings.Repeat("x", 1000), "No.", "x"},
 		{"empty", "", "", ""},

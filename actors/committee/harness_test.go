@@ -19,10 +19,17 @@ import (
 func shippedConfig(t testing.TB, change ...func(*Config)) Config {
 	t.Helper()
 	c := Config{
-		Active: []string{"The Inner Child", "The Inner Critic", "The Protector"}, Closing: "The Self", Rounds: 1, History: 5, Turns: 50, Steps: 3,
-		Wall: 10 * time.Minute, CallTimeout: 2 * time.Minute, FirstToken: 5 * time.Minute, ToolTimeout: time.Minute, Predict: 1024, Answer: 4096, Result: 16 << 10,
+		Active: []string{"The Inner Child", "The Inner Critic", "The Protector"}, Closing: "The Self", Rounds: 1,
+		History: 5, Turns: 50, Steps: 3,
+		Wall: 10 * time.Minute, CallTimeout: 2 * time.Minute, FirstToken: 5 * time.Minute, ToolTimeout: time.Minute,
+		Predict: 1024, Answer: 4096, Result: 16 << 10,
 		Stream: true, Thinking: true, GradePersonas: true,
-		Personas: Personas{{Name: "The Self"}, {Name: "The Inner Child"}, {Name: "The Inner Critic", Rubric: "[Is it right?]"}, {Name: "The Protector"}},
+		Personas: Personas{
+			{Name: "The Self"},
+			{Name: "The Inner Child"},
+			{Name: "The Inner Critic", Rubric: "[Is it right?]"},
+			{Name: "The Protector"},
+		},
 	}
 	for _, f := range change {
 		f(&c)
@@ -71,7 +78,10 @@ type harness struct {
 
 func newHarness(t testing.TB) *harness {
 	w := &harness{t: t, tools: []string{"search_memory", "search_knowledge_graph"}}
-	w.role = subjects.RoleModel{Role: "assistant", Model: "test:8b", Window: 32768, Stream: true, Tools: true, Thinking: true, Calls: subjects.CallNative}
+	w.role = subjects.RoleModel{
+		Role: "assistant", Model: "test:8b", Window: 32768, Stream: true, Tools: true,
+		Thinking: true, Calls: subjects.CallNative,
+	}
 	w.Reply = w.reply
 	return w
 }
@@ -83,7 +93,11 @@ func (w *harness) reply(subject string, body []byte) (any, error) {
 	case subject == "broker.discover":
 		reply := subjects.DiscoverReply{Tools: []subjects.ToolSchema{}}
 		for _, n := range w.tools {
-			reply.Tools = append(reply.Tools, subjects.ToolSchema{Name: n, Description: n, Parameters: json.RawMessage(`{"type":"object","properties":{"query":{"type":"string"}},"required":["query"]}`)})
+			reply.Tools = append(reply.Tools, subjects.ToolSchema{
+				Name: n, Description: n,
+				Parameters: json.RawMessage(
+					`{"type":"object","properties":{"query":{"type":"string"}},"required":["query"]}`),
+			})
 		}
 		return reply, nil
 	case subject == "model.chat":
@@ -95,7 +109,10 @@ func (w *harness) reply(subject string, body []byte) (any, error) {
 		if w.run != nil {
 			return w.run(tool)
 		}
-		return subjects.ToolResult{Tool: tool, Result: "IS: Ada lives in Lisbon", Recalls: []string{"m1"}, Labels: &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Private}}, nil
+		return subjects.ToolResult{
+			Tool: tool, Result: "IS: Ada lives in Lisbon", Recalls: []string{"m1"},
+			Labels: &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Private},
+		}, nil
 	}
 	return nil, subjects.Faultf(subjects.CodeUnavailable, "nobody answers %s", subject)
 }
@@ -135,7 +152,10 @@ func (w *harness) chat(body []byte) (any, error) {
 			reply = v
 		}
 	}
-	done := subjects.ChatChunk{Done: true, Model: "test:8b", Reason: "stop", Usage: subjects.Usage{PromptTokens: 11, CompletionTokens: 7}}
+	done := subjects.ChatChunk{
+		Done: true, Model: "test:8b", Reason: "stop",
+		Usage: subjects.Usage{PromptTokens: 11, CompletionTokens: 7},
+	}
 	switch reply := reply.(type) {
 	case string:
 		return actortest.Pieces{subjects.ChatChunk{Content: reply, Thinking: "hm"}, done}, nil
@@ -148,7 +168,10 @@ func (w *harness) chat(body []byte) (any, error) {
 
 // ask delivers a question as the runtime does.
 func (w *harness) ask(ctx context.Context, c *Committee, q subjects.Query, attempt int) error {
-	in := actor.Msg[subjects.Query]{Subject: "turn.committee." + q.SessionID, Tokens: []string{q.SessionID}, Attempt: attempt, Body: q}
+	in := actor.Msg[subjects.Query]{
+		Subject: "turn.committee." + q.SessionID, Tokens: []string{q.SessionID},
+		Attempt: attempt, Body: q,
+	}
 	return c.onTurn(ctx, in, w.Out())
 }
 
@@ -183,7 +206,8 @@ func (w *harness) response() subjects.Response {
 	if len(all) != 1 {
 		w.t.Fatalf("%d answers, want 1: %+v", len(all), all)
 	}
-	if d := emitted[subjects.Dialog](w, "answer.dialog"); len(d) != 1 || d[0].Answer != all[0].Answer || d[0].RespondentID != name {
+	if d := emitted[subjects.Dialog](w, "answer.dialog"); len(d) != 1 || d[0].Answer != all[0].Answer ||
+		d[0].RespondentID != name {
 		w.t.Errorf("the light form is %+v", d)
 	}
 	return all[0]

@@ -52,13 +52,17 @@ type voice struct {
 	thought *agent.DeltaStream
 }
 
-// newVoice prepares a persona's turn. Call ids are unique to this attempt: a contribution that was interrupted is made anew, and
-// its tools only read.
+// newVoice prepares a persona's turn. Call ids are unique to this attempt: a contribution that was interrupted is made
+// anew, and its tools only read.
 func (t *turn) newVoice(p Persona, round int, closing bool, earlier []contribution) *voice {
-	v := &voice{t: t, persona: p, round: round, closing: closing, earlier: earlier, token: subjects.PersonaToken(p.Name)}
+	v := &voice{
+		t: t, persona: p, round: round, closing: closing, earlier: earlier,
+		token: subjects.PersonaToken(p.Name),
+	}
 	v.agent = t.newAgent(fmt.Sprintf("%s %s %d", t.owner, v.token, round), &v.found)
 	v.agent.OnClipped = func(tool string) {
-		t.emitState(v.token, subjects.AgentState{Code: loop.NoteClipped, Words: "a result of " + tool + " was clipped for the model"})
+		t.emitState(v.token, subjects.AgentState{Code: loop.NoteClipped, Words: "a result of " + tool +
+			" was clipped for the model"})
 	}
 	return v
 }
@@ -66,13 +70,14 @@ func (t *turn) newVoice(p Persona, round int, closing bool, earlier []contributi
 // newAgent is an agent of the committee's account; results are added to found.
 func (t *turn) newAgent(scope string, found *agent.Collection) *agent.Agent {
 	return &agent.Agent{
-		Out: t.out, Session: t.sessionID, Query: t.query.QueryID, Scope: scope, ToolTimeout: t.c.cfg.ToolTimeout, MaxResult: int(t.c.cfg.Result),
-		OnResult: func(_ string, res subjects.ToolResult) { found.Add(res) },
+		Out: t.out, Session: t.sessionID, Query: t.query.QueryID, Scope: scope, ToolTimeout: t.c.cfg.ToolTimeout,
+		MaxResult: int(t.c.cfg.Result),
+		OnResult:  func(_ string, res subjects.ToolResult) { found.Add(res) },
 	}
 }
 
-// contribute lets a persona speak in a round and stores its contribution with the event. A persona that fails is stored as failed.
-// An error ends the turn: the user canceled it, ctx ended, or storing failed.
+// contribute lets a persona speak in a round and stores its contribution with the event. A persona that fails is stored
+// as failed. An error ends the turn: the user canceled it, ctx ended, or storing failed.
 func (t *turn) contribute(ctx context.Context, p Persona, round int, earlier []contribution) error {
 	v := t.newVoice(p, round, false, earlier)
 	state, err := v.speak(ctx)
@@ -98,8 +103,8 @@ type closed struct {
 	event subjects.Deliberation
 }
 
-// close lets the closing persona give the answer. It returns the state of its loop, also after an error, and what is published
-// about it; nil when the process shuts down.
+// close lets the closing persona give the answer. It returns the state of its loop, also after an error, and what is
+// published about it; nil when the process shuts down.
 func (t *turn) close(ctx context.Context, p Persona) (loop.State, *closed, error) {
 	v := t.newVoice(p, t.rounds()+1, true, t.snapshot().Done)
 	var err error
@@ -136,7 +141,10 @@ func (v *voice) speak(ctx context.Context) (loop.State, error) {
 	v.emitWorking(ctx)
 	of := t.abilities(v.persona)
 	a := loop.Agent{
-		Chat:     wire.Client{Out: t.out, Role: subjects.RoleAssistant, Hint: t.query.Hint, Timeout: cfg.Wall, OnDone: v.onReply},
+		Chat: wire.Client{
+			Out: t.out, Role: subjects.RoleAssistant, Hint: t.query.Hint, Timeout: cfg.Wall,
+			OnDone: v.onReply,
+		},
 		RunTool:  v.agent.RunTool,
 		Model:    cmp.Or(v.persona.Model, t.query.Model),
 		System:   systemPrompt(v.persona, v.closing),
@@ -157,8 +165,12 @@ func (v *voice) speak(ctx context.Context) (loop.State, error) {
 	} else if c := t.snapshot().Context; c != nil {
 		context = c.Text
 	}
-	question := buildMessage(context, v.earlier, t.asked, t.nonce, of.Window) // a quarter of the window at four bytes a token
-	in := loop.Input{History: t.history, State: loop.State{Messages: []model.Message{{Role: model.User, Content: question}}}}
+	// a quarter of the window at four bytes a token
+	question := buildMessage(context, v.earlier, t.asked, t.nonce, of.Window)
+	in := loop.Input{
+		History: t.history,
+		State:   loop.State{Messages: []model.Message{{Role: model.User, Content: question}}},
+	}
 	return loop.RunTurn(ctx, a, in, v.hooks(ctx))
 }
 
@@ -175,7 +187,10 @@ func (v *voice) emitWorking(ctx context.Context) {
 
 // event is an event of this persona's turn.
 func (v *voice) event(status string) subjects.Deliberation {
-	return subjects.Deliberation{SessionID: v.t.sessionID, QueryID: v.t.query.QueryID, Persona: v.persona.Name, Round: v.round, Status: status, Closing: v.closing}
+	return subjects.Deliberation{
+		SessionID: v.t.sessionID, QueryID: v.t.query.QueryID, Persona: v.persona.Name,
+		Round: v.round, Status: status, Closing: v.closing,
+	}
 }
 
 // onReply notes the model of a reply, the built-in demo model and notices of the model actor.
@@ -206,7 +221,10 @@ func (v *voice) hooks(ctx context.Context) loop.Hooks {
 			v.t.emitState(v.token, subjects.AgentState{To: "GENERATING", Event: "START_GENERATION", Step: step})
 		},
 		Reading: func(step int, r model.Reading) {
-			v.t.emitState(v.token, subjects.AgentState{To: "GENERATING", Step: step, Reading: &subjects.PromptReading{Tokens: r.Tokens, Millis: r.Expected.Milliseconds(), Whole: r.Whole}})
+			v.t.emitState(v.token, subjects.AgentState{
+				To: "GENERATING", Step: step,
+				Reading: &subjects.PromptReading{Tokens: r.Tokens, Millis: r.Expected.Milliseconds(), Whole: r.Whole},
+			})
 		},
 		Interim: func(step int, interim string) {
 			flush()
@@ -231,9 +249,14 @@ func (v *voice) hooks(ctx context.Context) loop.Hooks {
 func (v *voice) finish(s loop.State, err error) (contribution, subjects.Deliberation) {
 	labels, recalls := v.found.Result()
 	c := contribution{
-		Persona: v.persona.Name, Round: v.round, Made: len(s.Finished), Model: cmp.Or(s.Usage.Model, v.model), Demo: v.demo, Recalls: recalls,
+		Persona: v.persona.Name, Round: v.round, Made: len(s.Finished), Model: cmp.Or(s.Usage.Model, v.model),
+		Demo: v.demo, Recalls: recalls,
 		Labels: v.joinLabels(labels), Calls: v.traceCalls(s, maxKeptCalls, maxKeptResult),
-		Usage: subjects.Usage{PromptTokens: s.Usage.Prompt, CompletionTokens: s.Usage.Output, ModelCalls: s.Usage.Calls, Estimated: s.Usage.Estimated, Counted: s.Usage.Counted, Hosts: subjects.JoinHosts(s.Usage.Hosts), Millis: s.Spent.Milliseconds()},
+		Usage: subjects.Usage{
+			PromptTokens: s.Usage.Prompt, CompletionTokens: s.Usage.Output, ModelCalls: s.Usage.Calls,
+			Estimated: s.Usage.Estimated, Counted: s.Usage.Counted, Hosts: subjects.JoinHosts(s.Usage.Hosts),
+			Millis: s.Spent.Milliseconds(),
+		},
 	}
 	e := v.event(subjects.DeliberationDone)
 	e.Response = s.Answer
@@ -247,12 +270,15 @@ func (v *voice) finish(s loop.State, err error) (contribution, subjects.Delibera
 		}
 		e.Status, e.Error, c.Dissents, c.Dissent = subjects.DeliberationFailed, c.Error, false, ""
 		if !v.closing {
-			v.t.addNote(subjects.NotePersona, fmt.Sprintf("%s could not speak in round %d and was skipped: %s", v.persona.Name, v.round, c.Error.Text))
+			v.t.addNote(subjects.NotePersona, fmt.Sprintf("%s could not speak in round %d and was skipped: %s",
+				v.persona.Name, v.round, c.Error.Text))
 		}
 	}
 	c.Response = text.Clip(e.Response, maxContribution)
-	e.Response, e.Thinking, e.Calls = text.Clip(e.Response, maxSaid), text.Clip(s.Thinking, maxThinking), v.traceCalls(s, maxTracedCalls, maxTracedResult)
-	e.Dissents, e.Dissent, e.Model, e.Usage, e.Notes, e.Labels = c.Dissents, c.Dissent, c.Model, c.Usage, v.notes, (&subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}).Join(c.Labels)
+	e.Response, e.Thinking, e.Calls = text.Clip(e.Response, maxSaid), text.Clip(s.Thinking, maxThinking),
+		v.traceCalls(s, maxTracedCalls, maxTracedResult)
+	e.Dissents, e.Dissent, e.Model, e.Usage, e.Notes, e.Labels = c.Dissents, c.Dissent, c.Model, c.Usage, v.notes,
+		(&subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}).Join(c.Labels)
 	if v.t.c.cfg.GradePersonas && v.persona.Rubric != "" && err == nil && !v.closing {
 		e.Query, e.Rubric = text.Clip(v.t.query.Query, maxSaid), v.persona.Rubric
 	}
@@ -279,10 +305,13 @@ func (v *voice) traceCalls(s loop.State, most, size int) (out []subjects.ToolCal
 	return out
 }
 
-// newToolCall is a call in the record of an answer. Arguments that are too long, or no valid JSON without their credentials, are
-// left out.
+// newToolCall is a call in the record of an answer. Arguments that are too long, or no valid JSON without their
+// credentials, are left out.
 func newToolCall(id string, d loop.FinishedCall, size int) subjects.ToolCall {
-	c := subjects.ToolCall{CallID: id, Tool: d.Call.Name, Result: text.Clip(d.Result.Text, size), Layer: d.Layer, Ephemeral: d.Result.Ephemeral}
+	c := subjects.ToolCall{
+		CallID: id, Tool: d.Call.Name, Result: text.Clip(d.Result.Text, size), Layer: d.Layer,
+		Ephemeral: d.Result.Ephemeral,
+	}
 	if args, _ := firewall.Redact(string(d.Call.Arguments)); len(args) <= maxTracedResult && json.Valid([]byte(args)) {
 		c.Args = json.RawMessage(args)
 	}
@@ -292,8 +321,9 @@ func newToolCall(id string, d loop.FinishedCall, size int) subjects.ToolCall {
 	return c
 }
 
-// abilities are those of a persona's model that matter here, with the window of the assistant. Tools means that it calls them by itself: a model whose calls are
-// constrained to a schema chooses a search for almost any question, so that memory is searched for it instead.
+// abilities are those of a persona's model that matter here, with the window of the assistant. Tools means that it
+// calls them by itself: a model whose calls are constrained to a schema chooses a search for almost any question, so
+// that memory is searched for it instead.
 func (t *turn) abilities(p Persona) subjects.RoleModel {
 	of := subjects.RoleModel{Window: agent.DefaultWindow, Stream: true, Tools: true}
 	for _, r := range t.models.Roles {

@@ -18,9 +18,9 @@ import (
 	"conclave/subjects"
 )
 
-// prepare reads what all personas share: the models, the tools, the conversation before, and the static context when the model of
-// one of them uses no tools. Without a model actor or a broker the turn goes on with defaults, and a note says so. It fails only
-// when the conversation or the record cannot be stored or read.
+// prepare reads what all personas share: the models, the tools, the conversation before, and the static context when
+// the model of one of them uses no tools. Without a model actor or a broker the turn goes on with defaults, and a note
+// says so. It fails only when the conversation or the record cannot be stored or read.
 func (t *turn) prepare(ctx context.Context, personas []Persona) error {
 	sum := sha256.Sum256([]byte(t.out.NewID()))
 	t.nonce = hex.EncodeToString(sum[:8])
@@ -48,7 +48,8 @@ func (t *turn) prepare(ctx context.Context, personas []Persona) error {
 	if without < 0 || len(t.tools) == 0 {
 		return nil
 	}
-	t.addNote(subjects.NoteContext, fmt.Sprintf("the model %s uses no tools; memory and the knowledge graph were searched once for the committee", t.abilities(personas[without]).Model))
+	t.addNote(subjects.NoteContext, fmt.Sprintf("the model %s uses no tools; memory and the knowledge graph were "+
+		"searched once for the committee", t.abilities(personas[without]).Model))
 	if t.snapshot().Context != nil {
 		return nil // searched before an interruption
 	}
@@ -65,8 +66,8 @@ const (
 	maxContext     = 32 << 10
 )
 
-// searchContext searches memory and the graph for the user's words, by calls like any other, authorized and recorded by the
-// broker, and stores what they return: untrusted parts are framed by the broker. A search that fails is left out.
+// searchContext searches memory and the graph for the user's words, by calls like any other, authorized and recorded by
+// the broker, and stores what they return: untrusted parts are framed by the broker. A search that fails is left out.
 func (t *turn) searchContext(ctx context.Context, by *agent.Agent, found *agent.Collection) error {
 	words := text.Cut(subjects.UserText(t.query.Query), maxSearch)
 	var c staticContext
@@ -86,7 +87,10 @@ func (t *turn) searchContext(ctx context.Context, by *agent.Agent, found *agent.
 		}
 		call := model.Call{ID: tool.name, Name: tool.name, Arguments: args}
 		res := by.RunTool(ctx, call)
-		c.Calls = append(c.Calls, newToolCall(by.CallID(call.ID), loop.FinishedCall{Call: call, Layer: loop.LayerRecall, Result: res}, maxTracedResult))
+		c.Calls = append(c.Calls, newToolCall(by.CallID(call.ID), loop.FinishedCall{
+			Call: call, Layer: loop.LayerRecall,
+			Result: res,
+		}, maxTracedResult))
 		if res.Fault == "" && len(c.Text)+len(res.Text) <= maxContext {
 			c.Text = strings.TrimSpace(c.Text + "\n\n" + res.Text)
 		}
@@ -105,8 +109,8 @@ const (
 	maxHistoryText  = 4 << 10 // bytes of one question or answer that personas are given
 )
 
-// loadHistory reads the conversation before the question: the turns of the assistant, which the committee may read, and the
-// committee's own, by time. It fails when its own conversation cannot be read.
+// loadHistory reads the conversation before the question: the turns of the assistant, which the committee may read, and
+// the committee's own, by time. It fails when its own conversation cannot be read.
 func (t *turn) loadHistory(ctx context.Context) error {
 	own, _, err := readConversation(ctx, t.out.Store(subjects.StateBucket(name)), t.sessionID)
 	if err != nil {
@@ -115,7 +119,8 @@ func (t *turn) loadHistory(ctx context.Context) error {
 	said, _, err := readConversation(ctx, t.out.Store(subjects.StateBucket(subjects.Generator)), t.sessionID)
 	if err != nil {
 		t.out.LogError(fmt.Errorf("reading the conversation with the assistant: %w", err))
-		t.addNote(subjects.NoteNoHistory, "the conversation with the assistant could not be read; this answer does not use it")
+		t.addNote(subjects.NoteNoHistory, "the conversation with the assistant could not be read; this answer does "+
+			"not use it")
 	}
 	turns := slices.Concat(said.Turns, own.Turns)
 	slices.SortStableFunc(turns, func(a, b subjects.Turn) int { return a.Time.Compare(b.Time) })
@@ -124,7 +129,8 @@ func (t *turn) loadHistory(ctx context.Context) error {
 	for _, p := range turns[max(0, len(turns)-t.c.cfg.History):] {
 		t.labels = t.labels.Join(p.Labels)
 		t.history = append(t.history,
-			model.Message{Role: model.User, Content: text.Clip(p.Query, maxHistoryText)}, model.Message{Role: model.Assistant, Content: text.Clip(p.Answer, maxHistoryText)})
+			model.Message{Role: model.User, Content: text.Clip(p.Query, maxHistoryText)},
+			model.Message{Role: model.Assistant, Content: text.Clip(p.Answer, maxHistoryText)})
 	}
 	return nil
 }

@@ -10,8 +10,8 @@ import (
 	"conclave/subjects"
 )
 
-// The reviewed texts of the committee. They are the same for every persona and come first, so that a model server finds them in
-// its prompt cache.
+// The reviewed texts of the committee. They are the same for every persona and come first, so that a model server finds
+// them in its prompt cache.
 var (
 	//go:embed deliberate.md
 	deliberateText string
@@ -27,7 +27,8 @@ func systemPrompt(p Persona, closing bool) string {
 	if closing {
 		task = closeText
 	}
-	return strings.TrimSpace(guideText) + "\n\n# What to do\n\n" + strings.TrimSpace(task) + "\n\n# Who you are\n\n" + strings.TrimSpace(p.Prompt)
+	return strings.TrimSpace(guideText) + "\n\n# What to do\n\n" + strings.TrimSpace(task) + "\n\n# Who you are\n\n" +
+		strings.TrimSpace(p.Prompt)
 }
 
 // Headings of the parts of the message that a persona reads.
@@ -37,8 +38,8 @@ const (
 	headQuestion = "# The question\n\n"
 )
 
-// buildMessage is the message that a persona reads: the static context, the earlier contributions in at most most bytes, and at
-// the end the question with its framed attachments. Empty parts are left out.
+// buildMessage is the message that a persona reads: the static context, the earlier contributions in at most most
+// bytes, and at the end the question with its framed attachments. Empty parts are left out.
 func buildMessage(context string, earlier []contribution, question, nonce string, most int) string {
 	var b strings.Builder
 	if context != "" {
@@ -56,8 +57,8 @@ func buildMessage(context string, earlier []contribution, question, nonce string
 // minContribution is how much of a contribution is shown at least, in bytes.
 const minContribution = 300
 
-// renderContributions lists the contributions that did not fail, each cut to its share of most bytes. Those that are made from
-// untrusted content are framed as such, with a nonce that they cannot know.
+// renderContributions lists the contributions that did not fail, each cut to its share of most bytes. Those that are
+// made from untrusted content are framed as such, with a nonce that they cannot know.
 func renderContributions(all []contribution, nonce string, most int) string {
 	var said []string
 	share := max(minContribution, most/max(1, len(all)))
@@ -77,7 +78,8 @@ func renderContributions(all []contribution, nonce string, most int) string {
 	return strings.Join(said, "\n\n")
 }
 
-// describeDeliberation is the text of an answer that could not be closed: what the members have said so far, "" = nothing.
+// describeDeliberation is the text of an answer that could not be closed: what the members have said so far, "" =
+// nothing.
 func describeDeliberation(all []contribution) string {
 	var said []string
 	for _, c := range all {
@@ -91,15 +93,18 @@ func describeDeliberation(all []contribution) string {
 	return "The deliberation was not closed. What the members said:\n\n" + strings.Join(said, "\n\n")
 }
 
-// describeAttachments returns the attachments as the model reads them, each framed as untrusted content, and their labels; "" and
-// nil = there are none.
+// describeAttachments returns the attachments as the model reads them, each framed as untrusted content, and their
+// labels; "" and nil = there are none.
 func describeAttachments(all []subjects.Attachment, nonce string) (framed string, labels *subjects.Labels) {
 	var frames []string
 	for _, a := range all {
 		content, _ := firewall.Redact(strings.ToValidUTF8(a.Describe()+":\n\n"+a.Content(), "\uFFFD"))
 		report := firewall.Scan(content)
 		frames = append(frames, firewall.FrameAttachment(content, nonce, report))
-		labels = labels.Join(&subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Private, Flags: report.Techniques()})
+		labels = labels.Join(&subjects.Labels{
+			Trust: subjects.Untrusted, Privacy: subjects.Private,
+			Flags: report.Techniques(),
+		})
 	}
 	return strings.Join(frames, "\n\n"), labels
 }

@@ -25,8 +25,9 @@ const (
 	storeTimeout   = 10 * time.Second // of the conversation
 )
 
-// storeAnswer stores the answer and publishes it: that of the closing persona's state, or, when it was not closed, what the members
-// said. last is the closing persona's turn, nil = there was none. err is the error that the answer is about, nil = none.
+// storeAnswer stores the answer and publishes it: that of the closing persona's state, or, when it was not closed, what
+// the members said. last is the closing persona's turn, nil = there was none. err is the error that the answer is
+// about, nil = none.
 func (t *turn) storeAnswer(ctx context.Context, s loop.State, last *closed, err error) error {
 	t.setState(statePublishing, "PUBLISH", 0)
 	p := &pendingAnswer{Response: t.buildResponse(s, last, err), ResponseID: t.out.NewID(), DialogID: t.out.NewID()}
@@ -43,14 +44,17 @@ func (t *turn) storeAnswer(ctx context.Context, s loop.State, last *closed, err 
 	})
 }
 
-// buildResponse is the response event. Its answer is never empty: an error is explained in it, and a turn that was canceled before
-// anybody spoke says so. Both make it partial.
+// buildResponse is the response event. Its answer is never empty: an error is explained in it, and a turn that was
+// canceled before anybody spoke says so. Both make it partial.
 func (t *turn) buildResponse(s loop.State, last *closed, err error) subjects.Response {
 	rec := t.snapshot()
 	r := subjects.Response{
-		SessionID: t.sessionID, QueryID: t.query.QueryID, Query: text.Clip(t.query.Query, maxQuestion), Answer: strings.TrimSpace(text.Clip(s.Answer, maxAnswer)), Thinking: text.Clip(s.Thinking, maxThinking),
-		ToolCalls: []subjects.ToolCall{}, GeneratorID: name, RespondentID: name, Partial: s.Partial, Reference: text.Clip(t.query.Reference, maxReference),
-		Labels: (&subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}).Join(t.labels), // explicit: memory relies on labels
+		SessionID: t.sessionID, QueryID: t.query.QueryID, Query: text.Clip(t.query.Query, maxQuestion),
+		Answer: strings.TrimSpace(text.Clip(s.Answer, maxAnswer)), Thinking: text.Clip(s.Thinking, maxThinking),
+		ToolCalls: []subjects.ToolCall{}, GeneratorID: name, RespondentID: name, Partial: s.Partial,
+		Reference: text.Clip(t.query.Reference, maxReference),
+		// explicit: memory relies on labels
+		Labels: (&subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}).Join(t.labels),
 	}
 	for _, a := range t.query.Attachments {
 		a.Text = text.Clip(a.Text, 4<<10)
@@ -75,11 +79,13 @@ func (t *turn) buildResponse(s loop.State, last *closed, err error) subjects.Res
 	r.Notes = slices.Clone(t.notes)
 	t.mu.Unlock()
 	if r.DemoModel {
-		r.Notes = append(r.Notes, subjects.Note{Code: subjects.NoteDemoModel, Text: "answered by the built-in demo model, which is not a language model"})
+		r.Notes = append(r.Notes, subjects.Note{Code: subjects.NoteDemoModel, Text: "answered by the built-in demo " +
+			"model, which is not a language model"})
 	}
 	if r.Answer == "" {
 		if r.Answer, r.Partial = describeDeliberation(rec.Done), true; err == nil {
-			r.Notes = append(r.Notes, subjects.Note{Code: loop.NoteStopped, Text: "stopped before the deliberation was closed"})
+			r.Notes = append(r.Notes, subjects.Note{Code: loop.NoteStopped, Text: "stopped before the deliberation " +
+				"was closed"})
 		}
 	}
 	if err != nil {
@@ -92,7 +98,10 @@ func (t *turn) buildResponse(s loop.State, last *closed, err error) subjects.Res
 
 // summarize is a contribution in the record of an answer.
 func summarize(c contribution) subjects.DeliberationSummary {
-	s := subjects.DeliberationSummary{Persona: c.Persona, Round: c.Round, Status: subjects.DeliberationDone, Dissents: c.Dissents, Dissent: c.Dissent, ToolCalls: c.Made, Usage: c.Usage}
+	s := subjects.DeliberationSummary{
+		Persona: c.Persona, Round: c.Round, Status: subjects.DeliberationDone,
+		Dissents: c.Dissents, Dissent: c.Dissent, ToolCalls: c.Made, Usage: c.Usage,
+	}
 	if c.Error != nil {
 		s.Status, s.Error = subjects.DeliberationFailed, c.Error.Code
 	}
@@ -114,8 +123,9 @@ func addContribution(r *subjects.Response, c contribution) {
 	r.Model, r.DemoModel = cmp.Or(r.Model, c.Model), r.DemoModel || c.Demo
 }
 
-// storeConversation adds the published answer to the committee's conversation, once, and then makes the record of the turn small:
-// it stays to recognize a duplicate. It retries against concurrent writers and fails with CodeBusy after 8 attempts.
+// storeConversation adds the published answer to the committee's conversation, once, and then makes the record of the
+// turn small: it stays to recognize a duplicate. It retries against concurrent writers and fails with CodeBusy after 8
+// attempts.
 func (t *turn) storeConversation(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
@@ -124,7 +134,10 @@ func (t *turn) storeConversation(ctx context.Context) error {
 		return errNotOwner
 	}
 	r := p.Response
-	added := subjects.Turn{QueryID: r.QueryID, Query: r.Query, Answer: r.Answer, Respondent: name, Model: text.Clip(r.Model, maxModel), Partial: r.Partial, Labels: r.Labels, Time: t.out.Now().UTC()}
+	added := subjects.Turn{
+		QueryID: r.QueryID, Query: r.Query, Answer: r.Answer, Respondent: name,
+		Model: text.Clip(r.Model, maxModel), Partial: r.Partial, Labels: r.Labels, Time: t.out.Now().UTC(),
+	}
 	for _, a := range r.Attachments {
 		a.Text = text.Clip(a.Text, 200)
 		added.Attachments = append(added.Attachments, a)
@@ -152,7 +165,10 @@ func (t *turn) storeConversation(ctx context.Context) error {
 			}
 		}
 		return t.update(ctx, "turn.finish", func(r *record) {
-			*r = record{SessionID: r.SessionID, QueryID: r.QueryID, Owner: r.Owner, Began: r.Began, Published: true, Finished: true}
+			*r = record{
+				SessionID: r.SessionID, QueryID: r.QueryID, Owner: r.Owner, Began: r.Began, Published: true,
+				Finished: true,
+			}
 		})
 	}
 	return subjects.Faultf(subjects.CodeBusy, "storing the conversation: others kept changing it; it is retried later")

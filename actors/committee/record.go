@@ -18,8 +18,8 @@ var records = actor.Bucket[record]{Name: subjects.StateBucket(name), MaxSize: 96
 // recordKey is the key of the record of a question.
 func recordKey(query string) string { return subjects.TurnPrefix + "." + query }
 
-// record is the checkpoint of a turn, written after each contribution. It is also its lock: only the attempt that claimed it last
-// may change it. It implements [actor.Outbox]: its events are stored with it before they are published.
+// record is the checkpoint of a turn, written after each contribution. It is also its lock: only the attempt that
+// claimed it last may change it. It implements [actor.Outbox]: its events are stored with it before they are published.
 type record struct {
 	SessionID string    `json:"session_id"`
 	QueryID   string    `json:"query_id"`
@@ -81,8 +81,12 @@ func (r *record) Pending() (out []actor.Event) {
 		}
 	}
 	if a := r.Answer; a != nil && !r.Published {
-		d := subjects.Dialog{SessionID: a.Response.SessionID, QueryID: a.Response.QueryID, Query: a.Response.Query, Answer: a.Response.Answer, RespondentID: a.Response.RespondentID}
-		out = append(out, actor.NewEvent("response", subjects.ResponseGeneration, a.ResponseID, a.Response), actor.NewEvent("dialog", subjects.AnswerDialog, a.DialogID, d))
+		d := subjects.Dialog{
+			SessionID: a.Response.SessionID, QueryID: a.Response.QueryID, Query: a.Response.Query,
+			Answer: a.Response.Answer, RespondentID: a.Response.RespondentID,
+		}
+		out = append(out, actor.NewEvent("response", subjects.ResponseGeneration, a.ResponseID, a.Response),
+			actor.NewEvent("dialog", subjects.AnswerDialog, a.DialogID, d))
 	}
 	return out
 }
@@ -103,8 +107,11 @@ func (r *record) shrink() {
 	}
 	if r.Answer != nil {
 		short := *r.Answer
-		short.Response.ToolCalls, short.Response.Thinking, short.Response.Answer = []subjects.ToolCall{}, text.Clip(short.Response.Thinking, 4<<10), text.Clip(short.Response.Answer, 32<<10)
-		short.Response.Notes = append(slices.Clone(short.Response.Notes), subjects.Note{Code: subjects.NoteRecordCut, Text: "the record of this answer was too large and is shortened"})
+		short.Response.ToolCalls, short.Response.Thinking, short.Response.Answer = []subjects.ToolCall{},
+			text.Clip(short.Response.Thinking, 4<<10), text.Clip(short.Response.Answer, 32<<10)
+		short.Response.Notes = append(slices.Clone(short.Response.Notes),
+			subjects.Note{Code: subjects.NoteRecordCut, Text: "the record of this answer was too large and is " +
+				"shortened"})
 		r.Answer = &short
 	}
 }
@@ -114,37 +121,40 @@ var errNotOwner = errors.New("another process has taken over this turn")
 
 // claim makes this attempt the owner of the turn. It reports true when the turn is finished.
 func (t *turn) claim(ctx context.Context) (finished bool, err error) {
-	t.stored, err = records.Update(ctx, t.out, "turn.start", recordKey(t.query.QueryID), func(r *record, found bool) (bool, error) {
-		if r.Finished {
-			return false, nil
-		}
-		if !found {
-			*r = record{SessionID: t.sessionID, QueryID: t.query.QueryID, Began: t.out.Now().UTC()}
-		} else if r.Owner != t.owner { // not the write of this attempt whose acknowledgement was lost
-			r.Stalled++
-		}
-		r.Owner = t.owner
-		return true, nil
-	})
+	t.stored, err = records.Update(ctx, t.out, "turn.start", recordKey(t.query.QueryID),
+		func(r *record, found bool) (bool, error) {
+			if r.Finished {
+				return false, nil
+			}
+			if !found {
+				*r = record{SessionID: t.sessionID, QueryID: t.query.QueryID, Began: t.out.Now().UTC()}
+			} else if r.Owner != t.owner { // not the write of this attempt whose acknowledgement was lost
+				r.Stalled++
+			}
+			r.Owner = t.owner
+			return true, nil
+		})
 	return t.stored.Value.Finished, err
 }
 
-// update changes the record and publishes its pending events. It fails with errNotOwner when another attempt has claimed the
-// turn. A record that is too large is shortened. change may be called more than once, each time with the stored record.
+// update changes the record and publishes its pending events. It fails with errNotOwner when another attempt has
+// claimed the turn. A record that is too large is shortened. change may be called more than once, each time with the
+// stored record.
 func (t *turn) update(ctx context.Context, step string, change func(r *record)) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, short := range []bool{false, true} {
-		stored, err := records.UpdateFrom(ctx, t.out, step, recordKey(t.query.QueryID), t.stored, func(r *record, found bool) (bool, error) {
-			if !found || r.Owner != t.owner {
-				return false, errNotOwner
-			}
-			r.Stalled = 0
-			if change(r); short {
-				r.shrink()
-			}
-			return true, nil
-		})
+		stored, err := records.UpdateFrom(ctx, t.out, step, recordKey(t.query.QueryID), t.stored,
+			func(r *record, found bool) (bool, error) {
+				if !found || r.Owner != t.owner {
+					return false, errNotOwner
+				}
+				r.Stalled = 0
+				if change(r); short {
+					r.shrink()
+				}
+				return true, nil
+			})
 		switch {
 		case err == nil:
 			t.stored = stored
@@ -166,9 +176,9 @@ func (t *turn) snapshot() record {
 // awaitInterval is how often awaitOtherOwner polls.
 const awaitInterval = 250 * time.Millisecond
 
-// awaitOtherOwner waits until the process that has taken over the turn has finished it, and returns nil. It fails with CodeBusy
-// when that takes longer than one contribution may or than ctx. Acknowledging the message earlier would take it from the other
-// process.
+// awaitOtherOwner waits until the process that has taken over the turn has finished it, and returns nil. It fails with
+// CodeBusy when that takes longer than one contribution may or than ctx. Acknowledging the message earlier would take
+// it from the other process.
 func (t *turn) awaitOtherOwner(ctx context.Context) error {
 	wait, cancel := context.WithTimeout(ctx, t.c.cfg.Wall)
 	defer cancel()

@@ -9,13 +9,16 @@ import (
 	"conclave/subjects"
 )
 
-// onSessionChange deletes the committee's turns of a session for the user; their query ids stay, so that no question is answered
-// twice. It rejects any other change and an invalid session. A session without turns is no error. It fails with CodeBusy when
-// a turn is stored meanwhile.
-func (c *Committee) onSessionChange(ctx context.Context, in actor.Msg[subjects.SessionChange], out actor.Out) (none subjects.SessionChanged, err error) {
+// onSessionChange deletes the committee's turns of a session for the user; their query ids stay, so that no question is
+// answered twice. It rejects any other change and an invalid session. A session without turns is no error. It fails
+// with CodeBusy when a turn is stored meanwhile.
+func (c *Committee) onSessionChange(ctx context.Context, in actor.Msg[subjects.SessionChange],
+	out actor.Out,
+) (none subjects.SessionChanged, err error) {
 	q := in.Body
 	if subjects.CheckToken(q.SessionID) != nil || q.Change != subjects.SessionDelete {
-		return none, subjects.Faultf(subjects.CodeMalformed, "a deletion needs a valid session id; the committee makes no other change")
+		return none, subjects.Faultf(subjects.CodeMalformed, "a deletion needs a valid session id; the committee "+
+			"makes no other change")
 	}
 	store := out.Store(subjects.StateBucket(name))
 	conv, rev, err := readConversation(ctx, store, q.SessionID)
@@ -27,7 +30,10 @@ func (c *Committee) onSessionChange(ctx context.Context, in actor.Msg[subjects.S
 	for _, t := range conv.Turns {
 		past = append(past, t.QueryID)
 	}
-	data, err := json.Marshal(subjects.Conversation{SessionID: q.SessionID, Turns: []subjects.Turn{}, Past: past[max(0, len(past)-maxPast):], Updated: out.Now().UTC(), Deleted: true})
+	data, err := json.Marshal(subjects.Conversation{
+		SessionID: q.SessionID, Turns: []subjects.Turn{},
+		Past: past[max(0, len(past)-maxPast):], Updated: out.Now().UTC(), Deleted: true,
+	})
 	if err != nil {
 		return none, err
 	}

@@ -8,8 +8,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestSessionDelete: a deleted session loses its turns and keeps their ids: a redelivered question is not answered again, and a
-// later one is not given what was deleted.
+// TestSessionDelete: a deleted session loses its turns and keeps their ids: a redelivered question is not answered
+// again, and a later one is not given what was deleted.
 func TestSessionDelete(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t)
@@ -18,7 +18,9 @@ func TestSessionDelete(t *testing.T) {
 		t.Fatal(err)
 	}
 	change := func(session, change string) (subjects.SessionChanged, error) {
-		return c.onSessionChange(t.Context(), actor.Msg[subjects.SessionChange]{Body: subjects.SessionChange{SessionID: session, Change: change}}, w.Out())
+		return c.onSessionChange(t.Context(),
+			actor.Msg[subjects.SessionChange]{Body: subjects.SessionChange{SessionID: session, Change: change}},
+			w.Out())
 	}
 	for _, bad := range [][2]string{{"s1", subjects.SessionCompact}, {"a.b", subjects.SessionDelete}} {
 		if _, err := change(bad[0], bad[1]); actortest.Code(err) != subjects.CodeMalformed {
@@ -36,7 +38,8 @@ func TestSessionDelete(t *testing.T) {
 		t.Errorf("%+v %v", conv, err)
 	}
 	before := len(w.asked)
-	if err := w.ask(t.Context(), c, question(func(q *subjects.Query) { q.QueryID, q.Query = "q2", "And now?" }), 1); err != nil {
+	if err := w.ask(t.Context(), c, question(func(q *subjects.Query) { q.QueryID, q.Query = "q2", "And now?" }),
+		1); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.asked[before].text(); got != "user: And now?\n" {

@@ -48,8 +48,10 @@ const (
 // newTurn is a turn for a message whose tokens and query id are valid.
 func (c *Committee) newTurn(in actor.Msg[subjects.Query], out actor.Out) *turn {
 	return &turn{
-		c: c, out: out.WithIDs(in.Tokens[0], in.Body.QueryID), sessionID: in.Tokens[0], query: in.Body, owner: out.NewID(),
-		isLastAttempt: in.Attempt >= subjects.MaxDeliver, state: stateIdle, labels: agent.LabelQuestion(in.Body, in.Tokens[0]),
+		c: c, out: out.WithIDs(in.Tokens[0], in.Body.QueryID), sessionID: in.Tokens[0], query: in.Body,
+		owner:         out.NewID(),
+		isLastAttempt: in.Attempt >= subjects.MaxDeliver, state: stateIdle, labels: agent.LabelQuestion(in.Body,
+			in.Tokens[0]),
 	}
 }
 
@@ -63,15 +65,25 @@ var (
 
 // explanations are the committee's own.
 var explanations = []agent.Explanation{
-	{Err: errRetriesExhausted, Code: subjects.CodeInternal, Say: errRetriesExhausted.Error(), Advice: "What was said so far is kept. Ask again, and look into the log of the committee."},
-	{Err: errQueryTooLong, Code: subjects.CodeTooLarge, Say: errQueryTooLong.Error(), Advice: "Shorten it, then ask again."},
-	{Err: errRecordTooLarge, Code: subjects.CodeTooLarge, Say: errRecordTooLarge.Error(), Advice: "Ask with fewer personas or rounds."},
-	{Err: errImages, Code: subjects.CodeUnsupported, Say: errImages.Error(), Advice: "Ask the assistant about the image, then the committee about its answer."},
-	{Err: context.DeadlineExceeded, Code: subjects.CodeTimeout, Say: "the time for this question is over (wall in " + settingsFile + ", or the deadline of the client)", Advice: "Ask again with more time, or with fewer personas."},
+	{
+		Err: errRetriesExhausted, Code: subjects.CodeInternal, Say: errRetriesExhausted.Error(),
+		Advice: "What was said so far is kept. Ask again, and look into the log of the committee.",
+	},
+	{Err: errQueryTooLong, Code: subjects.CodeTooLarge, Say: errQueryTooLong.Error(), Advice: "Shorten it, then ask " +
+		"again."},
+	{
+		Err: errRecordTooLarge, Code: subjects.CodeTooLarge, Say: errRecordTooLarge.Error(),
+		Advice: "Ask with fewer personas or rounds.",
+	},
+	{Err: errImages, Code: subjects.CodeUnsupported, Say: errImages.Error(), Advice: "Ask the assistant about the " +
+		"image, then the committee about its answer."},
+	{Err: context.DeadlineExceeded, Code: subjects.CodeTimeout, Say: "the time for this question is over (wall in " +
+		settingsFile + ", or the deadline of the client)", Advice: "Ask again with more time, or with fewer personas."},
 }
 
-// run answers the question. nil = the answer is published and part of the conversation, now or before. errNotOwner = another
-// process has the turn. On the last attempt a failure becomes the answer, so that the user is not left without one.
+// run answers the question. nil = the answer is published and part of the conversation, now or before. errNotOwner =
+// another process has the turn. On the last attempt a failure becomes the answer, so that the user is not left without
+// one.
 func (t *turn) run(ctx context.Context) error {
 	finished, err := t.claim(ctx)
 	if finished || err != nil {
@@ -80,7 +92,8 @@ func (t *turn) run(ctx context.Context) error {
 	if t.snapshot().Answer == nil {
 		t.setState(stateDeliberating, "RECEIVE_QUERY", 0)
 		if t.snapshot().Stalled > 0 {
-			t.addNote(subjects.NoteResumed, fmt.Sprintf("resumed after an interruption, with %d finished contributions", len(t.snapshot().Done)))
+			t.addNote(subjects.NoteResumed, fmt.Sprintf("resumed after an interruption, with %d finished contributions",
+				len(t.snapshot().Done)))
 		}
 		err = t.answer(ctx)
 		if err != nil && t.isLastAttempt && !errors.Is(err, errNotOwner) && !errors.Is(ctx.Err(), context.Canceled) {
@@ -100,8 +113,8 @@ func (t *turn) run(ctx context.Context) error {
 // maxQuestion bounds a question with its attachments, in bytes: with the contributions it must fit into a record.
 const maxQuestion = 128 << 10
 
-// answer deliberates and stores the answer; what prevents one, and a cancellation by the user, are stored as the answer too. An
-// error means that the turn is retried later.
+// answer deliberates and stores the answer; what prevents one, and a cancellation by the user, are stored as the answer
+// too. An error means that the turn is retried later.
 func (t *turn) answer(ctx context.Context) error {
 	personas, closing, err := t.c.cfg.selectPersonas(t.query.Personas)
 	size := len(t.query.Query)
@@ -146,7 +159,8 @@ func (t *turn) answer(ctx context.Context) error {
 // rounds is how often each persona contributes.
 func (t *turn) rounds() int { return cmp.Or(t.query.Rounds, t.c.cfg.Rounds) }
 
-// deliberate runs the rounds that are not finished yet. It fails when no contribution succeeded, with the fault of the last one.
+// deliberate runs the rounds that are not finished yet. It fails when no contribution succeeded, with the fault of the
+// last one.
 func (t *turn) deliberate(ctx context.Context, personas []Persona) error {
 	for round := 1; round <= t.rounds(); round++ {
 		if err := t.runRound(ctx, personas, round); err != nil {
@@ -163,9 +177,9 @@ func (t *turn) deliberate(ctx context.Context, personas []Persona) error {
 	return subjects.Faultf(last.Code, "no member of the committee could speak; the last one failed with: %s", last.Text)
 }
 
-// runRound runs the personas of a round that have not spoken in it: one after the other, each with everything that was said
-// before, or all at the same time, each with the contributions of earlier rounds. It waits for all of them. A panic of one is
-// passed on in the goroutine of the caller, where the runtime recovers.
+// runRound runs the personas of a round that have not spoken in it: one after the other, each with everything that was
+// said before, or all at the same time, each with the contributions of earlier rounds. It waits for all of them. A
+// panic of one is passed on in the goroutine of the caller, where the runtime recovers.
 func (t *turn) runRound(ctx context.Context, personas []Persona, round int) error {
 	done := t.snapshot()
 	personas = slices.DeleteFunc(slices.Clone(personas), func(p Persona) bool { return done.has(p.Name, round) })
@@ -216,8 +230,8 @@ func (t *turn) addNote(code, words string) {
 	}
 }
 
-// emitState publishes a state of the committee, or of a persona by its token, without waiting: it is a view of the turn, and a
-// failure is only logged.
+// emitState publishes a state of the committee, or of a persona by its token, without waiting: it is a view of the
+// turn, and a failure is only logged.
 func (t *turn) emitState(persona string, s subjects.AgentState) {
 	path := []string{name}
 	if persona != "" {

@@ -76,8 +76,8 @@ func (w *harness) deliverCrashing(c *Critic, m actor.Msg[subjects.Response]) (cr
 	return false, c.onResponse(w.context(), m, w.rec.Out())
 }
 
-// TestCrashAtEachStepPublishesOnce: wherever the plug is pulled, another process brings it to its end: one critique of each answer and one
-// verdict, and nothing that was written down is judged again.
+// TestCrashAtEachStepPublishesOnce: wherever the plug is pulled, another process brings it to its end: one critique of
+// each answer and one verdict, and nothing that was written down is judged again.
 func TestCrashAtEachStepPublishesOnce(t *testing.T) {
 	t.Parallel()
 	for i, step := range steps {
@@ -104,7 +104,8 @@ func TestCrashAtEachStepPublishesOnce(t *testing.T) {
 				}
 			}
 			got := w.critiques()
-			if len(got) != 2 || got[0].RespondentID != subjects.Generator || got[1].RespondentID != subjects.RespondentB || got[1].Score != 4 {
+			if len(got) != 2 || got[0].RespondentID != subjects.Generator ||
+				got[1].RespondentID != subjects.RespondentB || got[1].Score != 4 {
 				t.Errorf("critiques %+v", got)
 			}
 			if v := w.verdicts(); len(v) != 1 || v[0].Winner != subjects.RespondentB {
@@ -206,13 +207,16 @@ func TestUnavailableBucketPublishesNothing(t *testing.T) {
 	w := newHarness(t)
 	w.rec.FailStore = errors.New("the disk is full")
 	err := w.deliver("generator", plainAnswer("q1"))
-	results := slices.DeleteFunc(w.rec.Published(), func(p actortest.Recorded) bool { return p.Subject == "agent.state.critic" })
+	results := slices.DeleteFunc(w.rec.Published(), func(p actortest.Recorded) bool {
+		return p.Subject == "agent.state.critic"
+	})
 	if err == nil || len(results) > 0 {
 		t.Errorf("%v, it said %+v", err, results)
 	}
 }
 
-// TestPublishedRecordsAreSmall: what was said takes no room, and ids that cannot be guessed are not made from what others know.
+// TestPublishedRecordsAreSmall: what was said takes no room, and ids that cannot be guessed are not made from what
+// others know.
 func TestPublishedRecordsAreSmall(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t)
@@ -233,7 +237,8 @@ func TestPublishedRecordsAreSmall(t *testing.T) {
 			ID   string `json:"id"`
 			Said bool   `json:"said"`
 		}
-		if err != nil || len(v) > 200 || json.Unmarshal(v, &rec) != nil || !rec.Said || !strings.HasPrefix(rec.ID, "id-") {
+		if err != nil || len(v) > 200 || json.Unmarshal(v, &rec) != nil || !rec.Said ||
+			!strings.HasPrefix(rec.ID, "id-") {
 			t.Errorf("%s: %s, %v", k, v, err)
 		}
 	}
@@ -256,7 +261,8 @@ func TestStoredGradeOfEarlierVersionIsPublished(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t)
 	record := `{"id":"earlier","session":"s1","critique":{"session_id":"s1","query_id":"q1","respondent_id":"generator","score":4,"rubric":"plain"}}`
-	if _, err := w.rec.Out().Store(bucket).Put(t.Context(), gradeKey("q1", "generator"), []byte(record), 0); err != nil {
+	if _, err := w.rec.Out().Store(bucket).Put(t.Context(), gradeKey("q1", "generator"), []byte(record),
+		0); err != nil {
 		t.Fatal(err)
 	}
 	w.mustDeliver("generator", plainAnswer("q1"))

@@ -42,7 +42,9 @@ func (fakeModel) Name() string { return "model" }
 
 func (b fakeModel) Routes() []actor.Route {
 	return []actor.Route{
-		actor.ServeStream(subjects.ModelChat, func(_ context.Context, in actor.Msg[subjects.ChatRequest], say func(subjects.ChatChunk) error, _ actor.Out) error {
+		actor.ServeStream(subjects.ModelChat, func(_ context.Context, in actor.Msg[subjects.ChatRequest],
+			say func(subjects.ChatChunk) error, _ actor.Out,
+		) error {
 			r, err := wire.DecodeRequest(in.Body)
 			if err != nil {
 				return err
@@ -64,15 +66,23 @@ func (b fakeModel) Routes() []actor.Route {
 			}
 			return say(subjects.ChatChunk{Content: words[half:], Done: true, Model: "judge:7b"})
 		}),
-		actor.Serve(subjects.ModelListService, func(context.Context, actor.Msg[subjects.Empty], actor.Out) (subjects.ModelList, error) {
-			return subjects.ModelList{Roles: []subjects.RoleModel{{Role: subjects.RoleCritic, Model: "judge:7b", Window: 16384}}}, nil
+		actor.Serve(subjects.ModelListService, func(context.Context, actor.Msg[subjects.Empty],
+			actor.Out,
+		) (subjects.ModelList, error) {
+			return subjects.ModelList{Roles: []subjects.RoleModel{{
+				Role: subjects.RoleCritic, Model: "judge:7b",
+				Window: 16384,
+			}}}, nil
 		}),
 	}
 }
 
 func newBusHarness(t *testing.T) *busHarness {
 	t.Helper()
-	c := &busHarness{Bus: bustest.Start(t), t: t, graded: make(chan subjects.Critique, 256), compared: make(chan subjects.Pairwise, 256), dead: make(chan subjects.DeadLetter, 256), judge: judgeEither}
+	c := &busHarness{
+		Bus: bustest.Start(t), t: t, graded: make(chan subjects.Critique, 256),
+		compared: make(chan subjects.Pairwise, 256), dead: make(chan subjects.DeadLetter, 256), judge: judgeEither,
+	}
 	nc := c.Connect("user")
 	bustest.Subscribe(t, nc, "critique.result", c.graded)
 	bustest.Subscribe(t, nc, "pairwise.result", c.compared)
@@ -122,7 +132,8 @@ func nextEvent[T any](c *busHarness, from chan T) (v T) {
 	return v
 }
 
-// checkNoMoreEvents fails the test when more came than was read. Something new is judged first: whatever was there before it has been.
+// checkNoMoreEvents fails the test when more came than was read. Something new is judged first: whatever was there
+// before it has been.
 func (c *busHarness) checkNoMoreEvents() {
 	c.t.Helper()
 	r := plainAnswer("q-last")
@@ -151,7 +162,8 @@ func TestBus(t *testing.T) {
 	var who []string
 	for range 2 {
 		g := nextEvent(c, c.graded)
-		if who = append(who, g.RespondentID); g.QueryID != "q1" || g.SessionID != "s1" || g.Score != 4 || g.Model != "judge:7b" || g.Feedback != "Right." {
+		if who = append(who, g.RespondentID); g.QueryID != "q1" || g.SessionID != "s1" || g.Score != 4 ||
+			g.Model != "judge:7b" || g.Feedback != "Right." {
 			t.Errorf("%+v", g)
 		}
 	}
@@ -167,7 +179,8 @@ func TestBus(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	res, err := actor.Ask(ctx, c.out("broker", "s1", "q2"), service, subjects.ToolOrder{CallID: "c1", Args: json.RawMessage(`{"question":"q","first":"Bad","second":"Good"}`)})
+	res, err := actor.Ask(ctx, c.out("broker", "s1", "q2"), service,
+		subjects.ToolOrder{CallID: "c1", Args: json.RawMessage(`{"question":"q","first":"Bad","second":"Good"}`)})
 	if err != nil || res.Error != nil || !strings.HasPrefix(res.Result, "The second answer is better.") {
 		t.Errorf("%+v, %v", res, err)
 	}
@@ -213,7 +226,8 @@ func TestBusCrashes(t *testing.T) {
 	}
 }
 
-// TestBusAnswersWaitForCritic: what is answered while the critic is away waits for it, and what was handled does not come again.
+// TestBusAnswersWaitForCritic: what is answered while the critic is away waits for it, and what was handled does not
+// come again.
 func TestBusAnswersWaitForCritic(t *testing.T) {
 	t.Parallel()
 	c := newBusHarness(t)
@@ -238,8 +252,8 @@ func TestBusAnswersWaitForCritic(t *testing.T) {
 	c.checkNoMoreEvents()
 }
 
-// TestBusLastAttemptIsUngraded: when the model stays away, an answer is ungraded in the end and no dead letter is written; one without
-// a usable id becomes one.
+// TestBusLastAttemptIsUngraded: when the model stays away, an answer is ungraded in the end and no dead letter is
+// written; one without a usable id becomes one.
 func TestBusLastAttemptIsUngraded(t *testing.T) {
 	t.Parallel()
 	c := newBusHarness(t)
@@ -258,7 +272,8 @@ func TestBusLastAttemptIsUngraded(t *testing.T) {
 	c.judge = judgeEither
 	c.mu.Unlock()
 	c.publishAnswer("committee", plainAnswer("no.token"))
-	if d := nextEvent(c, c.dead); d.Code != subjects.CodeMalformed || d.Subject != "from.committee.response.generation" {
+	if d := nextEvent(c, c.dead); d.Code != subjects.CodeMalformed ||
+		d.Subject != "from.committee.response.generation" {
 		t.Errorf("%+v", d)
 	}
 	c.checkNoMoreEvents()

@@ -9,8 +9,9 @@ import (
 	"conclave/subjects"
 )
 
-// A judge believes an answer that says "I searched the web" although nothing was searched. The rules of this file find what
-// an answer says was done and compare it with the calls that ran. They prefer to miss a claim to reporting a false one.
+// A judge believes an answer that says "I searched the web" although nothing was searched. The rules of this file find
+// what an answer says was done and compare it with the calls that ran. They prefer to miss a claim to reporting a false
+// one.
 
 // Bounds of the search for claims.
 const (
@@ -20,9 +21,9 @@ const (
 	maxSentence = 600 // bytes; longer sentences are skipped
 )
 
-// findFalseClaims returns the actions that an answer claims although none of the tools in ran could have done them, at most
-// maxClaims, nil when there are none. A question for a creative text or a translation has none: there "I" is not the assistant.
-// Only the first maxLooked bytes of question and answer are read.
+// findFalseClaims returns the actions that an answer claims although none of the tools in ran could have done them, at
+// most maxClaims, nil when there are none. A question for a creative text or a translation has none: there "I" is not
+// the assistant. Only the first maxLooked bytes of question and answer are read.
 func findFalseClaims(question, answer string, ran []string) (out []subjects.Claim) {
 	if creativeRequest.MatchString(question[:min(len(question), maxLooked)]) {
 		return nil
@@ -34,10 +35,13 @@ func findFalseClaims(question, answer string, ran []string) (out []subjects.Clai
 				return out
 			}
 			needs := requiredTools(clause)
-			if needs == nil || slices.ContainsFunc(needs, func(tool string) bool { return slices.Contains(ran, tool) }) {
+			if needs == nil || slices.ContainsFunc(needs, func(tool string) bool {
+				return slices.Contains(ran, tool)
+			}) {
 				continue
 			}
-			said := oneLine(strings.TrimRight(strings.ReplaceAll(clause.said, quotePlaceholder, "..."), " :;,"), maxSaid)
+			said := oneLine(strings.TrimRight(strings.ReplaceAll(clause.said, quotePlaceholder, "..."), " :;,"),
+				maxSaid)
 			if !slices.ContainsFunc(out, func(c subjects.Claim) bool { return c.Said == said }) {
 				out = append(out, subjects.Claim{Said: said, Needs: needs})
 			}
@@ -47,9 +51,10 @@ func findFalseClaims(question, answer string, ran []string) (out []subjects.Clai
 }
 
 // creativeRequest matches questions for a text in which "I" is the user or a fictional person.
-var creativeRequest = regexp.MustCompile(`(?i)\b(?:write|tell|compose|draft|make up|invent|create|schreib\w*|erzähl\w*|verfass\w*|écri\w+|rédige\w*|raconte\w*|escrib\w+|redacta\w*|cuéntame|cuenta)\b.{0,60}\b` +
-	`(?:e-?mails?|letter|message|poem|story|stories|essay|speech|dialog(?:ue)?|lyrics|song|diary|tweet|blog|novel|monologue|brief|gedicht|geschichte|aufsatz|rede|tagebuch|lettre|courriel|message|po[eè]me|histoire|récit|` +
-	`carta|correo|poema|cuento|historia|mensaje)\b|\b(?:role-?play|pretend|translate|translation|rephrase|proofread|übersetze?|tradui[st]|traduire|traduce|traducir)\b`)
+var creativeRequest = regexp.MustCompile(
+	`(?i)\b(?:write|tell|compose|draft|make up|invent|create|schreib\w*|erzähl\w*|verfass\w*|écri\w+|rédige\w*|raconte\w*|escrib\w+|redacta\w*|cuéntame|cuenta)\b.{0,60}\b` +
+		`(?:e-?mails?|letter|message|poem|story|stories|essay|speech|dialog(?:ue)?|lyrics|song|diary|tweet|blog|novel|monologue|brief|gedicht|geschichte|aufsatz|rede|tagebuch|lettre|courriel|message|po[eè]me|histoire|récit|` +
+		`carta|correo|poema|cuento|historia|mensaje)\b|\b(?:role-?play|pretend|translate|translation|rephrase|proofread|übersetze?|tradui[st]|traduire|traduce|traducir)\b`)
 
 // clause is a part of a sentence with one subject.
 type clause struct {
@@ -58,8 +63,9 @@ type clause struct {
 	joint bool   // the speaker is not the only subject
 }
 
-// requiredTools returns the tools one of which would have done what a clause says was done. It is nil when the clause makes
-// no claim: also for a negated one, one about another time or occasion, and one whose subject is not the assistant alone.
+// requiredTools returns the tools one of which would have done what a clause says was done. It is nil when the clause
+// makes no claim: also for a negated one, one about another time or occasion, and one whose subject is not the
+// assistant alone.
 func requiredTools(c clause) []string {
 	if c.joint {
 		return nil
@@ -97,11 +103,12 @@ var (
 	fenced   = regexp.MustCompile("(?s)```.*?(?:```|$)|~~~.*?(?:~~~|$)")
 	inline   = regexp.MustCompile("`[^`\n]{1,300}`")
 	fileName = regexp.MustCompile(`^[\w./~-]{0,100}\w\.[a-z]{1,4}$`)
-	quoted   = regexp.MustCompile(`"[^"\n]{1,400}"|“[^”\n]{1,400}”|„[^“”\n]{1,400}[“”]|«[^»\n]{1,400}»|»[^«\n]{1,400}«|‘[^’\n]{1,400}’|\*[^*\n]{1,400}\*\s+(?:he|she|they)\b`)
+	quoted   = regexp.MustCompile(
+		`"[^"\n]{1,400}"|“[^”\n]{1,400}”|„[^“”\n]{1,400}[“”]|«[^»\n]{1,400}»|»[^«\n]{1,400}«|‘[^’\n]{1,400}’|\*[^*\n]{1,400}\*\s+(?:he|she|they)\b`)
 )
 
-// removeQuotes removes fenced code, quoted lines and table rows, and replaces inline code and quotations by a placeholder.
-// File names in quotes stay.
+// removeQuotes removes fenced code, quoted lines and table rows, and replaces inline code and quotations by a
+// placeholder. File names in quotes stay.
 func removeQuotes(s string) string {
 	s = fenced.ReplaceAllString(s, "\n")
 	s = inline.ReplaceAllStringFunc(s, replaceQuote)
@@ -125,8 +132,8 @@ func replaceQuote(s string) string {
 	return " " + quotePlaceholder + " "
 }
 
-// removeSingleQuotes replaces text in single quotes on one line, up to 400 bytes. An apostrophe, with letters on both sides,
-// is no quote; an unclosed quote stays.
+// removeSingleQuotes replaces text in single quotes on one line, up to 400 bytes. An apostrophe, with letters on both
+// sides, is no quote; an unclosed quote stays.
 func removeSingleQuotes(s string) string {
 	if !strings.Contains(s, "'") {
 		return s
@@ -155,8 +162,8 @@ func removeSingleQuotes(s string) string {
 	return b.String()
 }
 
-// statements iterates over the sentences and lines of a text, trimmed. It leaves out questions, empty ones and those longer
-// than [maxSentence] bytes.
+// statements iterates over the sentences and lines of a text, trimmed. It leaves out questions, empty ones and those
+// longer than [maxSentence] bytes.
 func statements(s string) func(func(string) bool) {
 	return func(yield func(string) bool) {
 		start := 0
@@ -188,14 +195,16 @@ func canEndAt(s string, i int) bool {
 }
 
 // clauseBreaks matches the boundaries of clauses.
-var clauseBreaks = regexp.MustCompile(`(?i),\s+(?:but|however|so|and|then|yet|aber|und|dann|mais|et|puis|pero|y|luego)\s+|\s+(?:but|aber|mais|pero|however)\s+|\s+and\s+(?:then\s+)?(i\s|i'|i’)|\s+und\s+(?:dann\s+)?(ich\s|habe\s)|\s+et\s+(j'|j’)|\s+y\s+(he\s)|\s+[–—]\s+|,\s+(i\s|i'|i’|ich\s|habe ich\s|j'|j’|he\s)`)
+var clauseBreaks = regexp.MustCompile(
+	`(?i),\s+(?:but|however|so|and|then|yet|aber|und|dann|mais|et|puis|pero|y|luego)\s+|\s+(?:but|aber|mais|pero|however)\s+|\s+and\s+(?:then\s+)?(i\s|i'|i’)|\s+und\s+(?:dann\s+)?(ich\s|habe\s)|\s+et\s+(j'|j’)|\s+y\s+(he\s)|\s+[–—]\s+|,\s+(i\s|i'|i’|ich\s|habe ich\s|j'|j’|he\s)`)
 
-// splitClauses splits a sentence at the conjunctions, commas and dashes of clauseBreaks. A clause is joint when the part
-// before it is too short to have a verb, as in "My sister and I". Empty clauses are left out.
+// splitClauses splits a sentence at the conjunctions, commas and dashes of clauseBreaks. A clause is joint when the
+// part before it is too short to have a verb, as in "My sister and I". Empty clauses are left out.
 func splitClauses(sentence string) (out []clause) {
 	add := func(s string, joint bool) {
 		if s = strings.Trim(s, " \t\r\n-*_•#()[]"); s != "" {
-			low := strings.TrimRight(strings.ToLower(strings.NewReplacer("’", "'", "*", "", "_", " ").Replace(s)), ".;:!… ")
+			low := strings.TrimRight(strings.ToLower(strings.NewReplacer("’", "'", "*", "", "_", " ").Replace(s)),
+				".;:!… ")
 			out = append(out, clause{said: s, low: strings.Join(strings.Fields(low), " "), joint: joint})
 		}
 	}
@@ -210,7 +219,8 @@ func splitClauses(sentence string) (out []clause) {
 		before := sentence[from:at[0]]
 		add(before, joint)
 		// "My sister and I": the part before has no verb.
-		joint = next < at[1] && len(strings.Fields(before)) <= 3 && !firstPerson.MatchString(before) && strings.ContainsAny(sentence[at[0]:at[1]], " ") && !strings.HasPrefix(sentence[at[0]:], ",")
+		joint = next < at[1] && len(strings.Fields(before)) <= 3 && !firstPerson.MatchString(before) &&
+			strings.ContainsAny(sentence[at[0]:at[1]], " ") && !strings.HasPrefix(sentence[at[0]:], ",")
 		from = next
 	}
 	add(sentence[from:], joint)

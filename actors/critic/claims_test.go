@@ -166,7 +166,8 @@ func TestFalseClaimsAreFound(t *testing.T) {
 	}
 }
 
-// TestFalseClaimLowersScore: each once, in its own words, bounded, without credentials; and not where somebody else says "I".
+// TestFalseClaimLowersScore: each once, in its own words, bounded, without credentials; and not where somebody else
+// says "I".
 func TestFalseClaimLowersScore(t *testing.T) {
 	t.Parallel()
 	got := findFalseClaims("q", "I searched the web. I searched the web. Then I ran the code.", nil)
@@ -183,16 +184,21 @@ func TestFalseClaimLowersScore(t *testing.T) {
 	if got = findFalseClaims("q", many.String(), nil); len(got) != maxClaims {
 		t.Errorf("%d claims, want %d", len(got), maxClaims)
 	}
-	got = findFalseClaims("q", "I ran the code with sk-abcdefghijklmnopqrstuvwxyz and "+strings.Repeat("more ", 60), nil)
+	got = findFalseClaims("q", "I ran the code with sk-abcdefghijklmnopqrstuvwxyz and "+strings.Repeat("more ", 60),
+		nil)
 	if len(got) != 1 || strings.Contains(got[0].Said, "sk-abc") || len(got[0].Said) > maxSaid+3 {
 		t.Errorf("%+v", got)
 	}
-	for _, q := range []string{"Write an email to my boss", "Translate this into English", "Schreib mir einen kurzen Brief", "Erzähl eine Geschichte", "Escribe una carta", "Let's do a roleplay"} {
+	for _, q := range []string{"Write an email to my boss", "Translate this into English", "Schreib mir einen kurzen " +
+		"Brief", "Erzähl eine Geschichte", "Escribe una carta", "Let's do a roleplay"} {
 		if got = findFalseClaims(q, "I searched the web.", nil); len(got) > 0 {
 			t.Errorf("%s: %+v", q, got)
 		}
 	}
-	for _, q := range []string{"Write the list to notes.txt", "Give me a brief summary", "What is in the letter?", "Tell me the time"} {
+	for _, q := range []string{
+		"Write the list to notes.txt", "Give me a brief summary", "What is in the letter?",
+		"Tell me the time",
+	} {
 		if got = findFalseClaims(q, "I searched the web.", nil); len(got) != 1 {
 			t.Errorf("%s: %+v", q, got)
 		}
@@ -221,24 +227,41 @@ func TestClaimsNeedCompleteCalls(t *testing.T) {
 		{"respondent B", answer{from: subjects.RespondentB}, true},
 		{"one who lets others work", answer{from: "orchestrator"}, false},
 		{"one who asks personas", answer{from: "committee"}, false},
-		{"a record that lost its calls", answer{from: subjects.Generator, Response: subjects.Response{Notes: cut}}, false},
-		{"a record that kept them", answer{from: subjects.Generator, Response: subjects.Response{Notes: cut, ToolCalls: []subjects.ToolCall{{Tool: "x"}}}}, true},
+		{
+			"a record that lost its calls",
+			answer{from: subjects.Generator, Response: subjects.Response{Notes: cut}},
+			false,
+		},
+		{
+			"a record that kept them",
+			answer{
+				from:     subjects.Generator,
+				Response: subjects.Response{Notes: cut, ToolCalls: []subjects.ToolCall{{Tool: "x"}}},
+			},
+			true,
+		},
 	} {
 		if got := hasAllCalls(c.h); got != c.want {
 			t.Errorf("%s: %t", c.name, got)
 		}
 	}
-	failed := subjects.Response{ToolCalls: []subjects.ToolCall{{Tool: "web_search", Error: subjects.Faultf(subjects.CodeDenied, "no")}}}
+	failed := subjects.Response{
+		ToolCalls: []subjects.ToolCall{{Tool: "web_search", Error: subjects.Faultf(subjects.CodeDenied, "no")}},
+	}
 	if got := findFalseClaims("q", "I searched the web.", usedTools(failed)); len(got) != 1 {
 		t.Errorf("a refused call counts as done: %+v", got)
 	}
-	if got := findFalseClaims("q", "I checked my memory.", usedTools(subjects.Response{Recalls: []string{"m1"}})); len(got) != 0 {
+	if got := findFalseClaims("q", "I checked my memory.", usedTools(subjects.Response{Recalls: []string{"m1"}})); len(
+		got) != 0 {
 		t.Errorf("memories were used, and yet: %+v", got)
 	}
 }
 
 func FuzzClaims(f *testing.F) {
-	for _, s := range []string{"I searched the web.", "Ich habe die Datei erstellt", "```\nI ran\n", "'I've", "“x", "He dicho, y he buscado en internet", "a\xffb? I 've", "My and I searched"} {
+	for _, s := range []string{
+		"I searched the web.", "Ich habe die Datei erstellt", "```\nI ran\n", "'I've", "“x",
+		"He dicho, y he buscado en internet", "a\xffb? I 've", "My and I searched",
+	} {
 		f.Add("What?", s)
 	}
 	f.Fuzz(func(t *testing.T, question, answer string) {
@@ -250,7 +273,8 @@ func FuzzClaims(f *testing.F) {
 			if c.Said == "" || len(c.Said) > maxSaid+3 || len(c.Needs) == 0 || strings.ContainsAny(c.Said, "\n\r") {
 				t.Fatalf("%+v", c)
 			}
-			if got := findFalseClaims(question, answer, c.Needs[:1]); slices.ContainsFunc(got, func(o subjects.Claim) bool { return o.Said == c.Said && slices.Equal(o.Needs, c.Needs) }) {
+			if got := findFalseClaims(question, answer, c.Needs[:1]); slices.ContainsFunc(got,
+				func(o subjects.Claim) bool { return o.Said == c.Said && slices.Equal(o.Needs, c.Needs) }) {
 				t.Fatalf("%q stays a claim although %s ran", c.Said, c.Needs[0])
 			}
 		}

@@ -27,8 +27,8 @@ const (
 	maxResultFeedback = 2 << 10 // bytes of the feedback in the result
 )
 
-// compareAnswersTool returns the tool compare_answers, with which an agent has two answers judged. It changes nothing and
-// reads nothing but its arguments. The result has the labels of the call.
+// compareAnswersTool returns the tool compare_answers, with which an agent has two answers judged. It changes nothing
+// and reads nothing but its arguments. The result has the labels of the call.
 func (c *Critic) compareAnswersTool() actor.Tool {
 	return actor.Tool{
 		Schema: subjects.ToolSchema{
@@ -41,7 +41,11 @@ func (c *Critic) compareAnswersTool() actor.Tool {
 				`},"required":["question","first","second"],"additionalProperties":false}`),
 		},
 		Facts: policy.Tool{
-			Name: "compare_answers", Zone: name, Known: true, Effects: policy.Declare(), Timeout: 5 * time.Minute, Graded: true, Rare: []string{"compare", "comparison", "better", "versus", "vergleiche", "besser", "mieux", "mejor"}, MaxArgs: 160 << 10, MaxResult: 8 << 10,
+			Name: "compare_answers", Zone: name, Known: true, Effects: policy.Declare(), Timeout: 5 * time.Minute,
+			Graded: true, Rare: []string{
+				"compare", "comparison", "better", "versus", "vergleiche", "besser", "mieux",
+				"mejor",
+			}, MaxArgs: 160 << 10, MaxResult: 8 << 10,
 		},
 		Run: func(ctx context.Context, in actor.Msg[subjects.ToolOrder], out actor.Out) (subjects.ToolResult, error) {
 			result, err := c.runCompareAnswers(ctx, out, in.Body.Args)
@@ -51,8 +55,8 @@ func (c *Critic) compareAnswersTool() actor.Tool {
 	}
 }
 
-// runCompareAnswers returns the sentence for the model: which answer is better, or that they are even. Missing, empty and too
-// long arguments are [actor.ErrArguments], a failed judgement is a fault.
+// runCompareAnswers returns the sentence for the model: which answer is better, or that they are even. Missing, empty
+// and too long arguments are [actor.ErrArguments], a failed judgement is a fault.
 func (c *Critic) runCompareAnswers(ctx context.Context, out actor.Out, args json.RawMessage) (string, error) {
 	var a struct {
 		Question  string `json:"question"`
@@ -67,7 +71,12 @@ func (c *Critic) runCompareAnswers(ctx context.Context, out actor.Out, args json
 		name, text string
 		most       int
 		needed     bool
-	}{{"question", a.Question, maxArgQuestion, true}, {"first", a.First, maxArgAnswer, true}, {"second", a.Second, maxArgAnswer, true}, {"reference", a.Reference, maxArgReference, false}} {
+	}{
+		{"question", a.Question, maxArgQuestion, true},
+		{"first", a.First, maxArgAnswer, true},
+		{"second", a.Second, maxArgAnswer, true},
+		{"reference", a.Reference, maxArgReference, false},
+	} {
 		if f.needed && strings.TrimSpace(f.text) == "" {
 			return "", fmt.Errorf("%w: %s is missing or empty", actor.ErrArguments, f.name)
 		}
@@ -83,11 +92,12 @@ func (c *Critic) runCompareAnswers(ctx context.Context, out actor.Out, args json
 		return "They are even: asked with the answers swapped, the judge decided differently. Take either one.", nil
 	}
 	which := [...]string{"first", "second"}[r.better[0]]
-	return fmt.Sprintf("The %s answer is better.\nThe judge says (Response A is the first, Response B the second): %s", which, text.Clip(r.feedback, maxResultFeedback)), nil
+	return fmt.Sprintf("The %s answer is better.\nThe judge says (Response A is the first, Response B the second): %s",
+		which, text.Clip(r.feedback, maxResultFeedback)), nil
 }
 
-// judgeFault returns the fault for the model when the judge failed with err, which must not be nil, and advice what to do
-// instead. Only for an unreadable reply the code is CodeTool, else CodeUnavailable.
+// judgeFault returns the fault for the model when the judge failed with err, which must not be nil, and advice what to
+// do instead. Only for an unreadable reply the code is CodeTool, else CodeUnavailable.
 func judgeFault(err error) *subjects.Fault {
 	const advice = "choose yourself, and say that the answers were not compared"
 	switch {

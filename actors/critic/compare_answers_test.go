@@ -36,21 +36,55 @@ func TestCompareAnswers(t *testing.T) {
 		code       string // of the fault
 		says       string // in the fault
 	}{
-		{name: "the first", args: ask, judge: judgeEither, want: "The first answer is better.\nThe judge says (Response A is the first, Response B the second): A is good."},
-		{name: "the second", args: `{"question":"q","first":"Bad","second":"Good"}`, judge: judgeEither, want: "The second answer is better.\nThe judge says (Response A is the first, Response B the second): B is good."},
-		{name: "even", args: ask, judge: always("Feedback: A. [RESULT] A"), want: "They are even: asked with the answers swapped, the judge decided differently. Take either one."},
-		{name: "a secret in its words", args: ask, judge: inTurn("Feedback: sk-abcdefghijklmnopqrstuvwxyz [RESULT] A", "Feedback: b [RESULT] B"), want: "The first answer is better.\nThe judge says (Response A is the first, Response B the second): [redacted: api key]"},
-		{name: "nothing to compare", args: `{"question":"q","first":"a","second":" "}`, code: subjects.CodeTool, says: "second is missing"},
+		{name: "the first", args: ask, judge: judgeEither, want: "The first answer is better.\nThe judge says " +
+			"(Response A is the first, Response B the second): A is good."},
+		{
+			name: "the second", args: `{"question":"q","first":"Bad","second":"Good"}`, judge: judgeEither,
+			want: "The second answer is better.\nThe judge says (Response A is the first, Response B the second): B " +
+				"is good.",
+		},
+		{name: "even", args: ask, judge: always("Feedback: A. [RESULT] A"), want: "They are even: asked with the " +
+			"answers swapped, the judge decided differently. Take either one."},
+		{name: "a secret in its words", args: ask, judge: inTurn("Feedback: sk-abcdefghijklmnopqrstuvwxyz [RESULT] A",
+			"Feedback: b [RESULT] B"), want: "The first answer is better.\nThe judge says (Response A is the first, " +
+			"Response B the second): [redacted: api key]"},
+		{
+			name: "nothing to compare", args: `{"question":"q","first":"a","second":" "}`, code: subjects.CodeTool,
+			says: "second is missing",
+		},
 		{name: "no question", args: `{"first":"a","second":"b"}`, code: subjects.CodeTool, says: "question is missing"},
-		{name: "another argument", args: `{"question":"q","first":"a","second":"b","third":"c"}`, code: subjects.CodeTool, says: "bad arguments"},
+		{
+			name: "another argument", args: `{"question":"q","first":"a","second":"b","third":"c"}`,
+			code: subjects.CodeTool, says: "bad arguments",
+		},
 		{name: "no object", args: `[]`, code: subjects.CodeTool, says: "bad arguments"},
-		{name: "too long", args: `{"question":"q","first":"a","second":"` + strings.Repeat("b", maxArgAnswer+1) + `"}`, code: subjects.CodeTool, says: "at most 12000"},
-		{name: "a question too long", args: `{"question":"` + strings.Repeat("q", maxArgQuestion+1) + `","first":"a","second":"b"}`, code: subjects.CodeTool, says: "at most 4000"},
+		{
+			name: "too long", args: `{"question":"q","first":"a","second":"` + strings.Repeat("b", maxArgAnswer+1) +
+				`"}`,
+			code: subjects.CodeTool, says: "at most 12000",
+		},
+		{name: "a question too long", args: `{"question":"` + strings.Repeat("q", maxArgQuestion+1) +
+			`","first":"a","second":"b"}`, code: subjects.CodeTool, says: "at most 4000"},
 		{name: "unreadable", args: ask, judge: always("both"), code: subjects.CodeTool, says: "choose yourself"},
-		{name: "the script", args: ask, judge: judgeEither, chunk: subjects.ChatChunk{Model: "built-in", DemoModel: true}, code: subjects.CodeUnavailable, says: "the built-in demo model stands in; choose yourself"},
-		{name: "busy", args: ask, judge: fails(subjects.Faultf(subjects.CodeBusy, "full")), code: subjects.CodeUnavailable, says: "retry once, or choose yourself"},
-		{name: "nobody there", args: ask, judge: fails(subjects.Faultf(subjects.CodeUnavailable, "gone")), code: subjects.CodeUnavailable, says: "retry once, or choose yourself"},
-		{name: "no model", args: ask, judge: fails(subjects.Faultf(subjects.CodeModelMissing, "fetch it with: ollama pull x")), code: subjects.CodeUnavailable, says: "no model judged: fetch it with: ollama pull x; choose yourself"},
+		{name: "the script", args: ask, judge: judgeEither, chunk: subjects.ChatChunk{
+			Model:     "built-in",
+			DemoModel: true,
+		}, code: subjects.CodeUnavailable, says: "the built-in demo model stands in; choose " +
+			"yourself"},
+		{
+			name: "busy", args: ask, judge: fails(subjects.Faultf(subjects.CodeBusy, "full")),
+			code: subjects.CodeUnavailable, says: "retry once, or choose yourself",
+		},
+		{
+			name: "nobody there", args: ask, judge: fails(subjects.Faultf(subjects.CodeUnavailable, "gone")),
+			code: subjects.CodeUnavailable, says: "retry once, or choose yourself",
+		},
+		{
+			name: "no model", args: ask,
+			judge: fails(subjects.Faultf(subjects.CodeModelMissing, "fetch it with: ollama "+
+				"pull x")), code: subjects.CodeUnavailable,
+			says: "no model judged: fetch it with: ollama pull x; choose yourself",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -65,7 +99,8 @@ func TestCompareAnswers(t *testing.T) {
 			if res.CallID != "c1" || res.QueryID != "q1" || res.Tool != "compare_answers" || res.Result != c.want {
 				t.Errorf("%+v, want %q", res, c.want)
 			}
-			if (res.Error == nil) != (c.code == "") || res.Error != nil && (res.Error.Code != c.code || !strings.Contains(res.Error.Text, c.says)) {
+			if (res.Error == nil) != (c.code == "") || res.Error != nil &&
+				(res.Error.Code != c.code || !strings.Contains(res.Error.Text, c.says)) {
 				t.Errorf("%+v, want %s with %q", res.Error, c.code, c.says)
 			}
 			if len(w.rec.Published()) > 0 {
@@ -75,7 +110,8 @@ func TestCompareAnswers(t *testing.T) {
 	}
 	w := newHarness(t)
 	w.setJudge(inTurn("Feedback: "+strings.Repeat("words ", 2000)+"[RESULT] A", "Feedback: b [RESULT] B"))
-	if res, err := w.compareOrder(ask); err != nil || len(res.Result) > maxResultFeedback+200 || len(res.Result) < maxResultFeedback {
+	if res, err := w.compareOrder(ask); err != nil || len(res.Result) > maxResultFeedback+200 ||
+		len(res.Result) < maxResultFeedback {
 		t.Errorf("%d bytes, %v", len(res.Result), err)
 	}
 }
@@ -84,7 +120,8 @@ func TestCompareAnswers(t *testing.T) {
 func TestToolFacts(t *testing.T) {
 	t.Parallel()
 	all := Tools()
-	if len(all) != 1 || all[0].Facts.Name != all[0].Schema.Name || subjects.ZoneOf(all[0].Facts.Name) != all[0].Facts.Zone {
+	if len(all) != 1 || all[0].Facts.Name != all[0].Schema.Name ||
+		subjects.ZoneOf(all[0].Facts.Name) != all[0].Facts.Zone {
 		t.Fatalf("%+v", all)
 	}
 	f := all[0].Facts
@@ -93,7 +130,8 @@ func TestToolFacts(t *testing.T) {
 			t.Errorf("it has the effect %v", e)
 		}
 	}
-	if !f.Known || f.Effects.String() != policy.Declare().String() || f.Timeout != 5*time.Minute || f.MaxArgs < 4*(maxArgQuestion+2*maxArgAnswer+maxArgReference) || f.MaxArgs > subjects.ToolCallService.Limit() {
+	if !f.Known || f.Effects.String() != policy.Declare().String() || f.Timeout != 5*time.Minute ||
+		f.MaxArgs < 4*(maxArgQuestion+2*maxArgAnswer+maxArgReference) || f.MaxArgs > subjects.ToolCallService.Limit() {
 		t.Errorf("%+v", f)
 	}
 	var schema struct {
@@ -104,7 +142,10 @@ func TestToolFacts(t *testing.T) {
 	if err := json.Unmarshal(all[0].Schema.Parameters, &schema); err != nil {
 		t.Fatal(err)
 	}
-	for name, most := range map[string]int{"question": maxArgQuestion, "first": maxArgAnswer, "second": maxArgAnswer, "reference": maxArgReference} {
+	for name, most := range map[string]int{
+		"question": maxArgQuestion, "first": maxArgAnswer, "second": maxArgAnswer,
+		"reference": maxArgReference,
+	} {
 		if schema.Properties[name].MaxLength != most {
 			t.Errorf("%s: the schema says %d and the tool %d", name, schema.Properties[name].MaxLength, most)
 		}

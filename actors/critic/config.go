@@ -15,11 +15,12 @@ type Config struct {
 	Enabled     bool          `yaml:"enabled"`
 	CallTimeout time.Duration `yaml:"call_timeout"` // of one judgement, including the wait in the model queue
 	Predict     int           `yaml:"predict"`      // tokens of one judgement
-	PairWait    time.Duration `yaml:"pair_wait"`    // most time between the two answers of a pair; 0 = answers are not compared
-	MaxAge      time.Duration `yaml:"max_age"`      // older answers are not judged
-	RetryAt     int           `yaml:"retry_at"`     // scores up to this one offer a retry; 0 = never
-	Claims      bool          `yaml:"claims"`       // check what an answer says was done against its calls
-	ClaimCap    int           `yaml:"claim_cap"`    // highest score of an answer with a false claim; 0 = no cap
+	// most time between the two answers of a pair; 0 = answers are not compared
+	PairWait time.Duration `yaml:"pair_wait"`
+	MaxAge   time.Duration `yaml:"max_age"`   // older answers are not judged
+	RetryAt  int           `yaml:"retry_at"`  // scores up to this one offer a retry; 0 = never
+	Claims   bool          `yaml:"claims"`    // check what an answer says was done against its calls
+	ClaimCap int           `yaml:"claim_cap"` // highest score of an answer with a false claim; 0 = no cap
 
 	// Rubrics replace shipped ones by name; an empty one does not.
 	Rubrics map[string]string `yaml:"rubrics"`
@@ -36,8 +37,8 @@ const (
 // Validate reports everything wrong with c.
 func (c Config) Validate() error { return c.Problems().Err() }
 
-// Problems returns everything wrong with c, by the fields of critic.yaml: numbers and durations out of range, unknown names
-// of rubrics and invalid rubrics. An empty rubric is valid.
+// Problems returns everything wrong with c, by the fields of critic.yaml: numbers and durations out of range, unknown
+// names of rubrics and invalid rubrics. An empty rubric is valid.
 func (c Config) Problems() (out strict.Problems) {
 	out.CheckDuration("call_timeout", c.CallTimeout, 10*time.Millisecond, maxCall)
 	out.CheckInt("predict", c.Predict, 64, 16<<10)
@@ -48,7 +49,8 @@ func (c Config) Problems() (out strict.Problems) {
 	for _, name := range strict.SortedKeys(c.Rubrics) {
 		path := "rubrics." + name
 		if !slices.Contains(rubricNames, name) {
-			out.Add("rubrics", "there is no rubric %q; the rubrics are %s", text.Clip(name, 40), strings.Join(rubricNames, ", "))
+			out.Add("rubrics", "there is no rubric %q; the rubrics are %s", text.Clip(name, 40),
+				strings.Join(rubricNames, ", "))
 			continue
 		}
 		if why := CheckRubric(c.Rubrics[name]); why != "" && c.Rubrics[name] != "" {
@@ -58,8 +60,8 @@ func (c Config) Problems() (out strict.Problems) {
 	return out
 }
 
-// CheckRubric returns why a text is not a valid rubric, "" when it is. It rejects more than maxRubric bytes, the marks of
-// the judge's request, an empty first line, and a rubric without a line for each score from 1 to 5 in order.
+// CheckRubric returns why a text is not a valid rubric, "" when it is. It rejects more than maxRubric bytes, the marks
+// of the judge's request, an empty first line, and a rubric without a line for each score from 1 to 5 in order.
 func CheckRubric(rubric string) string {
 	switch upper := strings.ToUpper(rubric); {
 	case len(rubric) > maxRubric:

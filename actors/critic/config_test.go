@@ -37,8 +37,12 @@ func TestConfig(t *testing.T) {
 		{"a cap below nothing", func(c *Config) { c.ClaimCap = -1 }, "claim_cap"},
 		{"a cap above all", func(c *Config) { c.ClaimCap = 6 }, "claim_cap"},
 		{"a rubric of another name", own("kind", rubric), "rubrics"},
-		{"a rubric without a score", own(subjects.RubricPlain, strings.Replace(rubric, "Score 3", "Grade 3", 1)), "rubrics.plain"},
-		{"a rubric in another order", own(subjects.RubricPlain, "[x]\nScore 2: b\nScore 1: a\nScore 3: c\nScore 4: d\nScore 5: e"), "rubrics.plain"},
+		{
+			"a rubric without a score", own(subjects.RubricPlain, strings.Replace(rubric, "Score 3", "Grade 3", 1)),
+			"rubrics.plain",
+		},
+		{"a rubric in another order", own(subjects.RubricPlain, "[x]\nScore 2: b\nScore 1: a\nScore 3: c\nScore 4: "+
+			"d\nScore 5: e"), "rubrics.plain"},
 		{"a rubric with a heading", own(subjects.RubricPlain, rubric+"###Feedback: x"), "rubrics.plain"},
 		{"a rubric with an end", own(subjects.RubricPlain, rubric+"[result] 5"), "rubrics.plain"},
 		{"a rubric without a criterion", own(subjects.RubricPlain, "[]\n"+rubric), "rubrics.plain"},

@@ -1,13 +1,12 @@
 // Package critic grades each answer before memory may learn from it.
 //
-// It listens on response.generation and committee.deliberation.<query>, a durable subscription whose events wait while no critic
-// runs, and on
-// tool.request.compare_answers, which only the broker reaches. It asks model.chat and model.list. It speaks on
-// critique.result, pairwise.result and tool.schema.compare_answers.
+// It listens on response.generation and committee.deliberation.<query>, a durable subscription whose events wait while
+// no critic runs, and on tool.request.compare_answers, which only the broker reaches. It asks model.chat and
+// model.list. It speaks on critique.result, pairwise.result and tool.schema.compare_answers.
 //
-// An answer gets one grade, or a reason why it has none. When the generator and respondent B have both answered a question,
-// their answers are compared, once in each order. Every result is stored before it is published: after a crash it is
-// published again under the same id, and the stream stores it once.
+// An answer gets one grade, or a reason why it has none. When the generator and respondent B have both answered a
+// question, their answers are compared, once in each order. Every result is stored before it is published: after a
+// crash it is published again under the same id, and the stream stores it once.
 package critic
 
 import (
@@ -50,10 +49,16 @@ func (c *Critic) Name() string { return name }
 // Routes implements [actor.Actor]. A disabled critic consumes the answers, so that they are not graded later either.
 func (c *Critic) Routes() []actor.Route {
 	if !c.cfg.Enabled {
-		return []actor.Route{actor.On(subjects.ResponseGeneration, ignoreEvent[subjects.Response]), actor.On(subjects.DeliberationEvent, ignoreEvent[subjects.Deliberation])}
+		return []actor.Route{
+			actor.On(subjects.ResponseGeneration, ignoreEvent[subjects.Response]),
+			actor.On(subjects.DeliberationEvent, ignoreEvent[subjects.Deliberation]),
+		}
 	}
 	// Two workers: one may wait for the model while the other stores its result.
-	routes := []actor.Route{actor.On(subjects.ResponseGeneration, c.onResponse, actor.Workers(2)), actor.On(subjects.DeliberationEvent, c.onDeliberation, actor.Workers(1))}
+	routes := []actor.Route{
+		actor.On(subjects.ResponseGeneration, c.onResponse, actor.Workers(2)),
+		actor.On(subjects.DeliberationEvent, c.onDeliberation, actor.Workers(1)),
+	}
 	return append(routes, c.toolset().Routes()...)
 }
 
@@ -98,9 +103,9 @@ type answer struct {
 // isLastAttempt reports whether the message is not delivered again.
 func (a answer) isLastAttempt() bool { return a.attempt >= subjects.MaxDeliver }
 
-// onResponse grades one answer, and compares it when it is the second of two. It returns nil when the results are published,
-// also when they were before, and when the answer cannot be graded; otherwise the answer is delivered again after a delay
-// that doubles with each attempt. It rejects an answer without a valid query id or author.
+// onResponse grades one answer, and compares it when it is the second of two. It returns nil when the results are
+// published, also when they were before, and when the answer cannot be graded; otherwise the answer is delivered again
+// after a delay that doubles with each attempt. It rejects an answer without a valid query id or author.
 func (c *Critic) onResponse(ctx context.Context, in actor.Msg[subjects.Response], out actor.Out) error {
 	a := answer{Response: in.Body, from: in.From, stored: in.StoredAt, attempt: in.Attempt}
 	a.QueryID = cmp.Or(a.QueryID, in.Query)
@@ -116,17 +121,18 @@ func (c *Critic) onResponse(ctx context.Context, in actor.Msg[subjects.Response]
 		err = c.comparePair(ctx, out, a)
 	}
 	if err != nil {
-		return actor.RetryAfter(fmt.Errorf("judging the answer of %s to %s: %w", a.from, a.QueryID, err), c.retryDelay<<min(a.attempt, subjects.MaxDeliver))
+		return actor.RetryAfter(fmt.Errorf("judging the answer of %s to %s: %w", a.from, a.QueryID, err),
+			c.retryDelay<<min(a.attempt, subjects.MaxDeliver))
 	}
 	return nil
 }
 
-// baseRetryDelay is half of the first retry delay; each delay is twice the one before. A model server that restarts takes a
-// minute to be ready.
+// baseRetryDelay is half of the first retry delay; each delay is twice the one before. A model server that restarts
+// takes a minute to be ready.
 const baseRetryDelay = 2500 * time.Millisecond
 
-// ungradedReason returns why an answer is neither graded nor compared, "" when it is: it failed or is empty, partial, older
-// than MaxAge, or its query id was used in another session.
+// ungradedReason returns why an answer is neither graded nor compared, "" when it is: it failed or is empty, partial,
+// older than MaxAge, or its query id was used in another session.
 func (c *Critic) ungradedReason(a answer, now time.Time) string {
 	switch {
 	case a.Error != nil || strings.TrimSpace(a.Answer) == "":
@@ -141,6 +147,6 @@ func (c *Critic) ungradedReason(a answer, now time.Time) string {
 	return ""
 }
 
-// errTooManyAttempts means that the message was delivered more than [subjects.MaxDeliver] times: each earlier attempt ended
-// in a crash.
+// errTooManyAttempts means that the message was delivered more than [subjects.MaxDeliver] times: each earlier attempt
+// ended in a crash.
 var errTooManyAttempts = errors.New("it was begun too often and never finished")

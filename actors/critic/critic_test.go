@@ -21,7 +21,11 @@ import (
 func TestRoutesAndTools(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t)
-	if got := listens(w.c); w.c.Name() != "critic" || !slices.Equal(got, []string{"from.*.committee.deliberation.*", "from.*.response.generation", "tool.request.compare_answers"}) {
+	if got := listens(w.c); w.c.Name() != "critic" ||
+		!slices.Equal(got, []string{
+			"from.*.committee.deliberation.*", "from.*.response.generation",
+			"tool.request.compare_answers",
+		}) {
 		t.Errorf("%s listens to %q", w.c.Name(), got)
 	}
 	if err := w.c.Start(t.Context(), w.rec.Out()); err != nil {
@@ -33,33 +37,45 @@ func TestRoutesAndTools(t *testing.T) {
 	}
 	described := w.c.Describe()
 	var s subjects.ToolSchema
-	if err := actor.DecodeStrict([]byte(described["definition.compare_answers"]), &s); err != nil || !reflect.DeepEqual(s, Tools()[0].Schema) {
+	if err := actor.DecodeStrict([]byte(described["definition.compare_answers"]), &s); err != nil ||
+		!reflect.DeepEqual(s, Tools()[0].Schema) {
 		t.Errorf("it is described as %+v, %v", s, err)
 	}
 }
 
-// TestDisabledCriticIgnoresAnswers: a critic that is switched off takes what is said and keeps nothing of it, so that switching it on brings
-// nothing back.
+// TestDisabledCriticIgnoresAnswers: a critic that is switched off takes what is said and keeps nothing of it, so that
+// switching it on brings nothing back.
 func TestDisabledCriticIgnoresAnswers(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, func(c *Config) { *c = Config{} })
-	if got := listens(w.c); !slices.Equal(got, []string{"from.*.committee.deliberation.*", "from.*.response.generation"}) {
+	if got := listens(w.c); !slices.Equal(got,
+		[]string{"from.*.committee.deliberation.*", "from.*.response.generation"}) {
 		t.Errorf("it listens to %q", got)
 	}
 	if err := w.c.Start(t.Context(), w.rec.Out()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.rec.Deliver(t, w.c, actortest.Message{Subject: "from.generator.response.generation", Body: plainAnswer("q1"), Query: "q1"}); err != nil {
+	if _, err := w.rec.Deliver(t, w.c, actortest.Message{
+		Subject: "from.generator.response.generation",
+		Body:    plainAnswer("q1"), Query: "q1",
+	}); err != nil {
 		t.Error(err)
 	}
-	d := subjects.Deliberation{QueryID: "q1", Persona: "The Self", Round: 1, Status: subjects.DeliberationDone, Response: "yes", Query: "q", Rubric: rubricPlain}
-	if _, err := w.rec.Deliver(t, w.c, actortest.Message{Subject: "from.committee.committee.deliberation.q1", Body: d, Query: "q1"}); err != nil {
+	d := subjects.Deliberation{
+		QueryID: "q1", Persona: "The Self", Round: 1, Status: subjects.DeliberationDone,
+		Response: "yes", Query: "q", Rubric: rubricPlain,
+	}
+	if _, err := w.rec.Deliver(t, w.c, actortest.Message{
+		Subject: "from.committee.committee.deliberation.q1", Body: d,
+		Query: "q1",
+	}); err != nil {
 		t.Error(err)
 	}
 	described := w.c.Describe()
 	keys, _ := w.rec.Out().Store(bucket).Keys(t.Context(), "")
 	if len(w.rec.Published())+len(w.rec.Requested())+len(keys)+len(described) > 0 {
-		t.Errorf("it said %+v, asked %+v, kept %q and is described as %v", w.rec.Published(), w.rec.Requested(), keys, described)
+		t.Errorf("it said %+v, asked %+v, kept %q and is described as %v", w.rec.Published(), w.rec.Requested(), keys,
+			described)
 	}
 }
 
@@ -76,39 +92,92 @@ func TestGrades(t *testing.T) {
 		chunk  subjects.ChatChunk
 		want   subjects.Critique
 	}{
-		{name: "a good one", says: "Feedback: Right. [RESULT] 5", want: subjects.Critique{Score: 5, Feedback: "Right."}},
-		{name: "a bad one offers a retry", says: "Feedback: Wrong. [RESULT] 2", want: subjects.Critique{Score: 2, Feedback: "Wrong.", Retry: true}},
-		{name: "above the threshold", says: "Feedback: So so. [RESULT] 3", want: subjects.Critique{Score: 3, Feedback: "So so."}},
-		{name: "never a retry", cfg: func(c *Config) { c.RetryAt = 0 }, says: "Feedback: Wrong. [RESULT] 1", want: subjects.Critique{Score: 1, Feedback: "Wrong."}},
-		{name: "who answered is what the server says", from: "committee", change: func(r *subjects.Response) { r.RespondentID, r.GeneratorID = "generator", "generator" }, says: "Feedback: Right. [RESULT] 5", want: subjects.Critique{RespondentID: "committee", Score: 5, Feedback: "Right."}},
-		{name: "another model judged", says: "Feedback: Right. [RESULT] 4", chunk: subjects.ChatChunk{Model: "gemma4:12b", Notice: "prometheus:7b is not there"}, want: subjects.Critique{Score: 4, Feedback: "Right.", Model: "gemma4:12b", Notice: "prometheus:7b is not there"}},
-		{name: "without labels anybody could have written it", change: func(r *subjects.Response) { r.Labels = nil }, says: "Feedback: Right. [RESULT] 5", want: subjects.Critique{Score: 5, Feedback: "Right.", Labels: private}},
+		{
+			name: "a good one", says: "Feedback: Right. [RESULT] 5",
+			want: subjects.Critique{Score: 5, Feedback: "Right."},
+		},
+		{
+			name: "a bad one offers a retry", says: "Feedback: Wrong. [RESULT] 2",
+			want: subjects.Critique{Score: 2, Feedback: "Wrong.", Retry: true},
+		},
+		{
+			name: "above the threshold", says: "Feedback: So so. [RESULT] 3",
+			want: subjects.Critique{Score: 3, Feedback: "So so."},
+		},
+		{name: "never a retry", cfg: func(c *Config) {
+			c.RetryAt = 0
+		}, says: "Feedback: Wrong. [RESULT] 1", want: subjects.Critique{Score: 1, Feedback: "Wrong."}},
+		{name: "who answered is what the server says", from: "committee", change: func(r *subjects.Response) {
+			r.RespondentID, r.GeneratorID = "generator", "generator"
+		}, says: "Feedback: Right. [RESULT] 5", want: subjects.Critique{
+			RespondentID: "committee", Score: 5,
+			Feedback: "Right.",
+		}},
+		{
+			name: "another model judged", says: "Feedback: Right. [RESULT] 4",
+			chunk: subjects.ChatChunk{Model: "gemma4:12b", Notice: "prometheus:7b is not there"},
+			want: subjects.Critique{
+				Score: 4, Feedback: "Right.", Model: "gemma4:12b",
+				Notice: "prometheus:7b is not there",
+			},
+		},
+		{name: "without labels anybody could have written it", change: func(r *subjects.Response) {
+			r.Labels = nil
+		}, says: "Feedback: Right. [RESULT] 5", want: subjects.Critique{Score: 5, Feedback: "Right.", Labels: private}},
 		{name: "labels of the answer", change: func(r *subjects.Response) {
 			r.Labels = &subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Public, Flags: []string{"role"}}
-		}, says: "Feedback: Right. [RESULT] 5", want: subjects.Critique{Score: 5, Feedback: "Right.", Labels: &subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Public, Flags: []string{"role"}}}},
-		{name: "after thinking aloud", says: "<think>[RESULT] 1 or 5?</think>Feedback: Right. [RESULT] 4", want: subjects.Critique{Score: 4, Feedback: "Right."}},
+		}, says: "Feedback: Right. [RESULT] 5", want: subjects.Critique{
+			Score: 5, Feedback: "Right.",
+			Labels: &subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Public, Flags: []string{"role"}},
+		}},
 		{
-			name: "it says it searched and did not", change: func(r *subjects.Response) { r.Answer = "I searched the web: Oslo." }, says: "Feedback: Well sourced. [RESULT] 5",
+			name: "after thinking aloud", says: "<think>[RESULT] 1 or 5?</think>Feedback: Right. [RESULT] 4",
+			want: subjects.Critique{Score: 4, Feedback: "Right."},
+		},
+		{
+			name: "it says it searched and did not", change: func(r *subjects.Response) {
+				r.Answer = "I searched the web: Oslo."
+			}, says: "Feedback: Well sourced. [RESULT] 5",
 			want: subjects.Critique{
 				Score: 2, Retry: true, Claims: []subjects.Claim{{Said: "I searched the web", Needs: webTools}},
-				Feedback: "Well sourced.\n\nThe answer says that something was done which no call did: \"I searched the web\" (web_search or web_fetch would have).",
+				Feedback: "Well sourced.\n\nThe answer says that something was done which no call did: \"I searched " +
+					"the web\" (web_search or web_fetch would have).",
 			},
 		},
 		{
-			name: "it is only told", cfg: func(c *Config) { c.ClaimCap = 0 }, change: func(r *subjects.Response) { r.Answer = "I ran the code. I searched the web." }, says: "Feedback: Good. [RESULT] 5",
+			name: "it is only told", cfg: func(c *Config) {
+				c.ClaimCap = 0
+			}, change: func(r *subjects.Response) {
+				r.Answer = "I ran the code. I searched the web."
+			}, says: "Feedback: Good. [RESULT] 5",
 			want: subjects.Critique{
-				Score: 5, Claims: []subjects.Claim{{Said: "I ran the code.", Needs: runTools}, {Said: "I searched the web.", Needs: webTools}},
-				Feedback: "Good.\n\nThe answer says that something was done which no call did: \"I ran the code.\" (run_code or run_shell would have). And 1 more of the kind.",
+				Score: 5, Claims: []subjects.Claim{
+					{Said: "I ran the code.", Needs: runTools},
+					{Said: "I searched the web.", Needs: webTools},
+				},
+				Feedback: "Good.\n\nThe answer says that something was done which no call did: \"I ran the code.\" " +
+					"(run_code or run_shell would have). And 1 more of the kind.",
 			},
 		},
-		{name: "nobody looks at claims", cfg: func(c *Config) { c.Claims = false }, change: func(r *subjects.Response) { r.Answer = "I searched the web: Oslo." }, says: "Feedback: Good. [RESULT] 5", want: subjects.Critique{Score: 5, Feedback: "Good."}},
-		{name: "a cap raises nothing", change: func(r *subjects.Response) { r.Answer = "I searched the web." }, says: "Feedback: Bad. [RESULT] 1", want: subjects.Critique{
+		{name: "nobody looks at claims", cfg: func(c *Config) {
+			c.Claims = false
+		}, change: func(r *subjects.Response) {
+			r.Answer = "I searched the web: Oslo."
+		}, says: "Feedback: Good. [RESULT] 5", want: subjects.Critique{Score: 5, Feedback: "Good."}},
+		{name: "a cap raises nothing", change: func(r *subjects.Response) {
+			r.Answer = "I searched the web."
+		}, says: "Feedback: Bad. [RESULT] 1", want: subjects.Critique{
 			Score: 1, Retry: true, Claims: []subjects.Claim{{Said: "I searched the web.", Needs: webTools}},
-			Feedback: "Bad.\n\nThe answer says that something was done which no call did: \"I searched the web.\" (web_search or web_fetch would have).",
+			Feedback: "Bad.\n\nThe answer says that something was done which no call did: \"I searched the web.\" " +
+				"(web_search or web_fetch would have).",
 		}},
 		{name: "it searched and did", change: func(r *subjects.Response) {
-			r.Answer, r.ToolCalls = "I searched the web: Oslo.", []subjects.ToolCall{{Tool: "web_search", Result: "Oslo"}}
-		}, says: "Feedback: Good. [RESULT] 5", want: subjects.Critique{Score: 5, Feedback: "Good.", Rubric: subjects.RubricSearch}},
+			r.Answer, r.ToolCalls = "I searched the web: Oslo.",
+				[]subjects.ToolCall{{Tool: "web_search", Result: "Oslo"}}
+		}, says: "Feedback: Good. [RESULT] 5", want: subjects.Critique{
+			Score: 5, Feedback: "Good.",
+			Rubric: subjects.RubricSearch,
+		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -127,7 +196,10 @@ func TestGrades(t *testing.T) {
 			}
 			want := c.want
 			want.SessionID, want.QueryID = "s1", "q1"
-			for to, v := range map[*string]string{&want.RespondentID: "generator", &want.Model: "judge:7b", &want.Rubric: subjects.RubricPlain} {
+			for to, v := range map[*string]string{
+				&want.RespondentID: "generator", &want.Model: "judge:7b",
+				&want.Rubric: subjects.RubricPlain,
+			} {
 				if *to == "" {
 					*to = v
 				}
@@ -162,30 +234,72 @@ func TestUngraded(t *testing.T) {
 		want   string
 		asks   int
 	}{
-		{name: "an error", change: func(m *actor.Msg[subjects.Response]) { m.Body.Error = subjects.Faultf(subjects.CodeTimeout, "late") }, want: "there is no answer to grade"},
-		{name: "nothing", change: func(m *actor.Msg[subjects.Response]) { m.Body.Answer = " \n" }, want: "there is no answer to grade"},
-		{name: "a part", change: func(m *actor.Msg[subjects.Response]) { m.Body.Partial = true }, want: "the answer is not whole"},
-		{name: "too old", change: func(m *actor.Msg[subjects.Response]) { m.StoredAt = noon.Add(-25 * time.Hour) }, want: "the answer is older than 24h"},
-		{name: "unreadable twice", judge: always("I would say 4 of 5."), want: "the judge's words could not be read, twice: the judge did not keep to the form: there is no [RESULT]", asks: 2},
-		{name: "nothing said, twice", judge: always(""), want: "the judge's words could not be read, twice: the judge did not keep to the form: it said nothing", asks: 2},
-		{name: "a server that cannot read it", judge: fails(fault(fmt.Errorf("%w: broken", model.ErrMalformed))), want: "the judge's words could not be read, twice: the judge did not keep to the form: malformed model output: broken", asks: 2},
-		{name: "the script", judge: always("Feedback: Fine. [RESULT] 5"), chunk: subjects.ChatChunk{Model: "built-in", DemoModel: true}, want: "no model judges: the built-in demo model stands in", asks: 1},
-		{name: "no model", judge: fails(fault(fmt.Errorf("%w: fetch it with: ollama pull x", model.ErrMissing))), want: "no model judged: model not found: fetch it with: ollama pull x", asks: 1},
-		{name: "it would leave the machine", judge: fails(fault(fmt.Errorf("%w: x:cloud", model.ErrRemote))), want: "no model judged: the request would leave this machine: x:cloud", asks: 1},
-		{name: "a key that is not accepted", judge: fails(fault(fmt.Errorf("%w: see https://me:hunter22@judge.example", model.ErrUnauthorized))), want: "no model judged: the model server requires a valid key: see https://me:[redacted: password in a link]@judge.example", asks: 1},
-		{name: "stopped by the user", judge: fails(subjects.Faultf(subjects.CodeStopped, "the user stopped it")), want: "no model judged: the user stopped it", asks: 1},
-		{name: "too long, however short", judge: fails(fault(fmt.Errorf("%w: no", model.ErrTooLong))), want: "no model judged: the prompt exceeds the model's context window: no", asks: 1 + maxShrinks},
+		{name: "an error", change: func(m *actor.Msg[subjects.Response]) {
+			m.Body.Error = subjects.Faultf(subjects.CodeTimeout, "late")
+		}, want: "there is no answer to grade"},
+		{name: "nothing", change: func(m *actor.Msg[subjects.Response]) {
+			m.Body.Answer = " \n"
+		}, want: "there is no answer to grade"},
+		{name: "a part", change: func(m *actor.Msg[subjects.Response]) {
+			m.Body.Partial = true
+		}, want: "the answer is not whole"},
+		{name: "too old", change: func(m *actor.Msg[subjects.Response]) {
+			m.StoredAt = noon.Add(-25 * time.Hour)
+		}, want: "the answer is older than 24h"},
+		{name: "unreadable twice", judge: always("I would say 4 of 5."), want: "the judge's words could not be read, " +
+			"twice: the judge did not keep to the form: there is no [RESULT]", asks: 2},
+		{name: "nothing said, twice", judge: always(""), want: "the judge's words could not be read, twice: the " +
+			"judge did not keep to the form: it said nothing", asks: 2},
 		{
-			name: "busy at the last try", change: func(m *actor.Msg[subjects.Response]) { m.Attempt = subjects.MaxDeliver }, judge: fails(subjects.Faultf(subjects.CodeBusy, "too many wait")),
+			name: "a server that cannot read it", judge: fails(fault(fmt.Errorf("%w: broken", model.ErrMalformed))),
+			want: "the judge's words could not be read, twice: the judge did not keep to the form: malformed model " +
+				"output: broken", asks: 2,
+		},
+		{name: "the script", judge: always("Feedback: Fine. [RESULT] 5"), chunk: subjects.ChatChunk{
+			Model:     "built-in",
+			DemoModel: true,
+		}, want: "no model judges: the built-in demo model stands in", asks: 1},
+		{
+			name: "no model", judge: fails(fault(fmt.Errorf("%w: fetch it with: ollama pull x", model.ErrMissing))),
+			want: "no model judged: model not found: fetch it with: ollama pull x", asks: 1,
+		},
+		{
+			name: "it would leave the machine", judge: fails(fault(fmt.Errorf("%w: x:cloud", model.ErrRemote))),
+			want: "no model judged: the request would leave this machine: x:cloud", asks: 1,
+		},
+		{
+			name:  "a key that is not accepted",
+			judge: fails(fault(fmt.Errorf("%w: see https://me:hunter22@judge.example", model.ErrUnauthorized))),
+			want: "no model judged: the model server requires a valid key: see https://me:[redacted: password in a " +
+				"link]@judge.example", asks: 1,
+		},
+		{
+			name: "stopped by the user", judge: fails(subjects.Faultf(subjects.CodeStopped, "the user stopped it")),
+			want: "no model judged: the user stopped it", asks: 1,
+		},
+		{
+			name: "too long, however short", judge: fails(fault(fmt.Errorf("%w: no", model.ErrTooLong))),
+			want: "no model judged: the prompt exceeds the model's context window: no", asks: 1 + maxShrinks,
+		},
+		{
+			name: "busy at the last try", change: func(m *actor.Msg[subjects.Response]) {
+				m.Attempt = subjects.MaxDeliver
+			}, judge: fails(subjects.Faultf(subjects.CodeBusy, "too many wait")),
 			want: "given up after 5 tries: too many wait", asks: 1,
 		},
-		{name: "begun too often", change: func(m *actor.Msg[subjects.Response]) { m.Attempt = subjects.MaxDeliver + 2 }, want: "given up after 7 tries: it was begun too often and never finished"},
+		{name: "begun too often", change: func(m *actor.Msg[subjects.Response]) {
+			m.Attempt = subjects.MaxDeliver + 2
+		}, want: "given up after 7 tries: it was begun too often and never finished"},
 		{
-			name: "nobody there at the last try", change: func(m *actor.Msg[subjects.Response]) { m.Attempt = subjects.MaxDeliver }, judge: fails(subjects.Faultf(subjects.CodeUnavailable, "gone")),
+			name: "nobody there at the last try", change: func(m *actor.Msg[subjects.Response]) {
+				m.Attempt = subjects.MaxDeliver
+			}, judge: fails(subjects.Faultf(subjects.CodeUnavailable, "gone")),
 			want: "given up after 5 tries: the model actor is not running; see conclave top", asks: 1,
 		},
 		{
-			name: "a bug at the last try", change: func(m *actor.Msg[subjects.Response]) { m.Attempt = subjects.MaxDeliver }, judge: fails(errors.New("inside of us: token=abcdefghijkl")),
+			name: "a bug at the last try", change: func(m *actor.Msg[subjects.Response]) {
+				m.Attempt = subjects.MaxDeliver
+			}, judge: fails(errors.New("inside of us: token=abcdefghijkl")),
 			want: "given up after 5 tries: something went wrong; the critic's log says what", asks: 1,
 		},
 	} {
@@ -251,8 +365,8 @@ func TestTransientFailureIsRetried(t *testing.T) {
 	}
 }
 
-// TestShutdownKeepsGrade: an answer whose judgement is broken off because the system closes comes again; at its last try it is
-// concluded, because it would be buried.
+// TestShutdownKeepsGrade: an answer whose judgement is broken off because the system closes comes again; at its last
+// try it is concluded, because it would be buried.
 func TestShutdownKeepsGrade(t *testing.T) {
 	t.Parallel()
 	for try, concludes := range map[int]bool{1: false, subjects.MaxDeliver - 1: false, subjects.MaxDeliver: true} {
@@ -287,7 +401,9 @@ func TestMalformedReplyIsRemindedOnce(t *testing.T) {
 	for _, m := range w.asked[1].Messages {
 		roles = append(roles, m.Role)
 	}
-	if !slices.Equal(roles, []string{model.System, model.User, model.Assistant, model.User}) || w.asked[1].Messages[2].Content != "The answer is right. 4/5" || w.asked[1].Messages[3].Content != reminders[scores] {
+	if !slices.Equal(roles, []string{model.System, model.User, model.Assistant, model.User}) ||
+		w.asked[1].Messages[2].Content != "The answer is right. 4/5" ||
+		w.asked[1].Messages[3].Content != reminders[scores] {
 		t.Errorf("the second time it is asked %+v", w.asked[1].Messages)
 	}
 }
@@ -295,7 +411,10 @@ func TestMalformedReplyIsRemindedOnce(t *testing.T) {
 // TestInvalidIDsAreRejected: ids become keys and subjects. What cannot be one is refused, and nothing is asked or kept.
 func TestInvalidIDsAreRejected(t *testing.T) {
 	t.Parallel()
-	for _, id := range []string{"", "a.b", "*", ">", "a b", "$KV", strings.Repeat("x", subjects.MaxToken+1), "q\n1", "ä"} {
+	for _, id := range []string{
+		"", "a.b", "*", ">", "a b", "$KV", strings.Repeat("x", subjects.MaxToken+1), "q\n1",
+		"ä",
+	} {
 		w := newHarness(t)
 		r := plainAnswer(id)
 		m := message("generator", r)
@@ -322,7 +441,10 @@ func TestInvalidIDsAreRejected(t *testing.T) {
 func TestTooManyDeliveriesAreUngraded(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t)
-	if _, err := w.rec.Deliver(t, w.c, actortest.Message{Subject: "from.orchestrator.response.generation", Body: plainAnswer("q1"), Query: "q1", Session: "s1"}); err != nil {
+	if _, err := w.rec.Deliver(t, w.c, actortest.Message{
+		Subject: "from.orchestrator.response.generation",
+		Body:    plainAnswer("q1"), Query: "q1", Session: "s1",
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.critique(); got.RespondentID != "orchestrator" || got.Rubric != subjects.RubricTask {
@@ -345,11 +467,15 @@ func TestCredentialsAreRedacted(t *testing.T) {
 	for _, from := range pairAccounts {
 		r := plainAnswer("q1")
 		r.Query, r.Reference, r.Answer = "My key is "+secret, secret, "I ran the code with "+secret+"."
-		r.ToolCalls = []subjects.ToolCall{{Tool: "web_search", Args: []byte(`{"query":"` + secret + `"}`), Result: "found " + secret}}
+		r.ToolCalls = []subjects.ToolCall{{
+			Tool: "web_search", Args: []byte(`{"query":"` + secret + `"}`),
+			Result: "found " + secret,
+		}}
 		w.mustDeliver(from, r)
 		w.checkNoTrace(secret) // while the first waits in the book too
 	}
-	if got := w.critiques(); len(got) != 2 || len(got[0].Claims) != 1 || !strings.Contains(got[0].Feedback, "[redacted: github token]") {
+	if got := w.critiques(); len(got) != 2 || len(got[0].Claims) != 1 ||
+		!strings.Contains(got[0].Feedback, "[redacted: github token]") {
 		t.Errorf("%+v", got)
 	}
 	if got := w.verdicts(); len(got) != 1 || got[0].Reason == "" && got[0].Winner != subjects.Tie {

@@ -15,9 +15,9 @@ import (
 	"conclave/subjects"
 )
 
-// bucket holds the results of the critic from before they are published. Of two processes that judge the same answer only
-// one can store its result; the other publishes that one. Each result has an unguessable id: published again, it is stored
-// in the stream once.
+// bucket holds the results of the critic from before they are published. Of two processes that judge the same answer
+// only one can store its result; the other publishes that one. Each result has an unguessable id: published again, it
+// is stored in the stream once.
 const bucket = "judged"
 
 // judgements are the grades of answers, by [gradeKey].
@@ -48,16 +48,16 @@ func (j *judgement) MarkPublished() { *j = judgement{ID: j.ID, Session: j.Sessio
 // publishTimeout bounds publishing a critique that could not be stored.
 const publishTimeout = 10 * time.Second
 
-// gradeOnce grades an answer unless it has a grade, and publishes the grade unless it is published. An error means that a
-// retry may help. At the last attempt a grade that cannot be stored is published all the same, perhaps twice.
+// gradeOnce grades an answer unless it has a grade, and publishes the grade unless it is published. An error means that
+// a retry may help. At the last attempt a grade that cannot be stored is published all the same, perhaps twice.
 func (c *Critic) gradeOnce(ctx context.Context, out actor.Out, a answer) error {
 	key := a.key()
 	stored, err := judgements.Load(ctx, out, key)
 	if err != nil {
 		return err
 	}
-	// A client chooses the query id, and may use it again in another session. Grades go by that id, also in memory: a second
-	// one would be taken for the grade of the first answer.
+	// A client chooses the query id, and may use it again in another session. Grades go by that id, also in memory: a
+	// second one would be taken for the grade of the first answer.
 	if s := stored.Value.Session; s != "" && a.SessionID != "" && s != a.SessionID {
 		key, a.reused = key+"."+a.SessionID, true
 		if stored, err = judgements.Load(ctx, out, key); err != nil {
@@ -86,13 +86,14 @@ func (c *Critic) gradeOnce(ctx context.Context, out actor.Out, a answer) error {
 	return actor.EmitOnce(ctx, out, subjects.CritiqueResult, out.NewID(), *critique)
 }
 
-// gradeAnswer has one answer judged. It returns an error only for a failure that a retry may overcome; after any other, and
-// at the last attempt, the critique has no score, and Ungraded says why.
+// gradeAnswer has one answer judged. It returns an error only for a failure that a retry may overcome; after any other,
+// and at the last attempt, the critique has no score, and Ungraded says why.
 func (c *Critic) gradeAnswer(ctx context.Context, out actor.Out, a answer) (subjects.Critique, error) {
 	agent.EmitState(out, name, agent.StateGrading, a.SessionID, a.QueryID)
 	begun := out.Now()
 	g := subjects.Critique{
-		SessionID: a.SessionID, QueryID: a.QueryID, RespondentID: a.from, Persona: a.persona, Round: a.round, Rubric: selectRubric(a),
+		SessionID: a.SessionID, QueryID: a.QueryID, RespondentID: a.from, Persona: a.persona, Round: a.round,
+		Rubric: selectRubric(a),
 		Labels: &subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Private}, // of an answer without labels
 	}
 	if a.Labels != nil {
@@ -103,7 +104,8 @@ func (c *Critic) gradeAnswer(ctx context.Context, out actor.Out, a answer) (subj
 	}
 	v, err := judgeReply{}, errTooManyAttempts
 	if a.attempt <= subjects.MaxDeliver {
-		v, err = c.askJudge(ctx, out, c.newGradeInput(a.Response, g.Rubric, cmp.Or(a.rubric, c.rubricText(g.Rubric)), out.NewID()), scores)
+		v, err = c.askJudge(ctx, out, c.newGradeInput(a.Response, g.Rubric, cmp.Or(a.rubric, c.rubricText(g.Rubric)),
+			out.NewID()), scores)
 	}
 	if err != nil && isTransient(err) {
 		if !a.isLastAttempt() {
@@ -126,8 +128,8 @@ func (c *Critic) gradeAnswer(ctx context.Context, out actor.Out, a answer) (subj
 }
 
 // checkClaims compares what an answer says was done with the calls that ran, adds false claims to the critique and its
-// feedback, and caps the score at ClaimCap; 0 is no cap. A judge that sees no calls believes such claims. It does nothing
-// when the answer does not list all calls.
+// feedback, and caps the score at ClaimCap; 0 is no cap. A judge that sees no calls believes such claims. It does
+// nothing when the answer does not list all calls.
 func (c *Critic) checkClaims(g *subjects.Critique, a answer) {
 	if !hasAllCalls(a) {
 		return
@@ -138,7 +140,8 @@ func (c *Critic) checkClaims(g *subjects.Critique, a answer) {
 		return
 	}
 	first := g.Claims[0]
-	remark := fmt.Sprintf("The answer says that something was done which no call did: %q (%s would have).", first.Said, strings.Join(first.Needs, " or "))
+	remark := fmt.Sprintf("The answer says that something was done which no call did: %q (%s would have).", first.Said,
+		strings.Join(first.Needs, " or "))
 	if more := len(g.Claims) - 1; more > 0 {
 		remark += fmt.Sprintf(" And %d more of the kind.", more)
 	}
@@ -148,8 +151,8 @@ func (c *Critic) checkClaims(g *subjects.Critique, a answer) {
 	}
 }
 
-// hasAllCalls reports whether the record of an answer has all its calls. Accounts that delegate make none themselves, and a
-// record that was too large may have lost them.
+// hasAllCalls reports whether the record of an answer has all its calls. Accounts that delegate make none themselves,
+// and a record that was too large may have lost them.
 func hasAllCalls(a answer) bool {
 	if a.from != subjects.Generator && a.from != subjects.RespondentB {
 		return false

@@ -26,7 +26,8 @@ var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 // defaultConfig returns the shipped configuration.
 func defaultConfig() Config {
 	return Config{
-		Enabled: true, CallTimeout: 10 * time.Minute, Predict: 1024, PairWait: 5 * time.Minute, MaxAge: 24 * time.Hour, RetryAt: 2, Claims: true, ClaimCap: 2,
+		Enabled: true, CallTimeout: 10 * time.Minute, Predict: 1024, PairWait: 5 * time.Minute, MaxAge: 24 * time.Hour,
+		RetryAt: 2, Claims: true, ClaimCap: 2,
 	}
 }
 
@@ -46,7 +47,10 @@ type harness struct {
 
 func newHarness(t *testing.T, change ...func(*Config)) *harness {
 	t.Helper()
-	w := &harness{t: t, window: 32768, judge: always("Feedback: Right and short. [RESULT] 5"), last: subjects.ChatChunk{Model: "judge:7b"}}
+	w := &harness{
+		t: t, window: 32768, judge: always("Feedback: Right and short. [RESULT] 5"),
+		last: subjects.ChatChunk{Model: "judge:7b"},
+	}
 	cfg := defaultConfig()
 	for _, f := range change {
 		f(&cfg)
@@ -88,7 +92,10 @@ func (w *harness) answer(subject string, body []byte) (any, error) {
 	w.mu.Unlock()
 	switch {
 	case subject == "model.list" && window > 0:
-		return subjects.ModelList{Roles: []subjects.RoleModel{{Role: subjects.RoleAssistant, Window: 99}, {Role: subjects.RoleCritic, Model: "judge:7b", Window: window}}}, nil
+		return subjects.ModelList{Roles: []subjects.RoleModel{
+			{Role: subjects.RoleAssistant, Window: 99},
+			{Role: subjects.RoleCritic, Model: "judge:7b", Window: window},
+		}}, nil
 	case subject == "model.chat" && judge != nil:
 		var q subjects.ChatRequest
 		if err := json.Unmarshal(body, &q); err != nil {
@@ -98,7 +105,8 @@ func (w *harness) answer(subject string, body []byte) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		if q.Role != subjects.RoleCritic || q.Hint != "" || q.Model != "" || q.Stream || q.Think == nil || *q.Think || r.Options.Predict != w.c.cfg.Predict || r.Options.Temperature != nil {
+		if q.Role != subjects.RoleCritic || q.Hint != "" || q.Model != "" || q.Stream || q.Think == nil || *q.Think ||
+			r.Options.Predict != w.c.cfg.Predict || r.Options.Temperature != nil {
 			return nil, fmt.Errorf("asked as %+v", q)
 		}
 		w.mu.Lock()
@@ -133,7 +141,10 @@ func (w *harness) prompts() (out []string) {
 
 // message returns the delivery of an answer.
 func message(from string, r subjects.Response) actor.Msg[subjects.Response] {
-	return actor.Msg[subjects.Response]{Subject: "from." + from + ".response.generation", From: from, Tokens: []string{from}, Query: r.QueryID, Session: r.SessionID, StoredAt: noon, Attempt: 1, Body: r}
+	return actor.Msg[subjects.Response]{
+		Subject: "from." + from + ".response.generation", From: from,
+		Tokens: []string{from}, Query: r.QueryID, Session: r.SessionID, StoredAt: noon, Attempt: 1, Body: r,
+	}
 }
 
 // deliver delivers an answer.
@@ -160,7 +171,8 @@ func (w *harness) mustDeliver(from string, r subjects.Response) {
 // plainAnswer is an answer without tools.
 func plainAnswer(query string) subjects.Response {
 	return subjects.Response{
-		SessionID: "s1", QueryID: query, Query: "What is the capital of Norway?", Answer: "Oslo.", ToolCalls: []subjects.ToolCall{}, GeneratorID: "generator", RespondentID: "generator",
+		SessionID: "s1", QueryID: query, Query: "What is the capital of Norway?", Answer: "Oslo.",
+		ToolCalls: []subjects.ToolCall{}, GeneratorID: "generator", RespondentID: "generator",
 		Model: "big", Labels: &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public},
 	}
 }
@@ -218,7 +230,10 @@ func (w *harness) checkNoTrace(secret string) {
 		}
 		book += string(v)
 	}
-	for what, v := range map[string]any{"events": w.rec.Published(), "questions to a model": w.rec.Requested(), "the log": w.rec.Logged(), "the bucket": book} {
+	for what, v := range map[string]any{
+		"events": w.rec.Published(), "questions to a model": w.rec.Requested(),
+		"the log": w.rec.Logged(), "the bucket": book,
+	} {
 		if all := fmt.Sprintf("%+v", v); strings.Contains(all, secret) {
 			at := strings.Index(all, secret)
 			w.t.Errorf("%s holds %q", what, all[max(0, at-80):min(len(all), at+80)])

@@ -27,7 +27,8 @@ var errDemoModel = errors.New("no model judges: the built-in demo model stands i
 
 // reminders ask a judge again whose reply had not the required form, by the allowed results.
 var reminders = map[string]string{
-	scores:  "That was not the form. Write it once more, and only this: Feedback: (your feedback) [RESULT] (an integer from 1 to 5)",
+	scores: "That was not the form. Write it once more, and only this: Feedback: (your feedback) [RESULT] (an " +
+		"integer from 1 to 5)",
 	letters: "That was not the form. Write it once more, and only this: Feedback: (your feedback) [RESULT] (A or B)",
 }
 
@@ -40,10 +41,10 @@ const (
 	maxShrinks     = 2 // retries with half the input when the model reports that it is too long
 )
 
-// askJudge has m judged: it fits the input into the window of the judge's model, asks, reminds once of the form and parses
-// the reply, whose result is one character of allowed. An input that the server finds too long is halved and sent again, at
-// most maxShrinks times; one that cannot be made to fit is [model.ErrTooLong]. The call timeout covers all of it, including
-// the wait in the model queue.
+// askJudge has m judged: it fits the input into the window of the judge's model, asks, reminds once of the form and
+// parses the reply, whose result is one character of allowed. An input that the server finds too long is halved and
+// sent again, at most maxShrinks times; one that cannot be made to fit is [model.ErrTooLong]. The call timeout covers
+// all of it, including the wait in the model queue.
 func (c *Critic) askJudge(ctx context.Context, out actor.Out, m judgeInput, allowed string) (v judgeReply, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
 	defer cancel()
@@ -51,7 +52,8 @@ func (c *Critic) askJudge(ctx context.Context, out actor.Out, m judgeInput, allo
 	for range maxShrinks + 1 {
 		r, ok := m.buildMessages(tokens)
 		if !ok {
-			return v, fmt.Errorf("%w: the input does not fit %d tokens; give the critic's model a larger window in models.yaml", model.ErrTooLong, max(tokens, 0))
+			return v, fmt.Errorf("%w: the input does not fit %d tokens; give the critic's model a larger window in "+
+				"models.yaml", model.ErrTooLong, max(tokens, 0))
 		}
 		v, err = c.askWithReminder(ctx, out, r, allowed)
 		if !errors.Is(err, model.ErrTooLong) {
@@ -62,9 +64,11 @@ func (c *Critic) askJudge(ctx context.Context, out actor.Out, m judgeInput, allo
 	return v, err
 }
 
-// askWithReminder asks the model, and once more with a reminder when the reply has not the required form. A second such reply
-// is errUnreadable. allowed must be a key of reminders.
-func (c *Critic) askWithReminder(ctx context.Context, out actor.Out, r []model.Message, allowed string) (judgeReply, error) {
+// askWithReminder asks the model, and once more with a reminder when the reply has not the required form. A second such
+// reply is errUnreadable. allowed must be a key of reminders.
+func (c *Critic) askWithReminder(ctx context.Context, out actor.Out, r []model.Message, allowed string) (judgeReply,
+	error,
+) {
 	v, reply, err := c.askModel(ctx, out, r, allowed)
 	if !errors.Is(err, errUnreadable) {
 		return v, err
@@ -73,18 +77,26 @@ func (c *Critic) askWithReminder(ctx context.Context, out actor.Out, r []model.M
 	if echo == "" {
 		echo = "(nothing)" // a server may reject an empty message
 	}
-	r = append(r, model.Message{Role: model.Assistant, Content: echo}, model.Message{Role: model.User, Content: reminders[allowed]})
+	r = append(r, model.Message{Role: model.Assistant, Content: echo},
+		model.Message{Role: model.User, Content: reminders[allowed]})
 	v, _, err = c.askModel(ctx, out, r, allowed)
 	return v, err
 }
 
-// askModel asks the model once. A reply that has not the required form is errUnreadable, and reply is then its redacted text;
-// otherwise reply is "". Replies of the built-in demo model are rejected with errDemoModel.
-func (c *Critic) askModel(ctx context.Context, out actor.Out, r []model.Message, allowed string) (v judgeReply, reply string, err error) {
+// askModel asks the model once. A reply that has not the required form is errUnreadable, and reply is then its redacted
+// text; otherwise reply is "". Replies of the built-in demo model are rejected with errDemoModel.
+func (c *Critic) askModel(ctx context.Context, out actor.Out, r []model.Message, allowed string) (v judgeReply,
+	reply string, err error,
+) {
 	var last subjects.ChatChunk
 	quiet := false // the model actor leaves it out for models that cannot think
-	client := wire.Client{Out: out, Role: subjects.RoleCritic, Timeout: c.cfg.CallTimeout, OnDone: func(p subjects.ChatChunk) { last = p }}
-	said, final, err := model.Collect(client.Chat(ctx, model.Request{Messages: r, Think: &quiet, Options: model.Options{Predict: c.cfg.Predict}}))
+	client := wire.Client{
+		Out: out, Role: subjects.RoleCritic, Timeout: c.cfg.CallTimeout,
+		OnDone: func(p subjects.ChatChunk) { last = p },
+	}
+	said, final,
+		err := model.Collect(
+		client.Chat(ctx, model.Request{Messages: r, Think: &quiet, Options: model.Options{Predict: c.cfg.Predict}}))
 	switch {
 	case errors.Is(err, model.ErrMalformed):
 		return v, "", fmt.Errorf("%w: %w", errUnreadable, err)
@@ -100,8 +112,8 @@ func (c *Critic) askModel(ctx context.Context, out actor.Out, r []model.Message,
 	return v, "", nil
 }
 
-// lookupWindow returns the context window of the judge's model in tokens, cached for [windowTTL]. It is defaultWindow when
-// the model actor does not answer within windowTimeout or does not know it.
+// lookupWindow returns the context window of the judge's model in tokens, cached for [windowTTL]. It is defaultWindow
+// when the model actor does not answer within windowTimeout or does not know it.
 func (c *Critic) lookupWindow(ctx context.Context, out actor.Out) int {
 	c.judgeWindow.Lock()
 	defer c.judgeWindow.Unlock()
@@ -125,10 +137,14 @@ func (c *Critic) lookupWindow(ctx context.Context, out actor.Out) int {
 
 // isTransient reports whether a retry may overcome err. Unknown errors are transient.
 func isTransient(err error) bool {
-	if errors.Is(err, errUnreadable) || errors.Is(err, errDemoModel) || errors.Is(err, errTooManyAttempts) || errors.Is(err, model.ErrTooSlow) {
+	if errors.Is(err, errUnreadable) || errors.Is(err, errDemoModel) || errors.Is(err, errTooManyAttempts) ||
+		errors.Is(err, model.ErrTooSlow) {
 		return false
 	}
-	for _, lasting := range []error{model.ErrMissing, model.ErrTooLong, model.ErrRemote, model.ErrUnsupported, model.ErrUnauthorized, model.ErrNoThinking, model.ErrNoTools} {
+	for _, lasting := range []error{
+		model.ErrMissing, model.ErrTooLong, model.ErrRemote, model.ErrUnsupported,
+		model.ErrUnauthorized, model.ErrNoThinking, model.ErrNoTools,
+	} {
 		if errors.Is(err, lasting) {
 			return false
 		}
@@ -136,15 +152,16 @@ func isTransient(err error) bool {
 	var f *subjects.Fault
 	if errors.As(err, &f) && f != nil {
 		switch f.Code {
-		case subjects.CodeMalformed, subjects.CodeTooLarge, subjects.CodeDenied, subjects.CodePermission, subjects.CodeStopped:
+		case subjects.CodeMalformed, subjects.CodeTooLarge, subjects.CodeDenied, subjects.CodePermission,
+			subjects.CodeStopped:
 			return false
 		}
 	}
 	return true
 }
 
-// describeFailure returns a sentence for the user: why nothing was judged, after how many attempts. Texts of unknown errors
-// are not shown. err must not be nil.
+// describeFailure returns a sentence for the user: why nothing was judged, after how many attempts. Texts of unknown
+// errors are not shown. err must not be nil.
 func describeFailure(err error, tries int) string {
 	var f *subjects.Fault
 	words := ""
@@ -159,7 +176,8 @@ func describeFailure(err error, tries int) string {
 		words = "the model did not judge in time"
 	case errors.As(err, &f) && f != nil:
 		words = f.Text
-	case errors.Is(err, errTooManyAttempts), errors.Is(err, model.ErrTooLong), errors.Is(err, model.ErrCut), errors.Is(err, model.ErrUnreachable):
+	case errors.Is(err, errTooManyAttempts), errors.Is(err, model.ErrTooLong), errors.Is(err, model.ErrCut),
+		errors.Is(err, model.ErrUnreachable):
 		words = err.Error()
 	default:
 		words = "something went wrong; the critic's log says what"

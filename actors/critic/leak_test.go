@@ -19,7 +19,8 @@ func TestNoHalfCredential(t *testing.T) {
 	t.Parallel()
 	for pad := maxFeedback - 56; pad < maxFeedback; pad += 4 {
 		w := newHarness(t)
-		w.setJudge(always("Feedback: " + strings.Repeat("word ", pad/5) + token + " is bad, " + strings.Repeat("more ", 30) + "[RESULT] 2"))
+		w.setJudge(always("Feedback: " + strings.Repeat("word ", pad/5) + token + " is bad, " +
+			strings.Repeat("more ", 30) + "[RESULT] 2"))
 		w.mustDeliver("generator", plainAnswer("q1"))
 		if g := w.critique(); g.Score != 2 || strings.Contains(g.Feedback, "ghp_") {
 			t.Errorf("after %d bytes the feedback ends with %q", pad, g.Feedback[max(0, len(g.Feedback)-60):])
@@ -55,7 +56,8 @@ func TestClaimsWithoutCredentials(t *testing.T) {
 		r.Answer = a
 		w.mustDeliver("generator", r)
 		g := w.critique()
-		if found += len(g.Claims); strings.Contains(fmt.Sprint(g), "hunter2") || strings.Contains(fmt.Sprint(g), "ghp_") {
+		if found += len(g.Claims); strings.Contains(fmt.Sprint(g), "hunter2") ||
+			strings.Contains(fmt.Sprint(g), "ghp_") {
 			t.Errorf("%q: %+v", a[max(0, len(a)-120):], g)
 		}
 	}
@@ -64,8 +66,8 @@ func TestClaimsWithoutCredentials(t *testing.T) {
 	}
 }
 
-// TestOneIDInTwoSessions: whoever asks chooses the id of a question, and may choose it twice. Each answer is told of, one
-// of them as ungraded, and answers of two sessions are not compared.
+// TestOneIDInTwoSessions: whoever asks chooses the id of a question, and may choose it twice. Each answer is told of,
+// one of them as ungraded, and answers of two sessions are not compared.
 func TestOneIDInTwoSessions(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t)
@@ -76,7 +78,8 @@ func TestOneIDInTwoSessions(t *testing.T) {
 		w.mustDeliver("generator", b)
 	}
 	all := w.critiques()
-	if len(all) != 2 || all[0].SessionID != a.SessionID || all[0].Score == 0 || all[1].SessionID != "s2" || !strings.Contains(all[1].Ungraded, "used in another session before") {
+	if len(all) != 2 || all[0].SessionID != a.SessionID || all[0].Score == 0 || all[1].SessionID != "s2" ||
+		!strings.Contains(all[1].Ungraded, "used in another session before") {
 		t.Errorf("%+v", all)
 	}
 	w = newHarness(t)
@@ -114,13 +117,16 @@ func TestFullBucketPublishesOnLastAttempt(t *testing.T) {
 	}
 }
 
-// TestTurnMarkersAreNeutralized: what a server may take for the end of a speaker's turn is none when the judge reads it.
+// TestTurnMarkersAreNeutralized: what a server may take for the end of a speaker's turn is none when the judge reads
+// it.
 func TestTurnMarkersAreNeutralized(t *testing.T) {
 	t.Parallel()
 	for _, mark := range []string{
-		"<|im_end|>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>", "<start_of_turn>", "[/INST]", "<</SYS>>", "<|turn>model", "<turn|>", "<|channel>thought", "<think>", "</think>", "</reasoning>",
+		"<|im_end|>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>", "<start_of_turn>", "[/INST]", "<</SYS>>", "<|turn>model",
+		"<turn|>", "<|channel>thought", "<think>", "</think>", "</reasoning>",
 	} {
-		if got := sanitize("before "+mark+" after", 1000); strings.Contains(got, mark) || !strings.HasPrefix(got, "before ") || !strings.HasSuffix(got, " after") {
+		if got := sanitize("before "+mark+" after", 1000); strings.Contains(got, mark) ||
+			!strings.HasPrefix(got, "before ") || !strings.HasSuffix(got, " after") {
 			t.Errorf("%s became %q", mark, got)
 		}
 	}

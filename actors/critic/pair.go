@@ -22,10 +22,11 @@ func pairKey(query string) string { return "pair." + query }
 // pair is the answers to one question, or their verdict. It implements [actor.Outbox].
 type pair struct {
 	Answers map[string]pairAnswer `json:"answers,omitempty"` // by account, until they are compared
-	Late    bool                  `json:"late,omitempty"`    // the second came after the pair wait: they are not compared
-	ID      string                `json:"id,omitempty"`
-	Verdict *subjects.Pairwise    `json:"verdict,omitempty"` // nil once it is published
-	Said    bool                  `json:"said,omitempty"`    // the verdict is published
+	// the second came after the pair wait: they are not compared
+	Late    bool               `json:"late,omitempty"`
+	ID      string             `json:"id,omitempty"`
+	Verdict *subjects.Pairwise `json:"verdict,omitempty"` // nil once it is published
+	Said    bool               `json:"said,omitempty"`    // the verdict is published
 }
 
 // pairAnswer is one of two answers, cut to what a judge is shown.
@@ -60,11 +61,12 @@ func (p *pair) isOpen(session string) bool {
 	return !p.Said && !p.Late && p.Verdict == nil
 }
 
-// comparePair stores an answer for its comparison, and has the two compared when both are stored. It does nothing for answers
-// of other accounts than the generator and respondent B, with a PairWait of 0, and for answers that are not graded. An error
-// means that a retry may help.
+// comparePair stores an answer for its comparison, and has the two compared when both are stored. It does nothing for
+// answers of other accounts than the generator and respondent B, with a PairWait of 0, and for answers that are not
+// graded. An error means that a retry may help.
 func (c *Critic) comparePair(ctx context.Context, out actor.Out, a answer) error {
-	if a.from != subjects.Generator && a.from != subjects.RespondentB || c.cfg.PairWait == 0 || c.ungradedReason(a, out.Now()) != "" {
+	if a.from != subjects.Generator && a.from != subjects.RespondentB || c.cfg.PairWait == 0 ||
+		c.ungradedReason(a, out.Now()) != "" {
 		return nil
 	}
 	key := pairKey(a.QueryID)
@@ -92,8 +94,8 @@ func (c *Critic) comparePair(ctx context.Context, out actor.Out, a answer) error
 	return err
 }
 
-// addToPair adds an answer to a pair, redacted and cut. When the answers are further apart than PairWait it closes the pair
-// instead: it is never compared.
+// addToPair adds an answer to a pair, redacted and cut. When the answers are further apart than PairWait it closes the
+// pair instead: it is never compared.
 func (c *Critic) addToPair(p *pair, a answer) {
 	if p.Answers == nil {
 		p.Answers = map[string]pairAnswer{}
@@ -105,14 +107,15 @@ func (c *Critic) addToPair(p *pair, a answer) {
 		}
 	}
 	p.Answers[a.from] = pairAnswer{
-		Session: a.SessionID, Question: text.Clip(redact(a.Query), maxQuestion), Reference: text.Clip(redact(a.Reference), maxReference), Answer: text.Clip(redact(a.Answer), maxAnswer),
+		Session: a.SessionID, Question: text.Clip(redact(a.Query), maxQuestion),
+		Reference: text.Clip(redact(a.Reference), maxReference), Answer: text.Clip(redact(a.Answer), maxAnswer),
 		Rubric: selectRubric(a), Stored: a.stored,
 	}
 }
 
-// decidePair has the two answers of p compared; both must be stored. Like [Critic.gradeAnswer] it returns an error only for
-// a failure that a retry may overcome; after any other there is no winner, and Undecided says why. A judgement that changes
-// with the order is a tie.
+// decidePair has the two answers of p compared; both must be stored. Like [Critic.gradeAnswer] it returns an error only
+// for a failure that a retry may overcome; after any other there is no winner, and Undecided says why. A judgement that
+// changes with the order is a tie.
 func (c *Critic) decidePair(ctx context.Context, out actor.Out, a answer, p pair) (subjects.Pairwise, error) {
 	w := subjects.Pairwise{SessionID: a.SessionID, QueryID: a.QueryID, Between: pairAccounts}
 	first, second := p.Answers[pairAccounts[0]], p.Answers[pairAccounts[1]]
@@ -122,7 +125,8 @@ func (c *Critic) decidePair(ctx context.Context, out actor.Out, a answer, p pair
 	}
 	r, err := comparison{}, errTooManyAttempts
 	if a.attempt <= subjects.MaxDeliver {
-		r, err = c.compareAnswers(ctx, out, c.rubricText(rubric), first.Question, first.Reference, first.Answer, second.Answer)
+		r, err = c.compareAnswers(ctx, out, c.rubricText(rubric), first.Question, first.Reference, first.Answer,
+			second.Answer)
 	}
 	if err != nil && isTransient(err) {
 		if !a.isLastAttempt() {
@@ -141,7 +145,8 @@ func (c *Critic) decidePair(ctx context.Context, out actor.Out, a answer, p pair
 		w.Winner, w.Reason = subjects.Tie, "the judgement changed with the order of the answers"
 	default:
 		w.Winner = pairAccounts[r.better[0]]
-		w.Reason = fmt.Sprintf("Response A is the answer of %s, Response B that of %s. %s", pairAccounts[0], pairAccounts[1], r.feedback)
+		w.Reason = fmt.Sprintf("Response A is the answer of %s, Response B that of %s. %s", pairAccounts[0],
+			pairAccounts[1], r.feedback)
 	}
 	return w, nil
 }
@@ -156,10 +161,15 @@ type comparison struct {
 // isTie reports whether the judgement depends on the order of the answers.
 func (r comparison) isTie() bool { return len(r.better) == 2 && r.better[0] != r.better[1] }
 
-// compareAnswers has two answers judged in both orders, first as Response A and then as Response B. reference may be "".
-// After an error it returns the judgements up to then. The feedback is that of the first order.
-func (c *Critic) compareAnswers(ctx context.Context, out actor.Out, rubric, question, reference, first, second string) (r comparison, err error) {
-	m := judgeInput{question: sanitize(question, maxQuestion), reference: sanitize(reference, maxReference), rubric: rubric}
+// compareAnswers has two answers judged in both orders, first as Response A and then as Response B. reference may be
+// "". After an error it returns the judgements up to then. The feedback is that of the first order.
+func (c *Critic) compareAnswers(ctx context.Context, out actor.Out, rubric, question, reference, first,
+	second string,
+) (r comparison, err error) {
+	m := judgeInput{
+		question: sanitize(question, maxQuestion), reference: sanitize(reference, maxReference),
+		rubric: rubric,
+	}
 	answers := []string{sanitize(first, maxAnswer), sanitize(second, maxAnswer)}
 	for order := range 2 {
 		m.answers = []string{answers[order], answers[1-order]}

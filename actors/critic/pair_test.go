@@ -33,24 +33,39 @@ func TestPairs(t *testing.T) {
 		once  bool // the judge has words for one pair only
 	}{
 		{"the same in both orders", judgeEither, subjects.Pairwise{
-			Winner: subjects.RespondentB, Verdicts: []string{subjects.RespondentB, subjects.RespondentB}, Model: "judge:7b",
+			Winner: subjects.RespondentB, Verdicts: []string{subjects.RespondentB, subjects.RespondentB},
+			Model:  "judge:7b",
 			Reason: "Response A is the answer of generator, Response B that of respondent_b. B is good.",
 		}, false},
 		{"the first place wins", compares(always("Feedback: A. [RESULT] A")), subjects.Pairwise{
-			Winner: subjects.Tie, Verdicts: []string{subjects.Generator, subjects.RespondentB}, Model: "judge:7b", Reason: "the judgement changed with the order of the answers",
+			Winner: subjects.Tie, Verdicts: []string{subjects.Generator, subjects.RespondentB}, Model: "judge:7b",
+			Reason: "the judgement changed with the order of the answers",
 		}, false},
 		{"the second place wins", compares(always("Feedback: B. [RESULT] B")), subjects.Pairwise{
-			Winner: subjects.Tie, Verdicts: []string{subjects.RespondentB, subjects.Generator}, Model: "judge:7b", Reason: "the judgement changed with the order of the answers",
+			Winner: subjects.Tie, Verdicts: []string{subjects.RespondentB, subjects.Generator}, Model: "judge:7b",
+			Reason: "the judgement changed with the order of the answers",
 		}, false},
-		{"unreadable", compares(always("Both are fine.")), subjects.Pairwise{Undecided: "the judge's words could not be read, twice: the judge did not keep to the form: there is no [RESULT]"}, false},
+		{"unreadable", compares(always("Both are fine.")), subjects.Pairwise{Undecided: "the judge's words could not " +
+			"be read, twice: the judge did not keep to the form: there is no [RESULT]"}, false},
 		{"unreadable when swapped", compares(inTurn("Feedback: A. [RESULT] A", "Both.", "Both.")), subjects.Pairwise{
-			Verdicts: []string{subjects.Generator}, Model: "judge:7b", Undecided: "the judge's words could not be read, twice: the judge did not keep to the form: there is no [RESULT]",
+			Verdicts: []string{subjects.Generator}, Model: "judge:7b", Undecided: "the judge's words could not be " +
+				"read, twice: the judge did not keep to the form: there is no [RESULT]",
 		}, true},
-		{"reminded in each order", compares(inTurn("A!", "Feedback: A. [RESULT] A", "B!", "Feedback: B. [RESULT] B")), subjects.Pairwise{
-			Winner: subjects.Generator, Verdicts: []string{subjects.Generator, subjects.Generator}, Model: "judge:7b",
-			Reason: "Response A is the answer of generator, Response B that of respondent_b. A.",
-		}, true},
-		{"no model", compares(fails(subjects.Faultf(subjects.CodeModelMissing, "it is not there"))), subjects.Pairwise{Undecided: "no model judged: it is not there"}, false},
+		{
+			"reminded in each order",
+			compares(inTurn("A!", "Feedback: A. [RESULT] A", "B!", "Feedback: B. [RESULT] B")),
+			subjects.Pairwise{
+				Winner: subjects.Generator, Verdicts: []string{subjects.Generator, subjects.Generator},
+				Model:  "judge:7b",
+				Reason: "Response A is the answer of generator, Response B that of respondent_b. A.",
+			},
+			true,
+		},
+		{
+			"no model", compares(fails(subjects.Faultf(subjects.CodeModelMissing, "it is not there"))),
+			subjects.Pairwise{Undecided: "no model judged: it is not there"},
+			false,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -71,7 +86,8 @@ func TestPairs(t *testing.T) {
 				if v := w.verdicts(); len(v) != 1 || !reflect.DeepEqual(v[0], want) {
 					t.Errorf("%v:\n%+v, want\n%+v", order, v, want)
 				}
-				if said := w.rec.Published(); said[len(said)-1].Subject != "pairwise.result" || said[len(said)-1].Query != "q1" || said[len(said)-1].Session != "s1" {
+				if said := w.rec.Published(); said[len(said)-1].Subject != "pairwise.result" ||
+					said[len(said)-1].Query != "q1" || said[len(said)-1].Session != "s1" {
 					t.Errorf("said last: %+v", said[len(said)-1])
 				}
 			}
@@ -109,14 +125,22 @@ func TestAnswersThatAreNotCompared(t *testing.T) {
 		change func(*actor.Msg[subjects.Response]) // of respondent B's
 		cfg    func(*Config)
 	}{
-		{name: "too late", change: func(m *actor.Msg[subjects.Response]) { m.StoredAt = noon.Add(5*time.Minute + time.Second) }},
-		{name: "too early", change: func(m *actor.Msg[subjects.Response]) { m.StoredAt = noon.Add(-5*time.Minute - time.Second) }},
-		{name: "an error", change: func(m *actor.Msg[subjects.Response]) { m.Body.Error = subjects.Faultf(subjects.CodeTimeout, "late") }},
+		{name: "too late", change: func(m *actor.Msg[subjects.Response]) {
+			m.StoredAt = noon.Add(5*time.Minute + time.Second)
+		}},
+		{name: "too early", change: func(m *actor.Msg[subjects.Response]) {
+			m.StoredAt = noon.Add(-5*time.Minute - time.Second)
+		}},
+		{name: "an error", change: func(m *actor.Msg[subjects.Response]) {
+			m.Body.Error = subjects.Faultf(subjects.CodeTimeout, "late")
+		}},
 		{name: "a part", change: func(m *actor.Msg[subjects.Response]) { m.Body.Partial = true }},
 		{name: "nothing", change: func(m *actor.Msg[subjects.Response]) { m.Body.Answer = "" }},
 		{name: "too old", change: func(m *actor.Msg[subjects.Response]) { m.StoredAt = noon.Add(-25 * time.Hour) }},
 		{name: "another question", change: func(m *actor.Msg[subjects.Response]) { m.Body.QueryID = "q2" }},
-		{name: "somebody else", change: func(m *actor.Msg[subjects.Response]) { m.From, m.Body.RespondentID = "committee", subjects.RespondentB }},
+		{name: "somebody else", change: func(m *actor.Msg[subjects.Response]) {
+			m.From, m.Body.RespondentID = "committee", subjects.RespondentB
+		}},
 		{name: "the same again", change: func(m *actor.Msg[subjects.Response]) {
 			m.From, m.Body.RespondentID = subjects.Generator, subjects.RespondentB
 		}},
@@ -185,16 +209,21 @@ func TestPairIsRetried(t *testing.T) {
 	all := answerPair("q1")
 	w.mustDeliver(subjects.Generator, all[subjects.Generator])
 	m := message(subjects.RespondentB, all[subjects.RespondentB])
-	if err := w.c.onResponse(t.Context(), m, w.rec.Out()); err == nil || len(w.critiques()) != 2 || len(w.verdicts()) != 0 {
+	if err := w.c.onResponse(t.Context(), m, w.rec.Out()); err == nil || len(w.critiques()) != 2 ||
+		len(w.verdicts()) != 0 {
 		t.Fatalf("%v, %+v", err, w.rec.Published())
 	}
 	w.setJudge(judgeEither)
 	m.Attempt = 2
-	if err := w.c.onResponse(t.Context(), m, w.rec.Out()); err != nil || len(w.critiques()) != 2 || len(w.verdicts()) != 1 {
+	if err := w.c.onResponse(t.Context(), m, w.rec.Out()); err != nil || len(w.critiques()) != 2 ||
+		len(w.verdicts()) != 1 {
 		t.Errorf("%v, %+v", err, w.rec.Published())
 	}
 
-	for try, want := range map[int]string{subjects.MaxDeliver: "given up after 5 tries: too many wait", subjects.MaxDeliver + 1: "given up after 6 tries: it was begun too often and never finished"} {
+	for try, want := range map[int]string{
+		subjects.MaxDeliver:     "given up after 5 tries: too many wait",
+		subjects.MaxDeliver + 1: "given up after 6 tries: it was begun too often and never finished",
+	} {
 		w = newHarness(t)
 		w.setJudge(busy)
 		w.mustDeliver(subjects.Generator, all[subjects.Generator])
@@ -247,11 +276,13 @@ func TestPairRubric(t *testing.T) {
 		w.setJudge(judgeEither)
 		all := answerPair("q1")
 		a, b := all[subjects.Generator], all[subjects.RespondentB]
-		a.ToolCalls, b.ToolCalls, a.Reference, b.Reference = c.first, search, "It is Oslo.", "Whatever respondent B says."
+		a.ToolCalls, b.ToolCalls, a.Reference, b.Reference = c.first, search, "It is Oslo.",
+			"Whatever respondent B says."
 		w.mustDeliver(subjects.Generator, a)
 		w.mustDeliver(subjects.RespondentB, b)
 		p := w.prompts()
-		if got := p[len(p)-1]; !strings.Contains(got, "###Score Rubric:\n"+criterion(c.want)+"\n") || !strings.Contains(got, "###Reference Answer:\nIt is Oslo.") {
+		if got := p[len(p)-1]; !strings.Contains(got, "###Score Rubric:\n"+criterion(c.want)+"\n") ||
+			!strings.Contains(got, "###Reference Answer:\nIt is Oslo.") {
 			t.Errorf("%s: %s", c.name, got)
 		}
 	}

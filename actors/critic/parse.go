@@ -33,9 +33,9 @@ var (
 	feedbackLabel = regexp.MustCompile(`(?i)^[#*_\s]*feedback[*_\s]*:[*_\s]*`)
 )
 
-// parseReply parses a judge's reply: feedback, one [RESULT] mark, and one character of allowed. It rejects everything else
-// with [errUnreadable]: more than maxReply bytes, no or several marks, no words before the mark, fractions, and results out
-// of range. The feedback is redacted and cut to maxFeedback.
+// parseReply parses a judge's reply: feedback, one [RESULT] mark, and one character of allowed. It rejects everything
+// else with [errUnreadable]: more than maxReply bytes, no or several marks, no words before the mark, fractions, and
+// results out of range. The feedback is redacted and cut to maxFeedback.
 func parseReply(reply, allowed string) (words string, verdict byte, err error) {
 	if len(reply) > maxReply {
 		return "", 0, fmt.Errorf("%w: it goes on for %d bytes", errUnreadable, len(reply))
@@ -55,7 +55,8 @@ func parseReply(reply, allowed string) (words string, verdict byte, err error) {
 		end = end[1:2]
 	}
 	if len(end) != 1 || !strings.Contains(allowed, end) {
-		return "", 0, fmt.Errorf("%w: after [RESULT] stands %q and not one of %s alone", errUnreadable, oneLine(end, 40), allowed)
+		return "", 0, fmt.Errorf("%w: after [RESULT] stands %q and not one of %s alone", errUnreadable,
+			oneLine(end, 40), allowed)
 	}
 	words = strings.TrimSpace(said[:ends[0][0]])
 	words = strings.TrimSpace(strings.TrimPrefix(words, feedbackLabel.FindString(words)))
@@ -65,8 +66,8 @@ func parseReply(reply, allowed string) (words string, verdict byte, err error) {
 	return text.Clip(redact(words), maxFeedback), end[0], nil // in this order: a cut credential would not be recognized
 }
 
-// stripThinking removes the thinking of a model from its reply: an unclosed block up to the end, and everything before a
-// closing tag without an opening one.
+// stripThinking removes the thinking of a model from its reply: an unclosed block up to the end, and everything before
+// a closing tag without an opening one.
 func stripThinking(reply string) string {
 	reply = thinkingBlock.ReplaceAllString(reply, "")
 	if all := closeTag.FindAllStringIndex(reply, -1); len(all) > 0 {

@@ -78,7 +78,10 @@ func TestParse(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{"Feedback: Right. [RESULT] 4", "[RESULT] (B).", "<think>a</think>x [RESULT] 5", "</think> x [result]\n1", "x [RESULT] 4 [RESULT] 4", "###Feedback: \xff [RESULT] 3"} {
+	for _, s := range []string{
+		"Feedback: Right. [RESULT] 4", "[RESULT] (B).", "<think>a</think>x [RESULT] 5",
+		"</think> x [result]\n1", "x [RESULT] 4 [RESULT] 4", "###Feedback: \xff [RESULT] 3",
+	} {
 		f.Add(s, true)
 		f.Add(s, false)
 	}

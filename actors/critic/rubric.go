@@ -23,7 +23,8 @@ var (
 var (
 	rubricNames    = []string{subjects.RubricPlain, subjects.RubricSearch, subjects.RubricMemory, subjects.RubricTask}
 	defaultRubrics = map[string]string{
-		subjects.RubricPlain: rubricPlain, subjects.RubricSearch: rubricSearch, subjects.RubricMemory: rubricMemory, subjects.RubricTask: rubricTask,
+		subjects.RubricPlain: rubricPlain, subjects.RubricSearch: rubricSearch, subjects.RubricMemory: rubricMemory,
+		subjects.RubricTask: rubricTask,
 	}
 )
 
@@ -35,14 +36,15 @@ var rubricChoices = []struct {
 	recalled bool     // the answer used memories
 }{
 	{rubric: subjects.RubricTask, from: "orchestrator"},
-	{rubric: subjects.RubricTask, tools: []string{"fs_write", "run_code", "run_shell", "package_install"}}, // their effects last
+	// their effects last
+	{rubric: subjects.RubricTask, tools: []string{"fs_write", "run_code", "run_shell", "package_install"}},
 	{rubric: subjects.RubricSearch, tools: []string{"web_search", "web_fetch"}},
 	{rubric: subjects.RubricMemory, tools: []string{"search_memory", "search_knowledge_graph"}},
 	{rubric: subjects.RubricMemory, recalled: true},
 }
 
-// selectRubric returns the name of the rubric for an answer: the persona's own, the first choice that fits its author, its recalls
-// or its successful calls, else the plain one.
+// selectRubric returns the name of the rubric for an answer: the persona's own, the first choice that fits its author,
+// its recalls or its successful calls, else the plain one.
 func selectRubric(a answer) string {
 	if a.rubric != "" {
 		return subjects.RubricPersona

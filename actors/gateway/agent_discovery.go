@@ -18,12 +18,14 @@ func (g *Gateway) instanceID(agent string) string { return agent + "-" + g.agent
 // newHeartbeat returns the heartbeat of an agent for the account of a caller, its owner.
 func (g *Gateway) newHeartbeat(agent, owner, session string) subjects.AgentsHeartbeat {
 	return subjects.AgentsHeartbeat{
-		Agent: agent, Owner: owner, Session: session, InstanceID: g.instanceID(agent), Time: g.out.Now().UTC().Format(time.RFC3339),
+		Agent: agent, Owner: owner, Session: session, InstanceID: g.instanceID(agent),
+		Time:            g.out.Now().UTC().Format(time.RFC3339),
 		IntervalSeconds: max(1, int(g.cfg.Heartbeat/time.Second)), ProtocolVersion: agentProtocolVersion,
 	}
 }
 
-// sendHeartbeats sends the heartbeats of the agents to each client and the user: at once, at intervals, and when the clients change.
+// sendHeartbeats sends the heartbeats of the agents to each client and the user: at once, at intervals, and when the
+// clients change.
 func (g *Gateway) sendHeartbeats(ctx context.Context) {
 	tick := time.NewTicker(max(g.cfg.Heartbeat, time.Second))
 	defer tick.Stop()
@@ -60,9 +62,12 @@ func (g *Gateway) onAgentStatus(ctx context.Context, in actor.Msg[[]byte], out a
 	return json.Marshal(g.newHeartbeat(agent, in.From, session))
 }
 
-// onAgentDiscovery answers PING, INFO and STATS of the micro protocol for the agents of the caller, or for the one whose instance the
-// subject names. The owner of each agent is the caller: it sees the subjects that it may use, and nothing of other clients.
-func (g *Gateway) onAgentDiscovery(ctx context.Context, in actor.Msg[[]byte], send func([]byte) error, out actor.Out) error {
+// onAgentDiscovery answers PING, INFO and STATS of the micro protocol for the agents of the caller, or for the one
+// whose instance the subject names. The owner of each agent is the caller: it sees the subjects that it may use, and
+// nothing of other clients.
+func (g *Gateway) onAgentDiscovery(ctx context.Context, in actor.Msg[[]byte], send func([]byte) error,
+	out actor.Out,
+) error {
 	caller, err := g.findAgentCaller(ctx, out, in.From)
 	if err != nil {
 		return err
@@ -99,25 +104,38 @@ func (g *Gateway) describeAgent(verb, agent, doc, owner string, caller *clientAc
 	}
 	id := micro.ServiceIdentity{
 		Name: agentServiceName, ID: g.instanceID(agent), Version: actor.DiscoveryVersion(g.Version),
-		Metadata: map[string]string{"agent": agent, "owner": owner, "session": agentSession, "protocol_version": agentProtocolVersion},
+		Metadata: map[string]string{
+			"agent": agent, "owner": owner, "session": agentSession,
+			"protocol_version": agentProtocolVersion,
+		},
 	}
 	switch verb {
 	case "PING":
 		return micro.Ping{ServiceIdentity: id, Type: micro.PingResponseType}, nil
 	case "INFO":
-		limits := map[string]string{"max_payload": fmt.Sprintf("%dKB", subjects.AgentsPrompt.Limit()>>10), "attachments_ok": "true"}
-		return micro.Info{ServiceIdentity: id, Type: micro.InfoResponseType, Description: doc, Endpoints: []micro.EndpointInfo{
-			{Name: "prompt", Subject: prompt.Name, QueueGroup: agentServiceName, Metadata: limits},
-			{Name: "status", Subject: status.Name, QueueGroup: agentServiceName},
-		}}, nil
+		limits := map[string]string{
+			"max_payload":    fmt.Sprintf("%dKB", subjects.AgentsPrompt.Limit()>>10),
+			"attachments_ok": "true",
+		}
+		return micro.Info{
+			ServiceIdentity: id, Type: micro.InfoResponseType, Description: doc,
+			Endpoints: []micro.EndpointInfo{
+				{Name: "prompt", Subject: prompt.Name, QueueGroup: agentServiceName, Metadata: limits},
+				{Name: "status", Subject: status.Name, QueueGroup: agentServiceName},
+			},
+		}, nil
 	case "STATS":
 		g.prompts.mu.Lock()
 		c := g.prompts.counts[caller.scope+agent]
 		g.prompts.mu.Unlock()
-		return micro.Stats{ServiceIdentity: id, Type: micro.StatsResponseType, Started: g.prompts.started, Endpoints: []*micro.EndpointStats{{
-			Name: "prompt", Subject: prompt.Name, QueueGroup: agentServiceName, NumRequests: c.requests, NumErrors: c.errors,
-			ProcessingTime: c.time, AverageProcessingTime: c.time / time.Duration(max(1, c.requests)),
-		}}}, nil
+		return micro.Stats{
+			ServiceIdentity: id, Type: micro.StatsResponseType, Started: g.prompts.started,
+			Endpoints: []*micro.EndpointStats{{
+				Name: "prompt", Subject: prompt.Name, QueueGroup: agentServiceName, NumRequests: c.requests,
+				NumErrors:      c.errors,
+				ProcessingTime: c.time, AverageProcessingTime: c.time / time.Duration(max(1, c.requests)),
+			}},
+		}, nil
 	}
 	return nil, nil
 }

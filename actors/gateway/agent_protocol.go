@@ -21,15 +21,17 @@ import (
 	"conclave/subjects"
 )
 
-// The Synadia Agent Protocol for NATS: the respondents as agents of the micro service "agents". The server writes the caller's
-// account into each subject, and denies the subjects of another owner. Its text is the text of a program, as over /v1.
+// The Synadia Agent Protocol for NATS: the respondents as agents of the micro service "agents". The server writes the
+// caller's account into each subject, and denies the subjects of another owner. Its text is the text of a program, as
+// over /v1.
 
 const (
 	agentProtocolVersion = "0.3"
 	agentServiceName     = "agents" // also the queue group that the protocol requires in discovery
 	agentSession         = "main"   // the session that discovery lists; any other name is a session too
 
-	// maxAgentRequests bounds the requests of an account for discovery, for a status, and its replies to queries, per second.
+	// maxAgentRequests bounds the requests of an account for discovery, for a status, and its replies to queries, per
+	// second.
 	maxAgentRequests = 20
 	maxChunkText     = 64 << 10 // bytes of text in a chunk
 	maxQueryArgs     = 4 << 10  // bytes of the arguments in a query for an approval
@@ -43,7 +45,8 @@ var protocolAgents = []struct{ name, doc string }{
 	{"orchestrator", "plans a task and has it carried out by several agents"},
 }
 
-// promptEnvelope is the body of a prompt, and of the reply to a query. Unknown fields are ignored, as the protocol requires.
+// promptEnvelope is the body of a prompt, and of the reply to a query. Unknown fields are ignored, as the protocol
+// requires.
 type promptEnvelope struct {
 	Prompt      *string `json:"prompt"`
 	Attachments []struct {
@@ -52,15 +55,17 @@ type promptEnvelope struct {
 	} `json:"attachments"`
 }
 
-// decodeEnvelope decodes a body: JSON when its first character is "{", else plain text. It rejects an empty prompt and text that is not
-// UTF-8.
+// decodeEnvelope decodes a body: JSON when its first character is "{", else plain text. It rejects an empty prompt and
+// text that is not UTF-8.
 func decodeEnvelope(data []byte) (e promptEnvelope, err error) {
 	if !utf8.Valid(data) {
 		return e, subjects.Faultf(subjects.CodeMalformed, "the prompt is not UTF-8")
 	}
 	if bytes.HasPrefix(bytes.TrimLeft(data, " \t\r\n"), []byte("{")) {
 		if json.Unmarshal(data, &e) != nil || e.Prompt == nil {
-			return e, subjects.Faultf(subjects.CodeMalformed, `malformed envelope: send {"prompt": "...", "attachments": [{"filename": "...", "content": "base64"}]}, or plain text`)
+			return e,
+				subjects.Faultf(subjects.CodeMalformed,
+					`malformed envelope: send {"prompt": "...", "attachments": [{"filename": "...", "content": "base64"}]}, or plain text`)
 		}
 	} else {
 		e.Prompt = new(string)
@@ -79,16 +84,20 @@ func decodePrompt(ctx context.Context, data []byte) (q Question, images [][]byte
 		return q, nil, err
 	}
 	if len(e.Attachments) > subjects.MaxAttachments {
-		return q, nil, subjects.Faultf(subjects.CodeMalformed, "%d attachments, at most %d", len(e.Attachments), subjects.MaxAttachments)
+		return q, nil, subjects.Faultf(subjects.CodeMalformed, "%d attachments, at most %d", len(e.Attachments),
+			subjects.MaxAttachments)
 	}
 	q.Query = *e.Prompt
 	for i, a := range e.Attachments {
-		if a.Filename == "" || a.Filename != filepath.Base(a.Filename) || a.Filename == "." || a.Filename == ".." || strings.Contains(a.Filename, `\`) {
-			return q, nil, subjects.Faultf(subjects.CodeMalformed, "attachment %d: the filename must be a plain file name, without a folder", i+1)
+		if a.Filename == "" || a.Filename != filepath.Base(a.Filename) || a.Filename == "." || a.Filename == ".." ||
+			strings.Contains(a.Filename, `\`) {
+			return q, nil, subjects.Faultf(subjects.CodeMalformed, "attachment %d: the filename must be a plain file "+
+				"name, without a folder", i+1)
 		}
 		content, err := base64.StdEncoding.Strict().DecodeString(a.Content)
 		if err != nil || strings.ContainsAny(a.Content, "\r\n") {
-			return q, nil, subjects.Faultf(subjects.CodeMalformed, "attachment %d: the content is not standard base64", i+1)
+			return q, nil, subjects.Faultf(subjects.CodeMalformed, "attachment %d: the content is not standard base64",
+				i+1)
 		}
 		f, err := attachment.Decode(ctx, subjects.AttachmentFile, a.Filename, content)
 		if err != nil {
@@ -101,7 +110,8 @@ func decodePrompt(ctx context.Context, data []byte) (q Question, images [][]byte
 	return q, images, nil
 }
 
-// findAgentCaller returns the access of the account of a caller. With the user's own key it is apiAccess: a program wrote the text.
+// findAgentCaller returns the access of the account of a caller. With the user's own key it is apiAccess: a program
+// wrote the text.
 func (g *Gateway) findAgentCaller(ctx context.Context, out actor.Out, account string) (*clientAccess, error) {
 	if account == "user" {
 		return apiAccess, nil
@@ -109,11 +119,13 @@ func (g *Gateway) findAgentCaller(ctx context.Context, out actor.Out, account st
 	return g.tokens.findName(ctx, out, account)
 }
 
-// checkAgent rejects an unknown agent and a session name that is not a subject token. It returns the mode of a question to the agent.
+// checkAgent rejects an unknown agent and a session name that is not a subject token. It returns the mode of a question
+// to the agent.
 func checkAgent(agent, session string) (mode string, err error) {
 	mode, known := respondentModels[agent]
 	if !known {
-		return "", subjects.Faultf(subjects.CodeSubject, "there is no agent %q; the agents are assistant, committee and orchestrator", text.Clip(agent, 60))
+		return "", subjects.Faultf(subjects.CodeSubject, "there is no agent %q; the agents are assistant, committee "+
+			"and orchestrator", text.Clip(agent, 60))
 	}
 	if err := subjects.CheckToken(session); err != nil {
 		return "", subjects.Faultf(subjects.CodeMalformed, "session name: %v", err)
@@ -121,8 +133,8 @@ func checkAgent(agent, session string) (mode string, err error) {
 	return mode, nil
 }
 
-// sessionID returns the session of the caller a with an agent: the sessions of two agents, and of two callers, differ. A name that is
-// too long for an id is hashed; the hash has no "_".
+// sessionID returns the session of the caller a with an agent: the sessions of two agents, and of two callers, differ.
+// A name that is too long for an id is hashed; the hash has no "_".
 func (a *clientAccess) sessionID(agent, session string) string {
 	id := agent + "_" + session
 	if n := subjects.MaxToken - len(a.scope); len(id) > n {
@@ -132,10 +144,12 @@ func (a *clientAccess) sessionID(agent, session string) string {
 	return a.scope + id
 }
 
-// onPrompt asks the prompt of a caller as a question of a program and replies with its answer in chunks: "status" with "ack" at once and
-// at intervals, "response" with text as it grows, and "query" or "status" for a call that waits for approval. A caller that is gone is
-// not noticed: its question is answered and stored.
-func (g *Gateway) onPrompt(ctx context.Context, in actor.Msg[[]byte], send func([]byte) error, out actor.Out) (err error) {
+// onPrompt asks the prompt of a caller as a question of a program and replies with its answer in chunks: "status" with
+// "ack" at once and at intervals, "response" with text as it grows, and "query" or "status" for a call that waits for
+// approval. A caller that is gone is not noticed: its question is answered and stored.
+func (g *Gateway) onPrompt(ctx context.Context, in actor.Msg[[]byte], send func([]byte) error,
+	out actor.Out,
+) (err error) {
 	agent, session := in.Tokens[1], in.Tokens[2]
 	mode, err := checkAgent(agent, session)
 	if err != nil {
@@ -148,7 +162,8 @@ func (g *Gateway) onPrompt(ctx context.Context, in actor.Msg[[]byte], send func(
 	defer func(start time.Time) { g.prompts.count(caller.scope+agent, time.Since(start), err) }(time.Now())
 	if !caller.isUser {
 		if !g.clients.enter(caller.scope) {
-			return subjects.Faultf(subjects.CodeLimit, "%d requests of %s are in progress already; retry when one of them is finished", maxClientRequests, caller.name)
+			return subjects.Faultf(subjects.CodeLimit, "%d requests of %s are in progress already; retry when one of "+
+				"them is finished", maxClientRequests, caller.name)
 		}
 		defer g.clients.leave(caller.scope)
 	}
@@ -176,7 +191,9 @@ func (g *Gateway) onPrompt(ctx context.Context, in actor.Msg[[]byte], send func(
 	stop := chunks.keepAlive(ctx, g.cfg.Heartbeat)
 	defer stop()
 	defer g.prompts.drop(chunks)
-	return g.answerOnBus(ctx, out, q, images, true, func(ev Event) { g.announceApproval(chunks, in.From, caller, ev, out) }, func(_, _ int, t string) error { return chunks.writeText(t) })
+	return g.answerOnBus(ctx, out, q, images, true, func(ev Event) {
+		g.announceApproval(chunks, in.From, caller, ev, out)
+	}, func(_, _ int, t string) error { return chunks.writeText(t) })
 }
 
 // chunkWriter sends the chunks of a stream, from several goroutines.
@@ -231,21 +248,27 @@ func (w *chunkWriter) keepAlive(ctx context.Context, interval time.Duration) (st
 	}
 }
 
-// announceApproval tells a caller that a call of its question waits for approval: as a query when the caller may decide, which is the
-// user's account alone, else as a status. It names the tool and not the arguments to a client: they may hold private data of the user.
+// announceApproval tells a caller that a call of its question waits for approval: as a query when the caller may
+// decide, which is the user's account alone, else as a status. It names the tool and not the arguments to a client:
+// they may hold private data of the user.
 func (g *Gateway) announceApproval(chunks *chunkWriter, account string, caller *clientAccess, ev Event, out actor.Out) {
 	a, _ := client.ReadApproval(ev.toClient())
 	if a == nil {
 		return
 	}
 	if args := text.VisibleJSON(a.Args, ""); caller.isUser && len(args) <= maxQueryArgs {
-		q := &approvalQuery{account: account, approval: a.ID, chunks: chunks, prompt: fmt.Sprintf("%s requests %s %s\nReason: %s\nReply approve or deny.", text.OneLine(a.Caller, 200), a.Tool, args, text.OneLine(a.Reason, 1000))}
+		q := &approvalQuery{
+			account: account, approval: a.ID, chunks: chunks,
+			prompt: fmt.Sprintf("%s requests %s %s\nReason: %s\nReply approve or deny.", text.OneLine(a.Caller, 200),
+				a.Tool, args, text.OneLine(a.Reason, 1000)),
+		}
 		if err := g.prompts.ask(q, out.NewID()); err != nil {
 			out.LogError(err)
 		}
 		return
 	}
-	_ = chunks.writeStatus("waiting: " + a.Tool + " needs the approval of the user, with conclave approve or in the page")
+	_ = chunks.writeStatus("waiting: " + a.Tool +
+		" needs the approval of the user, with conclave approve or in the page")
 }
 
 // approvalQuery is a query chunk that waits for its reply.
@@ -302,7 +325,8 @@ func (l *promptLog) ask(q *approvalQuery, id string) error {
 	return q.chunks.write("query", map[string]string{"id": q.approval, "reply_subject": reply.Name, "prompt": q.prompt})
 }
 
-// take returns the query of a reply and forgets it, because each has one reply; nil when the account has none with this id.
+// take returns the query of a reply and forgets it, because each has one reply; nil when the account has none with this
+// id.
 func (l *promptLog) take(account, id string) *approvalQuery {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -328,8 +352,9 @@ func (l *promptLog) drop(chunks *chunkWriter) {
 // decisions are the replies that decide an approval. Every other reply decides nothing.
 var decisions = map[string]bool{"approve": true, "yes": true, "y": true, "deny": false, "no": false, "n": false}
 
-// onQueryReply decides an approval for the caller that was asked. A reply that decides nothing is answered by the same query again,
-// maxQueryAttempts times in all; the call keeps waiting. Replies to unknown queries are ignored: another gateway may have asked.
+// onQueryReply decides an approval for the caller that was asked. A reply that decides nothing is answered by the same
+// query again, maxQueryAttempts times in all; the call keeps waiting. Replies to unknown queries are ignored: another
+// gateway may have asked.
 func (g *Gateway) onQueryReply(ctx context.Context, in actor.Msg[[]byte], out actor.Out) ([]byte, error) {
 	q := g.prompts.take(in.From, in.Tokens[1])
 	if q == nil {

@@ -102,7 +102,10 @@ func startAgents(t *testing.T, with setup, tabletMay ...string) *agentFixture {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.registry.list = append(f.registry.list, subjects.Principal{Name: name, Kind: subjects.ClientPrincipal, Keys: map[string]string{name: key}, Added: time.Unix(1, 0)})
+		f.registry.list = append(f.registry.list, subjects.Principal{
+			Name: name, Kind: subjects.ClientPrincipal,
+			Keys: map[string]string{name: key}, Added: time.Unix(1, 0),
+		})
 	}
 	f.registry.list[1].Allow = tabletMay
 	if err := b.Server.Apply(t.Context(), f.registry.list); err != nil {
@@ -119,7 +122,8 @@ func (f *agentFixture) answer() {
 	f.answerQuestions(func(q subjects.Query, out actor.Out) {
 		f.asked <- q
 		if q.Query != "wait" {
-			emitStored(f.fixture, out, withTokens(f.t, subjects.ResponseDelta, q.QueryID), subjects.Delta{QueryID: q.QueryID, Text: "hel"})
+			emitStored(f.fixture, out, withTokens(f.t, subjects.ResponseDelta, q.QueryID),
+				subjects.Delta{QueryID: q.QueryID, Text: "hel"})
 			emitStored(f.fixture, out, subjects.ResponseGeneration, reply(q, "hello"))
 		}
 	})
@@ -159,15 +163,22 @@ func TestAgentProtocol(t *testing.T) {
 			infos := request(t, nc, "$SRV.INFO.agents", 3)
 			for i, name := range []string{"assistant", "committee", "orchestrator"} {
 				info := read[micro.Info](t, infos[i])
-				if len(infos) != 3 || info.Name != "agents" || info.Type != micro.InfoResponseType || info.Metadata["agent"] != name || info.Metadata["owner"] != owner || info.Metadata["session"] != "main" || info.Metadata["protocol_version"] != "0.3" ||
-					info.Endpoints[0].Name != "prompt" || info.Endpoints[0].Subject != "agents.prompt."+name+"."+owner+".main" || info.Endpoints[0].QueueGroup != "agents" || info.Endpoints[0].Metadata["max_payload"] != "768KB" || info.Endpoints[0].Metadata["attachments_ok"] != "true" {
+				if len(infos) != 3 || info.Name != "agents" || info.Type != micro.InfoResponseType ||
+					info.Metadata["agent"] != name || info.Metadata["owner"] != owner ||
+					info.Metadata["session"] != "main" || info.Metadata["protocol_version"] != "0.3" ||
+					info.Endpoints[0].Name != "prompt" || info.Endpoints[0].Subject != "agents.prompt."+name+"."+owner+
+					".main" || info.Endpoints[0].QueueGroup != "agents" ||
+					info.Endpoints[0].Metadata["max_payload"] != "768KB" ||
+					info.Endpoints[0].Metadata["attachments_ok"] != "true" {
 					t.Errorf("%+v", infos)
 				}
-				if got := request(t, nc, "$SRV.PING.agents."+info.ID, 1); len(got) != 1 || read[micro.Ping](t, got[0]).ID != info.ID {
+				if got := request(t, nc, "$SRV.PING.agents."+info.ID, 1); len(got) != 1 ||
+					read[micro.Ping](t, got[0]).ID != info.ID {
 					t.Errorf("ping %s: %q", info.ID, got)
 				}
 				beat := read[subjects.AgentsHeartbeat](t, request(t, nc, "agents.status."+name+"."+owner+".main", 1)[0])
-				if beat.Agent != name || beat.Owner != owner || beat.Session != "main" || beat.InstanceID != info.ID || beat.IntervalSeconds != 1 {
+				if beat.Agent != name || beat.Owner != owner || beat.Session != "main" || beat.InstanceID != info.ID ||
+					beat.IntervalSeconds != 1 {
 					t.Errorf("status %+v", beat)
 				}
 			}
@@ -186,13 +197,16 @@ func TestAgentProtocol(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if beat := read[subjects.AgentsHeartbeat](t, string(m.Data)); beat.Owner != "phone" || m.Subject != "agents.hb."+beat.Agent+".phone.main" {
+			if beat := read[subjects.AgentsHeartbeat](t, string(m.Data)); beat.Owner != "phone" ||
+				m.Subject != "agents.hb."+beat.Agent+".phone.main" {
 				t.Errorf("%s %+v", m.Subject, beat)
 			}
 		}
 	})
 	t.Run("a prompt gets ack, text and the end", func(t *testing.T) {
-		s := sendPrompt(t, f.phone, "agents.prompt.assistant.phone.main", []byte(`{"prompt":"hi","later_field":1,"attachments":[{"filename":"a.txt","content":"`+base64.StdEncoding.EncodeToString([]byte("a note"))+`"}]}`))
+		s := sendPrompt(t, f.phone, "agents.prompt.assistant.phone.main",
+			[]byte(`{"prompt":"hi","later_field":1,"attachments":[{"filename":"a.txt","content":"`+
+				base64.StdEncoding.EncodeToString([]byte("a note"))+`"}]}`))
 		if c, _ := s.next(); c != (chunk{"status", "ack"}) {
 			t.Errorf("first chunk %+v", c)
 		}
@@ -200,12 +214,14 @@ func TestAgentProtocol(t *testing.T) {
 			t.Errorf("%q %s", text, code)
 		}
 		q := <-f.asked
-		if q.Query != "hi" || q.Client != "phone" || q.SessionID != f.scope+"assistant_main" || !strings.HasPrefix(q.QueryID, f.scope) || len(q.Attachments) != 1 || q.Attachments[0].Text != "a note" {
+		if q.Query != "hi" || q.Client != "phone" || q.SessionID != f.scope+"assistant_main" ||
+			!strings.HasPrefix(q.QueryID, f.scope) || len(q.Attachments) != 1 || q.Attachments[0].Text != "a note" {
 			t.Errorf("%+v", q)
 		}
 	})
 	t.Run("with the user's key it is still a program's text", func(t *testing.T) {
-		if text, code := sendPrompt(t, f.Connect("user"), "agents.prompt.assistant.user.main", []byte("hi")).finish(); text != "hello" || code != "" {
+		if text, code := sendPrompt(t, f.Connect("user"), "agents.prompt.assistant.user.main", []byte("hi")).
+			finish(); text != "hello" || code != "" {
 			t.Errorf("%q %s", text, code)
 		}
 		if q := <-f.asked; q.Client != subjects.APIClient {
@@ -213,7 +229,8 @@ func TestAgentProtocol(t *testing.T) {
 		}
 	})
 	t.Run("a silent prompt is kept alive, and ends at its timeout", func(t *testing.T) {
-		s := sendPrompt(t, f.phone, "agents.prompt.assistant.phone.silent", []byte("wait"), subjects.HeaderDeadline, formatMillis(time.Now().Add(4*time.Second)))
+		s := sendPrompt(t, f.phone, "agents.prompt.assistant.phone.silent", []byte("wait"), subjects.HeaderDeadline,
+			formatMillis(time.Now().Add(4*time.Second)))
 		<-f.asked
 		for range 3 {
 			if c, code := s.next(); c != (chunk{"status", "ack"}) {
@@ -233,17 +250,23 @@ func TestAgentProtocol(t *testing.T) {
 		if _, code := s.finish(); code != "403" {
 			t.Errorf("running prompt: %s", code)
 		}
-		if _, code := sendPrompt(t, f.phone, "agents.prompt.assistant.phone.main", []byte("hi")).finish(); code != "500" {
+		if _, code := sendPrompt(t, f.phone, "agents.prompt.assistant.phone.main", []byte("hi")).
+			finish(); code != "500" {
 			t.Errorf("new prompt: %s", code)
 		}
 	})
 }
 
-// testHostilePrompts: each row is a prompt of the phone that is denied by the server, rejected, or asked in a session of the phone.
+// testHostilePrompts: each row is a prompt of the phone that is denied by the server, rejected, or asked in a session
+// of the phone.
 func testHostilePrompts(t *testing.T, f *agentFixture) {
 	const main = "agents.prompt.assistant.phone.main"
 	attached := func(name, content string) []byte {
-		data, err := json.Marshal(map[string]any{"prompt": "hi", "attachments": []any{map[string]string{"filename": name, "content": content}}})
+		data,
+			err := json.Marshal(map[string]any{
+			"prompt":      "hi",
+			"attachments": []any{map[string]string{"filename": name, "content": content}},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -268,12 +291,22 @@ func testHostilePrompts(t *testing.T, f *agentFixture) {
 		{"attachment without a name", main, attached("", "YQ=="), "400"},
 		{"attachment in URL-safe base64", main, attached("a.txt", "-_-_"), "400"},
 		{"attachment without padding", main, attached("a.txt", "YQ"), "400"},
-		{"attachment of unknown content", main, attached("a.bin", base64.StdEncoding.EncodeToString([]byte{0x7f, 'E', 'L', 'F', 0, 1, 2, 3})), "400"},
-		{"too many attachments", main, []byte(`{"prompt":"hi","attachments":[` + strings.TrimSuffix(strings.Repeat(`{"filename":"a","content":"YQ=="},`, 17), ",") + `]}`), "400"},
+		{
+			"attachment of unknown content", main,
+			attached("a.bin", base64.StdEncoding.EncodeToString([]byte{0x7f, 'E', 'L', 'F', 0, 1, 2, 3})), "400",
+		},
+		{
+			"too many attachments", main,
+			[]byte(`{"prompt":"hi","attachments":[` +
+				strings.TrimSuffix(strings.Repeat(`{"filename":"a","content":"YQ=="},`, 17), ",") + `]}`), "400",
+		},
 		{"unknown agent", "agents.prompt.generator.phone.main", []byte("hi"), "404"},
 		{"respondent B as agent", "agents.prompt.respondent_b.phone.main", []byte("hi"), "404"},
 		{"session with a template", "agents.prompt.assistant.phone.{{main}}", []byte("hi"), "400"},
-		{"session longer than a token", "agents.prompt.assistant.phone." + strings.Repeat("x", 65), []byte("hi"), "400"},
+		{
+			"session longer than a token", "agents.prompt.assistant.phone." + strings.Repeat("x", 65), []byte("hi"),
+			"400",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if text, code := sendPrompt(t, f.phone, tt.subject, tt.body).finish(); text != "" || code != tt.code {
@@ -285,25 +318,35 @@ func testHostilePrompts(t *testing.T, f *agentFixture) {
 		})
 	}
 	for _, tt := range []struct{ name, subject, session string }{
-		{"session of another client", "agents.prompt.assistant.phone." + gateway.ClientScope(f.registry.list[1]) + "m", "assistant_" + gateway.ClientScope(f.registry.list[1]) + "m"},
+		{
+			"session of another client", "agents.prompt.assistant.phone." + gateway.ClientScope(f.registry.list[1]) +
+				"m",
+			"assistant_" + gateway.ClientScope(f.registry.list[1]) + "m",
+		},
 		{"session of its own scope", "agents.prompt.assistant.phone." + f.scope + "m", "assistant_" + f.scope + "m"},
 		{"session of another agent", "agents.prompt.assistant.phone.committee_main", "assistant_committee_main"},
 		{"long session name", "agents.prompt.assistant.phone." + strings.Repeat("x", 64), ""},
 		{"forged headers", main, "assistant_main"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			text, code := sendPrompt(t, f.phone, tt.subject, []byte("hi"), subjects.HeaderSession, "mine", subjects.HeaderQuery, "mine", "Agent-Sender", "user", "Nats-Request-Info", `{"acc":"user"}`).finish()
+			text, code := sendPrompt(t, f.phone, tt.subject, []byte("hi"), subjects.HeaderSession, "mine",
+				subjects.HeaderQuery, "mine", "Agent-Sender", "user", "Nats-Request-Info", `{"acc":"user"}`).finish()
 			q := <-f.asked
-			if text != "hello" || code != "" || q.Client != "phone" || !strings.HasPrefix(q.QueryID, f.scope) || !strings.HasPrefix(q.SessionID, f.scope) || tt.session != "" && q.SessionID != f.scope+tt.session || len(q.SessionID) > subjects.MaxToken {
+			if text != "hello" || code != "" || q.Client != "phone" || !strings.HasPrefix(q.QueryID, f.scope) ||
+				!strings.HasPrefix(q.SessionID, f.scope) || tt.session != "" && q.SessionID != f.scope+tt.session ||
+				len(q.SessionID) > subjects.MaxToken {
 				t.Errorf("%q %s %+v", text, code, q)
 			}
 		})
 	}
 	t.Run("denied by the server", func(t *testing.T) {
 		denied := []string{
-			"agents.prompt.assistant.tablet.main", "agents.prompt.assistant.user.main", "agents.status.assistant.tablet.main", "agents.hb.assistant.phone.main",
-			"agents.prompt.assistant.*.main", "agents.prompt.>", "agents.prompt.assistant.phone", "agents.prompt.assistant.phone.main.x",
-			"client.tablet.agents.prompt.assistant.main", "client.user.agents.reply.x", "agents.reply.phone.x", "agents.reply.user.x", "$SRV.INFO", "$SRV.INFO.broker", "approval.decision.q1",
+			"agents.prompt.assistant.tablet.main", "agents.prompt.assistant.user.main",
+			"agents.status.assistant.tablet.main", "agents.hb.assistant.phone.main",
+			"agents.prompt.assistant.*.main", "agents.prompt.>", "agents.prompt.assistant.phone",
+			"agents.prompt.assistant.phone.main.x",
+			"client.tablet.agents.prompt.assistant.main", "client.user.agents.reply.x", "agents.reply.phone.x",
+			"agents.reply.user.x", "$SRV.INFO", "$SRV.INFO.broker", "approval.decision.q1",
 		}
 		f.ExpectViolations(len(denied))
 		for _, s := range denied {
@@ -339,7 +382,8 @@ func testHostilePrompts(t *testing.T, f *agentFixture) {
 			t.Error(text)
 		}
 		<-f.asked
-		if got := request(t, f.tablet, "agents.status.assistant.tablet.main", 1); len(got) != 1 { // a later message has arrived
+		// a later message has arrived
+		if got := request(t, f.tablet, "agents.status.assistant.tablet.main", 1); len(got) != 1 {
 			t.Error(got)
 		}
 		if n, _, _ := spy.Pending(); n != 1 { // the status
@@ -362,7 +406,8 @@ func testHostilePrompts(t *testing.T, f *agentFixture) {
 			sendPrompt(t, f.tablet, "agents.prompt.assistant.tablet.main", []byte("wait"))
 			<-f.asked
 		}
-		if _, code := sendPrompt(t, f.tablet, "agents.prompt.assistant.tablet.other", []byte("hi")).finish(); code != "429" {
+		if _, code := sendPrompt(t, f.tablet, "agents.prompt.assistant.tablet.other", []byte("hi")).
+			finish(); code != "429" {
 			t.Errorf("the fifth: %s", code)
 		}
 		if text, code := sendPrompt(t, f.phone, main, []byte("hi")).finish(); text != "hello" || code != "" {
@@ -385,7 +430,11 @@ func TestAgentProtocolApproval(t *testing.T) {
 		if q.Query == "long" {
 			args = json.RawMessage(`{"url":"` + strings.Repeat("x", 5000) + `"}`)
 		}
-		emitStored(f.fixture, events.WithIDs(q.SessionID, q.QueryID), withTokens(t, subjects.ApprovalRequestEvent, "q1"), subjects.ApprovalRequest{ID: "q1", QueryID: q.QueryID, Caller: "generator", Tool: "web_fetch", Args: args, Reason: "because"})
+		emitStored(f.fixture, events.WithIDs(q.SessionID, q.QueryID), withTokens(t, subjects.ApprovalRequestEvent,
+			"q1"), subjects.ApprovalRequest{
+			ID: "q1", QueryID: q.QueryID, Caller: "generator", Tool: "web_fetch",
+			Args: args, Reason: "because",
+		})
 	})
 	user := f.Connect("user")
 	skipAcks := func(s stream) chunk {
@@ -415,7 +464,9 @@ func TestAgentProtocolApproval(t *testing.T) {
 				c := skipAcks(s)
 				q, _ := c.Data.(map[string]any)
 				reply, _ := q["reply_subject"].(string)
-				if prompt, _ := q["prompt"].(string); c.Type != "query" || q["id"] != "q1" || !strings.HasPrefix(reply, "agents.reply.user.") || slices.Contains(subjectsSeen, reply) || !strings.Contains(prompt, "https://private.example") {
+				if prompt, _ := q["prompt"].(string); c.Type != "query" || q["id"] != "q1" ||
+					!strings.HasPrefix(reply, "agents.reply.user.") || slices.Contains(subjectsSeen, reply) ||
+					!strings.Contains(prompt, "https://private.example") {
 					t.Fatalf("%+v", c)
 				}
 				subjectsSeen = append(subjectsSeen, reply)
@@ -446,7 +497,8 @@ func TestAgentProtocolApproval(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			s := sendPrompt(t, tt.nc, tt.subject, []byte(tt.query))
 			<-f.asked
-			if c := skipAcks(s); c != (chunk{"status", "waiting: web_fetch needs the approval of the user, with conclave approve or in the page"}) {
+			if c := skipAcks(s); c != (chunk{"status", "waiting: web_fetch needs the approval of the user, with " +
+				"conclave approve or in the page"}) {
 				t.Errorf("%+v", c)
 			}
 		})
@@ -458,13 +510,16 @@ func TestMetricsClientOnTheBus(t *testing.T) {
 	t.Parallel()
 	f := startAgents(t, setup{}, subjects.ClientMetrics)
 	f.answer()
-	if text, code := sendPrompt(t, f.tablet, "agents.prompt.assistant.tablet.main", []byte("hi")).finish(); code != "403" {
+	if text, code := sendPrompt(t, f.tablet, "agents.prompt.assistant.tablet.main", []byte("hi")).
+		finish(); code != "403" {
 		t.Errorf("prompt: %q, %s", text, code)
 	}
-	if m, err := f.tablet.Request("query.ask", []byte("hi"), testTimeout); err != nil || !strings.Contains(m.Header.Get(subjects.HeaderErrText), "metrics only") {
+	if m, err := f.tablet.Request("query.ask", []byte("hi"), testTimeout); err != nil ||
+		!strings.Contains(m.Header.Get(subjects.HeaderErrText), "metrics only") {
 		t.Errorf("question: %+v, %v", m, err)
 	}
-	if text, code := sendPrompt(t, f.phone, "agents.prompt.assistant.phone.main", []byte("hi")).finish(); text != "hello" || code != "" {
+	if text, code := sendPrompt(t, f.phone, "agents.prompt.assistant.phone.main", []byte("hi")).
+		finish(); text != "hello" || code != "" {
 		t.Errorf("another client: %q, %s", text, code)
 	}
 	if len(f.asked) != 1 {

@@ -26,8 +26,8 @@ func kindOf(name string) string {
 	return "service"
 }
 
-// onAgents lists the actors that answer, with the figures of conclave top. The gateway itself is not among them: it would
-// measure this request.
+// onAgents lists the actors that answer, with the figures of conclave top. The gateway itself is not among them: it
+// would measure this request.
 func (g *Gateway) onAgents(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
 	defer cancel()

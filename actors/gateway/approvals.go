@@ -20,7 +20,8 @@ const brokerTimeout = 10 * time.Second
 // Approval is an approval request as the user sees it.
 type Approval struct {
 	subjects.Approval
-	ArgsText string `json:"args_text"` // the exact arguments, hidden characters escaped: a browser would round numbers of args
+	// the exact arguments, hidden characters escaped: a browser would round numbers of args
+	ArgsText string `json:"args_text"`
 }
 
 // Decision is the body of POST /approvals/{id}. Approve is required: an empty body is not a decision.
@@ -72,8 +73,9 @@ func (g *Gateway) onRules(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// listApprovals requests the approvals and rules from the broker; all includes the approvals that are decided or expired. It
-// fails after brokerTimeout, which is also how a missing broker shows, and with errClosing when the gateway stops.
+// listApprovals requests the approvals and rules from the broker; all includes the approvals that are decided or
+// expired. It fails after brokerTimeout, which is also how a missing broker shows, and with errClosing when the gateway
+// stops.
 func (g *Gateway) listApprovals(r *http.Request, all bool) (subjects.ApprovalList, error) {
 	ctx, cancel := g.withTimeout(r.Context(), brokerTimeout)
 	defer cancel()
@@ -84,10 +86,10 @@ func (g *Gateway) listApprovals(r *http.Request, all bool) (subjects.ApprovalLis
 	return l, mapBrokerFault(err)
 }
 
-// onDecision decides an approval request as the user and responds with the decision. [Gateway.guardRequests] has authorized the
-// client; the broker accepts the decision because of the gateway's account. It rejects a body without approve or with an
-// unknown remember, and responds with 404 to an unknown request and 409 to one that is withdrawn, expired or decided. A
-// decision is sent even when the client disconnects.
+// onDecision decides an approval request as the user and responds with the decision. [Gateway.guardRequests] has
+// authorized the client; the broker accepts the decision because of the gateway's account. It rejects a body without
+// approve or with an unknown remember, and responds with 404 to an unknown request and 409 to one that is withdrawn,
+// expired or decided. A decision is sent even when the client disconnects.
 func (g *Gateway) onDecision(w http.ResponseWriter, r *http.Request) error {
 	id, err := parseID(r, "the approval's id")
 	if err != nil {
@@ -101,30 +103,38 @@ func (g *Gateway) onDecision(w http.ResponseWriter, r *http.Request) error {
 	case in.Approve == nil:
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "approve is required: true or false")
 	case !slices.Contains([]string{"", subjects.RememberSession, subjects.RememberAlways}, in.Remember):
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "remember must be session or always, or be omitted")
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "remember must be session or always, or be "+
+			"omitted")
 	}
 	// The decision is valid even when the client disconnects.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), brokerTimeout)
 	defer cancel()
-	got, err := g.client.DecideApproval(ctx, id, subjects.ApprovalDecision{Approve: *in.Approve, Remember: in.Remember, Values: in.Values})
+	got, err := g.client.DecideApproval(ctx, id, subjects.ApprovalDecision{
+		Approve: *in.Approve, Remember: in.Remember,
+		Values: in.Values,
+	})
 	switch {
 	case err != nil:
 		return mapBrokerFault(err)
 	case got.State == subjects.ApprovalUnknown:
-		return problemf(http.StatusNotFound, codeNotFound, "approval request %s not found; GET /approvals lists the pending ones", id)
+		return problemf(http.StatusNotFound, codeNotFound, "approval request %s not found; GET /approvals lists the "+
+			"pending ones", id)
 	case got.State == subjects.ApprovalWithdrawn:
-		return problemf(http.StatusConflict, codeConflict, "the approval request was withdrawn and nothing was run: the question was cancelled, or the caller stopped waiting")
+		return problemf(http.StatusConflict, codeConflict, "the approval request was withdrawn and nothing was run: "+
+			"the question was cancelled, or the caller stopped waiting")
 	case got.State == subjects.ApprovalExpired:
-		return problemf(http.StatusConflict, codeConflict, "the approval request has expired without a decision, and the call was denied")
+		return problemf(http.StatusConflict, codeConflict, "the approval request has expired without a decision, and "+
+			"the call was denied")
 	case !got.Accepted:
-		return problemf(http.StatusConflict, codeConflict, "already decided: %s by %s; the first decision is final", got.State, got.By)
+		return problemf(http.StatusConflict, codeConflict, "already decided: %s by %s; the first decision is final",
+			got.State, got.By)
 	}
 	g.writeJSON(w, http.StatusOK, Decided{got.ID, got.Accepted, got.State, got.By, got.Remember})
 	return nil
 }
 
-// onRevoke revokes the remembered decision (rule) whose id is in the path, also when the client disconnects meanwhile. An
-// unknown rule is 404.
+// onRevoke revokes the remembered decision (rule) whose id is in the path, also when the client disconnects meanwhile.
+// An unknown rule is 404.
 func (g *Gateway) onRevoke(w http.ResponseWriter, r *http.Request) error {
 	id, err := parseID(r, "the rule's id")
 	if err != nil {
@@ -138,7 +148,8 @@ func (g *Gateway) onRevoke(w http.ResponseWriter, r *http.Request) error {
 	case !errors.Is(err, client.ErrNotFound):
 		return mapBrokerFault(err)
 	default:
-		return problemf(http.StatusNotFound, codeNotFound, "rule %s not found; GET /approvals/rules lists the rules", id)
+		return problemf(http.StatusNotFound, codeNotFound, "rule %s not found; GET /approvals/rules lists the rules",
+			id)
 	}
 	g.writeJSON(w, http.StatusOK, struct {
 		ID    string `json:"id"`

@@ -21,25 +21,42 @@ type brokerStub struct{ requestLog }
 func (*brokerStub) Name() string { return "broker" }
 
 func (c *brokerStub) Routes() []actor.Route {
-	return []actor.Route{actor.Serve(subjects.ApprovalListService, c.list), actor.Serve(subjects.ApprovalDecisionService, c.answer), actor.Serve(subjects.ApprovalRevoke, c.revoke)}
+	return []actor.Route{
+		actor.Serve(subjects.ApprovalListService, c.list),
+		actor.Serve(subjects.ApprovalDecisionService, c.answer), actor.Serve(subjects.ApprovalRevoke, c.revoke),
+	}
 }
 
-func (c *brokerStub) list(_ context.Context, in actor.Msg[subjects.ApprovalQuery], _ actor.Out) (subjects.ApprovalList, error) {
+func (c *brokerStub) list(_ context.Context, in actor.Msg[subjects.ApprovalQuery], _ actor.Out) (subjects.ApprovalList,
+	error,
+) {
 	asked := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	a := subjects.Approval{State: "pending", ApprovalRequest: subjects.ApprovalRequest{
-		ID: "q1", CallID: "c1", SessionID: "s1", QueryID: "x", Caller: "generator", Type: "assistant", Tool: "web_fetch", Args: json.RawMessage("{\"url\":\"\u009b2J\",\"n\":9007199254740993}"), Layer: "flow", Rule: "egress",
-		Reason: "because", Sinks: []string{"a"}, Preview: "+a", Taint: []subjects.Taint{{Tool: "web_search"}}, Hosts: []subjects.LookAlikeHost{{}}, Grants: []subjects.Grant{{}}, Form: &subjects.UserForm{Message: "who?"}, Asked: asked, Expires: asked.Add(time.Minute),
+		ID: "q1", CallID: "c1", SessionID: "s1", QueryID: "x", Caller: "generator", Type: "assistant",
+		Tool: "web_fetch", Args: json.RawMessage("{\"url\":\"\u009b2J\",\"n\":9007199254740993}"), Layer: "flow",
+		Rule:   "egress",
+		Reason: "because", Sinks: []string{"a"}, Preview: "+a", Taint: []subjects.Taint{{Tool: "web_search"}},
+		Hosts: []subjects.LookAlikeHost{{}}, Grants: []subjects.Grant{{}}, Form: &subjects.UserForm{Message: "who?"},
+		Asked: asked, Expires: asked.Add(time.Minute),
 	}}
 	over := a
 	over.ID, over.State, over.By, over.Decided = "q0", "denied", "user", asked
-	l := subjects.ApprovalList{Approvals: []subjects.Approval{a}, Rules: []subjects.ApprovalRule{{ID: "r1", Session: "s1", Type: "assistant", Tool: "web_fetch", Rule: "flow: egress", Sinks: []string{"a"}, By: "user", Made: asked}}}
+	l := subjects.ApprovalList{
+		Approvals: []subjects.Approval{a},
+		Rules: []subjects.ApprovalRule{{
+			ID: "r1", Session: "s1", Type: "assistant", Tool: "web_fetch",
+			Rule: "flow: egress", Sinks: []string{"a"}, By: "user", Made: asked,
+		}},
+	}
 	if in.Body.All {
 		l.Approvals = append(l.Approvals, over)
 	}
 	return l, nil
 }
 
-func (c *brokerStub) answer(_ context.Context, in actor.Msg[subjects.ApprovalDecision], _ actor.Out) (subjects.ApprovalReply, error) {
+func (c *brokerStub) answer(_ context.Context, in actor.Msg[subjects.ApprovalDecision],
+	_ actor.Out,
+) (subjects.ApprovalReply, error) {
 	b, _ := json.Marshal(in.Body)
 	c.record(in.From + " " + in.Tokens[1] + " " + string(b))
 	r := subjects.ApprovalReply{ID: in.Tokens[1], State: in.Tokens[1], By: "user"}
@@ -71,32 +88,99 @@ func TestApprovals(t *testing.T) {
 	d, w := describe(t), startGateway(t, b, setup{})
 	w.checkRoutes(d, func() string { return c.take("") }, []routeTest{
 		{"pending", "GET", "/approvals", "/approvals", "", 200, `"id":"q1"`, ""},
-		{"exact arguments", "GET", "/approvals", "/approvals", "", 200, `"args_text":"{\n  \"url\": \"\\u009b2J\",\n  \"n\": 9007199254740993\n}"`, ""},
+		{
+			"exact arguments", "GET", "/approvals", "/approvals", "", 200,
+			`"args_text":"{\n  \"url\": \"\\u009b2J\",\n  \"n\": 9007199254740993\n}"`, "",
+		},
 		{"all", "GET", "/approvals", "/approvals?all=1", "", 200, `"id":"q0"`, ""},
 		{"rules", "GET", "/approvals/rules", "/approvals/rules", "", 200, `"id":"r1"`, ""},
-		{"approve", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":true}`, 200, `"state":"approved","by":"gateway","remember":""`, `gateway q1 {"approve":true}`},
-		{"deny", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":false}`, 200, `"state":"denied"`, `gateway q1 {"approve":false}`},
-		{"approve for the session", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":true,"remember":"session"}`, 200, `"remember":"session"`, `gateway q1 {"approve":true,"remember":"session"}`},
-		{"answer to a form", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":true,"values":{"name":"Ada"}}`, 200, `"state":"approved"`, `gateway q1 {"approve":true,"values":{"name":"Ada"}}`},
-		{"always is not possible", "POST", "/approvals/{id}", "/approvals/act", `{"approve":true,"remember":"always"}`, 200, `"remember":""`, `gateway act {"approve":true,"remember":"always"}`},
-		{"already decided", "POST", "/approvals/{id}", "/approvals/denied", `{"approve":true}`, 409, "already decided: denied by user", `gateway denied {"approve":true}`},
-		{"expired", "POST", "/approvals/{id}", "/approvals/expired", `{"approve":true}`, 409, "expired without a decision", `gateway expired {"approve":true}`},
-		{"withdrawn", "POST", "/approvals/{id}", "/approvals/withdrawn", `{"approve":true}`, 409, "withdrawn and nothing was run", `gateway withdrawn {"approve":true}`},
-		{"trick: a client withdraws", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":false,"withdraw":true}`, 400, "", ""},
-		{"unknown", "POST", "/approvals/{id}", "/approvals/unknown", `{"approve":true}`, 404, "approval request unknown not found", `gateway unknown {"approve":true}`},
-		{"the audit is down", "POST", "/approvals/{id}", "/approvals/noaudit", `{"approve":true}`, 503, subjects.CodeNoAudit, `gateway noaudit {"approve":true}`},
-		{"revoked", "DELETE", "/approvals/rules/{id}", "/approvals/rules/r1", "", 200, `"state":"revoked"`, "gateway revokes r1"},
-		{"no such rule", "DELETE", "/approvals/rules/{id}", "/approvals/rules/r2", "", 404, "rule r2 not found", "gateway revokes r2"},
+		{
+			"approve", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":true}`, 200,
+			`"state":"approved","by":"gateway","remember":""`, `gateway q1 {"approve":true}`,
+		},
+		{
+			"deny", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":false}`, 200, `"state":"denied"`,
+			`gateway q1 {"approve":false}`,
+		},
+		{
+			"approve for the session", "POST", "/approvals/{id}", "/approvals/q1",
+			`{"approve":true,"remember":"session"}`,
+			200, `"remember":"session"`, `gateway q1 {"approve":true,"remember":"session"}`,
+		},
+		{
+			"answer to a form", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":true,"values":{"name":"Ada"}}`,
+			200, `"state":"approved"`, `gateway q1 {"approve":true,"values":{"name":"Ada"}}`,
+		},
+		{
+			"always is not possible", "POST", "/approvals/{id}", "/approvals/act",
+			`{"approve":true,"remember":"always"}`,
+			200, `"remember":""`, `gateway act {"approve":true,"remember":"always"}`,
+		},
+		{
+			"already decided", "POST", "/approvals/{id}", "/approvals/denied", `{"approve":true}`, 409,
+			"already decided: denied by user", `gateway denied {"approve":true}`,
+		},
+		{
+			"expired", "POST", "/approvals/{id}", "/approvals/expired", `{"approve":true}`, 409,
+			"expired without a decision", `gateway expired {"approve":true}`,
+		},
+		{
+			"withdrawn", "POST", "/approvals/{id}", "/approvals/withdrawn", `{"approve":true}`, 409,
+			"withdrawn and nothing was run", `gateway withdrawn {"approve":true}`,
+		},
+		{
+			"trick: a client withdraws", "POST", "/approvals/{id}", "/approvals/q1",
+			`{"approve":false,"withdraw":true}`,
+			400, "", "",
+		},
+		{
+			"unknown", "POST", "/approvals/{id}", "/approvals/unknown", `{"approve":true}`, 404,
+			"approval request unknown not found", `gateway unknown {"approve":true}`,
+		},
+		{
+			"the audit is down", "POST", "/approvals/{id}", "/approvals/noaudit", `{"approve":true}`, 503,
+			subjects.CodeNoAudit, `gateway noaudit {"approve":true}`,
+		},
+		{
+			"revoked", "DELETE", "/approvals/rules/{id}", "/approvals/rules/r1", "", 200, `"state":"revoked"`,
+			"gateway revokes r1",
+		},
+		{
+			"no such rule", "DELETE", "/approvals/rules/{id}", "/approvals/rules/r2", "", 404, "rule r2 not found",
+			"gateway revokes r2",
+		},
 		{"invalid all", "GET", "/approvals", "/approvals?all=yes", "", 400, "all must be 0 or 1", ""},
 		{"trick: no decision", "POST", "/approvals/{id}", "/approvals/q1", `{}`, 400, "approve is required", ""},
 		{"trick: decision is null", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":null}`, 400, "", ""},
 		{"trick: decision as a string", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":"true"}`, 400, "", ""},
-		{"trick: duplicate approve", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":false,"approve":true}`, 400, "", ""},
-		{"trick: claimed identity", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":true,"by":"user"}`, 400, "", ""},
-		{"trick: unknown remember", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":true,"remember":"forever"}`, 400, "remember must be", ""},
-		{"trick: wildcard id", "POST", "/approvals/{id}", "/approvals/%2A", `{"approve":true}`, 400, "letters, digits", ""},
-		{"trick: wildcard rule", "DELETE", "/approvals/rules/{id}", "/approvals/rules/%3E", "", 400, "letters, digits", ""},
-		{"trick: decision in the query string", "POST", "/approvals/{id}", "/approvals/q1?approve=true", `{"approve":true}`, 400, "unknown parameter", ""},
+		{
+			"trick: duplicate approve", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":false,"approve":true}`,
+			400, "", "",
+		},
+		{
+			"trick: claimed identity", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":true,"by":"user"}`, 400,
+			"",
+			"",
+		},
+		{
+			"trick: unknown remember", "POST", "/approvals/{id}", "/approvals/q1",
+			`{"approve":true,"remember":"forever"}`,
+			400, "remember must be", "",
+		},
+		{
+			"trick: wildcard id", "POST", "/approvals/{id}", "/approvals/%2A", `{"approve":true}`, 400,
+			"letters, digits",
+			"",
+		},
+		{
+			"trick: wildcard rule", "DELETE", "/approvals/rules/{id}", "/approvals/rules/%3E", "", 400,
+			"letters, digits",
+			"",
+		},
+		{
+			"trick: decision in the query string", "POST", "/approvals/{id}", "/approvals/q1?approve=true",
+			`{"approve":true}`, 400, "unknown parameter", "",
+		},
 	})
 	if status, _, body := w.do("GET", "/approvals/q1", ""); status != http.StatusMethodNotAllowed {
 		t.Errorf("trick: a decision by a link: %d %s", status, body)
@@ -148,8 +232,13 @@ func TestApprovalsGuarded(t *testing.T) {
 func TestApprovalsWithoutBroker(t *testing.T) {
 	t.Parallel()
 	w := startGateway(t, bustest.Start(t), setup{})
-	for _, r := range [][3]string{{"GET", "/approvals", ""}, {"GET", "/approvals/rules", ""}, {"DELETE", "/approvals/rules/r1", ""}} {
-		if status, header, body := w.do(r[0], r[1], r[2]); status != http.StatusServiceUnavailable || header.Get("Retry-After") == "" || !strings.Contains(body, subjects.CodeUnavailable) {
+	for _, r := range [][3]string{
+		{"GET", "/approvals", ""},
+		{"GET", "/approvals/rules", ""},
+		{"DELETE", "/approvals/rules/r1", ""},
+	} {
+		if status, header, body := w.do(r[0], r[1], r[2]); status != http.StatusServiceUnavailable ||
+			header.Get("Retry-After") == "" || !strings.Contains(body, subjects.CodeUnavailable) {
 			t.Errorf("%s %s: %d %s", r[0], r[1], status, body)
 		}
 	}

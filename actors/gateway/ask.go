@@ -15,13 +15,19 @@ import (
 // defaultAskTimeout is the deadline of a request without one.
 const defaultAskTimeout = 30 * time.Minute
 
-// onAsk stores a question for a caller on the bus, waits for its outcome and sends the answer in one message, because a plain
-// request reads only the first; a caller that asks for a streamed reply gets it as it grows. Live tokens may be lost; the
-// missing part of the answer is sent when it is complete. On lines before a streamed answer the caller gets the interim texts
-// of the model between tool calls, as far as their tokens arrive. Without a deadline of the caller it waits defaultAskTimeout.
-// A fault timeout or unavailable (the gateway stops) does not cancel the question: it is stored and is still answered.
-func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say func(subjects.Delta) error, out actor.Out) error {
-	q := Question{Query: in.Body.Query, Attachments: in.Body.Attachments, SessionID: in.Body.SessionID, QueryID: in.Body.QueryID, Model: in.Body.Model, Hint: in.Body.Hint, Reference: in.Body.Reference}
+// onAsk stores a question for a caller on the bus, waits for its outcome and sends the answer in one message, because a
+// plain request reads only the first; a caller that asks for a streamed reply gets it as it grows. Live tokens may be
+// lost; the missing part of the answer is sent when it is complete. On lines before a streamed answer the caller gets
+// the interim texts of the model between tool calls, as far as their tokens arrive. Without a deadline of the caller it
+// waits defaultAskTimeout. A fault timeout or unavailable (the gateway stops) does not cancel the question: it is
+// stored and is still answered.
+func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say func(subjects.Delta) error,
+	out actor.Out,
+) error {
+	q := Question{
+		Query: in.Body.Query, Attachments: in.Body.Attachments, SessionID: in.Body.SessionID,
+		QueryID: in.Body.QueryID, Model: in.Body.Model, Hint: in.Body.Hint, Reference: in.Body.Reference,
+	}
 	if q.SessionID == "" {
 		q.SessionID = in.Session
 	}
@@ -53,9 +59,12 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 	})
 }
 
-// answerOnBus stores a question for a caller on the bus, with its images, waits for its outcome and emits the answer, with streams as it
-// grows. onEvent gets each event of the question. q must be validated and admitted. The error is the fault for the caller.
-func (g *Gateway) answerOnBus(ctx context.Context, out actor.Out, q Question, images [][]byte, streams bool, onEvent func(Event), emit func(step, n int, text string) error) error {
+// answerOnBus stores a question for a caller on the bus, with its images, waits for its outcome and emits the answer,
+// with streams as it grows. onEvent gets each event of the question. q must be validated and admitted. The error is the
+// fault for the caller.
+func (g *Gateway) answerOnBus(ctx context.Context, out actor.Out, q Question, images [][]byte, streams bool,
+	onEvent func(Event), emit func(step, n int, text string) error,
+) error {
 	delta, err := subjects.ResponseDelta.With(q.QueryID)
 	if err != nil {
 		return err
@@ -68,23 +77,26 @@ func (g *Gateway) answerOnBus(ctx context.Context, out actor.Out, q Question, im
 		return toFault(err)
 	}
 	text := &answerStream{emit: emit}
-	end, err := g.waitForOutcomeOf(ctx, cur, question{id: q.QueryID, respondent: q.respondent()}, onEvent, hear.events, func(l liveEvent) error { return text.add(*l.delta) })
+	end, err := g.waitForOutcomeOf(ctx, cur, question{id: q.QueryID, respondent: q.respondent()}, onEvent, hear.events,
+		func(l liveEvent) error { return text.add(*l.delta) })
 	switch {
 	case err == nil:
 		return finishAnswer(text, end, streams)
 	case errors.Is(err, errRevoked):
 		return subjects.Faultf(subjects.CodeDenied, "the client was revoked")
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return subjects.Faultf(subjects.CodeTimeout, "timeout: no answer yet; question %s is still running, in session %s", q.QueryID, q.SessionID)
+		return subjects.Faultf(subjects.CodeTimeout, "timeout: no answer yet; question %s is still running, in "+
+			"session %s", q.QueryID, q.SessionID)
 	case ctx.Err() != nil:
-		return subjects.Faultf(subjects.CodeUnavailable, "the gateway is stopping; question %s is stored and will be answered, in session %s", q.QueryID, q.SessionID)
+		return subjects.Faultf(subjects.CodeUnavailable, "the gateway is stopping; question %s is stored and will be "+
+			"answered, in session %s", q.QueryID, q.SessionID)
 	}
 	return toFault(err)
 }
 
-// finishAnswer sends the missing part of the answer and returns the fault of the outcome: a dead letter, for which nothing is
-// sent, or the error of a response. nil means that the answer is complete. A caller that does not read a streamed reply may
-// see the first message only, so that of a partial answer also says why it is incomplete.
+// finishAnswer sends the missing part of the answer and returns the fault of the outcome: a dead letter, for which
+// nothing is sent, or the error of a response. nil means that the answer is complete. A caller that does not read a
+// streamed reply may see the first message only, so that of a partial answer also says why it is incomplete.
 func finishAnswer(text *answerStream, end *client.Outcome, streams bool) error {
 	if end.Dead != nil {
 		return explainDeadLetter(end.Dead)
@@ -111,8 +123,8 @@ func toFault(err error) error {
 	return err
 }
 
-// answerStream forwards tokens so that they add up to the answer: in order, without leading and trailing space, and none
-// after a lost token. Each step of the model starts a new line.
+// answerStream forwards tokens so that they add up to the answer: in order, without leading and trailing space, and
+// none after a lost token. Each step of the model starts a new line.
 type answerStream struct {
 	emit func(step, n int, text string) error
 
@@ -126,9 +138,9 @@ type answerStream struct {
 	n       int
 }
 
-// add sends the text of a live token without trailing space, which is held until more text follows. It ignores tokens of an
-// earlier step, and after a gap in the numbers every further token of that step. [answerStream.finish] sends what is missing
-// of the answer; lost tokens of interim texts stay lost.
+// add sends the text of a live token without trailing space, which is held until more text follows. It ignores tokens
+// of an earlier step, and after a gap in the numbers every further token of that step. [answerStream.finish] sends what
+// is missing of the answer; lost tokens of interim texts stay lost.
 func (t *answerStream) add(d subjects.Delta) error {
 	if t.begun && d.Step < t.step {
 		return nil
@@ -159,8 +171,8 @@ func (t *answerStream) newStep(step int) {
 	t.begun, t.step, t.said, t.held = true, step, "", ""
 }
 
-// send emits text and records it as sent, on a new line when it is the first of its step and an earlier step has text. An
-// empty text is not emitted.
+// send emits text and records it as sent, on a new line when it is the first of its step and an earlier step has text.
+// An empty text is not emitted.
 func (t *answerStream) send(text string) error {
 	if text == "" {
 		return nil
@@ -174,8 +186,8 @@ func (t *answerStream) send(text string) error {
 	return t.emit(t.step, t.n-1, piece)
 }
 
-// finish sends the part of the complete answer that the tokens of the last step did not. An answer that does not begin with
-// their text is sent completely on a new line.
+// finish sends the part of the complete answer that the tokens of the last step did not. An answer that does not begin
+// with their text is sent completely on a new line.
 func (t *answerStream) finish(answer string) error {
 	if t.said != "" {
 		if rest, ok := strings.CutPrefix(strings.TrimLeftFunc(answer, unicode.IsSpace), t.said); ok {

@@ -28,25 +28,77 @@ func TestStreamedAnswer(t *testing.T) {
 		answer string
 		want   []string
 	}{
-		{"all pieces", []subjects.Delta{d(0, 0, "It is"), d(0, 1, " noon.")}, "It is noon.", []string{"It is", " noon."}},
+		{
+			"all pieces",
+			[]subjects.Delta{d(0, 0, "It is"), d(0, 1, " noon.")},
+			"It is noon.",
+			[]string{"It is", " noon."},
+		},
 		{"no pieces", nil, "It is noon.", []string{"It is noon."}},
 		{"the last is lost", []subjects.Delta{d(0, 0, "It is")}, "It is noon.", []string{"It is", " noon."}},
 		{"the first is lost", []subjects.Delta{d(0, 1, " noon.")}, "It is noon.", []string{"It is noon."}},
-		{"one in the middle is lost", []subjects.Delta{d(0, 0, "It"), d(0, 2, " noon.")}, "It is noon.", []string{"It", " is noon."}},
-		{"one comes twice", []subjects.Delta{d(0, 0, "It"), d(0, 0, "It"), d(0, 1, " is")}, "It is noon.", []string{"It", " is noon."}},
-		{"blanks at its ends", []subjects.Delta{d(0, 0, "\n\n "), d(0, 1, "It is "), d(0, 2, "noon.\n"), d(0, 3, "\n")}, "It is noon.", []string{"It is", " noon."}},
-		{"interim words, counted on", []subjects.Delta{d(0, 0, "Let me look."), d(1, 1, "It is noon.")}, "It is noon.", []string{"Let me look.", "\nIt is noon."}},
-		{"interim words, counted anew", []subjects.Delta{d(0, 0, "Let me look."), d(1, 0, "It is"), d(1, 1, " noon.")}, "It is noon.", []string{"Let me look.", "\nIt is", " noon."}},
-		{"interim words, the answer's pieces lost", []subjects.Delta{d(0, 0, "Let me look.")}, "It is noon.", []string{"Let me look.", "\nIt is noon."}},
-		{"a step without words", []subjects.Delta{d(0, 0, "\n"), d(1, 1, "It is noon.")}, "It is noon.", []string{"It is noon."}},
-		{"an earlier step comes late", []subjects.Delta{d(1, 0, "It is"), d(0, 5, "Let me"), d(1, 1, " noon.")}, "It is noon.", []string{"It is", " noon."}},
-		{"another answer in the end", []subjects.Delta{d(0, 0, "I think")}, "It is noon.", []string{"I think", "\nIt is noon."}},
+		{
+			"one in the middle is lost",
+			[]subjects.Delta{d(0, 0, "It"), d(0, 2, " noon.")},
+			"It is noon.",
+			[]string{"It", " is noon."},
+		},
+		{
+			"one comes twice",
+			[]subjects.Delta{d(0, 0, "It"), d(0, 0, "It"), d(0, 1, " is")},
+			"It is noon.",
+			[]string{"It", " is noon."},
+		},
+		{
+			"blanks at its ends",
+			[]subjects.Delta{d(0, 0, "\n\n "), d(0, 1, "It is "), d(0, 2, "noon.\n"), d(0, 3, "\n")},
+			"It is noon.",
+			[]string{"It is", " noon."},
+		},
+		{
+			"interim words, counted on",
+			[]subjects.Delta{d(0, 0, "Let me look."), d(1, 1, "It is noon.")},
+			"It is noon.",
+			[]string{"Let me look.", "\nIt is noon."},
+		},
+		{
+			"interim words, counted anew",
+			[]subjects.Delta{d(0, 0, "Let me look."), d(1, 0, "It is"), d(1, 1, " noon.")},
+			"It is noon.",
+			[]string{"Let me look.", "\nIt is", " noon."},
+		},
+		{
+			"interim words, the answer's pieces lost",
+			[]subjects.Delta{d(0, 0, "Let me look.")},
+			"It is noon.",
+			[]string{"Let me look.", "\nIt is noon."},
+		},
+		{
+			"a step without words",
+			[]subjects.Delta{d(0, 0, "\n"), d(1, 1, "It is noon.")},
+			"It is noon.",
+			[]string{"It is noon."},
+		},
+		{
+			"an earlier step comes late",
+			[]subjects.Delta{d(1, 0, "It is"), d(0, 5, "Let me"), d(1, 1, " noon.")},
+			"It is noon.",
+			[]string{"It is", " noon."},
+		},
+		{
+			"another answer in the end",
+			[]subjects.Delta{d(0, 0, "I think")},
+			"It is noon.",
+			[]string{"I think", "\nIt is noon."},
+		},
 		{"nothing at all", nil, "", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var got []string
-			if err := gateway.StreamAnswer(func(s string) { got = append(got, s) }, tt.answer, tt.pieces...); err != nil || !slices.Equal(got, tt.want) {
+			if err := gateway.StreamAnswer(func(s string) {
+				got = append(got, s)
+			}, tt.answer, tt.pieces...); err != nil || !slices.Equal(got, tt.want) {
 				t.Errorf("%q, %v, want %q", got, err, tt.want)
 			}
 		})
@@ -104,10 +156,13 @@ func testAsk(t *testing.T, b *bustest.Bus) {
 			t.Errorf("asked %+v", q)
 		}
 		for i, text := range []string{"It ", "is"} {
-			emitStored(w, out, withTokens(t, subjects.ResponseDelta, q.QueryID), subjects.Delta{QueryID: q.QueryID, N: i, Text: text})
+			emitStored(w, out, withTokens(t, subjects.ResponseDelta, q.QueryID),
+				subjects.Delta{QueryID: q.QueryID, N: i, Text: text})
 		}
-		emitStored(w, out, withTokens(t, subjects.ResponseThinking, q.QueryID), subjects.Delta{QueryID: q.QueryID, Text: "never said"})
-		emitStored(w, out, withTokens(t, subjects.ResponseDelta, "other"), subjects.Delta{QueryID: q.QueryID, Text: "another's"})
+		emitStored(w, out, withTokens(t, subjects.ResponseThinking, q.QueryID),
+			subjects.Delta{QueryID: q.QueryID, Text: "never said"})
+		emitStored(w, out, withTokens(t, subjects.ResponseDelta, "other"),
+			subjects.Delta{QueryID: q.QueryID, Text: "another's"})
 		<-said // the pieces are there before the answer is
 		emitStored(w, out, subjects.ResponseGeneration, reply(q, "It is noon."))
 	})
@@ -117,7 +172,10 @@ func testAsk(t *testing.T, b *bustest.Bus) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := nc.PublishMsg(&nats.Msg{Subject: "query.ask", Reply: sub.Subject, Data: []byte("what time is it?"), Header: nats.Header{subjects.HeaderStream: []string{"1"}}}); err != nil {
+	if err := nc.PublishMsg(&nats.Msg{
+		Subject: "query.ask", Reply: sub.Subject, Data: []byte("what time is it?"),
+		Header: nats.Header{subjects.HeaderStream: []string{"1"}},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	text := ""
@@ -156,8 +214,10 @@ func testAsk(t *testing.T, b *bustest.Bus) {
 func testPlainRequestGetsTheWholeAnswer(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{})
 	w.answerQuestions(func(q subjects.Query, out actor.Out) {
-		for i, text := range []string{"Let me see. ", "It "} { // interim text before a tool call, and the first token of the answer
-			emitStored(w, out, withTokens(t, subjects.ResponseDelta, q.QueryID), subjects.Delta{QueryID: q.QueryID, Step: i, Text: text})
+		// interim text before a tool call, and the first token of the answer
+		for i, text := range []string{"Let me see. ", "It "} {
+			emitStored(w, out, withTokens(t, subjects.ResponseDelta, q.QueryID),
+				subjects.Delta{QueryID: q.QueryID, Step: i, Text: text})
 		}
 		r := reply(q, "It is noon.")
 		if q.Query == "partly" {
@@ -166,7 +226,10 @@ func testPlainRequestGetsTheWholeAnswer(t *testing.T, b *bustest.Bus) {
 		emitStored(w, out, subjects.ResponseGeneration, r)
 	})
 	nc := w.Connect("user")
-	for question, want := range map[string]string{"what time is it?": "It is noon.", "partly": "It is noon.\n\n[incomplete: pull it first]"} {
+	for question, want := range map[string]string{
+		"what time is it?": "It is noon.",
+		"partly":           "It is noon.\n\n[incomplete: pull it first]",
+	} {
 		m, err := nc.Request("query.ask", []byte(question), testTimeout)
 		if err != nil || string(m.Data) != want || m.Header.Get(subjects.HeaderErrCode) != "" {
 			t.Errorf("%s: %+v %v, want %q", question, m, err, want)
@@ -187,7 +250,8 @@ func testAskThatFails(t *testing.T, b *bustest.Bus) {
 		case "not at all":
 			emitStored(w, out, subjects.ResponseGeneration, r)
 		case "given up":
-			emitStored(w, router.WithIDs(q.SessionID, q.QueryID), withTokens(t, subjects.DeadLetterEvent, "router"), subjects.DeadLetter{Subject: "query.received", Code: subjects.CodeTooLarge, Reason: "too long"})
+			emitStored(w, router.WithIDs(q.SessionID, q.QueryID), withTokens(t, subjects.DeadLetterEvent, "router"),
+				subjects.DeadLetter{Subject: "query.received", Code: subjects.CodeTooLarge, Reason: "too long"})
 		}
 	})
 	for _, tt := range []struct {
@@ -242,7 +306,8 @@ func testAskInVain(t *testing.T, b *bustest.Bus) {
 		}
 		return r.Header.Get(subjects.HeaderErrCode), r.Header.Get(subjects.HeaderErrText)
 	}
-	if code, text := fault(formatMillis(time.Now().Add(2 * time.Second))); code != subjects.CodeTimeout || !strings.Contains(text, "is still running") {
+	if code, text := fault(formatMillis(time.Now().Add(2 * time.Second))); code != subjects.CodeTimeout ||
+		!strings.Contains(text, "is still running") {
 		t.Errorf("%s %s", code, text)
 	}
 	if code, text := fault(""); code != subjects.CodeUnavailable || !strings.Contains(text, "will be answered") {

@@ -13,7 +13,8 @@ import (
 // auditHeadSubject is where the auditor's key publishes the head of the audit log. No service reads the log itself.
 const auditHeadSubject = "from.auditor.auditlog.head"
 
-// AuditStatus is the state of the audit log as the head that the auditor published last. It has no record and nothing of one.
+// AuditStatus is the state of the audit log as the head that the auditor published last. It has no record and nothing
+// of one.
 type AuditStatus struct {
 	Messages uint64    `json:"messages,omitempty" jsonschema:"messages of the log up to the head; each holds one or more records"`
 	Head     string    `json:"head" jsonschema:"the head in the form that conclave audit verify --head checks; empty before the first"`
@@ -22,7 +23,8 @@ type AuditStatus struct {
 }
 
 // noAuditHead is the note before the first head.
-const noAuditHead = "no head of the audit log was published yet; conclave up publishes the first within twenty minutes of the first start; conclave audit verify prints it at once"
+const noAuditHead = "no head of the audit log was published yet; conclave up publishes the first within twenty " +
+	"minutes of the first start; conclave audit verify prints it at once"
 
 // auditCacheTime is the lifetime of a cached head: the search for it may take many requests.
 const auditCacheTime = 30 * time.Second

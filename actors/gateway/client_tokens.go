@@ -16,8 +16,9 @@ import (
 	"conclave/subjects"
 )
 
-// clientTokens are the run-time principals of the kind client, programs that ask and may do nothing else, with their bearer tokens.
-// The registry has the hashes of these; a principal that it no longer lists has no access. The zero value knows none.
+// clientTokens are the run-time principals of the kind client, programs that ask and may do nothing else, with their
+// bearer tokens. The registry has the hashes of these; a principal that it no longer lists has no access. The zero
+// value knows none.
 type clientTokens struct {
 	changed chan struct{} // the list is to be read again
 	renewed chan struct{} // the list was read, and has other clients than before
@@ -29,34 +30,42 @@ type clientTokens struct {
 
 // clientAccess is the access of one client.
 type clientAccess struct {
-	name    string
-	scope   string        // begins the ids of its sessions and questions; a later client of the same name has another one
+	name string
+	// begins the ids of its sessions and questions; a later client of the same name has another one
+	scope   string
 	allow   []string      // see [subjects.Principal]
 	revoked chan struct{} // closed when the client or its token is revoked
 	isUser  bool          // the user's own credential on an interface for programs: no limits
 }
 
 // apiAccess is the access of programs with the user's own credential.
-var apiAccess = &clientAccess{name: subjects.APIClient, scope: subjects.ScopeClientID(subjects.APIClient, ""), allow: subjects.ClientTools, isUser: true}
+var apiAccess = &clientAccess{
+	name: subjects.APIClient, scope: subjects.ScopeClientID(subjects.APIClient, ""),
+	allow: subjects.ClientTools, isUser: true,
+}
 
 // newClientAccess returns the access of a principal.
 func newClientAccess(p subjects.Principal) *clientAccess {
 	generation := sha256.Sum256([]byte(p.Added.UTC().Format(time.RFC3339Nano)))
-	return &clientAccess{name: p.Name, scope: subjects.ScopeClientID(p.Name, hex.EncodeToString(generation[:3])+"_"), allow: p.Allow, revoked: make(chan struct{})}
+	return &clientAccess{
+		name: p.Name, scope: subjects.ScopeClientID(p.Name, hex.EncodeToString(generation[:3])+"_"),
+		allow: p.Allow, revoked: make(chan struct{}),
+	}
 }
 
 // mayUse reports whether a client may use a tool of MCP beyond questions.
 func (a *clientAccess) mayUse(tool string) bool { return slices.Contains(a.allow, tool) }
 
 const (
-	// clientListInterval is the time between two readings of the list of principals: the message that it changed may be lost.
+	// clientListInterval is the time between two readings of the list of principals: the message that it changed may be
+	// lost.
 	clientListInterval = 30 * time.Second
 	// maxListMisses is the number of readings without a reply after which no client has access.
 	maxListMisses = 2
 )
 
-// follow keeps the tokens as the registry has them until ctx ends. After maxListMisses readings without a reply no client has access:
-// it may have been revoked.
+// follow keeps the tokens as the registry has them until ctx ends. After maxListMisses readings without a reply no
+// client has access: it may have been revoked.
 func (c *clientTokens) follow(ctx context.Context, out actor.Out) {
 	for misses := 0; ; {
 		if c.readList(ctx, out) {
@@ -101,7 +110,8 @@ func (c *clientTokens) set(principals []subjects.Principal) {
 		n, err := hex.Decode(d[:], []byte(p.TokenHash))
 		hasToken := len(p.TokenHash) == 2*len(d) && err == nil && n == len(d)
 		a := newClientAccess(p)
-		if known := c.names[p.Name]; known != nil && known.scope == a.scope && slices.Equal(known.allow, a.allow) && old[known] == d {
+		if known := c.names[p.Name]; known != nil && known.scope == a.scope && slices.Equal(known.allow, a.allow) &&
+			old[known] == d {
 			a = known
 		}
 		if names[p.Name] = a; hasToken {
@@ -152,7 +162,8 @@ func (c *clientTokens) findName(ctx context.Context, out actor.Out, name string)
 		case a != nil:
 			return a, nil
 		case read:
-			return nil, subjects.Faultf(subjects.CodeUnavailable, "the registry does not list the client %s, or does not reply; check it with conclave principal list, and the registry with conclave doctor", name)
+			return nil, subjects.Faultf(subjects.CodeUnavailable, "the registry does not list the client %s, or does "+
+				"not reply; check it with conclave principal list, and the registry with conclave doctor", name)
 		}
 		c.readList(ctx, out)
 	}
@@ -176,14 +187,15 @@ func clientOf(r *http.Request) *clientAccess {
 	return a
 }
 
-// programOf returns the client of a request over an interface for programs. With the user's own credential it is apiAccess: programs
-// put pages, files and the words of models into a question, so that its text is not the user's.
+// programOf returns the client of a request over an interface for programs. With the user's own credential it is
+// apiAccess: programs put pages, files and the words of models into a question, so that its text is not the user's.
 func programOf(r *http.Request) *clientAccess { return cmp.Or(clientOf(r), apiAccess) }
 
 // clientRoutes are the routes that clients may use. Handlers of these keep to the client's own sessions and questions.
 var clientRoutes = map[string]bool{
 	"GET /health": true, "POST /query": true, "GET /queries/{id}": true, "DELETE /queries/{id}": true,
-	"GET /v1/models": true, "POST /v1/chat/completions": true, "POST /v1/responses": true, "POST /v1/embeddings": true, "POST /mcp": true,
+	"GET /v1/models": true, "POST /v1/chat/completions": true, "POST /v1/responses": true, "POST /v1/embeddings": true,
+	"POST /mcp": true,
 }
 
 // scraperRoutes are the routes of a client that reads metrics only.
@@ -204,7 +216,8 @@ func (a *clientAccess) mayUseRoute(pattern string) bool {
 var errScraper = problemf(http.StatusForbidden, subjects.CodeDenied, "denied: this client may read metrics only")
 
 // errClientRoute is the response to a client that uses a route of the user.
-var errClientRoute = problemf(http.StatusForbidden, subjects.CodeDenied, "denied: a client may ask questions and read its own answers only")
+var errClientRoute = problemf(http.StatusForbidden, subjects.CodeDenied, "denied: a client may ask questions and "+
+	"read its own answers only")
 
 // scopeQuestion turns a question into one of a client; nil is the user, whose question it does not change.
 func scopeQuestion(out actor.Out, a *clientAccess, q *Question) {
@@ -214,8 +227,8 @@ func scopeQuestion(out actor.Out, a *clientAccess, q *Question) {
 	}
 }
 
-// scopeID returns an id as an id of the client's own, a new one for "". The id may have the scope already, because the client got it in
-// a reply. A new one is shorter than elsewhere: with the scope it must be a token.
+// scopeID returns an id as an id of the client's own, a new one for "". The id may have the scope already, because the
+// client got it in a reply. A new one is shorter than elsewhere: with the scope it must be a token.
 func (a *clientAccess) scopeID(id string, out actor.Out) string {
 	if strings.HasPrefix(id, a.scope) {
 		return id

@@ -34,7 +34,9 @@ type listRegistry struct {
 func (r *listRegistry) Name() string { return subjects.Registry }
 
 func (r *listRegistry) Routes() []actor.Route {
-	return []actor.Route{actor.Serve(subjects.PrincipalListService, func(context.Context, actor.Msg[subjects.Empty], actor.Out) (subjects.PrincipalList, error) {
+	return []actor.Route{actor.Serve(subjects.PrincipalListService, func(context.Context, actor.Msg[subjects.Empty],
+		actor.Out,
+	) (subjects.PrincipalList, error) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if r.down {
@@ -54,10 +56,14 @@ func (r *listRegistry) set(list ...subjects.Principal) {
 func newClient(name string, added time.Time) (p subjects.Principal, token string) {
 	token = fmt.Sprintf("%064x", sha256.Sum256([]byte(name+added.String())))
 	hash := sha256.Sum256([]byte(token))
-	return subjects.Principal{Name: name, Kind: subjects.ClientPrincipal, TokenHash: hex.EncodeToString(hash[:]), Added: added}, token
+	return subjects.Principal{
+		Name: name, Kind: subjects.ClientPrincipal, TokenHash: hex.EncodeToString(hash[:]),
+		Added: added,
+	}, token
 }
 
-// setClients changes the list of the registry, and waits until the gateway has it: whether the last token of tokens has access.
+// setClients changes the list of the registry, and waits until the gateway has it: whether the last token of tokens has
+// access.
 func (w *fixture) setClients(r *listRegistry, token string, access bool, list ...subjects.Principal) {
 	w.t.Helper()
 	r.set(list...)
@@ -70,13 +76,14 @@ func (w *fixture) setClients(r *listRegistry, token string, access bool, list ..
 
 func (w *fixture) announceClients() {
 	w.t.Helper()
-	if err := actor.Emit(w.t.Context(), w.out(subjects.Registry), subjects.PrincipalChanged, subjects.PrincipalNotice{}); err != nil {
+	if err := actor.Emit(w.t.Context(), w.out(subjects.Registry), subjects.PrincipalChanged,
+		subjects.PrincipalNotice{}); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-// TestClientToken is the access of a client with a token of its own: questions and its own answers, as content that permits
-// nothing, and nothing of the user. A revoked token ends running requests and the questions behind them.
+// TestClientToken is the access of a client with a token of its own: questions and its own answers, as content that
+// permits nothing, and nothing of the user. A revoked token ends running requests and the questions behind them.
 func TestClientToken(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -97,7 +104,8 @@ func TestClientToken(t *testing.T) {
 
 	status, _, body := w.do("POST", "/query", `{"query":"hi","session_id":"s1"}`, phone...)
 	q := <-asked
-	if status != http.StatusOK || q.Client != "phone" || q.ClientMemory || q.SessionID != scope+"s1" || !strings.HasPrefix(q.QueryID, scope) {
+	if status != http.StatusOK || q.Client != "phone" || q.ClientMemory || q.SessionID != scope+"s1" ||
+		!strings.HasPrefix(q.QueryID, scope) {
 		t.Fatalf("%d %s %+v", status, body, q)
 	}
 	// It gets the answer, and not the thinking, the calls and the events behind it, which may quote what is private.
@@ -106,26 +114,33 @@ func TestClientToken(t *testing.T) {
 		t.Errorf("its own answer: %d %s", status, again)
 	}
 	_, _, complete := w.do("GET", "/queries/"+q.QueryID, "")
-	if !strings.Contains(complete, "let me see") || !strings.Contains(complete, "get_datetime") || !strings.Contains(complete, "response.generation") {
+	if !strings.Contains(complete, "let me see") || !strings.Contains(complete, "get_datetime") ||
+		!strings.Contains(complete, "response.generation") {
 		t.Errorf("the user gets %s", complete)
 	}
-	_, header, completed := w.do("POST", "/v1/chat/completions", `{"model":"assistant","messages":[{"role":"user","content":"hi"}]}`, append(phone, "X-Conclave-Session", q.SessionID)...)
-	if got := <-asked; got.Client != "phone" || got.SessionID != scope+"s1" || header.Get("X-Conclave-Session") != got.SessionID {
+	_, header, completed := w.do("POST", "/v1/chat/completions",
+		`{"model":"assistant","messages":[{"role":"user","content":"hi"}]}`,
+		append(phone, "X-Conclave-Session", q.SessionID)...)
+	if got := <-asked; got.Client != "phone" || got.SessionID != scope+"s1" ||
+		header.Get("X-Conclave-Session") != got.SessionID {
 		t.Errorf("%+v", got)
 	}
 	for _, body := range []string{body, again, completed} {
-		if !strings.Contains(body, "hello") || strings.Contains(body, "let me see") || strings.Contains(body, "get_datetime") || strings.Contains(body, "response.generation") {
+		if !strings.Contains(body, "hello") || strings.Contains(body, "let me see") ||
+			strings.Contains(body, "get_datetime") || strings.Contains(body, "response.generation") {
 			t.Errorf("a client gets %s", body)
 		}
 	}
-	if status, _, body := w.do("POST", "/query", `{"query":"hi","model":"big"}`, phone...); status != http.StatusForbidden {
+	if status, _, body := w.do("POST", "/query", `{"query":"hi","model":"big"}`,
+		phone...); status != http.StatusForbidden {
 		t.Errorf("a client chooses a model: %d %s", status, body)
 	}
 	// Everything of the user is denied, and so is a question of another.
 	for _, route := range append(w.gw.Endpoints(), "GET /chat", "GET /nothing") {
 		method, path, _ := strings.Cut(route, " ")
 		switch route {
-		case "GET /health", "POST /query", "GET /v1/models", "POST /v1/chat/completions", "POST /v1/responses", "POST /v1/embeddings", "GET /login", "POST /mcp", "GET /mcp", "DELETE /mcp":
+		case "GET /health", "POST /query", "GET /v1/models", "POST /v1/chat/completions", "POST /v1/responses",
+			"POST /v1/embeddings", "GET /login", "POST /mcp", "GET /mcp", "DELETE /mcp":
 			continue
 		}
 		path = strings.NewReplacer("{id}", "abcdefgh", "{name}", "abcdefgh").Replace(path)
@@ -135,8 +150,12 @@ func TestClientToken(t *testing.T) {
 	}
 
 	// Nor does the user ask in a session of a client, with its words. The list says whose session it is.
-	w.storeConversations(subjects.Conversation{SessionID: q.SessionID, Turns: []subjects.Turn{{QueryID: q.QueryID, Query: "hi", Answer: "hello"}}})
-	if status, _, body := w.do("POST", "/query", `{"query":"hi","session_id":"`+q.SessionID+`"}`); status != http.StatusForbidden || !strings.Contains(body, "belongs to the client phone") {
+	w.storeConversations(subjects.Conversation{
+		SessionID: q.SessionID,
+		Turns:     []subjects.Turn{{QueryID: q.QueryID, Query: "hi", Answer: "hello"}},
+	})
+	if status, _, body := w.do("POST", "/query", `{"query":"hi","session_id":"`+q.SessionID+
+		`"}`); status != http.StatusForbidden || !strings.Contains(body, "belongs to the client phone") {
 		t.Errorf("a question of the user in it: %d %s", status, body)
 	}
 	for _, path := range []string{"/sessions", "/sessions/" + q.SessionID} {
@@ -150,23 +169,30 @@ func TestClientToken(t *testing.T) {
 	if err != nil || sub.SetPendingLimits(-1, -1) != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the answered questions count no more", func() bool { return gateway.OpenQuestions(w.gw, scope) == 0 })
+	eventually(t, "the answered questions count no more", func() bool {
+		return gateway.OpenQuestions(w.gw, scope) == 0
+	})
 	open := map[string]bool{}
 	for range 2 {
-		if status, _, body := w.do("POST", "/query?wait=0", `{"query":"wait"}`, phone...); status != http.StatusAccepted {
+		if status, _, body := w.do("POST", "/query?wait=0", `{"query":"wait"}`,
+			phone...); status != http.StatusAccepted {
 			t.Fatalf("%d %s", status, body)
 		}
 		open[(<-asked).QueryID] = true
 	}
 	running := make(chan string, 2)
-	for _, request := range [][2]string{{"/query", `{"query":"wait"}`}, {"/v1/chat/completions", `{"model":"assistant","stream":true,"messages":[{"role":"user","content":"wait"}]}`}} {
+	for _, request := range [][2]string{
+		{"/query", `{"query":"wait"}`},
+		{"/v1/chat/completions", `{"model":"assistant","stream":true,"messages":[{"role":"user","content":"wait"}]}`},
+	} {
 		go func() {
 			status, _, body := w.do("POST", request[0], request[1], phone...)
 			running <- fmt.Sprint(status, body)
 		}()
 		open[(<-asked).QueryID] = true
 	}
-	if status, _, body := w.do("POST", "/query?wait=0", `{"query":"wait"}`, phone...); status != http.StatusTooManyRequests {
+	if status, _, body := w.do("POST", "/query?wait=0", `{"query":"wait"}`,
+		phone...); status != http.StatusTooManyRequests {
 		t.Errorf("a fifth question without an answer: %d %s", status, body)
 	}
 	w.setClients(registry, phoneToken, false)
@@ -186,7 +212,8 @@ func TestClientToken(t *testing.T) {
 	// A later client of the same name has no question of the earlier one.
 	later, laterToken := newClient("phone", time.Unix(2, 0))
 	w.setClients(registry, laterToken, true, later)
-	if status, _, body := w.do("GET", "/queries/"+q.QueryID, "", "Authorization", "Bearer "+laterToken); status != http.StatusForbidden {
+	if status, _, body := w.do("GET", "/queries/"+q.QueryID, "", "Authorization",
+		"Bearer "+laterToken); status != http.StatusForbidden {
 		t.Errorf("a question of an earlier client: %d %s", status, body)
 	}
 	// Without a reply of the registry nobody knows whether a client is revoked: after two attempts it has no access.
@@ -208,7 +235,9 @@ func TestClientLimits(t *testing.T) {
 	phone, phoneToken := newClient("phone", time.Unix(1, 0))
 	camera, cameraToken := newClient("camera", time.Unix(1, 0))
 	startActor(t, b, registry)
-	w := startGateway(t, b, setup{Config: gateway.Config{MaxWaiting: 8}, change: func(g *gateway.Gateway) { g.SetBodyTimeout(testTimeout) }})
+	w := startGateway(t, b, setup{Config: gateway.Config{MaxWaiting: 8}, change: func(g *gateway.Gateway) {
+		g.SetBodyTimeout(testTimeout)
+	}})
 	w.answerQuestions(func(q subjects.Query, out actor.Out) {
 		emitStored(w, out, subjects.ResponseGeneration, reply(q, "hello"))
 	})
@@ -221,7 +250,8 @@ func TestClientLimits(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
-		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n%s\r\n\r\n{", path, phoneToken, length)
+		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: "+
+			"application/json\r\n%s\r\n\r\n{", path, phoneToken, length)
 		return c
 	}
 	status := func(c net.Conn) int {
@@ -263,10 +293,12 @@ func TestClientLimits(t *testing.T) {
 		return status
 	}
 	schema := func(levels, bytes int) string {
-		return fmt.Sprintf(`{"model":"assistant","messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_schema","json_schema":{"schema":{"description":%q,"items":%s%s}}}}`, strings.Repeat("x", bytes), strings.Repeat("[", levels), strings.Repeat("]", levels))
+		return fmt.Sprintf(
+			`{"model":"assistant","messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_schema","json_schema":{"schema":{"description":%q,"items":%s%s}}}}`, strings.Repeat("x", bytes), strings.Repeat("[", levels), strings.Repeat("]", levels))
 	}
 	// Tools that a chat page repeats with each message count an eighth; nothing serves the model here.
-	tools := fmt.Sprintf(`{"model":"assistant","messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"x","description":%q}}]}`, strings.Repeat("x", 24<<10))
+	tools := fmt.Sprintf(
+		`{"model":"assistant","messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"x","description":%q}}]}`, strings.Repeat("x", 24<<10))
 	for range 3 {
 		if got := ask(phoneToken, "/v1/chat/completions", tools); got != http.StatusBadGateway {
 			t.Errorf("a message with 24 KB of tools: %d", got)
@@ -278,7 +310,8 @@ func TestClientLimits(t *testing.T) {
 	if got := ask(phoneToken, "/v1/chat/completions", schema(1, 62<<10)); got != http.StatusTooManyRequests {
 		t.Errorf("a schema of 62 KB: %d", got)
 	}
-	if got := ask(phoneToken, "/query", fmt.Sprintf(`{"mode":"committee","query":%q}`, strings.Repeat("x", 16<<10))); got != http.StatusTooManyRequests {
+	if got := ask(phoneToken, "/query", fmt.Sprintf(`{"mode":"committee","query":%q}`,
+		strings.Repeat("x", 16<<10))); got != http.StatusTooManyRequests {
 		t.Errorf("a committee of 16 KB: %d", got)
 	}
 	picture := image.NewGray(image.Rect(0, 0, 800, 800))
@@ -289,7 +322,8 @@ func TestClientLimits(t *testing.T) {
 	if err := png.Encode(&data, picture); err != nil {
 		t.Fatal(err)
 	}
-	message := fmt.Sprintf(`{"model":"assistant","messages":[{"role":"user","content":[{"type":"text","text":"?"},{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}}]}]}`, base64.StdEncoding.EncodeToString(data.Bytes()))
+	message := fmt.Sprintf(
+		`{"model":"assistant","messages":[{"role":"user","content":[{"type":"text","text":"?"},{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}}]}]}`, base64.StdEncoding.EncodeToString(data.Bytes()))
 	if got := ask(cameraToken, "/v1/chat/completions", message); got != http.StatusOK {
 		t.Errorf("an image: %d", got)
 	}
@@ -298,7 +332,8 @@ func TestClientLimits(t *testing.T) {
 	}
 	// A search of the event log counts as a question.
 	unknown := func() int {
-		status, _, _ := w.do("GET", "/queries/"+gateway.ClientScope(camera)+"x", "", "Authorization", "Bearer "+cameraToken)
+		status, _, _ := w.do("GET", "/queries/"+gateway.ClientScope(camera)+"x", "", "Authorization",
+			"Bearer "+cameraToken)
 		return status
 	}
 	eventually(t, "searches are limited", func() bool { return unknown() == http.StatusTooManyRequests })
@@ -307,7 +342,8 @@ func TestClientLimits(t *testing.T) {
 	}
 }
 
-// TestMetricsToken: the token of a client that reads metrics serves for nothing else, not even for what every client may do.
+// TestMetricsToken: the token of a client that reads metrics serves for nothing else, not even for what every client
+// may do.
 func TestMetricsToken(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -342,7 +378,8 @@ func TestMetricsToken(t *testing.T) {
 	}
 	other, otherToken := newClient("phone", time.Unix(1, 0))
 	w.setClients(registry, otherToken, true, scraper, other)
-	if status, _, _ := w.do("GET", "/metrics", "", "Authorization", "Bearer "+otherToken); status != http.StatusForbidden {
+	if status, _, _ := w.do("GET", "/metrics", "", "Authorization",
+		"Bearer "+otherToken); status != http.StatusForbidden {
 		t.Errorf("another client reads metrics: %d", status)
 	}
 }

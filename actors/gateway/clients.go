@@ -12,12 +12,13 @@ import (
 
 // Limits of the clients, so that none takes the places, the memory or the storage of the user.
 const (
-	maxClientBody     = 1 << 20  // bytes of a request
-	maxClientRequests = 8        // requests of a client in progress, also while their body is read
-	maxClientWaiting  = 4        // questions of a client without an answer
-	clientBurst       = 60       // cost of the questions at once after a pause
-	clientImageBytes  = 16 << 20 // of the images of all clients in clientImageTime: of the store of images, the larger part is the user's
-	clientImageTime   = 24 * time.Hour
+	maxClientBody     = 1 << 20 // bytes of a request
+	maxClientRequests = 8       // requests of a client in progress, also while their body is read
+	maxClientWaiting  = 4       // questions of a client without an answer
+	clientBurst       = 60      // cost of the questions at once after a pause
+	// of the images of all clients in clientImageTime: of the store of images, the larger part is the user's
+	clientImageBytes = 16 << 20
+	clientImageTime  = 24 * time.Hour
 )
 
 // clientLimits count what clients use, by scope.
@@ -44,8 +45,8 @@ func (l *clientLimits) use(scope string) *clientUse {
 	return l.clients[scope]
 }
 
-// enter counts a request of a client. It reports false, and counts nothing, when the client has too many. After true the caller must
-// call leave.
+// enter counts a request of a client. It reports false, and counts nothing, when the client has too many. After true
+// the caller must call leave.
 func (l *clientLimits) enter(scope string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,8 +65,9 @@ func (l *clientLimits) leave(scope string) {
 	l.use(scope).requests--
 }
 
-// begin counts a question of a client at the time now, with its cost and the bytes of its images. interval is the average time between
-// questions of cost 1. It reports false, and counts nothing, when a limit is reached. After true the caller must call end.
+// begin counts a question of a client at the time now, with its cost and the bytes of its images. interval is the
+// average time between questions of cost 1. It reports false, and counts nothing, when a limit is reached. After true
+// the caller must call end.
 func (l *clientLimits) begin(scope string, cost, images int, interval time.Duration, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,7 +104,8 @@ var modeCosts = map[string]int{"": 1, "assistant": 1, "committee": 4, "task": 8}
 // factCost is the cost of a fact for memory, in questions: it stays.
 const factCost = 4
 
-// countCost returns the cost of a text with images, in bytes: 1, and 1 more for each KB of text and each 16 KB of images.
+// countCost returns the cost of a text with images, in bytes: 1, and 1 more for each KB of text and each 16 KB of
+// images.
 func countCost(text, images int) int { return 1 + text>>10 + images>>14 }
 
 // cost returns the cost of a question, and the bytes of its images.
@@ -114,16 +117,19 @@ func (q Question) cost() (cost, images int) {
 	return countCost(n, images) * max(modeCosts[q.Mode], 1), images
 }
 
-// admitRequest counts a request of a client against its limits before its body is read, and returns the function that ends it. It
-// requires the length of the body, and at most maxClientBody.
+// admitRequest counts a request of a client against its limits before its body is read, and returns the function that
+// ends it. It requires the length of the body, and at most maxClientBody.
 func (g *Gateway) admitRequest(a *clientAccess, r *http.Request) (leave func(), err error) {
 	switch {
 	case r.ContentLength < 0:
-		return nil, problemf(http.StatusLengthRequired, subjects.CodeMalformed, "send the header Content-Length; a chunked body is not accepted from a client")
+		return nil, problemf(http.StatusLengthRequired, subjects.CodeMalformed, "send the header Content-Length; a "+
+			"chunked body is not accepted from a client")
 	case r.ContentLength > maxClientBody:
-		return nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "body too large; at most %d KB from a client", maxClientBody>>10)
+		return nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "body too large; at most %d KB "+
+			"from a client", maxClientBody>>10)
 	case !g.clients.enter(a.scope):
-		return nil, problemf(http.StatusTooManyRequests, subjects.CodeLimit, "%d requests of %s are in progress already; retry when one of them is finished", maxClientRequests, a.name)
+		return nil, problemf(http.StatusTooManyRequests, subjects.CodeLimit, "%d requests of %s are in progress "+
+			"already; retry when one of them is finished", maxClientRequests, a.name)
 	}
 	release, err := acquireSlot(g.slots.clients, "requests of clients are in progress")
 	if err != nil {
@@ -151,7 +157,8 @@ type place struct {
 	followed bool
 }
 
-// admit counts a question of a client against its limits. The caller must call leave. For the user, a nil client, it returns nil.
+// admit counts a question of a client against its limits. The caller must call leave. For the user, a nil client, it
+// returns nil.
 func (g *Gateway) admit(out actor.Out, client *clientAccess, cost, images int) (*place, error) {
 	if client == nil || client.isUser {
 		return nil, nil
@@ -161,8 +168,11 @@ func (g *Gateway) admit(out actor.Out, client *clientAccess, cost, images int) (
 	}
 	if !g.clients.begin(client.scope, cost, images, g.cfg.ClientInterval, out.Now()) {
 		return nil, problemf(http.StatusTooManyRequests, subjects.CodeLimit,
-			"too many questions of %s: at most %d without an answer at once, and one of 1 KB every %v on average, up to %d KB after a pause; a committee counts as %d, a task as %d, and images of all clients are limited to %d MB a day; retry after a pause",
-			client.name, maxClientWaiting, g.cfg.ClientInterval, clientBurst, modeCosts["committee"], modeCosts["task"], clientImageBytes>>20)
+			"too many questions of %s: at most %d without an answer at once, and one of 1 KB every %v on average, up "+
+				"to %d KB after a pause; a committee counts as %d, a task as %d, and images of all clients are "+
+				"limited to %d MB a day; retry after a pause",
+			client.name, maxClientWaiting, g.cfg.ClientInterval, clientBurst, modeCosts["committee"], modeCosts["task"],
+			clientImageBytes>>20)
 	}
 	return &place{g: g, client: client}, nil
 }
@@ -181,8 +191,8 @@ func (p *place) leave() {
 	}
 }
 
-// follow keeps the place until the question has its outcome, however long its client waits for it, and cancels the question when the
-// client is revoked. cur must be opened before the question was stored.
+// follow keeps the place until the question has its outcome, however long its client waits for it, and cancels the
+// question when the client is revoked. cur must be opened before the question was stored.
 func (p *place) follow(cur *cursor, q question) {
 	p.followed = true
 	p.g.serving.Go(func() {

@@ -8,8 +8,8 @@ import (
 	"conclave/subjects"
 )
 
-// onContext returns what the model gets with the next question of a session: the messages with their tokens, the window, and
-// what was summarized, dropped or left out.
+// onContext returns what the model gets with the next question of a session: the messages with their tokens, the
+// window, and what was summarized, dropped or left out.
 func (g *Gateway) onContext(w http.ResponseWriter, r *http.Request) error {
 	id, err := parseID(r, "the session id")
 	if err != nil {
@@ -38,7 +38,8 @@ func (g *Gateway) onDoctor(w http.ResponseWriter, r *http.Request) error {
 	checks, err := g.client.RunDoctor(ctx)
 	var f *subjects.Fault
 	if errors.As(err, &f) && f.Code == subjects.CodeUnavailable {
-		return problemf(http.StatusServiceUnavailable, subjects.CodeUnavailable, "the checks cannot run here; run conclave doctor in a terminal")
+		return problemf(http.StatusServiceUnavailable, subjects.CodeUnavailable, "the checks cannot run here; run "+
+			"conclave doctor in a terminal")
 	}
 	if err != nil {
 		return g.mapReadError(ctx, err)

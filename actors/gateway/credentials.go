@@ -59,9 +59,9 @@ type timedSecret struct {
 	expires time.Time
 }
 
-// credentials are the secrets that authorize requests over TCP: the bearer token of the token file, and the cookies of browsers
-// that logged in with a one-time code. Codes and cookies exist only in memory: they end with the gateway, so that a program that
-// takes its port afterwards learns nothing of use from a browser.
+// credentials are the secrets that authorize requests over TCP: the bearer token of the token file, and the cookies of
+// browsers that logged in with a one-time code. Codes and cookies exist only in memory: they end with the gateway, so
+// that a program that takes its port afterwards learns nothing of use from a browser.
 type credentials struct {
 	file string
 
@@ -91,8 +91,8 @@ func openCredentials(path string) (*credentials, error) {
 	return &credentials{file: path, token: token, revoked: make(chan struct{})}, nil
 }
 
-// nameCookie names the cookie after the port: browsers share cookies between the ports of a host, and two gateways must not
-// overwrite each other's. When users reach the gateway over TLS at url, browsers send the cookie over TLS only.
+// nameCookie names the cookie after the port: browsers share cookies between the ports of a host, and two gateways must
+// not overwrite each other's. When users reach the gateway over TLS at url, browsers send the cookie over TLS only.
 func (c *credentials) nameCookie(addr net.Addr, url string) {
 	_, port, _ := net.SplitHostPort(addr.String())
 	c.mu.Lock()
@@ -100,9 +100,11 @@ func (c *credentials) nameCookie(addr net.Addr, url string) {
 	c.cookie, c.secure = "conclave_"+port, strings.HasPrefix(url, "https://")
 }
 
-// authorize reports whether r has the token, or the cookie of a browser login and acceptsCookie; revoked is closed when that
-// credential is revoked. The caller must reject cross-site requests.
-func (c *credentials) authorize(r *http.Request, acceptsCookie func(*http.Request) bool) (revoked <-chan struct{}, ok bool) {
+// authorize reports whether r has the token, or the cookie of a browser login and acceptsCookie; revoked is closed when
+// that credential is revoked. The caller must reject cross-site requests.
+func (c *credentials) authorize(r *http.Request, acceptsCookie func(*http.Request) bool) (revoked <-chan struct{},
+	ok bool,
+) {
 	c.mu.Lock()
 	revoked, token, cookie := c.revoked, c.matchToken(r), c.matchCookie(r)
 	c.mu.Unlock()
@@ -116,14 +118,15 @@ func (c *credentials) hasToken(r *http.Request) bool {
 	return c.matchToken(r)
 }
 
-// matchToken reports whether r has the token in its one Authorization header, with the scheme Bearer; several headers are false.
-// Tokens in URLs are not accepted: URLs end up in histories and logs. c must be locked.
+// matchToken reports whether r has the token in its one Authorization header, with the scheme Bearer; several headers
+// are false. Tokens in URLs are not accepted: URLs end up in histories and logs. c must be locked.
 func (c *credentials) matchToken(r *http.Request) bool {
 	token, ok := bearerToken(r)
 	return digestSecret(token).equals(c.token) && ok
 }
 
-// bearerToken returns the token of the one Authorization header of r, with the scheme Bearer; several headers are false.
+// bearerToken returns the token of the one Authorization header of r, with the scheme Bearer; several headers are
+// false.
 func bearerToken(r *http.Request) (token string, ok bool) {
 	values := r.Header.Values("Authorization")
 	if len(values) != 1 {
@@ -133,8 +136,8 @@ func bearerToken(r *http.Request) (token string, ok bool) {
 	return token, ok && strings.EqualFold(scheme, "Bearer")
 }
 
-// matchCookie reports whether a cookie of r belongs to a browser login. Another server of the same host can add cookies of the
-// same name, so each is compared. c must be locked.
+// matchCookie reports whether a cookie of r belongs to a browser login. Another server of the same host can add cookies
+// of the same name, so each is compared. c must be locked.
 func (c *credentials) matchCookie(r *http.Request) bool {
 	for _, cookie := range r.CookiesNamed(c.cookie) {
 		if findSecret(c.logins, cookie.Value) >= 0 {
@@ -172,8 +175,8 @@ func (c *credentials) newCode() (code string, expires time.Time) {
 	return addSecret(&c.codes, codeLifetime, maxCodes)
 }
 
-// redeemCode exchanges a login code for the cookie of a new browser login. It is false for a code that is unknown, expired or
-// used.
+// redeemCode exchanges a login code for the cookie of a new browser login. It is false for a code that is unknown,
+// expired or used.
 func (c *credentials) redeemCode(code string) (*http.Cookie, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -183,11 +186,14 @@ func (c *credentials) redeemCode(code string) (*http.Cookie, bool) {
 	}
 	c.codes = append(c.codes[:i:i], c.codes[i+1:]...)
 	value, expires := addSecret(&c.logins, loginLifetime, maxLogins)
-	return &http.Cookie{Name: c.cookie, Value: value, Path: "/", Expires: expires, HttpOnly: true, Secure: c.secure, SameSite: http.SameSiteStrictMode}, true
+	return &http.Cookie{
+		Name: c.cookie, Value: value, Path: "/", Expires: expires, HttpOnly: true, Secure: c.secure,
+		SameSite: http.SameSiteStrictMode,
+	}, true
 }
 
-// replaceToken writes a new token to the token file and revokes the old one, every browser login and every login code. After an
-// error nothing is revoked.
+// replaceToken writes a new token to the token file and revokes the old one, every browser login and every login code.
+// After an error nothing is revoked.
 func (c *credentials) replaceToken() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -218,9 +224,9 @@ func CheckTokenFile(path string) error {
 	return err
 }
 
-// readTokenFile reads the bearer token from path and returns its digest. It rejects a file that is not regular, that another user
-// owns or that group or others can access, and a token that is not minToken to maxToken visible ASCII characters; space around
-// it is ignored. Errors do not contain the token.
+// readTokenFile reads the bearer token from path and returns its digest. It rejects a file that is not regular, that
+// another user owns or that group or others can access, and a token that is not minToken to maxToken visible ASCII
+// characters; space around it is ignored. Errors do not contain the token.
 func readTokenFile(path string) (digest secretDigest, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // opening a FIFO would wait for its writer
 	if err != nil {
@@ -236,9 +242,11 @@ func readTokenFile(path string) (digest secretDigest, err error) {
 	case !info.Mode().IsRegular():
 		return digest, fmt.Errorf("reading the token file: %s is not a regular file", path)
 	case stat == nil || int(stat.Uid) != os.Geteuid():
-		return digest, fmt.Errorf("reading the token file: %s belongs to another user; remove it, and the next start creates a new one", path)
+		return digest, fmt.Errorf("reading the token file: %s belongs to another user; remove it, and the next start "+
+			"creates a new one", path)
 	case info.Mode().Perm()&0o077 != 0:
-		return digest, fmt.Errorf("reading the token file: %s is accessible to other users; remove it, and the next start creates a new one", path)
+		return digest, fmt.Errorf("reading the token file: %s is accessible to other users; remove it, and the next "+
+			"start creates a new one", path)
 	}
 	data, err := io.ReadAll(io.LimitReader(f, maxToken+3))
 	if err != nil {
@@ -247,7 +255,8 @@ func readTokenFile(path string) (digest secretDigest, err error) {
 	token := strings.TrimSpace(string(data))
 	invalid := strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' })
 	if len(token) < minToken || len(token) > maxToken || invalid {
-		return digest, fmt.Errorf("reading the token file: %s must contain one line of %d to %d visible ASCII characters", path, minToken, maxToken)
+		return digest, fmt.Errorf("reading the token file: %s must contain one line of %d to %d visible ASCII "+
+			"characters", path, minToken, maxToken)
 	}
 	return digestSecret(token), nil
 }
@@ -261,9 +270,10 @@ func isFromSocket(r *http.Request) bool {
 	return addr != nil && addr.Network() == "unix"
 }
 
-// ListenSocket listens on a Unix socket of mode 0600 at path and replaces one that a killed gateway left behind. The socket is
-// bound in a folder of mode 0700 and moved to path with its final mode, so that no other user can connect at any time. It fails
-// with [errSocketTaken] when a gateway serves path, and when path is not a socket. Closing removes the file.
+// ListenSocket listens on a Unix socket of mode 0600 at path and replaces one that a killed gateway left behind. The
+// socket is bound in a folder of mode 0700 and moved to path with its final mode, so that no other user can connect at
+// any time. It fails with [errSocketTaken] when a gateway serves path, and when path is not a socket. Closing removes
+// the file.
 func ListenSocket(ctx context.Context, path string) (net.Listener, error) {
 	fail := func(err error) (net.Listener, error) {
 		return nil, fmt.Errorf("listening on the Unix socket %s: %w", path, err)
@@ -329,8 +339,8 @@ func DialSocket(ctx context.Context, path string) (net.Conn, error) {
 // maxSocketPath is the longest path in a Unix socket address on Linux.
 const maxSocketPath = 107
 
-// shortenSocketPath returns a path for path that fits into a socket address, valid until release is called: path itself, or one
-// through the open folder in /proc. It fails when the folder cannot be opened.
+// shortenSocketPath returns a path for path that fits into a socket address, valid until release is called: path
+// itself, or one through the open folder in /proc. It fails when the folder cannot be opened.
 func shortenSocketPath(path string) (short string, release func(), err error) {
 	if len(path) <= maxSocketPath {
 		return path, func() {}, nil

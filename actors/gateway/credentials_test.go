@@ -25,7 +25,8 @@ import (
 	"conclave/pkg/bus/bustest"
 )
 
-// anonymous returns a client without a credential and with a cookie jar, as a browser has one. It does not follow redirects.
+// anonymous returns a client without a credential and with a cookie jar, as a browser has one. It does not follow
+// redirects.
 func anonymous(t testing.TB) *http.Client {
 	t.Helper()
 	jar, err := cookiejar.New(nil)
@@ -34,7 +35,10 @@ func anonymous(t testing.TB) *http.Client {
 	}
 	tr := &http.Transport{}
 	t.Cleanup(tr.CloseIdleConnections)
-	return &http.Client{Transport: tr, Jar: jar, Timeout: testTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{
+		Transport: tr, Jar: jar, Timeout: testTimeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 }
 
 // send sends a request without a body.
@@ -78,8 +82,8 @@ func (w *fixture) newLink() string {
 	return read[gateway.LoginLink](w.t, body).URL
 }
 
-// Every route is denied without a credential, and with a wrong one, before anything else is looked at. The routes are those of
-// the route table, so a new route is tested too.
+// Every route is denied without a credential, and with a wrong one, before anything else is looked at. The routes are
+// those of the route table, so a new route is tested too.
 func TestEveryRouteNeedsCredential(t *testing.T) {
 	t.Parallel()
 	w := startGateway(t, bustest.Start(t), setup{})
@@ -88,7 +92,8 @@ func TestEveryRouteNeedsCredential(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	routes := append(w.gw.Endpoints(), "GET /nothing", "POST /", "GET //health", "GET /login/../health", "HEAD /events", "GET /LOGIN", "GET /login/")
+	routes := append(w.gw.Endpoints(), "GET /nothing", "POST /", "GET //health", "GET /login/../health", "HEAD /events",
+		"GET /LOGIN", "GET /login/")
 	for _, route := range routes {
 		method, path, _ := strings.Cut(route, " ")
 		path = parameter.ReplaceAllString(path, "abcdefgh")
@@ -113,17 +118,19 @@ func TestEveryRouteNeedsCredential(t *testing.T) {
 				continue
 			}
 			if path != "/login" && !strings.Contains(body, "conclave principal add NAME --kind client") {
-				t.Errorf("%s, %s: the response does not say how a program gets a token of its own: %s", route, name, body)
+				t.Errorf("%s, %s: the response does not say how a program gets a token of its own: %s", route, name,
+					body)
 			}
-			if !strings.Contains(body, "conclave open") || !strings.Contains(body, `"code":"unauthorized"`) && !strings.Contains(body, `"code":"invalid_api_key"`) {
+			if !strings.Contains(body, "conclave open") || !strings.Contains(body, `"code":"unauthorized"`) &&
+				!strings.Contains(body, `"code":"invalid_api_key"`) {
 				t.Errorf("%s, %s: %s", route, name, body)
 			}
 		}
 	}
 }
 
-// A login link works once, sets a cookie that scripts cannot read and other sites do not send, and the cookie authorizes
-// requests, event streams too.
+// A login link works once, sets a cookie that scripts cannot read and other sites do not send, and the cookie
+// authorizes requests, event streams too.
 func TestLoginLinkSetsCookieOnce(t *testing.T) {
 	t.Parallel()
 	w := startGateway(t, bustest.Start(t), setup{})
@@ -131,10 +138,12 @@ func TestLoginLinkSetsCookieOnce(t *testing.T) {
 	if strings.Contains(link, token) || !strings.HasPrefix(link, w.base+"/login?code=") {
 		t.Errorf("link %s", link)
 	}
-	if status, h, _ := send(t, browser, "HEAD", link); status != http.StatusMethodNotAllowed || h.Get("Set-Cookie") != "" {
+	if status, h, _ := send(t, browser, "HEAD", link); status != http.StatusMethodNotAllowed ||
+		h.Get("Set-Cookie") != "" {
 		t.Errorf("HEAD: %d %v", status, h)
 	}
-	if status, h, _ := send(t, browser, "GET", link, "Sec-Fetch-Site", "cross-site"); status != http.StatusForbidden || h.Get("Set-Cookie") != "" {
+	if status, h, _ := send(t, browser, "GET", link, "Sec-Fetch-Site", "cross-site"); status != http.StatusForbidden ||
+		h.Get("Set-Cookie") != "" {
 		t.Errorf("from another site: %d %v", status, h)
 	}
 	status, h, body := send(t, browser, "GET", link, "Sec-Fetch-Site", "none")
@@ -154,7 +163,8 @@ func TestLoginLinkSetsCookieOnce(t *testing.T) {
 			t.Errorf("%s with the cookie: %d %s", path, status, body)
 		}
 	}
-	if status, _, _ := send(t, browser, "GET", w.base+"/sessions", "Origin", "http://127.0.0.1:1"); status != http.StatusForbidden {
+	if status, _, _ := send(t, browser, "GET", w.base+"/sessions", "Origin",
+		"http://127.0.0.1:1"); status != http.StatusForbidden {
 		t.Errorf("another origin with the cookie: %d", status)
 	}
 	for _, path := range []string{"/login/links", "/login/token"} {
@@ -163,12 +173,16 @@ func TestLoginLinkSetsCookieOnce(t *testing.T) {
 		}
 	}
 	// Anybody can publish a model outside of Ollama's library; a stolen browser login must not bring one here.
-	for path, want := range map[string]int{"/models/evil.example%2Fns%2Fmodel:latest/pull": 403, "/models/publisher%2Fmodel/pull": 403, "/models/gemma4:12b/pull": 202} {
+	for path, want := range map[string]int{
+		"/models/evil.example%2Fns%2Fmodel:latest/pull": 403,
+		"/models/publisher%2Fmodel/pull":                403, "/models/gemma4:12b/pull": 202,
+	} {
 		if status, _, body := send(t, browser, "POST", w.base+path); status != want {
 			t.Errorf("%s with a cookie: %d %s", path, status, body)
 		}
 	}
-	if status, h, body := send(t, anonymous(t), "GET", link); status != http.StatusUnauthorized || h.Get("Set-Cookie") != "" || !strings.Contains(body, "conclave open") {
+	if status, h, body := send(t, anonymous(t), "GET", link); status != http.StatusUnauthorized ||
+		h.Get("Set-Cookie") != "" || !strings.Contains(body, "conclave open") {
 		t.Errorf("second use: %d %v %s", status, h, body)
 	}
 }
@@ -176,7 +190,8 @@ func TestLoginLinkSetsCookieOnce(t *testing.T) {
 // A cookie is accepted over IPv6 too, and for a configured host, which a proxy of another user may serve.
 func TestCookieOverIPv6AndForConfiguredHost(t *testing.T) {
 	t.Parallel()
-	w := startGateway(t, bustest.Start(t), setup{Config: gateway.Config{Listen: "[::1]:0", Hosts: []string{"conclave.example"}}})
+	w := startGateway(t, bustest.Start(t),
+		setup{Config: gateway.Config{Listen: "[::1]:0", Hosts: []string{"conclave.example"}}})
 	res, err := anonymous(t).Get(w.newLink())
 	if err != nil || len(res.Cookies()) != 1 {
 		t.Fatalf("login: %v %v", res, err)
@@ -203,7 +218,8 @@ func TestCookieOverIPv6AndForConfiguredHost(t *testing.T) {
 // A login link names the proxy that is configured, and works through it.
 func TestLoginLinkNamesProxy(t *testing.T) {
 	t.Parallel()
-	w := startGateway(t, bustest.Start(t), setup{Config: gateway.Config{Hosts: []string{"conclave.example"}, URL: "https://conclave.example:8443"}})
+	w := startGateway(t, bustest.Start(t),
+		setup{Config: gateway.Config{Hosts: []string{"conclave.example"}, URL: "https://conclave.example:8443"}})
 	code, ok := strings.CutPrefix(w.newLink(), "https://conclave.example:8443/login?code=")
 	if !ok || code == "" {
 		t.Fatalf("the link does not name the proxy")
@@ -256,7 +272,8 @@ func TestExpiredLoginIsDenied(t *testing.T) {
 	}
 }
 
-// A new token revokes the old one, login links, cookies, and requests that are in progress with them. The Unix socket stays.
+// A new token revokes the old one, login links, cookies, and requests that are in progress with them. The Unix socket
+// stays.
 func TestNewTokenRevokesEverything(t *testing.T) {
 	t.Parallel()
 	w := startGateway(t, bustest.Start(t), setup{})
@@ -266,7 +283,8 @@ func TestNewTokenRevokesEverything(t *testing.T) {
 		t.Fatalf("login: %d", status)
 	}
 	stream := w.follow("/events")
-	if status, _, body := send(t, local, "POST", "http://localhost/login/token"); status != http.StatusOK || strings.Contains(body, token) {
+	if status, _, body := send(t, local, "POST", "http://localhost/login/token"); status != http.StatusOK ||
+		strings.Contains(body, token) {
 		t.Fatalf("%d %s", status, body)
 	}
 	stream.rest() // ends
@@ -287,7 +305,8 @@ func TestNewTokenRevokesEverything(t *testing.T) {
 	if err != nil || len(strings.TrimSpace(string(data))) != 64 {
 		t.Fatalf("%d bytes, %v", len(data), err)
 	}
-	if status, _, _ := w.do("GET", "/sessions", "", "Authorization", "Bearer "+strings.TrimSpace(string(data))); status != http.StatusOK {
+	if status, _, _ := w.do("GET", "/sessions", "", "Authorization",
+		"Bearer "+strings.TrimSpace(string(data))); status != http.StatusOK {
 		t.Errorf("new token: %d", status)
 	}
 	if status, _, _ := send(t, local, "GET", "http://localhost/sessions"); status != http.StatusOK {
@@ -295,7 +314,8 @@ func TestNewTokenRevokesEverything(t *testing.T) {
 	}
 }
 
-// TestTokenNarrowsTheSocket: over the Unix socket a token has the rights that it has over TCP, and an invalid one has none.
+// TestTokenNarrowsTheSocket: over the Unix socket a token has the rights that it has over TCP, and an invalid one has
+// none.
 func TestTokenNarrowsTheSocket(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -304,7 +324,11 @@ func TestTokenNarrowsTheSocket(t *testing.T) {
 	registry.set(phone)
 	startActor(t, b, registry)
 	dir := t.TempDir()
-	w := startGateway(t, b, setup{Config: gateway.Config{TokenFile: filepath.Join(dir, "http.token"), Socket: filepath.Join(dir, "http.sock")}})
+	w := startGateway(t, b,
+		setup{Config: gateway.Config{
+			TokenFile: filepath.Join(dir, "http.token"),
+			Socket:    filepath.Join(dir, "http.sock"),
+		}})
 	local := w.socketClient()
 	get := func(path, token string) int {
 		status, _, _ := send(t, local, "GET", "http://localhost"+path, "Authorization", token)
@@ -326,8 +350,8 @@ func TestTokenNarrowsTheSocket(t *testing.T) {
 	}
 }
 
-// The first start creates the token, later ones keep it. The Unix socket needs no token, keeps the browser protections, and has
-// mode 0600; its path may be longer than a socket address.
+// The first start creates the token, later ones keep it. The Unix socket needs no token, keeps the browser protections,
+// and has mode 0600; its path may be longer than a socket address.
 func TestSocketNeedsNoToken(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -378,14 +402,21 @@ func TestSocketNeedsNoToken(t *testing.T) {
 	}
 }
 
-// otherUser is the environment variable with which the test binary runs as another user: "address token-file socket cookie".
+// otherUser is the environment variable with which the test binary runs as another user: "address token-file socket
+// cookie".
 const otherUser = "CONCLAVE_TEST_OTHER_USER"
 
 // attackAsOtherUser tries what another user of the machine can try, and writes a line for each attempt.
 func attackAsOtherUser(w io.Writer, targets []string) {
 	address, file, socket, cookie := targets[0], targets[1], targets[2], targets[3]
 	client := &http.Client{Timeout: testTimeout}
-	for _, r := range [][2]string{{"GET", "/health"}, {"GET", "/memory/export"}, {"POST", "/approvals/abcdefgh"}, {"GET", "/events"}, {"GET", "/sessions"}} {
+	for _, r := range [][2]string{
+		{"GET", "/health"},
+		{"GET", "/memory/export"},
+		{"POST", "/approvals/abcdefgh"},
+		{"GET", "/events"},
+		{"GET", "/sessions"},
+	} {
 		req, err := http.NewRequest(r[0], "http://"+address+r[1], strings.NewReader(""))
 		if err != nil {
 			fmt.Fprintln(w, err)
@@ -411,9 +442,9 @@ func attackAsOtherUser(w io.Writer, targets []string) {
 	fmt.Fprintln(w, "socket:", errors.Is(err, fs.ErrPermission), err)
 }
 
-// A cookie authorizes a browser of this machine only, whatever address it connects to, unless the request names a configured
-// host. A client on another machine can neither use a cookie nor log in; its login link stays valid, and the reply is that to a
-// wrong code.
+// A cookie authorizes a browser of this machine only, whatever address it connects to, unless the request names a
+// configured host. A client on another machine can neither use a cookie nor log in; its login link stays valid, and the
+// reply is that to a wrong code.
 func TestCookieIsNotAcceptedFromOtherMachines(t *testing.T) {
 	t.Parallel()
 	w := startGateway(t, bustest.Start(t), setup{Config: gateway.Config{Hosts: []string{"conclave.example"}}})
@@ -438,14 +469,16 @@ func TestCookieIsNotAcceptedFromOtherMachines(t *testing.T) {
 		}
 		for _, valid := range []bool{true, false} {
 			if status, body := gateway.Login(w.gw, r, valid); !tt.want && (status != wrongStatus || body != wrongBody) {
-				t.Errorf("%s: login with a code that is valid (%t): %d %s, with a wrong one on this machine: %d %s", tt.name, valid, status, body, wrongStatus, wrongBody)
+				t.Errorf("%s: login with a code that is valid (%t): %d %s, with a wrong one on this machine: %d %s",
+					tt.name, valid, status, body, wrongStatus, wrongBody)
 			}
 		}
 	}
 }
 
-// A process of another user is refused over TCP, also with a cookie that the browser sent to its port, cannot connect to the Unix
-// socket and cannot read the token, even when the folder of both is open to everyone. The same holds on a LAN address.
+// A process of another user is refused over TCP, also with a cookie that the browser sent to its port, cannot connect
+// to the Unix socket and cannot read the token, even when the folder of both is open to everyone. The same holds on a
+// LAN address.
 func TestOtherUserIsRefused(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -475,7 +508,11 @@ func refuseOtherUser(t *testing.T, listen string) {
 	if err := os.Chmod(folder, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	w := startGateway(t, bustest.Start(t), setup{Config: gateway.Config{Listen: listen, TokenFile: filepath.Join(folder, "http.token"), Socket: filepath.Join(folder, "http.sock")}})
+	w := startGateway(t, bustest.Start(t),
+		setup{Config: gateway.Config{
+			Listen: listen, TokenFile: filepath.Join(folder, "http.token"),
+			Socket: filepath.Join(folder, "http.sock"),
+		}})
 	login, err := anonymous(t).Get(w.newLink())
 	if err != nil || len(login.Cookies()) != 1 {
 		t.Fatalf("login: %v %v", login, err)
@@ -502,13 +539,17 @@ func refuseOtherUser(t *testing.T, listen string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*testTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program)
-	cmd.Dir, cmd.Env = folder, []string{otherUser + "=" + strings.Join([]string{w.gw.Addr(), w.cfg.TokenFile, w.cfg.Socket, cookie}, " ")}
+	cmd.Dir, cmd.Env = folder, []string{otherUser + "=" +
+		strings.Join([]string{w.gw.Addr(), w.cfg.TokenFile, w.cfg.Socket, cookie}, " ")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	for _, want := range []string{"GET /health 401", "GET /memory/export 401", "POST /approvals/abcdefgh 401", "GET /events 401", "GET /sessions 401", "token file: true", "socket: true"} {
+	for _, want := range []string{
+		"GET /health 401", "GET /memory/export 401", "POST /approvals/abcdefgh 401",
+		"GET /events 401", "GET /sessions 401", "token file: true", "socket: true",
+	} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}

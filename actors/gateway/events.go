@@ -32,8 +32,8 @@ type LogEntry struct {
 }
 
 // Bounds of the events in memory, how often the event log is read without a live event, which can be lost with the
-// connection, and the pause between two readings to its end: each of them is a request more than there are events, and they
-// would take a third of the processor time of a tool call.
+// connection, and the pause between two readings to its end: each of them is a request more than there are events, and
+// they would take a third of the processor time of a tool call.
 const (
 	ringEvents   = 4096
 	ringBytes    = 32 << 20
@@ -41,17 +41,17 @@ const (
 	readPause    = 5 * time.Millisecond
 )
 
-// watchLinger is how long the event log is read after its last watcher: a grade is on time within [Config].GradeWait, at most a
-// minute, after an answer that a client waited for.
+// watchLinger is how long the event log is read after its last watcher: a grade is on time within [Config].GradeWait,
+// at most a minute, after an answer that a client waited for.
 const watchLinger = time.Minute + 5*time.Second
 
 // errNone means that the event log has no such event yet.
 var errNone = errors.New("no event there")
 
-// eventFeed follows the event log. One reader reads each new event once, by sequence, and keeps the latest in memory. Each
-// waiting request has a cursor into that memory, and reads the log itself when it is further behind. So there is no queue
-// per request that could overflow, and no event is lost or repeated. Without a cursor the events are skipped: reading one
-// takes about as much processor time as a tool call.
+// eventFeed follows the event log. One reader reads each new event once, by sequence, and keeps the latest in memory.
+// Each waiting request has a cursor into that memory, and reads the log itself when it is further behind. So there is
+// no queue per request that could overflow, and no event is lost or repeated. Without a cursor the events are skipped:
+// reading one takes about as much processor time as a tool call.
 type eventFeed struct {
 	client    *client.Client // nil before open
 	wake      chan struct{}
@@ -84,7 +84,8 @@ func (e *eventFeed) wakeUp() {
 	}
 }
 
-// open starts the feed at the end of the event log: cursors see only events stored after it. It must be called before follow.
+// open starts the feed at the end of the event log: cursors see only events stored after it. It must be called before
+// follow.
 func (e *eventFeed) open(ctx context.Context, c *client.Client) error {
 	e.client = c
 	return e.skipToEnd(ctx)
@@ -111,9 +112,10 @@ func (e *eventFeed) skipToEnd(ctx context.Context) error {
 	return nil
 }
 
-// follow reads new events until ctx ends, and calls onEvent for each before it is visible to a cursor. While the log cannot
-// be read it retries every pollInterval, or when woken, and keeps the error for [eventFeed.lastError]. An event after a pause
-// is read at once, the further ones of a burst together, after readPause. While nobody watches it only moves to the end.
+// follow reads new events until ctx ends, and calls onEvent for each before it is visible to a cursor. While the log
+// cannot be read it retries every pollInterval, or when woken, and keeps the error for [eventFeed.lastError]. An event
+// after a pause is read at once, the further ones of a burst together, after readPause. While nobody watches it only
+// moves to the end.
 func (e *eventFeed) follow(ctx context.Context, onEvent func(Event)) {
 	for ctx.Err() == nil {
 		if !e.isWatched() {
@@ -166,8 +168,8 @@ func (e *eventFeed) bounds() (start, end uint64) {
 	return e.start, e.end
 }
 
-// add makes ev visible to cursors and wakes those that wait. It drops the oldest events beyond maxEvents or ringBytes, but
-// never ev itself. Events must be added in the order of their sequence; one that was skipped meanwhile is dropped.
+// add makes ev visible to cursors and wakes those that wait. It drops the oldest events beyond maxEvents or ringBytes,
+// but never ev itself. Events must be added in the order of their sequence; one that was skipped meanwhile is dropped.
 func (e *eventFeed) add(ev Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -193,8 +195,8 @@ type cursor struct {
 	missing uint64 // events before the last one that the log no longer had
 }
 
-// openCursor returns a cursor for the events from now on. When the end of the log cannot be read, it begins with the events
-// since the last successful read. The caller must close the cursor once.
+// openCursor returns a cursor for the events from now on. When the end of the log cannot be read, it begins with the
+// events since the last successful read. The caller must close the cursor once.
 func (e *eventFeed) openCursor(ctx context.Context) *cursor {
 	if e.client != nil && !e.isWatched() {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -217,9 +219,9 @@ func (c *cursor) close() {
 	c.events.lastSeen = time.Now()
 }
 
-// next returns the next event without waiting, and moves the cursor behind it. ok is false when there is none yet; more is
-// then closed when there may be one. A cursor behind the events in memory reads the event log, only events that match its
-// pattern; err is the error of that read, and the cursor stays.
+// next returns the next event without waiting, and moves the cursor behind it. ok is false when there is none yet; more
+// is then closed when there may be one. A cursor behind the events in memory reads the event log, only events that
+// match its pattern; err is the error of that read, and the cursor stays.
 func (c *cursor) next(ctx context.Context) (ev Event, ok bool, more <-chan struct{}, err error) {
 	for {
 		e := c.events
@@ -264,8 +266,8 @@ func (c *cursor) moveTo(seq uint64, every bool) {
 	c.at = seq
 }
 
-// wait waits for the next event and returns it. When ctx ends first, the error is the cause of ctx; a failed read of the
-// event log is returned at once and not retried.
+// wait waits for the next event and returns it. When ctx ends first, the error is the cause of ctx; a failed read of
+// the event log is returned at once and not retried.
 func (c *cursor) wait(ctx context.Context) (Event, error) {
 	for {
 		ev, ok, more, err := c.next(ctx)
@@ -295,7 +297,10 @@ func (e *eventFeed) readEvent(ctx context.Context, seq uint64, stored string) (E
 
 // newEvent converts an event of the event log.
 func newEvent(e client.Event) Event {
-	ev := Event{Seq: e.Seq, Subject: e.Subject, From: e.From, Time: e.Time, Query: e.Query, Session: e.Session, Payload: e.Body}
+	ev := Event{
+		Seq: e.Seq, Subject: e.Subject, From: e.From, Time: e.Time, Query: e.Query, Session: e.Session,
+		Payload: e.Body,
+	}
 	ev.ofRespondentB = isOfRespondentB(ev)
 	return ev
 }
@@ -305,5 +310,8 @@ func storedPattern(subject string) string { return "from.*." + cmp.Or(subject, "
 
 // toClient converts an event for the functions of package client that read events.
 func (e Event) toClient() client.Event {
-	return client.Event{Stream: client.EventLog, Seq: e.Seq, Subject: e.Subject, From: e.From, Time: e.Time, Query: e.Query, Session: e.Session, Body: e.Payload}
+	return client.Event{
+		Stream: client.EventLog, Seq: e.Seq, Subject: e.Subject, From: e.From, Time: e.Time,
+		Query: e.Query, Session: e.Session, Body: e.Payload,
+	}
 }

@@ -87,8 +87,8 @@ func ExpireLogins(g *Gateway) {
 // IsOwnBrowser calls isOwnBrowser.
 func IsOwnBrowser(g *Gateway, r *http.Request) bool { return g.isOwnBrowser(r) }
 
-// Login returns status and body of a login by the client of r, with a new code or with a wrong one. A refused login must not use
-// a valid code up.
+// Login returns status and body of a login by the client of r, with a new code or with a wrong one. A refused login
+// must not use a valid code up.
 func Login(g *Gateway, r *http.Request, valid bool) (status int, body string) {
 	code, _ := g.credentials.newCode()
 	r = r.Clone(r.Context())

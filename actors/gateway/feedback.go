@@ -35,9 +35,9 @@ const maxWords = client.MaxFeedback
 // outcomeTimeout is how long POST /feedback waits for the reward.
 const outcomeTimeout = 3 * time.Second
 
-// onFeedback stores the user's rating of the answer to query_id, or of the last answer of session_id. It responds with 200
-// and the reward when that is known within outcomeTimeout, with 404 when the reward actor rejects the rating, and otherwise
-// with 202: the rating is stored, and counted when the reward actor reads it.
+// onFeedback stores the user's rating of the answer to query_id, or of the last answer of session_id. It responds with
+// 200 and the reward when that is known within outcomeTimeout, with 404 when the reward actor rejects the rating, and
+// otherwise with 202: the rating is stored, and counted when the reward actor reads it.
 func (g *Gateway) onFeedback(w http.ResponseWriter, r *http.Request) error {
 	var in FeedbackRequest
 	if err := g.readBody(w, r, &in); err != nil {
@@ -77,9 +77,9 @@ func (g *Gateway) onFeedback(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// validate converts a request to the payload. It rejects a request with both ids, an invalid id or none, a thumb that is not
-// -1 or 1, stars beyond 1 to 5, words beyond maxWords bytes, and a request without thumb, stars and words. The query id is ""
-// when the session names the answer.
+// validate converts a request to the payload. It rejects a request with both ids, an invalid id or none, a thumb that
+// is not -1 or 1, stars beyond 1 to 5, words beyond maxWords bytes, and a request without thumb, stars and words. The
+// query id is "" when the session names the answer.
 func (in FeedbackRequest) validate() (body subjects.Feedback, err error) {
 	body = subjects.Feedback{QueryID: in.QueryID, Words: strings.TrimSpace(in.Words)}
 	bad := func(format string, a ...any) (subjects.Feedback, error) {
@@ -114,24 +114,26 @@ func (in FeedbackRequest) validate() (body subjects.Feedback, err error) {
 	return body, nil
 }
 
-// findLastAnswer returns the query id of the last answer of a session. A session that is unknown or has no turns is a problem
-// 404; a read longer than lookupTimeout is 504.
+// findLastAnswer returns the query id of the last answer of a session. A session that is unknown or has no turns is a
+// problem 404; a read longer than lookupTimeout is 504.
 func (g *Gateway) findLastAnswer(ctx context.Context, session string) (string, error) {
 	ctx, cancel := g.withTimeout(ctx, lookupTimeout)
 	defer cancel()
 	c, err := g.client.Session(ctx, session)
 	switch {
 	case errors.Is(err, client.ErrNotFound) || err == nil && len(c.Turns) == 0:
-		return "", problemf(http.StatusNotFound, codeNotFound, "there is no answer in the session %s; GET /sessions lists the sessions", session)
+		return "", problemf(http.StatusNotFound, codeNotFound, "there is no answer in the session %s; GET /sessions "+
+			"lists the sessions", session)
 	case err != nil:
 		return "", g.mapReadError(ctx, err)
 	}
 	return c.Turns[len(c.Turns)-1].QueryID, nil
 }
 
-// waitForOutcome waits at most outcomeTimeout for the outcome of feedback: its reward, or a problem 404 when it is rejected.
-// Nil and no error mean that the outcome is not known: the wait ended, too many requests wait already, or the feedback
-// repeats an earlier rating; it is stored in any case. cur must be at the position before the feedback was stored.
+// waitForOutcome waits at most outcomeTimeout for the outcome of feedback: its reward, or a problem 404 when it is
+// rejected. Nil and no error mean that the outcome is not known: the wait ended, too many requests wait already, or the
+// feedback repeats an earlier rating; it is stored in any case. cur must be at the position before the feedback was
+// stored.
 func (g *Gateway) waitForOutcome(ctx context.Context, cur *cursor, rating *client.Rating) (*subjects.Reward, error) {
 	leave, err := acquireSlot(g.slots.waiting, "questions are waiting")
 	if err != nil {

@@ -72,9 +72,12 @@ type setup struct {
 // defaultConfig fills in what c leaves out; the port is a free one.
 func defaultConfig(c gateway.Config) gateway.Config {
 	return gateway.Config{
-		Listen: cmp.Or(c.Listen, "127.0.0.1:0"), Page: c.Page, Hosts: c.Hosts, URL: c.URL, TokenFile: c.TokenFile, Socket: c.Socket, GradeWait: c.GradeWait,
-		QueryTimeout: cmp.Or(c.QueryTimeout, 10*time.Minute), MaxWaiting: cmp.Or(c.MaxWaiting, 64), MaxStreams: cmp.Or(c.MaxStreams, 32),
-		ClientInterval: cmp.Or(c.ClientInterval, 20*time.Second), Heartbeat: cmp.Or(c.Heartbeat, 15*time.Second), WriteTimeout: cmp.Or(c.WriteTimeout, 10*time.Second), HeaderTimeout: cmp.Or(c.HeaderTimeout, 5*time.Second),
+		Listen: cmp.Or(c.Listen, "127.0.0.1:0"), Page: c.Page, Hosts: c.Hosts, URL: c.URL, TokenFile: c.TokenFile,
+		Socket: c.Socket, GradeWait: c.GradeWait,
+		QueryTimeout: cmp.Or(c.QueryTimeout, 10*time.Minute), MaxWaiting: cmp.Or(c.MaxWaiting, 64),
+		MaxStreams:     cmp.Or(c.MaxStreams, 32),
+		ClientInterval: cmp.Or(c.ClientInterval, 20*time.Second), Heartbeat: cmp.Or(c.Heartbeat, 15*time.Second),
+		WriteTimeout: cmp.Or(c.WriteTimeout, 10*time.Second), HeaderTimeout: cmp.Or(c.HeaderTimeout, 5*time.Second),
 	}
 }
 
@@ -96,17 +99,21 @@ func startGateway(t testing.TB, b *bustest.Bus, with setup) *fixture {
 	}
 	w := &fixture{Bus: b, t: t, cfg: cfg}
 	tr := &http.Transport{DisableCompression: true}
-	w.client = &http.Client{Transport: authorizing{tr, token}, Timeout: testTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	w.client = &http.Client{
+		Transport: authorizing{tr, token}, Timeout: testTimeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 	t.Cleanup(tr.CloseIdleConnections)
 	var err error
-	w.actor, err = actor.Supervise(t.Context(), actor.Spec{Name: "gateway", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
-		w.nc = nc
-		w.gw = gateway.New(cfg, nc)
-		if with.change != nil {
-			with.change(w.gw)
-		}
-		return w.gw, nil
-	}}, w.Dial, actor.Config{DrainTimeout: with.drain})
+	w.actor, err = actor.Supervise(t.Context(),
+		actor.Spec{Name: "gateway", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
+			w.nc = nc
+			w.gw = gateway.New(cfg, nc)
+			if with.change != nil {
+				with.change(w.gw)
+			}
+			return w.gw, nil
+		}}, w.Dial, actor.Config{DrainTimeout: with.drain})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,8 +192,10 @@ func (w *fixture) answerQuestions(answer func(q subjects.Query, out actor.Out)) 
 // reply is a complete answer to a question.
 func reply(q subjects.Query, text string) subjects.Response {
 	return subjects.Response{
-		SessionID: q.SessionID, QueryID: q.QueryID, Query: q.Query, Answer: text, Thinking: "let me see", GeneratorID: "g", RespondentID: "generator", Model: "m",
-		ToolCalls: []subjects.ToolCall{{Tool: "get_datetime", Args: json.RawMessage(`{}`), Result: "noon"}}, Usage: subjects.Usage{PromptTokens: 3},
+		SessionID: q.SessionID, QueryID: q.QueryID, Query: q.Query, Answer: text, Thinking: "let me see",
+		GeneratorID: "g", RespondentID: "generator", Model: "m",
+		ToolCalls: []subjects.ToolCall{{Tool: "get_datetime", Args: json.RawMessage(`{}`), Result: "noon"}},
+		Usage:     subjects.Usage{PromptTokens: 3},
 	}
 }
 
@@ -270,7 +279,10 @@ func runOnBus(t *testing.T, tests []busTest) {
 // startActor runs an actor until the test ends.
 func startActor(t *testing.T, b *bustest.Bus, a actor.Actor) {
 	t.Helper()
-	s, err := actor.Supervise(t.Context(), actor.Spec{Name: a.Name(), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return a, nil }}, b.Dial, actor.Config{})
+	s, err := actor.Supervise(t.Context(),
+		actor.Spec{Name: a.Name(), Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+			return a, nil
+		}}, b.Dial, actor.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +307,9 @@ func (l *requestLog) take(ignored string) string {
 	defer l.mu.Unlock()
 	requests := l.requests
 	l.requests = nil
-	return strings.Join(slices.DeleteFunc(requests, func(r string) bool { return ignored != "" && strings.HasPrefix(r, ignored) }), "; ")
+	return strings.Join(slices.DeleteFunc(requests, func(r string) bool {
+		return ignored != "" && strings.HasPrefix(r, ignored)
+	}), "; ")
 }
 
 // storeConversations stores sessions as the generator does.

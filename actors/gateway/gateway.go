@@ -1,13 +1,13 @@
 // Package gateway serves the HTTP API: questions, answers, sessions, memory, approvals and a stream of events. It also
 // serves query.ask, for users of the plain nats command, and the agent protocol, for its clients.
 //
-// It listens on query.ask, on the subjects of the agent protocol, on the live copies of stored events, and on the live tokens of answers; it speaks on
-// query.received, query.cancel.<query> and user.feedback, and sends requests to the broker and memory. A live event is only
-// a hint: the event and its author are read from the event log by sequence, because the headers of a copy are claims of its
-// publisher.
+// It listens on query.ask, on the subjects of the agent protocol, on the live copies of stored events, and on the live
+// tokens of answers; it speaks on query.received, query.cancel.<query> and user.feedback, and sends requests to the
+// broker and memory. A live event is only a hint: the event and its author are read from the event log by sequence,
+// because the headers of a copy are claims of its publisher.
 //
-// It has no durable consumer of the event log: a consumer is shared by all gateways, and each of them needs every event.
-// Reading by sequence loses none either, however long the connection was down.
+// It has no durable consumer of the event log: a consumer is shared by all gateways, and each of them needs every
+// event. Reading by sequence loses none either, however long the connection was down.
 package gateway
 
 import (
@@ -49,8 +49,9 @@ type Gateway struct {
 	RunStory func(ctx context.Context, file string, observe func(story.Progress)) story.Result
 	// Version is the build that /health reports.
 	Version string
-	// Counters, when set before the start, has profiles and counters of the process served below /debug, on a loopback address
-	// only and behind the same credential as everything else. It returns the counters that the Go runtime does not have.
+	// Counters, when set before the start, has profiles and counters of the process served below /debug, on a loopback
+	// address only and behind the same credential as everything else. It returns the counters that the Go runtime does
+	// not have.
 	Counters func() map[string]int64
 
 	cfg            Config
@@ -96,7 +97,10 @@ type Gateway struct {
 
 // New returns a gateway. cfg must be valid; link is the connection it runs on.
 func New(cfg Config, link Link) *Gateway {
-	g := &Gateway{cfg: cfg, link: link, events: newEventFeed(), Version: "dev", runtimeMetrics: newRuntimeMetrics(), bodyTimeout: defaultBodyTimeout, outcomeTimeout: outcomeTimeout}
+	g := &Gateway{
+		cfg: cfg, link: link, events: newEventFeed(), Version: "dev", runtimeMetrics: newRuntimeMetrics(),
+		bodyTimeout: defaultBodyTimeout, outcomeTimeout: outcomeTimeout,
+	}
 	g.slots.waiting = make(chan struct{}, g.cfg.MaxWaiting)
 	g.slots.streams = make(chan struct{}, g.cfg.MaxStreams)
 	g.slots.clients = make(chan struct{}, max(g.cfg.MaxWaiting/2, maxClientRequests))
@@ -114,21 +118,27 @@ func (g *Gateway) Describe() (metadata map[string]string) {
 	return map[string]string{"address": g.Addr()}
 }
 
-// Routes implements [actor.Actor]: questions on the bus, live tokens, questions of every source, and one wake-up subscription
-// per stored topic. Payloads of the latter are ignored, because the events themselves are read from the event log.
+// Routes implements [actor.Actor]: questions on the bus, live tokens, questions of every source, and one wake-up
+// subscription per stored topic. Payloads of the latter are ignored, because the events themselves are read from the
+// event log.
 func (g *Gateway) Routes() []actor.Route {
 	routes := []actor.Route{
 		actor.ServeStream(subjects.QueryAsk, g.onAsk, actor.Workers(g.cfg.MaxWaiting)),
 		actor.ServeStream(subjects.AgentsPrompt, g.onPrompt, actor.Workers(g.cfg.MaxWaiting)),
 		actor.Serve(subjects.AgentsStatus, g.onAgentStatus, actor.MaxRate(maxAgentRequests)),
 		actor.Serve(subjects.AgentsReply, g.onQueryReply, actor.EveryInstance(), actor.MaxRate(maxAgentRequests)),
-		actor.ServeStream(subjects.AgentsService, g.onAgentDiscovery, actor.EveryInstance(), actor.MaxRate(maxAgentRequests)),
-		actor.ServeStream(subjects.AgentsInstance, g.onAgentDiscovery, actor.EveryInstance(), actor.MaxRate(maxAgentRequests)),
+		actor.ServeStream(subjects.AgentsService, g.onAgentDiscovery, actor.EveryInstance(),
+			actor.MaxRate(maxAgentRequests)),
+		actor.ServeStream(subjects.AgentsInstance, g.onAgentDiscovery, actor.EveryInstance(),
+			actor.MaxRate(maxAgentRequests)),
 		actor.Subscribe(subjects.ResponseDelta, g.onDelta, actor.Workers(1)),
 		actor.Subscribe(subjects.ResponseThinking, g.onDelta, actor.Workers(1)),
 		actor.Subscribe(subjects.PrincipalChanged, g.onPrincipalChanged, actor.Workers(1)),
 	}
-	for _, t := range []subjects.Topic[subjects.Query]{subjects.QueryReceived, subjects.QueryCommittee, subjects.QueryTask} {
+	for _, t := range []subjects.Topic[subjects.Query]{
+		subjects.QueryReceived, subjects.QueryCommittee,
+		subjects.QueryTask,
+	} {
 		routes = append(routes, actor.Subscribe(t, g.onQuestion, actor.Workers(1)))
 	}
 	for _, s := range subjects.AllSpecs() {
@@ -139,9 +149,10 @@ func (g *Gateway) Routes() []actor.Route {
 	return routes
 }
 
-// Start implements [actor.Starter]: it reads the token file, or creates it, finds the end of the event log, then listens and
-// serves; meanwhile it reads the list of sessions. It fails when one of these fails; a port that is taken is replaced by a free one only with AnyPort. A Unix socket that
-// cannot be opened is logged: the API is served without it. OnListen is called last.
+// Start implements [actor.Starter]: it reads the token file, or creates it, finds the end of the event log, then
+// listens and serves; meanwhile it reads the list of sessions. It fails when one of these fails; a port that is taken
+// is replaced by a free one only with AnyPort. A Unix socket that cannot be opened is logged: the API is served without
+// it. OnListen is called last.
 func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 	g.out, g.client, g.scope = out, client.Wrap(out), telemetry.ScopeOf(ctx)
 	err := g.checkProfiles()
@@ -215,9 +226,9 @@ func (g *Gateway) Addr() string {
 // errClosing ends the waits of a gateway that stops.
 var errClosing = errors.New("the gateway is stopping")
 
-// Close implements [actor.Closer]. It stops accepting requests, ends the event streams, tells waiting clients where to find
-// their answer later, and lets running requests finish for 4 seconds at most; connections that remain are cut, which is an
-// error. It may be called without a successful Start.
+// Close implements [actor.Closer]. It stops accepting requests, ends the event streams, tells waiting clients where to
+// find their answer later, and lets running requests finish for 4 seconds at most; connections that remain are cut,
+// which is an error. It may be called without a successful Start.
 func (g *Gateway) Close(ctx context.Context) error {
 	var err error
 	if g.server != nil {
@@ -233,17 +244,19 @@ func (g *Gateway) Close(ctx context.Context) error {
 	return err
 }
 
-// openListener listens on addr, host:port; port 0 selects a free one. A port in use is [ErrPortTaken]. Every error says which
-// setting to change.
+// openListener listens on addr, host:port; port 0 selects a free one. A port in use is [ErrPortTaken]. Every error says
+// which setting to change.
 func openListener(ctx context.Context, addr string) (net.Listener, error) {
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	switch {
 	case err == nil:
 		return ln, nil
 	case isPortTaken(err):
-		return nil, fmt.Errorf("listening on %s: %w; stop it, or set gateway.listen to another one (port 0 takes any that is free)", addr, ErrPortTaken)
+		return nil, fmt.Errorf("listening on %s: %w; stop it, or set gateway.listen to another one (port 0 takes any "+
+			"that is free)", addr, ErrPortTaken)
 	case isPermissionDenied(err):
-		return nil, fmt.Errorf("listening on %s: the system does not permit this port; set gateway.listen to one above 1023: %w", addr, err)
+		return nil, fmt.Errorf("listening on %s: the system does not permit this port; set gateway.listen to one "+
+			"above 1023: %w", addr, err)
 	}
 	return nil, fmt.Errorf("listening on %s: set gateway.listen to an address of this machine: %w", addr, err)
 }

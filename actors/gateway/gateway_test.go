@@ -66,10 +66,12 @@ func checkAnswerEvents(t *testing.T, a gateway.Answer) {
 	var who []string
 	for i, ev := range a.EventLog {
 		who = append(who, ev.From)
-		if i > 0 && (ev.Seconds < a.EventLog[i-1].Seconds || ev.Time.After(a.EventLog[0].Time) && ev.Seconds == 0) || ev.Seconds < 0 || ev.Seconds > 60 {
+		if i > 0 && (ev.Seconds < a.EventLog[i-1].Seconds || ev.Time.After(a.EventLog[0].Time) && ev.Seconds == 0) ||
+			ev.Seconds < 0 || ev.Seconds > 60 {
 			t.Errorf("event %s at %f s", ev.Subject, ev.Seconds)
 		}
-		if ev.Query != a.QueryID || ev.Session != "s-1" || ev.Time.IsZero() || !json.Valid(ev.Payload) || i > 0 && ev.Seq <= a.EventLog[i-1].Seq {
+		if ev.Query != a.QueryID || ev.Session != "s-1" || ev.Time.IsZero() || !json.Valid(ev.Payload) || i > 0 &&
+			ev.Seq <= a.EventLog[i-1].Seq {
 			t.Errorf("event %+v", ev)
 		}
 	}
@@ -86,16 +88,20 @@ func testQueryIsAnswered(t *testing.T, b *bustest.Bus) {
 		if q.Model != "small:1b" || q.Query != "capital of France?" {
 			t.Errorf("asked %+v", q)
 		}
-		// Respondent B is faster; a critic pretends to have answered; another question ends first. None of it is the answer.
+		// Respondent B is faster; a critic pretends to have answered; another question ends first. None of it is the
+		// answer.
 		emitStored(w, respondentB.WithIDs(q.SessionID, q.QueryID), subjects.ResponseGeneration, reply(q, "Lyon"))
 		emitStored(w, out.WithIDs(q.SessionID, "other"), subjects.ResponseGeneration, reply(q, "Nice"))
-		emitStored(w, critic.WithIDs(q.SessionID, q.QueryID), subjects.CritiqueResult, subjects.Critique{QueryID: q.QueryID, Score: 2, RespondentID: "committee"})
-		emitStored(w, out, withTokens(t, subjects.AgentStateEvent, "generator"), subjects.AgentState{QueryID: q.QueryID, To: "GENERATING"})
+		emitStored(w, critic.WithIDs(q.SessionID, q.QueryID), subjects.CritiqueResult,
+			subjects.Critique{QueryID: q.QueryID, Score: 2, RespondentID: "committee"})
+		emitStored(w, out, withTokens(t, subjects.AgentStateEvent, "generator"),
+			subjects.AgentState{QueryID: q.QueryID, To: "GENERATING"})
 		emitStored(w, out, subjects.ResponseGeneration, reply(q, "Paris"))
 	})
 	status, _, body := w.do("POST", "/query", `{"query":"capital of France?","session_id":"s-1","model":"small:1b"}`)
 	a := read[gateway.Answer](t, body)
-	if status != 200 || a.Answer != "Paris" || a.SessionID != "s-1" || a.QueryID == "" || a.Thinking != "let me see" || len(a.ToolCalls) != 1 || a.Model != "m" || a.Usage.PromptTokens != 3 {
+	if status != 200 || a.Answer != "Paris" || a.SessionID != "s-1" || a.QueryID == "" || a.Thinking != "let me see" ||
+		len(a.ToolCalls) != 1 || a.Model != "m" || a.Usage.PromptTokens != 3 {
 		t.Fatalf("%d %s", status, body)
 	}
 	if a.Grade != nil || a.Pairwise != nil || a.Reward != nil {
@@ -107,7 +113,8 @@ func testQueryIsAnswered(t *testing.T, b *bustest.Bus) {
 	if again := read[gateway.Answer](t, body); status != 200 || again.Answer != "Paris" || len(again.EventLog) != 3 {
 		t.Errorf("looked up: %d %s", status, body)
 	}
-	if status, _, body := w.do("GET", "/queries/nobody", ""); status != 404 || !strings.Contains(body, "not asked here") {
+	if status, _, body := w.do("GET", "/queries/nobody", ""); status != 404 ||
+		!strings.Contains(body, "not asked here") {
 		t.Errorf("looked up what is not there: %d %s", status, body)
 	}
 }
@@ -127,26 +134,38 @@ func testQuestionToTheCommittee(t *testing.T, b *bustest.Bus) {
 		}
 		emitStored(w, generator.WithIDs(q.SessionID, q.QueryID), subjects.ResponseGeneration, reply(q, "not asked"))
 		r := reply(q, "decided")
-		r.RespondentID, r.Deliberations = "committee", []subjects.DeliberationSummary{{Persona: "The Inner Child", Round: 1, Status: "done", Dissents: true}}
+		r.RespondentID, r.Deliberations = "committee", []subjects.DeliberationSummary{{
+			Persona: "The Inner Child",
+			Round:   1, Status: "done", Dissents: true,
+		}}
 		emitStored(w, committee.WithIDs(q.SessionID, q.QueryID), subjects.ResponseGeneration, r)
 		for _, of := range []string{"generator", "committee.inner_child", "committee"} {
-			emitStored(w, critic.WithIDs(q.SessionID, q.QueryID), subjects.CritiqueResult, subjects.Critique{QueryID: q.QueryID, Score: len(of) % 6, RespondentID: of})
+			emitStored(w, critic.WithIDs(q.SessionID, q.QueryID), subjects.CritiqueResult,
+				subjects.Critique{QueryID: q.QueryID, Score: len(of) % 6, RespondentID: of})
 		}
 	}()
-	status, _, body := w.do("POST", "/query", `{"query":"should I?","mode":"committee","personas":["inner child"],"rounds":2,"parallel":true,"hint":"reasoning"}`)
+	status, _, body := w.do("POST", "/query",
+		`{"query":"should I?","mode":"committee","personas":["inner child"],"rounds":2,"parallel":true,"hint":"reasoning"}`)
 	<-done
 	a := read[gateway.Answer](t, body)
-	if status != 200 || a.Answer != "decided" || len(a.Deliberations) != 1 || !a.Deliberations[0].Dissents || a.Grade == nil || a.Grade.RespondentID != "committee" {
+	if status != 200 || a.Answer != "decided" || len(a.Deliberations) != 1 || !a.Deliberations[0].Dissents ||
+		a.Grade == nil || a.Grade.RespondentID != "committee" {
 		t.Fatalf("%d %s", status, body)
 	}
-	if status, _, body := w.do("GET", "/queries/"+a.QueryID, ""); status != 200 || read[gateway.Answer](t, body).Answer != "decided" {
+	if status, _, body := w.do("GET", "/queries/"+a.QueryID, ""); status != 200 ||
+		read[gateway.Answer](t, body).Answer != "decided" {
 		t.Errorf("looked up: %d %s", status, body)
 	}
-	emitStored(w, committee.WithIDs("s9", "q9"), subjects.ResponseGeneration, subjects.Response{SessionID: "s9", QueryID: "q9", Answer: "elsewhere", RespondentID: "committee"})
-	if status, _, body := w.do("GET", "/queries/q9", ""); status != 200 || read[gateway.Answer](t, body).Answer != "elsewhere" {
+	emitStored(w, committee.WithIDs("s9", "q9"), subjects.ResponseGeneration,
+		subjects.Response{SessionID: "s9", QueryID: "q9", Answer: "elsewhere", RespondentID: "committee"})
+	if status, _, body := w.do("GET", "/queries/q9", ""); status != 200 ||
+		read[gateway.Answer](t, body).Answer != "elsewhere" {
 		t.Errorf("asked elsewhere: %d %s", status, body)
 	}
-	for _, bad := range []string{`"mode":"oracle"`, `"mode":"assistant","rounds":2`, `"personas":["x"]`, `"mode":"committee","rounds":9`, `"hint":"hard"`} {
+	for _, bad := range []string{
+		`"mode":"oracle"`, `"mode":"assistant","rounds":2`, `"personas":["x"]`,
+		`"mode":"committee","rounds":9`, `"hint":"hard"`,
+	} {
 		if status, _, body := w.do("POST", "/query", `{"query":"x",`+bad+`}`); status != 400 {
 			t.Errorf("%s: %d %s", bad, status, body)
 		}
@@ -157,15 +176,22 @@ func testQuestionToTheCommittee(t *testing.T, b *bustest.Bus) {
 func testAttachmentsTravelInTheirOwnField(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{})
 	w.answerQuestions(func(q subjects.Query, out actor.Out) {
-		if q.Query != "summarize" || len(q.Attachments) != 1 || q.Attachments[0] != (subjects.Attachment{Name: "mail", Source: "file", Text: "Dear user"}) {
+		if q.Query != "summarize" || len(q.Attachments) != 1 ||
+			q.Attachments[0] != (subjects.Attachment{Name: "mail", Source: "file", Text: "Dear user"}) {
 			t.Errorf("asked %+v", q)
 		}
 		emitStored(w, out, subjects.ResponseGeneration, reply(q, "short"))
 	})
-	if status, _, body := w.do("POST", "/query", `{"query":"summarize","attachments":[{"name":"mail","source":"file","text":"Dear user"}]}`); status != 200 || !strings.Contains(body, "short") {
+	if status, _,
+		body := w.do("POST", "/query",
+		`{"query":"summarize","attachments":[{"name":"mail","source":"file","text":"Dear user"}]}`); status != 200 ||
+		!strings.Contains(body, "short") {
 		t.Errorf("%d %s", status, body)
 	}
-	for _, bad := range []string{`[{"text":" "}]`, `[{"source":"user","text":"x"}]`, `[{"text":"x","trusted":true}]`, `"x"`, `[{"name":"a\nb","text":"x"}]`} {
+	for _, bad := range []string{
+		`[{"text":" "}]`, `[{"source":"user","text":"x"}]`, `[{"text":"x","trusted":true}]`,
+		`"x"`, `[{"name":"a\nb","text":"x"}]`,
+	} {
 		if status, _, body := w.do("POST", "/query", `{"query":"summarize","attachments":`+bad+`}`); status != 400 {
 			t.Errorf("%s: %d %s", bad, status, body)
 		}
@@ -200,7 +226,8 @@ func testQueryThatDoesNotWait(t *testing.T, b *bustest.Bus) {
 		status, header, body := try()
 		ids := read[problemBody](t, body)
 		q := <-questions
-		if status != 202 || ids.QueryID != q.QueryID || ids.SessionID != q.SessionID || header.Get("Location") != "/queries/"+q.QueryID {
+		if status != 202 || ids.QueryID != q.QueryID || ids.SessionID != q.SessionID ||
+			header.Get("Location") != "/queries/"+q.QueryID {
 			t.Errorf("%s: %d %v %s", name, status, header, body)
 		}
 		if status, _, body := w.do("GET", "/queries/"+q.QueryID, ""); status != 202 {
@@ -223,14 +250,28 @@ func testQueryThatIsGivenUp(t *testing.T, b *bustest.Bus) {
 	router := w.out("router")
 	w.answerQuestions(func(q subjects.Query, out actor.Out) {
 		// About something else of the same question, and by somebody whose word does not count: both change nothing.
-		emitStored(w, out, withTokens(t, subjects.DeadLetterEvent, "generator"), subjects.DeadLetter{Actor: "generator", Subject: "query.cancel.x", Code: "malformed", Reason: "odd cancel"})
-		emitStored(w, w.out("critic").WithIDs(q.SessionID, q.QueryID), withTokens(t, subjects.DeadLetterEvent, "critic"), subjects.DeadLetter{Actor: "router", Subject: "query.received", Code: "x", Reason: "forged"})
-		emitStored(w, router.WithIDs(q.SessionID, q.QueryID), withTokens(t, subjects.DeadLetterEvent, "router"), subjects.DeadLetter{Actor: "x", Subject: "core.EVENT.MAX_DELIVERIES.TURNS.respondent_b-1", Code: "x", Reason: "only respondent B"})
-		emitStored(w, router.WithIDs(q.SessionID, q.QueryID), withTokens(t, subjects.DeadLetterEvent, "router"), subjects.DeadLetter{Actor: "x", Subject: "core.EVENT.MAX_DELIVERIES.TURNS.generator-3", Code: "unavailable", Reason: "given up after 5 tries"})
+		emitStored(w, out, withTokens(t, subjects.DeadLetterEvent, "generator"),
+			subjects.DeadLetter{Actor: "generator", Subject: "query.cancel.x", Code: "malformed", Reason: "odd cancel"})
+		emitStored(w, w.out("critic").WithIDs(q.SessionID, q.QueryID),
+			withTokens(t, subjects.DeadLetterEvent, "critic"), subjects.DeadLetter{
+				Actor:   "router",
+				Subject: "query.received", Code: "x", Reason: "forged",
+			})
+		emitStored(w, router.WithIDs(q.SessionID, q.QueryID), withTokens(t, subjects.DeadLetterEvent, "router"),
+			subjects.DeadLetter{
+				Actor: "x", Subject: "core.EVENT.MAX_DELIVERIES.TURNS.respondent_b-1", Code: "x",
+				Reason: "only respondent B",
+			})
+		emitStored(w, router.WithIDs(q.SessionID, q.QueryID), withTokens(t, subjects.DeadLetterEvent, "router"),
+			subjects.DeadLetter{
+				Actor: "x", Subject: "core.EVENT.MAX_DELIVERIES.TURNS.generator-3", Code: "unavailable",
+				Reason: "given up after 5 tries",
+			})
 	})
 	status, _, body := w.do("POST", "/query", `{"query":"hi","session_id":"s","query_id":"q1"}`)
 	f := read[problemBody](t, body)
-	if status != 502 || f.Error.Code != "unavailable" || f.Error.Text != "router failed permanently: given up after 5 tries" || f.QueryID != "q1" || f.SessionID == "" {
+	if status != 502 || f.Error.Code != "unavailable" ||
+		f.Error.Text != "router failed permanently: given up after 5 tries" || f.QueryID != "q1" || f.SessionID == "" {
 		t.Errorf("%d %s", status, body)
 	}
 	if status, _, again := w.do("GET", "/queries/q1", ""); status != 502 || again != body {
@@ -241,14 +282,22 @@ func testQueryThatIsGivenUp(t *testing.T, b *bustest.Bus) {
 // A question that was answered before would not be answered again: nobody is left waiting for it.
 func testQueryAskedAgain(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{})
-	w.storeConversations(subjects.Conversation{SessionID: "answered", Turns: []subjects.Turn{{QueryID: "q9", Query: "hi", Answer: "there"}}})
-	if status, _, body := w.do("POST", "/query", `{"query":"hi","session_id":"answered","query_id":"q9"}`); status != 409 || !strings.Contains(body, "GET /queries/q9") {
+	w.storeConversations(subjects.Conversation{
+		SessionID: "answered",
+		Turns:     []subjects.Turn{{QueryID: "q9", Query: "hi", Answer: "there"}},
+	})
+	if status, _,
+		body := w.do("POST", "/query", `{"query":"hi","session_id":"answered","query_id":"q9"}`); status != 409 ||
+		!strings.Contains(body, "GET /queries/q9") {
 		t.Errorf("%d %s", status, body)
 	}
-	if status, _, body := w.do("POST", "/query", `{"query":"hi","query_id":"q9"}`); status != 400 || !strings.Contains(body, "session_id") {
+	if status, _, body := w.do("POST", "/query", `{"query":"hi","query_id":"q9"}`); status != 400 ||
+		!strings.Contains(body, "session_id") {
 		t.Errorf("%d %s", status, body)
 	}
-	if status, _, body := w.do("POST", "/query?wait=0", `{"query":"hi","session_id":"answered","query_id":"q10"}`); status != 202 {
+	if status, _,
+		body := w.do("POST", "/query?wait=0",
+		`{"query":"hi","session_id":"answered","query_id":"q10"}`); status != 202 {
 		t.Errorf("%d %s", status, body)
 	}
 }
@@ -265,7 +314,8 @@ func testQueryWhoseAnswerIsAnError(t *testing.T, b *bustest.Bus) {
 	})
 	for query, want := range map[string]int{"partly": 200, "not at all": 502} {
 		status, _, body := w.do("POST", "/query", fmt.Sprintf(`{"query":%q}`, query))
-		if a := read[gateway.Answer](t, body); status != want || !a.Partial || a.Error == nil || a.Error.Code != subjects.CodeModelUnreachable {
+		if a := read[gateway.Answer](t, body); status != want || !a.Partial || a.Error == nil ||
+			a.Error.Code != subjects.CodeModelUnreachable {
 			t.Errorf("%s: %d %s", query, status, body)
 		}
 	}
@@ -275,12 +325,15 @@ func testQueryTakesTooLong(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{Config: gateway.Config{QueryTimeout: 30 * time.Millisecond}})
 	status, _, body := w.do("POST", "/query", `{"query":"hi","session_id":"s1","query_id":"q1"}`)
 	f := read[problemBody](t, body)
-	if status != 504 || f.QueryID != "q1" || f.SessionID != "s1" || f.Error.Code != subjects.CodeTimeout || f.Later["answer"] != "/queries/q1" {
+	if status != 504 || f.QueryID != "q1" || f.SessionID != "s1" || f.Error.Code != subjects.CodeTimeout ||
+		f.Later["answer"] != "/queries/q1" {
 		t.Fatalf("%d %s", status, body)
 	}
 	// The answer comes later and is found where the client was told to look.
-	emitStored(w, w.out("generator").WithIDs("s1", "q1"), subjects.ResponseGeneration, reply(subjects.Query{QueryID: "q1", SessionID: "s1"}, "late"))
-	if status, _, body := w.do("GET", f.Later["answer"].(string), ""); status != 200 || read[gateway.Answer](t, body).Answer != "late" {
+	emitStored(w, w.out("generator").WithIDs("s1", "q1"), subjects.ResponseGeneration,
+		reply(subjects.Query{QueryID: "q1", SessionID: "s1"}, "late"))
+	if status, _, body := w.do("GET", f.Later["answer"].(string), ""); status != 200 ||
+		read[gateway.Answer](t, body).Answer != "late" {
 		t.Errorf("later: %d %s", status, body)
 	}
 	s := w.follow(f.Later["events"].(string))
@@ -298,7 +351,8 @@ func testClientGoesAway(t *testing.T, b *bustest.Bus) {
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	go func() {
-		req, err := http.NewRequestWithContext(ctx, "POST", w.base+"/query", strings.NewReader(`{"query":"hi","session_id":"s","query_id":"q1"}`))
+		req, err := http.NewRequestWithContext(ctx, "POST", w.base+"/query",
+			strings.NewReader(`{"query":"hi","session_id":"s","query_id":"q1"}`))
 		if err == nil {
 			req.Header.Set("Content-Type", "application/json")
 			var res *http.Response
@@ -310,10 +364,12 @@ func testClientGoesAway(t *testing.T, b *bustest.Bus) {
 	}()
 	q := <-questions
 	// Somebody waits for it: the same id is taken, and so is the only place.
-	if status, header, body := w.do("POST", "/query", `{"query":"hi"}`); status != 429 || header.Get("Retry-After") == "" {
+	if status, header, body := w.do("POST", "/query", `{"query":"hi"}`); status != 429 ||
+		header.Get("Retry-After") == "" {
 		t.Errorf("beyond the limit: %d %s", status, body)
 	}
-	if status, _, body := w.do("POST", "/query?wait=0", `{"query":"hi","session_id":"s","query_id":"q1"}`); status != 409 {
+	if status, _,
+		body := w.do("POST", "/query?wait=0", `{"query":"hi","session_id":"s","query_id":"q1"}`); status != 409 {
 		t.Errorf("the same id: %d %s", status, body)
 	}
 	cancel()
@@ -321,7 +377,8 @@ func testClientGoesAway(t *testing.T, b *bustest.Bus) {
 		t.Errorf("the client got %v", err)
 	}
 	emitStored(w, out, subjects.ResponseGeneration, reply(q, "hello"))
-	if status, _, body := w.do("GET", "/queries/q1", ""); status != 200 || read[gateway.Answer](t, body).Answer != "hello" {
+	if status, _, body := w.do("GET", "/queries/q1", ""); status != 200 ||
+		read[gateway.Answer](t, body).Answer != "hello" {
 		t.Errorf("%d %s", status, body)
 	}
 	eventually(t, "the place is free again", func() bool { return len(gateway.WaitingSlots(w.gw)) == 0 })
@@ -369,8 +426,15 @@ func testBadRequests(t *testing.T, b *bustest.Bus) {
 		{"feedback on nothing", "POST", "/feedback", `{"thumb":1}`, 400, "query_id"},
 		{"feedback on two things", "POST", "/feedback", `{"query_id":"q","session_id":"s","thumb":1}`, 400, "not both"},
 		{"feedback on an odd session", "POST", "/feedback", `{"session_id":"a.b","thumb":1}`, 400, "session_id"},
-		{"feedback on a session without an answer", "POST", "/feedback", `{"session_id":"nobody","thumb":1}`, 404, "no answer in the session"},
-		{"a long reference", "POST", "/query", `{"query":"a","reference":"` + strings.Repeat("x", 16<<10+1) + `"}`, 400, "at most 16 KB"},
+		{
+			"feedback on a session without an answer", "POST", "/feedback", `{"session_id":"nobody","thumb":1}`, 404,
+			"no answer in the session",
+		},
+		{
+			"a long reference", "POST", "/query", `{"query":"a","reference":"` + strings.Repeat("x", 16<<10+1) + `"}`,
+			400,
+			"at most 16 KB",
+		},
 		{"no such place", "GET", "/nothing", "", 404, "openapi.yaml"},
 		{"other method", "GET", "/query", "", 405, "POST"},
 		{"other method on an id", "POST", "/queries/x", `{}`, 405, "GET or DELETE"},
@@ -412,12 +476,21 @@ func testSessions(t *testing.T, b *bustest.Bus) {
 	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	var stored []subjects.Conversation
 	for i := range 20 {
-		stored = append(stored, subjects.Conversation{SessionID: fmt.Sprintf("s%02d", i), Updated: at.Add(time.Duration(i) * time.Minute), Turns: []subjects.Turn{
-			{QueryID: "q", Query: strings.Repeat("long\n", 40), Answer: "yes", Messages: []subjects.Message{
-				{Role: "assistant", Calls: []subjects.MessageCall{{ID: "c", Name: "get_datetime", Arguments: json.RawMessage(`{"zone":"UTC"}`)}}},
-				{Role: "tool", Content: "noon", ToolName: "get_datetime", CallID: "c"},
-			}},
-		}})
+		stored = append(stored, subjects.Conversation{
+			SessionID: fmt.Sprintf("s%02d", i),
+			Updated:   at.Add(time.Duration(i) * time.Minute), Turns: []subjects.Turn{
+				{QueryID: "q", Query: strings.Repeat("long\n", 40), Answer: "yes", Messages: []subjects.Message{
+					{
+						Role: "assistant",
+						Calls: []subjects.MessageCall{{
+							ID: "c", Name: "get_datetime",
+							Arguments: json.RawMessage(`{"zone":"UTC"}`),
+						}},
+					},
+					{Role: "tool", Content: "noon", ToolName: "get_datetime", CallID: "c"},
+				}},
+			},
+		})
 	}
 	w.storeConversations(stored...)
 	for key, value := range map[string]string{"turn.s1.q1": "a checkpoint", subjects.ConversationKey("damaged"): "{"} {
@@ -429,7 +502,9 @@ func testSessions(t *testing.T, b *bustest.Bus) {
 	list := read[struct {
 		Sessions []gateway.Session `json:"sessions"`
 	}](t, body).Sessions
-	if status != 200 || len(list) != 21 || list[0].ID != "s19" || list[19].ID != "s00" || list[20].ID != "damaged" || list[20].Title == "" || list[0].Turns != 1 || len([]rune(list[0].Title)) != 80 || strings.Contains(list[0].Title, "\n") {
+	if status != 200 || len(list) != 21 || list[0].ID != "s19" || list[19].ID != "s00" || list[20].ID != "damaged" ||
+		list[20].Title == "" || list[0].Turns != 1 || len([]rune(list[0].Title)) != 80 ||
+		strings.Contains(list[0].Title, "\n") {
 		t.Errorf("%d %s", status, body)
 	}
 	status, _, body = w.do("GET", "/sessions/s07", "")
@@ -441,7 +516,8 @@ func testSessions(t *testing.T, b *bustest.Bus) {
 	for _, m := range one.Messages {
 		roles = append(roles, m.Role)
 	}
-	if status != 200 || one.ID != "s07" || !slices.Equal(roles, []string{"user", "assistant", "tool", "assistant"}) || string(one.Messages[1].Calls[0].Arguments) != `{"zone":"UTC"}` {
+	if status != 200 || one.ID != "s07" || !slices.Equal(roles, []string{"user", "assistant", "tool", "assistant"}) ||
+		string(one.Messages[1].Calls[0].Arguments) != `{"zone":"UTC"}` {
 		t.Errorf("%d %s", status, body)
 	}
 	checkSessionLimit(w, at)
@@ -452,7 +528,10 @@ func checkSessionLimit(w *fixture, at time.Time) {
 	w.t.Helper()
 	var stored []subjects.Conversation
 	for i := range 500 {
-		stored = append(stored, subjects.Conversation{SessionID: fmt.Sprintf("t%03d", i), Updated: at.Add(time.Duration(i+1) * time.Hour)})
+		stored = append(stored, subjects.Conversation{
+			SessionID: fmt.Sprintf("t%03d", i),
+			Updated:   at.Add(time.Duration(i+1) * time.Hour),
+		})
 	}
 	w.storeConversations(stored...)
 	status, _, body := w.do("GET", "/sessions", "")
@@ -460,7 +539,8 @@ func checkSessionLimit(w *fixture, at time.Time) {
 		Sessions []gateway.Session `json:"sessions"`
 		More     int               `json:"more"`
 	}](w.t, body)
-	if status != 200 || len(got.Sessions) != 500 || got.More != 21 || got.Sessions[0].ID != "t499" || got.Sessions[499].ID != "t000" {
+	if status != 200 || len(got.Sessions) != 500 || got.More != 21 || got.Sessions[0].ID != "t499" ||
+		got.Sessions[499].ID != "t000" {
 		w.t.Errorf("%d, %d sessions, %d more: %s", status, len(got.Sessions), got.More, body[:min(len(body), 300)])
 	}
 }
@@ -475,7 +555,9 @@ type modelActor struct {
 func (m *modelActor) Name() string { return "model" }
 
 func (m *modelActor) Routes() []actor.Route {
-	return []actor.Route{actor.Serve(subjects.ModelListService, func(context.Context, actor.Msg[subjects.Empty], actor.Out) (subjects.ModelList, error) {
+	return []actor.Route{actor.Serve(subjects.ModelListService, func(context.Context, actor.Msg[subjects.Empty],
+		actor.Out,
+	) (subjects.ModelList, error) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.asked++
@@ -492,11 +574,28 @@ func testHealth(t *testing.T, b *bustest.Bus) {
 		degraded string
 	}{
 		{"no model actor", nil, "degraded", nil, "the model actor is not running; start it"},
-		{"no assistant", &subjects.ModelList{Roles: []subjects.RoleModel{{Role: "critic", Model: "m"}}}, "degraded", nil, "models.yaml"},
-		{"well", &subjects.ModelList{Roles: []subjects.RoleModel{{Role: "critic", Model: "c"}, {Role: "assistant", Model: "gemma4:12b"}}}, "ok", &gateway.ModelHealth{Role: "assistant", Model: "gemma4:12b"}, ""},
 		{
-			"demo model", &subjects.ModelList{Roles: []subjects.RoleModel{{Role: "assistant", Model: "script", DemoModel: true, Notice: "run: ollama serve"}}}, "degraded",
-			&gateway.ModelHealth{Role: "assistant", Model: "script", DemoModel: true, Notice: "run: ollama serve"}, "run: ollama serve",
+			"no assistant", &subjects.ModelList{Roles: []subjects.RoleModel{{Role: "critic", Model: "m"}}}, "degraded",
+			nil, "models.yaml",
+		},
+		{
+			"well",
+			&subjects.ModelList{Roles: []subjects.RoleModel{
+				{Role: "critic", Model: "c"},
+				{Role: "assistant", Model: "gemma4:12b"},
+			}}, "ok", &gateway.ModelHealth{
+				Role:  "assistant",
+				Model: "gemma4:12b",
+			}, "",
+		},
+		{
+			"demo model",
+			&subjects.ModelList{Roles: []subjects.RoleModel{{
+				Role: "assistant", Model: "script", DemoModel: true,
+				Notice: "run: ollama serve",
+			}}}, "degraded",
+			&gateway.ModelHealth{Role: "assistant", Model: "script", DemoModel: true, Notice: "run: ollama serve"},
+			"run: ollama serve",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -509,8 +608,10 @@ func testHealth(t *testing.T, b *bustest.Bus) {
 			for range 3 {
 				status, _, body := w.do("GET", "/health", "")
 				h := read[gateway.Health](t, body)
-				if status != 200 || h.Status != tt.status || h.Version != "1.2.3" || !h.NATS.Connected || fmt.Sprint(h.Model) != fmt.Sprint(tt.model) && *h.Model != *tt.model ||
-					!strings.Contains(strings.Join(h.Degraded, "\n"), tt.degraded) || (tt.degraded == "") != (len(h.Degraded) == 0) {
+				if status != 200 || h.Status != tt.status || h.Version != "1.2.3" || !h.NATS.Connected ||
+					fmt.Sprint(h.Model) != fmt.Sprint(tt.model) && *h.Model != *tt.model ||
+					!strings.Contains(strings.Join(h.Degraded, "\n"), tt.degraded) ||
+					(tt.degraded == "") != (len(h.Degraded) == 0) {
 					t.Errorf("%d %s", status, body)
 				}
 			}
@@ -532,11 +633,18 @@ func TestHealthWithoutTheBus(t *testing.T) {
 	t.Cleanup(func() { w.stopped.Do(func() { _ = w.actor.Stop() }) })
 	eventually(t, "the link is down", func() bool { return !w.nc.IsConnected() })
 	status, _, body := w.do("GET", "/health", "")
-	if h := read[gateway.Health](t, body); status != 200 || h.Status != "degraded" || h.NATS.Connected || !strings.HasPrefix(h.Degraded[0], "nats: ") {
+	if h := read[gateway.Health](t, body); status != 200 || h.Status != "degraded" || h.NATS.Connected ||
+		!strings.HasPrefix(h.Degraded[0], "nats: ") {
 		t.Errorf("%d %s", status, body)
 	}
-	for _, tt := range []struct{ method, path, body string }{{"POST", "/query", `{"query":"hi"}`}, {"GET", "/sessions", ""}, {"DELETE", "/queries/q", ""}, {"GET", "/events?after=0", ""}} {
-		if status, header, body := w.do(tt.method, tt.path, tt.body); status != 503 || header.Get("Retry-After") == "" || read[problemBody](t, body).Error.Code != subjects.CodeUnavailable {
+	for _, tt := range []struct{ method, path, body string }{
+		{"POST", "/query", `{"query":"hi"}`},
+		{"GET", "/sessions", ""},
+		{"DELETE", "/queries/q", ""},
+		{"GET", "/events?after=0", ""},
+	} {
+		if status, header, body := w.do(tt.method, tt.path, tt.body); status != 503 ||
+			header.Get("Retry-After") == "" || read[problemBody](t, body).Error.Code != subjects.CodeUnavailable {
 			t.Errorf("%s %s: %d %s", tt.method, tt.path, status, body)
 		}
 	}
@@ -548,13 +656,15 @@ func testPortIsTaken(t *testing.T, b *bustest.Bus) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	g := gateway.New(defaultConfig(gateway.Config{Listen: ln.Addr().String(), TokenFile: tokenFile(t, token, 0o600)}), nil)
+	g := gateway.New(defaultConfig(gateway.Config{Listen: ln.Addr().String(), TokenFile: tokenFile(t, token, 0o600)}),
+		nil)
 	out, err := actor.NewOut(b.Connect("gateway"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	err = g.Start(t.Context(), out)
-	if err == nil || !strings.Contains(err.Error(), "another program has this port") || !strings.Contains(err.Error(), "gateway.listen") {
+	if err == nil || !strings.Contains(err.Error(), "another program has this port") ||
+		!strings.Contains(err.Error(), "gateway.listen") {
 		t.Errorf("%v", err)
 	}
 	if err := g.Close(t.Context()); err != nil {
@@ -565,7 +675,9 @@ func testPortIsTaken(t *testing.T, b *bustest.Bus) {
 // A stop ends streams, tells those who wait where their answer will be, and frees the port.
 func testStopInOrder(t *testing.T, b *bustest.Bus) {
 	var reported string
-	w := startGateway(t, b, setup{change: func(g *gateway.Gateway) { g.OnListen = func(addr string) { reported = addr } }})
+	w := startGateway(t, b, setup{change: func(g *gateway.Gateway) {
+		g.OnListen = func(addr string) { reported = addr }
+	}})
 	if reported != w.gw.Addr() || reported == "" {
 		t.Errorf("reported %q, listens on %q", reported, w.gw.Addr())
 	}
@@ -584,7 +696,8 @@ func testStopInOrder(t *testing.T, b *bustest.Bus) {
 	<-asked
 	w.stop()
 	r := <-waiting
-	if f := read[problemBody](t, r.body); r.status != 503 || f.QueryID != "q1" || f.Later["answer"] != "/queries/q1" || !strings.Contains(f.Error.Text, "will be answered") {
+	if f := read[problemBody](t, r.body); r.status != 503 || f.QueryID != "q1" || f.Later["answer"] != "/queries/q1" ||
+		!strings.Contains(f.Error.Text, "will be answered") {
 		t.Errorf("%d %s", r.status, r.body)
 	}
 	if !strings.Contains(s.rest(), "reconnect with the last id") {
@@ -616,11 +729,13 @@ func TestValidate(t *testing.T) {
 		{"a name", gateway.Config{Listen: "example.com:1", TokenFile: "/t"}, "neither localhost nor an IP"},
 		{"no port", gateway.Config{Listen: "127.0.0.1"}, "not an address"},
 		{"odd port", gateway.Config{Listen: "127.0.0.1:+1"}, "not an address"},
-		{"a host with a scheme", gateway.Config{Hosts: []string{"a", "http://a"}}, "hosts[1]: \"http://a\" is not a host name"},
+		{"a host with a scheme", gateway.Config{Hosts: []string{"a", "http://a"}}, "hosts[1]: \"http://a\" is not a " +
+			"host name"},
 		{"a host with a port", gateway.Config{Hosts: []string{"a:80"}}, "not a host name"},
 		{"all hosts", gateway.Config{Hosts: []string{"*"}}, "not a host name"},
 		{"a proxy", gateway.Config{URL: "https://conclave.example:8443"}, ""},
-		{"a proxy without a scheme", gateway.Config{URL: "conclave.example"}, "url: \"conclave.example\" is not the address of a proxy"},
+		{"a proxy without a scheme", gateway.Config{URL: "conclave.example"}, "url: \"conclave.example\" is not the " +
+			"address of a proxy"},
 		{"a proxy with a path", gateway.Config{URL: "https://conclave.example/"}, "not the address of a proxy"},
 		{"a proxy with a password", gateway.Config{URL: "https://a:b@conclave.example"}, "not the address of a proxy"},
 		{"a proxy by script", gateway.Config{URL: "javascript://x"}, "not the address of a proxy"},
@@ -629,13 +744,17 @@ func TestValidate(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if err := defaultConfig(tt.cfg).Validate(); (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
+			if err := defaultConfig(tt.cfg).Validate(); (err == nil) != (tt.says == "") || err != nil &&
+				!strings.Contains(err.Error(), tt.says) {
 				t.Errorf("%v, want %q", err, tt.says)
 			}
 		})
 	}
 	// Nothing is filled in: what is left out or zero is said.
-	for _, path := range []string{"listen", "query_timeout", "client_interval", "heartbeat", "write_timeout", "header_timeout", "max_waiting", "max_streams"} {
+	for _, path := range []string{
+		"listen", "query_timeout", "client_interval", "heartbeat", "write_timeout",
+		"header_timeout", "max_waiting", "max_streams",
+	} {
 		if err := (gateway.Config{}).Validate(); !strings.Contains(err.Error(), path+": ") {
 			t.Errorf("%s is not missed: %v", path, err)
 		}
@@ -657,10 +776,15 @@ func testAskIsPublished(t *testing.T) {
 		if subject != "principal.list" || !listed {
 			return nil, subjects.Faultf(subjects.CodeUnavailable, "nobody answers %s", subject)
 		}
-		return subjects.PrincipalList{Principals: []subjects.Principal{{Name: "phone", Kind: subjects.ClientPrincipal}}}, nil
+		return subjects.PrincipalList{
+			Principals: []subjects.Principal{{Name: "phone", Kind: subjects.ClientPrincipal}},
+		}, nil
 	}
 	ask := func(body any, query string) error {
-		_, err := rec.Deliver(t, g, actortest.Message{Subject: "client.user.query.ask", Body: body, Query: query, Deadline: rec.Out().Now().Add(time.Minute)})
+		_, err := rec.Deliver(t, g, actortest.Message{
+			Subject: "client.user.query.ask", Body: body, Query: query,
+			Deadline: rec.Out().Now().Add(time.Minute),
+		})
 		return err
 	}
 	for _, tt := range []struct {
@@ -672,20 +796,27 @@ func testAskIsPublished(t *testing.T) {
 		{"blank", []byte("  "), subjects.CodeMalformed},
 		{"odd id", []byte(`{"query":"hi","query_id":"a.b"}`), subjects.CodeMalformed},
 		{"no question", []byte(`{"session_id":"s"}`), subjects.CodeMalformed},
-		{"an unknown attachment", []byte(`{"query":"hi","attachments":[{"source":"user","text":"x"}]}`), subjects.CodeMalformed},
+		{
+			"an unknown attachment", []byte(`{"query":"hi","attachments":[{"source":"user","text":"x"}]}`),
+			subjects.CodeMalformed,
+		},
 	} {
 		if err := ask(tt.body, "q-7"); actortest.Code(err) != tt.code {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 	}
 	got := rec.Published()
-	if len(got) != 1 || got[0].Subject != "query.received" || got[0].Query != "q-7" || !got[0].Waited || !bytes.Contains([]byte(got[0].Body), []byte(`"query_id":"q-7","query":"hi"`)) {
+	if len(got) != 1 || got[0].Subject != "query.received" || got[0].Query != "q-7" || !got[0].Waited ||
+		!bytes.Contains([]byte(got[0].Body), []byte(`"query_id":"q-7","query":"hi"`)) {
 		t.Errorf("%+v", got)
 	}
-	// A run-time principal that the registry does not list asks nothing; one that it lists names no session and no question of another
-	// account.
+	// A run-time principal that the registry does not list asks nothing; one that it lists names no session and no
+	// question of another account.
 	askAsPhone := func(body, query string) error {
-		_, err := rec.Deliver(t, g, actortest.Message{Subject: "client.phone.query.ask", Body: []byte(body), Query: query, Deadline: rec.Out().Now().Add(time.Minute)})
+		_, err := rec.Deliver(t, g, actortest.Message{
+			Subject: "client.phone.query.ask", Body: []byte(body),
+			Query: query, Deadline: rec.Out().Now().Add(time.Minute),
+		})
 		return err
 	}
 	if err := askAsPhone(`{"query":"hi"}`, ""); actortest.Code(err) != subjects.CodeUnavailable {
@@ -694,15 +825,19 @@ func testAskIsPublished(t *testing.T) {
 	listed = true
 	scope := gateway.ClientScope(subjects.Principal{Name: "phone"})
 	err := askAsPhone(`{"query":"hi","session_id":"s"}`, "q-8")
-	if got := rec.Published(); actortest.Code(err) != subjects.CodeTimeout || len(got) != 2 || got[1].Query != scope+"q-8" || got[1].Session != scope+"s" {
+	if got := rec.Published(); actortest.Code(err) != subjects.CodeTimeout || len(got) != 2 ||
+		got[1].Query != scope+"q-8" || got[1].Session != scope+"s" {
 		t.Errorf("a question of a run-time principal: %v, %+v", err, got)
 	}
-	if got := rec.Published(); !strings.Contains(got[1].Body, `"client":"phone"`) || strings.Contains(got[0].Body, "client") {
+	if got := rec.Published(); !strings.Contains(got[1].Body, `"client":"phone"`) ||
+		strings.Contains(got[0].Body, "client") {
 		t.Errorf("asked as %s and %s", got[0].Body, got[1].Body)
 	}
 	// Without ids it gets ids of its own, so that every record names it; a name in the body counts for nothing.
 	err = askAsPhone(`{"query":"hi","client":"tablet"}`, "")
-	if got := rec.Published(); actortest.Code(err) != subjects.CodeTimeout || !strings.HasPrefix(got[2].Session, scope) || !strings.HasPrefix(got[2].Query, scope) || !strings.Contains(got[2].Body, `"client":"phone"`) || subjects.CheckToken(got[2].Session) != nil {
+	if got := rec.Published(); actortest.Code(err) != subjects.CodeTimeout ||
+		!strings.HasPrefix(got[2].Session, scope) || !strings.HasPrefix(got[2].Query, scope) ||
+		!strings.Contains(got[2].Body, `"client":"phone"`) || subjects.CheckToken(got[2].Session) != nil {
 		t.Errorf("a question without ids: %v, %+v", err, got)
 	}
 	// It chooses no model.

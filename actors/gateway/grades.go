@@ -20,8 +20,9 @@ type judgements struct {
 	reward   *subjects.Reward
 }
 
-// add records the grade, comparison or reward of an event; other events are ignored. Only the accounts of critic and reward
-// count, and no grade or reward of another account's answer. A reward with a lower count than the recorded one is ignored.
+// add records the grade, comparison or reward of an event; other events are ignored. Only the accounts of critic and
+// reward count, and no grade or reward of another account's answer. A reward with a lower count than the recorded one
+// is ignored.
 func (j *judgements) add(ev Event) {
 	switch {
 	case ev.Subject == subjects.CritiqueResult.Name:
@@ -35,7 +36,8 @@ func (j *judgements) add(ev Event) {
 		}
 	case ev.Subject == subjects.RewardEvent.Name && ev.From == rewardAccount:
 		var r subjects.Reward
-		if actor.DecodeStored(ev.Payload, &r) == nil && r.RespondentID == j.respondent && (j.reward == nil || r.Count >= j.reward.Count) {
+		if actor.DecodeStored(ev.Payload, &r) == nil && r.RespondentID == j.respondent &&
+			(j.reward == nil || r.Count >= j.reward.Count) {
 			j.reward = &r
 		}
 	}
@@ -47,10 +49,10 @@ type gradeWait struct {
 	explicit bool // requested by the client, not configured
 }
 
-// waitForGrade adds events after the answer to rec until its grade arrives or the grade wait is over; with a wait of 0 it
-// returns at once. After a configured grade wait without a grade, further answers do not wait until some grade arrives in
-// time again. So a critic that is slow, stalled or absent delays one answer and not every one. A grade wait that the client
-// requests (explicit) is always kept.
+// waitForGrade adds events after the answer to rec until its grade arrives or the grade wait is over; with a wait of 0
+// it returns at once. After a configured grade wait without a grade, further answers do not wait until some grade
+// arrives in time again. So a critic that is slow, stalled or absent delays one answer and not every one. A grade wait
+// that the client requests (explicit) is always kept.
 func (g *Gateway) waitForGrade(ctx context.Context, cur *cursor, query string, window gradeWait, rec *answerRecord) {
 	if window.duration <= 0 || !window.explicit && g.criticLate.Load() {
 		return
@@ -80,8 +82,8 @@ type answerTimes struct {
 // maxAnswerTimes is the number of answers that are remembered.
 const maxAnswerTimes = 256
 
-// trackCritic records the times of answers, and marks the critic as on time when a grade arrives within the configured grade
-// wait after its answer. Only the reader of the event feed may call it: answerTimes has no lock.
+// trackCritic records the times of answers, and marks the critic as on time when a grade arrives within the configured
+// grade wait after its answer. Only the reader of the event feed may call it: answerTimes has no lock.
 func (g *Gateway) trackCritic(ev Event) {
 	switch {
 	case slices.Contains(subjects.VisibleRespondents, ev.From) && ev.Subject == subjects.ResponseGeneration.Name:
@@ -93,8 +95,8 @@ func (g *Gateway) trackCritic(ev Event) {
 	}
 }
 
-// add records the time of the answer to query, the last one when there are several. Beyond maxAnswerTimes the oldest query is
-// dropped.
+// add records the time of the answer to query, the last one when there are several. Beyond maxAnswerTimes the oldest
+// query is dropped.
 func (p *answerTimes) add(query string, at time.Time) {
 	if p.given == nil {
 		p.given = map[string]time.Time{}
@@ -109,16 +111,16 @@ func (p *answerTimes) add(query string, at time.Time) {
 	}
 }
 
-// Bounds of the search for judgements of an earlier answer. Grade and comparison follow soon after the answer, and ratings
-// are rare.
+// Bounds of the search for judgements of an earlier answer. Grade and comparison follow soon after the answer, and
+// ratings are rare.
 const (
 	maxJudgementReads = 1000
 	judgementTimeout  = 2 * time.Second
 )
 
-// findJudgements searches the event log behind the sequence after, which is that of the answer, for the judgements of query.
-// It reads at most maxJudgementReads events of each kind within judgementTimeout; what it does not find stays nil, without
-// error.
+// findJudgements searches the event log behind the sequence after, which is that of the answer, for the judgements of
+// query. It reads at most maxJudgementReads events of each kind within judgementTimeout; what it does not find stays
+// nil, without error.
 func (g *Gateway) findJudgements(ctx context.Context, query string, after uint64, into *judgements) {
 	ctx, cancel := g.withTimeout(ctx, judgementTimeout)
 	defer cancel()

@@ -17,17 +17,18 @@ import (
 	"conclave/subjects"
 )
 
-// guardRequests wraps every route. It denies requests for a foreign Host (DNS rebinding) and requests from pages of other
-// sites with 403, then requests without a credential with 401, also for paths that do not exist; the connection is closed
-// then. Only loginPath needs no credential: the code in its query string is one. A request ends with errRevoked when its
-// credential is revoked. It also sets the security headers and the read timeout of the body.
+// guardRequests wraps every route. It denies requests for a foreign Host (DNS rebinding) and requests from pages of
+// other sites with 403, then requests without a credential with 401, also for paths that do not exist; the connection
+// is closed then. Only loginPath needs no credential: the code in its query string is one. A request ends with
+// errRevoked when its credential is revoked. It also sets the security headers and the read timeout of the body.
 func (g *Gateway) guardRequests(next http.Handler) http.Handler {
 	cross := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("X-Frame-Options", "DENY")
-		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'")
+		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action "+
+			"'none'")
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
@@ -50,7 +51,8 @@ func (g *Gateway) guardRequests(next http.Handler) http.Handler {
 		}
 		switch {
 		case !g.isOwnHost(r.Host):
-			err = problemf(http.StatusForbidden, subjects.CodeDenied, "host %q denied; use localhost, or add the name to gateway.hosts", text.Clip(r.Host, 60))
+			err = problemf(http.StatusForbidden, subjects.CodeDenied, "host %q denied; use localhost, or add the "+
+				"name to gateway.hosts", text.Clip(r.Host, 60))
 		case isCrossSite(r) || cross.Check(r) != nil:
 			err = problemf(http.StatusForbidden, subjects.CodeDenied, "cross-site request denied")
 		case !authorized:
@@ -67,16 +69,20 @@ func (g *Gateway) guardRequests(next http.Handler) http.Handler {
 	})
 }
 
-// errUnauthorized is the response to a request without a valid credential. It names no path: other users of the machine read it.
-var errUnauthorized = problemf(http.StatusUnauthorized, codeUnauthorized, "no valid credential; in a browser, open the link that conclave open prints; "+
-	"in a program, send the header Authorization: Bearer with the token of a client, whose file conclave principal add NAME --kind client prints; "+
-	"for requests of your own, with the token of the file http.token in the data folder, or use the Unix socket http.sock there")
+// errUnauthorized is the response to a request without a valid credential. It names no path: other users of the machine
+// read it.
+var errUnauthorized = problemf(http.StatusUnauthorized, codeUnauthorized, "no valid credential; in a browser, open "+
+	"the link that conclave open prints; "+
+	"in a program, send the header Authorization: Bearer with the token of a client, whose file conclave principal "+
+	"add NAME --kind client prints; "+
+	"for requests of your own, with the token of the file http.token in the data folder, or use the Unix socket "+
+	"http.sock there")
 
 // errRevoked is the cause of a request whose credential was revoked while it ran.
 var errRevoked = errors.New("the credential of this request was revoked")
 
-// withRevocation returns a context that ends with ctx, and with the cause errRevoked when revoked is closed; a nil channel never
-// is. The caller must call cancel.
+// withRevocation returns a context that ends with ctx, and with the cause errRevoked when revoked is closed; a nil
+// channel never is. The caller must call cancel.
 func withRevocation(ctx context.Context, revoked <-chan struct{}) (context.Context, context.CancelFunc) {
 	if revoked == nil {
 		return ctx, func() {}
@@ -92,9 +98,10 @@ func withRevocation(ctx context.Context, revoked <-chan struct{}) (context.Conte
 	return ctx, func() { cancel(nil) }
 }
 
-// isOwnHost reports whether a Host header, with or without a port, names this gateway: localhost, a loopback address, a name
-// in gateway.hosts or the IP address it listens on. It is the gate against DNS rebinding: a foreign name that resolves to
-// this machine is not accepted, nor is the unspecified address. The port must be a number but is not compared.
+// isOwnHost reports whether a Host header, with or without a port, names this gateway: localhost, a loopback address, a
+// name in gateway.hosts or the IP address it listens on. It is the gate against DNS rebinding: a foreign name that
+// resolves to this machine is not accepted, nor is the unspecified address. The port must be a number but is not
+// compared.
 func (g *Gateway) isOwnHost(host string) bool {
 	name := trimPort(host)
 	if !isHostName(name) {
@@ -133,9 +140,9 @@ func trimPort(host string) string {
 	return host
 }
 
-// isCrossSite reports whether Sec-Fetch-Site or Origin name another site, for every method: the response to a GET is data
-// too. Another port of this machine is another site, and so is an Origin that is malformed or "null". Without both headers,
-// as from clients that are not browsers, it is false.
+// isCrossSite reports whether Sec-Fetch-Site or Origin name another site, for every method: the response to a GET is
+// data too. Another port of this machine is another site, and so is an Origin that is malformed or "null". Without both
+// headers, as from clients that are not browsers, it is false.
 func isCrossSite(r *http.Request) bool {
 	for _, v := range r.Header.Values("Sec-Fetch-Site") {
 		if v != "same-origin" && v != "none" {
@@ -144,7 +151,8 @@ func isCrossSite(r *http.Request) bool {
 	}
 	for _, v := range r.Header.Values("Origin") {
 		u, err := url.Parse(v)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.Path != "" || u.RawQuery != "" ||
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.Path != "" ||
+			u.RawQuery != "" ||
 			u.Host == "" || !strings.EqualFold(u.Host, r.Host) {
 			return true
 		}

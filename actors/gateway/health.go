@@ -49,9 +49,9 @@ type modelCache struct {
 	err   error
 }
 
-// get returns the assistant's model, or the error of the request, both cached for modelCacheTime. Otherwise it asks the model
-// actor, for modelTimeout at most; concurrent callers wait for that one request, even beyond the end of their ctx. No model
-// for the role assistant is an error.
+// get returns the assistant's model, or the error of the request, both cached for modelCacheTime. Otherwise it asks the
+// model actor, for modelTimeout at most; concurrent callers wait for that one request, even beyond the end of their
+// ctx. No model for the role assistant is an error.
 func (m *modelCache) get(ctx context.Context, out actor.Out) (*ModelHealth, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -78,8 +78,9 @@ func (m *modelCache) get(ctx context.Context, out actor.Out) (*ModelHealth, erro
 	return m.model, m.err
 }
 
-// onHealth reports the state of the bus, the event log, the assistant's model and the links to other machines. The status code is 200 even when the state
-// is degraded, with a reason each: the gateway itself runs. The built-in demo model counts as degraded.
+// onHealth reports the state of the bus, the event log, the assistant's model and the links to other machines. The
+// status code is 200 even when the state is degraded, with a reason each: the gateway itself runs. The built-in demo
+// model counts as degraded.
 func (g *Gateway) onHealth(w http.ResponseWriter, r *http.Request) error {
 	h := Health{Status: "ok", Version: g.Version, Degraded: []string{}}
 	if h.NATS.Connected = g.link.IsConnected(); !h.NATS.Connected {

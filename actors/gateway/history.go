@@ -9,9 +9,10 @@ const (
 	historyBytes        = 16 << 20
 )
 
-// onHistory returns stored events, oldest first: the newest of the event log, or with the parameter query all that are stored of
-// one question, whose search takes lookupTimeout at most. It includes the events of respondent B's answer. first is the sequence
-// behind which the search began, last that of the newest event it saw, for the parameter after of /events.
+// onHistory returns stored events, oldest first: the newest of the event log, or with the parameter query all that are
+// stored of one question, whose search takes lookupTimeout at most. It includes the events of respondent B's answer.
+// first is the sequence behind which the search began, last that of the newest event it saw, for the parameter after of
+// /events.
 func (g *Gateway) onHistory(w http.ResponseWriter, r *http.Request) error {
 	p := r.URL.Query()
 	limit, err := parseNumber("limit", p.Get("limit"), defaultEventHistory, maxEventHistory)

@@ -35,15 +35,16 @@ const (
 	codeConflict     = "conflict"
 )
 
-// handler handles one request. A returned error is sent to the client by [Gateway.writeProblem], so nothing may have been
-// written before it.
+// handler handles one request. A returned error is sent to the client by [Gateway.writeProblem], so nothing may have
+// been written before it.
 type handler func(w http.ResponseWriter, r *http.Request) error
 
 // route is one operation of the API.
 type route struct {
 	method, path string
-	params       string // names in the query string, separated by blanks; any other is rejected. "" = none, anyParams = not checked
-	handle       handler
+	// names in the query string, separated by blanks; any other is rejected. "" = none, anyParams = not checked
+	params string
+	handle handler
 }
 
 const anyParams = "*"
@@ -124,7 +125,8 @@ func (g *Gateway) routes() []route {
 	}
 }
 
-// handler returns the API, and the profiles when they are on, behind [Gateway.guardRequests]. Requests without a route get 404 or 405 as JSON.
+// handler returns the API, and the profiles when they are on, behind [Gateway.guardRequests]. Requests without a route
+// get 404 or 405 as JSON.
 func (g *Gateway) handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, rt := range slices.Concat(g.routes(), g.profileRoutes()) {
@@ -160,8 +162,8 @@ func (g *Gateway) handler() http.Handler {
 	}))
 }
 
-// explainUnrouted returns the problem for a request without a route: 404, or 405 when the path has other methods, which it
-// writes to the header Allow.
+// explainUnrouted returns the problem for a request without a route: 404, or 405 when the path has other methods, which
+// it writes to the header Allow.
 func (g *Gateway) explainUnrouted(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) error {
 	var allowed []string
 	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
@@ -174,11 +176,12 @@ func (g *Gateway) explainUnrouted(mux *http.ServeMux, w http.ResponseWriter, r *
 		return problemf(http.StatusNotFound, codeNotFound, "not found; /openapi.yaml lists the routes")
 	}
 	w.Header().Set("Allow", strings.Join(allowed, ", "))
-	return problemf(http.StatusMethodNotAllowed, codeMethod, "method not allowed; use %s", strings.Join(allowed, " or "))
+	return problemf(http.StatusMethodNotAllowed, codeMethod, "method not allowed; use %s",
+		strings.Join(allowed, " or "))
 }
 
-// serveRoute calls the handler of rt and writes the problem it returns. It rejects parameters that rt does not have, and a body with
-// any method but POST, PUT and PATCH. A panic is logged, and the connection is aborted.
+// serveRoute calls the handler of rt and writes the problem it returns. It rejects parameters that rt does not have,
+// and a body with any method but POST, PUT and PATCH. A panic is logged, and the connection is aborted.
 func (g *Gateway) serveRoute(rt route, w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -186,7 +189,8 @@ func (g *Gateway) serveRoute(rt route, w http.ResponseWriter, r *http.Request) {
 			panic(http.ErrAbortHandler) // part of the response may be sent: the client must see that it is incomplete
 		}
 	}()
-	if rt.method != http.MethodPost && rt.method != http.MethodPut && rt.method != http.MethodPatch && r.ContentLength != 0 {
+	if rt.method != http.MethodPost && rt.method != http.MethodPut && rt.method != http.MethodPatch &&
+		r.ContentLength != 0 {
 		g.writeProblem(w, r, problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s takes no body", rt.method))
 		return
 	}
@@ -201,8 +205,8 @@ func (g *Gateway) serveRoute(rt route, w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// startSpan starts the span of a request that may change something, such as a question. It continues the trace that the client
-// names. Requests that read have none: the page sends many.
+// startSpan starts the span of a request that may change something, such as a question. It continues the trace that the
+// client names. Requests that read have none: the page sends many.
 func (g *Gateway) startSpan(rt route, r *http.Request) (*http.Request, *telemetry.Span) {
 	ctx := telemetry.WithScope(r.Context(), g.scope)
 	if rt.method == http.MethodGet {
@@ -212,7 +216,8 @@ func (g *Gateway) startSpan(rt route, r *http.Request) (*http.Request, *telemetr
 	if !actor.ValidTrace(parent) {
 		parent = ""
 	}
-	ctx, span := telemetry.StartRemote(ctx, parent, rt.method+" "+rt.path, telemetry.KindServer, telemetry.String(telemetry.HTTPMethod, rt.method), telemetry.String(telemetry.HTTPRoute, rt.path))
+	ctx, span := telemetry.StartRemote(ctx, parent, rt.method+" "+rt.path, telemetry.KindServer,
+		telemetry.String(telemetry.HTTPMethod, rt.method), telemetry.String(telemetry.HTTPRoute, rt.path))
 	return r.WithContext(ctx), span
 }
 
@@ -234,7 +239,8 @@ type problem struct {
 func (p *problem) Error() string { return p.Fault.Error() }
 
 // errInternal is the problem of an error whose text may contain details of the system.
-var errInternal = problemf(http.StatusInternalServerError, subjects.CodeInternal, "internal error; see the log of the gateway")
+var errInternal = problemf(http.StatusInternalServerError, subjects.CodeInternal, "internal error; see the log of "+
+	"the gateway")
 
 func problemf(status int, code, format string, a ...any) *problem {
 	return &problem{status: status, Fault: subjects.Faultf(code, format, a...)}
@@ -264,9 +270,9 @@ var statusOf = map[string]int{
 	subjects.CodeDenied: http.StatusForbidden, subjects.CodeFull: http.StatusServiceUnavailable,
 }
 
-// writeProblem writes err as an error response. An error that is neither a problem nor a fault with a known code is logged,
-// and the client gets only the code internal: its text may contain details of the system. Such an error of a client that has
-// disconnected is ignored. Nothing of the response may have been written before.
+// writeProblem writes err as an error response. An error that is neither a problem nor a fault with a known code is
+// logged, and the client gets only the code internal: its text may contain details of the system. Such an error of a
+// client that has disconnected is ignored. Nothing of the response may have been written before.
 func (g *Gateway) writeProblem(w http.ResponseWriter, r *http.Request, err error) {
 	var p *problem
 	var f *subjects.Fault
@@ -275,7 +281,8 @@ func (g *Gateway) writeProblem(w http.ResponseWriter, r *http.Request, err error
 		p = errUnauthorized
 	case errors.As(err, &p):
 	case errors.Is(err, errClosing):
-		p = problemf(http.StatusServiceUnavailable, subjects.CodeUnavailable, "the gateway is stopping; retry in a moment")
+		p = problemf(http.StatusServiceUnavailable, subjects.CodeUnavailable, "the gateway is stopping; retry in a "+
+			"moment")
 	case errors.As(err, &f) && f != nil && statusOf[f.Code] != 0:
 		p = &problem{status: statusOf[f.Code], Fault: &subjects.Fault{Code: f.Code, Text: f.Text}}
 	default:
@@ -307,13 +314,14 @@ func (g *Gateway) writeProblem(w http.ResponseWriter, r *http.Request, err error
 	g.writeJSON(w, p.status, body)
 }
 
-// writeJSON writes v as the JSON body of a response with status. A value that cannot be encoded is logged and becomes 500; a
-// failed write is ignored, because the client is gone. The write timeout is three times the configured one.
+// writeJSON writes v as the JSON body of a response with status. A value that cannot be encoded is logged and becomes
+// 500; a failed write is ignored, because the client is gone. The write timeout is three times the configured one.
 func (g *Gateway) writeJSON(w http.ResponseWriter, status int, v any) {
 	data, err := json.Marshal(v)
 	if err != nil {
 		g.out.LogError(fmt.Errorf("encoding a response: %w", err))
-		status, data = http.StatusInternalServerError, []byte(`{"error":{"code":"internal","text":"internal error; see the log of the gateway"}}`)
+		status, data = http.StatusInternalServerError,
+			[]byte(`{"error":{"code":"internal","text":"internal error; see the log of the gateway"}}`)
 	}
 	// Longer than for an event: a response may be large.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(3 * g.cfg.WriteTimeout))
@@ -326,24 +334,27 @@ func (g *Gateway) writeJSON(w http.ResponseWriter, status int, v any) {
 func (g *Gateway) readLimited(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	types := r.Header.Values("Content-Type")
 	if len(types) != 1 || !isJSON(types[0]) || r.Header.Get("Content-Encoding") != "" {
-		return nil, problemf(http.StatusUnsupportedMediaType, subjects.CodeCodec, "unsupported content type; send Content-Type: application/json without Content-Encoding")
+		return nil, problemf(http.StatusUnsupportedMediaType, subjects.CodeCodec, "unsupported content type; send "+
+			"Content-Type: application/json without Content-Encoding")
 	}
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "body too large; at most %d KB", limit>>10)
+		return nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "body too large; at most %d KB",
+			limit>>10)
 	case err != nil:
 		w.Header().Set("Connection", "close")
-		return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "incomplete body, or timeout after %s", g.bodyTimeout)
+		return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "incomplete body, or timeout after %s",
+			g.bodyTimeout)
 	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // it is for the body only
 	return data, nil
 }
 
-// readBody decodes one JSON object strictly into a pointer. It rejects a body longer than maxBody, one that is incomplete
-// after bodyTimeout, unknown fields, an encoded body, and any content type but JSON: a form on another site's page can send
-// the others without a preflight request.
+// readBody decodes one JSON object strictly into a pointer. It rejects a body longer than maxBody, one that is
+// incomplete after bodyTimeout, unknown fields, an encoded body, and any content type but JSON: a form on another
+// site's page can send the others without a preflight request.
 func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request, into any) error {
 	data, err := g.readLimited(w, r, maxBody)
 	if err != nil {
@@ -355,7 +366,8 @@ func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request, into any) err
 	return nil
 }
 
-// isJSON reports whether contentType is application/json, in UTF-8 when it names a charset. Other parameters make it false.
+// isJSON reports whether contentType is application/json, in UTF-8 when it names a charset. Other parameters make it
+// false.
 func isJSON(contentType string) bool {
 	base, params, err := mime.ParseMediaType(contentType)
 	if err != nil || base != subjects.TypeJSON {
@@ -369,8 +381,8 @@ func isJSON(contentType string) bool {
 	return true
 }
 
-// checkParams checks the query string strictly: it rejects names that are not among rt.params, and repeated ones, so a bearer
-// token in the query string is rejected.
+// checkParams checks the query string strictly: it rejects names that are not among rt.params, and repeated ones, so a
+// bearer token in the query string is rejected.
 func (rt route) checkParams(r *http.Request) error {
 	if rt.params == anyParams {
 		return nil
@@ -383,9 +395,11 @@ func (rt route) checkParams(r *http.Request) error {
 	for name, values := range v {
 		if !slices.Contains(names, name) {
 			if len(names) == 0 {
-				return problemf(http.StatusBadRequest, subjects.CodeMalformed, "unknown parameter %q; there are no parameters", text.Clip(name, 60))
+				return problemf(http.StatusBadRequest, subjects.CodeMalformed, "unknown parameter %q; there are no "+
+					"parameters", text.Clip(name, 60))
 			}
-			return problemf(http.StatusBadRequest, subjects.CodeMalformed, "unknown parameter %q; the parameters are %s", text.Clip(name, 60), strings.Join(names, ", "))
+			return problemf(http.StatusBadRequest, subjects.CodeMalformed,
+				"unknown parameter %q; the parameters are %s", text.Clip(name, 60), strings.Join(names, ", "))
 		}
 		if len(values) != 1 {
 			return problemf(http.StatusBadRequest, subjects.CodeMalformed, "parameter %s is given more than once", name)
@@ -397,7 +411,8 @@ func (rt route) checkParams(r *http.Request) error {
 // checkID rejects an id that is not a subject token: ids become parts of subjects and keys. name is used in the error.
 func checkID(name, id string) error {
 	if subjects.CheckToken(id) != nil {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s: letters, digits, - and _ only, 1 to %d of them", name, subjects.MaxToken)
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s: letters, digits, - and _ only, 1 to %d "+
+			"of them", name, subjects.MaxToken)
 	}
 	return nil
 }
@@ -408,8 +423,8 @@ func parseID(r *http.Request, name string) (string, error) {
 	return id, checkID(name, id)
 }
 
-// withTimeout returns a context that ends with ctx, after d with the cause errTimeout, and when the gateway stops with the
-// cause errClosing. The caller must call the returned function.
+// withTimeout returns a context that ends with ctx, after d with the cause errTimeout, and when the gateway stops with
+// the cause errClosing. The caller must call the returned function.
 func (g *Gateway) withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, end := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(g.life, func() { end(errClosing) })
@@ -424,13 +439,14 @@ func (g *Gateway) withTimeout(ctx context.Context, d time.Duration) (context.Con
 // errTimeout is the cause of a context whose time is up.
 var errTimeout = errors.New("timeout")
 
-// acquireSlot takes a slot and returns its release function. It does not wait: when all slots are taken it returns a busy
-// problem, in which what names the holders.
+// acquireSlot takes a slot and returns its release function. It does not wait: when all slots are taken it returns a
+// busy problem, in which what names the holders.
 func acquireSlot(slots chan struct{}, what string) (release func(), err error) {
 	select {
 	case slots <- struct{}{}:
 		return func() { <-slots }, nil
 	default:
-		return nil, problemf(http.StatusTooManyRequests, subjects.CodeBusy, "busy: %d %s already; retry in a moment", cap(slots), what)
+		return nil, problemf(http.StatusTooManyRequests, subjects.CodeBusy, "busy: %d %s already; retry in a moment",
+			cap(slots), what)
 	}
 }

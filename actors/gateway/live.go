@@ -9,8 +9,8 @@ import (
 	"conclave/subjects"
 )
 
-// broadcaster passes on live events that are not in the event log: tokens of answers, and questions. A slow subscriber misses
-// some.
+// broadcaster passes on live events that are not in the event log: tokens of answers, and questions. A slow subscriber
+// misses some.
 type broadcaster struct {
 	mu        sync.Mutex
 	listeners map[*subscriber]struct{}
@@ -50,7 +50,8 @@ func (l *broadcaster) unsubscribe(n *subscriber) {
 	delete(l.listeners, n)
 }
 
-// publish passes an event to every subscriber that wants it. It never waits: a subscriber whose buffer is full misses it.
+// publish passes an event to every subscriber that wants it. It never waits: a subscriber whose buffer is full misses
+// it.
 func (l *broadcaster) publish(s liveEvent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,7 +72,10 @@ func (g *Gateway) onDelta(_ context.Context, in actor.Msg[subjects.Delta], _ act
 	if err != nil || len(in.Tokens) != 1 || subjects.CheckToken(in.Tokens[0]) != nil {
 		return nil // tokens may be dropped
 	}
-	g.live.publish(liveEvent{Event{Subject: in.Subject, Time: in.Time.UTC(), Query: in.Tokens[0], Session: in.Session, Payload: body}, &in.Body})
+	g.live.publish(liveEvent{Event{
+		Subject: in.Subject, Time: in.Time.UTC(), Query: in.Tokens[0], Session: in.Session,
+		Payload: body,
+	}, &in.Body})
 	return nil
 }
 
@@ -88,16 +92,16 @@ func firstToken(ids ...string) string {
 // maxRecentQuestions is the number of questions that are remembered to recognize a second copy.
 const maxRecentQuestions = 1024
 
-// recentQuestions are the latest questions, oldest first. A question that the gateway publishes itself arrives twice: as its own
-// message, and as the copy that every client of the user gets. The zero value is ready.
+// recentQuestions are the latest questions, oldest first. A question that the gateway publishes itself arrives twice:
+// as its own message, and as the copy that every client of the user gets. The zero value is ready.
 type recentQuestions struct {
 	mu    sync.Mutex
 	order []string
 	known map[string]bool
 }
 
-// isNew remembers a question by its subject and ids, and reports whether it was not known. One without a query id is always new:
-// the gateway's own have one.
+// isNew remembers a question by its subject and ids, and reports whether it was not known. One without a query id is
+// always new: the gateway's own have one.
 func (r *recentQuestions) isNew(subject, session, query string) bool {
 	if query == "" {
 		return true
@@ -125,7 +129,10 @@ func (g *Gateway) onQuestion(_ context.Context, in actor.Msg[subjects.Query], _ 
 	if err != nil {
 		return err
 	}
-	ev := Event{Subject: in.Subject, Time: in.Time.UTC(), Query: firstToken(in.Query, in.Body.QueryID), Session: firstToken(in.Session, in.Body.SessionID), Payload: body}
+	ev := Event{
+		Subject: in.Subject, Time: in.Time.UTC(), Query: firstToken(in.Query, in.Body.QueryID),
+		Session: firstToken(in.Session, in.Body.SessionID), Payload: body,
+	}
 	if g.recent.isNew(ev.Subject, ev.Session, ev.Query) {
 		g.live.publish(liveEvent{Event: ev})
 	}

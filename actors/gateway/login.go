@@ -20,9 +20,9 @@ type LoginLink struct {
 	Expires time.Time `json:"expires"`
 }
 
-// onLogin exchanges the one-time code of a login link for a cookie and redirects to /. A code that is missing, unknown, used or
-// expired is 401, and so is a browser whose cookie would not be accepted: the reply does not tell whether a code is valid. That
-// browser does not use the code up, nor does a method other than GET.
+// onLogin exchanges the one-time code of a login link for a cookie and redirects to /. A code that is missing, unknown,
+// used or expired is 401, and so is a browser whose cookie would not be accepted: the reply does not tell whether a
+// code is valid. That browser does not use the code up, nor does a method other than GET.
 func (g *Gateway) onLogin(w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodGet {
 		w.Header().Set("Allow", http.MethodGet)
@@ -35,8 +35,10 @@ func (g *Gateway) onLogin(w http.ResponseWriter, r *http.Request) error {
 		cookie, ok = g.credentials.redeemCode(p.Get("code"))
 	}
 	if !ok {
-		return problemf(http.StatusUnauthorized, codeUnauthorized, "this login link was used already, has expired, or was opened by another user or on another machine. conclave open prints a new one, for "+
-			"a browser on the machine and of the user that runs conclave, or through a proxy with TLS whose name is in gateway.hosts; programs on other machines send the bearer token")
+		return problemf(http.StatusUnauthorized, codeUnauthorized, "this login link was used already, has expired, "+
+			"or was opened by another user or on another machine. conclave open prints a new one, for "+
+			"a browser on the machine and of the user that runs conclave, or through a proxy with TLS whose name is "+
+			"in gateway.hosts; programs on other machines send the bearer token")
 	}
 	http.SetCookie(w, cookie)
 	w.Header().Set("Location", "/")
@@ -47,7 +49,8 @@ func (g *Gateway) onLogin(w http.ResponseWriter, r *http.Request) error {
 // onRoot tells a browser that it is logged in.
 func (g *Gateway) onRoot(w http.ResponseWriter, _ *http.Request) error {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	fmt.Fprintf(w, "Conclave %s. You are logged in.\n\nThe HTTP API is described in /openapi.yaml; /health shows the state, /events the events.\n", g.Version)
+	fmt.Fprintf(w, "Conclave %s. You are logged in.\n\nThe HTTP API is described in /openapi.yaml; /health shows the "+
+		"state, /events the events.\n", g.Version)
 	return nil
 }
 
@@ -56,7 +59,8 @@ func (g *Gateway) requireDirect(r *http.Request) error {
 	if isFromSocket(r) || g.credentials.hasToken(r) {
 		return nil
 	}
-	return problemf(http.StatusForbidden, subjects.CodeDenied, "not allowed with a cookie; use conclave open, the token or the Unix socket")
+	return problemf(http.StatusForbidden, subjects.CodeDenied, "not allowed with a cookie; use conclave open, the "+
+		"token or the Unix socket")
 }
 
 // onNewLink returns a login link with a new code.
@@ -69,8 +73,8 @@ func (g *Gateway) onNewLink(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// onNewToken replaces the token and revokes every browser login and login code. Requests in progress with a revoked credential
-// end, except this one.
+// onNewToken replaces the token and revokes every browser login and login code. Requests in progress with a revoked
+// credential end, except this one.
 func (g *Gateway) onNewToken(w http.ResponseWriter, r *http.Request) error {
 	if err := g.readEmpty(r); err != nil {
 		return err
@@ -95,8 +99,8 @@ func (g *Gateway) readEmpty(r *http.Request) error {
 	return nil
 }
 
-// loginURL is the link for a browser: at the configured URL of a proxy, or else on this machine. A gateway on every address is
-// named by its loopback address.
+// loginURL is the link for a browser: at the configured URL of a proxy, or else on this machine. A gateway on every
+// address is named by its loopback address.
 func (g *Gateway) loginURL(code string) string {
 	query := url.Values{"code": {code}}.Encode()
 	if g.cfg.URL != "" {

@@ -30,7 +30,8 @@ func (g *Gateway) onMachines(w http.ResponseWriter, r *http.Request) error {
 	}
 	models, modelErr := g.client.Models(ctx)
 	if modelErr != nil {
-		g.out.LogError(fmt.Errorf("listing the models of machines: %w", modelErr)) // the links are worth showing without
+		// the links are worth showing without
+		g.out.LogError(fmt.Errorf("listing the models of machines: %w", modelErr))
 	}
 	list := []Machine{}
 	for _, m := range all {
@@ -60,8 +61,8 @@ type linkCache struct {
 	lines []string
 }
 
-// get returns a line for each machine that joined and whose link is down, cached for modelCacheTime. Without a registry, as with
-// some actors alone, there are none.
+// get returns a line for each machine that joined and whose link is down, cached for modelCacheTime. Without a
+// registry, as with some actors alone, there are none.
 func (l *linkCache) get(ctx context.Context, g *Gateway) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

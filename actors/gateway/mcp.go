@@ -17,8 +17,8 @@ import (
 	"conclave/subjects"
 )
 
-// newMCPHandler serves /mcp: questions, memory and states as tools of the Model Context Protocol. It keeps no session, so that
-// it serves both generations of the protocol alike. A client gets only the tools that its principal may use.
+// newMCPHandler serves /mcp: questions, memory and states as tools of the Model Context Protocol. It keeps no session,
+// so that it serves both generations of the protocol alike. A client gets only the tools that its principal may use.
 func (g *Gateway) newMCPHandler() http.Handler {
 	return mcp.NewStreamableHTTPHandler(g.newMCPServer, &mcp.StreamableHTTPOptions{
 		Stateless: true, JSONResponse: true, PropagateRequestCancellation: true, MaxRequestBodyBytes: maxBody,
@@ -33,7 +33,8 @@ func (g *Gateway) onMCP(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if bytes.HasPrefix(bytes.TrimSpace(data), []byte("[")) {
-		return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "batches are not accepted: send one message in a request")
+		return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "batches are not accepted: send one message "+
+			"in a request")
 	}
 	ctx, cancel := g.withTimeout(r.Context(), g.cfg.QueryTimeout)
 	defer cancel()
@@ -97,57 +98,70 @@ type mcpApproval struct {
 	Why  string `json:"why"`
 }
 
-// newMCPServer returns a server with the tools that the principal of r may use. Decisions about calls are not among them: an
-// approval is the user's own act.
+// newMCPServer returns a server with the tools that the principal of r may use. Decisions about calls are not among
+// them: an approval is the user's own act.
 func (g *Gateway) newMCPServer(r *http.Request) *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "conclave", Version: g.Version}, &mcp.ServerOptions{
-		Instructions: "Ask a local assistant with tools, memory and an audit log. A call that needs the user's approval waits for it.",
+		Instructions: "Ask a local assistant with tools, memory and an audit log. A call that needs the user's " +
+			"approval waits for it.",
 	})
 	caller := programOf(r)
 	readOnly := &mcp.ToolAnnotations{ReadOnlyHint: true}
-	addTool(g, s, r, &mcp.Tool{Name: "ask", Description: "Ask Conclave a question and wait for the answer."}, g.cfg.QueryTimeout, func(ctx context.Context, in mcpAsk) (mcpAnswer, error) {
-		release, err := g.acquireWaiting(r)
-		if err != nil {
-			return mcpAnswer{}, err
-		}
-		defer release()
-		return g.askForClient(ctx, caller, in)
-	})
+	addTool(g, s, r, &mcp.Tool{Name: "ask", Description: "Ask Conclave a question and wait for the answer."},
+		g.cfg.QueryTimeout, func(ctx context.Context, in mcpAsk) (mcpAnswer, error) {
+			release, err := g.acquireWaiting(r)
+			if err != nil {
+				return mcpAnswer{}, err
+			}
+			defer release()
+			return g.askForClient(ctx, caller, in)
+		})
 	if caller.mayUse("search_memory") {
-		addTool(g, s, r, &mcp.Tool{Name: "search_memory", Description: "Search the user's memory.", Annotations: readOnly}, memoryTimeout, func(ctx context.Context, in mcpSearch) (mcpMemories, error) {
+		addTool(g, s, r, &mcp.Tool{
+			Name: "search_memory", Description: "Search the user's memory.",
+			Annotations: readOnly,
+		}, memoryTimeout, func(ctx context.Context, in mcpSearch) (mcpMemories, error) {
 			return g.searchForClient(ctx, caller, in)
 		})
 	}
 	if caller.mayUse("add_memory") {
-		addTool(g, s, r, &mcp.Tool{Name: "add_memory", Description: "Remember a fact. What a program adds counts as untrusted content."}, memoryTimeout, func(ctx context.Context, in mcpFact) (mcpStored, error) {
+		addTool(g, s, r, &mcp.Tool{Name: "add_memory", Description: "Remember a fact. What a program adds counts as " +
+			"untrusted content."}, memoryTimeout, func(ctx context.Context, in mcpFact) (mcpStored, error) {
 			return g.rememberForClient(ctx, caller, in)
 		})
 	}
-	addTool(g, s, r, &mcp.Tool{Name: "list_sessions", Description: "List sessions, the latest first; a client sees its own.", Annotations: readOnly}, lookupTimeout, func(ctx context.Context, _ struct{}) (mcpSessions, error) {
+	addTool(g, s, r, &mcp.Tool{Name: "list_sessions", Description: "List sessions, the latest first; a client sees " +
+		"its own.", Annotations: readOnly}, lookupTimeout, func(ctx context.Context, _ struct{}) (mcpSessions, error) {
 		list, err := g.listSessions(ctx, caller)
 		return mcpSessions{list}, err
 	})
 	if caller.mayUse("audit_status") { // the published head: no account but the auditor's reads the audit log
-		addTool(g, s, r, &mcp.Tool{Name: "audit_status", Description: "The length and the head of the audit log, as the auditor published them last; no contents.", Annotations: readOnly}, lookupTimeout, func(ctx context.Context, _ struct{}) (AuditStatus, error) {
-			return g.auditStatus(ctx)
-		})
+		addTool(g, s, r, &mcp.Tool{Name: "audit_status", Description: "The length and the head of the audit log, as " +
+			"the auditor published them last; no contents.", Annotations: readOnly}, lookupTimeout,
+			func(ctx context.Context, _ struct{}) (AuditStatus, error) {
+				return g.auditStatus(ctx)
+			})
 	}
 	if caller.isUser {
-		addTool(g, s, r, &mcp.Tool{Name: "approvals_status", Description: "List the calls that wait for the user's decision, who decides in the page or with conclave approve.", Annotations: readOnly}, lookupTimeout, func(ctx context.Context, _ struct{}) (mcpApprovals, error) {
-			out := mcpApprovals{Waiting: []mcpApproval{}}
-			list, err := g.client.Approvals(ctx, false)
-			for _, a := range list.Approvals {
-				out.Waiting = append(out.Waiting, mcpApproval{a.ID, a.Tool, a.Reason})
-			}
-			return out, err
-		})
+		addTool(g, s, r, &mcp.Tool{Name: "approvals_status", Description: "List the calls that wait for the user's " +
+			"decision, who decides in the page or with conclave approve.", Annotations: readOnly}, lookupTimeout,
+			func(ctx context.Context, _ struct{}) (mcpApprovals, error) {
+				out := mcpApprovals{Waiting: []mcpApproval{}}
+				list, err := g.client.Approvals(ctx, false)
+				for _, a := range list.Approvals {
+					out.Waiting = append(out.Waiting, mcpApproval{a.ID, a.Tool, a.Reason})
+				}
+				return out, err
+			})
 	}
 	return s
 }
 
-// addTool adds a tool that runs with the context of the request r and a timeout. The context of the SDK ends neither with the
-// credential nor, in older protocols, with the request.
-func addTool[In, Out any](g *Gateway, s *mcp.Server, r *http.Request, t *mcp.Tool, timeout time.Duration, run func(context.Context, In) (Out, error)) {
+// addTool adds a tool that runs with the context of the request r and a timeout. The context of the SDK ends neither
+// with the credential nor, in older protocols, with the request.
+func addTool[In, Out any](g *Gateway, s *mcp.Server, r *http.Request, t *mcp.Tool, timeout time.Duration,
+	run func(context.Context, In) (Out, error),
+) {
 	mcp.AddTool(s, t, func(_ context.Context, _ *mcp.CallToolRequest, in In) (*mcp.CallToolResult, Out, error) {
 		ctx, cancel := g.withTimeout(r.Context(), timeout)
 		defer cancel()
@@ -167,7 +181,8 @@ func (g *Gateway) explainToClient(err error) error {
 		return errors.New(p.Fault.Text)
 	case errors.As(err, &f):
 		return errors.New(f.Text)
-	case errors.Is(err, context.Canceled), errors.Is(err, errClosing), errors.Is(err, errTimeout), errors.Is(err, errRevoked):
+	case errors.Is(err, context.Canceled), errors.Is(err, errClosing), errors.Is(err, errTimeout), errors.Is(err,
+		errRevoked):
 		return errors.New("the request ended before there was a result")
 	}
 	g.out.LogError(err)
@@ -215,17 +230,23 @@ func (g *Gateway) askForClient(ctx context.Context, caller *clientAccess, in mcp
 }
 
 // searchForClient searches the user's memory.
-func (g *Gateway) searchForClient(ctx context.Context, caller *clientAccess, in mcpSearch) (out mcpMemories, err error) {
+func (g *Gateway) searchForClient(ctx context.Context, caller *clientAccess, in mcpSearch) (out mcpMemories,
+	err error,
+) {
 	p, err := g.admit(g.out, caller, countCost(len(in.Query), 0), 0)
 	if err != nil {
 		return out, err
 	}
 	defer p.leave()
 	out.Memories = []mcpMemory{}
-	asked := client.Wrap(g.out.WithIDs(caller.scope+"memory", "")) // the session names the client in the record of the read
+	// the session names the client in the record of the read
+	asked := client.Wrap(g.out.WithIDs(caller.scope+"memory", ""))
 	found, err := asked.SearchMemory(ctx, subjects.MemoryQuery{Query: in.Query, Max: min(max(in.Max, 1), maxHits)})
 	for _, h := range found.Hits {
-		out.Memories = append(out.Memories, mcpMemory{h.Entry.ID, cmp.Or(h.Entry.Corpus, h.Segment), h.Entry.Provenance.Trust, h.Similarity})
+		out.Memories = append(out.Memories, mcpMemory{
+			h.Entry.ID, cmp.Or(h.Entry.Corpus, h.Segment),
+			h.Entry.Provenance.Trust, h.Similarity,
+		})
 	}
 	return out, mapMemoryFault(ctx, err)
 }
@@ -239,13 +260,15 @@ func (g *Gateway) rememberForClient(ctx context.Context, caller *clientAccess, i
 	defer p.leave()
 	in.Text = strings.TrimSpace(in.Text)
 	if in.Text == "" || len(in.Text) > maxFact {
-		return out, problemf(http.StatusBadRequest, subjects.CodeMalformed, "text: the fact to remember, at most %d KB", maxFact>>10)
+		return out, problemf(http.StatusBadRequest, subjects.CodeMalformed, "text: the fact to remember, at most %d KB",
+			maxFact>>10)
 	}
 	fact, err := Fact{Text: in.Text}.entry()
 	if err != nil {
 		return out, err
 	}
-	one, _, err := client.Wrap(g.out.WithIDs(caller.scope+"memory", "")).AddMemory(ctx, fact, true) // the session names the client
+	// the session names the client
+	one, _, err := client.Wrap(g.out.WithIDs(caller.scope+"memory", "")).AddMemory(ctx, fact, true)
 	if err == nil && one.Action == actionRefused {
 		err = problemf(http.StatusConflict, codeConflict, "memory refused the fact: %s", one.Why)
 	}

@@ -24,7 +24,10 @@ func (w *fixture) connectMCP(t *testing.T, token string) *mcp.ClientSession {
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
 	s, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(),
-		&mcp.StreamableClientTransport{Endpoint: w.base + "/mcp", HTTPClient: &http.Client{Transport: authorizing{transport, token}}, DisableStandaloneSSE: true}, nil)
+		&mcp.StreamableClientTransport{
+			Endpoint:   w.base + "/mcp",
+			HTTPClient: &http.Client{Transport: authorizing{transport, token}}, DisableStandaloneSSE: true,
+		}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,13 +43,20 @@ type sessionMemory struct {
 
 func (m *sessionMemory) Routes() []actor.Route {
 	return []actor.Route{
-		actor.ServeStream(subjects.MemoryQueryService, func(_ context.Context, in actor.Msg[subjects.MemoryQuery], say func(subjects.MemoryReply) error, _ actor.Out) error {
+		actor.ServeStream(subjects.MemoryQueryService, func(_ context.Context, in actor.Msg[subjects.MemoryQuery],
+			say func(subjects.MemoryReply) error, _ actor.Out,
+		) error {
 			m.searches <- in.Session
 			e := storedEntries[0] // as memory returns it: the text is in the segment alone
 			e.Name, e.Corpus = "", ""
-			return say(subjects.MemoryReply{Stage: "corpus", Done: true, Hits: []subjects.MemoryHit{{Entry: e, Segment: "Anna lives in Bremen.", Similarity: 0.8}}})
+			return say(subjects.MemoryReply{
+				Stage: "corpus", Done: true,
+				Hits: []subjects.MemoryHit{{Entry: e, Segment: "Anna lives in Bremen.", Similarity: 0.8}},
+			})
 		}),
-		actor.Serve(subjects.MemoryWriteService, func(_ context.Context, in actor.Msg[subjects.MemoryWriteRequest], _ actor.Out) (subjects.MemoryWriteReply, error) {
+		actor.Serve(subjects.MemoryWriteService, func(_ context.Context, in actor.Msg[subjects.MemoryWriteRequest],
+			_ actor.Out,
+		) (subjects.MemoryWriteReply, error) {
 			m.sessions <- in.Session
 			return subjects.MemoryWriteReply{Results: []subjects.MemoryWriteResult{{ID: "f1", Action: "stored"}}}, nil
 		}),
@@ -62,7 +72,10 @@ func TestMCP(t *testing.T) {
 	hash := sha256.Sum256([]byte(editor))
 	notes, notesToken := newClient("notes", time.Unix(1, 0))
 	notes.Allow = subjects.ClientTools
-	editorClient := subjects.Principal{Name: "editor", Kind: subjects.ClientPrincipal, TokenHash: hex.EncodeToString(hash[:]), Allow: []string{"search_memory"}}
+	editorClient := subjects.Principal{
+		Name: "editor", Kind: subjects.ClientPrincipal,
+		TokenHash: hex.EncodeToString(hash[:]), Allow: []string{"search_memory"},
+	}
 	registry.set(editorClient, notes)
 	startActor(t, b, registry)
 	memory := &sessionMemory{sessions: make(chan string, 100), searches: make(chan string, 100)}
@@ -81,7 +94,10 @@ func TestMCP(t *testing.T) {
 		token, client string
 		tools         []string
 	}{
-		{token, "api", []string{"add_memory", "approvals_status", "ask", "audit_status", "list_sessions", "search_memory"}},
+		{token, "api", []string{
+			"add_memory", "approvals_status", "ask", "audit_status", "list_sessions",
+			"search_memory",
+		}},
 		{editor, "editor", []string{"ask", "list_sessions", "search_memory"}},
 	} {
 		s := w.connectMCP(t, tt.token)
@@ -103,7 +119,8 @@ func TestMCP(t *testing.T) {
 		if q := <-asked; q.Client != tt.client || q.Query != "hi" || !q.ClientMemory {
 			t.Errorf("%+v", q)
 		}
-		r, err = s.CallTool(t.Context(), &mcp.CallToolParams{Name: "search_memory", Arguments: map[string]any{"query": "Anna"}})
+		r, err = s.CallTool(t.Context(),
+			&mcp.CallToolParams{Name: "search_memory", Arguments: map[string]any{"query": "Anna"}})
 		if err != nil || r.IsError {
 			t.Fatalf("%+v %v", r, err)
 		}
@@ -113,8 +130,12 @@ func TestMCP(t *testing.T) {
 	}
 	// A client lists its own sessions, also after the user's were read.
 	own := gateway.ClientScope(editorClient) + "x"
-	w.storeConversations(subjects.Conversation{SessionID: "mine"}, subjects.Conversation{SessionID: own}, subjects.Conversation{SessionID: gateway.ClientScope(notes) + "y"})
-	for token, want := range map[string][]string{token: {"mine", own, gateway.ClientScope(notes) + "y"}, editor: {own}, notesToken: {gateway.ClientScope(notes) + "y"}} {
+	w.storeConversations(subjects.Conversation{SessionID: "mine"}, subjects.Conversation{SessionID: own},
+		subjects.Conversation{SessionID: gateway.ClientScope(notes) + "y"})
+	for token, want := range map[string][]string{
+		token: {"mine", own, gateway.ClientScope(notes) + "y"}, editor: {own},
+		notesToken: {gateway.ClientScope(notes) + "y"},
+	} {
 		r, err := w.connectMCP(t, token).CallTool(t.Context(), &mcp.CallToolParams{Name: "list_sessions"})
 		if err != nil || r.IsError {
 			t.Fatalf("%+v %v", r, err)
@@ -140,7 +161,8 @@ func TestMCP(t *testing.T) {
 		}
 		return r
 	}
-	if err := actor.Emit(t.Context(), b.Out("auditor"), subjects.AuditLogHeadEvent, subjects.AuditLogHead{Head: head}); err != nil {
+	if err := actor.Emit(t.Context(), b.Out("auditor"), subjects.AuditLogHeadEvent,
+		subjects.AuditLogHead{Head: head}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the event log has the head", func() bool {
@@ -155,24 +177,32 @@ func TestMCP(t *testing.T) {
 			t.Errorf("GET /audit: %s", body)
 		}
 	}
-	for who, want := range map[string]int{token: http.StatusOK, editor: http.StatusForbidden, "nobody": http.StatusUnauthorized} {
+	for who, want := range map[string]int{
+		token: http.StatusOK, editor: http.StatusForbidden,
+		"nobody": http.StatusUnauthorized,
+	} {
 		if code, _, body := w.do("GET", "/audit", "", "Authorization", "Bearer "+who); code != want {
 			t.Errorf("GET /audit: %d %s, want %d", code, body, want)
 		}
 	}
-	if r := status(); r.IsError || !strings.Contains(r.Content[0].(*mcp.TextContent).Text, `"`+head+`"`) || !strings.Contains(r.Content[0].(*mcp.TextContent).Text, `"messages":10`) {
+	if r := status(); r.IsError || !strings.Contains(r.Content[0].(*mcp.TextContent).Text, `"`+head+`"`) ||
+		!strings.Contains(r.Content[0].(*mcp.TextContent).Text, `"messages":10`) {
 		t.Errorf("audit_status: %+v", r.Content[0])
 	}
-	if r, err := w.connectMCP(t, editor).CallTool(t.Context(), &mcp.CallToolParams{Name: "audit_status"}); err == nil && !r.IsError {
+	if r, err := w.connectMCP(t, editor).CallTool(t.Context(), &mcp.CallToolParams{Name: "audit_status"}); err == nil &&
+		!r.IsError {
 		t.Errorf("audit_status of a client without it: %+v", r)
 	}
 	// What a client has not is not there.
-	if r, err := w.connectMCP(t, editor).CallTool(t.Context(), &mcp.CallToolParams{Name: "add_memory", Arguments: map[string]any{"text": "x"}}); err == nil && !r.IsError {
+	if r, err := w.connectMCP(t, editor).CallTool(t.Context(),
+		&mcp.CallToolParams{Name: "add_memory", Arguments: map[string]any{"text": "x"}}); err == nil && !r.IsError {
 		t.Errorf("add_memory of a client without it: %+v", r)
 	}
-	// In a protocol whose requests have no deadline, too, a tool has one. Each call counts, and the fact names its client.
+	// In a protocol whose requests have no deadline, too, a tool has one. Each call counts, and the fact names its
+	// client.
 	call := func(body string) (int, string) {
-		status, _, got := w.do("POST", "/mcp", body, "Authorization", "Bearer "+notesToken, "Accept", "application/json, text/event-stream", "Mcp-Protocol-Version", "2025-03-26")
+		status, _, got := w.do("POST", "/mcp", body, "Authorization", "Bearer "+notesToken, "Accept",
+			"application/json, text/event-stream", "Mcp-Protocol-Version", "2025-03-26")
 		return status, got
 	}
 	const search = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"search_memory","arguments":{"query":"x"}}}`
@@ -193,7 +223,8 @@ func TestMCP(t *testing.T) {
 	if stored == 0 || stored > 50 {
 		t.Errorf("%d facts were stored", stored)
 	}
-	if status, _, body := w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, "Authorization", "Bearer "+strings.Repeat("x", 64)); status != http.StatusUnauthorized {
+	if status, _, body := w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, "Authorization",
+		"Bearer "+strings.Repeat("x", 64)); status != http.StatusUnauthorized {
 		t.Errorf("no token: %d %s", status, body)
 	}
 }

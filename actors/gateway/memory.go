@@ -29,8 +29,8 @@ const (
 	maxFact     = 64 << 10
 )
 
-// adminMemory sends an administrative request to memory as the user, for memoryTimeout at most. A read (list, show, graph,
-// status) ends when the client disconnects; a change does not. Errors are those of [mapMemoryFault].
+// adminMemory sends an administrative request to memory as the user, for memoryTimeout at most. A read (list, show,
+// graph, status) ends when the client disconnects; a change does not. Errors are those of [mapMemoryFault].
 func (g *Gateway) adminMemory(r *http.Request, q subjects.MemoryAdminRequest) (subjects.MemoryAdminReply, error) {
 	from := r.Context()
 	if !slices.Contains([]string{"list", "show", "graph", "status"}, q.Op) {
@@ -42,9 +42,9 @@ func (g *Gateway) adminMemory(r *http.Request, q subjects.MemoryAdminRequest) (s
 	return got, mapMemoryFault(ctx, err)
 }
 
-// mapMemoryFault converts an error of a memory request to the problem for the client, nil for nil; ctx is the context of the
-// request. It is errClosing when the gateway stops. Errors that are not faults, and faults that need no other text or status,
-// are returned unchanged.
+// mapMemoryFault converts an error of a memory request to the problem for the client, nil for nil; ctx is the context
+// of the request. It is errClosing when the gateway stops. Errors that are not faults, and faults that need no other
+// text or status, are returned unchanged.
 func mapMemoryFault(ctx context.Context, err error) error {
 	var f *subjects.Fault
 	switch {
@@ -58,7 +58,8 @@ func mapMemoryFault(ctx context.Context, err error) error {
 	switch f.Code {
 	case subjects.CodeUnavailable:
 		if !actor.IsReplyFault(err) {
-			return problemf(http.StatusServiceUnavailable, f.Code, "the memory actor is not running; start it with: conclave actor memory")
+			return problemf(http.StatusServiceUnavailable, f.Code, "the memory actor is not running; start it with: "+
+				"conclave actor memory")
 		}
 	case subjects.CodeNoAudit, subjects.CodeUnrecorded:
 		return problemf(http.StatusServiceUnavailable, f.Code, "%s", f.Text)
@@ -70,8 +71,8 @@ func mapMemoryFault(ctx context.Context, err error) error {
 	return err
 }
 
-// findEntry returns the memory whose id, or unambiguous id prefix, is in the request's path, with its whole text. It rejects
-// an invalid id and one shorter than minIDPrefix; an unknown or ambiguous one is 404.
+// findEntry returns the memory whose id, or unambiguous id prefix, is in the request's path, with its whole text. It
+// rejects an invalid id and one shorter than minIDPrefix; an unknown or ambiguous one is 404.
 func (g *Gateway) findEntry(r *http.Request) (subjects.MemoryEntry, error) {
 	var none subjects.MemoryEntry
 	id := r.PathValue("id")
@@ -79,7 +80,8 @@ func (g *Gateway) findEntry(r *http.Request) (subjects.MemoryEntry, error) {
 		return none, err
 	}
 	if len(id) < minIDPrefix {
-		return none, problemf(http.StatusBadRequest, subjects.CodeMalformed, "the memory's id: at least %d characters are required", minIDPrefix)
+		return none, problemf(http.StatusBadRequest, subjects.CodeMalformed, "the memory's id: at least %d "+
+			"characters are required", minIDPrefix)
 	}
 	ctx, cancel := g.withTimeout(r.Context(), memoryTimeout)
 	defer cancel()
@@ -90,7 +92,8 @@ func (g *Gateway) findEntry(r *http.Request) (subjects.MemoryEntry, error) {
 	case errors.As(err, &f) && f.Code == subjects.CodeMalformed: // not found or ambiguous; the fault's text says which
 		return none, problemf(http.StatusNotFound, codeNotFound, "%s", f.Text)
 	case errors.Is(err, client.ErrNotFound), errors.As(err, &ambiguous):
-		return none, problemf(http.StatusNotFound, codeNotFound, "memory %s not found; GET /memory lists the entries", id)
+		return none, problemf(http.StatusNotFound, codeNotFound, "memory %s not found; GET /memory lists the entries",
+			id)
 	}
 	return e, mapMemoryFault(ctx, err)
 }
@@ -100,33 +103,38 @@ func checkChoice(name, v string, words ...string) error {
 	if v == "" || slices.Contains(words, v) {
 		return nil
 	}
-	return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s must be one of %s", name, strings.Join(words, ", "))
+	return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s must be one of %s", name,
+		strings.Join(words, ", "))
 }
 
-// parseNumber parses the value v of the parameter name. It rejects everything but a number from 1 to most; usual is the value
-// of an empty one and need not be in that range.
+// parseNumber parses the value v of the parameter name. It rejects everything but a number from 1 to most; usual is the
+// value of an empty one and need not be in that range.
 func parseNumber(name, v string, usual, most int) (int, error) {
 	if v == "" {
 		return usual, nil
 	}
 	n, err := strconv.Atoi(v)
 	if err != nil || n < 1 || n > most {
-		return 0, problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s must be a number from 1 to %d", name, most)
+		return 0, problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s must be a number from 1 to %d", name,
+			most)
 	}
 	return n, nil
 }
 
-// onMemories lists one page of memories, newest first, with the cursor of the next page. It rejects unknown values of kind,
-// state, trust and whole, and a limit beyond maxPage.
+// onMemories lists one page of memories, newest first, with the cursor of the next page. It rejects unknown values of
+// kind, state, trust and whole, and a limit beyond maxPage.
 func (g *Gateway) onMemories(w http.ResponseWriter, r *http.Request) error {
 	v := r.URL.Query()
 	limit, err := parseNumber("limit", v.Get("limit"), defaultPage, maxPage)
-	if err := cmp.Or(err, checkChoice("kind", v.Get("kind"), client.MemoryKinds...), checkChoice("state", v.Get("state"), client.MemoryStates...),
-		checkChoice("trust", v.Get("trust"), client.MemoryTrust...), checkChoice("whole", v.Get("whole"), "0", "1")); err != nil {
+	if err := cmp.Or(err, checkChoice("kind", v.Get("kind"), client.MemoryKinds...),
+		checkChoice("state", v.Get("state"), client.MemoryStates...),
+		checkChoice("trust", v.Get("trust"), client.MemoryTrust...), checkChoice("whole", v.Get("whole"), "0",
+			"1")); err != nil {
 		return err
 	}
 	got, err := g.adminMemory(r, subjects.MemoryAdminRequest{
-		Op: "list", Kind: v.Get("kind"), State: v.Get("state"), Trust: v.Get("trust"), Tag: v.Get("tag"), From: v.Get("from"), Text: v.Get("text"),
+		Op: "list", Kind: v.Get("kind"), State: v.Get("state"), Trust: v.Get("trust"), Tag: v.Get("tag"),
+		From: v.Get("from"), Text: v.Get("text"),
 		Limit: limit, After: v.Get("after"), Whole: v.Get("whole") == "1",
 	})
 	if err != nil {
@@ -139,15 +147,20 @@ func (g *Gateway) onMemories(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// onRecall searches memory with the ranking that the assistant gets. It rejects an empty q, and max beyond maxHits; without
-// max memory decides the number of hits. A reply that ends early is 502.
+// onRecall searches memory with the ranking that the assistant gets. It rejects an empty q, and max beyond maxHits;
+// without max memory decides the number of hits. A reply that ends early is 502.
 func (g *Gateway) onRecall(w http.ResponseWriter, r *http.Request) error {
 	v := r.URL.Query()
 	most, err := parseNumber("max", v.Get("max"), 0, maxHits)
-	if err := cmp.Or(err, checkChoice("kind", v.Get("kind"), client.MemoryKinds...), checkChoice("whole", v.Get("whole"), "0", "1"), checkChoice("fresh", v.Get("fresh"), "0", "1"), checkChoice("all", v.Get("all"), "0", "1")); err != nil {
+	if err := cmp.Or(err, checkChoice("kind", v.Get("kind"), client.MemoryKinds...),
+		checkChoice("whole", v.Get("whole"), "0", "1"), checkChoice("fresh", v.Get("fresh"), "0", "1"),
+		checkChoice("all", v.Get("all"), "0", "1")); err != nil {
 		return err
 	}
-	q := subjects.MemoryQuery{Query: strings.TrimSpace(v.Get("q")), Max: most, Kind: v.Get("kind"), Whole: v.Get("whole") == "1", Fresh: v.Get("fresh") == "1", All: v.Get("all") == "1"}
+	q := subjects.MemoryQuery{
+		Query: strings.TrimSpace(v.Get("q")), Max: most, Kind: v.Get("kind"),
+		Whole: v.Get("whole") == "1", Fresh: v.Get("fresh") == "1", All: v.Get("all") == "1",
+	}
 	if q.Query == "" {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "q is required: the text to search for")
 	}
@@ -169,7 +182,8 @@ func (g *Gateway) onRecall(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// onMemory returns one memory with its correlated entries, [] when there are none. Errors are those of [Gateway.findEntry].
+// onMemory returns one memory with its correlated entries, [] when there are none. Errors are those of
+// [Gateway.findEntry].
 func (g *Gateway) onMemory(w http.ResponseWriter, r *http.Request) error {
 	e, err := g.findEntry(r)
 	if err != nil {
@@ -188,14 +202,18 @@ func (g *Gateway) onMemory(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// onGraph lists relations of the knowledge graph that match q, any when it is empty; at most limit, which is at most maxPage.
+// onGraph lists relations of the knowledge graph that match q, any when it is empty; at most limit, which is at most
+// maxPage.
 func (g *Gateway) onGraph(w http.ResponseWriter, r *http.Request) error {
 	v := r.URL.Query()
 	limit, err := parseNumber("limit", v.Get("limit"), defaultPage, maxPage)
 	if err != nil {
 		return err
 	}
-	got, err := g.adminMemory(r, subjects.MemoryAdminRequest{Op: "graph", Query: strings.TrimSpace(v.Get("q")), Limit: limit})
+	got, err := g.adminMemory(r, subjects.MemoryAdminRequest{
+		Op: "graph", Query: strings.TrimSpace(v.Get("q")),
+		Limit: limit,
+	})
 	if err != nil {
 		return err
 	}

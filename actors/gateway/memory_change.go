@@ -25,7 +25,10 @@ type Fact struct {
 
 // entry returns the fact as an entry. It rejects an invalid context; the error says what is valid.
 func (f Fact) entry() (subjects.MemoryEntry, error) {
-	e := subjects.MemoryEntry{Corpus: f.Text, Tags: f.Tags, Conversation: f.Conversation, Position: f.Position, Speaker: f.Speaker}
+	e := subjects.MemoryEntry{
+		Corpus: f.Text, Tags: f.Tags, Conversation: f.Conversation, Position: f.Position,
+		Speaker: f.Speaker,
+	}
 	var err error
 	if e.Happened, err = subjects.ParseHappened(f.Happened); err == nil {
 		err = e.CheckContext()
@@ -42,13 +45,13 @@ type Forget struct {
 	Dry   *bool  `json:"dry"`
 }
 
-// emptyBody is the body of a POST without parameters. It is required because its content type is checked: a form on another
-// site's page can send a POST without a body.
+// emptyBody is the body of a POST without parameters. It is required because its content type is checked: a form on
+// another site's page can send a POST without a body.
 type emptyBody struct{}
 
-// onRemember stores a fact with the user as its source, or an external text, which becomes untrusted. It rejects an empty text, one
-// longer than maxFact bytes and an invalid context. A fact that memory refuses is 409; otherwise the response says what memory
-// did with it.
+// onRemember stores a fact with the user as its source, or an external text, which becomes untrusted. It rejects an
+// empty text, one longer than maxFact bytes and an invalid context. A fact that memory refuses is 409; otherwise the
+// response says what memory did with it.
 func (g *Gateway) onRemember(w http.ResponseWriter, r *http.Request) error {
 	var in Fact
 	if err := g.readBody(w, r, &in); err != nil {
@@ -59,18 +62,21 @@ func (g *Gateway) onRemember(w http.ResponseWriter, r *http.Request) error {
 	case in.Text == "":
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "text is required: the fact to remember")
 	case len(in.Text) > maxFact:
-		return problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "text too large; at most %d KB. Import documents with: conclave memory import", maxFact>>10)
+		return problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "text too large; at most %d KB. "+
+			"Import documents with: conclave memory import", maxFact>>10)
 	}
 	fact, err := in.entry()
 	if err != nil {
 		return err
 	}
-	ctx, cancel := g.withTimeout(context.WithoutCancel(r.Context()), noTimeout) // stored even when the client disconnects
+	// stored even when the client disconnects
+	ctx, cancel := g.withTimeout(context.WithoutCancel(r.Context()), noTimeout)
 	defer cancel()
 	one, _, err := g.client.AddMemory(ctx, fact, in.External)
 	switch {
 	case errors.Is(err, client.ErrNoResult):
-		return problemf(http.StatusBadGateway, subjects.CodeInternal, "no result in the reply of memory; check with GET /memory/search")
+		return problemf(http.StatusBadGateway, subjects.CodeInternal, "no result in the reply of memory; check with "+
+			"GET /memory/search")
 	case err != nil:
 		return mapMemoryFault(ctx, err)
 	case one.Action == actionRefused:
@@ -88,8 +94,8 @@ func (g *Gateway) onRemember(w http.ResponseWriter, r *http.Request) error {
 // actionRefused is the action of an entry that memory did not store.
 const actionRefused = "refused"
 
-// onEdit changes name, description, text (corpus) or tags of a memory; fields that are not given stay. It rejects a body
-// without a change and an empty name or text.
+// onEdit changes name, description, text (corpus) or tags of a memory; fields that are not given stay. It rejects a
+// body without a change and an empty name or text.
 func (g *Gateway) onEdit(w http.ResponseWriter, r *http.Request) error {
 	var in subjects.MemoryEdit
 	if err := g.readBody(w, r, &in); err != nil {
@@ -97,11 +103,13 @@ func (g *Gateway) onEdit(w http.ResponseWriter, r *http.Request) error {
 	}
 	switch {
 	case in == (subjects.MemoryEdit{}):
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "no change: set name, description, corpus or tags")
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed,
+			"no change: set name, description, corpus or tags")
 	case in.Name != nil && strings.TrimSpace(*in.Name) == "":
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "name must not be empty")
 	case in.Corpus != nil && strings.TrimSpace(*in.Corpus) == "":
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "corpus must not be empty; use DELETE to forget the memory")
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "corpus must not be empty; use DELETE to "+
+			"forget the memory")
 	}
 	e, err := g.findEntry(r)
 	if err != nil {
@@ -142,8 +150,8 @@ func (g *Gateway) onForgetOne(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// onForget forgets the entries that a query finds for good; with dry it only lists them. It rejects an empty query, which
-// does not select everything, and a body without dry.
+// onForget forgets the entries that a query finds for good; with dry it only lists them. It rejects an empty query,
+// which does not select everything, and a body without dry.
 func (g *Gateway) onForget(w http.ResponseWriter, r *http.Request) error {
 	var in Forget
 	if err := g.readBody(w, r, &in); err != nil {
@@ -151,9 +159,11 @@ func (g *Gateway) onForget(w http.ResponseWriter, r *http.Request) error {
 	}
 	switch {
 	case strings.TrimSpace(in.Query) == "":
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "query is required; an empty query does not select everything")
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "query is required; an empty query does not "+
+			"select everything")
 	case in.Dry == nil:
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "dry is required: true lists the entries, false forgets them for good")
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "dry is required: true lists the entries, "+
+			"false forgets them for good")
 	}
 	got, err := g.adminMemory(r, subjects.MemoryAdminRequest{Op: "forget", Query: in.Query, Dry: *in.Dry})
 	if err != nil {
@@ -171,8 +181,8 @@ func (g *Gateway) writeForgotten(w http.ResponseWriter, got subjects.MemoryAdmin
 	}{got.Entries, got.Changed})
 }
 
-// onMark returns the handler of pin, unpin, accept or reject (op); state is the state in the response. Accept and reject
-// return 409 for a memory that is not a candidate. A POST needs an empty JSON object as its body.
+// onMark returns the handler of pin, unpin, accept or reject (op); state is the state in the response. Accept and
+// reject return 409 for a memory that is not a candidate. A POST needs an empty JSON object as its body.
 func (g *Gateway) onMark(op, state string) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		if r.Method == http.MethodPost {
@@ -185,7 +195,8 @@ func (g *Gateway) onMark(op, state string) handler {
 		case err != nil:
 			return err
 		case (op == "accept" || op == "reject") && e.State != subjects.MemoryCandidate:
-			return problemf(http.StatusConflict, codeConflict, "this memory is not a candidate: its state is %s", e.State)
+			return problemf(http.StatusConflict, codeConflict, "this memory is not a candidate: its state is %s",
+				e.State)
 		}
 		got, err := g.adminMemory(r, subjects.MemoryAdminRequest{Op: op, IDs: []string{e.ID}})
 		switch {

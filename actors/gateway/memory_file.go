@@ -22,9 +22,9 @@ const typeNDJSON = "application/x-ndjson"
 // maxImport is the largest import, in bytes.
 const maxImport = 8 << 20
 
-// onExport writes every memory as a line of JSON, page by page, with smaller pages when entries are long. An error after the
-// first page aborts the connection, so that the client does not take a partial export for a complete one. It counts as a
-// stream; when too many are open it is rejected with 429.
+// onExport writes every memory as a line of JSON, page by page, with smaller pages when entries are long. An error
+// after the first page aborts the connection, so that the client does not take a partial export for a complete one. It
+// counts as a stream; when too many are open it is rejected with 429.
 func (g *Gateway) onExport(w http.ResponseWriter, r *http.Request) error {
 	leave, err := acquireSlot(g.slots.streams, "streams are open")
 	if err != nil {
@@ -37,7 +37,8 @@ func (g *Gateway) onExport(w http.ResponseWriter, r *http.Request) error {
 	for page, err := range g.client.MemoryPages(ctx, subjects.MemoryAdminRequest{Op: "list", Whole: true}, 0) {
 		switch {
 		case errors.Is(err, client.ErrCursor):
-			err = problemf(http.StatusBadGateway, subjects.CodeInternal, "invalid cursor in the reply of memory; see its log")
+			err = problemf(http.StatusBadGateway, subjects.CodeInternal, "invalid cursor in the reply of memory; see "+
+				"its log")
 		case err != nil:
 			err = mapMemoryFault(ctx, err)
 		default:
@@ -55,7 +56,8 @@ func (g *Gateway) onExport(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// writeEntries writes and flushes one page of an export, a JSON object per line; first writes the response header before it.
+// writeEntries writes and flushes one page of an export, a JSON object per line; first writes the response header
+// before it.
 func (g *Gateway) writeEntries(w http.ResponseWriter, entries []subjects.MemoryEntry, first bool) error {
 	var b bytes.Buffer
 	if err := client.WriteExport(&b, entries); err != nil {
@@ -97,9 +99,9 @@ type Refused struct {
 	Why string `json:"why"`
 }
 
-// onImport restores an export. Every line is validated before the first is sent to memory. Entries are stored as untrusted
-// unless trusted is 1. Entries that memory refuses are listed in the response. An error between batches leaves the earlier
-// ones stored.
+// onImport restores an export. Every line is validated before the first is sent to memory. Entries are stored as
+// untrusted unless trusted is 1. Entries that memory refuses are listed in the response. An error between batches
+// leaves the earlier ones stored.
 func (g *Gateway) onImport(w http.ResponseWriter, r *http.Request) error {
 	v := r.URL.Query()
 	if !slices.Contains([]string{"", "0", "1"}, v.Get("trusted")) {
@@ -114,12 +116,14 @@ func (g *Gateway) onImport(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := g.withTimeout(context.WithoutCancel(r.Context()), noTimeout) // stored even when the client disconnects
+	// stored even when the client disconnects
+	ctx, cancel := g.withTimeout(context.WithoutCancel(r.Context()), noTimeout)
 	defer cancel()
 	got, err := g.client.RestoreMemories(ctx, eachEntry(entries), v.Get("trusted") == "1")
 	if err != nil {
 		if len(got.Results) > 0 {
-			g.out.LogError(fmt.Errorf("importing memory: stopped after %d of %d entries: %w", len(got.Results), len(entries), err))
+			g.out.LogError(fmt.Errorf("importing memory: stopped after %d of %d entries: %w", len(got.Results),
+				len(entries), err))
 		}
 		return mapMemoryFault(ctx, err)
 	}
@@ -146,12 +150,13 @@ func eachEntry(entries []subjects.MemoryEntry) iter.Seq2[subjects.MemoryEntry, e
 }
 
 // readEntries decodes an export strictly, a JSON object per line; errors name the line. It rejects a body longer than
-// maxImport, other content types, an encoded body, a line longer than [client.MaxExportLine], an invalid entry, and a body
-// without entries.
+// maxImport, other content types, an encoded body, a line longer than [client.MaxExportLine], an invalid entry, and a
+// body without entries.
 func (g *Gateway) readEntries(w http.ResponseWriter, r *http.Request) ([]subjects.MemoryEntry, error) {
 	types := r.Header.Values("Content-Type")
 	if len(types) != 1 || !isNDJSON(types[0]) || r.Header.Get("Content-Encoding") != "" {
-		return nil, problemf(http.StatusUnsupportedMediaType, subjects.CodeCodec, "unsupported content type; send Content-Type: %s without Content-Encoding", typeNDJSON)
+		return nil, problemf(http.StatusUnsupportedMediaType, subjects.CodeCodec, "unsupported content type; send "+
+			"Content-Type: %s without Content-Encoding", typeNDJSON)
 	}
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Now().Add(6 * g.bodyTimeout)) // larger than other bodies
@@ -159,7 +164,8 @@ func (g *Gateway) readEntries(w http.ResponseWriter, r *http.Request) ([]subject
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "body too large; at most %d MB. Import larger files with: conclave memory import", maxImport>>20)
+		return nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "body too large; at most %d "+
+			"MB. Import larger files with: conclave memory import", maxImport>>20)
 	case err != nil:
 		w.Header().Set("Connection", "close")
 		return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "incomplete body, or timeout")
@@ -170,7 +176,8 @@ func (g *Gateway) readEntries(w http.ResponseWriter, r *http.Request) ([]subject
 		var line *client.LineError
 		switch {
 		case errors.As(err, &line) && line.TooLong:
-			return nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "line %d: too large; at most %d KB", line.Line, client.MaxExportLine>>10)
+			return nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "line %d: too large; at "+
+				"most %d KB", line.Line, client.MaxExportLine>>10)
 		case errors.As(err, &line):
 			return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "line %d: %v", line.Line, line.Err)
 		case err != nil:
@@ -179,7 +186,8 @@ func (g *Gateway) readEntries(w http.ResponseWriter, r *http.Request) ([]subject
 		out = append(out, e)
 	}
 	if len(out) == 0 {
-		return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "no entries; send one JSON object on each line")
+		return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "no entries; send one JSON object on "+
+			"each line")
 	}
 	return out, nil
 }

@@ -22,7 +22,8 @@ import (
 // conclave_scrape_errors.
 const metricsTimeout = 3 * time.Second
 
-// onMetrics serves the metrics of all actors, and of the Go runtime of the gateway's process, in the text format of Prometheus.
+// onMetrics serves the metrics of all actors, and of the Go runtime of the gateway's process, in the text format of
+// Prometheus.
 func (g *Gateway) onMetrics(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
 	defer cancel()
@@ -35,8 +36,8 @@ func (g *Gateway) onMetrics(w http.ResponseWriter, r *http.Request) error {
 // newRuntimeMetrics returns the collector of the Go runtime.
 func newRuntimeMetrics() prometheus.Collector { return collectors.NewGoCollector() }
 
-// metricStore adds up the counters of actors. An actor may have several instances, in several processes, and its counters start
-// at zero in each; the sums only grow while the gateway runs.
+// metricStore adds up the counters of actors. An actor may have several instances, in several processes, and its
+// counters start at zero in each; the sums only grow while the gateway runs.
 type metricStore struct {
 	mu       sync.Mutex
 	counters map[string]*counterSet // by the id of the counters
@@ -51,7 +52,8 @@ type counterSet struct {
 	seen    time.Time
 }
 
-// Bounds of the store: instances whose last values are kept, ids of earlier ones, samples that one reply may have, and sums.
+// Bounds of the store: instances whose last values are kept, ids of earlier ones, samples that one reply may have, and
+// sums.
 const (
 	maxCounterSets  = 256
 	maxEnded        = 4096
@@ -68,8 +70,8 @@ var metricsByName = func() map[string]*telemetry.Metric {
 	return out
 }()
 
-// collect reads the samples of all actors and of the system, and returns them as a collector. A part that cannot be read is
-// missing.
+// collect reads the samples of all actors and of the system, and returns them as a collector. A part that cannot be
+// read is missing.
 func (s *metricStore) collect(ctx context.Context, g *Gateway) sampleCollector {
 	ctx, cancel := context.WithTimeout(ctx, metricsTimeout)
 	defer cancel()
@@ -82,9 +84,9 @@ func (s *metricStore) collect(ctx context.Context, g *Gateway) sampleCollector {
 	return append(s.merge(stats, g.out.Now()), withoutActor(system)...)
 }
 
-// merge adds up the samples of replies: counters and histograms of all instances that were ever seen, gauges of those that
-// replied. Samples of unknown metrics, or with a wrong number of labels or buckets, are skipped: another machine may run another
-// version, and is not trusted with names.
+// merge adds up the samples of replies: counters and histograms of all instances that were ever seen, gauges of those
+// that replied. Samples of unknown metrics, or with a wrong number of labels or buckets, are skipped: another machine
+// may run another version, and is not trusted with names.
 func (s *metricStore) merge(stats []actor.StatsReply, now time.Time) (out sampleCollector) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,8 +138,9 @@ func (s *metricStore) merge(stats []actor.StatsReply, now time.Time) (out sample
 	return out
 }
 
-// retire adds the counters of the instances that were not seen for the longest time to the sums of their actor, until the number
-// of the others is within its bound. Such an instance is not counted when it replies again. The caller holds mu.
+// retire adds the counters of the instances that were not seen for the longest time to the sums of their actor, until
+// the number of the others is within its bound. Such an instance is not counted when it replies again. The caller holds
+// mu.
 func (s *metricStore) retire() {
 	if len(s.counters) <= maxCounterSets {
 		return
@@ -161,7 +164,8 @@ func (s *metricStore) retire() {
 
 // isValidSample reports whether a sample fits its metric.
 func isValidSample(m *telemetry.Metric, s telemetry.Sample) bool {
-	return len(s.Labels) == len(m.Labels) && (m.Kind != telemetry.Histogram || len(s.Counts) == len(m.Buckets)+1) && s.Value >= 0
+	return len(s.Labels) == len(m.Labels) && (m.Kind != telemetry.Histogram || len(s.Counts) == len(m.Buckets)+1) &&
+		s.Value >= 0
 }
 
 // addSample adds a sample of an actor to the one with the same name and labels in sums, which has at most [maxSums].

@@ -50,7 +50,10 @@ func TestCountersAreAddedUp(t *testing.T) {
 		want   float64
 		gauges int
 	}{
-		{"two instances", []actor.StatsReply{reply("generator", "a", questions(5), waiting), reply("generator", "b", questions(2), waiting)}, 7, 1},
+		{"two instances", []actor.StatsReply{
+			reply("generator", "a", questions(5), waiting),
+			reply("generator", "b", questions(2), waiting),
+		}, 7, 1},
 		{"one is gone", []actor.StatsReply{reply("generator", "a", questions(6), waiting)}, 8, 1},
 		{"it was restarted", []actor.StatsReply{reply("generator", "c", questions(1))}, 9, 0},
 		{"none answers", nil, 9, 0},
@@ -85,11 +88,23 @@ func TestSamplesOfActorsAreChecked(t *testing.T) {
 		sample telemetry.Sample
 	}{
 		{"unknown metric", "model", telemetry.Sample{Name: "conclave_forged"}},
-		{"metric of the system", "model", telemetry.Sample{Name: telemetry.StreamBytes.Name, Labels: []string{"AUDIT"}}},
+		{"metric of the system", "model", telemetry.Sample{
+			Name:   telemetry.StreamBytes.Name,
+			Labels: []string{"AUDIT"},
+		}},
 		{"too few labels", "model", telemetry.Sample{Name: telemetry.Questions.Name}},
-		{"too many labels", "model", telemetry.Sample{Name: telemetry.Questions.Name, Labels: []string{"answered", "x"}}},
-		{"wrong buckets", "model", telemetry.Sample{Name: telemetry.ModelSeconds.Name, Labels: []string{"m"}, Counts: []uint64{1}}},
-		{"negative", "model", telemetry.Sample{Name: telemetry.Questions.Name, Labels: []string{"answered"}, Value: -1}},
+		{"too many labels", "model", telemetry.Sample{
+			Name:   telemetry.Questions.Name,
+			Labels: []string{"answered", "x"},
+		}},
+		{"wrong buckets", "model", telemetry.Sample{
+			Name: telemetry.ModelSeconds.Name, Labels: []string{"m"},
+			Counts: []uint64{1},
+		}},
+		{"negative", "model", telemetry.Sample{
+			Name: telemetry.Questions.Name, Labels: []string{"answered"},
+			Value: -1,
+		}},
 		{"unknown metric of the registry", subjects.Registry, telemetry.Sample{Name: "conclave_forged"}},
 	} {
 		var s metricStore
@@ -102,7 +117,8 @@ func TestSamplesOfActorsAreChecked(t *testing.T) {
 		many = append(many, questions(1))
 	}
 	var s metricStore
-	if got := s.merge([]actor.StatsReply{reply("model", "a", many...)}, time.Now()).find("model", telemetry.Questions.Name); len(got) != 1 || got[0].Value != maxReplySamples {
+	if got := s.merge([]actor.StatsReply{reply("model", "a", many...)}, time.Now()).find("model",
+		telemetry.Questions.Name); len(got) != 1 || got[0].Value != maxReplySamples {
 		t.Errorf("%+v", got)
 	}
 }

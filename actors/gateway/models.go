@@ -55,7 +55,10 @@ func (g *Gateway) onModels(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return g.mapReadError(ctx, err)
 	}
-	out := Models{Models: []Model{}, Roles: list.Roles, FreeMemory: local.AvailableMemory(), Pulls: g.pulls.list(), Skipped: list.Skipped}
+	out := Models{
+		Models: []Model{}, Roles: list.Roles, FreeMemory: local.AvailableMemory(), Pulls: g.pulls.list(),
+		Skipped: list.Skipped,
+	}
 	latest := func(name string) string { return strings.TrimSuffix(name, ":latest") }
 	for _, m := range list.Models {
 		one := Model{ModelInfo: m, UsedBy: []string{}, Fits: fitOf(m, out.FreeMemory)}
@@ -89,8 +92,8 @@ const pullTimeout = 12 * time.Hour
 // maxPulls bounds the downloads that are listed; finished ones are dropped first.
 const maxPulls = 8
 
-// pullLog is the downloads that this gateway started. A download goes on when the client disconnects, and ends with the gateway;
-// what was fetched is kept by the model server.
+// pullLog is the downloads that this gateway started. A download goes on when the client disconnects, and ends with the
+// gateway; what was fetched is kept by the model server.
 type pullLog struct {
 	mu    sync.Mutex
 	pulls []*Pull
@@ -113,7 +116,8 @@ func (l *pullLog) add(p *Pull) error {
 	for i, other := range l.pulls {
 		if other.Model == p.Model {
 			if other.Ended.IsZero() {
-				return problemf(http.StatusConflict, codeConflict, "%s is being fetched already; GET /models shows the progress", p.Model)
+				return problemf(http.StatusConflict, codeConflict, "%s is being fetched already; GET /models shows "+
+					"the progress", p.Model)
 			}
 			l.pulls = slices.Delete(l.pulls, i, i+1)
 			break
@@ -122,7 +126,8 @@ func (l *pullLog) add(p *Pull) error {
 	if len(l.pulls) >= maxPulls {
 		i := slices.IndexFunc(l.pulls, func(p *Pull) bool { return !p.Ended.IsZero() })
 		if i < 0 {
-			return problemf(http.StatusTooManyRequests, subjects.CodeBusy, "busy: %d models are being fetched; wait for one", maxPulls)
+			return problemf(http.StatusTooManyRequests, subjects.CodeBusy, "busy: %d models are being fetched; wait "+
+				"for one", maxPulls)
 		}
 		l.pulls = slices.Delete(l.pulls, i, i+1)
 	}
@@ -156,14 +161,17 @@ const maxModelName = 200
 // modelName returns the name of a model in the path.
 func modelName(r *http.Request) (string, error) {
 	name := r.PathValue("name")
-	if name == "" || len(name) > maxModelName || strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c > '~' }) {
-		return "", problemf(http.StatusBadRequest, subjects.CodeMalformed, "the name of a model: 1 to %d printable characters without blanks", maxModelName)
+	if name == "" || len(name) > maxModelName || strings.ContainsFunc(name, func(c rune) bool {
+		return c <= ' ' || c > '~'
+	}) {
+		return "", problemf(http.StatusBadRequest, subjects.CodeMalformed, "the name of a model: 1 to %d printable "+
+			"characters without blanks", maxModelName)
 	}
 	return name, nil
 }
 
-// onPull starts the download of a model by the model actor, which records it in the audit log. GET /models shows the progress. With a
-// cookie only, it denies names with a registry or a namespace: anybody can publish a model there.
+// onPull starts the download of a model by the model actor, which records it in the audit log. GET /models shows the
+// progress. With a cookie only, it denies names with a registry or a namespace: anybody can publish a model there.
 func (g *Gateway) onPull(w http.ResponseWriter, r *http.Request) error {
 	name, err := modelName(r)
 	if err != nil {
@@ -173,7 +181,8 @@ func (g *Gateway) onPull(w http.ResponseWriter, r *http.Request) error {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s takes no body", r.URL.Path)
 	}
 	if strings.Contains(name, "/") && g.requireDirect(r) != nil {
-		return problemf(http.StatusForbidden, subjects.CodeDenied, "a browser fetches models of Ollama's library only, without a slash in the name; for this one use conclave model pull %s", name)
+		return problemf(http.StatusForbidden, subjects.CodeDenied, "a browser fetches models of Ollama's library "+
+			"only, without a slash in the name; for this one use conclave model pull %s", name)
 	}
 	ctx, cancel := context.WithTimeout(g.life, pullTimeout)
 	p := &Pull{Model: name, Status: "starting", Began: g.out.Now(), cancel: cancel}

@@ -32,8 +32,8 @@ const (
 // maxCompletionBody bounds a request for a completion, which repeats the whole conversation and may have images.
 const maxCompletionBody = 32 << 20
 
-// completionRequest is the body of POST /v1/chat/completions, as far as it is used. Sampling parameters apply to a plain model
-// call only: the assistant has its own.
+// completionRequest is the body of POST /v1/chat/completions, as far as it is used. Sampling parameters apply to a
+// plain model call only: the assistant has its own.
 type completionRequest struct {
 	Model         string              `json:"model"`
 	Messages      []completionMessage `json:"messages"`
@@ -260,9 +260,9 @@ func (g *Gateway) readLenient(w http.ResponseWriter, r *http.Request, limit int6
 	return nil
 }
 
-// onCompletion answers POST /v1/chat/completions. A request with tools of the client, with results of them, or with a schema
-// for the answer, and one for a text about a chat, is a plain call of the assistant's model, which has neither the assistant's tools nor
-// memory; every other request is a question to the respondent that the model names.
+// onCompletion answers POST /v1/chat/completions. A request with tools of the client, with results of them, or with a
+// schema for the answer, and one for a text about a chat, is a plain call of the assistant's model, which has neither
+// the assistant's tools nor memory; every other request is a question to the respondent that the model names.
 func (g *Gateway) onCompletion(w http.ResponseWriter, r *http.Request) error {
 	var in completionRequest
 	if err := g.readLenient(w, r, maxCompletionBody, &in); err != nil {
@@ -277,11 +277,13 @@ func (g *Gateway) complete(w http.ResponseWriter, r *http.Request, in completion
 	mode, known := respondentModels[in.Model]
 	switch {
 	case !known:
-		return problemf(http.StatusNotFound, "model_not_found", "there is no model %q; the models are assistant, committee and orchestrator", text.Clip(in.Model, 60))
+		return problemf(http.StatusNotFound, "model_not_found", "there is no model %q; the models are assistant, "+
+			"committee and orchestrator", text.Clip(in.Model, 60))
 	case len(in.Messages) == 0:
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "messages: send at least one")
 	case in.isPlain() && in.Model != "assistant":
-		return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "tools and response_format are for the model assistant")
+		return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "tools and response_format are for the "+
+			"model assistant")
 	case in.N != nil && *in.N != 1:
 		return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "n: one answer at a time")
 	}
@@ -309,8 +311,9 @@ func (q completionRequest) isPlain() bool {
 	return false
 }
 
-// isAboutChat reports whether the request asks for a title, tags or follow-up questions of a chat, in the form in which Open WebUI asks
-// for them after an answer: the chat itself is quoted in one message. Such a request must not begin a session or enter memory.
+// isAboutChat reports whether the request asks for a title, tags or follow-up questions of a chat, in the form in which
+// Open WebUI asks for them after an answer: the chat itself is quoted in one message. Such a request must not begin a
+// session or enter memory.
 func (q completionRequest) isAboutChat() bool {
 	if len(q.Messages) != 1 || q.response != nil {
 		return false
@@ -319,32 +322,35 @@ func (q completionRequest) isAboutChat() bool {
 	return q.Messages[0].Role == "user" && strings.HasPrefix(t, "### Task:") && strings.Contains(t, "<chat_history>")
 }
 
-// decodeImages returns the images of a message as attachments with their contents. It accepts data URLs only: nothing is
-// fetched for a client.
+// decodeImages returns the images of a message as attachments with their contents. It accepts data URLs only: nothing
+// is fetched for a client.
 func decodeImages(ctx context.Context, urls []string) (list []subjects.Attachment, contents [][]byte, err error) {
 	for i, u := range urls {
 		head, encoded, ok := strings.Cut(u, ",")
 		if !ok || !strings.HasPrefix(head, "data:image/") || !strings.HasSuffix(head, ";base64") {
-			return nil, nil, problemf(http.StatusBadRequest, subjects.CodeUnsupported, "image_url: send the image as a data URL (data:image/png;base64,...); nothing is loaded from the network")
+			return nil, nil, problemf(http.StatusBadRequest, subjects.CodeUnsupported, "image_url: send the image as "+
+				"a data URL (data:image/png;base64,...); nothing is loaded from the network")
 		}
 		data, err := base64.StdEncoding.DecodeString(encoded)
 		if err != nil {
-			return nil, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "image_url: the image is not base64")
+			return nil, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "image_url: the image is not "+
+				"base64")
 		}
 		f, err := attachment.Decode(ctx, subjects.AttachmentOther, fmt.Sprintf("image %d", i+1), data)
 		if err != nil || f.Image == nil {
-			return nil, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "image_url: image %d cannot be read: %v", i+1, err)
+			return nil, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "image_url: image %d cannot be "+
+				"read: %v", i+1, err)
 		}
 		list, contents = append(list, f.Attachment), append(contents, f.Image)
 	}
 	return list, contents, nil
 }
 
-// conversationIndex finds the session of a conversation that a client repeats: OpenAI's API has no sessions. It keeps the
-// latest conversations in memory; an unknown one begins a new session. The zero value is ready.
+// conversationIndex finds the session of a conversation that a client repeats: OpenAI's API has no sessions. It keeps
+// the latest conversations in memory; an unknown one begins a new session. The zero value is ready.
 //
-// Several chats of one client can begin with the same messages, and their users may differ. So a session is continued only by the first
-// request after its last answer, and messages that were said in two sessions continue neither.
+// Several chats of one client can begin with the same messages, and their users may differ. So a session is continued
+// only by the first request after its last answer, and messages that were said in two sessions continue neither.
 type conversationIndex struct {
 	mu    sync.Mutex
 	known map[[32]byte]*knownConversation

@@ -15,10 +15,13 @@ import (
 // maxHistory bounds the earlier conversation that is attached to a question of an unknown conversation, in bytes.
 const maxHistory = 64 << 10
 
-// completeByRespondent asks the last message of the request as a question of a program and writes the answer. The session is that of the
-// header, or that of the same conversation ([conversationIndex]), or a new one; in a new one the earlier messages are an attachment, because nobody
-// knows whether they were said here. When the client disconnects the question is cancelled, unless headerRunOn is set.
-func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, in completionRequest, mode string) error {
+// completeByRespondent asks the last message of the request as a question of a program and writes the answer. The
+// session is that of the header, or that of the same conversation ([conversationIndex]), or a new one; in a new one the
+// earlier messages are an attachment, because nobody knows whether they were said here. When the client disconnects the
+// question is cancelled, unless headerRunOn is set.
+func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, in completionRequest,
+	mode string,
+) error {
 	q, images, err := g.newCompletionQuestion(r, in, mode)
 	if err != nil {
 		return err
@@ -69,7 +72,9 @@ func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, i
 	stop := out.keepAlive(ctx)
 	defer stop()
 	words := &answerStream{emit: func(_, _ int, t string) error { return out.writeText(t) }}
-	end, err := g.waitForOutcomeOf(ctx, cur, asked, func(ev Event) { out.writeNotice(ev) }, hear.events, func(l liveEvent) error {
+	end, err := g.waitForOutcomeOf(ctx, cur, asked, func(ev Event) {
+		out.writeNotice(ev)
+	}, hear.events, func(l liveEvent) error {
 		if l.Subject == thinking.Name {
 			return out.writeThinking(l.delta.Text)
 		}
@@ -88,7 +93,9 @@ func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, i
 }
 
 // writeOutcome writes the outcome of the question of a request, and records the session of the conversation.
-func (g *Gateway) writeOutcome(r *http.Request, in completionRequest, q Question, out *completionWriter, words *answerStream, end *client.Outcome) error {
+func (g *Gateway) writeOutcome(r *http.Request, in completionRequest, q Question, out *completionWriter,
+	words *answerStream, end *client.Outcome,
+) error {
 	if end.Dead != nil {
 		return out.fail(&problem{status: http.StatusBadGateway, Fault: explainDeadLetter(end.Dead)})
 	}
@@ -97,7 +104,8 @@ func (g *Gateway) writeOutcome(r *http.Request, in completionRequest, q Question
 		return out.fail(&problem{status: http.StatusBadGateway, Fault: f})
 	}
 	scope := programOf(r).scope
-	g.conversations.add(digestConversation(scope, append(in.Messages, completionMessage{Role: "assistant", Content: messageContent{text: answer}})), q.SessionID)
+	g.conversations.add(digestConversation(scope,
+		append(in.Messages, completionMessage{Role: "assistant", Content: messageContent{text: answer}})), q.SessionID)
 	if in.response != nil {
 		g.conversations.add(digestResponse(scope, q.QueryID), q.SessionID)
 	}
@@ -116,12 +124,15 @@ func (g *Gateway) cancelQuestion(ctx context.Context, q question, reason string)
 	}
 }
 
-// newCompletionQuestion returns the question of a request. The last message must be of the user. Messages of the roles system
-// and developer precede the first question of a session.
-func (g *Gateway) newCompletionQuestion(r *http.Request, in completionRequest, mode string) (q Question, images [][]byte, err error) {
+// newCompletionQuestion returns the question of a request. The last message must be of the user. Messages of the roles
+// system and developer precede the first question of a session.
+func (g *Gateway) newCompletionQuestion(r *http.Request, in completionRequest, mode string) (q Question,
+	images [][]byte, err error,
+) {
 	last := in.Messages[len(in.Messages)-1]
 	if last.Role != "user" {
-		return q, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "messages: the last message has the role user")
+		return q, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "messages: the last message has the "+
+			"role user")
 	}
 	q = Question{Query: last.Content.text, Mode: mode, SessionID: in.session}
 	if q.Attachments, images, err = decodeImages(r.Context(), last.Content.images); err != nil {
@@ -139,7 +150,8 @@ func (g *Gateway) newCompletionQuestion(r *http.Request, in completionRequest, m
 		case "user", "assistant":
 			said = append(said, m.Role+": "+m.Content.text)
 		default:
-			return q, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "messages: unknown role %q", text.Clip(m.Role, 40))
+			return q, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "messages: unknown role %q",
+				text.Clip(m.Role, 40))
 		}
 	}
 	if len(said) > 0 {
@@ -152,7 +164,10 @@ func (g *Gateway) newCompletionQuestion(r *http.Request, in completionRequest, m
 		if extra := len(history) - maxHistory; extra > 0 {
 			history = "[earlier messages are left out]\n" + strings.ToValidUTF8(history[extra:], "")
 		}
-		q.Attachments = append(q.Attachments, subjects.Attachment{Name: "earlier conversation", Source: subjects.AttachmentOther, Text: history})
+		q.Attachments = append(q.Attachments, subjects.Attachment{
+			Name:   "earlier conversation",
+			Source: subjects.AttachmentOther, Text: history,
+		})
 	}
 	if len(instructions) > 0 {
 		q.Query = strings.Join(append(instructions, q.Query), "\n\n")
@@ -167,7 +182,8 @@ func (o *completionWriter) writeNotice(ev Event) {
 	}
 	var a subjects.ApprovalRequest
 	if json.Unmarshal(ev.Payload, &a) == nil {
-		_ = o.writeThinking("[" + a.Tool + " waits for your approval: run conclave approve, or open Approvals in the page]\n")
+		_ = o.writeThinking("[" + a.Tool + " waits for your approval: run conclave approve, or open Approvals in the " +
+			"page]\n")
 	}
 }
 

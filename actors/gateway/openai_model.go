@@ -15,8 +15,8 @@ import (
 	"conclave/subjects"
 )
 
-// completeByModel sends the conversation of a request to the assistant's model and writes its reply. Calls of the client's
-// tools go back to the client: nothing is run here, so there is nothing to authorize.
+// completeByModel sends the conversation of a request to the assistant's model and writes its reply. Calls of the
+// client's tools go back to the client: nothing is run here, so there is nothing to authorize.
 func (g *Gateway) completeByModel(w http.ResponseWriter, r *http.Request, in completionRequest) error {
 	q, err := newModelRequest(in)
 	if err != nil {
@@ -45,7 +45,8 @@ func (g *Gateway) completeByModel(w http.ResponseWriter, r *http.Request, in com
 			return out.fail(explainModelError(err))
 		}
 		part := g.newDelta(chunk, len(whole.ToolCalls))
-		content, whole.Reasoning, whole.ToolCalls = content+chunk.Content, whole.Reasoning+chunk.Thinking, append(whole.ToolCalls, part.ToolCalls...)
+		content, whole.Reasoning, whole.ToolCalls = content+chunk.Content, whole.Reasoning+
+			chunk.Thinking, append(whole.ToolCalls, part.ToolCalls...)
 		if part.Content != nil || part.Reasoning != "" || len(part.ToolCalls) > 0 {
 			if err := out.writeDelta(part); err != nil {
 				return nil
@@ -73,15 +74,16 @@ func (g *Gateway) completeByModel(w http.ResponseWriter, r *http.Request, in com
 	return out.writeWhole(whole, reason, usage)
 }
 
-// newModelCall returns an Out and an id for a plain call of a model: session and question name the client in the records of the call.
+// newModelCall returns an Out and an id for a plain call of a model: session and question name the client in the
+// records of the call.
 func (g *Gateway) newModelCall(r *http.Request) (out actor.Out, id string) {
 	caller := programOf(r)
 	id = caller.scopeID("", g.out)
 	return g.out.WithIDs(caller.scope+"model", id), id
 }
 
-// newDelta returns a chunk of a model's reply as part of a stream. calls is the number of tool calls in earlier chunks. A call without an
-// id gets one.
+// newDelta returns a chunk of a model's reply as part of a stream. calls is the number of tool calls in earlier chunks.
+// A call without an id gets one.
 func (g *Gateway) newDelta(chunk model.Chunk, calls int) completionText {
 	part := completionText{Reasoning: chunk.Thinking}
 	if chunk.Content != "" {
@@ -99,8 +101,8 @@ func (g *Gateway) newDelta(chunk model.Chunk, calls int) completionText {
 	return part
 }
 
-// size returns the bytes in a request that a model reads. Those that a client repeats in each request, its tools and the messages
-// before the last, count an eighth: the model server has the same prompt in its cache.
+// size returns the bytes in a request that a model reads. Those that a client repeats in each request, its tools and
+// the messages before the last, count an eighth: the model server has the same prompt in its cache.
 func (q completionRequest) size() int {
 	repeated, last := 0, 0
 	for _, m := range q.Messages {
@@ -143,7 +145,8 @@ func checkSchema(name string, schema json.RawMessage) error {
 		}
 	}
 	if len(schema) > maxSchema || deepest > maxSchemaDepth {
-		return problemf(http.StatusBadRequest, subjects.CodeTooLarge, "%s: a schema of at most %d KB and %d levels", name, maxSchema>>10, maxSchemaDepth)
+		return problemf(http.StatusBadRequest, subjects.CodeTooLarge, "%s: a schema of at most %d KB and %d levels",
+			name, maxSchema>>10, maxSchemaDepth)
 	}
 	return nil
 }
@@ -157,12 +160,15 @@ func explainModelError(err error) error {
 	return err
 }
 
-// newModelRequest translates a request. It rejects unknown roles, arguments that are no JSON, schemas that are too large, and images,
-// which belong to a session.
+// newModelRequest translates a request. It rejects unknown roles, arguments that are no JSON, schemas that are too
+// large, and images, which belong to a session.
 func newModelRequest(in completionRequest) (q model.Request, err error) {
 	q = model.Request{
-		Stream:  in.Stream,
-		Options: model.Options{Predict: max(in.MaxTokens, in.MaxCompletion, 0), Temperature: in.Temperature, Seed: in.Seed, Stop: in.Stop},
+		Stream: in.Stream,
+		Options: model.Options{
+			Predict: max(in.MaxTokens, in.MaxCompletion, 0), Temperature: in.Temperature,
+			Seed: in.Seed, Stop: in.Stop,
+		},
 	}
 	if q.Messages, err = newModelMessages(in.Messages); err != nil {
 		return q, err
@@ -183,7 +189,8 @@ func newModelRequest(in completionRequest) (q model.Request, err error) {
 		case "json_object":
 			q.Format = json.RawMessage(`{"type":"object"}`)
 		default:
-			return q, problemf(http.StatusBadRequest, subjects.CodeUnsupported, "response_format: unknown type %q", text.Clip(f.Type, 40))
+			return q, problemf(http.StatusBadRequest, subjects.CodeUnsupported, "response_format: unknown type %q",
+				text.Clip(f.Type, 40))
 		}
 	}
 	return q, nil
@@ -194,7 +201,8 @@ func newModelMessages(in []completionMessage) (messages []model.Message, err err
 	names := map[string]string{} // of calls, by id
 	for _, m := range in {
 		if len(m.Content.images) > 0 {
-			return nil, problemf(http.StatusBadRequest, subjects.CodeUnsupported, "images and tools cannot be in one request")
+			return nil, problemf(http.StatusBadRequest, subjects.CodeUnsupported, "images and tools cannot be in one "+
+				"request")
 		}
 		out := model.Message{Role: m.Role, Content: m.Content.text}
 		switch m.Role {
@@ -208,7 +216,8 @@ func newModelMessages(in []completionMessage) (messages []model.Message, err err
 					arguments = json.RawMessage("{}")
 				}
 				if !json.Valid(arguments) {
-					return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "tool_calls: the arguments of %s are not JSON", text.Clip(c.Function.Name, 60))
+					return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "tool_calls: the arguments "+
+						"of %s are not JSON", text.Clip(c.Function.Name, 60))
 				}
 				names[c.ID] = c.Function.Name
 				out.Calls = append(out.Calls, model.Call{ID: c.ID, Name: c.Function.Name, Arguments: arguments})
@@ -216,7 +225,8 @@ func newModelMessages(in []completionMessage) (messages []model.Message, err err
 		case model.ToolRole:
 			out.CallID, out.ToolName = m.CallID, names[m.CallID]
 		default:
-			return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "messages: unknown role %q", text.Clip(m.Role, 40))
+			return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "messages: unknown role %q",
+				text.Clip(m.Role, 40))
 		}
 		messages = append(messages, out)
 	}
@@ -227,7 +237,8 @@ func newModelMessages(in []completionMessage) (messages []model.Message, err err
 func newModelTools(in []completionTool) (tools []model.Tool, err error) {
 	for _, t := range in {
 		if t.Type != "function" || t.Function.Name == "" {
-			return nil, problemf(http.StatusBadRequest, subjects.CodeUnsupported, "tools: each has the type function and a name")
+			return nil, problemf(http.StatusBadRequest, subjects.CodeUnsupported, "tools: each has the type function "+
+				"and a name")
 		}
 		parameters := t.Function.Parameters
 		if err := checkSchema("tools", parameters); err != nil {
@@ -236,7 +247,10 @@ func newModelTools(in []completionTool) (tools []model.Tool, err error) {
 		if len(parameters) == 0 {
 			parameters = json.RawMessage(`{"type":"object","properties":{}}`)
 		}
-		tools = append(tools, model.Tool{Name: t.Function.Name, Description: t.Function.Description, Parameters: parameters})
+		tools = append(tools, model.Tool{
+			Name: t.Function.Name, Description: t.Function.Description,
+			Parameters: parameters,
+		})
 	}
 	return tools, nil
 }
@@ -247,8 +261,8 @@ const (
 	embedCost     = 64
 )
 
-// onEmbeddings answers POST /v1/embeddings with the vectors of the model of the role embeddings, whatever model the client names:
-// vectors of different models are not comparable, and the reply names the model.
+// onEmbeddings answers POST /v1/embeddings with the vectors of the model of the role embeddings, whatever model the
+// client names: vectors of different models are not comparable, and the reply names the model.
 func (g *Gateway) onEmbeddings(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Input  textList `json:"input"`
@@ -280,7 +294,8 @@ func (g *Gateway) onEmbeddings(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := g.withTimeout(r.Context(), g.cfg.QueryTimeout)
 	defer cancel()
 	asked, _ := g.newModelCall(r)
-	vectors, err := wire.Client{Out: asked, Role: subjects.RoleEmbeddings, Timeout: g.cfg.QueryTimeout}.Embed(ctx, "", in.Input)
+	vectors, err := wire.Client{Out: asked, Role: subjects.RoleEmbeddings, Timeout: g.cfg.QueryTimeout}.Embed(ctx, "",
+		in.Input)
 	if err != nil {
 		return explainModelError(err)
 	}

@@ -11,8 +11,8 @@ import (
 	"conclave/subjects"
 )
 
-// responseRequest is the body of POST /v1/responses, as far as it is used. Fields that would change what the reply is are rejected when
-// they are set; sampling parameters, store, metadata and unknown fields are ignored.
+// responseRequest is the body of POST /v1/responses, as far as it is used. Fields that would change what the reply is
+// are rejected when they are set; sampling parameters, store, metadata and unknown fields are ignored.
 type responseRequest struct {
 	Model        string            `json:"model"`
 	Input        responseInput     `json:"input"`
@@ -54,8 +54,8 @@ func (in *responseInput) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// onResponse answers POST /v1/responses, with text only: a question to the respondent that the model names, as in [Gateway.onCompletion].
-// previous_response_id continues the session of that response.
+// onResponse answers POST /v1/responses, with text only: a question to the respondent that the model names, as in
+// [Gateway.onCompletion]. previous_response_id continues the session of that response.
 func (g *Gateway) onResponse(w http.ResponseWriter, r *http.Request) error {
 	var in responseRequest
 	if err := g.readLenient(w, r, maxCompletionBody, &in); err != nil {
@@ -72,11 +72,14 @@ func (g *Gateway) onResponse(w http.ResponseWriter, r *http.Request) error {
 	if in.Previous != "" {
 		id := strings.TrimPrefix(in.Previous, responsePrefix)
 		if q.session = g.conversations.find(digestResponse(programOf(r).scope, id)); q.session == "" {
-			return problemf(http.StatusNotFound, "previous_response_not_found", "previous_response_id: there is no response %q of this client, or it is too old; send the conversation as input", text.Clip(in.Previous, 80))
+			return problemf(http.StatusNotFound, "previous_response_not_found", "previous_response_id: there is no "+
+				"response %q of this client, or it is too old; send the conversation as input",
+				text.Clip(in.Previous, 80))
 		}
 	}
 	if in.Instructions != "" {
-		q.Messages = append([]completionMessage{{Role: "developer", Content: messageContent{text: in.Instructions}}}, q.Messages...)
+		q.Messages = append([]completionMessage{{Role: "developer", Content: messageContent{text: in.Instructions}}},
+			q.Messages...)
 	}
 	return g.complete(w, r, q)
 }
@@ -102,11 +105,13 @@ func (in responseRequest) checkSupported() error {
 	case len(in.Prompt) > 0 && string(in.Prompt) != "null":
 		name = "prompt"
 	case in.Previous != "" && said != 1:
-		return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "input: with previous_response_id, send one message")
+		return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "input: with previous_response_id, send one "+
+			"message")
 	default:
 		return nil
 	}
-	return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "%s is not supported by /v1/responses; tools and schemas are for /v1/chat/completions", name)
+	return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "%s is not supported by /v1/responses; tools "+
+		"and schemas are for /v1/chat/completions", name)
 }
 
 // responsePrefix precedes the id of the question in the id of a response.
@@ -144,7 +149,10 @@ func newResponsePart(t string) responsePart { return responsePart{"output_text",
 
 // newMessage returns the message of the response; one that is in progress has no content yet.
 func (o *completionWriter) newMessage(status, t string) responseMessage {
-	m := responseMessage{"message", "msg_" + strings.TrimPrefix(o.head.ID, responsePrefix), status, "assistant", []responsePart{}}
+	m := responseMessage{
+		"message", "msg_" + strings.TrimPrefix(o.head.ID, responsePrefix), status, "assistant",
+		[]responsePart{},
+	}
 	if status != "in_progress" {
 		m.Content = append(m.Content, newResponsePart(t))
 	}
@@ -152,11 +160,15 @@ func (o *completionWriter) newMessage(status, t string) responseMessage {
 }
 
 // newResponse returns the response object. reason is why the text is incomplete, "" when it is complete.
-func (o *completionWriter) newResponse(status, reason string, output []responseMessage, usage *completionUsage) map[string]any {
+func (o *completionWriter) newResponse(status, reason string, output []responseMessage,
+	usage *completionUsage,
+) map[string]any {
 	body := map[string]any{
-		"id": o.head.ID, "object": "response", "created_at": o.head.Created, "model": o.head.Model, "status": status, "output": output,
-		"error": nil, "incomplete_details": nil, "instructions": nil, "previous_response_id": nil, "usage": nil,
-		"metadata": map[string]string{}, "parallel_tool_calls": false, "temperature": nil, "top_p": nil, "tool_choice": "auto", "tools": []any{},
+		"id": o.head.ID, "object": "response", "created_at": o.head.Created, "model": o.head.Model, "status": status,
+		"output": output,
+		"error":  nil, "incomplete_details": nil, "instructions": nil, "previous_response_id": nil, "usage": nil,
+		"metadata": map[string]string{}, "parallel_tool_calls": false, "temperature": nil, "top_p": nil,
+		"tool_choice": "auto", "tools": []any{},
 	}
 	if reason != "" {
 		body["incomplete_details"] = map[string]string{"reason": reason}
@@ -170,7 +182,8 @@ func (o *completionWriter) newResponse(status, reason string, output []responseM
 	if usage != nil {
 		body["usage"] = map[string]any{
 			"input_tokens": usage.Prompt, "output_tokens": usage.Completion, "total_tokens": usage.Total,
-			"input_tokens_details": map[string]int{"cached_tokens": 0}, "output_tokens_details": map[string]int{"reasoning_tokens": 0},
+			"input_tokens_details":  map[string]int{"cached_tokens": 0},
+			"output_tokens_details": map[string]int{"reasoning_tokens": 0},
 		}
 	}
 	return body
@@ -191,9 +204,11 @@ func (o *completionWriter) writeEvent(kind string, fields map[string]any) error 
 func (o *completionWriter) writeResponseText(t string) error {
 	if o.response.events == 0 {
 		for _, kind := range []string{"response.created", "response.in_progress"} {
-			_ = o.writeEvent(kind, map[string]any{"response": o.newResponse("in_progress", "", []responseMessage{}, nil)})
+			_ = o.writeEvent(kind,
+				map[string]any{"response": o.newResponse("in_progress", "", []responseMessage{}, nil)})
 		}
-		_ = o.writeEvent("response.output_item.added", map[string]any{"output_index": 0, "item": o.newMessage("in_progress", "")})
+		_ = o.writeEvent("response.output_item.added",
+			map[string]any{"output_index": 0, "item": o.newMessage("in_progress", "")})
 		_ = o.writePartEvent("response.content_part.added", "part", newResponsePart(""))
 	}
 	if t == "" {
@@ -205,15 +220,18 @@ func (o *completionWriter) writeResponseText(t string) error {
 
 // writePartEvent writes an event about the text of the message.
 func (o *completionWriter) writePartEvent(kind, field string, value any) error {
-	fields := map[string]any{"item_id": o.newMessage("in_progress", "").ID, "output_index": 0, "content_index": 0, field: value}
+	fields := map[string]any{
+		"item_id": o.newMessage("in_progress", "").ID, "output_index": 0, "content_index": 0,
+		field: value,
+	}
 	if strings.Contains(kind, "output_text") {
 		fields["logprobs"] = []any{}
 	}
 	return o.writeEvent(kind, fields)
 }
 
-// responseStatus returns the status of a response whose text ended for the given reason of a completion, and the reason when it is
-// incomplete.
+// responseStatus returns the status of a response whose text ended for the given reason of a completion, and the reason
+// when it is incomplete.
 func responseStatus(finish string) (status, reason string) {
 	if finish == "length" {
 		return "incomplete", "max_output_tokens"
@@ -229,7 +247,8 @@ func (o *completionWriter) writeResponseEnd(finish string, usage *completionUsag
 	_ = o.writePartEvent("response.output_text.done", "text", t)
 	_ = o.writePartEvent("response.content_part.done", "part", newResponsePart(t))
 	_ = o.writeEvent("response.output_item.done", map[string]any{"output_index": 0, "item": message})
-	_ = o.writeEvent("response."+status, map[string]any{"response": o.newResponse(status, reason, []responseMessage{message}, usage)})
+	_ = o.writeEvent("response."+status,
+		map[string]any{"response": o.newResponse(status, reason, []responseMessage{message}, usage)})
 }
 
 // writeResponseFailure ends a streamed response with an error.

@@ -62,20 +62,24 @@ func testCompletion(t *testing.T, b *bustest.Bus) {
 	w.answerQuestions(func(q subjects.Query, out actor.Out) {
 		emitStored(w, out, subjects.ResponseGeneration, reply(q, "It is "+q.Query))
 	})
-	status, header, body := w.do("POST", "/v1/chat/completions", `{"model":"assistant","messages":[{"role":"system","content":"Be brief."},{"role":"user","content":[{"type":"text","text":"noon"}]}],"temperature":0.2,"unknown":1}`)
+	status, header, body := w.do("POST", "/v1/chat/completions",
+		`{"model":"assistant","messages":[{"role":"system","content":"Be brief."},{"role":"user","content":[{"type":"text","text":"noon"}]}],"temperature":0.2,"unknown":1}`)
 	got := read[completionBody](t, body)
-	if status != http.StatusOK || got.Object != "chat.completion" || got.Model != "assistant" || len(got.Choices) != 1 || got.Usage == nil || got.Usage.Prompt != 3 {
+	if status != http.StatusOK || got.Object != "chat.completion" || got.Model != "assistant" ||
+		len(got.Choices) != 1 || got.Usage == nil || got.Usage.Prompt != 3 {
 		t.Fatalf("%d %s", status, body)
 	}
 	c := got.Choices[0]
-	if c.Message.Content != "It is Be brief.\n\nnoon" || c.Message.Reasoning != "let me see" || c.Message.Role != "assistant" || c.Finish != "stop" {
+	if c.Message.Content != "It is Be brief.\n\nnoon" || c.Message.Reasoning != "let me see" ||
+		c.Message.Role != "assistant" || c.Finish != "stop" {
 		t.Errorf("%+v", c)
 	}
 	if header.Get("X-Conclave-Session") == "" || got.ID != "chatcmpl-"+header.Get("X-Conclave-Query") {
 		t.Errorf("ids %v %s", header, got.ID)
 	}
 	_, _, body = w.do("GET", "/v1/models", "")
-	if !strings.Contains(body, `"assistant"`) || !strings.Contains(body, `"committee"`) || !strings.Contains(body, `"orchestrator"`) {
+	if !strings.Contains(body, `"assistant"`) || !strings.Contains(body, `"committee"`) ||
+		!strings.Contains(body, `"orchestrator"`) {
 		t.Errorf("models %s", body)
 	}
 }
@@ -108,11 +112,14 @@ func testCompletionStream(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{})
 	w.answerQuestions(func(q subjects.Query, out actor.Out) {
 		for i, piece := range []string{"One", " two"} {
-			_ = actor.EmitAsync(t.Context(), out, withTokens(t, subjects.ResponseDelta, q.QueryID), subjects.Delta{QueryID: q.QueryID, RespondentID: "generator", N: i, Text: piece})
+			_ = actor.EmitAsync(t.Context(), out, withTokens(t, subjects.ResponseDelta, q.QueryID),
+				subjects.Delta{QueryID: q.QueryID, RespondentID: "generator", N: i, Text: piece})
 		}
 		emitStored(w, out, subjects.ResponseGeneration, reply(q, "One two three"))
 	})
-	events, _ := w.streamCompletion(`{"model":"assistant","stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"count"}]}`)
+	events,
+		_ := w.streamCompletion(
+		`{"model":"assistant","stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"count"}]}`)
 	var text, finish string
 	usage := 0
 	for _, e := range events {
@@ -159,7 +166,8 @@ func testCompletionSession(t *testing.T, b *bustest.Bus) {
 	}
 	// A conversation that was not held here is untrusted: it goes into a new session, as an attachment.
 	forged, other := ask(first + `,{"role":"assistant","content":"something else"},` + second)
-	if other == session || len(forged.Attachments) != 1 || !strings.Contains(forged.Attachments[0].Text, "assistant: something else") || forged.Query != "second" {
+	if other == session || len(forged.Attachments) != 1 ||
+		!strings.Contains(forged.Attachments[0].Text, "assistant: something else") || forged.Query != "second" {
 		t.Errorf("forged in %s: %+v", other, forged)
 	}
 	if _, named := ask(second, "X-Conclave-Session", session); named != session {
@@ -167,7 +175,8 @@ func testCompletionSession(t *testing.T, b *bustest.Bus) {
 	}
 }
 
-// testChatsBeginAlike has two users of one program begin with the same words: neither's later messages reach the session of the other.
+// testChatsBeginAlike has two users of one program begin with the same words: neither's later messages reach the
+// session of the other.
 func testChatsBeginAlike(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{})
 	w.answerQuestions(func(q subjects.Query, out actor.Out) {
@@ -181,7 +190,8 @@ func testChatsBeginAlike(t *testing.T, b *bustest.Bus) {
 		}
 		return h.Get("X-Conclave-Session")
 	}
-	const greeting, second = `{"role":"user","content":"hi"}`, `,{"role":"assistant","content":"Hello!"},{"role":"user","content":"%s"}`
+	const greeting, second = `{"role":"user","content":"hi"}`,
+		`,{"role":"assistant","content":"Hello!"},{"role":"user","content":"%s"}`
 	continued := func(text string) string { return greeting + fmt.Sprintf(second, text) }
 	// One chat goes on before the other begins.
 	first := ask(greeting)
@@ -218,7 +228,8 @@ func testCompletionDisconnect(t *testing.T, b *bustest.Bus) {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		r, err := http.NewRequestWithContext(ctx, "POST", w.base+"/v1/chat/completions", strings.NewReader(`{"model":"assistant","stream":true,"messages":[{"role":"user","content":"wait"}]}`))
+		r, err := http.NewRequestWithContext(ctx, "POST", w.base+"/v1/chat/completions",
+			strings.NewReader(`{"model":"assistant","stream":true,"messages":[{"role":"user","content":"wait"}]}`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -256,7 +267,9 @@ func (m clientToolModel) Name() string { return "model" }
 
 func (m clientToolModel) Routes() []actor.Route {
 	return []actor.Route{
-		actor.ServeStream(subjects.ModelChat, func(_ context.Context, in actor.Msg[subjects.ChatRequest], say func(subjects.ChatChunk) error, _ actor.Out) error {
+		actor.ServeStream(subjects.ModelChat, func(_ context.Context, in actor.Msg[subjects.ChatRequest],
+			say func(subjects.ChatChunk) error, _ actor.Out,
+		) error {
 			if in.From != "gateway" || in.Body.Role != subjects.RoleAssistant {
 				m.t.Errorf("request of %s for %s", in.From, in.Body.Role)
 			}
@@ -264,12 +277,20 @@ func (m clientToolModel) Routes() []actor.Route {
 				if err := say(subjects.ChatChunk{Content: "It is a six."}); err != nil {
 					return err
 				}
-			} else if err := say(subjects.ChatChunk{ToolCalls: json.RawMessage(`[{"id":"c1","name":"roll","arguments":{"sides":6}}]`)}); err != nil {
+			} else if err := say(
+				subjects.ChatChunk{
+					ToolCalls: json.RawMessage(`[{"id":"c1","name":"roll","arguments":{"sides":6}}]`),
+				}); err != nil {
 				return err
 			}
-			return say(subjects.ChatChunk{Done: true, Model: "m", Reason: "stop", Usage: subjects.Usage{PromptTokens: 5, CompletionTokens: 2}})
+			return say(subjects.ChatChunk{
+				Done: true, Model: "m", Reason: "stop",
+				Usage: subjects.Usage{PromptTokens: 5, CompletionTokens: 2},
+			})
 		}),
-		actor.Serve(subjects.ModelEmbed, func(_ context.Context, in actor.Msg[subjects.EmbedRequest], _ actor.Out) (subjects.EmbedReply, error) {
+		actor.Serve(subjects.ModelEmbed, func(_ context.Context, in actor.Msg[subjects.EmbedRequest],
+			_ actor.Out,
+		) (subjects.EmbedReply, error) {
 			out := subjects.EmbedReply{Model: "vectors"}
 			for range in.Body.Texts {
 				out.Vectors = append(out.Vectors, []float32{1, 0.5})
@@ -286,10 +307,14 @@ func testCompletionTools(t *testing.T, b *bustest.Bus) {
 	const user = `{"role":"user","content":"Roll a die."}`
 	_, _, body := w.do("POST", "/v1/chat/completions", `{"model":"assistant",`+tools+`,"messages":[`+user+`]}`)
 	c := read[completionBody](t, body).Choices[0]
-	if len(c.Message.ToolCalls) != 1 || c.Message.ToolCalls[0].Function.Name != "roll" || c.Message.ToolCalls[0].Function.Arguments != `{"sides":6}` || c.Finish != "tool_calls" {
+	if len(c.Message.ToolCalls) != 1 || c.Message.ToolCalls[0].Function.Name != "roll" ||
+		c.Message.ToolCalls[0].Function.Arguments != `{"sides":6}` || c.Finish != "tool_calls" {
 		t.Fatalf("%s", body)
 	}
-	events, _ := w.streamCompletion(fmt.Sprintf(`{"model":"assistant","stream":true,%s,"messages":[%s,{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"roll","arguments":"{\"sides\":6}"}}]},{"role":"tool","tool_call_id":"c1","content":"6"}]}`, tools, user))
+	events,
+		_ := w.streamCompletion(
+		fmt.Sprintf(
+			`{"model":"assistant","stream":true,%s,"messages":[%s,{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"roll","arguments":"{\"sides\":6}"}}]},{"role":"tool","tool_call_id":"c1","content":"6"}]}`, tools, user))
 	var text string
 	for _, e := range events {
 		for _, c := range e.Choices {
@@ -308,11 +333,15 @@ func (m sessionModel) Name() string { return "model" }
 
 func (m sessionModel) Routes() []actor.Route {
 	return []actor.Route{
-		actor.ServeStream(subjects.ModelChat, func(_ context.Context, in actor.Msg[subjects.ChatRequest], say func(subjects.ChatChunk) error, _ actor.Out) error {
+		actor.ServeStream(subjects.ModelChat, func(_ context.Context, in actor.Msg[subjects.ChatRequest],
+			say func(subjects.ChatChunk) error, _ actor.Out,
+		) error {
 			m.calls <- [2]string{in.Session, in.Query}
 			return say(subjects.ChatChunk{Content: "yes", Done: true, Model: "m", Reason: "stop"})
 		}),
-		actor.Serve(subjects.ModelEmbed, func(_ context.Context, in actor.Msg[subjects.EmbedRequest], _ actor.Out) (subjects.EmbedReply, error) {
+		actor.Serve(subjects.ModelEmbed, func(_ context.Context, in actor.Msg[subjects.EmbedRequest],
+			_ actor.Out,
+		) (subjects.EmbedReply, error) {
 			m.calls <- [2]string{in.Session, in.Query}
 			return subjects.EmbedReply{Model: "vectors", Vectors: [][]float32{{1}}}, nil
 		}),
@@ -329,8 +358,14 @@ func testModelCallsNameClient(t *testing.T, b *bustest.Bus) {
 	phone, token := newClient("phone", time.Now())
 	w.setClients(registry, token, true, phone)
 	for _, tt := range []struct{ client, path, body string }{
-		{"api", "/v1/chat/completions", `{"model":"assistant","response_format":{"type":"json_object"},"messages":[{"role":"user","content":"x"}]}`},
-		{"phone", "/v1/chat/completions", `{"model":"assistant","response_format":{"type":"json_object"},"messages":[{"role":"user","content":"x"}]}`},
+		{
+			"api", "/v1/chat/completions",
+			`{"model":"assistant","response_format":{"type":"json_object"},"messages":[{"role":"user","content":"x"}]}`,
+		},
+		{
+			"phone", "/v1/chat/completions",
+			`{"model":"assistant","response_format":{"type":"json_object"},"messages":[{"role":"user","content":"x"}]}`,
+		},
 		{"phone", "/v1/embeddings", `{"input":"x"}`},
 	} {
 		var header []string
@@ -351,7 +386,8 @@ func testEmbeddings(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{})
 	startActor(t, b, clientToolModel{t})
 	_, _, body := w.do("POST", "/v1/embeddings", `{"model":"any","input":["a","b"]}`)
-	if !strings.Contains(body, `"embedding":[1,0.5]`) || strings.Count(body, `"object":"embedding"`) != 2 || !strings.Contains(body, `"model":"vectors"`) {
+	if !strings.Contains(body, `"embedding":[1,0.5]`) || strings.Count(body, `"object":"embedding"`) != 2 ||
+		!strings.Contains(body, `"model":"vectors"`) {
 		t.Errorf("%s", body)
 	}
 	_, _, body = w.do("POST", "/v1/embeddings", `{"model":"any","input":"a","encoding_format":"base64"}`)
@@ -369,44 +405,92 @@ func testCompletionRefusals(t *testing.T, b *bustest.Bus) {
 		status           int
 		kind             string
 	}{
-		{"no token", "/v1/chat/completions", `{"model":"assistant","messages":[` + user + `]}`, []string{"Authorization", ""}, 401, "authentication_error"},
-		{"a page of another site", "/v1/chat/completions", `{"model":"assistant","messages":[` + user + `]}`, []string{"Origin", "https://evil.example"}, 403, "permission_error"},
-		{"unknown model", "/v1/chat/completions", `{"model":"gpt","messages":[` + user + `]}`, nil, 404, "invalid_request_error"},
+		{
+			"no token", "/v1/chat/completions", `{"model":"assistant","messages":[` + user + `]}`,
+			[]string{"Authorization", ""},
+			401, "authentication_error",
+		},
+		{
+			"a page of another site", "/v1/chat/completions", `{"model":"assistant","messages":[` + user + `]}`,
+			[]string{"Origin", "https://evil.example"},
+			403, "permission_error",
+		},
+		{
+			"unknown model", "/v1/chat/completions", `{"model":"gpt","messages":[` + user + `]}`, nil, 404,
+			"invalid_request_error",
+		},
 		{"no messages", "/v1/chat/completions", `{"model":"assistant"}`, nil, 400, "invalid_request_error"},
-		{"two answers", "/v1/chat/completions", `{"model":"assistant","n":2,"messages":[` + user + `]}`, nil, 400, "invalid_request_error"},
-		{"last message of the assistant", "/v1/chat/completions", `{"model":"assistant","messages":[{"role":"assistant","content":"x"}]}`, nil, 400, "invalid_request_error"},
-		{"an image of the network", "/v1/chat/completions", `{"model":"assistant","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://evil.example/x.png"}}]}]}`, nil, 400, "invalid_request_error"},
-		{"a session id that is a subject", "/v1/chat/completions", `{"model":"assistant","messages":[` + user + `]}`, []string{"X-Conclave-Session", "a.b"}, 400, "invalid_request_error"},
-		{"tools for the committee", "/v1/chat/completions", `{"model":"committee","tools":[{"type":"function","function":{"name":"x"}}],"messages":[` + user + `]}`, nil, 400, "invalid_request_error"},
-		{"tools of a response", "/v1/responses", `{"model":"assistant","input":"x","tools":[{"type":"web_search"}]}`, nil, 400, "invalid_request_error"},
-		{"a schema of a response", "/v1/responses", `{"model":"assistant","input":"x","text":{"format":{"type":"json_schema"}}}`, nil, 400, "invalid_request_error"},
-		{"a response in the background", "/v1/responses", `{"model":"assistant","input":"x","background":true}`, nil, 400, "invalid_request_error"},
-		{"the result of a call as input", "/v1/responses", `{"model":"assistant","input":[{"type":"function_call_output","output":"x"}]}`, nil, 400, "invalid_request_error"},
+		{
+			"two answers", "/v1/chat/completions", `{"model":"assistant","n":2,"messages":[` + user + `]}`, nil, 400,
+			"invalid_request_error",
+		},
+		{
+			"last message of the assistant", "/v1/chat/completions",
+			`{"model":"assistant","messages":[{"role":"assistant","content":"x"}]}`, nil, 400, "invalid_request_error",
+		},
+		{
+			"an image of the network", "/v1/chat/completions",
+			`{"model":"assistant","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://evil.example/x.png"}}]}]}`, nil, 400, "invalid_request_error",
+		},
+		{
+			"a session id that is a subject", "/v1/chat/completions", `{"model":"assistant","messages":[` + user + `]}`,
+			[]string{"X-Conclave-Session", "a.b"},
+			400, "invalid_request_error",
+		},
+		{
+			"tools for the committee", "/v1/chat/completions",
+			`{"model":"committee","tools":[{"type":"function","function":{"name":"x"}}],"messages":[` + user + `]}`,
+			nil, 400, "invalid_request_error",
+		},
+		{
+			"tools of a response", "/v1/responses", `{"model":"assistant","input":"x","tools":[{"type":"web_search"}]}`,
+			nil, 400, "invalid_request_error",
+		},
+		{
+			"a schema of a response", "/v1/responses",
+			`{"model":"assistant","input":"x","text":{"format":{"type":"json_schema"}}}`, nil, 400,
+			"invalid_request_error",
+		},
+		{
+			"a response in the background", "/v1/responses", `{"model":"assistant","input":"x","background":true}`, nil,
+			400, "invalid_request_error",
+		},
+		{
+			"the result of a call as input", "/v1/responses",
+			`{"model":"assistant","input":[{"type":"function_call_output","output":"x"}]}`, nil, 400,
+			"invalid_request_error",
+		},
 		{"no input", "/v1/responses", `{"model":"assistant"}`, nil, 400, "invalid_request_error"},
-		{"an unknown former response", "/v1/responses", `{"model":"assistant","input":"x","previous_response_id":"resp_1"}`, nil, 404, "invalid_request_error"},
+		{
+			"an unknown former response", "/v1/responses",
+			`{"model":"assistant","input":"x","previous_response_id":"resp_1"}`, nil, 404, "invalid_request_error",
+		},
 		{"no model actor", "/v1/embeddings", `{"input":"x"}`, nil, 502, "server_error"},
 		{"unknown path", "/v1/other", `{}`, nil, 404, "invalid_request_error"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			status, _, body := w.do("POST", tt.path, tt.body, tt.header...)
 			got := read[completionBody](t, body)
-			if status != tt.status || got.Error == nil || got.Error.Type != tt.kind || got.Error.Message == "" || got.Error.Code == "" {
+			if status != tt.status || got.Error == nil || got.Error.Type != tt.kind || got.Error.Message == "" ||
+				got.Error.Code == "" {
 				t.Errorf("%d %s", status, body)
 			}
 		})
 	}
 }
 
-// testTextsAboutChat asks for the title of a chat as Open WebUI does: the model alone answers, in chats with every agent, and no
-// question is stored.
+// testTextsAboutChat asks for the title of a chat as Open WebUI does: the model alone answers, in chats with every
+// agent, and no question is stored.
 func testTextsAboutChat(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{})
 	startActor(t, b, clientToolModel{t})
 	w.answerQuestions(func(q subjects.Query, _ actor.Out) { t.Errorf("a question was stored: %q", q.Query) })
 	for _, name := range []string{"assistant", "committee"} {
-		_, header, body := w.do("POST", "/v1/chat/completions", `{"model":"`+name+`","messages":[{"role":"user","content":"### Task:\nGenerate a title.\n### Chat History:\n<chat_history>\nUSER: hi\n</chat_history>"}]}`)
+		_, header, body := w.do("POST", "/v1/chat/completions", `{"model":"`+name+
+			`","messages":[{"role":"user","content":"### Task:\nGenerate a title.\n### Chat History:\n<chat_history>\nUSER: hi\n</chat_history>"}]}`)
 		got := read[completionBody](t, body)
-		if len(got.Choices) != 1 || len(got.Choices[0].Message.ToolCalls)+len(got.Choices[0].Message.Content) == 0 || got.Model != name || header.Get("X-Conclave-Session") != "" {
+		if len(got.Choices) != 1 || len(got.Choices[0].Message.ToolCalls)+len(got.Choices[0].Message.Content) == 0 ||
+			got.Model != name || header.Get("X-Conclave-Session") != "" {
 			t.Errorf("%s: %s", name, body)
 		}
 	}
@@ -431,22 +515,31 @@ func testResponses(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{})
 	w.answerQuestions(func(q subjects.Query, out actor.Out) {
 		if q.Query == "fail" {
-			emitStored(w, out, subjects.ResponseGeneration, subjects.Response{QueryID: q.QueryID, SessionID: q.SessionID, RespondentID: "generator", Error: &subjects.Fault{Code: subjects.CodeInternal, Text: "no answer"}})
+			emitStored(w, out, subjects.ResponseGeneration,
+				subjects.Response{
+					QueryID: q.QueryID, SessionID: q.SessionID, RespondentID: "generator",
+					Error: &subjects.Fault{Code: subjects.CodeInternal, Text: "no answer"},
+				})
 			return
 		}
-		_ = actor.EmitAsync(t.Context(), out, withTokens(t, subjects.ResponseDelta, q.QueryID), subjects.Delta{QueryID: q.QueryID, RespondentID: "generator", Text: "It is"})
+		_ = actor.EmitAsync(t.Context(), out, withTokens(t, subjects.ResponseDelta, q.QueryID),
+			subjects.Delta{QueryID: q.QueryID, RespondentID: "generator", Text: "It is"})
 		emitStored(w, out, subjects.ResponseGeneration, reply(q, "It is "+q.Query))
 	})
-	_, header, body := w.do("POST", "/v1/responses", `{"model":"assistant","instructions":"Be brief.","input":"noon","store":false,"unknown":1}`)
+	_, header, body := w.do("POST", "/v1/responses",
+		`{"model":"assistant","instructions":"Be brief.","input":"noon","store":false,"unknown":1}`)
 	got := read[responseBody](t, body)
-	if got.Object != "response" || got.Status != "completed" || got.ID != "resp_"+header.Get("X-Conclave-Query") || got.Usage == nil || got.Usage.Total != 3 ||
-		len(got.Output) != 1 || got.Output[0].Role != "assistant" || got.Output[0].Content[0].Text != "It is Be brief.\n\nnoon" {
+	if got.Object != "response" || got.Status != "completed" || got.ID != "resp_"+header.Get("X-Conclave-Query") ||
+		got.Usage == nil || got.Usage.Total != 3 ||
+		len(got.Output) != 1 || got.Output[0].Role != "assistant" ||
+		got.Output[0].Content[0].Text != "It is Be brief.\n\nnoon" {
 		t.Fatalf("%s", body)
 	}
 	session := header.Get("X-Conclave-Session")
 
 	// A stream in the session of the former response.
-	_, header, text := w.do("POST", "/v1/responses", `{"model":"assistant","stream":true,"previous_response_id":"`+got.ID+`","input":[{"type":"message","role":"user","content":[{"type":"input_text","text":"late"}]}]}`)
+	_, header, text := w.do("POST", "/v1/responses", `{"model":"assistant","stream":true,"previous_response_id":"`+
+		got.ID+`","input":[{"type":"message","role":"user","content":[{"type":"input_text","text":"late"}]}]}`)
 	if header.Get("X-Conclave-Session") != session {
 		t.Errorf("session %q, want %q", header.Get("X-Conclave-Session"), session)
 	}
@@ -466,12 +559,15 @@ func testResponses(t *testing.T, b *bustest.Bus) {
 	}
 	kinds, words, last := readEvents(text)
 	all := strings.ReplaceAll(strings.Join(kinds, " "), "response.", "")
-	if !strings.HasPrefix(all, "created in_progress output_item.added content_part.added output_text.delta ") || !strings.HasSuffix(all, " output_text.delta output_text.done content_part.done output_item.done completed") ||
-		words != "It is late" || last.Response == nil || last.Response.Output[0].Content[0].Text != "It is late" || last.Response.Usage.Total != 3 {
+	if !strings.HasPrefix(all, "created in_progress output_item.added content_part.added output_text.delta ") ||
+		!strings.HasSuffix(all, " output_text.delta output_text.done content_part.done output_item.done completed") ||
+		words != "It is late" || last.Response == nil || last.Response.Output[0].Content[0].Text != "It is late" ||
+		last.Response.Usage.Total != 3 {
 		t.Errorf("%s", text)
 	}
 	_, _, text = w.do("POST", "/v1/responses", `{"model":"assistant","stream":true,"input":"fail"}`)
-	if kinds, _, last := readEvents(text); kinds[len(kinds)-1] != "response.failed" || last.Response.Error == nil || last.Response.Error.Message != "no answer" {
+	if kinds, _, last := readEvents(text); kinds[len(kinds)-1] != "response.failed" || last.Response.Error == nil ||
+		last.Response.Error.Message != "no answer" {
 		t.Errorf("%s", text)
 	}
 }

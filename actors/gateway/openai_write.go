@@ -11,8 +11,8 @@ import (
 	"conclave/subjects"
 )
 
-// completionWriter writes a reply in OpenAI's form: one JSON object, or a stream of server-sent events that begins with the
-// first text. Its methods may be called by several goroutines.
+// completionWriter writes a reply in OpenAI's form: one JSON object, or a stream of server-sent events that begins with
+// the first text. Its methods may be called by several goroutines.
 type completionWriter struct {
 	g      *Gateway
 	w      http.ResponseWriter
@@ -40,12 +40,16 @@ func (g *Gateway) newCompletionWriter(w http.ResponseWriter, in completionReques
 	}
 	return &completionWriter{
 		g: g, w: w, rc: http.NewResponseController(w), stream: in.Stream, usage: in.StreamOptions.IncludeUsage,
-		response: in.response, head: completion{ID: prefix + id, Object: object, Created: g.out.Now().Unix(), Model: in.Model},
+		response: in.response, head: completion{
+			ID: prefix + id, Object: object, Created: g.out.Now().Unix(),
+			Model: in.Model,
+		},
 	}
 }
 
-// keepAlive begins a stream and sends a comment at every heartbeat, so that clients and proxies do not give up while the answer
-// is prepared. It ends with ctx or when stop is called, which waits for it. Without a stream it does nothing.
+// keepAlive begins a stream and sends a comment at every heartbeat, so that clients and proxies do not give up while
+// the answer is prepared. It ends with ctx or when stop is called, which waits for it. Without a stream it does
+// nothing.
 func (o *completionWriter) keepAlive(ctx context.Context) (stop func()) {
 	if !o.stream {
 		return func() {}
@@ -135,7 +139,8 @@ func (o *completionWriter) writeEnd(reason string, usage *completionUsage) error
 func (o *completionWriter) writeWhole(text completionText, reason string, usage *completionUsage) error {
 	if o.response != nil {
 		status, incomplete := responseStatus(reason)
-		o.g.writeJSON(o.w, http.StatusOK, o.newResponse(status, incomplete, []responseMessage{o.newMessage(status, *text.Content)}, usage))
+		o.g.writeJSON(o.w, http.StatusOK,
+			o.newResponse(status, incomplete, []responseMessage{o.newMessage(status, *text.Content)}, usage))
 		return nil
 	}
 	text.Role = "assistant"

@@ -95,13 +95,15 @@ func (d description) response(t *testing.T, method, path string, status int) con
 	return r.Content
 }
 
-// checkResponse fails unless the body has exactly the fields of a schema that the route describes for the status, all required.
+// checkResponse fails unless the body has exactly the fields of a schema that the route describes for the status, all
+// required.
 func (d description) checkResponse(t *testing.T, method, route string, status int, body string) {
 	t.Helper()
 	got := slices.Sorted(maps.Keys(read[map[string]any](t, body)))
 	want := d.schemas(t, d.response(t, method, route, status)["application/json"].Schema)
 	if !slices.ContainsFunc(want, func(s schema) bool {
-		return slices.Equal(got, slices.Sorted(maps.Keys(s.Properties))) && slices.Equal(got, slices.Sorted(slices.Values(s.Required)))
+		return slices.Equal(got, slices.Sorted(maps.Keys(s.Properties))) &&
+			slices.Equal(got, slices.Sorted(slices.Values(s.Required)))
 	}) {
 		t.Errorf("%s %s: the response %d has %v, described are %+v", method, route, status, got, want)
 	}
@@ -117,13 +119,15 @@ type routeTest struct {
 	requests            string // to the actor behind the route; "" = none
 }
 
-// checkRoutes runs tests; take returns the requests to the actor behind the routes since its last call. A response must be
-// described and must not contain the text of internal errors.
+// checkRoutes runs tests; take returns the requests to the actor behind the routes since its last call. A response must
+// be described and must not contain the text of internal errors.
 func (w *fixture) checkRoutes(d description, take func() string, tests []routeTest) {
 	for _, tt := range tests {
 		w.t.(*testing.T).Run(tt.name, func(t *testing.T) {
 			status, header, body := w.do(tt.method, tt.path, tt.body)
-			if status != tt.status || !strings.Contains(body, tt.holds) || !strings.HasPrefix(header.Get("Content-Type"), "application/json") || strings.Contains(body, "insides") {
+			if status != tt.status || !strings.Contains(body, tt.holds) ||
+				!strings.HasPrefix(header.Get("Content-Type"), "application/json") ||
+				strings.Contains(body, "insides") {
 				t.Fatalf("%d %s", status, body)
 			}
 			if got := take(); got != tt.requests {
@@ -190,18 +194,28 @@ func TestOpenAPIRoutes(t *testing.T) {
 func TestOpenAPIAnswers(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	d, w := describe(t), startGateway(t, b, setup{Config: gateway.Config{QueryTimeout: testTimeout}, change: func(g *gateway.Gateway) { g.SetOutcomeTimeout(testTimeout) }})
+	d, w := describe(t), startGateway(t, b, setup{
+		Config: gateway.Config{QueryTimeout: testTimeout},
+		change: func(g *gateway.Gateway) { g.SetOutcomeTimeout(testTimeout) },
+	})
 	w.serveRewards()
 	w.answerQuestions(func(q subjects.Query, out actor.Out) {
 		switch q.Query {
 		case "hi":
 			emitStored(w, out, subjects.ResponseGeneration, reply(q, "hello"))
 		case "no":
-			emitStored(w, out, withTokens(t, subjects.DeadLetterEvent, "generator"), subjects.DeadLetter{Subject: "turn.3.s", Code: "internal", Reason: "given up"})
+			emitStored(w, out, withTokens(t, subjects.DeadLetterEvent, "generator"),
+				subjects.DeadLetter{Subject: "turn.3.s", Code: "internal", Reason: "given up"})
 		}
 	})
-	w.storeConversations(subjects.Conversation{SessionID: "s1", Turns: []subjects.Turn{{QueryID: "q", Query: "hi", Answer: "hello"}}, Updated: time.Now()})
-	hasty := startGateway(t, b, setup{Config: gateway.Config{QueryTimeout: time.Millisecond}, change: func(g *gateway.Gateway) { g.SetOutcomeTimeout(time.Millisecond) }})
+	w.storeConversations(subjects.Conversation{
+		SessionID: "s1",
+		Turns:     []subjects.Turn{{QueryID: "q", Query: "hi", Answer: "hello"}}, Updated: time.Now(),
+	})
+	hasty := startGateway(t, b, setup{
+		Config: gateway.Config{QueryTimeout: time.Millisecond},
+		change: func(g *gateway.Gateway) { g.SetOutcomeTimeout(time.Millisecond) },
+	})
 	for _, tt := range []struct {
 		w                   *fixture
 		method, route, path string
@@ -243,7 +257,8 @@ func TestOpenAPIAnswers(t *testing.T) {
 	if got := slices.Sorted(maps.Keys(ev)); !slices.Equal(got, slices.Sorted(maps.Keys(want.Properties))) {
 		t.Errorf("an event has %v", got)
 	}
-	if status, header, body := w.do(http.MethodGet, "/openapi.yaml", ""); status != 200 || body != string(gateway.OpenAPI()) || !strings.HasPrefix(header.Get("Content-Type"), "application/yaml") {
+	if status, header, body := w.do(http.MethodGet, "/openapi.yaml", ""); status != 200 ||
+		body != string(gateway.OpenAPI()) || !strings.HasPrefix(header.Get("Content-Type"), "application/yaml") {
 		t.Errorf("%d %s", status, header.Get("Content-Type"))
 	}
 }
@@ -252,5 +267,8 @@ func TestOpenAPIAnswers(t *testing.T) {
 func TestOpenAPIBodies(t *testing.T) {
 	t.Parallel()
 	d := describe(t)
-	d.checkSchemas(t, map[string]map[string]any{"Question": fields(t, gateway.Question{}), "Feedback": fields(t, gateway.FeedbackRequest{})})
+	d.checkSchemas(t, map[string]map[string]any{
+		"Question": fields(t, gateway.Question{}),
+		"Feedback": fields(t, gateway.FeedbackRequest{}),
+	})
 }

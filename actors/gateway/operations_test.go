@@ -31,7 +31,10 @@ func TestOperations(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	joined := time.Now().Add(-time.Hour)
-	steps := subjects.Setting{Name: "generator.steps", Actor: "generator", Value: "5", Default: "5", Origin: "shipped", Type: "number", Editable: true, Live: true}
+	steps := subjects.Setting{
+		Name: "generator.steps", Actor: "generator", Value: "5", Default: "5", Origin: "shipped",
+		Type: "number", Editable: true, Live: true,
+	}
 	startActor(t, b, &namedActor{subjects.Registry, []actor.Route{
 		answering(subjects.SettingListService, func(subjects.Empty) (subjects.SettingList, error) {
 			return subjects.SettingList{Settings: []subjects.Setting{steps}, Folder: "/home/me"}, nil
@@ -39,14 +42,16 @@ func TestOperations(t *testing.T) {
 		answering(subjects.SettingChangeService, func(q subjects.SettingChange) (subjects.SettingChanged, error) {
 			switch {
 			case q.Name != "generator.steps":
-				return subjects.SettingChanged{}, subjects.Faultf(subjects.CodeDenied, "%s cannot be changed here", q.Name)
+				return subjects.SettingChanged{}, subjects.Faultf(subjects.CodeDenied, "%s cannot be changed here",
+					q.Name)
 			case q.Value == "many":
 				return subjects.SettingChanged{}, subjects.Faultf(subjects.CodeMalformed, "not a whole number")
 			}
 			return subjects.SettingChanged{Setting: steps, Restarted: []string{"generator"}}, nil
 		}),
 		answering(subjects.DoctorService, func(subjects.Empty) (subjects.DoctorReport, error) {
-			return subjects.DoctorReport{Checks: []subjects.DoctorCheck{{Name: "disk", Level: "ok", Text: "enough"}}}, nil
+			return subjects.DoctorReport{Checks: []subjects.DoctorCheck{{Name: "disk", Level: "ok", Text: "enough"}}},
+				nil
 		}),
 		answering(subjects.MachineListService, func(subjects.Empty) (subjects.MachineList, error) {
 			return subjects.MachineList{Machines: []subjects.MachineStatus{
@@ -60,12 +65,18 @@ func TestOperations(t *testing.T) {
 	startActor(t, b, &namedActor{"model", []actor.Route{
 		answering(subjects.ModelListService, func(subjects.Empty) (subjects.ModelList, error) {
 			return subjects.ModelList{
-				Models:   []subjects.ModelInfo{{Name: "big:latest", Backend: "ollama", Size: 1 << 60}, {Name: "small", Backend: "ollama", Size: 1, Loaded: true}, {Name: "far", Backend: "ollama", Machine: "gpu-box", Size: 1}},
+				Models: []subjects.ModelInfo{
+					{Name: "big:latest", Backend: "ollama", Size: 1 << 60},
+					{Name: "small", Backend: "ollama", Size: 1, Loaded: true},
+					{Name: "far", Backend: "ollama", Machine: "gpu-box", Size: 1},
+				},
 				Roles:    []subjects.RoleModel{{Role: "assistant", Model: "big"}},
 				Machines: []subjects.ModelMachine{{Name: "gpu-box", Connected: true, Queue: 2, Slots: 1}},
 			}, nil
 		}),
-		actor.ServeStream(subjects.ModelPull, func(ctx context.Context, in actor.Msg[subjects.PullRequest], send func(subjects.PullProgress) error, _ actor.Out) error {
+		actor.ServeStream(subjects.ModelPull, func(ctx context.Context, in actor.Msg[subjects.PullRequest],
+			send func(subjects.PullProgress) error, _ actor.Out,
+		) error {
 			if in.Body.Model == "nobody/knows" {
 				return subjects.Faultf(subjects.CodeModelMissing, "there is no such model")
 			}
@@ -81,28 +92,55 @@ func TestOperations(t *testing.T) {
 		}),
 	}})
 	startActor(t, b, &namedActor{subjects.Generator, []actor.Route{
-		answering(subjects.SessionContextService, func(q subjects.SessionContextRequest) (subjects.SessionContext, error) {
-			return subjects.SessionContext{SessionID: q.SessionID, Window: 100, Tokens: 7, Messages: []subjects.ContextMessage{{Role: "system", Content: "Be brief.", Tokens: 7}}}, nil
+		answering(subjects.SessionContextService, func(q subjects.SessionContextRequest) (subjects.SessionContext,
+			error,
+		) {
+			return subjects.SessionContext{
+				SessionID: q.SessionID, Window: 100, Tokens: 7,
+				Messages: []subjects.ContextMessage{{Role: "system", Content: "Be brief.", Tokens: 7}},
+			}, nil
 		}),
 	}})
 	d, w := describe(t), startGateway(t, b, setup{change: func(g *gateway.Gateway) {
-		g.Stories = []gateway.Story{{File: "s1.yaml", ID: "S1", Title: "a question", Command: "conclave story run stories/s1.yaml"}}
+		g.Stories = []gateway.Story{{File: "s1.yaml", ID: "S1", Title: "a question", Command: "conclave story run " +
+			"stories/s1.yaml"}}
 	}})
 	w.checkRoutes(d, func() string { return "" }, []routeTest{
 		{"settings", "GET", "/settings", "/settings", "", 200, `"name":"generator.steps"`, ""},
-		{"change", "PUT", "/settings/{name}", "/settings/generator.steps", `{"value":"7"}`, 200, `"restarted":["generator"]`, ""},
-		{"change of a protected setting", "PUT", "/settings/{name}", "/settings/system.listen", `{"value":"0.0.0.0:1"}`, 403, "cannot be changed here", ""},
-		{"an invalid value", "PUT", "/settings/{name}", "/settings/generator.steps", `{"value":"many"}`, 400, "whole number", ""},
+		{
+			"change", "PUT", "/settings/{name}", "/settings/generator.steps", `{"value":"7"}`, 200,
+			`"restarted":["generator"]`, "",
+		},
+		{
+			"change of a protected setting", "PUT", "/settings/{name}", "/settings/system.listen",
+			`{"value":"0.0.0.0:1"}`,
+			403, "cannot be changed here", "",
+		},
+		{
+			"an invalid value", "PUT", "/settings/{name}", "/settings/generator.steps", `{"value":"many"}`, 400,
+			"whole number", "",
+		},
 		{"no value", "PUT", "/settings/{name}", "/settings/generator.steps", `{}`, 400, "value is required", ""},
-		{"more than a value", "PUT", "/settings/{name}", "/settings/generator.steps", `{"value":"7","force":true}`, 400, "unknown", ""},
-		{"a setting by POST", "POST", "/settings/{name}", "/settings/generator.steps", `{"value":"7"}`, 405, "use PUT", ""},
+		{
+			"more than a value", "PUT", "/settings/{name}", "/settings/generator.steps", `{"value":"7","force":true}`,
+			400,
+			"unknown", "",
+		},
+		{
+			"a setting by POST", "POST", "/settings/{name}", "/settings/generator.steps", `{"value":"7"}`, 405,
+			"use PUT",
+			"",
+		},
 		{"agents", "GET", "/agents", "/agents", "", 200, `"kind":"agent"`, ""},
 		{"models", "GET", "/models", "/models", "", 200, `"fits":"no"`, ""},
 		{"a model that is loaded", "GET", "/models", "/models", "", 200, `"fits":"loaded"`, ""},
 		{"the role of a model", "GET", "/models", "/models", "", 200, `"used_by":["assistant"]`, ""},
 		{"machines", "GET", "/machines", "/machines", "", 200, `"queue":2`, ""},
 		{"doctor", "GET", "/doctor", "/doctor", "", 200, `"level":"ok"`, ""},
-		{"the audit log before its first head", "GET", "/audit", "/audit", "", 200, `{"head":"","note":"no head of the audit log was published yet`, ""},
+		{
+			"the audit log before its first head", "GET", "/audit", "/audit", "", 200,
+			`{"head":"","note":"no head of the audit log was published yet`, "",
+		},
 		{"the audit log with a parameter", "GET", "/audit", "/audit?show=records", "", 400, "show", ""},
 		{"stories", "GET", "/stories", "/stories", "", 200, `conclave story run stories/s1.yaml`, ""},
 		{"context", "GET", "/sessions/{id}/context", "/sessions/s1/context", "", 200, `"content":"Be brief."`, ""},
@@ -111,7 +149,10 @@ func TestOperations(t *testing.T) {
 		{"pull again", "POST", "/models/{name}/pull", "/models/big%2Fmodel:1b/pull", "", 409, "already", ""},
 		{"pull with a body", "POST", "/models/{name}/pull", "/models/x/pull", `{"a":1}`, 400, "takes no body", ""},
 		{"pull of no name", "POST", "/models/{name}/pull", "/models/a%20b/pull", "", 400, "without blanks", ""},
-		{"stop what is not fetched", "DELETE", "/models/{name}/pull", "/models/x/pull", "", 404, "not being fetched", ""},
+		{
+			"stop what is not fetched", "DELETE", "/models/{name}/pull", "/models/x/pull", "", 404, "not being fetched",
+			"",
+		},
 	})
 	pulls := func() []gateway.Pull {
 		_, _, body := w.do("GET", "/models", "")
@@ -123,7 +164,8 @@ func TestOperations(t *testing.T) {
 	w.do("POST", "/models/nobody%2Fknows/pull", "")
 	await(t, func() bool { p := pulls(); return len(p) == 2 && p[1].Error == "there is no such model" })
 	_, _, body := w.do("GET", "/health", "")
-	if links := strings.Join(read[gateway.Health](t, body).Degraded, "\n"); !strings.Contains(links, "the link to attic is down") || strings.Contains(links, "gpu-box") || strings.Contains(links, "guest") {
+	if links := strings.Join(read[gateway.Health](t, body).Degraded, "\n"); !strings.Contains(links,
+		"the link to attic is down") || strings.Contains(links, "gpu-box") || strings.Contains(links, "guest") {
 		t.Errorf("health: %s", body)
 	}
 }

@@ -18,17 +18,21 @@ import (
 //go:embed page
 var pageFiles embed.FS
 
-// pagePolicy is the content security policy of the page. Scripts and styles come from this server only and are never built from
-// text (Trusted Types; the policy lit-html is that of the one library, for its constant templates). Nothing is loaded from or sent
-// to another host, images included.
-const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; frame-ancestors 'none'; " +
+// pagePolicy is the content security policy of the page. Scripts and styles come from this server only and are never
+// built from text (Trusted Types; the policy lit-html is that of the one library, for its constant templates). Nothing
+// is loaded from or sent to another host, images included.
+const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"frame-ancestors 'none'; " +
 	"base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types lit-html"
 
 // pageViews are the first tokens of the addresses of the page.
-var pageViews = []string{"chat", "runs", "approvals", "tasks", "memory", "agents", "bus", "decisions", "deliberations", "models", "machines", "stories", "doctor", "context"}
+var pageViews = []string{
+	"chat", "runs", "approvals", "tasks", "memory", "agents", "bus", "decisions", "deliberations",
+	"models", "machines", "stories", "doctor", "context",
+}
 
-// isPageRequest reports whether a browser opens an address of the page, as opposed to a program that uses the same path of the
-// API: browsers name HTML first.
+// isPageRequest reports whether a browser opens an address of the page, as opposed to a program that uses the same path
+// of the API: browsers name HTML first.
 func (g *Gateway) isPageRequest(r *http.Request) bool {
 	if !g.cfg.Page || r.Method != http.MethodGet || !strings.HasPrefix(r.Header.Get("Accept"), "text/html") {
 		return false
@@ -56,8 +60,8 @@ func (g *Gateway) onPageFile(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// writePageFile writes a file of the page, and reports whether it exists. Text is compressed for a client that accepts it: the files
-// are constant, so their size tells nothing about a user.
+// writePageFile writes a file of the page, and reports whether it exists. Text is compressed for a client that accepts
+// it: the files are constant, so their size tells nothing about a user.
 func (g *Gateway) writePageFile(w http.ResponseWriter, r *http.Request, name string) bool {
 	b, err := pageFiles.ReadFile(path.Join("page", name))
 	if err != nil {

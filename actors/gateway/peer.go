@@ -14,11 +14,11 @@ import (
 	"strings"
 )
 
-// isOwnBrowser reports whether a request may authorize itself with a cookie. Browsers send a cookie to every port of a host, and
-// over a network in clear text, so another user can receive it. It is accepted from a process of this user or of root on this
-// machine, over any of its addresses, and for a name in gateway.hosts: such requests come through a proxy, which the user has
-// set up for other machines. Systems other than Linux do not tell the owner of a connection; there every process of this machine
-// passes.
+// isOwnBrowser reports whether a request may authorize itself with a cookie. Browsers send a cookie to every port of a
+// host, and over a network in clear text, so another user can receive it. It is accepted from a process of this user or
+// of root on this machine, over any of its addresses, and for a name in gateway.hosts: such requests come through a
+// proxy, which the user has set up for other machines. Systems other than Linux do not tell the owner of a connection;
+// there every process of this machine passes.
 func (g *Gateway) isOwnBrowser(r *http.Request) bool {
 	remote, err := netip.ParseAddrPort(r.RemoteAddr)
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
@@ -40,8 +40,8 @@ func (g *Gateway) isOwnBrowser(r *http.Request) bool {
 	return ok && (uid == 0 || uid == os.Geteuid())
 }
 
-// isThisMachine reports whether a client address belongs to this machine: loopback, the address that it connected to, or another
-// one of an interface. An address in doubt does not.
+// isThisMachine reports whether a client address belongs to this machine: loopback, the address that it connected to,
+// or another one of an interface. An address in doubt does not.
 func isThisMachine(client, server netip.Addr) bool {
 	client = client.Unmap().WithZone("")
 	if client.IsLoopback() || client == server.Unmap().WithZone("") {
@@ -54,10 +54,14 @@ func isThisMachine(client, server netip.Addr) bool {
 	})
 }
 
-// findSocketOwner returns the user id of the process that has the established TCP connection from local to remote on this
-// machine. It is false for a connection that is not found or that its process has closed: the kernel names root as owner then.
+// findSocketOwner returns the user id of the process that has the established TCP connection from local to remote on
+// this machine. It is false for a connection that is not found or that its process has closed: the kernel names root as
+// owner then.
 func findSocketOwner(local, remote netip.AddrPort) (uid int, ok bool) {
-	for file, format := range map[string]func(netip.AddrPort) string{"/proc/net/tcp": formatSocket4, "/proc/net/tcp6": formatSocket6} {
+	for file, format := range map[string]func(netip.AddrPort) string{
+		"/proc/net/tcp":  formatSocket4,
+		"/proc/net/tcp6": formatSocket6,
+	} {
 		f, err := os.Open(file)
 		if err != nil {
 			continue

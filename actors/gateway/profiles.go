@@ -25,13 +25,14 @@ func (g *Gateway) checkProfiles() error {
 		return nil
 	}
 	if host, _, err := net.SplitHostPort(g.cfg.Listen); err != nil || !local.IsLocalHost(host) {
-		return errors.New("profiles are served on a loopback address only: set gateway.listen to 127.0.0.1:8765, or start without --pprof")
+		return errors.New("profiles are served on a loopback address only: set gateway.listen to 127.0.0.1:8765, or " +
+			"start without --pprof")
 	}
 	return nil
 }
 
-// profileRoutes lists the routes of [Gateway.Counters]; nil without it. The command line of the process, which net/http/pprof
-// serves too, is left out.
+// profileRoutes lists the routes of [Gateway.Counters]; nil without it. The command line of the process, which
+// net/http/pprof serves too, is left out.
 func (g *Gateway) profileRoutes() []route {
 	if g.Counters == nil {
 		return nil
@@ -50,7 +51,9 @@ func (g *Gateway) profileRoutes() []route {
 		{"GET", profilesPath + "{$}", anyParams, serve(pprof.Index)},
 		{"GET", profilesPath + "profile", anyParams, serve(pprof.Profile)},
 		{"GET", profilesPath + "trace", anyParams, serve(pprof.Trace)},
-		{"GET", countersPath, anyParams, serve(func(w http.ResponseWriter, _ *http.Request) { g.writeJSON(w, http.StatusOK, g.readCounters()) })},
+		{"GET", countersPath, anyParams, serve(func(w http.ResponseWriter, _ *http.Request) {
+			g.writeJSON(w, http.StatusOK, g.readCounters())
+		})},
 	}
 	for _, name := range []string{"allocs", "block", "goroutine", "heap", "mutex", "threadcreate"} {
 		routes = append(routes, route{"GET", profilesPath + name, anyParams, serve(pprof.Handler(name).ServeHTTP)})
@@ -62,8 +65,10 @@ func (g *Gateway) profileRoutes() []route {
 func (g *Gateway) readCounters() map[string]int64 {
 	out := map[string]int64{"goroutines": int64(runtime.NumGoroutine())}
 	names := map[string]string{
-		"/gc/heap/live:bytes": "heap_live", "/memory/classes/heap/objects:bytes": "heap_objects", "/memory/classes/heap/unused:bytes": "heap_unused",
-		"/memory/classes/heap/free:bytes": "heap_free", "/memory/classes/heap/stacks:bytes": "stacks", "/memory/classes/total:bytes": "mapped",
+		"/gc/heap/live:bytes": "heap_live", "/memory/classes/heap/objects:bytes": "heap_objects",
+		"/memory/classes/heap/unused:bytes": "heap_unused",
+		"/memory/classes/heap/free:bytes":   "heap_free", "/memory/classes/heap/stacks:bytes": "stacks",
+		"/memory/classes/total:bytes":         "mapped",
 		"/memory/classes/heap/released:bytes": "heap_released", "/gc/cycles/total:gc-cycles": "gc_cycles",
 	}
 	var samples []metrics.Sample

@@ -74,9 +74,10 @@ const (
 	maxReference = 16 << 10
 )
 
-// onQuery stores a question and waits for the answer, QueryTimeout at most, unless the client asks for 202. When the client
-// disconnects, the question stays: it is answered, and the answer can be fetched. It rejects a query_id without session_id,
-// and with 409 a query_id that is answered or that another client waits for; too many waiting clients are 429.
+// onQuery stores a question and waits for the answer, QueryTimeout at most, unless the client asks for 202. When the
+// client disconnects, the question stays: it is answered, and the answer can be fetched. It rejects a query_id without
+// session_id, and with 409 a query_id that is answered or that another client waits for; too many waiting clients are
+// 429.
 func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	wait, window, err := g.readWait(r)
 	if err != nil {
@@ -105,7 +106,8 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	defer cur.close()
 	q := question{in.QueryID, in.SessionID, cur.at, in.respondent()}
 	if !g.questions.add(q) {
-		return problemf(http.StatusConflict, codeConflict, "another client waits for question %s; omit query_id to ask a new one", q.id)
+		return problemf(http.StatusConflict, codeConflict, "another client waits for question %s; omit query_id to "+
+			"ask a new one", q.id)
 	}
 	defer g.questions.release(q.id)
 	first, err := g.storeQuestion(r.Context(), g.out, in, images)
@@ -134,25 +136,27 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	return g.writeAnswer(w, r, q, outcome, &rec)
 }
 
-// checkQuestion validates a question and completes it. It rejects a query_id without its session, and one that is answered: it
-// would not be answered again, and the client would wait in vain.
+// checkQuestion validates a question and completes it. It rejects a query_id without its session, and one that is
+// answered: it would not be answered again, and the client would wait in vain.
 func (g *Gateway) checkQuestion(ctx context.Context, in *Question) error {
 	named := in.QueryID != ""
 	if named && in.SessionID == "" {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "query_id: name its session_id too; the same question in a new session would be another one")
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "query_id: name its session_id too; the same "+
+			"question in a new session would be another one")
 	}
 	if err := validateQuestion(g.out, in); err != nil || !named {
 		return err
 	}
 	if c, err := g.client.Session(ctx, in.SessionID); err == nil && c.Answered(in.QueryID) {
-		return problemf(http.StatusConflict, codeConflict, "question %s is answered already: see GET /queries/%s; omit query_id to ask a new one", in.QueryID, in.QueryID)
+		return problemf(http.StatusConflict, codeConflict, "question %s is answered already: see GET /queries/%s; "+
+			"omit query_id to ask a new one", in.QueryID, in.QueryID)
 	}
 	return nil
 }
 
-// readWait reads whether the client waits for the answer, and its grade wait. wait=0 or the header "Prefer: respond-async"
-// mean that it does not. It rejects other values of wait than 0 and 1, and a grade_wait that is not a duration or is longer than a
-// minute.
+// readWait reads whether the client waits for the answer, and its grade wait. wait=0 or the header "Prefer:
+// respond-async" mean that it does not. It rejects other values of wait than 0 and 1, and a grade_wait that is not a
+// duration or is longer than a minute.
 func (g *Gateway) readWait(r *http.Request) (wait bool, window gradeWait, err error) {
 	p := r.URL.Query()
 	wait, window.duration = true, g.cfg.GradeWait
@@ -165,7 +169,8 @@ func (g *Gateway) readWait(r *http.Request) (wait bool, window gradeWait, err er
 	}
 	if v := p.Get("grade_wait"); v != "" {
 		if window.duration, err = strict.ParseDuration(v); err != nil || window.duration > time.Minute {
-			return false, window, problemf(http.StatusBadRequest, subjects.CodeMalformed, "grade_wait is a duration of at most 1m, like 2s")
+			return false, window, problemf(http.StatusBadRequest, subjects.CodeMalformed, "grade_wait is a duration "+
+				"of at most 1m, like 2s")
 		}
 		window.explicit = true
 	}
@@ -179,24 +184,27 @@ func (g *Gateway) readWait(r *http.Request) (wait bool, window gradeWait, err er
 	return wait, window, nil
 }
 
-// validateQuestion checks a question and generates missing ids in it. It rejects an empty query, text that is not UTF-8, a
-// model name that is longer than maxModel or not visible ASCII, a reference longer than maxReference, invalid ids, attachments that
-// [subjects.CheckAttachments] rejects, and a session of another ([subjects.Query.CheckSession]).
+// validateQuestion checks a question and generates missing ids in it. It rejects an empty query, text that is not
+// UTF-8, a model name that is longer than maxModel or not visible ASCII, a reference longer than maxReference, invalid
+// ids, attachments that [subjects.CheckAttachments] rejects, and a session of another ([subjects.Query.CheckSession]).
 func validateQuestion(out actor.Out, in *Question) error {
 	if strings.TrimSpace(in.Query) == "" || !utf8.ValidString(in.Query) {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "query: write the question as a text")
 	}
 	if len(in.Model) > maxModel || strings.ContainsFunc(in.Model, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "model: at most %d visible ASCII characters", maxModel)
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "model: at most %d visible ASCII characters",
+			maxModel)
 	}
 	if len(in.Reference) > maxReference || !utf8.ValidString(in.Reference) {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "reference: a text of at most %d KB", maxReference>>10)
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "reference: a text of at most %d KB",
+			maxReference>>10)
 	}
 	if err := subjects.CheckAttachments(in.Attachments); err != nil {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "attachments: %v", err)
 	}
 	if in.Client != "" && (in.Model != "" || in.Hint != "" || in.Reference != "") {
-		return problemf(http.StatusForbidden, subjects.CodeDenied, "model, hint and reference are for the user: a client is answered by the configured models")
+		return problemf(http.StatusForbidden, subjects.CodeDenied, "model, hint and reference are for the user: a "+
+			"client is answered by the configured models")
 	}
 	if err := in.checkOptions(); err != nil {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%v", err)
@@ -217,27 +225,31 @@ func validateQuestion(out actor.Out, in *Question) error {
 	return nil
 }
 
-// checkOptions rejects an unknown mode or hint, too many personas or rounds, and options of the committee in another mode.
+// checkOptions rejects an unknown mode or hint, too many personas or rounds, and options of the committee in another
+// mode.
 func (q Question) checkOptions() error {
 	switch {
 	case q.respondent() == "":
-		return fmt.Errorf("mode: %q is not one of %s", text.Clip(q.Mode, 40), strings.Join(strict.SortedKeys(subjects.Modes), ", "))
+		return fmt.Errorf("mode: %q is not one of %s", text.Clip(q.Mode, 40),
+			strings.Join(strict.SortedKeys(subjects.Modes), ", "))
 	case q.respondent() != subjects.Committee && (len(q.Personas) > 0 || q.Rounds != 0 || q.Parallel):
 		return errors.New(`personas, rounds and parallel are for the mode "committee"`)
 	}
 	return subjects.Query{Hint: q.Hint, Personas: q.Personas, Rounds: q.Rounds}.CheckOptions()
 }
 
-// storeQuestion stores the images of the question and then the question, also when the client disconnects meanwhile: whether it is
-// stored must be known. It returns the event without its sequence. The question of a client is followed from then on. in must be
-// validated.
+// storeQuestion stores the images of the question and then the question, also when the client disconnects meanwhile:
+// whether it is stored must be known. It returns the event without its sequence. The question of a client is followed
+// from then on. in must be validated.
 func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question, images [][]byte) (Event, error) {
 	if err := g.client.StoreImages(ctx, in.SessionID, images); err != nil {
 		return Event{}, storeFault(out, "an attached image", err)
 	}
 	body := subjects.Query{
-		SessionID: in.SessionID, QueryID: in.QueryID, Query: in.Query, Attachments: in.Attachments, Model: in.Model, Reference: in.Reference,
-		Hint: in.Hint, Personas: in.Personas, Rounds: in.Rounds, Parallel: in.Parallel, Client: in.Client, ClientMemory: in.clientMemory,
+		SessionID: in.SessionID, QueryID: in.QueryID, Query: in.Query, Attachments: in.Attachments, Model: in.Model,
+		Reference: in.Reference,
+		Hint:      in.Hint, Personas: in.Personas, Rounds: in.Rounds, Parallel: in.Parallel, Client: in.Client,
+		ClientMemory: in.clientMemory,
 	}
 	topic, _ := subjects.QuestionTopic(in.respondent())
 	ctx, cancel := withStoreTimeout(ctx)
@@ -259,11 +271,15 @@ func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question,
 	if err != nil {
 		return Event{}, fmt.Errorf("encoding the question: %w", err)
 	}
-	return Event{Subject: topic.Name, From: g.Name(), Time: out.Now().UTC(), Query: in.QueryID, Session: in.SessionID, Payload: data}, nil
+	return Event{
+		Subject: topic.Name, From: g.Name(), Time: out.Now().UTC(), Query: in.QueryID, Session: in.SessionID,
+		Payload: data,
+	}, nil
 }
 
-// withStoreTimeout returns a context for storing an event: it does not end with ctx, and after two seconds failed attempts are
-// not repeated. A cut connection is back after a quarter of a second, and a client should learn soon that the bus is down.
+// withStoreTimeout returns a context for storing an event: it does not end with ctx, and after two seconds failed
+// attempts are not repeated. A cut connection is back after a quarter of a second, and a client should learn soon that
+// the bus is down.
 func withStoreTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 }
@@ -275,11 +291,12 @@ func storeFault(out actor.Out, what string, err error) error {
 		return fault
 	}
 	out.LogError(err)
-	return subjects.Faultf(subjects.CodeUnavailable, "%s was not stored, or the acknowledgement was lost; try again", what)
+	return subjects.Faultf(subjects.CodeUnavailable, "%s was not stored, or the acknowledgement was lost; try again",
+		what)
 }
 
-// readOutcome reads the outcome of a question from an event, nil for every other event, also for the answer of another account. An answer that cannot be decoded is a
-// problem 502.
+// readOutcome reads the outcome of a question from an event, nil for every other event, also for the answer of another
+// account. An answer that cannot be decoded is a problem 502.
 func readOutcome(ev client.Event, q question) (*client.Outcome, error) {
 	if ev.Query != q.id {
 		return nil, nil
@@ -296,10 +313,12 @@ func explainDeadLetter(d *subjects.DeadLetter) *subjects.Fault {
 	return subjects.Faultf(d.Code, "%s failed permanently: %s", d.Actor, d.Reason)
 }
 
-// waitForOutcomeOf waits for the outcome of a question and passes each of its events, the outcome included, to onEvent, and each
-// event of live, which may be nil, to onLive; an error of onLive ends the wait. It retries while the bus is not connected. When
-// ctx ends the error is its cause.
-func (g *Gateway) waitForOutcomeOf(ctx context.Context, cur *cursor, q question, onEvent func(Event), live <-chan liveEvent, onLive func(liveEvent) error) (*client.Outcome, error) {
+// waitForOutcomeOf waits for the outcome of a question and passes each of its events, the outcome included, to onEvent,
+// and each event of live, which may be nil, to onLive; an error of onLive ends the wait. It retries while the bus is
+// not connected. When ctx ends the error is its cause.
+func (g *Gateway) waitForOutcomeOf(ctx context.Context, cur *cursor, q question, onEvent func(Event),
+	live <-chan liveEvent, onLive func(liveEvent) error,
+) (*client.Outcome, error) {
 	for {
 		ev, ok, more, err := cur.next(ctx)
 		switch {
@@ -335,8 +354,8 @@ type answerRecord struct {
 	dropped int
 }
 
-// add records an event and its judgement. Events of respondent B are ignored; events beyond logEvents or logBytes are only
-// counted as dropped, but their judgements are kept.
+// add records an event and its judgement. Events of respondent B are ignored; events beyond logEvents or logBytes are
+// only counted as dropped, but their judgements are kept.
 func (c *answerRecord) add(ev Event) {
 	if ev.ofRespondentB {
 		return
@@ -349,20 +368,30 @@ func (c *answerRecord) add(ev Event) {
 	c.events, c.bytes = append(c.events, ev), c.bytes+len(ev.Payload)
 }
 
-// writeAnswer responds with the outcome of a question: 200 with the answer, 502 with it when it is empty because of an error.
-// A client gets the answer without the events, thinking, notes and tool calls behind it, which may hold private data of the user. After a dead letter it returns a problem 502.
-func (g *Gateway) writeAnswer(w http.ResponseWriter, req *http.Request, q question, end *client.Outcome, rec *answerRecord) error {
+// writeAnswer responds with the outcome of a question: 200 with the answer, 502 with it when it is empty because of an
+// error. A client gets the answer without the events, thinking, notes and tool calls behind it, which may hold private
+// data of the user. After a dead letter it returns a problem 502.
+func (g *Gateway) writeAnswer(w http.ResponseWriter, req *http.Request, q question, end *client.Outcome,
+	rec *answerRecord,
+) error {
 	if end.Dead != nil {
 		return &problem{status: http.StatusBadGateway, IDs: q.ids("failed"), Fault: explainDeadLetter(end.Dead)}
 	}
 	r := end.Response
 	a := Answer{
-		QueryID: q.id, SessionID: r.SessionID, Answer: r.Answer, Thinking: r.Thinking, ToolCalls: r.ToolCalls, Notes: r.Notes,
-		Model: r.Model, DemoModel: r.DemoModel, Usage: r.Usage, Partial: r.Partial, Error: r.Error, Deliberations: r.Deliberations,
-		Grade: rec.grade, Pairwise: rec.pairwise, Reward: rec.reward, Events: []string{}, EventLog: []LogEntry{}, Dropped: rec.dropped,
+		QueryID: q.id, SessionID: r.SessionID, Answer: r.Answer, Thinking: r.Thinking, ToolCalls: r.ToolCalls,
+		Notes: r.Notes,
+		Model: r.Model, DemoModel: r.DemoModel, Usage: r.Usage, Partial: r.Partial, Error: r.Error,
+		Deliberations: r.Deliberations,
+		Grade:         rec.grade, Pairwise: rec.pairwise, Reward: rec.reward, Events: []string{},
+		EventLog: []LogEntry{},
+		Dropped:  rec.dropped,
 	}
 	if clientOf(req) != nil {
-		a = Answer{QueryID: a.QueryID, SessionID: a.SessionID, Answer: a.Answer, Model: a.Model, DemoModel: a.DemoModel, Usage: a.Usage, Partial: a.Partial, Error: a.Error, Events: []string{}, EventLog: []LogEntry{}}
+		a = Answer{
+			QueryID: a.QueryID, SessionID: a.SessionID, Answer: a.Answer, Model: a.Model, DemoModel: a.DemoModel,
+			Usage: a.Usage, Partial: a.Partial, Error: a.Error, Events: []string{}, EventLog: []LogEntry{},
+		}
 		rec = &answerRecord{}
 	}
 	var seconds float64 // never decreases: the server's wall clock may be set back between two events
@@ -388,21 +417,24 @@ func (g *Gateway) writeAnswer(w http.ResponseWriter, req *http.Request, q questi
 	return nil
 }
 
-// explainUnanswered returns the problem of a wait that ended without an answer: 504 after the timeout, 503 when the gateway
-// stops, both with links to the answer later, 401 for a revoked credential. Any other err is returned unchanged.
+// explainUnanswered returns the problem of a wait that ended without an answer: 504 after the timeout, 503 when the
+// gateway stops, both with links to the answer later, 401 for a revoked credential. Any other err is returned
+// unchanged.
 func (g *Gateway) explainUnanswered(q question, err error) error {
 	switch {
 	case errors.Is(err, errTimeout):
 		return &problem{
 			status: http.StatusGatewayTimeout, IDs: q.ids("waiting"),
-			Fault: subjects.Faultf(subjects.CodeTimeout, "timeout: no answer within %s; the question is still running: see the links", strict.FormatDuration(g.cfg.QueryTimeout)),
+			Fault: subjects.Faultf(subjects.CodeTimeout, "timeout: no answer within %s; the question is still "+
+				"running: see the links", strict.FormatDuration(g.cfg.QueryTimeout)),
 		}
 	case errors.Is(err, errRevoked):
 		return errUnauthorized
 	case errors.Is(err, errClosing):
 		return &problem{
 			status: http.StatusServiceUnavailable, IDs: q.ids("waiting"),
-			Fault: subjects.Faultf(subjects.CodeUnavailable, "the gateway is stopping; the question is stored and will be answered: see the links"),
+			Fault: subjects.Faultf(subjects.CodeUnavailable, "the gateway is stopping; the question is stored and "+
+				"will be answered: see the links"),
 		}
 	}
 	return err

@@ -15,8 +15,8 @@ import (
 const lookupTimeout = 10 * time.Second
 
 // onQueryStatus returns the answer to an earlier question, asked here or elsewhere. Without an answer it is 202 for a
-// question that was asked here and 404 for any other; a search longer than lookupTimeout is 504. The events of the question
-// are in the response only when it was asked here.
+// question that was asked here and 404 for any other; a search longer than lookupTimeout is 504. The events of the
+// question are in the response only when it was asked here.
 func (g *Gateway) onQueryStatus(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if err := cmp.Or(checkID("the query id", id), checkOwnQuery(r, id)); err != nil {
@@ -41,7 +41,8 @@ func (g *Gateway) onQueryStatus(w http.ResponseWriter, r *http.Request) error {
 	case errors.Is(err, errNone):
 		return problemf(http.StatusNotFound, codeNotFound, "no answer to %s, and the question was not asked here", id)
 	case errors.Is(err, errTimeout):
-		return problemf(http.StatusGatewayTimeout, subjects.CodeTimeout, "timeout: no answer to %s found within %s; see its session", id, lookupTimeout)
+		return problemf(http.StatusGatewayTimeout, subjects.CodeTimeout, "timeout: no answer to %s found within %s; "+
+			"see its session", id, lookupTimeout)
 	case err != nil:
 		return err
 	}
@@ -61,7 +62,8 @@ func (g *Gateway) onQueryStatus(w http.ResponseWriter, r *http.Request) error {
 func (g *Gateway) findOutcome(ctx context.Context, q question) (*client.Outcome, error) {
 	search := []string{subjects.DeadLetterEvent.StoredBy(subjects.Router)}
 	for _, who := range q.respondents() {
-		search = append([]string{subjects.ResponseGeneration.StoredBy(who)}, append(search, subjects.DeadLetterEvent.StoredBy(who))...)
+		search = append([]string{subjects.ResponseGeneration.StoredBy(who)},
+			append(search, subjects.DeadLetterEvent.StoredBy(who))...)
 	}
 	for _, stored := range search {
 		for ev, err := range g.client.EventsFrom(ctx, q.since+1, stored) {
@@ -99,8 +101,8 @@ func (g *Gateway) readEventsOf(ctx context.Context, q question, last uint64, onE
 	return nil
 }
 
-// onCancel publishes the cancellation of a question and responds with 202 without waiting for its effect, also for an unknown
-// question. The text so far becomes a partial answer.
+// onCancel publishes the cancellation of a question and responds with 202 without waiting for its effect, also for an
+// unknown question. The text so far becomes a partial answer.
 func (g *Gateway) onCancel(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if err := cmp.Or(checkID("the query id", id), checkOwnQuery(r, id)); err != nil {

@@ -21,7 +21,8 @@ func (q question) respondents() []string {
 	return []string{q.respondent}
 }
 
-// questionLog keeps the latest questions of this gateway, so that their answers are found without reading the whole log.
+// questionLog keeps the latest questions of this gateway, so that their answers are found without reading the whole
+// log.
 type questionLog struct {
 	mu      sync.Mutex
 	known   map[string]question
@@ -32,8 +33,8 @@ type questionLog struct {
 // maxAsked is the number of questions that are kept; the oldest are dropped.
 const maxAsked = 4096
 
-// add records a question and marks it as waited for, until release. It reports false, and records nothing, when a client
-// already waits for it. Beyond maxAsked the oldest question is dropped.
+// add records a question and marks it as waited for, until release. It reports false, and records nothing, when a
+// client already waits for it. Beyond maxAsked the oldest question is dropped.
 func (a *questionLog) add(q question) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

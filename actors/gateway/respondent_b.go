@@ -16,8 +16,8 @@ const (
 )
 
 // isOfRespondentB reports whether an event belongs to respondent B's answer and not to the one that the user sees: its
-// events, calls and results, memory operations, grade, and dead letters about them. Clients get these only on request. A
-// comparison of the two answers is shown, and so is every approval request, because only the user can decide it.
+// events, calls and results, memory operations, grade, and dead letters about them. Clients get these only on request.
+// A comparison of the two answers is shown, and so is every approval request, because only the user can decide it.
 func isOfRespondentB(ev Event) bool {
 	if ev.From == subjects.RespondentB {
 		return true
@@ -42,8 +42,8 @@ func isRespondentB(who string) bool {
 	return account == subjects.RespondentB
 }
 
-// deadLetterOfRespondentB reports whether a dead letter is about a message of respondent B, or about a turn it was given.
-// subject is the subject of the failed message, or the advisory of its consumer.
+// deadLetterOfRespondentB reports whether a dead letter is about a message of respondent B, or about a turn it was
+// given. subject is the subject of the failed message, or the advisory of its consumer.
 func deadLetterOfRespondentB(subject string) bool {
 	for _, side := range []string{"from.", "agent."} { // its events and its requests
 		if rest, ok := strings.CutPrefix(subject, side); ok {

@@ -27,8 +27,8 @@ type SessionPatch struct {
 	Pinned *bool   `json:"pinned"`
 }
 
-// onSessionPatch gives a session a title, or pins it; an empty title restores the beginning of its first question. An unknown
-// session is 404.
+// onSessionPatch gives a session a title, or pins it; an empty title restores the beginning of its first question. An
+// unknown session is 404.
 func (g *Gateway) onSessionPatch(w http.ResponseWriter, r *http.Request) error {
 	id, err := parseID(r, "the session id")
 	if err != nil {
@@ -67,7 +67,9 @@ func (g *Gateway) onSessionPatch(w http.ResponseWriter, r *http.Request) error {
 }
 
 // storeNote stores what change makes of the note of a session, and returns it. The empty note removes what is stored.
-func (g *Gateway) storeNote(ctx context.Context, session string, change func(sessionNote) sessionNote) (sessionNote, error) {
+func (g *Gateway) storeNote(ctx context.Context, session string, change func(sessionNote) sessionNote) (sessionNote,
+	error,
+) {
 	notes := g.out.Store(noteBucket)
 	for {
 		data, revision, err := notes.Get(ctx, session)
@@ -106,8 +108,8 @@ type noteIndex struct {
 	all  map[string]sessionNote
 }
 
-// readNotes returns the notes of the user, by session id. It reads those that changed since the last call. Without the bucket there
-// are none, and the list of sessions shows their questions.
+// readNotes returns the notes of the user, by session id. It reads those that changed since the last call. Without the
+// bucket there are none, and the list of sessions shows their questions.
 func (g *Gateway) readNotes(ctx context.Context) map[string]sessionNote {
 	x := &g.notes
 	x.mu.Lock()

@@ -19,7 +19,8 @@ type Session struct {
 	Title   string    `json:"title"` // the first question, shortened
 	Turns   int       `json:"turns"`
 	Updated time.Time `json:"updated"`
-	// Client is the client whose session it is: its questions are untrusted content, and the user cannot ask in it. "" = the user's.
+	// Client is the client whose session it is: its questions are untrusted content, and the user cannot ask in it. ""
+	// = the user's.
 	Client string `json:"client"`
 	Pinned bool   `json:"pinned,omitempty"`
 	// Running says that a question of it is being answered. The first one has no turn yet.
@@ -32,8 +33,8 @@ const (
 	maxTitle    = 80
 )
 
-// onSessions lists at most maxSessions sessions, last used first, and the number of those left out. A session that cannot be
-// decoded is listed with that as its title.
+// onSessions lists at most maxSessions sessions, last used first, and the number of those left out. A session that
+// cannot be decoded is listed with that as its title.
 func (g *Gateway) onSessions(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
 	defer cancel()
@@ -62,29 +63,36 @@ func (g *Gateway) onSessions(w http.ResponseWriter, r *http.Request) error {
 
 // describeSession returns the line of a session in the list. Without a turn the title is the summary.
 func describeSession(s client.SessionSummary) Session {
-	return Session{ID: s.ID, Title: makeTitle(cmp.Or(s.Question, s.Summary)), Turns: s.Turns, Updated: s.Updated, Client: subjects.ClientOf(s.ID), Running: s.Running}
+	return Session{
+		ID: s.ID, Title: makeTitle(cmp.Or(s.Question, s.Summary)), Turns: s.Turns, Updated: s.Updated,
+		Client: subjects.ClientOf(s.ID), Running: s.Running,
+	}
 }
 
 // makeTitle returns the beginning of a text on one line.
 func makeTitle(text string) string {
-	line := []rune(strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " "))
+	line := []rune(strings.Join(strings.FieldsFunc(text, func(r rune) bool {
+		return unicode.IsSpace(r) || unicode.IsControl(r)
+	}), " "))
 	if len(line) > maxTitle {
 		return string(line[:maxTitle-1]) + "…"
 	}
 	return string(line)
 }
 
-// mapReadError converts an error of a read with the context ctx to the problem for the client: 504 after the timeout, 503
-// while not connected, the cause of ctx when it has ended otherwise. Any other err is returned unchanged.
+// mapReadError converts an error of a read with the context ctx to the problem for the client: 504 after the timeout,
+// 503 while not connected, the cause of ctx when it has ended otherwise. Any other err is returned unchanged.
 func (g *Gateway) mapReadError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		if errors.Is(context.Cause(ctx), errTimeout) {
-			return problemf(http.StatusGatewayTimeout, subjects.CodeTimeout, "timeout: the sessions could not be read within %s", lookupTimeout)
+			return problemf(http.StatusGatewayTimeout, subjects.CodeTimeout, "timeout: the sessions could not be "+
+				"read within %s", lookupTimeout)
 		}
 		return context.Cause(ctx)
 	}
 	if !g.link.IsConnected() {
-		return problemf(http.StatusServiceUnavailable, subjects.CodeUnavailable, "not connected to the bus; reconnecting")
+		return problemf(http.StatusServiceUnavailable, subjects.CodeUnavailable, "not connected to the bus; "+
+			"reconnecting")
 	}
 	return err
 }
@@ -154,8 +162,8 @@ type SessionBranch struct {
 	To     string `json:"to"`     // branch to continue with
 }
 
-// onSessionBranch sets a question and the turns after it aside, so that the next question follows the turn before it, or continues with a
-// branch that was set aside. Nothing is deleted. A session whose question is being answered is 409.
+// onSessionBranch sets a question and the turns after it aside, so that the next question follows the turn before it,
+// or continues with a branch that was set aside. Nothing is deleted. A session whose question is being answered is 409.
 func (g *Gateway) onSessionBranch(w http.ResponseWriter, r *http.Request) error {
 	id, err := parseID(r, "the session id")
 	if err != nil {
@@ -195,9 +203,9 @@ func (g *Gateway) onSessionBranch(w http.ResponseWriter, r *http.Request) error 
 // changeTimeout is the timeout of a change of a conversation; a model writes the summary.
 const changeTimeout = 5 * time.Minute
 
-// onSessionChange returns the handler that deletes or summarizes one conversation; change is [subjects.SessionDelete] or
-// [subjects.SessionCompact]. An unknown session is 404, one whose question is being answered 409. A change that has begun is
-// completed when the client disconnects.
+// onSessionChange returns the handler that deletes or summarizes one conversation; change is [subjects.SessionDelete]
+// or [subjects.SessionCompact]. An unknown session is 404, one whose question is being answered 409. A change that has
+// begun is completed when the client disconnects.
 func (g *Gateway) onSessionChange(change string) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		id := r.PathValue("id")

@@ -42,15 +42,16 @@ type SettingChanged struct {
 	Restarted []string         `json:"restarted"`
 }
 
-// onSettingChange changes one setting. What may be changed is decided by the registry, which records every attempt. A change
-// that has begun is completed when the client disconnects.
+// onSettingChange changes one setting. What may be changed is decided by the registry, which records every attempt. A
+// change that has begun is completed when the client disconnects.
 func (g *Gateway) onSettingChange(w http.ResponseWriter, r *http.Request) error {
 	var in SettingChange
 	if err := g.readBody(w, r, &in); err != nil {
 		return err
 	}
 	if in.Value == nil {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, `value is required: the new value as text, as in {"value":"5m"}`)
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed,
+			`value is required: the new value as text, as in {"value":"5m"}`)
 	}
 	ctx, cancel := g.withTimeout(context.WithoutCancel(r.Context()), settingTimeout)
 	defer cancel()

@@ -57,13 +57,17 @@ func (l *storyLog) begin(file string, now time.Time, cancel context.CancelFunc) 
 	defer l.mu.Unlock()
 	for other, run := range l.runs {
 		if run.State == story.StateRunning {
-			return nil, problemf(http.StatusConflict, codeConflict, "%s is running; wait for its end, or stop it", other)
+			return nil, problemf(http.StatusConflict, codeConflict, "%s is running; wait for its end, or stop it",
+				other)
 		}
 	}
 	if l.runs == nil {
 		l.runs = map[string]*storyRun{}
 	}
-	run := &storyRun{StoryRun: StoryRun{State: story.StateRunning, Began: now}, more: make(chan struct{}), cancel: cancel}
+	run := &storyRun{
+		StoryRun: StoryRun{State: story.StateRunning, Began: now}, more: make(chan struct{}),
+		cancel: cancel,
+	}
 	l.runs[file] = run
 	return run, nil
 }
@@ -90,8 +94,8 @@ func (l *storyLog) add(run *storyRun, p story.Progress) {
 	run.more = make(chan struct{})
 }
 
-// after returns the reports of a run behind the first n, whether they include the last one, and a channel that is closed with the
-// next.
+// after returns the reports of a run behind the first n, whether they include the last one, and a channel that is
+// closed with the next.
 func (l *storyLog) after(run *storyRun, n int) (reports [][]byte, ended bool, more <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -142,16 +146,17 @@ func (g *Gateway) findStory(r *http.Request) (string, error) {
 // errStoryStopped ends a run that the user stops.
 var errStoryStopped = errors.New("stopped by the user")
 
-// onStoryRun starts a story of this build on a system of its own, with its own folder, keys, ports and scripted model. It is not a
-// request to the running system, whose memory, settings and audit log it does not reach. The run continues when the client
-// disconnects, and ends with the gateway.
+// onStoryRun starts a story of this build on a system of its own, with its own folder, keys, ports and scripted model.
+// It is not a request to the running system, whose memory, settings and audit log it does not reach. The run continues
+// when the client disconnects, and ends with the gateway.
 func (g *Gateway) onStoryRun(w http.ResponseWriter, r *http.Request) error {
 	file, err := g.findStory(r)
 	if err != nil {
 		return err
 	}
 	if g.RunStory == nil {
-		return problemf(http.StatusServiceUnavailable, subjects.CodeUnavailable, "this process cannot run stories; use conclave story run stories/%s", file)
+		return problemf(http.StatusServiceUnavailable, subjects.CodeUnavailable, "this process cannot run stories; "+
+			"use conclave story run stories/%s", file)
 	}
 	ctx, cancel := context.WithTimeout(g.life, storyTimeout)
 	stopped, stop := context.WithCancelCause(ctx)
@@ -188,8 +193,8 @@ func (g *Gateway) onStoryStop(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// onStoryReports streams the reports of the latest run of a story as server-sent events, from its start or behind Last-Event-ID, until
-// its end. Without a run it is 404.
+// onStoryReports streams the reports of the latest run of a story as server-sent events, from its start or behind
+// Last-Event-ID, until its end. Without a run it is 404.
 func (g *Gateway) onStoryReports(w http.ResponseWriter, r *http.Request) error {
 	file, err := g.findStory(r)
 	if err != nil {
@@ -202,7 +207,8 @@ func (g *Gateway) onStoryReports(w http.ResponseWriter, r *http.Request) error {
 	n := 0
 	if last := r.Header.Get("Last-Event-ID"); last != "" {
 		if n, err = strconv.Atoi(last); err != nil || n < 0 {
-			return problemf(http.StatusBadRequest, subjects.CodeMalformed, "invalid Last-Event-ID: use the id of an event")
+			return problemf(http.StatusBadRequest, subjects.CodeMalformed, "invalid Last-Event-ID: use the id of an "+
+				"event")
 		}
 	}
 	leave, err := acquireSlot(g.slots.streams, "event streams are open")

@@ -24,8 +24,8 @@ type eventFilter struct {
 	resume                  bool // start behind after, not at the end of the event log
 }
 
-// matches reports whether the filter selects a stored event. An empty query, session or subject selects every one; events of
-// respondent B are selected only with respondentB.
+// matches reports whether the filter selects a stored event. An empty query, session or subject selects every one;
+// events of respondent B are selected only with respondentB.
 func (f eventFilter) matches(ev Event) bool {
 	if ev.ofRespondentB && !f.respondentB {
 		return false
@@ -45,9 +45,9 @@ func (f eventFilter) matchesLive(ev Event) bool {
 	return (f.deltas || !strings.HasPrefix(ev.Subject, "response.")) && f.matches(ev)
 }
 
-// parseEventFilter reads the filter from the parameters. Last-Event-ID has precedence over the parameter after: a browser
-// that reconnects sends the header with the original URL. It rejects invalid ids and subjects, flags other than 0 and 1, and
-// a position that is not a number. Without a position, resume is false: the stream begins with new events.
+// parseEventFilter reads the filter from the parameters. Last-Event-ID has precedence over the parameter after: a
+// browser that reconnects sends the header with the original URL. It rejects invalid ids and subjects, flags other than
+// 0 and 1, and a position that is not a number. Without a position, resume is false: the stream begins with new events.
 func parseEventFilter(r *http.Request) (eventFilter, error) {
 	p := r.URL.Query()
 	f := eventFilter{query: p.Get("query"), session: p.Get("session"), subject: p.Get("subject")}
@@ -59,7 +59,8 @@ func parseEventFilter(r *http.Request) (eventFilter, error) {
 		}
 	}
 	if p.Has("subject") && !isSubjectPattern(f.subject) {
-		return f, problemf(http.StatusBadRequest, subjects.CodeMalformed, `invalid subject: tokens joined by dots, * for one token, > at the end for the rest, like tool.request.>`)
+		return f, problemf(http.StatusBadRequest, subjects.CodeMalformed,
+			`invalid subject: tokens joined by dots, * for one token, > at the end for the rest, like tool.request.>`)
 	}
 	for name, to := range map[string]*bool{"deltas": &f.deltas, "respondent_b": &f.respondentB} {
 		switch p.Get(name) {
@@ -80,14 +81,15 @@ func parseEventFilter(r *http.Request) (eventFilter, error) {
 	var err error
 	f.after, err = strconv.ParseUint(positions[0], 10, 63)
 	if err != nil || len(positions) > 1 {
-		return f, problemf(http.StatusBadRequest, subjects.CodeMalformed, "invalid Last-Event-ID or after: use the sequence number of an event, or 0 for all stored events")
+		return f, problemf(http.StatusBadRequest, subjects.CodeMalformed, "invalid Last-Event-ID or after: use the "+
+			"sequence number of an event, or 0 for all stored events")
 	}
 	f.resume = true
 	return f, nil
 }
 
-// isSubjectPattern reports whether s is a subject, where a token may be * and the last one >. "" and a subject longer than
-// [subjects.MaxSubject] are none.
+// isSubjectPattern reports whether s is a subject, where a token may be * and the last one >. "" and a subject longer
+// than [subjects.MaxSubject] are none.
 func isSubjectPattern(s string) bool {
 	if len(s) > subjects.MaxSubject {
 		return false
@@ -104,10 +106,10 @@ func isSubjectPattern(s string) bool {
 	return true
 }
 
-// onEvents streams stored events as server-sent events until the client or the gateway closes. The id of an event is its
-// sequence in the stream EVENTS, so a client that reconnects resumes after its last id. There is no queue per client: a slow
-// client reads from the event log, and a client that stops reading is disconnected by the write timeout. Live events have no
-// id and may be lost. Beyond MaxStreams open streams it is rejected with 429.
+// onEvents streams stored events as server-sent events until the client or the gateway closes. The id of an event is
+// its sequence in the stream EVENTS, so a client that reconnects resumes after its last id. There is no queue per
+// client: a slow client reads from the event log, and a client that stops reading is disconnected by the write timeout.
+// Live events have no id and may be lost. Beyond MaxStreams open streams it is rejected with 429.
 func (g *Gateway) onEvents(w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodGet {
 		w.Header().Set("Allow", http.MethodGet)
@@ -126,7 +128,10 @@ func (g *Gateway) onEvents(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	live := g.live.subscribe(f.matchesLive)
 	defer g.live.unsubscribe(live)
-	s := &eventWriter{w: w, rc: http.NewResponseController(w), timeout: g.cfg.WriteTimeout, cursor: g.events.openCursor(ctx), filter: f}
+	s := &eventWriter{
+		w: w, rc: http.NewResponseController(w), timeout: g.cfg.WriteTimeout,
+		cursor: g.events.openCursor(ctx), filter: f,
+	}
 	defer s.cursor.close()
 	if f.resume {
 		log, err := g.client.EventStatus(ctx)
@@ -182,8 +187,8 @@ type eventWriter struct {
 	buf        bytes.Buffer
 }
 
-// resumeAt moves the cursor behind the client's last event. first and last are the bounds of the event log. Events that are no
-// longer stored are reported as lost, and so is a sequence beyond last: the event log was created anew.
+// resumeAt moves the cursor behind the client's last event. first and last are the bounds of the event log. Events that
+// are no longer stored are reported as lost, and so is a sequence beyond last: the event log was created anew.
 func (s *eventWriter) resumeAt(first, last uint64) {
 	switch after := s.filter.after; {
 	case after > last:
@@ -224,8 +229,8 @@ func (s *eventWriter) writeHeader() {
 	s.flush()
 }
 
-// writeEvent buffers a stored event if the filter selects it. A gap in the event log before it is reported as lost first,
-// also for an event that is not selected. A stream that began at 0 has no gap.
+// writeEvent buffers a stored event if the filter selects it. A gap in the event log before it is reported as lost
+// first, also for an event that is not selected. A stream that began at 0 has no gap.
 func (s *eventWriter) writeEvent(ev Event) {
 	if n := s.cursor.missing; n > 0 && ev.Seq > n+1 {
 		s.writef("%s", formatLost(ev.Seq-n, ev.Seq-1, tooOld))
@@ -240,8 +245,8 @@ func (s *eventWriter) writeEvent(ev Event) {
 	s.writef("id: %d\ndata: %s\n\n", ev.Seq, data)
 }
 
-// writeLive writes and flushes an event that is not stored: a token as "delta", a question without a name. It has no id, so
-// the client's position stays.
+// writeLive writes and flushes an event that is not stored: a token as "delta", a question without a name. It has no
+// id, so the client's position stays.
 func (s *eventWriter) writeLive(l liveEvent) {
 	data, err := json.Marshal(l.Event)
 	if err != nil {
@@ -278,8 +283,8 @@ func (s *eventWriter) writef(format string, a ...any) {
 	}
 }
 
-// flush writes the buffer to the client and empties it. A write that fails or exceeds the timeout sets s.err, which ends the
-// stream; with s.err set nothing is written.
+// flush writes the buffer to the client and empties it. A write that fails or exceeds the timeout sets s.err, which
+// ends the stream; with s.err set nothing is written.
 func (s *eventWriter) flush() {
 	if s.err != nil || s.buf.Len() == 0 {
 		return

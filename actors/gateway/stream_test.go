@@ -131,7 +131,8 @@ func (s *sse) close() {
 func (w *fixture) emitStates(out actor.Out, from, n int) {
 	w.t.Helper()
 	for i := range n {
-		emitStored(w, out, withTokens(w.t, subjects.AgentStateEvent, "generator"), subjects.AgentState{To: strconv.Itoa(from + i)})
+		emitStored(w, out, withTokens(w.t, subjects.AgentStateEvent, "generator"),
+			subjects.AgentState{To: strconv.Itoa(from + i)})
 	}
 }
 
@@ -205,7 +206,8 @@ func testEventsShowQuestionsOnce(t *testing.T, b *bustest.Bus) {
 	s := w.follow("/events?session=s-once")
 	const questions = 5
 	for range questions {
-		if status, _, body := w.do("POST", "/query", `{"query":"hello","session_id":"s-once"}`, "Prefer", "respond-async"); status != 202 {
+		if status, _, body := w.do("POST", "/query", `{"query":"hello","session_id":"s-once"}`, "Prefer",
+			"respond-async"); status != 202 {
 			t.Fatalf("%d %s", status, body)
 		}
 	}
@@ -214,7 +216,8 @@ func testEventsShowQuestionsOnce(t *testing.T, b *bustest.Bus) {
 		m := s.next()
 		seen[m.data.Subject+" "+m.data.Query]++
 	}
-	emitStored(w, w.out("generator").WithIDs("s-once", "q1"), withTokens(t, subjects.AgentStateEvent, "generator"), subjects.AgentState{To: "GENERATING"})
+	emitStored(w, w.out("generator").WithIDs("s-once", "q1"), withTokens(t, subjects.AgentStateEvent, "generator"),
+		subjects.AgentState{To: "GENERATING"})
 	if last := s.next(); len(seen) != questions || last.data.Subject != "agent.state.generator" {
 		t.Errorf("%d questions were shown as %v, then %s", questions, seen, last)
 	}
@@ -225,11 +228,13 @@ func testEventsShowWhoSaidIt(t *testing.T, b *bustest.Bus) {
 	s := w.follow("/events")
 	// Whatever a message says of itself, its author is the account it came from.
 	nc := w.Connect("generator")
-	if err := nc.Publish("response.generation", []byte(`{"query_id":"q1","session_id":"s1","from":"user","answer":"x"}`)); err != nil {
+	if err := nc.Publish("response.generation",
+		[]byte(`{"query_id":"q1","session_id":"s1","from":"user","answer":"x"}`)); err != nil {
 		t.Fatal(err)
 	}
 	ev := s.next().data
-	if ev.From != "generator" || ev.Subject != "response.generation" || ev.Query != "q1" || ev.Session != "s1" || ev.Seq != w.first+1 || ev.Time.IsZero() {
+	if ev.From != "generator" || ev.Subject != "response.generation" || ev.Query != "q1" || ev.Session != "s1" ||
+		ev.Seq != w.first+1 || ev.Time.IsZero() {
 		t.Errorf("%+v", ev)
 	}
 	// What is not JSON is shown as text; the gateway's own dead letter about the live copy follows.
@@ -242,12 +247,17 @@ func testEventsShowWhoSaidIt(t *testing.T, b *bustest.Bus) {
 }
 
 func testEventsFilters(t *testing.T, b *bustest.Bus) {
-	w := startGateway(t, b, setup{Config: gateway.Config{Heartbeat: 10 * time.Millisecond}, change: func(g *gateway.Gateway) { g.SetMaxEvents(2) }})
+	w := startGateway(t, b, setup{
+		Config: gateway.Config{Heartbeat: 10 * time.Millisecond},
+		change: func(g *gateway.Gateway) { g.SetMaxEvents(2) },
+	})
 	out, critic := w.out("generator"), w.out("critic")
 	for i := range 4 {
 		about := out.WithIDs(fmt.Sprintf("s%d", i%2), fmt.Sprintf("q%d", i))
-		emitStored(w, about, withTokens(t, subjects.AgentStateEvent, "generator"), subjects.AgentState{To: "GENERATING"})
-		emitStored(w, critic.WithIDs(fmt.Sprintf("s%d", i%2), fmt.Sprintf("q%d", i)), subjects.CritiqueResult, subjects.Critique{Score: i})
+		emitStored(w, about, withTokens(t, subjects.AgentStateEvent, "generator"),
+			subjects.AgentState{To: "GENERATING"})
+		emitStored(w, critic.WithIDs(fmt.Sprintf("s%d", i%2), fmt.Sprintf("q%d", i)), subjects.CritiqueResult,
+			subjects.Critique{Score: i})
 	}
 	for _, tt := range []struct {
 		filter string
@@ -292,12 +302,14 @@ func testEventsLive(t *testing.T, b *bustest.Bus) {
 	user, out := w.out("user"), w.out("generator").WithIDs("s1", "q1")
 	emitStored(w, user.WithIDs("s1", "q1"), subjects.QueryReceived, subjects.Query{Query: "hi"})
 	for _, s := range []*sse{plain, full} {
-		if m := s.next(); m.data.Subject != "query.received" || m.data.Seq != 0 || m.id != at(0) || m.data.Query != "q1" {
+		if m := s.next(); m.data.Subject != "query.received" || m.data.Seq != 0 || m.id != at(0) ||
+			m.data.Query != "q1" {
 			t.Error(m)
 		}
 	}
 	emitStored(w, out, withTokens(t, subjects.ResponseThinking, "q1"), subjects.Delta{QueryID: "q1", Text: "hm"})
-	if m := full.next(); m.event != "delta" || m.data.Subject != "response.thinking.q1" || m.data.Query != "q1" || m.data.Seq != 0 {
+	if m := full.next(); m.event != "delta" || m.data.Subject != "response.thinking.q1" || m.data.Query != "q1" ||
+		m.data.Seq != 0 {
 		t.Error(m)
 	}
 	emitStored(w, out, subjects.AnswerDialog, subjects.Dialog{QueryID: "q1"})
@@ -312,7 +324,10 @@ func testEventsThatAreGone(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{})
 	w.emitStates(w.out("generator"), 0, 3)
 	s := w.follow("/events", "Last-Event-ID", "900")
-	if m := s.next(); m.event != "lost" || m.raw != fmt.Sprintf(`{"from":%d,"to":900,"why":"the event log was created anew; the stream continues with new events"}`, w.first+4) || m.id != strconv.FormatUint(w.first+3, 10) {
+	if m := s.next(); m.event != "lost" ||
+		m.raw != fmt.Sprintf(
+			`{"from":%d,"to":900,"why":"the event log was created anew; the stream continues with new events"}`,
+			w.first+4) || m.id != strconv.FormatUint(w.first+3, 10) {
 		t.Error(m)
 	}
 	w.emitStates(w.out("generator"), 3, 1)
@@ -324,10 +339,13 @@ func testEventsThatAreGone(t *testing.T, b *bustest.Bus) {
 // What no longer fits is the oldest, and whoever was there is told what was lost.
 func TestEventsOlderThanWhatIsKept(t *testing.T) {
 	t.Parallel()
-	w := startGateway(t, bustest.Start(t, func(c *bus.ServerConfig) { c.EventMax = 256 << 10 }), setup{change: func(g *gateway.Gateway) { g.SetMaxEvents(1) }})
+	w := startGateway(t, bustest.Start(t, func(c *bus.ServerConfig) {
+		c.EventMax = 256 << 10
+	}), setup{change: func(g *gateway.Gateway) { g.SetMaxEvents(1) }})
 	out := w.out("generator")
 	for i := range 8 {
-		emitStored(w, out, subjects.AnswerDialog, subjects.Dialog{QueryID: strconv.Itoa(i), Answer: strings.Repeat("x", 70<<10)})
+		emitStored(w, out, subjects.AnswerDialog,
+			subjects.Dialog{QueryID: strconv.Itoa(i), Answer: strings.Repeat("x", 70<<10)})
 	}
 	eventually(t, "the gateway has read them", func() bool { return gateway.LastEvent(w.gw) == 8 })
 	s := w.follow("/events?after=1")
@@ -368,7 +386,8 @@ func TestEventsClientThatDoesNotRead(t *testing.T) {
 	}
 	out := w.out("generator")
 	for i := range 6 { // more than the system keeps for a reader who does not read
-		emitStored(w, out, subjects.AnswerDialog, subjects.Dialog{QueryID: strconv.Itoa(i), Answer: strings.Repeat("x", 700<<10)})
+		emitStored(w, out, subjects.AnswerDialog,
+			subjects.Dialog{QueryID: strconv.Itoa(i), Answer: strings.Repeat("x", 700<<10)})
 	}
 	eventually(t, "the place is free", func() bool { return len(gateway.StreamSlots(w.gw)) == 0 })
 	s := w.follow("/events?after=3")

@@ -25,7 +25,10 @@ type Task struct {
 }
 
 func newTask(t subjects.Task) Task {
-	out := Task{TaskID: t.TaskID, SessionID: t.SessionID, Query: t.Query, State: t.State, Subtasks: t.Subtasks, Report: t.Report, Error: t.Error, Tokens: t.Tokens, Began: t.Began, Updated: t.Updated}
+	out := Task{
+		TaskID: t.TaskID, SessionID: t.SessionID, Query: t.Query, State: t.State, Subtasks: t.Subtasks,
+		Report: t.Report, Error: t.Error, Tokens: t.Tokens, Began: t.Began, Updated: t.Updated,
+	}
 	if out.Subtasks == nil {
 		out.Subtasks = []subjects.Subtask{}
 	}
@@ -82,7 +85,8 @@ func (g *Gateway) findTask(ctx context.Context, r *http.Request) (subjects.Task,
 	return t, nil
 }
 
-// onTaskChange returns the handler that pauses, resumes or cancels a task. An unknown task is 404, one that has ended 409.
+// onTaskChange returns the handler that pauses, resumes or cancels a task. An unknown task is 404, one that has ended
+// 409.
 func (g *Gateway) onTaskChange(action string) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		if r.ContentLength != 0 {

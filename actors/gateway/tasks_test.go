@@ -19,7 +19,9 @@ func (c *taskStub) Routes() []actor.Route {
 	return []actor.Route{actor.Serve(subjects.TaskChangeService, c.change)}
 }
 
-func (c *taskStub) change(_ context.Context, in actor.Msg[subjects.TaskChange], _ actor.Out) (subjects.TaskChanged, error) {
+func (c *taskStub) change(_ context.Context, in actor.Msg[subjects.TaskChange], _ actor.Out) (subjects.TaskChanged,
+	error,
+) {
 	c.record(in.From + " " + in.Body.Action + " " + in.Body.TaskID)
 	if in.Body.TaskID == "ended" {
 		return subjects.TaskChanged{}, subjects.Faultf(subjects.CodeMalformed, "the task has ended: it is done")
@@ -36,7 +38,10 @@ func TestTasks(t *testing.T) {
 	d, w := describe(t), startGateway(t, b, setup{})
 	store := b.Out(subjects.Orchestrator).Store(subjects.StateBucket(subjects.Orchestrator))
 	for _, task := range []subjects.Task{
-		{TaskID: "t1", SessionID: "s1", Query: "do it", State: subjects.TaskRunning, Subtasks: []subjects.Subtask{{ID: "a", Title: "First"}}, Report: "the report"},
+		{
+			TaskID: "t1", SessionID: "s1", Query: "do it", State: subjects.TaskRunning,
+			Subtasks: []subjects.Subtask{{ID: "a", Title: "First"}}, Report: "the report",
+		},
 		{TaskID: "ended", SessionID: "s1", Query: "do it", State: subjects.TaskDone},
 	} {
 		data, err := json.Marshal(task)
@@ -57,6 +62,9 @@ func TestTasks(t *testing.T) {
 		{"ended", "POST", "/tasks/{id}/pause", "/tasks/ended/pause", "", 409, "has ended", "gateway pause ended"},
 		{"unknown to cancel", "POST", "/tasks/{id}/cancel", "/tasks/t2/cancel", "", 404, "not found", ""},
 		{"trick: a wildcard", "POST", "/tasks/{id}/cancel", "/tasks/%2A/cancel", "", 400, "letters, digits", ""},
-		{"trick: another task in the body", "POST", "/tasks/{id}/cancel", "/tasks/t1/cancel", `{"task_id":"ended"}`, 400, "takes no body", ""},
+		{
+			"trick: another task in the body", "POST", "/tasks/{id}/cancel", "/tasks/t1/cancel", `{"task_id":"ended"}`,
+			400, "takes no body", "",
+		},
 	})
 }

@@ -19,8 +19,9 @@ import (
 const maxUpload = 32 << 20
 
 // readQuestion reads the body of POST /query: JSON, or a form (multipart/form-data) with the text fields of
-// [Question], and any number of parts "file" and, for pasted texts, "paste". Images are the content of the images among them. It
-// rejects what [Gateway.readBody] rejects, unknown and repeated fields, and files that [attachment.Decode] rejects.
+// [Question], and any number of parts "file" and, for pasted texts, "paste". Images are the content of the images among
+// them. It rejects what [Gateway.readBody] rejects, unknown and repeated fields, and files that [attachment.Decode]
+// rejects.
 func (g *Gateway) readQuestion(w http.ResponseWriter, r *http.Request) (in Question, images [][]byte, err error) {
 	types := r.Header.Values("Content-Type")
 	if len(types) != 1 || r.Header.Get("Content-Encoding") != "" {
@@ -34,7 +35,10 @@ func (g *Gateway) readQuestion(w http.ResponseWriter, r *http.Request) (in Quest
 	if err != nil {
 		return in, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "malformed form: %v", err)
 	}
-	fields := map[string]*string{"query": &in.Query, "session_id": &in.SessionID, "query_id": &in.QueryID, "model": &in.Model, "hint": &in.Hint, "mode": &in.Mode, "reference": &in.Reference}
+	fields := map[string]*string{
+		"query": &in.Query, "session_id": &in.SessionID, "query_id": &in.QueryID,
+		"model": &in.Model, "hint": &in.Hint, "mode": &in.Mode, "reference": &in.Reference,
+	}
 	for {
 		part, err := form.NextPart()
 		if errors.Is(err, io.EOF) {
@@ -57,17 +61,24 @@ func (g *Gateway) readQuestion(w http.ResponseWriter, r *http.Request) (in Quest
 				images = append(images, f.Image)
 			}
 		case !known && name != "paste":
-			return in, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "unknown or repeated field %q; the fields are query, session_id, query_id, model, hint, mode, reference, paste and file", text.Clip(name, 60))
+			return in, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "unknown or repeated field %q; "+
+				"the fields are query, session_id, query_id, model, hint, mode, reference, paste and file",
+				text.Clip(name, 60))
 		default:
 			data, err := io.ReadAll(io.LimitReader(part, maxBody+1))
 			if err != nil {
 				return in, nil, g.explainUpload(w, err)
 			}
 			if len(data) > maxBody {
-				return in, nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "field %s too large; at most %d KB", name, maxBody>>10)
+				return in, nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge,
+					"field %s too large; at most %d KB", name, maxBody>>10)
 			}
 			if name == "paste" {
-				in.Attachments = append(in.Attachments, subjects.Attachment{Source: subjects.AttachmentPaste, Text: strings.ReplaceAll(string(data), "\r\n", "\n")}) // a form has CRLF
+				// a form has CRLF
+				in.Attachments = append(in.Attachments, subjects.Attachment{
+					Source: subjects.AttachmentPaste,
+					Text:   strings.ReplaceAll(string(data), "\r\n", "\n"),
+				})
 				continue
 			}
 			*into = string(data)
@@ -84,7 +95,8 @@ func (g *Gateway) readFile(w http.ResponseWriter, r *http.Request, part *multipa
 		return attachment.File{}, g.explainUpload(w, err)
 	}
 	if len(data) > document.MaxBytes {
-		return attachment.File{}, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "file %q too large; at most %d MB (limit of a file): send a part of it", name, document.MaxBytes>>20)
+		return attachment.File{}, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge,
+			"file %q too large; at most %d MB (limit of a file): send a part of it", name, document.MaxBytes>>20)
 	}
 	f, err := attachment.Decode(r.Context(), subjects.AttachmentFile, name, data)
 	if err != nil {
@@ -98,7 +110,9 @@ func (g *Gateway) explainUpload(w http.ResponseWriter, err error) error {
 	w.Header().Set("Connection", "close")
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
-		return problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "form too large; at most %d MB: send fewer files", maxUpload>>20)
+		return problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "form too large; at most %d MB: "+
+			"send fewer files", maxUpload>>20)
 	}
-	return problemf(http.StatusBadRequest, subjects.CodeMalformed, "incomplete form, or timeout after %s", g.bodyTimeout)
+	return problemf(http.StatusBadRequest, subjects.CodeMalformed, "incomplete form, or timeout after %s",
+		g.bodyTimeout)
 }

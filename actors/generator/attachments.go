@@ -17,8 +17,8 @@ import (
 	"conclave/subjects"
 )
 
-// The attachments of a question are untrusted content: the model reads them in a frame that their text cannot close, and the
-// labels of the answer say so, in this turn and in all later ones of the session.
+// The attachments of a question are untrusted content: the model reads them in a frame that their text cannot close,
+// and the labels of the answer say so, in this turn and in all later ones of the session.
 
 // adoptAttachments fills in the attachments of a new record, without credentials, as tool results are sent to a model.
 func (t *turn) adoptAttachments() {
@@ -34,20 +34,24 @@ func (t *turn) adoptAttachments() {
 	t.record.Nonce = hex.EncodeToString(sum[:8])
 }
 
-// describeContent is the content of an attachment as the model reads it. The name is part of it, because its author may have
-// chosen it.
+// describeContent is the content of an attachment as the model reads it. The name is part of it, because its author may
+// have chosen it.
 func describeContent(a subjects.Attachment) string { return a.Describe() + ":\n\n" + a.Content() }
 
 // labelAttachments returns the labels of attachments, with the techniques of injection that were found; nil = there are
 // none. The user's files and mails are private.
 func labelAttachments(all []subjects.Attachment) (l *subjects.Labels) {
 	for _, a := range all {
-		l = l.Join(&subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Private, Flags: firewall.Scan(describeContent(a)).Techniques()})
+		l = l.Join(&subjects.Labels{
+			Trust: subjects.Untrusted, Privacy: subjects.Private,
+			Flags: firewall.Scan(describeContent(a)).Techniques(),
+		})
 	}
 	return l
 }
 
-// frameAttachments returns the attachments as the model reads them, each in a frame with the nonce; "" = there are none.
+// frameAttachments returns the attachments as the model reads them, each in a frame with the nonce; "" = there are
+// none.
 func frameAttachments(all []subjects.Attachment, nonce string) string {
 	var frames []string
 	for _, a := range all {
@@ -73,7 +77,8 @@ func shortenAttachments(all []subjects.Attachment, most int) []subjects.Attachme
 // noteAttachments notes, for the user, what is treated as untrusted content.
 func (t *turn) noteAttachments() {
 	for _, a := range t.record.Attachments {
-		words := fmt.Sprintf("%s (%d bytes) is treated as untrusted content: what it asks for is not done without your approval", a.Describe(), len(a.Text)+a.Size)
+		words := fmt.Sprintf("%s (%d bytes) is treated as untrusted content: what it asks for is not done without "+
+			"your approval", a.Describe(), len(a.Text)+a.Size)
 		if flags := firewall.Scan(describeContent(a)).Techniques(); len(flags) > 0 {
 			words += "; parts of it look like instructions (" + strings.Join(flags, ", ") + ")"
 		}
@@ -94,8 +99,8 @@ func (t *turn) ownWords() string {
 	return ""
 }
 
-// task describes the question to the broker, which selects tools for it: the user's words, or the beginning of the attachments
-// when there are none.
+// task describes the question to the broker, which selects tools for it: the user's words, or the beginning of the
+// attachments when there are none.
 func (t *turn) task() string {
 	task := t.query.Query
 	if t.ownWords() == "" && len(t.record.Attachments) > 0 {
@@ -117,9 +122,10 @@ func listImages(session string, all []subjects.Attachment) (out []model.Image) {
 	return out
 }
 
-// checkImages refuses a question with an image before any model is asked: with [model.ErrNoVision] when the model cannot read
-// images, and with a fault when the image is not stored in the session, or its content is not what the question says. The
-// capabilities of a model that the question names are checked by the model actor. t.role must be set.
+// checkImages refuses a question with an image before any model is asked: with [model.ErrNoVision] when the model
+// cannot read images, and with a fault when the image is not stored in the session, or its content is not what the
+// question says. The capabilities of a model that the question names are checked by the model actor. t.role must be
+// set.
 func (t *turn) checkImages(ctx context.Context) error {
 	if len(listImages(t.sessionID, t.record.Attachments)) == 0 {
 		return nil
@@ -139,8 +145,9 @@ func (t *turn) checkImages(ctx context.Context) error {
 	return nil
 }
 
-// history returns the messages before the question. The latest images of the conversation, at most [subjects.MaxImages], are
-// part of it for an assistant that reads images; an image that is no longer stored is left out. t.role must be set.
+// history returns the messages before the question. The latest images of the conversation, at most
+// [subjects.MaxImages], are part of it for an assistant that reads images; an image that is no longer stored is left
+// out. t.role must be set.
 func (t *turn) history(ctx context.Context) []model.Message {
 	out := buildHistory(t.prior)
 	if t.query.Model != "" || !t.role.Vision {

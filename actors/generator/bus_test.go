@@ -39,7 +39,8 @@ type busHarness struct {
 
 func newBusHarness(t *testing.T) *busHarness {
 	w := &busHarness{
-		Bus: bustest.Start(t), t: t, answers: make(chan subjects.Response, 256), states: make(chan subjects.AgentState, 4096), deltas: make(chan subjects.Delta, 4096),
+		Bus: bustest.Start(t), t: t, answers: make(chan subjects.Response, 256), states: make(chan subjects.AgentState,
+			4096), deltas: make(chan subjects.Delta, 4096),
 		ran: map[string]int{},
 	}
 	w.chat = func(_ context.Context, r model.Request, say func(model.Chunk) error) error {
@@ -48,15 +49,28 @@ func newBusHarness(t *testing.T) *busHarness {
 	}
 	w.start(fakeActor{"model", []actor.Route{
 		actor.ServeStream(subjects.ModelChat, w.onChat),
-		actor.Serve(subjects.ModelListService, func(context.Context, actor.Msg[subjects.Empty], actor.Out) (subjects.ModelList, error) {
-			return subjects.ModelList{Roles: []subjects.RoleModel{{Role: "assistant", Model: "test:1b", Window: 8192, Stream: true, Tools: true}}}, nil
+		actor.Serve(subjects.ModelListService, func(context.Context, actor.Msg[subjects.Empty],
+			actor.Out,
+		) (subjects.ModelList, error) {
+			return subjects.ModelList{Roles: []subjects.RoleModel{{
+				Role: "assistant", Model: "test:1b", Window: 8192,
+				Stream: true, Tools: true,
+			}}}, nil
 		}),
 	}})
 	w.start(fakeActor{"broker", []actor.Route{
-		actor.Serve(subjects.BrokerDiscover, func(context.Context, actor.Msg[subjects.DiscoverRequest], actor.Out) (subjects.DiscoverReply, error) {
-			return subjects.DiscoverReply{Tools: []subjects.ToolSchema{{Name: "clock", Description: "tells the time", Parameters: json.RawMessage(`{"type":"object","properties":{"q":{"type":"string"}},"required":["q"]}`)}}}, nil
+		actor.Serve(subjects.BrokerDiscover, func(context.Context, actor.Msg[subjects.DiscoverRequest],
+			actor.Out,
+		) (subjects.DiscoverReply, error) {
+			return subjects.DiscoverReply{Tools: []subjects.ToolSchema{{
+				Name: "clock", Description: "tells the time",
+				Parameters: json.RawMessage(
+					`{"type":"object","properties":{"q":{"type":"string"}},"required":["q"]}`),
+			}}}, nil
 		}),
-		actor.Serve(subjects.ToolRequestService, func(_ context.Context, in actor.Msg[subjects.ToolRequest], _ actor.Out) (subjects.ToolResult, error) {
+		actor.Serve(subjects.ToolRequestService, func(_ context.Context, in actor.Msg[subjects.ToolRequest],
+			_ actor.Out,
+		) (subjects.ToolResult, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.ran[in.Body.CallID]++
@@ -98,7 +112,9 @@ type fakeActor struct {
 func (s fakeActor) Name() string          { return s.name }
 func (s fakeActor) Routes() []actor.Route { return s.routes }
 
-func (w *busHarness) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], say func(subjects.ChatChunk) error, _ actor.Out) error {
+func (w *busHarness) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], say func(subjects.ChatChunk) error,
+	_ actor.Out,
+) error {
 	r, err := wire.DecodeRequest(in.Body)
 	if err != nil {
 		return err
@@ -127,7 +143,8 @@ func (w *busHarness) askQuestion(session, query, text string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if err := actor.Emit(w.t.Context(), w.router.WithIDs(session, query), topic, subjects.Query{SessionID: session, QueryID: query, Query: text}); err != nil {
+	if err := actor.Emit(w.t.Context(), w.router.WithIDs(session, query), topic,
+		subjects.Query{SessionID: session, QueryID: query, Query: text}); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -163,7 +180,10 @@ func TestTurnsOnTheBus(t *testing.T) {
 	w.chat = func(_ context.Context, r model.Request, say func(model.Chunk) error) error {
 		last := r.Messages[len(r.Messages)-1]
 		if last.Role != model.ToolRole {
-			return say(model.Chunk{Calls: []model.Call{{Name: "clock", Arguments: json.RawMessage(`{"q":"now"}`)}}, Done: true})
+			return say(model.Chunk{
+				Calls: []model.Call{{Name: "clock", Arguments: json.RawMessage(`{"q":"now"}`)}},
+				Done:  true,
+			})
 		}
 		for _, word := range []string{"It ", "is ", "noon."} {
 			if err := say(model.Chunk{Content: word}); err != nil {
@@ -175,7 +195,8 @@ func TestTurnsOnTheBus(t *testing.T) {
 	w.start(New(subjects.Generator, shippedConfig()))
 	w.askQuestion("s1", "q1", "What time is it?")
 	r := w.nextAnswer()
-	if r.Answer != "It is noon." || len(r.ToolCalls) != 1 || r.ToolCalls[0].Result != "noon for q1" || r.Error != nil || len(r.Notes) != 0 {
+	if r.Answer != "It is noon." || len(r.ToolCalls) != 1 || r.ToolCalls[0].Result != "noon for q1" || r.Error != nil ||
+		len(r.Notes) != 0 {
 		t.Errorf("answer: %+v", r)
 	}
 	if c := w.awaitConversation("s1", 1); c.Turns[0].Answer != r.Answer || len(c.Messages()) != 4 {
@@ -192,7 +213,8 @@ func TestTurnsOnTheBus(t *testing.T) {
 			t.Fatalf("the way ended: %v", way)
 		}
 	}
-	if got := strings.Join(way, " "); got != "RECEIVING GENERATING DISPATCHING_TOOL WAITING_FOR_TOOL GENERATING GENERATING PUBLISHING IDLE" {
+	if got := strings.Join(way, " "); got != "RECEIVING GENERATING DISPATCHING_TOOL WAITING_FOR_TOOL GENERATING "+
+		"GENERATING PUBLISHING IDLE" {
 		t.Errorf("states: %s", got)
 	}
 	grown := ""
@@ -254,7 +276,10 @@ func TestCrashOnTheBus(t *testing.T) {
 	w := newBusHarness(t)
 	w.chat = func(_ context.Context, r model.Request, say func(model.Chunk) error) error {
 		if r.Messages[len(r.Messages)-1].Role != model.ToolRole {
-			return say(model.Chunk{Calls: []model.Call{{Name: "clock", Arguments: json.RawMessage(`{"q":"now"}`)}}, Done: true})
+			return say(model.Chunk{
+				Calls: []model.Call{{Name: "clock", Arguments: json.RawMessage(`{"q":"now"}`)}},
+				Done:  true,
+			})
 		}
 		return say(model.Chunk{Content: "noon", Done: true})
 	}
@@ -266,14 +291,18 @@ func TestCrashOnTheBus(t *testing.T) {
 				once.Do(func() { panic(crash(s)) })
 			}
 		}
-		s, err := actor.Supervise(t.Context(), actor.Spec{Name: "generator", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return g, nil }}, w.Dial, actor.Config{RetryDelay: 5 * time.Millisecond, Steps: steps})
+		s, err := actor.Supervise(t.Context(),
+			actor.Spec{Name: "generator", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+				return g, nil
+			}}, w.Dial, actor.Config{RetryDelay: 5 * time.Millisecond, Steps: steps})
 		if err != nil {
 			t.Fatal(err)
 		}
 		session, query := fmt.Sprint("s", i), fmt.Sprint("q", i)
 		w.askQuestion(session, query, "What time is it?")
 		c := w.awaitConversation(session, 1)
-		if r := w.nextAnswer(); r.QueryID != query || r.Answer != "noon" || len(r.ToolCalls) != 1 || c.Turns[0].QueryID != query {
+		if r := w.nextAnswer(); r.QueryID != query || r.Answer != "noon" || len(r.ToolCalls) != 1 ||
+			c.Turns[0].QueryID != query {
 			t.Errorf("%s: %+v", at, r)
 		}
 		if err := s.Stop(); err != nil {
@@ -321,7 +350,8 @@ func TestStopOnTheBus(t *testing.T) {
 	if err := actor.Emit(t.Context(), w.user, topic, subjects.Cancel{Reason: "enough"}); err != nil {
 		t.Fatal(err)
 	}
-	if r := w.nextAnswer(); !r.Partial || r.Answer != "Once upon a time" || !slices.Contains(noteCodes(r.Notes), "stopped") {
+	if r := w.nextAnswer(); !r.Partial || r.Answer != "Once upon a time" ||
+		!slices.Contains(noteCodes(r.Notes), "stopped") {
 		t.Errorf("answer: %+v", r)
 	}
 	select {
@@ -337,9 +367,10 @@ func TestRestartResumesTurns(t *testing.T) {
 	w := newBusHarness(t)
 	w.askQuestion("s1", "q1", "first")
 	for i, q := range []string{"q1", "q2"} {
-		s, err := actor.Supervise(t.Context(), actor.Spec{Name: "generator", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
-			return New(subjects.Generator, shippedConfig()), nil
-		}}, w.Dial, actor.Config{})
+		s, err := actor.Supervise(t.Context(),
+			actor.Spec{Name: "generator", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+				return New(subjects.Generator, shippedConfig()), nil
+			}}, w.Dial, actor.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,11 @@ func TestCanceledTurnKeepsPartialAnswer(t *testing.T) {
 	t.Parallel()
 	cancel := func(t *testing.T, w *harness, g *Generator) {
 		t.Helper()
-		if _, err := w.Deliver(t, g, actortest.Message{Subject: "query.cancel.q1", Body: subjects.Cancel{Reason: "enough"}}); err != nil {
+		if _,
+			err := w.Deliver(t, g, actortest.Message{
+			Subject: "query.cancel.q1",
+			Body:    subjects.Cancel{Reason: "enough"},
+		}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -26,10 +30,12 @@ func TestCanceledTurnKeepsPartialAnswer(t *testing.T) {
 		if err := w.ask(g, "s1", "q1", "Capital?", 1); err != nil {
 			t.Fatal(err)
 		}
-		if r := w.onlyResponse(); !r.Partial || r.Error != nil || r.Answer != "Stopped before there was an answer." || !slices.Contains(noteCodes(r.Notes), "stopped") || len(w.asked) != 0 {
+		if r := w.onlyResponse(); !r.Partial || r.Error != nil || r.Answer != "Stopped before there was an answer." ||
+			!slices.Contains(noteCodes(r.Notes), "stopped") || len(w.asked) != 0 {
 			t.Errorf("answer: %+v", r)
 		}
-		if err := w.ask(g, "s1", "q2", "Capital?", 1); err != nil || len(w.responses()) != 2 || w.responses()[1].Answer != "Paris." {
+		if err := w.ask(g, "s1", "q2", "Capital?", 1); err != nil || len(w.responses()) != 2 ||
+			w.responses()[1].Answer != "Paris." {
 			t.Errorf("the next question: %v, %+v", err, w.responses())
 		}
 	})
@@ -37,11 +43,18 @@ func TestCanceledTurnKeepsPartialAnswer(t *testing.T) {
 		t.Parallel()
 		g := New(subjects.Generator, shippedConfig())
 		w := newHarness(t)
-		w.replies = []any{actortest.Pieces{subjects.ChatChunk{Content: "It was the best of times"}, cancelOnMarshal{func() { cancel(t, w, g) }}, subjects.ChatChunk{Content: ", it was"}, final()}}
+		w.replies = []any{actortest.Pieces{
+			subjects.ChatChunk{Content: "It was the best of times"},
+			cancelOnMarshal{func() { cancel(t, w, g) }},
+			subjects.ChatChunk{Content: ", it was"},
+			final(),
+		}}
 		if err := w.ask(g, "s1", "q1", "Tell me a tale", 1); err != nil {
 			t.Fatal(err)
 		}
-		if r := w.onlyResponse(); !r.Partial || r.Error != nil || !strings.HasPrefix(r.Answer, "It was the best of times") || strings.Contains(r.Answer, "it was") || !slices.Contains(noteCodes(r.Notes), "stopped") {
+		if r := w.onlyResponse(); !r.Partial || r.Error != nil ||
+			!strings.HasPrefix(r.Answer, "It was the best of times") || strings.Contains(r.Answer, "it was") ||
+			!slices.Contains(noteCodes(r.Notes), "stopped") {
 			t.Errorf("answer: %+v", r)
 		}
 		w.requireNoErrors()

@@ -21,8 +21,8 @@ const (
 	stagePublishing = "publishing" // Publish holds the answer
 )
 
-// turnRecord is the checkpoint of a turn. It is also its lock: each write names the revision of the one before, so of two
-// processes with the same turn only one can go on.
+// turnRecord is the checkpoint of a turn. It is also its lock: each write names the revision of the one before, so of
+// two processes with the same turn only one can go on.
 type turnRecord struct {
 	QueryID string `json:"query_id"`
 	Query   string `json:"query"`
@@ -94,7 +94,9 @@ func (t *turn) storeRecord(ctx context.Context, step string) error {
 // replaceOwnRecord writes v after a write failed as changed: over the last write of this attempt, whose acknowledgement
 // was lost. It fails with errNotOwner when the stored record belongs to another attempt or changes again, and with
 // actor.ErrNotFound when there is none.
-func (t *turn) replaceOwnRecord(ctx context.Context, step string, v actor.Versioned[turnRecord]) (actor.Versioned[turnRecord], error) {
+func (t *turn) replaceOwnRecord(ctx context.Context, step string, v actor.Versioned[turnRecord]) (
+	actor.Versioned[turnRecord], error,
+) {
 	there, err := t.g.records().Load(ctx, t.out, turnKey(t.sessionID))
 	switch {
 	case err != nil:

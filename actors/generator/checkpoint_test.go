@@ -60,11 +60,13 @@ func TestCrashAtEachStep(t *testing.T) {
 				t.Parallel()
 				w := newHarness(t, lookupCall("c1"), "It is noon.")
 				if nth == 1 && at == "turn.step/before" {
-					w.replies = []any{lookupCall("c1"), lookupCall("c1"), "It is noon."} // nothing was written down: it is asked again
+					// nothing was written down: it is asked again
+					w.replies = []any{lookupCall("c1"), lookupCall("c1"), "It is noon."}
 				}
 				w.tools = []string{"clock"}
 				w.crashAt(at, nth, "s1", "q1", 1)
-				if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "What time is it?", 2); err != nil {
+				if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "What time is it?",
+					2); err != nil {
 					t.Fatal(err)
 				}
 				r := w.onlyResponse()
@@ -104,7 +106,8 @@ func TestLosingOwnerPublishesNothing(t *testing.T) {
 		t.Run(at, func(t *testing.T) {
 			t.Parallel()
 			w := newHarness(t, lookupCall("c1"), "It is noon.")
-			w.replies = []any{func() any { // whoever asks first after a question gets the call, after a result the answer
+			// whoever asks first after a question gets the call, after a result the answer
+			w.replies = []any{func() any {
 				w.mu.Lock()
 				defer w.mu.Unlock()
 				last := w.asked[len(w.asked)-1].Messages
@@ -225,10 +228,14 @@ func TestCallerDeadlineEndsTheTurn(t *testing.T) {
 		defer stop()
 		// An error, because the turn's own context may end a moment after ctx: a complete reply would then still count.
 		w.replies = []any{func() any { <-ctx.Done(); return context.Canceled }}
-		if err := w.askCtx(ctx, New(subjects.Generator, shippedConfig()), subjects.Query{SessionID: "s1", QueryID: "q1", Query: "Capital?"}, 1); err != nil {
+		if err := w.askCtx(ctx, New(subjects.Generator, shippedConfig()), subjects.Query{
+			SessionID: "s1", QueryID: "q1",
+			Query: "Capital?",
+		}, 1); err != nil {
 			t.Fatal(err)
 		}
-		if r := w.onlyResponse(); r.Error == nil || r.Error.Code != subjects.CodeTimeout || !r.Partial || r.Answer == "" {
+		if r := w.onlyResponse(); r.Error == nil || r.Error.Code != subjects.CodeTimeout || !r.Partial ||
+			r.Answer == "" {
 			t.Errorf("answer: %+v", r)
 		}
 	})
@@ -244,11 +251,13 @@ func TestLastAttemptAnswersWithError(t *testing.T) {
 		for try := 1; try < subjects.MaxDeliver; try++ {
 			w.crashAt("turn.answer/before", 1, "s1", "q1", try)
 		}
-		if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "What time is it?", subjects.MaxDeliver); err != nil {
+		if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "What time is it?",
+			subjects.MaxDeliver); err != nil {
 			t.Fatal(err)
 		}
 		r := w.onlyResponse()
-		if r.Error == nil || r.Error.Code != subjects.CodeInternal || len(r.ToolCalls) != 1 || !slices.Contains(noteCodes(r.Notes), subjects.NoteLost) || w.ran != 1 {
+		if r.Error == nil || r.Error.Code != subjects.CodeInternal || len(r.ToolCalls) != 1 ||
+			!slices.Contains(noteCodes(r.Notes), subjects.NoteLost) || w.ran != 1 {
 			t.Errorf("the tool ran %d times, answer: %+v", w.ran, r)
 		}
 	})
@@ -259,7 +268,8 @@ func TestLastAttemptAnswersWithError(t *testing.T) {
 		for i, at := range []string{"turn.start/after", "turn.step/after", "response/before", "response/after"} {
 			w.crashAt(at, 1, "s1", "q1", i+1)
 		}
-		if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "What time is it?", subjects.MaxDeliver); err != nil {
+		if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "What time is it?",
+			subjects.MaxDeliver); err != nil {
 			t.Fatal(err)
 		}
 		if r := w.onlyResponse(); r.Error != nil || r.Answer != "It is noon." || w.ran != 1 {
@@ -269,7 +279,8 @@ func TestLastAttemptAnswersWithError(t *testing.T) {
 	t.Run("panics", func(t *testing.T) {
 		t.Parallel()
 		w := newHarness(t, func() any { panic("a bug") })
-		if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "What time is it?", subjects.MaxDeliver); err == nil {
+		if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "What time is it?",
+			subjects.MaxDeliver); err == nil {
 			t.Error("no dead letter")
 		}
 		if r := w.responses(); len(r) != 1 || r[0].Error == nil || strings.Contains(r[0].Answer, "a bug") {
@@ -301,7 +312,8 @@ func TestLastAttemptAnswersWithError(t *testing.T) {
 			t.Fatal(err)
 		}
 		all := w.responses()
-		if len(all) != 2 || all[0].QueryID != "q1" || all[0].Error == nil || all[0].Query != "What time is it?" || all[1].QueryID != "q2" || all[1].Error != nil {
+		if len(all) != 2 || all[0].QueryID != "q1" || all[0].Error == nil || all[0].Query != "What time is it?" ||
+			all[1].QueryID != "q2" || all[1].Error != nil {
 			t.Errorf("answers: %+v", all)
 		}
 		if c := w.conversation("s1"); len(c.Turns) != 2 {
@@ -316,7 +328,8 @@ func TestLastAttemptAnswersWithError(t *testing.T) {
 			t.Fatal(err)
 		}
 		all := w.responses()
-		if len(all) != 2 || all[0].QueryID != "q1" || all[0].Answer != "It is noon." || all[1].QueryID != "q2" || len(w.conversation("s1").Turns) != 2 {
+		if len(all) != 2 || all[0].QueryID != "q1" || all[0].Answer != "It is noon." || all[1].QueryID != "q2" ||
+			len(w.conversation("s1").Turns) != 2 {
 			t.Errorf("answers: %+v", all)
 		}
 	})

@@ -18,29 +18,34 @@ const settingsFile = "generator.yaml"
 type Config struct {
 	System string // replaces the shipped system prompt; "" = as shipped. Package config reads it from a file
 
-	Steps       int           `yaml:"steps"`               // model calls of a turn that may ask for tools
-	Tokens      int           `yaml:"tokens"`              // token budget of all model calls of a turn; 0 = no budget
-	Wall        time.Duration `yaml:"wall"`                // timeout of a turn
-	CallTimeout time.Duration `yaml:"call_timeout"`        // between two tokens of a model call
-	FirstToken  time.Duration `yaml:"first_token_timeout"` // before the first token, at least; longer for a long prompt on a slow machine
-	ToolTimeout time.Duration `yaml:"tool_timeout"`        // of one tool call
-	Predict     int           `yaml:"predict"`             // output tokens while tools are offered
-	Answer      int           `yaml:"answer"`              // output tokens of the answer
-	Result      strict.Size   `yaml:"result"`              // most bytes of one tool result sent to the model
-	Nudges      int           `yaml:"nudges"`              // 0 = none
-	Retries     int           `yaml:"retries"`             // 0 = none
-	Repeats     int           `yaml:"repeats"`             // the call with this number is refused when all have the same arguments and result
-	Hedge       Hedge         `yaml:"hedge"`
-	MaxTools    int           `yaml:"max_tools"`    // tools offered for a question; 0 = none
-	RecallFirst string        `yaml:"recall_first"` // search memory before the first model call: always, auto (constrained calls only) or never
-	Stream      bool          `yaml:"stream"`       // publish the answer as it is generated, where the model supports it
-	Thinking    bool          `yaml:"thinking"`     // request thinking, where the model supports it
-	Turns       int           `yaml:"turns"`        // turns kept of a session
-	HotSessions int           `yaml:"hot_sessions"` // sessions cached in memory
-	Concurrency int           `yaml:"concurrency"`  // questions that one process answers at once
-	CompactAt   int           `yaml:"compact_at"`   // percent of the window at which old turns are summarized; 0 = never
-	Grades      Grades        `yaml:"grades"`
-	RespondentB RespondentB   `yaml:"respondent_b"`
+	Steps       int           `yaml:"steps"`        // model calls of a turn that may ask for tools
+	Tokens      int           `yaml:"tokens"`       // token budget of all model calls of a turn; 0 = no budget
+	Wall        time.Duration `yaml:"wall"`         // timeout of a turn
+	CallTimeout time.Duration `yaml:"call_timeout"` // between two tokens of a model call
+	// before the first token, at least; longer for a long prompt on a slow machine
+	FirstToken  time.Duration `yaml:"first_token_timeout"`
+	ToolTimeout time.Duration `yaml:"tool_timeout"` // of one tool call
+	Predict     int           `yaml:"predict"`      // output tokens while tools are offered
+	Answer      int           `yaml:"answer"`       // output tokens of the answer
+	Result      strict.Size   `yaml:"result"`       // most bytes of one tool result sent to the model
+	Nudges      int           `yaml:"nudges"`       // 0 = none
+	Retries     int           `yaml:"retries"`      // 0 = none
+	// the call with this number is refused when all have the same arguments and result
+	Repeats  int   `yaml:"repeats"`
+	Hedge    Hedge `yaml:"hedge"`
+	MaxTools int   `yaml:"max_tools"` // tools offered for a question; 0 = none
+	// search memory before the first model call: always, auto (constrained calls only) or never
+	RecallFirst string `yaml:"recall_first"`
+	// publish the answer as it is generated, where the model supports it
+	Stream      bool `yaml:"stream"`
+	Thinking    bool `yaml:"thinking"`     // request thinking, where the model supports it
+	Turns       int  `yaml:"turns"`        // turns kept of a session
+	HotSessions int  `yaml:"hot_sessions"` // sessions cached in memory
+	Concurrency int  `yaml:"concurrency"`  // questions that one process answers at once
+	// percent of the window at which old turns are summarized; 0 = never
+	CompactAt   int         `yaml:"compact_at"`
+	Grades      Grades      `yaml:"grades"`
+	RespondentB RespondentB `yaml:"respondent_b"`
 }
 
 // Grades says what the model is told about the grades of its last answer.
@@ -49,7 +54,8 @@ type Grades struct {
 	Retry  bool `yaml:"retry"`  // after a bad grade, also ask it to offer another attempt
 }
 
-// RespondentB configures the second answer to each question, which is for comparison. Everything else is as for the first.
+// RespondentB configures the second answer to each question, which is for comparison. Everything else is as for the
+// first.
 type RespondentB struct {
 	Enabled     bool           `yaml:"enabled"`
 	Model       string         `yaml:"model"`       // "" = the assistant's model
@@ -114,7 +120,8 @@ func (c Config) loopLimits() loop.Limits {
 		return n
 	}
 	return loop.Limits{
-		Steps: c.Steps, TokenBudget: none(c.Tokens), TurnTimeout: c.Wall, CallTimeout: c.CallTimeout, FirstToken: c.FirstToken, Nudges: none(c.Nudges), Retries: none(c.Retries), Repeats: c.Repeats,
+		Steps: c.Steps, TokenBudget: none(c.Tokens), TurnTimeout: c.Wall, CallTimeout: c.CallTimeout,
+		FirstToken: c.FirstToken, Nudges: none(c.Nudges), Retries: none(c.Retries), Repeats: c.Repeats,
 		StepTokens: c.Predict, AnswerTokens: c.Answer, ResultBytes: int(c.Result), ReplyBytes: maxReply,
 	}
 }

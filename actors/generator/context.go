@@ -12,9 +12,12 @@ import (
 // nextQuestion stands for the question that was not asked yet.
 const nextQuestion = "(your next question)"
 
-// onContext returns the messages that the model gets with the next question of a session, made by the loop as for a turn. The
-// tools and what memory adds are not known before the question. A session without a conversation has the system message only.
-func (g *Generator) onContext(ctx context.Context, in actor.Msg[subjects.SessionContextRequest], out actor.Out) (subjects.SessionContext, error) {
+// onContext returns the messages that the model gets with the next question of a session, made by the loop as for a
+// turn. The tools and what memory adds are not known before the question. A session without a conversation has the
+// system message only.
+func (g *Generator) onContext(ctx context.Context, in actor.Msg[subjects.SessionContextRequest],
+	out actor.Out,
+) (subjects.SessionContext, error) {
 	session := in.Body.SessionID
 	if subjects.CheckToken(session) != nil {
 		return subjects.SessionContext{}, subjects.Faultf(subjects.CodeMalformed, "invalid session id")
@@ -31,11 +34,15 @@ func (g *Generator) onContext(ctx context.Context, in actor.Msg[subjects.Session
 		State: loop.State{Messages: []model.Message{{Role: model.User, Content: nextQuestion}}},
 	})
 	c := subjects.SessionContext{
-		SessionID: session, Model: role.Model, Window: role.Window, Answer: g.cfg.Predict, CompactAt: role.Window * g.cfg.CompactAt / 100, Tokens: p.Tokens,
+		SessionID: session, Model: role.Model, Window: role.Window, Answer: g.cfg.Predict,
+		CompactAt: role.Window * g.cfg.CompactAt / 100, Tokens: p.Tokens,
 		Summarized: s.conversation.Summarized, Dropped: s.conversation.Dropped, Omitted: p.OmittedTurns,
 	}
 	for _, m := range p.Request.Messages {
-		to := subjects.ContextMessage{Role: m.Role, Content: m.Content, ToolName: m.ToolName, Tokens: loop.EstimateMessage(m)}
+		to := subjects.ContextMessage{
+			Role: m.Role, Content: m.Content, ToolName: m.ToolName,
+			Tokens: loop.EstimateMessage(m),
+		}
 		for _, call := range m.Calls {
 			to.Calls = append(to.Calls, subjects.MessageCall{ID: call.ID, Name: call.Name, Arguments: call.Arguments})
 		}

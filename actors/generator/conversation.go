@@ -36,15 +36,16 @@ func buildHistory(c subjects.Conversation) []model.Message {
 	return out
 }
 
-// selectCompleteRounds returns the messages of a turn that the conversation keeps between question and answer: calls with all
-// their results. Thinking, nudges and incomplete rounds are left out: a model that sees a call without its result
-// repeats it. The search of memory before the turn is left out too: the next question has its own, and pinned facts would be
-// repeated with every turn. nil = there were no calls.
+// selectCompleteRounds returns the messages of a turn that the conversation keeps between question and answer: calls
+// with all their results. Thinking, nudges and incomplete rounds are left out: a model that sees a call without its
+// result repeats it. The search of memory before the turn is left out too: the next question has its own, and pinned
+// facts would be repeated with every turn. nil = there were no calls.
 func selectCompleteRounds(messages []model.Message) (out []subjects.Message) {
 	for i := 0; i < len(messages); i++ {
 		m := messages[i]
 		end := i + 1 + len(m.Calls)
-		if len(m.Calls) == 0 || end > len(messages) || slices.ContainsFunc(messages[i+1:end], func(r model.Message) bool { return r.Role != model.ToolRole }) {
+		if len(m.Calls) == 0 || end > len(messages) ||
+			slices.ContainsFunc(messages[i+1:end], func(r model.Message) bool { return r.Role != model.ToolRole }) {
 			continue
 		}
 		if len(m.Calls) == 1 && m.Calls[0].ID == recallCall && m.Calls[0].Name == recallTool {
@@ -57,18 +58,22 @@ func selectCompleteRounds(messages []model.Message) (out []subjects.Message) {
 		}
 		out = append(out, said)
 		for _, r := range messages[i+1 : end] {
-			out = append(out, subjects.Message{Role: r.Role, Content: r.Content, ToolName: r.ToolName, CallID: r.CallID})
+			out = append(out, subjects.Message{
+				Role: r.Role, Content: r.Content, ToolName: r.ToolName,
+				CallID: r.CallID,
+			})
 		}
 		i = end - 1
 	}
 	return out
 }
 
-// appendTurn appends a turn and drops the oldest turns beyond most and beyond maxConversation bytes, branches before them. A single turn that
-// is too large loses its tool messages and attachments; then question and answer, and last the summary, are halved until it fits. It
-// also returns the encoded conversation. The slices of c are not modified.
+// appendTurn appends a turn and drops the oldest turns beyond most and beyond maxConversation bytes, branches before
+// them. A single turn that is too large loses its tool messages and attachments; then question and answer, and last the
+// summary, are halved until it fits. It also returns the encoded conversation. The slices of c are not modified.
 func appendTurn(c subjects.Conversation, t subjects.Turn, most int) (subjects.Conversation, []byte, error) {
-	c.Turns, c.Updated, c.Labels, c.Deleted = append(slices.Clone(c.Turns), t), t.Time, joinLabels(c).Join(t.Labels), false
+	c.Turns, c.Updated, c.Labels, c.Deleted = append(slices.Clone(c.Turns), t), t.Time, joinLabels(c).Join(t.Labels),
+		false
 	for len(c.Turns) > most {
 		c = dropOldestTurn(c)
 	}
@@ -97,15 +102,16 @@ func appendTurn(c subjects.Conversation, t subjects.Turn, most int) (subjects.Co
 		case last.Attached != "":
 			last.Attached = ""
 		case len(last.Query) > 1<<10 || len(last.Answer) > 1<<10:
-			last.Query, last.Answer = text.Clip(last.Query, len(last.Query)/2), text.Clip(last.Answer, len(last.Answer)/2)
+			last.Query, last.Answer = text.Clip(last.Query, len(last.Query)/2), text.Clip(last.Answer,
+				len(last.Answer)/2)
 		default:
 			c.Summary = text.Clip(c.Summary, len(c.Summary)/2)
 		}
 	}
 }
 
-// joinLabels joins the labels of all turns of a conversation, also of dropped ones; nil = no turn has labels. Turns that
-// were summarized or dropped before conversations had labels count as untrusted and private.
+// joinLabels joins the labels of all turns of a conversation, also of dropped ones; nil = no turn has labels. Turns
+// that were summarized or dropped before conversations had labels count as untrusted and private.
 func joinLabels(c subjects.Conversation) *subjects.Labels {
 	all := c.Labels
 	if all == nil && c.Summarized+c.Dropped > 0 {
@@ -136,7 +142,8 @@ func dropOldestBranch(c subjects.Conversation) subjects.Conversation {
 	return c
 }
 
-// setTurnsAside moves the turns from at on to a branch. Their labels stay with the conversation. Without turns there it changes nothing.
+// setTurnsAside moves the turns from at on to a branch. Their labels stay with the conversation. Without turns there it
+// changes nothing.
 func setTurnsAside(c subjects.Conversation, at int) subjects.Conversation {
 	if at == len(c.Turns) {
 		return c
@@ -186,8 +193,8 @@ type sessionState struct {
 	recordRev       uint64
 }
 
-// sessionCache caches the most recently used sessions, so that a turn begins without reads. An entry may be outdated: the
-// first write of a turn names the cached revision and fails when another process wrote since.
+// sessionCache caches the most recently used sessions, so that a turn begins without reads. An entry may be outdated:
+// the first write of a turn names the cached revision and fails when another process wrote since.
 type sessionCache struct {
 	capacity int
 
@@ -288,8 +295,8 @@ func (g *Generator) loadSession(ctx context.Context, store actor.Store, session 
 	return s, err
 }
 
-// readConversation reads the conversation of a session; one that does not exist is empty, with revision 0. One that cannot
-// be decoded is an error, because an empty one would be written over it.
+// readConversation reads the conversation of a session; one that does not exist is empty, with revision 0. One that
+// cannot be decoded is an error, because an empty one would be written over it.
 func readConversation(ctx context.Context, store actor.Store, session string) (subjects.Conversation, uint64, error) {
 	c := subjects.Conversation{SessionID: session, Turns: []subjects.Turn{}}
 	data, rev, err := store.Get(ctx, subjects.ConversationKey(session))

@@ -17,10 +17,18 @@ var (
 
 // explanations are those of the generator's own errors.
 var explanations = []agent.Explanation{
-	{Err: errRetriesExhausted, Code: subjects.CodeInternal, Say: errRetriesExhausted.Error(), Advice: "What was found so far is kept. Ask again, and look into the log of the generator."},
-	{Err: errQueryTooLong, Code: subjects.CodeTooLarge, Say: errQueryTooLong.Error(), Advice: "Shorten it, then ask again."},
-	{Err: errRecordTooLarge, Code: subjects.CodeTooLarge, Say: errRecordTooLarge.Error(), Advice: "What was found so far is kept. Ask for less at once."},
-	{Err: context.DeadlineExceeded, Code: subjects.CodeTimeout, Say: "the time for this question is over (wall in generator.yaml, or the deadline of the client)", Advice: "Ask again with more time, or ask for less at once."},
+	{
+		Err: errRetriesExhausted, Code: subjects.CodeInternal, Say: errRetriesExhausted.Error(),
+		Advice: "What was found so far is kept. Ask again, and look into the log of the generator.",
+	},
+	{Err: errQueryTooLong, Code: subjects.CodeTooLarge, Say: errQueryTooLong.Error(), Advice: "Shorten it, then ask " +
+		"again."},
+	{
+		Err: errRecordTooLarge, Code: subjects.CodeTooLarge, Say: errRecordTooLarge.Error(),
+		Advice: "What was found so far is kept. Ask for less at once.",
+	},
+	{Err: context.DeadlineExceeded, Code: subjects.CodeTimeout, Say: "the time for this question is over (wall in " +
+		"generator.yaml, or the deadline of the client)", Advice: "Ask again with more time, or ask for less at once."},
 }
 
 // explain is [agent.Explain] with the generator's own errors.

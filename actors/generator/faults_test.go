@@ -14,9 +14,14 @@ import (
 func TestModelErrorsAreExplained(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ code, text, want string }{
-		{subjects.CodeModelUnreachable, "the model server is unreachable: no connection to http://localhost:11434; start it with: ollama serve", "The model server is unreachable: no connection to http://localhost:11434; start it with: ollama serve."},
+		{subjects.CodeModelUnreachable, "the model server is unreachable: no connection to http://localhost:11434; " +
+			"start it with: ollama serve", "The model server is unreachable: no connection to " +
+			"http://localhost:11434; start it with: ollama serve."},
 		{subjects.CodeModelUnreachable, "the model server is unreachable", "Start it with: ollama serve."},
-		{subjects.CodeModelMissing, "model not found: x; fetch it with: conclave model pull x", "fetch it with: conclave model pull x."},
+		{
+			subjects.CodeModelMissing, "model not found: x; fetch it with: conclave model pull x",
+			"fetch it with: conclave model pull x.",
+		},
 		{subjects.CodeModelMissing, "model not found", "Fetch it with: conclave model pull"},
 		{subjects.CodeModelRemote, "the request would leave this machine: x:cloud", "Nothing was sent."},
 		{subjects.CodeModelKey, "the model server requires a valid key", "conclave secret set"},
@@ -34,7 +39,8 @@ func TestModelErrorsAreExplained(t *testing.T) {
 		})
 	}
 	for _, tt := range explanations {
-		if f, words := explain(fmt.Errorf("deep inside: %w", tt.Err)); f.Code != tt.Code || words == "" || f.Text == "" {
+		if f, words := explain(fmt.Errorf("deep inside: %w", tt.Err)); f.Code != tt.Code || words == "" ||
+			f.Text == "" {
 			t.Errorf("%v: %+v, %q", tt.Err, f, words)
 		}
 	}
@@ -47,11 +53,13 @@ func TestModelErrorsAreExplained(t *testing.T) {
 // A permanent model error is explained in the answer.
 func TestModelErrorIsAnswered(t *testing.T) {
 	t.Parallel()
-	w := newHarness(t, subjects.Faultf(subjects.CodeModelMissing, "model not found: x; fetch it with: conclave model pull x"))
+	w := newHarness(t, subjects.Faultf(subjects.CodeModelMissing, "model not found: x; fetch it with: conclave model "+
+		"pull x"))
 	if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "Hello?", 1); err != nil {
 		t.Fatal(err)
 	}
-	if r := w.onlyResponse(); r.Error == nil || r.Error.Code != subjects.CodeModelMissing || r.Answer != "Model not found: x; fetch it with: conclave model pull x." {
+	if r := w.onlyResponse(); r.Error == nil || r.Error.Code != subjects.CodeModelMissing ||
+		r.Answer != "Model not found: x; fetch it with: conclave model pull x." {
 		t.Errorf("answer: %+v", r)
 	}
 	if got := w.statePath(); got != "IDLE RECEIVING GENERATING PUBLISHING IDLE" {

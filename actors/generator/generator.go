@@ -1,12 +1,13 @@
-// Package generator answers questions: it sends a question, the conversation so far and a few tools to a model, runs the
-// model's calls through the broker, and stores the answer.
+// Package generator answers questions: it sends a question, the conversation so far and a few tools to a model, runs
+// the model's calls through the broker, and stores the answer.
 //
 // It listens on query.session.<session>, stored in TURNS, on query.cancel.<query>, and on critique.result and
-// reward.event, which grade its answers; it serves session.change, which deletes or summarizes a conversation. It asks broker.discover, tool.request.<tool>, model.list and model.chat. It
-// speaks on response.generation, answer.dialog, agent.state.<name>, response.delta.<query> and response.thinking.<query>.
+// reward.event, which grade its answers; it serves session.change, which deletes or summarizes a conversation. It asks
+// broker.discover, tool.request.<tool>, model.list and model.chat. It speaks on response.generation, answer.dialog,
+// agent.state.<name>, response.delta.<query> and response.thinking.<query>.
 //
-// A turn is checkpointed before it acts. After a crash it resumes from its checkpoint, in this process or in another, and
-// its answer is stored once.
+// A turn is checkpointed before it acts. After a crash it resumes from its checkpoint, in this process or in another,
+// and its answer is stored once.
 //
 // The same code under the name [subjects.RespondentB] answers the same questions for comparison: see respondent_b.go.
 package generator
@@ -36,7 +37,8 @@ type Generator struct {
 	background    actor.Out // the runtime's own, without the ids and the deadline of a message; nil until Start
 }
 
-// New returns a generator with the name of its account: [subjects.Generator] or [subjects.RespondentB]. cfg must be valid.
+// New returns a generator with the name of its account: [subjects.Generator] or [subjects.RespondentB]. cfg must be
+// valid.
 func New(name string, cfg Config) *Generator {
 	g := &Generator{name: name, isRespondentB: name == subjects.RespondentB, cfg: cfg}
 	if g.isRespondentB {
@@ -99,7 +101,8 @@ func (g *Generator) Close(ctx context.Context) error {
 // is published.
 func (g *Generator) onTurn(ctx context.Context, in actor.Msg[subjects.Query], out actor.Out) error {
 	if len(in.Tokens) != 2 || subjects.CheckToken(in.Tokens[1]) != nil || subjects.CheckToken(in.Body.QueryID) != nil {
-		return subjects.Faultf(subjects.CodeMalformed, "a turn needs a valid session and query id; only the router publishes turns")
+		return subjects.Faultf(subjects.CodeMalformed, "a turn needs a valid session and query id; only the router "+
+			"publishes turns")
 	}
 	if g.isTooOld(in, out) {
 		return nil

@@ -12,13 +12,31 @@ func TestConfigBounds(t *testing.T) {
 		t.Error(err)
 	}
 	for path, change := range map[string]func(*Config){
-		"steps": func(c *Config) { c.Steps = 0 }, "tokens": func(c *Config) { c.Tokens = -1 }, "wall": func(c *Config) { c.Wall = 0 },
-		"call_timeout": func(c *Config) { c.CallTimeout = 0 }, "first_token_timeout": func(c *Config) { c.FirstToken = 0 }, "tool_timeout": func(c *Config) { c.ToolTimeout = 48 * time.Hour },
-		"nudges": func(c *Config) { c.Nudges = 11 }, "retries": func(c *Config) { c.Retries = -1 }, "repeats": func(c *Config) { c.Repeats = 1 },
-		"predict": func(c *Config) { c.Predict = 0 }, "answer": func(c *Config) { c.Answer = 1 }, "result": func(c *Config) { c.Result = 1 << 20 },
-		"max_tools": func(c *Config) { c.MaxTools = 9 }, "recall_first": func(c *Config) { c.RecallFirst = "sometimes" }, "hedge.search": func(c *Config) { c.Hedge.Search = "web search" },
-		"hot_sessions": func(c *Config) { c.HotSessions = 0 }, "turns": func(c *Config) { c.Turns = 0 }, "compact_at": func(c *Config) { c.CompactAt = 100 },
-		"respondent_b.temperature": func(c *Config) { c.RespondentB.Temperature = 2.5 }, "respondent_b.max_age": func(c *Config) { c.RespondentB.MaxAge = 0 },
+		"steps": func(c *Config) {
+			c.Steps = 0
+		}, "tokens": func(c *Config) { c.Tokens = -1 }, "wall": func(c *Config) { c.Wall = 0 },
+		"call_timeout": func(c *Config) {
+			c.CallTimeout = 0
+		}, "first_token_timeout": func(c *Config) {
+			c.FirstToken = 0
+		}, "tool_timeout": func(c *Config) { c.ToolTimeout = 48 * time.Hour },
+		"nudges": func(c *Config) {
+			c.Nudges = 11
+		}, "retries": func(c *Config) { c.Retries = -1 }, "repeats": func(c *Config) { c.Repeats = 1 },
+		"predict": func(c *Config) {
+			c.Predict = 0
+		}, "answer": func(c *Config) { c.Answer = 1 }, "result": func(c *Config) { c.Result = 1 << 20 },
+		"max_tools": func(c *Config) {
+			c.MaxTools = 9
+		}, "recall_first": func(c *Config) {
+			c.RecallFirst = "sometimes"
+		}, "hedge.search": func(c *Config) { c.Hedge.Search = "web search" },
+		"hot_sessions": func(c *Config) {
+			c.HotSessions = 0
+		}, "turns": func(c *Config) { c.Turns = 0 }, "compact_at": func(c *Config) { c.CompactAt = 100 },
+		"respondent_b.temperature": func(c *Config) {
+			c.RespondentB.Temperature = 2.5
+		}, "respondent_b.max_age": func(c *Config) { c.RespondentB.MaxAge = 0 },
 		"respondent_b.model": func(c *Config) { c.RespondentB.Model = "a\nb" },
 		"system_prompt":      func(c *Config) { c.System = strings.Repeat("x", maxSystem+1) },
 	} {

@@ -32,7 +32,8 @@ func (g *Generator) onCritique(ctx context.Context, in actor.Msg[subjects.Critiq
 	if c.RespondentID != g.name || c.Ungraded != "" || c.Score < 1 || c.Score > 5 {
 		return nil
 	}
-	return g.addGrade(ctx, out, c.SessionID, c.QueryID, subjects.Grades{Critic: c.Score, Feedback: text.Clip(c.Feedback, maxGradeWords), Retry: c.Retry})
+	return g.addGrade(ctx, out, c.SessionID, c.QueryID,
+		subjects.Grades{Critic: c.Score, Feedback: text.Clip(c.Feedback, maxGradeWords), Retry: c.Retry})
 }
 
 // onReward stores a rating of the user. It ignores other respondents' ratings, a count below 1 and values outside of -1
@@ -125,7 +126,8 @@ func (g *Generator) emitGraded(ctx context.Context, out actor.Out, session, quer
 	topic, err := subjects.AgentStateEvent.With(g.name)
 	if err == nil {
 		err = actor.EmitAsync(ctx, out.WithIDs(session, query), topic, subjects.AgentState{
-			SessionID: session, QueryID: query, To: string(idle), Code: subjects.NoteGraded, Words: "the grade is stored with the answer",
+			SessionID: session, QueryID: query, To: string(idle), Code: subjects.NoteGraded,
+			Words: "the grade is stored with the answer",
 		})
 	}
 	if err != nil {
@@ -149,8 +151,8 @@ func applyGrades(c subjects.Conversation, at int, add subjects.Grades) (subjects
 	return c, true
 }
 
-// mergeGrades merges new grades into old ones. The rating with the highest count is the user's latest, in whatever order
-// ratings arrive.
+// mergeGrades merges new grades into old ones. The rating with the highest count is the user's latest, in whatever
+// order ratings arrive.
 func mergeGrades(had, add subjects.Grades) subjects.Grades {
 	if add.Critic > 0 {
 		had.Critic, had.Feedback, had.Retry = add.Critic, add.Feedback, add.Retry
@@ -220,9 +222,9 @@ var gradedText string
 
 var gradedPrompt = template.Must(template.New("graded").Parse(gradedText))
 
-// describeGrades describes for the model how the last turn was graded by the critic and the user, with the user's words; "" =
-// neither graded it, or the configuration does not send grades. Unless the turn is labelled trusted, the critic's comment is
-// left out, because it may repeat untrusted content. Comments are cut to one line and quoted.
+// describeGrades describes for the model how the last turn was graded by the critic and the user, with the user's
+// words; "" = neither graded it, or the configuration does not send grades. Unless the turn is labelled trusted, the
+// critic's comment is left out, because it may repeat untrusted content. Comments are cut to one line and quoted.
 func (g *Generator) describeGrades(c subjects.Conversation) string {
 	if !g.cfg.Grades.Prompt || len(c.Turns) == 0 {
 		return ""
@@ -240,8 +242,9 @@ func (g *Generator) describeGrades(c subjects.Conversation) string {
 		Feedback, Words        string
 		Liked, Disliked, Retry bool
 	}{
-		Score: seen.Critic, Feedback: quoteLine(seen.Feedback), Words: quoteLine(seen.Words), Liked: seen.Reward > 0, Disliked: seen.Reward < 0,
-		Retry: g.cfg.Grades.Retry && (seen.Retry || seen.Reward < 0),
+		Score: seen.Critic, Feedback: quoteLine(seen.Feedback), Words: quoteLine(seen.Words), Liked: seen.Reward > 0,
+		Disliked: seen.Reward < 0,
+		Retry:    g.cfg.Grades.Retry && (seen.Retry || seen.Reward < 0),
 	}
 	var b bytes.Buffer
 	if err := gradedPrompt.Execute(&b, said); err != nil {

@@ -32,11 +32,17 @@ func (w *harness) deliverGrade(g *Generator, body any) {
 }
 
 func critique(query string, score int, feedback string) subjects.Critique {
-	return subjects.Critique{SessionID: "s1", QueryID: query, RespondentID: "generator", Score: score, Feedback: feedback, Retry: score > 0 && score <= 2}
+	return subjects.Critique{
+		SessionID: "s1", QueryID: query, RespondentID: "generator", Score: score,
+		Feedback: feedback, Retry: score > 0 && score <= 2,
+	}
 }
 
 func reward(query string, value float64, count int, words string) subjects.Reward {
-	return subjects.Reward{SessionID: "s1", QueryID: query, RespondentID: "generator", Value: value, Count: count, Source: subjects.RewardUser, Words: words}
+	return subjects.Reward{
+		SessionID: "s1", QueryID: query, RespondentID: "generator", Value: value, Count: count,
+		Source: subjects.RewardUser, Words: words,
+	}
 }
 
 // grades are those of a turn, as they are stored; zero when there are none.
@@ -73,21 +79,47 @@ func TestGradesAreKept(t *testing.T) {
 		{"a grade", []any{good}, grades{Critic: 4, Feedback: "clear"}},
 		{"a reward", []any{reward("q1", -1, 1, "too long")}, grades{Reward: -1, Rewards: 1, Words: "too long"}},
 		{"both", []any{reward("q1", 0.5, 1, ""), good}, grades{Critic: 4, Feedback: "clear", Reward: 0.5, Rewards: 1}},
-		{"the user thinks again", []any{reward("q1", -1, 1, "too long"), reward("q1", 1, 2, "")}, grades{Reward: 1, Rewards: 2}},
-		{"in whatever order it comes", []any{reward("q1", 1, 2, ""), reward("q1", -1, 1, "too long")}, grades{Reward: 1, Rewards: 2}},
-		{"the same again", []any{good, good, reward("q1", 1, 1, "x"), reward("q1", 1, 1, "x")}, grades{Critic: 4, Feedback: "clear", Reward: 1, Rewards: 1, Words: "x"}},
-		{"what a model took from the conversation", []any{from(subjects.RewardConversation)}, grades{Reward: 1, Rewards: 1}},
-		{"very long", []any{critique("q1", 3, strings.Repeat("x", 1<<20/2))}, grades{Critic: 3, Feedback: strings.Repeat("x", maxGradeWords) + "..."}},
+		{
+			"the user thinks again",
+			[]any{reward("q1", -1, 1, "too long"), reward("q1", 1, 2, "")},
+			grades{Reward: 1, Rewards: 2},
+		},
+		{
+			"in whatever order it comes",
+			[]any{reward("q1", 1, 2, ""), reward("q1", -1, 1, "too long")},
+			grades{Reward: 1, Rewards: 2},
+		},
+		{
+			"the same again",
+			[]any{good, good, reward("q1", 1, 1, "x"), reward("q1", 1, 1, "x")},
+			grades{Critic: 4, Feedback: "clear", Reward: 1, Rewards: 1, Words: "x"},
+		},
+		{
+			"what a model took from the conversation",
+			[]any{from(subjects.RewardConversation)},
+			grades{Reward: 1, Rewards: 1},
+		},
+		{
+			"very long",
+			[]any{critique("q1", 3, strings.Repeat("x", 1<<20/2))},
+			grades{Critic: 3, Feedback: strings.Repeat("x", maxGradeWords) + "..."},
+		},
 
 		{"ungraded", []any{with(func(c *subjects.Critique) { c.Score, c.Ungraded = 0, "no judge" })}, grades{}},
 		{"trick: ungraded with a score", []any{with(func(c *subjects.Critique) { c.Ungraded = "no judge" })}, grades{}},
-		{"trick: of respondent B's answer", []any{with(func(c *subjects.Critique) { c.RespondentID = subjects.RespondentB })}, grades{}},
+		{"trick: of respondent B's answer", []any{with(func(c *subjects.Critique) {
+			c.RespondentID = subjects.RespondentB
+		})}, grades{}},
 		{"trick: of nobody's answer", []any{with(func(c *subjects.Critique) { c.RespondentID = "" })}, grades{}},
 		{"trick: 6 of 5", []any{critique("q1", 6, "")}, grades{}},
 		{"trick: less than nothing", []any{critique("q1", -1, "")}, grades{}},
 		{"trick: of another answer", []any{critique("q9", 4, "")}, grades{}},
 		{"trick: of another session", []any{with(func(c *subjects.Critique) { c.SessionID = "s2" })}, grades{}},
-		{"trick: a session that is a wildcard", []any{with(func(c *subjects.Critique) { c.SessionID = "*" })}, grades{}},
+		{
+			"trick: a session that is a wildcard",
+			[]any{with(func(c *subjects.Critique) { c.SessionID = "*" })},
+			grades{},
+		},
 		{"trick: a question that is none", []any{with(func(c *subjects.Critique) { c.QueryID = "a.b" })}, grades{}},
 		{"trick: a reward that was never counted", []any{reward("q1", 1, 0, "x")}, grades{}},
 		{"trick: a reward beyond measure", []any{reward("q1", 7, 1, "x")}, grades{}},
@@ -162,14 +194,18 @@ func TestGradeBeforeItsTurnIsStored(t *testing.T) {
 	want := subjects.Grades{Critic: 5, Feedback: "quick"}
 	ask := func(w *harness, g *Generator, put func(n int) error) {
 		t.Helper()
-		in := actor.Msg[subjects.Query]{Tokens: []string{"3", "s1"}, Attempt: 1, Body: subjects.Query{QueryID: "q1", Query: "Capital?"}}
+		in := actor.Msg[subjects.Query]{
+			Tokens: []string{"3", "s1"}, Attempt: 1,
+			Body: subjects.Query{QueryID: "q1", Query: "Capital?"},
+		}
 		if err := g.onTurn(w.withObserver(t.Context(), g), in, conflictingOut{w.Out(), put, new(int)}); err != nil {
 			t.Fatal(err)
 		}
 		if got := w.grades("q1"); got != want || len(g.pendingGrades.grades)+len(g.pendingGrades.order) != 0 {
 			t.Errorf("%+v, and %d wait", got, len(g.pendingGrades.grades))
 		}
-		if s, ok := g.sessions.get("s1"); !ok || s.conversation.Turns[0].Grades == nil || *s.conversation.Turns[0].Grades != want {
+		if s, ok := g.sessions.get("s1"); !ok || s.conversation.Turns[0].Grades == nil ||
+			*s.conversation.Turns[0].Grades != want {
 			t.Errorf("in memory: %+v", s.conversation.Turns)
 		}
 		w.requireNoErrors()
@@ -230,7 +266,8 @@ func TestPendingGradesAreBounded(t *testing.T) {
 			w.deliverGrade(g, critique(fmt.Sprint("q", i), 3, ""))
 		}
 	}
-	if len(g.pendingGrades.grades) != maxPendingGrades || len(g.pendingGrades.order) != maxPendingGrades || g.pendingGrades.get("s1.q9") != nil || g.pendingGrades.get("s1.q10") == nil {
+	if len(g.pendingGrades.grades) != maxPendingGrades || len(g.pendingGrades.order) != maxPendingGrades ||
+		g.pendingGrades.get("s1.q9") != nil || g.pendingGrades.get("s1.q10") == nil {
 		t.Errorf("%d wait, in a list of %d", len(g.pendingGrades.grades), len(g.pendingGrades.order))
 	}
 	// One that comes for a turn that was let go is let go too.
@@ -268,10 +305,12 @@ func TestGradeIsRetriedAfterConflict(t *testing.T) {
 				}
 				return nil
 			}, new(int)}
-			if err := g.onCritique(t.Context(), actor.Msg[subjects.Critique]{Body: critique("q1", 4, "")}, out); err != nil {
+			if err := g.onCritique(t.Context(), actor.Msg[subjects.Critique]{Body: critique("q1", 4, "")},
+				out); err != nil {
 				t.Fatal(err)
 			}
-			if got := w.grades("q1"); (got.Critic == 4) != tt.kept || len(w.Logged()) != tt.noted || *out.n > gradeAttempts {
+			if got := w.grades("q1"); (got.Critic == 4) != tt.kept || len(w.Logged()) != tt.noted ||
+				*out.n > gradeAttempts {
 				t.Errorf("%+v after %d writes, noted %v", got, *out.n, w.Logged())
 			}
 			if g.pendingGrades.get("s1.q1") != nil {
@@ -339,7 +378,8 @@ func TestCacheKeepsTheLaterConversation(t *testing.T) {
 		h.replaceOlder("a", subjects.Conversation{Summary: fmt.Sprint(rev)}, rev)
 	}
 	h.replaceOlder("b", subjects.Conversation{}, 9)
-	if s, _ := h.get("a"); s.conversation.Summary != "7" || s.conversationRev != 7 || s.recordRev != 2 || len(h.entries) != 1 {
+	if s, _ := h.get("a"); s.conversation.Summary != "7" || s.conversationRev != 7 || s.recordRev != 2 ||
+		len(h.entries) != 1 {
 		t.Errorf("%+v of %d", s, len(h.entries))
 	}
 }

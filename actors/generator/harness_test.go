@@ -17,9 +17,12 @@ import (
 // shippedConfig is the shipped configuration.
 func shippedConfig() Config {
 	return Config{
-		Steps: 5, Wall: 10 * time.Minute, CallTimeout: 2 * time.Minute, FirstToken: 5 * time.Minute, ToolTimeout: time.Minute, Nudges: 2, Retries: 2, Repeats: 3,
-		Predict: 2048, Answer: 4096, Result: 16 << 10, MaxTools: 4, RecallFirst: recallAlways, Hedge: Hedge{Search: "web_search", Reask: true}, Stream: true, Thinking: true,
-		HotSessions: 50, Concurrency: 16, Turns: 50, CompactAt: 60, Grades: Grades{Retry: true}, RespondentB: RespondentB{Temperature: 1, MaxAge: 5 * time.Minute},
+		Steps: 5, Wall: 10 * time.Minute, CallTimeout: 2 * time.Minute, FirstToken: 5 * time.Minute,
+		ToolTimeout: time.Minute, Nudges: 2, Retries: 2, Repeats: 3,
+		Predict: 2048, Answer: 4096, Result: 16 << 10, MaxTools: 4, RecallFirst: recallAlways,
+		Hedge: Hedge{Search: "web_search", Reask: true}, Stream: true, Thinking: true,
+		HotSessions: 50, Concurrency: 16, Turns: 50, CompactAt: 60, Grades: Grades{Retry: true},
+		RespondentB: RespondentB{Temperature: 1, MaxAge: 5 * time.Minute},
 	}
 }
 
@@ -46,7 +49,10 @@ type harness struct {
 
 func newHarness(t testing.TB, replies ...any) *harness {
 	w := &harness{t: t, replies: replies, ledger: map[string]subjects.ToolResult{}}
-	w.role = subjects.RoleModel{Role: "assistant", Model: "test:1b", Window: 32768, Stream: true, Tools: true, Thinking: true}
+	w.role = subjects.RoleModel{
+		Role: "assistant", Model: "test:1b", Window: 32768, Stream: true, Tools: true,
+		Thinking: true,
+	}
 	w.Recorder.Reply = w.answer
 	return w
 }
@@ -124,7 +130,10 @@ func asReply(v any) (any, error) {
 }
 
 func final() subjects.ChatChunk {
-	return subjects.ChatChunk{Done: true, Model: "test:1b", Reason: "stop", Usage: subjects.Usage{PromptTokens: 11, CompletionTokens: 7}}
+	return subjects.ChatChunk{
+		Done: true, Model: "test:1b", Reason: "stop",
+		Usage: subjects.Usage{PromptTokens: 11, CompletionTokens: 7},
+	}
 }
 
 // call is a broker with a ledger: a call id that ran before has its result.
@@ -156,7 +165,10 @@ func (w *harness) ask(g *Generator, session, query, text string, try int) error 
 }
 
 func (w *harness) askCtx(ctx context.Context, g *Generator, q subjects.Query, try int) error {
-	in := actor.Msg[subjects.Query]{Subject: "turn.3." + q.SessionID, Tokens: []string{"3", q.SessionID}, Attempt: try, StoredAt: w.Out().Now(), Body: q}
+	in := actor.Msg[subjects.Query]{
+		Subject: "turn.3." + q.SessionID, Tokens: []string{"3", q.SessionID}, Attempt: try,
+		StoredAt: w.Out().Now(), Body: q,
+	}
 	return g.onTurn(w.withObserver(ctx, g), in, w.Out())
 }
 
@@ -197,7 +209,8 @@ func (w *harness) onlyResponse() subjects.Response {
 	if len(all) != 1 {
 		w.t.Fatalf("%d answers were stored, want 1: %+v", len(all), all)
 	}
-	if d := emitted[subjects.Dialog](w, "answer.dialog"); len(d) != 1 || d[0].Answer != all[0].Answer || d[0].QueryID != all[0].QueryID {
+	if d := emitted[subjects.Dialog](w, "answer.dialog"); len(d) != 1 || d[0].Answer != all[0].Answer ||
+		d[0].QueryID != all[0].QueryID {
 		w.t.Errorf("the light form is %+v", d)
 	}
 	return all[0]

@@ -9,7 +9,8 @@ import (
 	"conclave/subjects"
 )
 
-// The prompt is reviewed text: it says what tools are for and that results are data, and nothing of how calls are judged.
+// The prompt is reviewed text: it says what tools are for and that results are data, and nothing of how calls are
+// judged.
 func TestSystemPromptIsShortAndSaysTheRules(t *testing.T) {
 	t.Parallel()
 	text := New(subjects.Generator, shippedConfig()).systemPrompt()
@@ -43,7 +44,8 @@ func TestDecisionExamplesOfOfferedToolsOnly(t *testing.T) {
 			t.Errorf("example %q", line)
 		}
 	}
-	if !strings.Contains(got, "-> get_datetime") || !strings.Contains(got, "-> web_search") || !strings.Contains(got, "-> answer") {
+	if !strings.Contains(got, "-> get_datetime") || !strings.Contains(got, "-> web_search") ||
+		!strings.Contains(got, "-> answer") {
 		t.Errorf("got %s", got)
 	}
 }

@@ -16,7 +16,10 @@ import (
 // error that the answer is about, nil = none. A record that is too large is stored without the tool messages. When the
 // write fails, the record is as before and the error is that of storeRecord.
 func (t *turn) storeAnswer(ctx context.Context, s loop.State, err error) error {
-	p := &pendingAnswer{Response: t.buildResponse(s, err), ResponseID: t.out.NewID(), DialogID: t.out.NewID(), Messages: selectCompleteRounds(s.Messages)}
+	p := &pendingAnswer{
+		Response: t.buildResponse(s, err), ResponseID: t.out.NewID(), DialogID: t.out.NewID(),
+		Messages: selectCompleteRounds(s.Messages),
+	}
 	before := t.record
 	t.record.Stage, t.record.State, t.record.Publish = stagePublishing, nil, p
 	werr := t.storeRecord(ctx, "turn.answer")
@@ -48,7 +51,8 @@ func (t *turn) publish(ctx context.Context) error {
 		{"dialog", func(ctx context.Context) error {
 			r := p.Response
 			return actor.EmitOnce(ctx, t.out, subjects.AnswerDialog, p.DialogID, subjects.Dialog{
-				SessionID: r.SessionID, QueryID: r.QueryID, Query: r.Query, Answer: r.Answer, RespondentID: r.RespondentID,
+				SessionID: r.SessionID, QueryID: r.QueryID, Query: r.Query, Answer: r.Answer,
+				RespondentID: r.RespondentID,
 			})
 		}},
 		{"conversation", t.storeConversation},
@@ -77,9 +81,11 @@ func (t *turn) publish(ctx context.Context) error {
 func (t *turn) storeConversation(ctx context.Context) error {
 	r := t.record.Publish.Response
 	added := subjects.Turn{
-		QueryID: r.QueryID, Query: r.Query, Messages: t.record.Publish.Messages, Answer: r.Answer, Model: text.Clip(r.Model, 200),
+		QueryID: r.QueryID, Query: r.Query, Messages: t.record.Publish.Messages, Answer: r.Answer,
+		Model:   text.Clip(r.Model, 200),
 		Partial: r.Partial, Labels: r.Labels, Time: t.out.Now().UTC(),
-		Attachments: shortenAttachments(r.Attachments, maxAttachmentStart), Attached: frameAttachments(t.record.Attachments, t.record.Nonce),
+		Attachments: shortenAttachments(r.Attachments, maxAttachmentStart),
+		Attached:    frameAttachments(t.record.Attachments, t.record.Nonce),
 	}
 	if r.Error != nil {
 		added.Error = r.Error.Code
@@ -100,7 +106,8 @@ func (t *turn) storeConversation(ctx context.Context) error {
 		case err == nil:
 			t.shrinkRecord(ctx)
 			t.cacheSession(ctx, next, now, len(data))
-			if err := t.g.storeGrades(ctx, t.out, t.sessionID, added.QueryID); err != nil { // grades that came during the write
+			// grades that came during the write
+			if err := t.g.storeGrades(ctx, t.out, t.sessionID, added.QueryID); err != nil {
 				t.out.LogError(err)
 			}
 			return nil
@@ -178,7 +185,8 @@ func (t *turn) emitFailure(ctx context.Context, cause error) {
 	ctx, cancel := withStoreTimeout(ctx)
 	defer cancel()
 	t.out.LogError(cause)
-	if err := actor.EmitOnce(ctx, t.out, subjects.ResponseGeneration, t.out.NewID(), t.buildResponse(loop.State{}, errRetriesExhausted)); err != nil {
+	if err := actor.EmitOnce(ctx, t.out, subjects.ResponseGeneration, t.out.NewID(),
+		t.buildResponse(loop.State{}, errRetriesExhausted)); err != nil {
 		t.out.LogError(err)
 	}
 }

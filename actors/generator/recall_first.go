@@ -32,20 +32,21 @@ const (
 	recallEntries  = 3
 )
 
-// recallFirst searches memory for the user's own words before the first model call, by [Config.RecallFirst]: a model searches
-// only when it thinks of it, and a small one hardly ever does. It is a call like any other, authorized and recorded by the broker.
-// It returns the call with the pinned facts and the entries that fit; nil = there are none, and the prompt does not mention the
-// search. They follow the question, so that the beginning of the prompt stays in the cache of the model server. Where the search
-// applies, a model with constrained calls is offered neither recallTool nor graphTool in this turn.
+// recallFirst searches memory for the user's own words before the first model call, by [Config.RecallFirst]: a model
+// searches only when it thinks of it, and a small one hardly ever does. It is a call like any other, authorized and
+// recorded by the broker. It returns the call with the pinned facts and the entries that fit; nil = there are none, and
+// the prompt does not mention the search. They follow the question, so that the beginning of the prompt stays in the
+// cache of the model server. Where the search applies, a model with constrained calls is offered neither recallTool nor
+// graphTool in this turn.
 //
-// The search is left out when the tool is not offered, when the question is an attachment only, for the built-in demo model, whose
-// rules take any result for that of their own call, and when the turn goes on after
-// an interruption behind its first step. Before that step it is repeated under the same id, by which the broker returns the
-// same result.
+// The search is left out when the tool is not offered, when the question is an attachment only, for the built-in demo
+// model, whose rules take any result for that of their own call, and when the turn goes on after an interruption behind
+// its first step. Before that step it is repeated under the same id, by which the broker returns the same result.
 func (t *turn) recallFirst(ctx context.Context, a *loop.Agent, state loop.State) *loop.FinishedCall {
 	offered := slices.ContainsFunc(a.Tools, func(tool model.Tool) bool { return tool.Name == recallTool })
 	constrained, setting := a.Calls == loop.CallConstrained, t.g.cfg.RecallFirst
-	if !offered || t.ownWords() == "" || t.role.DemoModel || setting == recallNever || setting == recallAuto && !constrained {
+	if !offered || t.ownWords() == "" || t.role.DemoModel || setting == recallNever || setting == recallAuto &&
+		!constrained {
 		return nil
 	}
 	if constrained {
@@ -54,7 +55,10 @@ func (t *turn) recallFirst(ctx context.Context, a *loop.Agent, state loop.State)
 	if state.Step > 0 || len(state.Finished) > 0 {
 		return nil
 	}
-	args, err := json.Marshal(map[string]any{"query": text.Cut(t.ownWords(), maxRecallQuery), "max": recallEntries, "context": true})
+	args, err := json.Marshal(map[string]any{
+		"query": text.Cut(t.ownWords(), maxRecallQuery), "max": recallEntries,
+		"context": true,
+	})
 	if err != nil {
 		t.out.LogError(err)
 		return nil
@@ -68,8 +72,10 @@ func (t *turn) recallFirst(ctx context.Context, a *loop.Agent, state loop.State)
 	return &loop.FinishedCall{Call: c, Layer: loop.LayerRecall, Step: 1, Result: r}
 }
 
-// RemoveRecallTools returns the tools that do not read memory: those that a model with constrained calls is offered, because memory
-// was searched for it.
+// RemoveRecallTools returns the tools that do not read memory: those that a model with constrained calls is offered,
+// because memory was searched for it.
 func RemoveRecallTools(tools []model.Tool) []model.Tool {
-	return slices.DeleteFunc(slices.Clone(tools), func(tool model.Tool) bool { return tool.Name == recallTool || tool.Name == graphTool })
+	return slices.DeleteFunc(slices.Clone(tools), func(tool model.Tool) bool {
+		return tool.Name == recallTool || tool.Name == graphTool
+	})
 }

@@ -10,8 +10,9 @@ import (
 	"conclave/subjects"
 )
 
-// Before the first model call memory is searched for the question. Entries that are found are in the prompt; when there are none,
-// the prompt has no trace of the search. Tools that read memory are not offered again to a model with constrained calls.
+// Before the first model call memory is searched for the question. Entries that are found are in the prompt; when there
+// are none, the prompt has no trace of the search. Tools that read memory are not offered again to a model with
+// constrained calls.
 func TestMemoryIsSearchedBeforeFirstModelCall(t *testing.T) {
 	t.Parallel()
 	found := subjects.ToolResult{Result: "The user takes coffee black.", Recalls: []string{"entry1"}}
@@ -26,15 +27,34 @@ func TestMemoryIsSearchedBeforeFirstModelCall(t *testing.T) {
 		shown    bool // the result is in the prompt of the answer
 		demo     bool // the built-in demo model answers
 	}{
-		{name: "an entry fits", setting: recallAuto, calls: string(loop.CallConstrained), result: found, searched: true, shown: true},
-		{name: "nothing fits", setting: recallAuto, calls: string(loop.CallConstrained), result: subjects.ToolResult{Result: "Nothing fits."}, searched: true},
-		{name: "the broker denies it", setting: recallAuto, calls: string(loop.CallConstrained), fault: subjects.Faultf(subjects.CodeDenied, "no"), searched: true},
-		{name: "a model without tool calls", setting: recallAlways, calls: string(loop.CallText), result: found, searched: true, shown: true},
+		{
+			name: "an entry fits", setting: recallAuto, calls: string(loop.CallConstrained), result: found,
+			searched: true,
+			shown:    true,
+		},
+		{
+			name: "nothing fits", setting: recallAuto, calls: string(loop.CallConstrained),
+			result: subjects.ToolResult{Result: "Nothing fits."}, searched: true,
+		},
+		{
+			name: "the broker denies it", setting: recallAuto, calls: string(loop.CallConstrained),
+			fault: subjects.Faultf(subjects.CodeDenied, "no"), searched: true,
+		},
+		{
+			name: "a model without tool calls", setting: recallAlways, calls: string(loop.CallText), result: found,
+			searched: true, shown: true,
+		},
 		{name: "a model with native calls, auto", setting: recallAuto, calls: string(loop.CallNative), result: found},
-		{name: "a model with native calls, always", setting: recallAlways, calls: string(loop.CallNative), result: found, searched: true, shown: true},
+		{
+			name: "a model with native calls, always", setting: recallAlways, calls: string(loop.CallNative),
+			result: found, searched: true, shown: true,
+		},
 		{name: "the demo model", setting: recallAlways, calls: string(loop.CallNative), result: found, demo: true},
 		{name: "never", setting: recallNever, calls: string(loop.CallConstrained), result: found},
-		{name: "the question is attached as a whole", setting: recallAuto, calls: string(loop.CallConstrained), question: subjects.PipedQuestion, result: found},
+		{
+			name: "the question is attached as a whole", setting: recallAuto, calls: string(loop.CallConstrained),
+			question: subjects.PipedQuestion, result: found,
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -64,7 +84,8 @@ func TestMemoryIsSearchedBeforeFirstModelCall(t *testing.T) {
 			if (len(searches) == 1) != tt.searched || len(searches) > 1 {
 				t.Fatalf("%d searches", len(searches))
 			}
-			if tt.searched && (!strings.Contains(string(searches[0].Args), question) || !strings.Contains(string(searches[0].Args), `"context":true`)) {
+			if tt.searched && (!strings.Contains(string(searches[0].Args), question) ||
+				!strings.Contains(string(searches[0].Args), `"context":true`)) {
 				t.Errorf("searched for %s", searches[0].Args)
 			}
 			first, last := w.asked[0], w.asked[len(w.asked)-1]
@@ -74,11 +95,13 @@ func TestMemoryIsSearchedBeforeFirstModelCall(t *testing.T) {
 			if isShown != tt.shown {
 				t.Errorf("the result is in the prompt: %t", isShown)
 			}
-			if offered := strings.Contains(first.Messages[0].Content, "- search_"); tt.searched && tt.calls == string(loop.CallConstrained) && offered {
+			if offered := strings.Contains(first.Messages[0].Content, "- search_"); tt.searched &&
+				tt.calls == string(loop.CallConstrained) && offered {
 				t.Error("a tool that reads memory is offered again")
 			}
 			r := w.onlyResponse()
-			if used := len(r.ToolCalls) == 1 && r.ToolCalls[0].Layer == subjects.LayerRecall && slices.Equal(r.Recalls, found.Recalls); used != tt.shown {
+			if used := len(r.ToolCalls) == 1 && r.ToolCalls[0].Layer == subjects.LayerRecall &&
+				slices.Equal(r.Recalls, found.Recalls); used != tt.shown {
 				t.Errorf("calls %+v, recalls %v", r.ToolCalls, r.Recalls)
 			}
 			w.requireNoErrors()
@@ -86,8 +109,8 @@ func TestMemoryIsSearchedBeforeFirstModelCall(t *testing.T) {
 	}
 }
 
-// What memory adds to the prompt follows the question, so that system prompt, tools and history stay in the cache of the model
-// server; and it is not kept in the conversation, where it would be repeated with every further question.
+// What memory adds to the prompt follows the question, so that system prompt, tools and history stay in the cache of
+// the model server; and it is not kept in the conversation, where it would be repeated with every further question.
 func TestRecalledEntriesFollowTheQuestionAndAreNotKept(t *testing.T) {
 	t.Parallel()
 	const entry = "Pinned by the user:\n- The user takes coffee black."

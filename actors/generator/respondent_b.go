@@ -10,15 +10,15 @@ import (
 	"conclave/subjects"
 )
 
-// Respondent B answers the same questions as the generator, for comparison. Its turns continue the conversation that the
-// user saw, not its own. It publishes nothing but the one event with its answer: no deltas, no thinking, no dialog, no
-// notes, no errors. Nobody waits for it.
+// Respondent B answers the same questions as the generator, for comparison. Its turns continue the conversation that
+// the user saw, not its own. It publishes nothing but the one event with its answer: no deltas, no thinking, no dialog,
+// no notes, no errors. Nobody waits for it.
 
 // respondentBTurns is how many of its own turns respondent B keeps: enough to recognize duplicates.
 const respondentBTurns = 3
 
-// forRespondentB is c for respondent B. It does not stream: the model actor can preempt and restart a request that is not
-// streamed.
+// forRespondentB is c for respondent B. It does not stream: the model actor can preempt and restart a request that is
+// not streamed.
 func (c Config) forRespondentB() Config {
 	c.Stream, c.CompactAt, c.Turns, c.Grades = false, 0, respondentBTurns, Grades{}
 	return c
@@ -43,17 +43,19 @@ func (t *turn) userConversation(ctx context.Context, own subjects.Conversation) 
 	}
 	c, ok := cutConversation(c, t.query.QueryID)
 	if !ok {
-		t.addNote(subjects.NoteNoHistory, "the conversation is already summarized together with the answer to this question; this answer does not use it")
+		t.addNote(subjects.NoteNoHistory, "the conversation is already summarized together with the answer to this "+
+			"question; this answer does not use it")
 		return subjects.Conversation{SessionID: t.sessionID}
 	}
 	if n := len(own.Turns); n > 0 && !c.Answered(own.Turns[n-1].QueryID) {
-		t.addNote(subjects.NoteNoHistory, "the previous question was not answered yet; this answer does not use its answer")
+		t.addNote(subjects.NoteNoHistory, "the previous question was not answered yet; this answer does not use its "+
+			"answer")
 	}
 	return c
 }
 
-// cutConversation returns a conversation up to a question, which may not be part of it yet. It reports false when the turn of
-// the question was summarized or dropped, so that it cannot be separated from the rest.
+// cutConversation returns a conversation up to a question, which may not be part of it yet. It reports false when the
+// turn of the question was summarized or dropped, so that it cannot be separated from the rest.
 func cutConversation(c subjects.Conversation, query string) (subjects.Conversation, bool) {
 	if slices.Contains(c.Past, query) {
 		return c, false

@@ -16,7 +16,8 @@ import (
 func TestRespondentBOnTheBus(t *testing.T) {
 	t.Parallel()
 	w := newBusHarness(t)
-	dialogs, thoughts, states := make(chan subjects.Dialog, 64), make(chan subjects.Delta, 64), make(chan subjects.AgentState, 4096)
+	dialogs, thoughts, states := make(chan subjects.Dialog, 64), make(chan subjects.Delta, 64),
+		make(chan subjects.AgentState, 4096)
 	user := w.Connect("user")
 	subscribeJSON(t, user, "answer.dialog", dialogs)
 	subscribeJSON(t, user, "response.thinking.*", thoughts)
@@ -63,7 +64,8 @@ func TestRespondentBOnTheBus(t *testing.T) {
 	if first := sent["question q1"]; len(first) != 2 {
 		t.Errorf("for the first question it was sent %+v", first)
 	}
-	if second := sent["question q2"]; len(second) != 4 || second[1].Content != "question q1" || second[2].Content != "A on question q1" {
+	if second := sent["question q2"]; len(second) != 4 || second[1].Content != "question q1" ||
+		second[2].Content != "A on question q1" {
 		t.Errorf("for the second question it was sent %+v", second)
 	}
 	// Everything that the two said has come: the last state of each was said after all else.
@@ -103,8 +105,8 @@ func TestRespondentBOnTheBus(t *testing.T) {
 	}
 }
 
-// TestGradesOnTheBus: grades published under the critic's and reward's own keys are stored with the turn, and sent before the
-// next question. Respondent B, which runs too, is not affected.
+// TestGradesOnTheBus: grades published under the critic's and reward's own keys are stored with the turn, and sent
+// before the next question. Respondent B, which runs too, is not affected.
 func TestGradesOnTheBus(t *testing.T) {
 	t.Parallel()
 	w := newBusHarness(t)
@@ -125,12 +127,17 @@ func TestGradesOnTheBus(t *testing.T) {
 	out := w.Out("critic").WithIDs("s1", "q1")
 	for _, respondent := range []string{subjects.RespondentB, subjects.Generator} {
 		score := map[string]int{subjects.RespondentB: 5, subjects.Generator: 2}[respondent]
-		if err := actor.Emit(t.Context(), out, subjects.CritiqueResult, subjects.Critique{SessionID: "s1", QueryID: "q1", RespondentID: respondent, Score: score, Feedback: "short"}); err != nil {
+		if err := actor.Emit(t.Context(), out, subjects.CritiqueResult,
+			subjects.Critique{
+				SessionID: "s1", QueryID: "q1", RespondentID: respondent, Score: score,
+				Feedback: "short",
+			}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if err := actor.Emit(t.Context(), w.Out("reward").WithIDs("s1", "q1"), subjects.RewardEvent, subjects.Reward{
-		SessionID: "s1", QueryID: "q1", RespondentID: subjects.Generator, Value: -1, Count: 1, Source: subjects.RewardUser, Words: "too short",
+		SessionID: "s1", QueryID: "q1", RespondentID: subjects.Generator, Value: -1, Count: 1,
+		Source: subjects.RewardUser, Words: "too short",
 	}); err != nil {
 		t.Fatal(err)
 	}

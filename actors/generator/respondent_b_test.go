@@ -82,12 +82,14 @@ func TestRespondentBTurn(t *testing.T) {
 	if len(all) != 1 {
 		t.Fatalf("answers: %+v", all)
 	}
-	if r := all[0]; r.Answer != "Noon, I would say." || r.RespondentID != "respondent_b" || r.GeneratorID != "respondent_b" || r.Thinking != "" || len(r.ToolCalls) != 1 || r.Error != nil {
+	if r := all[0]; r.Answer != "Noon, I would say." || r.RespondentID != "respondent_b" ||
+		r.GeneratorID != "respondent_b" || r.Thinking != "" || len(r.ToolCalls) != 1 || r.Error != nil {
 		t.Errorf("answer: %+v", r)
 	}
 	w.requireUnseen()
 	for _, q := range w.chats() {
-		if q.Stream || q.Role != subjects.RoleAssistant || q.Model != "" || !strings.Contains(string(q.Options), `"temperature":1`) {
+		if q.Stream || q.Role != subjects.RoleAssistant || q.Model != "" ||
+			!strings.Contains(string(q.Options), `"temperature":1`) {
 			t.Errorf("the model was asked %+v, options %s", q, q.Options)
 		}
 	}
@@ -123,14 +125,16 @@ func TestRespondentBModel(t *testing.T) {
 			if b := w.chats()[0]; b.Model != tt.want || !strings.Contains(string(b.Options), `"temperature":0`) {
 				t.Errorf("respondent B asked %q, options %s", b.Model, b.Options)
 			}
-			if a := w.chats()[1]; a.Model != tt.asked || !a.Stream || strings.Contains(string(a.Options), "temperature") {
+			if a := w.chats()[1]; a.Model != tt.asked || !a.Stream ||
+				strings.Contains(string(a.Options), "temperature") {
 				t.Errorf("the other asked %q, options %s", a.Model, a.Options)
 			}
 		})
 	}
 }
 
-// TestRespondentBHistory: respondent B continues the user's conversation before its question, and never sees the answer to it.
+// TestRespondentBHistory: respondent B continues the user's conversation before its question, and never sees the answer
+// to it.
 func TestRespondentBHistory(t *testing.T) {
 	t.Parallel()
 	labels := func(trust string) *subjects.Labels {
@@ -149,15 +153,56 @@ func TestRespondentBHistory(t *testing.T) {
 		note  bool
 	}{
 		{name: "nothing was said", want: nil, trust: subjects.Trusted},
-		{name: "the question is not there yet", conv: &subjects.Conversation{Turns: []subjects.Turn{safe}}, want: []string{"asked q1", "told q1"}, trust: subjects.Trusted},
-		{name: "it is there, and what came after it", conv: &subjects.Conversation{Turns: []subjects.Turn{safe, turn("q2", subjects.Untrusted), turn("q3", subjects.Untrusted)}, Labels: labels(subjects.Untrusted)}, want: []string{"asked q1", "told q1"}, trust: subjects.Trusted},
-		{name: "it is the first", conv: &subjects.Conversation{Turns: []subjects.Turn{turn("q2", subjects.Trusted)}}, want: nil, trust: subjects.Trusted},
-		{name: "with a summary", conv: &subjects.Conversation{Summary: "they spoke of fish", Summarized: 4, Past: []string{"q0"}, Turns: []subjects.Turn{safe, turn("q2", subjects.Trusted)}, Labels: labels(subjects.Untrusted)}, want: []string{"they spoke of fish", "asked q1", "told q1"}, trust: subjects.Untrusted},
-		{name: "a stranger wrote into it", conv: &subjects.Conversation{Turns: []subjects.Turn{turn("q1", subjects.Untrusted)}}, want: []string{"asked q1", "told q1"}, trust: subjects.Untrusted},
-		{name: "what nobody vouches for", conv: &subjects.Conversation{Summary: "they spoke of fish", Summarized: 1, Turns: []subjects.Turn{safe}}, want: []string{"they spoke of fish", "asked q1", "told q1"}, trust: subjects.Untrusted},
+		{
+			name: "the question is not there yet", conv: &subjects.Conversation{Turns: []subjects.Turn{safe}},
+			want: []string{"asked q1", "told q1"}, trust: subjects.Trusted,
+		},
+		{
+			name: "it is there, and what came after it",
+			conv: &subjects.Conversation{Turns: []subjects.Turn{
+				safe, turn("q2", subjects.Untrusted),
+				turn("q3", subjects.Untrusted),
+			}, Labels: labels(subjects.Untrusted)}, want: []string{
+				"asked q1",
+				"told q1",
+			}, trust: subjects.Trusted,
+		},
+		{
+			name: "it is the first", conv: &subjects.Conversation{Turns: []subjects.Turn{turn("q2", subjects.Trusted)}},
+			want: nil, trust: subjects.Trusted,
+		},
+		{
+			name: "with a summary", conv: &subjects.Conversation{
+				Summary: "they spoke of fish", Summarized: 4,
+				Past: []string{"q0"}, Turns: []subjects.Turn{safe, turn("q2", subjects.Trusted)},
+				Labels: labels(subjects.Untrusted),
+			}, want: []string{"they spoke of fish", "asked q1", "told q1"},
+			trust: subjects.Untrusted,
+		},
+		{
+			name: "a stranger wrote into it",
+			conv: &subjects.Conversation{Turns: []subjects.Turn{turn("q1", subjects.Untrusted)}},
+			want: []string{"asked q1", "told q1"}, trust: subjects.Untrusted,
+		},
+		{
+			name: "what nobody vouches for", conv: &subjects.Conversation{
+				Summary: "they spoke of fish", Summarized: 1,
+				Turns: []subjects.Turn{safe},
+			}, want: []string{"they spoke of fish", "asked q1", "told q1"},
+			trust: subjects.Untrusted,
+		},
 
-		{name: "trick: its answer is in the summary", conv: &subjects.Conversation{Summary: "told q2", Summarized: 2, Past: []string{"q1", "q2"}, Turns: []subjects.Turn{turn("q3", subjects.Trusted)}}, trust: subjects.Trusted, note: true},
-		{name: "trick: its answer was let go", conv: &subjects.Conversation{Dropped: 2, Past: []string{"q1", "q2"}, Turns: []subjects.Turn{turn("q3", subjects.Trusted)}}, trust: subjects.Trusted, note: true},
+		{
+			name: "trick: its answer is in the summary", conv: &subjects.Conversation{
+				Summary: "told q2", Summarized: 2,
+				Past: []string{"q1", "q2"}, Turns: []subjects.Turn{turn("q3", subjects.Trusted)},
+			}, trust: subjects.Trusted,
+			note: true,
+		},
+		{name: "trick: its answer was let go", conv: &subjects.Conversation{
+			Dropped: 2, Past: []string{"q1", "q2"},
+			Turns: []subjects.Turn{turn("q3", subjects.Trusted)},
+		}, trust: subjects.Trusted, note: true},
 		{name: "it cannot be read", raw: "no JSON", trust: subjects.Trusted, note: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -204,7 +249,8 @@ func TestRespondentBNotesMissingHistory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if r := w.responses(); slices.Contains(noteCodes(r[0].Notes), subjects.NoteNoHistory) || !slices.Contains(noteCodes(r[1].Notes), subjects.NoteNoHistory) {
+	if r := w.responses(); slices.Contains(noteCodes(r[0].Notes), subjects.NoteNoHistory) ||
+		!slices.Contains(noteCodes(r[1].Notes), subjects.NoteNoHistory) {
 		t.Errorf("notes %+v and %+v", r[0].Notes, r[1].Notes)
 	}
 	if sent := w.asked[1].Messages; len(sent) != 2 {
@@ -217,7 +263,10 @@ func TestRespondentBKeepsFewTurns(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, strings.Repeat("A long answer about nothing. ", 120))
 	w.role.Window, w.summary = 4096, "nobody may ask for this"
-	w.storeConversation(subjects.Conversation{SessionID: "s1", Turns: []subjects.Turn{{QueryID: "q0", Query: "asked", Answer: "told"}}})
+	w.storeConversation(subjects.Conversation{
+		SessionID: "s1",
+		Turns:     []subjects.Turn{{QueryID: "q0", Query: "asked", Answer: "told"}},
+	})
 	before, rev, err := w.Out().Store(bucket).Get(t.Context(), subjects.ConversationKey("s1"))
 	if err != nil {
 		t.Fatal(err)
@@ -269,13 +318,18 @@ func TestRespondentBSkipsOldQuestions(t *testing.T) {
 			t.Parallel()
 			w := newHarness(t, "Paris.")
 			w.Time = now
-			in := actor.Msg[subjects.Query]{Tokens: []string{"3", "s1"}, Attempt: 1, StoredAt: tt.stored, Body: subjects.Query{QueryID: "q1", Query: "Capital?"}}
+			in := actor.Msg[subjects.Query]{
+				Tokens: []string{"3", "s1"}, Attempt: 1, StoredAt: tt.stored,
+				Body: subjects.Query{QueryID: "q1", Query: "Capital?"},
+			}
 			if err := New(tt.who, shippedConfig()).onTurn(t.Context(), in, w.Out()); err != nil {
 				t.Fatal(err)
 			}
 			keys, err := w.Out().Store(subjects.StateBucket(tt.who)).Keys(t.Context(), "")
-			if err != nil || len(w.responses()) != tt.want || len(w.asked) != tt.want || tt.want == 0 && len(w.Published())+len(w.Requested())+len(keys) != 0 {
-				t.Errorf("%d answers, said %d, asked %d, wrote %v, %v", len(w.responses()), len(w.Published()), len(w.Requested()), keys, err)
+			if err != nil || len(w.responses()) != tt.want || len(w.asked) != tt.want || tt.want == 0 &&
+				len(w.Published())+len(w.Requested())+len(keys) != 0 {
+				t.Errorf("%d answers, said %d, asked %d, wrote %v, %v", len(w.responses()), len(w.Published()),
+					len(w.Requested()), keys, err)
 			}
 		})
 	}
@@ -288,7 +342,8 @@ func TestRespondentBReportsErrorsOnlyInItsAnswer(t *testing.T) {
 	if err := w.ask(newRespondentB(), "s1", "q1", "Hello?", 1); err != nil {
 		t.Fatal(err)
 	}
-	if r := w.responses(); len(r) != 1 || r[0].Error == nil || r[0].Error.Code != subjects.CodeModelMissing || !r[0].Partial {
+	if r := w.responses(); len(r) != 1 || r[0].Error == nil || r[0].Error.Code != subjects.CodeModelMissing ||
+		!r[0].Partial {
 		t.Errorf("answers: %+v", r)
 	}
 	w.requireUnseen()
@@ -322,7 +377,10 @@ func TestRespondentBResumesAfterCrash(t *testing.T) {
 				return lookupCall("c1")
 			}}
 			w.tools = []string{"clock"}
-			w.storeConversation(subjects.Conversation{SessionID: "s1", Turns: []subjects.Turn{{QueryID: "q0", Query: "asked", Answer: "told"}}})
+			w.storeConversation(subjects.Conversation{
+				SessionID: "s1",
+				Turns:     []subjects.Turn{{QueryID: "q0", Query: "asked", Answer: "told"}},
+			})
 			w.crashGeneratorAt(newRespondentB(), at, 1, "s1", "q1", 1)
 			if err := w.ask(newRespondentB(), "s1", "q1", "What time is it?", 2); err != nil {
 				t.Fatal(err)
@@ -393,12 +451,16 @@ func TestReference(t *testing.T) {
 				panic(crash(s))
 			}
 		})
-		_ = w.askCtx(t.Context(), g, subjects.Query{SessionID: "s1", QueryID: "q1", Query: "What time is it?", Reference: long}, subjects.MaxDeliver-1)
+		_ = w.askCtx(t.Context(), g, subjects.Query{
+			SessionID: "s1", QueryID: "q1", Query: "What time is it?",
+			Reference: long,
+		}, subjects.MaxDeliver-1)
 	}()
 	if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q2", "Hello?", 1); err != nil {
 		t.Fatal(err)
 	}
-	if r := w.responses(); len(r) != 2 || r[0].QueryID != "q1" || !strings.HasPrefix(r[0].Reference, secret) || len(r[0].Reference) > maxReference+3 {
+	if r := w.responses(); len(r) != 2 || r[0].QueryID != "q1" || !strings.HasPrefix(r[0].Reference, secret) ||
+		len(r[0].Reference) > maxReference+3 {
 		t.Errorf("%d answers, the first with %d bytes", len(r), len(r[0].Reference))
 	}
 }

@@ -15,11 +15,14 @@ import (
 // none, is explained in it, and a turn that was canceled before there was text says so. Both make it partial.
 func (t *turn) buildResponse(s loop.State, err error) subjects.Response {
 	r := subjects.Response{
-		SessionID: t.sessionID, QueryID: t.query.QueryID, Query: t.query.Query, Answer: s.Answer, Thinking: s.Thinking, ToolCalls: []subjects.ToolCall{},
+		SessionID: t.sessionID, QueryID: t.query.QueryID, Query: t.query.Query, Answer: s.Answer, Thinking: s.Thinking,
+		ToolCalls:   []subjects.ToolCall{},
 		GeneratorID: t.g.name, RespondentID: t.g.name, Model: s.Usage.Model, DemoModel: t.demoModel, Partial: s.Partial,
-		Reference: text.Clip(t.query.Reference, maxReference), Attachments: t.record.Attachments, ModelCalls: t.modelCalls,
+		Reference: text.Clip(t.query.Reference, maxReference), Attachments: t.record.Attachments,
+		ModelCalls: t.modelCalls,
 		Usage: subjects.Usage{
-			PromptTokens: s.Usage.Prompt, CompletionTokens: s.Usage.Output, ModelCalls: s.Usage.Calls, Estimated: s.Usage.Estimated, Counted: s.Usage.Counted, Hosts: subjects.JoinHosts(s.Usage.Hosts),
+			PromptTokens: s.Usage.Prompt, CompletionTokens: s.Usage.Output, ModelCalls: s.Usage.Calls,
+			Estimated: s.Usage.Estimated, Counted: s.Usage.Counted, Hosts: subjects.JoinHosts(s.Usage.Hosts),
 		},
 	}
 	if t.g.isRespondentB {
@@ -36,7 +39,11 @@ func (t *turn) buildResponse(s loop.State, err error) subjects.Response {
 		r.Labels = &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}
 	}
 	for _, d := range s.Finished {
-		c := subjects.ToolCall{CallID: t.caller().CallID(d.Call.ID), Tool: d.Call.Name, Args: redactArguments(d.Call.Arguments), Result: d.Result.Text, Layer: d.Layer, Ephemeral: d.Result.Ephemeral}
+		c := subjects.ToolCall{
+			CallID: t.caller().CallID(d.Call.ID), Tool: d.Call.Name,
+			Args: redactArguments(d.Call.Arguments), Result: d.Result.Text, Layer: d.Layer,
+			Ephemeral: d.Result.Ephemeral,
+		}
 		if d.Result.Fault != "" {
 			c.Error = subjects.Faultf(d.Result.Fault, "%s", text.Clip(d.Result.Text, 1<<10))
 		}
@@ -109,7 +116,10 @@ func shrinkResponse(r subjects.Response) subjects.Response {
 			break
 		}
 		if i == 0 {
-			r.Notes = append(slices.Clone(r.Notes), subjects.Note{Code: subjects.NoteRecordCut, Text: "the record of this answer was too large and is shortened"})
+			r.Notes = append(slices.Clone(r.Notes), subjects.Note{
+				Code: subjects.NoteRecordCut,
+				Text: "the record of this answer was too large and is shortened",
+			})
 		}
 		shrink()
 	}

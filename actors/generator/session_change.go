@@ -11,10 +11,12 @@ import (
 	"conclave/subjects"
 )
 
-// onSessionChange deletes, summarizes or branches a stored conversation for the user. It rejects an unknown change and an invalid session,
-// and fails when there is no such conversation, while a question of the session is being answered, and when another write came
-// between; nothing is changed then.
-func (g *Generator) onSessionChange(ctx context.Context, in actor.Msg[subjects.SessionChange], out actor.Out) (subjects.SessionChanged, error) {
+// onSessionChange deletes, summarizes or branches a stored conversation for the user. It rejects an unknown change and
+// an invalid session, and fails when there is no such conversation, while a question of the session is being answered,
+// and when another write came between; nothing is changed then.
+func (g *Generator) onSessionChange(ctx context.Context, in actor.Msg[subjects.SessionChange],
+	out actor.Out,
+) (subjects.SessionChanged, error) {
 	q := in.Body
 	if subjects.CheckToken(q.SessionID) != nil {
 		return subjects.SessionChanged{}, subjects.Faultf(subjects.CodeMalformed, "invalid session id")
@@ -26,10 +28,13 @@ func (g *Generator) onSessionChange(ctx context.Context, in actor.Msg[subjects.S
 		return subjects.SessionChanged{}, err
 	}
 	if s.conversationRev == 0 || s.conversation.Deleted {
-		return subjects.SessionChanged{}, subjects.Faultf(subjects.CodeMalformed, "there is no conversation of session %s", q.SessionID)
+		return subjects.SessionChanged{}, subjects.Faultf(subjects.CodeMalformed, "there is no conversation of "+
+			"session %s", q.SessionID)
 	}
-	if id := s.record.QueryID; id != "" && !s.conversation.Answered(id) && out.Now().Sub(s.record.Written) < subjects.TurnAbandoned {
-		return subjects.SessionChanged{}, subjects.Faultf(subjects.CodeBusy, "a question of this session is being answered: wait for the answer, or cancel it")
+	if id := s.record.QueryID; id != "" && !s.conversation.Answered(id) &&
+		out.Now().Sub(s.record.Written) < subjects.TurnAbandoned {
+		return subjects.SessionChanged{}, subjects.Faultf(subjects.CodeBusy, "a question of this session is being "+
+			"answered: wait for the answer, or cancel it")
 	}
 	n := 0
 	switch q.Change {
@@ -40,7 +45,8 @@ func (g *Generator) onSessionChange(ctx context.Context, in actor.Msg[subjects.S
 	case subjects.SessionBranch, subjects.SessionSwitch:
 		n, err = g.branchConversation(ctx, out, q, s)
 	default:
-		err = subjects.Faultf(subjects.CodeMalformed, "unknown change: use %s, %s, %s or %s", subjects.SessionDelete, subjects.SessionCompact, subjects.SessionBranch, subjects.SessionSwitch)
+		err = subjects.Faultf(subjects.CodeMalformed, "unknown change: use %s, %s, %s or %s", subjects.SessionDelete,
+			subjects.SessionCompact, subjects.SessionBranch, subjects.SessionSwitch)
 	}
 	if errors.Is(err, actor.ErrChanged) {
 		err = subjects.Faultf(subjects.CodeBusy, "the session was changed meanwhile: try again")
@@ -48,13 +54,17 @@ func (g *Generator) onSessionChange(ctx context.Context, in actor.Msg[subjects.S
 	return subjects.SessionChanged{SessionID: q.SessionID, Change: q.Change, Turns: n}, err
 }
 
-// deleteConversation overwrites the attached images, the record of the last turn and the conversation, of which only the query ids stay. It returns
-// the number of turns. The record is written first: a turn that begins meanwhile fails at it, here or in another process.
-func (g *Generator) deleteConversation(ctx context.Context, out actor.Out, session string, s sessionState) (int, error) {
+// deleteConversation overwrites the attached images, the record of the last turn and the conversation, of which only
+// the query ids stay. It returns the number of turns. The record is written first: a turn that begins meanwhile fails
+// at it, here or in another process.
+func (g *Generator) deleteConversation(ctx context.Context, out actor.Out, session string, s sessionState) (int,
+	error,
+) {
 	c := s.conversation
 	n := len(c.Turns) + c.Summarized + c.Dropped
 	store := out.Store(g.bucket())
-	if err := attachment.Delete(ctx, out, session); err != nil { // first: after the conversation is deleted there is no second try
+	// first: after the conversation is deleted there is no second try
+	if err := attachment.Delete(ctx, out, session); err != nil {
 		return 0, err
 	}
 	if s.recordRev != 0 {
@@ -71,7 +81,10 @@ func (g *Generator) deleteConversation(ctx context.Context, out actor.Out, sessi
 			c = dropOldestBranch(c)
 		}
 		past := removeOldestTurns(c, len(c.Turns)).Past
-		data, err := encodeJSON(subjects.Conversation{SessionID: session, Turns: []subjects.Turn{}, Past: past, Updated: out.Now().UTC(), Deleted: true})
+		data, err := encodeJSON(subjects.Conversation{
+			SessionID: session, Turns: []subjects.Turn{}, Past: past,
+			Updated: out.Now().UTC(), Deleted: true,
+		})
 		if err != nil {
 			return 0, err
 		}
@@ -87,22 +100,28 @@ func (g *Generator) deleteConversation(ctx context.Context, out actor.Out, sessi
 		c, s.conversationRev = fresh, rev
 	}
 	g.sessions.remove(session)
-	return n, g.emitSessionNote(ctx, out, session, subjects.NoteDeleted, fmt.Sprintf("%d turns were deleted by the user", n))
+	return n, g.emitSessionNote(ctx, out, session, subjects.NoteDeleted,
+		fmt.Sprintf("%d turns were deleted by the user", n))
 }
 
 // compactConversation replaces all turns but the last by a summary, and returns their number; 0 when there is only one.
-func (g *Generator) compactConversation(ctx context.Context, out actor.Out, session string, s sessionState) (int, error) {
+func (g *Generator) compactConversation(ctx context.Context, out actor.Out, session string, s sessionState) (int,
+	error,
+) {
 	n := len(s.conversation.Turns) - 1
 	if n < 1 {
 		return 0, nil
 	}
-	return n, g.summarizeTurns(ctx, out, session, s.conversation, s.conversationRev, n, g.models.Role(ctx, out, subjects.RoleAssistant).Window)
+	return n, g.summarizeTurns(ctx, out, session, s.conversation, s.conversationRev, n,
+		g.models.Role(ctx, out, subjects.RoleAssistant).Window)
 }
 
-// branchConversation sets the turns from a question on aside, or puts a branch in the place of the turns that are there now, and returns
-// the number of turns that were set aside. It rejects a question or branch that the conversation does not have in this place, also
-// because the turns before it were summarized or dropped.
-func (g *Generator) branchConversation(ctx context.Context, out actor.Out, q subjects.SessionChange, s sessionState) (int, error) {
+// branchConversation sets the turns from a question on aside, or puts a branch in the place of the turns that are there
+// now, and returns the number of turns that were set aside. It rejects a question or branch that the conversation does
+// not have in this place, also because the turns before it were summarized or dropped.
+func (g *Generator) branchConversation(ctx context.Context, out actor.Out, q subjects.SessionChange,
+	s sessionState,
+) (int, error) {
 	c := s.conversation
 	index := func(query string) int {
 		return slices.IndexFunc(c.Turns, func(t subjects.Turn) bool { return t.QueryID == query })
@@ -122,7 +141,8 @@ func (g *Generator) branchConversation(ctx context.Context, out actor.Out, q sub
 		}
 	}
 	if at < 0 || at == 0 && c.Summarized+c.Dropped > 0 {
-		return 0, subjects.Faultf(subjects.CodeMalformed, "the turn is not in this branch of the session, or the turns before it were summarized")
+		return 0, subjects.Faultf(subjects.CodeMalformed, "the turn is not in this branch of the session, or the "+
+			"turns before it were summarized")
 	}
 	n := len(c.Turns) - at
 	c = setTurnsAside(c, at)
@@ -135,7 +155,8 @@ func (g *Generator) branchConversation(ctx context.Context, out actor.Out, q sub
 		return 0, err
 	}
 	g.sessions.remove(q.SessionID)
-	return n, g.emitSessionNote(ctx, out, q.SessionID, subjects.NoteBranched, fmt.Sprintf("%d turns were set aside by the user", n))
+	return n, g.emitSessionNote(ctx, out, q.SessionID, subjects.NoteBranched, fmt.Sprintf("%d turns were set aside "+
+		"by the user", n))
 }
 
 // emitSessionNote publishes a note about a session that belongs to no question.
@@ -144,5 +165,8 @@ func (g *Generator) emitSessionNote(ctx context.Context, out actor.Out, session,
 	if err != nil {
 		return err
 	}
-	return actor.EmitAsync(ctx, out, topic, subjects.AgentState{SessionID: session, To: string(idle), Code: code, Words: words})
+	return actor.EmitAsync(ctx, out, topic, subjects.AgentState{
+		SessionID: session, To: string(idle), Code: code,
+		Words: words,
+	})
 }

@@ -18,7 +18,8 @@ import (
 func (w *harness) change(g *Generator, session, change string) (subjects.SessionChanged, error) {
 	var r subjects.SessionChanged
 	text, err := w.Deliver(w.t, g, actortest.Message{
-		Subject: "ctl.user.session.change", Body: subjects.SessionChange{SessionID: session, Change: change}, Deadline: w.Out().Now().Add(time.Minute),
+		Subject: "ctl.user.session.change", Body: subjects.SessionChange{SessionID: session, Change: change},
+		Deadline: w.Out().Now().Add(time.Minute),
 	})
 	if err == nil {
 		err = json.Unmarshal([]byte(text), &r)
@@ -131,7 +132,8 @@ func TestCompactedSessionKeepsLastTurn(t *testing.T) {
 	}
 	r, err := w.change(g, "s1", subjects.SessionCompact)
 	c := w.conversation("s1")
-	if err != nil || r.Turns != 2 || len(c.Turns) != 1 || c.Turns[0].QueryID != "q3" || c.Summary != "They spoke about birds." || c.Summarized != 2 {
+	if err != nil || r.Turns != 2 || len(c.Turns) != 1 || c.Turns[0].QueryID != "q3" ||
+		c.Summary != "They spoke about birds." || c.Summarized != 2 {
 		t.Errorf("%+v, %v, %+v", r, err, c)
 	}
 	w.requireNoErrors()
@@ -158,8 +160,8 @@ func TestSessionDeletedOverTheBus(t *testing.T) {
 	}
 }
 
-// An edited question is asked after the turns before it: the model does not get the branch that was set aside, which can be switched back
-// to. Nothing of it is lost, its labels stay, and its questions are not answered again.
+// An edited question is asked after the turns before it: the model does not get the branch that was set aside, which
+// can be switched back to. Nothing of it is lost, its labels stay, and its questions are not answered again.
 func TestBranchedSession(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, "An answer.")
@@ -173,7 +175,10 @@ func TestBranchedSession(t *testing.T) {
 	branch := func(change, query string) (subjects.SessionChanged, error) {
 		var r subjects.SessionChanged
 		text, err := w.Deliver(t, g, actortest.Message{
-			Subject: "ctl.user.session.change", Body: subjects.SessionChange{SessionID: "s1", Change: change, QueryID: query}, Deadline: w.Out().Now().Add(time.Minute),
+			Subject: "ctl.user.session.change", Body: subjects.SessionChange{
+				SessionID: "s1", Change: change,
+				QueryID: query,
+			}, Deadline: w.Out().Now().Add(time.Minute),
 		})
 		if err == nil {
 			err = json.Unmarshal([]byte(text), &r)
@@ -202,10 +207,12 @@ func TestBranchedSession(t *testing.T) {
 		t.Fatalf("%+v, %v, %s", r, err, path())
 	}
 	ask("q4", "fourth")
-	if got := sent(); !strings.Contains(got, "first") || !strings.Contains(got, "fourth") || strings.Contains(got, "second") || strings.Contains(got, "third") {
+	if got := sent(); !strings.Contains(got, "first") || !strings.Contains(got, "fourth") ||
+		strings.Contains(got, "second") || strings.Contains(got, "third") {
 		t.Errorf("the model is sent %s", got)
 	}
-	if c := w.conversation("s1"); path() != " q1 q4" || !reflect.DeepEqual(c.Labels.Join(labels), c.Labels) || !c.Answered("q3") {
+	if c := w.conversation("s1"); path() != " q1 q4" || !reflect.DeepEqual(c.Labels.Join(labels), c.Labels) ||
+		!c.Answered("q3") {
 		t.Errorf("%s, %+v", path(), c)
 	}
 	ask("q3", "third") // delivered again
@@ -216,7 +223,8 @@ func TestBranchedSession(t *testing.T) {
 		t.Fatalf("%+v, %v, %s", r, err, path())
 	}
 	ask("q5", "fifth")
-	if got := sent(); !strings.Contains(got, "second") || !strings.Contains(got, "third") || strings.Contains(got, "fourth") {
+	if got := sent(); !strings.Contains(got, "second") || !strings.Contains(got, "third") ||
+		strings.Contains(got, "fourth") {
 		t.Errorf("the model is sent %s", got)
 	}
 	if _, err := branch(subjects.SessionBranch, "q1"); err != nil || path() != "" {
@@ -233,7 +241,8 @@ func TestBranchedSession(t *testing.T) {
 			t.Errorf("%s: %v, %s", tt.name, err, path())
 		}
 	}
-	if _, err := branch(subjects.SessionSwitch, "q1"); err != nil || path() != " q1 q2 q3 q5" || len(w.conversation("s1").Branches) != 1 {
+	if _, err := branch(subjects.SessionSwitch, "q1"); err != nil || path() != " q1 q2 q3 q5" ||
+		len(w.conversation("s1").Branches) != 1 {
 		t.Errorf("%v, %s", err, path())
 	}
 	if r, err := w.change(g, "s1", subjects.SessionDelete); err != nil || r.Turns != 4 {

@@ -29,7 +29,8 @@ const (
 	toolResult      event = "TOOL_RESULT"   // all calls of a reply have results
 	toolTimeout     event = "TOOL_TIMEOUT"  // the same, and at least one timed out
 	finish          event = "FINISH"        // there is an answer, or an error as the answer; again when it is published
-	fail            event = "FAIL"          // this attempt ended without an answer; the turn is retried or runs elsewhere
+	// this attempt ended without an answer; the turn is retried or runs elsewhere
+	fail event = "FAIL"
 )
 
 var (

@@ -34,7 +34,9 @@ func TestTransitions(t *testing.T) {
 	for _, s := range states {
 		for _, e := range events {
 			told := ""
-			m := &stateMachine{current: s, report: func(from, to state, e event, step int) { told = fmt.Sprintf("%s %s %s %d", from, e, to, step) }}
+			m := &stateMachine{current: s, report: func(from, to state, e event, step int) {
+				told = fmt.Sprintf("%s %s %s %d", from, e, to, step)
+			}}
 			err := m.fire(e, 2)
 			to, ok := want[string(s)+" "+string(e)]
 			switch {

@@ -26,8 +26,8 @@ type summaries struct {
 	closed  bool
 }
 
-// start runs work in a goroutine. It does nothing when one runs for the session already, or after cancelAll. The context
-// of work has the values of ctx but not its end.
+// start runs work in a goroutine. It does nothing when one runs for the session already, or after cancelAll. The
+// context of work has the values of ctx but not its end.
 func (s *summaries) start(ctx context.Context, session string, work func(ctx context.Context)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,7 +64,9 @@ func (s *summaries) cancelAll() {
 // (CompactAt) of the model's window. rev and size are the revision and the encoded bytes of c, window is in tokens. It
 // does nothing with fewer than two turns, without CompactAt, or while a summary of the session runs. Failures are
 // logged, also of a summary that loses against another write; a later turn tries again.
-func (g *Generator) startSummary(ctx context.Context, out actor.Out, session string, c subjects.Conversation, rev uint64, size, window int) {
+func (g *Generator) startSummary(ctx context.Context, out actor.Out, session string, c subjects.Conversation,
+	rev uint64, size, window int,
+) {
 	most := window * g.cfg.CompactAt / 100
 	if most == 0 || size <= most || len(c.Turns) < 2 { // a token has a byte at least
 		return
@@ -84,7 +86,8 @@ func (g *Generator) startSummary(ctx context.Context, out actor.Out, session str
 				out.LogError(fmt.Errorf("summarizing session %s: panic: %v", session, p))
 			}
 		}()
-		if err := g.summarizeTurns(ctx, out, session, c, rev, n, window); err != nil && !errors.Is(ctx.Err(), context.Canceled) {
+		if err := g.summarizeTurns(ctx, out, session, c, rev, n, window); err != nil &&
+			!errors.Is(ctx.Err(), context.Canceled) {
 			out.LogError(fmt.Errorf("summarizing session %s: %w", session, err))
 		}
 	})
@@ -110,10 +113,15 @@ func countTurnsToSummarize(c subjects.Conversation, system string, most int) int
 // summarizeTurns replaces the oldest n turns of c, stored as revision rev, by a summary. Only grades may change in the
 // conversation meanwhile: after any other write it fails with actor.ErrChanged and changes nothing. window is in
 // tokens.
-func (g *Generator) summarizeTurns(ctx context.Context, out actor.Out, session string, c subjects.Conversation, rev uint64, n, window int) error {
+func (g *Generator) summarizeTurns(ctx context.Context, out actor.Out, session string, c subjects.Conversation,
+	rev uint64, n, window int,
+) error {
 	demo := false
 	onDone := func(c subjects.ChatChunk) { demo = c.DemoModel }
-	a := loop.Agent{Chat: wire.Client{Out: out, Role: subjects.RoleSummaries, Timeout: g.cfg.Wall, OnDone: onDone, Background: true}, Limits: g.cfg.loopLimits(), Settings: settingsFile, Now: out.Now, NewID: out.NewID}
+	a := loop.Agent{Chat: wire.Client{
+		Out: out, Role: subjects.RoleSummaries, Timeout: g.cfg.Wall, OnDone: onDone,
+		Background: true,
+	}, Limits: g.cfg.loopLimits(), Settings: settingsFile, Now: out.Now, NewID: out.NewID}
 	a.Options.Window = window
 	summary, err := loop.Summarize(ctx, a, c.Summary, buildHistory(subjects.Conversation{Turns: c.Turns[:n]}))
 	if err == nil && demo {
@@ -144,7 +152,8 @@ func (g *Generator) summarizeTurns(ctx context.Context, out actor.Out, session s
 		}
 		c, rev = fresh, at
 	}
-	return g.emitSessionNote(ctx, out, session, subjects.NoteCompacted, fmt.Sprintf("%d turns were summarized to make room", n))
+	return g.emitSessionNote(ctx, out, session, subjects.NoteCompacted, fmt.Sprintf("%d turns were summarized to "+
+		"make room", n))
 }
 
 // sameTurns reports whether two conversations differ in their grades at most.

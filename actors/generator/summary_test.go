@@ -38,7 +38,8 @@ func TestOldTurnsAreSummarized(t *testing.T) {
 		g.summaries.running.Wait()
 	}
 	c := w.conversation("s1")
-	if c.Summary != "They spoke about nothing." || c.Summarized == 0 || c.Summarized+len(c.Turns) != 6 || c.Dropped != 0 || !c.Answered("q0") {
+	if c.Summary != "They spoke about nothing." || c.Summarized == 0 || c.Summarized+len(c.Turns) != 6 ||
+		c.Dropped != 0 || !c.Answered("q0") {
 		t.Errorf("%d turns, %+v", len(c.Turns), c.Summary)
 	}
 	if !slices.Contains(steps, "compact/before") || !slices.Contains(steps, "compact/after") {
@@ -46,7 +47,8 @@ func TestOldTurnsAreSummarized(t *testing.T) {
 	}
 	last := w.asked[len(w.asked)-1].Messages
 	// As data, not as an order: a tool's words may have found their way into it.
-	if last[1].Role != model.User || !strings.Contains(last[1].Content, "They spoke about nothing.") || strings.Contains(last[0].Content, "They spoke about nothing.") {
+	if last[1].Role != model.User || !strings.Contains(last[1].Content, "They spoke about nothing.") ||
+		strings.Contains(last[0].Content, "They spoke about nothing.") {
 		t.Errorf("the summary is sent as %+v", last[:2])
 	}
 	if n := loop.Estimate("", nil, buildHistory(c)); n > 4096*60/100 {

@@ -13,12 +13,13 @@ import (
 	"conclave/subjects"
 )
 
-// caller is the agent that asks the broker for tools and runs the calls of the turn. Call ids of respondent B differ from the
-// generator's for the same query.
+// caller is the agent that asks the broker for tools and runs the calls of the turn. Call ids of respondent B differ
+// from the generator's for the same query.
 func (t *turn) caller() *agent.Agent {
 	a := &agent.Agent{
-		Out: t.out, Session: t.sessionID, Query: t.query.QueryID, ToolTimeout: t.g.cfg.ToolTimeout, MaxResult: int(t.g.cfg.Result),
-		OnResult: t.addResult, OnClipped: t.noteClippedResult,
+		Out: t.out, Session: t.sessionID, Query: t.query.QueryID, ToolTimeout: t.g.cfg.ToolTimeout,
+		MaxResult: int(t.g.cfg.Result),
+		OnResult:  t.addResult, OnClipped: t.noteClippedResult,
 	}
 	if t.g.isRespondentB {
 		a.Scope = t.g.name
@@ -26,8 +27,8 @@ func (t *turn) caller() *agent.Agent {
 	return a
 }
 
-// discoverTools asks the broker for tools that fit the question, at most MaxTools. Without a reply there are no tools, and a
-// note says so. nil = no tools.
+// discoverTools asks the broker for tools that fit the question, at most MaxTools. Without a reply there are no tools,
+// and a note says so. nil = no tools.
 func (t *turn) discoverTools(ctx context.Context) []model.Tool {
 	tools, err := t.caller().Discover(ctx, t.task(), t.g.cfg.MaxTools)
 	if err != nil {

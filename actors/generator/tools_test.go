@@ -30,7 +30,8 @@ func TestResultLabels(t *testing.T) {
 	wg.Wait()
 	got, _ := turn.answerLabels()
 	slices.Sort(got.Flags)
-	if got.Trust != subjects.Untrusted || got.Privacy != subjects.Private || !slices.Equal(got.Flags, []string{"hidden_text", "override"}) {
+	if got.Trust != subjects.Untrusted || got.Privacy != subjects.Private ||
+		!slices.Equal(got.Flags, []string{"hidden_text", "override"}) {
 		t.Fatalf("%+v", got)
 	}
 }

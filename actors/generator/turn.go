@@ -79,7 +79,8 @@ func (t *turn) run(ctx context.Context) (err error) {
 	if answered || err != nil {
 		return err
 	}
-	if err = t.generateAnswer(ctx); err != nil && !errors.Is(err, errNotOwner) && t.isLastAttempt && t.record.Publish == nil {
+	if err = t.generateAnswer(ctx); err != nil && !errors.Is(err, errNotOwner) && t.isLastAttempt &&
+		t.record.Publish == nil {
 		t.out.LogError(err)
 		err = t.storeAnswer(ctx, t.state(), errRetriesExhausted)
 	}
@@ -136,7 +137,8 @@ func (t *turn) claim(ctx context.Context) (answered bool, err error) {
 			return false, nil
 		}
 	}
-	return false, subjects.Faultf(subjects.CodeBusy, "claiming the turn: others kept changing the session; the question is retried later")
+	return false, subjects.Faultf(subjects.CodeBusy, "claiming the turn: others kept changing the session; the "+
+		"question is retried later")
 }
 
 // adoptRecord fills in the record of this attempt: that of an unfinished attempt at the same question, or a new one. It
@@ -148,20 +150,23 @@ func (t *turn) adoptRecord(s sessionState) {
 		t.record.Stalled++
 	} else {
 		t.record = turnRecord{
-			QueryID: t.query.QueryID, Query: t.query.Query, Reference: text.Clip(t.query.Reference, maxReference), Stage: stageReceived,
+			QueryID: t.query.QueryID, Query: t.query.Query, Reference: text.Clip(t.query.Reference, maxReference),
+			Stage: stageReceived,
 			Began: t.out.Now().UTC(), Graded: t.g.describeGrades(t.prior),
 		}
 		t.adoptAttachments()
 	}
-	t.record.Labels = t.record.Labels.Join(joinLabels(t.prior)).Join(labelAttachments(t.record.Attachments)).Join(agent.LabelQuestion(t.query, t.sessionID))
+	t.record.Labels = t.record.Labels.Join(joinLabels(t.prior)).Join(labelAttachments(t.record.Attachments)).
+		Join(agent.LabelQuestion(t.query, t.sessionID))
 	if t.isQueryTooLong() {
-		t.record.Query, t.record.Attachments = text.Clip(t.record.Query, 16<<10), shortenAttachments(t.record.Attachments, maxAttachmentStart)
+		t.record.Query, t.record.Attachments = text.Clip(t.record.Query, 16<<10),
+			shortenAttachments(t.record.Attachments, maxAttachmentStart)
 	}
 	t.record.Owner, t.record.Try = t.out.NewID(), t.attempt
 }
 
-// maxQuestion bounds an encoded question with its attachments, in bytes: with the progress of the turn it must fit into a
-// record.
+// maxQuestion bounds an encoded question with its attachments, in bytes: with the progress of the turn it must fit into
+// a record.
 const maxQuestion = 128 << 10
 
 func (t *turn) isQueryTooLong() bool {
@@ -173,9 +178,15 @@ func (t *turn) isQueryTooLong() bool {
 // answer, or else the progress with an error. It is known to be abandoned because the next question of a session is
 // delivered only after the last attempt at the one before. errNotOwner = another process has written the record since.
 func (t *turn) finishAbandoned(ctx context.Context, s sessionState) error {
-	left := &turn{g: t.g, out: t.out.WithIDs(t.sessionID, s.record.QueryID), store: t.store, sessionID: t.sessionID, attempt: s.record.Try, isLastAttempt: true}
+	left := &turn{
+		g: t.g, out: t.out.WithIDs(t.sessionID, s.record.QueryID), store: t.store, sessionID: t.sessionID,
+		attempt: s.record.Try, isLastAttempt: true,
+	}
 	left.machine = newStateMachine(left.emitTransition)
-	left.query = subjects.Query{SessionID: t.sessionID, QueryID: s.record.QueryID, Query: s.record.Query, Attachments: s.record.Attachments, Reference: s.record.Reference}
+	left.query = subjects.Query{
+		SessionID: t.sessionID, QueryID: s.record.QueryID, Query: s.record.Query,
+		Attachments: s.record.Attachments, Reference: s.record.Reference,
+	}
 	left.prior = s.conversation
 	left.adoptRecord(s)
 	if err := left.storeRecord(ctx, "turn.start"); err != nil {
@@ -193,17 +204,19 @@ func (t *turn) finishAbandoned(ctx context.Context, s sessionState) error {
 	return left.publish(ctx)
 }
 
-// state is the stored progress of the turn, or its beginning: the question with its attachments, behind the grades of the
-// last answer if there are any to send.
+// state is the stored progress of the turn, or its beginning: the question with its attachments, behind the grades of
+// the last answer if there are any to send.
 func (t *turn) state() loop.State {
 	if t.record.State != nil {
 		return *t.record.State
 	}
-	question := model.Message{Role: model.User, Content: subjects.JoinAttached(t.query.Query, frameAttachments(t.record.Attachments, t.record.Nonce)), Images: listImages(t.sessionID, t.record.Attachments)}
+	question := model.Message{Role: model.User, Content: subjects.JoinAttached(t.query.Query,
+		frameAttachments(t.record.Attachments, t.record.Nonce)), Images: listImages(t.sessionID, t.record.Attachments)}
 	if t.record.Graded == "" {
 		return loop.State{Messages: []model.Message{question}}
 	}
-	// It follows the history, which the model server has in its cache, and is not kept with the turn: see [selectCompleteRounds].
+	// It follows the history, which the model server has in its cache, and is not kept with the turn: see
+	// [selectCompleteRounds].
 	return loop.State{Messages: []model.Message{{Role: model.User, Content: t.record.Graded}, question}}
 }
 
@@ -280,7 +293,9 @@ func (t *turn) runLoop(ctx context.Context, state loop.State) (loop.State, error
 	}
 	t.counter = callCounter{open: countCalls(state)}
 	for _, d := range state.Finished { // finished before the interruption
-		if slices.ContainsFunc(state.Messages[len(state.Messages)-1].Calls, func(c model.Call) bool { return c.ID == d.Call.ID }) {
+		if slices.ContainsFunc(state.Messages[len(state.Messages)-1].Calls, func(c model.Call) bool {
+			return c.ID == d.Call.ID
+		}) {
 			t.counter.open--
 		}
 	}
@@ -307,7 +322,10 @@ func (t *turn) openStreams() (err error) {
 func (t *turn) agent(ctx context.Context) loop.Agent {
 	cfg := t.g.cfg
 	a := loop.Agent{
-		Chat:     wire.Client{Out: t.out, Role: subjects.RoleAssistant, Hint: t.query.Hint, Timeout: cfg.Wall, OnDone: t.noteChunk},
+		Chat: wire.Client{
+			Out: t.out, Role: subjects.RoleAssistant, Hint: t.query.Hint, Timeout: cfg.Wall,
+			OnDone: t.noteChunk,
+		},
 		RunTool:  t.caller().RunTool,
 		Model:    t.query.Model,
 		System:   t.g.systemPrompt(),
@@ -372,7 +390,10 @@ func (t *turn) hooks(ctx context.Context) loop.Hooks {
 			t.callBegan = t.out.Now()
 		},
 		Reading: func(step int, r model.Reading) {
-			t.emitState(subjects.AgentState{To: string(t.machine.current), Step: step, Reading: &subjects.PromptReading{Tokens: r.Tokens, Millis: r.Expected.Milliseconds(), Whole: r.Whole}})
+			t.emitState(subjects.AgentState{
+				To: string(t.machine.current), Step: step,
+				Reading: &subjects.PromptReading{Tokens: r.Tokens, Millis: r.Expected.Milliseconds(), Whole: r.Whole},
+			})
 		},
 		Thinking: func(step int, text string) {
 			t.recordFirstToken(step)
@@ -385,7 +406,10 @@ func (t *turn) hooks(ctx context.Context) loop.Hooks {
 		},
 		Interim: func(step int, interim string) {
 			flush()
-			t.emitState(subjects.AgentState{To: string(t.machine.current), Step: step, Words: text.Clip(interim, 4<<10)})
+			t.emitState(subjects.AgentState{
+				To: string(t.machine.current), Step: step,
+				Words: text.Clip(interim, 4<<10),
+			})
 		},
 		Started:  func(step int, _ model.Call, _ string) { t.callStarted(step) },
 		Finished: func(step int, d loop.FinishedCall) { t.callFinished(step, d) },
@@ -434,7 +458,8 @@ func (t *turn) callStarted(step int) {
 // was unavailable.
 func (t *turn) callFinished(step int, d loop.FinishedCall) {
 	t.counter.done++
-	t.counter.late = t.counter.late || d.Result.Fault == subjects.CodeTimeout || d.Result.Fault == subjects.CodeUnavailable
+	t.counter.late = t.counter.late || d.Result.Fault == subjects.CodeTimeout ||
+		d.Result.Fault == subjects.CodeUnavailable
 	if t.counter.done < max(t.counter.open, t.counter.begun) {
 		return
 	}
@@ -491,6 +516,7 @@ func (t *turn) recordFirstToken(step int) {
 	if t.callBegan.IsZero() {
 		return
 	}
-	t.modelCalls = append(t.modelCalls, subjects.ModelCall{Step: step, FirstMillis: t.out.Now().Sub(t.callBegan).Milliseconds()})
+	t.modelCalls = append(t.modelCalls,
+		subjects.ModelCall{Step: step, FirstMillis: t.out.Now().Sub(t.callBegan).Milliseconds()})
 	t.callBegan = time.Time{}
 }

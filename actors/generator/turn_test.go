@@ -18,7 +18,10 @@ import (
 func TestPlainTurn(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, actortest.Pieces{
-		subjects.ChatChunk{Thinking: "easy"}, subjects.ChatChunk{Content: "Par"}, subjects.ChatChunk{Content: "is."}, final(),
+		subjects.ChatChunk{Thinking: "easy"},
+		subjects.ChatChunk{Content: "Par"},
+		subjects.ChatChunk{Content: "is."},
+		final(),
 	})
 	w.tools = []string{"clock"}
 	g := New(subjects.Generator, shippedConfig())
@@ -28,15 +31,19 @@ func TestPlainTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := w.onlyResponse()
-	if r.Answer != "Paris." || r.Thinking != "easy" || r.SessionID != "s1" || r.QueryID != "q1" || r.Query != "What is the capital of France?" ||
-		r.GeneratorID != "generator" || r.RespondentID != "generator" || r.Model != "test:1b" || r.Partial || r.Error != nil || r.ToolCalls == nil {
+	if r.Answer != "Paris." || r.Thinking != "easy" || r.SessionID != "s1" || r.QueryID != "q1" ||
+		r.Query != "What is the capital of France?" ||
+		r.GeneratorID != "generator" || r.RespondentID != "generator" || r.Model != "test:1b" || r.Partial ||
+		r.Error != nil || r.ToolCalls == nil {
 		t.Errorf("answer: %+v", r)
 	}
-	if r.Usage.PromptTokens != 11 || r.Usage.CompletionTokens != 7 || r.Usage.ModelCalls != 1 || r.Usage.Counted != 11 || r.Usage.Estimated == 0 {
+	if r.Usage.PromptTokens != 11 || r.Usage.CompletionTokens != 7 || r.Usage.ModelCalls != 1 ||
+		r.Usage.Counted != 11 || r.Usage.Estimated == 0 {
 		t.Errorf("usage: %+v", r.Usage)
 	}
 	want := []string{
-		"turn.start/before", "turn.start/after", "turn.answer/before", "turn.answer/after", "response/before", "response/after",
+		"turn.start/before", "turn.start/after", "turn.answer/before", "turn.answer/after", "response/before",
+		"response/after",
 		"dialog/before", "dialog/after", "conversation/before", "conversation/after",
 	}
 	if !slices.Equal(steps, want) {
@@ -66,7 +73,8 @@ func TestPlainTurn(t *testing.T) {
 			t.Errorf("%s is about %s/%s", s.Subject, s.Session, s.Query)
 		}
 	}
-	if sent := w.asked[0]; sent.Messages[0].Role != model.System || !strings.Contains(sent.Messages[0].Content, "data, not an order") || len(sent.Tools) != 1 {
+	if sent := w.asked[0]; sent.Messages[0].Role != model.System ||
+		!strings.Contains(sent.Messages[0].Content, "data, not an order") || len(sent.Tools) != 1 {
 		t.Errorf("the model was sent %+v", sent)
 	}
 	w.requireNoErrors()
@@ -81,18 +89,21 @@ func TestToolTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := w.onlyResponse()
-	if len(r.ToolCalls) != 1 || r.ToolCalls[0].Tool != "clock" || r.ToolCalls[0].Result != "noon" || r.ToolCalls[0].Layer != loop.LayerNative ||
+	if len(r.ToolCalls) != 1 || r.ToolCalls[0].Tool != "clock" || r.ToolCalls[0].Result != "noon" ||
+		r.ToolCalls[0].Layer != loop.LayerNative ||
 		r.ToolCalls[0].CallID == "c1" || string(r.ToolCalls[0].Args) != `{"q":"now"}` || r.Answer != "It is noon." {
 		t.Errorf("answer: %+v", r)
 	}
-	if got := w.statePath(); got != "IDLE RECEIVING GENERATING DISPATCHING_TOOL WAITING_FOR_TOOL GENERATING GENERATING PUBLISHING IDLE" {
+	if got := w.statePath(); got != "IDLE RECEIVING GENERATING DISPATCHING_TOOL WAITING_FOR_TOOL GENERATING "+
+		"GENERATING PUBLISHING IDLE" {
 		t.Errorf("states: %s", got)
 	}
 	for _, s := range w.Requested() {
 		if s.Subject != "tool.request.clock" {
 			continue
 		}
-		if !strings.Contains(s.Body, `"query_id":"q1"`) || !strings.Contains(s.Body, `"call_id":"`+r.ToolCalls[0].CallID+`"`) {
+		if !strings.Contains(s.Body, `"query_id":"q1"`) ||
+			!strings.Contains(s.Body, `"call_id":"`+r.ToolCalls[0].CallID+`"`) {
 			t.Errorf("the call does not say which one it is, and for which query: %s", s.Body)
 		}
 	}
@@ -121,10 +132,22 @@ func TestFailedCallsAreResults(t *testing.T) {
 	}{
 		{"silent", subjects.Faultf(subjects.CodeTimeout, "x"), "[tool unavailable]", true},
 		{"gone", subjects.Faultf(subjects.CodeUnavailable, "x"), "[tool unavailable]", true},
-		{"denied", &subjects.Fault{Code: subjects.CodeDenied, Text: "no", Denial: &subjects.Denial{Layer: "manifest", Rule: "r", Reason: "not in the set", Allowed: []string{"get_datetime"}}}, "This call is not allowed: not in the set. Allowed: get_datetime. Do not try it again in this way.", false},
-		{"denied without a reason", subjects.Faultf(subjects.CodeDenied, ""), "This call is not allowed. Do not try it again in this way.", false},
-		{"perhaps it ran", subjects.Faultf(subjects.CodeUncertain, "mail may be sent"), "It is not known whether this call ran before an interruption, and it is not run again. Tell the user so: mail may be sent", false},
-		{"failed", subjects.Faultf(subjects.CodeTool, "no such zone"), "The call failed (tool_failed): no such zone", false},
+		{"denied", &subjects.Fault{
+			Code: subjects.CodeDenied, Text: "no",
+			Denial: &subjects.Denial{
+				Layer: "manifest", Rule: "r", Reason: "not in the set",
+				Allowed: []string{"get_datetime"},
+			},
+		}, "This call is not allowed: not in the set. Allowed: " +
+			"get_datetime. Do not try it again in this way.", false},
+		{"denied without a reason", subjects.Faultf(subjects.CodeDenied, ""), "This call is not allowed. Do not try " +
+			"it again in this way.", false},
+		{"perhaps it ran", subjects.Faultf(subjects.CodeUncertain, "mail may be sent"), "It is not known whether " +
+			"this call ran before an interruption, and it is not run again. Tell the user so: mail may be sent", false},
+		{
+			"failed", subjects.Faultf(subjects.CodeTool, "no such zone"), "The call failed (tool_failed): no such zone",
+			false,
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -135,13 +158,15 @@ func TestFailedCallsAreResults(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := w.onlyResponse()
-			if len(r.ToolCalls) != 1 || r.ToolCalls[0].Result != tt.text || r.ToolCalls[0].Error == nil || r.ToolCalls[0].Error.Code != tt.fault.Code {
+			if len(r.ToolCalls) != 1 || r.ToolCalls[0].Result != tt.text || r.ToolCalls[0].Error == nil ||
+				r.ToolCalls[0].Error.Code != tt.fault.Code {
 				t.Errorf("calls: %+v", r.ToolCalls)
 			}
 			if r.Answer != "I could not look." || r.Error != nil {
 				t.Errorf("answer: %+v", r)
 			}
-			told := slices.ContainsFunc(emitted[subjects.AgentState](w, "agent.state.generator"), func(s subjects.AgentState) bool { return s.Event == "TOOL_TIMEOUT" })
+			told := slices.ContainsFunc(emitted[subjects.AgentState](w, "agent.state.generator"),
+				func(s subjects.AgentState) bool { return s.Event == "TOOL_TIMEOUT" })
 			if told != tt.late {
 				t.Errorf("TOOL_TIMEOUT told: %v", told)
 			}
@@ -158,7 +183,8 @@ func TestTurnWithoutBrokerAndModelActor(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := w.onlyResponse()
-	if r.Error == nil || r.Error.Code != subjects.CodeModelUnreachable || !strings.Contains(r.Answer, "conclave top") || !r.Partial {
+	if r.Error == nil || r.Error.Code != subjects.CodeModelUnreachable || !strings.Contains(r.Answer, "conclave top") ||
+		!r.Partial {
 		t.Errorf("answer: %+v", r)
 	}
 	if !slices.Contains(noteCodes(r.Notes), subjects.NoteNoBroker) {
@@ -171,14 +197,18 @@ func TestTurnWithoutBrokerAndModelActor(t *testing.T) {
 
 func TestTooLongQueryIsAnswered(t *testing.T) {
 	t.Parallel()
-	for name, text := range map[string]string{"long": strings.Repeat("why? ", 100<<10), "control characters": strings.Repeat("\x01", 90<<10)} {
+	for name, text := range map[string]string{
+		"long":               strings.Repeat("why? ", 100<<10),
+		"control characters": strings.Repeat("\x01", 90<<10),
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newHarness(t, "Paris.")
 			if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", text, 1); err != nil {
 				t.Fatal(err)
 			}
-			if r := w.onlyResponse(); r.Error == nil || r.Error.Code != subjects.CodeTooLarge || len(w.asked) != 0 || len(r.Query) > 64<<10 {
+			if r := w.onlyResponse(); r.Error == nil || r.Error.Code != subjects.CodeTooLarge || len(w.asked) != 0 ||
+				len(r.Query) > 64<<10 {
 				t.Errorf("answer: %+v", r.Error)
 			}
 		})
@@ -225,7 +255,8 @@ func TestRenamedSessionIsNoted(t *testing.T) {
 		{Tokens: []string{"1", "s"}, Body: subjects.Query{QueryID: "a.b", Query: "x"}},
 		{Tokens: []string{"1"}, Body: subjects.Query{QueryID: "q", Query: "x"}},
 	} {
-		if err := New(subjects.Generator, shippedConfig()).onTurn(t.Context(), bad, w.Out()); actortest.Code(err) != subjects.CodeMalformed {
+		if err := New(subjects.Generator, shippedConfig()).onTurn(t.Context(), bad,
+			w.Out()); actortest.Code(err) != subjects.CodeMalformed {
 			t.Errorf("%+v: %v", bad, err)
 		}
 	}
@@ -240,7 +271,8 @@ func TestDemoModelIsNoted(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := w.onlyResponse()
-	if !r.DemoModel || !slices.Contains(noteCodes(r.Notes), subjects.NoteDemoModel) || !slices.Contains(r.Notes, subjects.Note{Code: subjects.NoteModel, Text: last.Notice}) {
+	if !r.DemoModel || !slices.Contains(noteCodes(r.Notes), subjects.NoteDemoModel) ||
+		!slices.Contains(r.Notes, subjects.Note{Code: subjects.NoteModel, Text: last.Notice}) {
 		t.Errorf("answer: %+v", r)
 	}
 }
@@ -266,7 +298,8 @@ func TestAssistantModelIsCached(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if a, b := count("model.list"), count("broker.discover"); a != 2 || b != 4 { // tools are asked for each time: the user may have granted one
+	// tools are asked for each time: the user may have granted one
+	if a, b := count("model.list"), count("broker.discover"); a != 2 || b != 4 {
 		t.Errorf("asked %d and %d times", a, b)
 	}
 }
@@ -275,15 +308,22 @@ func TestAssistantModelIsCached(t *testing.T) {
 func TestNoticeAboutMachine(t *testing.T) {
 	t.Parallel()
 	const notice = "the connection to gpu-box is interrupted; waiting for it"
-	w := newHarness(t, actortest.Pieces{subjects.ChatChunk{Content: "Paris "}, subjects.ChatChunk{Notice: notice}, subjects.ChatChunk{Content: "it is."}, final()})
+	w := newHarness(t, actortest.Pieces{
+		subjects.ChatChunk{Content: "Paris "},
+		subjects.ChatChunk{Notice: notice},
+		subjects.ChatChunk{Content: "it is."},
+		final(),
+	})
 	if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "capital of France?", 1); err != nil {
 		t.Fatal(err)
 	}
-	told := slices.ContainsFunc(emitted[subjects.AgentState](w, "agent.state.generator"), func(s subjects.AgentState) bool {
-		return s.Code == loop.NoteMachine && s.Words == notice && s.QueryID == "q1"
-	})
+	told := slices.ContainsFunc(emitted[subjects.AgentState](w, "agent.state.generator"),
+		func(s subjects.AgentState) bool {
+			return s.Code == loop.NoteMachine && s.Words == notice && s.QueryID == "q1"
+		})
 	r := w.onlyResponse()
-	if !told || r.Answer != "Paris it is." || !slices.Contains(r.Notes, subjects.Note{Code: loop.NoteMachine, Text: notice}) {
+	if !told || r.Answer != "Paris it is." ||
+		!slices.Contains(r.Notes, subjects.Note{Code: loop.NoteMachine, Text: notice}) {
 		t.Errorf("told %t, %q, notes %+v", told, r.Answer, r.Notes)
 	}
 }

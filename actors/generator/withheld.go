@@ -7,10 +7,10 @@ import (
 	"conclave/pkg/text"
 )
 
-// SelectWithheldTools returns the tools that a constrained decision about the user's words may not choose, because they do not fit them:
-// small models choose some tool for a question that needs none. Nothing is stored for words that end with a question mark (the
-// answer to them is remembered anyway), and the clock is not read for words without one about time. Words in another script
-// than Latin are not judged.
+// SelectWithheldTools returns the tools that a constrained decision about the user's words may not choose, because they
+// do not fit them: small models choose some tool for a question that needs none. Nothing is stored for words that end
+// with a question mark (the answer to them is remembered anyway), and the clock is not read for words without one about
+// time. Words in another script than Latin are not judged.
 func SelectWithheldTools(words string) (names []string) {
 	if strings.HasSuffix(strings.TrimRight(words, " \n\"')»”"), "?") {
 		names = append(names, saveTool)
@@ -21,8 +21,9 @@ func SelectWithheldTools(words string) (names []string) {
 	return names
 }
 
-// timeWords are words of questions that the clock can answer, folded, in the languages of the shipped examples and their
-// neighbours. A word too many leaves the decision to the model; a missing one takes the clock away, so that lists are generous.
+// timeWords are words of questions that the clock can answer, folded, in the languages of the shipped examples and
+// their neighbours. A word too many leaves the decision to the model; a missing one takes the clock away, so that lists
+// are generous.
 var timeWords = text.WordSet(`
 	time times clock oclock date day days today tonight now hour hours minute minutes second seconds week weeks weekend weekday month months
 	year years morning evening afternoon noon midnight tomorrow yesterday until till ago late timezone birthday anniversary christmas easter

@@ -35,7 +35,10 @@ func TestClockIsOfferedForWordsAboutTime(t *testing.T) {
 
 func TestNothingIsStoredForQuestions(t *testing.T) {
 	t.Parallel()
-	for words, withheld := range map[string]bool{"Do I have a cat?": true, "¿Tengo un gato? ": true, `He asked "why?"`: true, "Remember that I have a cat.": false, "": false} {
+	for words, withheld := range map[string]bool{
+		"Do I have a cat?": true, "¿Tengo un gato? ": true,
+		`He asked "why?"`: true, "Remember that I have a cat.": false, "": false,
+	} {
 		if got := slices.Contains(SelectWithheldTools(words), saveTool); got != withheld {
 			t.Errorf("%q: withheld %t, want %t", words, got, withheld)
 		}

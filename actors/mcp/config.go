@@ -19,12 +19,13 @@ import (
 
 // Config is the section mcp of the configuration.
 type Config struct {
-	Folder  string            `yaml:"folder"`     // holds a working folder for each server; "" = that of the installation
+	// holds a working folder for each server; "" = that of the installation
+	Folder  string            `yaml:"folder"`
 	Servers map[string]Server `yaml:"mcpServers"` // by name
 }
 
-// Server is how one MCP server is reached, in the form that other clients use, and what it may reach. It has either a command or a
-// URL.
+// Server is how one MCP server is reached, in the form that other clients use, and what it may reach. It has either a
+// command or a URL.
 type Server struct {
 	Type    string            `yaml:"type,omitempty"`    // stdio or http; "" = by the other fields
 	Command string            `yaml:"command,omitempty"` // program; it runs in the sandbox
@@ -34,9 +35,11 @@ type Server struct {
 	URL     string            `yaml:"url,omitempty"`     // of a server with streamable HTTP
 	Headers map[string]string `yaml:"headers,omitempty"` // values may hold ${secret:mcp_<server>_name}
 
-	Read     []string      `yaml:"read,omitempty"`     // files and folders that the program may read, besides those of the system
-	Write    []string      `yaml:"write,omitempty"`    // folders that the program may change
-	Hosts    []string      `yaml:"hosts,omitempty"`    // host:port, or a host for port 443, that the program may connect to
+	// files and folders that the program may read, besides those of the system
+	Read  []string `yaml:"read,omitempty"`
+	Write []string `yaml:"write,omitempty"` // folders that the program may change
+	// host:port, or a host for port 443, that the program may connect to
+	Hosts    []string      `yaml:"hosts,omitempty"`
 	Timeout  time.Duration `yaml:"timeout,omitempty"`  // of one call; 0 = that of the caller
 	Disabled bool          `yaml:"disabled,omitempty"` // not started
 }
@@ -56,7 +59,8 @@ var (
 // CheckName rejects a name that no server can have.
 func CheckName(server string) error {
 	if !serverName.MatchString(server) {
-		return fmt.Errorf("server name %q: use a to z, 0 to 9 and \"-\", at most 20 characters, a letter first", text.Clip(server, 40))
+		return fmt.Errorf("server name %q: use a to z, 0 to 9 and \"-\", at most 20 characters, a letter first",
+			text.Clip(server, 40))
 	}
 	return nil
 }
@@ -66,8 +70,10 @@ func (c Config) Validate() error { return c.Problems().Err() }
 
 // Problems returns everything wrong with c.
 func (c Config) Problems() (out strict.Problems) {
-	if c.Folder != "" && (!filepath.IsAbs(c.Folder) || filepath.Clean(c.Folder) != c.Folder || strings.Count(c.Folder, "/") < 2) {
-		out.Add("folder", "%q is not an absolute path of at least two folders; write /var/lib/mcp, or leave it out", text.Clip(c.Folder, 64))
+	if c.Folder != "" && (!filepath.IsAbs(c.Folder) || filepath.Clean(c.Folder) != c.Folder ||
+		strings.Count(c.Folder, "/") < 2) {
+		out.Add("folder", "%q is not an absolute path of at least two folders; write /var/lib/mcp, or leave it out",
+			text.Clip(c.Folder, 64))
 	}
 	if len(c.Servers) > maxServers {
 		out.Add("mcpServers", "%d servers, at most %d", len(c.Servers), maxServers)
@@ -97,7 +103,8 @@ func (s Server) Problems() (out strict.Problems) {
 		out.Add("command", "a server has either a command or a url")
 	case s.Type == "sse":
 		out.Add("type", "the old SSE transport is not supported; use the url of streamable HTTP, often .../mcp")
-	case s.Type != "" && s.Type != "stdio" && s.Type != "http" && s.Type != "streamable-http", s.Type == "stdio" && s.Command == "", s.Type != "" && s.Type != "stdio" && s.URL == "":
+	case s.Type != "" && s.Type != "stdio" && s.Type != "http" && s.Type != "streamable-http", s.Type == "stdio" &&
+		s.Command == "", s.Type != "" && s.Type != "stdio" && s.URL == "":
 		out.Add("type", "%q does not fit: a command is stdio, a url is http", text.Clip(s.Type, 40))
 	}
 	if s.URL != "" {
@@ -146,7 +153,8 @@ func (s Server) Problems() (out strict.Problems) {
 func checkReferences(out *strict.Problems, at, value string) {
 	for _, m := range secretRef.FindAllStringSubmatch(value, -1) {
 		if !secretName.MatchString(m[1]) {
-			out.Add(at, "the name of a credential of an MCP server begins with %s and has a to z, 0 to 9 and \"_\"", subjects.MCPSecretPrefix)
+			out.Add(at, "the name of a credential of an MCP server begins with %s and has a to z, 0 to 9 and \"_\"",
+				subjects.MCPSecretPrefix)
 		}
 	}
 	if strings.Contains(secretRef.ReplaceAllString(value, ""), "${secret:") {
@@ -157,7 +165,8 @@ func checkReferences(out *strict.Problems, at, value string) {
 // checkOwner rejects a credential that belongs to another server. A server could send it to its own address.
 func checkOwner(server, secret string) error {
 	if subjects.MCPSecretServer(secret) != server {
-		return fmt.Errorf("the credential %s does not belong to the server %s, whose credentials are named %[3]s%[2]s or %[3]s%[2]s_<name>", text.Clip(secret, 64), server, subjects.MCPSecretPrefix)
+		return fmt.Errorf("the credential %s does not belong to the server %s, whose credentials are named "+
+			"%[3]s%[2]s or %[3]s%[2]s_<name>", text.Clip(secret, 64), server, subjects.MCPSecretPrefix)
 	}
 	return nil
 }
@@ -178,9 +187,12 @@ func (s Server) Secrets() (out []string) {
 // SecretLookup returns the value of a credential.
 type SecretLookup func(ctx context.Context, name string) (string, error)
 
-// resolveSecrets returns the values of a server's settings with the references to credentials replaced, and the credentials themselves. It
-// rejects a credential of another server. The error names the credential and never holds a value.
-func resolveSecrets(ctx context.Context, server string, values map[string]string, lookup SecretLookup) (out map[string]string, secrets [][]byte, err error) {
+// resolveSecrets returns the values of a server's settings with the references to credentials replaced, and the
+// credentials themselves. It rejects a credential of another server. The error names the credential and never holds a
+// value.
+func resolveSecrets(ctx context.Context, server string, values map[string]string,
+	lookup SecretLookup,
+) (out map[string]string, secrets [][]byte, err error) {
 	out = map[string]string{}
 	for name, v := range values {
 		out[name] = secretRef.ReplaceAllStringFunc(v, func(ref string) string {
@@ -191,7 +203,8 @@ func resolveSecrets(ctx context.Context, server string, values map[string]string
 			}
 			value, failed := lookup(ctx, secret)
 			if failed != nil {
-				err = fmt.Errorf("the credential %s is not available: %w; store it with: conclave secret set %s", secret, failed, secret)
+				err = fmt.Errorf("the credential %s is not available: %w; store it with: conclave secret set %s",
+					secret, failed, secret)
 				return ""
 			}
 			secrets = append(secrets, []byte(value))
@@ -201,15 +214,17 @@ func resolveSecrets(ctx context.Context, server string, values map[string]string
 	return out, secrets, err
 }
 
-// parseEndpoint parses the URL of a server. Without encryption it must be on this machine. An address of another network that
-// is written as a number is the user's choice; link-local addresses, where clouds keep their credentials, are rejected.
+// parseEndpoint parses the URL of a server. Without encryption it must be on this machine. An address of another
+// network that is written as a number is the user's choice; link-local addresses, where clouds keep their credentials,
+// are rejected.
 func parseEndpoint(raw string) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.Fragment != "":
 		return nil, fmt.Errorf("%q is not a URL of http or https", text.Clip(raw, 80))
 	case u.User != nil:
-		return nil, fmt.Errorf("a URL must not hold a password; use headers with ${secret:%sname}", subjects.MCPSecretPrefix)
+		return nil, fmt.Errorf("a URL must not hold a password; use headers with ${secret:%sname}",
+			subjects.MCPSecretPrefix)
 	case u.Scheme == "http" && !local.IsLocalHost(u.Hostname()):
 		return nil, fmt.Errorf("%s is not encrypted and not on this machine; use https", text.Clip(u.Host, 80))
 	}
@@ -218,7 +233,8 @@ func parseEndpoint(raw string) (*url.URL, error) {
 
 // checkHost rejects link-local, multicast and unspecified addresses that are written as numbers.
 func checkHost(host string) error {
-	if a, err := netip.ParseAddr(host); err == nil && (a.Unmap().IsLinkLocalUnicast() || a.Unmap().IsMulticast() || a.Unmap().IsUnspecified()) {
+	if a, err := netip.ParseAddr(host); err == nil && (a.Unmap().IsLinkLocalUnicast() || a.Unmap().IsMulticast() ||
+		a.Unmap().IsUnspecified()) {
 		return fmt.Errorf("%s is not the address of a server", a)
 	}
 	return nil

@@ -28,8 +28,8 @@ const (
 	maxSchemaNodes      = 1500
 )
 
-// Definition is a tool of a server as the broker sees it. Everything in it is untrusted: it is bounded, has no invisible
-// characters, and states no effects.
+// Definition is a tool of a server as the broker sees it. Everything in it is untrusted: it is bounded, has no
+// invisible characters, and states no effects.
 type Definition struct {
 	Schema subjects.ToolSchema
 	Tool   string // its name at the server
@@ -44,8 +44,8 @@ type Rejected struct {
 // toolPart matches what can be part of a mounted name.
 var toolPart = regexp.MustCompile(`^[a-z0-9_]+$`)
 
-// MountName returns the name under which a tool of a server is mounted: mcp_<server>_<tool> in lower case, with "_" for "-", "." and
-// "/". It rejects every other character: a name that only looks like another one would be taken for it.
+// MountName returns the name under which a tool of a server is mounted: mcp_<server>_<tool> in lower case, with "_" for
+// "-", "." and "/". It rejects every other character: a name that only looks like another one would be taken for it.
 func MountName(server, tool string) (string, error) {
 	folded := strings.ToLower(strings.NewReplacer("-", "_", ".", "_", "/", "_").Replace(tool))
 	if !text.IsASCII(tool) || !toolPart.MatchString(folded) {
@@ -58,8 +58,8 @@ func MountName(server, tool string) (string, error) {
 	return name, nil
 }
 
-// Define returns the definitions of the tools of a server, in the order of the list. Annotations, titles, icons and output schemas
-// are dropped: they are hints, and nothing here reads them.
+// Define returns the definitions of the tools of a server, in the order of the list. Annotations, titles, icons and
+// output schemas are dropped: they are hints, and nothing here reads them.
 func Define(server string, tools []*sdk.Tool) (defs []Definition, rejected []Rejected) {
 	count := map[string]int{}
 	for _, t := range tools {
@@ -90,8 +90,8 @@ func Define(server string, tools []*sdk.Tool) (defs []Definition, rejected []Rej
 	return defs, rejected
 }
 
-// newDefinition returns the definition of one tool. A description that looks like instructions is replaced: the model would read it in
-// every prompt, before any call.
+// newDefinition returns the definition of one tool. A description that looks like instructions is replaced: the model
+// would read it in every prompt, before any call.
 func newDefinition(server string, t *sdk.Tool) (Definition, error) {
 	name, err := MountName(server, t.Name)
 	if err != nil {
@@ -105,8 +105,10 @@ func newDefinition(server string, t *sdk.Tool) (Definition, error) {
 	if strings.TrimSpace(description) == "" {
 		description = "A tool of the MCP server " + server + ", without a description."
 	}
-	if firewall.Scan(text.Cut(t.Description, firewall.MaxScan)).Flagged || firewall.Scan(description+"\n"+words).Flagged {
-		description = "A tool of the MCP server " + server + ". Its description is withheld, because it looks like instructions to an assistant."
+	if firewall.Scan(text.Cut(t.Description, firewall.MaxScan)).Flagged ||
+		firewall.Scan(description+"\n"+words).Flagged {
+		description = "A tool of the MCP server " + server + ". Its description is withheld, because it looks like " +
+			"instructions to an assistant."
 		if parameters, _, err = cleanSchema(dropDescriptions(parameters)); err != nil {
 			return Definition{}, err
 		}
@@ -114,7 +116,10 @@ func newDefinition(server string, t *sdk.Tool) (Definition, error) {
 	if _, err := jsonschema.Compile(parameters); err != nil {
 		return Definition{}, fmt.Errorf("its schema is not supported: %s", text.OneLine(err.Error(), 200))
 	}
-	return Definition{Schema: subjects.ToolSchema{Name: name, Description: text.Clip(description, maxDescription), Parameters: parameters, Version: "mcp"}, Tool: t.Name}, nil
+	return Definition{Schema: subjects.ToolSchema{
+		Name: name, Description: text.Clip(description, maxDescription),
+		Parameters: parameters, Version: "mcp",
+	}, Tool: t.Name}, nil
 }
 
 // schemaCleaner copies a schema without what a model must not read.
@@ -123,8 +128,8 @@ type schemaCleaner struct {
 	words strings.Builder // every text of the schema, for the firewall
 }
 
-// cleanSchema returns a schema of an object as JSON with sorted keys, so that its hash does not depend on the order of the server. It
-// returns the texts of the schema, too.
+// cleanSchema returns a schema of an object as JSON with sorted keys, so that its hash does not depend on the order of
+// the server. It returns the texts of the schema, too.
 func cleanSchema(schema any) (json.RawMessage, string, error) {
 	raw, err := json.Marshal(schema)
 	if err != nil {
@@ -167,7 +172,10 @@ func decodeSchema(raw json.RawMessage) (v any, err error) {
 }
 
 // dropped are the keywords of a schema that do not restrict a value and that a model need not read.
-var dropped = []string{"title", "examples", "example", "$comment", "$schema", "$id", "default", "deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType", "contentSchema"}
+var dropped = []string{
+	"title", "examples", "example", "$comment", "$schema", "$id", "default", "deprecated",
+	"readOnly", "writeOnly", "contentEncoding", "contentMediaType", "contentSchema",
+}
 
 // nameMaps are the keywords of a schema whose value is a map with names as keys, and not keywords.
 var nameMaps = []string{"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
@@ -175,7 +183,8 @@ var nameMaps = []string{"properties", "patternProperties", "$defs", "definitions
 // clean cleans a schema in place. names is set for a map whose keys are names of arguments and not keywords.
 func (c *schemaCleaner) clean(v any, depth int, names bool) error {
 	if c.nodes++; depth > maxSchemaDepth || c.nodes > maxSchemaNodes {
-		return fmt.Errorf("its schema is nested deeper than %d levels or has more than %d parts", maxSchemaDepth, maxSchemaNodes)
+		return fmt.Errorf("its schema is nested deeper than %d levels or has more than %d parts", maxSchemaDepth,
+			maxSchemaNodes)
 	}
 	switch v := v.(type) {
 	case string:
@@ -247,8 +256,8 @@ func dropDescriptions(raw json.RawMessage) any {
 	return v
 }
 
-// cleanText returns s without escape sequences, control characters and characters that do not show, apart from line breaks and
-// tabs.
+// cleanText returns s without escape sequences, control characters and characters that do not show, apart from line
+// breaks and tabs.
 func cleanText(s string) string {
 	s = text.StripTerminalCodes(strings.ToValidUTF8(s, "\uFFFD"))
 	return text.ReplaceHidden(strings.ReplaceAll(s, "\r\n", "\n"), func(r rune) rune {

@@ -14,11 +14,13 @@ import (
 	"conclave/subjects"
 )
 
-// A server may ask the user a question while one of its calls runs (elicitation). The form is the reply to the broker's order; the broker
-// decides whether the user is asked, and brings the answer with the next order of the same call, see [subjects.ModeAnswer].
+// A server may ask the user a question while one of its calls runs (elicitation). The form is the reply to the broker's
+// order; the broker decides whether the user is asked, and brings the answer with the next order of the same call, see
+// [subjects.ModeAnswer].
 
 const (
-	// answerTimeout is how long a call waits for the next order after a form. The broker declines an unanswered form earlier.
+	// answerTimeout is how long a call waits for the next order after a form. The broker declines an unanswered form
+	// earlier.
 	answerTimeout = time.Hour
 	// maxElicitations bounds the questions of one call that are considered.
 	maxElicitations = 10
@@ -51,8 +53,13 @@ type callOutcome struct {
 type callKey struct{}
 
 // startCall runs a call at the server, apart from the order that began it. end is called when it is over.
-func (m *Mount) startCall(ctx context.Context, s *Session, d Definition, in actor.Msg[subjects.ToolOrder], out actor.Out, end func()) *runningCall {
-	rc := &runningCall{tool: d.Schema.Name, forms: make(chan subjects.UserForm), answers: make(chan subjects.FormAnswer, 1), done: make(chan callOutcome, 1)}
+func (m *Mount) startCall(ctx context.Context, s *Session, d Definition, in actor.Msg[subjects.ToolOrder],
+	out actor.Out, end func(),
+) *runningCall {
+	rc := &runningCall{
+		tool: d.Schema.Name, forms: make(chan subjects.UserForm),
+		answers: make(chan subjects.FormAnswer, 1), done: make(chan callOutcome, 1),
+	}
 	rc.ctx, rc.cancel = context.WithCancel(context.WithValue(context.WithoutCancel(ctx), callKey{}, rc))
 	rc.showRefusal = m.newRefusalOutput(rc.ctx, rc.tool, in.Body.CallID, out)
 	m.mu.Lock()
@@ -105,14 +112,18 @@ type waitingCall struct {
 	expiry  *time.Timer
 }
 
-// answer gives a waiting call the answer to its form, and returns its outcome or its next form. [subjects.FormCancel] ends it.
-func (m *Mount) answer(ctx context.Context, name string, in actor.Msg[subjects.ToolOrder]) (subjects.ToolResult, error) {
+// answer gives a waiting call the answer to its form, and returns its outcome or its next form. [subjects.FormCancel]
+// ends it.
+func (m *Mount) answer(ctx context.Context, name string, in actor.Msg[subjects.ToolOrder]) (subjects.ToolResult,
+	error,
+) {
 	var w waitingCall
 	if in.Body.Answer != nil {
 		w = m.takeWaiting(in.Body.Answer.ID)
 	}
 	if w.call == nil || w.call.tool != name {
-		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeUnavailable, "the call no longer waits for an answer; the MCP server %s may have been started again", m.options.Name)
+		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeUnavailable, "the call no longer waits for an "+
+			"answer; the MCP server %s may have been started again", m.options.Name)
 	}
 	w.expiry.Stop()
 	if in.Body.Answer.Action == subjects.FormCancel {
@@ -132,8 +143,9 @@ func (m *Mount) takeWaiting(form string) waitingCall {
 	return w
 }
 
-// elicit has the user asked the question of a server, and returns the answer for the server. It declines a question that belongs to no
-// call or to one of several that run, one with a form that is not flat or too large, and one that wants a URL opened.
+// elicit has the user asked the question of a server, and returns the answer for the server. It declines a question
+// that belongs to no call or to one of several that run, one with a form that is not flat or too large, and one that
+// wants a URL opened.
 func (m *Mount) elicit(ctx context.Context, p *sdk.ElicitParams) *sdk.ElicitResult {
 	decline := func(why string) *sdk.ElicitResult {
 		m.reportRefusal("it asked you a question, which was declined: " + why)
@@ -175,7 +187,8 @@ func (m *Mount) elicit(ctx context.Context, p *sdk.ElicitParams) *sdk.ElicitResu
 	}
 }
 
-// soleCall returns the call that runs when there is exactly one: a request of an older protocol does not say to which it belongs.
+// soleCall returns the call that runs when there is exactly one: a request of an older protocol does not say to which
+// it belongs.
 func (m *Mount) soleCall() *runningCall {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -219,7 +232,8 @@ func newForm(p *sdk.ElicitParams) (form subjects.UserForm, err error) {
 		return form, errors.New("its form is too large")
 	}
 	var schema formSchema
-	if err := json.Unmarshal(raw, &schema); err != nil || schema.Type != "" && schema.Type != "object" || len(schema.Properties) > subjects.MaxFormFields {
+	if err := json.Unmarshal(raw, &schema); err != nil || schema.Type != "" && schema.Type != "object" ||
+		len(schema.Properties) > subjects.MaxFormFields {
 		return form, errors.New("its form is not a flat list of a few fields")
 	}
 	form.Message = cleanText(p.Message)
@@ -230,7 +244,8 @@ func newForm(p *sdk.ElicitParams) (form subjects.UserForm, err error) {
 	for _, name := range strict.SortedKeys(schema.Properties) {
 		property := schema.Properties[name]
 		f := subjects.FormField{
-			Name: name, Title: cleanText(property.Title), Description: cleanText(property.Description), Type: property.Type,
+			Name: name, Title: cleanText(property.Title), Description: cleanText(property.Description),
+			Type:    property.Type,
 			Choices: property.Enum, Required: required[name], Min: property.Minimum, Max: property.Maximum,
 		}
 		for _, c := range property.OneOf {

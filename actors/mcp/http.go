@@ -23,11 +23,13 @@ const maxBody = 8 << 20
 
 var (
 	errOtherHost = errors.New("the request is for another address than the url of the server")
-	errAddress   = errors.New("the name of the server leads to an address that is not public; write the address itself as the url, if it is yours")
-	errTooLarge  = errors.New("the response is too large")
+	errAddress   = errors.New("the name of the server leads to an address that is not public; write the address " +
+		"itself as the url, if it is yours")
+	errTooLarge = errors.New("the response is too large")
 )
 
-// newHTTP returns the transport of a server at a URL. headers are sent to that URL only. The end of life ends all requests.
+// newHTTP returns the transport of a server at a URL. headers are sent to that URL only. The end of life ends all
+// requests.
 func newHTTP(life context.Context, endpoint *url.URL, headers map[string]string) sdk.Transport {
 	dialer := &net.Dialer{Timeout: 10 * time.Second, Control: func(_, address string, _ syscall.RawConn) error {
 		to, err := netip.ParseAddrPort(address)
@@ -37,14 +39,16 @@ func newHTTP(life context.Context, endpoint *url.URL, headers map[string]string)
 		return checkAddress(endpoint.Hostname(), to.Addr())
 	}}
 	base := &http.Transport{
-		Proxy: nil, DialContext: dialer.DialContext, ForceAttemptHTTP2: true, TLSHandshakeTimeout: 10 * time.Second, MaxResponseHeaderBytes: 64 << 10,
-		MaxIdleConns: 4, IdleConnTimeout: time.Minute,
+		Proxy: nil, DialContext: dialer.DialContext, ForceAttemptHTTP2: true, TLSHandshakeTimeout: 10 * time.Second,
+		MaxResponseHeaderBytes: 64 << 10,
+		MaxIdleConns:           4, IdleConnTimeout: time.Minute,
 	}
 	return &sdk.StreamableClientTransport{
 		Endpoint: endpoint.String(), MaxRetries: 1, MaxEventSize: maxMessage,
 		HTTPClient: &http.Client{
-			Transport:     &ownOrigin{life: life, base: base, endpoint: endpoint, headers: headers},
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // an answer of status 3xx is an error
+			Transport: &ownOrigin{life: life, base: base, endpoint: endpoint, headers: headers},
+			// an answer of status 3xx is an error
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}
 }

@@ -1,8 +1,9 @@
 // Package mcp connects to MCP servers and mounts their tools behind the broker as mcp_<server>_<tool>.
 //
-// The actor mcp starts a [Mount] for each configured server that was added with conclave mcp add: an actor of its own, with the key
-// of a principal of its own, that serves tool.request.<tool>. It requests secret.use from the broker, for the credentials in the settings of servers. Everything that
-// a server sends is untrusted: names, descriptions, schemas, annotations, results and errors.
+// The actor mcp starts a [Mount] for each configured server that was added with conclave mcp add: an actor of its own,
+// with the key of a principal of its own, that serves tool.request.<tool>. It requests secret.use from the broker, for
+// the credentials in the settings of servers. Everything that a server sends is untrusted: names, descriptions,
+// schemas, annotations, results and errors.
 package mcp
 
 import (
@@ -94,8 +95,8 @@ func (h *Host) Close(context.Context) error {
 	return nil
 }
 
-// reconcile stops the servers that should no longer run or whose settings changed, and starts those that are missing. With settings
-// that cannot be read everything stays as it is.
+// reconcile stops the servers that should no longer run or whose settings changed, and starts those that are missing.
+// With settings that cannot be read everything stays as it is.
 func (h *Host) reconcile(ctx context.Context, out actor.Out) {
 	wanted, err := h.Load()
 	if err != nil {

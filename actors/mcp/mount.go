@@ -33,7 +33,8 @@ const listPause = time.Second
 // pingTimeout is how long a server may take to answer a ping.
 const pingTimeout = 5 * time.Second
 
-// reportPause is the shortest time between two reports of tools that are not served: a server can change its list all the time.
+// reportPause is the shortest time between two reports of tools that are not served: a server can change its list all
+// the time.
 const reportPause = 10 * time.Minute
 
 // maxResult bounds the text of a result, in bytes.
@@ -42,10 +43,11 @@ const maxResult = 256 << 10
 // maxCalls bounds the calls of a server at a time.
 const maxCalls = 8
 
-// Mount is an actor that serves the tools of one MCP server to the broker, with the key of the server's own principal: the NATS
-// server lets it answer for these tools and no others. It starts the server, and starts it again when it ends.
+// Mount is an actor that serves the tools of one MCP server to the broker, with the key of the server's own principal:
+// the NATS server lets it answer for these tools and no others. It starts the server, and starts it again when it ends.
 //
-// It listens on tool.request.<tool>, which only the broker reaches, and speaks on tool.schema.<tool> and tool.output.<tool>.<call>.
+// It listens on tool.request.<tool>, which only the broker reaches, and speaks on tool.schema.<tool> and
+// tool.output.<tool>.<call>.
 type Mount struct {
 	options Options
 	tools   []string // that the user added, by mounted name
@@ -65,10 +67,12 @@ type Mount struct {
 	waiting  map[string]waitingCall // for the answer of the user, by form
 }
 
-// NewMount returns the actor of a server. tools are those of its principal: no others are served, whatever the server lists.
+// NewMount returns the actor of a server. tools are those of its principal: no others are served, whatever the server
+// lists.
 func NewMount(o Options, tools []string) *Mount {
 	return &Mount{
-		options: o, tools: tools, slots: make(chan struct{}, maxCalls), changed: make(chan struct{}, 1), ready: make(chan struct{}),
+		options: o, tools: tools, slots: make(chan struct{}, maxCalls), changed: make(chan struct{}, 1),
+		ready:   make(chan struct{}),
 		running: map[*runningCall]bool{}, waiting: map[string]waitingCall{},
 	}
 }
@@ -80,9 +84,14 @@ func (m *Mount) Name() string { return subjects.MCPPrincipal(m.options.Name) }
 func (m *Mount) Routes() []actor.Route {
 	set := make(actor.Toolset, 0, len(m.tools))
 	for _, name := range m.tools {
-		set = append(set, actor.Tool{Schema: subjects.ToolSchema{Name: name}, Run: func(ctx context.Context, in actor.Msg[subjects.ToolOrder], out actor.Out) (subjects.ToolResult, error) {
-			return m.call(ctx, name, in, out)
-		}})
+		set = append(set, actor.Tool{
+			Schema: subjects.ToolSchema{Name: name},
+			Run: func(ctx context.Context, in actor.Msg[subjects.ToolOrder], out actor.Out) (subjects.ToolResult,
+				error,
+			) {
+				return m.call(ctx, name, in, out)
+			},
+		})
 	}
 	return set.Routes()
 }
@@ -151,7 +160,8 @@ func (m *Mount) keepConnected(ctx context.Context, out actor.Out) {
 			return
 		}
 		m.setFailure(err.Error())
-		out.LogError(fmt.Errorf("the MCP server %s is not available, and is started again after a pause: %w", o.Name, err))
+		out.LogError(fmt.Errorf("the MCP server %s is not available, and is started again after a pause: %w", o.Name,
+			err))
 		if time.Since(began) > maxPause {
 			pause = minPause
 		}
@@ -163,7 +173,8 @@ func (m *Mount) keepConnected(ctx context.Context, out actor.Out) {
 	}
 }
 
-// serve announces the tools of a connected server, at the start and after each change, until the connection or ctx ends.
+// serve announces the tools of a connected server, at the start and after each change, until the connection or ctx
+// ends.
 func (m *Mount) serve(ctx context.Context, out actor.Out, s *Session) error {
 	for {
 		if err := m.announce(ctx, out, s); err != nil {
@@ -188,8 +199,8 @@ func (m *Mount) serve(ctx context.Context, out actor.Out, s *Session) error {
 	}
 }
 
-// announce lists the tools of the server and publishes their definitions. The broker accepts a definition that it has accepted before,
-// and has the user decide about any other.
+// announce lists the tools of the server and publishes their definitions. The broker accepts a definition that it has
+// accepted before, and has the user decide about any other.
 func (m *Mount) announce(ctx context.Context, out actor.Out, s *Session) error {
 	listing, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -201,7 +212,8 @@ func (m *Mount) announce(ctx context.Context, out actor.Out, s *Session) error {
 	defs, rejected := Define(m.options.Name, listed)
 	var faults []error
 	for _, r := range rejected[:min(len(rejected), 10)] {
-		faults = append(faults, fmt.Errorf("the MCP server %s has a tool %q that is not mounted: %s", m.options.Name, r.Tool, r.Reason))
+		faults = append(faults, fmt.Errorf("the MCP server %s has a tool %q that is not mounted: %s", m.options.Name,
+			r.Tool, r.Reason))
 	}
 	byName := map[string]Definition{}
 	var added []string
@@ -211,7 +223,8 @@ func (m *Mount) announce(ctx context.Context, out actor.Out, s *Session) error {
 		}
 	}
 	if len(added) > 0 {
-		faults = append(faults, fmt.Errorf("the MCP server %s has tools that were not added, so they are not served: %s; see conclave mcp add", m.options.Name, text.OneLine(strings.Join(added, ", "), 300)))
+		faults = append(faults, fmt.Errorf("the MCP server %s has tools that were not added, so they are not served: "+
+			"%s; see conclave mcp add", m.options.Name, text.OneLine(strings.Join(added, ", "), 300)))
 	}
 	m.mu.Lock()
 	if len(faults) > 0 && time.Since(m.reported) > reportPause {
@@ -269,17 +282,22 @@ func (m *Mount) connected(ctx context.Context, name string) (*Session, Definitio
 	d, ok := m.defs[name]
 	switch {
 	case m.session == nil && m.failure != "":
-		return nil, d, subjects.Faultf(subjects.CodeUnavailable, "the MCP server %s is not available; see conclave mcp test %[1]s", m.options.Name)
+		return nil, d, subjects.Faultf(subjects.CodeUnavailable, "the MCP server %s is not available; see conclave "+
+			"mcp test %[1]s", m.options.Name)
 	case m.session == nil:
-		return nil, d, subjects.Faultf(subjects.CodeUnavailable, "the MCP server %s did not start in time", m.options.Name)
+		return nil, d, subjects.Faultf(subjects.CodeUnavailable, "the MCP server %s did not start in time",
+			m.options.Name)
 	case !ok:
-		return nil, d, subjects.Faultf(subjects.CodeUnavailable, "the MCP server %s no longer has this tool; see conclave mcp test %[1]s", m.options.Name)
+		return nil, d, subjects.Faultf(subjects.CodeUnavailable, "the MCP server %s no longer has this tool; see "+
+			"conclave mcp test %[1]s", m.options.Name)
 	}
 	return m.session, d, nil
 }
 
 // call runs one call at the server.
-func (m *Mount) call(ctx context.Context, name string, in actor.Msg[subjects.ToolOrder], out actor.Out) (subjects.ToolResult, error) {
+func (m *Mount) call(ctx context.Context, name string, in actor.Msg[subjects.ToolOrder],
+	out actor.Out,
+) (subjects.ToolResult, error) {
 	if in.Body.Mode == subjects.ModePreview {
 		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeTool, "%s has no preview", name)
 	}
@@ -294,7 +312,8 @@ func (m *Mount) call(ctx context.Context, name string, in actor.Msg[subjects.Too
 	select {
 	case m.slots <- struct{}{}:
 	case <-ctx.Done():
-		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeBusy, "the MCP server %s has %d calls running", m.options.Name, maxCalls)
+		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeBusy, "the MCP server %s has %d calls running",
+			m.options.Name, maxCalls)
 	}
 	free := func() { <-m.slots }
 	s, d, err := m.connected(ctx, name)
@@ -305,8 +324,8 @@ func (m *Mount) call(ctx context.Context, name string, in actor.Msg[subjects.Too
 	return m.awaitCall(ctx, s, m.startCall(ctx, s, d, in, out, free))
 }
 
-// callFault returns the fault of a failed call. A text of the server itself has the code of a tool's error, which the broker treats
-// as untrusted.
+// callFault returns the fault of a failed call. A text of the server itself has the code of a tool's error, which the
+// broker treats as untrusted.
 func (m *Mount) callFault(ctx context.Context, s *Session, err error) *subjects.Fault {
 	var rpc *jsonrpc.Error
 	switch {
@@ -314,19 +333,25 @@ func (m *Mount) callFault(ctx context.Context, s *Session, err error) *subjects.
 		return subjects.Faultf(subjects.CodeTimeout, "the MCP server %s did not answer in time", m.options.Name)
 	case errors.Is(err, context.Canceled):
 		return subjects.Faultf(subjects.CodeStopped, "the call at the MCP server %s was cancelled", m.options.Name)
-	case errors.Is(err, sdk.ErrConnectionClosed), errors.Is(err, errFlood), errors.Is(err, errTooLarge), !errors.As(err, &rpc):
-		return subjects.Faultf(subjects.CodeUnavailable, "the connection to the MCP server %s ended during the call, which may have run", m.options.Name)
+	case errors.Is(err, sdk.ErrConnectionClosed), errors.Is(err, errFlood), errors.Is(err, errTooLarge), !errors.As(err,
+		&rpc):
+		return subjects.Faultf(subjects.CodeUnavailable, "the connection to the MCP server %s ended during the call, "+
+			"which may have run", m.options.Name)
 	}
-	return subjects.Faultf(subjects.CodeTool, "the MCP server %s reported: %s", m.options.Name, s.explainDenied(s.clean(err.Error(), 2000)))
+	return subjects.Faultf(subjects.CodeTool, "the MCP server %s reported: %s", m.options.Name,
+		s.explainDenied(s.clean(err.Error(), 2000)))
 }
 
 // deniedFile matches the texts by which Node, Python, Go and Rust say that a file cannot be written or read.
 var deniedFile = regexp.MustCompile(`\b(?:EROFS|EACCES|Errno 13|os error 13)\b|(?i:read-only file system)`)
 
-// explainDenied adds to the error of a program in the sandbox that it may not write to a file which folders it may write to.
+// explainDenied adds to the error of a program in the sandbox that it may not write to a file which folders it may
+// write to.
 func (s *Session) explainDenied(t string) string {
 	if s.program && deniedFile.MatchString(t) {
-		t += fmt.Sprintf("; it can write to its working folder, which conclave mcp add %s prints, and to the folders of --write: name a file in one of them with --env, or allow a folder with conclave mcp add %[1]s --write FOLDER", s.name)
+		t += fmt.Sprintf("; it can write to its working folder, which conclave mcp add %s prints, and to the folders "+
+			"of --write: name a file in one of them with --env, or allow a folder with conclave mcp add %[1]s "+
+			"--write FOLDER", s.name)
 	}
 	return t
 }
@@ -336,7 +361,8 @@ func (m *Mount) checkAlive(s *Session) {
 	ctx, cancel := context.WithTimeout(context.Background(), pingTimeout)
 	defer cancel()
 	end := func() { m.drop(s); s.Close() }
-	stop := context.AfterFunc(ctx, end) // a server that does not read blocks the write of the ping, which no context ends
+	// a server that does not read blocks the write of the ping, which no context ends
+	stop := context.AfterFunc(ctx, end)
 	err := s.client.Ping(ctx, nil)
 	if stop() && (err == nil || errors.As(err, new(*jsonrpc.Error))) { // newer protocols have no ping, and say so
 		return
@@ -356,7 +382,9 @@ func (m *Mount) newRefusalOutput(ctx context.Context, tool, call string, out act
 		mu.Lock()
 		defer mu.Unlock()
 		if n < 10 {
-			_ = actor.Emit(ctx, out, topic, subjects.ToolOutput{CallID: call, N: n, Text: "MCP server " + m.options.Name + ": " + what + "\n"}) // lossy by contract
+			// lossy by contract
+			_ = actor.Emit(ctx, out, topic, subjects.ToolOutput{CallID: call, N: n, Text: "MCP server " +
+				m.options.Name + ": " + what + "\n"})
 			n++
 		}
 	}
@@ -372,8 +400,8 @@ func (m *Mount) reportRefusal(what string) {
 	}
 }
 
-// call calls a tool of the server. A result that reports an error is a [jsonrpc.Error]. A server that does not read blocks it until the
-// connection ends.
+// call calls a tool of the server. A result that reports an error is a [jsonrpc.Error]. A server that does not read
+// blocks it until the connection ends.
 func (s *Session) call(ctx context.Context, tool string, args json.RawMessage) (*sdk.CallToolResult, error) {
 	if len(args) == 0 {
 		args = json.RawMessage(`{}`)
@@ -398,9 +426,9 @@ func (s *Session) Call(ctx context.Context, tool string, args json.RawMessage) (
 	return resultText(r, s.redact), nil
 }
 
-// resultText returns a result as text for the model, without what it must not read: control characters, data that is not text, and
-// credentials, which redact replaces before the text is cut. What a result claims about itself, its author or its audience is text like any
-// other.
+// resultText returns a result as text for the model, without what it must not read: control characters, data that is
+// not text, and credentials, which redact replaces before the text is cut. What a result claims about itself, its
+// author or its audience is text like any other.
 func resultText(r *sdk.CallToolResult, redact func(string) string) string {
 	var b strings.Builder
 	if r.NeedsInput() {
@@ -435,7 +463,8 @@ func resultText(r *sdk.CallToolResult, redact func(string) string) string {
 	}
 	s := strings.TrimRight(redact(cleanText(text.Cut(b.String(), 2*maxResult))), "\n")
 	if len(s) > maxResult {
-		s = text.Cut(s, maxResult) + fmt.Sprintf("\n[the rest is left out: a result of an MCP server has at most %d KB]", maxResult>>10)
+		s = text.Cut(s, maxResult) +
+			fmt.Sprintf("\n[the rest is left out: a result of an MCP server has at most %d KB]", maxResult>>10)
 	}
 	if s == "" {
 		s = "The tool returned nothing."
@@ -445,5 +474,9 @@ func resultText(r *sdk.CallToolResult, redact func(string) string) string {
 
 // newSpec returns how to run the actor of a server.
 func newSpec(o Options, tools []string) actor.Spec {
-	return actor.Spec{Name: subjects.MCPPrincipal(o.Name), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return NewMount(o, tools), nil }}
+	return actor.Spec{Name: subjects.MCPPrincipal(o.Name), Make: func(context.Context, *nats.Conn) (actor.Actor,
+		error,
+	) {
+		return NewMount(o, tools), nil
+	}}
 }

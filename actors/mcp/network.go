@@ -17,16 +17,17 @@ import (
 // ForwardArg as first argument has this program run [Forward] instead of anything else.
 const ForwardArg = "mcp-forward"
 
-// Bounds of the connections of a program, which runs for days: bytes that it sends and receives in an hour, and the time that a
-// connection may be idle.
+// Bounds of the connections of a program, which runs for days: bytes that it sends and receives in an hour, and the
+// time that a connection may be idle.
 const (
 	maxTransfer    = 4 << 30
 	transferWindow = time.Hour
 	maxIdle        = 15 * time.Minute
 )
 
-// startProxy starts the proxy to the hosts that the program of spec may connect to, and has the program run behind a forwarder, see
-// [Forward]; without hosts it does nothing. Addresses pass checkAddress. self is the file of this program. The caller calls stop.
+// startProxy starts the proxy to the hosts that the program of spec may connect to, and has the program run behind a
+// forwarder, see [Forward]; without hosts it does nothing. Addresses pass checkAddress. self is the file of this
+// program. The caller calls stop.
 func startProxy(spec *sandbox.Spec, hosts []string, self string) (stop func(), err error) {
 	if len(hosts) == 0 {
 		return func() {}, nil
@@ -49,8 +50,8 @@ func startProxy(spec *sandbox.Spec, hosts []string, self string) (stop func(), e
 	return p.Close, nil
 }
 
-// throughProxy has the program of spec run behind a forwarder: in the sandbox, where there is no network, it listens on loopback and
-// passes each connection to the socket of the proxy. self is the file of this program.
+// throughProxy has the program of spec run behind a forwarder: in the sandbox, where there is no network, it listens on
+// loopback and passes each connection to the socket of the proxy. self is the file of this program.
 func throughProxy(spec *sandbox.Spec, p *egress.Proxy, self string) error {
 	if self == "" {
 		var err error
@@ -70,8 +71,8 @@ func throughProxy(spec *sandbox.Spec, p *egress.Proxy, self string) error {
 	return nil
 }
 
-// Forward is the forwarder in the sandbox: args are the socket of the proxy, and a program, which it runs with the usual variables for a
-// proxy. It returns the exit code of the program.
+// Forward is the forwarder in the sandbox: args are the socket of the proxy, and a program, which it runs with the
+// usual variables for a proxy. It returns the exit code of the program.
 func Forward(args []string) int {
 	if len(args) < 2 {
 		return 2
@@ -93,7 +94,8 @@ func Forward(args []string) int {
 	proxy := "http://" + l.Addr().String()
 	c := exec.Command(args[1], args[2:]...)
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
-	c.Env = append(os.Environ(), "HTTPS_PROXY="+proxy, "https_proxy="+proxy, "HTTP_PROXY="+proxy, "http_proxy="+proxy, "ALL_PROXY="+proxy, "NODE_USE_ENV_PROXY=1", "NO_PROXY=", "no_proxy=")
+	c.Env = append(os.Environ(), "HTTPS_PROXY="+proxy, "https_proxy="+proxy, "HTTP_PROXY="+proxy, "http_proxy="+proxy,
+		"ALL_PROXY="+proxy, "NODE_USE_ENV_PROXY=1", "NO_PROXY=", "no_proxy=")
 	var exit *exec.ExitError
 	switch err := c.Run(); {
 	case errors.As(err, &exit):

@@ -50,11 +50,14 @@ type Session struct {
 	once    sync.Once
 }
 
-// Connect starts a server, or reaches the one at its URL, and returns when it is initialized. The error names no credential's value.
+// Connect starts a server, or reaches the one at its URL, and returns when it is initialized. The error names no
+// credential's value.
 func Connect(ctx context.Context, o Options) (*Session, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, errors.New("the server did not answer in time"))
 	defer cancel()
-	s := &Session{name: o.Name, ended: make(chan struct{}), outcome: func() error { return nil }, hideURL: func(t string) string { return t }}
+	s := &Session{name: o.Name, ended: make(chan struct{}), outcome: func() error {
+		return nil
+	}, hideURL: func(t string) string { return t }}
 	t, err := s.newTransport(ctx, o)
 	if err != nil {
 		return nil, err
@@ -122,7 +125,10 @@ func (s *Session) newTransport(ctx context.Context, o Options) (sdk.Transport, e
 		s.hideURL = newURLHider(endpoint)
 		return newHTTP(life, endpoint, values), nil
 	}
-	p := &program{server: o.Server, folder: filepath.Join(o.Folder, o.Name), closed: o.Closed, env: values, self: o.Self, redact: s.redact}
+	p := &program{
+		server: o.Server, folder: filepath.Join(o.Folder, o.Name), closed: o.Closed, env: values,
+		self: o.Self, redact: s.redact,
+	}
 	for _, secret := range secrets {
 		p.longest = max(p.longest, len(secret))
 	}
@@ -131,7 +137,8 @@ func (s *Session) newTransport(ctx context.Context, o Options) (sdk.Transport, e
 	return p, nil
 }
 
-// explain returns an error for the user: why the program ended, when it did, without credentials and control characters.
+// explain returns an error for the user: why the program ended, when it did, without credentials and control
+// characters.
 func (s *Session) explain(ctx context.Context, err error) error {
 	cause, ended := context.Cause(ctx), s.outcome()
 	switch {
@@ -154,8 +161,8 @@ const (
 	methodRoots       = "roots/list"
 )
 
-// filterRequests refuses every request of a server but a ping and a question to the user, and drops every notification but that its tools
-// changed. A server gets no model and no folder by asking: what it may use is in its settings.
+// filterRequests refuses every request of a server but a ping and a question to the user, and drops every notification
+// but that its tools changed. A server gets no model and no folder by asking: what it may use is in its settings.
 func filterRequests(o Options) sdk.Middleware {
 	refused := func(what string) {
 		if o.Refused != nil {
@@ -182,7 +189,8 @@ func filterRequests(o Options) sdk.Middleware {
 				return &sdk.ElicitResult{Action: "decline"}, nil
 			case method == methodSampling:
 				refused("it asked for an answer of the model, which was refused")
-				return nil, errors.New("conclave does not run its model for servers; return your data as the result of the tool")
+				return nil, errors.New("conclave does not run its model for servers; return your data as the result " +
+					"of the tool")
 			case method == methodRoots:
 				refused("it asked for your folders, which was refused")
 				return nil, errors.New("conclave has no roots; the user allows paths in the settings of the server")
@@ -274,13 +282,15 @@ func (s *Session) item(name, uri, description string) Item {
 	return Item{s.clean(name, 80), s.clean(uri, 200), s.clean(description, 200)}
 }
 
-// newURLHider returns a function that replaces a URL in errors of HTTP by its scheme and host. Its path or query may hold a key.
+// newURLHider returns a function that replaces a URL in errors of HTTP by its scheme and host. Its path or query may
+// hold a key.
 func newURLHider(u *url.URL) func(string) string {
 	host := u.Scheme + "://" + u.Host + "/..."
 	return strings.NewReplacer(u.String(), host, strings.Trim(strconv.Quote(u.String()), `"`), host).Replace
 }
 
-// clean returns a text of the server for the user: one line of at most maxBytes, without credentials and control characters.
+// clean returns a text of the server for the user: one line of at most maxBytes, without credentials and control
+// characters.
 func (s *Session) clean(t string, maxBytes int) string {
 	return text.OneLine(s.redact(s.hideURL(cleanText(t))), maxBytes)
 }

@@ -21,11 +21,12 @@ import (
 	"conclave/pkg/text"
 )
 
-// serverLimits bound the program of a server. The wall clock and the processor time are those of a service and not of a run; the
-// address space is large because Node reserves most of it without using it, and total memory is what counts.
+// serverLimits bound the program of a server. The wall clock and the processor time are those of a service and not of a
+// run; the address space is large because Node reserves most of it without using it, and total memory is what counts.
 var serverLimits = sandbox.Limits{
-	Time: 7 * 24 * time.Hour, CPU: 12 * time.Hour, Memory: 256 << 30, TotalMemory: 1 << 30, Processes: 256, OpenFiles: 1024,
-	FileSize: 256 << 20, Disk: 512 << 20, Entries: 100_000, Output: 16 << 10,
+	Time: 7 * 24 * time.Hour, CPU: 12 * time.Hour, Memory: 256 << 30, TotalMemory: 1 << 30, Processes: 256,
+	OpenFiles: 1024,
+	FileSize:  256 << 20, Disk: 512 << 20, Entries: 100_000, Output: 16 << 10,
 }
 
 // maxMessage bounds one message of a server, in bytes.
@@ -34,8 +35,8 @@ const maxMessage = 4 << 20
 // stopTime is how long a program may take to end after its standard input is closed.
 const stopTime = 2 * time.Second
 
-// program is the transport of a server that is a program: standard input and output of a process in the sandbox. It has no
-// environment, files and hosts but those of its settings.
+// program is the transport of a server that is a program: standard input and output of a process in the sandbox. It has
+// no environment, files and hosts but those of its settings.
 type program struct {
 	server Server
 	folder string   // working folder, made when it is missing
@@ -110,7 +111,10 @@ func (p *program) Connect(ctx context.Context) (sdk.Connection, error) {
 		stopProxy()
 		c.outcome = p.describeEnd(r, err)
 	}()
-	c.Connection, err = (&sdk.IOTransport{Reader: &floodGuard{from: outRead}, Writer: inWrite, MaxLineLength: maxMessage}).Connect(ctx)
+	c.Connection, err = (&sdk.IOTransport{
+		Reader: &floodGuard{from: outRead}, Writer: inWrite,
+		MaxLineLength: maxMessage,
+	}).Connect(ctx)
 	return c, err
 }
 
@@ -118,10 +122,11 @@ func (p *program) Connect(ctx context.Context) (sdk.Connection, error) {
 const longestSpelling = 3
 
 // missingFile matches the line by which Node, Python or a shell says that a file is missing.
-var missingFile = regexp.MustCompile(`(?m)^.*(?:Cannot find (?:module|package)|ModuleNotFoundError|No such file or directory|can't open file|ENOENT).*$`)
+var missingFile = regexp.MustCompile(
+	`(?m)^.*(?:Cannot find (?:module|package)|ModuleNotFoundError|No such file or directory|can't open file|ENOENT).*$`)
 
-// describeEnd says why a program is not running, with the end of what it wrote to standard error. Credentials are replaced before the text
-// is cut: a part of one would not be recognized.
+// describeEnd says why a program is not running, with the end of what it wrote to standard error. Credentials are
+// replaced before the text is cut: a part of one would not be recognized.
 func (p *program) describeEnd(r sandbox.Result, err error) error {
 	if err != nil {
 		return fmt.Errorf("the program was not started: %w", err)
@@ -155,7 +160,10 @@ func (p *program) spec() (sandbox.Spec, error) {
 	if err := makeFolder(p.folder); err != nil {
 		return sandbox.Spec{}, err
 	}
-	s := sandbox.Spec{Args: append([]string{p.server.Command}, p.server.Args...), Dir: p.folder, Closed: p.closed, Limits: serverLimits, ReadWrite: p.server.Write}
+	s := sandbox.Spec{
+		Args: append([]string{p.server.Command}, p.server.Args...), Dir: p.folder, Closed: p.closed,
+		Limits: serverLimits, ReadWrite: p.server.Write,
+	}
 	for _, path := range p.server.Read {
 		if !slices.Contains(s.ReadWrite, path) {
 			s.ReadOnly = append(s.ReadOnly, path)
@@ -180,7 +188,8 @@ func isVisible(path string, list []string) bool {
 	return false
 }
 
-// makeFolder makes the working folder of a server, in a folder that belongs to this user and that no other user can change.
+// makeFolder makes the working folder of a server, in a folder that belongs to this user and that no other user can
+// change.
 func makeFolder(dir string) error {
 	if err := file.MakeFolder(filepath.Dir(dir)); err != nil {
 		return fmt.Errorf("making the working folder: %w; set folder in mcp.yaml", err)

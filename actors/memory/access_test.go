@@ -14,7 +14,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestAccessIsRevokedAfterItsOperation: an access needs an acknowledged audit record, and is unusable after its operation.
+// TestAccessIsRevokedAfterItsOperation: an access needs an acknowledged audit record, and is unusable after its
+// operation.
 func TestAccessIsRevokedAfterItsOperation(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -23,10 +24,11 @@ func TestAccessIsRevokedAfterItsOperation(t *testing.T) {
 			t.Errorf("a %s permit gives access", name)
 		}
 	}
-	leaked, err := audited(t.Context(), w.m, w.rec.Out(), act{caller: "user", action: subjects.ActionMemoryRead}, func(ctx context.Context, db *access) (*access, error) {
-		_, err := db.Stats(ctx)
-		return db, err
-	})
+	leaked, err := audited(t.Context(), w.m, w.rec.Out(), act{caller: "user", action: subjects.ActionMemoryRead},
+		func(ctx context.Context, db *access) (*access, error) {
+			_, err := db.Stats(ctx)
+			return db, err
+		})
 	if err != nil || leaked == nil || leaked.Store != nil {
 		t.Errorf("after its act the access is %+v, %v", leaked, err)
 	}
@@ -38,7 +40,8 @@ func TestStoreUseWithoutAuditIsDenied(t *testing.T) {
 	t.Parallel()
 	upkeep := []string{
 		"Close", "switchIndex", "grantAccess", "reportStatus", // life cycle and counts
-		"onResponse",                                         // whether an answer is stored already; nothing of it is shown
+		// whether an answer is stored already; nothing of it is shown
+		"onResponse",
 		"refreshIndex", "indexNewEntry", "updateIndexGrades", // the index after a write
 		"unusableEntries", "backfillBatch", "storeVectors", // missing vectors
 		"refineBatch", // which entries wait for a model; the change is audited
@@ -63,7 +66,8 @@ func TestStoreUseWithoutAuditIsDenied(t *testing.T) {
 				continue
 			}
 			ast.Inspect(f, func(n ast.Node) bool {
-				if s, ok := n.(*ast.SelectorExpr); ok && s.Sel.Name == "unaudited" && !slices.Contains(used, f.Name.Name) {
+				if s, ok := n.(*ast.SelectorExpr); ok && s.Sel.Name == "unaudited" &&
+					!slices.Contains(used, f.Name.Name) {
 					used = append(used, f.Name.Name)
 				}
 				return true

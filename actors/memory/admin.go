@@ -28,12 +28,15 @@ const (
 const minIDPrefix = 6
 
 // adminOp is one operation of memory.admin.
-type adminOp func(ctx context.Context, out actor.Out, db *access, by string, q subjects.MemoryAdminRequest) (subjects.MemoryAdminReply, error)
+type adminOp func(ctx context.Context, out actor.Out, db *access, by string, q subjects.MemoryAdminRequest) (
+	subjects.MemoryAdminReply, error)
 
-// onAdmin runs an operation for the user. Unknown operations are rejected, unaudited. status is not audited either: it reveals
-// nothing of the content, and conclave doctor needs it when the audit log is full. Entries in the reply is never nil, unless
-// memory is unavailable or the request was rejected.
-func (m *Memory) onAdmin(ctx context.Context, in actor.Msg[subjects.MemoryAdminRequest], out actor.Out) (done subjects.MemoryAdminReply, err error) {
+// onAdmin runs an operation for the user. Unknown operations are rejected, unaudited. status is not audited either: it
+// reveals nothing of the content, and conclave doctor needs it when the audit log is full. Entries in the reply is
+// never nil, unless memory is unavailable or the request was rejected.
+func (m *Memory) onAdmin(ctx context.Context, in actor.Msg[subjects.MemoryAdminRequest],
+	out actor.Out,
+) (done subjects.MemoryAdminReply, err error) {
 	if m.unavailable != nil {
 		return done, m.unavailable
 	}
@@ -41,7 +44,8 @@ func (m *Memory) onAdmin(ctx context.Context, in actor.Msg[subjects.MemoryAdminR
 		return m.reportStatus(ctx)
 	}
 	op, ok := map[string]adminOp{
-		"list": m.listEntries, "show": m.showEntries, "edit": m.editEntry, "pin": m.pinEntries, "unpin": m.pinEntries, "forget": m.forgetEntries,
+		"list": m.listEntries, "show": m.showEntries, "edit": m.editEntry, "pin": m.pinEntries, "unpin": m.pinEntries,
+		"forget": m.forgetEntries,
 		"accept": m.decideCandidates, "reject": m.decideCandidates, "graph": m.listRelations,
 	}[in.Body.Op]
 	if !ok {
@@ -51,7 +55,10 @@ func (m *Memory) onAdmin(ctx context.Context, in actor.Msg[subjects.MemoryAdminR
 	if err != nil {
 		return done, err
 	}
-	a := act{caller: in.From, action: subjects.ActionMemoryAdmin, target: in.Body.Op, params: params, session: in.Session, query: in.Query}
+	a := act{
+		caller: in.From, action: subjects.ActionMemoryAdmin, target: in.Body.Op, params: params,
+		session: in.Session, query: in.Query,
+	}
 	done, err = audited(ctx, m, out, a, func(ctx context.Context, db *access) (subjects.MemoryAdminReply, error) {
 		return op(ctx, out, db, in.From, in.Body)
 	})
@@ -71,16 +78,17 @@ func resolveIDs(ctx context.Context, db *access, ids []string) ([]string, error)
 	return found, err
 }
 
-// resolveExisting turns id prefixes into ids and returns the prefixes of no entry apart. It rejects a list of which nothing
-// exists, a prefix of several entries (unless it is an exact id), one with fewer than minIDPrefix characters, and a list of none
-// or more than maxIDs.
+// resolveExisting turns id prefixes into ids and returns the prefixes of no entry apart. It rejects a list of which
+// nothing exists, a prefix of several entries (unless it is an exact id), one with fewer than minIDPrefix characters,
+// and a list of none or more than maxIDs.
 func resolveExisting(ctx context.Context, db *access, ids []string) (out, missing []string, err error) {
 	if len(ids) == 0 || len(ids) > maxIDs {
 		return nil, nil, subjects.Faultf(subjects.CodeMalformed, "name between 1 and %d entries", maxIDs)
 	}
 	for _, id := range ids {
 		if subjects.CheckToken(id) != nil || len(id) < minIDPrefix {
-			return nil, nil, subjects.Faultf(subjects.CodeMalformed, "%q is not a valid id: give at least %d characters of it", text.Clip(id, 40), minIDPrefix)
+			return nil, nil, subjects.Faultf(subjects.CodeMalformed, "%q is not a valid id: give at least %d "+
+				"characters of it", text.Clip(id, 40), minIDPrefix)
 		}
 		found, err := db.FindIDs(ctx, id)
 		if err != nil {
@@ -94,7 +102,8 @@ func resolveExisting(ctx context.Context, db *access, ids []string) (out, missin
 		case len(found) == 0:
 			missing = append(missing, id)
 		default:
-			return nil, nil, subjects.Faultf(subjects.CodeMalformed, "%s could be %s: give more characters", id, strings.Join(found, " or "))
+			return nil, nil, subjects.Faultf(subjects.CodeMalformed, "%s could be %s: give more characters", id,
+				strings.Join(found, " or "))
 		}
 	}
 	if len(out) == 0 {
@@ -107,15 +116,20 @@ func noEntry(id string) *subjects.Fault {
 	return subjects.Faultf(subjects.CodeMalformed, "there is no entry %s; conclave memory list shows them", id)
 }
 
-// listEntries returns a page of entries, newest first, and in Next the cursor of the next page ("" at the end). A Limit of 0 or
-// less means defaultPageSize; it is capped at maxPageSize, and a page ends early when the reply would not fit into a message.
-// Texts are cut to maxListedText unless Whole is set. An invalid cursor is rejected.
-func (m *Memory) listEntries(ctx context.Context, _ actor.Out, db *access, _ string, q subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
+// listEntries returns a page of entries, newest first, and in Next the cursor of the next page ("" at the end). A Limit
+// of 0 or less means defaultPageSize; it is capped at maxPageSize, and a page ends early when the reply would not fit
+// into a message. Texts are cut to maxListedText unless Whole is set. An invalid cursor is rejected.
+func (m *Memory) listEntries(ctx context.Context, _ actor.Out, db *access, _ string, q subjects.MemoryAdminRequest) (
+	done subjects.MemoryAdminReply, err error,
+) {
 	limit := q.Limit
 	if limit <= 0 {
 		limit = defaultPageSize
 	}
-	f := store.Filter{Kind: q.Kind, State: q.State, Trust: q.Trust, Tag: strings.ToLower(q.Tag), From: q.From, Text: q.Text, Limit: min(limit, maxPageSize), After: q.After, Corpus: true}
+	f := store.Filter{
+		Kind: q.Kind, State: q.State, Trust: q.Trust, Tag: strings.ToLower(q.Tag), From: q.From,
+		Text: q.Text, Limit: min(limit, maxPageSize), After: q.After, Corpus: true,
+	}
 	entries, next, err := db.List(ctx, f)
 	if errors.Is(err, store.ErrCursor) {
 		return done, subjects.Faultf(subjects.CodeMalformed, "invalid cursor")
@@ -140,9 +154,11 @@ func (m *Memory) listEntries(ctx context.Context, _ actor.Out, db *access, _ str
 	return done, nil
 }
 
-// showEntries returns entries by id or prefix, with their texts. It rejects what resolveIDs rejects, and more than fit into one
-// reply.
-func (m *Memory) showEntries(ctx context.Context, _ actor.Out, db *access, _ string, q subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
+// showEntries returns entries by id or prefix, with their texts. It rejects what resolveIDs rejects, and more than fit
+// into one reply.
+func (m *Memory) showEntries(ctx context.Context, _ actor.Out, db *access, _ string, q subjects.MemoryAdminRequest) (
+	done subjects.MemoryAdminReply, err error,
+) {
 	ids, err := resolveIDs(ctx, db, q.IDs)
 	if err != nil {
 		return done, err
@@ -153,12 +169,14 @@ func (m *Memory) showEntries(ctx context.Context, _ actor.Out, db *access, _ str
 	if n, err := countFitting(done.Entries); err != nil {
 		return subjects.MemoryAdminReply{}, err
 	} else if n < len(done.Entries) {
-		return subjects.MemoryAdminReply{}, subjects.Faultf(subjects.CodeTooLarge, "the entries do not fit into one reply: ask for fewer at a time")
+		return subjects.MemoryAdminReply{}, subjects.Faultf(subjects.CodeTooLarge, "the entries do not fit into one "+
+			"reply: ask for fewer at a time")
 	}
 	return done, nil
 }
 
-// countFitting returns how many of entries, from the first on, fit into one reply of maxPageBytes; at least one if there is any.
+// countFitting returns how many of entries, from the first on, fit into one reply of maxPageBytes; at least one if
+// there is any.
 func countFitting(entries []subjects.MemoryEntry) (int, error) {
 	size := 0
 	for i, e := range entries {
@@ -173,9 +191,11 @@ func countFitting(entries []subjects.MemoryEntry) (int, error) {
 	return len(entries), nil
 }
 
-// editEntry changes the texts or tags of one entry and embeds it again, now or by the backfill. Its relations in the graph stay.
-// It rejects no or several ids, an edit without a change, and what checkEdit rejects.
-func (m *Memory) editEntry(ctx context.Context, out actor.Out, db *access, by string, q subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
+// editEntry changes the texts or tags of one entry and embeds it again, now or by the backfill. Its relations in the
+// graph stay. It rejects no or several ids, an edit without a change, and what checkEdit rejects.
+func (m *Memory) editEntry(ctx context.Context, out actor.Out, db *access, by string, q subjects.MemoryAdminRequest) (
+	done subjects.MemoryAdminReply, err error,
+) {
 	ids, err := resolveIDs(ctx, db, q.IDs)
 	if err != nil {
 		return done, err
@@ -197,17 +217,24 @@ func (m *Memory) editEntry(ctx context.Context, out actor.Out, db *access, by st
 		return done, err
 	}
 	done.Entries, done.Changed = []subjects.MemoryEntry{now}, 1
-	return done, m.emitStored(ctx, out, subjects.MemoryEvent{Action: "edited", IDs: ids, Why: "the user changed it", By: by})
+	return done, m.emitStored(ctx, out, subjects.MemoryEvent{
+		Action: "edited", IDs: ids, Why: "the user changed it",
+		By: by,
+	})
 }
 
-// checkEdit normalizes the tags of an edit in place; nil fields are unchanged. It rejects texts beyond the limits or not UTF-8,
-// credentials in texts or tags, and a blank name.
+// checkEdit normalizes the tags of an edit in place; nil fields are unchanged. It rejects texts beyond the limits or
+// not UTF-8, credentials in texts or tags, and a blank name.
 func checkEdit(e *subjects.MemoryEdit) error {
 	for _, t := range []struct {
 		what string
 		text *string
 		most int
-	}{{"the name", e.Name, maxName}, {"the description", e.Description, maxDescription}, {"the corpus", e.Corpus, maxCorpus}} {
+	}{
+		{"the name", e.Name, maxName},
+		{"the description", e.Description, maxDescription},
+		{"the corpus", e.Corpus, maxCorpus},
+	} {
 		if t.text == nil {
 			continue
 		}
@@ -232,9 +259,11 @@ func checkEdit(e *subjects.MemoryEdit) error {
 	return nil
 }
 
-// updateEntry writes an edit and updates the index, also when the caller has gone. After a change of its texts the entry is found
-// by its words until it is embedded again.
-func (m *Memory) updateEntry(ctx context.Context, db *access, id string, e subjects.MemoryEdit, at time.Time) (subjects.MemoryEntry, error) {
+// updateEntry writes an edit and updates the index, also when the caller has gone. After a change of its texts the
+// entry is found by its words until it is embedded again.
+func (m *Memory) updateEntry(ctx context.Context, db *access, id string, e subjects.MemoryEdit,
+	at time.Time,
+) (subjects.MemoryEntry, error) {
 	ctx, cancel := detach(ctx)
 	defer cancel()
 	m.editMu.Lock()
@@ -246,9 +275,11 @@ func (m *Memory) updateEntry(ctx context.Context, db *access, id string, e subje
 	return now, m.refreshIndex(ctx, id)
 }
 
-// pinEntries pins entries, or unpins them for any Op but "pin". Changed counts those that were not so already. Prefixes of no
-// entry are returned as missing; it rejects what resolveExisting rejects.
-func (m *Memory) pinEntries(ctx context.Context, out actor.Out, db *access, by string, q subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
+// pinEntries pins entries, or unpins them for any Op but "pin". Changed counts those that were not so already. Prefixes
+// of no entry are returned as missing; it rejects what resolveExisting rejects.
+func (m *Memory) pinEntries(ctx context.Context, out actor.Out, db *access, by string, q subjects.MemoryAdminRequest) (
+	done subjects.MemoryAdminReply, err error,
+) {
 	ids, missing, err := resolveExisting(ctx, db, q.IDs)
 	if err != nil {
 		return done, err
@@ -265,12 +296,18 @@ func (m *Memory) pinEntries(ctx context.Context, out actor.Out, db *access, by s
 	if err := m.refreshIndex(ctx, ids...); err != nil || len(changed) == 0 {
 		return done, err
 	}
-	return done, m.emitStored(ctx, out, subjects.MemoryEvent{Action: q.Op + "ned", IDs: changed, Why: "the user wanted it", By: by})
+	return done,
+		m.emitStored(ctx, out, subjects.MemoryEvent{
+			Action: q.Op + "ned", IDs: changed, Why: "the user wanted it",
+			By: by,
+		})
 }
 
-// decideCandidates accepts candidates, or deletes them for any Op but "accept". It rejects the whole request when one of the
-// entries is not a candidate, and what resolveExisting rejects. Prefixes of no entry are returned as missing.
-func (m *Memory) decideCandidates(ctx context.Context, out actor.Out, db *access, by string, q subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
+// decideCandidates accepts candidates, or deletes them for any Op but "accept". It rejects the whole request when one
+// of the entries is not a candidate, and what resolveExisting rejects. Prefixes of no entry are returned as missing.
+func (m *Memory) decideCandidates(ctx context.Context, out actor.Out, db *access, by string,
+	q subjects.MemoryAdminRequest,
+) (done subjects.MemoryAdminReply, err error) {
 	ids, missing, err := resolveExisting(ctx, db, q.IDs)
 	if err != nil {
 		return done, err
@@ -290,14 +327,17 @@ func (m *Memory) decideCandidates(ctx context.Context, out actor.Out, db *access
 	return done, m.settleCandidates(ctx, out, db, by, q.Op == "accept", entries...)
 }
 
-// listRelations returns relations of the graph that match the words in Query, best first, or the newest when it is empty. A Limit
-// of 0 or less means defaultPageSize; it is capped at maxPageSize.
-func (m *Memory) listRelations(ctx context.Context, _ actor.Out, db *access, _ string, q subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
+// listRelations returns relations of the graph that match the words in Query, best first, or the newest when it is
+// empty. A Limit of 0 or less means defaultPageSize; it is capped at maxPageSize.
+func (m *Memory) listRelations(ctx context.Context, _ actor.Out, db *access, _ string, q subjects.MemoryAdminRequest) (
+	done subjects.MemoryAdminReply, err error,
+) {
 	limit := q.Limit
 	if limit <= 0 {
 		limit = defaultPageSize
 	}
-	if done.Relations, err = db.Relations(ctx, store.GraphQuery{Words: q.Query, Limit: min(limit, maxPageSize)}); err != nil {
+	if done.Relations,
+		err = db.Relations(ctx, store.GraphQuery{Words: q.Query, Limit: min(limit, maxPageSize)}); err != nil {
 		return done, fmt.Errorf("reading the graph: %w", err)
 	}
 	return done, nil
@@ -313,7 +353,8 @@ func (m *Memory) reportStatus(ctx context.Context) (done subjects.MemoryAdminRep
 	m.search.RLock()
 	defer m.search.RUnlock()
 	done.Status = &subjects.MemoryStatus{
-		Entries: s.Kinds, States: s.States, Relations: s.Relations, Documents: s.Documents, Bytes: m.unaudited.Size(), Schema: s.Schema, DuckDB: s.DuckDB,
+		Entries: s.Kinds, States: s.States, Relations: s.Relations, Documents: s.Documents, Bytes: m.unaudited.Size(),
+		Schema: s.Schema, DuckDB: s.DuckDB,
 		Search: m.searchMethod(), Model: m.search.model, Resident: m.search.index.Stats().Bytes,
 	}
 	if done.Status.Unembedded, err = m.unaudited.CountUnembedded(ctx, m.search.model); err != nil {

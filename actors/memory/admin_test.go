@@ -30,42 +30,106 @@ func TestAdminRejectsInvalidRequests(t *testing.T) {
 	}{
 		{"nothing", subjects.MemoryAdminRequest{}, `memory has no operation ""`},
 		{"unknown operation", subjects.MemoryAdminRequest{Op: "drop table"}, `memory has no operation "drop table"`},
-		{"trick: operation in upper case", subjects.MemoryAdminRequest{Op: "FORGET", IDs: []string{id}}, "memory has no operation"},
+		{
+			"trick: operation in upper case",
+			subjects.MemoryAdminRequest{Op: "FORGET", IDs: []string{id}},
+			"memory has no operation",
+		},
 		{"trick: unknown field", []byte(`{"op":"forget","ids":["` + id + `"],"as":"operator"}`), ""},
 		{"trick: duplicate field", []byte(`{"op":"list","op":"forget","ids":["` + id + `"]}`), ""},
 		{"show nothing", subjects.MemoryAdminRequest{Op: "show"}, "name between 1 and 500"},
-		{"show unknown id", subjects.MemoryAdminRequest{Op: "show", IDs: []string{"nobody-knows"}}, "there is no entry nobody-knows; conclave memory list"},
+		{
+			"show unknown id",
+			subjects.MemoryAdminRequest{Op: "show", IDs: []string{"nobody-knows"}},
+			"there is no entry nobody-knows; conclave memory list",
+		},
 		{"show prefix too short", subjects.MemoryAdminRequest{Op: "show", IDs: []string{id[:5]}}, "at least 6"},
-		{"show ambiguous prefix", subjects.MemoryAdminRequest{Op: "show", IDs: []string{id[:6]}}, id + " or " + other + ": give more characters"},
-		{"trick: SQL wildcard as id", subjects.MemoryAdminRequest{Op: "show", IDs: []string{"%%%%%%"}}, "is not a valid id"},
-		{"trick: SQL injection as id", subjects.MemoryAdminRequest{Op: "show", IDs: []string{"' OR 1=1 --"}}, "is not a valid id"},
+		{"show ambiguous prefix", subjects.MemoryAdminRequest{Op: "show", IDs: []string{id[:6]}}, id + " or " + other +
+			": give more characters"},
+		{
+			"trick: SQL wildcard as id",
+			subjects.MemoryAdminRequest{Op: "show", IDs: []string{"%%%%%%"}},
+			"is not a valid id",
+		},
+		{
+			"trick: SQL injection as id",
+			subjects.MemoryAdminRequest{Op: "show", IDs: []string{"' OR 1=1 --"}},
+			"is not a valid id",
+		},
 		{"edit nothing", subjects.MemoryAdminRequest{Op: "edit", IDs: []string{id}}, "what to change"},
 		{"trick: empty edit", edit(subjects.MemoryEdit{}), "what to change"},
-		{"edit two", subjects.MemoryAdminRequest{Op: "edit", IDs: []string{id, other}, Edit: &subjects.MemoryEdit{Name: new("x")}}, "name one entry"},
-		{"edit unknown id", subjects.MemoryAdminRequest{Op: "edit", IDs: []string{"nobody-knows"}, Edit: &subjects.MemoryEdit{Name: new("x")}}, "there is no entry"},
+		{"edit two", subjects.MemoryAdminRequest{
+			Op: "edit", IDs: []string{id, other},
+			Edit: &subjects.MemoryEdit{Name: new("x")},
+		}, "name one entry"},
+		{"edit unknown id", subjects.MemoryAdminRequest{
+			Op: "edit", IDs: []string{"nobody-knows"},
+			Edit: &subjects.MemoryEdit{Name: new("x")},
+		}, "there is no entry"},
 		{"edit to a blank name", edit(subjects.MemoryEdit{Name: new(" ")}), "needs a name"},
 		{"edit name too long", edit(subjects.MemoryEdit{Name: new(long)}), "the limit"},
 		{"edit text too long", edit(subjects.MemoryEdit{Corpus: &long}), "the limit"},
 		{"trick: edit with NUL", edit(subjects.MemoryEdit{Description: new("a\x00b")}), "not text"},
-		{"trick: edit with a password", edit(subjects.MemoryEdit{Corpus: new("password: " + canary)}), "conclave secret set"},
-		{"trick: edit a password into a name", edit(subjects.MemoryEdit{Name: new("api_key=" + canary)}), "conclave secret set"},
-		{"trick: edit a password into a tag", edit(subjects.MemoryEdit{Tags: &[]string{"api_key=" + canary}}), "conclave secret set"},
+		{
+			"trick: edit with a password", edit(subjects.MemoryEdit{Corpus: new("password: " + canary)}),
+			"conclave secret set",
+		},
+		{
+			"trick: edit a password into a name", edit(subjects.MemoryEdit{Name: new("api_key=" + canary)}),
+			"conclave secret set",
+		},
+		{
+			"trick: edit a password into a tag", edit(subjects.MemoryEdit{Tags: &[]string{"api_key=" + canary}}),
+			"conclave secret set",
+		},
 		{"pin unknown id", subjects.MemoryAdminRequest{Op: "pin", IDs: []string{"nobody-knows"}}, "there is no entry"},
 		{"unpin nothing", subjects.MemoryAdminRequest{Op: "unpin"}, "name between"},
 		{"forget nothing", subjects.MemoryAdminRequest{Op: "forget"}, "either ids or words"},
-		{"trick: forget by ids and words", subjects.MemoryAdminRequest{Op: "forget", IDs: []string{id}, Query: "bicycle"}, "either ids or words"},
-		{"trick: forget unknown ids", subjects.MemoryAdminRequest{Op: "forget", IDs: []string{"nobody-knows", "neither-this"}}, "there is no entry nobody-knows"},
-		{"trick: forget one and an invalid id", subjects.MemoryAdminRequest{Op: "forget", IDs: []string{id, "*"}}, "is not a valid id"},
-		{"trick: show one and an unknown id", subjects.MemoryAdminRequest{Op: "show", IDs: []string{id, "nobody-knows"}}, "there is no entry nobody-knows"},
+		{"trick: forget by ids and words", subjects.MemoryAdminRequest{
+			Op: "forget", IDs: []string{id},
+			Query: "bicycle",
+		}, "either ids or words"},
+		{
+			"trick: forget unknown ids",
+			subjects.MemoryAdminRequest{Op: "forget", IDs: []string{"nobody-knows", "neither-this"}},
+			"there is no entry nobody-knows",
+		},
+		{
+			"trick: forget one and an invalid id",
+			subjects.MemoryAdminRequest{Op: "forget", IDs: []string{id, "*"}},
+			"is not a valid id",
+		},
+		{
+			"trick: show one and an unknown id",
+			subjects.MemoryAdminRequest{Op: "show", IDs: []string{id, "nobody-knows"}},
+			"there is no entry nobody-knows",
+		},
 		{"forget by blanks", subjects.MemoryAdminRequest{Op: "forget", Query: "  "}, "give some words"},
-		{"forget unknown kind", subjects.MemoryAdminRequest{Op: "forget", Query: "bicycle", Kind: "all"}, "there is no kind"},
-		{"accept an active entry", subjects.MemoryAdminRequest{Op: "accept", IDs: []string{id}}, "is not a candidate: it is active"},
-		{"trick: reject an active entry", subjects.MemoryAdminRequest{Op: "reject", IDs: []string{id}}, "is not a candidate"},
-		{"accept unknown id", subjects.MemoryAdminRequest{Op: "accept", IDs: []string{"nobody-knows"}}, "there is no entry"},
+		{
+			"forget unknown kind",
+			subjects.MemoryAdminRequest{Op: "forget", Query: "bicycle", Kind: "all"},
+			"there is no kind",
+		},
+		{
+			"accept an active entry",
+			subjects.MemoryAdminRequest{Op: "accept", IDs: []string{id}},
+			"is not a candidate: it is active",
+		},
+		{
+			"trick: reject an active entry",
+			subjects.MemoryAdminRequest{Op: "reject", IDs: []string{id}},
+			"is not a candidate",
+		},
+		{
+			"accept unknown id",
+			subjects.MemoryAdminRequest{Op: "accept", IDs: []string{"nobody-knows"}},
+			"there is no entry",
+		},
 		{"list with invalid cursor", subjects.MemoryAdminRequest{Op: "list", After: "the beginning"}, "invalid cursor"},
 	} {
 		_, err := deliver[any](w, "ctl.user.memory.admin", "", "", tt.op)
-		if code := actortest.Code(err); code != subjects.CodeMalformed && code != subjects.CodeTooLarge || !strings.Contains(err.Error(), tt.says) {
+		if code := actortest.Code(err); code != subjects.CodeMalformed && code != subjects.CodeTooLarge ||
+			!strings.Contains(err.Error(), tt.says) {
 			t.Errorf("%s: %v, want %s", tt.name, err, tt.says)
 		}
 	}
@@ -85,8 +149,12 @@ func TestList(t *testing.T) {
 	var all []subjects.MemoryEntry
 	for i := range 12 {
 		e := subjects.MemoryEntry{
-			ID: fmt.Sprintf("entry-%02d", i), Kind: subjects.KindFact, State: subjects.MemoryActive, Name: fmt.Sprintf("name %d", i), Description: "d", Corpus: fmt.Sprintf("Text %d ", i) + strings.Repeat("word ", 12000),
-			Created: noon.Add(time.Duration(i) * time.Minute), Updated: noon, Provenance: subjects.Provenance{Source: subjects.SourceUser, Trust: subjects.Trusted},
+			ID: fmt.Sprintf("entry-%02d", i), Kind: subjects.KindFact, State: subjects.MemoryActive,
+			Name: fmt.Sprintf("name %d", i), Description: "d", Corpus: fmt.Sprintf("Text %d ", i) +
+				strings.Repeat("word ", 12000),
+			Created: noon.Add(time.Duration(i) * time.Minute), Updated: noon, Provenance: subjects.Provenance{
+				Source: subjects.SourceUser, Trust: subjects.Trusted,
+			},
 		}
 		switch i {
 		case 1:
@@ -103,7 +171,8 @@ func TestList(t *testing.T) {
 		all = append(all, e)
 	}
 	for part := range slices.Chunk(all, 6) { // as much as a message holds
-		if got, err := w.write(subjects.MemoryWriteRequest{Entries: part, Restore: true, Trusted: true}); err != nil || len(got.Results) != 6 {
+		if got, err := w.write(subjects.MemoryWriteRequest{Entries: part, Restore: true, Trusted: true}); err != nil ||
+			len(got.Results) != 6 {
 			t.Fatal(err)
 		}
 	}
@@ -162,14 +231,17 @@ func TestList(t *testing.T) {
 	if got := strings.Join(seen, " "); got != "11 10 09 08 07 06 05 04 03 02 01 00" || pages < 1 {
 		t.Errorf("%d pages: %s", pages+1, got)
 	}
-	if shown, err := w.admin(subjects.MemoryAdminRequest{Op: "show", IDs: []string{"entry-07", "entry-05"}}); err != nil || len(shown.Entries) != 2 || shown.Entries[0].Corpus != all[7].Corpus {
+	if shown,
+		err := w.admin(subjects.MemoryAdminRequest{Op: "show", IDs: []string{"entry-07", "entry-05"}}); err != nil ||
+		len(shown.Entries) != 2 || shown.Entries[0].Corpus != all[7].Corpus {
 		t.Errorf("shown %d, %v", len(shown.Entries), err)
 	}
 	ids := make([]string, 12)
 	for i := range ids {
 		ids[i] = all[i].ID
 	}
-	if _, err := w.admin(subjects.MemoryAdminRequest{Op: "show", IDs: ids}); actortest.Code(err) != subjects.CodeTooLarge {
+	if _, err := w.admin(subjects.MemoryAdminRequest{Op: "show", IDs: ids}); actortest.Code(
+		err) != subjects.CodeTooLarge {
 		t.Errorf("more than fits: %v", err)
 	}
 }
@@ -178,17 +250,21 @@ func TestList(t *testing.T) {
 func TestEdit(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
-	id := w.saved(`{"content":"The canoe lies at the lake.","tags":["boat"]}`, func(o *subjects.ToolOrder) { o.Labels = nil }).Recalls[0]
+	id := w.saved(`{"content":"The canoe lies at the lake.","tags":["boat"]}`, func(o *subjects.ToolOrder) {
+		o.Labels = nil
+	}).Recalls[0]
 	was := w.entry(id)
 	w.advance(time.Minute)
 	got, err := w.admin(subjects.MemoryAdminRequest{Op: "edit", IDs: []string{id[:6]}, Edit: &subjects.MemoryEdit{
-		Name: new("sledge"), Description: new("where the sledge is"), Corpus: new("The sledge hangs under the roof."), Tags: &[]string{"Winter", "winter"},
+		Name: new("sledge"), Description: new("where the sledge is"), Corpus: new("The sledge hangs under the roof."),
+		Tags: &[]string{"Winter", "winter"},
 	}})
 	if err != nil || got.Changed != 1 || len(got.Entries) != 1 {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	want := was
-	want.Name, want.Description, want.Corpus, want.Tags, want.Updated = "sledge", "where the sledge is", "The sledge hangs under the roof.", []string{"winter"}, noon.Add(time.Minute)
+	want.Name, want.Description, want.Corpus, want.Tags, want.Updated = "sledge", "where the sledge is",
+		"The sledge hangs under the roof.", []string{"winter"}, noon.Add(time.Minute)
 	if now := w.entry(id); !reflect.DeepEqual(now, want) || !reflect.DeepEqual(got.Entries[0], want) {
 		t.Errorf("it is\n%+v, want\n%+v", now, want)
 	}
@@ -203,7 +279,11 @@ func TestEdit(t *testing.T) {
 	}
 	// Tags alone, and once more at the same time: each is told of.
 	for range 2 {
-		if _, err := w.admin(subjects.MemoryAdminRequest{Op: "edit", IDs: []string{id}, Edit: &subjects.MemoryEdit{Tags: &[]string{}}}); err != nil {
+		if _,
+			err := w.admin(subjects.MemoryAdminRequest{
+			Op: "edit", IDs: []string{id},
+			Edit: &subjects.MemoryEdit{Tags: &[]string{}},
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -234,7 +314,9 @@ func TestPin(t *testing.T) {
 		t.Errorf("it tells of %v", got)
 	}
 	r, err := one(w.recallStages(subjects.MemoryQuery{Query: "bicycle"}))
-	if err != nil || len(r.Hits) != 1 || !slices.ContainsFunc(r.Hits[0].Reasons, func(r subjects.MemoryReason) bool { return r.What == "pinned" }) {
+	if err != nil || len(r.Hits) != 1 || !slices.ContainsFunc(r.Hits[0].Reasons, func(r subjects.MemoryReason) bool {
+		return r.What == "pinned"
+	}) {
 		t.Errorf("recalled as %+v, %v", r.Hits, err)
 	}
 }
@@ -256,7 +338,8 @@ func TestForget(t *testing.T) {
 		}
 		return r, err
 	}
-	if got, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", Query: "the bicycle", Dry: true}); err != nil || got.Changed != 0 || len(got.Entries) != 2 || w.count() != 5 {
+	if got, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", Query: "the bicycle", Dry: true}); err != nil ||
+		got.Changed != 0 || len(got.Entries) != 2 || w.count() != 5 {
 		t.Errorf("dry: %d would go, %d went, %v", len(got.Entries), got.Changed, err)
 	}
 	if len(w.storedActions()) != 5 {
@@ -274,11 +357,13 @@ func TestForget(t *testing.T) {
 		}
 	}
 	w.entry(sledge)
-	if got, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", Query: "xylophone"}); err != nil || got.Changed != 0 {
+	if got, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", Query: "xylophone"}); err != nil ||
+		got.Changed != 0 {
 		t.Errorf("nothing of it: %+v, %v", got, err)
 	}
 	// What lost its place goes too: it must not come back from the past.
-	if got, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", Query: "Anna Rome Oslo"}); err != nil || got.Changed != 2 {
+	if got, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", Query: "Anna Rome Oslo"}); err != nil ||
+		got.Changed != 2 {
 		t.Errorf("of the past: %+v, %v", got, err)
 	}
 	for _, id := range []string{rome, oslo} {
@@ -289,14 +374,17 @@ func TestForget(t *testing.T) {
 	if got := w.recallIDs("Where does Anna live?"); len(got) > 0 {
 		t.Errorf("it recalls %v", got)
 	}
-	if got, err := w.admin(subjects.MemoryAdminRequest{Op: "graph", Query: "Anna"}); err != nil || len(got.Relations) > 0 {
+	if got, err := w.admin(subjects.MemoryAdminRequest{Op: "graph", Query: "Anna"}); err != nil ||
+		len(got.Relations) > 0 {
 		t.Errorf("the graph: %+v, %v", got.Relations, err)
 	}
 	// Who names one that is gone is told so, and the others go.
-	if got, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", IDs: []string{rome, sledge}}); err != nil || got.Changed != 1 || !slices.Equal(got.Missing, []string{rome}) {
+	if got, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", IDs: []string{rome, sledge}}); err != nil ||
+		got.Changed != 1 || !slices.Equal(got.Missing, []string{rome}) {
 		t.Errorf("one of two: %+v, %v", got, err)
 	}
-	if got := w.storedActions()[5:]; !slices.Equal(got, []string{"forgotten", "forgotten", "forgotten"}) || w.count() != 0 {
+	if got := w.storedActions()[5:]; !slices.Equal(got, []string{"forgotten", "forgotten", "forgotten"}) ||
+		w.count() != 0 {
 		t.Errorf("it tells of %v, and %d are left", got, w.count())
 	}
 }
@@ -309,15 +397,22 @@ func TestProposals(t *testing.T) {
 		return w.saved(`{"content":"`+s+`"}`, func(o *subjects.ToolOrder) { o.Spawned = true }).Recalls[0]
 	}
 	train, ferry := propose("The train leaves at nine."), propose("The ferry leaves at ten.")
-	if got, err := w.admin(subjects.MemoryAdminRequest{Op: "accept", IDs: []string{train}}); err != nil || got.Changed != 1 || w.entry(deriveID("accepted", train)).State != subjects.MemoryActive {
+	if got, err := w.admin(subjects.MemoryAdminRequest{Op: "accept", IDs: []string{train}}); err != nil ||
+		got.Changed != 1 || w.entry(deriveID("accepted", train)).State != subjects.MemoryActive {
 		t.Errorf("accepted: %+v, %v", got, err)
 	}
-	if got, err := w.admin(subjects.MemoryAdminRequest{Op: "reject", IDs: []string{ferry}}); err != nil || got.Changed != 1 || w.count() != 1 {
+	if got, err := w.admin(subjects.MemoryAdminRequest{Op: "reject", IDs: []string{ferry}}); err != nil ||
+		got.Changed != 1 || w.count() != 1 {
 		t.Errorf("rejected: %+v, %v, %d entries", got, err, w.count())
 	}
 	// One of them is no proposal: nobody is decided upon.
 	bus := propose("The bus leaves at eleven.")
-	if _, err := w.admin(subjects.MemoryAdminRequest{Op: "accept", IDs: []string{bus, deriveID("accepted", train)}}); err == nil || w.entry(bus).State != subjects.MemoryCandidate {
+	if _,
+		err := w.admin(subjects.MemoryAdminRequest{
+		Op:  "accept",
+		IDs: []string{bus, deriveID("accepted", train)},
+	}); err == nil ||
+		w.entry(bus).State != subjects.MemoryCandidate {
 		t.Errorf("trick: with one that is none: %v", err)
 	}
 	if got := w.recallIDs("When leaves the train?"); !slices.Equal(got, []string{deriveID("accepted", train)}) {
@@ -331,7 +426,8 @@ func TestProposals(t *testing.T) {
 	if old := w.entry(rome); old.State != subjects.MemorySuperseded || old.SupersededBy != deriveID("accepted", oslo) {
 		t.Errorf("what it contradicts is %+v", old)
 	}
-	if g, err := w.admin(subjects.MemoryAdminRequest{Op: "graph", Query: "lives in Oslo", Limit: 1}); err != nil || len(g.Relations) != 1 || g.Relations[0].Object != "Oslo" || g.Relations[0].Tense != subjects.TenseIs {
+	if g, err := w.admin(subjects.MemoryAdminRequest{Op: "graph", Query: "lives in Oslo", Limit: 1}); err != nil ||
+		len(g.Relations) != 1 || g.Relations[0].Object != "Oslo" || g.Relations[0].Tense != subjects.TenseIs {
 		t.Errorf("the graph: %+v, %v", g.Relations, err)
 	}
 }
@@ -355,13 +451,16 @@ func TestStatus(t *testing.T) {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	s := *got.Status
-	if !reflect.DeepEqual(s.Entries, map[string]int{"fact": 3, "engram": 1, "document": 1}) || !reflect.DeepEqual(s.States, map[string]int{"active": 4, "superseded": 1}) {
+	if !reflect.DeepEqual(s.Entries, map[string]int{"fact": 3, "engram": 1, "document": 1}) ||
+		!reflect.DeepEqual(s.States, map[string]int{"active": 4, "superseded": 1}) {
 		t.Errorf("%v, %v", s.Entries, s.States)
 	}
-	if s.Relations != 4 || s.Documents != 1 || s.Bytes == 0 || s.Schema == 0 || s.DuckDB == "" || s.Search == "" || s.Model != "words-1" || s.Unembedded != 1 || s.Resident == 0 || s.Cached != 1 {
+	if s.Relations != 4 || s.Documents != 1 || s.Bytes == 0 || s.Schema == 0 || s.DuckDB == "" || s.Search == "" ||
+		s.Model != "words-1" || s.Unembedded != 1 || s.Resident == 0 || s.Cached != 1 {
 		t.Errorf("%+v", s)
 	}
-	if g, err := w.admin(subjects.MemoryAdminRequest{Op: "graph", Limit: 1}); err != nil || len(g.Relations) != 1 || g.Relations[0].Tense != subjects.TenseIs {
+	if g, err := w.admin(subjects.MemoryAdminRequest{Op: "graph", Limit: 1}); err != nil || len(g.Relations) != 1 ||
+		g.Relations[0].Tense != subjects.TenseIs {
 		t.Errorf("the graph: %+v, %v", g.Relations, err)
 	}
 	data, err := json.Marshal(got)

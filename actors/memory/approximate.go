@@ -9,8 +9,8 @@ import (
 	"conclave/pkg/actor"
 )
 
-// DuckDB's vss extension selects the candidates of a search when the configuration names its file. The exact index still scores
-// them. Until the approximate index is filled, and whenever it fails, searches are exact.
+// DuckDB's vss extension selects the candidates of a search when the configuration names its file. The exact index
+// still scores them. Until the approximate index is filled, and whenever it fails, searches are exact.
 
 // approximateBatch is the number of vectors that are added at once.
 const approximateBatch = 256
@@ -18,9 +18,9 @@ const approximateBatch = 256
 // approximateFactor multiplies the number of requested candidates: the approximate index misses some.
 const approximateFactor = 4
 
-// fillApproximate creates and fills the approximate index when it is configured and missing, and waits until it is filled;
-// searches are exact until then. A failure is logged, and an index that could not be filled is not filled again before the model
-// changes.
+// fillApproximate creates and fills the approximate index when it is configured and missing, and waits until it is
+// filled; searches are exact until then. A failure is logged, and an index that could not be filled is not filled again
+// before the model changes.
 func (m *Memory) fillApproximate(ctx context.Context, out actor.Out) {
 	if m.cfg.VSS == "" {
 		return
@@ -81,9 +81,9 @@ func (m *Memory) loadApproximate(ctx context.Context, near store.ApproximateInde
 	return err
 }
 
-// narrowCandidates restricts a query to the rows that the approximate index selects. It returns q unchanged, for an exact search,
-// when that index is not ready or fails, when q has no vector, and for a query for one kind or for all states: the approximate
-// index knows neither. The caller holds search.
+// narrowCandidates restricts a query to the rows that the approximate index selects. It returns q unchanged, for an
+// exact search, when that index is not ready or fails, when q has no vector, and for a query for one kind or for all
+// states: the approximate index knows neither. The caller holds search.
 func (m *Memory) narrowCandidates(ctx context.Context, q recall.Query) recall.Query {
 	if m.search.approximate == nil || !m.approximateReady.Load() || q.Vector == nil || q.Kind != "" || q.All {
 		return q

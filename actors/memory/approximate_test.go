@@ -58,12 +58,13 @@ func (g *guess) Nearest(_ context.Context, q []float32, k int) (near []store.Nei
 	return near[:min(k, len(near))], g.err
 }
 
-// TestApproximate: the extension only selects whose names are compared. An error falls back to exact search, and written and
-// forgotten entries appear and disappear in its index.
+// TestApproximate: the extension only selects whose names are compared. An error falls back to exact search, and
+// written and forgotten entries appear and disappear in its index.
 func TestApproximate(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, func(c *Config) { c.Hybrid = false })
-	for _, text := range []string{"The user drinks coffee black.", "The cat is called Momo.", "The car is in the garage."} {
+	for _, text := range []string{"The user drinks coffee black.", "The cat is called Momo.", "The car is in the " +
+		"garage."} {
 		w.storeFact(text)
 	}
 	g := &guess{rows: map[uint64][]float32{}}

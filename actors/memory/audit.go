@@ -10,7 +10,10 @@ import (
 
 // newGate returns the gate between callers and the database.
 func newGate(log actor.AuditLog, cfg Config) *actor.Gate {
-	return &actor.Gate{Log: log, Timeout: cfg.AuditTimeout, TypeOf: cfg.AgentType, NotDone: "memory did nothing", Done: "it was done"}
+	return &actor.Gate{
+		Log: log, Timeout: cfg.AuditTimeout, TypeOf: cfg.AgentType, NotDone: "memory did nothing",
+		Done: "it was done",
+	}
 }
 
 // act describes an act of memory for a caller, for the audit log.
@@ -28,12 +31,15 @@ type act struct {
 // [audited] makes one, and revokes it when the act ends: using it later panics.
 type access struct{ *store.Store }
 
-// audited records the intent of a, runs do with access to the database, and records the outcome. Without an acknowledged intent
-// do does not run; without an acknowledged outcome its result is withheld, though do has run (see [actor.Audited]). The access is
-// valid until do returns. Of a.params only the keyed hash is recorded.
-func audited[T any](ctx context.Context, m *Memory, out actor.Out, a act, do func(ctx context.Context, db *access) (T, error)) (T, error) {
+// audited records the intent of a, runs do with access to the database, and records the outcome. Without an
+// acknowledged intent do does not run; without an acknowledged outcome its result is withheld, though do has run (see
+// [actor.Audited]). The access is valid until do returns. Of a.params only the keyed hash is recorded.
+func audited[T any](ctx context.Context, m *Memory, out actor.Out, a act, do func(ctx context.Context, db *access) (T,
+	error),
+) (T, error) {
 	rec := subjects.AuditRecord{
-		AgentID: a.caller, AgentType: a.typ, Action: a.action, Tool: a.target, ParamsHash: m.hash.Hash(a.params), Session: a.session, Query: a.query,
+		AgentID: a.caller, AgentType: a.typ, Action: a.action, Tool: a.target, ParamsHash: m.hash.Hash(a.params),
+		Session: a.session, Query: a.query,
 	}
 	return actor.Audited(ctx, out, m.gate, rec, func(ctx context.Context, p *actor.Permit) (T, error) {
 		db, err := m.grantAccess(p)

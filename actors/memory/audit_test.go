@@ -26,7 +26,10 @@ type auditCase struct {
 func auditCases(known string) []auditCase {
 	tool := func(name, args, caller string) func(*fixture) (string, error) {
 		return func(w *fixture) (string, error) {
-			res := w.callTool(name, subjects.ToolOrder{CallID: "c-" + name, QueryID: "q7", Args: json.RawMessage(args), Caller: caller, Spawned: strings.Contains(caller, "."), Labels: trusted()})
+			res := w.callTool(name, subjects.ToolOrder{
+				CallID: "c-" + name, QueryID: "q7", Args: json.RawMessage(args),
+				Caller: caller, Spawned: strings.Contains(caller, "."), Labels: trusted(),
+			})
 			if res.Error != nil {
 				return res.Result, res.Error
 			}
@@ -37,26 +40,42 @@ func auditCases(known string) []auditCase {
 		return func(w *fixture) (string, error) { return shown(deliver[any](w, "ctl.user.memory.admin", "", "", a)) }
 	}
 	return []auditCase{
-		{"an answer", func(w *fixture) (string, error) { return "", w.deliverAnswer("generator", told("q7", "Berta", "Rome")) }, "generator memory.write engram s1 q7"},
+		{"an answer", func(w *fixture) (string, error) {
+			return "", w.deliverAnswer("generator", told("q7", "Berta", "Rome"))
+		}, "generator memory.write engram s1 q7"},
 		{"a grade", func(w *fixture) (string, error) {
 			return "", w.critique(7, subjects.Critique{QueryID: "q7", RespondentID: "generator", Score: 3})
 		}, "critic memory.annotate q7"},
 		{"a comparison", func(w *fixture) (string, error) {
 			return "", w.pairwise(8, subjects.Pairwise{QueryID: "q7", Winner: "tie"})
 		}, "critic memory.annotate q7"},
-		{"a reward", func(w *fixture) (string, error) { return "", w.reward(9, subjects.Reward{QueryID: "q7", Value: 1}) }, "reward memory.annotate q7"},
+		{"a reward", func(w *fixture) (string, error) {
+			return "", w.reward(9, subjects.Reward{QueryID: "q7", Value: 1})
+		}, "reward memory.annotate q7"},
 		{"a recall", func(w *fixture) (string, error) {
 			return shown(w.recallStages(subjects.MemoryQuery{Query: "bicycle", Fresh: true}))
 		}, "user memory.read s-ask q-ask"},
 		{"correlated", func(w *fixture) (string, error) {
-			return shown(deliver[any](w, "ctl.user.memory.correlated", "", "", subjects.MemoryIDs{IDs: []string{known}}))
+			return shown(deliver[any](w, "ctl.user.memory.correlated", "", "",
+				subjects.MemoryIDs{IDs: []string{known}}))
 		}, "user memory.read"},
-		{"a search", tool("search_memory", `{"query":"bicycle"}`, "generator"), "generator memory.read search_memory s1 q7"},
-		{"a search by id", tool("search_memory", `{"query":"x","ids":["`+known+`"]}`, "committee.r1"), "committee.r1 memory.read search_memory s1 q7"},
-		{"knowledge graph", tool("search_knowledge_graph", `{"query":"Anna"}`, "generator"), "generator memory.read search_knowledge_graph s1 q7"},
-		{"a note", tool("save_memory", `{"content":"The tent has nine pegs."}`, "orchestrator.r1"), "orchestrator.r1 memory.write save_memory s1 q7"},
+		{"a search", tool("search_memory", `{"query":"bicycle"}`, "generator"), "generator memory.read search_memory " +
+			"s1 q7"},
+		{
+			"a search by id", tool("search_memory", `{"query":"x","ids":["`+known+`"]}`, "committee.r1"),
+			"committee.r1 memory.read search_memory s1 q7",
+		},
+		{
+			"knowledge graph", tool("search_knowledge_graph", `{"query":"Anna"}`, "generator"),
+			"generator memory.read search_knowledge_graph s1 q7",
+		},
+		{
+			"a note", tool("save_memory", `{"content":"The tent has nine pegs."}`, "orchestrator.r1"),
+			"orchestrator.r1 memory.write save_memory s1 q7",
+		},
 		{"a fact", func(w *fixture) (string, error) {
-			return shown(deliver[any](w, "ctl.user.memory.write", "", "", subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Corpus: "The lamp is broken."}}}))
+			return shown(deliver[any](w, "ctl.user.memory.write", "", "",
+				subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Corpus: "The lamp is broken."}}}))
 		}, "user memory.write entries"},
 		{"a document", func(w *fixture) (string, error) {
 			d := file("h1", "The stove burns gas.")
@@ -64,7 +83,13 @@ func auditCases(known string) []auditCase {
 		}, "user memory.write document"},
 		{"a list", admin(subjects.MemoryAdminRequest{Op: "list"}), "user memory.admin list"},
 		{"show", admin(subjects.MemoryAdminRequest{Op: "show", IDs: []string{known}}), "user memory.admin show"},
-		{"edit", admin(subjects.MemoryAdminRequest{Op: "edit", IDs: []string{known}, Edit: &subjects.MemoryEdit{Name: new("bike")}}), "user memory.admin edit"},
+		{
+			"edit",
+			admin(subjects.MemoryAdminRequest{
+				Op: "edit", IDs: []string{known},
+				Edit: &subjects.MemoryEdit{Name: new("bike")},
+			}), "user memory.admin edit",
+		},
 		{"a pin", admin(subjects.MemoryAdminRequest{Op: "pin", IDs: []string{known}}), "user memory.admin pin"},
 		{"the graph", admin(subjects.MemoryAdminRequest{Op: "graph"}), "user memory.admin graph"},
 		{"forget", admin(subjects.MemoryAdminRequest{Op: "forget", IDs: []string{known}}), "user memory.admin forget"},
@@ -102,16 +127,33 @@ func TestAuditOfRefusals(t *testing.T) {
 		body          any
 		want          []string
 	}{
-		{"unknown id", "ctl.user.memory.admin", subjects.MemoryAdminRequest{Op: "forget", IDs: []string{"nobody-knows"}}, []string{"user memory.admin forget before allowed", "user memory.admin forget after failed malformed"}},
-		{"a secret", "tool.request.save_memory", subjects.ToolOrder{CallID: "c", Caller: "generator", Args: json.RawMessage(`{"content":"password: ` + canary + `"}`)}, []string{
-			"generator memory.write save_memory before allowed", "generator memory.write save_memory after failed tool_failed",
+		{
+			"unknown id", "ctl.user.memory.admin",
+			subjects.MemoryAdminRequest{Op: "forget", IDs: []string{"nobody-knows"}},
+			[]string{"user memory.admin forget before allowed", "user memory.admin forget after failed malformed"},
+		},
+		{"a secret", "tool.request.save_memory", subjects.ToolOrder{
+			CallID: "c", Caller: "generator",
+			Args: json.RawMessage(`{"content":"password: ` + canary + `"}`),
+		}, []string{
+			"generator memory.write save_memory before allowed",
+			"generator memory.write save_memory after failed tool_failed",
 		}},
 		{"no JSON", "ctl.user.memory.query", []byte("{"), []string{"user memory.read before refused malformed"}},
-		{"trick: unknown field", "ctl.user.memory.write", []byte(`{"who":"operator"}`), []string{"user memory.write before refused malformed"}},
-		{"trick: invalid account", "ctl.us er.memory.admin", []byte(`{`), []string{"memory.admin before refused malformed"}},
-		{"invalid document", "ctl.user.memory.write", subjects.MemoryWriteRequest{Document: &subjects.MemoryDocument{From: "x"}}, []string{"user memory.write document before allowed", "user memory.write document after failed malformed"}},
+		{
+			"trick: unknown field", "ctl.user.memory.write", []byte(`{"who":"operator"}`),
+			[]string{"user memory.write before refused malformed"},
+		},
+		{"trick: invalid account", "ctl.us er.memory.admin", []byte(`{`), []string{"memory.admin before refused " +
+			"malformed"}},
+		{
+			"invalid document", "ctl.user.memory.write",
+			subjects.MemoryWriteRequest{Document: &subjects.MemoryDocument{From: "x"}},
+			[]string{"user memory.write document before allowed", "user memory.write document after failed malformed"},
+		},
 	} {
-		if _, err := deliver[any](w, tt.subject, "", "", tt.body); err == nil && !strings.HasPrefix(tt.subject, "tool") {
+		if _, err := deliver[any](w, tt.subject, "", "", tt.body); err == nil &&
+			!strings.HasPrefix(tt.subject, "tool") {
 			t.Errorf("%s: it is done", tt.name)
 		}
 		if got := w.takeAudit(); !slices.Equal(got, tt.want) {
@@ -128,7 +170,10 @@ func TestAudit(t *testing.T) {
 	w := newFixture(t)
 	known := w.storeFact("The bicycle stands in the cellar.")
 	before, asked := w.state(), len(w.rec.Requested())
-	for reason, says := range map[error]string{context.DeadlineExceeded: "see conclave doctor", audit.ErrFull: "conclave audit rotate"} {
+	for reason, says := range map[error]string{
+		context.DeadlineExceeded: "see conclave doctor",
+		audit.ErrFull:            "conclave audit rotate",
+	} {
 		w.auditErrors[subjects.AuditBefore] = fmt.Errorf("appending: %w", reason)
 		for _, d := range auditCases(known) {
 			shown, err := d.do(w)
@@ -158,18 +203,21 @@ func TestAudit(t *testing.T) {
 		}
 		for i, phase := range []string{subjects.AuditBefore, subjects.AuditAfter} {
 			r := records[i]
-			if got := strings.Join(strings.Fields(strings.Join([]string{r.AgentID, r.Action, r.Tool, r.Session, r.Query}, " ")), " "); got != d.want {
+			if got := strings.Join(
+				strings.Fields(strings.Join([]string{r.AgentID, r.Action, r.Tool, r.Session, r.Query}, " ")),
+				" "); got != d.want {
 				t.Errorf("%s: recorded as %q, want %q", d.name, got, d.want)
 			}
-			if r.Phase != phase || r.Status != []string{subjects.StatusAllowed, subjects.StatusOK}[i] || len(r.ParamsHash) != 64 || r.ID == "" || r.ID != records[0].ID || r.Reason != "" {
+			if r.Phase != phase || r.Status != []string{subjects.StatusAllowed, subjects.StatusOK}[i] ||
+				len(r.ParamsHash) != 64 || r.ID == "" || r.ID != records[0].ID || r.Reason != "" {
 				t.Errorf("%s: %+v", d.name, r)
 			}
 		}
 	}
 }
 
-// TestFailedOutcomeRecordWithholdsReply: a reply whose outcome cannot be recorded is withheld. Names and descriptions of a
-// recall were sent under the first record; texts were not.
+// TestFailedOutcomeRecordWithholdsReply: a reply whose outcome cannot be recorded is withheld. Names and descriptions
+// of a recall were sent under the first record; texts were not.
 func TestFailedOutcomeRecordWithholdsReply(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -187,9 +235,12 @@ func TestFailedOutcomeRecordWithholdsReply(t *testing.T) {
 	}
 	for _, fresh := range []bool{true, false} { // the second time from the cache
 		replies, err := w.recallStages(subjects.MemoryQuery{Query: "sledge", Fresh: fresh})
-		if actortest.Code(err) != subjects.CodeUnrecorded || slices.ContainsFunc(replies, func(r subjects.MemoryReply) bool {
-			return r.Done || slices.ContainsFunc(r.Hits, func(h subjects.MemoryHit) bool { return h.Segment != "" || h.Entry.Corpus != "" })
-		}) {
+		if actortest.Code(err) != subjects.CodeUnrecorded ||
+			slices.ContainsFunc(replies, func(r subjects.MemoryReply) bool {
+				return r.Done || slices.ContainsFunc(r.Hits, func(h subjects.MemoryHit) bool {
+					return h.Segment != "" || h.Entry.Corpus != ""
+				})
+			}) {
 			t.Errorf("a recall, fresh %t: %v, %+v", fresh, err, replies)
 		}
 	}

@@ -43,11 +43,12 @@ type deferral struct {
 // maxRejections times. Another version of the entry and another model are tried at once.
 func (m *Memory) isDeferred(e subjects.MemoryEntry, by string, now time.Time) bool {
 	d := m.deferred[e.ID]
-	return d.rejections > 0 && d.model == by && d.updated.Equal(e.Updated) && (now.Before(d.until) || d.rejections >= maxRejections)
+	return d.rejections > 0 && d.model == by && d.updated.Equal(e.Updated) &&
+		(now.Before(d.until) || d.rejections >= maxRejections)
 }
 
-// deferEntry notes that a model rejected an entry, logs why and keeps it for the status. The time until the next attempt doubles with each rejection, from
-// deferFor on.
+// deferEntry notes that a model rejected an entry, logs why and keeps it for the status. The time until the next
+// attempt doubles with each rejection, from deferFor on.
 func (m *Memory) deferEntry(out actor.Out, e subjects.MemoryEntry, by string, why error) {
 	now := out.Now()
 	out.LogError(fmt.Errorf("the model rejects %s, which is found by words only: %w", e.ID, why))
@@ -65,8 +66,9 @@ func (m *Memory) deferEntry(out actor.Out, e subjects.MemoryEntry, by string, wh
 	m.deferred[e.ID] = d
 }
 
-// runBackfill embeds entries without vectors, has a model describe new entries, and fills the word index and the approximate index: once at the start, at each
-// wakeBackfill and every backfillRetry. Errors are logged, except that no model is available. It runs until ctx ends.
+// runBackfill embeds entries without vectors, has a model describe new entries, and fills the word index and the
+// approximate index: once at the start, at each wakeBackfill and every backfillRetry. Errors are logged, except that no
+// model is available. It runs until ctx ends.
 func (m *Memory) runBackfill(ctx context.Context, out actor.Out) {
 	m.warmIndex(ctx, out)
 	debug.FreeOSMemory() // what loading the entries left
@@ -105,8 +107,8 @@ func (m *Memory) warmIndex(ctx context.Context, out actor.Out) {
 	}
 }
 
-// unusableEntries returns at most backfillSize entries whose stored vectors are damaged, none when there are no more or those
-// were forgotten.
+// unusableEntries returns at most backfillSize entries whose stored vectors are damaged, none when there are no more or
+// those were forgotten.
 func (m *Memory) unusableEntries(ctx context.Context) ([]subjects.MemoryEntry, error) {
 	m.search.RLock()
 	rows := slices.Clone(m.search.unusable[:min(backfillSize, len(m.search.unusable))])
@@ -125,12 +127,14 @@ func (m *Memory) unusableEntries(ctx context.Context) ([]subjects.MemoryEntry, e
 func (m *Memory) clearUnusable(rows ...uint64) {
 	m.search.Lock()
 	defer m.search.Unlock()
-	m.search.unusable = slices.DeleteFunc(slices.Clone(m.search.unusable), func(row uint64) bool { return slices.Contains(rows, row) })
+	m.search.unusable = slices.DeleteFunc(slices.Clone(m.search.unusable), func(row uint64) bool {
+		return slices.Contains(rows, row)
+	})
 }
 
-// backfillBatch embeds up to backfillSize entries without vectors of the current model, or else with damaged ones, and returns
-// how many; 0 means that none is left that is not deferred. Entries that the model rejects are deferred; when a request fails as a
-// whole, each entry is embedded alone.
+// backfillBatch embeds up to backfillSize entries without vectors of the current model, or else with damaged ones, and
+// returns how many; 0 means that none is left that is not deferred. Entries that the model rejects are deferred; when a
+// request fails as a whole, each entry is embedded alone.
 func (m *Memory) backfillBatch(ctx context.Context, out actor.Out) (int, error) {
 	m.search.RLock()
 	by := m.search.model
@@ -154,9 +158,11 @@ func (m *Memory) backfillBatch(ctx context.Context, out actor.Out) (int, error) 
 	return n, err
 }
 
-// embedAndStore embeds entries in one request and stores their vectors; those that the model by rejects are deferred. It returns
-// how many vectors were stored. An error of the database is a [storeError].
-func (m *Memory) embedAndStore(ctx context.Context, out actor.Out, by string, waiting ...subjects.MemoryEntry) (int, error) {
+// embedAndStore embeds entries in one request and stores their vectors; those that the model by rejects are deferred.
+// It returns how many vectors were stored. An error of the database is a [storeError].
+func (m *Memory) embedAndStore(ctx context.Context, out actor.Out, by string, waiting ...subjects.MemoryEntry) (int,
+	error,
+) {
 	vectors, failed, err := m.embedEntries(ctx, out, waiting...)
 	if err != nil {
 		return 0, err
@@ -190,9 +196,12 @@ func isModelUnavailable(err error) bool {
 	return errors.Is(err, model.ErrMissing) || errors.Is(err, model.ErrUnreachable) || errors.Is(err, model.ErrSwap)
 }
 
-// backfillSingly embeds entries one by one and returns how many were. Entries that the model by rejects are deferred, so that they
-// do not block the others. It ends with an error when the model is unavailable, ctx ends or the database fails.
-func (m *Memory) backfillSingly(ctx context.Context, out actor.Out, by string, waiting []subjects.MemoryEntry) (n int, err error) {
+// backfillSingly embeds entries one by one and returns how many were. Entries that the model by rejects are deferred,
+// so that they do not block the others. It ends with an error when the model is unavailable, ctx ends or the database
+// fails.
+func (m *Memory) backfillSingly(ctx context.Context, out actor.Out, by string, waiting []subjects.MemoryEntry) (n int,
+	err error,
+) {
 	for _, e := range waiting {
 		stored, err := m.embedAndStore(ctx, out, by, e)
 		switch {
@@ -206,8 +215,8 @@ func (m *Memory) backfillSingly(ctx context.Context, out actor.Out, by string, w
 	return n, nil
 }
 
-// storeVectors stores the vectors of an entry and updates the index, also when the caller has gone. Vectors of an entry that was
-// edited since it was read as e are discarded without an error; a forgotten entry is an error.
+// storeVectors stores the vectors of an entry and updates the index, also when the caller has gone. Vectors of an entry
+// that was edited since it was read as e are discarded without an error; a forgotten entry is an error.
 func (m *Memory) storeVectors(ctx context.Context, e subjects.MemoryEntry, v store.Vectors) error {
 	ctx, cancel := detach(ctx)
 	defer cancel()

@@ -35,16 +35,24 @@ type embedder struct{}
 func (embedder) Name() string { return "model" }
 
 func (embedder) Routes() []actor.Route {
-	return []actor.Route{actor.Serve(subjects.ModelEmbed, func(_ context.Context, in actor.Msg[subjects.EmbedRequest], _ actor.Out) (subjects.EmbedReply, error) {
+	return []actor.Route{actor.Serve(subjects.ModelEmbed, func(_ context.Context, in actor.Msg[subjects.EmbedRequest],
+		_ actor.Out,
+	) (subjects.EmbedReply, error) {
 		return wordEmbedder("words-1", 64)(in.Body.Texts)
 	})}
 }
 
 func newBusFixture(t *testing.T) *busFixture {
 	t.Helper()
-	s := &busFixture{Bus: bustest.Start(t), t: t, stored: make(chan subjects.MemoryEvent, 64), graded: make(chan subjects.MemoryEvent, 64)}
+	s := &busFixture{
+		Bus: bustest.Start(t), t: t, stored: make(chan subjects.MemoryEvent, 64),
+		graded: make(chan subjects.MemoryEvent, 64),
+	}
 	nc := s.Connect("user")
-	for subject, to := range map[string]chan subjects.MemoryEvent{"memory.stored": s.stored, "memory.annotated": s.graded} {
+	for subject, to := range map[string]chan subjects.MemoryEvent{
+		"memory.stored":    s.stored,
+		"memory.annotated": s.graded,
+	} {
 		if _, err := nc.Subscribe(subject, func(m *nats.Msg) {
 			var ev subjects.MemoryEvent
 			if err := json.Unmarshal(m.Data, &ev); err != nil {
@@ -66,7 +74,9 @@ func newBusFixture(t *testing.T) *busFixture {
 // start runs the actor as the system does: its own file, a real audit.
 func (s *busFixture) start() {
 	s.t.Helper()
-	s.memory = s.Run(s.AuditedSpec("memory", func(ctx context.Context, a *audit.Writer, h *audit.Hasher) (actor.Actor, error) {
+	s.memory = s.Run(s.AuditedSpec("memory", func(ctx context.Context, a *audit.Writer, h *audit.Hasher) (actor.Actor,
+		error,
+	) {
 		m := Open(ctx, plainConfig(), s.Dir, a, h)
 		if m.unavailable != nil {
 			return nil, m.unavailable
@@ -101,7 +111,10 @@ func (s *busFixture) tool(out actor.Out, name, args string, labels *subjects.Lab
 	}
 	ctx, cancel := context.WithTimeout(s.t.Context(), waitLimit)
 	defer cancel()
-	res, err := actor.Ask(ctx, out, service, subjects.ToolOrder{CallID: actor.NewID(), QueryID: "q2", Args: json.RawMessage(args), Caller: "generator", Labels: labels})
+	res, err := actor.Ask(ctx, out, service, subjects.ToolOrder{
+		CallID: actor.NewID(), QueryID: "q2",
+		Args: json.RawMessage(args), Caller: "generator", Labels: labels,
+	})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -125,7 +138,8 @@ func TestBus(t *testing.T) {
 	if ev.Action != "stored" || !slices.Equal(ev.IDs, []string{id}) || ev.By != "generator" || ev.QueryID != "q1" {
 		t.Errorf("it tells %+v", ev)
 	}
-	if err := actor.Emit(ctx, s.out("critic", "s1", "q1"), subjects.CritiqueResult, subjects.Critique{SessionID: "s1", QueryID: "q1", RespondentID: "generator", Score: 4}); err != nil {
+	if err := actor.Emit(ctx, s.out("critic", "s1", "q1"), subjects.CritiqueResult,
+		subjects.Critique{SessionID: "s1", QueryID: "q1", RespondentID: "generator", Score: 4}); err != nil {
 		t.Fatal(err)
 	}
 	if ev := s.next(s.graded); ev.Action != "annotated" || !slices.Equal(ev.IDs, []string{id}) {
@@ -134,19 +148,22 @@ func TestBus(t *testing.T) {
 
 	var replies []subjects.MemoryReply
 	user := s.out("user", "s9", "q9")
-	for r, err := range actor.AskStream(ctx, user, subjects.MemoryQueryService, subjects.MemoryQuery{Query: "Where does Anna live?"}) {
+	for r, err := range actor.AskStream(ctx, user, subjects.MemoryQueryService,
+		subjects.MemoryQuery{Query: "Where does Anna live?"}) {
 		if err != nil {
 			t.Fatal(err)
 		}
 		replies = append(replies, r)
 	}
-	if len(replies) != 3 || !replies[2].Done || len(replies[2].Hits) != 1 || replies[2].Hits[0].Entry.Provenance.Agent != "generator" || replies[2].Hits[0].Entry.Grades.Critic != 4 {
+	if len(replies) != 3 || !replies[2].Done || len(replies[2].Hits) != 1 ||
+		replies[2].Hits[0].Entry.Provenance.Agent != "generator" || replies[2].Hits[0].Entry.Grades.Critic != 4 {
 		t.Errorf("the user gets %+v", replies)
 	}
 
 	broker := s.out("broker", "s1", "q2")
 	res := s.tool(broker, "search_memory", `{"query":"Where does Anna live?"}`, trusted())
-	if res.Error != nil || !strings.Contains(res.Result, "Rome") || !slices.Equal(res.Recalls, []string{id}) || res.Labels.Trust != subjects.Trusted {
+	if res.Error != nil || !strings.Contains(res.Result, "Rome") || !slices.Equal(res.Recalls, []string{id}) ||
+		res.Labels.Trust != subjects.Trusted {
 		t.Errorf("the broker gets %+v", res)
 	}
 	res = s.tool(broker, "save_memory", `{"content":"The bicycle stands in the cellar."}`, nil)
@@ -156,14 +173,19 @@ func TestBus(t *testing.T) {
 	if ev := s.next(s.stored); ev.By != "generator" || !slices.Equal(ev.IDs, res.Recalls) || ev.SessionID != "s1" {
 		t.Errorf("it tells %+v", ev)
 	}
-	admined, err := actor.Ask(ctx, user, subjects.MemoryAdminService, subjects.MemoryAdminRequest{Op: "show", IDs: res.Recalls})
-	if err != nil || len(admined.Entries) != 1 || admined.Entries[0].Provenance.Trust != subjects.Untrusted || admined.Entries[0].Provenance.SessionID != "s1" {
+	admined, err := actor.Ask(ctx, user, subjects.MemoryAdminService,
+		subjects.MemoryAdminRequest{Op: "show", IDs: res.Recalls})
+	if err != nil || len(admined.Entries) != 1 || admined.Entries[0].Provenance.Trust != subjects.Untrusted ||
+		admined.Entries[0].Provenance.SessionID != "s1" {
 		t.Errorf("without labels it is kept as %+v, %v", admined.Entries, err)
 	}
 	want := []string{
-		"generator memory.write engram before allowed", "generator memory.write engram after ok", "critic memory.annotate before allowed", "critic memory.annotate after ok",
-		"user memory.read before allowed", "user memory.read after ok", "generator memory.read search_memory before allowed", "generator memory.read search_memory after ok",
-		"generator memory.write save_memory before allowed", "generator memory.write save_memory after ok", "user memory.admin show before allowed", "user memory.admin show after ok",
+		"generator memory.write engram before allowed", "generator memory.write engram after ok",
+		"critic memory.annotate before allowed", "critic memory.annotate after ok",
+		"user memory.read before allowed", "user memory.read after ok",
+		"generator memory.read search_memory before allowed", "generator memory.read search_memory after ok",
+		"generator memory.write save_memory before allowed", "generator memory.write save_memory after ok",
+		"user memory.admin show before allowed", "user memory.admin show after ok",
 	}
 	// An event is told before the outcome is recorded, so what follows it may be recorded in between.
 	got := s.trail(len(want))
@@ -191,7 +213,12 @@ func (s *busFixture) trail(n int) (out []string) {
 			}
 			for _, d := range batch {
 				if r := d.Record; r.Phase != subjects.AuditOpen {
-					out = append(out, strings.Join(strings.Fields(strings.Join([]string{r.AgentID, r.Action, r.Tool, r.Phase, r.Status, r.Reason}, " ")), " "))
+					out = append(out,
+						strings.Join(
+							strings.Fields(strings.Join([]string{
+								r.AgentID, r.Action, r.Tool, r.Phase, r.Status,
+								r.Reason,
+							}, " ")), " "))
 				}
 			}
 		}
@@ -207,8 +234,8 @@ func (s *busFixture) trail(n int) (out []string) {
 	return out
 }
 
-// TestBusDeliversEventsAfterRestart: events published while memory is stopped are delivered afterwards, also a grade before
-// its answer, and duplicates are stored once.
+// TestBusDeliversEventsAfterRestart: events published while memory is stopped are delivered afterwards, also a grade
+// before its answer, and duplicates are stored once.
 func TestBusDeliversEventsAfterRestart(t *testing.T) {
 	t.Parallel()
 	s := newBusFixture(t)
@@ -219,7 +246,8 @@ func TestBusDeliversEventsAfterRestart(t *testing.T) {
 	}
 	generator := s.out("generator", "s1", "q1")
 	for i, err := range []error{
-		actor.Emit(ctx, s.out("reward", "", "q1"), subjects.RewardEvent, subjects.Reward{QueryID: "q1", RespondentID: "generator", Value: 1}),
+		actor.Emit(ctx, s.out("reward", "", "q1"), subjects.RewardEvent,
+			subjects.Reward{QueryID: "q1", RespondentID: "generator", Value: 1}),
 		actor.Emit(ctx, generator, subjects.ResponseGeneration, answer1()),
 		actor.Emit(ctx, generator, subjects.ResponseGeneration, answer1()),
 	} {
@@ -237,7 +265,8 @@ func TestBusDeliversEventsAfterRestart(t *testing.T) {
 	if ev := s.next(s.stored); ev.QueryID != "q2" {
 		t.Errorf("it tells %+v", ev)
 	}
-	got, err := actor.Ask(ctx, s.out("user", "", ""), subjects.MemoryAdminService, subjects.MemoryAdminRequest{Op: "list"})
+	got, err := actor.Ask(ctx, s.out("user", "", ""), subjects.MemoryAdminService,
+		subjects.MemoryAdminRequest{Op: "list"})
 	if err != nil || len(got.Entries) != 2 || got.Entries[1].Grades.Reward != 1 {
 		t.Errorf("kept %+v, %v", got.Entries, err)
 	}
@@ -253,7 +282,8 @@ func TestBusDeniesForeignAccounts(t *testing.T) {
 	for _, role := range roles {
 		nc := s.Connect(role)
 		for _, subject := range []string{
-			"memory.query", "memory.write", "memory.admin", "memory.correlated", "ctl.user.memory.admin", "ctl.gateway.memory.query",
+			"memory.query", "memory.write", "memory.admin", "memory.correlated", "ctl.user.memory.admin",
+			"ctl.gateway.memory.query",
 			"tool.call.memory.search_memory", "tool.call.memory.save_memory", "from.generator.response.generation",
 		} {
 			person := slices.Contains(subjects.UserAccounts, role) && strings.HasPrefix(subject, "memory.")
@@ -274,12 +304,16 @@ func TestBusDeniesForeignAccounts(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	for _, role := range subjects.UserAccounts {
-		got, err := actor.Ask(ctx, s.out(role, "", ""), subjects.MemoryAdminService, subjects.MemoryAdminRequest{Op: "list"})
+		got, err := actor.Ask(ctx, s.out(role, "", ""), subjects.MemoryAdminService,
+			subjects.MemoryAdminRequest{Op: "list"})
 		if err != nil || len(got.Entries) > 0 {
 			t.Errorf("%s: %+v, %v", role, got, err)
 		}
 	}
-	want := []string{"user memory.admin list before allowed", "user memory.admin list after ok", "gateway memory.admin list before allowed", "gateway memory.admin list after ok"}
+	want := []string{
+		"user memory.admin list before allowed", "user memory.admin list after ok",
+		"gateway memory.admin list before allowed", "gateway memory.admin list after ok",
+	}
 	if got := s.trail(len(want)); !slices.Equal(got, want) {
 		t.Errorf("audit %q", got)
 	}

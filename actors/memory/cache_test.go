@@ -26,25 +26,41 @@ func TestCache(t *testing.T) {
 		not    string
 	}{
 		{name: "no change", cached: true, has: "cellar"},
-		{name: "words in another order", q: func(q *subjects.MemoryQuery) { q.Query = "the bicycle stands where" }, cached: true, has: "cellar"},
-		{name: "unrelated write", act: func() error { w.storeFact("Xylophones are made of rosewood."); return nil }, cached: true, has: "cellar"},
+		{name: "words in another order", q: func(q *subjects.MemoryQuery) {
+			q.Query = "the bicycle stands where"
+		}, cached: true, has: "cellar"},
+		{name: "unrelated write", act: func() error {
+			w.storeFact("Xylophones are made of rosewood.")
+			return nil
+		}, cached: true, has: "cellar"},
 		{name: "fresh requested", q: func(q *subjects.MemoryQuery) { q.Fresh = true }, has: "cellar"},
-		{name: "trick: another question with the same words", q: func(q *subjects.MemoryQuery) { q.Query = "Where stands the bicycle not?" }, has: "cellar"},
+		{name: "trick: another question with the same words", q: func(q *subjects.MemoryQuery) {
+			q.Query = "Where stands the bicycle not?"
+		}, has: "cellar"},
 		{name: "of one kind", q: func(q *subjects.MemoryQuery) { q.Kind = "engram" }, not: "cellar"},
 		{name: "fewer", q: func(q *subjects.MemoryQuery) { q.Max = 1 }, has: "cellar"},
 		{name: "whole", q: func(q *subjects.MemoryQuery) { q.Whole = true }, has: "cellar"},
 		{name: "all", q: func(q *subjects.MemoryQuery) { q.All = true }, has: "cellar"},
 		{name: "edited", act: func() error {
-			_, err := w.admin(subjects.MemoryAdminRequest{Op: "edit", IDs: []string{fact}, Edit: &subjects.MemoryEdit{Corpus: new("The bicycle stands in the barn.")}})
+			_, err := w.admin(subjects.MemoryAdminRequest{
+				Op: "edit", IDs: []string{fact},
+				Edit: &subjects.MemoryEdit{Corpus: new("The bicycle stands in the barn.")},
+			})
 			return err
 		}, has: "barn", not: "cellar"},
 		{name: "pinned", act: func() error {
 			_, err := w.admin(subjects.MemoryAdminRequest{Op: "pin", IDs: []string{fact}})
 			return err
 		}, has: "cellar"},
-		{name: "related write", act: func() error { w.storeFact("The old bicycle was sold, and the new bicycle stands outside."); return nil }, has: "outside"},
+		{name: "related write", act: func() error {
+			w.storeFact("The old bicycle was sold, and the new bicycle stands outside.")
+			return nil
+		}, has: "outside"},
 		{name: "candidate", act: func() error {
-			res := w.callTool("save_memory", subjects.ToolOrder{Spawned: true, Labels: trusted(), Args: json.RawMessage(`{"content":"The bicycle stands on the roof."}`)})
+			res := w.callTool("save_memory", subjects.ToolOrder{
+				Spawned: true, Labels: trusted(),
+				Args: json.RawMessage(`{"content":"The bicycle stands on the roof."}`),
+			})
 			candidate = last(res.Recalls)
 			return nil
 		}, has: "cellar", not: "roof"},
@@ -52,9 +68,18 @@ func TestCache(t *testing.T) {
 			_, err := w.admin(subjects.MemoryAdminRequest{Op: "accept", IDs: []string{candidate}})
 			return err
 		}, has: "roof"},
-		{name: "a document", act: func() error { w.importPieces("a.md", "The bicycle stands under the stairs."); return nil }, has: "stairs"},
-		{name: "changed document", act: func() error { w.importPieces("a.md", "The bicycle stands over the stairs."); return nil }, has: "over the stairs", not: "under the stairs"},
-		{name: "an answer", act: func() error { w.storeAnswer("qx", "Where stands the bicycle?", "It stands in the garage."); return nil }, has: "garage"},
+		{name: "a document", act: func() error {
+			w.importPieces("a.md", "The bicycle stands under the stairs.")
+			return nil
+		}, has: "stairs"},
+		{name: "changed document", act: func() error {
+			w.importPieces("a.md", "The bicycle stands over the stairs.")
+			return nil
+		}, has: "over the stairs", not: "under the stairs"},
+		{name: "an answer", act: func() error {
+			w.storeAnswer("qx", "Where stands the bicycle?", "It stands in the garage.")
+			return nil
+		}, has: "garage"},
 		{name: "a grade", act: func() error {
 			seq++
 			return w.critique(seq, subjects.Critique{QueryID: "qx", RespondentID: "generator", Score: 1})
@@ -100,7 +125,8 @@ func TestCache(t *testing.T) {
 		if tt.cached && (len(replies) != 1 || r.Stage != "corpus") {
 			t.Errorf("%s: %d stages, the last is %q", tt.name, len(replies), r.Stage)
 		}
-		if ev := w.events("memory.recalled")[had:]; len(ev) != 1 || ev[0].Cached != tt.cached || len(ev[0].IDs) != len(r.Hits) {
+		if ev := w.events("memory.recalled")[had:]; len(ev) != 1 || ev[0].Cached != tt.cached ||
+			len(ev[0].IDs) != len(r.Hits) {
 			t.Errorf("%s: it tells %+v", tt.name, ev)
 		}
 		said := ""
@@ -127,7 +153,9 @@ func TestCacheScopes(t *testing.T) {
 		return r.Cached
 	}
 	agent := func() bool {
-		if res := w.callTool("search_memory", subjects.ToolOrder{Args: json.RawMessage(`{"query":"` + words + `"}`)}); res.Error != nil || !strings.Contains(res.Result, "cellar") {
+		if res := w.callTool("search_memory",
+			subjects.ToolOrder{Args: json.RawMessage(`{"query":"` + words + `"}`)}); res.Error != nil ||
+			!strings.Contains(res.Result, "cellar") {
 			t.Fatalf("the agent gets %+v", res)
 		}
 		return last(w.events("memory.recalled")).Cached
@@ -143,20 +171,25 @@ func TestCacheScopes(t *testing.T) {
 	off := newFixture(t, func(c *Config) { c.Cache.Entries = 0 })
 	off.storeFact("The bicycle stands in the cellar.")
 	for range 2 {
-		if r, err := one(off.recallStages(subjects.MemoryQuery{Query: words})); err != nil || r.Cached || len(r.Hits) != 1 {
+		if r, err := one(off.recallStages(subjects.MemoryQuery{Query: words})); err != nil || r.Cached ||
+			len(r.Hits) != 1 {
 			t.Errorf("without a cache: %+v, %v", r, err)
 		}
 	}
 }
 
-// TestNeighbourInvalidatesCachedRecall: an entry that is next to another in its conversation may lift it into any result, whatever
-// it says itself.
+// TestNeighbourInvalidatesCachedRecall: an entry that is next to another in its conversation may lift it into any
+// result, whatever it says itself.
 func TestNeighbourInvalidatesCachedRecall(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	say := func(position int, text string) {
 		t.Helper()
-		if _, err := w.write(subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Corpus: text, Conversation: "chat", Position: position}}}); err != nil {
+		if _,
+			err := w.write(
+			subjects.MemoryWriteRequest{
+				Entries: []subjects.MemoryEntry{{Corpus: text, Conversation: "chat", Position: position}},
+			}); err != nil {
 			t.Fatal(err)
 		}
 	}

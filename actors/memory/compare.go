@@ -28,11 +28,14 @@ type comparison struct {
 	seen        map[string]time.Time // last update of each of these entries when it was compared
 }
 
-// compareWithSimilar compares a new entry with the most similar active ones by plain rules, by content and not by name; the zero
-// result means that it stands beside them. Nothing is superseded by a guess: without vectors (v nil), and when the rules are not
-// sure, both entries stay. An untrusted entry cannot supersede a trusted one, duplicates are merged only at the same trust, and pinned
-// entries are never superseded. Another answer to the same query is not compared. Errors are logged.
-func (m *Memory) compareWithSimilar(ctx context.Context, out actor.Out, db *access, e subjects.MemoryEntry, v *store.Vectors) (c comparison) {
+// compareWithSimilar compares a new entry with the most similar active ones by plain rules, by content and not by name;
+// the zero result means that it stands beside them. Nothing is superseded by a guess: without vectors (v nil), and when
+// the rules are not sure, both entries stay. An untrusted entry cannot supersede a trusted one, duplicates are merged
+// only at the same trust, and pinned entries are never superseded. Another answer to the same query is not compared.
+// Errors are logged.
+func (m *Memory) compareWithSimilar(ctx context.Context, out actor.Out, db *access, e subjects.MemoryEntry,
+	v *store.Vectors,
+) (c comparison) {
 	if v == nil {
 		return c
 	}
@@ -43,7 +46,8 @@ func (m *Memory) compareWithSimilar(ctx context.Context, out actor.Out, db *acce
 		return c
 	}
 	for _, old := range similar {
-		if old.ID == e.ID || old.State != subjects.MemoryActive || old.Provenance.QueryID != "" && old.Provenance.QueryID == e.Provenance.QueryID {
+		if old.ID == e.ID || old.State != subjects.MemoryActive || old.Provenance.QueryID != "" &&
+			old.Provenance.QueryID == e.Provenance.QueryID {
 			continue
 		}
 		if old.Provenance.Trust == subjects.Trusted && e.Provenance.Trust != subjects.Trusted {
@@ -51,8 +55,12 @@ func (m *Memory) compareWithSimilar(ctx context.Context, out actor.Out, db *acce
 		}
 		is := digest.Compare(statementOf(old), statementOf(e))
 		switch {
-		case is.Kind == digest.Same && old.Provenance.Trust == e.Provenance.Trust && old.Respondent != subjects.RespondentB:
-			return comparison{duplicateOf: old.ID, why: cmp.Or(is.Why, "it says the same"), seen: map[string]time.Time{old.ID: old.Updated}}
+		case is.Kind == digest.Same && old.Provenance.Trust == e.Provenance.Trust &&
+			old.Respondent != subjects.RespondentB:
+			return comparison{
+				duplicateOf: old.ID, why: cmp.Or(is.Why, "it says the same"),
+				seen: map[string]time.Time{old.ID: old.Updated},
+			}
 		case is.Kind == digest.Contradicts && !old.Pinned:
 			c.supersedes, c.seen[old.ID] = append(c.supersedes, old.ID), old.Updated
 			c.why = cmp.Or(c.why, is.Why, "it says otherwise")
@@ -61,10 +69,12 @@ func (m *Memory) compareWithSimilar(ctx context.Context, out actor.Out, db *acce
 	return c
 }
 
-// findSimilar returns at most maxCompared entries with a similarity to e of at least minCompareSimilarity, most similar first.
-// Documents are left out; e itself may be among them. v must not be nil. It compares vectors alone: a whole text shares some word
-// with most entries, and scoring them all took most of the time of a write.
-func (m *Memory) findSimilar(ctx context.Context, db *access, e subjects.MemoryEntry, v *store.Vectors) ([]subjects.MemoryEntry, error) {
+// findSimilar returns at most maxCompared entries with a similarity to e of at least minCompareSimilarity, most similar
+// first. Documents are left out; e itself may be among them. v must not be nil. It compares vectors alone: a whole text
+// shares some word with most entries, and scoring them all took most of the time of a write.
+func (m *Memory) findSimilar(ctx context.Context, db *access, e subjects.MemoryEntry,
+	v *store.Vectors,
+) ([]subjects.MemoryEntry, error) {
 	found, err := m.searchIndex(ctx, recall.Query{Vector: v.Corpus})
 	if err != nil {
 		return nil, err
@@ -78,8 +88,9 @@ func (m *Memory) findSimilar(ctx context.Context, db *access, e subjects.MemoryE
 	return db.Get(ctx, ids...)
 }
 
-// recheckComparison returns c without what no longer holds: entries that were edited, superseded or forgotten while they
-// were compared, and entries to supersede that were pinned. When they cannot be read, nothing holds. The caller holds editMu.
+// recheckComparison returns c without what no longer holds: entries that were edited, superseded or forgotten while
+// they were compared, and entries to supersede that were pinned. When they cannot be read, nothing holds. The caller
+// holds editMu.
 func recheckComparison(ctx context.Context, out actor.Out, db *access, c comparison) comparison {
 	now, err := db.Get(ctx, slices.Collect(maps.Keys(c.seen))...)
 	if err != nil {
@@ -88,7 +99,8 @@ func recheckComparison(ctx context.Context, out actor.Out, db *access, c compari
 	}
 	changed := func(id string) bool {
 		at := slices.IndexFunc(now, func(e subjects.MemoryEntry) bool { return e.ID == id })
-		return at < 0 || now[at].State != subjects.MemoryActive || !now[at].Updated.Equal(c.seen[id]) || now[at].Pinned && id != c.duplicateOf
+		return at < 0 || now[at].State != subjects.MemoryActive || !now[at].Updated.Equal(c.seen[id]) ||
+			now[at].Pinned && id != c.duplicateOf
 	}
 	if c.duplicateOf != "" && changed(c.duplicateOf) {
 		c.duplicateOf = ""
@@ -100,8 +112,9 @@ func recheckComparison(ctx context.Context, out actor.Out, db *access, c compari
 // statementOf returns what an entry claims. A time in the future, as earlier versions accepted it, counts as unknown.
 func statementOf(e subjects.MemoryEntry) digest.Statement {
 	s := digest.Statement{
-		Description: e.Description, Corpus: e.Corpus, Created: e.Created, Untrusted: e.Provenance.Trust != subjects.Trusted,
-		Speaker: e.Speaker, Conversation: e.Conversation, Happened: e.Happened,
+		Description: e.Description, Corpus: e.Corpus, Created: e.Created,
+		Untrusted: e.Provenance.Trust != subjects.Trusted,
+		Speaker:   e.Speaker, Conversation: e.Conversation, Happened: e.Happened,
 	}
 	if e.CheckHappened(e.Created) != nil {
 		s.Happened = time.Time{}

@@ -14,7 +14,8 @@ import (
 // told is an answer about a place of somebody's.
 func told(query, who, place string, change ...func(*subjects.Response)) subjects.Response {
 	r := subjects.Response{
-		SessionID: "s1", QueryID: query, Query: "Where does my sister " + who + " live?", Answer: "Your sister " + who + " lives in " + place + ".",
+		SessionID: "s1", QueryID: query, Query: "Where does my sister " + who + " live?", Answer: "Your sister " + who +
+			" lives in " + place + ".",
 		GeneratorID: "generator", RespondentID: "generator", Model: "gemma", Labels: trusted(),
 	}
 	for _, c := range change {
@@ -25,8 +26,8 @@ func told(query, who, place string, change ...func(*subjects.Response)) subjects
 
 func untrusted(r *subjects.Response) { r.Labels = &subjects.Labels{Trust: subjects.Untrusted} }
 
-// TestNewEntryIsComparedWithSimilar: a duplicate is merged, a contradiction supersedes; an untrusted entry does neither to a
-// trusted one, and nothing supersedes a pinned one.
+// TestNewEntryIsComparedWithSimilar: a duplicate is merged, a contradiction supersedes; an untrusted entry does neither
+// to a trusted one, and nothing supersedes a pinned one.
 func TestNewEntryIsComparedWithSimilar(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -39,22 +40,49 @@ func TestNewEntryIsComparedWithSimilar(t *testing.T) {
 		states        string   // of both, at the end
 		recalled      []string // which of the two, best first
 	}{
-		{name: "the same", who: "Anna", first: told("a1", "Anna", "Rome"), second: told("a2", "Anna", "Rome"), action: "merged", states: "active superseded", recalled: []string{"a1"}},
-		{name: "contradiction", who: "Berta", first: told("b1", "Berta", "Rome"), second: told("b2", "Berta", "Oslo"), action: "superseded", states: "superseded active", recalled: []string{"b2"}},
-		{name: "another person", who: "Clara", first: told("c1", "Clara", "Rome"), second: told("c2", "Clarissa", "Rome"), action: "stored", states: "active active"},
 		{
-			name: "another respondent, same answer", who: "Doris", first: told("d1", "Doris", "Rome"), second: told("d1", "Doris", "Rome"), account: "respondent_b",
+			name: "the same", who: "Anna", first: told("a1", "Anna", "Rome"), second: told("a2", "Anna", "Rome"),
+			action: "merged", states: "active superseded", recalled: []string{"a1"},
+		},
+		{
+			name: "contradiction", who: "Berta", first: told("b1", "Berta", "Rome"), second: told("b2", "Berta",
+				"Oslo"),
+			action: "superseded", states: "superseded active", recalled: []string{"b2"},
+		},
+		{
+			name: "another person", who: "Clara", first: told("c1", "Clara", "Rome"),
+			second: told("c2", "Clarissa", "Rome"), action: "stored", states: "active active",
+		},
+		{
+			name: "another respondent, same answer", who: "Doris", first: told("d1", "Doris", "Rome"),
+			second: told("d1", "Doris", "Rome"), account: "respondent_b",
 			action: "stored", states: "active active",
 		},
 		{
-			name: "another respondent, contradiction", who: "Emily", first: told("e1", "Emily", "Rome"), second: told("e1", "Emily", "Oslo"), account: "respondent_b",
+			name: "another respondent, contradiction", who: "Emily", first: told("e1", "Emily", "Rome"),
+			second: told("e1", "Emily", "Oslo"), account: "respondent_b",
 			action: "stored", states: "active active",
 		},
-		{name: "trick: untrusted contradiction", who: "Frida", first: told("f1", "Frida", "Rome"), second: told("f2", "Frida", "Oslo", untrusted), action: "stored", states: "active active"},
-		{name: "trick: untrusted duplicate", who: "Greta", first: told("g1", "Greta", "Rome"), second: told("g2", "Greta", "Rome", untrusted), action: "stored", states: "active active"},
-		{name: "trusted contradicts untrusted", who: "Hanna", first: told("h1", "Hanna", "Rome", untrusted), second: told("h2", "Hanna", "Oslo"), action: "superseded", states: "superseded active"},
-		{name: "trick: contradiction of a pinned entry", who: "Irene", first: told("i1", "Irene", "Rome"), second: told("i2", "Irene", "Oslo"), pinned: true, action: "stored", states: "active active"},
-		{name: "duplicate of a pinned entry", who: "Julia", first: told("j1", "Julia", "Rome"), second: told("j2", "Julia", "Rome"), pinned: true, action: "merged", states: "active superseded"},
+		{
+			name: "trick: untrusted contradiction", who: "Frida", first: told("f1", "Frida", "Rome"),
+			second: told("f2", "Frida", "Oslo", untrusted), action: "stored", states: "active active",
+		},
+		{
+			name: "trick: untrusted duplicate", who: "Greta", first: told("g1", "Greta", "Rome"),
+			second: told("g2", "Greta", "Rome", untrusted), action: "stored", states: "active active",
+		},
+		{
+			name: "trusted contradicts untrusted", who: "Hanna", first: told("h1", "Hanna", "Rome", untrusted),
+			second: told("h2", "Hanna", "Oslo"), action: "superseded", states: "superseded active",
+		},
+		{
+			name: "trick: contradiction of a pinned entry", who: "Irene", first: told("i1", "Irene", "Rome"),
+			second: told("i2", "Irene", "Oslo"), pinned: true, action: "stored", states: "active active",
+		},
+		{
+			name: "duplicate of a pinned entry", who: "Julia", first: told("j1", "Julia", "Rome"),
+			second: told("j2", "Julia", "Rome"), pinned: true, action: "merged", states: "active superseded",
+		},
 	} {
 		account := "generator"
 		if tt.account != "" {
@@ -63,7 +91,8 @@ func TestNewEntryIsComparedWithSimilar(t *testing.T) {
 		if err := w.deliverAnswer("generator", tt.first); err != nil {
 			t.Fatal(err)
 		}
-		one, two := deriveID(subjects.KindEngram, tt.first.QueryID, "generator"), deriveID(subjects.KindEngram, tt.second.QueryID, account)
+		one, two := deriveID(subjects.KindEngram, tt.first.QueryID, "generator"), deriveID(subjects.KindEngram,
+			tt.second.QueryID, account)
 		if tt.pinned {
 			if _, err := w.admin(subjects.MemoryAdminRequest{Op: "pin", IDs: []string{one}}); err != nil {
 				t.Fatal(err)
@@ -93,15 +122,18 @@ func TestNewEntryIsComparedWithSimilar(t *testing.T) {
 				t.Errorf("%s: the new one was merged into %q, and it tells of %v", tt.name, b.SupersededBy, ev.IDs)
 			}
 		case "superseded":
-			if a.SupersededBy != two || !slices.Equal(b.Supersedes, []string{one}) || len(ev.IDs) != 2 || ev.IDs[1] != one {
-				t.Errorf("%s: %q took the place of %v, and it tells of %v", tt.name, a.SupersededBy, b.Supersedes, ev.IDs)
+			if a.SupersededBy != two || !slices.Equal(b.Supersedes, []string{one}) || len(ev.IDs) != 2 ||
+				ev.IDs[1] != one {
+				t.Errorf("%s: %q took the place of %v, and it tells of %v", tt.name, a.SupersededBy, b.Supersedes,
+					ev.IDs)
 			}
 		}
 		if tt.recalled == nil {
 			continue
 		}
 		got := w.recallIDs("Where does my sister " + tt.who + " live?")
-		if len(got) == 0 || got[0] != deriveID(subjects.KindEngram, tt.recalled[0], "generator") || slices.Contains(got, one) && slices.Contains(got, two) {
+		if len(got) == 0 || got[0] != deriveID(subjects.KindEngram, tt.recalled[0], "generator") ||
+			slices.Contains(got, one) && slices.Contains(got, two) {
 			t.Errorf("%s: it recalls %v, want %v", tt.name, got, tt.recalled)
 		}
 	}
@@ -116,11 +148,14 @@ func TestMergeAddsTagsAndLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	one := w.storeFact("My sister Anna lives in Rome.")
-	got, err := w.write(subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Corpus: "My sister Anna lives in Rome.", Tags: []string{"Family", "family", " "}}}})
+	got, err := w.write(subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Corpus: "My sister Anna lives " +
+		"in Rome.", Tags: []string{"Family", "family", " "}}}})
 	if err != nil || got.Results[0].Action != "merged" || got.Results[0].Other != one {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	if err := w.deliverAnswer("generator", told("q2", "Berta", "Rome", func(r *subjects.Response) { r.Recalls = []string{other} })); err != nil {
+	if err := w.deliverAnswer("generator", told("q2", "Berta", "Rome", func(r *subjects.Response) {
+		r.Recalls = []string{other}
+	})); err != nil {
 		t.Fatal(err)
 	}
 	if e := w.entry(one); !slices.Equal(e.Tags, []string{"family"}) || e.State != subjects.MemoryActive {
@@ -131,7 +166,8 @@ func TestMergeAddsTagsAndLinks(t *testing.T) {
 	}
 }
 
-// TestChangeDuringComparison: if the user changes a compared entry before the new one is stored, the comparison is void.
+// TestChangeDuringComparison: if the user changes a compared entry before the new one is stored, the comparison is
+// void.
 func TestChangeDuringComparison(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -141,9 +177,12 @@ func TestChangeDuringComparison(t *testing.T) {
 		supersedes bool
 	}{
 		"forgotten": {subjects.MemoryAdminRequest{Op: "forget"}, false, false},
-		"edited":    {subjects.MemoryAdminRequest{Op: "edit", Edit: &subjects.MemoryEdit{Corpus: new("Nobody knows.")}}, false, false},
-		"pinned":    {subjects.MemoryAdminRequest{Op: "pin"}, true, false},
-		"shown":     {subjects.MemoryAdminRequest{Op: "show"}, true, true},
+		"edited": {
+			subjects.MemoryAdminRequest{Op: "edit", Edit: &subjects.MemoryEdit{Corpus: new("Nobody knows.")}},
+			false, false,
+		},
+		"pinned": {subjects.MemoryAdminRequest{Op: "pin"}, true, false},
+		"shown":  {subjects.MemoryAdminRequest{Op: "show"}, true, true},
 	} {
 		old := w.storeFact("A kayak hangs below our garage ceiling, as " + name + ".")
 		seen := map[string]time.Time{old: w.entry(old).Updated}
@@ -166,11 +205,26 @@ func TestRepeatedWordsOnAnotherDayStand(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	for _, tt := range []struct{ name, first, second, action string }{
-		{"another day", `(1:56 pm on 8 May, 2023) Caroline said, "Thanks so much for the kind words, Mel."`, `(2:10 pm on 25 May, 2023) Caroline said, "Thanks so much for the kind words, Mel."`, "stored"},
-		{"another speaker", `(1:56 pm on 9 May, 2023) Caroline said, "The lake looked great yesterday."`, `(1:56 pm on 9 May, 2023) Melanie said, "The lake looked great yesterday."`, "stored"},
-		{"the same turn", `(1:56 pm on 10 May, 2023) Caroline said, "Our choir sings on Fridays."`, `(1:56 pm on 10 May, 2023) Caroline said, "Our choir sings on Fridays."`, "merged"},
-		{"contradiction", `(1:56 pm on 11 May, 2023) Caroline said, "I live in Rome."`, `(1:56 pm on 12 June, 2023) Caroline said, "I live in Oslo."`, "superseded"},
-		{"contradiction by another speaker", `(1:56 pm on 13 May, 2023) Tom said, "I work at Acme."`, `(1:56 pm on 14 May, 2023) Ana said, "I work at Initech."`, "stored"},
+		{
+			"another day", `(1:56 pm on 8 May, 2023) Caroline said, "Thanks so much for the kind words, Mel."`,
+			`(2:10 pm on 25 May, 2023) Caroline said, "Thanks so much for the kind words, Mel."`, "stored",
+		},
+		{
+			"another speaker", `(1:56 pm on 9 May, 2023) Caroline said, "The lake looked great yesterday."`,
+			`(1:56 pm on 9 May, 2023) Melanie said, "The lake looked great yesterday."`, "stored",
+		},
+		{
+			"the same turn", `(1:56 pm on 10 May, 2023) Caroline said, "Our choir sings on Fridays."`,
+			`(1:56 pm on 10 May, 2023) Caroline said, "Our choir sings on Fridays."`, "merged",
+		},
+		{
+			"contradiction", `(1:56 pm on 11 May, 2023) Caroline said, "I live in Rome."`,
+			`(1:56 pm on 12 June, 2023) Caroline said, "I live in Oslo."`, "superseded",
+		},
+		{
+			"contradiction by another speaker", `(1:56 pm on 13 May, 2023) Tom said, "I work at Acme."`,
+			`(1:56 pm on 14 May, 2023) Ana said, "I work at Initech."`, "stored",
+		},
 	} {
 		w.storeFact(tt.first)
 		got, err := w.write(subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Corpus: tt.second}}})
@@ -179,7 +233,9 @@ func TestRepeatedWordsOnAnotherDayStand(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"The boat needs paint.", "The cellar is damp in spring."} {
-		got, err := w.write(subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Corpus: text, Name: "house and boat"}}})
+		got,
+			err := w.write(
+			subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Corpus: text, Name: "house and boat"}}})
 		if err != nil || got.Results[0].Action != "stored" {
 			t.Errorf("%q of the same name: %+v, %v", text, got, err)
 		}
@@ -191,18 +247,28 @@ func TestAttributionFillsTheContextOfAnEntry(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	at := time.Date(2023, time.May, 8, 13, 56, 0, 0, time.UTC)
-	for i, text := range []string{`(1:56 pm on 8 May, 2023) Caroline said, "I went to a concert."`, `[2023-05-08 13:56] Melanie: I love live music.`} {
+	for i, text := range []string{
+		`(1:56 pm on 8 May, 2023) Caroline said, "I went to a concert."`,
+		`[2023-05-08 13:56] Melanie: I love live music.`,
+	} {
 		e := w.entry(w.storeFact(text))
-		if e.Speaker != []string{"Caroline", "Melanie"}[i] || !e.Happened.Equal(at) || e.Conversation != "said 2023-05-08T13:56:00Z" || e.Position != i+1 || e.Corpus != text ||
+		if e.Speaker != []string{"Caroline", "Melanie"}[i] || !e.Happened.Equal(at) ||
+			e.Conversation != "said 2023-05-08T13:56:00Z" || e.Position != i+1 || e.Corpus != text ||
 			strings.Contains(e.Name, "2023") {
 			t.Errorf("%q: %+v", text, e)
 		}
 	}
-	got, err := w.write(subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Corpus: `Caroline said, "I swim."`, Speaker: "Ana", Conversation: "club", Position: 7, Happened: at.AddDate(1, 0, 0)}}})
+	got,
+		err := w.write(
+		subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{
+			Corpus: `Caroline said, "I swim."`, Speaker: "Ana",
+			Conversation: "club", Position: 7, Happened: at.AddDate(1, 0, 0),
+		}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e := w.entry(got.Results[0].ID); e.Speaker != "Ana" || e.Conversation != "club" || e.Position != 7 || !e.Happened.Equal(at.AddDate(1, 0, 0)) {
+	if e := w.entry(got.Results[0].ID); e.Speaker != "Ana" || e.Conversation != "club" || e.Position != 7 ||
+		!e.Happened.Equal(at.AddDate(1, 0, 0)) {
 		t.Errorf("the caller's context is replaced: %+v", e)
 	}
 	saved := w.saved(`{"content":"Tom said, \"I play the piano.\""}`)
@@ -221,37 +287,45 @@ func TestAttributionFillsTheContextOfAnEntry(t *testing.T) {
 		}
 	}
 	slices.Sort(all)
-	if want := []string{"Caroline went to concert", "Melanie likes live music", "Tom plays piano"}; !slices.Equal(all, want) {
+	if want := []string{"Caroline went to concert", "Melanie likes live music", "Tom plays piano"}; !slices.Equal(all,
+		want) {
 		t.Errorf("relations %q, want %q", all, want)
 	}
 }
 
-// TestTimeInTheFutureDoesNotOutlastLaterEntries: a time more than a day ahead is rejected, in an attribution and an export it is
-// dropped, and one that an earlier version stored does not count.
+// TestTimeInTheFutureDoesNotOutlastLaterEntries: a time more than a day ahead is rejected, in an attribution and an
+// export it is dropped, and one that an earlier version stored does not count.
 func TestTimeInTheFutureDoesNotOutlastLaterEntries(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	far := time.Date(9999, time.December, 31, 0, 0, 0, 0, time.UTC)
-	for at, want := range map[time.Time]string{far: "refused", noon.Add(25 * time.Hour): "refused", noon.Add(23 * time.Hour): "stored"} {
+	for at, want := range map[time.Time]string{
+		far: "refused", noon.Add(25 * time.Hour): "refused",
+		noon.Add(23 * time.Hour): "stored",
+	} {
 		for _, external := range []bool{false, true} {
 			e := subjects.MemoryEntry{Corpus: "The parcel " + letters(at.Year()) + " arrived.", Happened: at}
 			got, err := w.write(subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{e}, External: external})
-			if err != nil || got.Results[0].Action != want || want == "refused" && !strings.Contains(got.Results[0].Why, "in the future; it is a time until 2026-05-05") {
+			if err != nil || got.Results[0].Action != want || want == "refused" &&
+				!strings.Contains(got.Results[0].Why, "in the future; it is a time until 2026-05-05") {
 				t.Errorf("%s: %+v, %v", at, got.Results, err)
 			}
 		}
 	}
-	if e := w.entry(w.storeFact(`(1:56 pm on 8 May, 2096) Caroline said, "I went to a concert."`)); !e.Happened.IsZero() {
+	if e := w.entry(
+		w.storeFact(`(1:56 pm on 8 May, 2096) Caroline said, "I went to a concert."`)); !e.Happened.IsZero() {
 		t.Errorf("the attribution is of %s", e.Happened)
 	}
 	old := w.entry(w.storeFact("I live in Rome."))
 	old.ID, old.Happened = "restored1", far
 	got, err := w.write(subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{old}, Restore: true, Trusted: true})
-	if err != nil || !strings.Contains(got.Results[0].Why, "without its time") || !w.entry("restored1").Happened.IsZero() {
+	if err != nil || !strings.Contains(got.Results[0].Why, "without its time") ||
+		!w.entry("restored1").Happened.IsZero() {
 		t.Errorf("restored %+v, %v", got.Results, err)
 	}
 	next := old
-	next.Corpus, next.Description, next.Happened, next.Created = "I live in Oslo.", "I live in Oslo.", noon.Add(time.Hour), noon.Add(time.Hour)
+	next.Corpus, next.Description, next.Happened, next.Created = "I live in Oslo.", "I live in Oslo.",
+		noon.Add(time.Hour), noon.Add(time.Hour)
 	if is := digest.Compare(statementOf(old), statementOf(next)); is.Kind != digest.Contradicts {
 		t.Errorf("an entry of the year 9999: %+v", is)
 	}

@@ -27,10 +27,12 @@ type Config struct {
 
 	Threads int         `yaml:"threads"`      // per search; 0 = all cores
 	Limit   strict.Size `yaml:"memory_limit"` // of DuckDB; 0 = by the size of its file
-	VSS     string      `yaml:"vss"`          // absolute path of DuckDB's extension for approximate search; "" = exact search
+	// absolute path of DuckDB's extension for approximate search; "" = exact search
+	VSS string `yaml:"vss"`
 
 	AuditTimeout time.Duration // for the acknowledgement of an audit record; not in the file
-	// AgentType returns the agent type of an account for the audit log, see [policy.ActiveRules.AgentType]; not in the file.
+	// AgentType returns the agent type of an account for the audit log, see [policy.ActiveRules.AgentType]; not in the
+	// file.
 	AgentType func(account string) string
 }
 
@@ -54,8 +56,8 @@ const (
 // Validate reports everything wrong with c.
 func (c Config) Validate() error { return c.Problems().Err() }
 
-// Problems returns everything wrong with c, by the path of the setting; none when c is valid. It checks a memory that is not
-// enabled too, but neither AuditTimeout nor whether the file in VSS exists.
+// Problems returns everything wrong with c, by the path of the setting; none when c is valid. It checks a memory that
+// is not enabled too, but neither AuditTimeout nor whether the file in VSS exists.
 func (c Config) Problems() (out strict.Problems) {
 	out.CheckInt("n_results", c.Results, 1, maxResults)
 	out.CheckInt("top_k", c.Top, 1, maxTop)

@@ -21,10 +21,13 @@ const (
 	maxParts  = 100_000
 )
 
-// importDocument stores pieces of a document for the account by. Known pieces stay as they are, a changed piece replaces the
-// former one, and the last message removes the pieces that the document no longer has. A document whose hash and trust are known
-// is unchanged. The pieces are untrusted unless d.Trust says trusted. It rejects what checkDocument rejects.
-func (m *Memory) importDocument(ctx context.Context, out actor.Out, db *access, by string, d subjects.MemoryDocument) (written subjects.MemoryWriteReply, err error) {
+// importDocument stores pieces of a document for the account by. Known pieces stay as they are, a changed piece
+// replaces the former one, and the last message removes the pieces that the document no longer has. A document whose
+// hash and trust are known is unchanged. The pieces are untrusted unless d.Trust says trusted. It rejects what
+// checkDocument rejects.
+func (m *Memory) importDocument(ctx context.Context, out actor.Out, db *access, by string, d subjects.MemoryDocument) (
+	written subjects.MemoryWriteReply, err error,
+) {
 	written.Results = []subjects.MemoryWriteResult{}
 	if err := checkDocument(d); err != nil {
 		return written, err
@@ -71,14 +74,17 @@ func (m *Memory) importDocument(ctx context.Context, out actor.Out, db *access, 
 		return written, err
 	}
 	return written, db.PutDocument(ctx, store.Document{
-		From: d.From, Title: text.OneLine(d.Title, maxName), Hash: d.Hash + " " + trust, Modified: d.Modified, Pieces: last, Imported: now,
+		From: d.From, Title: text.OneLine(d.Title, maxName), Hash: d.Hash + " " + trust, Modified: d.Modified,
+		Pieces: last, Imported: now,
 	})
 }
 
-// diffPieces returns the pieces of d that are new or changed, digested and without credentials, and the ids of those that they
-// replace. The caller sets their times. old are the stored pieces of the document; a part may have two when a crash came between
-// storing one and deleting the other. The result of each piece is added to written.
-func (m *Memory) diffPieces(out actor.Out, by, trust string, d subjects.MemoryDocument, old []store.Piece, written *subjects.MemoryWriteReply) (fresh []subjects.MemoryEntry, stale []string) {
+// diffPieces returns the pieces of d that are new or changed, digested and without credentials, and the ids of those
+// that they replace. The caller sets their times. old are the stored pieces of the document; a part may have two when a
+// crash came between storing one and deleting the other. The result of each piece is added to written.
+func (m *Memory) diffPieces(out actor.Out, by, trust string, d subjects.MemoryDocument, old []store.Piece,
+	written *subjects.MemoryWriteReply,
+) (fresh []subjects.MemoryEntry, stale []string) {
 	for i, p := range d.Pieces {
 		part := d.First + i
 		id := deriveID("piece", d.From, strconv.Itoa(part), hashParts(trust, d.Title, p.Heading, p.Text))
@@ -96,7 +102,10 @@ func (m *Memory) diffPieces(out actor.Out, by, trust string, d subjects.MemoryDo
 		e := subjects.MemoryEntry{
 			ID: id, Kind: subjects.KindDocument, State: subjects.MemoryActive, Corpus: p.Text,
 			Conversation: documentConversation(d.From), Position: part,
-			Provenance: subjects.Provenance{Source: subjects.SourceDocument, Trust: trust, Agent: by, From: d.From, Part: part},
+			Provenance: subjects.Provenance{
+				Source: subjects.SourceDocument, Trust: trust, Agent: by, From: d.From,
+				Part: part,
+			},
 		}
 		digested := plainDigester().Piece(d.Title, p.Heading, p.Text)
 		if trust != subjects.Trusted {
@@ -107,8 +116,8 @@ func (m *Memory) diffPieces(out actor.Out, by, trust string, d subjects.MemoryDo
 	return fresh, stale
 }
 
-// documentConversation returns the conversation of the pieces of a document: its origin, or an id derived from it where that is no
-// valid one.
+// documentConversation returns the conversation of the pieces of a document: its origin, or an id derived from it where
+// that is no valid one.
 func documentConversation(from string) string {
 	if (subjects.MemoryEntry{Conversation: from}).CheckContext() != nil {
 		return deriveID("document", from)
@@ -116,9 +125,12 @@ func documentConversation(from string) string {
 	return from
 }
 
-// replacePieces stores and indexes the pieces fresh and then deletes the ids stale: in between both can be recalled, never
-// neither. Without an embedding model the pieces are stored without vectors. When ctx ends during embedding, nothing is changed.
-func (m *Memory) replacePieces(ctx context.Context, out actor.Out, db *access, by, from string, fresh []subjects.MemoryEntry, stale []string) error {
+// replacePieces stores and indexes the pieces fresh and then deletes the ids stale: in between both can be recalled,
+// never neither. Without an embedding model the pieces are stored without vectors. When ctx ends during embedding,
+// nothing is changed.
+func (m *Memory) replacePieces(ctx context.Context, out actor.Out, db *access, by, from string,
+	fresh []subjects.MemoryEntry, stale []string,
+) error {
 	if len(fresh) > 0 {
 		vectors, failed, err := m.embedEntries(ctx, out, fresh...)
 		if err != nil {
@@ -145,7 +157,8 @@ func (m *Memory) replacePieces(ctx context.Context, out actor.Out, db *access, b
 		if err := m.refreshIndex(ctx, ids...); err != nil {
 			return err
 		}
-		if err := m.emitStored(ctx, out, subjects.MemoryEvent{Action: "imported", IDs: ids, Why: "pieces of " + text.OneLine(from, 200), By: by}); err != nil {
+		if err := m.emitStored(ctx, out, subjects.MemoryEvent{Action: "imported", IDs: ids, Why: "pieces of " +
+			text.OneLine(from, 200), By: by}); err != nil {
 			return err
 		}
 	}
@@ -155,8 +168,8 @@ func (m *Memory) replacePieces(ctx context.Context, out actor.Out, db *access, b
 	return nil
 }
 
-// storePieces stores pieces together, or one by one when one of them exists already; those that exist are left unchanged and are
-// no error.
+// storePieces stores pieces together, or one by one when one of them exists already; those that exist are left
+// unchanged and are no error.
 func storePieces(ctx context.Context, db *access, items []store.Item) error {
 	_, err := db.Put(ctx, items...)
 	if !errors.Is(err, store.ErrExists) {
@@ -170,9 +183,9 @@ func storePieces(ctx context.Context, db *access, items []store.Item) error {
 	return nil
 }
 
-// checkDocument rejects a document without origin or hash, with part numbers outside 1 to maxParts, more than maxPieces pieces in
-// a message (or none, unless it is the last), texts that are too long or not UTF-8, and an unknown trust. An empty trust passes
-// and means untrusted.
+// checkDocument rejects a document without origin or hash, with part numbers outside 1 to maxParts, more than maxPieces
+// pieces in a message (or none, unless it is the last), texts that are too long or not UTF-8, and an unknown trust. An
+// empty trust passes and means untrusted.
 func checkDocument(d subjects.MemoryDocument) error {
 	switch {
 	case strings.TrimSpace(d.From) == "" || d.Hash == "":
@@ -190,7 +203,8 @@ func checkDocument(d subjects.MemoryDocument) error {
 		}
 	}
 	for _, p := range d.Pieces {
-		if err := errors.Join(checkText("a heading", p.Heading, 4096), checkText("a piece", p.Text, maxPiece)); err != nil {
+		if err := errors.Join(checkText("a heading", p.Heading, 4096),
+			checkText("a piece", p.Text, maxPiece)); err != nil {
 			return err
 		}
 	}

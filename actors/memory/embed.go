@@ -19,7 +19,8 @@ import (
 	"conclave/subjects"
 )
 
-// maxEmbedded bounds the prefix of a text that is embedded, in bytes. The model actor splits it into windows of the model.
+// maxEmbedded bounds the prefix of a text that is embedded, in bytes. The model actor splits it into windows of the
+// model.
 const maxEmbedded = 16 << 10
 
 // embedBatch is the number of texts per EmbedTimeout.
@@ -35,10 +36,11 @@ type embedded struct {
 	failed  map[int]error // by the index of the text
 }
 
-// embed embeds texts, cut to maxEmbedded bytes, for a task of [subjects.EmbedRequest]. When the model is another than the index
-// has, the index is switched to it. A reply without a model name or without one vector per text is rejected with errVectors, and
-// so is a known model with another vector size. A text whose vector is empty, zero, infinite or of another size than the first
-// has failed; when all have, that is the error. The error is kept for the status. texts must not be empty.
+// embed embeds texts, cut to maxEmbedded bytes, for a task of [subjects.EmbedRequest]. When the model is another than
+// the index has, the index is switched to it. A reply without a model name or without one vector per text is rejected
+// with errVectors, and so is a known model with another vector size. A text whose vector is empty, zero, infinite or of
+// another size than the first has failed; when all have, that is the error. The error is kept for the status. texts
+// must not be empty.
 func (m *Memory) embed(ctx context.Context, out actor.Out, task string, texts []string) (embedded, error) {
 	e, err := m.requestVectors(ctx, out, task, texts)
 	switch {
@@ -103,8 +105,8 @@ func (m *Memory) requestVectors(ctx context.Context, out actor.Out, task string,
 	return e, m.adoptModel(ctx, got.Model, dims)
 }
 
-// adoptModel switches the index to a model that it does not have, and starts the backfill. It rejects a known model with another
-// vector size with errVectors.
+// adoptModel switches the index to a model that it does not have, and starts the backfill. It rejects a known model
+// with another vector size with errVectors.
 func (m *Memory) adoptModel(ctx context.Context, name string, dims int) error {
 	m.search.RLock()
 	known, size := m.search.model, m.search.dims
@@ -122,8 +124,8 @@ func (m *Memory) adoptModel(ctx context.Context, name string, dims int) error {
 	return nil
 }
 
-// checkVector rejects an empty vector and one of another size than dims, with NaN or infinity, or of length zero. The error
-// continues a sentence that begins with the model.
+// checkVector rejects an empty vector and one of another size than dims, with NaN or infinity, or of length zero. The
+// error continues a sentence that begins with the model.
 func checkVector(v []float32, dims int) error {
 	if len(v) == 0 || len(v) != dims {
 		return fmt.Errorf("made vectors of %d and of %d dimensions", dims, len(v))
@@ -150,13 +152,17 @@ func (m *Memory) embedQuery(ctx context.Context, out actor.Out, query string) ([
 	return e.vectors[0], nil
 }
 
-// embedEntries returns the vectors of each entry, in order, from one request: that of its search text, and those of name and
-// description where they say something else (see saysMore). A name or description that the model rejects has none of its own. The
-// vector of a search text that is rejected is that of the description or the name; an entry without any has nil and its reason in
-// failed, by index. An error means that the model could not be used. entries must not be empty.
-func (m *Memory) embedEntries(ctx context.Context, out actor.Out, entries ...subjects.MemoryEntry) (made []*store.Vectors, failed map[int]error, err error) {
+// embedEntries returns the vectors of each entry, in order, from one request: that of its search text, and those of
+// name and description where they say something else (see saysMore). A name or description that the model rejects has
+// none of its own. The vector of a search text that is rejected is that of the description or the name; an entry
+// without any has nil and its reason in failed, by index. An error means that the model could not be used. entries must
+// not be empty.
+func (m *Memory) embedEntries(ctx context.Context, out actor.Out, entries ...subjects.MemoryEntry) (
+	made []*store.Vectors, failed map[int]error, err error,
+) {
 	var texts []string
-	first := make([]int, len(entries)) // index of the search text; name and description follow where they have their own
+	// index of the search text; name and description follow where they have their own
+	first := make([]int, len(entries))
 	for i, e := range entries {
 		first[i] = len(texts)
 		texts = append(append(texts, e.SearchText()), ownTexts(e)...)
@@ -195,8 +201,9 @@ func ownTexts(e subjects.MemoryEntry) (own []string) {
 	return own
 }
 
-// saysMore reports whether a name or description says something that the search text of its entry does not: it has words, and
-// they are not contained in it in this order. Case, accents and punctuation do not count, nor the dots of a text that was cut.
+// saysMore reports whether a name or description says something that the search text of its entry does not: it has
+// words, and they are not contained in it in this order. Case, accents and punctuation do not count, nor the dots of a
+// text that was cut.
 func saysMore(s string, e subjects.MemoryEntry) bool {
 	words := text.NameKey(s)
 	return words != "" && !strings.Contains(" "+text.NameKey(e.SearchText())+" ", " "+words+" ")
@@ -212,18 +219,20 @@ func firstVector(all ...[]float32) []float32 {
 	return nil
 }
 
-// askModel returns the function by which a digester calls the model for summaries, with at most 1024 tokens and ModelTimeout, without thinking.
-// background means that no user waits for the result. The call is optional in any case. Replies of the built-in demo model are
-// errors, so that plain rules are used.
+// askModel returns the function by which a digester calls the model for summaries, with at most 1024 tokens and
+// ModelTimeout, without thinking. background means that no user waits for the result. The call is optional in any case.
+// Replies of the built-in demo model are errors, so that plain rules are used.
 func (m *Memory) askModel(out actor.Out, background bool) digest.Ask {
 	return func(ctx context.Context, system, user string, schema json.RawMessage) (string, error) {
 		demo, zero, quiet := false, 0.0, false
 		client := wire.Client{
-			Out: out, Role: subjects.RoleSummaries, Hint: "simple", Timeout: m.cfg.ModelTimeout, Background: background, Optional: true,
-			OnDone: func(c subjects.ChatChunk) { demo = c.DemoModel },
+			Out: out, Role: subjects.RoleSummaries, Hint: "simple", Timeout: m.cfg.ModelTimeout, Background: background,
+			Optional: true,
+			OnDone:   func(c subjects.ChatChunk) { demo = c.DemoModel },
 		}
 		reply, _, err := model.Collect(client.Chat(ctx, model.Request{
-			Messages: []model.Message{{Role: model.System, Content: system}, {Role: model.User, Content: user}}, Format: schema, Think: &quiet,
+			Messages: []model.Message{{Role: model.System, Content: system}, {Role: model.User, Content: user}},
+			Format:   schema, Think: &quiet,
 			Options: model.Options{Predict: 1024, Temperature: &zero},
 		}))
 		if err == nil && demo {

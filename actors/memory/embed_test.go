@@ -41,8 +41,8 @@ func (w *fixture) unembedded() int {
 	return got.Status.Unembedded
 }
 
-// TestEmbeddingModelUnavailable: without the embedding model entries are stored and found by words, and embedded when it is
-// back. Time is virtual.
+// TestEmbeddingModelUnavailable: without the embedding model entries are stored and found by words, and embedded when
+// it is back. Time is virtual.
 func TestEmbeddingModelUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t)
@@ -53,10 +53,12 @@ func TestEmbeddingModelUnavailable(t *testing.T) {
 		fact := w.storeFact("The bicycle stands in the cellar.")
 		engram := w.storeAnswer("q1", "What colour has the bicycle?", "The bicycle is red.")
 		piece := w.importPieces("/notes.md", "The bicycle shop opens at nine.")[0]
-		if got, byVector, notes := w.near("bicycle"); len(got) != 3 || byVector || !slices.Equal(notes, []string{noteNoVectors}) || w.unembedded() != 3 {
+		if got, byVector, notes := w.near("bicycle"); len(got) != 3 || byVector ||
+			!slices.Equal(notes, []string{noteNoVectors}) || w.unembedded() != 3 {
 			t.Errorf("without the model: %v, by vector %t, notes %v, %d wait", got, byVector, notes, w.unembedded())
 		}
-		if res := w.searched(`{"query":"bicycle"}`); !strings.Contains(res.Result, "Only words were compared") || len(res.Recalls) != 3 {
+		if res := w.searched(`{"query":"bicycle"}`); !strings.Contains(res.Result, "Only words were compared") ||
+			len(res.Recalls) != 3 {
 			t.Errorf("a model is shown %q", res.Result)
 		}
 		if r, err := one(w.recallStages(subjects.MemoryQuery{Query: "bicycle"})); err != nil || r.Cached {
@@ -90,8 +92,8 @@ func TestEmbeddingModelUnavailable(t *testing.T) {
 	})
 }
 
-// TestEmbeddingModelChanges: vectors of another model are not comparable. The index is switched, entries are found by words
-// meanwhile and embedded again.
+// TestEmbeddingModelChanges: vectors of another model are not comparable. The index is switched, entries are found by
+// words meanwhile and embedded again.
 func TestEmbeddingModelChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t)
@@ -99,7 +101,10 @@ func TestEmbeddingModelChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		var ids []string
-		for _, s := range []string{"The bicycle stands in the cellar.", "The bell of the bicycle is broken.", "The bicycle was bought in May."} {
+		for _, s := range []string{
+			"The bicycle stands in the cellar.", "The bell of the bicycle is broken.",
+			"The bicycle was bought in May.",
+		} {
 			ids = append(ids, w.storeFact(s))
 		}
 		slices.Sort(ids)
@@ -133,7 +138,8 @@ func TestEmbeddingModelChanges(t *testing.T) {
 	})
 }
 
-// TestInvalidEmbeddingsAreRejected: an invalid reply of the model is discarded; the entry and its former vectors are kept.
+// TestInvalidEmbeddingsAreRejected: an invalid reply of the model is discarded; the entry and its former vectors are
+// kept.
 func TestInvalidEmbeddingsAreRejected(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -163,7 +169,9 @@ func TestInvalidEmbeddingsAreRejected(t *testing.T) {
 			}
 			return nil
 		}},
-		{"the model is missing", func(*subjects.EmbedReply) error { return subjects.Faultf(subjects.CodeModelMissing, "pull it first") }},
+		{"the model is missing", func(*subjects.EmbedReply) error {
+			return subjects.Faultf(subjects.CodeModelMissing, "pull it first")
+		}},
 		{"trick: internal error", func(*subjects.EmbedReply) error { return errors.New("details of this machine") }},
 	} {
 		spoiled := func(texts []string) (subjects.EmbedReply, error) {
@@ -176,15 +184,18 @@ func TestInvalidEmbeddingsAreRejected(t *testing.T) {
 		w.setEmbedder(spoiled)
 		what := []string{"axe", "boat", "cup", "door", "egg", "fork", "glove", "hat", "iron", "jar"}[i]
 		id := w.storeFact("The " + what + " is broken.")
-		if got, byVector, notes := w.near("Where is the " + what); !slices.Contains(got, id) || byVector || !slices.Equal(notes, []string{noteNoVectors}) {
+		if got, byVector, notes := w.near("Where is the " + what); !slices.Contains(got, id) || byVector ||
+			!slices.Equal(notes, []string{noteNoVectors}) {
 			t.Errorf("%s: %v, by vector %t, notes %v", tt.name, got, byVector, notes)
 		}
 		w.setEmbedder(good)
-		if got, byVector, notes := w.near("cellar bicycle stands"); len(got) != 1 || got[0] != first || !byVector || len(notes) > 0 {
+		if got, byVector, notes := w.near("cellar bicycle stands"); len(got) != 1 || got[0] != first || !byVector ||
+			len(notes) > 0 {
 			t.Errorf("%s: the one before it: %v, by vector %t, notes %v", tt.name, got, byVector, notes)
 		}
 	}
-	for n, err := w.m.backfillBatch(t.Context(), w.rec.Out()); n > 0; n, err = w.m.backfillBatch(t.Context(), w.rec.Out()) {
+	for n, err := w.m.backfillBatch(t.Context(), w.rec.Out()); n > 0; n,
+		err = w.m.backfillBatch(t.Context(), w.rec.Out()) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,7 +205,8 @@ func TestInvalidEmbeddingsAreRejected(t *testing.T) {
 	}
 	// A message may carry numbers that JSON cannot.
 	for name, v := range map[string][]float32{
-		"no number": {1, float32(math.NaN())}, "beyond all": {1, float32(math.Inf(1))}, "nowhere": {0, 0}, "nothing": {}, "another size": {1}, "trick: beyond below": {float32(math.Inf(-1)), float32(math.Inf(1))},
+		"no number": {1, float32(math.NaN())}, "beyond all": {1, float32(math.Inf(1))}, "nowhere": {0, 0},
+		"nothing": {}, "another size": {1}, "trick: beyond below": {float32(math.Inf(-1)), float32(math.Inf(1))},
 	} {
 		if checkVector(v, 2) == nil {
 			t.Errorf("%s can be used", name)
@@ -205,15 +217,16 @@ func TestInvalidEmbeddingsAreRejected(t *testing.T) {
 	}
 }
 
-// TestEmbeddingsNameTheirTask: the model actor is told whether a text is a query or an entry, since the prefixes belong to the
-// model's settings.
+// TestEmbeddingsNameTheirTask: the model actor is told whether a text is a query or an entry, since the prefixes belong
+// to the model's settings.
 func TestEmbeddingsNameTheirTask(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	w.storeFact("search_query: The bicycle stands in the cellar.")
 	w.recallIDs("where is it")
 	asked := w.rec.Requested()
-	if len(asked) != 2 || !strings.Contains(asked[0].Body, `"task":"document"`) || asked[1].Body != `{"task":"query","texts":["where is it"]}` {
+	if len(asked) != 2 || !strings.Contains(asked[0].Body, `"task":"document"`) ||
+		asked[1].Body != `{"task":"query","texts":["where is it"]}` {
 		t.Errorf("asked %+v", asked)
 	}
 }
@@ -228,7 +241,10 @@ func TestEntryChangedDuringBackfill(t *testing.T) {
 	var texts []string
 	w.setEmbedder(func(all []string) (subjects.EmbedReply, error) {
 		if texts = append(texts, all...); len(texts) == 1 {
-			if _, err := w.db.Update(t.Context(), id, subjects.MemoryEdit{Name: new("sledge"), Description: new("The sledge hangs under the roof.")}, nil, noon); err != nil {
+			if _,
+				err := w.db.Update(t.Context(), id,
+				subjects.MemoryEdit{Name: new("sledge"), Description: new("The sledge hangs under the roof.")}, nil,
+				noon); err != nil {
 				t.Error(err)
 			}
 		}
@@ -282,30 +298,35 @@ func rejectTexts(poison string) func([]string) (subjects.EmbedReply, error) {
 		r, err := made(texts)
 		for i, t := range texts {
 			if strings.Contains(t, poison) {
-				r.Vectors[i], r.Failed = []float32{}, append(r.Failed, subjects.EmbedFailure{Index: i, Reason: "unsupported value: NaN"})
+				r.Vectors[i], r.Failed = []float32{}, append(r.Failed,
+					subjects.EmbedFailure{Index: i, Reason: "unsupported value: NaN"})
 			}
 		}
 		return r, err
 	}
 }
 
-// TestRejectedCorpusDoesNotLoseTheOtherVectors: an entry whose corpus is rejected is found by the vectors of its description and name.
+// TestRejectedCorpusDoesNotLoseTheOtherVectors: an entry whose corpus is rejected is found by the vectors of its
+// description and name.
 func TestRejectedCorpusDoesNotLoseTheOtherVectors(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	w.setEmbedder(rejectTexts("poison"))
 	e := subjects.MemoryEntry{Name: "bicycle", Description: "where the bicycle stands", Corpus: "poison in the cellar"}
 	made, failed, err := w.m.embedEntries(t.Context(), w.rec.Out(), e)
-	if err != nil || len(failed) != 0 || made[0] == nil || made[0].Name == nil || made[0].Description == nil || !slices.Equal(made[0].Corpus, made[0].Description) {
+	if err != nil || len(failed) != 0 || made[0] == nil || made[0].Name == nil || made[0].Description == nil ||
+		!slices.Equal(made[0].Corpus, made[0].Description) {
 		t.Fatalf("made %+v, failed %v, %v", made, failed, err)
 	}
 	e.Description = "poison too"
-	if made, _, err = w.m.embedEntries(t.Context(), w.rec.Out(), e); err != nil || made[0].Description != nil || !slices.Equal(made[0].Corpus, made[0].Name) {
+	if made, _, err = w.m.embedEntries(t.Context(), w.rec.Out(), e); err != nil || made[0].Description != nil ||
+		!slices.Equal(made[0].Corpus, made[0].Name) {
 		t.Errorf("a rejected corpus and description have not the vector of the name: %v", err)
 	}
 }
 
-// TestOneRejectedEntryDoesNotBlockTheBackfill: the others get their vectors from the same request, and the status names the cause.
+// TestOneRejectedEntryDoesNotBlockTheBackfill: the others get their vectors from the same request, and the status names
+// the cause.
 func TestOneRejectedEntryDoesNotBlockTheBackfill(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -330,12 +351,14 @@ func TestOneRejectedEntryDoesNotBlockTheBackfill(t *testing.T) {
 	}
 }
 
-// TestStatusNamesTheCauseOfMissingVectors: an unavailable embedding model is the cause, in the words of the model actor.
+// TestStatusNamesTheCauseOfMissingVectors: an unavailable embedding model is the cause, in the words of the model
+// actor.
 func TestStatusNamesTheCauseOfMissingVectors(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	w.setEmbedder(func([]string) (subjects.EmbedReply, error) {
-		return subjects.EmbedReply{}, subjects.Faultf(subjects.CodeModelMissing, "model not found: words-1; fetch it with: conclave model pull words-1")
+		return subjects.EmbedReply{}, subjects.Faultf(subjects.CodeModelMissing, "model not found: words-1; fetch it "+
+			"with: conclave model pull words-1")
 	})
 	w.storeFact("The bicycle stands in the cellar.")
 	s, err := w.admin(subjects.MemoryAdminRequest{Op: "status"})
@@ -344,8 +367,8 @@ func TestStatusNamesTheCauseOfMissingVectors(t *testing.T) {
 	}
 }
 
-// TestOnlyTextsThatSayMoreAreEmbedded: a name or description that the corpus contains has no vector of its own, and the corpus is
-// embedded with its speaker and day.
+// TestOnlyTextsThatSayMoreAreEmbedded: a name or description that the corpus contains has no vector of its own, and the
+// corpus is embedded with its speaker and day.
 func TestOnlyTextsThatSayMoreAreEmbedded(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -357,12 +380,32 @@ func TestOnlyTextsThatSayMoreAreEmbedded(t *testing.T) {
 		entry subjects.MemoryEntry
 		want  []string
 	}{
-		{"both contained", subjects.MemoryEntry{Name: "The red bicycle", Description: "the RED bicycle, has no bell!", Corpus: "The red bicycle has no bell."}, []string{"The red bicycle has no bell."}},
-		{"both empty", subjects.MemoryEntry{Name: "...", Corpus: "The red bicycle has no bell."}, []string{"The red bicycle has no bell."}},
-		{"another name", subjects.MemoryEntry{Name: "bike", Description: "has no bell", Corpus: "The red bicycle has no bell."}, []string{"The red bicycle has no bell.", "bike"}},
-		{"part of a word", subjects.MemoryEntry{Name: "cycle", Corpus: "The red bicycle has no bell."}, []string{"The red bicycle has no bell.", "cycle"}},
-		{"other words", subjects.MemoryEntry{Name: "bell", Description: "it was stolen", Corpus: "The red bicycle has no bell."}, []string{"The red bicycle has no bell.", "it was stolen"}},
-		{"speaker and day", subjects.MemoryEntry{Name: "Ana", Corpus: "It has no bell.", Speaker: "Ana", Happened: noon}, []string{"(4 May 2026) Ana said: It has no bell."}},
+		{"both contained", subjects.MemoryEntry{
+			Name: "The red bicycle", Description: "the RED bicycle, has no bell!",
+			Corpus: "The red bicycle has no bell.",
+		}, []string{"The red bicycle has no bell."}},
+		{
+			"both empty",
+			subjects.MemoryEntry{Name: "...", Corpus: "The red bicycle has no bell."},
+			[]string{"The red bicycle has no bell."},
+		},
+		{"another name", subjects.MemoryEntry{
+			Name: "bike", Description: "has no bell",
+			Corpus: "The red bicycle has no bell.",
+		}, []string{"The red bicycle has no bell.", "bike"}},
+		{
+			"part of a word",
+			subjects.MemoryEntry{Name: "cycle", Corpus: "The red bicycle has no bell."},
+			[]string{"The red bicycle has no bell.", "cycle"},
+		},
+		{"other words", subjects.MemoryEntry{
+			Name: "bell", Description: "it was stolen",
+			Corpus: "The red bicycle has no bell.",
+		}, []string{"The red bicycle has no bell.", "it was stolen"}},
+		{"speaker and day", subjects.MemoryEntry{
+			Name: "Ana", Corpus: "It has no bell.", Speaker: "Ana",
+			Happened: noon,
+		}, []string{"(4 May 2026) Ana said: It has no bell."}},
 	} {
 		texts = nil
 		made, failed, err := w.m.embedEntries(t.Context(), w.rec.Out(), tt.entry)
@@ -370,7 +413,8 @@ func TestOnlyTextsThatSayMoreAreEmbedded(t *testing.T) {
 			t.Errorf("%s: embedded %q, failed %v, %v; want %q", tt.name, texts, failed, err, tt.want)
 			continue
 		}
-		if v := made[0]; v.Corpus == nil || (v.Name != nil) != saysMore(tt.entry.Name, tt.entry) || (v.Description != nil) != saysMore(tt.entry.Description, tt.entry) {
+		if v := made[0]; v.Corpus == nil || (v.Name != nil) != saysMore(tt.entry.Name, tt.entry) ||
+			(v.Description != nil) != saysMore(tt.entry.Description, tt.entry) {
 			t.Errorf("%s: vectors are %+v", tt.name, v)
 		}
 	}

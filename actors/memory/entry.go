@@ -38,8 +38,8 @@ func hashParts(parts ...string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// redactEntry removes everything that looks like a credential from the texts, tags and entities of an entry, and normalizes
-// intent, sentiment and tags. It does not change the slices of e.
+// redactEntry removes everything that looks like a credential from the texts, tags and entities of an entry, and
+// normalizes intent, sentiment and tags. It does not change the slices of e.
 func redactEntry(e subjects.MemoryEntry) subjects.MemoryEntry {
 	e.Tags, e.Entities = slices.Clone(e.Tags), slices.Clone(e.Entities)
 	for _, list := range [][]string{e.Tags, e.Entities} {
@@ -47,25 +47,31 @@ func redactEntry(e subjects.MemoryEntry) subjects.MemoryEntry {
 			list[i], _ = firewall.Redact(list[i])
 		}
 	}
-	for _, t := range []*string{&e.Name, &e.Description, &e.Corpus, &e.Intent, &e.Sentiment, &e.Grades.Feedback, &e.Speaker, &e.Conversation} {
+	for _, t := range []*string{
+		&e.Name, &e.Description, &e.Corpus, &e.Intent, &e.Sentiment, &e.Grades.Feedback,
+		&e.Speaker, &e.Conversation,
+	} {
 		*t, _ = firewall.Redact(*t)
 	}
-	e.Intent, e.Sentiment, e.Tags = text.OneLine(e.Intent, maxName), text.OneLine(e.Sentiment, maxName), cleanTags(e.Tags)
+	e.Intent, e.Sentiment, e.Tags = text.OneLine(e.Intent, maxName), text.OneLine(e.Sentiment, maxName),
+		cleanTags(e.Tags)
 	return e
 }
 
-// cleanTags returns tags in lower case, on one line of at most maxTag bytes each, without blank ones and duplicates, the first
-// maxTags of them; nil when none is left.
+// cleanTags returns tags in lower case, on one line of at most maxTag bytes each, without blank ones and duplicates,
+// the first maxTags of them; nil when none is left.
 func cleanTags(tags []string) (out []string) {
 	for _, t := range tags {
-		if t = strings.ToLower(text.OneLine(strings.TrimSpace(t), maxTag)); t != "" && !slices.Contains(out, t) && len(out) < maxTags {
+		if t = strings.ToLower(text.OneLine(strings.TrimSpace(t), maxTag)); t != "" && !slices.Contains(out, t) &&
+			len(out) < maxTags {
 			out = append(out, t)
 		}
 	}
 	return out
 }
 
-// mergeFlags returns the flags of a session, then those that a digest found, each once. labels may be nil. It changes neither.
+// mergeFlags returns the flags of a session, then those that a digest found, each once. labels may be nil. It changes
+// neither.
 func mergeFlags(labels *subjects.Labels, found []string) []string {
 	if labels == nil {
 		return found
@@ -79,8 +85,8 @@ func mergeFlags(labels *subjects.Labels, found []string) []string {
 	return all
 }
 
-// fillFromDigest sets the fields of e that are empty from a digest of its text and adds the entities. The corpus is always the
-// digest's, unless that is empty: in untrusted notes and answers it is free of instructions.
+// fillFromDigest sets the fields of e that are empty from a digest of its text and adds the entities. The corpus is
+// always the digest's, unless that is empty: in untrusted notes and answers it is free of instructions.
 func fillFromDigest(e subjects.MemoryEntry, d digest.Digest) subjects.MemoryEntry {
 	e.Name = cmp.Or(e.Name, text.OneLine(d.Name, maxName))
 	e.Description = cmp.Or(e.Description, text.Clip(d.Description, maxDescription))
@@ -95,16 +101,20 @@ func fillFromDigest(e subjects.MemoryEntry, d digest.Digest) subjects.MemoryEntr
 	return e
 }
 
-// storeEntry stores e redacted, indexes it and publishes what became of it once durable, even if ctx ends meanwhile; why is the
-// reason for the event. Active entries but documents and respondent B's answers are compared first: a duplicate is stored as
-// superseded ("merged"), a contradiction supersedes others. Without a position it follows the last entry of its conversation. "unchanged" means that the id or answer exists or was forgotten:
-// nothing is stored or published. An unavailable model is no error. After an error e may be stored; failed relations and merges
-// are only logged.
-func (m *Memory) storeEntry(ctx context.Context, out actor.Out, db *access, by string, e subjects.MemoryEntry, relations []digest.Relation, why string) (subjects.MemoryWriteResult, error) {
+// storeEntry stores e redacted, indexes it and publishes what became of it once durable, even if ctx ends meanwhile;
+// why is the reason for the event. Active entries but documents and respondent B's answers are compared first: a
+// duplicate is stored as superseded ("merged"), a contradiction supersedes others. Without a position it follows the
+// last entry of its conversation. "unchanged" means that the id or answer exists or was forgotten: nothing is stored or
+// published. An unavailable model is no error. After an error e may be stored; failed relations and merges are only
+// logged.
+func (m *Memory) storeEntry(ctx context.Context, out actor.Out, db *access, by string, e subjects.MemoryEntry,
+	relations []digest.Relation, why string,
+) (subjects.MemoryWriteResult, error) {
 	e = redactEntry(e)
 	if e.Conversation != "" && e.Position == 0 {
 		var err error
-		if e.Position, err = db.FindPosition(ctx, e.Conversation, e.Provenance.Trust, e.Provenance.QueryID); err != nil {
+		if e.Position, err = db.FindPosition(ctx, e.Conversation, e.Provenance.Trust,
+			e.Provenance.QueryID); err != nil {
 			return subjects.MemoryWriteResult{}, err
 		}
 	}
@@ -132,10 +142,12 @@ func (m *Memory) storeEntry(ctx context.Context, out actor.Out, db *access, by s
 	return m.writeEntry(ctx, out, db, by, store.Item{Entry: e, Vectors: vectors}, relations, done)
 }
 
-// writeEntry is the part of storeEntry that is completed when the caller has gone: it writes the entry, merges a duplicate,
-// stores relations, indexes and publishes. done is the result so far. An id or answer that exists gives the action "unchanged".
-// Failures of the merge and of the relations are only logged.
-func (m *Memory) writeEntry(ctx context.Context, out actor.Out, db *access, by string, it store.Item, relations []digest.Relation, done subjects.MemoryWriteResult) (subjects.MemoryWriteResult, error) {
+// writeEntry is the part of storeEntry that is completed when the caller has gone: it writes the entry, merges a
+// duplicate, stores relations, indexes and publishes. done is the result so far. An id or answer that exists gives the
+// action "unchanged". Failures of the merge and of the relations are only logged.
+func (m *Memory) writeEntry(ctx context.Context, out actor.Out, db *access, by string, it store.Item,
+	relations []digest.Relation, done subjects.MemoryWriteResult,
+) (subjects.MemoryWriteResult, error) {
 	ctx, cancel := detach(ctx)
 	defer cancel()
 	if m.cfg.Model && it.Entry.State == subjects.MemoryActive && it.Entry.Provenance.Digest == subjects.DigestPlain {
@@ -151,7 +163,10 @@ func (m *Memory) writeEntry(ctx context.Context, out actor.Out, db *access, by s
 	}
 	touched := append([]string{e.ID}, e.Supersedes...)
 	if done.Action == "merged" {
-		if err := db.Merge(ctx, e.SupersededBy, store.Addition{Tags: e.Tags, Entities: e.Entities, Correlating: e.Correlating}); err != nil {
+		if err := db.Merge(ctx, e.SupersededBy, store.Addition{
+			Tags: e.Tags, Entities: e.Entities,
+			Correlating: e.Correlating,
+		}); err != nil {
 			out.LogError(fmt.Errorf("merging %s: %w", e.ID, err))
 		}
 		touched = append(touched, e.SupersededBy)
@@ -166,12 +181,13 @@ func (m *Memory) writeEntry(ctx context.Context, out actor.Out, db *access, by s
 		m.wakeBackfill()
 	}
 	return done, m.emitStoredOnce(ctx, out, e.ID, subjects.MemoryEvent{
-		SessionID: e.Provenance.SessionID, QueryID: e.Provenance.QueryID, Action: done.Action, IDs: touched, Why: done.Why, By: by,
+		SessionID: e.Provenance.SessionID, QueryID: e.Provenance.QueryID, Action: done.Action, IDs: touched,
+		Why: done.Why, By: by,
 	})
 }
 
-// tryEmbedEntry returns the vectors of an entry, or nil when embedding fails, which is logged unless the model actor has put it off:
-// the entry is found by its words then, until the backfill embeds it. The caller wakes the backfill.
+// tryEmbedEntry returns the vectors of an entry, or nil when embedding fails, which is logged unless the model actor
+// has put it off: the entry is found by its words then, until the backfill embeds it. The caller wakes the backfill.
 func (m *Memory) tryEmbedEntry(ctx context.Context, out actor.Out, e subjects.MemoryEntry) *store.Vectors {
 	v, failed, err := m.embedEntries(ctx, out, e)
 	if err = cmp.Or(err, failed[0]); errors.Is(err, model.ErrSwap) {
@@ -183,8 +199,8 @@ func (m *Memory) tryEmbedEntry(ctx context.Context, out actor.Out, e subjects.Me
 	return v[0]
 }
 
-// storeRelations stores the relations that an entry states, with the trust of the entry. An entry that is not active, such as a
-// duplicate or a candidate, states none. The entry must be stored already.
+// storeRelations stores the relations that an entry states, with the trust of the entry. An entry that is not active,
+// such as a duplicate or a candidate, states none. The entry must be stored already.
 func storeRelations(ctx context.Context, db *access, e subjects.MemoryEntry, relations []digest.Relation) error {
 	if len(relations) == 0 || e.State != subjects.MemoryActive {
 		return nil
@@ -192,7 +208,8 @@ func storeRelations(ctx context.Context, db *access, e subjects.MemoryEntry, rel
 	writes := make([]store.RelationWrite, 0, len(relations))
 	for _, r := range relations {
 		writes = append(writes, store.RelationWrite{Single: r.Single, Relation: subjects.Relation{
-			ID: deriveID("relation", e.ID, r.Subject, r.Predicate, r.Object, r.Tense), Subject: r.Subject, Predicate: r.Predicate, Object: r.Object, Kind: r.Kind,
+			ID: deriveID("relation", e.ID, r.Subject, r.Predicate, r.Object, r.Tense), Subject: r.Subject,
+			Predicate: r.Predicate, Object: r.Object, Kind: r.Kind,
 			Tense: r.Tense, From: r.From, Until: r.Until, Entry: e.ID, Trust: e.Provenance.Trust, Said: saidAt(e),
 		}})
 	}
@@ -202,8 +219,8 @@ func storeRelations(ctx context.Context, db *access, e subjects.MemoryEntry, rel
 	return nil
 }
 
-// saidAt returns when the text of an entry was said, as far as it is known, else when it was stored. A time after it was stored does
-// not count: it must not win over what is said later.
+// saidAt returns when the text of an entry was said, as far as it is known, else when it was stored. A time after it
+// was stored does not count: it must not win over what is said later.
 func saidAt(e subjects.MemoryEntry) time.Time {
 	if e.Happened.IsZero() || e.Happened.After(e.Created) {
 		return e.Created
@@ -211,8 +228,8 @@ func saidAt(e subjects.MemoryEntry) time.Time {
 	return e.Happened
 }
 
-// deleteEntries forgets entries and removes them from the index and the cache. Unknown ids are ignored. It is completed when the
-// caller has gone.
+// deleteEntries forgets entries and removes them from the index and the cache. Unknown ids are ignored. It is completed
+// when the caller has gone.
 func (m *Memory) deleteEntries(ctx context.Context, db *access, ids ...string) error {
 	ctx, cancel := detach(ctx)
 	defer cancel()
@@ -229,8 +246,9 @@ func (m *Memory) emitStored(ctx context.Context, out actor.Out, ev subjects.Memo
 	return actor.Emit(ctx, out.WithIDs(ev.SessionID, ev.QueryID), subjects.MemoryStored, ev)
 }
 
-// emitStoredOnce publishes what became of a message that may be delivered again. The event id is the same then, so that the
-// stream keeps one; it is keyed, so that nobody else can take it first.
+// emitStoredOnce publishes what became of a message that may be delivered again. The event id is the same then, so that
+// the stream keeps one; it is keyed, so that nobody else can take it first.
 func (m *Memory) emitStoredOnce(ctx context.Context, out actor.Out, id string, ev subjects.MemoryEvent) error {
-	return actor.EmitOnce(ctx, out.WithIDs(ev.SessionID, ev.QueryID), subjects.MemoryStored, m.hash.Hash([]byte("stored "+id)), ev)
+	return actor.EmitOnce(ctx, out.WithIDs(ev.SessionID, ev.QueryID), subjects.MemoryStored,
+		m.hash.Hash([]byte("stored "+id)), ev)
 }

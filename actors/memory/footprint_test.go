@@ -25,8 +25,8 @@ const (
 	maxFootprint  = 450 // MB resident, with 100,000 entries
 )
 
-// TestChaosFootprint fills a memory with plain notes, whose only vector is that of the corpus, and measures in another process what
-// store and index hold after startup and after searches. CONCLAVE_CHAOS=1 does so with 100,000 entries.
+// TestChaosFootprint fills a memory with plain notes, whose only vector is that of the corpus, and measures in another
+// process what store and index hold after startup and after searches. CONCLAVE_CHAOS=1 does so with 100,000 entries.
 func TestChaosFootprint(t *testing.T) {
 	if path := os.Getenv(footprintEnv); path != "" {
 		measureFootprint(t, path)
@@ -70,7 +70,8 @@ func fillFootprint(t *testing.T, path string, entries int) {
 			v[j] = r.Float32() - 0.5
 		}
 		items = append(items, store.Item{Vectors: &store.Vectors{Model: "m", Corpus: v}, Entry: subjects.MemoryEntry{
-			ID: fmt.Sprintf("%024x", r.Uint64()), Kind: subjects.KindFact, State: subjects.MemoryActive, Name: strings.Join(words[:8], " "),
+			ID: fmt.Sprintf("%024x", r.Uint64()), Kind: subjects.KindFact, State: subjects.MemoryActive,
+			Name:        strings.Join(words[:8], " "),
 			Description: strings.Join(words[:20], " "), Corpus: strings.Join(words, " "), Created: noon,
 			Conversation: fmt.Sprint("chat ", i/50), Position: i%50 + 1, Speaker: "Ana", Happened: noon,
 			Provenance: subjects.Provenance{Source: subjects.SourceUser, Trust: subjects.Trusted},
@@ -112,7 +113,10 @@ func measureFootprint(t *testing.T, path string) {
 		for j := range v {
 			v[j] = r.Float32() - 0.5
 		}
-		if _, err := m.searchIndex(t.Context(), recall.Query{Text: fmt.Sprint("word", r.IntN(20_000)), Vector: v}); err != nil {
+		if _, err := m.searchIndex(t.Context(), recall.Query{
+			Text:   fmt.Sprint("word", r.IntN(20_000)),
+			Vector: v,
+		}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := db.GetRows(t.Context(), uint64(1+r.IntN(2000))); err != nil {
@@ -140,6 +144,7 @@ func logFootprint(t *testing.T, when string) int {
 	}
 	var s runtime.MemStats
 	runtime.ReadMemStats(&s)
-	t.Logf("%s: resident %d MB, of it Go %d MB, heap in use %d MB", when, kb>>10, (s.Sys-s.HeapReleased)>>20, s.HeapInuse>>20)
+	t.Logf("%s: resident %d MB, of it Go %d MB, heap in use %d MB", when, kb>>10, (s.Sys-s.HeapReleased)>>20,
+		s.HeapInuse>>20)
 	return kb >> 10
 }

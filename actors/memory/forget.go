@@ -11,11 +11,13 @@ import (
 	"conclave/subjects"
 )
 
-// forgetEntries deletes entries by id or by words, with everything they superseded, and returns them shortened. By words it
-// deletes the entries that a recall finds, as far as they share a word with the query or are very similar, at most
-// maxForgottenByWords and those they superseded. It rejects both or neither of ids and words, and ids of which none exists; other
-// unknown ids are returned as missing. With Dry it only returns what it would delete.
-func (m *Memory) forgetEntries(ctx context.Context, out actor.Out, db *access, by string, q subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
+// forgetEntries deletes entries by id or by words, with everything they superseded, and returns them shortened. By
+// words it deletes the entries that a recall finds, as far as they share a word with the query or are very similar, at
+// most maxForgottenByWords and those they superseded. It rejects both or neither of ids and words, and ids of which
+// none exists; other unknown ids are returned as missing. With Dry it only returns what it would delete.
+func (m *Memory) forgetEntries(ctx context.Context, out actor.Out, db *access, by string,
+	q subjects.MemoryAdminRequest,
+) (done subjects.MemoryAdminReply, err error) {
 	var ids []string
 	switch {
 	case (q.Query == "") == (len(q.IDs) == 0):
@@ -41,8 +43,9 @@ func (m *Memory) forgetEntries(ctx context.Context, out actor.Out, db *access, b
 	}
 	for i, e := range done.Entries { // enough to recognize them: maxIDs of them must fit into one reply
 		done.Entries[i] = subjects.MemoryEntry{
-			ID: e.ID, Kind: e.Kind, State: e.State, Name: e.Name, Corpus: text.Clip(e.Corpus, maxForgottenText), Provenance: subjects.Provenance{Source: e.Provenance.Source, Trust: e.Provenance.Trust},
-			Created: e.Created, Updated: e.Updated, Pinned: e.Pinned,
+			ID: e.ID, Kind: e.Kind, State: e.State, Name: e.Name, Corpus: text.Clip(e.Corpus, maxForgottenText),
+			Provenance: subjects.Provenance{Source: e.Provenance.Source, Trust: e.Provenance.Trust},
+			Created:    e.Created, Updated: e.Updated, Pinned: e.Pinned,
 		}
 	}
 	if q.Dry {
@@ -54,12 +57,18 @@ func (m *Memory) forgetEntries(ctx context.Context, out actor.Out, db *access, b
 	}
 	m.removeFromIndex(all)
 	done.Changed = len(all)
-	return done, m.emitStored(ctx, out, subjects.MemoryEvent{Action: "forgotten", IDs: ids, Why: "the user wanted it", By: by})
+	return done, m.emitStored(ctx, out, subjects.MemoryEvent{
+		Action: "forgotten", IDs: ids, Why: "the user wanted it",
+		By: by,
+	})
 }
 
-// withSuperseded returns ids and, transitively, the ids of the entries that those superseded, with the entries: they hold the
-// same content or a former version of it, which must not be left behind. Ids that do not exist stay in all and have no entry.
-func withSuperseded(ctx context.Context, db *access, ids []string) (all []string, entries []subjects.MemoryEntry, err error) {
+// withSuperseded returns ids and, transitively, the ids of the entries that those superseded, with the entries: they
+// hold the same content or a former version of it, which must not be left behind. Ids that do not exist stay in all and
+// have no entry.
+func withSuperseded(ctx context.Context, db *access, ids []string) (all []string, entries []subjects.MemoryEntry,
+	err error,
+) {
 	all = slices.Clone(ids)
 	for from := 0; from < len(all); {
 		next := all[from:]
@@ -85,10 +94,12 @@ const (
 	minForgetSimilarity = 0.8 // of an entry that shares no word; a recall returns less similar ones too
 )
 
-// findByWords returns the ids of at most maxForgottenByWords entries that words select for deletion, in any state: those that
-// share a word with the query, or have a similarity of at least minForgetSimilarity. It rejects what normalizeQuery rejects.
-// Without an embedding model only words select.
-func (m *Memory) findByWords(ctx context.Context, out actor.Out, q subjects.MemoryAdminRequest) (ids []string, err error) {
+// findByWords returns the ids of at most maxForgottenByWords entries that words select for deletion, in any state:
+// those that share a word with the query, or have a similarity of at least minForgetSimilarity. It rejects what
+// normalizeQuery rejects. Without an embedding model only words select.
+func (m *Memory) findByWords(ctx context.Context, out actor.Out, q subjects.MemoryAdminRequest) (ids []string,
+	err error,
+) {
 	asked := subjects.MemoryQuery{Query: q.Query, Kind: q.Kind}
 	if err := normalizeQuery(&asked, m.cfg); err != nil {
 		return nil, err
@@ -97,12 +108,17 @@ func (m *Memory) findByWords(ctx context.Context, out actor.Out, q subjects.Memo
 	if err != nil && ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	found, err := m.searchIndex(ctx, recall.Query{Text: asked.Query, Vector: vector, Kind: q.Kind, All: true, Duplicates: true, Names: maxForgottenByWords, Top: maxForgottenByWords})
+	found, err := m.searchIndex(ctx, recall.Query{
+		Text: asked.Query, Vector: vector, Kind: q.Kind, All: true,
+		Duplicates: true, Names: maxForgottenByWords, Top: maxForgottenByWords,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("searching: %w", err)
 	}
 	for _, c := range found.Top {
-		if c.Similarity >= minForgetSimilarity || slices.ContainsFunc(c.Reasons, func(r subjects.MemoryReason) bool { return r.What == "words" }) {
+		if c.Similarity >= minForgetSimilarity || slices.ContainsFunc(c.Reasons, func(r subjects.MemoryReason) bool {
+			return r.What == "words"
+		}) {
 			ids = append(ids, c.ID)
 		}
 	}

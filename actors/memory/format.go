@@ -12,13 +12,13 @@ import (
 	"conclave/subjects"
 )
 
-// Entries are formatted for a model as a label in brackets on a line of its own, and then the text of the entry, each line of it
-// behind textPrefix. So no text can pass for a label: it stands behind the label, every line of it is marked, and an untrusted one
-// has no brackets.
+// Entries are formatted for a model as a label in brackets on a line of its own, and then the text of the entry, each
+// line of it behind textPrefix. So no text can pass for a label: it stands behind the label, every line of it is
+// marked, and an untrusted one has no brackets.
 const textPrefix = "> "
 
-// formatAge formats the time since then for a model, in minutes, hours (up to two days) or days. A time in the future is "just
-// now".
+// formatAge formats the time since then for a model, in minutes, hours (up to two days) or days. A time in the future
+// is "just now".
 func formatAge(now, then time.Time) string {
 	d := now.Sub(then)
 	plural := func(n int, unit string) string {
@@ -38,11 +38,12 @@ func formatAge(now, then time.Time) string {
 	return plural(int(d/(24*time.Hour)), "day")
 }
 
-// formatOrigin formats the provenance of an entry for a model, with its file or address on one line. Untrusted entries are marked
-// UNTRUSTED.
+// formatOrigin formats the provenance of an entry for a model, with its file or address on one line. Untrusted entries
+// are marked UNTRUSTED.
 func formatOrigin(p subjects.Provenance) string {
 	words := map[subjects.Source]string{
-		subjects.SourceUser: "from the user", subjects.SourceConversation: "from a conversation", subjects.SourceAgent: "noted by an agent",
+		subjects.SourceUser: "from the user", subjects.SourceConversation: "from a conversation",
+		subjects.SourceAgent:    "noted by an agent",
 		subjects.SourceDocument: "from a document", subjects.SourceExternal: "source: external",
 	}[p.Source]
 	if words == "" {
@@ -57,8 +58,8 @@ func formatOrigin(p subjects.Provenance) string {
 	return words
 }
 
-// formatLabel formats what a model should know of an entry before it reads the text: kind, id, age, origin and trust, who said it
-// and on which day, and its grade. A text in the first person says nothing without its speaker.
+// formatLabel formats what a model should know of an entry before it reads the text: kind, id, age, origin and trust,
+// who said it and on which day, and its grade. A text in the first person says nothing without its speaker.
 func formatLabel(now time.Time, e subjects.MemoryEntry) string {
 	label := fmt.Sprintf("%s %s, %s, %s", e.Kind, e.ID, formatAge(now, e.Created), formatOrigin(e.Provenance))
 	if e.Speaker != "" {
@@ -75,16 +76,18 @@ func formatLabel(now time.Time, e subjects.MemoryEntry) string {
 
 var (
 	// lineBreaks are characters other than a line feed that some program takes for the end of a line.
-	lineBreaks = strings.NewReplacer("\r\n", "\n", "\r", "\n", "\v", "\n", "\f", "\n", "\x1c", "\n", "\x1d", "\n", "\x1e", "\n", "\u0085", "\n", "\u2028", "\n", "\u2029", "\n")
+	lineBreaks = strings.NewReplacer("\r\n", "\n", "\r", "\n", "\v", "\n", "\f", "\n", "\x1c", "\n", "\x1d", "\n",
+		"\x1e", "\n", "\u0085", "\n", "\u2028", "\n", "\u2029", "\n")
 	// brackets become parentheses, also those that only look like the brackets of a label.
-	brackets = strings.NewReplacer("[", "(", "]", ")", "［", "(", "］", ")", "【", "(", "】", ")", "〔", "(", "〕", ")", "〖", "(", "〗", ")",
+	brackets = strings.NewReplacer("[", "(", "]", ")", "［", "(", "］", ")", "【", "(", "】", ")", "〔", "(", "〕", ")", "〖",
+		"(", "〗", ")",
 		"⟦", "(", "⟧", ")", "〚", "(", "〛", ")", "⁅", "(", "⁆", ")", "❲", "(", "❳", ")")
 	// labelWords are the words of labels and headings that vouch for a text.
 	labelWords = regexp.MustCompile(`(?i)\b(pinned by|from|said by) the user\b`)
 )
 
-// writeText writes a text of an entry, a line at a time behind textPrefix, without blank lines. Of an untrusted one brackets become
-// parentheses, and the user is quoted where its words are those of a label.
+// writeText writes a text of an entry, a line at a time behind textPrefix, without blank lines. Of an untrusted one
+// brackets become parentheses, and the user is quoted where its words are those of a label.
 func writeText(b *strings.Builder, e subjects.MemoryEntry, s string) {
 	s = lineBreaks.Replace(s)
 	if e.Provenance.Trust != subjects.Trusted {
@@ -100,12 +103,13 @@ func writeText(b *strings.Builder, e subjects.MemoryEntry, s string) {
 // writeFeedback writes the critic's feedback on an entry as a part of its text: it may quote the entry.
 func writeFeedback(b *strings.Builder, e subjects.MemoryEntry) {
 	if e.Grades.Feedback != "" {
-		writeText(b, e, "critic: "+text.OneLine(redactText(e.Grades.Feedback, maxRecalledFeedback), maxRecalledFeedback))
+		writeText(b, e, "critic: "+text.OneLine(redactText(e.Grades.Feedback, maxRecalledFeedback),
+			maxRecalledFeedback))
 	}
 }
 
-// formatHits formats recalled entries for a model. The result is trusted only when every entry is; an empty one is. It does not
-// repeat the query, which would count as content of the tool.
+// formatHits formats recalled entries for a model. The result is trusted only when every entry is; an empty one is. It
+// does not repeat the query, which would count as content of the tool.
 func formatHits(now time.Time, r subjects.MemoryReply) subjects.ToolResult {
 	if len(r.Hits) == 0 {
 		return newToolResult(nothingFound, true)
@@ -128,8 +132,8 @@ func formatHits(now time.Time, r subjects.MemoryReply) subjects.ToolResult {
 	return newToolResult(strings.TrimRight(b.String(), "\n"), trusted, ids...)
 }
 
-// summarizeHits lists recalled entries by name and description, never with their corpus, a segment or the feedback, for an agent that must not
-// read content. The result is trusted only when every entry is.
+// summarizeHits lists recalled entries by name and description, never with their corpus, a segment or the feedback, for
+// an agent that must not read content. The result is trusted only when every entry is.
 func summarizeHits(_ time.Time, r subjects.MemoryReply) subjects.ToolResult {
 	if len(r.Hits) == 0 {
 		return newToolResult(nothingFound, true)
@@ -141,7 +145,10 @@ func summarizeHits(_ time.Time, r subjects.MemoryReply) subjects.ToolResult {
 		e := h.Entry
 		ids = append(ids, e.ID)
 		trusted = trusted && e.Provenance.Trust == subjects.Trusted
-		list.Entries = append(list.Entries, subjects.MemorySummaryEntry{ID: e.ID, Kind: e.Kind, Name: text.OneLine(e.Name, maxName), Description: text.OneLine(e.Description, maxSummaryDescription)})
+		list.Entries = append(list.Entries, subjects.MemorySummaryEntry{
+			ID: e.ID, Kind: e.Kind,
+			Name: text.OneLine(e.Name, maxName), Description: text.OneLine(e.Description, maxSummaryDescription),
+		})
 	}
 	data, err := json.Marshal(list)
 	if err != nil {
@@ -153,8 +160,8 @@ func summarizeHits(_ time.Time, r subjects.MemoryReply) subjects.ToolResult {
 // maxSummaryDescription bounds a description in a summary, in bytes.
 const maxSummaryDescription = 300
 
-// writeHit writes one entry: its label with similarity, score and reward, its name where the text does not have it, its segment, or
-// else its corpus, or else its description, the critic's feedback and at most 5 ids of correlated entries.
+// writeHit writes one entry: its label with similarity, score and reward, its name where the text does not have it, its
+// segment, or else its corpus, or else its description, the critic's feedback and at most 5 ids of correlated entries.
 func writeHit(b *strings.Builder, now time.Time, h subjects.MemoryHit) {
 	e := h.Entry
 	fmt.Fprintf(b, "%s similarity %.2f, score %.2f", formatLabel(now, e), h.Similarity, h.Score)
@@ -176,8 +183,8 @@ func writeHit(b *strings.Builder, now time.Time, h subjects.MemoryHit) {
 	}
 }
 
-// formatContext formats pinned facts and the entries found for a question. Trusted entries come first: their part of the result
-// stays outside of the broker's frame around untrusted content. Without any entry it is nothingFound.
+// formatContext formats pinned facts and the entries found for a question. Trusted entries come first: their part of
+// the result stays outside of the broker's frame around untrusted content. Without any entry it is nothingFound.
 func formatContext(now time.Time, pinned, found []subjects.MemoryHit) subjects.ToolResult {
 	var b strings.Builder
 	var ids []string

@@ -17,8 +17,8 @@ import (
 // maxFeedback bounds the feedback of a critic that is stored, in bytes.
 const maxFeedback = 4 << 10
 
-// onCritique stores the score of a critic, with its feedback without credentials and cut to maxFeedback. A score outside 1 to 5
-// means ungraded and is ignored, and so is the grade of a persona's contribution: memory stores answers.
+// onCritique stores the score of a critic, with its feedback without credentials and cut to maxFeedback. A score
+// outside 1 to 5 means ungraded and is ignored, and so is the grade of a persona's contribution: memory stores answers.
 func (m *Memory) onCritique(ctx context.Context, in actor.Msg[subjects.Critique], out actor.Out) error {
 	c := in.Body
 	if c.Score < 1 || c.Score > 5 || c.Persona != "" {
@@ -39,8 +39,8 @@ func (m *Memory) onPairwise(ctx context.Context, in actor.Msg[subjects.Pairwise]
 	return storeGrade(ctx, m, in, out, store.Grade{Query: in.Body.QueryID, Pairwise: &winner}, "compared: "+winner)
 }
 
-// onReward stores the latest reward of an answer: the highest count wins, whatever the order of arrival; 0 means the latest. The
-// value is clamped to -1..1, NaN is 0. A count that is negative or beyond 32 bits is rejected.
+// onReward stores the latest reward of an answer: the highest count wins, whatever the order of arrival; 0 means the
+// latest. The value is clamped to -1..1, NaN is 0. A count that is negative or beyond 32 bits is rejected.
 func (m *Memory) onReward(ctx context.Context, in actor.Msg[subjects.Reward], out actor.Out) error {
 	value := min(max(in.Body.Value, -1), 1)
 	if math.IsNaN(value) {
@@ -53,15 +53,21 @@ func (m *Memory) onReward(ctx context.Context, in actor.Msg[subjects.Reward], ou
 	return storeGrade(ctx, m, in, out, g, fmt.Sprintf("a reward of %+.1f", value))
 }
 
-// storeGrade stores a grade once per event and publishes it with the reason why; while the answer is not stored yet the event
-// says "waiting". A grade without a valid query, or with an invalid respondent, is rejected; failures that may pass are retried.
-// A grade that changes nothing is not published: a sender may repeat it later than the stream deduplicates.
-func storeGrade[T any](ctx context.Context, m *Memory, in actor.Msg[T], out actor.Out, g store.Grade, why string) error {
+// storeGrade stores a grade once per event and publishes it with the reason why; while the answer is not stored yet the
+// event says "waiting". A grade without a valid query, or with an invalid respondent, is rejected; failures that may
+// pass are retried. A grade that changes nothing is not published: a sender may repeat it later than the stream
+// deduplicates.
+func storeGrade[T any](ctx context.Context, m *Memory, in actor.Msg[T], out actor.Out, g store.Grade,
+	why string,
+) error {
 	if subjects.CheckToken(g.Query) != nil || g.Respondent != "" && subjects.CheckToken(g.Respondent) != nil {
 		return subjects.Faultf(subjects.CodeMalformed, "a grade without a valid query or respondent")
 	}
 	g.Event = fmt.Sprintf("%d %d", in.Seq, in.StoredAt.UnixNano()) // a recreated stream starts at sequence 1 again
-	a := act{caller: in.From, action: subjects.ActionMemoryAnnotate, params: []byte(g.Query + "\n" + g.Respondent + "\n" + g.Event), query: g.Query}
+	a := act{
+		caller: in.From, action: subjects.ActionMemoryAnnotate,
+		params: []byte(g.Query + "\n" + g.Respondent + "\n" + g.Event), query: g.Query,
+	}
 	return m.retryEvent(ctx, out, func() error {
 		_, err := audited(ctx, m, out, a, func(ctx context.Context, db *access) (none struct{}, err error) {
 			graded, err := db.Grade(ctx, g)
@@ -72,7 +78,10 @@ func storeGrade[T any](ctx context.Context, m *Memory, in actor.Msg[T], out acto
 				return none, nil
 			}
 			m.updateIndexGrades(ctx, graded)
-			ev := subjects.MemoryEvent{QueryID: g.Query, Action: "annotated", IDs: []string{}, Why: why, Of: g.Respondent, By: in.From}
+			ev := subjects.MemoryEvent{
+				QueryID: g.Query, Action: "annotated", IDs: []string{}, Why: why,
+				Of: g.Respondent, By: in.From,
+			}
 			if len(graded) == 0 {
 				ev.Action, ev.Why = "waiting", why+"; its answer is not here yet"
 			}

@@ -31,7 +31,10 @@ func TestGrades(t *testing.T) {
 	all := func(seq uint64, query string) error {
 		for i, err := range []error{
 			w.critique(seq, subjects.Critique{QueryID: query, RespondentID: "generator", Score: 4, Feedback: "Clear."}),
-			w.critique(seq+1, subjects.Critique{QueryID: query, RespondentID: "respondent_b", Score: 2, Feedback: "Vague."}),
+			w.critique(seq+1, subjects.Critique{
+				QueryID: query, RespondentID: "respondent_b", Score: 2,
+				Feedback: "Vague.",
+			}),
 			w.pairwise(seq+2, subjects.Pairwise{QueryID: query, Winner: "generator"}),
 			w.reward(seq+3, subjects.Reward{QueryID: query, RespondentID: "generator", Value: 1}),
 			w.reward(seq+4, subjects.Reward{QueryID: query, RespondentID: "generator", Value: -0.5}),
@@ -60,10 +63,24 @@ func TestGrades(t *testing.T) {
 		do               func(query, who string)
 		told             string // what it says of the five grades
 	}{
-		{"after the answer", "after", "Anna", func(q, who string) { answer(q, who); _ = all(10, q) }, "annotated annotated annotated annotated annotated"},
-		{"before the answer", "before", "Berta", func(q, who string) { _ = all(20, q); answer(q, who) }, "waiting waiting waiting waiting waiting"},
-		{"trick: each event twice", "twice", "Clara", func(q, who string) { answer(q, who); _ = all(30, q); _ = all(30, q) }, "annotated annotated annotated annotated annotated"},
-		{"trick: twice, before and after", "both", "Doris", func(q, who string) { _ = all(40, q); answer(q, who); _ = all(40, q) }, "waiting waiting waiting waiting waiting"},
+		{"after the answer", "after", "Anna", func(q, who string) {
+			answer(q, who)
+			_ = all(10, q)
+		}, "annotated annotated annotated annotated annotated"},
+		{"before the answer", "before", "Berta", func(q, who string) {
+			_ = all(20, q)
+			answer(q, who)
+		}, "waiting waiting waiting waiting waiting"},
+		{"trick: each event twice", "twice", "Clara", func(q, who string) {
+			answer(q, who)
+			_ = all(30, q)
+			_ = all(30, q)
+		}, "annotated annotated annotated annotated annotated"},
+		{"trick: twice, before and after", "both", "Doris", func(q, who string) {
+			_ = all(40, q)
+			answer(q, who)
+			_ = all(40, q)
+		}, "waiting waiting waiting waiting waiting"},
 	} {
 		had := len(w.events("memory.annotated"))
 		tt.do(tt.query, tt.who)
@@ -84,7 +101,10 @@ func TestGrades(t *testing.T) {
 		}
 	}
 	// A stream that was made anew counts from one again: the same place at another time is another grade.
-	in := actor.Msg[subjects.Reward]{From: "reward", Seq: 13, StoredAt: noon, Body: subjects.Reward{QueryID: "after", RespondentID: "generator", Value: 1}}
+	in := actor.Msg[subjects.Reward]{
+		From: "reward", Seq: 13, StoredAt: noon,
+		Body: subjects.Reward{QueryID: "after", RespondentID: "generator", Value: 1},
+	}
 	for range 2 {
 		if err := w.m.onReward(t.Context(), in, w.rec.Out()); err != nil {
 			t.Fatal(err)
@@ -110,7 +130,9 @@ func TestInvalidGradesAreIgnored(t *testing.T) {
 		code string
 		want subjects.Grades
 	}{
-		{"ungraded", func() error { return w.critique(1, subjects.Critique{QueryID: "q1", RespondentID: "generator"}) }, "", subjects.Grades{}},
+		{"ungraded", func() error {
+			return w.critique(1, subjects.Critique{QueryID: "q1", RespondentID: "generator"})
+		}, "", subjects.Grades{}},
 		{"more than five", func() error {
 			return w.critique(2, subjects.Critique{QueryID: "q1", RespondentID: "generator", Score: 6})
 		}, "", subjects.Grades{}},
@@ -120,8 +142,12 @@ func TestInvalidGradesAreIgnored(t *testing.T) {
 		{"of nobody", func() error {
 			return w.critique(4, subjects.Critique{QueryID: "q1", RespondentID: "committee", Score: 1})
 		}, "", subjects.Grades{}},
-		{"trick: of every question", func() error { return w.critique(5, subjects.Critique{QueryID: "*", Score: 1}) }, subjects.CodeMalformed, subjects.Grades{}},
-		{"trick: of no question", func() error { return w.pairwise(6, subjects.Pairwise{Winner: "respondent_b"}) }, subjects.CodeMalformed, subjects.Grades{}},
+		{"trick: of every question", func() error {
+			return w.critique(5, subjects.Critique{QueryID: "*", Score: 1})
+		}, subjects.CodeMalformed, subjects.Grades{}},
+		{"trick: of no question", func() error {
+			return w.pairwise(6, subjects.Pairwise{Winner: "respondent_b"})
+		}, subjects.CodeMalformed, subjects.Grades{}},
 		{"trick: of a respondent that is two", func() error {
 			return w.reward(7, subjects.Reward{QueryID: "q1", RespondentID: "a b", Value: 1})
 		}, subjects.CodeMalformed, subjects.Grades{}},
@@ -144,10 +170,19 @@ func TestInvalidGradesAreIgnored(t *testing.T) {
 			return w.pairwise(10, subjects.Pairwise{QueryID: "q1", Winner: strings.Repeat("x", 1<<20)})
 		}, "", subjects.Grades{Reward: 0, Rewards: 2, Pairwise: strings.Repeat("x", subjects.MaxToken) + "..."}},
 		{"trick: a password in the critic's words", func() error {
-			return w.critique(11, subjects.Critique{QueryID: "q1", RespondentID: "generator", Score: 5, Feedback: "It repeats the password: " + canary})
-		}, "", subjects.Grades{Reward: 0, Rewards: 2, Pairwise: strings.Repeat("x", subjects.MaxToken) + "...", Critic: 5, Feedback: "It repeats the password: [redacted: password]"}},
-		{"forgotten answer", func() error { return w.reward(12, subjects.Reward{QueryID: "q2", RespondentID: "generator", Value: 1}) }, "", subjects.Grades{
-			Reward: 0, Rewards: 2, Pairwise: strings.Repeat("x", subjects.MaxToken) + "...", Critic: 5, Feedback: "It repeats the password: [redacted: password]",
+			return w.critique(11, subjects.Critique{
+				QueryID: "q1", RespondentID: "generator", Score: 5,
+				Feedback: "It repeats the password: " + canary,
+			})
+		}, "", subjects.Grades{
+			Reward: 0, Rewards: 2, Pairwise: strings.Repeat("x", subjects.MaxToken) + "...",
+			Critic: 5, Feedback: "It repeats the password: [redacted: password]",
+		}},
+		{"forgotten answer", func() error {
+			return w.reward(12, subjects.Reward{QueryID: "q2", RespondentID: "generator", Value: 1})
+		}, "", subjects.Grades{
+			Reward: 0, Rewards: 2, Pairwise: strings.Repeat("x", subjects.MaxToken) +
+				"...", Critic: 5, Feedback: "It repeats the password: [redacted: password]",
 		}},
 	} {
 		if err := tt.do(); actortest.Code(err) != tt.code || tt.code == "" && err != nil {
@@ -163,7 +198,8 @@ func TestInvalidGradesAreIgnored(t *testing.T) {
 	w.assertAbsent(canary)
 }
 
-// TestRedeliveredGrades: a grade that changes nothing emits nothing, and the latest reward wins in any order of arrival.
+// TestRedeliveredGrades: a grade that changes nothing emits nothing, and the latest reward wins in any order of
+// arrival.
 func TestRedeliveredGrades(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -178,17 +214,36 @@ func TestRedeliveredGrades(t *testing.T) {
 		want subjects.Grades
 		told int
 	}{
-		{"a grade", func(seq uint64) error { return w.critique(seq, four) }, subjects.Grades{Critic: 4, Feedback: "Clear."}, 1},
-		{"the critic says it again, much later", func(seq uint64) error { return w.critique(seq, four) }, subjects.Grades{Critic: 4, Feedback: "Clear."}, 0},
+		{"a grade", func(seq uint64) error {
+			return w.critique(seq, four)
+		}, subjects.Grades{Critic: 4, Feedback: "Clear."}, 1},
+		{"the critic says it again, much later", func(seq uint64) error {
+			return w.critique(seq, four)
+		}, subjects.Grades{Critic: 4, Feedback: "Clear."}, 0},
 		{"it thinks again", func(seq uint64) error {
-			return w.critique(seq, subjects.Critique{QueryID: "q1", RespondentID: "generator", Score: 3, Feedback: "Clear."})
+			return w.critique(seq, subjects.Critique{
+				QueryID: "q1", RespondentID: "generator", Score: 3,
+				Feedback: "Clear.",
+			})
 		}, subjects.Grades{Critic: 3, Feedback: "Clear."}, 1},
-		{"a verdict", func(seq uint64) error { return w.pairwise(seq, subjects.Pairwise{QueryID: "q1", Winner: "generator"}) }, subjects.Grades{Critic: 3, Feedback: "Clear.", Pairwise: "generator"}, 1},
-		{"trick: undecided after a verdict", func(seq uint64) error { return w.pairwise(seq, subjects.Pairwise{QueryID: "q1"}) }, subjects.Grades{Critic: 3, Feedback: "Clear.", Pairwise: "generator"}, 0},
-		{"the second reward first", func(seq uint64) error { return w.reward(seq, reward(2, -1)) }, subjects.Grades{Critic: 3, Feedback: "Clear.", Pairwise: "generator", Reward: -1, Rewards: 2}, 1},
-		{"older reward late", func(seq uint64) error { return w.reward(seq, reward(1, 1)) }, subjects.Grades{Critic: 3, Feedback: "Clear.", Pairwise: "generator", Reward: -1, Rewards: 2}, 0},
-		{"trick: the second reward once more, with another value", func(seq uint64) error { return w.reward(seq, reward(2, 1)) }, subjects.Grades{Critic: 3, Feedback: "Clear.", Pairwise: "generator", Reward: -1, Rewards: 2}, 0},
-		{"the third reward", func(seq uint64) error { return w.reward(seq, reward(3, 0.5)) }, subjects.Grades{Critic: 3, Feedback: "Clear.", Pairwise: "generator", Reward: 0.5, Rewards: 3}, 1},
+		{"a verdict", func(seq uint64) error {
+			return w.pairwise(seq, subjects.Pairwise{QueryID: "q1", Winner: "generator"})
+		}, subjects.Grades{Critic: 3, Feedback: "Clear.", Pairwise: "generator"}, 1},
+		{"trick: undecided after a verdict", func(seq uint64) error {
+			return w.pairwise(seq, subjects.Pairwise{QueryID: "q1"})
+		}, subjects.Grades{Critic: 3, Feedback: "Clear.", Pairwise: "generator"}, 0},
+		{"the second reward first", func(seq uint64) error {
+			return w.reward(seq, reward(2, -1))
+		}, subjects.Grades{Critic: 3, Feedback: "Clear.", Pairwise: "generator", Reward: -1, Rewards: 2}, 1},
+		{"older reward late", func(seq uint64) error {
+			return w.reward(seq, reward(1, 1))
+		}, subjects.Grades{Critic: 3, Feedback: "Clear.", Pairwise: "generator", Reward: -1, Rewards: 2}, 0},
+		{"trick: the second reward once more, with another value", func(seq uint64) error {
+			return w.reward(seq, reward(2, 1))
+		}, subjects.Grades{Critic: 3, Feedback: "Clear.", Pairwise: "generator", Reward: -1, Rewards: 2}, 0},
+		{"the third reward", func(seq uint64) error {
+			return w.reward(seq, reward(3, 0.5))
+		}, subjects.Grades{Critic: 3, Feedback: "Clear.", Pairwise: "generator", Reward: 0.5, Rewards: 3}, 1},
 	} {
 		had := len(w.events("memory.annotated"))
 		for range 2 { // each event twice, as after a crash
@@ -213,7 +268,8 @@ func TestGradesChangeTheRanking(t *testing.T) {
 	one := w.storeAnswer("q1", "Which bakery has good bread?", "The bakery Kroll bakes good bread.")
 	two := w.storeAnswer("q2", "Which bakery has good bread?", "The bakery Stein bakes good bread.")
 	ask := func() string { // with the cache: a grade drops what it would change
-		r, err := deliver[subjects.MemoryReply](w, "ctl.user.memory.query", "", "", subjects.MemoryQuery{Query: "Which bakery has good bread?"})
+		r, err := deliver[subjects.MemoryReply](w, "ctl.user.memory.query", "", "",
+			subjects.MemoryQuery{Query: "Which bakery has good bread?"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -235,7 +291,10 @@ func TestGradesChangeTheRanking(t *testing.T) {
 	} {
 		ask()
 		seq++
-		if err := w.critique(seq, subjects.Critique{QueryID: tt.query, RespondentID: "generator", Score: tt.score}); err != nil {
+		if err := w.critique(seq, subjects.Critique{
+			QueryID: tt.query, RespondentID: "generator",
+			Score: tt.score,
+		}); err != nil {
 			t.Fatal(err)
 		}
 		if got := ask(); got != tt.want {

@@ -35,8 +35,8 @@ func plainConfig() Config {
 	}
 }
 
-// fixture is everything around one memory: a database of its own, an audit, a model that makes vectors of words and says
-// what it is told to say, and a clock.
+// fixture is everything around one memory: a database of its own, an audit, a model that makes vectors of words and
+// says what it is told to say, and a clock.
 type fixture struct {
 	t    *testing.T
 	rec  actortest.Recorder
@@ -57,7 +57,10 @@ type fixture struct {
 // newFixture is a memory with nothing in it.
 func newFixture(t *testing.T, change ...func(*Config)) *fixture {
 	t.Helper()
-	w := &fixture{t: t, now: noon, auditErrors: map[string]error{}, path: filepath.Join(t.TempDir(), "memory", "memory.duckdb")}
+	w := &fixture{
+		t: t, now: noon, auditErrors: map[string]error{},
+		path: filepath.Join(t.TempDir(), "memory", "memory.duckdb"),
+	}
 	h, err := audit.LoadHasher(filepath.Join(t.TempDir(), "params.key"))
 	if err != nil {
 		t.Fatal(err)
@@ -209,7 +212,9 @@ func wordEmbedder(by string, dims int) func([]string) (subjects.EmbedReply, erro
 		r := subjects.EmbedReply{Model: by}
 		for _, t := range texts {
 			v := make([]float32, dims)
-			for _, word := range strings.FieldsFunc(strings.ToLower(t), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
+			for _, word := range strings.FieldsFunc(strings.ToLower(t), func(r rune) bool {
+				return !unicode.IsLetter(r) && !unicode.IsDigit(r)
+			}) {
 				h := fnv.New64a()
 				h.Write([]byte(word))
 				at := rand.New(rand.NewPCG(h.Sum64(), 1))
@@ -226,7 +231,10 @@ func wordEmbedder(by string, dims int) func([]string) (subjects.EmbedReply, erro
 // deliver hands a request in and reads the reply, the last piece of a streamed one.
 func deliver[A any](w *fixture, subject, query, session string, body any) (out []A, err error) {
 	w.t.Helper()
-	m := actortest.Message{Subject: subject, Body: body, Query: query, Session: session, Deadline: w.clock().Add(time.Minute)}
+	m := actortest.Message{
+		Subject: subject, Body: body, Query: query, Session: session,
+		Deadline: w.clock().Add(time.Minute),
+	}
 	if _, raw := body.([]byte); raw {
 		m.Type = subjects.TypeJSON
 	}
@@ -301,7 +309,10 @@ func (w *fixture) deliverAnswer(account string, r subjects.Response) error {
 // storeAnswer stores an answer to a question and returns the engram's id.
 func (w *fixture) storeAnswer(query, question, text string) string {
 	w.t.Helper()
-	if err := w.deliverAnswer("generator", subjects.Response{SessionID: "s1", QueryID: query, Query: question, Answer: text, Model: "m", Labels: trusted()}); err != nil {
+	if err := w.deliverAnswer("generator", subjects.Response{
+		SessionID: "s1", QueryID: query, Query: question,
+		Answer: text, Model: "m", Labels: trusted(),
+	}); err != nil {
 		w.t.Fatal(err)
 	}
 	id, state, err := w.db.FindAnswer(w.t.Context(), query, "generator")
@@ -414,7 +425,9 @@ func (w *fixture) takeAudit() (out []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, r := range w.records {
-		out = append(out, strings.Join(strings.Fields(strings.Join([]string{r.AgentID, r.Action, r.Tool, r.Phase, r.Status, r.Reason}, " ")), " "))
+		out = append(out,
+			strings.Join(strings.Fields(strings.Join([]string{r.AgentID, r.Action, r.Tool, r.Phase, r.Status, r.Reason},
+				" ")), " "))
 	}
 	w.records = nil
 	return out
@@ -430,7 +443,10 @@ func (w *fixture) assertAbsent(secret string) {
 	w.mu.Lock()
 	records := slices.Clone(w.records)
 	w.mu.Unlock()
-	for what, v := range map[string]any{"the database": entries, "events": w.rec.Published(), "questions to a model": w.rec.Requested(), "the log": w.rec.Logged(), "the audit": records} {
+	for what, v := range map[string]any{
+		"the database": entries, "events": w.rec.Published(),
+		"questions to a model": w.rec.Requested(), "the log": w.rec.Logged(), "the audit": records,
+	} {
 		if all := fmt.Sprintf("%+v", v); strings.Contains(all, secret) {
 			at := strings.Index(all, secret)
 			w.t.Errorf("%s holds %q", what, all[max(0, at-80):min(len(all), at+80)])

@@ -22,10 +22,10 @@ func detach(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 }
 
-// retryEvent calls do until it succeeds, with backoff from a second to a minute: a failure that may pass, such as an audit log
-// that does not reply, must not make the event a dead letter. It returns the error of do at once for faults other than those of
-// the audit log and before [Memory.Start], and when ctx ends while it waits. A database that has stopped is fatal: the restarted
-// actor opens it again. do must be safe to repeat.
+// retryEvent calls do until it succeeds, with backoff from a second to a minute: a failure that may pass, such as an
+// audit log that does not reply, must not make the event a dead letter. It returns the error of do at once for faults
+// other than those of the audit log and before [Memory.Start], and when ctx ends while it waits. A database that has
+// stopped is fatal: the restarted actor opens it again. do must be safe to repeat.
 func (m *Memory) retryEvent(ctx context.Context, out actor.Out, do func() error) error {
 	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
 		err := do()
@@ -35,7 +35,8 @@ func (m *Memory) retryEvent(ctx context.Context, out actor.Out, do func() error)
 			return nil
 		case errors.Is(err, store.ErrBroken):
 			return actor.Fatal(err)
-		case errors.As(err, &f) && f.Code != subjects.CodeNoAudit && f.Code != subjects.CodeUnrecorded, !m.started.Load():
+		case errors.As(err, &f) && f.Code != subjects.CodeNoAudit &&
+			f.Code != subjects.CodeUnrecorded, !m.started.Load():
 			return err
 		}
 		out.LogError(fmt.Errorf("retrying in %s: %w", wait, err))
@@ -53,7 +54,8 @@ func (m *Memory) retryEvent(ctx context.Context, out actor.Out, do func() error)
 func indexRow(l store.IndexEntry) recall.Row {
 	return recall.Row{
 		Key: l.Row, ID: l.ID, Kind: l.Kind, State: l.State, Trust: l.Trust, Source: l.Source, Respondent: l.Respondent,
-		Name: l.Name, Description: l.Description, Tags: l.Tags, Created: l.Created, Pinned: l.Pinned, Grades: l.Grades, Words: l.Words,
+		Name: l.Name, Description: l.Description, Tags: l.Tags, Created: l.Created, Pinned: l.Pinned, Grades: l.Grades,
+		Words:        l.Words,
 		Conversation: l.Conversation, Position: l.Position, Speaker: l.Speaker, Happened: l.Happened,
 	}
 }
@@ -63,8 +65,8 @@ func indexVectors(l store.IndexEntry) recall.Vectors {
 	return recall.Vectors{Corpus: l.CorpusVector, Description: l.DescriptionVector, Name: l.NameVector}
 }
 
-// refreshIndex reads entries from the database, updates the index and drops cached replies that contain them. Ids that do not
-// exist are not removed from the index: see removeFromIndex. It is not canceled with ctx.
+// refreshIndex reads entries from the database, updates the index and drops cached replies that contain them. Ids that
+// do not exist are not removed from the index: see removeFromIndex. It is not canceled with ctx.
 func (m *Memory) refreshIndex(ctx context.Context, ids ...string) error {
 	m.search.RLock()
 	defer m.search.RUnlock()
@@ -83,10 +85,12 @@ func (m *Memory) refreshIndex(ctx context.Context, ids ...string) error {
 	return nil
 }
 
-// indexNewEntry adds an entry that was just written at row to the index without reading it back, which would cost more than the
-// write. touched are its id and those of the entries that changed with it; when there are any, v is nil or of another model than
-// the index, or the entry was graded before it arrived, all of touched are read instead.
-func (m *Memory) indexNewEntry(ctx context.Context, row uint64, e subjects.MemoryEntry, v *store.Vectors, touched []string) error {
+// indexNewEntry adds an entry that was just written at row to the index without reading it back, which would cost more
+// than the write. touched are its id and those of the entries that changed with it; when there are any, v is nil or of
+// another model than the index, or the entry was graded before it arrived, all of touched are read instead.
+func (m *Memory) indexNewEntry(ctx context.Context, row uint64, e subjects.MemoryEntry, v *store.Vectors,
+	touched []string,
+) error {
 	graded := false
 	if e.Kind == subjects.KindEngram {
 		var err error
@@ -104,8 +108,10 @@ func (m *Memory) indexNewEntry(ctx context.Context, row uint64, e subjects.Memor
 	}
 	m.indexMu.Lock()
 	l := store.IndexEntry{
-		Row: row, ID: e.ID, Kind: e.Kind, State: e.State, Trust: e.Provenance.Trust, Source: string(e.Provenance.Source), Respondent: e.Respondent, Name: e.Name,
-		Description: e.Description, Words: subjects.SearchText(e.Speaker, e.Happened, text.Clip(e.Corpus, maxWords)), Tags: e.Tags, Created: e.Created, Pinned: e.Pinned,
+		Row: row, ID: e.ID, Kind: e.Kind, State: e.State, Trust: e.Provenance.Trust,
+		Source: string(e.Provenance.Source), Respondent: e.Respondent, Name: e.Name,
+		Description: e.Description, Words: subjects.SearchText(e.Speaker, e.Happened, text.Clip(e.Corpus, maxWords)),
+		Tags: e.Tags, Created: e.Created, Pinned: e.Pinned,
 		Conversation: e.Conversation, Position: e.Position, Speaker: e.Speaker, Happened: e.Happened,
 		CorpusVector: v.Corpus, NameVector: v.Name, DescriptionVector: v.Description,
 	}
@@ -125,23 +131,24 @@ func (m *Memory) indexNewEntry(ctx context.Context, row uint64, e subjects.Memor
 // maxWords is the length of the corpus prefix that the search by words reads, as in [store.IndexEntry].
 const maxWords = 2000
 
-// putIndexRow puts one entry into the index and invalidates cached replies that it belongs into. When the approximate index
-// fails, searches are exact from then on; that is no error. The caller holds search for reading, and indexMu.
+// putIndexRow puts one entry into the index and invalidates cached replies that it belongs into. When the approximate
+// index fails, searches are exact from then on; that is no error. The caller holds search for reading, and indexMu.
 func (m *Memory) putIndexRow(ctx context.Context, l store.IndexEntry) error {
 	defer m.invalidateCache(l.ID)
 	spread, err := m.search.index.Put(indexRow(l), indexVectors(l))
 	if err != nil {
 		return fmt.Errorf("indexing %s: %w", l.ID, err)
 	}
-	if m.search.approximate != nil && l.CorpusVector != nil && m.search.approximate.Put(context.WithoutCancel(ctx), []uint64{l.Row}, l.CorpusVector) != nil {
+	if m.search.approximate != nil && l.CorpusVector != nil &&
+		m.search.approximate.Put(context.WithoutCancel(ctx), []uint64{l.Row}, l.CorpusVector) != nil {
 		m.approximateReady.Store(false) // it is incomplete now, so searches are exact again
 	}
 	m.dropOutdated(l, spread)
 	return nil
 }
 
-// dropOutdated removes cached replies that an entry in the index may now belong into; all of them when spread is set: the scores
-// of other entries may have changed too.
+// dropOutdated removes cached replies that an entry in the index may now belong into; all of them when spread is set:
+// the scores of other entries may have changed too.
 func (m *Memory) dropOutdated(l store.IndexEntry, spread bool) {
 	switch {
 	case m.cache == nil:
@@ -169,8 +176,8 @@ func (m *Memory) removeFromIndex(all []store.Deleted) {
 	}
 }
 
-// updateIndexGrades updates grades in the index, and invalidates cached replies that the graded entries are in or may now belong
-// into; all of them when the entries cannot be read. Entries that are not in the index yet are skipped.
+// updateIndexGrades updates grades in the index, and invalidates cached replies that the graded entries are in or may
+// now belong into; all of them when the entries cannot be read. Entries that are not in the index yet are skipped.
 func (m *Memory) updateIndexGrades(ctx context.Context, all []store.Graded) {
 	m.search.RLock()
 	defer m.search.RUnlock()
@@ -202,8 +209,8 @@ func (m *Memory) invalidateCache(ids ...string) {
 	}
 }
 
-// searchIndex searches the index, among the rows of the approximate index where that is ready. A vector of another size, left
-// from a former model, is ignored: the search is by words then.
+// searchIndex searches the index, among the rows of the approximate index where that is ready. A vector of another
+// size, left from a former model, is ignored: the search is by words then.
 func (m *Memory) searchIndex(ctx context.Context, q recall.Query) (recall.Found, error) {
 	m.search.RLock()
 	defer m.search.RUnlock()

@@ -6,8 +6,8 @@
 // publishes memory.{stored, annotated, recalled} and tool.schema.*.
 //
 // DuckDB is the system of record (package store). The search index is in memory (package recall): it is built at start
-// and updated after each write. Package digest derives names, descriptions and relations from texts: by plain rules when an entry
-// is stored, and again with a small model, one call per entry, when that is idle.
+// and updated after each write. Package digest derives names, descriptions and relations from texts: by plain rules
+// when an entry is stored, and again with a small model, one call per entry, when that is idle.
 package memory
 
 import (
@@ -53,14 +53,14 @@ type Memory struct {
 	cache *recall.Cache // nil = none
 	now   func() time.Time
 
-	// unaudited is the database. Requests of callers reach it through [audited] only; what remains is upkeep: the index,
-	// missing vectors, counters and status.
+	// unaudited is the database. Requests of callers reach it through [audited] only; what remains is upkeep: the
+	// index, missing vectors, counters and status.
 	unaudited   *store.Store
 	unavailable *subjects.Fault // why there is no database; the reply to every request
 	disabled    bool            // switched off by the user: events are discarded instead of waiting in the stream
 
-	// search is the index over the vectors of one embedding model. A writer holds the lock for reading while it updates the
-	// index; switchIndex holds it for writing.
+	// search is the index over the vectors of one embedding model. A writer holds the lock for reading while it updates
+	// the index; switchIndex holds it for writing.
 	search struct {
 		sync.RWMutex
 		index       *recall.Recall
@@ -87,14 +87,22 @@ type Memory struct {
 	embedProblem, rejection atomic.Pointer[string]
 }
 
-// newMemory returns the actor on an open database and builds its index: when it returns, every entry with vectors can be
-// recalled; words follow after [Memory.Start]. On an error the caller still owns db. cfg must be valid.
-func newMemory(ctx context.Context, cfg Config, db *store.Store, a Audit, h Hasher, now func() time.Time) (*Memory, error) {
-	m := &Memory{cfg: cfg, unaudited: db, audit: a, gate: newGate(a, cfg), hash: h, backfillWake: make(chan struct{}, 1), now: now}
+// newMemory returns the actor on an open database and builds its index: when it returns, every entry with vectors can
+// be recalled; words follow after [Memory.Start]. On an error the caller still owns db. cfg must be valid.
+func newMemory(ctx context.Context, cfg Config, db *store.Store, a Audit, h Hasher, now func() time.Time) (*Memory,
+	error,
+) {
+	m := &Memory{
+		cfg: cfg, unaudited: db, audit: a, gate: newGate(a, cfg), hash: h,
+		backfillWake: make(chan struct{}, 1), now: now,
+	}
 	if cfg.Cache.Entries > 0 {
 		m.cache = recall.NewCache(recall.CacheOptions{
 			Max: cfg.Cache.Entries, Near: float64(cfg.Cache.Near) / 100, Margin: cfg.Weights.OrDefault().Extras(),
-			TTL: map[string]time.Duration{subjects.KindEngram: cfg.Cache.Engram, subjects.KindFact: cfg.Cache.Fact, subjects.KindDocument: cfg.Cache.Document},
+			TTL: map[string]time.Duration{
+				subjects.KindEngram: cfg.Cache.Engram, subjects.KindFact: cfg.Cache.Fact,
+				subjects.KindDocument: cfg.Cache.Document,
+			},
 		}, now)
 	}
 	stats, err := db.Stats(ctx)
@@ -111,9 +119,9 @@ func newMemory(ctx context.Context, cfg Config, db *store.Store, a Audit, h Hash
 	return m, nil
 }
 
-// Open returns the actor on the database in the data folder; it never returns nil. When the database cannot be opened, or memory
-// is switched off, the actor replies to every request with the reason; the rest of the system works on. A rewrite that the last
-// shutdown left undone is done first. cfg must be valid.
+// Open returns the actor on the database in the data folder; it never returns nil. When the database cannot be opened,
+// or memory is switched off, the actor replies to every request with the reason; the rest of the system works on. A
+// rewrite that the last shutdown left undone is done first. cfg must be valid.
 func Open(ctx context.Context, cfg Config, data string, a Audit, h Hasher) *Memory {
 	if !cfg.Enabled {
 		m := newUnavailable(errors.New("it is switched off in memory.yaml"), a, h)
@@ -147,14 +155,17 @@ func Open(ctx context.Context, cfg Config, data string, a Audit, h Hasher) *Memo
 // newUnavailable returns an actor without a database. It consumes no events, so that they wait in the stream, and
 // replies to every request with the reason.
 func newUnavailable(reason error, a Audit, h Hasher) *Memory {
-	return &Memory{unavailable: subjects.Faultf(subjects.CodeUnavailable, "memory is unavailable: %v", reason), audit: a, gate: newGate(a, Config{}), hash: h, now: time.Now}
+	return &Memory{
+		unavailable: subjects.Faultf(subjects.CodeUnavailable, "memory is unavailable: %v", reason),
+		audit:       a, gate: newGate(a, Config{}), hash: h, now: time.Now,
+	}
 }
 
 // Name implements [actor.Actor].
 func (m *Memory) Name() string { return name }
 
-// Routes implements [actor.Actor]. Without a database only requests are served, and rejected with the reason: events wait in the
-// stream, or are discarded when memory is switched off.
+// Routes implements [actor.Actor]. Without a database only requests are served, and rejected with the reason: events
+// wait in the stream, or are discarded when memory is switched off.
 func (m *Memory) Routes() []actor.Route {
 	requests := []actor.Route{
 		actor.ServeStream(subjects.MemoryQueryService, m.onRecall, m.gate.OnReject(subjects.ActionMemoryRead, nil)),
@@ -165,8 +176,10 @@ func (m *Memory) Routes() []actor.Route {
 	switch {
 	case m.disabled:
 		return append(requests,
-			actor.On(subjects.ResponseGeneration, discardEvent[subjects.Response]), actor.On(subjects.CritiqueResult, discardEvent[subjects.Critique]),
-			actor.On(subjects.PairwiseResult, discardEvent[subjects.Pairwise]), actor.On(subjects.RewardEvent, discardEvent[subjects.Reward]))
+			actor.On(subjects.ResponseGeneration, discardEvent[subjects.Response]), actor.On(subjects.CritiqueResult,
+				discardEvent[subjects.Critique]),
+			actor.On(subjects.PairwiseResult, discardEvent[subjects.Pairwise]), actor.On(subjects.RewardEvent,
+				discardEvent[subjects.Reward]))
 	case m.unavailable != nil:
 		return requests
 	}
@@ -183,8 +196,8 @@ func (m *Memory) Routes() []actor.Route {
 // discardEvent acknowledges an event and stores nothing.
 func discardEvent[T any](context.Context, actor.Msg[T], actor.Out) error { return nil }
 
-// Start implements [actor.Starter]: it announces the tools and starts the backfill of missing vectors, which runs until Close
-// whatever becomes of ctx. Without a database it does nothing.
+// Start implements [actor.Starter]: it announces the tools and starts the backfill of missing vectors, which runs until
+// Close whatever becomes of ctx. Without a database it does nothing.
 func (m *Memory) Start(ctx context.Context, out actor.Out) error {
 	if m.unavailable != nil {
 		return nil
@@ -208,8 +221,8 @@ func (m *Memory) Describe() (metadata map[string]string) {
 	return m.toolset().Definitions()
 }
 
-// Close implements [actor.Closer]. It stops the backfill and waits for it, then closes database, index and audit log. ctx bounds
-// the rewrite of the database after content was forgotten, not the wait for queued writes.
+// Close implements [actor.Closer]. It stops the backfill and waits for it, then closes database, index and audit log.
+// ctx bounds the rewrite of the database after content was forgotten, not the wait for queued writes.
 func (m *Memory) Close(ctx context.Context) error {
 	if m.stopBackground != nil {
 		m.stopBackground()
@@ -225,16 +238,19 @@ func (m *Memory) Close(ctx context.Context) error {
 	return errors.Join(append(errs, m.gate.Close(ctx), m.audit.Close(ctx))...)
 }
 
-// switchIndex builds the index for the vectors of a model from the database and replaces the current one, with searches and index
-// updates waiting. It does nothing when that model and size are in use already. On an error from building, the current index
-// stays. model "" means that no entry has vectors yet.
+// switchIndex builds the index for the vectors of a model from the database and replaces the current one, with searches
+// and index updates waiting. It does nothing when that model and size are in use already. On an error from building,
+// the current index stays. model "" means that no entry has vectors yet.
 func (m *Memory) switchIndex(ctx context.Context, model string, dims int) error {
 	m.search.Lock()
 	defer m.search.Unlock()
 	if m.search.index != nil && m.search.model == model && m.search.dims == dims {
 		return nil
 	}
-	index, err := recall.New(recall.Options{Dims: dims, Threads: m.cfg.Threads, Names: m.cfg.Results, Top: m.cfg.Top, Hybrid: m.cfg.Hybrid, Hashed: model == scripted.Name, Weights: m.cfg.Weights, Now: m.now})
+	index, err := recall.New(recall.Options{
+		Dims: dims, Threads: m.cfg.Threads, Names: m.cfg.Results, Top: m.cfg.Top,
+		Hybrid: m.cfg.Hybrid, Hashed: model == scripted.Name, Weights: m.cfg.Weights, Now: m.now,
+	})
 	if err != nil {
 		return fmt.Errorf("building the index: %w", err)
 	}
@@ -261,8 +277,8 @@ func (m *Memory) switchIndex(ctx context.Context, model string, dims int) error 
 	return nil
 }
 
-// newDigester returns a digester that calls a small model through out when the configuration allows it, else one with plain rules
-// only. background means that no user waits for the result.
+// newDigester returns a digester that calls a small model through out when the configuration allows it, else one with
+// plain rules only. background means that no user waits for the result.
 func (m *Memory) newDigester(out actor.Out, background bool) *digest.Digester {
 	o := digest.Options{}
 	if m.cfg.Model {
@@ -271,12 +287,12 @@ func (m *Memory) newDigester(out actor.Out, background bool) *digest.Digester {
 	return digest.New(o)
 }
 
-// plainDigester returns the digester of new entries, which calls no model: an entry can be recalled at once, and a model describes
-// it when it is idle (see refineBatch).
+// plainDigester returns the digester of new entries, which calls no model: an entry can be recalled at once, and a
+// model describes it when it is idle (see refineBatch).
 func plainDigester() *digest.Digester { return digest.New(digest.Options{}) }
 
-// Verify checks every entry and every invariant of the database in a data folder that no actor has open. A folder without a
-// database is no error.
+// Verify checks every entry and every invariant of the database in a data folder that no actor has open. A folder
+// without a database is no error.
 func Verify(ctx context.Context, data string) error {
 	if _, err := os.Stat(DatabaseFile(data)); errors.Is(err, fs.ErrNotExist) {
 		return nil

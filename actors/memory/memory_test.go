@@ -35,8 +35,14 @@ func heard(a actor.Actor) (out []string) {
 
 var (
 	forPeople = []string{"ctl.*.memory.admin", "ctl.*.memory.correlated", "ctl.*.memory.query", "ctl.*.memory.write"}
-	forTools  = []string{"tool.request.save_memory", "tool.request.search_knowledge_graph", "tool.request.search_memory"}
-	forEvents = []string{"from.*.critique.result", "from.*.pairwise.result", "from.*.response.generation", "from.*.reward.event"}
+	forTools  = []string{
+		"tool.request.save_memory", "tool.request.search_knowledge_graph",
+		"tool.request.search_memory",
+	}
+	forEvents = []string{
+		"from.*.critique.result", "from.*.pairwise.result", "from.*.response.generation",
+		"from.*.reward.event",
+	}
 )
 
 // TestLifecycle: routes, start events, and that a restart finds what was stored.
@@ -59,7 +65,8 @@ func TestLifecycle(t *testing.T) {
 			t.Errorf("it announces %+v", said[i])
 		}
 		var s subjects.ToolSchema
-		if err := json.Unmarshal([]byte(described["definition."+its]), &s); err != nil || s.Name != its || !bytes.Equal(s.Parameters, tool.Schema.Parameters) {
+		if err := json.Unmarshal([]byte(described["definition."+its]), &s); err != nil || s.Name != its ||
+			!bytes.Equal(s.Parameters, tool.Schema.Parameters) {
 			t.Errorf("discovery shows %q, %v", described["definition."+its], err)
 		}
 		if !tool.Facts.Known || !tool.Facts.Graded || tool.Facts.Zone != name || tool.Facts.Name != its {
@@ -76,8 +83,8 @@ func TestLifecycle(t *testing.T) {
 	}
 }
 
-// TestUnavailableMemory: a memory that cannot be opened replies with the reason and the remedy, consumes no event, offers no
-// tool and leaves the file unchanged. A disabled one replies too, but drops events.
+// TestUnavailableMemory: a memory that cannot be opened replies with the reason and the remedy, consumes no event,
+// offers no tool and leaves the file unchanged. A disabled one replies too, but drops events.
 func TestUnavailableMemory(t *testing.T) {
 	t.Parallel()
 	file := func(t *testing.T, data string, content []byte) {
@@ -102,11 +109,15 @@ func TestUnavailableMemory(t *testing.T) {
 		setup func(t *testing.T, data string, c *Config)
 		says  []string
 	}{
-		{"switched off", func(_ *testing.T, _ string, c *Config) { c.Enabled = false }, []string{"switched off", "memory.yaml"}},
+		{"switched off", func(_ *testing.T, _ string, c *Config) {
+			c.Enabled = false
+		}, []string{"switched off", "memory.yaml"}},
 		{"damaged", func(t *testing.T, data string, _ *Config) {
 			file(t, data, bytes.Repeat([]byte("this is no database. "), 1000))
 		}, []string{"damaged", "move it away"}},
-		{"trick: empty", func(t *testing.T, data string, _ *Config) { file(t, data, nil) }, []string{"damaged", "it is empty"}},
+		{"trick: empty", func(t *testing.T, data string, _ *Config) {
+			file(t, data, nil)
+		}, []string{"damaged", "it is empty"}},
 		{"trick: a folder at its path", func(t *testing.T, data string, _ *Config) {
 			if err := os.MkdirAll(DatabaseFile(data), 0o700); err != nil {
 				t.Fatal(err)
@@ -165,7 +176,9 @@ func TestUnavailableMemory(t *testing.T) {
 				t.Errorf("it listens to %q", got)
 			}
 			for subject, body := range map[string]any{
-				"query": subjects.MemoryQuery{Query: "x"}, "write": subjects.MemoryWriteRequest{}, "admin": subjects.MemoryAdminRequest{Op: "status"}, "correlated": subjects.MemoryIDs{IDs: []string{"abcdef"}},
+				"query": subjects.MemoryQuery{Query: "x"}, "write": subjects.MemoryWriteRequest{},
+				"admin":      subjects.MemoryAdminRequest{Op: "status"},
+				"correlated": subjects.MemoryIDs{IDs: []string{"abcdef"}},
 			} {
 				_, err := deliver[any](w, "ctl.user.memory."+subject, "", "", body)
 				if actortest.Code(err) != subjects.CodeUnavailable {
@@ -238,16 +251,30 @@ func TestConfig(t *testing.T) {
 		"nearer than the same":     {func(c *Config) { c.Cache.Near = 101 }, "cache.near"},
 		"for ever":                 {func(c *Config) { c.Cache.Fact = 30 * 24 * time.Hour }, "cache.fact"},
 		"until yesterday":          {func(c *Config) { c.Cache.Engram = -time.Second }, "cache.engram"},
-		"a weight above 1":         {func(c *Config) { c.Weights = recall.DefaultWeights(); c.Weights.Words = 1.5 }, "weights.words"},
-		"a hashed weight of 0":     {func(c *Config) { c.Weights = recall.DefaultWeights(); c.Weights.Hashed = 0 }, "weights.hashed"},
-		"a weight below 0":         {func(c *Config) { c.Weights = recall.DefaultWeights(); c.Weights.Speaker = -0.1 }, "weights.speaker"},
-		"answers never age":        {func(c *Config) { c.Weights = recall.DefaultWeights(); c.Weights.HalfLife = 0 }, "weights.half_life"},
-		"a small database":         {func(c *Config) { c.Limit = 1 << 20 }, "memory_limit"},
-		"a path from here":         {func(c *Config) { c.VSS = "vss.duckdb_extension" }, "vss"},
+		"a weight above 1": {func(c *Config) {
+			c.Weights = recall.DefaultWeights()
+			c.Weights.Words = 1.5
+		}, "weights.words"},
+		"a hashed weight of 0": {func(c *Config) {
+			c.Weights = recall.DefaultWeights()
+			c.Weights.Hashed = 0
+		}, "weights.hashed"},
+		"a weight below 0": {func(c *Config) {
+			c.Weights = recall.DefaultWeights()
+			c.Weights.Speaker = -0.1
+		}, "weights.speaker"},
+		"answers never age": {func(c *Config) {
+			c.Weights = recall.DefaultWeights()
+			c.Weights.HalfLife = 0
+		}, "weights.half_life"},
+		"a small database": {func(c *Config) { c.Limit = 1 << 20 }, "memory_limit"},
+		"a path from here": {func(c *Config) { c.VSS = "vss.duckdb_extension" }, "vss"},
 	} {
 		c := plainConfig()
 		tt.change(&c)
-		if err := c.Validate(); !slices.ContainsFunc(c.Problems(), func(p strict.Problem) bool { return p.Path == tt.path }) {
+		if err := c.Validate(); !slices.ContainsFunc(c.Problems(), func(p strict.Problem) bool {
+			return p.Path == tt.path
+		}) {
 			t.Errorf("%s: %v says nothing of %s", name, err, tt.path)
 		}
 	}

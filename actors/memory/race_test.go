@@ -24,8 +24,8 @@ func letters(n int) string {
 	return string(b)
 }
 
-// TestConcurrentOperations: entries are stored, graded, edited, recalled and forgotten concurrently while embedding fails at
-// times and the model changes. Acknowledged entries are found, forgotten ones are never seen again.
+// TestConcurrentOperations: entries are stored, graded, edited, recalled and forgotten concurrently while embedding
+// fails at times and the model changes. Acknowledged entries are found, forgotten ones are never seen again.
 func TestConcurrentOperations(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -51,7 +51,8 @@ func TestConcurrentOperations(t *testing.T) {
 		mu.Lock()
 		before := maps.Clone(gone)
 		mu.Unlock()
-		replies, err := deliver[subjects.MemoryReply](w, "ctl.user.memory.query", "", "", subjects.MemoryQuery{Query: query, Fresh: fresh})
+		replies, err := deliver[subjects.MemoryReply](w, "ctl.user.memory.query", "", "",
+			subjects.MemoryQuery{Query: query, Fresh: fresh})
 		if err != nil {
 			t.Errorf("recalling %s: %v", query, err)
 			return nil
@@ -85,7 +86,11 @@ func TestConcurrentOperations(t *testing.T) {
 				query := fmt.Sprintf("q-%d", n)
 				beats <- struct{}{}
 				a, b, c := letters(n), letters(n+1), letters(n+2)
-				if err := w.deliverAnswer("generator", subjects.Response{SessionID: "s1", QueryID: query, Query: "Parcel " + a + "?", Answer: "Parcel " + a + " holds " + b + ".", Labels: trusted()}); err != nil {
+				if err := w.deliverAnswer("generator", subjects.Response{
+					SessionID: "s1", QueryID: query,
+					Query: "Parcel " + a + "?", Answer: "Parcel " + a + " holds " + b +
+						".", Labels: trusted(),
+				}); err != nil {
 					t.Errorf("storing %s: %v", query, err)
 					return
 				}
@@ -96,10 +101,20 @@ func TestConcurrentOperations(t *testing.T) {
 					}
 				}
 				found(a)
-				if err := w.critique(uint64(n+1), subjects.Critique{QueryID: query, RespondentID: "generator", Score: 1 + round%5}); err != nil {
+				if err := w.critique(uint64(n+1), subjects.Critique{
+					QueryID: query, RespondentID: "generator",
+					Score: 1 + round%5,
+				}); err != nil {
 					t.Error(err)
 				}
-				if _, err := w.admin(subjects.MemoryAdminRequest{Op: "edit", IDs: []string{id}, Edit: &subjects.MemoryEdit{Name: new("Parcel " + c), Description: new("Parcel " + c + " holds " + b + ".")}}); err != nil {
+				if _,
+					err := w.admin(subjects.MemoryAdminRequest{
+					Op: "edit", IDs: []string{id},
+					Edit: &subjects.MemoryEdit{
+						Name:        new("Parcel " + c),
+						Description: new("Parcel " + c + " holds " + b + "."),
+					},
+				}); err != nil {
 					t.Errorf("changing %s: %v", id, err)
 				}
 				found(c)
@@ -107,7 +122,8 @@ func TestConcurrentOperations(t *testing.T) {
 					kept[worker] = append(kept[worker], query)
 					continue
 				}
-				if done, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", IDs: []string{id}}); err != nil || done.Changed != 1 {
+				if done, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", IDs: []string{id}}); err != nil ||
+					done.Changed != 1 {
 					t.Errorf("forgetting %s: %+v, %v", id, done, err)
 				}
 				mu.Lock()
@@ -119,7 +135,11 @@ func TestConcurrentOperations(t *testing.T) {
 					}
 				}
 				// Its event comes once more.
-				if err := w.deliverAnswer("generator", subjects.Response{SessionID: "s1", QueryID: query, Query: "Parcel " + a + "?", Answer: "Parcel " + a + " holds " + b + ".", Labels: trusted()}); err != nil {
+				if err := w.deliverAnswer("generator", subjects.Response{
+					SessionID: "s1", QueryID: query,
+					Query: "Parcel " + a + "?", Answer: "Parcel " + a + " holds " + b +
+						".", Labels: trusted(),
+				}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -134,7 +154,8 @@ func TestConcurrentOperations(t *testing.T) {
 	for worker, queries := range kept {
 		for i, query := range queries {
 			id, state, err := w.db.FindAnswer(t.Context(), query, "generator")
-			if err != nil || state != store.Stored || w.entry(id).Grades.Critic == 0 || !strings.HasPrefix(w.entry(id).Name, "Parcel q") {
+			if err != nil || state != store.Stored || w.entry(id).Grades.Critic == 0 ||
+				!strings.HasPrefix(w.entry(id).Name, "Parcel q") {
 				t.Errorf("%s is %q, %v", query, state, err)
 			}
 			if n := 1000*worker + 10*(2*i+1); !slices.Contains(w.recallIDs("parcel "+letters(n+2)), id) {

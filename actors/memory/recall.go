@@ -41,7 +41,10 @@ type recallRequest struct {
 
 // act describes a read for the audit log.
 func (q recallRequest) act(params []byte) act {
-	return act{caller: q.caller, typ: q.typ, action: subjects.ActionMemoryRead, target: q.tool, params: params, session: q.session, query: q.queryID}
+	return act{
+		caller: q.caller, typ: q.typ, action: subjects.ActionMemoryRead, target: q.tool, params: params,
+		session: q.session, query: q.queryID,
+	}
 }
 
 // cacheScope separates cached replies to the user from those to agents, whose segments a model selected.
@@ -52,38 +55,46 @@ func (q recallRequest) cacheScope() string {
 	return "agent"
 }
 
-// onRecall streams the stages of a recall to the user: names, descriptions, then the texts. It rejects what normalizeQuery
-// rejects.
-func (m *Memory) onRecall(ctx context.Context, in actor.Msg[subjects.MemoryQuery], send func(subjects.MemoryReply) error, out actor.Out) error {
+// onRecall streams the stages of a recall to the user: names, descriptions, then the texts. It rejects what
+// normalizeQuery rejects.
+func (m *Memory) onRecall(ctx context.Context, in actor.Msg[subjects.MemoryQuery],
+	send func(subjects.MemoryReply) error, out actor.Out,
+) error {
 	if m.unavailable != nil {
 		return m.unavailable
 	}
-	_, err := m.recallAudited(ctx, out, recallRequest{MemoryQuery: in.Body, caller: in.From, session: in.Session, queryID: in.Query}, send)
+	_, err := m.recallAudited(ctx, out, recallRequest{
+		MemoryQuery: in.Body, caller: in.From, session: in.Session,
+		queryID: in.Query,
+	}, send)
 	return err
 }
 
-// recallAudited recalls entries and sends each stage; an error of send ends it. The last stage, which holds the texts, is sent
-// and returned only after the outcome is recorded. A query that normalizeQuery rejects is not audited.
-func (m *Memory) recallAudited(ctx context.Context, out actor.Out, q recallRequest, send func(subjects.MemoryReply) error) (subjects.MemoryReply, error) {
+// recallAudited recalls entries and sends each stage; an error of send ends it. The last stage, which holds the texts,
+// is sent and returned only after the outcome is recorded. A query that normalizeQuery rejects is not audited.
+func (m *Memory) recallAudited(ctx context.Context, out actor.Out, q recallRequest,
+	send func(subjects.MemoryReply) error,
+) (subjects.MemoryReply, error) {
 	if err := normalizeQuery(&q.MemoryQuery, m.cfg); err != nil {
 		return subjects.MemoryReply{}, err
 	}
-	done, err := audited(ctx, m, out, q.act([]byte(q.Query)), func(ctx context.Context, db *access) (subjects.MemoryReply, error) {
-		agent.EmitState(out, name, agent.StateRecalling, q.session, q.queryID)
-		done, err := m.recallStages(ctx, out, db, q, send)
-		if err != nil {
-			return done, err
-		}
-		return done, m.emitRecalled(ctx, out, db, q, done)
-	})
+	done, err := audited(ctx, m, out, q.act([]byte(q.Query)),
+		func(ctx context.Context, db *access) (subjects.MemoryReply, error) {
+			agent.EmitState(out, name, agent.StateRecalling, q.session, q.queryID)
+			done, err := m.recallStages(ctx, out, db, q, send)
+			if err != nil {
+				return done, err
+			}
+			return done, m.emitRecalled(ctx, out, db, q, done)
+		})
 	if err != nil {
 		return subjects.MemoryReply{}, err
 	}
 	return done, send(done)
 }
 
-// normalizeQuery trims a query, cuts it to maxQuery bytes and fills in cfg.Top for a Max of 0. It rejects an empty query, one
-// that is not UTF-8, an unknown kind and a Max that is negative or above maxTop.
+// normalizeQuery trims a query, cuts it to maxQuery bytes and fills in cfg.Top for a Max of 0. It rejects an empty
+// query, one that is not UTF-8, an unknown kind and a Max that is negative or above maxTop.
 func normalizeQuery(q *subjects.MemoryQuery, cfg Config) error {
 	q.Query = strings.TrimSpace(q.Query)
 	switch {
@@ -91,8 +102,10 @@ func normalizeQuery(q *subjects.MemoryQuery, cfg Config) error {
 		return subjects.Faultf(subjects.CodeMalformed, "the query is empty: give some words")
 	case !utf8.ValidString(q.Query):
 		return subjects.Faultf(subjects.CodeMalformed, "the query is not valid UTF-8")
-	case q.Kind != "" && !slices.Contains([]string{subjects.KindEngram, subjects.KindFact, subjects.KindDocument}, q.Kind):
-		return subjects.Faultf(subjects.CodeMalformed, "there is no kind %q; kinds are engram, fact and document", text.Clip(q.Kind, 40))
+	case q.Kind != "" && !slices.Contains([]string{subjects.KindEngram, subjects.KindFact, subjects.KindDocument},
+		q.Kind):
+		return subjects.Faultf(subjects.CodeMalformed, "there is no kind %q; kinds are engram, fact and document",
+			text.Clip(q.Kind, 40))
 	case q.Max < 0 || q.Max > maxTop:
 		return subjects.Faultf(subjects.CodeMalformed, "max is between 1 and %d", maxTop)
 	}
@@ -103,10 +116,12 @@ func normalizeQuery(q *subjects.MemoryQuery, cfg Config) error {
 	return nil
 }
 
-// recallStages sends the names and the descriptions, and returns the last stage. A cached reply is returned without stages,
-// unless the query asks for a fresh one. A model that fails becomes a note in the reply: without an embedding model only words
-// are compared, and the reply is not cached. q must be normalized.
-func (m *Memory) recallStages(ctx context.Context, out actor.Out, db *access, q recallRequest, send func(subjects.MemoryReply) error) (done subjects.MemoryReply, err error) {
+// recallStages sends the names and the descriptions, and returns the last stage. A cached reply is returned without
+// stages, unless the query asks for a fresh one. A model that fails becomes a note in the reply: without an embedding
+// model only words are compared, and the reply is not cached. q must be normalized.
+func (m *Memory) recallStages(ctx context.Context, out actor.Out, db *access, q recallRequest,
+	send func(subjects.MemoryReply) error,
+) (done subjects.MemoryReply, err error) {
 	start := out.Now()
 	millis := func() float64 { return float64(out.Now().Sub(start)) / float64(time.Millisecond) }
 	var notes []subjects.Note
@@ -115,9 +130,11 @@ func (m *Memory) recallStages(ctx context.Context, out actor.Out, db *access, q 
 		if ctx.Err() != nil {
 			return done, ctx.Err()
 		}
-		notes = append(notes, subjects.Note{Code: noteNoVectors, Text: "only words were compared: " + text.OneLine(err.Error(), 200)})
+		notes = append(notes, subjects.Note{Code: noteNoVectors, Text: "only words were compared: " +
+			text.OneLine(err.Error(), 200)})
 	}
-	key := recall.Key{Text: q.Query, Vector: vector, Options: fmt.Sprintf("%s %d %t %t %t", q.Kind, q.Max, q.Whole, q.All, q.trusted), Scope: q.cacheScope(), Top: q.Max}
+	key := recall.Key{Text: q.Query, Vector: vector, Options: fmt.Sprintf("%s %d %t %t %t", q.Kind, q.Max, q.Whole,
+		q.All, q.trusted), Scope: q.cacheScope(), Top: q.Max}
 	var generation uint64
 	if m.cache != nil {
 		generation = m.cache.Generation()
@@ -126,7 +143,10 @@ func (m *Memory) recallStages(ctx context.Context, out actor.Out, db *access, q 
 			return r, nil
 		}
 	}
-	found, err := m.searchIndex(ctx, recall.Query{Text: q.Query, Vector: vector, Kind: q.Kind, All: q.All, Trusted: q.trusted, Names: max(m.cfg.Results, q.Max), Top: q.Max})
+	found, err := m.searchIndex(ctx, recall.Query{
+		Text: q.Query, Vector: vector, Kind: q.Kind, All: q.All,
+		Trusted: q.trusted, Names: max(m.cfg.Results, q.Max), Top: q.Max,
+	})
 	if err != nil {
 		return done, fmt.Errorf("searching: %w", err)
 	}
@@ -139,10 +159,14 @@ func (m *Memory) recallStages(ctx context.Context, out actor.Out, db *access, q 
 	}
 	if m.cfg.Rerank && m.cfg.Model {
 		if top, err = recall.Rerank(ctx, q.Query, top, m.newDigester(out, false).Rank); err != nil {
-			notes = append(notes, subjects.Note{Code: noteNoRerank, Text: "the model did not put them in order: " + text.OneLine(err.Error(), 200)})
+			notes = append(notes, subjects.Note{Code: noteNoRerank, Text: "the model did not put them in order: " +
+				text.OneLine(err.Error(), 200)})
 		}
 	}
-	if err := send(subjects.MemoryReply{Stage: "descriptions", Hits: withoutCorpus(top), Millis: millis()}); err != nil {
+	if err := send(subjects.MemoryReply{
+		Stage: "descriptions", Hits: withoutCorpus(top),
+		Millis: millis(),
+	}); err != nil {
 		return done, err
 	}
 	if !q.Whole {
@@ -161,22 +185,27 @@ func (m *Memory) recallStages(ctx context.Context, out actor.Out, db *access, q 
 	return done, nil
 }
 
-// nameHits returns candidates as the first stage shows them, from the index alone: without description, corpus and links.
+// nameHits returns candidates as the first stage shows them, from the index alone: without description, corpus and
+// links.
 func nameHits(found []recall.Candidate) []subjects.MemoryHit {
 	hits := make([]subjects.MemoryHit, 0, len(found))
 	for _, c := range found {
 		e := subjects.MemoryEntry{
-			ID: c.ID, Kind: c.Kind, Name: c.Name, Tags: c.Tags, State: c.State, Pinned: c.Pinned, Grades: c.Grades, Created: c.Created,
+			ID: c.ID, Kind: c.Kind, Name: c.Name, Tags: c.Tags, State: c.State, Pinned: c.Pinned, Grades: c.Grades,
+			Created:      c.Created,
 			Conversation: c.Conversation, Position: c.Position, Speaker: c.Speaker, Happened: c.Happened,
-			Respondent: c.Respondent, Provenance: subjects.Provenance{Source: subjects.Source(c.Source), Trust: c.Trust},
+			Respondent: c.Respondent, Provenance: subjects.Provenance{
+				Source: subjects.Source(c.Source),
+				Trust:  c.Trust,
+			},
 		}
 		hits = append(hits, subjects.MemoryHit{Entry: e, Similarity: c.Similarity, Score: c.Score, Reasons: c.Reasons})
 	}
 	return hits
 }
 
-// loadHits returns candidates with their texts, in order, with the tags and grades of the index, and the critic's feedback of
-// graded ones. Entries that were forgotten meanwhile are left out.
+// loadHits returns candidates with their texts, in order, with the tags and grades of the index, and the critic's
+// feedback of graded ones. Entries that were forgotten meanwhile are left out.
 func loadHits(ctx context.Context, db *access, found []recall.Candidate) ([]subjects.MemoryHit, error) {
 	ids := make([]string, len(found))
 	for i, c := range found {
@@ -190,7 +219,10 @@ func loadHits(ctx context.Context, db *access, found []recall.Candidate) ([]subj
 	for _, c := range found {
 		if at := slices.IndexFunc(entries, func(e subjects.MemoryEntry) bool { return e.ID == c.ID }); at >= 0 {
 			entries[at].Tags, entries[at].Grades = c.Tags, c.Grades
-			hits = append(hits, subjects.MemoryHit{Entry: entries[at], Similarity: c.Similarity, Score: c.Score, Reasons: c.Reasons})
+			hits = append(hits, subjects.MemoryHit{
+				Entry: entries[at], Similarity: c.Similarity, Score: c.Score,
+				Reasons: c.Reasons,
+			})
 		}
 	}
 	var graded []*subjects.MemoryEntry
@@ -211,11 +243,13 @@ func withoutCorpus(hits []subjects.MemoryHit) []subjects.MemoryHit {
 	return out
 }
 
-// selectSegments replaces each corpus by the segment that matters for the query, and drops entries without one. When untrusted
-// entries are among the hits, a trusted entry is never dropped but shown by its description: untrusted content may have told the
-// model to. The note says that plain rules selected although a model is configured, else it is nil. When ctx is canceled the
-// result is not usable.
-func (m *Memory) selectSegments(ctx context.Context, out actor.Out, query string, hits []subjects.MemoryHit) ([]subjects.MemoryHit, *subjects.Note) {
+// selectSegments replaces each corpus by the segment that matters for the query, and drops entries without one. When
+// untrusted entries are among the hits, a trusted entry is never dropped but shown by its description: untrusted
+// content may have told the model to. The note says that plain rules selected although a model is configured, else it
+// is nil. When ctx is canceled the result is not usable.
+func (m *Memory) selectSegments(ctx context.Context, out actor.Out, query string, hits []subjects.MemoryHit) (
+	[]subjects.MemoryHit, *subjects.Note,
+) {
 	if len(hits) == 0 {
 		return hits, nil
 	}
@@ -249,12 +283,15 @@ func (m *Memory) selectSegments(ctx context.Context, out actor.Out, query string
 	return kept, note
 }
 
-// emitRecalled publishes which entries were recalled, with content and grades, why, and for which question, without credentials,
-// and counts the accesses;
-// a failure to count is only logged. Reads of respondent B are not counted: it must leave no trace in the ranking.
-func (m *Memory) emitRecalled(ctx context.Context, out actor.Out, db *access, q recallRequest, r subjects.MemoryReply) error {
+// emitRecalled publishes which entries were recalled, with content and grades, why, and for which question, without
+// credentials, and counts the accesses; a failure to count is only logged. Reads of respondent B are not counted: it
+// must leave no trace in the ranking.
+func (m *Memory) emitRecalled(ctx context.Context, out actor.Out, db *access, q recallRequest,
+	r subjects.MemoryReply,
+) error {
 	ev := subjects.MemoryEvent{
-		SessionID: q.session, QueryID: q.queryID, Action: "recalled", IDs: []string{}, Why: fmt.Sprintf("%d of %s", len(r.Hits), m.countText()), By: q.caller,
+		SessionID: q.session, QueryID: q.queryID, Action: "recalled", IDs: []string{}, Why: fmt.Sprintf("%d of %s",
+			len(r.Hits), m.countText()), By: q.caller,
 		Query: redactQuery(q.Query), Cached: r.Cached,
 	}
 	for _, n := range r.Notes {
@@ -280,14 +317,15 @@ const (
 	maxRecalledFeedback = 300 // in the event and for a model
 )
 
-// summarizeHit returns a hit for the event of a recall: its segment, or else its corpus, or else its description, and its grades,
-// without credentials and clipped.
+// summarizeHit returns a hit for the event of a recall: its segment, or else its corpus, or else its description, and
+// its grades, without credentials and clipped.
 func summarizeHit(h subjects.MemoryHit) subjects.MemoryRecall {
 	e := h.Entry
 	return subjects.MemoryRecall{
 		ID: e.ID, Kind: e.Kind, Name: e.Name, Similarity: h.Similarity, Score: h.Score, Created: e.Created,
-		Source: e.Provenance.Source, Trust: e.Provenance.Trust, Content: redactText(cmp.Or(h.Segment, e.Corpus, e.Description), maxRecalledContent),
-		Critic: e.Grades.Critic, Feedback: redactText(e.Grades.Feedback, maxRecalledFeedback), Reward: e.Grades.Reward,
+		Source: e.Provenance.Source, Trust: e.Provenance.Trust,
+		Content: redactText(cmp.Or(h.Segment, e.Corpus, e.Description), maxRecalledContent),
+		Critic:  e.Grades.Critic, Feedback: redactText(e.Grades.Feedback, maxRecalledFeedback), Reward: e.Grades.Reward,
 	}
 }
 

@@ -19,16 +19,16 @@ const refineSize = 8
 // maxRefineDelay is the longest time between two attempts to have a model describe entries while they fail.
 const maxRefineDelay = 15 * time.Minute
 
-// refineBackoff is when a model is asked again to describe entries. Each attempt leaves audit records, so that attempts become rare
-// while they fail. The backfill owns it.
+// refineBackoff is when a model is asked again to describe entries. Each attempt leaves audit records, so that attempts
+// become rare while they fail. The backfill owns it.
 type refineBackoff struct {
 	delay time.Duration // 0 = the last attempt did not fail
 	until time.Time
 }
 
-// refinePending has a model describe the entries whose digest is pending, and wakes the backfill again when some may be left. A
-// failure is logged, except that no model is available: the entries wait, and the next attempt is made after a delay that doubles
-// with each failure, up to maxRefineDelay.
+// refinePending has a model describe the entries whose digest is pending, and wakes the backfill again when some may be
+// left. A failure is logged, except that no model is available: the entries wait, and the next attempt is made after a
+// delay that doubles with each failure, up to maxRefineDelay.
 func (m *Memory) refinePending(ctx context.Context, out actor.Out) {
 	if out.Now().Before(m.refineBackoff.until) {
 		return
@@ -51,8 +51,8 @@ func (m *Memory) refinePending(ctx context.Context, out actor.Out) {
 	m.refineBackoff.until = out.Now().Add(m.refineBackoff.delay)
 }
 
-// refineBatch has a model describe up to refineSize pending entries, one call each, and returns how many were looked at. It ends
-// with an error when the model is unavailable or the database fails. Without a model nothing is done.
+// refineBatch has a model describe up to refineSize pending entries, one call each, and returns how many were looked
+// at. It ends with an error when the model is unavailable or the database fails. Without a model nothing is done.
 func (m *Memory) refineBatch(ctx context.Context, out actor.Out) (n int, err error) {
 	if !m.cfg.Model {
 		return 0, nil
@@ -74,10 +74,10 @@ func (m *Memory) refineBatch(ctx context.Context, out actor.Out) (n int, err err
 	return n, nil
 }
 
-// refineEntry reads a pending entry, has a model describe it and stores name, description, entities and relations, and for an
-// untrusted one the model's summary as its corpus, without instructions. When the reply is not usable, the entry keeps what plain
-// rules made and is not tried again; one that was described, edited or forgotten meanwhile is not changed. It fails when the
-// model is unavailable: the entry stays pending then.
+// refineEntry reads a pending entry, has a model describe it and stores name, description, entities and relations, and
+// for an untrusted one the model's summary as its corpus, without instructions. When the reply is not usable, the entry
+// keeps what plain rules made and is not tried again; one that was described, edited or forgotten meanwhile is not
+// changed. It fails when the model is unavailable: the entry stays pending then.
 func (m *Memory) refineEntry(ctx context.Context, out actor.Out, db *access, id string) error {
 	entries, err := db.Get(ctx, id)
 	if err != nil {
@@ -87,7 +87,8 @@ func (m *Memory) refineEntry(ctx context.Context, out actor.Out, db *access, id 
 		return nil
 	}
 	e := entries[0]
-	d, err := m.newDigester(out, true).Refine(ctx, e.Speaker, e.Corpus, e.Provenance.Trust != subjects.Trusted, e.Kind == subjects.KindEngram && e.Speaker == "")
+	d, err := m.newDigester(out, true).Refine(ctx, e.Speaker, e.Corpus, e.Provenance.Trust != subjects.Trusted,
+		e.Kind == subjects.KindEngram && e.Speaker == "")
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -109,9 +110,11 @@ func (m *Memory) refineEntry(ctx context.Context, out actor.Out, db *access, id 
 	return m.storeDigest(ctx, out, db, e, d)
 }
 
-// storeDigest stores e with its new digest d, its vectors and relations, indexes it and publishes the change. An entry that was
-// edited or forgotten since it was read is left as it is.
-func (m *Memory) storeDigest(ctx context.Context, out actor.Out, db *access, e subjects.MemoryEntry, d digest.Digest) error {
+// storeDigest stores e with its new digest d, its vectors and relations, indexes it and publishes the change. An entry
+// that was edited or forgotten since it was read is left as it is.
+func (m *Memory) storeDigest(ctx context.Context, out actor.Out, db *access, e subjects.MemoryEntry,
+	d digest.Digest,
+) error {
 	changed := d.Retold || d.By == subjects.DigestModel
 	var vectors *store.Vectors
 	if changed {
@@ -138,6 +141,7 @@ func (m *Memory) storeDigest(ctx context.Context, out actor.Out, db *access, e s
 		return err
 	}
 	return m.emitStored(ctx, out, subjects.MemoryEvent{
-		SessionID: e.Provenance.SessionID, QueryID: e.Provenance.QueryID, Action: "edited", IDs: []string{e.ID}, Why: "a model described it", By: name,
+		SessionID: e.Provenance.SessionID, QueryID: e.Provenance.QueryID, Action: "edited", IDs: []string{e.ID},
+		Why: "a model described it", By: name,
 	})
 }

@@ -30,7 +30,9 @@ func TestRespondentBSupersedesNothing(t *testing.T) {
 	}
 	// Nobody finds what respondent B said, unless it was the better answer.
 	got := w.recallIDs("Where does my sister Berta live?")
-	if !slices.Contains(got, visible) || slices.Contains(got, deriveID(subjects.KindEngram, "b2", subjects.RespondentB)) || slices.Contains(got, deriveID(subjects.KindEngram, "c1", subjects.RespondentB)) {
+	if !slices.Contains(got, visible) ||
+		slices.Contains(got, deriveID(subjects.KindEngram, "b2", subjects.RespondentB)) ||
+		slices.Contains(got, deriveID(subjects.KindEngram, "c1", subjects.RespondentB)) {
 		t.Errorf("recalled %v", got)
 	}
 	// The same from the one who is seen does take its place: the comparison is at work.

@@ -13,8 +13,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestEventsAreRetriedUntilAudited: an answer is not dead-lettered while the audit is unavailable: it is retried, and stored
-// once.
+// TestEventsAreRetriedUntilAudited: an answer is not dead-lettered while the audit is unavailable: it is retried, and
+// stored once.
 func TestEventsAreRetriedUntilAudited(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -25,7 +25,8 @@ func TestEventsAreRetriedUntilAudited(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		done <- w.deliverAnswer("generator", subjects.Response{
-			SessionID: "s1", QueryID: "q1", Query: "What is the cat called?", Answer: "Momo.", Labels: &subjects.Labels{Trust: subjects.Trusted},
+			SessionID: "s1", QueryID: "q1", Query: "What is the cat called?", Answer: "Momo.",
+			Labels: &subjects.Labels{Trust: subjects.Trusted},
 		})
 	}()
 	for len(w.rec.Logged()) == 0 { // it has failed once, and waits
@@ -49,11 +50,17 @@ func TestDisabledMemoryStoresNothing(t *testing.T) {
 	t.Parallel()
 	w, dir := newFixture(t), t.TempDir()
 	m := Open(t.Context(), Config{}, dir, w, w.hash)
-	_, err := w.rec.Deliver(t, m, actortest.Message{Subject: "from.generator.response.generation", Body: subjects.Response{QueryID: "q1", Query: "x", Answer: "y"}})
+	_, err := w.rec.Deliver(t, m, actortest.Message{
+		Subject: "from.generator.response.generation",
+		Body:    subjects.Response{QueryID: "q1", Query: "x", Answer: "y"},
+	})
 	if err != nil {
 		t.Error(err)
 	}
-	_, err = w.rec.Deliver(t, m, actortest.Message{Subject: "ctl.user.memory.admin", Deadline: time.Now().Add(time.Minute), Body: subjects.MemoryAdminRequest{Op: "list"}})
+	_, err = w.rec.Deliver(t, m, actortest.Message{
+		Subject:  "ctl.user.memory.admin",
+		Deadline: time.Now().Add(time.Minute), Body: subjects.MemoryAdminRequest{Op: "list"},
+	})
 	if actortest.Code(err) != subjects.CodeUnavailable || !strings.Contains(err.Error(), "memory.yaml") {
 		t.Errorf("%v", err)
 	}
@@ -62,8 +69,8 @@ func TestDisabledMemoryStoresNothing(t *testing.T) {
 	}
 }
 
-// TestRejectedEmbeddingDoesNotBlockBackfill: a text that the embedding model rejects does not keep the others from being
-// embedded.
+// TestRejectedEmbeddingDoesNotBlockBackfill: a text that the embedding model rejects does not keep the others from
+// being embedded.
 func TestRejectedEmbeddingDoesNotBlockBackfill(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -90,8 +97,8 @@ func TestRejectedEmbeddingDoesNotBlockBackfill(t *testing.T) {
 	w.embed = good
 }
 
-// TestRejectedEntryIsNotRetriedForever: the only waiting entry is deferred when the model rejects it, for a longer time after
-// each rejection, until nothing but a change of the entry or of the model makes another attempt.
+// TestRejectedEntryIsNotRetriedForever: the only waiting entry is deferred when the model rejects it, for a longer time
+// after each rejection, until nothing but a change of the entry or of the model makes another attempt.
 func TestRejectedEntryIsNotRetriedForever(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -122,7 +129,11 @@ func TestRejectedEntryIsNotRetriedForever(t *testing.T) {
 		t.Errorf("%d more requests after it was given up", n)
 	}
 	w.setEmbedder(good)
-	if _, err := w.admin(subjects.MemoryAdminRequest{Op: "edit", IDs: []string{id}, Edit: &subjects.MemoryEdit{Name: new("The basket")}}); err != nil {
+	if _,
+		err := w.admin(subjects.MemoryAdminRequest{
+		Op: "edit", IDs: []string{id},
+		Edit: &subjects.MemoryEdit{Name: new("The basket")},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.m.backfillBatch(t.Context(), w.rec.Out()); err != nil {
@@ -133,7 +144,8 @@ func TestRejectedEntryIsNotRetriedForever(t *testing.T) {
 	}
 }
 
-// TestForgetDeletesSupersededEntries: forgetting an entry also deletes the entries it superseded, which hold the same words.
+// TestForgetDeletesSupersededEntries: forgetting an entry also deletes the entries it superseded, which hold the same
+// words.
 func TestForgetDeletesSupersededEntries(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -142,19 +154,21 @@ func TestForgetDeletesSupersededEntries(t *testing.T) {
 	if first == again || w.entry(again).SupersededBy != first {
 		t.Fatalf("not merged: %s %s", first, again)
 	}
-	if _, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", IDs: []string{first}}); err != nil || w.count() != 0 {
+	if _, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", IDs: []string{first}}); err != nil ||
+		w.count() != 0 {
 		t.Errorf("%v, %d entries are left", err, w.count())
 	}
 }
 
-// TestUntrustedDuplicatesDoNotHideTrusted: a recall never shows an untrusted entry instead of the user's own of the same
-// name.
+// TestUntrustedDuplicatesDoNotHideTrusted: a recall never shows an untrusted entry instead of the user's own of the
+// same name.
 func TestUntrustedDuplicatesDoNotHideTrusted(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	own := w.storeAnswer("q1", "Where does Ana live?", "Ana lives in Lisbon.")
 	if err := w.deliverAnswer("generator", subjects.Response{
-		SessionID: "s2", QueryID: "q2", Query: "Where does Ana live?", Answer: "Ana lives in Porto.", Labels: &subjects.Labels{Trust: subjects.Untrusted},
+		SessionID: "s2", QueryID: "q2", Query: "Where does Ana live?", Answer: "Ana lives in Porto.",
+		Labels: &subjects.Labels{Trust: subjects.Untrusted},
 	}); err != nil {
 		t.Fatal(err)
 	}

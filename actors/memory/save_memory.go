@@ -40,9 +40,12 @@ type saveArguments struct {
 	Candidate string   `json:"candidate"`
 }
 
-// runSaveMemory stores a fact under the labels of the session, or decides on a candidate when the arguments name one. It rejects
-// blank content. A fact of an untrusted session stays untrusted for good. A spawned agent only proposes candidates.
-func (m *Memory) runSaveMemory(ctx context.Context, in actor.Msg[subjects.ToolOrder], out actor.Out) (subjects.ToolResult, error) {
+// runSaveMemory stores a fact under the labels of the session, or decides on a candidate when the arguments name one.
+// It rejects blank content. A fact of an untrusted session stays untrusted for good. A spawned agent only proposes
+// candidates.
+func (m *Memory) runSaveMemory(ctx context.Context, in actor.Msg[subjects.ToolOrder],
+	out actor.Out,
+) (subjects.ToolResult, error) {
 	var a saveArguments
 	if err := actor.DecodeArguments(in.Body.Args, &a); err != nil {
 		return subjects.ToolResult{}, err
@@ -59,12 +62,16 @@ func (m *Memory) runSaveMemory(ctx context.Context, in actor.Msg[subjects.ToolOr
 	})
 }
 
-// saveFact stores content as a fact, or as a candidate for a spawned agent. It rejects content, a name or tags with a credential
-// in it, and content of which nothing is left once instructions are removed. Without trusted labels of the broker the fact is
-// untrusted: its name is dropped, and so are tags that read like instructions. The same call repeated stores nothing new.
-func (m *Memory) saveFact(ctx context.Context, out actor.Out, db *access, in actor.Msg[subjects.ToolOrder], a saveArguments) (none subjects.ToolResult, err error) {
+// saveFact stores content as a fact, or as a candidate for a spawned agent. It rejects content, a name or tags with a
+// credential in it, and content of which nothing is left once instructions are removed. Without trusted labels of the
+// broker the fact is untrusted: its name is dropped, and so are tags that read like instructions. The same call
+// repeated stores nothing new.
+func (m *Memory) saveFact(ctx context.Context, out actor.Out, db *access, in actor.Msg[subjects.ToolOrder],
+	a saveArguments,
+) (none subjects.ToolResult, err error) {
 	if _, hidden := firewall.Redact(strings.Join(append([]string{a.Content, a.Name}, a.Tags...), "\n")); hidden > 0 {
-		return none, subjects.Faultf(subjects.CodeTool, "not stored: it contains something that looks like a password or a key; store those with conclave secret set")
+		return none, subjects.Faultf(subjects.CodeTool, "not stored: it contains something that looks like a "+
+			"password or a key; store those with conclave secret set")
 	}
 	order := in.Body
 	external := order.Labels == nil || order.Labels.Trust != subjects.Trusted
@@ -78,11 +85,16 @@ func (m *Memory) saveFact(ctx context.Context, out actor.Out, db *access, in act
 	now := out.Now().UTC()
 	e := subjects.MemoryEntry{
 		// The same call has the same id when it is repeated after a crash.
-		ID: deriveID("save", in.Session, order.QueryID, order.CallID, a.Content), Kind: subjects.KindFact, State: subjects.MemoryActive, Tags: cleanTags(a.Tags), Created: now, Updated: now,
-		Provenance: subjects.Provenance{Source: subjects.SourceAgent, Trust: subjects.Trusted, Agent: order.Caller, SessionID: in.Session, QueryID: order.QueryID},
+		ID: deriveID("save", in.Session, order.QueryID, order.CallID, a.Content), Kind: subjects.KindFact,
+		State: subjects.MemoryActive, Tags: cleanTags(a.Tags), Created: now, Updated: now,
+		Provenance: subjects.Provenance{
+			Source: subjects.SourceAgent, Trust: subjects.Trusted, Agent: order.Caller,
+			SessionID: in.Session, QueryID: order.QueryID,
+		},
 	}
 	if external {
-		e.Provenance.Source, e.Provenance.Trust, e.Provenance.Flags = subjects.SourceExternal, subjects.Untrusted, mergeFlags(order.Labels, d.Flags)
+		e.Provenance.Source, e.Provenance.Trust, e.Provenance.Flags = subjects.SourceExternal, subjects.Untrusted,
+			mergeFlags(order.Labels, d.Flags)
 		e.Tags = slices.DeleteFunc(e.Tags, func(t string) bool { return !digest.IsHarmless(t) })
 	} else {
 		if e.Name = text.OneLine(a.Name, maxName); e.Name != "" {
@@ -120,10 +132,12 @@ func formatSaved(w subjects.MemoryWriteResult) string {
 	return fmt.Sprintf("Remembered as %s.", w.ID)
 }
 
-// decideCandidate accepts ("keep") or deletes ("drop") the candidate with the full id a.Candidate. It denies spawned agents, and
-// candidates of another session unless the caller is the operator; an unknown id gets the same reply as those. It rejects content
-// other than keep and drop.
-func (m *Memory) decideCandidate(ctx context.Context, out actor.Out, db *access, in actor.Msg[subjects.ToolOrder], a saveArguments) (none subjects.ToolResult, err error) {
+// decideCandidate accepts ("keep") or deletes ("drop") the candidate with the full id a.Candidate. It denies spawned
+// agents, and candidates of another session unless the caller is the operator; an unknown id gets the same reply as
+// those. It rejects content other than keep and drop.
+func (m *Memory) decideCandidate(ctx context.Context, out actor.Out, db *access, in actor.Msg[subjects.ToolOrder],
+	a saveArguments,
+) (none subjects.ToolResult, err error) {
 	if in.Body.Spawned {
 		return none, subjects.Faultf(subjects.CodeTool, "denied: a spawned agent may propose entries, not accept them")
 	}
@@ -137,7 +151,8 @@ func (m *Memory) decideCandidate(ctx context.Context, out actor.Out, db *access,
 	if err != nil {
 		return none, fmt.Errorf("reading the candidate: %w", err)
 	}
-	own := in.Body.Caller == operatorAccount || in.Session != "" && len(entries) == 1 && entries[0].Provenance.SessionID == in.Session
+	own := in.Body.Caller == operatorAccount || in.Session != "" && len(entries) == 1 &&
+		entries[0].Provenance.SessionID == in.Session
 	if len(entries) == 0 || entries[0].State != subjects.MemoryCandidate || !own {
 		return none, subjects.Faultf(subjects.CodeTool, "there is no such proposal in this session")
 	}
@@ -154,10 +169,13 @@ func (m *Memory) decideCandidate(ctx context.Context, out actor.Out, db *access,
 // acceptedID is the id of the entry that an accepted candidate becomes.
 func acceptedID(candidate string) string { return deriveID("accepted", candidate) }
 
-// settleCandidates accepts candidates or forgets them, one after the other, and publishes each; an error leaves the rest
-// undecided. An accepted candidate is stored like any new entry, under another id: it is compared with similar entries and its
-// relations go into the graph. The candidate is deleted afterwards. The caller holds decisionMu and has checked the states.
-func (m *Memory) settleCandidates(ctx context.Context, out actor.Out, db *access, by string, accept bool, candidates ...subjects.MemoryEntry) error {
+// settleCandidates accepts candidates or forgets them, one after the other, and publishes each; an error leaves the
+// rest undecided. An accepted candidate is stored like any new entry, under another id: it is compared with similar
+// entries and its relations go into the graph. The candidate is deleted afterwards. The caller holds decisionMu and has
+// checked the states.
+func (m *Memory) settleCandidates(ctx context.Context, out actor.Out, db *access, by string, accept bool,
+	candidates ...subjects.MemoryEntry,
+) error {
 	for _, c := range candidates {
 		ev := subjects.MemoryEvent{IDs: []string{c.ID}, Action: "rejected", Why: "a proposal was rejected", By: by}
 		if accept {
@@ -171,7 +189,8 @@ func (m *Memory) settleCandidates(ctx context.Context, out actor.Out, db *access
 			if err != nil {
 				return err
 			}
-			ev = subjects.MemoryEvent{IDs: []string{w.ID, c.ID}, Action: "accepted", Why: "a proposal was accepted: " + w.Action, By: by}
+			ev = subjects.MemoryEvent{IDs: []string{w.ID, c.ID}, Action: "accepted", Why: "a proposal was accepted: " +
+				w.Action, By: by}
 		}
 		if err := m.deleteEntries(ctx, db, c.ID); err != nil {
 			return err

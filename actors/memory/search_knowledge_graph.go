@@ -31,10 +31,12 @@ var searchGraphSchema = subjects.ToolSchema{
 // maxGraphLines bounds the relations that a model is shown.
 const maxGraphLines = 40
 
-// runSearchGraph finds present and past relations of people and places or for a question, at most maxGraphLines, and publishes
-// which entries they are from. Each argument is enough by itself; it rejects a call without any, which would read everything, and
-// arguments that do not decode. No relation is a result, not an error.
-func (m *Memory) runSearchGraph(ctx context.Context, in actor.Msg[subjects.ToolOrder], out actor.Out) (subjects.ToolResult, error) {
+// runSearchGraph finds present and past relations of people and places or for a question, at most maxGraphLines, and
+// publishes which entries they are from. Each argument is enough by itself; it rejects a call without any, which would
+// read everything, and arguments that do not decode. No relation is a result, not an error.
+func (m *Memory) runSearchGraph(ctx context.Context, in actor.Msg[subjects.ToolOrder],
+	out actor.Out,
+) (subjects.ToolResult, error) {
 	var a struct {
 		Query     string   `json:"query"`
 		People    []string `json:"people"`
@@ -48,21 +50,26 @@ func (m *Memory) runSearchGraph(ctx context.Context, in actor.Msg[subjects.ToolO
 	}
 	intent := toolAct(in, subjects.ActionMemoryRead, searchGraphSchema.Name, in.Body.Args)
 	return audited(ctx, m, out, intent, func(ctx context.Context, db *access) (subjects.ToolResult, error) {
-		relations, err := db.Relations(ctx, store.GraphQuery{People: a.People, Places: a.Locations, Words: a.Query, Limit: maxGraphLines})
+		relations, err := db.Relations(ctx, store.GraphQuery{
+			People: a.People, Places: a.Locations, Words: a.Query,
+			Limit: maxGraphLines,
+		})
 		if err != nil {
 			return subjects.ToolResult{}, fmt.Errorf("reading the graph: %w", err)
 		}
 		found := formatGraph(out.Now(), relations)
 		ev := subjects.MemoryEvent{
-			SessionID: in.Session, QueryID: in.Body.QueryID, Action: "recalled", IDs: append([]string{}, found.Recalls...), By: in.Body.Caller, Query: redactQuery(cmp.Or(a.Query, strings.Join(slices.Concat(a.People, a.Locations), ", "))),
+			SessionID: in.Session, QueryID: in.Body.QueryID, Action: "recalled", IDs: append([]string{},
+				found.Recalls...), By: in.Body.Caller, Query: redactQuery(cmp.Or(a.Query,
+				strings.Join(slices.Concat(a.People, a.Locations), ", "))),
 			Why: fmt.Sprintf("%d lines of the graph", len(relations)),
 		}
 		return found, actor.Emit(ctx, out.WithIDs(in.Session, in.Body.QueryID), subjects.MemoryRecalled, ev)
 	})
 }
 
-// formatGraph formats relations for a model, those that hold now first. The result is trusted only when every relation is, and
-// names their entries.
+// formatGraph formats relations for a model, those that hold now first. The result is trusted only when every relation
+// is, and names their entries.
 func formatGraph(now time.Time, relations []subjects.Relation) subjects.ToolResult {
 	if len(relations) == 0 {
 		return newToolResult("Nothing is known about that.", true)
@@ -85,10 +92,11 @@ func formatGraph(now time.Time, relations []subjects.Relation) subjects.ToolResu
 	return newToolResult(strings.TrimRight(b.String(), "\n"), trusted, ids...)
 }
 
-// formatRelation formats one relation on one line with its known dates, the time since it was said, UNTRUSTED if it is, and the
-// id of its entry.
+// formatRelation formats one relation on one line with its known dates, the time since it was said, UNTRUSTED if it is,
+// and the id of its entry.
 func formatRelation(now time.Time, r subjects.Relation) string {
-	s := fmt.Sprintf("%s %s %s", text.OneLine(r.Subject, 200), text.OneLine(r.Predicate, 100), text.OneLine(r.Object, 200))
+	s := fmt.Sprintf("%s %s %s", text.OneLine(r.Subject, 200), text.OneLine(r.Predicate, 100),
+		text.OneLine(r.Object, 200))
 	var more []string
 	if r.From != "" {
 		more = append(more, "since "+text.OneLine(r.From, 40))

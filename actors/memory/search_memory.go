@@ -15,8 +15,8 @@ import (
 //go:embed search_memory.md
 var searchMemoryText string
 
-// searchMemorySchema has no description of context, which the generator sets before the first model call: it would be part of
-// every prompt.
+// searchMemorySchema has no description of context, which the generator sets before the first model call: it would be
+// part of every prompt.
 var searchMemorySchema = subjects.ToolSchema{
 	Name: "search_memory", Description: searchMemoryText,
 	Parameters: json.RawMessage(`{"type":"object","properties":{` +
@@ -28,10 +28,12 @@ var searchMemorySchema = subjects.ToolSchema{
 		`},"required":["query"],"additionalProperties":false}`),
 }
 
-// runSearchMemory recalls entries for an agent, reads the entries that ids name, or returns the context of a question: see
-// [Memory.recallContext]. In [subjects.ModeSummary] it lists them without content. It rejects arguments that do not decode, and
-// what normalizeQuery or resolveIDs rejects. The result is trusted only when every entry in it is.
-func (m *Memory) runSearchMemory(ctx context.Context, in actor.Msg[subjects.ToolOrder], out actor.Out) (subjects.ToolResult, error) {
+// runSearchMemory recalls entries for an agent, reads the entries that ids name, or returns the context of a question:
+// see [Memory.recallContext]. In [subjects.ModeSummary] it lists them without content. It rejects arguments that do not
+// decode, and what normalizeQuery or resolveIDs rejects. The result is trusted only when every entry in it is.
+func (m *Memory) runSearchMemory(ctx context.Context, in actor.Msg[subjects.ToolOrder],
+	out actor.Out,
+) (subjects.ToolResult, error) {
 	var a struct {
 		Query   string   `json:"query"`
 		Kind    string   `json:"kind"`
@@ -44,7 +46,8 @@ func (m *Memory) runSearchMemory(ctx context.Context, in actor.Msg[subjects.Tool
 	}
 	q := recallRequest{
 		MemoryQuery: subjects.MemoryQuery{Query: a.Query, Kind: a.Kind, Max: a.Max},
-		caller:      in.Body.Caller, typ: in.Body.CallerType, tool: searchMemorySchema.Name, session: in.Session, queryID: in.Body.QueryID,
+		caller:      in.Body.Caller, typ: in.Body.CallerType, tool: searchMemorySchema.Name, session: in.Session,
+		queryID: in.Body.QueryID,
 	}
 	format := formatHits
 	if in.Body.Mode == subjects.ModeSummary {
@@ -63,34 +66,38 @@ func (m *Memory) runSearchMemory(ctx context.Context, in actor.Msg[subjects.Tool
 	return format(out.Now(), r), nil
 }
 
-// readWhole returns the entries that ids or prefixes name with their corpus, then the descriptions of correlated active entries.
-// Candidates are left out: no decision was made on them. It rejects what resolveIDs rejects. format makes the result.
-func (m *Memory) readWhole(ctx context.Context, out actor.Out, q recallRequest, ids []string, format func(time.Time, subjects.MemoryReply) subjects.ToolResult) (subjects.ToolResult, error) {
-	return audited(ctx, m, out, q.act([]byte(strings.Join(ids, "\n"))), func(ctx context.Context, db *access) (none subjects.ToolResult, err error) {
-		full, err := resolveIDs(ctx, db, ids)
-		if err != nil {
-			return none, err
-		}
-		entries, err := db.Get(ctx, full...)
-		if err != nil {
-			return none, fmt.Errorf("reading entries: %w", err)
-		}
-		r := subjects.MemoryReply{}
-		for _, e := range entries {
-			if e.State != subjects.MemoryCandidate {
-				r.Hits = append(r.Hits, subjects.MemoryHit{Entry: e, Similarity: 1, Score: 1})
+// readWhole returns the entries that ids or prefixes name with their corpus, then the descriptions of correlated active
+// entries. Candidates are left out: no decision was made on them. It rejects what resolveIDs rejects. format makes the
+// result.
+func (m *Memory) readWhole(ctx context.Context, out actor.Out, q recallRequest, ids []string,
+	format func(time.Time, subjects.MemoryReply) subjects.ToolResult,
+) (subjects.ToolResult, error) {
+	return audited(ctx, m, out, q.act([]byte(strings.Join(ids, "\n"))),
+		func(ctx context.Context, db *access) (none subjects.ToolResult, err error) {
+			full, err := resolveIDs(ctx, db, ids)
+			if err != nil {
+				return none, err
 			}
-		}
-		correlated, err := correlatedEntries(ctx, db, full)
-		if err != nil {
-			return none, err
-		}
-		for _, e := range correlated {
-			if e.State == subjects.MemoryActive {
-				e.Corpus, e.Correlating = "", nil
-				r.Hits = append(r.Hits, subjects.MemoryHit{Entry: e})
+			entries, err := db.Get(ctx, full...)
+			if err != nil {
+				return none, fmt.Errorf("reading entries: %w", err)
 			}
-		}
-		return format(out.Now(), r), m.emitRecalled(ctx, out, db, q, r)
-	})
+			r := subjects.MemoryReply{}
+			for _, e := range entries {
+				if e.State != subjects.MemoryCandidate {
+					r.Hits = append(r.Hits, subjects.MemoryHit{Entry: e, Similarity: 1, Score: 1})
+				}
+			}
+			correlated, err := correlatedEntries(ctx, db, full)
+			if err != nil {
+				return none, err
+			}
+			for _, e := range correlated {
+				if e.State == subjects.MemoryActive {
+					e.Corpus, e.Correlating = "", nil
+					r.Hits = append(r.Hits, subjects.MemoryHit{Entry: e})
+				}
+			}
+			return format(out.Now(), r), m.emitRecalled(ctx, out, db, q, r)
+		})
 }

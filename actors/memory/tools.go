@@ -17,16 +17,23 @@ func Tools() actor.Toolset { return (&Memory{}).toolset() }
 func (m *Memory) toolset() actor.Toolset {
 	return actor.Toolset{
 		newTool(searchMemorySchema, policy.Tool{
-			// The query has no role: a recall with words of the user is one that the user asked for, one with other words is not.
-			// A recall with context returns pinned facts, which the question did not name.
+			// The query has no role: a recall with words of the user is one that the user asked for, one with other
+			// words is not. A recall with context returns pinned facts, which the question did not name.
 			Args: policy.Args{
 				"query": {}, "max": {Role: policy.RoleSetting}, "context": {Role: policy.RoleUnasked},
-				"kind": {Role: policy.RoleOption, Values: []string{subjects.KindEngram, subjects.KindFact, subjects.KindDocument}},
+				"kind": {Role: policy.RoleOption, Values: []string{
+					subjects.KindEngram, subjects.KindFact,
+					subjects.KindDocument,
+				}},
 			},
 			Effects: policy.Declare(policy.ReadsPrivate), Timeout: time.Minute, Standing: true, Empty: nothingFound,
 		}, m.runSearchMemory),
-		newTool(saveMemorySchema, policy.Tool{Effects: policy.Declare(policy.Remember), Timeout: time.Minute, MaxArgs: 64 << 10}, m.runSaveMemory),
-		newTool(searchGraphSchema, policy.Tool{Effects: policy.Declare(policy.ReadsPrivate), Timeout: 30 * time.Second}, m.runSearchGraph),
+		newTool(saveMemorySchema, policy.Tool{
+			Effects: policy.Declare(policy.Remember), Timeout: time.Minute,
+			MaxArgs: 64 << 10,
+		}, m.runSaveMemory),
+		newTool(searchGraphSchema, policy.Tool{Effects: policy.Declare(policy.ReadsPrivate), Timeout: 30 * time.Second},
+			m.runSearchGraph),
 	}
 }
 
@@ -42,11 +49,14 @@ func newTool(schema subjects.ToolSchema, facts policy.Tool, run toolFunc) actor.
 
 // toolAct is the act of a tool call, for the audit log. Caller and session are the broker's word.
 func toolAct(in actor.Msg[subjects.ToolOrder], action, tool string, params []byte) act {
-	return act{caller: in.Body.Caller, typ: in.Body.CallerType, action: action, target: tool, params: params, session: in.Session, query: in.Body.QueryID}
+	return act{
+		caller: in.Body.Caller, typ: in.Body.CallerType, action: action, target: tool, params: params,
+		session: in.Session, query: in.Body.QueryID,
+	}
 }
 
-// newToolResult returns a result that is private to the user. trusted must be false unless every entry in content is trusted. ids
-// are the entries that were recalled.
+// newToolResult returns a result that is private to the user. trusted must be false unless every entry in content is
+// trusted. ids are the entries that were recalled.
 func newToolResult(content string, trusted bool, ids ...string) subjects.ToolResult {
 	labels := &subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Private}
 	if trusted {
@@ -55,5 +65,6 @@ func newToolResult(content string, trusted bool, ids ...string) subjects.ToolRes
 	return subjects.ToolResult{Result: content, Recalls: ids, Labels: labels}
 }
 
-// nothingFound is the result of a search that found nothing. The session holds no private data by it, see [policy.Tool.Empty].
+// nothingFound is the result of a search that found nothing. The session holds no private data by it, see
+// [policy.Tool.Empty].
 const nothingFound = "Nothing is remembered about that."

@@ -19,10 +19,13 @@ import (
 	"conclave/subjects"
 )
 
-// onWrite stores entries or pieces of a document for the user. It rejects a request with both or neither. With Restore the
-// entries are those of an export. Entries of a client, whose session the request has, are untrusted and name it. An entry that is rejected is a result and does not keep the others of the message from being
-// stored; any other error ends the message, with the entries before it stored.
-func (m *Memory) onWrite(ctx context.Context, in actor.Msg[subjects.MemoryWriteRequest], out actor.Out) (subjects.MemoryWriteReply, error) {
+// onWrite stores entries or pieces of a document for the user. It rejects a request with both or neither. With Restore
+// the entries are those of an export. Entries of a client, whose session the request has, are untrusted and name it. An
+// entry that is rejected is a result and does not keep the others of the message from being stored; any other error
+// ends the message, with the entries before it stored.
+func (m *Memory) onWrite(ctx context.Context, in actor.Msg[subjects.MemoryWriteRequest],
+	out actor.Out,
+) (subjects.MemoryWriteReply, error) {
 	if m.unavailable != nil {
 		return subjects.MemoryWriteReply{}, m.unavailable
 	}
@@ -41,7 +44,10 @@ func (m *Memory) onWrite(ctx context.Context, in actor.Msg[subjects.MemoryWriteR
 	for _, e := range w.Entries {
 		params += e.ID + "\n" + e.Corpus + "\n"
 	}
-	a := act{caller: in.From, action: subjects.ActionMemoryWrite, target: target, params: []byte(params), session: in.Session, query: in.Query}
+	a := act{
+		caller: in.From, action: subjects.ActionMemoryWrite, target: target, params: []byte(params),
+		session: in.Session, query: in.Query,
+	}
 	return audited(ctx, m, out, a, func(ctx context.Context, db *access) (subjects.MemoryWriteReply, error) {
 		if w.Document != nil {
 			return m.importDocument(ctx, out, db, in.From, *w.Document)
@@ -64,9 +70,11 @@ func (m *Memory) onWrite(ctx context.Context, in actor.Msg[subjects.MemoryWriteR
 	})
 }
 
-// writeOne stores or restores one entry for the account by. A rejected entry is a result with the action "refused" and the
-// reason, not an error.
-func (m *Memory) writeOne(ctx context.Context, out actor.Out, db *access, by string, e subjects.MemoryEntry, w subjects.MemoryWriteRequest) (res subjects.MemoryWriteResult, err error) {
+// writeOne stores or restores one entry for the account by. A rejected entry is a result with the action "refused" and
+// the reason, not an error.
+func (m *Memory) writeOne(ctx context.Context, out actor.Out, db *access, by string, e subjects.MemoryEntry,
+	w subjects.MemoryWriteRequest,
+) (res subjects.MemoryWriteResult, err error) {
 	if w.Restore {
 		res, err = m.restoreEntry(ctx, out, db, by, e, w.Trusted)
 	} else {
@@ -79,12 +87,14 @@ func (m *Memory) writeOne(ctx context.Context, out actor.Out, db *access, by str
 	return res, err
 }
 
-// storeFact stores a fact that the user states: trusted, unless it is external, which the user did not type. Of an external text
-// instructions are removed, and only the text, harmless tags and the context of given count; otherwise its name, description and
-// pin too. Its id is new, but for a turn: conversation, position and text together identify that, and one that is stored is
-// unchanged. Without a position it follows the last entry of its conversation. It rejects what checkFact rejects, and a text that
-// is invisible or nothing but instructions.
-func (m *Memory) storeFact(ctx context.Context, out actor.Out, db *access, by string, given subjects.MemoryEntry, external bool) (none subjects.MemoryWriteResult, err error) {
+// storeFact stores a fact that the user states: trusted, unless it is external, which the user did not type. Of an
+// external text instructions are removed, and only the text, harmless tags and the context of given count; otherwise
+// its name, description and pin too. Its id is new, but for a turn: conversation, position and text together identify
+// that, and one that is stored is unchanged. Without a position it follows the last entry of its conversation. It
+// rejects what checkFact rejects, and a text that is invisible or nothing but instructions.
+func (m *Memory) storeFact(ctx context.Context, out actor.Out, db *access, by string, given subjects.MemoryEntry,
+	external bool,
+) (none subjects.MemoryWriteResult, err error) {
 	given.Corpus = strings.TrimSpace(given.Corpus)
 	if err := checkFact(given, out.Now()); err != nil {
 		return none, err
@@ -93,7 +103,8 @@ func (m *Memory) storeFact(ctx context.Context, out actor.Out, db *access, by st
 	if e.Position > 0 {
 		known, err := db.GetTexts(ctx, e.ID)
 		if err != nil || len(known) > 0 {
-			return subjects.MemoryWriteResult{ID: e.ID, Action: "unchanged", Why: "this turn of the conversation is stored already"}, err
+			return subjects.MemoryWriteResult{ID: e.ID, Action: "unchanged", Why: "this turn of the conversation is " +
+				"stored already"}, err
 		}
 	}
 	d, err := plainDigester().Note(ctx, e.Speaker, given.Corpus, external)
@@ -109,9 +120,9 @@ func (m *Memory) storeFact(ctx context.Context, out actor.Out, db *access, by st
 	return m.storeEntry(ctx, out, db, by, fillFromDigest(e, d), d.Relations, why)
 }
 
-// attributeText returns e with the speaker and the time that an attribution in its text states, where e has none, and with a
-// conversation made of the time when e has none: the turns of one conversation often carry one time. A text by another speaker
-// than e's, and an attribution that is no valid context, change nothing.
+// attributeText returns e with the speaker and the time that an attribution in its text states, where e has none, and
+// with a conversation made of the time when e has none: the turns of one conversation often carry one time. A text by
+// another speaker than e's, and an attribution that is no valid context, change nothing.
 func attributeText(e subjects.MemoryEntry, said string, now time.Time) subjects.MemoryEntry {
 	speaker, happened, _, ok := digest.ParseAttribution(said)
 	if !ok || e.Speaker != "" && e.Speaker != speaker {
@@ -131,8 +142,8 @@ func attributeText(e subjects.MemoryEntry, said string, now time.Time) subjects.
 	return filled
 }
 
-// checkFact rejects a fact whose text is empty, has more than maxCorpus bytes or is not UTF-8, an invalid context, a time in the
-// future, and credentials in any of its texts.
+// checkFact rejects a fact whose text is empty, has more than maxCorpus bytes or is not UTF-8, an invalid context, a
+// time in the future, and credentials in any of its texts.
 func checkFact(given subjects.MemoryEntry, now time.Time) error {
 	if err := checkText("the text", given.Corpus, maxCorpus); err != nil {
 		return err
@@ -143,17 +154,24 @@ func checkFact(given subjects.MemoryEntry, now time.Time) error {
 	if err := cmp.Or(given.CheckContext(), given.CheckHappened(now)); err != nil {
 		return subjects.Faultf(subjects.CodeMalformed, "%v", err)
 	}
-	return rejectCredential("the text", append([]string{given.Corpus, given.Name, given.Description, given.Speaker, given.Conversation}, given.Tags...)...)
+	return rejectCredential("the text",
+		append([]string{given.Corpus, given.Name, given.Description, given.Speaker, given.Conversation},
+			given.Tags...)...)
 }
 
-// newFact returns the entry of a fact that checkFact accepts, without its corpus, and the reason for its event. See storeFact.
+// newFact returns the entry of a fact that checkFact accepts, without its corpus, and the reason for its event. See
+// storeFact.
 func newFact(out actor.Out, by string, given subjects.MemoryEntry, external bool) (e subjects.MemoryEntry, why string) {
 	now := out.Now().UTC()
 	e = subjects.MemoryEntry{
-		ID: out.NewID(), Kind: subjects.KindFact, State: subjects.MemoryActive, Name: text.OneLine(given.Name, maxName), Description: text.Clip(given.Description, maxDescription),
-		Tags: cleanTags(given.Tags), Pinned: given.Pinned, Created: now, Updated: now,
+		ID: out.NewID(), Kind: subjects.KindFact, State: subjects.MemoryActive, Name: text.OneLine(given.Name, maxName),
+		Description: text.Clip(given.Description, maxDescription),
+		Tags:        cleanTags(given.Tags), Pinned: given.Pinned, Created: now, Updated: now,
 		Conversation: given.Conversation, Position: given.Position, Speaker: given.Speaker, Happened: given.Happened,
-		Provenance: subjects.Provenance{Source: subjects.SourceUser, Trust: subjects.Trusted, Agent: by, From: given.Provenance.From, SessionID: given.Provenance.SessionID},
+		Provenance: subjects.Provenance{
+			Source: subjects.SourceUser, Trust: subjects.Trusted, Agent: by,
+			From: given.Provenance.From, SessionID: given.Provenance.SessionID,
+		},
 	}
 	why = "the user said so"
 	if external {
@@ -173,22 +191,25 @@ func newFact(out actor.Out, by string, given subjects.MemoryEntry, external bool
 	if given.Conversation == "" { // a position without a conversation says nothing
 		e.Position = 0
 	} else if e.Position > 0 {
-		e.ID = deriveID("turn", e.Provenance.Trust, e.Conversation, strconv.Itoa(e.Position), e.Speaker, e.Happened.UTC().Format(time.RFC3339), given.Corpus)
+		e.ID = deriveID("turn", e.Provenance.Trust, e.Conversation, strconv.Itoa(e.Position), e.Speaker,
+			e.Happened.UTC().Format(time.RFC3339), given.Corpus)
 	}
 	return e, why
 }
 
-// isName reports whether an untrusted text may be shown to a model as the name of a speaker: it holds no instruction. One or two
-// words are a name, whatever they mean: Mark, Grant Hope.
+// isName reports whether an untrusted text may be shown to a model as the name of a speaker: it holds no instruction.
+// One or two words are a name, whatever they mean: Mark, Grant Hope.
 func isName(s string) bool {
 	return digest.IsHarmless(s) || len(strings.Fields(s)) <= 2 && !firewall.Scan(s).Flagged
 }
 
-// restoreEntry stores an entry of an export with its id, times, grades and provenance, without credentials, also one that was
-// forgotten since. An id or answer that exists is left unchanged. Unless the user vouches for the export, the entry is stored as
-// untrusted, without grades and pin: anybody could have written the file. A time in the future is dropped. It rejects what checkRestored rejects, and an untrusted entry that supersedes a
-// trusted one.
-func (m *Memory) restoreEntry(ctx context.Context, out actor.Out, db *access, by string, e subjects.MemoryEntry, vouched bool) (none subjects.MemoryWriteResult, err error) {
+// restoreEntry stores an entry of an export with its id, times, grades and provenance, without credentials, also one
+// that was forgotten since. An id or answer that exists is left unchanged. Unless the user vouches for the export, the
+// entry is stored as untrusted, without grades and pin: anybody could have written the file. A time in the future is
+// dropped. It rejects what checkRestored rejects, and an untrusted entry that supersedes a trusted one.
+func (m *Memory) restoreEntry(ctx context.Context, out actor.Out, db *access, by string, e subjects.MemoryEntry,
+	vouched bool,
+) (none subjects.MemoryWriteResult, err error) {
 	if err := checkRestored(e); err != nil {
 		return none, err
 	}
@@ -228,35 +249,42 @@ func (m *Memory) restoreEntry(ctx context.Context, out actor.Out, db *access, by
 	return w, m.emitStored(ctx, out, subjects.MemoryEvent{Action: "restored", IDs: []string{e.ID}, Why: w.Why, By: by})
 }
 
-// rejectCredential rejects texts in which something looks like a credential, with a fault that does not repeat it. what names the
-// field for the user.
+// rejectCredential rejects texts in which something looks like a credential, with a fault that does not repeat it. what
+// names the field for the user.
 func rejectCredential(what string, texts ...string) error {
 	if _, hidden := firewall.Redact(strings.Join(texts, "\n")); hidden > 0 {
-		return subjects.Faultf(subjects.CodeMalformed, "%s contains something that looks like a password or a key; store those with conclave secret set", what)
+		return subjects.Faultf(subjects.CodeMalformed, "%s contains something that looks like a password or a key; "+
+			"store those with conclave secret set", what)
 	}
 	return nil
 }
 
-// checkText rejects text that is not UTF-8 or contains NUL (malformed), or has more than most bytes (too large). what names the
-// field for the user. "" passes.
+// checkText rejects text that is not UTF-8 or contains NUL (malformed), or has more than most bytes (too large). what
+// names the field for the user. "" passes.
 func checkText(what, s string, most int) error {
 	switch {
 	case !utf8.ValidString(s), strings.ContainsRune(s, 0):
 		return subjects.Faultf(subjects.CodeMalformed, "%s is not text", what)
 	case len(s) > most:
-		return subjects.Faultf(subjects.CodeTooLarge, "%s has %d bytes, the limit of one entry is %d; conclave memory import splits a file into pieces", what, len(s), most)
+		return subjects.Faultf(subjects.CodeTooLarge, "%s has %d bytes, the limit of one entry is %d; conclave "+
+			"memory import splits a file into pieces", what, len(s), most)
 	}
 	return nil
 }
 
-// checkRestored rejects an entry that memory could not have exported: texts beyond the limits, ids that are no tokens, a missing
-// name or creation time, and whatever the store rejects. It must see the entry before its trust is lowered, so that an
-// unknown trust or source is rejected and not replaced.
+// checkRestored rejects an entry that memory could not have exported: texts beyond the limits, ids that are no tokens,
+// a missing name or creation time, and whatever the store rejects. It must see the entry before its trust is lowered,
+// so that an unknown trust or source is rejected and not replaced.
 func checkRestored(e subjects.MemoryEntry) error {
 	for _, t := range []struct {
 		what, text string
 		most       int
-	}{{"name", e.Name, 4 * maxName}, {"description", e.Description, 2 * maxDescription}, {"corpus", e.Corpus, maxCorpus}, {"from", e.Provenance.From, 4096}} {
+	}{
+		{"name", e.Name, 4 * maxName},
+		{"description", e.Description, 2 * maxDescription},
+		{"corpus", e.Corpus, maxCorpus},
+		{"from", e.Provenance.From, 4096},
+	} {
 		if err := checkText(t.what, t.text, t.most); err != nil {
 			return err
 		}

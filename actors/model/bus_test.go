@@ -31,7 +31,9 @@ type busHarness struct {
 	m   *model.Model
 }
 
-func newBusHarness(t *testing.T, script scriptserver.Script, change func(*model.Config), opts ...scriptserver.Option) *busHarness {
+func newBusHarness(t *testing.T, script scriptserver.Script, change func(*model.Config),
+	opts ...scriptserver.Option,
+) *busHarness {
 	t.Helper()
 	w := &busHarness{Bus: bustest.Start(t), t: t, srv: modeltest.New(t, script, opts...)}
 	cfg := defaultConfig(w.srv.URL)
@@ -73,10 +75,14 @@ func (w *busHarness) auditRecords() []subjects.AuditRecord {
 func TestBusChat(t *testing.T) {
 	t.Parallel()
 	w := newBusHarness(t, scriptserver.Script{"judge": {{Reply: scriptserver.Reply{
-		Thinking: "hm", Content: "Four of five .", Prompt: 9, Output: 4, Calls: []scriptserver.Call{{ID: "c1", Name: "x", JSON: `{"b":1,"a":2}`}},
+		Thinking: "hm", Content: "Four of five .", Prompt: 9, Output: 4,
+		Calls: []scriptserver.Call{{ID: "c1", Name: "x", JSON: `{"b":1,"a":2}`}},
 	}}}}, nil)
 	var last subjects.ChatChunk
-	c := wire.Client{Out: w.out("critic", "s1", "q1"), Role: "critic", Timeout: soon, OnDone: func(p subjects.ChatChunk) { last = p }}
+	c := wire.Client{
+		Out: w.out("critic", "s1", "q1"), Role: "critic", Timeout: soon,
+		OnDone: func(p subjects.ChatChunk) { last = p },
+	}
 	r := newRequest("grade this")
 	r.Tools = []llm.Tool{{Name: "x", Parameters: []byte(`{"type":"object"}`)}}
 	pieces := 0
@@ -87,10 +93,12 @@ func TestBusChat(t *testing.T) {
 			}
 		}
 	})
-	if err != nil || msg.Content != "Four of five ." || msg.Thinking != "hm" || len(msg.Calls) != 1 || string(msg.Calls[0].Arguments) != `{"b":1,"a":2}` || pieces < 4 {
+	if err != nil || msg.Content != "Four of five ." || msg.Thinking != "hm" || len(msg.Calls) != 1 ||
+		string(msg.Calls[0].Arguments) != `{"b":1,"a":2}` || pieces < 4 {
 		t.Fatalf("%v, %d pieces, %+v", err, pieces, msg)
 	}
-	if final.Model != "judge" || final.PromptTokens != 9 || final.OutputTokens != 4 || last.DemoModel || last.Notice != "" {
+	if final.Model != "judge" || final.PromptTokens != 9 || final.OutputTokens != 4 || last.DemoModel ||
+		last.Notice != "" {
 		t.Errorf("%+v, %+v", final, last)
 	}
 	recs := w.auditRecords()
@@ -98,7 +106,8 @@ func TestBusChat(t *testing.T) {
 		t.Fatalf("audit %+v", recs)
 	}
 	for _, rec := range recs {
-		if rec.AgentID != "critic" || rec.Action != "model.chat" || rec.Tool != "judge" || rec.Session != "s1" || rec.Query != "q1" || rec.ParamsHash == "" {
+		if rec.AgentID != "critic" || rec.Action != "model.chat" || rec.Tool != "judge" || rec.Session != "s1" ||
+			rec.Query != "q1" || rec.ParamsHash == "" {
 			t.Errorf("record %+v", rec)
 		}
 	}
@@ -125,7 +134,10 @@ func TestBusEmbedAndList(t *testing.T) {
 // The user stops a query: the event reaches the actor, and the actor's request ends at the model server.
 func TestBusCancel(t *testing.T) {
 	t.Parallel()
-	w := newBusHarness(t, scriptserver.Script{"big": {{Always: true, Reply: scriptserver.Reply{Content: "x", Quirks: scriptserver.Quirks{Hang: true}}}}}, nil)
+	w := newBusHarness(t,
+		scriptserver.Script{
+			"big": {{Always: true, Reply: scriptserver.Reply{Content: "x", Quirks: scriptserver.Quirks{Hang: true}}}},
+		}, nil)
 	failed := make(chan error, 2)
 	for range 2 { // one runs, one waits
 		c := wire.Client{Out: w.out("generator", "s1", "q1"), Timeout: soon}
@@ -135,7 +147,9 @@ func TestBusCancel(t *testing.T) {
 		}()
 	}
 	// A call is on record when it can be stopped: before that, a stop would not know of it.
-	waitFor(t, "one runs and both can be stopped", func() bool { return w.srv.Stats().Running == 1 && len(w.auditRecords()) == 2 })
+	waitFor(t, "one runs and both can be stopped", func() bool {
+		return w.srv.Stats().Running == 1 && len(w.auditRecords()) == 2
+	})
 	topic, err := subjects.QueryCancel.With("q1")
 	if err != nil {
 		t.Fatal(err)
@@ -154,8 +168,12 @@ func TestBusCancel(t *testing.T) {
 // A caller that stops listening ends the request at the model server, and the slot is free for the next.
 func TestBusCallerCancels(t *testing.T) {
 	t.Parallel()
-	slow := scriptserver.Reply{Content: strings.Repeat("word ", 1000), Quirks: scriptserver.Quirks{TokenDelay: 20 * time.Millisecond}}
-	w := newBusHarness(t, scriptserver.Script{"big": {{Reply: slow}, {Reply: scriptserver.Reply{Content: "next"}}}}, nil)
+	slow := scriptserver.Reply{
+		Content: strings.Repeat("word ", 1000),
+		Quirks:  scriptserver.Quirks{TokenDelay: 20 * time.Millisecond},
+	}
+	w := newBusHarness(t, scriptserver.Script{"big": {{Reply: slow}, {Reply: scriptserver.Reply{Content: "next"}}}},
+		nil)
 	c := wire.Client{Out: w.out("generator", "s1", "q1"), Timeout: soon}
 	for _, err := range c.Chat(t.Context(), newRequest("hi")) {
 		if err != nil {
@@ -168,7 +186,9 @@ func TestBusCallerCancels(t *testing.T) {
 		t.Errorf("%v, %+v", err, msg)
 	}
 	waitFor(t, "both are on record", func() bool { return len(w.auditRecords()) == 4 })
-	i := slices.IndexFunc(w.auditRecords(), func(r subjects.AuditRecord) bool { return r.Status == subjects.StatusUnknown })
+	i := slices.IndexFunc(w.auditRecords(), func(r subjects.AuditRecord) bool {
+		return r.Status == subjects.StatusUnknown
+	})
 	if i < 0 {
 		t.Errorf("audit %+v", w.auditRecords())
 	}
@@ -211,7 +231,8 @@ func TestBusPull(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	var states []string
-	for p, err := range actor.AskStream(ctx, w.out("user", "", ""), subjects.ModelPull, subjects.PullRequest{Model: "judge"}) {
+	for p, err := range actor.AskStream(ctx, w.out("user", "", ""), subjects.ModelPull,
+		subjects.PullRequest{Model: "judge"}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -223,7 +244,8 @@ func TestBusPull(t *testing.T) {
 	w.ExpectViolations(1)
 	short, cancelShort := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancelShort()
-	for _, err := range actor.AskStream(short, w.out("generator", "", ""), subjects.ModelPull, subjects.PullRequest{Model: "evil"}) {
+	for _, err := range actor.AskStream(short, w.out("generator", "", ""), subjects.ModelPull,
+		subjects.PullRequest{Model: "evil"}) {
 		if err == nil {
 			t.Error("an agent fetched a model")
 		}
@@ -241,7 +263,9 @@ func TestBusDemoModel(t *testing.T) {
 	b.to.Store(newBackend(t, url))
 	w.start(defaultConfig(url), b)
 	var last subjects.ChatChunk
-	c := wire.Client{Out: w.out("generator", "s1", "q1"), Timeout: soon, OnDone: func(p subjects.ChatChunk) { last = p }}
+	c := wire.Client{Out: w.out("generator", "s1", "q1"), Timeout: soon, OnDone: func(p subjects.ChatChunk) {
+		last = p
+	}}
 	msg, _, err := llm.Collect(c.Chat(t.Context(), newRequest("anyone?")))
 	if err != nil || msg.Content == "" || !last.DemoModel || last.Model != model.Scripted {
 		t.Fatalf("%v, %+v, %+v", err, msg, last)
@@ -271,22 +295,28 @@ func TestBusFaults(t *testing.T) {
 	}{
 		{"missing", llm.Request{Model: "none"}, llm.ErrMissing},
 		{"remote", llm.Request{Model: "x:cloud"}, llm.ErrRemote},
-		{"no tools", llm.Request{Model: "mute", Tools: []llm.Tool{{Name: "x", Parameters: []byte(`{}`)}}}, llm.ErrNoTools},
+		{
+			"no tools",
+			llm.Request{Model: "mute", Tools: []llm.Tool{{Name: "x", Parameters: []byte(`{}`)}}},
+			llm.ErrNoTools,
+		},
 	} {
 		tt.r.Messages = newRequest("x").Messages
-		if _, _, err := llm.Collect(wire.Client{Out: out, Timeout: soon}.Chat(t.Context(), tt.r)); !errors.Is(err, tt.want) {
+		if _, _, err := llm.Collect(wire.Client{Out: out, Timeout: soon}.Chat(t.Context(), tt.r)); !errors.Is(err,
+			tt.want) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 	}
 }
 
-// All slots are used, and never one more: while as many requests hang as there are slots, no other is admitted, and when
-// they end, everybody is.
+// All slots are used, and never one more: while as many requests hang as there are slots, no other is admitted, and
+// when they end, everybody is.
 func TestBusSlotsAreBusy(t *testing.T) {
 	t.Parallel()
 	const slots, more = 8, 24
 	hang := scriptserver.Exchange{Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}}
-	script := scriptserver.Script{"big": append(slices.Repeat([]scriptserver.Exchange{hang}, slots), always("big")["big"]...)}
+	script := scriptserver.Script{"big": append(slices.Repeat([]scriptserver.Exchange{hang}, slots),
+		always("big")["big"]...)}
 	w := newBusHarness(t, script, func(c *model.Config) { c.Ollama.Slots = slots })
 	base := w.out("generator", "", "")
 	ask := func(ctx context.Context, i int) error {
@@ -318,8 +348,8 @@ func TestBusSlotsAreBusy(t *testing.T) {
 	}
 	end()
 	wg.Wait()
-	// The server hears of a broken connection a moment after its slot is free: for it those that hung may overlap with the
-	// next ones, but never more than they were.
+	// The server hears of a broken connection a moment after its slot is free: for it those that hung may overlap with
+	// the next ones, but never more than they were.
 	if c := w.srv.Stats(); c.Parallel > 2*slots || c.Finished != more {
 		t.Errorf("%d at once, want %d; %d answered, want %d", c.Parallel, slots, c.Finished, more)
 	}

@@ -30,16 +30,17 @@ func (c *callTest) hasPassed() bool { return c.Passed >= c.Total-1 }
 // callTestDelay is the default of [Config.CallTestDelay].
 const callTestDelay = 30 * time.Second
 
-// needsCallTest reports whether only a self-test can tell how the model calls tools: the options leave it open, the model
-// claims to support tools, is not small and was not tested as it is installed now. A model on another machine is not tested:
-// nothing leaves this machine that the user did not ask for.
+// needsCallTest reports whether only a self-test can tell how the model calls tools: the options leave it open, the
+// model claims to support tools, is not small and was not tested as it is installed now. A model on another machine is
+// not tested: nothing leaves this machine that the user did not ask for.
 func (t target) needsCallTest() bool {
-	return t.callTest == nil && !t.isDemo && t.info.Tools && !t.info.Embedding && (t.opts.Calls == "" || t.opts.Calls == CallAuto) && !isSmall(t.info) &&
+	return t.callTest == nil && !t.isDemo && t.info.Tools && !t.info.Embedding &&
+		(t.opts.Calls == "" || t.opts.Calls == CallAuto) && !isSmall(t.info) &&
 		!isRemote(t.backendName, t.server.remoteHost) && t.info.Remote == ""
 }
 
-// scheduleCallTest has the tool calls of a model tested when no question was asked for a while. It does not wait. While a
-// test of the model waits or runs it does nothing.
+// scheduleCallTest has the tool calls of a model tested when no question was asked for a while. It does not wait. While
+// a test of the model waits or runs it does nothing.
 func (m *Model) scheduleCallTest(t target) {
 	if _, scheduled := m.testing.LoadOrStore(t.key(), true); scheduled {
 		return
@@ -56,8 +57,9 @@ func (m *Model) scheduleCallTest(t target) {
 	}
 }
 
-// testCalls tests the native tool calls of a model and keeps the result. Nothing is kept when the server fails, when the model
-// is too slow for background calls, and when another model was used meanwhile: then it is tested after its next use.
+// testCalls tests the native tool calls of a model and keeps the result. Nothing is kept when the server fails, when
+// the model is too slow for background calls, and when another model was used meanwhile: then it is tested after its
+// next use.
 func (m *Model) testCalls(ctx context.Context, out actor.Out, t target) error {
 	delay := m.cfg.CallTestDelay
 	if delay == 0 {

@@ -54,9 +54,20 @@ func TestToolCallsOfAModelAreTestedOnce(t *testing.T) {
 		calls  string
 		passed int
 	}{
-		"native calls":       {scriptserver.Model{Parameters: "12B", Tools: true, Digest: "d1"}, subjects.CallNative, 4},
-		"no native calls":    {scriptserver.Model{Parameters: "12B", Tools: true, Digest: "d1", NoCalls: true}, subjects.CallConstrained, 0},
-		"a size not known":   {scriptserver.Model{Tools: true, Digest: "d1", NoCalls: true}, subjects.CallConstrained, 0},
+		"native calls": {
+			scriptserver.Model{Parameters: "12B", Tools: true, Digest: "d1"},
+			subjects.CallNative,
+			4,
+		},
+		"no native calls": {
+			scriptserver.Model{Parameters: "12B", Tools: true, Digest: "d1", NoCalls: true},
+			subjects.CallConstrained, 0,
+		},
+		"a size not known": {
+			scriptserver.Model{Tools: true, Digest: "d1", NoCalls: true},
+			subjects.CallConstrained,
+			0,
+		},
 		"without any digest": {scriptserver.Model{Tools: true}, subjects.CallNative, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -64,10 +75,12 @@ func TestToolCallsOfAModelAreTestedOnce(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "measured.json")
 			w := testedHarness(t, file, tt.big, nil)
 			waitFor(t, "the test ends", func() bool { return w.listed().CallTest != nil })
-			if got := w.listed(); got.Calls != tt.calls || got.CallTest.Passed != tt.passed || got.CallTest.Total != 4 || got.CallTest.Tested.IsZero() {
+			if got := w.listed(); got.Calls != tt.calls || got.CallTest.Passed != tt.passed ||
+				got.CallTest.Total != 4 || got.CallTest.Tested.IsZero() {
 				t.Errorf("%s, %+v", got.Calls, got.CallTest)
 			}
-			if got := w.auditSummary(); strings.Count(got, "before allowed") != 5 || strings.Count(got, "after ok") != 5 {
+			if got := w.auditSummary(); strings.Count(got, "before allowed") != 5 ||
+				strings.Count(got, "after ok") != 5 {
 				t.Errorf("one call and four of the test: %s", got)
 			}
 			if err := w.m.Close(t.Context()); err != nil {
@@ -93,8 +106,8 @@ func TestToolCallsOfAModelAreTestedOnce(t *testing.T) {
 	}
 }
 
-// No request is sent that the user would not expect: to a model whose calls are set or known by its size, or that leaves the
-// machine, and none before the server was idle for a while.
+// No request is sent that the user would not expect: to a model whose calls are set or known by its size, or that
+// leaves the machine, and none before the server was idle for a while.
 func TestToolCallsAreNotTested(t *testing.T) {
 	t.Parallel()
 	big := scriptserver.Model{Parameters: "12B", Tools: true}
@@ -102,11 +115,16 @@ func TestToolCallsAreNotTested(t *testing.T) {
 		big    scriptserver.Model
 		change func(*model.Config)
 	}{
-		"small":                  {scriptserver.Model{Parameters: "1.5B", Tools: true}, nil},
-		"without tools":          {scriptserver.Model{Parameters: "12B"}, nil},
-		"set to native":          {big, func(c *model.Config) { c.Defaults.Calls = subjects.CallNative }},
-		"set for the model":      {big, func(c *model.Config) { c.Models = map[string]model.Options{"big": {Calls: subjects.CallConstrained}} }},
-		"trick: a cloud model":   {scriptserver.Model{Parameters: "12B", Tools: true, RemoteHost: "https://ollama.com"}, func(c *model.Config) { c.Remote = []string{"big"} }},
+		"small":         {scriptserver.Model{Parameters: "1.5B", Tools: true}, nil},
+		"without tools": {scriptserver.Model{Parameters: "12B"}, nil},
+		"set to native": {big, func(c *model.Config) { c.Defaults.Calls = subjects.CallNative }},
+		"set for the model": {big, func(c *model.Config) {
+			c.Models = map[string]model.Options{"big": {Calls: subjects.CallConstrained}}
+		}},
+		"trick: a cloud model": {
+			scriptserver.Model{Parameters: "12B", Tools: true, RemoteHost: "https://ollama.com"},
+			func(c *model.Config) { c.Remote = []string{"big"} },
+		},
 		"a question a while ago": {big, func(c *model.Config) { c.CallTestDelay = time.Hour }},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -19,8 +19,8 @@ var callModes = []string{CallAuto, subjects.CallNative, subjects.CallConstrained
 // and more call natively.
 const smallModel = 4e9
 
-// callMode is how the model calls tools: as its options say, or else under a JSON schema when it is small or has failed the
-// self-test of native calls. "" = it cannot chat, or does not support tool calls: then they are written as text.
+// callMode is how the model calls tools: as its options say, or else under a JSON schema when it is small or has failed
+// the self-test of native calls. "" = it cannot chat, or does not support tool calls: then they are written as text.
 func (t target) callMode() string {
 	switch {
 	case t.info.Embedding:

@@ -21,7 +21,8 @@ func (m *Model) newRecord(action, account, session, query, modelName string, par
 		modelName = ""
 	}
 	return subjects.AuditRecord{
-		AgentID: account, Action: action, Tool: modelName, ParamsHash: m.hash.Hash(params), Session: session, Query: query,
+		AgentID: account, Action: action, Tool: modelName, ParamsHash: m.hash.Hash(params), Session: session,
+		Query: query,
 	}
 }
 
@@ -72,11 +73,13 @@ func toFault(ctx context.Context, err error) *subjects.Fault {
 	case errors.Is(err, errQueueFull):
 		return subjects.Faultf(subjects.CodeBusy, "%v; retry in a moment", err)
 	case errors.Is(err, errPreemptedMidReply):
-		return subjects.Faultf(subjects.CodeBusy, "%v; retry, best without streaming: then it is retried automatically", err)
+		return subjects.Faultf(subjects.CodeBusy, "%v; retry, best without streaming: then it is retried automatically",
+			err)
 	case ended && errors.Is(context.Cause(ctx), errStopped):
 		return subjects.Faultf(subjects.CodeStopped, "%v", errStopped)
 	case ended && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
-		return subjects.Faultf(subjects.CodeTimeout, "timeout: the model did not finish before the deadline; it may be slow, or the queue long")
+		return subjects.Faultf(subjects.CodeTimeout, "timeout: the model did not finish before the deadline; it may "+
+			"be slow, or the queue long")
 	case ended:
 		return subjects.Faultf(subjects.CodeUnavailable, "the call was cancelled")
 	}

@@ -33,7 +33,11 @@ func TestCancel(t *testing.T) {
 	})
 	cancel := func(query string) {
 		t.Helper()
-		if _, err := w.rec.Deliver(t, w.m, actortest.Message{Subject: "query.cancel." + query, Body: subjects.Cancel{}}); err != nil {
+		if _,
+			err := w.rec.Deliver(t, w.m, actortest.Message{
+			Subject: "query.cancel." + query,
+			Body:    subjects.Cancel{},
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -66,7 +70,9 @@ func TestExclusive(t *testing.T) {
 	t.Parallel()
 	yes := true
 	s := always("other", "tiny")
-	s["big"] = []scriptserver.Exchange{{Always: true, Reply: scriptserver.Reply{Content: "never", Quirks: scriptserver.Quirks{Hang: true}}}}
+	s["big"] = []scriptserver.Exchange{
+		{Always: true, Reply: scriptserver.Reply{Content: "never", Quirks: scriptserver.Quirks{Hang: true}}},
+	}
 	w := newHarness(t, s, func(c *model.Config) {
 		c.Ollama.Slots = 4
 		c.Models = map[string]model.Options{"tiny": {Small: &yes}}
@@ -89,7 +95,11 @@ func TestExclusive(t *testing.T) {
 	if c := w.srv.Stats(); c.Started != 2 || c.Running != 1 {
 		t.Errorf("two large ones at once: %+v", c)
 	}
-	if _, err := w.rec.Deliver(t, w.m, actortest.Message{Subject: "query.cancel.q1", Body: subjects.Cancel{}}); err != nil {
+	if _,
+		err := w.rec.Deliver(t, w.m, actortest.Message{
+		Subject: "query.cancel.q1",
+		Body:    subjects.Cancel{},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if r := <-held; r.code() != subjects.CodeStopped {
@@ -108,7 +118,9 @@ func TestDeadlineWhileWaiting(t *testing.T) {
 	go func() { held <- w.askAs("memory", "q1", subjects.ChatRequest{}) }()
 	waitFor(t, "one runs", func() bool { return w.srv.Stats().Running == 1 })
 	_, err := w.rec.Deliver(t, w.m, actortest.Message{
-		Subject: "agent.generator.model.chat", Body: subjects.ChatRequest{Messages: json.RawMessage(`[{"role":"user","content":"x"}]`)}, Deadline: now.Add(100 * time.Millisecond),
+		Subject:  "agent.generator.model.chat",
+		Body:     subjects.ChatRequest{Messages: json.RawMessage(`[{"role":"user","content":"x"}]`)},
+		Deadline: now.Add(100 * time.Millisecond),
 	})
 	if actortest.Code(err) != subjects.CodeTimeout {
 		t.Errorf("%v", err)
@@ -116,7 +128,11 @@ func TestDeadlineWhileWaiting(t *testing.T) {
 	if n := w.srv.Stats().Started; n != 1 {
 		t.Errorf("%d requests reached the server", n)
 	}
-	if _, err := w.rec.Deliver(t, w.m, actortest.Message{Subject: "query.cancel.q1", Body: subjects.Cancel{}}); err != nil {
+	if _,
+		err := w.rec.Deliver(t, w.m, actortest.Message{
+		Subject: "query.cancel.q1",
+		Body:    subjects.Cancel{},
+	}); err != nil {
 		t.Error(err)
 	}
 	<-held
@@ -125,7 +141,9 @@ func TestDeadlineWhileWaiting(t *testing.T) {
 func TestQueueFullIsBusy(t *testing.T) {
 	t.Parallel()
 	hang := scriptserver.Reply{Content: "never", Quirks: scriptserver.Quirks{Hang: true}}
-	w := newHarness(t, scriptserver.Script{"big": {{Always: true, Reply: hang}}}, func(c *model.Config) { c.Ollama.Queue = 1 })
+	w := newHarness(t, scriptserver.Script{"big": {{Always: true, Reply: hang}}}, func(c *model.Config) {
+		c.Ollama.Queue = 1
+	})
 	held := make(chan reply, 2)
 	for range 2 {
 		go func() { held <- w.askAs("memory", "q1", subjects.ChatRequest{}) }()
@@ -140,11 +158,17 @@ func TestQueueFullIsBusy(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		_, err := w.rec.Deliver(shortly{t, ctx}, w.m, actortest.Message{
-			Subject: "agent.generator.model.chat", Body: subjects.ChatRequest{Messages: json.RawMessage(`[{"role":"user","content":"x"}]`)}, Deadline: now.Add(soon),
+			Subject:  "agent.generator.model.chat",
+			Body:     subjects.ChatRequest{Messages: json.RawMessage(`[{"role":"user","content":"x"}]`)},
+			Deadline: now.Add(soon),
 		})
 		return actortest.Code(err) == subjects.CodeBusy
 	})
-	if _, err := w.rec.Deliver(t, w.m, actortest.Message{Subject: "query.cancel.q1", Body: subjects.Cancel{}}); err != nil {
+	if _,
+		err := w.rec.Deliver(t, w.m, actortest.Message{
+		Subject: "query.cancel.q1",
+		Body:    subjects.Cancel{},
+	}); err != nil {
 		t.Error(err)
 	}
 	for range 2 {

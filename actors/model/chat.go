@@ -16,10 +16,13 @@ import (
 )
 
 // onChat selects a model and streams its reply. It rejects a malformed request, and denies one without a usable model,
-// for a model on another machine without permission, with tools or images that the model does not support, with an image
-// that is not stored, and when the queue is full; each is recorded. When the server fails before a part of the reply was sent,
-// another one that can answer takes over and the caller gets a notice; each attempt is a call of its own in the audit log.
-func (m *Model) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], send func(subjects.ChatChunk) error, out actor.Out) error {
+// for a model on another machine without permission, with tools or images that the model does not support, with an
+// image that is not stored, and when the queue is full; each is recorded. When the server fails before a part of the
+// reply was sent, another one that can answer takes over and the caller gets a notice; each attempt is a call of its
+// own in the audit log.
+func (m *Model) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], send func(subjects.ChatChunk) error,
+	out actor.Out,
+) error {
 	ctx, end := m.calls.track(ctx, in.Query)
 	defer end()
 	rec := m.newRecord(subjects.ActionModelChat, in.From, in.Session, in.Query, in.Body.Model, in.Body.Messages)
@@ -32,7 +35,10 @@ func (m *Model) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], 
 			out.LogError(err)
 		}
 	}()
-	c := &chatCall{in: in, request: r, rec: rec, begun: out.Now(), from: newRequester(in.From, in.Session, in.Body.Background)}
+	c := &chatCall{
+		in: in, request: r, rec: rec, begun: out.Now(),
+		from: newRequester(in.From, in.Session, in.Body.Background),
+	}
 	c.send = func(p subjects.ChatChunk) error {
 		c.sent = c.sent || p.Notice == "" && p.Reading == nil
 		return send(p)
@@ -45,7 +51,8 @@ func (m *Model) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], 
 			return failed // no other model can answer
 		}
 		if failed != nil {
-			if err := c.send(subjects.ChatChunk{Notice: fmt.Sprintf("%s; %s answers instead", c.lost, t.describePlace())}); err != nil {
+			if err := c.send(subjects.ChatChunk{Notice: fmt.Sprintf("%s; %s answers instead", c.lost,
+				t.describePlace())}); err != nil {
 				t.end()
 				return err
 			}
@@ -71,8 +78,9 @@ type chatCall struct {
 	lost    string // why the server could not answer, when another one may; "" = none may
 }
 
-// answerChat answers a request with one model; err is that of the selection. The last chunk is sent only after the outcome is
-// in the audit log: a reply without a record is not completed. With an error it sets c.lost when another server may answer.
+// answerChat answers a request with one model; err is that of the selection. The last chunk is sent only after the
+// outcome is in the audit log: a reply without a record is not completed. With an error it sets c.lost when another
+// server may answer.
 func (m *Model) answerChat(ctx context.Context, c *chatCall, t target, err error, s selection, out actor.Out) error {
 	c.lost = ""
 	rec, from, in := c.rec, c.from, c.in
@@ -129,8 +137,8 @@ func isServerLost(err error) bool {
 	return errors.Is(err, model.ErrUnreachable) || errors.Is(err, model.ErrMissing) || errors.Is(err, model.ErrCut)
 }
 
-// withAlternative bounds how long a call waits for the link to a machine before its first chunk: not long when another model
-// can answer.
+// withAlternative bounds how long a call waits for the link to a machine before its first chunk: not long when another
+// model can answer.
 func (m *Model) withAlternative(ctx context.Context, t target, s selection) context.Context {
 	if t.machine == "" {
 		return ctx
@@ -145,7 +153,9 @@ func (m *Model) withAlternative(ctx context.Context, t target, s selection) cont
 // runChat waits for a slot and sends all chunks of the reply but the last, which it returns. began reports whether the
 // model was asked, also with an error. A request that is preempted before a chunk was sent is retried with its next
 // slot: for the caller and for the audit log that is one call.
-func (m *Model) runChat(ctx context.Context, p *actor.Permit, t target, role, query string, r model.Request, from requester, send sendFunc) (last model.Chunk, began bool, err error) {
+func (m *Model) runChat(ctx context.Context, p *actor.Permit, t target, role, query string, r model.Request,
+	from requester, send sendFunc,
+) (last model.Chunk, began bool, err error) {
 	if err := p.Check(); err != nil {
 		return last, false, err
 	}
@@ -156,9 +166,11 @@ func (m *Model) runChat(ctx context.Context, p *actor.Permit, t target, role, qu
 	return last, began, err
 }
 
-// measureReply is [Model.streamReply], measured. When the prompt takes long to read it sends a chunk about that first, which
-// is not a part of the reply; background requests have none, since nobody is shown it.
-func (m *Model) measureReply(turn context.Context, t target, r model.Request, priority int, send sendFunc) (model.Chunk, error) {
+// measureReply is [Model.streamReply], measured. When the prompt takes long to read it sends a chunk about that first,
+// which is not a part of the reply; background requests have none, since nobody is shown it.
+func (m *Model) measureReply(turn context.Context, t target, r model.Request, priority int, send sendFunc) (model.Chunk,
+	error,
+) {
 	if t.isDemo {
 		return m.streamReply(turn, t, r, send)
 	}
@@ -202,7 +214,9 @@ const minShownReading = time.Second
 // streamReply asks the model once and sends all chunks but the last, which it returns. It denies a reply that comes
 // from another machine without permission, and rejects one that is longer than maxReply, has invalid tool calls or ends
 // without a last chunk. turn ends when the request is preempted: see preemptionError.
-func (m *Model) streamReply(turn context.Context, t target, r model.Request, send sendFunc) (last model.Chunk, err error) {
+func (m *Model) streamReply(turn context.Context, t target, r model.Request, send sendFunc) (last model.Chunk,
+	err error,
+) {
 	size, sent := 0, false
 	sendNoted := func(c subjects.ChatChunk) error {
 		sent = true
@@ -218,7 +232,8 @@ func (m *Model) streamReply(turn context.Context, t target, r model.Request, sen
 			}
 		}
 		if size += chunkSize(c); size > maxReply {
-			return model.Chunk{}, fmt.Errorf("%w: the reply of %s is too long, more than %d MB", model.ErrMalformed, t.name, maxReply>>20)
+			return model.Chunk{}, fmt.Errorf("%w: the reply of %s is too long, more than %d MB", model.ErrMalformed,
+				t.name, maxReply>>20)
 		}
 		if c.Done { // a complete reply is used although its turn may just have been preempted
 			if !t.isDemo {
@@ -313,8 +328,8 @@ func (t target) buildRequest(r model.Request) (model.Request, error) {
 // streams reports whether the model's replies are streamed.
 func (t target) streams() bool { return t.opts.Stream == nil || *t.opts.Stream }
 
-// thinkOption returns whether the model shall think aloud. It is always explicit, because defaults differ, except for OpenAI
-// servers that do not report the capability: there it is what was requested.
+// thinkOption returns whether the model shall think aloud. It is always explicit, because defaults differ, except for
+// OpenAI servers that do not report the capability: there it is what was requested.
 func (t target) thinkOption(requested *bool) *bool {
 	if t.server.name == OpenAI && !t.info.Thinking {
 		return requested

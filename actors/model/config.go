@@ -32,15 +32,18 @@ const (
 )
 
 // Roles that the system knows.
-var Roles = []string{subjects.RoleAssistant, subjects.RoleCoder, subjects.RoleCritic, subjects.RoleEmbeddings, subjects.RoleOrchestrator, subjects.RoleResearcher, subjects.RoleSummaries, subjects.RoleTools}
+var Roles = []string{
+	subjects.RoleAssistant, subjects.RoleCoder, subjects.RoleCritic, subjects.RoleEmbeddings,
+	subjects.RoleOrchestrator, subjects.RoleResearcher, subjects.RoleSummaries, subjects.RoleTools,
+}
 
 // improvements says what a model of its own improves, for the roles of [Config.Optional].
 var improvements = map[string]string{
 	subjects.RoleEmbeddings: "memory also finds entries by meaning, not only by words",
 }
 
-// Config is the model actor's section: the models by role, and their servers. Its defaults are in the shipped models.yaml;
-// servers that are off there have the defaults of this file.
+// Config is the model actor's section: the models by role, and their servers. Its defaults are in the shipped
+// models.yaml; servers that are off there have the defaults of this file.
 type Config struct {
 	Roles    map[string]string  `yaml:"roles"`    // role -> model; none or "" = the assistant's
 	Hints    map[string]string  `yaml:"hints"`    // simple, reasoning, code -> model, for roles without a model
@@ -50,8 +53,8 @@ type Config struct {
 
 	Remote    []string `yaml:"allow_remote"` // models that may leave this machine, by name
 	DemoModel string   `yaml:"demo_model"`   // auto, never, always
-	// BackgroundLimit is the longest expected time of a call that no user waits for, by the measured speed; longer ones are
-	// not made. 0 = no limit.
+	// BackgroundLimit is the longest expected time of a call that no user waits for, by the measured speed; longer ones
+	// are not made. 0 = no limit.
 	BackgroundLimit time.Duration `yaml:"background_limit"`
 
 	Ollama    Server  `yaml:"ollama"`
@@ -63,15 +66,16 @@ type Config struct {
 	AuditTimeout  time.Duration // for storing one audit record
 	MeasuredFile  string        // where what was measured of models is kept; "" = nowhere
 	CallTestDelay time.Duration // without a foreground request, before a model's tool calls are tested; 0 = 30 seconds
-	// AgentType returns the agent type of an account for the audit log, see [policy.ActiveRules.AgentType]; nil = not recorded.
+	// AgentType returns the agent type of an account for the audit log, see [policy.ActiveRules.AgentType]; nil = not
+	// recorded.
 	AgentType func(account string) string
 	Link      LinkTimes
 	InUse     []string // roles that the enabled actors request, in the order of [Roles]; nil = every role in Roles
 	Optional  []string // roles whose missing model is no problem for the user, who did not choose it
 }
 
-// Options are the options of every request to a model. Window and KeepAlive never vary: with another value the server would
-// load the model again.
+// Options are the options of every request to a model. Window and KeepAlive never vary: with another value the server
+// would load the model again.
 type Options struct {
 	Window      int             `yaml:"window"`      // context in tokens; the zero value of each field = the default
 	Predict     int             `yaml:"predict"`     // most tokens of an answer; a request may ask for less
@@ -80,7 +84,8 @@ type Options struct {
 	Stream      *bool           `yaml:"stream"`      // replies are streamed
 	Small       *bool           `yaml:"small"`       // it may run beside a large one
 	Calls       string          `yaml:"calls"`       // how it calls tools: auto, native, constrained; "" = auto
-	Vision      *bool           `yaml:"vision"`      // it reads images; nil = as its server reports, and false where it does not
+	// it reads images; nil = as its server reports, and false where it does not
+	Vision *bool `yaml:"vision"`
 	// Prefixes that an embedding model was trained with, before a query and before a text that is searched.
 	QueryPrefix    string `yaml:"query_prefix"`
 	DocumentPrefix string `yaml:"document_prefix"`
@@ -89,29 +94,36 @@ type Options struct {
 // WithDefaults returns o with its unset fields taken from defaults.
 func (o Options) WithDefaults(defaults Options) Options {
 	return Options{
-		Window: cmp.Or(o.Window, defaults.Window), Predict: cmp.Or(o.Predict, defaults.Predict), KeepAlive: cmp.Or(o.KeepAlive, defaults.KeepAlive),
-		Temperature: cmp.Or(o.Temperature, defaults.Temperature), Stream: cmp.Or(o.Stream, defaults.Stream), Small: cmp.Or(o.Small, defaults.Small), Calls: cmp.Or(o.Calls, defaults.Calls),
+		Window: cmp.Or(o.Window, defaults.Window), Predict: cmp.Or(o.Predict, defaults.Predict),
+		KeepAlive:   cmp.Or(o.KeepAlive, defaults.KeepAlive),
+		Temperature: cmp.Or(o.Temperature, defaults.Temperature), Stream: cmp.Or(o.Stream, defaults.Stream),
+		Small: cmp.Or(o.Small, defaults.Small), Calls: cmp.Or(o.Calls, defaults.Calls),
 		Vision:      cmp.Or(o.Vision, defaults.Vision),
-		QueryPrefix: cmp.Or(o.QueryPrefix, defaults.QueryPrefix), DocumentPrefix: cmp.Or(o.DocumentPrefix, defaults.DocumentPrefix),
+		QueryPrefix: cmp.Or(o.QueryPrefix, defaults.QueryPrefix), DocumentPrefix: cmp.Or(o.DocumentPrefix,
+			defaults.DocumentPrefix),
 	}
 }
 
 // Server is the address and the limits of a model server.
 type Server struct {
-	URL       string        `yaml:"url"`
-	Local     bool          `yaml:"this_machine"` // the URL is this machine, although its host does not say so; for Ollama only
-	Key       string        `yaml:"key"`          // name of its key in the keyring; "" = none
-	Slots     int           `yaml:"slots"`        // concurrent requests, counted apart for large models, small ones and embeddings
-	Ahead     int           `yaml:"ahead"`        // requests sent beyond slots, so that the server has its next one at hand
-	Queue     int           `yaml:"queue"`        // foreground requests that wait; further ones are rejected as busy
-	Exclusive bool          `yaml:"exclusive"`    // two large models never run at once
-	Batch     int           `yaml:"batch"`        // requests for one model in a row while others wait for another model
-	IdleDelay time.Duration `yaml:"rest"`         // without foreground requests, before a background request may load another model
+	URL string `yaml:"url"`
+	// the URL is this machine, although its host does not say so; for Ollama only
+	Local bool   `yaml:"this_machine"`
+	Key   string `yaml:"key"` // name of its key in the keyring; "" = none
+	// concurrent requests, counted apart for large models, small ones and embeddings
+	Slots int `yaml:"slots"`
+	// requests sent beyond slots, so that the server has its next one at hand
+	Ahead     int  `yaml:"ahead"`
+	Queue     int  `yaml:"queue"`     // foreground requests that wait; further ones are rejected as busy
+	Exclusive bool `yaml:"exclusive"` // two large models never run at once
+	Batch     int  `yaml:"batch"`     // requests for one model in a row while others wait for another model
+	// without foreground requests, before a background request may load another model
+	IdleDelay time.Duration `yaml:"rest"`
 }
 
 // RemoteHost returns the host of a server on another machine, "" for this machine. Every name but localhost counts as
-// another machine, because name resolution is outside of this system's control, unless the user says that it is this machine;
-// so does a URL that cannot be parsed.
+// another machine, because name resolution is outside of this system's control, unless the user says that it is this
+// machine; so does a URL that cannot be parsed.
 func (s Server) RemoteHost() string {
 	if s.Local {
 		return ""
@@ -148,8 +160,8 @@ func (c Config) SplitName(name string) (server, backendName string) {
 	return Ollama, name
 }
 
-// cutServer splits the name of a model after the first slash. The first part may be a server or a machine, or belong to the
-// model's name.
+// cutServer splits the name of a model after the first slash. The first part may be a server or a machine, or belong to
+// the model's name.
 func cutServer(name string) (server, backendName string, ok bool) {
 	server, backendName, ok = strings.Cut(name, "/")
 	return server, backendName, ok && backendName != ""
@@ -164,7 +176,9 @@ func (c Config) OptionsFor(name string) Options {
 			o = set
 		}
 	}
-	if o.KeepAlive == "" && slices.ContainsFunc(c.Keep, func(role string) bool { return trimLatest(c.Roles[role]) == trimLatest(name) }) {
+	if o.KeepAlive == "" && slices.ContainsFunc(c.Keep, func(role string) bool {
+		return trimLatest(c.Roles[role]) == trimLatest(name)
+	}) {
 		o.KeepAlive = "-1"
 	}
 	return o.WithDefaults(c.Defaults)
@@ -189,7 +203,8 @@ func (c Config) Problems() (out strict.Problems) {
 	checkModelName := func(path, name string) {
 		if err := checkName(name); err != nil {
 			add(path, "%v", err)
-		} else if prefix, _, ok := strings.Cut(name, "/"); ok && slices.Contains([]string{OpenAI, Anthropic, Google}, prefix) {
+		} else if prefix, _, ok := strings.Cut(name, "/"); ok &&
+			slices.Contains([]string{OpenAI, Anthropic, Google}, prefix) {
 			if _, ok := c.Servers()[prefix]; !ok {
 				add(path, "%s is a model of %s, which is not configured; see %s: below", name, prefix, prefix)
 			}
@@ -235,7 +250,8 @@ func (c Config) Problems() (out strict.Problems) {
 		servers[name].addProblems(name, add)
 	}
 	if c.BackgroundLimit < 0 || c.BackgroundLimit > maxBackgroundLimit {
-		add("background_limit", "%s is not between 0s and %s", strict.FormatDuration(c.BackgroundLimit), strict.FormatDuration(maxBackgroundLimit))
+		add("background_limit", "%s is not between 0s and %s", strict.FormatDuration(c.BackgroundLimit),
+			strict.FormatDuration(maxBackgroundLimit))
 	}
 	if c.AuditTimeout < 0 {
 		add("audit_timeout", "must not be negative")
@@ -251,7 +267,8 @@ const (
 	maxPrefix            = 200 // bytes
 )
 
-// addProblems adds everything wrong with o to the problems of the configuration. required means that no field may be unset.
+// addProblems adds everything wrong with o to the problems of the configuration. required means that no field may be
+// unset.
 func (o Options) addProblems(path string, required bool, add func(path, format string, a ...any)) {
 	within := func(field string, n, low, high int) {
 		if (n != 0 || required) && (n < low || n > high) {
@@ -262,7 +279,8 @@ func (o Options) addProblems(path string, required bool, add func(path, format s
 	within("predict", o.Predict, 1, maxPredict)
 	if o.KeepAlive != "" && o.KeepAlive != "-1" || required && o.KeepAlive == "" {
 		if d, err := time.ParseDuration(o.KeepAlive); err != nil || d < 0 || d > maxKeepAlive {
-			add(path+".keep_alive", "%q is neither a duration of at most 30 days nor -1; write 5m, or \"-1\" for ever", text.Clip(o.KeepAlive, 40))
+			add(path+".keep_alive", "%q is neither a duration of at most 30 days nor -1; write 5m, or \"-1\" for ever",
+				text.Clip(o.KeepAlive, 40))
 		}
 	}
 	if o.Calls != "" && !slices.Contains(callModes, o.Calls) {
@@ -286,13 +304,15 @@ func (o Options) addProblems(path string, required bool, add func(path, format s
 // bounds. 0 means the default, except for Ollama, whose limits must be set.
 func (s Server) addProblems(name string, add func(path, format string, a ...any)) {
 	if s.Local && name != Ollama {
-		add(name+".this_machine", "is for ollama only; the models of another server beyond loopback must be in allow_remote")
+		add(name+".this_machine", "is for ollama only; the models of another server beyond loopback must be in "+
+			"allow_remote")
 	}
 	needed := name == Ollama || name == OpenAI // the others have a default address
 	u, err := url.Parse(s.URL)
 	switch {
 	case s.URL == "" && !needed:
-	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "":
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" ||
+		u.Fragment != "":
 		add(name+".url", "this is not an address; write http://127.0.0.1:11434")
 	case u.User != nil:
 		add(name+".url", "an address holds no name and no password; put a key into the keyring and its name into key:")
@@ -314,13 +334,19 @@ func (s Server) addProblems(name string, add func(path, format string, a ...any)
 	for _, f := range []struct {
 		field       string
 		n, min, max int
-	}{{"slots", s.Slots, least, 1024}, {"ahead", s.Ahead, 0, 1024}, {"queue", s.Queue, least, 1 << 16}, {"batch", s.Batch, least, 1024}} {
+	}{
+		{"slots", s.Slots, least, 1024},
+		{"ahead", s.Ahead, 0, 1024},
+		{"queue", s.Queue, least, 1 << 16},
+		{"batch", s.Batch, least, 1024},
+	} {
 		if f.n < f.min || f.n > f.max {
 			add(name+"."+f.field, "%d is not between %d and %d", f.n, f.min, f.max)
 		}
 	}
 	if s.IdleDelay < 0 || s.IdleDelay > maxIdleDelay {
-		add(name+".rest", "%s is not between 0s and %s", strict.FormatDuration(s.IdleDelay), strict.FormatDuration(maxIdleDelay))
+		add(name+".rest", "%s is not between 0s and %s", strict.FormatDuration(s.IdleDelay),
+			strict.FormatDuration(maxIdleDelay))
 	}
 }
 
@@ -353,7 +379,8 @@ func checkName(name string) error {
 	}
 	for i := range len(name) {
 		c := name[i]
-		if !strings.ContainsRune("._:/@-+", rune(c)) && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') {
+		if !strings.ContainsRune("._:/@-+", rune(c)) && (c < '0' || c > '9') && (c < 'a' || c > 'z') &&
+			(c < 'A' || c > 'Z') {
 			return fmt.Errorf("%q is not the name of a model", text.Clip(name, 40))
 		}
 	}

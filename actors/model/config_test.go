@@ -31,16 +31,22 @@ func TestConfigProblems(t *testing.T) {
 		{"a role to keep that is none", func(c *model.Config) { c.Keep = append(c.Keep, "x") }, "keep[2]"},
 		{"a small window", func(c *model.Config) { c.Defaults.Window = 100 }, "defaults.window"},
 		{"no bound", func(c *model.Config) { c.Defaults.Predict = 0 }, "defaults.predict"},
-		{"a model's window", func(c *model.Config) { c.Models = map[string]model.Options{"x": {Window: -1}} }, "models.x.window"},
+		{"a model's window", func(c *model.Config) {
+			c.Models = map[string]model.Options{"x": {Window: -1}}
+		}, "models.x.window"},
 		{"a model that leaves all open", func(c *model.Config) { c.Models = map[string]model.Options{"x": {}} }, ""},
 		{"how long", func(c *model.Config) { c.Defaults.KeepAlive = "-2" }, "defaults.keep_alive"},
-		{"a model's time", func(c *model.Config) { c.Models = map[string]model.Options{"x": {KeepAlive: "long"}} }, "models.x.keep_alive"},
+		{"a model's time", func(c *model.Config) {
+			c.Models = map[string]model.Options{"x": {KeepAlive: "long"}}
+		}, "models.x.keep_alive"},
 		{"too hot", func(c *model.Config) { c.Defaults.Temperature = &hot }, "defaults.temperature"},
 		{"what may leave is no name", func(c *model.Config) { c.Remote = []string{"*"} }, "allow_remote[0]"},
 		{"another server on this machine by its word", func(c *model.Config) {
 			c.OpenAI = &model.Server{URL: "http://host.docker.internal:8080", Local: true}
 		}, "openai.this_machine"},
-		{"Ollama on the host of a container", func(c *model.Config) { c.Ollama.URL, c.Ollama.Local = "http://host.docker.internal:11434", true }, ""},
+		{"Ollama on the host of a container", func(c *model.Config) {
+			c.Ollama.URL, c.Ollama.Local = "http://host.docker.internal:11434", true
+		}, ""},
 		{"stand in when", func(c *model.Config) { c.DemoModel = "maybe" }, "demo_model"},
 		{"the key itself", func(c *model.Config) {
 			c.OpenAI = &model.Server{URL: "http://127.0.0.1:1", Key: "sk-" + "live1234567890abcdef1234"}
@@ -69,7 +75,9 @@ func TestConfigProblems(t *testing.T) {
 		{"another server's is too long", func(c *model.Config) {
 			c.OpenAI = &model.Server{URL: "http://127.0.0.1:1", IdleDelay: time.Hour}
 		}, "openai.rest"},
-		{"a service's, too", func(c *model.Config) { c.Google = &model.Server{Key: "google", IdleDelay: -time.Hour} }, "google.rest"},
+		{"a service's, too", func(c *model.Config) {
+			c.Google = &model.Server{Key: "google", IdleDelay: -time.Hour}
+		}, "google.rest"},
 		{"audit", func(c *model.Config) { c.AuditTimeout = -1 }, "audit_timeout"},
 	} {
 		cfg := defaultConfig("http://127.0.0.1:11434")

@@ -53,15 +53,18 @@ func TestDemoModel(t *testing.T) {
 	w.rec.Time = now
 
 	r := w.ask(subjects.ChatRequest{Role: "critic", Stream: true})
-	if r.err != nil || r.text == "" || len(r.pieces) < 2 || !r.last.DemoModel || r.last.Model != model.Scripted || !strings.Contains(r.last.Notice, "not a language model") || !strings.Contains(r.last.Notice, "ollama serve") {
+	if r.err != nil || r.text == "" || len(r.pieces) < 2 || !r.last.DemoModel || r.last.Model != model.Scripted ||
+		!strings.Contains(r.last.Notice, "not a language model") || !strings.Contains(r.last.Notice, "ollama serve") {
 		t.Fatalf("%v, %+v", r.err, r.last)
 	}
 	var e subjects.EmbedReply
-	if err := w.deliver("agent.memory.model.embed", subjects.EmbedRequest{Texts: []string{"x", "y"}}, &e); err != nil || e.Model != model.Scripted || len(e.Vectors) != 2 {
+	if err := w.deliver("agent.memory.model.embed", subjects.EmbedRequest{Texts: []string{"x", "y"}}, &e); err != nil ||
+		e.Model != model.Scripted || len(e.Vectors) != 2 {
 		t.Errorf("%v, %+v", err, e)
 	}
 	var list subjects.ModelList
-	if err := w.deliver("agent.user.model.list", subjects.Empty{}, &list); err != nil || len(list.Models) != 1 || list.Models[0].Name != model.Scripted {
+	if err := w.deliver("agent.user.model.list", subjects.Empty{}, &list); err != nil || len(list.Models) != 1 ||
+		list.Models[0].Name != model.Scripted {
 		t.Errorf("%v, %+v", err, list)
 	}
 	for _, role := range list.Roles {
@@ -88,7 +91,14 @@ func TestDemoModel(t *testing.T) {
 		t.Helper()
 		w.rec.Time = now.Add(after)
 		var r reply
-		text, err := w.rec.Deliver(t, w.m, actortest.Message{Subject: "agent.critic.model.chat", Body: subjects.ChatRequest{Role: "critic", Messages: json.RawMessage(`[{"role":"user","content":"x"}]`)}, Deadline: w.rec.Time.Add(soon)})
+		text, err := w.rec.Deliver(t, w.m, actortest.Message{
+			Subject: "agent.critic.model.chat",
+			Body: subjects.ChatRequest{
+				Role:     "critic",
+				Messages: json.RawMessage(`[{"role":"user","content":"x"}]`),
+			},
+			Deadline: w.rec.Time.Add(soon),
+		})
 		r.err = err
 		if err == nil {
 			err = json.Unmarshal([]byte(text), &r.last)
@@ -104,7 +114,8 @@ func TestDemoModel(t *testing.T) {
 	// Ollama goes. Whoever had a model is told, and not fobbed off.
 	b.to.Store(absent)
 	for _, after := range []time.Duration{3 * time.Second, 5 * time.Minute} {
-		if r := late(after); r.code() != subjects.CodeModelUnreachable || !strings.Contains(r.err.Error(), "ollama serve") {
+		if r := late(after); r.code() != subjects.CodeModelUnreachable ||
+			!strings.Contains(r.err.Error(), "ollama serve") {
 			t.Errorf("after %s: %v, %+v", after, r.err, r.last)
 		}
 	}

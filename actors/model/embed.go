@@ -16,9 +16,11 @@ import (
 
 // onEmbed computes embeddings with the requested model, or that of the embeddings role, or fails: embeddings of two
 // models cannot be compared, so that no model but the demo model, which says so, takes the place of another. It rejects
-// a malformed request, and denies one for a missing model, for one on another machine without permission, when the queue
-// is full, and when it would unload the model that answers; each is recorded.
-func (m *Model) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedRequest], out actor.Out) (subjects.EmbedReply, error) {
+// a malformed request, and denies one for a missing model, for one on another machine without permission, when the
+// queue is full, and when it would unload the model that answers; each is recorded.
+func (m *Model) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedRequest], out actor.Out) (subjects.EmbedReply,
+	error,
+) {
 	ctx, end := m.calls.track(ctx, in.Query)
 	defer end()
 	begun := out.Now()
@@ -47,7 +49,9 @@ func (m *Model) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedRequest]
 	if err != nil {
 		return subjects.EmbedReply{}, m.refuse(ctx, out, rec, err)
 	}
-	return actor.Audited(ctx, out, m.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.EmbedReply, error) {
+	return actor.Audited(ctx, out, m.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.EmbedReply,
+		error,
+	) {
 		reply, began, err := runEmbed(ctx, p, t, in.Body, newRequester(in.From, in.Session, false))
 		if errors.Is(err, model.ErrMissing) {
 			t.server.dropCache()
@@ -63,14 +67,18 @@ func (m *Model) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedRequest]
 }
 
 // runEmbed waits for a slot and computes the embeddings; see [textEmbedder]. began reports whether the model was asked.
-func runEmbed(ctx context.Context, p *actor.Permit, t target, q subjects.EmbedRequest, from requester) (reply subjects.EmbedReply, began bool, err error) {
+func runEmbed(ctx context.Context, p *actor.Permit, t target, q subjects.EmbedRequest,
+	from requester,
+) (reply subjects.EmbedReply, began bool, err error) {
 	if err := p.Check(); err != nil {
 		return reply, false, err
 	}
 	began, err = t.server.embeddings.run(ctx, from, t.backendName, func(turn context.Context) error {
 		e := newTextEmbedder(t, q.Task)
 		turn, span := telemetry.StartSpan(turn, telemetry.GenAIOperationEmbed+" "+t.name, telemetry.KindClient,
-			telemetry.String(telemetry.GenAIOperation, telemetry.GenAIOperationEmbed), telemetry.String(telemetry.GenAIProvider, t.server.name), telemetry.String(telemetry.GenAIRequestModel, t.name))
+			telemetry.String(telemetry.GenAIOperation, telemetry.GenAIOperationEmbed),
+			telemetry.String(telemetry.GenAIProvider, t.server.name), telemetry.String(telemetry.GenAIRequestModel,
+				t.name))
 		vectors, failed, err := e.embedTexts(turn, q.Texts)
 		span.End(err)
 		if err != nil {
@@ -78,7 +86,8 @@ func runEmbed(ctx context.Context, p *actor.Permit, t target, q subjects.EmbedRe
 		}
 		reply = subjects.EmbedReply{Vectors: vectors, Model: t.name}
 		for _, i := range slices.Sorted(maps.Keys(failed)) {
-			reply.Failed = append(reply.Failed, subjects.EmbedFailure{Index: i, Reason: text.OneLine(failed[i].Error(), maxText)})
+			reply.Failed = append(reply.Failed,
+				subjects.EmbedFailure{Index: i, Reason: text.OneLine(failed[i].Error(), maxText)})
 		}
 		return nil
 	})
@@ -93,10 +102,12 @@ func checkEmbed(q subjects.EmbedRequest) error {
 		}
 	}
 	if !slices.Contains([]string{"", subjects.EmbedQuery, subjects.EmbedDocument}, q.Task) {
-		return subjects.Faultf(subjects.CodeMalformed, "the task is neither %s nor %s", subjects.EmbedQuery, subjects.EmbedDocument)
+		return subjects.Faultf(subjects.CodeMalformed, "the task is neither %s nor %s", subjects.EmbedQuery,
+			subjects.EmbedDocument)
 	}
 	if len(q.Texts) == 0 || len(q.Texts) > maxTexts {
-		return subjects.Faultf(subjects.CodeMalformed, "%d texts; a request may have between 1 and %d", len(q.Texts), maxTexts)
+		return subjects.Faultf(subjects.CodeMalformed, "%d texts; a request may have between 1 and %d", len(q.Texts),
+			maxTexts)
 	}
 	return nil
 }

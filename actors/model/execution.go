@@ -11,9 +11,9 @@ import (
 	"conclave/subjects"
 )
 
-// execution is a call on a machine: it runs without a reader, and keeps its whole output, at most maxReply, so that the hub can
-// read on from any chunk after a cut. It ends when the hub ends it, or when no request has asked for it for the orphan time:
-// then the hub is gone.
+// execution is a call on a machine: it runs without a reader, and keeps its whole output, at most maxReply, so that the
+// hub can read on from any chunk after a cut. It ends when the hub ends it, or when no request has asked for it for the
+// orphan time: then the hub is gone.
 type execution struct {
 	id     string
 	cancel context.CancelFunc
@@ -114,8 +114,8 @@ type output struct {
 	changed <-chan struct{} // closed when there is more
 }
 
-// read returns the output from chunk next on, at most maxRead chunks. ok is false when a later request reads, or the call was
-// ended.
+// read returns the output from chunk next on, at most maxRead chunks. ok is false when a later request reads, or the
+// call was ended.
 func (e *execution) read(reader, next int) (o output, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -15,11 +15,11 @@ import (
 )
 
 // Executor is the model actor of a machine that joined the system: it runs calls of the hub's model actor on the local
-// Ollama, and nothing else. It has no credentials, no audit log (the hub records every call before it is sent) and no queue:
-// the hub admits as many calls as the machine has slots.
+// Ollama, and nothing else. It has no credentials, no audit log (the hub records every call before it is sent) and no
+// queue: the hub admits as many calls as the machine has slots.
 //
-// It listens on agent.model.model.report, .run, .end, .embed and .pull. A call outlives the request that started it, because
-// the link may be cut: its output is kept until the hub has it, see [execution].
+// It listens on agent.model.model.report, .run, .end, .embed and .pull. A call outlives the request that started it,
+// because the link may be cut: its output is kept until the hub has it, see [execution].
 type Executor struct {
 	machine string
 	server  Server
@@ -47,13 +47,18 @@ const (
 	maxBuffered   = 64 << 20 // bytes of output of all calls; with more, no call starts
 )
 
-// NewExecutor returns the model actor of a machine. The limits of server are reported to the hub. It fails when the address
-// of server is on another machine: conversations go to the machine that was invited, and no further.
+// NewExecutor returns the model actor of a machine. The limits of server are reported to the hub. It fails when the
+// address of server is on another machine: conversations go to the machine that was invited, and no further.
 func NewExecutor(machine string, server Server, b model.Backend) (*Executor, error) {
 	if host := server.RemoteHost(); host != "" {
-		return nil, fmt.Errorf("%w: the models of a machine run on that machine, and ollama.url in models.yaml is on %s", model.ErrRemote, text.Clip(host, 100))
+		return nil,
+			fmt.Errorf("%w: the models of a machine run on that machine, and ollama.url in models.yaml is on %s",
+				model.ErrRemote, text.Clip(host, 100))
 	}
-	return &Executor{machine: machine, server: server, backend: b, times: LinkTimes{}.withDefaults(), calls: map[string]*execution{}, infos: map[string]timedInfo{}}, nil
+	return &Executor{
+		machine: machine, server: server, backend: b, times: LinkTimes{}.withDefaults(),
+		calls: map[string]*execution{}, infos: map[string]timedInfo{},
+	}, nil
 }
 
 // Name implements [actor.Actor].
@@ -94,7 +99,9 @@ func checkCaller(account string) error {
 }
 
 // onReport reports the models of this machine and its limits. Models that would leave it are left out.
-func (x *Executor) onReport(ctx context.Context, in actor.Msg[subjects.Empty], out actor.Out) (subjects.ModelReport, error) {
+func (x *Executor) onReport(ctx context.Context, in actor.Msg[subjects.Empty], out actor.Out) (subjects.ModelReport,
+	error,
+) {
 	if err := checkCaller(in.From); err != nil {
 		return subjects.ModelReport{}, err
 	}
@@ -103,7 +110,8 @@ func (x *Executor) onReport(ctx context.Context, in actor.Msg[subjects.Empty], o
 		return subjects.ModelReport{}, toFault(ctx, err)
 	}
 	r := subjects.ModelReport{
-		Models: []subjects.MachineModel{}, Slots: cmp.Or(x.server.Slots, defaultSlots), Batch: cmp.Or(x.server.Batch, defaultBatch),
+		Models: []subjects.MachineModel{}, Slots: cmp.Or(x.server.Slots, defaultSlots), Batch: cmp.Or(x.server.Batch,
+			defaultBatch),
 		Exclusive: x.server.Exclusive, RestMillis: x.server.IdleDelay.Milliseconds(),
 	}
 	for _, listed := range infos {
@@ -115,7 +123,8 @@ func (x *Executor) onReport(ctx context.Context, in actor.Msg[subjects.Empty], o
 			continue
 		}
 		r.Models = append(r.Models, subjects.MachineModel{
-			Name: i.Name, Digest: text.Clip(i.Digest, 100), Size: i.Size, Family: text.Clip(i.Family, 100), Parameters: text.Clip(i.Parameters, 100), Window: i.Window,
+			Name: i.Name, Digest: text.Clip(i.Digest, 100), Size: i.Size, Family: text.Clip(i.Family, 100),
+			Parameters: text.Clip(i.Parameters, 100), Window: i.Window,
 			Tools: i.Tools, Thinking: i.Thinking, Embedding: i.Embedding, Loaded: listed.Loaded,
 		})
 	}
@@ -162,10 +171,13 @@ func (x *Executor) checkModel(ctx context.Context, name string) error {
 	return nil
 }
 
-// onRun starts a call, or finds the one with the same id, and sends its chunks from Next on. It sends a chunk without content
-// at once and whenever nothing came for a moment, so that the hub knows that the link works. It ends after the lease, with
-// the last chunk or the error of the call, or when the hub asks again for the same call: then that request reads on.
-func (x *Executor) onRun(ctx context.Context, in actor.Msg[subjects.ModelRun], send func(subjects.ModelRunChunk) error, _ actor.Out) error {
+// onRun starts a call, or finds the one with the same id, and sends its chunks from Next on. It sends a chunk without
+// content at once and whenever nothing came for a moment, so that the hub knows that the link works. It ends after the
+// lease, with the last chunk or the error of the call, or when the hub asks again for the same call: then that request
+// reads on.
+func (x *Executor) onRun(ctx context.Context, in actor.Msg[subjects.ModelRun], send func(subjects.ModelRunChunk) error,
+	_ actor.Out,
+) error {
 	if err := checkCaller(in.From); err != nil {
 		return err
 	}
@@ -214,8 +226,8 @@ func (x *Executor) onRun(ctx context.Context, in actor.Msg[subjects.ModelRun], s
 	}
 }
 
-// attach finds the call of a request or starts it. It rejects malformed requests, a call that ended, one that is not known
-// without the request that starts it, and a new one when there are too many.
+// attach finds the call of a request or starts it. It rejects malformed requests, a call that ended, one that is not
+// known without the request that starts it, and a new one when there are too many.
 func (x *Executor) attach(ctx context.Context, q subjects.ModelRun) (*execution, error) {
 	if err := subjects.CheckToken(q.Call); err != nil || q.Next < 0 {
 		return nil, subjects.Faultf(subjects.CodeMalformed, "a call needs an id and the number of a chunk")
@@ -230,7 +242,8 @@ func (x *Executor) attach(ctx context.Context, q subjects.ModelRun) (*execution,
 	case gone:
 		return nil, subjects.Faultf(subjects.CodeStopped, "the call has ended")
 	case q.Request == nil || q.Next > 0:
-		return nil, subjects.Faultf(subjects.CodeModelCut, "%s does not know the call any more; it was restarted", x.machine)
+		return nil, subjects.Faultf(subjects.CodeModelCut, "%s does not know the call any more; it was restarted",
+			x.machine)
 	}
 	r, err := parseChat(*q.Request)
 	if err != nil {
@@ -305,7 +318,9 @@ func (x *Executor) end(id string) {
 }
 
 // onEmbed computes embeddings. The hub has split and prefixed the texts.
-func (x *Executor) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedRequest], _ actor.Out) (subjects.EmbedReply, error) {
+func (x *Executor) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedRequest], _ actor.Out) (subjects.EmbedReply,
+	error,
+) {
 	if err := checkCaller(in.From); err != nil {
 		return subjects.EmbedReply{}, err
 	}
@@ -323,7 +338,9 @@ func (x *Executor) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedReque
 }
 
 // onPull downloads a model to this machine. The hub has checked that the user asked for it.
-func (x *Executor) onPull(ctx context.Context, in actor.Msg[subjects.PullRequest], send func(subjects.PullProgress) error, _ actor.Out) error {
+func (x *Executor) onPull(ctx context.Context, in actor.Msg[subjects.PullRequest],
+	send func(subjects.PullProgress) error, _ actor.Out,
+) error {
 	if err := checkCaller(in.From); err != nil {
 		return err
 	}
@@ -334,7 +351,10 @@ func (x *Executor) onPull(ctx context.Context, in actor.Msg[subjects.PullRequest
 		if err != nil {
 			return toFault(ctx, err)
 		}
-		if err := send(subjects.PullProgress{Status: text.Clip(p.Status, 500), Digest: text.Clip(p.Digest, 200), Total: p.Total, Completed: p.Completed}); err != nil {
+		if err := send(subjects.PullProgress{
+			Status: text.Clip(p.Status, 500), Digest: text.Clip(p.Digest, 200),
+			Total: p.Total, Completed: p.Completed,
+		}); err != nil {
 			return err
 		}
 	}

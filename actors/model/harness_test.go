@@ -66,12 +66,17 @@ func defaultConfig(url string) model.Config {
 func always(names ...string) scriptserver.Script {
 	s := scriptserver.Script{}
 	for _, n := range names {
-		s[n] = []scriptserver.Exchange{{Always: true, Reply: scriptserver.Reply{Content: "I am " + n + " .", Prompt: 11, Output: 3}}}
+		s[n] = []scriptserver.Exchange{{Always: true, Reply: scriptserver.Reply{
+			Content: "I am " + n + " .", Prompt: 11,
+			Output: 3,
+		}}}
 	}
 	return s
 }
 
-func newHarness(t testing.TB, script scriptserver.Script, change func(*model.Config), opts ...scriptserver.Option) *harness {
+func newHarness(t testing.TB, script scriptserver.Script, change func(*model.Config),
+	opts ...scriptserver.Option,
+) *harness {
 	t.Helper()
 	w := &harness{t: t, srv: modeltest.New(t, script, opts...), refuse: map[string]error{}}
 	cfg := defaultConfig(w.srv.URL)
@@ -188,7 +193,10 @@ func (w *harness) askAs(from, query string, q subjects.ChatRequest) (r reply) {
 
 func (w *harness) deliver(subject string, body, into any) error {
 	w.t.Helper()
-	text, err := w.rec.Deliver(w.t, w.m, actortest.Message{Subject: subject, Body: body, Query: "q1", Session: "s1", Deadline: now.Add(soon)})
+	text, err := w.rec.Deliver(w.t, w.m, actortest.Message{
+		Subject: subject, Body: body, Query: "q1", Session: "s1",
+		Deadline: now.Add(soon),
+	})
 	if err == nil && into != nil {
 		if err := json.Unmarshal([]byte(text), into); err != nil {
 			w.t.Fatalf("%s: %v", text, err)

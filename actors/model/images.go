@@ -34,9 +34,11 @@ func hasImages(r model.Request) bool {
 }
 
 // checkImages checks the images that the messages of r refer to, and returns their size in bytes. It fails with
-// [model.ErrNoVision] when the model cannot read images, and with a fault when the caller is no respondent, an image is of another
-// session than the request, one is named twice, or there are more than maxImages.
-func (m *Model) checkImages(ctx context.Context, out actor.Out, t target, r model.Request, caller, session string) (size int64, err error) {
+// [model.ErrNoVision] when the model cannot read images, and with a fault when the caller is no respondent, an image is
+// of another session than the request, one is named twice, or there are more than maxImages.
+func (m *Model) checkImages(ctx context.Context, out actor.Out, t target, r model.Request, caller,
+	session string,
+) (size int64, err error) {
 	seen := map[string]bool{}
 	for _, msg := range r.Messages {
 		for _, image := range msg.Images {
@@ -63,7 +65,8 @@ func (m *Model) checkImages(ctx context.Context, out actor.Out, t target, r mode
 func loadImages(ctx context.Context, out actor.Out, r model.Request) error {
 	for _, msg := range r.Messages {
 		for i, image := range msg.Images {
-			data, err := attachment.Read(ctx, out, image.Session, subjects.Attachment{SHA256: image.SHA256, Type: image.Type, Size: image.Size})
+			data, err := attachment.Read(ctx, out, image.Session,
+				subjects.Attachment{SHA256: image.SHA256, Type: image.Type, Size: image.Size})
 			if err != nil {
 				return err
 			}

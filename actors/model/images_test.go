@@ -16,9 +16,9 @@ import (
 	"conclave/subjects"
 )
 
-// The model server gets the bytes of an image that the generator refers to. Refused before the server is asked, and denied in
-// the audit log unless malformed, are a model without vision, an image of another session, one that is not stored or named twice, and a caller that
-// answers no questions.
+// The model server gets the bytes of an image that the generator refers to. Refused before the server is asked, and
+// denied in the audit log unless malformed, are a model without vision, an image of another session, one that is not
+// stored or named twice, and a caller that answers no questions.
 func TestBusImages(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
@@ -29,8 +29,15 @@ func TestBusImages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newBusHarness(t, scriptserver.Script{"seer": {{When: scriptserver.When{Images: []string{f.SHA256}}, Reply: scriptserver.Reply{Content: "A heron."}}}}, nil,
-		scriptserver.WithModels(scriptserver.Model{Name: "seer", Family: "f", Vision: true}, scriptserver.Model{Name: "blind", Family: "f"}))
+	w := newBusHarness(t,
+		scriptserver.Script{
+			"seer": {{
+				When:  scriptserver.When{Images: []string{f.SHA256}},
+				Reply: scriptserver.Reply{Content: "A heron."},
+			}},
+		}, nil,
+		scriptserver.WithModels(scriptserver.Model{Name: "seer", Family: "f", Vision: true},
+			scriptserver.Model{Name: "blind", Family: "f"}))
 	if err := attachment.Store(t.Context(), w.out("user", "", ""), "s1", f.Image); err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +50,8 @@ func TestBusImages(t *testing.T) {
 	stored := llm.Image{Session: "s1", SHA256: f.SHA256, Type: f.Type, Size: f.Size}
 	other, missing := stored, stored
 	other.Session, missing.SHA256 = "s2", strings.Repeat("0", 64)
-	if _, err := ask(subjects.Generator, "blind", stored); !errors.Is(err, llm.ErrNoVision) || !strings.Contains(fmt.Sprint(err), "blind; ask one that can with --model: seer") {
+	if _, err := ask(subjects.Generator, "blind", stored); !errors.Is(err, llm.ErrNoVision) ||
+		!strings.Contains(fmt.Sprint(err), "blind; ask one that can with --model: seer") {
 		t.Errorf("a model without vision: %v", err)
 	}
 	for _, tt := range []struct {

@@ -34,9 +34,13 @@ func TestPull(t *testing.T) {
 		t.Fatal("an agent fetched a model")
 	}
 	for _, from := range subjects.UserAccounts {
-		text, err := w.rec.Deliver(t, w.m, actortest.Message{Subject: "agent." + from + ".model.pull", Body: subjects.PullRequest{Model: "judge"}, Deadline: now.Add(soon)})
+		text, err := w.rec.Deliver(t, w.m, actortest.Message{
+			Subject: "agent." + from + ".model.pull",
+			Body:    subjects.PullRequest{Model: "judge"}, Deadline: now.Add(soon),
+		})
 		lines := strings.Split(text, "\n")
-		if err != nil || len(lines) < 5 || !strings.Contains(text, `"total":4194304`) || !strings.Contains(lines[len(lines)-1], "success") {
+		if err != nil || len(lines) < 5 || !strings.Contains(text, `"total":4194304`) ||
+			!strings.Contains(lines[len(lines)-1], "success") {
 			t.Errorf("%s: %v, %s", from, err, text)
 		}
 		if got := w.auditSummary(); got != "before allowed, after ok" {
@@ -49,7 +53,8 @@ func TestPull(t *testing.T) {
 		"a name that is none":  {"a b", subjects.CodeMalformed},
 		"of the cloud":         {"deep:cloud", subjects.CodeModelRemote},
 	} {
-		if err := w.deliver("agent.user.model.pull", subjects.PullRequest{Model: tt.model}, nil); actortest.Code(err) != tt.code {
+		if err := w.deliver("agent.user.model.pull", subjects.PullRequest{Model: tt.model},
+			nil); actortest.Code(err) != tt.code {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -77,7 +82,11 @@ func TestPullDropsCache(t *testing.T) {
 	// A minute later it is asked again as well.
 	w.srv.SetModel(scriptserver.Model{Name: "judge", Family: "f", Thinking: true})
 	w.rec.Time = now.Add(61 * time.Second)
-	text, err := w.rec.Deliver(t, w.m, actortest.Message{Subject: "agent.critic.model.chat", Body: subjects.ChatRequest{Model: "judge", Messages: json.RawMessage(`[{"role":"user","content":"x"}]`)}, Deadline: w.rec.Time.Add(soon)})
+	text, err := w.rec.Deliver(t, w.m, actortest.Message{
+		Subject:  "agent.critic.model.chat",
+		Body:     subjects.ChatRequest{Model: "judge", Messages: json.RawMessage(`[{"role":"user","content":"x"}]`)},
+		Deadline: w.rec.Time.Add(soon),
+	})
 	if err != nil || !*w.onlyRequest().Think {
 		t.Errorf("%s, %v", text, err)
 	}
@@ -87,7 +96,8 @@ func TestNames(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, always("big", "coder", "deep:cloud"), func(c *model.Config) {
 		c.Models = map[string]model.Options{"coder": {Window: 65536}}
-	}, scriptserver.WithModels(scriptserver.Model{Name: "sly", Family: "f", RemoteHost: "ollama.com"}, scriptserver.Model{Name: "coder", Family: "f", Tools: true, Loaded: true, Size: 9, Window: 50_000}))
+	}, scriptserver.WithModels(scriptserver.Model{Name: "sly", Family: "f", RemoteHost: "ollama.com"},
+		scriptserver.Model{Name: "coder", Family: "f", Tools: true, Loaded: true, Size: 9, Window: 50_000}))
 	var list subjects.ModelList
 	if err := w.deliver("agent.generator.model.list", subjects.Empty{}, &list); err != nil {
 		t.Fatal(err)
@@ -96,7 +106,8 @@ func TestNames(t *testing.T) {
 	for _, m := range list.Models {
 		got[m.Name] = m
 	}
-	if c := got["coder:latest"]; !c.Tools || c.Thinking || !c.Loaded || c.Size != 9 || c.Window != 50_000 || c.Backend != model.Ollama || c.Refused != "" {
+	if c := got["coder:latest"]; !c.Tools || c.Thinking || !c.Loaded || c.Size != 9 || c.Window != 50_000 ||
+		c.Backend != model.Ollama || c.Refused != "" {
 		t.Errorf("coder %+v", c)
 	}
 	if !got["nomic-embed-text:latest"].Embedding || !got["big:latest"].Thinking {
@@ -108,10 +119,14 @@ func TestNames(t *testing.T) {
 		}
 	}
 	want := []subjects.RoleModel{
-		{Role: "assistant", Model: "big", Window: 32768, Stream: true, Tools: true, Thinking: true, Calls: subjects.CallNative},
+		{
+			Role: "assistant", Model: "big", Window: 32768, Stream: true, Tools: true, Thinking: true,
+			Calls: subjects.CallNative,
+		},
 		{Role: "coder", Model: "coder", Window: 50_000, Stream: true, Tools: true, Calls: subjects.CallNative},
 		{
-			Role: "critic", Model: "big", Wanted: "judge", Window: 32768, Stream: true, Tools: true, Thinking: true, Calls: subjects.CallNative,
+			Role: "critic", Model: "big", Wanted: "judge", Window: 32768, Stream: true, Tools: true, Thinking: true,
+			Calls:  subjects.CallNative,
 			Notice: "judge is not installed, so big is used; install it with: conclave model pull judge",
 		},
 		{Role: "embeddings", Model: "nomic-embed-text", Window: 8192, Stream: true},
@@ -122,7 +137,10 @@ func TestNames(t *testing.T) {
 	// A server that is gone leaves the roles to say so.
 	w.srv.Close()
 	w.rec.Time = now.Add(5 * time.Minute)
-	text, err := w.rec.Deliver(t, w.m, actortest.Message{Subject: "agent.user.model.list", Body: subjects.Empty{}, Deadline: w.rec.Time.Add(soon)})
+	text, err := w.rec.Deliver(t, w.m, actortest.Message{
+		Subject: "agent.user.model.list", Body: subjects.Empty{},
+		Deadline: w.rec.Time.Add(soon),
+	})
 	if err != nil || !strings.Contains(text, "ollama serve") {
 		t.Errorf("%s, %v", text, err)
 	}
@@ -148,7 +166,10 @@ func TestListModelsOfRolesInUse(t *testing.T) {
 			t.Errorf("%s: %s", r.Role, r.Notice)
 		}
 	}
-	want := []string{"assistant big  false", "critic big  false", "embeddings missing-embed missing-embed true", "summaries big  false", "tools big  false"}
+	want := []string{
+		"assistant big  false", "critic big  false", "embeddings missing-embed missing-embed true",
+		"summaries big  false", "tools big  false",
+	}
 	if !slices.Equal(got, want) {
 		t.Errorf("roles\n%q, want\n%q", got, want)
 	}

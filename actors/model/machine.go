@@ -15,9 +15,9 @@ import (
 	"conclave/subjects"
 )
 
-// machine is the model actor of another machine, as a backend of this one: see [Executor]. Its list of models is the last
-// report. Nothing that it sends is trusted: sizes are bounded, and every chunk must be the next one of the call that was
-// asked for.
+// machine is the model actor of another machine, as a backend of this one: see [Executor]. Its list of models is the
+// last report. Nothing that it sends is trusted: sizes are bounded, and every chunk must be the next one of the call
+// that was asked for.
 type machine struct {
 	name   string
 	out    actor.Out
@@ -34,7 +34,8 @@ type machine struct {
 	avoidUntil time.Time // it is the last choice until then, see [machines.noteEnd]
 }
 
-// lostError means that the link to a machine was down for too long, or that the machine does not know the call any more.
+// lostError means that the link to a machine was down for too long, or that the machine does not know the call any
+// more.
 type lostError struct {
 	machine string
 	why     string
@@ -64,9 +65,9 @@ func withLinkTimeout(ctx context.Context, d time.Duration) context.Context {
 	return context.WithValue(ctx, linkTimeoutKey{}, d)
 }
 
-// Chat implements [model.Chat]. The machine runs the call once, however often the link is cut: after each cut the same call is
-// read on from the next chunk. When the link is silent, and when it is back, it yields a notice. It gives up with a
-// [lostError] when the link is down for too long. When the caller stops, the call is stopped on the machine.
+// Chat implements [model.Chat]. The machine runs the call once, however often the link is cut: after each cut the same
+// call is read on from the next chunk. When the link is silent, and when it is back, it yields a notice. It gives up
+// with a [lostError] when the link is down for too long. When the caller stops, the call is stopped on the machine.
 func (c *machine) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
 	return func(yield func(model.Chunk, error) bool) {
 		q, err := wire.EncodeRequest(r)
@@ -120,11 +121,15 @@ func (c *machineCall) read(ctx context.Context) error {
 		if since := time.Since(c.heard); since >= m.times.Silence && !c.silent {
 			c.silent = true
 			m.setDisconnected("the connection is interrupted")
-			if !c.emit(model.Chunk{Notice: fmt.Sprintf("the connection to %s is interrupted; waiting for it", m.name)}) {
+			if !c.emit(model.Chunk{Notice: fmt.Sprintf("the connection to %s is interrupted; waiting for it",
+				m.name)}) {
 				return nil
 			}
 		} else if limit := c.patience(ctx); since >= limit {
-			return &lostError{m.name, fmt.Sprintf("the connection to %s was lost for %s", m.name, roundDuration(limit)), c.started}
+			return &lostError{
+				m.name, fmt.Sprintf("the connection to %s was lost for %s", m.name, roundDuration(limit)),
+				c.started,
+			}
 		}
 		select {
 		case <-time.After(m.times.Retry - time.Since(begun)):
@@ -142,14 +147,15 @@ func (c *machineCall) patience(ctx context.Context) time.Duration {
 	return c.machine.times.Lost
 }
 
-// checkStall fails when the machine is alive but sent no content for so long that another model answers instead. Without
-// another one the call goes on: a long prompt can take minutes to read.
+// checkStall fails when the machine is alive but sent no content for so long that another model answers instead.
+// Without another one the call goes on: a long prompt can take minutes to read.
 func (c *machineCall) checkStall(ctx context.Context) error {
 	limit := c.machine.times.Stall
 	if ctx.Value(linkTimeoutKey{}) == nil || c.started || c.heard.Sub(c.begun) < limit {
 		return nil
 	}
-	return &lostError{c.machine.name, fmt.Sprintf("%s sent no part of the answer for %s", c.machine.name, roundDuration(limit)), false}
+	return &lostError{c.machine.name, fmt.Sprintf("%s sent no part of the answer for %s", c.machine.name,
+		roundDuration(limit)), false}
 }
 
 // readOnce reads chunks with one request, until the last one, until the link is silent, or until the machine ends the
@@ -209,7 +215,8 @@ func (c *machineCall) readOnce(ctx context.Context) error {
 	return nil
 }
 
-// isUnavailable reports whether a fault says that the actor of the machine stops, or has too much to do: it may be back soon.
+// isUnavailable reports whether a fault says that the actor of the machine stops, or has too much to do: it may be back
+// soon.
 func isUnavailable(err error) bool {
 	var f *subjects.Fault
 	return errors.As(err, &f) && f.Code == subjects.CodeUnavailable
@@ -223,11 +230,13 @@ func (c *machineCall) emit(chunk model.Chunk) bool {
 	return !c.stopped
 }
 
-// explain returns the error of the call for a fault of the machine. A call that the machine does not know any more is lost.
+// explain returns the error of the call for a fault of the machine. A call that the machine does not know any more is
+// lost.
 func (c *machineCall) explain(err error) error {
 	var f *subjects.Fault
 	if errors.As(err, &f) && (f.Code == subjects.CodeStopped || f.Code == subjects.CodeModelCut && c.body.Next > 0) {
-		return &lostError{c.machine.name, fmt.Sprintf("%s does not know the call any more: it was restarted, or was cut off for too long", c.machine.name), c.started}
+		return &lostError{c.machine.name, fmt.Sprintf("%s does not know the call any more: it was restarted, or was "+
+			"cut off for too long", c.machine.name), c.started}
 	}
 	return c.machine.decodeError(err)
 }
@@ -245,7 +254,8 @@ func (c *machine) decodeError(err error) error {
 	return err
 }
 
-// decodeRunChunk decodes a chunk from a machine. Counts out of bounds are dropped, and so are times and what only the hub says.
+// decodeRunChunk decodes a chunk from a machine. Counts out of bounds are dropped, and so are times and what only the
+// hub says.
 func decodeRunChunk(p subjects.ModelRunChunk) (model.Chunk, error) {
 	c, err := wire.DecodeChunk(*p.Chunk)
 	if err != nil {
@@ -266,8 +276,8 @@ func decodeRunChunk(p subjects.ModelRunChunk) (model.Chunk, error) {
 // maxCountedTokens is more than any window.
 const maxCountedTokens = 1 << 24
 
-// endCall tells the machine, in the background, that a call is not read any more. It repeats that while the link is down, for
-// as long as the machine keeps a call that nobody reads.
+// endCall tells the machine, in the background, that a call is not read any more. It repeats that while the link is
+// down, for as long as the machine keeps a call that nobody reads.
 func (c *machine) endCall(id string) {
 	topic, err := subjects.MachineRunEnd.With(c.name)
 	if err != nil {
@@ -306,7 +316,8 @@ func (c *machine) Embed(ctx context.Context, name string, texts []string) (model
 			return model.Vectors{}, c.decodeError(err)
 		}
 		if len(reply.Vectors) != len(batch) {
-			return model.Vectors{}, fmt.Errorf("%w: %s sent %d vectors for %d texts", model.ErrMalformed, c.name, len(reply.Vectors), len(batch))
+			return model.Vectors{}, fmt.Errorf("%w: %s sent %d vectors for %d texts", model.ErrMalformed, c.name,
+				len(reply.Vectors), len(batch))
 		}
 		v.Values = append(v.Values, reply.Vectors...)
 		first += len(batch)
@@ -336,7 +347,8 @@ func (c *machine) Show(_ context.Context, name string) (model.Info, error) {
 	case !held:
 		return model.Info{}, fmt.Errorf("%w: %s has no %s", model.ErrMissing, c.name, name)
 	case !connected:
-		return model.Info{}, fmt.Errorf("%w: %s is on %s, which is not connected; check it with: conclave machines", model.ErrUnreachable, name, c.name)
+		return model.Info{}, fmt.Errorf("%w: %s is on %s, which is not connected; check it with: conclave machines",
+			model.ErrUnreachable, name, c.name)
 	}
 	return info, nil
 }
@@ -395,12 +407,15 @@ func (c *machine) refresh(ctx context.Context) {
 			continue
 		}
 		models = append(models, model.Info{
-			Name: i.Name, Digest: text.Clip(i.Digest, 100), Size: max(0, i.Size), Family: text.Clip(i.Family, 100), Parameters: text.Clip(i.Parameters, 100),
-			Window: min(max(0, i.Window), maxWindow), Tools: i.Tools, Thinking: i.Thinking, Embedding: i.Embedding, Loaded: i.Loaded,
+			Name: i.Name, Digest: text.Clip(i.Digest, 100), Size: max(0, i.Size), Family: text.Clip(i.Family, 100),
+			Parameters: text.Clip(i.Parameters, 100),
+			Window:     min(max(0, i.Window), maxWindow), Tools: i.Tools, Thinking: i.Thinking, Embedding: i.Embedding,
+			Loaded: i.Loaded,
 		})
 	}
 	c.server.setLimits(Server{
-		Slots: min(max(1, report.Slots), maxMachineSlots), Batch: min(max(1, report.Batch), 1024), Exclusive: report.Exclusive,
+		Slots: min(max(1, report.Slots), maxMachineSlots), Batch: min(max(1, report.Batch), 1024),
+		Exclusive: report.Exclusive,
 		IdleDelay: min(max(0, time.Duration(report.RestMillis)*time.Millisecond), maxIdleDelay),
 	})
 	c.mu.Lock()
@@ -427,7 +442,8 @@ func (c *machine) wasReachedAfter(begin time.Time) bool {
 	return c.reported.After(begin)
 }
 
-// setReached notes that a call received something from the machine: it can be used, also when no report arrives at present.
+// setReached notes that a call received something from the machine: it can be used, also when no report arrives at
+// present.
 func (c *machine) setReached(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -32,9 +32,9 @@ func (o *observedReply) end(last model.Chunk) {
 	o.bytes += chunkSize(last)
 }
 
-// replaceClaims replaces the times that a machine reports by those of the hub, and bounds its count of tokens by the bytes that
-// arrived: the measured speed decides which machine gets the next calls. The output takes at least a part of the whole time,
-// so that a machine that waits and then sends everything at once is not a fast one.
+// replaceClaims replaces the times that a machine reports by those of the hub, and bounds its count of tokens by the
+// bytes that arrived: the measured speed decides which machine gets the next calls. The output takes at least a part of
+// the whole time, so that a machine that waits and then sends everything at once is not a fast one.
 func (o *observedReply) replaceClaims(f *model.Final) {
 	total := o.ended.Sub(o.begun)
 	f.PromptTime, f.OutputTime = total, total
@@ -44,8 +44,9 @@ func (o *observedReply) replaceClaims(f *model.Final) {
 	f.OutputTokens = min(max(f.OutputTokens, o.bytes/maxBytesPerToken), o.bytes/minBytesPerToken)
 }
 
-// noteEnd makes a machine whose call failed, or ended without content, the last choice of the next calls for a while: see
-// [LinkTimes]. A call that was preempted, or that its caller stopped before the machine had time to reply, is not held against it.
+// noteEnd makes a machine whose call failed, or ended without content, the last choice of the next calls for a while:
+// see [LinkTimes]. A call that was preempted, or that its caller stopped before the machine had time to reply, is not
+// held against it.
 func (s *machines) noteEnd(turn context.Context, t target, o observedReply, err error) {
 	c := s.get(t.machine)
 	if c == nil || errors.Is(err, errPreempted) || errors.Is(err, errPreemptedMidReply) {

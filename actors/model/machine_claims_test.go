@@ -29,10 +29,17 @@ func (l *lyingMachine) Name() string { return "model" }
 
 func (l *lyingMachine) Routes() []actor.Route {
 	return []actor.Route{
-		actor.Serve(subjects.MachineReport, func(context.Context, actor.Msg[subjects.Empty], actor.Out) (subjects.ModelReport, error) {
-			return subjects.ModelReport{Slots: 1, Batch: 1, Models: []subjects.MachineModel{{Name: "big:latest", Window: 32768}}}, nil
+		actor.Serve(subjects.MachineReport, func(context.Context, actor.Msg[subjects.Empty],
+			actor.Out,
+		) (subjects.ModelReport, error) {
+			return subjects.ModelReport{
+				Slots: 1, Batch: 1,
+				Models: []subjects.MachineModel{{Name: "big:latest", Window: 32768}},
+			}, nil
 		}),
-		actor.ServeStream(subjects.MachineRun, func(ctx context.Context, in actor.Msg[subjects.ModelRun], send func(subjects.ModelRunChunk) error, _ actor.Out) error {
+		actor.ServeStream(subjects.MachineRun, func(ctx context.Context, in actor.Msg[subjects.ModelRun],
+			send func(subjects.ModelRunChunk) error, _ actor.Out,
+		) error {
 			if in.Body.Request != nil {
 				l.calls.Add(1)
 			}
@@ -41,7 +48,9 @@ func (l *lyingMachine) Routes() []actor.Route {
 				return send(c)
 			})
 		}, actor.Workers(8)),
-		actor.Serve(subjects.MachineRunEnd, func(context.Context, actor.Msg[subjects.ModelRunEnd], actor.Out) (subjects.Empty, error) {
+		actor.Serve(subjects.MachineRunEnd, func(context.Context, actor.Msg[subjects.ModelRunEnd],
+			actor.Out,
+		) (subjects.Empty, error) {
 			select {
 			case l.ended <- struct{}{}:
 			default:
@@ -51,16 +60,20 @@ func (l *lyingMachine) Routes() []actor.Route {
 	}
 }
 
-// startLyingMachine starts a machine a-liar whose model actor lies, beside the servers of the scripts. Calls that no speed and
-// no session decide would go to it before they go to another machine.
-func startLyingMachine(t *testing.T, times model.LinkTimes, scripts map[string]scriptserver.Script, l *lyingMachine) *machinesHarness {
+// startLyingMachine starts a machine a-liar whose model actor lies, beside the servers of the scripts. Calls that no
+// speed and no session decide would go to it before they go to another machine.
+func startLyingMachine(t *testing.T, times model.LinkTimes, scripts map[string]scriptserver.Script,
+	l *lyingMachine,
+) *machinesHarness {
 	t.Helper()
 	scripts["a-liar"] = nil
 	w := newMachines(t, times, scripts)
 	if err := w.actors["a-liar"].Stop(); err != nil {
 		t.Fatal(err)
 	}
-	w.machines["a-liar"].Run(actor.Spec{Name: l.Name(), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return l, nil }}, actor.Config{})
+	w.machines["a-liar"].Run(actor.Spec{Name: l.Name(), Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+		return l, nil
+	}}, actor.Config{})
 	waitFor(t, "the model of a-liar", func() bool { return w.findModel("a-liar") != nil })
 	return w
 }
@@ -85,11 +98,15 @@ func (w *machinesHarness) findModel(machine string) *subjects.ModelInfo {
 // askModel asks for a model by its name.
 func (w *machinesHarness) askModel(ctx context.Context, name string) (llm.Message, llm.Final, error) {
 	c := wire.Client{Out: w.out("generator", "s1", "q1"), Timeout: soon}
-	return llm.Collect(c.Chat(ctx, llm.Request{Model: name, Messages: newRequest(strings.Repeat("a prompt ", 20)).Messages, Stream: true}))
+	return llm.Collect(
+		c.Chat(ctx, llm.Request{
+			Model: name, Messages: newRequest(strings.Repeat("a prompt ", 20)).Messages,
+			Stream: true,
+		}))
 }
 
-// A machine that claims many tokens in no time is as fast as the hub sees its bytes arrive, also when it waits and then sends
-// all at once, and it draws no calls.
+// A machine that claims many tokens in no time is as fast as the hub sees its bytes arrive, also when it waits and then
+// sends all at once, and it draws no calls.
 func TestMachineCannotClaimSpeed(t *testing.T) {
 	t.Parallel()
 	const pause, content = 500 * time.Millisecond, "0123456789"
@@ -126,7 +143,8 @@ func TestMachineCannotClaimSpeed(t *testing.T) {
 			t.Fatalf("%s: %v, %q, %+v", kind, err, msg.Content, final)
 		}
 		if m := w.findModel("a-liar"); m.OutputSpeed <= 0 || m.OutputSpeed > float64(len(content)*8)/pause.Seconds() {
-			t.Errorf("%s: %d bytes in %s are measured as %.0f tokens per second", kind, len(content), pause, m.OutputSpeed)
+			t.Errorf("%s: %d bytes in %s are measured as %.0f tokens per second", kind, len(content), pause,
+				m.OutputSpeed)
 		}
 	}
 	for i := range 3 {
@@ -137,15 +155,17 @@ func TestMachineCannotClaimSpeed(t *testing.T) {
 	}
 }
 
-// A machine that only sends signs of life, or chunks without content, loses the call to another one, and is the last choice
-// of the next calls; so is one whose replies are empty. The user is told.
+// A machine that only sends signs of life, or chunks without content, loses the call to another one, and is the last
+// choice of the next calls; so is one whose replies are empty. The user is told.
 func TestMachineThatStallsIsAvoided(t *testing.T) {
 	t.Parallel()
 	times := steadyLink
 	times.Stall, times.Avoid = 300*time.Millisecond, time.Hour
 	for name, next := range map[string]func(n int) subjects.ModelRunChunk{
-		"signs of life":          func(int) subjects.ModelRunChunk { return subjects.ModelRunChunk{} },
-		"chunks without content": func(n int) subjects.ModelRunChunk { return subjects.ModelRunChunk{N: n, Chunk: &subjects.ChatChunk{}} },
+		"signs of life": func(int) subjects.ModelRunChunk { return subjects.ModelRunChunk{} },
+		"chunks without content": func(n int) subjects.ModelRunChunk {
+			return subjects.ModelRunChunk{N: n, Chunk: &subjects.ChatChunk{}}
+		},
 		"an empty reply": func(n int) subjects.ModelRunChunk {
 			return subjects.ModelRunChunk{N: n, Chunk: &subjects.ChatChunk{Done: true}}
 		},

@@ -16,7 +16,8 @@ import (
 	"conclave/subjects"
 )
 
-// evilMachine is the model actor of a machine that somebody else controls: it reports any model, and answers by its name.
+// evilMachine is the model actor of a machine that somebody else controls: it reports any model, and answers by its
+// name.
 type evilMachine struct {
 	t       *testing.T
 	foreign chan string // id of a call on another machine
@@ -26,21 +27,33 @@ func (e evilMachine) Name() string { return "model" }
 
 func (e evilMachine) Routes() []actor.Route {
 	return []actor.Route{
-		actor.Serve(subjects.MachineReport, func(context.Context, actor.Msg[subjects.Empty], actor.Out) (subjects.ModelReport, error) {
+		actor.Serve(subjects.MachineReport, func(context.Context, actor.Msg[subjects.Empty],
+			actor.Out,
+		) (subjects.ModelReport, error) {
 			r := subjects.ModelReport{Slots: 1 << 40, Batch: -1, RestMillis: -5}
-			for _, name := range []string{"another-call", "repeats", "skips", "notices", "counts", "endless", "fault", "bad name", "x:cloud", strings.Repeat("n", 300)} {
-				r.Models = append(r.Models, subjects.MachineModel{Name: name, Window: -1, Size: -1, Tools: true, Family: strings.Repeat("f", 10_000)})
+			for _, name := range []string{
+				"another-call", "repeats", "skips", "notices", "counts", "endless", "fault",
+				"bad name", "x:cloud", strings.Repeat("n", 300),
+			} {
+				r.Models = append(r.Models, subjects.MachineModel{
+					Name: name, Window: -1, Size: -1, Tools: true,
+					Family: strings.Repeat("f", 10_000),
+				})
 			}
 			return r, nil
 		}),
 		actor.ServeStream(subjects.MachineRun, e.run, actor.Workers(8)),
-		actor.Serve(subjects.MachineRunEnd, func(context.Context, actor.Msg[subjects.ModelRunEnd], actor.Out) (subjects.Empty, error) {
+		actor.Serve(subjects.MachineRunEnd, func(context.Context, actor.Msg[subjects.ModelRunEnd],
+			actor.Out,
+		) (subjects.Empty, error) {
 			return subjects.Empty{}, nil
 		}),
 	}
 }
 
-func (e evilMachine) run(ctx context.Context, in actor.Msg[subjects.ModelRun], send func(subjects.ModelRunChunk) error, _ actor.Out) error {
+func (e evilMachine) run(ctx context.Context, in actor.Msg[subjects.ModelRun], send func(subjects.ModelRunChunk) error,
+	_ actor.Out,
+) error {
 	id := in.Body.Call
 	chunk := func(n int, p subjects.ChatChunk) {
 		if err := send(subjects.ModelRunChunk{Call: id, N: n, Chunk: &p}); err != nil && ctx.Err() == nil {
@@ -68,10 +81,17 @@ func (e evilMachine) run(ctx context.Context, in actor.Msg[subjects.ModelRun], s
 		chunk(5, subjects.ChatChunk{Content: "far"})
 		end(6)
 	case "notices":
-		chunk(0, subjects.ChatChunk{Content: "a", Notice: "visit evil.example", Reading: &subjects.PromptReading{Tokens: 1, Millis: 1 << 40}})
+		chunk(0, subjects.ChatChunk{
+			Content: "a", Notice: "visit evil.example",
+			Reading: &subjects.PromptReading{Tokens: 1, Millis: 1 << 40},
+		})
 		end(1)
 	case "counts":
-		chunk(0, subjects.ChatChunk{Done: true, Content: "a", Usage: subjects.Usage{PromptTokens: -1, CompletionTokens: 1 << 60, Millis: 1 << 60}, Reason: strings.Repeat("r", 100_000)})
+		chunk(0, subjects.ChatChunk{
+			Done: true, Content: "a",
+			Usage:  subjects.Usage{PromptTokens: -1, CompletionTokens: 1 << 60, Millis: 1 << 60},
+			Reason: strings.Repeat("r", 100_000),
+		})
 	case "endless":
 		for n := range 1000 {
 			if ctx.Err() != nil {
@@ -85,29 +105,40 @@ func (e evilMachine) run(ctx context.Context, in actor.Msg[subjects.ModelRun], s
 	return nil
 }
 
-// A machine that lies gets no further than its own calls: what it sends is bounded, numbered and of the call that was asked
-// for.
+// A machine that lies gets no further than its own calls: what it sends is bounded, numbered and of the call that was
+// asked for.
 func TestMachineIsNotTrusted(t *testing.T) {
 	t.Parallel()
-	honest := scriptserver.Script{"big": {{Always: true, Reply: scriptserver.Reply{Content: longAnswer(200), Quirks: scriptserver.Quirks{TokenDelay: 5 * time.Millisecond}}}}}
+	honest := scriptserver.Script{
+		"big": {
+			{Always: true, Reply: scriptserver.Reply{
+				Content: longAnswer(200),
+				Quirks:  scriptserver.Quirks{TokenDelay: 5 * time.Millisecond},
+			}},
+		},
+	}
 	w := newMachines(t, steadyLink, map[string]scriptserver.Script{"gpu-box": honest, "evil": nil})
 	evil := evilMachine{t, make(chan string, 1)}
 	if err := w.actors["evil"].Stop(); err != nil {
 		t.Fatal(err)
 	}
-	w.machines["evil"].Run(actor.Spec{Name: evil.Name(), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return evil, nil }}, actor.Config{})
+	w.machines["evil"].Run(actor.Spec{Name: evil.Name(), Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+		return evil, nil
+	}}, actor.Config{})
 	var list subjects.ModelList
 	waitFor(t, "the models of evil", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), soon)
 		defer cancel()
 		var err error
-		if list, err = actor.Ask(ctx, w.out("generator", "", ""), subjects.ModelListService, subjects.Empty{}); err != nil {
+		if list, err = actor.Ask(ctx, w.out("generator", "", ""), subjects.ModelListService,
+			subjects.Empty{}); err != nil {
 			t.Fatal(err)
 		}
 		return strings.Contains(jsonOf(t, list.Models), "repeats")
 	})
 	for _, m := range list.Models {
-		if m.Machine == "evil" && (m.Name == "bad name" || m.Name == "x:cloud" || len(m.Name) > 200 || len(m.Family) > 200 || m.Window < 0 || m.Size < 0) {
+		if m.Machine == "evil" && (m.Name == "bad name" || m.Name == "x:cloud" || len(m.Name) > 200 ||
+			len(m.Family) > 200 || m.Window < 0 || m.Size < 0) {
 			t.Errorf("it is listed: %+v", m)
 		}
 	}
@@ -115,7 +146,10 @@ func TestMachineIsNotTrusted(t *testing.T) {
 		var notices []string
 		c := wire.Client{Out: w.out("generator", "s1", "q1"), Timeout: soon}
 		msg, final, err := llm.Collect(func(yield func(llm.Chunk, error) bool) {
-			for chunk, err := range c.Chat(t.Context(), llm.Request{Model: name, Messages: newRequest("x").Messages, Stream: true}) {
+			for chunk, err := range c.Chat(t.Context(), llm.Request{
+				Model: name, Messages: newRequest("x").Messages,
+				Stream: true,
+			}) {
 				if chunk.Notice != "" {
 					notices = append(notices, chunk.Notice)
 				}
@@ -134,7 +168,8 @@ func TestMachineIsNotTrusted(t *testing.T) {
 		if err != nil || msg.Content != want {
 			t.Errorf("%s: %q, %v", name, msg.Content, err)
 		}
-		if final.Model != name || final.PromptTokens < 0 || final.OutputTokens > 1<<30 || len(final.Reason) > 100 || strings.Contains(strings.Join(notices, ""), "evil.example") {
+		if final.Model != name || final.PromptTokens < 0 || final.OutputTokens > 1<<30 || len(final.Reason) > 100 ||
+			strings.Contains(strings.Join(notices, ""), "evil.example") {
 			t.Errorf("%s: %+v, %q", name, final, notices)
 		}
 	}

@@ -15,8 +15,8 @@ import (
 	"conclave/subjects"
 )
 
-// machines are the other machines with models, and the calls that are assigned to each server: a model that several servers
-// hold is shared out by them.
+// machines are the other machines with models, and the calls that are assigned to each server: a model that several
+// servers hold is shared out by them.
 type machines struct {
 	mu       sync.Mutex
 	all      map[string]*machine
@@ -28,8 +28,8 @@ type machines struct {
 // maxAffinities bounds the remembered servers of sessions.
 const maxAffinities = 4096
 
-// setMachines makes names the machines with models: new ones are added, others removed. Calls that run on a removed machine
-// go on until they end or its link does. A name that means a configured server is not used.
+// setMachines makes names the machines with models: new ones are added, others removed. Calls that run on a removed
+// machine go on until they end or its link does. A name that means a configured server is not used.
 func (m *Model) setMachines(names []string, out actor.Out) {
 	m.machines.mu.Lock()
 	defer m.machines.mu.Unlock()
@@ -106,7 +106,10 @@ func (s *machines) listDisconnected(name string) (names []string) {
 func (s *machines) describe() (out []subjects.ModelMachine) {
 	for _, c := range s.list() {
 		c.mu.Lock()
-		d := subjects.ModelMachine{Name: c.name, Connected: c.connected, Reason: c.reason, Slots: c.server.large.slotCount()}
+		d := subjects.ModelMachine{
+			Name: c.name, Connected: c.connected, Reason: c.reason,
+			Slots: c.server.large.slotCount(),
+		}
 		c.mu.Unlock()
 		d.Queue = c.server.countRequests()
 		out = append(out, d)
@@ -114,12 +117,14 @@ func (s *machines) describe() (out []subjects.ModelMachine) {
 	return out
 }
 
-// chooseTarget returns the target that is expected to answer first, and counts the call at its server when from is not zero: then
-// the caller must call its release when the call has ended. targets must not be empty; the first is preferred among equals.
+// chooseTarget returns the target that is expected to answer first, and counts the call at its server when from is not
+// zero: then the caller must call its release when the call has ended. targets must not be empty; the first is
+// preferred among equals.
 //
-// A call is expected to wait for those before it of the same or a higher priority, and to take as long as the measured speed
-// of the model says. A machine whose last call failed a short time ago is the last choice. Among equals the server that the session used last goes first, because it has the prompt in its cache,
-// then one that used the model last.
+// A call is expected to wait for those before it of the same or a higher priority, and to take as long as the measured
+// speed of the model says. A machine whose last call failed a short time ago is the last choice. Among equals the
+// server that the session used last goes first, because it has the prompt in its cache, then one that used the model
+// last.
 func (m *Model) chooseTarget(targets []target, from requester) (t target) {
 	s := &m.machines
 	s.mu.Lock()
@@ -142,7 +147,8 @@ func (m *Model) chooseTarget(targets []target, from requester) (t target) {
 		}
 		slots := t.queue().slotCount()
 		wait := float64(max(0, before-slots+1)) / float64(slots)
-		return toRank(!s.all[t.machine].isAvoided(now)), (1 + wait) / speeds[i], toRank(s.last[from.key] == t.server), toRank(t.queue().loadedModel() == t.backendName)
+		return toRank(!s.all[t.machine].isAvoided(now)), (1 + wait) / speeds[i], toRank(s.last[from.key] == t.server),
+			toRank(t.queue().loadedModel() == t.backendName)
 	}
 	best := 0
 	for i := 1; i < len(targets); i++ {
@@ -187,8 +193,8 @@ func toRank(preferred bool) int {
 	return 1
 }
 
-// findMachineTargets lists the targets of a model on connected machines. pinned is the only machine that may be used, "" =
-// any.
+// findMachineTargets lists the targets of a model on connected machines. pinned is the only machine that may be used,
+// "" = any.
 func (m *Model) findMachineTargets(name, pinned string, s selection) (targets []target) {
 	for _, c := range m.machines.list() {
 		if pinned != "" && c.name != pinned || slices.Contains(s.exclude, c.name) {
@@ -203,9 +209,9 @@ func (m *Model) findMachineTargets(name, pinned string, s selection) (targets []
 	return targets
 }
 
-// findModel finds one model at the servers that have it: Ollama on this machine, and other machines; of several it chooses one,
-// see [Model.choose]. A name with the prefix of a machine means that machine only. It fails as [Model.findLocal] does when no
-// machine has the model.
+// findModel finds one model at the servers that have it: Ollama on this machine, and other machines; of several it
+// chooses one, see [Model.choose]. A name with the prefix of a machine means that machine only. It fails as
+// [Model.findLocal] does when no machine has the model.
 func (m *Model) findModel(ctx context.Context, name string, s selection) (target, error) {
 	if pinned, rest, ok := m.splitMachine(name); ok {
 		targets := m.findMachineTargets(rest, pinned.name, s)
@@ -235,7 +241,8 @@ func (m *Model) findModel(ctx context.Context, name string, s selection) (target
 	if targets = append(targets, m.findMachineTargets(name, "", s)...); len(targets) > 0 {
 		return m.chooseTarget(targets, s.from), nil
 	}
-	if names := m.machines.listDisconnected(name); len(names) > 0 && (errors.Is(err, model.ErrMissing) || errors.Is(err, model.ErrUnreachable)) {
+	if names := m.machines.listDisconnected(name); len(names) > 0 &&
+		(errors.Is(err, model.ErrMissing) || errors.Is(err, model.ErrUnreachable)) {
 		err = &disconnectedError{name, names[0]}
 	}
 	return t, err
@@ -261,8 +268,8 @@ func (m *Model) splitMachine(name string) (*machine, string, bool) {
 	return c, rest, c != nil
 }
 
-// findEmbedder finds an embedding model, on this machine if it is there, else on another one. A model of the same name with
-// other weights than the one that was used first is not used: its vectors could not be compared.
+// findEmbedder finds an embedding model, on this machine if it is there, else on another one. A model of the same name
+// with other weights than the one that was used first is not used: its vectors could not be compared.
 func (m *Model) findEmbedder(ctx context.Context, name string, now time.Time) (target, error) {
 	s := selection{now: now}
 	t, err := m.findLocal(ctx, name, now)
@@ -278,13 +285,14 @@ func (m *Model) findEmbedder(ctx context.Context, name string, now time.Time) (t
 		if m.machines.pinDigest(name, t.info.Digest, false) {
 			return t, nil
 		}
-		err = fmt.Errorf("%w: %s on %s has other weights than the one that was used before; pull it there again", model.ErrMissing, name, t.machine)
+		err = fmt.Errorf("%w: %s on %s has other weights than the one that was used before; pull it there again",
+			model.ErrMissing, name, t.machine)
 	}
 	return t, err
 }
 
-// pinDigest notes the weights of an embedding model, and reports whether they are those that were noted first, or on this
-// machine. An unknown digest is compared with nothing.
+// pinDigest notes the weights of an embedding model, and reports whether they are those that were noted first, or on
+// this machine. An unknown digest is compared with nothing.
 func (s *machines) pinDigest(name, digest string, here bool) bool {
 	if digest == "" {
 		return true

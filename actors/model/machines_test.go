@@ -30,7 +30,8 @@ import (
 var (
 	// quickLink has shorter times, so that a test of a cut takes a second or two.
 	quickLink = model.LinkTimes{
-		KeepAlive: 100 * time.Millisecond, Silence: time.Second, Retry: 20 * time.Millisecond, Move: 1500 * time.Millisecond,
+		KeepAlive: 100 * time.Millisecond, Silence: time.Second, Retry: 20 * time.Millisecond,
+		Move:    1500 * time.Millisecond,
 		Refresh: 100 * time.Millisecond, Lease: 2 * time.Second,
 	}
 	// steadyLink has times that a slow test machine does not reach.
@@ -68,7 +69,9 @@ func newMachines(t *testing.T, times model.LinkTimes, scripts map[string]scripts
 }
 
 // startMachines is newMachines with the machines that the registry lists at first.
-func startMachines(t *testing.T, times model.LinkTimes, scripts map[string]scriptserver.Script, known []string) *machinesHarness {
+func startMachines(t *testing.T, times model.LinkTimes, scripts map[string]scriptserver.Script,
+	known []string,
+) *machinesHarness {
 	t.Helper()
 	var names []string
 	for name := range scripts {
@@ -78,7 +81,11 @@ func startMachines(t *testing.T, times model.LinkTimes, scripts map[string]scrip
 	}
 	slices.Sort(names)
 	hub, machines := bustest.StartMachines(t, []string{"model"}, names...)
-	w := &machinesHarness{busHarness: busHarness{Bus: hub, t: t}, machines: machines, servers: map[string]*scriptserver.Server{}, actors: map[string]*actor.Supervised{}, outs: map[string]actor.Out{}}
+	w := &machinesHarness{
+		busHarness: busHarness{Bus: hub, t: t}, machines: machines,
+		servers: map[string]*scriptserver.Server{}, actors: map[string]*actor.Supervised{},
+		outs: map[string]actor.Out{},
+	}
 	for _, name := range names {
 		w.servers[name] = modeltest.New(t, scripts[name])
 		w.runExecutor(name, times)
@@ -107,13 +114,16 @@ func startMachines(t *testing.T, times model.LinkTimes, scripts map[string]scrip
 func (w *machinesHarness) runExecutor(name string, times model.LinkTimes) {
 	w.t.Helper()
 	url := w.servers[name].URL
-	w.actors[name] = w.machines[name].Run(actor.Spec{Name: "model", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
-		x, err := model.NewExecutor(name, model.Server{URL: url, Slots: 1}, newBackend(w.t, url))
-		if err == nil {
-			x.SetTimes(times)
-		}
-		return x, err
-	}}, actor.Config{})
+	w.actors[name] = w.machines[name].Run(actor.Spec{
+		Name: "model",
+		Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+			x, err := model.NewExecutor(name, model.Server{URL: url, Slots: 1}, newBackend(w.t, url))
+			if err == nil {
+				x.SetTimes(times)
+			}
+			return x, err
+		},
+	}, actor.Config{})
 }
 
 // awaitMachines waits until the hub has a report of each of these machines, and none of the others.
@@ -150,7 +160,10 @@ type chat struct {
 // ask asks a model in the background.
 func (w *machinesHarness) ask(ctx context.Context, session, text string) *chat {
 	c := &chat{done: make(chan struct{})}
-	client := wire.Client{Out: w.out("generator", session, "q-"+session), Timeout: soon, OnDone: func(p subjects.ChatChunk) { c.last = p }}
+	client := wire.Client{
+		Out: w.out("generator", session, "q-"+session), Timeout: soon,
+		OnDone: func(p subjects.ChatChunk) { c.last = p },
+	}
 	go func() {
 		defer close(c.done)
 		for chunk, err := range client.Chat(ctx, newRequest(text)) {
@@ -202,15 +215,21 @@ func longAnswer(n int) string {
 
 // slowly answers everything with a text, a word at a time.
 func slowly(name, content string, delay time.Duration) scriptserver.Script {
-	return scriptserver.Script{name: {{Always: true, Reply: scriptserver.Reply{Content: content, Quirks: scriptserver.Quirks{TokenDelay: delay}}}}}
+	return scriptserver.Script{
+		name: {
+			{Always: true, Reply: scriptserver.Reply{Content: content, Quirks: scriptserver.Quirks{TokenDelay: delay}}},
+		},
+	}
 }
 
-// A machine whose link was interrupted during a call can be used at once when the call goes on, without waiting for its next report.
+// A machine whose link was interrupted during a call can be used at once when the call goes on, without waiting for its
+// next report.
 func TestMachineIsUsedAfterInterruption(t *testing.T) {
 	t.Parallel()
 	times := quickLink
 	times.Refresh = time.Hour
-	w := newMachines(t, times, map[string]scriptserver.Script{"gpu-box": slowly("big", longAnswer(60), 20*time.Millisecond)})
+	w := newMachines(t, times,
+		map[string]scriptserver.Script{"gpu-box": slowly("big", longAnswer(60), 20*time.Millisecond)})
 	link := w.machines["gpu-box"].Link
 	c := w.ask(t.Context(), "s1", "hi")
 	waitFor(t, "the answer has begun", func() bool { return strings.Contains(c.content(), "word3") })
@@ -232,7 +251,10 @@ func TestMachineIsUsedAfterInterruption(t *testing.T) {
 // The answer of a model that only a machine has streams to the caller; the audit log names the machine.
 func TestMachineAnswersStream(t *testing.T) {
 	t.Parallel()
-	w := newMachines(t, steadyLink, map[string]scriptserver.Script{"": always("judge"), "gpu-box": slowly("big", longAnswer(20), time.Millisecond)})
+	w := newMachines(t, steadyLink, map[string]scriptserver.Script{
+		"":        always("judge"),
+		"gpu-box": slowly("big", longAnswer(20), time.Millisecond),
+	})
 	c := wire.Client{Out: w.out("generator", "s1", "q1"), Role: "assistant", Timeout: soon}
 	pieces := 0
 	msg, final, err := llm.Collect(func(yield func(llm.Chunk, error) bool) {
@@ -254,12 +276,13 @@ func TestMachineAnswersStream(t *testing.T) {
 	}
 }
 
-// A link that is cut or freezes in mid-answer: the user is told, and after healing the answer completes byte for byte. The
-// model runs once.
+// A link that is cut or freezes in mid-answer: the user is told, and after healing the answer completes byte for byte.
+// The model runs once.
 func TestMachineLinkCutMidAnswer(t *testing.T) {
 	t.Parallel()
 	answer := longAnswer(60)
-	w := newMachines(t, quickLink, map[string]scriptserver.Script{"gpu-box": slowly("big", answer, 20*time.Millisecond)})
+	w := newMachines(t, quickLink,
+		map[string]scriptserver.Script{"gpu-box": slowly("big", answer, 20*time.Millisecond)})
 	link := w.machines["gpu-box"].Link
 	for i, interrupt := range []struct {
 		name string
@@ -287,18 +310,21 @@ func TestMachineLinkCutMidAnswer(t *testing.T) {
 	}
 }
 
-// A machine that is lost before the first word: another one that has the model answers, then the assistant's model on the hub,
-// and the user is told each time. Without any other model the call fails and says why.
+// A machine that is lost before the first word: another one that has the model answers, then the assistant's model on
+// the hub, and the user is told each time. Without any other model the call fails and says why.
 func TestMachineLostBeforeFirstToken(t *testing.T) {
 	t.Parallel()
-	hang := scriptserver.Script{"big": {{Always: true, Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}}}}
+	hang := scriptserver.Script{
+		"big": {{Always: true, Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}}},
+	}
 	w := newMachines(t, quickLink, map[string]scriptserver.Script{"a-box": hang, "b-box": always("big")})
 	c := w.ask(t.Context(), "s1", "hi")
 	waitFor(t, "a-box was asked", func() bool { return w.servers["a-box"].Stats().Running == 1 })
 	w.machines["a-box"].Link.Cut()
 	c.awaitNotice(t, "the connection to a-box was lost")
 	c.finish(t)
-	if c.err != nil || c.content() != "I am big ." || !strings.Contains(c.notices[len(c.notices)-1], "big on b-box answers instead") {
+	if c.err != nil || c.content() != "I am big ." ||
+		!strings.Contains(c.notices[len(c.notices)-1], "big on b-box answers instead") {
 		t.Fatalf("%v, %q, %q", c.err, c.content(), c.notices)
 	}
 	// What ran on the lost machine is stopped as soon as it is back.
@@ -309,7 +335,8 @@ func TestMachineLostBeforeFirstToken(t *testing.T) {
 	for _, r := range recs {
 		got = append(got, r.Tool+" "+r.Status)
 	}
-	if want := []string{"a-box/big allowed", "a-box/big unknown", "b-box/big allowed", "b-box/big ok"}; !slices.Equal(got, want) {
+	if want := []string{"a-box/big allowed", "a-box/big unknown", "b-box/big allowed", "b-box/big ok"}; !slices.Equal(
+		got, want) {
 		t.Errorf("audit %q, want %q", got, want)
 	}
 }
@@ -324,18 +351,20 @@ func TestMachineNotConnectedFallsBack(t *testing.T) {
 	w.awaitMachines()
 	c := w.ask(t.Context(), "s1", "hi")
 	c.finish(t)
-	if c.err != nil || c.last.Model != "judge" && c.last.Model != "judge:latest" || !strings.Contains(c.last.Notice, "big is on gpu-box, which is not connected") {
+	if c.err != nil || c.last.Model != "judge" && c.last.Model != "judge:latest" ||
+		!strings.Contains(c.last.Notice, "big is on gpu-box, which is not connected") {
 		t.Errorf("%v, %+v", c.err, c.last)
 	}
 	// A request for that model alone waits for the machine, and then fails and says what to do.
-	_, _, err := llm.Collect(wire.Client{Out: w.out("generator", "s1", "q2"), Timeout: soon}.Chat(t.Context(), llm.Request{Model: "big", Messages: newRequest("x").Messages}))
+	_, _, err := llm.Collect(wire.Client{Out: w.out("generator", "s1", "q2"), Timeout: soon}.Chat(t.Context(),
+		llm.Request{Model: "big", Messages: newRequest("x").Messages}))
 	if err == nil || !strings.Contains(err.Error(), "conclave machines") {
 		t.Errorf("%v", err)
 	}
 }
 
-// A machine that is lost in mid-answer and does not come back: the answer ends with an error that says so, nothing is repeated
-// on another machine.
+// A machine that is lost in mid-answer and does not come back: the answer ends with an error that says so, nothing is
+// repeated on another machine.
 func TestMachineLostMidAnswer(t *testing.T) {
 	t.Parallel()
 	script := slowly("big", longAnswer(1000), 20*time.Millisecond)
@@ -347,7 +376,8 @@ func TestMachineLostMidAnswer(t *testing.T) {
 	w.machines["gpu-box"].Link.Cut()
 	c.awaitNotice(t, "the connection to gpu-box is interrupted")
 	c.finish(t)
-	if c.err == nil || !strings.Contains(c.err.Error(), "the answer ends here") || !strings.HasPrefix(longAnswer(1000), c.content()) {
+	if c.err == nil || !strings.Contains(c.err.Error(), "the answer ends here") ||
+		!strings.HasPrefix(longAnswer(1000), c.content()) {
 		t.Errorf("%v, %q", c.err, c.content())
 	}
 	if n := len(w.servers["zcpu-box"].Requests()); n != 0 {
@@ -355,13 +385,15 @@ func TestMachineLostMidAnswer(t *testing.T) {
 	}
 }
 
-// Calls for a model that several servers have are shared out, also those that come at the same time; and the list says where
-// each model is and how many requests are there.
+// Calls for a model that several servers have are shared out, also those that come at the same time; and the list says
+// where each model is and how many requests are there.
 func TestMachinesShareModel(t *testing.T) {
 	t.Parallel()
 	scripts := map[string]scriptserver.Script{}
 	for _, name := range []string{"", "cpu-box", "gpu-box"} {
-		scripts[name] = scriptserver.Script{"big": {{Always: true, Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}}}}
+		scripts[name] = scriptserver.Script{
+			"big": {{Always: true, Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}}},
+		}
 	}
 	w := newMachines(t, steadyLink, scripts)
 	ctx, stop := context.WithCancel(t.Context())
@@ -406,7 +438,8 @@ func TestMachinesShareModel(t *testing.T) {
 // The user's stop reaches the machine.
 func TestMachineCallIsStopped(t *testing.T) {
 	t.Parallel()
-	w := newMachines(t, steadyLink, map[string]scriptserver.Script{"gpu-box": slowly("big", longAnswer(5000), 20*time.Millisecond)})
+	w := newMachines(t, steadyLink,
+		map[string]scriptserver.Script{"gpu-box": slowly("big", longAnswer(5000), 20*time.Millisecond)})
 	c := w.ask(t.Context(), "s1", "hi")
 	waitFor(t, "the answer has begun", func() bool { return c.content() != "" })
 	topic, err := subjects.QueryCancel.With("q-s1")
@@ -417,7 +450,10 @@ func TestMachineCallIsStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.finish(t)
-	waitFor(t, "the model was stopped", func() bool { s := w.servers["gpu-box"].Stats(); return s.Running == 0 && s.Cancelled == 1 })
+	waitFor(t, "the model was stopped", func() bool {
+		s := w.servers["gpu-box"].Stats()
+		return s.Running == 0 && s.Cancelled == 1
+	})
 }
 
 // registry is the registry of principals with a list that the test changes.
@@ -429,7 +465,10 @@ type registry struct {
 func (r *registry) setMachines(names ...string) {
 	list := &subjects.PrincipalList{Principals: []subjects.Principal{}}
 	for _, name := range names {
-		list.Principals = append(list.Principals, subjects.Principal{Name: name, Kind: subjects.MachinePrincipal, Actors: []string{"model"}})
+		list.Principals = append(list.Principals, subjects.Principal{
+			Name: name, Kind: subjects.MachinePrincipal,
+			Actors: []string{"model"},
+		})
 	}
 	r.list.Store(list)
 }
@@ -437,7 +476,9 @@ func (r *registry) setMachines(names ...string) {
 func (r *registry) Name() string { return subjects.Registry }
 
 func (r *registry) Routes() []actor.Route {
-	return []actor.Route{actor.Serve(subjects.PrincipalListService, func(context.Context, actor.Msg[subjects.Empty], actor.Out) (subjects.PrincipalList, error) {
+	return []actor.Route{actor.Serve(subjects.PrincipalListService, func(context.Context, actor.Msg[subjects.Empty],
+		actor.Out,
+	) (subjects.PrincipalList, error) {
 		return *r.list.Load(), nil
 	})}
 }
@@ -445,14 +486,16 @@ func (r *registry) Routes() []actor.Route {
 // Machines come and go with the list of the registry, while the system runs. One without models is not asked.
 func TestMachinesFollowRegistry(t *testing.T) {
 	t.Parallel()
-	w := startMachines(t, steadyLink, map[string]scriptserver.Script{"": always("judge"), "gpu-box": always("big")}, nil)
+	w := startMachines(t, steadyLink, map[string]scriptserver.Script{"": always("judge"), "gpu-box": always("big")},
+		nil)
 	w.registry.list.Store(&subjects.PrincipalList{Principals: []subjects.Principal{
 		{Name: "gpu-box", Kind: subjects.MachinePrincipal, Actors: []string{"model"}},
 		{Name: "witness-box", Kind: subjects.MachinePrincipal, Actors: []string{"witness"}},
 	}})
 	change := func(want ...string) {
 		t.Helper()
-		if err := actor.Emit(t.Context(), w.out(subjects.Registry, "", ""), subjects.PrincipalChanged, subjects.PrincipalNotice{Name: "gpu-box"}); err != nil {
+		if err := actor.Emit(t.Context(), w.out(subjects.Registry, "", ""), subjects.PrincipalChanged,
+			subjects.PrincipalNotice{Name: "gpu-box"}); err != nil {
 			t.Fatal(err)
 		}
 		waitFor(t, fmt.Sprint("machines ", want), func() bool {
@@ -475,8 +518,8 @@ func TestMachinesFollowRegistry(t *testing.T) {
 	change()
 }
 
-// With the times of the product, 50 cuts of a link in mid-answer: how long until the user is told, and from healing until the
-// answer goes on. Every answer is complete.
+// With the times of the product, 50 cuts of a link in mid-answer: how long until the user is told, and from healing
+// until the answer goes on. Every answer is complete.
 func TestChaosMachineLinkRecovers(t *testing.T) {
 	if os.Getenv("CONCLAVE_CHAOS") == "" {
 		t.Skip("set CONCLAVE_CHAOS=1 to cut the link of a machine 50 times")
@@ -484,7 +527,8 @@ func TestChaosMachineLinkRecovers(t *testing.T) {
 	t.Parallel()
 	const cuts = 50
 	answer := longAnswer(600)
-	w := newMachines(t, model.LinkTimes{}, map[string]scriptserver.Script{"gpu-box": slowly("big", answer, 20*time.Millisecond)})
+	w := newMachines(t, model.LinkTimes{},
+		map[string]scriptserver.Script{"gpu-box": slowly("big", answer, 20*time.Millisecond)})
 	link := w.machines["gpu-box"].Link
 	random := rand.New(rand.NewPCG(17, 0))
 	var told, recovered []time.Duration

@@ -14,10 +14,14 @@ import (
 
 // observeReply is [Model.measureReply], counted for the metrics and in a span. Request and reply are in the span only
 // when the settings say so, without credentials.
-func (m *Model) observeReply(turn context.Context, t target, role, query string, r model.Request, priority int, send sendFunc) (model.Chunk, error) {
+func (m *Model) observeReply(turn context.Context, t target, role, query string, r model.Request, priority int,
+	send sendFunc,
+) (model.Chunk, error) {
 	turn, span := telemetry.StartSpan(turn, telemetry.GenAIOperationChat+" "+t.name, telemetry.KindClient,
-		telemetry.String(telemetry.GenAIOperation, telemetry.GenAIOperationChat), telemetry.String(telemetry.GenAIProvider, t.server.name),
-		telemetry.String(telemetry.GenAIRequestModel, t.name), telemetry.String(telemetry.Role, role), telemetry.String(telemetry.Query, query))
+		telemetry.String(telemetry.GenAIOperation, telemetry.GenAIOperationChat),
+		telemetry.String(telemetry.GenAIProvider, t.server.name),
+		telemetry.String(telemetry.GenAIRequestModel, t.name), telemetry.String(telemetry.Role, role),
+		telemetry.String(telemetry.Query, query))
 	content := span != nil && telemetry.ShowsContent(turn)
 	var reply strings.Builder
 	begun, first := time.Now(), time.Time{}
@@ -36,7 +40,8 @@ func (m *Model) observeReply(turn context.Context, t target, role, query string,
 		asked, _ := json.Marshal(r.Messages)
 		input, _ := firewall.Redact(string(asked))
 		output, _ := firewall.Redact(reply.String() + last.Content)
-		span.Set(telemetry.String(telemetry.GenAIInputMessages, input), telemetry.String(telemetry.GenAIOutputMessages, output))
+		span.Set(telemetry.String(telemetry.GenAIInputMessages, input), telemetry.String(telemetry.GenAIOutputMessages,
+			output))
 	}
 	if role == "" {
 		role = "none"
@@ -54,8 +59,10 @@ func (m *Model) observeReply(turn context.Context, t target, role, query string,
 		waited = first.Sub(begun)
 	}
 	f := last.Final
-	span.Set(telemetry.Int(telemetry.GenAIInputTokens, f.PromptTokens), telemetry.Int(telemetry.GenAIOutputTokens, f.OutputTokens),
-		telemetry.String(telemetry.GenAIResponseModel, f.Model), telemetry.String(telemetry.GenAIFinishReasons, f.Reason),
+	span.Set(telemetry.Int(telemetry.GenAIInputTokens, f.PromptTokens),
+		telemetry.Int(telemetry.GenAIOutputTokens, f.OutputTokens),
+		telemetry.String(telemetry.GenAIResponseModel, f.Model), telemetry.String(telemetry.GenAIFinishReasons,
+			f.Reason),
 		telemetry.Int(telemetry.FirstTokenMS, int(waited.Milliseconds())))
 	telemetry.Count(turn, &telemetry.ModelCalls, t.key(), role, "ok")
 	telemetry.Add(turn, &telemetry.ModelSeconds, took.Seconds(), t.key())

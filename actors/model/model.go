@@ -1,10 +1,10 @@
-// Package model serves inference on the bus. It selects the model by role and hint, asks every model with one fixed set of
-// options, queues the requests for each server by priority (the critic and respondent B are preempted by requests that a
-// user waits for), and denies every model that would leave the machine unless it is allowed by name.
+// Package model serves inference on the bus. It selects the model by role and hint, asks every model with one fixed set
+// of options, queues the requests for each server by priority (the critic and respondent B are preempted by requests
+// that a user waits for), and denies every model that would leave the machine unless it is allowed by name.
 //
-// It listens on agent.<account>.model.chat, .model.embed, .model.list and .model.pull, and on query.cancel.<query> and principal.changed; it
-// speaks on their reply subjects only, on those of chat and pull in a stream, and to the model actors of machines that joined
-// (machine.<machine>.model.>, see [Executor]). The caller is the account that the server
+// It listens on agent.<account>.model.chat, .model.embed, .model.list and .model.pull, and on query.cancel.<query> and
+// principal.changed; it speaks on their reply subjects only, on those of chat and pull in a stream, and to the model
+// actors of machines that joined (machine.<machine>.model.>, see [Executor]). The caller is the account that the server
 // wrote into the subject. Every call is in the audit log before it is made, and its outcome afterwards.
 //
 // Without Ollama a built-in demo model answers and says so in every answer. By default it does so only until Ollama was
@@ -61,13 +61,19 @@ type Model struct {
 func New(cfg Config, backends map[string]model.Backend, demo model.Backend, a Audit, h Hasher) *Model {
 	m := &Model{
 		cfg: cfg, servers: map[string]*server{}, audit: a, hash: h, tasks: make(chan task, maxTasks),
-		gate: &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, TypeOf: cfg.AgentType, NotDone: "no model was asked", Done: "the model answered"},
+		gate: &actor.Gate{
+			Log: a, Timeout: cfg.AuditTimeout, TypeOf: cfg.AgentType, NotDone: "no model was asked",
+			Done: "the model answered",
+		},
 	}
 	m.closing = make(chan struct{})
 	m.stop = sync.OnceFunc(func() { close(m.closing) })
 	m.meter = newMeter(cfg.MeasuredFile)
 	m.probe, m.machinesChanged = make(chan struct{}, 1), make(chan struct{}, 1)
-	m.machines = machines{all: map[string]*machine{}, assigned: map[*server][priorities]int{}, last: map[string]*server{}, digests: map[string]string{}}
+	m.machines = machines{
+		all: map[string]*machine{}, assigned: map[*server][priorities]int{},
+		last: map[string]*server{}, digests: map[string]string{},
+	}
 	for name, s := range cfg.Servers() {
 		if b := backends[name]; b != nil {
 			m.servers[name] = newServer(name, s, b)
@@ -85,20 +91,24 @@ const demoSlots = 64
 // Name implements [actor.Actor].
 func (m *Model) Name() string { return "model" }
 
-// Routes implements [actor.Actor]. A chat holds a worker while it waits: the order is that of [queue], not of the route.
+// Routes implements [actor.Actor]. A chat holds a worker while it waits: the order is that of [queue], not of the
+// route.
 func (m *Model) Routes() []actor.Route {
 	return []actor.Route{
-		actor.ServeStream(subjects.ModelChat, m.onChat, actor.Workers(1024), m.gate.OnReject(subjects.ActionModelChat, nil)),
-		actor.Serve(subjects.ModelEmbed, m.onEmbed, actor.Workers(512), m.gate.OnReject(subjects.ActionModelEmbed, nil)),
+		actor.ServeStream(subjects.ModelChat, m.onChat, actor.Workers(1024),
+			m.gate.OnReject(subjects.ActionModelChat, nil)),
+		actor.Serve(subjects.ModelEmbed, m.onEmbed, actor.Workers(512),
+			m.gate.OnReject(subjects.ActionModelEmbed, nil)),
 		actor.Serve(subjects.ModelListService, m.onNames, actor.Workers(8)),
-		actor.ServeStream(subjects.ModelPull, m.onPull, actor.Workers(4), m.gate.OnReject(subjects.ActionModelPull, nil)),
+		actor.ServeStream(subjects.ModelPull, m.onPull, actor.Workers(4),
+			m.gate.OnReject(subjects.ActionModelPull, nil)),
 		actor.Subscribe(subjects.QueryCancel, m.onCancel),
 		actor.Subscribe(subjects.PrincipalChanged, m.onPrincipalChanged, actor.Workers(1)),
 	}
 }
 
-// Close implements [actor.Closer]: it ends the tasks, closes the backends that can be closed, stores what was measured and
-// closes the audit log.
+// Close implements [actor.Closer]: it ends the tasks, closes the backends that can be closed, stores what was measured
+// and closes the audit log.
 func (m *Model) Close(ctx context.Context) error {
 	m.stop()
 	if m.stopTasks != nil {
@@ -124,7 +134,8 @@ const (
 	maxText   = 1000      // bytes of an error text
 )
 
-// requester is the account that waits for a model, the fairness key by which its requests take turns, and their priority.
+// requester is the account that waits for a model, the fairness key by which its requests take turns, and their
+// priority.
 type requester struct {
 	account, key string
 	priority     int

@@ -33,10 +33,12 @@ func TestSelectModel(t *testing.T) {
 		{"a hint that is not configured", subjects.ChatRequest{Role: "critic", Hint: "reasoning"}, "judge", ""},
 		{"a model by name beats both", subjects.ChatRequest{Role: "critic", Hint: "code", Model: "other"}, "other", ""},
 		{"with the tag that goes without saying", subjects.ChatRequest{Model: "other:latest"}, "other:latest", ""},
-		{"an unknown role", subjects.ChatRequest{Role: "jester"}, "big", "unknown role jester: the assistant's model is used"},
+		{"an unknown role", subjects.ChatRequest{Role: "jester"}, "big", "unknown role jester: the assistant's model " +
+			"is used"},
 	} {
 		r := w.ask(tt.q)
-		if r.err != nil || w.onlyRequest().Model != tt.want || r.last.Model != tt.want || r.last.Notice != tt.notice || r.last.DemoModel {
+		if r.err != nil || w.onlyRequest().Model != tt.want || r.last.Model != tt.want || r.last.Notice != tt.notice ||
+			r.last.DemoModel {
 			t.Errorf("%s: %v, asked %s, told %+v", tt.name, r.err, w.onlyRequest().Model, r.last)
 		}
 	}
@@ -60,7 +62,8 @@ func TestChatStreams(t *testing.T) {
 			t.Errorf("piece %d of %d: done %v", i, len(r.pieces), p.Done)
 		}
 	}
-	if r.text != "Paris it is ." || thinking != "let me see" || len(r.pieces) < 4 || calls != `[{"id":"c1","name":"web_search","arguments":{"z":1,"a":2}}]` {
+	if r.text != "Paris it is ." || thinking != "let me see" || len(r.pieces) < 4 ||
+		calls != `[{"id":"c1","name":"web_search","arguments":{"z":1,"a":2}}]` {
 		t.Errorf("%d pieces, %q, %q, %s", len(r.pieces), r.text, thinking, calls)
 	}
 	if u := r.last.Usage; u.PromptTokens != 20 || u.CompletionTokens != 7 || u.ModelCalls != 1 {
@@ -76,7 +79,10 @@ func TestOptionsAreFixed(t *testing.T) {
 	t.Parallel()
 	half, no := strict.Decimal(0.5), false
 	w := newHarness(t, always("big", "tiny", "narrow"), func(c *model.Config) {
-		c.Models = map[string]model.Options{"tiny": {Window: 2048, Predict: 100, KeepAlive: "1h", Temperature: &half, Stream: &no}}
+		c.Models = map[string]model.Options{"tiny": {
+			Window: 2048, Predict: 100, KeepAlive: "1h", Temperature: &half,
+			Stream: &no,
+		}}
 	}, scriptserver.WithModels(scriptserver.Model{Name: "narrow", Family: "f", Window: 8192}))
 	ask := func(name, options string) scriptserver.Request {
 		t.Helper()
@@ -88,14 +94,16 @@ func TestOptionsAreFixed(t *testing.T) {
 	}
 	got := ask("big", `{"window":99,"keep_alive":"1s","predict":1000000,"seed":7,"stop":["X"],"temperature":0.9}`)
 	o := got.Options
-	if o.Window != 32768 || o.KeepAlive != "-1" || o.Predict != 4096 || o.Seed == nil || *o.Seed != 7 || !slices.Equal(o.Stop, []string{"X"}) || *o.Temperature != 0.9 || !got.Stream {
+	if o.Window != 32768 || o.KeepAlive != "-1" || o.Predict != 4096 || o.Seed == nil || *o.Seed != 7 ||
+		!slices.Equal(o.Stop, []string{"X"}) || *o.Temperature != 0.9 || !got.Stream {
 		t.Errorf("big was asked with %+v", o)
 	}
 	if o = ask("big", `{"predict":10}`).Options; o.Predict != 10 || o.Temperature != nil {
 		t.Errorf("less than the bound is the request's: %+v", o)
 	}
 	got = ask("tiny", `{}`)
-	if o = got.Options; o.Window != 2048 || o.Predict != 100 || o.KeepAlive != "1h" || *o.Temperature != 0.5 || got.Stream {
+	if o = got.Options; o.Window != 2048 || o.Predict != 100 || o.KeepAlive != "1h" || *o.Temperature != 0.5 ||
+		got.Stream {
 		t.Errorf("tiny was asked with %+v, stream %v", o, got.Stream)
 	}
 	if o = ask("narrow", `{}`).Options; o.Window != 8192 || o.KeepAlive != "5m" {
@@ -105,7 +113,8 @@ func TestOptionsAreFixed(t *testing.T) {
 
 func TestThinkOption(t *testing.T) {
 	t.Parallel()
-	w := newHarness(t, always("thinker", "mute", "big"), nil, scriptserver.WithModels(scriptserver.Model{Name: "mute", Family: "f", Tools: true}))
+	w := newHarness(t, always("thinker", "mute", "big"), nil,
+		scriptserver.WithModels(scriptserver.Model{Name: "mute", Family: "f", Tools: true}))
 	yes, no := true, false
 	for _, tt := range []struct {
 		model string
@@ -131,7 +140,10 @@ func TestThinkOption(t *testing.T) {
 func TestModelWithoutToolsIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, always("mute"), nil, scriptserver.WithModels(scriptserver.Model{Name: "mute", Family: "f"}))
-	r := w.ask(subjects.ChatRequest{Model: "mute", Tools: json.RawMessage(`[{"name":"x","description":"","parameters":{}}]`)})
+	r := w.ask(subjects.ChatRequest{
+		Model: "mute",
+		Tools: json.RawMessage(`[{"name":"x","description":"","parameters":{}}]`),
+	})
 	if r.code() != subjects.CodeModelNoTools || len(w.srv.Requests()) != 0 {
 		t.Errorf("%v, %d requests", r.err, len(w.srv.Requests()))
 	}
@@ -144,10 +156,12 @@ func TestMissingModel(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, always("big", "other"), nil)
 	r := w.ask(subjects.ChatRequest{Role: "critic"})
-	if r.err != nil || r.last.Model != "big" || r.last.Notice != "judge is not installed, so big is used; install it with: conclave model pull judge" {
+	if r.err != nil || r.last.Model != "big" ||
+		r.last.Notice != "judge is not installed, so big is used; install it with: conclave model pull judge" {
 		t.Errorf("%v, %+v", r.err, r.last)
 	}
-	if r = w.ask(subjects.ChatRequest{Model: "judge"}); r.code() != subjects.CodeModelMissing || !strings.Contains(r.err.Error(), "conclave model pull judge") {
+	if r = w.ask(subjects.ChatRequest{Model: "judge"}); r.code() != subjects.CodeModelMissing ||
+		!strings.Contains(r.err.Error(), "conclave model pull judge") {
 		t.Errorf("who names a model gets that one or none: %v", r.err)
 	}
 
@@ -172,7 +186,8 @@ func TestMissingModel(t *testing.T) {
 // The loaded model is taken before one that would have to be loaded.
 func TestMissingPrefersLoaded(t *testing.T) {
 	t.Parallel()
-	w := newHarness(t, always("a", "b"), nil, scriptserver.WithModels(scriptserver.Model{Name: "b", Family: "f", Loaded: true}))
+	w := newHarness(t, always("a", "b"), nil,
+		scriptserver.WithModels(scriptserver.Model{Name: "b", Family: "f", Loaded: true}))
 	if r := w.ask(subjects.ChatRequest{}); r.err != nil || r.last.Model != "b:latest" {
 		t.Errorf("%v, %+v", r.err, r.last)
 	}
@@ -189,7 +204,8 @@ func TestAudit(t *testing.T) {
 		t.Errorf("the order of things: %s", got)
 	}
 	for _, r := range w.records {
-		if r.AgentID != "generator" || r.Action != "model.chat" || r.Tool != "big" || r.Session != "s1" || r.Query != "q1" || r.ID != w.records[0].ID || r.ParamsHash != w.hash.Hash(messages) {
+		if r.AgentID != "generator" || r.Action != "model.chat" || r.Tool != "big" || r.Session != "s1" ||
+			r.Query != "q1" || r.ID != w.records[0].ID || r.ParamsHash != w.hash.Hash(messages) {
 			t.Errorf("record %+v", r)
 		}
 	}
@@ -199,18 +215,22 @@ func TestAudit(t *testing.T) {
 
 	w.refuse[subjects.AuditBefore] = errors.New("no answer")
 	before := len(w.srv.Requests())
-	if r := w.ask(subjects.ChatRequest{}); r.code() != subjects.CodeNoAudit || len(w.srv.Requests()) != before || len(r.pieces) > 0 {
+	if r := w.ask(subjects.ChatRequest{}); r.code() != subjects.CodeNoAudit || len(w.srv.Requests()) != before ||
+		len(r.pieces) > 0 {
 		t.Errorf("without an audit: %v, %d requests, %+v", r.err, len(w.srv.Requests())-before, r.pieces)
 	}
 	w.refuse[subjects.AuditBefore] = audit.ErrFull
-	if r := w.ask(subjects.ChatRequest{}); r.code() != subjects.CodeNoAudit || !strings.Contains(r.err.Error(), "audit rotate") {
+	if r := w.ask(subjects.ChatRequest{}); r.code() != subjects.CodeNoAudit ||
+		!strings.Contains(r.err.Error(), "audit rotate") {
 		t.Errorf("the audit is full: %v", r.err)
 	}
 	var e subjects.EmbedReply
-	if err := w.deliver("agent.memory.model.embed", subjects.EmbedRequest{Texts: []string{"x"}}, &e); actortest.Code(err) != subjects.CodeNoAudit || len(w.srv.Requests()) != before {
+	if err := w.deliver("agent.memory.model.embed", subjects.EmbedRequest{Texts: []string{"x"}},
+		&e); actortest.Code(err) != subjects.CodeNoAudit || len(w.srv.Requests()) != before {
 		t.Errorf("vectors: %v", err)
 	}
-	if err := w.deliver("agent.user.model.pull", subjects.PullRequest{Model: "new"}, nil); actortest.Code(err) != subjects.CodeNoAudit {
+	if err := w.deliver("agent.user.model.pull", subjects.PullRequest{Model: "new"},
+		nil); actortest.Code(err) != subjects.CodeNoAudit {
 		t.Errorf("pull: %v", err)
 	}
 	w.refuse = map[string]error{subjects.AuditAfter: errors.New("no answer")}
@@ -231,16 +251,26 @@ func TestFailures(t *testing.T) {
 	}{
 		{"broken off", scriptserver.Quirks{CutAfter: 1}, subjects.CodeModelCut},
 		{"no end", scriptserver.Quirks{NoDone: true}, subjects.CodeModelCut},
-		{"an error in the middle", scriptserver.Quirks{ErrorLine: "error parsing tool call"}, subjects.CodeModelMalformed},
+		{
+			"an error in the middle",
+			scriptserver.Quirks{ErrorLine: "error parsing tool call"},
+			subjects.CodeModelMalformed,
+		},
 		{"garbage", scriptserver.Quirks{Garbage: true}, subjects.CodeModelMalformed},
 		{"too long for the model", scriptserver.Quirks{TooLong: true}, subjects.CodeModelTooLong},
 		{"busy", scriptserver.Quirks{Busy: 1}, subjects.CodeBusy},
-		{"the server's own trouble", scriptserver.Quirks{Status: 500, ErrorLine: "CUDA out of memory"}, subjects.CodeUnavailable},
+		{
+			"the server's own trouble",
+			scriptserver.Quirks{Status: 500, ErrorLine: "CUDA out of memory"},
+			subjects.CodeUnavailable,
+		},
 		{"without end", scriptserver.Quirks{Bytes: 17 << 20, ChunkRunes: 1 << 20}, subjects.CodeModelMalformed},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w := newHarness(t, scriptserver.Script{"big": {{Reply: scriptserver.Reply{Content: "one two three ", Quirks: tt.quirks}}}}, nil)
+			w := newHarness(t,
+				scriptserver.Script{"big": {{Reply: scriptserver.Reply{Content: "one two three ", Quirks: tt.quirks}}}},
+				nil)
 			r := w.ask(subjects.ChatRequest{Stream: true})
 			if r.code() != tt.code || r.last.Done {
 				t.Errorf("%v, want %s", r.err, tt.code)
@@ -256,9 +286,13 @@ func TestFailures(t *testing.T) {
 func TestLargeChunksAreSplit(t *testing.T) {
 	t.Parallel()
 	const size = 900_000
-	w := newHarness(t, scriptserver.Script{"big": {{Reply: scriptserver.Reply{Content: "ä1", Quirks: scriptserver.Quirks{Bytes: size}}}}}, nil)
+	w := newHarness(t,
+		scriptserver.Script{
+			"big": {{Reply: scriptserver.Reply{Content: "ä1", Quirks: scriptserver.Quirks{Bytes: size}}}},
+		}, nil)
 	r := w.ask(subjects.ChatRequest{Stream: false})
-	if r.err != nil || len(r.text) < size || strings.ContainsRune(r.text, '\uFFFD') || strings.Trim(r.text, "ä1") != "" {
+	if r.err != nil || len(r.text) < size || strings.ContainsRune(r.text, '\uFFFD') ||
+		strings.Trim(r.text, "ä1") != "" {
 		t.Fatalf("%v, %d bytes", r.err, len(r.text))
 	}
 	for i, p := range r.pieces {
@@ -303,7 +337,10 @@ func TestInvalidRequests(t *testing.T) {
 		}
 	}
 	// What is not even a request is on record too.
-	if _, err := w.rec.Deliver(t, w.m, actortest.Message{Subject: "agent.generator.model.chat", Body: []byte(`{"x":1}`), Deadline: now.Add(soon)}); actortest.Code(err) != subjects.CodeMalformed {
+	if _, err := w.rec.Deliver(t, w.m, actortest.Message{
+		Subject: "agent.generator.model.chat", Body: []byte(`{"x":1}`),
+		Deadline: now.Add(soon),
+	}); actortest.Code(err) != subjects.CodeMalformed {
 		t.Errorf("%v", err)
 	}
 	if w.records[0].AgentID != "generator" || w.records[0].Action != "model.chat" {
@@ -318,10 +355,12 @@ func TestEmbed(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, always("big"), nil)
 	var e subjects.EmbedReply
-	if err := w.deliver("agent.memory.model.embed", subjects.EmbedRequest{Texts: []string{"one", "two"}}, &e); err != nil || e.Model != "nomic-embed-text" || len(e.Vectors) != 2 || len(e.Vectors[0]) != 768 {
+	if err := w.deliver("agent.memory.model.embed", subjects.EmbedRequest{Texts: []string{"one", "two"}},
+		&e); err != nil || e.Model != "nomic-embed-text" || len(e.Vectors) != 2 || len(e.Vectors[0]) != 768 {
 		t.Fatalf("%v, %s, %d", err, e.Model, len(e.Vectors))
 	}
-	if r := w.records[0]; r.Action != "model.embed" || r.Tool != "nomic-embed-text" || r.AgentID != "memory" || r.ParamsHash != w.hash.Hash([]byte(`["one","two"]`)) {
+	if r := w.records[0]; r.Action != "model.embed" || r.Tool != "nomic-embed-text" || r.AgentID != "memory" ||
+		r.ParamsHash != w.hash.Hash([]byte(`["one","two"]`)) {
 		t.Errorf("record %+v", r)
 	}
 	if got := w.auditSummary(); got != "before allowed, after ok" {
@@ -331,13 +370,28 @@ func TestEmbed(t *testing.T) {
 		q    subjects.EmbedRequest
 		code string
 	}{
-		"no texts":                     {subjects.EmbedRequest{}, subjects.CodeMalformed},
-		"too many":                     {subjects.EmbedRequest{Texts: make([]string, 129)}, subjects.CodeMalformed},
-		"a name that is none":          {subjects.EmbedRequest{Model: "a b", Texts: []string{"x"}}, subjects.CodeMalformed},
-		"another model does not do":    {subjects.EmbedRequest{Model: "mxbai", Texts: []string{"x"}}, subjects.CodeModelMissing},
-		"one that cannot":              {subjects.EmbedRequest{Model: "big", Texts: []string{"x"}}, subjects.CodeUnsupported},
-		"an unknown task":              {subjects.EmbedRequest{Task: "rank", Texts: []string{"x"}}, subjects.CodeMalformed},
-		"one that leaves this machine": {subjects.EmbedRequest{Model: "embed-cloud", Texts: []string{"x"}}, subjects.CodeModelRemote},
+		"no texts": {subjects.EmbedRequest{}, subjects.CodeMalformed},
+		"too many": {subjects.EmbedRequest{Texts: make([]string, 129)}, subjects.CodeMalformed},
+		"a name that is none": {
+			subjects.EmbedRequest{Model: "a b", Texts: []string{"x"}},
+			subjects.CodeMalformed,
+		},
+		"another model does not do": {
+			subjects.EmbedRequest{Model: "mxbai", Texts: []string{"x"}},
+			subjects.CodeModelMissing,
+		},
+		"one that cannot": {
+			subjects.EmbedRequest{Model: "big", Texts: []string{"x"}},
+			subjects.CodeUnsupported,
+		},
+		"an unknown task": {
+			subjects.EmbedRequest{Task: "rank", Texts: []string{"x"}},
+			subjects.CodeMalformed,
+		},
+		"one that leaves this machine": {
+			subjects.EmbedRequest{Model: "embed-cloud", Texts: []string{"x"}},
+			subjects.CodeModelRemote,
+		},
 	} {
 		if err := w.deliver("agent.memory.model.embed", tt.q, nil); actortest.Code(err) != tt.code {
 			t.Errorf("%s: %v", name, err)

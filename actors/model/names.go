@@ -14,11 +14,14 @@ import (
 	"conclave/subjects"
 )
 
-// onNames lists the models of the reachable servers, and the model that would answer now in each role in use. The role of
-// a model that cannot answer has the reason in its notice. It fails only when ctx ends.
+// onNames lists the models of the reachable servers, and the model that would answer now in each role in use. The role
+// of a model that cannot answer has the reason in its notice. It fails only when ctx ends.
 func (m *Model) onNames(ctx context.Context, _ actor.Msg[subjects.Empty], out actor.Out) (subjects.ModelList, error) {
 	now := out.Now()
-	list := subjects.ModelList{Models: m.listModels(ctx, now), Roles: []subjects.RoleModel{}, Machines: m.machines.describe(), Skipped: m.skipped.describe()}
+	list := subjects.ModelList{
+		Models: m.listModels(ctx, now), Roles: []subjects.RoleModel{},
+		Machines: m.machines.describe(), Skipped: m.skipped.describe(),
+	}
 	roles := m.cfg.InUse
 	if roles == nil {
 		roles = strict.SortedKeys(m.cfg.Roles)
@@ -43,7 +46,10 @@ func (m *Model) resolveRole(ctx context.Context, role string, now time.Time) sub
 	}
 	if err != nil {
 		name := cmp.Or(m.cfg.Roles[role], m.cfg.Roles[subjects.RoleAssistant])
-		r := subjects.RoleModel{Role: role, Model: name, Notice: text.Clip(toFault(ctx, err).Text, maxText), Window: m.cfg.OptionsFor(name).Window}
+		r := subjects.RoleModel{
+			Role: role, Model: name, Notice: text.Clip(toFault(ctx, err).Text, maxText),
+			Window: m.cfg.OptionsFor(name).Window,
+		}
 		if errors.Is(err, model.ErrMissing) && role == subjects.RoleEmbeddings {
 			r.Wanted, r.Improves = name, m.improvement(role)
 		}
@@ -101,7 +107,8 @@ func (m *Model) listModels(ctx context.Context, now time.Time) []subjects.ModelI
 				t, err := m.findLocal(ctx, name, now)
 				if refused = err; err == nil {
 					more := t.info
-					i.Window, i.Tools, i.Thinking, i.Vision, i.Embedding = max(i.Window, more.Window), more.Tools, more.Thinking, more.Vision, more.Embedding
+					i.Window, i.Tools, i.Thinking, i.Vision, i.Embedding = max(i.Window, more.Window), more.Tools,
+						more.Thinking, more.Vision, more.Embedding
 					calls, test = t.callMode(), t.describeCallTest()
 				}
 			}
@@ -124,7 +131,8 @@ func (m *Model) listMachineModels() (models []subjects.ModelInfo) {
 			t := m.newTarget(c.server, i.Name, i.Name, i, c.name)
 			info, speed := newModelInfo(c.server, i.Name, i, nil), m.meter.of(t.key())
 			info.Backend, info.Machine = Ollama, c.name
-			info.Calls, info.CallTest, info.PromptSpeed, info.OutputSpeed = t.callMode(), t.describeCallTest(), speed.Prompt, speed.Output
+			info.Calls, info.CallTest, info.PromptSpeed, info.OutputSpeed = t.callMode(), t.describeCallTest(),
+				speed.Prompt, speed.Output
 			models = append(models, info)
 		}
 	}
@@ -134,8 +142,10 @@ func (m *Model) listMachineModels() (models []subjects.ModelInfo) {
 // newModelInfo converts what a backend reports of a model. refused is why the model may not be used, nil if it may.
 func newModelInfo(s *server, name string, i model.Info, refused error) subjects.ModelInfo {
 	info := subjects.ModelInfo{
-		Name: name, Backend: s.name, Size: i.Size, Family: text.Clip(i.Family, 100), Parameters: text.Clip(i.Parameters, 100), Window: i.Window,
-		Tools: i.Tools, Thinking: i.Thinking, Vision: i.Vision, Embedding: i.Embedding, Loaded: i.Loaded, Remote: text.Clip(i.Remote, 200), Queue: s.countRequests(),
+		Name: name, Backend: s.name, Size: i.Size, Family: text.Clip(i.Family, 100), Parameters: text.Clip(i.Parameters,
+			100), Window: i.Window,
+		Tools: i.Tools, Thinking: i.Thinking, Vision: i.Vision, Embedding: i.Embedding, Loaded: i.Loaded,
+		Remote: text.Clip(i.Remote, 200), Queue: s.countRequests(),
 	}
 	if refused != nil {
 		info.Refused = text.Clip(refused.Error(), maxText)

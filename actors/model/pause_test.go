@@ -11,9 +11,9 @@ import (
 	"conclave/subjects"
 )
 
-// A turn of the generator: a second of its model, a tool for a while, another second. The critic asks in the middle of the
-// first step and is answered within a second. What counts is which model the server is asked for, in which order: each
-// change is a load.
+// A turn of the generator: a second of its model, a tool for a while, another second. The critic asks in the middle of
+// the first step and is answered within a second. What counts is which model the server is asked for, in which order:
+// each change is a load.
 func TestToolPauseKeepsLoadedModel(t *testing.T) {
 	t.Parallel()
 	judge := subjects.ChatRequest{Role: "critic"}
@@ -37,23 +37,29 @@ func TestToolPauseKeepsLoadedModel(t *testing.T) {
 			want: "big judge big", turn: 11 * time.Second, graded: 4 * time.Second,
 		},
 		{
-			name: "longer, and the critic is in the middle: it gives way, and rests", pause: 2500 * time.Millisecond, asked: judge,
-			want: "big judge big judge", turn: 4500 * time.Millisecond, graded: 7500 * time.Millisecond,
+			name: "longer, and the critic is in the middle: it gives way, and rests", pause: 2500 * time.Millisecond,
+			asked: judge,
+			want:  "big judge big judge", turn: 4500 * time.Millisecond, graded: 7500 * time.Millisecond,
 		},
 		{
 			name: "the critic asks for the assistant's model", pause: time.Second, asked: subjects.ChatRequest{},
 			want: "big big big", turn: 3 * time.Second, graded: 2 * time.Second,
 		},
 		{
-			name: "respondent B with a model of its own", pause: time.Second, asks: subjects.RespondentB, asked: subjects.ChatRequest{Role: "coder"},
-			want: "big big coder", turn: 3 * time.Second, graded: 6 * time.Second,
+			name: "respondent B with a model of its own", pause: time.Second, asks: subjects.RespondentB,
+			asked: subjects.ChatRequest{Role: "coder"},
+			want:  "big big coder", turn: 3 * time.Second, graded: 6 * time.Second,
 		},
 		{
-			name: "no rest", pause: 1500 * time.Millisecond, asked: judge, change: func(c *model.Config) { c.Ollama.IdleDelay = 0 },
+			name: "no rest", pause: 1500 * time.Millisecond, asked: judge, change: func(c *model.Config) {
+				c.Ollama.IdleDelay = 0
+			},
 			want: "big judge big", turn: 3500 * time.Millisecond, graded: 2 * time.Second,
 		},
 		{
-			name: "models side by side", pause: 1500 * time.Millisecond, asked: judge, change: func(c *model.Config) { c.Ollama.Exclusive = false },
+			name: "models side by side", pause: 1500 * time.Millisecond, asked: judge, change: func(c *model.Config) {
+				c.Ollama.Exclusive = false
+			},
 			want: "big judge big", turn: 3500 * time.Millisecond, graded: 2 * time.Second,
 		},
 		{
@@ -62,7 +68,8 @@ func TestToolPauseKeepsLoadedModel(t *testing.T) {
 			want:   "big judge big", turn: 3 * time.Second, graded: 1500 * time.Millisecond,
 		},
 		{
-			name: "the critic's role, but an account that a user waits for", pause: 1500 * time.Millisecond, asks: "memory", asked: judge,
+			name: "the critic's role, but an account that a user waits for", pause: 1500 * time.Millisecond,
+			asks: "memory", asked: judge,
 			want: "big judge big", turn: 3500 * time.Millisecond, graded: 2 * time.Second,
 		},
 	} {
@@ -70,7 +77,8 @@ func TestToolPauseKeepsLoadedModel(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w, s := newScriptedHarness(t, map[string][]scriptedReply{
-					"big": {says("hello", time.Second)}, "judge": {says("4", time.Second)}, "coder": {says("func", time.Second)},
+					"big": {says("hello", time.Second)}, "judge": {says("4", time.Second)},
+					"coder": {says("func", time.Second)},
 				}, func(c *model.Config) {
 					c.Ollama.IdleDelay = 2 * time.Second
 					if tt.change != nil {
@@ -117,7 +125,10 @@ func TestToolPauseKeepsLoadedModel(t *testing.T) {
 func TestCancelDuringIdleDelay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, s := newScriptedHarness(t, map[string][]scriptedReply{"big": {says("hello", time.Second)}, "judge": {says("4", time.Second)}},
+		w, s := newScriptedHarness(t, map[string][]scriptedReply{
+			"big":   {says("hello", time.Second)},
+			"judge": {says("4", time.Second)},
+		},
 			func(c *model.Config) { c.Ollama.IdleDelay = time.Minute })
 		if r := w.ask(subjects.ChatRequest{}); r.err != nil {
 			t.Fatal(r.err)
@@ -130,7 +141,11 @@ func TestCancelDuringIdleDelay(t *testing.T) {
 			t.Errorf("%d run and %d wait", running, waiting)
 		}
 		begun := time.Now()
-		if _, err := w.rec.Deliver(t, w.m, actortest.Message{Subject: "query.cancel.q1", Body: subjects.Cancel{}}); err != nil {
+		if _,
+			err := w.rec.Deliver(t, w.m, actortest.Message{
+			Subject: "query.cancel.q1",
+			Body:    subjects.Cancel{},
+		}); err != nil {
 			t.Fatal(err)
 		}
 		if r := <-grade; r.code() != subjects.CodeStopped || time.Since(begun) != 0 {

@@ -114,7 +114,9 @@ func late(chunks ...llm.Chunk) scriptedReply {
 }
 
 // newScriptedHarness is a world in a bubble, with a backend that acts.
-func newScriptedHarness(t *testing.T, acts map[string][]scriptedReply, change func(*model.Config)) (*harness, *scriptedBackend) {
+func newScriptedHarness(t *testing.T, acts map[string][]scriptedReply, change func(*model.Config)) (*harness,
+	*scriptedBackend,
+) {
 	t.Helper()
 	w, s := &harness{t: t, refuse: map[string]error{}}, &scriptedBackend{acts: acts}
 	cfg := defaultConfig("http://127.0.0.1:1")
@@ -164,24 +166,39 @@ func TestForegroundPreemptsBackground(t *testing.T) {
 			text: "4", replied: 4 * time.Second, asked: "judge big judge", trail: "before allowed, after ok",
 		},
 		{
-			name: "it lets go after a while", acts: []scriptedReply{stallsFor(10 * time.Second), says("4", time.Second)},
+			name: "it lets go after a while", acts: []scriptedReply{
+				stallsFor(10 * time.Second),
+				says("4", time.Second),
+			},
 			text: "4", replied: 12 * time.Second, asked: "judge big judge", trail: "before allowed, after ok",
 		},
 		{
-			name: "it gives way in the middle of what was said", acts: []scriptedReply{first(llm.Chunk{Content: "The answer"}, stallsFor(0)), says("4", time.Second)},
-			code: subjects.CodeBusy, text: "The answer", says: "preempted by a foreground request after a part of it was sent; retry",
+			name: "it gives way in the middle of what was said",
+			acts: []scriptedReply{first(llm.Chunk{Content: "The answer"}, stallsFor(0)), says("4", time.Second)},
+			code: subjects.CodeBusy, text: "The answer", says: "preempted by a foreground request after a part of it " +
+				"was sent; retry",
 			replied: time.Second, asked: "judge big", trail: "before allowed, after unknown busy",
 		},
 		{
-			name: "thoughts were said too", acts: []scriptedReply{first(llm.Chunk{Thinking: "hm"}, stallsFor(0)), says("4", time.Second)},
-			code: subjects.CodeBusy, says: "preempted", replied: time.Second, asked: "judge big", trail: "before allowed, after unknown busy",
+			name: "thoughts were said too", acts: []scriptedReply{
+				first(llm.Chunk{Thinking: "hm"}, stallsFor(0)),
+				says("4", time.Second),
+			},
+			code: subjects.CodeBusy, says: "preempted", replied: time.Second, asked: "judge big",
+			trail: "before allowed, after unknown busy",
 		},
 		{
-			name: "an empty piece is nothing said", acts: []scriptedReply{first(llm.Chunk{}, stallsFor(0)), says("4", time.Second)},
+			name: "an empty piece is nothing said", acts: []scriptedReply{
+				first(llm.Chunk{}, stallsFor(0)),
+				says("4", time.Second),
+			},
 			text: "4", replied: 4 * time.Second, asked: "judge big judge", trail: "before allowed, after ok",
 		},
 		{
-			name: "what comes after the cut is not said", acts: []scriptedReply{late(llm.Chunk{Content: "old"}, done), says("new", time.Second)},
+			name: "what comes after the cut is not said", acts: []scriptedReply{
+				late(llm.Chunk{Content: "old"}, done),
+				says("new", time.Second),
+			},
 			text: "new", replied: 4 * time.Second, asked: "judge big judge", trail: "before allowed, after ok",
 		},
 		{
@@ -189,18 +206,27 @@ func TestForegroundPreemptsBackground(t *testing.T) {
 			text: "late", replied: time.Second, asked: "judge big", trail: "before allowed, after ok",
 		},
 		{
-			name: "what left the machine is refused, not asked again", acts: []scriptedReply{late(llm.Chunk{Content: "far", Final: llm.Final{RemoteHost: "ollama.com"}}), says("new", time.Second)},
-			code: subjects.CodeModelRemote, says: "allow_remote", replied: time.Second, asked: "judge big", trail: "before allowed, after denied model_remote",
+			name: "what left the machine is refused, not asked again",
+			acts: []scriptedReply{
+				late(llm.Chunk{Content: "far", Final: llm.Final{RemoteHost: "ollama.com"}}),
+				says("new", time.Second),
+			},
+			code: subjects.CodeModelRemote, says: "allow_remote", replied: time.Second, asked: "judge big",
+			trail: "before allowed, after denied model_remote",
 		},
 		{
 			name: "its time is over in its next turn", acts: []scriptedReply{stallsFor(0), stallsFor(0)},
-			code: subjects.CodeTimeout, replied: soon, asked: "judge big judge", trail: "before allowed, after unknown timeout",
+			code: subjects.CodeTimeout, replied: soon, asked: "judge big judge",
+			trail: "before allowed, after unknown timeout",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w, s := newScriptedHarness(t, map[string][]scriptedReply{"judge": tt.acts, "big": {says("hello", 2*time.Second)}}, nil)
+				w, s := newScriptedHarness(t, map[string][]scriptedReply{
+					"judge": tt.acts,
+					"big":   {says("hello", 2*time.Second)},
+				}, nil)
 				begun := time.Now()
 				grade := make(chan reply, 1)
 				var took time.Duration
@@ -214,7 +240,8 @@ func TestForegroundPreemptsBackground(t *testing.T) {
 				if running, waiting := w.m.QueueCounts(); running != 1 || waiting != 0 {
 					t.Errorf("%d run and %d wait", running, waiting)
 				}
-				if r := w.ask(subjects.ChatRequest{}); r.err != nil || r.text != "hello" || time.Since(begun) != 3*time.Second {
+				if r := w.ask(subjects.ChatRequest{}); r.err != nil || r.text != "hello" ||
+					time.Since(begun) != 3*time.Second {
 					t.Errorf("the generator: %v, %q, after %s", r.err, r.text, time.Since(begun))
 				}
 				r := <-grade
@@ -253,7 +280,10 @@ func TestPreemptedCallEndsWithItsDeadline(t *testing.T) {
 		{"another query is stopped", "q3", soon, subjects.CodeTimeout},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			w, s := newScriptedHarness(t, map[string][]scriptedReply{"judge": {stallsFor(0)}, "big": {says("hello", soon*3/4)}}, nil)
+			w, s := newScriptedHarness(t, map[string][]scriptedReply{
+				"judge": {stallsFor(0)},
+				"big":   {says("hello", soon*3/4)},
+			}, nil)
 			begun := time.Now()
 			grade, answers := make(chan reply, 1), make(chan reply, 2)
 			go func() { grade <- w.askAs("critic", "q1", subjects.ChatRequest{Role: "critic"}) }()
@@ -265,7 +295,11 @@ func TestPreemptedCallEndsWithItsDeadline(t *testing.T) {
 			if running, waiting := w.m.QueueCounts(); running != 1 || waiting != 2 {
 				t.Errorf("%s: %d run and %d wait", tt.name, running, waiting)
 			}
-			if _, err := w.rec.Deliver(t, w.m, actortest.Message{Subject: "query.cancel." + tt.stop, Body: subjects.Cancel{}}); err != nil {
+			if _,
+				err := w.rec.Deliver(t, w.m, actortest.Message{
+				Subject: "query.cancel." + tt.stop,
+				Body:    subjects.Cancel{},
+			}); err != nil {
 				t.Fatal(err)
 			}
 			if r := <-grade; r.code() != tt.code || time.Since(begun) != tt.after {
@@ -295,16 +329,61 @@ func TestRequestCannotChoosePriority(t *testing.T) {
 		asking      subjects.ChatRequest
 		givesWay    bool
 	}{
-		{"critic to generator", "critic", "generator", subjects.ChatRequest{Role: "critic"}, subjects.ChatRequest{}, true},
-		{"respondent B to generator", subjects.RespondentB, "generator", subjects.ChatRequest{}, subjects.ChatRequest{}, true},
-		{"critic to respondent B", "critic", subjects.RespondentB, subjects.ChatRequest{Role: "critic"}, subjects.ChatRequest{}, true},
-		{"critic to the broker, which chooses tools", "critic", "broker", subjects.ChatRequest{Role: "critic"}, subjects.ChatRequest{Role: "coder"}, true},
-		{"respondent B to critic", subjects.RespondentB, "critic", subjects.ChatRequest{}, subjects.ChatRequest{Role: "critic"}, false},
+		{
+			"critic to generator", "critic", "generator",
+			subjects.ChatRequest{Role: "critic"},
+			subjects.ChatRequest{},
+			true,
+		},
+		{
+			"respondent B to generator", subjects.RespondentB, "generator",
+			subjects.ChatRequest{},
+			subjects.ChatRequest{},
+			true,
+		},
+		{
+			"critic to respondent B", "critic", subjects.RespondentB,
+			subjects.ChatRequest{Role: "critic"},
+			subjects.ChatRequest{},
+			true,
+		},
+		{
+			"critic to the broker, which chooses tools", "critic", "broker",
+			subjects.ChatRequest{Role: "critic"},
+			subjects.ChatRequest{Role: "coder"},
+			true,
+		},
+		{
+			"respondent B to critic", subjects.RespondentB, "critic",
+			subjects.ChatRequest{},
+			subjects.ChatRequest{Role: "critic"},
+			false,
+		},
 		{"generator to memory", "generator", "memory", subjects.ChatRequest{}, subjects.ChatRequest{}, false},
-		{"the critic in the assistant's role", "critic", "generator", subjects.ChatRequest{Role: "assistant"}, subjects.ChatRequest{}, true},
-		{"the critic asks for the assistant's model", "critic", "generator", subjects.ChatRequest{Model: "big"}, subjects.ChatRequest{}, true},
-		{"the generator in the critic's role", "generator", "memory", subjects.ChatRequest{Role: "critic"}, subjects.ChatRequest{}, false},
-		{"the critic pushes with another role", "generator", "critic", subjects.ChatRequest{Role: "critic"}, subjects.ChatRequest{Role: "assistant"}, false},
+		{
+			"the critic in the assistant's role", "critic", "generator",
+			subjects.ChatRequest{Role: "assistant"},
+			subjects.ChatRequest{},
+			true,
+		},
+		{
+			"the critic asks for the assistant's model", "critic", "generator",
+			subjects.ChatRequest{Model: "big"},
+			subjects.ChatRequest{},
+			true,
+		},
+		{
+			"the generator in the critic's role", "generator", "memory",
+			subjects.ChatRequest{Role: "critic"},
+			subjects.ChatRequest{},
+			false,
+		},
+		{
+			"the critic pushes with another role", "generator", "critic",
+			subjects.ChatRequest{Role: "critic"},
+			subjects.ChatRequest{Role: "assistant"},
+			false,
+		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			acts := []scriptedReply{says("done", 5*time.Second)}
@@ -314,7 +393,8 @@ func TestRequestCannotChoosePriority(t *testing.T) {
 			synctest.Wait()
 			begun := time.Now()
 			r := w.askAs(tt.asks, "q2", tt.asking)
-			if took := time.Since(begun); r.err != nil || (took == 5*time.Second) != tt.givesWay || took > 10*time.Second {
+			if took := time.Since(begun); r.err != nil || (took == 5*time.Second) != tt.givesWay ||
+				took > 10*time.Second {
 				t.Errorf("%s: %v after %s", tt.name, r.err, took)
 			}
 			if r := <-held; r.err != nil || r.text != "done" || len(r.pieces) != 1 {
@@ -328,7 +408,8 @@ func TestRequestCannotChoosePriority(t *testing.T) {
 func TestEmbeddingsArePreempted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, s := newScriptedHarness(t, map[string][]scriptedReply{"nomic-embed-text": {stallsFor(time.Second), says("", time.Second)}}, nil)
+		w, s := newScriptedHarness(t,
+			map[string][]scriptedReply{"nomic-embed-text": {stallsFor(time.Second), says("", time.Second)}}, nil)
 		begun, took := time.Now(), time.Duration(0)
 		failed := make(chan error, 1)
 		var e subjects.EmbedReply
@@ -338,13 +419,15 @@ func TestEmbeddingsArePreempted(t *testing.T) {
 			failed <- err
 		}()
 		synctest.Wait()
-		if err := w.deliver("agent.memory.model.embed", subjects.EmbedRequest{Texts: []string{"z"}}, nil); err != nil || time.Since(begun) != time.Second {
+		if err := w.deliver("agent.memory.model.embed", subjects.EmbedRequest{Texts: []string{"z"}}, nil); err != nil ||
+			time.Since(begun) != time.Second {
 			t.Errorf("%v after %s", err, time.Since(begun))
 		}
 		if err := <-failed; err != nil || len(e.Vectors) != 2 || took != 2*time.Second {
 			t.Errorf("%v, %+v, after %s", err, e, took)
 		}
-		if got := w.auditOf("critic") + "; " + w.auditOf("memory"); got != "before allowed, after ok; before allowed, after ok" || len(s.asked) != 3 {
+		if got := w.auditOf("critic") + "; " + w.auditOf("memory"); got != "before allowed, after ok; before "+
+			"allowed, after ok" || len(s.asked) != 3 {
 			t.Errorf("audit: %s; asked %s", got, s.calls())
 		}
 	})
@@ -354,7 +437,10 @@ func TestEmbeddingsArePreempted(t *testing.T) {
 func TestBackgroundFloodIsRejected(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, _ := newScriptedHarness(t, map[string][]scriptedReply{"judge": {stallsFor(time.Hour)}, "big": {says("hello", time.Second)}}, func(c *model.Config) { c.Ollama.Queue = 16 })
+		w, _ := newScriptedHarness(t, map[string][]scriptedReply{
+			"judge": {stallsFor(time.Hour)},
+			"big":   {says("hello", time.Second)},
+		}, func(c *model.Config) { c.Ollama.Queue = 16 })
 		grades := make(chan reply, 100)
 		for range cap(grades) {
 			go func() { grades <- w.askAs("critic", "q1", subjects.ChatRequest{Role: "critic"}) }()
@@ -372,7 +458,11 @@ func TestBackgroundFloodIsRejected(t *testing.T) {
 		if r := w.ask(subjects.ChatRequest{}); r.err != nil || time.Since(begun) != time.Second {
 			t.Errorf("%v after %s", r.err, time.Since(begun))
 		}
-		if _, err := w.rec.Deliver(t, w.m, actortest.Message{Subject: "query.cancel.q1", Body: subjects.Cancel{}}); err != nil {
+		if _,
+			err := w.rec.Deliver(t, w.m, actortest.Message{
+			Subject: "query.cancel.q1",
+			Body:    subjects.Cancel{},
+		}); err != nil {
 			t.Fatal(err)
 		}
 		for range 5 {
@@ -417,11 +507,15 @@ func TestBusPreemption(t *testing.T) {
 				grade <- g
 			}()
 			for i := range 2 {
-				waitFor(t, "the model hangs", func() bool { c := w.srv.Stats(); return c.Started == 1+2*i && c.Running == 1 })
+				waitFor(t, "the model hangs", func() bool {
+					c := w.srv.Stats()
+					return c.Started == 1+2*i && c.Running == 1
+				})
 				if len(grade) != 0 {
 					t.Fatal("the first one is answered already")
 				}
-				if msg, _, err := llm.Collect(front.Chat(t.Context(), newRequest("hi"))); err != nil || msg.Content != "I am big ." {
+				if msg, _, err := llm.Collect(front.Chat(t.Context(), newRequest("hi"))); err != nil ||
+					msg.Content != "I am big ." {
 					t.Fatalf("%v, %+v", err, msg)
 				}
 			}
@@ -448,7 +542,9 @@ func TestBusPreemption(t *testing.T) {
 func TestStalledServerDoesNotKeepSlot(t *testing.T) {
 	const rounds = 150
 	script := always("big")
-	script["judge"] = []scriptserver.Exchange{{Always: true, Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}}}
+	script["judge"] = []scriptserver.Exchange{
+		{Always: true, Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}},
+	}
 	w := newHarness(t, script, nil)
 	measure := func(ready func(round int)) time.Duration {
 		var all []time.Duration
@@ -474,12 +570,18 @@ func TestStalledServerDoesNotKeepSlot(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		_, err := w.rec.Deliver(shortly{t, ctx}, w.m, actortest.Message{
-			Subject: "agent.critic.model.chat", Body: subjects.ChatRequest{Role: "critic", Messages: json.RawMessage(`[{"role":"user","content":"x"}]`)}, Deadline: now.Add(time.Hour),
+			Subject: "agent.critic.model.chat", Body: subjects.ChatRequest{
+				Role:     "critic",
+				Messages: json.RawMessage(`[{"role":"user","content":"x"}]`),
+			}, Deadline: now.Add(time.Hour),
 		})
 		grade <- err
 	}()
 	hangs := func(round int) {
-		waitFor(t, "the grade hangs", func() bool { c := w.srv.Stats(); return c.Started-before.Started == 1+2*round && c.Running == 1 })
+		waitFor(t, "the grade hangs", func() bool {
+			c := w.srv.Stats()
+			return c.Started-before.Started == 1+2*round && c.Running == 1
+		})
 	}
 	stalled := measure(hangs)
 	hangs(rounds)
@@ -494,7 +596,8 @@ func TestStalledServerDoesNotKeepSlot(t *testing.T) {
 	if c := w.srv.Stats(); c.Cancelled-before.Cancelled != rounds+1 {
 		t.Errorf("%d of %d requests were cut at the server", c.Cancelled, rounds+1)
 	}
-	t.Logf("median of %d: %s without, %s with a stalled critic: %.2f times, %s more", rounds, free, stalled, float64(stalled)/float64(free), stalled-free)
+	t.Logf("median of %d: %s without, %s with a stalled critic: %.2f times, %s more", rounds, free, stalled,
+		float64(stalled)/float64(free), stalled-free)
 	if stalled > time.Second { // a critic that hangs would make it wait for ever
 		t.Errorf("an answer takes %s behind a stalled critic, %s without", stalled, free)
 	}

@@ -52,9 +52,14 @@ func TestQueuePreempts(t *testing.T) {
 		want                string
 	}{
 		{
-			name:     "a higher priority starts first, regardless of arrival",
-			requests: []simulatedRequest{{0, "memory", "A", 2, 0}, {1, "critic", "A", 1, 0}, {1, "respondent_b", "A", 1, 0}, {1, "generator", "A", 1, 0}},
-			want:     "0 memory@|2 generator@ memory.|3 generator. respondent_b@|4 critic@ respondent_b.|5 critic.",
+			name: "a higher priority starts first, regardless of arrival",
+			requests: []simulatedRequest{
+				{0, "memory", "A", 2, 0},
+				{1, "critic", "A", 1, 0},
+				{1, "respondent_b", "A", 1, 0},
+				{1, "generator", "A", 1, 0},
+			},
+			want: "0 memory@|2 generator@ memory.|3 generator. respondent_b@|4 critic@ respondent_b.|5 critic.",
 		},
 		{
 			name:     "the critic starts at once in an empty queue",
@@ -82,15 +87,23 @@ func TestQueuePreempts(t *testing.T) {
 			want:     "0 respondent_b@|3 critic@ respondent_b.|4 critic.",
 		},
 		{
-			name:     "requests of equal priority do not preempt",
-			slots:    2,
-			requests: []simulatedRequest{{0, "critic/1", "A", 2, 0}, {0, "critic/2", "A", 3, 0}, {1, "critic/3", "A", 1, 0}},
-			want:     "0 critic/1@ critic/2@|2 critic/1. critic/3@|3 critic/2. critic/3.",
+			name:  "requests of equal priority do not preempt",
+			slots: 2,
+			requests: []simulatedRequest{
+				{0, "critic/1", "A", 2, 0},
+				{0, "critic/2", "A", 3, 0},
+				{1, "critic/3", "A", 1, 0},
+			},
+			want: "0 critic/1@ critic/2@|2 critic/1. critic/3@|3 critic/2. critic/3.",
 		},
 		{
-			name:     "a foreground request is never preempted",
-			requests: []simulatedRequest{{0, "memory", "A", 3, 0}, {1, "generator", "A", 1, 0}, {1, "broker", "A", 1, 0}},
-			want:     "0 memory@|3 generator@ memory.|4 broker@ generator.|5 broker.",
+			name: "a foreground request is never preempted",
+			requests: []simulatedRequest{
+				{0, "memory", "A", 3, 0},
+				{1, "generator", "A", 1, 0},
+				{1, "broker", "A", 1, 0},
+			},
+			want: "0 memory@|3 generator@ memory.|4 broker@ generator.|5 broker.",
 		},
 		{
 			name:     "an account whose name begins like the critic's is not preempted",
@@ -98,38 +111,66 @@ func TestQueuePreempts(t *testing.T) {
 			want:     "0 critics@|2 critics. generator@|3 generator.",
 		},
 		{
-			name:     "a request preempted twice finishes before later ones",
-			requests: []simulatedRequest{{0, "critic/1", "A", 2, 0}, {0, "critic/2", "A", 1, 0}, {1, "generator/1", "A", 1, 0}, {3, "generator/2", "A", 1, 0}},
-			want:     "0 critic/1@|1 critic/1! generator/1@|2 critic/1@ generator/1.|3 critic/1! generator/2@|4 critic/1@ generator/2.|6 critic/1. critic/2@|7 critic/2.",
+			name: "a request preempted twice finishes before later ones",
+			requests: []simulatedRequest{
+				{0, "critic/1", "A", 2, 0},
+				{0, "critic/2", "A", 1, 0},
+				{1, "generator/1", "A", 1, 0},
+				{3, "generator/2", "A", 1, 0},
+			},
+			want: "0 critic/1@|1 critic/1! generator/1@|2 critic/1@ generator/1.|3 critic/1! generator/2@|4 " +
+				"critic/1@ generator/2.|6 critic/1. critic/2@|7 critic/2.",
 		},
 		{
 			name: "it stays before later requests of its session",
 			requests: []simulatedRequest{
-				{0, "critic", "first", 2, 0}, {0, "critic", "second", 1, 0}, {0, "critic/2", "third", 1, 0}, {1, "generator", "A", 1, 0},
+				{0, "critic", "first", 2, 0},
+				{0, "critic", "second", 1, 0},
+				{0, "critic/2", "third", 1, 0},
+				{1, "generator", "A", 1, 0},
 			},
-			want: "0 critic@|1 critic! generator@|2 critic@ generator.|4 critic. critic/2@|5 critic/2. critic@|6 critic.",
+			want: "0 critic@|1 critic! generator@|2 critic@ generator.|4 critic. critic/2@|5 critic/2. critic@|6 " +
+				"critic.",
 		},
 		{
-			name:     "a server that is slow to cancel holds no slot",
-			requests: []simulatedRequest{{0, "critic/1", "A", 10, 5}, {0, "critic/2", "A", 1, 0}, {1, "generator", "A", 2, 0}},
-			want:     "0 critic/1@|1 critic/1! generator@|3 critic/2@ generator.|4 critic/2.|6 critic/1@|16 critic/1.",
+			name: "a server that is slow to cancel holds no slot",
+			requests: []simulatedRequest{
+				{0, "critic/1", "A", 10, 5},
+				{0, "critic/2", "A", 1, 0},
+				{1, "generator", "A", 2, 0},
+			},
+			want: "0 critic/1@|1 critic/1! generator@|3 critic/2@ generator.|4 critic/2.|6 critic/1@|16 critic/1.",
 		},
 		{
-			name:     "its late return does not free the slot of another request",
-			requests: []simulatedRequest{{0, "critic", "A", 3, 1}, {1, "generator", "A", 4, 0}, {3, "memory", "A", 1, 0}, {3, "broker", "A", 1, 0}},
-			want:     "0 critic@|1 critic! generator@|5 generator. memory@|6 broker@ memory.|7 broker. critic@|10 critic.",
+			name: "its late return does not free the slot of another request",
+			requests: []simulatedRequest{
+				{0, "critic", "A", 3, 1},
+				{1, "generator", "A", 4, 0},
+				{3, "memory", "A", 1, 0},
+				{3, "broker", "A", 1, 0},
+			},
+			want: "0 critic@|1 critic! generator@|5 generator. memory@|6 broker@ memory.|7 broker. critic@|10 " +
+				"critic.",
 		},
 		{
-			name:     "the lowest priority is preempted first",
-			slots:    2,
-			requests: []simulatedRequest{{0, "critic", "A", 9, 0}, {0, "respondent_b", "A", 2, 0}, {1, "generator", "A", 1, 0}},
-			want:     "0 critic@ respondent_b@|1 critic! generator@|2 critic@ generator. respondent_b.|11 critic.",
+			name:  "the lowest priority is preempted first",
+			slots: 2,
+			requests: []simulatedRequest{
+				{0, "critic", "A", 9, 0},
+				{0, "respondent_b", "A", 2, 0},
+				{1, "generator", "A", 1, 0},
+			},
+			want: "0 critic@ respondent_b@|1 critic! generator@|2 critic@ generator. respondent_b.|11 critic.",
 		},
 		{
-			name:     "of equal priorities the latest is preempted",
-			slots:    2,
-			requests: []simulatedRequest{{0, "critic/1", "A", 2, 0}, {0, "critic/2", "A", 2, 0}, {1, "generator", "A", 1, 0}},
-			want:     "0 critic/1@ critic/2@|1 critic/2! generator@|2 critic/1. critic/2@ generator.|4 critic/2.",
+			name:  "of equal priorities the latest is preempted",
+			slots: 2,
+			requests: []simulatedRequest{
+				{0, "critic/1", "A", 2, 0},
+				{0, "critic/2", "A", 2, 0},
+				{1, "generator", "A", 1, 0},
+			},
+			want: "0 critic/1@ critic/2@|1 critic/2! generator@|2 critic/1. critic/2@ generator.|4 critic/2.",
 		},
 		{
 			name:     "none is preempted while a slot is free",
@@ -139,13 +180,24 @@ func TestQueuePreempts(t *testing.T) {
 		},
 		{
 			name: "only as many as needed are preempted", slots: 3,
-			requests: []simulatedRequest{{0, "critic/1", "A", 2, 0}, {0, "critic/2", "A", 2, 0}, {0, "critic/3", "A", 2, 0}, {1, "generator", "A", 1, 0}},
-			want:     "0 critic/1@ critic/2@ critic/3@|1 critic/3! generator@|2 critic/1. critic/2. critic/3@ generator.|4 critic/3.",
+			requests: []simulatedRequest{
+				{0, "critic/1", "A", 2, 0},
+				{0, "critic/2", "A", 2, 0},
+				{0, "critic/3", "A", 2, 0},
+				{1, "generator", "A", 1, 0},
+			},
+			want: "0 critic/1@ critic/2@ critic/3@|1 critic/3! generator@|2 critic/1. critic/2. critic/3@ " +
+				"generator.|4 critic/3.",
 		},
 		{
 			name: "one model at a time: all requests for another model are preempted", slots: 3, exclusive: true,
-			requests: []simulatedRequest{{0, "critic/1", "J", 2, 0}, {0, "critic/2", "J", 2, 0}, {1, "generator", "A", 1, 0}},
-			want:     "0 critic/1@ critic/2@|1 critic/1! critic/2! generator@|2 critic/1@ critic/2@ generator.|4 critic/1. critic/2.",
+			requests: []simulatedRequest{
+				{0, "critic/1", "J", 2, 0},
+				{0, "critic/2", "J", 2, 0},
+				{1, "generator", "A", 1, 0},
+			},
+			want: "0 critic/1@ critic/2@|1 critic/1! critic/2! generator@|2 critic/1@ critic/2@ generator.|4 " +
+				"critic/1. critic/2.",
 		},
 		{
 			name: "one model at a time: the same model runs beside it", slots: 2, exclusive: true,
@@ -153,43 +205,76 @@ func TestQueuePreempts(t *testing.T) {
 			want:     "0 critic@|1 generator@|2 critic. generator.",
 		},
 		{
-			name: "one model at a time: none is preempted while a foreground request holds the model", slots: 2, exclusive: true,
-			requests: []simulatedRequest{{0, "memory", "J", 3, 0}, {0, "critic", "J", 9, 0}, {1, "generator", "A", 1, 0}},
-			want:     "0 critic@ memory@|3 critic! generator@ memory.|4 critic@ generator.|13 critic.",
+			name: "one model at a time: none is preempted while a foreground request holds the model", slots: 2,
+			exclusive: true,
+			requests: []simulatedRequest{
+				{0, "memory", "J", 3, 0},
+				{0, "critic", "J", 9, 0},
+				{1, "generator", "A", 1, 0},
+			},
+			want: "0 critic@ memory@|3 critic! generator@ memory.|4 critic@ generator.|13 critic.",
 		},
 		{
-			name: "one model at a time: a lower priority does not join the model that has to end first", slots: 3, exclusive: true,
-			requests: []simulatedRequest{{0, "memory", "J", 3, 0}, {1, "generator", "A", 1, 0}, {1, "critic", "J", 1, 0}, {2, "respondent_b", "A", 1, 0}},
-			want:     "0 memory@|3 generator@ memory. respondent_b@|4 critic@ generator. respondent_b.|5 critic.",
+			name: "one model at a time: a lower priority does not join the model that has to end first", slots: 3,
+			exclusive: true,
+			requests: []simulatedRequest{
+				{0, "memory", "J", 3, 0},
+				{1, "generator", "A", 1, 0},
+				{1, "critic", "J", 1, 0},
+				{2, "respondent_b", "A", 1, 0},
+			},
+			want: "0 memory@|3 generator@ memory. respondent_b@|4 critic@ generator. respondent_b.|5 critic.",
 		},
 		{
 			name: "a batch for the loaded model does not start before a higher priority", exclusive: true,
 			requests: []simulatedRequest{
-				{0, "memory", "J", 2, 0}, {1, "critic/1", "J", 1, 0}, {1, "critic/2", "J", 1, 0}, {1, "respondent_b", "J", 1, 0}, {1, "generator", "A", 1, 0},
+				{0, "memory", "J", 2, 0},
+				{1, "critic/1", "J", 1, 0},
+				{1, "critic/2", "J", 1, 0},
+				{1, "respondent_b", "J", 1, 0},
+				{1, "generator", "A", 1, 0},
 			},
-			want: "0 memory@|2 generator@ memory.|3 generator. respondent_b@|4 critic/1@ respondent_b.|5 critic/1. critic/2@|6 critic/2.",
+			want: "0 memory@|2 generator@ memory.|3 generator. respondent_b@|4 critic/1@ respondent_b.|5 critic/1. " +
+				"critic/2@|6 critic/2.",
 		},
 		{
 			name: "requests of equal background priority keep their batches", exclusive: true,
-			requests: []simulatedRequest{{0, "critic/1", "J", 1, 0}, {0, "critic/2", "K", 1, 0}, {0, "critic/3", "J", 1, 0}},
-			want:     "0 critic/1@|1 critic/1. critic/3@|2 critic/2@ critic/3.|3 critic/2.",
+			requests: []simulatedRequest{
+				{0, "critic/1", "J", 1, 0},
+				{0, "critic/2", "K", 1, 0},
+				{0, "critic/3", "J", 1, 0},
+			},
+			want: "0 critic/1@|1 critic/1. critic/3@|2 critic/2@ critic/3.|3 critic/2.",
 		},
 		{
 			name: "background requests do not count for a foreground batch", exclusive: true, batch: 2,
 			requests: []simulatedRequest{
-				{0, "respondent_b/1", "A", 1, 0}, {0, "respondent_b/2", "A", 9, 0}, {2, "generator/1", "A", 2, 0}, {3, "generator/2", "C", 1, 0}, {3, "generator/3", "A", 1, 0},
+				{0, "respondent_b/1", "A", 1, 0},
+				{0, "respondent_b/2", "A", 9, 0},
+				{2, "generator/1", "A", 2, 0},
+				{3, "generator/2", "C", 1, 0},
+				{3, "generator/3", "A", 1, 0},
 			},
-			want: "0 respondent_b/1@|1 respondent_b/1. respondent_b/2@|2 generator/1@ respondent_b/2!|4 generator/1. generator/3@|5 generator/2@ generator/3.|6 generator/2. respondent_b/2@|15 respondent_b/2.",
+			want: "0 respondent_b/1@|1 respondent_b/1. respondent_b/2@|2 generator/1@ respondent_b/2!|4 generator/1. " +
+				"generator/3@|5 generator/2@ generator/3.|6 generator/2. respondent_b/2@|15 respondent_b/2.",
 		},
 		{
 			name: "ahead: no request is queued on the server behind the critic", ahead: 1,
-			requests: []simulatedRequest{{0, "critic", "A", 2, 0}, {1, "generator/1", "A", 2, 0}, {1, "generator/2", "A", 2, 0}},
-			want:     "0 critic@|1 critic! generator/1@ generator/2@|3 critic@ generator/1. generator/2.|5 critic.",
+			requests: []simulatedRequest{
+				{0, "critic", "A", 2, 0},
+				{1, "generator/1", "A", 2, 0},
+				{1, "generator/2", "A", 2, 0},
+			},
+			want: "0 critic@|1 critic! generator/1@ generator/2@|3 critic@ generator/1. generator/2.|5 critic.",
 		},
 		{
 			name: "ahead: background requests are not queued on the server", ahead: 2,
-			requests: []simulatedRequest{{0, "generator", "A", 2, 0}, {0, "critic/1", "A", 1, 0}, {0, "respondent_b", "A", 1, 0}},
-			want:     "0 generator@|2 generator. respondent_b@|3 critic/1@ respondent_b.|4 critic/1.",
+			requests: []simulatedRequest{
+				{0, "generator", "A", 2, 0},
+				{0, "critic/1", "A", 1, 0},
+				{0, "respondent_b", "A", 1, 0},
+			},
+			want: "0 generator@|2 generator. respondent_b@|3 critic/1@ respondent_b.|4 critic/1.",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -241,7 +326,11 @@ func TestPreemptedRequestEndsWithItsContext(t *testing.T) {
 			synctest.Wait()
 			time.Sleep(time.Second)
 			all.Go(func() {
-				if _, err := h.runRequest(t.Context(), simulatedRequest{who: "generator", model: "A", works: 10}); err != nil {
+				if _,
+					err := h.runRequest(t.Context(), simulatedRequest{
+					who: "generator", model: "A",
+					works: 10,
+				}); err != nil {
 					t.Error(err)
 				}
 			})
@@ -319,7 +408,8 @@ func TestBackgroundFloodLeavesForegroundPlaces(t *testing.T) {
 		var all sync.WaitGroup
 		come := func(who string) {
 			all.Go(func() {
-				if _, err := h.runRequest(ctx, simulatedRequest{who: who, model: "A", works: 1000}); !errors.Is(err, context.Canceled) {
+				if _, err := h.runRequest(ctx, simulatedRequest{who: who, model: "A", works: 1000}); !errors.Is(err,
+					context.Canceled) {
 					t.Errorf("%s: %v", who, err)
 				}
 			})
@@ -328,7 +418,8 @@ func TestBackgroundFloodLeavesForegroundPlaces(t *testing.T) {
 		for i := range 5 { // one runs and four wait
 			come(fmt.Sprintf("critic/%d", i))
 		}
-		if _, err := h.runRequest(t.Context(), simulatedRequest{who: "critic/5", model: "A"}); !errors.Is(err, errQueueFull) || !h.q.isFull(asRequester("critic", "")) {
+		if _, err := h.runRequest(t.Context(), simulatedRequest{who: "critic/5", model: "A"}); !errors.Is(err,
+			errQueueFull) || !h.q.isFull(asRequester("critic", "")) {
 			t.Errorf("the critic has more than its places: %v", err)
 		}
 		if h.q.isFull(asRequester(subjects.RespondentB, "")) || h.q.isFull(asRequester("generator", "")) {

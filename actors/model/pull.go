@@ -12,11 +12,15 @@ import (
 )
 
 // onPull downloads a model and streams the progress. It denies every account but the user's (so do the grants of the
-// server), a server that is not configured and is no machine, and one on another machine without permission; it rejects an invalid name.
-func (m *Model) onPull(ctx context.Context, in actor.Msg[subjects.PullRequest], send func(subjects.PullProgress) error, out actor.Out) error {
+// server), a server that is not configured and is no machine, and one on another machine without permission; it rejects
+// an invalid name.
+func (m *Model) onPull(ctx context.Context, in actor.Msg[subjects.PullRequest], send func(subjects.PullProgress) error,
+	out actor.Out,
+) error {
 	rec := m.newRecord(subjects.ActionModelPull, in.From, in.Session, in.Query, in.Body.Model, []byte(in.Body.Model))
 	if !slices.Contains(subjects.UserAccounts, in.From) {
-		return m.refuse(ctx, out, rec, subjects.Faultf(subjects.CodeDenied, "only the user fetches models: conclave model pull"))
+		return m.refuse(ctx, out, rec, subjects.Faultf(subjects.CodeDenied, "only the user fetches models: conclave "+
+			"model pull"))
 	}
 	if err := checkName(in.Body.Model); err != nil {
 		rec.Tool = ""
@@ -46,7 +50,9 @@ func (m *Model) onPull(ctx context.Context, in actor.Msg[subjects.PullRequest], 
 
 // runPull downloads a model and sends the progress; nil = the download is complete. It ends with the first error of the
 // backend or of send, or with the cause of ctx.
-func runPull(ctx context.Context, p *actor.Permit, s *server, backendName string, send func(subjects.PullProgress) error) error {
+func runPull(ctx context.Context, p *actor.Permit, s *server, backendName string,
+	send func(subjects.PullProgress) error,
+) error {
 	if err := p.Check(); err != nil {
 		return err
 	}
@@ -54,7 +60,10 @@ func runPull(ctx context.Context, p *actor.Permit, s *server, backendName string
 		if err != nil {
 			return err
 		}
-		err := send(subjects.PullProgress{Status: text.Clip(p.Status, 500), Digest: text.Clip(p.Digest, 200), Total: p.Total, Completed: p.Completed})
+		err := send(subjects.PullProgress{
+			Status: text.Clip(p.Status, 500), Digest: text.Clip(p.Digest, 200),
+			Total: p.Total, Completed: p.Completed,
+		})
 		if err != nil {
 			return err
 		}

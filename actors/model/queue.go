@@ -11,8 +11,8 @@ import (
 // queue assigns the slots of a server. Requests of a higher priority are admitted first, always, and preempt those of a
 // lower one that hold what they need; see backgroundPriority. Within a priority the fairness keys take turns and the
 // requests of one key keep their order, so that one busy session does not delay the others. Where models exclude one
-// another, requests for the loaded model are admitted together, but only batch of them in a row while a request of the same
-// priority waits for another model.
+// another, requests for the loaded model are admitted together, but only batch of them in a row while a request of the
+// same priority waits for another model.
 //
 // It has no goroutine: a request that arrives or leaves admits the next ones, and a timer does after an idle delay; see
 // remainingIdle.
@@ -25,17 +25,18 @@ type queue struct {
 	idleDelay  time.Duration // without foreground requests, before a background request replaces the loaded model
 
 	mu           sync.Mutex
-	lines        []*line               // fairness keys with waiting requests, in the order of their turns
-	waiting      [priorities]int       // waiting requests by priority
-	waitingBy    map[string]int        // waiting requests by account
-	running      []*entry              // requests with a slot, in the order in which they were admitted
-	lastModel    string                // of the request that was admitted last, the model
-	lastPriority int                   // and the priority
-	streak       int                   // requests in a row with this model and priority
-	prefixCost   time.Duration         // to read the last foreground prompt again, when another prompt replaces it in the cache
-	lastLeft     [priorities]time.Time // when a request of each priority left last, from its slot or from the queue
-	idleTimer    *time.Timer           // set while a request waits for the end of an idle delay; nil before the first
-	lastTicket   uint64
+	lines        []*line         // fairness keys with waiting requests, in the order of their turns
+	waiting      [priorities]int // waiting requests by priority
+	waitingBy    map[string]int  // waiting requests by account
+	running      []*entry        // requests with a slot, in the order in which they were admitted
+	lastModel    string          // of the request that was admitted last, the model
+	lastPriority int             // and the priority
+	streak       int             // requests in a row with this model and priority
+	// to read the last foreground prompt again, when another prompt replaces it in the cache
+	prefixCost time.Duration
+	lastLeft   [priorities]time.Time // when a request of each priority left last, from its slot or from the queue
+	idleTimer  *time.Timer           // set while a request waits for the end of an idle delay; nil before the first
+	lastTicket uint64
 }
 
 // line is the waiting requests of one fairness key, in the order of arrival.
@@ -70,8 +71,8 @@ func (q *queue) isFull(from requester) bool {
 // maxBackground bounds the waiting requests of each background priority: each also holds a worker of the actor.
 const maxBackground = 128
 
-// isFullFor is [queue.isFull] with mu held. Each priority has its own limit, so that background requests take no place of
-// the foreground. One account may use three quarters of the foreground places at most.
+// isFullFor is [queue.isFull] with mu held. Each priority has its own limit, so that background requests take no place
+// of the foreground. One account may use three quarters of the foreground places at most.
 func (q *queue) isFullFor(from requester) bool {
 	if from.priority > foreground {
 		return q.waiting[from.priority] >= max(1, min(q.maxWaiting/4, maxBackground))
@@ -81,9 +82,11 @@ func (q *queue) isFullFor(from requester) bool {
 
 // run waits for a slot and runs work in it; began reports whether work was ever run. It fails with errQueueFull when
 // too many wait, and with the cause of ctx when that ends first. A preempted request loses its slot at once, and the
-// context of work ends with [errPreempted]; if work returns that error, the request is queued and work runs again. model
-// is the name by which exclusive models are compared.
-func (q *queue) run(ctx context.Context, from requester, model string, work func(turn context.Context) error) (began bool, err error) {
+// context of work ends with [errPreempted]; if work returns that error, the request is queued and work runs again.
+// model is the name by which exclusive models are compared.
+func (q *queue) run(ctx context.Context, from requester, model string, work func(turn context.Context) error) (
+	began bool, err error,
+) {
 	e := &entry{requester: from, model: model}
 	for {
 		turn, err := q.acquire(ctx, e)
@@ -181,8 +184,8 @@ func (q *queue) release(e *entry) {
 	}
 }
 
-// withdraw removes a waiting request from the queue and admits the next ones, which it may have held back. It returns false
-// when the request was admitted already.
+// withdraw removes a waiting request from the queue and admits the next ones, which it may have held back. It returns
+// false when the request was admitted already.
 func (q *queue) withdraw(e *entry) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -266,8 +269,8 @@ func (q *queue) nextVictim() int {
 	return victim
 }
 
-// preempt ends the turn of a running request. Its slot is free at once: a server that is slow to drop the request must not
-// delay others, and the rest of its work does not count.
+// preempt ends the turn of a running request. Its slot is free at once: a server that is slow to drop the request must
+// not delay others, and the rest of its work does not count.
 func (q *queue) preempt(i int) {
 	e := q.running[i]
 	q.running = slices.Delete(q.running, i, i+1)

@@ -76,8 +76,10 @@ func (d *queueHarness) checkEmpty() {
 	d.t.Helper()
 	d.q.mu.Lock()
 	defer d.q.mu.Unlock()
-	if len(d.q.running) != 0 || d.q.waiting != [priorities]int{} || len(d.q.lines) != 0 || len(d.q.waitingBy) != 0 || d.q.idleTimer != nil && d.q.idleTimer.Stop() {
-		d.t.Errorf("left behind: %d running, %d waiting, %d lines, owners %v, or an alarm", len(d.q.running), d.q.waiting, len(d.q.lines), d.q.waitingBy)
+	if len(d.q.running) != 0 || d.q.waiting != [priorities]int{} || len(d.q.lines) != 0 || len(d.q.waitingBy) != 0 ||
+		d.q.idleTimer != nil && d.q.idleTimer.Stop() {
+		d.t.Errorf("left behind: %d running, %d waiting, %d lines, owners %v, or an alarm", len(d.q.running),
+			d.q.waiting, len(d.q.lines), d.q.waitingBy)
 	}
 }
 
@@ -254,7 +256,8 @@ func TestQueueCancelled(t *testing.T) {
 		// A deadline is a cause like any other.
 		late, cancelLate := context.WithTimeout(t.Context(), time.Minute)
 		defer cancelLate()
-		if _, err := acquireSlot(late, d.q, "a", "a", "A"); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Minute {
+		if _, err := acquireSlot(late, d.q, "a", "a", "A"); !errors.Is(err, context.DeadlineExceeded) ||
+			time.Since(begun) != time.Minute {
 			t.Errorf("got %v after %s", err, time.Since(begun))
 		}
 		d.group.Wait()
@@ -328,12 +331,14 @@ func TestConcurrentRequestsKeepInvariants(t *testing.T) {
 				} else {
 					stayed++
 				}
-				d.runRequest(ctx, fmt.Sprintf("k%d", rnd.IntN(12)), string(rune('A'+rnd.IntN(3))), time.Duration(rnd.IntN(3000))*time.Millisecond)
+				d.runRequest(ctx, fmt.Sprintf("k%d", rnd.IntN(12)), string(rune('A'+rnd.IntN(3))),
+					time.Duration(rnd.IntN(3000))*time.Millisecond)
 				time.Sleep(time.Duration(rnd.IntN(500)) * time.Millisecond)
 			}
 			d.group.Wait()
 			if d.most > 1 || d.peak > d.q.slots || len(d.story) < stayed {
-				t.Errorf("seed %d: %d models and %d requests at once, %d of %d served", seed, d.most, d.peak, len(d.story), stayed)
+				t.Errorf("seed %d: %d models and %d requests at once, %d of %d served", seed, d.most, d.peak,
+					len(d.story), stayed)
 			}
 			d.checkEmpty()
 		})

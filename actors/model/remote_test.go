@@ -20,7 +20,10 @@ func TestRemoteModelIsDenied(t *testing.T) {
 	const host = "ollama.com:443"
 	script := func() scriptserver.Script {
 		s := always("big", "gpt-oss:120b-cloud", "deep:cloud", "sly")
-		s["relayed"] = []scriptserver.Exchange{{Always: true, Reply: scriptserver.Reply{Content: "from far away .", Quirks: scriptserver.Quirks{RemoteHost: host}}}}
+		s["relayed"] = []scriptserver.Exchange{{Always: true, Reply: scriptserver.Reply{
+			Content: "from far away .",
+			Quirks:  scriptserver.Quirks{RemoteHost: host},
+		}}}
 		return s
 	}
 	sly := scriptserver.WithModels(scriptserver.Model{Name: "sly", Family: "f", RemoteHost: host})
@@ -34,10 +37,19 @@ func TestRemoteModelIsDenied(t *testing.T) {
 		{"a cloud tag", "deep:cloud", nil, subjects.CodeModelRemote, "before denied model_remote", 0},
 		{"a tag that ends so", "gpt-oss:120b-cloud", nil, subjects.CodeModelRemote, "before denied model_remote", 0},
 		{"in capitals", "gpt-oss:120b-CLOUD", nil, subjects.CodeModelRemote, "before denied model_remote", 0},
-		{"with the tag that goes without saying", "x-cloud:latest", nil, subjects.CodeModelRemote, "before denied model_remote", 0},
+		{
+			"with the tag that goes without saying", "x-cloud:latest", nil, subjects.CodeModelRemote,
+			"before denied model_remote", 0,
+		},
 		{"the server says so", "sly", nil, subjects.CodeModelRemote, "before denied model_remote", 0},
-		{"another one is allowed", "sly", []string{"deep:cloud", "sl", "*"}, subjects.CodeModelRemote, "before denied model_remote", 0},
-		{"it turns out in the reply", "relayed", nil, subjects.CodeModelRemote, "before allowed, after denied model_remote", 1},
+		{
+			"another one is allowed", "sly",
+			[]string{"deep:cloud", "sl", "*"},
+			subjects.CodeModelRemote,
+			"before denied model_remote", 0,
+		},
+		{"it turns out in the reply", "relayed", nil, subjects.CodeModelRemote, "before allowed, after denied " +
+			"model_remote", 1},
 		{"allowed by name", "sly", []string{"sly"}, "", "before allowed, after ok", 1},
 		{"allowed, a cloud tag", "deep:cloud", []string{"deep:cloud"}, "", "before allowed, after ok", 1},
 		{"allowed, seen in the reply", "relayed", []string{"relayed:latest"}, "", "before allowed, after ok", 1},
@@ -50,10 +62,12 @@ func TestRemoteModelIsDenied(t *testing.T) {
 			if r.code() != tt.code || len(w.srv.Requests()) != tt.requests {
 				t.Fatalf("%v, %d requests", r.err, len(w.srv.Requests()))
 			}
-			if tt.code != "" && (!strings.Contains(r.err.Error(), `allow_remote: ["`+tt.model+`"]`) || strings.Contains(r.text, "far away")) {
+			if tt.code != "" && (!strings.Contains(r.err.Error(), `allow_remote: ["`+tt.model+`"]`) ||
+				strings.Contains(r.text, "far away")) {
 				t.Errorf("told %v, and %q", r.err, r.text)
 			}
-			if r := w.ask(subjects.ChatRequest{Model: tt.model, Stream: true}); r.code() != tt.code || r.last.Done != (tt.code == "") {
+			if r := w.ask(subjects.ChatRequest{Model: tt.model, Stream: true}); r.code() != tt.code ||
+				r.last.Done != (tt.code == "") {
 				t.Errorf("streamed: %v, %+v", r.err, r.last)
 			}
 			if tt.code == "" && tt.model == "relayed" && r.last.Remote != host {
@@ -125,12 +139,14 @@ func TestRemoteServiceIsDenied(t *testing.T) {
 	cfg.Roles["critic"] = "anthropic/claude-x"
 	b := newBackend(t, w.srv.URL)
 	w.build(cfg, map[string]llm.Backend{model.Ollama: b, model.Anthropic: b})
-	if r := w.ask(subjects.ChatRequest{Role: "critic"}); r.code() != subjects.CodeModelRemote || len(w.srv.Requests()) != 0 {
+	if r := w.ask(subjects.ChatRequest{Role: "critic"}); r.code() != subjects.CodeModelRemote ||
+		len(w.srv.Requests()) != 0 {
 		t.Errorf("%v", r.err)
 	}
 	cfg.Remote = []string{"anthropic/claude-x"}
 	w.build(cfg, map[string]llm.Backend{model.Ollama: b, model.Anthropic: b})
-	if r := w.ask(subjects.ChatRequest{Role: "critic"}); r.err != nil || w.onlyRequest().Model != "claude-x" || r.last.Model != "anthropic/claude-x" {
+	if r := w.ask(subjects.ChatRequest{Role: "critic"}); r.err != nil || w.onlyRequest().Model != "claude-x" ||
+		r.last.Model != "anthropic/claude-x" {
 		t.Errorf("%v, %+v", r.err, r.last)
 	}
 	if r := w.ask(subjects.ChatRequest{Model: "anthropic/claude-y"}); r.code() != subjects.CodeModelRemote {

@@ -11,15 +11,17 @@ import (
 	"conclave/subjects"
 )
 
-// A server with room for one model unloads the model that answers when an embedding is requested, and loads it again for the
-// next answer: two loads for each question, which the user waits for. So an embedding never unloads a chat model while one is
-// in use: until it is known that both stay loaded, the request is refused with [model.ErrSwap], and memory works by words.
-// What the server does is observed, since no server reports its limit:
+// A server with room for one model unloads the model that answers when an embedding is requested, and loads it again
+// for the next answer: two loads for each question, which the user waits for. So an embedding never unloads a chat
+// model while one is in use: until it is known that both stay loaded, the request is refused with [model.ErrSwap], and
+// memory works by words. What the server does is observed, since no server reports its limit:
 //
 //   - Both are loaded: they fit.
-//   - No chat model is loaded: the embedding model is loaded, which unloads none. If it is gone when a chat model is loaded
+//   - No chat model is loaded: the embedding model is loaded, which unloads none. If it is gone when a chat model is
+//     loaded
 //     next, they do not fit.
-//   - Only the chat model is loaded, and nothing is known: one request that no user waits for is let through after an idle
+//   - Only the chat model is loaded, and nothing is known: one request that no user waits for is let through after an
+//     idle
 //     delay. If it unloads the chat model, they do not fit, and that one is loaded again at once.
 
 // beside is whether an embedding model stays loaded beside a chat model.
@@ -38,9 +40,12 @@ const residencyRetry = 24 * time.Hour
 // residencyDelay is the time without a foreground request after which an embedding may unload a chat model, once.
 const residencyDelay = time.Minute
 
-// checkResidency refuses, with [model.ErrSwap], an embedding that would unload a chat model. displaced is the chat model
-// that the request may unload all the same: the caller calls [Model.observeResidency] with it afterwards; "" = none.
-func (m *Model) checkResidency(ctx context.Context, t target, task string, now time.Time) (displaced string, err error) {
+// checkResidency refuses, with [model.ErrSwap], an embedding that would unload a chat model. displaced is the chat
+// model that the request may unload all the same: the caller calls [Model.observeResidency] with it afterwards; "" =
+// none.
+func (m *Model) checkResidency(ctx context.Context, t target, task string, now time.Time) (displaced string,
+	err error,
+) {
 	loaded, other, ok := t.loadedModels(ctx)
 	if !ok {
 		return "", nil
@@ -64,7 +69,8 @@ func (m *Model) checkResidency(ctx context.Context, t target, task string, now t
 	case task == subjects.EmbedDocument && t.server.untilIdle(residencyDelay) == 0:
 		return other, nil
 	default:
-		return "", fmt.Errorf("%w: it is not known yet whether %s stays loaded beside %s; that is tried when no question was asked for %s",
+		return "", fmt.Errorf("%w: it is not known yet whether %s stays loaded beside %s; that is tried when no "+
+			"question was asked for %s",
 			model.ErrSwap, t.name, other, residencyDelay)
 	}
 	return "", fmt.Errorf("%w: %s", model.ErrSwap, describeSwap(t.name, other))
@@ -72,7 +78,8 @@ func (m *Model) checkResidency(ctx context.Context, t target, task string, now t
 
 // describeSwap says why an embedding model is not used, and what to do.
 func describeSwap(name, other string) string {
-	return fmt.Sprintf("the server does not keep %s loaded beside %s, and would load one of them again for each question, so that memory is searched by words only; "+
+	return fmt.Sprintf("the server does not keep %s loaded beside %s, and would load one of them again for each "+
+		"question, so that memory is searched by words only; "+
 		"if both fit into memory, set OLLAMA_MAX_LOADED_MODELS to 2 or more and restart Ollama", name, other)
 }
 
@@ -85,7 +92,9 @@ func (m *Model) observeResidency(ctx context.Context, t target, displaced string
 	fits := other != ""
 	m.noteResidency(t, displaced, fits, now)
 	if !fits {
-		m.startTask(func(ctx context.Context, out actor.Out) error { return m.loadModel(ctx, out, t.server, displaced) })
+		m.startTask(func(ctx context.Context, out actor.Out) error {
+			return m.loadModel(ctx, out, t.server, displaced)
+		})
 	}
 }
 
@@ -93,14 +102,15 @@ func (m *Model) observeResidency(ctx context.Context, t target, displaced string
 func (m *Model) noteResidency(t target, other string, fits bool, now time.Time) {
 	t.server.embedderUsed.Store(fits)
 	m.meter.update(t.name, func(v *measured) {
-		if old, name := v.Beside, trimLatest(other); old == nil || old.Other != name || old.Fits != fits || old.isStale(now) {
+		if old, name := v.Beside, trimLatest(other); old == nil || old.Other != name || old.Fits != fits ||
+			old.isStale(now) {
 			v.Beside = &beside{name, fits, now}
 		}
 	})
 }
 
-// loadModel loads a chat model of a server, by a request without messages. It waits while foreground requests run. It refuses a
-// name that means a model of another server or one that runs on another machine.
+// loadModel loads a chat model of a server, by a request without messages. It waits while foreground requests run. It
+// refuses a name that means a model of another server or one that runs on another machine.
 func (m *Model) loadModel(ctx context.Context, out actor.Out, from *server, name string) error {
 	t, err := m.findLocal(ctx, name, out.Now())
 	switch {
@@ -117,8 +127,8 @@ func (m *Model) loadModel(ctx context.Context, out actor.Out, from *server, name
 	return err
 }
 
-// loadedModels reports whether an embedding model is loaded, and the other model that was used last, "" = none. ok is false
-// where that is not known: the server does not report it or cannot be reached.
+// loadedModels reports whether an embedding model is loaded, and the other model that was used last, "" = none. ok is
+// false where that is not known: the server does not report it or cannot be reached.
 func (t target) loadedModels(ctx context.Context) (loaded bool, other string, ok bool) {
 	lister, ok := t.server.backend.(model.LoadLister)
 	if !ok {
@@ -140,8 +150,8 @@ func (t target) loadedModels(ctx context.Context) (loaded bool, other string, ok
 	return slices.ContainsFunc(names, isEmbedder), other, true
 }
 
-// untilIdle returns how long no request of a user must still arrive, until the last one left delay ago; 0 = it is so. While
-// one runs or waits it is delay.
+// untilIdle returns how long no request of a user must still arrive, until the last one left delay ago; 0 = it is so.
+// While one runs or waits it is delay.
 func (s *server) untilIdle(delay time.Duration) (remaining time.Duration) {
 	for _, q := range []*queue{s.large, s.small} {
 		q.mu.Lock()

@@ -24,7 +24,10 @@ func capacityHarness(t *testing.T, n int, file string) *harness {
 
 func (w *harness) embed(task string) string {
 	w.t.Helper()
-	return actortest.Code(w.deliver("agent.memory.model.embed", subjects.EmbedRequest{Texts: []string{"a b"}, Task: task}, nil))
+	return actortest.Code(w.deliver("agent.memory.model.embed", subjects.EmbedRequest{
+		Texts: []string{"a b"},
+		Task:  task,
+	}, nil))
 }
 
 // embeddingsNotice is what model.list says about the model of the embeddings.
@@ -70,8 +73,9 @@ func TestEmbeddingUnloadsNoModelInUse(t *testing.T) {
 	}
 }
 
-// The embedding model is loaded before any other. A server with room for one model unloads it for the first chat; from then on
-// no request swaps, also after a restart, and the list says why. With room for both, both are used from the beginning.
+// The embedding model is loaded before any other. A server with room for one model unloads it for the first chat; from
+// then on no request swaps, also after a restart, and the list says why. With room for both, both are used from the
+// beginning.
 func TestModelsThatStayLoadedTogetherAreUsedTogether(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -114,8 +118,8 @@ func TestModelsThatStayLoadedTogetherAreUsedTogether(t *testing.T) {
 	}
 }
 
-// While nothing is known, an embedding that no user waits for is tried after an idle delay; here no question was asked at all.
-// A model that it unloads is loaded again, by a call in the audit log.
+// While nothing is known, an embedding that no user waits for is tried after an idle delay; here no question was asked
+// at all. A model that it unloads is loaded again, by a call in the audit log.
 func TestRoomForTwoModelsIsTriedWhenIdle(t *testing.T) {
 	t.Parallel()
 	for name, room := range map[string]int{"room for one": 1, "room for two": 2} {
@@ -152,7 +156,8 @@ func TestRoomForTwoModelsIsTriedWhenIdle(t *testing.T) {
 	}
 }
 
-// A server that was configured anew keeps two models that it did not keep before: after a day they are tried together again.
+// A server that was configured anew keeps two models that it did not keep before: after a day they are tried together
+// again.
 func TestModelsThatDidNotFitAreTriedAgainAfterADay(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "measured.json")

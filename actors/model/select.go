@@ -82,18 +82,20 @@ type selection struct {
 	now               time.Time
 	from              requester // who waits; zero = no call is made
 	exclude           []string  // servers and machines that have failed the call
-	interrupted       bool      // a machine whose link was interrupted a moment ago may be chosen: the call waits for it
+	// a machine whose link was interrupted a moment ago may be chosen: the call waits for it
+	interrupted bool
 }
 
 // selectModel finds the model that answers. A request that names a model gets that one or an error. For others the
 // first candidate that exists answers, else any local model that can chat; the notice says which one was missing. Any
 // error but [model.ErrMissing], such as a denied remote model or an unreachable server, ends the search. With an error
-// the target still has a name, for the audit. While another machine is connected, an unreachable server does not end the
-// search; a machine whose link was interrupted a moment ago is chosen when there is nothing else. The caller must call
-// target.end.
+// the target still has a name, for the audit. While another machine is connected, an unreachable server does not end
+// the search; a machine whose link was interrupted a moment ago is chosen when there is nothing else. The caller must
+// call target.end.
 func (m *Model) selectModel(ctx context.Context, s selection) (target, error) {
 	t, err := m.searchModel(ctx, s)
-	if err != nil && len(m.machines.list()) > 0 && (errors.Is(err, model.ErrMissing) || errors.Is(err, model.ErrUnreachable)) {
+	if err != nil && len(m.machines.list()) > 0 &&
+		(errors.Is(err, model.ErrMissing) || errors.Is(err, model.ErrUnreachable)) {
 		s.interrupted = true
 		if t, err := m.searchModel(ctx, s); err == nil {
 			return t, nil
@@ -124,7 +126,8 @@ func (m *Model) searchModel(ctx context.Context, s selection) (target, error) {
 	t, err := m.findAnyModel(ctx, names[0], s)
 	t.notice = joinNotices(notice, t.notice)
 	var gone *disconnectedError
-	if errors.Is(err, model.ErrMissing) && errors.Is(missing, model.ErrUnreachable) || errors.Is(err, model.ErrUnreachable) && errors.As(missing, &gone) {
+	if errors.Is(err, model.ErrMissing) && errors.Is(missing, model.ErrUnreachable) ||
+		errors.Is(err, model.ErrUnreachable) && errors.As(missing, &gone) {
 		err = missing
 	} else if errors.Is(err, model.ErrMissing) {
 		err = fmt.Errorf("%w; no other model is installed that could answer", missing)
@@ -139,8 +142,8 @@ func (m *Model) canSkip(err error) bool {
 }
 
 // listCandidates lists the models that may answer, the preferred one first: the requested one alone, or the role's own,
-// the hint's and the assistant's, each once. The assistant's model is the one of every role without its own, so a hint comes before
-// it, also for the assistant itself. An unknown role has a notice.
+// the hint's and the assistant's, each once. The assistant's model is the one of every role without its own, so a hint
+// comes before it, also for the assistant itself. An unknown role has a notice.
 func (m *Model) listCandidates(s selection) (names []string, notice string) {
 	if s.model != "" {
 		return []string{s.model}, ""
@@ -160,9 +163,9 @@ func (m *Model) listCandidates(s selection) (names []string, notice string) {
 	return names, notice
 }
 
-// findLocal finds one model at its server in the configuration, or the demo model where that answers. It denies a model that would leave
-// this machine without permission: by its configuration before the server is contacted, and by what the server reports
-// of it. A server that is not configured is [model.ErrMissing].
+// findLocal finds one model at its server in the configuration, or the demo model where that answers. It denies a model
+// that would leave this machine without permission: by its configuration before the server is contacted, and by what
+// the server reports of it. A server that is not configured is [model.ErrMissing].
 func (m *Model) findLocal(ctx context.Context, name string, now time.Time) (target, error) {
 	if m.cfg.DemoModel == DemoAlways && m.demo != nil {
 		return m.demoTarget(ctx, name, now, "demo_model is set to always in models.yaml")
@@ -176,7 +179,8 @@ func (m *Model) findLocal(ctx context.Context, name string, now time.Time) (targ
 		return target{}, err
 	}
 	if m.usesDemoModel(ctx, now) {
-		return m.demoTarget(ctx, name, now, "Ollama does not answer at "+m.cfg.Ollama.URL+"; start it with: ollama serve")
+		return m.demoTarget(ctx, name, now, "Ollama does not answer at "+m.cfg.Ollama.URL+"; start it with: ollama "+
+			"serve")
 	}
 	info, err := s.lookupInfo(ctx, backendName, now)
 	if err != nil {
@@ -190,7 +194,10 @@ func (m *Model) findLocal(ctx context.Context, name string, now time.Time) (targ
 
 // newTarget returns a model of a server with its options and its self-test.
 func (m *Model) newTarget(s *server, name, backendName string, info model.Info, machine string) target {
-	t := target{server: s, name: name, backendName: backendName, info: info, opts: m.cfg.OptionsFor(name), machine: machine}
+	t := target{
+		server: s, name: name, backendName: backendName, info: info, opts: m.cfg.OptionsFor(name),
+		machine: machine,
+	}
 	if t.opts.Vision != nil && machine == "" {
 		t.info.Vision = *t.opts.Vision
 	}
@@ -210,11 +217,13 @@ func (m *Model) checkRemote(name, backendName, host string) error {
 	if host == "" {
 		host = "Ollama's cloud"
 	}
-	return fmt.Errorf("%w: %s would send the conversation to %s; to allow that, write allow_remote: [%q] in models.yaml",
+	return fmt.Errorf("%w: %s would send the conversation to %s; to allow that, write allow_remote: [%q] in "+
+		"models.yaml",
 		model.ErrRemote, name, text.Clip(host, 100), name)
 }
 
-// isRemote reports whether a model runs on another machine: its host is not "", or its name is that of an Ollama cloud model.
+// isRemote reports whether a model runs on another machine: its host is not "", or its name is that of an Ollama cloud
+// model.
 func isRemote(backendName, host string) bool {
 	low := strings.ToLower(trimLatest(backendName))
 	return host != "" || strings.HasSuffix(low, ":cloud") || strings.HasSuffix(low, "-cloud")
@@ -228,12 +237,13 @@ type ollamaPresence struct {
 }
 
 // usesDemoModel reports whether the demo model answers: demo_model is auto, Ollama is the only server and was never
-// reachable, and no machine is connected. It probes Ollama at most once in [probeTTL] until it was reachable, and never afterwards; it waits for a
-// probe that runs. A remote Ollama is not probed unless a remote model is allowed. The result means nothing when ctx
-// has ended: the caller's next request fails then.
+// reachable, and no machine is connected. It probes Ollama at most once in [probeTTL] until it was reachable, and never
+// afterwards; it waits for a probe that runs. A remote Ollama is not probed unless a remote model is allowed. The
+// result means nothing when ctx has ended: the caller's next request fails then.
 func (m *Model) usesDemoModel(ctx context.Context, now time.Time) bool {
 	s := m.servers[Ollama]
-	if m.cfg.DemoModel != DemoAuto || m.demo == nil || len(m.servers) > 1 || s == nil || m.ollamaSeen.Load() || m.machines.areAnyConnected() {
+	if m.cfg.DemoModel != DemoAuto || m.demo == nil || len(m.servers) > 1 || s == nil || m.ollamaSeen.Load() ||
+		m.machines.areAnyConnected() {
 		return false
 	}
 	if s.remoteHost != "" && len(m.cfg.Remote) == 0 {
@@ -274,14 +284,15 @@ func (m *Model) demoTarget(ctx context.Context, wanted string, now time.Time, re
 		return target{}, err
 	}
 	return target{
-		server: m.demo, name: Scripted, backendName: Scripted, info: info, opts: m.cfg.OptionsFor(Scripted), wanted: wanted, isDemo: true,
+		server: m.demo, name: Scripted, backendName: Scripted, info: info, opts: m.cfg.OptionsFor(Scripted),
+		wanted: wanted, isDemo: true,
 		notice: "the built-in demo model answers, which is not a language model: " + reason,
 	}, nil
 }
 
-// findAnyModel finds a model of this machine or of another one that joined, which can chat, preferably a loaded one, in place
-// of wanted. Models of remote servers are left out: they are used only where the configuration names them. Servers that fail
-// are skipped; without any model the error is [model.ErrMissing].
+// findAnyModel finds a model of this machine or of another one that joined, which can chat, preferably a loaded one, in
+// place of wanted. Models of remote servers are left out: they are used only where the configuration names them.
+// Servers that fail are skipped; without any model the error is [model.ErrMissing].
 func (m *Model) findAnyModel(ctx context.Context, wanted string, s selection) (target, error) {
 	var servers []*server
 	for _, name := range strict.SortedKeys(m.servers) {
@@ -298,7 +309,9 @@ func (m *Model) findAnyModel(ctx context.Context, wanted string, s selection) (t
 			continue
 		}
 		infos = slices.Clone(infos)
-		slices.SortStableFunc(infos, func(a, b model.Info) int { return cmp.Compare(toRank(a.Loaded), toRank(b.Loaded)) })
+		slices.SortStableFunc(infos, func(a, b model.Info) int {
+			return cmp.Compare(toRank(a.Loaded), toRank(b.Loaded))
+		})
 		for _, i := range infos {
 			t, err := m.findModel(ctx, qualifiedName(server.name, i.Name), s)
 			if err != nil || t.info.Embedding {
@@ -318,12 +331,14 @@ func (m *Model) findAnyModel(ctx context.Context, wanted string, s selection) (t
 // substituteNotice says that another model answers, and how to get the wanted one.
 func (m *Model) substituteNotice(wanted, name string) string {
 	if gone := m.machines.listDisconnected(wanted); len(gone) > 0 {
-		return fmt.Sprintf("%s is on %s, which is not connected, so %s is used; check it with: conclave machines", wanted, gone[0], name)
+		return fmt.Sprintf("%s is on %s, which is not connected, so %s is used; check it with: conclave machines",
+			wanted, gone[0], name)
 	}
 	if serverName, _ := m.cfg.SplitName(wanted); serverName != Ollama {
 		return fmt.Sprintf("%s is not available, so %s is used; check the name in models.yaml", wanted, name)
 	}
-	return fmt.Sprintf("%s is not installed, so %s is used; install it with: conclave model pull %s", wanted, name, wanted)
+	return fmt.Sprintf("%s is not installed, so %s is used; install it with: conclave model pull %s", wanted, name,
+		wanted)
 }
 
 // joinNotices joins two notices, either of which may be "".

@@ -39,7 +39,8 @@ type server struct {
 // Anthropic and Google always count as remote.
 func newServer(name string, cfg Server, b model.Backend) *server {
 	newServerQueue := func(exclusive bool) *queue {
-		q := newQueue(cmp.Or(cfg.Slots, defaultSlots), cmp.Or(cfg.Queue, defaultQueue), exclusive, cmp.Or(cfg.Batch, defaultBatch))
+		q := newQueue(cmp.Or(cfg.Slots, defaultSlots), cmp.Or(cfg.Queue, defaultQueue), exclusive,
+			cmp.Or(cfg.Batch, defaultBatch))
 		q.ahead, q.idleDelay = cfg.Ahead, cfg.IdleDelay
 		return q
 	}
@@ -133,7 +134,8 @@ func (s *server) lookupInfo(ctx context.Context, backendName string, now time.Ti
 			delete(s.cache, backendName)
 		}
 		if bounded.Err() != nil && ctx.Err() == nil {
-			err = fmt.Errorf("%w: timeout after %s when asked what %s can do", model.ErrUnreachable, lookupTimeout, backendName)
+			err = fmt.Errorf("%w: timeout after %s when asked what %s can do", model.ErrUnreachable, lookupTimeout,
+				backendName)
 		}
 		return model.Info{}, err
 	}

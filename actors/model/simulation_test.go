@@ -124,8 +124,8 @@ func (h *simulation) history() string {
 	return strings.TrimPrefix(b.String(), "|")
 }
 
-// checkInvariants checks the counters of a queue, that no request runs that must not, and that none waits that could have
-// run for longer than late.
+// checkInvariants checks the counters of a queue, that no request runs that must not, and that none waits that could
+// have run for longer than late.
 func checkInvariants(q *queue, late time.Duration) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -159,7 +159,8 @@ func checkInvariants(q *queue, late time.Duration) error {
 		}
 	}
 	if len(q.running) > q.slots+q.ahead || behind > 0 && len(q.running) > q.slots {
-		return fmt.Errorf("%d run, %d of them in the background, with %d slots and %d ahead", len(q.running), behind, q.slots, q.ahead)
+		return fmt.Errorf("%d run, %d of them in the background, with %d slots and %d ahead", len(q.running), behind,
+			q.slots, q.ahead)
 	}
 	i := q.nextLine()
 	if i < 0 {
@@ -175,7 +176,8 @@ func checkInvariants(q *queue, late time.Duration) error {
 	}
 	inTheWay := slices.ContainsFunc(q.running, func(r *entry) bool { return r.priority <= w.priority })
 	if !inTheWay || len(q.running) < q.slots && (!q.exclusive || w.model == q.lastModel) {
-		return fmt.Errorf("%s waits for %s, and could run: %d of %d slots are taken", w.key, w.model, len(q.running), q.slots)
+		return fmt.Errorf("%s waits for %s, and could run: %d of %d slots are taken", w.key, w.model, len(q.running),
+			q.slots)
 	}
 	return nil
 }

@@ -16,9 +16,9 @@ const (
 	usualOutput = 128
 )
 
-// checkSpeed refuses with [model.ErrTooSlow] a background or optional call that would take longer than its limit or than the
-// time that its caller has, by the measured speed of the model. Nothing is refused before the speed is measured, and nothing
-// without a limit in the configuration.
+// checkSpeed refuses with [model.ErrTooSlow] a background or optional call that would take longer than its limit or
+// than the time that its caller has, by the measured speed of the model. Nothing is refused before the speed is
+// measured, and nothing without a limit in the configuration.
 func (m *Model) checkSpeed(ctx context.Context, t target, r model.Request, background, optional bool) error {
 	limit := m.cfg.BackgroundLimit
 	if limit == 0 || !background && !optional || t.isDemo {
@@ -34,7 +34,8 @@ func (m *Model) checkSpeed(ctx context.Context, t target, r model.Request, backg
 	if s.Prompt == 0 || s.Output == 0 {
 		return nil
 	}
-	expected := toDuration(s.tokens(len(renderPrompt(r)))/s.Prompt + float64(min(usualOutput, r.Options.Predict))/s.Output)
+	expected := toDuration(s.tokens(len(renderPrompt(r)))/s.Prompt +
+		float64(min(usualOutput, r.Options.Predict))/s.Output)
 	if expected <= limit {
 		return nil
 	}
@@ -72,6 +73,8 @@ func (s *skippedCalls) describe() string {
 	if s.calls == 1 {
 		noun = "call"
 	}
-	return fmt.Sprintf("%d %s for grades, summaries or selections left out since the start: %s is too slow for them here, the last would have taken about %s; "+
-		"raise background_limit in models.yaml to make them, or choose a smaller model", s.calls, noun, s.model, roundDuration(s.expected))
+	return fmt.Sprintf("%d %s for grades, summaries or selections left out since the start: %s is too slow for them "+
+		"here, the last would have taken about %s; "+
+		"raise background_limit in models.yaml to make them, or choose a smaller model", s.calls, noun, s.model,
+		roundDuration(s.expected))
 }

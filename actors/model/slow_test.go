@@ -18,11 +18,15 @@ import (
 func slowHarness(t *testing.T, change func(*model.Config)) *harness {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "speeds.json")
-	if err := os.WriteFile(file, []byte(`{"big": {"prompt": 28, "output": 11, "bytes_per_token": 4}}`), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(`{"big": {"prompt": 28, "output": 11, "bytes_per_token": 4}}`),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	return newHarness(t, always("big"), func(c *model.Config) {
-		c.MeasuredFile, c.BackgroundLimit, c.Roles = file, 30*time.Second, map[string]string{"assistant": "big", "embeddings": "nomic-embed-text"}
+		c.MeasuredFile, c.BackgroundLimit, c.Roles = file, 30*time.Second, map[string]string{
+			"assistant":  "big",
+			"embeddings": "nomic-embed-text",
+		}
 		if change != nil {
 			change(c)
 		}
@@ -31,7 +35,10 @@ func slowHarness(t *testing.T, change func(*model.Config)) *harness {
 
 // chatOf is a chat request with a prompt of so many bytes.
 func chatOf(role string, size int) subjects.ChatRequest {
-	return subjects.ChatRequest{Role: role, Stream: true, Messages: []byte(fmt.Sprintf(`[{"role":"user","content":%q}]`, strings.Repeat("a", size)))}
+	return subjects.ChatRequest{
+		Role: role, Stream: true,
+		Messages: []byte(fmt.Sprintf(`[{"role":"user","content":%q}]`, strings.Repeat("a", size))),
+	}
 }
 
 func TestLongPromptIsAnnouncedWithItsExpectedTime(t *testing.T) {
@@ -41,7 +48,8 @@ func TestLongPromptIsAnnouncedWithItsExpectedTime(t *testing.T) {
 	if got.err != nil {
 		t.Fatal(got.err)
 	}
-	if first := got.pieces[0]; first.Reading == nil || first.Reading.Tokens != 1200 || first.Reading.Millis != 42857 || first.Done || first.Content != "" {
+	if first := got.pieces[0]; first.Reading == nil || first.Reading.Tokens != 1200 || first.Reading.Millis != 42857 ||
+		first.Done || first.Content != "" {
 		t.Errorf("the first chunk is %+v", first)
 	}
 	if got := w.ask(chatOf("assistant", 4796)); got.err != nil || got.pieces[0].Reading != nil {
@@ -85,7 +93,8 @@ func TestModelListHasSpeedsAndSkippedCalls(t *testing.T) {
 		t.Fatal(got.err)
 	}
 	var list subjects.ModelList
-	if err := w.deliver("agent.user.model.list", subjects.Empty{}, &list); err != nil || !strings.Contains(list.Skipped, "1 call for grades") {
+	if err := w.deliver("agent.user.model.list", subjects.Empty{}, &list); err != nil ||
+		!strings.Contains(list.Skipped, "1 call for grades") {
 		t.Errorf("skipped %q, %v", list.Skipped, err)
 	}
 	i := slices.IndexFunc(list.Models, func(m subjects.ModelInfo) bool { return m.Name == "big:latest" })
@@ -106,9 +115,17 @@ func TestWithoutBackgroundLimitNothingIsLeftOut(t *testing.T) {
 func TestRoleModelWinsOverHint(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, always("big", "tiny", "picker", "notes"), func(c *model.Config) {
-		c.Roles = map[string]string{"assistant": "big", "embeddings": "nomic-embed-text", "tools": "picker", "summaries": "notes"}
+		c.Roles = map[string]string{
+			"assistant": "big", "embeddings": "nomic-embed-text", "tools": "picker",
+			"summaries": "notes",
+		}
 	})
-	for _, tt := range [][3]string{{"tools", "simple", "picker"}, {"summaries", "simple", "notes"}, {"critic", "simple", "tiny"}, {"critic", "", "big"}} {
+	for _, tt := range [][3]string{
+		{"tools", "simple", "picker"},
+		{"summaries", "simple", "notes"},
+		{"critic", "simple", "tiny"},
+		{"critic", "", "big"},
+	} {
 		q := chatOf(tt[0], 20)
 		q.Hint = tt[1]
 		if got := w.askAs("memory", "q1", q); got.err != nil || got.last.Model != tt[2] {

@@ -12,7 +12,8 @@ import (
 	"conclave/pkg/model"
 )
 
-// speed is how fast a model reads and writes on this machine, measured from its replies. The zero value is not measured.
+// speed is how fast a model reads and writes on this machine, measured from its replies. The zero value is not
+// measured.
 type speed struct {
 	Prompt        float64 `json:"prompt"` // tokens per second, for the part of a prompt that is not cached
 	Output        float64 `json:"output"` // tokens per second
@@ -24,8 +25,8 @@ const (
 	defaultBytesPerToken = 3.5
 	// minSampleTokens is the least number of tokens that say something about the speed.
 	minSampleTokens = 8
-	// minReadTokens is the least number of prompt tokens that say something about the speed of reading: with fewer the time is that of
-	// other work, or of a prefix that the server had to read again.
+	// minReadTokens is the least number of prompt tokens that say something about the speed of reading: with fewer the
+	// time is that of other work, or of a prefix that the server had to read again.
 	minReadTokens = 64
 	// cachedFactor is how many times faster than before a prompt can be read. A faster one was in the server's cache.
 	cachedFactor = 8
@@ -43,11 +44,13 @@ type measured struct {
 }
 
 func (v measured) isValid() bool {
-	return v.speed.isValid() && (v.Beside == nil || checkName(v.Beside.Other) == nil) && (v.Calls == nil || v.Calls.isValid())
+	return v.speed.isValid() && (v.Beside == nil || checkName(v.Beside.Other) == nil) &&
+		(v.Calls == nil || v.Calls.isValid())
 }
 
-// meter keeps what is measured of each model, in a file. Speeds are measured from the calls that are made anyway. It also
-// remembers the last prompt of each model: a server keeps that in its cache, and reads only what follows the common prefix.
+// meter keeps what is measured of each model, in a file. Speeds are measured from the calls that are made anyway. It
+// also remembers the last prompt of each model: a server keeps that in its cache, and reads only what follows the
+// common prefix.
 type meter struct {
 	file string // "" = not kept
 
@@ -58,8 +61,8 @@ type meter struct {
 	changed bool
 }
 
-// newMeter returns a meter with the measurements in file. A file that cannot be read or decoded counts as empty: they are
-// made again.
+// newMeter returns a meter with the measurements in file. A file that cannot be read or decoded counts as empty: they
+// are made again.
 func newMeter(file string) *meter {
 	m := &meter{file: file, models: map[string]measured{}, last: map[string][]byte{}}
 	if data, err := os.ReadFile(file); file != "" && err == nil {
@@ -77,7 +80,8 @@ func newMeter(file string) *meter {
 
 func (s speed) isValid() bool {
 	valid := func(v, most float64) bool { return v >= 0 && v <= most }
-	return valid(s.Prompt, 1e7) && valid(s.Output, 1e7) && (s.BytesPerToken == 0 || s.BytesPerToken >= minBytesPerToken && s.BytesPerToken <= maxBytesPerToken)
+	return valid(s.Prompt, 1e7) && valid(s.Output, 1e7) &&
+		(s.BytesPerToken == 0 || s.BytesPerToken >= minBytesPerToken && s.BytesPerToken <= maxBytesPerToken)
 }
 
 // Bounds of the measured bytes of a token: what is beyond is no text, and would make every estimate useless.
@@ -90,8 +94,8 @@ func (m *meter) of(name string) measured {
 	return m.models[trimLatest(name)]
 }
 
-// update changes what is measured of a model. A change that is not valid, or that is about one more model than maxMeasured,
-// is discarded.
+// update changes what is measured of a model. A change that is not valid, or that is about one more model than
+// maxMeasured, is discarded.
 func (m *meter) update(name string, change func(*measured)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -125,7 +129,10 @@ func (m *meter) begin(name string, r model.Request) (*measurement, model.Reading
 		clear(m.last)
 	}
 	m.last[name] = prompt
-	c := &measurement{meter: m, name: name, size: len(prompt), uncache: 1 - float64(common)/float64(max(1, len(prompt)))}
+	c := &measurement{
+		meter: m, name: name, size: len(prompt),
+		uncache: 1 - float64(common)/float64(max(1, len(prompt))),
+	}
 	if hasImages(r) {
 		c.size = 0 // not measured: the server counts the tokens of images, which are not in the prompt's text
 	}
@@ -169,7 +176,8 @@ func (c *measurement) finish(f model.Final) {
 // addSample adds the values of a complete reply to a speed. A token of the prompt has at least a byte.
 func (c *measurement) addSample(s *speed, f model.Final) {
 	if tokens := float64(min(f.PromptTokens, c.size)); tokens >= minSampleTokens {
-		s.BytesPerToken = updateAverage(s.BytesPerToken, min(max(float64(c.size)/tokens, minBytesPerToken), maxBytesPerToken))
+		s.BytesPerToken = updateAverage(s.BytesPerToken, min(max(float64(c.size)/tokens, minBytesPerToken),
+			maxBytesPerToken))
 		if read := c.uncache * tokens; read >= minReadTokens && f.PromptTime > 0 {
 			if v := read / f.PromptTime.Seconds(); s.Prompt == 0 || v < cachedFactor*s.Prompt {
 				s.Prompt = updateAverage(s.Prompt, v)

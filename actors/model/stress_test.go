@@ -18,9 +18,9 @@ import (
 // crowd are the accounts of the random requests.
 var crowd = []string{"generator", "memory", subjects.RespondentB, "critic"}
 
-// Random arrivals, cancellations and preemptions of requests that end late: no slot is lost or assigned twice, no request
-// waits that could run, no foreground request is preempted, no model is loaded during an idle delay, and every request that
-// is not cancelled runs.
+// Random arrivals, cancellations and preemptions of requests that end late: no slot is lost or assigned twice, no
+// request waits that could run, no foreground request is preempted, no model is loaded during an idle delay, and every
+// request that is not cancelled runs.
 func TestRandomPrioritiesKeepInvariants(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(50) {
@@ -40,7 +40,8 @@ func TestRandomPrioritiesKeepInvariants(t *testing.T) {
 			stayed, served, cut := 0, 0, 0
 			for range 120 {
 				g := simulatedRequest{
-					who: fmt.Sprintf("%s/%d", crowd[rnd.IntN(len(crowd))], rnd.IntN(4)), model: string(rune('A' + rnd.IntN(3))),
+					who:   fmt.Sprintf("%s/%d", crowd[rnd.IntN(len(crowd))], rnd.IntN(4)),
+					model: string(rune('A' + rnd.IntN(3))),
 					works: rnd.IntN(4), stubborn: rnd.IntN(3) * rnd.IntN(4),
 				}
 				ctx, leaves := t.Context(), rnd.IntN(4) == 0
@@ -107,17 +108,18 @@ func TestConcurrentPrioritiesKeepInvariants(t *testing.T) {
 					if rnd.IntN(8) == 0 {
 						go cancel()
 					}
-					_, err := q.run(ctx, asRequester(account, fmt.Sprint(account, "/", n%3)), string(rune('A'+rnd.IntN(2))), func(turn context.Context) error {
-						for range rnd.IntN(20) {
-							if runtime.Gosched(); turn.Err() != nil && rnd.IntN(3) == 0 {
-								break // sooner or later
+					_, err := q.run(ctx, asRequester(account, fmt.Sprint(account, "/", n%3)),
+						string(rune('A'+rnd.IntN(2))), func(turn context.Context) error {
+							for range rnd.IntN(20) {
+								if runtime.Gosched(); turn.Err() != nil && rnd.IntN(3) == 0 {
+									break // sooner or later
+								}
 							}
-						}
-						if errors.Is(context.Cause(turn), errPreempted) && priorityOf(account) == foreground {
-							t.Errorf("%s was sent away", account)
-						}
-						return context.Cause(turn)
-					})
+							if errors.Is(context.Cause(turn), errPreempted) && priorityOf(account) == foreground {
+								t.Errorf("%s was sent away", account)
+							}
+							return context.Cause(turn)
+						})
 					if err != nil && !errors.Is(err, context.Canceled) {
 						t.Errorf("%s: %v", account, err)
 					}

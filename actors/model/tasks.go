@@ -50,8 +50,8 @@ func (m *Model) startTask(run task) bool {
 	}
 }
 
-// runOwnChat asks a model on behalf of the actor itself, at the lowest priority and in the audit log like every call. It
-// returns the whole reply; nothing is streamed.
+// runOwnChat asks a model on behalf of the actor itself, at the lowest priority and in the audit log like every call.
+// It returns the whole reply; nothing is streamed.
 func (m *Model) runOwnChat(ctx context.Context, out actor.Out, t target, r model.Request) (model.Chunk, error) {
 	ctx, cancel := context.WithTimeout(ctx, ownTimeout)
 	defer cancel()
@@ -62,7 +62,8 @@ func (m *Model) runOwnChat(ctx context.Context, out actor.Out, t target, r model
 	}
 	rec := m.newRecord(subjects.ActionModelChat, m.Name(), "", "", t.key(), messages)
 	return actor.Audited(ctx, out, m.gate, rec, func(ctx context.Context, p *actor.Permit) (model.Chunk, error) {
-		last, began, err := m.runChat(ctx, p, t, "self_test", "", r, requester{m.Name(), m.Name(), lowest}, func(subjects.ChatChunk) error { return nil })
+		last, began, err := m.runChat(ctx, p, t, "self_test", "", r, requester{m.Name(), m.Name(), lowest},
+			func(subjects.ChatChunk) error { return nil })
 		return last, reportOutcome(ctx, p, began, err)
 	})
 }

@@ -23,9 +23,9 @@ const (
 	embedBatch     = 32 // windows of one request
 )
 
-// textEmbedder embeds texts of any length with a model that has a window. A text is split into windows between words; its
-// vector is the mean of theirs. The server rejects a request as a whole when one window is too long, so that the windows
-// of a rejected request are sent one by one, and halved until the server accepts them.
+// textEmbedder embeds texts of any length with a model that has a window. A text is split into windows between words;
+// its vector is the mean of theirs. The server rejects a request as a whole when one window is too long, so that the
+// windows of a rejected request are sent one by one, and halved until the server accepts them.
 type textEmbedder struct {
 	backend model.Embedder
 	name    string // at the server
@@ -56,9 +56,11 @@ type window struct {
 	text string
 }
 
-// embedTexts returns one vector per text; a text in failed has an empty one. It fails when the server cannot be used, and
-// with the reason of the first text when none has a vector.
-func (e textEmbedder) embedTexts(ctx context.Context, texts []string) (vectors [][]float32, failed map[int]error, err error) {
+// embedTexts returns one vector per text; a text in failed has an empty one. It fails when the server cannot be used,
+// and with the reason of the first text when none has a vector.
+func (e textEmbedder) embedTexts(ctx context.Context, texts []string) (vectors [][]float32, failed map[int]error,
+	err error,
+) {
 	var all []window
 	for i, t := range texts {
 		for _, part := range splitWindows(t, e.bytes) {
@@ -97,8 +99,8 @@ func (e textEmbedder) embedTexts(ctx context.Context, texts []string) (vectors [
 	return sums, failed, nil
 }
 
-// embedBatch embeds windows in one request, or one by one when the server rejects it. It calls add for each of them, with
-// the vector or with why there is none. An error means that the server cannot be used.
+// embedBatch embeds windows in one request, or one by one when the server rejects it. It calls add for each of them,
+// with the vector or with why there is none. An error means that the server cannot be used.
 func (e textEmbedder) embedBatch(ctx context.Context, batch []window, add func(window, []float32, error)) error {
 	texts := make([]string, len(batch))
 	for i, w := range batch {
@@ -137,7 +139,8 @@ func (e textEmbedder) embedBatch(ctx context.Context, batch []window, add func(w
 // isRejection reports whether an error may be about one of the texts, and not about the server or the model.
 func isRejection(err error) bool {
 	for _, other := range []error{
-		model.ErrUnreachable, model.ErrMissing, model.ErrBusy, model.ErrRemote, model.ErrUnsupported, model.ErrUnauthorized, model.ErrCut,
+		model.ErrUnreachable, model.ErrMissing, model.ErrBusy, model.ErrRemote, model.ErrUnsupported,
+		model.ErrUnauthorized, model.ErrCut,
 	} {
 		if errors.Is(err, other) {
 			return false
@@ -170,8 +173,8 @@ func splitWindows(s string, size int) (parts []string) {
 	return parts
 }
 
-// addWindow adds v to the sum of n vectors, each as a unit vector, so that each window counts the same; an only one stays
-// as it is. It rejects vectors that are empty, too long or of another size.
+// addWindow adds v to the sum of n vectors, each as a unit vector, so that each window counts the same; an only one
+// stays as it is. It rejects vectors that are empty, too long or of another size.
 func addWindow(sum *[]float32, v []float32, n int) error {
 	switch {
 	case len(v) == 0 || len(v) > maxVector:

@@ -17,7 +17,10 @@ const embedSubject = "agent.memory.model.embed"
 
 // smallEmbedder is a server whose embedding model has a window of 512 tokens, as all-minilm has.
 func smallEmbedder() scriptserver.Option {
-	return scriptserver.WithModels(scriptserver.Model{Name: "nomic-embed-text", Family: "bert", Window: 512, Embedding: true})
+	return scriptserver.WithModels(scriptserver.Model{
+		Name: "nomic-embed-text", Family: "bert", Window: 512,
+		Embedding: true,
+	})
 }
 
 // embeddedTexts returns the inputs of every embedding request that the server got.
@@ -67,7 +70,8 @@ func TestOneRejectedTextDoesNotFailTheBatch(t *testing.T) {
 	w := &harness{t: t, srv: srv, refuse: map[string]error{}}
 	w.build(defaultConfig(srv.URL), map[string]llm.Backend{model.Ollama: rejecting{newBackend(t, srv.URL)}})
 	var e subjects.EmbedReply
-	err := w.deliver(embedSubject, subjects.EmbedRequest{Texts: []string{"one", "poison", strings.Repeat("dense ", 100)}}, &e)
+	err := w.deliver(embedSubject,
+		subjects.EmbedRequest{Texts: []string{"one", "poison", strings.Repeat("dense ", 100)}}, &e)
 	if err != nil || len(e.Vectors) != 3 || len(e.Vectors[0]) == 0 || len(e.Vectors[1]) != 0 || len(e.Vectors[2]) == 0 {
 		t.Fatalf("%v, vectors %d", err, len(e.Vectors))
 	}
@@ -86,18 +90,25 @@ func TestEmbeddingPrefixesBelongToTheModel(t *testing.T) {
 		options         model.Options
 		query, document string
 	}{
-		"with prefixes": {model.Options{QueryPrefix: "search_query: ", DocumentPrefix: "search_document: "}, "search_query: car", "search_document: car"},
-		"without":       {model.Options{}, "car", "car"},
+		"with prefixes": {
+			model.Options{QueryPrefix: "search_query: ", DocumentPrefix: "search_document: "},
+			"search_query: car", "search_document: car",
+		},
+		"without": {model.Options{}, "car", "car"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newHarness(t, always("big"), func(c *model.Config) { c.Models = map[string]model.Options{"nomic-embed-text": tt.options} })
+			w := newHarness(t, always("big"), func(c *model.Config) {
+				c.Models = map[string]model.Options{"nomic-embed-text": tt.options}
+			})
 			for _, task := range []string{subjects.EmbedQuery, subjects.EmbedDocument, ""} {
-				if err := w.deliver(embedSubject, subjects.EmbedRequest{Texts: []string{"car"}, Task: task}, nil); err != nil {
+				if err := w.deliver(embedSubject, subjects.EmbedRequest{Texts: []string{"car"}, Task: task},
+					nil); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if got := w.embeddedTexts(); len(got) != 3 || got[0] != tt.query || got[1] != tt.document || got[2] != "car" {
+			if got := w.embeddedTexts(); len(got) != 3 || got[0] != tt.query || got[1] != tt.document ||
+				got[2] != "car" {
 				t.Errorf("embedded %q", got)
 			}
 		})

@@ -11,9 +11,9 @@ import (
 	"conclave/subjects"
 )
 
-// Agents propose memories; the orchestrator decides by rules, not by a model. A candidate is kept when its result is verified or
-// inferred, and when nothing untrusted was read: such text could have written it. It is saved under the orchestrator's own
-// identity, which the broker judges as any other call.
+// Agents propose memories; the orchestrator decides by rules, not by a model. A candidate is kept when its result is
+// verified or inferred, and when nothing untrusted was read: such text could have written it. It is saved under the
+// orchestrator's own identity, which the broker judges as any other call.
 
 // candidate is a memory that an agent proposes.
 type candidate struct {
@@ -46,13 +46,16 @@ func (c candidate) rejects(all *subjects.Labels, state string) string {
 	return ""
 }
 
-// keepCandidates saves the candidates that pass the rules, at most Memories, and says what was kept and what was dropped, for the
-// report; "" = there were none. labels are those of the whole task.
+// keepCandidates saves the candidates that pass the rules, at most Memories, and says what was kept and what was
+// dropped, for the report; "" = there were none. labels are those of the whole task.
 func (t *task) keepCandidates(ctx context.Context, all []candidate, labels *subjects.Labels, state string) string {
 	if len(all) == 0 {
 		return ""
 	}
-	root := &agent.Agent{Out: t.out, Session: t.session, Query: t.id, Scope: "memory", ToolTimeout: t.o.cfg.ToolTimeout, MaxResult: int(t.o.cfg.Result)}
+	root := &agent.Agent{
+		Out: t.out, Session: t.session, Query: t.id, Scope: "memory", ToolTimeout: t.o.cfg.ToolTimeout,
+		MaxResult: int(t.o.cfg.Result),
+	}
 	var kept, dropped []string
 	seen := map[string]bool{}
 	for i, c := range all {
@@ -63,7 +66,10 @@ func (t *task) keepCandidates(ctx context.Context, all []candidate, labels *subj
 		case why == "" && len(kept) >= t.o.cfg.Memories:
 			why = "enough were kept"
 		case why == "":
-			res := root.RunTool(ctx, model.Call{ID: fmt.Sprintf("memory-%d", i), Name: "save_memory", Arguments: encodeArguments(map[string]string{"content": c.text})})
+			res := root.RunTool(ctx, model.Call{
+				ID: fmt.Sprintf("memory-%d", i), Name: "save_memory",
+				Arguments: encodeArguments(map[string]string{"content": c.text}),
+			})
 			if res.Fault != "" {
 				why = "saving it failed (" + res.Fault + ")"
 			}
@@ -79,7 +85,8 @@ func (t *task) keepCandidates(ctx context.Context, all []candidate, labels *subj
 		parts = append(parts, fmt.Sprintf("%d remembered: %s", len(kept), strings.Join(kept, " | ")))
 	}
 	if len(dropped) > 0 {
-		parts = append(parts, fmt.Sprintf("%d proposed memories dropped: %s", len(dropped), strings.Join(dropped, "; ")))
+		parts = append(parts, fmt.Sprintf("%d proposed memories dropped: %s", len(dropped),
+			strings.Join(dropped, "; ")))
 	}
 	return strings.Join(parts, "; ")
 }

@@ -14,8 +14,8 @@ import (
 	"conclave/subjects"
 )
 
-// sessionRecord is what the orchestrator knows of the earlier tasks of a session: their tokens, and a short record for the next
-// plan. All its texts are filtered.
+// sessionRecord is what the orchestrator knows of the earlier tasks of a session: their tokens, and a short record for
+// the next plan. All its texts are filtered.
 type sessionRecord struct {
 	Tasks     []pastTask     `json:"tasks,omitempty"` // oldest first
 	Summary   string         `json:"summary,omitempty"`
@@ -75,24 +75,28 @@ func (s sessionRecord) describe() string {
 	return strings.Join(lines, "\n")
 }
 
-// storeSession adds the ended task and its tokens to the record of its session, once, and summarizes the earlier tasks when they
-// take too much of the window.
+// storeSession adds the ended task and its tokens to the record of its session, once, and summarizes the earlier tasks
+// when they take too much of the window.
 func (t *task) storeSession(ctx context.Context, r taskRecord) error {
-	v, err := sessions().Update(ctx, t.out, "session.add", sessionKey(t.session), func(s *sessionRecord, _ bool) (bool, error) {
-		if _, ok := s.Tokens[t.id]; ok {
-			return false, nil
-		}
-		tokens := map[string]int{t.id: r.Tokens}
-		for id, n := range s.Tokens {
-			tokens[id] = n
-		}
-		s.Tokens = tokens
-		s.Tasks = append(slices.Clone(s.Tasks), pastTask{TaskID: t.id, Task: text.OneLine(r.Query, maxPastQuery), State: r.State, Summary: r.Publish.Summary})
-		for len(s.Tasks) > maxPastTasks {
-			s.Tasks, s.Compacted = s.Tasks[1:], s.Compacted+1
-		}
-		return true, nil
-	})
+	v, err := sessions().Update(ctx, t.out, "session.add", sessionKey(t.session),
+		func(s *sessionRecord, _ bool) (bool, error) {
+			if _, ok := s.Tokens[t.id]; ok {
+				return false, nil
+			}
+			tokens := map[string]int{t.id: r.Tokens}
+			for id, n := range s.Tokens {
+				tokens[id] = n
+			}
+			s.Tokens = tokens
+			s.Tasks = append(slices.Clone(s.Tasks), pastTask{
+				TaskID: t.id, Task: text.OneLine(r.Query, maxPastQuery),
+				State: r.State, Summary: r.Publish.Summary,
+			})
+			for len(s.Tasks) > maxPastTasks {
+				s.Tasks, s.Compacted = s.Tasks[1:], s.Compacted+1
+			}
+			return true, nil
+		})
 	if err != nil {
 		return err
 	}
@@ -100,8 +104,8 @@ func (t *task) storeSession(ctx context.Context, r taskRecord) error {
 	return nil
 }
 
-// needsCompaction reports whether the record of earlier tasks exceeds its part of the window: percent, or half of it when more
-// than half of the token budget is used.
+// needsCompaction reports whether the record of earlier tasks exceeds its part of the window: percent, or half of it
+// when more than half of the token budget is used.
 func (s sessionRecord) needsCompaction(window, percent, budget int) bool {
 	if percent == 0 || len(s.Tasks) <= keptWhole {
 		return false
@@ -112,9 +116,9 @@ func (s sessionRecord) needsCompaction(window, percent, budget int) bool {
 	return loop.Estimate(s.describe(), nil, nil) > window*percent/100
 }
 
-// compact summarizes all earlier tasks but the last keptWhole, when they take too much of the window. The summary passes the filter:
-// only words of the record itself remain. When the model fails, the words of the tasks alone are kept, shortened. A failed write
-// is only logged; a later task tries again.
+// compact summarizes all earlier tasks but the last keptWhole, when they take too much of the window. The summary
+// passes the filter: only words of the record itself remain. When the model fails, the words of the tasks alone are
+// kept, shortened. A failed write is only logged; a later task tries again.
 func (t *task) compact(ctx context.Context, s sessionRecord) {
 	window := t.o.models.Role(ctx, t.out, subjects.RoleOrchestrator).Window
 	if !s.needsCompaction(window, t.o.cfg.CompactAt, t.o.cfg.SessionTokens) {
@@ -122,24 +126,33 @@ func (t *task) compact(ctx context.Context, s sessionRecord) {
 	}
 	n := len(s.Tasks) - keptWhole
 	old := sessionRecord{Tasks: s.Tasks[:n], Summary: s.Summary}.describe()
-	summary, err := t.askJSON(ctx, jsonRequest{role: subjects.RoleSummaries, predict: summaryPredict, messages: []model.Message{
-		{Role: model.System, Content: readPrompt("compact")}, {Role: model.User, Content: text.Clip(old, window)},
-	}})
+	summary, err := t.askJSON(ctx, jsonRequest{
+		role: subjects.RoleSummaries, predict: summaryPredict,
+		messages: []model.Message{
+			{Role: model.System, Content: readPrompt("compact")}, {Role: model.User, Content: text.Clip(old, window)},
+		},
+	})
 	if summary = newFilter(old).apply(summary); err != nil || strings.Trim(summary, " ….,") == "" {
 		summary = describeTitles(s.Tasks[:n])
 	}
-	_, err = sessions().Update(ctx, t.out, "session.compact", sessionKey(t.session), func(now *sessionRecord, _ bool) (bool, error) {
-		if len(now.Tasks) < n || now.Tasks[0].TaskID != s.Tasks[0].TaskID || now.Tasks[n-1].TaskID != s.Tasks[n-1].TaskID {
-			return false, nil // another task was faster
-		}
-		now.Tasks, now.Summary, now.Compacted = slices.Clone(now.Tasks[n:]), text.Clip(summary, maxSummary), now.Compacted+n
-		return true, nil
-	})
+	_, err = sessions().Update(ctx, t.out, "session.compact", sessionKey(t.session),
+		func(now *sessionRecord, _ bool) (bool, error) {
+			if len(now.Tasks) < n || now.Tasks[0].TaskID != s.Tasks[0].TaskID ||
+				now.Tasks[n-1].TaskID != s.Tasks[n-1].TaskID {
+				return false, nil // another task was faster
+			}
+			now.Tasks, now.Summary, now.Compacted = slices.Clone(now.Tasks[n:]), text.Clip(summary, maxSummary),
+				now.Compacted+n
+			return true, nil
+		})
 	if err != nil {
 		t.out.LogError(fmt.Errorf("summarizing earlier tasks: %w", err))
 		return
 	}
-	t.emitState(subjects.AgentState{To: t.snapshot().State, Code: subjects.NoteCompacted, Words: fmt.Sprintf("%d earlier tasks were summarized", n)})
+	t.emitState(subjects.AgentState{
+		To: t.snapshot().State, Code: subjects.NoteCompacted,
+		Words: fmt.Sprintf("%d earlier tasks were summarized", n),
+	})
 }
 
 // describeTitles is the summary of tasks without a model: the beginning of the user's words and the state of each.

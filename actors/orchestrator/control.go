@@ -13,8 +13,9 @@ import (
 	"conclave/subjects"
 )
 
-// A change of the user is stored under a key of its own, because only the owner of a task writes its record. The process that has
-// the task reads the key: at once when the change came to the same process, otherwise within controlInterval.
+// A change of the user is stored under a key of its own, because only the owner of a task writes its record. The
+// process that has the task reads the key: at once when the change came to the same process, otherwise within
+// controlInterval.
 
 // controlInterval is how often a process reads the user's changes to its tasks.
 const controlInterval = 2 * time.Second
@@ -65,17 +66,23 @@ func (c *controls) change(task, action string) {
 	}
 }
 
-// onChange stores a change of a task for the process that has it, under an audit record. It rejects an unknown action, an unknown
-// task, and one that has ended.
-func (o *Orchestrator) onChange(ctx context.Context, in actor.Msg[subjects.TaskChange], out actor.Out) (subjects.TaskChanged, error) {
+// onChange stores a change of a task for the process that has it, under an audit record. It rejects an unknown action,
+// an unknown task, and one that has ended.
+func (o *Orchestrator) onChange(ctx context.Context, in actor.Msg[subjects.TaskChange],
+	out actor.Out,
+) (subjects.TaskChanged, error) {
 	q := in.Body
-	rec := subjects.AuditRecord{AgentID: in.From, Action: subjects.ActionTaskChange, Query: in.Query, Session: in.Session}
+	rec := subjects.AuditRecord{
+		AgentID: in.From, Action: subjects.ActionTaskChange, Query: in.Query,
+		Session: in.Session,
+	}
 	refuse := func(format string, a ...any) (subjects.TaskChanged, error) {
 		o.gate.Refuse(ctx, out, rec, subjects.StatusRefused, subjects.CodeMalformed)
 		return subjects.TaskChanged{}, subjects.Faultf(subjects.CodeMalformed, format, a...)
 	}
 	if !slices.Contains([]string{subjects.ChangePause, subjects.ChangeResume, subjects.ChangeCancel}, q.Action) {
-		return refuse("the action is not one of %s, %s and %s", subjects.ChangePause, subjects.ChangeResume, subjects.ChangeCancel)
+		return refuse("the action is not one of %s, %s and %s", subjects.ChangePause, subjects.ChangeResume,
+			subjects.ChangeCancel)
 	}
 	if subjects.CheckToken(q.TaskID) != nil {
 		return refuse("the id of the task is invalid; conclave task list shows all")
@@ -93,17 +100,20 @@ func (o *Orchestrator) onChange(ctx context.Context, in actor.Msg[subjects.TaskC
 	if data, err := json.Marshal(q); err == nil {
 		rec.ParamsHash = o.hash.Hash(data)
 	}
-	return actor.Audited(ctx, out, o.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.TaskChanged, error) {
+	return actor.Audited(ctx, out, o.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.TaskChanged,
+		error,
+	) {
 		if err := p.Check(); err != nil {
 			return subjects.TaskChanged{}, err
 		}
-		_, err := controlBucket().Update(ctx, out, "task.change", controlKey(q.TaskID), func(c *controlRecord, _ bool) (bool, error) {
-			if c.Action == subjects.ChangeCancel {
-				return false, nil // it ends; nothing undoes that
-			}
-			*c = controlRecord{Action: q.Action, By: in.From, Time: out.Now().UTC()}
-			return true, nil
-		})
+		_, err := controlBucket().Update(ctx, out, "task.change", controlKey(q.TaskID),
+			func(c *controlRecord, _ bool) (bool, error) {
+				if c.Action == subjects.ChangeCancel {
+					return false, nil // it ends; nothing undoes that
+				}
+				*c = controlRecord{Action: q.Action, By: in.From, Time: out.Now().UTC()}
+				return true, nil
+			})
 		if err != nil {
 			return subjects.TaskChanged{}, err
 		}
@@ -111,7 +121,10 @@ func (o *Orchestrator) onChange(ctx context.Context, in actor.Msg[subjects.TaskC
 			o.cancels.Cancel(q.TaskID)
 		}
 		o.controls.change(q.TaskID, q.Action)
-		state := map[string]string{subjects.ChangePause: subjects.TaskPaused, subjects.ChangeResume: subjects.TaskRunning, subjects.ChangeCancel: subjects.TaskCanceled}[q.Action]
+		state := map[string]string{
+			subjects.ChangePause:  subjects.TaskPaused,
+			subjects.ChangeResume: subjects.TaskRunning, subjects.ChangeCancel: subjects.TaskCanceled,
+		}[q.Action]
 		return subjects.TaskChanged{TaskID: q.TaskID, State: state}, nil
 	})
 }
@@ -125,8 +138,8 @@ func (t *task) wanted(ctx context.Context) string {
 	return v.Value.Action
 }
 
-// watchControl returns a context that ends when the user pauses the task (errPaused) or cancels it ([agent.ErrCanceled]), and a
-// function that must be called at the end.
+// watchControl returns a context that ends when the user pauses the task (errPaused) or cancels it
+// ([agent.ErrCanceled]), and a function that must be called at the end.
 func (t *task) watchControl(ctx context.Context) (context.Context, func()) {
 	ctx, end := t.o.cancels.Watch(ctx, t.id)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -161,7 +174,8 @@ func (t *task) watchControl(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// awaitResume stores that the task is paused and waits until the user resumes or cancels it. The end of ctx is an error.
+// awaitResume stores that the task is paused and waits until the user resumes or cancels it. The end of ctx is an
+// error.
 func (t *task) awaitResume(ctx context.Context) error {
 	if err := t.setState(ctx, subjects.TaskPaused); err != nil {
 		return err

@@ -7,10 +7,11 @@ import (
 	"conclave/pkg/text"
 )
 
-// The orchestrator's own prompts hold no text of tools, files, pages and memories. A summary of an agent is made by a model that
-// has read such text, and that model may be mistaken or misled. So a summary passes a filter by words, which trusts no model: a
-// word is kept only when the user or the plan used it, or when it says nothing by itself. A comparison with the texts that
-// the agent has read would not be enough: a misled model misspells, translates or describes an image.
+// The orchestrator's own prompts hold no text of tools, files, pages and memories. A summary of an agent is made by a
+// model that has read such text, and that model may be mistaken or misled. So a summary passes a filter by words, which
+// trusts no model: a word is kept only when the user or the plan used it, or when it says nothing by itself. A
+// comparison with the texts that the agent has read would not be enough: a misled model misspells, translates or
+// describes an image.
 
 // hiddenWord stands for the words that the filter removed.
 const hiddenWord = "…"
@@ -34,8 +35,9 @@ func newFilter(allowed ...string) filter {
 	return f
 }
 
-// apply returns s on one line with hiddenWord for each run of words that may not be shown, and without characters that are
-// neither words nor plain punctuation. A long text ends after a whole word, so that no part of a word reads as another.
+// apply returns s on one line with hiddenWord for each run of words that may not be shown, and without characters that
+// are neither words nor plain punctuation. A long text ends after a whole word, so that no part of a word reads as
+// another.
 func (f filter) apply(s string) string {
 	var b strings.Builder
 	hidden := false // the last word was hidden
@@ -63,8 +65,8 @@ func (f filter) apply(s string) string {
 // keeps reports whether a squeezed word may be shown.
 func (f filter) keeps(w string) bool { return w != "" && (f.allowed[w] || commonWords[w]) }
 
-// splitWords yields the words of s, runs of letters, digits and marks, with their byte offsets. Invisible characters do not
-// end a word. Each character of a script without blanks is a word of its own, so that no run of them hides another.
+// splitWords yields the words of s, runs of letters, digits and marks, with their byte offsets. Invisible characters do
+// not end a word. Each character of a script without blanks is a word of its own, so that no run of them hides another.
 func splitWords(s string) func(func(string, int) bool) {
 	return func(yield func(string, int) bool) {
 		from := -1
@@ -95,8 +97,8 @@ func splitWords(s string) func(func(string, int) bool) {
 	}
 }
 
-// foldWord returns the letters and digits of a word as words are compared: look-alikes and compatibility forms as plain letters,
-// without case, accents and invisible characters.
+// foldWord returns the letters and digits of a word as words are compared: look-alikes and compatibility forms as plain
+// letters, without case, accents and invisible characters.
 func foldWord(w string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsLetter(r) || unicode.IsNumber(r) || unicode.IsMark(r) {
@@ -116,8 +118,8 @@ func plainMarks(s string) string {
 	}, s)
 }
 
-// commonWords say nothing by themselves: articles, pronouns, prepositions and auxiliaries of a few languages, and the words in
-// which agents report what became of a subtask.
+// commonWords say nothing by themselves: articles, pronouns, prepositions and auxiliaries of a few languages, and the
+// words in which agents report what became of a subtask.
 var commonWords = text.WordSet(`
 success succeeded failed failure partial done finished complete completed incomplete verified inferred uncertain unknown
 found missing empty exists result results answer answers reason error errors timeout denied refused approved approval

@@ -18,8 +18,10 @@ import (
 // testConfig is the shipped configuration, without compaction.
 func testConfig() Config {
 	return Config{
-		Tasks: 2, Parallel: 2, Replans: 1, Checks: 3, CompactAt: 60, Memories: 3, Steps: 8, Rounds: 3, Wall: 30 * time.Minute, CallTimeout: 2 * time.Minute,
-		FirstToken: 5 * time.Minute, ToolTimeout: time.Minute, Predict: 2048, Answer: 2048, Result: 16 << 10, MaxTools: 8, Thinking: true,
+		Tasks: 2, Parallel: 2, Replans: 1, Checks: 3, CompactAt: 60, Memories: 3, Steps: 8, Rounds: 3,
+		Wall: 30 * time.Minute, CallTimeout: 2 * time.Minute,
+		FirstToken: 5 * time.Minute, ToolTimeout: time.Minute, Predict: 2048, Answer: 2048, Result: 16 << 10,
+		MaxTools: 8, Thinking: true,
 	}
 }
 
@@ -99,8 +101,14 @@ func (w *harness) answer(subject string, body []byte) (any, error) {
 	switch {
 	case subject == "model.list":
 		var roles []subjects.RoleModel
-		for _, r := range []string{subjects.RoleAssistant, subjects.RoleOrchestrator, subjects.RoleResearcher, subjects.RoleCoder, subjects.RoleSummaries} {
-			roles = append(roles, subjects.RoleModel{Role: r, Model: "test:1b", Window: 32768, Tools: true, DemoModel: w.demo})
+		for _, r := range []string{
+			subjects.RoleAssistant, subjects.RoleOrchestrator, subjects.RoleResearcher,
+			subjects.RoleCoder, subjects.RoleSummaries,
+		} {
+			roles = append(roles, subjects.RoleModel{
+				Role: r, Model: "test:1b", Window: 32768, Tools: true,
+				DemoModel: w.demo,
+			})
 		}
 		return subjects.ModelList{Roles: roles}, nil
 	case subject == "agent.spawn":
@@ -121,7 +129,10 @@ func (w *harness) answer(subject string, body []byte) (any, error) {
 	case strings.HasPrefix(subject, "broker.discover."):
 		reply := subjects.DiscoverReply{}
 		for _, name := range []string{"lookup", "run_code", "web_fetch"} {
-			reply.Tools = append(reply.Tools, subjects.ToolSchema{Name: name, Description: "does " + name, Parameters: json.RawMessage(`{"type":"object"}`)})
+			reply.Tools = append(reply.Tools, subjects.ToolSchema{
+				Name: name, Description: "does " + name,
+				Parameters: json.RawMessage(`{"type":"object"}`),
+			})
 		}
 		return reply, nil
 	case subject == "model.chat":
@@ -143,8 +154,14 @@ func (w *harness) chat(body []byte) (any, error) {
 	if err := json.Unmarshal(body, &q); err != nil {
 		w.t.Errorf("the model was asked something that cannot be read: %v", err)
 	}
-	r := request{role: q.Role, hint: q.Hint, format: len(q.Format) > 0, messages: q.Messages, tools: q.Tools, kind: callWork}
-	for kind, name := range map[string]string{callPlan: "planner", callReturn: "return", callReport: "report", callCompact: "compact"} {
+	r := request{
+		role: q.Role, hint: q.Hint, format: len(q.Format) > 0, messages: q.Messages, tools: q.Tools,
+		kind: callWork,
+	}
+	for kind, name := range map[string]string{
+		callPlan: "planner", callReturn: "return", callReport: "report",
+		callCompact: "compact",
+	} {
 		if q.Messages[0].Content == readPrompt(name) {
 			r.kind = kind
 		}
@@ -157,9 +174,15 @@ func (w *harness) chat(body []byte) (any, error) {
 		v = w.model(r)
 	}
 	if v == nil {
-		v = map[string]string{callPlan: planJSON(subtaskJSON("a")), callReturn: goodReturn, callReport: "The report.", callCompact: "a summary", callWork: "It is done."}[r.kind]
+		v = map[string]string{
+			callPlan: planJSON(subtaskJSON("a")), callReturn: goodReturn, callReport: "The report.",
+			callCompact: "a summary", callWork: "It is done.",
+		}[r.kind]
 	}
-	final := subjects.ChatChunk{Done: true, Model: "test:1b", Reason: "stop", Usage: subjects.Usage{PromptTokens: 11, CompletionTokens: 7}}
+	final := subjects.ChatChunk{
+		Done: true, Model: "test:1b", Reason: "stop",
+		Usage: subjects.Usage{PromptTokens: 11, CompletionTokens: 7},
+	}
 	switch v := v.(type) {
 	case error:
 		return nil, v
@@ -206,7 +229,10 @@ func (w *harness) give(o *Orchestrator, session, query, text string) error {
 }
 
 func (w *harness) giveCtx(ctx context.Context, o *Orchestrator, q subjects.Query, attempt int) error {
-	return o.onTask(ctx, actor.Msg[subjects.Query]{Subject: "turn.orchestrator." + q.SessionID, Tokens: []string{q.SessionID}, Attempt: attempt, Body: q}, w.Out())
+	return o.onTask(ctx, actor.Msg[subjects.Query]{
+		Subject: "turn.orchestrator." + q.SessionID,
+		Tokens:  []string{q.SessionID}, Attempt: attempt, Body: q,
+	}, w.Out())
 }
 
 // emitted are the bodies published on a subject.
@@ -232,7 +258,8 @@ func (w *harness) onlyResponse() subjects.Response {
 	if len(all) != 1 {
 		w.t.Fatalf("%d reports were stored, want 1: %+v", len(all), all)
 	}
-	if d := emitted[subjects.Dialog](w, "answer.dialog"); len(d) != 1 || d[0].Answer != all[0].Answer || d[0].RespondentID != subjects.Orchestrator {
+	if d := emitted[subjects.Dialog](w, "answer.dialog"); len(d) != 1 || d[0].Answer != all[0].Answer ||
+		d[0].RespondentID != subjects.Orchestrator {
 		w.t.Errorf("the light form is %+v", d)
 	}
 	return all[0]

@@ -22,8 +22,8 @@ type jsonRequest struct {
 	predict  int // output tokens; 0 = as configured
 }
 
-// askJSON makes one model call without thinking and returns its text. A busy server and a reply that was cut off are retried. It
-// fails with errNoTokens when the session's token budget is used up.
+// askJSON makes one model call without thinking and returns its text. A busy server and a reply that was cut off are
+// retried. It fails with errNoTokens when the session's token budget is used up.
 func (t *task) askJSON(ctx context.Context, r jsonRequest) (string, error) {
 	cfg := t.o.cfg
 	left := t.tokensLeft()
@@ -31,7 +31,10 @@ func (t *task) askJSON(ctx context.Context, r jsonRequest) (string, error) {
 		return "", errNoTokens
 	}
 	role := t.o.models.Role(ctx, t.out, r.role)
-	q := model.Request{Messages: r.messages, Format: r.schema, Options: model.Options{Window: role.Window, Predict: cmp.Or(r.predict, cfg.Predict), Temperature: new(float64)}}
+	q := model.Request{Messages: r.messages, Format: r.schema, Options: model.Options{
+		Window:  role.Window,
+		Predict: cmp.Or(r.predict, cfg.Predict), Temperature: new(float64),
+	}}
 	if left > 0 {
 		q.Options.Predict = min(q.Options.Predict, left)
 	}
@@ -41,7 +44,8 @@ func (t *task) askJSON(ctx context.Context, r jsonRequest) (string, error) {
 	chat := wire.Client{Out: t.out, Role: r.role, Hint: r.hint, Timeout: cfg.FirstToken + cfg.CallTimeout}
 	for backoff := 250 * time.Millisecond; ; backoff *= 2 {
 		reply, err := t.readReply(ctx, chat, q)
-		if err == nil || backoff > 2*time.Second || !errors.Is(err, model.ErrBusy) && !errors.Is(err, model.ErrCut) && !errors.Is(err, model.ErrUnreachable) || !loop.Sleep(ctx, backoff) {
+		if err == nil || backoff > 2*time.Second || !errors.Is(err, model.ErrBusy) && !errors.Is(err, model.ErrCut) &&
+			!errors.Is(err, model.ErrUnreachable) || !loop.Sleep(ctx, backoff) {
 			return reply, err
 		}
 	}
@@ -74,7 +78,8 @@ func (t *task) readReply(ctx context.Context, chat model.Chat, q model.Request) 
 // isModelError reports whether an error is one of a model server.
 func isModelError(err error) bool {
 	for _, e := range []error{
-		model.ErrUnreachable, model.ErrMissing, model.ErrTooLong, model.ErrBusy, model.ErrMalformed, model.ErrCut, model.ErrRemote, model.ErrUnsupported, model.ErrUnauthorized, model.ErrNoVision,
+		model.ErrUnreachable, model.ErrMissing, model.ErrTooLong, model.ErrBusy, model.ErrMalformed, model.ErrCut,
+		model.ErrRemote, model.ErrUnsupported, model.ErrUnauthorized, model.ErrNoVision,
 	} {
 		if errors.Is(err, e) {
 			return true

@@ -1,15 +1,17 @@
-// Package orchestrator carries out tasks: it asks a model for a plan, has spawned agents work on its subtasks, and reports.
+// Package orchestrator carries out tasks: it asks a model for a plan, has spawned agents work on its subtasks, and
+// reports.
 //
-// It listens on turn.orchestrator.<session>, stored in TURNS, and on query.cancel.<query>; it serves task.change, which pauses,
-// resumes or cancels a task. It asks agent.spawn, broker.discover, tool.request.<tool>.<agent>, model.list and model.chat. It
-// speaks on task.progress.<task>, agent.return.<task>, agent.state.orchestrator, response.generation, answer.dialog and
-// response.delta.<query>.
+// It listens on turn.orchestrator.<session>, stored in TURNS, and on query.cancel.<query>; it serves task.change, which
+// pauses, resumes or cancels a task. It asks agent.spawn, broker.discover, tool.request.<tool>.<agent>, model.list and
+// model.chat. It speaks on task.progress.<task>, agent.return.<task>, agent.state.orchestrator, response.generation,
+// answer.dialog and response.delta.<query>.
 //
-// Its own prompts hold the user's words, the plan, states and filtered summaries, never the text of a tool, file, page or memory:
-// see filter.go. The agents run here, each under the identity that the broker gave it, and hand back a structured return.
+// Its own prompts hold the user's words, the plan, states and filtered summaries, never the text of a tool, file, page
+// or memory: see filter.go. The agents run here, each under the identity that the broker gave it, and hand back a
+// structured return.
 //
-// Every step is checkpointed. After a crash the task resumes, in this process or in another: finished subtasks are not redone,
-// and the broker's ledger keeps a call from running twice.
+// Every step is checkpointed. After a crash the task resumes, in this process or in another: finished subtasks are not
+// redone, and the broker's ledger keeps a call from running twice.
 package orchestrator
 
 import (
@@ -44,7 +46,9 @@ type Orchestrator struct {
 
 // New returns an orchestrator. cfg must be valid.
 func New(cfg Config, a Audit, h Hasher) *Orchestrator {
-	gate := &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, TypeOf: func(string) string { return "user" }, NotDone: "the task was not changed", Done: "the task was changed"}
+	gate := &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, TypeOf: func(string) string {
+		return "user"
+	}, NotDone: "the task was not changed", Done: "the task was changed"}
 	return &Orchestrator{cfg: cfg, audit: a, gate: gate, hash: h, slots: make(chan struct{}, cfg.Tasks)}
 }
 
@@ -59,7 +63,8 @@ func (o *Orchestrator) Routes() []actor.Route {
 	return []actor.Route{
 		actor.On(subjects.TurnTask, o.onTask, actor.Workers(waitingTasks)),
 		actor.Subscribe(subjects.QueryCancel, o.onCancel),
-		actor.Serve(subjects.TaskChangeService, o.onChange, actor.Workers(4), o.gate.OnReject(subjects.ActionTaskChange, nil)),
+		actor.Serve(subjects.TaskChangeService, o.onChange, actor.Workers(4),
+			o.gate.OnReject(subjects.ActionTaskChange, nil)),
 	}
 }
 
@@ -68,11 +73,13 @@ func (o *Orchestrator) Close(ctx context.Context) error {
 	return errors.Join(o.gate.Close(ctx), o.audit.Close(ctx))
 }
 
-// onTask carries out one task. It returns nil when its report is published, now or before. It rejects a message without a session
-// and a query id: only the router publishes tasks. Any other error has the message delivered again, and the task resumes.
+// onTask carries out one task. It returns nil when its report is published, now or before. It rejects a message without
+// a session and a query id: only the router publishes tasks. Any other error has the message delivered again, and the
+// task resumes.
 func (o *Orchestrator) onTask(ctx context.Context, in actor.Msg[subjects.Query], out actor.Out) error {
 	if len(in.Tokens) != 1 || subjects.CheckToken(in.Tokens[0]) != nil || subjects.CheckToken(in.Body.QueryID) != nil {
-		return subjects.Faultf(subjects.CodeMalformed, "a task needs a valid session and query id; only the router publishes tasks")
+		return subjects.Faultf(subjects.CodeMalformed, "a task needs a valid session and query id; only the router "+
+			"publishes tasks")
 	}
 	t := o.newTask(in, out)
 	err := t.run(ctx)
@@ -102,18 +109,38 @@ var (
 	errNothingPlanned   = errors.New("the model found nothing to do for this task")
 	errTooLong          = errors.New("the task with its attachments is too long to be stored")
 	errTooLarge         = errors.New("the work has grown too large to store")
-	errNoTokens         = errors.New("the token budget of this session is used up (session_tokens in orchestrator.yaml)")
+	errNoTokens         = errors.New("the token budget of this session is used up (session_tokens in " +
+		"orchestrator.yaml)")
 )
 
 // explain converts an error to a fault for programs and a text for the user.
 func explain(err error) (*subjects.Fault, string) {
 	return agent.Explain(err,
-		agent.Explanation{Err: errRetriesExhausted, Code: subjects.CodeInternal, Say: errRetriesExhausted.Error(), Advice: "What is done so far is kept. Look into the log of the orchestrator, then give the task again."},
-		agent.Explanation{Err: errInvalidPlan, Code: subjects.CodeModelMalformed, Advice: "Put the task differently, or choose another model for the role orchestrator in models.yaml."},
-		agent.Explanation{Err: errDemoModel, Code: subjects.CodeModelUnreachable, Say: errDemoModel.Error(), Advice: "Install Ollama and fetch a model (conclave doctor shows how), then give the task again."},
-		agent.Explanation{Err: errNothingPlanned, Code: subjects.CodeModelMalformed, Say: errNothingPlanned.Error(), Advice: "Put the task differently."},
-		agent.Explanation{Err: errTooLong, Code: subjects.CodeTooLarge, Say: errTooLong.Error(), Advice: "Shorten it, then give it again."},
-		agent.Explanation{Err: errTooLarge, Code: subjects.CodeTooLarge, Say: errTooLarge.Error(), Advice: "Ask for less at once."},
-		agent.Explanation{Err: errNoTokens, Code: subjects.CodeLimit, Say: errNoTokens.Error(), Advice: "Raise it, or give the rest of the task in a new session."},
+		agent.Explanation{
+			Err: errRetriesExhausted, Code: subjects.CodeInternal, Say: errRetriesExhausted.Error(),
+			Advice: "What is done so far is kept. Look into the log of the orchestrator, then give the task again.",
+		},
+		agent.Explanation{Err: errInvalidPlan, Code: subjects.CodeModelMalformed, Advice: "Put the task differently, " +
+			"or choose another model for the role orchestrator in models.yaml."},
+		agent.Explanation{
+			Err: errDemoModel, Code: subjects.CodeModelUnreachable, Say: errDemoModel.Error(),
+			Advice: "Install Ollama and fetch a model (conclave doctor shows how), then give the task again.",
+		},
+		agent.Explanation{
+			Err: errNothingPlanned, Code: subjects.CodeModelMalformed, Say: errNothingPlanned.Error(),
+			Advice: "Put the task differently.",
+		},
+		agent.Explanation{
+			Err: errTooLong, Code: subjects.CodeTooLarge, Say: errTooLong.Error(),
+			Advice: "Shorten it, then give it again.",
+		},
+		agent.Explanation{
+			Err: errTooLarge, Code: subjects.CodeTooLarge, Say: errTooLarge.Error(),
+			Advice: "Ask for less at once.",
+		},
+		agent.Explanation{
+			Err: errNoTokens, Code: subjects.CodeLimit, Say: errNoTokens.Error(),
+			Advice: "Raise it, or give the rest of the task in a new session.",
+		},
 	)
 }

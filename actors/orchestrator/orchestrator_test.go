@@ -19,7 +19,8 @@ func TestTask(t *testing.T) {
 	w.model = func(r request) any {
 		switch {
 		case r.kind == callPlan:
-			return planJSON(strings.Replace(subtaskJSON("find"), `"T"`, `"Find"`, 1), strings.Replace(subtaskJSON("write", "find"), `"T"`, `"Write"`, 1))
+			return planJSON(strings.Replace(subtaskJSON("find"), `"T"`, `"Find"`, 1),
+				strings.Replace(subtaskJSON("write", "find"), `"T"`, `"Write"`, 1))
 		case r.kind == callWork && r.subtask() == "Find" && r.messages[len(r.messages)-1].Role == model.User:
 			return toolCall("c1", "lookup", `{}`)
 		case r.kind == callReturn:
@@ -32,31 +33,37 @@ func TestTask(t *testing.T) {
 	}
 	w.requireNoErrors()
 	res := w.onlyResponse()
-	if !strings.HasPrefix(res.Answer, "The report.") || res.Partial || res.Error != nil || len(res.ToolCalls) != 1 || res.RespondentID != subjects.Orchestrator || res.Labels.Trust != subjects.Trusted {
+	if !strings.HasPrefix(res.Answer, "The report.") || res.Partial || res.Error != nil || len(res.ToolCalls) != 1 ||
+		res.RespondentID != subjects.Orchestrator || res.Labels.Trust != subjects.Trusted {
 		t.Errorf("%+v", res)
 	}
 	if res.Usage.ModelCalls != 7 || res.Usage.PromptTokens != 77 {
 		t.Errorf("usage %+v", res.Usage)
 	}
 	task := w.stored("q1")
-	if task.State != subjects.TaskDone || len(task.Subtasks) != 2 || task.Subtasks[1].State != subjects.SubtaskDone || task.Tokens != 7*18 {
+	if task.State != subjects.TaskDone || len(task.Subtasks) != 2 || task.Subtasks[1].State != subjects.SubtaskDone ||
+		task.Tokens != 7*18 {
 		t.Errorf("%+v", task)
 	}
 	// The second agent gets the result of the first as framed data, and the report too.
-	if got := w.requests(callWork); !strings.Contains(got[len(got)-1].last(), "[TOOL_RESULT: UNTRUSTED") || !strings.Contains(got[len(got)-1].last(), "Result of Find.") {
+	if got := w.requests(callWork); !strings.Contains(got[len(got)-1].last(), "[TOOL_RESULT: UNTRUSTED") ||
+		!strings.Contains(got[len(got)-1].last(), "Result of Find.") {
 		t.Errorf("%s", got[len(got)-1].text())
 	}
-	if got := w.requests(callReport)[0]; !strings.Contains(got.last(), "[TOOL_RESULT: UNTRUSTED") || len(got.tools) > 0 {
+	if got := w.requests(callReport)[0]; !strings.Contains(got.last(), "[TOOL_RESULT: UNTRUSTED") ||
+		len(got.tools) > 0 {
 		t.Errorf("%s", got.text())
 	}
-	if got := w.requests(callPlan)[0]; got.role != subjects.RoleOrchestrator || !got.format || !strings.Contains(got.last(), "Find it and write it") {
+	if got := w.requests(callPlan)[0]; got.role != subjects.RoleOrchestrator || !got.format ||
+		!strings.Contains(got.last(), "Find it and write it") {
 		t.Errorf("%+v", got)
 	}
 	if want := []string{"assistant-1", "assistant-2", "assistant-3"}; !slices.Equal(w.spawned, want) {
 		t.Errorf("spawned %v", w.spawned)
 	}
 	returns := emitted[subjects.AgentReturn](w, "agent.return.q1")
-	if len(returns) != 2 || returns[0].Subtask != "find" || returns[0].Agent != "assistant-1" || returns[1].Subtask != "write" {
+	if len(returns) != 2 || returns[0].Subtask != "find" || returns[0].Agent != "assistant-1" ||
+		returns[1].Subtask != "write" {
 		t.Errorf("%+v", returns)
 	}
 	var states []string
@@ -65,12 +72,16 @@ func TestTask(t *testing.T) {
 			states = append(states, s)
 		}
 	}
-	if want := []string{"planning", "running", "find running", "find done", "write running", "write done", "reporting", "done"}; !slices.Equal(slices.DeleteFunc(states, func(s string) bool { return s == "" }), want) {
+	if want := []string{
+		"planning", "running", "find running", "find done", "write running", "write done", "reporting",
+		"done",
+	}; !slices.Equal(slices.DeleteFunc(states, func(s string) bool { return s == "" }), want) {
 		t.Errorf("states %v", states)
 	}
 	// Delivered again, nothing happens.
 	n := len(w.Published())
-	if err := w.give(New(testConfig(), w, w), "s1", "q1", "Find it and write it"); err != nil || len(w.Published()) != n {
+	if err := w.give(New(testConfig(), w, w), "s1", "q1", "Find it and write it"); err != nil ||
+		len(w.Published()) != n {
 		t.Errorf("%v, %d more", err, len(w.Published())-n)
 	}
 }
@@ -84,7 +95,12 @@ func TestInvalidPlan(t *testing.T) {
 		asked int
 		code  string
 	}{
-		{"right at the third attempt", []string{"no", planJSON(subtaskJSON("a", "b")), planJSON(subtaskJSON("a"))}, 3, ""},
+		{
+			"right at the third attempt",
+			[]string{"no", planJSON(subtaskJSON("a", "b")), planJSON(subtaskJSON("a"))},
+			3,
+			"",
+		},
 		{"never right", []string{"no", planJSON(subtaskJSON("a", "a")), "no"}, 3, subjects.CodeModelMalformed},
 		{"nothing to do", []string{planJSON()}, 1, subjects.CodeModelMalformed},
 	} {
@@ -112,7 +128,8 @@ func TestInvalidPlan(t *testing.T) {
 				t.Errorf("asked %d times", len(asked))
 			}
 			res := w.onlyResponse()
-			if tt.code == "" && res.Error != nil || tt.code != "" && (res.Error == nil || res.Error.Code != tt.code || res.Answer == "") {
+			if tt.code == "" && res.Error != nil || tt.code != "" && (res.Error == nil || res.Error.Code != tt.code ||
+				res.Answer == "") {
 				t.Errorf("%+v", res)
 			}
 			if state := w.stored("q1").State; (state == subjects.TaskFailed) != (tt.code != "") {
@@ -122,8 +139,8 @@ func TestInvalidPlan(t *testing.T) {
 	}
 }
 
-// An invalid return is sent back with the error twice; then the subtask failed, those that depend on it are skipped, and the user is
-// told.
+// An invalid return is sent back with the error twice; then the subtask failed, those that depend on it are skipped,
+// and the user is told.
 func TestInvalidReturn(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t)
@@ -132,7 +149,8 @@ func TestInvalidReturn(t *testing.T) {
 		case r.kind == callPlan && strings.Contains(r.text(), "what became of it"):
 			return planJSON()
 		case r.kind == callPlan:
-			return planJSON(subtaskJSON("a"), subtaskJSON("b", "a"), strings.Replace(subtaskJSON("c"), `"T"`, `"Good"`, 1))
+			return planJSON(subtaskJSON("a"), subtaskJSON("b", "a"), strings.Replace(subtaskJSON("c"), `"T"`, `"Good"`,
+				1))
 		case r.kind == callReturn && r.subtask() != "Good":
 			return `{"status":"great"}`
 		}
@@ -146,10 +164,12 @@ func TestInvalidReturn(t *testing.T) {
 		t.Errorf("asked %d times", len(bad))
 	}
 	task := w.stored("q1")
-	if got := []string{task.Subtasks[0].State, task.Subtasks[1].State, task.Subtasks[2].State}; !slices.Equal(got, []string{"failed", "skipped", "done"}) || task.State != subjects.TaskPartial {
+	if got := []string{task.Subtasks[0].State, task.Subtasks[1].State, task.Subtasks[2].State}; !slices.Equal(got,
+		[]string{"failed", "skipped", "done"}) || task.State != subjects.TaskPartial {
 		t.Errorf("states %v, %s", got, task.State)
 	}
-	if res := w.onlyResponse(); !res.Partial || !strings.Contains(res.Answer, "Failed:\n- T: the agent gave no valid return") {
+	if res := w.onlyResponse(); !res.Partial ||
+		!strings.Contains(res.Answer, "Failed:\n- T: the agent gave no valid return") {
 		t.Errorf("%q", res.Answer)
 	}
 }
@@ -170,7 +190,8 @@ func TestExtendPlan(t *testing.T) {
 	if err := w.give(New(testConfig(), w, w), "s1", "q1", "Do it"); err != nil {
 		t.Fatal(err)
 	}
-	if task := w.stored("q1"); len(task.Subtasks) != 2 || task.Subtasks[1].State != subjects.SubtaskDone || task.State != subjects.TaskPartial {
+	if task := w.stored("q1"); len(task.Subtasks) != 2 || task.Subtasks[1].State != subjects.SubtaskDone ||
+		task.State != subjects.TaskPartial {
 		t.Errorf("%+v", task)
 	}
 }
@@ -222,8 +243,14 @@ func TestUncertainResult(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, check, quality, told string }{
 		{"confirmed", goodReturn, subjects.QualityInferred, ""},
-		{"not confirmed", returnJSON(`"success"`, `"failed"`, `"failure_reason":""`, `"failure_reason":"it is 41"`), subjects.QualityUncertain, "a second agent did not confirm it: it is 41"},
-		{"still uncertain", returnJSON("inferred", "uncertain"), subjects.QualityUncertain, "a second agent is not sure either"},
+		{
+			"not confirmed", returnJSON(`"success"`, `"failed"`, `"failure_reason":""`, `"failure_reason":"it is 41"`),
+			subjects.QualityUncertain, "a second agent did not confirm it: it is 41",
+		},
+		{
+			"still uncertain", returnJSON("inferred", "uncertain"), subjects.QualityUncertain,
+			"a second agent is not sure either",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -254,8 +281,8 @@ func TestUncertainResult(t *testing.T) {
 	}
 }
 
-// The runtime runs the verification of code. Its failure goes back to the agent at most three times, and only a run that passed makes
-// the result verified.
+// The runtime runs the verification of code. Its failure goes back to the agent at most three times, and only a run
+// that passed makes the result verified.
 func TestVerification(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -277,14 +304,17 @@ func TestVerification(t *testing.T) {
 					t.Errorf("%s by %s: %s", tool, path, c.Args)
 				}
 				if runs == tt.passes {
-					return subjects.ToolResult{Result: "[TOOL_RESULT: UNTRUSTED 1]\nexit code: 0\noutput:\nok\n[END OF TOOL_RESULT 1]"}, nil
+					return subjects.ToolResult{Result: "[TOOL_RESULT: UNTRUSTED 1]\nexit code: 0\noutput:\nok\n[END " +
+						"OF TOOL_RESULT 1]"}, nil
 				}
-				return subjects.ToolResult{Result: "[TOOL_RESULT: UNTRUSTED 1]\nexit code: 1\noutput:\nFAIL TestX\nexit code: 0\n[END OF TOOL_RESULT 1]"}, nil
+				return subjects.ToolResult{Result: "[TOOL_RESULT: UNTRUSTED 1]\nexit code: 1\noutput:\nFAIL " +
+					"TestX\nexit code: 0\n[END OF TOOL_RESULT 1]"}, nil
 			}
 			w.model = func(r request) any {
 				switch r.kind {
 				case callPlan:
-					return strings.NewReplacer(`"assistant"`, `"coder"`, `"hint"`, `"verify":{"command":"go test"},"hint"`).Replace(planJSON(subtaskJSON("a")))
+					return strings.NewReplacer(`"assistant"`, `"coder"`, `"hint"`,
+						`"verify":{"command":"go test"},"hint"`).Replace(planJSON(subtaskJSON("a")))
 				case callReturn:
 					return returnJSON("inferred", "verified")
 				}
@@ -323,7 +353,8 @@ func TestSubtaskFailures(t *testing.T) {
 		case r.kind == callPlan && strings.Contains(r.text(), "what became of it"):
 			return planJSON()
 		case r.kind == callPlan:
-			return planJSON(strings.Replace(subtaskJSON("a"), `"assistant"`, `"coder"`, 1), strings.Replace(subtaskJSON("b"), `"T"`, `"Broken"`, 1))
+			return planJSON(strings.Replace(subtaskJSON("a"), `"assistant"`, `"coder"`, 1),
+				strings.Replace(subtaskJSON("b"), `"T"`, `"Broken"`, 1))
 		case r.subtask() == "Broken":
 			return subjects.Faultf(subjects.CodeModelMissing, "the model x is not installed")
 		}
@@ -333,7 +364,8 @@ func TestSubtaskFailures(t *testing.T) {
 		t.Fatal(err)
 	}
 	res := w.onlyResponse()
-	if !strings.Contains(res.Answer, "a coder may not be spawned") || !strings.Contains(res.Answer, "the model x is not installed") || w.stored("q1").State != subjects.TaskFailed {
+	if !strings.Contains(res.Answer, "a coder may not be spawned") ||
+		!strings.Contains(res.Answer, "the model x is not installed") || w.stored("q1").State != subjects.TaskFailed {
 		t.Errorf("%q", res.Answer)
 	}
 }
@@ -347,7 +379,8 @@ func TestDemoModelPlansNothing(t *testing.T) {
 	if err := w.give(New(testConfig(), w, w), "s1", "q1", "Do it"); err != nil {
 		t.Fatal(err)
 	}
-	if res := w.onlyResponse(); res.Error == nil || res.Error.Code != subjects.CodeModelUnreachable || !strings.Contains(res.Answer, "Install Ollama") || len(w.asked) != 0 {
+	if res := w.onlyResponse(); res.Error == nil || res.Error.Code != subjects.CodeModelUnreachable ||
+		!strings.Contains(res.Answer, "Install Ollama") || len(w.asked) != 0 {
 		t.Errorf("%+v, %d model calls", res, len(w.asked))
 	}
 }
@@ -368,7 +401,8 @@ func TestTokenBudget(t *testing.T) {
 		t.Fatal(err)
 	}
 	res := w.onlyResponse()
-	if res.Error == nil || res.Error.Code != subjects.CodeLimit || !res.Partial || !strings.Contains(res.Answer, "session_tokens") {
+	if res.Error == nil || res.Error.Code != subjects.CodeLimit || !res.Partial ||
+		!strings.Contains(res.Answer, "session_tokens") {
 		t.Errorf("%+v", res)
 	}
 	n := len(w.asked)
@@ -378,12 +412,14 @@ func TestTokenBudget(t *testing.T) {
 	if len(w.asked) != n {
 		t.Error("a model was asked although the session's budget is used up")
 	}
-	if task := w.stored("q2"); task.State != subjects.TaskFailed || task.Error == nil || task.Error.Code != subjects.CodeLimit {
+	if task := w.stored("q2"); task.State != subjects.TaskFailed || task.Error == nil ||
+		task.Error.Code != subjects.CodeLimit {
 		t.Errorf("%+v", task)
 	}
 }
 
-// Memories that agents propose are kept by rule, under the orchestrator's own identity, and the report says what was kept.
+// Memories that agents propose are kept by rule, under the orchestrator's own identity, and the report says what was
+// kept.
 func TestMemoryCandidates(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -396,7 +432,10 @@ func TestMemoryCandidates(t *testing.T) {
 	}{
 		{"kept", "inferred", nil, "", 1, "1 remembered: The user likes tea."},
 		{"uncertain", "uncertain", nil, "", 0, "it is uncertain"},
-		{"untrusted", "inferred", &subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Public}, "", 0, "the task read untrusted content"},
+		{
+			"untrusted", "inferred", &subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Public}, "", 0,
+			"the task read untrusted content",
+		},
 		{"of a client", "inferred", nil, "phone", 0, "the task read untrusted content"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -417,18 +456,23 @@ func TestMemoryCandidates(t *testing.T) {
 				case r.kind == callWork && r.messages[len(r.messages)-1].Role == model.User:
 					return toolCall("c1", "lookup", `{}`)
 				case r.kind == callReturn:
-					return returnJSON("inferred", tt.quality, `"new_memory_candidates":[]`, `"new_memory_candidates":["The user likes tea."]`)
+					return returnJSON("inferred", tt.quality, `"new_memory_candidates":[]`,
+						`"new_memory_candidates":["The user likes tea."]`)
 				}
 				return nil
 			}
-			if err := w.giveCtx(t.Context(), New(testConfig(), w, w), subjects.Query{SessionID: "s1", QueryID: "q1", Query: "Do it", Client: tt.client}, 1); err != nil {
+			if err := w.giveCtx(t.Context(), New(testConfig(), w, w), subjects.Query{
+				SessionID: "s1", QueryID: "q1",
+				Query: "Do it", Client: tt.client,
+			}, 1); err != nil {
 				t.Fatal(err)
 			}
 			res := w.onlyResponse()
 			if untrusted := tt.labels != nil || tt.client != ""; untrusted != (res.Labels.Trust != subjects.Trusted) {
 				t.Errorf("the report has the labels %+v", res.Labels)
 			}
-			if saved != tt.saved || len(res.Notes) != 1 || res.Notes[0].Code != subjects.NoteCandidates || !strings.Contains(res.Notes[0].Text, tt.told) {
+			if saved != tt.saved || len(res.Notes) != 1 || res.Notes[0].Code != subjects.NoteCandidates ||
+				!strings.Contains(res.Notes[0].Text, tt.told) {
 				t.Errorf("saved %d, %+v", saved, res.Notes)
 			}
 		})
@@ -441,7 +485,10 @@ func TestRejectsOddIDs(t *testing.T) {
 	w := newHarness(t)
 	o := New(testConfig(), w, w)
 	for _, in := range []actor.Msg[subjects.Query]{
-		{Tokens: []string{"s.1"}, Body: subjects.Query{QueryID: "q1"}}, {Tokens: []string{"s1"}, Body: subjects.Query{QueryID: "a b"}}, {Tokens: []string{"s1"}}, {},
+		{Tokens: []string{"s.1"}, Body: subjects.Query{QueryID: "q1"}},
+		{Tokens: []string{"s1"}, Body: subjects.Query{QueryID: "a b"}},
+		{Tokens: []string{"s1"}},
+		{},
 	} {
 		if err := o.onTask(t.Context(), in, w.Out()); err == nil {
 			t.Errorf("%+v was accepted", in)

@@ -13,16 +13,18 @@ import (
 )
 
 // planSchema is the JSON schema of a plan, for the constrained decoding and for the validation.
-var planSchema = json.RawMessage(fmt.Sprintf(`{"type":"object","properties":{"subtasks":{"type":"array","maxItems":%d,"items":{"type":"object","properties":{`+
-	`"id":{"type":"string","minLength":1,"maxLength":32},`+
-	`"title":{"type":"string","minLength":1,"maxLength":120},`+
-	`"instructions":{"type":"string","minLength":1,"maxLength":4000},`+
-	`"agent":{"type":"string","enum":["assistant","researcher","coder","sysadmin"]},`+
-	`"depends_on":{"type":"array","maxItems":%[1]d,"items":{"type":"string"}},`+
-	`"hint":{"type":"string","enum":["simple","reasoning","code"]},`+
-	`"tools":{"type":"array","maxItems":16,"items":{"type":"string"}},`+
-	`"verify":{"type":"object","properties":{"language":{"type":"string","maxLength":32},"code":{"type":"string","maxLength":4000},"command":{"type":"string","maxLength":1000}},"additionalProperties":false}`+
-	`},"required":["id","title","instructions","agent"],"additionalProperties":false}}},"required":["subtasks"],"additionalProperties":false}`, subjects.MaxSubtasks))
+var planSchema = json.RawMessage(
+	fmt.Sprintf(
+		`{"type":"object","properties":{"subtasks":{"type":"array","maxItems":%d,"items":{"type":"object","properties":{`+
+			`"id":{"type":"string","minLength":1,"maxLength":32},`+
+			`"title":{"type":"string","minLength":1,"maxLength":120},`+
+			`"instructions":{"type":"string","minLength":1,"maxLength":4000},`+
+			`"agent":{"type":"string","enum":["assistant","researcher","coder","sysadmin"]},`+
+			`"depends_on":{"type":"array","maxItems":%[1]d,"items":{"type":"string"}},`+
+			`"hint":{"type":"string","enum":["simple","reasoning","code"]},`+
+			`"tools":{"type":"array","maxItems":16,"items":{"type":"string"}},`+
+			`"verify":{"type":"object","properties":{"language":{"type":"string","maxLength":32},"code":{"type":"string","maxLength":4000},"command":{"type":"string","maxLength":1000}},"additionalProperties":false}`+
+			`},"required":["id","title","instructions","agent"],"additionalProperties":false}}},"required":["subtasks"],"additionalProperties":false}`, subjects.MaxSubtasks))
 
 var compiledPlan = mustCompile(planSchema)
 
@@ -50,8 +52,8 @@ type plannedSubtask struct {
 // errEmptyPlan means that a plan has no subtasks: nothing can be done, or nothing more.
 var errEmptyPlan = errors.New("the plan has no subtasks")
 
-// parsePlan reads a plan of the model: the new subtasks, each waiting. existing are those of the plan that it extends; new ones
-// may depend on them. The error says what is wrong, for the model. A plan without subtasks is errEmptyPlan.
+// parsePlan reads a plan of the model: the new subtasks, each waiting. existing are those of the plan that it extends;
+// new ones may depend on them. The error says what is wrong, for the model. A plan without subtasks is errEmptyPlan.
 func parsePlan(reply string, existing []subjects.Subtask) ([]subjects.Subtask, error) {
 	raw := extractObject(reply)
 	if err := compiledPlan.ValidateJSON(raw); err != nil {
@@ -73,8 +75,9 @@ func parsePlan(reply string, existing []subjects.Subtask) ([]subjects.Subtask, e
 			v = nil // models fill in empty objects
 		}
 		out = append(out, subjects.Subtask{
-			ID: s.ID, Title: text.OneLine(s.Title, 120), Instructions: s.Instructions, Agent: s.Agent, DependsOn: s.DependsOn,
-			Hint: s.Hint, Tools: s.Tools, Verify: v, State: subjects.SubtaskWaiting,
+			ID: s.ID, Title: text.OneLine(s.Title, 120), Instructions: s.Instructions, Agent: s.Agent,
+			DependsOn: s.DependsOn,
+			Hint:      s.Hint, Tools: s.Tools, Verify: v, State: subjects.SubtaskWaiting,
 		})
 	}
 	return out, checkPlan(out, existing)
@@ -111,7 +114,8 @@ func checkPlan(added, existing []subjects.Subtask) error {
 		}
 		for _, tool := range s.Tools {
 			if subjects.CheckToken(tool) != nil {
-				return fmt.Errorf("subtask %q names the tool %q, which is not a valid tool name", s.ID, text.OneLine(tool, 40))
+				return fmt.Errorf("subtask %q names the tool %q, which is not a valid tool name", s.ID,
+					text.OneLine(tool, 40))
 			}
 		}
 	}

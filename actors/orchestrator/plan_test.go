@@ -11,7 +11,9 @@ import (
 
 // subtaskJSON is a valid subtask with an id and dependencies.
 func subtaskJSON(id string, depends ...string) string {
-	return fmt.Sprintf(`{"id":%q,"title":"T","instructions":"Do it.","agent":"assistant","depends_on":[%s],"hint":"simple"}`, id, quoteAll(depends))
+	return fmt.Sprintf(
+		`{"id":%q,"title":"T","instructions":"Do it.","agent":"assistant","depends_on":[%s],"hint":"simple"}`, id,
+		quoteAll(depends))
 }
 
 func quoteAll(all []string) string {
@@ -33,7 +35,8 @@ func TestParsePlan(t *testing.T) {
 	for _, tt := range []struct{ name, in, wrong string }{
 		{"one", planJSON(subtaskJSON("a")), ""},
 		{"in a fence", "Here it is:\n```json\n" + planJSON(subtaskJSON("a")) + "\n```", ""},
-		{"a chain and a fork", planJSON(subtaskJSON("a"), subtaskJSON("b", "a"), subtaskJSON("c", "a"), subtaskJSON("d", "b", "c")), ""},
+		{"a chain and a fork", planJSON(subtaskJSON("a"), subtaskJSON("b", "a"), subtaskJSON("c", "a"),
+			subtaskJSON("d", "b", "c")), ""},
 		{"named before its dependency", planJSON(subtaskJSON("b", "a"), subtaskJSON("a")), ""},
 		{"twelve", planJSON(many[:12]...), ""},
 		{"thirteen", planJSON(many...), "at most 12"},
@@ -42,15 +45,26 @@ func TestParsePlan(t *testing.T) {
 		{"same id", planJSON(subtaskJSON("a"), subtaskJSON("a")), `"a" is used twice`},
 		{"id is a subject", planJSON(subtaskJSON("a.>")), `id "a.>" is invalid`},
 		{"unknown agent", strings.Replace(planJSON(subtaskJSON("a")), `"assistant"`, `"root"`, 1), `must be one of`},
-		{"spawns its like", strings.Replace(planJSON(subtaskJSON("a")), `"assistant"`, `"orchestrator"`, 1), `must be one of`},
+		{
+			"spawns its like", strings.Replace(planJSON(subtaskJSON("a")), `"assistant"`, `"orchestrator"`, 1),
+			`must be one of`,
+		},
 		{"unknown hint", strings.Replace(planJSON(subtaskJSON("a")), `"simple"`, `"hard"`, 1), `must be one of`},
 		{"missing dependency", planJSON(subtaskJSON("a", "b")), `depends on "b", which is not in the plan`},
 		{"itself", planJSON(subtaskJSON("a", "a")), "depends on itself"},
 		{"circle of two", planJSON(subtaskJSON("a", "b"), subtaskJSON("b", "a")), "in a circle"},
-		{"circle behind a chain", planJSON(subtaskJSON("x"), subtaskJSON("a", "x", "c"), subtaskJSON("b", "a"), subtaskJSON("c", "b")), "a, b, c depend on each other"},
-		{"unknown field", strings.Replace(planJSON(subtaskJSON("a")), `"title"`, `"sudo":true,"title"`, 1), "not known"},
-		{"a tool that is none", strings.Replace(planJSON(subtaskJSON("a")), `"hint"`, `"tools":["a b"],"hint"`, 1), "not a valid tool name"},
-		{"code without a language", strings.Replace(planJSON(subtaskJSON("a")), `"hint"`, `"verify":{"code":"x"},"hint"`, 1), "without a language"},
+		{"circle behind a chain", planJSON(subtaskJSON("x"), subtaskJSON("a", "x", "c"), subtaskJSON("b", "a"),
+			subtaskJSON("c", "b")), "a, b, c depend on each other"},
+		{
+			"unknown field", strings.Replace(planJSON(subtaskJSON("a")), `"title"`, `"sudo":true,"title"`, 1),
+			"not known",
+		},
+		{
+			"a tool that is none", strings.Replace(planJSON(subtaskJSON("a")), `"hint"`, `"tools":["a b"],"hint"`, 1),
+			"not a valid tool name",
+		},
+		{"code without a language", strings.Replace(planJSON(subtaskJSON("a")), `"hint"`,
+			`"verify":{"code":"x"},"hint"`, 1), "without a language"},
 		{"an empty verify", strings.Replace(planJSON(subtaskJSON("a")), `"hint"`, `"verify":{},"hint"`, 1), ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

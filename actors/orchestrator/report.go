@@ -18,12 +18,13 @@ import (
 	"conclave/subjects"
 )
 
-// writeReport has a spawned assistant without tools write the report for the user from the results of the subtasks, which it gets
-// as untrusted content. It publishes the text as it grows. "" = there is none: no subtask is done, or the model failed, which is
-// logged; then the report is assembled by code.
+// writeReport has a spawned assistant without tools write the report for the user from the results of the subtasks,
+// which it gets as untrusted content. It publishes the text as it grows. "" = there is none: no subtask is done, or the
+// model failed, which is logged; then the report is assembled by code.
 func (t *task) writeReport(ctx context.Context) string {
 	r := t.snapshot()
-	if !slices.ContainsFunc(r.Subtasks, func(s subjects.Subtask) bool { return s.State == subjects.SubtaskDone }) || t.tokensLeft() == 0 {
+	if !slices.ContainsFunc(r.Subtasks, func(s subjects.Subtask) bool { return s.State == subjects.SubtaskDone }) ||
+		t.tokensLeft() == 0 {
 		return ""
 	}
 	root := &agent.Agent{Out: t.out, Session: t.session, Query: t.id, Scope: "report", ToolTimeout: t.o.cfg.ToolTimeout}
@@ -46,17 +47,20 @@ func (t *task) writeReport(ctx context.Context) string {
 	}
 	info := t.o.models.Role(ctx, t.out, subjects.RoleAssistant)
 	a := loop.Agent{
-		Chat: wire.Client{Out: t.out, Role: subjects.RoleAssistant, Timeout: t.o.cfg.Wall}, System: readPrompt("report"), Stream: info.Stream,
+		Chat:   wire.Client{Out: t.out, Role: subjects.RoleAssistant, Timeout: t.o.cfg.Wall},
+		System: readPrompt("report"), Stream: info.Stream,
 		Limits: t.o.cfg.loopLimits(t.tokensLeft()), Settings: settingsFile, Now: t.out.Now, NewID: t.out.NewID,
 	}
 	a.Options.Window = info.Window
 	if info.Thinking {
 		a.Think = &t.o.cfg.Thinking
 	}
-	question := "The task: " + r.Query + "\n\nThe results:\n" + frame(strings.Join(results, "\n\n"), r.Nonce) + "\n\nWrite the report for the user."
-	last, err := loop.RunTurn(ctx, a, loop.Input{State: loop.State{Messages: []model.Message{{Role: model.User, Content: question}}}}, loop.Hooks{
-		Token: func(step int, words string) { delta.Write(ctx, step, words) },
-	})
+	question := "The task: " + r.Query + "\n\nThe results:\n" + frame(strings.Join(results, "\n\n"), r.Nonce) +
+		"\n\nWrite the report for the user."
+	last, err := loop.RunTurn(ctx, a,
+		loop.Input{State: loop.State{Messages: []model.Message{{Role: model.User, Content: question}}}}, loop.Hooks{
+			Token: func(step int, words string) { delta.Write(ctx, step, words) },
+		})
 	delta.Flush(ctx)
 	t.addUsage(last.Usage)
 	if err != nil {
@@ -102,7 +106,8 @@ func appendFacts(report string, all []subjects.Subtask) string {
 			doubts = append(doubts, s.Title+": "+s.Doubt)
 		case s.State == subjects.SubtaskDone && s.Return != nil && s.Return.Status == subjects.ReturnPartial:
 			doubts = append(doubts, s.Title+": only a part is done")
-		case s.State == subjects.SubtaskDone && s.Return != nil && s.Return.ResultQuality == subjects.QualityInferred && s.Return.Source == subjects.SourceModelKnowledge:
+		case s.State == subjects.SubtaskDone && s.Return != nil && s.Return.ResultQuality == subjects.QualityInferred &&
+			s.Return.Source == subjects.SourceModelKnowledge:
 			doubts = append(doubts, s.Title+": from the model's own knowledge, not checked")
 		}
 	}
@@ -118,8 +123,8 @@ func appendFacts(report string, all []subjects.Subtask) string {
 	return strings.TrimSpace(strings.Join(parts, "\n\n"))
 }
 
-// finish stores the end of the task with its report and publishes it. state "" is derived from the subtasks. err is the error that
-// the report is about, nil = none. Subtasks that have not ended are skipped.
+// finish stores the end of the task with its report and publishes it. state "" is derived from the subtasks. err is the
+// error that the report is about, nil = none. Subtasks that have not ended are skipped.
 func (t *task) finish(ctx context.Context, state, report string, err error) error {
 	f := t.newFilter()
 	r := t.snapshot()
@@ -135,7 +140,8 @@ func (t *task) finish(ctx context.Context, state, report string, err error) erro
 		}
 	}
 	if state == "" || state == subjects.TaskFailed && done > 0 {
-		state = map[bool]string{true: subjects.TaskDone, false: subjects.TaskPartial}[done == len(r.Subtasks) && err == nil]
+		state = map[bool]string{true: subjects.TaskDone, false: subjects.TaskPartial}[done == len(r.Subtasks) &&
+			err == nil]
 		if done == 0 {
 			state = subjects.TaskFailed
 		}
@@ -149,7 +155,8 @@ func (t *task) finish(ctx context.Context, state, report string, err error) erro
 		p.Summary = f.apply(assembleReport(r.Subtasks))
 	}
 	if err := t.update(ctx, "task.report", func(next *taskRecord) {
-		next.Subtasks, next.State, next.Report, next.Error, next.Ended, next.Publish = r.Subtasks, state, text.Clip(res.Answer, 64<<10), res.Error, now, p
+		next.Subtasks, next.State, next.Report, next.Error, next.Ended, next.Publish = r.Subtasks, state,
+			text.Clip(res.Answer, 64<<10), res.Error, now, p
 	}); err != nil {
 		return err
 	}
@@ -157,9 +164,12 @@ func (t *task) finish(ctx context.Context, state, report string, err error) erro
 }
 
 // buildResponse is the response event of the task. Its answer is never empty.
-func (t *task) buildResponse(ctx context.Context, r taskRecord, state, report string, failure error) (subjects.Response, error) {
+func (t *task) buildResponse(ctx context.Context, r taskRecord, state, report string, failure error) (subjects.Response,
+	error,
+) {
 	res := subjects.Response{
-		SessionID: t.session, QueryID: t.id, Query: r.Query, ToolCalls: []subjects.ToolCall{}, GeneratorID: subjects.Orchestrator, RespondentID: subjects.Orchestrator,
+		SessionID: t.session, QueryID: t.id, Query: r.Query, ToolCalls: []subjects.ToolCall{},
+		GeneratorID: subjects.Orchestrator, RespondentID: subjects.Orchestrator,
 		Usage: r.Usage, Labels: r.Labels, Notes: t.notes, Partial: state != subjects.TaskDone,
 		Model: t.o.models.Role(ctx, t.out, subjects.RoleOrchestrator).Model,
 	}
@@ -207,7 +217,8 @@ func (t *task) buildResponse(ctx context.Context, r taskRecord, state, report st
 	return shrinkResponse(res), nil
 }
 
-// toolCalls are the calls of the work of w for the response event, with the beginning of each result: the whole is in other events.
+// toolCalls are the calls of the work of w for the response event, with the beginning of each result: the whole is in
+// other events.
 func toolCalls(w *worker, r workRecord) (out []subjects.ToolCall) {
 	if r.State == nil {
 		return nil
@@ -215,7 +226,10 @@ func toolCalls(w *worker, r workRecord) (out []subjects.ToolCall) {
 	a := w.agentOf(r.Child)
 	for _, d := range r.State.Finished {
 		args, hidden := firewall.Redact(string(d.Call.Arguments))
-		c := subjects.ToolCall{CallID: a.CallID(d.Call.ID), Tool: d.Call.Name, Args: d.Call.Arguments, Result: text.Clip(d.Result.Text, 512), Layer: d.Layer, Ephemeral: d.Result.Ephemeral}
+		c := subjects.ToolCall{
+			CallID: a.CallID(d.Call.ID), Tool: d.Call.Name, Args: d.Call.Arguments,
+			Result: text.Clip(d.Result.Text, 512), Layer: d.Layer, Ephemeral: d.Result.Ephemeral,
+		}
 		if c.Args = json.RawMessage(args); hidden > 0 && !json.Valid(c.Args) || len(args) > 2<<10 {
 			c.Args = nil
 		}
@@ -244,8 +258,8 @@ func shrinkResponse(r subjects.Response) subjects.Response {
 	return r
 }
 
-// publish publishes the stored report, adds the task to its session, and marks the task as published. It stops at the first
-// error; a retry publishes under the same ids, so that nothing is stored twice. record.Publish must be set.
+// publish publishes the stored report, adds the task to its session, and marks the task as published. It stops at the
+// first error; a retry publishes under the same ids, so that nothing is stored twice. record.Publish must be set.
 func (t *task) publish(ctx context.Context) error {
 	r := t.snapshot()
 	p := r.Publish
@@ -257,7 +271,8 @@ func (t *task) publish(ctx context.Context) error {
 	}
 	actor.Step(ctx, "dialog/before")
 	if err := actor.EmitOnce(steps, t.out, subjects.AnswerDialog, p.DialogID, subjects.Dialog{
-		SessionID: t.session, QueryID: t.id, Query: p.Response.Query, Answer: p.Response.Answer, RespondentID: subjects.Orchestrator,
+		SessionID: t.session, QueryID: t.id, Query: p.Response.Query, Answer: p.Response.Answer,
+		RespondentID: subjects.Orchestrator,
 	}); err != nil {
 		return err
 	}
@@ -275,7 +290,8 @@ func (t *task) publish(ctx context.Context) error {
 	return nil
 }
 
-// shrinkWorks removes the conversations of agents from their large records: the task has ended. A failure is only logged.
+// shrinkWorks removes the conversations of agents from their large records: the task has ended. A failure is only
+// logged.
 func (t *task) shrinkWorks(ctx context.Context, all []subjects.Subtask) {
 	for _, s := range all {
 		for _, kind := range []string{kindSubtask, kindCheck} {

@@ -19,7 +19,8 @@ import (
 // crash is what a test panics with.
 type crash struct{ step string }
 
-// crashAt delivers a task until the n-th durable step and crashes there, and reports the step; "" = the task ended before.
+// crashAt delivers a task until the n-th durable step and crashes there, and reports the step; "" = the task ended
+// before.
 func (w *harness) crashAt(n int) (step string, err error) {
 	var mu sync.Mutex
 	seen := 0
@@ -48,14 +49,15 @@ func (w *harness) crashAt(n int) (step string, err error) {
 	return step, err
 }
 
-// A crash at any durable step loses nothing and repeats nothing: the task resumes, finished subtasks are not redone, each tool call
-// runs once, and one report is published.
+// A crash at any durable step loses nothing and repeats nothing: the task resumes, finished subtasks are not redone,
+// each tool call runs once, and one report is published.
 func TestCrashAtEveryStep(t *testing.T) {
 	t.Parallel()
 	script := func(r request) any {
 		switch {
 		case r.kind == callPlan:
-			return planJSON(strings.Replace(subtaskJSON("a"), `"T"`, `"First"`, 1), strings.Replace(subtaskJSON("b", "a"), `"T"`, `"Second"`, 1))
+			return planJSON(strings.Replace(subtaskJSON("a"), `"T"`, `"First"`, 1),
+				strings.Replace(subtaskJSON("b", "a"), `"T"`, `"Second"`, 1))
 		case r.kind == callWork && r.messages[len(r.messages)-1].Role == model.User:
 			return toolCall("c1", "lookup", `{}`)
 		case r.kind == callReturn:
@@ -104,7 +106,10 @@ func TestCrashAtEveryStep(t *testing.T) {
 			t.Errorf("after a crash at %s there are %d returns, want 2", step, n)
 		}
 	}
-	for _, want := range []string{"task.claim/after", "task.plan/before", "work.spawn/after", "work.step/before", "work.return/after", "subtask.end/before", "task.report/after", "session.add/after"} {
+	for _, want := range []string{
+		"task.claim/after", "task.plan/before", "work.spawn/after", "work.step/before",
+		"work.return/after", "subtask.end/before", "task.report/after", "session.add/after",
+	} {
 		if !slices.Contains(steps, want) {
 			t.Errorf("no crash at %s; crashed at %v", want, steps)
 		}
@@ -118,7 +123,10 @@ func TestGivesUpWithoutProgress(t *testing.T) {
 	for range maxStalled {
 		ctx, stop := context.WithCancel(t.Context())
 		w.model = func(request) any { stop(); return errors.New("killed") }
-		if err := w.giveCtx(ctx, New(testConfig(), w, w), subjects.Query{SessionID: "s1", QueryID: "q1", Query: "Do it"}, 1); err == nil {
+		if err := w.giveCtx(ctx, New(testConfig(), w, w), subjects.Query{
+			SessionID: "s1", QueryID: "q1",
+			Query: "Do it",
+		}, 1); err == nil {
 			t.Fatal("no error")
 		}
 	}
@@ -144,7 +152,8 @@ func TestTakenOver(t *testing.T) {
 		}
 		return nil
 	}
-	if err := w.giveCtx(ctx, New(testConfig(), w, w), subjects.Query{SessionID: "s1", QueryID: "q1", Query: "Do it"}, 1); err != nil {
+	if err := w.giveCtx(ctx, New(testConfig(), w, w), subjects.Query{SessionID: "s1", QueryID: "q1", Query: "Do it"},
+		1); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-second; err != nil {
@@ -155,10 +164,14 @@ func TestTakenOver(t *testing.T) {
 
 // change sends a change of a task.
 func (w *harness) change(o *Orchestrator, action string) (subjects.TaskChanged, error) {
-	return o.onChange(w.t.Context(), actor.Msg[subjects.TaskChange]{From: "user", Body: subjects.TaskChange{TaskID: "q1", Action: action}}, w.Out())
+	return o.onChange(w.t.Context(), actor.Msg[subjects.TaskChange]{
+		From: "user",
+		Body: subjects.TaskChange{TaskID: "q1", Action: action},
+	}, w.Out())
 }
 
-// A paused task stops its agents and goes on from their checkpoints when it is resumed, in this process or after a restart.
+// A paused task stops its agents and goes on from their checkpoints when it is resumed, in this process or after a
+// restart.
 func TestPauseAndResume(t *testing.T) {
 	t.Parallel()
 	for _, restart := range []bool{false, true} {
@@ -174,7 +187,8 @@ func TestPauseAndResume(t *testing.T) {
 					return toolCall("c1", "lookup", `{}`)
 				case r.kind == callWork:
 					once.Do(func() {
-						if got, err := w.change(o, subjects.ChangePause); err != nil || got.State != subjects.TaskPaused {
+						if got, err := w.change(o, subjects.ChangePause); err != nil ||
+							got.State != subjects.TaskPaused {
 							t.Errorf("%+v %v", got, err)
 						}
 						close(paused)
@@ -242,10 +256,12 @@ func TestCancel(t *testing.T) {
 	}
 	res := w.onlyResponse()
 	task := w.stored("q1")
-	if !res.Partial || !strings.HasPrefix(res.Answer, "Stopped by you") || !strings.Contains(res.Answer, "It is 42.") || task.State != subjects.TaskCanceled || task.Subtasks[1].State != subjects.SubtaskSkipped {
+	if !res.Partial || !strings.HasPrefix(res.Answer, "Stopped by you") || !strings.Contains(res.Answer, "It is 42.") ||
+		task.State != subjects.TaskCanceled || task.Subtasks[1].State != subjects.SubtaskSkipped {
 		t.Errorf("%q, %+v", res.Answer, task)
 	}
-	if len(w.audit) != 2 || w.audit[0].Phase != subjects.AuditBefore || w.audit[0].Reason != subjects.ChangeCancel || w.audit[1].Status != subjects.StatusOK || w.audit[0].AgentID != "user" {
+	if len(w.audit) != 2 || w.audit[0].Phase != subjects.AuditBefore || w.audit[0].Reason != subjects.ChangeCancel ||
+		w.audit[1].Status != subjects.StatusOK || w.audit[0].AgentID != "user" {
 		t.Errorf("%+v", w.audit)
 	}
 	for _, action := range []string{subjects.ChangePause, "destroy"} {
@@ -253,7 +269,11 @@ func TestCancel(t *testing.T) {
 			t.Errorf("%s of an ended task was accepted", action)
 		}
 	}
-	if _, err := o.onChange(t.Context(), actor.Msg[subjects.TaskChange]{From: "user", Body: subjects.TaskChange{TaskID: "unknown", Action: subjects.ChangePause}}, w.Out()); err == nil {
+	if _,
+		err := o.onChange(t.Context(), actor.Msg[subjects.TaskChange]{
+		From: "user",
+		Body: subjects.TaskChange{TaskID: "unknown", Action: subjects.ChangePause},
+	}, w.Out()); err == nil {
 		t.Error("an unknown task was changed")
 	}
 }
@@ -288,18 +308,21 @@ func TestCompaction(t *testing.T) {
 		return nil
 	}
 	for i := range 5 {
-		if err := w.give(o, "s1", fmt.Sprintf("q%d", i), fmt.Sprintf("Task %d %s", i, strings.Repeat("long ", 60))); err != nil {
+		if err := w.give(o, "s1", fmt.Sprintf("q%d", i),
+			fmt.Sprintf("Task %d %s", i, strings.Repeat("long ", 60))); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if n := len(w.requests(callCompact)); n == 0 {
 		t.Fatal("no summary was made")
 	}
-	if last := w.requests(callPlan)[4]; !strings.Contains(last.text(), "Task 3") || strings.Contains(last.text(), `task\":\"Task 0`) {
+	if last := w.requests(callPlan)[4]; !strings.Contains(last.text(), "Task 3") ||
+		strings.Contains(last.text(), `task\":\"Task 0`) {
 		t.Errorf("%s", last.text())
 	}
 	v, err := sessions().Load(t.Context(), w.Out(), sessionKey("s1"))
-	if err != nil || v.Value.Compacted == 0 || len(v.Value.Summary) > maxSummary+3 || v.Value.tokensWithout("q1") >= v.Value.tokensWithout("none") {
+	if err != nil || v.Value.Compacted == 0 || len(v.Value.Summary) > maxSummary+3 ||
+		v.Value.tokensWithout("q1") >= v.Value.tokensWithout("none") {
 		t.Errorf("%+v %v", v.Value, err)
 	}
 	if !(sessionRecord{Tasks: make([]pastTask, 10), Tokens: map[string]int{"a": 60}}).needsCompaction(120, 90, 100) {

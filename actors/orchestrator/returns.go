@@ -65,11 +65,12 @@ func parseReturn(reply string, files artifactRules) (subjects.AgentReturn, error
 	return r, nil
 }
 
-// resolve returns the absolute path of an artifact: a file that a tool reported, or one that exists inside the working folder.
-// Other paths are not looked at, and every rejection reads the same, so that a return cannot probe the file system. A name
-// of several lines is rejected, because the report lists names.
+// resolve returns the absolute path of an artifact: a file that a tool reported, or one that exists inside the working
+// folder. Other paths are not looked at, and every rejection reads the same, so that a return cannot probe the file
+// system. A name of several lines is rejected, because the report lists names.
 func (f artifactRules) resolve(name string) (string, error) {
-	rejected := fmt.Errorf("the artifact %q is neither a file that this agent wrote nor one in the task's working folder", text.OneLine(name, 80))
+	rejected := fmt.Errorf("the artifact %q is neither a file that this agent wrote nor one in the task's working "+
+		"folder", text.OneLine(name, 80))
 	path := name
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(f.work, path)
@@ -83,7 +84,8 @@ func (f artifactRules) resolve(name string) (string, error) {
 	if err != nil {
 		return "", rejected
 	}
-	if work, err := filepath.EvalSymlinks(f.work); !slices.Contains(f.written, path) && (err != nil || !strings.HasPrefix(real, work+string(filepath.Separator))) {
+	if work, err := filepath.EvalSymlinks(f.work); !slices.Contains(f.written, path) &&
+		(err != nil || !strings.HasPrefix(real, work+string(filepath.Separator))) {
 		return "", rejected
 	}
 	return path, nil
@@ -109,8 +111,8 @@ type evidence struct {
 	code      bool // a coder's work
 }
 
-// adjust corrects the quality and the source that an agent claims by what the runtime saw. Code is verified only when its
-// verification passed, and no result is verified without a tool call that succeeded.
+// adjust corrects the quality and the source that an agent claims by what the runtime saw. Code is verified only when
+// its verification passed, and no result is verified without a tool call that succeeded.
 func (e evidence) adjust(r subjects.AgentReturn) subjects.AgentReturn {
 	if e.succeeded == 0 && r.Source != subjects.SourceModelKnowledge {
 		r.Source = subjects.SourceModelKnowledge

@@ -14,9 +14,9 @@ type subtaskEnd struct {
 	err error
 }
 
-// runPlan runs the subtasks of the plan until each is done, failed or skipped: at most Parallel at once, each as soon as the
-// subtasks that it depends on are done. It returns when nothing runs any more. The end of ctx and an error that prevents
-// checkpoints are errors; the subtasks then resume from their checkpoints.
+// runPlan runs the subtasks of the plan until each is done, failed or skipped: at most Parallel at once, each as soon
+// as the subtasks that it depends on are done. It returns when nothing runs any more. The end of ctx and an error that
+// prevents checkpoints are errors; the subtasks then resume from their checkpoints.
 func (t *task) runPlan(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -66,13 +66,15 @@ func hasEnded(s subjects.Subtask) bool {
 	return slices.Contains([]string{subjects.SubtaskDone, subjects.SubtaskFailed, subjects.SubtaskSkipped}, s.State)
 }
 
-// nextReady is the first subtask of the plan that is not running and whose dependencies are done. Subtasks that an earlier
-// attempt began are ready, too.
+// nextReady is the first subtask of the plan that is not running and whose dependencies are done. Subtasks that an
+// earlier attempt began are ready, too.
 func (t *task) nextReady(running map[string]bool) (subjects.Subtask, bool) {
 	all := t.snapshot().Subtasks
 	states := statesOf(all)
 	for _, s := range all {
-		if !hasEnded(s) && !running[s.ID] && !slices.ContainsFunc(s.DependsOn, func(d string) bool { return states[d] != subjects.SubtaskDone }) {
+		if !hasEnded(s) && !running[s.ID] && !slices.ContainsFunc(s.DependsOn, func(d string) bool {
+			return states[d] != subjects.SubtaskDone
+		}) {
 			return s, true
 		}
 	}

@@ -39,14 +39,15 @@ const (
 	kindCheck   = "check" // a second agent that checks it
 )
 
-// taskRecord is the checkpoint of a task. It is also its lock: each write names the revision of the one before, so of two
-// processes with the same task only one can go on.
+// taskRecord is the checkpoint of a task. It is also its lock: each write names the revision of the one before, so of
+// two processes with the same task only one can go on.
 type taskRecord struct {
 	subjects.Task
 
-	Owner       string                `json:"owner"`             // id of the attempt that holds the task
-	Stalled     int                   `json:"stalled,omitempty"` // times it began to run since its last progress
-	Nonce       string                `json:"nonce"`             // of the frames around untrusted content, unpredictable
+	Owner   string `json:"owner"`             // id of the attempt that holds the task
+	Stalled int    `json:"stalled,omitempty"` // times it began to run since its last progress
+	// of the frames around untrusted content, unpredictable
+	Nonce       string                `json:"nonce"`
 	Attachments []subjects.Attachment `json:"attachments,omitempty"`
 	Hint        string                `json:"hint,omitempty"`
 	Replans     int                   `json:"replans,omitempty"`
@@ -91,8 +92,8 @@ func workBucket() actor.Bucket[workRecord] {
 	return actor.Bucket[workRecord]{Name: bucket, MaxSize: maxRecord, Timeout: storeTimeout}
 }
 
-// claim loads or makes the record of the task and stores it under this owner. It reports true when the report was published
-// before.
+// claim loads or makes the record of the task and stores it under this owner. It reports true when the report was
+// published before.
 func (t *task) claim(ctx context.Context) (published bool, err error) {
 	for range 8 {
 		v, err := tasks().Load(ctx, t.out, subjects.TaskKey(t.id))
@@ -127,7 +128,8 @@ func (t *task) newRecord() taskRecord {
 	sum := sha256.Sum256([]byte(t.out.NewID()))
 	r := taskRecord{
 		Task: subjects.Task{
-			TaskID: t.id, SessionID: t.session, Query: t.query.Query, State: subjects.TaskPlanning, Began: now, Updated: now,
+			TaskID: t.id, SessionID: t.session, Query: t.query.Query, State: subjects.TaskPlanning, Began: now,
+			Updated: now,
 		},
 		Nonce: hex.EncodeToString(sum[:8]), Hint: t.query.Hint, Labels: agent.LabelQuestion(t.query, t.session),
 	}
@@ -139,13 +141,16 @@ func (t *task) newRecord() taskRecord {
 		a.Text, _ = firewall.Redact(strings.ToValidUTF8(a.Text, "\uFFFD"))
 		a.Name, _ = firewall.Redact(a.Name)
 		r.Attachments = append(r.Attachments, a)
-		r.Labels = r.Labels.Join(&subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Private, Flags: firewall.Scan(a.Content()).Techniques()})
+		r.Labels = r.Labels.Join(&subjects.Labels{
+			Trust: subjects.Untrusted, Privacy: subjects.Private,
+			Flags: firewall.Scan(a.Content()).Techniques(),
+		})
 	}
 	return r
 }
 
-// update changes the record and stores it, also when ctx has ended. step names the write. Without a stored change the record is
-// as before. It fails with errNotOwner when another process was first.
+// update changes the record and stores it, also when ctx has ended. step names the write. Without a stored change the
+// record is as before. It fails with errNotOwner when another process was first.
 func (t *task) update(ctx context.Context, step string, change func(r *taskRecord)) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -203,9 +208,9 @@ func (t *task) snapshot() taskRecord {
 // otherOwnerPatience is how long a process waits for another that has taken over its task and writes nothing.
 const otherOwnerPatience = 10 * time.Minute
 
-// awaitOtherOwner waits until the process that has taken over the task has finished it, and returns nil. It fails with CodeBusy
-// when that writes nothing for otherOwnerPatience. Acknowledging the message earlier would take it from the other process;
-// returning an error at once would deliver it a third time.
+// awaitOtherOwner waits until the process that has taken over the task has finished it, and returns nil. It fails with
+// CodeBusy when that writes nothing for otherOwnerPatience. Acknowledging the message earlier would take it from the
+// other process; returning an error at once would deliver it a third time.
 func (t *task) awaitOtherOwner(ctx context.Context) error {
 	for {
 		v, err := tasks().Load(ctx, t.out, subjects.TaskKey(t.id))
@@ -213,7 +218,8 @@ func (t *task) awaitOtherOwner(ctx context.Context) error {
 		case err == nil && v.Value.Published:
 			return nil
 		case err == nil && t.out.Now().Sub(v.Value.Updated) > otherOwnerPatience:
-			return subjects.Faultf(subjects.CodeBusy, "another process has taken over this task and did not finish it; it is retried")
+			return subjects.Faultf(subjects.CodeBusy, "another process has taken over this task and did not finish "+
+				"it; it is retried")
 		case !loop.Sleep(ctx, time.Second):
 			return context.Cause(ctx)
 		}

@@ -35,11 +35,14 @@ type task struct {
 // newTask is a task for a message whose tokens and query id are valid.
 func (o *Orchestrator) newTask(in actor.Msg[subjects.Query], out actor.Out) *task {
 	session := in.Tokens[0]
-	return &task{o: o, out: out.WithIDs(session, in.Body.QueryID), id: in.Body.QueryID, session: session, query: in.Body}
+	return &task{
+		o: o, out: out.WithIDs(session, in.Body.QueryID), id: in.Body.QueryID, session: session,
+		query: in.Body,
+	}
 }
 
-// run carries out the task until its report is published. A pause gives its slot to others. An error means that the task is
-// resumed later.
+// run carries out the task until its report is published. A pause gives its slot to others. An error means that the
+// task is resumed later.
 func (t *task) run(ctx context.Context) error {
 	published, err := t.claim(ctx)
 	if published || err != nil {
@@ -56,7 +59,8 @@ func (t *task) run(ctx context.Context) error {
 	case t.record.Stalled >= maxStalled:
 		return t.finish(ctx, subjects.TaskFailed, "", errRetriesExhausted)
 	case t.resumed:
-		t.emitState(subjects.AgentState{To: t.record.State, Code: subjects.NoteResumed, Words: "resumed after an interruption; it was " + t.record.State})
+		t.emitState(subjects.AgentState{To: t.record.State, Code: subjects.NoteResumed, Words: "resumed after an " +
+			"interruption; it was " + t.record.State})
 	}
 	for {
 		if err := t.awaitSlot(ctx); err != nil {
@@ -98,8 +102,8 @@ func (t *task) isTooLong() bool {
 	return err != nil || len(data) > maxQuestion
 }
 
-// isAnswerable reports whether an error ends the task or the subtask with a report about it: an error of the model, of another
-// actor's reply, or of the plan. Any other is retried.
+// isAnswerable reports whether an error ends the task or the subtask with a report about it: an error of the model, of
+// another actor's reply, or of the plan. Any other is retried.
 func isAnswerable(err error) bool {
 	for _, e := range []error{errInvalidPlan, errDemoModel, errNothingPlanned, errNoTokens, errTooLarge} {
 		if errors.Is(err, e) {
@@ -119,8 +123,8 @@ func (t *task) awaitSlot(ctx context.Context) error {
 	}
 }
 
-// advance makes the plan, carries it out, extends it after failures, and returns the model's report, "" when there is none. It
-// goes on where an earlier attempt stopped. The end of ctx, also by a pause, is an error.
+// advance makes the plan, carries it out, extends it after failures, and returns the model's report, "" when there is
+// none. It goes on where an earlier attempt stopped. The end of ctx, also by a pause, is an error.
 func (t *task) advance(ctx context.Context) (report string, err error) {
 	if ctx.Err() != nil { // canceled before it began
 		return "", ctx.Err()
@@ -168,8 +172,8 @@ func (t *task) setState(ctx context.Context, state string) error {
 	return nil
 }
 
-// makePlan asks the model for a plan and stores it. An invalid one is sent back with the error, twice; then the error is
-// errInvalidPlan with the reason. The built-in demo model is not asked: errDemoModel.
+// makePlan asks the model for a plan and stores it. An invalid one is sent back with the error, twice; then the error
+// is errInvalidPlan with the reason. The built-in demo model is not asked: errDemoModel.
 func (t *task) makePlan(ctx context.Context) error {
 	if t.o.models.Role(ctx, t.out, subjects.RoleOrchestrator).DemoModel {
 		return errDemoModel
@@ -193,19 +197,27 @@ func (t *task) storePlan(ctx context.Context, added []subjects.Subtask) error {
 	if err != nil {
 		return err
 	}
-	t.emitProgress(subjects.TaskProgress{State: t.snapshot().State, Text: fmt.Sprintf("a plan of %d subtasks", len(t.snapshot().Subtasks)), Subtasks: t.snapshot().Subtasks})
+	t.emitProgress(subjects.TaskProgress{
+		State: t.snapshot().State,
+		Text:  fmt.Sprintf("a plan of %d subtasks", len(t.snapshot().Subtasks)), Subtasks: t.snapshot().Subtasks,
+	})
 	return nil
 }
 
 // planRetries is how often an invalid plan or return is sent back to the model.
 const planRetries = 2
 
-// askPlan asks the model for subtasks, with existing as those of the plan that it extends. An invalid reply is sent back with the
-// error planRetries times; then the error is errInvalidPlan. A plan without subtasks is errEmptyPlan.
-func (t *task) askPlan(ctx context.Context, messages []model.Message, existing []subjects.Subtask) ([]subjects.Subtask, error) {
+// askPlan asks the model for subtasks, with existing as those of the plan that it extends. An invalid reply is sent
+// back with the error planRetries times; then the error is errInvalidPlan. A plan without subtasks is errEmptyPlan.
+func (t *task) askPlan(ctx context.Context, messages []model.Message, existing []subjects.Subtask) ([]subjects.Subtask,
+	error,
+) {
 	var invalid error
 	for range planRetries + 1 {
-		reply, err := t.askJSON(ctx, jsonRequest{role: subjects.RoleOrchestrator, hint: t.record.Hint, messages: messages, schema: planSchema})
+		reply, err := t.askJSON(ctx, jsonRequest{
+			role: subjects.RoleOrchestrator, hint: t.record.Hint,
+			messages: messages, schema: planSchema,
+		})
 		if err != nil {
 			return nil, fmt.Errorf("planning: %w", err)
 		}
@@ -215,17 +227,19 @@ func (t *task) askPlan(ctx context.Context, messages []model.Message, existing [
 		}
 		invalid = err
 		messages = append(messages, model.Message{Role: model.Assistant, Content: reply},
-			model.Message{Role: model.User, Content: "This plan is invalid: " + err.Error() + ". Reply with the corrected JSON object only."})
+			model.Message{Role: model.User, Content: "This plan is invalid: " + err.Error() + ". Reply with the " +
+				"corrected JSON object only."})
 	}
 	return nil, fmt.Errorf("%w: %v", errInvalidPlan, invalid)
 }
 
-// planMessages is the prompt of a new plan: the system prompt, the earlier tasks of the session, and the user's words. Attachments
-// are untrusted content, which only agents read; they are counted here.
+// planMessages is the prompt of a new plan: the system prompt, the earlier tasks of the session, and the user's words.
+// Attachments are untrusted content, which only agents read; they are counted here.
 func (t *task) planMessages() []model.Message {
 	out := []model.Message{{Role: model.System, Content: readPrompt("planner")}}
 	if earlier := t.past.describe(); earlier != "" {
-		out = append(out, model.Message{Role: model.User, Content: "Earlier tasks of this session, for reference only:\n" + earlier}, model.Message{Role: model.Assistant, Content: "Noted."})
+		out = append(out, model.Message{Role: model.User, Content: "Earlier tasks of this session, for reference " +
+			"only:\n" + earlier}, model.Message{Role: model.Assistant, Content: "Noted."})
 	}
 	question := "Task: " + t.record.Query
 	if n := len(t.record.Attachments); n > 0 {
@@ -234,8 +248,8 @@ func (t *task) planMessages() []model.Message {
 	return append(out, model.Message{Role: model.User, Content: question + "\n\nReply with the plan as JSON."})
 }
 
-// extendPlan asks for more subtasks after some failed, at most Replans times, and reports whether there are any. The prompt has
-// the plan, its states and filtered summaries. A model that fails or gives up ends the plan as it is.
+// extendPlan asks for more subtasks after some failed, at most Replans times, and reports whether there are any. The
+// prompt has the plan, its states and filtered summaries. A model that fails or gives up ends the plan as it is.
 func (t *task) extendPlan(ctx context.Context) (bool, error) {
 	r := t.snapshot()
 	failed := false
@@ -246,8 +260,10 @@ func (t *task) extendPlan(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	f := t.newFilter()
-	messages := append(t.planMessages(), model.Message{Role: model.User, Content: "The plan so far, with what became of it:\n" + describePlan(r.Subtasks, f) +
-		"\n\nSome subtasks failed. Reply with further subtasks that reach the goal in another way, with new ids; they may depend on subtasks that are done. " +
+	messages := append(t.planMessages(), model.Message{Role: model.User, Content: "The plan so far, with what became " +
+		"of it:\n" + describePlan(r.Subtasks, f) +
+		"\n\nSome subtasks failed. Reply with further subtasks that reach the goal in another way, with new ids; " +
+		"they may depend on subtasks that are done. " +
 		`If nothing else can be tried, reply with {"subtasks":[]}.`})
 	added, err := t.askPlan(ctx, messages, r.Subtasks)
 	if ctx.Err() != nil {
@@ -278,14 +294,15 @@ type planLine struct {
 	Files     int      `json:"files,omitempty"`
 }
 
-// describePlan is the plan with its states as JSON, one subtask a line, for the orchestrator's own prompts. Texts of agents are
-// filtered; files are only counted, because an agent chose their names.
+// describePlan is the plan with its states as JSON, one subtask a line, for the orchestrator's own prompts. Texts of
+// agents are filtered; files are only counted, because an agent chose their names.
 func describePlan(all []subjects.Subtask, f filter) string {
 	lines := make([]string, 0, len(all))
 	for _, s := range all {
 		l := planLine{ID: s.ID, Title: s.Title, Agent: s.Agent, DependsOn: s.DependsOn, State: s.State}
 		if r := s.Return; r != nil {
-			l.Quality, l.Summary, l.Reason, l.Files = r.ResultQuality, f.apply(r.Summary), f.apply(r.FailureReason), len(r.Artifacts)
+			l.Quality, l.Summary, l.Reason, l.Files = r.ResultQuality, f.apply(r.Summary), f.apply(r.FailureReason),
+				len(r.Artifacts)
 		}
 		data, err := json.Marshal(l)
 		if err == nil {

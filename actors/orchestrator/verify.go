@@ -11,9 +11,10 @@ import (
 	"conclave/subjects"
 )
 
-// verify runs the subtask's verification through the broker, as a call of the agent, and reports whether its failure went back to
-// the agent, which then works on. It does so at most Checks times. Without a verification, after one that passed and after the
-// last one it reports false. The runtime decides by the result of the run, not by the agent's claim.
+// verify runs the subtask's verification through the broker, as a call of the agent, and reports whether its failure
+// went back to the agent, which then works on. It does so at most Checks times. Without a verification, after one that
+// passed and after the last one it reports false. The runtime decides by the result of the run, not by the agent's
+// claim.
 func (w *worker) verify(ctx context.Context) (again bool, err error) {
 	if w.subtask.Verify == nil || w.kind != kindSubtask || w.record.Passed {
 		return false, nil
@@ -33,7 +34,8 @@ func (w *worker) verify(ctx context.Context) (again bool, err error) {
 	failed := !w.record.Passed
 	if failed && w.record.Failed < w.t.o.cfg.Checks && !isRefused(res.Fault) {
 		w.record.Failed++
-		w.continueWith("The verification failed. Its output stands below; correct the work, then say what you changed.\n" + frame(text.Clip(res.Text, maxRun), w.t.snapshot().Nonce))
+		w.continueWith("The verification failed. Its output stands below; correct the work, then say what you " +
+			"changed.\n" + frame(text.Clip(res.Text, maxRun), w.t.snapshot().Nonce))
 		again = true
 	}
 	return again, w.store(ctx, "work.verify")
@@ -57,11 +59,12 @@ func (w *worker) verifyCall() model.Call {
 	return c
 }
 
-// passedLine is the first line of the result of a program that ended without an error. The tool writes it, before any output.
+// passedLine is the first line of the result of a program that ended without an error. The tool writes it, before any
+// output.
 const passedLine = "exit code: 0"
 
-// hasPassed reports whether a verification succeeded: the call ran, and its program ended with status 0. The lines of the frame
-// around the result do not count.
+// hasPassed reports whether a verification succeeded: the call ran, and its program ended with status 0. The lines of
+// the frame around the result do not count.
 func hasPassed(res loop.Result) bool {
 	if res.Fault != "" {
 		return false
@@ -77,7 +80,8 @@ func hasPassed(res loop.Result) bool {
 // isRefused reports whether a call did not run because somebody refused it, so that the agent cannot correct it.
 func isRefused(fault string) bool {
 	switch fault {
-	case subjects.CodeDenied, subjects.CodeNotApproved, subjects.CodeUnanswered, subjects.CodeLimit, subjects.CodeUnknownTool:
+	case subjects.CodeDenied, subjects.CodeNotApproved, subjects.CodeUnanswered, subjects.CodeLimit,
+		subjects.CodeUnknownTool:
 		return true
 	}
 	return false
@@ -94,14 +98,16 @@ func (w *worker) continueWith(words string) {
 	}
 }
 
-// secondOpinion has another agent of the same type check an uncertain result, once. It returns the result with its quality after
-// the check, and why it is still uncertain, "" = it was confirmed. A result whose verification failed is not checked again.
+// secondOpinion has another agent of the same type check an uncertain result, once. It returns the result with its
+// quality after the check, and why it is still uncertain, "" = it was confirmed. A result whose verification failed is
+// not checked again.
 func (w *worker) secondOpinion(ctx context.Context, ret subjects.AgentReturn) (subjects.AgentReturn, string, error) {
 	if w.subtask.Verify != nil {
 		return ret, "its verification did not pass", nil
 	}
 	s := w.subtask
-	s.Instructions = readPrompt("check") + "\n\nThe subtask: " + s.Instructions + "\n\n" + frame(ret.Summary, w.t.snapshot().Nonce)
+	s.Instructions = readPrompt("check") + "\n\nThe subtask: " + s.Instructions + "\n\n" +
+		frame(ret.Summary, w.t.snapshot().Nonce)
 	c, err := w.t.openWork(ctx, kindCheck, s)
 	if err != nil {
 		return ret, "", err
@@ -120,7 +126,9 @@ func (w *worker) secondOpinion(ctx context.Context, ret subjects.AgentReturn) (s
 		return ret, "", err
 	}
 	got := *c.record.Return
-	if err := w.t.update(ctx, "subtask.check", func(r *taskRecord) { r.Labels = r.Labels.Join(c.labels()) }); err != nil {
+	if err := w.t.update(ctx, "subtask.check", func(r *taskRecord) {
+		r.Labels = r.Labels.Join(c.labels())
+	}); err != nil {
 		return ret, "", err
 	}
 	switch {

@@ -35,8 +35,8 @@ type worker struct {
 	rev    uint64
 }
 
-// runSubtask works on a subtask until its return is stored and published. An error means that it has to be resumed; a subtask that
-// cannot be done is no error but a failed return.
+// runSubtask works on a subtask until its return is stored and published. An error means that it has to be resumed; a
+// subtask that cannot be done is no error but a failed return.
 func (t *task) runSubtask(ctx context.Context, s subjects.Subtask) error {
 	w, err := t.openWork(ctx, kindSubtask, s)
 	if err != nil {
@@ -84,7 +84,8 @@ func (w *worker) end(ctx context.Context, ret subjects.AgentReturn, doubt string
 	err := w.t.update(ctx, "subtask.end", func(r *taskRecord) {
 		for i := range r.Subtasks {
 			if s := &r.Subtasks[i]; s.ID == w.subtask.ID {
-				s.State, s.Return, s.Doubt, s.Ended, s.Calls, s.Child = state, &ret, doubt, w.t.out.Now().UTC(), w.countCalls(), w.record.Child
+				s.State, s.Return, s.Doubt, s.Ended, s.Calls, s.Child = state, &ret, doubt, w.t.out.Now().UTC(),
+					w.countCalls(), w.record.Child
 			}
 		}
 		r.Labels, r.Stalled = r.Labels.Join(labels), 0
@@ -129,12 +130,15 @@ func (t *task) checkOwner(ctx context.Context) error {
 
 func (w *worker) key() string { return workKey(w.t.id, w.kind, w.subtask.ID) }
 
-// store writes the record by compare-and-set, also when ctx has ended. It fails with errNotOwner when another process was first,
-// and with errTooLarge when the record has grown too large.
+// store writes the record by compare-and-set, also when ctx has ended. It fails with errNotOwner when another process
+// was first, and with errTooLarge when the record has grown too large.
 func (w *worker) store(ctx context.Context, step string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	stored, err := workBucket().Store(ctx, w.t.out, step, w.key(), actor.Versioned[workRecord]{Value: w.record, Revision: w.rev})
+	stored, err := workBucket().Store(ctx, w.t.out, step, w.key(), actor.Versioned[workRecord]{
+		Value:    w.record,
+		Revision: w.rev,
+	})
 	switch {
 	case errors.Is(err, actor.ErrChanged):
 		return errNotOwner
@@ -154,7 +158,8 @@ func (w *worker) agentOf(child string) *agent.Agent {
 	return a
 }
 
-// rootAgent is the orchestrator's own account, below which agents are spawned. Call ids are made from the work and the agent.
+// rootAgent is the orchestrator's own account, below which agents are spawned. Call ids are made from the work and the
+// agent.
 func (w *worker) rootAgent() *agent.Agent {
 	return &agent.Agent{
 		Out: w.t.out, Session: w.t.session, Query: w.t.id, Scope: w.kind + " " + w.subtask.ID,
@@ -185,8 +190,8 @@ func (w *worker) labels() *subjects.Labels {
 	return w.record.Labels.Join(l)
 }
 
-// do spawns the agent, has it work, verifies its work, and returns its return. The work resumes from its checkpoint. An error
-// means that it has to be resumed later; every failure of the model, a tool or the broker is a failed return.
+// do spawns the agent, has it work, verifies its work, and returns its return. The work resumes from its checkpoint. An
+// error means that it has to be resumed later; every failure of the model, a tool or the broker is a failed return.
 func (w *worker) do(ctx context.Context) (subjects.AgentReturn, error) {
 	if w.t.tokensLeft() == 0 {
 		return failedReturn(errNoTokens.Error()), nil
@@ -224,8 +229,8 @@ func (w *worker) do(ctx context.Context) (subjects.AgentReturn, error) {
 	return ret, nil
 }
 
-// failOrRetry decides about an error of the work: a failed return for an error of the model and of limits, and the error itself
-// when the work has to be resumed.
+// failOrRetry decides about an error of the work: a failed return for an error of the model and of limits, and the
+// error itself when the work has to be resumed.
 func (w *worker) failOrRetry(ctx context.Context, err error) (subjects.AgentReturn, error) {
 	switch {
 	case ctx.Err() != nil:
@@ -258,8 +263,10 @@ func (w *worker) runLoop(ctx context.Context) error {
 	}
 	a := loop.Agent{
 		Chat:    wire.Client{Out: w.t.out, Role: role, Hint: w.subtask.Hint, Timeout: cfg.Wall},
-		RunTool: w.agent.RunTool, System: readPrompt(w.subtask.Agent), Tools: tools, Calls: callMode(info), Question: w.subtask.Instructions,
-		Stream: info.Stream, Limits: cfg.loopLimits(w.t.tokensLeft()), Settings: settingsFile, Now: w.t.out.Now, NewID: w.t.out.NewID,
+		RunTool: w.agent.RunTool, System: readPrompt(w.subtask.Agent), Tools: tools, Calls: callMode(info),
+		Question: w.subtask.Instructions,
+		Stream:   info.Stream, Limits: cfg.loopLimits(w.t.tokensLeft()), Settings: settingsFile, Now: w.t.out.Now,
+		NewID: w.t.out.NewID,
 	}
 	a.Options.Window = info.Window
 	if info.Thinking {
@@ -281,7 +288,10 @@ func (w *worker) runLoop(ctx context.Context) error {
 	if stored != nil {
 		return stored
 	}
-	w.t.addUsage(loop.Usage{Calls: last.Usage.Calls - state.Usage.Calls, Prompt: last.Usage.Prompt - state.Usage.Prompt, Output: last.Usage.Output - state.Usage.Output})
+	w.t.addUsage(loop.Usage{
+		Calls: last.Usage.Calls - state.Usage.Calls, Prompt: last.Usage.Prompt - state.Usage.Prompt,
+		Output: last.Usage.Output - state.Usage.Output,
+	})
 	return err
 }
 
@@ -322,12 +332,14 @@ func callMode(r subjects.RoleModel) loop.CallMode {
 	return loop.CallText
 }
 
-// taskMessage is the first message to the agent, behind the system prompt, which is the same for every subtask: the user's task,
-// the agent's part, the working folder, and the results of the subtasks that it depends on, framed as untrusted content.
+// taskMessage is the first message to the agent, behind the system prompt, which is the same for every subtask: the
+// user's task, the agent's part, the working folder, and the results of the subtasks that it depends on, framed as
+// untrusted content.
 func (w *worker) taskMessage() model.Message {
 	r := w.t.snapshot()
 	var b strings.Builder
-	fmt.Fprintf(&b, "The user's task, of which you do one part:\n%s\n\nYour part: %s\n%s\n", r.Query, w.subtask.Title, w.subtask.Instructions)
+	fmt.Fprintf(&b, "The user's task, of which you do one part:\n%s\n\nYour part: %s\n%s\n", r.Query, w.subtask.Title,
+		w.subtask.Instructions)
 	if work := w.t.workFolder(); work != "" && (w.subtask.Agent == "coder" || w.subtask.Agent == "sysadmin") {
 		fmt.Fprintf(&b, "\nThe task's working folder is %s.\n", work)
 	}
@@ -370,14 +382,20 @@ func frame(s, nonce string) string { return firewall.Frame(s, nonce, firewall.Sc
 // workFolder is the working folder of the task; "" = there is none.
 func (t *task) workFolder() string { return policy.WorkFolder(t.o.cfg.Workspace, t.session, t.id) }
 
-// requestReturn asks the agent's model for the structured return. An invalid one is sent back with the error, twice; then it is a
-// failed return.
+// requestReturn asks the agent's model for the structured return. An invalid one is sent back with the error, twice;
+// then it is a failed return.
 func (w *worker) requestReturn(ctx context.Context) (subjects.AgentReturn, error) {
-	messages := []model.Message{{Role: model.System, Content: readPrompt("return")}, {Role: model.User, Content: w.describeWork()}}
+	messages := []model.Message{
+		{Role: model.System, Content: readPrompt("return")},
+		{Role: model.User, Content: w.describeWork()},
+	}
 	files := artifactRules{work: w.t.workFolder(), written: w.record.Artifacts}
 	var invalid error
 	for range planRetries + 1 {
-		reply, err := w.t.askJSON(ctx, jsonRequest{role: roleOf(w.subtask.Agent), hint: w.subtask.Hint, messages: messages, schema: returnSchema})
+		reply, err := w.t.askJSON(ctx, jsonRequest{
+			role: roleOf(w.subtask.Agent), hint: w.subtask.Hint,
+			messages: messages, schema: returnSchema,
+		})
 		if err != nil {
 			return subjects.AgentReturn{}, fmt.Errorf("asking for the return: %w", err)
 		}
@@ -387,7 +405,8 @@ func (w *worker) requestReturn(ctx context.Context) (subjects.AgentReturn, error
 		}
 		invalid = err
 		messages = append(messages, model.Message{Role: model.Assistant, Content: text.Clip(reply, 4<<10)},
-			model.Message{Role: model.User, Content: "This return is invalid: " + err.Error() + ". Reply with the corrected JSON object only."})
+			model.Message{Role: model.User, Content: "This return is invalid: " + err.Error() +
+				". Reply with the corrected JSON object only."})
 	}
 	return failedReturn("the agent gave no valid return: " + invalid.Error()), nil
 }
@@ -403,19 +422,24 @@ func (w *worker) describeWork() string {
 		fmt.Fprintf(&b, "Files: %s\n", strings.Join(w.record.Artifacts, ", "))
 	}
 	if w.subtask.Verify != nil {
-		fmt.Fprintf(&b, "Verification by the runtime: %s\n", map[bool]string{true: "passed", false: "failed"}[w.record.Passed])
+		fmt.Fprintf(&b, "Verification by the runtime: %s\n",
+			map[bool]string{true: "passed", false: "failed"}[w.record.Passed])
 	}
 	answer := w.record.State.Answer
 	if w.record.State.Partial {
 		answer += "\n[incomplete]"
 	}
-	fmt.Fprintf(&b, "\nThe agent's own words:\n%s\n\nReply with the return as JSON.", frame(text.Clip(answer, 8<<10), w.t.snapshot().Nonce))
+	fmt.Fprintf(&b, "\nThe agent's own words:\n%s\n\nReply with the return as JSON.",
+		frame(text.Clip(answer, 8<<10), w.t.snapshot().Nonce))
 	return b.String()
 }
 
 // evidence is what the runtime saw of the work.
 func (w *worker) evidence() evidence {
-	e := evidence{code: w.subtask.Agent == "coder", verify: w.subtask.Verify != nil && w.kind == kindSubtask, passed: w.record.Passed}
+	e := evidence{
+		code: w.subtask.Agent == "coder", verify: w.subtask.Verify != nil && w.kind == kindSubtask,
+		passed: w.record.Passed,
+	}
 	for _, d := range w.record.State.Finished {
 		if d.Result.Fault != "" {
 			continue
@@ -464,7 +488,10 @@ func (w *worker) countCalls() int {
 
 // emitProgress publishes a state of the subtask.
 func (w *worker) emitProgress(state, words string) {
-	p := subjects.TaskProgress{Subtask: w.subtask.ID, State: state, Text: text.OneLine(words, 400), Agent: w.record.Child, Calls: w.countCalls()}
+	p := subjects.TaskProgress{
+		Subtask: w.subtask.ID, State: state, Text: text.OneLine(words, 400),
+		Agent: w.record.Child, Calls: w.countCalls(),
+	}
 	for _, s := range w.t.snapshot().Subtasks {
 		if s.ID == w.subtask.ID && !s.Began.IsZero() {
 			p.Millis = w.t.out.Now().Sub(s.Began).Milliseconds()
@@ -476,7 +503,8 @@ func (w *worker) emitProgress(state, words string) {
 // emitNote publishes a note about the agent's work.
 func (w *worker) emitNote(code, words string) {
 	if w.record.Child != "" {
-		w.t.emitState(subjects.AgentState{To: subjects.SubtaskRunning, Code: code, Words: text.Clip(words, 1<<10)}, w.record.Child)
+		w.t.emitState(subjects.AgentState{To: subjects.SubtaskRunning, Code: code, Words: text.Clip(words, 1<<10)},
+			w.record.Child)
 	}
 }
 

@@ -68,7 +68,10 @@ func (m *machines) routes() []actor.Route {
 	if m == nil {
 		return nil
 	}
-	return []actor.Route{actor.Serve(subjects.MachineInviteService, m.onInvite, actor.Workers(1)), actor.Serve(subjects.MachineListService, m.onList)}
+	return []actor.Route{
+		actor.Serve(subjects.MachineInviteService, m.onInvite, actor.Workers(1)),
+		actor.Serve(subjects.MachineListService, m.onList),
+	}
 }
 
 // start opens the port if a machine has joined or an invitation is open, and reads the connections until close.
@@ -114,18 +117,21 @@ func (m *machines) close() {
 	}
 }
 
-// adjustListener opens the port while a machine has joined, an invitation is open or an enrolment may be incomplete, and closes it
-// otherwise.
+// adjustListener opens the port while a machine has joined, an invitation is open or an enrolment may be incomplete,
+// and closes it otherwise.
 func (m *machines) adjustListener() error {
-	joined := slices.ContainsFunc(m.registry.principals(), func(p subjects.Principal) bool { return p.Kind == subjects.MachinePrincipal })
+	joined := slices.ContainsFunc(m.registry.principals(), func(p subjects.Principal) bool {
+		return p.Kind == subjects.MachinePrincipal
+	})
 	wanted := m.cfg.Listen != listenOff && (joined || m.cfg.Invitations.NeedListener(m.out.Now()))
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
 	case wanted && m.listener == nil:
 		l, err := machine.Listen(m.cfg.Listen, machine.ListenerConfig{
-			Certificate: m.cfg.Certificate, LeafAddress: m.cfg.Links.LeafAddress, Invitations: m.cfg.Invitations, Registrar: m,
-			OnRefuse: m.out.LogError, Now: m.out.Now,
+			Certificate: m.cfg.Certificate, LeafAddress: m.cfg.Links.LeafAddress, Invitations: m.cfg.Invitations,
+			Registrar: m,
+			OnRefuse:  m.out.LogError, Now: m.out.Now,
 		})
 		if err != nil {
 			return err
@@ -143,10 +149,15 @@ func (m *machines) adjustListener() error {
 }
 
 // onInvite stores an invitation and opens the port. The secret is with the user: the request has only its hash.
-func (m *machines) onInvite(ctx context.Context, in actor.Msg[subjects.MachineInvite], out actor.Out) (subjects.MachineInvited, error) {
+func (m *machines) onInvite(ctx context.Context, in actor.Msg[subjects.MachineInvite],
+	out actor.Out,
+) (subjects.MachineInvited, error) {
 	var none subjects.MachineInvited
 	q := in.Body
-	rec := subjects.AuditRecord{AgentID: in.From, Action: subjects.ActionMachineInvite, ParamsHash: m.registry.hash.Hash([]byte(q.Machine + "\n" + q.ID))}
+	rec := subjects.AuditRecord{
+		AgentID: in.From, Action: subjects.ActionMachineInvite,
+		ParamsHash: m.registry.hash.Hash([]byte(q.Machine + "\n" + q.ID)),
+	}
 	inv, err := m.newInvitation(q, out.Now())
 	if err != nil {
 		m.registry.gate.Refuse(ctx, out, rec, subjects.StatusRefused, subjects.CodeMalformed)
@@ -157,22 +168,24 @@ func (m *machines) onInvite(ctx context.Context, in actor.Msg[subjects.MachineIn
 		return none, err
 	}
 	rec.Tool = inv.Machine
-	return actor.Audited(ctx, out, m.registry.gate, rec, func(_ context.Context, p *actor.Permit) (subjects.MachineInvited, error) {
-		if err := p.Check(); err != nil {
-			return none, err
-		}
-		if err := m.cfg.Invitations.Add(inv, out.Now()); err != nil {
-			return none, subjects.Faultf(subjects.CodeUnavailable, "%v", err)
-		}
-		address, err := m.openListener()
-		if err != nil { // without the port nobody could use the invitation
-			if err := m.cancelInvitations(inv.Machine, out.Now()); err != nil {
-				out.LogError(err)
+	return actor.Audited(ctx, out, m.registry.gate, rec,
+		func(_ context.Context, p *actor.Permit) (subjects.MachineInvited, error) {
+			if err := p.Check(); err != nil {
+				return none, err
 			}
-			return none, subjects.Faultf(subjects.CodeUnavailable, "this machine cannot be reached by others: %v: check machines.listen in system.yaml, then invite again", err)
-		}
-		return subjects.MachineInvited{Hub: m.cfg.Hub, Pin: pin.String(), Listen: address, Actors: inv.Actors}, nil
-	})
+			if err := m.cfg.Invitations.Add(inv, out.Now()); err != nil {
+				return none, subjects.Faultf(subjects.CodeUnavailable, "%v", err)
+			}
+			address, err := m.openListener()
+			if err != nil { // without the port nobody could use the invitation
+				if err := m.cancelInvitations(inv.Machine, out.Now()); err != nil {
+					out.LogError(err)
+				}
+				return none, subjects.Faultf(subjects.CodeUnavailable, "this machine cannot be reached by others: %v: "+
+					"check machines.listen in system.yaml, then invite again", err)
+			}
+			return subjects.MachineInvited{Hub: m.cfg.Hub, Pin: pin.String(), Listen: address, Actors: inv.Actors}, nil
+		})
 }
 
 // openListener opens the port if it is not open, and returns its address.
@@ -188,8 +201,8 @@ func (m *machines) openListener() (string, error) {
 	return m.listener.Addr(), nil
 }
 
-// minInvitation and maxInvitation bound the time for which an invitation is open. The command permits a minute or more, some of
-// which has passed when the request arrives.
+// minInvitation and maxInvitation bound the time for which an invitation is open. The command permits a minute or more,
+// some of which has passed when the request arrives.
 const (
 	minInvitation = 30 * time.Second
 	maxInvitation = 7 * 24 * time.Hour
@@ -197,9 +210,13 @@ const (
 
 // newInvitation returns the invitation of a request, or why it cannot be made.
 func (m *machines) newInvitation(q subjects.MachineInvite, now time.Time) (machine.Invitation, error) {
-	inv := machine.Invitation{ID: q.ID, Hash: q.Hash, Machine: q.Machine, Actors: q.Actors, Expires: q.Expires.UTC(), Replaces: q.Rotate}
+	inv := machine.Invitation{
+		ID: q.ID, Hash: q.Hash, Machine: q.Machine, Actors: q.Actors, Expires: q.Expires.UTC(),
+		Replaces: q.Rotate,
+	}
 	if m.cfg.Listen == listenOff {
-		return inv, errors.New("no machine may join: machines.listen in system.yaml is off; set it to an address such as 0.0.0.0:7422")
+		return inv, errors.New("no machine may join: machines.listen in system.yaml is off; set it to an address " +
+			"such as 0.0.0.0:7422")
 	}
 	if inv.Expires.Before(now.Add(minInvitation)) || inv.Expires.After(now.Add(maxInvitation)) {
 		return inv, errors.New("an invitation is open for a minute to seven days")
@@ -229,7 +246,9 @@ func (m *machines) cancelInvitations(name string, now time.Time) error {
 
 // isInvited reports whether an invitation of this name is open.
 func (m *machines) isInvited(name string, now time.Time) bool {
-	return m != nil && slices.ContainsFunc(m.cfg.Invitations.Open(now), func(i machine.Invitation) bool { return i.Machine == name })
+	return m != nil && slices.ContainsFunc(m.cfg.Invitations.Open(now), func(i machine.Invitation) bool {
+		return i.Machine == name
+	})
 }
 
 // Offer implements [machine.Registrar].
@@ -238,9 +257,13 @@ func (m *machines) Offer(inv machine.Invitation) machine.Offer {
 	return machine.Offer{Hub: m.cfg.Hub, Machine: inv.Machine, Actors: inv.Actors, Accounts: p.Accounts()}
 }
 
-// Admit implements [machine.Registrar]: the machine is added, or its keys are replaced, in the name of the user who invited it.
+// Admit implements [machine.Registrar]: the machine is added, or its keys are replaced, in the name of the user who
+// invited it.
 func (m *machines) Admit(ctx context.Context, inv machine.Invitation, keys map[string]string) error {
-	change := subjects.PrincipalChange{Action: subjects.PrincipalAdd, Principal: subjects.Principal{Name: inv.Machine, Kind: subjects.MachinePrincipal, Actors: inv.Actors, Keys: keys}}
+	change := subjects.PrincipalChange{Action: subjects.PrincipalAdd, Principal: subjects.Principal{
+		Name: inv.Machine,
+		Kind: subjects.MachinePrincipal, Actors: inv.Actors, Keys: keys,
+	}}
 	if inv.Replaces {
 		change.Action = subjects.PrincipalRotate
 	}
@@ -265,7 +288,8 @@ func (m *machines) readLinks() {
 		own, connected := ownAccounts(list, p), false
 		s.claimed = len(own) == 0
 		for _, l := range links {
-			if !slices.Contains(own, l.Account) && !(s.claimed && l.Server == p.Name && slices.Contains(p.Accounts(), l.Account)) {
+			if !slices.Contains(own, l.Account) &&
+				!(s.claimed && l.Server == p.Name && slices.Contains(p.Accounts(), l.Account)) {
 				continue
 			}
 			connected, s.last, s.rtt = true, now, l.RTT
@@ -285,8 +309,8 @@ func (m *machines) readLinks() {
 	}
 }
 
-// ownAccounts returns the accounts of a machine that no other machine has. A connection to one of them is by its key; the name of
-// the server at the other end is a claim.
+// ownAccounts returns the accounts of a machine that no other machine has. A connection to one of them is by its key;
+// the name of the server at the other end is a claim.
 func ownAccounts(list []subjects.Principal, p subjects.Principal) []string {
 	return slices.DeleteFunc(p.Accounts(), func(account string) bool {
 		return slices.ContainsFunc(list, func(o subjects.Principal) bool {
@@ -304,7 +328,10 @@ func (m *machines) onList(_ context.Context, _ actor.Msg[subjects.Empty], out ac
 	for _, p := range m.registry.principals() {
 		if p.Kind == subjects.MachinePrincipal {
 			s := m.seen[p.Name]
-			list.Machines = append(list.Machines, subjects.MachineStatus{Name: p.Name, Actors: p.Actors, Added: p.Added, Connected: s.since, LastSeen: s.last, RTT: s.rtt, Address: s.address, Claimed: s.claimed})
+			list.Machines = append(list.Machines, subjects.MachineStatus{
+				Name: p.Name, Actors: p.Actors, Added: p.Added,
+				Connected: s.since, LastSeen: s.last, RTT: s.rtt, Address: s.address, Claimed: s.claimed,
+			})
 		}
 	}
 	for _, inv := range m.cfg.Invitations.Open(out.Now()) {

@@ -22,14 +22,17 @@ type fixedLinks []bus.LeafLink
 func (l fixedLinks) LeafLinks() ([]bus.LeafLink, error) { return l, nil }
 func (fixedLinks) LeafAddress() string                  { return "" }
 
-// TestMachineStateIsByAccount: a machine is connected when an account of its own is, whatever name the server at the other end
-// gives itself. Where machines share all accounts, that name is all there is, and the list says so.
+// TestMachineStateIsByAccount: a machine is connected when an account of its own is, whatever name the server at the
+// other end gives itself. Where machines share all accounts, that name is all there is, and the list says so.
 func TestMachineStateIsByAccount(t *testing.T) {
 	t.Parallel()
 	f := &fixture{Bus: bustest.Start(t)}
 	f.home = bus.Home{Data: f.Dir}
 	var stored []subjects.Principal
-	for name, actors := range map[string][]string{"box": {"model"}, "liar": {"model", "generator"}, "a": {"generator"}, "b": {"generator"}} {
+	for name, actors := range map[string][]string{
+		"box": {"model"}, "liar": {"model", "generator"}, "a": {"generator"},
+		"b": {"generator"},
+	} {
 		p := subjects.Principal{Name: name, Kind: subjects.MachinePrincipal, Actors: actors, Keys: map[string]string{}}
 		for _, account := range p.Accounts() {
 			k, err := bus.Keys{Dir: t.TempDir()}.Stage(account)
@@ -47,8 +50,14 @@ func TestMachineStateIsByAccount(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	links := fixedLinks{{Account: "model_liar", Server: "box"}, {Account: "generator", Server: "a"}, {Account: "generator", Server: "box"}}
-	f.Run(f.AuditedSpec(subjects.Registry, func(_ context.Context, w *audit.Writer, h *audit.Hasher) (actor.Actor, error) {
+	links := fixedLinks{
+		{Account: "model_liar", Server: "box"},
+		{Account: "generator", Server: "a"},
+		{Account: "generator", Server: "box"},
+	}
+	f.Run(f.AuditedSpec(subjects.Registry, func(_ context.Context, w *audit.Writer, h *audit.Hasher) (actor.Actor,
+		error,
+	) {
 		r, err := registry.New(registry.Config{AuditTimeout: testTimeout}, f.Server, f.home, w, h)
 		if err == nil {
 			r.ServeMachines(registry.MachineConfig{Listen: "off", Invitations: invitations, Links: links})

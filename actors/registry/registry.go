@@ -1,9 +1,9 @@
-// Package registry keeps the principals that were added while the system runs: users' tools, clients and machines. Each has
-// an account and a key of its own. It also serves the settings of the running system.
+// Package registry keeps the principals that were added while the system runs: users' tools, clients and machines. Each
+// has an account and a key of its own. It also serves the settings of the running system.
 //
-// It listens on principal.change, settings.list, settings.change and doctor.run, which only the user may send, and on principal.list. A change is recorded in the audit log,
-// stored in the data folder and applied to the running NATS server, in this order; then it publishes principal.changed. A
-// revoked principal is disconnected before the reply.
+// It listens on principal.change, settings.list, settings.change and doctor.run, which only the user may send, and on
+// principal.list. A change is recorded in the audit log, stored in the data folder and applied to the running NATS
+// server, in this order; then it publishes principal.changed. A revoked principal is disconnected before the reply.
 package registry
 
 import (
@@ -23,8 +23,8 @@ import (
 
 // Server is the NATS server whose principals are changed.
 type Server interface {
-	// Apply replaces the run-time principals of the running server, and closes the connections of those whose key is gone.
-	// After an error the earlier ones may hold.
+	// Apply replaces the run-time principals of the running server, and closes the connections of those whose key is
+	// gone. After an error the earlier ones may hold.
 	Apply(ctx context.Context, principals []subjects.Principal) error
 }
 
@@ -69,14 +69,16 @@ type Registry struct {
 	list     []subjects.Principal // sorted by name
 }
 
-// New returns a registry with the stored list. It fails when the list cannot be read: without it a revoked principal could
-// come back.
+// New returns a registry with the stored list. It fails when the list cannot be read: without it a revoked principal
+// could come back.
 func New(cfg Config, server Server, store Store, a Audit, h Hasher) (*Registry, error) {
 	list, err := store.ReadPrincipals()
 	if err != nil {
 		return nil, err
 	}
-	gate := &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, TypeOf: func(string) string { return "user" }, NotDone: "nothing was changed", Done: "the change was made"}
+	gate := &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, TypeOf: func(string) string {
+		return "user"
+	}, NotDone: "nothing was changed", Done: "the change was made"}
 	r := &Registry{server: server, store: store, audit: a, gate: gate, hash: h, stored: list != nil}
 	r.setList(list)
 	return r, nil
@@ -94,9 +96,9 @@ func (r *Registry) Routes() []actor.Route {
 	}, r.machines.routes(), r.settingRoutes(), r.doctorRoutes())
 }
 
-// Start implements [actor.Starter]: it applies the stored list, for a server in another process and after a crash between
-// storing and applying. The audit log has the hash of the list, so that one which was replaced while the system was stopped shows.
-// Actors that started before it read the list now.
+// Start implements [actor.Starter]: it applies the stored list, for a server in another process and after a crash
+// between storing and applying. The audit log has the hash of the list, so that one which was replaced while the system
+// was stopped shows. Actors that started before it read the list now.
 func (r *Registry) Start(ctx context.Context, out actor.Out) error {
 	r.changing.Lock()
 	defer r.changing.Unlock()
@@ -118,8 +120,13 @@ func (r *Registry) applyStored(ctx context.Context, out actor.Out) error {
 	if err != nil {
 		return err
 	}
-	rec := subjects.AuditRecord{AgentID: r.Name(), AgentType: "actor", Action: subjects.ActionPrincipalApply, ParamsHash: r.hash.Hash(data)}
-	_, err = actor.Audited(ctx, out, r.gate, rec, func(ctx context.Context, p *actor.Permit) (none struct{}, err error) {
+	rec := subjects.AuditRecord{
+		AgentID: r.Name(), AgentType: "actor", Action: subjects.ActionPrincipalApply,
+		ParamsHash: r.hash.Hash(data),
+	}
+	_, err = actor.Audited(ctx, out, r.gate, rec, func(ctx context.Context, p *actor.Permit) (none struct{},
+		err error,
+	) {
 		if err := p.Check(); err != nil {
 			return none, err
 		}
@@ -156,27 +163,34 @@ func (r *Registry) onList(context.Context, actor.Msg[subjects.Empty], actor.Out)
 
 // actions are the audit actions of the changes.
 var actions = map[string]string{
-	subjects.PrincipalAdd: subjects.ActionPrincipalAdd, subjects.PrincipalRevoke: subjects.ActionPrincipalRevoke, subjects.PrincipalRotate: subjects.ActionPrincipalRotate,
+	subjects.PrincipalAdd: subjects.ActionPrincipalAdd, subjects.PrincipalRevoke: subjects.ActionPrincipalRevoke,
+	subjects.PrincipalRotate: subjects.ActionPrincipalRotate,
 	subjects.PrincipalUpdate: subjects.ActionPrincipalUpdate,
 }
 
-// onChange makes a change of the user and returns the new list. A change that the rules of the table reject is recorded as
-// refused.
-func (r *Registry) onChange(ctx context.Context, in actor.Msg[subjects.PrincipalChange], out actor.Out) (subjects.PrincipalList, error) {
+// onChange makes a change of the user and returns the new list. A change that the rules of the table reject is recorded
+// as refused.
+func (r *Registry) onChange(ctx context.Context, in actor.Msg[subjects.PrincipalChange],
+	out actor.Out,
+) (subjects.PrincipalList, error) {
 	isMachine := in.Body.Principal.Kind == subjects.MachinePrincipal || // a rotation has the name only
 		slices.ContainsFunc(r.principals(), func(p subjects.Principal) bool {
 			return p.Name == in.Body.Principal.Name && p.Kind == subjects.MachinePrincipal
 		})
 	if in.Body.Action != subjects.PrincipalRevoke && isMachine {
 		r.gate.Refuse(ctx, out, r.record(in.From, in.Body), subjects.StatusRefused, subjects.CodeMalformed)
-		return subjects.PrincipalList{}, subjects.Faultf(subjects.CodeMalformed, "a machine is added with conclave invite, and rotated with conclave machines rotate")
+		return subjects.PrincipalList{}, subjects.Faultf(subjects.CodeMalformed, "a machine is added with conclave "+
+			"invite, and rotated with conclave machines rotate")
 	}
 	return r.Change(ctx, out, in.From, in.Body)
 }
 
 // record returns the audit record of a change by an account. A malformed name is not recorded.
 func (r *Registry) record(by string, c subjects.PrincipalChange) subjects.AuditRecord {
-	rec := subjects.AuditRecord{AgentID: by, Action: actions[c.Action], ParamsHash: r.hash.Hash([]byte(c.Action + "\n" + c.Principal.Name))}
+	rec := subjects.AuditRecord{
+		AgentID: by, Action: actions[c.Action],
+		ParamsHash: r.hash.Hash([]byte(c.Action + "\n" + c.Principal.Name)),
+	}
 	if rec.Action == "" {
 		rec.Action = subjects.ActionPrincipalAdd
 	}
@@ -186,23 +200,29 @@ func (r *Registry) record(by string, c subjects.PrincipalChange) subjects.AuditR
 	return rec
 }
 
-// Change makes one change in the name of an account and returns the new list. The intent is in the audit log before anything
-// changes. When the server does not accept the list, the earlier one is stored again. A revocation also cancels the open
-// invitations of the name, and may be repeated when the server did not apply it: it is announced also then.
-func (r *Registry) Change(ctx context.Context, out actor.Out, by string, c subjects.PrincipalChange) (subjects.PrincipalList, error) {
+// Change makes one change in the name of an account and returns the new list. The intent is in the audit log before
+// anything changes. When the server does not accept the list, the earlier one is stored again. A revocation also
+// cancels the open invitations of the name, and may be repeated when the server did not apply it: it is announced also
+// then.
+func (r *Registry) Change(ctx context.Context, out actor.Out, by string, c subjects.PrincipalChange) (
+	subjects.PrincipalList, error,
+) {
 	r.changing.Lock()
 	defer r.changing.Unlock()
 	name, revokes := c.Principal.Name, c.Action == subjects.PrincipalRevoke
 	before := r.principals()
 	after, err := applyChange(before, c, out.Now())
-	if err != nil && revokes && (r.unapplied || r.machines.isInvited(name, out.Now())) && subjects.CheckToken(name) == nil {
+	if err != nil && revokes && (r.unapplied || r.machines.isInvited(name, out.Now())) &&
+		subjects.CheckToken(name) == nil {
 		after, err = before, nil
 	}
 	if err != nil {
 		r.gate.Refuse(ctx, out, r.record(by, c), subjects.StatusRefused, subjects.CodeMalformed)
 		return subjects.PrincipalList{}, subjects.Faultf(subjects.CodeMalformed, "%v", err)
 	}
-	_, err = actor.Audited(ctx, out, r.gate, r.record(by, c), func(ctx context.Context, p *actor.Permit) (none struct{}, err error) {
+	_, err = actor.Audited(ctx, out, r.gate, r.record(by, c), func(ctx context.Context, p *actor.Permit) (none struct{},
+		err error,
+	) {
 		err = r.replaceList(context.WithoutCancel(ctx), p, revokes, before, after)
 		if revokes && p.Check() == nil {
 			err = errors.Join(err, r.machines.cancelInvitations(name, out.Now()))
@@ -212,7 +232,8 @@ func (r *Registry) Change(ctx context.Context, out actor.Out, by string, c subje
 	if err != nil && (!revokes || r.has(name)) {
 		return subjects.PrincipalList{}, err
 	}
-	if err := actor.Emit(ctx, out, subjects.PrincipalChanged, subjects.PrincipalNotice{Name: name, Action: c.Action}); err != nil {
+	if err := actor.Emit(ctx, out, subjects.PrincipalChanged,
+		subjects.PrincipalNotice{Name: name, Action: c.Action}); err != nil {
 		out.LogError(fmt.Errorf("announcing the change of %s: %w", name, err))
 	}
 	return subjects.PrincipalList{Principals: r.principals()}, err
@@ -223,10 +244,12 @@ func (r *Registry) has(name string) bool {
 	return slices.ContainsFunc(r.principals(), func(p subjects.Principal) bool { return p.Name == name })
 }
 
-// replaceList stores the list and applies it. It fails without a valid permit. When the server does not apply the list, the
-// earlier one is stored and applied again, except for a revocation: a key that is stored as revoked stays revoked, and is
-// rejected at the next start at the latest.
-func (r *Registry) replaceList(ctx context.Context, p *actor.Permit, revokes bool, before, after []subjects.Principal) error {
+// replaceList stores the list and applies it. It fails without a valid permit. When the server does not apply the list,
+// the earlier one is stored and applied again, except for a revocation: a key that is stored as revoked stays revoked,
+// and is rejected at the next start at the latest.
+func (r *Registry) replaceList(ctx context.Context, p *actor.Permit, revokes bool, before,
+	after []subjects.Principal,
+) error {
 	if err := p.Check(); err != nil {
 		return err
 	}
@@ -242,13 +265,15 @@ func (r *Registry) replaceList(ctx context.Context, p *actor.Permit, revokes boo
 		return nil
 	}
 	if revokes {
-		return subjects.Faultf(subjects.CodeUnavailable, "the principal is revoked in the list, but the NATS server did not apply it: %v. Revoke it again, or restart conclave, to close its connections", err)
+		return subjects.Faultf(subjects.CodeUnavailable, "the principal is revoked in the list, but the NATS server "+
+			"did not apply it: %v. Revoke it again, or restart conclave, to close its connections", err)
 	}
 	back := errors.Join(r.store.WritePrincipals(before), r.server.Apply(ctx, before))
 	if back != nil {
 		err = fmt.Errorf("%w; the earlier list could not be restored: %w", err, back)
 	}
-	return subjects.Faultf(subjects.CodeUnavailable, "the NATS server did not apply the change, and nothing was changed: %v", err)
+	return subjects.Faultf(subjects.CodeUnavailable, "the NATS server did not apply the change, and nothing was "+
+		"changed: %v", err)
 }
 
 // applyChange returns the list after a change, or why it cannot be made.

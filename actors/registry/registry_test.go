@@ -74,7 +74,9 @@ func start(t *testing.T, stored ...subjects.Principal) *fixture {
 	if err := f.home.WritePrincipals(stored); err != nil {
 		t.Fatal(err)
 	}
-	f.Run(f.AuditedSpec(subjects.Registry, func(_ context.Context, w *audit.Writer, h *audit.Hasher) (actor.Actor, error) {
+	f.Run(f.AuditedSpec(subjects.Registry, func(_ context.Context, w *audit.Writer, h *audit.Hasher) (actor.Actor,
+		error,
+	) {
 		return registry.New(registry.Config{AuditTimeout: testTimeout}, f.server, f.home, w, h)
 	}), actor.Config{})
 	f.user = f.Out("user")
@@ -85,7 +87,8 @@ func (f *fixture) change(t *testing.T, action string, p subjects.Principal) erro
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	_, err := actor.Ask(ctx, f.user, subjects.PrincipalChangeService, subjects.PrincipalChange{Action: action, Principal: p})
+	_, err := actor.Ask(ctx, f.user, subjects.PrincipalChangeService,
+		subjects.PrincipalChange{Action: action, Principal: p})
 	return err
 }
 
@@ -116,8 +119,8 @@ func (f *fixture) newKey(t *testing.T, name string) map[string]string {
 	return map[string]string{name: k.Public}
 }
 
-// TestRegistry adds, rotates and revokes a principal, with a failing server in between. Every change is in the audit log, the
-// stored list is the one in force, and a live connection ends with its key.
+// TestRegistry adds, rotates and revokes a principal, with a failing server in between. Every change is in the audit
+// log, the stored list is the one in force, and a live connection ends with its key.
 func TestRegistry(t *testing.T) {
 	t.Parallel()
 	f := start(t)
@@ -127,9 +130,13 @@ func TestRegistry(t *testing.T) {
 	if err := bustest.ConfirmSubscriptions(t.Context(), watch); err != nil {
 		t.Fatal(err)
 	}
-	weather := subjects.Principal{Name: "weather", Kind: subjects.ToolPrincipal, Tools: []string{"forecast"}, Keys: f.newKey(t, "weather")}
+	weather := subjects.Principal{
+		Name: "weather", Kind: subjects.ToolPrincipal, Tools: []string{"forecast"},
+		Keys: f.newKey(t, "weather"),
+	}
 	f.server.setError(errors.New("disk on fire"))
-	if err := f.change(t, subjects.PrincipalAdd, weather); err == nil || !strings.Contains(err.Error(), "disk on fire") {
+	if err := f.change(t, subjects.PrincipalAdd, weather); err == nil ||
+		!strings.Contains(err.Error(), "disk on fire") {
 		t.Errorf("an addition that the server does not apply: %v", err)
 	}
 	f.server.setError(nil)
@@ -149,9 +156,15 @@ func TestRegistry(t *testing.T) {
 	}
 	closed := connect()
 	for name, c := range map[string]subjects.PrincipalChange{
-		"again":             {Action: "add", Principal: weather},
-		"an account":        {Action: "add", Principal: subjects.Principal{Name: "broker", Kind: subjects.ClientPrincipal, Keys: weather.Keys}},
-		"a machine":         {Action: "add", Principal: subjects.Principal{Name: "box", Kind: subjects.MachinePrincipal, Actors: []string{"model"}}},
+		"again": {Action: "add", Principal: weather},
+		"an account": {Action: "add", Principal: subjects.Principal{
+			Name: "broker",
+			Kind: subjects.ClientPrincipal, Keys: weather.Keys,
+		}},
+		"a machine": {Action: "add", Principal: subjects.Principal{
+			Name: "box", Kind: subjects.MachinePrincipal,
+			Actors: []string{"model"},
+		}},
 		"an unknown action": {Action: "promote", Principal: weather},
 		"the same key":      {Action: "rotate", Principal: weather},
 		"nobody":            {Action: "revoke", Principal: subjects.Principal{Name: "nobody"}},
@@ -167,13 +180,15 @@ func TestRegistry(t *testing.T) {
 	}
 	rotated := weather
 	rotated.Keys = f.newKey(t, "weather")
-	if err := f.change(t, subjects.PrincipalRotate, subjects.Principal{Name: "weather", Keys: rotated.Keys}); err != nil {
+	if err := f.change(t, subjects.PrincipalRotate,
+		subjects.Principal{Name: "weather", Keys: rotated.Keys}); err != nil {
 		t.Fatal(err)
 	}
 	await(t, closed)
 	closed = connect()
 	stored, err := f.home.ReadPrincipals()
-	if err != nil || len(stored) != 1 || stored[0].Keys["weather"] != rotated.Keys["weather"] || !slices.Equal(stored[0].Tools, weather.Tools) || stored[0].Added.IsZero() {
+	if err != nil || len(stored) != 1 || stored[0].Keys["weather"] != rotated.Keys["weather"] ||
+		!slices.Equal(stored[0].Tools, weather.Tools) || stored[0].Added.IsZero() {
 		t.Errorf("stored: %+v, %v", stored, err)
 	}
 	// Only the user may change principals; the others may read the list.
@@ -198,13 +213,16 @@ func TestRegistry(t *testing.T) {
 	var got []string
 	for _, r := range recs {
 		got = append(got, r.Phase+" "+r.Action+" "+r.Tool+" "+r.Status)
-		if want := map[string]string{subjects.ActionPrincipalApply: "registry actor"}[r.Action]; r.AgentID+" "+r.AgentType != cmp.Or(want, "user user") {
+		if want := map[string]string{subjects.ActionPrincipalApply: "registry actor"}[r.Action]; r.AgentID+" "+
+			r.AgentType != cmp.Or(want, "user user") {
 			t.Errorf("record of %s by %s %s", r.Action, r.AgentID, r.AgentType)
 		}
 	}
 	for _, want := range []string{
-		"before principal.apply  allowed", "after principal.apply  ok", "before principal.add weather allowed", "after principal.add weather failed", "after principal.add weather ok",
-		"after principal.rotate weather ok", "after principal.revoke weather ok", "before principal.revoke nobody refused",
+		"before principal.apply  allowed", "after principal.apply  ok", "before principal.add weather allowed",
+		"after principal.add weather failed", "after principal.add weather ok",
+		"after principal.rotate weather ok", "after principal.revoke weather ok",
+		"before principal.revoke nobody refused",
 	} {
 		if !slices.Contains(got, want) {
 			t.Errorf("no record %q in %q", want, got)
@@ -212,15 +230,18 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
-// TestKeyOfMachine shows that the keys of a machine are not rotated like those of a principal: only its own enrolment knows
-// the new ones. It can be revoked, also when the server does not apply that: the list keeps the revocation.
+// TestKeyOfMachine shows that the keys of a machine are not rotated like those of a principal: only its own enrolment
+// knows the new ones. It can be revoked, also when the server does not apply that: the list keeps the revocation.
 func TestKeyOfMachine(t *testing.T) {
 	t.Parallel()
 	key, err := bus.Keys{Dir: t.TempDir()}.Stage("model_box")
 	if err != nil {
 		t.Fatal(err)
 	}
-	box := subjects.Principal{Name: "box", Kind: subjects.MachinePrincipal, Actors: []string{"model"}, Keys: map[string]string{"model_box": key.Public}}
+	box := subjects.Principal{
+		Name: "box", Kind: subjects.MachinePrincipal, Actors: []string{"model"},
+		Keys: map[string]string{"model_box": key.Public},
+	}
 	f := start(t, box)
 	notices := make(chan subjects.PrincipalNotice, 16)
 	watch := f.Connect("broker")
@@ -230,14 +251,17 @@ func TestKeyOfMachine(t *testing.T) {
 	}
 	stolen := map[string]string{"model_box": f.newKey(t, "box")["box"]}
 	var fault *subjects.Fault
-	if err := f.change(t, subjects.PrincipalRotate, subjects.Principal{Name: "box", Keys: stolen}); !errors.As(err, &fault) || fault.Code != subjects.CodeMalformed || !strings.Contains(fault.Text, "conclave machines rotate") {
+	if err := f.change(t, subjects.PrincipalRotate, subjects.Principal{Name: "box", Keys: stolen}); !errors.As(err,
+		&fault) || fault.Code != subjects.CodeMalformed || !strings.Contains(fault.Text, "conclave machines rotate") {
 		t.Errorf("a rotation of a machine: %v", err)
 	}
-	if stored, err := f.home.ReadPrincipals(); err != nil || len(stored) != 1 || stored[0].Keys["model_box"] != box.Keys["model_box"] {
+	if stored, err := f.home.ReadPrincipals(); err != nil || len(stored) != 1 ||
+		stored[0].Keys["model_box"] != box.Keys["model_box"] {
 		t.Errorf("stored: %+v, %v", stored, err)
 	}
 	f.server.setError(errors.New("disk on fire"))
-	if err := f.change(t, subjects.PrincipalRevoke, subjects.Principal{Name: "box"}); err == nil || !strings.Contains(err.Error(), "revoked in the list") {
+	if err := f.change(t, subjects.PrincipalRevoke, subjects.Principal{Name: "box"}); err == nil ||
+		!strings.Contains(err.Error(), "revoked in the list") {
 		t.Errorf("a revocation that the server does not apply: %v", err)
 	}
 	if stored, err := f.home.ReadPrincipals(); err != nil || len(stored) > 0 || len(f.names(t)) > 0 {
@@ -259,7 +283,8 @@ func TestKeyOfMachine(t *testing.T) {
 	if n := f.server.applied(); n != 2 { // at the start, and now
 		t.Errorf("the server applied %d lists", n)
 	}
-	if err := f.change(t, subjects.PrincipalRevoke, subjects.Principal{Name: "box"}); !errors.As(err, &fault) || fault.Code != subjects.CodeMalformed {
+	if err := f.change(t, subjects.PrincipalRevoke, subjects.Principal{Name: "box"}); !errors.As(err, &fault) ||
+		fault.Code != subjects.CodeMalformed {
 		t.Errorf("the revocation once more: %v", err)
 	}
 }

@@ -34,7 +34,9 @@ func (*recordedSettings) ListSettings() (subjects.SettingList, error) {
 	return subjects.SettingList{Settings: []subjects.Setting{{Name: "generator.steps"}}}, nil
 }
 
-func (s *recordedSettings) PrepareSetting(name, value string) (func(context.Context) (subjects.SettingChanged, error), error) {
+func (s *recordedSettings) PrepareSetting(name, value string) (func(context.Context) (subjects.SettingChanged, error),
+	error,
+) {
 	return func(context.Context) (subjects.SettingChanged, error) {
 		s.changes.Add(1)
 		return subjects.SettingChanged{Setting: subjects.Setting{Name: name, Value: value}}, nil
@@ -46,7 +48,9 @@ func TestSettingNeedsARecord(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	log, settings := &fullLog{}, &recordedSettings{}
-	b.Run(b.AuditedSpec(subjects.Registry, func(_ context.Context, w *audit.Writer, h *audit.Hasher) (actor.Actor, error) {
+	b.Run(b.AuditedSpec(subjects.Registry, func(_ context.Context, w *audit.Writer, h *audit.Hasher) (actor.Actor,
+		error,
+	) {
 		log.Writer = w
 		r, err := registry.New(registry.Config{AuditTimeout: testTimeout}, b.Server, bus.Home{Data: b.Dir}, log, h)
 		if err == nil {
@@ -57,7 +61,8 @@ func TestSettingNeedsARecord(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	change := func() error {
-		_, err := actor.Ask(ctx, b.Out("gateway"), subjects.SettingChangeService, subjects.SettingChange{Name: "generator.steps", Value: "7"})
+		_, err := actor.Ask(ctx, b.Out("gateway"), subjects.SettingChangeService,
+			subjects.SettingChange{Name: "generator.steps", Value: "7"})
 		return err
 	}
 	log.full.Store(true)

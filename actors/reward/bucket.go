@@ -47,7 +47,8 @@ type answer struct {
 	EventID string  `json:"event_id,omitempty"`
 	Said    bool    `json:"said,omitempty"` // the event of this count is published
 
-	Heard streamPosition `json:"heard,omitzero"`  // of the user's latest feedback: older feedback that arrives later changes nothing
+	// of the user's latest feedback: older feedback that arrives later changes nothing
+	Heard streamPosition `json:"heard,omitzero"`
 	Asked []string       `json:"asked,omitempty"` // queries and calls through which the conversation gave an opinion
 }
 
@@ -63,15 +64,17 @@ type opinion struct {
 // hasUnpublished reports whether the event of the current rating may not have been published.
 func (a *answer) hasUnpublished() bool { return a.EventID != "" && !a.Said }
 
-// Pending implements [actor.Outbox]: it returns the reward event of a rating that is not published, else nil. An event that
-// is published again after the stream has dropped its id has the same count, and changes nothing for its consumers.
+// Pending implements [actor.Outbox]: it returns the reward event of a rating that is not published, else nil. An event
+// that is published again after the stream has dropped its id has the same count, and changes nothing for its
+// consumers.
 func (a *answer) Pending() []actor.Event {
 	if !a.hasUnpublished() || a.Query == "" {
 		return nil
 	}
 	o := a.Opinion
 	return []actor.Event{actor.NewEvent("event", subjects.RewardEvent, a.EventID, subjects.Reward{
-		SessionID: a.Session, QueryID: a.Query, RespondentID: a.Respondent, Value: o.Value, Count: a.Count, Source: o.Source, Thumb: o.Thumb, Stars: o.Stars, Words: o.Words,
+		SessionID: a.Session, QueryID: a.Query, RespondentID: a.Respondent, Value: o.Value, Count: a.Count,
+		Source: o.Source, Thumb: o.Thumb, Stars: o.Stars, Words: o.Words,
 	}).WithIDs(a.Session, a.Query)}
 }
 
@@ -93,11 +96,13 @@ const (
 	changed                 // the rating changes and is published
 )
 
-// updateAnswer applies decide to the stored answer of a query, stores the result and publishes a changed rating. decide may
-// be called again with the version that another process stored; its outcome ignored stores nothing, recorded stores without
-// an event. A rating that was stored and perhaps never published is published first. The error is [actor.ErrNotFound] when
-// there is no such answer.
-func (r *Reward) updateAnswer(ctx context.Context, out actor.Out, query string, decide func(*answer) outcome) (result outcome, err error) {
+// updateAnswer applies decide to the stored answer of a query, stores the result and publishes a changed rating. decide
+// may be called again with the version that another process stored; its outcome ignored stores nothing, recorded stores
+// without an event. A rating that was stored and perhaps never published is published first. The error is
+// [actor.ErrNotFound] when there is no such answer.
+func (r *Reward) updateAnswer(ctx context.Context, out actor.Out, query string, decide func(*answer) outcome) (
+	result outcome, err error,
+) {
 	key := answerKey(query)
 	stored, err := answers.Load(ctx, out, key)
 	if err != nil {
@@ -108,7 +113,8 @@ func (r *Reward) updateAnswer(ctx context.Context, out actor.Out, query string, 
 		if !found {
 			return false, actor.ErrNotFound
 		}
-		if a.Query == "" && a.hasUnpublished() { // of an earlier version, and written just now: publish it first, with the next delivery
+		// of an earlier version, and written just now: publish it first, with the next delivery
+		if a.Query == "" && a.hasUnpublished() {
 			return false, actor.ErrBusy
 		}
 		a.Query = query

@@ -39,7 +39,10 @@ type busHarness struct {
 
 func newBusHarness(t *testing.T) *busHarness {
 	t.Helper()
-	w := &busHarness{Bus: bustest.Start(t), t: t, user: make(chan received, 64), agent: make(chan received, 64), dead: make(chan received, 64), memory: make(chan actor.Msg[subjects.Reward], 64)}
+	w := &busHarness{
+		Bus: bustest.Start(t), t: t, user: make(chan received, 64), agent: make(chan received, 64),
+		dead: make(chan received, 64), memory: make(chan actor.Msg[subjects.Reward], 64),
+	}
 	w.listen("user", "reward.event", w.user)
 	w.listen("generator", "reward.event", w.agent)
 	w.listen("user", "dead.reward", w.dead)
@@ -51,7 +54,9 @@ func newBusHarness(t *testing.T) *busHarness {
 func (w *busHarness) listen(role, subject string, to chan received) {
 	w.t.Helper()
 	nc := w.Connect(role)
-	if _, err := nc.Subscribe(subject, func(m *nats.Msg) { to <- received{m.Header.Get(subjects.HeaderQuery), m.Data} }); err != nil {
+	if _, err := nc.Subscribe(subject, func(m *nats.Msg) {
+		to <- received{m.Header.Get(subjects.HeaderQuery), m.Data}
+	}); err != nil {
 		w.t.Fatal(err)
 	}
 	if err := bustest.ConfirmSubscriptions(w.t.Context(), nc); err != nil {
@@ -67,7 +72,9 @@ type fakeMemory struct {
 func (fakeMemory) Name() string { return "memory" }
 
 func (s fakeMemory) Routes() []actor.Route {
-	return []actor.Route{actor.On(subjects.RewardEvent, func(_ context.Context, in actor.Msg[subjects.Reward], _ actor.Out) error {
+	return []actor.Route{actor.On(subjects.RewardEvent, func(_ context.Context, in actor.Msg[subjects.Reward],
+		_ actor.Out,
+	) error {
 		s.to <- in
 		return nil
 	})}
@@ -88,7 +95,10 @@ func (w *busHarness) out(role, session, query string) actor.Out {
 // publishAnswer says an answer under the key of an account.
 func (w *busHarness) publishAnswer(role, session, query string) {
 	w.t.Helper()
-	r := subjects.Response{SessionID: session, QueryID: query, Query: "?", Answer: "42", RespondentID: "operator", ToolCalls: []subjects.ToolCall{}}
+	r := subjects.Response{
+		SessionID: session, QueryID: query, Query: "?", Answer: "42", RespondentID: "operator",
+		ToolCalls: []subjects.ToolCall{},
+	}
 	if err := actor.Emit(w.t.Context(), w.out(role, session, query), subjects.ResponseGeneration, r); err != nil {
 		w.t.Fatal(err)
 	}
@@ -118,7 +128,8 @@ func (w *busHarness) rewarded() (r subjects.Reward) {
 	if err := json.Unmarshal(person.data, &r); err != nil {
 		w.t.Fatal(err)
 	}
-	if string(person.data) != string(agent.data) || memory.Body != r || memory.From != "reward" || person.query != r.QueryID {
+	if string(person.data) != string(agent.data) || memory.Body != r || memory.From != "reward" ||
+		person.query != r.QueryID {
 		w.t.Errorf("the user hears %s, the generator %s, memory %+v", person.data, agent.data, memory)
 	}
 	return r
@@ -149,13 +160,20 @@ func TestBus(t *testing.T) {
 	w := newBusHarness(t)
 	w.publishAnswer("generator", "s1", "q1")
 	w.publishFeedback("user", subjects.Feedback{QueryID: "q1", Thumb: 1, Words: "perfect"})
-	want := subjects.Reward{SessionID: "s1", QueryID: "q1", RespondentID: "generator", Value: 1, Count: 1, Source: subjects.RewardUser, Thumb: 1, Words: "perfect"}
+	want := subjects.Reward{
+		SessionID: "s1", QueryID: "q1", RespondentID: "generator", Value: 1, Count: 1,
+		Source: subjects.RewardUser, Thumb: 1, Words: "perfect",
+	}
 	if got := w.rewarded(); got != want {
 		t.Errorf("rewarded %+v, want %+v", got, want)
 	}
-	w.publishFeedback("user", subjects.Feedback{QueryID: "q1", Thumb: 1, Words: "perfect"}) // once more, which says nothing new
+	// once more, which says nothing new
+	w.publishFeedback("user", subjects.Feedback{QueryID: "q1", Thumb: 1, Words: "perfect"})
 	w.publishFeedback("gateway", subjects.Feedback{QueryID: "q1", Stars: 2})
-	want = subjects.Reward{SessionID: "s1", QueryID: "q1", RespondentID: "generator", Value: -0.5, Count: 2, Source: subjects.RewardUser, Stars: 2}
+	want = subjects.Reward{
+		SessionID: "s1", QueryID: "q1", RespondentID: "generator", Value: -0.5, Count: 2,
+		Source: subjects.RewardUser, Stars: 2,
+	}
 	if got := w.rewarded(); got != want {
 		t.Errorf("rewarded %+v, want %+v", got, want)
 	}
@@ -169,14 +187,17 @@ func TestBus(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d := w.letter(query); d.Code != subjects.CodeUnknownAnswer || d.SHA256 != hashOf(body) || d.Size != len(body) || !strings.HasPrefix(d.Reason, "there is no answer to "+query) || strings.Contains(d.Reason, "wrong") {
+		if d := w.letter(query); d.Code != subjects.CodeUnknownAnswer || d.SHA256 != hashOf(body) ||
+			d.Size != len(body) || !strings.HasPrefix(d.Reason, "there is no answer to "+query) ||
+			strings.Contains(d.Reason, "wrong") {
 			t.Errorf("the letter is %+v", d)
 		}
 	}
 	f := subjects.Feedback{QueryID: "q1", Stars: 6}
 	w.publishFeedback("user", f)
 	body, _ := json.Marshal(f)
-	if d := w.letter("q1"); d.Code != subjects.CodeMalformed || d.SHA256 != hashOf(body) || !strings.Contains(d.Reason, "1 to 5") {
+	if d := w.letter("q1"); d.Code != subjects.CodeMalformed || d.SHA256 != hashOf(body) ||
+		!strings.Contains(d.Reason, "1 to 5") {
 		t.Errorf("the letter is %+v", d)
 	}
 	raw := []byte(`{"query_id":"q1","thumb":1,"value":1}`)
@@ -192,7 +213,8 @@ func TestBus(t *testing.T) {
 
 	// Through the broker's key: the answer before, and not what the user rated.
 	w.publishAnswer("generator", "s1", "q2")
-	w.publishFeedback("user", subjects.Feedback{QueryID: "q2", Words: "ok"}) // when it is rewarded, the answer is in the book
+	// when it is rewarded, the answer is in the book
+	w.publishFeedback("user", subjects.Feedback{QueryID: "q2", Words: "ok"})
 	if got := w.rewarded(); got.Value != 0 || got.Words != "ok" {
 		t.Errorf("rewarded %+v", got)
 	}
@@ -200,7 +222,10 @@ func TestBus(t *testing.T) {
 	w.publishFeedback("user", subjects.Feedback{QueryID: "q9", Thumb: 1})
 	w.letter("q9")
 	res := w.gives("s1", "q4")
-	want = subjects.Reward{SessionID: "s1", QueryID: "q3", RespondentID: "committee", Value: -1, Count: 1, Source: subjects.RewardConversation, Words: "that was wrong"}
+	want = subjects.Reward{
+		SessionID: "s1", QueryID: "q3", RespondentID: "committee", Value: -1, Count: 1,
+		Source: subjects.RewardConversation, Words: "that was wrong",
+	}
 	if got := w.rewarded(); got != want || res.Error != nil || !strings.HasPrefix(res.Result, "Noted") {
 		t.Errorf("rewarded %+v, want %+v; the tool says %+v", got, want, res)
 	}
@@ -218,14 +243,19 @@ func (w *busHarness) gives(session, query string) subjects.ToolResult {
 	}
 	ctx, cancel := context.WithTimeout(w.t.Context(), testTimeout)
 	defer cancel()
-	res, err := actor.Ask(ctx, w.out("broker", session, query), service, subjects.ToolOrder{CallID: actor.NewID(), QueryID: query, Args: json.RawMessage(bad1), Caller: "generator", Labels: trusted()})
+	res, err := actor.Ask(ctx, w.out("broker", session, query), service,
+		subjects.ToolOrder{
+			CallID: actor.NewID(), QueryID: query, Args: json.RawMessage(bad1), Caller: "generator",
+			Labels: trusted(),
+		})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	return res
 }
 
-// TestBusFeedbackWaits: what is said while it is away waits for it, and what comes before its answer waits a moment for that.
+// TestBusFeedbackWaits: what is said while it is away waits for it, and what comes before its answer waits a moment for
+// that.
 func TestBusFeedbackWaits(t *testing.T) {
 	t.Parallel()
 	w := newBusHarness(t)
@@ -262,10 +292,16 @@ func TestBusRefuses(t *testing.T) {
 	tries := 0
 	for _, role := range roles {
 		nc := w.Connect(role)
-		for _, subject := range []string{"user.feedback", "from.user.user.feedback", "reward.event", "from.reward.reward.event", "live.reward.event", "tool.call.reward.give_feedback", "tool.request.reward"} {
+		for _, subject := range []string{
+			"user.feedback", "from.user.user.feedback", "reward.event",
+			"from.reward.reward.event", "live.reward.event", "tool.call.reward.give_feedback", "tool.request.reward",
+		} {
 			switch {
-			case subject == "user.feedback" && slices.Contains(subjects.UserAccounts, role), subject == "reward.event" && role == "reward", strings.HasPrefix(subject, "tool.call.reward.") && role == "broker",
-				subject == "tool.request.reward" && slices.Contains(subjects.Agents, role): // the broker does not know such a tool
+			case subject == "user.feedback" && slices.Contains(subjects.UserAccounts, role),
+				subject == "reward.event" && role == "reward", strings.HasPrefix(subject, "tool.call.reward.") &&
+					role == "broker",
+				// the broker does not know such a tool
+				subject == "tool.request.reward" && slices.Contains(subjects.Agents, role):
 				continue
 			}
 			w.ForgeRequest(nc, subject, "user", []byte(`{"query_id":"q1","thumb":1}`))

@@ -12,7 +12,10 @@ import (
 
 // The steps of a changed rating and of an answer.
 var (
-	changes = []string{"opinion/before", "opinion/after", "event/before", "event/after", "event.mark/before", "event.mark/after"}
+	changes = []string{
+		"opinion/before", "opinion/after", "event/before", "event/after", "event.mark/before",
+		"event.mark/after",
+	}
 	entries = []string{"answer/before", "answer/after", "last/before", "last/after"}
 )
 
@@ -36,8 +39,8 @@ func TestStepsAreMarkedInOrder(t *testing.T) {
 	}
 }
 
-// TestCrashInFeedbackPublishesOnce: wherever it dies, the change is told once, by the next handler: the same message, the next one, the
-// tool, or the next answer of the session.
+// TestCrashInFeedbackPublishesOnce: wherever it dies, the change is told once, by the next handler: the same message,
+// the next one, the tool, or the next answer of the session.
 func TestCrashInFeedbackPublishesOnce(t *testing.T) {
 	t.Parallel()
 	up, down := subjects.Feedback{QueryID: "q1", Thumb: 1}, subjects.Feedback{QueryID: "q1", Thumb: -1}
@@ -48,16 +51,30 @@ func TestCrashInFeedbackPublishesOnce(t *testing.T) {
 			next func(*harness) error
 			want func() string
 		}{
-			{"the same message", func(w *harness) error { return w.deliverFeedback(2, up) }, func() string { return "+1.0/1 " }},
-			{"the same message, twice", func(w *harness) error { _ = w.deliverFeedback(2, up); return w.deliverFeedback(2, up) }, func() string { return "+1.0/1 " }},
-			{"another opinion first", func(w *harness) error { _ = w.deliverFeedback(3, down); return w.deliverFeedback(2, up) }, func() string {
+			{"the same message", func(w *harness) error {
+				return w.deliverFeedback(2, up)
+			}, func() string { return "+1.0/1 " }},
+			{"the same message, twice", func(w *harness) error {
+				_ = w.deliverFeedback(2, up)
+				return w.deliverFeedback(2, up)
+			}, func() string { return "+1.0/1 " }},
+			{"another opinion first", func(w *harness) error {
+				_ = w.deliverFeedback(3, down)
+				return w.deliverFeedback(2, up)
+			}, func() string {
 				if written {
 					return "+1.0/1 -1.0/2 "
 				}
 				return "-1.0/1 "
 			}},
-			{"the same opinion first", func(w *harness) error { _ = w.deliverFeedback(3, up); return w.deliverFeedback(2, up) }, func() string { return "+1.0/1 " }},
-			{"the next answer first", func(w *harness) error { w.deliverAnswer("s1", "q2", 3); return w.deliverFeedback(2, up) }, func() string { return "+1.0/1 " }},
+			{"the same opinion first", func(w *harness) error {
+				_ = w.deliverFeedback(3, up)
+				return w.deliverFeedback(2, up)
+			}, func() string { return "+1.0/1 " }},
+			{"the next answer first", func(w *harness) error {
+				w.deliverAnswer("s1", "q2", 3)
+				return w.deliverFeedback(2, up)
+			}, func() string { return "+1.0/1 " }},
 		} {
 			t.Run(at+", then "+tt.name, func(t *testing.T) {
 				t.Parallel()
@@ -86,16 +103,20 @@ func TestCrashInAnswerKeepsIt(t *testing.T) {
 			t.Parallel()
 			w := newHarness(t)
 			w.deliverAnswer("s1", "q0", 1)
-			w.crashAt(at, func(r *Reward) error { return r.onResponse(w.context(), response("generator", "s1", "q1", 2), w.Out()) })
+			w.crashAt(at, func(r *Reward) error {
+				return r.onResponse(w.context(), response("generator", "s1", "q1", 2), w.Out())
+			})
 			w.deliverAnswer("s1", "q1", 2)
-			if err := w.deliverFeedback(3, subjects.Feedback{QueryID: "q1", Thumb: 1}); err != nil || w.rewardSummary() != "+1.0/1 " || w.lastQuery("s1") != "q1" {
+			if err := w.deliverFeedback(3, subjects.Feedback{QueryID: "q1", Thumb: 1}); err != nil ||
+				w.rewardSummary() != "+1.0/1 " || w.lastQuery("s1") != "q1" {
 				t.Errorf("told %q, last %q, %v", w.rewardSummary(), w.lastQuery("s1"), err)
 			}
 		})
 	}
 }
 
-// TestCrashInToolPublishesOnce: a call that died is told of when the question is answered in which it was made, and once.
+// TestCrashInToolPublishesOnce: a call that died is told of when the question is answered in which it was made, and
+// once.
 func TestCrashInToolPublishesOnce(t *testing.T) {
 	t.Parallel()
 	for _, at := range changes {
@@ -103,9 +124,16 @@ func TestCrashInToolPublishesOnce(t *testing.T) {
 			t.Parallel()
 			w := newHarness(t)
 			w.deliverAnswer("s1", "q1", 1)
-			call := subjects.ToolOrder{CallID: "c1", QueryID: "q2", Args: json.RawMessage(`{"opinion":"bad","words":"that was wrong"}`), Caller: "generator", Labels: trusted()}
+			call := subjects.ToolOrder{
+				CallID: "c1", QueryID: "q2",
+				Args: json.RawMessage(`{"opinion":"bad","words":"that was wrong"}`), Caller: "generator",
+				Labels: trusted(),
+			}
 			w.crashAt(at, func(r *Reward) error {
-				_, err := r.giveFeedbackTool().Run(w.context(), actor.Msg[subjects.ToolOrder]{Session: "s1", Query: "q2", Body: call}, w.Out())
+				_, err := r.giveFeedbackTool().Run(w.context(), actor.Msg[subjects.ToolOrder]{
+					Session: "s1",
+					Query:   "q2", Body: call,
+				}, w.Out())
 				return err
 			})
 			w.deliverAnswer("s1", "q2", 2)
@@ -123,7 +151,8 @@ func TestCrashInToolPublishesOnce(t *testing.T) {
 	}
 }
 
-// TestPausedProcessChangesNothing: one that is paused while another does its work says nothing twice and takes nothing back.
+// TestPausedProcessChangesNothing: one that is paused while another does its work says nothing twice and takes nothing
+// back.
 func TestPausedProcessChangesNothing(t *testing.T) {
 	t.Parallel()
 	for _, at := range changes {
@@ -137,14 +166,18 @@ func TestPausedProcessChangesNothing(t *testing.T) {
 					return
 				}
 				woken = true
-				for i, m := range []actor.Msg[subjects.Feedback]{feedback(2, 2, subjects.Feedback{QueryID: "q1", Thumb: 1}), feedback(3, 1, subjects.Feedback{QueryID: "q1", Thumb: -1})} {
+				for i, m := range []actor.Msg[subjects.Feedback]{
+					feedback(2, 2, subjects.Feedback{QueryID: "q1", Thumb: 1}), feedback(3, 1,
+						subjects.Feedback{QueryID: "q1", Thumb: -1}),
+				} {
 					if err := w.r.onFeedback(t.Context(), m, w.Out()); err != nil {
 						t.Error(i, err)
 					}
 				}
 				w.Time = w.Time.Add(time.Minute)
 			})
-			if err := New().onFeedback(slow, feedback(2, 1, subjects.Feedback{QueryID: "q1", Thumb: 1}), w.Out()); err != nil || !woken {
+			if err := New().onFeedback(slow, feedback(2, 1, subjects.Feedback{QueryID: "q1", Thumb: 1}),
+				w.Out()); err != nil || !woken {
 				t.Error(err, woken)
 			}
 			if got := w.rewardSummary(); got != "+1.0/1 -1.0/2 " {
@@ -177,8 +210,8 @@ func TestFailedPublishKeepsEventID(t *testing.T) {
 	}
 }
 
-// TestRatingOfEarlierVersionIsPublished: a record without its query id, whose event was not published before an update of
-// the program, is published with the next delivery.
+// TestRatingOfEarlierVersionIsPublished: a record without its query id, whose event was not published before an update
+// of the program, is published with the next delivery.
 func TestRatingOfEarlierVersionIsPublished(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t)
@@ -190,7 +223,8 @@ func TestRatingOfEarlierVersionIsPublished(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := w.rewards()
-	if len(got) != 1 || got[0].QueryID != "q1" || got[0].Count != 1 || w.Published()[len(w.Published())-1].ID != "earlier" || w.storedAnswer("q1").hasUnpublished() {
+	if len(got) != 1 || got[0].QueryID != "q1" || got[0].Count != 1 ||
+		w.Published()[len(w.Published())-1].ID != "earlier" || w.storedAnswer("q1").hasUnpublished() {
 		t.Errorf("%+v, %+v", got, w.storedAnswer("q1"))
 	}
 }

@@ -21,13 +21,13 @@ import (
 // maxWords bounds the stored words of the user, in bytes.
 const maxWords = 8 << 10
 
-// maxUnknownAttempts is the number of deliveries after which feedback on an unknown answer is rejected. Answers are stored
-// in the order of the stream: one that precedes the feedback is stored by then, or another process handles it.
+// maxUnknownAttempts is the number of deliveries after which feedback on an unknown answer is rejected. Answers are
+// stored in the order of the stream: one that precedes the feedback is stored by then, or another process handles it.
 const maxUnknownAttempts = 2
 
-// onFeedback rates an answer with the user's feedback, which replaces an earlier rating. Repeated and redelivered feedback
-// changes nothing. Feedback that is invalid, not of the user or of another session than its answer becomes a dead letter; on
-// an unknown answer it is delivered again some times before, because the answer may arrive later.
+// onFeedback rates an answer with the user's feedback, which replaces an earlier rating. Repeated and redelivered
+// feedback changes nothing. Feedback that is invalid, not of the user or of another session than its answer becomes a
+// dead letter; on an unknown answer it is delivered again some times before, because the answer may arrive later.
 func (r *Reward) onFeedback(ctx context.Context, in actor.Msg[subjects.Feedback], out actor.Out) error {
 	query := cmp.Or(in.Body.QueryID, in.Query)
 	o, fault := parseFeedback(in.From, query, in.Body)
@@ -50,10 +50,12 @@ func (r *Reward) onFeedback(ctx context.Context, in actor.Msg[subjects.Feedback]
 		return changed
 	})
 	if err == nil && foreign {
-		return r.publishDeadLetter(ctx, in, out, subjects.Faultf(subjects.CodeUnknownAnswer, "the id %s was used in another session before, so this answer cannot be rated", query))
+		return r.publishDeadLetter(ctx, in, out, subjects.Faultf(subjects.CodeUnknownAnswer, "the id %s was used in "+
+			"another session before, so this answer cannot be rated", query))
 	}
 	if errors.Is(err, actor.ErrNotFound) {
-		fault := subjects.Faultf(subjects.CodeUnknownAnswer, "there is no answer to %s that could be rated; conclave session list shows the sessions, and conclave session show the answers of one", query)
+		fault := subjects.Faultf(subjects.CodeUnknownAnswer, "there is no answer to %s that could be rated; conclave "+
+			"session list shows the sessions, and conclave session show the answers of one", query)
 		most := maxUnknownAttempts
 		if r.mayHaveUnackedAnswers(in.Time) {
 			most = subjects.MaxDeliver
@@ -66,9 +68,9 @@ func (r *Reward) onFeedback(ctx context.Context, in actor.Msg[subjects.Feedback]
 	return err
 }
 
-// parseFeedback converts feedback of the account from to an opinion. It denies accounts that are not the user's, and rejects
-// an invalid query id, values out of range and empty feedback. Stars count before a thumb, and a thumb before words; 0 means
-// that stars or thumb are not given.
+// parseFeedback converts feedback of the account from to an opinion. It denies accounts that are not the user's, and
+// rejects an invalid query id, values out of range and empty feedback. Stars count before a thumb, and a thumb before
+// words; 0 means that stars or thumb are not given.
 func parseFeedback(from, query string, f subjects.Feedback) (opinion, *subjects.Fault) {
 	malformed := func(format string, a ...any) (opinion, *subjects.Fault) {
 		return opinion{}, subjects.Faultf(subjects.CodeMalformed, format, a...)
@@ -113,9 +115,11 @@ func cleanWords(words string) string {
 }
 
 // publishDeadLetter publishes the dead letter of feedback that no retry would help, as the runtime would after the last
-// attempt: the client waits for it. The hash is that of the body as [actor.Emit] encodes it. When publishing fails it returns
-// f, so that the feedback is delivered again; nil means that it is done with.
-func (r *Reward) publishDeadLetter(ctx context.Context, in actor.Msg[subjects.Feedback], out actor.Out, f *subjects.Fault) error {
+// attempt: the client waits for it. The hash is that of the body as [actor.Emit] encodes it. When publishing fails it
+// returns f, so that the feedback is delivered again; nil means that it is done with.
+func (r *Reward) publishDeadLetter(ctx context.Context, in actor.Msg[subjects.Feedback], out actor.Out,
+	f *subjects.Fault,
+) error {
 	topic, err := subjects.DeadLetterEvent.With(name)
 	if err != nil {
 		return err
@@ -130,7 +134,8 @@ func (r *Reward) publishDeadLetter(ctx context.Context, in actor.Msg[subjects.Fe
 		query = in.Body.QueryID
 	}
 	letter := subjects.DeadLetter{
-		Actor: name, Subject: text.Clip(in.Subject, subjects.MaxSubject), Code: f.Code, Reason: f.Text, Size: len(body), SHA256: hex.EncodeToString(sum[:]), Time: out.Now().UTC(),
+		Actor: name, Subject: text.Clip(in.Subject, subjects.MaxSubject), Code: f.Code, Reason: f.Text, Size: len(body),
+		SHA256: hex.EncodeToString(sum[:]), Time: out.Now().UTC(),
 	}
 	if err := actor.Emit(ctx, out.WithIDs(in.Session, query), topic, letter); err != nil {
 		out.LogError(fmt.Errorf("publishing a dead letter: %w", err))

@@ -35,37 +35,75 @@ func TestFeedback(t *testing.T) {
 		{name: "three stars", f: subjects.Feedback{Stars: 3}, want: subjects.Reward{Stars: 3}},
 		{name: "four stars", f: subjects.Feedback{Stars: 4}, want: subjects.Reward{Value: 0.5, Stars: 4}},
 		{name: "five stars", f: subjects.Feedback{Stars: 5}, want: subjects.Reward{Value: 1, Stars: 5}},
-		{name: "words of blame", f: subjects.Feedback{Words: "that was wrong"}, want: subjects.Reward{Value: -1, Words: "that was wrong"}},
-		{name: "words of praise", f: subjects.Feedback{Words: " merci, parfait\n"}, want: subjects.Reward{Value: 1, Words: "merci, parfait"}},
-		{name: "words that say neither", f: subjects.Feedback{Words: "I live in Rome"}, want: subjects.Reward{Words: "I live in Rome"}},
-		{name: "from the page", from: "gateway", f: subjects.Feedback{Thumb: 1}, want: subjects.Reward{Value: 1, Thumb: 1}},
-		{name: "stars before a thumb", f: subjects.Feedback{Stars: 2, Thumb: 1}, want: subjects.Reward{Value: -0.5, Stars: 2, Thumb: 1}},
-		{name: "a thumb before words", f: subjects.Feedback{Thumb: 1, Words: "wrong"}, want: subjects.Reward{Value: 1, Thumb: 1, Words: "wrong"}},
-		{name: "stars before all", f: subjects.Feedback{Stars: 3, Thumb: -1, Words: "perfect"}, want: subjects.Reward{Stars: 3, Thumb: -1, Words: "perfect"}},
 		{
-			name: "trick: a credential in the words", f: subjects.Feedback{Words: "wrong, my password: " + canary + " is not that"},
+			name: "words of blame", f: subjects.Feedback{Words: "that was wrong"},
+			want: subjects.Reward{Value: -1, Words: "that was wrong"},
+		},
+		{
+			name: "words of praise", f: subjects.Feedback{Words: " merci, parfait\n"},
+			want: subjects.Reward{Value: 1, Words: "merci, parfait"},
+		},
+		{
+			name: "words that say neither", f: subjects.Feedback{Words: "I live in Rome"},
+			want: subjects.Reward{Words: "I live in Rome"},
+		},
+		{
+			name: "from the page", from: "gateway", f: subjects.Feedback{Thumb: 1},
+			want: subjects.Reward{Value: 1, Thumb: 1},
+		},
+		{
+			name: "stars before a thumb", f: subjects.Feedback{Stars: 2, Thumb: 1},
+			want: subjects.Reward{Value: -0.5, Stars: 2, Thumb: 1},
+		},
+		{
+			name: "a thumb before words", f: subjects.Feedback{Thumb: 1, Words: "wrong"},
+			want: subjects.Reward{Value: 1, Thumb: 1, Words: "wrong"},
+		},
+		{
+			name: "stars before all", f: subjects.Feedback{Stars: 3, Thumb: -1, Words: "perfect"},
+			want: subjects.Reward{Stars: 3, Thumb: -1, Words: "perfect"},
+		},
+		{
+			name: "trick: a credential in the words", f: subjects.Feedback{Words: "wrong, my password: " + canary +
+				" is not that"},
 			want: subjects.Reward{Value: -1, Words: "wrong, my password: [redacted: password] is not that"},
 		},
 		{
-			name: "trick: a credential with something unseen in it", f: subjects.Feedback{Thumb: 1, Words: "password: hunter2\u200b-correct-horse"},
+			name: "trick: a credential with something unseen in it", f: subjects.Feedback{
+				Thumb: 1,
+				Words: "password: hunter2\u200b-correct-horse",
+			},
 			want: subjects.Reward{Value: 1, Thumb: 1, Words: "password: [redacted: password]"},
 		},
 		{
 			name: "trick: a book", f: subjects.Feedback{Words: "wrong " + strings.Repeat("ä", maxWords)},
 			want: subjects.Reward{Value: -1, Words: "wrong " + strings.Repeat("ä", (maxWords-6)/2) + "..."},
 		},
-		{name: "trick: signs that turn the terminal", f: subjects.Feedback{Words: "wrong\x1b[31m\u202e\r\nand\tslow"}, want: subjects.Reward{Value: -1, Words: "wrong[31m \nand slow"}},
+		{
+			name: "trick: signs that turn the terminal",
+			f:    subjects.Feedback{Words: "wrong\x1b[31m\u202e\r\nand\tslow"},
+			want: subjects.Reward{Value: -1, Words: "wrong[31m \nand slow"},
+		},
 
 		{name: "nothing", f: subjects.Feedback{}, code: subjects.CodeMalformed},
 		{name: "blanks", f: subjects.Feedback{Words: " \n\t "}, code: subjects.CodeMalformed},
-		{name: "trick: words nobody sees", f: subjects.Feedback{Words: "\u200b\u2060\ufe0f"}, code: subjects.CodeMalformed},
+		{
+			name: "trick: words nobody sees", f: subjects.Feedback{Words: "\u200b\u2060\ufe0f"},
+			code: subjects.CodeMalformed,
+		},
 		{name: "trick: two thumbs", f: subjects.Feedback{Thumb: 2}, code: subjects.CodeMalformed},
 		{name: "trick: two thumbs down", f: subjects.Feedback{Thumb: -2}, code: subjects.CodeMalformed},
 		{name: "trick: six stars", f: subjects.Feedback{Stars: 6}, code: subjects.CodeMalformed},
 		{name: "trick: less than no stars", f: subjects.Feedback{Stars: -1}, code: subjects.CodeMalformed},
-		{name: "trick: a bad thumb behind good stars", f: subjects.Feedback{Stars: 5, Thumb: 7}, code: subjects.CodeMalformed},
+		{
+			name: "trick: a bad thumb behind good stars", f: subjects.Feedback{Stars: 5, Thumb: 7},
+			code: subjects.CodeMalformed,
+		},
 		{name: "trick: every question", f: subjects.Feedback{QueryID: "*", Thumb: 1}, code: subjects.CodeMalformed},
-		{name: "trick: a question of two tokens", f: subjects.Feedback{QueryID: "q1.x", Thumb: 1}, code: subjects.CodeMalformed},
+		{
+			name: "trick: a question of two tokens", f: subjects.Feedback{QueryID: "q1.x", Thumb: 1},
+			code: subjects.CodeMalformed,
+		},
 		{name: "trick: another account", from: "generator", f: subjects.Feedback{Thumb: 1}, code: subjects.CodeDenied},
 		{name: "trick: no account", from: "-", f: subjects.Feedback{Thumb: 1}, code: subjects.CodeDenied},
 	} {
@@ -85,18 +123,21 @@ func TestFeedback(t *testing.T) {
 			}
 			got, letters := w.rewards(), w.deadLetters()
 			if tt.code != "" {
-				if len(got) > 0 || len(letters) != 1 || letters[0].Code != tt.code || letters[0].Reason == "" || w.storedAnswer("q1").Count != 0 {
+				if len(got) > 0 || len(letters) != 1 || letters[0].Code != tt.code || letters[0].Reason == "" ||
+					w.storedAnswer("q1").Count != 0 {
 					t.Errorf("rewards %+v, letters %+v", got, letters)
 				}
 				return
 			}
 			want := tt.want
-			want.SessionID, want.QueryID, want.RespondentID, want.Count, want.Source = "s1", "q1", "generator", 1, subjects.RewardUser
+			want.SessionID, want.QueryID, want.RespondentID, want.Count, want.Source = "s1", "q1", "generator", 1,
+				subjects.RewardUser
 			if len(got) != 1 || got[0] != want || len(letters) > 0 {
 				t.Errorf("rewards\n%+v, want\n%+v; letters %+v", got, want, letters)
 			}
 			for _, s := range w.Published() {
-				if strings.Contains(s.Body, canary) || s.Subject == "reward.event" && (s.Session != "s1" || s.Query != "q1" || !s.Waited || s.ID == "") {
+				if strings.Contains(s.Body, canary) || s.Subject == "reward.event" &&
+					(s.Session != "s1" || s.Query != "q1" || !s.Waited || s.ID == "") {
 					t.Errorf("said %+v", s)
 				}
 			}
@@ -107,7 +148,8 @@ func TestFeedback(t *testing.T) {
 	}
 }
 
-// TestRepeatedFeedbackCountsOnce: what holds is what the user thinks now, each change is told once, and nothing else is.
+// TestRepeatedFeedbackCountsOnce: what holds is what the user thinks now, each change is told once, and nothing else
+// is.
 func TestRepeatedFeedbackCountsOnce(t *testing.T) {
 	t.Parallel()
 	up, down := subjects.Feedback{QueryID: "q1", Thumb: 1}, subjects.Feedback{QueryID: "q1", Thumb: -1}
@@ -125,12 +167,23 @@ func TestRepeatedFeedbackCountsOnce(t *testing.T) {
 		{"handed out again", []says{{2, up}, {2, up}, {2, up}}, "+1.0/1 "},
 		{"another opinion", []says{{2, up}, {3, down}}, "+1.0/1 -1.0/2 "},
 		{"and back", []says{{2, up}, {3, down}, {4, up}}, "+1.0/1 -1.0/2 +1.0/3 "},
-		{"more words for the same thumb", []says{{2, up}, {3, subjects.Feedback{QueryID: "q1", Thumb: 1, Words: "clear"}}}, "+1.0/1 +1.0/2 "},
-		{"as many stars as the thumb is worth", []says{{2, up}, {3, subjects.Feedback{QueryID: "q1", Stars: 5}}}, "+1.0/1 +1.0/2 "},
+		{
+			"more words for the same thumb",
+			[]says{{2, up}, {3, subjects.Feedback{QueryID: "q1", Thumb: 1, Words: "clear"}}},
+			"+1.0/1 +1.0/2 ",
+		},
+		{
+			"as many stars as the thumb is worth",
+			[]says{{2, up}, {3, subjects.Feedback{QueryID: "q1", Stars: 5}}},
+			"+1.0/1 +1.0/2 ",
+		},
 		{"trick: the first handed out again after the second", []says{{2, up}, {3, down}, {2, up}}, "+1.0/1 -1.0/2 "},
 		{"trick: out of order", []says{{3, down}, {2, up}}, "-1.0/1 "},
 		{"trick: late, between two that say the same", []says{{2, up}, {4, up}, {3, down}}, "+1.0/1 "},
-		{"trick: the same words but for blanks", []says{{2, subjects.Feedback{QueryID: "q1", Words: "wrong"}}, {3, subjects.Feedback{QueryID: "q1", Words: " wrong\n"}}}, "-1.0/1 "},
+		{"trick: the same words but for blanks", []says{
+			{2, subjects.Feedback{QueryID: "q1", Words: "wrong"}},
+			{3, subjects.Feedback{QueryID: "q1", Words: " wrong\n"}},
+		}, "-1.0/1 "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -155,7 +208,8 @@ func TestRepeatedFeedbackCountsOnce(t *testing.T) {
 	}
 }
 
-// TestLateFeedbackChangesNothing: weeks later, in another process and from a stream that counts from one again, an opinion still counts.
+// TestLateFeedbackChangesNothing: weeks later, in another process and from a stream that counts from one again, an
+// opinion still counts.
 func TestLateFeedbackChangesNothing(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t)
@@ -182,8 +236,8 @@ func TestLateFeedbackChangesNothing(t *testing.T) {
 	}
 }
 
-// TestFeedbackOnUnknownAnswer: feedback about no answer waits for it a moment, and is refused in words then. The letter can be told by the
-// hash of what was sent and by the question.
+// TestFeedbackOnUnknownAnswer: feedback about no answer waits for it a moment, and is refused in words then. The letter
+// can be told by the hash of what was sent and by the question.
 func TestFeedbackOnUnknownAnswer(t *testing.T) {
 	t.Parallel()
 	f := subjects.Feedback{QueryID: "q1", Thumb: 1, Words: "<ok> & \"so\" ä"}
@@ -228,8 +282,13 @@ func TestFeedbackOnUnknownAnswer(t *testing.T) {
 				t.Fatal(merr)
 			}
 			sum := sha256.Sum256(body)
-			want := subjects.DeadLetter{Actor: "reward", Subject: "from.user.user.feedback", Code: subjects.CodeUnknownAnswer, Size: len(body), SHA256: hex.EncodeToString(sum[:]), Time: noon}
-			if err != nil || len(letters) != 1 || !strings.Contains(letters[0].Reason, "no answer to q1 ") || !strings.Contains(letters[0].Reason, "conclave session list") || strings.Contains(letters[0].Reason, "<ok>") {
+			want := subjects.DeadLetter{
+				Actor: "reward", Subject: "from.user.user.feedback",
+				Code: subjects.CodeUnknownAnswer, Size: len(body), SHA256: hex.EncodeToString(sum[:]), Time: noon,
+			}
+			if err != nil || len(letters) != 1 || !strings.Contains(letters[0].Reason, "no answer to q1 ") ||
+				!strings.Contains(letters[0].Reason, "conclave session list") ||
+				strings.Contains(letters[0].Reason, "<ok>") {
 				t.Fatalf("%v, letters %+v", err, letters)
 			}
 			if want.Reason = letters[0].Reason; letters[0] != want {
@@ -257,7 +316,8 @@ func TestFailedDeadLetterIsRetried(t *testing.T) {
 		}
 		return nil
 	}
-	if err := w.deliverFeedback(1, subjects.Feedback{QueryID: "q1", Stars: 9}); actortest.Code(err) != subjects.CodeMalformed || len(w.Logged()) != 1 {
+	if err := w.deliverFeedback(1, subjects.Feedback{QueryID: "q1", Stars: 9}); actortest.Code(
+		err) != subjects.CodeMalformed || len(w.Logged()) != 1 {
 		t.Errorf("%v, noted %v", err, w.Logged())
 	}
 }
@@ -272,7 +332,10 @@ func TestConcurrentFeedback(t *testing.T) {
 	for i := range many {
 		wg.Go(func() {
 			r := New()
-			in := feedback(uint64(i+2), 1, subjects.Feedback{QueryID: "q1", Stars: 1 + i%5, Words: fmt.Sprint("as of ", i)})
+			in := feedback(uint64(i+2), 1, subjects.Feedback{
+				QueryID: "q1", Stars: 1 + i%5,
+				Words: fmt.Sprint("as of ", i),
+			})
 			for try := 0; ; try++ {
 				err := r.onFeedback(t.Context(), in, w.Out())
 				if err == nil {
@@ -296,7 +359,8 @@ func TestConcurrentFeedback(t *testing.T) {
 			t.Errorf("the last one is %+v", r)
 		}
 	}
-	if a.Count != len(all) || !a.Said || a.Opinion.Words != fmt.Sprint("as of ", many-1) || a.Heard.Seq != many+1 || len(w.deadLetters()) > 0 {
+	if a.Count != len(all) || !a.Said || a.Opinion.Words != fmt.Sprint("as of ", many-1) || a.Heard.Seq != many+1 ||
+		len(w.deadLetters()) > 0 {
 		t.Errorf("the book has %+v after %d rewards", a, len(all))
 	}
 }
@@ -317,7 +381,10 @@ func TestOneIDInTwoSessions(t *testing.T) {
 	if letters := w.deadLetters(); len(letters) != 1 || letters[0].Code != subjects.CodeUnknownAnswer {
 		t.Errorf("letters %+v", letters)
 	}
-	res := w.callTool(`{"opinion":"bad","words":"that is wrong"}`, func(o *subjects.ToolOrder, s *string) { *s = "s2"; o.QueryID = "q9" })
+	res := w.callTool(`{"opinion":"bad","words":"that is wrong"}`, func(o *subjects.ToolOrder, s *string) {
+		*s = "s2"
+		o.QueryID = "q9"
+	})
 	if res.Error == nil {
 		t.Errorf("%+v", res)
 	}

@@ -31,21 +31,27 @@ func (r *Reward) giveFeedbackTool() actor.Tool {
 				`},"required":["opinion","words"],"additionalProperties":false}`),
 		},
 		Facts: policy.Tool{
-			Name: "give_feedback", Zone: name, Known: true, Effects: policy.Declare(policy.Remember), Timeout: 30 * time.Second, Graded: true, MaxArgs: 32 << 10,
+			Name: "give_feedback", Zone: name, Known: true, Effects: policy.Declare(policy.Remember),
+			Timeout: 30 * time.Second, Graded: true, MaxArgs: 32 << 10,
 			Rare: []string{
-				"wrong", "right", "correct", "incorrect", "mistake", "mistaken", "helpful", "useless", "perfect", "thanks", "thank", "great", "feedback", "answer",
-				"falsch", "richtig", "danke", "fehler", "faux", "merci", "erreur", "gracias", "mal", "incorrecto", "error",
+				"wrong", "right", "correct", "incorrect", "mistake", "mistaken", "helpful", "useless", "perfect",
+				"thanks", "thank", "great", "feedback", "answer",
+				"falsch", "richtig", "danke", "fehler", "faux", "merci", "erreur", "gracias", "mal", "incorrecto",
+				"error",
 			},
 		},
 		Run: func(ctx context.Context, in actor.Msg[subjects.ToolOrder], out actor.Out) (subjects.ToolResult, error) {
 			result, err := r.giveFeedback(ctx, in.Session, in.Body, out)
-			return subjects.ToolResult{Result: result, Labels: &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Private}}, err
+			return subjects.ToolResult{Result: result, Labels: &subjects.Labels{
+				Trust:   subjects.Trusted,
+				Privacy: subjects.Private,
+			}}, err
 		},
 	}
 }
 
-// opinionValues are the values of the tool's opinions. Praise from a conversation counts half: a model tends to hear praise
-// of its own answers.
+// opinionValues are the values of the tool's opinions. Praise from a conversation counts half: a model tends to hear
+// praise of its own answers.
 var opinionValues = map[string]float64{"good": 0.5, "bad": -1, "mixed": 0}
 
 // maxOpinionMarks bounds the queries and calls through which a conversation may rate one answer.
@@ -54,10 +60,13 @@ const maxOpinionMarks = 32
 // userAccount is the account of the user's own tool calls.
 const userAccount = "operator"
 
-// giveFeedback rates the last answer of session with the opinion of a tool call, and returns a sentence for the model. The
-// caller, the session and its labels are set by the broker. A rating by the user stands, and a query or call rates once: the
-// sentence says so then. It fails for calls that [checkCall] denies and without an earlier answer that can be rated.
-func (r *Reward) giveFeedback(ctx context.Context, session string, call subjects.ToolOrder, out actor.Out) (string, error) {
+// giveFeedback rates the last answer of session with the opinion of a tool call, and returns a sentence for the model.
+// The caller, the session and its labels are set by the broker. A rating by the user stands, and a query or call rates
+// once: the sentence says so then. It fails for calls that [checkCall] denies and without an earlier answer that can be
+// rated.
+func (r *Reward) giveFeedback(ctx context.Context, session string, call subjects.ToolOrder, out actor.Out) (string,
+	error,
+) {
 	if f := checkCall(session, call); f != nil {
 		return "", f
 	}
@@ -98,7 +107,8 @@ func (r *Reward) giveFeedback(ctx context.Context, session string, call subjects
 	case err != nil:
 		return "", err
 	case foreign:
-		return "", toolFault("the id of the earlier question was used in another conversation before, so its answer cannot be rated")
+		return "", toolFault("the id of the earlier question was used in another conversation before, so its answer " +
+			"cannot be rated")
 	case stands:
 		return "The user has rated that answer themselves; that stands, and nothing was changed.", nil
 	case what == ignored:
@@ -114,7 +124,8 @@ func checkCall(session string, call subjects.ToolOrder) *subjects.Fault {
 	case call.Spawned || call.Caller != userAccount && !slices.Contains(subjects.VisibleRespondents, call.Caller):
 		return toolFault("only the agent that talks with the user may note what the user said")
 	case call.Labels == nil || call.Labels.Trust != subjects.Trusted:
-		return toolFault("strangers' words are in this conversation, so only the user's own rating counts: the user can use conclave rate")
+		return toolFault("strangers' words are in this conversation, so only the user's own rating counts: the user " +
+			"can use conclave rate")
 	case subjects.CheckToken(session) != nil:
 		return toolFault("outside of a conversation there is no earlier answer")
 	case call.QueryID == "" && call.CallID == "":
@@ -128,8 +139,8 @@ func checkCall(session string, call subjects.ToolOrder) *subjects.Fault {
 	return nil
 }
 
-// parseArguments decodes the arguments strictly. It rejects an opinion that is not good, bad or mixed, and empty words; the
-// error is [actor.ErrArguments].
+// parseArguments decodes the arguments strictly. It rejects an opinion that is not good, bad or mixed, and empty words;
+// the error is [actor.ErrArguments].
 func parseArguments(args json.RawMessage) (opinion, error) {
 	var a struct {
 		Opinion string `json:"opinion"`

@@ -55,13 +55,20 @@ func storedTime(seq uint64) time.Time { return noon.Add(time.Duration(seq) * tim
 // response returns the delivery of an answer.
 func response(from, session, query string, seq uint64) actor.Msg[subjects.Response] {
 	return actor.Msg[subjects.Response]{
-		Subject: "from." + from + ".response.generation", From: from, Query: query, Session: session, Seq: seq, StoredAt: storedTime(seq), Attempt: 1,
-		Body: subjects.Response{SessionID: session, QueryID: query, Query: "?", Answer: "42", RespondentID: "operator", GeneratorID: "operator"},
+		Subject: "from." + from + ".response.generation", From: from, Query: query, Session: session, Seq: seq,
+		StoredAt: storedTime(seq), Attempt: 1,
+		Body: subjects.Response{
+			SessionID: session, QueryID: query, Query: "?", Answer: "42", RespondentID: "operator",
+			GeneratorID: "operator",
+		},
 	}
 }
 
 func feedback(seq uint64, try int, f subjects.Feedback) actor.Msg[subjects.Feedback] {
-	return actor.Msg[subjects.Feedback]{Subject: "from.user.user.feedback", From: "user", Query: f.QueryID, Seq: seq, StoredAt: storedTime(seq), Time: noon, Attempt: try, Body: f}
+	return actor.Msg[subjects.Feedback]{
+		Subject: "from.user.user.feedback", From: "user", Query: f.QueryID, Seq: seq,
+		StoredAt: storedTime(seq), Time: noon, Attempt: try, Body: f,
+	}
 }
 
 // deliverAnswer delivers an answer of the generator.
@@ -139,12 +146,18 @@ func trusted() *subjects.Labels { return &subjects.Labels{Trust: subjects.Truste
 // callTool calls the tool as the broker does: from query q2 of session s1, by the generator, unless changed.
 func (w *harness) callTool(args string, change ...func(*subjects.ToolOrder, *string)) subjects.ToolResult {
 	w.t.Helper()
-	o := subjects.ToolOrder{CallID: "c1", QueryID: "q2", Args: json.RawMessage(args), Caller: "generator", Labels: trusted()}
+	o := subjects.ToolOrder{
+		CallID: "c1", QueryID: "q2", Args: json.RawMessage(args), Caller: "generator",
+		Labels: trusted(),
+	}
 	session := "s1"
 	for _, c := range change {
 		c(&o, &session)
 	}
-	got, err := w.Deliver(w.t, w.r, actortest.Message{Subject: "tool.request.give_feedback", Body: o, Session: session, Query: o.QueryID, Deadline: noon.Add(time.Minute)})
+	got, err := w.Deliver(w.t, w.r, actortest.Message{
+		Subject: "tool.request.give_feedback", Body: o, Session: session,
+		Query: o.QueryID, Deadline: noon.Add(time.Minute),
+	})
 	var res subjects.ToolResult
 	if err == nil {
 		err = json.Unmarshal([]byte(got), &res)

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// The words and phrases of [classifyWords], folded as [splitClauses] does: lower case, no accents, umlauts written out, no
-// apostrophes. The longest matching phrase counts, so that a phrase hides its single words.
+// The words and phrases of [classifyWords], folded as [splitClauses] does: lower case, no accents, umlauts written out,
+// no apostrophes. The longest matching phrase counts, so that a phrase hides its single words.
 
 var praise = joinLists(
 	// English
@@ -16,7 +16,8 @@ var praise = joinLists(
 	// German
 	`super, spitze, klasse, prima, genial, perfekt, fehlerfrei, stimmt, passt, genau, hilft, geholfen, half mir, funktioniert, geklappt, gefaellt, gefallen, top, hast recht, hatte recht, hattest recht, haben recht,
 	viel besser, weiter so, einwandfrei, tadellos`,
-	inflect(`gut, toll, richtig, korrekt, hilfreich, ausgezeichnet, hervorragend, wunderbar, grossartig, schoen, treffend, nuetzlich, brauchbar, verstaendlich, perfekt, super, genial, fantastisch`, `, e, er, es, en, em`),
+	inflect(
+		`gut, toll, richtig, korrekt, hilfreich, ausgezeichnet, hervorragend, wunderbar, grossartig, schoen, treffend, nuetzlich, brauchbar, verstaendlich, perfekt, super, genial, fantastisch`, `, e, er, es, en, em`),
 	// French
 	`bien, bon, bonne, bons, bonnes, super, genial, geniale, utile, utiles, formidable, magnifique, impeccable, exactement, c est juste, vrai, as raison, avez raison, ca marche, fonctionne, m a aide, aide bien,
 	j aime, j adore, chouette, nickel, bien joue`,
@@ -39,7 +40,8 @@ var blame = joinLists(
 	// German
 	`unsinn, quatsch, bloedsinn, mist, schrott, muell, fehler, fehlerhaft, unbrauchbar, nutzlos, daneben, inkorrekt, enttaeuscht, gelogen, erfunden, thema verfehlt, am thema vorbei, nicht verstanden, verfehlt, nicht wahr,
 	zu lang, zu kurz, zu langsam, zu vage, zu kompliziert, besser sein koennen, koennte besser sein, richtig ist, richtig waere, richtig heisst, korrekt waere, so nicht, nicht das was, nicht was ich, nicht meine frage, vergessen, veraltet`,
-	inflect(`falsch, schlecht, schlimm, furchtbar, schrecklich, verkehrt, unrichtig, ungenau, unvollstaendig, irrefuehrend, enttaeuschend, dumm, bloed, verwirrend, unverstaendlich`, `, e, er, es, en, em`),
+	inflect(
+		`falsch, schlecht, schlimm, furchtbar, schrecklich, verkehrt, unrichtig, ungenau, unvollstaendig, irrefuehrend, enttaeuschend, dumm, bloed, verwirrend, unverstaendlich`, `, e, er, es, en, em`),
 	// French
 	`faux, fausse, fausses, nul, nulle, nuls, nulles, pire, horrible, affreux, erreur, erreurs, inutile, inutiles, n importe quoi, a cote de la plaque, hors sujet, as tort, avez tort, te trompes, t es trompe, vous trompez,
 	est mal, tres mal, pas compris, pas vrai, marche pas, aide pas, trop long, trop court, trop lent, pas ce que, betise, betises, decu, decue, idiot, idiote`,
@@ -56,15 +58,24 @@ var otherWords = []struct {
 	feel sentiment
 	list string
 }{
-	{kind, `thanks, thank you, thx, ty, cheers, yes, yep, yeah, yup, fine, danke, dankeschoen, vielen dank, ja, jawohl, merci, oui, gracias, bueno`},
-	{unkind, `nein, non, nope, nah, nee, should be, should have been, muesste, muss heissen, deberia ser, debe ser, devrait etre`},
+	{
+		kind,
+		`thanks, thank you, thx, ty, cheers, yes, yep, yeah, yup, fine, danke, dankeschoen, vielen dank, ja, jawohl, merci, oui, gracias, bueno`,
+	},
+	{
+		unkind,
+		`nein, non, nope, nah, nee, should be, should have been, muesste, muss heissen, deberia ser, debe ser, devrait etre`,
+	},
 	{not, `not, never, cannot, dont, doesnt, didnt, isnt, wasnt, arent, wont, cant, without, hardly, barely, nothing, none, neither, anything but, far from,
 		nicht, nie, niemals, kein, keine, keinen, keiner, keinem, keines, nichts, ohne, kaum, alles andere als, weit entfernt, weder,
 		pas, jamais, rien, sans, aucun, aucune, guere, tout sauf, loin d etre, nada, nunca, jamas, sin, ningun, ninguna, tampoco, lejos de`},
 	{nope, `no`},
 	{half, `half, partly, partially, almost, nearly, somewhat, not entirely, not quite, not completely, not fully, halb, teilweise, teils, beinahe, nicht ganz, nur halb,
 		partiellement, en partie, presque, a moitie, pas tout a fait, parcialmente, en parte, casi, a medias, no del todo`},
-	{but, `but, however, although, though, aber, jedoch, allerdings, sondern, obwohl, mais, cependant, pourtant, pero, sino, aunque`},
+	{
+		but,
+		`but, however, although, though, aber, jedoch, allerdings, sondern, obwohl, mais, cependant, pourtant, pero, sino, aunque`,
+	},
 	// Idioms: they say the opposite of their words, or what their words alone do not say.
 	{good, `not bad, not bad at all, not too bad, not wrong, cannot complain, no mistakes, no errors, could not be better, nothing wrong, no complaints,
 		nicht schlecht, nicht falsch, besser geht nicht, besser geht es nicht, pas mal, pas mal du tout, pas faux, sans faute, nada mal, no esta mal, no esta nada mal`},
@@ -79,13 +90,14 @@ var otherWords = []struct {
 var trailingNegations = map[string]bool{"nicht": true, "pas": true}
 
 // sentenceStarts are words that begin a sentence after a no.
-var sentenceStarts = newSet(`that, this, it, its, thats, you, your, youre, the, i, he, she, we, they, there, these, those`)
+var sentenceStarts = newSet(
+	`that, this, it, its, thats, you, your, youre, the, i, he, she, we, they, there, these, those`)
 
 // lexicon has every word and phrase; longestPhrase has the number of words of the longest phrase by its first word.
 var lexicon, longestPhrase = compileLexicon()
 
-// compileLexicon merges the lists; later entries override earlier ones. phrases is the number of words of the longest entry
-// by its first word.
+// compileLexicon merges the lists; later entries override earlier ones. phrases is the number of words of the longest
+// entry by its first word.
 func compileLexicon() (all map[string]sentiment, phrases map[string]int) {
 	all, phrases = map[string]sentiment{}, map[string]int{}
 	put := func(f sentiment, list string) {
@@ -103,7 +115,8 @@ func compileLexicon() (all map[string]sentiment, phrases map[string]int) {
 	return all, phrases
 }
 
-// splitList iterates over the entries of a comma-separated list, with single blanks between words. It skips empty entries.
+// splitList iterates over the entries of a comma-separated list, with single blanks between words. It skips empty
+// entries.
 func splitList(list string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for w := range strings.SplitSeq(list, ",") {
@@ -116,8 +129,8 @@ func splitList(list string) iter.Seq[string] {
 
 func joinLists(all ...string) string { return strings.Join(all, ",") }
 
-// inflect returns every stem with every ending, as a comma-separated list. Both are comma-separated; an empty ending keeps
-// the stem alone.
+// inflect returns every stem with every ending, as a comma-separated list. Both are comma-separated; an empty ending
+// keeps the stem alone.
 func inflect(stems, endings string) string {
 	var out []string
 	for s := range splitList(stems) {

@@ -1,11 +1,12 @@
 // Package reward turns the user's opinion of an answer into a reward for the agent that gave it.
 //
-// It listens on response.generation of the accounts whose answers the user sees, and on user.feedback, which only the user's
-// accounts can publish; both are durable subscriptions whose events wait while no reward runs. It serves the tool
-// give_feedback, which only the broker reaches. It speaks on reward.event, dead.reward and tool.schema.give_feedback.
+// It listens on response.generation of the accounts whose answers the user sees, and on user.feedback, which only the
+// user's accounts can publish; both are durable subscriptions whose events wait while no reward runs. It serves the
+// tool give_feedback, which only the broker reaches. It speaks on reward.event, dead.reward and
+// tool.schema.give_feedback.
 //
-// Answers and their ratings are in the bucket rewarded. A changed rating is stored there with the id of its event before the
-// event is published: after a crash it is published again, and the stream stores it once.
+// Answers and their ratings are in the bucket rewarded. A changed rating is stored there with the id of its event
+// before the event is published: after a crash it is published again, and the stream stores it once.
 package reward
 
 import (

@@ -17,7 +17,10 @@ func TestRoutes(t *testing.T) {
 	for _, r := range w.r.Routes() {
 		got = append(got, r.Spec().Subscription())
 	}
-	if want := []string{"from.*.response.generation", "from.*.user.feedback", "tool.request.give_feedback"}; !slices.Equal(got, want) {
+	if want := []string{
+		"from.*.response.generation", "from.*.user.feedback",
+		"tool.request.give_feedback",
+	}; !slices.Equal(got, want) {
 		t.Errorf("it listens on %v", got)
 	}
 	announced := publishedEvents[subjects.ToolSchema](w, "tool.schema.give_feedback")
@@ -27,8 +30,10 @@ func TestRoutes(t *testing.T) {
 		t.Fatalf("discovery shows %v, %v", metadata, err)
 	}
 	all := Tools()
-	if len(announced) != 1 || len(all) != 1 || announced[0].Name != "give_feedback" || announced[0].Description != shown.Description || string(announced[0].Parameters) != string(shown.Parameters) ||
-		shown.Description != all[0].Schema.Description || all[0].Facts.Name != shown.Name || !slices.Contains(subjects.Zones[all[0].Facts.Zone], shown.Name) {
+	if len(announced) != 1 || len(all) != 1 || announced[0].Name != "give_feedback" ||
+		announced[0].Description != shown.Description || string(announced[0].Parameters) != string(shown.Parameters) ||
+		shown.Description != all[0].Schema.Description || all[0].Facts.Name != shown.Name ||
+		!slices.Contains(subjects.Zones[all[0].Facts.Zone], shown.Name) {
 		t.Errorf("announced %+v, shown %+v", announced, shown)
 	}
 	for _, word := range []string{"own words", "previous answer", "Do not use it to praise"} {
@@ -59,16 +64,47 @@ func TestAnswersAreStored(t *testing.T) {
 		{"of the committee", []told{{"committee", "s1", "q1", 1}}, "q1", "committee", "q1"},
 		{"of the orchestrator", []told{{"orchestrator", "s1", "q1", 1}}, "q1", "orchestrator", "q1"},
 		{"two questions", []told{{"generator", "s1", "q1", 1}, {"generator", "s1", "q2", 2}}, "q1", "generator", "q2"},
-		{"another session", []told{{"generator", "s1", "q1", 1}, {"generator", "s2", "q2", 2}}, "q2", "generator", "q1"},
+		{
+			"another session",
+			[]told{{"generator", "s1", "q1", 1}, {"generator", "s2", "q2", 2}},
+			"q2", "generator",
+			"q1",
+		},
 		{"told again", []told{{"generator", "s1", "q1", 1}, {"generator", "s1", "q1", 1}}, "q1", "generator", "q1"},
-		{"trick: told again after the next one", []told{{"generator", "s1", "q1", 1}, {"generator", "s1", "q2", 2}, {"generator", "s1", "q1", 1}}, "q1", "generator", "q2"},
-		{"trick: out of order", []told{{"generator", "s1", "q2", 2}, {"generator", "s1", "q1", 1}}, "q1", "generator", "q2"},
+		{"trick: told again after the next one", []told{
+			{"generator", "s1", "q1", 1},
+			{"generator", "s1", "q2", 2},
+			{"generator", "s1", "q1", 1},
+		}, "q1", "generator", "q2"},
+		{
+			"trick: out of order",
+			[]told{{"generator", "s1", "q2", 2}, {"generator", "s1", "q1", 1}},
+			"q1", "generator",
+			"q2",
+		},
 		{"trick: respondent B", []told{{subjects.RespondentB, "s1", "q1", 1}}, "q1", "", ""},
-		{"trick: respondent B first", []told{{subjects.RespondentB, "s1", "q1", 1}, {"generator", "s1", "q1", 2}}, "q1", "generator", "q1"},
+		{
+			"trick: respondent B first",
+			[]told{{subjects.RespondentB, "s1", "q1", 1}, {"generator", "s1", "q1", 2}},
+			"q1",
+			"generator", "q1",
+		},
 		{"trick: one that does not answer", []told{{"critic", "s1", "q1", 1}}, "q1", "", ""},
-		{"trick: somebody answers what was answered", []told{{"generator", "s1", "q1", 1}, {"committee", "s1", "q1", 2}}, "q1", "generator", "q1"},
-		{"trick: and after the next one", []told{{"generator", "s1", "q1", 1}, {"generator", "s1", "q2", 2}, {"committee", "s1", "q1", 3}}, "q1", "generator", "q2"},
-		{"trick: the same question in another session", []told{{"generator", "s1", "q1", 1}, {"generator", "s2", "q1", 2}}, "q1", "generator", "q1"},
+		{
+			"trick: somebody answers what was answered",
+			[]told{{"generator", "s1", "q1", 1}, {"committee", "s1", "q1", 2}},
+			"q1", "generator", "q1",
+		},
+		{"trick: and after the next one", []told{
+			{"generator", "s1", "q1", 1},
+			{"generator", "s1", "q2", 2},
+			{"committee", "s1", "q1", 3},
+		}, "q1", "generator", "q2"},
+		{
+			"trick: the same question in another session",
+			[]told{{"generator", "s1", "q1", 1}, {"generator", "s2", "q1", 2}},
+			"q1", "generator", "q1",
+		},
 		{"no session", []told{{"generator", "", "q1", 1}}, "q1", "generator", ""},
 		{"trick: a session that is no token", []told{{"generator", "s1.>", "q1", 1}}, "q1", "generator", ""},
 	} {
@@ -115,7 +151,8 @@ func TestFailedAnswersCanBeRated(t *testing.T) {
 	if err := w.r.onResponse(t.Context(), m, w.Out()); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.deliverFeedback(2, subjects.Feedback{QueryID: "q1", Thumb: -1}); err != nil || w.rewardSummary() != "-1.0/1 " {
+	if err := w.deliverFeedback(2, subjects.Feedback{QueryID: "q1", Thumb: -1}); err != nil ||
+		w.rewardSummary() != "-1.0/1 " {
 		t.Errorf("%q, %v", w.rewardSummary(), err)
 	}
 }
@@ -126,14 +163,16 @@ func TestFailedWriteIsAnError(t *testing.T) {
 	w := newHarness(t)
 	w.deliverAnswer("s1", "q1", 1)
 	w.FailStore = errTest
-	if err := w.deliverFeedback(2, subjects.Feedback{QueryID: "q1", Thumb: 1}); err == nil || len(w.rewards()) > 0 || len(w.deadLetters()) > 0 {
+	if err := w.deliverFeedback(2, subjects.Feedback{QueryID: "q1", Thumb: 1}); err == nil || len(w.rewards()) > 0 ||
+		len(w.deadLetters()) > 0 {
 		t.Errorf("%v, said %v", err, w.Published())
 	}
 	if err := w.r.onResponse(t.Context(), response("generator", "s1", "q2", 3), w.Out()); err == nil {
 		t.Error("an answer was lost")
 	}
 	w.FailStore = nil
-	if err := w.deliverFeedback(2, subjects.Feedback{QueryID: "q1", Thumb: 1}); err != nil || w.rewardSummary() != "+1.0/1 " {
+	if err := w.deliverFeedback(2, subjects.Feedback{QueryID: "q1", Thumb: 1}); err != nil ||
+		w.rewardSummary() != "+1.0/1 " {
 		t.Errorf("%q, %v", w.rewardSummary(), err)
 	}
 	// What stands there and cannot be read is not written over.

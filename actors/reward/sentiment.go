@@ -5,8 +5,9 @@ import (
 	"unicode"
 )
 
-// classifyWords returns the sentiment of words about an answer: 1 for praise, -1 for blame, 0 for neither, for both and for
-// what no rule knows. The rules are lists of words and phrases in four languages, and negations. Questions do not count.
+// classifyWords returns the sentiment of words about an answer: 1 for praise, -1 for blame, 0 for neither, for both and
+// for what no rule knows. The rules are lists of words and phrases in four languages, and negations. Questions do not
+// count.
 func classifyWords(words string) int {
 	var all tally
 	for _, c := range splitClauses(words) {
@@ -62,8 +63,8 @@ type clause struct {
 	asks  bool
 }
 
-// count adds the sentiments of a clause to t. A negation inverts the next praise or blame within negationReach words, or, at
-// the end in languages that negate so, the last one. "half" and the like count as both.
+// count adds the sentiments of a clause to t. A negation inverts the next praise or blame within negationReach words,
+// or, at the end in languages that negate so, the last one. "half" and the like count as both.
 func (c clause) count(t *tally) {
 	turned, dimmed := 0, 0 // number of further words that are negated or weakened
 	var lasts *int         // the counter of the last praise or blame, for a trailing negation
@@ -130,8 +131,8 @@ func matchPhrase(words []string) (sentiment, int) {
 	return plain, 1
 }
 
-// splitClauses splits a text at punctuation and conjunctions into clauses of folded words, nil for a text without words. A
-// clause that ends with a question mark asks. Emoji and emoticons count as words, +1 and -1 too.
+// splitClauses splits a text at punctuation and conjunctions into clauses of folded words, nil for a text without
+// words. A clause that ends with a question mark asks. Emoji and emoticons count as words, +1 and -1 too.
 func splitClauses(s string) (out []clause) {
 	var c clause
 	var word strings.Builder
@@ -162,7 +163,8 @@ func splitClauses(s string) (out []clause) {
 		case strings.ContainsRune("'’`´ʼ", r):
 			end()
 			i += c.expandContraction(runes[i+1:])
-		case (r == '+' || r == '-') && word.Len() == 0 && i+1 < len(runes) && runes[i+1] == '1' && (i+2 == len(runes) || !unicode.IsDigit(runes[i+2])) && (i == 0 || unicode.IsSpace(runes[i-1])):
+		case (r == '+' || r == '-') && word.Len() == 0 && i+1 < len(runes) && runes[i+1] == '1' &&
+			(i+2 == len(runes) || !unicode.IsDigit(runes[i+2])) && (i == 0 || unicode.IsSpace(runes[i-1])):
 			word.WriteRune(r)
 		case r == '?' || r == '¿':
 			stop(r == '?')
@@ -179,8 +181,8 @@ func splitClauses(s string) (out []clause) {
 	return out
 }
 
-// splitAtConjunctions splits a clause at conjunctions like "but", unless they are part of a phrase: anything but. A clause of
-// the result may have no words.
+// splitAtConjunctions splits a clause at conjunctions like "but", unless they are part of a phrase: anything but. A
+// clause of the result may have no words.
 func splitAtConjunctions(c clause) (out []clause) {
 	from := 0
 	for i := 0; i < len(c.words); {
@@ -195,8 +197,8 @@ func splitAtConjunctions(c clause) (out []clause) {
 }
 
 // expandContraction expands an English contraction from rest, the text after its apostrophe, and returns the number of
-// characters used: isn't becomes "is not", that's "that is". It returns 0 and changes nothing for others: c'est stays two
-// words.
+// characters used: isn't becomes "is not", that's "that is". It returns 0 and changes nothing for others: c'est stays
+// two words.
 func (c *clause) expandContraction(rest []rune) int {
 	n := 0
 	for n < len(rest) && n < 3 && unicode.IsLetter(rest[n]) {
@@ -223,8 +225,8 @@ func (c *clause) expandContraction(rest []rune) int {
 	return n
 }
 
-// foldLetter removes the accent of a lower-case letter of German, French and Spanish; others stay. German umlauts are written
-// out: schön is not schon.
+// foldLetter removes the accent of a lower-case letter of German, French and Spanish; others stay. German umlauts are
+// written out: schön is not schon.
 func foldLetter(r rune) string {
 	switch r {
 	case 'ä':

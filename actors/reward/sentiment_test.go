@@ -6,7 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// TestClassifyWords: what words alone say. Half of the rows are tricks: negations, politeness, questions, idioms, two opinions.
+// TestClassifyWords: what words alone say. Half of the rows are tricks: negations, politeness, questions, idioms, two
+// opinions.
 func TestClassifyWords(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -41,7 +42,8 @@ func TestClassifyWords(t *testing.T) {
 		{"trick: isn’t, with a curved apostrophe", "this isn’t very helpful", -1},
 		{"trick: isnt, without one", "isnt correct", -1},
 		{"trick: far away negation", "I don't think that is right", -1},
-		{"trick: a negation too far away for the word", "I did not ask you to write a poem about the sea at night and yet it is good", 1},
+		{"trick: a negation too far away for the word", "I did not ask you to write a poem about the sea at night " +
+			"and yet it is good", 1},
 		{"trick: didn't like", "I didn't like it", -1},
 		{"trick: doesn't work", "it doesn't work", -1},
 		{"trick: no that is wrong", "No that is wrong", -1},
@@ -155,7 +157,10 @@ func TestLexicon(t *testing.T) {
 }
 
 func FuzzWords(f *testing.F) {
-	for _, s := range []string{"not bad", "Das stimmt nicht", "c'est faux", "n't", "'s", "isn't", "no", "nicht", "¿?¿", "+1 -1 -", "half half good not", strings.Repeat("not ", 50) + "good", "a\u0308 \u0308", "\xff'\xff"} {
+	for _, s := range []string{
+		"not bad", "Das stimmt nicht", "c'est faux", "n't", "'s", "isn't", "no", "nicht", "¿?¿",
+		"+1 -1 -", "half half good not", strings.Repeat("not ", 50) + "good", "a\u0308 \u0308", "\xff'\xff",
+	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

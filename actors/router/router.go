@@ -1,9 +1,10 @@
-// Package router orders questions by session, so that several generators can share the work and the answers of each session
-// stay in order.
+// Package router orders questions by session, so that several generators can share the work and the answers of each
+// session stay in order.
 //
-// It consumes query.received, query.committee and query.task from QUERIES and schedule.due.<schedule> from SCHEDULED, and subscribes to the server's advisory that a message reached its delivery limit;
-// it may then read that turn. It publishes on query.session.<session>, turn.committee.<session> and turn.orchestrator.<session>, stored in TURNS, and on dead.router. It also receives
-// the subjects that no actor of this build serves, and rejects their messages.
+// It consumes query.received, query.committee and query.task from QUERIES and schedule.due.<schedule> from SCHEDULED,
+// and subscribes to the server's advisory that a message reached its delivery limit; it may then read that turn. It
+// publishes on query.session.<session>, turn.committee.<session> and turn.orchestrator.<session>, stored in TURNS, and
+// on dead.router. It also receives the subjects that no actor of this build serves, and rejects their messages.
 package router
 
 import (
@@ -20,8 +21,8 @@ import (
 	"conclave/subjects"
 )
 
-// Router is the actor. It has no state: the turn depends only on the question and its position in the stream, so a redelivered
-// question becomes the same turn.
+// Router is the actor. It has no state: the turn depends only on the question and its position in the stream, so a
+// redelivered question becomes the same turn.
 type Router struct{}
 
 // New returns a router.
@@ -41,23 +42,28 @@ func (r *Router) Routes() []actor.Route {
 		actor.Subscribe(subjects.MaxDeliveriesAdvisory, r.onExhausted),
 	}
 	for _, s := range subjects.UnservedSpecs() {
-		routes = append(routes, actor.Refuse(s, subjects.Faultf(subjects.CodeUnserved, "%s is not served by this version; the message was dropped. %s", s.Name, s.Unserved)))
+		routes = append(routes, actor.Refuse(s, subjects.Faultf(subjects.CodeUnserved, "%s is not served by this "+
+			"version; the message was dropped. %s", s.Name, s.Unserved)))
 	}
 	return routes
 }
 
 // route returns the handler of questions that become turns of the topic to.
-func (r *Router) route(to subjects.Topic[subjects.Query]) func(context.Context, actor.Msg[subjects.Query], actor.Out) error {
+func (r *Router) route(to subjects.Topic[subjects.Query]) func(context.Context, actor.Msg[subjects.Query],
+	actor.Out) error {
 	return func(ctx context.Context, in actor.Msg[subjects.Query], out actor.Out) error {
 		return r.onQuery(ctx, in, out, to)
 	}
 }
 
-// onQuery publishes a question as a turn of its session, on the topic to, under a message id that dedupes redeliveries. A missing id is
-// generated, that of the body wins over the header's, and an id that is no valid subject token is replaced by one derived
-// from it, with a note for the user. An empty or too long question, one whose attachments [subjects.CheckAttachments] or whose
-// options or session [subjects.Query.CheckOptions] or [subjects.Query.CheckSession] rejects, and one for which TURNS has no room becomes a dead letter and is not retried.
-func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out actor.Out, to subjects.Topic[subjects.Query]) error {
+// onQuery publishes a question as a turn of its session, on the topic to, under a message id that dedupes redeliveries.
+// A missing id is generated, that of the body wins over the header's, and an id that is no valid subject token is
+// replaced by one derived from it, with a note for the user. An empty or too long question, one whose attachments
+// [subjects.CheckAttachments] or whose options or session [subjects.Query.CheckOptions] or
+// [subjects.Query.CheckSession] rejects, and one for which TURNS has no room becomes a dead letter and is not retried.
+func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out actor.Out,
+	to subjects.Topic[subjects.Query],
+) error {
 	key := messageKey(in)
 	q := in.Body
 	var notes []string
@@ -83,21 +89,23 @@ func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out 
 	case f != nil && f.Code == subjects.CodeTooLarge:
 		return writeDeadLetter(ctx, out, "dead-"+key, in.Subject, f.Code, "the question is too long")
 	case f != nil && f.Code == subjects.CodeFull:
-		return writeDeadLetter(ctx, out, "dead-"+key, in.Subject, f.Code, "too many questions of the last 30 days are stored. The question was not stored and will not be answered")
+		return writeDeadLetter(ctx, out, "dead-"+key, in.Subject, f.Code, "too many questions of the last 30 days "+
+			"are stored. The question was not stored and will not be answered")
 	}
 	return err
 }
 
 // onExhausted publishes a dead letter about a message that reached its delivery limit without an acknowledgement. Every
-// instance of the router does so. The dead letter of a turn that the user waits for carries the ids of the question, so that its client
-// is notified; they are missing when the turn cannot be read, which is logged.
+// instance of the router does so. The dead letter of a turn that the user waits for carries the ids of the question, so
+// that its client is notified; they are missing when the turn cannot be read, which is logged.
 func (r *Router) onExhausted(ctx context.Context, in actor.Msg[subjects.Advisory], out actor.Out) error {
 	a := in.Body
 	consumer, _, _ := strings.Cut(a.Consumer, "-")
-	// Not an id derived from the advisory: another publisher could use it first and suppress the dead letter. Several routers
-	// publish one each, which is harmless.
+	// Not an id derived from the advisory: another publisher could use it first and suppress the dead letter. Several
+	// routers publish one each, which is harmless.
 	id := out.NewID()
-	reason := fmt.Sprintf("%s did not finish message %d of %s in %d attempts; it is not retried. Ask again, and look into the log of %s",
+	reason := fmt.Sprintf("%s did not finish message %d of %s in %d attempts; it is not retried. Ask again, and look "+
+		"into the log of %s",
 		consumer, a.StreamSeq, a.Stream, a.Deliveries, consumer)
 	if subjects.IsVisibleTurn(a.Stream, a.Consumer) {
 		session, query, err := readTurnIDs(ctx, out, a.StreamSeq)
@@ -110,8 +118,8 @@ func (r *Router) onExhausted(ctx context.Context, in actor.Msg[subjects.Advisory
 	return writeDeadLetter(ctx, out, id, in.Subject, subjects.CodeUnavailable, reason)
 }
 
-// readTurnIDs reads the session and query ids of the turn at a sequence of TURNS. Only the router publishes there, so the
-// ids are valid. It fails when the turn is no longer stored.
+// readTurnIDs reads the session and query ids of the turn at a sequence of TURNS. Only the router publishes there, so
+// the ids are valid. It fails when the turn is no longer stored.
 func readTurnIDs(ctx context.Context, out actor.Out, seq uint64) (session, query string, err error) {
 	m, err := actor.ReadStored(ctx, out, subjects.QuerySession.Stream, map[string]any{"seq": seq})
 	if err == nil && m == nil {
@@ -133,11 +141,14 @@ func writeDeadLetter(ctx context.Context, out actor.Out, id, subject, code, reas
 	if err != nil {
 		return err
 	}
-	return actor.EmitOnce(ctx, out, topic, id, subjects.DeadLetter{Actor: subjects.Router, Subject: subject, Code: code, Reason: reason, Time: out.Now().UTC()})
+	return actor.EmitOnce(ctx, out, topic, id, subjects.DeadLetter{
+		Actor: subjects.Router, Subject: subject, Code: code,
+		Reason: reason, Time: out.Now().UTC(),
+	})
 }
 
-// messageKey identifies a question by its position and time in the stream: the same at every redelivery, and another one after the
-// stream was created anew.
+// messageKey identifies a question by its position and time in the stream: the same at every redelivery, and another
+// one after the stream was created anew.
 func messageKey(in actor.Msg[subjects.Query]) string {
 	return hashParts(in.Subject, fmt.Sprint(in.Seq), fmt.Sprint(in.StoredAt.UnixNano()))
 }
@@ -160,11 +171,12 @@ func chooseID(id, prefix, key, kind string, notes []string) (string, []string) {
 		return id, notes
 	}
 	token := readablePrefix(id) + hashParts(id)
-	return token, append(notes, fmt.Sprintf("The %s id %q is invalid and was replaced by %s. Use letters, digits, - and _ only, at most %d characters.", kind, text.Clip(id, 40), token, subjects.MaxToken))
+	return token, append(notes, fmt.Sprintf("The %s id %q is invalid and was replaced by %s. Use letters, digits, - "+
+		"and _ only, at most %d characters.", kind, text.Clip(id, 40), token, subjects.MaxToken))
 }
 
-// readablePrefix returns the part of an id that a user recognizes in its token: up to 20 letters, digits, "-" and "_", with
-// "-" for any run of other characters and at the end; "" when nothing is left. The caller appends a hash, which
+// readablePrefix returns the part of an id that a user recognizes in its token: up to 20 letters, digits, "-" and "_",
+// with "-" for any run of other characters and at the end; "" when nothing is left. The caller appends a hash, which
 // distinguishes ids with the same prefix.
 func readablePrefix(id string) string {
 	var b strings.Builder

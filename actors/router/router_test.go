@@ -46,7 +46,8 @@ func publishedTurn(t *testing.T, rec *actortest.Recorder) (subjects.Query, actor
 	if err := json.Unmarshal([]byte(published[0].Body), &q); err != nil {
 		t.Fatal(err)
 	}
-	if published[0].Subject != "query.session."+q.SessionID || published[0].Session != q.SessionID || published[0].Query != q.QueryID || !published[0].Waited {
+	if published[0].Subject != "query.session."+q.SessionID || published[0].Session != q.SessionID ||
+		published[0].Query != q.QueryID || !published[0].Waited {
 		t.Errorf("published %+v of %+v", published[0], q)
 	}
 	for _, id := range []string{q.SessionID, q.QueryID} {
@@ -65,17 +66,61 @@ func TestIDsBecomeTokens(t *testing.T) {
 		session, query string // what each must be, or begin with when it ends in *
 		noted          bool
 	}{
-		{"given", actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "s1", QueryID: "q1", Query: "why"}}, "s1", "q1", false},
+		{
+			"given",
+			actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "s1", QueryID: "q1", Query: "why"}},
+			"s1",
+			"q1", false,
+		},
 		{"none", actor.Msg[subjects.Query]{Body: subjects.Query{Query: "why"}}, "s-*", "q-*", false},
-		{"from the headers", actor.Msg[subjects.Query]{Session: "hs", Query: "hq", Body: subjects.Query{Query: "why"}}, "hs", "hq", false},
-		{"the body wins over the headers", actor.Msg[subjects.Query]{Session: "hs", Query: "hq", Body: subjects.Query{SessionID: "s1", QueryID: "q1", Query: "why"}}, "s1", "q1", false},
-		{"blank", actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: " \t", QueryID: "\n", Query: "why"}}, "s-*", "q-*", false},
-		{"padded", actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: " s1 ", QueryID: "q1\n", Query: "why"}}, "s1", "q1", false},
-		{"spaces", actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "my session", QueryID: "q1", Query: "why"}}, "my-session-*", "q1", true},
-		{"dots", actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "s1", QueryID: "a.b.>", Query: "why"}}, "s1", "a-b-*", true},
-		{"no valid character", actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "日本", QueryID: "*", Query: "why"}}, "*", "*", true},
-		{"too long", actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: strings.Repeat("x", 65), QueryID: strings.Repeat("-", 70000), Query: "why"}}, "xxxxxxxxxxxxxxxxxxxx-*", "*", true},
-		{"a forged note", actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "s1", QueryID: "q1", Query: "why", Note: "trust me"}}, "s1", "q1", false},
+		{
+			"from the headers",
+			actor.Msg[subjects.Query]{Session: "hs", Query: "hq", Body: subjects.Query{Query: "why"}},
+			"hs", "hq", false,
+		},
+		{"the body wins over the headers", actor.Msg[subjects.Query]{
+			Session: "hs", Query: "hq",
+			Body: subjects.Query{SessionID: "s1", QueryID: "q1", Query: "why"},
+		}, "s1", "q1", false},
+		{
+			"blank",
+			actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: " \t", QueryID: "\n", Query: "why"}},
+			"s-*",
+			"q-*", false,
+		},
+		{
+			"padded",
+			actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: " s1 ", QueryID: "q1\n", Query: "why"}},
+			"s1", "q1", false,
+		},
+		{"spaces", actor.Msg[subjects.Query]{Body: subjects.Query{
+			SessionID: "my session", QueryID: "q1",
+			Query: "why",
+		}}, "my-session-*", "q1", true},
+		{
+			"dots",
+			actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "s1", QueryID: "a.b.>", Query: "why"}},
+			"s1",
+			"a-b-*", true,
+		},
+		{
+			"no valid character",
+			actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "日本", QueryID: "*", Query: "why"}},
+			"*", "*",
+			true,
+		},
+		{
+			"too long",
+			actor.Msg[subjects.Query]{Body: subjects.Query{
+				SessionID: strings.Repeat("x", 65),
+				QueryID:   strings.Repeat("-", 70000), Query: "why",
+			}},
+			"xxxxxxxxxxxxxxxxxxxx-*", "*", true,
+		},
+		{"a forged note", actor.Msg[subjects.Query]{Body: subjects.Query{
+			SessionID: "s1", QueryID: "q1", Query: "why",
+			Note: "trust me",
+		}}, "s1", "q1", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -84,11 +129,13 @@ func TestIDsBecomeTokens(t *testing.T) {
 			routeQuery(t, rec, tt.in) // redelivered: the same turn, stored once
 			q, _ := publishedTurn(t, rec)
 			for _, id := range []struct{ got, want string }{{q.SessionID, tt.session}, {q.QueryID, tt.query}} {
-				if start, open := strings.CutSuffix(id.want, "*"); id.got != id.want && !(open && strings.HasPrefix(id.got, start) && len(id.got) > len(start)) {
+				if start, open := strings.CutSuffix(id.want, "*"); id.got != id.want &&
+					!(open && strings.HasPrefix(id.got, start) && len(id.got) > len(start)) {
 					t.Errorf("%q, want %q", id.got, id.want)
 				}
 			}
-			if (q.Note != "") != tt.noted || len(q.Note) > 1000 || strings.Contains(q.Note, "trust") || q.Query != "why" {
+			if (q.Note != "") != tt.noted || len(q.Note) > 1000 || strings.Contains(q.Note, "trust") ||
+				q.Query != "why" {
 				t.Errorf("passed on %+v", q)
 			}
 		})
@@ -116,7 +163,8 @@ func TestIDsAreStableAndDistinct(t *testing.T) {
 		}
 	}
 	tokens := map[string]string{}
-	for _, odd := range []string{"a b", "a  b", "a.b", "a\x00b", " a b c", "a" + strings.Repeat("b", 80), "a" + strings.Repeat("b", 81)} {
+	for _, odd := range []string{"a b", "a  b", "a.b", "a\x00b", " a b c", "a" + strings.Repeat("b", 80), "a" +
+		strings.Repeat("b", 81)} {
 		one, _ := chooseID(odd, "s", "x", "session", nil)
 		two, _ := chooseID(odd, "s", "y", "session", nil)
 		if one != two || tokens[one] != "" {
@@ -139,13 +187,21 @@ func TestRejectedQuestionsBecomeDeadLetters(t *testing.T) {
 		routeQuery(t, rec, in)
 		published := rec.Published()
 		var letter subjects.DeadLetter
-		if len(published) != 1 || published[0].Subject != "dead.router" || published[0].Query != "q1" || published[0].Session != "s1" || json.Unmarshal([]byte(published[0].Body), &letter) != nil || letter.Code != tt.code || letter.Reason == "" {
+		if len(published) != 1 || published[0].Subject != "dead.router" || published[0].Query != "q1" ||
+			published[0].Session != "s1" || json.Unmarshal([]byte(published[0].Body), &letter) != nil ||
+			letter.Code != tt.code || letter.Reason == "" {
 			t.Errorf("%s: %+v", name, published)
 		}
 	}
 	// The words of a client do not become the user's, nor those of the user a client's: each has sessions of its own.
 	for _, q := range []subjects.Query{
-		{SessionID: "client_phone_s1", Query: "why"}, {SessionID: "s1", Query: "why", Client: "phone"}, {SessionID: "client_tablet_s1", Query: "why", Client: "phone"}, {SessionID: "client_phone_s1", Query: "why", Client: "phone"},
+		{SessionID: "client_phone_s1", Query: "why"},
+		{SessionID: "s1", Query: "why", Client: "phone"},
+		{SessionID: "client_tablet_s1", Query: "why", Client: "phone"},
+		{
+			SessionID: "client_phone_s1", Query: "why",
+			Client: "phone",
+		},
 	} {
 		rec := &actortest.Recorder{}
 		routeQuery(t, rec, actor.Msg[subjects.Query]{Body: q})
@@ -155,8 +211,12 @@ func TestRejectedQuestionsBecomeDeadLetters(t *testing.T) {
 		}
 	}
 	rec := &actortest.Recorder{}
-	routeQuery(t, rec, actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "s1", QueryID: "q1", Query: "why", Attachments: []subjects.Attachment{{Source: "user", Text: "mail"}}}})
-	if published := rec.Published(); len(published) != 1 || published[0].Subject != "dead.router" || !strings.Contains(published[0].Body, "unknown source") {
+	routeQuery(t, rec, actor.Msg[subjects.Query]{Body: subjects.Query{
+		SessionID: "s1", QueryID: "q1", Query: "why",
+		Attachments: []subjects.Attachment{{Source: "user", Text: "mail"}},
+	}})
+	if published := rec.Published(); len(published) != 1 || published[0].Subject != "dead.router" ||
+		!strings.Contains(published[0].Body, "unknown source") {
 		t.Errorf("a question with an invalid attachment: %+v", published)
 	}
 	rec = &actortest.Recorder{FailPublish: func(string) error { return errors.New("the stream is away") }}
@@ -170,7 +230,10 @@ func TestRejectedQuestionsBecomeDeadLetters(t *testing.T) {
 func TestTurnRecordsAttachments(t *testing.T) {
 	t.Parallel()
 	rec := &actortest.Recorder{}
-	sent := []subjects.Attachment{{Name: "mail.txt", Source: subjects.AttachmentFile, Text: "Dear user"}, {Source: subjects.AttachmentPipe, Text: "log"}}
+	sent := []subjects.Attachment{
+		{Name: "mail.txt", Source: subjects.AttachmentFile, Text: "Dear user"},
+		{Source: subjects.AttachmentPipe, Text: "log"},
+	}
 	body := `{"query":"summarize","attachments":[{"name":"mail.txt","source":"file","text":"Dear user"},{"source":"pipe","text":"log"}]}`
 	if _, err := rec.Deliver(t, New(), actortest.Message{Subject: "query.received", Body: []byte(body)}); err != nil {
 		t.Fatal(err)
@@ -182,7 +245,8 @@ func TestTurnRecordsAttachments(t *testing.T) {
 
 func TestExhaustedTurnBecomesDeadLetter(t *testing.T) {
 	t.Parallel()
-	there := `{"message":{"subject":"turn.3.s1","seq":12,"data":"` + base64.StdEncoding.EncodeToString([]byte(`{"session_id":"s1","query_id":"q1","query":"why"}`)) + `"}}`
+	there := `{"message":{"subject":"turn.3.s1","seq":12,"data":"` +
+		base64.StdEncoding.EncodeToString([]byte(`{"session_id":"s1","query_id":"q1","query":"why"}`)) + `"}}`
 	for _, tt := range []struct {
 		name, stream, consumer string
 		reply                  string // of the stream, "" = it must not be asked
@@ -190,7 +254,10 @@ func TestExhaustedTurnBecomesDeadLetter(t *testing.T) {
 		noted                  bool
 	}{
 		{"a turn of the one who answers", "TURNS", "generator-3", there, "q1", false},
-		{"a turn that is no longer there", "TURNS", "generator-3", `{"error":{"code":404,"err_code":10037,"description":"no message found"}}`, "", true},
+		{
+			"a turn that is no longer there", "TURNS", "generator-3",
+			`{"error":{"code":404,"err_code":10037,"description":"no message found"}}`, "", true,
+		},
 		{"an answer without a message", "TURNS", "generator-3", `{}`, "", true},
 		{"an answer of another kind", "TURNS", "generator-3", `[]`, "", true},
 		{"a turn of respondent B", "TURNS", "respondent_b-3", "", "", false},
@@ -204,15 +271,19 @@ func TestExhaustedTurnBecomesDeadLetter(t *testing.T) {
 			return json.RawMessage(tt.reply), nil
 		}}
 		// As the server says it, word for word.
-		body := `{"type":"io.nats.jetstream.advisory.v1.max_deliver","id":"x","timestamp":"2026-01-02T03:04:05.678Z","stream":"` + tt.stream + `","consumer":"` + tt.consumer + `","stream_seq":12,"deliveries":5}`
+		body :=
+			`{"type":"io.nats.jetstream.advisory.v1.max_deliver","id":"x","timestamp":"2026-01-02T03:04:05.678Z","stream":"` + tt.stream + `","consumer":"` + tt.consumer + `","stream_seq":12,"deliveries":5}`
 		for range 2 { // under two ids, neither of them predictable
-			if _, err := rec.Deliver(t, New(), actortest.Message{Subject: "core.EVENT.MAX_DELIVERIES." + tt.stream + "." + tt.consumer, Body: []byte(body), Type: "application/json"}); err != nil {
+			if _, err := rec.Deliver(t, New(), actortest.Message{Subject: "core.EVENT.MAX_DELIVERIES." + tt.stream +
+				"." + tt.consumer, Body: []byte(body), Type: "application/json"}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		who, _, _ := strings.Cut(tt.consumer, "-")
 		published := rec.Published()
-		if len(published) != 2 || published[0].ID == published[1].ID || published[0].Subject != "dead.router" || published[0].Query != tt.query || (len(rec.Logged()) > 0) != tt.noted || !strings.Contains(published[0].Body, who+" did not finish message 12 of "+tt.stream+" in 5 attempts") {
+		if len(published) != 2 || published[0].ID == published[1].ID || published[0].Subject != "dead.router" ||
+			published[0].Query != tt.query || (len(rec.Logged()) > 0) != tt.noted ||
+			!strings.Contains(published[0].Body, who+" did not finish message 12 of "+tt.stream+" in 5 attempts") {
 			t.Errorf("%s: published %+v", tt.name, published)
 		}
 	}
@@ -226,7 +297,9 @@ type listener struct {
 func (l listener) Name() string { return "generator" }
 
 func (l listener) Routes() []actor.Route {
-	return []actor.Route{actor.On(subjects.QuerySession, func(_ context.Context, in actor.Msg[subjects.Query], _ actor.Out) error {
+	return []actor.Route{actor.On(subjects.QuerySession, func(_ context.Context, in actor.Msg[subjects.Query],
+		_ actor.Out,
+	) error {
 		l.heard <- in
 		return nil
 	})}
@@ -238,14 +311,18 @@ func TestRouterOnTheBus(t *testing.T) {
 	b := bustest.Start(t)
 	user := b.Connect("user")
 	for i := range 20 { // before anyone is there
-		if err := user.Publish("query.received", fmt.Appendf(nil, `{"session_id":"s%d","query_id":"q%d","query":"n%d"}`, i%2, i, i)); err != nil {
+		if err := user.Publish("query.received", fmt.Appendf(nil, `{"session_id":"s%d","query_id":"q%d","query":"n%d"}`,
+			i%2, i, i)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, m := range []*nats.Msg{
 		{Subject: "query.received", Data: []byte("What is the capital of France?")},
 		{Subject: "query.received", Data: []byte(`{"session_id":"my own / session","query":"odd"}`)},
-		{Subject: "query.received", Data: []byte("with headers"), Header: nats.Header{subjects.HeaderSession: {"hs"}, subjects.HeaderQuery: {"hq"}}},
+		{Subject: "query.received", Data: []byte("with headers"), Header: nats.Header{
+			subjects.HeaderSession: {"hs"},
+			subjects.HeaderQuery:   {"hq"},
+		}},
 	} {
 		if err := user.PublishMsg(m); err != nil {
 			t.Fatal(err)
@@ -263,7 +340,8 @@ func TestRouterOnTheBus(t *testing.T) {
 			t.Fatal("a question did not come")
 		}
 		q := in.Body
-		if in.Tokens[1] != q.SessionID || in.Session != q.SessionID || in.Query != q.QueryID || in.Seq == 0 || in.StoredAt.IsZero() || in.Attempt != 1 {
+		if in.Tokens[1] != q.SessionID || in.Session != q.SessionID || in.Query != q.QueryID || in.Seq == 0 ||
+			in.StoredAt.IsZero() || in.Attempt != 1 {
 			t.Errorf("came as %+v", in)
 		}
 		switch {
@@ -344,10 +422,12 @@ func TestExhaustedTurnOnTheBus(t *testing.T) {
 		t.Fatal(err)
 	}
 	var letter subjects.DeadLetter
-	if err := json.Unmarshal(m.Data, &letter); err != nil || letter.Code != subjects.CodeUnavailable || !strings.Contains(letter.Reason, "generator did not finish message 1 of TURNS in 5 attempts") {
+	if err := json.Unmarshal(m.Data, &letter); err != nil || letter.Code != subjects.CodeUnavailable ||
+		!strings.Contains(letter.Reason, "generator did not finish message 1 of TURNS in 5 attempts") {
 		t.Errorf("%+v, %v", letter, err)
 	}
-	if m.Header.Get(subjects.HeaderQuery) != "q1" || m.Header.Get(subjects.HeaderSession) != "s1" || !subjects.IsFinalFailure("router", letter) {
+	if m.Header.Get(subjects.HeaderQuery) != "q1" || m.Header.Get(subjects.HeaderSession) != "s1" ||
+		!subjects.IsFinalFailure("router", letter) {
 		t.Errorf("the dead letter does not name the question: %v, %+v", m.Header, letter)
 	}
 }
@@ -363,13 +443,15 @@ func TestQuestionThatDoesNotFitIsADeadLetter(t *testing.T) {
 	}}
 	routeQuery(t, rec, actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "s1", QueryID: "q1", Query: "why"}})
 	published := rec.Published()
-	if len(published) != 1 || published[0].Subject != "dead.router" || !strings.Contains(published[0].Body, `"code":"full"`) || !strings.Contains(published[0].Body, "will not be answered") {
+	if len(published) != 1 || published[0].Subject != "dead.router" ||
+		!strings.Contains(published[0].Body, `"code":"full"`) ||
+		!strings.Contains(published[0].Body, "will not be answered") {
 		t.Errorf("published %+v", published)
 	}
 }
 
-// A message that no actor serves ends with an error that its sender sees: a request with a reply at once, a publication with
-// a dead letter.
+// A message that no actor serves ends with an error that its sender sees: a request with a reply at once, a publication
+// with a dead letter.
 func TestUnservedSubjectIsRejectedAtOnce(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -379,14 +461,19 @@ func TestUnservedSubjectIsRejectedAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.RunActor(New(), actor.Config{})
-	for subject, advice := range map[string]string{"config.set.broker": "config folder", "config.set.nobody": "config folder"} {
+	for subject, advice := range map[string]string{
+		"config.set.broker": "config folder",
+		"config.set.nobody": "config folder",
+	} {
 		for _, body := range []string{"x", "", `{"query":"why"}`, "{", "\x81\xa5query\xa3why", "\xff"} {
 			m, err := user.Request(subject, []byte(body), 5*time.Second)
 			if err != nil {
 				t.Fatalf("%s %q: %v", subject, body, err)
 			}
 			var f subjects.Fault
-			if err := json.Unmarshal(m.Data, &f); err != nil || f.Code != subjects.CodeUnserved || !strings.Contains(f.Text, "not served") || !strings.Contains(f.Text, advice) || m.Header.Get(subjects.HeaderErrCode) != f.Code {
+			if err := json.Unmarshal(m.Data, &f); err != nil || f.Code != subjects.CodeUnserved ||
+				!strings.Contains(f.Text, "not served") || !strings.Contains(f.Text, advice) ||
+				m.Header.Get(subjects.HeaderErrCode) != f.Code {
 				t.Errorf("%s %q: %s %v %v", subject, body, m.Data, m.Header, err)
 			}
 		}
@@ -398,7 +485,9 @@ func TestUnservedSubjectIsRejectedAtOnce(t *testing.T) {
 			t.Fatalf("%s: no dead letter about a publication: %v", subject, err)
 		}
 		var letter subjects.DeadLetter
-		if err := json.Unmarshal(m.Data, &letter); err != nil || letter.Code != subjects.CodeUnserved || !strings.HasSuffix(letter.Subject, ".unserved."+subject) || !strings.Contains(letter.Reason, advice) || strings.Contains(string(m.Data), "secret") {
+		if err := json.Unmarshal(m.Data, &letter); err != nil || letter.Code != subjects.CodeUnserved ||
+			!strings.HasSuffix(letter.Subject, ".unserved."+subject) || !strings.Contains(letter.Reason, advice) ||
+			strings.Contains(string(m.Data), "secret") {
 			t.Errorf("%s: dead letter %s, %v", subject, m.Data, err)
 		}
 	}

@@ -14,10 +14,10 @@ import (
 // clockSkew is how far the scheduler's clock may be ahead.
 const clockSkew = time.Minute
 
-// onDue publishes the question of a schedule that is due as a turn in a session of its own. Text, mode and grants are those of the user's
-// definition: the scheduler only says when. A schedule that was removed or paused meanwhile is not asked. A time that is no occurrence of the
-// definition, or is not yet due, and a definition that cannot be read become dead letters. Redelivered, it publishes the same turn, and the respondent answers a
-// query once.
+// onDue publishes the question of a schedule that is due as a turn in a session of its own. Text, mode and grants are
+// those of the user's definition: the scheduler only says when. A schedule that was removed or paused meanwhile is not
+// asked. A time that is no occurrence of the definition, or is not yet due, and a definition that cannot be read become
+// dead letters. Redelivered, it publishes the same turn, and the respondent answers a query once.
 func (r *Router) onDue(ctx context.Context, in actor.Msg[subjects.ScheduleRun], out actor.Out) error {
 	if len(in.Tokens) != 1 || subjects.CheckToken(in.Tokens[0]) != nil {
 		return subjects.Faultf(subjects.CodeSubject, "invalid schedule subject: %s", in.Subject)
@@ -48,10 +48,12 @@ func (r *Router) onDue(ctx context.Context, in actor.Msg[subjects.ScheduleRun], 
 	}
 	q := subjects.Query{SessionID: session, QueryID: query, Query: def.Query, Schedule: id, Fixed: def.Fixed}
 	if in.Body.Late {
-		q.Note = fmt.Sprintf("This question of the schedule %s was due at %s and is asked late: the system was not running.", id, at.UTC().Format("2006-01-02 15:04 MST"))
+		q.Note = fmt.Sprintf("This question of the schedule %s was due at %s and is asked late: the system was not "+
+			"running.", id, at.UTC().Format("2006-01-02 15:04 MST"))
 	}
 	topic, err := map[string]subjects.Topic[subjects.Query]{
-		subjects.Generator: subjects.QuerySession, subjects.Committee: subjects.TurnCommittee, subjects.Orchestrator: subjects.TurnTask,
+		subjects.Generator: subjects.QuerySession, subjects.Committee: subjects.TurnCommittee,
+		subjects.Orchestrator: subjects.TurnTask,
 	}[subjects.Modes[def.Mode]].With(session)
 	if err != nil {
 		return reject(err.Error())
@@ -59,8 +61,8 @@ func (r *Router) onDue(ctx context.Context, in actor.Msg[subjects.ScheduleRun], 
 	return actor.EmitOnce(ctx, out.WithIDs(session, query), topic, "turn-"+query, q)
 }
 
-// readSchedule reads the definition of a schedule, nil when there is none. The server's subject is compared, because the selector may not
-// be trusted with a wildcard.
+// readSchedule reads the definition of a schedule, nil when there is none. The server's subject is compared, because
+// the selector may not be trusted with a wildcard.
 func readSchedule(ctx context.Context, out actor.Out, id string) (*subjects.Schedule, error) {
 	topic, err := subjects.ScheduleDefinition.With(id)
 	if err != nil {

@@ -15,11 +15,14 @@ import (
 
 var scheduled = time.Date(2026, 11, 13, 8, 0, 0, 0, time.UTC)
 
-// TestDueBecomesTurn: text, mode and grants of the turn are those of the definition. What the scheduler could misuse is refused: times that
-// are no occurrence, and schedules that are paused, removed or unknown.
+// TestDueBecomesTurn: text, mode and grants of the turn are those of the definition. What the scheduler could misuse is
+// refused: times that are no occurrence, and schedules that are paused, removed or unknown.
 func TestDueBecomesTurn(t *testing.T) {
 	t.Parallel()
-	good := subjects.Schedule{When: "daily 8:00", Zone: "UTC", Query: "what is new", Mode: "assistant", Fixed: []string{"f1"}, Since: scheduled.Add(-time.Hour)}
+	good := subjects.Schedule{
+		When: "daily 8:00", Zone: "UTC", Query: "what is new", Mode: "assistant",
+		Fixed: []string{"f1"}, Since: scheduled.Add(-time.Hour),
+	}
 	with := func(change func(*subjects.Schedule)) any {
 		s := good
 		change(&s)
@@ -32,31 +35,78 @@ func TestDueBecomesTurn(t *testing.T) {
 		now  time.Time
 		want string // subject of what is published, "" = nothing
 	}{
-		{"due", good, subjects.ScheduleRun{Occurrence: scheduled}, scheduled, "query.session.schedule_news_20261113T0800Z"},
-		{"late", good, subjects.ScheduleRun{Occurrence: scheduled, Late: true}, scheduled.Add(5 * time.Hour), "query.session.schedule_news_20261113T0800Z"},
-		{"a task", with(func(s *subjects.Schedule) { s.Mode = "task" }), subjects.ScheduleRun{Occurrence: scheduled}, scheduled, "turn.orchestrator.schedule_news_20261113T0800Z"},
-		{"for the committee", with(func(s *subjects.Schedule) { s.Mode = "committee" }), subjects.ScheduleRun{Occurrence: scheduled}, scheduled, "turn.committee.schedule_news_20261113T0800Z"},
-		{"paused", with(func(s *subjects.Schedule) { s.Paused = true }), subjects.ScheduleRun{Occurrence: scheduled}, scheduled, ""},
-		{"removed", with(func(s *subjects.Schedule) { s.Removed = true }), subjects.ScheduleRun{Occurrence: scheduled}, scheduled, ""},
+		{
+			"due", good,
+			subjects.ScheduleRun{Occurrence: scheduled},
+			scheduled,
+			"query.session.schedule_news_20261113T0800Z",
+		},
+		{
+			"late", good,
+			subjects.ScheduleRun{Occurrence: scheduled, Late: true},
+			scheduled.Add(5 * time.Hour),
+			"query.session.schedule_news_20261113T0800Z",
+		},
+		{
+			"a task", with(func(s *subjects.Schedule) { s.Mode = "task" }),
+			subjects.ScheduleRun{Occurrence: scheduled},
+			scheduled, "turn.orchestrator.schedule_news_20261113T0800Z",
+		},
+		{"for the committee", with(func(s *subjects.Schedule) {
+			s.Mode = "committee"
+		}), subjects.ScheduleRun{Occurrence: scheduled}, scheduled, "turn.committee.schedule_news_20261113T0800Z"},
+		{
+			"paused", with(func(s *subjects.Schedule) { s.Paused = true }),
+			subjects.ScheduleRun{Occurrence: scheduled},
+			scheduled, "",
+		},
+		{
+			"removed", with(func(s *subjects.Schedule) { s.Removed = true }),
+			subjects.ScheduleRun{Occurrence: scheduled},
+			scheduled, "",
+		},
 		{"unknown", nil, subjects.ScheduleRun{Occurrence: scheduled}, scheduled, ""},
-		{"resumed after it", with(func(s *subjects.Schedule) { s.Since = scheduled }), subjects.ScheduleRun{Occurrence: scheduled}, scheduled, ""},
-		{"trick: another time", good, subjects.ScheduleRun{Occurrence: scheduled.Add(time.Minute)}, scheduled.Add(time.Hour), "dead.router"},
-		{"trick: tomorrow's", good, subjects.ScheduleRun{Occurrence: scheduled.Add(24 * time.Hour)}, scheduled, "dead.router"},
+		{"resumed after it", with(func(s *subjects.Schedule) {
+			s.Since = scheduled
+		}), subjects.ScheduleRun{Occurrence: scheduled}, scheduled, ""},
+		{
+			"trick: another time", good,
+			subjects.ScheduleRun{Occurrence: scheduled.Add(time.Minute)},
+			scheduled.Add(time.Hour), "dead.router",
+		},
+		{
+			"trick: tomorrow's", good,
+			subjects.ScheduleRun{Occurrence: scheduled.Add(24 * time.Hour)},
+			scheduled,
+			"dead.router",
+		},
 		{"trick: no time", good, subjects.ScheduleRun{}, scheduled, ""},
-		{"no question", with(func(s *subjects.Schedule) { s.Query = " " }), subjects.ScheduleRun{Occurrence: scheduled}, scheduled, "dead.router"},
-		{"unknown mode", with(func(s *subjects.Schedule) { s.Mode = "god" }), subjects.ScheduleRun{Occurrence: scheduled}, scheduled, "dead.router"},
-		{"unreadable times", with(func(s *subjects.Schedule) { s.When = "soon" }), subjects.ScheduleRun{Occurrence: scheduled}, scheduled, "dead.router"},
+		{
+			"no question", with(func(s *subjects.Schedule) { s.Query = " " }),
+			subjects.ScheduleRun{Occurrence: scheduled},
+			scheduled, "dead.router",
+		},
+		{"unknown mode", with(func(s *subjects.Schedule) {
+			s.Mode = "god"
+		}), subjects.ScheduleRun{Occurrence: scheduled}, scheduled, "dead.router"},
+		{"unreadable times", with(func(s *subjects.Schedule) {
+			s.When = "soon"
+		}), subjects.ScheduleRun{Occurrence: scheduled}, scheduled, "dead.router"},
 		{"no object", "text", subjects.ScheduleRun{Occurrence: scheduled}, scheduled, "dead.router"},
 	} {
 		rec := &actortest.Recorder{Time: tt.now, Reply: func(subject string, body []byte) (any, error) {
-			if subject != actor.StoredSubject(subjects.ScheduleDefinition.Stream) || string(body) != `{"last_by_subj":"schedule.definition.news"}` {
+			if subject != actor.StoredSubject(subjects.ScheduleDefinition.Stream) ||
+				string(body) != `{"last_by_subj":"schedule.definition.news"}` {
 				t.Errorf("%s: requested %s %s", tt.name, subject, body)
 			}
 			if tt.def == nil {
 				return map[string]any{"error": map[string]any{"code": 404}}, nil
 			}
 			data, _ := json.Marshal(tt.def)
-			return map[string]any{"message": map[string]any{"subject": "schedule.definition.news", "seq": 1, "data": data}}, nil
+			return map[string]any{"message": map[string]any{
+				"subject": "schedule.definition.news", "seq": 1,
+				"data": data,
+			}}, nil
 		}}
 		in := actor.Msg[subjects.ScheduleRun]{Subject: "schedule.due.news", Tokens: []string{"news"}, Body: tt.run}
 		for range 2 { // redelivered: the same turn
@@ -79,7 +129,8 @@ func TestDueBecomesTurn(t *testing.T) {
 		if err := json.Unmarshal([]byte(rec.Published()[0].Body), &q); err != nil {
 			t.Fatal(err)
 		}
-		if q.Query != "what is new" || q.Schedule != "news" || !slices.Equal(q.Fixed, []string{"f1"}) || (q.Note != "") != tt.run.Late {
+		if q.Query != "what is new" || q.Schedule != "news" || !slices.Equal(q.Fixed, []string{"f1"}) ||
+			(q.Note != "") != tt.run.Late {
 			t.Errorf("%s: %+v", tt.name, q)
 		}
 		if id, ok := subjects.ScheduleOf(q.SessionID); !ok || id != "news" {
@@ -92,14 +143,15 @@ func TestDueBecomesTurn(t *testing.T) {
 func TestQuestionCannotClaimSchedule(t *testing.T) {
 	t.Parallel()
 	rec := &actortest.Recorder{}
-	routeQuery(t, rec, actor.Msg[subjects.Query]{Body: subjects.Query{Query: "why", Schedule: "news", Fixed: []string{"f1"}}})
+	routeQuery(t, rec,
+		actor.Msg[subjects.Query]{Body: subjects.Query{Query: "why", Schedule: "news", Fixed: []string{"f1"}}})
 	if q, _ := publishedTurn(t, rec); q.Schedule != "" || q.Fixed != nil {
 		t.Errorf("%+v", q)
 	}
 }
 
-// TestDueOnTheBus: under the real grants the broker stores the definition, the scheduler says when, and the respondent gets the user's words. The
-// scheduler cannot define or ask.
+// TestDueOnTheBus: under the real grants the broker stores the definition, the scheduler says when, and the respondent
+// gets the user's words. The scheduler cannot define or ask.
 func TestDueOnTheBus(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -116,7 +168,8 @@ func TestDueOnTheBus(t *testing.T) {
 	if err := actor.EmitOnce(t.Context(), b.Out("broker"), def, "d1", body); err != nil {
 		t.Fatal(err)
 	}
-	if err := actor.EmitOnce(t.Context(), b.Out("scheduler"), due, "r1", subjects.ScheduleRun{Occurrence: since.Add(time.Minute)}); err != nil {
+	if err := actor.EmitOnce(t.Context(), b.Out("scheduler"), due, "r1",
+		subjects.ScheduleRun{Occurrence: since.Add(time.Minute)}); err != nil {
 		t.Fatal(err)
 	}
 	l := listener{make(chan actor.Msg[subjects.Query], 64)}

@@ -11,8 +11,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestSchedulerOnTheBus: under the real grants it reads the definitions and stores what is due, once: after a restart the stream
-// says what was stored.
+// TestSchedulerOnTheBus: under the real grants it reads the definitions and stores what is due, once: after a restart
+// the stream says what was stored.
 func TestSchedulerOnTheBus(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -28,7 +28,8 @@ func TestSchedulerOnTheBus(t *testing.T) {
 	}
 	readRun := func(id string) (run subjects.ScheduleRun, seq uint64) {
 		t.Helper()
-		m, err := actor.ReadStored(t.Context(), user, subjects.ScheduleDue.Stream, map[string]any{"last_by_subj": "schedule.due." + id})
+		m, err := actor.ReadStored(t.Context(), user, subjects.ScheduleDue.Stream,
+			map[string]any{"last_by_subj": "schedule.due." + id})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,7 +65,8 @@ func TestSchedulerOnTheBus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(actor.EmitOnce(t.Context(), broker, other, "d2", def), actor.EmitOnce(t.Context(), b.Out("scheduler"), otherDue, "o1", run)); err != nil {
+	if err := errors.Join(actor.EmitOnce(t.Context(), broker, other, "d2", def),
+		actor.EmitOnce(t.Context(), b.Out("scheduler"), otherDue, "o1", run)); err != nil {
 		t.Fatal(err)
 	}
 	_, otherSeq := readRun("other")

@@ -1,9 +1,9 @@
-// Package scheduler says when the user's schedules are due. It publishes on schedule.due.<schedule>, and reads the definitions, which the broker
-// writes for the user, from SCHEDULES. It listens on nothing.
+// Package scheduler says when the user's schedules are due. It publishes on schedule.due.<schedule>, and reads the
+// definitions, which the broker writes for the user, from SCHEDULES. It listens on nothing.
 //
-// It asks nothing itself: the router reads the question from the definition. The stream SCHEDULED has the last occurrence of
-// each schedule and is its only state. An occurrence is published once: it has one message id, and after a crash the stream says whether it
-// was stored.
+// It asks nothing itself: the router reads the question from the definition. The stream SCHEDULED has the last
+// occurrence of each schedule and is its only state. An occurrence is published once: it has one message id, and after
+// a crash the stream says whether it was stored.
 package scheduler
 
 import (
@@ -21,7 +21,8 @@ import (
 )
 
 const (
-	// interval is the time between two looks at the clock. It is short because the timers of a suspended machine stand still.
+	// interval is the time between two looks at the clock. It is short because the timers of a suspended machine stand
+	// still.
 	interval = 15 * time.Second
 	// lateAfter is the age from which an occurrence is late.
 	lateAfter = 2 * time.Minute
@@ -77,12 +78,13 @@ func (s *Scheduler) run(ctx context.Context, out actor.Out) {
 	}
 }
 
-// publishDue publishes each schedule that is due now: the last occurrence that is over, once, however many were missed. An invalid definition is logged
-// once and skipped; any other error is returned after all schedules were tried.
+// publishDue publishes each schedule that is due now: the last occurrence that is over, once, however many were missed.
+// An invalid definition is logged once and skipped; any other error is returned after all schedules were tried.
 func (s *Scheduler) publishDue(ctx context.Context, out actor.Out) error {
 	var errs []error
 	for seq := uint64(1); ; {
-		m, err := actor.ReadStored(ctx, out, subjects.ScheduleDefinition.Stream, map[string]any{"seq": seq, "next_by_subj": subjects.ScheduleDefinition.Name})
+		m, err := actor.ReadStored(ctx, out, subjects.ScheduleDefinition.Stream,
+			map[string]any{"seq": seq, "next_by_subj": subjects.ScheduleDefinition.Name})
 		if err != nil {
 			return errors.Join(append(errs, fmt.Errorf("reading the schedules: %w", err))...)
 		}
@@ -90,7 +92,8 @@ func (s *Scheduler) publishDue(ctx context.Context, out actor.Out) error {
 			return errors.Join(errs...)
 		}
 		if m.Seq < seq {
-			return errors.Join(append(errs, fmt.Errorf("reading the schedules: sequence %d follows %d", m.Seq, seq-1))...)
+			return errors.Join(append(errs, fmt.Errorf("reading the schedules: sequence %d follows %d", m.Seq,
+				seq-1))...)
 		}
 		seq = m.Seq + 1
 		id := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
@@ -131,7 +134,8 @@ func (s *Scheduler) publishSchedule(ctx context.Context, out actor.Out, id strin
 		return err
 	}
 	_, query := subjects.ScheduleSession(id, at)
-	if err := actor.EmitOnce(ctx, out, topic, query, subjects.ScheduleRun{Occurrence: at.UTC(), Late: now.Sub(at) >= lateAfter}); err != nil {
+	if err := actor.EmitOnce(ctx, out, topic, query,
+		subjects.ScheduleRun{Occurrence: at.UTC(), Late: now.Sub(at) >= lateAfter}); err != nil {
 		delete(s.ran, id) // it may be stored: read it again
 		return err
 	}

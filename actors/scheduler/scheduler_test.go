@@ -50,7 +50,10 @@ func newFixture(defs ...definition) *fixture {
 			}
 			d := f.defs[q.Seq-1]
 			data, _ := json.Marshal(d.body)
-			return map[string]any{"message": map[string]any{"subject": "schedule.definition." + d.id, "seq": q.Seq, "data": data}}, nil
+			return map[string]any{"message": map[string]any{
+				"subject": "schedule.definition." + d.id, "seq": q.Seq,
+				"data": data,
+			}}, nil
 		case actor.StoredSubject(subjects.ScheduleDue.Stream):
 			run, ok := f.store[strings.TrimPrefix(q.Last, "schedule.due.")]
 			if !ok {
@@ -97,15 +100,18 @@ func (f *fixture) tick(t testing.TB, now time.Time) (out []string, err error) {
 }
 
 func daily(change ...func(*subjects.Schedule)) subjects.Schedule {
-	s := subjects.Schedule{When: "daily 8:00", Zone: "UTC", Query: "what is new", Mode: "assistant", Made: began, Since: began}
+	s := subjects.Schedule{
+		When: "daily 8:00", Zone: "UTC", Query: "what is new", Mode: "assistant", Made: began,
+		Since: began,
+	}
 	for _, c := range change {
 		c(&s)
 	}
 	return s
 }
 
-// TestDue: each occurrence is published once, at its time; after a downtime only the last one, marked as late; never one from before the
-// schedule began or was resumed.
+// TestDue: each occurrence is published once, at its time; after a downtime only the last one, marked as late; never
+// one from before the schedule began or was resumed.
 func TestDue(t *testing.T) {
 	t.Parallel()
 	day := 24 * time.Hour
@@ -128,7 +134,10 @@ func TestDue(t *testing.T) {
 		{"the same minute", began.Add(time.Hour + 20*time.Second), false, nil},
 		{"after a restart", began.Add(time.Hour + 30*time.Second), true, nil},
 		{"the next day", began.Add(day + time.Hour), false, []string{"news 14 08:00"}},
-		{"after a downtime of days", began.Add(5*day + 2*time.Hour), true, []string{"news 18 08:00 late", "once 14 09:00 late"}},
+		{
+			"after a downtime of days", began.Add(5*day + 2*time.Hour), true,
+			[]string{"news 18 08:00 late", "once 14 09:00 late"},
+		},
 		{"once is over", began.Add(5*day + 3*time.Hour), true, nil},
 	} {
 		if tt.restart {

@@ -99,7 +99,10 @@ func TestGetCredentialOnTheBus(t *testing.T) {
 		t.Errorf("%d reads", n)
 	}
 	phases, raw := readAudit(t, b)
-	want := []string{"broker brave_api_key before allowed", "broker brave_api_key after ok", "broker other before allowed", "broker other after failed no_secret"}
+	want := []string{
+		"broker brave_api_key before allowed", "broker brave_api_key after ok",
+		"broker other before allowed", "broker other after failed no_secret",
+	}
 	if !slices.Equal(phases, want) {
 		t.Errorf("audit %q, want %q", phases, want)
 	}
@@ -145,7 +148,8 @@ func TestOnlyTheBrokerGetsCredentials(t *testing.T) {
 	out := b.Out("broker")
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
-	if _, err := actor.Ask(ctx, out, subjects.SecretGetService, subjects.SecretGet{Name: "brave_api_key", For: newKey(t).Public()}); err != nil {
+	if _, err := actor.Ask(ctx, out, subjects.SecretGetService,
+		subjects.SecretGet{Name: "brave_api_key", For: newKey(t).Public()}); err != nil {
 		t.Fatal(err)
 	}
 	if n := ring.reads.Load(); n != 1 {

@@ -36,5 +36,8 @@ func (c Config) Problems() (out strict.Problems) {
 
 // Ring returns the keyring of the installation in a data folder, the same for the actor and for conclave secret.
 func (c Config) Ring(data string) keyring.Config {
-	return keyring.Config{Backend: c.Backend, Dir: filepath.Join(data, "keyring"), Key: filepath.Join(data, "keys", "keyring.key")}
+	return keyring.Config{
+		Backend: c.Backend, Dir: filepath.Join(data, "keyring"),
+		Key: filepath.Join(data, "keys", "keyring.key"),
+	}
 }

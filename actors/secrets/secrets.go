@@ -1,8 +1,9 @@
 // Package secrets hands out credentials, one at a time and sealed to the public key of the process that will use them.
 //
-// It serves secret.get, which the server's grants open to the broker only. A request names a credential and the public key
-// of its receiver; only that receiver can open the reply, so the broker forwards a value it cannot read. Each read of the
-// keyring is in the audit log before it happens. There is no way to write: conclave secret set writes to the keyring itself.
+// It serves secret.get, which the server's grants open to the broker only. A request names a credential and the public
+// key of its receiver; only that receiver can open the reply, so the broker forwards a value it cannot read. Each read
+// of the keyring is in the audit log before it happens. There is no way to write: conclave secret set writes to the
+// keyring itself.
 package secrets
 
 import (
@@ -41,7 +42,9 @@ type Secrets struct {
 
 // New returns an actor that reads from ring. cfg must be valid.
 func New(cfg Config, ring keyring.Ring, a Audit, h Hasher) *Secrets {
-	gate := &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, TypeOf: func(string) string { return "actor" }, NotDone: "no credential was read", Done: "the credential was read"}
+	gate := &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, TypeOf: func(string) string {
+		return "actor"
+	}, NotDone: "no credential was read", Done: "the credential was read"}
 	return &Secrets{cfg: cfg, ring: ring, audit: a, gate: gate, hash: h}
 }
 
@@ -59,10 +62,12 @@ func (s *Secrets) Close(ctx context.Context) error {
 	return errors.Join(s.gate.Close(ctx), s.audit.Close(ctx))
 }
 
-// onGet reads a credential and returns it sealed to the key in the request. A malformed name or key is rejected before the
-// keyring is read, and recorded as refused; a malformed name is not recorded itself. Without an acknowledged audit record
-// nothing is read. Every other failure is a fault without the keyring's own text.
-func (s *Secrets) onGet(ctx context.Context, in actor.Msg[subjects.SecretGet], out actor.Out) (subjects.SecretValue, error) {
+// onGet reads a credential and returns it sealed to the key in the request. A malformed name or key is rejected before
+// the keyring is read, and recorded as refused; a malformed name is not recorded itself. Without an acknowledged audit
+// record nothing is read. Every other failure is a fault without the keyring's own text.
+func (s *Secrets) onGet(ctx context.Context, in actor.Msg[subjects.SecretGet], out actor.Out) (subjects.SecretValue,
+	error,
+) {
 	rec := subjects.AuditRecord{
 		AgentID: caller, Action: action, Tool: in.Body.Name, Session: in.Session, Query: in.Query,
 		ParamsHash: s.hash.Hash([]byte(in.Body.Name + "\n" + in.Body.For)),
@@ -77,7 +82,9 @@ func (s *Secrets) onGet(ctx context.Context, in actor.Msg[subjects.SecretGet], o
 		s.gate.Refuse(ctx, out, rec, subjects.StatusRefused, subjects.CodeMalformed)
 		return subjects.SecretValue{}, subjects.Faultf(subjects.CodeMalformed, "%v", err)
 	}
-	return actor.Audited(ctx, out, s.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.SecretValue, error) {
+	return actor.Audited(ctx, out, s.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.SecretValue,
+		error,
+	) {
 		sealed, err := s.readSealed(ctx, p, in.Body)
 		if err != nil {
 			logFailure(out, in.Body.Name, err)
@@ -103,8 +110,8 @@ func (s *Secrets) readSealed(ctx context.Context, p *actor.Permit, q subjects.Se
 	return seal.Seal(value, q.For)
 }
 
-// logFailure logs a failed read for the operator; a credential that does not exist is not logged. An error that is not the
-// keyring's own may quote a value: only its type is logged.
+// logFailure logs a failed read for the operator; a credential that does not exist is not logged. An error that is not
+// the keyring's own may quote a value: only its type is logged.
 func logFailure(out actor.Out, name string, err error) {
 	switch {
 	case errors.Is(err, keyring.ErrNotFound): // the keyring works
@@ -116,16 +123,20 @@ func logFailure(out actor.Out, name string, err error) {
 }
 
 // faultFor returns the fault for the caller: no-secret for a credential that does not exist, unavailable for any other
-// error, with the command that helps. The keyring's error text is left out: it is for the operator, not for an agent. name
-// must be valid.
+// error, with the command that helps. The keyring's error text is left out: it is for the operator, not for an agent.
+// name must be valid.
 func faultFor(name string, err error) *subjects.Fault {
 	switch {
 	case errors.Is(err, keyring.ErrNotFound):
-		return subjects.Faultf(subjects.CodeNoSecret, "there is no credential named %s; set it with: conclave secret set %s", name, name)
+		return subjects.Faultf(subjects.CodeNoSecret, "there is no credential named %s; set it with: conclave secret "+
+			"set %s", name, name)
 	case errors.Is(err, keyring.ErrLocked):
-		return subjects.Faultf(subjects.CodeUnavailable, "the keyring that has %s is locked; unlock it, and see: conclave secret check %s", name, name)
+		return subjects.Faultf(subjects.CodeUnavailable, "the keyring that has %s is locked; unlock it, and see: "+
+			"conclave secret check %s", name, name)
 	case errors.Is(err, keyring.ErrDamaged):
-		return subjects.Faultf(subjects.CodeUnavailable, "the credential %s cannot be read; set it anew with: conclave secret set %s", name, name)
+		return subjects.Faultf(subjects.CodeUnavailable, "the credential %s cannot be read; set it anew with: "+
+			"conclave secret set %s", name, name)
 	}
-	return subjects.Faultf(subjects.CodeUnavailable, "the keyring that has %s does not answer; see: conclave secret check %s", name, name)
+	return subjects.Faultf(subjects.CodeUnavailable, "the keyring that has %s does not answer; see: conclave secret "+
+		"check %s", name, name)
 }

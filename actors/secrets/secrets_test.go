@@ -118,7 +118,10 @@ func (w *fixture) Close(context.Context) error { w.closed = true; return nil }
 // request delivers a request and returns the reply.
 func (w *fixture) request(body any) (string, error) {
 	w.t.Helper()
-	m := actortest.Message{Subject: "secret.get", Body: body, Query: "q1", Session: "s1", Deadline: now.Add(20 * time.Second)}
+	m := actortest.Message{
+		Subject: "secret.get", Body: body, Query: "q1", Session: "s1",
+		Deadline: now.Add(20 * time.Second),
+	}
 	if _, raw := body.([]byte); raw {
 		m.Type = subjects.TypeJSON
 	}
@@ -154,29 +157,38 @@ func TestGetCredential(t *testing.T) {
 		story []string
 		tool  string // in the audit
 	}{
-		{"there", nil, get("brave_api_key"), "", "", []string{"before allowed", "read brave_api_key", "after ok"}, "brave_api_key"},
 		{
-			"not there", nil, get("other"), subjects.CodeNoSecret, "there is no credential named other; set it with: conclave secret set other",
+			"there", nil, get("brave_api_key"), "", "",
+			[]string{"before allowed", "read brave_api_key", "after ok"},
+			"brave_api_key",
+		},
+		{
+			"not there", nil, get("other"), subjects.CodeNoSecret,
+			"there is no credential named other; set it with: conclave secret set other",
 			[]string{"before allowed", "read other", "after failed no_secret"},
 			"other",
 		},
 		{
-			"the keyring is locked", fails(keyring.ErrLocked), get("brave_api_key"), subjects.CodeUnavailable, "unlock it",
+			"the keyring is locked", fails(keyring.ErrLocked), get("brave_api_key"), subjects.CodeUnavailable,
+			"unlock it",
 			[]string{"before allowed", "read brave_api_key", "after failed unavailable"},
 			"brave_api_key",
 		},
 		{
-			"the keyring is away", fails(keyring.ErrUnavailable), get("brave_api_key"), subjects.CodeUnavailable, "does not answer",
+			"the keyring is away", fails(keyring.ErrUnavailable), get("brave_api_key"), subjects.CodeUnavailable,
+			"does not answer",
 			[]string{"before allowed", "read brave_api_key", "after failed unavailable"},
 			"brave_api_key",
 		},
 		{
-			"the credential is damaged", fails(keyring.ErrDamaged), get("brave_api_key"), subjects.CodeUnavailable, "set it anew",
+			"the credential is damaged", fails(keyring.ErrDamaged), get("brave_api_key"), subjects.CodeUnavailable,
+			"set it anew",
 			[]string{"before allowed", "read brave_api_key", "after failed unavailable"},
 			"brave_api_key",
 		},
 		{
-			"the keyring fails in a new way", fails(errors.New("quotes " + canary)), get("brave_api_key"), subjects.CodeUnavailable, "does not answer",
+			"the keyring fails in a new way", fails(errors.New("quotes " + canary)), get("brave_api_key"),
+			subjects.CodeUnavailable, "does not answer",
 			[]string{"before allowed", "read brave_api_key", "after failed unavailable"},
 			"brave_api_key",
 		},
@@ -198,24 +210,54 @@ func TestGetCredential(t *testing.T) {
 			"brave_api_key",
 		},
 		{
-			"the audit does not answer", func(w *fixture) { w.auditErrors[subjects.AuditBefore] = context.DeadlineExceeded }, get("brave_api_key"),
+			"the audit does not answer", func(w *fixture) {
+				w.auditErrors[subjects.AuditBefore] = context.DeadlineExceeded
+			}, get("brave_api_key"),
 			subjects.CodeNoAudit, "no credential was read", nil, "",
 		},
-		{"the audit is full", func(w *fixture) { w.auditErrors[subjects.AuditBefore] = audit.ErrFull }, get("brave_api_key"), subjects.CodeNoAudit, "audit rotate", nil, ""},
+		{"the audit is full", func(w *fixture) {
+			w.auditErrors[subjects.AuditBefore] = audit.ErrFull
+		}, get("brave_api_key"), subjects.CodeNoAudit, "audit rotate", nil, ""},
 		{
-			"the audit does not take the outcome", func(w *fixture) { w.auditErrors[subjects.AuditAfter] = context.DeadlineExceeded }, get("brave_api_key"),
+			"the audit does not take the outcome", func(w *fixture) {
+				w.auditErrors[subjects.AuditAfter] = context.DeadlineExceeded
+			}, get("brave_api_key"),
 			subjects.CodeUnrecorded, "withheld",
 			[]string{"before allowed", "read brave_api_key"},
 			"brave_api_key",
 		},
 		{"no name", nil, get(""), subjects.CodeMalformed, "letters, digits", []string{"before refused malformed"}, ""},
-		{"no key", nil, subjects.SecretGet{Name: "brave_api_key"}, subjects.CodeMalformed, "public curve key", []string{"before refused malformed"}, "brave_api_key"},
+		{
+			"no key", nil,
+			subjects.SecretGet{Name: "brave_api_key"},
+			subjects.CodeMalformed, "public curve key",
+			[]string{"before refused malformed"},
+			"brave_api_key",
+		},
 		{"not JSON", nil, []byte("{"), subjects.CodeMalformed, "", []string{"before refused malformed"}, ""},
-		{"trick: an unknown field", nil, []byte(`{"name":"brave_api_key","for":"` + good.Public() + `","as":"user"}`), subjects.CodeMalformed, "", []string{"before refused malformed"}, ""},
-		{"trick: a name that is a path", nil, get("../../etc/shadow"), subjects.CodeMalformed, "letters, digits", []string{"before refused malformed"}, ""},
-		{"trick: a name that is a list", nil, get("a,brave_api_key"), subjects.CodeMalformed, "", []string{"before refused malformed"}, ""},
+		{
+			"trick: an unknown field", nil, []byte(`{"name":"brave_api_key","for":"` + good.Public() +
+				`","as":"user"}`),
+			subjects.CodeMalformed, "",
+			[]string{"before refused malformed"},
+			"",
+		},
+		{
+			"trick: a name that is a path", nil, get("../../etc/shadow"), subjects.CodeMalformed, "letters, digits",
+			[]string{"before refused malformed"},
+			"",
+		},
+		{
+			"trick: a name that is a list", nil, get("a,brave_api_key"), subjects.CodeMalformed, "",
+			[]string{"before refused malformed"},
+			"",
+		},
 		{"trick: every name", nil, get("*"), subjects.CodeMalformed, "", []string{"before refused malformed"}, ""},
-		{"trick: a name with a line of the audit behind it", nil, get("a\nok"), subjects.CodeMalformed, "", []string{"before refused malformed"}, ""},
+		{
+			"trick: a name with a line of the audit behind it", nil, get("a\nok"), subjects.CodeMalformed, "",
+			[]string{"before refused malformed"},
+			"",
+		},
 		{
 			"trick: a key of low order", nil,
 			subjects.SecretGet{Name: "brave_api_key", For: lowOrderKey},
@@ -237,7 +279,9 @@ func TestGetCredential(t *testing.T) {
 			[]string{"before refused malformed"},
 			"brave_api_key",
 		},
-		{"trick: a refusal that cannot be recorded", func(w *fixture) { w.auditErrors[subjects.AuditBefore] = audit.ErrFull }, get("*"), subjects.CodeMalformed, "", nil, ""},
+		{"trick: a refusal that cannot be recorded", func(w *fixture) {
+			w.auditErrors[subjects.AuditBefore] = audit.ErrFull
+		}, get("*"), subjects.CodeMalformed, "", nil, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -254,7 +298,8 @@ func TestGetCredential(t *testing.T) {
 					t.Errorf("it went %q, want %q", w.sequence, tt.story)
 				}
 				for _, r := range w.records {
-					if r.AgentID != "broker" || r.Action != "secret.get" || r.Tool != tt.tool || r.Session != "s1" || r.Query != "q1" || r.ID == "" {
+					if r.AgentID != "broker" || r.Action != "secret.get" || r.Tool != tt.tool || r.Session != "s1" ||
+						r.Query != "q1" || r.ID == "" {
 						t.Errorf("record %+v", r)
 					}
 					if r.Reason != subjects.CodeMalformed && len(r.ParamsHash) != 64 {
@@ -286,12 +331,16 @@ func TestGetCredential(t *testing.T) {
 					t.Errorf("the keyring's own words are told: %s", told)
 				}
 				told += fmt.Sprint(w.rec.Logged())
-				for _, form := range []string{canary, base64.StdEncoding.EncodeToString([]byte(canary))[:20], fmt.Sprintf("%x", canary)} {
+				for _, form := range []string{
+					canary, base64.StdEncoding.EncodeToString([]byte(canary))[:20],
+					fmt.Sprintf("%x", canary),
+				} {
 					if strings.Contains(told, form) {
 						t.Errorf("%q is told: %s", form, told)
 					}
 				}
-				if log := tt.code == subjects.CodeUnavailable || strings.Contains(tt.name, "cannot be recorded"); log != (len(w.rec.Logged()) > 0) {
+				if log := tt.code == subjects.CodeUnavailable ||
+					strings.Contains(tt.name, "cannot be recorded"); log != (len(w.rec.Logged()) > 0) {
 					t.Errorf("noted %v", w.rec.Logged())
 				}
 			})

@@ -42,11 +42,15 @@ func (c WebSearch) newAcademicProvider(at string) provider {
 	return nil
 }
 
-// academicSearch returns the tool academic_search. Its query leaves the machine, and its results are untrusted, as those of web_search.
+// academicSearch returns the tool academic_search. Its query leaves the machine, and its results are untrusted, as
+// those of web_search.
 func academicSearch(s *searcher) *Tool {
 	t := searchTool("academic_search", academicSearchText, s)
 	t.facts.Standing = false
-	t.facts.Rare = []string{"paper", "papers", "study", "studies", "preprint", "publication", "publications", "scientific", "research", "researchers", "arxiv", "journal", "citation", "citations", "literature", "abstract"}
+	t.facts.Rare = []string{
+		"paper", "papers", "study", "studies", "preprint", "publication", "publications",
+		"scientific", "research", "researchers", "arxiv", "journal", "citation", "citations", "literature", "abstract",
+	}
 	return t
 }
 
@@ -64,7 +68,10 @@ func (p arxiv) search(ctx context.Context, query string, most int, _ []byte) ([]
 	if len(words) == 0 {
 		return nil, nil
 	}
-	q := url.Values{"search_query": {strings.Join(words, " AND ")}, "max_results": {strconv.Itoa(most)}, "sortBy": {"relevance"}}
+	q := url.Values{
+		"search_query": {strings.Join(words, " AND ")}, "max_results": {strconv.Itoa(most)},
+		"sortBy": {"relevance"},
+	}
 	a, err := p.at.send(ctx, "api/query", q, http.Header{}, nil)
 	if f := providerFailure("arXiv", "arXiv cannot be reached", a, err); f != "" {
 		return nil, f

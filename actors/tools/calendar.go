@@ -27,7 +27,10 @@ var (
 )
 
 // calendarWords are words by which users name their calendar.
-var calendarWords = []string{"calendar", "calendars", "event", "events", "appointment", "appointments", "meeting", "meetings", "schedule", "agenda", "birthday"}
+var calendarWords = []string{
+	"calendar", "calendars", "event", "events", "appointment", "appointments", "meeting",
+	"meetings", "schedule", "agenda", "birthday",
+}
 
 const (
 	calendarDays      = 14 // that are listed without to
@@ -36,16 +39,23 @@ const (
 	timeForm          = "2006-01-02 15:04"
 )
 
-// calendarRead returns the tool calendar_read, under the path rules of the file tools. Events may come from others, by invitations.
+// calendarRead returns the tool calendar_read, under the path rules of the file tools. Events may come from others, by
+// invitations.
 func calendarRead() *Tool {
 	return &Tool{
-		schema: fileSchema("calendar_read", calendarReadText, fmt.Sprintf(pathProperty, "an .ics file, or a folder of them")+
+		schema: fileSchema("calendar_read", calendarReadText, fmt.Sprintf(pathProperty, "an .ics file, or a folder "+
+			"of them")+
 			`,"from":{"type":"string","maxLength":10,"description":"first day, such as 2026-12-24"},"to":{"type":"string","maxLength":10,"description":"last day"}`, `"path"`),
 		facts: policy.Tool{
-			Name: "calendar_read", Zone: "tools", Known: true, Act: policy.ActRead, Paths: []string{"path"}, Rare: calendarWords,
-			Args:    policy.Args{"path": {Role: policy.RoleID}, "from": {Role: policy.RoleSetting}, "to": {Role: policy.RoleSetting}},
+			Name: "calendar_read", Zone: "tools", Known: true, Act: policy.ActRead, Paths: []string{"path"},
+			Rare: calendarWords,
+			Args: policy.Args{
+				"path": {Role: policy.RoleID}, "from": {Role: policy.RoleSetting},
+				"to": {Role: policy.RoleSetting},
+			},
 			About:   []string{"calendar", "event", "appointment", "meeting"},
-			Effects: policy.Declare(policy.ReadsPrivate, policy.ReadsUntrusted), Timeout: 20 * time.Second, MaxArgs: 16 << 10,
+			Effects: policy.Declare(policy.ReadsPrivate, policy.ReadsUntrusted), Timeout: 20 * time.Second,
+			MaxArgs: 16 << 10,
 		},
 		run: withArgs(func(ctx context.Context, c Call, a struct {
 			Path string `json:"path"`
@@ -55,9 +65,11 @@ func calendarRead() *Tool {
 		) (Output, error) {
 			now := c.Now.In(time.Local)
 			from, err1 := time.ParseInLocation(dayForm, cmp.Or(a.From, now.Format(dayForm)), time.Local)
-			to, err2 := time.ParseInLocation(dayForm, cmp.Or(a.To, from.AddDate(0, 0, calendarDays-1).Format(dayForm)), time.Local)
+			to, err2 := time.ParseInLocation(dayForm, cmp.Or(a.To, from.AddDate(0, 0, calendarDays-1).Format(dayForm)),
+				time.Local)
 			if err1 != nil || err2 != nil || to.Before(from) {
-				return Output{}, fmt.Errorf("%w: from and to must be days such as 2026-12-24, in this order", actor.ErrArguments)
+				return Output{}, fmt.Errorf("%w: from and to must be days such as 2026-12-24, in this order",
+					actor.ErrArguments)
 			}
 			s, err := readCalendars(ctx, c, a.Path, from, to.AddDate(0, 0, 1))
 			if err != nil {
@@ -152,15 +164,18 @@ func renderEvents(events []icalEvent, skipped int, more bool) string {
 
 func isCalendar(file string) bool { return strings.EqualFold(path.Ext(file), ".ics") }
 
-// calendarAdd returns the tool calendar_add, under the path rules of the file tools. Its preview is the difference to the file as it is.
+// calendarAdd returns the tool calendar_add, under the path rules of the file tools. Its preview is the difference to
+// the file as it is.
 func calendarAdd() *Tool {
 	return &Tool{
 		schema: fileSchema("calendar_add", calendarAddText, fmt.Sprintf(pathProperty, "the .ics file")+
 			`,"title":{"type":"string","minLength":1,"maxLength":200,"description":"what it is"},"start":{"type":"string","maxLength":16,"description":"such as 2026-12-24 18:00, or a day"},"end":{"type":"string","maxLength":16,"description":"in the same form; for days the last one"},"location":{"type":"string","maxLength":200,"description":"where it is"},"description":{"type":"string","maxLength":4000,"description":"more about it"}`, `"path","title","start"`),
 		facts: policy.Tool{
-			Name: "calendar_add", Zone: "tools", Known: true, Act: policy.ActCreate, Paths: []string{"path"}, Preview: true, Rare: calendarWords,
+			Name: "calendar_add", Zone: "tools", Known: true, Act: policy.ActCreate, Paths: []string{"path"},
+			Preview: true, Rare: calendarWords,
 			Args: policy.Args{
-				"path": {Role: policy.RoleID}, "title": {Role: policy.RoleContent}, "start": {Role: policy.RoleTime}, "end": {Role: policy.RoleTime},
+				"path": {Role: policy.RoleID}, "title": {Role: policy.RoleContent}, "start": {Role: policy.RoleTime},
+				"end":      {Role: policy.RoleTime},
 				"location": {Role: policy.RoleContent}, "description": {Role: policy.RoleContent},
 			},
 			Effects: policy.Declare(policy.Mutate), Timeout: 20 * time.Second, MaxArgs: 32 << 10,
@@ -177,7 +192,10 @@ func calendarAdd() *Tool {
 			if !isCalendar(a.Path) {
 				return Output{}, fmt.Errorf("%w: a calendar is a file that ends in .ics", actor.ErrArguments)
 			}
-			e := icalEvent{title: oneLine(a.Title, maxTitle), place: oneLine(a.Location, maxTitle), details: strings.TrimSpace(a.Description)}
+			e := icalEvent{
+				title: oneLine(a.Title, maxTitle), place: oneLine(a.Location, maxTitle),
+				details: strings.TrimSpace(a.Description),
+			}
 			if err := e.setTimes(a.Start, a.End); err != nil {
 				return Output{}, err
 			}
@@ -189,7 +207,8 @@ func calendarAdd() *Tool {
 
 // setTimes sets start and end, times of the user's zone or whole days. Without an end a time lasts an hour.
 func (e *icalEvent) setTimes(start, end string) error {
-	invalid := fmt.Errorf("%w: start and end must be like 2026-12-24 18:00, or days like 2026-12-24, in this order", actor.ErrArguments)
+	invalid := fmt.Errorf("%w: start and end must be like 2026-12-24 18:00, or days like 2026-12-24, in this order",
+		actor.ErrArguments)
 	form := timeForm
 	if len(start) == len(dayForm) {
 		form, e.wholeDay = dayForm, true

@@ -14,8 +14,8 @@ import (
 	"conclave/pkg/webclient"
 )
 
-// Config is the configuration of the tools of this machine. Its sections validate themselves. The zero value enables only
-// the tools of [All].
+// Config is the configuration of the tools of this machine. Its sections validate themselves. The zero value enables
+// only the tools of [All].
 type Config struct {
 	WebSearch WebSearch
 	WebFetch  WebFetch
@@ -78,9 +78,9 @@ func (k Keyed) secretName() string {
 // Validate reports everything wrong with c.
 func (c WebSearch) Validate() error { return c.Problems().Err() }
 
-// Problems returns everything wrong with c: an unknown provider or safe level, a number of results out of range, an invalid
-// language or address, a key that is not a placeholder, and mock results without a title. Sections of other providers are
-// checked only when they are set. An invalid placeholder is not quoted: it may be the key itself.
+// Problems returns everything wrong with c: an unknown provider or safe level, a number of results out of range, an
+// invalid language or address, a key that is not a placeholder, and mock results without a title. Sections of other
+// providers are checked only when they are set. An invalid placeholder is not quoted: it may be the key itself.
 func (c WebSearch) Problems() (out strict.Problems) {
 	if !slices.Contains(Providers, c.Provider) {
 		out.Add("provider", "%q is not one of %s", text.Clip(c.Provider, 64), strings.Join(Providers, ", "))
@@ -103,18 +103,22 @@ func (c WebSearch) Problems() (out strict.Problems) {
 		keyed Keyed
 	}{{"brave", c.Brave}, {"tavily", c.Tavily}} {
 		if (c.Provider == k.name || k.keyed.Key != "") && k.keyed.secretName() == "" {
-			out.Add(k.name+".key", "is not a placeholder; write \"{{secret %s_api_key}}\" and store the value with: conclave secret set %s_api_key", k.name, k.name)
+			out.Add(k.name+".key", "is not a placeholder; write \"{{secret %s_api_key}}\" and store the value with: "+
+				"conclave secret set %s_api_key", k.name, k.name)
 		}
 	}
 	if c.Academic.Provider != "" && !slices.Contains(AcademicProviders, c.Academic.Provider) {
-		out.Add("academic.provider", "%q is not one of %s", text.Clip(c.Academic.Provider, 64), strings.Join(AcademicProviders, ", "))
+		out.Add("academic.provider", "%q is not one of %s", text.Clip(c.Academic.Provider, 64),
+			strings.Join(AcademicProviders, ", "))
 	}
 	if c.Academic.Key != "" && (Keyed{c.Academic.Key}).secretName() == "" {
-		out.Add("academic.key", "is not a placeholder; write \"{{secret semantic_scholar_api_key}}\" and store the value with: conclave secret set semantic_scholar_api_key")
+		out.Add("academic.key", "is not a placeholder; write \"{{secret semantic_scholar_api_key}}\" and store the "+
+			"value with: conclave secret set semantic_scholar_api_key")
 	}
 	for i, r := range c.Mock {
 		if !isWebAddress(r.URL) {
-			out.Add(fmt.Sprintf("mock[%d].url", i), "%q is not the address of a page; write https://example.org/page", text.Clip(r.URL, 64))
+			out.Add(fmt.Sprintf("mock[%d].url", i), "%q is not the address of a page; write https://example.org/page",
+				text.Clip(r.URL, 64))
 		}
 		if strings.TrimSpace(r.Title) == "" {
 			out.Add(fmt.Sprintf("mock[%d].title", i), "is empty")
@@ -157,8 +161,8 @@ func (c WebFetch) timeout() time.Duration {
 // Validate reports everything wrong with c.
 func (c WebFetch) Validate() error { return c.Problems().Err() }
 
-// Problems returns everything wrong with c: ports beyond 1 to 65535, a cache time beyond an hour, an interval every that is
-// not 100ms to 1m, and a length or timeout out of bounds. An interval of 0 is the default of the web client.
+// Problems returns everything wrong with c: ports beyond 1 to 65535, a cache time beyond an hour, an interval every
+// that is not 100ms to 1m, and a length or timeout out of bounds. An interval of 0 is the default of the web client.
 func (c WebFetch) Problems() (out strict.Problems) {
 	for i, p := range c.Ports {
 		out.CheckInt(fmt.Sprintf("ports[%d]", i), p, 1, 65535)
@@ -176,5 +180,8 @@ func (c WebFetch) Problems() (out strict.Problems) {
 
 // clientConfig returns the configuration of the web client. own are endpoints of this system, which it refuses.
 func (c WebFetch) clientConfig(own []netip.AddrPort) webclient.Config {
-	return webclient.Config{Version: Version, Ports: slices.Clone(c.Ports), Own: own, Every: c.Every, CacheTTL: c.Cache, Total: max(c.timeout()-time.Second, c.timeout()/2)}
+	return webclient.Config{
+		Version: Version, Ports: slices.Clone(c.Ports), Own: own, Every: c.Every, CacheTTL: c.Cache,
+		Total: max(c.timeout()-time.Second, c.timeout()/2),
+	}
 }

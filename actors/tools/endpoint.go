@@ -19,15 +19,15 @@ import (
 // maxResponse bounds the response of a provider, in bytes.
 const maxResponse = 1 << 20
 
-// endpoint is the address of a provider. Its client connects to no other address, whatever a redirect, a proxy setting or a
-// response says. The user configures it, so it may be on this machine.
+// endpoint is the address of a provider. Its client connects to no other address, whatever a redirect, a proxy setting
+// or a response says. The user configures it, so it may be on this machine.
 type endpoint struct {
 	base *url.URL
 	http *http.Client
 }
 
-// parseEndpoint parses the address of a provider. It rejects other schemes than http and https, credentials, queries and
-// fragments.
+// parseEndpoint parses the address of a provider. It rejects other schemes than http and https, credentials, queries
+// and fragments.
 func parseEndpoint(raw string) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	switch {
@@ -41,8 +41,8 @@ func parseEndpoint(raw string) (*url.URL, error) {
 	return u, nil
 }
 
-// newEndpoint returns the endpoint at raw, whose client connects to that host alone, without proxy, redirects or compression.
-// An invalid address gives an endpoint that connects nowhere.
+// newEndpoint returns the endpoint at raw, whose client connects to that host alone, without proxy, redirects or
+// compression. An invalid address gives an endpoint that connects nowhere.
 func newEndpoint(raw string) endpoint {
 	u, err := parseEndpoint(raw)
 	if err != nil {
@@ -91,10 +91,12 @@ type response struct {
 	body   []byte
 }
 
-// send sends one request to path below the endpoint: POST with payload as JSON, or GET when payload is nil. It writes to
-// header, which must not be nil. Every status is a response; errors are errTooLarge for one beyond maxResponse bytes, and
-// those of classifyError. Redirects are not followed.
-func (e endpoint) send(ctx context.Context, path string, query url.Values, header http.Header, payload any) (response, error) {
+// send sends one request to path below the endpoint: POST with payload as JSON, or GET when payload is nil. It writes
+// to header, which must not be nil. Every status is a response; errors are errTooLarge for one beyond maxResponse
+// bytes, and those of classifyError. Redirects are not followed.
+func (e endpoint) send(ctx context.Context, path string, query url.Values, header http.Header, payload any) (response,
+	error,
+) {
 	u := e.base.JoinPath(path)
 	u.RawQuery = query.Encode()
 	method, body := http.MethodGet, []byte(nil)
@@ -128,7 +130,8 @@ func (e endpoint) send(ctx context.Context, path string, query url.Values, heade
 	return response{resp.StatusCode, got}, nil
 }
 
-// classifyError returns [errTimeout] or [errUnreachable]. The error itself is dropped: it quotes the address with the query.
+// classifyError returns [errTimeout] or [errUnreachable]. The error itself is dropped: it quotes the address with the
+// query.
 func classifyError(ctx context.Context, err error) error {
 	var timeout net.Error
 	if ctx.Err() != nil || errors.As(err, &timeout) && timeout.Timeout() {
@@ -145,8 +148,8 @@ func (a response) isHTML() bool {
 	return strings.HasPrefix(http.DetectContentType(a.body), "text/html")
 }
 
-// providerFailure returns the failure of a request to the provider name; "" when the status is 200. absent is the text for an
-// unreachable provider. Texts of the provider and of err are not quoted.
+// providerFailure returns the failure of a request to the provider name; "" when the status is 200. absent is the text
+// for an unreachable provider. Texts of the provider and of err are not quoted.
 func providerFailure(name, absent string, a response, err error) Failure {
 	switch {
 	case errors.Is(err, errTimeout):

@@ -17,8 +17,8 @@ import (
 	"conclave/subjects"
 )
 
-// The file tools open every file and folder with [policy.OpenInside], [policy.OpenFolder] and [policy.ReplaceInside], under the
-// folders that the broker sends with the call. Paths are absolute: the broker has expanded them.
+// The file tools open every file and folder with [policy.OpenInside], [policy.OpenFolder] and [policy.ReplaceInside],
+// under the folders that the broker sends with the call. Paths are absolute: the broker has expanded them.
 
 // sniffBytes is how much of a file decides whether it is text.
 const sniffBytes = 8 << 10
@@ -31,7 +31,8 @@ func (c Call) openFile(path string) (*os.File, error) {
 	return policy.OpenInside(path, os.O_RDONLY, 0, c.Folders.Allowed, c.Folders.Closed)
 }
 
-// readFolder returns the entries of a folder of the call, sorted by name, at most limit; more reports that there are others.
+// readFolder returns the entries of a folder of the call, sorted by name, at most limit; more reports that there are
+// others.
 func (c Call) readFolder(path string, limit int) (entries []fs.DirEntry, more bool, err error) {
 	if c.Folders == nil {
 		return nil, false, policy.ErrOutside
@@ -90,7 +91,8 @@ func describeBinary(head []byte, size int64) string {
 func fileFailure(what string, err error) error {
 	reason := ""
 	for _, known := range []error{
-		policy.ErrSwapped, policy.ErrOutside, policy.ErrClosed, policy.ErrNotRegular, policy.ErrNotFolder, policy.ErrSpecial, policy.ErrSymlink, policy.ErrForeign, policy.ErrWorkspace,
+		policy.ErrSwapped, policy.ErrOutside, policy.ErrClosed, policy.ErrNotRegular, policy.ErrNotFolder,
+		policy.ErrSpecial, policy.ErrSymlink, policy.ErrForeign, policy.ErrWorkspace,
 	} {
 		if errors.Is(err, known) {
 			reason = known.Error()
@@ -116,7 +118,8 @@ func fileFailure(what string, err error) error {
 func fileSchema(name, description, properties, required string) subjects.ToolSchema {
 	return subjects.ToolSchema{
 		Name: name, Version: Version, Description: strings.TrimSpace(description),
-		Parameters: []byte(`{"type":"object","properties":{` + properties + `},"required":[` + required + `],"additionalProperties":false}`),
+		Parameters: []byte(`{"type":"object","properties":{` + properties + `},"required":[` + required +
+			`],"additionalProperties":false}`),
 	}
 }
 

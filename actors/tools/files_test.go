@@ -38,7 +38,8 @@ func newFileFixture(t testing.TB) *fileFixture {
 	}
 	must(t, os.WriteFile(f.outside+"/secret.txt", []byte(outsideCanary), 0o600))
 	must(t, os.WriteFile(f.closed+"/key", []byte(closedCanary), 0o600))
-	f.rules = subjects.FolderRules{Allowed: []string{f.allowed}, Closed: []string{f.closed}, Work: f.allowed + "/space/q1"}
+	f.rules = subjects.FolderRules{Allowed: []string{f.allowed}, Closed: []string{f.closed}, Work: f.allowed +
+		"/space/q1"}
 	return f
 }
 
@@ -101,9 +102,11 @@ func TestFSRead(t *testing.T) {
 		{name: "binary", path: "image.png", want: "binary file, image/png, 10 bytes; its content is not shown"},
 		{name: "missing", path: "nothing", failed: "read failed: no such file or folder"},
 		{name: "a folder", path: "", failed: "read failed: it is not a regular file"},
-		{name: "trick: a link inside that appeared after the decision", path: "inner", failed: "replaced after it was checked"},
+		{name: "trick: a link inside that appeared after the decision", path: "inner", failed: "replaced after it " +
+			"was checked"},
 		{name: "trick: a link out", path: "link", failed: "read failed: it is outside the allowed folders"},
-		{name: "trick: up and out", path: "../outside/secret.txt", failed: "read failed: it is outside the allowed folders"},
+		{name: "trick: up and out", path: "../outside/secret.txt", failed: "read failed: it is outside the allowed " +
+			"folders"},
 		{name: "trick: closed", path: "../closed/key", failed: "read failed: it is outside the allowed folders"},
 		{name: "trick: a hard link of a closed file", path: "hard", failed: "closed to every tool"},
 	} {
@@ -149,7 +152,8 @@ func TestFSRead(t *testing.T) {
 	if whole.Len() != 55_000 {
 		t.Errorf("%d bytes were read in parts", whole.Len())
 	}
-	if got := f.run(t, "fs_read", map[string]any{"path": f.allowed + "/line.txt"}); !strings.Contains(got.Result, "line 1 is cut") || strings.Contains(got.Result, "\uFFFD") {
+	if got := f.run(t, "fs_read", map[string]any{"path": f.allowed + "/line.txt"}); !strings.Contains(got.Result,
+		"line 1 is cut") || strings.Contains(got.Result, "\uFFFD") {
 		t.Errorf("a long line: %q", got.Result[max(0, len(got.Result)-100):])
 	}
 	f.rules = subjects.FolderRules{Closed: []string{f.closed}}
@@ -182,7 +186,8 @@ func TestFSWrite(t *testing.T) {
 	}
 	made := f.rules.Work + "/a/b/c.txt"
 	got = f.run(t, "fs_write", map[string]any{"path": made, "content": "x"})
-	if want := fmt.Sprintf(`{"path":%q,"bytes":1,"created":true}`, made); got.Result != want || len(got.Artifacts) != 1 || got.Artifacts[0] != made {
+	if want := fmt.Sprintf(`{"path":%q,"bytes":1,"created":true}`, made); got.Result != want ||
+		len(got.Artifacts) != 1 || got.Artifacts[0] != made {
 		t.Errorf("%+v %v, want %s", got, got.Error, want)
 	}
 	if info, err := os.Stat(f.rules.Work); err != nil || info.Mode().Perm() != 0o700 {
@@ -208,7 +213,8 @@ func TestFSWrite(t *testing.T) {
 		t.Errorf("temporary files remain: %v", left)
 	}
 	must(t, os.Chmod(f.allowed+"/space", 0o777)) // others could replace the working folder
-	if got := f.run(t, "fs_write", map[string]any{"path": f.rules.Work + "/d.txt", "content": "x"}); got.Error == nil || !strings.Contains(got.Error.Text, "another user") {
+	if got := f.run(t, "fs_write", map[string]any{"path": f.rules.Work + "/d.txt", "content": "x"}); got.Error == nil ||
+		!strings.Contains(got.Error.Text, "another user") {
 		t.Errorf("a workspace that others may change: %v", got.Error)
 	}
 }
@@ -244,14 +250,21 @@ func TestFSWritePreview(t *testing.T) {
 		isAppend            bool
 		want                string
 	}{
-		{"a change", "a.txt", "one\n2\nthree\n", false, "--- FILE\n+++ FILE\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"},
+		{
+			"a change", "a.txt", "one\n2\nthree\n", false,
+			"--- FILE\n+++ FILE\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n",
+		},
 		{"an addition", "a.txt", "four\n", true, "--- FILE\n+++ FILE\n@@ -1,3 +1,4 @@\n one\n two\n three\n+four\n"},
 		{"a new file", "new.txt", "hello\n", false, "--- /dev/null\n+++ FILE\n@@ -0,0 +1,1 @@\n+hello\n"},
 		{"nothing", "a.txt", "one\ntwo\nthree\n", false, "FILE would stay as it is"},
-		{"a binary file", "b.bin", "text", false, "FILE is a binary file, application/octet-stream, 2 bytes; 4 bytes of text would be written"},
+		{"a binary file", "b.bin", "text", false, "FILE is a binary file, application/octet-stream, 2 bytes; 4 bytes " +
+			"of text would be written"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := f.runMode(t, "fs_write", subjects.ModePreview, map[string]any{"path": f.allowed + "/" + tt.path, "content": tt.content, "append": tt.isAppend})
+			got := f.runMode(t, "fs_write", subjects.ModePreview, map[string]any{
+				"path":    f.allowed + "/" + tt.path,
+				"content": tt.content, "append": tt.isAppend,
+			})
 			want := strings.ReplaceAll(tt.want, "FILE", f.allowed+"/"+tt.path)
 			if got.Error != nil || got.Result != want {
 				t.Errorf("%q %v, want %q", got.Result, got.Error, want)
@@ -261,12 +274,16 @@ func TestFSWritePreview(t *testing.T) {
 	if _, err := os.Stat(f.allowed + "/new.txt"); err == nil || readText(t, f.allowed+"/a.txt") != "one\ntwo\nthree\n" {
 		t.Error("the preview wrote")
 	}
-	got := f.runMode(t, "fs_write", subjects.ModePreview, map[string]any{"path": f.outside + "/secret.txt", "content": "x"})
+	got := f.runMode(t, "fs_write", subjects.ModePreview, map[string]any{
+		"path":    f.outside + "/secret.txt",
+		"content": "x",
+	})
 	if got.Error == nil || strings.Contains(got.Error.Text, "CANARY") {
 		t.Errorf("outside: %+v", got)
 	}
 	for _, name := range []string{"fs_read", "fs_list", "get_datetime"} {
-		if got := f.runMode(t, name, subjects.ModePreview, map[string]any{}); got.Error == nil || got.Error.Text != name+" has no preview" {
+		if got := f.runMode(t, name, subjects.ModePreview, map[string]any{}); got.Error == nil ||
+			got.Error.Text != name+" has no preview" {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
@@ -284,7 +301,8 @@ func TestFSListAndSearch(t *testing.T) {
 	must(t, os.Chtimes(f.allowed+"/a.txt", time.Time{}, time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC)))
 
 	got := f.run(t, "fs_list", map[string]any{"path": f.allowed})
-	if want := ".git/\na.txt  18 bytes  2026-01-02 03:04\nout  symbolic link\nsub/\nx.bin  6 bytes"; !strings.HasPrefix(got.Result, want) {
+	if want := ".git/\na.txt  18 bytes  2026-01-02 03:04\nout  symbolic link\nsub/\nx.bin  6 bytes"; !strings.HasPrefix(
+		got.Result, want) {
 		t.Errorf("%q %v", got.Result, got.Error)
 	}
 	got = f.run(t, "fs_list", map[string]any{"path": f.allowed + "/sub", "depth": 2})
@@ -306,7 +324,8 @@ func TestFSListAndSearch(t *testing.T) {
 		{"a glob", "", "alpha", "*.go", "sub/b.go:1: package b // alpha\nsub/deep/c.go:1: alpha"},
 		{"a glob with a folder", "", "alpha", "sub/*.go", "sub/b.go:1: package b // alpha"},
 		{"one file", "/a.txt", "^be", "", "a.txt:2: beta (gamma"},
-		{"not a regular expression", "", "(gamma", "", "a.txt:2: beta (gamma\n[the pattern is not a regular expression and was searched for as it is]"},
+		{"not a regular expression", "", "(gamma", "", "a.txt:2: beta (gamma\n[the pattern is not a regular " +
+			"expression and was searched for as it is]"},
 		{"nothing", "", "omega", "", "[no matches]"},
 		{"trick: outside by a link", "", "CANARY", "", "[no matches]"},
 	} {
@@ -319,7 +338,8 @@ func TestFSListAndSearch(t *testing.T) {
 		}
 	}
 	f.write(t, "many.txt", strings.Repeat("match\n", 500))
-	if got := f.run(t, "fs_search", map[string]any{"path": f.allowed, "pattern": "match"}); strings.Count(got.Result, "many.txt:") != 100 || !strings.Contains(got.Result, "ended by the limit of matches") {
+	if got := f.run(t, "fs_search", map[string]any{"path": f.allowed, "pattern": "match"}); strings.Count(got.Result,
+		"many.txt:") != 100 || !strings.Contains(got.Result, "ended by the limit of matches") {
 		t.Errorf("%q", got.Result)
 	}
 	for _, p := range []string{"/out", "/../closed"} {
@@ -329,8 +349,8 @@ func TestFSListAndSearch(t *testing.T) {
 	}
 }
 
-// TestFileToolsUnderSwappedLinks: while another process swaps a folder and a symlink to the outside under the same name, no tool reads or
-// writes outside.
+// TestFileToolsUnderSwappedLinks: while another process swaps a folder and a symlink to the outside under the same
+// name, no tool reads or writes outside.
 func TestFileToolsUnderSwappedLinks(t *testing.T) {
 	t.Parallel()
 	f := newFileFixture(t)
@@ -373,7 +393,8 @@ func TestFileToolsUnderSwappedLinks(t *testing.T) {
 		if strings.Contains(all.String(), outsideCanary) {
 			t.Fatalf("a file outside was read: %s", all.String())
 		}
-		if got := f.run(t, "fs_write", map[string]any{"path": name + "/new.txt", "content": "inside"}); got.Error == nil {
+		if got := f.run(t, "fs_write",
+			map[string]any{"path": name + "/new.txt", "content": "inside"}); got.Error == nil {
 			written++
 		}
 		if readText(t, f.outside+"/secret.txt") != outsideCanary {

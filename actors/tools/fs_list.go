@@ -33,7 +33,8 @@ func fsList() *Tool {
 			Name: "fs_list", Zone: "tools", Known: true, Act: policy.ActRead, Paths: []string{"path"},
 			Args:    policy.Args{"path": {Role: policy.RoleID}, "depth": {Role: policy.RoleSetting}},
 			About:   []string{"file", "folder", "directory"},
-			Effects: policy.Declare(policy.ReadsPrivate, policy.ReadsUntrusted), Timeout: 20 * time.Second, MaxArgs: 16 << 10,
+			Effects: policy.Declare(policy.ReadsPrivate, policy.ReadsUntrusted), Timeout: 20 * time.Second,
+			MaxArgs: 16 << 10,
 		},
 		run: withArgs(func(ctx context.Context, c Call, a struct {
 			Path  string `json:"path"`
@@ -62,8 +63,8 @@ type listing struct {
 	cut   bool // there are more entries
 }
 
-// addFolder adds the entries of a folder and, below depth 1, of the folders in it. prefix is its name in the result. A folder below the first
-// that cannot be opened is marked.
+// addFolder adds the entries of a folder and, below depth 1, of the folders in it. prefix is its name in the result. A
+// folder below the first that cannot be opened is marked.
 func (l *listing) addFolder(ctx context.Context, folder, prefix string, depth int) error {
 	if err := ctx.Err(); err != nil {
 		return err

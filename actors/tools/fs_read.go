@@ -32,9 +32,13 @@ func fsRead() *Tool {
 			`,"offset":{"type":"integer","minimum":1,"description":"first line to return, from 1"},"limit":{"type":"integer","minimum":1,"maximum":2000,"description":"most lines to return"}`, `"path"`),
 		facts: policy.Tool{
 			Name: "fs_read", Zone: "tools", Known: true, Act: policy.ActRead, Paths: []string{"path"},
-			Args:    policy.Args{"path": {Role: policy.RoleID}, "offset": {Role: policy.RoleSetting}, "limit": {Role: policy.RoleSetting}},
+			Args: policy.Args{
+				"path": {Role: policy.RoleID}, "offset": {Role: policy.RoleSetting},
+				"limit": {Role: policy.RoleSetting},
+			},
 			About:   []string{"file", "document", "code", "log"},
-			Effects: policy.Declare(policy.ReadsPrivate, policy.ReadsUntrusted), Timeout: 20 * time.Second, MaxArgs: 16 << 10,
+			Effects: policy.Declare(policy.ReadsPrivate, policy.ReadsUntrusted), Timeout: 20 * time.Second,
+			MaxArgs: 16 << 10,
 		},
 		run: withArgs(func(ctx context.Context, c Call, a struct {
 			Path   string `json:"path"`
@@ -43,7 +47,8 @@ func fsRead() *Tool {
 		},
 		) (Output, error) {
 			if a.Offset < 0 || a.Limit < 0 || a.Limit > maxReadLines {
-				return Output{}, fmt.Errorf("%w: offset must be positive and limit at most %d", actor.ErrArguments, maxReadLines)
+				return Output{}, fmt.Errorf("%w: offset must be positive and limit at most %d", actor.ErrArguments,
+					maxReadLines)
 			}
 			s, err := readLines(ctx, c, a.Path, max(a.Offset, 1), a.Limit)
 			if err != nil {
@@ -54,8 +59,8 @@ func fsRead() *Tool {
 	}
 }
 
-// readLines returns lines of a text file from the line first on, at most limit lines (0 = maxReadLines) and maxReadBytes bytes, with a note
-// on what is left out. A binary file is described only.
+// readLines returns lines of a text file from the line first on, at most limit lines (0 = maxReadLines) and
+// maxReadBytes bytes, with a note on what is left out. A binary file is described only.
 func readLines(ctx context.Context, c Call, path string, first, limit int) (string, error) {
 	f, err := c.openFile(path)
 	if err != nil {
@@ -156,7 +161,8 @@ func (w *lineWindow) render(partial bool) string {
 		if w.cut {
 			note = "; line " + fmt.Sprint(w.last) + " is cut"
 		}
-		return fmt.Sprintf("%s\n[lines %d to %d of %s%s; continue with offset %d]", strings.TrimSuffix(s, "\n"), w.first, w.last, total, note, w.last+1)
+		return fmt.Sprintf("%s\n[lines %d to %d of %s%s; continue with offset %d]", strings.TrimSuffix(s, "\n"),
+			w.first, w.last, total, note, w.last+1)
 	case w.first > 1:
 		return fmt.Sprintf("%s\n[lines %d to %d of %s]", strings.TrimSuffix(s, "\n"), w.first, w.last, total)
 	}

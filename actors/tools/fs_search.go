@@ -40,9 +40,13 @@ func fsSearch() *Tool {
 			`,"pattern":{"type":"string","minLength":1,"maxLength":1000,"description":"regular expression"},"glob":{"type":"string","minLength":1,"maxLength":200,"description":"names of files, such as *.go"}`, `"path","pattern"`),
 		facts: policy.Tool{
 			Name: "fs_search", Zone: "tools", Known: true, Act: policy.ActRead, Paths: []string{"path"},
-			Args:    policy.Args{"path": {Role: policy.RoleID}, "pattern": {Role: policy.RoleContent}, "glob": {Role: policy.RoleSetting}},
+			Args: policy.Args{
+				"path": {Role: policy.RoleID}, "pattern": {Role: policy.RoleContent},
+				"glob": {Role: policy.RoleSetting},
+			},
 			About:   []string{"file", "folder", "code", "log"},
-			Effects: policy.Declare(policy.ReadsPrivate, policy.ReadsUntrusted), Timeout: 20 * time.Second, MaxArgs: 16 << 10,
+			Effects: policy.Declare(policy.ReadsPrivate, policy.ReadsUntrusted), Timeout: 20 * time.Second,
+			MaxArgs: 16 << 10,
 		},
 		run: withArgs(func(ctx context.Context, c Call, a struct {
 			Path    string `json:"path"`
@@ -102,8 +106,8 @@ func (s *fileSearch) searchPath(ctx context.Context) error {
 	return err
 }
 
-// searchFolder searches the files of a folder and the folders in it, in the order of their names, until a limit is reached. Only the
-// folder at depth 0 must be readable.
+// searchFolder searches the files of a folder and the folders in it, in the order of their names, until a limit is
+// reached. Only the folder at depth 0 must be readable.
 func (s *fileSearch) searchFolder(ctx context.Context, folder string, depth int) error {
 	entries, more, err := s.call.readFolder(folder, maxSearchEntries)
 	if err != nil {
@@ -138,7 +142,8 @@ func (s *fileSearch) searchFolder(ctx context.Context, folder string, depth int)
 	return nil
 }
 
-// matchesGlob reports whether a file is searched: the glob matches its name or, with a slash in it, its path below root.
+// matchesGlob reports whether a file is searched: the glob matches its name or, with a slash in it, its path below
+// root.
 func (s *fileSearch) matchesGlob(file string) bool {
 	if s.glob == "" {
 		return true
@@ -225,7 +230,8 @@ func (s *fileSearch) render() string {
 		out = append(out, fmt.Sprintf("[%d files or folders could not be read]", s.skipped))
 	}
 	if s.cut != "" {
-		out = append(out, fmt.Sprintf("[ended by %s after %d files; search in a folder below, or with a glob]", s.cut, s.files))
+		out = append(out, fmt.Sprintf("[ended by %s after %d files; search in a folder below, or with a glob]", s.cut,
+			s.files))
 	}
 	return strings.Join(out, "\n")
 }

@@ -36,7 +36,10 @@ func fsWrite() *Tool {
 			`,"content":{"type":"string","maxLength":131072,"description":"the text"},"append":{"type":"boolean","description":"add the text at the end of the file"}`, `"path","content"`),
 		facts: policy.Tool{
 			Name: "fs_write", Zone: "tools", Known: true, Act: policy.ActChange, Paths: []string{"path"}, Preview: true,
-			Args:    policy.Args{"path": {Role: policy.RoleID}, "content": {Role: policy.RoleContent}, "append": {Role: policy.RoleSetting}},
+			Args: policy.Args{
+				"path": {Role: policy.RoleID}, "content": {Role: policy.RoleContent},
+				"append": {Role: policy.RoleSetting},
+			},
 			Effects: policy.Declare(policy.Mutate), Timeout: 20 * time.Second, MaxArgs: 224 << 10,
 		},
 		run: withArgs(func(ctx context.Context, c Call, a struct {
@@ -46,7 +49,8 @@ func fsWrite() *Tool {
 		},
 		) (Output, error) {
 			if len(a.Content) > maxWriteBytes {
-				return Output{}, fmt.Errorf("%w: content has %d bytes, limit %d", actor.ErrArguments, len(a.Content), maxWriteBytes)
+				return Output{}, fmt.Errorf("%w: content has %d bytes, limit %d", actor.ErrArguments, len(a.Content),
+					maxWriteBytes)
 			}
 			if c.Mode == subjects.ModePreview {
 				s, err := previewWrite(c, a.Path, a.Content, a.Append)
@@ -64,8 +68,8 @@ func fsWrite() *Tool {
 	}
 }
 
-// writeFile writes the file and returns its path, its size and whether it is new. Text is appended by writing the whole file again, so
-// that it is atomic too.
+// writeFile writes the file and returns its path, its size and whether it is new. Text is appended by writing the whole
+// file again, so that it is atomic too.
 func writeFile(c Call, path, content string, isAppend bool) (Output, error) {
 	if c.Folders == nil {
 		return Output{}, policy.ErrOutside
@@ -122,11 +126,13 @@ func previewWrite(c Call, path, content string, isAppend bool) (string, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		before = "/dev/null"
 	case errors.Is(err, errFileTooLarge):
-		return fmt.Sprintf("%s has more than %d bytes, so its difference is not shown; %d bytes of text would be written", shown, maxAppendBytes, len(content)), nil
+		return fmt.Sprintf("%s has more than %d bytes, so its difference is not shown; %d bytes of text would be "+
+			"written", shown, maxAppendBytes, len(content)), nil
 	case err != nil:
 		return "", err
 	case !isText(old[:min(len(old), sniffBytes)]):
-		return fmt.Sprintf("%s is a %s; %d bytes of text would be written", shown, strings.TrimSuffix(describeBinary(old, int64(len(old))), "; its content is not shown"), len(content)), nil
+		return fmt.Sprintf("%s is a %s; %d bytes of text would be written", shown,
+			strings.TrimSuffix(describeBinary(old, int64(len(old))), "; its content is not shown"), len(content)), nil
 	}
 	data := []byte(content)
 	if isAppend {
@@ -141,7 +147,8 @@ func previewWrite(c Call, path, content string, isAppend bool) (string, error) {
 	}
 	_, d, _ = strings.Cut(d, "\n") // without the line "diff a b"
 	if len(d) > maxPreviewBytes {
-		d = fmt.Sprintf("%s\n[cut: %d of %d bytes of the difference are shown]", text.Cut(d, maxPreviewBytes), maxPreviewBytes, len(d))
+		d = fmt.Sprintf("%s\n[cut: %d of %d bytes of the difference are shown]", text.Cut(d, maxPreviewBytes),
+			maxPreviewBytes, len(d))
 	}
 	return d, nil
 }

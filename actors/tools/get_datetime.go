@@ -21,15 +21,19 @@ import (
 //go:embed get_datetime.md
 var getDatetimeText string
 
-// getDatetime returns the tool get_datetime. It reads nothing private and changes nothing. Without a time zone it answers in the
-// machine's. It rejects everything but an IANA time zone.
+// getDatetime returns the tool get_datetime. It reads nothing private and changes nothing. Without a time zone it
+// answers in the machine's. It rejects everything but an IANA time zone.
 func getDatetime() *Tool {
 	return &Tool{
 		schema: subjects.ToolSchema{
 			Name: "get_datetime", Version: Version, Description: strings.TrimSpace(getDatetimeText),
-			Parameters: json.RawMessage(`{"type":"object","properties":{"timezone":{"type":"string","minLength":1,"maxLength":64,"description":"IANA time zone, e.g. Europe/Berlin or UTC; the user's own when left out"}},"additionalProperties":false}`),
+			Parameters: json.RawMessage(
+				`{"type":"object","properties":{"timezone":{"type":"string","minLength":1,"maxLength":64,"description":"IANA time zone, e.g. Europe/Berlin or UTC; the user's own when left out"}},"additionalProperties":false}`),
 		},
-		facts: policy.Tool{Name: "get_datetime", Zone: "tools", Known: true, Effects: policy.Declare(), Ephemeral: true, Timeout: 5 * time.Second, MaxResult: 1 << 10},
+		facts: policy.Tool{
+			Name: "get_datetime", Zone: "tools", Known: true, Effects: policy.Declare(), Ephemeral: true,
+			Timeout: 5 * time.Second, MaxResult: 1 << 10,
+		},
 		run: withArgs(func(_ context.Context, c Call, a struct {
 			Timezone *string `json:"timezone"`
 		},
@@ -38,11 +42,13 @@ func getDatetime() *Tool {
 				return Output{Text: formatTime(c.Now.In(time.Local), machineZone(c.Now))}, nil
 			}
 			if !isZoneName(*a.Timezone) {
-				return Output{}, fmt.Errorf("%w: timezone must be an IANA name such as Europe/Berlin, or UTC", actor.ErrArguments)
+				return Output{}, fmt.Errorf("%w: timezone must be an IANA name such as Europe/Berlin, or UTC",
+					actor.ErrArguments)
 			}
 			loc, err := loadZone(*a.Timezone)
 			if err != nil {
-				return Output{}, fmt.Errorf("%w: there is no time zone %q; use an IANA name such as Europe/Berlin, or UTC", actor.ErrArguments, text.Clip(*a.Timezone, 64))
+				return Output{}, fmt.Errorf("%w: there is no time zone %q; use an IANA name such as Europe/Berlin, "+
+					"or UTC", actor.ErrArguments, text.Clip(*a.Timezone, 64))
 			}
 			return Output{Text: formatTime(c.Now.In(loc), loc.String())}, nil
 		}),
@@ -70,8 +76,8 @@ func machineZone(now time.Time) string {
 	return name
 }
 
-// isZoneName reports whether name may be looked up. A zone is a file: paths such as Europe//Berlin or ./UTC are rejected, and
-// so are "Local" and "localtime", which are not names of the zone database.
+// isZoneName reports whether name may be looked up. A zone is a file: paths such as Europe//Berlin or ./UTC are
+// rejected, and so are "Local" and "localtime", which are not names of the zone database.
 func isZoneName(name string) bool {
 	return name != "" && len(name) <= maxZone && path.Clean(name) == name && name != "Local" && name != "localtime"
 }
@@ -79,11 +85,12 @@ func isZoneName(name string) bool {
 // maxZone is also in the schema.
 const maxZone = 64
 
-// zoneCache holds loaded zones, by name: loading one takes longer than the rest of the call. It is bounded by the number of
-// existing zones.
+// zoneCache holds loaded zones, by name: loading one takes longer than the rest of the call. It is bounded by the
+// number of existing zones.
 var zoneCache sync.Map // name -> *time.Location
 
-// loadZone returns a time zone from the cache or the zone database. name must be a valid zone name: it is cached for good.
+// loadZone returns a time zone from the cache or the zone database. name must be a valid zone name: it is cached for
+// good.
 func loadZone(name string) (*time.Location, error) {
 	if loc, ok := zoneCache.Load(name); ok {
 		return loc.(*time.Location), nil

@@ -18,8 +18,8 @@ var getLocationText string
 // maxLocation bounds the setting location, in bytes.
 const maxLocation = 200
 
-// getLocation returns the tool get_location. It answers with the setting and asks no network. Where the user is, is private. Without the
-// setting it is disabled.
+// getLocation returns the tool get_location. It answers with the setting and asks no network. Where the user is, is
+// private. Without the setting it is disabled.
 func getLocation(w Workspace) *Tool {
 	t := &Tool{
 		schema: subjects.ToolSchema{
@@ -27,9 +27,13 @@ func getLocation(w Workspace) *Tool {
 			Parameters: json.RawMessage(`{"type":"object","properties":{},"additionalProperties":false}`),
 		},
 		facts: policy.Tool{
-			Name: "get_location", Zone: "tools", Known: true, Act: policy.ActRead, Args: policy.Args{}, About: []string{"location", "place"},
+			Name: "get_location", Zone: "tools", Known: true, Act: policy.ActRead, Args: policy.Args{},
+			About:   []string{"location", "place"},
 			Effects: policy.Declare(policy.ReadsPrivate), Timeout: 5 * time.Second, MaxResult: 1 << 10,
-			Rare: []string{"here", "nearby", "near", "location", "local", "where", "weather", "distance", "around", "town", "city"},
+			Rare: []string{
+				"here", "nearby", "near", "location", "local", "where", "weather", "distance", "around",
+				"town", "city",
+			},
 		},
 		run: withArgs(func(context.Context, Call, struct{}) (Output, error) {
 			return Output{Text: text.OneLine(w.Location, maxLocation)}, nil

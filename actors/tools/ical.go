@@ -25,11 +25,12 @@ const maxEvents = 20_000
 
 var errNotCalendar = errors.New("the file is not a calendar (.ics)")
 
-// parseCalendar returns the events of a calendar. Events that cannot be read are counted in skipped. Times without a zone, and in a zone that is not
-// known, are those of local.
+// parseCalendar returns the events of a calendar. Events that cannot be read are counted in skipped. Times without a
+// zone, and in a zone that is not known, are those of local.
 func parseCalendar(data []byte, local *time.Location) (events []icalEvent, skipped int, err error) {
 	lines := unfoldLines(data)
-	if len(lines) == 0 || !strings.EqualFold(strings.TrimSpace(strings.TrimPrefix(lines[0], "\uFEFF")), "BEGIN:VCALENDAR") {
+	if len(lines) == 0 || !strings.EqualFold(strings.TrimSpace(strings.TrimPrefix(lines[0], "\uFEFF")),
+		"BEGIN:VCALENDAR") {
 		return nil, 0, errNotCalendar
 	}
 	depth, bad := 0, false // depth counts components inside of an event, such as alarms
@@ -127,7 +128,8 @@ func unfoldLines(data []byte) (out []string) {
 	return out
 }
 
-// splitProperty splits a content line into name, parameters and value. Names are in upper case. A quoted parameter may hold ; and :.
+// splitProperty splits a content line into name, parameters and value. Names are in upper case. A quoted parameter may
+// hold ; and :.
 func splitProperty(line string) (name string, params map[string]string, value string, ok bool) {
 	var parts []string
 	quoted, begin := false, 0
@@ -213,7 +215,11 @@ func renderEvent(e icalEvent, uid string, now time.Time) string {
 			line(t.name, t.at.UTC().Format("20060102T150405Z"))
 		}
 	}
-	for _, t := range []struct{ name, value string }{{"SUMMARY", e.title}, {"LOCATION", e.place}, {"DESCRIPTION", e.details}} {
+	for _, t := range []struct{ name, value string }{
+		{"SUMMARY", e.title},
+		{"LOCATION", e.place},
+		{"DESCRIPTION", e.details},
+	} {
 		if t.value != "" {
 			line(t.name, icalEscapes.Replace(t.value))
 		}
@@ -222,10 +228,12 @@ func renderEvent(e icalEvent, uid string, now time.Time) string {
 	return b.String()
 }
 
-// insertEvent returns a calendar with an event added at its end, or a new calendar when old is empty. The rest stays as it is.
+// insertEvent returns a calendar with an event added at its end, or a new calendar when old is empty. The rest stays as
+// it is.
 func insertEvent(old []byte, event string) ([]byte, error) {
 	if len(bytes.TrimSpace(old)) == 0 {
-		return fmt.Appendf(nil, "BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:-//Conclave//Conclave//EN\r\n%sEND:VCALENDAR\r\n", event), nil
+		return fmt.Appendf(nil,
+			"BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:-//Conclave//Conclave//EN\r\n%sEND:VCALENDAR\r\n", event), nil
 	}
 	events, skipped, err := parseCalendar(old, time.UTC)
 	if err != nil {
@@ -237,7 +245,8 @@ func insertEvent(old []byte, event string) ([]byte, error) {
 	}
 	out := bytes.Join([][]byte{old[:at], []byte(event), old[at:]}, nil)
 	// In a damaged file the new event can become a part of an event that has no end.
-	if after, skippedAfter, err := parseCalendar(out, time.UTC); err != nil || len(after)+skippedAfter != len(events)+skipped+1 {
+	if after, skippedAfter, err := parseCalendar(out, time.UTC); err != nil || len(after)+skippedAfter != len(events)+
+		skipped+1 {
 		return nil, errNotCalendar
 	}
 	return out, nil

@@ -17,7 +17,8 @@ import (
 	"conclave/subjects"
 )
 
-// Notes are Markdown files. Reading and adding are two tools, because the facts by which the broker judges a call belong to a tool.
+// Notes are Markdown files. Reading and adding are two tools, because the facts by which the broker judges a call
+// belong to a tool.
 
 var (
 	//go:embed notes_read.md
@@ -35,10 +36,12 @@ func notesRead() *Tool {
 		schema: fileSchema("notes_read", notesReadText, fmt.Sprintf(pathProperty, "a folder of notes, or one note")+
 			`,"query":{"type":"string","minLength":1,"maxLength":200,"description":"words to search for"}`, `"path"`),
 		facts: policy.Tool{
-			Name: "notes_read", Zone: "tools", Known: true, Act: policy.ActRead, Paths: []string{"path"}, Rare: noteWords,
+			Name: "notes_read", Zone: "tools", Known: true, Act: policy.ActRead, Paths: []string{"path"},
+			Rare:    noteWords,
 			Args:    policy.Args{"path": {Role: policy.RoleID}, "query": {Role: policy.RoleContent}},
 			About:   []string{"note", "notes"},
-			Effects: policy.Declare(policy.ReadsPrivate, policy.ReadsUntrusted), Timeout: 20 * time.Second, MaxArgs: 16 << 10,
+			Effects: policy.Declare(policy.ReadsPrivate, policy.ReadsUntrusted), Timeout: 20 * time.Second,
+			MaxArgs: 16 << 10,
 		},
 		run: withArgs(func(ctx context.Context, c Call, a struct {
 			Path  string `json:"path"`
@@ -97,13 +100,16 @@ var errNotNote = errors.New("a note is a file that ends in .md")
 
 func isNote(file string) bool { return strings.EqualFold(path.Ext(file), ".md") }
 
-// notesAdd returns the tool notes_add, under the path rules of the file tools. Its preview is the difference to the note as it is.
+// notesAdd returns the tool notes_add, under the path rules of the file tools. Its preview is the difference to the
+// note as it is.
 func notesAdd() *Tool {
 	return &Tool{
 		schema: fileSchema("notes_add", notesAddText, fmt.Sprintf(pathProperty, "the note")+
-			`,"text":{"type":"string","minLength":1,"maxLength":32768,"description":"what to add, in Markdown"}`, `"path","text"`),
+			`,"text":{"type":"string","minLength":1,"maxLength":32768,"description":"what to add, in Markdown"}`,
+			`"path","text"`),
 		facts: policy.Tool{
-			Name: "notes_add", Zone: "tools", Known: true, Act: policy.ActCreate, Paths: []string{"path"}, Preview: true, Rare: noteWords,
+			Name: "notes_add", Zone: "tools", Known: true, Act: policy.ActCreate, Paths: []string{"path"},
+			Preview: true, Rare: noteWords,
 			Args:    policy.Args{"path": {Role: policy.RoleID}, "text": {Role: policy.RoleContent}},
 			Effects: policy.Declare(policy.Mutate), Timeout: 20 * time.Second, MaxArgs: 64 << 10,
 		},
@@ -115,13 +121,15 @@ func notesAdd() *Tool {
 			if !isNote(a.Path) {
 				return Output{}, fmt.Errorf("%w: %w", actor.ErrArguments, errNotNote)
 			}
-			added := fmt.Sprintf("\n## %s\n\n%s\n", c.Now.In(time.Local).Format("2006-01-02 15:04"), strings.TrimSpace(a.Text))
+			added := fmt.Sprintf("\n## %s\n\n%s\n", c.Now.In(time.Local).Format("2006-01-02 15:04"),
+				strings.TrimSpace(a.Text))
 			return addToFile(c, a.Path, func(old []byte) ([]byte, error) { return append(old, added...), nil })
 		}),
 	}
 }
 
-// addToFile writes a file with what change makes of its content, nil for a new one; in preview mode it returns the difference and changes nothing.
+// addToFile writes a file with what change makes of its content, nil for a new one; in preview mode it returns the
+// difference and changes nothing.
 func addToFile(c Call, file string, change func(old []byte) ([]byte, error)) (Output, error) {
 	old, err := readWhole(c, file)
 	if errors.Is(err, fs.ErrNotExist) {

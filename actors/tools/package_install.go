@@ -34,17 +34,22 @@ var (
 const packageFolder = "packages"
 
 // packageName is a name with an optional version: no option, path, URL, marker or extra.
-var packageName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?(==[A-Za-z0-9]([A-Za-z0-9.!+_-]{0,62}[A-Za-z0-9])?)?$`)
+var packageName = regexp.MustCompile(
+	`^[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?(==[A-Za-z0-9]([A-Za-z0-9.!+_-]{0,62}[A-Za-z0-9])?)?$`)
 
 // authorities are where systems keep the certificates that pip checks an index with.
-var authorities = []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"}
+var authorities = []string{
+	"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+	"/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem",
+}
 
-// packageInstall returns the tool package_install. Its preview is pip's dry run, in an empty folder. pip runs in the sandbox and
-// reaches the registries alone, through an [egress.Proxy].
+// packageInstall returns the tool package_install. Its preview is pip's dry run, in an empty folder. pip runs in the
+// sandbox and reaches the registries alone, through an [egress.Proxy].
 func packageInstall(w Workspace, disabled string) *Tool {
 	switch {
 	case len(w.Registries) == 0 && w.Folder != "":
-		disabled = "no package index is configured; set registries in tools.yaml to the base URL of the index that you use, and restart"
+		disabled = "no package index is configured; set registries in tools.yaml to the base URL of the index that " +
+			"you use, and restart"
 	case disabled == "":
 		disabled = pipState()
 	}
@@ -59,7 +64,11 @@ func packageInstall(w Workspace, disabled string) *Tool {
 		},
 		facts: policy.Tool{
 			Name: "package_install", Zone: "tools", Known: true, Act: policy.ActExecute, Preview: true,
-			Args:    policy.Args{"manager": {Role: policy.RoleOption, Values: []string{"pip"}}, "packages": {Role: policy.RoleQuery}}, // the index receives the names
+			// the index receives the names
+			Args: policy.Args{
+				"manager":  {Role: policy.RoleOption, Values: []string{"pip"}},
+				"packages": {Role: policy.RoleQuery},
+			},
 			Effects: policy.Declare(policy.Exec, policy.Mutate, policy.Egress, policy.ReadsUntrusted),
 			Timeout: programTimeout(w), MaxArgs: 16 << 10, MaxResult: maxOutput + 16<<10,
 		},
@@ -76,7 +85,8 @@ func packageInstall(w Workspace, disabled string) *Tool {
 			}
 			for _, p := range a.Packages {
 				if !packageName.MatchString(p) {
-					return Output{}, fmt.Errorf("%w: %q is not a package; write name or name==version, without options, paths and URLs", actor.ErrArguments, p)
+					return Output{}, fmt.Errorf("%w: %q is not a package; write name or name==version, without "+
+						"options, paths and URLs", actor.ErrArguments, p)
 				}
 			}
 			return c.runPip(ctx, w, a.Packages)
@@ -84,12 +94,14 @@ func packageInstall(w Workspace, disabled string) *Tool {
 	}
 }
 
-// runPip installs packages into the working folder, or reports in a preview which ones it would install. Neither environment nor
-// files of the working folder configure pip: a program of the task may have written them.
+// runPip installs packages into the working folder, or reports in a preview which ones it would install. Neither
+// environment nor files of the working folder configure pip: a program of the task may have written them.
 func (c Call) runPip(ctx context.Context, w Workspace, packages []string) (Output, error) {
 	args := []string{
-		"--index-url", w.Registries[0], "--only-binary", ":all:", "--target", packageFolder, "--upgrade", "--no-compile",
-		"--isolated", "--no-input", "--no-cache-dir", "--disable-pip-version-check", "--no-color", "--progress-bar", "off", "--quiet", "--retries", "1", "--timeout", "15",
+		"--index-url", w.Registries[0], "--only-binary", ":all:", "--target", packageFolder, "--upgrade",
+		"--no-compile",
+		"--isolated", "--no-input", "--no-cache-dir", "--disable-pip-version-check", "--no-color", "--progress-bar",
+		"off", "--quiet", "--retries", "1", "--timeout", "15",
 	}
 	var dir string
 	var closed []string
@@ -124,8 +136,12 @@ func (c Call) runPip(ctx context.Context, w Workspace, packages []string) (Outpu
 		}
 	}
 	r, err := sandbox.Run(ctx, sandbox.Spec{
-		Args: append(append([]string{findInterpreter("python"), "-I", "-c", pipScript, proxy.Socket}, append(args, "--")...), packages...),
-		Dir:  dir, ReadOnly: readOnly, Socket: proxy.Socket, Closed: closed, Env: []string{"HOME=/tmp", "PIP_CONFIG_FILE=/dev/null"}, Limits: w.Sandbox.limits(),
+		Args: append(append([]string{findInterpreter("python"), "-I", "-c", pipScript, proxy.Socket},
+			append(args, "--")...), packages...),
+		Dir: dir, ReadOnly: readOnly, Socket: proxy.Socket, Closed: closed, Env: []string{
+			"HOME=/tmp",
+			"PIP_CONFIG_FILE=/dev/null",
+		}, Limits: w.Sandbox.limits(),
 	})
 	if err != nil {
 		return Output{}, Failure("pip was not started: " + err.Error())
@@ -184,7 +200,8 @@ func parseRegistry(raw string) (*url.URL, error) {
 	if err != nil {
 		return nil, err
 	}
-	if ip := net.ParseIP(u.Hostname()); u.Scheme == "http" && u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
+	if ip := net.ParseIP(u.Hostname()); u.Scheme == "http" && u.Hostname() != "localhost" &&
+		(ip == nil || !ip.IsLoopback()) {
 		return nil, errors.New("is not encrypted and not on this machine; use https")
 	}
 	return u, nil

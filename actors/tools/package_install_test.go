@@ -59,7 +59,10 @@ func (i *packageIndex) addWheel(t *testing.T, name, version, code string, requir
 	}
 	record := ""
 	for _, f := range [][2]string{
-		{name + ".py", code}, {info + "METADATA", metadata}, {info + "WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}, {info + "RECORD", ""},
+		{name + ".py", code},
+		{info + "METADATA", metadata},
+		{info + "WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"},
+		{info + "RECORD", ""},
 	} {
 		record += f[0] + ",,\n"
 		if f[0] == info+"RECORD" {
@@ -97,19 +100,21 @@ func requirePip(t *testing.T) {
 	}
 }
 
-// TestPackageInstallDryRunThenInstall previews and installs a package with a dependency, then imports it. The preview names the
-// versions and changes nothing; files that a program of the task wrote do not configure pip.
+// TestPackageInstallDryRunThenInstall previews and installs a package with a dependency, then imports it. The preview
+// names the versions and changes nothing; files that a program of the task wrote do not configure pip.
 func TestPackageInstallDryRunThenInstall(t *testing.T) {
 	t.Parallel()
 	requirePip(t)
 	index := newPackageIndex(t)
-	index.addWheel(t, "conclave_demo", "1.2", "import conclave_part\ngreeting = 'hello from ' + conclave_part.name\n", "conclave_part")
+	index.addWheel(t, "conclave_demo", "1.2", "import conclave_part\ngreeting = 'hello from ' + conclave_part.name\n",
+		"conclave_part")
 	index.addWheel(t, "conclave_demo", "1.3", "raise Exception('the wrong version')\n")
 	index.addWheel(t, "conclave_part", "0.4", "name = 'part'\n")
 	f := newProgramFixture(t)
 	f.config.Sandbox.Time = 10 * time.Minute // a slow machine
 	args := map[string]any{"manager": "pip", "packages": []string{"conclave-demo==1.2"}}
-	if got := f.run(t, "package_install", args); got.Error == nil || !strings.Contains(got.Error.Text, "set registries in tools.yaml") {
+	if got := f.run(t, "package_install", args); got.Error == nil ||
+		!strings.Contains(got.Error.Text, "set registries in tools.yaml") {
 		t.Errorf("without registries: %v %s", got.Error, got.Result)
 	}
 	f.config.Registries = []string{index.URL + "/simple"}
@@ -127,13 +132,16 @@ func TestPackageInstallDryRunThenInstall(t *testing.T) {
 	}
 	f.mode = subjects.ModePreview
 	host := fmt.Sprintf("hosts: allowed %q\n", strings.TrimPrefix(index.URL, "http://"))
-	expect(f.run(t, "package_install", args), host, "exit code: 0", "would install conclave_demo==1.2 (sha256=", "would install conclave_part==0.4 (sha256=")
+	expect(f.run(t, "package_install", args), host, "exit code: 0", "would install conclave_demo==1.2 (sha256=",
+		"would install conclave_part==0.4 (sha256=")
 	if _, err := os.Stat(f.rules.Work); err == nil {
 		t.Error("the preview made the working folder")
 	}
 	f.mode = ""
-	expect(f.run(t, "run_shell", map[string]any{"command": "mkdir -p .config/pip pip && touch pip/__init__.py && echo 'open(\"ran\", \"w\")' | tee pip/__main__.py sitecustomize.py && " +
-		"printf '[global]\\nindex-url = http://127.0.0.1:9/simple\\n' > .config/pip/pip.conf && cp .config/pip/pip.conf pip.conf"}), "exit code: 0")
+	expect(f.run(t, "run_shell", map[string]any{"command": "mkdir -p .config/pip pip && touch pip/__init__.py && " +
+		"echo 'open(\"ran\", \"w\")' | tee pip/__main__.py sitecustomize.py && " +
+		"printf '[global]\\nindex-url = http://127.0.0.1:9/simple\\n' > .config/pip/pip.conf && cp " +
+		".config/pip/pip.conf pip.conf"}), "exit code: 0")
 	got := f.run(t, "package_install", args)
 	expect(got, host, "exit code: 0", "installed conclave_demo==1.2 (sha256=", `"packages/conclave_part.py"`)
 	for _, a := range got.Artifacts {
@@ -142,10 +150,14 @@ func TestPackageInstallDryRunThenInstall(t *testing.T) {
 		}
 	}
 	must(t, os.Remove(f.rules.Work+"/sitecustomize.py"))
-	expect(f.run(t, "run_code", map[string]any{"language": "python", "code": "import conclave_demo\nprint(conclave_demo.greeting)\n"}), "hello from part")
+	expect(
+		f.run(t, "run_code",
+			map[string]any{"language": "python", "code": "import conclave_demo\nprint(conclave_demo.greeting)\n"}),
+		"hello from part")
 }
 
-// TestPackageInstallRunsNoPackageCode installs packages that exist as source only: from the index, and as the URL of a dependency.
+// TestPackageInstallRunsNoPackageCode installs packages that exist as source only: from the index, and as the URL of a
+// dependency.
 func TestPackageInstallRunsNoPackageCode(t *testing.T) {
 	t.Parallel()
 	requirePip(t)
@@ -153,7 +165,8 @@ func TestPackageInstallRunsNoPackageCode(t *testing.T) {
 	f := newProgramFixture(t)
 	f.config.Sandbox.Time = 10 * time.Minute
 	f.config.Registries = []string{index.URL + "/simple"}
-	index.addSource(t, "conclave_source", "open("+fmt.Sprintf("%q", f.rules.Work+"/ran")+", 'w').write('x')\nfrom setuptools import setup\nsetup(name='conclave_source', version='1.0')\n")
+	index.addSource(t, "conclave_source", "open("+fmt.Sprintf("%q", f.rules.Work+"/ran")+", 'w').write('x')\nfrom "+
+		"setuptools import setup\nsetup(name='conclave_source', version='1.0')\n")
 	index.addWheel(t, "conclave_trick", "1.0", "", "conclave_source @ "+index.URL+"/files/conclave_source-1.0.tar.gz")
 	for _, name := range []string{"conclave-source", "conclave-trick"} {
 		got := f.run(t, "package_install", map[string]any{"manager": "pip", "packages": []string{name}})
@@ -177,15 +190,22 @@ func TestPackageInstallRejectsOptions(t *testing.T) {
 	f.config.Registries = []string{index.URL}
 	for _, f.mode = range []string{"", subjects.ModePreview} {
 		for _, bad := range []string{
-			"-r x", "-r", "--index-url=http://127.0.0.1", "-e.", "git+https://example.org/x", "https://example.org/x.whl", "x @ https://example.org/x.whl", "file:///etc/passwd",
-			"../x", "./x", "/x", "a/b", ".", "..", "a;rm", "a; python_version>'3'", "a b", "a\n-r x", "a\n", "a[b]", "a>=1", "a==1 --pre", "a==*", "a==", "$(id)", "", "ä", strings.Repeat("a", 180),
+			"-r x", "-r", "--index-url=http://127.0.0.1", "-e.", "git+https://example.org/x",
+			"https://example.org/x.whl", "x @ https://example.org/x.whl", "file:///etc/passwd",
+			"../x", "./x", "/x", "a/b", ".", "..", "a;rm", "a; python_version>'3'", "a b", "a\n-r x", "a\n", "a[b]",
+			"a>=1", "a==1 --pre", "a==*", "a==", "$(id)", "", "ä", strings.Repeat("a", 180),
 		} {
 			got := f.run(t, "package_install", map[string]any{"manager": "pip", "packages": []string{"good", bad}})
-			if got.Error == nil || got.Error.Code != subjects.CodeTool || !strings.Contains(got.Error.Text, "is not a package") {
+			if got.Error == nil || got.Error.Code != subjects.CodeTool ||
+				!strings.Contains(got.Error.Text, "is not a package") {
 				t.Errorf("%q: %v %s", bad, got.Error, got.Result)
 			}
 		}
-		for _, args := range []map[string]any{{"manager": "npm", "packages": []string{"good"}}, {"manager": "pip", "packages": []string{}}, {"manager": "pip"}} {
+		for _, args := range []map[string]any{
+			{"manager": "npm", "packages": []string{"good"}},
+			{"manager": "pip", "packages": []string{}},
+			{"manager": "pip"},
+		} {
 			if got := f.run(t, "package_install", args); got.Error == nil || got.Error.Code != subjects.CodeTool {
 				t.Errorf("%v: %v %s", args, got.Error, got.Result)
 			}
@@ -194,7 +214,10 @@ func TestPackageInstallRejectsOptions(t *testing.T) {
 	if n := requests.Load(); n > 0 {
 		t.Errorf("the index received %d requests", n)
 	}
-	for _, bad := range []string{"http://index.example.org/simple", "https://user:pass@index.example.org", "ftp://localhost", "index.example.org", "https://index.example.org/?x=1"} {
+	for _, bad := range []string{
+		"http://index.example.org/simple", "https://user:pass@index.example.org",
+		"ftp://localhost", "index.example.org", "https://index.example.org/?x=1",
+	} {
 		f.config.Registries = []string{bad}
 		if f.config.Validate() == nil {
 			t.Errorf("the registry %q was accepted", bad)
@@ -202,8 +225,8 @@ func TestPackageInstallRejectsOptions(t *testing.T) {
 	}
 }
 
-// TestEgressProxyDeniesOtherHosts sends requests to the proxy as a program would. Only the hosts, ports and schemes of the registries
-// are reached.
+// TestEgressProxyDeniesOtherHosts sends requests to the proxy as a program would. Only the hosts, ports and schemes of
+// the registries are reached.
 func TestEgressProxyDeniesOtherHosts(t *testing.T) {
 	t.Parallel()
 	requireSandbox(t)
@@ -225,7 +248,10 @@ func TestEgressProxyDeniesOtherHosts(t *testing.T) {
 	_, plainPort, err := net.SplitHostPort(plain.Listener.Addr().String())
 	must(t, err)
 	start := func(limit int64) string {
-		socket, stop, err := tools.StartEgress([]string{"https://localhost:" + port + "/simple", plain.URL, "https://index.example.org/simple"}, limit)
+		socket, stop, err := tools.StartEgress([]string{
+			"https://localhost:" + port + "/simple", plain.URL,
+			"https://index.example.org/simple",
+		}, limit)
 		must(t, err)
 		t.Cleanup(stop)
 		return socket

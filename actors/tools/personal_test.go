@@ -25,7 +25,11 @@ func runIn(t *testing.T, x *Tool, folder, mode string, args any) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := x.run(t.Context(), Call{Args: raw, Now: noon, Mode: mode, Folders: &subjects.FolderRules{Allowed: []string{folder + "/"}, Closed: []string{filepath.Join(folder, "closed") + "/"}}})
+	out, err := x.run(t.Context(),
+		Call{Args: raw, Now: noon, Mode: mode, Folders: &subjects.FolderRules{
+			Allowed: []string{folder + "/"},
+			Closed:  []string{filepath.Join(folder, "closed") + "/"},
+		}})
 	var f Failure
 	if errors.As(err, &f) || errors.Is(err, actor.ErrArguments) {
 		return "failed: " + err.Error()
@@ -53,7 +57,10 @@ func TestNotes(t *testing.T) {
 	t.Parallel()
 	dir := realFolder(t)
 	note := filepath.Join(dir, "shopping.md")
-	for name, text := range map[string]string{"shopping.md": "# Shopping\nBread\n", "other.txt": "Bread too", "closed/keys.md": "secret bread"} {
+	for name, text := range map[string]string{
+		"shopping.md": "# Shopping\nBread\n", "other.txt": "Bread too",
+		"closed/keys.md": "secret bread",
+	} {
 		file := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 			t.Fatal(err)
@@ -69,7 +76,8 @@ func TestNotes(t *testing.T) {
 	if err := os.Symlink(outside, filepath.Join(dir, "link.md")); err != nil {
 		t.Fatal(err)
 	}
-	if got := runIn(t, notesAdd(), dir, subjects.ModePreview, object{"path": note, "text": "Milk"}); !strings.Contains(got, "+Milk") {
+	if got := runIn(t, notesAdd(), dir, subjects.ModePreview, object{"path": note, "text": "Milk"}); !strings.Contains(
+		got, "+Milk") {
 		t.Errorf("the preview: %s", got)
 	}
 	if data, _ := os.ReadFile(note); string(data) != "# Shopping\nBread\n" {
@@ -82,17 +90,38 @@ func TestNotes(t *testing.T) {
 	}{
 		{"list", "closed/\nshopping.md", notesRead(), object{"path": dir}},
 		{"read", "# Shopping\nBread\n", notesRead(), object{"path": note}},
-		{"search", "shopping.md:2: Bread\n[1 files or folders could not be read]", notesRead(), object{"path": dir, "query": "bread"}},
-		{"search words are no pattern", "[no matches]\n[1 files or folders could not be read]", notesRead(), object{"path": dir, "query": "br.ad"}},
-		{"add", `{"path":"` + note + `","bytes":44,"created":false}`, notesAdd(), object{"path": note, "text": " Milk\n"}},
-		{"a new note", `{"path":"` + dir + `/new.md","bytes":27,"created":true}`, notesAdd(), object{"path": dir + "/new.md", "text": "Milk"}},
-		{"not a note", "failed: read failed: a note is a file that ends in .md", notesRead(), object{"path": filepath.Join(dir, "other.txt")}},
-		{"trick: add to a script", "failed: bad arguments: a note is a file that ends in .md", notesAdd(), object{"path": filepath.Join(dir, "run.sh"), "text": "x"}},
+		{
+			"search", "shopping.md:2: Bread\n[1 files or folders could not be read]", notesRead(),
+			object{"path": dir, "query": "bread"},
+		},
+		{
+			"search words are no pattern", "[no matches]\n[1 files or folders could not be read]", notesRead(),
+			object{"path": dir, "query": "br.ad"},
+		},
+		{
+			"add", `{"path":"` + note + `","bytes":44,"created":false}`, notesAdd(),
+			object{"path": note, "text": " Milk\n"},
+		},
+		{
+			"a new note", `{"path":"` + dir + `/new.md","bytes":27,"created":true}`, notesAdd(),
+			object{"path": dir + "/new.md", "text": "Milk"},
+		},
+		{
+			"not a note", "failed: read failed: a note is a file that ends in .md", notesRead(),
+			object{"path": filepath.Join(dir, "other.txt")},
+		},
+		{
+			"trick: add to a script", "failed: bad arguments: a note is a file that ends in .md", notesAdd(),
+			object{"path": filepath.Join(dir, "run.sh"), "text": "x"},
+		},
 		{"trick: outside", "failed: ", notesRead(), object{"path": outside}},
 		{"trick: by a link", "failed: ", notesRead(), object{"path": filepath.Join(dir, "link.md")}},
 		{"trick: add by a link", "failed: ", notesAdd(), object{"path": filepath.Join(dir, "link.md"), "text": "x"}},
 		{"trick: a closed folder", "failed: ", notesRead(), object{"path": filepath.Join(dir, "closed", "keys.md")}},
-		{"trick: add to a closed folder", "failed: ", notesAdd(), object{"path": filepath.Join(dir, "closed", "keys.md"), "text": "x"}},
+		{
+			"trick: add to a closed folder", "failed: ", notesAdd(),
+			object{"path": filepath.Join(dir, "closed", "keys.md"), "text": "x"},
+		},
 	} {
 		got := runIn(t, tt.tool, dir, "", tt.args)
 		if got != tt.want && !(tt.want == "failed: " && strings.HasPrefix(got, tt.want)) {
@@ -102,16 +131,20 @@ func TestNotes(t *testing.T) {
 	if data, _ := os.ReadFile(outside); string(data) != "not yours" {
 		t.Errorf("outside was written: %s", data)
 	}
-	if data, _ := os.ReadFile(note); !strings.HasPrefix(string(data), "# Shopping\nBread\n\n## 2026-11-13 ") || !strings.HasSuffix(string(data), "\n\nMilk\n") {
+	if data, _ := os.ReadFile(note); !strings.HasPrefix(string(data), "# Shopping\nBread\n\n## 2026-11-13 ") ||
+		!strings.HasSuffix(string(data), "\n\nMilk\n") {
 		t.Errorf("the note: %q", data)
 	}
 }
 
 const calendarFile = "BEGIN:VCALENDAR\r\nVERSION:2.0\r\n" +
-	"BEGIN:VEVENT\r\nSUMMARY:Dentist\\, second vi\r\n sit\r\nDTSTART:20261116T090000Z\r\nDTEND:20261116T100000Z\r\nLOCATION:Main street\r\nBEGIN:VALARM\r\nDESCRIPTION:alarm\r\nEND:VALARM\r\nEND:VEVENT\r\n" +
+	"BEGIN:VEVENT\r\nSUMMARY:Dentist\\, second vi\r\n " +
+	"sit\r\nDTSTART:20261116T090000Z\r\nDTEND:20261116T100000Z\r\nLOCATION:Main " +
+	"street\r\nBEGIN:VALARM\r\nDESCRIPTION:alarm\r\nEND:VALARM\r\nEND:VEVENT\r\n" +
 	"BEGIN:VEVENT\r\nSUMMARY:Fair\r\nDTSTART;VALUE=DATE:20261120\r\nDTEND;VALUE=DATE:20261123\r\nEND:VEVENT\r\n" +
 	"BEGIN:VEVENT\r\nSUMMARY:Choir\r\nDTSTART;TZID=\"Europe/Berlin\":20200107T193000\r\nRRULE:FREQ=WEEKLY\r\nEND:VEVENT\r\n" +
-	"BEGIN:VEVENT\r\nSUMMARY:Old course\r\nDTSTART:20200107T193000Z\r\nRRULE:FREQ=WEEKLY;UNTIL=20210101T000000Z\r\nEND:VEVENT\r\n" +
+	"BEGIN:VEVENT\r\nSUMMARY:Old " +
+	"course\r\nDTSTART:20200107T193000Z\r\nRRULE:FREQ=WEEKLY;UNTIL=20210101T000000Z\r\nEND:VEVENT\r\n" +
 	"BEGIN:VEVENT\r\nSUMMARY:Long ago\r\nDTSTART:20200107T193000Z\r\nEND:VEVENT\r\n" +
 	"BEGIN:VEVENT\r\nSUMMARY:Broken\r\nDTSTART:soon\r\nEND:VEVENT\r\nEND:VCALENDAR\r\n"
 
@@ -139,23 +172,31 @@ func TestCalendar(t *testing.T) {
 		}
 	}
 	add := object{"path": file, "title": "Tea; with Anna,\nat 5", "start": "2026-12-24 17:00", "location": "Home"}
-	if got := runIn(t, calendarAdd(), dir, subjects.ModePreview, add); !strings.Contains(got, `+SUMMARY:Tea\; with Anna\, at 5`) {
+	if got := runIn(t, calendarAdd(), dir, subjects.ModePreview, add); !strings.Contains(got,
+		`+SUMMARY:Tea\; with Anna\, at 5`) {
 		t.Errorf("the preview: %s", got)
 	}
 	if got := runIn(t, calendarAdd(), dir, "", add); !strings.Contains(got, `"created":false`) {
 		t.Error(got)
 	}
 	data, err := os.ReadFile(file)
-	if err != nil || !strings.HasPrefix(string(data), strings.TrimSuffix(calendarFile, "END:VCALENDAR\r\n")) || !strings.HasSuffix(string(data), "END:VEVENT\r\nEND:VCALENDAR\r\n") {
+	if err != nil || !strings.HasPrefix(string(data), strings.TrimSuffix(calendarFile, "END:VCALENDAR\r\n")) ||
+		!strings.HasSuffix(string(data), "END:VEVENT\r\nEND:VCALENDAR\r\n") {
 		t.Errorf("%v: %s", err, data)
 	}
-	if got := runIn(t, calendarRead(), dir, "", object{"path": file, "from": "2026-12-24", "to": "2026-12-24"}); !strings.Contains(got, "2026-12-24 17:00 to 2026-12-24 18:00  Tea; with Anna, at 5 (Home)") {
+	if got := runIn(t, calendarRead(), dir, "",
+		object{"path": file, "from": "2026-12-24", "to": "2026-12-24"}); !strings.Contains(got,
+		"2026-12-24 17:00 to 2026-12-24 18:00  Tea; with Anna, at 5 (Home)") {
 		t.Error(got)
 	}
-	if got := runIn(t, calendarAdd(), dir, "", object{"path": dir + "/new.ics", "title": "Holiday", "start": "2026-12-25", "end": "2026-12-26"}); !strings.Contains(got, `"created":true`) {
+	if got := runIn(t, calendarAdd(), dir, "", object{
+		"path": dir + "/new.ics", "title": "Holiday",
+		"start": "2026-12-25", "end": "2026-12-26",
+	}); !strings.Contains(got, `"created":true`) {
 		t.Error(got)
 	}
-	if got := runIn(t, calendarRead(), dir, "", object{"path": dir + "/new.ics", "from": "2026-12-26"}); got != "2026-12-25 to 2026-12-26  Holiday" {
+	if got := runIn(t, calendarRead(), dir, "",
+		object{"path": dir + "/new.ics", "from": "2026-12-26"}); got != "2026-12-25 to 2026-12-26  Holiday" {
 		t.Error(got)
 	}
 	text := filepath.Join(dir, "text.ics")
@@ -166,13 +207,19 @@ func TestCalendar(t *testing.T) {
 		tool *Tool
 		args object
 	}{
-		"trick: outside":            {calendarRead(), object{"path": "/etc/hosts.ics"}},
-		"trick: another kind":       {calendarRead(), object{"path": filepath.Join(dir, "notes.md")}},
-		"trick: add to a script":    {calendarAdd(), object{"path": filepath.Join(dir, "run.sh"), "title": "x", "start": "2026-12-24"}},
-		"not a calendar":            {calendarRead(), object{"path": text}},
-		"add to what is none":       {calendarAdd(), object{"path": text, "title": "x", "start": "2026-12-24"}},
-		"no time":                   {calendarAdd(), object{"path": file, "title": "x", "start": "soon"}},
-		"an end before the start":   {calendarAdd(), object{"path": file, "title": "x", "start": "2026-12-24 10:00", "end": "2026-12-24 09:00"}},
+		"trick: outside":      {calendarRead(), object{"path": "/etc/hosts.ics"}},
+		"trick: another kind": {calendarRead(), object{"path": filepath.Join(dir, "notes.md")}},
+		"trick: add to a script": {calendarAdd(), object{
+			"path": filepath.Join(dir, "run.sh"), "title": "x",
+			"start": "2026-12-24",
+		}},
+		"not a calendar":      {calendarRead(), object{"path": text}},
+		"add to what is none": {calendarAdd(), object{"path": text, "title": "x", "start": "2026-12-24"}},
+		"no time":             {calendarAdd(), object{"path": file, "title": "x", "start": "soon"}},
+		"an end before the start": {calendarAdd(), object{
+			"path": file, "title": "x", "start": "2026-12-24 10:00",
+			"end": "2026-12-24 09:00",
+		}},
 		"a day that does not exist": {calendarRead(), object{"path": file, "from": "2026-02-30"}},
 		"from after to":             {calendarRead(), object{"path": file, "from": "2026-03-30", "to": "2026-03-01"}},
 	} {
@@ -188,7 +235,8 @@ func TestCalendar(t *testing.T) {
 // TestLongCalendarLine: a line of very many parts takes no more time than its length.
 func TestLongCalendarLine(t *testing.T) {
 	t.Parallel()
-	data := "BEGIN:VCALENDAR\nBEGIN:VEVENT\nDTSTART:20260101\nSUMMARY:x" + strings.Repeat("\n y", maxAppendBytes/3) + "\nEND:VEVENT\nEND:VCALENDAR\n"
+	data := "BEGIN:VCALENDAR\nBEGIN:VEVENT\nDTSTART:20260101\nSUMMARY:x" + strings.Repeat("\n y", maxAppendBytes/3) +
+		"\nEND:VEVENT\nEND:VCALENDAR\n"
 	events, skipped, err := parseCalendar([]byte(data), time.UTC)
 	if err != nil || skipped != 0 || len(events) != 1 || len(events[0].title) != 1+maxAppendBytes/3 {
 		t.Errorf("%d events, %d skipped, %v", len(events), skipped, err)
@@ -211,13 +259,14 @@ func TestCalendarOfOtherLanguages(t *testing.T) {
 	}
 }
 
-// FuzzCalendar: whatever a file holds, it is read without a panic, and an event that was added to a calendar is read back with the
-// events of before.
+// FuzzCalendar: whatever a file holds, it is read without a panic, and an event that was added to a calendar is read
+// back with the events of before.
 func FuzzCalendar(f *testing.F) {
 	f.Add([]byte(calendarFile), "Tea; with Anna")
 	f.Add([]byte("BEGIN:VCALENDAR\nBEGIN:VEVENT\nDTSTART;X=\"a:b;c\":20260101\nEND:VEVENT\nEND:VCALENDAR\n"), `\n,;`)
 	f.Add([]byte("begin:vcalendar\r\n \r\nEND:VCALENDAR"), "")
-	f.Add([]byte("BEGIN:VCALENDAR\nBEGIN:VEVENT\nDTSTART:20260101\nEND:VCALENDAR\n"), "of no event") // an event without end
+	// an event without end
+	f.Add([]byte("BEGIN:VCALENDAR\nBEGIN:VEVENT\nDTSTART:20260101\nEND:VCALENDAR\n"), "of no event")
 	f.Fuzz(func(t *testing.T, data []byte, title string) {
 		before, skipped, err := parseCalendar(data, time.UTC)
 		if err != nil && (before != nil || skipped != 0) {
@@ -250,7 +299,8 @@ func FuzzCalendar(f *testing.F) {
 // TestLocation: the setting is the answer; without it the tool is disabled.
 func TestLocation(t *testing.T) {
 	t.Parallel()
-	if got := runIn(t, getLocation(Workspace{Location: "Oslo, Norway"}), realFolder(t), "", object{}); got != "Oslo, Norway" {
+	if got := runIn(t, getLocation(Workspace{Location: "Oslo, Norway"}), realFolder(t), "",
+		object{}); got != "Oslo, Norway" {
 		t.Error(got)
 	}
 	if getLocation(Workspace{}).Disabled() == "" || getLocation(Workspace{Location: "x"}).Disabled() != "" {
@@ -270,17 +320,20 @@ func TestProvidersWithoutKey(t *testing.T) {
 	}{
 		"wikipedia": {
 			WebSearch{Provider: "wikipedia", Results: 5},
-			"/w/api.php", "srsearch=wind+%26+boats", `{"query":{"search":[{"title":"Sail","pageid":7,"snippet":"a <span class=\"searchmatch\">wind</span> &amp; boat"}]}}`,
+			"/w/api.php", "srsearch=wind+%26+boats",
+			`{"query":{"search":[{"title":"Sail","pageid":7,"snippet":"a <span class=\"searchmatch\">wind</span> &amp; boat"}]}}`,
 			"1. Sail\n   a wind & boat\n   URL/?curid=7",
 		},
 		"arxiv": {
 			WebSearch{Results: 5, Academic: Academic{Provider: "arxiv"}},
 			"/api/query", "search_query=all%3Awind+AND+all%3A%26+AND+all%3Aboats", feed,
-			"1. Attention Is All You Need (A. Vaswani, N. Shazeer, N. Parmar and 1 others 2017)\n   The dominant models\n   https://arxiv.org/abs/1706.03762v7",
+			"1. Attention Is All You Need (A. Vaswani, N. Shazeer, N. Parmar and 1 others 2017)\n   The dominant " +
+				"models\n   https://arxiv.org/abs/1706.03762v7",
 		},
 		"semantic_scholar": {
 			WebSearch{Results: 5, Academic: Academic{Provider: "semantic_scholar"}},
-			"/graph/v1/paper/search", "query=wind+%26+boats", `{"data":[{"title":"Boats","abstract":null,"url":"https://example.org/p","year":2020,"authors":[{"name":"A"}]}]}`,
+			"/graph/v1/paper/search", "query=wind+%26+boats",
+			`{"data":[{"title":"Boats","abstract":null,"url":"https://example.org/p","year":2020,"authors":[{"name":"A"}]}]}`,
 			"1. Boats (A 2020)\n   https://example.org/p",
 		},
 	} {
@@ -302,7 +355,10 @@ func TestProvidersWithoutKey(t *testing.T) {
 		search := func() string {
 			for _, x := range newTools(Config{WebSearch: tt.cfg}, srv.URL) { // anew: without cache and rate limit
 				if x.Name() == tool {
-					out, err := x.run(context.Background(), Call{Args: json.RawMessage(`{"query":"wind & boats"}`), Now: noon})
+					out, err := x.run(context.Background(), Call{
+						Args: json.RawMessage(`{"query":"wind & boats"}`),
+						Now:  noon,
+					})
 					if err != nil {
 						return err.Error()
 					}
@@ -311,7 +367,8 @@ func TestProvidersWithoutKey(t *testing.T) {
 			}
 			return "no tool"
 		}
-		if got, want := search(), "Today is Friday, 13 November 2026.\n\n"+strings.ReplaceAll(tt.want, "URL", srv.URL); got != want {
+		if got, want := search(), "Today is Friday, 13 November 2026.\n\n"+strings.ReplaceAll(tt.want, "URL",
+			srv.URL); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 		answer = "no answer at all"

@@ -17,7 +17,8 @@ import (
 	"conclave/pkg/sandbox"
 )
 
-// scratch is the folder in a working folder for what a tool itself writes. It is hidden, so its files are not artifacts.
+// scratch is the folder in a working folder for what a tool itself writes. It is hidden, so its files are not
+// artifacts.
 const scratch = ".run"
 
 // programTimeout is the timeout of a tool that runs a program: that of the program, and time to start it and to end it.
@@ -38,8 +39,8 @@ type codeFile struct {
 	Content string `json:"content"`
 }
 
-// runProgram runs a program in the sandbox and describes the outcome for the model: exit code, duration, changed files, output.
-// A program that fails is a result; a working folder or sandbox that cannot be used is a [Failure].
+// runProgram runs a program in the sandbox and describes the outcome for the model: exit code, duration, changed files,
+// output. A program that fails is a result; a working folder or sandbox that cannot be used is a [Failure].
 func (c Call) runProgram(ctx context.Context, w Workspace, p program) (Output, error) {
 	work, err := c.openWorkFolder()
 	if err != nil {
@@ -53,7 +54,8 @@ func (c Call) runProgram(ctx context.Context, w Workspace, p program) (Output, e
 	}
 	live := lineEmitter{emit: c.Emit}
 	r, err := sandbox.Run(ctx, sandbox.Spec{
-		Args: p.args, Dir: c.Folders.Work, ReadOnly: p.readOnly, Closed: c.Folders.Closed, Env: append(programEnv(c.Folders.Work), p.env...),
+		Args: p.args, Dir: c.Folders.Work, ReadOnly: p.readOnly, Closed: c.Folders.Closed,
+		Env:   append(programEnv(c.Folders.Work), p.env...),
 		Stdin: []byte(p.stdin), Limits: w.Sandbox.limits(), Output: live.write,
 	})
 	live.flush()
@@ -69,7 +71,8 @@ func (c Call) runProgram(ctx context.Context, w Workspace, p program) (Output, e
 // openWorkFolder creates the working folder of the call when it is missing, and opens it.
 func (c Call) openWorkFolder() (*os.Root, error) {
 	if c.Folders == nil || c.Folders.Work == "" {
-		return nil, Failure("there is no working folder for this caller; its type needs a folder in the manifest that holds the workspace")
+		return nil, Failure("there is no working folder for this caller; its type needs a folder in the manifest " +
+			"that holds the workspace")
 	}
 	if err := policy.MakeWorkFolder(c.Folders); err != nil {
 		return nil, fileFailure("opening the working folder", err)
@@ -81,8 +84,8 @@ func (c Call) openWorkFolder() (*os.Root, error) {
 	return work, nil
 }
 
-// writeInside replaces a file in the working folder. A program may have put a symlink or a pipe there: it is removed and never
-// followed.
+// writeInside replaces a file in the working folder. A program may have put a symlink or a pipe there: it is removed
+// and never followed.
 func writeInside(work *os.Root, f codeFile) error {
 	if !fs.ValidPath(f.Path) || f.Path == "." {
 		return errors.New("the path must be relative and must not contain parent folders")
@@ -109,8 +112,10 @@ func newScratchFile(name, content string) codeFile {
 // programEnv is the environment of every program. Caches are in the working folder, so that a second run is fast.
 func programEnv(dir string) []string {
 	return []string{
-		"PYTHONPATH=" + dir + ":" + filepath.Join(dir, packageFolder), "PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1",
-		"GOCACHE=" + dir + "/.cache/go-build", "GOPATH=" + dir + "/.cache/go", "GOTOOLCHAIN=local", "GOPROXY=off", "GOFLAGS=-buildvcs=false", "CGO_ENABLED=0",
+		"PYTHONPATH=" + dir + ":" + filepath.Join(dir, packageFolder), "PYTHONDONTWRITEBYTECODE=1",
+		"PYTHONUNBUFFERED=1",
+		"GOCACHE=" + dir + "/.cache/go-build", "GOPATH=" + dir + "/.cache/go", "GOTOOLCHAIN=local", "GOPROXY=off",
+		"GOFLAGS=-buildvcs=false", "CGO_ENABLED=0",
 	}
 }
 

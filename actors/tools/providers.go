@@ -19,12 +19,16 @@ type searxng struct {
 func (searxng) secretName() string { return "" }
 
 // noJSONFailure is the failure of a SearXNG with its default settings.
-const noJSONFailure = Failure("search failed: SearXNG does not answer in JSON; set search.formats: [html, json] in its settings.yml")
+const noJSONFailure = Failure("search failed: SearXNG does not answer in JSON; set search.formats: [html, json] in " +
+	"its settings.yml")
 
-// search queries SearXNG, which needs no key and decides the number of results itself. Search operators are removed from the
-// query. It fails when the instance offers no JSON, asks for a login, or none of its engines answered.
+// search queries SearXNG, which needs no key and decides the number of results itself. Search operators are removed
+// from the query. It fails when the instance offers no JSON, asks for a login, or none of its engines answered.
 func (p searxng) search(ctx context.Context, query string, _ int, _ []byte) ([]WebResult, error) {
-	q := url.Values{"q": {stripSearchOperators(query)}, "format": {"json"}, "safesearch": {map[string]string{"off": "0", "strict": "2"}[p.c.Safe]}}
+	q := url.Values{
+		"q": {stripSearchOperators(query)}, "format": {"json"},
+		"safesearch": {map[string]string{"off": "0", "strict": "2"}[p.c.Safe]},
+	}
 	if q.Get("safesearch") == "" {
 		q.Set("safesearch", "1")
 	}
@@ -38,7 +42,8 @@ func (p searxng) search(ctx context.Context, query string, _ int, _ []byte) ([]W
 	case err == nil && a.status == http.StatusUnauthorized:
 		return nil, Failure("search failed: SearXNG asks for a login, which is not supported")
 	}
-	if f := providerFailure("SearXNG", "SearXNG does not answer at "+p.at.base.String()+"; start it or set provider in web_search.yaml", a, err); f != "" {
+	if f := providerFailure("SearXNG", "SearXNG does not answer at "+p.at.base.String()+"; start it or set provider "+
+		"in web_search.yaml", a, err); f != "" {
 		return nil, f
 	}
 	var got struct {
@@ -63,8 +68,8 @@ func (p searxng) search(ctx context.Context, query string, _ int, _ []byte) ([]W
 	return capResults(out), nil
 }
 
-// stripSearchOperators removes the operators of SearXNG at the start of words: they select engines, languages and timeouts,
-// or redirect to another site. The settings decide that, not a query.
+// stripSearchOperators removes the operators of SearXNG at the start of words: they select engines, languages and
+// timeouts, or redirect to another site. The settings decide that, not a query.
 func stripSearchOperators(query string) string {
 	words := strings.Fields(query)
 	for i, w := range words {
@@ -84,8 +89,8 @@ func (p brave) secretName() string { return p.c.Brave.secretName() }
 // maxBraveWords is the most words of a query that Brave accepts.
 const maxBraveWords = 50
 
-// search queries Brave with the first maxBraveWords words of the query for most results. A rejected key, which Brave reports
-// as 422, fails like any other.
+// search queries Brave with the first maxBraveWords words of the query for most results. A rejected key, which Brave
+// reports as 422, fails like any other.
 func (p brave) search(ctx context.Context, query string, most int, key []byte) ([]WebResult, error) {
 	words := strings.Fields(query)
 	q := url.Values{
@@ -147,7 +152,8 @@ func (p tavily) secretName() string { return p.c.Tavily.secretName() }
 // search queries Tavily for most results, without its generated answer, page contents and images.
 func (p tavily) search(ctx context.Context, query string, most int, key []byte) ([]WebResult, error) {
 	a, err := p.at.send(ctx, "search", nil, http.Header{"Authorization": {"Bearer " + string(key)}}, map[string]any{
-		"query": query, "max_results": most, "search_depth": "basic", "topic": "general", "include_answer": false, "include_raw_content": false, "include_images": false,
+		"query": query, "max_results": most, "search_depth": "basic", "topic": "general", "include_answer": false,
+		"include_raw_content": false, "include_images": false,
 	})
 	if f := providerFailure("Tavily", "Tavily cannot be reached", a, err); f != "" {
 		return nil, f
@@ -182,7 +188,10 @@ var markup = regexp.MustCompile(`<[^>]*>`)
 
 // search queries the search of MediaWiki for most articles.
 func (p wikipedia) search(ctx context.Context, query string, most int, _ []byte) ([]WebResult, error) {
-	q := url.Values{"action": {"query"}, "list": {"search"}, "srsearch": {query}, "srlimit": {strconv.Itoa(most)}, "format": {"json"}, "utf8": {"1"}}
+	q := url.Values{
+		"action": {"query"}, "list": {"search"}, "srsearch": {query}, "srlimit": {strconv.Itoa(most)},
+		"format": {"json"}, "utf8": {"1"},
+	}
 	a, err := p.at.send(ctx, "w/api.php", q, http.Header{}, nil)
 	if f := providerFailure("Wikipedia", "Wikipedia cannot be reached", a, err); f != "" {
 		return nil, f
@@ -203,7 +212,8 @@ func (p wikipedia) search(ctx context.Context, query string, most int, _ []byte)
 	for _, r := range got.Query.Search {
 		address := p.at.base.JoinPath("/")
 		address.RawQuery = "curid=" + strconv.FormatInt(r.PageID, 10)
-		out = append(out, WebResult{r.Title, address.String(), html.UnescapeString(markup.ReplaceAllString(r.Snippet, ""))})
+		out = append(out,
+			WebResult{r.Title, address.String(), html.UnescapeString(markup.ReplaceAllString(r.Snippet, ""))})
 	}
 	return capResults(out), nil
 }

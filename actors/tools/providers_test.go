@@ -91,11 +91,15 @@ var spoken = map[string]struct {
 	none   string                              // an answer without any
 }{
 	"searxng": {
-		cfg:    tools.WebSearch{Provider: "searxng", Results: 5, Language: "de", Safe: "strict", SearXNG: tools.SearXNG{URL: "http://localhost:8888"}},
+		cfg: tools.WebSearch{
+			Provider: "searxng", Results: 5, Language: "de", Safe: "strict",
+			SearXNG: tools.SearXNG{URL: "http://localhost:8888"},
+		},
 		name:   "SearXNG",
 		absent: "search failed: SearXNG does not answer at ",
 		check: func(t *testing.T, r *http.Request) {
-			if r.Method != "GET" || r.URL.Path != "/search" || r.FormValue("q") != "wind & boats" || r.FormValue("format") != "json" || r.FormValue("language") != "de" || r.FormValue("safesearch") != "2" {
+			if r.Method != "GET" || r.URL.Path != "/search" || r.FormValue("q") != "wind & boats" ||
+				r.FormValue("format") != "json" || r.FormValue("language") != "de" || r.FormValue("safesearch") != "2" {
 				t.Errorf("asked %s %s", r.Method, r.URL)
 			}
 		},
@@ -106,11 +110,16 @@ var spoken = map[string]struct {
 		none: `{"query":"wind","results":[],"answers":[],"unresponsive_engines":[]}`,
 	},
 	"brave": {
-		cfg:    tools.WebSearch{Provider: "brave", Results: 5, Language: "de", Brave: tools.Keyed{Key: "{{secret brave_api_key}}"}},
+		cfg: tools.WebSearch{
+			Provider: "brave", Results: 5, Language: "de",
+			Brave: tools.Keyed{Key: "{{secret brave_api_key}}"},
+		},
 		name:   "Brave",
 		absent: "search failed: Brave cannot be reached",
 		check: func(t *testing.T, r *http.Request) {
-			if r.Method != "GET" || r.URL.Path != "/res/v1/web/search" || r.FormValue("q") != "wind & boats" || r.FormValue("count") != "5" || r.FormValue("search_lang") != "de" || r.FormValue("safesearch") != "moderate" {
+			if r.Method != "GET" || r.URL.Path != "/res/v1/web/search" || r.FormValue("q") != "wind & boats" ||
+				r.FormValue("count") != "5" || r.FormValue("search_lang") != "de" ||
+				r.FormValue("safesearch") != "moderate" {
 				t.Errorf("asked %s %s", r.Method, r.URL)
 			}
 			if r.Header.Get("X-Subscription-Token") != canary {
@@ -132,7 +141,8 @@ var spoken = map[string]struct {
 				MaxResults int    `json:"max_results"`
 			}
 			err := json.NewDecoder(r.Body).Decode(&body)
-			if r.Method != "POST" || r.URL.String() != "/search" || err != nil || body.Query != "wind & boats" || body.MaxResults != 5 || r.Header.Get("Content-Type") != "application/json" {
+			if r.Method != "POST" || r.URL.String() != "/search" || err != nil || body.Query != "wind & boats" ||
+				body.MaxResults != 5 || r.Header.Get("Content-Type") != "application/json" {
 				t.Errorf("asked %s %s %+v %v", r.Method, r.URL, body, err)
 			}
 			if r.Header.Get("Authorization") != "Bearer "+canary {
@@ -160,8 +170,10 @@ func TestProviders(t *testing.T) {
 			}))
 			t.Cleanup(s.Close)
 			got := providerSearch(t, p.cfg, s.URL, " wind &\n boats", "")
-			want := "Today is Friday, 13 November 2026.\n\n1. A & B\n   first\n   https://example.org/a\n\n2. B\n   https://example.org/b"
-			if got.Error != nil || got.Result != want || strings.Join(got.Links, " ") != "https://example.org/a https://example.org/b" {
+			want := "Today is Friday, 13 November 2026.\n\n1. A & B\n   first\n   https://example.org/a\n\n2. B\n   " +
+				"https://example.org/b"
+			if got.Error != nil || got.Result != want ||
+				strings.Join(got.Links, " ") != "https://example.org/a https://example.org/b" {
 				t.Errorf("got %v\n%s\n%v", got.Error, got.Result, got.Links)
 			}
 		})
@@ -170,8 +182,10 @@ func TestProviders(t *testing.T) {
 
 // What each provider can answer instead, and the few words that a model reads of it. No answer brings the key along.
 func TestProviderFailures(t *testing.T) {
-	const key, busy, other = "search failed: the provider does not accept the key", "search failed: too many requests", "search failed: the provider does not accept the query; try other words"
-	const formats = "search failed: SearXNG does not answer in JSON; set search.formats: [html, json] in its settings.yml"
+	const key, busy, other = "search failed: the provider does not accept the key", "search failed: too many requests",
+		"search failed: the provider does not accept the query; try other words"
+	const formats = "search failed: SearXNG does not answer in JSON; set search.formats: [html, json] in its " +
+		"settings.yml"
 	echo := `{"error":"` + canary + `","detail":{"error":"` + canary + `"}}`
 	for _, tt := range []struct {
 		name   string
@@ -180,10 +194,16 @@ func TestProviderFailures(t *testing.T) {
 		want   string            // for all; %s is the provider
 		but    map[string]string // for some
 	}{
-		{"401", 401, echo, key, map[string]string{"searxng": "search failed: SearXNG asks for a login, which is not supported"}},
+		{"401", 401, echo, key, map[string]string{"searxng": "search failed: SearXNG asks for a login, which is not " +
+			"supported"}},
 		{"403", 403, echo, key, map[string]string{"searxng": formats}},
 		{"422", 422, `{"error":{"code":"VALIDATION"},"type":"ErrorResponse"}`, other, nil},
-		{"422 for the key", 422, `{"type":"ErrorResponse","error":{"id":"x","status":422,"code":"SUBSCRIPTION_TOKEN_INVALID","detail":"x"}}`, other, map[string]string{"brave": key}},
+		{
+			"422 for the key", 422,
+			`{"type":"ErrorResponse","error":{"id":"x","status":422,"code":"SUBSCRIPTION_TOKEN_INVALID","detail":"x"}}`,
+			other,
+			map[string]string{"brave": key},
+		},
 		{"400", 400, echo, other, nil},
 		{"402", 402, echo, "search failed: the plan of the provider's key is used up", nil},
 		{"432", 432, echo, "search failed: the plan of the provider's key is used up", nil},
@@ -191,14 +211,22 @@ func TestProviderFailures(t *testing.T) {
 		{"500", 500, echo, "search failed: %s answers 500", nil},
 		{"503 with a page", 503, "<html>" + canary, "search failed: %s answers 503", nil},
 		{"204", 204, "", "search failed: %s answers 204", nil},
-		{"HTML", 200, "<!DOCTYPE html><html><body>results</body></html>", "search failed: the answer of %s cannot be read", map[string]string{"searxng": formats}},
+		{
+			"HTML", 200, "<!DOCTYPE html><html><body>results</body></html>",
+			"search failed: the answer of %s cannot be read",
+			map[string]string{"searxng": formats},
+		},
 		{"nothing", 200, "", "search failed: the answer of %s cannot be read", nil},
 		{"half", 200, `{"results":[{"title":"x"`, "search failed: the answer of %s cannot be read", nil},
 		{"a list", 200, `[]`, "search failed: the answer of %s cannot be read", nil},
 		{"two answers", 200, `{}{}`, "search failed: the answer of %s cannot be read", nil},
-		{"results that are none", 200, `{"results":"x","web":"x"}`, "search failed: the answer of %s cannot be read", nil},
+		{
+			"results that are none", 200, `{"results":"x","web":"x"}`, "search failed: the answer of %s cannot be read",
+			nil,
+		},
 		{"null", 200, `null`, "no results", nil},
-		{"huge", 200, `{"results":[],"pad":"` + strings.Repeat("x", 2<<20) + `"}`, "search failed: the answer of %s is too large", nil},
+		{"huge", 200, `{"results":[],"pad":"` + strings.Repeat("x", 2<<20) + `"}`, "search failed: the answer of %s " +
+			"is too large", nil},
 		{"deep", 200, strings.Repeat("[", 100000), "search failed: the answer of %s cannot be read", nil},
 	} {
 		for name, p := range spoken {
@@ -213,7 +241,8 @@ func TestProviderFailures(t *testing.T) {
 					want = b
 				}
 				got := providerSearch(t, p.cfg, s.URL, "wind", "")
-				if got.Error == nil || got.Error.Code != subjects.CodeTool || got.Error.Text != want || got.Result != "" || len(got.Links) > 0 {
+				if got.Error == nil || got.Error.Code != subjects.CodeTool || got.Error.Text != want ||
+					got.Result != "" || len(got.Links) > 0 {
 					t.Errorf("got %+v (%v), want %q", got, got.Error, want)
 				}
 				if all := fmt.Sprint(got, got.Error); strings.Contains(all, canary) {
@@ -226,7 +255,9 @@ func TestProviderFailures(t *testing.T) {
 
 func TestProviderWithoutResults(t *testing.T) {
 	for name, p := range spoken {
-		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, p.none) }))
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(w, p.none)
+		}))
 		t.Cleanup(s.Close)
 		if got := providerSearch(t, p.cfg, s.URL, "wind", ""); got.Error == nil || got.Error.Text != "no results" {
 			t.Errorf("%s: %+v", name, got)
@@ -236,7 +267,8 @@ func TestProviderWithoutResults(t *testing.T) {
 		_, _ = io.WriteString(w, `{"results":[],"unresponsive_engines":[["google","Suspended: CAPTCHA"]]}`)
 	}))
 	t.Cleanup(s.Close)
-	if got := providerSearch(t, spoken["searxng"].cfg, s.URL, "wind", ""); got.Error == nil || got.Error.Text != "search failed: no engine of SearXNG answered; try later" {
+	if got := providerSearch(t, spoken["searxng"].cfg, s.URL, "wind", ""); got.Error == nil ||
+		got.Error.Text != "search failed: no engine of SearXNG answered; try later" {
 		t.Errorf("all engines down: %+v", got.Error)
 	}
 }
@@ -255,7 +287,8 @@ func TestProviderUnreachable(t *testing.T) {
 		if got.Error == nil || !strings.HasPrefix(got.Error.Text, p.absent) {
 			t.Errorf("%s is not there: %v", name, got.Error)
 		}
-		if name == "searxng" && got.Error.Text != "search failed: SearXNG does not answer at "+gone.URL+"; start it or set provider in web_search.yaml" {
+		if name == "searxng" && got.Error.Text != "search failed: SearXNG does not answer at "+gone.URL+
+			"; start it or set provider in web_search.yaml" {
 			t.Errorf("how to start it: %v", got.Error)
 		}
 
@@ -263,7 +296,8 @@ func TestProviderUnreachable(t *testing.T) {
 			http.Redirect(w, r, other.URL+"/x", http.StatusTemporaryRedirect)
 		}))
 		t.Cleanup(sent.Close)
-		if got := providerSearch(t, p.cfg, sent.URL, "wind", ""); got.Error == nil || got.Error.Text != "search failed: "+p.name+" redirects elsewhere, which is not followed" {
+		if got := providerSearch(t, p.cfg, sent.URL, "wind", ""); got.Error == nil ||
+			got.Error.Text != "search failed: "+p.name+" redirects elsewhere, which is not followed" {
 			t.Errorf("%s redirects: %v", name, got.Error)
 		}
 	}
@@ -289,7 +323,11 @@ func TestProviderTimeout(t *testing.T) {
 			}
 			order.Sealed = map[string]subjects.SecretValue{n: v}
 		}
-		reply, err := (&actortest.Recorder{Time: at}).Deliver(t, x, actortest.Message{Subject: "tool.request.web_search", Deadline: at.Add(200 * time.Millisecond), Body: order})
+		reply, err := (&actortest.Recorder{Time: at}).Deliver(t, x,
+			actortest.Message{
+				Subject: "tool.request.web_search", Deadline: at.Add(200 * time.Millisecond),
+				Body: order,
+			})
 		if err != nil || !strings.Contains(reply, "search failed: timeout") {
 			t.Errorf("%s: %s, %v", name, reply, err)
 		}
@@ -344,7 +382,9 @@ func FuzzProviderAnswer(f *testing.F) {
 	}
 	f.Add(`{"results":[{"url":"https://x.org/\n2. y","title":"\u202e","content":"[TOOL_RESULT]"}]}`)
 	var body atomic.Value
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, body.Load().(string)) }))
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, body.Load().(string))
+	}))
 	f.Cleanup(s.Close)
 	f.Fuzz(func(t *testing.T, answer string) {
 		body.Store(answer)
@@ -352,7 +392,8 @@ func FuzzProviderAnswer(f *testing.F) {
 		switch {
 		case got.Error != nil && (got.Result != "" || len(got.Error.Text) > 200):
 			t.Fatalf("%q became %+v", answer, got)
-		case got.Error == nil && (len(got.Links) == 0 || len(got.Links) > 5 || strings.Count(got.Result, "\n\n") != len(got.Links)):
+		case got.Error == nil && (len(got.Links) == 0 || len(got.Links) > 5 ||
+			strings.Count(got.Result, "\n\n") != len(got.Links)):
 			t.Fatalf("%q became %q with %d links", answer, got.Result, len(got.Links))
 		}
 	})

@@ -21,7 +21,8 @@ var runCodeText string
 // Languages are the languages of run_code.
 var Languages = []string{"python", "go", "shell"}
 
-// interpreters are where the sandbox finds the program of a language. A program in the user's home is not visible there.
+// interpreters are where the sandbox finds the program of a language. A program in the user's home is not visible
+// there.
 var interpreters = map[string][]string{
 	"python": {"/usr/bin/python3", "/usr/local/bin/python3"},
 	"go":     {"/usr/local/go/bin/go", "/usr/lib/go/bin/go", "/usr/bin/go"},
@@ -50,7 +51,8 @@ func runCode(w Workspace, disabled string) *Tool {
 		}
 	}
 	if disabled == "" && len(offered) == 0 {
-		disabled = "none of its languages is installed (" + strings.Join(w.Languages, ", ") + "); install one, or list another under languages in tools.yaml, and restart"
+		disabled = "none of its languages is installed (" + strings.Join(w.Languages, ", ") +
+			"); install one, or list another under languages in tools.yaml, and restart"
 	}
 	return &Tool{
 		disabled: disabled,
@@ -58,8 +60,10 @@ func runCode(w Workspace, disabled string) *Tool {
 		facts: policy.Tool{
 			Name: "run_code", Zone: "tools", Known: true, Act: policy.ActExecute,
 			Args: policy.Args{
-				"language": {Role: policy.RoleOption, Values: slices.Clone(Languages)}, "code": {Role: policy.RoleContent}, "stdin": {Role: policy.RoleContent},
-				"args": {Role: policy.RoleContent}, "files.path": {Role: policy.RoleContent}, "files.content": {Role: policy.RoleContent},
+				"language": {Role: policy.RoleOption, Values: slices.Clone(Languages)},
+				"code":     {Role: policy.RoleContent}, "stdin": {Role: policy.RoleContent},
+				"args": {Role: policy.RoleContent}, "files.path": {Role: policy.RoleContent},
+				"files.content": {Role: policy.RoleContent},
 			},
 			About:   []string{"code", "program", "script", "python", "shell"},
 			Effects: policy.Declare(policy.Exec, policy.Mutate, policy.ReadsPrivate, policy.ReadsUntrusted),
@@ -74,7 +78,8 @@ func runCode(w Workspace, disabled string) *Tool {
 		},
 		) (Output, error) {
 			if !slices.Contains(offered, a.Language) {
-				return Output{}, fmt.Errorf("%w: language must be one of %s", actor.ErrArguments, strings.Join(offered, ", "))
+				return Output{}, fmt.Errorf("%w: language must be one of %s", actor.ErrArguments,
+					strings.Join(offered, ", "))
 			}
 			if a.Language == "shell" {
 				if name := w.findBlocked(a.Code); name != "" {
@@ -82,7 +87,10 @@ func runCode(w Workspace, disabled string) *Tool {
 				}
 			}
 			p := program{stdin: a.Stdin, files: a.Files}
-			source := newScratchFile(map[string]string{"python": "main.py", "go": "main.go", "shell": "main.sh"}[a.Language], a.Code)
+			source := newScratchFile(map[string]string{
+				"python": "main.py", "go": "main.go",
+				"shell": "main.sh",
+			}[a.Language], a.Code)
 			p.args = append(p.args, findInterpreter(a.Language))
 			if a.Language == "go" {
 				p.args = append(p.args, "run")
@@ -95,8 +103,8 @@ func runCode(w Workspace, disabled string) *Tool {
 	}
 }
 
-// runCodeSchema returns the schema that offers these languages. With none it offers shell, because an enum needs a value; the tool is
-// disabled then.
+// runCodeSchema returns the schema that offers these languages. With none it offers shell, because an enum needs a
+// value; the tool is disabled then.
 func runCodeSchema(offered []string) subjects.ToolSchema {
 	names, err := json.Marshal(offered)
 	if err != nil || len(offered) == 0 {
@@ -129,5 +137,6 @@ func removeScratch(c Call, f codeFile) {
 
 // blockedFailure is the failure of a shell command that matches a pattern.
 func blockedFailure(name string) error {
-	return Failure(fmt.Sprintf("blocked command: %s. The command was not run. Do it another way, or tell the user to do it", name))
+	return Failure(fmt.Sprintf("blocked command: %s. The command was not run. Do it another way, or tell the user to "+
+		"do it", name))
 }

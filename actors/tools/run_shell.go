@@ -19,10 +19,12 @@ func runShell(w Workspace, disabled string) *Tool {
 		disabled: disabled,
 		schema: subjects.ToolSchema{
 			Name: "run_shell", Version: Version, Description: strings.TrimSpace(runShellText),
-			Parameters: json.RawMessage(`{"type":"object","properties":{"command":{"type":"string","minLength":1,"maxLength":65536,"description":"the command, as in a shell"}},"required":["command"],"additionalProperties":false}`),
+			Parameters: json.RawMessage(
+				`{"type":"object","properties":{"command":{"type":"string","minLength":1,"maxLength":65536,"description":"the command, as in a shell"}},"required":["command"],"additionalProperties":false}`),
 		},
 		facts: policy.Tool{
-			Name: "run_shell", Zone: "tools", Known: true, Act: policy.ActExecute, Args: policy.Args{"command": {Role: policy.RoleContent}},
+			Name: "run_shell", Zone: "tools", Known: true, Act: policy.ActExecute,
+			Args:    policy.Args{"command": {Role: policy.RoleContent}},
 			About:   []string{"shell", "command", "terminal"},
 			Effects: policy.Declare(policy.Exec, policy.Mutate, policy.ReadsPrivate, policy.ReadsUntrusted),
 			Timeout: programTimeout(w), MaxArgs: maxCode, MaxResult: maxOutput + 16<<10,

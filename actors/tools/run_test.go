@@ -62,7 +62,10 @@ func newProgramFixture(t testing.TB) *programFixture {
 	must(t, os.Mkdir(base+"/outside", 0o755))
 	must(t, os.WriteFile(base+"/outside/secret.txt", []byte(outsideCanary), 0o644))
 	work := base + "/workspace/q1"
-	return &programFixture{config: shippedWorkspace(t), base: base, rules: &subjects.FolderRules{Allowed: []string{work}, Closed: []string{base + "/closed"}, Work: work}}
+	return &programFixture{
+		config: shippedWorkspace(t), base: base,
+		rules: &subjects.FolderRules{Allowed: []string{work}, Closed: []string{base + "/closed"}, Work: work},
+	}
 }
 
 // run runs a tool. args are values by name.
@@ -100,9 +103,12 @@ func TestRunCode(t *testing.T) {
 		language, program, code string
 		heavy                   bool
 	}{
-		{"python", "/usr/bin/python3", "import sys, helper\nprint(helper.greet(sys.argv[1]), sys.stdin.read())\nopen('made.txt', 'w').write('x')\nsys.exit(3)\n", false},
+		{"python", "/usr/bin/python3", "import sys, helper\nprint(helper.greet(sys.argv[1]), " +
+			"sys.stdin.read())\nopen('made.txt', 'w').write('x')\nsys.exit(3)\n", false},
 		{"shell", "/bin/sh", "echo hello \"$1\" $(cat) && echo x > made.txt && exit 3\n", false},
-		{"go", "/usr/local/go/bin/go", "package main\nimport (\"os\"; \"io\")\nfunc main() { in, _ := io.ReadAll(os.Stdin); os.Stdout.WriteString(\"hello \" + os.Args[1] + \" \" + string(in)); os.WriteFile(\"made.txt\", nil, 0o644); os.Exit(3) }\n", true},
+		{"go", "/usr/local/go/bin/go", "package main\nimport (\"os\"; \"io\")\nfunc main() { in, _ := " +
+			"io.ReadAll(os.Stdin); os.Stdout.WriteString(\"hello \" + os.Args[1] + \" \" + string(in)); " +
+			"os.WriteFile(\"made.txt\", nil, 0o644); os.Exit(3) }\n", true},
 	} {
 		t.Run(tt.language, func(t *testing.T) {
 			t.Parallel()
@@ -116,7 +122,9 @@ func TestRunCode(t *testing.T) {
 			f.config.Sandbox.Time = 10 * time.Minute // a slow machine
 			got := f.run(t, "run_code", map[string]any{
 				"language": tt.language, "code": tt.code, "args": []string{"you two"}, "stdin": "and me",
-				"files": []map[string]string{{"path": "helper.py", "content": "def greet(who): return 'hello ' + who\n"}},
+				"files": []map[string]string{
+					{"path": "helper.py", "content": "def greet(who): return 'hello ' + who\n"},
+				},
 			})
 			if got.Error != nil {
 				t.Fatal(got.Error)
@@ -126,7 +134,8 @@ func TestRunCode(t *testing.T) {
 					t.Errorf("no %q in %s", want, got.Result)
 				}
 			}
-			if code := "exit code: 3\n"; tt.language != "go" && !strings.HasPrefix(got.Result, code) { // go run exits with 1
+			// go run exits with 1
+			if code := "exit code: 3\n"; tt.language != "go" && !strings.HasPrefix(got.Result, code) {
 				t.Errorf("no %q in %s", code, got.Result)
 			}
 			if want := []string{f.rules.Work + "/made.txt"}; !slices.Equal(got.Artifacts, want) {
@@ -142,13 +151,14 @@ func TestRunCode(t *testing.T) {
 	}
 }
 
-// TestRunCodeInTheSandbox checks that the tool gives a program only its working folder, and that a failing or endless program is
-// a result.
+// TestRunCodeInTheSandbox checks that the tool gives a program only its working folder, and that a failing or endless
+// program is a result.
 func TestRunCodeInTheSandbox(t *testing.T) {
 	t.Parallel()
 	requireSandbox(t)
 	f := newProgramFixture(t)
-	got := f.run(t, "run_shell", map[string]any{"command": "cat ../../outside/secret.txt " + f.base + "/closed/key; ls " + f.base + "; env"})
+	got := f.run(t, "run_shell", map[string]any{"command": "cat ../../outside/secret.txt " + f.base +
+		"/closed/key; ls " + f.base + "; env"})
 	if got.Error != nil {
 		t.Fatal(got.Error)
 	}
@@ -162,7 +172,10 @@ func TestRunCodeInTheSandbox(t *testing.T) {
 	if got.Error != nil || len(got.Artifacts) != 0 {
 		t.Errorf("%v %q", got.Error, got.Artifacts)
 	}
-	got = f.run(t, "run_code", map[string]any{"language": "shell", "code": "cat link pipe", "files": []map[string]string{{"path": "link", "content": "mine"}, {"path": "pipe", "content": "too"}}})
+	got = f.run(t, "run_code", map[string]any{
+		"language": "shell", "code": "cat link pipe",
+		"files": []map[string]string{{"path": "link", "content": "mine"}, {"path": "pipe", "content": "too"}},
+	})
 	if got.Error != nil || !strings.Contains(got.Result, "minetoo") {
 		t.Errorf("%v %q", got.Error, got.Result)
 	}
@@ -170,18 +183,23 @@ func TestRunCodeInTheSandbox(t *testing.T) {
 		t.Errorf("a file outside was changed: %q %v", b, err)
 	}
 	for _, bad := range []string{"../x", "/etc/x", "a/../../x", ".", "link/../../x"} {
-		got = f.run(t, "run_code", map[string]any{"language": "shell", "code": "true", "files": []map[string]string{{"path": bad, "content": ""}}})
+		got = f.run(t, "run_code", map[string]any{
+			"language": "shell", "code": "true",
+			"files": []map[string]string{{"path": bad, "content": ""}},
+		})
 		if got.Error == nil || !strings.Contains(got.Error.Text, "must be relative") {
 			t.Errorf("%q: %v", bad, got.Error)
 		}
 	}
 	f.config.Sandbox.Time = time.Second
 	got = f.run(t, "run_code", map[string]any{"language": "shell", "code": "echo begun; sleep 1000"})
-	if got.Error != nil || !strings.Contains(got.Result, "stopped: time limit exceeded") || !strings.Contains(got.Result, "begun") {
+	if got.Error != nil || !strings.Contains(got.Result, "stopped: time limit exceeded") ||
+		!strings.Contains(got.Result, "begun") {
 		t.Errorf("%v %q", got.Error, got.Result)
 	}
 	f.rules.Work = ""
-	if got = f.run(t, "run_shell", map[string]any{"command": "true"}); got.Error == nil || !strings.Contains(got.Error.Text, "no working folder") {
+	if got = f.run(t, "run_shell", map[string]any{"command": "true"}); got.Error == nil ||
+		!strings.Contains(got.Error.Text, "no working folder") {
 		t.Errorf("without a working folder: %v", got.Error)
 	}
 }
@@ -236,7 +254,8 @@ func TestRunShellBlockedPatterns(t *testing.T) {
 			switch {
 			case tt.blocked == "" && got.Error != nil:
 				t.Errorf("%s %q: %v", call.tool, tt.command, got.Error)
-			case tt.blocked != "" && (got.Error == nil || got.Error.Code != subjects.CodeTool || !strings.Contains(got.Error.Text, "blocked command: "+tt.blocked)):
+			case tt.blocked != "" && (got.Error == nil || got.Error.Code != subjects.CodeTool ||
+				!strings.Contains(got.Error.Text, "blocked command: "+tt.blocked)):
 				t.Errorf("%s %q was not blocked by %q: %v", call.tool, tt.command, tt.blocked, got.Error)
 			}
 		}
@@ -250,7 +269,8 @@ func TestToolIsDisabledWithoutSandbox(t *testing.T) {
 	f.config = tools.Workspace{}
 	for _, name := range []string{"run_code", "run_shell", "package_install"} {
 		got := f.run(t, name, map[string]any{"language": "shell", "code": "echo ran", "command": "echo ran"})
-		if got.Error == nil || got.Error.Code != subjects.CodeUnavailable || !strings.Contains(got.Error.Text, name+" is disabled: ") {
+		if got.Error == nil || got.Error.Code != subjects.CodeUnavailable ||
+			!strings.Contains(got.Error.Text, name+" is disabled: ") {
 			t.Errorf("%s: %v %s", name, got.Error, got.Result)
 		}
 	}
@@ -260,7 +280,8 @@ func TestToolIsDisabledWithoutSandbox(t *testing.T) {
 	f.config = shippedWorkspace(t)
 	f.config.Languages = nil
 	got := f.run(t, "run_code", map[string]any{"language": "shell", "code": "echo ran"})
-	if got.Error == nil || !strings.Contains(got.Error.Text, "none of its languages is installed") && !strings.Contains(got.Error.Text, "sandbox unavailable") {
+	if got.Error == nil || !strings.Contains(got.Error.Text, "none of its languages is installed") &&
+		!strings.Contains(got.Error.Text, "sandbox unavailable") {
 		t.Errorf("without languages: %v %s", got.Error, got.Result)
 	}
 }

@@ -20,8 +20,8 @@ type provider interface {
 	search(ctx context.Context, query string, most int, key []byte) ([]WebResult, error)
 }
 
-// newProvider returns the configured provider, nil for "none" and an unknown name. at replaces its address in tests; "" = its
-// own.
+// newProvider returns the configured provider, nil for "none" and an unknown name. at replaces its address in tests; ""
+// = its own.
 func (c WebSearch) newProvider(at string) provider {
 	asks := func(own string) endpoint {
 		if at != "" {
@@ -90,7 +90,10 @@ type searcher struct {
 
 // newSearcher returns a searcher with the settings of c and the provider p, whose name is name.
 func newSearcher(c WebSearch, name string, p provider, web *webclient.Client) *searcher {
-	s := &searcher{name: name, provider: p, limit: c.Results, timeout: c.timeout(), cache: webclient.NewCache[[]WebResult](0, 0), web: web}
+	s := &searcher{
+		name: name, provider: p, limit: c.Results, timeout: c.timeout(),
+		cache: webclient.NewCache[[]WebResult](0, 0), web: web,
+	}
 	if pace, ok := providerRates[name]; ok {
 		s.pace = webclient.NewPace(pace.every, pace.burst)
 		s.cache = webclient.NewCache[[]WebResult](searchCacheSize, searchTTL)
@@ -132,8 +135,8 @@ const (
 	pagesTimeout = 8 * time.Second
 )
 
-// renderPages returns the text of the first readPages pages for a structured search, or the reason why a page could not be
-// read, within pagesTimeout. It is "" when the caller may not read pages or web_fetch is off.
+// renderPages returns the text of the first readPages pages for a structured search, or the reason why a page could not
+// be read, within pagesTimeout. It is "" when the caller may not read pages or web_fetch is off.
 func (s *searcher) renderPages(ctx context.Context, links []string, c Call) string {
 	if s.web == nil || !c.Pages {
 		return ""

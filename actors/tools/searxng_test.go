@@ -108,7 +108,8 @@ func searx(t *testing.T, index string) string {
 func TestRealSearXNG(t *testing.T) {
 	at := os.Getenv("CONCLAVE_SEARXNG_URL")
 	if at != "" {
-		got := providerSearch(t, tools.WebSearch{Provider: "searxng", Results: 5, SearXNG: tools.SearXNG{URL: at}}, "", "nats messaging", "")
+		got := providerSearch(t, tools.WebSearch{Provider: "searxng", Results: 5, SearXNG: tools.SearXNG{URL: at}}, "",
+			"nats messaging", "")
 		if got.Error != nil || len(got.Links) == 0 || !strings.Contains(got.Result, got.Links[0]) {
 			t.Fatalf("got %+v", got)
 		}
@@ -126,15 +127,22 @@ func TestRealSearXNG(t *testing.T) {
 		}
 		hits := []hit{}
 		if strings.Contains(q, "harbour") {
-			hits = []hit{{"https://example.org/harbour", "The harbour", "Boats & wind, <b>all</b> week."}, {"https://example.org/boats?x=1", "Boats", "What floats."}}
+			hits = []hit{
+				{"https://example.org/harbour", "The harbour", "Boats & wind, <b>all</b> week."},
+				{"https://example.org/boats?x=1", "Boats", "What floats."},
+			}
 		}
 		_ = json.NewEncoder(w).Encode(map[string]any{"hits": hits})
 	}))
 	t.Cleanup(index.Close)
-	cfg := tools.WebSearch{Provider: "searxng", Results: 5, Language: "en", SearXNG: tools.SearXNG{URL: searx(t, index.URL)}}
+	cfg := tools.WebSearch{
+		Provider: "searxng", Results: 5, Language: "en",
+		SearXNG: tools.SearXNG{URL: searx(t, index.URL)},
+	}
 
 	got := providerSearch(t, cfg, "", "harbour !wp :de ä&format=html", "")
-	if got.Error != nil || len(got.Links) != 2 || !strings.Contains(got.Result, "The harbour\n") || !strings.Contains(got.Result, "https://example.org/boats?x=1") {
+	if got.Error != nil || len(got.Links) != 2 || !strings.Contains(got.Result, "The harbour\n") ||
+		!strings.Contains(got.Result, "https://example.org/boats?x=1") {
 		t.Fatalf("got %+v, %v", got, got.Error)
 	}
 	if q := <-asked; q != "harbour wp de ä&format=html" {
@@ -142,11 +150,13 @@ func TestRealSearXNG(t *testing.T) {
 	}
 	t.Logf("\n%s", got.Result)
 
-	if none := providerSearch(t, cfg, "", "nothing of that kind", ""); none.Error == nil || none.Error.Code != subjects.CodeTool || none.Error.Text != "no results" {
+	if none := providerSearch(t, cfg, "", "nothing of that kind", ""); none.Error == nil ||
+		none.Error.Code != subjects.CodeTool || none.Error.Text != "no results" {
 		t.Errorf("nothing found: %+v", none)
 	}
 	index.Close()
-	if down := providerSearch(t, cfg, "", "harbour", ""); down.Error == nil || !strings.Contains(down.Error.Text, "no engine of SearXNG answered") {
+	if down := providerSearch(t, cfg, "", "harbour", ""); down.Error == nil ||
+		!strings.Contains(down.Error.Text, "no engine of SearXNG answered") {
 		t.Errorf("its engine is down: %+v %v", down, down.Error)
 	}
 }

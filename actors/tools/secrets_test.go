@@ -76,7 +76,8 @@ func TestMissingSecretIsAFault(t *testing.T) {
 		"trick: empty":            {"brave_api_key": {}},
 	} {
 		got := run(t, x, subjects.ToolOrder{CallID: "c", Args: json.RawMessage(asked), Sealed: values})
-		if got.Error == nil || got.Error.Code != subjects.CodeNoSecret || !strings.Contains(got.Error.Text, "brave_api_key") || asks > 0 {
+		if got.Error == nil || got.Error.Code != subjects.CodeNoSecret ||
+			!strings.Contains(got.Error.Text, "brave_api_key") || asks > 0 {
 			t.Errorf("%s: %+v, %d requests", name, got.Error, asks)
 		}
 	}
@@ -87,18 +88,22 @@ func TestSecretsAreRedacted(t *testing.T) {
 	back := []byte(canary)
 	slices.Reverse(back)
 	spellings := map[string]string{
-		"raw": canary, "base64": base64.StdEncoding.EncodeToString([]byte(canary)), "base64 for addresses": base64.RawURLEncoding.EncodeToString([]byte(canary)),
+		"raw": canary, "base64": base64.StdEncoding.EncodeToString([]byte(canary)),
+		"base64 for addresses":      base64.RawURLEncoding.EncodeToString([]byte(canary)),
 		"base64 of a header":        base64.StdEncoding.EncodeToString([]byte("Bearer " + canary + " x")),
 		"base64 of a longer header": base64.StdEncoding.EncodeToString([]byte("X-Token: " + canary + " x")),
-		"hex":                       hex.EncodeToString([]byte(canary)), "large hex": strings.ToUpper(hex.EncodeToString([]byte(canary))),
-		"escaped": url.QueryEscape(canary), "escaped for a path": url.PathEscape(canary), "backwards": string(back),
+		"hex":                       hex.EncodeToString([]byte(canary)),
+		"large hex":                 strings.ToUpper(hex.EncodeToString([]byte(canary))),
+		"escaped":                   url.QueryEscape(canary), "escaped for a path": url.PathEscape(canary),
+		"backwards": string(back),
 	}
 	for name, s := range spellings {
 		t.Run(name, func(t *testing.T) {
 			page := "https://example.org/?k=" + url.QueryEscape(s)
 			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				body, err := json.Marshal(map[string]any{"results": []map[string]string{
-					{"title": "before " + s + " behind", "url": "https://example.org/fine", "content": "x" + s + "y"}, {"title": "link", "url": page},
+					{"title": "before " + s + " behind", "url": "https://example.org/fine", "content": "x" + s + "y"},
+					{"title": "link", "url": page},
 				}})
 				if err != nil {
 					t.Error(err)
@@ -107,7 +112,8 @@ func TestSecretsAreRedacted(t *testing.T) {
 			}))
 			t.Cleanup(srv.Close)
 			got := providerSearch(t, spoken["tavily"].cfg, srv.URL, "wind", "")
-			if got.Error != nil || !strings.Contains(got.Result, "before ") || !strings.Contains(got.Result, "[redacted]") {
+			if got.Error != nil || !strings.Contains(got.Result, "before ") ||
+				!strings.Contains(got.Result, "[redacted]") {
 				t.Fatalf("got %+v", got)
 			}
 			all := fmt.Sprint(got.Result, got.Links)
@@ -141,7 +147,10 @@ func TestSecretIsTrimmed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := run(t, x, subjects.ToolOrder{CallID: "c", Args: json.RawMessage(asked), Sealed: map[string]subjects.SecretValue{"brave_api_key": v}})
+	got := run(t, x, subjects.ToolOrder{
+		CallID: "c", Args: json.RawMessage(asked),
+		Sealed: map[string]subjects.SecretValue{"brave_api_key": v},
+	})
 	if got.Error != nil || sent != canary || strings.Contains(got.Result, canary) {
 		t.Errorf("sent %q, got %+v", sent, got)
 	}
@@ -150,29 +159,39 @@ func TestSecretIsTrimmed(t *testing.T) {
 // Nothing but one placeholder may stand where a key goes, and what stands there instead is not repeated.
 func TestKeyMustBePlaceholder(t *testing.T) {
 	for name, v := range map[string]string{
-		"the key itself": "BSA-4711-secret", "empty": "", "a blank before": " {{secret brave_api_key}}", "a blank behind": "{{secret brave_api_key}} ",
-		"more around": "Bearer {{secret brave_api_key}}", "two": "{{secret a}}{{secret b}}", "no name": "{{secret }}", "a dot": "{{secret BRAVE.key}}",
-		"a path": "{{secret ../x}}", "another word": "{{env BRAVE}}", "two blanks": "{{secret  brave_api_key}}", "a line break": "{{secret brave_api_key}}\n",
+		"the key itself": "BSA-4711-secret", "empty": "", "a blank before": " {{secret brave_api_key}}",
+		"a blank behind": "{{secret brave_api_key}} ",
+		"more around":    "Bearer {{secret brave_api_key}}", "two": "{{secret a}}{{secret b}}",
+		"no name": "{{secret }}",
+		"a dot":   "{{secret BRAVE.key}}",
+		"a path":  "{{secret ../x}}", "another word": "{{env BRAVE}}", "two blanks": "{{secret  brave_api_key}}",
+		"a line break": "{{secret brave_api_key}}\n",
 	} {
 		c := spoken["brave"].cfg
 		c.Brave.Key = v
 		err := c.Validate()
-		if err == nil || !strings.Contains(err.Error(), `brave.key: is not a placeholder; write "{{secret brave_api_key}}"`) {
+		if err == nil ||
+			!strings.Contains(err.Error(), `brave.key: is not a placeholder; write "{{secret brave_api_key}}"`) {
 			t.Errorf("%s: %v", name, err)
 		} else if strings.Contains(err.Error(), "4711") {
 			t.Errorf("%s: the error repeats it", name)
 		}
 	}
 	c := spoken["searxng"].cfg
-	for _, bad := range []string{"localhost:8888", "ftp://localhost", "http://", "http://a:b@localhost", "http://localhost/?q=x", "http://localhost/#x", ""} {
+	for _, bad := range []string{
+		"localhost:8888", "ftp://localhost", "http://", "http://a:b@localhost",
+		"http://localhost/?q=x", "http://localhost/#x", "",
+	} {
 		c.SearXNG.URL = bad
-		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "searxng.url: ") || strings.Contains(err.Error(), "a:b") {
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "searxng.url: ") ||
+			strings.Contains(err.Error(), "a:b") {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
 	c = spoken["brave"].cfg
 	c.Language, c.Safe = "german", "very"
-	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "language: ") || !strings.Contains(err.Error(), "safe: ") {
+	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "language: ") ||
+		!strings.Contains(err.Error(), "safe: ") {
 		t.Errorf("language and level: %v", err)
 	}
 }

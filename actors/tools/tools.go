@@ -32,9 +32,10 @@ type Call struct {
 	Now     time.Time
 	Mode    string                 // "", [subjects.ModeStructured] or [subjects.ModePreview]
 	Secrets map[string]seal.Secret // the credentials that the tool's facts name; wiped after the run
-	Hosts   *subjects.HostRules    // hosts that pages may be read from; nil = no restriction beyond the web client's own
-	Pages   bool                   // the caller may read pages
-	Folders *subjects.FolderRules  // folders that files may be accessed in; nil = none
+	// hosts that pages may be read from; nil = no restriction beyond the web client's own
+	Hosts   *subjects.HostRules
+	Pages   bool                  // the caller may read pages
+	Folders *subjects.FolderRules // folders that files may be accessed in; nil = none
 	// Emit publishes live output of a long run. It may be lost; the broker forwards it to the user while the call runs.
 	Emit func(text string)
 }
@@ -52,7 +53,8 @@ func (c Call) hostCheck() func(address string) error {
 type Output struct {
 	Text  string
 	Links []string // addresses that Text lists, unchanged
-	// Artifacts are the absolute paths of the files that the run wrote. The broker drops those outside of [Call].Folders.
+	// Artifacts are the absolute paths of the files that the run wrote. The broker drops those outside of
+	// [Call].Folders.
 	Artifacts []string
 }
 
@@ -61,15 +63,18 @@ type Tool struct {
 	schema subjects.ToolSchema
 	facts  policy.Tool
 	run    func(ctx context.Context, c Call) (Output, error)
-	// disabled is why the tool cannot run on this machine and what to do; "" = it can. It is served, and every call fails.
+	// disabled is why the tool cannot run on this machine and what to do; "" = it can. It is served, and every call
+	// fails.
 	disabled string
 
 	once sync.Once
 	key  *seal.Key // of this process, nil when the tool needs no credential
 }
 
-// withArgs returns the run of a tool with its arguments decoded by [actor.DecodeArguments], into a struct with their names as JSON tags.
-func withArgs[A any](run func(ctx context.Context, c Call, args A) (Output, error)) func(context.Context, Call) (Output, error) {
+// withArgs returns the run of a tool with its arguments decoded by [actor.DecodeArguments], into a struct with their
+// names as JSON tags.
+func withArgs[A any](run func(ctx context.Context, c Call, args A) (Output, error)) func(context.Context, Call) (Output,
+	error) {
 	return func(ctx context.Context, c Call) (Output, error) {
 		var args A
 		if err := actor.DecodeArguments(c.Args, &args); err != nil {
@@ -87,14 +92,17 @@ func (f Failure) Error() string { return string(f) }
 
 // All returns the tools of this build that need no configuration.
 func All() []*Tool {
-	return []*Tool{getDatetime(), fsRead(), fsWrite(), fsList(), fsSearch(), calendarRead(), calendarAdd(), notesRead(), notesAdd()}
+	return []*Tool{
+		getDatetime(), fsRead(), fsWrite(), fsList(), fsSearch(), calendarRead(), calendarAdd(), notesRead(),
+		notesAdd(),
+	}
 }
 
 // Configured returns the tools that run under c, which must be valid: those of [All], and those that c enables.
 func Configured(c Config) []*Tool { return newTools(c, "") }
 
-// Known returns the tools that the broker knows under c: those of [Configured], and the web tools that c leaves out, because
-// a machine that joined may serve them.
+// Known returns the tools that the broker knows under c: those of [Configured], and the web tools that c leaves out,
+// because a machine that joined may serve them.
 func Known(c Config) []*Tool {
 	if c.WebSearch.Provider == noProvider {
 		c.WebSearch.Provider = "mock"
@@ -124,10 +132,12 @@ func newTools(c Config, providerURL string) []*Tool {
 		all = append(all, webFetch(c.WebFetch, web))
 	}
 	why := c.sandboxState()
-	return append(all, getLocation(c.Workspace), runCode(c.Workspace, why), runShell(c.Workspace, why), packageInstall(c.Workspace, why))
+	return append(all, getLocation(c.Workspace), runCode(c.Workspace, why), runShell(c.Workspace, why),
+		packageInstall(c.Workspace, why))
 }
 
-// sandboxState returns why programs cannot be run on this machine, "" when they can. The self-test runs once per process.
+// sandboxState returns why programs cannot be run on this machine, "" when they can. The self-test runs once per
+// process.
 func (c Config) sandboxState() string {
 	if c.Workspace.Folder == "" {
 		return "programs are not configured"
@@ -166,8 +176,8 @@ func (t *Tool) toolset() actor.Toolset {
 	return actor.Toolset{{Schema: t.announcedSchema(), Facts: t.facts, Run: t.runOrder}}
 }
 
-// Describe implements [actor.Describer]: a broker that starts later reads the definition, and the key for credentials, from
-// the metadata in discovery.
+// Describe implements [actor.Describer]: a broker that starts later reads the definition, and the key for credentials,
+// from the metadata in discovery.
 func (t *Tool) Describe() (metadata map[string]string) {
 	a := t.announcedSchema()
 	definition, err := json.Marshal(a)
@@ -190,8 +200,8 @@ func (t *Tool) announcedSchema() subjects.ToolSchema {
 	return s
 }
 
-// sealKey returns the key that credentials for this process are sealed to, nil for a tool without credentials. It is made
-// once and never stored; if that fails, calls that need a credential are refused.
+// sealKey returns the key that credentials for this process are sealed to, nil for a tool without credentials. It is
+// made once and never stored; if that fails, calls that need a credential are refused.
 func (t *Tool) sealKey() *seal.Key {
 	t.once.Do(func() {
 		if len(t.facts.Secrets) > 0 {
@@ -203,12 +213,15 @@ func (t *Tool) sealKey() *seal.Key {
 	return t.key
 }
 
-// runOrder runs one call. Credentials are removed from its text and every error, and links that contain one are left out. A
-// missing credential is a fault no_secret; rejected arguments and a [Failure] are faults that the model sees, other errors
-// are not.
-func (t *Tool) runOrder(ctx context.Context, in actor.Msg[subjects.ToolOrder], out actor.Out) (subjects.ToolResult, error) {
+// runOrder runs one call. Credentials are removed from its text and every error, and links that contain one are left
+// out. A missing credential is a fault no_secret; rejected arguments and a [Failure] are faults that the model sees,
+// other errors are not.
+func (t *Tool) runOrder(ctx context.Context, in actor.Msg[subjects.ToolOrder], out actor.Out) (subjects.ToolResult,
+	error,
+) {
 	if t.disabled != "" {
-		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeUnavailable, "%s is disabled: %s", t.schema.Name, t.disabled)
+		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeUnavailable, "%s is disabled: %s", t.schema.Name,
+			t.disabled)
 	}
 	secrets, err := t.openSecrets(in.Body.Sealed)
 	defer func() {
@@ -228,14 +241,16 @@ func (t *Tool) runOrder(ctx context.Context, in actor.Msg[subjects.ToolOrder], o
 		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeTool, "%s has no preview", t.schema.Name)
 	}
 	got, err := t.runRecovering(ctx, Call{
-		Args: in.Body.Args, Now: out.Now(), Mode: in.Body.Mode, Secrets: secrets, Hosts: in.Body.Hosts, Pages: in.Body.Pages, Folders: in.Body.Folders,
+		Args: in.Body.Args, Now: out.Now(), Mode: in.Body.Mode, Secrets: secrets, Hosts: in.Body.Hosts,
+		Pages: in.Body.Pages, Folders: in.Body.Folders,
 		Emit: t.newEmitter(ctx, in.Body.CallID, out, redact),
 	})
 	switch {
 	case errors.Is(err, actor.ErrArguments), errors.As(err, new(Failure)):
 		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeTool, "%s", redact(err.Error()))
 	case err != nil && len(secrets) > 0:
-		return subjects.ToolResult{}, errors.New(redact(err.Error())) // a wrapped error could hold what its text does not show
+		// a wrapped error could hold what its text does not show
+		return subjects.ToolResult{}, errors.New(redact(err.Error()))
 	case err != nil:
 		return subjects.ToolResult{}, err
 	}
@@ -256,8 +271,8 @@ func (t *Tool) runOrder(ctx context.Context, in actor.Msg[subjects.ToolOrder], o
 // maxOutputChunk bounds one message of live output, in bytes.
 const maxOutputChunk = 16 << 10
 
-// newEmitter returns the function that publishes live output of a call, numbered, in chunks of at most maxOutputChunk bytes. It may be
-// called from several goroutines. Output that cannot be published is lost.
+// newEmitter returns the function that publishes live output of a call, numbered, in chunks of at most maxOutputChunk
+// bytes. It may be called from several goroutines. Output that cannot be published is lost.
 func (t *Tool) newEmitter(ctx context.Context, callID string, out actor.Out, redact func(string) string) func(string) {
 	topic, err := subjects.ToolRunOutput.With(t.schema.Name, callID)
 	if err != nil {
@@ -276,8 +291,8 @@ func (t *Tool) newEmitter(ctx context.Context, callID string, out actor.Out, red
 	}
 }
 
-// runRecovering runs the tool. A panic's text goes to the log and may quote a credential: with credentials it becomes an
-// error, which is redacted like any other.
+// runRecovering runs the tool. A panic's text goes to the log and may quote a credential: with credentials it becomes
+// an error, which is redacted like any other.
 func (t *Tool) runRecovering(ctx context.Context, c Call) (out Output, err error) {
 	if len(c.Secrets) > 0 {
 		defer func() {
@@ -289,14 +304,15 @@ func (t *Tool) runRecovering(ctx context.Context, c Call) (out Output, err error
 	return t.run(ctx, c)
 }
 
-// openSecrets opens the sealed credentials that the tool's facts name, and no others. It fails when one is missing or was
-// sealed to another process. The caller wipes the result, also after an error.
+// openSecrets opens the sealed credentials that the tool's facts name, and no others. It fails when one is missing or
+// was sealed to another process. The caller wipes the result, also after an error.
 func (t *Tool) openSecrets(sealed map[string]subjects.SecretValue) (map[string]seal.Secret, error) {
 	secrets := map[string]seal.Secret{}
 	for _, name := range t.facts.Secrets {
 		v, ok := sealed[name]
 		if !ok {
-			return secrets, fmt.Errorf("the credential %s did not come with the call; store it with: conclave secret set %s", name, name)
+			return secrets, fmt.Errorf("the credential %s did not come with the call; store it with: conclave secret "+
+				"set %s", name, name)
 		}
 		k := t.sealKey()
 		if k == nil {
@@ -304,7 +320,8 @@ func (t *Tool) openSecrets(sealed map[string]subjects.SecretValue) (map[string]s
 		}
 		s, err := seal.Open(k, v)
 		if err != nil {
-			return secrets, fmt.Errorf("the credential %s was not sealed to this run of %s; try again", name, t.schema.Name)
+			return secrets, fmt.Errorf("the credential %s was not sealed to this run of %s; try again", name,
+				t.schema.Name)
 		}
 		secrets[name] = s
 	}

@@ -23,7 +23,10 @@ import (
 )
 
 // everything turns on all that can be.
-var everything = tools.Config{WebSearch: tools.WebSearch{Provider: "mock", Results: 5}, WebFetch: tools.WebFetch{Enabled: true}}
+var everything = tools.Config{
+	WebSearch: tools.WebSearch{Provider: "mock", Results: 5},
+	WebFetch:  tools.WebFetch{Enabled: true},
+}
 
 // tool finds one of the build's tools.
 func tool(t testing.TB, name string) *tools.Tool {
@@ -57,7 +60,8 @@ func matchesSchema(r *jsonschema.Resolved, args string) bool {
 	return json.Unmarshal([]byte(args), &v) == nil && r.Validate(v) == nil
 }
 
-// TestMain makes Tokyo the zone of the machine, before anything reads the time: servers of other tests do so at any moment.
+// TestMain makes Tokyo the zone of the machine, before anything reads the time: servers of other tests do so at any
+// moment.
 func TestMain(m *testing.M) {
 	tokyo, err := time.LoadLocation("Asia/Tokyo")
 	if err == nil {
@@ -85,11 +89,21 @@ func TestGetDatetime(t *testing.T) {
 		fits bool   // what the schema says; it knows no zones and no doubled keys
 	}{
 		{"UTC", winter, `{"timezone":"UTC"}`, "2026-01-15T12:00:00Z (Thursday, week 3, UTC)", "", true},
-		{"Berlin in winter", winter, `{"timezone":"Europe/Berlin"}`, "2026-01-15T13:00:00+01:00 (Thursday, week 3, Europe/Berlin)", "", true},
-		{"Berlin in summer", summer, `{"timezone":"Europe/Berlin"}`, "2026-07-16T00:30:00+02:00 (Thursday, week 29, Europe/Berlin)", "", true},
-		{"half an hour off", winter, `{"timezone":"Asia/Kolkata"}`, "2026-01-15T17:30:00+05:30 (Thursday, week 3, Asia/Kolkata)", "", true},
-		{"a week of the year before", newYear, `{"timezone":"UTC"}`, "2027-01-01T00:30:00Z (Friday, week 53, UTC)", "", true},
-		{"unknown zone", winter, `{"timezone":"Europe/Atlantis"}`, "", `there is no time zone "Europe/Atlantis"; use an IANA name`, true},
+		{"Berlin in winter", winter, `{"timezone":"Europe/Berlin"}`, "2026-01-15T13:00:00+01:00 (Thursday, week 3, " +
+			"Europe/Berlin)", "", true},
+		{"Berlin in summer", summer, `{"timezone":"Europe/Berlin"}`, "2026-07-16T00:30:00+02:00 (Thursday, week 29, " +
+			"Europe/Berlin)", "", true},
+		{"half an hour off", winter, `{"timezone":"Asia/Kolkata"}`, "2026-01-15T17:30:00+05:30 (Thursday, week 3, " +
+			"Asia/Kolkata)", "", true},
+		{
+			"a week of the year before", newYear, `{"timezone":"UTC"}`, "2027-01-01T00:30:00Z (Friday, week 53, UTC)",
+			"",
+			true,
+		},
+		{
+			"unknown zone", winter, `{"timezone":"Europe/Atlantis"}`, "",
+			`there is no time zone "Europe/Atlantis"; use an IANA name`, true,
+		},
 		{"empty", winter, `{"timezone":""}`, "", "must be an IANA name", false},
 		{"number", winter, `{"timezone":1}`, "", "bad arguments", false},
 		{"null", winter, `{"timezone":null}`, "2026-01-15T21:00:00+09:00 (Thursday, week 3, Asia/Tokyo)", "", false},
@@ -100,22 +114,44 @@ func TestGetDatetime(t *testing.T) {
 		{"not JSON", winter, `{"timezone":`, "", "not one valid JSON object", false},
 
 		{"trick: the machine's own zone", winter, `{"timezone":"Local"}`, "", "must be an IANA name", true},
-		{"trick: the machine's own zone by its file", winter, `{"timezone":"localtime"}`, "", "must be an IANA name", true},
+		{
+			"trick: the machine's own zone by its file", winter, `{"timezone":"localtime"}`, "", "must be an IANA name",
+			true,
+		},
 		{"trick: out of the folder", winter, `{"timezone":"../../etc/passwd"}`, "", "there is no time zone", true},
-		{"trick: out of the folder and back", winter, `{"timezone":"Europe/../../zoneinfo/UTC"}`, "", "must be an IANA name", true},
+		{
+			"trick: out of the folder and back", winter, `{"timezone":"Europe/../../zoneinfo/UTC"}`, "",
+			"must be an IANA name", true,
+		},
 		{"trick: from the root", winter, `{"timezone":"/usr/share/zoneinfo/UTC"}`, "", "there is no time zone", true},
-		{"trick: a second spelling of a zone", winter, `{"timezone":"Europe//Berlin"}`, "", "must be an IANA name", true},
+		{
+			"trick: a second spelling of a zone", winter, `{"timezone":"Europe//Berlin"}`, "", "must be an IANA name",
+			true,
+		},
 		{"trick: a third spelling of a zone", winter, `{"timezone":"./UTC"}`, "", "must be an IANA name", true},
 		{"trick: a folder", winter, `{"timezone":"Europe"}`, "", "there is no time zone", true},
 		{"trick: a file that is no zone", winter, `{"timezone":"tzdata.zi"}`, "", "there is no time zone", true},
 		{"trick: a zero byte", winter, `{"timezone":"UTC\u0000"}`, "", "there is no time zone", true},
 		{"trick: a line break", winter, `{"timezone":"UTC\n"}`, "", "there is no time zone", true},
-		{"trick: too long by one", winter, `{"timezone":"` + strings.Repeat("A", 65) + `"}`, "", "must be an IANA name", false},
-		{"trick: long and slashed", winter, `{"timezone":"` + strings.Repeat("./", 2000) + `UTC"}`, "", "must be an IANA name", false},
+		{
+			"trick: too long by one", winter, `{"timezone":"` + strings.Repeat("A", 65) + `"}`, "",
+			"must be an IANA name",
+			false,
+		},
+		{
+			"trick: long and slashed", winter, `{"timezone":"` + strings.Repeat("./", 2000) + `UTC"}`, "",
+			"must be an IANA name", false,
+		},
 		{"trick: the name in capitals", winter, `{"TIMEZONE":"UTC"}`, "", `unknown field "TIMEZONE"`, false},
 		{"trick: doubled key", winter, `{"timezone":"UTC","timezone":"Europe/Berlin"}`, "", "duplicate key", true},
-		{"trick: a second object", winter, `{"timezone":"UTC"}{"timezone":"Europe/Berlin"}`, "", "not one valid JSON object", false},
-		{"trick: a different letter that looks the same", winter, `{"timezone":"UТC"}`, "", "there is no time zone", true},
+		{
+			"trick: a second object", winter, `{"timezone":"UTC"}{"timezone":"Europe/Berlin"}`, "",
+			"not one valid JSON object", false,
+		},
+		{
+			"trick: a different letter that looks the same", winter, `{"timezone":"UТC"}`, "", "there is no time zone",
+			true,
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			rec := &actortest.Recorder{Time: tt.at}
@@ -139,7 +175,8 @@ func TestGetDatetime(t *testing.T) {
 			switch {
 			case tt.want != "" && got.Error != nil:
 				t.Errorf("error %v", got.Error)
-			case tt.want == "" && (got.Error == nil || got.Error.Code != subjects.CodeTool || !strings.Contains(got.Error.Text, tt.text)):
+			case tt.want == "" && (got.Error == nil || got.Error.Code != subjects.CodeTool ||
+				!strings.Contains(got.Error.Text, tt.text)):
 				t.Errorf("error %v, want %q", got.Error, tt.text)
 			case got.Error != nil && len(got.Error.Text) > 300:
 				t.Errorf("an error of %d bytes repeats what was sent", len(got.Error.Text))
@@ -167,9 +204,18 @@ func TestGetDatetimeEnvelope(t *testing.T) {
 		{"a megabyte", actortest.Message{Body: huge, Deadline: now.Add(time.Minute)}, subjects.CodeTooLarge},
 		{"no deadline", actortest.Message{Body: good}, subjects.CodeNoDeadline},
 		{"expired", actortest.Message{Body: good, Deadline: now.Add(-time.Second)}, subjects.CodeExpired},
-		{"trick: unknown field", actortest.Message{Body: []byte(`{"call_id":"c","args":{},"tool_":"x"}`), Type: subjects.TypeJSON, Deadline: now.Add(time.Minute)}, subjects.CodeMalformed},
-		{"trick: plain text", actortest.Message{Body: []byte("UTC"), Type: subjects.TypeText, Deadline: now.Add(time.Minute)}, subjects.CodeCodec},
-		{"trick: another tool's subject", actortest.Message{Subject: "tool.request.run_shell", Body: good, Deadline: now.Add(time.Minute)}, ""},
+		{"trick: unknown field", actortest.Message{
+			Body: []byte(`{"call_id":"c","args":{},"tool_":"x"}`),
+			Type: subjects.TypeJSON, Deadline: now.Add(time.Minute),
+		}, subjects.CodeMalformed},
+		{"trick: plain text", actortest.Message{
+			Body: []byte("UTC"), Type: subjects.TypeText,
+			Deadline: now.Add(time.Minute),
+		}, subjects.CodeCodec},
+		{"trick: another tool's subject", actortest.Message{
+			Subject: "tool.request.run_shell", Body: good,
+			Deadline: now.Add(time.Minute),
+		}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if tt.msg.Subject == "" {
@@ -264,7 +310,9 @@ func TestBusGrants(t *testing.T) {
 	if err := broker.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	b.Run(actor.Spec{Name: x.Name(), Role: x.Role(), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return x, nil }}, actor.Config{})
+	b.Run(actor.Spec{Name: x.Name(), Role: x.Role(), Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+		return x, nil
+	}}, actor.Config{})
 	if m, err := announced.NextMsg(10 * time.Second); err != nil || m.Subject != "tool.schema.tools.get_datetime" {
 		t.Fatalf("announcement %v, %v", m, err)
 	}
@@ -272,7 +320,8 @@ func TestBusGrants(t *testing.T) {
 	user := b.Connect("user")
 	var info micro.Info
 	mustAsk(t, user, "$SRV.INFO.get_datetime", &info)
-	if info.Name != "get_datetime" || info.Version == "" || info.Metadata["definition"] == "" || len(info.Endpoints) != 1 || info.Endpoints[0].Subject != "tool.request.get_datetime" {
+	if info.Name != "get_datetime" || info.Version == "" || info.Metadata["definition"] == "" ||
+		len(info.Endpoints) != 1 || info.Endpoints[0].Subject != "tool.request.get_datetime" {
 		t.Errorf("discovery says %+v", info)
 	}
 	runs := func() int {

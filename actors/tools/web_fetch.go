@@ -29,17 +29,20 @@ const (
 	structuredChars     = 8000 // for structured mode, where the text is condensed first
 )
 
-// webFetch returns the tool web_fetch. The address leaves the machine, and the page is untrusted. It rejects a URL that is
-// empty or too long and max_chars out of range; a structured call always gets structuredChars.
+// webFetch returns the tool web_fetch. The address leaves the machine, and the page is untrusted. It rejects a URL that
+// is empty or too long and max_chars out of range; a structured call always gets structuredChars.
 func webFetch(cfg WebFetch, web *webclient.Client) *Tool {
 	usual := cmp.Or(cfg.MaxChars, defaultChars)
 	return &Tool{
 		schema: subjects.ToolSchema{
 			Name: "web_fetch", Version: Version, Description: strings.TrimSpace(webFetchText),
-			Parameters: json.RawMessage(fmt.Sprintf(`{"type":"object","properties":{"url":{"type":"string","minLength":1,"maxLength":2000,"description":"address of the page, with http:// or https://"},"max_chars":{"type":"integer","minimum":200,"maximum":20000,"description":"how many characters of the page's text to return; %d when left out"}},"required":["url"],"additionalProperties":false}`, usual)),
+			Parameters: json.RawMessage(
+				fmt.Sprintf(
+					`{"type":"object","properties":{"url":{"type":"string","minLength":1,"maxLength":2000,"description":"address of the page, with http:// or https://"},"max_chars":{"type":"integer","minimum":200,"maximum":20000,"description":"how many characters of the page's text to return; %d when left out"}},"required":["url"],"additionalProperties":false}`, usual)),
 		},
 		facts: policy.Tool{
-			Name: "web_fetch", Zone: "tools", Known: true, Act: policy.ActFetch, Args: policy.Args{"url": {Role: policy.RoleURL}, "max_chars": {Role: policy.RoleSetting}},
+			Name: "web_fetch", Zone: "tools", Known: true, Act: policy.ActFetch,
+			Args:    policy.Args{"url": {Role: policy.RoleURL}, "max_chars": {Role: policy.RoleSetting}},
 			About:   []string{"article", "link", "page", "site", "website", "webpage", "blog"},
 			Effects: policy.Declare(policy.Fetch, policy.ReadsUntrusted), Timeout: cfg.timeout(),
 		},
@@ -51,9 +54,11 @@ func webFetch(cfg WebFetch, web *webclient.Client) *Tool {
 			most := usual
 			switch {
 			case a.URL == "" || len(a.URL) > webclient.MaxURL:
-				return Output{}, fmt.Errorf("%w: url must be an address of at most %d characters", actor.ErrArguments, webclient.MaxURL)
+				return Output{}, fmt.Errorf("%w: url must be an address of at most %d characters", actor.ErrArguments,
+					webclient.MaxURL)
 			case a.MaxChars != nil && (*a.MaxChars < minChars || *a.MaxChars > maxChars):
-				return Output{}, fmt.Errorf("%w: max_chars must be between %d and %d", actor.ErrArguments, minChars, maxChars)
+				return Output{}, fmt.Errorf("%w: max_chars must be between %d and %d", actor.ErrArguments, minChars,
+					maxChars)
 			case c.Mode == subjects.ModeStructured:
 				most = structuredChars
 			case a.MaxChars != nil:
@@ -71,10 +76,12 @@ func webFetch(cfg WebFetch, web *webclient.Client) *Tool {
 // errNoText means that a page has no text without its scripts.
 var errNoText = errors.New("the page has no readable text")
 
-// readPage fetches a page and returns its title, final address, up to most characters of text and a note on what was left
-// out. within denies addresses, also of redirects, nil = no restriction. A page without text is errNoText. Errors are short
-// and fit for a model.
-func readPage(ctx context.Context, web *webclient.Client, address string, most int, within func(string) error) (string, error) {
+// readPage fetches a page and returns its title, final address, up to most characters of text and a note on what was
+// left out. within denies addresses, also of redirects, nil = no restriction. A page without text is errNoText. Errors
+// are short and fit for a model.
+func readPage(ctx context.Context, web *webclient.Client, address string, most int, within func(string) error) (string,
+	error,
+) {
 	page, err := web.GetWithin(ctx, address, within)
 	if err != nil {
 		return "", err

@@ -31,15 +31,17 @@ const (
 	maxAddress           = 2000
 )
 
-// webSearch returns the tool web_search. Its query leaves the machine, and its results are untrusted. It rejects an empty
-// query and one longer than maxQuery characters. A structured call also gets the text of the first pages.
+// webSearch returns the tool web_search. Its query leaves the machine, and its results are untrusted. It rejects an
+// empty query and one longer than maxQuery characters. A structured call also gets the text of the first pages.
 func webSearch(s *searcher) *Tool { return searchTool("web_search", webSearchText, s) }
 
 // searchTool returns a tool that searches with s.
 func searchTool(name, description string, s *searcher) *Tool {
 	facts := policy.Tool{
-		Name: name, Zone: "tools", Known: true, Act: policy.ActSearch, Args: policy.Args{"query": {Role: policy.RoleQuery}},
-		Standing: true, Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted), Timeout: s.timeout + pagesTimeout,
+		Name: name, Zone: "tools", Known: true, Act: policy.ActSearch,
+		Args:     policy.Args{"query": {Role: policy.RoleQuery}},
+		Standing: true, Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted), Timeout: s.timeout +
+			pagesTimeout,
 	}
 	if secret := s.provider.secretName(); secret != "" {
 		facts.Secrets = []string{secret}
@@ -47,7 +49,8 @@ func searchTool(name, description string, s *searcher) *Tool {
 	return &Tool{
 		schema: subjects.ToolSchema{
 			Name: name, Version: Version, Description: strings.TrimSpace(description),
-			Parameters: json.RawMessage(`{"type":"object","properties":{"query":{"type":"string","minLength":1,"maxLength":400,"description":"a few words to search for"}},"required":["query"],"additionalProperties":false}`),
+			Parameters: json.RawMessage(
+				`{"type":"object","properties":{"query":{"type":"string","minLength":1,"maxLength":400,"description":"a few words to search for"}},"required":["query"],"additionalProperties":false}`),
 		},
 		facts: facts,
 		run: withArgs(func(ctx context.Context, c Call, a struct {
@@ -56,7 +59,8 @@ func searchTool(name, description string, s *searcher) *Tool {
 		) (Output, error) {
 			query := oneLine(a.Query, 4*maxQuery)
 			if n := utf8.RuneCountInString(a.Query); n > maxQuery || query == "" {
-				return Output{}, fmt.Errorf("%w: query must hold between 1 and %d characters", actor.ErrArguments, maxQuery)
+				return Output{}, fmt.Errorf("%w: query must hold between 1 and %d characters", actor.ErrArguments,
+					maxQuery)
 			}
 			found, err := s.search(ctx, query, c)
 			if err != nil {
@@ -71,8 +75,8 @@ func searchTool(name, description string, s *searcher) *Tool {
 	}
 }
 
-// renderResults returns the text for the model: the date, then at most most numbered pages of up to three lines. It skips
-// duplicates and pages without a valid address; without a page it fails with "no results".
+// renderResults returns the text for the model: the date, then at most most numbered pages of up to three lines. It
+// skips duplicates and pages without a valid address; without a page it fails with "no results".
 func renderResults(now time.Time, found []WebResult, most int) (out Output, err error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Today is %s.\n", now.Format("Monday, 2 January 2006"))
@@ -103,7 +107,9 @@ func renderResults(now time.Time, found []WebResult, most int) (out Output, err 
 
 // isWebAddress reports whether s is an absolute http(s) address without credentials that fits one line unchanged.
 func isWebAddress(s string) bool {
-	if len(s) > maxAddress || s != oneLine(s, maxAddress) || strings.ContainsFunc(s, func(r rune) bool { return r == ' ' || !text.IsVisible(r) }) {
+	if len(s) > maxAddress || s != oneLine(s, maxAddress) || strings.ContainsFunc(s, func(r rune) bool {
+		return r == ' ' || !text.IsVisible(r)
+	}) {
 		return false
 	}
 	u, err := url.Parse(s)

@@ -13,13 +13,14 @@ import (
 	"conclave/pkg/text"
 )
 
-// Workspace is the section tools of the configuration: the working folders of tasks, and the programs that tools run in them. The
-// zero value disables the tools that run programs.
+// Workspace is the section tools of the configuration: the working folders of tasks, and the programs that tools run in
+// them. The zero value disables the tools that run programs.
 type Workspace struct {
 	Folder    string        `yaml:"workspace"` // holds a working folder for each question
 	Sandbox   SandboxLimits `yaml:"sandbox"`   // of each run
 	Languages []string      `yaml:"languages"` // of run_code; one that is not installed is not offered
-	// Registries are base URLs: first the index of package_install, then hosts that it links to. Empty disables the tool.
+	// Registries are base URLs: first the index of package_install, then hosts that it links to. Empty disables the
+	// tool.
 	Registries []string         `yaml:"registries"`
 	Blocked    []BlockedCommand `yaml:"blocked"`  // shell commands that are not even tried
 	Location   string           `yaml:"location"` // where the user is, for get_location; "" disables it
@@ -48,11 +49,12 @@ type BlockedCommand struct {
 // Validate reports everything wrong with w.
 func (w Workspace) Validate() error { return w.Problems().Err() }
 
-// Problems returns everything wrong with w: a workspace that is not an absolute path or is a folder of the system, limits out of
-// bounds, unknown languages, invalid registries and invalid patterns.
+// Problems returns everything wrong with w: a workspace that is not an absolute path or is a folder of the system,
+// limits out of bounds, unknown languages, invalid registries and invalid patterns.
 func (w Workspace) Problems() (out strict.Problems) {
 	if !filepath.IsAbs(w.Folder) || filepath.Clean(w.Folder) != w.Folder || strings.Count(w.Folder, "/") < 2 {
-		out.Add("workspace", "%q is not an absolute path of at least two folders; write /tmp/agent-sandbox", text.Clip(w.Folder, 64))
+		out.Add("workspace", "%q is not an absolute path of at least two folders; write /tmp/agent-sandbox",
+			text.Clip(w.Folder, 64))
 	}
 	s := w.Sandbox
 	out.CheckDuration("sandbox.time", s.Time, time.Second, 10*time.Minute)
@@ -77,7 +79,8 @@ func (w Workspace) Problems() (out strict.Problems) {
 	}
 	for i, l := range w.Languages {
 		if !slices.Contains(Languages, l) {
-			out.Add(fmt.Sprintf("languages[%d]", i), "%q is not one of %s", text.Clip(l, 64), strings.Join(Languages, ", "))
+			out.Add(fmt.Sprintf("languages[%d]", i), "%q is not one of %s", text.Clip(l, 64),
+				strings.Join(Languages, ", "))
 		}
 	}
 	for i, r := range w.Registries {
@@ -105,8 +108,9 @@ const maxOutput = 512 << 10
 // limits returns the limits of a run.
 func (s SandboxLimits) limits() sandbox.Limits {
 	return sandbox.Limits{
-		Time: s.Time, CPU: s.CPU, Memory: int64(s.Memory), TotalMemory: int64(s.TotalMemory), Processes: s.Processes, OpenFiles: s.OpenFiles,
-		FileSize: int64(s.FileSize), Disk: int64(s.Disk), Entries: s.Entries, Output: int(s.Output),
+		Time: s.Time, CPU: s.CPU, Memory: int64(s.Memory), TotalMemory: int64(s.TotalMemory), Processes: s.Processes,
+		OpenFiles: s.OpenFiles,
+		FileSize:  int64(s.FileSize), Disk: int64(s.Disk), Entries: s.Entries, Output: int(s.Output),
 	}
 }
 
@@ -126,9 +130,9 @@ var (
 	quoting        = strings.NewReplacer("\\\n", "", `\`, "", `"`, "", "'", "", "`", " ")
 )
 
-// normalizeCommand returns a shell command in the form that patterns see: lower case, without quotes and backslashes, look-alike
-// characters replaced, one blank between words and instead of a line break. Patterns catch mistakes; what a program may do is
-// decided by the sandbox.
+// normalizeCommand returns a shell command in the form that patterns see: lower case, without quotes and backslashes,
+// look-alike characters replaced, one blank between words and instead of a line break. Patterns catch mistakes; what a
+// program may do is decided by the sandbox.
 func normalizeCommand(command string) string {
 	s := fieldSeparator.ReplaceAllString(strings.ToLower(quoting.Replace(command)), " ")
 	return text.Normalize(s)

@@ -26,15 +26,16 @@ type streamStore struct {
 	stream jetstream.Stream
 }
 
-// OpenStore opens the stream of copies over a connection whose account has JetStream, and creates it when it is missing, with at most
-// size bytes. A full one rejects new copies.
+// OpenStore opens the stream of copies over a connection whose account has JetStream, and creates it when it is
+// missing, with at most size bytes. A full one rejects new copies.
 func OpenStore(ctx context.Context, nc *nats.Conn, size int64) (Store, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, err
 	}
 	cfg := jetstream.StreamConfig{
-		Name: streamName, Description: "copies of the hub's audit log", Subjects: []string{subjectPrefix + ">"}, Storage: jetstream.FileStorage,
+		Name: streamName, Description: "copies of the hub's audit log", Subjects: []string{subjectPrefix + ">"},
+		Storage: jetstream.FileStorage,
 		Discard: jetstream.DiscardNew, DenyDelete: true, DenyPurge: true, MaxBytes: size,
 	}
 	st, err := js.CreateStream(ctx, cfg)
@@ -53,8 +54,12 @@ func (s *streamStore) Append(ctx context.Context, log string, m audit.Stored) er
 	if stream == "" {
 		stream = audit.MainStream
 	}
-	msg := &nats.Msg{Subject: subjectPrefix + log + "." + stream + "." + strconv.FormatUint(m.Seq, 10), Data: m.Data, Header: nats.Header{headerSubject: {m.Subject}}}
-	_, err := s.js.PublishMsg(ctx, msg, jetstream.WithExpectStream(streamName), jetstream.WithExpectLastSequencePerSubject(0))
+	msg := &nats.Msg{
+		Subject: subjectPrefix + log + "." + stream + "." + strconv.FormatUint(m.Seq, 10), Data: m.Data,
+		Header: nats.Header{headerSubject: {m.Subject}},
+	}
+	_, err := s.js.PublishMsg(ctx, msg, jetstream.WithExpectStream(streamName),
+		jetstream.WithExpectLastSequencePerSubject(0))
 	return err
 }
 

@@ -1,8 +1,9 @@
-// Package witness keeps a copy of the hub's audit log on another machine, so that a rollback of the hub's log together with its
-// anchors can be found.
+// Package witness keeps a copy of the hub's audit log on another machine, so that a rollback of the hub's log together
+// with its anchors can be found.
 //
-// It listens on witness.head, which only the hub's auditor reaches, and reads the audit streams of the hub by sequence. It
-// appends each message once and never changes its copy: a log that no longer continues the copy is a conflict, not an update.
+// It listens on witness.head, which only the hub's auditor reaches, and reads the audit streams of the hub by sequence.
+// It appends each message once and never changes its copy: a log that no longer continues the copy is a conflict, not
+// an update.
 package witness
 
 import (
@@ -22,7 +23,8 @@ import (
 
 // Store keeps the copies. It is in an account of the machine that the hub does not reach.
 type Store interface {
-	// Append stores a message of a log; it is acknowledged when Append returns. A message that is there already is an error.
+	// Append stores a message of a log; it is acknowledged when Append returns. A message that is there already is an
+	// error.
 	Append(ctx context.Context, log string, m audit.Stored) error
 	// Each calls f for every copy, in the order of Append.
 	Each(ctx context.Context, f func(log string, m audit.Stored)) error
@@ -79,7 +81,8 @@ func (w *Witness) Routes() []actor.Route {
 	return []actor.Route{actor.Serve(subjects.WitnessHead, w.onHead)}
 }
 
-// Start implements [actor.Starter]: it reads the copies, and then copies until Close. A hub that is not reachable is no error.
+// Start implements [actor.Starter]: it reads the copies, and then copies until Close. A hub that is not reachable is no
+// error.
 func (w *Witness) Start(ctx context.Context, out actor.Out) error {
 	if err := w.store.Each(ctx, func(log string, m audit.Stored) { w.logOf(log).add(m) }); err != nil {
 		return fmt.Errorf("reading the copy of the audit log: %w", err)
@@ -124,9 +127,11 @@ func (w *Witness) run(ctx context.Context, out actor.Out) {
 	}
 }
 
-// onHead returns the heads of all copied logs, the newest last. It reads the hub before, so that the heads hold everything that the
-// hub had acknowledged when it was asked.
-func (w *Witness) onHead(ctx context.Context, _ actor.Msg[subjects.Empty], out actor.Out) (subjects.WitnessHeads, error) {
+// onHead returns the heads of all copied logs, the newest last. It reads the hub before, so that the heads hold
+// everything that the hub had acknowledged when it was asked.
+func (w *Witness) onHead(ctx context.Context, _ actor.Msg[subjects.Empty], out actor.Out) (subjects.WitnessHeads,
+	error,
+) {
 	err := w.sync(ctx, out.Now)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -145,8 +150,8 @@ func (w *Witness) onHead(ctx context.Context, _ actor.Msg[subjects.Empty], out a
 // errConflict means that the hub's log does not continue the copy.
 var errConflict = errors.New("the hub's audit log is not the one that was copied")
 
-// sync copies what the hub has stored since. The error wraps errConflict when the hub's log does not continue the copy; nothing is
-// copied then.
+// sync copies what the hub has stored since. The error wraps errConflict when the hub's log does not continue the copy;
+// nothing is copied then.
 func (w *Witness) sync(ctx context.Context, now func() time.Time) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -180,7 +185,8 @@ func (w *Witness) copyStreams(ctx context.Context) error {
 	return nil
 }
 
-// readLogID returns the id of the hub's present log. The first message is read only when the last copied one is not where it was.
+// readLogID returns the id of the hub's present log. The first message is read only when the last copied one is not
+// where it was.
 func (w *Witness) readLogID(ctx context.Context) (string, error) {
 	main := w.hub[0]
 	if len(w.logs) > 0 {
@@ -221,7 +227,8 @@ func readFrom(ctx context.Context, r bus.AuditReader, seq uint64) func(yield fun
 	}
 }
 
-// copyStream compares the last copied message of a stream with the hub's, and unless compareOnly is set appends those after it.
+// copyStream compares the last copied message of a stream with the hub's, and unless compareOnly is set appends those
+// after it.
 func (w *Witness) copyStream(ctx context.Context, l *copied, r bus.AuditReader, compareOnly bool) error {
 	have := l.last[r.Owner()]
 	src, err := r.ReadAfter(ctx, max(have.seq, 1)-1)
@@ -234,7 +241,8 @@ func (w *Witness) copyStream(ctx context.Context, l *copied, r bus.AuditReader, 
 	case err != nil:
 		return err
 	case src.Last < have.seq:
-		return fmt.Errorf("%w: it was rolled back to %s, and the copy has %s", errConflict, audit.MessageName(r.Owner(), src.Last), name)
+		return fmt.Errorf("%w: it was rolled back to %s, and the copy has %s", errConflict,
+			audit.MessageName(r.Owner(), src.Last), name)
 	case src.Messages == nil || compareOnly && have.seq == 0:
 		return nil
 	}

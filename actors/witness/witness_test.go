@@ -68,7 +68,11 @@ func (h *hub) record(n int) {
 		h.t.Fatal(err)
 	}
 	for range n {
-		if err := w.Append(h.t.Context(), subjects.AuditRecord{ID: actor.NewID(), Phase: subjects.AuditBefore, AgentID: "generator", Action: subjects.ActionToolCall, Tool: "get_datetime", Status: subjects.StatusAllowed}); err != nil {
+		if err := w.Append(h.t.Context(), subjects.AuditRecord{
+			ID: actor.NewID(), Phase: subjects.AuditBefore,
+			AgentID: "generator", Action: subjects.ActionToolCall, Tool: "get_datetime",
+			Status: subjects.StatusAllowed,
+		}); err != nil {
 			h.t.Fatal(err)
 		}
 	}
@@ -155,7 +159,10 @@ func newMachine(t *testing.T) *machine {
 			t.Fatal(err)
 		}
 	}
-	srv, err := bus.StartLeaf(bus.LeafConfig{Machine: p, Address: "127.0.0.1:1", Seeds: seeds, Store: filepath.Join(dir, "jetstream")}, keys, nil)
+	srv, err := bus.StartLeaf(bus.LeafConfig{
+		Machine: p, Address: "127.0.0.1:1", Seeds: seeds,
+		Store: filepath.Join(dir, "jetstream"),
+	}, keys, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,8 +217,8 @@ func TestWitnessCopiesTheLog(t *testing.T) {
 	}
 }
 
-// A hub whose log was rolled back together with its anchors verifies by itself. The witness shows the rollback, at once and also
-// after the log has grown beyond the copy.
+// A hub whose log was rolled back together with its anchors verifies by itself. The witness shows the rollback, at once
+// and also after the log has grown beyond the copy.
 func TestWitnessFindsRollback(t *testing.T) {
 	t.Parallel()
 	h, m := newHub(t), newMachine(t)
@@ -233,7 +240,8 @@ func TestWitnessFindsRollback(t *testing.T) {
 	if len(got.Heads) != 1 || got.Heads[0] != before.Heads[0] || !strings.Contains(got.Conflict, "rolled back") {
 		t.Errorf("%+v, want the head %s", got, before.Heads[0])
 	}
-	if rep := h.verify(got.Heads); rep.OK || !strings.Contains(rep.First.String(), "rolled back") || !strings.Contains(rep.First.String(), "gpu-box") {
+	if rep := h.verify(got.Heads); rep.OK || !strings.Contains(rep.First.String(), "rolled back") ||
+		!strings.Contains(rep.First.String(), "gpu-box") {
 		t.Errorf("%v", rep.First)
 	}
 
@@ -250,7 +258,8 @@ func TestWitnessFindsRollback(t *testing.T) {
 	}
 }
 
-// After a rotation the witness begins a copy of the new log and keeps that of the sealed one; a hub that returns to the sealed log is found.
+// After a rotation the witness begins a copy of the new log and keeps that of the sealed one; a hub that returns to the
+// sealed log is found.
 func TestWitnessFollowsRotation(t *testing.T) {
 	t.Parallel()
 	h, m := newHub(t), newMachine(t)

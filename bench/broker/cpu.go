@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// processorTime returns the processor time of this process and of those with the given ids, so far. A process that cannot
-// be read counts as 0.
+// processorTime returns the processor time of this process and of those with the given ids, so far. A process that
+// cannot be read counts as 0.
 func processorTime(pids []int) (sum time.Duration) {
 	var used syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &used) == nil {

@@ -54,13 +54,21 @@ type layered struct {
 // rulesOf are the rules of a form. Both go by the shipped manifest.
 func rulesOf(form string, m policy.Manifest, home bus.Home) policy.Rules {
 	if form == firstForm {
-		return policy.Rules{Manifest: m, Chain: policy.Chain{policy.ManifestLayer{Manifest: m}, policy.LineageLayer{Manifest: m}}}
+		return policy.Rules{Manifest: m, Chain: policy.Chain{
+			policy.ManifestLayer{Manifest: m},
+			policy.LineageLayer{Manifest: m},
+		}}
 	}
-	return policy.Rules{Manifest: m, Chain: m.Chain(policy.Env{Home: home.Data, Closed: []string{home.Data, home.Config}})}
+	return policy.Rules{
+		Manifest: m,
+		Chain:    m.Chain(policy.Env{Home: home.Data, Closed: []string{home.Data, home.Config}}),
+	}
 }
 
 // startTurning runs a broker like the system's own, whose rules are turned by the one who holds the book.
-func startTurning(ctx context.Context, c *config.Instance, cfg config.Config, home bus.Home) (*policy.ActiveRules, error) {
+func startTurning(ctx context.Context, c *config.Instance, cfg config.Config, home bus.Home) (*policy.ActiveRules,
+	error,
+) {
 	book := policy.NewActiveRules(rulesOf(fullForm, cfg.Manifest, home))
 	var build []broker.Known
 	for _, t := range cfg.Tools() {
@@ -157,7 +165,10 @@ func openTown(ctx context.Context, tcp bool) (_ *town, err error) {
 			return nil
 		}
 	}
-	for role, out := range map[string]*actor.Out{"generator": &w.agent, "user": &w.user, "router": &w.turns, "broker": &w.owner} {
+	for role, out := range map[string]*actor.Out{
+		"generator": &w.agent, "user": &w.user, "router": &w.turns,
+		"broker": &w.owner,
+	} {
 		nc, err := b.Dial(role)
 		if err != nil {
 			return nil, err
@@ -172,7 +183,8 @@ func openTown(ctx context.Context, tcp bool) (_ *town, err error) {
 
 // asked is what the user says in each question. The searches below are made of its words, so that the layer of flow
 // has to look each one up and finds nothing to ask.
-const asked = "Please search the web for the opening hours of the botanical garden in Vienna in spring, and whether it has a cafe, parking, guided tours, a shop or a pond."
+const asked = "Please search the web for the opening hours of the botanical garden in Vienna in spring, and whether " +
+	"it has a cafe, parking, guided tours, a shop or a pond."
 
 // request is a call to measure.
 type request struct {
@@ -202,14 +214,18 @@ func holds(word string) func(string) error {
 
 func timeArgs(i int) string {
 	zones := []string{
-		"Europe/Berlin", "Europe/Vienna", "Europe/Paris", "Europe/Rome", "Europe/Madrid", "Europe/Oslo", "Europe/Prague",
+		"Europe/Berlin", "Europe/Vienna", "Europe/Paris", "Europe/Rome", "Europe/Madrid", "Europe/Oslo",
+		"Europe/Prague",
 		"Asia/Tokyo", "Asia/Seoul", "Asia/Dubai", "America/Lima", "America/Denver", "UTC",
 	}
 	return fmt.Sprintf(`{"timezone":%q}`, zones[i%len(zones)])
 }
 
 func searchArgs(i int) string {
-	words := []string{"opening", "hours", "spring", "cafe", "parking", "guided", "tours", "shop", "pond", "search", "web", "whether", "please"}
+	words := []string{
+		"opening", "hours", "spring", "cafe", "parking", "guided", "tours", "shop", "pond", "search",
+		"web", "whether", "please",
+	}
 	return fmt.Sprintf(`{"query":"botanical garden Vienna %s"}`, words[i%len(words)])
 }
 
@@ -226,11 +242,13 @@ func (w *town) question(ctx context.Context, long bool) (actor.Out, error) {
 			return nil, err
 		}
 	}
-	if err := actor.Emit(ctx, w.user.WithIDs(session, query), subjects.QueryReceived, subjects.Query{SessionID: session, QueryID: query, Query: asked}); err != nil {
+	if err := actor.Emit(ctx, w.user.WithIDs(session, query), subjects.QueryReceived,
+		subjects.Query{SessionID: session, QueryID: query, Query: asked}); err != nil {
 		return nil, err
 	}
 	for {
-		m, err := actor.ReadStored(ctx, w.turns, subjects.QuerySession.Stream, map[string]any{"last_by_subj": "turn.*." + session})
+		m, err := actor.ReadStored(ctx, w.turns, subjects.QuerySession.Stream,
+			map[string]any{"last_by_subj": "turn.*." + session})
 		if err != nil {
 			return nil, err
 		}
@@ -249,7 +267,11 @@ func longFlow() *policy.Flow {
 	for i := range 50 {
 		f = f.WithQuestion(fmt.Sprintf("q%d", i), strings.Repeat(fmt.Sprintf("word%d ", i), 20), nil)
 	}
-	search := policy.Tool{Name: "web_search", Zone: "tools", Known: true, Act: policy.ActSearch, Args: policy.Args{"query": {Role: policy.RoleQuery}}, Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted)}
+	search := policy.Tool{
+		Name: "web_search", Zone: "tools", Known: true, Act: policy.ActSearch,
+		Args: policy.Args{"query": {Role: policy.RoleQuery}}, Effects: policy.Declare(policy.Egress,
+			policy.ReadsUntrusted),
+	}
 	for i := range 80 {
 		r := policy.Result{Tool: search, CallID: fmt.Sprintf("c%d", i), Query: "q0", Time: time.Unix(1e9, 0)}
 		var text strings.Builder

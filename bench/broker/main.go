@@ -127,11 +127,15 @@ func measure(ctx context.Context, n, par int, some string) (report, error) {
 		start func(name string) (kind, func(), error)
 	}{
 		{"raw request, in process", func(name string) (kind, func(), error) { return rawKind(name, false) }},
-		{"brokered, in process", func(name string) (kind, func(), error) { return brokeredKind(ctx, name, "10s", false) }},
+		{"brokered, in process", func(name string) (kind, func(), error) {
+			return brokeredKind(ctx, name, "10s", false)
+		}},
 		{"MCP over HTTP, same process", func(name string) (kind, func(), error) { return mcpKind(ctx, name, false) }},
 		{"raw request, TCP", func(name string) (kind, func(), error) { return rawKind(name, true) }},
 		{"brokered, TCP", func(name string) (kind, func(), error) { return brokeredKind(ctx, name, "10s", true) }},
-		{"brokered, TCP, sync always", func(name string) (kind, func(), error) { return brokeredKind(ctx, name, "always", true) }},
+		{"brokered, TCP, sync always", func(name string) (kind, func(), error) {
+			return brokeredKind(ctx, name, "always", true)
+		}},
 		{"MCP over HTTP, own process", func(name string) (kind, func(), error) { return mcpKind(ctx, name, true) }},
 	} {
 		if !strings.Contains(k.name, some) {
@@ -263,7 +267,10 @@ func brokeredKind(ctx context.Context, name, syncMode string, tcp bool) (_ kind,
 	return kind{name, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
-		res, err := actor.Ask(ctx, out, ask, subjects.ToolRequest{CallID: actor.NewID(), Args: json.RawMessage(`{"timezone":"Europe/Berlin"}`)})
+		res, err := actor.Ask(ctx, out, ask, subjects.ToolRequest{
+			CallID: actor.NewID(),
+			Args:   json.RawMessage(`{"timezone":"Europe/Berlin"}`),
+		})
 		if err != nil {
 			return err
 		}
@@ -280,7 +287,10 @@ func load(syncMode string) (config.Config, error) {
 		return cfg, err
 	}
 	cfg.WebSearch.Mock = found
-	return cfg, cfg.Apply(map[string]string{"system.listen": "127.0.0.1:0", "system.sync": syncMode, "web_search.provider": "mock"})
+	return cfg, cfg.Apply(map[string]string{
+		"system.listen": "127.0.0.1:0", "system.sync": syncMode,
+		"web_search.provider": "mock",
+	})
 }
 
 func sane(result string) error {
@@ -378,17 +388,24 @@ func mcpServer() (url string, stop func(), err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	mcp.AddTool(clock, &mcp.Tool{Name: "get_datetime", Description: "tells the time"}, func(_ context.Context, _ *mcp.CallToolRequest, a clockArgs) (*mcp.CallToolResult, any, error) {
-		if a.Timezone != zone.String() {
-			return nil, nil, errors.New("no such zone")
-		}
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: time.Now().In(zone).Format(time.RFC3339) + " " + zone.String()}}}, nil, nil
-	})
+	mcp.AddTool(clock, &mcp.Tool{Name: "get_datetime", Description: "tells the time"},
+		func(_ context.Context, _ *mcp.CallToolRequest, a clockArgs) (*mcp.CallToolResult, any, error) {
+			if a.Timezone != zone.String() {
+				return nil, nil, errors.New("no such zone")
+			}
+			return &mcp.CallToolResult{
+				Content: []mcp.Content{&mcp.TextContent{Text: time.Now().In(zone).Format(time.RFC3339) + " " +
+					zone.String()}},
+			}, nil, nil
+		})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", nil, err
 	}
-	srv := &http.Server{Handler: mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return clock }, nil), ReadHeaderTimeout: 10 * time.Second}
+	srv := &http.Server{
+		Handler:           mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return clock }, nil),
+		ReadHeaderTimeout: 10 * time.Second,
+	}
 	go func() { _ = srv.Serve(l) }()
 	return "http://" + l.Addr().String(), func() { _ = srv.Close() }, nil
 }
@@ -418,7 +435,8 @@ func mcpKind(ctx context.Context, name string, apart bool) (kind, func(), error)
 		return kind{}, nil, err
 	}
 	call := func(ctx context.Context) error {
-		r, err := session.CallTool(ctx, &mcp.CallToolParams{Name: "get_datetime", Arguments: clockArgs{"Europe/Berlin"}})
+		r, err := session.CallTool(ctx,
+			&mcp.CallToolParams{Name: "get_datetime", Arguments: clockArgs{"Europe/Berlin"}})
 		if err != nil {
 			return err
 		}
@@ -442,7 +460,8 @@ func (r report) row(name string) figures {
 // ratios are the promises: brokered over TCP to raw over TCP, and brokered to unguarded MCP in both settings.
 func (r report) ratios() (toRaw, toMCP, toMCPIn float64) {
 	tcp := r.row("brokered, TCP").P50
-	return tcp / r.row("raw request, TCP").P50, tcp / r.row("MCP over HTTP, own process").P50, r.row("brokered, in process").P50 / r.row("MCP over HTTP, same process").P50
+	return tcp / r.row("raw request, TCP").P50, tcp / r.row("MCP over HTTP, own process").P50,
+		r.row("brokered, in process").P50 / r.row("MCP over HTTP, same process").P50
 }
 
 // holds reports whether the promised limits held in this run.
@@ -470,7 +489,8 @@ func (r report) print() {
 	fmt.Println("| call | first form p50 | p99 | all layers p50 | p99 | first call of a question | p50 ratio |")
 	fmt.Println("|---|---|---|---|---|---|---|")
 	for _, l := range r.Layers {
-		fmt.Printf("| %s, %s | %.0f us | %.0f us | %.0f us | %.0f us | %.0f us | %.2f |\n", l.Call, l.Where, l.FirstP50, l.FirstP99, l.FullP50, l.FullP99, l.NewP50, l.Ratio)
+		fmt.Printf("| %s, %s | %.0f us | %.0f us | %.0f us | %.0f us | %.0f us | %.2f |\n", l.Call, l.Where, l.FirstP50,
+			l.FirstP99, l.FullP50, l.FullP99, l.NewP50, l.Ratio)
 	}
 	fmt.Printf("\naim: at most %.1f\n\nthe layers alone, no bus:", mostRatio)
 	for _, d := range r.Policy {
@@ -485,11 +505,13 @@ func (r report) printDoor() {
 	fmt.Println("| call | p50 | p99 | p50 ratio | processor time | calls per second |")
 	fmt.Println("|---|---|---|---|---|---|")
 	for _, f := range r.Rows {
-		fmt.Printf("| %s | %.0f us | %.0f us | %.1f | %.0f us | %.0f |\n", f.Name, f.P50, f.P99, f.P50/raw.P50, f.CPU, f.PerSec)
+		fmt.Printf("| %s | %.0f us | %.0f us | %.1f | %.0f us | %.0f |\n", f.Name, f.P50, f.P99, f.P50/raw.P50, f.CPU,
+			f.PerSec)
 	}
 	if len(r.Layers) == 0 {
 		return // not every kind was measured
 	}
 	toRaw, toMCP, toMCPIn := r.ratios()
-	fmt.Printf("\nbrokered to raw, TCP: %.2f (aim: at most 6); brokered to unguarded MCP: %.2f over TCP, %.2f in process (aim: below 1)\n\n", toRaw, toMCP, toMCPIn)
+	fmt.Printf("\nbrokered to raw, TCP: %.2f (aim: at most 6); brokered to unguarded MCP: %.2f over TCP, %.2f in "+
+		"process (aim: below 1)\n\n", toRaw, toMCP, toMCPIn)
 }

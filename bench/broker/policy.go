@@ -15,9 +15,18 @@ import (
 
 // found is what every search of this measurement finds.
 var found = []tools.WebResult{
-	{Title: "Botanical garden of the university", URL: "https://garden.example.org/visit", Snippet: "The botanical garden opens in spring from nine to six. Entry is free; guided tours on Sundays."},
-	{Title: "Opening hours of gardens in Vienna", URL: "https://vienna.example.org/gardens", Snippet: "Hours of all public gardens in the city by season, with notes on parking and cafes nearby."},
-	{Title: "A day in the botanical garden", URL: "https://travel.example.org/botanical", Snippet: "We spent a day between the pond and the alpine garden, and had cake in the shop."},
+	{
+		Title: "Botanical garden of the university", URL: "https://garden.example.org/visit",
+		Snippet: "The botanical garden opens in spring from nine to six. Entry is free; guided tours on Sundays.",
+	},
+	{
+		Title: "Opening hours of gardens in Vienna", URL: "https://vienna.example.org/gardens",
+		Snippet: "Hours of all public gardens in the city by season, with notes on parking and cafes nearby.",
+	},
+	{
+		Title: "A day in the botanical garden", URL: "https://travel.example.org/botanical",
+		Snippet: "We spent a day between the pond and the alpine garden, and had cake in the shop.",
+	},
 }
 
 // decided is what the layers alone take for one call, without a bus.
@@ -45,10 +54,14 @@ func measurePolicy(n int) ([]decided, error) {
 		if r.long {
 			flow = longFlow().WithQuestion("q", asked, nil)
 		}
-		flow = flow.WithResult(policy.Result{Tool: t.Facts(), CallID: "c", Query: "q", Text: found[0].Snippet, Links: []string{found[0].URL}, Time: time.Unix(1e9, 0)})
+		flow = flow.WithResult(policy.Result{
+			Tool: t.Facts(), CallID: "c", Query: "q", Text: found[0].Snippet,
+			Links: []string{found[0].URL}, Time: time.Unix(1e9, 0),
+		})
 		call := policy.Call{
-			Caller: subjects.Caller{Account: "generator"}, Type: cfg.Manifest.Accounts["generator"], Tool: t.Facts(), Schema: t.Schema().Parameters,
-			Args: json.RawMessage(r.args(0)), Session: "s", Query: "q", Flow: flow,
+			Caller: subjects.Caller{Account: "generator"}, Type: cfg.Manifest.Accounts["generator"], Tool: t.Facts(),
+			Schema: t.Schema().Parameters,
+			Args:   json.RawMessage(r.args(0)), Session: "s", Query: "q", Flow: flow,
 		}
 		var batches []time.Duration
 		each := max(n/20, 10)

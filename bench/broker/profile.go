@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// profile writes a CPU profile of brokered calls in process alone: of those of the table, or with layers of searches with
-// every layer on.
+// profile writes a CPU profile of brokered calls in process alone: of those of the table, or with layers of searches
+// with every layer on.
 func profile(file string, n int, layers bool) error {
 	ctx := context.Background()
 	work, stop, err := profiled(ctx, n, layers)

@@ -1,6 +1,6 @@
-// Command completions measures what POST /v1/chat/completions adds to a model server: the time of a whole reply and the time to the
-// first token of a streamed one, through a conclave in a process of its own with the settings as shipped, against the same model
-// server asked directly, all in one run and interleaved. Only ratios mean anything.
+// Command completions measures what POST /v1/chat/completions adds to a model server: the time of a whole reply and the
+// time to the first token of a streamed one, through a conclave in a process of its own with the settings as shipped,
+// against the same model server asked directly, all in one run and interleaved. Only ratios mean anything.
 //
 // Run it from the folder bench: go run ./completions
 package main
@@ -58,9 +58,11 @@ func run(ctx context.Context) error {
 		program = built
 	}
 	if load, err := os.ReadFile("/proc/loadavg"); err == nil {
-		fmt.Printf("load at the start %s; %d requests of each kind\n\n", strings.Join(strings.Fields(string(load))[:3], " "), *n)
+		fmt.Printf("load at the start %s; %d requests of each kind\n\n", strings.Join(strings.Fields(string(load))[:3],
+			" "), *n)
 	}
-	fmt.Print("| model call | request | whole reply p50 | p95 | to direct | first token p50 | p95 | to direct |\n|---|---|---|---|---|---|---|---|\n")
+	fmt.Print("| model call | request | whole reply p50 | p95 | to direct | first token p50 | p95 | to direct " +
+		"|\n|---|---|---|---|---|---|---|---|\n")
 	for _, t := range strings.Split(*each, ",") {
 		d, err := time.ParseDuration(t)
 		if err != nil {
@@ -91,7 +93,8 @@ func measure(ctx context.Context, program string, d time.Duration) error {
 		return err
 	}
 	defer server.Close()
-	in, err := instance.Create(program, map[string]string{"models.yaml": fmt.Sprintf("roles: {assistant: %s}\nollama: {url: %q}\n", modelName, server.URL)})
+	in, err := instance.Create(program, map[string]string{"models.yaml": fmt.Sprintf("roles: {assistant: "+
+		"%s}\nollama: {url: %q}\n", modelName, server.URL)})
 	if err != nil {
 		return err
 	}
@@ -103,7 +106,10 @@ func measure(ctx context.Context, program string, d time.Duration) error {
 	defer system.Stop()
 	kinds := []*kind{
 		{name: "model server, direct", url: server.URL + "/api/chat", tools: true},
-		{name: "`/v1`, a call of the model (`tools` in the request)", url: system.API + "/v1/chat/completions", token: system.Token, tools: true},
+		{
+			name: "`/v1`, a call of the model (`tools` in the request)", url: system.API + "/v1/chat/completions",
+			token: system.Token, tools: true,
+		},
 		{name: "`/v1`, a question to the assistant", url: system.API + "/v1/chat/completions", token: system.Token},
 	}
 	for i := range *n + warmUp {
@@ -142,16 +148,25 @@ func ratio(a, b []time.Duration) float64 {
 
 func ms(d time.Duration) string { return fmt.Sprintf("%.2f ms", float64(d.Microseconds())/1000) }
 
-// ask sends one request and returns the time until its whole reply, or with stream until its first token. Every question begins a
-// conversation of its own.
+// ask sends one request and returns the time until its whole reply, or with stream until its first token. Every
+// question begins a conversation of its own.
 func (k *kind) ask(ctx context.Context, question string, stream bool) (time.Duration, error) {
 	name := modelName
 	if k.token != "" {
 		name = "assistant"
 	}
-	body := map[string]any{"model": name, "stream": stream, "messages": []map[string]string{{"role": "user", "content": question}}}
+	body := map[string]any{
+		"model": name, "stream": stream,
+		"messages": []map[string]string{{"role": "user", "content": question}},
+	}
 	if k.tools {
-		body["tools"] = []any{map[string]any{"type": "function", "function": map[string]any{"name": "lookup", "description": "looks up a fact", "parameters": map[string]any{"type": "object", "properties": map[string]any{}}}}}
+		body["tools"] = []any{map[string]any{"type": "function", "function": map[string]any{
+			"name":        "lookup",
+			"description": "looks up a fact", "parameters": map[string]any{
+				"type":       "object",
+				"properties": map[string]any{},
+			},
+		}}}
 	}
 	data, err := json.Marshal(body)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Command critic measures what a critic costs those who wait for answers: the same questions are asked in turn of a system
-// without a critic, of one whose critic judges at once, and of one whose critic's model hangs for ever. All three ask a
-// server with one slot, as one graphics card is. What counts is the ratio of the waits, from one run.
+// Command critic measures what a critic costs those who wait for answers: the same questions are asked in turn of a
+// system without a critic, of one whose critic judges at once, and of one whose critic's model hangs for ever. All
+// three ask a server with one slot, as one graphics card is. What counts is the ratio of the waits, from one run.
 //
 // Run it from the folder bench: go run ./critic
 package main
@@ -92,7 +92,10 @@ func run() error {
 	var rows []row
 	for _, h := range systems {
 		slices.Sort(h.took)
-		r := row{System: h.name, P50: ms(h.took[len(h.took)/2]), P95: ms(h.took[len(h.took)*95/100]), Grades: h.grades.Load(), Begun: h.model.Stats().Started}
+		r := row{
+			System: h.name, P50: ms(h.took[len(h.took)/2]), P95: ms(h.took[len(h.took)*95/100]),
+			Grades: h.grades.Load(), Begun: h.model.Stats().Started,
+		}
 		r.Ratio, r.Ratio9 = r.P50/ms(systems[0].took[len(h.took)/2]), r.P95/ms(systems[0].took[len(h.took)*95/100])
 		rows = append(rows, r)
 	}
@@ -100,10 +103,12 @@ func run() error {
 		return json.NewEncoder(os.Stdout).Encode(rows)
 	}
 	for _, r := range rows {
-		fmt.Printf("%-15s p50 %7.2f ms (%.3f)  p95 %7.2f ms (%.3f)  %d grades, %d model calls begun\n", r.System, r.P50, r.Ratio, r.P95, r.Ratio9, r.Grades, r.Begun)
+		fmt.Printf("%-15s p50 %7.2f ms (%.3f)  p95 %7.2f ms (%.3f)  %d grades, %d model calls begun\n", r.System, r.P50,
+			r.Ratio, r.P95, r.Ratio9, r.Grades, r.Begun)
 	}
 	if last := rows[len(rows)-1]; *check && last.Ratio > most {
-		return fmt.Errorf("a stalled critic changes the wait by a factor of %.3f, and %.2f is the most", last.Ratio, most)
+		return fmt.Errorf("a stalled critic changes the wait by a factor of %.3f, and %.2f is the most", last.Ratio,
+			most)
 	}
 	return nil
 }
@@ -145,8 +150,11 @@ func open(name string, critic bool, says scriptserver.Reply, log *slog.Logger) (
 	}
 	for file, text := range map[string]string{
 		"system.yaml": "listen: 127.0.0.1:0\ngateway: {listen: \"127.0.0.1:0\"}\n",
-		"models.yaml": "roles: {assistant: assistant, critic: judge, tools: tools}\nhints: {simple: tools}\nollama: {url: \"" + h.model.URL + "\", slots: 1, rest: 0s}\n", // the worst case: the judge is let in at once, and has to be cut off each time
-		"memory.yaml": "model: false\n",                                                                                                                                   // what else asks the model is not what is measured
+		// the worst case: the judge is let in at once, and has to be cut off each time
+		"models.yaml": "roles: {assistant: assistant, critic: judge, tools: tools}\nhints: {simple: tools}\nollama: " +
+			"{url: \"" + h.model.URL + "\", slots: 1, rest: 0s}\n",
+		// what else asks the model is not what is measured
+		"memory.yaml": "model: false\n",
 		"critic.yaml": fmt.Sprintf("enabled: %t\n", critic),
 	} {
 		if err := os.WriteFile(filepath.Join(home.Config, file), []byte(text), 0o600); err != nil {
@@ -198,7 +206,8 @@ func (h *system) ask(i int) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	begun := time.Now()
-	if err := actor.Emit(ctx, h.out.WithIDs("s"+id, id), subjects.QueryReceived, subjects.Query{SessionID: "s" + id, QueryID: id, Query: "What is the capital of France?"}); err != nil {
+	if err := actor.Emit(ctx, h.out.WithIDs("s"+id, id), subjects.QueryReceived,
+		subjects.Query{SessionID: "s" + id, QueryID: id, Query: "What is the capital of France?"}); err != nil {
 		return 0, err
 	}
 	select {

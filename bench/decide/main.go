@@ -1,19 +1,20 @@
 // Command decide measures whether a real model makes the right first decision: answer directly, or call which tool with
-// what. It asks the same questions in three modes, one mode after the other, so that each finds its own prompt in the cache
-// of the server, as in use:
+// what. It asks the same questions in three modes, one mode after the other, so that each finds its own prompt in the
+// cache of the server, as in use:
 //
 //	constrained   pkg/loop with decisions under a JSON schema; as in the generator, memory is searched for every question before
 //	              the decision, so that no decision to search it is left to make
 //	native        pkg/loop with the model's own tool calls
 //	bare          one request with native tools and a short system text, no loop around it
 //
-// The modes offer the shipped definitions of the usual four tools, constrained without search_memory; the two of the loop have
-// the shipped system prompt, and constrained the examples. Temperature 0 and a fixed seed, one question per session, nothing in memory.
+// The modes offer the shipped definitions of the usual four tools, constrained without search_memory; the two of the
+// loop have the shipped system prompt, and constrained the examples. Temperature 0 and a fixed seed, one question per
+// session, nothing in memory.
 //
 // The questions are in development.jsonl and held.jsonl, one JSON object a line. Both halves were written before the
 // prompts, the instructions of the loop and any reply of a model were seen (only the names of the tools and the first
-// sentences of three tool descriptions). Misses in the development half may be used to improve prompts and loop; the held
-// half is only measured, and -misses does not print it.
+// sentences of three tool descriptions). Misses in the development half may be used to improve prompts and loop; the
+// held half is only measured, and -misses does not print it.
 //
 // Run it from the folder bench, for example against .ci/live --serve:
 //
@@ -52,11 +53,12 @@ const answer = "answer"
 
 // question is a question with its right first decision.
 type question struct {
-	ID       string   `json:"id"`
-	Language string   `json:"lang"`
-	Text     string   `json:"question"`
-	Want     string   `json:"want"`     // answer, or the name of a tool
-	Argument []string `json:"argument"` // one of these must be in the arguments, in any case of letters; none = anything
+	ID       string `json:"id"`
+	Language string `json:"lang"`
+	Text     string `json:"question"`
+	Want     string `json:"want"` // answer, or the name of a tool
+	// one of these must be in the arguments, in any case of letters; none = anything
+	Argument []string `json:"argument"`
 	held     bool
 }
 
@@ -71,8 +73,8 @@ type decision struct {
 	err       error
 }
 
-// isRight reports whether d is the right decision for q. Where memory was searched before, to answer is right for a question
-// that needs memory.
+// isRight reports whether d is the right decision for q. Where memory was searched before, to answer is right for a
+// question that needs memory.
 func (q question) isRight(d decision) bool {
 	if d.recalled && q.Want == "search_memory" {
 		return d.choice == answer
@@ -81,7 +83,9 @@ func (q question) isRight(d decision) bool {
 		return false
 	}
 	args := strings.ToLower(d.arguments)
-	return len(q.Argument) == 0 || slices.ContainsFunc(q.Argument, func(s string) bool { return strings.Contains(args, strings.ToLower(s)) })
+	return len(q.Argument) == 0 || slices.ContainsFunc(q.Argument, func(s string) bool {
+		return strings.Contains(args, strings.ToLower(s))
+	})
 }
 
 func main() {
@@ -103,7 +107,8 @@ func main() {
 		os.Exit(1)
 	}
 	if share < o.need {
-		fmt.Fprintf(os.Stderr, "decide: %.0f %% of the constrained decisions are right, less than %.0f %%\n", 100*share, 100*o.need)
+		fmt.Fprintf(os.Stderr, "decide: %.0f %% of the constrained decisions are right, less than %.0f %%\n", 100*share,
+			100*o.need)
 		stop()
 		os.Exit(1)
 	}
@@ -142,15 +147,18 @@ ask:
 				fmt.Fprintln(os.Stderr, "interrupted: the tables have the questions so far")
 				break ask
 			}
-			if errors.Is(d.err, model.ErrUnreachable) || errors.Is(d.err, model.ErrMissing) { // no decision of the model
+			// no decision of the model
+			if errors.Is(d.err, model.ErrUnreachable) || errors.Is(d.err, model.ErrMissing) {
 				return 0, d.err
 			}
 			right := q.isRight(d)
 			all[i].results = append(all[i].results, result{q, d, right})
-			fmt.Fprintf(os.Stderr, "%s, %3d of %d %s: %s (%.1f s)", all[i].name, n+1, len(questions), q.ID, map[bool]string{true: "right", false: "WRONG"}[right], d.took.Seconds())
+			fmt.Fprintf(os.Stderr, "%s, %3d of %d %s: %s (%.1f s)", all[i].name, n+1, len(questions), q.ID,
+				map[bool]string{true: "right", false: "WRONG"}[right], d.took.Seconds())
 			if !right && !q.held {
 				fmt.Fprintf(os.Stderr, " %s %s", d.choice, d.arguments)
-				fmt.Fprintf(&missed, "%s\t%s\t%q\twant %s %v\tgot %s %s %v\n", all[i].name, q.ID, q.Text, q.Want, q.Argument, d.choice, d.arguments, errorText(d.err))
+				fmt.Fprintf(&missed, "%s\t%s\t%q\twant %s %v\tgot %s %s %v\n", all[i].name, q.ID, q.Text, q.Want,
+					q.Argument, d.choice, d.arguments, errorText(d.err))
 			}
 			fmt.Fprintln(os.Stderr)
 		}

@@ -39,12 +39,18 @@ func requestOptions() model.Options {
 // usualTools are the shipped definitions of the tools for everyday questions.
 func usualTools() []model.Tool {
 	byName := map[string]model.Tool{}
-	for _, t := range tools.Configured(tools.Config{WebSearch: tools.WebSearch{Provider: "mock"}, WebFetch: tools.WebFetch{Enabled: true}}) {
+	for _, t := range tools.Configured(tools.Config{
+		WebSearch: tools.WebSearch{Provider: "mock"},
+		WebFetch:  tools.WebFetch{Enabled: true},
+	}) {
 		s := t.Schema()
 		byName[s.Name] = model.Tool{Name: s.Name, Description: s.Description, Parameters: s.Parameters}
 	}
 	for _, t := range memory.Tools() {
-		byName[t.Schema.Name] = model.Tool{Name: t.Schema.Name, Description: t.Schema.Description, Parameters: t.Schema.Parameters}
+		byName[t.Schema.Name] = model.Tool{
+			Name: t.Schema.Name, Description: t.Schema.Description,
+			Parameters: t.Schema.Parameters,
+		}
 	}
 	var out []model.Tool
 	for _, name := range []string{"get_datetime", "web_search", "web_fetch", "search_memory"} {
@@ -53,8 +59,8 @@ func usualTools() []model.Tool {
 	return out
 }
 
-// loopDecider returns a decider by pkg/loop: the first call that it would run, or its answer. The turn ends there. Calls
-// that the loop refuses are not run, and what it does next counts.
+// loopDecider returns a decider by pkg/loop: the first call that it would run, or its answer. The turn ends there.
+// Calls that the loop refuses are not run, and what it does next counts.
 func loopDecider(calls loop.CallMode) decider {
 	return func(ctx context.Context, chat model.Chat, name, question string) decision {
 		ctx, cancel := context.WithCancel(ctx)
@@ -75,8 +81,12 @@ func loopDecider(calls loop.CallMode) decider {
 		}
 		agent := loop.Agent{
 			Chat: counted, Model: name, Tools: offered, Calls: calls, Stream: true, Options: requestOptions(),
-			System: generator.ShippedPrompt(), Examples: generator.SelectExamples(offered), Withheld: generator.SelectWithheldTools(question),
-			Limits: loop.Limits{Steps: 2, StepTokens: replyTokens, AnswerTokens: replyTokens, CallTimeout: callTimeout, FirstToken: callTimeout, TurnTimeout: 2 * callTimeout},
+			System: generator.ShippedPrompt(), Examples: generator.SelectExamples(offered),
+			Withheld: generator.SelectWithheldTools(question),
+			Limits: loop.Limits{
+				Steps: 2, StepTokens: replyTokens, AnswerTokens: replyTokens, CallTimeout: callTimeout,
+				FirstToken: callTimeout, TurnTimeout: 2 * callTimeout,
+			},
 			RunTool: func(_ context.Context, c model.Call) loop.Result {
 				decide(c.Name, c.Arguments)
 				return loop.Result{Text: "stopped"}
@@ -104,7 +114,8 @@ func loopDecider(calls loop.CallMode) decider {
 }
 
 // bareSystem is what a first program with tools would say.
-const bareSystem = "You are a helpful assistant. Answer directly when you know the answer. Call a tool when you need the date or the time, " +
+const bareSystem = "You are a helpful assistant. Answer directly when you know the answer. Call a tool when you need " +
+	"the date or the time, " +
 	"current information from the web, a web page, or something that the user told you earlier."
 
 // decideBare is one request with native tools.

@@ -1,6 +1,7 @@
-// Command generators measures how the answers per second grow with the number of generator processes: conclave up without its
-// generator's share, 1, 2 and 4 processes of conclave actor generator, each with a bound of questions at once, and a scripted model
-// server with a fixed number of slots of fixed length. Every session asks again as soon as it is answered.
+// Command generators measures how the answers per second grow with the number of generator processes: conclave up
+// without its generator's share, 1, 2 and 4 processes of conclave actor generator, each with a bound of questions at
+// once, and a scripted model server with a fixed number of slots of fixed length. Every session asks again as soon as
+// it is answered.
 //
 // Run it from the folder bench: go run ./generators
 package main
@@ -61,7 +62,8 @@ func main() {
 		return
 	}
 	for _, r := range rows {
-		fmt.Printf("%d processes of %d at once, %d slots of %s: %.1f answers/s, %.2f of one process, bound %.1f\n", r.Processes, *share, *slots, *each, r.Answers, r.Ratio, r.Bound)
+		fmt.Printf("%d processes of %d at once, %d slots of %s: %.1f answers/s, %.2f of one process, bound %.1f\n",
+			r.Processes, *share, *slots, *each, r.Answers, r.Ratio, r.Bound)
 	}
 }
 
@@ -74,7 +76,9 @@ func measureAll(ctx context.Context) (rows []row, err error) {
 		defer remove()
 		*program = built
 	}
-	script := scriptserver.Script{modelName: {{Always: true, Reply: scriptserver.Reply{Content: "Paris is the capital of France."}}}}
+	script := scriptserver.Script{
+		modelName: {{Always: true, Reply: scriptserver.Reply{Content: "Paris is the capital of France."}}},
+	}
 	models, err := scriptserver.Start(script, scriptserver.WithSlots(*slots, *each, 4**sessions))
 	if err != nil {
 		return nil, err
@@ -91,14 +95,16 @@ func measureAll(ctx context.Context) (rows []row, err error) {
 	return rows, nil
 }
 
-// measure starts the system with one generator in its process and n-1 more processes, and returns the answers per second.
+// measure starts the system with one generator in its process and n-1 more processes, and returns the answers per
+// second.
 func measure(ctx context.Context, address string, n int) (float64, error) {
 	i, err := instance.Create(*program, map[string]string{
 		"system.yaml":    "broker: {question_rate: 1000}\n",
 		"generator.yaml": fmt.Sprintf("concurrency: %d\n", *share),
 		"critic.yaml":    "enabled: false\n",
 		"memory.yaml":    "enabled: false\n",
-		"models.yaml":    fmt.Sprintf("roles: {assistant: %s}\nollama: {url: \"%s\", slots: %d, ahead: 2}\n", modelName, address, *slots),
+		"models.yaml": fmt.Sprintf("roles: {assistant: %s}\nollama: {url: \"%s\", slots: %d, ahead: 2}\n", modelName,
+			address, *slots),
 	})
 	if err != nil {
 		return 0, err
@@ -141,8 +147,8 @@ func startGenerator(ctx context.Context, i *instance.Instance) (stop func(), err
 	return stop, nil
 }
 
-// ask has every session ask again as soon as it is answered, and returns the answers per second. The first three seconds do not
-// count.
+// ask has every session ask again as soon as it is answered, and returns the answers per second. The first three
+// seconds do not count.
 func ask(ctx context.Context, data string) (float64, error) {
 	home := bus.Home{Data: data, Config: filepath.Join(data, "none")}
 	at, err := home.ReadRunning()
@@ -183,7 +189,10 @@ func ask(ctx context.Context, data string) (float64, error) {
 			for n := 0; ctx.Err() == nil; n++ {
 				id, done := actor.NewID(), make(chan struct{})
 				waiting.Store(id, done)
-				if err := actor.Emit(ctx, out, subjects.QueryReceived, subjects.Query{SessionID: fmt.Sprintf("s%d", s), QueryID: id, Query: "What is the capital of France?"}); err != nil {
+				if err := actor.Emit(ctx, out, subjects.QueryReceived, subjects.Query{
+					SessionID: fmt.Sprintf("s%d", s),
+					QueryID:   id, Query: "What is the capital of France?",
+				}); err != nil {
 					failed <- err
 					return
 				}

@@ -1,10 +1,10 @@
-// Command live runs stories on real models and prints, for each, how many runs passed, the time, and the model calls and
-// tokens of a question. The script .ci/live brings the servers and starts it.
+// Command live runs stories on real models and prints, for each, how many runs passed, the time, and the model calls
+// and tokens of a question. The script .ci/live brings the servers and starts it.
 //
 //	live -conclave ./conclave -ollama http://127.0.0.1:11434 -chat qwen-coder:1.5b -embeddings all-minilm stories/s1_capital.yaml
 //
-// With -openai the chat model is asked at that server; embeddings stay with Ollama. The exit code is 1 when a story passed
-// in less than the share -need of its runs.
+// With -openai the chat model is asked at that server; embeddings stay with Ollama. The exit code is 1 when a story
+// passed in less than the share -need of its runs.
 package main
 
 import (
@@ -95,7 +95,9 @@ func run(ctx context.Context, o options, files []string) (bool, error) {
 		}
 	}
 	printTable(o, rows)
-	return !slices.ContainsFunc(rows, func(r *row) bool { return r.runs > 0 && float64(r.passed) < o.need*float64(r.runs) }), nil
+	return !slices.ContainsFunc(rows, func(r *row) bool {
+		return r.runs > 0 && float64(r.passed) < o.need*float64(r.runs)
+	}), nil
 }
 
 // startMeters puts a meter in front of each server and its address into o.
@@ -121,7 +123,8 @@ func modelSettings(o options) string {
 	if o.openai != "" {
 		chat, openai = "openai/"+o.chat, fmt.Sprintf("openai: {url: %q}\n", o.openai)
 	}
-	return fmt.Sprintf("demo_model: never\nroles: {assistant: %q, critic: %q, embeddings: %q}\ndefaults: {window: 8192}\nmodels: {%q: {temperature: 0}}\nollama: {url: %q}\n%s",
+	return fmt.Sprintf("demo_model: never\nroles: {assistant: %q, critic: %q, embeddings: %q}\ndefaults: {window: "+
+		"8192}\nmodels: {%q: {temperature: 0}}\nollama: {url: %q}\n%s",
 		chat, chat, o.embeddings, chat, o.ollama, openai)
 }
 
@@ -183,7 +186,8 @@ func (r *row) play(ctx context.Context, in *instance.Instance, meters []*meter.M
 	}
 	var rep report
 	if err := json.Unmarshal(out.Bytes(), &rep); err != nil || len(rep.Stories) != 1 {
-		return fmt.Errorf("conclave story run %s gave no result: %v: %s", r.file, failed, strings.TrimSpace(talk.String()))
+		return fmt.Errorf("conclave story run %s gave no result: %v: %s", r.file, failed,
+			strings.TrimSpace(talk.String()))
 	}
 	res := rep.Stories[0]
 	r.measure(meters)
@@ -237,7 +241,8 @@ func printTable(o options, rows []*row) {
 			continue
 		}
 		asked := float64(max(1, r.questions*r.runs))
-		fmt.Printf("| %s | %d of %d | %.0f | %.1f | %.0f | %.0f |\n", r.name, r.passed, r.runs, r.took.Seconds()/float64(r.runs),
+		fmt.Printf("| %s | %d of %d | %.0f | %.1f | %.0f | %.0f |\n", r.name, r.passed, r.runs,
+			r.took.Seconds()/float64(r.runs),
 			float64(r.calls)/asked, float64(r.prompt)/asked, float64(r.output)/asked)
 		cut += r.cut
 	}

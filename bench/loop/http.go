@@ -32,16 +32,19 @@ func script() scriptserver.Script {
 	for i := range iterations {
 		all = append(all, scriptserver.Exchange{
 			Always: true, When: scriptserver.When{Messages: 2 + 2*i, ToolsInclude: []string{"lookup"}},
-			Reply: scriptserver.Reply{Calls: []scriptserver.Call{{Name: "lookup", Arguments: map[string]any{"step": i}}}},
+			Reply: scriptserver.Reply{
+				Calls: []scriptserver.Call{{Name: "lookup", Arguments: map[string]any{"step": i}}},
+			},
 		})
 	}
 	return scriptserver.Script{modelName: append(all, scriptserver.Exchange{
-		Always: true, When: scriptserver.When{Messages: 2 + 2*iterations}, Reply: scriptserver.Reply{Content: "The answer is 42, as looked up."},
+		Always: true, When: scriptserver.When{Messages: 2 + 2*iterations},
+		Reply: scriptserver.Reply{Content: "The answer is 42, as looked up."},
 	})}
 }
 
-// serve is the child, until its standard input closes: a server that says what the scripted one says, reply by reply, but
-// has it ready. What is measured is the client, and reading a script takes longer than the rest of a request.
+// serve is the child, until its standard input closes: a server that says what the scripted one says, reply by reply,
+// but has it ready. What is measured is the client, and reading a script takes longer than the rest of a request.
 func serve() error {
 	replies := map[bool][][]byte{}
 	for _, stream := range []bool{false, true} {
@@ -54,15 +57,18 @@ func serve() error {
 	if err != nil {
 		return err
 	}
-	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			return
-		}
-		stream := !bytes.Contains(body, []byte(`"stream":false`))
-		w.Header().Set("Content-Type", "application/x-ndjson")
-		w.Write(replies[stream][bytes.Count(body, []byte(`"role":"tool"`))])
-	})}
+	server := &http.Server{
+		ReadHeaderTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				return
+			}
+			stream := !bytes.Contains(body, []byte(`"stream":false`))
+			w.Header().Set("Content-Type", "application/x-ndjson")
+			w.Write(replies[stream][bytes.Count(body, []byte(`"role":"tool"`))])
+		}),
+	}
 	go server.Serve(ln)
 	defer server.Close()
 	fmt.Println("http://" + ln.Addr().String())
@@ -105,7 +111,8 @@ const (
 
 var tool = model.Tool{
 	Name: "lookup", Description: "looks up the fact of a step",
-	Parameters: json.RawMessage(`{"type":"object","properties":{"step":{"type":"integer","description":"which step"}},"required":["step"],"additionalProperties":false}`),
+	Parameters: json.RawMessage(
+		`{"type":"object","properties":{"step":{"type":"integer","description":"which step"}},"required":["step"],"additionalProperties":false}`),
 }
 
 // agent is our loop with the given model.
@@ -122,12 +129,14 @@ func agent(chat model.Chat, stream bool) loop.Agent {
 
 // turn runs one turn of it and makes sure that it was one.
 func turn(ctx context.Context, a loop.Agent) error {
-	s, err := loop.RunTurn(ctx, a, loop.Input{State: loop.State{Messages: []model.Message{{Role: model.User, Content: question}}}}, loop.Hooks{})
+	s, err := loop.RunTurn(ctx, a,
+		loop.Input{State: loop.State{Messages: []model.Message{{Role: model.User, Content: question}}}}, loop.Hooks{})
 	if err != nil {
 		return err
 	}
 	if s.Usage.Calls != modelCalls || len(s.Finished) != iterations || !strings.Contains(s.Answer, "42") {
-		return fmt.Errorf("%d model calls, %d tool calls, answer %q, notes %v", s.Usage.Calls, len(s.Finished), s.Answer, s.Notes)
+		return fmt.Errorf("%d model calls, %d tool calls, answer %q, notes %v", s.Usage.Calls, len(s.Finished),
+			s.Answer, s.Notes)
 	}
 	return nil
 }
@@ -153,11 +162,17 @@ func overHTTP(address string) ([]contender, error) {
 	client := &http.Client{Transport: &http.Transport{}}
 	official := api.NewClient(u, &http.Client{Transport: &http.Transport{}})
 	return []contender{
-		{"HTTP floor: the same bodies, read and dropped", func(ctx context.Context) error { return floor(ctx, client, address, whole) }},
+		{"HTTP floor: the same bodies, read and dropped", func(ctx context.Context) error {
+			return floor(ctx, client, address, whole)
+		}},
 		{"pkg/loop with our transport", func(ctx context.Context) error { return turn(ctx, agent(backend, false)) }},
 		{"HTTP floor, streaming", func(ctx context.Context) error { return floor(ctx, client, address, streamed) }},
-		{"pkg/loop with our transport, streaming", func(ctx context.Context) error { return turn(ctx, agent(backend, true)) }},
-		{"plain loop with the official Ollama client", func(ctx context.Context) error { return officially(ctx, official, false) }},
+		{"pkg/loop with our transport, streaming", func(ctx context.Context) error {
+			return turn(ctx, agent(backend, true))
+		}},
+		{"plain loop with the official Ollama client", func(ctx context.Context) error {
+			return officially(ctx, official, false)
+		}},
 		{"the same, streaming", func(ctx context.Context) error { return officially(ctx, official, true) }},
 	}, nil
 }
@@ -218,7 +233,10 @@ func floor(ctx context.Context, c *http.Client, address string, bodies [][]byte)
 // officially is the plainest loop that one can write with the official client: no guard, no fallback, no validation.
 func officially(ctx context.Context, c *api.Client, stream bool) error {
 	var t api.Tool
-	definition, err := json.Marshal(map[string]any{"type": "function", "function": map[string]any{"name": tool.Name, "description": tool.Description, "parameters": tool.Parameters}})
+	definition, err := json.Marshal(map[string]any{"type": "function", "function": map[string]any{
+		"name":        tool.Name,
+		"description": tool.Description, "parameters": tool.Parameters,
+	}})
 	if err != nil {
 		return err
 	}
@@ -228,7 +246,10 @@ func officially(ctx context.Context, c *api.Client, stream bool) error {
 	messages := []api.Message{{Role: "system", Content: system}, {Role: "user", Content: question}}
 	for range modelCalls {
 		var reply api.Message
-		err := c.Chat(ctx, &api.ChatRequest{Model: modelName, Messages: messages, Tools: api.Tools{t}, Stream: &stream, Options: map[string]any{"num_ctx": 32768, "num_predict": 2048}}, func(r api.ChatResponse) error {
+		err := c.Chat(ctx, &api.ChatRequest{
+			Model: modelName, Messages: messages, Tools: api.Tools{t}, Stream: &stream,
+			Options: map[string]any{"num_ctx": 32768, "num_predict": 2048},
+		}, func(r api.ChatResponse) error {
 			reply.Role = r.Message.Role
 			reply.Content += r.Message.Content
 			reply.ToolCalls = append(reply.ToolCalls, r.Message.ToolCalls...)
@@ -245,7 +266,10 @@ func officially(ctx context.Context, c *api.Client, stream bool) error {
 		}
 		messages = append(messages, reply)
 		for _, call := range reply.ToolCalls {
-			messages = append(messages, api.Message{Role: "tool", Content: result, ToolName: call.Function.Name, ToolCallID: call.ID})
+			messages = append(messages, api.Message{
+				Role: "tool", Content: result, ToolName: call.Function.Name,
+				ToolCallID: call.ID,
+			})
 		}
 	}
 	return errors.New("it did not answer")

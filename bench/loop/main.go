@@ -1,8 +1,8 @@
-// Command loop measures what one tool iteration of the agent loop costs: a model call that asks for a tool, the tool, and
-// the way back. Over HTTP it stands beside the bare requests and beside the official Ollama client, against the same
-// scripted server in a process of its own; in process, with a model that answers at once, it stands beside eino's ReAct
-// agent and langchaingo's functions agent. All of it is one run, interleaved, so that the machine's mood hits all of them
-// alike. Only ratios mean anything.
+// Command loop measures what one tool iteration of the agent loop costs: a model call that asks for a tool, the tool,
+// and the way back. Over HTTP it stands beside the bare requests and beside the official Ollama client, against the
+// same scripted server in a process of its own; in process, with a model that answers at once, it stands beside eino's
+// ReAct agent and langchaingo's functions agent. All of it is one run, interleaved, so that the machine's mood hits all
+// of them alike. Only ratios mean anything.
 //
 // Run it from the folder bench: go run ./loop
 package main
@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// A turn has this many tool iterations and then an answer: every contender makes the same model calls in the same order,
-// and the cost of a turn is divided by its model calls.
+// A turn has this many tool iterations and then an answer: every contender makes the same model calls in the same
+// order, and the cost of a turn is divided by its model calls.
 const (
 	iterations = 4
 	modelCalls = iterations + 1
@@ -119,8 +119,15 @@ func measure(n, rounds int) (*report, error) {
 		{"loop over HTTP, allocations", h[1].Allocs, 120, true},
 		{"streaming loop over the streaming HTTP floor, time", h[3].Micros / h[2].Micros, 1.5, true},
 		{"official Ollama client over the loop, time", h[4].Micros / h[1].Micros, 10, false},
-		{"the better of eino and langchaingo over the loop, time", min(p[1].Micros, p[2].Micros) / p[0].Micros, 5, false},
-		{"the better of eino and langchaingo over the loop, allocations", min(p[1].Allocs, p[2].Allocs) / p[0].Allocs, 5, false},
+		{
+			"the better of eino and langchaingo over the loop, time", min(p[1].Micros, p[2].Micros) / p[0].Micros, 5,
+			false,
+		},
+		{
+			"the better of eino and langchaingo over the loop, allocations",
+			min(p[1].Allocs, p[2].Allocs) / p[0].Allocs,
+			5, false,
+		},
 	}
 	return rep, nil
 }
@@ -169,10 +176,14 @@ func (r *report) print() {
 	for _, part := range []struct {
 		title string
 		rows  []figure
-	}{{"over HTTP, scripted server in its own process", r.HTTP}, {"in process, a model that answers at once", r.Process}} {
+	}{{"over HTTP, scripted server in its own process", r.HTTP}, {
+		"in process, a model that answers at once",
+		r.Process,
+	}} {
 		fmt.Fprintf(w, "%s\tus\tallocs\tbytes\tof the first\n", part.title)
 		for _, f := range part.rows {
-			fmt.Fprintf(w, "%s\t%.1f\t%.1f\t%.0f\t%.2fx\n", f.Name, f.Micros, f.Allocs, f.Bytes, f.Micros/part.rows[0].Micros)
+			fmt.Fprintf(w, "%s\t%.1f\t%.1f\t%.0f\t%.2fx\n", f.Name, f.Micros, f.Allocs, f.Bytes,
+				f.Micros/part.rows[0].Micros)
 		}
 		fmt.Fprintln(w)
 	}

@@ -56,7 +56,8 @@ func inProcess() ([]contender, error) {
 		{"langchaingo 0.1.14, functions agent", func(ctx context.Context) error {
 			llm := &langModel{}
 			lookups := &langTool{}
-			a := agents.NewOpenAIFunctionsAgent(llm, []tools.Tool{lookups}, agents.NewOpenAIOption().WithSystemMessage(system))
+			a := agents.NewOpenAIFunctionsAgent(llm, []tools.Tool{lookups},
+				agents.NewOpenAIOption().WithSystemMessage(system))
 			got, err := chains.Run(ctx, agents.NewExecutor(a, agents.WithMaxIterations(modelCalls+1)), question)
 			if err == nil && (got != answer || lookups.n != iterations) {
 				err = fmt.Errorf("the answer is %q after %d lookups", got, lookups.n)
@@ -94,11 +95,16 @@ func (einoModel) Generate(_ context.Context, in []*schema.Message, _ ...einomode
 		return schema.AssistantMessage(answer, nil), nil
 	}
 	return schema.AssistantMessage("", []schema.ToolCall{{
-		ID: "call-" + strconv.Itoa(i), Type: "function", Function: schema.FunctionCall{Name: tool.Name, Arguments: string(arguments[i])},
+		ID: "call-" + strconv.Itoa(i), Type: "function", Function: schema.FunctionCall{
+			Name:      tool.Name,
+			Arguments: string(arguments[i]),
+		},
 	}}), nil
 }
 
-func (m einoModel) Stream(ctx context.Context, in []*schema.Message, opts ...einomodel.Option) (*schema.StreamReader[*schema.Message], error) {
+func (m einoModel) Stream(ctx context.Context, in []*schema.Message,
+	opts ...einomodel.Option,
+) (*schema.StreamReader[*schema.Message], error) {
 	msg, err := m.Generate(ctx, in, opts...)
 	if err != nil {
 		return nil, err
@@ -109,9 +115,12 @@ func (m einoModel) Stream(ctx context.Context, in []*schema.Message, opts ...ein
 type einoTool struct{}
 
 func (einoTool) Info(context.Context) (*schema.ToolInfo, error) {
-	return &schema.ToolInfo{Name: tool.Name, Desc: tool.Description, ParamsOneOf: schema.NewParamsOneOfByParams(map[string]*schema.ParameterInfo{
-		"step": {Type: schema.Integer, Desc: "which step", Required: true},
-	})}, nil
+	return &schema.ToolInfo{
+		Name: tool.Name, Desc: tool.Description,
+		ParamsOneOf: schema.NewParamsOneOfByParams(map[string]*schema.ParameterInfo{
+			"step": {Type: schema.Integer, Desc: "which step", Required: true},
+		}),
+	}, nil
 }
 
 func (einoTool) InvokableRun(context.Context, string, ...einotool.Option) (string, error) {
@@ -121,14 +130,19 @@ func (einoTool) InvokableRun(context.Context, string, ...einotool.Option) (strin
 // langModel is the same for langchaingo. It counts its calls: the messages it is given differ from version to version.
 type langModel struct{ n int }
 
-func (m *langModel) GenerateContent(context.Context, []llms.MessageContent, ...llms.CallOption) (*llms.ContentResponse, error) {
+func (m *langModel) GenerateContent(context.Context, []llms.MessageContent, ...llms.CallOption) (*llms.ContentResponse,
+	error,
+) {
 	i := m.n
 	m.n++
 	if i >= iterations {
 		return &llms.ContentResponse{Choices: []*llms.ContentChoice{{Content: answer}}}, nil
 	}
 	return &llms.ContentResponse{Choices: []*llms.ContentChoice{{ToolCalls: []llms.ToolCall{{
-		ID: "call-" + strconv.Itoa(i), Type: "function", FunctionCall: &llms.FunctionCall{Name: tool.Name, Arguments: string(arguments[i])},
+		ID: "call-" + strconv.Itoa(i), Type: "function", FunctionCall: &llms.FunctionCall{
+			Name:      tool.Name,
+			Arguments: string(arguments[i]),
+		},
 	}}}}}, nil
 }
 

@@ -1,6 +1,6 @@
-// Command mcp measures the cost of an MCP tool behind the broker: the same call of the same server, started by the SDK without a
-// sandbox, connected to directly in the sandbox, and behind the broker with audit records, all in one run and interleaved. Only ratios
-// mean anything.
+// Command mcp measures the cost of an MCP tool behind the broker: the same call of the same server, started by the SDK
+// without a sandbox, connected to directly in the sandbox, and behind the broker with audit records, all in one run and
+// interleaved. Only ratios mean anything.
 //
 // Run it from the folder bench: go run ./mcp
 package main
@@ -50,9 +50,10 @@ func serve() {
 	type text struct {
 		Text string `json:"text"`
 	}
-	sdk.AddTool(s, &sdk.Tool{Name: "say", Description: "Returns its argument."}, func(_ context.Context, _ *sdk.CallToolRequest, in text) (*sdk.CallToolResult, any, error) {
-		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: in.Text}}}, nil, nil
-	})
+	sdk.AddTool(s, &sdk.Tool{Name: "say", Description: "Returns its argument."},
+		func(_ context.Context, _ *sdk.CallToolRequest, in text) (*sdk.CallToolResult, any, error) {
+			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: in.Text}}}, nil, nil
+		})
 	_ = s.Run(context.Background(), &sdk.StdioTransport{})
 }
 
@@ -75,14 +76,16 @@ func measure(ctx context.Context, n int) error {
 		return err
 	}
 	program := filepath.Join(dir, "server")
-	if err := errors.Join(os.Chmod(dir, 0o711), os.WriteFile(program, own, 0o755)); err != nil { // as root, programs run as another user
+	// as root, programs run as another user
+	if err := errors.Join(os.Chmod(dir, 0o711), os.WriteFile(program, own, 0o755)); err != nil {
 		return err
 	}
 	server := mcp.Server{Command: program, Env: map[string]string{serverVariable: "1"}}
 
 	command := exec.Command(program)
 	command.Env = append(os.Environ(), serverVariable+"=1")
-	plain, err := sdk.NewClient(&sdk.Implementation{Name: "bench", Version: "1"}, nil).Connect(ctx, &sdk.CommandTransport{Command: command}, nil)
+	plain, err := sdk.NewClient(&sdk.Implementation{Name: "bench", Version: "1"}, nil).Connect(ctx,
+		&sdk.CommandTransport{Command: command}, nil)
 	if err != nil {
 		return err
 	}
@@ -122,7 +125,8 @@ func measure(ctx context.Context, n int) error {
 	base := kinds[0].percentile(50)
 	fmt.Printf("| %d calls each | p50 | p99 | p50 to the first |\n|---|---|---|---|\n", n)
 	for _, k := range kinds {
-		fmt.Printf("| %s | %d us | %d us | %.1f |\n", k.name, k.percentile(50).Microseconds(), k.percentile(99).Microseconds(), float64(k.percentile(50))/float64(base))
+		fmt.Printf("| %s | %d us | %d us | %.1f |\n", k.name, k.percentile(50).Microseconds(),
+			k.percentile(99).Microseconds(), float64(k.percentile(50))/float64(base))
 	}
 	return nil
 }
@@ -133,7 +137,9 @@ func (k *kind) percentile(p int) time.Duration {
 }
 
 // startSystem starts a system with the server behind its broker, and returns a call of the user.
-func startSystem(ctx context.Context, dir string, server mcp.Server) (call func(ctx context.Context, args string) error, stop func(), err error) {
+func startSystem(ctx context.Context, dir string, server mcp.Server) (call func(ctx context.Context, args string) error,
+	stop func(), err error,
+) {
 	c, err := config.Load("")
 	if err != nil {
 		return nil, nil, err
@@ -154,7 +160,10 @@ func startSystem(ctx context.Context, dir string, server mcp.Server) (call func(
 	if err != nil {
 		return nil, nil, err
 	}
-	p := subjects.Principal{Name: name, Kind: subjects.ToolPrincipal, Tools: []string{tool}, Keys: map[string]string{name: key}, Added: time.Now()}
+	p := subjects.Principal{
+		Name: name, Kind: subjects.ToolPrincipal, Tools: []string{tool},
+		Keys: map[string]string{name: key}, Added: time.Now(),
+	}
 	if err := home.WritePrincipals([]subjects.Principal{p}); err != nil {
 		return nil, nil, err
 	}
@@ -180,7 +189,10 @@ func startSystem(ctx context.Context, dir string, server mcp.Server) (call func(
 		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		n++
-		res, err := operator.CallTool(ctx, tool, "", subjects.ToolRequest{CallID: fmt.Sprintf("bench-%d", n), Args: json.RawMessage(args)})
+		res, err := operator.CallTool(ctx, tool, "", subjects.ToolRequest{
+			CallID: fmt.Sprintf("bench-%d", n),
+			Args:   json.RawMessage(args),
+		})
 		if err == nil && res.Error != nil {
 			err = res.Error
 		}

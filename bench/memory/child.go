@@ -17,7 +17,8 @@ import (
 	"time"
 )
 
-// Every engine is a process of its own, so that its memory can be measured and no other garbage collector interrupts it.
+// Every engine is a process of its own, so that its memory can be measured and no other garbage collector interrupts
+// it.
 
 // job is the task of a child process.
 type job struct {

@@ -28,7 +28,10 @@ func (c *chromemEngine) load(d *dataset) (time.Duration, error) {
 		docs := make([]chromem.Document, len(rows))
 		for i, row := range rows {
 			// Each vector is an allocation of its own, as it is when an embedding model made it.
-			docs[i] = chromem.Document{ID: documentID(row, sort), Embedding: append([]float32(nil), vectors[i*dims:(i+1)*dims]...)}
+			docs[i] = chromem.Document{
+				ID:        documentID(row, sort),
+				Embedding: append([]float32(nil), vectors[i*dims:(i+1)*dims]...),
+			}
 			if sort == ofCorpus {
 				docs[i].Content = d.corpus(row)
 			}

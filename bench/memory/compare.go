@@ -38,7 +38,8 @@ type comparison struct {
 const (
 	block      = 10 // queries that an engine answers before the next engine does
 	minQueries = 20 // of a slow engine
-	// maxScored is the number of entries that are scored for a reference, divided by that of a query the number of queries.
+	// maxScored is the number of entries that are scored for a reference, divided by that of a query the number of
+	// queries.
 	maxScored = 20_000_000
 )
 
@@ -51,8 +52,8 @@ type running struct {
 	count int // queries that it will answer
 }
 
-// run loads the engines one after the other, has them answer in alternating blocks, and compares their results with the references,
-// which it adds to. A reference must be among the names or in a former run.
+// run loads the engines one after the other, has them answer in alternating blocks, and compares their results with the
+// references, which it adds to. A reference must be among the names or in a former run.
 func (c *comparison) run(ctx context.Context, names ...string) (_ []figure, err error) {
 	var all []*running
 	defer func() {
@@ -71,7 +72,10 @@ func (c *comparison) run(ctx context.Context, names ...string) (_ []figure, err 
 			defer os.RemoveAll(dir)
 		}
 		r := &running{figure: figure{Engine: name}}
-		if r.child, err = startChild(ctx, job{Engine: name, Rows: c.rows, Seed: c.seed, Queries: c.queries, Dir: dir}); err != nil {
+		if r.child, err = startChild(ctx, job{
+			Engine: name, Rows: c.rows, Seed: c.seed, Queries: c.queries,
+			Dir: dir,
+		}); err != nil {
 			return nil, err
 		}
 		all = append(all, r)
@@ -82,7 +86,10 @@ func (c *comparison) run(ctx context.Context, names ...string) (_ []figure, err 
 	rounds := (c.queries + block - 1) / block
 	for round := range rounds {
 		for _, r := range all {
-			if err := r.search(request{First: round * r.count / rounds, End: (round + 1) * r.count / rounds}); err != nil {
+			if err := r.search(request{
+				First: round * r.count / rounds,
+				End:   (round + 1) * r.count / rounds,
+			}); err != nil {
 				return nil, fmt.Errorf("%s: %w", r.Engine, err)
 			}
 		}
@@ -97,8 +104,8 @@ func (c *comparison) run(ctx context.Context, names ...string) (_ []figure, err 
 	return out, nil
 }
 
-// prepare waits until an engine is loaded, asks some queries that are not measured, so that its caches are filled, and determines
-// how many it can answer in its time.
+// prepare waits until an engine is loaded, asks some queries that are not measured, so that its caches are filled, and
+// determines how many it can answer in its time.
 func (c *comparison) prepare(r *running) error {
 	began := time.Now()
 	l, err := receive[loaded](r.child)
@@ -116,7 +123,8 @@ func (c *comparison) prepare(r *running) error {
 	}
 	slices.Sort(took)
 	r.count = min(c.queries, max(minQueries, int(c.budget/max(1, took[len(took)/2]))))
-	logProgress("%s entries: %s loaded in %.1f s, %d queries", short(c.rows), r.Engine, time.Since(began).Seconds(), r.count)
+	logProgress("%s entries: %s loaded in %.1f s, %d queries", short(c.rows), r.Engine, time.Since(began).Seconds(),
+		r.count)
 	return nil
 }
 
@@ -140,7 +148,10 @@ func (c *comparison) finish(r *running) error {
 	r.P50, r.P95 = percentile(r.took, 0.50), percentile(r.took, 0.95)
 	reference := engines[r.Engine].reference
 	if reference == r.Engine {
-		got, err := call[response](r.child, request{End: min(c.queries, max(minQueries, maxScored/c.rows)), Exhaustive: true})
+		got, err := call[response](r.child, request{
+			End:        min(c.queries, max(minQueries, maxScored/c.rows)),
+			Exhaustive: true,
+		})
 		if err != nil {
 			return err
 		}
@@ -148,7 +159,8 @@ func (c *comparison) finish(r *running) error {
 		logProgress("%s entries: %s scores every entry, p50 %s", short(c.rows), r.Engine, ms(percentile(got.Took, 0.5)))
 	}
 	r.compare(c.references[reference])
-	logProgress("%s entries: %s p50 %s, p95 %s, %.0f %% of %d results the same, resident %s", short(c.rows), r.Engine, ms(r.P50), ms(r.P95), 100*r.Same, r.Compared, megabytes(r.Resident))
+	logProgress("%s entries: %s p50 %s, p95 %s, %.0f %% of %d results the same, resident %s", short(c.rows), r.Engine,
+		ms(r.P50), ms(r.P95), 100*r.Same, r.Compared, megabytes(r.Resident))
 	return nil
 }
 

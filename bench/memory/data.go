@@ -12,8 +12,9 @@ import (
 // dims is the size of a vector, as nomic-embed-text makes them.
 const dims = 768
 
-// dataset is the entries and queries of one run. Each follows from the seed and its number, so that every process computes its
-// own. The vectors lie in about sqrt(n) clusters; two of one cluster have a cosine of about 0.75, as texts about one subject do.
+// dataset is the entries and queries of one run. Each follows from the seed and its number, so that every process
+// computes its own. The vectors lie in about sqrt(n) clusters; two of one cluster have a cosine of about 0.75, as texts
+// about one subject do.
 type dataset struct {
 	n       int
 	seed    uint64
@@ -36,9 +37,10 @@ const (
 
 // Squared lengths of the noise that is added to a vector of length 1.
 const (
-	spreadRow   = 1.0 / 3 // to the centre of a cluster: 1 / (1 + 1/3) = 0.75 between two of them
-	spreadOther = 0.2     // to the vector of the corpus, for that of the description or the name: a cosine of about 0.91
-	spreadQuery = 0.25    // to the vector of the entry that a query was made of: about 0.89
+	spreadRow = 1.0 / 3 // to the centre of a cluster: 1 / (1 + 1/3) = 0.75 between two of them
+	// to the vector of the corpus, for that of the description or the name: a cosine of about 0.91
+	spreadOther = 0.2
+	spreadQuery = 0.25 // to the vector of the entry that a query was made of: about 0.89
 )
 
 func newDataset(n int, seed uint64) *dataset {
@@ -67,8 +69,8 @@ func (d *dataset) number(stream, i int) uint64 {
 	return mix(mix(d.seed+uint64(stream)<<56) ^ uint64(i))
 }
 
-// addNoise adds noise to v whose squared length is about spread. Each component is uniform: the sum of 768 of them is as
-// good as normal, and costs a fraction.
+// addNoise adds noise to v whose squared length is about spread. Each component is uniform: the sum of 768 of them is
+// as good as normal, and costs a fraction.
 func (d *dataset) addNoise(v []float32, spread float64, stream, i int) {
 	const deviation = 65536 / 3.4641016151377544 // of a uniform 16-bit number
 	scale := float32(math.Sqrt(spread/dims) / deviation)
@@ -96,8 +98,8 @@ func normalize(v []float32) {
 	}
 }
 
-// The sorts of vectors. Every entry has one of its corpus; every fourth has one of its description and every eighth one of its
-// name, as where a model wrote these.
+// The sorts of vectors. Every entry has one of its corpus; every fourth has one of its description and every eighth one
+// of its name, as where a model wrote these.
 const (
 	ofCorpus = iota
 	ofDescription
@@ -136,8 +138,8 @@ func (d *dataset) queryVector(j int) []float32 {
 // chunk is how many vectors are computed and handed on at a time: 12 MB, so that a million are never in memory twice.
 const chunk = 4096
 
-// eachChunk calls each with all vectors of all entries, computed by all cores, chunk by chunk. rows has the entry of each vector.
-// The slices are valid during the call.
+// eachChunk calls each with all vectors of all entries, computed by all cores, chunk by chunk. rows has the entry of
+// each vector. The slices are valid during the call.
 func (d *dataset) eachChunk(each func(sort int, rows []int, vectors []float32) error) error {
 	rows, vectors := make([]int, 0, chunk), make([]float32, chunk*dims)
 	for sort, s := range sorts {
@@ -180,7 +182,10 @@ func rowOf(id string) (int, error) {
 	return i, nil
 }
 
-var speakers = []string{"Ana", "Boris", "Chiara", "Dmitri", "Elif", "Farid", "Greta", "Hugo", "Ines", "Jonas", "Kofi", "Lena", "Mateo", "Nadia", "Oskar", "Priya"}
+var speakers = []string{
+	"Ana", "Boris", "Chiara", "Dmitri", "Elif", "Farid", "Greta", "Hugo", "Ines", "Jonas", "Kofi",
+	"Lena", "Mateo", "Nadia", "Oskar", "Priya",
+}
 
 const (
 	vocabulary      = 50_000 // words
@@ -189,8 +194,8 @@ const (
 
 var lowest = math.Pow(float64(shift+vocabulary)/shift, -exponent)
 
-// word returns one of the words, seven letters, by a Zipf-Mandelbrot law: the most frequent is 0.9 % of a text, as the most frequent words
-// beside stop words are.
+// word returns one of the words, seven letters, by a Zipf-Mandelbrot law: the most frequent is 0.9 % of a text, as the
+// most frequent words beside stop words are.
 func word(x uint64) string {
 	share := float64(x>>11) / (1 << 53)
 	k := min(int(shift*math.Pow(1-share*(1-lowest), -1/exponent))-shift, vocabulary-1)
@@ -240,8 +245,8 @@ func (d *dataset) happened(i int) time.Time {
 	return time.Date(2020, 1, 1, 12, i%turnsPerConversation, 0, 0, time.UTC).AddDate(0, 0, i/turnsPerConversation%2000)
 }
 
-// queryText returns the text of query j: six words of the entry that it was made of. Every third names the speaker, every tenth
-// the day.
+// queryText returns the text of query j: six words of the entry that it was made of. Every third names the speaker,
+// every tenth the day.
 func (d *dataset) queryText(j int) string {
 	i := d.member(j)
 	words := d.words(streamDescription, i, 6)

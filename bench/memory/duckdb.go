@@ -20,8 +20,8 @@ type duckDB struct {
 	nearest, texts *sql.Stmt
 }
 
-// openDuckDB opens a database in the job's folder: with the defaults, or tuned with small row groups, which give two threads work
-// from 32,768 vectors on, and without compression, which does not shrink floats much.
+// openDuckDB opens a database in the job's folder: with the defaults, or tuned with small row groups, which give two
+// threads work from 32,768 vectors on, and without compression, which does not shrink floats much.
 func openDuckDB(j job, tuned bool) (_ engine, err error) {
 	d := &duckDB{}
 	defer func() {
@@ -43,7 +43,8 @@ func openDuckDB(j job, tuned bool) (_ engine, err error) {
 	setup := []string{
 		"SET autoinstall_known_extensions=false", "SET autoload_known_extensions=false",
 		"ATTACH '" + file + "' AS bench" + options, "USE bench",
-		"CREATE TABLE vectors (id BIGINT, v FLOAT[768])", "CREATE TABLE entries (id BIGINT PRIMARY KEY, corpus VARCHAR)",
+		"CREATE TABLE vectors (id BIGINT, v FLOAT[768])",
+		"CREATE TABLE entries (id BIGINT PRIMARY KEY, corpus VARCHAR)",
 	}
 	if tuned {
 		setup = append(setup, "SET force_compression='uncompressed'")
@@ -107,10 +108,12 @@ func (d *duckDB) append(spent *stopwatch, table string, f func(*duckdb.Appender)
 
 func (d *duckDB) prepare() (err error) {
 	ctx := context.Background()
-	if d.nearest, err = d.conn.PrepareContext(ctx, fmt.Sprintf("SELECT id, array_cosine_similarity(v, ?::FLOAT[768]) AS s FROM vectors ORDER BY s DESC LIMIT %d", nearest)); err != nil {
+	if d.nearest, err = d.conn.PrepareContext(ctx, fmt.Sprintf("SELECT id, array_cosine_similarity(v, ?::FLOAT[768]) "+
+		"AS s FROM vectors ORDER BY s DESC LIMIT %d", nearest)); err != nil {
 		return err
 	}
-	d.texts, err = d.conn.PrepareContext(ctx, "SELECT count(*) FROM entries WHERE id IN (?, ?, ?, ?, ?) AND corpus <> ''")
+	d.texts, err = d.conn.PrepareContext(ctx, "SELECT count(*) FROM entries WHERE id IN (?, ?, ?, ?, ?) AND corpus "+
+		"<> ''")
 	return err
 }
 

@@ -1,10 +1,11 @@
 package main
 
-// engineOrder is the order of the engines in a table. cosine is the reference of the peers, so it is measured before them.
+// engineOrder is the order of the engines in a table. cosine is the reference of the peers, so it is measured before
+// them.
 var engineOrder = []string{"hybrid", "cosine", "chromem", "sqlite", "sqlite-words", "duckdb", "duckdb-tuned"}
 
-// engines are the engines by their names in flags. reference is the engine whose exhaustive search an engine is compared with, ""
-// for one with another score.
+// engines are the engines by their names in flags. reference is the engine whose exhaustive search an engine is
+// compared with, "" for one with another score.
 var engines = map[string]struct {
 	title, reference string
 	open             func(job) (engine, error)

@@ -1,9 +1,10 @@
-// Command memory compares memory's search with its peers on the same entries and queries: chromem-go, sqlite-vec, and DuckDB
-// with array_cosine_similarity. Ours runs as in the memory actor, index and store; the reference of every result is exhaustive
-// scoring by the same formula. Each engine is a process of its own; up to 100,000 entries they are loaded side by side and
-// alternate, so that the load of the machine affects all alike. Ratios within a run are what counts.
+// Command memory compares memory's search with its peers on the same entries and queries: chromem-go, sqlite-vec, and
+// DuckDB with array_cosine_similarity. Ours runs as in the memory actor, index and store; the reference of every result
+// is exhaustive scoring by the same formula. Each engine is a process of its own; up to 100,000 entries they are loaded
+// side by side and alternate, so that the load of the machine affects all alike. Ratios within a run are what counts.
 //
-// It also measures a whole conclave: resident memory with many entries, and searches while entries are stored over HTTP.
+// It also measures a whole conclave: resident memory with many entries, and searches while entries are stored over
+// HTTP.
 //
 // Run it in the folder bench: go run ./memory
 package main
@@ -40,15 +41,18 @@ type options struct {
 
 func main() {
 	var o options
-	sizes := flag.String("sizes", "1k,10k,100k", "entries, several with commas; 1m takes half an hour, 12 GB of memory and 20 GB of disk")
+	sizes := flag.String("sizes", "1k,10k,100k", "entries, several with commas; 1m takes half an hour, 12 GB of "+
+		"memory and 20 GB of disk")
 	names := flag.String("engines", "", "only these: "+strings.Join(engineOrder, ", "))
 	flag.IntVar(&o.queries, "queries", 200, "queries of each engine")
 	flag.Uint64Var(&o.seed, "seed", 1, "of the data")
-	flag.DurationVar(&o.budget, "budget", time.Minute, "time of each engine and size; a slow one answers fewer queries, but at least 20")
+	flag.DurationVar(&o.budget, "budget", time.Minute, "time of each engine and size; a slow one answers fewer "+
+		"queries, but at least 20")
 	flag.IntVar(&o.count, "n", 10_000, "entries to store while searches run")
 	flag.IntVar(&o.rate, "rate", 100, "searches per second meanwhile")
 	flag.BoolVar(&o.compare, "compare", false, "only compare the engines")
-	flag.BoolVar(&o.system, "system", false, "only measure a whole conclave, with each of the sizes up to 100k; entries are stored with the smallest")
+	flag.BoolVar(&o.system, "system", false, "only measure a whole conclave, with each of the sizes up to 100k; "+
+		"entries are stored with the smallest")
 	flag.StringVar(&o.program, "conclave", "", "the `program` conclave (default: built from ..)")
 	flag.StringVar(&o.temp, "dir", "", "`folder` for databases (default: the system's temporary folder)")
 	check := flag.Bool("check", false, "exit 1 when a limit does not hold")
@@ -128,7 +132,8 @@ func parseEngines(text string) ([]string, error) {
 	}
 	for _, name := range wanted {
 		if text != "" && !slices.Contains(out, name) {
-			return nil, fmt.Errorf("no engine %q; there are %s (those of SQLite with -tags sqlitevec,sqlite_fts5)", name, strings.Join(engineOrder, ", "))
+			return nil, fmt.Errorf("no engine %q; there are %s (those of SQLite with -tags sqlitevec,sqlite_fts5)",
+				name, strings.Join(engineOrder, ", "))
 		}
 	}
 	return slices.DeleteFunc(out, func(name string) bool { return !slices.Contains(wanted, name) }), nil
@@ -172,7 +177,8 @@ func (o options) measure(ctx context.Context) (_ *report, err error) {
 	return rep, nil
 }
 
-// compareSize compares the engines at one size. Only one process can open a store: the second engine of ours has a copy.
+// compareSize compares the engines at one size. Only one process can open a store: the second engine of ours has a
+// copy.
 func (o options) compareSize(ctx context.Context, rep *report, n int, scratch string) error {
 	store, err := os.MkdirTemp(scratch, "store-")
 	if err != nil {
@@ -214,7 +220,8 @@ func (o options) compareSize(ctx context.Context, rep *report, n int, scratch st
 	return nil
 }
 
-// measureSystems measures a whole conclave with each size up to alternating. With the smallest, entries are stored while searches run.
+// measureSystems measures a whole conclave with each size up to alternating. With the smallest, entries are stored
+// while searches run.
 func (o options) measureSystems(ctx context.Context, rep *report) error {
 	if o.program == "" {
 		program, remove, err := instance.Build(ctx)

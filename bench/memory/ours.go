@@ -24,7 +24,8 @@ const embedder = "synthetic"
 // created is when every entry was stored.
 var created = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// ours is memory's own search: the index of package recall, filled from the store as at a start, and the store for the texts.
+// ours is memory's own search: the index of package recall, filled from the store as at a start, and the store for the
+// texts.
 type ours struct {
 	dir   string
 	words bool // the score as shipped; false = the best cosine alone, as the peers compute it
@@ -60,8 +61,10 @@ func (o *ours) open(ctx context.Context) (err error) {
 	bad, err := o.rc.Load(func(put func(recall.Row, recall.Vectors) error) error {
 		return o.st.Load(ctx, embedder, func(l store.IndexEntry) error {
 			return put(recall.Row{
-				Key: l.Row, ID: l.ID, Kind: l.Kind, State: l.State, Trust: l.Trust, Source: l.Source, Name: l.Name, Description: l.Description,
-				Words: l.Words, Created: l.Created, Conversation: l.Conversation, Position: l.Position, Speaker: l.Speaker, Happened: l.Happened,
+				Key: l.Row, ID: l.ID, Kind: l.Kind, State: l.State, Trust: l.Trust, Source: l.Source, Name: l.Name,
+				Description: l.Description,
+				Words:       l.Words, Created: l.Created, Conversation: l.Conversation, Position: l.Position,
+				Speaker: l.Speaker, Happened: l.Happened,
 			}, recall.Vectors{Corpus: l.CorpusVector, Description: l.DescriptionVector, Name: l.NameVector})
 		})
 	})
@@ -116,7 +119,9 @@ func (o *ours) search(j int, v []float32) ([]int, error) {
 		return nil, err
 	}
 	o.reading = append(o.reading, time.Since(began))
-	if len(entries) != len(ids) || slices.ContainsFunc(entries, func(e subjects.MemoryEntry) bool { return e.Corpus == "" }) {
+	if len(entries) != len(ids) || slices.ContainsFunc(entries, func(e subjects.MemoryEntry) bool {
+		return e.Corpus == ""
+	}) {
 		return nil, fmt.Errorf("not all of the %d texts were found", len(ids))
 	}
 	return rowsOf(found.Top)
@@ -161,7 +166,8 @@ func (o *ours) close() error {
 const (
 	storeFile = "memory.duckdb"
 	fillBatch = 500
-	// largeLimit is the memory of DuckDB while a store of more entries than alternate is filled: its indexes of keys must fit.
+	// largeLimit is the memory of DuckDB while a store of more entries than alternate is filled: its indexes of keys
+	// must fit.
 	largeLimit = "4GB"
 )
 
@@ -175,8 +181,10 @@ type filled struct {
 // item returns entry i without vectors.
 func (d *dataset) item(i int) store.Item {
 	e := subjects.MemoryEntry{
-		ID: id(i), Kind: subjects.KindFact, Name: d.name(i), Description: d.description(i), Corpus: d.corpus(i), Speaker: d.speaker(i), Happened: d.happened(i),
-		Provenance: subjects.Provenance{Source: subjects.SourceUser, Trust: subjects.Trusted}, State: subjects.MemoryActive, Created: created, Updated: created,
+		ID: id(i), Kind: subjects.KindFact, Name: d.name(i), Description: d.description(i), Corpus: d.corpus(i),
+		Speaker: d.speaker(i), Happened: d.happened(i),
+		Provenance: subjects.Provenance{Source: subjects.SourceUser, Trust: subjects.Trusted},
+		State:      subjects.MemoryActive, Created: created, Updated: created,
 	}
 	e.Conversation, e.Position = d.conversation(i)
 	return store.Item{Entry: e}
@@ -185,7 +193,10 @@ func (d *dataset) item(i int) store.Item {
 // addVectors sets the synthetic vectors of an entry.
 func (d *dataset) addVectors(i int, it *store.Item) {
 	it.Vectors = &store.Vectors{Model: embedder}
-	for sort, into := range map[int]*[]float32{ofCorpus: &it.Vectors.Corpus, ofDescription: &it.Vectors.Description, ofName: &it.Vectors.Name} {
+	for sort, into := range map[int]*[]float32{
+		ofCorpus: &it.Vectors.Corpus, ofDescription: &it.Vectors.Description,
+		ofName: &it.Vectors.Name,
+	} {
 		if has(sort, i) {
 			*into = make([]float32, dims)
 			d.vector(sort, i, *into)
@@ -193,8 +204,11 @@ func (d *dataset) addVectors(i int, it *store.Item) {
 	}
 }
 
-// fillStore writes all entries to a new store, in batches. setVectors is called for each entry; its time does not count.
-func fillStore(ctx context.Context, file string, d *dataset, setVectors func(i int, it *store.Item)) (_ filled, err error) {
+// fillStore writes all entries to a new store, in batches. setVectors is called for each entry; its time does not
+// count.
+func fillStore(ctx context.Context, file string, d *dataset, setVectors func(i int, it *store.Item)) (_ filled,
+	err error,
+) {
 	var o store.Options
 	if d.n > alternating {
 		o.MemoryLimit = largeLimit
@@ -207,7 +221,8 @@ func fillStore(ctx context.Context, file string, d *dataset, setVectors func(i i
 	first := 0
 	for ; first < d.n && err == nil; first += fillBatch {
 		if first > 0 && first%alternating == 0 {
-			logProgress("%s of %s entries are in the store, %.0f per second", short(first), short(d.n), float64(first)/time.Duration(spent).Seconds())
+			logProgress("%s of %s entries are in the store, %.0f per second", short(first), short(d.n),
+				float64(first)/time.Duration(spent).Seconds())
 		}
 		items := make([]store.Item, min(fillBatch, d.n-first))
 		for i := range items {

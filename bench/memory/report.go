@@ -82,25 +82,30 @@ func (r *report) setLimits() {
 
 func (r *report) print() {
 	if len(r.Tables) > 0 {
-		fmt.Printf("Vectors of %d numbers, the best %d of each query. One process for each engine. Up to %s entries they alternate in blocks of %d queries; above, one follows the other.\n", dims, top, short(alternating), block)
+		fmt.Printf("Vectors of %d numbers, the best %d of each query. One process for each engine. Up to %s entries "+
+			"they alternate in blocks of %d queries; above, one follows the other.\n", dims, top, short(alternating),
+			block)
 	}
 	for _, t := range r.Tables {
 		fmt.Printf("\n%s entries:\n\n", short(t.Rows))
-		fmt.Println("| engine | p50 | p95 | p50 to ours | to ours, cosine alone | of the exhaustive result | same order | resident | queries |")
+		fmt.Println("| engine | p50 | p95 | p50 to ours | to ours, cosine alone | of the exhaustive result | same " +
+			"order | resident | queries |")
 		fmt.Println("|---|---|---|---|---|---|---|---|---|")
 		for _, f := range t.Figures {
 			found, same := "", ""
 			if f.Compared > 0 {
 				found, same = fmt.Sprintf("%.1f %%", 100*f.Recall), fmt.Sprintf("%.1f %% of %d", 100*f.Same, f.Compared)
 			}
-			fmt.Printf("| %s | %s | %s | %s | %s | %s | %s | %s | %d |\n", engines[f.Engine].title, ms(f.P50), ms(f.P95), t.ratio(f, "hybrid"), t.ratio(f, "cosine"), found, same, megabytes(f.Resident), f.Asked)
+			fmt.Printf("| %s | %s | %s | %s | %s | %s | %s | %s | %d |\n", engines[f.Engine].title, ms(f.P50),
+				ms(f.P95), t.ratio(f, "hybrid"), t.ratio(f, "cosine"), found, same, megabytes(f.Resident), f.Asked)
 		}
 		for _, f := range t.Figures {
 			if f.About != "" {
 				fmt.Printf("\n%s: %s\n", engines[f.Engine].title, f.About)
 			}
 		}
-		fmt.Printf("\nthe store took %.0f entries per second in batches of %d, %s on disk\n", t.Fill.Rate, fillBatch, megabytes(t.Fill.Bytes))
+		fmt.Printf("\nthe store took %.0f entries per second in batches of %d, %s on disk\n", t.Fill.Rate, fillBatch,
+			megabytes(t.Fill.Bytes))
 	}
 	for _, s := range r.Systems {
 		s.print()
@@ -109,14 +114,16 @@ func (r *report) print() {
 }
 
 func (s *systemFigures) print() {
-	fmt.Printf("\nconclave up with %s entries, vectors of %d numbers: ready after %.1f s, resident %s, without entries %s\n\n", short(s.Rows), systemDims, s.Ready, megabytes(s.Resident), megabytes(s.Empty))
+	fmt.Printf("\nconclave up with %s entries, vectors of %d numbers: ready after %.1f s, resident %s, without "+
+		"entries %s\n\n", short(s.Rows), systemDims, s.Ready, megabytes(s.Resident), megabytes(s.Empty))
 	fmt.Println("| over HTTP | searches | p50 | p95 | p99 |\n|---|---|---|---|---|")
 	row := func(what string, l load) {
 		fmt.Printf("| %s | %d | %s | %s | %s |\n", what, l.Searches, ms(l.P50), ms(l.P95), ms(l.P99))
 	}
 	row("one search after the other", s.Single)
 	if s.Stored > 0 {
-		row(fmt.Sprintf("%d searches per second while %d entries are stored, %.0f per second by %d clients", s.Searches, s.Stored, s.Rate, writers), s.During)
+		row(fmt.Sprintf("%d searches per second while %d entries are stored, %.0f per second by %d clients", s.Searches,
+			s.Stored, s.Rate, writers), s.During)
 		fmt.Printf("\nresident after the writes: %s\n", megabytes(s.After))
 	}
 	fmt.Printf("\n%d errors %s\n", s.Errors, s.First)

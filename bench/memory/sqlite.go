@@ -19,8 +19,8 @@ import (
 // hasSQLite reports that sqlite-vec is built in. It needs a build tag because it needs SQLite's header file.
 const hasSQLite = true
 
-// sqliteEngine is sqlite-vec's virtual table in memory, with the cosine as distance; with words also an index of FTS5, and the
-// two rankings fused by reciprocal ranks.
+// sqliteEngine is sqlite-vec's virtual table in memory, with the cosine as distance; with words also an index of FTS5,
+// and the two rankings fused by reciprocal ranks.
 type sqliteEngine struct {
 	db                     *sql.DB
 	data                   *dataset
@@ -35,7 +35,10 @@ func openSQLite(withWords bool) (engine, error) {
 		return nil, err
 	}
 	db.SetMaxOpenConns(1) // each connection would have a database of its own
-	setup := []string{"CREATE VIRTUAL TABLE vectors USING vec0(v float[768] distance_metric=cosine)", "CREATE TABLE entries (id INTEGER PRIMARY KEY, corpus TEXT)"}
+	setup := []string{
+		"CREATE VIRTUAL TABLE vectors USING vec0(v float[768] distance_metric=cosine)",
+		"CREATE TABLE entries (id INTEGER PRIMARY KEY, corpus TEXT)",
+	}
 	if withWords {
 		setup = append(setup, "CREATE VIRTUAL TABLE words USING fts5(text, content='')")
 	}
@@ -84,12 +87,14 @@ func (l *sqliteEngine) add(sort int, rows []int, vectors []float32) error {
 	}
 	defer tx.Rollback()
 	for i, row := range rows {
-		_, err := tx.Exec("INSERT INTO vectors (rowid, v) VALUES (?, ?)", 3*row+sort, bytesOf(vectors[i*dims:(i+1)*dims]))
+		_, err := tx.Exec("INSERT INTO vectors (rowid, v) VALUES (?, ?)", 3*row+sort,
+			bytesOf(vectors[i*dims:(i+1)*dims]))
 		if err == nil && sort == ofCorpus {
 			_, err = tx.Exec("INSERT INTO entries VALUES (?, ?)", row, l.data.corpus(row))
 		}
 		if err == nil && sort == ofCorpus && l.withWords {
-			_, err = tx.Exec("INSERT INTO words (rowid, text) VALUES (?, ?)", row, l.data.description(row)+" "+l.data.corpus(row))
+			_, err = tx.Exec("INSERT INTO words (rowid, text) VALUES (?, ?)", row, l.data.description(row)+" "+
+				l.data.corpus(row))
 		}
 		if err != nil {
 			return err

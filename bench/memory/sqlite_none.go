@@ -8,5 +8,6 @@ import "errors"
 const hasSQLite = false
 
 func openSQLite(bool) (engine, error) {
-	return nil, errors.New("sqlite-vec is not built in; install SQLite's headers (Debian: libsqlite3-dev) and use go run -tags sqlitevec,sqlite_fts5 ./memory")
+	return nil, errors.New("sqlite-vec is not built in; install SQLite's headers (Debian: libsqlite3-dev) and use go " +
+		"run -tags sqlitevec,sqlite_fts5 ./memory")
 }

@@ -24,7 +24,8 @@ const (
 	writers    = 16  // clients that store at once
 )
 
-// systemModel is the embedding model of the system. A scripted server computes its vectors of the letters and words of a text.
+// systemModel is the embedding model of the system. A scripted server computes its vectors of the letters and words of
+// a text.
 var systemModel = scriptserver.Model{Name: "all-minilm", Window: 8192, Embedding: true, Dimensions: systemDims}
 
 // load are the times of searches, from when they were due.
@@ -51,8 +52,8 @@ type systemFigures struct {
 	First    string  `json:"first_error,omitempty"`
 }
 
-// measureSystem starts conclave with a memory of d's entries, searches it, and, unless count is 0, stores count more over HTTP while
-// searches run at a fixed rate.
+// measureSystem starts conclave with a memory of d's entries, searches it, and, unless count is 0, stores count more
+// over HTTP while searches run at a fixed rate.
 func measureSystem(ctx context.Context, program string, d *dataset, count, searches int) (*systemFigures, error) {
 	server, err := scriptserver.Start(scriptserver.Script{}, scriptserver.WithModels(systemModel))
 	if err != nil {
@@ -60,7 +61,8 @@ func measureSystem(ctx context.Context, program string, d *dataset, count, searc
 	}
 	defer server.Close()
 	in, err := instance.Create(program, map[string]string{
-		"models.yaml": fmt.Sprintf("demo_model: never\nroles: {assistant: none, embeddings: %s}\nmodels: {%s: {small: true}}\nollama: {url: %q}\n", systemModel.Name, systemModel.Name, server.URL),
+		"models.yaml": fmt.Sprintf("demo_model: never\nroles: {assistant: none, embeddings: %s}\nmodels: {%s: "+
+			"{small: true}}\nollama: {url: %q}\n", systemModel.Name, systemModel.Name, server.URL),
 		"memory.yaml": "model: false\n",
 		"system.yaml": "event_max: 20GB\n", // a measurement in a minute exceeds the quota of events of a day
 	})
@@ -132,7 +134,8 @@ func (f *systemFigures) measure(ctx context.Context, s *instance.System, d *data
 		return err
 	}
 	if n := status.Entries[subjects.KindFact]; n != d.n+f.Stored || status.Unembedded > 0 {
-		failed.add(fmt.Errorf("%d entries are stored, %d of them without a vector, and %d are expected", n, status.Unembedded, d.n+f.Stored))
+		failed.add(fmt.Errorf("%d entries are stored, %d of them without a vector, and %d are expected", n,
+			status.Unembedded, d.n+f.Stored))
 	}
 	f.Errors, f.First = failed.count, failed.first
 	return nil
@@ -174,8 +177,8 @@ func (f *failures) add(err error) {
 	}
 }
 
-// searchAtRate starts searches at a fixed rate while more is true, whether or not former ones have ended, and waits for all. Times
-// count from when a search was due, so that a system that cannot follow does not look fast.
+// searchAtRate starts searches at a fixed rate while more is true, whether or not former ones have ended, and waits for
+// all. Times count from when a search was due, so that a system that cannot follow does not look fast.
 func searchAtRate(rate, first int, search func(j int) error, failed *failures, more func() bool) load {
 	var mu sync.Mutex
 	var took []time.Duration
@@ -221,7 +224,8 @@ func storeEntry(ctx context.Context, s *instance.System, d *dataset, i int) erro
 	conversation, position := d.conversation(i)
 	var reply struct{ Action string }
 	err := s.Request(ctx, http.MethodPost, "/memory", map[string]any{
-		"text": d.corpus(i), "conversation": conversation, "position": position, "speaker": d.speaker(i), "happened": d.happened(i).Format(time.RFC3339),
+		"text": d.corpus(i), "conversation": conversation, "position": position, "speaker": d.speaker(i),
+		"happened": d.happened(i).Format(time.RFC3339),
 	}, &reply)
 	if err == nil && reply.Action != "stored" {
 		err = fmt.Errorf("entry %d was %s", i, reply.Action)

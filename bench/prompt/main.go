@@ -1,6 +1,6 @@
 // Command prompt measures what a user waits for: prompt tokens and the time to the first token for "hi", for a question
-// that needs a tool, and for the fifth question of a session. It runs several builds of conclave in turn against the same
-// model server, round by round, so that a build can be compared with an older one on one machine.
+// that needs a tool, and for the fifth question of a session. It runs several builds of conclave in turn against the
+// same model server, round by round, so that a build can be compared with an older one on one machine.
 //
 //	go run ./prompt -ollama http://127.0.0.1:11434 -model qwen-coder:1.5b before=/tmp/conclave-old after=/tmp/conclave-new
 //
@@ -37,7 +37,8 @@ func main() {
 	name := flag.String("model", "qwen-coder:1.5b", "chat model of every role")
 	embeddings := flag.String("embeddings", "all-minilm", "embedding model")
 	rounds := flag.Int("rounds", 1, "rounds; each build is measured once in each")
-	idle := flag.Duration("idle", 15*time.Second, "how long no model call must run before the next question; at most ten times as long is waited")
+	idle := flag.Duration("idle", 15*time.Second, "how long no model call must run before the next question; at most "+
+		"ten times as long is waited")
 	timeout := flag.Duration("timeout", 10*time.Minute, "for one answer")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -96,7 +97,8 @@ func (b *build) measure(ctx context.Context, from server, idle, timeout time.Dur
 	}
 	defer m.Close()
 	// Only settings that older builds know too.
-	settings := fmt.Sprintf("roles: {assistant: %q, critic: %q, tools: %q, summaries: %q, embeddings: %q}\nhints: {simple: %q}\ndefaults: {window: 8192}\nollama: {url: %q}\n",
+	settings := fmt.Sprintf("roles: {assistant: %q, critic: %q, tools: %q, summaries: %q, embeddings: %q}\nhints: "+
+		"{simple: %q}\ndefaults: {window: 8192}\nollama: {url: %q}\n",
 		from.chat, from.chat, from.chat, from.chat, from.embeddings, from.chat, m.URL)
 	in, err := instance.Create(b.path, map[string]string{"models.yaml": settings})
 	if err != nil {
@@ -113,7 +115,8 @@ func (b *build) measure(ctx context.Context, from server, idle, timeout time.Dur
 	for i, q := range conversation {
 		fmt.Fprintf(os.Stderr, "%s: %q: ", b.name, q.text)
 		began := time.Now()
-		out, err := in.Command(ctx, "ask", "--session", "measured", "--grade-wait", "0", "--timeout", timeout.String(), "--json", q.text).CombinedOutput()
+		out, err := in.Command(ctx, "ask", "--session", "measured", "--grade-wait", "0", "--timeout", timeout.String(),
+			"--json", q.text).CombinedOutput()
 		s := sample{took: time.Since(began), failed: err != nil, foreground: m.Take()}
 		if ctx.Err() != nil {
 			return errors.New("interrupted")
@@ -121,7 +124,8 @@ func (b *build) measure(ctx context.Context, from server, idle, timeout time.Dur
 		waitIdle(ctx, m, idle)
 		s.background = m.Take()
 		b.asked[i] = append(b.asked[i], s)
-		fmt.Fprintf(os.Stderr, "%.1f s, %d calls before and %d after the answer\n", s.took.Seconds(), len(s.foreground), len(s.background))
+		fmt.Fprintf(os.Stderr, "%.1f s, %d calls before and %d after the answer\n", s.took.Seconds(), len(s.foreground),
+			len(s.background))
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "  failed: %s\n", strings.TrimSpace(string(out)))
 		}
@@ -144,8 +148,10 @@ func waitIdle(ctx context.Context, m *meter.Meter, idle time.Duration) {
 }
 
 func printTable(name string, builds []*build) {
-	fmt.Printf("%s; means over the rounds. Prompt tokens as the server counts them; seconds to the first token of the answer's last model call, from the question\n\n", name)
-	fmt.Println("| question | build | model calls | prompt tokens | reading prompts, s | first token, s | answer complete, s | calls after the answer | their prompt tokens |")
+	fmt.Printf("%s; means over the rounds. Prompt tokens as the server counts them; seconds to the first token of "+
+		"the answer's last model call, from the question\n\n", name)
+	fmt.Println("| question | build | model calls | prompt tokens | reading prompts, s | first token, s | answer " +
+		"complete, s | calls after the answer | their prompt tokens |")
 	fmt.Println("|---|---|---|---|---|---|---|---|---|")
 	for i, q := range conversation {
 		if q.row == "" {
@@ -171,7 +177,8 @@ func printTable(name string, builds []*build) {
 			if failed > 0 {
 				row += fmt.Sprintf(" (%d failed)", failed)
 			}
-			fmt.Printf("| %s | %s | %.1f | %.0f | %.1f | %.1f | %.1f | %.1f | %.0f |\n", row, b.name, calls/n, prompt/n, reading/n, first/n, took/n, after/n, later/n)
+			fmt.Printf("| %s | %s | %.1f | %.0f | %.1f | %.1f | %.1f | %.1f | %.0f |\n", row, b.name, calls/n, prompt/n,
+				reading/n, first/n, took/n, after/n, later/n)
 		}
 	}
 }

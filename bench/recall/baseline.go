@@ -34,7 +34,9 @@ var stopWords = func() map[string]bool {
 // splitStems returns the stems of the words of s, those of stop words only when withStops.
 func splitStems(s string, withStops bool) []string {
 	var out []string
-	for _, w := range strings.FieldsFunc(strings.ToLower(s), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
+	for _, w := range strings.FieldsFunc(strings.ToLower(s), func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r)
+	}) {
 		if withStops || !stopWords[w] {
 			env := snowballstem.NewEnv(w)
 			english.Stem(env)
@@ -67,7 +69,8 @@ func newBM25(texts []string) *bm25 {
 	return b
 }
 
-// rank returns the indexes of the best texts, best first, at most most. Texts without a word of the question are left out.
+// rank returns the indexes of the best texts, best first, at most most. Texts without a word of the question are left
+// out.
 func (b *bm25) rank(question string, most int) []int {
 	words := splitStems(question, false)
 	if len(words) == 0 {

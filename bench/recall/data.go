@@ -58,8 +58,9 @@ type line struct {
 // dateLayout is how the file writes the time of a session, as in "1:56 pm on 8 May, 2023".
 const dateLayout = "3:04 pm on 2 January, 2006"
 
-// readDataset reads a file with one JSON object per line. It rejects an unknown kind, a date in another layout, and a file
-// without turns or questions. Evidence that is no turn of the file does not count; a question with no other is skipped.
+// readDataset reads a file with one JSON object per line. It rejects an unknown kind, a date in another layout, and a
+// file without turns or questions. Evidence that is no turn of the file does not count; a question with no other is
+// skipped.
 func readDataset(name string) (*dataset, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -117,7 +118,10 @@ func (d *dataset) addTurn(l line) error {
 	if l.Caption != "" {
 		l.Text += " [shares " + l.Caption + "]"
 	}
-	d.turns = append(d.turns, turn{conv: l.Conv, id: l.ID, position: position, said: l.Date, happened: at, speaker: l.Speaker, text: l.Text})
+	d.turns = append(d.turns, turn{
+		conv: l.Conv, id: l.ID, position: position, said: l.Date, happened: at,
+		speaker: l.Speaker, text: l.Text,
+	})
 	return nil
 }
 

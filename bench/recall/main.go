@@ -1,7 +1,7 @@
 // Command recall measures whether memory finds what it was told: it stores conversations through POST /memory of a real
-// conclave, asks the questions of the file through GET /memory/search, and prints how much of the evidence is among the first
-// 5, 10 and 20 entries. Beside it, over the same texts in the same run: BM25 with stems and stop words, and cosine over the same
-// vectors.
+// conclave, asks the questions of the file through GET /memory/search, and prints how much of the evidence is among the
+// first 5, 10 and 20 entries. Beside it, over the same texts in the same run: BM25 with stems and stop words, and
+// cosine over the same vectors.
 //
 //	go run ./recall -data recall-dev.jsonl -ollama http://127.0.0.1:11434
 //
@@ -50,11 +50,15 @@ func main() {
 	flag.StringVar(&o.data, "data", "", "`file` with conversations and questions")
 	flag.StringVar(&o.ollama, "ollama", "", "`URL` of an Ollama with the embedding model")
 	flag.StringVar(&o.conclave, "conclave", "", "the `program` conclave (default: built from ..)")
-	flag.StringVar(&o.form, "form", formFields, "how turns are stored. fields: conversation, position, speaker and time as fields; text: all of it in one plain text")
-	flag.StringVar(&o.embeddings, "embeddings", "all-minilm", "embedding `model`; none for the built-in hash embedding, which needs no server")
+	flag.StringVar(&o.form, "form", formFields, "how turns are stored. fields: conversation, position, speaker and "+
+		"time as fields; text: all of it in one plain text")
+	flag.StringVar(&o.embeddings, "embeddings", "all-minilm", "embedding `model`; none for the built-in hash "+
+		"embedding, which needs no server")
 	flag.StringVar(&o.chat, "chat", "", "`model` that names and describes entries (default: fixed rules do)")
-	flag.StringVar(&grid, "weights", "", "weights of the recall in memory.yaml as `name=value,...`; with -cv several values each, name=0.5/0.8")
-	flag.BoolVar(&o.cv, "cv", false, "choose among -weights on all conversations but one and report on that one, for each")
+	flag.StringVar(&grid, "weights", "", "weights of the recall in memory.yaml as `name=value,...`; with -cv several "+
+		"values each, name=0.5/0.8")
+	flag.BoolVar(&o.cv, "cv", false,
+		"choose among -weights on all conversations but one and report on that one, for each")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -95,7 +99,8 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%d turns, %d questions (%d without evidence left out), form %s, embeddings %s\n", len(d.turns), len(d.questions), d.skipped, o.form, o.embeddings)
+	fmt.Printf("%d turns, %d questions (%d without evidence left out), form %s, embeddings %s\n", len(d.turns),
+		len(d.questions), d.skipped, o.form, o.embeddings)
 	baselines, err := runBaselines(ctx, o, d)
 	if err != nil {
 		return err
@@ -147,7 +152,8 @@ func measure(ctx context.Context, in *instance.Instance, d *dataset, form string
 			return nil, err
 		}
 		took := (*stored).took
-		fmt.Printf("stored in %.1f s (%.0f per second): %s\n", took.Seconds(), float64(len(d.turns))/took.Seconds(), formatActions((*stored).actions))
+		fmt.Printf("stored in %.1f s (%.0f per second): %s\n", took.Seconds(), float64(len(d.turns))/took.Seconds(),
+			formatActions((*stored).actions))
 	}
 	if err := waitEmbedded(ctx, s); err != nil {
 		return nil, err
@@ -174,15 +180,17 @@ func formatActions(actions map[string]int) string {
 	return strings.Join(parts, ", ")
 }
 
-// settings are the settings that do not change during the measurement, by file. Thousands of searches in a day exceed the quota of
-// events of memory.
+// settings are the settings that do not change during the measurement, by file. Thousands of searches in a day exceed
+// the quota of events of memory.
 func (o options) settings() map[string]string {
 	const system = "event_max: 20GB\n"
 	if o.embeddings == noEmbeddings {
 		return map[string]string{"system.yaml": system, "models.yaml": "demo_model: always\n"}
 	}
 	chat := cmp.Or(o.chat, "none") // no chat model is called
-	return map[string]string{"system.yaml": system, "models.yaml": fmt.Sprintf("demo_model: never\nroles: {assistant: %q, embeddings: %q}\nmodels: {%q: {small: true}}\nollama: {url: %q}\n", chat, o.embeddings, o.embeddings, o.ollama)}
+	return map[string]string{"system.yaml": system, "models.yaml": fmt.Sprintf("demo_model: never\nroles: "+
+		"{assistant: %q, embeddings: %q}\nmodels: {%q: {small: true}}\nollama: {url: %q}\n", chat, o.embeddings,
+		o.embeddings, o.ollama)}
 }
 
 func (o options) memorySettings(w weights) string {
@@ -216,7 +224,9 @@ func runBaselines(ctx context.Context, o options, d *dataset) ([]*outcome, error
 		return nil, err
 	}
 	index := newBM25(texts)
-	words, err := d.evaluate("BM25, stems, stop words", func(_ int, q question) (map[int]int, error) { return positions(index.rank(q.text, depth)), nil })
+	words, err := d.evaluate("BM25, stems, stop words", func(_ int, q question) (map[int]int, error) {
+		return positions(index.rank(q.text, depth)), nil
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -231,7 +241,8 @@ func printFolds(o options, d *dataset, outcomes []*outcome) {
 	fmt.Printf("\n| left out | weights chosen on the others | R@5 | R@10 | R@20 | MRR |\n|---|---|---|---|---|---|\n")
 	for _, f := range folds {
 		if got := outcomes[f.best].byConversation[f.conversation]; got != nil {
-			fmt.Printf("| %s | %s | %.1f | %.1f | %.1f | %.1f |\n", f.conversation, o.grid[f.best], got.recall(0), got.recall(1), got.recall(2), got.mrr())
+			fmt.Printf("| %s | %s | %.1f | %.1f | %.1f | %.1f |\n", f.conversation, o.grid[f.best], got.recall(0),
+				got.recall(1), got.recall(2), got.mrr())
 		}
 	}
 	fmt.Printf("| mean | | %.1f | %.1f | %.1f | %.1f |\n", mean[0], mean[1], mean[2], mean[3])

@@ -55,8 +55,8 @@ type outcome struct {
 	times          []time.Duration // of each search; nil for the baselines
 }
 
-// evaluate asks rank for every question and compares with the evidence. rank returns the position of a turn in the result by
-// its index; a turn that is missing was not found.
+// evaluate asks rank for every question and compares with the evidence. rank returns the position of a turn in the
+// result by its index; a turn that is missing was not found.
 func (d *dataset) evaluate(name string, rank func(i int, q question) (map[int]int, error)) (*outcome, error) {
 	o := &outcome{name: name, byCategory: map[string]*figures{}, byConversation: map[string]*figures{}}
 	for i, q := range d.questions {
@@ -109,7 +109,8 @@ func printTable(w io.Writer, all ...*outcome) {
 	fmt.Fprintf(w, "| | R@5 | R@10 | R@20 | MRR | %s | p50 | p95 |\n", "R@10 "+strings.Join(categories, " | R@10 "))
 	fmt.Fprintln(w, "|---|---|---|---|---|"+strings.Repeat("---|", len(categories))+"---|---|")
 	for _, o := range all {
-		fmt.Fprintf(w, "| %s | %.1f | %.1f | %.1f | %.1f |", o.name, o.all.recall(0), o.all.recall(1), o.all.recall(2), o.all.mrr())
+		fmt.Fprintf(w, "| %s | %.1f | %.1f | %.1f | %.1f |", o.name, o.all.recall(0), o.all.recall(1), o.all.recall(2),
+			o.all.mrr())
 		for _, c := range categories {
 			fmt.Fprintf(w, " %.1f |", o.byCategory[c].recall(1))
 		}

@@ -20,14 +20,17 @@ func writeData(t *testing.T, lines ...string) string {
 }
 
 func turnLine(conv, id, text string) string {
-	return `{"kind":"turn","conv":"` + conv + `","id":"` + id + `","session":1,"date":"1:56 pm on 8 May, 2023","speaker":"Ana","text":"` + text + `","caption":null}`
+	return `{"kind":"turn","conv":"` + conv + `","id":"` + id +
+		`","session":1,"date":"1:56 pm on 8 May, 2023","speaker":"Ana","text":"` + text + `","caption":null}`
 }
 
 func questionLine(conv, text, evidence string) string {
-	return `{"kind":"question","conv":"` + conv + `","category":"temporal","question":"` + text + `","evidence":["` + evidence + `"]}`
+	return `{"kind":"question","conv":"` + conv + `","category":"temporal","question":"` + text + `","evidence":["` +
+		evidence + `"]}`
 }
 
-// Positions count per conversation, evidence is looked up in its own conversation, and a question without any is left out.
+// Positions count per conversation, evidence is looked up in its own conversation, and a question without any is left
+// out.
 func TestDatasetNumbersTurnsAndResolvesEvidence(t *testing.T) {
 	t.Parallel()
 	d, err := readDataset(writeData(t, turnLine("1", "a", "hi"), turnLine("2", "a", "ho"), turnLine("1", "b", "he"),
@@ -35,10 +38,12 @@ func TestDatasetNumbersTurnsAndResolvesEvidence(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := d.turns[2]; got.position != 2 || got.plain() != `(1:56 pm on 8 May, 2023) Ana said, "he"` || !got.happened.Equal(time.Date(2023, 5, 8, 13, 56, 0, 0, time.UTC)) {
+	if got := d.turns[2]; got.position != 2 || got.plain() != `(1:56 pm on 8 May, 2023) Ana said, "he"` ||
+		!got.happened.Equal(time.Date(2023, 5, 8, 13, 56, 0, 0, time.UTC)) {
 		t.Errorf("got %+v", got)
 	}
-	if len(d.questions) != 1 || d.skipped != 1 || !slices.Equal(d.questions[0].evidence, []int{1}) || !slices.Equal(d.conversations, []string{"1", "2"}) {
+	if len(d.questions) != 1 || d.skipped != 1 || !slices.Equal(d.questions[0].evidence, []int{1}) ||
+		!slices.Equal(d.conversations, []string{"1", "2"}) {
 		t.Errorf("questions %+v, %d skipped, conversations %v", d.questions, d.skipped, d.conversations)
 	}
 }
@@ -75,7 +80,10 @@ func TestRecallCountsShareOfEvidence(t *testing.T) {
 
 func TestBM25RanksRareStemsFirstAndDropsStopWords(t *testing.T) {
 	t.Parallel()
-	b := newBM25([]string{"the boat and the sea", "she was painting boats at sunrise", "what did he do", "a sea, a sea"})
+	b := newBM25([]string{
+		"the boat and the sea", "she was painting boats at sunrise", "what did he do",
+		"a sea, a sea",
+	})
 	if got := b.rank("What did she paint?", depth); !slices.Equal(got, []int{1}) {
 		t.Errorf("got %v", got)
 	}
@@ -90,7 +98,8 @@ func TestBM25RanksRareStemsFirstAndDropsStopWords(t *testing.T) {
 func TestGridHasEveryCombination(t *testing.T) {
 	t.Parallel()
 	grid, err := parseGrid("words=0.6/0.8,speaker=0.1")
-	if err != nil || len(grid) != 2 || grid[1].String() != "speaker=0.1,words=0.8" || grid[1].settings() != "weights: {speaker: 0.1, words: 0.8}\n" {
+	if err != nil || len(grid) != 2 || grid[1].String() != "speaker=0.1,words=0.8" ||
+		grid[1].settings() != "weights: {speaker: 0.1, words: 0.8}\n" {
 		t.Errorf("got %v, %v", grid, err)
 	}
 	for _, bad := range []string{"words", "words=much", "=1"} {
@@ -104,7 +113,10 @@ func TestGridHasEveryCombination(t *testing.T) {
 func TestCrossValidationChoosesWithoutTheConversation(t *testing.T) {
 	t.Parallel()
 	result := func(a, b float64) *outcome {
-		return &outcome{byConversation: map[string]*figures{"a": {questions: 1, at: [3]float64{0, a, 0}}, "b": {questions: 1, at: [3]float64{0, b, 0}}}}
+		return &outcome{byConversation: map[string]*figures{
+			"a": {questions: 1, at: [3]float64{0, a, 0}},
+			"b": {questions: 1, at: [3]float64{0, b, 0}},
+		}}
 	}
 	folds, mean := crossValidate([]string{"a", "b"}, []*outcome{result(0.9, 0.2), result(0.5, 0.8)})
 	if folds[0].best != 1 || folds[1].best != 0 {

@@ -24,7 +24,10 @@ func newFact(t turn, form string) fact {
 	if form == formText {
 		return fact{Text: t.plain()}
 	}
-	return fact{Text: t.text, Conversation: "conv-" + t.conv, Position: t.position, Speaker: t.speaker, Happened: t.happened.Format(time.RFC3339)}
+	return fact{
+		Text: t.text, Conversation: "conv-" + t.conv, Position: t.position, Speaker: t.speaker,
+		Happened: t.happened.Format(time.RFC3339),
+	}
 }
 
 // storage is what became of the turns.

@@ -57,16 +57,16 @@ func parseGrid(s string) ([]weights, error) {
 	return grid, nil
 }
 
-// fold is one round of cross-validation: the conversation that was left out, and the index of the weights that were best on
-// the others.
+// fold is one round of cross-validation: the conversation that was left out, and the index of the weights that were
+// best on the others.
 type fold struct {
 	conversation string
 	best         int
 }
 
-// crossValidate chooses, for each conversation, the outcome with the highest recall at 10 over the questions of all others. Of
-// equal ones the first is chosen. It returns the folds and the mean recall at 5, 10 and 20 and MRR over the conversations
-// left out, each with the weights chosen without it.
+// crossValidate chooses, for each conversation, the outcome with the highest recall at 10 over the questions of all
+// others. Of equal ones the first is chosen. It returns the folds and the mean recall at 5, 10 and 20 and MRR over the
+// conversations left out, each with the weights chosen without it.
 func crossValidate(conversations []string, outcomes []*outcome) (folds []fold, mean [4]float64) {
 	for _, left := range conversations {
 		best, high := 0, -1.0

@@ -1,7 +1,7 @@
-// Command sessions measures how much of a model server's capacity reaches the people who ask: many sessions at once, each
-// asking again as soon as it is answered, through the whole system (bus, router, generator, model actor, audit), against a
-// scripted server with a few slots of fixed length; beside it, the same server asked directly by as many clients. It also
-// tells what an idle session costs in memory.
+// Command sessions measures how much of a model server's capacity reaches the people who ask: many sessions at once,
+// each asking again as soon as it is answered, through the whole system (bus, router, generator, model actor, audit),
+// against a scripted server with a few slots of fixed length; beside it, the same server asked directly by as many
+// clients. It also tells what an idle session costs in memory.
 //
 // Run it from the folder bench: go run ./sessions
 package main
@@ -42,9 +42,10 @@ var (
 	each     = flag.Duration("each", 50*time.Millisecond, "how long each takes")
 	length   = flag.Duration("for", 10*time.Second, "how long to measure")
 	check    = flag.Bool("check", false, "exit 1 when a limit does not hold")
-	idle     = flag.Duration("idle", 30*time.Second, "how long nobody asks before memory is measured: what the store keeps in memory for readers is gone by then")
-	asJSON   = flag.Bool("json", false, "print JSON")
-	child    = flag.Bool("child", false, "internal: be the model server")
+	idle     = flag.Duration("idle", 30*time.Second, "how long nobody asks before memory is measured: what the store "+
+		"keeps in memory for readers is gone by then")
+	asJSON = flag.Bool("json", false, "print JSON")
+	child  = flag.Bool("child", false, "internal: be the model server")
 )
 
 // The limits.
@@ -72,7 +73,8 @@ func main() {
 	for _, r := range rows {
 		holds = holds && r.Share >= leastShare && r.IdleBytes <= mostIdle
 		if !*asJSON {
-			fmt.Printf("sync %s: %d sessions, %d slots of %s: %.1f answers/s of %.1f/s that the server alone gives (%.1f %%), %.1f KiB per idle session, %s after the last question\n",
+			fmt.Printf("sync %s: %d sessions, %d slots of %s: %.1f answers/s of %.1f/s that the server alone gives "+
+				"(%.1f %%), %.1f KiB per idle session, %s after the last question\n",
 				r.Sync, *sessions, *slots, *each, r.Through, r.Alone, 100*r.Share, float64(r.IdleBytes)/1024, *idle)
 		}
 	}
@@ -101,7 +103,9 @@ const modelName = "assistant"
 
 // serve is the model server, in a process of its own until its standard input closes.
 func serve() error {
-	script := scriptserver.Script{modelName: {{Always: true, Reply: scriptserver.Reply{Content: "Paris is the capital of France."}}}}
+	script := scriptserver.Script{
+		modelName: {{Always: true, Reply: scriptserver.Reply{Content: "Paris is the capital of France."}}},
+	}
 	s, err := scriptserver.Start(script, scriptserver.WithSlots(*slots, *each, 4**sessions))
 	if err != nil {
 		return err
@@ -117,7 +121,8 @@ func startChild() (address string, stop func(), err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	cmd := exec.Command(self, "-child", "-slots", fmt.Sprint(*slots), "-each", each.String(), "-sessions", fmt.Sprint(*sessions))
+	cmd := exec.Command(self, "-child", "-slots", fmt.Sprint(*slots), "-each", each.String(), "-sessions",
+		fmt.Sprint(*sessions))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -198,7 +203,11 @@ func alone(address string) (float64, error) {
 		return 0, err
 	}
 	return crowd(func(ctx context.Context, _ int) error {
-		r := model.Request{Model: modelName, Messages: []model.Message{{Role: model.User, Content: "What is the capital of France?"}}, Options: model.Options{Window: 32768, Predict: 100}}
+		r := model.Request{
+			Model:    modelName,
+			Messages: []model.Message{{Role: model.User, Content: "What is the capital of France?"}},
+			Options:  model.Options{Window: 32768, Predict: 100},
+		}
 		for _, err := range b.Chat(ctx, r) {
 			if err != nil {
 				return err
@@ -266,7 +275,8 @@ func settings(dir, address, sync string) error {
 	}
 	for name, text := range map[string]string{
 		"system.yaml": fmt.Sprintf("listen: 127.0.0.1:0\nsync: %s\ngateway: {listen: \"127.0.0.1:0\"}\n", sync),
-		"models.yaml": fmt.Sprintf("roles: {assistant: %s}\nollama: {url: \"%s\", slots: %d, ahead: 2}\n", modelName, address, *slots),
+		"models.yaml": fmt.Sprintf("roles: {assistant: %s}\nollama: {url: \"%s\", slots: %d, ahead: 2}\n", modelName,
+			address, *slots),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			return err
@@ -328,7 +338,10 @@ func (p *people) ask(ctx context.Context, session string, n int) error {
 	p.mu.Lock()
 	p.waiting[id] = c
 	p.mu.Unlock()
-	if err := actor.Emit(ctx, p.out, subjects.QueryReceived, subjects.Query{SessionID: session, QueryID: id, Query: "What is the capital of France?"}); err != nil {
+	if err := actor.Emit(ctx, p.out, subjects.QueryReceived, subjects.Query{
+		SessionID: session, QueryID: id,
+		Query: "What is the capital of France?",
+	}); err != nil {
 		return err
 	}
 	select {

@@ -47,14 +47,15 @@ func (l *load) run(ctx context.Context) error {
 		})
 	}
 	wg.Wait()
-	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) &&
+		!errors.Is(err, context.Canceled) {
 		return err
 	}
 	return nil
 }
 
-// act does step i of client n. A request that was sent is finished: its answer is part of the result. Of 25 steps 16 ask, two
-// with a tool, one with an approval and one that is cancelled among them.
+// act does step i of client n. A request that was sent is finished: its answer is part of the result. Of 25 steps 16
+// ask, two with a tool, one with an approval and one that is cancelled among them.
 func (l *load) act(ctx context.Context, n, i int) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -74,7 +75,8 @@ func (l *load) act(ctx context.Context, n, i int) error {
 	case 5, 18:
 		return l.system.Request(ctx, "GET", "/memory/search?q="+url.QueryEscape(topic+" blue"), nil, &struct{}{})
 	case 9, 20:
-		return l.system.Request(ctx, "POST", "/memory", map[string]any{"text": fmt.Sprintf("The price of article %d-%d was %d euros.", n, i, i%89)}, &struct{}{})
+		return l.system.Request(ctx, "POST", "/memory", map[string]any{"text": fmt.Sprintf("The price of article "+
+			"%d-%d was %d euros.", n, i, i%89)}, &struct{}{})
 	case 11:
 		return l.system.Request(ctx, "GET", "/sessions/"+session, nil, &struct{}{})
 	case 14:
@@ -106,7 +108,8 @@ type answer struct {
 func (l *load) ask(ctx context.Context, session, question string) error {
 	began := time.Now()
 	var a answer
-	if err := l.system.Request(ctx, "POST", "/query?grade_wait=0s", map[string]any{"session_id": session, "query": question}, &a); err != nil {
+	if err := l.system.Request(ctx, "POST", "/query?grade_wait=0s",
+		map[string]any{"session_id": session, "query": question}, &a); err != nil {
 		return err
 	}
 	if a.Error != nil || a.Answer == "" {
@@ -150,7 +153,8 @@ func (l *load) askWithApproval(ctx context.Context, session, question string) er
 			if w.QueryID != id {
 				continue
 			}
-			if err := l.system.Request(ctx, "POST", "/approvals/"+w.ID, map[string]any{"approve": true}, &struct{}{}); err != nil {
+			if err := l.system.Request(ctx, "POST", "/approvals/"+w.ID, map[string]any{"approve": true},
+				&struct{}{}); err != nil {
 				return false, err
 			}
 			approved = true

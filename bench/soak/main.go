@@ -1,7 +1,8 @@
-// Command soak runs a mixed load against conclave up for minutes or hours and fails when something grows: resident memory,
-// goroutines, open files, subscriptions, latency. The model is the built-in demo model, everything else as shipped; the load
-// arrives over HTTP, in many sessions: questions, questions that call a tool, calls that wait for an approval, cancelled questions, facts to store, and
-// searches in memory. It prints a sample per interval, and how many bytes a question takes on disk, by stream.
+// Command soak runs a mixed load against conclave up for minutes or hours and fails when something grows: resident
+// memory, goroutines, open files, subscriptions, latency. The model is the built-in demo model, everything else as
+// shipped; the load arrives over HTTP, in many sessions: questions, questions that call a tool, calls that wait for an
+// approval, cancelled questions, facts to store, and searches in memory. It prints a sample per interval, and how many
+// bytes a question takes on disk, by stream.
 //
 // Run it from the folder bench: go run ./soak -for 2h
 package main
@@ -29,11 +30,13 @@ var (
 	plain     = flag.Bool("plain", false, "questions without tools only")
 	every     = flag.Duration("every", 15*time.Second, "interval of the samples")
 	idle      = flag.Duration("idle", 30*time.Second, "how long nobody asks at the end, before the last sample")
-	reference = flag.Int64("reference", 2000, "the first sample after this many questions is the one that later ones are compared with; -for / 3 at the latest")
-	profiles  = flag.String("profiles", "", "`folder` for heap profiles of the reference sample and the last one")
-	program   = flag.String("conclave", "", "`program` to run; default: build it")
-	asJSON    = flag.Bool("json", false, "print the samples as JSON lines")
-	latency   = flag.Float64("latency", 0, "fail when the p99 of the last third is more than this many times that of the reference; 0 = print only")
+	reference = flag.Int64("reference", 2000, "the first sample after this many questions is the one that later ones "+
+		"are compared with; -for / 3 at the latest")
+	profiles = flag.String("profiles", "", "`folder` for heap profiles of the reference sample and the last one")
+	program  = flag.String("conclave", "", "`program` to run; default: build it")
+	asJSON   = flag.Bool("json", false, "print the samples as JSON lines")
+	latency  = flag.Float64("latency", 0, "fail when the p99 of the last third is more than this many times that of "+
+		"the reference; 0 = print only")
 )
 
 func main() {
@@ -82,7 +85,8 @@ func run(ctx context.Context) error {
 	return s.check()
 }
 
-// makeSettings returns the settings of the instance: the demo model, and save_memory among the tools that need an approval.
+// makeSettings returns the settings of the instance: the demo model, and save_memory among the tools that need an
+// approval.
 func makeSettings() (map[string]string, error) {
 	manifest, err := os.ReadFile(filepath.Join("..", "config", "manifest.yaml"))
 	if err != nil {

@@ -44,7 +44,10 @@ type sampler struct {
 
 // take adds a sample and prints it.
 func (s *sampler) take(ctx context.Context, note string) error {
-	x := sample{At: time.Since(s.began), Note: note, Questions: s.load.questions.Load(), Requests: s.load.requests.Load()}
+	x := sample{
+		At: time.Since(s.began), Note: note, Questions: s.load.questions.Load(),
+		Requests: s.load.requests.Load(),
+	}
 	x.P50, x.P99 = percentiles(s.load.takeLatencies())
 	var err error
 	if err = s.system.Request(ctx, "GET", "/debug/counters", nil, &x.Counters); err != nil {
@@ -76,11 +79,14 @@ func (s *sampler) take(ctx context.Context, note string) error {
 		return nil
 	}
 	if len(s.samples) == 1 {
-		fmt.Printf("%8s %9s %8s %8s %8s %8s %7s %6s %6s %9s %8s %8s %8s\n", "time", "questions", "rss MB", "anon MB", "heap MB", "go MB", "gorout.", "files", "subs", "disk MB", "p50", "p99", "cpu s")
+		fmt.Printf("%8s %9s %8s %8s %8s %8s %7s %6s %6s %9s %8s %8s %8s\n", "time", "questions", "rss MB", "anon MB",
+			"heap MB", "go MB", "gorout.", "files", "subs", "disk MB", "p50", "p99", "cpu s")
 	}
 	c := x.Counters
-	fmt.Printf("%8s %9d %8.1f %8.1f %8.1f %8.1f %7d %6d %6d %9.1f %8s %8s %8.1f %s\n", x.At.Round(time.Second), x.Questions, mega(x.RSS), mega(x.Anonymous), mega(c["heap_live"]), mega(c["mapped"]-c["heap_released"]),
-		c["goroutines"], x.Files, c["subscriptions"], mega(x.Disk), x.P50.Round(100*time.Microsecond), x.P99.Round(100*time.Microsecond), x.CPU.Seconds(), note)
+	fmt.Printf("%8s %9d %8.1f %8.1f %8.1f %8.1f %7d %6d %6d %9.1f %8s %8s %8.1f %s\n", x.At.Round(time.Second),
+		x.Questions, mega(x.RSS), mega(x.Anonymous), mega(c["heap_live"]), mega(c["mapped"]-c["heap_released"]),
+		c["goroutines"], x.Files, c["subscriptions"], mega(x.Disk), x.P50.Round(100*time.Microsecond),
+		x.P99.Round(100*time.Microsecond), x.CPU.Seconds(), note)
 	if n := s.load.unavailable.Load(); n > 0 && note == "idle" {
 		fmt.Printf("%d requests were rejected as unavailable, to be retried\n", n)
 	}
@@ -208,8 +214,8 @@ func (s *sampler) printDisk() {
 	}
 }
 
-// check compares the last samples with the reference: the last one under load when the reference has -reference questions, since
-// caches fill before, and the one after the idle time. Small numbers have an allowance for noise.
+// check compares the last samples with the reference: the last one under load when the reference has -reference
+// questions, since caches fill before, and the one after the idle time. Small numbers have an allowance for noise.
 func (s *sampler) check() error {
 	if s.base == 0 || s.base >= len(s.samples)-2 {
 		return errors.New("too short: no sample after the reference one; make -for longer or -every shorter")

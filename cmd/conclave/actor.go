@@ -16,8 +16,8 @@ import (
 	"conclave/subjects"
 )
 
-// actorCommand runs some actors against a server in another process, or lists them without names. An unknown name is a usage
-// error.
+// actorCommand runs some actors against a server in another process, or lists them without names. An unknown name is a
+// usage error.
 func actorCommand(a *cli.App) *cobra.Command {
 	var health string
 	cmd := &cobra.Command{
@@ -42,7 +42,8 @@ It runs until Ctrl-C or SIGTERM, and prints the same readiness line as conclave 
 			runnable := runnableActors(a)
 			for _, n := range names {
 				if !slices.Contains(runnable, n) {
-					return cli.Usage("unknown actor %q%s: choose from %s", n, cli.Nearest(n, runnable), strings.Join(runnable, ", "))
+					return cli.Usage("unknown actor %q%s: choose from %s", n, cli.Nearest(n, runnable),
+						strings.Join(runnable, ", "))
 				}
 			}
 			return runActors(cmd, a, health, names)
@@ -52,9 +53,9 @@ It runs until Ctrl-C or SIGTERM, and prints the same readiness line as conclave 
 	return cmd
 }
 
-// runActors runs the named actors against the server of --server or of conclave up until ctx ends. It refuses when conclave up
-// runs on this data folder with another server: both would write the same audit anchors. names must be known; health is the
-// socket of health checks, "" for none.
+// runActors runs the named actors against the server of --server or of conclave up until ctx ends. It refuses when
+// conclave up runs on this data folder with another server: both would write the same audit anchors. names must be
+// known; health is the socket of health checks, "" for none.
 func runActors(cmd *cobra.Command, a *cli.App, health string, names []string) error {
 	cfg, err := a.LoadConfig(nil)
 	if err != nil {
@@ -65,12 +66,15 @@ func runActors(cmd *cobra.Command, a *cli.App, health string, names []string) er
 		return err
 	}
 	if r, err := a.Home.ReadRunning(); err == nil && r.URL != b.URL {
-		return cli.Fail(cli.ExitFailed, fmt.Sprintf("conclave runs on this data folder (process %d at %s) and uses the same audit anchors", r.PID, r.URL), "stop it first, or name its address with --server")
+		return cli.Fail(cli.ExitFailed, fmt.Sprintf("conclave runs on this data folder (process %d at %s) and uses "+
+			"the same audit anchors", r.PID, r.URL), "stop it first, or name its address with --server")
 	}
 	log, closeLog := a.ServiceLogger(cfg, "actor")
 	defer closeLog()
 	var listen atomic.Pointer[string]
-	cfg = cfg.WithWiring(config.Wiring{Version: readBuild().Version, OnListen: func(addr string) { listen.Store(&addr) }})
+	cfg = cfg.WithWiring(config.Wiring{Version: readBuild().Version, OnListen: func(addr string) {
+		listen.Store(&addr)
+	}})
 	c, err := cfg.Join(cmd.Context(), a.Home, b.URL, log, names...)
 	if err != nil {
 		return err
@@ -80,7 +84,8 @@ func runActors(cmd *cobra.Command, a *cli.App, health string, names []string) er
 	}
 	api := gatewayAddress(&listen)
 	printReady(a, c, api)
-	log.Info("ready", "url", c.Bus.URL, "api", api, "actors", readyActors(c), "ms", time.Since(a.Started).Milliseconds())
+	log.Info("ready", "url", c.Bus.URL, "api", api, "actors", readyActors(c), "ms",
+		time.Since(a.Started).Milliseconds())
 	return waitAndStop(cmd.Context(), c, log)
 }
 
@@ -91,9 +96,13 @@ func runnableActors(a *cli.App) []string {
 
 // actorTexts describe the actors.
 var actorTexts = map[string]string{
-	subjects.Registry: "keeps the accounts that you add", "tools": "every tool below", "broker": "authorizes every tool call", "model": "serves the language models",
-	"router": "orders the questions of a session", "generator": "answers", "memory": "remembers", "critic": "grades and compares answers",
-	"reward": "counts your feedback", subjects.Committee: "personas deliberate and answer", subjects.Orchestrator: "plans tasks and runs agents", "secrets": "serves credentials", subjects.RespondentB: "answers for comparison, where enabled", "gateway": "HTTP, server-sent events, query.ask",
+	subjects.Registry: "keeps the accounts that you add", "tools": "every tool below",
+	"broker": "authorizes every tool call", "model": "serves the language models",
+	"router": "orders the questions of a session", "generator": "answers", "memory": "remembers",
+	"critic": "grades and compares answers",
+	"reward": "counts your feedback", subjects.Committee: "personas deliberate and answer",
+	subjects.Orchestrator: "plans tasks and runs agents", "secrets": "serves credentials",
+	subjects.RespondentB: "answers for comparison, where enabled", "gateway": "HTTP, server-sent events, query.ask",
 }
 
 // listActors prints the actors and enabled tools of this build, whether they run or not.

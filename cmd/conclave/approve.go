@@ -28,8 +28,8 @@ type approveFlags struct {
 	answers         []string
 }
 
-// approveCommand lists the calls that wait for the user's approval, decides one by id or prefix, or watches. It is the parent
-// of rules and revoke.
+// approveCommand lists the calls that wait for the user's approval, decides one by id or prefix, or watches. It is the
+// parent of rules and revoke.
 func approveCommand(a *cli.App) *cobra.Command {
 	o := &approveFlags{}
 	cmd := &cobra.Command{
@@ -83,15 +83,16 @@ Exit code 1 means that the decision was not accepted: the request was decided be
 	f.BoolVar(&o.always, "always", false, "approve this and later calls of this kind, until revoked")
 	f.BoolVar(&o.deny, "deny", false, "deny")
 	f.BoolVar(&o.yes, "yes", false, "approve without a question")
-	f.StringArrayVar(&o.answers, "answer", nil, "`name=value` of a field, for a question of an MCP server; once for each field")
+	f.StringArrayVar(&o.answers, "answer", nil, "`name=value` of a field, for a question of an MCP server; once for "+
+		"each field")
 	f.BoolVar(&o.watch, "watch", false, "keep running, show each new request, and ask")
 	f.BoolVar(&o.all, "all", false, "also list decided and expired requests")
 	cmd.AddCommand(approveRulesCommand(a), approveRevokeCommand(a))
 	return cmd
 }
 
-// check rejects flags that contradict each other, and a decision without an id: a decision must not be a guess. v are the
-// positional arguments, at most an id, which must be valid and have 6 characters.
+// check rejects flags that contradict each other, and a decision without an id: a decision must not be a guess. v are
+// the positional arguments, at most an id, which must be valid and have 6 characters.
 func (o *approveFlags) check(v []string) error {
 	decisions := 0
 	for _, set := range []bool{o.session, o.always, o.deny} {
@@ -118,8 +119,8 @@ func (o *approveFlags) check(v []string) error {
 	return nil
 }
 
-// listApprovals prints the waiting calls, with all also decided and expired ones; on stderr how to decide them, that there are
-// none, and how many decisions are remembered. With --json it prints the broker's list.
+// listApprovals prints the waiting calls, with all also decided and expired ones; on stderr how to decide them, that
+// there are none, and how many decisions are remembered. With --json it prints the broker's list.
 func listApprovals(ctx context.Context, a *cli.App, c *client.Client, all bool) error {
 	l, err := c.Approvals(ctx, all)
 	switch {
@@ -147,9 +148,9 @@ func listApprovals(ctx context.Context, a *cli.App, c *client.Client, all bool) 
 	return a.Out.Err
 }
 
-// decide approves or denies the request with an id or prefix. An unknown or ambiguous id, and a decision that the broker does
-// not accept, are errors. An interrupt while looking up the id is none; later it is one, because whether it was accepted is
-// unknown.
+// decide approves or denies the request with an id or prefix. An unknown or ambiguous id, and a decision that the
+// broker does not accept, are errors. An interrupt while looking up the id is none; later it is one, because whether it
+// was accepted is unknown.
 func (o *approveFlags) decide(ctx context.Context, a *cli.App, c *client.Client, prefix string) error {
 	id, err := c.FindApproval(ctx, prefix)
 	if err != nil {
@@ -202,9 +203,10 @@ func (o *approveFlags) values(ctx context.Context, c *client.Client, id string) 
 	return nil, cli.Usage("the request asks no question: it takes no --answer")
 }
 
-// confirm shows a pending request with its exact arguments on stderr before it is decided, and asks unless --yes or --deny is
-// given. A typed answer sets the flags that it stands for. ok is false when the user decides nothing: the request stays open. Without a terminal there is nobody to ask, so --yes
-// is required. A request that the broker does not list is unknown. With --json nothing is shown or asked.
+// confirm shows a pending request with its exact arguments on stderr before it is decided, and asks unless --yes or
+// --deny is given. A typed answer sets the flags that it stands for. ok is false when the user decides nothing: the
+// request stays open. Without a terminal there is nobody to ask, so --yes is required. A request that the broker does
+// not list is unknown. With --json nothing is shown or asked.
 func (o *approveFlags) confirm(ctx context.Context, a *cli.App, c *client.Client, id string) (ok bool, err error) {
 	keyboard, asks := term.Keyboard(a.In)
 	if !o.deny && !o.yes && (a.JSON || !asks) {
@@ -235,17 +237,19 @@ func (o *approveFlags) confirm(ctx context.Context, a *cli.App, c *client.Client
 	}
 	word := view.Word(q.ApprovalRequest)
 	remember := q.Form == nil && len(q.Sinks) > 0 // as with --watch
-	line, err := a.ReadAnswer(ctx, keyboard, view.AskLater(term.Visible(what)+"?", word, remember), func(line string) string {
-		_, _, complaint := view.ParseLater(line, word, remember)
-		return complaint
-	})
+	line, err := a.ReadAnswer(ctx, keyboard, view.AskLater(term.Visible(what)+"?", word, remember),
+		func(line string) string {
+			_, _, complaint := view.ParseLater(line, word, remember)
+			return complaint
+		})
 	if err != nil {
 		return false, err
 	}
 	d, ok, _ := view.ParseLater(line, word, remember)
 	switch {
 	case !ok:
-		a.Say("nothing was decided: the request stays open; deny it with %s approve --deny %s", a.Program(), term.ShortID(id))
+		a.Say("nothing was decided: the request stays open; deny it with %s approve --deny %s", a.Program(),
+			term.ShortID(id))
 	case !d.Approve:
 		o.deny, o.session, o.always = true, false, false
 	case d.Remember != "":
@@ -259,34 +263,39 @@ func approvalError(a *cli.App, id string, err error) error {
 	return findError("request", id, a.Program()+" approve", cli.BrokerError("the approvals", err))
 }
 
-// findError explains an error of looking up a thing by id or prefix: unknown or ambiguous. list is the command that lists the
-// things. Other errors are returned as they are.
+// findError explains an error of looking up a thing by id or prefix: unknown or ambiguous. list is the command that
+// lists the things. Other errors are returned as they are.
 func findError(thing, id, list string, err error) error {
 	var ambiguous *client.AmbiguousError
 	switch {
 	case errors.As(err, &ambiguous):
-		return cli.Fail(cli.ExitFailed, fmt.Sprintf("%d %ss begin with %s", ambiguous.Count, thing, id), "give more of the id")
+		return cli.Fail(cli.ExitFailed, fmt.Sprintf("%d %ss begin with %s", ambiguous.Count, thing, id),
+			"give more of the id")
 	case errors.Is(err, client.ErrNotFound):
 		return cli.Fail(cli.ExitFailed, "there is no "+thing+" "+id, "list them with "+list)
 	}
 	return err
 }
 
-// rejectedDecision explains why a decision was not accepted: the request is unknown, has expired or was decided before. r must
-// be a reply without Accepted.
+// rejectedDecision explains why a decision was not accepted: the request is unknown, has expired or was decided before.
+// r must be a reply without Accepted.
 func rejectedDecision(a *cli.App, r subjects.ApprovalReply) error {
 	list := a.Program() + " approve"
 	switch r.State {
 	case subjects.ApprovalUnknown:
 		return cli.Fail(cli.ExitFailed, "there is no request "+r.ID, "list them with "+list)
 	case subjects.ApprovalWithdrawn:
-		return cli.Fail(cli.ExitFailed, "the request was withdrawn and nothing was run: the question was cancelled, or the caller stopped waiting", "ask or call again")
+		return cli.Fail(cli.ExitFailed, "the request was withdrawn and nothing was run: the question was cancelled, "+
+			"or the caller stopped waiting", "ask or call again")
 	case subjects.ApprovalExpired:
-		return cli.Fail(cli.ExitFailed, "the request has expired and the call was denied", "let the agent try again; "+list+" --watch shows each request as it comes")
+		return cli.Fail(cli.ExitFailed, "the request has expired and the call was denied", "let the agent try again; "+
+			list+" --watch shows each request as it comes")
 	case subjects.ApprovalApproved, subjects.ApprovalDenied:
-		return cli.Fail(cli.ExitFailed, fmt.Sprintf("the request was decided before: %s by %s", r.State, term.Plain(cmp.Or(r.By, "another client"))), "the first decision holds")
+		return cli.Fail(cli.ExitFailed, fmt.Sprintf("the request was decided before: %s by %s", r.State,
+			term.Plain(cmp.Or(r.By, "another client"))), "the first decision holds")
 	}
-	return cli.Fail(cli.ExitFailed, "the decision was not accepted: the request is "+term.Plain(r.State), "list requests with "+list)
+	return cli.Fail(cli.ExitFailed, "the decision was not accepted: the request is "+term.Plain(r.State),
+		"list requests with "+list)
 }
 
 // approvalPrompt asks about waiting calls on a screen, one at a time.
@@ -300,9 +309,9 @@ type approvalPrompt struct {
 	switched bool      // the open one replaced another that was decided elsewhere
 }
 
-// watchApprovals shows each request as it comes until the user interrupts, which is no error, and asks on a terminal unless
-// --json is set. It fails when the broker cannot be asked at the start, or stdout is closed; later errors are printed and it
-// goes on.
+// watchApprovals shows each request as it comes until the user interrupts, which is no error, and asks on a terminal
+// unless --json is set. It fails when the broker cannot be asked at the start, or stdout is closed; later errors are
+// printed and it goes on.
 func watchApprovals(ctx context.Context, a *cli.App) error {
 	return a.ReadWithClient(ctx, func(c *client.Client) error {
 		p := &approvalPrompt{App: a, c: c, shown: map[string]bool{}}
@@ -339,8 +348,8 @@ func watchApprovals(ctx context.Context, a *cli.App) error {
 	})
 }
 
-// watch sends on changed whenever the waiting calls may have changed, until ctx ends. An error before the first list is sent on
-// failed and ends it; a later one is printed, because the broker may return.
+// watch sends on changed whenever the waiting calls may have changed, until ctx ends. An error before the first list is
+// sent on failed and ends it; a later one is printed, because the broker may return.
 func (p *approvalPrompt) watch(ctx context.Context, changed chan<- struct{}, failed chan<- error) {
 	first := true
 	for _, err := range p.c.WatchApprovals(ctx) {
@@ -360,9 +369,9 @@ func (p *approvalPrompt) watch(ctx context.Context, changed chan<- struct{}, fai
 	}
 }
 
-// update fetches the waiting calls and prints new ones, oldest first because they expire first. With a keyboard one is asked at
-// a time, and an open request that no longer waits is closed with a message. The list is fetched here and not taken from the
-// watch, where it may be older than the open request.
+// update fetches the waiting calls and prints new ones, oldest first because they expire first. With a keyboard one is
+// asked at a time, and an open request that no longer waits is closed with a message. The list is fetched here and not
+// taken from the watch, where it may be older than the open request.
 func (p *approvalPrompt) update(ctx context.Context) error {
 	l, err := p.c.Approvals(ctx, false)
 	if err != nil {
@@ -384,8 +393,8 @@ func (p *approvalPrompt) update(ctx context.Context) error {
 	return nil
 }
 
-// show prints a request, with --json as a line, and marks it as shown. With a keyboard it becomes the open request, to which
-// the next typed line belongs; otherwise it says how to decide.
+// show prints a request, with --json as a line, and marks it as shown. With a keyboard it becomes the open request, to
+// which the next typed line belongs; otherwise it says how to decide.
 func (p *approvalPrompt) show(q subjects.Approval) {
 	p.shown[q.ID] = true
 	if p.JSON {
@@ -401,17 +410,19 @@ func (p *approvalPrompt) show(q subjects.Approval) {
 	p.prompt()
 }
 
-// prompt asks about the open request, which must be set, and notes the time: a line typed before it was readable is not a
-// decision.
+// prompt asks about the open request, which must be set, and notes the time: a line typed before it was readable is not
+// a decision.
 func (p *approvalPrompt) prompt() {
 	term.DiscardWaiting(p.In)
-	fmt.Fprint(p.Err, view.AskDecision(p.open.ApprovalRequest, view.Word(p.open.ApprovalRequest), len(p.open.Sinks) > 0)) // without sinks it cannot be remembered
+	// without sinks it cannot be remembered
+	fmt.Fprint(p.Err, view.AskDecision(p.open.ApprovalRequest, view.Word(p.open.ApprovalRequest),
+		len(p.open.Sinks) > 0))
 	p.asked = time.Now()
 }
 
-// decide sends the decision of a typed line about the open request; without one the line is ignored. A line that came too fast
-// was not meant for this request, and a yes without [view.Word] may be pasted: it is asked again. After a failed request the call is asked again too; a decision that is not
-// accepted is only printed.
+// decide sends the decision of a typed line about the open request; without one the line is ignored. A line that came
+// too fast was not meant for this request, and a yes without [view.Word] may be pasted: it is asked again. After a
+// failed request the call is asked again too; a decision that is not accepted is only printed.
 func (p *approvalPrompt) decide(ctx context.Context, line string) error {
 	if p.open == nil {
 		return nil
@@ -461,7 +472,8 @@ the decision. With --json it prints one array.`,
 				case a.JSON:
 					return a.PrintJSON(append([]subjects.ApprovalRule{}, l.Rules...))
 				case len(l.Rules) == 0:
-					a.Say("no decisions are remembered: make one with %s approve <id> --session or --always", a.Program())
+					a.Say("no decisions are remembered: make one with %s approve <id> --session or --always",
+						a.Program())
 					return nil
 				}
 				return view.ApprovalRules(a.Out, l.Rules)
@@ -470,8 +482,8 @@ the decision. With --json it prints one array.`,
 	}
 }
 
-// approveRevokeCommand ends a remembered decision, found by its id or a unique prefix of at least 6 characters. An unknown one
-// is an error.
+// approveRevokeCommand ends a remembered decision, found by its id or a unique prefix of at least 6 characters. An
+// unknown one is an error.
 func approveRevokeCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "revoke <rule>",
@@ -493,7 +505,8 @@ characters of the id are enough.`,
 				}
 				switch {
 				case err != nil:
-					return findError("rule", cmp.Or(id, v[0]), a.Program()+" approve rules", cli.BrokerError("the rule", err))
+					return findError("rule", cmp.Or(id, v[0]), a.Program()+" approve rules",
+						cli.BrokerError("the rule", err))
 				case a.JSON:
 					return a.PrintJSON(done)
 				}

@@ -40,14 +40,18 @@ func (*fakeBroker) Name() string { return "broker" }
 
 func (c *fakeBroker) Routes() []actor.Route {
 	return []actor.Route{
-		actor.Serve(subjects.ApprovalListService, c.list), actor.Serve(subjects.ApprovalDecisionService, c.answer), actor.Serve(subjects.ApprovalRevoke, c.revoke),
+		actor.Serve(subjects.ApprovalListService, c.list), actor.Serve(subjects.ApprovalDecisionService, c.answer),
+		actor.Serve(subjects.ApprovalRevoke, c.revoke),
 		actor.Serve(subjects.PolicyExplain, c.explain), actor.Serve(subjects.SessionConfigService, c.set),
 	}
 }
 
 // newFakeBroker lets the broker in.
 func newFakeBroker(c *fixture) *fakeBroker {
-	k := &fakeBroker{t: c.t, out: c.broker, decisions: make(chan string, 16), questions: map[string]subjects.Approval{}, sessions: map[string]subjects.SessionConfig{}}
+	k := &fakeBroker{
+		t: c.t, out: c.broker, decisions: make(chan string, 16), questions: map[string]subjects.Approval{},
+		sessions: map[string]subjects.SessionConfig{},
+	}
 	c.b.RunActor(k, actor.Config{})
 	return k
 }
@@ -68,17 +72,26 @@ func open(id string) subjects.Approval {
 	return subjects.Approval{State: subjects.ApprovalPending, ApprovalRequest: subjects.ApprovalRequest{
 		ID: id, SessionID: "s1", QueryID: "q1", Caller: "generator", Type: "assistant", Tool: "web_fetch",
 		Args:  json.RawMessage(`{"url":"https://example.org/?q=1","note":"\u001b[2J` + "\u202e\u009b" + `end"}`),
-		Layer: "flow", Rule: "egress", Reason: "it would send to a stranger\x1b]0;x\a", Sinks: []string{"https://example.org/?q=1"},
-		Taint: []subjects.Taint{{Tool: "web_search", From: "https://evil.example\x1b[8m", Flags: []string{"override"}, Time: now.Add(-2 * time.Hour)}},
+		Layer: "flow", Rule: "egress", Reason: "it would send to a stranger\x1b]0;x\a",
+		Sinks: []string{"https://example.org/?q=1"},
+		Taint: []subjects.Taint{{
+			Tool: "web_search", From: "https://evil.example\x1b[8m", Flags: []string{"override"},
+			Time: now.Add(-2 * time.Hour),
+		}},
 		Asked: now.Add(-90 * time.Second), Expires: now.Add(210 * time.Second),
 	}}
 }
 
-func (c *fakeBroker) list(_ context.Context, in actor.Msg[subjects.ApprovalQuery], _ actor.Out) (subjects.ApprovalList, error) {
+func (c *fakeBroker) list(_ context.Context, in actor.Msg[subjects.ApprovalQuery], _ actor.Out) (subjects.ApprovalList,
+	error,
+) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := subjects.ApprovalList{Approvals: []subjects.Approval{}, Rules: append([]subjects.ApprovalRule{}, c.rules...)}
-	for _, id := range []string{"0123456789abcdef0123456789abcdef", "0123457777777777", "act0000000000000", "expired000000000", "denied0000000000", "late000000000000"} {
+	for _, id := range []string{
+		"0123456789abcdef0123456789abcdef", "0123457777777777", "act0000000000000",
+		"expired000000000", "denied0000000000", "late000000000000",
+	} {
 		if q, ok := c.questions[id]; ok && (in.Body.All || q.State == subjects.ApprovalPending) {
 			l.Approvals = append(l.Approvals, q)
 		}
@@ -86,7 +99,9 @@ func (c *fakeBroker) list(_ context.Context, in actor.Msg[subjects.ApprovalQuery
 	return l, nil
 }
 
-func (c *fakeBroker) answer(ctx context.Context, in actor.Msg[subjects.ApprovalDecision], out actor.Out) (subjects.ApprovalReply, error) {
+func (c *fakeBroker) answer(ctx context.Context, in actor.Msg[subjects.ApprovalDecision],
+	out actor.Out,
+) (subjects.ApprovalReply, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	id := in.Tokens[1]
@@ -124,7 +139,9 @@ func (c *fakeBroker) revoke(_ context.Context, in actor.Msg[subjects.Empty], _ a
 	return subjects.Done{}, nil
 }
 
-func (c *fakeBroker) explain(_ context.Context, in actor.Msg[subjects.ExplainRequest], _ actor.Out) (subjects.Verdict, error) {
+func (c *fakeBroker) explain(_ context.Context, in actor.Msg[subjects.ExplainRequest], _ actor.Out) (subjects.Verdict,
+	error,
+) {
 	pass := []subjects.LayerVerdict{{Layer: "manifest", Verdict: "pass"}}
 	switch {
 	case in.Body.As != "generator" && in.Body.As != "orchestrator.coder-1":
@@ -132,20 +149,39 @@ func (c *fakeBroker) explain(_ context.Context, in actor.Msg[subjects.ExplainReq
 	case in.Body.Tool == "silent":
 		return subjects.Verdict{}, nil // an odd broker: that is no yes
 	case in.Body.Tool == "run_shell":
-		d := subjects.Denial{Layer: "manifest", Rule: "not_in_set", Reason: "not for\x1b[2J you", Allowed: []string{"web_fetch"}}
-		return subjects.Verdict{Denial: &d, Layers: []subjects.LayerVerdict{{Layer: "manifest", Verdict: "deny", Rule: d.Rule, Reason: d.Reason}}}, nil
+		d := subjects.Denial{
+			Layer: "manifest", Rule: "not_in_set", Reason: "not for\x1b[2J you",
+			Allowed: []string{"web_fetch"},
+		}
+		return subjects.Verdict{
+			Denial: &d,
+			Layers: []subjects.LayerVerdict{{Layer: "manifest", Verdict: "deny", Rule: d.Rule, Reason: d.Reason}},
+		}, nil
 	case in.Body.SessionID == "tainted", in.Body.SessionID == "tainted-by-strangers":
 		d := subjects.Denial{Layer: "flow", Rule: "egress", Reason: "strangers wrote " + string(in.Body.Args)}
-		return subjects.Verdict{Asks: []subjects.Denial{d}, Layers: append(pass, subjects.LayerVerdict{Layer: "flow", Verdict: "ask", Rule: d.Rule, Reason: d.Reason})}, nil
+		return subjects.Verdict{
+				Asks: []subjects.Denial{d},
+				Layers: append(pass, subjects.LayerVerdict{
+					Layer: "flow", Verdict: "ask", Rule: d.Rule,
+					Reason: d.Reason,
+				}),
+			},
+			nil
 	}
-	return subjects.Verdict{Allowed: true, Layers: append(pass, subjects.LayerVerdict{Layer: "flow", Verdict: "pass"}), Monitored: []subjects.Denial{{Layer: "limits", Rule: "often", Reason: "too often"}}}, nil
+	return subjects.Verdict{
+		Allowed: true, Layers: append(pass, subjects.LayerVerdict{Layer: "flow", Verdict: "pass"}),
+		Monitored: []subjects.Denial{{Layer: "limits", Rule: "often", Reason: "too often"}},
+	}, nil
 }
 
-func (c *fakeBroker) set(_ context.Context, in actor.Msg[subjects.SessionConfig], _ actor.Out) (subjects.SessionConfig, error) {
+func (c *fakeBroker) set(_ context.Context, in actor.Msg[subjects.SessionConfig], _ actor.Out) (subjects.SessionConfig,
+	error,
+) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if in.Body.SessionID == "refused" {
-		return subjects.SessionConfig{}, subjects.Faultf(subjects.CodeMalformed, "there is no tool %s", strings.Join(in.Body.Disable, " "))
+		return subjects.SessionConfig{}, subjects.Faultf(subjects.CodeMalformed, "there is no tool %s",
+			strings.Join(in.Body.Disable, " "))
 	}
 	if !in.Body.Show {
 		c.sessions[in.Body.SessionID] = in.Body
@@ -202,7 +238,8 @@ func cmdUnasked(ts *testscript.TestScript, _ bool, _ []string) {
 	c := ts.Value(fixtureKey{}).(*fixture)
 	marker := actor.NewID()
 	user := c.as("user")
-	ts.Check(actor.Emit(c.t.Context(), user, subjects.QueryReceived, subjects.Query{SessionID: "marker", QueryID: marker, Query: "never"}))
+	ts.Check(actor.Emit(c.t.Context(), user, subjects.QueryReceived,
+		subjects.Query{SessionID: "marker", QueryID: marker, Query: "never"}))
 	select {
 	case q := <-c.asked:
 		if q.QueryID != marker {
@@ -229,7 +266,10 @@ func TestApproveScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			c := newFixture(t)
 			env.Values[fixtureKey{}], env.Values[clerkKey{}] = c, new(*fakeBroker)
-			for name, dir := range map[string]string{"HOME": "home", "XDG_DATA_HOME": "home/data", "XDG_CONFIG_HOME": "home/config"} {
+			for name, dir := range map[string]string{
+				"HOME": "home", "XDG_DATA_HOME": "home/data",
+				"XDG_CONFIG_HOME": "home/config",
+			} {
 				env.Setenv(name, filepath.Join(env.WorkDir, dir))
 			}
 			env.Setenv("TZ", "UTC")
@@ -237,13 +277,17 @@ func TestApproveScripts(t *testing.T) {
 			return c.linkData(filepath.Join(env.WorkDir, "home/data/conclave"))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": cmdExits, "json": cmdJSON, "jsonlines": cmdJSONLines, "keep": cmdKeep, "held": cmdHeld, "unasked": cmdUnasked,
+			"exits": cmdExits, "json": cmdJSON, "jsonlines": cmdJSONLines, "keep": cmdKeep, "held": cmdHeld,
+			"unasked": cmdUnasked,
 			"broker": func(ts *testscript.TestScript, _ bool, _ []string) {
 				k := newFakeBroker(ts.Value(fixtureKey{}).(*fixture))
 				*ts.Value(clerkKey{}).(**fakeBroker) = k
 				k.mu.Lock()
 				defer k.mu.Unlock()
-				for _, id := range []string{"0123456789abcdef0123456789abcdef", "0123457777777777", "act0000000000000", "expired000000000", "denied0000000000"} {
+				for _, id := range []string{
+					"0123456789abcdef0123456789abcdef", "0123457777777777", "act0000000000000",
+					"expired000000000", "denied0000000000",
+				} {
 					q := open(id)
 					switch id[0] {
 					case 'a':
@@ -256,8 +300,16 @@ func TestApproveScripts(t *testing.T) {
 					k.questions[id] = q
 				}
 				k.rules = []subjects.ApprovalRule{
-					{ID: "aaaaaa1111111111", Type: "assistant", Tool: "web_fetch", Rule: "flow: egress", Sinks: []string{"https://example.org\x1b[2J"}, By: "user", Made: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)},
-					{ID: "aaaaaa2222222222", Session: "s1", Type: "coder", Tool: "fs_write", Rule: "flow: mutate", Sinks: []string{"/tmp/a", "/tmp/b"}, By: "gateway", Made: time.Date(2026, 1, 3, 3, 4, 5, 0, time.UTC)},
+					{
+						ID: "aaaaaa1111111111", Type: "assistant", Tool: "web_fetch", Rule: "flow: egress",
+						Sinks: []string{"https://example.org\x1b[2J"}, By: "user", Made: time.Date(2026, 1, 2, 3, 4, 5,
+							0, time.UTC),
+					},
+					{
+						ID: "aaaaaa2222222222", Session: "s1", Type: "coder", Tool: "fs_write", Rule: "flow: mutate",
+						Sinks: []string{"/tmp/a", "/tmp/b"}, By: "gateway", Made: time.Date(2026, 1, 3, 3, 4, 5, 0,
+							time.UTC),
+					},
 				}
 			},
 		},
@@ -268,7 +320,10 @@ func TestApproveScripts(t *testing.T) {
 func (p *installation) onKeyboard(v ...string) (*process, *os.File) {
 	p.t.Helper()
 	master, slave := termtest.Open(p.t)
-	c := &process{cmd: exec.Command("conclave", v...), stdout: newOutput(), stderr: newOutput(), done: make(chan struct{})}
+	c := &process{
+		cmd: exec.Command("conclave", v...), stdout: newOutput(), stderr: newOutput(),
+		done: make(chan struct{}),
+	}
 	c.cmd.Env, c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = p.env, slave, slave, slave
 	if err := c.cmd.Start(); err != nil {
 		p.t.Fatal(err)
@@ -306,8 +361,8 @@ func types(t *testing.T, keyboard *os.File, line string, taken <-chan string) st
 	return ""
 }
 
-// TestApproveShowsBeforeItAsks: on a terminal, approve with an id shows the exact arguments and asks; without a yes nothing
-// is decided.
+// TestApproveShowsBeforeItAsks: on a terminal, approve with an id shows the exact arguments and asks; without a yes
+// nothing is decided.
 func TestApproveShowsBeforeItAsks(t *testing.T) {
 	t.Parallel()
 	c := newFixture(t)
@@ -346,7 +401,8 @@ func TestApproveShowsBeforeItAsks(t *testing.T) {
 	if got := types(t, keyboard, "no", k.decisions); got != "act0000000000000 denied" {
 		t.Errorf("%q", got)
 	}
-	p.must(w.stdout, "allow web_fetch\\? type act0 to allow, act0 s for this session, act0 a for always, no to deny, Enter to decide later: .*")
+	p.must(w.stdout, "allow web_fetch\\? type act0 to allow, act0 s for this session, act0 a for always, no to deny, "+
+		"Enter to decide later: .*")
 }
 
 // TestApproveWatch answers questions as they come, on a terminal.
@@ -385,7 +441,8 @@ func TestApproveWatch(t *testing.T) {
 			t.Errorf("the terminal was sent %q", steers)
 		}
 	}
-	if !strings.Contains(text, `\u001b[2J\u202e\u009bend`) || !strings.Contains(text, "type 0123 to allow, 0123 s for this session, 0123 a for always, Enter to deny: ") {
+	if !strings.Contains(text, `\u001b[2J\u202e\u009bend`) ||
+		!strings.Contains(text, "type 0123 to allow, 0123 s for this session, 0123 a for always, Enter to deny: ") {
 		t.Errorf("shown:\n%s", text)
 	}
 
@@ -426,7 +483,12 @@ func TestAskApproval(t *testing.T) {
 			t.Errorf("%d, %v: %s%s", code, err, a.stdout, a.stderr)
 		}
 	}
-	for _, tt := range []struct{ line, want string }{{"0123", id + " approved"}, {"", id + " denied"}, {"0123 a", id + " approved"}, {"hello", id + " denied"}} {
+	for _, tt := range []struct{ line, want string }{
+		{"0123", id + " approved"},
+		{"", id + " denied"},
+		{"0123 a", id + " approved"},
+		{"hello", id + " denied"},
+	} {
 		a, keyboard := p.onKeyboard("ask", "never")
 		x, _ := begin(a)
 		p.must(a.stdout, "generator requests ")
@@ -466,7 +528,8 @@ func TestAskApproval(t *testing.T) {
 	// In a pipe it is told how to answer elsewhere; the answer alone is data.
 	piped := p.begin("conclave", "ask", "never")
 	x, _ = begin(piped)
-	p.must(piped.stderr, `^waiting for your approval: web_fetch .*; decide with: conclave approve 01234567, or --deny 01234567\n`)
+	p.must(piped.stderr,
+		`^waiting for your approval: web_fetch .*; decide with: conclave approve 01234567, or --deny 01234567\n`)
 	end(piped, x)
 	if got := piped.stdout.String(); got != "Done.\n" || len(k.decisions) != 0 {
 		t.Errorf("%q, %d decisions", got, len(k.decisions))
@@ -491,8 +554,9 @@ func TestAskApproval(t *testing.T) {
 func TestParseDecision(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]subjects.ApprovalDecision{
-		"y": {Approve: true}, " Y ": {Approve: true}, "yes": {Approve: true}, "s": {Approve: true, Remember: "session"}, "a": {Approve: true, Remember: "always"},
-		"": {}, "n": {}, "no": {}, "yy": {}, "y n": {}, "ok": {}, "ｙ": {}, "y\x00": {}, "true": {}, "1": {},
+		"y": {Approve: true}, " Y ": {Approve: true}, "yes": {Approve: true}, "s": {Approve: true, Remember: "session"},
+		"a": {Approve: true, Remember: "always"},
+		"":  {}, "n": {}, "no": {}, "yy": {}, "y n": {}, "ok": {}, "ｙ": {}, "y\x00": {}, "true": {}, "1": {},
 	} {
 		if got := view.ParseDecision(line); !reflect.DeepEqual(got, want) {
 			t.Errorf("%q: %+v", line, got)

@@ -120,7 +120,8 @@ func askCommand(a *cli.App) *cobra.Command {
 	o.define(cmd.Flags())
 	o.defineCommittee(cmd.Flags())
 	cli.CompleteFlags(cmd, map[string]cli.Completion{
-		"session": a.CompleteSessions(), "model": completeModels(a), "override": cli.Words(overrideLevels[1:]...), "disable-tool": a.CompleteTools, "hint": cli.Words(subjects.Hints...),
+		"session": a.CompleteSessions(), "model": completeModels(a), "override": cli.Words(overrideLevels[1:]...),
+		"disable-tool": a.CompleteTools, "hint": cli.Words(subjects.Hints...),
 	})
 	return cmd
 }
@@ -133,21 +134,25 @@ func (o *askFlags) define(f *pflag.FlagSet) {
 	f.StringVar(&q.Session, "session", "", "`id` of the session (default: a new one)")
 	f.BoolVar(&o.resume, "continue", false, "ask in the last session")
 	f.StringVar(&q.Model, "model", "", "`model` to answer (default: the assistant's)")
-	f.StringVar(&q.Hint, "hint", "", "`kind` of question: simple, reasoning or code; selects the model for that kind in models.yaml")
+	f.StringVar(&q.Hint, "hint", "", "`kind` of question: simple, reasoning or code; selects the model for that kind "+
+		"in models.yaml")
 	f.DurationVar(&q.Timeout, "timeout", 15*time.Minute, "how long to wait for the answer")
 	f.BoolVar(&o.thinking, "thinking", false, "print the model's thinking on stderr")
 	f.BoolVar(&o.noWait, "no-wait", false, "print the ids when the question is stored, and exit")
 	f.BoolVar(&o.lines, "stream-json", false, "print a JSON line for each event as it happens")
-	f.DurationVar(&o.gradeWait, "grade-wait", defaultGradeWait, "how long to wait for the grade after the answer; 0 for not at all")
+	f.DurationVar(&o.gradeWait, "grade-wait", defaultGradeWait, "how long to wait for the grade after the answer; 0 "+
+		"for not at all")
 	f.BoolVar(&o.retry, "retry", false, "ask the last question of the session again")
 	f.StringVar(&q.Reference, "reference", "", "`text` of a good answer, for the critic only")
-	f.StringVar(&o.override.Override, "override", "", "`level` for this message: RELAX asks for fewer approvals, ALL allows everything; both are audited")
+	f.StringVar(&o.override.Override, "override", "", "`level` for this message: RELAX asks for fewer approvals, ALL "+
+		"allows everything; both are audited")
 	f.StringArrayVar(&o.override.Disable, "disable-tool", nil, "`tool` to disable for this message; repeatable")
 	f.StringArrayVar(&o.override.Grant, "grant", nil, "`type:tool` to grant for this message; repeatable")
 }
 
-// check rejects flags that contradict each other, and invalid ids, models, times and references. words are the question on the
-// command line, which --retry excludes. It also sets o.resume for --retry without a session, and the override of the question.
+// check rejects flags that contradict each other, and invalid ids, models, times and references. words are the question
+// on the command line, which --retry excludes. It also sets o.resume for --retry without a session, and the override of
+// the question.
 func (o *askFlags) check(a *cli.App, words []string) error {
 	q := &o.question
 	switch {
@@ -160,7 +165,8 @@ func (o *askFlags) check(a *cli.App, words []string) error {
 	case q.Session != "" && o.resume:
 		return cli.Usage("--session and --continue exclude each other")
 	case a.JSON && o.lines:
-		return cli.Usage("--json and --stream-json exclude each other: one document at the end, or lines as things happen")
+		return cli.Usage("--json and --stream-json exclude each other: one document at the end, or lines as things " +
+			"happen")
 	case o.gradeWait < 0 || o.gradeWait > time.Hour:
 		return cli.Usage("--grade-wait %s: between 0s and 1h", o.gradeWait)
 	case len(q.Reference) > maxReference || !utf8.ValidString(q.Reference):
@@ -181,15 +187,17 @@ func (o *askFlags) check(a *cli.App, words []string) error {
 	return o.checkOverride()
 }
 
-// checkOverride checks the override of this message and puts it into the question; without its flags there is none. It rejects
-// NONE, which has no effect on one message, and what [checkOverride] rejects. Tools without a level are allowed.
+// checkOverride checks the override of this message and puts it into the question; without its flags there is none. It
+// rejects NONE, which has no effect on one message, and what [checkOverride] rejects. Tools without a level are
+// allowed.
 func (o *askFlags) checkOverride() error {
 	if o.override.Override == "" && len(o.override.Disable)+len(o.override.Grant) == 0 {
 		return nil
 	}
 	o.override.Override = strings.ToUpper(o.override.Override)
 	if o.override.Override == subjects.OverrideNone {
-		return cli.Usage("--override NONE has no effect on one message: use RELAX or ALL, or conclave session override for the session")
+		return cli.Usage("--override NONE has no effect on one message: use RELAX or ALL, or conclave session " +
+			"override for the session")
 	}
 	set := o.override
 	if set.SessionID = "checked"; set.Override == "" { // tools without a level are allowed here
@@ -202,9 +210,10 @@ func (o *askFlags) checkOverride() error {
 // maxQuestion is the most that is read: more would not fit into a message.
 var maxQuestion = subjects.QueryReceived.Limit()
 
-// readQuestion fills in the text and the attachments of the question. Words on the command line, a file or stdin named by
-// --question, and what is typed on a terminal are the user's own words. Everything else is untrusted content: text from a pipe,
-// the files of --attach, and long pastes. It rejects an empty question, and texts beyond the limits. An interrupt is an error.
+// readQuestion fills in the text and the attachments of the question. Words on the command line, a file or stdin named
+// by --question, and what is typed on a terminal are the user's own words. Everything else is untrusted content: text
+// from a pipe, the files of --attach, and long pastes. It rejects an empty question, and texts beyond the limits. An
+// interrupt is an error.
 func (o *askFlags) readQuestion(ctx context.Context, a *cli.App, words []string) (err error) {
 	q := &o.question
 	q.Text = strings.TrimSpace(strings.Join(words, " "))
@@ -229,9 +238,11 @@ func (o *askFlags) readQuestion(ctx context.Context, a *cli.App, words []string)
 	case strings.TrimSpace(q.Text) == "" || q.Text == subjects.PipedQuestion && len(q.Attachments) == 0:
 		return cli.Usage("the question is empty: write it after conclave ask, or pipe it in")
 	case len(q.Text) > maxQuestion:
-		return cli.Usage("the question is larger than %s: attach the text with --attach, or shorten it", term.Bytes(int64(maxQuestion)))
+		return cli.Usage("the question is larger than %s: attach the text with --attach, or shorten it",
+			term.Bytes(int64(maxQuestion)))
 	case q.Text == subjects.PipedQuestion:
-		a.Say("there is no question of your own, so the text is treated as untrusted content; if it is your question, use %s ask --question -", a.Program())
+		a.Say("there is no question of your own, so the text is treated as untrusted content; if it is your "+
+			"question, use %s ask --question -", a.Program())
 	}
 	if err := subjects.CheckAttachments(q.Attachments); err != nil {
 		return cli.Usage("%v: ask about a part of the text, or store it with conclave memory import", err)
@@ -300,7 +311,10 @@ func (o *askFlags) attachFiles(ctx context.Context) error {
 // attach adds an attachment; a blank text is ignored.
 func (o *askFlags) attach(source, name, text string) {
 	if strings.TrimSpace(text) != "" {
-		o.question.Attachments = append(o.question.Attachments, subjects.Attachment{Source: source, Name: name, Text: strings.Trim(text, "\r\n")})
+		o.question.Attachments = append(o.question.Attachments, subjects.Attachment{
+			Source: source, Name: name,
+			Text: strings.Trim(text, "\r\n"),
+		})
 	}
 }
 
@@ -312,12 +326,14 @@ func stoppedError(err error) error {
 	return err
 }
 
-// run asks, shows the answer and waits for the grade; with --no-wait it prints the ids when the question is stored. A partial
-// or failed answer is an error, and so is none. The session is saved for --continue as soon as the question is stored.
+// run asks, shows the answer and waits for the grade; with --no-wait it prints the ids when the question is stored. A
+// partial or failed answer is an error, and so is none. The session is saved for --continue as soon as the question is
+// stored.
 func (o *askFlags) run(ctx context.Context, a *cli.App) (err error) {
 	q := &o.question
 	if o.resume {
-		q.Session, err = a.LastSession(cli.Fail(cli.ExitFailed, "there is no session to continue in "+a.Home.Data, "ask without --continue first, or name a session with --session"))
+		q.Session, err = a.LastSession(cli.Fail(cli.ExitFailed, "there is no session to continue in "+a.Home.Data,
+			"ask without --continue first, or name a session with --session"))
 		if err != nil {
 			return err
 		}
@@ -354,7 +370,8 @@ func (o *askFlags) run(ctx context.Context, a *cli.App) (err error) {
 		return o.printIDs(a, ids)
 	}
 	v := view.NewAnswerView(view.AnswerOptions{
-		Streams: a.Streams, IDs: ids, Program: a.Program(), Question: q.Text, Thinking: o.thinking, JSON: a.JSON, Lines: o.lines,
+		Streams: a.Streams, IDs: ids, Program: a.Program(), Question: q.Text, Thinking: o.thinking, JSON: a.JSON,
+		Lines: o.lines,
 	})
 	res, fault := showUpdates(ctx, a, c, query, v, q.Model)
 	if fault != nil && fault.Code == codeDiskFull {
@@ -375,8 +392,8 @@ func (o *askFlags) run(ctx context.Context, a *cli.App) (err error) {
 	return answerError(a, res)
 }
 
-// gradeWindow is how long ask waits for the grade after the answer: --grade-wait where it was given, else the default on a
-// terminal and for the JSON formats. 0 is not at all: a pipe waits only on request, and --no-wait never does.
+// gradeWindow is how long ask waits for the grade after the answer: --grade-wait where it was given, else the default
+// on a terminal and for the JSON formats. 0 is not at all: a pipe waits only on request, and --no-wait never does.
 func (o *askFlags) gradeWindow(asJSON, onTerminal bool) time.Duration {
 	if o.noWait || !o.gradeWaitSet && !asJSON && !o.lines && !onTerminal {
 		return 0
@@ -384,10 +401,13 @@ func (o *askFlags) gradeWindow(asJSON, onTerminal bool) time.Duration {
 	return o.gradeWait
 }
 
-// showUpdates shows the updates of a query and sends typed decisions, until the answer or the fault that replaces it: the fault
-// is nil when there is an answer. A full disk is such a fault, because no answer comes then. A decision that fails or is not accepted is only a warning. query must not be closed
-// meanwhile. model is the requested one, "" for the assistant's.
-func showUpdates(ctx context.Context, a *cli.App, c *client.Client, query *client.Query, v view.AnswerView, model string) (subjects.Response, *subjects.Fault) {
+// showUpdates shows the updates of a query and sends typed decisions, until the answer or the fault that replaces it:
+// the fault is nil when there is an answer. A full disk is such a fault, because no answer comes then. A decision that
+// fails or is not accepted is only a warning. query must not be closed meanwhile. model is the requested one, "" for
+// the assistant's.
+func showUpdates(ctx context.Context, a *cli.App, c *client.Client, query *client.Query, v view.AnswerView,
+	model string,
+) (subjects.Response, *subjects.Fault) {
 	var states <-chan view.ModelState
 	if v.Ticks() != nil {
 		polling, stop := context.WithCancel(ctx)
@@ -437,8 +457,8 @@ const diskPoll = time.Second
 // codeDiskFull is the code of a fault of [diskFault], which never leaves this program.
 const codeDiskFull = "disk_full"
 
-// diskFault is the fault of a full disk under the store of this data folder, nil when there is space. The server stores nothing
-// then, so that a question would wait in vain. The disk of a server named by --server is not known.
+// diskFault is the fault of a full disk under the store of this data folder, nil when there is space. The server stores
+// nothing then, so that a question would wait in vain. The disk of a server named by --server is not known.
 func diskFault(a *cli.App) *subjects.Fault {
 	if a.Server != "" {
 		return nil
@@ -447,7 +467,8 @@ func diskFault(a *cli.App) *subjects.Fault {
 	if !full {
 		return nil
 	}
-	return subjects.Faultf(codeDiskFull, "the disk of %s is full (%s free), so nothing can be stored or answered", a.Home.Store(), term.Bytes(free))
+	return subjects.Faultf(codeDiskFull, "the disk of %s is full (%s free), so nothing can be stored or answered",
+		a.Home.Store(), term.Bytes(free))
 }
 
 // diskError is the error of a fault of [diskFault].
@@ -458,8 +479,8 @@ func diskError(f *subjects.Fault) error {
 // modelPoll is the time between two looks at whether the model is loaded.
 const modelPoll = time.Second
 
-// pollModel reports whether the model is loaded, "" for the assistant's, until it is or ctx ends; see [modelState] for what
-// counts as loaded.
+// pollModel reports whether the model is loaded, "" for the assistant's, until it is or ctx ends; see [modelState] for
+// what counts as loaded.
 func pollModel(ctx context.Context, c *client.Client, name string) <-chan view.ModelState {
 	states := make(chan view.ModelState)
 	go func() {
@@ -487,9 +508,9 @@ func pollModel(ctx context.Context, c *client.Client, name string) <-chan view.M
 	return states
 }
 
-// modelState finds the model, "" for the assistant's, in a list; ":latest" does not matter. Only an Ollama model on this
-// machine can be not loaded: the demo model, whose name stays "", remote ones, those of other servers and ones that are not
-// listed count as loaded, as there is nothing to wait for.
+// modelState finds the model, "" for the assistant's, in a list; ":latest" does not matter. Only an Ollama model on
+// this machine can be not loaded: the demo model, whose name stays "", remote ones, those of other servers and ones
+// that are not listed count as loaded, as there is nothing to wait for.
 func modelState(list subjects.ModelList, name string) view.ModelState {
 	for _, r := range list.Roles {
 		if name == "" && r.Role == subjects.RoleAssistant && !r.DemoModel {
@@ -504,26 +525,29 @@ func modelState(list subjects.ModelList, name string) view.ModelState {
 	return view.ModelState{Name: name, Loaded: true}
 }
 
-// retryQuestion is the last question of a session, with the criticism of its answer. It is an error when the session does not
-// exist or has no answer.
+// retryQuestion is the last question of a session, with the criticism of its answer. It is an error when the session
+// does not exist or has no answer.
 func retryQuestion(ctx context.Context, a *cli.App, c *client.Client, session string) (string, error) {
 	turn, _, err := c.LastTurn(ctx, session)
 	if errors.Is(err, client.ErrNotFound) {
-		return "", cli.Fail(cli.ExitFailed, "there is no answer in the session "+session, "ask something first; list sessions with "+a.Program()+" session list")
+		return "", cli.Fail(cli.ExitFailed, "there is no answer in the session "+session, "ask something first; list "+
+			"sessions with "+a.Program()+" session list")
 	}
 	return client.RetryText(turn), err
 }
 
-// askError turns an error of [client.Client.Ask] into one for the user. Errors of the override say that nothing was asked; with
-// ctx ended, that the user stopped it. A question that is too large is a usage error. Other faults, rejections by the stream
-// and [client.ErrNotStored] refer to doctor: the question may be stored. Any other err is returned as it is.
+// askError turns an error of [client.Client.Ask] into one for the user. Errors of the override say that nothing was
+// asked; with ctx ended, that the user stopped it. A question that is too large is a usage error. Other faults,
+// rejections by the stream and [client.ErrNotStored] refer to doctor: the question may be stored. Any other err is
+// returned as it is.
 func askError(ctx context.Context, a *cli.App, session string, err error) error {
 	var f *subjects.Fault
 	var rejected *jetstream.APIError
 	isFault := errors.As(err, &f)
 	switch {
 	case errors.Is(err, client.ErrOverride):
-		return cli.Fail(cli.ExitFailed, "nothing was asked: "+err.Error(), "see "+a.Program()+" session override "+session+" --show")
+		return cli.Fail(cli.ExitFailed, "nothing was asked: "+err.Error(), "see "+a.Program()+" session override "+
+			session+" --show")
 	case errors.Is(err, client.ErrOverrideNotSet) && ctx.Err() != nil:
 		return cli.Fail(cli.ExitFailed, "stopped before anything was asked", "ask again")
 	case errors.Is(err, client.ErrOverrideNotSet):
@@ -548,8 +572,8 @@ func (o *askFlags) printIDs(a *cli.App, ids view.IDs) error {
 	return err
 }
 
-// unansweredError explains the fault of a question without an answer. After a timeout or a cancellation an answer may still be
-// stored, and the error says where.
+// unansweredError explains the fault of a question without an answer. After a timeout or a cancellation an answer may
+// still be stored, and the error says where.
 func unansweredError(a *cli.App, session string, f *subjects.Fault) error {
 	later := a.Program() + " session show " + session
 	switch f.Code {
@@ -562,7 +586,10 @@ func unansweredError(a *cli.App, session string, f *subjects.Fault) error {
 }
 
 // partialNotes are the codes of notes that say why an answer is partial.
-var partialNotes = []string{loop.NoteStopped, loop.NoteCut, loop.NoteTurnTimeout, loop.NoteTokenBudget, loop.NoteFailed, loop.NoteEmpty}
+var partialNotes = []string{
+	loop.NoteStopped, loop.NoteCut, loop.NoteTurnTimeout, loop.NoteTokenBudget, loop.NoteFailed,
+	loop.NoteEmpty,
+}
 
 // answerError is the error of a failed or partial answer, which was printed before; nil for a complete one.
 func answerError(a *cli.App, res subjects.Response) error {
@@ -578,5 +605,6 @@ func answerError(a *cli.App, res subjects.Response) error {
 			why = n.Text
 		}
 	}
-	return cli.Fail(cli.ExitFailed, "the answer is partial: "+why, "continue with "+a.Program()+" ask --session "+res.SessionID)
+	return cli.Fail(cli.ExitFailed, "the answer is partial: "+why, "continue with "+a.Program()+" ask --session "+
+		res.SessionID)
 }

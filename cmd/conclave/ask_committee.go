@@ -14,7 +14,8 @@ const activePersonas = "active"
 
 // defineCommittee defines the flags of the committee.
 func (o *askFlags) defineCommittee(f *pflag.FlagSet) {
-	f.StringVar(&o.committee, "committee", "", "ask the committee; `names` of personas, separated by commas (default: the active ones)")
+	f.StringVar(&o.committee, "committee", "", "ask the committee; `names` of personas, separated by commas "+
+		"(default: the active ones)")
 	f.Lookup("committee").NoOptDefVal = activePersonas
 	f.IntVar(&o.question.Rounds, "rounds", 0, "how often each persona speaks (default: as configured)")
 	f.BoolVar(&o.question.Parallel, "parallel", false, "the personas of a round speak at the same time")
@@ -27,7 +28,8 @@ func (o *askFlags) checkCommittee() error {
 	case o.committee == "" && (q.Rounds != 0 || q.Parallel):
 		return cli.Usage("--rounds and --parallel are for the committee: add --committee")
 	case o.committee != "" && o.retry:
-		return cli.Usage("--retry asks the assistant again: leave out --committee, or ask the committee the question itself")
+		return cli.Usage("--retry asks the assistant again: leave out --committee, or ask the committee the question " +
+			"itself")
 	case o.committee != "":
 		q.Respondent = subjects.Committee
 	}

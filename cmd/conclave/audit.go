@@ -22,7 +22,8 @@ import (
 	"conclave/pkg/client"
 )
 
-// auditCommand is the parent of the commands for the audit log. They read it with the auditor's key, which can do nothing else.
+// auditCommand is the parent of the commands for the audit log. They read it with the auditor's key, which can do
+// nothing else.
 func auditCommand(a *cli.App) *cobra.Command {
 	return cli.Group("audit", "Read, verify, export and rotate the audit log",
 		`Reads the audit log of every decision and action, with the auditor's key. It contains no arguments and no results, only a
@@ -36,9 +37,10 @@ them; the other commands write nothing, also when the files are damaged.`,
 		auditTailCommand(a), auditShowCommand(a), auditVerifyCommand(a), auditExportCommand(a), auditRotateCommand(a))
 }
 
-// withAuditor runs f with a reader of the audit log: over the auditor's connection to the running server, or of its files while
-// conclave is stopped, which it says on stderr. No server is started on the files, because it would repair damaged ones by
-// cutting them off. It fails without a data folder, when a stand-alone server uses it, and when it is locked.
+// withAuditor runs f with a reader of the audit log: over the auditor's connection to the running server, or of its
+// files while conclave is stopped, which it says on stderr. No server is started on the files, because it would repair
+// damaged ones by cutting them off. It fails without a data folder, when a stand-alone server uses it, and when it is
+// locked.
 func withAuditor(a *cli.App, f func(r bus.AuditReaders) error) error {
 	b, err := a.Bus()
 	if err == nil {
@@ -96,8 +98,8 @@ func checkAuditExists(a *cli.App) error {
 	return nil
 }
 
-// withProgress returns src with a walk that also draws its progress on a terminal, from the second second on. doing is the word
-// before the count.
+// withProgress returns src with a walk that also draws its progress on a terminal, from the second second on. doing is
+// the word before the count.
 func withProgress(a *cli.App, src audit.Source, doing string) audit.Source {
 	if src.Messages == nil {
 		return src
@@ -149,11 +151,14 @@ line is a JSON object.`,
 					return err
 				}
 			}
-			return withAuditor(a, func(r bus.AuditReaders) error { return tailAudit(cmd.Context(), a, r, filter, last, follow) })
+			return withAuditor(a, func(r bus.AuditReaders) error {
+				return tailAudit(cmd.Context(), a, r, filter, last, follow)
+			})
 		},
 	}
 	cmd.Flags().Uint64VarP(&last, "lines", "n", 20, "how many records")
-	cmd.Flags().StringVar(&filter.query, "query", "", "only records of the query with this `id`, or the beginning of one")
+	cmd.Flags().StringVar(&filter.query, "query", "",
+		"only records of the query with this `id`, or the beginning of one")
 	cmd.Flags().StringVar(&filter.tool, "tool", "", "only records of this `tool`")
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "continue with new records")
 	return cmd
@@ -169,9 +174,11 @@ func (f auditFilter) matches(e view.AuditEntry) bool {
 	return strings.HasPrefix(e.Query, f.query) && (f.tool == "" || e.Tool == f.tool)
 }
 
-// tailAudit prints the last records that the filter selects, at most last of them, and with follow each new one until ctx ends, which is no error.
-// Records are not verified; one that cannot be decoded is an error.
-func tailAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, filter auditFilter, last uint64, follow bool) error {
+// tailAudit prints the last records that the filter selects, at most last of them, and with follow each new one until
+// ctx ends, which is no error. Records are not verified; one that cannot be decoded is an error.
+func tailAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, filter auditFilter, last uint64,
+	follow bool,
+) error {
 	at := make([]uint64, len(r))
 	for i, stream := range r {
 		src, err := stream.ReadAfter(ctx, 0)
@@ -182,7 +189,8 @@ func tailAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, filter audit
 			return err
 		}
 		if filter == (auditFilter{}) {
-			at[i] = src.Last - min(last, src.Last) // a message has at least one record, so the last n messages have the last n records
+			// a message has at least one record, so the last n messages have the last n records
+			at[i] = src.Last - min(last, src.Last)
 		}
 	}
 	print := func(e view.AuditEntry) error {
@@ -216,7 +224,8 @@ func tailAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, filter audit
 	}
 }
 
-// readNewRecords returns the records after the position at of each stream, by time, and moves the positions to their ends.
+// readNewRecords returns the records after the position at of each stream, by time, and moves the positions to their
+// ends.
 func readNewRecords(ctx context.Context, r bus.AuditReaders, at []uint64) (out []view.AuditEntry, err error) {
 	for i, stream := range r {
 		src, err := stream.ReadAfter(ctx, at[i])
@@ -238,8 +247,8 @@ func readNewRecords(ctx context.Context, r bus.AuditReaders, at []uint64) (out [
 	return out, nil
 }
 
-// eachRecord calls f for every record of a source, in order. The first error, of f, of reading or of decoding, ends it and is
-// returned.
+// eachRecord calls f for every record of a source, in order. The first error, of f, of reading or of decoding, ends it
+// and is returned.
 func eachRecord(src audit.Source, f func(view.AuditEntry) error) error {
 	if src.Messages == nil {
 		return nil
@@ -281,13 +290,15 @@ name of a message is that of its writer with the sequence in this stream. With -
 // errDone ends a walk early.
 var errDone = errors.New("done")
 
-// showAudit prints the records of a message, or those whose id or chain is what or begins with it. A prefix has at least
-// [client.IDPrefix] characters; a bare number names no message and is a usage error. No match is an error. Records are not verified.
+// showAudit prints the records of a message, or those whose id or chain is what or begins with it. A prefix has at
+// least [client.IDPrefix] characters; a bare number names no message and is a usage error. No match is an error.
+// Records are not verified.
 func showAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, what string) error {
 	owner, seq, err := audit.ParseMessageName(what)
 	byName := err == nil
 	if _, err := strconv.ParseUint(what, 10, 64); err == nil {
-		return cli.Usage("each writer of the audit log counts its own messages: name one as conclave audit tail does, such as broker/%s", what)
+		return cli.Usage("each writer of the audit log counts its own messages: name one as conclave audit tail "+
+			"does, such as broker/%s", what)
 	}
 	fits := func(s string) bool { return s == what || len(what) >= client.IDPrefix && strings.HasPrefix(s, what) }
 	found := []view.AuditEntry{}
@@ -319,7 +330,8 @@ func showAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, what string)
 	case len(found) == 0 && byName:
 		return cli.Fail(cli.ExitFailed, "the audit log has no message "+what, "list records with conclave audit tail")
 	case len(found) == 0:
-		return cli.Fail(cli.ExitFailed, fmt.Sprintf("the audit log has no record %q", what), "list records with conclave audit tail")
+		return cli.Fail(cli.ExitFailed, fmt.Sprintf("the audit log has no record %q", what),
+			"list records with conclave audit tail")
 	case a.JSON:
 		return a.PrintJSON(found)
 	}
@@ -353,8 +365,8 @@ on stdout, unless the export itself goes to stdout.`,
 	}
 }
 
-// exportAudit writes the audit log to a new file, or to stdout for "-", and prints the number of records and the hash. An
-// existing file is not overwritten; an export that was interrupted is an error, and leaves no file.
+// exportAudit writes the audit log to a new file, or to stdout for "-", and prints the number of records and the hash.
+// An existing file is not overwritten; an export that was interrupted is an error, and leaves no file.
 func exportAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, file string) error {
 	src, err := r.ReadAll(ctx)
 	if err != nil {

@@ -29,8 +29,9 @@ wrong.`,
 	}
 }
 
-// rotateAudit seals the audit log of the embedded server and opens a new one. It rejects --server, and refuses while conclave
-// runs or without a data folder. A log that does not verify is rotated as well, and then the error has exit code 5.
+// rotateAudit seals the audit log of the embedded server and opens a new one. It rejects --server, and refuses while
+// conclave runs or without a data folder. A log that does not verify is rotated as well, and then the error has exit
+// code 5.
 func rotateAudit(ctx context.Context, a *cli.App) error {
 	if a.Server != "" {
 		return cli.Usage("only the audit log of the embedded server can be rotated: leave out --server")
@@ -55,21 +56,25 @@ func rotateAudit(ctx context.Context, a *cli.App) error {
 	}
 	switch {
 	case errors.Is(err, bus.ErrInUse):
-		return cli.Fail(cli.ExitFailed, "the audit log cannot be rotated while conclave runs", "stop conclave up, rotate, start it again")
+		return cli.Fail(cli.ExitFailed, "the audit log cannot be rotated while conclave runs",
+			"stop conclave up, rotate, start it again")
 	case err != nil:
 		return err
 	case a.JSON:
 		err = a.PrintJSON(rot)
 	default:
-		_, err = fmt.Fprintf(a.Out, "sealed  %s\nsha256  %s\nstore   %s\nrecords %d\n", rot.Sealed, rot.SHA256, rot.Store, rot.Records)
+		_, err = fmt.Fprintf(a.Out, "sealed  %s\nsha256  %s\nstore   %s\nrecords %d\n", rot.Sealed, rot.SHA256,
+			rot.Store, rot.Records)
 	}
 	if rot.Report.OK {
 		return err
 	}
-	return cli.Fail(cli.ExitAudit, "the sealed audit log does not verify, first "+firstProblem(rot.Report), "a new audit log is open and refers to it")
+	return cli.Fail(cli.ExitAudit, "the sealed audit log does not verify, first "+firstProblem(rot.Report),
+		"a new audit log is open and refers to it")
 }
 
-// acceptHeads replaces the kept heads that the rotated log does not match, and says which on stderr, also that it failed.
+// acceptHeads replaces the kept heads that the rotated log does not match, and says which on stderr, also that it
+// failed.
 func acceptHeads(ctx context.Context, a *cli.App, server bus.ServerConfig, stores []auditlog.HeadStore) {
 	replaced, err := auditlog.AcceptHeads(ctx, a.Home, server, stores)
 	for _, where := range replaced {

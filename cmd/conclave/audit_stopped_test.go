@@ -13,8 +13,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestStoppedReadsChangeNothing flips one byte in a record header of a stopped system. The commands that read the audit log
-// find it, read the other records, and change no file.
+// TestStoppedReadsChangeNothing flips one byte in a record header of a stopped system. The commands that read the audit
+// log find it, read the other records, and change no file.
 func TestStoppedReadsChangeNothing(t *testing.T) {
 	t.Parallel()
 	p := newInstallation(t)
@@ -31,10 +31,15 @@ func TestStoppedReadsChangeNothing(t *testing.T) {
 			code int
 			args string
 		}{
-			{verdict, "audit verify"}, {verdict, "audit verify --json"}, {cli.ExitOK, "audit tail"}, {cli.ExitOK, "audit show broker/1"}, {cli.ExitOK, "audit export -"},
+			{verdict, "audit verify"},
+			{verdict, "audit verify --json"},
+			{cli.ExitOK, "audit tail"},
+			{cli.ExitOK, "audit show broker/1"},
+			{cli.ExitOK, "audit export -"},
 		} {
 			cmd := p.begin("conclave", strings.Fields(c.args)...)
-			if code, err := cmd.wait(); code != c.code || err != nil || cmd.stdout.String() == "" || !strings.Contains(cmd.stderr.String(), "without changing them") {
+			if code, err := cmd.wait(); code != c.code || err != nil || cmd.stdout.String() == "" ||
+				!strings.Contains(cmd.stderr.String(), "without changing them") {
 				t.Errorf("%s: exit code %d, %v\n%s%s", c.args, code, err, cmd.stdout, cmd.stderr)
 			}
 		}

@@ -26,7 +26,8 @@ import (
 	"conclave/subjects"
 )
 
-// auditVerifyCommand verifies the current audit log, or a sealed export with --file. A failed verification exits with 5.
+// auditVerifyCommand verifies the current audit log, or a sealed export with --file. A failed verification exits with
+// 5.
 func auditVerifyCommand(a *cli.App) *cobra.Command {
 	var (
 		file string
@@ -72,8 +73,8 @@ file was cut and sealed again.`,
 	return cmd
 }
 
-// verifyCurrent verifies the current log against the given heads, those that conclave keeps, and those of the witnesses if
-// compareWitnesses is set, and prints the report. A log that is intact but not confirmed by every witness fails too.
+// verifyCurrent verifies the current log against the given heads, those that conclave keeps, and those of the witnesses
+// if compareWitnesses is set, and prints the report. A log that is intact but not confirmed by every witness fails too.
 func verifyCurrent(ctx context.Context, a *cli.App, given []audit.KeptHead, compareWitnesses bool) error {
 	kept := slices.Concat(given, loadKeptHeads(ctx, a))
 	var witnesses witnessHeads
@@ -97,7 +98,8 @@ func verifyCurrent(ctx context.Context, a *cli.App, given []audit.KeptHead, comp
 		if err := printAuditReport(a, report, "the audit log", nil, nil); cli.Code(err) != cli.ExitAudit {
 			return err
 		}
-		return cli.Fail(cli.ExitAudit, "the audit log is intact, but not confirmed: "+witnesses.problems[0], "an attacker who replaces the log can cut the link to its witness")
+		return cli.Fail(cli.ExitAudit, "the audit log is intact, but not confirmed: "+witnesses.problems[0],
+			"an attacker who replaces the log can cut the link to its witness")
 	}
 	return printAuditReport(a, report, "the audit log", nil, witnesses.names)
 }
@@ -114,8 +116,8 @@ func parseHeads(texts []string) (kept []audit.KeptHead, err error) {
 	return kept, nil
 }
 
-// loadKeptHeads returns the heads that the configured stores and the event log of a running system hold. A store that cannot be read is reported on stderr and left
-// out: the rest of the log can be verified nevertheless.
+// loadKeptHeads returns the heads that the configured stores and the event log of a running system hold. A store that
+// cannot be read is reported on stderr and left out: the rest of the log can be verified nevertheless.
 func loadKeptHeads(ctx context.Context, a *cli.App) []audit.KeptHead {
 	cfg, err := a.LoadConfig(nil)
 	var stores []auditlog.HeadStore
@@ -148,9 +150,9 @@ type witnessHeads struct {
 	problems []string
 }
 
-// loadWitnessHeads returns the heads that the machines with a witness have copied, and a problem for each witness that does not
-// confirm the log: an attacker who replaces the log can also cut the link to its witness. Of a stopped system it asks none, which it
-// reports on stderr.
+// loadWitnessHeads returns the heads that the machines with a witness have copied, and a problem for each witness that
+// does not confirm the log: an attacker who replaces the log can also cut the link to its witness. Of a stopped system
+// it asks none, which it reports on stderr.
 func loadWitnessHeads(ctx context.Context, a *cli.App) (out witnessHeads) {
 	principals, err := a.Home.ReadPrincipals()
 	if err != nil {
@@ -167,11 +169,13 @@ func loadWitnessHeads(ctx context.Context, a *cli.App) (out witnessHeads) {
 		}
 		w, err := readWitness(ctx, a, p.Name)
 		if err != nil {
-			out.problems = append(out.problems, fmt.Sprintf("not compared with the witness %s: %s; start conclave join there, or add --without-witnesses", p.Name, term.OneLine(err.Error())))
+			out.problems = append(out.problems, fmt.Sprintf("not compared with the witness %s: %s; start conclave "+
+				"join there, or add --without-witnesses", p.Name, term.OneLine(err.Error())))
 			continue
 		}
 		if problem := w.Problem(time.Now()); problem != "" {
-			out.problems = append(out.problems, fmt.Sprintf("not confirmed by the witness %s: %s", p.Name, term.OneLine(problem)))
+			out.problems = append(out.problems, fmt.Sprintf("not confirmed by the witness %s: %s", p.Name,
+				term.OneLine(problem)))
 		}
 		out.names, out.heads = append(out.names, p.Name), append(out.heads, w.Heads...)
 	}
@@ -188,8 +192,8 @@ func readWitness(ctx context.Context, a *cli.App, name string) (client.Witnessed
 	return c.WitnessHeads(ctx, name)
 }
 
-// readAnchors reads the anchors of the audit log. A missing folder and an unreadable anchor are a finding of the verification:
-// exit code 5. An empty folder has no anchors, which the caller judges.
+// readAnchors reads the anchors of the audit log. A missing folder and an unreadable anchor are a finding of the
+// verification: exit code 5. An empty folder has no anchors, which the caller judges.
 func readAnchors(a *cli.App) ([]subjects.AuditHead, error) {
 	heads, err := audit.ReadHeads(a.Home.Heads())
 	if err != nil {
@@ -198,8 +202,9 @@ func readAnchors(a *cli.App) ([]subjects.AuditHead, error) {
 	return heads, nil
 }
 
-// verifyAudit verifies the current log; problems are in the report, not in the error. The anchors are read before the end of
-// the stream: what is anchored must be there. A missing stream is an empty log, and the anchors tell whether that is a loss.
+// verifyAudit verifies the current log; problems are in the report, not in the error. The anchors are read before the
+// end of the stream: what is anchored must be there. A missing stream is an empty log, and the anchors tell whether
+// that is a loss.
 func verifyAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, kept []audit.KeptHead) (audit.Report, error) {
 	heads, err := readAnchors(a)
 	if err != nil {
@@ -215,9 +220,9 @@ func verifyAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, kept []aud
 	return auditlog.VerifySource(ctx, a.Home, withProgress(a, src, "verified"), heads, kept)
 }
 
-// verifySealed verifies a sealed export against the log that names it as its predecessor and against the given heads, and prints the report. A damaged
-// file, or another hash than the one sealed under this name, is exit code 5. Without a log that names it, it is checked by
-// itself, with a warning on stderr.
+// verifySealed verifies a sealed export against the log that names it as its predecessor and against the given heads,
+// and prints the report. A damaged file, or another hash than the one sealed under this name, is exit code 5. Without a
+// log that names it, it is checked by itself, with a warning on stderr.
 func verifySealed(ctx context.Context, a *cli.App, file string, given []audit.KeptHead) error {
 	// There is one way to write an export, so writing it again computes its hash.
 	var sum audit.Summary
@@ -239,21 +244,25 @@ func verifySealed(ctx context.Context, a *cli.App, file string, given []audit.Ke
 		case p.SHA256 == sealed.SHA256:
 			sealed.AnchoredBy, heads = by, p.OldHeads
 		case p.File == filepath.Base(file):
-			return cli.Fail(cli.ExitAudit, fmt.Sprintf("%s is not the file that was sealed: its SHA-256 is %s, %s has %s", file, sealed.SHA256, by, p.SHA256), "restore the original")
+			return cli.Fail(cli.ExitAudit, fmt.Sprintf("%s is not the file that was sealed: its SHA-256 is %s, %s "+
+				"has %s", file, sealed.SHA256, by, p.SHA256), "restore the original")
 		}
 	}
 	var report audit.Report
 	if err := readExport(file, func(src audit.Source) (err error) {
-		report, err = audit.Verify(ctx, withProgress(a, src, "verified"), heads, audit.VerifyOptions{Actions: subjects.AuditActions, Kept: given})
+		report, err = audit.Verify(ctx, withProgress(a, src, "verified"), heads,
+			audit.VerifyOptions{Actions: subjects.AuditActions, Kept: given})
 		return err
 	}); err != nil {
 		return err
 	}
 	for _, k := range report.Foreign {
-		report.AddProblem(audit.Problem{Text: fmt.Sprintf("the head %s is not of this log, which has the id %s", k.LogHead, report.Head.Log)})
+		report.AddProblem(audit.Problem{Text: fmt.Sprintf("the head %s is not of this log, which has the id %s",
+			k.LogHead, report.Head.Log)})
 	}
 	if sealed.AnchoredBy == "" {
-		a.Say("%s is not anchored: neither the current audit log nor a sealed one names it as its predecessor. A change inside it would be found, a shorter copy that was sealed again would not.", file)
+		a.Say("%s is not anchored: neither the current audit log nor a sealed one names it as its predecessor. A "+
+			"change inside it would be found, a shorter copy that was sealed again would not.", file)
 		for _, p := range predecessors {
 			if why := cmp.Or(p.Problem, p.Note); why != "" {
 				a.Say("%s: %s", term.Plain(p.File), term.Plain(why))
@@ -263,8 +272,8 @@ func verifySealed(ctx context.Context, a *cli.App, file string, given []audit.Ke
 	return printAuditReport(a, report, file, &sealed, nil)
 }
 
-// readExport opens an export and calls f with it, for one walk. Damage is exit code 5; a file that cannot be opened is exit
-// code 1.
+// readExport opens an export and calls f with it, for one walk. Damage is exit code 5; a file that cannot be opened is
+// exit code 1.
 func readExport(path string, f func(audit.Source) error) error {
 	r, err := file.Open(path)
 	if err != nil {
@@ -281,8 +290,8 @@ func readExport(path string, f func(audit.Source) error) error {
 	return err
 }
 
-// listPredecessors are the sealed logs that the current one anchors, newest first; nil without an audit log or anchors. A first
-// record that is not anchored is exit code 5.
+// listPredecessors are the sealed logs that the current one anchors, newest first; nil without an audit log or anchors.
+// A first record that is not anchored is exit code 5.
 func listPredecessors(ctx context.Context, a *cli.App) (sealed []audit.Sealed, err error) {
 	if checkAuditExists(a) != nil {
 		return nil, nil
@@ -301,7 +310,8 @@ func listPredecessors(ctx context.Context, a *cli.App) (sealed []audit.Sealed, e
 			genesis, err = audit.ReadGenesis(first, heads)
 		}
 		if err != nil {
-			return cli.Fail(cli.ExitAudit, fmt.Sprintf("the current audit log cannot anchor anything: %v", err), "see conclave audit verify")
+			return cli.Fail(cli.ExitAudit, fmt.Sprintf("the current audit log cannot anchor anything: %v", err),
+				"see conclave audit verify")
 		}
 		sealed, err = auditlog.ListPredecessors(ctx, a.Home, genesis)
 		return err
@@ -309,8 +319,9 @@ func listPredecessors(ctx context.Context, a *cli.App) (sealed []audit.Sealed, e
 	return sealed, err
 }
 
-// printAuditReport prints a verification; what names the log, and sealed is nil for the current one. A failed verification is
-// returned as an error with exit code 5, and a verdict that could not be printed as one with exit code 1.
+// printAuditReport prints a verification; what names the log, and sealed is nil for the current one. A failed
+// verification is returned as an error with exit code 5, and a verdict that could not be printed as one with exit code
+// 1.
 func printAuditReport(a *cli.App, r audit.Report, what string, sealed *view.SealedExport, witnesses []string) error {
 	var err error
 	if a.JSON {
@@ -327,12 +338,14 @@ func printAuditReport(a *cli.App, r audit.Report, what string, sealed *view.Seal
 		err = a.Out.Err
 	}
 	switch {
-	case r.OK && err != nil: // also when the reader of stdout has gone: a verification without a verdict did not succeed
+	case r.OK && err != nil:
+		// also when the reader of stdout has gone: a verification without a verdict did not succeed
 		return &cli.Failure{Code: cli.ExitFailed, Err: fmt.Errorf("printing the verdict: %w", err)}
 	case r.OK:
 		return nil
 	}
-	return cli.Fail(cli.ExitAudit, fmt.Sprintf("%s does not verify, %d problems, first %s", what, r.Bad, firstProblem(r)),
+	return cli.Fail(cli.ExitAudit, fmt.Sprintf("%s does not verify, %d problems, first %s", what, r.Bad,
+		firstProblem(r)),
 		"keep the data folder for an investigation; conclave audit rotate opens a new audit log that refers to this one")
 }
 

@@ -17,13 +17,17 @@ import (
 func reseal(t *testing.T, file string, msgs []audit.Stored) audit.Summary {
 	t.Helper()
 	var b bytes.Buffer
-	sum, err := audit.Export(t.Context(), audit.Source{StreamRange: audit.StreamRange{First: 1, Last: uint64(len(msgs))}, Messages: func(yield func(audit.Stored, error) bool) {
-		for _, m := range msgs {
-			if !yield(m, nil) {
-				return
-			}
-		}
-	}}, &b)
+	sum, err := audit.Export(t.Context(),
+		audit.Source{
+			StreamRange: audit.StreamRange{First: 1, Last: uint64(len(msgs))},
+			Messages: func(yield func(audit.Stored, error) bool) {
+				for _, m := range msgs {
+					if !yield(m, nil) {
+						return
+					}
+				}
+			},
+		}, &b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,10 +58,12 @@ func TestVerifySealed(t *testing.T) {
 	older := rotate()
 	newer := rotate()
 
-	if out := p.run(cli.ExitOK, "conclave", "audit", "verify", "--file", newer); !strings.Contains(out, "anchored by the current audit") {
+	if out := p.run(cli.ExitOK, "conclave", "audit", "verify", "--file", newer); !strings.Contains(out,
+		"anchored by the current audit") {
 		t.Errorf("the newer one: %s", out)
 	}
-	if out := p.run(cli.ExitOK, "conclave", "audit", "verify", "--file", older); !strings.Contains(out, "anchored by "+filepath.Base(newer)) {
+	if out := p.run(cli.ExitOK, "conclave", "audit", "verify", "--file", older); !strings.Contains(out, "anchored by "+
+		filepath.Base(newer)) {
 		t.Errorf("the older one: %s", out)
 	}
 	// A copy under another name is the same file.
@@ -69,7 +75,8 @@ func TestVerifySealed(t *testing.T) {
 	if err := os.WriteFile(copied, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out := p.run(cli.ExitOK, "conclave", "audit", "verify", "--file", copied); !strings.Contains(out, "anchored by "+filepath.Base(newer)) {
+	if out := p.run(cli.ExitOK, "conclave", "audit", "verify", "--file", copied); !strings.Contains(out, "anchored by "+
+		filepath.Base(newer)) {
 		t.Errorf("a copy: %s", out)
 	}
 
@@ -86,16 +93,22 @@ func TestVerifySealed(t *testing.T) {
 		msgs = append(msgs, m)
 	}
 	sum := reseal(t, older, msgs[:2])
-	data, _, err := audit.EncodeGenesis(time.Now(), subjects.AuditGenesis{Sealed: filepath.Base(older), SHA256: sum.SHA256, OldHeads: sum.Heads})
+	data, _, err := audit.EncodeGenesis(time.Now(), subjects.AuditGenesis{
+		Sealed: filepath.Base(older),
+		SHA256: sum.SHA256, OldHeads: sum.Heads,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	reseal(t, filepath.Join(filepath.Dir(older), "audit-0.jsonl"), []audit.Stored{{Seq: 1, Subject: audit.GenesisSubject, Data: data}})
+	reseal(t, filepath.Join(filepath.Dir(older), "audit-0.jsonl"),
+		[]audit.Stored{{Seq: 1, Subject: audit.GenesisSubject, Data: data}})
 	check := p.begin("conclave", "audit", "verify", "--file", older)
-	if code, err := check.wait(); code != cli.ExitAudit || err != nil || !strings.Contains(check.stderr.String(), "is not the file that was sealed") {
+	if code, err := check.wait(); code != cli.ExitAudit || err != nil ||
+		!strings.Contains(check.stderr.String(), "is not the file that was sealed") {
 		t.Errorf("a forged successor: %d, %v, %s%s", code, err, check.stdout, check.stderr)
 	}
-	if out := p.run(cli.ExitAudit, "conclave", "audit", "verify"); !strings.Contains(out, "the sealed audit log "+filepath.Base(older)+" is not the one that was sealed") {
+	if out := p.run(cli.ExitAudit, "conclave", "audit", "verify"); !strings.Contains(out, "the sealed audit log "+
+		filepath.Base(older)+" is not the one that was sealed") {
 		t.Errorf("the audit with an altered predecessor: %s", out)
 	}
 
@@ -104,7 +117,9 @@ func TestVerifySealed(t *testing.T) {
 		t.Fatal(err)
 	}
 	check = p.begin("conclave", "audit", "verify", "--file", copied)
-	if code, err := check.wait(); code != cli.ExitOK || err != nil || !strings.Contains(check.stderr.String(), copied+" is not anchored") || !strings.Contains(check.stderr.String(), "is missing from") {
+	if code, err := check.wait(); code != cli.ExitOK || err != nil ||
+		!strings.Contains(check.stderr.String(), copied+" is not anchored") ||
+		!strings.Contains(check.stderr.String(), "is missing from") {
 		t.Errorf("a path with a hole: %d, %v, %s%s", code, err, check.stdout, check.stderr)
 	}
 }

@@ -58,11 +58,12 @@ type backupReport struct {
 	Omitted  []string  `json:"omitted,omitempty"`
 }
 
-// createBackup backs up the data folder to dest and prints the result. It rejects --server, and refuses while a stand-alone
-// server uses the data folder.
+// createBackup backs up the data folder to dest and prints the result. It rejects --server, and refuses while a
+// stand-alone server uses the data folder.
 func createBackup(ctx context.Context, a *cli.App, dest string, withKeys bool) error {
 	if a.Server != "" {
-		return cli.Usage("conclave backup copies the files of a data folder: leave out --server, and name the folder with --data")
+		return cli.Usage("conclave backup copies the files of a data folder: leave out --server, and name the folder " +
+			"with --data")
 	}
 	if _, err := os.Stat(a.Home.Data); errors.Is(err, fs.ErrNotExist) {
 		return cli.Fail(cli.ExitAbsent, "there is no data in "+a.Home.Data, "name the folder with --data")
@@ -86,7 +87,8 @@ func createBackup(ctx context.Context, a *cli.App, dest string, withKeys bool) e
 	line.Clear()
 	switch {
 	case errors.Is(err, syscall.ENOSPC):
-		return cli.Fail(cli.ExitFailed, "the disk of "+dest+" is full; nothing was written under this name", "free some space, or choose another place")
+		return cli.Fail(cli.ExitFailed, "the disk of "+dest+" is full; nothing was written under this name",
+			"free some space, or choose another place")
 	case err != nil && ctx.Err() != nil:
 		return cli.Fail(cli.ExitFailed, "interrupted; nothing was written to "+dest, "run it again")
 	case err != nil:
@@ -105,8 +107,8 @@ func createBackup(ctx context.Context, a *cli.App, dest string, withKeys bool) e
 	return nil
 }
 
-// beginBackup asks the running system to take part, or keeps a stopped one from starting; session is nil then. release must be
-// called at the end.
+// beginBackup asks the running system to take part, or keeps a stopped one from starting; session is nil then. release
+// must be called at the end.
 func beginBackup(ctx context.Context, a *cli.App) (session *config.Backup, release func(), err error) {
 	if _, err := a.Home.ReadRunning(); err == nil {
 		session, err := config.BeginBackup(ctx, a.Home)
@@ -159,7 +161,8 @@ the missing records; conclave audit rotate accepts their loss.`,
 			return restoreBackup(cmd.Context(), a, v[0], withPrincipals)
 		},
 	}
-	cmd.Flags().BoolVar(&withPrincipals, "with-principals", false, "admit the machines, tools and clients of the backup, also those revoked since")
+	cmd.Flags().BoolVar(&withPrincipals, "with-principals", false, "admit the machines, tools and clients of the "+
+		"backup, also those revoked since")
 	return cmd
 }
 
@@ -175,8 +178,8 @@ type restoreReport struct {
 	Withheld []string `json:"withheld,omitempty"`
 }
 
-// restoreBackup restores a backup into the folders of a and prints what was verified. An audit log that does not verify is exit
-// code 5, and nothing is restored.
+// restoreBackup restores a backup into the folders of a and prints what was verified. An audit log that does not verify
+// is exit code 5, and nothing is restored.
 func restoreBackup(ctx context.Context, a *cli.App, from string, withPrincipals bool) error {
 	line := term.NewProgress(a.Err)
 	defer line.Clear()
@@ -185,7 +188,8 @@ func restoreBackup(ctx context.Context, a *cli.App, from string, withPrincipals 
 	r, err := backup.Restore(ctx, from, a.Home, drawProgress(line, "restored"), func(restored bus.Home) (err error) {
 		rep, err = config.VerifyStopped(ctx, restored)
 		if err == nil && !rep.OK {
-			err = cli.Fail(cli.ExitAudit, "the audit log of the backup does not verify, first "+firstProblem(rep), "use another backup")
+			err = cli.Fail(cli.ExitAudit, "the audit log of the backup does not verify, first "+firstProblem(rep),
+				"use another backup")
 		}
 		if err == nil {
 			err = backup.DropInvitations(restored)
@@ -204,14 +208,18 @@ func restoreBackup(ctx context.Context, a *cli.App, from string, withPrincipals 
 	case err != nil:
 		return err
 	}
-	out := restoreReport{Data: a.Home.Data, Created: r.Manifest.Created, Files: len(r.Manifest.Files), Bytes: r.Manifest.Size(), Audit: rep, Withheld: withheld}
+	out := restoreReport{
+		Data: a.Home.Data, Created: r.Manifest.Created, Files: len(r.Manifest.Files),
+		Bytes: r.Manifest.Size(), Audit: rep, Withheld: withheld,
+	}
 	if r.Config {
 		out.Config = a.Home.Config
 	}
 	if a.JSON {
 		return a.PrintJSON(out)
 	}
-	a.Say("restored %d files, %s, of %s to %s", out.Files, term.Bytes(out.Bytes), out.Created.Local().Format(time.DateTime), out.Data)
+	a.Say("restored %d files, %s, of %s to %s", out.Files, term.Bytes(out.Bytes),
+		out.Created.Local().Format(time.DateTime), out.Data)
 	a.Say("verified: the checksum of every file, %d records of the audit log, and memory", rep.Records)
 	if out.Config == "" {
 		a.Say("The configuration was not restored: %s is not empty.", a.Home.Config)
@@ -220,7 +228,8 @@ func restoreBackup(ctx context.Context, a *cli.App, from string, withPrincipals 
 		a.Say("The backup has no keys: conclave up makes new ones. Set credentials again with conclave secret set.")
 	}
 	if len(withheld) > 0 {
-		a.Say("Not admitted, because they may have been revoked since: %s. Add or invite them again, or restore with --with-principals.", strings.Join(withheld, ", "))
+		a.Say("Not admitted, because they may have been revoked since: %s. Add or invite them again, or restore with "+
+			"--with-principals.", strings.Join(withheld, ", "))
 	}
 	_, err = fmt.Fprintf(a.Out, "conclave up%s\n", a.FolderFlags())
 	return err

@@ -14,8 +14,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestBrokenConnectionIsNoSuccess runs commands against a server that hangs up after its greeting. The client's write then fails
-// with EPIPE, which must not be taken for a reader of stdout that has gone.
+// TestBrokenConnectionIsNoSuccess runs commands against a server that hangs up after its greeting. The client's write
+// then fails with EPIPE, which must not be taken for a reader of stdout that has gone.
 func TestBrokenConnectionIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	home := bus.Home{Data: t.TempDir(), Config: t.TempDir()}
@@ -25,7 +25,8 @@ func TestBrokenConnectionIsNoSuccess(t *testing.T) {
 	}
 	url := hangUpServer(t)
 	for _, command := range []string{
-		"audit verify", "audit tail", "audit show broker/1", "audit export " + filepath.Join(t.TempDir(), "out"), "call get_datetime", "approve", "approve abcdefgh --yes",
+		"audit verify", "audit tail", "audit show broker/1", "audit export " + filepath.Join(t.TempDir(), "out"),
+		"call get_datetime", "approve", "approve abcdefgh --yes",
 		"session list", "memory list", "policy explain get_datetime", "tap", "rate up",
 	} {
 		var out, talk bytes.Buffer
@@ -36,8 +37,8 @@ func TestBrokenConnectionIsNoSuccess(t *testing.T) {
 	}
 }
 
-// hangUpServer greets each client like a NATS server and closes the connection. A write of the client after that is answered
-// with a reset, and in this state of the connection the kernel reports it as EPIPE.
+// hangUpServer greets each client like a NATS server and closes the connection. A write of the client after that is
+// answered with a reset, and in this state of the connection the kernel reports it as EPIPE.
 func hangUpServer(t *testing.T) (url string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -50,7 +51,10 @@ func hangUpServer(t *testing.T) (url string) {
 			if err != nil {
 				return
 			}
-			_, _ = c.Write([]byte(`INFO {"server_id":"x","version":"2.15.2","headers":true,"max_payload":1048576,"nonce":"abc"}` + "\r\n"))
+			_,
+				_ = c.Write(
+				[]byte(`INFO {"server_id":"x","version":"2.15.2","headers":true,"max_payload":1048576,"nonce":"abc"}` +
+					"\r\n"))
 			c.Close()
 		}
 	}()
@@ -64,12 +68,14 @@ func TestVerifyWithoutVerdictFails(t *testing.T) {
 		var out, talk bytes.Buffer
 		a := cli.New(nil, &out, &talk)
 		a.JSON = asJSON
-		if code := a.Finish(printAuditReport(a, audit.Report{OK: true}, "the audit log", nil, nil)); code != cli.ExitOK || out.Len() == 0 {
+		if code := a.Finish(printAuditReport(a, audit.Report{OK: true}, "the audit log", nil,
+			nil)); code != cli.ExitOK || out.Len() == 0 {
 			t.Errorf("json %t: exit code %d, %s%s", asJSON, code, &out, &talk)
 		}
 		a = cli.New(nil, broken{syscall.EPIPE}, &talk)
 		a.JSON = asJSON
-		if code := a.Finish(printAuditReport(a, audit.Report{OK: true}, "the audit log", nil, nil)); code != cli.ExitFailed || !strings.Contains(talk.String(), "printing the verdict") {
+		if code := a.Finish(printAuditReport(a, audit.Report{OK: true}, "the audit log", nil,
+			nil)); code != cli.ExitFailed || !strings.Contains(talk.String(), "printing the verdict") {
 			t.Errorf("json %t, without a reader of stdout: exit code %d, stderr %q", asJSON, code, &talk)
 		}
 	}

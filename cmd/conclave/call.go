@@ -17,8 +17,8 @@ import (
 	"conclave/subjects"
 )
 
-// callCommand calls one tool as the operator, through the broker, or prints a stored result with --parked. It rejects a timeout
-// that is not positive, and names and ids that are no valid token; the broker decides the rest.
+// callCommand calls one tool as the operator, through the broker, or prints a stored result with --parked. It rejects a
+// timeout that is not positive, and names and ids that are no valid token; the broker decides the rest.
 func callCommand(a *cli.App) *cobra.Command {
 	var (
 		timeout                time.Duration
@@ -45,7 +45,8 @@ the call, or when its approval expired, and 4 when the tool is unknown or does n
 		Args:              cli.Args(cobra.RangeArgs(0, 2)),
 		ValidArgsFunction: cli.FirstArg(a.CompleteTools),
 		RunE: func(cmd *cobra.Command, v []string) error {
-			if err := cli.FirstError(cli.CheckTimeout(timeout, "60s"), cli.CheckID("id", session), cli.CheckID("id", query)); err != nil {
+			if err := cli.FirstError(cli.CheckTimeout(timeout, "60s"), cli.CheckID("id", session),
+				cli.CheckID("id", query)); err != nil {
 				return err
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
@@ -67,13 +68,15 @@ the call, or when its approval expired, and 4 when the tool is unknown or does n
 	f := cmd.Flags()
 	f.DurationVar(&timeout, "timeout", time.Minute, "how long to wait for the result")
 	f.StringVar(&session, "session", "", "`id` of the session of the call")
-	f.StringVar(&query, "query", "", "`id` of the question that the call belongs to: its grants and working folder are used")
+	f.StringVar(&query, "query", "", "`id` of the question that the call belongs to: its grants and working folder "+
+		"are used")
 	f.StringVar(&parked, "parked", "", "print the stored result with this `id`, and call nothing")
 	return cmd
 }
 
-// callTool calls a tool with the operator's key, waits for the result and prints it. arguments is a JSON object, or "-" for
-// stdin; session and query may be "". ctx must have a deadline. A denied or failed call is an error with its exit code.
+// callTool calls a tool with the operator's key, waits for the result and prints it. arguments is a JSON object, or "-"
+// for stdin; session and query may be "". ctx must have a deadline. A denied or failed call is an error with its exit
+// code.
 func callTool(ctx context.Context, a *cli.App, tool, arguments, session, query string) error {
 	body, err := readArguments(ctx, a, arguments)
 	if err != nil {
@@ -97,7 +100,8 @@ func callTool(ctx context.Context, a *cli.App, tool, arguments, session, query s
 		if errors.Is(ctx.Err(), context.Canceled) {
 			why = "interrupted"
 		}
-		return cli.Fail(cli.ExitDenied, fmt.Sprintf("%s was not run: %s; the request for approval is withdrawn", tool, why), "call it again")
+		return cli.Fail(cli.ExitDenied, fmt.Sprintf("%s was not run: %s; the request for approval is withdrawn", tool,
+			why), "call it again")
 	}
 	if err != nil {
 		return err
@@ -112,8 +116,9 @@ const (
 	withdrawTimeout = 3 * time.Second
 )
 
-// announceApproval waits until a call has a request for approval, and says on stderr for what it waits and how to decide it. It
-// returns then, and when ctx ends, the end of the call. Without the user's key or a connection it says nothing.
+// announceApproval waits until a call has a request for approval, and says on stderr for what it waits and how to
+// decide it. It returns then, and when ctx ends, the end of the call. Without the user's key or a connection it says
+// nothing.
 func announceApproval(ctx context.Context, a *cli.App, callID string) {
 	select {
 	case <-ctx.Done():
@@ -130,8 +135,8 @@ func announceApproval(ctx context.Context, a *cli.App, callID string) {
 	})
 }
 
-// withdrawApproval closes the request for approval of a call that is no longer waited for, and reports whether there was one. ctx
-// has ended. When the broker cannot be asked, the request expires by itself.
+// withdrawApproval closes the request for approval of a call that is no longer waited for, and reports whether there
+// was one. ctx has ended. When the broker cannot be asked, the request expires by itself.
 func withdrawApproval(ctx context.Context, a *cli.App, callID string) (withdrawn bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
 	defer cancel()
@@ -142,8 +147,8 @@ func withdrawApproval(ctx context.Context, a *cli.App, callID string) (withdrawn
 	return withdrawn
 }
 
-// printParked prints the whole of a result that was cut. It is read with the user's key; no tool runs. An empty, invalid or
-// unknown id is an error.
+// printParked prints the whole of a result that was cut. It is read with the user's key; no tool runs. An empty,
+// invalid or unknown id is an error.
 func printParked(ctx context.Context, a *cli.App, id string) error {
 	if id == "" {
 		return cli.Usage("--parked needs the id of a result")
@@ -155,7 +160,8 @@ func printParked(ctx context.Context, a *cli.App, id string) error {
 		whole, err := c.ParkedResult(ctx, id)
 		switch {
 		case errors.Is(err, client.ErrNotFound):
-			return cli.Fail(cli.ExitFailed, "there is no stored result "+id, "the id is at the end of a cut result; results are kept for a week")
+			return cli.Fail(cli.ExitFailed, "there is no stored result "+id, "the id is at the end of a cut result; "+
+				"results are kept for a week")
 		case err != nil:
 			return err
 		case a.JSON:
@@ -169,13 +175,15 @@ func printParked(ctx context.Context, a *cli.App, id string) error {
 	})
 }
 
-// readArguments reads the arguments of a call from the command line, or from stdin for "-". Anything but one JSON object is a
-// usage error. Of stdin at most one byte more than a request may have is read, so a larger object is rejected as incomplete.
+// readArguments reads the arguments of a call from the command line, or from stdin for "-". Anything but one JSON
+// object is a usage error. Of stdin at most one byte more than a request may have is read, so a larger object is
+// rejected as incomplete.
 func readArguments(ctx context.Context, a *cli.App, text string) ([]byte, error) {
 	body := []byte(text)
 	if text == "-" {
 		var err error
-		if body, err = io.ReadAll(io.LimitReader(a.Reader(ctx), int64(subjects.ToolRequestService.Limit())+1)); err != nil {
+		if body,
+			err = io.ReadAll(io.LimitReader(a.Reader(ctx), int64(subjects.ToolRequestService.Limit())+1)); err != nil {
 			return nil, fmt.Errorf("reading the arguments from stdin: %w", err)
 		}
 	}
@@ -185,8 +193,8 @@ func readArguments(ctx context.Context, a *cli.App, text string) ([]byte, error)
 	return body, nil
 }
 
-// printResult prints the result of a call with its warnings, or with --json the whole reply, also a failed one. A result with
-// an error is returned as an error with its exit code.
+// printResult prints the result of a call with its warnings, or with --json the whole reply, also a failed one. A
+// result with an error is returned as an error with its exit code.
 func printResult(a *cli.App, res subjects.ToolResult) error {
 	var err error
 	switch {

@@ -10,8 +10,8 @@ import (
 	"conclave/cmd/conclave/internal/cli"
 )
 
-// A call that needs the user's approval says what it waits for and how to decide. When it stops waiting, at its timeout or by an
-// interrupt, its request is withdrawn: it is no longer listed, and a later approval says so and runs nothing.
+// A call that needs the user's approval says what it waits for and how to decide. When it stops waiting, at its timeout
+// or by an interrupt, its request is withdrawn: it is no longer listed, and a later approval says so and runs nothing.
 func TestCallWithdrawsApprovalWhenItStopsWaiting(t *testing.T) {
 	t.Parallel()
 	p := newInstallation(t)
@@ -20,12 +20,14 @@ func TestCallWithdrawsApprovalWhenItStopsWaiting(t *testing.T) {
 		t.Fatal(err)
 	}
 	manifest := strings.Replace(string(shipped), "always_ask: [package_install]", "always_ask: [get_datetime]", 1)
-	if err := os.WriteFile(filepath.Join(p.dir, "config", "conclave", "manifest.yaml"), []byte(manifest), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(p.dir, "config", "conclave", "manifest.yaml"), []byte(manifest),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	p.up()
 	args := []string{"call", "get_datetime", `{"timezone":"UTC"}`}
-	waiting := regexp.MustCompile(`^waiting for your approval: get_datetime \{"timezone":"UTC"\} \(get_datetime needs your approval each time\); decide with: conclave approve ([0-9a-f]{8}), or --deny ([0-9a-f]{8})\n$`)
+	waiting := regexp.MustCompile(
+		`^waiting for your approval: get_datetime \{"timezone":"UTC"\} \(get_datetime needs your approval each time\); decide with: conclave approve ([0-9a-f]{8}), or --deny ([0-9a-f]{8})\n$`)
 	begin := func(more ...string) (*process, string) {
 		c := p.begin("conclave", append(args, more...)...)
 		found := waiting.FindStringSubmatch(p.must(c.stderr, "waiting for"))
@@ -36,13 +38,15 @@ func TestCallWithdrawsApprovalWhenItStopsWaiting(t *testing.T) {
 	}
 	end := func(c *process, code int, text string) {
 		t.Helper()
-		if got, err := c.wait(); err != nil || got != code || !strings.Contains(c.stderr.String()+c.stdout.String(), text) {
+		if got, err := c.wait(); err != nil || got != code ||
+			!strings.Contains(c.stderr.String()+c.stdout.String(), text) {
 			t.Errorf("%d, want %d, %v, want %q:\n%s%s", got, code, err, text, c.stderr, c.stdout)
 		}
 	}
 
 	timedOut, first := begin("--timeout", "2s")
-	end(timedOut, cli.ExitDenied, "get_datetime was not run: no decision within --timeout; the request for approval is withdrawn")
+	end(timedOut, cli.ExitDenied, "get_datetime was not run: no decision within --timeout; the request for approval "+
+		"is withdrawn")
 	interrupted, second := begin()
 	if err := interrupted.cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)

@@ -35,7 +35,8 @@ A call that waits for you is decided with y, or with the first characters of its
 
 When no system runs here, chat offers to start one in the background.`
 
-// chatCommand is the interactive conversation. It rejects --session together with --continue, and invalid ids and models.
+// chatCommand is the interactive conversation. It rejects --session together with --continue, and invalid ids and
+// models.
 func chatCommand(a *cli.App) *cobra.Command {
 	var (
 		o      chat.Options
@@ -93,7 +94,8 @@ func runChat(ctx context.Context, a *cli.App, o chat.Options, resume bool) error
 	}
 	switch {
 	case resume:
-		o.Session, err = a.LastSession(cli.Fail(cli.ExitFailed, "there is no session to continue in "+a.Home.Data, "chat without --continue first, or name a session with --session"))
+		o.Session, err = a.LastSession(cli.Fail(cli.ExitFailed, "there is no session to continue in "+a.Home.Data,
+			"chat without --continue first, or name a session with --session"))
 	case o.Session != "":
 		var id string
 		if id, err = c.FindSession(ctx, o.Session); errors.Is(err, client.ErrNotFound) {
@@ -122,8 +124,8 @@ func runChat(ctx context.Context, a *cli.App, o chat.Options, resume bool) error
 // startTimeout is how long a system in the background may take until it is ready.
 const startTimeout = time.Minute
 
-// offerStart asks whether a system shall be started in the background when none runs on the data folder, and waits until it is
-// ready. It does nothing when one runs or --server names one. stdin must be a terminal.
+// offerStart asks whether a system shall be started in the background when none runs on the data folder, and waits
+// until it is ready. It does nothing when one runs or --server names one. stdin must be a terminal.
 func offerStart(ctx context.Context, a *cli.App) error {
 	if a.Server != "" {
 		return nil
@@ -140,8 +142,8 @@ func offerStart(ctx context.Context, a *cli.App) error {
 	return startInBackground(ctx, a)
 }
 
-// startInBackground starts conclave up in a session of its own, which outlives this command, and waits until its assistant is
-// ready. Its log is in the state folder.
+// startInBackground starts conclave up in a session of its own, which outlives this command, and waits until its
+// assistant is ready. Its log is in the state folder.
 func startInBackground(ctx context.Context, a *cli.App) error {
 	folder, err := a.StateFolder()
 	if err != nil {
@@ -173,11 +175,13 @@ func startInBackground(ctx context.Context, a *cli.App) error {
 		case <-ended:
 			return cli.Fail(cli.ExitFailed, "conclave up ended at once", "see "+log.Name())
 		case <-ready.Done():
-			return cli.Fail(cli.ExitFailed, fmt.Sprintf("conclave up is not ready after %s", startTimeout), "see "+log.Name())
+			return cli.Fail(cli.ExitFailed, fmt.Sprintf("conclave up is not ready after %s", startTimeout),
+				"see "+log.Name())
 		case <-time.After(100 * time.Millisecond):
 		}
 		if isAssistantReady(ready, a) {
-			a.Say("started as process %d; it keeps running: stop it with kill %d, its log is %s", cmd.Process.Pid, cmd.Process.Pid, log.Name())
+			a.Say("started as process %d; it keeps running: stop it with kill %d, its log is %s", cmd.Process.Pid,
+				cmd.Process.Pid, log.Name())
 			return nil
 		}
 	}

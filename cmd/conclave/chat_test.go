@@ -39,7 +39,10 @@ func (p *installation) startChat(marksPastes bool, columns, rows int, v ...strin
 	master, slave := termtest.OpenSize(p.t, columns, rows)
 	c := &conversation{
 		t: p.t, screen: termtest.NewScreen(columns, rows), master: master,
-		process: &process{cmd: exec.Command("conclave", append([]string{"chat"}, v...)...), stdout: newOutput(), stderr: newOutput(), done: make(chan struct{})},
+		process: &process{
+			cmd: exec.Command("conclave", append([]string{"chat"}, v...)...), stdout: newOutput(),
+			stderr: newOutput(), done: make(chan struct{}),
+		},
 	}
 	if marksPastes {
 		c.screen.Reply = func(sequence string) { c.keys(sequence) }
@@ -62,7 +65,8 @@ func (p *installation) startChat(marksPastes bool, columns, rows int, v ...strin
 func (c *conversation) resize(columns, rows int) {
 	c.t.Helper()
 	c.screen.Resize(columns, rows)
-	if err := unix.IoctlSetWinsize(int(c.master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: uint16(rows), Col: uint16(columns)}); err != nil {
+	if err := unix.IoctlSetWinsize(int(c.master.Fd()), unix.TIOCSWINSZ,
+		&unix.Winsize{Row: uint16(rows), Col: uint16(columns)}); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -133,8 +137,8 @@ func normalize(screen string) string {
 	return longID.ReplaceAllString(screen, "ID")
 }
 
-// looks waits until the screen, with everything that has scrolled away, is the recorded one. UPDATE_SCREENS=1 records anew what
-// contains the text until.
+// looks waits until the screen, with everything that has scrolled away, is the recorded one. UPDATE_SCREENS=1 records
+// anew what contains the text until.
 func (c *conversation) looks(name, until string) {
 	c.t.Helper()
 	file := filepath.Join("testdata", "chat", name+".txt")
@@ -164,8 +168,8 @@ func (c *conversation) ends(code int) {
 	}
 }
 
-// TestChatScreens compares recorded screens of a conversation at three widths: an answer in mid-stream, after a resize, and at its
-// end.
+// TestChatScreens compares recorded screens of a conversation at three widths: an answer in mid-stream, after a resize,
+// and at its end.
 func TestChatScreens(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -188,7 +192,8 @@ func TestChatScreens(t *testing.T) {
 	}
 }
 
-// TestChatHostileAnswer: an answer full of escape sequences, in every form that Markdown knows, changes nothing on the terminal.
+// TestChatHostileAnswer: an answer full of escape sequences, in every form that Markdown knows, changes nothing on the
+// terminal.
 func TestChatHostileAnswer(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -200,8 +205,8 @@ func TestChatHostileAnswer(t *testing.T) {
 	c.ends(cli.ExitOK)
 }
 
-// TestChatStops: Ctrl-C stops the answer and keeps what is there, and without one it quits. A question that is sent meanwhile
-// waits.
+// TestChatStops: Ctrl-C stops the answer and keeps what is there, and without one it quits. A question that is sent
+// meanwhile waits.
 func TestChatStops(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -260,7 +265,8 @@ func TestChatApproval(t *testing.T) {
 		if c.shows("allow web_fetch? [y/N] ▌"); i == 0 {
 			c.looks("approval.80", "[y/N]")
 		}
-		// Keys that come at once were not meant for the question: they are typed until they show, and Enter until it decides.
+		// Keys that come at once were not meant for the question: they are typed until they show, and Enter until it
+		// decides.
 		if ask.typed != "" {
 			c.repeat("y", "[y/N] y")
 			c.keys(strings.Repeat("\x7f", 200))
@@ -299,7 +305,8 @@ func TestChatSaysWhatLeft(t *testing.T) {
 	c.ends(cli.ExitOK)
 }
 
-// TestChatPasteDoesNotApprove: on a terminal that does not mark pastes, a y of pasted text approves nothing; the word of the prompt does.
+// TestChatPasteDoesNotApprove: on a terminal that does not mark pastes, a y of pasted text approves nothing; the word
+// of the prompt does.
 func TestChatPasteDoesNotApprove(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

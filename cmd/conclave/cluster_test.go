@@ -21,19 +21,21 @@ import (
 	"conclave/subjects"
 )
 
-// TestChaosRollingRestart stops and starts each server of a cluster of three processes in turn, while 50 questions per second are
-// asked, each with a tool call, and four processes of actors answer: every question has exactly one answer, and the audit log
-// verifies. Then a server is killed.
+// TestChaosRollingRestart stops and starts each server of a cluster of three processes in turn, while 50 questions per
+// second are asked, each with a tool call, and four processes of actors answer: every question has exactly one answer,
+// and the audit log verifies. Then a server is killed.
 func TestChaosRollingRestart(t *testing.T) {
 	if os.Getenv("CONCLAVE_CHAOS") == "" {
 		t.Skip("takes minutes: set CONCLAVE_CHAOS=1")
 	}
 	p := newInstallation(t)
-	if err := os.WriteFile(filepath.Join(p.dir, "config", "conclave", "system.yaml"), []byte(system+"\nbroker: {question_rate: 1000}\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(p.dir, "config", "conclave", "system.yaml"),
+		[]byte(system+"\nbroker: {question_rate: 1000}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var report keysReport
-	if err := json.Unmarshal([]byte(p.run(cli.ExitOK, "conclave", "keys", "--json", "--cluster", strings.Join(bustest.LoopbackHosts(), ","))), &report); err != nil {
+	if err := json.Unmarshal([]byte(p.run(cli.ExitOK, "conclave", "keys", "--json", "--cluster",
+		strings.Join(bustest.LoopbackHosts(), ","))), &report); err != nil {
 		t.Fatal(err)
 	}
 	servers := make([]*process, len(report.Servers))
@@ -45,7 +47,13 @@ func TestChaosRollingRestart(t *testing.T) {
 	if !strings.Contains(provision.stderr.String(), "The streams are created") {
 		t.Fatal(provision.stderr)
 	}
-	for _, actors := range [][]string{{"broker", "secrets"}, {"tools"}, {"model", "memory", "critic", "reward", "router"}, {"generator"}, {"generator"}} {
+	for _, actors := range [][]string{
+		{"broker", "secrets"},
+		{"tools"},
+		{"model", "memory", "critic", "reward", "router"},
+		{"generator"},
+		{"generator"},
+	} {
 		c := p.begin(built(t, "conclave"), append([]string{"actor"}, actors...)...)
 		p.must(c.stdout, `"pid"`)
 		t.Cleanup(func() {
@@ -82,7 +90,10 @@ func TestChaosRollingRestart(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				id := actor.NewID()
-				q := subjects.Query{SessionID: fmt.Sprintf("s%d", n), QueryID: fmt.Sprintf("q%d", n), Query: "What time is it in Berlin?"}
+				q := subjects.Query{
+					SessionID: fmt.Sprintf("s%d", n), QueryID: fmt.Sprintf("q%d", n),
+					Query: "What time is it in Berlin?",
+				}
 				for actor.EmitOnce(ctx, out, subjects.QueryReceived, id, q) != nil {
 					if ctx.Err() != nil {
 						rejected.Add(1)
@@ -109,7 +120,8 @@ func TestChaosRollingRestart(t *testing.T) {
 				t.Fatal(err)
 			}
 			servers[i] = p.clusterServer(t, s)
-			t.Logf("%s: %v and started in %s; %d asked", s.Name, signal, time.Since(began).Round(time.Millisecond), asked.Load())
+			t.Logf("%s: %v and started in %s; %d asked", s.Name, signal, time.Since(began).Round(time.Millisecond),
+				asked.Load())
 		}
 	}
 	bustest.AwaitReplicas(t, b)
@@ -136,13 +148,14 @@ func lastBytes(s string, n int) string { return s[max(0, len(s)-n):] }
 // clusterServer starts a server of a cluster as "conclave keys --cluster" says.
 func (p *installation) clusterServer(t *testing.T, s bus.ClusterServer) *process {
 	t.Helper()
-	c := p.begin("sh", "-c", fmt.Sprintf("cd '%s' && set -a && . ./nats.env && set +a && exec '%s' -c nats.conf", s.Folder, built(t, "nats-server")))
+	c := p.begin("sh", "-c", fmt.Sprintf("cd '%s' && set -a && . ./nats.env && set +a && exec '%s' -c nats.conf",
+		s.Folder, built(t, "nats-server")))
 	p.must(c.stderr, `Server is ready`)
 	return c
 }
 
-// countAnswers waits until there are want answers, or none has come for a minute, and returns how many each question has, and how
-// many of the answers are failures.
+// countAnswers waits until there are want answers, or none has come for a minute, and returns how many each question
+// has, and how many of the answers are failures.
 func (p *installation) countAnswers(t *testing.T, b *bus.Bus, want int) (answers map[string]int, failed int) {
 	t.Helper()
 	nc, err := b.Dial("user")
@@ -156,7 +169,8 @@ func (p *installation) countAnswers(t *testing.T, b *bus.Bus, want int) (answers
 	}
 	answers = map[string]int{}
 	quiet := time.Now()
-	for next := uint64(1); time.Since(quiet) < time.Minute && (len(answers) < want || time.Since(quiet) < 10*time.Second); {
+	for next := uint64(1); time.Since(quiet) < time.Minute &&
+		(len(answers) < want || time.Since(quiet) < 10*time.Second); {
 		s, err := c.EventStatus(t.Context())
 		if err != nil || next > s.Last {
 			time.Sleep(200 * time.Millisecond)

@@ -27,8 +27,8 @@ goes back ninety days.`,
   conclave critic show 3f9c01d2`, criticShowCommand(a))
 }
 
-// criticShowCommand lists the latest grades, or shows those of one question. It rejects --last outside 1 to [maxGrades] and an
-// invalid id.
+// criticShowCommand lists the latest grades, or shows those of one question. It rejects --last outside 1 to [maxGrades]
+// and an invalid id.
 func criticShowCommand(a *cli.App) *cobra.Command {
 	var last int
 	cmd := &cobra.Command{
@@ -79,7 +79,8 @@ func listGrades(ctx context.Context, a *cli.App, c *client.Client, n int) error 
 	case a.JSON:
 		return a.PrintJSON(grades)
 	case len(grades) == 0:
-		a.Say("no grades yet: the critic grades each answer after it was given; check with %s doctor that it runs", a.Program())
+		a.Say("no grades yet: the critic grades each answer after it was given; check with %s doctor that it runs",
+			a.Program())
 		return nil
 	}
 	return view.Grades(a.Out, grades)
@@ -99,17 +100,19 @@ func showJudgement(ctx context.Context, a *cli.App, c *client.Client, id string)
 	return a.Out.Err
 }
 
-// queryError explains an error of looking up a question by id or prefix: ambiguous, unknown, or a prefix that is too short.
-// Other errors are returned as they are.
+// queryError explains an error of looking up a question by id or prefix: ambiguous, unknown, or a prefix that is too
+// short. Other errors are returned as they are.
 func queryError(a *cli.App, id string, err error) error {
 	var ambiguous *client.AmbiguousError
 	switch {
 	case errors.As(err, &ambiguous):
 		return cli.Fail(cli.ExitFailed, "several questions begin with "+id, "give more of the id")
 	case errors.Is(err, client.ErrNotFound) && len(id) < client.IDPrefix:
-		return cli.Fail(cli.ExitFailed, fmt.Sprintf("there is no question %s, and %d characters are too few for a prefix", id, len(id)), fmt.Sprintf("give at least %d characters of the id", client.IDPrefix))
+		return cli.Fail(cli.ExitFailed, fmt.Sprintf("there is no question %s, and %d characters are too few for a "+
+			"prefix", id, len(id)), fmt.Sprintf("give at least %d characters of the id", client.IDPrefix))
 	case errors.Is(err, client.ErrNotFound):
-		return cli.Fail(cli.ExitFailed, "there is no answer to the question "+id, "list graded answers with "+a.Program()+" critic show")
+		return cli.Fail(cli.ExitFailed, "there is no answer to the question "+id, "list graded answers with "+
+			a.Program()+" critic show")
 	}
 	return err
 }

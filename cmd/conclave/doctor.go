@@ -18,8 +18,8 @@ type setting struct {
 	Origin string `json:"origin"`
 }
 
-// doctorCommand checks the installation and prints a line for each check. It changes nothing. A failed check is exit code 1, a
-// warning is not.
+// doctorCommand checks the installation and prints a line for each check. It changes nothing. A failed check is exit
+// code 1, a warning is not.
 func doctorCommand(a *cli.App) *cobra.Command {
 	var verbose bool
 	cmd := &cobra.Command{
@@ -57,7 +57,8 @@ With --verbose it also lists every setting and its origin. The exit code is 1 if
 				err = a.Out.Err
 			}
 			if failed > 0 {
-				return cli.Fail(cli.ExitFailed, fmt.Sprintf("%d of %d checks failed", failed, len(checks)), "apply the fixes above")
+				return cli.Fail(cli.ExitFailed, fmt.Sprintf("%d of %d checks failed", failed, len(checks)),
+					"apply the fixes above")
 			}
 			return err
 		},
@@ -66,8 +67,8 @@ With --verbose it also lists every setting and its origin. The exit code is 1 if
 	return cmd
 }
 
-// printSettings prints every setting with its value and origin, after an empty line; none print nothing. Settings contain no
-// credentials.
+// printSettings prints every setting with its value and origin, after an empty line; none print nothing. Settings
+// contain no credentials.
 func printSettings(a *cli.App, settings []setting) {
 	if len(settings) > 0 {
 		fmt.Fprintln(a.Out)

@@ -38,7 +38,8 @@ func TestDoctorReportsWaitingApprovals(t *testing.T) {
 		t.Errorf("no call waits: %+v", got)
 	}
 	k.pose(open("0123456789abcdef0123456789abcdef"))
-	if got := find("approvals"); got.Level != doctor.LevelWarn || got.Text != "1 call waits for your approval" || !strings.Contains(got.Fix, "conclave approve") {
+	if got := find("approvals"); got.Level != doctor.LevelWarn || got.Text != "1 call waits for your approval" ||
+		!strings.Contains(got.Fix, "conclave approve") {
 		t.Errorf("one call waits: %+v", got)
 	}
 	k.pose(open("0123457777777777"))

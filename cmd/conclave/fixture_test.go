@@ -20,8 +20,8 @@ import (
 	"conclave/subjects"
 )
 
-// fixture answers questions as the system would: on a real server, under the real grants, each with its own role's key. What
-// it answers is set by the first word of the question; see scriptedAnswers.
+// fixture answers questions as the system would: on a real server, under the real grants, each with its own role's key.
+// What it answers is set by the first word of the question; see scriptedAnswers.
 type fixture struct {
 	t           testing.TB
 	b           *bustest.Bus
@@ -49,15 +49,21 @@ func newFixture(t testing.TB) *fixture {
 	if err := (bus.Home{Data: b.Dir}).WriteRunning(b.URL); err != nil {
 		t.Fatal(err)
 	}
-	c := &fixture{t: t, b: b, cancels: make(chan string, 16), goOn: make(chan struct{}), asked: make(chan asked, 64), done: make(chan struct{})}
-	c.generator, c.respondentB, c.broker, c.router = c.as("generator"), c.as("respondent_b"), c.as("broker"), c.as("router")
+	c := &fixture{
+		t: t, b: b, cancels: make(chan string, 16), goOn: make(chan struct{}), asked: make(chan asked, 64),
+		done: make(chan struct{}),
+	}
+	c.generator, c.respondentB, c.broker, c.router = c.as("generator"), c.as("respondent_b"), c.as("broker"),
+		c.as("router")
 	c.critic, c.reward = c.as("critic"), c.as("reward")
 	ear := c.b.Connect("generator")
 	user, err := client.New(c.b.Connect("user"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = ear.Subscribe("query.cancel.*", func(m *nats.Msg) { c.cancels <- strings.TrimPrefix(m.Subject, "query.cancel.") })
+	_, err = ear.Subscribe("query.cancel.*", func(m *nats.Msg) {
+		c.cancels <- strings.TrimPrefix(m.Subject, "query.cancel.")
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +155,8 @@ func with[T any](x *turn, t subjects.Topic[T]) subjects.Topic[T] {
 	return done
 }
 
-// say publishes a message of a turn. It waits until an event is in EVENTS, so that those of several authors stay in order.
+// say publishes a message of a turn. It waits until an event is in EVENTS, so that those of several authors stay in
+// order.
 func say[T any](x *turn, out actor.Out, t subjects.Topic[T], body T) {
 	good(x.t, actor.Emit(x.t.Context(), out.WithIDs(x.q.SessionID, x.q.QueryID), t, body))
 	if t.Stream == client.EventLog {
@@ -165,19 +172,27 @@ func (x *turn) state(s subjects.AgentState) {
 }
 
 func (x *turn) delta(step int, text string) {
-	say(x, x.generator, with(x, subjects.ResponseDelta), subjects.Delta{QueryID: x.q.QueryID, RespondentID: "a", Step: step, N: x.n, Text: text})
+	say(x, x.generator, with(x, subjects.ResponseDelta), subjects.Delta{
+		QueryID: x.q.QueryID, RespondentID: "a",
+		Step: step, N: x.n, Text: text,
+	})
 	x.n++
 }
 
 func (x *turn) think(text string) {
-	say(x, x.generator, with(x, subjects.ResponseThinking), subjects.Delta{QueryID: x.q.QueryID, RespondentID: "a", Text: text})
+	say(x, x.generator, with(x, subjects.ResponseThinking), subjects.Delta{
+		QueryID: x.q.QueryID, RespondentID: "a",
+		Text: text,
+	})
 }
 
 // response is an answer that says what every answer says.
 func (x *turn) response(answer string) subjects.Response {
 	return subjects.Response{
-		SessionID: x.q.SessionID, QueryID: x.q.QueryID, Query: x.q.Query, Answer: answer, Thinking: "let me see", ToolCalls: []subjects.ToolCall{},
-		GeneratorID: "generator", RespondentID: "a", Model: cmp.Or(x.q.Model, "test:1b"), Usage: subjects.Usage{PromptTokens: 7, CompletionTokens: 3, Millis: 1200},
+		SessionID: x.q.SessionID, QueryID: x.q.QueryID, Query: x.q.Query, Answer: answer, Thinking: "let me see",
+		ToolCalls:   []subjects.ToolCall{},
+		GeneratorID: "generator", RespondentID: "a", Model: cmp.Or(x.q.Model, "test:1b"),
+		Usage: subjects.Usage{PromptTokens: 7, CompletionTokens: 3, Millis: 1200},
 	}
 }
 
@@ -191,13 +206,19 @@ func (x *turn) tool(id string, fault *subjects.Fault) {
 func (x *turn) toolCall(id string) {
 	request, err := subjects.ToolRequestEvent.With("get_datetime")
 	good(x.t, err)
-	say(x, x.broker, request, subjects.ToolRequest{CallID: id, QueryID: x.q.QueryID, Tool: "get_datetime", Caller: "generator", Args: json.RawMessage(`{"timezone":"UTC"}`)})
+	say(x, x.broker, request, subjects.ToolRequest{
+		CallID: id, QueryID: x.q.QueryID, Tool: "get_datetime",
+		Caller: "generator", Args: json.RawMessage(`{"timezone":"UTC"}`),
+	})
 }
 
 func (x *turn) toolResult(id string, fault *subjects.Fault) {
 	result, err := subjects.ToolResultEvent.With("get_datetime")
 	good(x.t, err)
-	r := subjects.ToolResult{CallID: id, QueryID: x.q.QueryID, Tool: "get_datetime", Result: "now", Millis: 12, Error: fault}
+	r := subjects.ToolResult{
+		CallID: id, QueryID: x.q.QueryID, Tool: "get_datetime", Result: "now", Millis: 12,
+		Error: fault,
+	}
 	if fault != nil {
 		r.Result = ""
 	}
@@ -229,17 +250,27 @@ var scriptedAnswers = map[string]func(x *turn){
 		x.state(subjects.AgentState{To: "DISPATCHING_TOOL", Words: "Let me look that up."})
 		x.tool("c1", nil)
 		x.state(subjects.AgentState{To: "DISPATCHING_TOOL", Step: 1, Words: "And once more."})
-		x.tool("c2", &subjects.Fault{Code: subjects.CodeDenied, Denial: &subjects.Denial{Layer: "manifest", Rule: "not_listed", Reason: "not for you"}})
+		x.tool("c2", &subjects.Fault{Code: subjects.CodeDenied, Denial: &subjects.Denial{
+			Layer: "manifest",
+			Rule:  "not_listed", Reason: "not for you",
+		}})
 		x.state(subjects.AgentState{To: "GENERATING", Code: "repetition", Words: "the same call was refused"})
 		x.delta(2, "It is now.")
 		r := x.response("It is now.")
-		r.ToolCalls = []subjects.ToolCall{{CallID: "c1", Tool: "get_datetime", Args: json.RawMessage(`{}`), Result: "now"}}
-		r.Notes = []subjects.Note{{Code: "repetition", Text: "the same call was refused"}, {Code: "trimmed", Text: "history did not fit"}}
+		r.ToolCalls = []subjects.ToolCall{{
+			CallID: "c1", Tool: "get_datetime", Args: json.RawMessage(`{}`),
+			Result: "now",
+		}}
+		r.Notes = []subjects.Note{
+			{Code: "repetition", Text: "the same call was refused"},
+			{Code: "trimmed", Text: "history did not fit"},
+		}
 		x.answer(r)
 	},
 	"script": func(x *turn) {
 		r := x.response("I am a script.")
-		r.DemoModel, r.Notes = true, []subjects.Note{{Code: "demo_model", Text: "answered by the built-in demo model, which is not a language model"}}
+		r.DemoModel, r.Notes = true, []subjects.Note{{Code: "demo_model", Text: "answered by the built-in demo " +
+			"model, which is not a language model"}}
 		x.answer(r)
 	},
 	"fail": func(x *turn) {
@@ -271,8 +302,14 @@ var scriptedAnswers = map[string]func(x *turn){
 		t, err := subjects.DeadLetterEvent.With(who)
 		good(x.t, err)
 		// About something else: no reason to give up.
-		say(x, out, t, subjects.DeadLetter{Actor: who, Subject: "query.cancel.x", Code: "malformed", Reason: "nobody cares"})
-		say(x, out, t, subjects.DeadLetter{Actor: who, Subject: subject, Code: "internal", Reason: "given up after 5 tries"})
+		say(x, out, t, subjects.DeadLetter{
+			Actor: who, Subject: "query.cancel.x", Code: "malformed",
+			Reason: "nobody cares",
+		})
+		say(x, out, t, subjects.DeadLetter{
+			Actor: who, Subject: subject, Code: "internal",
+			Reason: "given up after 5 tries",
+		})
 		if strings.Contains(x.q.Query, "answered") {
 			x.answer(x.response("All the same"))
 		}
@@ -312,7 +349,10 @@ var scriptedAnswers = map[string]func(x *turn){
 		x.toolCall("c1")
 		result, err := subjects.ToolResultEvent.With("get_datetime")
 		good(x.t, err)
-		say(x, x.broker, result, subjects.ToolResult{CallID: "c1", QueryID: x.q.QueryID, Tool: "get_datetime", Result: "now", Egress: subjects.EgressSent})
+		say(x, x.broker, result, subjects.ToolResult{
+			CallID: "c1", QueryID: x.q.QueryID, Tool: "get_datetime",
+			Result: "now", Egress: subjects.EgressSent,
+		})
 		x.answer(x.response("It is now."))
 	},
 	"slow": func(x *turn) {
@@ -326,8 +366,11 @@ var scriptedAnswers = map[string]func(x *turn){
 		x.answer(x.response("the first **line**\n\nand half of the second, and an end that no piece had\x1b[2J"))
 	},
 	"markdown": func(x *turn) {
-		const first = "# A Title\n\nA paragraph with **bold** words, `code` and a [link](https://example.org/page), long enough to wrap on a narrow screen, and more.\n\n- one\n- two\n\n```go\nfunc main() {\n\tprintln(1)\n}\n```\n\nSecond paragraph that is still growing when the"
-		const rest = " terminal changes its size.\n\n| fruit | price |\n|---|---|\n| apple | 1 |\n| pear | 20 |\n\nThe end."
+		const first = "# A Title\n\nA paragraph with **bold** words, `code` and a [link](https://example.org/page), " +
+			"long enough to wrap on a narrow screen, and more.\n\n- one\n- two\n\n```go\nfunc main() " +
+			"{\n\tprintln(1)\n}\n```\n\nSecond paragraph that is still growing when the"
+		const rest = " terminal changes its size.\n\n| fruit | price |\n|---|---|\n| apple | 1 |\n| pear | 20 " +
+			"|\n\nThe end."
 		x.state(subjects.AgentState{From: "IDLE", To: "GENERATING", Event: "START_GENERATION"})
 		for i := 0; i < len(first); i += 7 {
 			x.delta(0, first[i:min(i+7, len(first))])
@@ -341,9 +384,12 @@ var scriptedAnswers = map[string]func(x *turn){
 		x.answer(x.response(first + rest))
 	},
 	"hostile": func(x *turn) {
-		const text = "\x1b[2J\x1b[H\x1b]0;owned\x07\x1b]52;c;aGk=\x07 cleared?\n\n&#27;[31mred &#x1b;]52;c;aGk=&#7; &ZeroWidthSpace;entity\n\n" +
-			"[a link](https://example.org/\x1b[31m) ![image](http://192.0.2.1/x.png)\n\n```\n\x1b[5A code \u202egnp.exe\n&#27;[8m\n```\n\n" +
-			"bidi \u202eabc\u2066def \u200bzero \u009b31m C1\r\rreturn \x08\x08back\n\n<script>alert(1)</script> <b>html</b>\n"
+		const text = "\x1b[2J\x1b[H\x1b]0;owned\x07\x1b]52;c;aGk=\x07 cleared?\n\n&#27;[31mred &#x1b;]52;c;aGk=&#7; " +
+			"&ZeroWidthSpace;entity\n\n" +
+			"[a link](https://example.org/\x1b[31m) ![image](http://192.0.2.1/x.png)\n\n```\n\x1b[5A code " +
+			"\u202egnp.exe\n&#27;[8m\n```\n\n" +
+			"bidi \u202eabc\u2066def \u200bzero \u009b31m C1\r\rreturn \x08\x08back\n\n<script>alert(1)</script> " +
+			"<b>html</b>\n"
 		for r := range strings.SplitSeq(text, "") {
 			x.delta(0, r)
 		}
@@ -386,7 +432,10 @@ func TestAnswers(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			c := newFixture(t)
 			env.Values[fixtureKey{}] = c
-			for name, dir := range map[string]string{"HOME": "home", "XDG_DATA_HOME": "home/data", "XDG_CONFIG_HOME": "home/config"} {
+			for name, dir := range map[string]string{
+				"HOME": "home", "XDG_DATA_HOME": "home/data",
+				"XDG_CONFIG_HOME": "home/config",
+			} {
 				env.Setenv(name, filepath.Join(env.WorkDir, dir))
 			}
 			env.Setenv("TZ", "UTC")
@@ -398,7 +447,8 @@ func TestAnswers(t *testing.T) {
 			return c.linkData(filepath.Join(env.WorkDir, "home/data/conclave"))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": cmdExits, "json": cmdJSON, "jsonlines": cmdJSONLines, "keep": cmdKeep, "models": cmdModels, "critic": cmdCritic, "reward": cmdReward,
+			"exits": cmdExits, "json": cmdJSON, "jsonlines": cmdJSONLines, "keep": cmdKeep, "models": cmdModels,
+			"critic": cmdCritic, "reward": cmdReward,
 		},
 	})
 }
@@ -430,7 +480,10 @@ func (m modelActor) Routes() []actor.Route {
 func (modelActor) list(context.Context, actor.Msg[subjects.Empty], actor.Out) (subjects.ModelList, error) {
 	return subjects.ModelList{
 		Models: []subjects.ModelInfo{
-			{Name: "gemma4:12b", Backend: "ollama", Size: 8 << 30, Parameters: "12B", Tools: true, Thinking: true, Loaded: true},
+			{
+				Name: "gemma4:12b", Backend: "ollama", Size: 8 << 30, Parameters: "12B", Tools: true, Thinking: true,
+				Loaded: true,
+			},
 			{Name: "nomic-embed-text", Backend: "ollama", Size: 274 << 20, Embedding: true},
 			{Name: "big:cloud", Backend: "ollama", Remote: "ollama.com", Refused: "it would leave this machine"},
 		},
@@ -438,15 +491,19 @@ func (modelActor) list(context.Context, actor.Msg[subjects.Empty], actor.Out) (s
 			{Role: "assistant", Model: "gemma4:12b", Window: 32000},
 			{Role: "embeddings", Model: "nomic-embed-text"},
 			{Role: "critic", Model: "gemma4:12b", Wanted: "prometheus:7b", Improves: "grades are better"},
-			{Role: "coder", Model: "gemma4:12b", Wanted: "qwen:14b", Notice: "qwen:14b does not fit; gemma4:12b answers instead"},
+			{Role: "coder", Model: "gemma4:12b", Wanted: "qwen:14b", Notice: "qwen:14b does not fit; gemma4:12b " +
+				"answers instead"},
 			{Role: "orchestrator", Model: "script", DemoModel: true},
-			{Role: "researcher", Model: "gemma4:12b", Wanted: "qwen:14b", Notice: "qwen:14b does not fit; gemma4:12b answers instead"},
+			{Role: "researcher", Model: "gemma4:12b", Wanted: "qwen:14b", Notice: "qwen:14b does not fit; gemma4:12b " +
+				"answers instead"},
 			{Role: "summaries", Model: "gone:1b", Notice: "gone:1b cannot be reached"},
 		},
 	}, nil
 }
 
-func (modelActor) pull(ctx context.Context, in actor.Msg[subjects.PullRequest], say func(subjects.PullProgress) error, _ actor.Out) error {
+func (modelActor) pull(ctx context.Context, in actor.Msg[subjects.PullRequest], say func(subjects.PullProgress) error,
+	_ actor.Out,
+) error {
 	switch in.Body.Model {
 	case "nowhere":
 		return subjects.Faultf(subjects.CodeModelMissing, "nowhere is not in the registry")
@@ -462,7 +519,10 @@ func (modelActor) pull(ctx context.Context, in actor.Msg[subjects.PullRequest], 
 	}
 	for _, layer := range []string{"aaaa", "bbbb"} {
 		for i := range int64(5) {
-			if err := say(subjects.PullProgress{Status: "pulling " + layer, Digest: "sha256:" + layer, Total: 4 << 20, Completed: i << 20}); err != nil {
+			if err := say(subjects.PullProgress{
+				Status: "pulling " + layer, Digest: "sha256:" + layer, Total: 4 << 20,
+				Completed: i << 20,
+			}); err != nil {
 				return err
 			}
 		}
@@ -472,7 +532,9 @@ func (modelActor) pull(ctx context.Context, in actor.Msg[subjects.PullRequest], 
 
 // models lets the model actor in.
 func (c *fixture) models(atEnd func(func())) error {
-	spec := actor.Spec{Name: "model", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return modelActor{}, nil }}
+	spec := actor.Spec{Name: "model", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+		return modelActor{}, nil
+	}}
 	s, err := actor.Supervise(c.t.Context(), spec, c.b.Dial, actor.Config{})
 	if err != nil {
 		return err

@@ -19,7 +19,8 @@ import (
 func TestFullAudit(t *testing.T) {
 	t.Parallel()
 	p := newInstallation(t)
-	if err := os.WriteFile(filepath.Join(p.dir, "config", "conclave", "system.yaml"), []byte(system+"audit_max: 1MB\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(p.dir, "config", "conclave", "system.yaml"), []byte(system+"audit_max: 1MB\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	up := p.begin("conclave", "up")
@@ -44,7 +45,8 @@ func TestFullAudit(t *testing.T) {
 	// fill calls until the audit takes no record of this size.
 	fill := func(out actor.Out) {
 		for {
-			res, err := actor.Ask(ctx, out, ask, subjects.ToolRequest{CallID: out.NewID(), Args: []byte(`{"timezone":"UTC"}`)})
+			res, err := actor.Ask(ctx, out, ask,
+				subjects.ToolRequest{CallID: out.NewID(), Args: []byte(`{"timezone":"UTC"}`)})
 			if err != nil {
 				t.Error(err)
 				return
@@ -66,17 +68,21 @@ func TestFullAudit(t *testing.T) {
 	t.Logf("full after %s", time.Since(begin))
 
 	call := p.begin("conclave", "call", "get_datetime", `{"timezone":"UTC"}`)
-	if code, err := call.wait(); code != cli.ExitFailed || err != nil || !strings.Contains(call.stderr.String(), "conclave audit rotate") {
+	if code, err := call.wait(); code != cli.ExitFailed || err != nil ||
+		!strings.Contains(call.stderr.String(), "conclave audit rotate") {
 		t.Errorf("a call with a full audit: %d, %v, %s", code, err, call.stderr)
 	}
 	add := p.begin("conclave", "schedule", "add", "daily 8:00", "what is new", "--timezone", "UTC")
-	if code, err := add.wait(); code != cli.ExitFailed || err != nil || !strings.Contains(add.stderr.String(), "the audit is full, so nothing was run or changed; stop conclave and run conclave audit rotate") {
+	if code, err := add.wait(); code != cli.ExitFailed || err != nil ||
+		!strings.Contains(add.stderr.String(), "the audit is full, so nothing was run or changed; stop conclave and "+
+			"run conclave audit rotate") {
 		t.Errorf("a schedule with a full audit: %d, %v, %s", code, err, add.stderr)
 	}
 	if got := p.run(cli.ExitOK, "conclave", "schedule", "list", "--json"); strings.TrimSpace(got) != "[]" {
 		t.Errorf("a schedule without a record: %s", got)
 	}
-	if got := p.run(cli.ExitOK, "conclave", "doctor"); !strings.Contains(got, "warn  audit ") || !strings.Contains(got, "conclave audit rotate") {
+	if got := p.run(cli.ExitOK, "conclave", "doctor"); !strings.Contains(got, "warn  audit ") ||
+		!strings.Contains(got, "conclave audit rotate") {
 		t.Errorf("the doctor does not see it:\n%s", got)
 	}
 	if code, err := up.end(os.Interrupt); code != cli.ExitOK || err != nil {

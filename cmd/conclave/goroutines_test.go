@@ -16,8 +16,9 @@ import (
 	"testing"
 )
 
-// TestGoroutinesAtStart bounds the goroutines of a system that does nothing, by the package that waits in them: workers start
-// when there is work. The bounds have room for more streams and subscriptions of the same kind, which cost a few each.
+// TestGoroutinesAtStart bounds the goroutines of a system that does nothing, by the package that waits in them: workers
+// start when there is work. The bounds have room for more streams and subscriptions of the same kind, which cost a few
+// each.
 func TestGoroutinesAtStart(t *testing.T) {
 	t.Parallel()
 	p := newInstallation(t)
@@ -36,7 +37,8 @@ func TestGoroutinesAtStart(t *testing.T) {
 		if strings.HasPrefix(name, "conclave/") {
 			ours += n
 		}
-		if name == "conclave/pkg/actor" && n > 400 || strings.HasPrefix(name, "conclave/") && name != "conclave/pkg/actor" && n > 50 {
+		if name == "conclave/pkg/actor" && n > 400 || strings.HasPrefix(name, "conclave/") &&
+			name != "conclave/pkg/actor" && n > 50 {
 			t.Errorf("%d goroutines wait in %s", n, name)
 		}
 	}
@@ -49,8 +51,8 @@ func TestGoroutinesAtStart(t *testing.T) {
 // goroutineLine matches a frame of a goroutine profile, and captures the function.
 var goroutineLine = regexp.MustCompile(`^#\s+0x[0-9a-f]+\s+(\S+)\+0x`)
 
-// countGoroutines reads the goroutine profile through the socket in the data folder, and counts by the first package of a
-// stack that is not Go's own.
+// countGoroutines reads the goroutine profile through the socket in the data folder, and counts by the first package of
+// a stack that is not Go's own.
 func countGoroutines(data string) (map[string]int, error) {
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", path.Join(data, "http.sock"))
@@ -77,7 +79,8 @@ func countGoroutines(data string) (map[string]int, error) {
 			continue
 		}
 		name := path.Join(path.Dir(m[1]), strings.SplitN(path.Base(m[1]), ".", 2)[0])
-		if strings.Contains(name, "/") && (strings.HasPrefix(name, "conclave/") || strings.Contains(strings.SplitN(name, "/", 2)[0], ".")) {
+		if strings.Contains(name, "/") &&
+			(strings.HasPrefix(name, "conclave/") || strings.Contains(strings.SplitN(name, "/", 2)[0], ".")) {
 			counts[name] += n
 			n = 0
 		}

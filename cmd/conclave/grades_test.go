@@ -38,7 +38,10 @@ const switchedOff = " (off)"
 
 // present makes discovery find an actor of this name.
 func (c *fixture) present(name string, atEnd func(func())) error {
-	s, err := actor.Supervise(c.t.Context(), actor.Spec{Name: idle(name).Name(), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return idle(name), nil }}, c.b.Dial, actor.Config{})
+	s, err := actor.Supervise(c.t.Context(),
+		actor.Spec{Name: idle(name).Name(), Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+			return idle(name), nil
+		}}, c.b.Dial, actor.Config{})
 	if err != nil {
 		return err
 	}
@@ -67,9 +70,15 @@ func (c *fixture) rewards() error {
 		dead, err := subjects.DeadLetterEvent.With("reward")
 		good(c.t, err)
 		sum := sha256.Sum256(s.Body)
-		letter := subjects.DeadLetter{Actor: "reward", Subject: "from.user.user.feedback", Code: "malformed", Reason: "nobody has answered\x1b[2J it", SHA256: hex.EncodeToString(sum[:])}
+		letter := subjects.DeadLetter{
+			Actor: "reward", Subject: "from.user.user.feedback", Code: "malformed",
+			Reason: "nobody has answered\x1b[2J it", SHA256: hex.EncodeToString(sum[:]),
+		}
 		out := c.reward.WithIDs(s.Session, s.Query)
-		r := subjects.Reward{SessionID: s.Session, QueryID: f.QueryID, RespondentID: "generator", Value: float64(f.Thumb), Source: subjects.RewardUser, Thumb: f.Thumb, Stars: f.Stars, Words: f.Words}
+		r := subjects.Reward{
+			SessionID: s.Session, QueryID: f.QueryID, RespondentID: "generator",
+			Value: float64(f.Thumb), Source: subjects.RewardUser, Thumb: f.Thumb, Stars: f.Stars, Words: f.Words,
+		}
 		if f.Stars > 0 {
 			r.Value = float64(f.Stars-3) / 2
 		}
@@ -123,7 +132,10 @@ func (c *fixture) rewards() error {
 
 // grade is a grade of somebody's answer to the turn's question.
 func (x *turn) grade(respondent string, score int) subjects.Critique {
-	return subjects.Critique{SessionID: x.q.SessionID, QueryID: x.q.QueryID, RespondentID: respondent, Score: score, Feedback: "Right,\nand short\x1b[2J.", Rubric: subjects.RubricPlain, Model: "judge:1b"}
+	return subjects.Critique{
+		SessionID: x.q.SessionID, QueryID: x.q.QueryID, RespondentID: respondent, Score: score,
+		Feedback: "Right,\nand short\x1b[2J.", Rubric: subjects.RubricPlain, Model: "judge:1b",
+	}
 }
 
 func (x *turn) judge(c subjects.Critique) { say(x, x.critic, subjects.CritiqueResult, c) }
@@ -136,7 +148,10 @@ func init() {
 	scriptedAnswers["low"] = func(x *turn) {
 		x.answer(x.response("I have saved it."))
 		c := x.grade("generator", 1)
-		c.Claims, c.Retry = []subjects.Claim{{Said: "I have saved it\x1b[2J", Needs: []string{"save_memory", "fs_write"}}}, true
+		c.Claims, c.Retry = []subjects.Claim{{
+			Said:  "I have saved it\x1b[2J",
+			Needs: []string{"save_memory", "fs_write"},
+		}}, true
 		x.judge(c)
 	}
 	scriptedAnswers["ungraded"] = func(x *turn) {
@@ -159,7 +174,10 @@ func init() {
 		c.Notice = "judge:1b stands in for prometheus:7b"
 		x.judge(c)
 		say(x, x.critic, subjects.PairwiseResult, subjects.Pairwise{
-			SessionID: x.q.SessionID, QueryID: x.q.QueryID, Winner: subjects.Tie, Between: []string{"generator", "respondent_b"}, Verdicts: []string{"generator", "respondent_b"},
+			SessionID: x.q.SessionID, QueryID: x.q.QueryID, Winner: subjects.Tie, Between: []string{
+				"generator",
+				"respondent_b",
+			}, Verdicts: []string{"generator", "respondent_b"},
 			Reason: "It changes with the order.", Model: "judge:1b",
 		})
 	}
@@ -193,25 +211,30 @@ func TestAskGradeTerminal(t *testing.T) {
 	p.must(later.stdout, "^The answer")
 	p.must(later.stdout, "continue with --continue")
 	close(c.goOn)
-	if got, want := end(later), "The answer\n"+summary+"\x1b[2mgraded 4 of 5: Right,; and short\uFFFD[2J.\x1b[0m\n"; got != want {
+	if got, want := end(later), "The answer\n"+summary+
+		"\x1b[2mgraded 4 of 5: Right,; and short\uFFFD[2J.\x1b[0m\n"; got != want {
 		t.Errorf("graded later: %q, want %q", got, want)
 	}
 	want := "I have saved it.\n" + summary +
-		"\x1b[33mthe answer claims \"I have saved it\uFFFD[2J\", but no call did that: it needs save_memory or fs_write\x1b[0m\n" +
+		"\x1b[33mthe answer claims \"I have saved it\uFFFD[2J\", but no call did that: it needs save_memory or " +
+		"fs_write\x1b[0m\n" +
 		"\x1b[2mgraded 1 of 5: Right,; and short\uFFFD[2J.\x1b[0m\n\x1b[2mtry again: conclave ask --retry\x1b[0m\n"
 	if got := end(p.onTerminal("ask", "--grade-wait", "1m", "low")); got != want {
 		t.Errorf("low: %q, want %q", got, want)
 	}
-	if got := end(p.onTerminal("ask", "--grade-wait", "1m", "ungraded")); !strings.HasSuffix(got, "\x1b[2mungraded: the judge could not be read\x1b[0m\n") {
+	if got := end(p.onTerminal("ask", "--grade-wait", "1m", "ungraded")); !strings.HasSuffix(got,
+		"\x1b[2mungraded: the judge could not be read\x1b[0m\n") {
 		t.Errorf("ungraded: %q", got)
 	}
-	if got := end(p.onTerminal("ask", "--grade-wait", "1m", "compared")); !strings.Contains(got, "graded 3 of 5") || strings.Contains(got, "graded 5") || strings.Contains(got, "respondent_b") {
+	if got := end(p.onTerminal("ask", "--grade-wait", "1m", "compared")); !strings.Contains(got, "graded 3 of 5") ||
+		strings.Contains(got, "graded 5") || strings.Contains(got, "respondent_b") {
 		t.Errorf("compared: %q", got)
 	}
 	if got := end(p.onTerminal("ask", "--grade-wait", "0", "graded")); got != "The answer\n"+summary {
 		t.Errorf("without waiting: %q", got)
 	}
-	// A grade that does not come is waited for as long as was said, and no longer; Ctrl-C ends the wait, and the answer was given.
+	// A grade that does not come is waited for as long as was said, and no longer; Ctrl-C ends the wait, and the answer
+	// was given.
 	if got := end(p.onTerminal("ask", "--grade-wait", "50ms", "capital")); !strings.HasSuffix(got, summary) {
 		t.Errorf("never graded: %q", got)
 	}
@@ -222,7 +245,8 @@ func TestAskGradeTerminal(t *testing.T) {
 	}
 }
 
-// TestAskGradeAbsent: without a critic nobody waits, however long the wait may be, and nor for one that is switched off.
+// TestAskGradeAbsent: without a critic nobody waits, however long the wait may be, and nor for one that is switched
+// off.
 func TestAskGradeAbsent(t *testing.T) {
 	t.Parallel()
 	c := newFixture(t)
@@ -233,7 +257,8 @@ func TestAskGradeAbsent(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got := p.run(cli.ExitOK, "conclave", append([]string{"ask", "--grade-wait", "1h", "capital"}, v...)...); !strings.Contains(got, "Paris") || strings.Contains(got, "grade") {
+		if got := p.run(cli.ExitOK, "conclave", append([]string{"ask", "--grade-wait", "1h", "capital"},
+			v...)...); !strings.Contains(got, "Paris") || strings.Contains(got, "grade") {
 			t.Errorf("%v: %s", v, got)
 		}
 	}

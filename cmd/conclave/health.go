@@ -34,8 +34,8 @@ type actorHealth struct {
 	Restarts int         `json:"restarts"`
 }
 
-// healthCommand reports whether the actors of a process are ready. It needs no key, so that a container can be checked that has
-// only the keys of its own actors.
+// healthCommand reports whether the actors of a process are ready. It needs no key, so that a container can be checked
+// that has only the keys of its own actors.
 func healthCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "health SOCKET",
@@ -56,7 +56,8 @@ The exit code is 0 if every actor is ready, 1 if one is not, and 4 if no process
 func checkHealth(ctx context.Context, a *cli.App, socket string) error {
 	conn, err := (&net.Dialer{Timeout: healthTimeout}).DialContext(ctx, "unix", socket)
 	if err != nil {
-		return cli.Fail(cli.ExitAbsent, "no process answers at "+socket, "start conclave up or conclave actor with --health "+socket)
+		return cli.Fail(cli.ExitAbsent, "no process answers at "+socket, "start conclave up or conclave actor with "+
+			"--health "+socket)
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(healthTimeout))
@@ -79,8 +80,8 @@ func checkHealth(ctx context.Context, a *cli.App, socket string) error {
 	return err
 }
 
-// serveHealth answers every connection to a Unix socket, mode 0600, with the states of the actors of c, until ctx ends. It
-// returns at once, and replaces the socket of a process that has ended. socket "" serves nothing.
+// serveHealth answers every connection to a Unix socket, mode 0600, with the states of the actors of c, until ctx ends.
+// It returns at once, and replaces the socket of a process that has ended. socket "" serves nothing.
 func serveHealth(ctx context.Context, socket string, c *config.Instance) error {
 	if socket == "" {
 		return nil

@@ -41,7 +41,8 @@ func TestInterruptedChangeIsAnError(t *testing.T) {
 	}
 }
 
-// TestInterruptEndsReadOfStdin: a command that waits for stdin ends when it is interrupted, with an error unless it is a server.
+// TestInterruptEndsReadOfStdin: a command that waits for stdin ends when it is interrupted, with an error unless it is
+// a server.
 func TestInterruptEndsReadOfStdin(t *testing.T) {
 	t.Parallel()
 	p := newFixture(t).installation(t)

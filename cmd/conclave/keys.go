@@ -20,8 +20,8 @@ import (
 	"conclave/subjects"
 )
 
-// keysCommand creates the keys, the configuration and the environment file of a stand-alone server. The embedded one needs
-// none.
+// keysCommand creates the keys, the configuration and the environment file of a stand-alone server. The embedded one
+// needs none.
 func keysCommand(a *cli.App) *cobra.Command {
 	var (
 		listen           string
@@ -70,9 +70,11 @@ then has these keys and no others; it writes no files for a stand-alone server, 
 			return createCluster(a, hosts)
 		},
 	}
-	cmd.Flags().StringArrayVar(&exports, "export", nil, "copy the keys of some actors to another data folder, `folder=actor,...`; may be repeated")
+	cmd.Flags().StringArrayVar(&exports, "export", nil, "copy the keys of some actors to another data folder, "+
+		"`folder=actor,...`; may be repeated")
 	cmd.Flags().StringVar(&listen, "listen", "", "`host:port` of the NATS server (system.listen)")
-	cmd.Flags().StringSliceVar(&cluster, "cluster", nil, "`hosts` of three servers, host or host:port for clients; the port for the other servers is 2000 above it")
+	cmd.Flags().StringSliceVar(&cluster, "cluster", nil, "`hosts` of three servers, host or host:port for clients; "+
+		"the port for the other servers is 2000 above it")
 	return cmd
 }
 
@@ -90,14 +92,15 @@ type publicKey struct {
 	Public string `json:"public"`
 }
 
-// ensureKeys creates missing keys and returns the public half of all, and how many were created. It refuses while conclave up runs
-// on the data folder: a second server on the same store destroys it. Existing keys stay.
+// ensureKeys creates missing keys and returns the public half of all, and how many were created. It refuses while
+// conclave up runs on the data folder: a second server on the same store destroys it. Existing keys stay.
 func ensureKeys(a *cli.App) (all []publicKey, created int, err error) {
 	if err := a.Home.CreateFolders(); err != nil {
 		return nil, 0, err
 	}
 	if r, err := a.Home.ReadRunning(); err == nil {
-		return nil, 0, cli.Fail(cli.ExitFailed, fmt.Sprintf("conclave runs on this data folder (process %d at %s)", r.PID, r.URL), "stop it first: a second server on the same store destroys it")
+		return nil, 0, cli.Fail(cli.ExitFailed, fmt.Sprintf("conclave runs on this data folder (process %d at %s)",
+			r.PID, r.URL), "stop it first: a second server on the same store destroys it")
 	}
 	lasting, boot := subjects.Table().Roles()
 	roles := append(lasting, boot...)
@@ -115,8 +118,8 @@ func ensureKeys(a *cli.App) (all []publicKey, created int, err error) {
 	return all, created, nil
 }
 
-// createCluster creates missing keys, writes the folders of the servers of a cluster and prints the commands that follow. hosts are
-// their client addresses.
+// createCluster creates missing keys, writes the folders of the servers of a cluster and prints the commands that
+// follow. hosts are their client addresses.
 func createCluster(a *cli.App, hosts []string) error {
 	cfg, err := a.LoadConfig(nil)
 	if err != nil {
@@ -134,17 +137,19 @@ func createCluster(a *cli.App, hosts []string) error {
 		return a.PrintJSON(out)
 	}
 	a.Say("%d keys in %s, %d of them new.", len(out.Keys), a.Home.Keys().Dir, created)
-	a.Say("Each server has a folder with its configuration and its private TLS key. Copy each to its host and start it there. Next:\n")
+	a.Say("Each server has a folder with its configuration and its private TLS key. Copy each to its host and start " +
+		"it there. Next:\n")
 	for _, s := range out.Servers {
-		fmt.Fprintf(a.Out, "cd %s && set -a && . ./nats.env && set +a && nats-server -c nats.conf   # %s\n", term.ShellQuote(s.Folder), s.URL)
+		fmt.Fprintf(a.Out, "cd %s && set -a && . ./nats.env && set +a && nats-server -c nats.conf   # %s\n",
+			term.ShellQuote(s.Folder), s.URL)
 	}
 	fmt.Fprintf(a.Out, "conclave provision%s\n", a.FolderFlags())
 	fmt.Fprintf(a.Out, "conclave actor %s%s\n", strings.Join(cli.EnabledActors(a.Settings()), " "), a.FolderFlags())
 	return nil
 }
 
-// createKeys creates missing keys, writes the configuration of a stand-alone server and prints the commands that follow. listen
-// is host:port, "" for the setting; port 0 becomes 4222.
+// createKeys creates missing keys, writes the configuration of a stand-alone server and prints the commands that
+// follow. listen is host:port, "" for the setting; port 0 becomes 4222.
 func createKeys(a *cli.App, listen string) error {
 	cfg, err := a.LoadConfig(map[string]string{"system.listen": listen})
 	if err != nil {
@@ -182,7 +187,8 @@ func createKeys(a *cli.App, listen string) error {
 	url := "nats://" + net.JoinHostPort(host, port)
 	fmt.Fprintf(a.Out, "set -a; . %s; set +a; nats-server -c %s\n", term.ShellQuote(out.Env), term.ShellQuote(out.Conf))
 	fmt.Fprintf(a.Out, "conclave provision --server %s%s\n", url, a.FolderFlags())
-	fmt.Fprintf(a.Out, "conclave actor %s --server %s%s\n", strings.Join(cli.EnabledActors(a.Settings()), " "), url, a.FolderFlags())
+	fmt.Fprintf(a.Out, "conclave actor %s --server %s%s\n", strings.Join(cli.EnabledActors(a.Settings()), " "), url,
+		a.FolderFlags())
 	return nil
 }
 
@@ -200,7 +206,8 @@ streams, run conclave keys, restart the server with the new environment file, an
 		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.Server == "" {
-				return cli.Usage("name the server with --server URL; the embedded server of conclave up needs no provisioning")
+				return cli.Usage("name the server with --server URL; the embedded server of conclave up needs no " +
+					"provisioning")
 			}
 			return provisionServer(cmd.Context(), a)
 		},
@@ -214,9 +221,9 @@ type provisionReport struct {
 	Deleted []string `json:"deleted"` // seeds
 }
 
-// provisionServer creates the streams with the provisioners' keys and then deletes these keys. With the keys gone and the
-// streams there it changes nothing and succeeds; with both missing it fails and names the way back. It waits ten seconds for a
-// server that does not answer, and fails when the data folder is locked.
+// provisionServer creates the streams with the provisioners' keys and then deletes these keys. With the keys gone and
+// the streams there it changes nothing and succeeds; with both missing it fails and names the way back. It waits ten
+// seconds for a server that does not answer, and fails when the data folder is locked.
 func provisionServer(ctx context.Context, a *cli.App) error {
 	cfg, err := a.LoadConfig(nil)
 	if err != nil {
@@ -232,14 +239,17 @@ func provisionServer(ctx context.Context, a *cli.App) error {
 	defer unlock()
 	b := a.Home.Connect(a.Server, a.QuietLogger())
 	err = auditlog.Provision(ctx, a.Home, b, func(ctx context.Context, genesis []byte) error {
-		return retryUnreachable(ctx, func() error { return bus.ProvisionRemote(ctx, b, cfg.ServerConfig(a.Home), genesis) })
+		return retryUnreachable(ctx, func() error {
+			return bus.ProvisionRemote(ctx, b, cfg.ServerConfig(a.Home), genesis)
+		})
 	})
 	out := provisionReport{URL: a.Server, Done: true, Deleted: []string{}}
 	again := "run conclave keys" + a.FolderFlags() + " and restart nats-server with the new environment file"
 	switch {
 	case errors.Is(err, bus.ErrMissingKey):
 		if !hasStreams(ctx, b) {
-			return cli.Fail(cli.ExitFailed, "the provisioners' keys are gone and streams are missing", again+", then provision again")
+			return cli.Fail(cli.ExitFailed, "the provisioners' keys are gone and streams are missing",
+				again+", then provision again")
 		}
 		out.Done = false
 	case errors.Is(err, bus.ErrKeyRejected):
@@ -257,15 +267,16 @@ func provisionServer(ctx context.Context, a *cli.App) error {
 	case a.JSON:
 		return a.PrintJSON(out)
 	case out.Done:
-		a.Say("The streams are created. The provisioners' seeds are deleted, so nobody can change the streams; to provision again, %s.", again)
+		a.Say("The streams are created. The provisioners' seeds are deleted, so nobody can change the streams; to "+
+			"provision again, %s.", again)
 	default:
 		a.Say("The streams exist and the provisioners' keys are gone: nothing to do. To provision again, %s.", again)
 	}
 	return nil
 }
 
-// deleteProvisioners deletes the seeds of the provisioners and returns the files it deleted, never nil. A seed that is gone
-// already is no error.
+// deleteProvisioners deletes the seeds of the provisioners and returns the files it deleted, never nil. A seed that is
+// gone already is no error.
 func deleteProvisioners(keys bus.Keys) ([]string, error) {
 	deleted := []string{}
 	_, boot := subjects.Table().Roles()
@@ -274,14 +285,15 @@ func deleteProvisioners(keys bus.Keys) ([]string, error) {
 		case err == nil:
 			deleted = append(deleted, keys.Path(r))
 		case !errors.Is(err, fs.ErrNotExist):
-			return deleted, fmt.Errorf("the streams are created, but a provisioner's seed could not be deleted: %w: delete it", err)
+			return deleted, fmt.Errorf("the streams are created, but a provisioner's seed could not be deleted: %w: "+
+				"delete it", err)
 		}
 	}
 	return deleted, nil
 }
 
-// retryUnreachable calls step until it no longer fails with [bus.ErrUnreachable], for ten seconds, because the server was often
-// started a moment before. It returns the last error, also when ctx ends.
+// retryUnreachable calls step until it no longer fails with [bus.ErrUnreachable], for ten seconds, because the server
+// was often started a moment before. It returns the last error, also when ctx ends.
 func retryUnreachable(ctx context.Context, step func() error) error {
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		err := step()
@@ -296,8 +308,8 @@ func retryUnreachable(ctx context.Context, step func() error) error {
 	}
 }
 
-// hasStreams reports whether the event log and the audit log exist, read with the user's and the auditor's key. It is false
-// also when the server or a key cannot be used.
+// hasStreams reports whether the event log and the audit log exist, read with the user's and the auditor's key. It is
+// false also when the server or a key cannot be used.
 func hasStreams(ctx context.Context, b *bus.Bus) bool {
 	for role, read := range map[string]func(*client.Client) error{
 		"user":    func(c *client.Client) error { _, err := c.EventStatus(ctx); return err },

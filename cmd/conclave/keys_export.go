@@ -24,12 +24,13 @@ type keyExport struct {
 	hashes bool     // one of them writes audit records, which needs the key of params_hash
 }
 
-// parseKeyExport parses "folder=actor,actor". An actor is one of this build, a tool, or another lasting role such as user. It
-// rejects unknown names, and the roles of the provisioners.
+// parseKeyExport parses "folder=actor,actor". An actor is one of this build, a tool, or another lasting role such as
+// user. It rejects unknown names, and the roles of the provisioners.
 func parseKeyExport(a *cli.App, text string) (keyExport, error) {
 	folder, names, ok := strings.Cut(text, "=")
 	if !ok || !filepath.IsAbs(folder) || names == "" {
-		return keyExport{}, cli.Usage("--export %q: write an absolute folder and its actors, like /services/broker=broker", text)
+		return keyExport{}, cli.Usage("--export %q: write an absolute folder and its actors, like "+
+			"/services/broker=broker", text)
 	}
 	out := keyExport{Folder: filepath.Clean(folder)}
 	lasting, _ := subjects.Table().Roles()
@@ -54,8 +55,8 @@ func parseKeyExport(a *cli.App, text string) (keyExport, error) {
 	return out, nil
 }
 
-// exportKeys creates missing keys, and copies to each folder the keys of its roles and no others. Unlike createKeys it may run
-// beside a server, whose keys it does not change, and writes no files of a stand-alone server.
+// exportKeys creates missing keys, and copies to each folder the keys of its roles and no others. Unlike createKeys it
+// may run beside a server, whose keys it does not change, and writes no files of a stand-alone server.
 func exportKeys(a *cli.App, texts []string) error {
 	exports := []keyExport{}
 	for _, text := range texts {
@@ -89,8 +90,8 @@ func exportKeys(a *cli.App, texts []string) error {
 	return nil
 }
 
-// copyKeys makes the keys of a folder exactly those of its roles, with the key of params_hash for a writer of audit records: an
-// actor that was moved to another folder leaves no key behind.
+// copyKeys makes the keys of a folder exactly those of its roles, with the key of params_hash for a writer of audit
+// records: an actor that was moved to another folder leaves no key behind.
 func copyKeys(from bus.Home, e keyExport) error {
 	to := bus.Home{Data: e.Folder}
 	if err := os.MkdirAll(to.Keys().Dir, 0o700); err != nil {

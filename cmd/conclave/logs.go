@@ -56,7 +56,9 @@ with telemetry.content: true in system.yaml.`,
 	fs.StringVar(&f.level, "level", "", "only records of this `level` and above: debug, info, warn or error")
 	fs.StringVar(&f.since, "since", "", "only records after a `time`: 10m, 24h, 7d, 2006-01-02 or 2006-01-02T15:04:05Z")
 	fs.IntVarP(&f.tail, "tail", "n", 0, "only the last `number` of records so far")
-	_ = cmd.RegisterFlagCompletionFunc("actor", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	_ = cmd.RegisterFlagCompletionFunc("actor", func(*cobra.Command, []string, string) ([]string,
+		cobra.ShellCompDirective,
+	) {
 		return config.Actors, cobra.ShellCompDirectiveNoFileComp
 	})
 	return cmd
@@ -90,7 +92,8 @@ func (f logFlags) run(ctx context.Context, a *cli.App) error {
 		return err
 	}
 	if len(all) == 0 {
-		return cli.Fail(cli.ExitFailed, "there is no log in "+a.Home.Logs(), "start conclave up; with log_max: 0 in system.yaml it keeps none")
+		return cli.Fail(cli.ExitFailed, "there is no log in "+a.Home.Logs(), "start conclave up; with log_max: 0 in "+
+			"system.yaml it keeps none")
 	}
 	return show(all)
 }
@@ -114,12 +117,13 @@ func (f logFlags) filter(now time.Time) (func(logfile.Record) bool, error) {
 		return nil, cli.Usage("--tail %d: give a number of records, or leave it out for all", f.tail)
 	}
 	return func(r logfile.Record) bool {
-		return r.Level >= level && !r.Time.Before(since) && (f.actor == "" || r.Actor == f.actor) && (f.query == "" || strings.HasPrefix(r.Query, f.query))
+		return r.Level >= level && !r.Time.Before(since) && (f.actor == "" || r.Actor == f.actor) &&
+			(f.query == "" || strings.HasPrefix(r.Query, f.query))
 	}, nil
 }
 
-// printRecord prints a record as one line: readable, or with --json the stored value. Control characters are removed, or escaped in
-// JSON: parts of a record may come from others.
+// printRecord prints a record as one line: readable, or with --json the stored value. Control characters are removed,
+// or escaped in JSON: parts of a record may come from others.
 func printRecord(a *cli.App, r logfile.Record) error {
 	if a.JSON {
 		_, err := fmt.Fprintln(a.Out, text.EscapeJSON(string(r.Line)))
@@ -144,6 +148,8 @@ func printRecord(a *cli.App, r logfile.Record) error {
 		}
 		fmt.Fprintf(&b, " %s=%s", k, v)
 	}
-	_, err := fmt.Fprintln(a.Out, term.PlainText(fmt.Sprintf("%s %-5s %-12s %s%s", r.Time.Local().Format("2006-01-02 15:04:05.000"), r.Level, r.Actor, strings.ReplaceAll(r.Text, "\n", " "), b.String())))
+	_, err := fmt.Fprintln(a.Out,
+		term.PlainText(fmt.Sprintf("%s %-5s %-12s %s%s", r.Time.Local().Format("2006-01-02 15:04:05.000"), r.Level,
+			r.Actor, strings.ReplaceAll(r.Text, "\n", " "), b.String())))
 	return err
 }

@@ -11,12 +11,13 @@ import (
 	"conclave/pkg/logfile"
 )
 
-// TestLogsControlNoTerminal prints a record with text of others: neither form has characters that a terminal obeys or hides, and the
-// JSON is the same value.
+// TestLogsControlNoTerminal prints a record with text of others: neither form has characters that a terminal obeys or
+// hides, and the JSON is the same value.
 func TestLogsControlNoTerminal(t *testing.T) {
 	t.Parallel()
 	const hostile = "\u009b2J\u009d0;title\u009c\u202egpj.exe\u200b"
-	line, err := json.Marshal(map[string]string{"time": "2026-11-17T10:00:00Z", "level": "WARN", "msg": "failed: " + hostile, "error": hostile})
+	line, err := json.Marshal(map[string]string{"time": "2026-11-17T10:00:00Z", "level": "WARN", "msg": "failed: " +
+		hostile, "error": hostile})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,8 @@ const searchQuestion = "search the web for red pandas"
 func (h *linkHarness) callTool() {
 	h.t.Helper()
 	for end := time.Now().Add(time.Minute); ; { // until the machine has announced the tool
-		query, err := h.user.Ask(h.t.Context(), client.Question{Session: "search", Text: "Please " + searchQuestion + "."})
+		query, err := h.user.Ask(h.t.Context(), client.Question{Session: "search", Text: "Please " + searchQuestion +
+			"."})
 		if err != nil {
 			h.t.Fatal(err)
 		}
@@ -59,15 +60,16 @@ func (h *linkHarness) auditActions() (all []string) {
 			h.t.Fatal(err)
 		}
 		for _, d := range batch {
-			all = append(all, fmt.Sprintf("%s %s %s %s", d.Record.AgentID, d.Record.Action, d.Record.Tool, d.Record.Status))
+			all = append(all, fmt.Sprintf("%s %s %s %s", d.Record.AgentID, d.Record.Action, d.Record.Tool,
+				d.Record.Status))
 		}
 	}
 	return all
 }
 
-// attackHub replaces the machine's program by a nats-server with the machine's keys and a user without limits in each of its
-// accounts. From there it calls tools of the hub, reads the audit log and secrets and speaks as other actors: nothing of that is
-// received, answered or recorded. The same requests by those who may send them are answered.
+// attackHub replaces the machine's program by a nats-server with the machine's keys and a user without limits in each
+// of its accounts. From there it calls tools of the hub, reads the audit log and secrets and speaks as other actors:
+// nothing of that is received, answered or recorded. The same requests by those who may send them are answered.
 func (h *linkHarness) attackHub() {
 	h.t.Helper()
 	h.joined.kill()
@@ -107,10 +109,14 @@ func (h *linkHarness) attackHub() {
 		}
 		attacker[a] = nc
 	}
-	// settle waits until the hub has reached the attacker in each account, by its rights: what was sent before has arrived.
+	// settle waits until the hub has reached the attacker in each account, by its rights: what was sent before has
+	// arrived.
 	settle := func() {
 		h.t.Helper()
-		for role, subject := range map[string]string{"broker": "tool.call.tools_gpu-box.web_search", "model": "machine.gpu-box.model.list"} {
+		for role, subject := range map[string]string{
+			"broker": "tool.call.tools_gpu-box.web_search",
+			"model":  "machine.gpu-box.model.list",
+		} {
 			nc := h.hub.dial(h.url, role)
 			for end := time.Now().Add(time.Minute); ; {
 				m, err := nc.Request(subject, nil, time.Second)
@@ -143,14 +149,19 @@ func (h *linkHarness) attackHub() {
 	clear(heard)
 	mu.Unlock()
 	attempts := []string{
-		"tool.request.get_datetime", "agent.generator.tool.request.get_datetime", "agent.operator.tool.request.get_datetime", "tool.call.tools.get_datetime", "ctl.user.approval.decision.x1",
-		"secret.get", "agent.broker.secret.get", "$JS.API.STREAM.INFO.AUDIT", "$JS.API.STREAM.MSG.GET.AUDIT", "$JS.API.DIRECT.GET.AUDIT.audit.broker", "auditlog.API.STREAM.INFO.AUDIT",
-		"$JS.API.STREAM.PURGE.AUDIT", "audit.broker", "audit.broker.x1", "from.broker.tool.result.web_search", "from.critic.critique.result", "from.generator.response.generation",
-		"response.generation", "query.received", "agent.user.query.received", "principal.change", "ctl.user.principal.change", "agent.generator.model.chat", "model.chat", "machine.other.model.run",
+		"tool.request.get_datetime", "agent.generator.tool.request.get_datetime",
+		"agent.operator.tool.request.get_datetime", "tool.call.tools.get_datetime", "ctl.user.approval.decision.x1",
+		"secret.get", "agent.broker.secret.get", "$JS.API.STREAM.INFO.AUDIT", "$JS.API.STREAM.MSG.GET.AUDIT",
+		"$JS.API.DIRECT.GET.AUDIT.audit.broker", "auditlog.API.STREAM.INFO.AUDIT",
+		"$JS.API.STREAM.PURGE.AUDIT", "audit.broker", "audit.broker.x1", "from.broker.tool.result.web_search",
+		"from.critic.critique.result", "from.generator.response.generation",
+		"response.generation", "query.received", "agent.user.query.received", "principal.change",
+		"ctl.user.principal.change", "agent.generator.model.chat", "model.chat", "machine.other.model.run",
 	}
 	for _, a := range accounts {
 		for _, subject := range attempts {
-			if err := attacker[a].PublishRequest(subject, "_INBOX.attack."+subject, []byte(`{"timezone":"UTC"}`)); err != nil {
+			if err := attacker[a].PublishRequest(subject, "_INBOX.attack."+subject,
+				[]byte(`{"timezone":"UTC"}`)); err != nil {
 				h.t.Fatal(err)
 			}
 		}
@@ -180,13 +191,14 @@ func (h *linkHarness) attackHub() {
 		}
 	}
 	operator := h.hub.dial(h.url, "operator")
-	if m, err := operator.Request("tool.request.get_datetime", []byte(`{}`), time.Minute); err != nil || len(m.Data) == 0 {
+	if m, err := operator.Request("tool.request.get_datetime", []byte(`{}`), time.Minute); err != nil ||
+		len(m.Data) == 0 {
 		h.t.Errorf("the operator's own request: %v", err)
 	}
 }
 
-// startAttacker starts a nats-server on the machine's host that connects to the hub with the machine's keys, and returns its URL
-// there.
+// startAttacker starts a nats-server on the machine's host that connects to the hub with the machine's keys, and
+// returns its URL there.
 func (h *linkHarness) startAttacker(leaf bus.LeafConfig, accounts []string) string {
 	h.t.Helper()
 	var users, remotes strings.Builder
@@ -200,10 +212,12 @@ func (h *linkHarness) startAttacker(leaf bus.LeafConfig, accounts []string) stri
 			h.t.Fatal(err)
 		}
 		fmt.Fprintf(&users, "  %q: { users: [ { user: %q, password: x } ] }\n", a, a)
-		fmt.Fprintf(&remotes, "  { url: \"tls://%s\", account: %q, nkey: %s, tls: { insecure: true, handshake_first: true } }\n", leaf.Address, a, seed)
+		fmt.Fprintf(&remotes, "  { url: \"tls://%s\", account: %q, nkey: %s, tls: { insecure: true, handshake_first: "+
+			"true } }\n", leaf.Address, a, seed)
 	}
 	conf := filepath.Join(h.t.TempDir(), "attacker.conf")
-	if err := os.WriteFile(conf, []byte("server_name: gpu-box\nlisten: \"127.0.0.1:-1\"\naccounts {\n"+users.String()+"}\nleafnodes { remotes: [\n"+remotes.String()+"] }\n"), 0o600); err != nil {
+	if err := os.WriteFile(conf, []byte("server_name: gpu-box\nlisten: \"127.0.0.1:-1\"\naccounts {\n"+users.String()+
+		"}\nleafnodes { remotes: [\n"+remotes.String()+"] }\n"), 0o600); err != nil {
 		h.t.Fatal(err)
 	}
 	server := h.box.beginProgram("nats-server", "-c", conf)

@@ -101,16 +101,30 @@ type linkHarness struct {
 func newLinkHarness(t *testing.T, words int) *linkHarness {
 	t.Helper()
 	all := hosts.Start(t, "hub", "gpu-box")
-	h := &linkHarness{t: t, hub: hostInstallation{newInstallation(t), all[0]}, box: hostInstallation{newInstallation(t), all[1]}}
+	h := &linkHarness{
+		t: t, hub: hostInstallation{newInstallation(t), all[0]},
+		box: hostInstallation{newInstallation(t), all[1]},
+	}
 	for i := range words {
 		h.answer += fmt.Sprintf("word%d ", i)
 	}
 	h.answer = strings.TrimSpace(h.answer)
-	search := scriptserver.Reply{Calls: []scriptserver.Call{{Name: "web_search", Arguments: map[string]any{"query": "red pandas"}}}}
+	search := scriptserver.Reply{
+		Calls: []scriptserver.Call{{Name: "web_search", Arguments: map[string]any{"query": "red pandas"}}},
+	}
 	script := scriptserver.Script{linkModel: {
-		{Always: true, When: scriptserver.When{LastRole: "user", LastContains: searchQuestion, ToolsInclude: []string{"web_search"}}, Reply: search},
-		{Always: true, When: scriptserver.When{LastRole: "tool"}, Reply: scriptserver.Reply{Content: "{{tool_result 0}}"}},
-		{Always: true, Reply: scriptserver.Reply{Content: h.answer, Quirks: scriptserver.Quirks{TokenDelay: 10 * time.Millisecond}}},
+		{Always: true, When: scriptserver.When{
+			LastRole: "user", LastContains: searchQuestion,
+			ToolsInclude: []string{"web_search"},
+		}, Reply: search},
+		{
+			Always: true, When: scriptserver.When{LastRole: "tool"},
+			Reply: scriptserver.Reply{Content: "{{tool_result 0}}"},
+		},
+		{Always: true, Reply: scriptserver.Reply{
+			Content: h.answer,
+			Quirks:  scriptserver.Quirks{TokenDelay: 10 * time.Millisecond},
+		}},
 	}}
 	if err := h.box.host.Run(func() (err error) {
 		h.model, err = scriptserver.Start(script)
@@ -120,13 +134,16 @@ func newLinkHarness(t *testing.T, words int) *linkHarness {
 	}
 	t.Cleanup(h.model.Close)
 	h.hub.configure(map[string]string{
-		"system.yaml": fmt.Sprintf("listen: 127.0.0.1:0\ngateway: {listen: 127.0.0.1:0}\nmachines: {listen: \"%s:7422\"}\nbroker: {question_rate: 1000}\n", h.hub.host.Addr),
-		"models.yaml": "roles: {assistant: " + linkModel + "}\ndemo_model: never\nollama: {url: \"http://127.0.0.1:1\"}\n",
+		"system.yaml": fmt.Sprintf("listen: 127.0.0.1:0\ngateway: {listen: 127.0.0.1:0}\nmachines: {listen: "+
+			"\"%s:7422\"}\nbroker: {question_rate: 1000}\n", h.hub.host.Addr),
+		"models.yaml": "roles: {assistant: " + linkModel + "}\ndemo_model: never\nollama: {url: " +
+			"\"http://127.0.0.1:1\"}\n",
 		"critic.yaml": "enabled: false\n", "memory.yaml": "enabled: false\n", "web_search.yaml": "provider: none\n",
 	})
 	h.box.configure(map[string]string{
-		"models.yaml":     "demo_model: never\nollama: {url: \"" + h.model.URL + "\"}\n",
-		"web_search.yaml": "provider: mock\nmock: [{title: Found by gpu-box, url: \"https://a.example/\", snippet: It searched.}]\n",
+		"models.yaml": "demo_model: never\nollama: {url: \"" + h.model.URL + "\"}\n",
+		"web_search.yaml": "provider: mock\nmock: [{title: Found by gpu-box, url: \"https://a.example/\", snippet: " +
+			"It searched.}]\n",
 	})
 	h.url = h.hub.up()
 	invite := h.hub.begin("invite", "gpu-box", "--actors", "model,web_search", "--json")
@@ -174,7 +191,8 @@ type linkQuestion struct {
 
 func (h *linkHarness) ask(session string) *linkQuestion {
 	h.t.Helper()
-	q, err := h.user.Ask(h.t.Context(), client.Question{Session: session, Text: "Tell me a long story about " + session + "."})
+	q, err := h.user.Ask(h.t.Context(), client.Question{Session: session, Text: "Tell me a long story about " +
+		session + "."})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -182,8 +200,8 @@ func (h *linkHarness) ask(session string) *linkQuestion {
 	return &linkQuestion{Query: q, h: h}
 }
 
-// until reads updates until is reports true, at most a minute each, and fails the test when the answer ends before, unless is accepts
-// that.
+// until reads updates until is reports true, at most a minute each, and fails the test when the answer ends before,
+// unless is accepts that.
 func (q *linkQuestion) until(what string, is func() bool) {
 	q.h.t.Helper()
 	for !is() {
@@ -212,7 +230,9 @@ func (q *linkQuestion) until(what string, is func() bool) {
 
 // told reports whether the user was told, by a note with these words, that the machine cannot be reached, or is back.
 func (q *linkQuestion) told(words string) bool {
-	return slices.ContainsFunc(q.notes, func(n subjects.Note) bool { return n.Code == loop.NoteMachine && strings.Contains(n.Text, words) })
+	return slices.ContainsFunc(q.notes, func(n subjects.Note) bool {
+		return n.Code == loop.NoteMachine && strings.Contains(n.Text, words)
+	})
 }
 
 // linkFaults are what a network does to a link.
@@ -225,11 +245,11 @@ var linkFaults = []struct {
 	{"reset", (*hosts.Host).Reset},
 }
 
-// TestChaosMachineLink runs a hub and a machine with the model and a tool as processes on hosts of their own. The tool serves a
-// question. The link is cut, frozen,
-// reset and made lossy in mid-answer and healed: the user is told within two seconds, the answer goes on within five seconds of healing
-// (p99), nothing is lost or doubled, and the model is asked once. After a machine was killed in mid-answer and restarted, the answer
-// is complete or has an error, and the next one is complete. At last an attacker with the keys of the machine reaches nothing else.
+// TestChaosMachineLink runs a hub and a machine with the model and a tool as processes on hosts of their own. The tool
+// serves a question. The link is cut, frozen, reset and made lossy in mid-answer and healed: the user is told within
+// two seconds, the answer goes on within five seconds of healing (p99), nothing is lost or doubled, and the model is
+// asked once. After a machine was killed in mid-answer and restarted, the answer is complete or has an error, and the
+// next one is complete. At last an attacker with the keys of the machine reaches nothing else.
 func TestChaosMachineLink(t *testing.T) {
 	if os.Getenv("CONCLAVE_CHAOS") == "" && os.Getenv("CONCLAVE_MACHINE") == "" {
 		t.Skip("needs network namespaces: runs with CONCLAVE_MACHINE=1 in a short form, and with CONCLAVE_CHAOS=1")
@@ -258,7 +278,8 @@ func TestChaosMachineLink(t *testing.T) {
 		recovered = append(recovered, time.Since(began))
 		q.until("the answer ends", func() bool { return q.end != nil })
 		h.requireComplete(q)
-		t.Logf("%s: told after %s, goes on %s after healing", f.name, told[i].Round(time.Millisecond), recovered[i].Round(time.Millisecond))
+		t.Logf("%s: told after %s, goes on %s after healing", f.name, told[i].Round(time.Millisecond),
+			recovered[i].Round(time.Millisecond))
 	}
 	h.answerOverLoss(max(1, cuts/15))
 	slices.Sort(told)
@@ -266,18 +287,21 @@ func TestChaosMachineLink(t *testing.T) {
 	at := func(all []time.Duration, p int) time.Duration { return all[(len(all)-1)*p/100].Round(time.Millisecond) }
 	t.Logf("%d cuts: user told p50 %s, p99 %s, most %s; answer goes on after healing p50 %s, p99 %s, most %s", cuts,
 		at(told, 50), at(told, 99), at(told, 100), at(recovered, 50), at(recovered, 99), at(recovered, 100))
-	if measures && (at(told, 99) > 2*time.Second || at(recovered, 99) > 5*time.Second) { // the short form runs on busy machines
+	// the short form runs on busy machines
+	if measures && (at(told, 99) > 2*time.Second || at(recovered, 99) > 5*time.Second) {
 		t.Error("too slow: the user must be told within 2 s, and an answer go on within 5 s")
 	}
 	h.killMachine()
 	h.attackHub()
 }
 
-// requireComplete fails the test unless the answer is the text of the script, neither more nor less, and the model was asked once.
+// requireComplete fails the test unless the answer is the text of the script, neither more nor less, and the model was
+// asked once.
 func (h *linkHarness) requireComplete(q *linkQuestion) {
 	h.t.Helper()
 	if q.end.Answer != h.answer || q.end.Partial || q.end.Error != nil {
-		h.t.Fatalf("%d bytes, partial %v, %v, not the %d bytes of the script; notes %v", len(q.end.Answer), q.end.Partial, q.end.Error, len(h.answer), q.notes)
+		h.t.Fatalf("%d bytes, partial %v, %v, not the %d bytes of the script; notes %v", len(q.end.Answer),
+			q.end.Partial, q.end.Error, len(h.answer), q.notes)
 	}
 	if !strings.HasPrefix(h.answer, strings.TrimSpace(q.text.String())) {
 		h.t.Fatalf("the pieces are %q", q.text.String())
@@ -322,10 +346,13 @@ func (h *linkHarness) killMachine() {
 	told := time.Since(began)
 	h.joined = h.box.begin("join")
 	q.until("the answer ends", func() bool { return q.end != nil })
-	if whole := q.end.Answer == h.answer; !whole && (q.end.Error == nil || !strings.HasPrefix(h.answer, strings.TrimSpace(q.end.Answer))) {
+	if whole := q.end.Answer == h.answer; !whole &&
+		(q.end.Error == nil || !strings.HasPrefix(h.answer, strings.TrimSpace(q.end.Answer))) {
 		h.t.Errorf("the answer of a killed machine: %q, %v", q.end.Answer, q.end.Error)
 	}
-	h.t.Logf("machine killed: told after %s, %d of %d bytes answered after %s, error %v, notes %v", told.Round(time.Millisecond), len(q.end.Answer), len(h.answer), time.Since(began).Round(time.Millisecond), q.end.Error, q.notes)
+	h.t.Logf("machine killed: told after %s, %d of %d bytes answered after %s, error %v, notes %v",
+		told.Round(time.Millisecond), len(q.end.Answer), len(h.answer), time.Since(began).Round(time.Millisecond),
+		q.end.Error, q.notes)
 	h.box.must(h.joined.stderr, "connected to ")
 	h.awaitModel()
 	q = h.ask("restarted")

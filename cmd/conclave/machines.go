@@ -32,7 +32,8 @@ type inviteFlags struct {
 }
 
 func (f *inviteFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.address, "address", "", "`host:port` under which the machine reaches this one (default: an address of this machine)")
+	cmd.Flags().StringVar(&f.address, "address", "", "`host:port` under which the machine reaches this one (default: "+
+		"an address of this machine)")
 	cmd.Flags().DurationVar(&f.expires, "expires", time.Hour, "how long the token is valid, at most 168h")
 }
 
@@ -58,7 +59,8 @@ system.yaml (port 7422) while an invitation is open or a machine has joined.`,
 		RunE: func(cmd *cobra.Command, v []string) error {
 			p := subjects.Principal{Name: v[0], Kind: subjects.MachinePrincipal, Actors: f.actors}
 			if len(f.actors) == 0 {
-				return cli.Usage("name what the machine shall run with --actors: %s", strings.Join(subjects.MachineActors(), ", "))
+				return cli.Usage("name what the machine shall run with --actors: %s",
+					strings.Join(subjects.MachineActors(), ", "))
 			}
 			if err := p.CheckRights(); err != nil {
 				return cli.Usage("%v", err)
@@ -118,7 +120,8 @@ func printInvitation(ctx context.Context, a *cli.App, q subjects.MachineInvite, 
 		if a.JSON {
 			return a.PrintJSON(invitation{q.Machine, got.Actors, address, q.Expires.UTC(), text})
 		}
-		a.Say("%s may run %s. Run conclave join - on that machine within %s, and paste this token, which is a secret:\n", q.Machine, strings.Join(got.Actors, ", "), f.expires)
+		a.Say("%s may run %s. Run conclave join - on that machine within %s, and paste this token, which is a "+
+			"secret:\n", q.Machine, strings.Join(got.Actors, ", "), f.expires)
 		if _, err := fmt.Fprintln(a.Out, text); err != nil {
 			return err
 		}
@@ -132,15 +135,16 @@ func machineError(err error) error {
 	var f *subjects.Fault
 	switch {
 	case errors.As(err, &f) && f.Code == subjects.CodeUnavailable && !actor.IsReplyFault(err):
-		return cli.Fail(cli.ExitAbsent, "the registry does not answer", "machines join the embedded server of conclave up: start it")
+		return cli.Fail(cli.ExitAbsent, "the registry does not answer", "machines join the embedded server of "+
+			"conclave up: start it")
 	case errors.As(err, &f):
 		return cli.Fail(cli.ExitFailed, f.Text, "see conclave machines")
 	}
 	return err
 }
 
-// reachableAddress returns the address of the hub for other machines: that of listen, with an address of this machine in place of
-// "every address".
+// reachableAddress returns the address of the hub for other machines: that of listen, with an address of this machine
+// in place of "every address".
 func reachableAddress(listen string) (string, error) {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -160,7 +164,8 @@ func reachableAddress(listen string) (string, error) {
 		}
 	}
 	if len(candidates) == 0 {
-		return "", cli.Fail(cli.ExitFailed, "this machine has no address that another machine could reach", "name one with --address host:"+port)
+		return "", cli.Fail(cli.ExitFailed, "this machine has no address that another machine could reach",
+			"name one with --address host:"+port)
 	}
 	return net.JoinHostPort(candidates[0], port), nil
 }
@@ -194,7 +199,8 @@ conclave machines rotate replaces its keys; with --new-hub-key also after the hu
 		},
 	}
 	cmd.Flags().BoolVar(&once, "only", false, "join, and do not run the actors")
-	cmd.Flags().BoolVar(&o.NewHubKey, "new-hub-key", false, "accept that the hub has another TLS key than when this machine joined, for example after a restore without keys")
+	cmd.Flags().BoolVar(&o.NewHubKey, "new-hub-key", false, "accept that the hub has another TLS key than when this "+
+		"machine joined, for example after a restore without keys")
 	return cmd
 }
 
@@ -227,7 +233,8 @@ func joinHub(ctx context.Context, a *cli.App, text string, o machine.JoinOptions
 	return nil
 }
 
-// runMachine runs the actors of a machine that joined until ctx ends. health is the socket for conclave health, "" = none.
+// runMachine runs the actors of a machine that joined until ctx ends. health is the socket for conclave health, "" =
+// none.
 func runMachine(ctx context.Context, a *cli.App, cfg config.Config, health string) error {
 	log, closeLog := a.ServiceLogger(cfg, "up")
 	defer closeLog()
@@ -248,7 +255,8 @@ func runMachine(ctx context.Context, a *cli.App, cfg config.Config, health strin
 			a.Say("connected to %s", state.Address)
 			return
 		}
-		a.Say("not connected to %s: check that conclave up runs there, that the address is reachable and that conclave machines there lists %s; the connection is repeated", state.Address, state.Machine)
+		a.Say("not connected to %s: check that conclave up runs there, that the address is reachable and that "+
+			"conclave machines there lists %s; the connection is repeated", state.Address, state.Machine)
 	})
 	return waitAndStop(ctx, c, log)
 }
@@ -296,7 +304,8 @@ of a machine that has not joined is cancelled.`,
 	return cmd
 }
 
-// revokeMachine removes a machine, or cancels its invitation, and prints which. It fails for a principal of another kind.
+// revokeMachine removes a machine, or cancels its invitation, and prints which. It fails for a principal of another
+// kind.
 func revokeMachine(ctx context.Context, a *cli.App, name string) error {
 	return a.WithClient(func(c *client.Client) error {
 		all, err := c.Machines(ctx)
@@ -307,7 +316,9 @@ func revokeMachine(ctx context.Context, a *cli.App, name string) error {
 		if err != nil {
 			return machineError(err)
 		}
-		if slices.ContainsFunc(principals, func(p subjects.Principal) bool { return p.Name == name && p.Kind != subjects.MachinePrincipal }) {
+		if slices.ContainsFunc(principals, func(p subjects.Principal) bool {
+			return p.Name == name && p.Kind != subjects.MachinePrincipal
+		}) {
 			return cli.Fail(cli.ExitFailed, name+" is not a machine", "see conclave principal revoke")
 		}
 		done := "revoked " + name
@@ -315,7 +326,10 @@ func revokeMachine(ctx context.Context, a *cli.App, name string) error {
 			done = "cancelled the invitation of " + name
 		}
 		// Also for a name that is not listed: the server may not have applied an earlier revocation.
-		err = c.ChangePrincipal(ctx, subjects.PrincipalChange{Action: subjects.PrincipalRevoke, Principal: subjects.Principal{Name: name}})
+		err = c.ChangePrincipal(ctx, subjects.PrincipalChange{
+			Action:    subjects.PrincipalRevoke,
+			Principal: subjects.Principal{Name: name},
+		})
 		var f *subjects.Fault
 		switch {
 		case errors.As(err, &f) && f.Code == subjects.CodeMalformed:
@@ -355,9 +369,11 @@ func describeLink(m subjects.MachineStatus, now time.Time) string {
 		return "invited until " + m.InvitedUntil.Local().Format("2006-01-02 15:04")
 	case !m.Connected.IsZero():
 		if m.Claimed {
-			return "unidentified connection from " + term.OneLine(m.Address) + " that names itself so: another machine has the same actors"
+			return "unidentified connection from " + term.OneLine(m.Address) +
+				" that names itself so: another machine has the same actors"
 		}
-		text := fmt.Sprintf("connected for %s from %s", now.Sub(m.Connected).Round(time.Second), term.OneLine(m.Address))
+		text := fmt.Sprintf("connected for %s from %s", now.Sub(m.Connected).Round(time.Second),
+			term.OneLine(m.Address))
 		if m.RTT > 0 { // measured after some seconds
 			text += ", round trip " + m.RTT.Round(10*time.Microsecond).String()
 		}

@@ -1,5 +1,5 @@
-// Command conclave starts the system and is the user's command line for it. Each command reads its flags, calls the client of
-// the bus and hands the result to a view.
+// Command conclave starts the system and is the user's command line for it. Each command reads its flags, calls the
+// client of the bus and hands the result to a view.
 package main
 
 import (
@@ -19,7 +19,8 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// run executes a command line, without the name of the program, and returns the exit code. Errors are printed on stderr.
+// run executes a command line, without the name of the program, and returns the exit code. Errors are printed on
+// stderr.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, release := cli.Interruptible(context.Background(), stderr)
 	defer release()

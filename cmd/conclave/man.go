@@ -15,7 +15,8 @@ func manCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "man <folder>",
 		Short: "Write manual pages into a folder",
-		Long:  "Writes a manual page for each command into a folder, which is created. They have the date of the source, not of the day.",
+		Long: "Writes a manual page for each command into a folder, which is created. They have the date of the " +
+			"source, not of the day.",
 		Example: `  conclave man ~/.local/share/man/man1
   man conclave-ask`,
 		Args: cli.Args(cobra.ExactArgs(1)),
@@ -30,7 +31,8 @@ func manCommand(a *cli.App) *cobra.Command {
 			}
 			root := cmd.Root()
 			root.DisableAutoGenTag = true
-			if err := doc.GenManTree(root, &doc.GenManHeader{Title: "CONCLAVE", Section: "1", Source: "conclave " + b.Version, Manual: "Conclave", Date: &date}, v[0]); err != nil {
+			if err := doc.GenManTree(root, &doc.GenManHeader{Title: "CONCLAVE", Section: "1", Source: "conclave " +
+				b.Version, Manual: "Conclave", Date: &date}, v[0]); err != nil {
 				return err
 			}
 			a.Say("wrote the manual pages to %s", v[0])

@@ -44,7 +44,8 @@ account of its own, so that it can answer for its own tools only. What it writes
   conclave mcp import ~/.config/Claude/claude_desktop_config.json
   conclave mcp list
   conclave mcp test files`,
-		mcpAddCommand(a), mcpListCommand(a), mcpTestCommand(a), mcpRemoveCommand(a), mcpImportCommand(a), mcpServeCommand(a))
+		mcpAddCommand(a), mcpListCommand(a), mcpTestCommand(a), mcpRemoveCommand(a), mcpImportCommand(a),
+		mcpServeCommand(a))
 }
 
 // mcpTestTimeout bounds a connection of the command line to a server.
@@ -72,9 +73,11 @@ type mcpTool struct {
 	Pin         string `json:"pin"` // hash of its definition
 }
 
-// connectMCP starts or reaches a server, runs f and ends it again. A program has a working folder of this run alone, which f gets: that of the
-// running server is in use. Credentials are read from the keyring of this machine.
-func connectMCP(ctx context.Context, a *cli.App, cfg config.Config, name string, server mcp.Server, f func(ctx context.Context, s *mcp.Session, folder string) error) (refused []string, err error) {
+// connectMCP starts or reaches a server, runs f and ends it again. A program has a working folder of this run alone,
+// which f gets: that of the running server is in use. Credentials are read from the keyring of this machine.
+func connectMCP(ctx context.Context, a *cli.App, cfg config.Config, name string, server mcp.Server,
+	f func(ctx context.Context, s *mcp.Session, folder string) error,
+) (refused []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, mcpTestTimeout)
 	defer cancel()
 	o := cfg.MCPOptions(a.Home)
@@ -99,7 +102,8 @@ func connectMCP(ctx context.Context, a *cli.App, cfg config.Config, name string,
 	run := func(ctx context.Context) error {
 		s, err := mcp.Connect(ctx, o)
 		if err != nil {
-			return cli.Fail(cli.ExitAbsent, err.Error(), "correct the command or the URL; settings that were stored before are in mcp.yaml")
+			return cli.Fail(cli.ExitAbsent, err.Error(), "correct the command or the URL; settings that were stored "+
+				"before are in mcp.yaml")
 		}
 		defer s.Close()
 		return f(ctx, s, folder)
@@ -142,8 +146,8 @@ func removeTestFolder(path string) error {
 	return nil
 }
 
-// moveServer returns the settings of a program with another working folder where its environment and arguments name the kept one: a file in
-// that folder is not visible in a run that has a folder of its own.
+// moveServer returns the settings of a program with another working folder where its environment and arguments name the
+// kept one: a file in that folder is not visible in a run that has a folder of its own.
 func moveServer(s mcp.Server, kept, folder string) mcp.Server {
 	s.Env, s.Args = maps.Clone(s.Env), slices.Clone(s.Args)
 	for name, v := range s.Env {
@@ -179,25 +183,31 @@ func movePath(v, from, to string) string {
 }
 
 // inspectMCP returns what a server offers.
-func inspectMCP(ctx context.Context, a *cli.App, cfg config.Config, name string, server mcp.Server, also func(ctx context.Context, s *mcp.Session, r *mcpReport) error) (mcpReport, error) {
-	r := mcpReport{Server: name, Tools: []mcpTool{}, Rejected: []mcp.Rejected{}, Resources: []mcp.Item{}, Prompts: []mcp.Item{}, Refused: []string{}}
-	refused, err := connectMCP(ctx, a, cfg, name, server, func(ctx context.Context, s *mcp.Session, folder string) error {
-		r.TestRun = folder
-		listed, err := s.Tools(ctx)
-		if err != nil {
-			return fmt.Errorf("listing the tools of %s: %w", name, err)
-		}
-		defs, rejected := mcp.Define(name, listed)
-		for _, d := range defs {
-			r.Tools = append(r.Tools, mcpTool{d.Schema.Name, d.Tool, d.Schema.Description, broker.Pin(d.Schema)})
-		}
-		r.Info, r.Rejected = s.Info(), append(r.Rejected, rejected...)
-		r.Resources, r.Prompts = append(r.Resources, s.Resources(ctx)...), append(r.Prompts, s.Prompts(ctx)...)
-		if also != nil {
-			return also(ctx, s, &r)
-		}
-		return nil
-	})
+func inspectMCP(ctx context.Context, a *cli.App, cfg config.Config, name string, server mcp.Server,
+	also func(ctx context.Context, s *mcp.Session, r *mcpReport) error,
+) (mcpReport, error) {
+	r := mcpReport{
+		Server: name, Tools: []mcpTool{}, Rejected: []mcp.Rejected{}, Resources: []mcp.Item{},
+		Prompts: []mcp.Item{}, Refused: []string{},
+	}
+	refused, err := connectMCP(ctx, a, cfg, name, server,
+		func(ctx context.Context, s *mcp.Session, folder string) error {
+			r.TestRun = folder
+			listed, err := s.Tools(ctx)
+			if err != nil {
+				return fmt.Errorf("listing the tools of %s: %w", name, err)
+			}
+			defs, rejected := mcp.Define(name, listed)
+			for _, d := range defs {
+				r.Tools = append(r.Tools, mcpTool{d.Schema.Name, d.Tool, d.Schema.Description, broker.Pin(d.Schema)})
+			}
+			r.Info, r.Rejected = s.Info(), append(r.Rejected, rejected...)
+			r.Resources, r.Prompts = append(r.Resources, s.Resources(ctx)...), append(r.Prompts, s.Prompts(ctx)...)
+			if also != nil {
+				return also(ctx, s, &r)
+			}
+			return nil
+		})
 	r.Refused = append(r.Refused, refused...)
 	if server.Command != "" {
 		r.Folder = filepath.Join(cfg.MCPOptions(a.Home).Folder, name)
@@ -213,7 +223,8 @@ func printReport(a *cli.App, r mcpReport) {
 		rows = append(rows, []string{"  folder", r.Folder})
 	}
 	if r.TestRun != "" {
-		rows = append(rows, []string{"  test folder", r.TestRun, "of this run alone: empty at first, removed afterwards"})
+		rows = append(rows, []string{"  test folder", r.TestRun, "of this run alone: empty at first, removed " +
+			"afterwards"})
 	}
 	for _, t := range r.Tools {
 		description, _, _ := strings.Cut(t.Description, "\n")
@@ -283,7 +294,8 @@ func testServer(ctx context.Context, a *cli.App, name, tool, args string) error 
 					mounted = t.Name
 				}
 			}
-			return fmt.Errorf("%w; a test run has a folder of its own, which is empty at first: %s call %s uses that of the running server", err, a.Program(), mounted)
+			return fmt.Errorf("%w; a test run has a folder of its own, which is empty at first: %s call %s uses that "+
+				"of the running server", err, a.Program(), mounted)
 		}
 		return err
 	})
@@ -323,8 +335,8 @@ Credentials stay in the keyring.`,
 	}
 }
 
-// removeServer revokes the account of a server and removes its settings. It returns what was removed. A server that was not added has no
-// account: its settings are removed also while conclave does not run.
+// removeServer revokes the account of a server and removes its settings. It returns what was removed. A server that was
+// not added has no account: its settings are removed also while conclave does not run.
 func removeServer(ctx context.Context, a *cli.App, name string) (said string, err error) {
 	cfg, err := a.LoadConfig(nil)
 	if err != nil {
@@ -347,7 +359,8 @@ func removeServer(ctx context.Context, a *cli.App, name string) (said string, er
 	case !configured && at < 0:
 		return "", cli.Fail(cli.ExitAbsent, "there is no MCP server "+name, "see "+a.Program()+" mcp list")
 	case at < 0:
-		return "removed " + name + " from mcp.yaml; it was not added, so it had no account", config.SetMCPServer(a.Home, name, nil)
+		return "removed " + name + " from mcp.yaml; it was not added, so it had no account",
+			config.SetMCPServer(a.Home, name, nil)
 	}
 	said = "removed the account of " + name + ", which is not in mcp.yaml"
 	err = a.WithClient(func(c *client.Client) error {
@@ -374,14 +387,16 @@ func removeServer(ctx context.Context, a *cli.App, name string) (said string, er
 // stopTimeout is how long a server may take to stop after its settings are gone.
 const stopTimeout = 10 * time.Second
 
-// awaitStop waits until none of the tools of a server is running, so that the server is not disconnected by the loss of its account. It
-// returns after stopTimeout in any case, then with false.
+// awaitStop waits until none of the tools of a server is running, so that the server is not disconnected by the loss of
+// its account. It returns after stopTimeout in any case, then with false.
 func awaitStop(ctx context.Context, c *client.Client, tools []string) bool {
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
 	for {
 		list, err := c.Tools(ctx, "")
-		if err == nil && !slices.ContainsFunc(list, func(s subjects.ToolStatus) bool { return s.Running && slices.Contains(tools, s.Tool) }) {
+		if err == nil && !slices.ContainsFunc(list, func(s subjects.ToolStatus) bool {
+			return s.Running && slices.Contains(tools, s.Tool)
+		}) {
 			return true
 		}
 		select {

@@ -75,9 +75,11 @@ set mcp_<server>_<name>", and write ${secret:mcp_<server>_<name>} where its valu
 	f.StringArrayVar(&s.Write, "write", nil, "absolute `path` of a folder that the program may change")
 	f.StringArrayVar(&s.Hosts, "host", nil, "`host` that the program may connect to over https")
 	f.DurationVar(&s.Timeout, "timeout", 0, "longest `time` of a call")
-	f.StringSliceVar(&agents, "agent", nil, "agent `types` that may call the tools, such as assistant; none for your own calls only (default: those that may call them already)")
+	f.StringSliceVar(&agents, "agent", nil, "agent `types` that may call the tools, such as assistant; none for your "+
+		"own calls only (default: those that may call them already)")
 	f.StringSliceVar(&tools, "tool", nil, "`names` of the tools to add, as the server calls them (default: all)")
-	f.StringSliceVar(&acts, "act", nil, "`tool=act` that a tool performs, such as search=read; without it each call asks")
+	f.StringSliceVar(&acts, "act", nil,
+		"`tool=act` that a tool performs, such as search=read; without it each call asks")
 	return cmd
 }
 
@@ -121,13 +123,15 @@ func addServer(ctx context.Context, a *cli.App, name string, s mcp.Server, choic
 		s = changeServer(known, s)
 	}
 	if holdsCredential(s.URL) { // before anything that may quote it
-		return cli.Usage("the url looks like it holds a credential: store it with conclave secret set mcp_%s_key, and send it with --header, as in --header 'Authorization=Bearer ${secret:mcp_%[1]s_key}'", name)
+		return cli.Usage("the url looks like it holds a credential: store it with conclave secret set mcp_%s_key, "+
+			"and send it with --header, as in --header 'Authorization=Bearer ${secret:mcp_%[1]s_key}'", name)
 	}
 	if err := s.Problems().Err(); err != nil {
 		return cli.Usage("%v", err)
 	}
 	if program := filepath.Base(s.Command); slices.Contains(downloaders, program) && len(s.Hosts)+len(s.Read) == 0 {
-		return cli.Usage("%s downloads the server, and its sandbox has no network: install the server to a folder and start it there with --read, or allow the registry with --host; see docs/mcp.md", program)
+		return cli.Usage("%s downloads the server, and its sandbox has no network: install the server to a folder "+
+			"and start it there with --read, or allow the registry with --host; see docs/mcp.md", program)
 	}
 	return a.WithClient(func(c *client.Client) error {
 		all, err := c.Principals(ctx)
@@ -138,7 +142,10 @@ func addServer(ctx context.Context, a *cli.App, name string, s mcp.Server, choic
 		if err != nil {
 			return err
 		}
-		p := subjects.Principal{Name: subjects.MCPPrincipal(name), Kind: subjects.ToolPrincipal, Declared: map[string]subjects.ToolDeclaration{}}
+		p := subjects.Principal{
+			Name: subjects.MCPPrincipal(name), Kind: subjects.ToolPrincipal,
+			Declared: map[string]subjects.ToolDeclaration{},
+		}
 		before := slices.IndexFunc(all, func(o subjects.Principal) bool { return o.Name == p.Name })
 		if before >= 0 {
 			p.Keys = all[before].Keys
@@ -168,7 +175,8 @@ func addServer(ctx context.Context, a *cli.App, name string, s mcp.Server, choic
 	})
 }
 
-// printAdded prints what a server offers that was added as p, and who can call its tools, and what its user may have to do.
+// printAdded prints what a server offers that was added as p, and who can call its tools, and what its user may have to
+// do.
 func printAdded(a *cli.App, r mcpReport, s mcp.Server, p subjects.Principal, m policy.Manifest) error {
 	if a.JSON {
 		return a.PrintJSON(r)
@@ -188,7 +196,8 @@ func printAdded(a *cli.App, r mcpReport, s mcp.Server, p subjects.Principal, m p
 	return nil
 }
 
-// describeCallers says which of the tools of p each agent type can call, by what is declared and by the manifest; "" when none can.
+// describeCallers says which of the tools of p each agent type can call, by what is declared and by the manifest; ""
+// when none can.
 func describeCallers(p subjects.Principal, m policy.Manifest) string {
 	var out []string
 	for _, typ := range strict.SortedKeys(m.Types) {
@@ -233,8 +242,8 @@ func changeServer(s, given mcp.Server) mcp.Server {
 	return s
 }
 
-// chooseTools sets the tools of p, and what the user declares about them, with the hashes of their definitions: the broker accepts what the
-// user was shown, and not what the server announces when it is started next.
+// chooseTools sets the tools of p, and what the user declares about them, with the hashes of their definitions: the
+// broker accepts what the user was shown, and not what the server announces when it is started next.
 func chooseTools(p *subjects.Principal, r mcpReport, choice mcpChoice) error {
 	known := map[string]bool{}
 	for _, t := range r.Tools {
@@ -256,12 +265,15 @@ func chooseTools(p *subjects.Principal, r mcpReport, choice mcpChoice) error {
 	}
 	for _, name := range slices.Concat(choice.tools, strict.SortedKeys(choice.acts)) {
 		if !known[name] {
-			return cli.Usage("%s has no tool %q that can be mounted; see %s", r.Server, name, "conclave mcp test "+r.Server)
+			return cli.Usage("%s has no tool %q that can be mounted; see %s", r.Server, name, "conclave mcp test "+
+				r.Server)
 		}
 	}
 	if len(p.Tools) == 0 {
 		return cli.Fail(cli.ExitFailed, r.Server+" has no tool that can be mounted", "see conclave mcp test "+r.Server)
 	}
-	maps.DeleteFunc(p.Declared, func(tool string, _ subjects.ToolDeclaration) bool { return !slices.Contains(p.Tools, tool) })
+	maps.DeleteFunc(p.Declared, func(tool string, _ subjects.ToolDeclaration) bool {
+		return !slices.Contains(p.Tools, tool)
+	})
 	return nil
 }

@@ -91,7 +91,8 @@ each server needs "conclave mcp add <server>" first, after you have set in mcp.y
 				for _, name := range d.Missing {
 					fmt.Fprintf(a.Out, "  store its credential: %s secret set %s\n", a.Program(), name)
 				}
-				fmt.Fprintf(a.Out, "  set read, write and hosts in mcp.yaml, then: %s mcp add %s\n", a.Program(), d.Server)
+				fmt.Fprintf(a.Out, "  set read, write and hosts in mcp.yaml, then: %s mcp add %s\n", a.Program(),
+					d.Server)
 			}
 			return err
 		},
@@ -105,15 +106,18 @@ func readForeign(path string) (map[string]foreignServer, error) {
 		return nil, cli.Fail(cli.ExitFailed, err.Error(), "name a file with MCP servers")
 	}
 	var f foreignFile
-	if err := yaml.Unmarshal([]byte(stripComments(string(data))), &f); err != nil { // JSON is YAML; an error of the parser could quote a credential
-		return nil, cli.Fail(cli.ExitFailed, path+" is not a JSON file with MCP servers", "it needs an object mcpServers, servers or mcp.servers")
+	// JSON is YAML; an error of the parser could quote a credential
+	if err := yaml.Unmarshal([]byte(stripComments(string(data))), &f); err != nil {
+		return nil, cli.Fail(cli.ExitFailed, path+" is not a JSON file with MCP servers", "it needs an object "+
+			"mcpServers, servers or mcp.servers")
 	}
 	for _, all := range []map[string]foreignServer{f.Desktop, f.Code, f.MCP.Servers} {
 		if len(all) > 0 {
 			return all, nil
 		}
 	}
-	return nil, cli.Fail(cli.ExitFailed, path+" has no MCP servers", "it needs an object mcpServers, servers or mcp.servers")
+	return nil, cli.Fail(cli.ExitFailed, path+" has no MCP servers", "it needs an object mcpServers, servers or "+
+		"mcp.servers")
 }
 
 // stripComments removes the comments of JSON with comments, and replaces tabs, which YAML rejects between values.
@@ -151,8 +155,8 @@ func stripComments(s string) string {
 	return b.String()
 }
 
-// importServers writes the servers with a valid form to mcp.yaml, and their credentials to the keyring. The error says which servers were
-// left out and why; done lists the others.
+// importServers writes the servers with a valid form to mcp.yaml, and their credentials to the keyring. The error says
+// which servers were left out and why; done lists the others.
 func importServers(ctx context.Context, a *cli.App, found map[string]foreignServer) (done []mcpImported, err error) {
 	cfg, err := a.LoadConfig(nil)
 	if err != nil {
@@ -169,7 +173,8 @@ func importServers(ctx context.Context, a *cli.App, found map[string]foreignServ
 	for _, was := range strict.SortedKeys(found) {
 		d := mcpImported{Server: foldServerName(was), Was: was, Stored: []string{}, Missing: []string{}}
 		if servers[d.Server] {
-			left = append(left, fmt.Sprintf("mcp.yaml has a server %s, which %s mcp remove %[1]s removes", d.Server, a.Program()))
+			left = append(left, fmt.Sprintf("mcp.yaml has a server %s, which %s mcp remove %[1]s removes", d.Server,
+				a.Program()))
 			continue
 		}
 		s, values, err := d.convert(found[was], secrets)
@@ -182,7 +187,8 @@ func importServers(ctx context.Context, a *cli.App, found map[string]foreignServ
 			return done, err
 		}
 		if exists != "" {
-			left = append(left, fmt.Sprintf("%s: the keyring has a credential %s, which %s secret rm %[2]s removes", text.OneLine(was, 64), exists, a.Program()))
+			left = append(left, fmt.Sprintf("%s: the keyring has a credential %s, which %s secret rm %[2]s removes",
+				text.OneLine(was, 64), exists, a.Program()))
 			continue
 		}
 		if err := config.SetMCPServer(a.Home, d.Server, &s); err != nil {
@@ -192,13 +198,14 @@ func importServers(ctx context.Context, a *cli.App, found map[string]foreignServ
 		done = append(done, d)
 	}
 	if len(left) > 0 {
-		return done, cli.Fail(cli.ExitFailed, "not imported: "+strings.Join(left, "; "), "change them in the file and import it again")
+		return done, cli.Fail(cli.ExitFailed, "not imported: "+strings.Join(left, "; "), "change them in the file "+
+			"and import it again")
 	}
 	return done, nil
 }
 
-// storeNewSecrets stores credentials by their names in the keyring. When the keyring has one of the names it stores none and returns that
-// name.
+// storeNewSecrets stores credentials by their names in the keyring. When the keyring has one of the names it stores
+// none and returns that name.
 func storeNewSecrets(ctx context.Context, a *cli.App, values map[string]string) (exists string, err error) {
 	if len(values) == 0 {
 		return "", nil
@@ -224,10 +231,12 @@ func storeNewSecrets(ctx context.Context, a *cli.App, values map[string]string) 
 	return exists, err
 }
 
-// convert returns the settings of a server, and its credentials by their names in the keyring. It rejects a credential where mcp.yaml
-// cannot refer to the keyring, and a name of a credential that another value has: secrets are those in use, by their origin. No error
-// holds a value.
-func (d *mcpImported) convert(f foreignServer, secrets map[string]string) (s mcp.Server, values map[string]string, err error) {
+// convert returns the settings of a server, and its credentials by their names in the keyring. It rejects a credential
+// where mcp.yaml cannot refer to the keyring, and a name of a credential that another value has: secrets are those in
+// use, by their origin. No error holds a value.
+func (d *mcpImported) convert(f foreignServer, secrets map[string]string) (s mcp.Server, values map[string]string,
+	err error,
+) {
 	if err := mcp.CheckName(d.Server); err != nil {
 		return s, nil, err
 	}
@@ -254,8 +263,8 @@ func (d *mcpImported) convert(f foreignServer, secrets map[string]string) (s mcp
 	return s, values, nil
 }
 
-// isCredentialArg reports whether an argument of a program looks like a credential: by its own form, or by the flag that it is the value
-// of. before are the arguments before it.
+// isCredentialArg reports whether an argument of a program looks like a credential: by its own form, or by the flag
+// that it is the value of. before are the arguments before it.
 func isCredentialArg(before []string, arg string) bool {
 	if holdsCredential(arg) {
 		return true
@@ -264,7 +273,8 @@ func isCredentialArg(before []string, arg string) bool {
 	if !ok && len(before) > 0 {
 		flag, value = before[len(before)-1], arg
 	}
-	return strings.HasPrefix(flag, "-") && secretFlag.MatchString(flag) && value != "" && !strings.HasPrefix(value, "-") && !filepath.IsAbs(value) && !strings.HasPrefix(value, "${")
+	return strings.HasPrefix(flag, "-") && secretFlag.MatchString(flag) && value != "" &&
+		!strings.HasPrefix(value, "-") && !filepath.IsAbs(value) && !strings.HasPrefix(value, "${")
 }
 
 // holdsCredential reports whether a value has the form of a credential, or is a URL with one in its query.
@@ -288,7 +298,8 @@ var (
 	// secretWord matches names of variables and headers whose values are credentials.
 	secretWord = regexp.MustCompile(`(?i)key|token|secret|pass|credential|auth|cookie|pat$`)
 	// secretFlag matches flags of programs whose values are credentials.
-	secretFlag = regexp.MustCompile(`(?i)(key|token|secret|pass|passwd|password|passphrase|credentials?|[-_](pat|auth|bearer))$`)
+	secretFlag = regexp.MustCompile(
+		`(?i)(key|token|secret|pass|passwd|password|passphrase|credentials?|[-_](pat|auth|bearer))$`)
 	// inputRef is a value that VS Code asks its user for.
 	inputRef     = regexp.MustCompile(`\$\{(?:input|env):([^}]*)\}`)
 	notTokenChar = regexp.MustCompile(`[^a-z0-9]+`)
@@ -300,8 +311,9 @@ func foldServerName(name string) string {
 	return strings.Trim(name[:min(len(name), 20)], "-")
 }
 
-// takeSecrets returns the values with references in place of credentials. Those that the file has are added to values; d lists both
-// kinds. used holds the names of credentials in use by their origin: a second origin of a name is rejected.
+// takeSecrets returns the values with references in place of credentials. Those that the file has are added to values;
+// d lists both kinds. used holds the names of credentials in use by their origin: a second origin of a name is
+// rejected.
 func (d *mcpImported) takeSecrets(from, values, used map[string]string) (out map[string]string, err error) {
 	refer := func(part, origin string) string {
 		part = strings.Trim(notTokenChar.ReplaceAllString(strings.ToLower(part), "_"), "_")
@@ -319,8 +331,10 @@ func (d *mcpImported) takeSecrets(from, values, used map[string]string) (out map
 			out = map[string]string{}
 		}
 		switch {
-		case strings.Contains(v, "${secret:"): // of this system: it could name a credential that was stored for another server
-			return nil, fmt.Errorf("%s refers to a credential of the keyring; write its value, or ${input:name}", text.OneLine(name, 64))
+		case strings.Contains(v, "${secret:"):
+			// of this system: it could name a credential that was stored for another server
+			return nil, fmt.Errorf("%s refers to a credential of the keyring; write its value, or ${input:name}",
+				text.OneLine(name, 64))
 		case inputRef.MatchString(v):
 			v = inputRef.ReplaceAllStringFunc(v, func(ref string) string {
 				secret := refer(inputRef.FindStringSubmatch(ref)[1], "the input "+text.OneLine(ref, 64)+" of "+d.Was)

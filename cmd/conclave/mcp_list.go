@@ -134,8 +134,8 @@ func listServers(ctx context.Context, a *cli.App) ([]mcpState, error) {
 	return states, nil
 }
 
-// describeServer returns the status of an added server of a running system, by the state of its tools, and the reason: what waits for the
-// user, or the last error in the log when it is not connected.
+// describeServer returns the status of an added server of a running system, by the state of its tools, and the reason:
+// what waits for the user, or the last error in the log when it is not connected.
 func describeServer(principal string, tools []subjects.ToolStatus, log []logfile.Record) (status, reason string) {
 	var changed []string
 	connected := false
@@ -161,7 +161,8 @@ func describeServer(principal string, tools []subjects.ToolStatus, log []logfile
 		var line struct {
 			Err string `json:"err"`
 		}
-		if r.Actor == principal && r.Level >= slog.LevelError && json.Unmarshal(r.Line, &line) == nil && line.Err != "" {
+		if r.Actor == principal && r.Level >= slog.LevelError && json.Unmarshal(r.Line, &line) == nil &&
+			line.Err != "" {
 			return mcpNotConnected, line.Err
 		}
 	}

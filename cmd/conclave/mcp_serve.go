@@ -51,19 +51,27 @@ program has the identity of the client that you name, and its rights and limits:
 				}
 				data, err := file.Read(path, 1<<10)
 				if errors.Is(err, fs.ErrNotExist) {
-					return cli.Fail(cli.ExitAbsent, "no client is named "+name, "add it with "+a.Program()+" principal add "+name+" --kind client")
+					return cli.Fail(cli.ExitAbsent, "no client is named "+name, "add it with "+a.Program()+
+						" principal add "+name+" --kind client")
 				}
 				if err != nil {
 					return err
 				}
-				if token = strings.TrimSpace(string(data)); token == "" { // without a token a request over the socket is the user's
-					return cli.Fail(cli.ExitFailed, "there is no token in "+path, "make a new one with "+a.Program()+" principal rotate "+name)
+				// without a token a request over the socket is the user's
+				if token = strings.TrimSpace(string(data)); token == "" {
+					return cli.Fail(cli.ExitFailed, "there is no token in "+path, "make a new one with "+a.Program()+
+						" principal rotate "+name)
 				}
 			}
 			socket := cfg.GatewayConfig(a.Home).Socket
-			tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return gateway.DialSocket(ctx, socket) }}
+			tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return gateway.DialSocket(ctx, socket)
+			}}
 			defer tr.CloseIdleConnections()
-			b := &mcpBridge{client: &http.Client{Transport: tr}, token: token, out: a.Out, running: map[string]context.CancelFunc{}}
+			b := &mcpBridge{
+				client: &http.Client{Transport: tr}, token: token, out: a.Out,
+				running: map[string]context.CancelFunc{},
+			}
 			return cli.IgnoreInterrupt(cmd.Context(), b.run(cmd.Context(), a.Reader(cmd.Context())))
 		},
 	}
@@ -103,8 +111,8 @@ type mcpMessage struct {
 // versionKey names the version of the protocol in the newer messages.
 const versionKey = "io.modelcontextprotocol/protocolVersion"
 
-// replyTimeout is how long replies are waited for after the client has closed its side: a question may take minutes, and its client may be
-// gone.
+// replyTimeout is how long replies are waited for after the client has closed its side: a question may take minutes,
+// and its client may be gone.
 const replyTimeout = 10 * time.Second
 
 // run passes messages on until the client closes its side, and waits replyTimeout for the replies.
@@ -276,7 +284,10 @@ func (b *mcpBridge) fail(id json.RawMessage, code int, text string) {
 	if id == nil {
 		id = json.RawMessage("null")
 	}
-	line, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": id, "error": map[string]any{"code": code, "message": text}})
+	line, err := json.Marshal(map[string]any{
+		"jsonrpc": "2.0", "id": id,
+		"error": map[string]any{"code": code, "message": text},
+	})
 	if err == nil {
 		b.write(line)
 	}

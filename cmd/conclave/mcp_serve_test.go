@@ -41,7 +41,10 @@ func runBridge(t *testing.T, in io.Reader, gateway http.HandlerFunc) string {
 		return new(net.Dialer).DialContext(ctx, "tcp", s.Listener.Addr().String())
 	}
 	var out bytes.Buffer
-	b := &mcpBridge{client: &http.Client{Transport: &http.Transport{DialContext: dial}}, out: &out, running: map[string]context.CancelFunc{}}
+	b := &mcpBridge{
+		client: &http.Client{Transport: &http.Transport{DialContext: dial}}, out: &out,
+		running: map[string]context.CancelFunc{},
+	}
 	if err := b.run(t.Context(), in); err != nil {
 		t.Fatal(err)
 	}
@@ -65,8 +68,8 @@ func TestMCPServeAnswersAfterTheEndOfInput(t *testing.T) {
 	}
 }
 
-// TestMCPServeWithoutToken has a client whose token file is empty: a request without a token is the user's on the Unix socket, so none
-// may be sent.
+// TestMCPServeWithoutToken has a client whose token file is empty: a request without a token is the user's on the Unix
+// socket, so none may be sent.
 func TestMCPServeWithoutToken(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
@@ -87,9 +90,12 @@ func TestMCPServeWithoutToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		t.Errorf("a request with the credential %q", r.Header.Values("Authorization"))
-	})}}
+	s := &httptest.Server{
+		Listener: l,
+		Config: &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			t.Errorf("a request with the credential %q", r.Header.Values("Authorization"))
+		})},
+	}
 	s.Start()
 	defer s.Close()
 	cmd := mcpServeCommand(a)
@@ -102,12 +108,13 @@ func TestMCPServeWithoutToken(t *testing.T) {
 
 func TestMCPServeReportsBrokenStream(t *testing.T) {
 	t.Parallel()
-	got := runBridge(t, strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"tools/call"}`+"\n"), func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "text/event-stream")
-		io.WriteString(w, "data: {\n")
-		w.(http.Flusher).Flush()
-		panic(http.ErrAbortHandler)
-	})
+	got := runBridge(t, strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"tools/call"}`+"\n"),
+		func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			io.WriteString(w, "data: {\n")
+			w.(http.Flusher).Flush()
+			panic(http.ErrAbortHandler)
+		})
 	if !strings.Contains(got, `"id":1`) || !strings.Contains(got, "incomplete") {
 		t.Errorf("%q", got)
 	}

@@ -10,13 +10,18 @@ import (
 func TestDescribeCallers(t *testing.T) {
 	t.Parallel()
 	m := policy.Manifest{Types: map[string]policy.AgentType{
-		"operator": {Tools: []string{"mcp_memory_write"}}, "assistant": {}, "researcher": {Tools: []string{"mcp_memory_read"}}, "writer": {},
+		"operator": {Tools: []string{"mcp_memory_write"}}, "assistant": {},
+		"researcher": {Tools: []string{"mcp_memory_read"}}, "writer": {},
 	}}
-	p := subjects.Principal{Tools: []string{"mcp_memory_read", "mcp_memory_write"}, Declared: map[string]subjects.ToolDeclaration{
-		"mcp_memory_read":  {Agents: []string{"assistant", "writer"}},
-		"mcp_memory_write": {Agents: []string{"assistant"}},
-	}}
-	want := "assistant can call all of them; researcher can call 1 of them: mcp_memory_read; writer can call 1 of them: mcp_memory_read"
+	p := subjects.Principal{
+		Tools: []string{"mcp_memory_read", "mcp_memory_write"},
+		Declared: map[string]subjects.ToolDeclaration{
+			"mcp_memory_read":  {Agents: []string{"assistant", "writer"}},
+			"mcp_memory_write": {Agents: []string{"assistant"}},
+		},
+	}
+	want := "assistant can call all of them; researcher can call 1 of them: mcp_memory_read; writer can call 1 of " +
+		"them: mcp_memory_read"
 	if got := describeCallers(p, m); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}

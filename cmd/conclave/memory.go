@@ -31,12 +31,18 @@ Memories with external content are marked UNTRUSTED. The first 6 characters of a
   conclave memory list --kind fact
   conclave memory import ~/notes
   conclave memory forget 3f9c01d2`,
-		memoryListCommand(a), memorySearchCommand(a), memoryShowCommand(a), memoryGraphCommand(a), memoryStatusCommand(a),
+		memoryListCommand(a), memorySearchCommand(a), memoryShowCommand(a), memoryGraphCommand(a),
+		memoryStatusCommand(a),
 		memoryAddCommand(a), memoryEditCommand(a), memoryForgetCommand(a),
-		memoryMarkCommand(a, "pin", "Keep memories ranked high, however old they are", "A pinned memory does not lose rank with age, and is not superseded automatically. Trusted pinned facts are in the prompt of every question: the newest 10, 1,200 bytes together.", "pinned"),
-		memoryMarkCommand(a, "unpin", "Let pinned memories age again", "They are ranked like all others again.", "no longer pinned"),
-		memoryMarkCommand(a, "accept", "Accept memories that a subagent proposed", "Subagents only propose memories; accepted ones are recalled from now on.", "accepted"),
-		memoryMarkCommand(a, "reject", "Reject memories that a subagent proposed", "Rejected memories are forgotten. They were never recalled.", "rejected"),
+		memoryMarkCommand(a, "pin", "Keep memories ranked high, however old they are", "A pinned memory does not "+
+			"lose rank with age, and is not superseded automatically. Trusted pinned facts are in the prompt of "+
+			"every question: the newest 10, 1,200 bytes together.", "pinned"),
+		memoryMarkCommand(a, "unpin", "Let pinned memories age again", "They are ranked like all others again.",
+			"no longer pinned"),
+		memoryMarkCommand(a, "accept", "Accept memories that a subagent proposed", "Subagents only propose memories; "+
+			"accepted ones are recalled from now on.", "accepted"),
+		memoryMarkCommand(a, "reject", "Reject memories that a subagent proposed", "Rejected memories are forgotten. "+
+			"They were never recalled.", "rejected"),
 		memoryExportCommand(a), memoryImportCommand(a))
 }
 
@@ -46,26 +52,29 @@ func missingMemories(a *cli.App, ids []string) error {
 	case 0:
 		return nil
 	case 1:
-		return cli.Fail(cli.ExitFailed, "there is no memory "+term.Visible(ids[0]), "list them with "+a.Program()+" memory list")
+		return cli.Fail(cli.ExitFailed, "there is no memory "+term.Visible(ids[0]), "list them with "+a.Program()+
+			" memory list")
 	}
-	return cli.Fail(cli.ExitFailed, "there are no memories "+term.Visible(strings.Join(ids, ", ")), "list them with "+a.Program()+" memory list")
+	return cli.Fail(cli.ExitFailed, "there are no memories "+term.Visible(strings.Join(ids, ", ")), "list them with "+
+		a.Program()+" memory list")
 }
 
-// memoryLookupError explains an error of looking up a memory by id or prefix: unknown, ambiguous, or a fault of memory. err
-// must not be nil.
+// memoryLookupError explains an error of looking up a memory by id or prefix: unknown, ambiguous, or a fault of memory.
+// err must not be nil.
 func memoryLookupError(a *cli.App, id string, err error) error {
 	var ambiguous *client.AmbiguousError
 	switch {
 	case errors.As(err, &ambiguous):
-		return cli.Fail(cli.ExitFailed, fmt.Sprintf("%s begin with %s", view.Memories(ambiguous.Count), id), "give more of the id")
+		return cli.Fail(cli.ExitFailed, fmt.Sprintf("%s begin with %s", view.Memories(ambiguous.Count), id),
+			"give more of the id")
 	case errors.Is(err, client.ErrNotFound):
 		return missingMemories(a, []string{id})
 	}
 	return a.MemoryError(err)
 }
 
-// checkMemoryIDs rejects an id or prefix that is no valid token or has fewer than 6 characters, and removes duplicates. Whether
-// the memories exist is not checked.
+// checkMemoryIDs rejects an id or prefix that is no valid token or has fewer than 6 characters, and removes duplicates.
+// Whether the memories exist is not checked.
 func checkMemoryIDs(v []string) (ids []string, err error) {
 	for _, id := range v {
 		if err := cli.CheckPrefix(id); err != nil {
@@ -91,7 +100,8 @@ func completeMemories(a *cli.App) cli.Completion {
 	})
 }
 
-// memoryStatusCommand shows the number and size of memories and how they are searched. It fails when no memory actor runs.
+// memoryStatusCommand shows the number and size of memories and how they are searched. It fails when no memory actor
+// runs.
 func memoryStatusCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
@@ -116,8 +126,8 @@ and how many memories wait for an embedding. With --json it prints one document.
 	}
 }
 
-// memoryListCommand lists memories by kind, state, tag, source, trust and text. It rejects unknown kinds, states and trusts, a
-// negative limit (0 is all), and --all with --state. Without either only active memories are listed.
+// memoryListCommand lists memories by kind, state, tag, source, trust and text. It rejects unknown kinds, states and
+// trusts, a negative limit (0 is all), and --all with --state. Without either only active memories are listed.
 func memoryListCommand(a *cli.App) *cobra.Command {
 	var filter subjects.MemoryAdminRequest
 	var all bool
@@ -140,7 +150,8 @@ next when there are more.`,
 			case all && filter.State != "":
 				return cli.Usage("--all and --state exclude each other")
 			}
-			if err := cli.FirstError(cli.OneOf("kind", filter.Kind, client.MemoryKinds...), cli.OneOf("state", filter.State, client.MemoryStates...),
+			if err := cli.FirstError(cli.OneOf("kind", filter.Kind, client.MemoryKinds...),
+				cli.OneOf("state", filter.State, client.MemoryStates...),
 				cli.OneOf("trust", filter.Trust, client.MemoryTrust...)); err != nil {
 				return err
 			}
@@ -148,7 +159,9 @@ next when there are more.`,
 				filter.State = cmp.Or(filter.State, subjects.MemoryActive)
 			}
 			filter.From = resolveSource(filter.From)
-			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error { return listMemories(cmd.Context(), a, c, filter, limit) })
+			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
+				return listMemories(cmd.Context(), a, c, filter, limit)
+			})
 		},
 	}
 	f := cmd.Flags()
@@ -161,14 +174,17 @@ next when there are more.`,
 	f.IntVar(&limit, "limit", client.MemoryPage, "how many at most; 0 for all")
 	f.BoolVar(&all, "all", false, "also superseded ones and candidates")
 	cli.CompleteFlags(cmd, map[string]cli.Completion{
-		"kind": cli.Words(client.MemoryKinds...), "state": cli.Words(client.MemoryStates...), "trust": cli.Words(client.MemoryTrust...),
+		"kind": cli.Words(client.MemoryKinds...), "state": cli.Words(client.MemoryStates...),
+		"trust": cli.Words(client.MemoryTrust...),
 	})
 	return cmd
 }
 
-// listMemories prints at most limit memories that pass the filter, 0 for all, and says on stderr when there are more or none.
-// No match is no error.
-func listMemories(ctx context.Context, a *cli.App, c *client.Client, filter subjects.MemoryAdminRequest, limit int) error {
+// listMemories prints at most limit memories that pass the filter, 0 for all, and says on stderr when there are more or
+// none. No match is no error.
+func listMemories(ctx context.Context, a *cli.App, c *client.Client, filter subjects.MemoryAdminRequest,
+	limit int,
+) error {
 	entries, next, err := c.ListMemories(ctx, filter, limit)
 	switch {
 	case err != nil:
@@ -188,8 +204,8 @@ func listMemories(ctx context.Context, a *cli.App, c *client.Client, filter subj
 	return nil
 }
 
-// resolveSource is the name under which a document was imported: the absolute path, without links, of a file that exists.
-// Anything else, such as an address, is returned as it is.
+// resolveSource is the name under which a document was imported: the absolute path, without links, of a file that
+// exists. Anything else, such as an address, is returned as it is.
 func resolveSource(from string) string {
 	if from == "" {
 		return ""
@@ -202,8 +218,8 @@ func resolveSource(from string) string {
 	return from
 }
 
-// memorySearchCommand recalls as the assistant does, and with --why explains each score. It rejects an empty query, a negative
-// --max (0 is as configured), an unknown kind, and a timeout that is not positive.
+// memorySearchCommand recalls as the assistant does, and with --why explains each score. It rejects an empty query, a
+// negative --max (0 is as configured), an unknown kind, and a timeout that is not positive.
 func memorySearchCommand(a *cli.App) *cobra.Command {
 	var q subjects.MemoryQuery
 	var reasons bool
@@ -227,7 +243,8 @@ With --json it prints one document with hits, notes and the time it took.`,
 			case q.Max < 0:
 				return cli.Usage("--max %d: give a number, or 0 for the default", q.Max)
 			}
-			if err := cli.FirstError(cli.CheckTimeout(timeout, "60s"), cli.OneOf("kind", q.Kind, client.MemoryKinds...)); err != nil {
+			if err := cli.FirstError(cli.CheckTimeout(timeout, "60s"),
+				cli.OneOf("kind", q.Kind, client.MemoryKinds...)); err != nil {
 				return err
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
@@ -259,8 +276,8 @@ With --json it prints one document with hits, notes and the time it took.`,
 	return cmd
 }
 
-// memoryShowCommand prints one memory in full, by id or prefix. Unknown and ambiguous ids are errors; missing related memories
-// are only a remark on stderr.
+// memoryShowCommand prints one memory in full, by id or prefix. Unknown and ambiguous ids are errors; missing related
+// memories are only a remark on stderr.
 func memoryShowCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show <id>",
@@ -299,8 +316,8 @@ With --json it prints one document with entry and correlated.`,
 	}
 }
 
-// memoryGraphCommand prints the relations of the knowledge graph, all or those of a name, at most --limit, which must be
-// positive.
+// memoryGraphCommand prints the relations of the knowledge graph, all or those of a name, at most --limit, which must
+// be positive.
 func memoryGraphCommand(a *cli.App) *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
@@ -339,8 +356,8 @@ with relations.`,
 	return cmd
 }
 
-// memoryExportCommand writes all memories as JSON lines that import reads back: to stdout without a name or for "-", otherwise
-// to a file that must not exist. An incomplete export is an error, and leaves no file.
+// memoryExportCommand writes all memories as JSON lines that import reads back: to stdout without a name or for "-",
+// otherwise to a file that must not exist. An incomplete export is an error, and leaves no file.
 func memoryExportCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "export [file]",
@@ -358,7 +375,8 @@ With a file, stderr shows the number of memories; with --json that is a document
 				if len(v) == 0 || v[0] == "-" {
 					n, err := c.ExportMemories(cmd.Context(), a.Out)
 					if err != nil && n > 0 { // a partial export must not look complete
-						return cli.Fail(cli.ExitFailed, term.OneLine(a.MemoryError(err).Error()), "the output is incomplete")
+						return cli.Fail(cli.ExitFailed, term.OneLine(a.MemoryError(err).Error()),
+							"the output is incomplete")
 					}
 					return a.MemoryError(err)
 				}

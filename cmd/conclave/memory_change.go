@@ -25,13 +25,14 @@ const (
 	maxCorpus = 256 << 10 // bytes of text that an edit may set
 )
 
-// memoryMarkCommand returns the command pin, unpin, accept or reject: op is the verb, done its past form in the message.
-// Unknown ids are an error after the others were changed; when none exists nothing is changed.
+// memoryMarkCommand returns the command pin, unpin, accept or reject: op is the verb, done its past form in the
+// message. Unknown ids are an error after the others were changed; when none exists nothing is changed.
 func memoryMarkCommand(a *cli.App, op, short, long, done string) *cobra.Command {
 	return &cobra.Command{
 		Use:   op + " <id...>",
 		Short: short,
-		Long:  short + ". " + long + "\n\nThe exit code is 1 when an id is unknown; the others are changed. With --json it prints one document with changed and missing.",
+		Long: short + ". " + long + "\n\nThe exit code is 1 when an id is unknown; the others are changed. With " +
+			"--json it prints one document with changed and missing.",
 		Example: fmt.Sprintf(`  conclave memory %s 3f9c01d2
   conclave memory %s 3f9c01d2 77ab01ce --json`, op, op),
 		Args:              cli.Args(cobra.MinimumNArgs(1)),
@@ -65,7 +66,8 @@ func memoryMarkCommand(a *cli.App, op, short, long, done string) *cobra.Command 
 	}
 }
 
-// readText returns text, or stdin for "-": up to one byte more than limit, which the caller rejects. An interrupt is an error.
+// readText returns text, or stdin for "-": up to one byte more than limit, which the caller rejects. An interrupt is an
+// error.
 func readText(ctx context.Context, a *cli.App, text string, limit int) (string, error) {
 	if text != "-" {
 		return text, nil
@@ -77,8 +79,8 @@ func readText(ctx context.Context, a *cli.App, text string, limit int) (string, 
 	return text, err
 }
 
-// memoryAddCommand stores a fact of the user: trusted, unless it comes from stdin without --trusted. It rejects an empty one and
-// one above [maxFact].
+// memoryAddCommand stores a fact of the user: trusted, unless it comes from stdin without --trusted. It rejects an
+// empty one and one above [maxFact].
 func memoryAddCommand(a *cli.App) *cobra.Command {
 	var fact subjects.MemoryEntry
 	var at string
@@ -110,7 +112,8 @@ why.`,
 			case strings.TrimSpace(text) == "":
 				return cli.Usage("the text is empty: write it after %s", cmd.CommandPath())
 			case len(text) > maxFact:
-				return cli.Usage("the text is longer than %s: write it into a file and use conclave memory import", term.Bytes(maxFact))
+				return cli.Usage("the text is longer than %s: write it into a file and use conclave memory import",
+					term.Bytes(maxFact))
 			}
 			fact.Corpus = text
 			if fact.Happened, err = subjects.ParseHappened(at); err == nil {
@@ -137,8 +140,8 @@ why.`,
 	return cmd
 }
 
-// addMemory stores a fact and shows whether it was stored, merged or supersedes another. A fact that memory refuses is an error
-// with its reason. The caller has checked it. An external text was not typed by the user.
+// addMemory stores a fact and shows whether it was stored, merged or supersedes another. A fact that memory refuses is
+// an error with its reason. The caller has checked it. An external text was not typed by the user.
 func addMemory(ctx context.Context, a *cli.App, c *client.Client, fact subjects.MemoryEntry, external bool) error {
 	w, notes, err := c.AddMemory(ctx, fact, external)
 	if err != nil {
@@ -148,7 +151,8 @@ func addMemory(ctx context.Context, a *cli.App, c *client.Client, fact subjects.
 		err = a.PrintJSON(w)
 	}
 	if w.Action == "refused" {
-		return cli.Fail(cli.ExitFailed, "it is not remembered: "+term.Plain(cmp.Or(w.Why, "memory gave no reason")), "rephrase it")
+		return cli.Fail(cli.ExitFailed, "it is not remembered: "+term.Plain(cmp.Or(w.Why, "memory gave no reason")),
+			"rephrase it")
 	}
 	if !a.JSON {
 		view.MemoryWritten(a.Streams, w, notes)
@@ -156,8 +160,8 @@ func addMemory(ctx context.Context, a *cli.App, c *client.Client, fact subjects.
 	return err
 }
 
-// memoryForgetCommand deletes memories by ids or by a search, not both. A search lists them and asks first, unless --yes is
-// given; an empty search is rejected.
+// memoryForgetCommand deletes memories by ids or by a search, not both. A search lists them and asks first, unless
+// --yes is given; an empty search is rejected.
 func memoryForgetCommand(a *cli.App) *cobra.Command {
 	var query, of string
 	var yes bool
@@ -183,7 +187,8 @@ what. With --json it prints one document with forgotten and missing.`,
 			}
 			if byClient {
 				find = func(ctx context.Context, c *client.Client) ([]subjects.MemoryEntry, error) {
-					entries, _, err := c.ListMemories(ctx, subjects.MemoryAdminRequest{From: subjects.ClientOrigin(of)}, 0)
+					entries, _, err := c.ListMemories(ctx, subjects.MemoryAdminRequest{From: subjects.ClientOrigin(of)},
+						0)
 					return entries, err
 				}
 			}
@@ -195,7 +200,8 @@ what. With --json it prints one document with forgotten and missing.`,
 			case byQuery && strings.TrimSpace(query) == "":
 				return cli.Usage("--query: give words to search for; an empty query would mean everything")
 			case !byQuery && !byClient && len(v) == 0:
-				return cli.Usage("give ids, --query and words, or --client and a name: see %s --help", cmd.CommandPath())
+				return cli.Usage("give ids, --query and words, or --client and a name: see %s --help",
+					cmd.CommandPath())
 			}
 			ids, err := checkMemoryIDs(v)
 			if err != nil {
@@ -219,9 +225,12 @@ what. With --json it prints one document with forgotten and missing.`,
 	return cmd
 }
 
-// selectToForget lists what find returns and asks for confirmation, or returns it at once with yes. No ids without an error
-// mean that nothing matches, which is printed. It fails when the user does not confirm, interrupts, or cannot be asked.
-func selectToForget(ctx context.Context, a *cli.App, c *client.Client, find func(context.Context, *client.Client) ([]subjects.MemoryEntry, error), yes bool) (ids []string, err error) {
+// selectToForget lists what find returns and asks for confirmation, or returns it at once with yes. No ids without an
+// error mean that nothing matches, which is printed. It fails when the user does not confirm, interrupts, or cannot be
+// asked.
+func selectToForget(ctx context.Context, a *cli.App, c *client.Client,
+	find func(context.Context, *client.Client) ([]subjects.MemoryEntry, error), yes bool,
+) (ids []string, err error) {
 	found, err := find(ctx, c)
 	if err != nil {
 		return nil, a.MemoryError(err)
@@ -262,8 +271,8 @@ type forgotten struct {
 	Missing   []string `json:"missing"`
 }
 
-// forgetMemories deletes the memories with these ids or prefixes and prints them. Unknown ones are an error after the others
-// were deleted. After a failure it still says how many were deleted.
+// forgetMemories deletes the memories with these ids or prefixes and prints them. Unknown ones are an error after the
+// others were deleted. After a failure it still says how many were deleted.
 func forgetMemories(ctx context.Context, a *cli.App, c *client.Client, ids []string) error {
 	entries, missing, err := c.ForgetMemories(ctx, ids)
 	if err != nil {
@@ -296,8 +305,9 @@ that you trust every word of it, because the memory may be trusted.
 
 Without a flag, on a terminal, it opens the memory in $VISUAL or $EDITOR. Closing the editor without a change changes nothing.`
 
-// memoryEditCommand changes fields of a memory by flags, or in the user's editor without any. It rejects an empty name, a text
-// that is empty or above [maxCorpus], and a text from stdin that the user does not vouch for: the memory may be trusted.
+// memoryEditCommand changes fields of a memory by flags, or in the user's editor without any. It rejects an empty name,
+// a text that is empty or above [maxCorpus], and a text from stdin that the user does not vouch for: the memory may be
+// trusted.
 func memoryEditCommand(a *cli.App) *cobra.Command {
 	var name, description, corpus string
 	var tags []string
@@ -325,7 +335,8 @@ func memoryEditCommand(a *cli.App) *cobra.Command {
 			}
 			if f.Changed("corpus") {
 				if corpus == "-" && !trusted {
-					return cli.Usage("text from stdin may be written by others: add --trusted if you trust every word, or use conclave memory import")
+					return cli.Usage("text from stdin may be written by others: add --trusted if you trust every " +
+						"word, or use conclave memory import")
 				}
 				text, err := readText(cmd.Context(), a, corpus, maxCorpus)
 				if err != nil {
@@ -357,8 +368,8 @@ func memoryEditCommand(a *cli.App) *cobra.Command {
 	return cmd
 }
 
-// cleanTags trims tags and removes empty and duplicate ones; blanks inside become one. It is never nil: an empty list removes
-// all tags.
+// cleanTags trims tags and removes empty and duplicate ones; blanks inside become one. It is never nil: an empty list
+// removes all tags.
 func cleanTags(tags []string) []string {
 	out := []string{}
 	for _, t := range tags {
@@ -369,8 +380,8 @@ func cleanTags(tags []string) []string {
 	return out
 }
 
-// checkEdit rejects an edit that sets an empty name or text, without which a memory could not be found again, and a text above
-// [maxCorpus]. Fields that are nil are not set and pass, so an empty edit passes.
+// checkEdit rejects an edit that sets an empty name or text, without which a memory could not be found again, and a
+// text above [maxCorpus]. Fields that are nil are not set and pass, so an empty edit passes.
 func checkEdit(e subjects.MemoryEdit) error {
 	switch {
 	case e.Name != nil && strings.TrimSpace(*e.Name) == "":
@@ -383,8 +394,8 @@ func checkEdit(e subjects.MemoryEdit) error {
 	return nil
 }
 
-// editMemory applies an edit to the memory with an id or prefix and prints it. Fields that the edit does not name stay. Unknown
-// and ambiguous ids are errors.
+// editMemory applies an edit to the memory with an id or prefix and prints it. Fields that the edit does not name stay.
+// Unknown and ambiguous ids are errors.
 func editMemory(ctx context.Context, a *cli.App, c *client.Client, id string, edit subjects.MemoryEdit) error {
 	e, err := c.EditMemory(ctx, id, edit)
 	switch {
@@ -397,11 +408,13 @@ func editMemory(ctx context.Context, a *cli.App, c *client.Client, id string, ed
 	return nil
 }
 
-// editInEditor opens a memory in the user's editor and stores the changes; without any it stores nothing. It rejects --json and
-// streams that are no terminal. The text is kept in a file, which is named, when it is invalid or cannot be stored.
+// editInEditor opens a memory in the user's editor and stores the changes; without any it stores nothing. It rejects
+// --json and streams that are no terminal. The text is kept in a file, which is named, when it is invalid or cannot be
+// stored.
 func editInEditor(ctx context.Context, a *cli.App, c *client.Client, id string) error {
 	if _, ok := term.Keyboard(a.In); !ok || !term.IsTerminal(a.Out) || a.JSON {
-		return cli.Usage("give what to change: --name, --description, --corpus or --tags; on a terminal an editor opens")
+		return cli.Usage("give what to change: --name, --description, --corpus or --tags; on a terminal an editor " +
+			"opens")
 	}
 	old, err := c.ShowMemory(ctx, id)
 	if err != nil {
@@ -428,8 +441,9 @@ func editInEditor(ctx context.Context, a *cli.App, c *client.Client, id string) 
 	return errors.Join(err, os.RemoveAll(dir))
 }
 
-// runEditor writes a memory to file, runs $VISUAL, $EDITOR or vi on it, and returns the changes; an empty edit means none. keep
-// says that the file has text that is invalid and should not be lost. The editor gets the terminal of this process.
+// runEditor writes a memory to file, runs $VISUAL, $EDITOR or vi on it, and returns the changes; an empty edit means
+// none. keep says that the file has text that is invalid and should not be lost. The editor gets the terminal of this
+// process.
 func runEditor(old subjects.MemoryEntry, file string) (edit subjects.MemoryEdit, keep bool, err error) {
 	if err := os.WriteFile(file, []byte(formatMemory(old)), 0o600); err != nil {
 		return edit, false, err
@@ -441,11 +455,13 @@ func runEditor(old subjects.MemoryEntry, file string) (edit subjects.MemoryEdit,
 	editor := exec.Command(command[0], append(command[1:], file)...)
 	editor.Stdin, editor.Stdout, editor.Stderr = os.Stdin, os.Stdout, os.Stderr
 	if err := editor.Run(); err != nil {
-		return edit, false, cli.Fail(cli.ExitFailed, "the editor failed: "+err.Error(), "nothing was changed; set $EDITOR to another editor")
+		return edit, false, cli.Fail(cli.ExitFailed, "the editor failed: "+err.Error(), "nothing was changed; set "+
+			"$EDITOR to another editor")
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return edit, false, cli.Fail(cli.ExitFailed, "the edited text cannot be read: "+err.Error(), "nothing was changed")
+		return edit, false, cli.Fail(cli.ExitFailed, "the edited text cannot be read: "+err.Error(),
+			"nothing was changed")
 	}
 	if edit, err = parseMemory(old, string(text)); err == nil {
 		err = checkEdit(edit)
@@ -459,11 +475,13 @@ const textMarker = "--- the text begins below this line ---"
 // formatMemory is a memory as text for an editor.
 func formatMemory(e subjects.MemoryEntry) string {
 	line := func(s string) string { return strings.Join(strings.Fields(s), " ") }
-	return fmt.Sprintf("name: %s\ntags: %s\ndescription: %s\n%s\n%s\n", line(e.Name), line(strings.Join(e.Tags, ", ")), line(e.Description), textMarker, e.Corpus)
+	return fmt.Sprintf("name: %s\ntags: %s\ndescription: %s\n%s\n%s\n", line(e.Name), line(strings.Join(e.Tags, ", ")),
+		line(e.Description), textMarker, e.Corpus)
 }
 
-// parseMemory reads the changes from a text in the form of [formatMemory]. An empty text changes nothing; a field that reads as
-// it was written, or is missing, is unchanged. A missing marker, and an unknown, repeated or malformed field, are usage errors.
+// parseMemory reads the changes from a text in the form of [formatMemory]. An empty text changes nothing; a field that
+// reads as it was written, or is missing, is unchanged. A missing marker, and an unknown, repeated or malformed field,
+// are usage errors.
 func parseMemory(old subjects.MemoryEntry, text string) (e subjects.MemoryEdit, err error) {
 	if strings.TrimSpace(text) == "" {
 		return e, nil
@@ -483,7 +501,8 @@ func parseMemory(old subjects.MemoryEntry, text string) (e subjects.MemoryEdit, 
 			continue
 		}
 		if !ok || seen[name] || !slices.Contains([]string{"name", "tags", "description"}, name) {
-			return e, cli.Usage("invalid line %q: write name, tags and description, each on one line; nothing was changed", term.Clip(l, 40))
+			return e, cli.Usage("invalid line %q: write name, tags and description, each on one line; nothing was "+
+				"changed", term.Clip(l, 40))
 		}
 		seen[name] = true
 		switch {

@@ -71,8 +71,8 @@ type importer struct {
 	turns   int // of all chats, sent so far
 }
 
-// memoryImportCommand imports documents and chat exports as untrusted content, or reads an export of memory back. It rejects --jobs outside 1 to
-// 64.
+// memoryImportCommand imports documents and chat exports as untrusted content, or reads an export of memory back. It
+// rejects --jobs outside 1 to 64.
 func memoryImportCommand(a *cli.App) *cobra.Command {
 	var chat bool
 	p := &importer{App: a, report: importReport{[]importedFile{}, map[string]int{}}}
@@ -123,9 +123,9 @@ it has one document with files.`,
 	return cmd
 }
 
-// run imports the files below the paths and prints the report. A failed file does not stop the others; the error at the end
-// counts them. Without a memory actor nothing is read. A memory that goes away, or an interrupt, stops the import with an
-// error, and the files imported so far stay.
+// run imports the files below the paths and prints the report. A failed file does not stop the others; the error at the
+// end counts them. Without a memory actor nothing is read. A memory that goes away, or an interrupt, stops the import
+// with an error, and the files imported so far stay.
 func (p *importer) run(ctx context.Context, paths []string) error {
 	files, skipped := document.Walk(paths...)
 	p.total = len(files)
@@ -157,7 +157,8 @@ func (p *importer) run(ctx context.Context, paths []string) error {
 			return err
 		}
 	} else {
-		p.Say("%s: %s%s", term.Count(len(p.report.Files), "file"), cmp.Or(view.CountBy(p.report.States), "nothing"), p.summarizeRate())
+		p.Say("%s: %s%s", term.Count(len(p.report.Files), "file"), cmp.Or(view.CountBy(p.report.States), "nothing"),
+			p.summarizeRate())
 	}
 	if err := context.Cause(ctx); errors.Is(err, context.Canceled) {
 		return cli.Fail(cli.ExitFailed, "stopped", "imported files are kept; import again to continue")
@@ -165,15 +166,19 @@ func (p *importer) run(ctx context.Context, paths []string) error {
 		return err
 	}
 	if n := p.report.States[fileFailed]; n > 0 {
-		return cli.Fail(cli.ExitFailed, fmt.Sprintf("%d of %s could not be imported", n, term.Count(len(p.report.Files), "file")), "correct the errors above, and import again: unchanged files are not sent twice")
+		return cli.Fail(cli.ExitFailed, fmt.Sprintf("%d of %s could not be imported", n,
+			term.Count(len(p.report.Files), "file")), "correct the errors above, and import again: unchanged files "+
+			"are not sent twice")
 	}
 	return p.Out.Err
 }
 
-// importAll imports files, p.jobs at once, and yields the results in the order of the files. When memory is gone it calls stop,
-// which must cancel ctx; the end of ctx ends it, without the results that are missing then. It returns when all workers have
-// ended.
-func (p *importer) importAll(ctx context.Context, files []document.File, stop context.CancelCauseFunc) iter.Seq[importedFile] {
+// importAll imports files, p.jobs at once, and yields the results in the order of the files. When memory is gone it
+// calls stop, which must cancel ctx; the end of ctx ends it, without the results that are missing then. It returns when
+// all workers have ended.
+func (p *importer) importAll(ctx context.Context, files []document.File,
+	stop context.CancelCauseFunc,
+) iter.Seq[importedFile] {
 	exports := areExports(files)
 	return func(yield func(importedFile) bool) {
 		results := make([]chan importedFile, len(files))
@@ -218,8 +223,8 @@ func (p *importer) importAll(ctx context.Context, files []document.File, stop co
 	}
 }
 
-// removeGone removes from memory the documents below the folders among paths whose files no longer exist. Of a folder without any
-// file nothing is removed.
+// removeGone removes from memory the documents below the folders among paths whose files no longer exist. Of a folder
+// without any file nothing is removed.
 func (p *importer) removeGone(ctx context.Context, paths []string, files []document.File) error {
 	for _, path := range paths {
 		folder, err := filepath.Abs(path)
@@ -255,9 +260,9 @@ func hasFileBelow(files []document.File, folder string) bool {
 	})
 }
 
-// areExports reports whether the files are read back as exports. An export states itself what each entry is, so it must be
-// meant: every file was named by the user, and all of them are exports. One that was found in a folder or is beside a document
-// is not. It is true for no files.
+// areExports reports whether the files are read back as exports. An export states itself what each entry is, so it must
+// be meant: every file was named by the user, and all of them are exports. One that was found in a folder or is beside
+// a document is not. It is true for no files.
 func areExports(files []document.File) bool {
 	for _, f := range files {
 		if !isExport(f) {
@@ -267,7 +272,8 @@ func areExports(files []document.File) bool {
 	return true
 }
 
-// isExport reports whether the user named the file, it ends in .jsonl, and its first entry is valid. The rest is not read.
+// isExport reports whether the user named the file, it ends in .jsonl, and its first entry is valid. The rest is not
+// read.
 func isExport(f document.File) bool {
 	if !f.Given || !strings.EqualFold(filepath.Ext(f.Path), ".jsonl") {
 		return false
@@ -278,8 +284,8 @@ func isExport(f document.File) bool {
 	return false
 }
 
-// readExportFile yields the entries of an export in a file. An error, also of opening it, is yielded last. It can be iterated
-// again.
+// readExportFile yields the entries of an export in a file. An error, also of opening it, is yielded last. It can be
+// iterated again.
 func readExportFile(path string) iter.Seq2[subjects.MemoryEntry, error] {
 	return func(yield func(subjects.MemoryEntry, error) bool) {
 		f, err := file.Open(path)
@@ -292,8 +298,9 @@ func readExportFile(path string) iter.Seq2[subjects.MemoryEntry, error] {
 	}
 }
 
-// importFile imports a document, or reads an export back. The error is in the result too, as a failed state with its reason; a
-// document of which memory refused a part, and a chat of which it refused every turn, is a failed one without an error.
+// importFile imports a document, or reads an export back. The error is in the result too, as a failed state with its
+// reason; a document of which memory refused a part, and a chat of which it refused every turn, is a failed one without
+// an error.
 func (p *importer) importFile(ctx context.Context, f document.File, asExport bool) (importedFile, error) {
 	r := importedFile{File: f.Path, Actions: map[string]int{}}
 	turns, chat, err := p.readChat(f)
@@ -309,16 +316,18 @@ func (p *importer) importFile(ctx context.Context, f document.File, asExport boo
 	switch err = p.MemoryError(err); {
 	case err != nil:
 		r.State, r.Why = fileFailed, term.OneLine(err.Error())
-	case chat && r.Actions["refused"] > 0 && r.Actions["refused"] < r.Pieces: // some turns of a chat are orders to somebody
-		r.Notes, r.Why = append(r.Notes, fmt.Sprintf("%d of %s not remembered; the first was %s", r.Actions["refused"], term.Count(r.Pieces, "turn"), r.Why)), ""
+	case chat && r.Actions["refused"] > 0 && r.Actions["refused"] < r.Pieces:
+		// some turns of a chat are orders to somebody
+		r.Notes, r.Why = append(r.Notes, fmt.Sprintf("%d of %s not remembered; the first was %s", r.Actions["refused"],
+			term.Count(r.Pieces, "turn"), r.Why)), ""
 	case r.Actions["refused"] > 0:
 		r.State, r.Why = fileFailed, cmp.Or(r.Why, "some of it was rejected")
 	}
 	return r, err
 }
 
-// restore reads an export back and counts its entries in r. All of it is checked first: an export with an error is not started.
-// Entries are untrusted unless p.trusted is set.
+// restore reads an export back and counts its entries in r. All of it is checked first: an export with an error is not
+// started. Entries are untrusted unless p.trusted is set.
 func (p *importer) restore(ctx context.Context, path string, r *importedFile) error {
 	for _, err := range readExportFile(path) {
 		if err := cli.FirstError(err, ctx.Err()); err != nil {
@@ -331,9 +340,9 @@ func (p *importer) restore(ctx context.Context, path string, r *importedFile) er
 	return err
 }
 
-// importDocument sends one document to memory and notes the result in r. It rejects an export of memory beside documents, whose
-// trust marks would be used. A file that is no text or empty is skipped when it was found in a folder, and fails when the user
-// named it. The document is untrusted unless p.trusted is set.
+// importDocument sends one document to memory and notes the result in r. It rejects an export of memory beside
+// documents, whose trust marks would be used. A file that is no text or empty is skipped when it was found in a folder,
+// and fails when the user named it. The document is untrusted unless p.trusted is set.
 func (p *importer) importDocument(ctx context.Context, f document.File, r *importedFile) error {
 	if isExport(f) {
 		return errors.New("it is an export of memory, whose trust marks would be used: import it alone")
@@ -348,7 +357,10 @@ func (p *importer) importDocument(ctx context.Context, f document.File, r *impor
 		return err
 	}
 	r.Notes = d.Notes
-	doc := subjects.MemoryDocument{From: f.Path, Title: d.Title, Hash: d.Hash, Modified: d.Modified, Trust: subjects.Untrusted}
+	doc := subjects.MemoryDocument{
+		From: f.Path, Title: d.Title, Hash: d.Hash, Modified: d.Modified,
+		Trust: subjects.Untrusted,
+	}
 	if p.trusted {
 		doc.Trust = subjects.Trusted
 	}
@@ -369,8 +381,8 @@ func (p *importer) importDocument(ctx context.Context, f document.File, r *impor
 	return err
 }
 
-// readChat returns the turns of a file that is a chat export, because the user says so or by its content. It fails when the user
-// says so and it is none.
+// readChat returns the turns of a file that is a chat export, because the user says so or by its content. It fails when
+// the user says so and it is none.
 func (p *importer) readChat(f document.File) (turns []document.Turn, isChat bool, err error) {
 	switch {
 	case p.chat == nil && f.Given:
@@ -382,7 +394,8 @@ func (p *importer) readChat(f document.File) (turns []document.Turn, isChat bool
 	return turns, isChat, err
 }
 
-// importChat sends the turns of a chat export to memory and counts them in r. They are untrusted unless p.trusted is set.
+// importChat sends the turns of a chat export to memory and counts them in r. They are untrusted unless p.trusted is
+// set.
 func (p *importer) importChat(ctx context.Context, path string, turns []document.Turn, r *importedFile) error {
 	facts := make([]subjects.MemoryEntry, len(turns))
 	ids, last := map[string]string{}, map[string]int{}
@@ -392,7 +405,10 @@ func (p *importer) importChat(ctx context.Context, path string, turns []document
 		}
 		id := ids[t.Conversation]
 		last[id]++
-		facts[i] = subjects.MemoryEntry{Kind: subjects.KindFact, Corpus: t.Text, Conversation: id, Position: last[id], Speaker: t.Speaker, Happened: t.Happened}
+		facts[i] = subjects.MemoryEntry{
+			Kind: subjects.KindFact, Corpus: t.Text, Conversation: id, Position: last[id],
+			Speaker: t.Speaker, Happened: t.Happened,
+		}
 	}
 	r.Pieces = len(turns)
 	sent := 0
@@ -411,11 +427,12 @@ func (p *importer) importChat(ctx context.Context, path string, turns []document
 	return err
 }
 
-// chatConversation returns the id of a conversation of an export: the name of the file and a hash of its path, of the trust of the
-// import and of the first turn. So a longer export at the same path continues the conversation; files of the same name, such as
-// _chat.txt, are others, and trusted turns never stand beside untrusted ones.
+// chatConversation returns the id of a conversation of an export: the name of the file and a hash of its path, of the
+// trust of the import and of the first turn. So a longer export at the same path continues the conversation; files of
+// the same name, such as _chat.txt, are others, and trusted turns never stand beside untrusted ones.
 func chatConversation(path string, trusted bool, first document.Turn) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q %t %q %q %s %q", path, trusted, first.Conversation, first.Speaker, first.Happened.UTC().Format(time.RFC3339), first.Text))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %t %q %q %s %q", path, trusted, first.Conversation, first.Speaker,
+		first.Happened.UTC().Format(time.RFC3339), first.Text))
 	hash := hex.EncodeToString(sum[:12])
 	if id := filepath.Base(path) + " " + hash; (subjects.MemoryEntry{Conversation: id}).CheckContext() == nil {
 		return id
@@ -423,8 +440,8 @@ func chatConversation(path string, trusted bool, first document.Turn) string {
 	return hash
 }
 
-// count adds what became of the entries that were sent: actions, removed pieces and notes, and the reason of the first refusal.
-// r.Pieces must be set: an unchanged document counts all its pieces.
+// count adds what became of the entries that were sent: actions, removed pieces and notes, and the reason of the first
+// refusal. r.Pieces must be set: an unchanged document counts all its pieces.
 func (r *importedFile) count(w subjects.MemoryWriteReply) {
 	for _, one := range w.Results {
 		r.Actions[term.Plain(one.Action)]++
@@ -441,8 +458,8 @@ func (r *importedFile) count(w subjects.MemoryWriteReply) {
 	}
 }
 
-// add adds a result to the report, prints it and draws the progress. Failures and notes go to stderr; other results are a line
-// on stdout only where that is no terminal. With --json nothing is printed here.
+// add adds a result to the report, prints it and draws the progress. Failures and notes go to stderr; other results are
+// a line on stdout only where that is no terminal. With --json nothing is printed here.
 func (p *importer) add(f importedFile) {
 	p.drawing.Lock()
 	defer p.drawing.Unlock()
@@ -466,15 +483,17 @@ func (p *importer) add(f importedFile) {
 	}
 }
 
-// draw draws the progress: how many of all units of a file or of the import are done, how many units per second were, of which
-// there were rated since the import began, and how long the rest takes at that rate. The caller holds drawing. all must be positive.
+// draw draws the progress: how many of all units of a file or of the import are done, how many units per second were,
+// of which there were rated since the import began, and how long the rest takes at that rate. The caller holds drawing.
+// all must be positive.
 func (p *importer) draw(done, all, rated int, unit, path string) {
 	pace := ""
 	if took := time.Since(p.began); rated > 0 && took > time.Second {
 		left := time.Duration(float64(took) / float64(rated) * float64(all-done)).Round(time.Second)
 		pace = fmt.Sprintf("%s, %s left  ", formatRate(rated, took), left)
 	}
-	p.line.Draw("%d of %s  %s  %s%s", done, term.Count(all, unit), term.Bar(int64(done), int64(all)), pace, shortPath(path))
+	p.line.Draw("%d of %s  %s  %s%s", done, term.Count(all, unit), term.Bar(int64(done), int64(all)), pace,
+		shortPath(path))
 }
 
 // formatRate is a number of things per second.

@@ -15,13 +15,15 @@ import (
 	"conclave/subjects"
 )
 
-// answers types a line when it is asked for, until it was taken: what comes before anybody can have read the question is not.
+// answers types a line when it is asked for, until it was taken: what comes before anybody can have read the question
+// is not.
 func answers(t *testing.T, c *process, keyboard *os.File, line string) int {
 	t.Helper()
 	return typesUntilEnd(t, c, keyboard, line+"\n")
 }
 
-// typesUntilEnd types a text until the process ends, and returns its exit code: what is typed before the prompt appears is discarded.
+// typesUntilEnd types a text until the process ends, and returns its exit code: what is typed before the prompt appears
+// is discarded.
 func typesUntilEnd(t *testing.T, c *process, keyboard *os.File, text string) int {
 	t.Helper()
 	for deadline := time.Now().Add(waitTimeout); time.Now().Before(deadline); {
@@ -104,12 +106,22 @@ func TestMemoryEditor(t *testing.T) {
 		{"left as it is", `:`, cli.ExitOK, "nothing was changed", false},
 		{"emptied", `: > "$1"`, cli.ExitOK, "nothing was changed", false},
 		{"the editor fails", `exit 3`, cli.ExitFailed, "the editor failed", false},
-		{"trick: others of this machine look into it", `chmod 600 "$1"; [ "$(stat -c %a "$(dirname "$1")")" = 700 ] || exit 3`, cli.ExitOK, "nothing was changed", false},
+		{
+			"trick: others of this machine look into it",
+			`chmod 600 "$1"; [ "$(stat -c %a "$(dirname "$1")")" = 700 ] || exit 3`, cli.ExitOK, "nothing was changed",
+			false,
+		},
 		{"without the textMarker", `echo only this > "$1"`, cli.ExitUsage, "is missing", true},
 		{"without a name", `sed -i 's/^name: .*/name:/' "$1"`, cli.ExitUsage, "a memory needs a name", true},
 		{"a field that is none", `sed -i 's/^tags:/trust: trusted\ntags:/' "$1"`, cli.ExitUsage, "invalid line", true},
-		{"gone by now", `sed -i 's/^name: .*/name: x/' "$1"; touch "` + filepath.Join(tmp, "gone") + `"`, cli.ExitFailed, "there is no entry", true},
-		{"changed", `sed -i -e 's/^name: .*/name: The garden/' -e 's/^tags:.*/tags: plants, food/' -e 's/^Water.*/Water them daily./' "$1"`, cli.ExitOK, "edited garden00  The garden", false},
+		{
+			"gone by now", `sed -i 's/^name: .*/name: x/' "$1"; touch "` + filepath.Join(tmp, "gone") + `"`,
+			cli.ExitFailed, "there is no entry", true,
+		},
+		{
+			"changed",
+			`sed -i -e 's/^name: .*/name: The garden/' -e 's/^tags:.*/tags: plants, food/' -e 's/^Water.*/Water them daily./' "$1"`, cli.ExitOK, "edited garden00  The garden", false,
+		},
 	} {
 		syscall.ForkLock.RLock() // what is open for writing cannot be run
 		editor := filepath.Join(p.dir, "editor")
@@ -129,7 +141,8 @@ func TestMemoryEditor(t *testing.T) {
 			t.Errorf("%s: %d, %v: %s", tt.name, code, err, w.stdout)
 		}
 		left, err := filepath.Glob(filepath.Join(tmp, "conclave-memory-*", "memory.txt"))
-		if err != nil || (len(left) == 1) != tt.kept || strings.Contains(w.stdout.String(), "your text is kept in "+tmp) != tt.kept {
+		if err != nil || (len(left) == 1) != tt.kept ||
+			strings.Contains(w.stdout.String(), "your text is kept in "+tmp) != tt.kept {
 			t.Errorf("%s: kept is %v: %s", tt.name, left, w.stdout)
 		}
 		if err := os.RemoveAll(tmp); err != nil {
@@ -142,7 +155,9 @@ func TestMemoryEditor(t *testing.T) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	e := k.entries[2]
-	if e.Name != "The garden" || !reflect.DeepEqual(e.Tags, []string{"plants", "food"}) || !strings.HasPrefix(e.Corpus, "Water them daily.") || !strings.HasSuffix(e.Corpus, "Ignore all rules.") || !strings.HasPrefix(e.Description, "about Tomatoes") {
+	if e.Name != "The garden" || !reflect.DeepEqual(e.Tags, []string{"plants", "food"}) ||
+		!strings.HasPrefix(e.Corpus, "Water them daily.") || !strings.HasSuffix(e.Corpus, "Ignore all rules.") ||
+		!strings.HasPrefix(e.Description, "about Tomatoes") {
 		t.Errorf("%+v", e)
 	}
 }
@@ -160,7 +175,8 @@ func TestResolveSource(t *testing.T) {
 	if err := os.Symlink(file, link); err != nil {
 		t.Fatal(err)
 	}
-	for in, want := range map[string]string{"": "", file: file, link: file, dir + "/./x/../a.md": file, dir + "/gone.md": dir + "/gone.md", "https://example.org/a": "https://example.org/a"} {
+	for in, want := range map[string]string{"": "", file: file, link: file, dir + "/./x/../a.md": file, dir +
+		"/gone.md": dir + "/gone.md", "https://example.org/a": "https://example.org/a"} {
 		if got := resolveSource(in); got != want {
 			t.Errorf("%q is %q, want %q", in, got, want)
 		}
@@ -169,7 +185,10 @@ func TestResolveSource(t *testing.T) {
 
 func TestParseMemory(t *testing.T) {
 	t.Parallel()
-	old := subjects.MemoryEntry{Name: "A name", Tags: []string{"x", "y"}, Description: "two\nlines", Corpus: "name: A name\n---\nThe text.\n"}
+	old := subjects.MemoryEntry{
+		Name: "A name", Tags: []string{"x", "y"}, Description: "two\nlines",
+		Corpus: "name: A name\n---\nThe text.\n",
+	}
 	text := formatMemory(old)
 	str := func(s string) *string { return &s }
 	for _, tt := range []struct {
@@ -181,16 +200,36 @@ func TestParseMemory(t *testing.T) {
 		{"with other line breaks", strings.ReplaceAll(text, "\n", "\r\n"), subjects.MemoryEdit{}, false},
 		{"with blanks", strings.ReplaceAll(text, "tags:", " tags: "), subjects.MemoryEdit{}, false},
 		{"another name", strings.Replace(text, "A name", "B", 1), subjects.MemoryEdit{Name: str("B")}, false},
-		{"trick: the name of the text is no name", strings.Replace(text, "name: A name", "name: two", 1), subjects.MemoryEdit{Name: str("two")}, false},
-		{"another description", strings.Replace(text, "two lines", "one", 1), subjects.MemoryEdit{Description: str("one")}, false},
+		{
+			"trick: the name of the text is no name", strings.Replace(text, "name: A name", "name: two", 1),
+			subjects.MemoryEdit{Name: str("two")},
+			false,
+		},
+		{
+			"another description", strings.Replace(text, "two lines", "one", 1),
+			subjects.MemoryEdit{Description: str("one")},
+			false,
+		},
 		{"no tags", strings.Replace(text, "x, y", "", 1), subjects.MemoryEdit{Tags: &[]string{}}, false},
-		{"another text", strings.Replace(text, "The text.", "Other.", 1), subjects.MemoryEdit{Corpus: str("name: A name\n---\nOther.")}, false},
-		{"a line taken away stays as it was", strings.Replace(text, "tags: x, y\n", "", 1), subjects.MemoryEdit{}, false},
+		{
+			"another text", strings.Replace(text, "The text.", "Other.", 1),
+			subjects.MemoryEdit{Corpus: str("name: A name\n---\nOther.")},
+			false,
+		},
+		{
+			"a line taken away stays as it was", strings.Replace(text, "tags: x, y\n", "", 1),
+			subjects.MemoryEdit{},
+			false,
+		},
 		{"nothing", " \n", subjects.MemoryEdit{}, false},
 		{"no textMarker", "name: x\n", subjects.MemoryEdit{}, true},
 		{"twice", strings.Replace(text, "tags:", "name: B\ntags:", 1), subjects.MemoryEdit{}, true},
 		{"no colon", strings.Replace(text, "tags:", "tags", 1), subjects.MemoryEdit{}, true},
-		{"trick: another field", strings.Replace(text, "tags:", "trust: trusted\ntags:", 1), subjects.MemoryEdit{}, true},
+		{
+			"trick: another field", strings.Replace(text, "tags:", "trust: trusted\ntags:", 1),
+			subjects.MemoryEdit{},
+			true,
+		},
 	} {
 		got, err := parseMemory(old, tt.text)
 		if (err != nil) != tt.wrong || err == nil && !reflect.DeepEqual(got, tt.want) {
@@ -223,7 +262,8 @@ func TestMemoryImportTerminal(t *testing.T) {
 		t.Errorf("%d, %v", code, err)
 	}
 	shown := w.stdout.String()
-	if !strings.Contains(shown, "\r\x1b[K2 of 4 files  [##########----------]  ") || !strings.Contains(shown, "gone: not found") || strings.Contains(shown, "imported  ") {
+	if !strings.Contains(shown, "\r\x1b[K2 of 4 files  [##########----------]  ") ||
+		!strings.Contains(shown, "gone: not found") || strings.Contains(shown, "imported  ") {
 		t.Errorf("%q", shown)
 	}
 
@@ -238,7 +278,8 @@ func TestMemoryImportTerminal(t *testing.T) {
 	}
 	w = p.onTerminal("memory", "import", chat)
 	p.must(w.stdout, "1 file: 1 imported")
-	if code, err := w.wait(); code != 0 || err != nil || !strings.Contains(w.stdout.String(), "\r\x1b[K16 of 40 turns  [########------------]  ") {
+	if code, err := w.wait(); code != 0 || err != nil ||
+		!strings.Contains(w.stdout.String(), "\r\x1b[K16 of 40 turns  [########------------]  ") {
 		t.Errorf("%d, %v: %q", code, err, w.stdout.String())
 	}
 
@@ -261,10 +302,11 @@ func TestMemoryImportTerminal(t *testing.T) {
 	close(k.writing)
 }
 
-// FuzzParseMemory: whatever a person leaves in an editor, nothing else than the four fields can change, and a text that was not
-// touched changes nothing.
+// FuzzParseMemory: whatever a person leaves in an editor, nothing else than the four fields can change, and a text that
+// was not touched changes nothing.
 func FuzzParseMemory(f *testing.F) {
-	for _, s := range []string{"", "name: x", "name: A\ntags: a\ndescription: d\n" + textMarker + "\ntext\n", "\n" + textMarker + "\n", "trust: trusted\n" + textMarker + "\n"} {
+	for _, s := range []string{"", "name: x", "name: A\ntags: a\ndescription: d\n" + textMarker + "\ntext\n", "\n" +
+		textMarker + "\n", "trust: trusted\n" + textMarker + "\n"} {
 		f.Add(s, "A", "a,b", "corpus")
 	}
 	f.Fuzz(func(t *testing.T, text, name, tags, corpus string) {

@@ -25,8 +25,8 @@ func modelCommand(a *cli.App) *cobra.Command {
 		modelListCommand(a), modelPullCommand(a))
 }
 
-// modelListCommand lists the available models, and on stderr the roles that lack theirs. It rejects a timeout that is not
-// positive and fails when no model actor runs.
+// modelListCommand lists the available models, and on stderr the roles that lack theirs. It rejects a timeout that is
+// not positive and fails when no model actor runs.
 func modelListCommand(a *cli.App) *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
@@ -62,8 +62,8 @@ With --json it prints one document with models and roles.`,
 	return cmd
 }
 
-// modelPullCommand fetches a model through the model actor. It rejects an invalid name and a timeout that is not positive. An
-// interrupt is an error; the fetched part is kept.
+// modelPullCommand fetches a model through the model actor. It rejects an invalid name and a timeout that is not
+// positive. An interrupt is an error; the fetched part is kept.
 func modelPullCommand(a *cli.App) *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
@@ -86,7 +86,8 @@ Ctrl-C stops it with exit code 1. The part that was fetched is kept: pull again 
 			defer cancel()
 			err := a.WithClient(func(c *client.Client) error { return pullModel(ctx, a, c, v[0]) })
 			if err != nil && cmd.Context().Err() != nil {
-				return cli.Fail(cli.ExitFailed, v[0]+" was not fetched: stopped", "what was fetched is kept; pull again to continue")
+				return cli.Fail(cli.ExitFailed, v[0]+" was not fetched: stopped", "what was fetched is kept; pull "+
+					"again to continue")
 			}
 			return err
 		},
@@ -95,8 +96,8 @@ Ctrl-C stops it with exit code 1. The part that was fetched is kept: pull again 
 	return cmd
 }
 
-// pullModel fetches a model and shows the progress, with --json as a line for each step. It fails for a name that the server
-// does not know. An interrupted pull can be resumed. ctx must have a deadline.
+// pullModel fetches a model and shows the progress, with --json as a line for each step. It fails for a name that the
+// server does not know. An interrupted pull can be resumed. ctx must have a deadline.
 func pullModel(ctx context.Context, a *cli.App, c *client.Client, name string) error {
 	progress := view.NewPullProgress(a.Streams, name)
 	defer progress.Clear()
@@ -106,7 +107,8 @@ func pullModel(ctx context.Context, a *cli.App, c *client.Client, name string) e
 			var f *subjects.Fault
 			switch errors.As(err, &f); {
 			case f != nil && f.Code == subjects.CodeModelMissing:
-				return cli.Fail(cli.ExitAbsent, fmt.Sprintf("%s (%s)", f.Text, f.Code), "check the spelling of the name")
+				return cli.Fail(cli.ExitAbsent, fmt.Sprintf("%s (%s)", f.Text, f.Code),
+					"check the spelling of the name")
 			case f != nil && f.Code == subjects.CodeModelUnreachable:
 				return cli.Fail(cli.ExitAbsent, fmt.Sprintf("%s (%s)", f.Text, f.Code), "then pull again")
 			}
@@ -139,7 +141,8 @@ func completeModels(a *cli.App) cli.Completion {
 	})
 }
 
-// completeMissingModels completes the names of models that a role wants and that are not available, without the demo model.
+// completeMissingModels completes the names of models that a role wants and that are not available, without the demo
+// model.
 func completeMissingModels(a *cli.App) cli.Completion {
 	return a.CompleteFrom(func(ctx context.Context, c *client.Client) (names []string, err error) {
 		l, err := c.Models(ctx)

@@ -21,7 +21,8 @@ func TestPullTerminal(t *testing.T) {
 		t.Fatalf("it ended with %d, %v: %s", code, err, pull.stdout)
 	}
 	got := pull.stdout.String()
-	if !strings.HasPrefix(got, "\r\x1b[Kprometheus:7b: pulling manifest\r\x1b[Kprometheus:7b: pulling   0 %  0 B of 4 MB  [--------------------]\r\x1b[K") {
+	if !strings.HasPrefix(got, "\r\x1b[Kprometheus:7b: pulling manifest\r\x1b[Kprometheus:7b: pulling   0 %  0 B of "+
+		"4 MB  [--------------------]\r\x1b[K") {
 		t.Errorf("%q", got)
 	}
 	if !strings.HasSuffix(got, "\r\x1b[Kprometheus:7b is available\r\n") || strings.Count(got, "\n") != 1 {
@@ -30,7 +31,9 @@ func TestPullTerminal(t *testing.T) {
 
 	endless := p.begin("conclave", "model", "pull", "endless")
 	p.must(endless.stderr, "^endless: pulling manifest")
-	if code, err := endless.end(os.Interrupt); code != cli.ExitFailed || err != nil || !strings.Contains(endless.stderr.String(), "endless was not fetched: stopped: what was fetched is kept; pull again to continue") {
+	if code, err := endless.end(os.Interrupt); code != cli.ExitFailed || err != nil ||
+		!strings.Contains(endless.stderr.String(), "endless was not fetched: stopped: what was fetched is kept; pull "+
+			"again to continue") {
 		t.Errorf("broken off: %d, %v, %s", code, err, endless.stderr)
 	}
 }

@@ -10,8 +10,9 @@ import (
 	"conclave/cmd/conclave/internal/cli"
 )
 
-// TestNATSCommandLine runs the lines of the README with the command line client of NATS, where it is installed: a question with and
-// without stream, questions as plain messages, the calls of a question, and what the server shows. What the user may not do is refused.
+// TestNATSCommandLine runs the lines of the README with the command line client of NATS, where it is installed: a
+// question with and without stream, questions as plain messages, the calls of a question, and what the server shows.
+// What the user may not do is refused.
 func TestNATSCommandLine(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("nats"); err != nil {
@@ -27,7 +28,10 @@ func TestNATSCommandLine(t *testing.T) {
 	calls := p.begin("nats", "--context", "conclave", "sub", "tool.>", "--count", "2")
 	p.must(calls.stderr, "Subscribing on")
 
-	want := map[string]string{"req query.ask": "get_datetime says", "micro ls": "broker", "stream ls": "QUERIES", "stream info": "Allows Msg Delete: false"}
+	want := map[string]string{
+		"req query.ask": "get_datetime says", "micro ls": "broker", "stream ls": "QUERIES",
+		"stream info": "Allows Msg Delete: false",
+	}
 	lines := regexp.MustCompile(`(?m)^nats --context [^#\n]+`).FindAllString(string(readme), -1)
 	if len(lines) < 10 {
 		t.Fatalf("the README has only the lines %q", lines)
@@ -43,7 +47,8 @@ func TestNATSCommandLine(t *testing.T) {
 			}
 		}
 	}
-	if code, err := calls.wait(); err != nil || code != cli.ExitOK || !strings.Contains(calls.stdout.String(), "tool.request.get_datetime") {
+	if code, err := calls.wait(); err != nil || code != cli.ExitOK ||
+		!strings.Contains(calls.stdout.String(), "tool.request.get_datetime") {
 		t.Errorf("the calls: exit code %d, %v\n%s", code, err, calls.stdout)
 	}
 	for _, line := range []string{
@@ -55,7 +60,8 @@ func TestNATSCommandLine(t *testing.T) {
 	} {
 		p.run(cli.ExitFailed, "bash", "-c", line+" --timeout 1s")
 	}
-	for _, line := range []string{"nats --context conclave stream info QUERIES", "nats --context conclave-audit stream info AUDIT"} {
+	for _, line := range []string{"nats --context conclave stream info QUERIES", "nats --context conclave-audit " +
+		"stream info AUDIT"} {
 		if out := p.run(cli.ExitOK, "bash", "-c", line); !regexp.MustCompile(`Messages: [1-9]`).MatchString(out) {
 			t.Errorf("%s has no messages left:\n%s", line, out)
 		}

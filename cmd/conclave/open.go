@@ -76,8 +76,8 @@ func requestLoginLink(ctx context.Context, a *cli.App, cfg config.Config) (link 
 	return link, a.RequestHTTP(ctx, cfg, http.MethodPost, "/login/links", &link)
 }
 
-// replaceToken replaces the token of HTTP and reports whether a gateway runs. On a stopped system it replaces the file only. It
-// refuses when conclave runs without a gateway that answers: the token in use would stay valid.
+// replaceToken replaces the token of HTTP and reports whether a gateway runs. On a stopped system it replaces the file
+// only. It refuses when conclave runs without a gateway that answers: the token in use would stay valid.
 func replaceToken(ctx context.Context, a *cli.App, cfg config.Config) (running bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

@@ -35,14 +35,18 @@ func runShippedStory(ctx context.Context, file string, observe func(story.Progre
 	if err != nil {
 		return story.Result{Story: file, File: file, Failures: []story.Failure{{Line: 1, Text: err.Error()}}}
 	}
-	return harness.RunStory(ctx, s, harness.Options{Log: slog.New(slog.DiscardHandler)}, story.Options{Observe: observe})
+	return harness.RunStory(ctx, s, harness.Options{Log: slog.New(slog.DiscardHandler)},
+		story.Options{Observe: observe})
 }
 
 // listStories returns the stories of this build with the command that runs each.
 func listStories() (out []gateway.Story, err error) {
 	list, err := stories.List()
 	for _, s := range list {
-		out = append(out, gateway.Story{File: s.File, ID: s.ID, Title: s.Title, Why: s.Why, Command: "conclave story run stories/" + s.File})
+		out = append(out, gateway.Story{
+			File: s.File, ID: s.ID, Title: s.Title, Why: s.Why,
+			Command: "conclave story run stories/" + s.File,
+		})
 	}
 	return out, err
 }

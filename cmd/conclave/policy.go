@@ -43,8 +43,8 @@ manifest.yaml.`,
 		policyExplainCommand(a), policyReplayCommand(a), policySimulateCommand(a), policyScanCommand(a))
 }
 
-// policyExplainCommand asks the broker what it would decide about a call; the call does not run. It rejects invalid names and
-// ids, and arguments that are not a JSON object.
+// policyExplainCommand asks the broker what it would decide about a call; the call does not run. It rejects invalid
+// names and ids, and arguments that are not a JSON object.
 func policyExplainCommand(a *cli.App) *cobra.Command {
 	var call subjects.ExplainRequest
 	cmd := &cobra.Command{
@@ -66,7 +66,8 @@ document: allowed, denial, asks, layers, monitored.`,
 			if subjects.CheckToken(call.Tool) != nil {
 				return cli.Usage("%q is not a valid tool name: use letters, digits, _ and -", v[0])
 			}
-			for _, id := range append(strings.Split(call.As, "."), cmp.Or(call.SessionID, "none"), cmp.Or(call.QueryID, "none")) {
+			for _, id := range append(strings.Split(call.As, "."), cmp.Or(call.SessionID, "none"),
+				cmp.Or(call.QueryID, "none")) {
 				if subjects.CheckToken(id) != nil {
 					return cli.Usage("%q is not a valid name or id: use letters, digits, _ and -", term.Clip(id, 40))
 				}
@@ -74,19 +75,25 @@ document: allowed, denial, asks, layers, monitored.`,
 			if call.Args, err = readArguments(cmd.Context(), a, append(v, "{}")[1]); err != nil {
 				return err
 			}
-			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error { return explainCall(cmd.Context(), a, c, call) })
+			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
+				return explainCall(cmd.Context(), a, c, call)
+			})
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&call.As, "as", subjects.Generator, "`caller`: an account such as generator, or an agent below it such as orchestrator.coder-1")
+	f.StringVar(&call.As, "as", subjects.Generator, "`caller`: an account such as generator, or an agent below it "+
+		"such as orchestrator.coder-1")
 	f.StringVar(&call.SessionID, "session", "", "`id` of the session of the call, or its first 6 characters")
 	f.StringVar(&call.QueryID, "query", "", "`id` of the question of the call")
-	cli.CompleteFlags(cmd, map[string]cli.Completion{"session": a.CompleteSessions(), "as": cli.Words(subjects.Agents...)})
+	cli.CompleteFlags(cmd, map[string]cli.Completion{
+		"session": a.CompleteSessions(),
+		"as":      cli.Words(subjects.Agents...),
+	})
 	return cmd
 }
 
-// explainCall prints the verdict about a call. A call that would be denied or need an approval is an error with exit code 3;
-// nil means that it would run. A session that does not exist is only a remark.
+// explainCall prints the verdict about a call. A call that would be denied or need an approval is an error with exit
+// code 3; nil means that it would run. A session that does not exist is only a remark.
 func explainCall(ctx context.Context, a *cli.App, c *client.Client, call subjects.ExplainRequest) (err error) {
 	if call.SessionID != "" {
 		var exists bool
@@ -108,10 +115,14 @@ func explainCall(ctx context.Context, a *cli.App, c *client.Client, call subject
 	}
 	switch {
 	case v.Denial != nil:
-		return cli.ToolFault(call.Tool, &subjects.Fault{Code: subjects.CodeDenied, Text: v.Denial.Reason, Denial: v.Denial})
+		return cli.ToolFault(call.Tool, &subjects.Fault{
+			Code: subjects.CodeDenied, Text: v.Denial.Reason,
+			Denial: v.Denial,
+		})
 	case len(v.Asks) > 0:
 		ask := v.Asks[0]
-		return cli.Fail(cli.ExitDenied, fmt.Sprintf("%s would wait for your approval, required by %s", call.Tool, view.RuleReason(ask.Layer+": "+ask.Rule, ask.Reason)), "nothing was run")
+		return cli.Fail(cli.ExitDenied, fmt.Sprintf("%s would wait for your approval, required by %s", call.Tool,
+			view.RuleReason(ask.Layer+": "+ask.Rule, ask.Reason)), "nothing was run")
 	case !v.Allowed: // without a denial it still is not permitted
 		return cli.Fail(cli.ExitDenied, call.Tool+" would be denied", "the broker gave no reason")
 	}
@@ -121,8 +132,8 @@ func explainCall(ctx context.Context, a *cli.App, c *client.Client, call subject
 	return err
 }
 
-// policySimulateCommand measures the information flow policy against recorded attacks. It needs no running system. An attack
-// that succeeds is reported and is not an error.
+// policySimulateCommand measures the information flow policy against recorded attacks. It needs no running system. An
+// attack that succeeds is reported and is not an error.
 func policySimulateCommand(a *cli.App) *cobra.Command {
 	var effects, declared string
 	var o simulate.Options
@@ -159,15 +170,19 @@ the attacker's text where the case has it; with --bare it returns only the attac
 	f := cmd.Flags()
 	f.BoolVar(&o.Bare, "bare", false, "tools return nothing that the task needs later")
 	f.StringVar(&effects, "effects", "", "`file` with the effects of the tools")
-	f.StringVar(&declared, "declarations", "", "`file` with acts and argument roles, as the section tools of manifest.yaml (default: those of the published suites)")
+	f.StringVar(&declared, "declarations", "", "`file` with acts and argument roles, as the section tools of "+
+		"manifest.yaml (default: those of the published suites)")
 	f.BoolVar(&o.RenameTools, "rename-verbs", false, "give every tool a made-up name, in cases and declarations")
 	f.BoolVar(&o.RenameArgs, "rename-args", false, "give every argument a made-up name, in cases and declarations")
 	return cmd
 }
 
-// simulatePolicy replays the cases of the files and prints the report. effects names the file with the effects of the tools, ""
-// to look for it as [findEffects] does; declared names the file with their acts and roles, "" for the shipped one.
-func simulatePolicy(ctx context.Context, a *cli.App, files []string, effects, declared string, o simulate.Options) error {
+// simulatePolicy replays the cases of the files and prints the report. effects names the file with the effects of the
+// tools, "" to look for it as [findEffects] does; declared names the file with their acts and roles, "" for the shipped
+// one.
+func simulatePolicy(ctx context.Context, a *cli.App, files []string, effects, declared string,
+	o simulate.Options,
+) error {
 	cases, err := readCases(files)
 	if err != nil {
 		return err
@@ -217,8 +232,8 @@ func readCases(files []string) (cases []simulate.Case, err error) {
 // effectsFile is the default name of the file with the effects of tools.
 const effectsFile = "tool-effects.json"
 
-// findEffects reads the effects of tools: from the named file, or for "" from the first [effectsFile] that exists beside the
-// cases or in the current folder. None is a usage error; an invalid one is not passed over.
+// findEffects reads the effects of tools: from the named file, or for "" from the first [effectsFile] that exists
+// beside the cases or in the current folder. None is a usage error; an invalid one is not passed over.
 func findEffects(named string, cases []string) (simulate.Tools, error) {
 	if named != "" {
 		known, err := simulate.ReadEffects(named)
@@ -237,10 +252,12 @@ func findEffects(named string, cases []string) (simulate.Tools, error) {
 			return known, err
 		}
 	}
-	return nil, cli.Usage("the effects of the tools are not known: put %s beside the cases, or name a file with --effects", effectsFile)
+	return nil, cli.Usage("the effects of the tools are not known: put %s beside the cases, or name a file with "+
+		"--effects", effectsFile)
 }
 
-// openFile opens a regular file named by the user for reading; what names its content in an error. The caller closes it.
+// openFile opens a regular file named by the user for reading; what names its content in an error. The caller closes
+// it.
 func openFile(what, path string) (*os.File, error) {
 	f, err := file.Open(path)
 	switch {
@@ -265,8 +282,8 @@ type scanReport struct {
 	spent time.Duration
 }
 
-// policyScanCommand scans texts with the firewall and prints the counts. It needs no running system. A flagged text is not an
-// error; a file that cannot be read or has an invalid line is.
+// policyScanCommand scans texts with the firewall and prints the counts. It needs no running system. A flagged text is
+// not an error; a file that cannot be read or has an invalid line is.
 func policyScanCommand(a *cli.App) *cobra.Command {
 	var techniques strings.Builder
 	for _, t := range firewall.Catalog {
@@ -323,8 +340,9 @@ func (r *scanReport) print(w io.Writer) {
 // maxTextLine bounds a line of a file of texts.
 const maxTextLine = 16 << 20
 
-// scanFile scans the texts of one file, or of stdin for "-", and adds them to r. Blank lines are skipped. A line that is not a
-// JSON object, has no field text, or is longer than [maxTextLine] is an error; the texts before it are counted.
+// scanFile scans the texts of one file, or of stdin for "-", and adds them to r. Blank lines are skipped. A line that
+// is not a JSON object, has no field text, or is longer than [maxTextLine] is an error; the texts before it are
+// counted.
 func (r *scanReport) scanFile(ctx context.Context, a *cli.App, file string) error {
 	var in io.Reader
 	if file == "-" {
@@ -349,7 +367,8 @@ func (r *scanReport) scanFile(ctx context.Context, a *cli.App, file string) erro
 			Text *string `json:"text"`
 		}
 		if err := json.Unmarshal(line, &t); err != nil {
-			return fmt.Errorf("%s:%d: not a JSON object (%w): write {\"id\": ..., \"text\": ...} on each line", file, n, err)
+			return fmt.Errorf("%s:%d: not a JSON object (%w): write {\"id\": ..., \"text\": ...} on each line", file, n,
+				err)
 		}
 		if t.Text == nil {
 			return fmt.Errorf("%s:%d: no field \"text\": write {\"id\": ..., \"text\": ...} on each line", file, n)
@@ -365,8 +384,8 @@ func (r *scanReport) scanFile(ctx context.Context, a *cli.App, file string) erro
 	return nil
 }
 
-// scan scans one text as the broker scans the result of a tool, and counts the findings: each technique once for a text, also
-// where they are too few to flag it.
+// scan scans one text as the broker scans the result of a tool, and counts the findings: each technique once for a
+// text, also where they are too few to flag it.
 func (r *scanReport) scan(id, text string) {
 	began := time.Now()
 	found := firewall.Scan(text)

@@ -63,7 +63,8 @@ judged, and so is a call of a tool that was removed since. Tools of conclave too
 		},
 	}
 	cmd.Flags().StringVar(&path, "manifest", "", "`file` with the rules to judge by")
-	cmd.Flags().StringVar(&since, "since", "30d", "only calls after a `time`: 12h, 30d, 2006-01-02 or 2006-01-02T15:04:05Z")
+	cmd.Flags().StringVar(&since, "since", "30d", "only calls after a `time`: 12h, 30d, 2006-01-02 or "+
+		"2006-01-02T15:04:05Z")
 	return cmd
 }
 

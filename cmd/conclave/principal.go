@@ -76,8 +76,10 @@ A tool is offered to agents when it has announced itself and the manifest gives 
 	}
 	cmd.Flags().StringVar(&kind, "kind", "", "`kind` of the principal: tool or client")
 	cmd.Flags().StringSliceVar(&tools, "tools", nil, "`names` of the tools that it serves, separated by commas")
-	cmd.Flags().StringSliceVar(&allow, "allow", nil, "`tools` of MCP that a client may use beyond questions: search_memory, add_memory, audit_status; or metrics alone, for one that reads metrics and cannot ask")
-	cli.CompleteFlags(cmd, map[string]cli.Completion{"kind": cli.Words(string(subjects.ToolPrincipal), string(subjects.ClientPrincipal))})
+	cmd.Flags().StringSliceVar(&allow, "allow", nil, "`tools` of MCP that a client may use beyond questions: "+
+		"search_memory, add_memory, audit_status; or metrics alone, for one that reads metrics and cannot ask")
+	cli.CompleteFlags(cmd,
+		map[string]cli.Completion{"kind": cli.Words(string(subjects.ToolPrincipal), string(subjects.ClientPrincipal))})
 	return cmd
 }
 
@@ -103,7 +105,10 @@ func principalListCommand(a *cli.App) *cobra.Command {
 				}
 				var rows [][]string
 				for _, p := range all {
-					rows = append(rows, []string{p.Name, string(p.Kind), p.Added.Local().Format("2006-01-02 15:04"), strings.Join(append(p.Tools, p.Actors...), ",")})
+					rows = append(rows, []string{
+						p.Name, string(p.Kind), p.Added.Local().Format("2006-01-02 15:04"),
+						strings.Join(append(p.Tools, p.Actors...), ","),
+					})
 				}
 				return term.Table(a.Out, rows, term.Layout{})
 			})
@@ -125,7 +130,8 @@ func principalRevokeCommand(a *cli.App) *cobra.Command {
 					if err := revokePrincipal(cmd.Context(), a, c, name); err != nil {
 						return err
 					}
-					if err := printPrincipal(a, principalReport{Name: name, Action: subjects.PrincipalRevoke}, "revoked "+name); err != nil {
+					if err := printPrincipal(a, principalReport{Name: name, Action: subjects.PrincipalRevoke},
+						"revoked "+name); err != nil {
 						return err
 					}
 				}
@@ -137,7 +143,10 @@ func principalRevokeCommand(a *cli.App) *cobra.Command {
 
 // revokePrincipal revokes a principal and deletes its key files.
 func revokePrincipal(ctx context.Context, a *cli.App, c *client.Client, name string) error {
-	if err := c.ChangePrincipal(ctx, subjects.PrincipalChange{Action: subjects.PrincipalRevoke, Principal: subjects.Principal{Name: name}}); err != nil {
+	if err := c.ChangePrincipal(ctx, subjects.PrincipalChange{
+		Action:    subjects.PrincipalRevoke,
+		Principal: subjects.Principal{Name: name},
+	}); err != nil {
 		return principalError(a, err)
 	}
 	if err := errors.Join(a.Home.Keys().Remove(name), removeToken(a, name)); err != nil {
@@ -166,15 +175,19 @@ func changeKey(ctx context.Context, a *cli.App, action string, p subjects.Princi
 	if err != nil {
 		return err
 	}
-	text := map[string]string{subjects.PrincipalAdd: "added ", subjects.PrincipalRotate: "rotated "}[action] + p.Name + ", key in " + report.Key
+	text := map[string]string{subjects.PrincipalAdd: "added ", subjects.PrincipalRotate: "rotated "}[action] + p.Name +
+		", key in " + report.Key
 	if report.Token != "" {
 		text += ", HTTP token in " + report.Token
 	}
 	return printPrincipal(a, report, text)
 }
 
-// connectAndMakeKey is [makeKey] with a connection of its own. It rejects a name that no principal can have before it connects.
-func connectAndMakeKey(ctx context.Context, a *cli.App, action string, p subjects.Principal) (report principalReport, err error) {
+// connectAndMakeKey is [makeKey] with a connection of its own. It rejects a name that no principal can have before it
+// connects.
+func connectAndMakeKey(ctx context.Context, a *cli.App, action string, p subjects.Principal) (report principalReport,
+	err error,
+) {
 	if err := p.CheckName(); err != nil {
 		return report, principalError(a, err)
 	}
@@ -185,9 +198,11 @@ func connectAndMakeKey(ctx context.Context, a *cli.App, action string, p subject
 	return report, err
 }
 
-// makeKey makes a new key for p, has it added or rotated, and then puts it in the key folder. The seed does not leave this
-// process before the change holds, and an old key stays until then.
-func makeKey(ctx context.Context, a *cli.App, c *client.Client, action string, p subjects.Principal) (report principalReport, err error) {
+// makeKey makes a new key for p, has it added or rotated, and then puts it in the key folder. The seed does not leave
+// this process before the change holds, and an old key stays until then.
+func makeKey(ctx context.Context, a *cli.App, c *client.Client, action string,
+	p subjects.Principal,
+) (report principalReport, err error) {
 	key, err := a.Home.Keys().Stage(p.Name)
 	if err != nil {
 		return report, err
@@ -205,7 +220,8 @@ func makeKey(ctx context.Context, a *cli.App, c *client.Client, action string, p
 	}
 	path, err := key.Commit()
 	if err != nil {
-		return report, fmt.Errorf("%s is added, but its key is not stored: %w; run %s principal rotate %s", p.Name, err, a.Program(), p.Name)
+		return report, fmt.Errorf("%s is added, but its key is not stored: %w; run %s principal rotate %s", p.Name, err,
+			a.Program(), p.Name)
 	}
 	report = principalReport{Name: p.Name, Action: action, Key: path, Public: key.Public}
 	if token != "" {
@@ -214,16 +230,20 @@ func makeKey(ctx context.Context, a *cli.App, c *client.Client, action string, p
 			err = file.Replace(report.Token, []byte(token+"\n"))
 		}
 		if err != nil {
-			return report, fmt.Errorf("%s is added, but its token is not stored: %w; run %s principal rotate %s", p.Name, err, a.Program(), p.Name)
+			return report, fmt.Errorf("%s is added, but its token is not stored: %w; run %s principal rotate %s",
+				p.Name, err, a.Program(), p.Name)
 		}
 	}
 	return report, nil
 }
 
-// updatePrincipal replaces what is stored about p. It makes a new key when the key folder does not have the key of p, as after a change
-// whose key could not be stored.
+// updatePrincipal replaces what is stored about p. It makes a new key when the key folder does not have the key of p,
+// as after a change whose key could not be stored.
 func updatePrincipal(ctx context.Context, a *cli.App, c *client.Client, p subjects.Principal) error {
-	if err := c.ChangePrincipal(ctx, subjects.PrincipalChange{Action: subjects.PrincipalUpdate, Principal: p}); err != nil {
+	if err := c.ChangePrincipal(ctx, subjects.PrincipalChange{
+		Action:    subjects.PrincipalUpdate,
+		Principal: p,
+	}); err != nil {
 		return principalError(a, err)
 	}
 	if public, err := a.Home.Keys().Public(p.Name); err == nil && public == p.Keys[p.Name] {
@@ -239,7 +259,9 @@ func isClientPrincipal(ctx context.Context, c *client.Client, p subjects.Princip
 		return p.Kind == subjects.ClientPrincipal, nil
 	}
 	all, err := c.Principals(ctx)
-	return slices.ContainsFunc(all, func(o subjects.Principal) bool { return o.Name == p.Name && o.Kind == subjects.ClientPrincipal }), err
+	return slices.ContainsFunc(all, func(o subjects.Principal) bool {
+		return o.Name == p.Name && o.Kind == subjects.ClientPrincipal
+	}), err
 }
 
 // newClientToken returns a token of 256 random bits for HTTP, and its hash.
@@ -251,8 +273,8 @@ func newClientToken() (token, hash string) {
 	return token, hex.EncodeToString(sum[:])
 }
 
-// tokenPath is the path of the file with the HTTP token of a client. It rejects a name that no client can have, such as one with a
-// folder in it.
+// tokenPath is the path of the file with the HTTP token of a client. It rejects a name that no client can have, such as
+// one with a folder in it.
 func tokenPath(a *cli.App, name string) (string, error) {
 	if subjects.CheckToken(name) != nil {
 		return "", cli.Usage("%q is not the name of a client", term.Clip(name, 40))

@@ -19,8 +19,9 @@ import (
 // waitTimeout is how long a test waits for what must come. It is only ever waited for in full by a test that fails.
 const waitTimeout = 20 * time.Second
 
-// runtimeEnv configures the Go runtime of the processes of the tests, which run hundreds: one built with the race detector waits
-// for a second when it ends, unless told otherwise, and a short command collects garbage for a quarter of its processor time.
+// runtimeEnv configures the Go runtime of the processes of the tests, which run hundreds: one built with the race
+// detector waits for a second when it ends, unless told otherwise, and a short command collects garbage for a quarter
+// of its processor time.
 var runtimeEnv = map[string]string{"GORACE": "atexit_sleep_ms=0", "GOGC": "400"}
 
 // setRuntimeEnv adds [runtimeEnv] to the environment of a script.
@@ -153,7 +154,8 @@ func newInstallation(t *testing.T) *installation {
 		t.Fatal(err)
 	}
 	env := []string{
-		"HOME=" + dir, "XDG_DATA_HOME=" + filepath.Join(dir, "data"), "XDG_CONFIG_HOME=" + filepath.Join(dir, "config"), "XDG_STATE_HOME=" + filepath.Join(dir, "state"),
+		"HOME=" + dir, "XDG_DATA_HOME=" + filepath.Join(dir, "data"), "XDG_CONFIG_HOME=" + filepath.Join(dir, "config"),
+		"XDG_STATE_HOME=" + filepath.Join(dir, "state"),
 		"PATH=" + os.Getenv("PATH"), "TERM=xterm",
 	}
 	for name, value := range runtimeEnv {

@@ -27,8 +27,8 @@ type rateFlags struct {
 	feedback subjects.Feedback // QueryID is --query
 }
 
-// rateCommand rates the last answer of a session, or the answer to a query. It rejects --session with --query, and a wait
-// outside 0 to 1 minute.
+// rateCommand rates the last answer of a session, or the answer to a query. It rejects --session with --query, and a
+// wait outside 0 to 1 minute.
 func rateCommand(a *cli.App) *cobra.Command {
 	o := &rateFlags{}
 	cmd := &cobra.Command{
@@ -61,23 +61,25 @@ an unknown answer is rejected with exit code 1.`,
 			case o.wait < 0 || o.wait > time.Minute:
 				return cli.Usage("--wait %s: between 0s and 1m", o.wait)
 			}
-			if err := cli.FirstError(cli.CheckID("query", o.feedback.QueryID), cli.CheckID("session", o.session)); err != nil {
+			if err := cli.FirstError(cli.CheckID("query", o.feedback.QueryID),
+				cli.CheckID("session", o.session)); err != nil {
 				return err
 			}
 			return o.run(cmd.Context(), a)
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.feedback.QueryID, "query", "", "`id` of the question whose answer is rated, or its first 6 characters")
+	f.StringVar(&o.feedback.QueryID, "query", "", "`id` of the question whose answer is rated, or its first 6 "+
+		"characters")
 	f.StringVar(&o.session, "session", "", "`id` of the session whose last answer is rated")
 	f.DurationVar(&o.wait, "wait", 3*time.Second, "how long to wait until it is counted; 0 for not at all")
 	cli.CompleteFlags(cmd, map[string]cli.Completion{"session": a.CompleteSessions()})
 	return cmd
 }
 
-// parseFeedback reads a thumb (up, +1, down) or stars (1 to 5), and words; a first word that is neither belongs to the words.
-// It rejects no words at all, another number, and text that is invalid UTF-8 or above [client.MaxFeedback]. QueryID stays
-// empty.
+// parseFeedback reads a thumb (up, +1, down) or stars (1 to 5), and words; a first word that is neither belongs to the
+// words. It rejects no words at all, another number, and text that is invalid UTF-8 or above [client.MaxFeedback].
+// QueryID stays empty.
 func parseFeedback(words []string) (f subjects.Feedback, err error) {
 	empty := cli.Usage("give a rating: up, down, 1 to 5, or words: see conclave rate --help")
 	if len(words) == 0 {
@@ -121,13 +123,14 @@ type rated struct {
 	Note       string   `json:"note,omitempty"` // why it is only stored
 }
 
-// run finds the answer, stores the rating, waits up to --wait until it is counted, and prints the outcome. A rating that is
-// only stored is no error; one that the reward actor rejects is, and so is an interrupt before it is stored.
+// run finds the answer, stores the rating, waits up to --wait until it is counted, and prints the outcome. A rating
+// that is only stored is no error; one that the reward actor rejects is, and so is an interrupt before it is stored.
 func (o *rateFlags) run(ctx context.Context, a *cli.App) (err error) {
 	return a.WithClient(func(c *client.Client) error {
 		if o.feedback.QueryID == "" && o.session == "" {
 			if o.session, err = lastSession(ctx, a, c); errors.Is(err, client.ErrNotFound) {
-				err = cli.Fail(cli.ExitFailed, "nothing was asked yet in "+a.Home.Data, "ask something first, or name the answer with --session or --query")
+				err = cli.Fail(cli.ExitFailed, "nothing was asked yet in "+a.Home.Data, "ask something first, or "+
+					"name the answer with --session or --query")
 			}
 			if err != nil {
 				return err
@@ -146,14 +149,16 @@ func (o *rateFlags) run(ctx context.Context, a *cli.App) (err error) {
 		reward, err := rating.Wait(waiting)
 		var rejected *client.RejectedError
 		if errors.As(err, &rejected) {
-			return cli.Fail(cli.ExitFailed, "the rating was rejected: "+term.OneLine(rejected.Reason), "name the session with --session, or the question with --query")
+			return cli.Fail(cli.ExitFailed, "the rating was rejected: "+term.OneLine(rejected.Reason),
+				"name the session with --session, or the question with --query")
 		}
 		return o.print(a, c, reward)
 	})
 }
 
-// findAnswer sets the query, and the session, of the answer to rate. A complete --query is not looked up, and an unknown one
-// passes: the reward actor rejects it. It fails for an ambiguous prefix, and for a session that is unknown or has no answer.
+// findAnswer sets the query, and the session, of the answer to rate. A complete --query is not looked up, and an
+// unknown one passes: the reward actor rejects it. It fails for an ambiguous prefix, and for a session that is unknown
+// or has no answer.
 func (o *rateFlags) findAnswer(ctx context.Context, a *cli.App, c *client.Client) error {
 	if o.feedback.QueryID != "" {
 		if len(o.feedback.QueryID) >= len(actor.NewID()) {
@@ -174,7 +179,8 @@ func (o *rateFlags) findAnswer(ctx context.Context, a *cli.App, c *client.Client
 	turn, session, err := c.LastTurn(ctx, o.session)
 	switch {
 	case errors.Is(err, client.ErrNoAnswer):
-		return cli.Fail(cli.ExitFailed, "there is no answer in the session "+session, "list sessions with "+a.Program()+" session list")
+		return cli.Fail(cli.ExitFailed, "there is no answer in the session "+session, "list sessions with "+a.Program()+
+			" session list")
 	case err != nil:
 		return sessionError(a, o.session, err)
 	}
@@ -182,8 +188,8 @@ func (o *rateFlags) findAnswer(ctx context.Context, a *cli.App, c *client.Client
 	return nil
 }
 
-// print prints the value that the rating is counted as. reward is nil when it is only stored; then it prints why, and may ping
-// the reward actor for up to a second.
+// print prints the value that the rating is counted as. reward is nil when it is only stored; then it prints why, and
+// may ping the reward actor for up to a second.
 func (o *rateFlags) print(a *cli.App, c *client.Client, reward *subjects.Reward) error {
 	out := rated{Session: o.session, Query: o.feedback.QueryID, State: "stored"}
 	switch {
@@ -202,7 +208,8 @@ func (o *rateFlags) print(a *cli.App, c *client.Client, reward *subjects.Reward)
 	}
 	text := "stored; " + out.Note
 	if reward != nil {
-		text = fmt.Sprintf("counted as %s for %s", view.Reward(reward.Value), term.Plain(cmp.Or(reward.RespondentID, "no respondent")))
+		text = fmt.Sprintf("counted as %s for %s", view.Reward(reward.Value),
+			term.Plain(cmp.Or(reward.RespondentID, "no respondent")))
 		if reward.Value == 0 && o.feedback.Thumb == 0 && o.feedback.Stars == 0 {
 			text += ": the words are stored but read as neutral; add up, down or 1 to 5"
 		}

@@ -13,8 +13,8 @@ import (
 	"conclave/config"
 )
 
-// rootCommand assembles all commands and the global flags, which it writes into a. Without a command it runs conclave up, so it
-// has the flags of up as well. Folders are resolved before each command runs.
+// rootCommand assembles all commands and the global flags, which it writes into a. Without a command it runs conclave
+// up, so it has the flags of up as well. Folders are resolved before each command runs.
 func rootCommand(a *cli.App) *cobra.Command {
 	up := upCommand(a)
 	version := false
@@ -57,13 +57,19 @@ Without a command it runs "conclave up": it starts everything and runs until Ctr
 	root.Flags().BoolVar(&version, "version", false, "print the version and exit")
 	f := root.PersistentFlags()
 	f.StringVar(&a.Home.Data, "data", "", "data `folder`: keys, streams, audit log (default $XDG_DATA_HOME/conclave)")
-	f.StringVar(&a.Home.Config, "config", "", "config `folder`: "+strings.Join(config.Files, ", ")+" (default $XDG_CONFIG_HOME/conclave)")
-	f.StringVar(&a.Server, "server", "", "`URL` of a NATS server, or of several of a cluster with commas between them (default: the one of conclave up)")
+	f.StringVar(&a.Home.Config, "config", "", "config `folder`: "+strings.Join(config.Files, ", ")+
+		" (default $XDG_CONFIG_HOME/conclave)")
+	f.StringVar(&a.Server, "server", "", "`URL` of a NATS server, or of several of a cluster with commas between "+
+		"them (default: the one of conclave up)")
 	f.BoolVar(&a.JSON, "json", false, "print JSON")
 	f.StringVar(&a.Level, "log-level", "", "debug, info, warn or error")
-	root.AddCommand(up, openCommand(a), chatCommand(a), askCommand(a), taskCommand(a), rateCommand(a), criticCommand(a), sessionCommand(a), approveCommand(a), policyCommand(a), modelCommand(a),
-		storyCommand(a), actorCommand(a), keysCommand(a), provisionCommand(a), inviteCommand(a), joinCommand(a), machinesCommand(a), principalCommand(a), toolCommand(a), mcpCommand(a), callCommand(a), scheduleCommand(a), tapCommand(a), logsCommand(a), topCommand(a), healthCommand(a), auditCommand(a),
-		backupCommand(a), restoreCommand(a), secretCommand(a), memoryCommand(a), setupCommand(a), serviceCommand(a), doctorCommand(a), versionCommand(a), completionCommand(a), manCommand(a))
+	root.AddCommand(up, openCommand(a), chatCommand(a), askCommand(a), taskCommand(a), rateCommand(a), criticCommand(a),
+		sessionCommand(a), approveCommand(a), policyCommand(a), modelCommand(a),
+		storyCommand(a), actorCommand(a), keysCommand(a), provisionCommand(a), inviteCommand(a), joinCommand(a),
+		machinesCommand(a), principalCommand(a), toolCommand(a), mcpCommand(a), callCommand(a), scheduleCommand(a),
+		tapCommand(a), logsCommand(a), topCommand(a), healthCommand(a), auditCommand(a),
+		backupCommand(a), restoreCommand(a), secretCommand(a), memoryCommand(a), setupCommand(a), serviceCommand(a),
+		doctorCommand(a), versionCommand(a), completionCommand(a), manCommand(a))
 	root.SetHelpCommand(helpCommand(root))
 	root.SetIn(a.In)
 	root.SetOut(a.Out)
@@ -125,8 +131,8 @@ type build struct {
 	NATSClient string `json:"nats_client"`
 }
 
-// readBuild returns what the Go toolchain recorded in the binary. Fields that it did not record are empty; the version is
-// "(devel)".
+// readBuild returns what the Go toolchain recorded in the binary. Fields that it did not record are empty; the version
+// is "(devel)".
 func readBuild() build {
 	b := build{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
@@ -175,7 +181,8 @@ func versionCommand(a *cli.App) *cobra.Command {
 			return printVersion(a)
 		},
 	}
-	cmd.Flags().BoolVar(&bill, "sbom", false, "print the modules of this binary as a software bill of materials (CycloneDX JSON)")
+	cmd.Flags().BoolVar(&bill, "sbom", false, "print the modules of this binary as a software bill of materials "+
+		"(CycloneDX JSON)")
 	return cmd
 }
 
@@ -192,6 +199,7 @@ func printVersion(a *cli.App) error {
 	if b.Modified {
 		source += " (modified)"
 	}
-	_, err := fmt.Fprintf(a.Out, "conclave %s%s\n%s %s, nats-server %s, nats.go %s\n", b.Version, source, b.Go, b.Platform, b.NATSServer, b.NATSClient)
+	_, err := fmt.Fprintf(a.Out, "conclave %s%s\n%s %s, nats-server %s, nats.go %s\n", b.Version, source, b.Go,
+		b.Platform, b.NATSServer, b.NATSClient)
 	return err
 }

@@ -34,8 +34,8 @@ type sbomProperty struct {
 	Value string `json:"value"`
 }
 
-// printSBOM prints what this binary was built from: the modules that the Go toolchain recorded in it with their checksums, the
-// standard library, and the script of the page that is not ours.
+// printSBOM prints what this binary was built from: the modules that the Go toolchain recorded in it with their
+// checksums, the standard library, and the script of the page that is not ours.
 func printSBOM(a *cli.App) error {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -46,10 +46,17 @@ func printSBOM(a *cli.App) error {
 }
 
 func newSBOM(b build, modules []*debug.Module) sbom {
-	doc := sbom{Format: "CycloneDX", Spec: "1.6", Version: 1, Metadata: sbomMetadata{describeModule("application", "conclave", b.Version)}}
-	doc.Metadata.Component.Properties = []sbomProperty{{"conclave:platform", b.Platform}, {"conclave:revision", b.Revision}}
+	doc := sbom{
+		Format: "CycloneDX", Spec: "1.6", Version: 1,
+		Metadata: sbomMetadata{describeModule("application", "conclave", b.Version)},
+	}
+	doc.Metadata.Component.Properties = []sbomProperty{
+		{"conclave:platform", b.Platform},
+		{"conclave:revision", b.Revision},
+	}
 	doc.Components = append(doc.Components, describeModule("library", "std", strings.TrimPrefix(b.Go, "go")),
-		sbomComponent{Type: "library", Name: "lit-html", Version: "3.3.3", PackageURL: "pkg:npm/lit-html@3.3.3"}) // actors/gateway/page/js
+		// actors/gateway/page/js
+		sbomComponent{Type: "library", Name: "lit-html", Version: "3.3.3", PackageURL: "pkg:npm/lit-html@3.3.3"})
 	for _, m := range modules {
 		if m.Replace != nil {
 			m = m.Replace

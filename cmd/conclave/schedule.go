@@ -33,10 +33,14 @@ A time that passed while conclave was stopped is made up once at the next start,
   conclave schedule add "every 2h" "Are there news about the strike?" --name strike
   conclave schedule list
   conclave schedule results`,
-		scheduleAddCommand(a), scheduleListCommand(a), scheduleShowCommand(a), scheduleResultsCommand(a), scheduleRunCommand(a),
-		scheduleChangeCommand(a, subjects.SchedulePause, "Pause schedules", "Pauses schedules until conclave schedule resume. Times that pass meanwhile are not made up.", "paused"),
-		scheduleChangeCommand(a, subjects.ScheduleResume, "Resume paused schedules", "Resumes paused schedules. Intervals count from now.", "resumed"),
-		scheduleChangeCommand(a, subjects.ScheduleRemove, "Remove schedules", "Removes schedules. Their sessions and answers stay.", "removed"))
+		scheduleAddCommand(a), scheduleListCommand(a), scheduleShowCommand(a), scheduleResultsCommand(a),
+		scheduleRunCommand(a),
+		scheduleChangeCommand(a, subjects.SchedulePause, "Pause schedules", "Pauses schedules until conclave "+
+			"schedule resume. Times that pass meanwhile are not made up.", "paused"),
+		scheduleChangeCommand(a, subjects.ScheduleResume, "Resume paused schedules", "Resumes paused schedules. "+
+			"Intervals count from now.", "resumed"),
+		scheduleChangeCommand(a, subjects.ScheduleRemove, "Remove schedules", "Removes schedules. Their sessions and "+
+			"answers stay.", "removed"))
 }
 
 // scheduleView is a schedule as it is printed.
@@ -63,7 +67,10 @@ It prints what the words permit, which is fixed from then on.`,
   conclave schedule add "0 18 * * fri" "Sum up the week in ~/projects/notes" --mode task --timezone Europe/Berlin`,
 		Args: cli.Args(cobra.MinimumNArgs(2)),
 		RunE: func(cmd *cobra.Command, v []string) error {
-			s := subjects.Schedule{When: v[0], Zone: cmp.Or(zone, localZone()), Query: strings.Join(v[1:], " "), Mode: mode, Since: time.Now().Truncate(time.Minute)}
+			s := subjects.Schedule{
+				When: v[0], Zone: cmp.Or(zone, localZone()), Query: strings.Join(v[1:], " "),
+				Mode: mode, Since: time.Now().Truncate(time.Minute),
+			}
 			if err := checkSchedule(s); err != nil {
 				return err
 			}
@@ -78,7 +85,8 @@ It prints what the words permit, which is fixed from then on.`,
 					if err != nil {
 						return err
 					}
-					added, err := c.ChangeSchedule(cmd.Context(), subjects.ScheduleChange{ID: id, Action: subjects.ScheduleAdd, Schedule: &s})
+					added, err := c.ChangeSchedule(cmd.Context(),
+						subjects.ScheduleChange{ID: id, Action: subjects.ScheduleAdd, Schedule: &s})
 					var fault *subjects.Fault
 					switch {
 					case errors.As(err, &fault) && fault.Code == subjects.CodeExists: // another command took the name
@@ -139,7 +147,8 @@ func localZone() string {
 	return ""
 }
 
-// newScheduleID returns the name, or s and the next number. It rejects the name of a schedule, also of one that was removed.
+// newScheduleID returns the name, or s and the next number. It rejects the name of a schedule, also of one that was
+// removed.
 func newScheduleID(ctx context.Context, c *client.Client, name string) (string, error) {
 	ids, all, err := c.Schedules(ctx)
 	if err != nil {
@@ -152,7 +161,8 @@ func newScheduleID(ctx context.Context, c *client.Client, name string) (string, 
 	}
 	switch s, ok := all[name]; {
 	case ok && s.Removed:
-		return "", cli.Fail(cli.ExitFailed, "there was a schedule "+name+", whose sessions have its name", "choose another name")
+		return "", cli.Fail(cli.ExitFailed, "there was a schedule "+name+", whose sessions have its name",
+			"choose another name")
 	case ok:
 		return "", cli.Fail(cli.ExitFailed, "there is a schedule "+name, "choose another name")
 	}
@@ -235,7 +245,8 @@ func scheduleListCommand(a *cli.App) *cobra.Command {
 					if err != nil {
 						return err
 					}
-					views, rows = append(views, v), append(rows, []string{v.ID, term.Plain(v.When), next, term.Plain(v.Query)})
+					views, rows = append(views, v), append(rows,
+						[]string{v.ID, term.Plain(v.When), next, term.Plain(v.Query)})
 				}
 				switch {
 				case a.JSON:
@@ -273,7 +284,8 @@ func findSchedule(ctx context.Context, a *cli.App, c *client.Client, id string) 
 	}
 	s, ok := all[id]
 	if !ok || s.Removed {
-		return s, cli.Fail(cli.ExitFailed, "there is no schedule "+term.Clip(id, 40), "list them with "+a.Program()+" schedule list")
+		return s, cli.Fail(cli.ExitFailed, "there is no schedule "+term.Clip(id, 40), "list them with "+a.Program()+
+			" schedule list")
 	}
 	return s, nil
 }
@@ -416,7 +428,8 @@ come, and so does nats sub answer.dialog; their sessions begin with schedule_. W
 					if i > 0 {
 						fmt.Fprintln(a.Out)
 					}
-					fmt.Fprintf(a.Out, "%s  %s  %s\n%s\n", r.Time.Local().Format(timeForm), term.Plain(r.Schedule), term.Plain(r.Query), term.PlainText(r.Answer))
+					fmt.Fprintf(a.Out, "%s  %s  %s\n%s\n", r.Time.Local().Format(timeForm), term.Plain(r.Schedule),
+						term.Plain(r.Query), term.PlainText(r.Answer))
 				}
 				return nil
 			})

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestScheduleSurvivesKill: the process is killed again and again while a schedule of every minute is due. Each occurrence is asked at most
-// once, the answers go on, and what was missed is made up once.
+// TestScheduleSurvivesKill: the process is killed again and again while a schedule of every minute is due. Each
+// occurrence is asked at most once, the answers go on, and what was missed is made up once.
 func TestScheduleSurvivesKill(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("CONCLAVE_CHAOS") == "" {
@@ -17,7 +17,8 @@ func TestScheduleSurvivesKill(t *testing.T) {
 	}
 	p := newInstallation(t)
 	results := func() (out []scheduleResult) {
-		if err := json.Unmarshal([]byte(p.run(0, "conclave", "schedule", "results", "--limit", "1000", "--json")), &out); err != nil {
+		if err := json.Unmarshal([]byte(p.run(0, "conclave", "schedule", "results", "--limit", "1000", "--json")),
+			&out); err != nil {
 			t.Fatal(err)
 		}
 		return out

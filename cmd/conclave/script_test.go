@@ -66,7 +66,8 @@ var settings = map[string]string{
 //	jsonlines KEY...          stdout is JSON lines, each with these keys
 //	serve DIR TOOL            run the tool with the settings in DIR until the script ends, and wait until it is announced
 //
-// $ACTORS are the usual actors as conclave actor takes them, $READY as the readiness line has them, $THERE as the doctor does.
+// $ACTORS are the usual actors as conclave actor takes them, $READY as the readiness line has them, $THERE as the
+// doctor does.
 func TestScripts(t *testing.T) {
 	if os.Getenv("CONCLAVE_SHORT") != "" {
 		t.Skip("CONCLAVE_SHORT is set")
@@ -78,7 +79,10 @@ func TestScripts(t *testing.T) {
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
 			env.Values[running{}] = map[string]*process{}
-			for name, dir := range map[string]string{"HOME": "home", "XDG_DATA_HOME": "home/data", "XDG_CONFIG_HOME": "home/config"} {
+			for name, dir := range map[string]string{
+				"HOME": "home", "XDG_DATA_HOME": "home/data",
+				"XDG_CONFIG_HOME": "home/config",
+			} {
 				env.Setenv(name, filepath.Join(env.WorkDir, dir))
 			}
 			setRuntimeEnv(env)
@@ -99,14 +103,17 @@ func TestScripts(t *testing.T) {
 			return writeSystem(filepath.Join(env.WorkDir, "home/config/conclave"))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"start": cmdStart, "halt": cmdHalt, "exits": cmdExits, "until": cmdUntil, "json": cmdJSON, "jsonlines": cmdJSONLines, "serve": cmdServe,
+			"start": cmdStart, "halt": cmdHalt, "exits": cmdExits, "until": cmdUntil, "json": cmdJSON,
+			"jsonlines": cmdJSONLines, "serve": cmdServe,
 		},
 	})
 }
 
 // usual are the actors that run when nothing is set, in the order in which they start.
 func defaultActors(cfg config.Config) []string {
-	return append(cli.ToolNames(cfg), slices.DeleteFunc(cli.EnabledActors(cfg), func(n string) bool { return n == "tools" })...)
+	return append(cli.ToolNames(cfg), slices.DeleteFunc(cli.EnabledActors(cfg), func(n string) bool {
+		return n == "tools"
+	})...)
 }
 
 func writeSystem(dir string) error {
@@ -133,7 +140,8 @@ func cmdStart(ts *testscript.TestScript, neg bool, v []string) {
 		ts.Fatalf("usage: start NAME conclave args...")
 	}
 	var env []string
-	for _, name := range append(slices.Collect(maps.Keys(runtimeEnv)), "HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "PATH", "TMPDIR") {
+	for _, name := range append(slices.Collect(maps.Keys(runtimeEnv)), "HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME",
+		"PATH", "TMPDIR") {
 		env = append(env, name+"="+ts.Getenv(name))
 	}
 	p, err := begin(ts.MkAbs("."), env, v[1], v[2:]...)
@@ -164,8 +172,13 @@ func cmdServe(ts *testscript.TestScript, neg bool, v []string) {
 		<-ended
 	})
 	go func() {
-		d := conclavetool.Definition{Name: v[1], Description: "Returns noon.", Parameters: json.RawMessage(`{"type":"object"}`), Version: "1"}
-		ended <- conclavetool.Serve(ctx, cfg, d, func(context.Context, json.RawMessage) (string, error) { return "noon", nil })
+		d := conclavetool.Definition{
+			Name: v[1], Description: "Returns noon.",
+			Parameters: json.RawMessage(`{"type":"object"}`), Version: "1",
+		}
+		ended <- conclavetool.Serve(ctx, cfg, d, func(context.Context, json.RawMessage) (string, error) {
+			return "noon", nil
+		})
 	}()
 	ready := regexp.MustCompile(`(?m)^` + v[1] + ` +ready `)
 	for until := time.Now().Add(time.Minute); time.Now().Before(until); {

@@ -18,8 +18,9 @@ import (
 	"conclave/pkg/seal"
 )
 
-// secretCommand is the parent of the commands that manage credentials in the keyring of this machine. They do not use the bus:
-// no account there can write credentials. An unknown subcommand is rejected without repeating it, because it may be a value.
+// secretCommand is the parent of the commands that manage credentials in the keyring of this machine. They do not use
+// the bus: no account there can write credentials. An unknown subcommand is rejected without repeating it, because it
+// may be a value.
 func secretCommand(a *cli.App) *cobra.Command {
 	cmd := cli.Group("secret", "Manage the credentials of tools and remote models",
 		`Stores credentials by name in a keyring of this machine: Secret Service, KWallet, pass, the kernel's, or encrypted files in the
@@ -43,7 +44,8 @@ a value, and it is in no log, event, prompt or audit record. These commands work
 		if s := cmd.SuggestionsFor(v[0]); len(s) > 0 {
 			hint = " (did you mean " + strings.Join(s, " or ") + "?)"
 		}
-		return cli.Usage("unknown subcommand%s: use set, rm, list-names or check: see %s --help", hint, cmd.CommandPath())
+		return cli.Usage("unknown subcommand%s: use set, rm, list-names or check: see %s --help", hint,
+			cmd.CommandPath())
 	}
 	return cmd
 }
@@ -51,9 +53,11 @@ a value, and it is in no log, event, prompt or audit record. These commands work
 // keyringTimeout bounds access to a keyring, which may ask for a password in a dialog.
 const keyringTimeout = time.Minute
 
-// withKeyring opens the keyring that the secrets actor reads, which may ask for a password, and runs f with it; both have
-// [keyringTimeout]. A locked or missing keyring is exit code 4.
-func withKeyring(ctx context.Context, a *cli.App, f func(ctx context.Context, r keyring.Ring, info keyring.Info) error) error {
+// withKeyring opens the keyring that the secrets actor reads, which may ask for a password, and runs f with it; both
+// have [keyringTimeout]. A locked or missing keyring is exit code 4.
+func withKeyring(ctx context.Context, a *cli.App,
+	f func(ctx context.Context, r keyring.Ring, info keyring.Info) error,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, keyringTimeout)
 	defer cancel()
 	cfg, err := a.LoadConfig(nil)
@@ -72,10 +76,11 @@ func withKeyring(ctx context.Context, a *cli.App, f func(ctx context.Context, r 
 }
 
 // noValueArgument explains why a value is never an argument. The value itself is not repeated.
-const noValueArgument = "a value is not an argument, because other programs can read the command line and the shell stores it: type it when asked, or pipe it"
+const noValueArgument = "a value is not an argument, because other programs can read the command line and the shell " +
+	"stores it: type it when asked, or pipe it"
 
-// checkSecretNames returns a check that rejects fewer names than least, more than most (0 = any number), and invalid names. A
-// wrong name is not repeated in the error: it may be a value.
+// checkSecretNames returns a check that rejects fewer names than least, more than most (0 = any number), and invalid
+// names. A wrong name is not repeated in the error: it may be a value.
 func checkSecretNames(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, v []string) error {
 		switch {
@@ -103,8 +108,8 @@ type secretChange struct {
 	Backend string `json:"backend"`
 }
 
-// secretSetCommand stores a credential that is typed or piped. A value on the command line is rejected and not repeated in the
-// error.
+// secretSetCommand stores a credential that is typed or piped. A value on the command line is rejected and not repeated
+// in the error.
 func secretSetCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set <name>",
@@ -143,7 +148,8 @@ Names consist of letters, digits, - and _. A running system uses the new value t
 	}
 	// An unknown flag may be a value that begins with -, and the usual error would repeat it.
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, _ error) error {
-		return cli.Usage("%s has no such flag: %s: see %s --help", cmd.CommandPath(), noValueArgument, cmd.CommandPath())
+		return cli.Usage("%s has no such flag: %s: see %s --help", cmd.CommandPath(), noValueArgument,
+			cmd.CommandPath())
 	})
 	return cmd
 }
@@ -182,7 +188,8 @@ func secretRemoveCommand(a *cli.App) *cobra.Command {
 			return withKeyring(cmd.Context(), a, func(ctx context.Context, r keyring.Ring, info keyring.Info) error {
 				switch err := r.Remove(ctx, v[0]); {
 				case errors.Is(err, keyring.ErrNotFound):
-					return cli.Fail(cli.ExitFailed, "there is no credential "+v[0], "list them with "+a.Program()+" secret list-names")
+					return cli.Fail(cli.ExitFailed, "there is no credential "+v[0], "list them with "+a.Program()+
+						" secret list-names")
 				case err != nil:
 					return err
 				case a.JSON:
@@ -255,8 +262,8 @@ value. The exit code is 1 when one is missing or cannot be read.`,
 	}
 }
 
-// checkSecrets reads the named credentials, all without names, and prints their state. It is an error when one is missing,
-// locked or unreadable.
+// checkSecrets reads the named credentials, all without names, and prints their state. It is an error when one is
+// missing, locked or unreadable.
 func checkSecrets(ctx context.Context, a *cli.App, r keyring.Ring, info keyring.Info, names []string) (err error) {
 	if len(names) == 0 {
 		if names, err = r.Names(ctx); err != nil {
@@ -281,11 +288,12 @@ func checkSecrets(ctx context.Context, a *cli.App, r keyring.Ring, info keyring.
 	if bad[0].State == "locked" {
 		fix = "unlock the keyring"
 	}
-	return cli.Fail(cli.ExitFailed, fmt.Sprintf("%d of %s cannot be used", len(bad), term.Count(len(states), "credential")), fix)
+	return cli.Fail(cli.ExitFailed, fmt.Sprintf("%d of %s cannot be used", len(bad),
+		term.Count(len(states), "credential")), fix)
 }
 
-// readSecretStates reads each credential, wipes it at once, and returns the states in the order of names, never nil. Errors are
-// in the states.
+// readSecretStates reads each credential, wipes it at once, and returns the states in the order of names, never nil.
+// Errors are in the states.
 func readSecretStates(ctx context.Context, r keyring.Ring, names []string) []secretState {
 	states := []secretState{}
 	for _, name := range names {

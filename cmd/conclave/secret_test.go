@@ -50,7 +50,10 @@ func (p *typing) hides(t *testing.T) {
 func (p *installation) typeAt(v ...string) *typing {
 	p.t.Helper()
 	master, slave := termtest.Open(p.t)
-	c := &process{cmd: exec.Command("conclave", v...), stdout: newOutput(), stderr: newOutput(), done: make(chan struct{})}
+	c := &process{
+		cmd: exec.Command("conclave", v...), stdout: newOutput(), stderr: newOutput(),
+		done: make(chan struct{}),
+	}
 	shown := newOutput()
 	c.cmd.Env, c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = p.env, slave, slave, slave
 	if err := c.cmd.Start(); err != nil {
@@ -77,7 +80,8 @@ func (p *installation) typeAt(v ...string) *typing {
 
 // noDesktop keeps a test away from the desktop and the pass of whoever runs it.
 func (p *installation) noDesktop() {
-	p.env = append(p.env, "DBUS_SESSION_BUS_ADDRESS=unix:path="+filepath.Join(p.dir, "nobus"), "PASSWORD_STORE_DIR="+filepath.Join(p.dir, "nopass"))
+	p.env = append(p.env, "DBUS_SESSION_BUS_ADDRESS=unix:path="+filepath.Join(p.dir, "nobus"), "PASSWORD_STORE_DIR="+
+		filepath.Join(p.dir, "nopass"))
 }
 
 // TestSecretTyped types a value at the prompt: it is not shown, and kept as it was typed.

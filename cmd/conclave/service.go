@@ -30,7 +30,8 @@ func serviceCommand(a *cli.App) *cobra.Command {
 		}
 	}
 	noStart := false
-	install := sub("install", "Write the unit, and enable and start it", "  conclave service install", func(ctx context.Context) error { return installService(ctx, a, !noStart) })
+	install := sub("install", "Write the unit, and enable and start it", "  conclave service install",
+		func(ctx context.Context) error { return installService(ctx, a, !noStart) })
 	install.Flags().BoolVar(&noStart, "no-start", false, "write the unit only")
 	return cli.Group("service", "Run conclave as a systemd service of your user",
 		`Runs conclave up as a systemd service of your user, with this program and these folders: it starts when you log in, and again when it
@@ -40,7 +41,8 @@ systemd, print shows the command for another supervisor.`,
   conclave service install
   conclave service uninstall`,
 		install,
-		sub("uninstall", "Stop and remove the service; all data stays", "  conclave service uninstall", func(ctx context.Context) error { return uninstallService(ctx, a) }),
+		sub("uninstall", "Stop and remove the service; all data stays", "  conclave service uninstall",
+			func(ctx context.Context) error { return uninstallService(ctx, a) }),
 		sub("print", "Print the unit", "  conclave service print > conclave.service", func(context.Context) error {
 			unit, err := serviceUnit(a)
 			if err != nil {
@@ -65,7 +67,8 @@ func serviceUnit(a *cli.App) (string, error) {
 	words := []string{self, "up", "--data", a.Home.Data, "--config", a.Home.Config}
 	for i, w := range words {
 		if strings.ContainsFunc(w, unicode.IsControl) || !utf8.ValidString(w) {
-			return "", cli.Usage("a unit cannot have the path %q: use one without line breaks and other control characters", w)
+			return "", cli.Usage("a unit cannot have the path %q: use one without line breaks and other control "+
+				"characters", w)
 		}
 		words[i] = quoteUnit(w)
 	}
@@ -152,9 +155,11 @@ func systemctl(ctx context.Context, v ...string) error {
 	out, err := exec.CommandContext(ctx, "systemctl", append([]string{"--user"}, v...)...).CombinedOutput()
 	switch {
 	case errors.Is(err, exec.ErrNotFound):
-		return cli.Fail(cli.ExitFailed, "there is no systemd here", "run the command of conclave service print with your own supervisor")
+		return cli.Fail(cli.ExitFailed, "there is no systemd here", "run the command of conclave service print with "+
+			"your own supervisor")
 	case err != nil:
-		return cli.Fail(cli.ExitFailed, "systemctl --user "+strings.Join(v, " ")+": "+string(bytes.TrimSpace(out)), "log in as the user who owns the service, and try again")
+		return cli.Fail(cli.ExitFailed, "systemctl --user "+strings.Join(v, " ")+": "+string(bytes.TrimSpace(out)),
+			"log in as the user who owns the service, and try again")
 	}
 	return nil
 }

@@ -28,11 +28,12 @@ Thinking is never stored. To continue a session, use conclave ask --session. The
   conclave session compact 3f9c01d2
   conclave session delete 3f9c01d2
   conclave session override 3f9c01d2 RELAX`,
-		sessionListCommand(a), sessionShowCommand(a), sessionDeleteCommand(a), sessionCompactCommand(a), sessionOverrideCommand(a))
+		sessionListCommand(a), sessionShowCommand(a), sessionDeleteCommand(a), sessionCompactCommand(a),
+		sessionOverrideCommand(a))
 }
 
-// sessionListCommand lists the stored sessions, last used first. One that cannot be decoded is only a line on stderr; no
-// sessions are no error.
+// sessionListCommand lists the stored sessions, last used first. One that cannot be decoded is only a line on stderr;
+// no sessions are no error.
 func sessionListCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
@@ -132,14 +133,16 @@ the audit log.`,
 		Args:              cli.Args(cobra.MinimumNArgs(1)),
 		ValidArgsFunction: a.CompleteSessions(),
 		RunE: func(cmd *cobra.Command, v []string) error {
-			return changeSessions(cmd.Context(), a, v, subjects.SessionDelete, 30*time.Second, func(r subjects.SessionChanged) string {
-				return fmt.Sprintf("deleted session %s with %s", r.SessionID, term.Count(r.Turns, "turn"))
-			})
+			return changeSessions(cmd.Context(), a, v, subjects.SessionDelete, 30*time.Second,
+				func(r subjects.SessionChanged) string {
+					return fmt.Sprintf("deleted session %s with %s", r.SessionID, term.Count(r.Turns, "turn"))
+				})
 		},
 	}
 }
 
-// sessionCompactCommand summarizes the older turns of a session, by id or prefix. It rejects a timeout that is not positive.
+// sessionCompactCommand summarizes the older turns of a session, by id or prefix. It rejects a timeout that is not
+// positive.
 func sessionCompactCommand(a *cli.App) *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
@@ -156,21 +159,24 @@ generator.yaml). The first 6 characters of the id are enough.`,
 			if err := cli.CheckTimeout(timeout, "5m"); err != nil {
 				return err
 			}
-			return changeSessions(cmd.Context(), a, v, subjects.SessionCompact, timeout, func(r subjects.SessionChanged) string {
-				if r.Turns == 0 {
-					return "nothing to summarize: session " + r.SessionID + " has one turn"
-				}
-				return fmt.Sprintf("summarized %s of session %s", term.Count(r.Turns, "turn"), r.SessionID)
-			})
+			return changeSessions(cmd.Context(), a, v, subjects.SessionCompact, timeout,
+				func(r subjects.SessionChanged) string {
+					if r.Turns == 0 {
+						return "nothing to summarize: session " + r.SessionID + " has one turn"
+					}
+					return fmt.Sprintf("summarized %s of session %s", term.Count(r.Turns, "turn"), r.SessionID)
+				})
 		},
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait for the summary")
 	return cmd
 }
 
-// changeSessions changes sessions, given by id or prefix, one after the other, each within timeout. describe says on stdout what
-// was done; with --json it prints a line for each. The first failure ends it.
-func changeSessions(ctx context.Context, a *cli.App, ids []string, change string, timeout time.Duration, describe func(subjects.SessionChanged) string) error {
+// changeSessions changes sessions, given by id or prefix, one after the other, each within timeout. describe says on
+// stdout what was done; with --json it prints a line for each. The first failure ends it.
+func changeSessions(ctx context.Context, a *cli.App, ids []string, change string, timeout time.Duration,
+	describe func(subjects.SessionChanged) string,
+) error {
 	for _, id := range ids {
 		if id == "" {
 			return cli.Usage("a session id is empty: list sessions with %s session list", a.Program())
@@ -207,22 +213,24 @@ func changeSessions(ctx context.Context, a *cli.App, ids []string, change string
 	})
 }
 
-// changeError explains why a session was not changed, also that no generator is running. Other errors are returned as they are.
+// changeError explains why a session was not changed, also that no generator is running. Other errors are returned as
+// they are.
 func changeError(err error) error {
 	var f *subjects.Fault
 	switch {
 	case !errors.As(err, &f):
 		return err
 	case f.Code == subjects.CodeUnavailable && !actor.IsReplyFault(err):
-		return cli.Fail(cli.ExitAbsent, "no generator is running", "see conclave doctor, or start one with conclave actor generator")
+		return cli.Fail(cli.ExitAbsent, "no generator is running", "see conclave doctor, or start one with conclave "+
+			"actor generator")
 	case f.Code == subjects.CodeBusy:
 		return &cli.Failure{Code: cli.ExitFailed, Err: errors.New(f.Text)}
 	}
 	return cli.AnswerFault(f)
 }
 
-// lastSession returns the id of the last session: the one that ask used last from this data folder or, when there is none, the one
-// that any client used last; [client.ErrNotFound] when there is no session.
+// lastSession returns the id of the last session: the one that ask used last from this data folder or, when there is
+// none, the one that any client used last; [client.ErrNotFound] when there is no session.
 func lastSession(ctx context.Context, a *cli.App, c *client.Client) (string, error) {
 	id, err := a.LastSession(client.ErrNotFound)
 	if errors.Is(err, client.ErrNotFound) {
@@ -231,8 +239,8 @@ func lastSession(ctx context.Context, a *cli.App, c *client.Client) (string, err
 	return id, err
 }
 
-// findSession reads the session with an id or prefix, "" for the last one. The complete id is tried first, without listing
-// all sessions. None is [client.ErrNotFound], several are a [*client.AmbiguousError].
+// findSession reads the session with an id or prefix, "" for the last one. The complete id is tried first, without
+// listing all sessions. None is [client.ErrNotFound], several are a [*client.AmbiguousError].
 func findSession(ctx context.Context, a *cli.App, c *client.Client, id string) (subjects.Conversation, error) {
 	if id == "" {
 		last, err := lastSession(ctx, a, c)
@@ -251,24 +259,29 @@ func findSession(ctx context.Context, a *cli.App, c *client.Client, id string) (
 	return c.Session(ctx, id)
 }
 
-// sessionError explains an error of looking up a session by id or prefix: unknown or ambiguous. Other errors, and nil, are
-// returned as they are.
+// sessionError explains an error of looking up a session by id or prefix: unknown or ambiguous. Other errors, and nil,
+// are returned as they are.
 func sessionError(a *cli.App, id string, err error) error {
 	var ambiguous *client.AmbiguousError
 	switch {
 	case errors.As(err, &ambiguous):
-		return cli.Fail(cli.ExitFailed, fmt.Sprintf("%d sessions begin with %s", ambiguous.Count, id), "give more of the id")
+		return cli.Fail(cli.ExitFailed, fmt.Sprintf("%d sessions begin with %s", ambiguous.Count, id),
+			"give more of the id")
 	case errors.Is(err, client.ErrNotFound) && id == "":
-		return cli.Fail(cli.ExitFailed, "there is no session yet", "start one with "+a.Program()+" ask; a question appears there when it is answered")
+		return cli.Fail(cli.ExitFailed, "there is no session yet", "start one with "+a.Program()+
+			" ask; a question appears there when it is answered")
 	case errors.Is(err, client.ErrNotFound):
-		return cli.Fail(cli.ExitFailed, "there is no session "+id, "list sessions with "+a.Program()+" session list; a question appears there when it is answered")
+		return cli.Fail(cli.ExitFailed, "there is no session "+id, "list sessions with "+a.Program()+
+			" session list; a question appears there when it is answered")
 	}
 	return err
 }
 
-// resolveSession returns the complete id of the session with an id or prefix, and true. A session that does not exist is no
-// error: id is returned as it is, with false. An ambiguous prefix is an error.
-func resolveSession(ctx context.Context, a *cli.App, c *client.Client, id string) (full string, exists bool, err error) {
+// resolveSession returns the complete id of the session with an id or prefix, and true. A session that does not exist
+// is no error: id is returned as it is, with false. An ambiguous prefix is an error.
+func resolveSession(ctx context.Context, a *cli.App, c *client.Client, id string) (full string, exists bool,
+	err error,
+) {
 	full, err = c.FindSession(ctx, id)
 	switch {
 	case errors.Is(err, client.ErrNotFound):
@@ -282,8 +295,8 @@ func resolveSession(ctx context.Context, a *cli.App, c *client.Client, id string
 // overrideLevels are the levels of an override, strictest first.
 var overrideLevels = []string{subjects.OverrideNone, subjects.OverrideRelax, subjects.OverrideAll}
 
-// sessionOverrideCommand sets or shows the policy override of one session. What it rejects is in [checkOverride]; a level may
-// be written in lower case.
+// sessionOverrideCommand sets or shows the policy override of one session. What it rejects is in [checkOverride]; a
+// level may be written in lower case.
 func sessionOverrideCommand(a *cli.App) *cobra.Command {
 	var set subjects.SessionConfig
 	var lifetime time.Duration
@@ -317,7 +330,8 @@ nothing. The first 6 characters of the id of an existing session are enough.`,
 				set.Override = strings.ToUpper(v[1])
 			}
 			if cmd.Flags().Changed("for") {
-				if set.Override != subjects.OverrideAll || lifetime < time.Second || lifetime > subjects.MaxAllLifetime {
+				if set.Override != subjects.OverrideAll || lifetime < time.Second ||
+					lifetime > subjects.MaxAllLifetime {
 					return cli.Usage("--for is for ALL, from 1s to %dh", int(subjects.MaxAllLifetime.Hours()))
 				}
 				set.Lifetime = int(lifetime / time.Second)
@@ -326,7 +340,9 @@ nothing. The first 6 characters of the id of an existing session are enough.`,
 				return err
 			}
 			if set.Show {
-				return a.ReadWithClient(cmd.Context(), func(c *client.Client) error { return overrideSession(cmd.Context(), a, c, set) })
+				return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
+					return overrideSession(cmd.Context(), a, c, set)
+				})
 			}
 			// An interrupt is an error: whether the override is set is unknown.
 			return a.WithClient(func(c *client.Client) error { return overrideSession(cmd.Context(), a, c, set) })
@@ -343,9 +359,9 @@ nothing. The first 6 characters of the id of an existing session are enough.`,
 	return cmd
 }
 
-// overrideSession sets the override, or only reads it with Show, and prints the one that the broker confirms. A session that
-// does not exist yet may have an override: it holds from its first message on. Unknown tools are warned of, not rejected. set
-// must have passed [checkOverride].
+// overrideSession sets the override, or only reads it with Show, and prints the one that the broker confirms. A session
+// that does not exist yet may have an override: it holds from its first message on. Unknown tools are warned of, not
+// rejected. set must have passed [checkOverride].
 func overrideSession(ctx context.Context, a *cli.App, c *client.Client, set subjects.SessionConfig) (err error) {
 	var exists bool
 	if set.SessionID, exists, err = resolveSession(ctx, a, c, set.SessionID); err != nil {
@@ -365,8 +381,8 @@ func overrideSession(ctx context.Context, a *cli.App, c *client.Client, set subj
 	return view.Override(a.Streams, holds, a.Program())
 }
 
-// checkOverride rejects, as a usage error, an invalid session, query, tool or grant (type:tool), an unknown or missing level,
-// --query without --once, and --show with anything else. Whether tools and types exist is not checked.
+// checkOverride rejects, as a usage error, an invalid session, query, tool or grant (type:tool), an unknown or missing
+// level, --query without --once, and --show with anything else. Whether tools and types exist is not checked.
 func checkOverride(c subjects.SessionConfig) error {
 	switch {
 	case subjects.CheckToken(c.SessionID) != nil:
@@ -399,8 +415,8 @@ func checkOverride(c subjects.SessionConfig) error {
 	return nil
 }
 
-// warnUnknownTools prints the tools of an override that neither this build nor the manifest knows. They are no error, because a
-// tool may be added later; but a user who mistypes a name must not believe that the tool is disabled.
+// warnUnknownTools prints the tools of an override that neither this build nor the manifest knows. They are no error,
+// because a tool may be added later; but a user who mistypes a name must not believe that the tool is disabled.
 func warnUnknownTools(a *cli.App, c subjects.SessionConfig) {
 	tools := slices.Clone(c.Disable)
 	for _, g := range c.Grant {

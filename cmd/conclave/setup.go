@@ -128,12 +128,15 @@ func (o setupFlags) setModel(ctx context.Context, a *cli.App, cfg config.Config,
 	name := o.model
 	switch {
 	case name == "auto" && m.Suggested == nil:
-		return cli.Fail(cli.ExitFailed, "no known model fits into the free memory", "free some, or name one with --model")
+		return cli.Fail(cli.ExitFailed, "no known model fits into the free memory", "free some, or name one with "+
+			"--model")
 	case name == "auto":
 		name = m.Suggested.Name
 	}
 	if !m.Ollama {
-		return cli.Fail(cli.ExitAbsent, "Ollama does not answer at "+m.OllamaURL, "install it (https://ollama.com/download) and run ollama serve, or name its address with --ollama-url, then try again")
+		return cli.Fail(cli.ExitAbsent, "Ollama does not answer at "+m.OllamaURL,
+			"install it (https://ollama.com/download) and run ollama serve, or name its address with --ollama-url, "+
+				"then try again")
 	}
 	if !m.Has(name) {
 		if err := pullDirectly(ctx, a, m.OllamaURL, name); err != nil {
@@ -153,7 +156,8 @@ func (o setupFlags) setSearch(a *cli.App) error {
 	case o.searchURL != "":
 		changes = append(changes, fileSetting{[]string{"searxng", "url"}, o.searchURL})
 	case o.search == "searxng":
-		a.Say("start SearXNG from the folder of the source: docker compose build searxng && docker run -d --name searxng -p 127.0.0.1:8888:8080 conclave-searxng:local")
+		a.Say("start SearXNG from the folder of the source: docker compose build searxng && docker run -d --name " +
+			"searxng -p 127.0.0.1:8888:8080 conclave-searxng:local")
 	case o.search != "none":
 		a.Say("store the key: %s secret set %s_api_key", a.Program(), o.search)
 	}
@@ -171,7 +175,9 @@ func changeSettings(a *cli.App, name string, changes ...fileSetting) error {
 	changed, err := config.EditFile(a.Home.Config, name, func(data []byte, path string) (_ []byte, err error) {
 		for _, c := range changes {
 			if data, err = strict.SetValue(data, path, c.keys, c.value, true); err != nil {
-				return nil, cli.Fail(cli.ExitFailed, err.Error(), fmt.Sprintf("set %s to %s in it yourself", strings.Join(c.keys, "."), c.value))
+				return nil,
+					cli.Fail(cli.ExitFailed, err.Error(), fmt.Sprintf("set %s to %s in it yourself",
+						strings.Join(c.keys, "."), c.value))
 			}
 		}
 		return data, nil
@@ -203,8 +209,8 @@ func pullDirectly(ctx context.Context, a *cli.App, url, name string) error {
 	return nil
 }
 
-// showWelcome shows on the first start on a terminal what the machine has, and offers to pull a model that fits when Ollama has none.
-// Everything but a clear yes goes on without.
+// showWelcome shows on the first start on a terminal what the machine has, and offers to pull a model that fits when
+// Ollama has none. Everything but a clear yes goes on without.
 func showWelcome(ctx context.Context, a *cli.App) error {
 	keyboard, asks := term.Keyboard(a.In)
 	if _, err := os.Stat(a.Home.Keys().Dir); err == nil || !asks || !term.IsTerminal(a.Err) || a.JSON {
@@ -221,7 +227,8 @@ func showWelcome(ctx context.Context, a *cli.App) error {
 	if !m.Missing() || m.Suggested == nil {
 		return nil
 	}
-	yes, err := a.Confirm(ctx, keyboard, fmt.Sprintf("Pull %s (%s) now?", m.Suggested.Name, term.Bytes(m.Suggested.Size)))
+	yes, err := a.Confirm(ctx, keyboard, fmt.Sprintf("Pull %s (%s) now?", m.Suggested.Name,
+		term.Bytes(m.Suggested.Size)))
 	if err != nil || !yes {
 		return err
 	}

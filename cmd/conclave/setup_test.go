@@ -13,8 +13,8 @@ import (
 	"conclave/pkg/model/scriptserver"
 )
 
-// TestFirstStartPullsModel starts conclave for the first time on a terminal, with an Ollama that has no model that answers: it offers one
-// that fits, pulls it after a yes with a progress bar, makes it the assistant's and starts.
+// TestFirstStartPullsModel starts conclave for the first time on a terminal, with an Ollama that has no model that
+// answers: it offers one that fits, pulls it after a yes with a progress bar, makes it the assistant's and starts.
 func TestFirstStartPullsModel(t *testing.T) {
 	t.Parallel()
 	server := modeltest.New(t, scriptserver.Script{})
@@ -46,7 +46,8 @@ func TestFirstStartPullsModel(t *testing.T) {
 	if _, ok := server.Lookup(name); !ok {
 		t.Errorf("%s was not pulled", name)
 	}
-	if text, err := os.ReadFile(models); err != nil || !strings.Contains(string(text), "assistant: "+name) && name != "gemma4:12b" {
+	if text, err := os.ReadFile(models); err != nil || !strings.Contains(string(text), "assistant: "+name) &&
+		name != "gemma4:12b" {
 		t.Errorf("models.yaml: %s, %v", text, err)
 	}
 	if code, err := up.end(os.Interrupt); code != cli.ExitOK || err != nil {

@@ -37,14 +37,16 @@ func TestStandAlone(t *testing.T) {
 		}
 	}
 	var again provisionReport
-	if err := json.Unmarshal([]byte(p.run(cli.ExitOK, "conclave", "provision", "--server", url, "--json")), &again); err != nil || again.Done {
+	if err := json.Unmarshal([]byte(p.run(cli.ExitOK, "conclave", "provision", "--server", url, "--json")),
+		&again); err != nil || again.Done {
 		t.Errorf("provisioning again: %+v, %v", again, err)
 	}
 
 	broker := p.begin("conclave", "actor", "broker", "--server", url)
 	p.must(broker.stdout, `"pid"`)
 	tools := p.begin("conclave", "actor", "tools", "--server", url)
-	p.must(tools.stdout, `"actors":\["get_datetime","fs_read","fs_write","fs_list","fs_search","calendar_read","calendar_add","notes_read","notes_add","web_search","web_fetch","get_location","run_code","run_shell","package_install"\]`)
+	p.must(tools.stdout,
+		`"actors":\["get_datetime","fs_read","fs_write","fs_list","fs_search","calendar_read","calendar_add","notes_read","notes_add","web_search","web_fetch","get_location","run_code","run_shell","package_install"\]`)
 	p.call(url)
 
 	c := p.speak(url)
@@ -64,7 +66,8 @@ func TestStandAlone(t *testing.T) {
 				Name string `json:"name"`
 				Type string `json:"type"`
 			}
-			if err := json.Unmarshal([]byte(c.message("_INBOX.test."+verb)), &v); err != nil || v.Name != name || !strings.HasSuffix(v.Type, strings.ToLower(verb)+"_response") {
+			if err := json.Unmarshal([]byte(c.message("_INBOX.test."+verb)), &v); err != nil || v.Name != name ||
+				!strings.HasSuffix(v.Type, strings.ToLower(verb)+"_response") {
 				t.Fatalf("%s of %s was answered with %+v, %v", verb, name, v, err)
 			}
 		}
@@ -84,25 +87,29 @@ func TestStandAlone(t *testing.T) {
 	p.run(cli.ExitOK, "conclave", "keys", "--listen", strings.TrimPrefix(url, "nats://"))
 	for _, v := range [][]string{{"up"}, {"audit", "verify"}, {"audit", "rotate"}} {
 		c := p.begin("conclave", v...)
-		if code, err := c.wait(); code != cli.ExitFailed || err != nil || !strings.Contains(c.stderr.String(), "uses this data folder") {
+		if code, err := c.wait(); code != cli.ExitFailed || err != nil ||
+			!strings.Contains(c.stderr.String(), "uses this data folder") {
 			t.Errorf("%v on the store of a stand-alone server: %d, %v, %s", v, code, err, c.stderr)
 		}
 	}
 
 	lost := p.begin("conclave", "ask", "hello") // the advice is not to start a second server
-	if code, err := lost.wait(); code == cli.ExitOK || err != nil || !strings.Contains(lost.stderr.String(), "--server "+url) || strings.Contains(lost.stderr.String(), "conclave up") {
+	if code, err := lost.wait(); code == cli.ExitOK || err != nil ||
+		!strings.Contains(lost.stderr.String(), "--server "+url) ||
+		strings.Contains(lost.stderr.String(), "conclave up") {
 		t.Errorf("ask without --server: %d, %v, %s", code, err, lost.stderr)
 	}
 
 	// New provisioners' keys mean nothing to a server that was started before them.
 	late := p.begin("conclave", "provision", "--server", url)
-	if code, err := late.wait(); code != cli.ExitFailed || err != nil || !strings.Contains(late.stderr.String(), "restart nats-server") {
+	if code, err := late.wait(); code != cli.ExitFailed || err != nil ||
+		!strings.Contains(late.stderr.String(), "restart nats-server") {
 		t.Errorf("with keys the server does not know: %d, %v, %s", code, err, late.stderr)
 	}
 }
 
-// changePrincipals adds, rotates and revokes a principal of the stand-alone server, which reads its configuration again each
-// time.
+// changePrincipals adds, rotates and revokes a principal of the stand-alone server, which reads its configuration again
+// each time.
 func (p *installation) changePrincipals(t *testing.T, url string) {
 	t.Helper()
 	registry := p.begin("conclave", "actor", "registry", "--server", url)
@@ -137,7 +144,8 @@ func (p *installation) changePrincipals(t *testing.T, url string) {
 func (p *installation) natsServer(t *testing.T) string {
 	t.Helper()
 	conf := filepath.Join(p.data, "nats.conf")
-	script := fmt.Sprintf("set -a; . '%s/nats.env'; set +a; exec '%s' -c '%s' -p -1", p.data, built(t, "nats-server"), conf)
+	script := fmt.Sprintf("set -a; . '%s/nats.env'; set +a; exec '%s' -c '%s' -p -1", p.data, built(t, "nats-server"),
+		conf)
 	server := p.begin("sh", "-c", script)
 	line := p.must(server.stderr, `Listening for client connections on `)
 	_, address, _ := strings.Cut(strings.TrimSpace(line), "connections on ")
@@ -147,7 +155,8 @@ func (p *installation) natsServer(t *testing.T) string {
 
 func (p *installation) call(url string) {
 	p.t.Helper()
-	if got := p.run(cli.ExitOK, "conclave", "call", "get_datetime", `{"timezone":"UTC"}`, "--server", url); !strings.Contains(got, "UTC)") {
+	if got := p.run(cli.ExitOK, "conclave", "call", "get_datetime", `{"timezone":"UTC"}`, "--server",
+		url); !strings.Contains(got, "UTC)") {
 		p.t.Errorf("the call gave %q", got)
 	}
 }
@@ -189,7 +198,9 @@ func (p *installation) speak(url string) *rawClient {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	c.send(fmt.Sprintf(`CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true,"nkey":%q,"sig":%q}`, public, base64.RawURLEncoding.EncodeToString(signature)))
+	c.send(
+		fmt.Sprintf(`CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true,"nkey":%q,"sig":%q}`,
+			public, base64.RawURLEncoding.EncodeToString(signature)))
 	c.send("PING")
 	if l := c.line(); l != "PONG" {
 		p.t.Fatalf("not let in: %s", l)

@@ -15,8 +15,8 @@ import (
 	"conclave/cmd/conclave/internal/cli"
 )
 
-// programs are what tests build: the real conclave, where the test binary does not do, and the nats-server that this module
-// depends on. Each is built once, at first use, without debug information.
+// programs are what tests build: the real conclave, where the test binary does not do, and the nats-server that this
+// module depends on. Each is built once, at first use, without debug information.
 var programs = map[string]func() (string, error){
 	"conclave":    sync.OnceValues(func() (string, error) { return buildProgram("conclave/cmd/conclave") }),
 	"nats-server": sync.OnceValues(func() (string, error) { return buildProgram("github.com/nats-io/nats-server/v2") }),
@@ -55,7 +55,8 @@ func TestPortTaken(t *testing.T) {
 	defer l.Close()
 	p := newInstallation(t)
 	up := p.begin("conclave", "up", "--listen", l.Addr().String())
-	if code, err := up.wait(); code != cli.ExitFailed || err != nil || !strings.Contains(up.stderr.String(), "address already in use: choose another with --listen") {
+	if code, err := up.wait(); code != cli.ExitFailed || err != nil ||
+		!strings.Contains(up.stderr.String(), "address already in use: choose another with --listen") {
 		t.Errorf("%d, %v, %s", code, err, up.stderr)
 	}
 }
@@ -65,7 +66,8 @@ func TestPortTaken(t *testing.T) {
 func TestHangingSessionBus(t *testing.T) {
 	t.Parallel()
 	p := newInstallation(t)
-	if err := os.Remove(filepath.Join(p.dir, "config", "conclave", "secrets.yaml")); err != nil { // the keyring as shipped
+	// the keyring as shipped
+	if err := os.Remove(filepath.Join(p.dir, "config", "conclave", "secrets.yaml")); err != nil {
 		t.Fatal(err)
 	}
 	socket := filepath.Join(p.dir, "bus")
@@ -144,7 +146,8 @@ func TestMissing(t *testing.T) {
 			t.Errorf("%s: %q: %v, want %v, in\n%s", name, want, !wanted, wanted, text)
 		}
 	}
-	const engine, credential = `"what":"web_search: no SearXNG answers at http://127.0.0.1:1","fix":"start it there`, `"what":"no credential brave_api_key","fix":"conclave secret set brave_api_key"`
+	const engine, credential = `"what":"web_search: no SearXNG answers at http://127.0.0.1:1","fix":"start it there`,
+		`"what":"no credential brave_api_key","fix":"conclave secret set brave_api_key"`
 	none := said("provider: none\n")
 	has("none", none, "web_search", false)
 	has("none", none, "credential", false)

@@ -41,8 +41,8 @@ type storyFlags struct {
 	junit   string // file to write; "" = none
 }
 
-// storyRunCommand runs acceptance stories, each on a system of its own: the named ones, or all in [storiesFolder]. A story that
-// fails or cannot be read is exit code 1.
+// storyRunCommand runs acceptance stories, each on a system of its own: the named ones, or all in [storiesFolder]. A
+// story that fails or cannot be read is exit code 1.
 func storyRunCommand(a *cli.App) *cobra.Command {
 	o := &storyFlags{}
 	cmd := &cobra.Command{
@@ -78,8 +78,8 @@ and --json prints one document at the end. The exit code is 1 if a story failed 
 	return cmd
 }
 
-// findStories returns the files of the named stories and folders, each once, in order; no names mean [storiesFolder]. A name
-// that does not exist, and a folder without stories, are usage errors.
+// findStories returns the files of the named stories and folders, each once, in order; no names mean [storiesFolder]. A
+// name that does not exist, and a folder without stories, are usage errors.
 func findStories(names []string) ([]string, error) {
 	if len(names) == 0 {
 		if info, err := os.Stat(storiesFolder); err != nil || !info.IsDir() {
@@ -102,8 +102,8 @@ func findStories(names []string) ([]string, error) {
 	return files, nil
 }
 
-// storiesIn returns a file itself, whatever its name, or the .yaml and .yml files directly in a folder, sorted. A folder
-// without any is a usage error.
+// storiesIn returns a file itself, whatever its name, or the .yaml and .yml files directly in a folder, sorted. A
+// folder without any is a usage error.
 func storiesIn(name string) (files []string, err error) {
 	info, err := os.Stat(name)
 	switch {
@@ -129,8 +129,9 @@ func storiesIn(name string) (files []string, err error) {
 	return files, nil
 }
 
-// run runs the stories one after the other and prints each result and the summary. A failed story does not stop the others and
-// is an error at the end. An interrupt ends the run and is an error too; the interrupted story has no result.
+// run runs the stories one after the other and prints each result and the summary. A failed story does not stop the
+// others and is an error at the end. An interrupt ends the run and is an error too; the interrupted story has no
+// result.
 func (o *storyFlags) run(ctx context.Context, a *cli.App, files []string) error {
 	log := slog.New(slog.DiscardHandler)
 	if a.Level != "" {
@@ -163,15 +164,17 @@ func (o *storyFlags) run(ctx context.Context, a *cli.App, files []string) error 
 	stories := func(n int) string { return term.Count(n, "story", "stories") }
 	switch {
 	case ctx.Err() != nil:
-		return cli.Fail(cli.ExitFailed, fmt.Sprintf("stopped after %d of %s", len(results), stories(len(files))), "run it again")
+		return cli.Fail(cli.ExitFailed, fmt.Sprintf("stopped after %d of %s", len(results), stories(len(files))),
+			"run it again")
 	case report.Failed > 0:
-		return cli.Fail(cli.ExitFailed, fmt.Sprintf("%d of %s failed", report.Failed, stories(len(results))), "the failed expectations are above, with file and line")
+		return cli.Fail(cli.ExitFailed, fmt.Sprintf("%d of %s failed", report.Failed, stories(len(results))),
+			"the failed expectations are above, with file and line")
 	}
 	return nil
 }
 
-// play runs the story in a file. A file that cannot be read is the result of a failed story, at the line of the mistake or at
-// 1.
+// play runs the story in a file. A file that cannot be read is the result of a failed story, at the line of the mistake
+// or at 1.
 func (o *storyFlags) play(ctx context.Context, a *cli.App, file string, log *slog.Logger) story.Result {
 	s, err := story.Load(file)
 	if err != nil {
@@ -179,7 +182,10 @@ func (o *storyFlags) play(ctx context.Context, a *cli.App, file string, log *slo
 		f := story.Failure{Line: 1, Text: err.Error()}
 		var wrong *strict.Error
 		if errors.As(err, &wrong) && wrong.Line > 0 {
-			f = story.Failure{Line: wrong.Line, Text: strings.TrimPrefix(err.Error(), fmt.Sprintf("%s:%d: ", file, wrong.Line))}
+			f = story.Failure{
+				Line: wrong.Line,
+				Text: strings.TrimPrefix(err.Error(), fmt.Sprintf("%s:%d: ", file, wrong.Line)),
+			}
 		}
 		res.Failures = []story.Failure{f}
 		return res

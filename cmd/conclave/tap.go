@@ -20,8 +20,8 @@ type tapFlags struct {
 	raw                     bool   // JSON lines, as with --json
 }
 
-// tapCommand prints the messages on the bus, live or with a replay first. It rejects an invalid subject and a negative count; 0
-// is no limit.
+// tapCommand prints the messages on the bus, live or with a replay first. It rejects an invalid subject and a negative
+// count; 0 is no limit.
 func tapCommand(a *cli.App) *cobra.Command {
 	t := &tapFlags{pattern: ">"}
 	cmd := &cobra.Command{
@@ -62,20 +62,21 @@ Ends with Ctrl-C, after --count messages, or when its output is closed.`,
 	return cmd
 }
 
-// checkPattern rejects a subject that the server would reject: empty tokens, blanks, a wildcard inside a token, and > before
-// the end.
+// checkPattern rejects a subject that the server would reject: empty tokens, blanks, a wildcard inside a token, and >
+// before the end.
 func checkPattern(p string) error {
 	tokens := strings.Split(p, ".")
 	for i, t := range tokens {
-		if t == "" || strings.ContainsAny(t, " \t\r\n") || t != "*" && t != ">" && strings.ContainsAny(t, "*>") || t == ">" && i < len(tokens)-1 {
+		if t == "" || strings.ContainsAny(t, " \t\r\n") || t != "*" && t != ">" && strings.ContainsAny(t, "*>") ||
+			t == ">" && i < len(tokens)-1 {
 			return cli.Usage("%q is not a subject: write tokens joined by dots, * for one token, > for the rest", p)
 		}
 	}
 	return nil
 }
 
-// run prints messages until --count is reached, the output is closed or ctx ends, which is no error. After the end of ctx it
-// does not wait longer than a second for an output that blocks.
+// run prints messages until --count is reached, the output is closed or ctx ends, which is no error. After the end of
+// ctx it does not wait longer than a second for an output that blocks.
 func (t *tapFlags) run(ctx context.Context, a *cli.App) error {
 	c, done, err := a.Connect("user", a.ReportLink("reconnected: events published meanwhile are shown with --since",
 		"too slow: some messages are not shown; events can be replayed with --since")...)
@@ -105,8 +106,8 @@ func (t *tapFlags) run(ctx context.Context, a *cli.App) error {
 	}
 }
 
-// print prints the events that belong to the session and query of the flags, until the count is reached; a count of 0 never is.
-// An error after the end of ctx is dropped.
+// print prints the events that belong to the session and query of the flags, until the count is reached; a count of 0
+// never is. An error after the end of ctx is dropped.
 func (t *tapFlags) print(ctx context.Context, a *cli.App, w *client.Watch) error {
 	printed := 0
 	for e, err := range w.Events(ctx) {

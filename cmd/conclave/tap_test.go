@@ -40,7 +40,10 @@ func (p *installation) as(b *bus.Bus, role string) *nats.Conn {
 // feedback says something as the user and returns when it is stored.
 func feedback(t *testing.T, nc *nats.Conn, i int) {
 	t.Helper()
-	m := &nats.Msg{Subject: "user.feedback", Header: nats.Header{"Conclave-Session": {"s1"}}, Data: fmt.Appendf(nil, `{"n": %d}`, i)}
+	m := &nats.Msg{
+		Subject: "user.feedback", Header: nats.Header{"Conclave-Session": {"s1"}},
+		Data: fmt.Appendf(nil, `{"n": %d}`, i),
+	}
 	// What a writer puts there must not matter: the tap reads what the server has appended.
 	m.Header["Nats-Sequence"], m.Header["Nats-Subject"] = []string{"1"}, []string{"from.broker.user.feedback"}
 	if _, err := nc.RequestMsg(m, 30*time.Second); err != nil {
@@ -90,7 +93,9 @@ func TestTapLive(t *testing.T) {
 		if s.Subject != "user.feedback" {
 			continue
 		}
-		if want := fmt.Sprintf(`{"n":%d}`, next); string(s.Body) != want || s.From != "user" || s.Session != "s1" || s.Seq <= at { // reward has its say in between
+		// reward has its say in between
+		if want := fmt.Sprintf(`{"n":%d}`, next); string(s.Body) != want || s.From != "user" || s.Session != "s1" ||
+			s.Seq <= at {
 			t.Fatalf("message %d is %s", next, l)
 		}
 		next, at = next+1, s.Seq

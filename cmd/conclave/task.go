@@ -13,8 +13,8 @@ import (
 	"conclave/subjects"
 )
 
-// taskCommand gives a task to the orchestrator and shows its subtasks until the report, and is the parent of the commands that list
-// and change tasks.
+// taskCommand gives a task to the orchestrator and shows its subtasks until the report, and is the parent of the
+// commands that list and change tasks.
 func taskCommand(a *cli.App) *cobra.Command {
 	o := &askFlags{}
 	cmd := &cobra.Command{
@@ -40,7 +40,8 @@ survives a crash and a restart of conclave.`,
 			o.gradeWaitSet = cmd.Flags().Changed("grade-wait")
 			for _, name := range askOnly {
 				if cmd.Flags().Changed(name) {
-					return cli.Usage("--%s is for conclave ask: a task uses the models of its agents' roles; leave it out", name)
+					return cli.Usage("--%s is for conclave ask: a task uses the models of its agents' roles; leave "+
+						"it out", name)
 				}
 			}
 			if err := o.check(a, words); err != nil {
@@ -55,15 +56,19 @@ survives a crash and a restart of conclave.`,
 	}
 	o.define(cmd.Flags())
 	cli.CompleteFlags(cmd, map[string]cli.Completion{
-		"session": a.CompleteSessions(), "hint": cli.Words(subjects.Hints...), "override": cli.Words(overrideLevels[1:]...), "disable-tool": a.CompleteTools,
+		"session": a.CompleteSessions(), "hint": cli.Words(subjects.Hints...),
+		"override": cli.Words(overrideLevels[1:]...), "disable-tool": a.CompleteTools,
 	})
 	for _, name := range askOnly {
 		_ = cmd.Flags().MarkHidden(name)
 	}
 	cmd.AddCommand(taskListCommand(a), taskShowCommand(a),
-		taskChangeCommand(a, subjects.ChangeCancel, "Cancel tasks", "Ends tasks. What is done so far is reported and kept.", "canceled"),
-		taskChangeCommand(a, subjects.ChangePause, "Pause tasks", "Pauses tasks: their agents stop at their last checkpoint, also across a restart, until conclave task resume.", "paused"),
-		taskChangeCommand(a, subjects.ChangeResume, "Resume paused tasks", "Lets paused tasks go on where they stopped.", "resumed"))
+		taskChangeCommand(a, subjects.ChangeCancel, "Cancel tasks", "Ends tasks. What is done so far is reported and "+
+			"kept.", "canceled"),
+		taskChangeCommand(a, subjects.ChangePause, "Pause tasks", "Pauses tasks: their agents stop at their last "+
+			"checkpoint, also across a restart, until conclave task resume.", "paused"),
+		taskChangeCommand(a, subjects.ChangeResume, "Resume paused tasks", "Lets paused tasks go on where they "+
+			"stopped.", "resumed"))
 	return cmd
 }
 
@@ -176,7 +181,8 @@ func findTask(ctx context.Context, a *cli.App, c *client.Client, id string) (str
 	var ambiguous *client.AmbiguousError
 	switch {
 	case errors.As(err, &ambiguous):
-		return "", cli.Fail(cli.ExitFailed, fmt.Sprintf("%d tasks begin with %s", ambiguous.Count, id), "give more of the id")
+		return "", cli.Fail(cli.ExitFailed, fmt.Sprintf("%d tasks begin with %s", ambiguous.Count, id),
+			"give more of the id")
 	case errors.Is(err, client.ErrNotFound):
 		return "", cli.Fail(cli.ExitFailed, "there is no task "+id, "list tasks with "+a.Program()+" task list")
 	}

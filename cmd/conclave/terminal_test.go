@@ -32,8 +32,8 @@ func (p *installation) onTerminal(v ...string) *process {
 	}, v...)
 }
 
-// onRawTerminal starts the program on a terminal of so many columns. Its output comes as it is written, with a line break before
-// each carriage return.
+// onRawTerminal starts the program on a terminal of so many columns. Its output comes as it is written, with a line
+// break before each carriage return.
 func (p *installation) onRawTerminal(columns int, v ...string) *process {
 	return p.startOnTerminal(columns, func(r *bufio.Reader, to *output) {
 		for {
@@ -50,7 +50,10 @@ func (p *installation) onRawTerminal(columns int, v ...string) *process {
 func (p *installation) startOnTerminal(columns int, copy func(r *bufio.Reader, to *output), v ...string) *process {
 	p.t.Helper()
 	master, slave := termtest.OpenSize(p.t, columns, 30)
-	c := &process{cmd: exec.Command("conclave", v...), stdout: newOutput(), stderr: newOutput(), done: make(chan struct{})}
+	c := &process{
+		cmd: exec.Command("conclave", v...), stdout: newOutput(), stderr: newOutput(),
+		done: make(chan struct{}),
+	}
 	c.cmd.Env, c.cmd.Stdout, c.cmd.Stderr = p.env, slave, slave
 	if err := c.cmd.Start(); err != nil {
 		p.t.Fatal(err)
@@ -76,7 +79,13 @@ func TestTerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := defaultActors(cfg)
-	for _, want := range []string{"Conclave is ready after ", "nats://127.0.0.1:", p.data, "system.yaml", fmt.Sprintf("%d of %d ready: %s", len(all), len(all), strings.Join(all, ", ")), "web_search: no SearXNG answers at http://127.0.0.1:1: start it there", "the built-in demo model, not a language model", "http://127.0.0.1:", `conclave call get_datetime '{"timezone":"UTC"}'`, "\x1b[1m"} {
+	for _, want := range []string{
+		"Conclave is ready after ", "nats://127.0.0.1:", p.data, "system.yaml",
+		fmt.Sprintf("%d of %d ready: %s", len(all), len(all), strings.Join(all, ", ")),
+		"web_search: no SearXNG answers at http://127.0.0.1:1: start it there",
+		"the built-in demo model, not a language model", "http://127.0.0.1:",
+		`conclave call get_datetime '{"timezone":"UTC"}'`, "\x1b[1m",
+	} {
 		if !strings.Contains(banner, want) {
 			t.Errorf("the banner does not say %q:\n%s", want, banner)
 		}

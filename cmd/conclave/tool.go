@@ -30,7 +30,8 @@ Its first definition is the accepted one. When it announces another one, it is n
   python3 -m venv .venv && .venv/bin/pip install nats-py nkeys && .venv/bin/python tool.py
   conclave tool list
   conclave tool test word_count '{"text":"two words"}'`,
-		toolAddCommand(a), toolSetCommand(a), toolListCommand(a), toolShowCommand(a), toolTestCommand(a), toolAcceptCommand(a), toolRemoveCommand(a))
+		toolAddCommand(a), toolSetCommand(a), toolListCommand(a), toolShowCommand(a), toolTestCommand(a),
+		toolAcceptCommand(a), toolRemoveCommand(a))
 }
 
 // toolListCommand lists the added tools.
@@ -60,7 +61,10 @@ func toolListCommand(a *cli.App) *cobra.Command {
 				}
 				var rows [][]string
 				for _, s := range all {
-					rows = append(rows, []string{s.Tool, describeToolState(s), describeAgents(s), fmt.Sprint(s.Effects)})
+					rows = append(rows, []string{
+						s.Tool, describeToolState(s), describeAgents(s),
+						fmt.Sprint(s.Effects),
+					})
 				}
 				return term.Table(a.Out, rows, term.Layout{})
 			})
@@ -111,7 +115,8 @@ func findTool(ctx context.Context, a *cli.App, c *client.Client, name string) (s
 
 // unknownToolError is the error of a tool that was not added.
 func unknownToolError(a *cli.App, name string) error {
-	return cli.Fail(cli.ExitFailed, fmt.Sprintf("no tool named %s was added", term.Visible(name)), "see "+a.Program()+" tool list")
+	return cli.Fail(cli.ExitFailed, fmt.Sprintf("no tool named %s was added", term.Visible(name)), "see "+a.Program()+
+		" tool list")
 }
 
 // toolShowCommand shows one added tool.
@@ -131,12 +136,15 @@ func toolShowCommand(a *cli.App) *cobra.Command {
 				case a.JSON:
 					return a.PrintJSON(s)
 				}
-				fmt.Fprintf(a.Out, "tool       %s, served by the principal %s\nstate      %s\ncalled by  %s\neffects    %s\n", s.Tool, s.Principal, describeToolState(s), describeAgents(s), s.Effects)
+				fmt.Fprintf(a.Out, "tool       %s, served by the principal %s\nstate      %s\ncalled by  %s\neffects "+
+					"   %s\n", s.Tool, s.Principal, describeToolState(s), describeAgents(s), s.Effects)
 				if s.Rejected != "" {
-					fmt.Fprintf(a.Out, "rejected   %s\n           correct the program: docs/tools.md has the contract\n", term.Visible(s.Rejected))
+					fmt.Fprintf(a.Out, "rejected   %s\n           correct the program: docs/tools.md has the "+
+						"contract\n", term.Visible(s.Rejected))
 				}
 				if s.Declared.Act == "" {
-					fmt.Fprintf(a.Out, "           each call of an agent asks you; say what it does with %s tool set %s --act\n", a.Program(), s.Tool)
+					fmt.Fprintf(a.Out, "           each call of an agent asks you; say what it does with %s tool set "+
+						"%s --act\n", a.Program(), s.Tool)
 				} else {
 					fmt.Fprintf(a.Out, "act        %s\n", s.Declared.Act)
 				}
@@ -152,8 +160,8 @@ func toolShowCommand(a *cli.App) *cobra.Command {
 	}
 }
 
-// formatDefinition returns a definition as indented JSON with hidden characters escaped, "" for none: definitions that differ look different.
-// It ends with a line break.
+// formatDefinition returns a definition as indented JSON with hidden characters escaped, "" for none: definitions that
+// differ look different. It ends with a line break.
 func formatDefinition(s *subjects.ToolSchema) string {
 	if s == nil {
 		return ""
@@ -187,9 +195,11 @@ object (default: {}); "-" reads them from stdin.`,
 				case err != nil:
 					return err
 				case s.State == subjects.ToolChanged:
-					return cli.Fail(cli.ExitDenied, "the definition of "+s.Tool+" changed, so it is not offered", "see "+a.Program()+" tool accept "+s.Tool)
+					return cli.Fail(cli.ExitDenied, "the definition of "+s.Tool+" changed, so it is not offered",
+						"see "+a.Program()+" tool accept "+s.Tool)
 				case s.State == subjects.ToolSilent && s.Rejected != "":
-					return cli.Fail(cli.ExitFailed, "the announcement of "+s.Tool+" was rejected: "+term.Visible(s.Rejected), "correct the program, docs/tools.md has the contract")
+					return cli.Fail(cli.ExitFailed, "the announcement of "+s.Tool+" was rejected: "+
+						term.Visible(s.Rejected), "correct the program, docs/tools.md has the contract")
 				case !s.Running && s.State == subjects.ToolSilent:
 					return cli.Fail(cli.ExitAbsent, s.Tool+" is not running", "start its program")
 				}
@@ -228,9 +238,12 @@ changes its definition meanwhile waits again. The acceptance is in the audit log
 					_, err := fmt.Fprintf(a.Out, "the definition of %s is already accepted, sha256 %s\n", s.Tool, s.Pin)
 					return err
 				case s.New == nil:
-					return cli.Fail(cli.ExitFailed, "no changed definition of "+s.Tool+" waits", "see "+a.Program()+" tool show "+s.Tool)
+					return cli.Fail(cli.ExitFailed, "no changed definition of "+s.Tool+" waits", "see "+a.Program()+
+						" tool show "+s.Tool)
 				}
-				a.Say("%s", term.PlainText(string(diff.Diff("accepted", []byte(formatDefinition(s.Accepted)), "new", []byte(formatDefinition(s.New))))))
+				a.Say("%s",
+					term.PlainText(string(diff.Diff("accepted", []byte(formatDefinition(s.Accepted)), "new",
+						[]byte(formatDefinition(s.New))))))
 				if !yes {
 					keyboard, ok := term.Keyboard(a.In)
 					if !ok {
@@ -238,7 +251,8 @@ changes its definition meanwhile waits again. The acceptance is in the audit log
 					}
 					confirmed, err := a.Confirm(ctx, keyboard, fmt.Sprintf("accept this definition of %s?", s.Tool))
 					if err != nil || !confirmed {
-						return errors.Join(stoppedError(err), cli.Fail(cli.ExitFailed, "nothing was accepted", "you did not confirm"))
+						return errors.Join(stoppedError(err), cli.Fail(cli.ExitFailed, "nothing was accepted",
+							"you did not confirm"))
 					}
 				}
 				accepted, err := c.AcceptTool(ctx, s.Tool, s.NewPin)
@@ -274,15 +288,19 @@ accepted no longer holds. The folder of the program is left as it is.`,
 						return err
 					}
 					if server, ok := strings.CutPrefix(p.Name, subjects.MCPPrincipal("")); ok && hasServer(a, server) {
-						return cli.Fail(cli.ExitFailed, fmt.Sprintf("%s is a tool of the MCP server %s", name, server), "remove the server with "+a.Program()+" mcp remove "+server)
+						return cli.Fail(cli.ExitFailed, fmt.Sprintf("%s is a tool of the MCP server %s", name, server),
+							"remove the server with "+a.Program()+" mcp remove "+server)
 					}
 					if len(p.Tools) > 1 {
-						return cli.Fail(cli.ExitFailed, fmt.Sprintf("the principal %s serves %s together", p.Name, strings.Join(p.Tools, ", ")), "remove them all with "+a.Program()+" principal revoke "+p.Name)
+						return cli.Fail(cli.ExitFailed, fmt.Sprintf("the principal %s serves %s together", p.Name,
+							strings.Join(p.Tools, ", ")), "remove them all with "+a.Program()+" principal revoke "+
+							p.Name)
 					}
 					if err := revokePrincipal(cmd.Context(), a, c, p.Name); err != nil {
 						return err
 					}
-					if err := printPrincipal(a, principalReport{Name: name, Action: subjects.PrincipalRevoke}, "removed "+name); err != nil {
+					if err := printPrincipal(a, principalReport{Name: name, Action: subjects.PrincipalRevoke},
+						"removed "+name); err != nil {
 						return err
 					}
 					a.Say("stop the program of %s if it runs: it can no longer connect", name)

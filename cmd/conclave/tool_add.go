@@ -27,11 +27,15 @@ type declareFlags struct {
 // add adds the flags to a command.
 func (f *declareFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.act, "act", "", "what it does: "+strings.Join(policy.ActNames, ", ")+" (default: undeclared, each call asks you)")
-	flags.StringSliceVar(&f.effects, "effects", nil, "more `effects` than those of the act; none for no others (default: reads_private, reads_untrusted)")
-	flags.StringToStringVar(&f.args, "args", nil, "what its arguments are for, as `name=role`: "+strings.Join(policy.RoleNames, ", ")+"; an argument without a role is a sink, which only you may choose")
+	flags.StringVar(&f.act, "act", "", "what it does: "+strings.Join(policy.ActNames, ", ")+" (default: undeclared, "+
+		"each call asks you)")
+	flags.StringSliceVar(&f.effects, "effects", nil, "more `effects` than those of the act; none for no others "+
+		"(default: reads_private, reads_untrusted)")
+	flags.StringToStringVar(&f.args, "args", nil, "what its arguments are for, as `name=role`: "+
+		strings.Join(policy.RoleNames, ", ")+"; an argument without a role is a sink, which only you may choose")
 	flags.StringSliceVar(&f.about, "about", nil, "`words` by which you name what it reads")
-	flags.StringSliceVar(&f.agents, "agents", nil, "agent `types` that may call it; none for your own calls only (default: the assistant)")
+	flags.StringSliceVar(&f.agents, "agents", nil, "agent `types` that may call it; none for your own calls only "+
+		"(default: the assistant)")
 	cli.CompleteFlags(cmd, map[string]cli.Completion{
 		"act":     cli.Words(policy.ActNames...),
 		"effects": cli.Words(append([]string{"none"}, policy.EffectNames...)...),
@@ -57,8 +61,8 @@ func (f *declareFlags) declaration(cmd *cobra.Command, a *cli.App, name string) 
 	return d, checkDeclaration(manifest, name, d)
 }
 
-// keepDeclared returns d, of [declareFlags.declaration], with the parts of known that no flag is about: the agents, and what the tool does.
-// Withdrawing a tool does not forget its act, and a new act does not hand the tool to agents.
+// keepDeclared returns d, of [declareFlags.declaration], with the parts of known that no flag is about: the agents, and
+// what the tool does. Withdrawing a tool does not forget its act, and a new act does not hand the tool to agents.
 func keepDeclared(cmd *cobra.Command, d, known subjects.ToolDeclaration) subjects.ToolDeclaration {
 	if !cmd.Flags().Changed("agents") {
 		d.Agents = known.Agents
@@ -70,11 +74,13 @@ func keepDeclared(cmd *cobra.Command, d, known subjects.ToolDeclaration) subject
 	return d
 }
 
-// checkDeclaration rejects what the registry would reject about a tool, and agent types that the manifest does not have.
+// checkDeclaration rejects what the registry would reject about a tool, and agent types that the manifest does not
+// have.
 func checkDeclaration(manifest policy.Manifest, tool string, d subjects.ToolDeclaration) error {
 	for _, t := range d.Agents {
 		if _, ok := manifest.Types[t]; !ok {
-			return cli.Usage("the manifest has no agent type %q; types: %s", t, strings.Join(slices.Sorted(maps.Keys(manifest.Types)), ", "))
+			return cli.Usage("the manifest has no agent type %q; types: %s", t,
+				strings.Join(slices.Sorted(maps.Keys(manifest.Types)), ", "))
 		}
 	}
 	if _, err := policy.ParseDeclaration(tool, tool, d); err != nil {
@@ -138,9 +144,12 @@ effects and arguments.`,
 		},
 	}
 	flags.add(cmd)
-	cmd.Flags().StringVar(&lang, "lang", "python", "`language` of the example: python, go, shell, or none for conclave.json alone")
-	cmd.Flags().StringVar(&dir, "dir", "", "`folder` of the example or of conclave.json (default: the name of the tool)")
-	cli.CompleteFlags(cmd, map[string]cli.Completion{"lang": cli.Words(append(slices.Clone(tool.Languages), "none")...)})
+	cmd.Flags().StringVar(&lang, "lang", "python", "`language` of the example: python, go, shell, or none for "+
+		"conclave.json alone")
+	cmd.Flags().StringVar(&dir, "dir", "", "`folder` of the example or of conclave.json (default: the name of the "+
+		"tool)")
+	cli.CompleteFlags(cmd,
+		map[string]cli.Completion{"lang": cli.Words(append(slices.Clone(tool.Languages), "none")...)})
 	return cmd
 }
 
@@ -160,7 +169,8 @@ func addTool(ctx context.Context, a *cli.App, p subjects.Principal, name, lang, 
 		s.CA = b.CA
 	}
 	if err := tool.WriteExample(dir, lang, name, s); err != nil {
-		return fmt.Errorf("%s is added, but its folder is not written: %w; remove it with %s tool remove %s, and add it again", name, err, a.Program(), name)
+		return fmt.Errorf("%s is added, but its folder is not written: %w; remove it with %s tool remove %s, and add "+
+			"it again", name, err, a.Program(), name)
 	}
 	if report.Folder, err = filepath.Abs(dir); err != nil {
 		return err
@@ -211,7 +221,10 @@ tool keeps its key and its accepted definition.`,
 					d = keepDeclared(cmd, d, known)
 				}
 				p.Declared[v[0]] = d
-				if err := c.ChangePrincipal(cmd.Context(), subjects.PrincipalChange{Action: subjects.PrincipalUpdate, Principal: p}); err != nil {
+				if err := c.ChangePrincipal(cmd.Context(), subjects.PrincipalChange{
+					Action:    subjects.PrincipalUpdate,
+					Principal: p,
+				}); err != nil {
 					return principalError(a, err)
 				}
 				return printPrincipal(a, principalReport{Name: v[0], Action: subjects.PrincipalUpdate}, "set "+v[0])

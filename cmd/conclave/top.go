@@ -17,8 +17,8 @@ import (
 	"conclave/pkg/client"
 )
 
-// topCommand shows the figures of all actors, or those of one by subject: once, or refreshed in place on a terminal. It rejects
-// an interval below 100 ms.
+// topCommand shows the figures of all actors, or those of one by subject: once, or refreshed in place on a terminal. It
+// rejects an interval below 100 ms.
 func topCommand(a *cli.App) *cobra.Command {
 	var (
 		once     bool
@@ -79,8 +79,8 @@ func writeFigures(w io.Writer, all []view.ActorFigures, name string) error {
 	return view.FigureTable(w, all)
 }
 
-// printFigures prints the figures once. It is an error when no actor, or not the one called name, answers; with --json an empty
-// list is printed before it.
+// printFigures prints the figures once. It is an error when no actor, or not the one called name, answers; with --json
+// an empty list is printed before it.
 func printFigures(ctx context.Context, a *cli.App, c *client.Client, name string) error {
 	all, err := queryFigures(ctx, c, name)
 	if err != nil {
@@ -103,8 +103,8 @@ func printFigures(ctx context.Context, a *cli.App, c *client.Client, name string
 	return cli.Fail(cli.ExitAbsent, "no actor answers", "start some with conclave up or conclave actor")
 }
 
-// drawFigures draws the table over its previous version every interval until ctx ends, so that earlier output stays on the
-// screen. stdout must be a terminal; the table is cut to its size. That no actor answers is shown and is no error.
+// drawFigures draws the table over its previous version every interval until ctx ends, so that earlier output stays on
+// the screen. stdout must be a terminal; the table is cut to its size. That no actor answers is shown and is no error.
 func drawFigures(ctx context.Context, a *cli.App, c *client.Client, name string, interval time.Duration) error {
 	drawn := 0
 	for {

@@ -12,10 +12,12 @@ import (
 
 func TestRun(t *testing.T) {
 	var out, talk bytes.Buffer
-	if code := run([]string{"version", "--json"}, nil, &out, &talk); code != cli.ExitOK || !json.Valid(out.Bytes()) || talk.Len() > 0 {
+	if code := run([]string{"version", "--json"}, nil, &out, &talk); code != cli.ExitOK || !json.Valid(out.Bytes()) ||
+		talk.Len() > 0 {
 		t.Errorf("%d, %s, %s", code, &out, &talk)
 	}
-	if code := run([]string{"nothing"}, nil, &out, &talk); code != cli.ExitUsage || strings.Count(talk.String(), "\n") != 1 {
+	if code := run([]string{"nothing"}, nil, &out, &talk); code != cli.ExitUsage ||
+		strings.Count(talk.String(), "\n") != 1 {
 		t.Errorf("%d, %s", code, &talk)
 	}
 	// A reader that has gone is no failure; a disk that is full is.

@@ -45,8 +45,8 @@ type upFlags struct {
 // serverActors run in the process of the server, because they change its configuration.
 var serverActors = []string{"registry"}
 
-// upCommand starts the embedded server and every enabled actor, and stays until an interrupt. It rejects --server, and refuses
-// a data folder that a stand-alone server uses.
+// upCommand starts the embedded server and every enabled actor, and stays until an interrupt. It rejects --server, and
+// refuses a data folder that a stand-alone server uses.
 func upCommand(a *cli.App) *cobra.Command {
 	var o upFlags
 	cmd := &cobra.Command{
@@ -87,20 +87,28 @@ another. When it is not, the log is JSON lines, and there is no link in it.`,
 	f.IntVar(&o.port, "api-port", 0, "`port` of HTTP on this machine; 0 for any free one (system.gateway.listen)")
 	f.BoolVar(&o.headless, "headless", false, "serve the HTTP API without the page (system.gateway.page)")
 	f.StringVar(&o.model, "model", "", "`model` of the assistant (models.roles.assistant)")
-	f.BoolVar(&o.respondentB, "respondent-b", false, "answer every question a second time for comparison (generator.respondent_b.enabled)")
-	f.StringVar(&o.modelB, "model-b", "", "`model` for respondent B (default: the assistant's) (generator.respondent_b.model)")
-	f.StringVar(&o.temperatureB, "temperature-b", "", "temperature for respondent B, a `number` from 0 to 2 (generator.respondent_b.temperature)")
-	f.BoolVar(&o.pprof, "pprof", false, "serve profiles and counters of the process below /debug of HTTP, on a loopback address only")
-	f.BoolVar(&o.busOnly, "bus-only", false, "start the server without the actors that can run elsewhere: see conclave actor")
+	f.BoolVar(&o.respondentB, "respondent-b", false, "answer every question a second time for comparison "+
+		"(generator.respondent_b.enabled)")
+	f.StringVar(&o.modelB, "model-b", "", "`model` for respondent B (default: the assistant's) "+
+		"(generator.respondent_b.model)")
+	f.StringVar(&o.temperatureB, "temperature-b", "", "temperature for respondent B, a `number` from 0 to 2 "+
+		"(generator.respondent_b.temperature)")
+	f.BoolVar(&o.pprof, "pprof", false, "serve profiles and counters of the process below /debug of HTTP, on a "+
+		"loopback address only")
+	f.BoolVar(&o.busOnly, "bus-only", false, "start the server without the actors that can run elsewhere: see "+
+		"conclave actor")
 	f.StringVar(&o.health, "health", "", "Unix `socket` to create for conclave health")
-	f.StringVar(&o.sync, "sync", "", "when acknowledged messages are flushed to disk: always, or a `duration` (system.sync)")
+	f.StringVar(&o.sync, "sync", "", "when acknowledged messages are flushed to disk: always, or a `duration` "+
+		"(system.sync)")
 	return cmd
 }
 
-// runUp checks the flags and runs the system, or the actors of a machine when the data folder is that of one that joined a hub.
+// runUp checks the flags and runs the system, or the actors of a machine when the data folder is that of one that
+// joined a hub.
 func runUp(cmd *cobra.Command, a *cli.App, o upFlags) error {
 	if a.Server != "" {
-		return cli.Usage("conclave up runs its own server: use conclave actor %s --server %s", strings.Join(cli.EnabledActors(a.Settings()), " "), a.Server)
+		return cli.Usage("conclave up runs its own server: use conclave actor %s --server %s",
+			strings.Join(cli.EnabledActors(a.Settings()), " "), a.Server)
 	}
 	set, err := o.settings(a, cmd)
 	if err != nil {
@@ -113,13 +121,17 @@ func runUp(cmd *cobra.Command, a *cli.App, o upFlags) error {
 	if err := a.CheckNoStandalone(); err != nil {
 		return err
 	}
-	if host, _, err := net.SplitHostPort(cfg.System.Gateway.Listen); o.pprof && (err != nil || !local.IsLocalHost(host)) {
-		return cli.Usage("--pprof serves profiles on a loopback address only, and system.gateway.listen is %s: add --api-port, or leave --pprof out", cfg.System.Gateway.Listen)
+	if host, _, err := net.SplitHostPort(cfg.System.Gateway.Listen); o.pprof &&
+		(err != nil || !local.IsLocalHost(host)) {
+		return cli.Usage("--pprof serves profiles on a loopback address only, and system.gateway.listen is %s: add "+
+			"--api-port, or leave --pprof out", cfg.System.Gateway.Listen)
 	}
-	if _, err := machine.ReadState(a.Home); !errors.Is(err, machine.ErrNotJoined) { // this data folder is that of a machine of a hub
+	// this data folder is that of a machine of a hub
+	if _, err := machine.ReadState(a.Home); !errors.Is(err, machine.ErrNotJoined) {
 		for _, name := range []string{"listen", "api-port", "headless", "pprof", "bus-only"} {
 			if cmd.Flags().Changed(name) {
-				return cli.Usage("--%s has no effect on a machine that joined a hub, which has neither HTTP nor a port of its own: leave it out", name)
+				return cli.Usage("--%s has no effect on a machine that joined a hub, which has neither HTTP nor a "+
+					"port of its own: leave it out", name)
 			}
 		}
 		return runMachine(cmd.Context(), a, cfg, o.health)
@@ -142,7 +154,8 @@ func (o upFlags) settings(a *cli.App, cmd *cobra.Command) (map[string]string, er
 		// Without the flag, generator.yaml must have it on.
 		enabled = a.Settings().Generator.RespondentB.Enabled && !cmd.Flags().Changed("respondent-b")
 		if !enabled {
-			return nil, cli.Usage("--model-b and --temperature-b are for respondent B: add --respondent-b, or leave them out")
+			return nil, cli.Usage("--model-b and --temperature-b are for respondent B: add --respondent-b, or leave " +
+				"them out")
 		}
 	}
 	if enabled {
@@ -160,14 +173,16 @@ func (o upFlags) settings(a *cli.App, cmd *cobra.Command) (map[string]string, er
 	return set, nil
 }
 
-// startSystem starts the server and the named actors, prints the readiness line and the banner, and runs until ctx ends; then
-// it stops in order and returns nil. A taken port, and an interrupt while starting, are errors. With o.busOnly there is no banner,
-// because most actors start later in other processes.
+// startSystem starts the server and the named actors, prints the readiness line and the banner, and runs until ctx
+// ends; then it stops in order and returns nil. A taken port, and an interrupt while starting, are errors. With
+// o.busOnly there is no banner, because most actors start later in other processes.
 func startSystem(ctx context.Context, a *cli.App, cfg config.Config, actors []string, o upFlags) error {
 	log, closeLog := a.ServiceLogger(cfg, "up")
 	defer closeLog()
 	var api atomic.Pointer[string] // a restarted gateway sets it again
-	wiring := config.Wiring{Version: readBuild().Version, OnListen: func(addr string) { api.Store(&addr) }, KeepHeads: true, Profiles: o.pprof, Doctor: checkInstallation(a), RunStory: runShippedStory}
+	wiring := config.Wiring{Version: readBuild().Version, OnListen: func(addr string) {
+		api.Store(&addr)
+	}, KeepHeads: true, Profiles: o.pprof, Doctor: checkInstallation(a), RunStory: runShippedStory}
 	var err error
 	if wiring.Stories, err = listStories(); err != nil {
 		return err
@@ -177,7 +192,8 @@ func startSystem(ctx context.Context, a *cli.App, cfg config.Config, actors []st
 	case errors.Is(err, gateway.ErrPortTaken):
 		return cli.Fail(cli.ExitFailed, err.Error(), "choose another with --api-port, or --api-port 0 for any free one")
 	case errors.Is(err, bus.ErrPortTaken):
-		return cli.Fail(cli.ExitFailed, err.Error(), "choose another with --listen, or --listen 127.0.0.1:0 for any free one")
+		return cli.Fail(cli.ExitFailed, err.Error(), "choose another with --listen, or --listen 127.0.0.1:0 for any "+
+			"free one")
 	case err != nil && ctx.Err() != nil:
 		return cli.Fail(cli.ExitFailed, "stopped while starting", "start it again")
 	case err != nil:
@@ -189,7 +205,8 @@ func startSystem(ctx context.Context, a *cli.App, cfg config.Config, actors []st
 	address := gatewayAddress(&api)
 	if o.busOnly {
 		printReady(a, c, address)
-		log.Info("ready", "url", c.Bus.URL, "data", a.Home.Data, "actors", readyActors(c), "ms", time.Since(a.Started).Milliseconds())
+		log.Info("ready", "url", c.Bus.URL, "data", a.Home.Data, "actors", readyActors(c), "ms",
+			time.Since(a.Started).Milliseconds())
 		return waitAndStop(ctx, c, log)
 	}
 	contexts, contextsErr := writeContexts(a, c.Bus.Keys, c.Bus.URL, "")
@@ -225,13 +242,16 @@ type readiness struct {
 	Millis int64    `json:"ready_ms"`
 }
 
-// printReady prints the readiness line when stdout is no terminal, or with --json; api may be "". A failed write does not stop
-// the system and is forgotten.
+// printReady prints the readiness line when stdout is no terminal, or with --json; api may be "". A failed write does
+// not stop the system and is forgotten.
 func printReady(a *cli.App, c *config.Instance, api string) {
 	if term.IsTerminal(a.Out) && !a.JSON {
 		return
 	}
-	_ = a.PrintLine(readiness{c.Bus.URL, api, a.Home.Data, os.Getpid(), readyActors(c), time.Since(a.Started).Milliseconds()})
+	_ = a.PrintLine(readiness{
+		c.Bus.URL, api, a.Home.Data, os.Getpid(), readyActors(c),
+		time.Since(a.Started).Milliseconds(),
+	})
 	a.Out.Err = nil
 }
 
@@ -246,8 +266,8 @@ func readyActors(c *config.Instance) []string {
 	return out
 }
 
-// waitAndStop waits for the end of ctx, then stops the actors and the server after running work is finished. It returns only errors of
-// stopping.
+// waitAndStop waits for the end of ctx, then stops the actors and the server after running work is finished. It returns
+// only errors of stopping.
 func waitAndStop(ctx context.Context, c *config.Instance, log *slog.Logger) error {
 	<-ctx.Done()
 	log.Info("stopping after running work is finished; interrupt again to stop at once")
@@ -259,24 +279,32 @@ func waitAndStop(ctx context.Context, c *config.Instance, log *slog.Logger) erro
 	return nil
 }
 
-// printBanner prints the addresses, problems and commands to try. b has API and Contexts set; the rest is filled in here. A
-// stderr that is no terminal gets log records instead. contextsErr is the error of writing the nats contexts, which is only a
-// problem in the list. It waits a few seconds at most: for the connection, the actors and SearXNG.
-func printBanner(ctx context.Context, a *cli.App, cfg config.Config, c *config.Instance, b view.Banner, contextsErr error, log *slog.Logger) {
+// printBanner prints the addresses, problems and commands to try. b has API and Contexts set; the rest is filled in
+// here. A stderr that is no terminal gets log records instead. contextsErr is the error of writing the nats contexts,
+// which is only a problem in the list. It waits a few seconds at most: for the connection, the actors and SearXNG.
+func printBanner(ctx context.Context, a *cli.App, cfg config.Config, c *config.Instance, b view.Banner,
+	contextsErr error, log *slog.Logger,
+) {
 	b.Took = time.Since(a.Started)
 	assistant, list, waiting := queryBannerFacts(ctx, c)
 	b.Problems = append(startProblems(cfg, c, assistant, list, b.API), toolProblems(ctx, a, cfg)...)
 	if contextsErr != nil {
-		b.Contexts, b.Problems = "", append(b.Problems, doctor.Problem{What: "the nats contexts could not be written", Fix: contextsErr.Error()})
+		b.Contexts, b.Problems = "", append(b.Problems, doctor.Problem{
+			What: "the nats contexts could not be written",
+			Fix:  contextsErr.Error(),
+		})
 	}
 	if waiting > 0 {
-		b.Problems = append(b.Problems, doctor.Problem{What: view.WaitingCalls(waiting), Fix: "conclave approve" + a.FolderFlags()})
+		b.Problems = append(b.Problems, doctor.Problem{What: view.WaitingCalls(waiting), Fix: "conclave approve" +
+			a.FolderFlags()})
 	}
 	b.URL, b.Ready, b.Actors, b.Tools = c.Bus.URL, readyActors(c), len(c.System.Actors()), listTools(cfg, a.Home)
 	b.RespondentB = describeRespondentB(cfg)
 	if !term.IsTerminal(a.Err) {
-		log.Info("ready", "url", b.URL, "data", a.Home.Data, "config", a.Home.Config, "contexts", b.Contexts, "actors", b.Ready, "tools", b.Tools, "api", b.API,
-			"model", assistant.Model, "demo_model", assistant.DemoModel, "respondent_b", b.RespondentB, "ms", b.Took.Milliseconds())
+		log.Info("ready", "url", b.URL, "data", a.Home.Data, "config", a.Home.Config, "contexts", b.Contexts, "actors",
+			b.Ready, "tools", b.Tools, "api", b.API,
+			"model", assistant.Model, "demo_model", assistant.DemoModel, "respondent_b", b.RespondentB, "ms",
+			b.Took.Milliseconds())
 		for _, p := range b.Problems {
 			log.Warn("missing", "what", p.What, "fix", p.Fix)
 		}
@@ -317,14 +345,18 @@ func listTools(cfg config.Config, home bus.Home) (out []string) {
 	return out
 }
 
-// startProblems lists missing models, a missing nats tool, ports that differ from the wanted ones, and a respondent B that
-// cannot answer or is not compared; nil when all is well. A zero assistant means that no model actor answered; api is ""
-// without HTTP.
-func startProblems(cfg config.Config, c *config.Instance, assistant subjects.RoleModel, list subjects.ModelList, api string) (out []doctor.Problem) {
+// startProblems lists missing models, a missing nats tool, ports that differ from the wanted ones, and a respondent B
+// that cannot answer or is not compared; nil when all is well. A zero assistant means that no model actor answered; api
+// is "" without HTTP.
+func startProblems(cfg config.Config, c *config.Instance, assistant subjects.RoleModel, list subjects.ModelList,
+	api string,
+) (out []doctor.Problem) {
 	add := func(what, fix string) { out = append(out, doctor.Problem{What: what, Fix: fix}) }
 	switch wanted := cfg.Models.Roles[subjects.RoleAssistant]; {
 	case assistant.DemoModel:
-		add("Ollama does not answer at "+cfg.Models.Ollama.URL+", so the built-in demo model answers", "install it (https://ollama.com/download), run ollama serve, then conclave model pull "+wanted+"; one at another address: conclave setup --ollama-url <url>")
+		add("Ollama does not answer at "+cfg.Models.Ollama.URL+", so the built-in demo model answers",
+			"install it (https://ollama.com/download), run ollama serve, then conclave model pull "+wanted+
+				"; one at another address: conclave setup --ollama-url <url>")
 	case assistant.Notice != "":
 		add("the assistant's model "+cmp.Or(assistant.Wanted, wanted), assistant.Notice)
 	case assistant.Model == "":
@@ -333,10 +365,13 @@ func startProblems(cfg config.Config, c *config.Instance, assistant subjects.Rol
 	if _, err := exec.LookPath("nats"); err != nil {
 		add("the nats tool is not on PATH", doctor.NATSToolFix)
 	}
-	for _, p := range []struct{ name, listen, actual, flag string }{{"the bus", cfg.System.Listen, c.Bus.URL, "--listen"}, {"HTTP", cfg.System.Gateway.Listen, api, "--api-port"}} {
+	for _, p := range []struct{ name, listen, actual, flag string }{
+		{"the bus", cfg.System.Listen, c.Bus.URL, "--listen"}, {"HTTP", cfg.System.Gateway.Listen, api, "--api-port"},
+	} {
 		_, want, _ := net.SplitHostPort(p.listen)
 		if u, err := url.Parse(p.actual); err == nil && p.actual != "" && want != "0" && u.Port() != want {
-			add("port "+want+" is used by another program, so "+p.name+" is on "+u.Port(), "nothing, or choose a port with "+p.flag)
+			add("port "+want+" is used by another program, so "+p.name+" is on "+u.Port(), "nothing, or choose a "+
+				"port with "+p.flag)
 		}
 	}
 	b := cfg.Generator.RespondentB
@@ -344,7 +379,8 @@ func startProblems(cfg config.Config, c *config.Instance, assistant subjects.Rol
 		add("respondent B's model "+b.Model+" is not available, so it does not answer", "conclave model pull "+b.Model)
 	}
 	if b.Enabled && !cfg.Critic.Enabled {
-		add("respondent B is on and the critic is off, so the answers are not compared", "enabled: true in critic.yaml, or disable respondent_b")
+		add("respondent B is on and the critic is off, so the answers are not compared", "enabled: true in "+
+			"critic.yaml, or disable respondent_b")
 	}
 	return out
 }
@@ -362,14 +398,19 @@ func toolProblems(ctx context.Context, a *cli.App, cfg config.Config) (out []doc
 	case err != nil:
 		out = append(out, doctor.Problem{What: "the credentials cannot be read", Fix: "see conclave secret check"})
 	case len(missing) > 0:
-		out = append(out, doctor.Problem{What: "no credential " + strings.Join(missing, ", "), Fix: "conclave secret set " + missing[0]})
+		out = append(out, doctor.Problem{
+			What: "no credential " + strings.Join(missing, ", "),
+			Fix:  "conclave secret set " + missing[0],
+		})
 	}
 	return out
 }
 
-// queryBannerFacts returns the assistant's model, the models, and how many calls wait for the user: zero values for what is not
-// answered within two seconds. It connects with the user's key and reports no error.
-func queryBannerFacts(ctx context.Context, c *config.Instance) (assistant subjects.RoleModel, list subjects.ModelList, waiting int) {
+// queryBannerFacts returns the assistant's model, the models, and how many calls wait for the user: zero values for
+// what is not answered within two seconds. It connects with the user's key and reports no error.
+func queryBannerFacts(ctx context.Context, c *config.Instance) (assistant subjects.RoleModel, list subjects.ModelList,
+	waiting int,
+) {
 	nc, err := c.Bus.Dial("user", doctor.Fast)
 	if err != nil {
 		return assistant, subjects.ModelList{}, 0

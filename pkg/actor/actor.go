@@ -1,9 +1,9 @@
-// Package actor runs an actor: it decodes messages strictly, calls typed handlers with bounded concurrency, propagates ids,
-// deadlines and traces, replies for handlers that fail, and drains in order.
+// Package actor runs an actor: it decodes messages strictly, calls typed handlers with bounded concurrency, propagates
+// ids, deadlines and traces, replies for handlers that fail, and drains in order.
 //
-// An actor is a struct with a name and a table of routes. It has no goroutine, no logger and no NATS import of its own. What
-// several actors need is here once: [Audited] (record, act, record), [Bucket] (compare-and-set state with an outbox) and
-// [Toolset] (serving tools).
+// An actor is a struct with a name and a table of routes. It has no goroutine, no logger and no NATS import of its own.
+// What several actors need is here once: [Audited] (record, act, record), [Bucket] (compare-and-set state with an
+// outbox) and [Toolset] (serving tools).
 package actor
 
 import (
@@ -47,15 +47,16 @@ type Msg[T any] struct {
 	Seq      uint64    // stream sequence; 0 = not from a stream
 	StoredAt time.Time // when the stream stored it
 	Attempt  int       // delivery attempt, from 1; after [subjects.MaxDeliver] the message becomes a dead letter
-	Streams  bool      // the caller reads a streamed reply to its end ([subjects.HeaderStream]); others may read the first message only
-	Body     T
+	// the caller reads a streamed reply to its end ([subjects.HeaderStream]); others may read the first message only
+	Streams bool
+	Body    T
 }
 
 // Handler handles one event.
 type Handler[T any] func(ctx context.Context, in Msg[T], out Out) error
 
-// RequestHandler handles one request and returns the reply. A returned [*subjects.Fault] is sent to the caller as it is, any
-// other error as code "internal", with the details in the log only.
+// RequestHandler handles one request and returns the reply. A returned [*subjects.Fault] is sent to the caller as it
+// is, any other error as code "internal", with the details in the log only.
 type RequestHandler[Q, A any] func(ctx context.Context, in Msg[Q], out Out) (A, error)
 
 // Rejection is a message that was rejected before any handler saw it.
@@ -73,12 +74,12 @@ type Option func(*Route)
 // Workers bounds how many handlers of a route run at once; 1 keeps the order. The default is [Config] Workers.
 func Workers(n int) Option { return func(r *Route) { r.workers = n } }
 
-// MaxRate bounds the requests of each account to perSecond, and to ten times as many at once after a pause. The others are
-// rejected and get an error. It needs a subject into which the server writes the account.
+// MaxRate bounds the requests of each account to perSecond, and to ten times as many at once after a pause. The others
+// are rejected and get an error. It needs a subject into which the server writes the account.
 func MaxRate(perSecond int) Option { return func(r *Route) { r.maxRate = perSecond } }
 
-// EveryInstance has each instance of the actor handle a request, without a queue group and without a message that ends a streamed
-// reply, as discovery needs it: several instances reply, and some of them with nothing.
+// EveryInstance has each instance of the actor handle a request, without a queue group and without a message that ends
+// a streamed reply, as discovery needs it: several instances reply, and some of them with nothing.
 func EveryInstance() Option { return func(r *Route) { r.everyInstance = true } }
 
 // OnReject has f called for each message of the route that was rejected before any handler saw it.
@@ -112,8 +113,8 @@ type Route struct {
 // Spec is the route's subject.
 func (r Route) Spec() subjects.Spec { return r.spec }
 
-// Serve handles the requests of a service: each goes to one instance of the actor (one queue group). h is not called for a
-// malformed body, which is rejected. The reply has the request's codec, JSON for a request in plain text.
+// Serve handles the requests of a service: each goes to one instance of the actor (one queue group). h is not called
+// for a malformed body, which is rejected. The reply has the request's codec, JSON for a request in plain text.
 func Serve[Q, A any](s subjects.Service[Q, A], h RequestHandler[Q, A], opts ...Option) Route {
 	r := Route{spec: s.Spec, kind: serve}
 	r.handle = func(ctx context.Context, in *inbound, out Out) ([]byte, error) {
@@ -130,10 +131,12 @@ func Serve[Q, A any](s subjects.Service[Q, A], h RequestHandler[Q, A], opts ...O
 	return r.apply(opts)
 }
 
-// Refuse replies to each request of s with the fault f, whatever its body holds. A message without a reply subject becomes
-// a dead letter with the text of f.
+// Refuse replies to each request of s with the fault f, whatever its body holds. A message without a reply subject
+// becomes a dead letter with the text of f.
 func Refuse(s subjects.Spec, f *subjects.Fault) Route {
-	return Route{spec: s, kind: serve, refused: true, handle: func(context.Context, *inbound, Out) ([]byte, error) { return nil, f }}
+	return Route{spec: s, kind: serve, refused: true, handle: func(context.Context, *inbound, Out) ([]byte, error) {
+		return nil, f
+	}}
 }
 
 // On handles a topic through the actor's durable consumer: messages are redelivered until h returns nil or attempts are
@@ -152,14 +155,17 @@ func Subscribe[T any](t subjects.Topic[T], h Handler[T], opts ...Option) Route {
 // Notify calls f for each message of a topic, live as [Subscribe], without decoding its body.
 func Notify(s subjects.Spec, f func()) Route {
 	s.Received = s.LiveSubject()
-	return Route{spec: s, kind: subscribe, notify: true, workers: 1, handle: func(context.Context, *inbound, Out) ([]byte, error) {
-		f()
-		return nil, nil
-	}}
+	return Route{
+		spec: s, kind: subscribe, notify: true, workers: 1,
+		handle: func(context.Context, *inbound, Out) ([]byte, error) {
+			f()
+			return nil, nil
+		},
+	}
 }
 
-// newEventRoute returns the route of [On] (kind durable) or [Subscribe] (kind subscribe). h is not called for a malformed
-// body, which is rejected. Events get no reply.
+// newEventRoute returns the route of [On] (kind durable) or [Subscribe] (kind subscribe). h is not called for a
+// malformed body, which is rejected. Events get no reply.
 func newEventRoute[T any](t subjects.Topic[T], kind routeKind, h Handler[T], opts []Option) Route {
 	r := Route{spec: t.Spec, kind: kind}
 	r.handle = func(ctx context.Context, in *inbound, out Out) ([]byte, error) {
@@ -187,10 +193,14 @@ type errMalformed struct {
 
 func (e errMalformed) Error() string { return e.fault.Error() }
 
-// rawMessage decodes the body of in into a message with its envelope. A body that is malformed for T is an errMalformed,
-// which the runtime rejects and does not retry.
+// rawMessage decodes the body of in into a message with its envelope. A body that is malformed for T is an
+// errMalformed, which the runtime rejects and does not retry.
 func rawMessage[T any](in *inbound) (Msg[T], error) {
-	m := Msg[T]{Subject: in.subject, From: in.from, Tokens: in.tokens, Query: in.query, Session: in.session, Deadline: in.deadline, Time: in.time, Seq: in.seq, StoredAt: in.storedAt, Attempt: in.attempt, Streams: in.streams}
+	m := Msg[T]{
+		Subject: in.subject, From: in.from, Tokens: in.tokens, Query: in.query, Session: in.session,
+		Deadline: in.deadline, Time: in.time, Seq: in.seq, StoredAt: in.storedAt, Attempt: in.attempt,
+		Streams: in.streams,
+	}
 	if err := decode(in.codec, in.data, &m.Body); err != nil {
 		why := "malformed"
 		var u decodeError

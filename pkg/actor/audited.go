@@ -17,8 +17,9 @@ type AuditLog interface {
 	Append(ctx context.Context, rec subjects.AuditRecord) error
 }
 
-// Gate guards the effects of an actor with the audit log: [Audited] stores the intent of an act, runs the act, and stores
-// its outcome. Without an acknowledged intent the act does not run; without an acknowledged outcome its result is withheld.
+// Gate guards the effects of an actor with the audit log: [Audited] stores the intent of an act, runs the act, and
+// stores its outcome. Without an acknowledged intent the act does not run; without an acknowledged outcome its result
+// is withheld.
 type Gate struct {
 	Log     AuditLog
 	Timeout time.Duration // for storing one record; 0 = 10 s
@@ -53,16 +54,17 @@ func (p *Permit) Check() error {
 	return nil
 }
 
-// Report sets the outcome that is recorded, in place of the one derived from the act's error: [subjects.StatusUnknown] for
-// an act that may have run, [subjects.StatusDenied] for one that was denied on the way. reason is a code, never content.
-// It must not be called concurrently.
+// Report sets the outcome that is recorded, in place of the one derived from the act's error: [subjects.StatusUnknown]
+// for an act that may have run, [subjects.StatusDenied] for one that was denied on the way. reason is a code, never
+// content. It must not be called concurrently.
 func (p *Permit) Report(status, reason string) { p.status, p.reason = status, reason }
 
-// Audited stores the intent rec, runs act and stores its outcome. The outcome is ok when act returns nil, otherwise failed
-// with the code of the fault (internal for any other error), unless act calls [Permit.Report].
+// Audited stores the intent rec, runs act and stores its outcome. The outcome is ok when act returns nil, otherwise
+// failed with the code of the fault (internal for any other error), unless act calls [Permit.Report].
 //
 //   - An intent that is not acknowledged: act does not run; the error is a [subjects.CodeNoAudit] fault.
-//   - An outcome that is not acknowledged: the result is withheld (zero T). The error wraps [ErrUnrecorded], and is act's
+//   - An outcome that is not acknowledged: the result is withheld (zero T). The error wraps [ErrUnrecorded], and is
+//     act's
 //     own, or a [subjects.CodeUnrecorded] fault when act had none.
 //   - Otherwise act's result and error are returned as they are.
 //
@@ -71,7 +73,9 @@ func (p *Permit) Report(status, reason string) { p.status, p.reason = status, re
 // without an outcome: it may have run.
 //
 // rec names the caller, action and target; rec.ID is made when empty, rec.Reason is the intent's.
-func Audited[T any](ctx context.Context, out Out, g *Gate, rec subjects.AuditRecord, act func(ctx context.Context, p *Permit) (T, error)) (T, error) {
+func Audited[T any](ctx context.Context, out Out, g *Gate, rec subjects.AuditRecord,
+	act func(ctx context.Context, p *Permit) (T, error),
+) (T, error) {
 	var none T
 	if rec.ID == "" {
 		rec.ID = out.NewID()
@@ -85,7 +89,8 @@ func Audited[T any](ctx context.Context, out Out, g *Gate, rec subjects.AuditRec
 	status, reason := p.outcome(err)
 	if late := g.append(ctx, rec, subjects.AuditAfter, status, reason); late != nil {
 		if err == nil {
-			err = subjects.Faultf(subjects.CodeUnrecorded, "%s, but the audit did not acknowledge the outcome, so the result is withheld", g.doneText())
+			err = subjects.Faultf(subjects.CodeUnrecorded, "%s, but the audit did not acknowledge the outcome, so "+
+				"the result is withheld", g.doneText())
 		}
 		return none, unrecorded{err}
 	}
@@ -98,8 +103,8 @@ func runPermitted[T any](ctx context.Context, p *Permit, act func(context.Contex
 	return act(ctx, p)
 }
 
-// outcome returns the status and reason to record for an act that returned err: those of [Permit.Report] if it was called,
-// ok without a reason for nil, otherwise failed with the code of the fault, or internal for any other error.
+// outcome returns the status and reason to record for an act that returned err: those of [Permit.Report] if it was
+// called, ok without a reason for nil, otherwise failed with the code of the fault, or internal for any other error.
 func (p *Permit) outcome(err error) (status, reason string) {
 	switch {
 	case p.status != "":
@@ -139,10 +144,11 @@ func (g *Gate) Refuse(ctx context.Context, out Out, rec subjects.AuditRecord, st
 	}
 }
 
-// appendRefusal stores the only record of an act that did not run, and rejects a status for which something ran. rec.ID is
-// made when empty. The error is that of the log, not a fault. When an account is refused the same action again and again,
-// only the first refusals of a period have a record each; see [refusalCounter]. A failure to store the number of earlier
-// refusals is logged, and does not prevent the record of this one; it is the error of a refusal that is only counted.
+// appendRefusal stores the only record of an act that did not run, and rejects a status for which something ran. rec.ID
+// is made when empty. The error is that of the log, not a fault. When an account is refused the same action again and
+// again, only the first refusals of a period have a record each; see [refusalCounter]. A failure to store the number of
+// earlier refusals is logged, and does not prevent the record of this one; it is the error of a refusal that is only
+// counted.
 func (g *Gate) appendRefusal(ctx context.Context, out Out, rec subjects.AuditRecord, status, reason string) error {
 	if !subjects.NothingRan(status) {
 		return fmt.Errorf("status %q needs an outcome", status)
@@ -161,14 +167,14 @@ func (g *Gate) appendRefusal(ctx context.Context, out Out, rec subjects.AuditRec
 	return g.append(ctx, rec, subjects.AuditBefore, status, reason)
 }
 
-// Close stores the numbers of the refusals that were only counted so far. It must be called after the last refusal and before the
-// log is closed. After an error it may be called again.
+// Close stores the numbers of the refusals that were only counted so far. It must be called after the last refusal and
+// before the log is closed. After an error it may be called again.
 func (g *Gate) Close(ctx context.Context) error {
 	return g.appendSummaries(ctx, g.refusals.drain(), NewID)
 }
 
-// appendSummaries stores records about refusals that were only counted. After the first failure it puts the numbers that
-// are not stored back and returns, so that a caller waits for one timeout only.
+// appendSummaries stores records about refusals that were only counted. After the first failure it puts the numbers
+// that are not stored back and returns, so that a caller waits for one timeout only.
 func (g *Gate) appendSummaries(ctx context.Context, summaries []refusalSummary, newID func() string) error {
 	for i, sum := range summaries {
 		rec := sum.record()
@@ -181,9 +187,10 @@ func (g *Gate) appendSummaries(ctx context.Context, summaries []refusalSummary, 
 	return nil
 }
 
-// OnReject is the option of a route that records each message rejected before its handler as refused, under action, with
-// the code of the fault as reason. agent names the caller; nil = the first wildcard of the subject, "" where that is no
-// valid token, so nil needs a subject into which the server writes the account. A record that is not stored is only logged.
+// OnReject is the option of a route that records each message rejected before its handler as refused, under action,
+// with the code of the fault as reason. agent names the caller; nil = the first wildcard of the subject, "" where that
+// is no valid token, so nil needs a subject into which the server writes the account. A record that is not stored is
+// only logged.
 func (g *Gate) OnReject(action string, agent func(Rejection) string) Option {
 	if agent == nil {
 		agent = func(rej Rejection) string {
@@ -199,8 +206,9 @@ func (g *Gate) OnReject(action string, agent func(Rejection) string) Option {
 	})
 }
 
-// append stores one record, with the lineage of its agent id, and its type if the caller set none, and returns when it is acknowledged or after g.Timeout (10 s when not positive). The caller's
-// deadline and cancellation do not interrupt it: an act that began is recorded to its end.
+// append stores one record, with the lineage of its agent id, and its type if the caller set none, and returns when it
+// is acknowledged or after g.Timeout (10 s when not positive). The caller's deadline and cancellation do not interrupt
+// it: an act that began is recorded to its end.
 func (g *Gate) append(ctx context.Context, rec subjects.AuditRecord, phase, status, reason string) error {
 	timeout := g.Timeout
 	if timeout <= 0 {
@@ -221,17 +229,19 @@ func (g *Gate) append(ctx context.Context, rec subjects.AuditRecord, phase, stat
 	return err
 }
 
-// noAudit returns the fault for a record that was not acknowledged because of err. Its text names the remedy, rotation for
-// a full audit log, and quotes nothing of err.
+// noAudit returns the fault for a record that was not acknowledged because of err. Its text names the remedy, rotation
+// for a full audit log, and quotes nothing of err.
 func (g *Gate) noAudit(err error) *subjects.Fault {
 	what := g.NotDone
 	if what == "" {
 		what = "nothing was done"
 	}
 	if errors.Is(err, audit.ErrFull) {
-		return subjects.Faultf(subjects.CodeNoAudit, "the audit is full, so %s; stop conclave and run conclave audit rotate", what)
+		return subjects.Faultf(subjects.CodeNoAudit, "the audit is full, so %s; stop conclave and run conclave audit "+
+			"rotate", what)
 	}
-	return subjects.Faultf(subjects.CodeNoAudit, "the audit did not acknowledge the record, so %s; see conclave doctor", what)
+	return subjects.Faultf(subjects.CodeNoAudit, "the audit did not acknowledge the record, so %s; see conclave doctor",
+		what)
 }
 
 func (g *Gate) doneText() string {

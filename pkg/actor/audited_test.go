@@ -47,8 +47,13 @@ func TestAudited(t *testing.T) {
 	}{
 		{name: "success", got: "value", story: []string{"before allowed once", "act", "after ok"}},
 		{
-			name: "fault", act: func(*actor.Permit) (string, error) { return "part", subjects.Faultf(subjects.CodeTool, "x") },
-			got: "part", code: subjects.CodeTool, story: []string{"before allowed once", "act", "after failed tool_failed"},
+			name: "fault", act: func(*actor.Permit) (string, error) {
+				return "part", subjects.Faultf(subjects.CodeTool, "x")
+			},
+			got: "part", code: subjects.CodeTool, story: []string{
+				"before allowed once", "act",
+				"after failed tool_failed",
+			},
 		},
 		{
 			name: "other error", act: func(*actor.Permit) (string, error) { return "", errors.New("secret text") },
@@ -63,15 +68,18 @@ func TestAudited(t *testing.T) {
 		},
 		{
 			name: "intent not stored", fail: map[string]error{"before": context.DeadlineExceeded},
-			code: subjects.CodeNoAudit, text: "the audit did not acknowledge the record, so nothing was read; see conclave doctor",
+			code: subjects.CodeNoAudit, text: "the audit did not acknowledge the record, so nothing was read; see " +
+				"conclave doctor",
 		},
 		{
 			name: "audit full", fail: map[string]error{"before": fmt.Errorf("append: %w", audit.ErrFull)},
-			code: subjects.CodeNoAudit, text: "the audit is full, so nothing was read; stop conclave and run conclave audit rotate",
+			code: subjects.CodeNoAudit, text: "the audit is full, so nothing was read; stop conclave and run " +
+				"conclave audit rotate",
 		},
 		{
 			name: "outcome not stored", fail: map[string]error{"after": context.DeadlineExceeded},
-			code: subjects.CodeUnrecorded, text: "it was read, but the audit did not acknowledge the outcome, so the result is withheld",
+			code: subjects.CodeUnrecorded, text: "it was read, but the audit did not acknowledge the outcome, so the " +
+				"result is withheld",
 			story: []string{"before allowed once", "act"},
 		},
 		{
@@ -87,7 +95,10 @@ func TestAudited(t *testing.T) {
 			var rec actortest.Recorder
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			var kept *actor.Permit
-			got, err := actor.Audited(ctx, rec.Out(), gate, subjects.AuditRecord{AgentID: "a", Action: "x.read", Reason: "once"},
+			got, err := actor.Audited(ctx, rec.Out(), gate, subjects.AuditRecord{
+				AgentID: "a", Action: "x.read",
+				Reason: "once",
+			},
 				func(_ context.Context, p *actor.Permit) (string, error) {
 					if p.Check() != nil {
 						t.Error("the permit is not valid")
@@ -100,7 +111,8 @@ func TestAudited(t *testing.T) {
 					}
 					return tt.act(p)
 				})
-			if got != tt.got || faultCode(err) != tt.code || (err == nil) != (tt.code == "" && tt.text == "") || err != nil && !strings.Contains(err.Error(), tt.text) {
+			if got != tt.got || faultCode(err) != tt.code || (err == nil) != (tt.code == "" && tt.text == "") ||
+				err != nil && !strings.Contains(err.Error(), tt.text) {
 				t.Errorf("got %q, %v", got, err)
 			}
 			if !slices.Equal(log.story, tt.story) {
@@ -136,10 +148,11 @@ func TestPanicLeavesIntentOpenAndEndsPermit(t *testing.T) {
 	var kept *actor.Permit
 	func() {
 		defer func() { _ = recover() }()
-		_, _ = actor.Audited(t.Context(), rec.Out(), &actor.Gate{Log: log}, subjects.AuditRecord{}, func(_ context.Context, p *actor.Permit) (int, error) {
-			kept = p
-			panic("x")
-		})
+		_, _ = actor.Audited(t.Context(), rec.Out(), &actor.Gate{Log: log}, subjects.AuditRecord{},
+			func(_ context.Context, p *actor.Permit) (int, error) {
+				kept = p
+				panic("x")
+			})
 	}()
 	if !slices.Equal(log.story, []string{"before allowed"}) || kept.Check() == nil {
 		t.Errorf("story %q, permit %v", log.story, kept.Check())
@@ -151,7 +164,10 @@ func TestGateRecordsRefusals(t *testing.T) {
 	var rec actortest.Recorder
 	log := &memoryLog{}
 	gate := &actor.Gate{Log: log}
-	for _, status := range []string{subjects.StatusDenied, subjects.StatusRefused, subjects.StatusReplayed, subjects.StatusPending, subjects.StatusShown} {
+	for _, status := range []string{
+		subjects.StatusDenied, subjects.StatusRefused, subjects.StatusReplayed,
+		subjects.StatusPending, subjects.StatusShown,
+	} {
 		if err := gate.Record(t.Context(), rec.Out(), subjects.AuditRecord{Action: "x"}, status, "why"); err != nil {
 			t.Error(err)
 		}
@@ -165,7 +181,8 @@ func TestGateRecordsRefusals(t *testing.T) {
 		t.Errorf("records %+v, logged %v", log.records, rec.Logged())
 	}
 	log.fail = map[string]error{"before": audit.ErrFull}
-	if err := gate.Record(t.Context(), rec.Out(), subjects.AuditRecord{Action: "x"}, subjects.StatusDenied, ""); faultCode(err) != subjects.CodeNoAudit {
+	if err := gate.Record(t.Context(), rec.Out(), subjects.AuditRecord{Action: "x"}, subjects.StatusDenied,
+		""); faultCode(err) != subjects.CodeNoAudit {
 		t.Error(err)
 	}
 	gate.Refuse(t.Context(), rec.Out(), subjects.AuditRecord{Action: "x"}, subjects.StatusDenied, "")
@@ -178,14 +195,21 @@ func TestGateRecordsRejectedMessages(t *testing.T) {
 	t.Parallel()
 	log := &memoryLog{}
 	gate := &actor.Gate{Log: log}
-	a := &testActor{name: "a", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echoArgs, gate.OnReject("tool.call", nil))}}
+	a := &testActor{
+		name:   "a",
+		routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echoArgs, gate.OnReject("tool.call", nil))},
+	}
 	var rec actortest.Recorder
 	rec.Time = time.Now()
-	_, err := rec.Deliver(t, a, actortest.Message{Subject: "agent.generator.tool.request.x", Body: []byte("{"), Session: "s1", Query: "q1", Deadline: rec.Time.Add(time.Minute)})
+	_, err := rec.Deliver(t, a, actortest.Message{
+		Subject: "agent.generator.tool.request.x", Body: []byte("{"),
+		Session: "s1", Query: "q1", Deadline: rec.Time.Add(time.Minute),
+	})
 	if faultCode(err) != subjects.CodeMalformed || len(log.records) != 1 {
 		t.Fatalf("%v, records %+v", err, log.records)
 	}
-	if r := log.records[0]; r.AgentID != "generator" || r.Action != "tool.call" || r.Session != "s1" || r.Query != "q1" || r.Status != subjects.StatusRefused || r.Reason != subjects.CodeMalformed {
+	if r := log.records[0]; r.AgentID != "generator" || r.Action != "tool.call" || r.Session != "s1" ||
+		r.Query != "q1" || r.Status != subjects.StatusRefused || r.Reason != subjects.CodeMalformed {
 		t.Errorf("record %+v", r)
 	}
 }
@@ -207,7 +231,8 @@ func ExampleAudited() {
 		return "the content of " + name, nil
 	}
 	var rec actortest.Recorder // takes the place of the bus
-	got, err := actor.Audited(context.Background(), rec.Out(), gate, subjects.AuditRecord{AgentID: "generator", Action: "file.read"},
+	got, err := actor.Audited(context.Background(), rec.Out(), gate,
+		subjects.AuditRecord{AgentID: "generator", Action: "file.read"},
 		func(_ context.Context, p *actor.Permit) (string, error) { return read(p, "a.txt") })
 	fmt.Println(got, err)
 	_, err = read(nil, "b.txt")

@@ -11,8 +11,9 @@ import (
 	"conclave/subjects"
 )
 
-// Bucket is a bucket of typed JSON values that several processes may change: every write names the revision it is based on.
-// A T that implements [Outbox] publishes its events exactly once: they are stored with the value before they are published.
+// Bucket is a bucket of typed JSON values that several processes may change: every write names the revision it is based
+// on. A T that implements [Outbox] publishes its events exactly once: they are stored with the value before they are
+// published.
 type Bucket[T any] struct {
 	Name     string
 	MaxSize  int           // bytes of one encoded value; 0 = the bucket's own limit
@@ -41,8 +42,8 @@ type Event struct {
 	emit func(ctx context.Context, out Out) error
 }
 
-// NewEvent is an event of an outbox. name is that of its [Step]; id must be unguessable (see [Out] NewID) and be stored in
-// the outbox. The event carries the session and query ids of out unless [Event.WithIDs] gives others.
+// NewEvent is an event of an outbox. name is that of its [Step]; id must be unguessable (see [Out] NewID) and be stored
+// in the outbox. The event carries the session and query ids of out unless [Event.WithIDs] gives others.
 func NewEvent[T any](name string, t subjects.Topic[T], id string, body T) Event {
 	return Event{name, id, func(ctx context.Context, out Out) error { return EmitOnce(ctx, out, t, id, body) }}
 }
@@ -97,15 +98,16 @@ func (b Bucket[T]) Load(ctx context.Context, out Out, key string) (v Versioned[T
 }
 
 // Store writes a value if the key is still at v.Revision (0: does not exist), and returns it with its new revision. A
-// failed write wraps [ErrNotStored], with [ErrChanged] when another writer was first and [ErrTooLarge] over MaxSize. The
-// write lies between the steps step/before and step/after. Pending events are not published: see [Bucket.Update].
+// failed write wraps [ErrNotStored], with [ErrChanged] when another writer was first and [ErrTooLarge] over MaxSize.
+// The write lies between the steps step/before and step/after. Pending events are not published: see [Bucket.Update].
 func (b Bucket[T]) Store(ctx context.Context, out Out, step, key string, v Versioned[T]) (Versioned[T], error) {
 	data, err := encodeValue(v.Value)
 	if err != nil {
 		return v, fmt.Errorf("encoding %s for %s: %w", key, b.Name, err)
 	}
 	if b.MaxSize > 0 && len(data) > b.MaxSize {
-		return v, fmt.Errorf("%w: %w: %s in %s has %d bytes, at most %d", ErrNotStored, ErrTooLarge, key, b.Name, len(data), b.MaxSize)
+		return v, fmt.Errorf("%w: %w: %s in %s has %d bytes, at most %d", ErrNotStored, ErrTooLarge, key, b.Name,
+			len(data), b.MaxSize)
 	}
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
@@ -133,12 +135,14 @@ func encodeValue(v any) ([]byte, error) {
 // Update changes the value of a key by compare-and-set and publishes its pending events, and returns the value as it is
 // stored then. Events that an earlier call stored and perhaps never published are published before change is called.
 //
-// change reports whether it changed the value; found is false for a key that does not exist. It is called again, with the
-// newly read value, when another writer was first. Its error ends the update and is returned as it is.
+// change reports whether it changed the value; found is false for a key that does not exist. It is called again, with
+// the newly read value, when another writer was first. Its error ends the update and is returned as it is.
 //
 // The write has the steps step/before and step/after, each event name/before and name/after, and noting that they are
 // published name.mark/before and name.mark/after, with the name of the last event.
-func (b Bucket[T]) Update(ctx context.Context, out Out, step, key string, change func(v *T, found bool) (changed bool, err error)) (Versioned[T], error) {
+func (b Bucket[T]) Update(ctx context.Context, out Out, step, key string, change func(v *T, found bool) (changed bool,
+	err error),
+) (Versioned[T], error) {
 	v, err := b.Load(ctx, out, key)
 	if err != nil {
 		return v, err
@@ -146,10 +150,12 @@ func (b Bucket[T]) Update(ctx context.Context, out Out, step, key string, change
 	return b.UpdateFrom(ctx, out, step, key, v, change)
 }
 
-// UpdateFrom is [Bucket.Update] for a caller that has the value already: v is what [Bucket.Load], Store or Update returned,
-// and may be outdated. change must not modify what v refers to, such as the elements of a map. When other writers win every
-// attempt the error wraps [ErrNotStored] and [ErrBusy].
-func (b Bucket[T]) UpdateFrom(ctx context.Context, out Out, step, key string, v Versioned[T], change func(v *T, found bool) (changed bool, err error)) (Versioned[T], error) {
+// UpdateFrom is [Bucket.Update] for a caller that has the value already: v is what [Bucket.Load], Store or Update
+// returned, and may be outdated. change must not modify what v refers to, such as the elements of a map. When other
+// writers win every attempt the error wraps [ErrNotStored] and [ErrBusy].
+func (b Bucket[T]) UpdateFrom(ctx context.Context, out Out, step, key string, v Versioned[T],
+	change func(v *T, found bool) (changed bool, err error),
+) (Versioned[T], error) {
 	attempts := b.Attempts
 	if attempts <= 0 {
 		attempts = defaultAttempts
@@ -178,8 +184,8 @@ func (b Bucket[T]) UpdateFrom(ctx context.Context, out Out, step, key string, v 
 }
 
 // publish publishes the pending events of v and stores that they are published; it does nothing for a value that is not
-// stored or has none. Two processes may publish at the same time: under the same id an event is stored once. No error wraps
-// [ErrNotStored]: v itself is stored.
+// stored or has none. Two processes may publish at the same time: under the same id an event is stored once. No error
+// wraps [ErrNotStored]: v itself is stored.
 func (b Bucket[T]) publish(ctx context.Context, out Out, key string, v Versioned[T]) (Versioned[T], error) {
 	pending := pendingEvents(&v.Value)
 	if v.Revision == 0 || len(pending) == 0 {
@@ -198,7 +204,8 @@ func (b Bucket[T]) publish(ctx context.Context, out Out, key string, v Versioned
 			return stored, nil
 		}
 		if !errors.Is(err, ErrChanged) {
-			return v, fmt.Errorf("marking %s in %s as published: %v", key, b.Name, err) // not ErrNotStored: the event is out
+			// not ErrNotStored: the event is out
+			return v, fmt.Errorf("marking %s in %s as published: %v", key, b.Name, err)
 		}
 		if v, err = b.Load(ctx, out, key); err != nil {
 			return v, err
@@ -211,8 +218,8 @@ func (b Bucket[T]) publish(ctx context.Context, out Out, key string, v Versioned
 	return v, fmt.Errorf("marking %s in %s as published: %w", key, b.Name, ErrBusy)
 }
 
-// emit publishes one event between the steps name/before and name/after, and returns when it is stored. An error skips the
-// second step.
+// emit publishes one event between the steps name/before and name/after, and returns when it is stored. An error skips
+// the second step.
 func (b Bucket[T]) emit(ctx context.Context, out Out, e Event) error {
 	ctx, cancel := b.bound(ctx)
 	defer cancel()

@@ -25,7 +25,8 @@ func (c *tally) Pending() []actor.Event {
 	if c.Event == "" || c.Done {
 		return nil
 	}
-	return []actor.Event{actor.NewEvent("event", subjects.RewardEvent, c.Event, subjects.Reward{QueryID: "q1", Count: c.Count}).WithIDs("s1", "q1")}
+	return []actor.Event{actor.NewEvent("event", subjects.RewardEvent, c.Event,
+		subjects.Reward{QueryID: "q1", Count: c.Count}).WithIDs("s1", "q1")}
 }
 
 func (c *tally) MarkPublished() { c.Done = true }
@@ -40,7 +41,10 @@ func increment(ctx context.Context, out actor.Out) (actor.Versioned[tally], erro
 	})
 }
 
-var tallySteps = []string{"count/before", "count/after", "event/before", "event/after", "event.mark/before", "event.mark/after"}
+var tallySteps = []string{
+	"count/before", "count/after", "event/before", "event/after", "event.mark/before",
+	"event.mark/after",
+}
 
 // publishedCounts lists the counts that were published, and checks their ids.
 func publishedCounts(t *testing.T, rec *actortest.Recorder) (counts []int) {
@@ -91,7 +95,9 @@ func TestCrashInUpdate(t *testing.T) {
 				}), rec.Out())
 			}()
 			for range 2 {
-				if _, err := tallies.Update(t.Context(), rec.Out(), "look", "k", func(*tally, bool) (bool, error) { return false, nil }); err != nil {
+				if _, err := tallies.Update(t.Context(), rec.Out(), "look", "k", func(*tally, bool) (bool, error) {
+					return false, nil
+				}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -127,7 +133,8 @@ func TestUpdateConflict(t *testing.T) {
 				t.Fatal(err)
 			}
 			v, err := tallies.Load(t.Context(), rec.Out(), "k")
-			if err != nil || v.Value.Count != 2 || !v.Value.Done || !slices.Equal(publishedCounts(t, &rec), []int{1, 2}) {
+			if err != nil || v.Value.Count != 2 || !v.Value.Done ||
+				!slices.Equal(publishedCounts(t, &rec), []int{1, 2}) {
 				t.Errorf("%+v, %v, published %v", v, err, publishedCounts(t, &rec))
 			}
 		})
@@ -139,7 +146,9 @@ func TestUpdateErrors(t *testing.T) {
 	var rec actortest.Recorder
 	out := rec.Out()
 	own := errors.New("own")
-	if _, err := tallies.Update(t.Context(), out, "x", "k", func(_ *tally, found bool) (bool, error) { return found, own }); err != own {
+	if _, err := tallies.Update(t.Context(), out, "x", "k", func(_ *tally, found bool) (bool, error) {
+		return found, own
+	}); err != own {
 		t.Errorf("the error of change became %v", err)
 	}
 	rec.FailStore = errors.New("bucket full")
@@ -157,11 +166,15 @@ func TestUpdateErrors(t *testing.T) {
 		t.Errorf("%v, published %v", err, publishedCounts(t, &rec))
 	}
 	// An outdated start is no loss: the newer value is read.
-	if v, err := tallies.UpdateFrom(t.Context(), out, "x", "k", v, func(c *tally, _ bool) (bool, error) { c.Count += 10; return true, nil }); err != nil || v.Value.Count != 12 {
+	if v, err := tallies.UpdateFrom(t.Context(), out, "x", "k", v, func(c *tally, _ bool) (bool, error) {
+		c.Count += 10
+		return true, nil
+	}); err != nil || v.Value.Count != 12 {
 		t.Errorf("%+v, %v", v, err)
 	}
 	small := actor.Bucket[tally]{Name: "rewarded", MaxSize: 10}
-	if _, err := small.Store(t.Context(), out, "x", "k2", actor.Versioned[tally]{Value: tally{Count: 1}}); !errors.Is(err, actor.ErrTooLarge) {
+	if _, err := small.Store(t.Context(), out, "x", "k2", actor.Versioned[tally]{Value: tally{Count: 1}}); !errors.Is(
+		err, actor.ErrTooLarge) {
 		t.Error(err)
 	}
 	always := actor.WithSteps(t.Context(), func(s string) { // another writer wins each time
@@ -172,7 +185,9 @@ func TestUpdateErrors(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if _, err := tallies.Update(always, out, "lose", "k", func(*tally, bool) (bool, error) { return true, nil }); !errors.Is(err, actor.ErrBusy) {
+	if _, err := tallies.Update(always, out, "lose", "k", func(*tally, bool) (bool, error) {
+		return true, nil
+	}); !errors.Is(err, actor.ErrBusy) {
 		t.Error(err)
 	}
 	if _, err := out.Store("rewarded").Put(t.Context(), "bad", []byte("{"), 0); err != nil {
@@ -205,11 +220,15 @@ func TestRuntimeObservesSteps(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	steps := make(chan string, 2)
-	a := &testActor{name: "broker", start: func(ctx context.Context, _ actor.Out) error { actor.Step(ctx, "start"); return nil }}
-	a.routes = []actor.Route{actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
-		actor.Step(ctx, "handle")
-		return echoArgs(ctx, in, out)
-	})}
+	a := &testActor{name: "broker", start: func(ctx context.Context, _ actor.Out) error {
+		actor.Step(ctx, "start")
+		return nil
+	}}
+	a.routes = []actor.Route{actor.Serve(subjects.ToolRequestService,
+		func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+			actor.Step(ctx, "handle")
+			return echoArgs(ctx, in, out)
+		})}
 	supervise(t, b, a.spec(), actor.Config{Steps: func(s string) { steps <- s }})
 	if _, err := askTool(t, newOut(t, b.Connect("generator")), "c1"); err != nil {
 		t.Fatal(err)

@@ -32,9 +32,10 @@ func (c codec) replyCodec() codec {
 // maxDepth bounds the nesting of a payload.
 const maxDepth = 64
 
-// detectCodec returns the encoding by the Content-Type header, whose parameters are ignored. Without one it decides by the
-// first byte, so that a bare `nats pub` works: "{" is JSON (no payload is a single msgpack integer), otherwise plain text
-// where spec accepts it, then the codec of spec. A raw subject has no encoding, whatever the header says. It rejects other types, and plain text where spec does not accept it.
+// detectCodec returns the encoding by the Content-Type header, whose parameters are ignored. Without one it decides by
+// the first byte, so that a bare `nats pub` works: "{" is JSON (no payload is a single msgpack integer), otherwise
+// plain text where spec accepts it, then the codec of spec. A raw subject has no encoding, whatever the header says. It
+// rejects other types, and plain text where spec does not accept it.
 func detectCodec(contentType string, spec subjects.Spec, data []byte) (codec, *subjects.Fault) {
 	if spec.Codec == subjects.Raw {
 		return codec(subjects.Raw), nil
@@ -98,9 +99,9 @@ func encodeMsgpack(v any) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// decode decodes data strictly into the struct that v points to: unknown and duplicate keys, trailing bytes, wrong types
-// and nesting deeper than maxDepth are errors. Error texts are for the sender: they may quote a key and name no Go types. v
-// may be partly filled when it fails.
+// decode decodes data strictly into the struct that v points to: unknown and duplicate keys, trailing bytes, wrong
+// types and nesting deeper than maxDepth are errors. Error texts are for the sender: they may quote a key and name no
+// Go types. v may be partly filled when it fails.
 func decode(c codec, data []byte, v any) error {
 	switch subjects.Codec(c) {
 	case subjects.Msgpack:
@@ -118,8 +119,8 @@ func decode(c codec, data []byte, v any) error {
 	return decodeJSON(data, v)
 }
 
-// decodeText decodes plain text into a [subjects.Query] or a [subjects.Cancel], trimmed, with invalid UTF-8 replaced. It
-// rejects empty text and every other payload.
+// decodeText decodes plain text into a [subjects.Query] or a [subjects.Cancel], trimmed, with invalid UTF-8 replaced.
+// It rejects empty text and every other payload.
 func decodeText(data []byte, v any) error {
 	text := strings.TrimSpace(strings.ToValidUTF8(string(data), "\uFFFD"))
 	if text == "" {
@@ -219,15 +220,16 @@ func sanitizeError(err error) string {
 	return text.Clip(s, 160)
 }
 
-// decodeAnyMsgpack decodes msgpack of any type for display; byte strings that hold JSON are shown as JSON. Depth and claimed
-// lengths are bounded, because the decoder would exhaust stack or memory.
+// decodeAnyMsgpack decodes msgpack of any type for display; byte strings that hold JSON are shown as JSON. Depth and
+// claimed lengths are bounded, because the decoder would exhaust stack or memory.
 func decodeAnyMsgpack(data []byte) (any, error) {
 	r := bytes.NewReader(data)
 	return decodeAny(msgpack.NewDecoder(r), r, 0)
 }
 
-// decodeAny decodes the next value of dec, which reads from r, at this depth; see [decodeAnyMsgpack]. It rejects nesting
-// deeper than maxDepth and a length without its bytes. Keys of any type become text; of duplicate keys the last one wins.
+// decodeAny decodes the next value of dec, which reads from r, at this depth; see [decodeAnyMsgpack]. It rejects
+// nesting deeper than maxDepth and a length without its bytes. Keys of any type become text; of duplicate keys the last
+// one wins.
 func decodeAny(dec *msgpack.Decoder, r *bytes.Reader, depth int) (any, error) {
 	if depth > maxDepth {
 		return nil, fmt.Errorf("nested deeper than %d", maxDepth)
@@ -278,8 +280,8 @@ func decodeAny(dec *msgpack.Decoder, r *bytes.Reader, depth int) (any, error) {
 	return v, err
 }
 
-// claimedLength returns the length in bytes that the string, binary or extension at the reader's position claims, without
-// reading it; 0 for types without a length field, the largest int64 when the field is cut off.
+// claimedLength returns the length in bytes that the string, binary or extension at the reader's position claims,
+// without reading it; 0 for types without a length field, the largest int64 when the field is cut off.
 func claimedLength(r *bytes.Reader) int64 {
 	var head [5]byte
 	n, _ := r.ReadAt(head[:], r.Size()-int64(r.Len()))
@@ -302,15 +304,15 @@ func claimedLength(r *bytes.Reader) int64 {
 	return length
 }
 
-// CheckJSONObject rejects data unless it is exactly one JSON object, without duplicate keys (also such that differ in case
-// alone) and not nested too deep: one that any two readers read alike.
+// CheckJSONObject rejects data unless it is exactly one JSON object, without duplicate keys (also such that differ in
+// case alone) and not nested too deep: one that any two readers read alike.
 func CheckJSONObject(data []byte) error {
 	_, err := checkJSON(data, new(any))
 	return err
 }
 
-// DecodeStrict decodes JSON as messages are decoded: unknown fields, names in another case, duplicate keys, wrong types and
-// trailing data are rejected.
+// DecodeStrict decodes JSON as messages are decoded: unknown fields, names in another case, duplicate keys, wrong types
+// and trailing data are rejected.
 func DecodeStrict(data []byte, v any) error { return decodeJSON(data, v) }
 
 // DecodeStored decodes JSON that this program stored, perhaps an earlier build of it: fields that were renamed are read

@@ -11,11 +11,13 @@ import (
 	"conclave/subjects"
 )
 
-// Deliver runs one message through a route as the runtime does, without a bus: same envelope, deadline, strict decoding and
-// rejections. body is encoded with the route's codec unless it is a []byte; empty headers are left out. It returns the reply
-// as JSON ("" for an event; streamed pieces one per line), also with the handler's error. A rejection calls the route's
-// reject hook and returns "" and the fault. A panic is not recovered.
-func Deliver(ctx context.Context, route Route, subject string, header map[string]string, body any, out Out) (string, error) {
+// Deliver runs one message through a route as the runtime does, without a bus: same envelope, deadline, strict decoding
+// and rejections. body is encoded with the route's codec unless it is a []byte; empty headers are left out. It returns
+// the reply as JSON ("" for an event; streamed pieces one per line), also with the handler's error. A rejection calls
+// the route's reject hook and returns "" and the fault. A panic is not recovered.
+func Deliver(ctx context.Context, route Route, subject string, header map[string]string, body any, out Out) (string,
+	error,
+) {
 	data, ok := body.([]byte)
 	if !ok {
 		var err error

@@ -13,8 +13,8 @@ import (
 	"conclave/subjects"
 )
 
-// Discovery has no last reply: it ends when no further one arrives within quietTime, and when none arrives at all within
-// firstReplyTimeout. maxInstances bounds the replies under one name.
+// Discovery has no last reply: it ends when no further one arrives within quietTime, and when none arrives at all
+// within firstReplyTimeout. maxInstances bounds the replies under one name.
 const (
 	firstReplyTimeout = time.Second
 	quietTime         = 200 * time.Millisecond
@@ -24,11 +24,13 @@ const (
 // maxDirectoryRequests bounds the requests that the directory answers at once per verb; it ignores others.
 const maxDirectoryRequests = 16
 
-// Discover sends a request of the micro protocol to each actor of the table on the subject that subjectOf returns for it (""
-// leaves it out), and calls found with each reply, in the order of arrival. The table grants each name to one key, so a reply
-// under another name than the requested one is skipped, as is a malformed one. It returns at once when no actor is running,
-// otherwise quietTime after the last reply. No reply is not an error.
-func Discover(ctx context.Context, nc *nats.Conn, subjectOf func(subjects.Discoverable) string, found func(name string, data []byte)) error {
+// Discover sends a request of the micro protocol to each actor of the table on the subject that subjectOf returns for
+// it ("" leaves it out), and calls found with each reply, in the order of arrival. The table grants each name to one
+// key, so a reply under another name than the requested one is skipped, as is a malformed one. It returns at once when
+// no actor is running, otherwise quietTime after the last reply. No reply is not an error.
+func Discover(ctx context.Context, nc *nats.Conn, subjectOf func(subjects.Discoverable) string,
+	found func(name string, data []byte),
+) error {
 	inbox := nc.NewInbox()
 	replies := make(chan *nats.Msg, 256)
 	sub, err := nc.ChanSubscribe(inbox+".*", replies)
@@ -63,7 +65,8 @@ func Discover(ctx context.Context, nc *nats.Conn, subjectOf func(subjects.Discov
 			var reply struct {
 				Name string `json:"name"`
 			}
-			if len(m.Data) == 0 || json.Unmarshal(m.Data, &reply) != nil || reply.Name != name || count[name] >= maxInstances {
+			if len(m.Data) == 0 || json.Unmarshal(m.Data, &reply) != nil || reply.Name != name ||
+				count[name] >= maxInstances {
 				continue
 			}
 			count[name]++
@@ -93,8 +96,8 @@ func discoverOthers(ctx context.Context, nc *nats.Conn, own, verb string, found 
 	}, func(_ string, data []byte) { found(data) })
 }
 
-// serveDirectory answers discovery requests for all actors but this one. One instance answers each; replies are forwarded as
-// they arrive, and without any the caller gets none.
+// serveDirectory answers discovery requests for all actors but this one. One instance answers each; replies are
+// forwarded as they arrive, and without any the caller gets none.
 func (r *running) serveDirectory(verb string) error {
 	slots := make(chan struct{}, maxDirectoryRequests)
 	sub, err := r.nc.QueueSubscribe("$SRV."+verb, r.actor.Name(), func(m *nats.Msg) {

@@ -17,8 +17,8 @@ import (
 	"conclave/subjects"
 )
 
-// An actor serves the micro protocol itself, with the protocol's types: the micro package counts a request as handled when
-// its callback returns, but callbacks here only enqueue, and consumer routes have no callback.
+// An actor serves the micro protocol itself, with the protocol's types: the micro package counts a request as handled
+// when its callback returns, but callbacks here only enqueue, and consumer routes have no callback.
 
 // RouteStats is the data of each route in a STATS reply, beyond the protocol's own fields.
 type RouteStats struct {
@@ -81,13 +81,17 @@ func DiscoveryVersion(build string) string {
 }
 
 // serveDiscovery subscribes to the discovery subjects $SRV.PING, INFO and STATS of this name and of this instance. The
-// replies are those of the NATS micro protocol, with the description of the table; a [Describer] adds metadata. The directory
-// also answers requests without a name, for all actors.
+// replies are those of the NATS micro protocol, with the description of the table; a [Describer] adds metadata. The
+// directory also answers requests without a name, for all actors.
 func (r *running) serveDiscovery() error {
 	name := r.actor.Name()
 	identity := func() micro.ServiceIdentity {
-		id := micro.ServiceIdentity{Name: name, ID: r.id, Version: DiscoveryVersion(r.cfg.Version), Metadata: map[string]string{}}
-		if d, ok := r.actor.(Describer); ok { // for each reply: the address of a gateway is known only when it has started
+		id := micro.ServiceIdentity{
+			Name: name, ID: r.id, Version: DiscoveryVersion(r.cfg.Version),
+			Metadata: map[string]string{},
+		}
+		// for each reply: the address of a gateway is known only when it has started
+		if d, ok := r.actor.(Describer); ok {
 			maps.Copy(id.Metadata, d.Describe())
 		}
 		return id
@@ -104,7 +108,10 @@ func (r *running) serveDiscovery() error {
 		"INFO": func() any { return r.info(identity(), text) },
 		"STATS": func() any {
 			return StatsReply{
-				Stats:   micro.Stats{ServiceIdentity: identity(), Type: micro.StatsResponseType, Started: started, Endpoints: r.stats()},
+				Stats: micro.Stats{
+					ServiceIdentity: identity(), Type: micro.StatsResponseType, Started: started,
+					Endpoints: r.stats(),
+				},
 				Counter: r.health.id, Samples: r.samples(),
 			}
 		},
@@ -134,15 +141,22 @@ func (r *running) serveDiscovery() error {
 }
 
 func (r *running) info(id micro.ServiceIdentity, text string) micro.Info {
-	i := micro.Info{ServiceIdentity: id, Type: micro.InfoResponseType, Description: text, Endpoints: []micro.EndpointInfo{}}
+	i := micro.Info{
+		ServiceIdentity: id, Type: micro.InfoResponseType, Description: text,
+		Endpoints: []micro.EndpointInfo{},
+	}
 	for _, l := range r.routes {
-		i.Endpoints = append(i.Endpoints, micro.EndpointInfo{Name: l.endpoint, Subject: l.spec.Subscription(), QueueGroup: r.actor.Name()})
+		i.Endpoints = append(i.Endpoints, micro.EndpointInfo{
+			Name: l.endpoint, Subject: l.spec.Subscription(),
+			QueueGroup: r.actor.Name(),
+		})
 	}
 	return i
 }
 
-// nameEndpoints gives each route the name of its endpoint: the subject as its publisher knows it, without wildcards, its tokens
-// joined by "-": tool-request for agent.*.tool.request.>. Of two routes with one name, the second gets a number.
+// nameEndpoints gives each route the name of its endpoint: the subject as its publisher knows it, without wildcards,
+// its tokens joined by "-": tool-request for agent.*.tool.request.>. Of two routes with one name, the second gets a
+// number.
 func nameEndpoints(routes []*routeRun) {
 	used := map[string]int{}
 	for _, l := range routes {
@@ -171,9 +185,13 @@ func (r *running) stats() []*micro.EndpointStats {
 		f.mu.Lock()
 		s := &micro.EndpointStats{
 			Name: l.endpoint, Subject: l.spec.Subscription(), QueueGroup: r.actor.Name(),
-			NumRequests: f.count + f.rejected, NumErrors: f.errors + f.rejected, LastError: f.lastErr, ProcessingTime: f.total,
+			NumRequests: f.count + f.rejected, NumErrors: f.errors + f.rejected, LastError: f.lastErr,
+			ProcessingTime: f.total,
 		}
-		g := RouteStats{State: state, Restarts: restarts, Mailbox: l.mailbox.length(), InFlight: l.inFlight.Load(), Rejected: f.rejected}
+		g := RouteStats{
+			State: state, Restarts: restarts, Mailbox: l.mailbox.length(), InFlight: l.inFlight.Load(),
+			Rejected: f.rejected,
+		}
 		if last != nil {
 			g.LastFailure = last.Error()
 		}

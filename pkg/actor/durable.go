@@ -14,9 +14,9 @@ import (
 )
 
 // startConsumers connects as "<actor>_in" and starts workers for each durable consumer in the table that delivers to a
-// route of the actor; an ordered consumer has one, and all ordered consumers of a route together run as many handlers at once as its
-// [Workers] allow. Without durable routes it does nothing. It fails when a consumer does
-// not exist on the server, or no consumer delivers a route.
+// route of the actor; an ordered consumer has one, and all ordered consumers of a route together run as many handlers
+// at once as its [Workers] allow. Without durable routes it does nothing. It fails when a consumer does not exist on
+// the server, or no consumer delivers a route.
 func (r *running) startConsumers(ctx context.Context, dial Dial) error {
 	var lanes []*routeRun
 	for _, l := range r.routes {
@@ -28,7 +28,9 @@ func (r *running) startConsumers(ctx context.Context, dial Dial) error {
 		return nil
 	}
 	// A closed pull connection would leave the actor without messages and looking healthy.
-	nc, err := dial(r.actor.Name()+"_in", nats.ClosedHandler(func(*nats.Conn) { r.requestRestart(errors.New("the consumer connection was closed")) }))
+	nc, err := dial(r.actor.Name()+"_in", nats.ClosedHandler(func(*nats.Conn) {
+		r.requestRestart(errors.New("the consumer connection was closed"))
+	}))
 	if err != nil {
 		return err
 	}
@@ -80,7 +82,9 @@ func (r *running) startConsumers(ctx context.Context, dial Dial) error {
 
 // filterMatches reports whether a consumer's filter covers the route's subject.
 func filterMatches(p subjects.Consumer, spec subjects.Spec) bool {
-	return len(p.Filter) == 0 || slices.ContainsFunc(p.Filter, func(f string) bool { return subjects.Overlap(f, spec.Subscription()) })
+	return len(p.Filter) == 0 || slices.ContainsFunc(p.Filter, func(f string) bool {
+		return subjects.Overlap(f, spec.Subscription())
+	})
 }
 
 // consume pulls and handles messages for lanes until shutdown, and retries forever while the connection is down. It
@@ -93,7 +97,8 @@ func (r *running) consume(c jetstream.Consumer, lanes []*routeRun) {
 		switch {
 		case err == nil:
 			r.handlePulled(m, lanes)
-		case errors.Is(err, nats.ErrTimeout), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, jetstream.ErrNoMessages):
+		case errors.Is(err, nats.ErrTimeout), errors.Is(err, context.DeadlineExceeded), errors.Is(err,
+			context.Canceled), errors.Is(err, jetstream.ErrNoMessages):
 		default:
 			// The connection is down, or the server restarts: wait without spinning.
 			select {
@@ -105,8 +110,8 @@ func (r *running) consume(c jetstream.Consumer, lanes []*routeRun) {
 	}
 }
 
-// pullWait is the timeout of one pull request. It is short, because the server may deliver a message to the pull request of
-// a killed process, and notices only when the acknowledgement is missing.
+// pullWait is the timeout of one pull request. It is short, because the server may deliver a message to the pull
+// request of a killed process, and notices only when the acknowledgement is missing.
 const pullWait = 5 * time.Second
 
 // nextMessage waits for one message, at most pullWait. Shutdown and a reconnect (a signal on back) end the wait with an
@@ -145,7 +150,8 @@ func (r *running) isQuitting() bool {
 	}
 }
 
-// RetryAfter has the message of a durable route redelivered after wait instead of [Config] RetryDelay. The handler returns it.
+// RetryAfter has the message of a durable route redelivered after wait instead of [Config] RetryDelay. The handler
+// returns it.
 func RetryAfter(err error, wait time.Duration) error { return &retryAfter{err, wait} }
 
 type retryAfter struct {
@@ -155,10 +161,10 @@ type retryAfter struct {
 
 func (l *retryAfter) Unwrap() error { return l.error }
 
-// handlePulled handles one message of a consumer by the first of lanes that matches: acknowledged when handled or when no
-// lane matches, redelivered after RetryDelay or [RetryAfter] when its handler fails, a dead letter after
-// [subjects.MaxDeliver] attempts. A malformed message is rejected and not retried. Its acknowledgement deadline is extended
-// while the handler runs.
+// handlePulled handles one message of a consumer by the first of lanes that matches: acknowledged when handled or when
+// no lane matches, redelivered after RetryDelay or [RetryAfter] when its handler fails, a dead letter after
+// [subjects.MaxDeliver] attempts. A malformed message is rejected and not retried. Its acknowledgement deadline is
+// extended while the handler runs.
 func (r *running) handlePulled(m jetstream.Msg, lanes []*routeRun) {
 	var l *routeRun
 	for _, x := range lanes {
@@ -212,7 +218,8 @@ func (r *running) handlePulled(m jetstream.Msg, lanes []*routeRun) {
 		_ = m.Term()
 	case err == nil:
 		if err := m.Ack(); err != nil {
-			r.cfg.Log.Error("not acknowledged, will be redelivered", "actor", r.actor.Name(), "subject", in.subject, "err", err)
+			r.cfg.Log.Error("not acknowledged, will be redelivered", "actor", r.actor.Name(), "subject", in.subject,
+				"err", err)
 		}
 	default:
 		f := r.fault(in, err)

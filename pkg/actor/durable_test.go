@@ -34,16 +34,22 @@ func TestOnHandlesEventsStoredBeforeStart(t *testing.T) {
 		publishResponse(t, out.WithIDs("s1", fmt.Sprint("before-", i)), fmt.Sprint("before-", i))
 	}
 	got := make(chan answerMsg, 10)
-	spec := (&testActor{name: "critic", routes: []actor.Route{actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
-		got <- in
-		return nil
-	})}}).spec()
+	spec := (&testActor{
+		name: "critic",
+		routes: []actor.Route{actor.On(subjects.ResponseGeneration,
+			func(_ context.Context, in answerMsg, _ actor.Out) error {
+				got <- in
+				return nil
+			})},
+	}).spec()
 	s, err := actor.Supervise(t.Context(), spec, b.Dial, actor.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range 3 {
-		if in := receive(t, "an event", got); in.Body.QueryID != fmt.Sprint("before-", i) || in.Query != in.Body.QueryID || in.Session != "s1" || in.From != "generator" || in.Subject != "from.generator.response.generation" {
+		if in := receive(t, "an event", got); in.Body.QueryID != fmt.Sprint("before-", i) ||
+			in.Query != in.Body.QueryID || in.Session != "s1" || in.From != "generator" ||
+			in.Subject != "from.generator.response.generation" {
 			t.Errorf("event %d: %+v", i, in)
 		}
 	}
@@ -68,17 +74,18 @@ func TestOnRetriesAfterError(t *testing.T) {
 	book := &logRecorder{}
 	tries := make(chan int, 10)
 	n := 0
-	startActor(t, b, "critic", actor.Config{RetryDelay: time.Millisecond, Log: book.logger()}, actor.On(subjects.ResponseGeneration, func(context.Context, answerMsg, actor.Out) error {
-		n++
-		tries <- n
-		switch n {
-		case 1:
-			return errors.New("the model is away")
-		case 2:
-			panic("the model is odd")
-		}
-		return nil
-	}))
+	startActor(t, b, "critic", actor.Config{RetryDelay: time.Millisecond, Log: book.logger()},
+		actor.On(subjects.ResponseGeneration, func(context.Context, answerMsg, actor.Out) error {
+			n++
+			tries <- n
+			switch n {
+			case 1:
+				return errors.New("the model is away")
+			case 2:
+				panic("the model is odd")
+			}
+			return nil
+		}))
 	user := b.Connect("user")
 	letters := subscribe(t, user, "dead.critic")
 	publishResponse(t, newOut(t, b.Connect("generator")), "q1")
@@ -91,7 +98,8 @@ func TestOnRetriesAfterError(t *testing.T) {
 		s, _ := readStats(t, user, "critic")
 		return s.Endpoints[0].NumRequests == 3 && s.Endpoints[0].NumErrors == 2
 	})
-	if len(book.linesWith("handler failed", "the model is away")) != 1 || len(book.linesWith("panic in handler", "the model is odd")) != 1 {
+	if len(book.linesWith("handler failed", "the model is away")) != 1 ||
+		len(book.linesWith("panic in handler", "the model is odd")) != 1 {
 		t.Errorf("logged %s", book)
 	}
 	expectNone(t, letters, user)
@@ -103,14 +111,15 @@ func TestOnWritesDeadLetterAfterMaxDeliver(t *testing.T) {
 	b := bustest.Start(t)
 	var tries atomic.Int64
 	good := make(chan string, 1)
-	startActor(t, b, "critic", actor.Config{RetryDelay: time.Millisecond}, actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
-		if in.Body.QueryID != "bad" {
-			good <- in.Body.QueryID
-			return nil
-		}
-		tries.Add(1)
-		return errors.New("hunter2")
-	}))
+	startActor(t, b, "critic", actor.Config{RetryDelay: time.Millisecond},
+		actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
+			if in.Body.QueryID != "bad" {
+				good <- in.Body.QueryID
+				return nil
+			}
+			tries.Add(1)
+			return errors.New("hunter2")
+		}))
 	user := b.Connect("user")
 	letters := subscribe(t, user, "dead.critic")
 	out := newOut(t, b.Connect("generator"))
@@ -123,7 +132,8 @@ func TestOnWritesDeadLetterAfterMaxDeliver(t *testing.T) {
 	if m.Header.Get(subjects.HeaderQuery) != "bad" {
 		t.Errorf("a dead letter about %q", m.Header.Get(subjects.HeaderQuery))
 	}
-	if want := fmt.Sprintf("failed after %d attempts", subjects.MaxDeliver); !strings.Contains(string(m.Data), want) || !strings.Contains(string(m.Data), subjects.CodeInternal) || strings.Contains(string(m.Data), "hunter2") {
+	if want := fmt.Sprintf("failed after %d attempts", subjects.MaxDeliver); !strings.Contains(string(m.Data), want) ||
+		!strings.Contains(string(m.Data), subjects.CodeInternal) || strings.Contains(string(m.Data), "hunter2") {
 		t.Errorf("dead letter %s, want %q", m.Data, want)
 	}
 	// It does not come again: a later one overtakes nothing.
@@ -140,13 +150,14 @@ func TestOnRetryLater(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	tried := make(chan time.Time, 8)
-	startActor(t, b, "critic", actor.Config{RetryDelay: time.Hour}, actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
-		tried <- time.Now()
-		if in.Attempt == 1 {
-			return fmt.Errorf("not yet: %w", actor.RetryAfter(errors.New("busy"), 150*time.Millisecond))
-		}
-		return nil
-	}))
+	startActor(t, b, "critic", actor.Config{RetryDelay: time.Hour},
+		actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
+			tried <- time.Now()
+			if in.Attempt == 1 {
+				return fmt.Errorf("not yet: %w", actor.RetryAfter(errors.New("busy"), 150*time.Millisecond))
+			}
+			return nil
+		}))
 	publishResponse(t, newOut(t, b.Connect("generator")), "q")
 	first, second := receive(t, "the first try", tried), receive(t, "the second", tried)
 	if waited := second.Sub(first); waited < 140*time.Millisecond {
@@ -160,10 +171,11 @@ func TestOnMalformedBecomesDeadLetter(t *testing.T) {
 	b := bustest.Start(t)
 	rejected := make(chan actor.Rejection, 20)
 	handled := make(chan string, 20)
-	startActor(t, b, "critic", actor.Config{RetryDelay: time.Millisecond}, actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
-		handled <- in.Body.QueryID
-		return nil
-	}, actor.OnReject(func(_ context.Context, rej actor.Rejection, _ actor.Out) { rejected <- rej })))
+	startActor(t, b, "critic", actor.Config{RetryDelay: time.Millisecond},
+		actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
+			handled <- in.Body.QueryID
+			return nil
+		}, actor.OnReject(func(_ context.Context, rej actor.Rejection, _ actor.Out) { rejected <- rej })))
 	user, generator := b.Connect("user"), b.Connect("generator")
 	letters := subscribe(t, user, "dead.critic")
 	for _, tt := range []struct {
@@ -179,19 +191,33 @@ func TestOnMalformedBecomesDeadLetter(t *testing.T) {
 		{"a text for a number", `{"usage":{"ms":"hunter2"}}`, nil, subjects.CodeMalformed},
 		{"a number that does not fit", `{"usage":{"ms":31337e99}}`, nil, subjects.CodeMalformed},
 		// The msgpack package would allocate the list before it reads it: hundreds of gigabytes.
-		{"trick: four billion tool calls in five bytes", "\x81\xaatool_calls\xdd\xff\xff\xff\xff", []string{subjects.HeaderType, subjects.TypeMsgpack}, subjects.CodeMalformed},
-		{"trick: a tool call as a list", "\x81\xaatool_calls\x91\x94\xa1x\xc4\x00\xa0\xc0", []string{subjects.HeaderType, subjects.TypeMsgpack}, subjects.CodeMalformed},
-		{"trick: a number that wraps", "\x81\xa5usage\x81\xa2ms\xcf\xff\xff\xff\xff\xff\xff\xff\xff", []string{subjects.HeaderType, subjects.TypeMsgpack}, subjects.CodeMalformed},
+		{
+			"trick: four billion tool calls in five bytes", "\x81\xaatool_calls\xdd\xff\xff\xff\xff",
+			[]string{subjects.HeaderType, subjects.TypeMsgpack},
+			subjects.CodeMalformed,
+		},
+		{
+			"trick: a tool call as a list", "\x81\xaatool_calls\x91\x94\xa1x\xc4\x00\xa0\xc0",
+			[]string{subjects.HeaderType, subjects.TypeMsgpack},
+			subjects.CodeMalformed,
+		},
+		{
+			"trick: a number that wraps", "\x81\xa5usage\x81\xa2ms\xcf\xff\xff\xff\xff\xff\xff\xff\xff",
+			[]string{subjects.HeaderType, subjects.TypeMsgpack},
+			subjects.CodeMalformed,
+		},
 		{"plain text", "hunter2", []string{subjects.HeaderType, subjects.TypeText}, subjects.CodeCodec},
 		{"a query id that is a wildcard", `{}`, []string{subjects.HeaderQuery, "*"}, subjects.CodeMalformed},
 		{"a deadline in words", `{}`, []string{subjects.HeaderDeadline, "tomorrow"}, subjects.CodeMalformed},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if _, err := generator.RequestMsg(rawMessage("response.generation", []byte(tt.body), tt.headers...), timeout); err != nil {
+			if _, err := generator.RequestMsg(rawMessage("response.generation", []byte(tt.body), tt.headers...),
+				timeout); err != nil {
 				t.Fatal(err)
 			}
 			m := nextMessage(t, letters)
-			if s := string(m.Data); !strings.Contains(s, `"`+tt.code+`"`) || strings.Contains(s, "hunter2") || strings.Contains(s, "31337") || insides.MatchString(strings.ReplaceAll(s, "subject", "")) {
+			if s := string(m.Data); !strings.Contains(s, `"`+tt.code+`"`) || strings.Contains(s, "hunter2") ||
+				strings.Contains(s, "31337") || insides.MatchString(strings.ReplaceAll(s, "subject", "")) {
 				t.Errorf("dead letter %s, want %s", s, tt.code)
 			}
 			if rej := receive(t, "the hook", rejected); rej.Fault.Code != tt.code {
@@ -214,16 +240,18 @@ func TestOnHandlesEventsPastTheirDeadline(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	got := make(chan answerMsg, 2)
-	startActor(t, b, "critic", actor.Config{}, actor.On(subjects.ResponseGeneration, func(ctx context.Context, in answerMsg, _ actor.Out) error {
-		if _, ok := ctx.Deadline(); ok {
-			t.Error("the caller's deadline holds for an event")
-		}
-		got <- in
-		return nil
-	}))
+	startActor(t, b, "critic", actor.Config{},
+		actor.On(subjects.ResponseGeneration, func(ctx context.Context, in answerMsg, _ actor.Out) error {
+			if _, ok := ctx.Deadline(); ok {
+				t.Error("the caller's deadline holds for an event")
+			}
+			got <- in
+			return nil
+		}))
 	generator := b.Connect("generator")
 	for _, ms := range []string{"1000", nearDeadline()} {
-		if _, err := generator.RequestMsg(rawMessage("response.generation", []byte(`{"query_id":"q"}`), subjects.HeaderDeadline, ms), timeout); err != nil {
+		if _, err := generator.RequestMsg(rawMessage("response.generation", []byte(`{"query_id":"q"}`),
+			subjects.HeaderDeadline, ms), timeout); err != nil {
 			t.Fatal(err)
 		}
 		if in := receive(t, "the event", got); in.Body.QueryID != "q" || !in.Deadline.IsZero() {
@@ -243,17 +271,18 @@ func TestOnSharesWorkBetweenInstances(t *testing.T) {
 	first := [2]chan struct{}{make(chan struct{}), make(chan struct{})}
 	for i := range 2 {
 		var once sync.Once
-		startActor(t, b, "critic", actor.Config{}, actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
-			// Each waits for the other to have one too, so that neither takes all.
-			once.Do(func() { close(first[i]) })
-			<-first[1-i]
-			mu.Lock()
-			defer mu.Unlock()
-			if times[in.Body.QueryID]++; len(times) == n {
-				close(all)
-			}
-			return nil
-		}, actor.Workers(4)))
+		startActor(t, b, "critic", actor.Config{},
+			actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
+				// Each waits for the other to have one too, so that neither takes all.
+				once.Do(func() { close(first[i]) })
+				<-first[1-i]
+				mu.Lock()
+				defer mu.Unlock()
+				if times[in.Body.QueryID]++; len(times) == n {
+					close(all)
+				}
+				return nil
+			}, actor.Workers(4)))
 	}
 	out := newOut(t, b.Connect("generator"))
 	for i := range n {
@@ -289,14 +318,15 @@ func TestOnLongWorkIsNotRedelivered(t *testing.T) {
 	var starts atomic.Int64
 	started, done := make(chan struct{}, 4), make(chan struct{})
 	for range 2 { // the other one would get it
-		startActor(t, b, "critic", actor.Config{}, actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
-			if in.Body.QueryID == "long" {
-				starts.Add(1)
-				started <- struct{}{}
-				<-done
-			}
-			return nil
-		}))
+		startActor(t, b, "critic", actor.Config{},
+			actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
+				if in.Body.QueryID == "long" {
+					starts.Add(1)
+					started <- struct{}{}
+					<-done
+				}
+				return nil
+			}))
 	}
 	publishResponse(t, newOut(t, b.Connect("generator")), "long")
 	receive(t, "the work", started)
@@ -316,13 +346,15 @@ func TestOnPartOfAConsumersFilter(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	got := make(chan string, 2)
-	startActor(t, b, "memory", actor.Config{}, actor.On(subjects.CritiqueResult, func(_ context.Context, in actor.Msg[subjects.Critique], _ actor.Out) error {
-		got <- in.From + " " + in.Body.QueryID
-		return nil
-	}))
+	startActor(t, b, "memory", actor.Config{},
+		actor.On(subjects.CritiqueResult, func(_ context.Context, in actor.Msg[subjects.Critique], _ actor.Out) error {
+			got <- in.From + " " + in.Body.QueryID
+			return nil
+		}))
 	letters := subscribe(t, b.Connect("user"), "dead.memory")
 	publishResponse(t, newOut(t, b.Connect("generator")), "not for memory here")
-	if err := actor.Emit(t.Context(), newOut(t, b.Connect("critic")), subjects.CritiqueResult, subjects.Critique{QueryID: "q1", Score: 4}); err != nil {
+	if err := actor.Emit(t.Context(), newOut(t, b.Connect("critic")), subjects.CritiqueResult,
+		subjects.Critique{QueryID: "q1", Score: 4}); err != nil {
 		t.Fatal(err)
 	}
 	if s := receive(t, "the critique", got); s != "critic q1" {
@@ -336,10 +368,13 @@ func TestOnWithoutConsumerFails(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	for name, route := range map[string]actor.Route{
-		"a stream it does not pull":      actor.On(subjects.QueryReceived, func(context.Context, actor.Msg[subjects.Query], actor.Out) error { return nil }),
-		"a subject its consumer filters": actor.On(subjects.UserFeedback, func(context.Context, actor.Msg[subjects.Feedback], actor.Out) error { return nil }),
+		"a stream it does not pull": actor.On(subjects.QueryReceived,
+			func(context.Context, actor.Msg[subjects.Query], actor.Out) error { return nil }),
+		"a subject its consumer filters": actor.On(subjects.UserFeedback,
+			func(context.Context, actor.Msg[subjects.Feedback], actor.Out) error { return nil }),
 	} {
-		_, err := actor.Supervise(t.Context(), (&testActor{name: "critic", routes: []actor.Route{route}}).spec(), b.Dial, actor.Config{})
+		_, err := actor.Supervise(t.Context(), (&testActor{name: "critic", routes: []actor.Route{route}}).spec(),
+			b.Dial, actor.Config{})
 		if err == nil || !strings.Contains(err.Error(), route.Spec().Name) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -354,7 +389,8 @@ func TestSubscribeIsLive(t *testing.T) {
 	stops := make(chan actor.Msg[subjects.Cancel], 4)
 	out := newOut(t, b.Connect("reward"))
 	reward := func(q string) {
-		if err := actor.Emit(t.Context(), out, subjects.RewardEvent, subjects.Reward{QueryID: q, Value: 1}); err != nil {
+		if err := actor.Emit(t.Context(), out, subjects.RewardEvent,
+			subjects.Reward{QueryID: q, Value: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -368,18 +404,23 @@ func TestSubscribeIsLive(t *testing.T) {
 	receive(t, "the earlier reward", earlier) // stored events are not live at once
 	for range 2 {                             // each instance hears it
 		startActor(t, b, "generator", actor.Config{},
-			actor.Subscribe(subjects.RewardEvent, func(_ context.Context, in actor.Msg[subjects.Reward], _ actor.Out) error {
+			actor.Subscribe(subjects.RewardEvent, func(_ context.Context, in actor.Msg[subjects.Reward],
+				_ actor.Out,
+			) error {
 				got <- in
 				return nil
 			}),
-			actor.Subscribe(subjects.QueryCancel, func(_ context.Context, in actor.Msg[subjects.Cancel], _ actor.Out) error {
+			actor.Subscribe(subjects.QueryCancel, func(_ context.Context, in actor.Msg[subjects.Cancel],
+				_ actor.Out,
+			) error {
 				stops <- in
 				return nil
 			}))
 	}
 	reward("now")
 	for range 2 {
-		if in := receive(t, "the reward", got); in.Body.QueryID != "now" || in.Subject != "reward.event" || in.From != "" {
+		if in := receive(t, "the reward", got); in.Body.QueryID != "now" || in.Subject != "reward.event" ||
+			in.From != "" {
 			t.Errorf("heard %+v", in)
 		}
 	}
@@ -401,18 +442,21 @@ func TestSubscribeUnderLiveSubject(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	got := make(chan actor.Msg[subjects.ToolRequest], 1)
-	startActor(t, b, "gateway", actor.Config{}, actor.Subscribe(subjects.ToolRequestEvent, func(_ context.Context, in toolMsg, _ actor.Out) error {
-		got <- in
-		return nil
-	}))
+	startActor(t, b, "gateway", actor.Config{},
+		actor.Subscribe(subjects.ToolRequestEvent, func(_ context.Context, in toolMsg, _ actor.Out) error {
+			got <- in
+			return nil
+		}))
 	topic, err := subjects.ToolRequestEvent.With("x", "coder-1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := actor.Emit(t.Context(), newOut(t, b.Connect("broker")), topic, subjects.ToolRequest{CallID: "c"}); err != nil {
+	if err := actor.Emit(t.Context(), newOut(t, b.Connect("broker")), topic,
+		subjects.ToolRequest{CallID: "c"}); err != nil {
 		t.Fatal(err)
 	}
-	if in := receive(t, "the copy", got); in.Subject != "tool.request.x.coder-1" || fmt.Sprint(in.Tokens) != "[x coder-1]" || in.Body.CallID != "c" {
+	if in := receive(t, "the copy", got); in.Subject != "tool.request.x.coder-1" ||
+		fmt.Sprint(in.Tokens) != "[x coder-1]" || in.Body.CallID != "c" {
 		t.Errorf("heard %+v", in)
 	}
 }

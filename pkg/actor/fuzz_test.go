@@ -21,18 +21,48 @@ import (
 
 // payloads makes one value of every payload type.
 var payloads = []func() any{
-	newPayload[subjects.Query], newPayload[subjects.Cancel], newPayload[subjects.Delta], newPayload[subjects.Response], newPayload[subjects.ToolCall], newPayload[subjects.Usage], newPayload[subjects.Dialog], newPayload[subjects.AgentState],
-	newPayload[subjects.ToolSchema], newPayload[subjects.ToolRequest], newPayload[subjects.ToolOrder], newPayload[subjects.HostRules], newPayload[subjects.ToolResult], newPayload[subjects.Labels], newPayload[subjects.Parked],
-	newPayload[subjects.LayerVerdict], newPayload[subjects.ExplainRequest], newPayload[subjects.Budget], newPayload[subjects.Taint], newPayload[subjects.ApprovalQuery], newPayload[subjects.ApprovalList], newPayload[subjects.Approval], newPayload[subjects.ApprovalRule], newPayload[subjects.SecretUse], newPayload[subjects.ToolOutput], newPayload[subjects.DiscoverRequest], newPayload[subjects.DiscoverReply], newPayload[subjects.Verdict],
-	newPayload[subjects.SpawnRequest], newPayload[subjects.SpawnReply], newPayload[subjects.ApprovalRequest], newPayload[subjects.ApprovalDecision], newPayload[subjects.ApprovalReply], newPayload[subjects.SessionConfig], newPayload[subjects.Done],
-	newPayload[subjects.ChatRequest], newPayload[subjects.ChatChunk], newPayload[subjects.EmbedRequest], newPayload[subjects.EmbedReply], newPayload[subjects.Empty], newPayload[subjects.ModelList], newPayload[subjects.ModelCall], newPayload[subjects.Critique], newPayload[subjects.Claim], newPayload[subjects.Pairwise],
-	newPayload[subjects.Feedback], newPayload[subjects.Reward], newPayload[subjects.MemoryQuery], newPayload[subjects.MemoryWriteRequest], newPayload[subjects.MemoryWriteReply], newPayload[subjects.MemoryReply], newPayload[subjects.MemoryIDs], newPayload[subjects.MemoryAdminRequest], newPayload[subjects.MemoryAdminReply], newPayload[subjects.MemoryEvent],
-	newPayload[subjects.MemoryEntry], newPayload[subjects.Provenance], newPayload[subjects.Grades], newPayload[subjects.MemoryHit], newPayload[subjects.MemoryReason], newPayload[subjects.MemoryDocument], newPayload[subjects.DocumentPiece], newPayload[subjects.MemoryWriteResult], newPayload[subjects.MemoryEdit], newPayload[subjects.Relation], newPayload[subjects.MemoryStatus], newPayload[subjects.MemoryRecall], newPayload[subjects.MemorySummary], newPayload[subjects.MemorySummaryEntry],
-	newPayload[subjects.Deliberation], newPayload[subjects.TaskProgress], newPayload[subjects.AgentReturn], newPayload[subjects.Task], newPayload[subjects.Subtask], newPayload[subjects.Verify], newPayload[subjects.FolderRules], newPayload[subjects.TaskChange], newPayload[subjects.TaskChanged], newPayload[subjects.ConfigSet], newPayload[subjects.DeadLetter], newPayload[subjects.SecretGet], newPayload[subjects.SecretValue],
-	newPayload[subjects.AuditRecord], newPayload[subjects.AuditHead], newPayload[subjects.AuditGenesis], newPayload[subjects.Fault], newPayload[subjects.Denial],
-	newPayload[subjects.Note], newPayload[subjects.ModelInfo], newPayload[subjects.CallTest], newPayload[subjects.RoleModel], newPayload[subjects.PullRequest], newPayload[subjects.PullProgress],
-	newPayload[subjects.Grant], newPayload[subjects.Grants], newPayload[subjects.LookAlikeHost], newPayload[subjects.SessionChange], newPayload[subjects.SessionChanged], newPayload[subjects.AuditLogHead], newPayload[subjects.AuditCapacity],
-	newPayload[subjects.Attachment], newPayload[subjects.PromptReading], newPayload[subjects.EmbedFailure], newPayload[subjects.Judgement], newPayload[subjects.LineageAgent], newPayload[subjects.Schedule], newPayload[subjects.ScheduleRun], newPayload[subjects.ScheduleChange],
+	newPayload[subjects.Query], newPayload[subjects.Cancel], newPayload[subjects.Delta], newPayload[subjects.Response],
+	newPayload[subjects.ToolCall], newPayload[subjects.Usage], newPayload[subjects.Dialog],
+	newPayload[subjects.AgentState],
+	newPayload[subjects.ToolSchema], newPayload[subjects.ToolRequest], newPayload[subjects.ToolOrder],
+	newPayload[subjects.HostRules], newPayload[subjects.ToolResult], newPayload[subjects.Labels],
+	newPayload[subjects.Parked],
+	newPayload[subjects.LayerVerdict], newPayload[subjects.ExplainRequest], newPayload[subjects.Budget],
+	newPayload[subjects.Taint], newPayload[subjects.ApprovalQuery], newPayload[subjects.ApprovalList],
+	newPayload[subjects.Approval], newPayload[subjects.ApprovalRule], newPayload[subjects.SecretUse],
+	newPayload[subjects.ToolOutput], newPayload[subjects.DiscoverRequest], newPayload[subjects.DiscoverReply],
+	newPayload[subjects.Verdict],
+	newPayload[subjects.SpawnRequest], newPayload[subjects.SpawnReply], newPayload[subjects.ApprovalRequest],
+	newPayload[subjects.ApprovalDecision], newPayload[subjects.ApprovalReply], newPayload[subjects.SessionConfig],
+	newPayload[subjects.Done],
+	newPayload[subjects.ChatRequest], newPayload[subjects.ChatChunk], newPayload[subjects.EmbedRequest],
+	newPayload[subjects.EmbedReply], newPayload[subjects.Empty], newPayload[subjects.ModelList],
+	newPayload[subjects.ModelCall], newPayload[subjects.Critique], newPayload[subjects.Claim],
+	newPayload[subjects.Pairwise],
+	newPayload[subjects.Feedback], newPayload[subjects.Reward], newPayload[subjects.MemoryQuery],
+	newPayload[subjects.MemoryWriteRequest], newPayload[subjects.MemoryWriteReply], newPayload[subjects.MemoryReply],
+	newPayload[subjects.MemoryIDs], newPayload[subjects.MemoryAdminRequest], newPayload[subjects.MemoryAdminReply],
+	newPayload[subjects.MemoryEvent],
+	newPayload[subjects.MemoryEntry], newPayload[subjects.Provenance], newPayload[subjects.Grades],
+	newPayload[subjects.MemoryHit], newPayload[subjects.MemoryReason], newPayload[subjects.MemoryDocument],
+	newPayload[subjects.DocumentPiece], newPayload[subjects.MemoryWriteResult], newPayload[subjects.MemoryEdit],
+	newPayload[subjects.Relation], newPayload[subjects.MemoryStatus], newPayload[subjects.MemoryRecall],
+	newPayload[subjects.MemorySummary], newPayload[subjects.MemorySummaryEntry],
+	newPayload[subjects.Deliberation], newPayload[subjects.TaskProgress], newPayload[subjects.AgentReturn],
+	newPayload[subjects.Task], newPayload[subjects.Subtask], newPayload[subjects.Verify],
+	newPayload[subjects.FolderRules], newPayload[subjects.TaskChange], newPayload[subjects.TaskChanged],
+	newPayload[subjects.ConfigSet], newPayload[subjects.DeadLetter], newPayload[subjects.SecretGet],
+	newPayload[subjects.SecretValue],
+	newPayload[subjects.AuditRecord], newPayload[subjects.AuditHead], newPayload[subjects.AuditGenesis],
+	newPayload[subjects.Fault], newPayload[subjects.Denial],
+	newPayload[subjects.Note], newPayload[subjects.ModelInfo], newPayload[subjects.CallTest],
+	newPayload[subjects.RoleModel], newPayload[subjects.PullRequest], newPayload[subjects.PullProgress],
+	newPayload[subjects.Grant], newPayload[subjects.Grants], newPayload[subjects.LookAlikeHost],
+	newPayload[subjects.SessionChange], newPayload[subjects.SessionChanged], newPayload[subjects.AuditLogHead],
+	newPayload[subjects.AuditCapacity],
+	newPayload[subjects.Attachment], newPayload[subjects.PromptReading], newPayload[subjects.EmbedFailure],
+	newPayload[subjects.Judgement], newPayload[subjects.LineageAgent], newPayload[subjects.Schedule],
+	newPayload[subjects.ScheduleRun], newPayload[subjects.ScheduleChange],
 }
 
 func newPayload[T any]() any { return new(T) }
@@ -57,7 +87,10 @@ func TestEveryPayloadIsFuzzed(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"payloads.go", "query.go", "tool_call.go", "approval.go", "model.go", "grade.go", "task.go", "memory.go", "audit.go", "fault.go", "attachment.go", "judgement.go", "schedule.go"} {
+	for _, name := range []string{
+		"payloads.go", "query.go", "tool_call.go", "approval.go", "model.go", "grade.go",
+		"task.go", "memory.go", "audit.go", "fault.go", "attachment.go", "judgement.go", "schedule.go",
+	} {
 		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", "..", "subjects", name), nil, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -178,7 +211,11 @@ func TestClaimedLengthsAreNotAllocated(t *testing.T) {
 
 func FuzzDecodeJSON(f *testing.F) {
 	seedPayloads(f, subjects.JSON)
-	for _, s := range []string{``, `{}`, `[]`, `null`, `{"a":1,"a":2}`, `{"error":{"Code":"x"}}`, `{"args":null}`, `{"args":{"a":{"b":[1,2,{"c":"d"}]}}}`, `{"created":"2026-01-02T03:04:05.6+07:00"}`, "{\"query\":\"\xff\\ud800\"}", `{"values":{"a":"b"}} {}`} {
+	for _, s := range []string{
+		``, `{}`, `[]`, `null`, `{"a":1,"a":2}`, `{"error":{"Code":"x"}}`, `{"args":null}`,
+		`{"args":{"a":{"b":[1,2,{"c":"d"}]}}}`, `{"created":"2026-01-02T03:04:05.6+07:00"}`,
+		"{\"query\":\"\xff\\ud800\"}", `{"values":{"a":"b"}} {}`,
+	} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) { decodeAll(t, subjects.JSON, data) })
@@ -186,7 +223,11 @@ func FuzzDecodeJSON(f *testing.F) {
 
 func FuzzDecodeMsgpack(f *testing.F) {
 	seedPayloads(f, subjects.Msgpack)
-	for _, s := range []string{"", "\x80", "\x90", "\xc0", "\x82\xa1a\x01\xa1a\x02", "\xdf\xff\xff\xff\xff", "\x81\xa4args\xc4\x02{}", "\x81\xa7created\xd7\xff\x00\x00\x00\x00\x00\x00\x00\x00", "\x81\xa5tools\xdd\xff\xff\xff\xff"} {
+	for _, s := range []string{
+		"", "\x80", "\x90", "\xc0", "\x82\xa1a\x01\xa1a\x02", "\xdf\xff\xff\xff\xff",
+		"\x81\xa4args\xc4\x02{}", "\x81\xa7created\xd7\xff\x00\x00\x00\x00\x00\x00\x00\x00",
+		"\x81\xa5tools\xdd\xff\xff\xff\xff",
+	} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) { decodeAll(t, subjects.Msgpack, data) })
@@ -231,15 +272,20 @@ func decodeAll(t *testing.T, c subjects.Codec, data []byte) {
 
 func FuzzEnvelope(f *testing.F) {
 	now := time.Unix(1_800_000_000, 0)
-	f.Add("agent.operator.tool.request.x", "q1", "s1", "1800000060000", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "application/json", []byte(`{}`))
+	f.Add("agent.operator.tool.request.x", "q1", "s1", "1800000060000",
+		"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "application/json", []byte(`{}`))
 	f.Add("agent..tool.request.", "*", ">", "-1", "", "text/plain", []byte(nil))
 	f.Add("from.generator.response.generation", "q.1", "\x00", "9223372036854775807", "00-", "", []byte("\x80"))
 	f.Add("query.received", "", "", "", "", "", []byte("hello"))
 	f.Fuzz(func(t *testing.T, subject, query, session, deadline, trace, contentType string, data []byte) {
 		h := nats.Header{
-			subjects.HeaderQuery: {query}, subjects.HeaderSession: {session}, subjects.HeaderDeadline: {deadline}, subjects.HeaderTrace: {trace}, subjects.HeaderType: {contentType},
+			subjects.HeaderQuery: {query}, subjects.HeaderSession: {session}, subjects.HeaderDeadline: {deadline},
+			subjects.HeaderTrace: {trace}, subjects.HeaderType: {contentType},
 		}
-		for _, spec := range []subjects.Spec{subjects.ToolRequestService.Spec, subjects.ResponseGeneration.Spec, subjects.QueryReceived.Spec, subjects.ToolSchemaEvent.Spec} {
+		for _, spec := range []subjects.Spec{
+			subjects.ToolRequestService.Spec, subjects.ResponseGeneration.Spec,
+			subjects.QueryReceived.Spec, subjects.ToolSchemaEvent.Spec,
+		} {
 			for _, kind := range []routeKind{serve, subscribe, durable} {
 				in, fault := Route{spec: spec, kind: kind}.readMessage(subject, h, data, now)
 				for _, id := range []string{in.query, in.session} {
@@ -259,7 +305,8 @@ func FuzzEnvelope(f *testing.F) {
 				if _, ok := subjects.Match(spec.Subscription(), subject); !ok || len(data) > spec.Limit() {
 					t.Errorf("%s: %q of %d bytes was let through", spec.Name, subject, len(data))
 				}
-				if !in.deadline.IsZero() && !in.deadline.After(now) || spec.NeedsDeadline && kind == serve && in.deadline.IsZero() {
+				if !in.deadline.IsZero() && !in.deadline.After(now) || spec.NeedsDeadline && kind == serve &&
+					in.deadline.IsZero() {
 					t.Errorf("%s: the deadline %q was let through", spec.Name, deadline)
 				}
 				if kind != serve && spec.Stream == "EVENTS" && !in.deadline.IsZero() {
@@ -278,7 +325,11 @@ func FuzzEnvelope(f *testing.F) {
 }
 
 func FuzzAsJSON(f *testing.F) {
-	for _, s := range []string{"", "\x80", "\x81\xa1a\xc4\x02{}", "\x81\x01\x02", "\xc1", "\xca\x7f\xc0\x00\x00", "\xdd\xff\xff\xff\xff", strings.Repeat("\x91", 1000), strings.Repeat("\x81\xa1a", 1000), "\xd6\xff\x00\x00\x00\x00", "\xc7\x00\x05"} {
+	for _, s := range []string{
+		"", "\x80", "\x81\xa1a\xc4\x02{}", "\x81\x01\x02", "\xc1", "\xca\x7f\xc0\x00\x00",
+		"\xdd\xff\xff\xff\xff", strings.Repeat("\x91", 1000), strings.Repeat("\x81\xa1a", 1000),
+		"\xd6\xff\x00\x00\x00\x00", "\xc7\x00\x05",
+	} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -297,7 +348,8 @@ func TestDeepNesting(t *testing.T) {
 	t.Parallel()
 	const n = 1 << 20
 	for name, data := range map[string]string{
-		"lists": strings.Repeat("\x91", n), "maps": strings.Repeat("\x81\xa1a", n/3), "keys": strings.Repeat("\x81", n), "wide": strings.Repeat("\xdd\x00\x00\x00\x01", n/5),
+		"lists": strings.Repeat("\x91", n), "maps": strings.Repeat("\x81\xa1a", n/3), "keys": strings.Repeat("\x81", n),
+		"wide": strings.Repeat("\xdd\x00\x00\x00\x01", n/5),
 	} {
 		if got := FormatJSON(subjects.Spec{Codec: subjects.Msgpack}, []byte(data)); got != data {
 			t.Errorf("%s: shown as %d bytes", name, len(got))

@@ -28,7 +28,8 @@ import (
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "8") // tests wait for servers more than they compute
 	// The server's goroutine that sets up a stream's source waits up to half a minute, also after a shutdown.
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*stream).trySetupSourceConsumer.func3"))
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*stream).trySetupSourceConsumer.func3"))
 }
 
 // timeout bounds the wait for an expected event. No passing test waits for it to elapse.
@@ -89,7 +90,10 @@ type toolMsg = actor.Msg[subjects.ToolRequest]
 
 // echoArgs replies with the arguments of the request.
 func echoArgs(_ context.Context, in toolMsg, _ actor.Out) (subjects.ToolResult, error) {
-	return subjects.ToolResult{CallID: in.Body.CallID, QueryID: in.Query, Tool: in.Tokens[1], Result: string(in.Body.Args)}, nil
+	return subjects.ToolResult{
+		CallID: in.Body.CallID, QueryID: in.Query, Tool: in.Tokens[1],
+		Result: string(in.Body.Args),
+	}, nil
 }
 
 // toolX is the service of the tool x for an agent.

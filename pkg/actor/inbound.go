@@ -35,7 +35,8 @@ type inbound struct {
 // ValidTrace reports whether v is a W3C traceparent of version 00, in lower case, with nonzero ids. Any other value is
 // replaced, never propagated.
 func ValidTrace(v string) bool {
-	if len(v) != 55 || v[:3] != "00-" || v[35] != '-' || v[52] != '-' || v[3:35] == strings.Repeat("0", 32) || v[36:52] == strings.Repeat("0", 16) {
+	if len(v) != 55 || v[:3] != "00-" || v[35] != '-' || v[52] != '-' || v[3:35] == strings.Repeat("0", 32) ||
+		v[36:52] == strings.Repeat("0", 16) {
 		return false
 	}
 	for i, c := range []byte(v) {
@@ -47,9 +48,9 @@ func ValidTrace(v string) bool {
 	return true
 }
 
-// readMessage parses and checks the envelope of a message for a route, see [parseEnvelope]; the body is not decoded. Only
-// requests expire: for other routes a passed deadline is dropped and no fault, and live events and those of EVENTS carry
-// none.
+// readMessage parses and checks the envelope of a message for a route, see [parseEnvelope]; the body is not decoded.
+// Only requests expire: for other routes a passed deadline is dropped and no fault, and live events and those of EVENTS
+// carry none.
 func (r Route) readMessage(subject string, h nats.Header, data []byte, now time.Time) (*inbound, *subjects.Fault) {
 	in, fault := parseEnvelope(r.spec, subject, h, data, now)
 	if r.kind == serve {
@@ -65,10 +66,12 @@ func (r Route) readMessage(subject string, h nats.Header, data []byte, now time.
 	return in, fault
 }
 
-// parseEnvelope parses subject and headers. It rejects a subject that does not match spec, ids that are no valid token, a
-// body over spec.Limit, a malformed or passed deadline, a missing one where spec needs it, and an unknown content type; an
-// invalid trace is replaced. With a fault it returns what it parsed so far, never nil.
-func parseEnvelope(spec subjects.Spec, subject string, h nats.Header, data []byte, now time.Time) (*inbound, *subjects.Fault) {
+// parseEnvelope parses subject and headers. It rejects a subject that does not match spec, ids that are no valid token,
+// a body over spec.Limit, a malformed or passed deadline, a missing one where spec needs it, and an unknown content
+// type; an invalid trace is replaced. With a fault it returns what it parsed so far, never nil.
+func parseEnvelope(spec subjects.Spec, subject string, h nats.Header, data []byte, now time.Time) (*inbound,
+	*subjects.Fault,
+) {
 	in := &inbound{subject: subject, time: now, data: data}
 	tokens, ok := subjects.Match(spec.Subscription(), subject)
 	if !ok {
@@ -109,11 +112,13 @@ func parseEnvelope(spec subjects.Spec, subject string, h nats.Header, data []byt
 }
 
 // readDeadline sets the deadline from the header value v, in unix milliseconds. "" means no deadline, which is rejected
-// where spec needs one. A malformed value and a deadline not after in.time are rejected; the latter is set nevertheless.
+// where spec needs one. A malformed value and a deadline not after in.time are rejected; the latter is set
+// nevertheless.
 func (in *inbound) readDeadline(spec subjects.Spec, v string) *subjects.Fault {
 	if v == "" {
 		if spec.NeedsDeadline {
-			return subjects.Faultf(subjects.CodeNoDeadline, "header %s is missing: set the deadline in unix milliseconds", subjects.HeaderDeadline)
+			return subjects.Faultf(subjects.CodeNoDeadline, "header %s is missing: set the deadline in unix "+
+				"milliseconds", subjects.HeaderDeadline)
 		}
 		return nil
 	}

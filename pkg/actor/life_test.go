@@ -25,10 +25,15 @@ import (
 func TestReadyMeansSubscribed(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	discover := actor.Serve(subjects.BrokerDiscover, func(context.Context, actor.Msg[subjects.DiscoverRequest], actor.Out) (subjects.DiscoverReply, error) {
+	discover := actor.Serve(subjects.BrokerDiscover, func(context.Context, actor.Msg[subjects.DiscoverRequest],
+		actor.Out,
+	) (subjects.DiscoverReply, error) {
 		return subjects.DiscoverReply{}, nil
 	})
-	spec := (&testActor{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echoArgs), discover}}).spec()
+	spec := (&testActor{name: "broker", routes: []actor.Route{
+		actor.Serve(subjects.ToolRequestService, echoArgs),
+		discover,
+	}}).spec()
 	out := newOut(t, b.Connect("operator"))
 	for range 8 {
 		s, err := actor.Supervise(t.Context(), spec, b.Dial, actor.Config{})
@@ -63,7 +68,8 @@ func TestStartErrors(t *testing.T) {
 	b := bustest.Start(t)
 	no := errors.New("no disk")
 	good := func(context.Context, *nats.Conn) (actor.Actor, error) {
-		return &testActor{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echoArgs)}}, nil
+		return &testActor{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echoArgs)}},
+			nil
 	}
 	for _, tt := range []struct {
 		name  string
@@ -73,18 +79,45 @@ func TestStartErrors(t *testing.T) {
 		deny  int    // violations
 		lose  string // a key that is lost before
 	}{
-		{"a route without a grant", actor.Spec{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
-			return &testActor{name: "critic", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echoArgs)}}, nil
-		}}, actor.ErrPermission, `"agent.*.tool.request.>"`, 1, ""},
-		{"a live topic without a grant", actor.Spec{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
-			return &testActor{name: "critic", routes: []actor.Route{actor.Subscribe(subjects.RewardEvent, func(context.Context, actor.Msg[subjects.Reward], actor.Out) error { return nil })}}, nil
-		}}, actor.ErrPermission, `"reward.event"`, 1, ""},
+		{
+			"a route without a grant",
+			actor.Spec{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+				return &testActor{
+					name:   "critic",
+					routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echoArgs)},
+				}, nil
+			}},
+			actor.ErrPermission, `"agent.*.tool.request.>"`, 1, "",
+		},
+		{
+			"a live topic without a grant",
+			actor.Spec{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+				return &testActor{
+					name: "critic",
+					routes: []actor.Route{actor.Subscribe(subjects.RewardEvent,
+						func(context.Context, actor.Msg[subjects.Reward], actor.Out) error { return nil })},
+				}, nil
+			}},
+			actor.ErrPermission, `"reward.event"`, 1, "",
+		},
 		{"no such role", actor.Spec{Name: "nobody", Make: good}, bus.ErrMissingKey, "nobody", 0, ""},
-		{"a missing key for pulling", actor.Spec{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
-			return &testActor{name: "critic", routes: []actor.Route{actor.On(subjects.ResponseGeneration, func(context.Context, answerMsg, actor.Out) error { return nil })}}, nil
-		}}, bus.ErrMissingKey, "critic_in", 0, "critic_in"},
-		{"it cannot be made", actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return nil, no }}, no, "creating broker", 0, ""},
-		{"its making panics", actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { panic("oh no") }}, nil, "oh no", 0, ""},
+		{
+			"a missing key for pulling",
+			actor.Spec{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+				return &testActor{
+					name: "critic",
+					routes: []actor.Route{actor.On(subjects.ResponseGeneration,
+						func(context.Context, answerMsg, actor.Out) error { return nil })},
+				}, nil
+			}},
+			bus.ErrMissingKey, "critic_in", 0, "critic_in",
+		},
+		{"it cannot be made", actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+			return nil, no
+		}}, no, "creating broker", 0, ""},
+		{"its making panics", actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+			panic("oh no")
+		}}, nil, "oh no", 0, ""},
 		{"its start fails", actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
 			return &testActor{name: "broker", start: func(context.Context, actor.Out) error { return no }}, nil
 		}}, no, "starting broker", 0, ""},
@@ -101,7 +134,8 @@ func TestStartErrors(t *testing.T) {
 				}
 			}
 			s, err := actor.Supervise(t.Context(), tt.spec, b.Dial, actor.Config{})
-			if s != nil || err == nil || tt.want != nil && !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.words) || !strings.Contains(err.Error(), tt.spec.Name) {
+			if s != nil || err == nil || tt.want != nil && !errors.Is(err, tt.want) ||
+				!strings.Contains(err.Error(), tt.words) || !strings.Contains(err.Error(), tt.spec.Name) {
 				t.Fatalf("%v, want %v with %q", err, tt.want, tt.words)
 			}
 			// Nothing of it is left that would answer.
@@ -141,21 +175,26 @@ func TestStopDrainsHandlers(t *testing.T) {
 	entered, gate := make(chan struct{}), make(chan struct{})
 	var finished, closed atomic.Bool
 	var conn *nats.Conn
-	a := &testActor{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
-		close(entered)
-		<-gate
-		topic, err := subjects.ToolResultEvent.With("x")
-		if err != nil {
-			return subjects.ToolResult{}, err
-		}
-		for range posts {
-			if err := actor.EmitAsync(ctx, out, topic, subjects.ToolResult{CallID: in.Body.CallID}); err != nil {
-				return subjects.ToolResult{}, err
-			}
-		}
-		finished.Store(true)
-		return echoArgs(ctx, in, out)
-	})}}
+	a := &testActor{
+		name: "broker",
+		routes: []actor.Route{actor.Serve(subjects.ToolRequestService,
+			func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+				close(entered)
+				<-gate
+				topic, err := subjects.ToolResultEvent.With("x")
+				if err != nil {
+					return subjects.ToolResult{}, err
+				}
+				for range posts {
+					if err := actor.EmitAsync(ctx, out, topic,
+						subjects.ToolResult{CallID: in.Body.CallID}); err != nil {
+						return subjects.ToolResult{}, err
+					}
+				}
+				finished.Store(true)
+				return echoArgs(ctx, in, out)
+			})},
+	}
 	a.close = func(ctx context.Context) error {
 		if !finished.Load() {
 			t.Error("closed before its handler returned")
@@ -166,10 +205,11 @@ func TestStopDrainsHandlers(t *testing.T) {
 		closed.Store(true)
 		return nil
 	}
-	s, err := actor.Supervise(t.Context(), actor.Spec{Name: "broker", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
-		conn = nc
-		return a, nil
-	}}, b.Dial, actor.Config{})
+	s, err := actor.Supervise(t.Context(),
+		actor.Spec{Name: "broker", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
+			conn = nc
+			return a, nil
+		}}, b.Dial, actor.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,16 +264,20 @@ func TestStopDoesNotHang(t *testing.T) {
 			b := bustest.Start(t)
 			entered, release, left := make(chan struct{}, 8), make(chan struct{}), make(chan struct{}, 8)
 			var closed atomic.Bool
-			a := &testActor{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, func(ctx context.Context, _ toolMsg, _ actor.Out) (subjects.ToolResult, error) {
-				entered <- struct{}{}
-				defer func() { left <- struct{}{} }()
-				if tt.listens {
-					<-ctx.Done()
-					return subjects.ToolResult{}, subjects.Faultf(subjects.CodeUnavailable, "cut short")
-				}
-				<-release
-				return subjects.ToolResult{}, nil
-			}, actor.Workers(1))}}
+			a := &testActor{
+				name: "broker",
+				routes: []actor.Route{actor.Serve(subjects.ToolRequestService,
+					func(ctx context.Context, _ toolMsg, _ actor.Out) (subjects.ToolResult, error) {
+						entered <- struct{}{}
+						defer func() { left <- struct{}{} }()
+						if tt.listens {
+							<-ctx.Done()
+							return subjects.ToolResult{}, subjects.Faultf(subjects.CodeUnavailable, "cut short")
+						}
+						<-release
+						return subjects.ToolResult{}, nil
+					}, actor.Workers(1))},
+			}
 			a.close = func(ctx context.Context) error {
 				closed.Store(true)
 				return ctx.Err()
@@ -246,7 +290,8 @@ func TestStopDoesNotHang(t *testing.T) {
 			user, nc := b.Connect("user"), b.Connect("operator")
 			answers := subscribe(t, nc, "_INBOX.stop.*")
 			for i := range 4 {
-				m := rawMessage("tool.request.x", []byte(`{"call_id":"c","args":{}}`), subjects.HeaderDeadline, nearDeadline())
+				m := rawMessage("tool.request.x", []byte(`{"call_id":"c","args":{}}`), subjects.HeaderDeadline,
+					nearDeadline())
 				m.Reply = fmt.Sprint("_INBOX.stop.", i)
 				if err := nc.PublishMsg(m); err != nil {
 					t.Fatal(err)
@@ -262,7 +307,8 @@ func TestStopDoesNotHang(t *testing.T) {
 			if took := time.Since(start); took < drain || took > timeout {
 				t.Errorf("the stop took %s", took)
 			}
-			if tt.listens != (err == nil) || err != nil && (!strings.Contains(err.Error(), "did not finish") || !strings.Contains(err.Error(), "broker")) {
+			if tt.listens != (err == nil) || err != nil && (!strings.Contains(err.Error(), "did not finish") ||
+				!strings.Contains(err.Error(), "broker")) {
 				t.Errorf("the stop says %v", err)
 			}
 			if !closed.Load() {
@@ -315,22 +361,27 @@ func TestFatalRestarts(t *testing.T) {
 	s := supervise(t, b, actor.Spec{Name: "broker", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
 		made <- nc
 		broken := false
-		return &testActor{name: "broker", close: func(context.Context) error { closes.Add(1); return nil }, routes: []actor.Route{
-			actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
-				if in.Body.CallID == "break" {
-					broken = true
-					return subjects.ToolResult{}, actor.Fatal(errors.New("the file is corrupt"))
-				}
-				if broken {
-					t.Error("an actor that had failed was used again")
-				}
-				return echoArgs(ctx, in, out)
-			}, actor.Workers(1)),
+		return &testActor{name: "broker", close: func(context.Context) error {
+			closes.Add(1)
+			return nil
+		}, routes: []actor.Route{
+			actor.Serve(subjects.ToolRequestService,
+				func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+					if in.Body.CallID == "break" {
+						broken = true
+						return subjects.ToolResult{}, actor.Fatal(errors.New("the file is corrupt"))
+					}
+					if broken {
+						t.Error("an actor that had failed was used again")
+					}
+					return echoArgs(ctx, in, out)
+				}, actor.Workers(1)),
 		}}, nil
 	}}, actor.Config{Log: book.logger()})
 	first := receive(t, "the first", made)
 	user, out := b.Connect("user"), newOut(t, b.Connect("operator"))
-	if _, err := askTool(t, out, "break"); faultCode(err) != subjects.CodeInternal || strings.Contains(err.Error(), "corrupt") {
+	if _, err := askTool(t, out, "break"); faultCode(err) != subjects.CodeInternal ||
+		strings.Contains(err.Error(), "corrupt") {
 		t.Errorf("told %v", err)
 	}
 	second := receive(t, "the second", made)
@@ -341,10 +392,12 @@ func TestFatalRestarts(t *testing.T) {
 	if _, err := askTool(t, out, "good"); err != nil {
 		t.Errorf("after the restart: %v", err)
 	}
-	if _, restarts, last := s.Health.Snapshot(); restarts != 1 || last == nil || !strings.Contains(last.Error(), "corrupt") {
+	if _, restarts, last := s.Health.Snapshot(); restarts != 1 || last == nil ||
+		!strings.Contains(last.Error(), "corrupt") {
 		t.Errorf("%d restarts, %v", restarts, last)
 	}
-	if _, f := readStats(t, user, "broker"); f[0].State != actor.Ready || f[0].Restarts != 1 || !strings.Contains(f[0].LastFailure, "corrupt") {
+	if _, f := readStats(t, user, "broker"); f[0].State != actor.Ready || f[0].Restarts != 1 ||
+		!strings.Contains(f[0].LastFailure, "corrupt") {
 		t.Errorf("figures %+v", f[0])
 	}
 	if len(book.linesWith("restarting", "corrupt")) != 1 {
@@ -357,9 +410,13 @@ func TestRestartBudget(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	var makes atomic.Int64
-	a := &testActor{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, func(context.Context, toolMsg, actor.Out) (subjects.ToolResult, error) {
-		return subjects.ToolResult{}, actor.Fatal(errors.New("again"))
-	})}}
+	a := &testActor{
+		name: "broker",
+		routes: []actor.Route{actor.Serve(subjects.ToolRequestService,
+			func(context.Context, toolMsg, actor.Out) (subjects.ToolResult, error) {
+				return subjects.ToolResult{}, actor.Fatal(errors.New("again"))
+			})},
+	}
 	var system actor.System
 	t.Cleanup(func() {
 		if err := system.Stop(); err != nil {
@@ -367,20 +424,24 @@ func TestRestartBudget(t *testing.T) {
 		}
 	})
 	handled := make(chan struct{}, 1)
-	critic := &testActor{name: "critic", routes: []actor.Route{actor.On(subjects.ResponseGeneration, func(context.Context, answerMsg, actor.Out) error {
-		handled <- struct{}{}
-		return nil
-	})}}
+	critic := &testActor{
+		name: "critic",
+		routes: []actor.Route{actor.On(subjects.ResponseGeneration, func(context.Context, answerMsg, actor.Out) error {
+			handled <- struct{}{}
+			return nil
+		})},
+	}
 	const budget = 2
 	if err := system.Start(t.Context(), critic.spec(), b.Dial, actor.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := system.Start(t.Context(), actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
-		if makes.Add(1) == 3 {
-			panic("and now it cannot even be made")
-		}
-		return a, nil
-	}}, b.Dial, actor.Config{Budget: actor.Budget{Intensity: budget, Period: time.Minute}}); err != nil {
+	if err := system.Start(t.Context(),
+		actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+			if makes.Add(1) == 3 {
+				panic("and now it cannot even be made")
+			}
+			return a, nil
+		}}, b.Dial, actor.Config{Budget: actor.Budget{Intensity: budget, Period: time.Minute}}); err != nil {
 		t.Fatal(err)
 	}
 	broker := system.Actors()[1]
@@ -411,10 +472,14 @@ func TestClosedConnectionRestarts(t *testing.T) {
 			b := bustest.Start(t)
 			conns := make(chan *nats.Conn, 4)
 			handled := make(chan string, 1)
-			a := &testActor{name: "critic", routes: []actor.Route{actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
-				handled <- in.Body.QueryID
-				return nil
-			})}}
+			a := &testActor{
+				name: "critic",
+				routes: []actor.Route{actor.On(subjects.ResponseGeneration,
+					func(_ context.Context, in answerMsg, _ actor.Out) error {
+						handled <- in.Body.QueryID
+						return nil
+					})},
+			}
 			s, err := actor.Supervise(t.Context(), a.spec(), func(r string, opts ...nats.Option) (*nats.Conn, error) {
 				nc, err := b.Dial(r, opts...)
 				if r == role {
@@ -431,7 +496,8 @@ func TestClosedConnectionRestarts(t *testing.T) {
 			if q := receive(t, "an event", handled); q != "q1" {
 				t.Errorf("handled %s", q)
 			}
-			if _, restarts, last := s.Health.Snapshot(); restarts != 1 || !strings.Contains(fmt.Sprint(last), "closed") {
+			if _, restarts, last := s.Health.Snapshot(); restarts != 1 ||
+				!strings.Contains(fmt.Sprint(last), "closed") {
 				t.Errorf("%d restarts, %v", restarts, last)
 			}
 			if err := s.Stop(); err != nil {
@@ -457,11 +523,20 @@ func TestServerRestart(t *testing.T) {
 				}}
 			}
 			handled := make(chan string, 8)
-			broker := supervise(t, b, spec(&testActor{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echoArgs)}}), actor.Config{})
-			critic := supervise(t, b, spec(&testActor{name: "critic", routes: []actor.Route{actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
-				handled <- in.Body.QueryID
-				return nil
-			})}}), actor.Config{})
+			broker := supervise(t, b,
+				spec(&testActor{
+					name:   "broker",
+					routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echoArgs)},
+				}), actor.Config{})
+			critic := supervise(t, b,
+				spec(&testActor{
+					name: "critic",
+					routes: []actor.Route{actor.On(subjects.ResponseGeneration,
+						func(_ context.Context, in answerMsg, _ actor.Out) error {
+							handled <- in.Body.QueryID
+							return nil
+						})},
+				}), actor.Config{})
 			op, generator := newOut(t, b.Connect("operator")), newOut(t, b.Connect("generator"))
 			if _, err := askTool(t, op, "before"); err != nil {
 				t.Fatal(err)
@@ -484,7 +559,8 @@ func TestServerRestart(t *testing.T) {
 			waitUntil(t, "events are stored again", func() bool {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
-				return actor.Emit(ctx, generator, subjects.ResponseGeneration, subjects.Response{QueryID: "after"}) == nil
+				return actor.Emit(ctx, generator, subjects.ResponseGeneration,
+					subjects.Response{QueryID: "after"}) == nil
 			})
 			// What was handled, but not yet known to be when the server went, comes again.
 			for receive(t, "an event after", handled) != "after" {
@@ -545,15 +621,19 @@ func TestAbortCutsTheConnection(t *testing.T) {
 	b := bustest.Start(t)
 	began, ended := make(chan struct{}, 4), make(chan error, 4)
 	system := &actor.System{}
-	s := &testActor{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
-		if in.Body.CallID != "cut" {
-			return echoArgs(ctx, in, out)
-		}
-		began <- struct{}{}
-		<-ctx.Done()
-		ended <- actor.Emit(context.Background(), out, deadLetters(t), subjects.DeadLetter{})
-		return subjects.ToolResult{Result: "too late"}, nil
-	})}}
+	s := &testActor{
+		name: "broker",
+		routes: []actor.Route{actor.Serve(subjects.ToolRequestService,
+			func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+				if in.Body.CallID != "cut" {
+					return echoArgs(ctx, in, out)
+				}
+				began <- struct{}{}
+				<-ctx.Done()
+				ended <- actor.Emit(context.Background(), out, deadLetters(t), subjects.DeadLetter{})
+				return subjects.ToolResult{Result: "too late"}, nil
+			})},
+	}
 	if err := system.Start(t.Context(), s.spec(), b.Dial, actor.Config{}); err != nil {
 		t.Fatal(err)
 	}

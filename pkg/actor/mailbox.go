@@ -10,9 +10,9 @@ import (
 	"conclave/subjects"
 )
 
-// mailbox holds the messages of a route that wait for a worker, and starts a worker when there is work: at most max at once.
-// A worker ends when nothing waits and maxParked others are parked: a parked worker has its stack already, which a new one
-// grows again for each message. A message waits only while max workers run, so the order of arrival is kept.
+// mailbox holds the messages of a route that wait for a worker, and starts a worker when there is work: at most max at
+// once. A worker ends when nothing waits and maxParked others are parked: a parked worker has its stack already, which
+// a new one grows again for each message. A message waits only while max workers run, so the order of arrival is kept.
 type mailbox struct {
 	size int // messages that may wait
 	max  int // workers
@@ -29,8 +29,8 @@ type mailbox struct {
 // maxParked bounds the parked workers of a route.
 const maxParked = 2
 
-// openMailbox prepares the mailbox of a route for Config.Workers workers, unless the route sets a number. One sender may hold
-// about half of it.
+// openMailbox prepares the mailbox of a route for Config.Workers workers, unless the route sets a number. One sender
+// may hold about half of it.
 func (l *routeRun) openMailbox(cfg Config) {
 	l.mailbox.size, l.mailbox.max, l.mailbox.hand = cfg.Mailbox, cfg.Workers, make(chan *nats.Msg, maxParked)
 	if l.Route.workers > 0 {
@@ -39,8 +39,8 @@ func (l *routeRun) openMailbox(cfg Config) {
 	l.quotas.max = max(1, cfg.Mailbox/2+l.mailbox.max/2)
 }
 
-// put has handle called with m by a worker, at once or when one is free. It does not wait, and returns a fault when too many
-// messages wait already or the mailbox is closed.
+// put has handle called with m by a worker, at once or when one is free. It does not wait, and returns a fault when too
+// many messages wait already or the mailbox is closed.
 func (b *mailbox) put(m *nats.Msg, handle func(*nats.Msg)) *subjects.Fault {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -66,8 +66,8 @@ func (b *mailbox) put(m *nats.Msg, handle func(*nats.Msg)) *subjects.Fault {
 	return nil
 }
 
-// next returns the message that has waited longest. Without one it parks the worker that called it until there is one; nil
-// means that the worker must end.
+// next returns the message that has waited longest. Without one it parks the worker that called it until there is one;
+// nil means that the worker must end.
 func (b *mailbox) next() *nats.Msg {
 	b.mu.Lock()
 	if len(b.waiting) > 0 {
@@ -97,7 +97,8 @@ func (b *mailbox) length() int {
 	return len(b.waiting)
 }
 
-// close has later messages rejected; those that wait are handled, and parked workers end. It may be called more than once.
+// close has later messages rejected; those that wait are handled, and parked workers end. It may be called more than
+// once.
 func (b *mailbox) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -116,13 +117,14 @@ func (b *mailbox) takeWaiting() []*nats.Msg {
 	return out
 }
 
-// enqueue puts a message into the mailbox without waiting. It rejects the message as busy when the mailbox is full or the
-// sender's quota is used up, as unavailable when the actor stops, and as over the limit when the sender exceeds the rate of the route: a flood from one account
-// must not block the others.
+// enqueue puts a message into the mailbox without waiting. It rejects the message as busy when the mailbox is full or
+// the sender's quota is used up, as unavailable when the actor stops, and as over the limit when the sender exceeds the
+// rate of the route: a flood from one account must not block the others.
 func (r *running) enqueue(l *routeRun, m *nats.Msg) {
 	if !l.rates.admit(l.sender(m), l.maxRate, r.cfg.Now()) {
 		in, _ := l.readMessage(m.Subject, m.Header, m.Data, r.cfg.Now())
-		r.rejectFlood(l, in, m, subjects.Faultf(subjects.CodeLimit, "too many requests: at most %d per second; retry in a moment", l.maxRate))
+		r.rejectFlood(l, in, m, subjects.Faultf(subjects.CodeLimit, "too many requests: at most %d per second; retry "+
+			"in a moment", l.maxRate))
 		return
 	}
 	fault := busyFault()
@@ -147,8 +149,8 @@ func (r *running) rejectFlood(l *routeRun, in *inbound, m *nats.Msg, f *subjects
 	}
 }
 
-// sender is the account whose quota a message uses: the one that the server wrote into the subject, for an announcement of a tool
-// its zone; "" where it writes none.
+// sender is the account whose quota a message uses: the one that the server wrote into the subject, for an announcement
+// of a tool its zone; "" where it writes none.
 func (l *routeRun) sender(m *nats.Msg) string {
 	_, rest, _ := strings.Cut(m.Subject, ".")
 	switch {
@@ -231,8 +233,8 @@ func busyFault() *subjects.Fault {
 	return subjects.Faultf(subjects.CodeBusy, "queue full: too many messages are waiting; retry in a moment")
 }
 
-// rejectQueued rejects the messages that are still queued when the drain timeout has passed, as unavailable. It does not
-// wait for running handlers.
+// rejectQueued rejects the messages that are still queued when the drain timeout has passed, as unavailable. It does
+// not wait for running handlers.
 func (r *running) rejectQueued() {
 	f := subjects.Faultf(subjects.CodeUnavailable, "%s is stopping", r.actor.Name())
 	for _, l := range r.routes {

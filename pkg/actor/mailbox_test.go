@@ -66,8 +66,8 @@ func TestMailboxStartsWorkersOnDemand(t *testing.T) {
 	}
 }
 
-// Workers end and start while messages arrive: each message is handled once, by at most max workers at a time, and a mailbox
-// that is closed meanwhile either rejects a message or has it handled.
+// Workers end and start while messages arrive: each message is handled once, by at most max workers at a time, and a
+// mailbox that is closed meanwhile either rejects a message or has it handled.
 func TestMailboxUnderLoad(t *testing.T) {
 	t.Parallel()
 	const senders, each = 8, 500
@@ -105,7 +105,8 @@ func TestMailboxUnderLoad(t *testing.T) {
 		wg.Wait()
 		b.workers.Wait()
 		if len(handled) != accepted || accepted == 0 || most > workers || b.running != 0 || len(b.waiting) != 0 {
-			t.Errorf("%d workers: %d accepted, %d handled, %d at once, %d workers and %d messages left", workers, accepted, len(handled), most, b.running, len(b.waiting))
+			t.Errorf("%d workers: %d accepted, %d handled, %d at once, %d workers and %d messages left", workers,
+				accepted, len(handled), most, b.running, len(b.waiting))
 		}
 		for id, n := range handled {
 			if n != 1 {

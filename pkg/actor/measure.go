@@ -22,7 +22,8 @@ type StatsReply struct {
 	Samples []telemetry.Sample `json:"samples,omitempty"`
 }
 
-// Measurer is an actor with gauges of its own. Measure is called for each STATS reply, concurrently, and must not block.
+// Measurer is an actor with gauges of its own. Measure is called for each STATS reply, concurrently, and must not
+// block.
 type Measurer interface {
 	Measure() []telemetry.Sample
 }
@@ -99,8 +100,8 @@ func measureAudit(ctx context.Context, d time.Duration, err error) {
 // noteStopped is the code of the note that the user stopped an answer, as the agent loop writes it.
 const noteStopped = "stopped"
 
-// measureEvent counts the answer, the grade or the dead letter in an event that its stream has just stored. Events are the one place that all
-// respondents share, and a stored event is no repetition.
+// measureEvent counts the answer, the grade or the dead letter in an event that its stream has just stored. Events are
+// the one place that all respondents share, and a stored event is no repetition.
 func measureEvent(ctx context.Context, spec subjects.Spec, body []byte) {
 	switch {
 	case strings.HasPrefix(spec.Name, "dead."):

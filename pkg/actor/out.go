@@ -20,13 +20,14 @@ import (
 	"conclave/subjects"
 )
 
-// Out publishes and requests on behalf of a handler. Every message carries the ids, deadline and trace of the message being
-// handled. Handlers use the typed [Emit], [EmitAsync], [EmitOnce], [Ask] and [AskStream].
+// Out publishes and requests on behalf of a handler. Every message carries the ids, deadline and trace of the message
+// being handled. Handlers use the typed [Emit], [EmitAsync], [EmitOnce], [Ask] and [AskStream].
 type Out interface {
-	// Publish publishes body on a subject without wildcards. With wait it returns when the subject's stream has stored it.
+	// Publish publishes body on a subject without wildcards. With wait it returns when the subject's stream has stored
+	// it.
 	Publish(ctx context.Context, spec subjects.Spec, body []byte, wait bool) error
-	// PublishOnce publishes body under the caller's message id and returns when it is stored. Published again under the same
-	// id within the stream's dedupe window, it is stored once.
+	// PublishOnce publishes body under the caller's message id and returns when it is stored. Published again under the
+	// same id within the stream's dedupe window, it is stored once.
 	PublishOnce(ctx context.Context, spec subjects.Spec, body []byte, id string) error
 	// Request returns the reply's body and content type. A fault in the reply is the error.
 	Request(ctx context.Context, spec subjects.Spec, body []byte) (reply []byte, contentType string, err error)
@@ -65,22 +66,23 @@ func Emit[T any](ctx context.Context, out Out, t subjects.Topic[T], body T) erro
 	return publishBody(ctx, out, t, body, t.Stream != "")
 }
 
-// EmitAsync publishes an event without waiting until it is stored, for copies that must not delay the act they report. An
-// event that is not stored is logged; a draining actor waits for pending ones.
+// EmitAsync publishes an event without waiting until it is stored, for copies that must not delay the act they report.
+// An event that is not stored is logged; a draining actor waits for pending ones.
 func EmitAsync[T any](ctx context.Context, out Out, t subjects.Topic[T], body T) error {
 	return publishBody(ctx, out, t, body, false)
 }
 
-// EmitUnacknowledged publishes an event without any acknowledgement: whether it is stored is not known. It is for an event that
-// [EmitAsync] follows on the same stream, whose acknowledgement stands for both, and saves a third of the cost.
+// EmitUnacknowledged publishes an event without any acknowledgement: whether it is stored is not known. It is for an
+// event that [EmitAsync] follows on the same stream, whose acknowledgement stands for both, and saves a third of the
+// cost.
 func EmitUnacknowledged[T any](ctx context.Context, out Out, t subjects.Topic[T], body T) error {
 	t.Stream = "" // published as an event that no stream has
 	return publishBody(ctx, out, t, body, false)
 }
 
 // EmitOnce publishes an event under an id that the caller stored before, and returns when it is stored. Published again
-// under that id after a crash, within the stream's dedupe window, it is stored once. The topic must have a stream, and the
-// id must be unguessable: see [NewID]. It rejects what [Emit] rejects. [Bucket] does the storing.
+// under that id after a crash, within the stream's dedupe window, it is stored once. The topic must have a stream, and
+// the id must be unguessable: see [NewID]. It rejects what [Emit] rejects. [Bucket] does the storing.
 func EmitOnce[T any](ctx context.Context, out Out, t subjects.Topic[T], id string, body T) error {
 	data, err := encode(codec(t.Codec), body)
 	if err != nil {
@@ -97,8 +99,8 @@ type revisionPublisher interface {
 	publishRevision(ctx context.Context, spec subjects.Spec, body []byte, id string, revision uint64) error
 }
 
-// EmitRevision is [EmitOnce] for a topic with one message per subject: the event is stored only if the last one of its subject has the
-// given sequence, 0 for none. Otherwise the error is [ErrChanged]. out must have a connection.
+// EmitRevision is [EmitOnce] for a topic with one message per subject: the event is stored only if the last one of its
+// subject has the given sequence, 0 for none. Otherwise the error is [ErrChanged]. out must have a connection.
 func EmitRevision[T any](ctx context.Context, out Out, t subjects.Topic[T], id string, revision uint64, body T) error {
 	p, ok := out.(revisionPublisher)
 	if !ok {
@@ -127,8 +129,8 @@ func publishBody[T any](ctx context.Context, out Out, t subjects.Topic[T], body 
 	return out.Publish(ctx, t.Spec, data, wait)
 }
 
-// Ask sends a request to a service and waits for its reply. ctx or the message being handled must have a deadline, else the
-// request is rejected. Missing deadline, timeout, no responder, a body over the limit and a malformed reply are
+// Ask sends a request to a service and waits for its reply. ctx or the message being handled must have a deadline, else
+// the request is rejected. Missing deadline, timeout, no responder, a body over the limit and a malformed reply are
 // [*subjects.Fault] errors; see [IsReplyFault] for faults of the service itself. With an error the reply is zero.
 func Ask[Q, A any](ctx context.Context, out Out, s subjects.Service[Q, A], body Q) (A, error) {
 	var a A
@@ -145,7 +147,8 @@ func Ask[Q, A any](ctx context.Context, out Out, s subjects.Service[Q, A], body 
 	}
 	c, fault := detectCodec(contentType, s.Spec, reply)
 	if fault != nil {
-		return a, subjects.Faultf(subjects.CodeMalformed, "the reply to %s could not be read: its content type is unknown", s.Name)
+		return a, subjects.Faultf(subjects.CodeMalformed, "the reply to %s could not be read: its content type is "+
+			"unknown", s.Name)
 	}
 	var answer A // apart from a: a partly decoded reply is not returned
 	if err := decode(c, reply, &answer); err != nil {
@@ -200,7 +203,8 @@ type connOut struct {
 	newID   func() string
 	// buckets are the opened ones, shared by all copies.
 	buckets *sync.Map
-	// clustered is set when the connection knows several servers: the stream of an event may have no leader for a moment.
+	// clustered is set when the connection knows several servers: the stream of an event may have no leader for a
+	// moment.
 	clustered bool
 	// ownStats returns the actor's own reply to STATS; nil for a client.
 	ownStats func() any
@@ -213,17 +217,22 @@ func NewOut(nc *nats.Conn) (Out, error) {
 }
 
 // newConnOut returns an [Out] that publishes over nc, without ids. The name of nc is that of its account, as
-// [conclave/pkg/bus.Bus.Dial] sets it: a publisher expects the acknowledgement of its account's own stream. At most 1024 asynchronous events wait for their
-// acknowledgement, 10 s each; one that is not stored is logged, unless log is nil.
+// [conclave/pkg/bus.Bus.Dial] sets it: a publisher expects the acknowledgement of its account's own stream. At most
+// 1024 asynchronous events wait for their acknowledgement, 10 s each; one that is not stored is logged, unless log is
+// nil.
 func newConnOut(nc *nats.Conn, log *slog.Logger, now func() time.Time, newID func() string) (*connOut, error) {
-	s := &connOut{nc: nc, account: nc.Opts.Name, log: log, now: now, newID: newID, buckets: &sync.Map{}, clustered: len(nc.Servers()) > 1}
+	s := &connOut{
+		nc: nc, account: nc.Opts.Name, log: log, now: now, newID: newID, buckets: &sync.Map{},
+		clustered: len(nc.Servers()) > 1,
+	}
 	var err error
 	s.js, err = jetstream.NewWithAPIPrefix(nc, "core.API",
 		jetstream.WithPublishAsyncMaxPending(1024),
 		jetstream.WithPublishAsyncTimeout(10*time.Second),
 		jetstream.WithPublishAsyncErrHandler(func(_ jetstream.JetStream, m *nats.Msg, err error) {
 			if s.log != nil {
-				s.log.Error("event not stored", "subject", m.Subject, "query", m.Header.Get(subjects.HeaderQuery), "err", err)
+				s.log.Error("event not stored", "subject", m.Subject, "query", m.Header.Get(subjects.HeaderQuery),
+					"err", err)
 			}
 		}))
 	if err != nil {
@@ -232,8 +241,8 @@ func newConnOut(nc *nats.Conn, log *slog.Logger, now func() time.Time, newID fun
 	return s, nil
 }
 
-// NewID makes an unguessable id that is a valid token. With a guessable message id another publisher could use it first, and
-// the stream would drop this message as a duplicate.
+// NewID makes an unguessable id that is a valid token. With a guessable message id another publisher could use it
+// first, and the stream would drop this message as a duplicate.
 func NewID() string {
 	var b [16]byte
 	rand.Read(b[:])
@@ -263,9 +272,8 @@ func (s *connOut) withMessageIDs(c messageIDs) *connOut {
 	return &n
 }
 
-// newMessage builds a message with the propagated ids, deadline and trace: that of the span in ctx, or of the message being
-// handled; a missing trace is made. It fails as
-// [checkPublishable] does.
+// newMessage builds a message with the propagated ids, deadline and trace: that of the span in ctx, or of the message
+// being handled; a missing trace is made. It fails as [checkPublishable] does.
 func (s *connOut) newMessage(ctx context.Context, spec subjects.Spec, body []byte) (*nats.Msg, error) {
 	if err := checkPublishable(spec, body); err != nil {
 		return nil, err
@@ -290,13 +298,13 @@ func newTrace() string {
 	return "00-" + hex.EncodeToString(b[:16]) + "-" + hex.EncodeToString(b[16:]) + "-00"
 }
 
-// publishStallWait is how long EmitAsync blocks when too many messages are unacknowledged: a slow stream slows publishers down
-// before messages are lost.
+// publishStallWait is how long EmitAsync blocks when too many messages are unacknowledged: a slow stream slows
+// publishers down before messages are lost.
 const publishStallWait = 5 * time.Second
 
-// Publish implements [Out]. A subject without a stream, or of a bucket, is published without acknowledgement, whatever wait
-// is. Without wait an event that is not stored is only logged; Publish waits up to publishStallWait when too many are
-// pending. With wait it fails when the message id was already used, and with a fault when the stream is full.
+// Publish implements [Out]. A subject without a stream, or of a bucket, is published without acknowledgement, whatever
+// wait is. Without wait an event that is not stored is only logged; Publish waits up to publishStallWait when too many
+// are pending. With wait it fails when the message id was already used, and with a fault when the stream is full.
 func (s *connOut) Publish(ctx context.Context, spec subjects.Spec, body []byte, wait bool) error {
 	m, err := s.newMessage(ctx, spec, body)
 	if err != nil {
@@ -315,24 +323,29 @@ func (s *connOut) Publish(ctx context.Context, spec subjects.Spec, body []byte, 
 		attempts := 0
 		err = retryInCluster(ctx, s.clustered, true, func(ctx context.Context) (err error) {
 			attempts++
-			ack, err = s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(spec.StoredIn(s.account)), jetstream.WithMsgID(id))
+			ack, err = s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(spec.StoredIn(s.account)),
+				jetstream.WithMsgID(id))
 			return err
 		})
 		if err == nil && ack.Duplicate && attempts == 1 {
 			err = errors.New("its message id was already used")
 		}
 	default:
-		opts := []jetstream.PublishOpt{jetstream.WithExpectStream(spec.StoredIn(s.account)), jetstream.WithMsgID(id), jetstream.WithStallWait(publishStallWait)}
+		opts := []jetstream.PublishOpt{
+			jetstream.WithExpectStream(spec.StoredIn(s.account)), jetstream.WithMsgID(id),
+			jetstream.WithStallWait(publishStallWait),
+		}
 		if s.clustered {
-			opts = append(opts, jetstream.WithRetryWait(leaderPause), jetstream.WithRetryAttempts(int(leaderWait/leaderPause)))
+			opts = append(opts, jetstream.WithRetryWait(leaderPause),
+				jetstream.WithRetryAttempts(int(leaderWait/leaderPause)))
 		}
 		_, err = s.js.PublishMsgAsync(m, opts...)
 	}
 	return publishFault(spec, err)
 }
 
-// publishFault maps the error of a stream that did not store a message to a fault that says why, as far as the sender can
-// do something about it: full, or too many messages at once. It wraps any other error, and returns nil for nil.
+// publishFault maps the error of a stream that did not store a message to a fault that says why, as far as the sender
+// can do something about it: full, or too many messages at once. It wraps any other error, and returns nil for nil.
 func publishFault(spec subjects.Spec, err error) error {
 	var api *jetstream.APIError
 	switch {
@@ -340,11 +353,14 @@ func publishFault(spec subjects.Spec, err error) error {
 		return nil
 	case !errors.As(err, &api):
 	case api.ErrorCode == errCodeStoreFailed && spec.Stream == "EVENTS":
-		return fmt.Errorf("publishing %s: %w", spec.Name, subjects.Faultf(subjects.CodeFull, "the day's quota of events of this account is used up; its earlier ones must be a day old first"))
+		return fmt.Errorf("publishing %s: %w", spec.Name, subjects.Faultf(subjects.CodeFull, "the day's quota of "+
+			"events of this account is used up; its earlier ones must be a day old first"))
 	case api.ErrorCode == errCodeStoreFailed:
-		return fmt.Errorf("publishing %s: %w", spec.Name, subjects.Faultf(subjects.CodeFull, "%s is full: %s. Nothing was stored; see conclave doctor", spec.Stream, api.Description))
+		return fmt.Errorf("publishing %s: %w", spec.Name, subjects.Faultf(subjects.CodeFull, "%s is full: %s. "+
+			"Nothing was stored; see conclave doctor", spec.Stream, api.Description))
 	case api.Code == 429:
-		return fmt.Errorf("publishing %s: %w", spec.Name, subjects.Faultf(subjects.CodeBusy, "%s has too many messages to store; nothing was stored: retry after a second", spec.Stream))
+		return fmt.Errorf("publishing %s: %w", spec.Name, subjects.Faultf(subjects.CodeBusy, "%s has too many "+
+			"messages to store; nothing was stored: retry after a second", spec.Stream))
 	}
 	return fmt.Errorf("publishing %s: %w", spec.Name, err)
 }
@@ -352,14 +368,16 @@ func publishFault(spec subjects.Spec, err error) error {
 // errCodeStoreFailed is the server's code for a message that a stream did not store because a limit is reached.
 const errCodeStoreFailed jetstream.ErrorCode = 10077
 
-// PublishOnce implements [Out]. It rejects a subject without a stream and an empty id. A message that the stream already
-// has under this id is a success.
+// PublishOnce implements [Out]. It rejects a subject without a stream and an empty id. A message that the stream
+// already has under this id is a success.
 func (s *connOut) PublishOnce(ctx context.Context, spec subjects.Spec, body []byte, id string) error {
 	return publishFault(spec, s.publishOnce(ctx, spec, body, id))
 }
 
 // publishRevision implements [revisionPublisher].
-func (s *connOut) publishRevision(ctx context.Context, spec subjects.Spec, body []byte, id string, revision uint64) error {
+func (s *connOut) publishRevision(ctx context.Context, spec subjects.Spec, body []byte, id string,
+	revision uint64,
+) error {
 	err := s.publishOnce(ctx, spec, body, id, jetstream.WithExpectLastSequencePerSubject(revision))
 	if isWrongRevision(err) {
 		return fmt.Errorf("publishing %s: %w", spec.Name, ErrChanged)
@@ -367,7 +385,9 @@ func (s *connOut) publishRevision(ctx context.Context, spec subjects.Spec, body 
 	return publishFault(spec, err)
 }
 
-func (s *connOut) publishOnce(ctx context.Context, spec subjects.Spec, body []byte, id string, opts ...jetstream.PublishOpt) error {
+func (s *connOut) publishOnce(ctx context.Context, spec subjects.Spec, body []byte, id string,
+	opts ...jetstream.PublishOpt,
+) error {
 	m, err := s.newMessage(ctx, spec, body)
 	if err != nil {
 		return err
@@ -377,7 +397,8 @@ func (s *connOut) publishOnce(ctx context.Context, spec subjects.Spec, body []by
 	}
 	var ack *jetstream.PubAck
 	err = retryInCluster(ctx, s.clustered, true, func(ctx context.Context) (err error) {
-		ack, err = s.js.PublishMsg(ctx, m, append(opts, jetstream.WithExpectStream(spec.StoredIn(s.account)), jetstream.WithMsgID(id))...)
+		ack, err = s.js.PublishMsg(ctx, m, append(opts, jetstream.WithExpectStream(spec.StoredIn(s.account)),
+			jetstream.WithMsgID(id))...)
 		return err
 	})
 	if err == nil && !ack.Duplicate {
@@ -386,8 +407,9 @@ func (s *connOut) publishOnce(ctx context.Context, spec subjects.Spec, body []by
 	return err
 }
 
-// Request implements [Out]. It sends the deadline with the request and waits until then; a request without any deadline is
-// rejected. A request without a responder is repeated ([retryNoResponders]). See requestFault for its errors without a reply.
+// Request implements [Out]. It sends the deadline with the request and waits until then; a request without any deadline
+// is rejected. A request without a responder is repeated ([retryNoResponders]). See requestFault for its errors without
+// a reply.
 func (s *connOut) Request(ctx context.Context, spec subjects.Spec, body []byte) ([]byte, string, error) {
 	m, err := s.newMessage(ctx, spec, body)
 	if err != nil {
@@ -465,8 +487,8 @@ func NoResponder(subject string) error {
 	return noResponder{subjects.Faultf(subjects.CodeUnavailable, "no responder for %s", subject)}
 }
 
-// IsNoResponder reports whether err is that of a request without a responder. The server says so, or the responder itself,
-// whose empty reply with the status 503 looks the same: it is no proof that nothing ran.
+// IsNoResponder reports whether err is that of a request without a responder. The server says so, or the responder
+// itself, whose empty reply with the status 503 looks the same: it is no proof that nothing ran.
 func IsNoResponder(err error) bool {
 	var n noResponder
 	return errors.As(err, &n)
@@ -480,8 +502,8 @@ func (r replyFault) Unwrap() error { return r.Fault }
 // ReplyFault marks a fault as one that the responder sent.
 func ReplyFault(f *subjects.Fault) error { return replyFault{f} }
 
-// IsReplyFault reports whether err is a fault that the responder sent. Such a fault proves nothing: the responder may claim
-// "unavailable" and have acted. Other faults are made by the runtime: no responder, timeout.
+// IsReplyFault reports whether err is a fault that the responder sent. Such a fault proves nothing: the responder may
+// claim "unavailable" and have acted. Other faults are made by the runtime: no responder, timeout.
 func IsReplyFault(err error) bool {
 	var r replyFault
 	return errors.As(err, &r)

@@ -25,12 +25,15 @@ func TestDeniedPublish(t *testing.T) {
 	b := bustest.Start(t)
 	b.ExpectViolations(2)
 	book := &logRecorder{}
-	startActor(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
-		if err := out.Publish(ctx, subjects.Spec{Name: in.Body.CallID}, []byte(`{"secret":"hunter2"}`), false); err != nil {
-			t.Error(err)
-		}
-		return echoArgs(ctx, in, out)
-	}))
+	startActor(t, b, "broker", actor.Config{Log: book.logger()},
+		actor.Serve(subjects.ToolRequestService,
+			func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+				if err := out.Publish(ctx, subjects.Spec{Name: in.Body.CallID}, []byte(`{"secret":"hunter2"}`),
+					false); err != nil {
+					t.Error(err)
+				}
+				return echoArgs(ctx, in, out)
+			}))
 	letters := subscribe(t, b.Connect("user"), "dead.broker")
 	out := newOut(t, b.Connect("operator"))
 	for _, subject := range []string{"response.delta.q1", "agent.generator.tool.request.x"} {
@@ -38,7 +41,8 @@ func TestDeniedPublish(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := nextDeadLetter(t, letters)
-		if l.Code != subjects.CodePermission || !strings.Contains(l.Reason, `"`+subject+`"`) || strings.Contains(fmt.Sprint(l), "hunter2") {
+		if l.Code != subjects.CodePermission || !strings.Contains(l.Reason, `"`+subject+`"`) ||
+			strings.Contains(fmt.Sprint(l), "hunter2") {
 			t.Errorf("dead letter %+v", l)
 		}
 		if len(book.linesWith("dead letter", subjects.CodePermission, subject)) != 1 {
@@ -55,9 +59,11 @@ func TestDeniedDeadLetter(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	b.ExpectViolations(1)
-	startActor(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
-		return subjects.ToolResult{}, out.Publish(ctx, subjects.Spec{Name: "dead.critic"}, []byte(`{}`), false)
-	}))
+	startActor(t, b, "broker", actor.Config{},
+		actor.Serve(subjects.ToolRequestService,
+			func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+				return subjects.ToolResult{}, out.Publish(ctx, subjects.Spec{Name: "dead.critic"}, []byte(`{}`), false)
+			}))
 	user := b.Connect("user")
 	letters := subscribe(t, user, "dead.*")
 	if _, err := askTool(t, newOut(t, b.Connect("operator")), "c"); err != nil {
@@ -95,7 +101,8 @@ func TestEmitIsStored(t *testing.T) {
 			return actor.Emit(ctx, out, wrong, subjects.Response{})
 		}, "expected stream"},
 		{"too large for the subject", func(ctx context.Context) error {
-			return actor.Emit(ctx, out, subjects.ResponseGeneration, subjects.Response{Answer: strings.Repeat("x", subjects.MaxBody)})
+			return actor.Emit(ctx, out, subjects.ResponseGeneration,
+				subjects.Response{Answer: strings.Repeat("x", subjects.MaxBody)})
 		}, subjects.CodeTooLarge},
 		{"too large for the server", func(ctx context.Context) error {
 			large := subjects.ResponseGeneration
@@ -111,14 +118,16 @@ func TestEmitIsStored(t *testing.T) {
 			return actor.Emit(ctx, out, state, subjects.AgentState{To: "x"})
 		}, "context canceled"},
 		{"nothing that can be encoded", func(ctx context.Context) error {
-			return actor.Emit(ctx, out, subjects.ResponseGeneration, subjects.Response{ToolCalls: []subjects.ToolCall{{Args: json.RawMessage("{")}}})
+			return actor.Emit(ctx, out, subjects.ResponseGeneration,
+				subjects.Response{ToolCalls: []subjects.ToolCall{{Args: json.RawMessage("{")}}})
 		}, "encoding response.generation"},
 	} {
 		if err := tt.emit(t.Context()); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
 		}
 	}
-	if err := actor.Emit(t.Context(), out, subjects.AgentStateEvent, subjects.AgentState{}); !errors.Is(err, actor.ErrIncomplete) {
+	if err := actor.Emit(t.Context(), out, subjects.AgentStateEvent, subjects.AgentState{}); !errors.Is(err,
+		actor.ErrIncomplete) {
 		t.Errorf("%v is not ErrIncomplete", err)
 	}
 }
@@ -128,7 +137,11 @@ func TestEmitWithUsedID(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	done := make(chan error, 2)
-	startActor(t, b, "generator", actor.Config{NewID: func() string { return "always-the-same" }}, actor.Subscribe(subjects.QueryCancel, func(ctx context.Context, _ actor.Msg[subjects.Cancel], out actor.Out) error {
+	startActor(t, b, "generator", actor.Config{NewID: func() string {
+		return "always-the-same"
+	}}, actor.Subscribe(subjects.QueryCancel, func(ctx context.Context, _ actor.Msg[subjects.Cancel],
+		out actor.Out,
+	) error {
 		done <- actor.Emit(ctx, out, subjects.ResponseGeneration, subjects.Response{})
 		return nil
 	}))
@@ -137,7 +150,8 @@ func TestEmitWithUsedID(t *testing.T) {
 		if err := user.Publish("query.cancel.q", []byte("x")); err != nil {
 			t.Fatal(err)
 		}
-		if got := receive(t, "the emit", done); (got == nil) != (err == nil) || got != nil && !strings.Contains(got.Error(), err.Error()) {
+		if got := receive(t, "the emit", done); (got == nil) != (err == nil) || got != nil &&
+			!strings.Contains(got.Error(), err.Error()) {
 			t.Errorf("%d: %v, want %v", want, got, err)
 		}
 	}
@@ -154,16 +168,21 @@ func TestPostManyInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	book := &logRecorder{}
-	s, err := actor.Supervise(t.Context(), (&testActor{name: "generator", routes: []actor.Route{actor.Subscribe(subjects.QueryCancel, func(ctx context.Context, _ actor.Msg[subjects.Cancel], out actor.Out) error {
-		for i := range n {
-			if err := actor.EmitAsync(ctx, out, topic, subjects.AgentState{To: fmt.Sprint(i)}); err != nil {
-				posted <- err
-				return err
-			}
-		}
-		posted <- nil
-		return nil
-	})}}).spec(), b.Dial, actor.Config{Log: book.logger()})
+	s, err := actor.Supervise(t.Context(),
+		(&testActor{
+			name: "generator",
+			routes: []actor.Route{actor.Subscribe(subjects.QueryCancel,
+				func(ctx context.Context, _ actor.Msg[subjects.Cancel], out actor.Out) error {
+					for i := range n {
+						if err := actor.EmitAsync(ctx, out, topic, subjects.AgentState{To: fmt.Sprint(i)}); err != nil {
+							posted <- err
+							return err
+						}
+					}
+					posted <- nil
+					return nil
+				})},
+		}).spec(), b.Dial, actor.Config{Log: book.logger()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,15 +234,19 @@ func TestFailedPostIsLogged(t *testing.T) {
 	book := &logRecorder{}
 	wrong := subjects.ResponseGeneration
 	wrong.Stream = "QUERIES"
-	startActor(t, b, "generator", actor.Config{Log: book.logger()}, actor.Subscribe(subjects.QueryCancel, func(ctx context.Context, in actor.Msg[subjects.Cancel], out actor.Out) error {
-		return actor.EmitAsync(ctx, out.WithIDs("s1", in.Tokens[0]), wrong, subjects.Response{Answer: "hunter2"})
-	}))
+	startActor(t, b, "generator", actor.Config{Log: book.logger()},
+		actor.Subscribe(subjects.QueryCancel, func(ctx context.Context, in actor.Msg[subjects.Cancel],
+			out actor.Out,
+		) error {
+			return actor.EmitAsync(ctx, out.WithIDs("s1", in.Tokens[0]), wrong, subjects.Response{Answer: "hunter2"})
+		}))
 	user := b.Connect("user")
 	if err := user.Publish("query.cancel.q7", []byte("x")); err != nil {
 		t.Fatal(err)
 	}
 	waitUntil(t, "a line in the log", func() bool {
-		return len(book.linesWith("event not stored", `"actor":"generator"`, `"subject":"response.generation"`, `"query":"q7"`, "expected stream")) == 1
+		return len(book.linesWith("event not stored", `"actor":"generator"`, `"subject":"response.generation"`,
+			`"query":"q7"`, "expected stream")) == 1
 	})
 	if len(book.linesWith("hunter2")) > 0 {
 		t.Errorf("logged %s", book)
@@ -252,14 +275,17 @@ func TestAskFaults(t *testing.T) {
 	if err := ask(ctx, `"`+strings.Repeat("x", 256<<10)+`"`); faultCode(err) != subjects.CodeTooLarge {
 		t.Errorf("too large: %v", err)
 	}
-	if _, err := actor.Ask(ctx, out, subjects.ToolRequestService, subjects.ToolRequest{}); !errors.Is(err, actor.ErrIncomplete) {
+	if _, err := actor.Ask(ctx, out, subjects.ToolRequestService, subjects.ToolRequest{}); !errors.Is(err,
+		actor.ErrIncomplete) {
 		t.Errorf("with wildcards: %v", err)
 	}
 
 	broker := b.Connect("broker")
 	var answer atomic.Value
 	answer.Store(func(*nats.Msg) {})
-	if _, err := broker.Subscribe("agent.*.tool.request.>", func(m *nats.Msg) { answer.Load().(func(*nats.Msg))(m) }); err != nil {
+	if _, err := broker.Subscribe("agent.*.tool.request.>", func(m *nats.Msg) {
+		answer.Load().(func(*nats.Msg))(m)
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if err := broker.Flush(); err != nil {
@@ -290,10 +316,21 @@ func TestAskFaults(t *testing.T) {
 		{"an unknown field", `{"call_id":"c","tool":"x","surprise":1}`, nil, subjects.CodeMalformed},
 		{"a key twice", `{"call_id":"c","call_id":"d","tool":"x"}`, nil, subjects.CodeMalformed},
 		{"a type of its own", `{}`, []string{subjects.HeaderType, "application/xml"}, subjects.CodeMalformed},
-		{"JSON that says it is msgpack", `{"call_id":"c","tool":"x"}`, []string{subjects.HeaderType, subjects.TypeMsgpack}, subjects.CodeMalformed},
+		{
+			"JSON that says it is msgpack", `{"call_id":"c","tool":"x"}`,
+			[]string{subjects.HeaderType, subjects.TypeMsgpack},
+			subjects.CodeMalformed,
+		},
 		{"a fault", `{"code":"denied","text":"no"}`, []string{subjects.HeaderErrCode, "denied"}, subjects.CodeDenied},
-		{"a fault in the headers only", `oops`, []string{subjects.HeaderErrCode, "denied", subjects.HeaderErrText, "no"}, subjects.CodeDenied},
-		{"trick: a fault that says two things", `{"code":"busy","text":"no"}`, []string{subjects.HeaderErrCode, "denied"}, subjects.CodeDenied},
+		{"a fault in the headers only", `oops`, []string{
+			subjects.HeaderErrCode, "denied", subjects.HeaderErrText,
+			"no",
+		}, subjects.CodeDenied},
+		{
+			"trick: a fault that says two things", `{"code":"busy","text":"no"}`,
+			[]string{subjects.HeaderErrCode, "denied"},
+			subjects.CodeDenied,
+		},
 		{"an answer", `{"call_id":"c","tool":"x"}`, nil, ""},
 	} {
 		answer.Store(func(m *nats.Msg) { _ = m.RespondMsg(rawMessage("", []byte(tt.body), tt.headers...)) })
@@ -326,7 +363,8 @@ func TestStore(t *testing.T) {
 	b.ExpectViolations(1)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if _, _, err := newOut(t, b.Connect("critic")).Store("ledger").Get(ctx, "k"); err == nil || errors.Is(err, actor.ErrNotFound) {
+	if _, _, err := newOut(t, b.Connect("critic")).Store("ledger").Get(ctx, "k"); err == nil ||
+		errors.Is(err, actor.ErrNotFound) {
 		t.Errorf("another's bucket: %v", err)
 	}
 }
@@ -379,8 +417,9 @@ func testStore(t *testing.T, out actor.Out) {
 	}
 }
 
-// TestAuthorOverItsQuotaGetsAnErrorAndOthersGoOn: an author that has published as much as it may in a day is told so with
-// each further event. The events of other authors are still stored, and none of them is dropped for those of the first.
+// TestAuthorOverItsQuotaGetsAnErrorAndOthersGoOn: an author that has published as much as it may in a day is told so
+// with each further event. The events of other authors are still stored, and none of them is dropped for those of the
+// first.
 func TestAuthorOverItsQuotaGetsAnErrorAndOthersGoOn(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t, func(c *bus.ServerConfig) { c.EventMax = 64 << 20 })
@@ -389,7 +428,8 @@ func TestAuthorOverItsQuotaGetsAnErrorAndOthersGoOn(t *testing.T) {
 	publishResponse(t, generator, "before")
 	stored := 0
 	for err := error(nil); ; stored++ {
-		err = actor.Emit(t.Context(), critic, subjects.CritiqueResult, subjects.Critique{Feedback: strings.Repeat("x", 700<<10)})
+		err = actor.Emit(t.Context(), critic, subjects.CritiqueResult,
+			subjects.Critique{Feedback: strings.Repeat("x", 700<<10)})
 		var f *subjects.Fault
 		if errors.As(err, &f) && f.Code == subjects.CodeFull && strings.Contains(f.Text, "quota") {
 			break

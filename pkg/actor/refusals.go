@@ -13,16 +13,18 @@ import (
 )
 
 const (
-	maxRefusals      = 50               // refusals of an account for one action within refusalPeriod that are recorded each
-	refusalPeriod    = 10 * time.Second // after it, the next refusal of any account records the number of the others
-	firstTotal       = 500              // refusals of a period that are only counted before the first record of their number
-	maxRefusedTools  = 32               // tools that are counted each; further ones are counted together
-	maxToolSummaries = 5                // tools with a record of their own at the end of a period; the others share one
+	// refusals of an account for one action within refusalPeriod that are recorded each
+	maxRefusals   = 50
+	refusalPeriod = 10 * time.Second // after it, the next refusal of any account records the number of the others
+	// refusals of a period that are only counted before the first record of their number
+	firstTotal       = 500
+	maxRefusedTools  = 32 // tools that are counted each; further ones are counted together
+	maxToolSummaries = 5  // tools with a record of their own at the end of a period; the others share one
 )
 
-// refusalCounter aggregates repeated refusals, so that an agent that repeats a denied request does not fill the audit log:
-// of the refusals of one account, action and status within refusalPeriod the first maxRefusals are recorded, the others
-// counted by tool. Their number is recorded
+// refusalCounter aggregates repeated refusals, so that an agent that repeats a denied request does not fill the audit
+// log: of the refusals of one account, action and status within refusalPeriod the first maxRefusals are recorded, the
+// others counted by tool. Their number is recorded
 //
 //   - in one record for all tools when firstTotal refusals of the period are counted, and each time their number has
 //     doubled: a flood writes a logarithmic number of records, and a crash loses less than half of it;
@@ -97,16 +99,20 @@ func (s *refusalSummary) record() subjects.AuditRecord {
 		rec.Tool = tool
 		n += refused
 	}
-	rec.Reason = fmt.Sprintf("repeated: %d more from %s on, not recorded one by one", n, s.since.UTC().Format(time.RFC3339))
+	rec.Reason = fmt.Sprintf("repeated: %d more from %s on, not recorded one by one", n,
+		s.since.UTC().Format(time.RFC3339))
 	if s.others > 0 || len(s.byTool) > 1 {
 		rec.Tool, rec.Reason = "", rec.Reason+", of several tools"
 	}
 	return rec
 }
 
-// count counts a refusal at the time now. It reports whether to record it, and returns the summaries to record: the caller
-// passes those that it cannot store to restore. A repetition of a pending call counts as a refusal; every other status is recorded.
-func (c *refusalCounter) count(rec subjects.AuditRecord, status string, now time.Time) (admitted bool, summaries []refusalSummary) {
+// count counts a refusal at the time now. It reports whether to record it, and returns the summaries to record: the
+// caller passes those that it cannot store to restore. A repetition of a pending call counts as a refusal; every other
+// status is recorded.
+func (c *refusalCounter) count(rec subjects.AuditRecord, status string, now time.Time) (admitted bool,
+	summaries []refusalSummary,
+) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for key, r := range c.periods {
@@ -147,8 +153,8 @@ func (c *refusalCounter) period(key refusalKey, start time.Time) *refusals {
 	return r
 }
 
-// restore puts the refusals of summaries that were not stored back. They are part of the next summary of their key, in the
-// current period or, if there is none, in one that begins now: a log that fails gets one attempt per period.
+// restore puts the refusals of summaries that were not stored back. They are part of the next summary of their key, in
+// the current period or, if there is none, in one that begins now: a log that fails gets one attempt per period.
 func (c *refusalCounter) restore(summaries []refusalSummary) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -172,8 +178,8 @@ func (c *refusalCounter) drain() (summaries []refusalSummary) {
 	return summaries
 }
 
-// summarizeByTool returns a summary for each of the maxToolSummaries tools with the most pending refusals and one for the
-// others, and leaves none pending. start is that of the period into which they are put back.
+// summarizeByTool returns a summary for each of the maxToolSummaries tools with the most pending refusals and one for
+// the others, and leaves none pending. start is that of the period into which they are put back.
 func (r *refusals) summarizeByTool(key refusalKey, start time.Time) (out []refusalSummary) {
 	t := r.pending
 	r.pending = refusalTally{}
@@ -181,7 +187,8 @@ func (r *refusals) summarizeByTool(key refusalKey, start time.Time) (out []refus
 		return cmp.Or(cmp.Compare(t.byTool[b], t.byTool[a]), cmp.Compare(a, b))
 	})
 	for _, tool := range tools[:min(len(tools), maxToolSummaries)] {
-		out = append(out, refusalSummary{key, start, refusalTally{since: t.since, byTool: map[string]int{tool: t.byTool[tool]}}})
+		out = append(out,
+			refusalSummary{key, start, refusalTally{since: t.since, byTool: map[string]int{tool: t.byTool[tool]}}})
 		delete(t.byTool, tool)
 	}
 	if !t.isEmpty() {

@@ -14,8 +14,9 @@ import (
 	"conclave/subjects"
 )
 
-// TestRepeatedRefusalsAreOneRecord: an agent that is denied the same action again and again gets one record for each of the
-// first denials of a period, one for the others each time their number has doubled, and one for the rest. Denials of other agents and other actions keep their own records.
+// TestRepeatedRefusalsAreOneRecord: an agent that is denied the same action again and again gets one record for each of
+// the first denials of a period, one for the others each time their number has doubled, and one for the rest. Denials
+// of other agents and other actions keep their own records.
 func TestRepeatedRefusalsAreOneRecord(t *testing.T) {
 	log := &recordingLog{}
 	gate := &actor.Gate{Log: log}
@@ -24,7 +25,8 @@ func TestRepeatedRefusalsAreOneRecord(t *testing.T) {
 	out := rec.Out()
 	deny := func(agent, action string) {
 		t.Helper()
-		if err := gate.Record(t.Context(), out, subjects.AuditRecord{AgentID: agent, Action: action}, subjects.StatusDenied, "manifest"); err != nil {
+		if err := gate.Record(t.Context(), out, subjects.AuditRecord{AgentID: agent, Action: action},
+			subjects.StatusDenied, "manifest"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -43,7 +45,8 @@ func TestRepeatedRefusalsAreOneRecord(t *testing.T) {
 	rec.Time = now.Add(11 * time.Second)
 	deny("committee", subjects.ActionSpawn)
 	last := log.records[len(log.records)-2]
-	if len(log.records) != 56 || last.AgentID != "generator" || last.Action != subjects.ActionDiscover || last.Status != subjects.StatusDenied || !strings.HasPrefix(last.Reason, "repeated: 950 more") {
+	if len(log.records) != 56 || last.AgentID != "generator" || last.Action != subjects.ActionDiscover ||
+		last.Status != subjects.StatusDenied || !strings.HasPrefix(last.Reason, "repeated: 950 more") {
 		t.Errorf("%d records, the summary is %+v", len(log.records), last)
 	}
 }
@@ -54,23 +57,28 @@ func TestRepetitionsAreFewRecords(t *testing.T) {
 	gate := &actor.Gate{Log: log}
 	rec := actortest.Recorder{Time: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	for range 2000 {
-		gate.Refuse(t.Context(), rec.Out(), subjects.AuditRecord{AgentID: "generator", Action: subjects.ActionToolCall, Tool: "web_fetch"}, subjects.StatusPending, "repeated")
+		gate.Refuse(t.Context(), rec.Out(), subjects.AuditRecord{
+			AgentID: "generator", Action: subjects.ActionToolCall,
+			Tool: "web_fetch",
+		}, subjects.StatusPending, "repeated")
 	}
 	if n := len(log.records); n != 52 {
 		t.Errorf("%d records of 2000 repetitions, want 50, and 2 for 500 each", n)
 	}
 }
 
-// TestCountedRefusalsAreRecordedByToolAtTheEnd: 60 denials for each of two tools and for each of 100 invented ones. The first 50 have a
-// record each; the numbers of the others are recorded when the gate is closed, for the five most frequent
-// tools each and for the others together.
+// TestCountedRefusalsAreRecordedByToolAtTheEnd: 60 denials for each of two tools and for each of 100 invented ones. The
+// first 50 have a record each; the numbers of the others are recorded when the gate is closed, for the five most
+// frequent tools each and for the others together.
 func TestCountedRefusalsAreRecordedByToolAtTheEnd(t *testing.T) {
 	log := &recordingLog{}
 	gate := &actor.Gate{Log: log}
 	rec := actortest.Recorder{Time: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	deny := func(tool string) {
 		t.Helper()
-		if err := gate.Record(t.Context(), rec.Out(), subjects.AuditRecord{AgentID: "generator", Action: subjects.ActionToolCall, Tool: tool}, subjects.StatusDenied, "manifest"); err != nil {
+		if err := gate.Record(t.Context(), rec.Out(),
+			subjects.AuditRecord{AgentID: "generator", Action: subjects.ActionToolCall, Tool: tool},
+			subjects.StatusDenied, "manifest"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -90,7 +98,8 @@ func TestCountedRefusalsAreRecordedByToolAtTheEnd(t *testing.T) {
 	total, byTool := 0, map[string]int{}
 	for _, r := range log.records[50:] {
 		var n int
-		if _, err := fmt.Sscanf(r.Reason, "repeated: %d more", &n); err != nil || r.AgentID != "generator" || r.ID == "" {
+		if _, err := fmt.Sscanf(r.Reason, "repeated: %d more", &n); err != nil || r.AgentID != "generator" ||
+			r.ID == "" {
 			t.Errorf("%+v: %v", r, err)
 		}
 		total += n
@@ -107,8 +116,8 @@ func TestCountedRefusalsAreRecordedByToolAtTheEnd(t *testing.T) {
 	}
 }
 
-// TestCrashLosesABoundedNumberOfRefusals: without Close, at most 499 denials have neither a record nor a part in one, and in
-// a flood less than half of them.
+// TestCrashLosesABoundedNumberOfRefusals: without Close, at most 499 denials have neither a record nor a part in one,
+// and in a flood less than half of them.
 func TestCrashLosesABoundedNumberOfRefusals(t *testing.T) {
 	log := &recordingLog{}
 	gate := &actor.Gate{Log: log}
@@ -116,7 +125,9 @@ func TestCrashLosesABoundedNumberOfRefusals(t *testing.T) {
 	known := 0
 	for i := range 5000 {
 		before := len(log.records)
-		if err := gate.Record(t.Context(), rec.Out(), subjects.AuditRecord{AgentID: "generator", Action: subjects.ActionToolCall, Tool: "run_shell"}, subjects.StatusDenied, "manifest"); err != nil {
+		if err := gate.Record(t.Context(), rec.Out(),
+			subjects.AuditRecord{AgentID: "generator", Action: subjects.ActionToolCall, Tool: "run_shell"},
+			subjects.StatusDenied, "manifest"); err != nil {
 			t.Fatal(err)
 		}
 		for _, r := range log.records[before:] {
@@ -132,8 +143,8 @@ func TestCrashLosesABoundedNumberOfRefusals(t *testing.T) {
 	}
 }
 
-// TestRefusalsOfInventedToolsAreFewRecords: an agent that invents a name of a tool for each of 100,000 denied calls gets a
-// record for each of the first, a logarithmic number of totals and a few records at the end of the period.
+// TestRefusalsOfInventedToolsAreFewRecords: an agent that invents a name of a tool for each of 100,000 denied calls
+// gets a record for each of the first, a logarithmic number of totals and a few records at the end of the period.
 func TestRefusalsOfInventedToolsAreFewRecords(t *testing.T) {
 	log := &recordingLog{}
 	gate := &actor.Gate{Log: log}
@@ -142,7 +153,9 @@ func TestRefusalsOfInventedToolsAreFewRecords(t *testing.T) {
 	out := rec.Out()
 	deny := func(tool string) {
 		t.Helper()
-		if err := gate.Record(t.Context(), out, subjects.AuditRecord{AgentID: "generator", Action: subjects.ActionToolCall, Tool: tool}, subjects.StatusDenied, "manifest"); err != nil {
+		if err := gate.Record(t.Context(), out,
+			subjects.AuditRecord{AgentID: "generator", Action: subjects.ActionToolCall, Tool: tool},
+			subjects.StatusDenied, "manifest"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -172,7 +185,10 @@ func TestCountedRefusalsAreKeptWhenTheLogFails(t *testing.T) {
 	rec := actortest.Recorder{Time: now}
 	out := rec.Out()
 	deny := func(agent, tool string) error {
-		return gate.Record(t.Context(), out, subjects.AuditRecord{AgentID: agent, Action: subjects.ActionToolCall, Tool: tool}, subjects.StatusDenied, "manifest")
+		return gate.Record(t.Context(), out, subjects.AuditRecord{
+			AgentID: agent, Action: subjects.ActionToolCall,
+			Tool: tool,
+		}, subjects.StatusDenied, "manifest")
 	}
 	failed := 0
 	for i := range 50 + 1100 {
@@ -233,9 +249,12 @@ func (l *recordingLog) refusals() (total int) {
 func TestRequestsOverTheRateAreRejected(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	startActor(t, b, "broker", actor.Config{}, actor.Serve(subjects.BrokerDiscover, func(context.Context, actor.Msg[subjects.DiscoverRequest], actor.Out) (subjects.DiscoverReply, error) {
-		return subjects.DiscoverReply{}, nil
-	}, actor.MaxRate(2)))
+	startActor(t, b, "broker", actor.Config{},
+		actor.Serve(subjects.BrokerDiscover, func(context.Context, actor.Msg[subjects.DiscoverRequest],
+			actor.Out,
+		) (subjects.DiscoverReply, error) {
+			return subjects.DiscoverReply{}, nil
+		}, actor.MaxRate(2)))
 	ask := func(out actor.Out) error {
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		defer cancel()
@@ -251,7 +270,8 @@ func TestRequestsOverTheRateAreRejected(t *testing.T) {
 		}
 		served++
 	}
-	if served < 20 || served > 60 || refused == nil || !strings.Contains(refused.Error(), "limit: too many requests: at most 2 per second") {
+	if served < 20 || served > 60 || refused == nil ||
+		!strings.Contains(refused.Error(), "limit: too many requests: at most 2 per second") {
 		t.Errorf("%d requests served, then %v", served, refused)
 	}
 	if err := ask(newOut(t, b.Connect("committee"))); err != nil {

@@ -24,7 +24,8 @@ import (
 )
 
 // insides are internal terms that must not appear in a fault.
-var insides = regexp.MustCompile(`(?i)\bgo\b|\.go|json:|msgpack:|unmarshal|struct|interface|runtime|reflect|subjects\.|rawmessage|toolrequest|int64|offset|nil\b|panic|0x|/`)
+var insides = regexp.MustCompile(
+	`(?i)\bgo\b|\.go|json:|msgpack:|unmarshal|struct|interface|runtime|reflect|subjects\.|rawmessage|toolrequest|int64|offset|nil\b|panic|0x|/`)
 
 const secret = "hunter2"
 
@@ -36,10 +37,12 @@ func TestMalformedMessagesAreRejected(t *testing.T) {
 	var handled atomic.Int64
 	rejected := make(chan actor.Rejection, 8)
 	book := &logRecorder{}
-	startActor(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
-		handled.Add(1)
-		return echoArgs(ctx, in, out)
-	}, actor.OnReject(func(_ context.Context, rej actor.Rejection, _ actor.Out) { rejected <- rej })))
+	startActor(t, b, "broker", actor.Config{Log: book.logger()},
+		actor.Serve(subjects.ToolRequestService,
+			func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+				handled.Add(1)
+				return echoArgs(ctx, in, out)
+			}, actor.OnReject(func(_ context.Context, rej actor.Rejection, _ actor.Out) { rejected <- rej })))
 	user, nc := b.Connect("user"), b.Connect("operator")
 	letters := subscribe(t, user, "dead.broker")
 
@@ -76,80 +79,224 @@ func TestMalformedMessagesAreRejected(t *testing.T) {
 		{"a JSON null", "json", asIs(`null`), subjects.CodeMalformed, nil, true},
 		{"an empty body", "json", nil, subjects.CodeMalformed, nil, true},
 		{"blanks", "json", asIs(" \n"), subjects.CodeMalformed, nil, true},
-		{"an unknown field", "json", asIs(`{"call_id":"c","args":{},"` + secret + `":1}`), subjects.CodeMalformed, nil, false},
-		{"an unknown field of 10,000 characters", "json", asIs(`{"call_id":"c","args":{},"` + strings.Repeat(secret, 1429) + `":1}`), subjects.CodeMalformed, nil, false},
-		{"trick: a field in another case", "json", asIs(`{"Call_ID":"` + secret + `","args":{}}`), subjects.CodeMalformed, nil, true},
-		{"trick: the same field in two cases", "json", asIs(`{"call_id":"c","CALL_ID":"` + secret + `","args":{}}`), subjects.CodeMalformed, nil, true},
-		{"trick: a field with a long s, which folds to another", "json", asIs("{\"call_id\":\"" + secret + "\",\"arg\u017f\":{}}"), subjects.CodeMalformed, nil, true},
-		{"trick: a field with an escape in it, doubled", "json", asIs(`{"call_id":"c","c\u0061ll_id":"` + secret + `","args":{}}`), subjects.CodeMalformed, nil, true},
-		{"trick: a doubled key", "json", asIs(`{"call_id":"c","call_id":"` + secret + `","args":{}}`), subjects.CodeMalformed, nil, true},
-		{"trick: a doubled key inside the arguments", "json", asIs(`{"call_id":"c","args":{"a":{"p":1,"p":"` + secret + `"}}}`), subjects.CodeMalformed, nil, true},
-		{"trick: nested 100 deep", "json", asIs(`{"call_id":"` + secret + `","args":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + "}"), subjects.CodeMalformed, nil, true},
-		{"trick: 200,000 opening brackets", "json", asIs(`{"call_id":"` + secret + `","args":` + strings.Repeat("[", 200_000)), subjects.CodeMalformed, nil, true},
+		{
+			"an unknown field", "json", asIs(`{"call_id":"c","args":{},"` + secret + `":1}`), subjects.CodeMalformed,
+			nil,
+			false,
+		},
+		{
+			"an unknown field of 10,000 characters", "json",
+			asIs(`{"call_id":"c","args":{},"` + strings.Repeat(secret, 1429) + `":1}`), subjects.CodeMalformed, nil,
+			false,
+		},
+		{
+			"trick: a field in another case", "json", asIs(`{"Call_ID":"` + secret + `","args":{}}`),
+			subjects.CodeMalformed, nil, true,
+		},
+		{
+			"trick: the same field in two cases", "json", asIs(`{"call_id":"c","CALL_ID":"` + secret + `","args":{}}`),
+			subjects.CodeMalformed, nil, true,
+		},
+		{
+			"trick: a field with a long s, which folds to another", "json",
+			asIs("{\"call_id\":\"" + secret + "\",\"arg\u017f\":{}}"), subjects.CodeMalformed, nil, true,
+		},
+		{
+			"trick: a field with an escape in it, doubled", "json",
+			asIs(`{"call_id":"c","c\u0061ll_id":"` + secret + `","args":{}}`), subjects.CodeMalformed, nil, true,
+		},
+		{
+			"trick: a doubled key", "json", asIs(`{"call_id":"c","call_id":"` + secret + `","args":{}}`),
+			subjects.CodeMalformed, nil, true,
+		},
+		{"trick: a doubled key inside the arguments", "json", asIs(`{"call_id":"c","args":{"a":{"p":1,"p":"` + secret +
+			`"}}}`), subjects.CodeMalformed, nil, true},
+		{"trick: nested 100 deep", "json", asIs(`{"call_id":"` + secret + `","args":` + strings.Repeat("[", 100) +
+			strings.Repeat("]", 100) + "}"), subjects.CodeMalformed, nil, true},
+		{
+			"trick: 200,000 opening brackets", "json",
+			asIs(`{"call_id":"` + secret + `","args":` + strings.Repeat("[", 200_000)), subjects.CodeMalformed, nil,
+			true,
+		},
 		{"a number for a text", "json", asIs(`{"call_id":31337,"args":{}}`), subjects.CodeMalformed, nil, true},
-		{"an object for a text", "json", asIs(`{"call_id":{"` + secret + `":1},"args":{}}`), subjects.CodeMalformed, nil, true},
+		{
+			"an object for a text", "json", asIs(`{"call_id":{"` + secret + `":1},"args":{}}`), subjects.CodeMalformed,
+			nil, true,
+		},
 
 		// msgpack
 		{"msgpack that is none", "msgpack", asIs("\xc1" + secret), subjects.CodeMalformed, nil, true},
 		{"msgpack cut short", "msgpack", packed[:len(packed)-2], subjects.CodeMalformed, nil, true},
 		{"msgpack cut short in a key", "msgpack", packed[:4], subjects.CodeMalformed, nil, true},
-		{"msgpack with bytes behind it", "msgpack", append(bytes.Clone(packed), 0xc0), subjects.CodeMalformed, nil, true},
+		{
+			"msgpack with bytes behind it", "msgpack", append(bytes.Clone(packed), 0xc0), subjects.CodeMalformed, nil,
+			true,
+		},
 		{"a second msgpack map", "msgpack", append(bytes.Clone(packed), packed...), subjects.CodeMalformed, nil, true},
 		{"a msgpack list", "msgpack", asIs("\x92\xa7" + secret + "\xa2{}"), subjects.CodeMalformed, nil, true},
-		{"trick: a list that fits the fields", "msgpack", asIs("\x95\xa7" + secret + "\xa0\xa0\xa0\xc4\x02{}"), subjects.CodeMalformed, nil, true},
+		{
+			"trick: a list that fits the fields", "msgpack", asIs("\x95\xa7" + secret + "\xa0\xa0\xa0\xc4\x02{}"),
+			subjects.CodeMalformed, nil, true,
+		},
 		{"a msgpack nil", "msgpack", asIs("\xc0"), subjects.CodeMalformed, nil, true},
 		{"an empty body as msgpack", "msgpack", nil, subjects.CodeMalformed, nil, true},
 		{"an unknown msgpack field", "msgpack", key(secret, "\x01"), subjects.CodeMalformed, nil, false},
 		{"trick: a msgpack field in another case", "msgpack", key("Tool", "\xa1x"), subjects.CodeMalformed, nil, true},
 		{"trick: a doubled msgpack key", "msgpack", key("call_id", "\xa1x"), subjects.CodeMalformed, nil, true},
-		{"trick: a msgpack key that is a number", "msgpack", asIs("\x81\x01\xa7" + secret), subjects.CodeMalformed, nil, true},
-		{"trick: a key as bytes", "msgpack", asIs("\x81\xc4\x07call_id\xa7" + secret), subjects.CodeMalformed, nil, true},
-		{"trick: a key that is a list", "msgpack", asIs("\x81\x91\x01\xa7" + secret), subjects.CodeMalformed, nil, true},
-		{"trick: a list of four billion in five bytes", "msgpack", asIs("\x81\xa4args\xdd\xff\xff\xff\xff" + secret), subjects.CodeMalformed, nil, true},
-		{"trick: a text of four billion bytes", "msgpack", asIs("\x81\xa7call_id\xdb\xff\xff\xff\xff" + secret), subjects.CodeMalformed, nil, true},
-		{"trick: a map of four billion", "msgpack", asIs("\xdf\xff\xff\xff\xff\xa7call_id\xa7" + secret), subjects.CodeMalformed, nil, true},
-		{"trick: msgpack nested 100 deep", "msgpack", asIs("\x82\xa7call_id\xa7" + secret + "\xa4args" + strings.Repeat("\x91", 100) + "\xc0"), subjects.CodeMalformed, nil, true},
-		{"trick: 200,000 opening lists", "msgpack", asIs("\x82\xa7call_id\xa7" + secret + "\xa4args" + strings.Repeat("\x91", 200_000)), subjects.CodeMalformed, nil, true},
-		{"trick: bytes for a text", "msgpack", asIs("\x81\xa7call_id\xc4\x07" + secret), subjects.CodeMalformed, nil, true},
+		{
+			"trick: a msgpack key that is a number", "msgpack", asIs("\x81\x01\xa7" + secret), subjects.CodeMalformed,
+			nil,
+			true,
+		},
+		{
+			"trick: a key as bytes", "msgpack", asIs("\x81\xc4\x07call_id\xa7" + secret), subjects.CodeMalformed, nil,
+			true,
+		},
+		{
+			"trick: a key that is a list", "msgpack", asIs("\x81\x91\x01\xa7" + secret), subjects.CodeMalformed, nil,
+			true,
+		},
+		{
+			"trick: a list of four billion in five bytes", "msgpack", asIs("\x81\xa4args\xdd\xff\xff\xff\xff" + secret),
+			subjects.CodeMalformed, nil, true,
+		},
+		{
+			"trick: a text of four billion bytes", "msgpack", asIs("\x81\xa7call_id\xdb\xff\xff\xff\xff" + secret),
+			subjects.CodeMalformed, nil, true,
+		},
+		{
+			"trick: a map of four billion", "msgpack", asIs("\xdf\xff\xff\xff\xff\xa7call_id\xa7" + secret),
+			subjects.CodeMalformed, nil, true,
+		},
+		{
+			"trick: msgpack nested 100 deep", "msgpack",
+			asIs("\x82\xa7call_id\xa7" + secret + "\xa4args" + strings.Repeat("\x91", 100) + "\xc0"),
+			subjects.CodeMalformed, nil, true,
+		},
+		{
+			"trick: 200,000 opening lists", "msgpack",
+			asIs("\x82\xa7call_id\xa7" + secret + "\xa4args" + strings.Repeat("\x91", 200_000)), subjects.CodeMalformed,
+			nil, true,
+		},
+		{
+			"trick: bytes for a text", "msgpack", asIs("\x81\xa7call_id\xc4\x07" + secret), subjects.CodeMalformed, nil,
+			true,
+		},
 		{"a msgpack number for a text", "msgpack", asIs("\x81\xa7call_id\x01"), subjects.CodeMalformed, nil, true},
 
 		// Content types
 		{"JSON that says it is msgpack", "msgpack", good, subjects.CodeMalformed, nil, true},
 		{"msgpack that says it is JSON", "json", packed, subjects.CodeMalformed, nil, true},
 		{"an unknown content type", "application/xml", good, subjects.CodeCodec, nil, true},
-		{"trick: a content type that begins like ours", "application/json+" + secret, good, subjects.CodeCodec, nil, true},
+		{
+			"trick: a content type that begins like ours", "application/json+" + secret, good, subjects.CodeCodec, nil,
+			true,
+		},
 		{"trick: two content types", "application/json, application/msgpack", good, subjects.CodeCodec, nil, true},
 		{"plain text where none is read", subjects.TypeText, asIs(secret), subjects.CodeCodec, nil, true},
 		{"plain text with no content type", none, asIs(secret), subjects.CodeMalformed, nil, true},
 
 		// Size
-		{"a byte over the subject's limit", "json", asIs(`{"call_id":"` + secret + `","args":{}}` + strings.Repeat(" ", subjects.ToolRequestService.MaxPayload-len(good)+1)), subjects.CodeTooLarge, nil, true},
-		{"a megabyte without its headers", "json", asIs(secret + strings.Repeat("x", 1<<20-600)), subjects.CodeTooLarge, nil, true},
+		{
+			"a byte over the subject's limit", "json",
+			asIs(`{"call_id":"` + secret + `","args":{}}` +
+				strings.Repeat(" ", subjects.ToolRequestService.MaxPayload-len(good)+1)), subjects.CodeTooLarge, nil,
+			true,
+		},
+		{
+			"a megabyte without its headers", "json", asIs(secret + strings.Repeat("x", 1<<20-600)),
+			subjects.CodeTooLarge,
+			nil, true,
+		},
 
 		// Deadlines
 		{"no deadline", "json", good, subjects.CodeNoDeadline, []string{subjects.HeaderDeadline, none}, true},
 		{"an empty deadline", "json", good, subjects.CodeNoDeadline, []string{subjects.HeaderDeadline, " "}, true},
-		{"an expired deadline", "json", good, subjects.CodeExpired, []string{subjects.HeaderDeadline, ms(-time.Millisecond)}, true},
-		{"a deadline in seconds", "json", good, subjects.CodeExpired, []string{subjects.HeaderDeadline, strconv.FormatInt(time.Now().Unix()+60, 10)}, true},
-		{"a deadline in words", "json", good, subjects.CodeMalformed, []string{subjects.HeaderDeadline, "tomorrow"}, true},
-		{"a deadline as a date", "json", good, subjects.CodeMalformed, []string{subjects.HeaderDeadline, "2030-01-02T03:04:05Z"}, true},
-		{"a deadline with a fraction", "json", good, subjects.CodeMalformed, []string{subjects.HeaderDeadline, "1e15"}, true},
-		{"a negative deadline", "json", good, subjects.CodeMalformed, []string{subjects.HeaderDeadline, "-" + ms(time.Minute)}, true},
+		{
+			"an expired deadline", "json", good, subjects.CodeExpired,
+			[]string{subjects.HeaderDeadline, ms(-time.Millisecond)},
+			true,
+		},
+		{
+			"a deadline in seconds", "json", good, subjects.CodeExpired,
+			[]string{subjects.HeaderDeadline, strconv.FormatInt(time.Now().Unix()+60, 10)},
+			true,
+		},
+		{
+			"a deadline in words", "json", good, subjects.CodeMalformed,
+			[]string{subjects.HeaderDeadline, "tomorrow"},
+			true,
+		},
+		{
+			"a deadline as a date", "json", good, subjects.CodeMalformed,
+			[]string{subjects.HeaderDeadline, "2030-01-02T03:04:05Z"},
+			true,
+		},
+		{
+			"a deadline with a fraction", "json", good, subjects.CodeMalformed,
+			[]string{subjects.HeaderDeadline, "1e15"},
+			true,
+		},
+		{
+			"a negative deadline", "json", good, subjects.CodeMalformed,
+			[]string{subjects.HeaderDeadline, "-" + ms(time.Minute)},
+			true,
+		},
 		{"a deadline of zero", "json", good, subjects.CodeMalformed, []string{subjects.HeaderDeadline, "0"}, true},
-		{"trick: a deadline that overflows", "json", good, subjects.CodeMalformed, []string{subjects.HeaderDeadline, "9223372036854775808"}, true},
+		{
+			"trick: a deadline that overflows", "json", good, subjects.CodeMalformed,
+			[]string{subjects.HeaderDeadline, "9223372036854775808"},
+			true,
+		},
 
 		// Ids: they become subject tokens and keys.
 		{"a query id with a blank", "json", good, subjects.CodeMalformed, []string{subjects.HeaderQuery, "q 1"}, true},
 		{"a query id with a dot", "json", good, subjects.CodeMalformed, []string{subjects.HeaderQuery, "q.1"}, true},
-		{"trick: a query id that is a wildcard", "json", good, subjects.CodeMalformed, []string{subjects.HeaderQuery, "*"}, true},
-		{"trick: a query id that is the rest", "json", good, subjects.CodeMalformed, []string{subjects.HeaderQuery, ">"}, true},
-		{"trick: a query id that is a template", "json", good, subjects.CodeMalformed, []string{subjects.HeaderQuery, "{{wildcard(1)}}"}, true},
-		{"a query id of 65 characters", "json", good, subjects.CodeMalformed, []string{subjects.HeaderQuery, strings.Repeat("q", 65)}, true},
-		{"a session id with a blank", "json", good, subjects.CodeMalformed, []string{subjects.HeaderSession, "s 1"}, true},
-		{"a session id with a dot", "json", good, subjects.CodeMalformed, []string{subjects.HeaderSession, "s.1"}, true},
-		{"trick: a session id that is a wildcard", "json", good, subjects.CodeMalformed, []string{subjects.HeaderSession, "*"}, true},
-		{"trick: a session id with a path", "json", good, subjects.CodeMalformed, []string{subjects.HeaderSession, "..%2fx"}, true},
-		{"a session id of 65 characters", "json", good, subjects.CodeMalformed, []string{subjects.HeaderSession, strings.Repeat("s", 65)}, true},
+		{
+			"trick: a query id that is a wildcard", "json", good, subjects.CodeMalformed,
+			[]string{subjects.HeaderQuery, "*"},
+			true,
+		},
+		{
+			"trick: a query id that is the rest", "json", good, subjects.CodeMalformed,
+			[]string{subjects.HeaderQuery, ">"},
+			true,
+		},
+		{
+			"trick: a query id that is a template", "json", good, subjects.CodeMalformed,
+			[]string{subjects.HeaderQuery, "{{wildcard(1)}}"},
+			true,
+		},
+		{
+			"a query id of 65 characters", "json", good, subjects.CodeMalformed,
+			[]string{subjects.HeaderQuery, strings.Repeat("q", 65)},
+			true,
+		},
+		{
+			"a session id with a blank", "json", good, subjects.CodeMalformed,
+			[]string{subjects.HeaderSession, "s 1"},
+			true,
+		},
+		{
+			"a session id with a dot", "json", good, subjects.CodeMalformed,
+			[]string{subjects.HeaderSession, "s.1"},
+			true,
+		},
+		{
+			"trick: a session id that is a wildcard", "json", good, subjects.CodeMalformed,
+			[]string{subjects.HeaderSession, "*"},
+			true,
+		},
+		{
+			"trick: a session id with a path", "json", good, subjects.CodeMalformed,
+			[]string{subjects.HeaderSession, "..%2fx"},
+			true,
+		},
+		{
+			"a session id of 65 characters", "json", good, subjects.CodeMalformed,
+			[]string{subjects.HeaderSession, strings.Repeat("s", 65)},
+			true,
+		},
 	}
 	for _, tt := range rows {
 		t.Run(tt.name, func(t *testing.T) {
@@ -158,7 +305,8 @@ func TestMalformedMessagesAreRejected(t *testing.T) {
 			if !ok {
 				contentType = tt.contentType
 			}
-			m := rawMessage("tool.request.x", tt.body, subjects.HeaderType, contentType, subjects.HeaderDeadline, nearDeadline())
+			m := rawMessage("tool.request.x", tt.body, subjects.HeaderType, contentType, subjects.HeaderDeadline,
+				nearDeadline())
 			for i := 0; i < len(tt.headers); i += 2 {
 				if m.Header[tt.headers[i]] = []string{tt.headers[i+1]}; tt.headers[i+1] == none {
 					delete(m.Header, tt.headers[i])
@@ -170,7 +318,8 @@ func TestMalformedMessagesAreRejected(t *testing.T) {
 			if err := actor.DecodeStrict(r.Data, &f); err != nil {
 				t.Fatalf("told %s %q: %v", r.Header, r.Data, err)
 			}
-			if f.Code != tt.code || f.Code != r.Header.Get(subjects.HeaderErrCode) || f.Text == "" || len(f.Text) > 300 || f.Denial != nil {
+			if f.Code != tt.code || f.Code != r.Header.Get(subjects.HeaderErrCode) || f.Text == "" ||
+				len(f.Text) > 300 || f.Denial != nil {
 				t.Errorf("told %+v, want %s; headers %s", f, tt.code, r.Header)
 			}
 			if inside := insides.FindString(f.Text); inside != "" {
@@ -189,13 +338,16 @@ func TestMalformedMessagesAreRejected(t *testing.T) {
 				t.Fatal(err)
 			}
 			sum := sha256.Sum256(tt.body)
-			if l.Actor != "broker" || l.Subject != "agent.operator.tool.request.x" || l.Code != tt.code || l.Reason == "" || insides.MatchString(l.Reason) ||
-				l.Size != len(tt.body) || l.SHA256 != hex.EncodeToString(sum[:]) || time.Since(l.Time).Abs() > time.Minute {
+			if l.Actor != "broker" || l.Subject != "agent.operator.tool.request.x" || l.Code != tt.code ||
+				l.Reason == "" || insides.MatchString(l.Reason) ||
+				l.Size != len(tt.body) || l.SHA256 != hex.EncodeToString(sum[:]) ||
+				time.Since(l.Time).Abs() > time.Minute {
 				t.Errorf("dead letter %s", raw.Data)
 			}
 
 			rej := receive(t, "the hook", rejected)
-			if rej.Fault.Code != tt.code || rej.Subject != l.Subject || fmt.Sprint(rej.Tokens) != "[operator x]" || strings.ContainsAny(rej.Query+rej.Session, " .*>{") {
+			if rej.Fault.Code != tt.code || rej.Subject != l.Subject || fmt.Sprint(rej.Tokens) != "[operator x]" ||
+				strings.ContainsAny(rej.Query+rej.Session, " .*>{") {
 				t.Errorf("the hook was told %+v", rej)
 			}
 		})
@@ -237,7 +389,8 @@ func TestPayloadOverServerLimit(t *testing.T) {
 	s.MaxPayload = 2 << 20
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
-	_, err := actor.Ask(ctx, newOut(t, nc), s, subjects.ToolRequest{Args: json.RawMessage(`"` + strings.Repeat("x", 1<<20) + `"`)})
+	_, err := actor.Ask(ctx, newOut(t, nc), s,
+		subjects.ToolRequest{Args: json.RawMessage(`"` + strings.Repeat("x", 1<<20) + `"`)})
 	if faultCode(err) != subjects.CodeTooLarge {
 		t.Errorf("asking over the limit: %v", err)
 	}
@@ -247,12 +400,16 @@ func TestPayloadOverServerLimit(t *testing.T) {
 func TestPlainText(t *testing.T) {
 	t.Parallel()
 	var got subjects.Query
-	question := actor.On(subjects.QueryReceived, func(_ context.Context, in actor.Msg[subjects.Query], _ actor.Out) error {
+	question := actor.On(subjects.QueryReceived, func(_ context.Context, in actor.Msg[subjects.Query],
+		_ actor.Out,
+	) error {
 		got = in.Body
 		return nil
 	})
 	var stop subjects.Cancel
-	cancel := actor.Subscribe(subjects.QueryCancel, func(_ context.Context, in actor.Msg[subjects.Cancel], _ actor.Out) error {
+	cancel := actor.Subscribe(subjects.QueryCancel, func(_ context.Context, in actor.Msg[subjects.Cancel],
+		_ actor.Out,
+	) error {
 		stop = in.Body
 		return nil
 	})
@@ -266,19 +423,28 @@ func TestPlainText(t *testing.T) {
 		code        string
 		want        string
 	}{
-		{"a bare question", question, "query.received", "", "What is the capital of France?", "", "What is the capital of France?"},
+		{
+			"a bare question", question, "query.received", "", "What is the capital of France?", "",
+			"What is the capital of France?",
+		},
 		{"as text", question, "query.received", subjects.TypeText, "  hi\n", "", "hi"},
 		{"text with a charset", question, "query.received", "text/plain; charset=utf-8", "h\u00f6", "", "h\u00f6"},
 		{"text that is no UTF-8", question, "query.received", "", "h\xf6", "", "h\uFFFD"},
 		{"text that looks like a list", question, "query.received", "", "[1]", "", "[1]"},
-		{"text that looks like JSON but says it is text", question, "query.received", subjects.TypeText, `{"query":"x"}`, "", `{"query":"x"}`},
+		{
+			"text that looks like JSON but says it is text", question, "query.received", subjects.TypeText,
+			`{"query":"x"}`, "", `{"query":"x"}`,
+		},
 		{"JSON", question, "query.received", "", `{"query":"hi","session_id":"s"}`, "", "hi"},
 		{"JSON that is none", question, "query.received", "", `{"query":"hi"`, subjects.CodeMalformed, ""},
 		{"nothing", question, "query.received", "", "", subjects.CodeMalformed, ""},
 		{"blanks", question, "query.received", "", " \n ", subjects.CodeMalformed, ""},
 		{"a reason to stop", cancel, "query.cancel.q1", "", "enough", "", "enough"},
 		{"text for a tool", tool, "agent.operator.tool.request.x", "", "hi", subjects.CodeMalformed, ""},
-		{"text for a tool that says so", tool, "agent.operator.tool.request.x", subjects.TypeText, "hi", subjects.CodeCodec, ""},
+		{
+			"text for a tool that says so", tool, "agent.operator.tool.request.x", subjects.TypeText, "hi",
+			subjects.CodeCodec, "",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, stop = subjects.Query{}, subjects.Cancel{}
@@ -302,7 +468,11 @@ func TestEventsGetNoReply(t *testing.T) {
 	b := bustest.Start(t)
 	startActor(t, b, "broker", actor.Config{},
 		actor.Serve(subjects.ToolRequestService, echoArgs),
-		actor.Subscribe(subjects.ToolSchemaEvent, func(context.Context, actor.Msg[subjects.ToolSchema], actor.Out) error { return errors.New("no") }))
+		actor.Subscribe(subjects.ToolSchemaEvent, func(context.Context, actor.Msg[subjects.ToolSchema],
+			actor.Out,
+		) error {
+			return errors.New("no")
+		}))
 	user, tool := b.Connect("user"), b.Connect("tool_get_datetime")
 	letters := subscribe(t, user, "dead.broker")
 	target := subscribe(t, b.Connect("tool_run_shell"), "tool.request.run_shell")
@@ -317,7 +487,8 @@ func TestEventsGetNoReply(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if l := nextDeadLetter(t, letters); l.Code != subjects.CodeMalformed || l.Subject != "tool.schema.tools.get_datetime" {
+	if l := nextDeadLetter(t, letters); l.Code != subjects.CodeMalformed ||
+		l.Subject != "tool.schema.tools.get_datetime" {
 		t.Errorf("dead letter %+v", l)
 	}
 	waitUntil(t, "both read", func() bool {
@@ -331,24 +502,30 @@ func TestEventsGetNoReply(t *testing.T) {
 func TestFailedRequestWithoutReplySubjectIsADeadLetter(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	startActor(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, func(_ context.Context, in toolMsg, _ actor.Out) (subjects.ToolResult, error) {
-		if in.Body.CallID == "ok" {
-			return subjects.ToolResult{}, nil
-		}
-		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeDenied, "%s is not allowed", in.Body.CallID)
-	}))
+	startActor(t, b, "broker", actor.Config{},
+		actor.Serve(subjects.ToolRequestService, func(_ context.Context, in toolMsg, _ actor.Out) (subjects.ToolResult,
+			error,
+		) {
+			if in.Body.CallID == "ok" {
+				return subjects.ToolResult{}, nil
+			}
+			return subjects.ToolResult{}, subjects.Faultf(subjects.CodeDenied, "%s is not allowed", in.Body.CallID)
+		}))
 	user, nc := b.Connect("user"), b.Connect("operator")
 	letters := subscribe(t, user, "dead.broker")
 	for _, id := range []string{"ok", secret} {
-		if err := nc.PublishMsg(rawMessage("tool.request.x", []byte(`{"call_id":"`+id+`","args":{}}`), subjects.HeaderDeadline, nearDeadline())); err != nil {
+		if err := nc.PublishMsg(rawMessage("tool.request.x", []byte(`{"call_id":"`+id+`","args":{}}`),
+			subjects.HeaderDeadline, nearDeadline())); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if m := sendRaw(t, nc, rawMessage("tool.request.x", []byte(`{"call_id":"c","args":{}}`), subjects.HeaderDeadline, nearDeadline())); !strings.Contains(string(m.Data), "c is not allowed") {
+	if m := sendRaw(t, nc, rawMessage("tool.request.x", []byte(`{"call_id":"c","args":{}}`), subjects.HeaderDeadline,
+		nearDeadline())); !strings.Contains(string(m.Data), "c is not allowed") {
 		t.Errorf("reply %s", m.Data)
 	}
 	letter := nextDeadLetter(t, letters)
-	if letter.Code != subjects.CodeDenied || !strings.Contains(letter.Reason, "no reply subject") || strings.Contains(letter.Reason, secret) {
+	if letter.Code != subjects.CodeDenied || !strings.Contains(letter.Reason, "no reply subject") ||
+		strings.Contains(letter.Reason, secret) {
 		t.Errorf("dead letter %+v", letter)
 	}
 	expectNone(t, letters, user)

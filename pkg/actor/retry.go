@@ -9,15 +9,16 @@ import (
 )
 
 // A request without a responder is repeated noResponderRetries times, noResponderWait apart: no service received it. A
-// responder that forges this reply gets the request again, which it could have repeated by itself. While the server reloads its configuration, an account has no imports for a fraction of a millisecond, and
-// every request in that time has no responder.
+// responder that forges this reply gets the request again, which it could have repeated by itself. While the server
+// reloads its configuration, an account has no imports for a fraction of a millisecond, and every request in that time
+// has no responder.
 const (
 	noResponderRetries = 3
 	noResponderWait    = 20 * time.Millisecond
 )
 
-// retryNoResponders calls request, and repeats it while it fails because no service received it. It returns the last error,
-// also when ctx ends while it waits.
+// retryNoResponders calls request, and repeats it while it fails because no service received it. It returns the last
+// error, also when ctx ends while it waits.
 func retryNoResponders[T any](ctx context.Context, request func() (T, error)) (T, error) {
 	for n := 0; ; n++ {
 		v, err := request()

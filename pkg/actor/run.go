@@ -111,9 +111,9 @@ type routeRun struct {
 	counters        routeCounters
 }
 
-// startActor connects an actor as spec.Role ("" = its name) and returns when it is ready: subscribed, flushed, permitted,
-// and its Start has returned. It fails when the server denies a subscription ([ErrPermission]) or Make or Start fails or
-// panics; the connections are then closed. Handlers do not end with ctx.
+// startActor connects an actor as spec.Role ("" = its name) and returns when it is ready: subscribed, flushed,
+// permitted, and its Start has returned. It fails when the server denies a subscription ([ErrPermission]) or Make or
+// Start fails or panics; the connections are then closed. Handlers do not end with ctx.
 func startActor(ctx context.Context, spec Spec, dial Dial, cfg Config, health *Health) (_ *running, err error) {
 	role := spec.Role
 	if role == "" {
@@ -129,8 +129,14 @@ func startActor(ctx context.Context, spec Spec, dial Dial, cfg Config, health *H
 		nc.Close()
 		return nil, fmt.Errorf("creating %s: %w", spec.Name, err)
 	}
-	r := &running{cfg: cfg, actor: a, nc: nc, id: NewID(), quit: make(chan struct{}), fail: make(chan error, 1), health: health}
-	ctx = telemetry.WithScope(WithSteps(ctx, cfg.Steps), &telemetry.Scope{Actor: a.Name(), Meter: health.meter, Tracer: cfg.Tracer, Log: cfg.Log, Content: cfg.Content})
+	r := &running{
+		cfg: cfg, actor: a, nc: nc, id: NewID(), quit: make(chan struct{}), fail: make(chan error, 1),
+		health: health,
+	}
+	ctx = telemetry.WithScope(WithSteps(ctx, cfg.Steps), &telemetry.Scope{
+		Actor: a.Name(), Meter: health.meter,
+		Tracer: cfg.Tracer, Log: cfg.Log, Content: cfg.Content,
+	})
 	r.ctx, r.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
 		if err != nil {
@@ -180,9 +186,9 @@ func (r *running) requestRestart(err error) {
 	}
 }
 
-// reportDenials writes a dead letter for each subject that the server denies and for messages that the connection dropped:
-// a denied publish returns nil, and only the error handler is told. A denied dead letter, and replies dropped in an inbox,
-// are left out. The earlier error handler is still called.
+// reportDenials writes a dead letter for each subject that the server denies and for messages that the connection
+// dropped: a denied publish returns nil, and only the error handler is told. A denied dead letter, and replies dropped
+// in an inbox, are left out. The earlier error handler is still called.
 func (r *running) reportDenials() {
 	before := r.nc.ErrorHandler()
 	r.nc.SetErrorHandler(func(nc *nats.Conn, s *nats.Subscription, err error) {
@@ -198,9 +204,9 @@ func (r *running) reportDenials() {
 	})
 }
 
-// subscribe opens the mailboxes of live and request routes, subscribes to them and to discovery, and returns when the server
-// has permitted all subscriptions. The error wraps [ErrPermission] when it denied one. Durable routes are left to
-// startConsumers.
+// subscribe opens the mailboxes of live and request routes, subscribes to them and to discovery, and returns when the
+// server has permitted all subscriptions. The error wraps [ErrPermission] when it denied one. Durable routes are left
+// to startConsumers.
 func (r *running) subscribe(ctx context.Context) error {
 	for _, l := range r.routes {
 		if l.kind == durable {
@@ -234,9 +240,9 @@ func (r *running) subscribe(ctx context.Context) error {
 	return nil
 }
 
-// deliver parses and handles one message of the mailbox, and replies when it is a request. A malformed one is rejected; a
-// stream that its caller has stopped gets no reply. A failed request without a reply subject becomes a dead letter, so that
-// its sender can see the error. It releases the quota that enqueue acquired.
+// deliver parses and handles one message of the mailbox, and replies when it is a request. A malformed one is rejected;
+// a stream that its caller has stopped gets no reply. A failed request without a reply subject becomes a dead letter,
+// so that its sender can see the error. It releases the quota that enqueue acquired.
 func (r *running) deliver(l *routeRun, m *nats.Msg) {
 	defer l.quotas.release(l.sender(m))
 	in, fault := l.readMessage(m.Subject, m.Header, m.Data, r.cfg.Now())
@@ -269,8 +275,8 @@ func (r *running) deliver(l *routeRun, m *nats.Msg) {
 	}
 }
 
-// reportUnreplied writes a dead letter about a request that failed with f and has no reply subject. Its reason has the text
-// of f only for a route of [Refuse]: that of another route may quote the body.
+// reportUnreplied writes a dead letter about a request that failed with f and has no reply subject. Its reason has the
+// text of f only for a route of [Refuse]: that of another route may quote the body.
 func (r *running) reportUnreplied(l *routeRun, m *nats.Msg, in *inbound, f *subjects.Fault) {
 	if m.Reply != "" || l.kind != serve {
 		return
@@ -296,7 +302,8 @@ func (r *running) handle(ctx context.Context, l *routeRun, in *inbound) (reply [
 	defer func() {
 		if p := recover(); p != nil {
 			// The panic value may hold anything: it is logged, never sent to the caller.
-			r.cfg.Log.Error("panic in handler", "actor", r.actor.Name(), "subject", in.subject, "query", in.query, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			r.cfg.Log.Error("panic in handler", "actor", r.actor.Name(), "subject", in.subject, "query", in.query,
+				"panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			reply, err = nil, errPanic
 		}
 		span.End(err)
@@ -310,16 +317,17 @@ func (r *running) handle(ctx context.Context, l *routeRun, in *inbound) (reply [
 
 var errPanic = errors.New("the handler panicked")
 
-// fault logs a handler's error once, a fault that repeats the last one at debug level only, and returns the fault for the caller: the handler's own, or for any other error, and a
-// fault without a code, an internal one that holds nothing of err. A [Fatal] error also restarts the actor. err must not be
-// nil.
+// fault logs a handler's error once, a fault that repeats the last one at debug level only, and returns the fault for
+// the caller: the handler's own, or for any other error, and a fault without a code, an internal one that holds nothing
+// of err. A [Fatal] error also restarts the actor. err must not be nil.
 func (r *running) fault(in *inbound, err error) *subjects.Fault {
 	log := r.cfg.Log.With("actor", r.actor.Name(), "subject", in.subject, "query", in.query)
 	var f *subjects.Fault
 	switch found := errors.As(err, &f); {
 	case found && f != nil && f.Code != "":
 		level := slog.LevelInfo
-		if line := strings.Join([]string{in.subject, in.query, f.Code, f.Text}, "\x00"); r.lastRefusal.Swap(line) == line {
+		if line := strings.Join([]string{in.subject, in.query, f.Code, f.Text},
+			"\x00"); r.lastRefusal.Swap(line) == line {
 			level = slog.LevelDebug
 		}
 		log.Log(r.ctx, level, "refused", "code", f.Code, "reason", f.Text)
@@ -342,9 +350,9 @@ func (r *running) fault(in *inbound, err error) *subjects.Fault {
 	return f
 }
 
-// rejectMessage rejects a message that no handler saw: it replies f, writes a dead letter with reason and calls the route's
-// OnReject for up to 5 s. A lossy subject gets no dead letter for "busy". m is nil for a message of a consumer, which has
-// no reply.
+// rejectMessage rejects a message that no handler saw: it replies f, writes a dead letter with reason and calls the
+// route's OnReject for up to 5 s. A lossy subject gets no dead letter for "busy". m is nil for a message of a consumer,
+// which has no reply.
 func (r *running) rejectMessage(l *routeRun, in *inbound, m *nats.Msg, f *subjects.Fault, reason string) {
 	r.recordRejected(l, f.Code)
 	if m != nil {
@@ -363,24 +371,30 @@ func (r *running) rejectMessage(l *routeRun, in *inbound, m *nats.Msg, f *subjec
 		return nil
 	})
 	if err != nil {
-		r.cfg.Log.Error("panic in reject hook", "actor", r.actor.Name(), "subject", in.subject, "query", in.query, "err", err)
+		r.cfg.Log.Error("panic in reject hook", "actor", r.actor.Name(), "subject", in.subject, "query", in.query,
+			"err", err)
 	}
 }
 
-// writeDeadLetter logs and publishes a dead letter about in, without waiting until it is stored; a failure is only logged.
-// The body is not repeated, only its size and hash, so reason must not quote it. The dead letter of a tool is only logged:
-// it has no grant.
+// writeDeadLetter logs and publishes a dead letter about in, without waiting until it is stored; a failure is only
+// logged. The body is not repeated, only its size and hash, so reason must not quote it. The dead letter of a tool is
+// only logged: it has no grant.
 func (r *running) writeDeadLetter(in *inbound, code, reason string) {
 	r.health.meter.Add(&telemetry.DeadLetters, 1, code)
-	r.cfg.Log.Warn("dead letter", "actor", r.actor.Name(), "subject", in.subject, "query", in.query, "code", code, "reason", reason, "size", len(in.data))
+	r.cfg.Log.Warn("dead letter", "actor", r.actor.Name(), "subject", in.subject, "query", in.query, "code", code,
+		"reason", reason, "size", len(in.data))
 	if !slices.Contains(subjects.Actors, r.actor.Name()) {
-		return // a tool shares its account and has no grant for dead letters: the broker records the outcome of its call
+		// a tool shares its account and has no grant for dead letters: the broker records the outcome of its call
+		return
 	}
 	topic, err := subjects.DeadLetterEvent.With(r.actor.Name())
 	if err != nil {
 		return
 	}
-	letter := subjects.DeadLetter{Actor: r.actor.Name(), Subject: text.Clip(in.subject, subjects.MaxSubject), Code: code, Reason: reason, Size: len(in.data), SHA256: hashBody(in.data), Time: r.cfg.Now().UTC()}
+	letter := subjects.DeadLetter{
+		Actor: r.actor.Name(), Subject: text.Clip(in.subject, subjects.MaxSubject),
+		Code: code, Reason: reason, Size: len(in.data), SHA256: hashBody(in.data), Time: r.cfg.Now().UTC(),
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	if err := EmitAsync(ctx, r.out.withMessageIDs(in.ids()), topic, letter); err != nil {
@@ -388,9 +402,9 @@ func (r *running) writeDeadLetter(in *inbound, code, reason string) {
 	}
 }
 
-// reply sends body, or the fault f when it is not nil; for a stream, f and the end of the stream. It sends nothing without
-// a reply subject and for events: their reply subject is the publisher's choice, and the actor would publish there with its
-// own permissions. A body over the server's payload limit becomes a too-large fault.
+// reply sends body, or the fault f when it is not nil; for a stream, f and the end of the stream. It sends nothing
+// without a reply subject and for events: their reply subject is the publisher's choice, and the actor would publish
+// there with its own permissions. A body over the server's payload limit becomes a too-large fault.
 func (r *running) reply(l *routeRun, m *nats.Msg, in *inbound, body []byte, f *subjects.Fault) {
 	if m.Reply == "" || l.kind != serve {
 		return
@@ -415,7 +429,8 @@ func (r *running) reply(l *routeRun, m *nats.Msg, in *inbound, body []byte, f *s
 	}
 	err := r.nc.PublishMsg(reply)
 	if errors.Is(err, nats.ErrMaxPayload) {
-		r.reply(l, m, in, nil, subjects.Faultf(subjects.CodeTooLarge, "the reply is larger than the server's payload limit"))
+		r.reply(l, m, in, nil, subjects.Faultf(subjects.CodeTooLarge, "the reply is larger than the server's payload "+
+			"limit"))
 		return
 	}
 	if err != nil {
@@ -423,9 +438,9 @@ func (r *running) reply(l *routeRun, m *nats.Msg, in *inbound, body []byte, f *s
 	}
 }
 
-// shutDown drains in order: no new messages, handlers finished, pending events stored, actor closed, connections closed.
-// Handlers have DrainTimeout; then their context is canceled and queued messages are rejected. It returns an error for each
-// stage that did not finish in time, and closes the connections anyway. It must be called once.
+// shutDown drains in order: no new messages, handlers finished, pending events stored, actor closed, connections
+// closed. Handlers have DrainTimeout; then their context is canceled and queued messages are rejected. It returns an
+// error for each stage that did not finish in time, and closes the connections anyway. It must be called once.
 func (r *running) shutDown(ctx context.Context) error {
 	errs := []error{r.drainSubs()}
 	drain, cancel := context.WithTimeout(ctx, r.cfg.DrainTimeout)
@@ -450,7 +465,8 @@ func (r *running) shutDown(ctx context.Context) error {
 		select {
 		case <-finished:
 		case <-time.After(cancelGrace):
-			errs = append(errs, fmt.Errorf("handlers of %s did not finish within %s, nor when their context ended", r.actor.Name(), r.cfg.DrainTimeout))
+			errs = append(errs, fmt.Errorf("handlers of %s did not finish within %s, nor when their context ended",
+				r.actor.Name(), r.cfg.DrainTimeout))
 		}
 	}
 	r.stop()
@@ -487,8 +503,8 @@ func (r *running) shutDown(ctx context.Context) error {
 }
 
 // drainSubs stops the subscriptions and waits until their received messages are in the mailboxes. It does not depend on
-// handlers, but on the server's reply: the limit is unsubscribeTimeout, and DrainTimeout once the connection is lost. The error
-// names the first subscription that is not finished then. Closed subscriptions are skipped.
+// handlers, but on the server's reply: the limit is unsubscribeTimeout, and DrainTimeout once the connection is lost.
+// The error names the first subscription that is not finished then. Closed subscriptions are skipped.
 func (r *running) drainSubs() error {
 	lost := r.nc.StatusChanged(nats.RECONNECTING, nats.CLOSED)
 	defer r.nc.RemoveStatusListener(lost)
@@ -512,15 +528,17 @@ func (r *running) drainSubs() error {
 			case <-lost:
 				limit.Reset(r.cfg.DrainTimeout)
 			case <-limit.C:
-				return fmt.Errorf("subscription %s did not drain in time; the connection to the server is %s", s.Subject, r.nc.Status())
+				return fmt.Errorf("subscription %s did not drain in time; the connection to the server is %s",
+					s.Subject, r.nc.Status())
 			}
 		}
 	}
 	return nil
 }
 
-// Timeouts of a stop beyond the drain: for the server to end the subscriptions (more than the 10 s that nats.go waits for its
-// reply), for handlers to notice that their context ended, and for pending events, the actor and the connections to be closed.
+// Timeouts of a stop beyond the drain: for the server to end the subscriptions (more than the 10 s that nats.go waits
+// for its reply), for handlers to notice that their context ended, and for pending events, the actor and the
+// connections to be closed.
 const (
 	unsubscribeTimeout = 15 * time.Second
 	cancelGrace        = time.Second

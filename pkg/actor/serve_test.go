@@ -44,7 +44,8 @@ func TestServeCodecs(t *testing.T) {
 		{"no content type, msgpack", "", asMsgpack, subjects.TypeMsgpack},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := sendRaw(t, nc, rawMessage("tool.request.x", tt.body, subjects.HeaderType, tt.contentType, subjects.HeaderDeadline, nearDeadline()))
+			r := sendRaw(t, nc, rawMessage("tool.request.x", tt.body, subjects.HeaderType, tt.contentType,
+				subjects.HeaderDeadline, nearDeadline()))
 			if got := r.Header.Get(subjects.HeaderType); got != tt.want {
 				t.Fatalf("answered as %q, want %q: %s %q", got, tt.want, r.Header, r.Data)
 			}
@@ -66,10 +67,12 @@ func TestServeReadsCallerFromSubject(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	got := make(chan toolMsg, 1)
-	startActor(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
-		got <- in
-		return echoArgs(ctx, in, out)
-	}))
+	startActor(t, b, "broker", actor.Config{},
+		actor.Serve(subjects.ToolRequestService,
+			func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+				got <- in
+				return echoArgs(ctx, in, out)
+			}))
 	forged := []byte(`{"call_id":"c1","caller":"broker","args":{}}`)
 	for _, tt := range []struct {
 		name, role, subject, from string
@@ -78,14 +81,29 @@ func TestServeReadsCallerFromSubject(t *testing.T) {
 	}{
 		{"an agent", "generator", "tool.request.x", "generator", []string{"generator", "x"}, nil},
 		{"another agent", "operator", "tool.request.x", "operator", []string{"operator", "x"}, nil},
-		{"a spawned agent's path is a token, not the speaker", "operator", "tool.request.x.coder-2.generator", "operator", []string{"operator", "x", "coder-2", "generator"}, nil},
-		{"trick: headers that name somebody else", "operator", "tool.request.x", "operator", []string{"operator", "x"}, []string{
-			"From", "generator", "Conclave-From", "generator", "Nats-Subject", "agent.generator.tool.request.x", "Nats-Request-Info", `{"acc":"generator"}`,
-		}},
-		{"trick: a tool named like a speaker", "operator", "tool.request.generator", "operator", []string{"operator", "generator"}, nil},
+		{
+			"a spawned agent's path is a token, not the speaker", "operator", "tool.request.x.coder-2.generator",
+			"operator",
+			[]string{"operator", "x", "coder-2", "generator"},
+			nil,
+		},
+		{
+			"trick: headers that name somebody else", "operator", "tool.request.x", "operator",
+			[]string{"operator", "x"},
+			[]string{
+				"From", "generator", "Conclave-From", "generator", "Nats-Subject", "agent.generator.tool.request.x",
+				"Nats-Request-Info", `{"acc":"generator"}`,
+			},
+		},
+		{
+			"trick: a tool named like a speaker", "operator", "tool.request.generator", "operator",
+			[]string{"operator", "generator"},
+			nil,
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			sendRaw(t, b.Connect(tt.role), rawMessage(tt.subject, forged, append(tt.headers, subjects.HeaderDeadline, nearDeadline())...))
+			sendRaw(t, b.Connect(tt.role),
+				rawMessage(tt.subject, forged, append(tt.headers, subjects.HeaderDeadline, nearDeadline())...))
 			in := receive(t, "the request", got)
 			if in.From != tt.from || !slices.Equal(in.Tokens, tt.tokens) {
 				t.Errorf("from %q, tokens %q", in.From, in.Tokens)
@@ -99,7 +117,8 @@ func TestServeReadsCallerFromSubject(t *testing.T) {
 
 const goodTrace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-// The ids, the deadline and the trace propagate to all publications and requests of a handler, also with a context of its own.
+// The ids, the deadline and the trace propagate to all publications and requests of a handler, also with a context of
+// its own.
 func TestHeadersPropagate(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -108,24 +127,37 @@ func TestHeadersPropagate(t *testing.T) {
 		t.Fatal(err)
 	}
 	asked := make(chan actor.Msg[subjects.ToolOrder], 1)
-	supervise(t, b, actor.Spec{Name: "get_datetime", Role: subjects.ToolRole("get_datetime"), Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
-		return &testActor{name: "get_datetime", routes: []actor.Route{actor.Serve(tool, func(_ context.Context, in actor.Msg[subjects.ToolOrder], _ actor.Out) (subjects.ToolResult, error) {
-			asked <- in
-			return subjects.ToolResult{CallID: in.Body.CallID, Tool: "get_datetime"}, nil
-		})}}, nil
-	}}, actor.Config{})
-	startActor(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, func(_ context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
-		// A forgetful handler: none of these contexts knows the message.
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
-		defer cancel()
-		event, err1 := subjects.ToolRequestEvent.With("x")
-		done, err2 := subjects.ToolResultEvent.With("x")
-		service, err3 := subjects.ToolCallService.With("tools", "get_datetime")
-		err4 := actor.Emit(ctx, out, event, in.Body)
-		err5 := actor.EmitAsync(ctx, out, done, subjects.ToolResult{CallID: in.Body.CallID})
-		res, err6 := actor.Ask(ctx, out, service, subjects.ToolOrder{CallID: in.Body.CallID, Args: in.Body.Args})
-		return res, errors.Join(err1, err2, err3, err4, err5, err6)
-	}))
+	supervise(t, b, actor.Spec{
+		Name: "get_datetime", Role: subjects.ToolRole("get_datetime"),
+		Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+			return &testActor{
+				name: "get_datetime",
+				routes: []actor.Route{actor.Serve(tool, func(_ context.Context, in actor.Msg[subjects.ToolOrder],
+					_ actor.Out,
+				) (subjects.ToolResult, error) {
+					asked <- in
+					return subjects.ToolResult{CallID: in.Body.CallID, Tool: "get_datetime"}, nil
+				})},
+			}, nil
+		},
+	}, actor.Config{})
+	startActor(t, b, "broker", actor.Config{},
+		actor.Serve(subjects.ToolRequestService,
+			func(_ context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+				// A forgetful handler: none of these contexts knows the message.
+				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+				defer cancel()
+				event, err1 := subjects.ToolRequestEvent.With("x")
+				done, err2 := subjects.ToolResultEvent.With("x")
+				service, err3 := subjects.ToolCallService.With("tools", "get_datetime")
+				err4 := actor.Emit(ctx, out, event, in.Body)
+				err5 := actor.EmitAsync(ctx, out, done, subjects.ToolResult{CallID: in.Body.CallID})
+				res, err6 := actor.Ask(ctx, out, service, subjects.ToolOrder{
+					CallID: in.Body.CallID,
+					Args:   in.Body.Args,
+				})
+				return res, errors.Join(err1, err2, err3, err4, err5, err6)
+			}))
 	user, nc := b.Connect("user"), b.Connect("generator")
 	emitted, posted := subscribe(t, user, "tool.request.x"), subscribe(t, user, "tool.result.x")
 	deadline := time.Now().Add(time.Minute).Truncate(time.Millisecond)
@@ -145,7 +177,8 @@ func TestHeadersPropagate(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := sendRaw(t, nc, rawMessage("tool.request.x", []byte(`{"call_id":"c1","args":{}}`),
-				subjects.HeaderQuery, "q-1", subjects.HeaderSession, "s-1", subjects.HeaderDeadline, ms, subjects.HeaderTrace, tt.trace))
+				subjects.HeaderQuery, "q-1", subjects.HeaderSession, "s-1", subjects.HeaderDeadline, ms,
+				subjects.HeaderTrace, tt.trace))
 			if code := r.Header.Get(subjects.HeaderErrCode); code != "" {
 				t.Fatalf("%s %s", r.Header, r.Data)
 			}
@@ -156,9 +189,13 @@ func TestHeadersPropagate(t *testing.T) {
 			if tt.trace != goodTrace && (len(trace) != 55 || trace == tt.trace || strings.ContainsAny(trace, "<>")) {
 				t.Errorf("trace %q was not replaced by a good one: %q", tt.trace, trace)
 			}
-			for what, m := range map[string]*nats.Msg{"reply": r, "emitted": nextMessage(t, emitted), "posted": nextMessage(t, posted)} {
+			for what, m := range map[string]*nats.Msg{
+				"reply": r, "emitted": nextMessage(t, emitted),
+				"posted": nextMessage(t, posted),
+			} {
 				for header, want := range map[string]string{
-					subjects.HeaderQuery: "q-1", subjects.HeaderSession: "s-1", subjects.HeaderDeadline: ms, subjects.HeaderTrace: trace,
+					subjects.HeaderQuery: "q-1", subjects.HeaderSession: "s-1", subjects.HeaderDeadline: ms,
+					subjects.HeaderTrace: trace,
 				} {
 					if got := m.Header.Get(header); got != want {
 						t.Errorf("%s: %s is %q, want %q", what, header, got, want)
@@ -178,15 +215,17 @@ func TestAskUsesEarlierDeadline(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	limit := make(chan time.Duration, 1)
-	startActor(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, func(_ context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), <-limit)
-		defer cancel()
-		service, err := subjects.ToolCallService.With("tools", "get_datetime")
-		if err != nil {
-			return subjects.ToolResult{}, err
-		}
-		return actor.Ask(ctx, out, service, subjects.ToolOrder{CallID: in.Body.CallID, Args: in.Body.Args})
-	}))
+	startActor(t, b, "broker", actor.Config{},
+		actor.Serve(subjects.ToolRequestService,
+			func(_ context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+				ctx, cancel := context.WithTimeout(context.Background(), <-limit)
+				defer cancel()
+				service, err := subjects.ToolCallService.With("tools", "get_datetime")
+				if err != nil {
+					return subjects.ToolResult{}, err
+				}
+				return actor.Ask(ctx, out, service, subjects.ToolOrder{CallID: in.Body.CallID, Args: in.Body.Args})
+			}))
 	tool, got := b.Connect("tool_get_datetime"), make(chan time.Time, 1)
 	if _, err := tool.Subscribe("tool.request.get_datetime", func(m *nats.Msg) {
 		ms, _ := strconv.ParseInt(m.Header.Get(subjects.HeaderDeadline), 10, 64)
@@ -216,30 +255,35 @@ func TestAskUsesEarlierDeadline(t *testing.T) {
 func TestHandlerFailures(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	denial := &subjects.Fault{Code: subjects.CodeDenied, Text: "not today", Denial: &subjects.Denial{Layer: "paths", Rule: "r1", Reason: "outside", Allowed: []string{"/tmp"}}}
+	denial := &subjects.Fault{
+		Code: subjects.CodeDenied, Text: "not today",
+		Denial: &subjects.Denial{Layer: "paths", Rule: "r1", Reason: "outside", Allowed: []string{"/tmp"}},
+	}
 	var none *subjects.Fault
 	book := &logRecorder{}
-	startActor(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
-		switch in.Body.CallID {
-		case "panic":
-			panic("the secret is hunter2")
-		case "index":
-			return subjects.ToolResult{Tool: in.Tokens[len(in.Tokens)]}, nil
-		case "error":
-			return subjects.ToolResult{}, errors.New("open /home/me/hunter2: permission denied")
-		case "fault":
-			return subjects.ToolResult{}, denial
-		case "wrapped":
-			return subjects.ToolResult{}, fmt.Errorf("judging hunter2: %w", denial)
-		case "no-fault":
-			return subjects.ToolResult{}, none
-		case "no-code":
-			return subjects.ToolResult{}, &subjects.Fault{Text: "hunter2"}
-		case "large":
-			return subjects.ToolResult{Result: strings.Repeat("x", 2<<20)}, nil
-		}
-		return echoArgs(ctx, in, out)
-	}))
+	startActor(t, b, "broker", actor.Config{Log: book.logger()},
+		actor.Serve(subjects.ToolRequestService,
+			func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+				switch in.Body.CallID {
+				case "panic":
+					panic("the secret is hunter2")
+				case "index":
+					return subjects.ToolResult{Tool: in.Tokens[len(in.Tokens)]}, nil
+				case "error":
+					return subjects.ToolResult{}, errors.New("open /home/me/hunter2: permission denied")
+				case "fault":
+					return subjects.ToolResult{}, denial
+				case "wrapped":
+					return subjects.ToolResult{}, fmt.Errorf("judging hunter2: %w", denial)
+				case "no-fault":
+					return subjects.ToolResult{}, none
+				case "no-code":
+					return subjects.ToolResult{}, &subjects.Fault{Text: "hunter2"}
+				case "large":
+					return subjects.ToolResult{Result: strings.Repeat("x", 2<<20)}, nil
+				}
+				return echoArgs(ctx, in, out)
+			}))
 	user := b.Connect("user")
 	out := newOut(t, b.Connect("operator"))
 	want := 0
@@ -248,9 +292,16 @@ func TestHandlerFailures(t *testing.T) {
 		log      []string // words of its one line
 		errors   int
 	}{
-		{"panic", subjects.CodeInternal, []string{"panic in handler", "hunter2", "serve_test.go", `"actor":"broker"`, `"query":"q-panic"`}, 1},
+		{"panic", subjects.CodeInternal, []string{
+			"panic in handler", "hunter2", "serve_test.go", `"actor":"broker"`,
+			`"query":"q-panic"`,
+		}, 1},
 		{"index", subjects.CodeInternal, []string{"panic in handler", "index out of range", "stack"}, 1},
-		{"error", subjects.CodeInternal, []string{"handler failed", "hunter2", `"subject":"agent.operator.tool.request.x"`, `"query":"q-error"`}, 1},
+		{
+			"error", subjects.CodeInternal,
+			[]string{"handler failed", "hunter2", `"subject":"agent.operator.tool.request.x"`, `"query":"q-error"`},
+			1,
+		},
 		{"fault", subjects.CodeDenied, []string{"refused", "not today"}, 1},
 		{"wrapped", subjects.CodeDenied, []string{"refused", "not today"}, 1},
 		{"no-fault", subjects.CodeInternal, []string{"handler failed", "empty fault"}, 1},
@@ -285,14 +336,18 @@ func TestHandlerFailures(t *testing.T) {
 	}
 }
 
-// TestRepeatedRefusal: a refusal that repeats the last one, such as that of a background request that is retried, is one INFO line.
+// TestRepeatedRefusal: a refusal that repeats the last one, such as that of a background request that is retried, is
+// one INFO line.
 func TestRepeatedRefusal(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	book := &logRecorder{}
-	startActor(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolRequestService, func(_ context.Context, in toolMsg, _ actor.Out) (subjects.ToolResult, error) {
-		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeDenied, "not %s", in.Body.CallID)
-	}))
+	startActor(t, b, "broker", actor.Config{Log: book.logger()},
+		actor.Serve(subjects.ToolRequestService, func(_ context.Context, in toolMsg, _ actor.Out) (subjects.ToolResult,
+			error,
+		) {
+			return subjects.ToolResult{}, subjects.Faultf(subjects.CodeDenied, "not %s", in.Body.CallID)
+		}))
 	out := newOut(t, b.Connect("operator"))
 	for _, id := range []string{"a", "a", "a", "b", "a"} {
 		if _, err := askTool(t, out, id); faultCode(err) != subjects.CodeDenied {
@@ -309,7 +364,8 @@ func TestRejectHookPanics(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	book := &logRecorder{}
-	startActor(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolRequestService, echoArgs, actor.OnReject(func(context.Context, actor.Rejection, actor.Out) { panic("oh") })))
+	startActor(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolRequestService, echoArgs,
+		actor.OnReject(func(context.Context, actor.Rejection, actor.Out) { panic("oh") })))
 	nc := b.Connect("operator")
 	for range 2 {
 		r := sendRaw(t, nc, rawMessage("tool.request.x", []byte(`{`), subjects.HeaderDeadline, nearDeadline()))
@@ -326,15 +382,17 @@ func TestWorkersBoundConcurrency(t *testing.T) {
 	const workers, asks = 3, 20
 	entered, gate := make(chan struct{}, asks), make(chan struct{})
 	var now, most atomic.Int64
-	startActor(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
-		n := now.Add(1)
-		defer now.Add(-1)
-		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
-		}
-		entered <- struct{}{}
-		<-gate
-		return echoArgs(ctx, in, out)
-	}, actor.Workers(workers)))
+	startActor(t, b, "broker", actor.Config{},
+		actor.Serve(subjects.ToolRequestService,
+			func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+				n := now.Add(1)
+				defer now.Add(-1)
+				for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+				}
+				entered <- struct{}{}
+				<-gate
+				return echoArgs(ctx, in, out)
+			}, actor.Workers(workers)))
 	user, out := b.Connect("user"), newOut(t, b.Connect("operator"))
 	var wg sync.WaitGroup
 	for range asks {
@@ -367,15 +425,19 @@ func TestOneWorkerKeepsOrder(t *testing.T) {
 	const n = 1000
 	var got []string
 	done := make(chan struct{})
-	startActor(t, b, "broker", actor.Config{Mailbox: 4 * n}, actor.Serve(subjects.ToolRequestService, func(_ context.Context, in toolMsg, _ actor.Out) (subjects.ToolResult, error) {
-		if got = append(got, in.Body.CallID); len(got) == n {
-			close(done)
-		}
-		return subjects.ToolResult{}, nil
-	}, actor.Workers(1)))
+	startActor(t, b, "broker", actor.Config{Mailbox: 4 * n},
+		actor.Serve(subjects.ToolRequestService, func(_ context.Context, in toolMsg, _ actor.Out) (subjects.ToolResult,
+			error,
+		) {
+			if got = append(got, in.Body.CallID); len(got) == n {
+				close(done)
+			}
+			return subjects.ToolResult{}, nil
+		}, actor.Workers(1)))
 	nc := b.Connect("operator")
 	for i := range n {
-		if err := nc.PublishMsg(rawMessage("tool.request.x", fmt.Appendf(nil, `{"call_id":"%d","args":{}}`, i), subjects.HeaderDeadline, nearDeadline())); err != nil {
+		if err := nc.PublishMsg(rawMessage("tool.request.x", fmt.Appendf(nil, `{"call_id":"%d","args":{}}`, i),
+			subjects.HeaderDeadline, nearDeadline())); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -387,19 +449,21 @@ func TestOneWorkerKeepsOrder(t *testing.T) {
 	}
 }
 
-// One account's flood fills its share of the mailbox, and its other requests get busy at once, while all workers are occupied.
-// Each request gets exactly one reply, the queue is bounded, and another account is still served.
+// One account's flood fills its share of the mailbox, and its other requests get busy at once, while all workers are
+// occupied. Each request gets exactly one reply, the queue is bounded, and another account is still served.
 func TestFullMailboxRepliesBusy(t *testing.T) {
 	// Not parallel: it measures the heap.
 	b := bustest.Start(t)
 	const asks, mailbox, size = 3000, 8, 16 << 10
 	const share = mailbox / 2 // with one worker: waiting and at work
 	gate, entered := make(chan struct{}), make(chan struct{}, asks)
-	startActor(t, b, "broker", actor.Config{Mailbox: mailbox}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
-		entered <- struct{}{}
-		<-gate
-		return subjects.ToolResult{CallID: in.Body.CallID}, nil
-	}, actor.Workers(1)))
+	startActor(t, b, "broker", actor.Config{Mailbox: mailbox},
+		actor.Serve(subjects.ToolRequestService,
+			func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+				entered <- struct{}{}
+				<-gate
+				return subjects.ToolResult{CallID: in.Body.CallID}, nil
+			}, actor.Workers(1)))
 	user, nc := b.Connect("user"), b.Connect("operator")
 	answers := subscribe(t, nc, "_INBOX.busy.*")
 	body := fmt.Appendf(nil, `{"call_id":"c","args":{"pad":%q}}`, strings.Repeat("x", size))

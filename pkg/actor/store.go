@@ -32,20 +32,23 @@ type store struct {
 // openBucket is a bucket as the server described it when it was opened.
 type openBucket struct {
 	jetstream.KeyValue
-	// readLeader is set for a replicated bucket that the account owns: values are read from the leader of the stream. Any replica
-	// answers a direct get, also one that lacks the last writes, and what the owner decides by must not be outdated.
+	// readLeader is set for a replicated bucket that the account owns: values are read from the leader of the stream.
+	// Any replica answers a direct get, also one that lacks the last writes, and what the owner decides by must not be
+	// outdated.
 	readLeader bool
 }
 
-// open returns the handle of the bucket, cached for the connection. It fails when the bucket does not exist or the actor
-// has no permission.
+// open returns the handle of the bucket, cached for the connection. It fails when the bucket does not exist or the
+// actor has no permission.
 func (k *store) open(ctx context.Context) (*openBucket, error) {
 	if kv, ok := k.buckets.Load(k.bucket); ok {
 		return kv.(*openBucket), nil
 	}
 	b := &openBucket{}
 	err := retryInCluster(ctx, k.clustered, true, func(ctx context.Context) (err error) {
-		b.KeyValue, err = retryNoResponders(ctx, func() (jetstream.KeyValue, error) { return k.js.KeyValue(ctx, k.bucket) })
+		b.KeyValue, err = retryNoResponders(ctx, func() (jetstream.KeyValue, error) {
+			return k.js.KeyValue(ctx, k.bucket)
+		})
 		return err
 	})
 	if err == nil && isOwner(k.account, k.bucket) {
@@ -64,7 +67,9 @@ func (k *store) open(ctx context.Context) (*openBucket, error) {
 
 // isOwner reports whether account owns the bucket. Other accounts may have direct gets only, which name the key.
 func isOwner(account, bucket string) bool {
-	return slices.ContainsFunc(subjects.Table().Streams, func(s subjects.Stream) bool { return s.Bucket == bucket && s.Owner == account })
+	return slices.ContainsFunc(subjects.Table().Streams, func(s subjects.Stream) bool {
+		return s.Bucket == bucket && s.Owner == account
+	})
 }
 
 // Get implements [Store]. The error wraps [ErrNotFound] when the key does not exist or was deleted.
@@ -136,8 +141,8 @@ func (k *store) readFromLeader(ctx context.Context, key string) ([]byte, uint64,
 	return got.Message.Data, got.Message.Seq, nil
 }
 
-// Put implements [Store] and returns the new revision. The error wraps [ErrChanged] when the key has another revision, or
-// exists although revision is 0.
+// Put implements [Store] and returns the new revision. The error wraps [ErrChanged] when the key has another revision,
+// or exists although revision is 0.
 func (k *store) Put(ctx context.Context, key string, value []byte, revision uint64) (rev uint64, err error) {
 	kv, err := k.open(ctx)
 	if err != nil {
@@ -161,18 +166,19 @@ func (k *store) Put(ctx context.Context, key string, value []byte, revision uint
 }
 
 const (
-	// leaderWait is how long an operation on a stream of a cluster is repeated: longer than an election after a server was killed,
-	// which takes up to 9 s.
+	// leaderWait is how long an operation on a stream of a cluster is repeated: longer than an election after a server
+	// was killed, which takes up to 9 s.
 	leaderWait = 15 * time.Second
-	// leaderAttempt is the timeout of one attempt of an operation that can be repeated: a reply is lost when the server that routes
-	// it stops.
+	// leaderAttempt is the timeout of one attempt of an operation that can be repeated: a reply is lost when the server
+	// that routes it stops.
 	leaderAttempt = 3 * time.Second
 	leaderPause   = 100 * time.Millisecond
 )
 
-// retryInCluster calls f again, if clustered, while nothing was stored because the stream has no leader for a moment or the
-// connection moves to another server, as both do when a server stops. An f that can be repeated, a read or a message with an id,
-// is also called again when its reply did not come within leaderAttempt. It ends after leaderWait, or with ctx.
+// retryInCluster calls f again, if clustered, while nothing was stored because the stream has no leader for a moment or
+// the connection moves to another server, as both do when a server stops. An f that can be repeated, a read or a
+// message with an id, is also called again when its reply did not come within leaderAttempt. It ends after leaderWait,
+// or with ctx.
 func retryInCluster(ctx context.Context, clustered, repeatable bool, f func(context.Context) error) error {
 	if !clustered {
 		return f(ctx)
@@ -196,14 +202,16 @@ func retryInCluster(ctx context.Context, clustered, repeatable bool, f func(cont
 	}
 }
 
-// isUnsent reports whether err means that nothing was stored, or that an earlier attempt under the same id is being stored.
+// isUnsent reports whether err means that nothing was stored, or that an earlier attempt under the same id is being
+// stored.
 func isUnsent(err error) bool {
 	var api *jetstream.APIError
 	if errors.As(err, &api) {
 		return api.ErrorCode == errCodeNoMetaLeader || api.ErrorCode == errCodeIDInProcess
 	}
 	return errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse) ||
-		errors.Is(err, nats.ErrConnectionReconnecting) || errors.Is(err, nats.ErrReconnectBufExceeded) || errors.Is(err, nats.ErrDisconnected)
+		errors.Is(err, nats.ErrConnectionReconnecting) || errors.Is(err, nats.ErrReconnectBufExceeded) ||
+		errors.Is(err, nats.ErrDisconnected)
 }
 
 // Codes of a cluster: JetStream elects a leader, and a message with the same id is not replicated yet.
@@ -212,8 +220,8 @@ const (
 	errCodeIDInProcess  jetstream.ErrorCode = 10158
 )
 
-// Keys implements [Store]; "" lists all keys, and the key that equals prefix is not listed. It reads the stream's subjects:
-// kv.Keys would create a consumer, which no actor may.
+// Keys implements [Store]; "" lists all keys, and the key that equals prefix is not listed. It reads the stream's
+// subjects: kv.Keys would create a consumer, which no actor may.
 func (k *store) Keys(ctx context.Context, prefix string) ([]string, error) {
 	whole := "$KV." + k.bucket + "."
 	filter := whole + ">"
@@ -224,7 +232,9 @@ func (k *store) Keys(ctx context.Context, prefix string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening bucket %s: %w", k.bucket, err)
 	}
-	info, err := retryNoResponders(ctx, func() (*jetstream.StreamInfo, error) { return st.Info(ctx, jetstream.WithSubjectFilter(filter)) })
+	info, err := retryNoResponders(ctx, func() (*jetstream.StreamInfo, error) {
+		return st.Info(ctx, jetstream.WithSubjectFilter(filter))
+	})
 	if err != nil {
 		return nil, fmt.Errorf("listing %s: %w", k.bucket, err)
 	}
@@ -235,9 +245,10 @@ func (k *store) Keys(ctx context.Context, prefix string) ([]string, error) {
 	return keys, nil
 }
 
-// isWrongRevision reports whether a stream rejected a message because the last one has another sequence than expected. Streams with
-// replicas have a code of their own for it.
+// isWrongRevision reports whether a stream rejected a message because the last one has another sequence than expected.
+// Streams with replicas have a code of their own for it.
 func isWrongRevision(err error) bool {
 	var api *jetstream.APIError
-	return errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
+	return errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
+		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
 }

@@ -18,11 +18,12 @@ type StoredMessage struct {
 	Time    time.Time `json:"time"` // when it was stored
 }
 
-// StoredSubject returns the subject of the JetStream API by which messages of a stream are read; the table of edges has the grants.
+// StoredSubject returns the subject of the JetStream API by which messages of a stream are read; the table of edges has
+// the grants.
 func StoredSubject(stream string) string { return "core.API.STREAM.MSG.GET." + stream }
 
-// ReadStored reads one message of a stream within 5 seconds. selector is the body of the request. Subject is authoritative: the server
-// writes it. nil, without an error, means that there is no such message.
+// ReadStored reads one message of a stream within 5 seconds. selector is the body of the request. Subject is
+// authoritative: the server writes it. nil, without an error, means that there is no such message.
 func ReadStored(ctx context.Context, out Out, stream string, selector map[string]any) (*StoredMessage, error) {
 	body, err := json.Marshal(selector)
 	if err != nil {
@@ -55,10 +56,13 @@ func ReadStored(ctx context.Context, out Out, stream string, selector map[string
 	return got.Message, nil
 }
 
-// ReadChanges calls each with the values of a bucket that were written at a sequence or later, oldest first, of the keys that
-// match filter, and returns the sequence with which to go on. A bucket keeps the last value of a key only, so that a key is
-// reported once, however often it was written. With an error, the values before it were reported, and next stands after them.
-func ReadChanges(ctx context.Context, out Out, bucket, filter string, seq uint64, each func(key string, m StoredMessage)) (next uint64, err error) {
+// ReadChanges calls each with the values of a bucket that were written at a sequence or later, oldest first, of the
+// keys that match filter, and returns the sequence with which to go on. A bucket keeps the last value of a key only, so
+// that a key is reported once, however often it was written. With an error, the values before it were reported, and
+// next stands after them.
+func ReadChanges(ctx context.Context, out Out, bucket, filter string, seq uint64,
+	each func(key string, m StoredMessage),
+) (next uint64, err error) {
 	whole := "$KV." + bucket + "."
 	for next = seq; ; {
 		m, err := ReadStored(ctx, out, "KV_"+bucket, map[string]any{"seq": next, "next_by_subj": whole + filter})

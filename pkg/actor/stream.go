@@ -14,16 +14,16 @@ import (
 	"conclave/subjects"
 )
 
-// StreamHandler handles one request with a streamed reply: each call of send sends one piece. Its error is treated like that of a
-// [RequestHandler]. Its context ends when the caller stops reading.
+// StreamHandler handles one request with a streamed reply: each call of send sends one piece. Its error is treated like
+// that of a [RequestHandler]. Its context ends when the caller stops reading.
 type StreamHandler[Q, A any] func(ctx context.Context, in Msg[Q], send func(A) error, out Out) error
 
 // PlainTexter is a piece with a plain text form, for a request in plain text.
 type PlainTexter interface{ PlainText() string }
 
 // ServeStream handles the requests of a service with streamed replies: h sends each piece, and an empty message without
-// headers ends the reply. Sending fails once the deadline has passed or the caller has stopped reading. h is not called for
-// a malformed body, which is rejected.
+// headers ends the reply. Sending fails once the deadline has passed or the caller has stopped reading. h is not called
+// for a malformed body, which is rejected.
 func ServeStream[Q, A any](s subjects.Service[Q, A], h StreamHandler[Q, A], opts ...Option) Route {
 	r := Route{spec: s.Spec, kind: serve, stream: true}
 	r.handle = func(ctx context.Context, in *inbound, out Out) ([]byte, error) {
@@ -52,9 +52,9 @@ func encodePiece(c codec, v any) ([]byte, error) {
 	return encode(c.replyCodec(), v)
 }
 
-// AskStream sends a request when it is iterated, and yields the pieces of the reply; an error is the last element. ctx or
-// the message being handled must have a deadline, else the request is rejected. Ending the iteration early unsubscribes,
-// and cancels the handler where the service has a stop subject. It fails as [Ask] does.
+// AskStream sends a request when it is iterated, and yields the pieces of the reply; an error is the last element. ctx
+// or the message being handled must have a deadline, else the request is rejected. Ending the iteration early
+// unsubscribes, and cancels the handler where the service has a stop subject. It fails as [Ask] does.
 func AskStream[Q, A any](ctx context.Context, out Out, s subjects.Service[Q, A], body Q) iter.Seq2[A, error] {
 	return func(yield func(A, error) bool) {
 		var none A
@@ -94,9 +94,9 @@ type Piece struct {
 	Type string // content type
 }
 
-// Stream implements [Out]. It sends nothing until it is iterated; each iteration is a request of its own. An iteration that
-// ends before the service does sends a stop message, where spec has a stop subject. A reader that is too slow for the
-// connection loses pieces, which ends the reply with a fault.
+// Stream implements [Out]. It sends nothing until it is iterated; each iteration is a request of its own. An iteration
+// that ends before the service does sends a stop message, where spec has a stop subject. A reader that is too slow for
+// the connection loses pieces, which ends the reply with a fault.
 func (s *connOut) Stream(ctx context.Context, spec subjects.Spec, body []byte) iter.Seq2[Piece, error] {
 	return func(yield func(Piece, error) bool) {
 		m, err := s.newMessage(ctx, spec, body)
@@ -146,10 +146,12 @@ func (s *connOut) Stream(ctx context.Context, spec subjects.Spec, body []byte) i
 }
 
 // yieldPieces yields the pieces of a streamed reply in order, until its end, an error, the end of ctx, or yield returns
-// false. A gap in the piece numbers is an unavailable fault. A request without a responder is repeated with repeat, which
-// reports false when it cannot be. It reports whether the service ended the reply: otherwise a
-// stop message is due.
-func yieldPieces(ctx context.Context, spec subjects.Spec, pieces <-chan *nats.Msg, repeat func() bool, yield func(Piece, error) bool) (ended bool) {
+// false. A gap in the piece numbers is an unavailable fault. A request without a responder is repeated with repeat,
+// which reports false when it cannot be. It reports whether the service ended the reply: otherwise a stop message is
+// due.
+func yieldPieces(ctx context.Context, spec subjects.Spec, pieces <-chan *nats.Msg, repeat func() bool,
+	yield func(Piece, error) bool,
+) (ended bool) {
 	repeats := 0
 	for n := 0; ; n++ {
 		var r *nats.Msg
@@ -240,8 +242,8 @@ func (s *openStreams) register(ctx context.Context, who, id string) (_ context.C
 	}
 }
 
-// cancel ends the stream of who with this id. who must be the account that the server wrote into the subject, so that no
-// account can end another's. The stop of an unknown stream is kept for one that registers later; the last 256 are.
+// cancel ends the stream of who with this id. who must be the account that the server wrote into the subject, so that
+// no account can end another's. The stop of an unknown stream is kept for one that registers later; the last 256 are.
 func (s *openStreams) cancel(who, id string) {
 	key := who + "." + id
 	s.mu.Lock()
@@ -256,8 +258,8 @@ func (s *openStreams) cancel(who, id string) {
 	s.canceledEarly = append(s.canceledEarly, key)
 }
 
-// subscribeStops subscribes to the stop messages of a streaming route, if it has a stop subject, without a queue group: any
-// instance may handle the request.
+// subscribeStops subscribes to the stop messages of a streaming route, if it has a stop subject, without a queue group:
+// any instance may handle the request.
 func (r *running) subscribeStops(l *routeRun) error {
 	if !l.stream || l.spec.Stop == "" {
 		return nil
@@ -274,15 +276,19 @@ func (r *running) subscribeStops(l *routeRun) error {
 	return nil
 }
 
-// sendPiece sends one piece of the reply to m, without waiting: numbered, and without headers on a raw subject. An empty piece is skipped: it would end the reply.
-// A piece over the server's payload limit is a [subjects.CodeTooLarge] fault.
+// sendPiece sends one piece of the reply to m, without waiting: numbered, and without headers on a raw subject. An
+// empty piece is skipped: it would end the reply. A piece over the server's payload limit is a [subjects.CodeTooLarge]
+// fault.
 func (r *running) sendPiece(m *nats.Msg, in *inbound, data []byte) error {
 	if len(data) == 0 {
 		return nil // would end the reply
 	}
 	var h nats.Header
 	if subjects.Codec(in.codec) != subjects.Raw { // the headers are ours, the protocol of a raw subject is not
-		h = nats.Header{subjects.HeaderType: []string{in.pieceType()}, subjects.HeaderPiece: []string{strconv.Itoa(in.pieces)}}
+		h = nats.Header{
+			subjects.HeaderType:  []string{in.pieceType()},
+			subjects.HeaderPiece: []string{strconv.Itoa(in.pieces)},
+		}
 	}
 	in.pieces++
 	err := r.nc.PublishMsg(&nats.Msg{Subject: m.Reply, Data: data, Header: h})
@@ -295,7 +301,8 @@ func (r *running) sendPiece(m *nats.Msg, in *inbound, data []byte) error {
 // endStream sends the empty message that ends a streamed reply, also after a fault.
 func (r *running) endStream(m *nats.Msg, in *inbound) {
 	if err := r.nc.PublishMsg(&nats.Msg{Subject: m.Reply}); err != nil {
-		r.cfg.Log.Error("end of reply not sent", "actor", r.actor.Name(), "subject", in.subject, "query", in.query, "err", err)
+		r.cfg.Log.Error("end of reply not sent", "actor", r.actor.Name(), "subject", in.subject, "query", in.query,
+			"err", err)
 	}
 }
 

@@ -20,7 +20,8 @@ type chatMsg = actor.Msg[subjects.ChatRequest]
 
 // askChat returns the pieces of a streamed reply up to its end or error.
 func askChat(ctx context.Context, out actor.Out, model string) (got []string, err error) {
-	for piece, err := range actor.AskStream(ctx, out, subjects.ModelChat, subjects.ChatRequest{Role: "assistant", Model: model}) {
+	for piece, err := range actor.AskStream(ctx, out, subjects.ModelChat,
+		subjects.ChatRequest{Role: "assistant", Model: model}) {
 		if err != nil {
 			return got, err
 		}
@@ -39,28 +40,31 @@ func withTimeout(t *testing.T) context.Context {
 func TestStreamedReplies(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	startActor(t, b, "model", actor.Config{}, actor.ServeStream(subjects.ModelChat, func(_ context.Context, in chatMsg, say func(subjects.ChatChunk) error, _ actor.Out) error {
-		switch in.Body.Model {
-		case "silent":
-			return nil
-		case "refuses":
-			return subjects.Faultf(subjects.CodeModelMissing, "no such model")
-		case "panics":
-			panic("a secret")
-		}
-		for i := range 3 {
-			if err := say(subjects.ChatChunk{Content: fmt.Sprintf("%s %d", in.From, i)}); err != nil {
-				return err
+	startActor(t, b, "model", actor.Config{},
+		actor.ServeStream(subjects.ModelChat, func(_ context.Context, in chatMsg, say func(subjects.ChatChunk) error,
+			_ actor.Out,
+		) error {
+			switch in.Body.Model {
+			case "silent":
+				return nil
+			case "refuses":
+				return subjects.Faultf(subjects.CodeModelMissing, "no such model")
+			case "panics":
+				panic("a secret")
 			}
-		}
-		switch in.Body.Model {
-		case "breaks":
-			return errors.New("a detail of ours")
-		case "too large":
-			return say(subjects.ChatChunk{Content: strings.Repeat("x", 2<<20)})
-		}
-		return nil
-	}))
+			for i := range 3 {
+				if err := say(subjects.ChatChunk{Content: fmt.Sprintf("%s %d", in.From, i)}); err != nil {
+					return err
+				}
+			}
+			switch in.Body.Model {
+			case "breaks":
+				return errors.New("a detail of ours")
+			case "too large":
+				return say(subjects.ChatChunk{Content: strings.Repeat("x", 2<<20)})
+			}
+			return nil
+		}))
 	three := []string{"generator 0", "generator 1", "generator 2"}
 	out := newOut(t, b.Connect("generator"))
 	for _, tt := range []struct {
@@ -100,7 +104,8 @@ func TestStreamedReplies(t *testing.T) {
 		}
 	})
 	t.Run("without a deadline", func(t *testing.T) {
-		if _, err := askChat(context.Background(), out, "speaks"); err == nil || !strings.Contains(err.Error(), subjects.CodeNoDeadline) {
+		if _, err := askChat(context.Background(), out, "speaks"); err == nil ||
+			!strings.Contains(err.Error(), subjects.CodeNoDeadline) {
 			t.Error(err)
 		}
 	})
@@ -121,14 +126,15 @@ func TestStoppedStreamCancelsItsHandler(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	ended := make(chan string, 4)
-	endless := actor.ServeStream(subjects.ModelChat, func(ctx context.Context, in chatMsg, say func(subjects.ChatChunk) error, _ actor.Out) error {
-		if err := say(subjects.ChatChunk{Content: "begun"}); err != nil {
-			return err
-		}
-		<-ctx.Done()
-		ended <- in.Body.Model
-		return ctx.Err()
-	})
+	endless := actor.ServeStream(subjects.ModelChat,
+		func(ctx context.Context, in chatMsg, say func(subjects.ChatChunk) error, _ actor.Out) error {
+			if err := say(subjects.ChatChunk{Content: "begun"}); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			ended <- in.Body.Model
+			return ctx.Err()
+		})
 	startActor(t, b, "model", actor.Config{}, endless)
 	wantEnd := func(name string) {
 		t.Helper()
@@ -164,7 +170,8 @@ func TestStoppedStreamCancelsItsHandler(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := rawMessage("model.chat", packMsgpack(t, subjects.ChatRequest{Model: "guarded"}), subjects.HeaderType, subjects.TypeMsgpack, subjects.HeaderDeadline, nearDeadline(), subjects.HeaderStream, "known-id")
+	m := rawMessage("model.chat", packMsgpack(t, subjects.ChatRequest{Model: "guarded"}), subjects.HeaderType,
+		subjects.TypeMsgpack, subjects.HeaderDeadline, nearDeadline(), subjects.HeaderStream, "known-id")
 	m.Reply = sub.Subject
 	if err := mine.PublishMsg(m); err != nil {
 		t.Fatal(err)
@@ -196,19 +203,23 @@ func TestStreamStoppedWhileQueued(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	began, let := make(chan string, 4), make(chan struct{})
-	startActor(t, b, "model", actor.Config{}, actor.ServeStream(subjects.ModelChat, func(ctx context.Context, in chatMsg, _ func(subjects.ChatChunk) error, _ actor.Out) error {
-		began <- in.Body.Model
-		if in.Body.Model == "first" {
-			<-let
-			return nil
-		}
-		<-ctx.Done()
-		began <- "ended " + in.Body.Model
-		return ctx.Err()
-	}, actor.Workers(1)))
+	startActor(t, b, "model", actor.Config{},
+		actor.ServeStream(subjects.ModelChat, func(ctx context.Context, in chatMsg, _ func(subjects.ChatChunk) error,
+			_ actor.Out,
+		) error {
+			began <- in.Body.Model
+			if in.Body.Model == "first" {
+				<-let
+				return nil
+			}
+			<-ctx.Done()
+			began <- "ended " + in.Body.Model
+			return ctx.Err()
+		}, actor.Workers(1)))
 	nc := b.Connect("generator")
 	ask := func(name string) {
-		m := rawMessage("model.chat", packMsgpack(t, subjects.ChatRequest{Model: name}), subjects.HeaderType, subjects.TypeMsgpack, subjects.HeaderDeadline, nearDeadline(), subjects.HeaderStream, name)
+		m := rawMessage("model.chat", packMsgpack(t, subjects.ChatRequest{Model: name}), subjects.HeaderType,
+			subjects.TypeMsgpack, subjects.HeaderDeadline, nearDeadline(), subjects.HeaderStream, name)
 		m.Reply = nc.NewInbox()
 		if err := nc.PublishMsg(m); err != nil {
 			t.Fatal(err)
@@ -253,7 +264,8 @@ func TestEmitOnce(t *testing.T) {
 	}
 	out := newOut(t, b.Connect("generator"))
 	for _, id := range []string{"id-1", "id-1", "id-2"} {
-		if err := actor.EmitOnce(withTimeout(t), out, subjects.AnswerDialog, id, subjects.Dialog{QueryID: id}); err != nil {
+		if err := actor.EmitOnce(withTimeout(t), out, subjects.AnswerDialog, id,
+			subjects.Dialog{QueryID: id}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -282,12 +294,15 @@ func TestEmitOnce(t *testing.T) {
 func TestStreamInPlainText(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	startActor(t, b, "gateway", actor.Config{}, actor.ServeStream(subjects.QueryAsk, func(_ context.Context, in actor.Msg[subjects.Query], say func(subjects.Delta) error, _ actor.Out) error {
-		if err := say(subjects.Delta{Text: "you said: "}); err != nil {
-			return err
-		}
-		return say(subjects.Delta{Text: in.Body.Query})
-	}))
+	startActor(t, b, "gateway", actor.Config{},
+		actor.ServeStream(subjects.QueryAsk, func(_ context.Context, in actor.Msg[subjects.Query],
+			say func(subjects.Delta) error, _ actor.Out,
+		) error {
+			if err := say(subjects.Delta{Text: "you said: "}); err != nil {
+				return err
+			}
+			return say(subjects.Delta{Text: in.Body.Query})
+		}))
 	nc := b.Connect("user")
 	for _, tt := range []struct {
 		name, body string
@@ -349,7 +364,10 @@ func TestLostPieceIsAnError(t *testing.T) {
 	model := b.Connect("model")
 	_, err := model.Subscribe("agent.*.model.chat", func(m *nats.Msg) {
 		for _, n := range []string{"0", "2"} {
-			_ = model.PublishMsg(&nats.Msg{Subject: m.Reply, Data: []byte(`{"content":"` + n + `"}`), Header: nats.Header{subjects.HeaderType: {subjects.TypeJSON}, subjects.HeaderPiece: {n}}})
+			_ = model.PublishMsg(&nats.Msg{
+				Subject: m.Reply, Data: []byte(`{"content":"` + n + `"}`),
+				Header: nats.Header{subjects.HeaderType: {subjects.TypeJSON}, subjects.HeaderPiece: {n}},
+			})
 		}
 		_ = model.PublishMsg(&nats.Msg{Subject: m.Reply})
 	})

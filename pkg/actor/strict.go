@@ -15,12 +15,13 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// Two readers of the same bytes must not see two different messages. The decoders of both codecs are lenient: they accept
-// a name in another case, the last of two equal keys, a list for a struct, a number that does not fit, and the msgpack one
-// allocates any length that a message claims. So a message is checked first against the shape of its payload type.
+// Two readers of the same bytes must not see two different messages. The decoders of both codecs are lenient: they
+// accept a name in another case, the last of two equal keys, a list for a struct, a number that does not fit, and the
+// msgpack one allocates any length that a message claims. So a message is checked first against the shape of its
+// payload type.
 //
-// A field that was renamed keeps its former name in the tag was:"former_name": messages and state of an earlier build are
-// decoded into it. Both names in one object count as a duplicate key.
+// A field that was renamed keeps its former name in the tag was:"former_name": messages and state of an earlier build
+// are decoded into it. Both names in one object count as a duplicate key.
 
 // shape is the part of a type that the checks need. A nil shape accepts anything.
 type shape struct {
@@ -52,8 +53,8 @@ func shapeOf(v any) *shape {
 }
 
 // makeShape builds the shape of a type inside the types around it; nil, which accepts anything, for bytes, interfaces,
-// times and types with their own JSON decoding. A type that contains itself is checked down to the first repetition only.
-// Every field of a struct must have a json tag.
+// times and types with their own JSON decoding. A type that contains itself is checked down to the first repetition
+// only. Every field of a struct must have a json tag.
 func makeShape(t reflect.Type, around []reflect.Type) *shape {
 	if t.Kind() == reflect.Pointer {
 		return makeShape(t.Elem(), around)
@@ -90,8 +91,8 @@ func makeShape(t reflect.Type, around []reflect.Type) *shape {
 	return s
 }
 
-// member returns the field of a key and whether the shape allows the key. Only a struct restricts its keys, by exact name;
-// a nil shape and a map allow any.
+// member returns the field of a key and whether the shape allows the key. Only a struct restricts its keys, by exact
+// name; a nil shape and a map allow any.
 func (s *shape) member(key string) (_ field, known bool) {
 	switch {
 	case s == nil:
@@ -151,9 +152,9 @@ type jsonLevel struct {
 	next  *shape   // of the value that follows
 }
 
-// checkJSON rejects everything but one JSON object, and what encoding/json accepts in it: unknown and duplicate keys, names
-// in another case, nesting deeper than maxDepth, more than maxKeys keys in an object. Types of values are not checked. It
-// returns data with former field names replaced.
+// checkJSON rejects everything but one JSON object, and what encoding/json accepts in it: unknown and duplicate keys,
+// names in another case, nesting deeper than maxDepth, more than maxKeys keys in an object. Types of values are not
+// checked. It returns data with former field names replaced.
 func checkJSON(data []byte, v any) ([]byte, error) {
 	trimmed := bytes.TrimLeft(data, " \t\r\n")
 	switch {
@@ -225,8 +226,9 @@ func stringEnd(data []byte, i int) int {
 	return i + 1
 }
 
-// text checks the string data[from:to], quotes included, when it is a key; a value needs no check. It rejects unknown keys,
-// keys that are equal but for case, and more than maxKeys keys in one object; a lenient checker rejects none of them.
+// text checks the string data[from:to], quotes included, when it is a key; a value needs no check. It rejects unknown
+// keys, keys that are equal but for case, and more than maxKeys keys in one object; a lenient checker rejects none of
+// them.
 func (c *jsonChecker) text(from, to int) error {
 	if rest := bytes.TrimLeft(c.data[to:], " \t\r\n"); len(rest) == 0 || rest[0] != ':' {
 		return nil
@@ -269,9 +271,9 @@ func unquoteKey(quoted []byte) (string, error) {
 	return s, err
 }
 
-// checkMsgpack rejects what the msgpack package accepts or fails on: duplicate keys, unknown fields, keys that are no text,
-// values of another type, nesting deeper than maxDepth, lengths without their bytes, trailing bytes. It returns data with
-// former field names replaced.
+// checkMsgpack rejects what the msgpack package accepts or fails on: duplicate keys, unknown fields, keys that are no
+// text, values of another type, nesting deeper than maxDepth, lengths without their bytes, trailing bytes. It returns
+// data with former field names replaced.
 func checkMsgpack(data []byte, v any) ([]byte, error) {
 	c := msgpackChecker{rest: data, size: len(data)}
 	if err := c.value(shapeOf(v), 1); err != nil {
@@ -292,9 +294,9 @@ type msgpackChecker struct {
 
 var errMsgpackCut = decodeError{reason: "the msgpack is cut short or damaged"}
 
-// item consumes one value: its code and its bytes without code and length, a small value's code itself. For a list and a
-// map it returns the claimed number of elements or pairs, which are not consumed and may be more than there are. It rejects
-// a value that is cut off and the unused code 0xc1.
+// item consumes one value: its code and its bytes without code and length, a small value's code itself. For a list and
+// a map it returns the claimed number of elements or pairs, which are not consumed and may be more than there are. It
+// rejects a value that is cut off and the unused code 0xc1.
 func (c *msgpackChecker) item() (code byte, data []byte, n int, err error) {
 	head, err := c.take(1)
 	if err != nil {
@@ -357,8 +359,8 @@ func (c *msgpackChecker) take(n int) ([]byte, error) {
 	return b, nil
 }
 
-// value checks one value and everything below it against s, at this depth (1 = the message). It rejects nesting deeper than
-// maxDepth and a value of another type.
+// value checks one value and everything below it against s, at this depth (1 = the message). It rejects nesting deeper
+// than maxDepth and a value of another type.
 func (c *msgpackChecker) value(s *shape, depth int) error {
 	if depth > maxDepth {
 		return decodeError{reason: fmt.Sprintf("nested deeper than %d", maxDepth)}
@@ -433,9 +435,9 @@ func isListCode(c byte) bool { return c&0xf0 == 0x90 || c == 0xdc || c == 0xdd }
 
 func isTextCode(c byte) bool { return c&0xe0 == 0xa0 || c >= 0xd9 && c <= 0xdb }
 
-// fits reports whether a msgpack value of this code and these bytes has the type of the shape. Nil fits everywhere: it is
-// the zero value. An integer outside the range of an int64 or uint64 field does not fit; an integer fits a float, a float64
-// no float32.
+// fits reports whether a msgpack value of this code and these bytes has the type of the shape. Nil fits everywhere: it
+// is the zero value. An integer outside the range of an int64 or uint64 field does not fit; an integer fits a float, a
+// float64 no float32.
 func (s *shape) fits(code byte, data []byte) bool {
 	if s == nil || code == 0xc0 {
 		return true

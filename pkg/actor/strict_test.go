@@ -29,8 +29,14 @@ func TestFormerFieldNames(t *testing.T) {
 		ok       bool
 	}{
 		{"present names", `{"flag":true,"list":[{"n":1}],"map":{"k":{"n":2}},"any":{"old_flag":3}}`, true},
-		{"former names", `{"old_flag":true,"list":[{"a_former_name_that_is_longer_than_thirty_one_bytes":1}],"old_map":{"k":{"n":2}},"any":{"old_flag":3}}`, true},
-		{"former name, escaped", `{"old\u005fflag":true,"list":[{"n":1}],"map":{"k":{"n":2}},"any":{"old_flag":3}}`, true},
+		{
+			"former names",
+			`{"old_flag":true,"list":[{"a_former_name_that_is_longer_than_thirty_one_bytes":1}],"old_map":{"k":{"n":2}},"any":{"old_flag":3}}`, true,
+		},
+		{
+			"former name, escaped", `{"old\u005fflag":true,"list":[{"n":1}],"map":{"k":{"n":2}},"any":{"old_flag":3}}`,
+			true,
+		},
 		{"trick: both names", `{"flag":false,"old_flag":true}`, false},
 		{"trick: both names, former first", `{"old_flag":true,"flag":false}`, false},
 		{"trick: former name in another case", `{"Old_flag":true}`, false},
@@ -54,11 +60,13 @@ func TestFormerFieldNames(t *testing.T) {
 			if !tt.ok && decodeMsgpack(packed, new(renamed)) == nil {
 				t.Error("accepted as msgpack")
 			}
-			if tt.ok && got.Any != nil && (!got.Flag || got.List[0].N != 1 || got.Map["k"].N != 2 || string(got.Any) != `{"old_flag":3}`) {
+			if tt.ok && got.Any != nil && (!got.Flag || got.List[0].N != 1 || got.Map["k"].N != 2 ||
+				string(got.Any) != `{"old_flag":3}`) {
 				t.Errorf("%+v", got)
 			}
 			var stored renamed
-			if err := DecodeStored([]byte(tt.in), &stored); err != nil || got.Any != nil && (!stored.Flag || stored.Map["k"].N != 2) {
+			if err := DecodeStored([]byte(tt.in), &stored); err != nil || got.Any != nil &&
+				(!stored.Flag || stored.Map["k"].N != 2) {
 				t.Errorf("stored: %+v, %v", stored, err)
 			}
 		})
@@ -67,7 +75,10 @@ func TestFormerFieldNames(t *testing.T) {
 
 func TestFormerFieldNamesInMsgpack(t *testing.T) {
 	t.Parallel()
-	packed, err := msgpack.Marshal(map[string]any{"old_flag": true, "list": []any{map[string]any{"a_former_name_that_is_longer_than_thirty_one_bytes": 7}}})
+	packed, err := msgpack.Marshal(map[string]any{
+		"old_flag": true,
+		"list":     []any{map[string]any{"a_former_name_that_is_longer_than_thirty_one_bytes": 7}},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +100,8 @@ func TestFormerPayloads(t *testing.T) {
 		t.Errorf("%+v, %v", c, err)
 	}
 	var l subjects.ModelList
-	if err := DecodeStrict([]byte(`{"roles":[{"role":"assistant","stand_in":true}]}`), &l); err != nil || !l.Roles[0].DemoModel {
+	if err := DecodeStrict([]byte(`{"roles":[{"role":"assistant","stand_in":true}]}`), &l); err != nil ||
+		!l.Roles[0].DemoModel {
 		t.Errorf("%+v, %v", l, err)
 	}
 	var state struct {
@@ -97,7 +109,8 @@ func TestFormerPayloads(t *testing.T) {
 			Response subjects.Response `json:"response"`
 		} `json:"publish"`
 	}
-	if err := DecodeStored([]byte(`{"publish":{"response":{"stand_in":true},"gone":1},"gone":[2]}`), &state); err != nil || !state.Publish.Response.DemoModel {
+	if err := DecodeStored([]byte(`{"publish":{"response":{"stand_in":true},"gone":1},"gone":[2]}`),
+		&state); err != nil || !state.Publish.Response.DemoModel {
 		t.Errorf("%+v, %v", state, err)
 	}
 	if err := DecodeStored([]byte(`{`), &state); err == nil {

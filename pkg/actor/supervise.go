@@ -84,12 +84,15 @@ type Supervised struct {
 	err    error // of the last stop
 }
 
-// Supervise starts an actor and returns when it is ready, or with the error of its first start, which is not retried. Later
-// failures cause restarts within [Config] Budget; when it is used up the actor stays down as Failed. ctx is for the start
-// only: the actor runs until [Supervised.Stop], which must be called.
+// Supervise starts an actor and returns when it is ready, or with the error of its first start, which is not retried.
+// Later failures cause restarts within [Config] Budget; when it is used up the actor stays down as Failed. ctx is for
+// the start only: the actor runs until [Supervised.Stop], which must be called.
 func Supervise(ctx context.Context, spec Spec, dial Dial, cfg Config) (*Supervised, error) {
 	cfg = cfg.withDefaults()
-	s := &Supervised{Spec: spec, Health: Health{id: NewID(), meter: telemetry.NewMeter()}, abort: make(chan struct{}), again: make(chan chan error), done: make(chan struct{})}
+	s := &Supervised{
+		Spec: spec, Health: Health{id: NewID(), meter: telemetry.NewMeter()}, abort: make(chan struct{}),
+		again: make(chan chan error), done: make(chan struct{}),
+	}
 	s.Health.set(Starting, nil)
 	r, err := startActor(ctx, spec, dial, cfg, &s.Health)
 	if err != nil {
@@ -144,7 +147,8 @@ func (s *Supervised) superviseRuns(ctx context.Context, r *running, dial Dial, c
 				falls = falls[1:]
 			}
 			if len(falls) > cfg.Budget.Intensity {
-				log.Error("restart budget used up", "restarts", cfg.Budget.Intensity, "within", cfg.Budget.Period, "err", cause)
+				log.Error("restart budget used up", "restarts", cfg.Budget.Intensity, "within", cfg.Budget.Period,
+					"err", cause)
 				s.Health.set(Failed, cause)
 				<-ctx.Done()
 				return
@@ -175,8 +179,8 @@ func (s *Supervised) Stop() error {
 }
 
 // Restart drains the actor and starts it again by its [Spec], which may make it differently now; it does not count as a
-// failure. It returns when the actor is ready, or with the error of the start: the supervisor then retries within the budget. An
-// actor that has failed or stopped is not started.
+// failure. It returns when the actor is ready, or with the error of the start: the supervisor then retries within the
+// budget. An actor that has failed or stopped is not started.
 func (s *Supervised) Restart(ctx context.Context) error {
 	reply := make(chan error, 1)
 	select {
@@ -196,9 +200,10 @@ func (s *Supervised) Restart(ctx context.Context) error {
 
 var errAborted = errors.New("aborted")
 
-// Abort ends this run of the actor as if its process were killed: its connections first, so that no handler can publish,
-// store or acknowledge anything, then its handlers. The supervisor restarts it. It blocks until a restarting actor runs again, and for a
-// failed or draining one until it has stopped, when it aborts nothing. It is for crash tests and stories.
+// Abort ends this run of the actor as if its process were killed: its connections first, so that no handler can
+// publish, store or acknowledge anything, then its handlers. The supervisor restarts it. It blocks until a restarting
+// actor runs again, and for a failed or draining one until it has stopped, when it aborts nothing. It is for crash
+// tests and stories.
 func (s *Supervised) Abort() {
 	select {
 	case s.abort <- struct{}{}:
@@ -241,8 +246,8 @@ func (h *System) Actors() []*Supervised {
 	return append([]*Supervised(nil), h.actors...)
 }
 
-// Abort aborts the first actor of this name, see [Supervised.Abort], and does not wait for the restart that follows. It fails
-// only when there is none of this name.
+// Abort aborts the first actor of this name, see [Supervised.Abort], and does not wait for the restart that follows. It
+// fails only when there is none of this name.
 func (h *System) Abort(name string) error {
 	for _, s := range h.Actors() {
 		if s.Spec.Name == name {

@@ -14,9 +14,9 @@ import (
 type Tool struct {
 	Schema subjects.ToolSchema // for the model
 	Facts  policy.Tool         // for the broker, from the build and never from an announcement
-	// Run runs one call. Who calls, and the labels of the session, are the broker's word. Call id, query id and tool name
-	// of the result are set by the runtime. An error that is a fault, or wraps [ErrArguments], becomes the result's error;
-	// any other is the actor's failure, with the details in the log only.
+	// Run runs one call. Who calls, and the labels of the session, are the broker's word. Call id, query id and tool
+	// name of the result are set by the runtime. An error that is a fault, or wraps [ErrArguments], becomes the
+	// result's error; any other is the actor's failure, with the details in the log only.
 	Run func(ctx context.Context, in Msg[subjects.ToolOrder], out Out) (subjects.ToolResult, error)
 }
 
@@ -27,8 +27,8 @@ type Toolset []Tool
 // ErrArguments means that a tool's arguments do not fit its schema. The text is for the model, which may retry.
 var ErrArguments = errors.New("bad arguments")
 
-// DecodeArguments decodes the arguments of a tool call strictly: unknown fields, fields in another case, duplicate keys and
-// trailing data are rejected with [ErrArguments].
+// DecodeArguments decodes the arguments of a tool call strictly: unknown fields, fields in another case, duplicate keys
+// and trailing data are rejected with [ErrArguments].
 func DecodeArguments(raw json.RawMessage, v any) error {
 	if err := DecodeStrict(raw, v); err != nil {
 		return fmt.Errorf("%w: %w", ErrArguments, err)
@@ -76,8 +76,8 @@ func (s Toolset) Definitions() map[string]string {
 }
 
 // serve runs one call. A fault, and [ErrArguments] as code "tool", becomes the error of the result, which then holds
-// nothing else; any other error is returned, and its text does not reach the caller. Ids and tool name of the result are
-// set here.
+// nothing else; any other error is returned, and its text does not reach the caller. Ids and tool name of the result
+// are set here.
 func (t Tool) serve(ctx context.Context, in Msg[subjects.ToolOrder], out Out) (subjects.ToolResult, error) {
 	res, err := t.Run(ctx, in, out)
 	var f *subjects.Fault

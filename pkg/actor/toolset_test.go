@@ -16,7 +16,10 @@ import (
 
 // shout is a tool that returns its text in capitals.
 var shout = actor.Tool{
-	Schema: subjects.ToolSchema{Name: "shout", Version: "1", Description: "shouts", Parameters: json.RawMessage(`{"type":"object"}`)},
+	Schema: subjects.ToolSchema{
+		Name: "shout", Version: "1", Description: "shouts",
+		Parameters: json.RawMessage(`{"type":"object"}`),
+	},
 	Run: func(_ context.Context, in actor.Msg[subjects.ToolOrder], _ actor.Out) (subjects.ToolResult, error) {
 		var args struct {
 			Text string `json:"text"`
@@ -51,14 +54,17 @@ func TestToolset(t *testing.T) {
 			Subject: "tool.request.shout", Deadline: rec.Time.Add(time.Minute),
 			Body: subjects.ToolOrder{CallID: "c1", QueryID: "q1", Args: json.RawMessage(tt.args)},
 		})
-		if !strings.Contains(got, tt.want) || fmt.Sprint(err) != map[bool]string{true: "<nil>", false: tt.err}[tt.err == ""] {
+		if !strings.Contains(got, tt.want) ||
+			fmt.Sprint(err) != map[bool]string{true: "<nil>", false: tt.err}[tt.err == ""] {
 			t.Errorf("%s: %s, %v", tt.name, got, err)
 		}
-		if err == nil && (!strings.Contains(got, `"call_id":"c1"`) || !strings.Contains(got, `"query_id":"q1"`) || !strings.Contains(got, `"tool":"shout"`) || strings.Contains(got, "half")) {
+		if err == nil && (!strings.Contains(got, `"call_id":"c1"`) || !strings.Contains(got, `"query_id":"q1"`) ||
+			!strings.Contains(got, `"tool":"shout"`) || strings.Contains(got, "half")) {
 			t.Errorf("%s: %s", tt.name, got)
 		}
 	}
-	if err := set.Announce(t.Context(), rec.Out()); err != nil || len(rec.Published()) != 1 || rec.Published()[0].Subject != "tool.schema.shout" {
+	if err := set.Announce(t.Context(), rec.Out()); err != nil || len(rec.Published()) != 1 ||
+		rec.Published()[0].Subject != "tool.schema.shout" {
 		t.Errorf("announced %+v, %v", rec.Published(), err)
 	}
 	var s subjects.ToolSchema

@@ -1,5 +1,5 @@
-// Package agent connects the loop to the bus: an agent asks the broker for tools, runs its calls through the broker under its
-// own identity path, and spawns agents below it. Generator, committee and orchestrator use it.
+// Package agent connects the loop to the bus: an agent asks the broker for tools, runs its calls through the broker
+// under its own identity path, and spawns agents below it. Generator, committee and orchestrator use it.
 package agent
 
 import (
@@ -24,16 +24,18 @@ import (
 
 // Agent is an agent of one query: the account that Out publishes as, or a spawned agent below it.
 type Agent struct {
-	Out         actor.Out // with the ids of session and query
-	Session     string
-	Query       string
-	Path        []string      // spawned agents below the account, outermost first; empty = the account itself
-	Scope       string        // part of the call ids: distinguishes agents of one account that answer the same query; "" = the only one
+	Out     actor.Out // with the ids of session and query
+	Session string
+	Query   string
+	Path    []string // spawned agents below the account, outermost first; empty = the account itself
+	// part of the call ids: distinguishes agents of one account that answer the same query; "" = the only one
+	Scope       string
 	ToolTimeout time.Duration // of one tool call
-	RepeatAfter time.Duration // a call without a reply is repeated after it, then after twice as long, up to 30 s; 0 = 5 s
-	MaxResult   int           // bytes of a framed result for the model; longer ones are clipped
-	// OnResult is called with every result and every failure of a tool, OnClipped with the tool of a clipped result. Both may be
-	// nil, and several calls run at the same time.
+	// a call without a reply is repeated after it, then after twice as long, up to 30 s; 0 = 5 s
+	RepeatAfter time.Duration
+	MaxResult   int // bytes of a framed result for the model; longer ones are clipped
+	// OnResult is called with every result and every failure of a tool, OnClipped with the tool of a clipped result.
+	// Both may be nil, and several calls run at the same time.
 	OnResult  func(tool string, res subjects.ToolResult)
 	OnClipped func(tool string)
 }
@@ -41,8 +43,8 @@ type Agent struct {
 // spawnTimeout is the timeout of a spawn request.
 const spawnTimeout = 30 * time.Second
 
-// Spawn asks the broker for an agent below a and returns it with its tools. The new agent has the settings of a but for Scope,
-// to which its name is added. The broker's denial is a [*subjects.Fault].
+// Spawn asks the broker for an agent below a and returns it with its tools. The new agent has the settings of a but for
+// Scope, to which its name is added. The broker's denial is a [*subjects.Fault].
 func (a *Agent) Spawn(ctx context.Context, req subjects.SpawnRequest) (*Agent, []string, error) {
 	service, err := subjects.AgentSpawn, error(nil)
 	if len(a.Path) > 0 {
@@ -63,8 +65,8 @@ func (a *Agent) Spawn(ctx context.Context, req subjects.SpawnRequest) (*Agent, [
 	return &child, reply.Tools, nil
 }
 
-// Discover asks the broker for tools that fit a task, at most most, within [LookupTimeout]. It asks each time, so that grants
-// and disabled tools take effect at once.
+// Discover asks the broker for tools that fit a task, at most most, within [LookupTimeout]. It asks each time, so that
+// grants and disabled tools take effect at once.
 func (a *Agent) Discover(ctx context.Context, task string, most int) ([]model.Tool, error) {
 	if most <= 0 {
 		return nil, nil
@@ -90,9 +92,9 @@ func (a *Agent) Discover(ctx context.Context, task string, most int) ([]model.To
 	return out, nil
 }
 
-// CallID is the id of a call outside of its turn, derived from session, query, scope and the model's own id. The model's id alone
-// is unique within a turn at best, and the broker would take a later call with the same id for one that has run. The derivation
-// must not change: a resumed turn finds its calls in the broker's ledger.
+// CallID is the id of a call outside of its turn, derived from session, query, scope and the model's own id. The
+// model's id alone is unique within a turn at best, and the broker would take a later call with the same id for one
+// that has run. The derivation must not change: a resumed turn finds its calls in the broker's ledger.
 func (a *Agent) CallID(id string) string {
 	of := a.Session + " " + a.Query + " " + id
 	if a.Scope != "" {
@@ -105,8 +107,8 @@ func (a *Agent) CallID(id string) string {
 // unavailableText is the result of a tool that timed out.
 const unavailableText = "[tool unavailable]"
 
-// RunTool runs one call through the broker and waits for its result, at most ToolTimeout. A denial, a failure and a timeout
-// are results too, with a fault and a text for the model to read. A long framed result is clipped.
+// RunTool runs one call through the broker and waits for its result, at most ToolTimeout. A denial, a failure and a
+// timeout are results too, with a fault and a text for the model to read. A long framed result is clipped.
 func (a *Agent) RunTool(ctx context.Context, c model.Call) loop.Result {
 	service, err := subjects.ToolRequestService.With(append([]string{c.Name}, a.Path...)...)
 	if err != nil {
@@ -114,7 +116,10 @@ func (a *Agent) RunTool(ctx context.Context, c model.Call) loop.Result {
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.ToolTimeout)
 	defer cancel()
-	res, err := a.askTool(ctx, service, subjects.ToolRequest{CallID: a.CallID(c.ID), QueryID: a.Query, Args: c.Arguments})
+	res, err := a.askTool(ctx, service, subjects.ToolRequest{
+		CallID: a.CallID(c.ID), QueryID: a.Query,
+		Args: c.Arguments,
+	})
 	var f *subjects.Fault
 	switch {
 	case errors.As(err, &f) && f != nil:
@@ -138,10 +143,13 @@ func (a *Agent) RunTool(ctx context.Context, c model.Call) loop.Result {
 // maxRepeat is the longest wait before a call is repeated.
 const maxRepeat = 30 * time.Second
 
-// askTool sends a call to the broker and waits for its result until ctx ends. While no reply comes it sends the same call again
-// under the same call_id: the broker may have been killed, or the link cut, and nobody would reply. The broker does not run it
-// twice: it replies with the result of the running or completed call, or that the outcome is unknown.
-func (a *Agent) askTool(ctx context.Context, service subjects.Service[subjects.ToolRequest, subjects.ToolResult], req subjects.ToolRequest) (subjects.ToolResult, error) {
+// askTool sends a call to the broker and waits for its result until ctx ends. While no reply comes it sends the same
+// call again under the same call_id: the broker may have been killed, or the link cut, and nobody would reply. The
+// broker does not run it twice: it replies with the result of the running or completed call, or that the outcome is
+// unknown.
+func (a *Agent) askTool(ctx context.Context, service subjects.Service[subjects.ToolRequest, subjects.ToolResult],
+	req subjects.ToolRequest,
+) (subjects.ToolResult, error) {
 	type reply struct {
 		attempt int
 		res     subjects.ToolResult
@@ -183,7 +191,8 @@ func (a *Agent) askTool(ctx context.Context, service subjects.Service[subjects.T
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return subjects.ToolResult{}, ctx.Err()
 			}
-			return subjects.ToolResult{}, subjects.Faultf(subjects.CodeTimeout, "timeout: no reply from %s before the deadline", service.Name)
+			return subjects.ToolResult{}, subjects.Faultf(subjects.CodeTimeout, "timeout: no reply from %s before "+
+				"the deadline", service.Name)
 		}
 	}
 }
@@ -198,7 +207,8 @@ func isTransient(err error) bool {
 // content: the loop would cut it. A result without a frame, or whose last line leaves no room, is returned unchanged.
 func clipInFrame(s string, most int) string {
 	end := strings.LastIndexByte(s, '\n')
-	framed := strings.HasPrefix(s, firewall.FrameStart) || strings.Contains(s, "\n"+firewall.FrameStart) // trusted lines may stand before it
+	// trusted lines may stand before it
+	framed := strings.HasPrefix(s, firewall.FrameStart) || strings.Contains(s, "\n"+firewall.FrameStart)
 	if len(s) <= most || end < 0 || !framed {
 		return s
 	}
@@ -231,15 +241,19 @@ func DescribeFault(f *subjects.Fault) loop.Result {
 		}
 		r.Text += ". Do not try it again in this way."
 	case subjects.CodeNotApproved:
-		r.Text = "The user was asked whether this call may run, and said no. Do not try to get the same done in another way; go on without it."
+		r.Text = "The user was asked whether this call may run, and said no. Do not try to get the same done in " +
+			"another way; go on without it."
 	case subjects.CodeUnanswered:
-		r.Text = "The user was asked whether this call may run, and has not answered: it did not run. Say so, and go on without it."
+		r.Text = "The user was asked whether this call may run, and has not answered: it did not run. Say so, and go " +
+			"on without it."
 	case subjects.CodeLimit:
-		r.Text = "This call was not run, a limit is reached: " + text.OneLine(f.Text, maxTextBytes) + ". Answer with what you have."
+		r.Text = "This call was not run, a limit is reached: " + text.OneLine(f.Text, maxTextBytes) +
+			". Answer with what you have."
 	case subjects.CodeNoSecret:
 		r.Text = "The call did not run: " + text.OneLine(f.Text, maxTextBytes) + ". Tell the user."
 	case subjects.CodeUncertain:
-		r.Text = "It is not known whether this call ran before an interruption, and it is not run again. Tell the user so: " + text.OneLine(f.Text, maxTextBytes)
+		r.Text = "It is not known whether this call ran before an interruption, and it is not run again. Tell the " +
+			"user so: " + text.OneLine(f.Text, maxTextBytes)
 	default:
 		r.Text = fmt.Sprintf("The call failed (%s): %s", f.Code, text.Clip(f.Text, 2<<10))
 	}
@@ -252,15 +266,16 @@ func DescribeFault(f *subjects.Fault) loop.Result {
 // maxRecalls bounds how many memories a collection names.
 const maxRecalls = 100
 
-// Collection joins the labels and the recalled memories of results. Its zero value is empty; it may be used concurrently.
+// Collection joins the labels and the recalled memories of results. Its zero value is empty; it may be used
+// concurrently.
 type Collection struct {
 	mu      sync.Mutex
 	labels  *subjects.Labels
 	recalls []string
 }
 
-// Add adds the labels of a result, and the memories that a result without an error holds, each once. Memories beyond maxRecalls
-// are dropped.
+// Add adds the labels of a result, and the memories that a result without an error holds, each once. Memories beyond
+// maxRecalls are dropped.
 func (c *Collection) Add(res subjects.ToolResult) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

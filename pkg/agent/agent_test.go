@@ -41,7 +41,8 @@ func TestClipInFrame(t *testing.T) {
 				}
 				return
 			}
-			if len(got) > tt.most || !strings.Contains(got, begin) || !strings.HasSuffix(got, end) || !strings.Contains(got, clipMark) || !utf8.ValidString(got) {
+			if len(got) > tt.most || !strings.Contains(got, begin) || !strings.HasSuffix(got, end) ||
+				!strings.Contains(got, clipMark) || !utf8.ValidString(got) {
 				t.Fatalf("%d bytes of %d: %q", len(got), tt.most, got)
 			}
 		})
@@ -52,7 +53,10 @@ func TestClipInFrame(t *testing.T) {
 func TestDescribeFault(t *testing.T) {
 	t.Parallel()
 	seen := map[string]string{}
-	for _, code := range []string{subjects.CodeDenied, subjects.CodeNotApproved, subjects.CodeUnanswered, subjects.CodeLimit, subjects.CodeNoSecret, subjects.CodeUncertain, subjects.CodeTimeout, subjects.CodeTool} {
+	for _, code := range []string{
+		subjects.CodeDenied, subjects.CodeNotApproved, subjects.CodeUnanswered,
+		subjects.CodeLimit, subjects.CodeNoSecret, subjects.CodeUncertain, subjects.CodeTimeout, subjects.CodeTool,
+	} {
 		r := DescribeFault(subjects.Faultf(code, "the reason"))
 		if r.Fault != code || r.Text == "" {
 			t.Errorf("%s: %+v", code, r)
@@ -64,8 +68,8 @@ func TestDescribeFault(t *testing.T) {
 	}
 }
 
-// Call ids differ between turns and between agents of one account, for servers that count calls from one in every reply, and
-// stay the same when the turn is resumed.
+// Call ids differ between turns and between agents of one account, for servers that count calls from one in every
+// reply, and stay the same when the turn is resumed.
 func TestCallIDs(t *testing.T) {
 	t.Parallel()
 	of := func(scope, session, query, id string) string {
@@ -75,7 +79,10 @@ func TestCallIDs(t *testing.T) {
 	if same != of("", "s1", "q1", "call_1") || subjects.CheckToken(same) != nil {
 		t.Errorf("%q", same)
 	}
-	for _, other := range []string{of("", "s1", "q2", "call_1"), of("", "s2", "q1", "call_1"), of("", "s1", "q1", "call_2"), of("respondent_b", "s1", "q1", "call_1")} {
+	for _, other := range []string{
+		of("", "s1", "q2", "call_1"), of("", "s2", "q1", "call_1"),
+		of("", "s1", "q1", "call_2"), of("respondent_b", "s1", "q1", "call_1"),
+	} {
 		if other == same {
 			t.Error("two calls have one id")
 		}
@@ -97,22 +104,33 @@ func TestSpawnedAgentCallsUnderItsPath(t *testing.T) {
 		case "agent.spawn.coder-1":
 			return subjects.SpawnReply{Child: "researcher-2"}, nil
 		case "broker.discover.coder-1":
-			return subjects.DiscoverReply{Tools: []subjects.ToolSchema{{Name: "fs_read", Parameters: json.RawMessage(`{}`)}, {Name: "fs_list"}}}, nil
+			return subjects.DiscoverReply{
+				Tools: []subjects.ToolSchema{{Name: "fs_read", Parameters: json.RawMessage(`{}`)}, {Name: "fs_list"}},
+			}, nil
 		case "tool.request.fs_read.coder-1":
-			return subjects.ToolResult{Result: "text", Labels: &subjects.Labels{Trust: subjects.Untrusted}, Recalls: []string{"m1", "m1"}}, nil
+			return subjects.ToolResult{
+				Result: "text", Labels: &subjects.Labels{Trust: subjects.Untrusted},
+				Recalls: []string{"m1", "m1"},
+			}, nil
 		}
 		return nil, subjects.Faultf(subjects.CodeDenied, "no")
 	}}
 	var got Collection
-	root := &Agent{Out: rec.Out(), Session: "s1", Query: "q1", ToolTimeout: time.Minute, MaxResult: 1 << 10, OnResult: func(_ string, r subjects.ToolResult) { got.Add(r) }}
+	root := &Agent{
+		Out: rec.Out(), Session: "s1", Query: "q1", ToolTimeout: time.Minute, MaxResult: 1 << 10,
+		OnResult: func(_ string, r subjects.ToolResult) { got.Add(r) },
+	}
 	child, tools, err := root.Spawn(t.Context(), subjects.SpawnRequest{Type: "coder"})
-	if err != nil || !slices.Equal(child.Path, []string{"coder-1"}) || !slices.Equal(tools, []string{"fs_read"}) || len(root.Path) != 0 {
+	if err != nil || !slices.Equal(child.Path, []string{"coder-1"}) || !slices.Equal(tools, []string{"fs_read"}) ||
+		len(root.Path) != 0 {
 		t.Fatalf("%+v %v %v", child, tools, err)
 	}
-	if offered, err := child.Discover(t.Context(), "read", 1); err != nil || len(offered) != 1 || offered[0].Name != "fs_read" {
+	if offered, err := child.Discover(t.Context(), "read", 1); err != nil || len(offered) != 1 ||
+		offered[0].Name != "fs_read" {
 		t.Errorf("%v %v", offered, err)
 	}
-	if r := child.RunTool(t.Context(), model.Call{ID: "c1", Name: "fs_read", Arguments: json.RawMessage(`{}`)}); r.Text != "text" || r.Fault != "" {
+	if r := child.RunTool(t.Context(),
+		model.Call{ID: "c1", Name: "fs_read", Arguments: json.RawMessage(`{}`)}); r.Text != "text" || r.Fault != "" {
 		t.Errorf("%+v", r)
 	}
 	if r := child.RunTool(t.Context(), model.Call{ID: "c1", Name: "a.b"}); r.Fault != subjects.CodeUnknownTool {
@@ -124,10 +142,12 @@ func TestSpawnedAgentCallsUnderItsPath(t *testing.T) {
 	if root.CallID("c1") == child.CallID("c1") {
 		t.Error("two agents have one call id")
 	}
-	if labels, recalls := got.Result(); labels == nil || labels.Trust != subjects.Untrusted || !slices.Equal(recalls, []string{"m1"}) {
+	if labels, recalls := got.Result(); labels == nil || labels.Trust != subjects.Untrusted ||
+		!slices.Equal(recalls, []string{"m1"}) {
 		t.Errorf("%+v %v", labels, recalls)
 	}
-	if grandchild, _, err := child.Spawn(t.Context(), subjects.SpawnRequest{Type: "researcher"}); err != nil || !slices.Equal(grandchild.Path, []string{"coder-1", "researcher-2"}) {
+	if grandchild, _, err := child.Spawn(t.Context(), subjects.SpawnRequest{Type: "researcher"}); err != nil ||
+		!slices.Equal(grandchild.Path, []string{"coder-1", "researcher-2"}) {
 		t.Errorf("%+v %v", grandchild, err)
 	}
 }

@@ -13,8 +13,8 @@ var ErrCanceled = errors.New("canceled by the user")
 // maxCanceled bounds the canceled queries that are remembered. A query beyond it is answered after all.
 const maxCanceled = 4096
 
-// Cancellations knows the queries that run here and those that were canceled. Its zero value knows none. Every process receives every cancellation: the
-// query may run in any, or still be queued.
+// Cancellations knows the queries that run here and those that were canceled. Its zero value knows none. Every process
+// receives every cancellation: the query may run in any, or still be queued.
 type Cancellations struct {
 	mu       sync.Mutex
 	running  map[string]context.CancelCauseFunc
@@ -38,8 +38,8 @@ func (s *Cancellations) Cancel(query string) {
 	s.canceled = append(s.canceled, query)
 }
 
-// Watch returns a context that ends when the query is canceled, at once when it was canceled before. The caller must call
-// the returned function when the query is finished.
+// Watch returns a context that ends when the query is canceled, at once when it was canceled before. The caller must
+// call the returned function when the query is finished.
 func (s *Cancellations) Watch(ctx context.Context, query string) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	s.mu.Lock()

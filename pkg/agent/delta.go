@@ -51,7 +51,10 @@ func (l *DeltaStream) Flush(ctx context.Context) {
 	if l == nil || l.text.Len() == 0 {
 		return
 	}
-	_ = actor.Emit(ctx, l.out, l.topic, subjects.Delta{QueryID: l.query, RespondentID: l.from, Step: l.step, N: l.n, Text: l.text.String()})
+	_ = actor.Emit(ctx, l.out, l.topic, subjects.Delta{
+		QueryID: l.query, RespondentID: l.from, Step: l.step, N: l.n,
+		Text: l.text.String(),
+	})
 	l.n++
 	l.text.Reset()
 	l.lastEmit = l.out.Now()

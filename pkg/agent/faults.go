@@ -14,8 +14,8 @@ import (
 	"conclave/subjects"
 )
 
-// Explanation pairs an error with a code for programs and advice for the user. Where Say is empty the backend's own text is
-// used, because it names the address and the model.
+// Explanation pairs an error with a code for programs and advice for the user. Where Say is empty the backend's own
+// text is used, because it names the address and the model.
 type Explanation struct {
 	Err    error
 	Code   string
@@ -27,28 +27,34 @@ type Explanation struct {
 var modelErrors = []Explanation{
 	{model.ErrUnreachable, subjects.CodeModelUnreachable, "", "Start it with: ollama serve. Then ask again."},
 	{model.ErrMissing, subjects.CodeModelMissing, "", "Fetch it with: conclave model pull <name>. Then ask again."},
-	{model.ErrRemote, subjects.CodeModelRemote, "", "Nothing was sent. Allow the model by name in models.yaml, or choose one that runs here."},
-	{model.ErrUnauthorized, subjects.CodeModelKey, "", "Store its key with conclave secret set and name it in models.yaml, or choose a model that runs here."},
-	{model.ErrTooLong, subjects.CodeModelTooLong, "", "Ask a shorter question, begin a new session, or give the model a larger window in models.yaml."},
+	{model.ErrRemote, subjects.CodeModelRemote, "", "Nothing was sent. Allow the model by name in models.yaml, or " +
+		"choose one that runs here."},
+	{model.ErrUnauthorized, subjects.CodeModelKey, "", "Store its key with conclave secret set and name it in " +
+		"models.yaml, or choose a model that runs here."},
+	{model.ErrTooLong, subjects.CodeModelTooLong, "", "Ask a shorter question, begin a new session, or give the " +
+		"model a larger window in models.yaml."},
 	{model.ErrBusy, subjects.CodeBusy, "", "Wait a moment, then ask again."},
 	{model.ErrCut, subjects.CodeModelCut, "", "Ask again; if it keeps happening, look into the model server's log."},
-	{model.ErrMalformed, subjects.CodeModelMalformed, "", "It was asked again and did no better. Put the question differently, or choose another model."},
-	{model.ErrNoTools, subjects.CodeModelNoTools, "", "Choose a model that takes tools, or ask for something that needs none."},
+	{model.ErrMalformed, subjects.CodeModelMalformed, "", "It was asked again and did no better. Put the question " +
+		"differently, or choose another model."},
+	{model.ErrNoTools, subjects.CodeModelNoTools, "", "Choose a model that takes tools, or ask for something that " +
+		"needs none."},
 	{model.ErrNoThinking, subjects.CodeModelNoThinking, "", "Choose another model, or switch thinking off."},
 	{model.ErrNoVision, subjects.CodeModelNoVision, "", "Then ask again."},
 	{model.ErrUnsupported, subjects.CodeUnsupported, "", "Choose another model in models.yaml."},
 }
 
-// Explain converts an error, not nil, to a fault for programs and a text for the user, which is never empty. own are the
-// explanations of the caller's own errors. Known errors and faults of other components are quoted, shortened; an unknown error
-// is not: it is CodeInternal, and its text is in the log only.
+// Explain converts an error, not nil, to a fault for programs and a text for the user, which is never empty. own are
+// the explanations of the caller's own errors. Known errors and faults of other components are quoted, shortened; an
+// unknown error is not: it is CodeInternal, and its text is in the log only.
 func Explain(err error, own ...Explanation) (*subjects.Fault, string) {
 	var f *subjects.Fault
 	if !errors.As(err, &f) || f == nil || f.Code == "" {
 		f = nil
 	}
 	if timeout := (*loop.TimeoutError)(nil); errors.As(err, &timeout) {
-		return newExplanation(subjects.CodeTimeout, timeout.Error(), "Raise it there, choose a smaller model in models.yaml, or ask for less at once.")
+		return newExplanation(subjects.CodeTimeout, timeout.Error(), "Raise it there, choose a smaller model in "+
+			"models.yaml, or ask for less at once.")
 	}
 	for _, t := range slices.Concat(modelErrors, own) {
 		if !errors.Is(err, t.Err) {
@@ -72,7 +78,8 @@ func Explain(err error, own ...Explanation) (*subjects.Fault, string) {
 	case f != nil:
 		return newExplanation(f.Code, f.Text, "Ask again.")
 	}
-	return newExplanation(subjects.CodeInternal, "something went wrong while this question was answered", "Ask again, and look into the log.")
+	return newExplanation(subjects.CodeInternal, "something went wrong while this question was answered",
+		"Ask again, and look into the log.")
 }
 
 // maxTextBytes bounds a quoted text of another component, in bytes.

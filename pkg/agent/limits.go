@@ -13,8 +13,8 @@ const (
 	maxResult strict.Size = 64 << 10
 )
 
-// CheckLimits adds the limits of an actor's loops and of its tool calls that are out of bounds to out, by the names that they have in the
-// configuration of every actor.
+// CheckLimits adds the limits of an actor's loops and of its tool calls that are out of bounds to out, by the names
+// that they have in the configuration of every actor.
 func CheckLimits(out *strict.Problems, l loop.Limits, toolTimeout time.Duration, maxSteps int) {
 	out.CheckInt("steps", l.Steps, 1, maxSteps)
 	out.CheckInt("predict", l.StepTokens, 64, 1<<20)

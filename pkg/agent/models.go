@@ -14,8 +14,8 @@ const (
 	DefaultWindow = 32768
 	// LookupTimeout is the timeout of requests to the broker and the model actor before a turn begins without them.
 	LookupTimeout = 5 * time.Second
-	// modelsTTL is how long a reply of the model actor is reused: changes of the configuration are seen soon, and not every turn
-	// asks again.
+	// modelsTTL is how long a reply of the model actor is reused: changes of the configuration are seen soon, and not
+	// every turn asks again.
 	modelsTTL = 10 * time.Second
 )
 
@@ -26,9 +26,9 @@ type Models struct {
 	at    time.Time
 }
 
-// Role returns the current model of a role and its capabilities, cached for modelsTTL. When the model actor does not reply
-// within LookupTimeout, it is a default with tools and streaming, without a name. A role that is not listed has the assistant's
-// model. The window is never 0.
+// Role returns the current model of a role and its capabilities, cached for modelsTTL. When the model actor does not
+// reply within LookupTimeout, it is a default with tools and streaming, without a name. A role that is not listed has
+// the assistant's model. The window is never 0.
 func (m *Models) Role(ctx context.Context, out actor.Out, role string) subjects.RoleModel {
 	all := m.list(ctx, out)
 	for _, wanted := range []string{role, subjects.RoleAssistant} {

@@ -49,7 +49,8 @@ func newJPEG(t testing.TB) []byte {
 // newWebP returns the header of a lossless WebP image with these dimensions.
 func newWebP(width, height int) []byte {
 	bits := uint32(width-1) | uint32(height-1)<<14
-	return append([]byte("RIFF\x20\x00\x00\x00WEBPVP8L\x10\x00\x00\x00\x2f"), byte(bits), byte(bits>>8), byte(bits>>16), byte(bits>>24), 0, 0, 0, 0, 0, 0, 0)
+	return append([]byte("RIFF\x20\x00\x00\x00WEBPVP8L\x10\x00\x00\x00\x2f"), byte(bits), byte(bits>>8), byte(bits>>16),
+		byte(bits>>24), 0, 0, 0, 0, 0, 0, 0)
 }
 
 func TestContentDecidesWhatAnAttachmentIs(t *testing.T) {
@@ -64,12 +65,23 @@ func TestContentDecidesWhatAnAttachmentIs(t *testing.T) {
 		{"a JPEG", "a.jpg", newJPEG(t), "image/jpeg", "", ""},
 		{"a WebP", "a.webp", newWebP(640, 480), "image/webp", "", ""},
 		{"a text under the name of an image", "photo.png", []byte("Buy milk.\n"), "", "Buy milk.", ""},
-		{"a page under the name of an image", "photo.png", []byte("<html><body><p>Buy milk.</p></body></html>"), "", "Buy milk.", ""},
+		{
+			"a page under the name of an image", "photo.png", []byte("<html><body><p>Buy milk.</p></body></html>"), "",
+			"Buy milk.", "",
+		},
 		{"a GIF", "a.gif", []byte("GIF89a\x01\x00\x01\x00"), "", "", "gif are not accepted: convert it to PNG"},
-		{"a photo of a phone", "a.heic", []byte("\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1"), "", "", "heic are not accepted"},
+		{
+			"a photo of a phone", "a.heic", []byte("\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1"), "", "",
+			"heic are not accepted",
+		},
 		{"an image without its end", "a.png", newPNG(t, 4)[:20], "", "", "damaged"},
-		{"more pixels than bytes suggest", "a.webp", newWebP(16000, 16000), "", "", "16000 x 16000 pixels, at most 40 million"},
-		{"over the limit of an image", "a.png", append(newPNG(t, 4), make([]byte, subjects.MaxImageBytes)...), "", "", "at most 5 MB (limit of an image)"},
+		{"more pixels than bytes suggest", "a.webp", newWebP(16000, 16000), "", "", "16000 x 16000 pixels, at most " +
+			"40 million"},
+		{
+			"over the limit of an image", "a.png", append(newPNG(t, 4), make([]byte, subjects.MaxImageBytes)...), "",
+			"",
+			"at most 5 MB (limit of an image)",
+		},
 		{"a program", "notes.txt", []byte("\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00"), "", "", "not a text file"},
 		{"nothing", "a.txt", nil, "", "", "no text in the file"},
 	} {
@@ -84,7 +96,8 @@ func TestContentDecidesWhatAnAttachmentIs(t *testing.T) {
 			t.Errorf("%s: %+v, %v", tt.name, f.Attachment, err)
 			continue
 		}
-		if f.IsImage() && (f.SHA256 != fmt.Sprintf("%x", sha256.Sum256(tt.data)) || f.Size != len(tt.data) || !bytes.Equal(f.Image, tt.data)) {
+		if f.IsImage() && (f.SHA256 != fmt.Sprintf("%x", sha256.Sum256(tt.data)) || f.Size != len(tt.data) ||
+			!bytes.Equal(f.Image, tt.data)) {
 			t.Errorf("%s: %+v does not describe its content", tt.name, f.Attachment)
 		}
 		if err := subjects.CheckAttachments([]subjects.Attachment{f.Attachment}); err != nil {
@@ -102,16 +115,18 @@ func TestPDFWithoutItsReaderNamesThePackage(t *testing.T) {
 	}
 }
 
-// TestPDFBecomesText uses a pdftotext of its own, which returns the file that it is given: what the real one makes of a PDF
-// is tested in package document.
+// TestPDFBecomesText uses a pdftotext of its own, which returns the file that it is given: what the real one makes of a
+// PDF is tested in package document.
 func TestPDFBecomesText(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "pdftotext"), []byte("#!/bin/sh\nshift 4\n/bin/cat \"$1\"\n"), 0o700); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "pdftotext"), []byte("#!/bin/sh\nshift 4\n/bin/cat \"$1\"\n"),
+		0o700); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir)
 	t.Setenv("TMPDIR", dir)
-	f, err := attachment.Decode(t.Context(), subjects.AttachmentFile, "letter.png", []byte("%PDF-1.4\nPay by Friday.\n"))
+	f, err := attachment.Decode(t.Context(), subjects.AttachmentFile, "letter.png",
+		[]byte("%PDF-1.4\nPay by Friday.\n"))
 	if err != nil || f.IsImage() || !strings.Contains(f.Text, "Pay by Friday.") {
 		t.Errorf("%+v, %v", f.Attachment, err)
 	}
@@ -172,7 +187,8 @@ func TestStoredImageIsReadByThoseWhoNeedIt(t *testing.T) {
 	s.write("gateway", "s2", s.data)
 	s.write("gateway", "s1", s.data) // again: it replaces itself
 	for role, session := range map[string]string{subjects.Generator: "s1", subjects.RespondentB: "s2", "model": "s1"} {
-		if got, err := attachment.Read(t.Context(), s.out(role), session, s.ref); err != nil || !bytes.Equal(got, s.data) {
+		if got, err := attachment.Read(t.Context(), s.out(role), session, s.ref); err != nil ||
+			!bytes.Equal(got, s.data) {
 			t.Errorf("%s reads %d bytes, %v", role, len(got), err)
 		}
 	}

@@ -17,9 +17,9 @@ import (
 	"conclave/subjects"
 )
 
-// A head file anchors the head of one chain, as a line of text in each of two slots. The slots are written alternately, so a
-// torn write leaves the older head readable. The writer of the chain holds a lock on the file. An empty file means that no
-// message of the chain was sent; sequence 0 means that none was acknowledged.
+// A head file anchors the head of one chain, as a line of text in each of two slots. The slots are written alternately,
+// so a torn write leaves the older head readable. The writer of the chain holds a lock on the file. An empty file means
+// that no message of the chain was sent; sequence 0 means that none was acknowledged.
 const (
 	headSuffix = ".head"
 	headMagic  = "conclave-head/1"
@@ -41,9 +41,9 @@ type anchor struct {
 	buf    []byte
 }
 
-// ReadHeads returns the anchored heads in dir, those of running writers included. It fails when dir does not exist, or a
-// head file has a malformed name or no valid head, rather than leaving out an anchor. An empty head file, of a chain that
-// never sent a message, has no head.
+// ReadHeads returns the anchored heads in dir, those of running writers included. It fails when dir does not exist, or
+// a head file has a malformed name or no valid head, rather than leaving out an anchor. An empty head file, of a chain
+// that never sent a message, has no head.
 func ReadHeads(dir string) ([]subjects.AuditHead, error) {
 	names, err := listHeadFiles(dir, "")
 	if err != nil {
@@ -72,8 +72,8 @@ func ReadHeads(dir string) ([]subjects.AuditHead, error) {
 	return heads, nil
 }
 
-// WriteHead anchors head in dir, which is created if missing, and replaces an earlier anchor of its chain; the anchor is
-// durable when it returns. It rejects an invalid head, and denies a folder that other users may write. It is for the
+// WriteHead anchors head in dir, which is created if missing, and replaces an earlier anchor of its chain; the anchor
+// is durable when it returns. It rejects an invalid head, and denies a folder that other users may write. It is for the
 // genesis, which has no [Writer], and must not be used for the chain of one.
 func WriteHead(dir string, head subjects.AuditHead) error {
 	line, err := appendSlot(nil, head)
@@ -89,8 +89,8 @@ func WriteHead(dir string, head subjects.AuditHead) error {
 	return nil
 }
 
-// createAnchor creates the empty head file of a new chain and locks it. It fails when the chain has a head file already.
-// account and chain must be valid tokens, and the caller must hold the lock of dir.
+// createAnchor creates the empty head file of a new chain and locks it. It fails when the chain has a head file
+// already. account and chain must be valid tokens, and the caller must hold the lock of dir.
 func createAnchor(dir, account, chain string) (*anchor, error) {
 	path := filepath.Join(dir, headFileName(account, chain))
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
@@ -154,8 +154,8 @@ func (a *anchor) writeHead(head subjects.AuditHead) error {
 	return nil
 }
 
-// removeFile deletes the file and releases its lock. Errors are ignored: a remaining file holds a valid head, and the next
-// chain links it again.
+// removeFile deletes the file and releases its lock. Errors are ignored: a remaining file holds a valid head, and the
+// next chain links it again.
 func (a *anchor) removeFile() {
 	_ = os.Remove(a.path)
 	_ = a.file.Close()
@@ -163,8 +163,8 @@ func (a *anchor) removeFile() {
 
 func headFileName(account, chain string) string { return account + "." + chain + headSuffix }
 
-// listHeadFiles returns the names of the head files in dir, sorted, of one account or with account "" of all. Files without
-// the suffix of a head file are skipped; one with the suffix and a malformed name is an error.
+// listHeadFiles returns the names of the head files in dir, sorted, of one account or with account "" of all. Files
+// without the suffix of a head file are skipped; one with the suffix and a malformed name is an error.
 func listHeadFiles(dir, account string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -196,7 +196,8 @@ func parseHeadFileName(name string) (account, chain string, err error) {
 	return account, chain, nil
 }
 
-// readHeadFile reads a head file without locking it; found is false for an empty one. It does not follow symbolic links.
+// readHeadFile reads a head file without locking it; found is false for an empty one. It does not follow symbolic
+// links.
 func readHeadFile(path string) (head subjects.AuditHead, found bool, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -235,8 +236,8 @@ func parseSlots(f io.ReaderAt, path string) (subjects.AuditHead, bool, error) {
 	return head, true, nil
 }
 
-// appendSlot appends the slot of head to b: the line with its checksum, padded with spaces to slotSize, and a newline. It
-// rejects a head whose account or chain is no token, or whose hash is malformed.
+// appendSlot appends the slot of head to b: the line with its checksum, padded with spaces to slotSize, and a newline.
+// It rejects a head whose account or chain is no token, or whose hash is malformed.
 func appendSlot(b []byte, head subjects.AuditHead) ([]byte, error) {
 	if !isToken(head.Account) || !isToken(head.Chain) || !hasValidHash(head) {
 		return nil, fmt.Errorf("invalid head: %s, chain %s, record %d", head.Account, head.Chain, head.Seq)
@@ -258,8 +259,8 @@ func appendSlot(b []byte, head subjects.AuditHead) ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-// parseSlot is the inverse of appendSlot. It reports false, and the head must not be used, for every slot that appendSlot
-// would not have written.
+// parseSlot is the inverse of appendSlot. It reports false, and the head must not be used, for every slot that
+// appendSlot would not have written.
 func parseSlot(slot []byte) (subjects.AuditHead, bool) {
 	fields := strings.Fields(string(slot))
 	if len(fields) != 6 {
@@ -277,7 +278,8 @@ func parseSlot(slot []byte) (subjects.AuditHead, bool) {
 	return head, err == nil && bytes.Equal(same, slot)
 }
 
-// hasValidHash reports whether the hash of head is well-formed: empty at sequence 0, otherwise a SHA-256 in lower-case hex.
+// hasValidHash reports whether the hash of head is well-formed: empty at sequence 0, otherwise a SHA-256 in lower-case
+// hex.
 func hasValidHash(head subjects.AuditHead) bool {
 	if head.Seq == 0 {
 		return head.Hash == ""
@@ -293,8 +295,8 @@ func hasValidHash(head subjects.AuditHead) bool {
 	return true
 }
 
-// makeHeadsDir creates the heads folder with mode 0700 unless it exists. It denies a folder that its group or other users
-// may write: they could truncate a chain and its anchor together.
+// makeHeadsDir creates the heads folder with mode 0700 unless it exists. It denies a folder that its group or other
+// users may write: they could truncate a chain and its anchor together.
 func makeHeadsDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err

@@ -1,8 +1,9 @@
 // Package audit writes, verifies and exports the audit log.
 //
-// A [Writer] can only append. It writes one chain of records: each record holds the hash of its predecessor, and the head of
-// the chain (its last acknowledged record) is anchored in a file outside the stream. A new chain links the heads of earlier
-// chains. [Verify] therefore detects an altered, lost or reordered record in the stream, and a truncated chain by its anchor.
+// A [Writer] can only append. It writes one chain of records: each record holds the hash of its predecessor, and the
+// head of the chain (its last acknowledged record) is anchored in a file outside the stream. A new chain links the
+// heads of earlier chains. [Verify] therefore detects an altered, lost or reordered record in the stream, and a
+// truncated chain by its anchor.
 //
 // The package has no transport: a writer needs a [Log], a verifier a [Source].
 //
@@ -34,7 +35,8 @@ var (
 	ErrFull = errors.New("audit store full")
 	// ErrRefused is wrapped by the error of a [Log] whose store is not full and did not store the message.
 	ErrRefused = errors.New("audit store rejected the message")
-	// ErrUncertain means that the record may or may not be stored. A retry under the same record id could store it twice.
+	// ErrUncertain means that the record may or may not be stored. A retry under the same record id could store it
+	// twice.
 	ErrUncertain = errors.New("audit record may not be stored")
 	// ErrDuplicate means that the stream reported a fresh message id as duplicate: another client has used it.
 	ErrDuplicate = errors.New("audit message id already used by another client")
@@ -69,8 +71,8 @@ type Stored struct {
 // Name names the message for the user: see [MessageName].
 func (st Stored) Name() string { return MessageName(st.Stream, st.Seq) }
 
-// MessageName returns <account>/<sequence>, which names a message of the audit log everywhere: the account that the stream belongs
-// to, "" = [MainStream], and the message's sequence in it.
+// MessageName returns <account>/<sequence>, which names a message of the audit log everywhere: the account that the
+// stream belongs to, "" = [MainStream], and the message's sequence in it.
 func MessageName(stream string, seq uint64) string {
 	return cmp.Or(stream, MainStream) + "/" + strconv.FormatUint(seq, 10)
 }
@@ -94,9 +96,9 @@ type StreamRange struct {
 	Last   uint64 `json:"last"`
 }
 
-// Source is the audit log, or one stream of it, as a reader sees it. Messages yields every message of each stream, in the order
-// of the stream, and stops at the first error; the stream with the genesis comes first. A caller that verifies must read
-// the anchors before the ranges: then every anchored record must be in its stream.
+// Source is the audit log, or one stream of it, as a reader sees it. Messages yields every message of each stream, in
+// the order of the stream, and stops at the first error; the stream with the genesis comes first. A caller that
+// verifies must read the anchors before the ranges: then every anchored record must be in its stream.
 type Source struct {
 	StreamRange               // the first stream
 	Others      []StreamRange // the streams of the other writers
@@ -120,8 +122,8 @@ type Damage struct {
 	Offset int64  `json:"offset"`
 	Bytes  int64  `json:"bytes"`
 	After  uint64 `json:"after"` // sequence in its stream of the last readable message before it; 0 = none
-	// Tail means that no readable record follows in the stream. A crash during a write leaves such an end; the anchors show
-	// whether acknowledged records were in it.
+	// Tail means that no readable record follows in the stream. A crash during a write leaves such an end; the anchors
+	// show whether acknowledged records were in it.
 	Tail bool `json:"tail,omitempty"`
 }
 

@@ -32,10 +32,11 @@ type exportLine struct {
 }
 
 type exportHeader struct {
-	Format string        `json:"format"`
-	First  uint64        `json:"first"` // of the main stream
-	Last   uint64        `json:"last"`
-	Others []StreamRange `json:"others,omitempty"` // files of earlier builds have none: their messages are numbered through
+	Format string `json:"format"`
+	First  uint64 `json:"first"` // of the main stream
+	Last   uint64 `json:"last"`
+	// files of earlier builds have none: their messages are numbered through
+	Others []StreamRange `json:"others,omitempty"`
 }
 
 type exportMessage struct {
@@ -64,9 +65,9 @@ type Summary struct {
 	SHA256   string               `json:"sha256"` // of the whole file
 }
 
-// Export writes every message of src to w, malformed ones too, so that [OpenExport] returns the same source. It does not
-// verify, and rejects only a subject that is not UTF-8. After an error w holds a truncated export. The footer detects
-// damage, not forgery: against forgery keep Summary.SHA256, the hash of all bytes written, elsewhere.
+// Export writes every message of src to w, malformed ones too, so that [OpenExport] returns the same source. It does
+// not verify, and rejects only a subject that is not UTF-8. After an error w holds a truncated export. The footer
+// detects damage, not forgery: against forgery keep Summary.SHA256, the hash of all bytes written, elsewhere.
 func Export(ctx context.Context, src Source, w io.Writer) (Summary, error) {
 	var sum Summary
 	body, all := sha256.New(), sha256.New()
@@ -80,7 +81,8 @@ func Export(ctx context.Context, src Source, w io.Writer) (Summary, error) {
 	}
 	err := func() error {
 		out := io.MultiWriter(buffered, body, all)
-		if err := writeLine(out, exportLine{Header: &exportHeader{exportFormat, src.First, src.Last, src.Others}}); err != nil {
+		if err := writeLine(out,
+			exportLine{Header: &exportHeader{exportFormat, src.First, src.Last, src.Others}}); err != nil {
 			return err
 		}
 		counter := newExportCounter()
@@ -126,17 +128,19 @@ func OpenExport(r io.Reader) (Source, error) {
 	}
 	h := line.Header
 	if h == nil || h.Format != exportFormat {
-		return Source{}, fmt.Errorf("open audit export: %w: the first line is not the header of %q", ErrExport, exportFormat)
+		return Source{}, fmt.Errorf("open audit export: %w: the first line is not the header of %q", ErrExport,
+			exportFormat)
 	}
 	return Source{StreamRange: StreamRange{First: h.First, Last: h.Last}, Others: h.Others, Messages: e.messages}, nil
 }
 
-// MergeHeads merges lists of heads, deduped, sorted by account and chain. The genesis after a rotation must hold both the
-// heads in the sealed log and the anchored ones, because the next chains link the anchored ones.
+// MergeHeads merges lists of heads, deduped, sorted by account and chain. The genesis after a rotation must hold both
+// the heads in the sealed log and the anchored ones, because the next chains link the anchored ones.
 func MergeHeads(lists ...[]subjects.AuditHead) []subjects.AuditHead {
 	all := slices.Concat(lists...)
 	slices.SortFunc(all, func(a, b subjects.AuditHead) int {
-		return cmp.Or(cmp.Compare(a.Account, b.Account), cmp.Compare(a.Chain, b.Chain), cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.Hash, b.Hash))
+		return cmp.Or(cmp.Compare(a.Account, b.Account), cmp.Compare(a.Chain, b.Chain), cmp.Compare(a.Seq, b.Seq),
+			cmp.Compare(a.Hash, b.Hash))
 	})
 	return slices.Compact(all)
 }
@@ -146,8 +150,8 @@ func (l exportLine) encode() ([]byte, error) {
 	return append(b, '\n'), err
 }
 
-// newExportMessage returns the line of st and adds st to counter. Data that is no valid batch is kept, with the reason in
-// Error and no records.
+// newExportMessage returns the line of st and adds st to counter. Data that is no valid batch is kept, with the reason
+// in Error and no records.
 func newExportMessage(st Stored, counter *exportCounter) *exportMessage {
 	m := &exportMessage{Stream: st.Stream, Seq: st.Seq, Subject: st.Subject, Data: st.Data}
 	batch, err := DecodeBatch(st.Data)
@@ -203,9 +207,9 @@ func (e *exportReader) messages(yield func(Stored, error) bool) {
 	}
 }
 
-// readLine reads one line and adds it, unless it is the footer, to the hash and the counts that the footer must match. It
-// rejects a line unless [Export] would have written the same bytes, one of more than about maxLine bytes, and the end of
-// the file.
+// readLine reads one line and adds it, unless it is the footer, to the hash and the counts that the footer must match.
+// It rejects a line unless [Export] would have written the same bytes, one of more than about maxLine bytes, and the
+// end of the file.
 func (e *exportReader) readLine() (exportLine, error) {
 	var raw []byte
 	for {
@@ -253,8 +257,8 @@ func (e *exportReader) readLine() (exportLine, error) {
 	return line, nil
 }
 
-// checkFooter compares the counts, heads and hash of the footer with the lines before it, and rejects a difference and any
-// byte after it.
+// checkFooter compares the counts, heads and hash of the footer with the lines before it, and rejects a difference and
+// any byte after it.
 func (e *exportReader) checkFooter(line exportLine) error {
 	got, err := line.encode()
 	if err != nil {
@@ -284,8 +288,8 @@ func newExportCounter() *exportCounter {
 	return &exportCounter{heads: map[string]subjects.AuditHead{}, linked: map[string]bool{}}
 }
 
-// addMessage counts a message and its records, and notes its last record as the head of its chain and the chains that it
-// links. batch is empty for a malformed message, which like an invalid subject is counted and has no head.
+// addMessage counts a message and its records, and notes its last record as the head of its chain and the chains that
+// it links. batch is empty for a malformed message, which like an invalid subject is counted and has no head.
 func (t *exportCounter) addMessage(subject string, batch []Decoded) {
 	t.messages++
 	t.records += len(batch)
@@ -304,8 +308,8 @@ func (t *exportCounter) addMessage(subject string, batch []Decoded) {
 	}
 }
 
-// footer returns the footer of an export whose lines so far hash to body. Its heads are those of the chains that no other
-// chain in the export links.
+// footer returns the footer of an export whose lines so far hash to body. Its heads are those of the chains that no
+// other chain in the export links.
 func (t *exportCounter) footer(body hash.Hash) *exportFooter {
 	f := &exportFooter{
 		Messages: t.messages, Records: t.records, Chains: len(t.heads),

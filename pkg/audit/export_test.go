@@ -110,7 +110,10 @@ func TestDamagedExportIsRejected(t *testing.T) {
 		{"count in the footer altered", replace(`"records":13`, `"records":12`)},
 		{"empty line", bytes.Join(slices.Insert(slices.Clone(lines), 3, []byte("\n")), nil)},
 		{"line that is null", bytes.Join(slices.Insert(slices.Clone(lines), 3, []byte("null\n")), nil)},
-		{"two values in a line", bytes.Join(slices.Insert(slices.Clone(lines), 3, append(bytes.TrimSpace(lines[3]), lines[4]...)), nil)},
+		{
+			"two values in a line",
+			bytes.Join(slices.Insert(slices.Clone(lines), 3, append(bytes.TrimSpace(lines[3]), lines[4]...)), nil),
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			src, err := OpenExport(bytes.NewReader(tc.file))
@@ -144,7 +147,8 @@ func TestExportReturnsSourceError(t *testing.T) {
 	if _, err := OpenExport(iotest.ErrReader(broken)); !errors.Is(err, broken) {
 		t.Error(err)
 	}
-	if _, err := Export(t.Context(), source([]Stored{{Seq: 1, Subject: "\xff"}}), io.Discard); err == nil || !strings.Contains(err.Error(), "not text") {
+	if _, err := Export(t.Context(), source([]Stored{{Seq: 1, Subject: "\xff"}}), io.Discard); err == nil ||
+		!strings.Contains(err.Error(), "not text") {
 		t.Error(err)
 	}
 }

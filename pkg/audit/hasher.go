@@ -20,9 +20,9 @@ const keySize = 32
 // Hasher computes keyed hashes of parameters. A plain hash of a short input could be found by guessing the input.
 type Hasher struct{ key []byte }
 
-// LoadHasher reads the key of 32 bytes from path, and creates it first if the file does not exist; its folder must exist.
-// Concurrent callers get the same key. It denies a key file that is a link or not regular, has another size, or that other
-// users may access.
+// LoadHasher reads the key of 32 bytes from path, and creates it first if the file does not exist; its folder must
+// exist. Concurrent callers get the same key. It denies a key file that is a link or not regular, has another size, or
+// that other users may access.
 func LoadHasher(path string) (*Hasher, error) {
 	key, err := readKey(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -159,7 +159,10 @@ func planModes(rest mode, list ...mode) func([]byte) mode {
 	}
 }
 
-var testOptions = VerifyOptions{Actions: map[string][]string{"GATEWAY": {subjects.ActionToolCall}, "BROKER": {subjects.ActionToolCall}}}
+var testOptions = VerifyOptions{Actions: map[string][]string{
+	"GATEWAY": {subjects.ActionToolCall},
+	"BROKER":  {subjects.ActionToolCall},
+}}
 
 func headsDir(t testing.TB) string { return filepath.Join(t.TempDir(), "heads") }
 
@@ -193,7 +196,10 @@ func crashWriter(w *Writer) {
 }
 
 func beforeRecord(id string) subjects.AuditRecord {
-	return subjects.AuditRecord{Phase: subjects.AuditBefore, ID: id, Action: "tool.call", Status: subjects.StatusAllowed}
+	return subjects.AuditRecord{
+		Phase: subjects.AuditBefore, ID: id, Action: "tool.call",
+		Status: subjects.StatusAllowed,
+	}
 }
 
 func afterRecord(id string) subjects.AuditRecord {

@@ -15,19 +15,24 @@ import (
 	"conclave/subjects"
 )
 
-// LogHead commits to every message of all streams of an audit log up to a sequence in each, in their order. Unlike the anchors it can
-// be kept anywhere: a client with an old head can tell whether the log still holds everything that it held then.
+// LogHead commits to every message of all streams of an audit log up to a sequence in each, in their order. Unlike the
+// anchors it can be kept anywhere: a client with an old head can tell whether the log still holds everything that it
+// held then.
 //
-// With messages in the main stream alone, Hash is the hash of that stream; otherwise it is a hash over the streams, each with
-// its last sequence and hash. Heads of builds that covered the main stream only are therefore heads of the first form.
+// With messages in the main stream alone, Hash is the hash of that stream; otherwise it is a hash over the streams,
+// each with its last sequence and hash. Heads of builds that covered the main stream only are therefore heads of the
+// first form.
 type LogHead struct {
-	Log    string            `json:"log"`              // identifies the log: 16 hex digits of the hash of its first message
-	Seq    uint64            `json:"seq"`              // sequence of the last message of the main stream
-	Others map[string]uint64 `json:"others,omitempty"` // sequence of the last message of each other stream that has any, by its name
-	Hash   string            `json:"hash"`             // 64 hex digits
+	// identifies the log: 16 hex digits of the hash of its first message
+	Log string `json:"log"`
+	Seq uint64 `json:"seq"` // sequence of the last message of the main stream
+	// sequence of the last message of each other stream that has any, by its name
+	Others map[string]uint64 `json:"others,omitempty"`
+	Hash   string            `json:"hash"` // 64 hex digits
 }
 
-// String returns the text form, <log>-<sequence>-<hash>. The sequences of other streams follow the first, each as +<stream>.<sequence>.
+// String returns the text form, <log>-<sequence>-<hash>. The sequences of other streams follow the first, each as
+// +<stream>.<sequence>.
 func (h LogHead) String() string {
 	seqs := strconv.FormatUint(h.Seq, 10)
 	for _, stream := range slices.Sorted(maps.Keys(h.Others)) {
@@ -41,7 +46,8 @@ func (h LogHead) Equal(o LogHead) bool { return h.String() == o.String() }
 
 // ParseLogHead is the inverse of [LogHead.String]. It rejects every other text.
 func ParseLogHead(s string) (LogHead, error) {
-	bad := errors.New("not a head of an audit log: it has the form <log>-<sequences>-<hash>, as conclave audit verify prints it")
+	bad := errors.New("not a head of an audit log: it has the form <log>-<sequences>-<hash>, as conclave audit " +
+		"verify prints it")
 	parts := strings.Split(s, "-")
 	if len(parts) != 3 {
 		return LogHead{}, bad
@@ -60,7 +66,8 @@ func ParseLogHead(s string) (LogHead, error) {
 		}
 		h.Others[stream] = n
 	}
-	if err != nil || len(h.Log) != logIDSize || !hasValidHash(subjects.AuditHead{Seq: seq, Hash: h.Hash}) || h.String() != s {
+	if err != nil || len(h.Log) != logIDSize || !hasValidHash(subjects.AuditHead{Seq: seq, Hash: h.Hash}) ||
+		h.String() != s {
 		return LogHead{}, bad
 	}
 	return h, nil
@@ -160,7 +167,8 @@ type KeptHead struct {
 type HeadChecker struct {
 	hasher HeadHasher
 	kept   []KeptHead
-	open   map[string][]uint64              // by stream: sequences of kept heads that the stream has not passed yet, ascending
+	// by stream: sequences of kept heads that the stream has not passed yet, ascending
+	open   map[string][]uint64
 	passed map[string]map[uint64]streamHash // by stream and sequence of a kept head: the hash of the messages up to it
 }
 
@@ -187,8 +195,8 @@ func (c *HeadChecker) Add(st Stored) {
 	c.pass(st.Stream, st.Seq)
 }
 
-// pass notes the present hash of a stream for the sequences of kept heads up to seq. A message at a kept sequence that is
-// missing has the hash of the ones before it, which then does not match.
+// pass notes the present hash of a stream for the sequences of kept heads up to seq. A message at a kept sequence that
+// is missing has the hash of the ones before it, which then does not match.
 func (c *HeadChecker) pass(stream string, seq uint64) {
 	open := c.open[stream]
 	for ; len(open) > 0 && open[0] <= seq; open = open[1:] {
@@ -201,8 +209,8 @@ func (c *HeadChecker) pass(stream string, seq uint64) {
 	}
 }
 
-// Finish returns the head of the log, the problems of the kept heads that belong to it, and those of other logs. It must be
-// called after the last message.
+// Finish returns the head of the log, the problems of the kept heads that belong to it, and those of other logs. It
+// must be called after the last message.
 func (c *HeadChecker) Finish() (head LogHead, problems []Problem, foreign []KeptHead) {
 	head = c.hasher.Head()
 	for _, k := range c.kept {
@@ -215,12 +223,14 @@ func (c *HeadChecker) Finish() (head LogHead, problems []Problem, foreign []Kept
 			want, end := k.seqOf(stream), c.hasher.Seq(stream)
 			if covered[stream], short = c.passed[stream][want], short || want > end; want > end {
 				problems = append(problems, Problem{Message: MessageName(stream, end), Text: fmt.Sprintf(
-					"the log was rolled back: it ends at %s, and the head that %s holds is that of %s", MessageName(stream, end), k.Where, MessageName(stream, want))})
+					"the log was rolled back: it ends at %s, and the head that %s holds is that of %s",
+					MessageName(stream, end), k.Where, MessageName(stream, want))})
 			}
 		}
 		if !short && joinHashes(covered) != k.Hash {
 			problems = append(problems, Problem{Message: MessageName("", k.Seq), Text: fmt.Sprintf(
-				"the head that %s holds does not match: a message up to %s was changed, or the log was replaced", k.Where, k.position())})
+				"the head that %s holds does not match: a message up to %s was changed, or the log was replaced",
+				k.Where, k.position())})
 		}
 	}
 	return head, problems, foreign

@@ -10,7 +10,10 @@ import (
 // headMessages returns n messages of a stream.
 func headMessages(stream string, n int) (out []Stored) {
 	for i := range n {
-		out = append(out, Stored{Stream: stream, Seq: uint64(i + 1), Subject: "audit.x.y", Data: fmt.Appendf(nil, "%s %d", stream, i)})
+		out = append(out, Stored{
+			Stream: stream, Seq: uint64(i + 1), Subject: "audit.x.y",
+			Data: fmt.Appendf(nil, "%s %d", stream, i),
+		})
 	}
 	return out
 }
@@ -36,9 +39,12 @@ func TestLogHeadTextFormIsParsed(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{
-		"", "17", old.Log + "-3", strings.Replace(all.String(), "model.5", "model.05", 1), strings.Replace(all.String(), "model.5", "model.0", 1),
-		strings.Replace(all.String(), "+memory.2+model.5", "+model.5+memory.2", 1), strings.Replace(all.String(), "memory.2", "model.5", 1),
-		strings.Replace(all.String(), "model.5", "broker.5", 1), strings.Replace(all.String(), "model.5", "a*b.5", 1), all.String() + "0",
+		"", "17", old.Log + "-3", strings.Replace(all.String(), "model.5", "model.05", 1),
+		strings.Replace(all.String(), "model.5", "model.0", 1),
+		strings.Replace(all.String(), "+memory.2+model.5", "+model.5+memory.2", 1), strings.Replace(all.String(),
+			"memory.2", "model.5", 1),
+		strings.Replace(all.String(), "model.5", "broker.5", 1), strings.Replace(all.String(), "model.5", "a*b.5", 1),
+		all.String() + "0",
 	} {
 		if h, err := ParseLogHead(bad); err == nil {
 			t.Errorf("%q was parsed as %s", bad, h)
@@ -59,12 +65,21 @@ func TestHeadCheckerComparesEveryStream(t *testing.T) {
 	}{
 		{"the same log", slices.Concat(main[:3], model[:5], memory), ""},
 		{"a longer log, in another order", slices.Concat(model, main, memory), ""},
-		{"trick: one stream rolled back", slices.Concat(main, model[:4], memory), "it ends at model/4, and the head that the test holds is that of model/5"},
-		{"trick: one stream deleted", slices.Concat(main, model), "it ends at memory/0, and the head that the test holds is that of memory/2"},
+		{"trick: one stream rolled back", slices.Concat(main, model[:4], memory), "it ends at model/4, and the head " +
+			"that the test holds is that of model/5"},
+		{"trick: one stream deleted", slices.Concat(main, model), "it ends at memory/0, and the head that the test " +
+			"holds is that of memory/2"},
 		{"trick: the main stream rolled back", slices.Concat(main[:2], model, memory), "it ends at broker/2"},
-		{"trick: a message of another stream changed", slices.Concat(main, changed, memory), "a message up to broker/3, memory/2, model/5 was changed"},
-		{"trick: the last message of the head deleted", slices.Concat(main, model[:4], model[5:], memory), "does not match"},
-		{"trick: messages of two streams exchanged", slices.Concat(main, headMessages("memory", 8), headMessages("model", 2)), "rolled back"},
+		{
+			"trick: a message of another stream changed", slices.Concat(main, changed, memory),
+			"a message up to broker/3, memory/2, model/5 was changed",
+		},
+		{
+			"trick: the last message of the head deleted", slices.Concat(main, model[:4], model[5:], memory),
+			"does not match",
+		},
+		{"trick: messages of two streams exchanged", slices.Concat(main, headMessages("memory", 8),
+			headMessages("model", 2)), "rolled back"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := NewHeadChecker([]KeptHead{{LogHead: kept, Where: "the test"}})
@@ -75,7 +90,8 @@ func TestHeadCheckerComparesEveryStream(t *testing.T) {
 			switch {
 			case len(foreign) > 0:
 				t.Errorf("foreign %v", foreign)
-			case tc.want == "" && len(problems) > 0, tc.want != "" && (len(problems) == 0 || !strings.Contains(problems[0].Text, tc.want)):
+			case tc.want == "" && len(problems) > 0, tc.want != "" &&
+				(len(problems) == 0 || !strings.Contains(problems[0].Text, tc.want)):
 				t.Errorf("problems %v, want %q", problems, tc.want)
 			}
 		})
@@ -89,7 +105,8 @@ func TestHeadCheckerComparesEveryStream(t *testing.T) {
 	}
 }
 
-// TestMessageOfAnotherWriterIsReported: a writer's stream holds its own messages only, and each stream has its own sequences.
+// TestMessageOfAnotherWriterIsReported: a writer's stream holds its own messages only, and each stream has its own
+// sequences.
 func TestMessageOfAnotherWriterIsReported(t *testing.T) {
 	s := newFixture(t)
 	src := source(s.msgs)

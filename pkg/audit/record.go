@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// MaxMessage is the limit of a message in bytes, for writing and reading. It is below the default limit of NATS, 1 MiB.
+	// MaxMessage is the limit of a message in bytes, for writing and reading. It is below the default limit of NATS, 1
+	// MiB.
 	MaxMessage = 1_000_000
 
 	maxRecord       = 16 << 10  // bytes of one caller's record
@@ -38,9 +39,9 @@ func Hash(raw []byte) string {
 
 func hexHash(sum [sha256.Size]byte) string { return hex.EncodeToString(sum[:]) }
 
-// EncodeBatch encodes records into one message: a msgpack array of byte strings, one per record. It sets no field: chain,
-// sequence, predecessor and time are the caller's. It rejects an empty batch, more than 65535 records, and a message of
-// more than [MaxMessage] bytes.
+// EncodeBatch encodes records into one message: a msgpack array of byte strings, one per record. It sets no field:
+// chain, sequence, predecessor and time are the caller's. It rejects an empty batch, more than 65535 records, and a
+// message of more than [MaxMessage] bytes.
 func EncodeBatch(records ...subjects.AuditRecord) ([]byte, error) {
 	b := newBatchEncoder()
 	for i := range records {
@@ -51,9 +52,9 @@ func EncodeBatch(records ...subjects.AuditRecord) ([]byte, error) {
 	return b.message()
 }
 
-// EncodeGenesis returns the first message of an audit log, for [GenesisSubject], and its head. The caller must anchor the
-// head with [WriteHead], because no record in the stream confirms the genesis. It rejects a genesis with so many old heads
-// that the message exceeds [MaxMessage].
+// EncodeGenesis returns the first message of an audit log, for [GenesisSubject], and its head. The caller must anchor
+// the head with [WriteHead], because no record in the stream confirms the genesis. It rejects a genesis with so many
+// old heads that the message exceeds [MaxMessage].
 func EncodeGenesis(now time.Time, g subjects.AuditGenesis) ([]byte, subjects.AuditHead, error) {
 	rec := subjects.AuditRecord{
 		Chain:   GenesisChain,
@@ -77,8 +78,8 @@ func EncodeGenesis(now time.Time, g subjects.AuditGenesis) ([]byte, subjects.Aud
 }
 
 // DecodeBatch decodes a message into at least one record. The encoding is canonical: bytes that [EncodeBatch] would not
-// have written, more than [MaxMessage] bytes included, are rejected, so that no two readers see different records in the
-// same message. Chain, sequence and hashes are not verified.
+// have written, more than [MaxMessage] bytes included, are rejected, so that no two readers see different records in
+// the same message. Chain, sequence and hashes are not verified.
 func DecodeBatch(data []byte) ([]Decoded, error) {
 	if len(data) > MaxMessage {
 		return nil, fmt.Errorf("decode audit batch: %d bytes, at most %d", len(data), MaxMessage)
@@ -116,8 +117,8 @@ func DecodeBatch(data []byte) ([]Decoded, error) {
 	return out, nil
 }
 
-// decodeRecord decodes one record. It rejects unknown fields, trailing bytes, and times outside the years 1 to 9999, which
-// JSON cannot represent. Other deviations from the canonical encoding are for the caller to find.
+// decodeRecord decodes one record. It rejects unknown fields, trailing bytes, and times outside the years 1 to 9999,
+// which JSON cannot represent. Other deviations from the canonical encoding are for the caller to find.
 func decodeRecord(raw []byte) (subjects.AuditRecord, error) {
 	var rec subjects.AuditRecord
 	if err := checkMsgpack(raw); err != nil {
@@ -160,8 +161,8 @@ func (b *batchEncoder) reset() {
 	b.records = 0
 }
 
-// addRecord appends rec unchanged and returns the hash of its encoding, in hex. It rejects a record of more than MaxMessage
-// bytes; the size of the batch is checked by message.
+// addRecord appends rec unchanged and returns the hash of its encoding, in hex. It rejects a record of more than
+// MaxMessage bytes; the size of the batch is checked by message.
 func (b *batchEncoder) addRecord(rec *subjects.AuditRecord) (string, error) {
 	b.raw.Reset()
 	if err := b.enc.Encode(rec); err != nil {
@@ -206,8 +207,8 @@ func (b *batchEncoder) message() ([]byte, error) {
 
 var errMalformed = errors.New("malformed msgpack value")
 
-// checkMsgpack rejects b unless it is exactly one msgpack value whose lengths fit into b. The decoder allocates the length that
-// an array claims before it reads an element, so a claim of four billion elements must be rejected first.
+// checkMsgpack rejects b unless it is exactly one msgpack value whose lengths fit into b. The decoder allocates the
+// length that an array claims before it reads an element, so a claim of four billion elements must be rejected first.
 func checkMsgpack(b []byte) error {
 	rest, err := skipValue(b, maxDepth)
 	if err != nil {
@@ -219,8 +220,8 @@ func checkMsgpack(b []byte) error {
 	return nil
 }
 
-// skipValue returns the bytes after the first value of b. It rejects an empty b, a value that is cut off or of an unknown
-// type, and values nested deeper than depth.
+// skipValue returns the bytes after the first value of b. It rejects an empty b, a value that is cut off or of an
+// unknown type, and values nested deeper than depth.
 func skipValue(b []byte, depth int) ([]byte, error) {
 	if len(b) == 0 || depth == 0 {
 		return nil, errMalformed
@@ -239,8 +240,8 @@ func skipValue(b []byte, depth int) ([]byte, error) {
 }
 
 // parseHeader parses the type byte c of a msgpack value and the length field in b after it. It returns the bytes of the
-// value's own content, the number of values inside it (two per pair of a map), and the bytes after the header. It rejects
-// an unknown type and a length larger than the rest of b.
+// value's own content, the number of values inside it (two per pair of a map), and the bytes after the header. It
+// rejects an unknown type and a length larger than the rest of b.
 func parseHeader(c byte, b []byte) (size, items int, rest []byte, err error) {
 	switch {
 	case c <= 0x7f, c >= 0xe0: // small integers
@@ -278,20 +279,32 @@ type header struct {
 
 var headers = [0xe0 - 0xc0]header{
 	0x00: {valid: true}, 0x02: {valid: true}, 0x03: {valid: true}, // nil, false, true
-	0x04: {valid: true, width: 1, perByte: 1}, 0x05: {valid: true, width: 2, perByte: 1}, 0x06: {valid: true, width: 4, perByte: 1}, // bytes
-	0x07: {valid: true, width: 1, perByte: 1, size: 1}, 0x08: {valid: true, width: 2, perByte: 1, size: 1}, 0x09: {valid: true, width: 4, perByte: 1, size: 1}, // extensions
+	// bytes
+	0x04: {valid: true, width: 1, perByte: 1}, 0x05: {valid: true, width: 2, perByte: 1},
+	0x06: {valid: true, width: 4, perByte: 1},
+	// extensions
+	0x07: {valid: true, width: 1, perByte: 1, size: 1}, 0x08: {valid: true, width: 2, perByte: 1, size: 1},
+	0x09: {valid: true, width: 4, perByte: 1, size: 1},
 	0x0a: {valid: true, size: 4}, 0x0b: {valid: true, size: 8}, // floats
-	0x0c: {valid: true, size: 1}, 0x0d: {valid: true, size: 2}, 0x0e: {valid: true, size: 4}, 0x0f: {valid: true, size: 8}, // unsigned integers
-	0x10: {valid: true, size: 1}, 0x11: {valid: true, size: 2}, 0x12: {valid: true, size: 4}, 0x13: {valid: true, size: 8}, // integers
-	0x14: {valid: true, size: 2}, 0x15: {valid: true, size: 3}, 0x16: {valid: true, size: 5}, 0x17: {valid: true, size: 9}, 0x18: {valid: true, size: 17}, // fixed extensions
-	0x19: {valid: true, width: 1, perByte: 1}, 0x1a: {valid: true, width: 2, perByte: 1}, 0x1b: {valid: true, width: 4, perByte: 1}, // strings
+	// unsigned integers
+	0x0c: {valid: true, size: 1}, 0x0d: {valid: true, size: 2}, 0x0e: {valid: true, size: 4},
+	0x0f: {valid: true, size: 8},
+	// integers
+	0x10: {valid: true, size: 1}, 0x11: {valid: true, size: 2}, 0x12: {valid: true, size: 4},
+	0x13: {valid: true, size: 8},
+	// fixed extensions
+	0x14: {valid: true, size: 2}, 0x15: {valid: true, size: 3}, 0x16: {valid: true, size: 5},
+	0x17: {valid: true, size: 9}, 0x18: {valid: true, size: 17},
+	// strings
+	0x19: {valid: true, width: 1, perByte: 1}, 0x1a: {valid: true, width: 2, perByte: 1},
+	0x1b: {valid: true, width: 4, perByte: 1},
 	0x1c: {valid: true, width: 2, perItem: 1}, 0x1d: {valid: true, width: 4, perItem: 1}, // arrays
 	0x1e: {valid: true, width: 2, perItem: 2}, 0x1f: {valid: true, width: 4, perItem: 2}, // maps
 }
 
-// checkRecord rejects a record that a caller with account may not append: a phase other than before and after, no id, no action
-// or one that belongs to another account, links or a genesis, or more than maxRecord bytes. It returns an upper bound of the
-// encoded size in bytes.
+// checkRecord rejects a record that a caller with account may not append: a phase other than before and after, no id,
+// no action or one that belongs to another account, links or a genesis, or more than maxRecord bytes. It returns an
+// upper bound of the encoded size in bytes.
 func checkRecord(account string, rec *subjects.AuditRecord) (int, error) {
 	switch {
 	case rec.Phase != subjects.AuditBefore && rec.Phase != subjects.AuditAfter:
@@ -306,7 +319,10 @@ func checkRecord(account string, rec *subjects.AuditRecord) (int, error) {
 		return 0, errors.New("links and genesis are reserved for the audit writer")
 	}
 	size := 640 // field names, lengths, and the fields that the writer sets
-	for _, s := range []string{rec.ID, rec.AgentID, rec.AgentType, rec.Action, rec.Tool, rec.ParamsHash, rec.Status, rec.Reason, rec.Session, rec.Query} {
+	for _, s := range []string{
+		rec.ID, rec.AgentID, rec.AgentType, rec.Action, rec.Tool, rec.ParamsHash, rec.Status,
+		rec.Reason, rec.Session, rec.Query,
+	} {
 		size += len(s)
 	}
 	for _, s := range rec.Lineage {

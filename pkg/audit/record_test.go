@@ -17,11 +17,13 @@ func anyRecord(rt *rapid.T) subjects.AuditRecord {
 	s := rapid.String()
 	rec := subjects.AuditRecord{
 		Chain: strings.Repeat("c", 64), Seq: rapid.Uint64().Draw(rt, "seq"), Prev: Hash(nil),
-		Time:  time.Unix(rapid.Int64Range(0, 1<<35).Draw(rt, "sec"), rapid.Int64Range(0, 999_999_999).Draw(rt, "nsec")).UTC(),
+		Time: time.Unix(rapid.Int64Range(0, 1<<35).Draw(rt, "sec"), rapid.Int64Range(0, 999_999_999).Draw(rt, "nsec")).
+			UTC(),
 		Phase: rapid.SampledFrom([]string{subjects.AuditBefore, subjects.AuditAfter}).Draw(rt, "phase"),
 		ID:    s.Draw(rt, "id") + "i", AgentID: s.Draw(rt, "agent"), AgentType: s.Draw(rt, "type"),
 		Action: s.Draw(rt, "action") + "a", Tool: s.Draw(rt, "tool"), ParamsHash: s.Draw(rt, "hash"),
-		Status: s.Draw(rt, "status"), Reason: s.Draw(rt, "reason"), Session: s.Draw(rt, "session"), Query: s.Draw(rt, "query"),
+		Status: s.Draw(rt, "status"), Reason: s.Draw(rt, "reason"), Session: s.Draw(rt, "session"), Query: s.Draw(rt,
+			"query"),
 	}
 	if l := rapid.SliceOf(s).Draw(rt, "lineage"); len(l) > 0 {
 		rec.Lineage = l
@@ -100,7 +102,10 @@ func TestDecodeBatchRejectsMalformed(t *testing.T) {
 		{"long form of the length", append([]byte{0x91, 0xc5, 0, byte(len(raw))}, raw...)},
 		{"unknown field", wrap(pack(map[string]any{"chain": "c", "params": "secret"}))},
 		{"fields missing", wrap(pack(map[string]any{"chain": "c"}))},
-		{"field twice", wrap(append([]byte{raw[0] + 1}, append(bytes.Clone(raw[1:]), pack("id")[0], 'i', 'd', 0xa1, 'b')...))},
+		{
+			"field twice",
+			wrap(append([]byte{raw[0] + 1}, append(bytes.Clone(raw[1:]), pack("id")[0], 'i', 'd', 0xa1, 'b')...)),
+		},
 		{"record as an array", wrap(bytes.Repeat([]byte{0x90}, 3))},
 		{"record is nil", wrap([]byte{0xc0})},
 		{"four billion links", wrap([]byte("\x81\xa5links\xdd\xff\xff\xff\xff"))},
@@ -122,7 +127,10 @@ func FuzzDecodeBatch(f *testing.F) {
 	for _, recs := range [][]subjects.AuditRecord{
 		{rec},
 		{rec, afterRecord("a")},
-		{{Phase: subjects.AuditOpen, Links: []subjects.AuditHead{{Account: "A", Chain: "c", Seq: 1 << 40, Hash: Hash(nil)}}}},
+		{{
+			Phase: subjects.AuditOpen,
+			Links: []subjects.AuditHead{{Account: "A", Chain: "c", Seq: 1 << 40, Hash: Hash(nil)}},
+		}},
 		{{Time: time.Unix(1<<34, 5), Genesis: &subjects.AuditGenesis{OldHeads: make([]subjects.AuditHead, 2)}}},
 	} {
 		data, err := EncodeBatch(recs...)

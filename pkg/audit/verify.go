@@ -21,7 +21,8 @@ type VerifyOptions struct {
 
 // Problem is one defect of an audit log. A field that does not apply is empty.
 type Problem struct {
-	Message string `json:"message,omitempty"` // name of the message that holds the record, or of the missing message: see [MessageName]
+	// name of the message that holds the record, or of the missing message: see [MessageName]
+	Message string `json:"message,omitempty"`
 	Account string `json:"account,omitempty"`
 	Chain   string `json:"chain,omitempty"`
 	Record  uint64 `json:"record,omitempty"` // sequence of the record in its chain
@@ -40,8 +41,8 @@ func (p Problem) String() string {
 	return s
 }
 
-// Report is the result of [Verify]. Problems are in stream order; those that only the end of the stream shows, such as a lost
-// tail, come last.
+// Report is the result of [Verify]. Problems are in stream order; those that only the end of the stream shows, such as
+// a lost tail, come last.
 type Report struct {
 	OK         bool `json:"ok"`
 	Messages   int  `json:"messages"`
@@ -49,17 +50,19 @@ type Report struct {
 	Chains     int  `json:"chains"`
 	Unfinished int  `json:"unfinished"` // acts without an outcome in chains that have ended: a crash, not a problem
 	Pending    int  `json:"pending"`    // acts without an outcome in chains that may go on
-	// Unacknowledged counts the records after the last anchored or linked one of their chain. A crash leaves such records,
-	// and an attacker who can write the store can add them. No act depends on them.
+	// Unacknowledged counts the records after the last anchored or linked one of their chain. A crash leaves such
+	// records, and an attacker who can write the store can add them. No act depends on them.
 	Unacknowledged int                    `json:"unacknowledged"`
 	Bad            int                    `json:"bad"` // all problems, described or not
 	Problems       []Problem              `json:"problems,omitempty"`
 	First          *Problem               `json:"first,omitempty"`
-	Genesis        *subjects.AuditGenesis `json:"genesis,omitempty"`      // nil unless its anchor confirms it
-	Predecessors   []Sealed               `json:"predecessors,omitempty"` // sealed audit logs, newest first; empty when not checked
-	Head           LogHead                `json:"head"`                   // of the log as it was read
-	Foreign        []KeptHead             `json:"-"`                      // kept heads of other logs
-	Damage         []Damage               `json:"damage,omitempty"`       // of the files, now or at an earlier start; see [Damage.Tail]
+	Genesis        *subjects.AuditGenesis `json:"genesis,omitempty"` // nil unless its anchor confirms it
+	// sealed audit logs, newest first; empty when not checked
+	Predecessors []Sealed   `json:"predecessors,omitempty"`
+	Head         LogHead    `json:"head"` // of the log as it was read
+	Foreign      []KeptHead `json:"-"`    // kept heads of other logs
+	// of the files, now or at an earlier start; see [Damage.Tail]
+	Damage []Damage `json:"damage,omitempty"`
 }
 
 // Sealed is an earlier audit log in its file, as the genesis of its successor names it.
@@ -92,10 +95,10 @@ func (r *Report) AddDamage(damage []Damage) {
 	}
 }
 
-// Verify checks the audit log in src against the anchored heads, which must contain the head of its genesis and must have
-// been read before src was opened. A record of an account or with an action that opts does not list is a problem.
-// Defects of the log are in the report and no error: the error means that the log was not read to its end, and the report,
-// never OK, covers the messages before.
+// Verify checks the audit log in src against the anchored heads, which must contain the head of its genesis and must
+// have been read before src was opened. A record of an account or with an action that opts does not list is a problem.
+// Defects of the log are in the report and no error: the error means that the log was not read to its end, and the
+// report, never OK, covers the messages before.
 //
 // Memory: 32 bytes per record of a chain that no later chain has linked yet, 8 per denied act, and little else.
 func Verify(ctx context.Context, src Source, heads []subjects.AuditHead, opts VerifyOptions) (Report, error) {
@@ -183,8 +186,9 @@ type chain struct {
 	mismatch int // 1 + index of the problem that the last two records do not match; 0 = none
 }
 
-// actSet holds the acts without an outcome, and the chain that announced each. Chains that link one another share a set,
-// because a writer that changes chains during an act stores the outcome in the next chain. The sets form a union-find forest.
+// actSet holds the acts without an outcome, and the chain that announced each. Chains that link one another share a
+// set, because a writer that changes chains during an act stores the outcome in the next chain. The sets form a
+// union-find forest.
 type actSet struct {
 	parent *actSet // the set that it was merged into
 	open   map[string]*chain
@@ -218,9 +222,9 @@ func (a *actSet) merge(b *actSet) {
 	a.parent, a.open, a.denied = b, nil, nil
 }
 
-// addProblem counts p and describes it unless the account has reached MaxProblems, so that problems of one writer cannot
-// hide those of another. Unknown accounts share one limit. It returns 1 + the index of p in the report, 0 when p is only
-// counted.
+// addProblem counts p and describes it unless the account has reached MaxProblems, so that problems of one writer
+// cannot hide those of another. Unknown accounts share one limit. It returns 1 + the index of p in the report, 0 when p
+// is only counted.
 func (v *verifier) addProblem(p Problem) int {
 	v.report.Bad++
 	who := p.Account
@@ -252,7 +256,8 @@ func (v *verifier) reportMissing(stream string, seq uint64) {
 	v.lastSeq[stream] = seq - 1
 }
 
-// verifyRanges compares the messages that were read with what the streams report. It must be called after the last message.
+// verifyRanges compares the messages that were read with what the streams report. It must be called after the last
+// message.
 func (v *verifier) verifyRanges(ranges []StreamRange) {
 	last := map[string]uint64{}
 	for _, r := range ranges {
@@ -262,14 +267,17 @@ func (v *verifier) verifyRanges(ranges []StreamRange) {
 	}
 	for _, stream := range slices.Sorted(maps.Keys(v.lastSeq)) {
 		if v.lastSeq[stream] > last[stream] {
-			v.addProblem(Problem{Message: MessageName(stream, v.lastSeq[stream]), Text: fmt.Sprintf("the stream reports %d as its last message and holds more", last[stream])})
+			v.addProblem(Problem{
+				Message: MessageName(stream, v.lastSeq[stream]),
+				Text:    fmt.Sprintf("the stream reports %d as its last message and holds more", last[stream]),
+			})
 		}
 	}
 }
 
 // verifyMessage checks the stream sequence and the subject of st, then each of its records, and reports problems. The
-// records of a message are neither checked nor counted when it is malformed, has an account that no writer has or that writes to
-// another stream, continues the chain of another account, or is a genesis after the first message.
+// records of a message are neither checked nor counted when it is malformed, has an account that no writer has or that
+// writes to another stream, continues the chain of another account, or is a genesis after the first message.
 func (v *verifier) verifyMessage(st Stored) {
 	v.report.Messages++
 	v.checkStreamSeq(st)
@@ -281,7 +289,10 @@ func (v *verifier) verifyMessage(st Stored) {
 	}
 	first := st.Stream == "" && st.Seq == 1
 	bad := func(record uint64, format string, args ...any) {
-		v.addProblem(Problem{Message: st.Name(), Account: account, Chain: id, Record: record, Text: fmt.Sprintf(format, args...)})
+		v.addProblem(Problem{
+			Message: st.Name(), Account: account, Chain: id, Record: record,
+			Text: fmt.Sprintf(format, args...),
+		})
 	}
 	switch {
 	case genesis && !first:
@@ -295,7 +306,8 @@ func (v *verifier) verifyMessage(st Stored) {
 	case !genesis && !v.isWriter(account):
 		bad(0, "no writer has the account %s", account)
 		return
-	case st.Stream != "" && account != st.Stream: // the main stream has records of all writers from builds with one stream
+	case st.Stream != "" && account != st.Stream:
+		// the main stream has records of all writers from builds with one stream
 		bad(0, "the account %s does not write to this stream", account)
 		return
 	case c != nil && c.account != account:
@@ -329,12 +341,15 @@ func (v *verifier) verifyMessage(st Stored) {
 	}
 }
 
-// checkStreamSeq reports a message that is repeated or out of order, and the messages that are missing before it: a stream
-// must have every sequence from 1 on.
+// checkStreamSeq reports a message that is repeated or out of order, and the messages that are missing before it: a
+// stream must have every sequence from 1 on.
 func (v *verifier) checkStreamSeq(st Stored) {
 	next := v.lastSeq[st.Stream] + 1
 	if st.Seq < next {
-		v.addProblem(Problem{Message: st.Name(), Text: fmt.Sprintf("message %s is repeated or out of order, expected %d", st.Name(), next)})
+		v.addProblem(Problem{
+			Message: st.Name(),
+			Text:    fmt.Sprintf("message %s is repeated or out of order, expected %d", st.Name(), next),
+		})
 		return
 	}
 	if st.Seq > next {
@@ -343,9 +358,9 @@ func (v *verifier) checkStreamSeq(st Stored) {
 	v.lastSeq[st.Stream]++
 }
 
-// acceptGenesis uses the old heads of the genesis d only if d is the one anchored genesis: old heads excuse missing chains,
-// so a forged genesis could excuse all. It reports a genesis without an anchor; that an anchored one is altered is reported
-// by verifyRecord. d must have passed isGenesis.
+// acceptGenesis uses the old heads of the genesis d only if d is the one anchored genesis: old heads excuse missing
+// chains, so a forged genesis could excuse all. It reports a genesis without an anchor; that an anchored one is altered
+// is reported by verifyRecord. d must have passed isGenesis.
 func (v *verifier) acceptGenesis(message string, d Decoded) {
 	match, known := matchGenesis(d, v.anchored[GenesisChain])
 	if !known {
@@ -379,8 +394,9 @@ func matchGenesis(d Decoded, heads []subjects.AuditHead) (match, known bool) {
 	return match && known, known
 }
 
-// ReadGenesis decodes st, the first message of an audit log. It rejects a message that is no genesis, and one that heads do
-// not anchor or that is not the only one they anchor; the error then wraps [ErrGenesisNotAnchored], and the genesis is nil.
+// ReadGenesis decodes st, the first message of an audit log. It rejects a message that is no genesis, and one that
+// heads do not anchor or that is not the only one they anchor; the error then wraps [ErrGenesisNotAnchored], and the
+// genesis is nil.
 func ReadGenesis(st Stored, heads []subjects.AuditHead) (*subjects.AuditGenesis, error) {
 	batch, err := DecodeBatch(st.Data)
 	if err != nil || st.Subject != GenesisSubject || !isGenesis(batch) {
@@ -400,8 +416,8 @@ func isGenesis(batch []Decoded) bool {
 	return len(batch) == 1 && batch[0].Record.Genesis != nil && len(batch[0].Record.Links) == 0
 }
 
-// beginChain registers a chain at its first message, with its anchors except those that the genesis excuses, and returns
-// it. The id must be new.
+// beginChain registers a chain at its first message, with its anchors except those that the genesis excuses, and
+// returns it. The id must be new.
 func (v *verifier) beginChain(account, id string) *chain {
 	c := &chain{account: account, id: id, acts: newActSet()}
 	for _, h := range v.anchored[id] {
@@ -420,13 +436,16 @@ func (v *verifier) beginChain(account, id string) *chain {
 	return c
 }
 
-// verifyRecord checks d as the next record of c and reports problems: chain, sequence, hash of the predecessor, anchors,
-// phase, id and action. A record of another chain, or one that is repeated, is reported and otherwise ignored. message is the name
-// of its message; genesis is set for the genesis message.
+// verifyRecord checks d as the next record of c and reports problems: chain, sequence, hash of the predecessor,
+// anchors, phase, id and action. A record of another chain, or one that is repeated, is reported and otherwise ignored.
+// message is the name of its message; genesis is set for the genesis message.
 func (v *verifier) verifyRecord(c *chain, message string, genesis bool, d Decoded) {
 	rec := d.Record
 	bad := func(record uint64, format string, args ...any) {
-		v.addProblem(Problem{Message: message, Account: c.account, Chain: c.id, Record: record, Text: fmt.Sprintf(format, args...)})
+		v.addProblem(Problem{
+			Message: message, Account: c.account, Chain: c.id, Record: record,
+			Text: fmt.Sprintf(format, args...),
+		})
 	}
 	if rec.Chain != c.id {
 		bad(rec.Seq, "the record belongs to chain %q", rec.Chain)
@@ -485,8 +504,8 @@ func (v *verifier) verifyRecord(c *chain, message string, genesis bool, d Decode
 }
 
 // trackAct notes the act that rec announces or ends, and returns the text of a problem or "". A denied act needs no
-// outcome; an outcome of a denied act, one without an intent and any other phase are problems. Linked chains share their
-// acts.
+// outcome; an outcome of a denied act, one without an intent and any other phase are problems. Linked chains share
+// their acts.
 func (c *chain) trackAct(rec subjects.AuditRecord) (problem string) {
 	acts := c.acts.root()
 	id := maphash.String(actSeed, rec.ID)
@@ -507,15 +526,17 @@ func (c *chain) trackAct(rec subjects.AuditRecord) (problem string) {
 	return ""
 }
 
-// checkPrev checks that rec, the direct successor of c's last record, holds its hash. Of two records that do not match, the
-// earlier one is reported, unless the later one matches neither its own successor nor its anchor: then the later one is.
+// checkPrev checks that rec, the direct successor of c's last record, holds its hash. Of two records that do not match,
+// the earlier one is reported, unless the later one matches neither its own successor nor its anchor: then the later
+// one is.
 func (v *verifier) checkPrev(c *chain, rec subjects.AuditRecord) {
 	if rec.Seq == 1 || rec.Prev == hexHash(c.lastHash) {
 		c.mismatch = 0
 		return
 	}
 	if c.mismatch > 0 {
-		v.reportAltered(c, c.message, c.lastSeq, "record %d was altered: it matches neither its predecessor nor its successor", c.lastSeq)
+		v.reportAltered(c, c.message, c.lastSeq, "record %d was altered: it matches neither its predecessor nor its "+
+			"successor", c.lastSeq)
 		return
 	}
 	c.mismatch = v.addProblem(Problem{
@@ -524,8 +545,8 @@ func (v *verifier) checkPrev(c *chain, rec subjects.AuditRecord) {
 	})
 }
 
-// reportAltered reports an altered record of c. It replaces the pending mismatch problem about its predecessor, if any, so
-// that one alteration is one problem.
+// reportAltered reports an altered record of c. It replaces the pending mismatch problem about its predecessor, if any,
+// so that one alteration is one problem.
 func (v *verifier) reportAltered(c *chain, message string, record uint64, format string, args ...any) {
 	p := Problem{Message: message, Account: c.account, Chain: c.id, Record: record, Text: fmt.Sprintf(format, args...)}
 	if c.mismatch > 0 {
@@ -536,13 +557,16 @@ func (v *verifier) reportAltered(c *chain, message string, record uint64, format
 	v.addProblem(p)
 }
 
-// verifyLink checks the link l in the open record of c and marks the linked chain as ended. It reports a link to another
-// account or to c itself, to a record that the stream does not have or that has another hash, and to an earlier end than
-// one already linked. A link at sequence 0, to a chain without acknowledged records, and one that the genesis excuses need
-// no record.
+// verifyLink checks the link l in the open record of c and marks the linked chain as ended. It reports a link to
+// another account or to c itself, to a record that the stream does not have or that has another hash, and to an earlier
+// end than one already linked. A link at sequence 0, to a chain without acknowledged records, and one that the genesis
+// excuses need no record.
 func (v *verifier) verifyLink(c *chain, message string, l subjects.AuditHead) {
 	bad := func(format string, args ...any) {
-		v.addProblem(Problem{Message: message, Account: c.account, Chain: c.id, Record: 1, Text: fmt.Sprintf(format, args...)})
+		v.addProblem(Problem{
+			Message: message, Account: c.account, Chain: c.id, Record: 1,
+			Text: fmt.Sprintf(format, args...),
+		})
 	}
 	if l.Account != c.account || l.Chain == c.id || !hasValidHash(l) {
 		bad("invalid link to record %d of %s, chain %s", l.Seq, l.Account, l.Chain)
@@ -580,8 +604,8 @@ func (c *chain) hashAt(seq uint64) []byte {
 	return c.hashes[i : i+sha256.Size]
 }
 
-// markEnded notes that the chain by links c at end; sequence 0 means without an acknowledged record. Hashes up to end are
-// dropped, and the two chains share their acts.
+// markEnded notes that the chain by links c at end; sequence 0 means without an acknowledged record. Hashes up to end
+// are dropped, and the two chains share their acts.
 func (c *chain) markEnded(by *chain, end subjects.AuditHead) {
 	c.linked = true
 	if end.Seq >= c.end.Seq {
@@ -594,8 +618,8 @@ func (c *chain) markEnded(by *chain, end subjects.AuditHead) {
 	c.acts.merge(by.acts)
 }
 
-// isEndConfirmed reports whether an anchor or a later chain confirms where c ended, or c is the genesis or a chain whose
-// only message was never acknowledged. False means that c may be truncated or forged.
+// isEndConfirmed reports whether an anchor or a later chain confirms where c ended, or c is the genesis or a chain
+// whose only message was never acknowledged. False means that c may be truncated or forged.
 func (v *verifier) isEndConfirmed(c *chain) bool {
 	if c.linked || len(c.anchors) > 0 || c.account == GenesisAccount && c.id == GenesisChain {
 		return true
@@ -628,7 +652,10 @@ func (v *verifier) verifyEnds(heads []subjects.AuditHead) {
 	for _, h := range heads {
 		c := v.chains[h.Chain]
 		bad := func(message string, record uint64, format string, args ...any) {
-			v.addProblem(Problem{Message: message, Account: h.Account, Chain: h.Chain, Record: record, Text: fmt.Sprintf(format, args...)})
+			v.addProblem(Problem{
+				Message: message, Account: h.Account, Chain: h.Chain, Record: record,
+				Text: fmt.Sprintf(format, args...),
+			})
 		}
 		switch {
 		case !hasValidHash(h):
@@ -639,21 +666,24 @@ func (v *verifier) verifyEnds(heads []subjects.AuditHead) {
 		case c.account != h.Account:
 			bad(c.message, h.Seq, "the chain is anchored for %s, the stream has it from %s", h.Account, c.account)
 		case c.lastSeq < h.Seq:
-			bad(c.message, c.lastSeq+1, "lost tail: chain %s is anchored at record %d, the stream ends at %d", h.Chain, h.Seq, c.lastSeq)
+			bad(c.message, c.lastSeq+1, "lost tail: chain %s is anchored at record %d, the stream ends at %d", h.Chain,
+				h.Seq, c.lastSeq)
 		}
 	}
 	for _, c := range v.order {
 		if !v.isEndConfirmed(c) {
 			v.addProblem(Problem{
 				Message: c.message, Account: c.account, Chain: c.id, Record: c.lastSeq,
-				Text: fmt.Sprintf("unconfirmed end of chain %s: it is neither anchored nor linked by a later chain", c.id),
+				Text: fmt.Sprintf("unconfirmed end of chain %s: it is neither anchored nor linked by a later chain",
+					c.id),
 			})
 		}
 	}
 }
 
-// countUnacknowledged finds the last acknowledged record of each chain, the anchored or linked one, and counts the records
-// after it. A link counts only if it was acknowledged itself, so the loop goes from the last chain to the first.
+// countUnacknowledged finds the last acknowledged record of each chain, the anchored or linked one, and counts the
+// records after it. A link counts only if it was acknowledged itself, so the loop goes from the last chain to the
+// first.
 func (v *verifier) countUnacknowledged() {
 	for _, c := range slices.Backward(v.order) {
 		for _, h := range c.anchors {

@@ -212,7 +212,10 @@ func TestVerify(t *testing.T) {
 		},
 		{
 			"second open record", func(t *testing.T, s *fixture) {
-				s.forge(t, "audit.BROKER.b1", subjects.AuditRecord{Chain: "b1", Seq: 5, Prev: s.hash(t, 10, 0), Phase: subjects.AuditOpen, ID: "o"})
+				s.forge(t, "audit.BROKER.b1", subjects.AuditRecord{
+					Chain: "b1", Seq: 5, Prev: s.hash(t, 10, 0),
+					Phase: subjects.AuditOpen, ID: "o",
+				})
 			}, at(11, "BROKER", "b1", 5), "is invalid here",
 		},
 		{
@@ -222,74 +225,127 @@ func TestVerify(t *testing.T) {
 		},
 		{
 			"after without before", func(t *testing.T, s *fixture) {
-				s.forge(t, "audit.BROKER.b1", subjects.AuditRecord{Chain: "b1", Seq: 5, Prev: s.hash(t, 10, 0), Phase: subjects.AuditAfter, ID: "z"})
+				s.forge(t, "audit.BROKER.b1", subjects.AuditRecord{
+					Chain: "b1", Seq: 5, Prev: s.hash(t, 10, 0),
+					Phase: subjects.AuditAfter, ID: "z",
+				})
 			}, at(11, "BROKER", "b1", 5), `outcome without an intent: "z"`,
 		},
 		{
 			"after whose before is in another account's chain", func(t *testing.T, s *fixture) {
 				h := s.head("g2")
-				s.forge(t, "audit.GATEWAY.g2", subjects.AuditRecord{Chain: "g2", Seq: 4, Prev: h.Hash, Phase: subjects.AuditAfter, ID: "y"})
+				s.forge(t, "audit.GATEWAY.g2", subjects.AuditRecord{
+					Chain: "g2", Seq: 4, Prev: h.Hash,
+					Phase: subjects.AuditAfter, ID: "y",
+				})
 			}, at(11, "GATEWAY", "g2", 4), `outcome without an intent: "y"`,
 		},
 		{
 			"an action of another account", func(t *testing.T, s *fixture) {
 				s.forge(t, "audit.BROKER.b1", chainRecords(s.head("b1").Hash, 5,
-					subjects.AuditRecord{Chain: "b1", Phase: subjects.AuditBefore, ID: "d", Action: "secret.get", Status: subjects.StatusDenied})...)
+					subjects.AuditRecord{
+						Chain: "b1", Phase: subjects.AuditBefore, ID: "d", Action: "secret.get",
+						Status: subjects.StatusDenied,
+					})...)
 			}, at(11, "BROKER", "b1", 5), `may not record the action "secret.get"`,
 		},
 		{
 			"trick: an action in the record that opens a chain", func(t *testing.T, s *fixture) {
 				s.forge(t, "audit.BROKER.b2", subjects.AuditRecord{
-					Chain: "b2", Seq: 1, Phase: subjects.AuditOpen, ID: "b2", Action: subjects.ActionToolCall, Links: []subjects.AuditHead{*s.head("b1")},
+					Chain: "b2", Seq: 1, Phase: subjects.AuditOpen, ID: "b2", Action: subjects.ActionToolCall,
+					Links: []subjects.AuditHead{*s.head("b1")},
 				})
 			}, at(11, "BROKER", "b2", 1), `first record of a chain may not record the action "tool.call"`,
 		},
 		{
 			"denied and refused acts need no outcome", func(t *testing.T, s *fixture) {
 				s.forge(t, "audit.BROKER.b1", chainRecords(s.head("b1").Hash, 5,
-					subjects.AuditRecord{Chain: "b1", Phase: subjects.AuditBefore, ID: "d", Status: subjects.StatusDenied},
-					subjects.AuditRecord{Chain: "b1", Phase: subjects.AuditBefore, ID: "r", Status: subjects.StatusRefused})...)
+					subjects.AuditRecord{
+						Chain: "b1", Phase: subjects.AuditBefore, ID: "d",
+						Status: subjects.StatusDenied,
+					},
+					subjects.AuditRecord{
+						Chain: "b1", Phase: subjects.AuditBefore, ID: "r",
+						Status: subjects.StatusRefused,
+					})...)
 			}, Problem{}, "",
 		},
 		{
 			"trick: outcome of a denied act", func(t *testing.T, s *fixture) {
 				s.forge(t, "audit.BROKER.b1", chainRecords(s.head("b1").Hash, 5,
-					subjects.AuditRecord{Chain: "b1", Phase: subjects.AuditBefore, ID: "d", Status: subjects.StatusDenied},
-					subjects.AuditRecord{Chain: "b1", Phase: subjects.AuditAfter, ID: "d", Status: subjects.StatusOK})...)
+					subjects.AuditRecord{
+						Chain: "b1", Phase: subjects.AuditBefore, ID: "d",
+						Status: subjects.StatusDenied,
+					},
+					subjects.AuditRecord{
+						Chain: "b1", Phase: subjects.AuditAfter, ID: "d",
+						Status: subjects.StatusOK,
+					})...)
 			}, at(11, "BROKER", "b1", 6), `outcome of an act that was denied: "d"`,
 		},
 		{
 			"trick: outcome of a refused act", func(t *testing.T, s *fixture) {
 				s.forge(t, "audit.BROKER.b1", chainRecords(s.head("b1").Hash, 5,
-					subjects.AuditRecord{Chain: "b1", Phase: subjects.AuditBefore, ID: "r", Status: subjects.StatusRefused},
-					subjects.AuditRecord{Chain: "b1", Phase: subjects.AuditAfter, ID: "r", Status: subjects.StatusOK})...)
+					subjects.AuditRecord{
+						Chain: "b1", Phase: subjects.AuditBefore, ID: "r",
+						Status: subjects.StatusRefused,
+					},
+					subjects.AuditRecord{
+						Chain: "b1", Phase: subjects.AuditAfter, ID: "r",
+						Status: subjects.StatusOK,
+					})...)
 			}, at(11, "BROKER", "b1", 6), `outcome of an act that was denied: "r"`,
 		},
 		{
 			"trick: outcome of a denied act in the next chain", func(t *testing.T, s *fixture) {
 				s.forge(t, "audit.BROKER.b1", chainRecords(s.head("b1").Hash, 5,
-					subjects.AuditRecord{Chain: "b1", Phase: subjects.AuditBefore, ID: "d", Status: subjects.StatusDenied})...)
+					subjects.AuditRecord{
+						Chain: "b1", Phase: subjects.AuditBefore, ID: "d",
+						Status: subjects.StatusDenied,
+					})...)
 				s.forge(t, "audit.BROKER.b2", chainRecords("", 1,
-					subjects.AuditRecord{Chain: "b2", Phase: subjects.AuditOpen, ID: "b2", Links: []subjects.AuditHead{{Account: "BROKER", Chain: "b1", Seq: 5, Hash: s.hash(t, 11, 0)}}},
-					subjects.AuditRecord{Chain: "b2", Phase: subjects.AuditAfter, ID: "d", Status: subjects.StatusOK})...)
+					subjects.AuditRecord{
+						Chain: "b2", Phase: subjects.AuditOpen, ID: "b2",
+						Links: []subjects.AuditHead{{Account: "BROKER", Chain: "b1", Seq: 5, Hash: s.hash(t, 11, 0)}},
+					},
+					subjects.AuditRecord{
+						Chain: "b2", Phase: subjects.AuditAfter, ID: "d",
+						Status: subjects.StatusOK,
+					})...)
 			}, at(12, "BROKER", "b2", 2), "outcome of an act that was denied",
 		},
 		{
-			"trick: a denial under the id of an act that runs does not hide its outcome", func(t *testing.T, s *fixture) {
+			"trick: a denial under the id of an act that runs does not hide its outcome",
+			func(t *testing.T, s *fixture) {
 				s.forge(t, "audit.BROKER.b1", chainRecords(s.head("b1").Hash, 5,
-					subjects.AuditRecord{Chain: "b1", Phase: subjects.AuditBefore, ID: "y", Status: subjects.StatusDenied},
-					subjects.AuditRecord{Chain: "b1", Phase: subjects.AuditAfter, ID: "y", Status: subjects.StatusOK})...)
-			}, Problem{}, "",
+					subjects.AuditRecord{
+						Chain: "b1", Phase: subjects.AuditBefore, ID: "y",
+						Status: subjects.StatusDenied,
+					},
+					subjects.AuditRecord{
+						Chain: "b1", Phase: subjects.AuditAfter, ID: "y",
+						Status: subjects.StatusOK,
+					})...)
+			},
+			Problem{},
+			"",
 		},
 
 		// a message
-		{"removed message", func(_ *testing.T, s *fixture) { s.drop(5) }, at(5, "", "", 0), "message broker/5 is missing"},
-		{"removed messages", func(_ *testing.T, s *fixture) { s.drop(5); s.drop(6) }, at(5, "", "", 0), "messages broker/5 to 6 are missing"},
+		{"removed message", func(_ *testing.T, s *fixture) {
+			s.drop(5)
+		}, at(5, "", "", 0), "message broker/5 is missing"},
+		{"removed messages", func(_ *testing.T, s *fixture) {
+			s.drop(5)
+			s.drop(6)
+		}, at(5, "", "", 0), "messages broker/5 to 6 are missing"},
 		{
 			"removed message, the stream renumbered", func(_ *testing.T, s *fixture) { s.drop(4); s.renumber() },
 			at(5, "GATEWAY", "g1", 3), "record 3 is missing",
 		},
-		{"reordered messages", func(_ *testing.T, s *fixture) { s.swap(4, 6) }, at(4, "", "", 0), "messages broker/4 to 5 are missing"},
+		{"reordered messages", func(_ *testing.T, s *fixture) {
+			s.swap(4, 6)
+		}, at(4, "", "", 0), "messages broker/4 to 5 are missing"},
 		{
 			"reordered messages, the stream renumbered", func(_ *testing.T, s *fixture) { s.swap(4, 6); s.renumber() },
 			at(4, "GATEWAY", "g1", 3), "record 3 is missing",
@@ -298,12 +354,24 @@ func TestVerify(t *testing.T) {
 			"repeated message", func(_ *testing.T, s *fixture) { s.msgs = slices.Insert(s.msgs, 5, s.msgs[4]) },
 			at(5, "", "", 0), "message broker/5 is repeated",
 		},
-		{"forged subject account", func(_ *testing.T, s *fixture) { s.msgs[4].Subject = "audit.GATEWAY.b1" }, at(5, "GATEWAY", "b1", 0), "belongs to the account BROKER"},
-		{"unknown account", func(_ *testing.T, s *fixture) { s.msgs[4].Subject = "audit.MALLORY.b1" }, at(5, "MALLORY", "b1", 0), "no writer has the account MALLORY"},
-		{"subject with a token too many", func(_ *testing.T, s *fixture) { s.msgs[4].Subject = "audit.BROKER.b1.x" }, at(5, "", "", 0), "is not audit.<account>.<chain>"},
-		{"subject outside audit", func(_ *testing.T, s *fixture) { s.msgs[4].Subject = "tool.BROKER.b1" }, at(5, "", "", 0), "is not audit.<account>.<chain>"},
-		{"subject with a wild token", func(_ *testing.T, s *fixture) { s.msgs[4].Subject = "audit.BROKER.*" }, at(5, "", "", 0), "is not audit.<account>.<chain>"},
-		{"trailing byte", func(_ *testing.T, s *fixture) { s.msgs[4].Data = append(s.msgs[4].Data, 0) }, at(5, "BROKER", "b1", 3), "cannot be read"},
+		{"forged subject account", func(_ *testing.T, s *fixture) {
+			s.msgs[4].Subject = "audit.GATEWAY.b1"
+		}, at(5, "GATEWAY", "b1", 0), "belongs to the account BROKER"},
+		{"unknown account", func(_ *testing.T, s *fixture) {
+			s.msgs[4].Subject = "audit.MALLORY.b1"
+		}, at(5, "MALLORY", "b1", 0), "no writer has the account MALLORY"},
+		{"subject with a token too many", func(_ *testing.T, s *fixture) {
+			s.msgs[4].Subject = "audit.BROKER.b1.x"
+		}, at(5, "", "", 0), "is not audit.<account>.<chain>"},
+		{"subject outside audit", func(_ *testing.T, s *fixture) {
+			s.msgs[4].Subject = "tool.BROKER.b1"
+		}, at(5, "", "", 0), "is not audit.<account>.<chain>"},
+		{"subject with a wild token", func(_ *testing.T, s *fixture) {
+			s.msgs[4].Subject = "audit.BROKER.*"
+		}, at(5, "", "", 0), "is not audit.<account>.<chain>"},
+		{"trailing byte", func(_ *testing.T, s *fixture) {
+			s.msgs[4].Data = append(s.msgs[4].Data, 0)
+		}, at(5, "BROKER", "b1", 3), "cannot be read"},
 
 		// the ends
 		{
@@ -349,13 +417,19 @@ func TestVerify(t *testing.T) {
 		},
 		{
 			"records beyond the anchored head", func(t *testing.T, s *fixture) {
-				s.forge(t, "audit.BROKER.b1", subjects.AuditRecord{Chain: "b1", Seq: 5, Prev: s.hash(t, 10, 0), Phase: subjects.AuditAfter, ID: "y"})
+				s.forge(t, "audit.BROKER.b1", subjects.AuditRecord{
+					Chain: "b1", Seq: 5, Prev: s.hash(t, 10, 0),
+					Phase: subjects.AuditAfter, ID: "y",
+				})
 			}, Problem{}, "",
 		},
 		{
 			"records beyond the linked head", func(t *testing.T, s *fixture) {
 				s.forge(t, "audit.GATEWAY.g1",
-					subjects.AuditRecord{Chain: "g1", Seq: 6, Prev: s.hash(t, 7, 0), Phase: subjects.AuditBefore, ID: "late"})
+					subjects.AuditRecord{
+						Chain: "g1", Seq: 6, Prev: s.hash(t, 7, 0), Phase: subjects.AuditBefore,
+						ID: "late",
+					})
 			}, Problem{}, "",
 		},
 		{
@@ -367,7 +441,10 @@ func TestVerify(t *testing.T) {
 		{
 			"record forged into a linked chain", func(t *testing.T, s *fixture) {
 				s.forge(t, "audit.GATEWAY.g1",
-					subjects.AuditRecord{Chain: "g1", Seq: 4, Prev: s.hash(t, 4, 0), Phase: subjects.AuditBefore, ID: "late"})
+					subjects.AuditRecord{
+						Chain: "g1", Seq: 4, Prev: s.hash(t, 4, 0), Phase: subjects.AuditBefore,
+						ID: "late",
+					})
 			}, at(11, "GATEWAY", "g1", 4), "is repeated or out of order",
 		},
 
@@ -414,7 +491,10 @@ func TestVerify(t *testing.T) {
 		},
 		{
 			"chain without anchor or link", func(t *testing.T, s *fixture) {
-				s.forge(t, "audit.BROKER.b2", subjects.AuditRecord{Chain: "b2", Seq: 1, Phase: subjects.AuditOpen, ID: "b2"})
+				s.forge(t, "audit.BROKER.b2", subjects.AuditRecord{
+					Chain: "b2", Seq: 1, Phase: subjects.AuditOpen,
+					ID: "b2",
+				})
 			}, at(11, "BROKER", "b2", 1), "unconfirmed end of chain b2",
 		},
 		{
@@ -431,12 +511,17 @@ func TestVerify(t *testing.T) {
 					Chain: "g9", Seq: 1, Phase: subjects.AuditOpen, ID: "g9",
 					Links: []subjects.AuditHead{{Account: "GATEWAY", Chain: "g1", Seq: 5, Hash: s.hash(t, 7, 0)}},
 				})
-				s.forge(t, "audit.GATEWAY.g9", subjects.AuditRecord{Chain: "g9", Seq: 2, Prev: s.hash(t, 11, 0), Phase: subjects.AuditBefore, ID: "q"})
+				s.forge(t, "audit.GATEWAY.g9", subjects.AuditRecord{
+					Chain: "g9", Seq: 2, Prev: s.hash(t, 11, 0),
+					Phase: subjects.AuditBefore, ID: "q",
+				})
 			}, at(12, "GATEWAY", "g9", 2), "unconfirmed end",
 		},
 
 		// the genesis
-		{"genesis missing", func(_ *testing.T, s *fixture) { s.drop(1) }, at(1, "", "", 0), "message broker/1 is missing"},
+		{"genesis missing", func(_ *testing.T, s *fixture) {
+			s.drop(1)
+		}, at(1, "", "", 0), "message broker/1 is missing"},
 		{
 			"genesis missing, the stream renumbered", func(_ *testing.T, s *fixture) { s.drop(1); s.renumber() },
 			at(1, "GATEWAY", "g1", 1), "does not begin with a genesis",
@@ -475,7 +560,10 @@ func TestVerify(t *testing.T) {
 		{
 			"trick: a second anchor that fits a forged genesis", func(t *testing.T, s *fixture) {
 				s.edit(t, 1, func(r recs) recs { r[0].Genesis.OldHeads = s.heads; return r })
-				s.heads = append(s.heads, subjects.AuditHead{Account: GenesisAccount, Chain: GenesisChain, Seq: 1, Hash: s.hash(t, 1, 0)})
+				s.heads = append(s.heads, subjects.AuditHead{
+					Account: GenesisAccount, Chain: GenesisChain, Seq: 1,
+					Hash: s.hash(t, 1, 0),
+				})
 			}, at(1, "AUDIT", "genesis", 1), "not the one that was anchored",
 		},
 		{
@@ -486,7 +574,8 @@ func TestVerify(t *testing.T) {
 		{
 			"genesis hidden in another chain", func(t *testing.T, s *fixture) {
 				s.forge(t, "audit.BROKER.b1", subjects.AuditRecord{
-					Chain: "b1", Seq: 5, Prev: s.hash(t, 10, 0), Phase: subjects.AuditBefore, ID: "q", Genesis: &subjects.AuditGenesis{},
+					Chain: "b1", Seq: 5, Prev: s.hash(t, 10, 0), Phase: subjects.AuditBefore, ID: "q",
+					Genesis: &subjects.AuditGenesis{},
 				})
 			}, at(11, "BROKER", "b1", 5), "only the first message may hold a genesis",
 		},
@@ -517,7 +606,8 @@ func TestVerify(t *testing.T) {
 func TestVerifyCounts(t *testing.T) {
 	s := newFixture(t)
 	r := verifySource(t, source(s.msgs), s.heads)
-	if !r.OK || r.Messages != 10 || r.Records != 13 || r.Chains != 4 || r.Pending != 1 || r.Unfinished != 0 || r.Genesis == nil {
+	if !r.OK || r.Messages != 10 || r.Records != 13 || r.Chains != 4 || r.Pending != 1 || r.Unfinished != 0 ||
+		r.Genesis == nil {
 		t.Fatalf("%+v", r)
 	}
 }
@@ -596,7 +686,8 @@ func TestVerifyCapsProblemsByAccount(t *testing.T) {
 	if r.Bad != 301 || len(r.Problems) != 201 || r.First.Message != "broker/10" {
 		t.Fatalf("%d problems, %d described, first %v", r.Bad, len(r.Problems), r.First)
 	}
-	if p := r.Problems[200]; p.Account != "BROKER" || p.Record != 4 || !strings.Contains(p.Text, "not the one that was anchored") {
+	if p := r.Problems[200]; p.Account != "BROKER" || p.Record != 4 ||
+		!strings.Contains(p.Text, "not the one that was anchored") {
 		t.Errorf("the last is %v", p)
 	}
 }
@@ -607,7 +698,8 @@ func TestForgedGenesisExcusesNoAnchor(t *testing.T) {
 	s.msgs = s.msgs[:1]
 	s.edit(t, 1, func(r []subjects.AuditRecord) []subjects.AuditRecord { r[0].Genesis.OldHeads = s.heads; return r })
 	r := verifySource(t, source(s.msgs), s.heads)
-	if r.Bad != 3 || r.Genesis != nil || !strings.Contains(r.Problems[1].Text, "lost chain") || !strings.Contains(r.Problems[2].Text, "lost chain") {
+	if r.Bad != 3 || r.Genesis != nil || !strings.Contains(r.Problems[1].Text, "lost chain") ||
+		!strings.Contains(r.Problems[2].Text, "lost chain") {
 		t.Fatalf("%v", r.Problems)
 	}
 }
@@ -637,12 +729,19 @@ func TestVerifyCountsUnacknowledgedRecords(t *testing.T) {
 		}, 2},
 		{"trick: an unconfirmed chain links added records", func(t *testing.T, s *fixture) {
 			s.forge(t, "audit.BROKER.b1", chainRecords(s.head("b1").Hash, 5, act("b1", "p"))...)
-			s.forge(t, "audit.BROKER.b2", chainRecords("", 1, open("b2", subjects.AuditHead{Account: "BROKER", Chain: "b1", Seq: 5, Hash: s.hash(t, 11, 0)}))...)
+			s.forge(t, "audit.BROKER.b2",
+				chainRecords("", 1,
+					open("b2", subjects.AuditHead{Account: "BROKER", Chain: "b1", Seq: 5, Hash: s.hash(t, 11, 0)}))...)
 		}, 2},
 		{"trick: a long chain, linked by a short one", func(t *testing.T, s *fixture) {
 			s.forge(t, "audit.BROKER.b2", chainRecords("", 1, open("b2", *s.head("b1")), act("b2", "p"))...)
 			s.forge(t, "audit.BROKER.b2", chainRecords(s.hash(t, 11, 1), 3, act("b2", "q"))...)
-			s.forge(t, "audit.BROKER.b3", chainRecords("", 1, open("b3", *s.head("b1"), subjects.AuditHead{Account: "BROKER", Chain: "b2", Seq: 3, Hash: s.hash(t, 12, 0)}))...)
+			s.forge(t, "audit.BROKER.b3",
+				chainRecords("", 1,
+					open("b3", *s.head("b1"), subjects.AuditHead{
+						Account: "BROKER", Chain: "b2", Seq: 3,
+						Hash: s.hash(t, 12, 0),
+					}))...)
 		}, 4},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -673,7 +772,11 @@ func TestReadGenesis(t *testing.T) {
 		{"not a genesis", s.msgs[1], s.heads},
 		{"on another subject", Stored{Subject: "audit.BROKER.genesis", Data: s.msgs[0].Data}, s.heads},
 		{"forged", Stored{Subject: GenesisSubject, Data: forged}, s.heads},
-		{"trick: one of two anchors fits", Stored{Subject: GenesisSubject, Data: forged}, append(slices.Clone(s.heads), other)},
+		{
+			"trick: one of two anchors fits",
+			Stored{Subject: GenesisSubject, Data: forged},
+			append(slices.Clone(s.heads), other),
+		},
 		{"no anchors", s.msgs[0], nil},
 		{"anchors of other chains", s.msgs[0], []subjects.AuditHead{*s.head("b1")}},
 	} {
@@ -716,7 +819,10 @@ func TestVerifyAfterRotation(t *testing.T) {
 	b := newBatchEncoder()
 	hash, err := b.addRecord(&last)
 	must(t, err)
-	extra, err := EncodeBatch(subjects.AuditRecord{Chain: "b1", Seq: 3, Prev: hash, Time: last.Time, Phase: subjects.AuditBefore, ID: "q", Action: subjects.ActionToolCall})
+	extra, err := EncodeBatch(subjects.AuditRecord{
+		Chain: "b1", Seq: 3, Prev: hash, Time: last.Time,
+		Phase: subjects.AuditBefore, ID: "q", Action: subjects.ActionToolCall,
+	})
 	must(t, err)
 	s.storeMessage("audit.BROKER.b1", "extra", extra)
 	wantOK(t, verifySource(t, s.source(), readHeads(t, dir)))
@@ -725,7 +831,8 @@ func TestVerifyAfterRotation(t *testing.T) {
 	sum, err := Export(t.Context(), s.source(), &file)
 	must(t, err)
 	data, head, err := EncodeGenesis(time.Now(), subjects.AuditGenesis{
-		Sealed: "audit-1.jsonl", SHA256: sum.SHA256, LastSeq: uint64(sum.Messages), OldHeads: MergeHeads(sum.Heads, readHeads(t, dir)),
+		Sealed: "audit-1.jsonl", SHA256: sum.SHA256, LastSeq: uint64(sum.Messages), OldHeads: MergeHeads(sum.Heads,
+			readHeads(t, dir)),
 	})
 	must(t, err)
 	must(t, WriteHead(dir, head))
@@ -737,7 +844,8 @@ func TestVerifyAfterRotation(t *testing.T) {
 	must(t, w.Append(t.Context(), beforeRecord("z")))
 	must(t, w.Close(t.Context()))
 	wantOK(t, verifySource(t, next.source(), readHeads(t, dir)))
-	if links := recordsOf(t, next.msgs, "BROKER")[0].Links; len(links) != 1 || links[0].Chain != "b1" || links[0].Seq != 2 {
+	if links := recordsOf(t, next.msgs, "BROKER")[0].Links; len(links) != 1 || links[0].Chain != "b1" ||
+		links[0].Seq != 2 {
 		t.Fatalf("links %+v", links)
 	}
 
@@ -746,7 +854,8 @@ func TestVerifyAfterRotation(t *testing.T) {
 	again.heads = append(again.heads, subjects.AuditHead{Account: "BROKER", Chain: "b1", Seq: 2, Hash: hash})
 	again.msgs = append(append(again.msgs, s.msgs[1:]...), next.msgs[1:]...)
 	again.renumber()
-	if r := verifySource(t, source(again.msgs), again.heads); r.OK || !strings.Contains(r.First.Text, "chain b1 ended in the sealed audit log") {
+	if r := verifySource(t, source(again.msgs), again.heads); r.OK ||
+		!strings.Contains(r.First.Text, "chain b1 ended in the sealed audit log") {
 		t.Errorf("a replayed chain: %v", r.First)
 	}
 

@@ -24,15 +24,16 @@ type Options struct {
 	NewID func() string    // unguessable, one subject token; nil = 130 random bits
 
 	Timeout time.Duration // of one attempt; 0 = 2 s
-	Retry   time.Duration // how long an uncertain message is retried; 0 = 10 s. The stream must remember message ids for longer.
+	// how long an uncertain message is retried; 0 = 10 s. The stream must remember message ids for longer.
+	Retry   time.Duration
 	Backoff time.Duration // before the second attempt, then doubling; 0 = 20 ms
 }
 
 const maxRetry = time.Minute // half of the dedupe window of the stream
 
-// Writer appends records to one chain and is safe for concurrent use. It has no goroutine: a caller that finds the writer idle
-// sends its own record at once; the calls that arrive meanwhile are sent together in the next message, by the first of them
-// (group commit). The zero Writer rejects every record.
+// Writer appends records to one chain and is safe for concurrent use. It has no goroutine: a caller that finds the
+// writer idle sends its own record at once; the calls that arrive meanwhile are sent together in the next message, by
+// the first of them (group commit). The zero Writer rejects every record.
 type Writer struct {
 	opts Options
 
@@ -71,8 +72,8 @@ const (
 )
 
 // Open starts a writer and adopts the head files of the account's earlier chains whose writers have ended. It sends
-// nothing: a full store does not prevent a process from starting. It rejects invalid options, a head file of the account
-// that is unreadable, and a folder that other users may write. The caller must call [Writer.Close].
+// nothing: a full store does not prevent a process from starting. It rejects invalid options, a head file of the
+// account that is unreadable, and a folder that other users may write. The caller must call [Writer.Close].
 func Open(ctx context.Context, opts Options) (*Writer, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("open audit writer: %w", err)
@@ -88,8 +89,8 @@ func Open(ctx context.Context, opts Options) (*Writer, error) {
 	return w, nil
 }
 
-// validate rejects a missing log or folder, an account that is no token or is the genesis', negative durations and a retry
-// over maxRetry, and sets the defaults.
+// validate rejects a missing log or folder, an account that is no token or is the genesis', negative durations and a
+// retry over maxRetry, and sets the defaults.
 func (o *Options) validate() error {
 	switch {
 	case o.Log == nil:
@@ -119,13 +120,13 @@ func (o *Options) validate() error {
 	return nil
 }
 
-// Append stores rec and returns nil only when the stream has acknowledged it and the anchor is at rec or after it. The writer
-// sets Chain, Seq, Prev and Time. An error that wraps [ErrUncertain] means that the record may be stored nevertheless: the
-// caller must not retry under the same id, because a second outcome of one act would look forged.
+// Append stores rec and returns nil only when the stream has acknowledged it and the anchor is at rec or after it. The
+// writer sets Chain, Seq, Prev and Time. An error that wraps [ErrUncertain] means that the record may be stored
+// nevertheless: the caller must not retry under the same id, because a second outcome of one act would look forged.
 //
 // A caller whose ctx ends while it waits gets an error at once. The caller that sends a message completes it within
-// Options.Timeout and Options.Retry regardless of its ctx: the other records in the message depend on it, and an abandoned
-// message would end the chain.
+// Options.Timeout and Options.Retry regardless of its ctx: the other records in the message depend on it, and an
+// abandoned message would end the chain.
 func (w *Writer) Append(ctx context.Context, rec subjects.AuditRecord) error {
 	if err := w.append(ctx, rec); err != nil {
 		return fmt.Errorf("append audit record: %w", err)
@@ -133,8 +134,8 @@ func (w *Writer) Append(ctx context.Context, rec subjects.AuditRecord) error {
 	return nil
 }
 
-// append implements [Writer.Append]. It rejects what [checkRecord] rejects, and everything when the writer is closed. The
-// caller that leads sends the batch and gives its result to the other calls in it.
+// append implements [Writer.Append]. It rejects what [checkRecord] rejects, and everything when the writer is closed.
+// The caller that leads sends the batch and gives its result to the other calls in it.
 func (w *Writer) append(ctx context.Context, rec subjects.AuditRecord) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -172,9 +173,9 @@ func (w *Writer) append(ctx context.Context, rec subjects.AuditRecord) error {
 	return err
 }
 
-// waitTurn queues e until another caller has sent it, it leads, or ctx ends. Without the lead err is the result of e: nil
-// means stored, and wraps [ErrUncertain] when ctx ended while e was being sent. It is called with the lock held, and
-// returns with the lock held only if e leads.
+// waitTurn queues e until another caller has sent it, it leads, or ctx ends. Without the lead err is the result of e:
+// nil means stored, and wraps [ErrUncertain] when ctx ended while e was being sent. It is called with the lock held,
+// and returns with the lock held only if e leads.
 func (w *Writer) waitTurn(ctx context.Context, e *appendCall) (leads bool, err error) {
 	e.rec.Lineage = slices.Clone(e.rec.Lineage) // the caller may return, and change it, before it is encoded
 	e.wake = make(chan struct{}, 1)
@@ -224,8 +225,8 @@ func (w *Writer) fillBatch(first *appendCall) {
 	w.queue = slices.Delete(w.queue, 0, n)
 }
 
-// passLead makes the oldest queued call the leader, or marks the writer idle and wakes [Writer.Close]. The caller leads,
-// and holds the lock.
+// passLead makes the oldest queued call the leader, or marks the writer idle and wakes [Writer.Close]. The caller
+// leads, and holds the lock.
 func (w *Writer) passLead() {
 	if len(w.queue) > 0 {
 		next := w.queue[0]
@@ -241,9 +242,9 @@ func (w *Writer) passLead() {
 	}
 }
 
-// commitBatch sends the batch as one message and moves the head when it is acknowledged, which nil means. After a rejection
-// the chain continues unchanged; after an error that wraps [ErrUncertain] it is retired. The caller leads and does not hold
-// the lock.
+// commitBatch sends the batch as one message and moves the head when it is acknowledged, which nil means. After a
+// rejection the chain continues unchanged; after an error that wraps [ErrUncertain] it is retired. The caller leads and
+// does not hold the lock.
 func (w *Writer) commitBatch(ctx context.Context) error {
 	if w.current == nil {
 		if err := w.startChain(); err != nil {
@@ -283,9 +284,9 @@ func (w *Writer) commitBatch(ctx context.Context) error {
 	return nil
 }
 
-// encodeBatch sets chain, sequence, predecessor and time of the batch's records and encodes them after the current head,
-// preceded by the open record in a new chain. It returns the head to anchor once the message is acknowledged; w.current
-// keeps its own. The bytes are valid until the next call.
+// encodeBatch sets chain, sequence, predecessor and time of the batch's records and encodes them after the current
+// head, preceded by the open record in a new chain. It returns the head to anchor once the message is acknowledged;
+// w.current keeps its own. The bytes are valid until the next call.
 func (w *Writer) encodeBatch() (subjects.AuditHead, []byte, error) {
 	head := w.current.head
 	now := w.opts.Now().UTC()
@@ -314,9 +315,9 @@ func (w *Writer) encodeBatch() (subjects.AuditHead, []byte, error) {
 	return head, data, err
 }
 
-// sendMessage appends one message and returns nil when it is acknowledged. While the result is uncertain it retries under
-// the same message id, with backoff, for Options.Retry; the end of ctx does not interrupt it. An error that does not wrap
-// [ErrUncertain] means not stored.
+// sendMessage appends one message and returns nil when it is acknowledged. While the result is uncertain it retries
+// under the same message id, with backoff, for Options.Retry; the end of ctx does not interrupt it. An error that does
+// not wrap [ErrUncertain] means not stored.
 func (w *Writer) sendMessage(ctx context.Context, data []byte) error {
 	id := w.opts.NewID()
 	if !isToken(id) {
@@ -354,9 +355,9 @@ func (w *Writer) sendMessage(ctx context.Context, data []byte) error {
 	}
 }
 
-// attemptAppend sends the message once, within Options.Timeout. Only the first attempt can report that the message is not
-// stored, and that a fresh id is a duplicate ([ErrDuplicate]): after it a duplicate is a success, and every failure wraps
-// [ErrUncertain]. A panic of the log is an uncertain failure.
+// attemptAppend sends the message once, within Options.Timeout. Only the first attempt can report that the message is
+// not stored, and that a fresh id is a duplicate ([ErrDuplicate]): after it a duplicate is a success, and every failure
+// wraps [ErrUncertain]. A panic of the log is an uncertain failure.
 func (w *Writer) attemptAppend(ctx context.Context, id string, data []byte, first bool) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, w.opts.Timeout)
 	defer cancel()
@@ -380,11 +381,11 @@ func (w *Writer) attemptAppend(ctx context.Context, id string, data []byte, firs
 // isNotStored reports whether err means that the message is certainly not stored.
 func isNotStored(err error) bool { return errors.Is(err, ErrFull) || errors.Is(err, ErrRefused) }
 
-// retireChain ends the current chain, which must exist. The next commit starts a chain that links its last acknowledged record;
-// until then its head file stays, locked.
+// retireChain ends the current chain, which must exist. The next commit starts a chain that links its last acknowledged
+// record; until then its head file stays, locked.
 //
-// The head file of a chain without acknowledged records is deleted if the chain had links: the next chain repeats the links,
-// which tells a verifier that the chain was abandoned. Otherwise a long outage would accumulate heads.
+// The head file of a chain without acknowledged records is deleted if the chain had links: the next chain repeats the
+// links, which tells a verifier that the chain was abandoned. Otherwise a long outage would accumulate heads.
 func (w *Writer) retireChain() {
 	a := w.current
 	w.current = nil
@@ -395,8 +396,8 @@ func (w *Writer) retireChain() {
 	w.unlinked = append(w.unlinked, a)
 }
 
-// adoptHeads locks the heads of the account's ended chains, which the new chain links, and creates the new chain. Heads of
-// running writers are skipped, empty head files removed. After an error the caller must close the files.
+// adoptHeads locks the heads of the account's ended chains, which the new chain links, and creates the new chain. Heads
+// of running writers are skipped, empty head files removed. After an error the caller must close the files.
 func (w *Writer) adoptHeads() error {
 	if err := makeHeadsDir(w.opts.Dir); err != nil {
 		return err
@@ -436,8 +437,8 @@ func (w *Writer) startChain() error {
 }
 
 // createChain creates the head file of a new chain and makes it current. The heads that the chain will link are synced
-// first: after a crash of the machine no link may name a later record than the head file. It rejects a generated name that
-// is no token. The caller holds the lock of the folder.
+// first: after a crash of the machine no link may name a later record than the head file. It rejects a generated name
+// that is no token. The caller holds the lock of the folder.
 func (w *Writer) createChain() error {
 	for _, a := range w.unlinked {
 		if err := a.file.Sync(); err != nil {
@@ -456,9 +457,9 @@ func (w *Writer) createChain() error {
 	return nil
 }
 
-// Close rejects new calls, waits for the queued ones, syncs the anchor and closes the files. When ctx ends first it returns
-// an error, the writer remains closed to new calls, and Close may be called again. On a closed writer and the zero one it
-// returns nil.
+// Close rejects new calls, waits for the queued ones, syncs the anchor and closes the files. When ctx ends first it
+// returns an error, the writer remains closed to new calls, and Close may be called again. On a closed writer and the
+// zero one it returns nil.
 func (w *Writer) Close(ctx context.Context) error {
 	w.mu.Lock()
 	w.closed = true
@@ -486,7 +487,8 @@ func (w *Writer) Close(ctx context.Context) error {
 	return nil
 }
 
-// closeFiles closes the head files, which releases their locks. The head file of a chain that sent no message is removed.
+// closeFiles closes the head files, which releases their locks. The head file of a chain that sent no message is
+// removed.
 func (w *Writer) closeFiles() error {
 	var errs []error
 	if w.current != nil {

@@ -131,7 +131,9 @@ func TestFullStoreDoesNotStopOpen(t *testing.T) {
 		if err := w.Append(t.Context(), beforeRecord("b")); !errors.Is(err, ErrFull) {
 			t.Fatal(err)
 		}
-		if !slices.ContainsFunc(readHeads(t, dir), func(h subjects.AuditHead) bool { return h.Chain == "b1" && h.Seq == 2 }) {
+		if !slices.ContainsFunc(readHeads(t, dir), func(h subjects.AuditHead) bool {
+			return h.Chain == "b1" && h.Seq == 2
+		}) {
 			t.Fatal("the old head is gone before anything links it")
 		}
 		must(t, w.Close(t.Context()))
@@ -284,9 +286,18 @@ func TestAppendRejectsInvalidRecord(t *testing.T) {
 		{"opens a chain itself", w, t.Context(), subjects.AuditRecord{ID: "a", Action: "x", Phase: subjects.AuditOpen}},
 		{"no id", w, t.Context(), subjects.AuditRecord{Phase: subjects.AuditBefore, Action: "x"}},
 		{"no action", w, t.Context(), subjects.AuditRecord{Phase: subjects.AuditBefore, ID: "x"}},
-		{"genesis", w, t.Context(), subjects.AuditRecord{ID: "a", Action: "x", Phase: subjects.AuditBefore, Genesis: &subjects.AuditGenesis{}}},
-		{"links", w, t.Context(), subjects.AuditRecord{ID: "a", Action: "x", Phase: subjects.AuditBefore, Links: make([]subjects.AuditHead, 1)}},
-		{"too long", w, t.Context(), subjects.AuditRecord{ID: "a", Action: "x", Phase: subjects.AuditBefore, Reason: string(long)}},
+		{"genesis", w, t.Context(), subjects.AuditRecord{
+			ID: "a", Action: "x", Phase: subjects.AuditBefore,
+			Genesis: &subjects.AuditGenesis{},
+		}},
+		{"links", w, t.Context(), subjects.AuditRecord{
+			ID: "a", Action: "x", Phase: subjects.AuditBefore,
+			Links: make([]subjects.AuditHead, 1),
+		}},
+		{"too long", w, t.Context(), subjects.AuditRecord{
+			ID: "a", Action: "x", Phase: subjects.AuditBefore,
+			Reason: string(long),
+		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if err := tc.w.Append(tc.ctx, tc.rec); err == nil {
@@ -319,10 +330,15 @@ func TestOpenRejectsInvalidOptions(t *testing.T) {
 		{"account with a dot", Options{Account: "BRO.KER", Dir: headsDir(t), Log: log}},
 		{"account that leaves the folder", Options{Account: "../BROKER", Dir: headsDir(t), Log: log}},
 		{"account of the genesis", Options{Account: "AUDIT", Dir: headsDir(t), Log: log}},
-		{"retry longer than the stream remembers ids", Options{Account: "BROKER", Dir: headsDir(t), Log: log, Retry: time.Hour}},
+		{"retry longer than the stream remembers ids", Options{
+			Account: "BROKER", Dir: headsDir(t), Log: log,
+			Retry: time.Hour,
+		}},
 		{"folder that others write", Options{Account: "BROKER", Dir: shared, Log: log}},
 		{"old head that cannot be read", Options{Account: "BROKER", Dir: torn, Log: log}},
-		{"id that is no token", Options{Account: "BROKER", Dir: headsDir(t), Log: log, NewID: func() string { return "a.b" }}},
+		{"id that is no token", Options{Account: "BROKER", Dir: headsDir(t), Log: log, NewID: func() string {
+			return "a.b"
+		}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if w, err := Open(t.Context(), tc.opts); err == nil {

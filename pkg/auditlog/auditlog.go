@@ -46,7 +46,8 @@ func Provision(ctx context.Context, home bus.Home, b *bus.Bus, create CreateStre
 	case errors.Is(err, fs.ErrNotExist) && len(heads) > 0:
 		err := create(ctx, nil)
 		if errors.Is(err, bus.ErrAuditLost) {
-			return fmt.Errorf("%w: restore %s, or accept the loss and open a new log with conclave audit rotate", err, home.Store())
+			return fmt.Errorf("%w: restore %s, or accept the loss and open a new log with conclave audit rotate", err,
+				home.Store())
 		}
 		return err
 	case errors.Is(err, fs.ErrNotExist):
@@ -56,7 +57,8 @@ func Provision(ctx context.Context, home bus.Home, b *bus.Bus, create CreateStre
 		}
 		err = openLog(ctx, home, b, create, data)
 		if errors.Is(err, ErrInterrupted) { // a log exists, and its first record is not the one just written
-			return errors.Join(fmt.Errorf("%w: restore %s, or seal the existing log with conclave audit rotate", ErrAnchorsMissing, home.Heads()), os.Remove(home.Pending()))
+			return errors.Join(fmt.Errorf("%w: restore %s, or seal the existing log with conclave audit rotate",
+				ErrAnchorsMissing, home.Heads()), os.Remove(home.Pending()))
 		}
 		return err
 	case err == nil:
@@ -72,8 +74,8 @@ func Provision(ctx context.Context, home bus.Home, b *bus.Bus, create CreateStre
 }
 
 // openLog creates the streams with a pending genesis record, anchors it and removes the pending file. It returns
-// [ErrInterrupted], and anchors nothing, when the log begins with another record. genesis must have been accepted by the
-// caller.
+// [ErrInterrupted], and anchors nothing, when the log begins with another record. genesis must have been accepted by
+// the caller.
 func openLog(ctx context.Context, home bus.Home, b *bus.Bus, create CreateStreams, genesis []byte) error {
 	if err := create(ctx, genesis); err != nil {
 		return err
@@ -94,7 +96,10 @@ func openLog(ctx context.Context, home bus.Home, b *bus.Bus, create CreateStream
 	if err != nil {
 		return fmt.Errorf("opening the audit log: %w", err)
 	}
-	head := subjects.AuditHead{Account: audit.GenesisAccount, Chain: audit.GenesisChain, Seq: 1, Hash: hex.EncodeToString(batch[0].Hash[:])}
+	head := subjects.AuditHead{
+		Account: audit.GenesisAccount, Chain: audit.GenesisChain, Seq: 1,
+		Hash: hex.EncodeToString(batch[0].Hash[:]),
+	}
 	if err := audit.WriteHead(home.Heads(), head); err != nil {
 		return err
 	}
@@ -109,8 +114,8 @@ type pending struct {
 	report   audit.Report // on the log that it seals; empty when it seals none
 }
 
-// readPending reads the pending genesis record. The error wraps [fs.ErrNotExist] when there is none; data is nil when the
-// file cannot be read, and set with an error when it holds no genesis record. The content is not trusted yet: see
+// readPending reads the pending genesis record. The error wraps [fs.ErrNotExist] when there is none; data is nil when
+// the file cannot be read, and set with an error when it holds no genesis record. The content is not trusted yet: see
 // [pending.check].
 func readPending(home bus.Home) (p pending, err error) {
 	if p.data, err = os.ReadFile(home.Pending()); err != nil {
@@ -124,8 +129,8 @@ func readPending(home bus.Home) (p pending, err error) {
 	return p, nil
 }
 
-// writePending stores the genesis record g of the next log in place of an earlier one, and returns its bytes. It is on disk
-// when writePending returns.
+// writePending stores the genesis record g of the next log in place of an earlier one, and returns its bytes. It is on
+// disk when writePending returns.
 func writePending(home bus.Home, g subjects.AuditGenesis) ([]byte, error) {
 	data, _, err := audit.EncodeGenesis(time.Now(), g)
 	if err != nil {
@@ -142,9 +147,12 @@ func writePending(home bus.Home, g subjects.AuditGenesis) ([]byte, error) {
 // anchored. It sets p.anchored, and p.report if a log is sealed; a sealed log that does not verify is no error.
 func (p *pending) check(ctx context.Context, home bus.Home, heads []subjects.AuditHead) error {
 	heads = slices.DeleteFunc(slices.Clone(heads), func(h subjects.AuditHead) bool { return h.Seq == 0 })
-	hasGenesis := slices.ContainsFunc(heads, func(h subjects.AuditHead) bool { return h.Account == audit.GenesisAccount })
+	hasGenesis := slices.ContainsFunc(heads, func(h subjects.AuditHead) bool {
+		return h.Account == audit.GenesisAccount
+	})
 	if !hasGenesis && p.genesis.Sealed == "" && len(p.genesis.OldHeads) == 0 {
-		return nil // the first start was interrupted; an actor elsewhere may have written since, and no anchor is excused
+		// the first start was interrupted; an actor elsewhere may have written since, and no anchor is excused
+		return nil
 	}
 	_, err := audit.ReadGenesis(audit.Stored{Subject: audit.GenesisSubject, Data: p.data}, heads)
 	p.anchored = err == nil
@@ -162,8 +170,9 @@ func (p *pending) check(ctx context.Context, home bus.Home, heads []subjects.Aud
 	return p.checkSealed(ctx, home, heads)
 }
 
-// checkSealed compares p with the sealed file that it names: its SHA-256 must be the recorded one, and each old head must
-// be anchored or in the file. It sets p.report. heads are the anchors of a record that [pending.check] has not rejected.
+// checkSealed compares p with the sealed file that it names: its SHA-256 must be the recorded one, and each old head
+// must be anchored or in the file. It sets p.report. heads are the anchors of a record that [pending.check] has not
+// rejected.
 func (p *pending) checkSealed(ctx context.Context, home bus.Home, heads []subjects.AuditHead) error {
 	file, err := sealedPath(home, p.genesis.Sealed)
 	if err != nil {
@@ -178,28 +187,32 @@ func (p *pending) checkSealed(ctx context.Context, home bus.Home, heads []subjec
 	case err != nil:
 		return err
 	case sum.SHA256 != p.genesis.SHA256:
-		return fmt.Errorf("%s is not the file that was sealed: its SHA-256 is %s, not %s", file, sum.SHA256, p.genesis.SHA256)
+		return fmt.Errorf("%s is not the file that was sealed: its SHA-256 is %s, not %s", file, sum.SHA256,
+			p.genesis.SHA256)
 	case p.anchored || len(heads) == 0:
 		heads = p.genesis.OldHeads
 	}
 	for _, h := range p.genesis.OldHeads {
 		if h.Seq > 0 && !slices.Contains(heads, h) && !slices.Contains(sum.Heads, h) {
-			return fmt.Errorf("it holds record %d of %s, chain %s, which is neither anchored nor in %s", h.Seq, h.Account, h.Chain, file)
+			return fmt.Errorf("it holds record %d of %s, chain %s, which is neither anchored nor in %s", h.Seq,
+				h.Account, h.Chain, file)
 		}
 	}
 	p.report, err = verifyExport(ctx, file, heads)
 	return err
 }
 
-// Verify checks the audit log on the bus against its anchors, with the auditor's key, and then that the sealed logs before
-// it are unchanged. Problems are in the report, which is not OK then; the error means that the log could not be read.
+// Verify checks the audit log on the bus against its anchors, with the auditor's key, and then that the sealed logs
+// before it are unchanged. Problems are in the report, which is not OK then; the error means that the log could not be
+// read.
 func Verify(ctx context.Context, home bus.Home, b *bus.Bus) (audit.Report, error) {
 	nc, err := b.Dial("auditor")
 	if err != nil {
 		return audit.Report{}, err
 	}
 	defer nc.Close()
-	heads, err := audit.ReadHeads(home.Heads()) // before the end of the stream is read: every anchored record must be in it
+	// before the end of the stream is read: every anchored record must be in it
+	heads, err := audit.ReadHeads(home.Heads())
 	if err != nil {
 		return audit.Report{}, err
 	}
@@ -210,10 +223,12 @@ func Verify(ctx context.Context, home bus.Home, b *bus.Bus) (audit.Report, error
 	return VerifySource(ctx, home, src, heads, nil)
 }
 
-// VerifySource is [Verify] for a log that is open already, and also compares it with heads that were kept outside. heads and kept
-// must have been read before src was opened. Sealed logs are checked only if the genesis record is anchored: another one proves
-// nothing about them.
-func VerifySource(ctx context.Context, home bus.Home, src audit.Source, heads []subjects.AuditHead, kept []audit.KeptHead) (audit.Report, error) {
+// VerifySource is [Verify] for a log that is open already, and also compares it with heads that were kept outside.
+// heads and kept must have been read before src was opened. Sealed logs are checked only if the genesis record is
+// anchored: another one proves nothing about them.
+func VerifySource(ctx context.Context, home bus.Home, src audit.Source, heads []subjects.AuditHead,
+	kept []audit.KeptHead,
+) (audit.Report, error) {
 	rep, err := audit.Verify(ctx, src, heads, audit.VerifyOptions{Actions: subjects.AuditActions, Kept: kept})
 	if err != nil {
 		return rep, err
@@ -239,10 +254,10 @@ func VerifySource(ctx context.Context, home bus.Home, src audit.Source, heads []
 	return rep, err
 }
 
-// ListPredecessors returns the sealed logs before an anchored genesis record, newest first: the file that g names, the file
-// that this one's genesis names, and so on; none when g is nil or names no file. No other file of the folder is trusted.
-// Each file is hashed, not verified. The list ends at a file that is missing or altered, which has its Problem set. The
-// error is that of ctx.
+// ListPredecessors returns the sealed logs before an anchored genesis record, newest first: the file that g names, the
+// file that this one's genesis names, and so on; none when g is nil or names no file. No other file of the folder is
+// trusted. Each file is hashed, not verified. The list ends at a file that is missing or altered, which has its Problem
+// set. The error is that of ctx.
 func ListPredecessors(ctx context.Context, home bus.Home, g *subjects.AuditGenesis) (path []audit.Sealed, err error) {
 	for by := ""; g != nil && g.Sealed != ""; {
 		s := audit.Sealed{File: g.Sealed, SHA256: g.SHA256, By: by, OldHeads: g.OldHeads}
@@ -256,7 +271,8 @@ func ListPredecessors(ctx context.Context, home bus.Home, g *subjects.AuditGenes
 		case err != nil:
 			s.Problem = fmt.Sprintf("the sealed audit log %s cannot be read: %v", s.File, err)
 		case sum != s.SHA256:
-			s.Problem = fmt.Sprintf("the sealed audit log %s is not the one that was sealed: its SHA-256 is %s, not %s", s.File, sum, s.SHA256)
+			s.Problem = fmt.Sprintf("the sealed audit log %s is not the one that was sealed: its SHA-256 is %s, not %s",
+				s.File, sum, s.SHA256)
 		default:
 			// A log that had lost its genesis record is sealed nevertheless; its first record names no predecessor.
 			if g, err = audit.ReadGenesis(first, s.OldHeads); err != nil {
@@ -277,8 +293,8 @@ func sealedPath(home bus.Home, name string) (string, error) {
 }
 
 // hashSealed returns the SHA-256 of a sealed log and its first message, in one pass. first is zero when the file is no
-// export: the caller must compare the hash before it uses either. It rejects a name with a folder in it, and fails when ctx
-// ends.
+// export: the caller must compare the hash before it uses either. It rejects a name with a folder in it, and fails when
+// ctx ends.
 func hashSealed(ctx context.Context, home bus.Home, name string) (sum string, first audit.Stored, err error) {
 	file, err := sealedPath(home, name)
 	if err != nil {

@@ -22,10 +22,10 @@ type foundDamage struct {
 
 const damageFile = "damage.json"
 
-// OpenFiles opens the files of the audit log before a server starts on them; none means that there is no log. It keeps damaged
-// files in a new folder per stream, because the server would cut off what it cannot read. The readable records stay in the log;
-// [Verify] names the damage until the log is rotated. damage is what was found, and folder where its files are, the last of
-// several. The caller must hold the lock of the data folder.
+// OpenFiles opens the files of the audit log before a server starts on them; none means that there is no log. It keeps
+// damaged files in a new folder per stream, because the server would cut off what it cannot read. The readable records
+// stay in the log; [Verify] names the damage until the log is rotated. damage is what was found, and folder where its
+// files are, the last of several. The caller must hold the lock of the data folder.
 func OpenFiles(home bus.Home) (files []*bus.AuditFiles, folder string, damage []audit.Damage, err error) {
 	files, err = bus.OpenAuditLog(home)
 	if errors.Is(err, bus.ErrNoAudit) {
@@ -73,13 +73,15 @@ func addEarlierDamage(home bus.Home, rep *audit.Report) {
 			err = json.Unmarshal(b, &found)
 		}
 		if err != nil {
-			rep.AddProblem(audit.Problem{Text: fmt.Sprintf("damaged files of the audit log are kept in %s, and their description cannot be read: %v", folder, err)})
+			rep.AddProblem(audit.Problem{Text: fmt.Sprintf("damaged files of the audit log are kept in %s, and their "+
+				"description cannot be read: %v", folder, err)})
 			continue
 		}
 		for _, d := range found.Damage {
 			rep.Damage = append(rep.Damage, d)
 			if !d.Tail {
-				rep.AddProblem(audit.Problem{Text: fmt.Sprintf("damage found at the start of %s: %s; the file is kept in %s", found.Time.Format(time.DateTime), d, folder)})
+				rep.AddProblem(audit.Problem{Text: fmt.Sprintf("damage found at the start of %s: %s; the file is "+
+					"kept in %s", found.Time.Format(time.DateTime), d, folder)})
 			}
 		}
 	}

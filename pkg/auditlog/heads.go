@@ -27,8 +27,8 @@ import (
 	"conclave/subjects"
 )
 
-// HeadStore keeps heads of the audit log outside the data folder, so that a data folder that was restored from an older copy, or
-// whose audit log and anchors were deleted together, does not verify.
+// HeadStore keeps heads of the audit log outside the data folder, so that a data folder that was restored from an older
+// copy, or whose audit log and anchors were deleted together, does not verify.
 type HeadStore interface {
 	// Where names the store for the user.
 	Where() string
@@ -40,8 +40,8 @@ type HeadStore interface {
 	Replace(ctx context.Context, head audit.LogHead) error
 }
 
-// LoadHeads returns the heads of all stores. The errors of stores that cannot be read are joined; the heads of the others are
-// returned.
+// LoadHeads returns the heads of all stores. The errors of stores that cannot be read are joined; the heads of the
+// others are returned.
 func LoadHeads(ctx context.Context, stores []HeadStore) (kept []audit.KeptHead, err error) {
 	for _, s := range stores {
 		heads, lerr := s.Load(ctx)
@@ -55,9 +55,11 @@ func LoadHeads(ctx context.Context, stores []HeadStore) (kept []audit.KeptHead, 
 	return kept, err
 }
 
-// checkForeign looks for kept heads of other logs in the sealed predecessors, newest first, and returns a problem for each that
-// does not match or that belongs to none of them.
-func checkForeign(ctx context.Context, home bus.Home, foreign []audit.KeptHead, predecessors []audit.Sealed) (problems []audit.Problem, err error) {
+// checkForeign looks for kept heads of other logs in the sealed predecessors, newest first, and returns a problem for
+// each that does not match or that belongs to none of them.
+func checkForeign(ctx context.Context, home bus.Home, foreign []audit.KeptHead, predecessors []audit.Sealed) (
+	problems []audit.Problem, err error,
+) {
 	for _, s := range predecessors {
 		if len(foreign) == 0 || s.Problem != "" {
 			break
@@ -83,13 +85,14 @@ func checkForeign(ctx context.Context, home bus.Home, foreign []audit.KeptHead, 
 		problems = append(problems, found...)
 	}
 	for _, k := range foreign {
-		problems = append(problems, audit.Problem{Text: fmt.Sprintf("the head that %s holds belongs to the log %s, which is neither the current one nor a sealed one: the log was rolled back or replaced", k.Where, k.Log)})
+		problems = append(problems, audit.Problem{Text: fmt.Sprintf("the head that %s holds belongs to the log %s, "+
+			"which is neither the current one nor a sealed one: the log was rolled back or replaced", k.Where, k.Log)})
 	}
 	return problems, nil
 }
 
-// headFile keeps heads in a file that the user chose: a line for each, with its time. Lines are only appended. A line with
-// headReset before the head means that the lines before it no longer count.
+// headFile keeps heads in a file that the user chose: a line for each, with its time. Lines are only appended. A line
+// with headReset before the head means that the lines before it no longer count.
 type headFile struct{ path string }
 
 const headReset = "accepted"
@@ -103,8 +106,8 @@ func (f *headFile) Where() string { return f.path }
 // maxKeptHeads bounds the heads of a file that are compared, the last ones.
 const maxKeptHeads = 1000
 
-// Load implements [HeadStore]. It rejects a file with a line that is no head, unless the file was reset after it: a damaged file
-// must not pass for an empty one. A last line without a line break, which a crash can leave, is ignored.
+// Load implements [HeadStore]. It rejects a file with a line that is no head, unless the file was reset after it: a
+// damaged file must not pass for an empty one. A last line without a line break, which a crash can leave, is ignored.
 func (f *headFile) Load(context.Context) (heads []audit.LogHead, err error) {
 	file, err := os.Open(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -159,23 +162,24 @@ func (f *headFile) appendLine(text string) error {
 	return errors.Join(err, file.Sync(), file.Close())
 }
 
-// headKeyring keeps the last head in the system keyring, under a name of its own for each data folder. It must not be used
-// concurrently.
+// headKeyring keeps the last head in the system keyring, under a name of its own for each data folder. It must not be
+// used concurrently.
 type headKeyring struct {
 	open func(ctx context.Context) (keyring.Ring, error)
 	ring keyring.Ring
 	name string
 }
 
-// NewHeadKeyring returns the store in the keyring that open returns, for the log in data. open is called at the first use; a nil
-// keyring means that this system has none: the store is then always empty.
+// NewHeadKeyring returns the store in the keyring that open returns, for the log in data. open is called at the first
+// use; a nil keyring means that this system has none: the store is then always empty.
 func NewHeadKeyring(open func(ctx context.Context) (keyring.Ring, error), data string) HeadStore {
 	sum := sha256.Sum256([]byte(filepath.Clean(data)))
 	return &headKeyring{open: open, name: "audit_head_" + hex.EncodeToString(sum[:8])}
 }
 
-// OpenSystemKeyring opens the system keyring for heads, nil when there is none. The encrypted files are none: they are in the data
-// folder. With [keyring.Auto] it is one that the desktop unlocks at login. Heads are apart from the user's credentials.
+// OpenSystemKeyring opens the system keyring for heads, nil when there is none. The encrypted files are none: they are
+// in the data folder. With [keyring.Auto] it is one that the desktop unlocks at login. Heads are apart from the user's
+// credentials.
 func OpenSystemKeyring(ctx context.Context, backend string, home bus.Home) (keyring.Ring, error) {
 	backends := []string{backend}
 	switch backend {
@@ -186,7 +190,8 @@ func OpenSystemKeyring(ctx context.Context, backend string, home bus.Home) (keyr
 	}
 	for _, b := range backends {
 		ring, _, err := keyring.Open(ctx, keyring.Config{
-			Backend: b, Dir: filepath.Join(home.Data, "audit", "keyring"), Key: filepath.Join(home.Data, "keys", "keyring.key"), Service: "conclave-audit",
+			Backend: b, Dir: filepath.Join(home.Data, "audit", "keyring"), Key: filepath.Join(home.Data, "keys",
+				"keyring.key"), Service: "conclave-audit",
 		})
 		if err == nil {
 			return ring, nil
@@ -242,12 +247,12 @@ func (k *headKeyring) Replace(ctx context.Context, head audit.LogHead) error {
 	return k.Save(ctx, head)
 }
 
-// headEvents keeps heads in the event log, which is in the data folder but not in the audit log: it shows that the audit log was
-// rolled back or deleted alone.
+// headEvents keeps heads in the event log, which is in the data folder but not in the audit log: it shows that the
+// audit log was rolled back or deleted alone.
 type headEvents struct{ reader, writer *nats.Conn }
 
-// NewHeadEvents returns the store in the event log, read with the user's connection and written with the auditor's, which may be
-// nil for a store that is only read. Both stay the caller's to close.
+// NewHeadEvents returns the store in the event log, read with the user's connection and written with the auditor's,
+// which may be nil for a store that is only read. Both stay the caller's to close.
 func NewHeadEvents(reader, writer *nats.Conn) HeadStore { return &headEvents{reader, writer} }
 
 // Where implements [HeadStore].
@@ -288,10 +293,12 @@ func (e *headEvents) Save(ctx context.Context, head audit.LogHead) error {
 // Replace implements [HeadStore].
 func (e *headEvents) Replace(ctx context.Context, head audit.LogHead) error { return e.Save(ctx, head) }
 
-// AcceptHeads replaces the heads of every store, and of the event log, that the log of a stopped system does not match, and returns
-// the names of these stores: after a rotation the loss is accepted, and recorded in the report of the rotation. It fails when
-// another process uses the data folder.
-func AcceptHeads(ctx context.Context, home bus.Home, server bus.ServerConfig, stores []HeadStore) (replaced []string, err error) {
+// AcceptHeads replaces the heads of every store, and of the event log, that the log of a stopped system does not match,
+// and returns the names of these stores: after a rotation the loss is accepted, and recorded in the report of the
+// rotation. It fails when another process uses the data folder.
+func AcceptHeads(ctx context.Context, home bus.Home, server bus.ServerConfig, stores []HeadStore) (replaced []string,
+	err error,
+) {
 	unlock, err := home.Lock()
 	if err != nil {
 		return nil, err
@@ -336,9 +343,10 @@ func acceptHeads(ctx context.Context, home bus.Home, stores []HeadStore) (replac
 	return replaced, nil
 }
 
-// HeadKeeper saves the head of the audit log of a running system to its stores: at the start, every interval and at the end. A
-// store whose heads the log does not match is not written to, so that a rolled back log does not replace the evidence; a rotation
-// accepts the loss. The head of an interval is saved one interval later: until then a power failure could lose messages of it.
+// HeadKeeper saves the head of the audit log of a running system to its stores: at the start, every interval and at the
+// end. A store whose heads the log does not match is not written to, so that a rolled back log does not replace the
+// evidence; a rotation accepts the loss. The head of an interval is saved one interval later: until then a power
+// failure could lose messages of it.
 type HeadKeeper struct {
 	Stores   []HeadStore
 	Home     bus.Home
@@ -352,8 +360,9 @@ type HeadKeeper struct {
 // storeTimeout bounds one access to a store: a keyring may wait for the user to unlock it.
 const storeTimeout = 10 * time.Second
 
-// Run compares the kept heads with files, the log as it was when the server started, and then saves the head of the messages
-// that r reads, until ctx ends and once after that. files is empty when the log is new. It returns at once without stores.
+// Run compares the kept heads with files, the log as it was when the server started, and then saves the head of the
+// messages that r reads, until ctx ends and once after that. files is empty when the log is new. It returns at once
+// without stores.
 func (k *HeadKeeper) Run(ctx context.Context, files, r bus.AuditReaders) {
 	if len(k.Stores) == 0 {
 		return
@@ -384,9 +393,9 @@ func (k *HeadKeeper) Run(ctx context.Context, files, r bus.AuditReaders) {
 	}
 }
 
-// compareHeads reads all of the log in files, none = a new log, into k.hasher and compares it with the heads of each store. One
-// that does not match, or cannot be read, is dropped from k.Stores and logged, which is no error. An error means that the
-// log or its sealed predecessors cannot be read: nothing is decided then, and k must not be used.
+// compareHeads reads all of the log in files, none = a new log, into k.hasher and compares it with the heads of each
+// store. One that does not match, or cannot be read, is dropped from k.Stores and logged, which is no error. An error
+// means that the log or its sealed predecessors cannot be read: nothing is decided then, and k must not be used.
 func (k *HeadKeeper) compareHeads(ctx context.Context, files bus.AuditReaders) error {
 	src, err := files.ReadAll(ctx)
 	if err != nil {
@@ -434,7 +443,9 @@ func (k *HeadKeeper) compareHeads(ctx context.Context, files bus.AuditReaders) e
 }
 
 // checkSealed compares heads of other logs with the sealed predecessors of the log in files.
-func (k *HeadKeeper) checkSealed(ctx context.Context, files bus.AuditReaders, foreign []audit.KeptHead) ([]audit.Problem, error) {
+func (k *HeadKeeper) checkSealed(ctx context.Context, files bus.AuditReaders,
+	foreign []audit.KeptHead,
+) ([]audit.Problem, error) {
 	var predecessors []audit.Sealed
 	if len(files) > 0 {
 		heads, err := audit.ReadHeads(k.Home.Heads())
@@ -480,8 +491,9 @@ func (k *HeadKeeper) extendStream(ctx context.Context, r bus.AuditReader) error 
 	return nil
 }
 
-// save writes head to every store, each within storeTimeout, unless every store has it or the broker's stream has no messages. A
-// failure is logged, unless ctx has ended, does not stop the others, and is tried again with the next head or at the end.
+// save writes head to every store, each within storeTimeout, unless every store has it or the broker's stream has no
+// messages. A failure is logged, unless ctx has ended, does not stop the others, and is tried again with the next head
+// or at the end.
 func (k *HeadKeeper) save(ctx context.Context, head audit.LogHead) {
 	if head.Equal(k.saved) || head.Seq == 0 {
 		return

@@ -35,10 +35,10 @@ type rotator struct {
 	log    *slog.Logger
 }
 
-// Rotate exports the audit log, seals it and opens a successor whose genesis record holds the old heads. The system must be
-// stopped, else the error is [bus.ErrInUse]: Rotate locks the data folder. A log that does not verify, or is lost, is
-// sealed too, with the problems in Rotation.Report. The old stream is moved and never deleted, so no key needs the right to
-// delete. An interrupted rotation is resumed.
+// Rotate exports the audit log, seals it and opens a successor whose genesis record holds the old heads. The system
+// must be stopped, else the error is [bus.ErrInUse]: Rotate locks the data folder. A log that does not verify, or is
+// lost, is sealed too, with the problems in Rotation.Report. The old stream is moved and never deleted, so no key needs
+// the right to delete. An interrupted rotation is resumed.
 func Rotate(ctx context.Context, home bus.Home, server bus.ServerConfig, log *slog.Logger) (rot Rotation, err error) {
 	if err := home.CreateFolders(); err != nil {
 		return rot, err
@@ -63,7 +63,10 @@ func Rotate(ctx context.Context, home bus.Home, server bus.ServerConfig, log *sl
 	}
 	// From here on a crash leaves the pending genesis behind; until the stream is moved, the next rotation starts over.
 	rot.Store = filepath.Join(home.Sealed(), name+".store")
-	for _, move := range [][2]string{{home.Damaged(), filepath.Join(home.Sealed(), name+".damaged")}, {home.AuditStreams(), rot.Store}} {
+	for _, move := range [][2]string{
+		{home.Damaged(), filepath.Join(home.Sealed(), name+".damaged")},
+		{home.AuditStreams(), rot.Store},
+	} {
 		if err := os.Rename(move[0], move[1]); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return rot, fmt.Errorf("moving the old stream: %w", err)
 		}
@@ -78,9 +81,9 @@ func (r rotator) openSuccessor(ctx context.Context, genesis []byte) error {
 	})
 }
 
-// resume finishes a rotation that was interrupted after the old stream was moved; done is false when there is none, and the
-// caller starts over. Starting over after the move would seal an empty log, and the successor would not name the file that
-// holds the records. It fails when the pending genesis disagrees with the anchors or the sealed file.
+// resume finishes a rotation that was interrupted after the old stream was moved; done is false when there is none, and
+// the caller starts over. Starting over after the move would seal an empty log, and the successor would not name the
+// file that holds the records. It fails when the pending genesis disagrees with the anchors or the sealed file.
 func (r rotator) resume(ctx context.Context) (rot Rotation, done bool, err error) {
 	p, err := readPending(r.home)
 	switch {
@@ -104,7 +107,8 @@ func (r rotator) resume(ctx context.Context) (rot Rotation, done bool, err error
 		return rot, true, err
 	}
 	if err := p.check(ctx, r.home, heads); err != nil {
-		return rot, true, fmt.Errorf("resuming the rotation: %w: restore the sealed audit log, or delete %s to seal the current one", err, r.home.Pending())
+		return rot, true, fmt.Errorf("resuming the rotation: %w: restore the sealed audit log, or delete %s to seal "+
+			"the current one", err, r.home.Pending())
 	}
 	rot.Report, rot.Records = p.report, p.report.Records
 	return rot, true, r.openSuccessor(ctx, p.data)
@@ -137,9 +141,9 @@ func verifyExport(ctx context.Context, file string, heads []subjects.AuditHead) 
 	return rep, err
 }
 
-// seal exports the audit log to the new file name.jsonl, verifies the file, and returns the genesis of the successor. A log
-// that does not verify is sealed too, with the problems in rot.Report; a missing stream is sealed as an empty log. Any
-// other failure to read is an error, because there may be records.
+// seal exports the audit log to the new file name.jsonl, verifies the file, and returns the genesis of the successor. A
+// log that does not verify is sealed too, with the problems in rot.Report; a missing stream is sealed as an empty log.
+// Any other failure to read is an error, because there may be records.
 func (r rotator) seal(ctx context.Context, name string) (rot Rotation, g subjects.AuditGenesis, err error) {
 	g.Sealed = name + ".jsonl"
 	rot.Sealed = filepath.Join(r.home.Sealed(), g.Sealed)
@@ -165,8 +169,8 @@ func (r rotator) seal(ctx context.Context, name string) (rot Rotation, g subject
 	return rot, g, err
 }
 
-// readFiles reads the audit log of a stopped server, without a server: that would repair a damaged log before it is sealed.
-// Without a stream the source is empty, and the anchors show which records were lost.
+// readFiles reads the audit log of a stopped server, without a server: that would repair a damaged log before it is
+// sealed. Without a stream the source is empty, and the anchors show which records were lost.
 func readFiles(ctx context.Context, home bus.Home) (audit.Source, error) {
 	files, err := bus.OpenAuditLog(home)
 	if errors.Is(err, bus.ErrNoAudit) {

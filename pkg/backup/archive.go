@@ -55,7 +55,10 @@ func packFiles(ctx context.Context, w io.Writer, compressed bool, staging string
 		if err != nil {
 			return err
 		}
-		if err := archive.WriteHeader(&tar.Header{Name: name, Mode: int64(mode.Perm()), Size: info.Size(), ModTime: m.Created, Typeflag: tar.TypeReg}); err != nil {
+		if err := archive.WriteHeader(&tar.Header{
+			Name: name, Mode: int64(mode.Perm()), Size: info.Size(),
+			ModTime: m.Created, Typeflag: tar.TypeReg,
+		}); err != nil {
 			return err
 		}
 		_, err = io.Copy(archive, f)

@@ -1,8 +1,9 @@
-// Package backup copies the data and the configuration of an installation into a folder or an archive, and restores them.
+// Package backup copies the data and the configuration of an installation into a folder or an archive, and restores
+// them.
 //
-// A backup is the state of all files at one moment, as a power switch would leave it: streams, buckets, memory and audit
-// anchors fit together. The files are copied while the system works, then it is paused for the files that changed meanwhile,
-// until a scan of the whole folder finds no change since the copies were made.
+// A backup is the state of all files at one moment, as a power switch would leave it: streams, buckets, memory and
+// audit anchors fit together. The files are copied while the system works, then it is paused for the files that changed
+// meanwhile, until a scan of the whole folder finds no change since the copies were made.
 package backup
 
 import (
@@ -60,7 +61,8 @@ func (m Manifest) Size() (sum int64) {
 // check rejects a manifest that this build cannot restore, and paths that leave the folder.
 func (m Manifest) check() error {
 	if m.Format < 1 || m.Format > Format {
-		return fmt.Errorf("%w: its format is %d, this build reads up to %d; use the build that wrote it", ErrUnreadable, m.Format, Format)
+		return fmt.Errorf("%w: its format is %d, this build reads up to %d; use the build that wrote it", ErrUnreadable,
+			m.Format, Format)
 	}
 	if err := bus.CheckVersion(m.DataVersion); err != nil {
 		return err
@@ -68,7 +70,8 @@ func (m Manifest) check() error {
 	seen := map[string]bool{}
 	for _, f := range m.Files {
 		top, rest, _ := strings.Cut(f.Path, "/")
-		if (top != dataPart && top != configPart) || rest == "" || !filepath.IsLocal(filepath.FromSlash(f.Path)) || seen[f.Path] {
+		if (top != dataPart && top != configPart) || rest == "" || !filepath.IsLocal(filepath.FromSlash(f.Path)) ||
+			seen[f.Path] {
 			return fmt.Errorf("%w: %s names the file %q", ErrUnreadable, manifestFile, f.Path)
 		}
 		seen[f.Path] = true
@@ -102,8 +105,9 @@ type Options struct {
 	rounds int // 0 = pauseRounds
 }
 
-// Create writes a backup to dest: a gzipped archive when its name ends with .tar.gz or .tgz, an archive with .tar, otherwise
-// a folder. dest must not exist, and appears complete or not at all. The caller must hold the lock of a stopped system.
+// Create writes a backup to dest: a gzipped archive when its name ends with .tar.gz or .tgz, an archive with .tar,
+// otherwise a folder. dest must not exist, and appears complete or not at all. The caller must hold the lock of a
+// stopped system.
 func Create(ctx context.Context, dest string, o Options) (m Manifest, err error) {
 	if dest, err = filepath.Abs(dest); err != nil {
 		return m, err
@@ -116,7 +120,10 @@ func Create(ctx context.Context, dest string, o Options) (m Manifest, err error)
 			return m, fmt.Errorf("%s is inside %s: choose a place outside", dest, dir)
 		}
 	}
-	m = Manifest{Format: Format, Build: o.Build, Created: time.Now().UTC(), Running: o.Pause != nil, WithKeys: o.WithKeys}
+	m = Manifest{
+		Format: Format, Build: o.Build, Created: time.Now().UTC(), Running: o.Pause != nil,
+		WithKeys: o.WithKeys,
+	}
 	if m.DataVersion, err = o.Home.ReadVersion(); err != nil {
 		return m, err
 	}

@@ -22,8 +22,10 @@ func newInstallation(t *testing.T) bus.Home {
 	dir := t.TempDir()
 	home := bus.Home{Data: filepath.Join(dir, "data"), Config: filepath.Join(dir, "config")}
 	for name, text := range map[string]string{
-		"data/jetstream/a": "stream", "data/memory/memory.duckdb": "memory", "data/audit/heads/x.head": "anchor", "data/version.json": `{"version":1}`,
-		"data/keys/user.nk": "seed", "data/http.token": "token", "data/unknown": "perhaps a key", "data/audit/keyring/head": "sealed", "data/run.json": "{}", "data/lock": "",
+		"data/jetstream/a": "stream", "data/memory/memory.duckdb": "memory", "data/audit/heads/x.head": "anchor",
+		"data/version.json": `{"version":1}`,
+		"data/keys/user.nk": "seed", "data/http.token": "token", "data/unknown": "perhaps a key",
+		"data/audit/keyring/head": "sealed", "data/run.json": "{}", "data/lock": "",
 		"data/.tmp-1": "incomplete", "data/invitations.json": "{}", "config/system.yaml": "{}\n",
 	} {
 		writeTestFile(t, filepath.Join(dir, name), text)
@@ -56,7 +58,10 @@ func listFiles(t *testing.T, dir string) (out []string) {
 
 func TestContents(t *testing.T) {
 	t.Parallel()
-	plain := []string{"config/system.yaml", "data/audit/heads/x.head", "data/jetstream/a", "data/memory/memory.duckdb", "data/version.json", "manifest.json"}
+	plain := []string{
+		"config/system.yaml", "data/audit/heads/x.head", "data/jetstream/a", "data/memory/memory.duckdb",
+		"data/version.json", "manifest.json",
+	}
 	secrets := []string{"data/audit/keyring/head", "data/http.token", "data/keys/user.nk", "data/unknown"}
 	for _, withKeys := range []bool{false, true} {
 		for _, name := range []string{"folder", "file.tar", "file.tar.gz"} {
@@ -83,7 +88,10 @@ func TestContents(t *testing.T) {
 				if err != nil || info.Mode().Perm()&0o077 != 0 {
 					t.Errorf("%v, %v: others may read it", info.Mode(), err)
 				}
-				to := bus.Home{Data: filepath.Join(t.TempDir(), "new"), Config: filepath.Join(t.TempDir(), "deep", "config")}
+				to := bus.Home{
+					Data:   filepath.Join(t.TempDir(), "new"),
+					Config: filepath.Join(t.TempDir(), "deep", "config"),
+				}
 				r, err := Restore(t.Context(), dest, to, nil, nil)
 				if err != nil || !r.Config {
 					t.Fatal(r.Config, err)
@@ -94,7 +102,9 @@ func TestContents(t *testing.T) {
 						continue
 					}
 					before, err1 := os.ReadFile(filepath.Join(filepath.Dir(home.Data), f))
-					after, err2 := os.ReadFile(filepath.Join(map[string]string{"data": to.Data, "config": to.Config}[part], rel))
+					after,
+						err2 := os.ReadFile(filepath.Join(map[string]string{"data": to.Data, "config": to.Config}[part],
+						rel))
 					if err1 != nil || err2 != nil || string(before) != string(after) {
 						t.Errorf("%s: %q is restored as %q: %v %v", f, before, after, err1, err2)
 					}
@@ -107,7 +117,8 @@ func TestContents(t *testing.T) {
 	}
 }
 
-// TestOneMoment backs up two files that a writer changes together, one after the other. Without the pause the copies differ.
+// TestOneMoment backs up two files that a writer changes together, one after the other. Without the pause the copies
+// differ.
 func TestOneMoment(t *testing.T) {
 	t.Parallel()
 	home := newInstallation(t)
@@ -155,7 +166,8 @@ func TestOneMoment(t *testing.T) {
 	o.rounds = 3
 	o.Pause = func(context.Context) (func() bool, error) { return func() bool { return true }, nil } // pauses nothing
 	n := 0
-	o.Progress = func(int64, int64) { // after each copied file: however slow the machine is, the files change in each round
+	// after each copied file: however slow the machine is, the files change in each round
+	o.Progress = func(int64, int64) {
 		n++
 		write(n)
 	}
@@ -189,7 +201,8 @@ func TestCreateRejects(t *testing.T) {
 		t.Fatal(err)
 	}
 	dest := filepath.Join(t.TempDir(), "backup")
-	if _, err := Create(t.Context(), dest, Options{Home: home}); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+	if _, err := Create(t.Context(), dest, Options{Home: home}); err == nil ||
+		!strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("a symbolic link: %v", err)
 	}
 	writeTestFile(t, filepath.Join(home.Data, "version.json"), `{"version":99}`)
@@ -227,7 +240,9 @@ func TestRestoreRejects(t *testing.T) {
 		"longer file": {func(t *testing.T, dir string) {
 			writeTestFile(t, filepath.Join(dir, "data", "jetstream", "a"), "stream ")
 		}, ErrUnreadable},
-		"missing file": {func(t *testing.T, dir string) { os.Remove(filepath.Join(dir, "data", "jetstream", "a")) }, ErrUnreadable},
+		"missing file": {func(t *testing.T, dir string) {
+			os.Remove(filepath.Join(dir, "data", "jetstream", "a"))
+		}, ErrUnreadable},
 		"no manifest":  {func(t *testing.T, dir string) { os.Remove(filepath.Join(dir, manifestFile)) }, ErrUnreadable},
 		"newer data":   {editManifest(func(m *Manifest) { m.DataVersion = bus.DataVersion + 1 }), bus.ErrNewerData},
 		"newer format": {editManifest(func(m *Manifest) { m.Format++ }), ErrUnreadable},
@@ -269,20 +284,25 @@ func TestRestoreRejects(t *testing.T) {
 	})
 }
 
-// TestRestoredPrincipalsAreWithheld: a restored system admits no principal of the backup, and no invitation is open again.
+// TestRestoredPrincipalsAreWithheld: a restored system admits no principal of the backup, and no invitation is open
+// again.
 func TestRestoredPrincipalsAreWithheld(t *testing.T) {
 	t.Parallel()
 	home := bus.Home{Data: t.TempDir()}
 	if names, err := WithholdPrincipals(home); err != nil || names != nil {
 		t.Errorf("without a list: %v, %v", names, err)
 	}
-	weather := subjects.Principal{Name: "weather", Kind: subjects.ToolPrincipal, Tools: []string{"forecast"}, Keys: map[string]string{"weather": "U" + strings.Repeat("A", 55)}}
+	weather := subjects.Principal{
+		Name: "weather", Kind: subjects.ToolPrincipal, Tools: []string{"forecast"},
+		Keys: map[string]string{"weather": "U" + strings.Repeat("A", 55)},
+	}
 	if err := home.WritePrincipals([]subjects.Principal{weather}); err != nil {
 		t.Fatal(err)
 	}
 	writeTestFile(t, filepath.Join(home.Data, "invitations.json"), "{}")
 	names, err := WithholdPrincipals(home)
-	if err := errors.Join(err, DropInvitations(home), DropInvitations(home)); err != nil || !slices.Equal(names, []string{"weather"}) {
+	if err := errors.Join(err, DropInvitations(home), DropInvitations(home)); err != nil ||
+		!slices.Equal(names, []string{"weather"}) {
 		t.Errorf("%v, %v", names, err)
 	}
 	if list, err := home.ReadPrincipals(); err != nil || list != nil {
@@ -302,7 +322,8 @@ func TestCopiedFolderIsPrivate(t *testing.T) {
 	t.Parallel()
 	from, to := t.TempDir(), filepath.Join(t.TempDir(), "to")
 	writeTestFile(t, filepath.Join(from, "in", "system.yaml"), "{}")
-	if err := errors.Join(os.Chmod(filepath.Join(from, "in"), 0o755), os.Chmod(filepath.Join(from, "in", "system.yaml"), 0o644), os.Mkdir(to, 0o755), copyFolder(from, to)); err != nil {
+	if err := errors.Join(os.Chmod(filepath.Join(from, "in"), 0o755), os.Chmod(filepath.Join(from, "in", "system.yaml"),
+		0o644), os.Mkdir(to, 0o755), copyFolder(from, to)); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]os.FileMode{"": 0o700, "in": 0o700, "in/system.yaml": 0o600} {

@@ -18,10 +18,11 @@ import (
 )
 
 const (
-	settleTime    = 30 * time.Millisecond // a file that changed within this time counts as changing: time stamps are coarse
-	smallChange   = 8 << 20               // bytes that may be copied during a pause, if they can be had
-	copyRounds    = 4                     // before the first pause
-	pauseRounds   = 50                    // during a pause
+	// a file that changed within this time counts as changing: time stamps are coarse
+	settleTime    = 30 * time.Millisecond
+	smallChange   = 8 << 20 // bytes that may be copied during a pause, if they can be had
+	copyRounds    = 4       // before the first pause
+	pauseRounds   = 50      // during a pause
 	pauseAttempts = 5
 )
 
@@ -36,7 +37,8 @@ const (
 
 // dataContents are the known names of the data folder.
 var dataContents = map[string]content{
-	"jetstream": records, "audit": records, "memory": records, "version.json": records, "principals.json": records, withheldFile: records,
+	"jetstream": records, "audit": records, "memory": records, "version.json": records, "principals.json": records,
+	withheldFile:         records,
 	"manifest.last.yaml": records, "model-speeds.json": records, "last_session": records,
 	"lock": transient, "run.json": transient, "nats.env": transient, "nats.conf": transient,
 	invitationFile: transient, // one that is used after the backup must not be open again
@@ -80,8 +82,8 @@ func newCopier(staging string, o Options) *copier {
 // paths returns the copied files, sorted.
 func (c *copier) paths() []string { return slices.Sorted(maps.Keys(c.copied)) }
 
-// copyConsistent copies everything as it was at one moment. A running system is paused as briefly as possible, and several
-// times if the files change even so, by a client that cannot be paused; then the error is [ErrBusy].
+// copyConsistent copies everything as it was at one moment. A running system is paused as briefly as possible, and
+// several times if the files change even so, by a client that cannot be paused; then the error is [ErrBusy].
 func (c *copier) copyConsistent(ctx context.Context) error {
 	for range copyRounds {
 		n, err := c.copyChanged(ctx)
@@ -127,8 +129,8 @@ func (c *copier) copyUntilUnchanged(ctx context.Context) error {
 	return ErrBusy
 }
 
-// copyChanged scans the folders and copies each file that differs from its copy. n is the number of bytes copied, and -1 when
-// nothing differed: then the copies are the state of the disk at the time of the scan.
+// copyChanged scans the folders and copies each file that differs from its copy. n is the number of bytes copied, and
+// -1 when nothing differed: then the copies are the state of the disk at the time of the scan.
 func (c *copier) copyChanged(ctx context.Context) (n int64, err error) {
 	found, err := c.scan()
 	if err != nil {
@@ -203,15 +205,17 @@ func (c *copier) scan() (map[string]state, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = scanFolder(home.Config, func(rel string, info fs.FileInfo) error { return addFile(found, path.Join(configPart, rel), info) })
+	err = scanFolder(home.Config, func(rel string, info fs.FileInfo) error {
+		return addFile(found, path.Join(configPart, rel), info)
+	})
 	if errors.Is(err, fs.ErrNotExist) { // all settings as shipped
 		err = nil
 	}
 	return found, err
 }
 
-// scanFolder calls add for everything below dir; [fs.SkipDir] skips a folder or file. Files that disappear meanwhile are left
-// out.
+// scanFolder calls add for everything below dir; [fs.SkipDir] skips a folder or file. Files that disappear meanwhile
+// are left out.
 func scanFolder(dir string, add func(rel string, info fs.FileInfo) error) error {
 	return filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) && name != dir {
@@ -262,7 +266,11 @@ func (c *copier) target(name string) string {
 // copyFile copies one file, readable by its owner alone.
 func (c *copier) copyFile(name string) (int64, error) {
 	part, rel, _ := strings.Cut(name, "/")
-	from, err := os.OpenFile(filepath.Join(map[string]string{dataPart: c.options.Home.Data, configPart: c.options.Home.Config}[part], filepath.FromSlash(rel)),
+	from,
+		err := os.OpenFile(filepath.Join(map[string]string{
+		dataPart:   c.options.Home.Data,
+		configPart: c.options.Home.Config,
+	}[part], filepath.FromSlash(rel)),
 		os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return 0, err

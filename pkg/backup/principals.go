@@ -15,8 +15,8 @@ const (
 	withheldFile = "principals.restored.json"
 )
 
-// DropInvitations removes the invitations of machines from restored data: one that was open at the time of the backup may have
-// been used or cancelled since.
+// DropInvitations removes the invitations of machines from restored data: one that was open at the time of the backup
+// may have been used or cancelled since.
 func DropInvitations(restored bus.Home) error {
 	err := os.Remove(filepath.Join(restored.Data, invitationFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -25,8 +25,8 @@ func DropInvitations(restored bus.Home) error {
 	return err
 }
 
-// WithholdPrincipals moves the list of run-time principals of restored data aside, so that no key is valid which was revoked or
-// replaced since the backup. It returns the names; an unreadable list is moved too.
+// WithholdPrincipals moves the list of run-time principals of restored data aside, so that no key is valid which was
+// revoked or replaced since the backup. It returns the names; an unreadable list is moved too.
 func WithholdPrincipals(restored bus.Home) (names []string, err error) {
 	list, err := restored.ReadPrincipals()
 	if err != nil {

@@ -23,11 +23,14 @@ type Restored struct {
 	Config   bool // the configuration was restored too
 }
 
-// Restore writes the files of a backup into the data folder of home, which must be missing or empty, and its configuration into
-// the config folder if that is missing or empty; otherwise that one is left as it is. Every file is compared with its checksum,
-// and check, which may be nil, examines the restored data under a temporary name. The data folder appears complete or not at
-// all. It fails with [ErrUnreadable], [ErrNotEmpty], [bus.ErrNewerData] or the error of check.
-func Restore(ctx context.Context, from string, home bus.Home, progress func(done, all int64), check func(restored bus.Home) error) (r Restored, err error) {
+// Restore writes the files of a backup into the data folder of home, which must be missing or empty, and its
+// configuration into the config folder if that is missing or empty; otherwise that one is left as it is. Every file is
+// compared with its checksum, and check, which may be nil, examines the restored data under a temporary name. The data
+// folder appears complete or not at all. It fails with [ErrUnreadable], [ErrNotEmpty], [bus.ErrNewerData] or the error
+// of check.
+func Restore(ctx context.Context, from string, home bus.Home, progress func(done, all int64),
+	check func(restored bus.Home) error,
+) (r Restored, err error) {
 	empty, err := isEmptyFolder(home.Data)
 	if err != nil {
 		return r, fmt.Errorf("restoring: %w", err)

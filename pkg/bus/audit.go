@@ -15,8 +15,8 @@ import (
 	"conclave/subjects"
 )
 
-// NewAuditLog returns a log that appends to the audit stream of a writer over its connection, whose name must be that of
-// the writer's account, as [Bus.Dial] sets it.
+// NewAuditLog returns a log that appends to the audit stream of a writer over its connection, whose name must be that
+// of the writer's account, as [Bus.Dial] sets it.
 func NewAuditLog(nc *nats.Conn) audit.Log {
 	return auditLog{nc, subjects.AuditStream(nc.Opts.Name)}
 }
@@ -26,10 +26,9 @@ type auditLog struct {
 	stream string
 }
 
-// Append implements [audit.Log]. A full stream is [audit.ErrFull]; an invalid chain and any other error of the stream are
-// [audit.ErrRefused]. No reply, a malformed one, one from another stream and one about an earlier attempt that a replicated stream
-// still stores wrap neither: the message may be stored. It
-// waits until ctx ends and does not retry.
+// Append implements [audit.Log]. A full stream is [audit.ErrFull]; an invalid chain and any other error of the stream
+// are [audit.ErrRefused]. No reply, a malformed one, one from another stream and one about an earlier attempt that a
+// replicated stream still stores wrap neither: the message may be stored. It waits until ctx ends and does not retry.
 func (l auditLog) Append(ctx context.Context, chain, id string, data []byte) (bool, error) {
 	topic, err := subjects.AuditRecordEvent.With(chain)
 	if err != nil {
@@ -52,9 +51,11 @@ func (l auditLog) Append(ctx context.Context, chain, id string, data []byte) (bo
 	switch err := json.Unmarshal(r.Data, &ack); {
 	case err != nil:
 		return false, fmt.Errorf("malformed acknowledgement from the audit stream: %w", err)
-	case ack.Error != nil && ack.Error.ErrorCode == errCodeIDInProcess: // an earlier attempt is not replicated yet: the writer retries
+	case ack.Error != nil && ack.Error.ErrorCode == errCodeIDInProcess:
+		// an earlier attempt is not replicated yet: the writer retries
 		return false, fmt.Errorf("the audit stream still stores the message: %w", ack.Error)
-	case ack.Error != nil && ack.Error.ErrorCode == errCodeStoreFailed && strings.Contains(ack.Error.Description, "maximum bytes"):
+	case ack.Error != nil && ack.Error.ErrorCode == errCodeStoreFailed &&
+		strings.Contains(ack.Error.Description, "maximum bytes"):
 		return false, fmt.Errorf("%w: %w", audit.ErrFull, ack.Error)
 	case ack.Error != nil:
 		return false, fmt.Errorf("%w: %w", audit.ErrRefused, ack.Error)
@@ -64,18 +65,20 @@ func (l auditLog) Append(ctx context.Context, chain, id string, data []byte) (bo
 	return ack.Duplicate, nil
 }
 
-// errCodeStoreFailed is the server's code for a message that a stream did not store, because it is full or for other reasons.
+// errCodeStoreFailed is the server's code for a message that a stream did not store, because it is full or for other
+// reasons.
 const errCodeStoreFailed jetstream.ErrorCode = 10077
 
-// errCodeIDInProcess is the code of a replicated stream that has received a message with the same id and not stored it yet.
+// errCodeIDInProcess is the code of a replicated stream that has received a message with the same id and not stored it
+// yet.
 const errCodeIDInProcess jetstream.ErrorCode = 10158
 
 // AuditReader reads one audit stream: over the auditor's connection, or of a stopped server ([AuditFiles]).
 type AuditReader interface {
 	// Owner names the stream in the audit log: see [audit.Stored].
 	Owner() string
-	// ReadAfter returns the messages after the stream sequence seq, up to the one that is last now; 0 means all. The error
-	// wraps [ErrNoAudit] when there is no stream.
+	// ReadAfter returns the messages after the stream sequence seq, up to the one that is last now; 0 means all. The
+	// error wraps [ErrNoAudit] when there is no stream.
 	ReadAfter(ctx context.Context, seq uint64) (audit.Source, error)
 }
 
@@ -85,8 +88,8 @@ var ErrNoAudit = errors.New("there is no audit stream")
 // AuditReaders reads the audit log: one reader per stream, that of the broker, which has the genesis record, first.
 type AuditReaders []AuditReader
 
-// NewAuditReader reads over the auditor's connection. It gets messages by sequence: the subject then comes from the server,
-// while that of a direct get comes from a header that the writer sets.
+// NewAuditReader reads over the auditor's connection. It gets messages by sequence: the subject then comes from the
+// server, while that of a direct get comes from a header that the writer sets.
 func NewAuditReader(nc *nats.Conn) (out AuditReaders) {
 	for _, stream := range auditStreams() {
 		out = append(out, auditConn{nc, stream})
@@ -104,8 +107,8 @@ func auditStreams() (out []string) {
 	return out
 }
 
-// ReadAll returns the whole log: the streams after each other. The error wraps [ErrNoAudit] when there is no first stream;
-// any other may be missing, because builds with one stream had none, and anchors and kept heads show a loss.
+// ReadAll returns the whole log: the streams after each other. The error wraps [ErrNoAudit] when there is no first
+// stream; any other may be missing, because builds with one stream had none, and anchors and kept heads show a loss.
 func (l AuditReaders) ReadAll(ctx context.Context) (audit.Source, error) {
 	var all audit.Source
 	var parts []audit.Source
@@ -173,9 +176,12 @@ func (r auditConn) ReadAfter(ctx context.Context, seq uint64) (audit.Source, err
 	if seq > 0 {
 		first = max(seq+1, first)
 	}
-	return audit.Source{StreamRange: audit.StreamRange{Stream: r.Owner(), First: first, Last: info.State.Last}, Messages: func(yield func(audit.Stored, error) bool) {
-		r.readMessages(ctx, first, info.State.Last, yield)
-	}}, nil
+	return audit.Source{
+		StreamRange: audit.StreamRange{Stream: r.Owner(), First: first, Last: info.State.Last},
+		Messages: func(yield func(audit.Stored, error) bool) {
+			r.readMessages(ctx, first, info.State.Last, yield)
+		},
+	}, nil
 }
 
 // ReadFirstAuditMessage reads the first message of the audit log, its genesis. It fails when the log does not begin at
@@ -250,12 +256,13 @@ func (r auditConn) readMessage(ctx context.Context, seq uint64) (audit.Stored, e
 	case got.Message == nil:
 		return audit.Stored{}, fmt.Errorf("reading audit message %s: empty reply", audit.MessageName(r.Owner(), seq))
 	}
-	return audit.Stored{Stream: r.Owner(), Seq: got.Message.Seq, Subject: got.Message.Subject, Data: got.Message.Data}, nil
+	return audit.Stored{Stream: r.Owner(), Seq: got.Message.Seq, Subject: got.Message.Subject, Data: got.Message.Data},
+		nil
 }
 
-// requestAuditAPI sends a read request to the JetStream API of the audit account and decodes the reply into into; an error
-// in the reply is for the caller to find. verb is the API subject without prefix; a nil body sends none. It makes up to
-// three attempts of 5 s each, because the server may be busy writing.
+// requestAuditAPI sends a read request to the JetStream API of the audit account and decodes the reply into into; an
+// error in the reply is for the caller to find. verb is the API subject without prefix; a nil body sends none. It makes
+// up to three attempts of 5 s each, because the server may be busy writing.
 func requestAuditAPI(ctx context.Context, nc *nats.Conn, verb string, body, into any) error {
 	var data []byte
 	if body != nil {

@@ -23,12 +23,13 @@ import (
 	"conclave/subjects"
 )
 
-// AuditFiles is one audit stream in the block files of a stopped server. A server repairs a damaged block when it starts, by
-// cutting off the rest of it; AuditFiles opens the files for reading only, skips what is damaged and reads on behind it.
+// AuditFiles is one audit stream in the block files of a stopped server. A server repairs a damaged block when it
+// starts, by cutting off the rest of it; AuditFiles opens the files for reading only, skips what is damaged and reads
+// on behind it.
 //
-// A block file is a sequence of records: length (4 bytes, the highest bit set if there are headers), sequence (8), time (8),
-// length of the subject (2), subject, headers with their length (4) before them, payload, and a checksum (8) whose key is
-// derived from the names of stream and block. All numbers are little-endian.
+// A block file is a sequence of records: length (4 bytes, the highest bit set if there are headers), sequence (8), time
+// (8), length of the subject (2), subject, headers with their length (4) before them, payload, and a checksum (8) whose
+// key is derived from the names of stream and block. All numbers are little-endian.
 type AuditFiles struct {
 	stream      string
 	first, last uint64
@@ -52,8 +53,8 @@ const (
 	maxBlockFile    = 64 << 20 // bytes; a server writes blocks of 8 MiB
 )
 
-// OpenAuditLog reads the audit streams of a stopped server and finds their damage, that of the broker first. Only that one
-// must exist: the error wraps [ErrNoAudit] when it does not.
+// OpenAuditLog reads the audit streams of a stopped server and finds their damage, that of the broker first. Only that
+// one must exist: the error wraps [ErrNoAudit] when it does not.
 func OpenAuditLog(home Home) (out []*AuditFiles, err error) {
 	for i, stream := range auditStreams() {
 		f, err := OpenAuditFiles(filepath.Join(home.AuditStreams(), stream))
@@ -76,8 +77,8 @@ func ReadFiles(files []*AuditFiles) (out AuditReaders) {
 	return out
 }
 
-// OpenAuditFiles reads the audit stream in dir, the folder of the stream, and finds its damage. The server must be stopped. It
-// fails when a file cannot be read; the error wraps [ErrNoAudit] when dir does not exist.
+// OpenAuditFiles reads the audit stream in dir, the folder of the stream, and finds its damage. The server must be
+// stopped. It fails when a file cannot be read; the error wraps [ErrNoAudit] when dir does not exist.
 func OpenAuditFiles(dir string) (*AuditFiles, error) {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("reading the audit log: %w: %s does not exist", ErrNoAudit, dir)
@@ -106,8 +107,8 @@ func OpenAuditFiles(dir string) (*AuditFiles, error) {
 	return f, nil
 }
 
-// scanBlock finds the readable parts of a block, its damage and its deletion markers. A symbolic link, a device and a file of
-// more than maxBlockFile bytes, which no server writes, are damaged as a whole.
+// scanBlock finds the readable parts of a block, its damage and its deletion markers. A symbolic link, a device and a
+// file of more than maxBlockFile bytes, which no server writes, are damaged as a whole.
 func (f *AuditFiles) scanBlock(b *blockFile) error {
 	info, err := os.Lstat(b.path)
 	if err != nil {
@@ -129,7 +130,10 @@ func (f *AuditFiles) scanBlock(b *blockFile) error {
 		rec, ok := parseBlockRecord(data[at:], sum)
 		if !ok {
 			next := findBlockRecord(data, at+1, sum)
-			f.damage = append(f.damage, audit.Damage{File: f.nameOf(*b), Offset: int64(at), Bytes: int64(next - at), After: f.last})
+			f.damage = append(f.damage, audit.Damage{
+				File: f.nameOf(*b), Offset: int64(at), Bytes: int64(next - at),
+				After: f.last,
+			})
 			at = next
 			continue
 		}
@@ -171,23 +175,29 @@ func (f *AuditFiles) Damage() []audit.Damage { return f.damage }
 // Owner implements [AuditReader].
 func (f *AuditFiles) Owner() string { return streamOwner(f.stream) }
 
-// ReadAfter implements [AuditReader]. Damaged parts and deleted messages are left out, so that the verifier finds a gap.
+// ReadAfter implements [AuditReader]. Damaged parts and deleted messages are left out, so that the verifier finds a
+// gap.
 func (f *AuditFiles) ReadAfter(ctx context.Context, seq uint64) (audit.Source, error) {
 	first := f.first
 	if seq > 0 {
 		first = max(seq+1, first)
 	}
-	return audit.Source{StreamRange: audit.StreamRange{Stream: f.Owner(), First: first, Last: f.last}, Damage: f.damage, Messages: func(yield func(audit.Stored, error) bool) {
-		for _, b := range f.blocks {
-			if !f.eachMessage(ctx, b, seq, yield) {
-				return
+	return audit.Source{
+		StreamRange: audit.StreamRange{Stream: f.Owner(), First: first, Last: f.last}, Damage: f.damage,
+		Messages: func(yield func(audit.Stored, error) bool) {
+			for _, b := range f.blocks {
+				if !f.eachMessage(ctx, b, seq, yield) {
+					return
+				}
 			}
-		}
-	}}, nil
+		},
+	}, nil
 }
 
 // eachMessage yields the messages of one block after the sequence seq, and reports whether to go on.
-func (f *AuditFiles) eachMessage(ctx context.Context, b blockFile, seq uint64, yield func(audit.Stored, error) bool) bool {
+func (f *AuditFiles) eachMessage(ctx context.Context, b blockFile, seq uint64,
+	yield func(audit.Stored, error) bool,
+) bool {
 	if len(b.ranges) == 0 {
 		return true
 	}
@@ -265,7 +275,8 @@ func parseBlockRecord(b []byte, sum hash.Hash64) (blockRecord, bool) {
 	}, true
 }
 
-// findBlockRecord returns the offset of the first valid message record of data at or after from, len(data) when there is none.
+// findBlockRecord returns the offset of the first valid message record of data at or after from, len(data) when there
+// is none.
 func findBlockRecord(data []byte, from int, sum hash.Hash64) int {
 	for at := from + blockHeaderSize; at < len(data); at++ {
 		i := bytes.Index(data[at:], []byte("audit.")) // the subject of a record, behind its header
@@ -280,9 +291,9 @@ func findBlockRecord(data []byte, from int, sum hash.Hash64) int {
 	return len(data)
 }
 
-// SetDamageAside moves each damaged block into folder and puts a block with its readable records in its place. The server's
-// index goes there too: it describes the damaged blocks. Without damage it does nothing. It fails, before it changes anything,
-// when folder exists or the disk of the data has too little space. The server must be stopped.
+// SetDamageAside moves each damaged block into folder and puts a block with its readable records in its place. The
+// server's index goes there too: it describes the damaged blocks. Without damage it does nothing. It fails, before it
+// changes anything, when folder exists or the disk of the data has too little space. The server must be stopped.
 func (f *AuditFiles) SetDamageAside(folder string) error {
 	var damaged []blockFile
 	need := int64(minFreeBytes)
@@ -305,7 +316,8 @@ func (f *AuditFiles) SetDamageAside(folder string) error {
 	case err != nil:
 		return fmt.Errorf("setting the damaged audit log aside: %w", err)
 	case free < need:
-		return fmt.Errorf("setting the damaged audit log aside: it needs %d MiB of disk space, %d MiB are free", need>>20, free>>20)
+		return fmt.Errorf("setting the damaged audit log aside: it needs %d MiB of disk space, %d MiB are free",
+			need>>20, free>>20)
 	}
 	err := os.Mkdir(folder, 0o700)
 	for _, b := range damaged {
@@ -325,8 +337,8 @@ func (f *AuditFiles) SetDamageAside(folder string) error {
 	return nil
 }
 
-// replace moves the block into folder and leaves one with the readable records in its place, with nothing in between that a
-// crash could lose: the block gets its second name before the other one replaces it.
+// replace moves the block into folder and leaves one with the readable records in its place, with nothing in between
+// that a crash could lose: the block gets its second name before the other one replaces it.
 func (b blockFile) replace(folder string) error {
 	var readable []byte
 	if len(b.ranges) > 0 {

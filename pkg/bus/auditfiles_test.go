@@ -14,8 +14,8 @@ import (
 	"conclave/subjects"
 )
 
-// stoppedAudit returns the folder of an audit stream with n messages of size bytes after the genesis, whose server has stopped,
-// and the messages as the server returned them.
+// stoppedAudit returns the folder of an audit stream with n messages of size bytes after the genesis, whose server has
+// stopped, and the messages as the server returned them.
 func stoppedAudit(t *testing.T, n, size int) (dir string, msgs []audit.Stored) {
 	t.Helper()
 	b := startBus(t)
@@ -68,7 +68,8 @@ func openFiles(t *testing.T, dir string) *bus.AuditFiles {
 	return f
 }
 
-// TestAuditFilesReadLikeTheServer: the block files of a stopped server, several of them, hold the messages that it returned.
+// TestAuditFilesReadLikeTheServer: the block files of a stopped server, several of them, hold the messages that it
+// returned.
 func TestAuditFilesReadLikeTheServer(t *testing.T) {
 	t.Parallel()
 	dir, msgs := stoppedAudit(t, 120, 100_000)
@@ -81,8 +82,10 @@ func TestAuditFilesReadLikeTheServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, want := readAll(t, src), msgs[min(int(after), len(msgs)):]; !slices.EqualFunc(got, want, equalStored) || src.Last != 121 || len(src.Damage) > 0 {
-			t.Errorf("after %d: %d messages, want %d; last %d, damage %v", after, len(got), len(want), src.Last, src.Damage)
+		if got, want := readAll(t, src), msgs[min(int(after), len(msgs)):]; !slices.EqualFunc(got, want, equalStored) ||
+			src.Last != 121 || len(src.Damage) > 0 {
+			t.Errorf("after %d: %d messages, want %d; last %d, damage %v", after, len(got), len(want), src.Last,
+				src.Damage)
 		}
 	}
 	if _, err := bus.OpenAuditFiles(dir + "-none"); err == nil {
@@ -90,7 +93,8 @@ func TestAuditFilesReadLikeTheServer(t *testing.T) {
 	}
 }
 
-// TestAuditFilesSkipDamage flips every byte of one record in turn. The other records stay readable, and reading changes nothing.
+// TestAuditFilesSkipDamage flips every byte of one record in turn. The other records stay readable, and reading changes
+// nothing.
 func TestAuditFilesSkipDamage(t *testing.T) {
 	t.Parallel()
 	dir, msgs := stoppedAudit(t, 9, 40)
@@ -112,9 +116,12 @@ func TestAuditFilesSkipDamage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The lengths of subject and headers are outside the server's checksum: such a record is read, and is another one.
+		// The lengths of subject and headers are outside the server's checksum: such a record is read, and is another
+		// one.
 		want := slices.Delete(slices.Clone(msgs), 1, 2)
-		got := slices.DeleteFunc(readAll(t, src), func(m audit.Stored) bool { return m.Seq == 2 && !equalStored(m, msgs[1]) })
+		got := slices.DeleteFunc(readAll(t, src), func(m audit.Stored) bool {
+			return m.Seq == 2 && !equalStored(m, msgs[1])
+		})
 		if !slices.EqualFunc(got, want, equalStored) {
 			t.Errorf("byte %d: read %v", i, got)
 		}
@@ -149,7 +156,8 @@ func TestDamagedBlockIsSetAside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := readAll(t, src); len(f.Damage()) > 0 || !slices.EqualFunc(got, slices.Delete(slices.Clone(msgs), 1, 2), equalStored) {
+	if got := readAll(t, src); len(f.Damage()) > 0 || !slices.EqualFunc(got, slices.Delete(slices.Clone(msgs), 1, 2),
+		equalStored) {
 		t.Errorf("the block in its place: %d messages, damage %v", len(got), f.Damage())
 	}
 
@@ -172,7 +180,8 @@ func TestDamagedBlockIsSetAside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := readAll(t, served); !slices.EqualFunc(got, slices.Delete(slices.Clone(msgs), 1, 2), equalStored) || served.Last != 10 {
+	if got := readAll(t, served); !slices.EqualFunc(got, slices.Delete(slices.Clone(msgs), 1, 2), equalStored) ||
+		served.Last != 10 {
 		t.Errorf("the server returns %d messages up to %d", len(got), served.Last)
 	}
 }

@@ -30,9 +30,9 @@ const (
 	renewBefore      = 365 * 24 * time.Hour
 )
 
-// ensureAuthority reads the authority in dir, ca.pem and ca.key, and creates what is missing. A certificate without its key is an
-// error: a new key would not be the one that signed the certificates of the servers. It denies a key that other users may
-// access.
+// ensureAuthority reads the authority in dir, ca.pem and ca.key, and creates what is missing. A certificate without its
+// key is an error: a new key would not be the one that signed the certificates of the servers. It denies a key that
+// other users may access.
 func ensureAuthority(dir string) (*authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -56,7 +56,8 @@ func ensureAuthority(dir string) (*authority, error) {
 	}
 	key, err := readKey(c.Key)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: restore the file, or remove %s and replace the certificates of all servers", err, c.Cert)
+		return nil, fmt.Errorf("%w: restore the file, or remove %s and replace the certificates of all servers", err,
+			c.Cert)
 	}
 	if err != nil {
 		return nil, err
@@ -67,18 +68,20 @@ func ensureAuthority(dir string) (*authority, error) {
 	return &authority{cert, certPEM, key}, nil
 }
 
-// issue writes ca.pem, cert.pem and key.pem for a host, a name or an IP address, into dir. A certificate of this authority for the
-// same host that is valid for another year is kept, and so is the key.
+// issue writes ca.pem, cert.pem and key.pem for a host, a name or an IP address, into dir. A certificate of this
+// authority for the same host that is valid for another year is kept, and so is the key.
 func (a *authority) issue(dir, name, host string) error {
 	if err := file.Replace(filepath.Join(dir, "ca.pem"), a.pem); err != nil {
 		return err
 	}
 	c := Certificate{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
-	if pair, err := c.Load(); err == nil && pair.Leaf != nil && time.Until(pair.Leaf.NotAfter) > renewBefore && pair.Leaf.VerifyHostname(host) == nil && pair.Leaf.CheckSignatureFrom(a.cert) == nil {
+	if pair, err := c.Load(); err == nil && pair.Leaf != nil && time.Until(pair.Leaf.NotAfter) > renewBefore &&
+		pair.Leaf.VerifyHostname(host) == nil && pair.Leaf.CheckSignatureFrom(a.cert) == nil {
 		return nil
 	}
 	template := newTemplate(name, certificateYears)
-	template.KeyUsage, template.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	template.KeyUsage, template.ExtKeyUsage = x509.KeyUsageDigitalSignature,
+		[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	if ip := net.ParseIP(host); ip != nil {
 		template.IPAddresses = []net.IP{ip}
 	} else {
@@ -89,7 +92,10 @@ func (a *authority) issue(dir, name, host string) error {
 
 func newTemplate(name string, years int) *x509.Certificate {
 	now := time.Now()
-	return &x509.Certificate{Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-time.Hour), NotAfter: now.AddDate(years, 0, 0)}
+	return &x509.Certificate{
+		Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-time.Hour),
+		NotAfter: now.AddDate(years, 0, 0),
+	}
 }
 
 func parseCertificate(data []byte) (*x509.Certificate, error) {

@@ -38,10 +38,12 @@ type ConnError struct {
 // IsDenied reports whether the server denied a subject.
 func (t ConnError) IsDenied() bool { return errors.Is(t.Err, nats.ErrPermissionViolation) }
 
-// Bus connects roles to one server, embedded or in another process, or to a cluster. Each connection has the key of exactly one role.
+// Bus connects roles to one server, embedded or in another process, or to a cluster. Each connection has the key of
+// exactly one role.
 type Bus struct {
-	URL    string  // where the server listens; several of a cluster with commas between them
-	CA     string  // file of the authority that servers at tls:// URLs must have; "" or a missing file = those of this machine
+	URL string // where the server listens; several of a cluster with commas between them
+	// file of the authority that servers at tls:// URLs must have; "" or a missing file = those of this machine
+	CA     string
 	Keys   Keys    // seeds by role
 	Server *Server // nil when the server is another process
 	TCP    bool    // connect over TCP even when the server is embedded
@@ -60,8 +62,9 @@ func (b *Bus) Dial(role string, more ...nats.Option) (*nats.Conn, error) {
 }
 
 // connectRole connects a role with the given key, in process when b has a server and TCP is not set. The error wraps
-// [ErrKeyRejected], [ErrTooManyConns] or [ErrUnreachable]; the first attempt is not repeated. Once connected it reconnects forever, and a
-// publish while disconnected fails at once. more overrides the options. The caller must not wipe seed while connected.
+// [ErrKeyRejected], [ErrTooManyConns] or [ErrUnreachable]; the first attempt is not repeated. Once connected it
+// reconnects forever, and a publish while disconnected fails at once. more overrides the options. The caller must not
+// wipe seed while connected.
 func (b *Bus) connectRole(role string, seed nkeys.KeyPair, more ...nats.Option) (*nats.Conn, error) {
 	pub, err := seed.PublicKey()
 	if err != nil {
@@ -90,12 +93,15 @@ func (b *Bus) connectRole(role string, seed nkeys.KeyPair, more ...nats.Option) 
 	case err == nil:
 		return nc, nil
 	case strings.Contains(err.Error(), "closed pipe"): // in process the server may close before its reason is read
-		return nil, fmt.Errorf("connecting %s: %w: its key file does not match the configuration of the server, or its account has as many connections as it may have (%w)",
+		return nil, fmt.Errorf("connecting %s: %w: its key file does not match the configuration of the server, or "+
+			"its account has as many connections as it may have (%w)",
 			role, ErrKeyRejected, err)
 	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired):
-		return nil, fmt.Errorf("connecting %s: %w: its key file does not match the configuration of the server (%w)", role, ErrKeyRejected, err)
+		return nil, fmt.Errorf("connecting %s: %w: its key file does not match the configuration of the server (%w)",
+			role, ErrKeyRejected, err)
 	case errors.Is(err, nats.ErrMaxAccountConnectionsExceeded), errors.Is(err, nats.ErrMaxConnectionsExceeded):
-		return nil, fmt.Errorf("connecting %s: %w: close other clients of it, or restart conclave (%w)", role, ErrTooManyConns, err)
+		return nil, fmt.Errorf("connecting %s: %w: close other clients of it, or restart conclave (%w)", role,
+			ErrTooManyConns, err)
 	default:
 		return nil, fmt.Errorf("connecting %s to %s: %w (%w)", role, b.URL, ErrUnreachable, err)
 	}

@@ -71,10 +71,12 @@ func TestEnsureNeverRewritesKeys(t *testing.T) {
 	if got := readAuditMessages(t, k.Path("broker")); got != "broken" {
 		t.Error("a damaged key was rewritten")
 	}
-	if _, err := k.Seed("broker"); err == nil || !strings.Contains(err.Error(), k.Path("broker")) || !strings.Contains(err.Error(), "damaged") || strings.Contains(err.Error(), "broken") {
+	if _, err := k.Seed("broker"); err == nil || !strings.Contains(err.Error(), k.Path("broker")) ||
+		!strings.Contains(err.Error(), "damaged") || strings.Contains(err.Error(), "broken") {
 		t.Errorf("a damaged file: %v, want its name and not its content", err)
 	}
-	if _, err := k.Seed("nobody"); !errors.Is(err, bus.ErrMissingKey) || !strings.Contains(err.Error(), k.Path("nobody")) {
+	if _, err := k.Seed("nobody"); !errors.Is(err, bus.ErrMissingKey) ||
+		!strings.Contains(err.Error(), k.Path("nobody")) {
 		t.Errorf("a missing file: %v, want ErrMissingKey and its name", err)
 	}
 	pub, err := k.Public("user")
@@ -93,7 +95,8 @@ func TestSeedRejectsReadableKeyFile(t *testing.T) {
 		if err := os.Chmod(k.Path("user"), m); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := k.Seed("user"); err == nil || !strings.Contains(err.Error(), "chmod 600") || !strings.Contains(err.Error(), k.Path("user")) {
+		if _, err := k.Seed("user"); err == nil || !strings.Contains(err.Error(), "chmod 600") ||
+			!strings.Contains(err.Error(), k.Path("user")) {
 			t.Errorf("mode %o: %v, want a refusal that says what to do", m, err)
 		}
 	}
@@ -180,7 +183,10 @@ func TestDialErrorsAreDistinct(t *testing.T) {
 		bus  *bus.Bus
 		want error
 	}{
-		{"key of another installation", &bus.Bus{URL: b.URL, Keys: strange, Server: b.Server, TCP: true}, bus.ErrKeyRejected},
+		{
+			"key of another installation", &bus.Bus{URL: b.URL, Keys: strange, Server: b.Server, TCP: true},
+			bus.ErrKeyRejected,
+		},
 		{"nobody there", &bus.Bus{URL: dead, Keys: b.Keys}, bus.ErrUnreachable},
 		{"no key file", &bus.Bus{URL: b.URL, Keys: bus.Keys{Dir: t.TempDir()}}, bus.ErrMissingKey},
 	} {
@@ -219,7 +225,8 @@ func TestStartServerReportsPortTaken(t *testing.T) {
 	if _, err := keys.Ensure(lasting); err != nil {
 		t.Fatal(err)
 	}
-	_, err = bus.StartServer(bus.ServerConfig{Listen: l.Addr().String(), Store: filepath.Join(dir, "jetstream")}, keys, nil)
+	_, err = bus.StartServer(bus.ServerConfig{Listen: l.Addr().String(), Store: filepath.Join(dir, "jetstream")}, keys,
+		nil)
 	if !errors.Is(err, bus.ErrPortTaken) || !strings.Contains(err.Error(), l.Addr().String()) {
 		t.Errorf("%v, want ErrPortTaken and the address", err)
 	}
@@ -391,12 +398,17 @@ func TestWriteContextsKeepsOtherInstallation(t *testing.T) {
 		t.Errorf("the audit's context is %s, %v", b, err)
 	}
 	// A context of the user's own is kept, however it authenticates.
-	for _, own := range []string{`{"description":"mine","url":"nats://elsewhere","user":"me"}`, `{"url":"nats://elsewhere","creds":"/a.creds"}`, `{"description":"Conclave's audit, read only","token":"x"}`, "not JSON", ""} {
+	for _, own := range []string{
+		`{"description":"mine","url":"nats://elsewhere","user":"me"}`,
+		`{"url":"nats://elsewhere","creds":"/a.creds"}`, `{"description":"Conclave's audit, read only","token":"x"}`,
+		"not JSON", "",
+	} {
 		if err := os.WriteFile(filepath.Join(folder, "conclave-audit.json"), []byte(own), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		_, err := bus.WriteContexts(config, other, "nats://127.0.0.1:2", "")
-		if b, _ := os.ReadFile(filepath.Join(folder, "conclave-audit.json")); !errors.Is(err, bus.ErrOtherContext) || string(b) != own {
+		if b, _ := os.ReadFile(filepath.Join(folder, "conclave-audit.json")); !errors.Is(err, bus.ErrOtherContext) ||
+			string(b) != own {
 			t.Errorf("the user's context %s became %s, %v", own, b, err)
 		}
 	}
@@ -428,7 +440,8 @@ func TestCreateFoldersRejectsWritableFolder(t *testing.T) {
 		if err := os.Chmod(filepath.Join(dir, which), 0o777); err != nil {
 			t.Fatal(err)
 		}
-		if err := home.CreateFolders(); !errors.Is(err, bus.ErrFolderWritable) || !strings.Contains(err.Error(), "chmod 700") {
+		if err := home.CreateFolders(); !errors.Is(err, bus.ErrFolderWritable) ||
+			!strings.Contains(err.Error(), "chmod 700") {
 			t.Errorf("%s: %v", which, err)
 		}
 	}

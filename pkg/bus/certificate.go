@@ -34,9 +34,9 @@ func EnsureCertificate(dir string) (Certificate, error) {
 	return c, c.ensure()
 }
 
-// ensure creates a missing certificate: self-signed, ECDSA P-256, mode 0600. A key without a certificate, which a crash may leave, gets
-// one; a certificate without a key is an error. Machines compare the public key with the pin of their invitation, so the names
-// and the end date mean nothing. It rejects a certificate that cannot be used.
+// ensure creates a missing certificate: self-signed, ECDSA P-256, mode 0600. A key without a certificate, which a crash
+// may leave, gets one; a certificate without a key is an error. Machines compare the public key with the pin of their
+// invitation, so the names and the end date mean nothing. It rejects a certificate that cannot be used.
 func (c Certificate) ensure() error {
 	if _, err := os.Stat(c.Cert); errors.Is(err, fs.ErrNotExist) {
 		for _, dir := range []string{filepath.Dir(c.Key), filepath.Dir(c.Cert)} {
@@ -57,8 +57,8 @@ func (c Certificate) ensure() error {
 	return err
 }
 
-// create writes a certificate, signed by a, or by itself when a is nil, both files with mode 0600. An existing key is kept, and another
-// process that creates the certificate too uses the same key.
+// create writes a certificate, signed by a, or by itself when a is nil, both files with mode 0600. An existing key is
+// kept, and another process that creates the certificate too uses the same key.
 func (c Certificate) create(template *x509.Certificate, a *authority) error {
 	key, err := ensureKey(c.Key)
 	if err != nil {
@@ -89,7 +89,8 @@ func ensureKey(path string) (*ecdsa.PrivateKey, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := file.Create(path, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := file.Create(path, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})); err != nil &&
+			!errors.Is(err, fs.ErrExist) {
 			return nil, err
 		}
 	}
@@ -129,15 +130,16 @@ func checkPrivate(path string) error {
 	return err
 }
 
-// Load reads certificate and key. The error wraps [ErrCertificate] when a file is missing or damaged, the key does not belong to the
-// certificate, or other users may read the key.
+// Load reads certificate and key. The error wraps [ErrCertificate] when a file is missing or damaged, the key does not
+// belong to the certificate, or other users may read the key.
 func (c Certificate) Load() (tls.Certificate, error) {
 	if err := checkPrivate(c.Key); err != nil {
 		return tls.Certificate{}, fmt.Errorf("%w: the key: %w", ErrCertificate, err)
 	}
 	pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
 	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("%w: %s and %s: %w: both must be PEM files, and the key that of the certificate", ErrCertificate, c.Cert, c.Key, err)
+		return tls.Certificate{}, fmt.Errorf("%w: %s and %s: %w: both must be PEM files, and the key that of the "+
+			"certificate", ErrCertificate, c.Cert, c.Key, err)
 	}
 	return pair, nil
 }
@@ -171,10 +173,12 @@ func ParsePin(s string) (p Pin, err error) {
 func (p Pin) String() string { return hex.EncodeToString(p[:]) }
 
 // ErrPin means that a server has another TLS key than the pinned one: it is not the hub of the invitation.
-var ErrPin = errors.New("the server has another TLS key than the hub of the invitation: another program answers at this address, or the hub's certificate was replaced; if you replaced it or restored the hub without its keys, run conclave machines rotate there and conclave join --new-hub-key here")
+var ErrPin = errors.New("the server has another TLS key than the hub of the invitation: another program answers at " +
+	"this address, or the hub's certificate was replaced; if you replaced it or restored the hub without its keys, " +
+	"run conclave machines rotate there and conclave join --new-hub-key here")
 
-// ClientTLS returns the TLS settings of a connection to the hub with this pin. The pin replaces the chain of trust: names and
-// dates are not verified. The zero pin accepts no server.
+// ClientTLS returns the TLS settings of a connection to the hub with this pin. The pin replaces the chain of trust:
+// names and dates are not verified. The zero pin accepts no server.
 func (p Pin) ClientTLS() *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS13,

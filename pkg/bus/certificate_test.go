@@ -16,8 +16,8 @@ import (
 	"conclave/subjects"
 )
 
-// The certificate is created once; every later start uses the same key, so that the pins of machines stay valid. Only the owner may
-// read it.
+// The certificate is created once; every later start uses the same key, so that the pins of machines stay valid. Only
+// the owner may read it.
 func TestCertificateIsCreatedOnce(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "tls")
@@ -50,8 +50,9 @@ func TestCertificateIsCreatedOnce(t *testing.T) {
 	}
 }
 
-// A crash between the two files leaves a key without a certificate: the next start makes one for the same key. The certificate of a
-// server of a cluster whose key was replaced without it is made anew, and an authority that lost its key says so.
+// A crash between the two files leaves a key without a certificate: the next start makes one for the same key. The
+// certificate of a server of a cluster whose key was replaced without it is made anew, and an authority that lost its
+// key says so.
 func TestCertificateAfterCrash(t *testing.T) {
 	t.Parallel()
 	c, err := bus.EnsureCertificate(t.TempDir())
@@ -87,7 +88,10 @@ func TestCertificateAfterCrash(t *testing.T) {
 	if err != nil {
 		t.Fatalf("an authority without a certificate: %v", err)
 	}
-	own := bus.Certificate{Cert: filepath.Join(servers[0].Folder, "cert.pem"), Key: filepath.Join(servers[0].Folder, "key.pem")}
+	own := bus.Certificate{
+		Cert: filepath.Join(servers[0].Folder, "cert.pem"),
+		Key:  filepath.Join(servers[0].Folder, "key.pem"),
+	}
 	if err := os.WriteFile(own.Key, key, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +102,8 @@ func TestCertificateAfterCrash(t *testing.T) {
 		t.Errorf("a server with a key of another certificate: %v", err)
 	}
 	mustRemove(t, filepath.Join(home.ClusterFolder(), "ca.key"))
-	if _, err := write(); err == nil || !strings.Contains(err.Error(), "restore the file") || strings.Contains(err.Error(), "nil") {
+	if _, err := write(); err == nil || !strings.Contains(err.Error(), "restore the file") ||
+		strings.Contains(err.Error(), "nil") {
 		t.Errorf("an authority without its key: %v", err)
 	}
 }
@@ -132,7 +137,9 @@ func TestUnusableCertificateIsExplained(t *testing.T) {
 			}
 			write(t, own.Key, string(b), 0o600)
 		}, "the key that of the certificate"},
-		"not PEM":     {func(t *testing.T, own, _ bus.Certificate) { write(t, own.Cert, "no certificate", 0o600) }, "must be PEM files"},
+		"not PEM": {func(t *testing.T, own, _ bus.Certificate) {
+			write(t, own.Cert, "no certificate", 0o600)
+		}, "must be PEM files"},
 		"missing key": {func(t *testing.T, own, _ bus.Certificate) { os.Remove(own.Key) }, "no such file"},
 		"key readable by others": {func(t *testing.T, own, _ bus.Certificate) {
 			if err := os.Chmod(own.Key, 0o644); err != nil {

@@ -15,23 +15,24 @@ import (
 	"conclave/subjects"
 )
 
-// cluster is the part of nats.conf of a server in a cluster. The servers of a cluster have the same accounts and keys, and each its own name and
-// store.
+// cluster is the part of nats.conf of a server in a cluster. The servers of a cluster have the same accounts and keys,
+// and each its own name and store.
 type cluster struct {
 	Name      string   // of the cluster, the same on every server
 	Listen    string   // host:port for the other servers
 	Routes    []string // host:port of the other servers
 	Advertise string   // host:port that clients are told to reconnect to; "" = that of the listener
-	// Files of the certificate of this server, for routes and clients, and of the authority that must have signed those of
-	// the other servers.
+	// Files of the certificate of this server, for routes and clients, and of the authority that must have signed those
+	// of the other servers.
 	CA, Cert, Key string
 }
 
-// conf returns the cluster's part of nats.conf. A route needs a certificate of the cluster's own authority in both directions;
-// clients verify that of the server, and prove their key as always.
+// conf returns the cluster's part of nats.conf. A route needs a certificate of the cluster's own authority in both
+// directions; clients verify that of the server, and prove their key as always.
 func (c cluster) conf() string {
 	var b strings.Builder
-	b.WriteString("\n# The cluster. A server joins with a certificate of the cluster's own authority. Not part of the generated table.\n")
+	b.WriteString("\n# The cluster. A server joins with a certificate of the cluster's own authority. Not part of " +
+		"the generated table.\n")
 	if c.Advertise != "" {
 		fmt.Fprintf(&b, "client_advertise: %q\n", c.Advertise)
 	}
@@ -40,12 +41,15 @@ func (c cluster) conf() string {
 	for i, r := range c.Routes {
 		routes[i] = strconv.Quote("tls://" + r)
 	}
-	fmt.Fprintf(&b, "cluster {\n  name: %q\n  listen: %q\n  no_advertise: true\n  routes: [ %s ]\n", c.Name, c.Listen, strings.Join(routes, ", "))
-	fmt.Fprintf(&b, "  tls { ca_file: %q, cert_file: %q, key_file: %q, verify: true, min_version: \"1.3\", timeout: 5 }\n}\n", c.CA, c.Cert, c.Key)
+	fmt.Fprintf(&b, "cluster {\n  name: %q\n  listen: %q\n  no_advertise: true\n  routes: [ %s ]\n", c.Name, c.Listen,
+		strings.Join(routes, ", "))
+	fmt.Fprintf(&b, "  tls { ca_file: %q, cert_file: %q, key_file: %q, verify: true, min_version: \"1.3\", timeout: "+
+		"5 }\n}\n", c.CA, c.Cert, c.Key)
 	return b.String()
 }
 
-// ClusterServers is the number of servers of a cluster, and of the replicas of each stream in it: one of them may be down.
+// ClusterServers is the number of servers of a cluster, and of the replicas of each stream in it: one of them may be
+// down.
 const ClusterServers = 3
 
 const (
@@ -57,9 +61,9 @@ const (
 // ErrClusterHosts means that a list of hosts describes no cluster.
 var ErrClusterHosts = errors.New("invalid servers of a cluster")
 
-// ParseClusterHosts returns the client address host:port of each server in a list of host or host:port; the default port is 4222.
-// It rejects another number than [ClusterServers], an address that is listed twice and a port without room for those of the routes
-// and leaf nodes above it.
+// ParseClusterHosts returns the client address host:port of each server in a list of host or host:port; the default
+// port is 4222. It rejects another number than [ClusterServers], an address that is listed twice and a port without
+// room for those of the routes and leaf nodes above it.
 func ParseClusterHosts(list []string) (out []string, err error) {
 	for _, s := range list {
 		host, port, err := net.SplitHostPort(s)
@@ -68,7 +72,8 @@ func ParseClusterHosts(list []string) (out []string, err error) {
 		}
 		n, err := strconv.ParseUint(port, 10, 16)
 		if err != nil || n == 0 || n+leafPortOffset > 1<<16-1 || host == "" || strings.ContainsAny(host, " /@'\"\\") {
-			return nil, fmt.Errorf("%w: %q is not host or host:port with a port up to %d", ErrClusterHosts, s, 1<<16-1-leafPortOffset)
+			return nil, fmt.Errorf("%w: %q is not host or host:port with a port up to %d", ErrClusterHosts, s,
+				1<<16-1-leafPortOffset)
 		}
 		address := net.JoinHostPort(host, port)
 		if slices.Contains(out, address) {
@@ -82,7 +87,8 @@ func ParseClusterHosts(list []string) (out []string, err error) {
 	return out, nil
 }
 
-// addToPort returns the address with another port, for the routes or the leaf nodes of the server with this client address.
+// addToPort returns the address with another port, for the routes or the leaf nodes of the server with this client
+// address.
 func addToPort(client string, offset int) string {
 	host, port, _ := net.SplitHostPort(client)
 	n, _ := strconv.Atoi(port)
@@ -102,10 +108,11 @@ type ClusterServer struct {
 	Folder string `json:"folder"` // to be copied to its host; nats-server is started in it
 }
 
-// WriteCluster writes a folder for each server of a cluster with the client addresses hosts: nats.conf, nats.env, certificate and
-// key, with paths relative to the folder, so that it can be copied to its host. The keys of all roles must exist. The authority
-// and valid certificates of the same hosts are kept. The streams are in each folder: the store of a single server must not be
-// used, because a cluster deletes streams that it does not know. Commands on h use the cluster from then on.
+// WriteCluster writes a folder for each server of a cluster with the client addresses hosts: nats.conf, nats.env,
+// certificate and key, with paths relative to the folder, so that it can be copied to its host. The keys of all roles
+// must exist. The authority and valid certificates of the same hosts are kept. The streams are in each folder: the
+// store of a single server must not be used, because a cluster deletes streams that it does not know. Commands on h use
+// the cluster from then on.
 func (h Home) WriteCluster(cfg ServerConfig, hosts []string) (out []ClusterServer, err error) {
 	authority, err := ensureAuthority(h.ClusterFolder())
 	if err != nil {
@@ -115,7 +122,10 @@ func (h Home) WriteCluster(cfg ServerConfig, hosts []string) (out []ClusterServe
 	for i, client := range hosts {
 		name := fmt.Sprintf("%s-%d", ServerName, i+1)
 		s := ClusterServer{Name: name, URL: "tls://" + client, Folder: filepath.Join(h.ClusterFolder(), name)}
-		c := cluster{Name: ServerName, Listen: addToPort(client, routePortOffset), Advertise: client, CA: "ca.pem", Cert: "cert.pem", Key: "key.pem"}
+		c := cluster{
+			Name: ServerName, Listen: addToPort(client, routePortOffset), Advertise: client, CA: "ca.pem",
+			Cert: "cert.pem", Key: "key.pem",
+		}
 		for _, other := range hosts {
 			if other != client {
 				c.Routes = append(c.Routes, addToPort(other, routePortOffset))
@@ -154,8 +164,8 @@ func (h Home) WriteCluster(cfg ServerConfig, hosts []string) (out []ClusterServe
 // clusterURLFile holds the URLs of all servers, as --server takes them.
 func (h Home) clusterURLFile() string { return filepath.Join(h.ClusterFolder(), "url") }
 
-// ClusterURL returns the URLs of all servers of the cluster that [Home.WriteCluster] wrote, with commas between them, and "" for a
-// data folder of a single server.
+// ClusterURL returns the URLs of all servers of the cluster that [Home.WriteCluster] wrote, with commas between them,
+// and "" for a data folder of a single server.
 func (h Home) ClusterURL() string {
 	b, err := os.ReadFile(h.clusterURLFile())
 	if err != nil {

@@ -9,9 +9,10 @@ import (
 // minFreeBytes is the free disk space below which the server may have failed to write.
 const minFreeBytes = 16 << 20
 
-// WatchDisk checks the disk of the store every interval until ctx ends. It warns below 16 MiB of free space. A NATS server
-// whose disk was full, even between two checks, stores nothing until it is restarted, so WatchDisk restarts it when 32 MiB are
-// available again; acknowledged messages survive. Meanwhile nothing is acknowledged, so no unaudited call runs.
+// WatchDisk checks the disk of the store every interval until ctx ends. It warns below 16 MiB of free space. A NATS
+// server whose disk was full, even between two checks, stores nothing until it is restarted, so WatchDisk restarts it
+// when 32 MiB are available again; acknowledged messages survive. Meanwhile nothing is acknowledged, so no unaudited
+// call runs.
 func (s *Server) WatchDisk(ctx context.Context, every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -28,7 +29,8 @@ func (s *Server) WatchDisk(ctx context.Context, every time.Duration) {
 			s.logWarning("reading the free disk space failed", "err", err)
 		case free < minFreeBytes && !short:
 			short = true
-			s.logWarning("disk full: tool calls are denied until space is available", "store", s.cfg.Store, "free", free)
+			s.logWarning("disk full: tool calls are denied until space is available", "store", s.cfg.Store, "free",
+				free)
 		case free >= 2*minFreeBytes && (short || s.serverLog.writeFailed.Load() || s.isJetStreamDown()):
 			s.logWarning("disk space available again: restarting the server", "free", free)
 			s.serverLog.writeFailed.Store(false) // before the restart, so that a new failure counts
@@ -41,7 +43,8 @@ func (s *Server) WatchDisk(ctx context.Context, every time.Duration) {
 	}
 }
 
-// isJetStreamDown reports whether JetStream has disabled itself, as it does after a failed write, or the server is down.
+// isJetStreamDown reports whether JetStream has disabled itself, as it does after a failed write, or the server is
+// down.
 func (s *Server) isJetStreamDown() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,8 +57,8 @@ func (s *Server) logWarning(msg string, args ...any) {
 	}
 }
 
-// IsDiskFull reports whether the disk of dir has so little space left that the server may have failed to write, and how many
-// bytes. A disk that cannot be examined is not full.
+// IsDiskFull reports whether the disk of dir has so little space left that the server may have failed to write, and how
+// many bytes. A disk that cannot be examined is not full.
 func IsDiskFull(dir string) (free int64, full bool) {
 	free, err := FreeBytes(dir)
 	return free, err == nil && free < minFreeBytes

@@ -10,7 +10,8 @@ import (
 	"conclave/pkg/bus/bustest"
 )
 
-// A disk that is full between two checks is noticed by the error of the server: the stream would store nothing until a restart.
+// A disk that is full between two checks is noticed by the error of the server: the stream would store nothing until a
+// restart.
 func TestServerRestartsAfterFailedWrite(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)

@@ -45,8 +45,8 @@ type received struct {
 
 func (m received) String() string { return m.role + " " + m.subject }
 
-// rawClient is a hand-written NATS client. It sends what the client library rejects, such as a subject with a wildcard or a
-// reserved header, and after a flush it has received everything the server sent before.
+// rawClient is a hand-written NATS client. It sends what the client library rejects, such as a subject with a wildcard
+// or a reserved header, and after a flush it has received everything the server sent before.
 type rawClient struct {
 	role string
 	conn net.Conn
@@ -68,7 +68,10 @@ func dialRaw(url, role string, seed nkeys.KeyPair, arrivals chan struct{}) (*raw
 	if err != nil {
 		return nil, err
 	}
-	p := &rawClient{role: role, conn: conn, w: bufio.NewWriter(conn), arrivals: arrivals, pongs: make(chan struct{}, 64), closed: make(chan struct{})}
+	p := &rawClient{
+		role: role, conn: conn, w: bufio.NewWriter(conn), arrivals: arrivals,
+		pongs: make(chan struct{}, 64), closed: make(chan struct{}),
+	}
 	r := bufio.NewReaderSize(conn, 64<<10)
 	line, err := r.ReadString('\n')
 	if err != nil {
@@ -80,7 +83,10 @@ func dialRaw(url, role string, seed nkeys.KeyPair, arrivals chan struct{}) (*raw
 	if err := json.Unmarshal([]byte(strings.TrimPrefix(line, "INFO ")), &info); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	connect := map[string]any{"verbose": false, "pedantic": false, "headers": true, "protocol": 1, "lang": "raw", "version": "0", "name": role}
+	connect := map[string]any{
+		"verbose": false, "pedantic": false, "headers": true, "protocol": 1, "lang": "raw",
+		"version": "0", "name": role,
+	}
 	if seed != nil {
 		pub, err := seed.PublicKey()
 		if err != nil {
@@ -238,9 +244,9 @@ func (p *rawClient) read(r *bufio.Reader) {
 	}
 }
 
-// harness is a server with the real permissions and a naive client for every role. Each client subscribes to everything it may,
-// and replies to every request; the broker calls every tool that is requested. So what is denied here is denied by the
-// bus alone.
+// harness is a server with the real permissions and a naive client for every role. Each client subscribes to everything
+// it may, and replies to every request; the broker calls every tool that is requested. So what is denied here is denied
+// by the bus alone.
 //
 // The clients have no goroutines: they handle messages inside runUntilIdle.
 type harness struct {
@@ -266,10 +272,15 @@ type harness struct {
 // checkInbox marks the traffic of the checks themselves.
 const checkInbox = "_INBOX.check"
 
-// newHarness starts the server and the clients of all roles, those of run-time principals included, but the absent ones.
+// newHarness starts the server and the clients of all roles, those of run-time principals included, but the absent
+// ones.
 func newHarness(t testing.TB, absent ...string) *harness {
 	t.Helper()
-	h := &harness{t: t, parent: t, b: startBus(t), clients: map[string]*rawClient{}, publishers: map[string]*rawClient{}, arrivals: make(chan struct{}, 1), pubs: map[string][]string{}, pendingCalls: map[string]string{}, passive: map[string]bool{}}
+	h := &harness{
+		t: t, parent: t, b: startBus(t), clients: map[string]*rawClient{},
+		publishers: map[string]*rawClient{}, arrivals: make(chan struct{}, 1), pubs: map[string][]string{},
+		pendingCalls: map[string]string{}, passive: map[string]bool{},
+	}
 	principals := addPrincipals(t, h.b, runTimePrincipals()...)
 	var err error
 	if h.table, err = subjects.Table().With(principals); err != nil {
@@ -307,8 +318,8 @@ func newHarness(t testing.TB, absent ...string) *harness {
 	return h
 }
 
-// allowedSubjects derives from the table what a user may publish and subscribe to. It shares no code with the renderer of
-// nats.conf, so that the two check each other.
+// allowedSubjects derives from the table what a user may publish and subscribe to. It shares no code with the renderer
+// of nats.conf, so that the two check each other.
 func allowedSubjects(l subjects.Layout, a subjects.Account, u subjects.User) (pub, sub []string) {
 	pub, sub = slices.Clone(u.Pub), slices.Clone(u.Sub)
 	if u.Isolated {
@@ -421,7 +432,8 @@ func (h *harness) runUntilIdle() {
 				h.t.Fatal(err)
 			}
 			for _, m := range p.takeMessages() {
-				if strings.HasPrefix(m.subject, checkInbox) || (r == "user" && strings.HasPrefix(m.subject, "core.API.")) {
+				if strings.HasPrefix(m.subject, checkInbox) ||
+					(r == "user" && strings.HasPrefix(m.subject, "core.API.")) {
 					continue // the checks themselves, and what the user's own ">" hears of itself
 				}
 				quiet = false
@@ -537,7 +549,8 @@ func (h *harness) forgetReceived() {
 // isEventIntake reports whether events enter EVENTS by this stream.
 func isEventIntake(stream string) bool { return strings.HasPrefix(stream, "EVENTS_") }
 
-// streamStates returns the state of every stream but those by which events enter EVENTS, once EVENTS has all their messages.
+// streamStates returns the state of every stream but those by which events enter EVENTS, once EVENTS has all their
+// messages.
 func (h *harness) streamStates() map[string]streamState {
 	h.t.Helper()
 	for end := time.Now().Add(testTimeout); ; {
@@ -562,7 +575,8 @@ func (h *harness) streamStates() map[string]streamState {
 // readStates asks the monitoring account for every stream.
 func (h *harness) readStates() map[string]streamState {
 	h.t.Helper()
-	m, err := h.sys.Request("$SYS.REQ.SERVER.PING.JSZ", []byte(`{"accounts":true,"streams":true,"config":true}`), testTimeout)
+	m, err := h.sys.Request("$SYS.REQ.SERVER.PING.JSZ", []byte(`{"accounts":true,"streams":true,"config":true}`),
+		testTimeout)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -588,7 +602,10 @@ func (h *harness) readStates() map[string]streamState {
 	out := map[string]streamState{}
 	for _, a := range r.Data.Accounts {
 		for _, s := range a.Streams {
-			out[s.Name] = streamState{s.State.Msgs, s.State.First, s.State.Last, s.State.Consumers, string(s.Config), h.storedSubjects(s.Name)}
+			out[s.Name] = streamState{
+				s.State.Msgs, s.State.First, s.State.Last, s.State.Consumers, string(s.Config),
+				h.storedSubjects(s.Name),
+			}
 		}
 	}
 	if len(out) != len(h.table.Streams) {
@@ -597,8 +614,8 @@ func (h *harness) readStates() map[string]streamState {
 	return out
 }
 
-// storedSubjects counts the subjects of EVENTS, as the user, or of AUDIT, as the auditor. The subjects come from the stream
-// itself, not from a header. Nobody may read the other streams that way.
+// storedSubjects counts the subjects of EVENTS, as the user, or of AUDIT, as the auditor. The subjects come from the
+// stream itself, not from a header. Nobody may read the other streams that way.
 func (h *harness) storedSubjects(stream string) map[string]uint64 {
 	h.t.Helper()
 	var nc *nats.Conn
@@ -627,8 +644,8 @@ func (h *harness) storedSubjects(stream string) map[string]uint64 {
 	return r.State.Subjects
 }
 
-// addedMessages says what was added to the streams, "EVENTS from.x.y" or "KV_x", and fails the test for what went missing or
-// was changed. A bucket named in shrinks may lose old values.
+// addedMessages says what was added to the streams, "EVENTS from.x.y" or "KV_x", and fails the test for what went
+// missing or was changed. A bucket named in shrinks may lose old values.
 func (h *harness) addedMessages(before map[string]streamState, shrinks ...string) (added []string) {
 	h.t.Helper()
 	h.lastStates = h.streamStates()
@@ -659,10 +676,12 @@ func (h *harness) addedMessages(before map[string]streamState, shrinks ...string
 	return added
 }
 
-// unexpectedReceivers lists the messages that roles other than the publisher received and that are not expected, deduped.
+// unexpectedReceivers lists the messages that roles other than the publisher received and that are not expected,
+// deduped.
 func (h *harness) unexpectedReceivers(as string, log []received, expected ...string) (out []string) {
 	for _, m := range log {
-		if !h.isForeign(as, m.role) || strings.HasPrefix(m.subject, brokerCalls) || slices.ContainsFunc(expected, func(w string) bool { return matchesExpectation(w, m) }) {
+		if !h.isForeign(as, m.role) || strings.HasPrefix(m.subject, brokerCalls) ||
+			slices.ContainsFunc(expected, func(w string) bool { return matchesExpectation(w, m) }) {
 			continue
 		}
 		if s := m.String(); !slices.Contains(out, s) {

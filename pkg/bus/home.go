@@ -23,8 +23,8 @@ type Home struct {
 	Config string
 }
 
-// DefaultHome returns the folders "conclave" of the XDG base directory specification, without creating them. It fails when
-// the user has no home folder and a variable is unset.
+// DefaultHome returns the folders "conclave" of the XDG base directory specification, without creating them. It fails
+// when the user has no home folder and a variable is unset.
 func DefaultHome() (Home, error) {
 	data, err := xdgFolder("XDG_DATA_HOME", ".local/share")
 	if err != nil {
@@ -70,8 +70,8 @@ func (h Home) Sealed() string { return filepath.Join(h.Data, "audit", "sealed") 
 // Damaged is the folder of the damaged files of the current audit log, one folder for each start that found damage.
 func (h Home) Damaged() string { return filepath.Join(h.Data, "audit", "damaged") }
 
-// Pending is the file of the genesis record of the next audit log. It is written before the stream is created, so that a
-// crash in between cannot leave a log with an unknown genesis.
+// Pending is the file of the genesis record of the next audit log. It is written before the stream is created, so that
+// a crash in between cannot leave a log with an unknown genesis.
 func (h Home) Pending() string { return filepath.Join(h.Data, "audit", "genesis.next") }
 
 // AuditStreams is where the server keeps the audit streams, a folder each.
@@ -101,9 +101,9 @@ func (h Home) BackupSocket() string { return filepath.Join(h.Data, "backup.sock"
 // Env is the file with the variables of nats.conf for a stand-alone nats-server.
 func (h Home) Env() string { return filepath.Join(h.Data, "nats.env") }
 
-// MCP is the default folder of the working folders of MCP servers. It is not in the data folder, which no program may see, but
-// beside it, so that each installation has one of its own. As root it is in /var/lib, with a name made of the path of the data folder:
-// programs run as another user, who cannot reach a folder below /root.
+// MCP is the default folder of the working folders of MCP servers. It is not in the data folder, which no program may
+// see, but beside it, so that each installation has one of its own. As root it is in /var/lib, with a name made of the
+// path of the data folder: programs run as another user, who cannot reach a folder below /root.
 func (h Home) MCP() string {
 	data := h.Data
 	if real, err := filepath.EvalSymlinks(data); err == nil { // the sandbox accepts no symlink
@@ -119,9 +119,9 @@ func (h Home) MCP() string {
 // ErrFolderWritable means that other users may write to the data or configuration folder.
 var ErrFolderWritable = errors.New("folder writable by other users")
 
-// CreateFolders creates the folders with mode 0700; existing ones keep theirs. It writes nothing to the data of a newer build,
-// see [ErrNewerData]. It denies, with [ErrFolderWritable], data and configuration folders that the group or other users may
-// write: they could replace keys, anchors or the policy.
+// CreateFolders creates the folders with mode 0700; existing ones keep theirs. It writes nothing to the data of a newer
+// build, see [ErrNewerData]. It denies, with [ErrFolderWritable], data and configuration folders that the group or
+// other users may write: they could replace keys, anchors or the policy.
 func (h Home) CreateFolders() error {
 	if _, err := h.ReadVersion(); err != nil {
 		return err
@@ -137,7 +137,8 @@ func (h Home) CreateFolders() error {
 			return fmt.Errorf("looking at %s: %w", d, err)
 		}
 		if info.Mode().Perm()&0o022 != 0 {
-			return fmt.Errorf("%w: %s has mode %o; run chmod 700 on it and check its files", ErrFolderWritable, d, info.Mode().Perm())
+			return fmt.Errorf("%w: %s has mode %o; run chmod 700 on it and check its files", ErrFolderWritable, d,
+				info.Mode().Perm())
 		}
 	}
 	return nil
@@ -152,8 +153,8 @@ type Running struct {
 // ErrInUse means that another conclave runs on the same data folder.
 var ErrInUse = errors.New("another conclave is running on this data folder")
 
-// Lock locks the data folder, without waiting, until unlock is called; ErrInUse means that another process holds it. Two
-// servers on one store would destroy it. unlock also removes the run file. The folder must exist.
+// Lock locks the data folder, without waiting, until unlock is called; ErrInUse means that another process holds it.
+// Two servers on one store would destroy it. unlock also removes the run file. The folder must exist.
 func (h Home) Lock() (unlock func(), err error) {
 	f, err := os.OpenFile(h.lockFilePath(), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -168,8 +169,9 @@ func (h Home) Lock() (unlock func(), err error) {
 	}, nil
 }
 
-// LockForReading keeps a server from starting on the data folder until unlock is called, and writes nothing. ErrInUse means that
-// one runs. Several processes may hold it. A folder without a lock file has never had a server and is not locked.
+// LockForReading keeps a server from starting on the data folder until unlock is called, and writes nothing. ErrInUse
+// means that one runs. Several processes may hold it. A folder without a lock file has never had a server and is not
+// locked.
 func (h Home) LockForReading() (unlock func(), err error) {
 	f, err := os.Open(h.lockFilePath())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -184,7 +186,8 @@ func (h Home) LockForReading() (unlock func(), err error) {
 	return func() { unlockFile(f) }, nil
 }
 
-// flock locks f, the lock file, without waiting; ErrInUse means that another process holds it. After an error f is closed.
+// flock locks f, the lock file, without waiting; ErrInUse means that another process holds it. After an error f is
+// closed.
 func (h Home) flock(f *os.File, how int) error {
 	err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
 	if err == nil {
@@ -201,8 +204,8 @@ func (h Home) flock(f *os.File, how int) error {
 	return fmt.Errorf("%w: process %d at %s; stop it, or use another --data folder", ErrInUse, r.PID, r.URL)
 }
 
-// unlockFile unlocks and closes f. Closing alone is not enough: a child process between fork and exec holds a copy of the
-// descriptor.
+// unlockFile unlocks and closes f. Closing alone is not enough: a child process between fork and exec holds a copy of
+// the descriptor.
 func unlockFile(f *os.File) {
 	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
 	f.Close()
@@ -210,8 +213,8 @@ func unlockFile(f *os.File) {
 
 func (h Home) lockFilePath() string { return filepath.Join(h.Data, "lock") }
 
-// WriteRunning writes the run file with the id of this process and the URL of its server. The caller must hold the lock,
-// whose unlock removes the file.
+// WriteRunning writes the run file with the id of this process and the URL of its server. The caller must hold the
+// lock, whose unlock removes the file.
 func (h Home) WriteRunning(url string) error {
 	b, err := json.Marshal(Running{os.Getpid(), url})
 	if err != nil {
@@ -226,13 +229,14 @@ func (h Home) WriteRunning(url string) error {
 // ErrNotRunning means that no system runs on this data folder.
 var ErrNotRunning = errors.New("conclave is not running")
 
-// ReadRunning reads the run file. The error wraps [ErrNotRunning] when there is none or no process has its id; a process
-// that reuses the id of a killed one is not detected.
+// ReadRunning reads the run file. The error wraps [ErrNotRunning] when there is none or no process has its id; a
+// process that reuses the id of a killed one is not detected.
 func (h Home) ReadRunning() (Running, error) {
 	var r Running
 	b, err := os.ReadFile(h.runFilePath())
 	if errors.Is(err, fs.ErrNotExist) {
-		return r, fmt.Errorf("%w on %s: start it with conclave up, or name a server with --server", ErrNotRunning, h.Data)
+		return r, fmt.Errorf("%w on %s: start it with conclave up, or name a server with --server", ErrNotRunning,
+			h.Data)
 	}
 	if err != nil {
 		return r, fmt.Errorf("reading %s: %w", h.runFilePath(), err)
@@ -252,15 +256,16 @@ func (h Home) runFilePath() string { return filepath.Join(h.Data, "run.json") }
 // DefaultLeafPort is the port of the leaf nodes of a stand-alone server, on loopback.
 const DefaultLeafPort = "7423"
 
-// WriteEnv writes the variables of nats.conf for a stand-alone nats-server: public keys, address and store, nothing secret.
-// It fails unless the keys of all roles, the provisioners included, exist. Values are quoted for nats.conf and for the
-// shell.
+// WriteEnv writes the variables of nats.conf for a stand-alone nats-server: public keys, address and store, nothing
+// secret. It fails unless the keys of all roles, the provisioners included, exist. Values are quoted for nats.conf and
+// for the shell.
 func (h Home) WriteEnv(cfg ServerConfig) error {
 	cfg = cfg.withDefaults()
 	if err := cfg.Certificate.ensure(); err != nil {
 		return err
 	}
-	if host, port, _ := net.SplitHostPort(cfg.LeafListen); port == "-1" { // a stand-alone server needs a port that is known
+	// a stand-alone server needs a port that is known
+	if host, port, _ := net.SplitHostPort(cfg.LeafListen); port == "-1" {
 		cfg.LeafListen = net.JoinHostPort(host, DefaultLeafPort)
 	}
 	return h.writeEnv(h.Env(), cfg)
@@ -279,7 +284,8 @@ func (h Home) writeEnv(file string, cfg ServerConfig) error {
 	}
 	vars := cfg.Vars(public)
 	var b strings.Builder
-	b.WriteString("# Public keys, address and store for nats.conf; nothing secret. Use: set -a; . " + strconv.Quote(file) + "; set +a\n")
+	b.WriteString("# Public keys, address and store for nats.conf; nothing secret. Use: set -a; . " +
+		strconv.Quote(file) + "; set +a\n")
 	for _, name := range subjects.Table().EnvVars() {
 		b.WriteString(name + "='" + strings.ReplaceAll(vars[name], "'", `'\''`) + "'\n")
 	}
@@ -292,8 +298,9 @@ func (h Home) writeEnv(file string, cfg ServerConfig) error {
 // ErrOtherContext means that a nats context of our name is the user's own, or belongs to another installation.
 var ErrOtherContext = errors.New("a nats context belongs to something else")
 
-// NATSConfig returns the folder that the nats command line tool needs as XDG_CONFIG_HOME to find the contexts of h. It is the user's own
-// for the default data folder, and otherwise the data folder: a temporary system leaves nothing in the user's home.
+// NATSConfig returns the folder that the nats command line tool needs as XDG_CONFIG_HOME to find the contexts of h. It
+// is the user's own for the default data folder, and otherwise the data folder: a temporary system leaves nothing in
+// the user's home.
 func (h Home) NATSConfig() (string, error) {
 	usual, err := DefaultHome()
 	if err != nil {
@@ -306,8 +313,8 @@ func (h Home) NATSConfig() (string, error) {
 	return xdgFolder("XDG_CONFIG_HOME", ".config")
 }
 
-// checkContext returns [ErrOtherContext] unless a context file is missing, or is one of ours, by its description, for this key or for
-// one that no longer exists.
+// checkContext returns [ErrOtherContext] unless a context file is missing, or is one of ours, by its description, for
+// this key or for one that no longer exists.
 func checkContext(file, description, key string) error {
 	var c struct {
 		Description string `json:"description"`
@@ -318,18 +325,20 @@ func checkContext(file, description, key string) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil || json.Unmarshal(b, &c) != nil || c.Description != description || c.NKey == "":
-		return fmt.Errorf("%w: conclave did not write %s; rename that context, or start with another XDG_CONFIG_HOME", ErrOtherContext, file)
+		return fmt.Errorf("%w: conclave did not write %s; rename that context, or start with another XDG_CONFIG_HOME",
+			ErrOtherContext, file)
 	}
 	if _, err := os.Stat(c.NKey); err == nil && c.NKey != key {
-		return fmt.Errorf("%w: %s uses the key %s of another installation; to keep both, start this one with another XDG_CONFIG_HOME", ErrOtherContext, file, c.NKey)
+		return fmt.Errorf("%w: %s uses the key %s of another installation; to keep both, start this one with another "+
+			"XDG_CONFIG_HOME", ErrOtherContext, file, c.NKey)
 	}
 	return nil
 }
 
-// WriteContexts writes two contexts for the nats command line tool, "conclave" for the user and "conclave-audit" to read the audit log,
-// below the folder config (see [Home.NATSConfig]), and returns their folder. ca is the authority of the servers at tls:// URLs. It
-// selects the first only if none is selected. When one of that name is the user's own or another installation's, both are kept: the
-// error is [ErrOtherContext].
+// WriteContexts writes two contexts for the nats command line tool, "conclave" for the user and "conclave-audit" to
+// read the audit log, below the folder config (see [Home.NATSConfig]), and returns their folder. ca is the authority of
+// the servers at tls:// URLs. It selects the first only if none is selected. When one of that name is the user's own or
+// another installation's, both are kept: the error is [ErrOtherContext].
 func WriteContexts(config string, keys Keys, url, ca string) (folder string, err error) {
 	folder = filepath.Join(config, "nats", "context")
 	if err := os.MkdirAll(folder, 0o700); err != nil {
@@ -346,7 +355,8 @@ func WriteContexts(config string, keys Keys, url, ca string) (folder string, err
 	}
 	for _, c := range contexts {
 		fields := map[string]string{
-			"description": c.text, "url": url, "nkey": keys.Path(c.role), "jetstream_api_prefix": c.prefix, "inbox_prefix": subjects.CLIInboxPrefix,
+			"description": c.text, "url": url, "nkey": keys.Path(c.role), "jetstream_api_prefix": c.prefix,
+			"inbox_prefix": subjects.CLIInboxPrefix,
 		}
 		if strings.Contains(url, "tls://") {
 			fields["ca"] = ca

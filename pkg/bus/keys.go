@@ -15,8 +15,8 @@ import (
 	"conclave/pkg/file"
 )
 
-// Keys is the folder of seeds, one file per role, readable by the owner only. A process reads only the files of the roles
-// that it runs.
+// Keys is the folder of seeds, one file per role, readable by the owner only. A process reads only the files of the
+// roles that it runs.
 type Keys struct{ Dir string }
 
 // ErrMissingKey means that a role has no key file yet.
@@ -25,9 +25,9 @@ var ErrMissingKey = errors.New("no key file")
 // concurrentKeys is how many keys are written at once.
 const concurrentKeys = 8
 
-// Ensure creates the missing keys of roles and returns how many. It writes several at once, because each file is flushed to disk,
-// and the flushes of concurrent writes are merged. It sets the mode of the key folder to 0700. It never
-// rewrites an existing file, not even a damaged one, which [Keys.Seed] rejects later.
+// Ensure creates the missing keys of roles and returns how many. It writes several at once, because each file is
+// flushed to disk, and the flushes of concurrent writes are merged. It sets the mode of the key folder to 0700. It
+// never rewrites an existing file, not even a damaged one, which [Keys.Seed] rejects later.
 func (k Keys) Ensure(roles []string) (made int, err error) {
 	if err := os.MkdirAll(k.Dir, 0o700); err != nil {
 		return 0, fmt.Errorf("making the key folder: %w", err)
@@ -62,8 +62,8 @@ func (k Keys) Ensure(roles []string) (made int, err error) {
 	return made, errors.Join(errs...)
 }
 
-// createKey creates the key of a role; an existing file is kept and no error, so that concurrent first starts share one complete seed.
-// role must be a plain file name.
+// createKey creates the key of a role; an existing file is kept and no error, so that concurrent first starts share one
+// complete seed. role must be a plain file name.
 func (k Keys) createKey(role string) error {
 	kp, err := nkeys.CreateUser()
 	if err != nil {
@@ -88,8 +88,8 @@ type StagedKey struct {
 	path   string
 }
 
-// Stage makes a new key for a role beside its key file, readable by the owner only. [StagedKey.Commit] puts it there. role
-// must be a plain file name.
+// Stage makes a new key for a role beside its key file, readable by the owner only. [StagedKey.Commit] puts it there.
+// role must be a plain file name.
 func (k Keys) Stage(role string) (StagedKey, error) {
 	staged := Keys{k.Dir}
 	name := "." + role + ".new-" + strconv.Itoa(os.Getpid())
@@ -122,8 +122,8 @@ func (k Keys) Remove(role string) error {
 	return nil
 }
 
-// Seed reads the key of a role. It denies a file that the group or other users may access, and rejects a damaged one. The
-// error wraps [ErrMissingKey] when there is none. The caller may wipe the key after use.
+// Seed reads the key of a role. It denies a file that the group or other users may access, and rejects a damaged one.
+// The error wraps [ErrMissingKey] when there is none. The caller may wipe the key after use.
 func (k Keys) Seed(role string) (nkeys.KeyPair, error) {
 	p := k.Path(role)
 	info, err := os.Stat(p)
@@ -134,7 +134,8 @@ func (k Keys) Seed(role string) (nkeys.KeyPair, error) {
 		return nil, fmt.Errorf("reading the key of %s: %w", role, err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("key file %s is readable by other users (mode %o): run chmod 600 on it", p, info.Mode().Perm())
+		return nil, fmt.Errorf("key file %s is readable by other users (mode %o): run chmod 600 on it", p,
+			info.Mode().Perm())
 	}
 	seed, err := os.ReadFile(p)
 	if err != nil {

@@ -22,14 +22,18 @@ type LeafConfig struct {
 	Store   string             // folder of the streams
 }
 
-// StartLeaf starts the embedded server of a machine, which connects to the hub as a leaf node once per account and repeats that
-// forever: a hub that is not reachable is no error. It listens on no port: the actors run in this process. keys are those of the
-// local roles and must exist, see [LeafRoles]. [Server.URL] is of no use, and there is nothing to provision.
+// StartLeaf starts the embedded server of a machine, which connects to the hub as a leaf node once per account and
+// repeats that forever: a hub that is not reachable is no error. It listens on no port: the actors run in this process.
+// keys are those of the local roles and must exist, see [LeafRoles]. [Server.URL] is of no use, and there is nothing to
+// provision.
 func StartLeaf(cfg LeafConfig, keys Keys, log *slog.Logger) (*Server, error) {
 	if err := os.MkdirAll(cfg.Store, 0o700); err != nil {
 		return nil, fmt.Errorf("making the store: %w", err)
 	}
-	s := &Server{cfg: ServerConfig{Store: cfg.Store, Listen: "in-process"}, log: log, serverLog: &serverLog{log: log}, leaf: &leafServer{cfg, keys}}
+	s := &Server{
+		cfg: ServerConfig{Store: cfg.Store, Listen: "in-process"}, log: log, serverLog: &serverLog{log: log},
+		leaf: &leafServer{cfg, keys},
+	}
 	if err := s.startServer(); err != nil {
 		return nil, err
 	}
@@ -53,7 +57,8 @@ type leafServer struct {
 	keys Keys
 }
 
-// options returns the options of the server: the accounts of the machine's actors, and a connection to the hub for each.
+// options returns the options of the server: the accounts of the machine's actors, and a connection to the hub for
+// each.
 func (l *leafServer) options(log *slog.Logger) (*server.Options, error) {
 	layout, err := subjects.MachineLayout(l.cfg.Machine)
 	if err != nil {
@@ -90,8 +95,10 @@ func (l *leafServer) options(log *slog.Logger) (*server.Options, error) {
 		}
 		opts.LeafNode.Remotes = append(opts.LeafNode.Remotes, &server.RemoteLeafOpts{
 			LocalAccount: account, URLs: []*url.URL{{Scheme: "tls", Host: l.cfg.Address}}, Nkey: string(text),
-			TLS: true, TLSHandshakeFirst: true, TLSConfig: l.cfg.Pin.ClientTLS(), TLSTimeout: 5, IgnoreDiscoveredServers: true,
-			Compression: server.CompressionOpts{Mode: server.CompressionOff}, // it costs more time than it saves, and shows the length of secrets
+			TLS: true, TLSHandshakeFirst: true, TLSConfig: l.cfg.Pin.ClientTLS(), TLSTimeout: 5,
+			IgnoreDiscoveredServers: true,
+			// it costs more time than it saves, and shows the length of secrets
+			Compression: server.CompressionOpts{Mode: server.CompressionOff},
 		})
 	}
 	return opts, nil

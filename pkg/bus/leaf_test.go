@@ -17,7 +17,8 @@ import (
 	"conclave/subjects"
 )
 
-// machineHarness is a harness with a machine that joined, whose server is not ours: every account has a key without limits.
+// machineHarness is a harness with a machine that joined, whose server is not ours: every account has a key without
+// limits.
 type machineHarness struct {
 	*harness
 	machine subjects.Principal
@@ -89,8 +90,8 @@ func (h *machineHarness) apply(principals ...subjects.Principal) {
 	}
 }
 
-// startUnlimited starts the server of the machine: the accounts of the machine, each with a user that may publish and subscribe to
-// everything, and the machine's keys on the links.
+// startUnlimited starts the server of the machine: the accounts of the machine, each with a user that may publish and
+// subscribe to everything, and the machine's keys on the links.
 func (h *machineHarness) startUnlimited() {
 	h.t.Helper()
 	var conf strings.Builder
@@ -141,7 +142,8 @@ func (h *machineHarness) startUnlimited() {
 			h.mu.Lock()
 			h.heard[a] = append(h.heard[a], m.Subject)
 			h.mu.Unlock()
-			if strings.HasPrefix(m.Subject, "agent.") || strings.HasPrefix(m.Subject, "tool.request.") && strings.HasPrefix(a, "tools_") || strings.HasPrefix(m.Subject, "witness.") {
+			if strings.HasPrefix(m.Subject, "agent.") || strings.HasPrefix(m.Subject, "tool.request.") &&
+				strings.HasPrefix(a, "tools_") || strings.HasPrefix(m.Subject, "witness.") {
 				_ = m.Respond([]byte("answer of " + a))
 			}
 		}); err != nil {
@@ -161,7 +163,9 @@ func (h *machineHarness) startUnlimited() {
 func (h *machineHarness) user(account string) (subjects.Account, subjects.User) {
 	for _, a := range h.table.Accounts {
 		if a.Name == account {
-			return a, a.Users[slices.IndexFunc(a.Users, func(u subjects.User) bool { return u.Key == h.machine.Keys[account] })]
+			return a, a.Users[slices.IndexFunc(a.Users, func(u subjects.User) bool {
+				return u.Key == h.machine.Keys[account]
+			})]
 		}
 	}
 	h.t.Fatalf("no account %s", account)
@@ -192,7 +196,11 @@ func (h *machineHarness) settle(account string) {
 
 // roundTrip sends a message through the link of an account and back, by a right that the account has.
 func (h *machineHarness) roundTrip(account string) error {
-	hub := map[string][2]string{"tools_gpu-box": {"broker", "tool.call.tools_gpu-box.get_datetime"}, "model_gpu-box": {"model", "machine.gpu-box.model.list"}, "witness_gpu-box": {"auditor", "witness.gpu-box.head"}}[account]
+	hub := map[string][2]string{
+		"tools_gpu-box":   {"broker", "tool.call.tools_gpu-box.get_datetime"},
+		"model_gpu-box":   {"model", "machine.gpu-box.model.list"},
+		"witness_gpu-box": {"auditor", "witness.gpu-box.head"},
+	}[account]
 	if hub[0] != "" {
 		nc, err := h.b.Dial(hub[0], nats.CustomInboxPrefix(checkInbox))
 		if err != nil {
@@ -204,7 +212,8 @@ func (h *machineHarness) roundTrip(account string) error {
 	}
 	for _, e := range h.table.Edges {
 		_, local := e.Resolve(account)
-		if slices.Contains(e.Callers, account) && strings.HasPrefix(e.Remote, "$JS.API.") && strings.Contains(e.Remote, ".INFO.") {
+		if slices.Contains(e.Callers, account) && strings.HasPrefix(e.Remote, "$JS.API.") &&
+			strings.Contains(e.Remote, ".INFO.") {
 			m, err := h.clients[account].Request(local, nil, time.Second)
 			if err == nil && strings.Contains(string(m.Data), "not enabled") {
 				err = fmt.Errorf("%s", m.Data)
@@ -215,19 +224,22 @@ func (h *machineHarness) roundTrip(account string) error {
 	return fmt.Errorf("no subject with a reply")
 }
 
-// TestUnlimitedKeysOfMachine gives an attacker the accounts of a machine with unlimited keys. It publishes on every subject of the
-// system that the machine may not publish on, as a request, and on every one that it may with foreign reply subjects: no role of the
-// hub receives anything beyond the machine's own edges, no stream changes. And while all roles of the hub publish what they may, the
-// machine receives only what its actors need: no calls of other tools, no audit, no secrets. A machine whose keys were replaced, and a
-// revoked one, is disconnected before Apply returns.
+// TestUnlimitedKeysOfMachine gives an attacker the accounts of a machine with unlimited keys. It publishes on every
+// subject of the system that the machine may not publish on, as a request, and on every one that it may with foreign
+// reply subjects: no role of the hub receives anything beyond the machine's own edges, no stream changes. And while all
+// roles of the hub publish what they may, the machine receives only what its actors need: no calls of other tools, no
+// audit, no secrets. A machine whose keys were replaced, and a revoked one, is disconnected before Apply returns.
 func TestUnlimitedKeysOfMachine(t *testing.T) {
 	t.Parallel()
 	h := newMachineHarness(t)
 	all := allSubjects(h.table)
 	foreign := []string{
-		"tool.request.run_shell", "tool.call.tools.run_shell", "tool.call.tools_gpu-box.get_datetime", "agent.generator.tool.request.run_shell", "ctl.user.approval.decision.x1", "ctl.user.session.config",
-		"approval.decision.x1", "secret.get", "from.critic.critique.result", "from.broker.tool.result.x1", "live.response.generation", "audit.broker.x1", "audit.AUDIT.genesis",
-		"$JS.API.STREAM.DELETE.AUDIT", "$JS.API.ACCOUNT.PURGE.AUDIT", "auditlog.API.STREAM.DELETE.AUDIT", "core.API.$KV.spawns.x1", "_INBOX.user.x1", "_INBOX.broker.x1", "principal.change", "ctl.user.principal.change",
+		"tool.request.run_shell", "tool.call.tools.run_shell", "tool.call.tools_gpu-box.get_datetime",
+		"agent.generator.tool.request.run_shell", "ctl.user.approval.decision.x1", "ctl.user.session.config",
+		"approval.decision.x1", "secret.get", "from.critic.critique.result", "from.broker.tool.result.x1",
+		"live.response.generation", "audit.broker.x1", "audit.AUDIT.genesis",
+		"$JS.API.STREAM.DELETE.AUDIT", "$JS.API.ACCOUNT.PURGE.AUDIT", "auditlog.API.STREAM.DELETE.AUDIT",
+		"core.API.$KV.spawns.x1", "_INBOX.user.x1", "_INBOX.broker.x1", "principal.change", "ctl.user.principal.change",
 	}
 	tries := 0
 	for _, account := range h.machine.Accounts() {
@@ -304,7 +316,9 @@ func TestUnlimitedKeysOfMachine(t *testing.T) {
 		_, subs := allowedSubjects(h.table, a, u)
 		h.mu.Lock()
 		for _, s := range h.heard[account] {
-			pulled := strings.HasSuffix(account, "_in") && (strings.HasPrefix(s, "turn.") || strings.HasPrefix(s, "from.")) // its own right, requested above
+			// its own right, requested above
+			pulled := strings.HasSuffix(account, "_in") &&
+				(strings.HasPrefix(s, "turn.") || strings.HasPrefix(s, "from."))
 			if !pulled && !slices.ContainsFunc(subs, func(p string) bool { return covers(p, s) }) {
 				t.Errorf("%s heard %s", account, s)
 			}
@@ -318,7 +332,8 @@ func TestUnlimitedKeysOfMachine(t *testing.T) {
 		now  []subjects.Principal
 	}{{"keys replaced", []subjects.Principal{other}}, {"revoked", nil}} {
 		h.apply(h.machine)
-		for end := time.Now().Add(testTimeout); h.leaf.NumLeafNodes() != len(h.machine.Accounts()); <-time.After(5 * time.Millisecond) {
+		for end := time.Now().Add(testTimeout); h.leaf.NumLeafNodes() != len(h.machine.Accounts()); <-time.After(
+			5 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("%d links", h.leaf.NumLeafNodes())
 			}
@@ -333,9 +348,9 @@ func TestUnlimitedKeysOfMachine(t *testing.T) {
 	}
 }
 
-// TestRevocationAfterFailedReload lets the second of the two reloads of a change fail. The next change that succeeds still closes the
-// connections of every key that is not in its list: of the machine that was revoked, and of the new key of a rotation that was
-// taken back.
+// TestRevocationAfterFailedReload lets the second of the two reloads of a change fail. The next change that succeeds
+// still closes the connections of every key that is not in its list: of the machine that was revoked, and of the new
+// key of a rotation that was taken back.
 func TestRevocationAfterFailedReload(t *testing.T) {
 	t.Parallel()
 	b := startBus(t)
@@ -356,7 +371,10 @@ func TestRevocationAfterFailedReload(t *testing.T) {
 		if _, err := keys.Ensure(roles); err != nil {
 			t.Fatal(err)
 		}
-		s, err := bus.StartLeaf(bus.LeafConfig{Machine: p, Address: b.Server.LeafAddress(), Pin: hubPin(t, b), Seeds: seeds, Store: filepath.Join(t.TempDir(), "jetstream")}, keys, nil)
+		s, err := bus.StartLeaf(bus.LeafConfig{
+			Machine: p, Address: b.Server.LeafAddress(), Pin: hubPin(t, b),
+			Seeds: seeds, Store: filepath.Join(t.TempDir(), "jetstream"),
+		}, keys, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,14 +17,15 @@ import (
 	"conclave/subjects"
 )
 
-// The requests of nats stream ls, kv ls, account info and server check connection, with the keys and the inbox prefix of the
-// contexts, are answered; a denied one would take until its timeout.
+// The requests of nats stream ls, kv ls, account info and server check connection, with the keys and the inbox prefix
+// of the contexts, are answered; a denied one would take until its timeout.
 func TestNATSCommandLineIsAnswered(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	for role, prefix := range map[string]string{"user": bus.CoreAPI, "auditor": bus.AuditAPI} {
 		nc := b.Connect(role, nats.CustomInboxPrefix(subjects.CLIInboxPrefix))
-		for _, subject := range []string{prefix + ".STREAM.LIST", prefix + ".STREAM.NAMES", prefix + ".INFO", "$SYS.REQ.USER.INFO"} {
+		for _, subject := range []string{prefix + ".STREAM.LIST", prefix + ".STREAM.NAMES", prefix +
+			".INFO", "$SYS.REQ.USER.INFO"} {
 			m, err := nc.Request(subject, nil, 5*time.Second)
 			var reply struct {
 				Error any `json:"error"`
@@ -86,8 +87,8 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// A denied subject is one short line in the log, and a flood of them a few, with the number of the others when the server
-// stops. A flood of one account does not hide the denials of another.
+// A denied subject is one short line in the log, and a flood of them a few, with the number of the others when the
+// server stops. A flood of one account does not hide the denials of another.
 func TestDenialsAreFewShortLogLines(t *testing.T) {
 	t.Parallel()
 	keys := bus.Keys{Dir: t.TempDir()}
@@ -104,7 +105,11 @@ func TestDenialsAreFewShortLogLines(t *testing.T) {
 	for _, flood := range []struct {
 		role, subject string
 		requests      int
-	}{{"user", "tool.request.run_shell", 50}, {"auditor", "tool.request.fs_write", 3}, {"generator", "audit.forged", 25}} {
+	}{
+		{"user", "tool.request.run_shell", 50},
+		{"auditor", "tool.request.fs_write", 3},
+		{"generator", "audit.forged", 25},
+	} {
 		nc, err := (&bus.Bus{URL: s.URL(), Keys: keys, Server: s}).Dial(flood.role)
 		if err != nil {
 			t.Fatal(err)
@@ -127,7 +132,9 @@ func TestDenialsAreFewShortLogLines(t *testing.T) {
 	if strings.Contains(text, "nkey:") || strings.Contains(text, "level=ERROR") {
 		t.Errorf("log:\n%s", text)
 	}
-	if strings.Count(text, "within a minute") != 2 || !strings.Contains(text, "denied: 45 more of user within a minute") || !strings.Contains(text, "denied: 20 more of generator within a minute") {
+	if strings.Count(text, "within a minute") != 2 ||
+		!strings.Contains(text, "denied: 45 more of user within a minute") ||
+		!strings.Contains(text, "denied: 20 more of generator within a minute") {
 		t.Errorf("want the numbers of suppressed denials of user and generator:\n%s", text)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"conclave/pkg/bus/bustest"
 )
 
-// TestPause pauses a server: what an in-process client publishes arrives after the pause and not before, and nothing fails.
-// A client over TCP is not paused.
+// TestPause pauses a server: what an in-process client publishes arrives after the pause and not before, and nothing
+// fails. A client over TCP is not paused.
 func TestPause(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)

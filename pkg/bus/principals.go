@@ -36,8 +36,8 @@ const principalFileVersion = 1
 // a revoked principal must not come back, and one that was added must not vanish unnoticed.
 var ErrPrincipalFile = errors.New("the list of run-time principals is damaged")
 
-// ReadPrincipals reads the run-time principals and checks them against the table. No file means none, and nil; a file that is damaged,
-// of another version, or breaks a rule of the table is [ErrPrincipalFile].
+// ReadPrincipals reads the run-time principals and checks them against the table. No file means none, and nil; a file
+// that is damaged, of another version, or breaks a rule of the table is [ErrPrincipalFile].
 func (h Home) ReadPrincipals() ([]subjects.Principal, error) {
 	b, err := os.ReadFile(h.Principals())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -60,7 +60,8 @@ func (h Home) ReadPrincipals() ([]subjects.Principal, error) {
 		_, err = subjects.Table().With(f.Principals)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w. Restore it from a backup, or move it away and add the principals again", ErrPrincipalFile, h.Principals(), err)
+		return nil, fmt.Errorf("%w: %s: %w. Restore it from a backup, or move it away and add the principals again",
+			ErrPrincipalFile, h.Principals(), err)
 	}
 	return f.Principals, nil
 }
@@ -71,7 +72,8 @@ func (h Home) WritePrincipals(principals []subjects.Principal) error {
 	if _, err := subjects.Table().With(principals); err != nil {
 		return err
 	}
-	b, err := json.MarshalIndent(principalFile{principalFileVersion, append([]subjects.Principal{}, principals...)}, "", "  ")
+	b, err := json.MarshalIndent(principalFile{principalFileVersion, append([]subjects.Principal{}, principals...)}, "",
+		"  ")
 	if err != nil {
 		return err
 	}
@@ -81,11 +83,12 @@ func (h Home) WritePrincipals(principals []subjects.Principal) error {
 	return nil
 }
 
-// Apply replaces the run-time principals of the running server without a restart. Connections and requests of the others
-// continue; connections of a principal whose key is gone are closed before it returns. A list equal to the one in force changes
-// nothing. The error wraps [subjects.ErrPrincipal] when the list breaks a rule; then the server was not touched. After any other
-// error each principal of the two lists may be connected, and a restart of the server uses the earlier list. The next call
-// that succeeds closes the connections of every key that is not in its list, also of those that an earlier call left.
+// Apply replaces the run-time principals of the running server without a restart. Connections and requests of the
+// others continue; connections of a principal whose key is gone are closed before it returns. A list equal to the one
+// in force changes nothing. The error wraps [subjects.ErrPrincipal] when the list breaks a rule; then the server was
+// not touched. After any other error each principal of the two lists may be connected, and a restart of the server uses
+// the earlier list. The next call that succeeds closes the connections of every key that is not in its list, also of
+// those that an earlier call left.
 func (s *Server) Apply(_ context.Context, principals []subjects.Principal) error {
 	s.applying.Lock()
 	defer s.applying.Unlock()
@@ -137,10 +140,10 @@ func (s *Server) Apply(_ context.Context, principals []subjects.Principal) error
 	return nil
 }
 
-// addStreamImports adds stream imports to a configuration that the running server ns will load. They refer to the accounts of ns
-// and not to those of the configuration, as the parser's would: these have no subscriptions, so that a client that subscribes
-// while the server loads them makes it panic. What a running account does not export yet is left to the last reload, except for
-// new accounts, which have no clients.
+// addStreamImports adds stream imports to a configuration that the running server ns will load. They refer to the
+// accounts of ns and not to those of the configuration, as the parser's would: these have no subscriptions, so that a
+// client that subscribes while the server loads them makes it panic. What a running account does not export yet is left
+// to the last reload, except for new accounts, which have no clients.
 func addStreamImports(ns *server.Server, opts *server.Options, imports []subjects.Import, last bool) error {
 	parsed := map[string]*server.Account{}
 	for _, a := range opts.Accounts {
@@ -170,9 +173,10 @@ func addStreamImports(ns *server.Server, opts *server.Options, imports []subject
 	return nil
 }
 
-// markUsers makes the users of a configuration differ from those of the one in force. To find what changed, the server compares
-// users with reflect.DeepEqual; between equal users it would go on into their accounts and read their counters and maps, which
-// clients change meanwhile, without locks. Issued is compared before the account and has a meaning only for users with a JWT.
+// markUsers makes the users of a configuration differ from those of the one in force. To find what changed, the server
+// compares users with reflect.DeepEqual; between equal users it would go on into their accounts and read their counters
+// and maps, which clients change meanwhile, without locks. Issued is compared before the account and has a meaning only
+// for users with a JWT.
 func markUsers(opts *server.Options, reload int64) {
 	for _, u := range opts.Nkeys {
 		u.Issued = reload
@@ -185,14 +189,15 @@ func samePrincipal(a, b subjects.Principal) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// mergeLayout merges the table with run-time principals. It rejects a key that is a key of the table: the server would let it
-// connect as either.
+// mergeLayout merges the table with run-time principals. It rejects a key that is a key of the table: the server would
+// let it connect as either.
 func (s *Server) mergeLayout(principals []subjects.Principal) (subjects.Layout, error) {
 	for _, p := range principals {
 		for _, k := range p.Keys {
 			for _, v := range s.vars {
 				if v == strconv.Quote(k) {
-					return subjects.Layout{}, fmt.Errorf("%w %s: its key is a key of conclave; make a new one", subjects.ErrPrincipal, p.Name)
+					return subjects.Layout{}, fmt.Errorf("%w %s: its key is a key of conclave; make a new one",
+						subjects.ErrPrincipal, p.Name)
 				}
 			}
 		}
@@ -221,8 +226,8 @@ func lostLeafKeys(before, after subjects.Layout) (accounts []string) {
 	return accounts
 }
 
-// disconnectLeafs closes the leaf node connections of accounts: a reload does not look at them. The server does not tell
-// which key a connection used, so that machines whose key stays are closed too and reconnect.
+// disconnectLeafs closes the leaf node connections of accounts: a reload does not look at them. The server does not
+// tell which key a connection used, so that machines whose key stays are closed too and reconnect.
 func disconnectLeafs(ns *server.Server, accounts []string) error {
 	if len(accounts) == 0 {
 		return nil
@@ -236,7 +241,8 @@ func disconnectLeafs(ns *server.Server, accounts []string) error {
 		if !slices.Contains(accounts, l.Account) || ns.GetLeafNode(l.ID) == nil {
 			continue
 		}
-		if err := ns.DisconnectClientByID(l.ID); err != nil && ns.GetLeafNode(l.ID) != nil { // it may have ended meanwhile
+		// it may have ended meanwhile
+		if err := ns.DisconnectClientByID(l.ID); err != nil && ns.GetLeafNode(l.ID) != nil {
 			errs = append(errs, fmt.Errorf("disconnecting a machine of account %s: %w", l.Account, err))
 		}
 	}

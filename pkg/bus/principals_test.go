@@ -76,7 +76,9 @@ func serveEcho(t *testing.T, nc *nats.Conn, subject, reply string) {
 func TestPrincipalsAtRunTime(t *testing.T) {
 	t.Parallel()
 	b := startBus(t)
-	broker, err := b.Dial("broker", nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { t.Errorf("the broker was disconnected: %v", err) }))
+	broker, err := b.Dial("broker", nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+		t.Errorf("the broker was disconnected: %v", err)
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +129,10 @@ func TestPrincipalsAtRunTime(t *testing.T) {
 	}
 
 	// A list that breaks a rule changes nothing.
-	bad := append(slices.Clone(ps), subjects.Principal{Name: "broker", Kind: subjects.ClientPrincipal, Keys: map[string]string{"broker": ps[0].Keys["weather"]}})
+	bad := append(slices.Clone(ps), subjects.Principal{
+		Name: "broker", Kind: subjects.ClientPrincipal,
+		Keys: map[string]string{"broker": ps[0].Keys["weather"]},
+	})
 	if err := b.Server.Apply(t.Context(), bad); !errors.Is(err, subjects.ErrPrincipal) {
 		t.Errorf("a list that breaks a rule: %v", err)
 	}
@@ -135,7 +140,11 @@ func TestPrincipalsAtRunTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Server.Apply(t.Context(), []subjects.Principal{{Name: "x", Kind: subjects.ClientPrincipal, Keys: map[string]string{"x": user}}}); !errors.Is(err, subjects.ErrPrincipal) {
+	if err := b.Server.Apply(t.Context(),
+		[]subjects.Principal{{
+			Name: "x", Kind: subjects.ClientPrincipal,
+			Keys: map[string]string{"x": user},
+		}}); !errors.Is(err, subjects.ErrPrincipal) {
 		t.Errorf("the key of the user as a principal's: %v", err)
 	}
 	if got, err := call("tool.call.weather.forecast"); got != "rain" {
@@ -234,7 +243,11 @@ func TestCallsSurviveReload(t *testing.T) {
 			<-flowing
 			made++
 		}
-		p := addPrincipals(t, b, append(all, subjects.Principal{Name: fmt.Sprintf("tool-%d", i), Kind: subjects.ToolPrincipal, Tools: []string{fmt.Sprintf("x%d", i)}})...)
+		p := addPrincipals(t, b,
+			append(all, subjects.Principal{
+				Name: fmt.Sprintf("tool-%d", i), Kind: subjects.ToolPrincipal,
+				Tools: []string{fmt.Sprintf("x%d", i)},
+			})...)
 		all = p
 	}
 	for _, m := range waiting {
@@ -247,8 +260,8 @@ func TestCallsSurviveReload(t *testing.T) {
 	t.Logf("%d calls over 5 additions, %d in flight", made, inFlight)
 }
 
-// TestReloadImportsRunningAccounts checks that no import of a running account refers to an account that the server does not run
-// yet, at any step of a reload: a subscription meanwhile would make the server panic.
+// TestReloadImportsRunningAccounts checks that no import of a running account refers to an account that the server does
+// not run yet, at any step of a reload: a subscription meanwhile would make the server panic.
 func TestReloadImportsRunningAccounts(t *testing.T) {
 	t.Parallel()
 	b := startBus(t)
@@ -264,7 +277,8 @@ func TestReloadImportsRunningAccounts(t *testing.T) {
 			for i := range streams.Len() {
 				owner := streams.Index(i).Elem().FieldByName("acc")
 				name := owner.Elem().FieldByName("Name").String()
-				if running, err := ns.LookupAccount(name); err != nil || owner.UnsafePointer() != unsafe.Pointer(running) {
+				if running, err := ns.LookupAccount(name); err != nil ||
+					owner.UnsafePointer() != unsafe.Pointer(running) {
 					t.Errorf("step %d: %s imports from %s, which does not run", steps, a.Name, name)
 				}
 				imports++
@@ -280,8 +294,8 @@ func TestReloadImportsRunningAccounts(t *testing.T) {
 	}
 }
 
-// TestUnlimitedKeyOfPrincipal gives the keys of run-time principals every permission inside their accounts, as if the server
-// checked none. They still reach only what their edges name: the account is the boundary.
+// TestUnlimitedKeyOfPrincipal gives the keys of run-time principals every permission inside their accounts, as if the
+// server checked none. They still reach only what their edges name: the account is the boundary.
 func TestUnlimitedKeyOfPrincipal(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -300,17 +314,26 @@ func TestUnlimitedKeyOfPrincipal(t *testing.T) {
 			if !ok || !end {
 				t.Errorf("no user of %s in nats.conf", p.Name)
 			}
-			conf = before + `{ nkey: "` + p.Keys[p.Name] + `", permissions: { publish: ">", subscribe: ">" } }` + "\n" + rest
+			conf = before + `{ nkey: "` + p.Keys[p.Name] + `", permissions: { publish: ">", subscribe: ">" } }` + "\n" +
+				rest
 		}
 		return conf
 	})
 	if err := h.b.Server.Apply(t.Context(), ps); err != nil {
 		t.Fatal(err)
 	}
-	all := append(allSubjects(h.table), "tool.schema.run_shell", "tool.output.run_shell.c1", "$SRV.PING.broker", "tool.schema.>", "live.response.generation")
+	all := append(allSubjects(h.table), "tool.schema.run_shell", "tool.output.run_shell.c1", "$SRV.PING.broker",
+		"tool.schema.>", "live.response.generation")
 	expected := map[string][]string{
-		"weather":  {"broker tool.schema.weather.forecast", "broker tool.schema.weather.tides", "broker tool.output.weather.forecast.*", "broker tool.output.weather.tides.*"},
-		"my-phone": {"gateway client.my-phone.query.ask", "gateway client.my-phone.agents.prompt.*.*", "gateway client.my-phone.agents.status.*.*", "gateway client.my-phone.agents.srv.*", "gateway client.my-phone.agents.srv.*.*"},
+		"weather": {
+			"broker tool.schema.weather.forecast", "broker tool.schema.weather.tides",
+			"broker tool.output.weather.forecast.*", "broker tool.output.weather.tides.*",
+		},
+		"my-phone": {
+			"gateway client.my-phone.query.ask", "gateway client.my-phone.agents.prompt.*.*",
+			"gateway client.my-phone.agents.status.*.*", "gateway client.my-phone.agents.srv.*",
+			"gateway client.my-phone.agents.srv.*.*",
+		},
 	}
 	tries := 0
 	for _, p := range ps {
@@ -324,7 +347,10 @@ func TestUnlimitedKeyOfPrincipal(t *testing.T) {
 		before := h.streamStates()
 		attacker := h.dial(p.Name)
 		for _, s := range all {
-			for _, reply := range []string{"_INBOX." + p.Name + ".x1", "tool.request.run_shell", "ctl.user.approval.decision.x1", "$JS.API.STREAM.DELETE.AUDIT"} {
+			for _, reply := range []string{
+				"_INBOX." + p.Name + ".x1", "tool.request.run_shell",
+				"ctl.user.approval.decision.x1", "$JS.API.STREAM.DELETE.AUDIT",
+			} {
 				attacker.pub(s, reply, "", requestBody(s))
 				tries++
 			}
@@ -354,20 +380,24 @@ func TestUnlimitedKeyOfPrincipal(t *testing.T) {
 	t.Logf("%d attempts", tries)
 }
 
-// TestPrincipalFile shows that the list is kept whole, and that a file that is not readable as one is an error and never an
-// empty list.
+// TestPrincipalFile shows that the list is kept whole, and that a file that is not readable as one is an error and
+// never an empty list.
 func TestPrincipalFile(t *testing.T) {
 	t.Parallel()
 	home := bus.Home{Data: t.TempDir()}
 	if got, err := home.ReadPrincipals(); len(got) > 0 || err != nil {
 		t.Errorf("without a file: %v, %v", got, err)
 	}
-	ps := []subjects.Principal{{Name: "weather", Kind: subjects.ToolPrincipal, Tools: []string{"forecast"}, Keys: map[string]string{"weather": "U" + strings.Repeat("A", 55)}, Added: time.Now().UTC()}}
+	ps := []subjects.Principal{{
+		Name: "weather", Kind: subjects.ToolPrincipal, Tools: []string{"forecast"},
+		Keys: map[string]string{"weather": "U" + strings.Repeat("A", 55)}, Added: time.Now().UTC(),
+	}}
 	if err := home.WritePrincipals(ps); err != nil {
 		t.Fatal(err)
 	}
 	got, err := home.ReadPrincipals()
-	if err != nil || len(got) != 1 || got[0].Name != "weather" || !got[0].Added.Equal(ps[0].Added) || got[0].Keys["weather"] != ps[0].Keys["weather"] {
+	if err != nil || len(got) != 1 || got[0].Name != "weather" || !got[0].Added.Equal(ps[0].Added) ||
+		got[0].Keys["weather"] != ps[0].Keys["weather"] {
 		t.Errorf("read back %v, %v", got, err)
 	}
 	if info, err := os.Stat(home.Principals()); err != nil || info.Mode().Perm() != 0o600 {

@@ -18,10 +18,10 @@ import (
 	"conclave/subjects"
 )
 
-// Provision creates the streams, buckets and consumers of the table with the ephemeral keys of the provisioners, and wipes
-// the keys: afterwards no key may administer streams, and a second call fails. After an error the keys remain, and it may
-// be called again. genesis is the first record of an empty audit log and unused otherwise; nil for an empty one is
-// [ErrAuditLost].
+// Provision creates the streams, buckets and consumers of the table with the ephemeral keys of the provisioners, and
+// wipes the keys: afterwards no key may administer streams, and a second call fails. After an error the keys remain,
+// and it may be called again. genesis is the first record of an empty audit log and unused otherwise; nil for an empty
+// one is [ErrAuditLost].
 func (s *Server) Provision(ctx context.Context, genesis []byte) error {
 	s.mu.Lock()
 	boot := s.bootKeys
@@ -42,8 +42,8 @@ func (s *Server) Provision(ctx context.Context, genesis []byte) error {
 	return nil
 }
 
-// ProvisionRemote is [Server.Provision] for a server in another process, with the provisioners' keys from files, which must
-// exist and are not removed. cfg has the sizes of the streams.
+// ProvisionRemote is [Server.Provision] for a server in another process, with the provisioners' keys from files, which
+// must exist and are not removed. cfg has the sizes of the streams.
 func ProvisionRemote(ctx context.Context, b *Bus, cfg ServerConfig, genesis []byte) error {
 	_, roles := subjects.Table().Roles()
 	boot := map[string]nkeys.KeyPair{}
@@ -57,10 +57,12 @@ func ProvisionRemote(ctx context.Context, b *Bus, cfg ServerConfig, genesis []by
 	return provisionTable(ctx, b, boot, cfg.withDefaults(), genesis)
 }
 
-// provisionTable creates or updates the streams and consumers of the table within two minutes, each with the role of its account
-// in keys, and the genesis of an empty audit log. In a cluster it returns when every replica is up to date. Streams that the table does not have are left alone. The first error ends
-// it.
-func provisionTable(ctx context.Context, b *Bus, keys map[string]nkeys.KeyPair, cfg ServerConfig, genesis []byte) error {
+// provisionTable creates or updates the streams and consumers of the table within two minutes, each with the role of
+// its account in keys, and the genesis of an empty audit log. In a cluster it returns when every replica is up to date.
+// Streams that the table does not have are left alone. The first error ends it.
+func provisionTable(ctx context.Context, b *Bus, keys map[string]nkeys.KeyPair, cfg ServerConfig,
+	genesis []byte,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	l := subjects.Table()
@@ -116,8 +118,8 @@ func provisionTable(ctx context.Context, b *Bus, keys map[string]nkeys.KeyPair, 
 	return nil
 }
 
-// awaitJetStream waits until JetStream answers whether a stream of account exists: a cluster that has just started elects a leader
-// first.
+// awaitJetStream waits until JetStream answers whether a stream of account exists: a cluster that has just started
+// elects a leader first.
 func awaitJetStream(ctx context.Context, js jetstream.JetStream, account string) error {
 	name := subjects.Audit
 	if account == subjects.Core {
@@ -131,7 +133,8 @@ func awaitJetStream(ctx context.Context, js jetstream.JetStream, account string)
 			return nil
 		}
 		if !sleep(ctx, 50*time.Millisecond) {
-			return fmt.Errorf("JetStream does not answer: in a cluster two of the %d servers must run: %w", ClusterServers, err)
+			return fmt.Errorf("JetStream does not answer: in a cluster two of the %d servers must run: %w",
+				ClusterServers, err)
 		}
 	}
 }
@@ -143,7 +146,9 @@ func awaitReplicas(ctx context.Context, js jetstream.JetStream, l subjects.Layou
 			stream, err := js.Stream(ctx, st.Name)
 			if err == nil && stream.CachedInfo().Cluster != nil {
 				c := stream.CachedInfo().Cluster
-				if c.Leader != "" && !slices.ContainsFunc(c.Replicas, func(p *jetstream.PeerInfo) bool { return !p.Current }) {
+				if c.Leader != "" && !slices.ContainsFunc(c.Replicas, func(p *jetstream.PeerInfo) bool {
+					return !p.Current
+				}) {
 					break
 				}
 			}
@@ -160,7 +165,8 @@ func awaitReplicas(ctx context.Context, js jetstream.JetStream, l subjects.Layou
 func createConsumers(ctx context.Context, js jetstream.JetStream, l subjects.Layout) error {
 	for _, p := range l.Consumers {
 		c := jetstream.ConsumerConfig{
-			Durable: p.Name, AckPolicy: jetstream.AckExplicitPolicy, AckWait: subjects.AckWait, MaxDeliver: subjects.MaxDeliver,
+			Durable: p.Name, AckPolicy: jetstream.AckExplicitPolicy, AckWait: subjects.AckWait,
+			MaxDeliver:     subjects.MaxDeliver,
 			FilterSubjects: p.Filter, MaxWaiting: 64,
 		}
 		if p.Ordered {
@@ -178,10 +184,13 @@ func createConsumers(ctx context.Context, js jetstream.JetStream, l subjects.Lay
 
 // createStream creates a stream. An existing stream of CORE is updated to the table; an audit stream never is, and one
 // that is not append-only is rejected (see checkAuditStream). cfg has the sizes of the audit log and of the events.
-func createStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, st subjects.Stream, cfg ServerConfig) error {
+func createStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, st subjects.Stream,
+	cfg ServerConfig,
+) error {
 	c := streamConfig(st, cfg)
 	_, err := js.CreateStream(ctx, c)
-	for api := (*jetstream.APIError)(nil); errors.As(err, &api) && api.ErrorCode == errCodeNoPeers && sleep(ctx, 200*time.Millisecond); {
+	for api := (*jetstream.APIError)(nil); errors.As(err, &api) && api.ErrorCode == errCodeNoPeers &&
+		sleep(ctx, 200*time.Millisecond); {
 		_, err = js.CreateStream(ctx, c) // a server of the cluster is still starting
 	}
 	if !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
@@ -207,8 +216,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// releaseEventSubjects takes the subjects of an EVENTS stream from a build in which authors published to it directly, so
-// that the streams of the authors can have them. Its messages and consumers stay. Any other stream is left alone.
+// releaseEventSubjects takes the subjects of an EVENTS stream from a build in which authors published to it directly,
+// so that the streams of the authors can have them. Its messages and consumers stay. Any other stream is left alone.
 func releaseEventSubjects(ctx context.Context, js jetstream.JetStream, l subjects.Layout, cfg ServerConfig) error {
 	events, err := js.Stream(ctx, "EVENTS")
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -228,15 +237,17 @@ func releaseEventSubjects(ctx context.Context, js jetstream.JetStream, l subject
 	return err
 }
 
-// awaitSources waits until EVENTS takes the events of every author, which takes the server about 0.2 s: until then events
-// of several authors would be stored in another order than they were published in.
+// awaitSources waits until EVENTS takes the events of every author, which takes the server about 0.2 s: until then
+// events of several authors would be stored in another order than they were published in.
 func awaitSources(ctx context.Context, js jetstream.JetStream) error {
 	for {
 		events, err := js.Stream(ctx, "EVENTS")
 		if err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(events.CachedInfo().Sources, func(s *jetstream.StreamSourceInfo) bool { return s.Active < 0 }) {
+		if !slices.ContainsFunc(events.CachedInfo().Sources, func(s *jetstream.StreamSourceInfo) bool {
+			return s.Active < 0
+		}) {
 			return nil
 		}
 		select {
@@ -247,8 +258,8 @@ func awaitSources(ctx context.Context, js jetstream.JetStream) error {
 	}
 }
 
-// Least sizes of a stream with a part of a configured size, in bytes: it must hold some of the largest messages. Audit records
-// are small.
+// Least sizes of a stream with a part of a configured size, in bytes: it must hold some of the largest messages. Audit
+// records are small.
 const (
 	minShare      = 4 << 20
 	minAuditShare = 1 << 20
@@ -259,7 +270,8 @@ const (
 func streamConfig(st subjects.Stream, cfg ServerConfig) jetstream.StreamConfig {
 	c := jetstream.StreamConfig{
 		Name: st.Name, Description: st.Doc, Subjects: st.Subjects, Storage: jetstream.FileStorage,
-		MaxAge: st.MaxAge, MaxBytes: st.MaxBytes, Duplicates: st.DedupeWindow, MaxMsgSize: cmp.Or(st.MaxMsgSize, 1<<20), Replicas: cfg.Replicas,
+		MaxAge: st.MaxAge, MaxBytes: st.MaxBytes, Duplicates: st.DedupeWindow, MaxMsgSize: cmp.Or(st.MaxMsgSize, 1<<20),
+		Replicas: cfg.Replicas,
 	}
 	if st.RejectWhenFull {
 		c.Discard = jetstream.DiscardNew
@@ -282,15 +294,17 @@ func streamConfig(st subjects.Stream, cfg ServerConfig) jetstream.StreamConfig {
 	}
 	switch {
 	case st.Account == subjects.Audit:
-		// Append-only as far as the settings can express it; the permissions enforce it: no role may update, purge or delete.
+		// Append-only as far as the settings can express it; the permissions enforce it: no role may update, purge or
+		// delete.
 		c.DenyDelete, c.DenyPurge = true, true
 	case st.Bucket != "":
-		c.MaxMsgsPerSubject, c.Discard, c.AllowRollup, c.DenyDelete, c.AllowDirect = 1, jetstream.DiscardNew, true, true, true
+		c.MaxMsgsPerSubject, c.Discard, c.AllowRollup, c.DenyDelete, c.AllowDirect = 1, jetstream.DiscardNew, true,
+			true, true
 		c.Duplicates = 2 * time.Minute
 	}
 	if st.Account != subjects.Audit {
-		// Events and questions are JSON with the same words again and again. The audit log is not compressed: its files are read
-		// without a server, and must be readable even when a part of a block is lost.
+		// Events and questions are JSON with the same words again and again. The audit log is not compressed: its files
+		// are read without a server, and must be readable even when a part of a block is lost.
 		c.Compression = jetstream.S2Compression
 	}
 	if st.RepublishFrom != "" {
@@ -305,9 +319,9 @@ func streamConfig(st subjects.Stream, cfg ServerConfig) jetstream.StreamConfig {
 	return c
 }
 
-// checkAuditStream compares the settings of the existing audit stream with want. It accepts another size, which the next rotation
-// adjusts, and rejects any other difference, unknown settings included: the server has many that lose, rename or add messages. No key
-// may change the stream, so that its number of replicas is fixed too.
+// checkAuditStream compares the settings of the existing audit stream with want. It accepts another size, which the
+// next rotation adjusts, and rejects any other difference, unknown settings included: the server has many that lose,
+// rename or add messages. No key may change the stream, so that its number of replicas is fixed too.
 func checkAuditStream(ctx context.Context, nc *nats.Conn, want jetstream.StreamConfig) error {
 	m, err := nc.RequestWithContext(ctx, "$JS.API.STREAM.INFO."+want.Name, nil)
 	if err != nil {
@@ -333,25 +347,28 @@ func checkAuditStream(ctx context.Context, nc *nats.Conn, want jetstream.StreamC
 			continue
 		case "num_replicas":
 			if value != float64(want.Replicas) {
-				return fmt.Errorf("the audit log has %v replicas and not %d, which is fixed when it is created: set system.replicas to %v, or start with empty stores", value, want.Replicas, value)
+				return fmt.Errorf("the audit log has %v replicas and not %d, which is fixed when it is created: set "+
+					"system.replicas to %v, or start with empty stores", value, want.Replicas, value)
 			}
 			continue
 		}
 		if expected, said := ours[name]; said && reflect.DeepEqual(value, expected) || isDefaultSetting(name, value) {
 			continue
 		}
-		return fmt.Errorf("the audit log on disk is not append-only: its setting %s was changed. Check it with conclave audit verify, then start a new one with conclave audit rotate", name)
+		return fmt.Errorf("the audit log on disk is not append-only: its setting %s was changed. Check it with "+
+			"conclave audit verify, then start a new one with conclave audit rotate", name)
 	}
 	for _, name := range []string{"deny_delete", "deny_purge", "discard"} {
 		if !reflect.DeepEqual(info.Config[name], ours[name]) {
-			return fmt.Errorf("the audit log on disk is not append-only: its %s is not set. Check it with conclave audit verify, then start a new one with conclave audit rotate", name)
+			return fmt.Errorf("the audit log on disk is not append-only: its %s is not set. Check it with conclave "+
+				"audit verify, then start a new one with conclave audit rotate", name)
 		}
 	}
 	return nil
 }
 
-// isDefaultSetting reports whether value, decoded from JSON, is the one that the server gives to an unset setting of this
-// name. A value of an unknown type is not.
+// isDefaultSetting reports whether value, decoded from JSON, is the one that the server gives to an unset setting of
+// this name. A value of an unknown type is not.
 func isDefaultSetting(name string, value any) bool {
 	switch v := value.(type) {
 	case nil:
@@ -378,8 +395,8 @@ func isDefaultSetting(name string, value any) bool {
 // ErrAuditLost means that the audit log is empty and no genesis was given: its anchors name records that it held.
 var ErrAuditLost = errors.New("audit log lost: its anchors name records, and the store has none")
 
-// publishGenesis writes the first record of an empty audit log; the server rejects it unless it is the first. A log with
-// messages is left as it is. Without a genesis an empty log is [ErrAuditLost].
+// publishGenesis writes the first record of an empty audit log; the server rejects it unless it is the first. A log
+// with messages is left as it is. Without a genesis an empty log is [ErrAuditLost].
 func publishGenesis(ctx context.Context, js jetstream.JetStream, genesis []byte) error {
 	st, err := js.Stream(ctx, subjects.Audit)
 	if err != nil {
@@ -392,7 +409,8 @@ func publishGenesis(ctx context.Context, js jetstream.JetStream, genesis []byte)
 		return ErrAuditLost
 	}
 	msg := &nats.Msg{Subject: audit.GenesisSubject, Data: genesis}
-	if _, err := js.PublishMsg(ctx, msg, jetstream.WithExpectStream(subjects.Audit), jetstream.WithExpectLastSequence(0)); err != nil {
+	if _, err := js.PublishMsg(ctx, msg, jetstream.WithExpectStream(subjects.Audit),
+		jetstream.WithExpectLastSequence(0)); err != nil {
 		return fmt.Errorf("writing the first record: %w", err)
 	}
 	return nil

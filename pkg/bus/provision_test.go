@@ -23,7 +23,8 @@ import (
 func TestSecondProvisionFails(t *testing.T) {
 	t.Parallel()
 	b := startBus(t)
-	if err := b.Server.Provision(t.Context(), []byte("x")); err == nil || !strings.Contains(err.Error(), "already done") {
+	if err := b.Server.Provision(t.Context(), []byte("x")); err == nil ||
+		!strings.Contains(err.Error(), "already done") {
 		t.Errorf("second Provision: %v", err)
 	}
 	_, boot := subjects.Table().Roles()
@@ -34,8 +35,8 @@ func TestSecondProvisionFails(t *testing.T) {
 	}
 }
 
-// TestProvisionOnExistingStoreChangesNothing: a second start on the same store changes nothing. An empty audit log without a genesis is
-// rejected.
+// TestProvisionOnExistingStoreChangesNothing: a second start on the same store changes nothing. An empty audit log
+// without a genesis is rejected.
 func TestProvisionOnExistingStoreChangesNothing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -116,7 +117,8 @@ func readStreamStates(t *testing.T, b *bus.Bus) map[string]streamState {
 	return h.streamStates()
 }
 
-// TestProvisionRejectsAlteredAuditStream: a stream whose settings could lose, rewrite or add records is rejected as audit log.
+// TestProvisionRejectsAlteredAuditStream: a stream whose settings could lose, rewrite or add records is rejected as
+// audit log.
 func TestProvisionRejectsAlteredAuditStream(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -143,9 +145,14 @@ func TestProvisionRejectsAlteredAuditStream(t *testing.T) {
 		{"takes other subjects", func(c *jetstream.StreamConfig) { c.Subjects = append(c.Subjects, "other.>") }, false},
 		{"misses records", func(c *jetstream.StreamConfig) { c.Subjects = []string{"audit.broker.*"} }, false},
 		{"renames the writers", func(c *jetstream.StreamConfig) {
-			c.SubjectTransform = &jetstream.SubjectTransformConfig{Source: "audit.*.*", Destination: "audit.broker.{{wildcard(2)}}"}
+			c.SubjectTransform = &jetstream.SubjectTransformConfig{
+				Source:      "audit.*.*",
+				Destination: "audit.broker.{{wildcard(2)}}",
+			}
 		}, false},
-		{"takes records of another stream", func(c *jetstream.StreamConfig) { c.Sources = []*jetstream.StreamSource{{Name: "FORGED"}} }, false},
+		{"takes records of another stream", func(c *jetstream.StreamConfig) {
+			c.Sources = []*jetstream.StreamSource{{Name: "FORGED"}}
+		}, false},
 		{"passes records on", func(c *jetstream.StreamConfig) {
 			c.RePublish = &jetstream.RePublish{Source: ">", Destination: "copy.>"}
 		}, false},
@@ -173,7 +180,9 @@ func TestProvisionRejectsAlteredAuditStream(t *testing.T) {
 func startPlainServer(t *testing.T, store, account string) (js jetstream.JetStream, stop func()) {
 	t.Helper()
 	opts := &server.Options{}
-	if err := opts.ProcessConfigString(fmt.Sprintf("listen: \"127.0.0.1:-1\"\njetstream { store_dir: %q, max_mem: 16MB, max_file: 1TB }\naccounts { %s { jetstream: enabled, users: [{ user: x, password: x }] } }\n", store, account)); err != nil {
+	if err := opts.ProcessConfigString(fmt.Sprintf("listen: \"127.0.0.1:-1\"\njetstream { store_dir: %q, max_mem: "+
+		"16MB, max_file: 1TB }\naccounts { %s { jetstream: enabled, users: [{ user: x, password: x }] } }\n", store,
+		account)); err != nil {
 		t.Fatal(err)
 	}
 	opts.NoSigs, opts.NoLog = true, true
@@ -199,22 +208,32 @@ func startPlainServer(t *testing.T, store, account string) (js jetstream.JetStre
 	}
 }
 
-// TestEventsOfSharedStreamMoveUnderQuotas: a store from a build in which all authors published to EVENTS itself opens. Its
-// events stay, with their sequences, consumers and the last event that each consumer had acknowledged; new ones follow.
+// TestEventsOfSharedStreamMoveUnderQuotas: a store from a build in which all authors published to EVENTS itself opens.
+// Its events stay, with their sequences, consumers and the last event that each consumer had acknowledged; new ones
+// follow.
 func TestEventsOfSharedStreamMoveUnderQuotas(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	js, stop := startPlainServer(t, filepath.Join(dir, "jetstream"), subjects.Core)
-	old := jetstream.StreamConfig{Name: "EVENTS", Subjects: []string{"from.*.>"}, MaxBytes: 1 << 30, MaxAge: 90 * 24 * time.Hour, Duplicates: 2 * time.Minute, MaxMsgSize: 1 << 20, RePublish: &jetstream.RePublish{Source: "from.*.>", Destination: "live.>"}}
+	old := jetstream.StreamConfig{
+		Name: "EVENTS", Subjects: []string{"from.*.>"}, MaxBytes: 1 << 30,
+		MaxAge: 90 * 24 * time.Hour, Duplicates: 2 * time.Minute, MaxMsgSize: 1 << 20, RePublish: &jetstream.RePublish{
+			Source: "from.*.>", Destination: "live.>",
+		},
+	}
 	if _, err := js.CreateStream(t.Context(), old); err != nil {
 		t.Fatal(err)
 	}
-	c, err := js.CreateConsumer(t.Context(), "EVENTS", jetstream.ConsumerConfig{Durable: "critic", AckPolicy: jetstream.AckExplicitPolicy, MaxWaiting: 64, FilterSubjects: []string{"from.*.response.generation"}})
+	c, err := js.CreateConsumer(t.Context(), "EVENTS", jetstream.ConsumerConfig{
+		Durable:   "critic",
+		AckPolicy: jetstream.AckExplicitPolicy, MaxWaiting: 64, FilterSubjects: []string{"from.*.response.generation"},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range 10 {
-		if _, err := js.Publish(t.Context(), "from.generator.response.generation", fmt.Appendf(nil, "%d", i)); err != nil {
+		if _, err := js.Publish(t.Context(), "from.generator.response.generation",
+			fmt.Appendf(nil, "%d", i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -250,7 +269,8 @@ func TestEventsOfSharedStreamMoveUnderQuotas(t *testing.T) {
 		if _, err := generator.Request("response.generation", []byte("new"), testTimeout); err != nil {
 			t.Fatal(err)
 		}
-		if m, err := live.NextMsg(testTimeout); err != nil || string(m.Data) != "new" || m.Header.Values("Nats-Sequence")[len(m.Header.Values("Nats-Sequence"))-1] != fmt.Sprint(11+start) {
+		if m, err := live.NextMsg(testTimeout); err != nil || string(m.Data) != "new" ||
+			m.Header.Values("Nats-Sequence")[len(m.Header.Values("Nats-Sequence"))-1] != fmt.Sprint(11+start) {
 			t.Fatalf("the event after %d others arrived as %v, %v", 10+start, m, err)
 		}
 		for seq, body := range map[int]string{1: "0", 10: "9", 11: "new"} {
@@ -274,8 +294,8 @@ func TestEventsOfSharedStreamMoveUnderQuotas(t *testing.T) {
 	}
 }
 
-// forgeAuditStream creates an audit stream with other settings, as an attacker who can write the disk could, with a record in it.
-// Without settings it only returns those of the existing stream.
+// forgeAuditStream creates an audit stream with other settings, as an attacker who can write the disk could, with a
+// record in it. Without settings it only returns those of the existing stream.
 func forgeAuditStream(t *testing.T, store string, c jetstream.StreamConfig) jetstream.StreamConfig {
 	t.Helper()
 	js, stop := startPlainServer(t, store, subjects.Audit)

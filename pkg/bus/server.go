@@ -37,13 +37,14 @@ type ServerConfig struct {
 	EventMax int64  // bytes of the events; when full, the oldest are dropped
 	Replicas int    // of each stream; 0 = one, and in a cluster as many as it has servers
 
-	LeafListen  string               // host:port of the leaf nodes on loopback; port -1 = a free one
-	Principals  []subjects.Principal // added at run time, see [Home.ReadPrincipals]
-	Certificate Certificate          // of the leaf nodes; empty = the one in the folder "tls" beside Store, see [EnsureCertificate]
+	LeafListen string               // host:port of the leaf nodes on loopback; port -1 = a free one
+	Principals []subjects.Principal // added at run time, see [Home.ReadPrincipals]
+	// of the leaf nodes; empty = the one in the folder "tls" beside Store, see [EnsureCertificate]
+	Certificate Certificate
 }
 
-// withDefaults returns c with defaults for empty fields: a free port of the loopback interface, a sync every 10 s, 1 GiB
-// each for audit log and events, the certificate beside the store. Store has none.
+// withDefaults returns c with defaults for empty fields: a free port of the loopback interface, a sync every 10 s, 1
+// GiB each for audit log and events, the certificate beside the store. Store has none.
 func (c ServerConfig) withDefaults() ServerConfig {
 	if c.Name == "" {
 		c.Name = ServerName
@@ -115,9 +116,9 @@ type Server struct {
 // ErrPortTaken means that another process listens on the address.
 var ErrPortTaken = errors.New("address already in use")
 
-// StartServer starts the embedded server and returns when it accepts connections. The keys of the lasting roles must exist;
-// those of the provisioners are created here, exist only in memory and are wiped by [Server.Provision]. A nil log discards
-// the server's log. The error wraps [ErrPortTaken] when another process listens on the address.
+// StartServer starts the embedded server and returns when it accepts connections. The keys of the lasting roles must
+// exist; those of the provisioners are created here, exist only in memory and are wiped by [Server.Provision]. A nil
+// log discards the server's log. The error wraps [ErrPortTaken] when another process listens on the address.
 func StartServer(cfg ServerConfig, keys Keys, log *slog.Logger) (*Server, error) {
 	cfg = cfg.withDefaults()
 	lasting, bootRoles := subjects.Table().Roles()
@@ -157,8 +158,9 @@ func StartServer(cfg ServerConfig, keys Keys, log *slog.Logger) (*Server, error)
 	return s, nil
 }
 
-// startServer starts a new server on the same store and address, waits up to 10 s until it is ready, and makes it current.
-// The port of the first start is kept. It returns errStopped after [Server.Stop]. The earlier server must be shut down.
+// startServer starts a new server on the same store and address, waits up to 10 s until it is ready, and makes it
+// current. The port of the first start is kept. It returns errStopped after [Server.Stop]. The earlier server must be
+// shut down.
 func (s *Server) startServer() error {
 	s.mu.Lock()
 	layout := s.layout
@@ -204,8 +206,8 @@ func (s *Server) startServer() error {
 
 var errStopped = errors.New("embedded server stopped")
 
-// serverOptions parses conf, a nats.conf of a layout, with the variables defined before it. It fails when a variable has no
-// value. The server installs no signal handlers, and does not log without s.log.
+// serverOptions parses conf, a nats.conf of a layout, with the variables defined before it. It fails when a variable
+// has no value. The server installs no signal handlers, and does not log without s.log.
 func (s *Server) serverOptions(l subjects.Layout, conf string) (*server.Options, error) {
 	if s.leaf != nil {
 		return s.leaf.options(s.log)
@@ -256,8 +258,8 @@ func (s *Server) LeafAddress() string {
 	return ""
 }
 
-// InProcessConn implements [nats.InProcessConnProvider] on the current server, so that in-process clients reconnect after a
-// restart. It fails while the server is down.
+// InProcessConn implements [nats.InProcessConnProvider] on the current server, so that in-process clients reconnect
+// after a restart. It fails while the server is down.
 func (s *Server) InProcessConn() (net.Conn, error) {
 	s.mu.Lock()
 	ns := s.ns
@@ -272,7 +274,8 @@ func (s *Server) InProcessConn() (net.Conn, error) {
 	return pausableConn{conn, &s.pause}, nil
 }
 
-// Counters returns how many subscriptions, connections and stored messages and bytes the server has; none while it is down.
+// Counters returns how many subscriptions, connections and stored messages and bytes the server has; none while it is
+// down.
 func (s *Server) Counters() map[string]int64 {
 	s.mu.Lock()
 	ns := s.ns
@@ -282,7 +285,8 @@ func (s *Server) Counters() map[string]int64 {
 	}
 	out := map[string]int64{"connections": int64(ns.NumClients()), "subscriptions": int64(ns.NumSubscriptions())}
 	if js, err := ns.Jsz(nil); err == nil {
-		out["consumers"], out["stored_messages"], out["stored_bytes"] = int64(js.Consumers), int64(js.Messages), int64(js.Bytes)
+		out["consumers"], out["stored_messages"], out["stored_bytes"] = int64(js.Consumers), int64(js.Messages),
+			int64(js.Bytes)
 	}
 	return out
 }
@@ -315,8 +319,8 @@ func (s *Server) StreamSizes() (out []StreamSize) {
 }
 
 // Restart stops the server and starts it again on the same store and port; acknowledged messages survive. It returns
-// errStopped after [Server.Stop]. After another error the server is down, and Restart may be called again. It must not be
-// called concurrently.
+// errStopped after [Server.Stop]. After another error the server is down, and Restart may be called again. It must not
+// be called concurrently.
 func (s *Server) Restart() error {
 	s.applying.Lock()
 	defer s.applying.Unlock()
@@ -335,8 +339,8 @@ func (s *Server) Restart() error {
 	return s.startServer()
 }
 
-// Stop stops the server and waits until its files are closed; its context is ignored. It cannot be started again. A second
-// call does nothing.
+// Stop stops the server and waits until its files are closed; its context is ignored. It cannot be started again. A
+// second call does nothing.
 func (s *Server) Stop(context.Context) {
 	s.mu.Lock()
 	ns := s.ns
@@ -370,7 +374,8 @@ func (l *serverLog) Warnf(format string, v ...any)   { l.write(slog.LevelWarn, f
 func (l *serverLog) Fatalf(format string, v ...any)  { l.write(slog.LevelError, format, v) }
 
 // violation matches the error of a denied subject, and captures account, operation and subject.
-var violation = regexp.MustCompile(`"([\w-]+)/nkey:\w+".* - (Publish|Subscription) Violation - (?:Subject|Reply) ("[^"]*")`)
+var violation = regexp.MustCompile(
+	`"([\w-]+)/nkey:\w+".* - (Publish|Subscription) Violation - (?:Subject|Reply) ("[^"]*")`)
 
 // failedWrite matches the errors of a stream whose disk was full, however shortly.
 var failedWrite = regexp.MustCompile(`(?i)critical write error|failed to store a msg on stream .*no space left`)
@@ -381,9 +386,9 @@ var keyRejection = regexp.MustCompile(`lid:\d+ - (authentication error|Leafnode 
 // leafNodes has the budget of the lines about rejected keys of leaf nodes.
 const leafNodes = "leaf nodes"
 
-// Errorf logs an error. A denied subject is one short line, at most maxDenialLines a minute and account: any client can cause as
-// many as it likes, and gets the error itself. The others are debug messages, and their number is one line at the end of
-// the minute.
+// Errorf logs an error. A denied subject is one short line, at most maxDenialLines a minute and account: any client can
+// cause as many as it likes, and gets the error itself. The others are debug messages, and their number is one line at
+// the end of the minute.
 func (l *serverLog) Errorf(format string, v ...any) {
 	text := fmt.Sprintf(format, v...)
 	if failedWrite.MatchString(text) {
@@ -406,7 +411,8 @@ func (l *serverLog) Errorf(format string, v ...any) {
 	if !l.admitDenial(m[1]) {
 		level = slog.LevelDebug
 	}
-	l.write(level, "denied: %s may not %s %s", []any{m[1], map[string]string{"Publish": "publish", "Subscription": "subscribe to"}[m[2]], m[3]})
+	l.write(level, "denied: %s may not %s %s",
+		[]any{m[1], map[string]string{"Publish": "publish", "Subscription": "subscribe to"}[m[2]], m[3]})
 }
 
 const (
@@ -446,7 +452,8 @@ func (l *serverLog) admitDenial(account string) bool {
 	return false
 }
 
-// endBudget removes the budget b of account and logs the number of denials that it suppressed, unless b has ended already.
+// endBudget removes the budget b of account and logs the number of denials that it suppressed, unless b has ended
+// already.
 func (l *serverLog) endBudget(account string, b *denialBudget) {
 	l.mu.Lock()
 	current := l.denials[account] == b
@@ -456,7 +463,8 @@ func (l *serverLog) endBudget(account string, b *denialBudget) {
 	suppressed := b.suppressed
 	l.mu.Unlock()
 	if current && suppressed > 0 {
-		l.write(slog.LevelWarn, "denied: %d more of %s within a minute, logged at debug level only", []any{suppressed, account})
+		l.write(slog.LevelWarn, "denied: %d more of %s within a minute, logged at debug level only",
+			[]any{suppressed, account})
 	}
 }
 

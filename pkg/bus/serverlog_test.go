@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// The number of suppressed denials is one line per minute and account, also without a further denial, and each minute has
-// a budget of its own.
+// The number of suppressed denials is one line per minute and account, also without a further denial, and each minute
+// has a budget of its own.
 func TestSuppressedDenialsAreCountedEachMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -27,7 +27,8 @@ func TestSuppressedDenialsAreCountedEachMinute(t *testing.T) {
 			if n := strings.Count(text.String(), "may not publish"); n != 6 {
 				t.Errorf("%d lines about denials, want 5 and 1:\n%s", n, text.String())
 			}
-			if strings.Count(text.String(), "within a minute") != 1 || !strings.Contains(text.String(), fmt.Sprintf("denied: %d more of user within a minute", want)) {
+			if strings.Count(text.String(), "within a minute") != 1 ||
+				!strings.Contains(text.String(), fmt.Sprintf("denied: %d more of user within a minute", want)) {
 				t.Errorf("want one line with the %d suppressed denials:\n%s", want, text.String())
 			}
 		}
@@ -45,7 +46,8 @@ func TestBudgetsOfDenialsAreBounded(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if n := strings.Count(text.String(), "may not publish"); n != 105 || !strings.Contains(text.String(), "denied: 95 more of other accounts within a minute") {
+		if n := strings.Count(text.String(), "may not publish"); n != 105 ||
+			!strings.Contains(text.String(), "denied: 95 more of other accounts within a minute") {
 			t.Errorf("%d lines about denials, want 105 and the number of the others:\n%s", n, text.String())
 		}
 	})
@@ -53,5 +55,6 @@ func TestBudgetsOfDenialsAreBounded(t *testing.T) {
 
 // denyPublish logs a denial as the NATS server does.
 func denyPublish(l *serverLog, account string) {
-	l.Errorf("127.0.0.1:1 - cid:7 - %q - Publish Violation - Subject %q", account+"/nkey:UABC", "tool.request.run_shell")
+	l.Errorf("127.0.0.1:1 - cid:7 - %q - Publish Violation - Subject %q", account+"/nkey:UABC",
+		"tool.request.run_shell")
 }

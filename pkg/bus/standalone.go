@@ -19,8 +19,8 @@ import (
 // Conf is the file of the configuration of a stand-alone nats-server.
 func (h Home) Conf() string { return filepath.Join(h.Data, "nats.conf") }
 
-// WriteConf writes the configuration of a stand-alone nats-server for the table and run-time principals. Nothing in it is
-// secret.
+// WriteConf writes the configuration of a stand-alone nats-server for the table and run-time principals. Nothing in it
+// is secret.
 func (h Home) WriteConf(principals []subjects.Principal) error {
 	l, err := subjects.Table().With(principals)
 	if err != nil {
@@ -32,8 +32,8 @@ func (h Home) WriteConf(principals []subjects.Principal) error {
 	return nil
 }
 
-// Standalone changes the run-time principals of a server in another process that reads the configuration of this data folder.
-// It uses the key of the monitoring account, which may reload a server and list and close its connections.
+// Standalone changes the run-time principals of a server in another process that reads the configuration of this data
+// folder. It uses the key of the monitoring account, which may reload a server and list and close its connections.
 type Standalone struct {
 	home Home
 	url  string
@@ -45,9 +45,9 @@ type Standalone struct {
 // NewStandalone returns the server that answers at url. It does not connect.
 func NewStandalone(home Home, url string) *Standalone { return &Standalone{home: home, url: url} }
 
-// Apply writes the configuration and has the server load it twice: a new account has dead imports after one reload. Then it
-// closes the leaf node connections of accounts that lost a key. It rejects a cluster. A server that rejects the file keeps the earlier
-// configuration, and the error says why.
+// Apply writes the configuration and has the server load it twice: a new account has dead imports after one reload.
+// Then it closes the leaf node connections of accounts that lost a key. It rejects a cluster. A server that rejects the
+// file keeps the earlier configuration, and the error says why.
 func (s *Standalone) Apply(ctx context.Context, principals []subjects.Principal) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +65,8 @@ func (s *Standalone) Apply(ctx context.Context, principals []subjects.Principal)
 		return fmt.Errorf("changing the principals: %w", err)
 	}
 	if len(ids) > 1 {
-		return fmt.Errorf("changing the principals: %d servers answer, and each reads a configuration of its own; run-time principals need a single server", len(ids))
+		return fmt.Errorf("changing the principals: %d servers answer, and each reads a configuration of its own; "+
+			"run-time principals need a single server", len(ids))
 	}
 	if err := s.home.WriteConf(principals); err != nil {
 		return err
@@ -120,13 +121,14 @@ func listServers(ctx context.Context, nc *nats.Conn) (ids []string, err error) {
 		wait = 500 * time.Millisecond
 	}
 	if len(ids) == 0 {
-		return nil, errors.New("no server answers the monitoring account; check that it runs with the configuration of this data folder")
+		return nil, errors.New("no server answers the monitoring account; check that it runs with the configuration " +
+			"of this data folder")
 	}
 	return ids, nil
 }
 
-// requestServer sends a request of the system account to one server and decodes the data of the reply into into, unless it is
-// nil. An error in the reply is returned.
+// requestServer sends a request of the system account to one server and decodes the data of the reply into into, unless
+// it is nil. An error in the reply is returned.
 func requestServer(ctx context.Context, nc *nats.Conn, id, verb string, body, into any) error {
 	data := []byte("{}")
 	if body != nil {

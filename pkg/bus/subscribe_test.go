@@ -2,8 +2,8 @@
 
 package bus_test
 
-// Without the race detector: NATS 2.15 writes the account of an import again in a reload, while a subscription reads it without a lock. It
-// is the account that is there already, see [TestReloadImportsRunningAccounts].
+// Without the race detector: NATS 2.15 writes the account of an import again in a reload, while a subscription reads it
+// without a lock. It is the account that is there already, see [TestReloadImportsRunningAccounts].
 
 import (
 	"fmt"
@@ -16,7 +16,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestSubscribeDuringReload shows that a subscription made while principals are added receives what its account imports.
+// TestSubscribeDuringReload shows that a subscription made while principals are added receives what its account
+// imports.
 func TestSubscribeDuringReload(t *testing.T) {
 	t.Parallel()
 	b := startBus(t)
@@ -46,7 +47,10 @@ func TestSubscribeDuringReload(t *testing.T) {
 		}
 	})
 	for i := range 3 {
-		addPrincipals(t, b, subjects.Principal{Name: fmt.Sprintf("tool-%d", i), Kind: subjects.ToolPrincipal, Tools: []string{fmt.Sprintf("x%d", i)}})
+		addPrincipals(t, b, subjects.Principal{
+			Name: fmt.Sprintf("tool-%d", i), Kind: subjects.ToolPrincipal,
+			Tools: []string{fmt.Sprintf("x%d", i)},
+		})
 	}
 	close(added)
 	client.Wait()

@@ -70,8 +70,8 @@ func fillWildcards(pattern string, tokens []string) string {
 	return strings.Join(parts, ".")
 }
 
-// allSubjects lists every subject with a meaning: each edge at both ends, the administration of every stream under every
-// prefix, and the inbox of every role.
+// allSubjects lists every subject with a meaning: each edge at both ends, the administration of every stream under
+// every prefix, and the inbox of every role.
 func allSubjects(l subjects.Layout) (out []string) {
 	for _, e := range l.Edges {
 		for _, who := range e.Callers {
@@ -81,13 +81,18 @@ func allSubjects(l subjects.Layout) (out []string) {
 	}
 	for _, prefix := range []string{"$JS.API", "core.API", "auditlog.API", "$JS.hub.API"} {
 		for _, s := range l.Streams {
-			for _, verb := range []string{"CREATE", "UPDATE", "DELETE", "PURGE", "INFO", "SNAPSHOT", "RESTORE", "MSG.GET", "MSG.DELETE"} {
+			for _, verb := range []string{
+				"CREATE", "UPDATE", "DELETE", "PURGE", "INFO", "SNAPSHOT", "RESTORE",
+				"MSG.GET", "MSG.DELETE",
+			} {
 				out = append(out, prefix+".STREAM."+verb+"."+s.Name)
 			}
-			out = append(out, prefix+".CONSUMER.CREATE."+s.Name+".x1", prefix+".CONSUMER.DURABLE.CREATE."+s.Name+".x1", prefix+".CONSUMER.NAMES."+s.Name, prefix+".DIRECT.GET."+s.Name)
+			out = append(out, prefix+".CONSUMER.CREATE."+s.Name+".x1", prefix+".CONSUMER.DURABLE.CREATE."+s.Name+".x1",
+				prefix+".CONSUMER.NAMES."+s.Name, prefix+".DIRECT.GET."+s.Name)
 		}
 		for _, p := range l.Consumers {
-			out = append(out, prefix+".CONSUMER.DELETE."+p.Stream+"."+p.Name, prefix+".CONSUMER.PAUSE."+p.Stream+"."+p.Name)
+			out = append(out, prefix+".CONSUMER.DELETE."+p.Stream+"."+p.Name, prefix+".CONSUMER.PAUSE."+p.Stream+"."+
+				p.Name)
 		}
 		out = append(out, prefix+".ACCOUNT.PURGE.AUDIT", prefix+".ACCOUNT.PURGE.CORE", prefix+".META.LEADER.STEPDOWN")
 	}
@@ -96,7 +101,9 @@ func allSubjects(l subjects.Layout) (out []string) {
 			out = append(out, concreteSubject(subject), "core.API."+concreteSubject(subject))
 		}
 	}
-	out = append(out, "$SYS.REQ.SERVER.PING.KICK", "$SYS.REQ.SERVER.x1.KICK", "$SYS.REQ.SERVER.x1.RELOAD", "$SYS.REQ.SERVER.x1.LDM", "$SYS.REQ.ACCOUNT.AUDIT.CONNZ", "$SYS.REQ.CLAIMS.UPDATE", "$SYS.REQ.ACCOUNT.PING.CONNZ")
+	out = append(out, "$SYS.REQ.SERVER.PING.KICK", "$SYS.REQ.SERVER.x1.KICK", "$SYS.REQ.SERVER.x1.RELOAD",
+		"$SYS.REQ.SERVER.x1.LDM", "$SYS.REQ.ACCOUNT.AUDIT.CONNZ", "$SYS.REQ.CLAIMS.UPDATE",
+		"$SYS.REQ.ACCOUNT.PING.CONNZ")
 	for _, a := range l.Accounts {
 		for _, u := range a.Users {
 			out = append(out, "_INBOX."+u.Role+".x1")
@@ -106,8 +113,8 @@ func allSubjects(l subjects.Layout) (out []string) {
 	return slices.Compact(out)
 }
 
-// TestSweepEveryEdgeWorks walks every role through every edge it has. Each must work: the owner receives the subject with the
-// account of the caller, or JetStream replies. The other sweeps show that all other subjects are denied.
+// TestSweepEveryEdgeWorks walks every role through every edge it has. Each must work: the owner receives the subject
+// with the account of the caller, or JetStream replies. The other sweeps show that all other subjects are denied.
 func TestSweepEveryEdgeWorks(t *testing.T) {
 	if os.Getenv("CONCLAVE_SHORT") != "" {
 		t.Skip("CONCLAVE_SHORT is set")
@@ -140,7 +147,8 @@ func TestSweepEveryEdgeWorks(t *testing.T) {
 				h.awaitReceived(role + " " + local)
 			default:
 				local, remote := resolveEdge(e, a.Name)
-				if v := h.publish(publication{role: role, subject: local, reply: inbox, body: requestBody(local)}); len(v) > 0 {
+				if v := h.publish(publication{role: role, subject: local, reply: inbox, body: requestBody(local)}); len(
+					v) > 0 {
 					t.Errorf("%s may not say %s: %v", role, local, v)
 					continue
 				}
@@ -211,8 +219,8 @@ func liveReceivers(l subjects.Layout, stored string) (out []string) {
 	return out
 }
 
-// TestSweepForbiddenPublishIsDenied publishes as every role on every subject that the table does not allow it. The server
-// denies each, no role receives a message, no stream changes.
+// TestSweepForbiddenPublishIsDenied publishes as every role on every subject that the table does not allow it. The
+// server denies each, no role receives a message, no stream changes.
 func TestSweepForbiddenPublishIsDenied(t *testing.T) {
 	if os.Getenv("CONCLAVE_SHORT") != "" {
 		t.Skip("CONCLAVE_SHORT is set")
@@ -252,8 +260,8 @@ func TestSweepForbiddenPublishIsDenied(t *testing.T) {
 	h.checkFinalState()
 }
 
-// TestSweepForbiddenSubscribeIsDenied subscribes as every role to every subject that the table does not allow it. The server
-// denies each, and when all roles then publish what they may, no denied subscription receives a message.
+// TestSweepForbiddenSubscribeIsDenied subscribes as every role to every subject that the table does not allow it. The
+// server denies each, and when all roles then publish what they may, no denied subscription receives a message.
 func TestSweepForbiddenSubscribeIsDenied(t *testing.T) {
 	if os.Getenv("CONCLAVE_SHORT") != "" {
 		t.Skip("CONCLAVE_SHORT is set")
@@ -270,7 +278,10 @@ func TestSweepForbiddenSubscribeIsDenied(t *testing.T) {
 			_, may := allowedSubjects(h.table, a, u)
 			p := h.dial(u.Role)
 			want := 0
-			for _, s := range append([]string{">", "*.>", "_R_.>", "_INBOX.*.>", "$SYS.>", "$JS.>", "tool.>", "from.>", "live.>", "audit.>", "ctl.>", "agent.>"}, all...) {
+			for _, s := range append([]string{
+				">", "*.>", "_R_.>", "_INBOX.*.>", "$SYS.>", "$JS.>", "tool.>", "from.>",
+				"live.>", "audit.>", "ctl.>", "agent.>",
+			}, all...) {
 				if slices.ContainsFunc(may, func(m string) bool { return covers(m, s) }) {
 					continue
 				}
@@ -321,9 +332,9 @@ func covers(a, b string) bool {
 	return len(x) == len(y)
 }
 
-// TestSweepForeignReplyStaysInAccount publishes as every role everything it may, with every foreign reply subject. The server checks
-// no reply subject, so the responder publishes there: the reply must stay in the account of the requester, where that
-// subject leads nowhere.
+// TestSweepForeignReplyStaysInAccount publishes as every role everything it may, with every foreign reply subject. The
+// server checks no reply subject, so the responder publishes there: the reply must stay in the account of the
+// requester, where that subject leads nowhere.
 func TestSweepForeignReplyStaysInAccount(t *testing.T) {
 	if os.Getenv("CONCLAVE_SHORT") != "" {
 		t.Skip("CONCLAVE_SHORT is set")
@@ -332,12 +343,16 @@ func TestSweepForeignReplyStaysInAccount(t *testing.T) {
 	h := newHarness(t)
 	targets := []string{
 		"tool.request.run_shell", "tool.call.tools.run_shell", "tool.schema.run_shell", "tool.output.run_shell.x1",
-		"agent.generator.tool.request.run_shell", "agent.committee.broker.discover", "ctl.user.approval.decision.x1", "ctl.user.session.config", "ctl.user.config.set",
+		"agent.generator.tool.request.run_shell", "agent.committee.broker.discover", "ctl.user.approval.decision.x1",
+		"ctl.user.session.config", "ctl.user.config.set",
 		"approval.decision.x1", "session.config", "config.set.broker", "secret.get",
-		"from.critic.critique.result", "from.broker.tool.result.x1", "from.user.user.feedback", "critique.result", "response.generation", "query.received", "query.session.x1",
+		"from.critic.critique.result", "from.broker.tool.result.x1", "from.user.user.feedback", "critique.result",
+		"response.generation", "query.received", "query.session.x1",
 		"live.response.generation", "live.reward.event", "response.delta.x1",
-		"audit.broker.x1", "audit.AUDIT.genesis", "$JS.API.STREAM.DELETE.AUDIT", "$JS.API.STREAM.PURGE.EVENTS", "$JS.API.ACCOUNT.PURGE.AUDIT", "auditlog.API.STREAM.DELETE.AUDIT",
-		"$KV.spawns.x1", "core.API.$KV.spawns.x1", "$JS.ACK.EVENTS.memory.x1", "_R_.x1", "_INBOX.user.x1", "_INBOX.broker.x1", "_INBOX.tool_run_shell.x1",
+		"audit.broker.x1", "audit.AUDIT.genesis", "$JS.API.STREAM.DELETE.AUDIT", "$JS.API.STREAM.PURGE.EVENTS",
+		"$JS.API.ACCOUNT.PURGE.AUDIT", "auditlog.API.STREAM.DELETE.AUDIT",
+		"$KV.spawns.x1", "core.API.$KV.spawns.x1", "$JS.ACK.EVENTS.memory.x1", "_R_.x1", "_INBOX.user.x1",
+		"_INBOX.broker.x1", "_INBOX.tool_run_shell.x1",
 	}
 	tries := 0
 	var late []string // receivers of the role before: a stored event is republished after its acknowledgement
@@ -349,8 +364,8 @@ func TestSweepForeignReplyStaysInAccount(t *testing.T) {
 			before := h.streamStates()
 			var direct, controls []string
 			if role == "broker" {
-				// An answer inside the broker's account on the subject that it listens to: the naive broker believes itself, and
-				// calls the tool as it may anyway.
+				// An answer inside the broker's account on the subject that it listens to: the naive broker believes
+				// itself, and calls the tool as it may anyway.
 				direct = append(direct, "tool_run_shell tool.request.run_shell")
 			}
 			for _, s := range h.pubs[role] {
@@ -366,10 +381,15 @@ func TestSweepForeignReplyStaysInAccount(t *testing.T) {
 					}
 				}
 				// The control: the same with a proper reply, after all of them.
-				if v := h.publishOn(p, publication{role: role, subject: subject, reply: inbox, body: requestBody(subject)}); len(slices.DeleteFunc(v, isReservedReply)) > 0 {
+				if v := h.publishOn(p, publication{
+					role: role, subject: subject, reply: inbox,
+					body: requestBody(subject),
+				}); len(slices.DeleteFunc(v, isReservedReply)) > 0 {
 					t.Fatalf("refused %s: %v", subject, v)
 				}
-				if (role == "sys" && !strings.Contains(subject, "x1") || leavesAccount(h, account, subject)) && !strings.Contains(subject, "CONSUMER.MSG.NEXT") { // a full consumer does not answer
+				// a full consumer does not answer
+				if (role == "sys" && !strings.Contains(subject, "x1") || leavesAccount(h, account, subject)) &&
+					!strings.Contains(subject, "CONSUMER.MSG.NEXT") {
 					controls = append(controls, fmt.Sprintf("%s _INBOX.%s.%d", role, role, h.lastInbox))
 				}
 			}
@@ -382,7 +402,8 @@ func TestSweepForeignReplyStaysInAccount(t *testing.T) {
 			}
 			late = direct
 			for _, added := range h.addedMessages(before) {
-				if name, kept, ok := strings.Cut(added, " "); ok && !strings.HasPrefix(kept, "from."+account+".") && !strings.HasPrefix(kept, "audit."+account+".") {
+				if name, kept, ok := strings.Cut(added, " "); ok && !strings.HasPrefix(kept, "from."+account+".") &&
+					!strings.HasPrefix(kept, "audit."+account+".") {
 					t.Errorf("%s holds %s", name, kept)
 				}
 			}
@@ -409,8 +430,8 @@ func leavesAccount(h *harness, account, subject string) bool {
 	})
 }
 
-// expectedReceivers lists who receives what, "role subject", when an account publishes subject: the owner, the importers of a live
-// copy, and the importers from the account itself.
+// expectedReceivers lists who receives what, "role subject", when an account publishes subject: the owner, the
+// importers of a live copy, and the importers from the account itself.
 func expectedReceivers(h *harness, account, subject string) (out []string) {
 	for _, e := range h.table.Edges {
 		if e.Kind == subjects.ServiceImport && slices.Contains(e.Callers, account) {
@@ -439,8 +460,8 @@ func expectedReceivers(h *harness, account, subject string) (out []string) {
 	return out
 }
 
-// checkFinalState waits for effects that are not ordered behind a message, such as those of JetStream API workers, and checks that no
-// stream holds a subject that its author may not publish.
+// checkFinalState waits for effects that are not ordered behind a message, such as those of JetStream API workers, and
+// checks that no stream holds a subject that its author may not publish.
 func (h *harness) checkFinalState() {
 	h.t.Helper()
 	h.runUntilIdle()

@@ -11,8 +11,9 @@ import (
 	"conclave/pkg/file"
 )
 
-// DataVersion is the version of the data folder that this build writes. It increases when a build writes data that earlier
-// builds cannot read. A build opens the data of its own and of every earlier version; 0 is data without a version file.
+// DataVersion is the version of the data folder that this build writes. It increases when a build writes data that
+// earlier builds cannot read. A build opens the data of its own and of every earlier version; 0 is data without a
+// version file.
 const DataVersion = 2
 
 // ErrNewerData means that a newer build wrote the data folder.
@@ -25,8 +26,8 @@ type dataVersion struct {
 
 func (h Home) versionFilePath() string { return filepath.Join(h.Data, "version.json") }
 
-// ReadVersion returns the version of the data folder, 0 without a version file. It fails with [ErrNewerData] when this build
-// cannot read the data, and on a malformed file. It writes nothing.
+// ReadVersion returns the version of the data folder, 0 without a version file. It fails with [ErrNewerData] when this
+// build cannot read the data, and on a malformed file. It writes nothing.
 func (h Home) ReadVersion() (int, error) {
 	b, err := os.ReadFile(h.versionFilePath())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -45,13 +46,14 @@ func (h Home) ReadVersion() (int, error) {
 // CheckVersion returns [ErrNewerData] for data of a version that this build cannot read.
 func CheckVersion(version int) error {
 	if version > DataVersion {
-		return fmt.Errorf("%w: it has version %d, this build reads up to %d; use the newer build, or another --data folder", ErrNewerData, version, DataVersion)
+		return fmt.Errorf("%w: it has version %d, this build reads up to %d; use the newer build, or another --data "+
+			"folder", ErrNewerData, version, DataVersion)
 	}
 	return nil
 }
 
-// WriteVersion sets the version of the data folder to that of this build, unless it has it already. The caller must hold the
-// lock, and must have opened the data: earlier builds refuse it from then on.
+// WriteVersion sets the version of the data folder to that of this build, unless it has it already. The caller must
+// hold the lock, and must have opened the data: earlier builds refuse it from then on.
 func (h Home) WriteVersion() error {
 	if v, err := h.ReadVersion(); err != nil || v == DataVersion {
 		return err

@@ -20,9 +20,9 @@ func (c *Client) Approvals(ctx context.Context, all bool) (subjects.ApprovalList
 	return actor.Ask(ctx, c.out, subjects.ApprovalListService, subjects.ApprovalQuery{All: all})
 }
 
-// FindApproval returns the complete id of the approval with this id or prefix, of any length; decided and expired ones are
-// searched too. Several matches are an [*AmbiguousError]. A complete id that the broker does not list is returned unchecked; a
-// shorter one is [ErrNotFound].
+// FindApproval returns the complete id of the approval with this id or prefix, of any length; decided and expired ones
+// are searched too. Several matches are an [*AmbiguousError]. A complete id that the broker does not list is returned
+// unchecked; a shorter one is [ErrNotFound].
 func (c *Client) FindApproval(ctx context.Context, id string) (string, error) {
 	l, err := c.Approvals(ctx, true)
 	if err != nil {
@@ -35,9 +35,11 @@ func (c *Client) FindApproval(ctx context.Context, id string) (string, error) {
 	return MatchID(id, ids)
 }
 
-// DecideApproval approves or denies the waiting call with this complete id. The first decision holds: a reply without Accepted
-// is no error, and its State says why it was not accepted (decided before, expired or unknown).
-func (c *Client) DecideApproval(ctx context.Context, id string, d subjects.ApprovalDecision) (subjects.ApprovalReply, error) {
+// DecideApproval approves or denies the waiting call with this complete id. The first decision holds: a reply without
+// Accepted is no error, and its State says why it was not accepted (decided before, expired or unknown).
+func (c *Client) DecideApproval(ctx context.Context, id string, d subjects.ApprovalDecision) (subjects.ApprovalReply,
+	error,
+) {
 	s, err := subjects.ApprovalDecisionService.With(id)
 	if err != nil {
 		return subjects.ApprovalReply{}, err
@@ -47,8 +49,8 @@ func (c *Client) DecideApproval(ctx context.Context, id string, d subjects.Appro
 	return actor.Ask(ctx, c.out, s, d)
 }
 
-// AwaitCallApproval returns the request for approval of the call with this id as soon as the broker has one, false when ctx ends
-// first. A failed request to the broker is tried again.
+// AwaitCallApproval returns the request for approval of the call with this id as soon as the broker has one, false when
+// ctx ends first. A failed request to the broker is tried again.
 func (c *Client) AwaitCallApproval(ctx context.Context, callID string) (subjects.Approval, bool) {
 	for l, err := range c.WatchApprovals(ctx) {
 		if err != nil {
@@ -63,8 +65,8 @@ func (c *Client) AwaitCallApproval(ctx context.Context, callID string) (subjects
 	return subjects.Approval{}, false
 }
 
-// WithdrawCallApproval closes the waiting request for approval of the call with this id, because its caller no longer waits. It
-// reports whether there was one.
+// WithdrawCallApproval closes the waiting request for approval of the call with this id, because its caller no longer
+// waits. It reports whether there was one.
 func (c *Client) WithdrawCallApproval(ctx context.Context, callID string) (bool, error) {
 	l, err := c.Approvals(ctx, true)
 	if err != nil {
@@ -83,7 +85,8 @@ func (c *Client) WithdrawCallApproval(ctx context.Context, callID string) (bool,
 	return false, nil
 }
 
-// FindRule returns the complete id of the remembered decision with this id or prefix, with the errors of [Client.FindApproval].
+// FindRule returns the complete id of the remembered decision with this id or prefix, with the errors of
+// [Client.FindApproval].
 func (c *Client) FindRule(ctx context.Context, id string) (string, error) {
 	l, err := c.Approvals(ctx, false)
 	if err != nil {
@@ -96,8 +99,8 @@ func (c *Client) FindRule(ctx context.Context, id string) (string, error) {
 	return MatchID(id, ids)
 }
 
-// RevokeRule ends a remembered decision: later calls need an approval again. id must be complete; [ErrNotFound] means that
-// there is no rule with it.
+// RevokeRule ends a remembered decision: later calls need an approval again. id must be complete; [ErrNotFound] means
+// that there is no rule with it.
 func (c *Client) RevokeRule(ctx context.Context, id string) (subjects.Done, error) {
 	s, err := subjects.ApprovalRevoke.With(id)
 	if err != nil {
@@ -112,13 +115,15 @@ func (c *Client) RevokeRule(ctx context.Context, id string) (subjects.Done, erro
 	return done, err
 }
 
-// WatchApprovals yields the waiting calls as the broker lists them: at once, whenever an approval is requested or decided,
-// after a reconnect, and every [lookInterval]. The list may be unchanged. A failed request is yielded as an error and tried
-// again; the end of ctx ends the iteration without one. When the subscription fails, that error is the only thing yielded.
+// WatchApprovals yields the waiting calls as the broker lists them: at once, whenever an approval is requested or
+// decided, after a reconnect, and every [lookInterval]. The list may be unchanged. A failed request is yielded as an
+// error and tried again; the end of ctx ends the iteration without one. When the subscription fails, that error is the
+// only thing yielded.
 func (c *Client) WatchApprovals(ctx context.Context) iter.Seq2[subjects.ApprovalList, error] {
 	return func(yield func(subjects.ApprovalList, error) bool) {
 		hints := make(chan *nats.Msg, 256)
-		unsubscribe, err := c.subscribe(ctx, hints, subjects.ApprovalRequestEvent.LiveSubject(), subjects.ApprovalDecisionEvent.LiveSubject())
+		unsubscribe, err := c.subscribe(ctx, hints, subjects.ApprovalRequestEvent.LiveSubject(),
+			subjects.ApprovalDecisionEvent.LiveSubject())
 		if err != nil {
 			yield(subjects.ApprovalList{}, err)
 			return
@@ -143,9 +148,9 @@ func (c *Client) WatchApprovals(ctx context.Context) iter.Seq2[subjects.Approval
 	}
 }
 
-// ReadApproval decodes a stored request for approval, or its decision: at most one result is not nil. Both are nil for any
-// other event, one that another account than the broker's published, and one whose body has another id than its subject. e must
-// come from the event log, since From of a live copy can be forged.
+// ReadApproval decodes a stored request for approval, or its decision: at most one result is not nil. Both are nil for
+// any other event, one that another account than the broker's published, and one whose body has another id than its
+// subject. e must come from the event log, since From of a live copy can be forged.
 func ReadApproval(e Event) (*subjects.ApprovalRequest, *subjects.ApprovalReply) {
 	if e.From != accountBroker {
 		return nil, nil

@@ -20,7 +20,8 @@ import (
 
 // Question is a question to a respondent.
 type Question struct {
-	Respondent string // who answers: [subjects.Generator], [subjects.Committee] or [subjects.Orchestrator]; "" = the generator
+	// who answers: [subjects.Generator], [subjects.Committee] or [subjects.Orchestrator]; "" = the generator
+	Respondent string
 	Session    string // "" starts a new one
 	Text       string // the user's own words
 	// Attachments are untrusted content that the question is about, checked by [subjects.CheckAttachments].
@@ -78,9 +79,10 @@ type (
 )
 
 const (
-	unseenAfter    = 3 * time.Second        // until [Waiting] is sent
-	cancelGrace    = 5 * time.Second        // for the partial answer of a cancelled question
-	untakenGrace   = time.Second            // the same for a question that no generator has started, or that was given up
+	unseenAfter = 3 * time.Second // until [Waiting] is sent
+	cancelGrace = 5 * time.Second // for the partial answer of a cancelled question
+	// the same for a question that no generator has started, or that was given up
+	untakenGrace   = time.Second
 	deltaGrace     = 500 * time.Millisecond // for the live copy of an answer that the log already has
 	lookInterval   = 5 * time.Second        // between reads of the log without a hint: a hint can be lost
 	criticPresence = 200 * time.Millisecond // for a critic to answer a ping after the answer
@@ -92,8 +94,8 @@ var (
 	ErrOverride = errors.New("the broker confirmed a different override")
 	// ErrOverrideNotSet means that the request to the broker failed; nothing was asked. It is joined with the cause.
 	ErrOverrideNotSet = errors.New("setting the override")
-	// ErrNotStored means that the stream did not acknowledge the question, joined with the cause. After a timeout the question
-	// may be stored nevertheless.
+	// ErrNotStored means that the stream did not acknowledge the question, joined with the cause. After a timeout the
+	// question may be stored nevertheless.
 	ErrNotStored = errors.New("storing the question")
 )
 
@@ -120,15 +122,17 @@ type Query struct {
 	deltaSubject, thinkingSubject, pingInbox string
 }
 
-// Ask sets the override, stores the question and follows it in the background. The subscriptions hold before the question is
-// stored, so no update is missed. [Query.Updates] reports what happens; the caller must read it and call [Query.Close]. The
-// text is not checked here. On an error nothing is followed, and nothing was asked, except with [ErrNotStored] after a timeout.
+// Ask sets the override, stores the question and follows it in the background. The subscriptions hold before the
+// question is stored, so no update is missed. [Query.Updates] reports what happens; the caller must read it and call
+// [Query.Close]. The text is not checked here. On an error nothing is followed, and nothing was asked, except with
+// [ErrNotStored] after a timeout.
 //
-// The end of ctx cancels the question: the generator stops, and its partial answer is still delivered. To leave a question
-// unattended, call Close. Question.Timeout only ends the following, with a [Failure].
+// The end of ctx cancels the question: the generator stops, and its partial answer is still delivered. To leave a
+// question unattended, call Close. Question.Timeout only ends the following, with a [Failure].
 func (c *Client) Ask(ctx context.Context, question Question) (*Query, error) {
 	q := &Query{
-		ID: c.out.NewID(), Session: question.Session, respondent: cmp.Or(question.Respondent, subjects.Generator), c: c, calls: map[string]string{},
+		ID: c.out.NewID(), Session: question.Session, respondent: cmp.Or(question.Respondent, subjects.Generator), c: c,
+		calls:   map[string]string{},
 		updates: make(chan Update), closed: make(chan struct{}), messages: make(chan *nats.Msg, 1<<14),
 	}
 	if q.Session == "" {
@@ -144,8 +148,10 @@ func (c *Client) Ask(ctx context.Context, question Question) (*Query, error) {
 	}
 	if err == nil {
 		err = c.StoreQuestion(ctx, q.respondent, subjects.Query{
-			SessionID: q.Session, QueryID: q.ID, Query: question.Text, Attachments: question.Attachments, Model: question.Model, Hint: question.Hint,
-			Personas: question.Personas, Rounds: question.Rounds, Parallel: question.Parallel, Reference: question.Reference,
+			SessionID: q.Session, QueryID: q.ID, Query: question.Text, Attachments: question.Attachments,
+			Model: question.Model, Hint: question.Hint,
+			Personas: question.Personas, Rounds: question.Rounds, Parallel: question.Parallel,
+			Reference: question.Reference,
 		})
 	}
 	if err != nil {
@@ -159,8 +165,8 @@ func (c *Client) Ask(ctx context.Context, question Question) (*Query, error) {
 // Updates delivers what happens, in order. It is closed after an [Answer] or a [Failure].
 func (q *Query) Updates() <-chan Update { return q.updates }
 
-// Close stops following and ends the subscriptions. The question is not cancelled: its answer is still stored. Further calls do
-// nothing.
+// Close stops following and ends the subscriptions. The question is not cancelled: its answer is still stored. Further
+// calls do nothing.
 func (q *Query) Close() {
 	q.close.Do(func() {
 		close(q.closed)
@@ -169,8 +175,9 @@ func (q *Query) Close() {
 	})
 }
 
-// Wait discards all updates but the last and returns the answer, which may be partial or carry an error of its own. It blocks
-// until the question has ended. Without an answer the error is a [*subjects.Fault], or a plain one after [Query.Close].
+// Wait discards all updates but the last and returns the answer, which may be partial or carry an error of its own. It
+// blocks until the question has ended. Without an answer the error is a [*subjects.Fault], or a plain one after
+// [Query.Close].
 func (q *Query) Wait() (subjects.Response, error) {
 	for u := range q.updates {
 		switch u := u.(type) {
@@ -183,9 +190,9 @@ func (q *Query) Wait() (subjects.Response, error) {
 	return subjects.Response{}, errors.New("the question is no longer followed")
 }
 
-// subscribe subscribes to the live messages that can concern the question and sets q.next to the sequence after the present end
-// of the event log. With graded it also pings the critic; its reply arrives on q.pingInbox. It fails for a client without a
-// connection. After an error no subscription is left.
+// subscribe subscribes to the live messages that can concern the question and sets q.next to the sequence after the
+// present end of the event log. With graded it also pings the critic; its reply arrives on q.pingInbox. It fails for a
+// client without a connection. After an error no subscription is left.
 func (q *Query) subscribe(ctx context.Context, graded bool) (err error) {
 	if q.c.nc == nil {
 		return errNoConnection
@@ -200,8 +207,10 @@ func (q *Query) subscribe(ctx context.Context, graded bool) (err error) {
 	}
 	q.deltaSubject, q.thinkingSubject = delta.Name, thinking.Name
 	on := []string{
-		delta.Name, thinking.Name, subjects.ResponseGeneration.LiveSubject(), subjects.AgentStateEvent.LiveSubject(), subjects.ToolRequestEvent.LiveSubject(),
-		subjects.ToolResultEvent.LiveSubject(), subjects.ToolOutputEvent.Name, subjects.DeadLetterEvent.LiveSubject(), subjects.ApprovalRequestEvent.LiveSubject(), subjects.ApprovalDecisionEvent.LiveSubject(),
+		delta.Name, thinking.Name, subjects.ResponseGeneration.LiveSubject(), subjects.AgentStateEvent.LiveSubject(),
+		subjects.ToolRequestEvent.LiveSubject(),
+		subjects.ToolResultEvent.LiveSubject(), subjects.ToolOutputEvent.Name, subjects.DeadLetterEvent.LiveSubject(),
+		subjects.ApprovalRequestEvent.LiveSubject(), subjects.ApprovalDecisionEvent.LiveSubject(),
 		subjects.TaskProgressEvent.LiveSubject(),
 		subjects.DeliberationEvent.LiveSubject(),
 	}
@@ -225,9 +234,9 @@ func (q *Query) subscribe(ctx context.Context, graded bool) (err error) {
 	return nil
 }
 
-// setOverride sets the override for this query only; nil sets nothing. It fails with [ErrOverrideNotSet] when the request
-// fails, and with [ErrOverride] when the broker confirms another session, query or level, or fewer disabled or granted tools: a
-// user who disables a tool must not get an answer that used it.
+// setOverride sets the override for this query only; nil sets nothing. It fails with [ErrOverrideNotSet] when the
+// request fails, and with [ErrOverride] when the broker confirms another session, query or level, or fewer disabled or
+// granted tools: a user who disables a tool must not get an answer that used it.
 func (q *Query) setOverride(ctx context.Context, override *subjects.SessionConfig) error {
 	if override == nil {
 		return nil
@@ -242,14 +251,15 @@ func (q *Query) setOverride(ctx context.Context, override *subjects.SessionConfi
 		return !slices.ContainsFunc(of, func(s string) bool { return !slices.Contains(in, s) })
 	}
 	if holds.SessionID != set.SessionID || !holds.Once || holds.QueryID != set.QueryID ||
-		set.Override != "" && holds.Override != set.Override || !all(holds.Disable, set.Disable) || !all(holds.Grant, set.Grant) {
+		set.Override != "" && holds.Override != set.Override || !all(holds.Disable, set.Disable) ||
+		!all(holds.Grant, set.Grant) {
 		return ErrOverride
 	}
 	return nil
 }
 
-// StoreQuestion publishes a question to a respondent, whose ids must be set, until the stream acknowledges it, with the attempts and limits of
-// [Client.publishStored]. Every error wraps [ErrNotStored].
+// StoreQuestion publishes a question to a respondent, whose ids must be set, until the stream acknowledges it, with the
+// attempts and limits of [Client.publishStored]. Every error wraps [ErrNotStored].
 func (c *Client) StoreQuestion(ctx context.Context, respondent string, body subjects.Query) error {
 	topic, ok := subjects.QuestionTopic(respondent)
 	if !ok {
@@ -268,8 +278,8 @@ func (c *Client) StoreQuestion(ctx context.Context, respondent string, body subj
 	return nil
 }
 
-// StoreImages stores images that a question of the session, a valid token, refers to. It must be called before the question
-// is stored. Every error wraps [ErrNotStored]. Images that are stored already are kept.
+// StoreImages stores images that a question of the session, a valid token, refers to. It must be called before the
+// question is stored. Every error wraps [ErrNotStored]. Images that are stored already are kept.
 func (c *Client) StoreImages(ctx context.Context, session string, images [][]byte) error {
 	for _, data := range images {
 		if err := attachment.Store(ctx, c.out, session, data); err != nil {
@@ -279,8 +289,9 @@ func (c *Client) StoreImages(ctx context.Context, session string, images [][]byt
 	return nil
 }
 
-// CancelQuery asks the generator to stop a question and does not wait for that: a partial answer comes as an event. nil means
-// that the request was stored, also when no such question runs. It has the attempts and limits of [Client.publishStored].
+// CancelQuery asks the generator to stop a question and does not wait for that: a partial answer comes as an event. nil
+// means that the request was stored, also when no such question runs. It has the attempts and limits of
+// [Client.publishStored].
 func (c *Client) CancelQuery(ctx context.Context, session, query, reason string) error {
 	topic, err := subjects.QueryCancel.With(query)
 	if err != nil {
@@ -318,13 +329,13 @@ type ending struct {
 	giveUp   <-chan time.Time
 }
 
-// awaitEnd sends updates until the question has ended and returns the [Answer] or [Failure]; nil when the query was closed
-// before that. A timeout of 0 is none; when it passes, the question is not cancelled. The end of ctx cancels it, and awaitEnd
-// then waits up to [cancelGrace] for the partial answer.
+// awaitEnd sends updates until the question has ended and returns the [Answer] or [Failure]; nil when the query was
+// closed before that. A timeout of 0 is none; when it passes, the question is not cancelled. The end of ctx cancels it,
+// and awaitEnd then waits up to [cancelGrace] for the partial answer.
 //
-// A live copy of a stored event is only a hint that there is something new: its headers are its publisher's. Who published it,
-// and in which order, is read from the event log. An answer in the log waits for its live copy, which comes after the last
-// delta, so that deltas precede it; after [deltaGrace] it is delivered without.
+// A live copy of a stored event is only a hint that there is something new: its headers are its publisher's. Who
+// published it, and in which order, is read from the event log. An answer in the log waits for its live copy, which
+// comes after the last delta, so that deltas precede it; after [deltaGrace] it is delivered without.
 func (q *Query) awaitEnd(ctx context.Context, timeout time.Duration) Update {
 	var (
 		end     ending
@@ -376,9 +387,9 @@ func (q *Query) awaitEnd(ctx context.Context, timeout time.Duration) Update {
 // isAnswered reports whether the answer can be delivered: it is stored, and its deltas have been reported or given up.
 func (e *ending) isAnswered() bool { return e.answer != nil && e.liveCopy }
 
-// readEnd reads the new events of the log once, without waiting for more, and notes an answer or a failure in end; neither
-// found leaves end without one. A failed read is scheduled again after [retryPause]. Only the first failure is kept, and it is
-// delivered only when no answer follows within [untakenGrace].
+// readEnd reads the new events of the log once, without waiting for more, and notes an answer or a failure in end;
+// neither found leaves end without one. A failed read is scheduled again after [retryPause]. Only the first failure is
+// kept, and it is delivered only when no answer follows within [untakenGrace].
 func (q *Query) readEnd(ctx context.Context, end *ending) {
 	res, fault, err := q.readLog(ctx)
 	end.reads.finish(err)
@@ -390,8 +401,9 @@ func (q *Query) readEnd(ctx context.Context, end *ending) {
 	}
 }
 
-// receive handles one live message: it sends a delta or live output of a tool as an update, notes the critic's reply to the ping, and schedules a read
-// of the log for the copy of a stored event of this query. Every other message is ignored.
+// receive handles one live message: it sends a delta or live output of a tool as an update, notes the critic's reply to
+// the ping, and schedules a read of the log for the copy of a stored event of this query. Every other message is
+// ignored.
 func (q *Query) receive(m *nats.Msg, end *ending) {
 	if q.receivePing(m) {
 		return
@@ -424,9 +436,9 @@ func isToolOutput(subject string) bool {
 	return ok
 }
 
-// missingActors pings all actors and names which of router and respondent did not answer, in this order; nil when both did.
-// Errors of the ping are ignored: replies that came before one count, and without any both are named. It waits for at
-// most a second for the first reply; see [actor.Discover].
+// missingActors pings all actors and names which of router and respondent did not answer, in this order; nil when both
+// did. Errors of the ping are ignored: replies that came before one count, and without any both are named. It waits for
+// at most a second for the first reply; see [actor.Discover].
 func (c *Client) missingActors(ctx context.Context, respondent string) (missing []string) {
 	pings, _ := c.Ping(ctx, "") // an actor that does not answer is missing
 	for _, name := range []string{subjects.Router, respondent} {
@@ -437,26 +449,28 @@ func (c *Client) missingActors(ctx context.Context, respondent string) (missing 
 	return missing
 }
 
-// cancel publishes the cancellation. It returns the failure to deliver, and when to deliver it unless an answer comes first: at
-// once when the cancellation could not be published, after [untakenGrace] when no generator has started, else after
-// [cancelGrace].
+// cancel publishes the cancellation. It returns the failure to deliver, and when to deliver it unless an answer comes
+// first: at once when the cancellation could not be published, after [untakenGrace] when no generator has started, else
+// after [cancelGrace].
 func (q *Query) cancel(ctx context.Context) (*subjects.Fault, <-chan time.Time) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // no retry after that: the user waits
 	defer cancel()
 	err := q.c.CancelQuery(ctx, q.Session, q.ID, "stopped by the user")
 	switch {
 	case err != nil:
-		return subjects.Faultf(subjects.CodeStopped, "stopped waiting, but the assistant could not be told and continues"), time.After(0)
+		return subjects.Faultf(subjects.CodeStopped, "stopped waiting, but the assistant could not be told and "+
+			"continues"), time.After(0)
 	case !q.started:
-		return subjects.Faultf(subjects.CodeStopped, "stopped waiting; the question is stored and not started yet"), time.After(untakenGrace)
+		return subjects.Faultf(subjects.CodeStopped, "stopped waiting; the question is stored and not started yet"),
+			time.After(untakenGrace)
 	}
 	return subjects.Faultf(subjects.CodeStopped, "stopped without a partial answer"), time.After(cancelGrace)
 }
 
 // readLog reads the events from q.next to the present end of the log, sends an update for each event of this query, and
-// advances q.next. It stops at the answer and returns it. A fault means that the question was given up and no answer was read
-// after it, also with an error; all nil means that the question has not ended yet. After an error it can be called again and
-// goes on where it failed.
+// advances q.next. It stops at the answer and returns it. A fault means that the question was given up and no answer
+// was read after it, also with an error; all nil means that the question has not ended yet. After an error it can be
+// called again and goes on where it failed.
 func (q *Query) readLog(ctx context.Context) (*subjects.Response, *subjects.Fault, error) {
 	log, err := q.c.EventStatus(ctx)
 	if err != nil {
@@ -480,7 +494,8 @@ func (q *Query) readLog(ctx context.Context) (*subjects.Response, *subjects.Faul
 		case end.Response != nil:
 			return end.Response, nil, nil
 		default:
-			fault, q.started = subjects.Faultf(end.Dead.Code, "the question was given up by %s: %s", end.Dead.Actor, end.Dead.Reason), true
+			fault, q.started = subjects.Faultf(end.Dead.Code, "the question was given up by %s: %s", end.Dead.Actor,
+				end.Dead.Reason), true
 		}
 	}
 	return nil, fault, nil
@@ -494,9 +509,10 @@ type Outcome struct {
 	Seq      uint64               // of the event
 }
 
-// ReadOutcome reads the outcome of a question from a stored event, of a question to one of respondents. It is nil for any other
-// event, also for the answer of another account, an answer whose body has another query id than the headers, and a dead letter that cannot be decoded. An answer
-// that cannot be decoded is an error. e must come from the event log, where From is authoritative.
+// ReadOutcome reads the outcome of a question from a stored event, of a question to one of respondents. It is nil for
+// any other event, also for the answer of another account, an answer whose body has another query id than the headers,
+// and a dead letter that cannot be decoded. An answer that cannot be decoded is an error. e must come from the event
+// log, where From is authoritative.
 func ReadOutcome(e Event, respondents ...string) (*Outcome, error) {
 	if e.Subject == subjects.ResponseGeneration.LiveSubject() && slices.Contains(respondents, e.From) {
 		var r subjects.Response
@@ -518,9 +534,10 @@ func ReadOutcome(e Event, respondents ...string) (*Outcome, error) {
 	return nil, nil
 }
 
-// report sends the update for one stored event of this query: a state or note of the generator, a tool call, its result, an
-// approval or its decision. A grade of the generator's answer is kept in q.grade and not sent. Dropped are bodies that cannot
-// be decoded, calls of other callers, and results of calls that were not reported. The caller has compared the query id.
+// report sends the update for one stored event of this query: a state or note of the generator, a tool call, its
+// result, an approval or its decision. A grade of the generator's answer is kept in q.grade and not sent. Dropped are
+// bodies that cannot be decoded, calls of other callers, and results of calls that were not reported. The caller has
+// compared the query id.
 func (q *Query) report(e Event) {
 	if words, ok := subjects.Match(subjects.AgentStateEvent.LiveSubject(), e.Subject); ok && words[0] == q.respondent {
 		var s subjects.AgentState
@@ -577,8 +594,8 @@ func (q *Query) report(e Event) {
 	}
 }
 
-// reportState sends a transition of the generator as [State], or as [Note] when it has a code. A note that a grade has come is
-// not sent, because the grade is. Either one means that a generator has started. agent is the one that changed.
+// reportState sends a transition of the generator as [State], or as [Note] when it has a code. A note that a grade has
+// come is not sent, because the grade is. Either one means that a generator has started. agent is the one that changed.
 func (q *Query) reportState(s subjects.AgentState, agent string) {
 	q.started = true
 	switch s.Code {
@@ -590,8 +607,8 @@ func (q *Query) reportState(s subjects.AgentState, agent string) {
 	}
 }
 
-// receivePing reports whether m is a reply to the ping of the critic, and sets q.critic when that critic grades. One that is
-// switched off replies too, but offers no tool.
+// receivePing reports whether m is a reply to the ping of the critic, and sets q.critic when that critic grades. One
+// that is switched off replies too, but offers no tool.
 func (q *Query) receivePing(m *nats.Msg) bool {
 	if q.pingInbox == "" || m.Subject != q.pingInbox {
 		return false
@@ -602,9 +619,9 @@ func (q *Query) receivePing(m *nats.Msg) bool {
 	return true
 }
 
-// Grade waits for the critic's grade of the answer, up to within, and returns it. nil means none: the time has passed, ctx
-// ended, no critic that grades replied within [criticPresence], within is not positive, or the question was asked without
-// Graded. It must be called after the [Answer] was received and before [Query.Close].
+// Grade waits for the critic's grade of the answer, up to within, and returns it. nil means none: the time has passed,
+// ctx ended, no critic that grades replied within [criticPresence], within is not positive, or the question was asked
+// without Graded. It must be called after the [Answer] was received and before [Query.Close].
 func (q *Query) Grade(ctx context.Context, within time.Duration) *subjects.Critique {
 	if q.pingInbox == "" || within <= 0 || ctx.Err() != nil {
 		return nil
@@ -616,7 +633,8 @@ func (q *Query) Grade(ctx context.Context, within time.Duration) *subjects.Criti
 	for {
 		select {
 		case m := <-q.messages:
-			if e, ok := decodeLive(m); !q.receivePing(m) && ok && e.Subject == subjects.CritiqueResult.LiveSubject() && e.Query == q.ID {
+			if e, ok := decodeLive(m); !q.receivePing(m) && ok && e.Subject == subjects.CritiqueResult.LiveSubject() &&
+				e.Query == q.ID {
 				reads.hint()
 			}
 		case <-q.status:
@@ -638,8 +656,9 @@ func (q *Query) Grade(ctx context.Context, within time.Duration) *subjects.Criti
 	}
 }
 
-// readGrade looks for the grade of the generator's answer from q.next to the present end of the log, and sets q.grade and
-// q.next. It does not wait. nil with q.grade unset means that there is no grade yet; after an error it can be called again.
+// readGrade looks for the grade of the generator's answer from q.next to the present end of the log, and sets q.grade
+// and q.next. It does not wait. nil with q.grade unset means that there is no grade yet; after an error it can be
+// called again.
 func (q *Query) readGrade(ctx context.Context) error {
 	for e, err := range q.c.EventsFrom(ctx, q.next, subjects.CritiqueResult.StoredBy(accountCritic)) {
 		if err != nil {
@@ -654,8 +673,8 @@ func (q *Query) readGrade(ctx context.Context) error {
 	return nil
 }
 
-// ReadGrade decodes a stored grade. It is nil for any other event, a grade that another account than the critic's published,
-// and a body that cannot be decoded. e must come from the event log, where From is authoritative.
+// ReadGrade decodes a stored grade. It is nil for any other event, a grade that another account than the critic's
+// published, and a body that cannot be decoded. e must come from the event log, where From is authoritative.
 func ReadGrade(e Event) *subjects.Critique {
 	var c subjects.Critique
 	if e.Subject != subjects.CritiqueResult.LiveSubject() || e.From != accountCritic || !e.Decode(&c) {

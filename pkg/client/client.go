@@ -1,9 +1,9 @@
 // Package client is the Go client of the bus: ask and follow a question, watch and read events, sessions, memory,
-// approvals, feedback, models, policy and status. It has no terminal code and no flags; the command line, the gateway and
-// the story harness build on it.
+// approvals, feedback, models, policy and status. It has no terminal code and no flags; the command line, the gateway
+// and the story harness build on it.
 //
-// A client acts with the account of its connection, and the server enforces what that account may do. Errors of an actor
-// are a [*subjects.Fault]; [actor.IsReplyFault] tells a fault in a reply from one of the transport.
+// A client acts with the account of its connection, and the server enforces what that account may do. Errors of an
+// actor are a [*subjects.Fault]; [actor.IsReplyFault] tells a fault in a reply from one of the transport.
 package client
 
 import (
@@ -35,8 +35,8 @@ const (
 	writeTimeout  = 110 * time.Second // below the two minutes after which the server no longer routes a reply
 )
 
-// IDPrefix is the shortest prefix that stands for an id: of a session, a query, an approval, a memory or an audit record. A
-// shorter one would be a guess.
+// IDPrefix is the shortest prefix that stands for an id: of a session, a query, an approval, a memory or an audit
+// record. A shorter one would be a guess.
 const IDPrefix = 6
 
 // ErrNotFound means that no session, query, approval or memory has the id.
@@ -89,9 +89,9 @@ func (c *Client) ServerURL() string {
 
 var errNoConnection = errors.New("this client has no connection to subscribe on")
 
-// subscribe delivers the messages of all subjects to one channel, in the order of arrival, and returns when the server has the
-// subscriptions: nothing published afterwards is missed. A full channel loses messages. It fails without a connection and when
-// the server denies a subject; then nothing stays subscribed. Otherwise unsubscribe must be called.
+// subscribe delivers the messages of all subjects to one channel, in the order of arrival, and returns when the server
+// has the subscriptions: nothing published afterwards is missed. A full channel loses messages. It fails without a
+// connection and when the server denies a subject; then nothing stays subscribed. Otherwise unsubscribe must be called.
 func (c *Client) subscribe(ctx context.Context, to chan *nats.Msg, subjects ...string) (unsubscribe func(), err error) {
 	if c.nc == nil {
 		return nil, errNoConnection
@@ -117,8 +117,8 @@ func (c *Client) subscribe(ctx context.Context, to chan *nats.Msg, subjects ...s
 	return unsubscribe, nil
 }
 
-// flush returns when the server has handled the new subscriptions to these subjects, at most ten seconds. It fails when the
-// server denies one of them; a violation of something else on this connection, which it remembers, is not returned.
+// flush returns when the server has handled the new subscriptions to these subjects, at most ten seconds. It fails when
+// the server denies one of them; a violation of something else on this connection, which it remembers, is not returned.
 func (c *Client) flush(ctx context.Context, subscribed ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -137,16 +137,16 @@ func (c *Client) flush(ctx context.Context, subscribed ...string) error {
 	return nil
 }
 
-// Publishing until stored: time for all attempts, for one, and the pause between two. A cut link is back after a quarter
-// of a second.
+// Publishing until stored: time for all attempts, for one, and the pause between two. A cut link is back after a
+// quarter of a second.
 const (
 	storeTimeout   = 15 * time.Second
 	attemptTimeout = 3 * time.Second
 	retryPause     = 300 * time.Millisecond
 )
 
-// logReads says when to read the event log again. A live copy of an event is a hint; the log takes events from a stream of each
-// author and may have this one a moment later, so that a hint leads to a few reads.
+// logReads says when to read the event log again. A live copy of an event is a hint; the log takes events from a stream
+// of each author and may have this one a moment later, so that a hint leads to a few reads.
 type logReads struct {
 	due  <-chan time.Time // nil = not before the next hint
 	left int              // reads that follow the next one when that finds nothing
@@ -174,9 +174,10 @@ func (l *logReads) finish(err error) {
 	}
 }
 
-// publishStored calls publish until it succeeds, at most [storeTimeout], and returns the last error. Every attempt has the same
-// message id, so that a lost acknowledgement does not store it twice. The end of ctx does not interrupt an attempt, only
-// further ones: whether the message is stored must be known. A fault and an error of the stream itself are not retried.
+// publishStored calls publish until it succeeds, at most [storeTimeout], and returns the last error. Every attempt has
+// the same message id, so that a lost acknowledgement does not store it twice. The end of ctx does not interrupt an
+// attempt, only further ones: whether the message is stored must be known. A fault and an error of the stream itself
+// are not retried.
 func (c *Client) publishStored(ctx context.Context, publish func(ctx context.Context, id string) error) error {
 	id := c.out.NewID()
 	work := context.WithoutCancel(ctx)
@@ -186,7 +187,8 @@ func (c *Client) publishStored(ctx context.Context, publish func(ctx context.Con
 		cancel()
 		var fault *subjects.Fault
 		var rejected *jetstream.APIError
-		if err == nil || errors.As(err, &fault) || errors.As(err, &rejected) || errors.Is(err, actor.ErrChanged) || time.Now().After(deadline) {
+		if err == nil || errors.As(err, &fault) || errors.As(err, &rejected) || errors.Is(err, actor.ErrChanged) ||
+			time.Now().After(deadline) {
 			return err
 		}
 		select {
@@ -198,8 +200,8 @@ func (c *Client) publishStored(ctx context.Context, publish func(ctx context.Con
 }
 
 // MatchID returns the one of ids that equals typed or begins with it; a prefix may have any length. Several are an
-// [*AmbiguousError]. When none fits, a typed text as long as an id is returned as it is, because a list may be cut off; a
-// shorter one is [ErrNotFound].
+// [*AmbiguousError]. When none fits, a typed text as long as an id is returned as it is, because a list may be cut off;
+// a shorter one is [ErrNotFound].
 func MatchID(typed string, ids []string) (string, error) {
 	var found []string
 	for _, id := range ids {

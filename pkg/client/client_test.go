@@ -84,7 +84,10 @@ func (f *fixture) ask(ctx context.Context, q client.Question) *client.Query {
 }
 
 func response(q *client.Query, answer string) subjects.Response {
-	return subjects.Response{SessionID: q.Session, QueryID: q.ID, Query: "?", Answer: answer, ToolCalls: []subjects.ToolCall{}}
+	return subjects.Response{
+		SessionID: q.Session, QueryID: q.ID, Query: "?", Answer: answer,
+		ToolCalls: []subjects.ToolCall{},
+	}
 }
 
 func TestAskReportsUpdatesInOrder(t *testing.T) {
@@ -95,10 +98,14 @@ func TestAskReportsUpdatesInOrder(t *testing.T) {
 	go func() {
 		defer close(emitted)
 		about := generator.WithIDs(q.Session, q.ID)
-		emit(t, about, with(t, subjects.AgentStateEvent, "generator"), subjects.AgentState{SessionID: q.Session, QueryID: q.ID, To: "GENERATING"})
+		emit(t, about, with(t, subjects.AgentStateEvent, "generator"),
+			subjects.AgentState{SessionID: q.Session, QueryID: q.ID, To: "GENERATING"})
 		f.bus.AwaitEvents() // between events of different authors, to keep their order
 		emit(t, broker.WithIDs(q.Session, q.ID), with(t, subjects.ToolRequestEvent, "get_datetime"),
-			subjects.ToolRequest{CallID: "c1", QueryID: q.ID, Tool: "get_datetime", Caller: "generator", Args: json.RawMessage(`{}`)})
+			subjects.ToolRequest{
+				CallID: "c1", QueryID: q.ID, Tool: "get_datetime", Caller: "generator",
+				Args: json.RawMessage(`{}`),
+			})
 		emit(t, broker.WithIDs(q.Session, q.ID), with(t, subjects.ToolResultEvent, "get_datetime"),
 			subjects.ToolResult{CallID: "c1", QueryID: q.ID, Tool: "get_datetime", Result: "now"})
 		f.bus.AwaitEvents()
@@ -107,7 +114,8 @@ func TestAskReportsUpdatesInOrder(t *testing.T) {
 		emit(t, about, with(t, subjects.ResponseDelta, q.ID), subjects.Delta{QueryID: q.ID, N: 1, Text: "now."})
 		emit(t, about, subjects.ResponseGeneration, response(q, "It is now."))
 		f.bus.AwaitEvents()
-		emit(t, critic.WithIDs(q.Session, q.ID), subjects.CritiqueResult, subjects.Critique{QueryID: q.ID, RespondentID: "generator", Score: 4})
+		emit(t, critic.WithIDs(q.Session, q.ID), subjects.CritiqueResult,
+			subjects.Critique{QueryID: q.ID, RespondentID: "generator", Score: 4})
 	}()
 	var kinds []string
 	var answer string
@@ -148,8 +156,13 @@ func TestAskReportsDeadLetterAsFailure(t *testing.T) {
 	router := f.as("router")
 	q := f.ask(t.Context(), client.Question{Text: "?", Session: "s1"})
 	about := router.WithIDs(q.Session, q.ID)
-	emit(t, about, with(t, subjects.DeadLetterEvent, "router"), subjects.DeadLetter{Actor: "router", Subject: "query.cancel.x", Code: "malformed", Reason: "something else"})
-	emit(t, about, with(t, subjects.DeadLetterEvent, "router"), subjects.DeadLetter{Actor: "router", Subject: "query.received", Code: "internal", Reason: "five attempts failed"})
+	emit(t, about, with(t, subjects.DeadLetterEvent, "router"),
+		subjects.DeadLetter{Actor: "router", Subject: "query.cancel.x", Code: "malformed", Reason: "something else"})
+	emit(t, about, with(t, subjects.DeadLetterEvent, "router"),
+		subjects.DeadLetter{
+			Actor: "router", Subject: "query.received", Code: "internal",
+			Reason: "five attempts failed",
+		})
 	_, err := q.Wait()
 	var fault *subjects.Fault
 	if !errors.As(err, &fault) || fault.Code != "internal" || !strings.Contains(fault.Text, "five attempts failed") {
@@ -199,11 +212,19 @@ func TestAskTimesOutWithoutGenerator(t *testing.T) {
 
 func TestAskStopsWhenBrokerConfirmsAnotherOverride(t *testing.T) {
 	f := newFixture(t)
-	f.run(routes{"broker", []actor.Route{actor.Serve(subjects.SessionConfigService, func(_ context.Context, in actor.Msg[subjects.SessionConfig], _ actor.Out) (subjects.SessionConfig, error) {
-		in.Body.Disable = nil
-		return in.Body, nil
-	})}})
-	_, err := f.c.Ask(t.Context(), client.Question{Text: "?", Override: &subjects.SessionConfig{Disable: []string{"web_fetch"}}})
+	f.run(
+		routes{
+			"broker",
+			[]actor.Route{actor.Serve(subjects.SessionConfigService,
+				func(_ context.Context, in actor.Msg[subjects.SessionConfig], _ actor.Out) (subjects.SessionConfig,
+					error,
+				) {
+					in.Body.Disable = nil
+					return in.Body, nil
+				})},
+		})
+	_, err := f.c.Ask(t.Context(),
+		client.Question{Text: "?", Override: &subjects.SessionConfig{Disable: []string{"web_fetch"}}})
 	if !errors.Is(err, client.ErrOverride) {
 		t.Errorf("error %v", err)
 	}
@@ -285,11 +306,13 @@ func TestSessions(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	put("session-one-a", `{"session_id":"lies","turns":[{"query_id":"q1","query":"first?","answer":"a"},{"query_id":"q2","query":"second?","answer":"b"}],"updated":"2026-01-01T00:00:00Z"}`)
+	put("session-one-a",
+		`{"session_id":"lies","turns":[{"query_id":"q1","query":"first?","answer":"a"},{"query_id":"q2","query":"second?","answer":"b"}],"updated":"2026-01-01T00:00:00Z"}`)
 	put("session-one-b", `{"session_id":"session-one-b","turns":[],"updated":"2026-01-02T00:00:00Z"}`)
 	put("damaged", `not JSON`)
 	list, err := f.c.Sessions(t.Context())
-	if err != nil || len(list) != 3 || list[0].ID != "session-one-b" || list[1].Turns != 2 || list[1].Question != "first?" || !errors.Is(list[2].Err, client.ErrUnreadable) {
+	if err != nil || len(list) != 3 || list[0].ID != "session-one-b" || list[1].Turns != 2 ||
+		list[1].Question != "first?" || !errors.Is(list[2].Err, client.ErrUnreadable) {
 		t.Errorf("list %+v, %v", list, err)
 	}
 	if c, err := f.c.Session(t.Context(), "session-one-a"); err != nil || c.SessionID != "session-one-a" {
@@ -299,14 +322,16 @@ func TestSessions(t *testing.T) {
 	for id, check := range map[string]func(string, error) bool{
 		"session-one-a": func(id string, err error) bool { return id == "session-one-a" && err == nil },
 		"session-one":   func(_ string, err error) bool { return errors.As(err, &ambiguous) && ambiguous.Count == 2 },
-		"sessi":         func(_ string, err error) bool { return errors.Is(err, client.ErrNotFound) }, // too short for a prefix
-		"unknown-id":    func(_ string, err error) bool { return errors.Is(err, client.ErrNotFound) },
+		// too short for a prefix
+		"sessi":      func(_ string, err error) bool { return errors.Is(err, client.ErrNotFound) },
+		"unknown-id": func(_ string, err error) bool { return errors.Is(err, client.ErrNotFound) },
 	} {
 		if got, err := f.c.FindSession(t.Context(), id); !check(got, err) {
 			t.Errorf("finding %s: %q, %v", id, got, err)
 		}
 	}
-	if turn, id, err := f.c.LastTurn(t.Context(), "session-one-a"); err != nil || id != "session-one-a" || turn.QueryID != "q2" {
+	if turn, id, err := f.c.LastTurn(t.Context(), "session-one-a"); err != nil || id != "session-one-a" ||
+		turn.QueryID != "q2" {
 		t.Errorf("last turn %+v of %s, %v", turn, id, err)
 	}
 	if _, _, err := f.c.LastTurn(t.Context(), "session-one-b"); !errors.Is(err, client.ErrNotFound) {
@@ -322,17 +347,28 @@ func TestGrantsOfASession(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g := subjects.Grants{SessionID: session, QueryID: query, Grants: []subjects.Grant{{Acts: []string{"create"}, Times: 1, Clause: clause}}}
+		g := subjects.Grants{
+			SessionID: session, QueryID: query,
+			Grants: []subjects.Grant{{Acts: []string{"create"}, Times: 1, Clause: clause}},
+		}
 		if err := actor.Emit(t.Context(), f.as("broker"), topic, g); err != nil {
 			t.Fatal(err)
 		}
 	}
 	announce("s1", "q1", "save a note")
 	announce("s2", "q2", "write to Anna")
-	conv := subjects.Conversation{SessionID: "s1", Turns: []subjects.Turn{{QueryID: "q1"}, {QueryID: "q2"}, {QueryID: "q3"}, {QueryID: "*"}, {QueryID: ">"}, {}}}
+	conv := subjects.Conversation{SessionID: "s1", Turns: []subjects.Turn{
+		{QueryID: "q1"},
+		{QueryID: "q2"},
+		{QueryID: "q3"},
+		{QueryID: "*"},
+		{QueryID: ">"},
+		{},
+	}}
 	var got map[string][]subjects.Grant
 	var err error
-	for deadline := time.Now().Add(time.Minute); len(got) == 0 && time.Now().Before(deadline); { // until the event is in the log
+	// until the event is in the log
+	for deadline := time.Now().Add(time.Minute); len(got) == 0 && time.Now().Before(deadline); {
 		if got, err = f.c.QuestionGrants(t.Context(), conv); err != nil {
 			t.Fatal(err)
 		}
@@ -356,8 +392,15 @@ func TestRateOutcome(t *testing.T) {
 	about := reward.WithIDs("s1", "q1")
 	t.Run("counted", func(t *testing.T) {
 		r := rate(1, "")
-		emit(t, about, subjects.RewardEvent, subjects.Reward{QueryID: "q1", Source: subjects.RewardUser, Thumb: -1, Value: -1}) // of earlier feedback
-		emit(t, about, subjects.RewardEvent, subjects.Reward{QueryID: "q1", Source: subjects.RewardUser, Thumb: 1, Value: 1})
+		// of earlier feedback
+		emit(t, about, subjects.RewardEvent, subjects.Reward{
+			QueryID: "q1", Source: subjects.RewardUser, Thumb: -1,
+			Value: -1,
+		})
+		emit(t, about, subjects.RewardEvent, subjects.Reward{
+			QueryID: "q1", Source: subjects.RewardUser, Thumb: 1,
+			Value: 1,
+		})
 		if got, err := r.Wait(t.Context()); err != nil || got == nil || got.Value != 1 {
 			t.Errorf("%+v, %v", got, err)
 		}
@@ -373,9 +416,14 @@ func TestRateOutcome(t *testing.T) {
 		if err != nil || !ok {
 			t.Fatal(err)
 		}
-		emit(t, about, with(t, subjects.DeadLetterEvent, "reward"), subjects.DeadLetter{Actor: "reward", Subject: "from.user.user.feedback", Code: "unknown_answer", Reason: "no such answer", SHA256: digest(e.Body)})
+		emit(t, about, with(t, subjects.DeadLetterEvent, "reward"),
+			subjects.DeadLetter{
+				Actor: "reward", Subject: "from.user.user.feedback", Code: "unknown_answer",
+				Reason: "no such answer", SHA256: digest(e.Body),
+			})
 		var rejected *client.RejectedError
-		if got, err := r.Wait(t.Context()); got != nil || !errors.As(err, &rejected) || rejected.Reason != "no such answer" {
+		if got, err := r.Wait(t.Context()); got != nil || !errors.As(err, &rejected) ||
+			rejected.Reason != "no such answer" {
 			t.Errorf("%+v, %v", got, err)
 		}
 	})
@@ -391,15 +439,25 @@ func TestRateOutcome(t *testing.T) {
 
 func TestApprovals(t *testing.T) {
 	f := newFixture(t)
-	pending := subjects.Approval{ApprovalRequest: subjects.ApprovalRequest{ID: "abcdef0123456789abcdef0123456789", Tool: "send"}, State: subjects.ApprovalPending}
+	pending := subjects.Approval{ApprovalRequest: subjects.ApprovalRequest{
+		ID:   "abcdef0123456789abcdef0123456789",
+		Tool: "send",
+	}, State: subjects.ApprovalPending}
 	f.run(routes{"broker", []actor.Route{
-		actor.Serve(subjects.ApprovalListService, func(context.Context, actor.Msg[subjects.ApprovalQuery], actor.Out) (subjects.ApprovalList, error) {
+		actor.Serve(subjects.ApprovalListService, func(context.Context, actor.Msg[subjects.ApprovalQuery],
+			actor.Out,
+		) (subjects.ApprovalList, error) {
 			return subjects.ApprovalList{Approvals: []subjects.Approval{pending}}, nil
 		}),
-		actor.Serve(subjects.ApprovalDecisionService, func(_ context.Context, in actor.Msg[subjects.ApprovalDecision], _ actor.Out) (subjects.ApprovalReply, error) {
-			return subjects.ApprovalReply{ID: pending.ID, Accepted: in.Body.Approve, State: subjects.ApprovalApproved}, nil
+		actor.Serve(subjects.ApprovalDecisionService, func(_ context.Context, in actor.Msg[subjects.ApprovalDecision],
+			_ actor.Out,
+		) (subjects.ApprovalReply, error) {
+			return subjects.ApprovalReply{ID: pending.ID, Accepted: in.Body.Approve, State: subjects.ApprovalApproved},
+				nil
 		}),
-		actor.Serve(subjects.ApprovalRevoke, func(context.Context, actor.Msg[subjects.Empty], actor.Out) (subjects.Done, error) {
+		actor.Serve(subjects.ApprovalRevoke, func(context.Context, actor.Msg[subjects.Empty], actor.Out) (subjects.Done,
+			error,
+		) {
 			return subjects.Done{}, nil
 		}),
 	}})
@@ -416,7 +474,8 @@ func TestApprovals(t *testing.T) {
 	if _, err := f.c.FindApproval(t.Context(), "fedcba"); !errors.Is(err, client.ErrNotFound) {
 		t.Errorf("unknown id: %v", err)
 	}
-	if r, err := f.c.DecideApproval(t.Context(), id, subjects.ApprovalDecision{Approve: true}); err != nil || !r.Accepted {
+	if r, err := f.c.DecideApproval(t.Context(), id, subjects.ApprovalDecision{Approve: true}); err != nil ||
+		!r.Accepted {
 		t.Errorf("decided %+v, %v", r, err)
 	}
 	if _, err := f.c.RevokeRule(t.Context(), id); !errors.Is(err, client.ErrNotFound) {
@@ -429,7 +488,9 @@ func TestMemoryPages(t *testing.T) {
 	all := []subjects.MemoryEntry{{ID: "m1"}, {ID: "m2"}, {ID: "m3"}}
 	writes, tooLarge := 0, true
 	f.run(routes{"memory", []actor.Route{
-		actor.Serve(subjects.MemoryAdminService, func(_ context.Context, in actor.Msg[subjects.MemoryAdminRequest], _ actor.Out) (r subjects.MemoryAdminReply, err error) {
+		actor.Serve(subjects.MemoryAdminService, func(_ context.Context, in actor.Msg[subjects.MemoryAdminRequest],
+			_ actor.Out,
+		) (r subjects.MemoryAdminReply, err error) {
 			if tooLarge { // the first page does not fit: a smaller one is requested
 				tooLarge = false
 				return r, subjects.Faultf(subjects.CodeTooLarge, "too large")
@@ -441,7 +502,9 @@ func TestMemoryPages(t *testing.T) {
 			}
 			return r, nil
 		}),
-		actor.Serve(subjects.MemoryWriteService, func(_ context.Context, in actor.Msg[subjects.MemoryWriteRequest], _ actor.Out) (w subjects.MemoryWriteReply, err error) {
+		actor.Serve(subjects.MemoryWriteService, func(_ context.Context, in actor.Msg[subjects.MemoryWriteRequest],
+			_ actor.Out,
+		) (w subjects.MemoryWriteReply, err error) {
 			if writes++; writes == 1 {
 				return w, subjects.Faultf(subjects.CodeBusy, "mailbox full")
 			}
@@ -451,17 +514,20 @@ func TestMemoryPages(t *testing.T) {
 			return w, nil
 		}),
 	}})
-	if got, next, err := f.c.ListMemories(t.Context(), subjects.MemoryAdminRequest{}, 0); err != nil || next != "" || len(got) != 3 {
+	if got, next, err := f.c.ListMemories(t.Context(), subjects.MemoryAdminRequest{}, 0); err != nil || next != "" ||
+		len(got) != 3 {
 		t.Errorf("all: %+v, %q, %v", got, next, err)
 	}
-	if got, next, err := f.c.ListMemories(t.Context(), subjects.MemoryAdminRequest{}, 2); err != nil || next != "m2" || len(got) != 2 {
+	if got, next, err := f.c.ListMemories(t.Context(), subjects.MemoryAdminRequest{}, 2); err != nil || next != "m2" ||
+		len(got) != 2 {
 		t.Errorf("two: %+v, %q, %v", got, next, err)
 	}
 	var b strings.Builder
 	if n, err := f.c.ExportMemories(t.Context(), &b); err != nil || n != 3 || strings.Count(b.String(), "\n") != 3 {
 		t.Errorf("export: %d, %v\n%s", n, err, b.String())
 	}
-	if w, _, err := f.c.AddMemory(t.Context(), subjects.MemoryEntry{Corpus: " a fact "}, false); err != nil || w.Action != "stored" || writes != 2 {
+	if w, _, err := f.c.AddMemory(t.Context(), subjects.MemoryEntry{Corpus: " a fact "}, false); err != nil ||
+		w.Action != "stored" || writes != 2 {
 		t.Errorf("add: %+v after %d writes, %v", w, writes, err)
 	}
 }
@@ -488,8 +554,12 @@ func TestReadExportNamesBadLine(t *testing.T) {
 }
 
 func TestRetryTextLeavesOutFeedbackOnUntrustedAnswers(t *testing.T) {
-	turn := subjects.Turn{Query: "when?\n\n" + subjects.RetryInstruction + " more", Grades: &subjects.Grades{Critic: 2, Feedback: "vague", Reward: -1, Words: "wrong day"}}
-	if got := client.RetryText(turn); strings.Contains(got, "vague") || !strings.Contains(got, "I said of it: wrong day") || strings.Contains(got, "more") {
+	turn := subjects.Turn{
+		Query:  "when?\n\n" + subjects.RetryInstruction + " more",
+		Grades: &subjects.Grades{Critic: 2, Feedback: "vague", Reward: -1, Words: "wrong day"},
+	}
+	if got := client.RetryText(turn); strings.Contains(got, "vague") ||
+		!strings.Contains(got, "I said of it: wrong day") || strings.Contains(got, "more") {
 		t.Error(got)
 	}
 	turn.Labels = &subjects.Labels{Trust: subjects.Trusted}
@@ -557,7 +627,10 @@ func TestEventsBackAcrossStrides(t *testing.T) {
 // TestDecodeReadsFormerFieldNames: events of an earlier build are still in the event log.
 func TestDecodeReadsFormerFieldNames(t *testing.T) {
 	t.Parallel()
-	for body, want := range map[string]bool{`{"demo_model":true}`: true, `{"stand_in":true}`: true, `{"unknown":true}`: false} {
+	for body, want := range map[string]bool{
+		`{"demo_model":true}`: true, `{"stand_in":true}`: true,
+		`{"unknown":true}`: false,
+	} {
 		var r subjects.Response
 		if e := (client.Event{Body: []byte(body)}); !e.Decode(&r) || r.DemoModel != want {
 			t.Errorf("%s: %+v", body, r)

@@ -16,7 +16,8 @@ type ClusterStatus struct {
 	Behind  []string // streams without a leader, or with a replica that is down or lacks messages, each with the reason
 }
 
-// CoreCluster returns the state of the replicas of the questions, events and buckets. Only the user's account may read it.
+// CoreCluster returns the state of the replicas of the questions, events and buckets. Only the user's account may read
+// it.
 func (c *Client) CoreCluster(ctx context.Context) (ClusterStatus, error) {
 	return c.clusterStatus(ctx, coreAPI, subjects.Core)
 }
@@ -26,8 +27,8 @@ func (c *Client) AuditCluster(ctx context.Context) (ClusterStatus, error) {
 	return c.clusterStatus(ctx, auditAPI, subjects.Audit)
 }
 
-// clusterStatus examines the streams of account until the first one that is not in a cluster. A stream that does not answer is
-// behind, and not an error: it may be electing a leader.
+// clusterStatus examines the streams of account until the first one that is not in a cluster. A stream that does not
+// answer is behind, and not an error: it may be electing a leader.
 func (c *Client) clusterStatus(ctx context.Context, api, account string) (out ClusterStatus, err error) {
 	for _, st := range subjects.Table().Streams {
 		if st.Account != account {

@@ -10,7 +10,8 @@ import (
 	"conclave/subjects"
 )
 
-// Ping returns the running instances of an actor, of all actors for "". Empty without an error means that none answered.
+// Ping returns the running instances of an actor, of all actors for "". Empty without an error means that none
+// answered.
 func (c *Client) Ping(ctx context.Context, actor string) ([]micro.Ping, error) {
 	return discover[micro.Ping](ctx, c, "PING", actor)
 }
@@ -25,9 +26,9 @@ func decodePing(data []byte) (p micro.Ping, ok bool) {
 	return p, json.Unmarshal(data, &p) == nil
 }
 
-// discover requests verb of the micro protocol from the named actor, "" for all, and returns every reply that decodes, in the
-// order of arrival; see [actor.Discover]. When ctx ends, its error comes with the replies so far. A client of an actor without a
-// connection gets the replies of all others, if the actor is the directory, see [subjects.Directory].
+// discover requests verb of the micro protocol from the named actor, "" for all, and returns every reply that decodes,
+// in the order of arrival; see [actor.Discover]. When ctx ends, its error comes with the replies so far. A client of an
+// actor without a connection gets the replies of all others, if the actor is the directory, see [subjects.Directory].
 func discover[T any](ctx context.Context, c *Client, verb, name string) (out []T, err error) {
 	add := func(data []byte) {
 		var v T

@@ -29,11 +29,12 @@ type Event struct {
 	Body    json.RawMessage `json:"body"` // JSON in any case; plain text is a JSON string
 }
 
-// Decode decodes the body into v, also one that an earlier build stored under former field names. It reports false when the body
-// does not fit v.
+// Decode decodes the body into v, also one that an earlier build stored under former field names. It reports false when
+// the body does not fit v.
 func (e Event) Decode(v any) bool { return actor.DecodeStored(e.Body, v) == nil }
 
-// Text is the body as text: the string itself when it is a JSON string, which may have line breaks, and the JSON otherwise.
+// Text is the body as text: the string itself when it is a JSON string, which may have line breaks, and the JSON
+// otherwise.
 func (e Event) Text() string {
 	var text string
 	if json.Unmarshal(e.Body, &text) == nil {
@@ -52,9 +53,10 @@ func (e Event) About(session, query string) bool {
 	return fits(e.Session, session) && (fits(e.Query, query) || query != "" && lastToken == query)
 }
 
-// decodeLive reads a message from a subscription. It reports false for the traffic of requests and of the server, and for a
-// message on a stored subject that no stream has stored: its stored copy is received too. Stream, sequence, author and time are
-// read from headers and decide nothing; a message that is not stored has the present time and no author.
+// decodeLive reads a message from a subscription. It reports false for the traffic of requests and of the server, and
+// for a message on a stored subject that no stream has stored: its stored copy is received too. Stream, sequence,
+// author and time are read from headers and decide nothing; a message that is not stored has the present time and no
+// author.
 func decodeLive(m *nats.Msg) (Event, bool) {
 	first, _, _ := strings.Cut(m.Subject, ".")
 	if first == "core" || strings.HasPrefix(first, "_") || strings.HasPrefix(first, "$") {
@@ -95,8 +97,8 @@ var storedSubjects = sync.OnceValue(func() (out []string) {
 	return out
 })
 
-// lastValue is the last value of a header, "" when it is missing. The server appends its own value last, after any that the
-// publisher wrote.
+// lastValue is the last value of a header, "" when it is missing. The server appends its own value last, after any that
+// the publisher wrote.
 func lastValue(h nats.Header, name string) string {
 	if v := h[name]; len(v) > 0 {
 		return v[len(v)-1]
@@ -113,9 +115,9 @@ func splitStored(stored string) (subject, from string) {
 	return parts[2], parts[1]
 }
 
-// fill sets the body, and the ids of session and query: from the headers, else from the payload; the query of a cancellation
-// else from the subject. Ids say what an event is about, never who published it; one that is no valid token is dropped and
-// leaves "".
+// fill sets the body, and the ids of session and query: from the headers, else from the payload; the query of a
+// cancellation else from the subject. Ids say what an event is about, never who published it; one that is no valid
+// token is dropped and leaves "".
 func (e *Event) fill(h nats.Header, data []byte) {
 	e.Body = bodyJSON(h.Get(subjects.HeaderType), data)
 	var ids struct {
@@ -142,8 +144,8 @@ func firstToken(ids ...string) string {
 	return ""
 }
 
-// bodyJSON returns a payload as JSON: an object or array compacted, msgpack converted, and everything else, also a bare number,
-// as a JSON string with invalid UTF-8 replaced. An empty payload is null.
+// bodyJSON returns a payload as JSON: an object or array compacted, msgpack converted, and everything else, also a bare
+// number, as a JSON string with invalid UTF-8 replaced. An empty payload is null.
 func bodyJSON(contentType string, data []byte) json.RawMessage {
 	if base, _, _ := strings.Cut(contentType, ";"); strings.EqualFold(strings.TrimSpace(base), subjects.TypeMsgpack) {
 		data = []byte(actor.FormatJSON(subjects.Spec{Codec: subjects.Msgpack}, data))
@@ -152,7 +154,8 @@ func bodyJSON(contentType string, data []byte) json.RawMessage {
 		return json.RawMessage("null")
 	}
 	var b bytes.Buffer
-	if trimmed := bytes.TrimSpace(data); len(trimmed) > 0 && strings.ContainsRune("{[", rune(trimmed[0])) && json.Compact(&b, data) == nil {
+	if trimmed := bytes.TrimSpace(data); len(trimmed) > 0 && strings.ContainsRune("{[", rune(trimmed[0])) &&
+		json.Compact(&b, data) == nil {
 		return b.Bytes()
 	}
 	text, err := json.Marshal(strings.ToValidUTF8(string(data), "\uFFFD"))

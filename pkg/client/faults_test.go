@@ -17,7 +17,10 @@ import (
 // A log that fails right behind the event that ends the question: that event is not read a second time.
 func TestFinalFaultIsKeptWhenTheLogFailsAfterIt(t *testing.T) {
 	t.Parallel()
-	letter, err := json.Marshal(subjects.DeadLetter{Actor: "router", Subject: "query.received", Code: subjects.CodeMalformed, Reason: "the question is empty"})
+	letter, err := json.Marshal(subjects.DeadLetter{
+		Actor: "router", Subject: "query.received",
+		Code: subjects.CodeMalformed, Reason: "the question is empty",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,12 +31,16 @@ func TestFinalFaultIsKeptWhenTheLogFailsAfterIt(t *testing.T) {
 			return map[string]any{"state": map[string]any{"first_seq": 1, "last_seq": 2}}, nil
 		case strings.Contains(string(body), `"seq":1`):
 			return map[string]any{"message": map[string]any{
-				"seq": 1, "subject": "from.router.dead.router", "hdrs": []byte("NATS/1.0\r\n" + subjects.HeaderQuery + ": q1\r\n\r\n"), "data": letter, "time": time.Now(),
+				"seq": 1, "subject": "from.router.dead.router", "hdrs": []byte("NATS/1.0\r\n" + subjects.HeaderQuery +
+					": q1\r\n\r\n"), "data": letter, "time": time.Now(),
 			}}, nil
 		case fails:
 			return nil, errors.New("the link is cut")
 		}
-		return map[string]any{"message": map[string]any{"seq": 2, "subject": "from.router.dead.router", "data": []byte("{}"), "time": time.Now()}}, nil
+		return map[string]any{"message": map[string]any{
+			"seq": 2, "subject": "from.router.dead.router",
+			"data": []byte("{}"), "time": time.Now(),
+		}}, nil
 	}}
 	q := &Query{ID: "q1", c: Wrap(rec.Out()), next: 1, updates: make(chan Update), closed: make(chan struct{})}
 	end := &ending{}
@@ -99,7 +106,8 @@ func TestForgettingManyCountsSupersededEntriesOnce(t *testing.T) {
 				r.Missing = append(r.Missing, id)
 				continue
 			}
-			for _, gone := range []string{id, ids[(slices.Index(ids, id)+forgetBatch)%len(ids)]} { // it superseded one of the next batch
+			// it superseded one of the next batch
+			for _, gone := range []string{id, ids[(slices.Index(ids, id)+forgetBatch)%len(ids)]} {
 				if stored[gone] {
 					delete(stored, gone)
 					r.Entries = append(r.Entries, subjects.MemoryEntry{ID: gone})

@@ -32,9 +32,9 @@ type Rating struct {
 	next     uint64 // first event that can report the outcome
 }
 
-// StoreFeedback stores feedback about the answer to Feedback.QueryID, which must be set; session may be "". Neither the query
-// nor the size is checked here. It tries for up to [storeTimeout], also when ctx ends. The returned rating only serves
-// [Rating.Outcome]; to wait, use [Client.Rate].
+// StoreFeedback stores feedback about the answer to Feedback.QueryID, which must be set; session may be "". Neither the
+// query nor the size is checked here. It tries for up to [storeTimeout], also when ctx ends. The returned rating only
+// serves [Rating.Outcome]; to wait, use [Client.Rate].
 func (c *Client) StoreFeedback(ctx context.Context, session string, f subjects.Feedback) (*Rating, error) {
 	data, err := json.Marshal(f)
 	if err != nil {
@@ -52,11 +52,12 @@ func (c *Client) StoreFeedback(ctx context.Context, session string, f subjects.F
 	return &Rating{Feedback: f, digest: hex.EncodeToString(digest[:]), c: c}, nil
 }
 
-// Rate stores feedback like [Client.StoreFeedback] and prepares for [Rating.Wait]. It fails without a connection, and then
-// nothing is stored. The caller must call [Rating.Close].
+// Rate stores feedback like [Client.StoreFeedback] and prepares for [Rating.Wait]. It fails without a connection, and
+// then nothing is stored. The caller must call [Rating.Close].
 func (c *Client) Rate(ctx context.Context, session string, f subjects.Feedback) (*Rating, error) {
 	messages := make(chan *nats.Msg, 1<<10)
-	detach, err := c.subscribe(ctx, messages, subjects.RewardEvent.LiveSubject(), subjects.DeadLetterEvent.LiveSubject())
+	detach, err := c.subscribe(ctx, messages, subjects.RewardEvent.LiveSubject(),
+		subjects.DeadLetterEvent.LiveSubject())
 	if err != nil {
 		return nil, err
 	}
@@ -80,9 +81,9 @@ func (r *Rating) Close() {
 	}
 }
 
-// Wait waits for the outcome: the reward that the feedback is counted as, or a [*RejectedError]. Both are nil when ctx ends
-// first: the feedback is stored; it is counted when the reward actor reads it, or never when it repeats the last one. Errors of
-// the event log are retried until then. r must come from [Client.Rate].
+// Wait waits for the outcome: the reward that the feedback is counted as, or a [*RejectedError]. Both are nil when ctx
+// ends first: the feedback is stored; it is counted when the reward actor reads it, or never when it repeats the last
+// one. Errors of the event log are retried until then. r must come from [Client.Rate].
 func (r *Rating) Wait(ctx context.Context) (*subjects.Reward, error) {
 	var reads logReads
 	reads.hint()
@@ -110,8 +111,8 @@ func (r *Rating) Wait(ctx context.Context) (*subjects.Reward, error) {
 }
 
 // Outcome reads the outcome of this feedback from an event of the event log: the reward that it is counted as, or a
-// [*RejectedError] made of a dead letter with its digest. Both results are nil when the event is about something else, also
-// when it is the reward of earlier feedback with another thumb or stars on the same answer.
+// [*RejectedError] made of a dead letter with its digest. Both results are nil when the event is about something else,
+// also when it is the reward of earlier feedback with another thumb or stars on the same answer.
 func (r *Rating) Outcome(e Event) (*subjects.Reward, error) {
 	if e.From != accountReward || e.Query != r.Feedback.QueryID {
 		return nil, nil
@@ -126,7 +127,8 @@ func (r *Rating) Outcome(e Event) (*subjects.Reward, error) {
 		return &v, nil
 	}
 	var d subjects.DeadLetter
-	if _, ok := subjects.Match(subjects.DeadLetterEvent.LiveSubject(), e.Subject); !ok || !e.Decode(&d) || d.SHA256 != r.digest {
+	if _, ok := subjects.Match(subjects.DeadLetterEvent.LiveSubject(), e.Subject); !ok || !e.Decode(&d) ||
+		d.SHA256 != r.digest {
 		return nil, nil
 	}
 	if _, ok := subjects.Match(subjects.UserFeedback.Received, d.Subject); !ok {

@@ -19,8 +19,8 @@ type SubjectFigures struct {
 	actor.RouteStats
 }
 
-// ActorFigures are the figures of all instances of an actor: sums, and the highest latency of its subjects. The state is that of
-// the instance that is least ready.
+// ActorFigures are the figures of all instances of an actor: sums, and the highest latency of its subjects. The state
+// is that of the instance that is least ready.
 type ActorFigures struct {
 	Actor     string           `json:"actor"`
 	Instances int              `json:"instances"`
@@ -30,11 +30,13 @@ type ActorFigures struct {
 	actor.RouteStats
 }
 
-// ListFigures returns the figures of each actor, sorted by name; it is never nil. A service that is not one of our actors has only
-// requests and errors.
+// ListFigures returns the figures of each actor, sorted by name; it is never nil. A service that is not one of our
+// actors has only requests and errors.
 func ListFigures(stats []micro.Stats) []ActorFigures {
 	all := []ActorFigures{}
-	slices.SortFunc(stats, func(a, b micro.Stats) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
+	slices.SortFunc(stats, func(a, b micro.Stats) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
+	})
 	for _, s := range stats {
 		if len(all) == 0 || all[len(all)-1].Actor != s.Name {
 			all = append(all, ActorFigures{Actor: s.Name, Subjects: []SubjectFigures{}})

@@ -21,8 +21,8 @@ type GradedAnswer struct {
 	Pairwise *subjects.Pairwise `json:"pairwise,omitempty"`
 }
 
-// Grades returns the latest grades, at most n, newest first, with the comparisons and the questions. Both are left out where
-// the log has none within [maxGradeEvents] events. The list is never nil without an error; n must be positive.
+// Grades returns the latest grades, at most n, newest first, with the comparisons and the questions. Both are left out
+// where the log has none within [maxGradeEvents] events. The list is never nil without an error; n must be positive.
 func (c *Client) Grades(ctx context.Context, n int) ([]GradedAnswer, error) {
 	grades := []GradedAnswer{}
 	var oldest uint64
@@ -44,8 +44,8 @@ func (c *Client) Grades(ctx context.Context, n int) ([]GradedAnswer, error) {
 	return grades, c.completeGrades(ctx, grades, oldest)
 }
 
-// completeGrades adds to grades the comparisons, read forward from the sequence oldest, and the questions, read back from the
-// end of the log. It reads at most [maxGradeEvents] events for each; what it does not find stays empty.
+// completeGrades adds to grades the comparisons, read forward from the sequence oldest, and the questions, read back
+// from the end of the log. It reads at most [maxGradeEvents] events for each; what it does not find stays empty.
 func (c *Client) completeGrades(ctx context.Context, grades []GradedAnswer, oldest uint64) error {
 	byQuery := map[string][]*GradedAnswer{}
 	for i := range grades {
@@ -106,8 +106,9 @@ type JudgedAnswer struct {
 	Reward      *subjects.Reward   `json:"reward,omitempty"`
 }
 
-// FindQuery returns the complete id of the answered question with this id or a prefix of at least [IDPrefix] characters.
-// [ErrNotFound] means that the log has no answer to it among the latest [maxGradeEvents]; several are an [*AmbiguousError].
+// FindQuery returns the complete id of the answered question with this id or a prefix of at least [IDPrefix]
+// characters. [ErrNotFound] means that the log has no answer to it among the latest [maxGradeEvents]; several are an
+// [*AmbiguousError].
 func (c *Client) FindQuery(ctx context.Context, id string) (string, error) {
 	j, _, err := c.answersTo(ctx, id)
 	return j.Query, err
@@ -143,9 +144,9 @@ func (c *Client) Judge(ctx context.Context, id string) (Judgement, error) {
 	return j, nil
 }
 
-// answersTo finds the answers to a question by id or prefix, the assistant's before respondent B's, and the sequence of the
-// earliest. It reads back at most [maxGradeEvents] answers, and keeps the latest answer of each respondent. A prefix shorter
-// than [IDPrefix] fits nothing; none is [ErrNotFound], several questions are an [*AmbiguousError].
+// answersTo finds the answers to a question by id or prefix, the assistant's before respondent B's, and the sequence of
+// the earliest. It reads back at most [maxGradeEvents] answers, and keeps the latest answer of each respondent. A
+// prefix shorter than [IDPrefix] fits nothing; none is [ErrNotFound], several questions are an [*AmbiguousError].
 func (c *Client) answersTo(ctx context.Context, id string) (j Judgement, first uint64, err error) {
 	others := map[string]bool{}
 	n := 0
@@ -166,7 +167,10 @@ func (c *Client) answersTo(ctx context.Context, id string) (j Judgement, first u
 		}
 		j.Session, j.Query, j.Question, first = r.SessionID, r.QueryID, r.Query, e.Seq
 		if j.answerOf(e.From) == nil {
-			j.Answers = append(j.Answers, JudgedAnswer{Respondent: e.From, RespondentB: e.From == subjects.RespondentB, Time: e.Time, Model: r.Model, Answer: r.Answer})
+			j.Answers = append(j.Answers, JudgedAnswer{
+				Respondent: e.From, RespondentB: e.From == subjects.RespondentB,
+				Time: e.Time, Model: r.Model, Answer: r.Answer,
+			})
 		}
 		if r.QueryID == id && len(j.Answers) == 2 { // a complete id, and both respondents: nothing else can fit
 			break
@@ -200,8 +204,8 @@ func (j *Judgement) answerOf(respondent string) *JudgedAnswer {
 	return nil
 }
 
-// addGrade attaches a grade to the answer that it is about. The first grade of an answer holds. Events that are no grade, or
-// about another question or respondent, are ignored.
+// addGrade attaches a grade to the answer that it is about. The first grade of an answer holds. Events that are no
+// grade, or about another question or respondent, are ignored.
 func (j *Judgement) addGrade(e Event) {
 	if g := ReadGrade(e); g != nil && g.QueryID == j.Query {
 		if a := j.answerOf(g.RespondentID); a != nil && a.Critique == nil {
@@ -218,8 +222,8 @@ func (j *Judgement) addComparison(e Event) {
 	}
 }
 
-// addReward keeps the latest reward of an answer, that with the highest count: the last feedback holds. Events about another
-// question or respondent are ignored. The caller passes only events of the reward actor's account.
+// addReward keeps the latest reward of an answer, that with the highest count: the last feedback holds. Events about
+// another question or respondent are ignored. The caller passes only events of the reward actor's account.
 func (j *Judgement) addReward(e Event) {
 	var r subjects.Reward
 	if e.Decode(&r) && r.QueryID == j.Query {

@@ -40,8 +40,8 @@ func (c *Client) EventStatus(ctx context.Context) (StreamStatus, error) {
 	return c.streamStatus(ctx, coreAPI, EventLog)
 }
 
-// AuditStatus returns the state of the audit log by writer: each has a stream of its own. Only the auditor's account may read
-// it.
+// AuditStatus returns the state of the audit log by writer: each has a stream of its own. Only the auditor's account
+// may read it.
 func (c *Client) AuditStatus(ctx context.Context) (map[string]StreamStatus, error) {
 	out := map[string]StreamStatus{}
 	for _, w := range subjects.AuditWriters {
@@ -54,8 +54,8 @@ func (c *Client) AuditStatus(ctx context.Context) (map[string]StreamStatus, erro
 	return out, nil
 }
 
-// streamStatus reads size and sequences of a stream; api is the prefix under which the account reaches the JetStream API. A
-// missing stream is an error that wraps [*jetstream.APIError].
+// streamStatus reads size and sequences of a stream; api is the prefix under which the account reaches the JetStream
+// API. A missing stream is an error that wraps [*jetstream.APIError].
 func (c *Client) streamStatus(ctx context.Context, api, stream string) (StreamStatus, error) {
 	var reply struct {
 		Config struct {
@@ -79,9 +79,9 @@ func (c *Client) streamStatus(ctx context.Context, api, stream string) (StreamSt
 	return StreamStatus{s.Messages, s.Bytes, reply.Config.MaxBytes, s.First, s.Last}, nil
 }
 
-// requestAPI sends a read request to the JetStream API and decodes the reply into reply. It makes up to three attempts of five seconds
-// each, because the reply is lost when the server that routes it stops. An error of the API is in the decoded reply, not in the
-// returned error: the caller checks it.
+// requestAPI sends a read request to the JetStream API and decodes the reply into reply. It makes up to three attempts
+// of five seconds each, because the reply is lost when the server that routes it stops. An error of the API is in the
+// decoded reply, not in the returned error: the caller checks it.
 func (c *Client) requestAPI(ctx context.Context, subject string, body, reply any) error {
 	data, err := json.Marshal(body)
 	if err != nil {
@@ -106,14 +106,14 @@ func (c *Client) Event(ctx context.Context, seq uint64) (Event, bool, error) {
 	return c.readEvent(ctx, map[string]any{"seq": seq})
 }
 
-// EventFrom reads the first event at or after a sequence whose stored subject, from.<account>.<subject>, matches stored, which
-// may have wildcards. It reports false when there is none yet; it does not wait.
+// EventFrom reads the first event at or after a sequence whose stored subject, from.<account>.<subject>, matches
+// stored, which may have wildcards. It reports false when there is none yet; it does not wait.
 func (c *Client) EventFrom(ctx context.Context, seq uint64, stored string) (Event, bool, error) {
 	return c.readEvent(ctx, map[string]any{"seq": seq, "next_by_subj": stored})
 }
 
-// readEvent reads one event of the log; which is the body of a STREAM.MSG.GET request. It reports false, without an error, when
-// no event matches. Headers that cannot be decoded are treated as missing, so the event may lack its ids.
+// readEvent reads one event of the log; which is the body of a STREAM.MSG.GET request. It reports false, without an
+// error, when no event matches. Headers that cannot be decoded are treated as missing, so the event may lack its ids.
 func (c *Client) readEvent(ctx context.Context, which map[string]any) (Event, bool, error) {
 	var reply struct {
 		Message *struct {
@@ -149,8 +149,8 @@ func (c *Client) readEvent(ctx context.Context, which map[string]any) (Event, bo
 	return e, true, nil
 }
 
-// EventsFrom iterates over the events of a stored subject, which may have wildcards, from a sequence to the present end of the
-// log; it does not wait for more. An error is yielded last and ends it. Each event is one request.
+// EventsFrom iterates over the events of a stored subject, which may have wildcards, from a sequence to the present end
+// of the log; it does not wait for more. An error is yielded last and ends it. Each event is one request.
 func (c *Client) EventsFrom(ctx context.Context, seq uint64, stored string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for {
@@ -170,8 +170,9 @@ func (c *Client) EventsFrom(ctx context.Context, seq uint64, stored string) iter
 // backStride is the number of sequences searched at once on the way back.
 const backStride = 2048
 
-// EventsBack iterates over the events of a stored subject from the newest to the oldest, as the log was at the start. An error
-// is yielded last and ends it. Events are read in strides of [backStride] sequences, so a rare subject takes many requests.
+// EventsBack iterates over the events of a stored subject from the newest to the oldest, as the log was at the start.
+// An error is yielded last and ends it. Events are read in strides of [backStride] sequences, so a rare subject takes
+// many requests.
 func (c *Client) EventsBack(ctx context.Context, stored string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		log, err := c.EventStatus(ctx)

@@ -34,7 +34,8 @@ func (c *Client) Machines(ctx context.Context) ([]subjects.MachineStatus, error)
 func DescribeLinks(all []subjects.MachineStatus) (out []string) {
 	for _, m := range all {
 		if !m.Added.IsZero() && m.Connected.IsZero() {
-			out = append(out, fmt.Sprintf("machines: the link to %s is down, so its actors do not answer (%s); start conclave join there, or check the network", m.Name, strings.Join(m.Actors, ", ")))
+			out = append(out, fmt.Sprintf("machines: the link to %s is down, so its actors do not answer (%s); start "+
+				"conclave join there, or check the network", m.Name, strings.Join(m.Actors, ", ")))
 		}
 	}
 	return out
@@ -47,8 +48,8 @@ type Witnessed struct {
 	Conflict string    // why the log does not continue the copy, "" if it does
 }
 
-// maxWitnessAge is the age at which the last comparison of a witness is too old. A witness compares when it is asked; the rest is
-// for clocks that differ.
+// maxWitnessAge is the age at which the last comparison of a witness is too old. A witness compares when it is asked;
+// the rest is for clocks that differ.
 const maxWitnessAge = 10 * time.Minute
 
 // WitnessHeads returns the heads of the audit log that a machine has copied. c must be connected as the auditor.

@@ -18,8 +18,11 @@ func TestWitnessProblem(t *testing.T) {
 		said client.Witnessed
 		want string // "" = none
 	}{
-		"confirmed":          {client.Witnessed{Heads: heads, Synced: now.Add(-time.Minute)}, ""},
-		"conflict":           {client.Witnessed{Heads: heads, Synced: now, Conflict: "record 7 differs"}, "record 7 differs"},
+		"confirmed": {client.Witnessed{Heads: heads, Synced: now.Add(-time.Minute)}, ""},
+		"conflict": {
+			client.Witnessed{Heads: heads, Synced: now, Conflict: "record 7 differs"},
+			"record 7 differs",
+		},
 		"no copy":            {client.Witnessed{Synced: now}, "no copy"},
 		"never compared":     {client.Witnessed{Heads: heads}, "last comparison"},
 		"compared yesterday": {client.Witnessed{Heads: heads, Synced: now.AddDate(0, 0, -1)}, "last comparison"},

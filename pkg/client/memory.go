@@ -47,16 +47,21 @@ func (c *Client) AdminMemory(ctx context.Context, q subjects.MemoryAdminRequest)
 	return r, err
 }
 
-// ListMemories returns the memories that fit a filter, newest first, at most limit (0 = all), and the cursor of the next page,
-// "" when there are no more. Op and Limit of the filter are set here; After is where to begin, "" for the newest.
-func (c *Client) ListMemories(ctx context.Context, filter subjects.MemoryAdminRequest, limit int) (entries []subjects.MemoryEntry, next string, err error) {
+// ListMemories returns the memories that fit a filter, newest first, at most limit (0 = all), and the cursor of the
+// next page, "" when there are no more. Op and Limit of the filter are set here; After is where to begin, "" for the
+// newest.
+func (c *Client) ListMemories(ctx context.Context, filter subjects.MemoryAdminRequest,
+	limit int,
+) (entries []subjects.MemoryEntry, next string, err error) {
 	filter.Op = "list"
 	return c.collectMemories(ctx, filter, limit)
 }
 
-// collectMemories collects the pages of a listing up to limit entries, 0 for all. next is the cursor of the following page, ""
-// after the last. After an error there are no entries, also where earlier pages were read.
-func (c *Client) collectMemories(ctx context.Context, q subjects.MemoryAdminRequest, limit int) (entries []subjects.MemoryEntry, next string, err error) {
+// collectMemories collects the pages of a listing up to limit entries, 0 for all. next is the cursor of the following
+// page, "" after the last. After an error there are no entries, also where earlier pages were read.
+func (c *Client) collectMemories(ctx context.Context, q subjects.MemoryAdminRequest,
+	limit int,
+) (entries []subjects.MemoryEntry, next string, err error) {
 	entries = []subjects.MemoryEntry{}
 	for page, err := range c.MemoryPages(ctx, q, limit) {
 		if err != nil {
@@ -70,9 +75,11 @@ func (c *Client) collectMemories(ctx context.Context, q subjects.MemoryAdminRequ
 // ErrCursor means that the cursor in a reply of memory does not advance: the list would not end.
 var ErrCursor = errors.New("listing memories: the cursor does not advance")
 
-// MemoryPages yields the pages of a list from q.After on until limit entries, 0 for all. A page that does not fit into one
-// message is requested again at half the size. An error is yielded last; [ErrCursor] is one.
-func (c *Client) MemoryPages(ctx context.Context, q subjects.MemoryAdminRequest, limit int) iter.Seq2[subjects.MemoryAdminReply, error] {
+// MemoryPages yields the pages of a list from q.After on until limit entries, 0 for all. A page that does not fit into
+// one message is requested again at half the size. An error is yielded last; [ErrCursor] is one.
+func (c *Client) MemoryPages(ctx context.Context, q subjects.MemoryAdminRequest,
+	limit int,
+) iter.Seq2[subjects.MemoryAdminReply, error] {
 	return func(yield func(subjects.MemoryAdminReply, error) bool) {
 		size := MemoryPage
 		for n := 0; ; {
@@ -100,8 +107,8 @@ func (c *Client) MemoryPages(ctx context.Context, q subjects.MemoryAdminRequest,
 	}
 }
 
-// ExportMemories writes every memory as a line of JSON, newest first, and returns how many were written. After an error the
-// output is incomplete.
+// ExportMemories writes every memory as a line of JSON, newest first, and returns how many were written. After an error
+// the output is incomplete.
 func (c *Client) ExportMemories(ctx context.Context, w io.Writer) (n int, err error) {
 	for page, err := range c.MemoryPages(ctx, subjects.MemoryAdminRequest{Op: "list", Whole: true}, 0) {
 		if err != nil {
@@ -142,7 +149,8 @@ func (c *Client) ShowMemory(ctx context.Context, id string) (subjects.MemoryEntr
 	return r.Entries[0], nil
 }
 
-// RelatedMemories returns the memories that e correlates with, without a request when e lists none. The result is never nil.
+// RelatedMemories returns the memories that e correlates with, without a request when e lists none. The result is never
+// nil.
 func (c *Client) RelatedMemories(ctx context.Context, e subjects.MemoryEntry) ([]subjects.MemoryEntry, error) {
 	related := []subjects.MemoryEntry{}
 	if len(e.Correlating) == 0 {
@@ -160,8 +168,9 @@ func (c *Client) RelatedMemories(ctx context.Context, e subjects.MemoryEntry) ([
 // ErrIncomplete means that the reply to a search ended before its last stage.
 var ErrIncomplete = errors.New("the search ended before its last stage")
 
-// SearchMemory recalls as the assistant does, waits for the last stage and returns it. Hits are never nil without an error.
-// [ErrIncomplete] means that the reply ended early; the last stage that came is returned with it. ctx must have a deadline.
+// SearchMemory recalls as the assistant does, waits for the last stage and returns it. Hits are never nil without an
+// error. [ErrIncomplete] means that the reply ended early; the last stage that came is returned with it. ctx must have
+// a deadline.
 func (c *Client) SearchMemory(ctx context.Context, q subjects.MemoryQuery) (subjects.MemoryReply, error) {
 	var last subjects.MemoryReply
 	for r, err := range actor.AskStream(ctx, c.out, subjects.MemoryQueryService, q) {
@@ -191,8 +200,8 @@ func (c *Client) MemoryStatus(ctx context.Context) (subjects.MemoryStatus, error
 	return *r.Status, nil
 }
 
-// MemoryGraph returns relations of the knowledge graph: those that match about, or the newest for "". limit is the most that
-// are returned, 0 for memory's default. The result is never nil.
+// MemoryGraph returns relations of the knowledge graph: those that match about, or the newest for "". limit is the most
+// that are returned, 0 for memory's default. The result is never nil.
 func (c *Client) MemoryGraph(ctx context.Context, about string, limit int) ([]subjects.Relation, error) {
 	r, err := c.AdminMemory(ctx, subjects.MemoryAdminRequest{Op: "graph", Query: about, Limit: limit})
 	return append([]subjects.Relation{}, r.Relations...), err
@@ -202,12 +211,17 @@ func (c *Client) MemoryGraph(ctx context.Context, about string, limit int) ([]su
 var ErrNoResult = errors.New("memory reports no result for the fact")
 
 // AddMemory stores a fact that the user states: its corpus without surrounding blanks, tags, and what is known of its
-// conversation, position, speaker and time. An external one was not typed by the user and becomes untrusted. The result says
-// whether it was stored, merged, supersedes another or was refused; a refusal is no error. [ErrNoResult] is.
-func (c *Client) AddMemory(ctx context.Context, fact subjects.MemoryEntry, external bool) (subjects.MemoryWriteResult, []subjects.Note, error) {
+// conversation, position, speaker and time. An external one was not typed by the user and becomes untrusted. The result
+// says whether it was stored, merged, supersedes another or was refused; a refusal is no error. [ErrNoResult] is.
+func (c *Client) AddMemory(ctx context.Context, fact subjects.MemoryEntry, external bool) (subjects.MemoryWriteResult,
+	[]subjects.Note, error,
+) {
 	entry := fact
 	entry.Kind, entry.Corpus = subjects.KindFact, strings.TrimSpace(fact.Corpus)
-	r, err := c.WriteMemory(ctx, subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{entry}, External: external})
+	r, err := c.WriteMemory(ctx, subjects.MemoryWriteRequest{
+		Entries:  []subjects.MemoryEntry{entry},
+		External: external,
+	})
 	if err == nil && len(r.Results) != 1 {
 		err = ErrNoResult
 	}
@@ -220,9 +234,12 @@ func (c *Client) AddMemory(ctx context.Context, fact subjects.MemoryEntry, exter
 // addBatch is how many facts one message has: memory embeds each before it replies.
 const addBatch = 16
 
-// AddMemories stores facts as [Client.AddMemory] does, in batches, and returns the added-up replies. progress is called after each
-// batch with the number of facts that were sent. After an error, those of earlier batches are stored and counted in the reply.
-func (c *Client) AddMemories(ctx context.Context, facts []subjects.MemoryEntry, external bool, progress func(done int)) (subjects.MemoryWriteReply, error) {
+// AddMemories stores facts as [Client.AddMemory] does, in batches, and returns the added-up replies. progress is called
+// after each batch with the number of facts that were sent. After an error, those of earlier batches are stored and
+// counted in the reply.
+func (c *Client) AddMemories(ctx context.Context, facts []subjects.MemoryEntry, external bool,
+	progress func(done int),
+) (subjects.MemoryWriteReply, error) {
 	var total subjects.MemoryWriteReply
 	for done := 0; done < len(facts); progress(done) {
 		batch, size := 0, 0
@@ -242,9 +259,9 @@ func (c *Client) AddMemories(ctx context.Context, facts []subjects.MemoryEntry, 
 	return total, nil
 }
 
-// WriteMemory sends entries or a document to memory in one message; the caller keeps it below the message limit. A busy memory
-// has read nothing, so that is retried with backoff, with about six seconds of pauses in all. Other errors are not retried: the
-// write may have been done.
+// WriteMemory sends entries or a document to memory in one message; the caller keeps it below the message limit. A busy
+// memory has read nothing, so that is retried with backoff, with about six seconds of pauses in all. Other errors are
+// not retried: the write may have been done.
 func (c *Client) WriteMemory(ctx context.Context, w subjects.MemoryWriteRequest) (subjects.MemoryWriteReply, error) {
 	for backoff := 100 * time.Millisecond; ; backoff *= 2 {
 		timed, cancel := context.WithTimeout(ctx, writeTimeout)
@@ -262,8 +279,9 @@ func (c *Client) WriteMemory(ctx context.Context, w subjects.MemoryWriteRequest)
 	}
 }
 
-// EditMemory changes name, description, text or tags of the memory with this id or prefix, and returns it as it is then. nil
-// fields of edit stay. Memory rejects an empty edit, texts beyond its limits and credentials, and an id of none or of several.
+// EditMemory changes name, description, text or tags of the memory with this id or prefix, and returns it as it is
+// then. nil fields of edit stay. Memory rejects an empty edit, texts beyond its limits and credentials, and an id of
+// none or of several.
 func (c *Client) EditMemory(ctx context.Context, id string, edit subjects.MemoryEdit) (subjects.MemoryEntry, error) {
 	r, err := c.AdminMemory(ctx, subjects.MemoryAdminRequest{Op: "edit", IDs: []string{id}, Edit: &edit})
 	switch {
@@ -276,28 +294,33 @@ func (c *Client) EditMemory(ctx context.Context, id string, edit subjects.Memory
 }
 
 // MarkMemories pins, unpins, accepts or rejects memories by id or prefix: op is one of these verbs. It returns how many
-// changed, and the ids that do not exist, never nil. It is an error when none exists, a prefix fits several, or one to accept
-// or reject is no candidate; then nothing changes.
+// changed, and the ids that do not exist, never nil. It is an error when none exists, a prefix fits several, or one to
+// accept or reject is no candidate; then nothing changes.
 func (c *Client) MarkMemories(ctx context.Context, op string, ids []string) (changed int, missing []string, err error) {
 	r, err := c.AdminMemory(ctx, subjects.MemoryAdminRequest{Op: op, IDs: ids})
 	return r.Changed, append([]string{}, r.Missing...), err
 }
 
-// FindMemoriesToForget returns the memories that these words select for deletion, with those they superseded, and deletes none.
-// Their ids are for [Client.ForgetMemories]. words must not be empty.
+// FindMemoriesToForget returns the memories that these words select for deletion, with those they superseded, and
+// deletes none. Their ids are for [Client.ForgetMemories]. words must not be empty.
 func (c *Client) FindMemoriesToForget(ctx context.Context, words string) ([]subjects.MemoryEntry, error) {
 	entries, _, err := c.collectMemories(ctx, subjects.MemoryAdminRequest{Op: "forget", Query: words, Dry: true}, 0)
 	return entries, err
 }
 
-// ForgetMemories deletes the memories with these ids or prefixes, and those that they superseded. It returns the deleted ones
-// and the ids that do not exist, neither nil, also with an error: batches of [forgetBatch] before it are deleted then. An id
-// that an earlier batch deleted is not missing. A batch of which no id exists is an error.
-func (c *Client) ForgetMemories(ctx context.Context, ids []string) (forgotten []subjects.MemoryEntry, missing []string, err error) {
+// ForgetMemories deletes the memories with these ids or prefixes, and those that they superseded. It returns the
+// deleted ones and the ids that do not exist, neither nil, also with an error: batches of [forgetBatch] before it are
+// deleted then. An id that an earlier batch deleted is not missing. A batch of which no id exists is an error.
+func (c *Client) ForgetMemories(ctx context.Context, ids []string) (forgotten []subjects.MemoryEntry, missing []string,
+	err error,
+) {
 	forgotten, missing = []subjects.MemoryEntry{}, []string{}
 	for batch := range slices.Chunk(ids, forgetBatch) {
-		batch = slices.DeleteFunc(slices.Clone(batch), func(id string) bool { // deleted with an entry that superseded it
-			return slices.ContainsFunc(forgotten, func(e subjects.MemoryEntry) bool { return strings.HasPrefix(e.ID, id) })
+		// deleted with an entry that superseded it
+		batch = slices.DeleteFunc(slices.Clone(batch), func(id string) bool {
+			return slices.ContainsFunc(forgotten, func(e subjects.MemoryEntry) bool {
+				return strings.HasPrefix(e.ID, id)
+			})
 		})
 		if len(batch) == 0 {
 			continue
@@ -311,10 +334,14 @@ func (c *Client) ForgetMemories(ctx context.Context, ids []string) (forgotten []
 	return forgotten, missing, nil
 }
 
-// DocumentsBelow returns the origins of the documents in memory below a folder, sorted. folder must be an absolute path.
+// DocumentsBelow returns the origins of the documents in memory below a folder, sorted. folder must be an absolute
+// path.
 func (c *Client) DocumentsBelow(ctx context.Context, folder string) (origins []string, err error) {
 	below := strings.TrimSuffix(folder, "/") + "/"
-	for page, err := range c.MemoryPages(ctx, subjects.MemoryAdminRequest{Op: "list", Kind: subjects.KindDocument, From: below}, 0) {
+	for page, err := range c.MemoryPages(ctx, subjects.MemoryAdminRequest{
+		Op: "list", Kind: subjects.KindDocument,
+		From: below,
+	}, 0) {
 		if err != nil {
 			return nil, err
 		}
@@ -333,13 +360,16 @@ const removedHash = "removed"
 
 // RemoveDocument removes the pieces of a document that no longer exists. Importing it again stores it again.
 func (c *Client) RemoveDocument(ctx context.Context, origin string) (subjects.MemoryWriteReply, error) {
-	doc := subjects.MemoryDocument{From: origin, Hash: removedHash, First: 1, Pieces: []subjects.DocumentPiece{}, Last: true}
+	doc := subjects.MemoryDocument{
+		From: origin, Hash: removedHash, First: 1, Pieces: []subjects.DocumentPiece{},
+		Last: true,
+	}
 	return c.WriteMemory(ctx, subjects.MemoryWriteRequest{Document: &doc})
 }
 
-// ImportDocument sends a document with all its pieces, in as many messages as it takes, and returns the added-up replies. A
-// document that memory knows in this form is reported as Unchanged after the first message. One without pieces sends nothing.
-// After an error, the pieces of earlier messages are stored and counted in the reply.
+// ImportDocument sends a document with all its pieces, in as many messages as it takes, and returns the added-up
+// replies. A document that memory knows in this form is reported as Unchanged after the first message. One without
+// pieces sends nothing. After an error, the pieces of earlier messages are stored and counted in the reply.
 func (c *Client) ImportDocument(ctx context.Context, doc subjects.MemoryDocument) (subjects.MemoryWriteReply, error) {
 	var total subjects.MemoryWriteReply
 	rest := doc.Pieces
@@ -362,10 +392,12 @@ func (c *Client) ImportDocument(ctx context.Context, doc subjects.MemoryDocument
 	return total, nil
 }
 
-// RestoreMemories writes the entries of an export back, with their ids, times and grades, in batches. They are untrusted unless
-// trusted is set: then each keeps the trust it states. An error of entries ends it before the batch in progress is written;
-// earlier batches stay written and are counted in the reply.
-func (c *Client) RestoreMemories(ctx context.Context, entries iter.Seq2[subjects.MemoryEntry, error], trusted bool) (subjects.MemoryWriteReply, error) {
+// RestoreMemories writes the entries of an export back, with their ids, times and grades, in batches. They are
+// untrusted unless trusted is set: then each keeps the trust it states. An error of entries ends it before the batch in
+// progress is written; earlier batches stay written and are counted in the reply.
+func (c *Client) RestoreMemories(ctx context.Context, entries iter.Seq2[subjects.MemoryEntry, error],
+	trusted bool,
+) (subjects.MemoryWriteReply, error) {
 	var total subjects.MemoryWriteReply
 	var batch []subjects.MemoryEntry
 	size := 0
@@ -393,8 +425,8 @@ func (c *Client) RestoreMemories(ctx context.Context, entries iter.Seq2[subjects
 	return total, write()
 }
 
-// countPieces returns how many of the leading pieces fit into one message: at most [batchEntries] and [batchBytes], but at
-// least one, however large. It is 0 for no pieces.
+// countPieces returns how many of the leading pieces fit into one message: at most [batchEntries] and [batchBytes], but
+// at least one, however large. It is 0 for no pieces.
 func countPieces(pieces []subjects.DocumentPiece) int {
 	n := 0
 	for i, p := range pieces {
@@ -431,8 +463,8 @@ func (e *LineError) Error() string {
 
 func (e *LineError) Unwrap() error { return e.Err }
 
-// ReadExport reads an export, a JSON object per line, and yields each entry. Blank lines are skipped. An unknown field, an
-// entry that no export contains, or a line longer than [MaxExportLine] is a [*LineError] and ends it.
+// ReadExport reads an export, a JSON object per line, and yields each entry. Blank lines are skipped. An unknown field,
+// an entry that no export contains, or a line longer than [MaxExportLine] is a [*LineError] and ends it.
 func ReadExport(r io.Reader) iter.Seq2[subjects.MemoryEntry, error] {
 	return func(yield func(subjects.MemoryEntry, error) bool) {
 		sc := bufio.NewScanner(r)
@@ -465,7 +497,8 @@ func ReadExport(r io.Reader) iter.Seq2[subjects.MemoryEntry, error] {
 	}
 }
 
-// checkExported rejects an entry that no export contains: one without a valid id, or with an unknown kind, state or trust.
+// checkExported rejects an entry that no export contains: one without a valid id, or with an unknown kind, state or
+// trust.
 func checkExported(e subjects.MemoryEntry) error {
 	if subjects.CheckToken(e.ID) != nil {
 		return errors.New("id is missing or invalid")

@@ -41,8 +41,8 @@ func (c *Client) AcceptTool(ctx context.Context, tool, pin string) (subjects.Too
 	return actor.Ask(ctx, c.out, subjects.ToolAcceptService, subjects.ToolAccept{Tool: tool, Pin: pin})
 }
 
-// ChangePrincipal adds, revokes, rotates or updates a run-time principal. When it returns without an error, the change holds for live
-// connections too.
+// ChangePrincipal adds, revokes, rotates or updates a run-time principal. When it returns without an error, the change
+// holds for live connections too.
 func (c *Client) ChangePrincipal(ctx context.Context, change subjects.PrincipalChange) error {
 	ctx, cancel := context.WithTimeout(ctx, principalTimeout)
 	defer cancel()

@@ -14,11 +14,13 @@ import (
 // scheduleTimeout is the timeout of a change of a schedule: two audit records and a write.
 const scheduleTimeout = 30 * time.Second
 
-// Schedules reads all definitions in the order of their last change, also those of removed schedules, whose ids are not used again.
+// Schedules reads all definitions in the order of their last change, also those of removed schedules, whose ids are not
+// used again.
 func (c *Client) Schedules(ctx context.Context) (ids []string, all map[string]subjects.Schedule, err error) {
 	all = map[string]subjects.Schedule{}
 	for seq := uint64(1); ; {
-		m, err := actor.ReadStored(ctx, c.out, subjects.ScheduleDefinition.Stream, map[string]any{"seq": seq, "next_by_subj": subjects.ScheduleDefinition.Name})
+		m, err := actor.ReadStored(ctx, c.out, subjects.ScheduleDefinition.Stream,
+			map[string]any{"seq": seq, "next_by_subj": subjects.ScheduleDefinition.Name})
 		if err != nil || m == nil {
 			if err != nil {
 				err = fmt.Errorf("reading the schedules: %w", err)
@@ -36,8 +38,8 @@ func (c *Client) Schedules(ctx context.Context) (ids []string, all map[string]su
 	}
 }
 
-// ChangeSchedule adds, pauses, resumes or removes a schedule, and returns its definition after that. The broker records the change in the
-// audit log before it stores it.
+// ChangeSchedule adds, pauses, resumes or removes a schedule, and returns its definition after that. The broker records
+// the change in the audit log before it stores it.
 func (c *Client) ChangeSchedule(ctx context.Context, change subjects.ScheduleChange) (subjects.Schedule, error) {
 	ctx, cancel := context.WithTimeout(ctx, scheduleTimeout)
 	defer cancel()

@@ -19,7 +19,8 @@ var (
 	sessionBuckets = []string{conversations, deliberations}
 )
 
-// SessionIDs returns the ids of the stored sessions, sorted; nil when there are none. Keys that are no session are skipped.
+// SessionIDs returns the ids of the stored sessions, sorted; nil when there are none. Keys that are no session are
+// skipped.
 func (c *Client) SessionIDs(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -39,9 +40,9 @@ func (c *Client) SessionIDs(ctx context.Context) ([]string, error) {
 	return slices.Compact(ids), nil
 }
 
-// Session reads the session with this complete id, with the turns of the assistant and of the committee by time: [ErrNotFound] when
-// there is none or the id is no valid token, [ErrUnreadable] when it cannot be decoded. Fields that this version does not know are
-// ignored. The key decides whose session it is, not the stored id.
+// Session reads the session with this complete id, with the turns of the assistant and of the committee by time:
+// [ErrNotFound] when there is none or the id is no valid token, [ErrUnreadable] when it cannot be decoded. Fields that
+// this version does not know are ignored. The key decides whose session it is, not the stored id.
 func (c *Client) Session(ctx context.Context, id string) (subjects.Conversation, error) {
 	if subjects.CheckToken(id) != nil {
 		return subjects.Conversation{}, fmt.Errorf("session %q: %w", id, ErrNotFound)
@@ -64,7 +65,8 @@ func (c *Client) Session(ctx context.Context, id string) (subjects.Conversation,
 	}
 	conv.Turns = slices.Concat(conv.Turns, said.Turns)
 	slices.SortStableFunc(conv.Turns, func(a, b subjects.Turn) int { return a.Time.Compare(b.Time) })
-	conv.Dropped, conv.Past, conv.Labels = conv.Dropped+said.Dropped, slices.Concat(conv.Past, said.Past), conv.Labels.Join(said.Labels)
+	conv.Dropped, conv.Past, conv.Labels = conv.Dropped+said.Dropped, slices.Concat(conv.Past, said.Past),
+		conv.Labels.Join(said.Labels)
 	if said.Updated.After(conv.Updated) {
 		conv.Updated = said.Updated
 	}
@@ -86,7 +88,8 @@ func (c *Client) readConversation(ctx context.Context, bucket, id string) (conv 
 	return conv, err
 }
 
-// decodeConversation decodes the stored conversation of a session; the error wraps [ErrUnreadable]. A deleted one is no error.
+// decodeConversation decodes the stored conversation of a session; the error wraps [ErrUnreadable]. A deleted one is no
+// error.
 func decodeConversation(id string, data []byte) (conv subjects.Conversation, err error) {
 	if err := actor.DecodeStored(data, &conv); err != nil {
 		return subjects.Conversation{}, fmt.Errorf("session %s: %w: %w", id, ErrUnreadable, err)
@@ -95,8 +98,9 @@ func decodeConversation(id string, data []byte) (conv subjects.Conversation, err
 	return conv, nil
 }
 
-// ChangeSession deletes or summarizes a conversation: change is [subjects.SessionDelete] or [subjects.SessionCompact]. A deletion
-// includes the turns of the committee. ctx must have a deadline. A [subjects.Fault] says why nothing, or not all of it, was changed.
+// ChangeSession deletes or summarizes a conversation: change is [subjects.SessionDelete] or [subjects.SessionCompact].
+// A deletion includes the turns of the committee. ctx must have a deadline. A [subjects.Fault] says why nothing, or not
+// all of it, was changed.
 func (c *Client) ChangeSession(ctx context.Context, id, change string) (subjects.SessionChanged, error) {
 	req := subjects.SessionChange{SessionID: id, Change: change}
 	_, missing := c.readConversation(ctx, conversations, id)
@@ -114,10 +118,14 @@ func (c *Client) ChangeSession(ctx context.Context, id, change string) (subjects
 	return done, err
 }
 
-// BranchSession sets the turns of a conversation from the question query on aside, [subjects.SessionBranch], or switches to the branch whose
-// first question is query, [subjects.SessionSwitch]. ctx must have a deadline. A [subjects.Fault] says why nothing was changed.
+// BranchSession sets the turns of a conversation from the question query on aside, [subjects.SessionBranch], or
+// switches to the branch whose first question is query, [subjects.SessionSwitch]. ctx must have a deadline. A
+// [subjects.Fault] says why nothing was changed.
 func (c *Client) BranchSession(ctx context.Context, id, change, query string) (subjects.SessionChanged, error) {
-	return actor.Ask(ctx, c.out, subjects.SessionChangeService, subjects.SessionChange{SessionID: id, Change: change, QueryID: query})
+	return actor.Ask(ctx, c.out, subjects.SessionChangeService, subjects.SessionChange{
+		SessionID: id, Change: change,
+		QueryID: query,
+	})
 }
 
 // FindSession returns the complete id of the stored session with this id, or with this prefix of at least [IDPrefix]
@@ -147,9 +155,9 @@ func (c *Client) FindSession(ctx context.Context, id string) (string, error) {
 // ErrNoAnswer means that a session exists and no answer is in it. It is an [ErrNotFound].
 var ErrNoAnswer = fmt.Errorf("answer %w", ErrNotFound)
 
-// LastTurn returns the last turn of a session, given by id or prefix, and the session's complete id. It is [ErrNotFound] when
-// there is no such session, and [ErrNoAnswer] when it has no turn; several are an [*AmbiguousError]. With an error the id is as
-// far as it was resolved.
+// LastTurn returns the last turn of a session, given by id or prefix, and the session's complete id. It is
+// [ErrNotFound] when there is no such session, and [ErrNoAnswer] when it has no turn; several are an [*AmbiguousError].
+// With an error the id is as far as it was resolved.
 func (c *Client) LastTurn(ctx context.Context, session string) (subjects.Turn, string, error) {
 	id, err := c.FindSession(ctx, session)
 	if err != nil {
@@ -165,8 +173,8 @@ func (c *Client) LastTurn(ctx context.Context, session string) (subjects.Turn, s
 	return conv.Turns[len(conv.Turns)-1], id, nil
 }
 
-// SetSession replaces the override of a session, or only reads it with Show, and returns the one that the broker says holds. It
-// may differ from the one requested: the caller compares.
+// SetSession replaces the override of a session, or only reads it with Show, and returns the one that the broker says
+// holds. It may differ from the one requested: the caller compares.
 func (c *Client) SetSession(ctx context.Context, set subjects.SessionConfig) (subjects.SessionConfig, error) {
 	ctx, cancel := context.WithTimeout(ctx, brokerTimeout)
 	defer cancel()
@@ -178,9 +186,9 @@ const (
 	goodGrade  = 4    // the critic's feedback on an answer with this grade is praise and would contradict the retry
 )
 
-// RetryText is the question of a turn for another attempt: the user's own words, the request to do better, and the criticism of
-// the answer. The user's feedback is included when the reward is negative, the critic's when the grade is below [goodGrade] and
-// the answer is trusted: feedback on an answer with untrusted content may repeat that content.
+// RetryText is the question of a turn for another attempt: the user's own words, the request to do better, and the
+// criticism of the answer. The user's feedback is included when the reward is negative, the critic's when the grade is
+// below [goodGrade] and the answer is trusted: feedback on an answer with untrusted content may repeat that content.
 func RetryText(t subjects.Turn) string {
 	question := subjects.UserText(t.Query) + "\n\n" + subjects.RetryInstruction
 	g := t.Grades
@@ -196,8 +204,8 @@ func RetryText(t subjects.Turn) string {
 	return question
 }
 
-// shorten puts text on one line of at most n runes, of which the last three are "..." when it was cut. Invisible runes, also
-// line breaks and tabs, become U+FFFD. n must be at least 3.
+// shorten puts text on one line of at most n runes, of which the last three are "..." when it was cut. Invisible runes,
+// also line breaks and tabs, become U+FFFD. n must be at least 3.
 func shorten(s string, n int) string {
 	s = strings.Join(strings.Fields(text.ReplaceHidden(s, func(rune) rune { return '\uFFFD' })), " ")
 	if r := []rune(s); len(r) > n {
@@ -206,9 +214,9 @@ func shorten(s string, n int) string {
 	return s
 }
 
-// QuestionGrants returns what each question of a conversation permits after untrusted content, by query id, as the broker
-// announced it. A question is missing when no tool was used for it, when its event is no longer stored, and when the event is
-// about another session.
+// QuestionGrants returns what each question of a conversation permits after untrusted content, by query id, as the
+// broker announced it. A question is missing when no tool was used for it, when its event is no longer stored, and when
+// the event is about another session.
 func (c *Client) QuestionGrants(ctx context.Context, conv subjects.Conversation) (map[string][]subjects.Grant, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()

@@ -30,14 +30,14 @@ type SessionSummary struct {
 
 const (
 	maxQuestion = 4 << 10 // bytes of a question in the list
-	// turnWindow is the number of writes to a bucket before the first list among which unfinished turns are looked for: the records
-	// of all turns would double the cost of that list.
+	// turnWindow is the number of writes to a bucket before the first list among which unfinished turns are looked for:
+	// the records of all turns would double the cost of that list.
 	turnWindow = 2000
 )
 
-// sessionIndex has the summary of every stored session. A list reads only what was written since the last one, by the sequences of
-// the buckets: a conversation that did not change is not read again. It belongs to a client, is empty at first, and is rebuilt when
-// the sequences of a bucket begin anew. The zero value is ready.
+// sessionIndex has the summary of every stored session. A list reads only what was written since the last one, by the
+// sequences of the buckets: a conversation that did not change is not read again. It belongs to a client, is empty at
+// first, and is rebuilt when the sequences of a bucket begin anew. The zero value is ready.
 type sessionIndex struct {
 	mu    sync.Mutex
 	parts map[string]*indexPart // by bucket
@@ -71,37 +71,44 @@ func (x *sessionIndex) refresh(ctx context.Context, c *Client, bucket string) (*
 	}
 	p := x.parts[bucket]
 	if p == nil || max(p.nextConversation, p.nextTurn) > state.Last+1 {
-		p = &indexPart{1, max(1, state.Last-min(state.Last, turnWindow)), map[string]indexedConversation{}, map[string]indexedTurn{}}
+		p = &indexPart{
+			1, max(1, state.Last-min(state.Last, turnWindow)),
+			map[string]indexedConversation{},
+			map[string]indexedTurn{},
+		}
 		x.parts[bucket] = p
 	}
 	// Turns first: one that is finished in between is then in a conversation that is read below.
-	p.nextTurn, err = actor.ReadChanges(ctx, c.out, bucket, subjects.TurnPrefix+".*", p.nextTurn, func(key string, m actor.StoredMessage) {
-		t := indexedTurn{written: m.Time}
-		if json.Unmarshal(m.Data, &t.TurnRecord) != nil || t.Finished || t.QueryID == "" { // another version's record counts as none
-			delete(p.turns, key)
-			return
-		}
-		if t.SessionID == "" {
-			t.SessionID = strings.TrimPrefix(key, subjects.TurnPrefix+".")
-		}
-		t.Query = text.Clip(t.Query, maxQuestion)
-		p.turns[key] = t
-	})
+	p.nextTurn, err = actor.ReadChanges(ctx, c.out, bucket, subjects.TurnPrefix+".*", p.nextTurn,
+		func(key string, m actor.StoredMessage) {
+			t := indexedTurn{written: m.Time}
+			// another version's record counts as none
+			if json.Unmarshal(m.Data, &t.TurnRecord) != nil || t.Finished || t.QueryID == "" {
+				delete(p.turns, key)
+				return
+			}
+			if t.SessionID == "" {
+				t.SessionID = strings.TrimPrefix(key, subjects.TurnPrefix+".")
+			}
+			t.Query = text.Clip(t.Query, maxQuestion)
+			p.turns[key] = t
+		})
 	if err != nil {
 		return nil, err
 	}
-	p.nextConversation, err = actor.ReadChanges(ctx, c.out, bucket, subjects.ConversationPrefix+".*", p.nextConversation, func(key string, m actor.StoredMessage) {
-		id, ok := subjects.SessionOf(key)
-		if !ok {
-			return
-		}
-		conv, err := decodeConversation(id, m.Data)
-		s := indexedConversation{SessionSummary: SessionSummary{ID: id, Err: err, isStored: true}}
-		if err == nil {
-			s = indexConversation(conv)
-		}
-		p.conversations[id] = s
-	})
+	p.nextConversation, err = actor.ReadChanges(ctx, c.out, bucket, subjects.ConversationPrefix+".*",
+		p.nextConversation, func(key string, m actor.StoredMessage) {
+			id, ok := subjects.SessionOf(key)
+			if !ok {
+				return
+			}
+			conv, err := decodeConversation(id, m.Data)
+			s := indexedConversation{SessionSummary: SessionSummary{ID: id, Err: err, isStored: true}}
+			if err == nil {
+				s = indexConversation(conv)
+			}
+			p.conversations[id] = s
+		})
 	return p, err
 }
 
@@ -132,14 +139,16 @@ func (s indexedConversation) merge(o indexedConversation) indexedConversation {
 	return s
 }
 
-// isRunning reports whether a turn of the part is being answered: it is not in the conversation, and was checkpointed lately.
+// isRunning reports whether a turn of the part is being answered: it is not in the conversation, and was checkpointed
+// lately.
 func (p *indexPart) isRunning(t indexedTurn, now time.Time) bool {
-	return !slices.Contains(p.conversations[t.SessionID].answered, t.QueryID) && now.Sub(t.written) < subjects.TurnAbandoned
+	return !slices.Contains(p.conversations[t.SessionID].answered, t.QueryID) &&
+		now.Sub(t.written) < subjects.TurnAbandoned
 }
 
-// Sessions lists the sessions, last used first, never nil, also those whose first question is being answered. One that cannot be
-// decoded is listed with Err. The first list of a client reads every conversation, a later one those that changed. A list that
-// fails or ends with ctx keeps what it has read.
+// Sessions lists the sessions, last used first, never nil, also those whose first question is being answered. One that
+// cannot be decoded is listed with Err. The first list of a client reads every conversation, a later one those that
+// changed. A list that fails or ends with ctx keeps what it has read.
 func (c *Client) Sessions(ctx context.Context) ([]SessionSummary, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -178,12 +187,14 @@ func (c *Client) Sessions(ctx context.Context) ([]SessionSummary, error) {
 			found = append(found, s.SessionSummary)
 		}
 	}
-	slices.SortFunc(found, func(a, b SessionSummary) int { return cmp.Or(b.Updated.Compare(a.Updated), cmp.Compare(a.ID, b.ID)) })
+	slices.SortFunc(found, func(a, b SessionSummary) int {
+		return cmp.Or(b.Updated.Compare(a.Updated), cmp.Compare(a.ID, b.ID))
+	})
 	return found, nil
 }
 
-// LastSession returns the id of the user's readable session that was used last, [ErrNotFound] when there is none. One without a
-// stored answer is none.
+// LastSession returns the id of the user's readable session that was used last, [ErrNotFound] when there is none. One
+// without a stored answer is none.
 func (c *Client) LastSession(ctx context.Context) (string, error) {
 	all, err := c.Sessions(ctx)
 	if err != nil {

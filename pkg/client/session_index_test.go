@@ -56,7 +56,10 @@ func (w sessionWriter) conversation(id string, minute int, questions ...string) 
 	c := subjects.Conversation{SessionID: id, Turns: []subjects.Turn{}}
 	for i, q := range questions {
 		c.Updated = indexTime.Add(time.Duration(minute+i) * time.Minute)
-		c.Turns = append(c.Turns, subjects.Turn{QueryID: fmt.Sprintf("%s-q%d", id, i), Query: q, Answer: "a", Time: c.Updated})
+		c.Turns = append(c.Turns, subjects.Turn{
+			QueryID: fmt.Sprintf("%s-q%d", id, i), Query: q, Answer: "a",
+			Time: c.Updated,
+		})
 	}
 	w.put(subjects.ConversationKey(id), c)
 }
@@ -108,7 +111,8 @@ func TestSessionListReadsChangesOnly(t *testing.T) {
 		w.conversation("s007", 500, "changed?")
 		list, err := c.Sessions(t.Context())
 		if n := requests.Swap(0); err != nil || unchanged > 10 || n != unchanged+1 || list[0].Question != "changed?" {
-			t.Errorf("%s: %d requests without a change, %d with one; first %+v, %v", account, unchanged, n, list[0], err)
+			t.Errorf("%s: %d requests without a change, %d with one; first %+v, %v", account, unchanged, n, list[0],
+				err)
 		}
 		w.conversation("s007", 7, "first?")
 	}
@@ -136,9 +140,15 @@ func TestSessionListFollowsChanges(t *testing.T) {
 	assistant.conversation("a", 1, "one?", "more?", "last?", "very last?")
 	check("more turns", "a 7 before?; b 1 two?")
 
-	assistant.put(subjects.ConversationKey("a"), subjects.Conversation{SessionID: "a", Deleted: true, Past: []string{"a-q0"}, Turns: []subjects.Turn{}})
+	assistant.put(subjects.ConversationKey("a"), subjects.Conversation{
+		SessionID: "a", Deleted: true,
+		Past: []string{"a-q0"}, Turns: []subjects.Turn{},
+	})
 	check("deleted by the generator", "a 3 before?; b 1 two?")
-	committee.put(subjects.ConversationKey("a"), subjects.Conversation{SessionID: "a", Deleted: true, Turns: []subjects.Turn{}})
+	committee.put(subjects.ConversationKey("a"), subjects.Conversation{
+		SessionID: "a", Deleted: true,
+		Turns: []subjects.Turn{},
+	})
 	check("deleted by both", "b 1 two?")
 	assistant.conversation("a", 9, "new?")
 	check("used again", "a 1 new?; b 1 two?")
@@ -149,7 +159,10 @@ func TestSessionListShowsRunningQuestions(t *testing.T) {
 	assistant, committee := f.sessionWriter(subjects.Generator), f.sessionWriter(subjects.Committee)
 	turn := func(session, query, text string) {
 		t.Helper()
-		assistant.put(subjects.TurnPrefix+"."+session, map[string]any{"query_id": query, "query": text, "stage": "working"})
+		assistant.put(subjects.TurnPrefix+"."+session, map[string]any{
+			"query_id": query, "query": text,
+			"stage": "working",
+		})
 	}
 	last := func(want string) {
 		t.Helper()
@@ -181,7 +194,10 @@ func TestSessionListShowsRunningQuestions(t *testing.T) {
 	turn("a", "a-q2", "three?")
 	turn("phone.x", "p-q0", "of a client?") // not a token: no session has this id
 	assistant.put(subjects.TurnPrefix+".a", map[string]any{})
-	assistant.put(subjects.ConversationKey("a"), subjects.Conversation{Deleted: true, Turns: []subjects.Turn{}, Past: []string{"a-q0", "a-q1"}})
+	assistant.put(subjects.ConversationKey("a"), subjects.Conversation{
+		Deleted: true, Turns: []subjects.Turn{},
+		Past: []string{"a-q0", "a-q1"},
+	})
 	f.checkSessions(f.c, "deleted", "c 1 should I?")
 	f.checkSessions(client.Wrap(f.as("gateway")), "after a restart", "c 1 should I?")
 }

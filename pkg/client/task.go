@@ -54,15 +54,17 @@ func (c *Client) Tasks(ctx context.Context, most int) ([]subjects.Task, error) {
 		}
 		all = append(all, t)
 	}
-	slices.SortFunc(all, func(a, b subjects.Task) int { return cmp.Or(b.Began.Compare(a.Began), cmp.Compare(a.TaskID, b.TaskID)) })
+	slices.SortFunc(all, func(a, b subjects.Task) int {
+		return cmp.Or(b.Began.Compare(a.Began), cmp.Compare(a.TaskID, b.TaskID))
+	})
 	if most > 0 && len(all) > most {
 		all = all[:most]
 	}
 	return all, nil
 }
 
-// Task reads the task with this complete id: [ErrNotFound] when there is none or the id is no valid token, [ErrUnreadable] when it
-// cannot be decoded.
+// Task reads the task with this complete id: [ErrNotFound] when there is none or the id is no valid token,
+// [ErrUnreadable] when it cannot be decoded.
 func (c *Client) Task(ctx context.Context, id string) (subjects.Task, error) {
 	if subjects.CheckToken(id) != nil {
 		return subjects.Task{}, fmt.Errorf("task %q: %w", id, ErrNotFound)
@@ -84,8 +86,8 @@ func (c *Client) Task(ctx context.Context, id string) (subjects.Task, error) {
 	return t, nil
 }
 
-// FindTask returns the complete id of the stored task with this id, or with this prefix of at least [IDPrefix] characters. None is
-// [ErrNotFound], several are an [*AmbiguousError].
+// FindTask returns the complete id of the stored task with this id, or with this prefix of at least [IDPrefix]
+// characters. None is [ErrNotFound], several are an [*AmbiguousError].
 func (c *Client) FindTask(ctx context.Context, id string) (string, error) {
 	ids, err := c.TaskIDs(ctx)
 	if err != nil {
@@ -104,8 +106,8 @@ func (c *Client) FindTask(ctx context.Context, id string) (string, error) {
 	return "", &AmbiguousError{id, len(ids)}
 }
 
-// ChangeTask pauses, resumes or cancels a task. A cancellation is also published for the model and the broker, which stop calls that
-// wait. A [subjects.Fault] says why nothing was changed.
+// ChangeTask pauses, resumes or cancels a task. A cancellation is also published for the model and the broker, which
+// stop calls that wait. A [subjects.Fault] says why nothing was changed.
 func (c *Client) ChangeTask(ctx context.Context, id, action string) (subjects.TaskChanged, error) {
 	ctx, cancel := context.WithTimeout(ctx, taskTimeout)
 	defer cancel()

@@ -24,8 +24,8 @@ func (c *Client) Models(ctx context.Context) (subjects.ModelList, error) {
 	return list, err
 }
 
-// HasModel reports whether the list has a model of this name that is not denied. A name without a tag also means the tag
-// latest.
+// HasModel reports whether the list has a model of this name that is not denied. A name without a tag also means the
+// tag latest.
 func HasModel(list subjects.ModelList, name string) bool {
 	for _, m := range list.Models {
 		if m.Refused == "" && (m.Name == name || m.Name == name+":latest") {
@@ -40,11 +40,13 @@ func (c *Client) PullModel(ctx context.Context, name string) iter.Seq2[subjects.
 	return actor.AskStream(ctx, c.out, subjects.ModelPull, subjects.PullRequest{Model: name})
 }
 
-// CallTool calls a tool through the broker with the account of the connection, and waits for the result; ctx must have a
-// deadline. call has the arguments, a JSON object, and the ids of the call and, where there is one, of its query; session may be
-// "". A denial, a failed call and a fault of the transport are in the Error of the result, and the error is nil. The returned
-// error is for an invalid tool name, and for failures that are no fault.
-func (c *Client) CallTool(ctx context.Context, tool, session string, call subjects.ToolRequest) (subjects.ToolResult, error) {
+// CallTool calls a tool through the broker with the account of the connection, and waits for the result; ctx must have
+// a deadline. call has the arguments, a JSON object, and the ids of the call and, where there is one, of its query;
+// session may be "". A denial, a failed call and a fault of the transport are in the Error of the result, and the error
+// is nil. The returned error is for an invalid tool name, and for failures that are no fault.
+func (c *Client) CallTool(ctx context.Context, tool, session string, call subjects.ToolRequest) (subjects.ToolResult,
+	error,
+) {
 	service, err := subjects.ToolRequestService.With(tool)
 	if err != nil {
 		return subjects.ToolResult{}, err
@@ -57,8 +59,8 @@ func (c *Client) CallTool(ctx context.Context, tool, session string, call subjec
 	return res, err
 }
 
-// ParkedResult returns the whole of a tool result that was cut, by the id in the cut result: [ErrNotFound] when it was not
-// stored or has expired.
+// ParkedResult returns the whole of a tool result that was cut, by the id in the cut result: [ErrNotFound] when it was
+// not stored or has expired.
 func (c *Client) ParkedResult(ctx context.Context, id string) ([]byte, error) {
 	whole, _, err := c.out.Store("parked").Get(ctx, id)
 	switch {

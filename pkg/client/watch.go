@@ -19,9 +19,9 @@ type Watch struct {
 	since   uint64
 }
 
-// Watch subscribes to a subject, which may have wildcards. When it returns, the subscription holds; Close ends it. With since
-// above 0, [Watch.Events] first replays the stored events from that sequence on; 0 replays none. It fails without a connection,
-// and when the server denies the subject.
+// Watch subscribes to a subject, which may have wildcards. When it returns, the subscription holds; Close ends it. With
+// since above 0, [Watch.Events] first replays the stored events from that sequence on; 0 replays none. It fails without
+// a connection, and when the server denies the subject.
 //
 // A reader that is too slow loses live messages; the connection's error handler is told.
 func (c *Client) Watch(ctx context.Context, pattern string, since uint64) (*Watch, error) {
@@ -42,9 +42,9 @@ func (c *Client) Watch(ctx context.Context, pattern string, since uint64) (*Watc
 // Close ends the subscription.
 func (w *Watch) Close() { _ = w.sub.Unsubscribe() }
 
-// Events yields the replayed events, then the live ones, without a gap or a duplicate between them. An error is yielded last
-// and ends it; so does the end of ctx, with its error. Lost messages of a slow reader are no error. Questions (query.*) are not
-// in the event log and are live only.
+// Events yields the replayed events, then the live ones, without a gap or a duplicate between them. An error is yielded
+// last and ends it; so does the end of ctx, with its error. Lost messages of a slow reader are no error. Questions
+// (query.*) are not in the event log and are live only.
 func (w *Watch) Events(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		replayed := uint64(0)
@@ -81,8 +81,9 @@ func (w *Watch) Events(ctx context.Context) iter.Seq2[Event, error] {
 // replayWindow is the number of events requested at once.
 const replayWindow = 64
 
-// replay yields the stored events that match the pattern, from w.since to the present end of the log, in order, and returns the
-// last sequence it covered. goOn is false when the iteration was ended or an error occurred. Deleted events are skipped.
+// replay yields the stored events that match the pattern, from w.since to the present end of the log, in order, and
+// returns the last sequence it covered. goOn is false when the iteration was ended or an error occurred. Deleted events
+// are skipped.
 func (w *Watch) replay(ctx context.Context, yield func(Event, error) bool) (last uint64, goOn bool, err error) {
 	log, err := w.c.EventStatus(ctx)
 	if err != nil {

@@ -26,7 +26,8 @@ type block struct {
 	title string // of a heading
 }
 
-// plainBlocks splits a text into paragraphs of this kind at blank lines, nil when all are blank. Trailing space is removed.
+// plainBlocks splits a text into paragraphs of this kind at blank lines, nil when all are blank. Trailing space is
+// removed.
 func plainBlocks(s string, kind blockKind) (out []block) {
 	var lines []string
 	end := func() {
@@ -46,8 +47,8 @@ func plainBlocks(s string, kind blockKind) (out []block) {
 	return out
 }
 
-// markdownBlocks splits a Markdown text into front matter, headings, fences, tables and paragraphs, as far as pieces need
-// them. Blank lines outside of fences are dropped; no other line is.
+// markdownBlocks splits a Markdown text into front matter, headings, fences, tables and paragraphs, as far as pieces
+// need them. Blank lines outside of fences are dropped; no other line is.
 func markdownBlocks(s string) []block {
 	m := &blockBuilder{}
 	lines := strings.Split(s, "\n")
@@ -65,8 +66,8 @@ type blockBuilder struct {
 	fence string // what closes the open fence, "" = none is open
 }
 
-// takeFrontMatter adds the front matter as a block and returns the index of the first line after it. It returns 0 when there
-// is none: no "---" in the first line, or no end within 200 lines. lines must not be empty.
+// takeFrontMatter adds the front matter as a block and returns the index of the first line after it. It returns 0 when
+// there is none: no "---" in the first line, or no end within 200 lines. lines must not be empty.
 func (m *blockBuilder) takeFrontMatter(lines []string) int {
 	const most = 200 // lines; without an end in sight it is a line across the page
 	if trimEnd(lines[0]) != "---" {
@@ -85,8 +86,8 @@ func (m *blockBuilder) takeFrontMatter(lines []string) int {
 	return 0
 }
 
-// addLine adds a line, without trailing space, to the open block, or ends that block: at a blank line, a heading or a fence.
-// In a fence every line belongs to it until one that closes it.
+// addLine adds a line, without trailing space, to the open block, or ends that block: at a blank line, a heading or a
+// fence. In a fence every line belongs to it until one that closes it.
 func (m *blockBuilder) addLine(l string) {
 	if m.fence != "" {
 		m.lines = append(m.lines, l)
@@ -112,15 +113,18 @@ func (m *blockBuilder) addLine(l string) {
 	}
 	// A line below that is underlined.
 	if level := underlineLevel(l); level > 0 && len(m.lines) == 1 && canBeUnderlined(m.lines[0]) {
-		m.out = append(m.out, block{kind: heading, text: m.lines[0] + "\n" + l, level: level, title: headingTitle(m.lines[0])})
+		m.out = append(m.out, block{
+			kind: heading, text: m.lines[0] + "\n" + l, level: level,
+			title: headingTitle(m.lines[0]),
+		})
 		m.lines = nil
 		return
 	}
 	m.lines = append(m.lines, l)
 }
 
-// closeOpen ends the open block: a fence that is open at the end of the text, a table, or else a paragraph. It does nothing
-// without open lines.
+// closeOpen ends the open block: a fence that is open at the end of the text, a table, or else a paragraph. It does
+// nothing without open lines.
 func (m *blockBuilder) closeOpen() {
 	switch {
 	case m.fence != "":
@@ -189,8 +193,8 @@ func canBeUnderlined(l string) bool {
 	return len(l)-len(t) <= 3 && t != "" && !strings.ContainsAny(t[:1], "-*+>|") && !strings.HasPrefix(t, "1.")
 }
 
-// isTable reports whether lines are a table: a row of dashes below a first line with bars, or a bar at the beginning of each
-// line. A single line is none.
+// isTable reports whether lines are a table: a row of dashes below a first line with bars, or a bar at the beginning of
+// each line. A single line is none.
 func isTable(lines []string) bool {
 	if len(lines) < 2 || !strings.Contains(lines[0], "|") {
 		return false

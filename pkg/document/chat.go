@@ -19,7 +19,8 @@ import (
 )
 
 // ErrNotChat means that a file is no chat export in a form that [ReadChat] knows.
-var ErrNotChat = errors.New("not a chat export; it reads lines such as [2023-05-08 13:56] Ana: text, and JSON lists of messages with speaker, text and time")
+var ErrNotChat = errors.New("not a chat export; it reads lines such as [2023-05-08 13:56] Ana: text, and JSON lists " +
+	"of messages with speaker, text and time")
 
 // Turn is one message of a chat export.
 type Turn struct {
@@ -29,10 +30,10 @@ type Turn struct {
 	Text         string
 }
 
-// ReadChat reads a chat export: plain text with a time and a speaker in front of each message, as WhatsApp, Signal and many other
-// programs write it, or JSON. The turns are in the order of the file, those of a ChatGPT conversation in the order of their times.
-// A time without a zone is taken as UTC. It rejects what [Load] rejects with a limit of [MaxBytes], and with [ErrNotChat] a file
-// in which it finds no turn.
+// ReadChat reads a chat export: plain text with a time and a speaker in front of each message, as WhatsApp, Signal and
+// many other programs write it, or JSON. The turns are in the order of the file, those of a ChatGPT conversation in the
+// order of their times. A time without a zone is taken as UTC. It rejects what [Load] rejects with a limit of
+// [MaxBytes], and with [ErrNotChat] a file in which it finds no turn.
 func ReadChat(path string) ([]Turn, error) {
 	data, err := Load(path, MaxBytes)
 	if err != nil {
@@ -51,8 +52,8 @@ func ReadChat(path string) ([]Turn, error) {
 	return turns, nil
 }
 
-// DetectChat returns the turns of a file that is certainly a chat export: a .txt or .json file whose turns have speakers, two at
-// least, and are no lines of a log. For any other file it is not ok.
+// DetectChat returns the turns of a file that is certainly a chat export: a .txt or .json file whose turns have
+// speakers, two at least, and are no lines of a log. For any other file it is not ok.
 func DetectChat(path string) (turns []Turn, ok bool) {
 	if ext := strings.ToLower(filepath.Ext(path)); ext != ".txt" && ext != ".json" {
 		return nil, false
@@ -74,10 +75,11 @@ var logLevels = []string{"TRACE", "DEBUG", "INFO", "NOTICE", "WARN", "WARNING", 
 
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
-// chatLine matches the first line of a message: three numbers of a date, a time, a speaker and text. A line with a time but
-// without a speaker is a message of the program, such as that somebody joined.
+// chatLine matches the first line of a message: three numbers of a date, a time, a speaker and text. A line with a time
+// but without a speaker is a message of the program, such as that somebody joined.
 var (
-	chatLine  = regexp.MustCompile(`^\[?(\d{1,4})([-/.])(\d{1,2})[-/.](\d{1,4}),?[ T]+(\d{1,2}:\d{2}(?::\d{2})?)(?: ?([AaPp])\.?[Mm]\.?)?\]?(?: -|:)? +([^:\n]{1,100}): ?(.*)$`)
+	chatLine = regexp.MustCompile(
+		`^\[?(\d{1,4})([-/.])(\d{1,2})[-/.](\d{1,4}),?[ T]+(\d{1,2}:\d{2}(?::\d{2})?)(?: ?([AaPp])\.?[Mm]\.?)?\]?(?: -|:)? +([^:\n]{1,100}): ?(.*)$`)
 	stampLine = regexp.MustCompile(`^\[?\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4},?[ T]+\d{1,2}:\d{2}`)
 )
 
@@ -119,7 +121,8 @@ func parseTextChat(s string) []Turn {
 			at.b, _ = strconv.Atoi(m[3])
 			at.c, _ = strconv.Atoi(m[4])
 			closeTurn()
-			stamps, turns, lines, open = append(stamps, at), append(turns, Turn{Speaker: cleanSpeaker(m[7])}), append(lines, m[8]), true
+			stamps, turns, lines, open = append(stamps, at), append(turns, Turn{Speaker: cleanSpeaker(m[7])}),
+				append(lines, m[8]), true
 		case stampLine.MatchString(line):
 			open = false
 		case open:
@@ -136,8 +139,9 @@ func parseTextChat(s string) []Turn {
 	return slices.DeleteFunc(turns, func(t Turn) bool { return t.Text == "" || t.Text == "<Media omitted>" })
 }
 
-// chooseOrder returns the times of a file, read with the day or with the month first: as more of the dates exist and follow each
-// other, and where both fit the month with AM and PM, otherwise the day. A date that does not exist is the zero time.
+// chooseOrder returns the times of a file, read with the day or with the month first: as more of the dates exist and
+// follow each other, and where both fit the month with AM and PM, otherwise the day. A date that does not exist is the
+// zero time.
 func chooseOrder(stamps []stamp) []time.Time {
 	read := func(monthFirst bool) (times []time.Time, faults int) {
 		var last time.Time
@@ -192,7 +196,8 @@ func cleanSpeaker(s string) string {
 		}
 		return r
 	}, s)
-	return strings.TrimSpace(text.Cut(strings.Join(strings.Fields(strings.TrimPrefix(strings.TrimSpace(s), "~")), " "), subjects.MaxSpeaker))
+	return strings.TrimSpace(text.Cut(strings.Join(strings.Fields(strings.TrimPrefix(strings.TrimSpace(s), "~")), " "),
+		subjects.MaxSpeaker))
 }
 
 // Names of fields in JSON exports, the first that is there counts.
@@ -204,8 +209,8 @@ var (
 	listFields         = []string{"messages", "chat_messages", "turns", "conversations", "chats"}
 )
 
-// parseJSONChat reads a chat export in JSON: a list of messages, a conversation with a list of them, or a list of conversations,
-// also in the form of ChatGPT. It rejects invalid JSON.
+// parseJSONChat reads a chat export in JSON: a list of messages, a conversation with a list of them, or a list of
+// conversations, also in the form of ChatGPT. It rejects invalid JSON.
 func parseJSONChat(data []byte) (turns []Turn, err error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
@@ -217,8 +222,8 @@ func parseJSONChat(data []byte) (turns []Turn, err error) {
 	return turns, nil
 }
 
-// addTurns adds the turns in a value of an export to turns. conversation is that of the value around it. A value of another form
-// has none.
+// addTurns adds the turns in a value of an export to turns. conversation is that of the value around it. A value of
+// another form has none.
 func addTurns(turns *[]Turn, v any, conversation string) {
 	switch v := v.(type) {
 	case []any:
@@ -253,7 +258,9 @@ func addNodes(turns *[]Turn, nodes map[string]any, conversation string) {
 			all = append(all, t)
 		}
 	}
-	slices.SortFunc(all, func(a, b Turn) int { return cmp.Or(a.Happened.Compare(b.Happened), cmp.Compare(a.Text, b.Text)) })
+	slices.SortFunc(all, func(a, b Turn) int {
+		return cmp.Or(a.Happened.Compare(b.Happened), cmp.Compare(a.Text, b.Text))
+	})
 	*turns = append(*turns, all...)
 }
 
@@ -302,8 +309,8 @@ func textOf(v any) string {
 	return ""
 }
 
-// timeOf returns the time of a value: seconds or milliseconds since 1970, as a number or in a string, or what [text.ParseTime] reads.
-// Anything else is the zero time.
+// timeOf returns the time of a value: seconds or milliseconds since 1970, as a number or in a string, or what
+// [text.ParseTime] reads. Anything else is the zero time.
 func timeOf(v any) time.Time {
 	if n, ok := v.(json.Number); ok {
 		v = n.String()

@@ -1,6 +1,6 @@
-// Package document reads files as text and splits the text into pieces that are small enough to be stored one by one. It reads
-// Markdown, plain text in many forms, HTML, and PDF through the program pdftotext. Its errors say why a file cannot be read
-// and do not name it: the caller knows the path.
+// Package document reads files as text and splits the text into pieces that are small enough to be stored one by one.
+// It reads Markdown, plain text in many forms, HTML, and PDF through the program pdftotext. Its errors say why a file
+// cannot be read and do not name it: the caller knows the path.
 package document
 
 import (
@@ -71,8 +71,8 @@ type Doc struct {
 const maxTitle = 200
 
 // Read reads the file at path and follows a link. It rejects folders, special files, binary files, files or text over
-// o.MaxBytes (0 or less = [MaxBytes]), and with [ErrEmpty] those without text. Errors do not repeat the path. The title is
-// the document's own, else the name of the file.
+// o.MaxBytes (0 or less = [MaxBytes]), and with [ErrEmpty] those without text. Errors do not repeat the path. The title
+// is the document's own, else the name of the file.
 func Read(ctx context.Context, path string, o Options) (Doc, error) {
 	if o.MaxBytes <= 0 {
 		o.MaxBytes = MaxBytes
@@ -110,8 +110,8 @@ func Load(path string, most int64) ([]byte, error) {
 	return data, err
 }
 
-// Decode is [Read] for the content of a file whose name says nothing: only the content decides what it is. Title and Modified
-// are those of the document itself, or zero.
+// Decode is [Read] for the content of a file whose name says nothing: only the content decides what it is. Title and
+// Modified are those of the document itself, or zero.
 func Decode(ctx context.Context, data []byte, o Options) (Doc, error) {
 	if o.MaxBytes <= 0 {
 		o.MaxBytes = MaxBytes
@@ -144,8 +144,8 @@ func Decode(ctx context.Context, data []byte, o Options) (Doc, error) {
 	return d, nil
 }
 
-// extract sets the text of data, of the kind d.Kind. path is the file with the data of a PDF. It fails with [ErrEmpty] when
-// there is no text.
+// extract sets the text of data, of the kind d.Kind. path is the file with the data of a PDF. It fails with [ErrEmpty]
+// when there is no text.
 func (d *Doc) extract(ctx context.Context, path string, data []byte, o Options) (err error) {
 	switch d.Kind {
 	case PDF:
@@ -164,8 +164,8 @@ func (d *Doc) extract(ctx context.Context, path string, data []byte, o Options) 
 	return ErrEmpty
 }
 
-// loadFile reads a regular file of at most most bytes, see [file.Open]. It rejects folders, other files that are not regular, larger
-// ones, and with [ErrEmpty] a file without bytes.
+// loadFile reads a regular file of at most most bytes, see [file.Open]. It rejects folders, other files that are not
+// regular, larger ones, and with [ErrEmpty] a file without bytes.
 func loadFile(path string, most int64) ([]byte, fs.FileInfo, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return nil, nil, errors.New("is a folder; name the files in it")
@@ -194,8 +194,8 @@ func loadFile(path string, most int64) ([]byte, fs.FileInfo, error) {
 	return data, info, nil
 }
 
-// readError returns an error of the system without the path, which the caller knows. Errors that have no path are returned
-// unchanged.
+// readError returns an error of the system without the path, which the caller knows. Errors that have no path are
+// returned unchanged.
 func readError(err error) error {
 	if errors.Is(err, file.ErrNotRegular) {
 		return file.ErrNotRegular
@@ -219,17 +219,24 @@ func tooLargeError(most int64) error {
 
 // byExtension is the kind by file extension. For others, kindOf reads the content.
 var byExtension = map[string]string{
-	".md": Markdown, ".markdown": Markdown, ".mdown": Markdown, ".mkd": Markdown, ".mdx": Markdown, ".rmd": Markdown, ".qmd": Markdown,
+	".md": Markdown, ".markdown": Markdown, ".mdown": Markdown, ".mkd": Markdown, ".mdx": Markdown, ".rmd": Markdown,
+	".qmd":  Markdown,
 	".html": HTML, ".htm": HTML, ".xhtml": HTML,
 	".csv": Table, ".tsv": Table,
-	".txt": Text, ".text": Text, ".org": Text, ".rst": Text, ".adoc": Text, ".tex": Text, ".log": Text, ".srt": Text, ".vtt": Text, ".eml": Text,
-	".json": Code, ".jsonl": Code, ".ndjson": Code, ".yaml": Code, ".yml": Code, ".toml": Code, ".ini": Code, ".conf": Code, ".xml": Code, ".sql": Code,
-	".go": Code, ".py": Code, ".js": Code, ".ts": Code, ".tsx": Code, ".jsx": Code, ".rs": Code, ".c": Code, ".h": Code, ".cc": Code, ".cpp": Code, ".hpp": Code,
-	".java": Code, ".kt": Code, ".rb": Code, ".php": Code, ".sh": Code, ".bash": Code, ".zsh": Code, ".lua": Code, ".swift": Code, ".scala": Code, ".cs": Code,
-	".css": Code, ".scss": Code, ".proto": Code, ".tf": Code, ".nix": Code, ".hs": Code, ".ml": Code, ".ex": Code, ".erl": Code, ".clj": Code, ".r": Code, ".pl": Code,
+	".txt": Text, ".text": Text, ".org": Text, ".rst": Text, ".adoc": Text, ".tex": Text, ".log": Text, ".srt": Text,
+	".vtt": Text, ".eml": Text,
+	".json": Code, ".jsonl": Code, ".ndjson": Code, ".yaml": Code, ".yml": Code, ".toml": Code, ".ini": Code,
+	".conf": Code, ".xml": Code, ".sql": Code,
+	".go": Code, ".py": Code, ".js": Code, ".ts": Code, ".tsx": Code, ".jsx": Code, ".rs": Code, ".c": Code, ".h": Code,
+	".cc": Code, ".cpp": Code, ".hpp": Code,
+	".java": Code, ".kt": Code, ".rb": Code, ".php": Code, ".sh": Code, ".bash": Code, ".zsh": Code, ".lua": Code,
+	".swift": Code, ".scala": Code, ".cs": Code,
+	".css": Code, ".scss": Code, ".proto": Code, ".tf": Code, ".nix": Code, ".hs": Code, ".ml": Code, ".ex": Code,
+	".erl": Code, ".clj": Code, ".r": Code, ".pl": Code,
 }
 
-// kindOf decides by the signature of PDF, then by the extension, then by a beginning like that of HTML; else it is [Text].
+// kindOf decides by the signature of PDF, then by the extension, then by a beginning like that of HTML; else it is
+// [Text].
 func kindOf(path string, data []byte) string {
 	if bytes.HasPrefix(data, []byte("%PDF-")) {
 		return PDF
@@ -260,8 +267,8 @@ func (d *Doc) fromText(data []byte) error {
 // maxPage is how many bytes of a page [readable.HTML] reads.
 const maxPage = 1 << 20
 
-// fromHTML sets title and text to what a user would see on a page, with notes on parts that were left out. Only the first
-// maxPage bytes are read. It fails for data that is no text.
+// fromHTML sets title and text to what a user would see on a page, with notes on parts that were left out. Only the
+// first maxPage bytes are read. It fails for data that is no text.
 func (d *Doc) fromHTML(data []byte) error {
 	s, notes, err := decodeHTML(data)
 	if err != nil {

@@ -56,28 +56,59 @@ func TestRead(t *testing.T) {
 		kind, title, text   string
 		note                string
 	}{
-		{"markdown", "a.md", "# The title #\n\nText.\n", document.Markdown, "The title", "# The title #\n\nText.\n", ""},
-		{"a title in the front matter", "b.md", "---\ntitle: \"Given\"\n---\n# Other\n", document.Markdown, "Given", "---\ntitle: \"Given\"\n---\n# Other\n", ""},
+		{
+			"markdown", "a.md", "# The title #\n\nText.\n", document.Markdown, "The title", "# The title #\n\nText.\n",
+			"",
+		},
+		{
+			"a title in the front matter", "b.md", "---\ntitle: \"Given\"\n---\n# Other\n", document.Markdown, "Given",
+			"---\ntitle: \"Given\"\n---\n# Other\n", "",
+		},
 		{"an underlined title", "c.MD", "Under\n=====\ntext", document.Markdown, "Under", "Under\n=====\ntext", ""},
-		{"a heading of code is none", "d.md", "```\n# no\n```\n# Yes\n", document.Markdown, "Yes", "```\n# no\n```\n# Yes\n", ""},
+		{
+			"a heading of code is none", "d.md", "```\n# no\n```\n# Yes\n", document.Markdown, "Yes",
+			"```\n# no\n```\n# Yes\n", "",
+		},
 		{"without a heading", "e.md", "only text", document.Markdown, "e", "only text", ""},
 		{"plain text", "notes.txt", "one\ntwo", document.Text, "notes", "one\ntwo", ""},
 		{"no extension", "README", "one", document.Text, "README", "one", ""},
 		{"only an extension", ".profile", "one", document.Text, ".profile", "one", ""},
 		{"code", "x.go", "package x\n", document.Code, "x", "package x\n", ""},
 		{"a table", "x.csv", "a,b\n1,2\n", document.Table, "x", "a,b\n1,2\n", ""},
-		{"HTML by its name", "p.html", "<title>Page</title><body><p>Hello <b>you</b></p><script>x</script><p style='display:none'>ignore all</p>", document.HTML, "Page", "Hello **you**", "1 parts that nobody sees"},
+		{"HTML by its name", "p.html", "<title>Page</title><body><p>Hello <b>you</b></p><script>x</script><p " +
+			"style='display:none'>ignore all</p>", document.HTML, "Page", "Hello **you**", "1 parts that nobody sees"},
 		{"HTML by its look", "page", " <!DOCTYPE HTML><title>P</title><p>Hi</p>", document.HTML, "P", "Hi", ""},
-		{"HTML that says its encoding", "q.htm", "<meta charset=koi8-r><p>\xf0\xd2\xc9\xd7\xc5\xd4</p>", document.HTML, "q", "Привет", ""},
-		{"text that begins like a page, by its name", "r.txt", "<html> is a tag", document.Text, "r", "<html> is a tag", ""},
+		{
+			"HTML that says its encoding", "q.htm", "<meta charset=koi8-r><p>\xf0\xd2\xc9\xd7\xc5\xd4</p>",
+			document.HTML,
+			"q", "Привет", "",
+		},
+		{
+			"text that begins like a page, by its name", "r.txt", "<html> is a tag", document.Text, "r",
+			"<html> is a tag",
+			"",
+		},
 		{"CRLF", "crlf.txt", "a\r\nb\rc\r\n", document.Text, "crlf", "a\nb\nc\n", ""},
 		{"a mark", "bom.txt", "\xef\xbb\xbfText", document.Text, "bom", "Text", ""},
 		{"UTF-16, little end first", "le.txt", utf16le("Grüße 𝄞\r\n"), document.Text, "le", "Grüße 𝄞\n", ""},
 		{"UTF-16, big end first", "be.md", utf16be("# Grüße"), document.Markdown, "Grüße", "# Grüße", ""},
-		{"Windows-1252", "w.txt", "Gr\xfc\xdfe aus K\xf6ln, wie immer \x96 na ja", document.Text, "w", "Grüße aus Köln, wie immer – na ja", "read as Windows-1252"},
-		{"UTF-8 with a broken byte", "broken.txt", "Grüße aus Köln, wie i\xffmmer", document.Text, "broken", "Grüße aus Köln, wie i\uFFFDmmer", "1 bytes of invalid UTF-8"},
-		{"controls", "esc.log", "a\x1b[2Jb\x07\fnext page\u2028line", document.Text, "esc", "a[2Jb\n\nnext page\nline", ""},
-		{"a title that steers", "t.md", "# Clear \x1b[2J\u202escreen\n", document.Markdown, "Clear [2J screen", "# Clear [2J\u202escreen\n", ""},
+		{
+			"Windows-1252", "w.txt", "Gr\xfc\xdfe aus K\xf6ln, wie immer \x96 na ja", document.Text, "w",
+			"Grüße aus Köln, wie immer – na ja", "read as Windows-1252",
+		},
+		{
+			"UTF-8 with a broken byte", "broken.txt", "Grüße aus Köln, wie i\xffmmer", document.Text, "broken",
+			"Grüße aus Köln, wie i\uFFFDmmer", "1 bytes of invalid UTF-8",
+		},
+		{
+			"controls", "esc.log", "a\x1b[2Jb\x07\fnext page\u2028line", document.Text, "esc",
+			"a[2Jb\n\nnext page\nline",
+			"",
+		},
+		{
+			"a title that steers", "t.md", "# Clear \x1b[2J\u202escreen\n", document.Markdown, "Clear [2J screen",
+			"# Clear [2J\u202escreen\n", "",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -90,10 +121,12 @@ func TestRead(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if d.Kind != tt.kind || d.Title != tt.title || d.Text != tt.text || !d.Modified.Equal(when) || len(d.Hash) != 64 {
+			if d.Kind != tt.kind || d.Title != tt.title || d.Text != tt.text || !d.Modified.Equal(when) ||
+				len(d.Hash) != 64 {
 				t.Errorf("%+v", d)
 			}
-			if notes := strings.Join(d.Notes, "; "); (tt.note == "") != (notes == "") || !strings.Contains(notes, tt.note) {
+			if notes := strings.Join(d.Notes, "; "); (tt.note == "") != (notes == "") ||
+				!strings.Contains(notes, tt.note) {
 				t.Errorf("notes: %q", notes)
 			}
 		})
@@ -138,23 +171,66 @@ func TestReadRefuses(t *testing.T) {
 		{"trick: a device without end", "/dev/zero", document.Options{}, nil, "not a regular file"},
 		{"empty", write(t, dir, "empty", ""), document.Options{}, document.ErrEmpty, "no text"},
 		{"blank", write(t, dir, "blank.md", " \r\n\t\n\ufeff"), document.Options{}, document.ErrEmpty, "no text"},
-		{"a page without words", write(t, dir, "blank.html", "<script>x</script>"), document.Options{}, document.ErrEmpty, "no text"},
-		{"too large", write(t, dir, "large", strings.Repeat("x", 11)), document.Options{MaxBytes: 10}, document.ErrTooLarge, "more than 10 bytes; split it"},
+		{
+			"a page without words", write(t, dir, "blank.html", "<script>x</script>"),
+			document.Options{},
+			document.ErrEmpty, "no text",
+		},
+		{
+			"too large", write(t, dir, "large", strings.Repeat("x", 11)),
+			document.Options{MaxBytes: 10},
+			document.ErrTooLarge, "more than 10 bytes; split it",
+		},
 		{"zeros", write(t, dir, "zero.txt", "text\x00text"), document.Options{}, document.ErrNotText, "zero bytes"},
-		{"trick: zeros in UTF-16", write(t, dir, "zero16.txt", utf16le("text\x00")), document.Options{}, document.ErrNotText, "zero bytes"},
-		{"trick: UTF-32", write(t, dir, "utf32.txt", "\xff\xfe\x00\x00a\x00\x00\x00"), document.Options{}, document.ErrNotText, "zero bytes"},
-		{"controls", write(t, dir, "ctl.txt", strings.Repeat("\x01\x02ab", 20)), document.Options{}, document.ErrNotText, "control characters"},
-		{"an unknown encoding", write(t, dir, "koi8.txt", russian), document.Options{}, document.ErrNotText, "save it as UTF-8"},
-		{"trick: a picture called text", write(t, dir, "p.txt", "\x89PNG\r\n\x1a\n"), document.Options{}, document.ErrNotText, "a picture"},
-		{"an office document", write(t, dir, "a.docx", "PK\x03\x04abc"), document.Options{}, document.ErrNotText, "save it as PDF or text"},
-		{"trick: an archive called page", write(t, dir, "a.html", "PK\x03\x04\xff\xfe\xfd"), document.Options{}, document.ErrNotText, "zip"},
+		{
+			"trick: zeros in UTF-16", write(t, dir, "zero16.txt", utf16le("text\x00")),
+			document.Options{},
+			document.ErrNotText, "zero bytes",
+		},
+		{
+			"trick: UTF-32", write(t, dir, "utf32.txt", "\xff\xfe\x00\x00a\x00\x00\x00"),
+			document.Options{},
+			document.ErrNotText, "zero bytes",
+		},
+		{
+			"controls", write(t, dir, "ctl.txt", strings.Repeat("\x01\x02ab", 20)),
+			document.Options{},
+			document.ErrNotText, "control characters",
+		},
+		{
+			"an unknown encoding", write(t, dir, "koi8.txt", russian),
+			document.Options{},
+			document.ErrNotText,
+			"save it as UTF-8",
+		},
+		{
+			"trick: a picture called text", write(t, dir, "p.txt", "\x89PNG\r\n\x1a\n"),
+			document.Options{},
+			document.ErrNotText, "a picture",
+		},
+		{
+			"an office document", write(t, dir, "a.docx", "PK\x03\x04abc"),
+			document.Options{},
+			document.ErrNotText,
+			"save it as PDF or text",
+		},
+		{
+			"trick: an archive called page", write(t, dir, "a.html", "PK\x03\x04\xff\xfe\xfd"),
+			document.Options{},
+			document.ErrNotText, "zip",
+		},
 		{"compressed", write(t, dir, "a.txt.gz", "\x1f\x8b\x08"), document.Options{}, document.ErrNotText, "unpack it"},
-		{"PDF without a reader", write(t, dir, "a.pdf", "%PDF-1.4\n"), document.Options{PDFToText: filepath.Join(dir, "gone")}, document.ErrNoPDFReader, "install poppler-utils"},
+		{
+			"PDF without a reader", write(t, dir, "a.pdf", "%PDF-1.4\n"),
+			document.Options{PDFToText: filepath.Join(dir, "gone")},
+			document.ErrNoPDFReader, "install poppler-utils",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			d, err := document.Read(t.Context(), tt.path, tt.o)
-			if err == nil || tt.is != nil && !errors.Is(err, tt.is) || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), dir) {
+			if err == nil || tt.is != nil && !errors.Is(err, tt.is) || !strings.Contains(err.Error(), tt.says) ||
+				strings.Contains(err.Error(), dir) {
 				t.Errorf("%+v, %v", d, err)
 			}
 		})
@@ -165,7 +241,8 @@ func TestReadStopped(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := document.Read(ctx, write(t, t.TempDir(), "a", "a"), document.Options{}); !errors.Is(err, context.Canceled) {
+	if _, err := document.Read(ctx, write(t, t.TempDir(), "a", "a"), document.Options{}); !errors.Is(err,
+		context.Canceled) {
 		t.Error(err)
 	}
 }
@@ -198,7 +275,8 @@ func makePDF(pages ...string) string {
 	object("<< /Type /Pages /Kids [%s] /Count %d >>", strings.Join(kids, " "), len(pages))
 	object("<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>")
 	for i, p := range pages {
-		object("<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Resources << /Font << /F1 3 0 R >> >> /Contents %d 0 R >>", 5+2*i)
+		object("<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Resources << /Font << /F1 3 0 R >> >> "+
+			"/Contents %d 0 R >>", 5+2*i)
 		stream := ""
 		if p != "" {
 			stream = fmt.Sprintf("BT /F1 24 Tf 72 700 Td (%s) Tj ET", p)
@@ -226,8 +304,10 @@ func TestReadPDF(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			d, err := document.Read(t.Context(), write(t, dir, tt.file, makePDF("The first page", "The second page")), document.Options{})
-			if err != nil || d.Kind != document.PDF || strings.Join(strings.Fields(d.Text), " ") != "The first page The second page" {
+			d, err := document.Read(t.Context(), write(t, dir, tt.file, makePDF("The first page", "The second page")),
+				document.Options{})
+			if err != nil || d.Kind != document.PDF ||
+				strings.Join(strings.Fields(d.Text), " ") != "The first page The second page" {
 				t.Fatalf("%+v, %v", d, err)
 			}
 			if p := document.Pieces(d); len(p) != 1 || !strings.Contains(p[0].Text, "page\n\nThe second") {
@@ -243,7 +323,11 @@ func TestReadPDF(t *testing.T) {
 	}{
 		{"pages that are pictures", makePDF(""), document.Options{}, document.ErrEmpty, "ocrmypdf"},
 		{"trick: a PDF in name only", "%PDF-1.4\nnothing", document.Options{}, document.ErrPDF, "pdftotext: "},
-		{"trick: a page that never ends", makePDF(strings.Repeat("words ", 500)), document.Options{MaxBytes: 2000}, document.ErrTooLarge, "split it"},
+		{
+			"trick: a page that never ends", makePDF(strings.Repeat("words ", 500)),
+			document.Options{MaxBytes: 2000},
+			document.ErrTooLarge, "split it",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -253,15 +337,16 @@ func TestReadPDF(t *testing.T) {
 				}
 				return r
 			}, tt.name) + ".pdf"
-			if _, err := document.Read(t.Context(), write(t, t.TempDir(), file, tt.content), tt.o); !errors.Is(err, tt.is) || !strings.Contains(err.Error(), tt.says) {
+			if _, err := document.Read(t.Context(), write(t, t.TempDir(), file, tt.content), tt.o); !errors.Is(err,
+				tt.is) || !strings.Contains(err.Error(), tt.says) {
 				t.Error(err)
 			}
 		})
 	}
 }
 
-// program writes a script that can be run. Nobody forks meanwhile: the child would hold the file open for writing, and what
-// is written cannot be run.
+// program writes a script that can be run. Nobody forks meanwhile: the child would hold the file open for writing, and
+// what is written cannot be run.
 func program(t *testing.T, dir, script string) string {
 	t.Helper()
 	syscall.ForkLock.RLock()
@@ -282,11 +367,31 @@ func TestPDFProgram(t *testing.T) {
 		is           error
 		says         string // the path is at the place of PATH
 	}{
-		{"trick: it hangs", "exec sleep 60", document.Options{PDFTime: 50 * time.Millisecond}, document.ErrPDF, "timeout after 50ms"},
-		{"trick: it writes without end", "while :; do echo words words words words; done", document.Options{MaxBytes: 20000}, document.ErrTooLarge, "more than 20000 bytes of text"},
-		{"trick: it complains without end", "i=0; while [ $i -lt 3000 ]; do echo 'Syntax Error: bad' >&2; i=$((i+1)); done; exit 1", document.Options{}, document.ErrPDF, "pdftotext: Syntax Error"},
-		{"trick: it complains with controls", `printf 'a\033[2Jb' >&2; exit 1`, document.Options{}, document.ErrPDF, "pdftotext: a [2Jb"},
-		{"a password", "echo 'Command Line Error: Incorrect password' >&2; exit 1", document.Options{}, document.ErrPDF, "needs a password"},
+		{
+			"trick: it hangs", "exec sleep 60",
+			document.Options{PDFTime: 50 * time.Millisecond},
+			document.ErrPDF,
+			"timeout after 50ms",
+		},
+		{
+			"trick: it writes without end", "while :; do echo words words words words; done",
+			document.Options{MaxBytes: 20000},
+			document.ErrTooLarge, "more than 20000 bytes of text",
+		},
+		{"trick: it complains without end", "i=0; while [ $i -lt 3000 ]; do echo 'Syntax Error: bad' >&2; " +
+			"i=$((i+1)); done; exit 1", document.Options{}, document.ErrPDF, "pdftotext: Syntax Error"},
+		{
+			"trick: it complains with controls", `printf 'a\033[2Jb' >&2; exit 1`,
+			document.Options{},
+			document.ErrPDF,
+			"pdftotext: a [2Jb",
+		},
+		{
+			"a password", "echo 'Command Line Error: Incorrect password' >&2; exit 1",
+			document.Options{},
+			document.ErrPDF,
+			"needs a password",
+		},
 		{"no permission", "exit 3", document.Options{}, document.ErrPDF, "does not permit"},
 		{"it fails silently", "exit 99", document.Options{}, document.ErrPDF, "exit status 99"},
 		{"trick: it writes what is no text", `printf 'ok \377\376 end'`, document.Options{}, nil, "ok \uFFFD end"},

@@ -26,9 +26,9 @@ var signatures = []struct{ begin, what string }{
 	{"SQLite format 3\x00", "a database"},
 }
 
-// decodeText decodes text to UTF-8, with notes for the user. Invalid bytes in text that is mostly UTF-8 become U+FFFD. Text
-// that is neither UTF-8 nor UTF-16 with a byte order mark is read as Windows-1252. It rejects binary data, and other text of
-// which more than a quarter of the bytes is not UTF-8, with [ErrNotText].
+// decodeText decodes text to UTF-8, with notes for the user. Invalid bytes in text that is mostly UTF-8 become U+FFFD.
+// Text that is neither UTF-8 nor UTF-16 with a byte order mark is read as Windows-1252. It rejects binary data, and
+// other text of which more than a quarter of the bytes is not UTF-8, with [ErrNotText].
 func decodeText(data []byte) (string, []string, error) {
 	if err := checkSignature(data); err != nil {
 		return "", nil, err
@@ -89,8 +89,8 @@ func checkSignature(data []byte) error {
 	return nil
 }
 
-// decodeMarked decodes UTF-8 or UTF-16 that begins with a byte order mark, and removes the mark. It is not ok when there is
-// none, or when what follows the mark of UTF-8 is not valid. Invalid UTF-16 is an error.
+// decodeMarked decodes UTF-8 or UTF-16 that begins with a byte order mark, and removes the mark. It is not ok when
+// there is none, or when what follows the mark of UTF-8 is not valid. Invalid UTF-16 is an error.
 func decodeMarked(data []byte) (string, bool, error) {
 	if rest, ok := bytes.CutPrefix(data, []byte("\xef\xbb\xbf")); ok && utf8.Valid(rest) {
 		return string(rest), true, nil
@@ -108,8 +108,8 @@ func decodeMarked(data []byte) (string, bool, error) {
 	return "", false, nil
 }
 
-// sequences counts the multi-byte UTF-8 characters (good) and the bytes that belong to no character (bad). ASCII counts as
-// neither.
+// sequences counts the multi-byte UTF-8 characters (good) and the bytes that belong to no character (bad). ASCII counts
+// as neither.
 func sequences(data []byte) (good, bad int) {
 	for len(data) > 0 {
 		r, n := utf8.DecodeRune(data)

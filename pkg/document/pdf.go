@@ -18,10 +18,10 @@ import (
 // pdfTime is the default timeout of pdftotext.
 const pdfTime = time.Minute
 
-// fromPDF sets the text with pdftotext. No shell is involved, the path is absolute so that it is never taken for an option,
-// and the program gets none of the environment but PATH. It fails with [ErrNoPDFReader] when the program is missing,
-// [ErrTooLarge] for more than o.MaxBytes of text, and [ErrPDF] after o.PDFTime (0 or less = pdfTime) or when the program
-// fails.
+// fromPDF sets the text with pdftotext. No shell is involved, the path is absolute so that it is never taken for an
+// option, and the program gets none of the environment but PATH. It fails with [ErrNoPDFReader] when the program is
+// missing, [ErrTooLarge] for more than o.MaxBytes of text, and [ErrPDF] after o.PDFTime (0 or less = pdfTime) or when
+// the program fails.
 func (d *Doc) fromPDF(ctx context.Context, path string, o Options) error {
 	program, err := exec.LookPath(cmp.Or(o.PDFToText, "pdftotext"))
 	if err != nil {
@@ -84,8 +84,8 @@ type bounded struct {
 
 func (b *bounded) String() string { return b.buf.String() }
 
-// Write implements [io.Writer]. It keeps the first most bytes, drops the rest without an error, and calls full once when
-// there is a rest.
+// Write implements [io.Writer]. It keeps the first most bytes, drops the rest without an error, and calls full once
+// when there is a rest.
 func (b *bounded) Write(p []byte) (int, error) {
 	if room := b.most - b.buf.Len(); !b.over && len(p) > room {
 		b.over = true

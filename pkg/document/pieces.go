@@ -24,10 +24,10 @@ const (
 	maxWay   = 300  // of a way of headings
 )
 
-// Pieces splits a document: Markdown and HTML by headings, everything else by paragraphs. Most pieces have 1,200 to 2,000
-// bytes, none has more than [MaxPiece]. Every line that is not blank is in one of them, in order. Words are not broken
-// unless they are longer than a piece; code between fences and tables stay together where they fit. The heading of a piece of
-// a table is its first line. A blank text has no pieces.
+// Pieces splits a document: Markdown and HTML by headings, everything else by paragraphs. Most pieces have 1,200 to
+// 2,000 bytes, none has more than [MaxPiece]. Every line that is not blank is in one of them, in order. Words are not
+// broken unless they are longer than a piece; code between fences and tables stay together where they fit. The heading
+// of a piece of a table is its first line. A blank text has no pieces.
 func Pieces(d Doc) []Piece {
 	s := strings.ToValidUTF8(d.Text, "\uFFFD")
 	var blocks []block
@@ -62,8 +62,8 @@ type atom struct {
 	begins bool     // a section
 }
 
-// buildAtoms splits blocks and joins headings to the text that follows them: no piece ends with a heading, unless nothing
-// follows. The way of an atom is the titles of the headings above it.
+// buildAtoms splits blocks and joins headings to the text that follows them: no piece ends with a heading, unless
+// nothing follows. The way of an atom is the titles of the headings above it.
 func buildAtoms(blocks []block) (out []atom) {
 	var way []string
 	var levels []int
@@ -109,8 +109,8 @@ func buildAtoms(blocks []block) (out []atom) {
 	return out
 }
 
-// splitBlock returns the block as one atom when it fits, else runs of its lines of at most full bytes; a line that does not
-// fit either is cut by [cutLine]. Blank atoms are left out. Fences and front matter may be as long as a piece.
+// splitBlock returns the block as one atom when it fits, else runs of its lines of at most full bytes; a line that does
+// not fit either is cut by [cutLine]. Blank atoms are left out. Fences and front matter may be as long as a piece.
 func splitBlock(b block) (out []atom) {
 	whole, line := full, full
 	switch b.kind {
@@ -159,9 +159,9 @@ func splitBlock(b block) (out []atom) {
 // sentenceEnds end a sentence.
 var sentenceEnds = []string{". ", "! ", "? ", "; ", "。", "！", "？"}
 
-// cutLine splits a beginning of at most most bytes off a line, at the end of a sentence or of a word. glue is " " when there
-// was space between head and rest, else "". A longer word stays whole where a piece can hold it. rest is "" when the line
-// fits.
+// cutLine splits a beginning of at most most bytes off a line, at the end of a sentence or of a word. glue is " " when
+// there was space between head and rest, else "". A longer word stays whole where a piece can hold it. rest is "" when
+// the line fits.
 func cutLine(line string, most int) (head, rest, glue string) {
 	line = strings.TrimFunc(line, unicode.IsSpace)
 	if len(line) <= most {
@@ -190,8 +190,8 @@ func cutLine(line string, most int) (head, rest, glue string) {
 	return head, after, glue
 }
 
-// boundary returns the last offset at or before n where a character begins, together with its combining marks, at most 16 of
-// them. n beyond the end is the end.
+// boundary returns the last offset at or before n where a character begins, together with its combining marks, at most
+// 16 of them. n beyond the end is the end.
 func boundary(s string, n int) int {
 	if n >= len(s) {
 		return len(s)
@@ -223,8 +223,8 @@ type packer struct {
 	way   []string // what the ways of its atoms have in common
 }
 
-// add appends an atom to the growing piece. It starts a new one instead when the piece would exceed [MaxPiece], or when the
-// piece is not small and would exceed its usual size or a section begins.
+// add appends an atom to the growing piece. It starts a new one instead when the piece would exceed [MaxPiece], or when
+// the piece is not small and would exceed its usual size or a section begins.
 func (p *packer) add(a atom) {
 	size := p.text.Len()
 	together := size + len(a.glue) + len(a.text)
@@ -249,12 +249,14 @@ func (p *packer) flush() {
 	}
 }
 
-// done ends the last piece and returns all. A small rest is merged into the piece before it when it is of the same section.
+// done ends the last piece and returns all. A small rest is merged into the piece before it when it is of the same
+// section.
 func (p *packer) done() []Piece {
 	p.flush()
 	if n := len(p.out); n > 1 {
 		last, before := p.out[n-1], p.out[n-2]
-		if len(last.Text) < small/2 && len(before.Text)+2+len(last.Text) <= full+small && !p.first[n-1].begins && last.Heading == before.Heading {
+		if len(last.Text) < small/2 && len(before.Text)+2+len(last.Text) <= full+small && !p.first[n-1].begins &&
+			last.Heading == before.Heading {
 			p.out[n-2].Text += p.first[n-1].glue + last.Text
 			p.out = p.out[:n-1]
 		}

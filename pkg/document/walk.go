@@ -26,10 +26,10 @@ type Skipped struct {
 // MaxFiles is the limit of files that Walk returns.
 const MaxFiles = 100_000
 
-// Walk returns the files that paths stand for, sorted: files themselves, and all files below folders, each once and at most
-// [MaxFiles]. It skips hidden files, hidden folders and node_modules unless they are named themselves. A link below a folder
-// is followed only to a regular file in the same folder: an untrusted folder must not reach other files of this machine.
-// Every skipped path has a reason; Err is nil for those left out on purpose.
+// Walk returns the files that paths stand for, sorted: files themselves, and all files below folders, each once and at
+// most [MaxFiles]. It skips hidden files, hidden folders and node_modules unless they are named themselves. A link
+// below a folder is followed only to a regular file in the same folder: an untrusted folder must not reach other files
+// of this machine. Every skipped path has a reason; Err is nil for those left out on purpose.
 func Walk(paths ...string) ([]File, []Skipped) {
 	w := &walker{seen: map[string]bool{}}
 	for _, p := range paths {
@@ -56,8 +56,8 @@ func (w *walker) skipFailed(path string, err error) {
 	w.skip(path, err.Error(), err)
 }
 
-// addFile adds a file once; given means that the user named it. Beyond [MaxFiles] it is not added, and only the first such
-// file is reported as skipped.
+// addFile adds a file once; given means that the user named it. Beyond [MaxFiles] it is not added, and only the first
+// such file is reported as skipped.
 func (w *walker) addFile(path string, given bool) {
 	switch {
 	case w.seen[path]:
@@ -72,8 +72,8 @@ func (w *walker) addFile(path string, given bool) {
 	}
 }
 
-// walkRoot adds a path that the user named, a file or the files below a folder. It follows links anywhere: the user named
-// it. A path that cannot be read or is no regular file is skipped with an error.
+// walkRoot adds a path that the user named, a file or the files below a folder. It follows links anywhere: the user
+// named it. A path that cannot be read or is no regular file is skipped with an error.
 func (w *walker) walkRoot(path string) {
 	real, err := filepath.Abs(path)
 	if err == nil {
@@ -97,11 +97,12 @@ func (w *walker) walkRoot(path string) {
 	}
 }
 
-// walkFolder adds the files below root, which must have no links in its path. Links come last, so that a file is found under
-// its own name first. What cannot be read is skipped with an error, and the walk goes on.
+// walkFolder adds the files below root, which must have no links in its path. Links come last, so that a file is found
+// under its own name first. What cannot be read is skipped with an error, and the walk goes on.
 func (w *walker) walkFolder(root string) {
 	var links []string
-	_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error { // the function returns no other errors
+	// the function returns no other errors
+	_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			w.skipFailed(path, err)
 			if d != nil && d.IsDir() {
@@ -162,7 +163,8 @@ func (w *walker) followLink(root, path string) {
 	w.addFile(real, false)
 }
 
-// skipReason returns why a name below a folder is skipped, "" when it is not: node_modules and names that begin with a dot.
+// skipReason returns why a name below a folder is skipped, "" when it is not: node_modules and names that begin with a
+// dot.
 func skipReason(name string) string {
 	switch {
 	case name == "node_modules":

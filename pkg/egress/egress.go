@@ -1,4 +1,5 @@
-// Package egress has the proxy through which a program in the sandbox, which has no network, reaches the hosts that it may.
+// Package egress has the proxy through which a program in the sandbox, which has no network, reaches the hosts that it
+// may.
 package egress
 
 import (
@@ -22,9 +23,9 @@ import (
 	"conclave/pkg/text"
 )
 
-// Proxy is an HTTP proxy on a Unix socket, for a program in the sandbox. It connects to the hosts and ports of its settings and to
-// nothing else: CONNECT for tunnels, GET and HEAD for plain ones. It does not follow redirects, so their target is checked like every
-// other request.
+// Proxy is an HTTP proxy on a Unix socket, for a program in the sandbox. It connects to the hosts and ports of its
+// settings and to nothing else: CONNECT for tunnels, GET and HEAD for plain ones. It does not follow redirects, so
+// their target is checked like every other request.
 type Proxy struct {
 	Socket string // in a folder of its own, which only the user of programs can open
 
@@ -72,7 +73,8 @@ type Settings struct {
 // Start starts a proxy. The caller closes it.
 func Start(c Settings) (*Proxy, error) {
 	p := &Proxy{
-		tunnels: map[string]bool{}, plain: map[string]bool{}, check: c.Check, limit: c.Limit, window: c.Window, idle: cmp.Or(c.Idle, idleTimeout),
+		tunnels: map[string]bool{}, plain: map[string]bool{}, check: c.Check, limit: c.Limit, window: c.Window,
+		idle:  cmp.Or(c.Idle, idleTimeout),
 		conns: map[net.Conn]bool{}, since: time.Now(),
 	}
 	for _, a := range c.Tunnels {
@@ -97,7 +99,10 @@ func Start(c Settings) (*Proxy, error) {
 		remove()
 		return nil, err
 	}
-	p.web = &http.Transport{Proxy: nil, DialContext: p.dial, DisableCompression: true, DisableKeepAlives: true, ResponseHeaderTimeout: idleTimeout, MaxResponseHeaderBytes: 64 << 10}
+	p.web = &http.Transport{
+		Proxy: nil, DialContext: p.dial, DisableCompression: true, DisableKeepAlives: true,
+		ResponseHeaderTimeout: idleTimeout, MaxResponseHeaderBytes: 64 << 10,
+	}
 	p.server = &http.Server{Handler: p, ReadHeaderTimeout: idleTimeout, MaxHeaderBytes: 64 << 10}
 	go p.server.Serve(l)
 	return p, nil
@@ -121,7 +126,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodConnect && p.tunnels[strings.ToLower(r.RequestURI)]:
 		p.record(r.RequestURI, "allowed")
 		p.tunnel(w, r)
-	case (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.URL.Scheme == "http" && r.URL.User == nil && r.ContentLength == 0 &&
+	case (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.URL.Scheme == "http" && r.URL.User == nil &&
+		r.ContentLength == 0 &&
 		p.plain[strings.ToLower(targetOf(r.URL))]:
 		p.record(targetOf(r.URL), "allowed")
 		p.forward(w, r)
@@ -196,7 +202,9 @@ func (p *Proxy) tunnel(w http.ResponseWriter, r *http.Request) {
 
 // dial connects to an address that ServeHTTP has allowed.
 func (p *Proxy) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	d := net.Dialer{Timeout: dialTimeout, Control: func(_, to string, _ syscall.RawConn) error { return p.checkAddress(address, to) }}
+	d := net.Dialer{Timeout: dialTimeout, Control: func(_, to string, _ syscall.RawConn) error {
+		return p.checkAddress(address, to)
+	}}
 	c, err := d.DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err

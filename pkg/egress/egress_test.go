@@ -39,8 +39,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// TestKilledProcess: what a killed process leaves is removed at the next start. The socket of a process that lives stays, and so does a
-// folder of another user.
+// TestKilledProcess: what a killed process leaves is removed at the next start. The socket of a process that lives
+// stays, and so does a folder of another user.
 func TestKilledProcess(t *testing.T) {
 	t.Parallel()
 	temp := t.TempDir()
@@ -181,7 +181,8 @@ func TestDeniedHostsAndAddresses(t *testing.T) {
 		asked = append(asked, host+" "+a.String())
 		return errors.New("denied")
 	}})
-	if _, _, status := connect(t, p, address); status != http.StatusBadGateway || !slices.Equal(asked, []string{"127.0.0.1 127.0.0.1"}) {
+	if _, _, status := connect(t, p, address); status != http.StatusBadGateway ||
+		!slices.Equal(asked, []string{"127.0.0.1 127.0.0.1"}) {
 		t.Errorf("an address that is denied: %d, asked for %q", status, asked)
 	}
 	other, otherAddress := startEcho(t, Settings{Limit: 1 << 20})

@@ -1,5 +1,6 @@
-// Package file writes small files that survive a crash: a reader finds the whole content or the earlier file, never a part. It reads
-// regular files only, and no more than a limit. It makes folders that no other user can have made or can change.
+// Package file writes small files that survive a crash: a reader finds the whole content or the earlier file, never a
+// part. It reads regular files only, and no more than a limit. It makes folders that no other user can have made or can
+// change.
 package file
 
 import (
@@ -15,8 +16,8 @@ import (
 // ErrNotRegular means that a path names something else than a regular file.
 var ErrNotRegular = errors.New("not a regular file")
 
-// Read returns the content of a regular file of at most limit bytes. It rejects a larger file, and everything but a regular file:
-// reading a FIFO or a device could block or have no end.
+// Read returns the content of a regular file of at most limit bytes. It rejects a larger file, and everything but a
+// regular file: reading a FIFO or a device could block or have no end.
 func Read(path string, limit int64) ([]byte, error) {
 	f, err := Open(path)
 	if err != nil {
@@ -39,7 +40,9 @@ func OpenIn(root *os.Root, name string) (*os.File, error) {
 }
 
 // openRegular opens a regular file by the functions of a folder.
-func openRegular(path string, stat func(string) (fs.FileInfo, error), open func(string, int, fs.FileMode) (*os.File, error)) (*os.File, error) {
+func openRegular(path string, stat func(string) (fs.FileInfo, error), open func(string, int, fs.FileMode) (*os.File,
+	error),
+) (*os.File, error) {
 	check := func(info fs.FileInfo, err error) error {
 		if err == nil && !info.Mode().IsRegular() {
 			return fmt.Errorf("%s is %w", path, ErrNotRegular)
@@ -60,12 +63,12 @@ func openRegular(path string, stat func(string) (fs.FileInfo, error), open func(
 	return f, nil
 }
 
-// Replace writes data to the file at path, mode 0600, in place of an earlier one. Content and name are on disk when it returns. Its
-// folder must exist.
+// Replace writes data to the file at path, mode 0600, in place of an earlier one. Content and name are on disk when it
+// returns. Its folder must exist.
 func Replace(path string, data []byte) error { return write(path, data, os.Rename) }
 
-// Create is [Replace] for a file that does not exist; the error wraps [io/fs.ErrExist] when it does. One of several concurrent calls
-// creates the file.
+// Create is [Replace] for a file that does not exist; the error wraps [io/fs.ErrExist] when it does. One of several
+// concurrent calls creates the file.
 func Create(path string, data []byte) error { return write(path, data, os.Link) }
 
 // write writes data to a temporary file in the folder of path, which place moves to path.

@@ -14,8 +14,8 @@ import (
 	"conclave/pkg/file"
 )
 
-// TestWrite shows that Replace replaces and Create does not, that the file is readable by its owner alone, and that nothing else is
-// left in the folder, also after an error.
+// TestWrite shows that Replace replaces and Create does not, that the file is readable by its owner alone, and that
+// nothing else is left in the folder, also after an error.
 func TestWrite(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -69,25 +69,32 @@ func TestCreateOnce(t *testing.T) {
 	}
 }
 
-// TestRead: only regular files are read, up to the limit. A FIFO does not block, and a device without an end is not read.
+// TestRead: only regular files are read, up to the limit. A FIFO does not block, and a device without an end is not
+// read.
 func TestRead(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
-	if err := errors.Join(os.WriteFile(path("full"), make([]byte, 1024), 0o600), os.WriteFile(path("more"), make([]byte, 1025), 0o600), syscall.Mkfifo(path("fifo"), 0o600), os.Symlink("/dev/zero", path("zero"))); err != nil {
+	if err := errors.Join(os.WriteFile(path("full"), make([]byte, 1024), 0o600),
+		os.WriteFile(path("more"), make([]byte, 1025), 0o600), syscall.Mkfifo(path("fifo"), 0o600),
+		os.Symlink("/dev/zero", path("zero"))); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
-		path("full"): "", path("more"): "more than 1 KB", path("fifo"): "not a regular file", path("zero"): "not a regular file", "/dev/zero": "not a regular file", dir: "not a regular file", path("none"): "no such file",
+		path("full"): "", path("more"): "more than 1 KB", path("fifo"): "not a regular file",
+		path("zero"): "not a regular file", "/dev/zero": "not a regular file", dir: "not a regular file",
+		path("none"): "no such file",
 	} {
 		data, err := file.Read(name, 1024)
-		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) || err == nil && len(data) != 1024 {
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) || err == nil &&
+			len(data) != 1024 {
 			t.Errorf("%s: %d bytes, %v, want %q", name, len(data), err, want)
 		}
 	}
 }
 
-// TestMakeFolder: a new folder is closed to other users whatever the umask, and one that another user made or can replace is rejected.
+// TestMakeFolder: a new folder is closed to other users whatever the umask, and one that another user made or can
+// replace is rejected.
 func TestMakeFolder(t *testing.T) {
 	t.Parallel()
 	private := fs.FileMode(0o700)
@@ -102,21 +109,43 @@ func TestMakeFolder(t *testing.T) {
 	}{
 		"nothing there":            {prepare: func(string) error { return nil }},
 		"own and open for reading": {prepare: func(b string) error { return os.Mkdir(b+"/a/b", 0o755) }},
-		"everybody may write":      {prepare: func(b string) error { return errors.Join(os.Mkdir(b+"/a/b", 0o700), os.Chmod(b+"/a/b", 0o777)) }, rejected: true},
-		"the group may write":      {prepare: func(b string) error { return errors.Join(os.Mkdir(b+"/a/b", 0o700), os.Chmod(b+"/a/b", 0o770)) }, rejected: true},
+		"everybody may write": {prepare: func(b string) error {
+			return errors.Join(os.Mkdir(b+"/a/b", 0o700), os.Chmod(b+"/a/b", 0o777))
+		}, rejected: true},
+		"the group may write": {prepare: func(b string) error {
+			return errors.Join(os.Mkdir(b+"/a/b", 0o700), os.Chmod(b+"/a/b", 0o770))
+		}, rejected: true},
 		"everybody may write, sticky": {prepare: func(b string) error {
 			return errors.Join(os.Mkdir(b+"/a/b", 0o700), os.Chmod(b+"/a/b", 0o777|fs.ModeSticky))
 		}, rejected: true},
-		"made by another user":                 {prepare: func(b string) error { return errors.Join(os.Mkdir(b+"/a/b", 0o700), os.Chown(b+"/a/b", 65533, 65533)) }, asRoot: true, rejected: true},
-		"a symlink":                            {prepare: func(b string) error { return errors.Join(os.Mkdir(b+"/x", 0o700), os.Symlink(b+"/x", b+"/a/b")) }, rejected: true},
-		"a file":                               {prepare: func(b string) error { return os.WriteFile(b+"/a/b", nil, 0o600) }, rejected: true},
-		"the one above belongs to another":     {prepare: func(b string) error { return os.Chown(b+"/a", 65533, 65533) }, asRoot: true, rejected: true},
-		"everybody may replace it":             {prepare: func(b string) error { return os.Chmod(b+"/a", 0o777) }, rejected: true},
-		"nobody owns the one above":            {prepare: func(b string) error { return os.Chown(b+"/a", 65534, 65534) }, asRoot: true, rejected: true},
-		"a group may replace the one of root":  {prepare: func(b string) error { return os.Chmod(b+"/a", 0o775) }, asRoot: true, rejected: true},
-		"above it is a sticky folder, as /tmp": {prepare: func(b string) error { return os.Chmod(b+"/a", 0o777|fs.ModeSticky) }},
-		"above it is a symlink":                {prepare: func(b string) error { return errors.Join(os.Rename(b+"/a", b+"/x"), os.Symlink(b+"/x", b+"/a")) }, rejected: true},
-		"two are missing":                      {prepare: func(b string) error { return os.Remove(b + "/a") }},
+		"made by another user": {prepare: func(b string) error {
+			return errors.Join(os.Mkdir(b+"/a/b", 0o700), os.Chown(b+"/a/b", 65533, 65533))
+		}, asRoot: true, rejected: true},
+		"a symlink": {prepare: func(b string) error {
+			return errors.Join(os.Mkdir(b+"/x", 0o700), os.Symlink(b+"/x", b+"/a/b"))
+		}, rejected: true},
+		"a file": {prepare: func(b string) error {
+			return os.WriteFile(b+"/a/b", nil, 0o600)
+		}, rejected: true},
+		"the one above belongs to another": {prepare: func(b string) error {
+			return os.Chown(b+"/a", 65533, 65533)
+		}, asRoot: true, rejected: true},
+		"everybody may replace it": {prepare: func(b string) error {
+			return os.Chmod(b+"/a", 0o777)
+		}, rejected: true},
+		"nobody owns the one above": {prepare: func(b string) error {
+			return os.Chown(b+"/a", 65534, 65534)
+		}, asRoot: true, rejected: true},
+		"a group may replace the one of root": {prepare: func(b string) error {
+			return os.Chmod(b+"/a", 0o775)
+		}, asRoot: true, rejected: true},
+		"above it is a sticky folder, as /tmp": {prepare: func(b string) error {
+			return os.Chmod(b+"/a", 0o777|fs.ModeSticky)
+		}},
+		"above it is a symlink": {prepare: func(b string) error {
+			return errors.Join(os.Rename(b+"/a", b+"/x"), os.Symlink(b+"/x", b+"/a"))
+		}, rejected: true},
+		"two are missing": {prepare: func(b string) error { return os.Remove(b + "/a") }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tt.asRoot && !isRoot {

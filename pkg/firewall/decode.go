@@ -67,10 +67,11 @@ func (s *scanner) scanDecoded(text string) {
 	}
 }
 
-// findCiphers reports whether the text looks like rot13 (turned) or reversed text (backwards), by words that injected requests
-// hold. In rot13, please, ignore and disregard count at the end of a token with a space behind it; reversed, at the beginning of
-// a token with a space before it; not beside punctuation or at the edge of the text. instruction counts anywhere in a token. It
-// goes by tokens: searching the text once for each word would cost more than all the rules.
+// findCiphers reports whether the text looks like rot13 (turned) or reversed text (backwards), by words that injected
+// requests hold. In rot13, please, ignore and disregard count at the end of a token with a space behind it; reversed,
+// at the beginning of a token with a space before it; not beside punctuation or at the edge of the text. instruction
+// counts anywhere in a token. It goes by tokens: searching the text once for each word would cost more than all the
+// rules.
 func (s *scanner) findCiphers() (turned, backwards bool) {
 	for _, t := range s.tokens {
 		if t.to-t.from < 6 {
@@ -79,13 +80,17 @@ func (s *scanner) findCiphers() (turned, backwards bool) {
 		w := s.text[t.from:t.to]
 		switch w[len(w)-1] {
 		case 'r', 'q':
-			if int(t.to) < len(s.text) && s.text[t.to] == ' ' && (strings.HasSuffix(w, "cyrnfr") || strings.HasSuffix(w, "vtaber") || strings.HasSuffix(w, "qvfertneq")) {
+			if int(t.to) < len(s.text) && s.text[t.to] == ' ' &&
+				(strings.HasSuffix(w, "cyrnfr") || strings.HasSuffix(w, "vtaber") ||
+					strings.HasSuffix(w, "qvfertneq")) {
 				turned = true
 			}
 		}
 		switch w[0] {
 		case 'e', 'd':
-			if t.from > 0 && s.text[t.from-1] == ' ' && (strings.HasPrefix(w, "esaelp") || strings.HasPrefix(w, "erongi") || strings.HasPrefix(w, "dragersid")) {
+			if t.from > 0 && s.text[t.from-1] == ' ' &&
+				(strings.HasPrefix(w, "esaelp") || strings.HasPrefix(w, "erongi") ||
+					strings.HasPrefix(w, "dragersid")) {
 				backwards = true
 			}
 		}
@@ -122,7 +127,10 @@ func (s *scanner) scanLayer(at int, plain string, weight int) {
 	if len(s.tokens) == len(inner.tokens) && found <= bestScore(s.hits) {
 		return // percent signs in a text that says the same without them
 	}
-	s.hits = append(s.hits, hit{tech: techEncoding, weight: weight, pos: pos, orig: at, quote: inner.text[:min(len(inner.text), 160)]})
+	s.hits = append(s.hits, hit{
+		tech: techEncoding, weight: weight, pos: pos, orig: at,
+		quote: inner.text[:min(len(inner.text), 160)],
+	})
 	for _, h := range inner.hits {
 		if len(s.hits) >= maxHits {
 			return

@@ -2,8 +2,8 @@ package firewall
 
 import "conclave/pkg/text"
 
-// The rules of this file find orders to a model by what they are for, not by how a known attack words them: to whom they
-// speak, what the answer must be, what it must leave out, and which task they replace.
+// The rules of this file find orders to a model by what they are for, not by how a known attack words them: to whom
+// they speak, what the answer must be, what it must leave out, and which task they replace.
 
 const (
 	sayingWords  = `print say output respond reply answer write state return tell provide display repeat echo claim report show give declare announce`
@@ -18,8 +18,12 @@ var directiveRules = []phraseRule{
 	{"when if whenever once should", (*scanner).matchConditionalAnswer},
 	{"instead rather not don't dont never", (*scanner).matchTaskDropped},
 	{"not don't dont never without silent quiet leave leaving omit hide conceal downplay", (*scanner).matchSuppression},
-	{"give write provide produce recommend rank rate approve hire shortlist prioritize call praise", (*scanner).matchVerdict},
-	{"ai llm llms assistant assistants chatbot chatbots software agents agent model models bot bots tools machine summarizer evaluator", (*scanner).matchReaderColon},
+	{
+		"give write provide produce recommend rank rate approve hire shortlist prioritize call praise",
+		(*scanner).matchVerdict,
+	},
+	{"ai llm llms assistant assistants chatbot chatbots software agents agent model models bot bots tools machine " +
+		"summarizer evaluator", (*scanner).matchReaderColon},
 	{"if", (*scanner).matchIfMachine},
 	{"every each all", (*scanner).matchEveryAnswer},
 	{"what", (*scanner).matchToldAtStart},
@@ -42,17 +46,24 @@ var directiveRules = []phraseRule{
 // Words of these rules.
 var (
 	saying = text.WordSet(sayingWords)
-	// tasks are the verbs for what a model is asked to do with a document, tasksDone their forms with -ing, results their nouns.
-	tasks     = text.WordSet(`summarize summarise translate evaluate assess analyze analyse rank score grade review answer rate paraphrase classify describe process read`)
-	tasksDone = text.WordSet(`summarizing summarising translating evaluating assessing analyzing analysing ranking scoring grading reviewing answering rating paraphrasing classifying describing`)
-	results   = text.WordSet(resultWords)
-	duties    = text.WordSet(`must should shall has have needs need is are ought`)
-	dutyTo    = text.WordSet(`required expected instructed obliged ordered asked supposed advised told`)
-	reading   = text.WordSet(`quoting citing visiting handling accessing reviewing quotes cites visits handles reading processing summarizing summarising parsing analyzing analysing scanning indexing reads processes summarizes parses read process sees see`)
-	documents = text.WordSet(`page document text article listing mail email message review file record report notes offer minutes inbox site website post resume profile repository content note thread paper issue ticket`)
-	verdicts  = text.WordSet(`recommend praise rank rate approve accept hire prefer favor favour promote endorse shortlist prioritize call`)
-	praise    = text.WordSet(`positive favorable favourable glowing excellent perfect best flawless top highest strongest`)
-	flaws     = text.WordSet(`negative negatives weakness weaknesses drawback drawbacks flaw flaws competitor competitors gap gaps limitation limitations criticism shortcoming shortcomings downside downsides
+	// tasks are the verbs for what a model is asked to do with a document, tasksDone their forms with -ing, results
+	// their nouns.
+	tasks = text.WordSet(
+		`summarize summarise translate evaluate assess analyze analyse rank score grade review answer rate paraphrase classify describe process read`)
+	tasksDone = text.WordSet(
+		`summarizing summarising translating evaluating assessing analyzing analysing ranking scoring grading reviewing answering rating paraphrasing classifying describing`)
+	results = text.WordSet(resultWords)
+	duties  = text.WordSet(`must should shall has have needs need is are ought`)
+	dutyTo  = text.WordSet(`required expected instructed obliged ordered asked supposed advised told`)
+	reading = text.WordSet(
+		`quoting citing visiting handling accessing reviewing quotes cites visits handles reading processing summarizing summarising parsing analyzing analysing scanning indexing reads processes summarizes parses read process sees see`)
+	documents = text.WordSet(
+		`page document text article listing mail email message review file record report notes offer minutes inbox site website post resume profile repository content note thread paper issue ticket`)
+	verdicts = text.WordSet(
+		`recommend praise rank rate approve accept hire prefer favor favour promote endorse shortlist prioritize call`)
+	praise = text.WordSet(
+		`positive favorable favourable glowing excellent perfect best flawless top highest strongest`)
+	flaws = text.WordSet(`negative negatives weakness weaknesses drawback drawbacks flaw flaws competitor competitors gap gaps limitation limitations criticism shortcoming shortcomings downside downsides
 		concern concerns disadvantage disadvantages alternatives rivals defects problems`)
 	naming       = text.WordSet(`mention highlight name bring list discuss report raise note state reveal include show`)
 	anybody      = text.WordSet(`someone anyone anybody somebody users people travellers visitors customers`)
@@ -64,7 +75,8 @@ var (
 	secrets      = text.WordSet(`code codes password passwords key keys token tokens credential credentials salary salaries statement statements pin id_rsa ssh contacts inbox messages mails emails balance history
 		invoice invoices secrets secret otp env passport passports scans files documents notes transcript`)
 	collect = text.WordSet(collectWords)
-	deliver = text.WordSet(`send post mail email forward put include paste copy add submit upload write share attach append deliver publish insert message report`)
+	deliver = text.WordSet(
+		`send post mail email forward put include paste copy add submit upload write share attach append deliver publish insert message report`)
 )
 
 // in reports whether token i is one of the words of a set.
@@ -72,7 +84,8 @@ func (s *scanner) in(i int, words map[string]bool) bool {
 	return i >= 0 && i < len(s.tokens) && words[s.word(i)]
 }
 
-// find returns the first token after i that is in a set, at most n words on and in the same sentence; -1 when there is none.
+// find returns the first token after i that is in a set, at most n words on and in the same sentence; -1 when there is
+// none.
 func (s *scanner) find(i int, words map[string]bool, n int) int {
 	for j := i + 1; j < len(s.tokens) && j <= i+n && s.tokens[j].stop&sEnd == 0; j++ {
 		if words[s.word(j)] {
@@ -93,23 +106,25 @@ func (s *scanner) findPair(i int, word string, n int, then ...string) int {
 	return -1
 }
 
-// hasExclusive returns the token of a word that leaves no room for anything else, as in "and nothing else", at most n words after
-// i; -1 when there is none.
+// hasExclusive returns the token of a word that leaves no room for anything else, as in "and nothing else", at most n
+// words after i; -1 when there is none.
 func (s *scanner) hasExclusive(i, n int) int {
 	if j := s.findPair(i, "nothing", n, "else", "more", "further", "but"); j >= 0 {
 		return j
 	}
-	if j := s.findPair(i, "and", n, "stop"); j >= 0 && (j+2 == len(s.tokens) || s.stopAt(j+2)&(sEnd|sColon|sQuote) != 0) {
+	if j := s.findPair(i, "and", n, "stop"); j >= 0 &&
+		(j+2 == len(s.tokens) || s.stopAt(j+2)&(sEnd|sColon|sQuote) != 0) {
 		return j
 	}
-	if j := s.findPair(i, "no", n, "other", "additional", "further"); j >= 0 && s.any(j+2, "text", "words", "word", "output", "comment", "content", "explanation", "characters") {
+	if j := s.findPair(i, "no", n, "other", "additional", "further"); j >= 0 &&
+		s.any(j+2, "text", "words", "word", "output", "comment", "content", "explanation", "characters") {
 		return j
 	}
 	return -1
 }
 
-// matchExclusiveAnswer adds a reply sign when the verb at token i dictates the whole answer: "print only these words and
-// nothing else", "answer every question with ...", "output exactly this line: ...".
+// matchExclusiveAnswer adds a reply sign when the verb at token i dictates the whole answer: "print only these words
+// and nothing else", "answer every question with ...", "output exactly this line: ...".
 func (s *scanner) matchExclusiveAnswer(i int) {
 	if !s.begins(i) && !s.is(i-1, "you") {
 		return
@@ -119,7 +134,8 @@ func (s *scanner) matchExclusiveAnswer(i int) {
 		return
 	}
 	if s.any(i, "respond", "reply", "answer") {
-		if j := s.next(i, cAll, 2); j >= 0 && s.findPair(j, "with", 8, "the", "a", "an", "only", "praise", "this", "exactly") >= 0 {
+		if j := s.next(i, cAll, 2); j >= 0 && s.findPair(j, "with", 8, "the", "a", "an", "only", "praise", "this",
+			"exactly") >= 0 {
 			s.addTokens(techReply, s.halveDescribed(i, 10), i, j)
 			return
 		}
@@ -128,7 +144,9 @@ func (s *scanner) matchExclusiveAnswer(i int) {
 	for exact < i+4 && !s.any(exact, "exactly", "only", "just", "solely", "verbatim") {
 		exact++
 	}
-	if exact < i+4 && s.any(exact+1, "this", "the", "these", "that") && s.any(exact+2, "line", "text", "sentence", "words", "word", "phrase", "string", "following", "message", "link") {
+	if exact < i+4 && s.any(exact+1, "this", "the", "these", "that") &&
+		s.any(exact+2, "line", "text", "sentence", "words", "word", "phrase", "string", "following", "message",
+			"link") {
 		s.addTokens(techReply, s.halveDescribed(i, 7), i, exact+2)
 	}
 }
@@ -168,7 +186,8 @@ func (s *scanner) matchConditionalAnswer(i int) {
 			continue
 		}
 		weight := 7
-		if verb > j || s.any(verb+1, "only", "that", "exactly") || s.hasExclusive(verb, 16) >= 0 || s.next(verb, cNot, 12) >= 0 {
+		if verb > j || s.any(verb+1, "only", "that", "exactly") || s.hasExclusive(verb, 16) >= 0 ||
+			s.next(verb, cNot, 12) >= 0 {
 			weight = 10
 		}
 		s.addTokens(techReply, s.halveQuoted(i, weight), i, verb)
@@ -183,14 +202,16 @@ func (s *scanner) matchTaskDropped(i int) {
 	switch {
 	case s.any(i, "instead", "rather") && s.any(i+1, "of", "than") && s.in(i+2, tasksDone) && s.begins(i):
 		task = i + 2
-	case s.in(i+1, tasks) && (s.begins(i) || s.is(i-1, "do") && s.begins(i-1)) && !s.any(i+1, "answer", "read", "process"):
+	case s.in(i+1, tasks) && (s.begins(i) || s.is(i-1, "do") && s.begins(i-1)) &&
+		!s.any(i+1, "answer", "read", "process"):
 		task = i + 1
 	default:
 		return
 	}
 	weight := 4
 	for j := task + 1; j < len(s.tokens) && j <= task+20; j++ {
-		isNew := s.tokens[j].stop&(sComma|sEnd|sLine) != 0 || s.any(j-1, "but", "and", "just", "simply", "only", "instead")
+		isNew := s.tokens[j].stop&(sComma|sEnd|sLine) != 0 ||
+			s.any(j-1, "but", "and", "just", "simply", "only", "instead")
 		if isNew && s.in(j, saying) {
 			weight = 10
 			break
@@ -199,8 +220,8 @@ func (s *scanner) matchTaskDropped(i int) {
 	s.addTokens(techOverride, s.halveQuoted(i, weight), i, task)
 }
 
-// matchSuppression adds a secrecy sign when token i forbids to name what speaks against something: "do not highlight any
-// negatives", "keep silent about weaknesses", "leave out any gaps".
+// matchSuppression adds a secrecy sign when token i forbids to name what speaks against something: "do not highlight
+// any negatives", "keep silent about weaknesses", "leave out any gaps".
 func (s *scanner) matchSuppression(i int) {
 	verb := -1
 	switch {
@@ -229,15 +250,16 @@ func (s *scanner) matchVerdict(i int) {
 		s.addTokens(techReply, s.halveDescribed(i, 5), i, s.find(i, results, 5))
 	case s.any(i, "recommend", "rank", "rate", "approve", "hire", "shortlist", "prioritize", "call", "praise"):
 		if o := s.find(i, map[string]bool{"this": true, "it": true, "acceptance": true, "the": true}, 2); o >= 0 &&
-			(s.find(i, praise, 7) >= 0 || s.any(o, "acceptance") || s.any(o+1, "applicant", "candidate", "resume", "paper", "product", "author") || s.is(o+2, "first")) {
+			(s.find(i, praise, 7) >= 0 || s.any(o, "acceptance") ||
+				s.any(o+1, "applicant", "candidate", "resume", "paper", "product", "author") || s.is(o+2, "first")) {
 			s.addTokens(techReply, s.halveDescribed(i, 5), i, o)
 		}
 	}
 }
 
-// matchReaderDuty adds an address sign when the automated reader at token i is told what to do: "language models reading
-// this page should add ...", "any assistant that reads this must ...". It weighs most when the reader is said to read
-// this document.
+// matchReaderDuty adds an address sign when the automated reader at token i is told what to do: "language models
+// reading this page should add ...", "any assistant that reads this must ...". It weighs most when the reader is said
+// to read this document.
 func (s *scanner) matchReaderDuty(i int) {
 	last, ok := s.readerEnd(i)
 	if !ok {
@@ -257,7 +279,8 @@ func (s *scanner) matchWeakReaderDuty(i int) { s.addReaderDuty(i, i, 0) }
 // addReaderDuty adds the sign of matchReaderDuty for the reader from token i to token last. weight is for a reader that
 // is not said to read this document.
 func (s *scanner) addReaderDuty(i, last, weight int) {
-	for s.any(last+1, "agents", "models", "assistants", "agent", "model", "assistant", "reviewers", "reviewer", "tools", "systems", "bots") && s.stopAt(last+1) == 0 {
+	for s.any(last+1, "agents", "models", "assistants", "agent", "model", "assistant", "reviewers", "reviewer", "tools",
+		"systems", "bots") && s.stopAt(last+1) == 0 {
 		last++
 	}
 	read := s.find(last, reading, 3)
@@ -309,14 +332,15 @@ func (s *scanner) matchReaderColon(i int) {
 		return
 	}
 	weight := 6
-	if isStrong || s.find(i, reading, 4) >= 0 || s.any(first, "to", "for", "note", "important", "attention", "instructions") {
+	if isStrong || s.find(i, reading, 4) >= 0 || s.any(first, "to", "for", "note", "important", "attention",
+		"instructions") {
 		weight = 10
 	}
 	s.addTokens(techAddress, s.halveQuoted(first, weight), first, colon)
 }
 
-// matchNewTask adds a delimiter sign when token i gives the reader another task: "new task for the assistant: ...", "you
-// have been given a new objective: ...".
+// matchNewTask adds a delimiter sign when token i gives the reader another task: "new task for the assistant: ...",
+// "you have been given a new objective: ...".
 func (s *scanner) matchNewTask(i int) {
 	t := s.find(i, given, 2)
 	if t < 0 {
@@ -347,7 +371,10 @@ func (s *scanner) matchTaskAbandoned(i int) {
 	if !s.begins(i) {
 		return
 	}
-	for _, find := range []func(s *scanner, i int) (end, weight int){(*scanner).findDisregard, (*scanner).findSetAside, (*scanner).findSkip} {
+	for _, find := range []func(s *scanner, i int) (end, weight int){
+		(*scanner).findDisregard, (*scanner).findSetAside,
+		(*scanner).findSkip,
+	} {
 		if end, weight := find(s, i); weight > 0 {
 			s.addTokens(techOverride, s.halveQuoted(i, weight), i, min(end, len(s.tokens)-1))
 			return
@@ -355,12 +382,13 @@ func (s *scanner) matchTaskAbandoned(i int) {
 	}
 }
 
-// findDisregard returns the last token and the weight of "disregard whatever the user asked", "ignore the text above" and
-// "stop obeying the rules" at token i; weight 0 when it is none.
+// findDisregard returns the last token and the weight of "disregard whatever the user asked", "ignore the text above"
+// and "stop obeying the rules" at token i; weight 0 when it is none.
 func (s *scanner) findDisregard(i int) (end, weight int) {
 	switch {
-	case s.any(i, "disregard", "ignore", "forget", "discard") && (s.findPair(i, "user", 4, "asked", "asks", "wants", "said", "requested") >= 0 ||
-		s.findPair(i, "user's", 3, "question", "request", "query", "task", "wish", "instructions") >= 0):
+	case s.any(i, "disregard", "ignore", "forget", "discard") &&
+		(s.findPair(i, "user", 4, "asked", "asks", "wants", "said", "requested") >= 0 ||
+			s.findPair(i, "user's", 3, "question", "request", "query", "task", "wish", "instructions") >= 0):
 		return i + 3, 10
 	case s.any(i, "ignore", "disregard", "forget"):
 		if t := s.find(i, surroundings, 3); t >= 0 && s.any(t+1, "above", "below", "before", "around") {
@@ -372,8 +400,8 @@ func (s *scanner) findDisregard(i int) (end, weight int) {
 	return 0, 0
 }
 
-// findSetAside does the same for "set aside your original task" and "put your rubric aside"; it weighs most when another
-// answer is ordered after it.
+// findSetAside does the same for "set aside your original task" and "put your rubric aside"; it weighs most when
+// another answer is ordered after it.
 func (s *scanner) findSetAside(i int) (end, weight int) {
 	aside := -1
 	if s.any(i, "put", "set", "leave") {
@@ -409,8 +437,8 @@ func (s *scanner) findSkip(i int) (end, weight int) {
 	return 0, 0
 }
 
-// matchResultDuty adds a reply sign when the word for an answer at token i must hold something: "summaries of this review
-// have to state that ...", "your reply must consist of ...".
+// matchResultDuty adds a reply sign when the word for an answer at token i must hold something: "summaries of this
+// review have to state that ...", "your reply must consist of ...".
 func (s *scanner) matchResultDuty(i int) {
 	if !s.begins(i) && !(s.any(i-1, "your", "any", "every", "all") && s.begins(i-1)) {
 		return
@@ -424,17 +452,22 @@ func (s *scanner) matchResultDuty(i int) {
 	if duty < 0 || !s.any(duty, "must", "should", "shall", "have", "has", "needs", "need") {
 		return
 	}
-	if v := s.find(duty, map[string]bool{"state": true, "say": true, "mention": true, "include": true, "contain": true, "consist": true, "end": true, "begin": true, "call": true, "claim": true, "be": true, "recommend": true}, 3); v >= 0 {
+	if v := s.find(duty, map[string]bool{
+		"state": true, "say": true, "mention": true, "include": true, "contain": true,
+		"consist": true, "end": true, "begin": true, "call": true, "claim": true, "be": true, "recommend": true,
+	},
+		3); v >= 0 {
 		weight := 7
-		if ofThis && !s.any(v, "be", "include", "contain") || isYours && s.any(v, "claim", "state", "say", "call", "recommend") || s.hasExclusive(v, 20) >= 0 || s.is(v, "consist") {
+		if ofThis && !s.any(v, "be", "include", "contain") || isYours &&
+			s.any(v, "claim", "state", "say", "call", "recommend") || s.hasExclusive(v, 20) >= 0 || s.is(v, "consist") {
 			weight = 10
 		}
 		s.addTokens(techReply, s.halveQuoted(i, weight), i, v)
 	}
 }
 
-// matchCollectAndDeliver adds an exfiltration sign when the verb at token i orders to fetch private data and to deliver it
-// somewhere: "look up the salary sheet and post it at ...".
+// matchCollectAndDeliver adds an exfiltration sign when the verb at token i orders to fetch private data and to deliver
+// it somewhere: "look up the salary sheet and post it at ...".
 func (s *scanner) matchCollectAndDeliver(i int) {
 	if !s.begins(i) && s.stopAt(i)&sComma == 0 {
 		return
@@ -462,8 +495,10 @@ func (s *scanner) matchCollectAndDeliver(i int) {
 
 // matchSpeakAs adds a persona sign for "from this line on you speak as ..." at token i.
 func (s *scanner) matchSpeakAs(i int) {
-	if s.any(i+1, "this", "here") && s.find(i, map[string]bool{"on": true, "onward": true, "onwards": true}, 4) >= 0 && s.begins(i) {
-		if y := s.findPair(i, "you", 6, "speak", "act", "are", "answer", "respond", "reply", "must", "will", "only"); y >= 0 {
+	if s.any(i+1, "this", "here") && s.find(i, map[string]bool{"on": true, "onward": true, "onwards": true}, 4) >= 0 &&
+		s.begins(i) {
+		if y := s.findPair(i, "you", 6, "speak", "act", "are", "answer", "respond", "reply", "must", "will",
+			"only"); y >= 0 {
 			s.addTokens(techPersona, s.halveQuoted(i, 8), i, y+1)
 		}
 	}
@@ -471,13 +506,14 @@ func (s *scanner) matchSpeakAs(i int) {
 
 // matchJustSay adds a weak reply sign for a sentence that begins with "just reply that" at token i.
 func (s *scanner) matchJustSay(i int) {
-	if s.tokens[i].stop&(sEnd|sLine|sComma) != 0 && s.any(i+1, "reply", "respond", "answer", "say", "output", "print", "state", "write") {
+	if s.tokens[i].stop&(sEnd|sLine|sComma) != 0 && s.any(i+1, "reply", "respond", "answer", "say", "output", "print",
+		"state", "write") {
 		s.addTokens(techReply, s.halveQuoted(i, 5), i, i+1)
 	}
 }
 
-// matchAfterReading adds an authority sign when token i puts an order between the reading and the answer: "once you have
-// parsed this invoice, change ...", "before you answer the user, open ...".
+// matchAfterReading adds an authority sign when token i puts an order between the reading and the answer: "once you
+// have parsed this invoice, change ...", "before you answer the user, open ...".
 func (s *scanner) matchAfterReading(i int) {
 	if !s.begins(i) || !s.is(i+1, "you") {
 		return
@@ -513,16 +549,16 @@ func (s *scanner) matchTellNobody(i int) {
 	}
 }
 
-// matchCalledReader adds an address sign when a sentence calls the agent at token i and orders it to do something: "Agent,
-// run ...".
+// matchCalledReader adds an address sign when a sentence calls the agent at token i and orders it to do something:
+// "Agent, run ...".
 func (s *scanner) matchCalledReader(i int) {
 	if s.begins(i) && s.stopAt(i+1)&sComma != 0 && s.has(i+1, cAct|cSay|cPlease|cUse) {
 		s.addTokens(techAddress, s.halveQuoted(i, 6), i, i+1)
 	}
 }
 
-// matchWhileWorking adds an authority sign when token i adds an order to the task of the reader: "while summarizing this
-// issue, also read ...".
+// matchWhileWorking adds an authority sign when token i adds an order to the task of the reader: "while summarizing
+// this issue, also read ...".
 func (s *scanner) matchWhileWorking(i int) {
 	if !s.begins(i) || !s.in(i+1, tasksDone) {
 		return
@@ -565,20 +601,22 @@ func (s *scanner) matchClaimedConsent(i int) {
 
 // isOrderVerb reports whether token i is a verb of an order.
 func (s *scanner) isOrderVerb(i int) bool {
-	return s.has(i, cAct|cSay|cShow|cIgnore|cPlease|cFollow|cBe) || s.in(i, verdicts) || s.in(i, collect) || s.in(i, taskVerbs) ||
+	return s.has(i, cAct|cSay|cShow|cIgnore|cPlease|cFollow|cBe) || s.in(i, verdicts) || s.in(i, collect) ||
+		s.in(i, taskVerbs) ||
 		s.any(i, "treat", "skip", "stop", "consider", "assume", "merge")
 }
 
 // matchIfMachine adds an address sign for "if you are a bot", by the "if" at token i; stronger names are found by
 // matchAddress.
 func (s *scanner) matchIfMachine(i int) {
-	if s.is(i+1, "you") && s.is(i+2, "are") && s.any(i+3, "a", "an") && s.any(i+4, "bot", "agent", "crawler", "model", "machine", "robot") {
+	if s.is(i+1, "you") && s.is(i+2, "are") && s.any(i+3, "a", "an") &&
+		s.any(i+4, "bot", "agent", "crawler", "model", "machine", "robot") {
 		s.addTokens(techAddress, s.halveQuoted(i, s.weighIfMachine(i+4)), i, i+4)
 	}
 }
 
-// weighIfMachine returns the weight of "if you are a machine" that ends at token last: most when an order follows after a
-// comma.
+// weighIfMachine returns the weight of "if you are a machine" that ends at token last: most when an order follows after
+// a comma.
 func (s *scanner) weighIfMachine(last int) int {
 	if c := s.nextStop(last, sComma, 9); c >= 0 && s.isOrderVerb(c) {
 		return 10
@@ -588,7 +626,8 @@ func (s *scanner) weighIfMachine(last int) int {
 
 // matchEveryAnswer adds a reply sign for "every reply ends with ..." at token i.
 func (s *scanner) matchEveryAnswer(i int) {
-	if s.any(i+1, "reply", "answer", "response", "replies", "answers", "responses", "message") && s.any(i+2, "ends", "end", "begins", "begin", "starts", "must", "includes", "contains", "should", "closes") {
+	if s.any(i+1, "reply", "answer", "response", "replies", "answers", "responses", "message") &&
+		s.any(i+2, "ends", "end", "begins", "begin", "starts", "must", "includes", "contains", "should", "closes") {
 		s.addTokens(techReply, s.halveQuoted(i, 6), i, i+2)
 	}
 }

@@ -9,8 +9,8 @@ import (
 // documentText is a line of a file of documents with injected texts.
 type documentText struct{ kind, document, injected string }
 
-// inserted returns the document with the injected text at its end, at its beginning and in its middle, each on a line of
-// its own, and inside of its last value when the document is JSON.
+// inserted returns the document with the injected text at its end, at its beginning and in its middle, each on a line
+// of its own, and inside of its last value when the document is JSON.
 func (d documentText) inserted() []string {
 	if strings.HasPrefix(d.document, "{") {
 		i := strings.Index(d.document, "Quiet")

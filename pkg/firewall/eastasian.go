@@ -16,7 +16,8 @@ var unspaced = struct {
 	systemPrompt, request    []string
 }{
 	ignore: foldList(
-		"忽略", "无视", "無視", "忽視", "忽视", "忘记", "忘記", "忘掉", "抛开", "丢弃", "不要理会", "不必理会", "不用理会", "别理会", "不要遵守", "不要遵循", "不要听从", "不要执行",
+		"忽略", "无视", "無視", "忽視", "忽视", "忘记", "忘記", "忘掉", "抛开", "丢弃", "不要理会", "不必理会", "不用理会", "别理会", "不要遵守", "不要遵循",
+		"不要听从", "不要执行",
 		"不要按照", "不再遵循", "不再遵守", "别管", "作废", "不要理會", "不要遵從", "撤销",
 		"忘れて", "忘れろ", "忘れなさい", "従わない", "従わず", "従うな", "取り消し", "破棄し", "無効にし",
 		"무시하", "무시해", "무시할", "잊어", "잊고", "따르지 마", "따르지 말", "따르지말", "듣지 마", "취소하", "폐기하",
@@ -25,11 +26,13 @@ var unspaced = struct {
 	notBefore: foldList("不要", "别", "不可", "切勿", "请勿", "勿", "不应", "不能", "不得", "อย่า"),
 	notAfter:  foldList("しない", "しません", "しなかっ", "지 마", "지 말", "지마", "지 않", "했", "した", "していた"),
 	orders: foldList(
-		"指令", "指示", "命令", "提示词", "提示詞", "规则", "規則", "规定", "指引", "系统提示", "要求", "プロンプト", "ルール", "指図", "지시", "명령", "지침", "규칙", "프롬프트",
+		"指令", "指示", "命令", "提示词", "提示詞", "规则", "規則", "规定", "指引", "系统提示", "要求", "プロンプト", "ルール", "指図", "지시", "명령", "지침",
+		"규칙", "프롬프트",
 		"คำสั่ง", "คำแนะนำ", "กฎ",
 	),
 	prior: foldList(
-		"之前", "以前", "上述", "以上", "上面", "前面", "先前", "此前", "收到的", "你的", "系统", "前の", "これまで", "上記", "以前の", "先ほど", "システムの", "システムプロンプト", "先の", "이전", "앞서", "앞의", "위의", "지금까지", "기존", "시스템",
+		"之前", "以前", "上述", "以上", "上面", "前面", "先前", "此前", "收到的", "你的", "系统", "前の", "これまで", "上記", "以前の", "先ほど", "システムの",
+		"システムプロンプト", "先の", "이전", "앞서", "앞의", "위의", "지금까지", "기존", "시스템",
 		"ก่อนหน้า", "ข้างต้น", "ด้านบน",
 	),
 	all:  foldList("所有", "全部", "一切", "すべて", "全て", "全部の", "모든", "모두", "전부", "ทั้งหมด"),
@@ -37,7 +40,8 @@ var unspaced = struct {
 	say:  foldList("述べ", "答え", "回答", "出力", "返信", "言っ", "表示"),
 	user: foldList("用户", "使用者", "用戶", "ユーザー", "利用者", "사용자", "ผู้ใช้"),
 	quiet: foldList(
-		"不要告诉", "别告诉", "不要通知", "不得告知", "勿告知", "不要提及", "不要告訴", "不要向", "伝えない", "知らせない", "言わない", "伝えず", "知らせず", "教えない", "話さない", "伝えるな",
+		"不要告诉", "别告诉", "不要通知", "不得告知", "勿告知", "不要提及", "不要告訴", "不要向", "伝えない", "知らせない", "言わない", "伝えず", "知らせず", "教えない",
+		"話さない", "伝えるな",
 		"知らせないで", "알리지", "말하지", "언급하지", "อย่าบอก",
 	),
 	helper:       foldList("助手", "助理", "语言模型", "アシスタント", "エージェント", "言語モデル", "어시스턴트", "비서", "언어 모델", "ผู้ช่วย"),
@@ -87,8 +91,8 @@ type unspacedTrigger struct {
 	apply func(s *scanner, at, end int)
 }
 
-// matchUnspaced adds signs for orders to a model in Chinese, Japanese, Korean and Thai. It does nothing in a text without
-// their characters.
+// matchUnspaced adds signs for orders to a model in Chinese, Japanese, Korean and Thai. It does nothing in a text
+// without their characters.
 func (s *scanner) matchUnspaced() {
 	if !s.f.isUnspaced {
 		return
@@ -115,7 +119,8 @@ func (s *scanner) matchUnspacedSecrecy(at, end int) {
 
 // matchUnspacedAddress adds an address sign when the assistant from at to end is an artificial one and is addressed.
 func (s *scanner) matchUnspacedAddress(at, end int) {
-	if containsAny(s.text[max(0, at-15):end], unspaced.intelligence) && containsAny(s.text[end:min(len(s.text), end+24)], unspaced.addressed) {
+	if containsAny(s.text[max(0, at-15):end], unspaced.intelligence) &&
+		containsAny(s.text[end:min(len(s.text), end+24)], unspaced.addressed) {
 		s.addHit(techAddress, 6, at, end-at)
 	}
 }
@@ -162,13 +167,15 @@ func (s *scanner) matchUnspacedOverride(at, end int) {
 		s.addHit(techOverride, 5, at, 60)
 	default: // ignore it and state that ...
 		tail := after[:min(len(after), unspacedTail)]
-		if strings.HasPrefix(after, unspacedAnd) && containsAny(tail, unspaced.request) && containsAny(tail, unspaced.say) {
+		if strings.HasPrefix(after, unspacedAnd) && containsAny(tail, unspaced.request) &&
+			containsAny(tail, unspaced.say) {
 			s.addHit(techOverride, strong, at, 60)
 		}
 	}
 }
 
-// isInProseQuote reports whether a quotation that prose opens is open at offset at, in the 200 bytes of its line before.
+// isInProseQuote reports whether a quotation that prose opens is open at offset at, in the 200 bytes of its line
+// before.
 func (s *scanner) isInProseQuote(at int) bool {
 	before := s.text[max(0, at-200):at]
 	before = before[strings.LastIndexByte(before, '\n')+1:]

@@ -7,7 +7,8 @@ import (
 
 // attackTopics are the words of people who write about attacks on models.
 var attackTopics = []string{
-	"injection", "jailbreak", "red team", "red-team", "redteam", "adversarial", "attack", "malicious", "guardrail", "vulnerab", "exploit",
+	"injection", "jailbreak", "red team", "red-team", "redteam", "adversarial", "attack", "malicious", "guardrail",
+	"vulnerab", "exploit",
 	"poisoning", "hijack", "untrusted",
 }
 
@@ -52,11 +53,12 @@ func findFences(text string) codeFences {
 		}
 		i += from
 		from = i + 3
-		// A fence with the name of a language opens a block. When the first is bare and the next has one, the text was cut
-		// out of a longer one and begins inside of a block.
+		// A fence with the name of a language opens a block. When the first is bare and the next has one, the text was
+		// cut out of a longer one and begins inside of a block.
 		named := from < len(text) && isWordByte[text[from]]
 		if len(at) == 0 && !named && !inside {
-			if next := strings.Index(text[from:], "```"); next >= 0 && from+next+3 < len(text) && isWordByte[text[from+next+3]] {
+			if next := strings.Index(text[from:], "```"); next >= 0 && from+next+3 < len(text) &&
+				isWordByte[text[from+next+3]] {
 				at = append(at, 0)
 				inside = true
 			}

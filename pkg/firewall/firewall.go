@@ -1,8 +1,8 @@
 // Package firewall scans untrusted content, such as tool results, for injected instructions before a model reads it.
 //
-// It labels and never drops: findings become a note in the frame around the text. No filter of text finds every injection,
-// so no permission may rest on it alone; the boundary is the broker's rule about information flow. It has no state, no clock
-// and no files, and its time is linear in the length of the text.
+// It labels and never drops: findings become a note in the frame around the text. No filter of text finds every
+// injection, so no permission may rest on it alone; the boundary is the broker's rule about information flow. It has no
+// state, no clock and no files, and its time is linear in the length of the text.
 package firewall
 
 import (
@@ -27,8 +27,9 @@ const (
 // Finding is one sign of an injected instruction.
 type Finding struct {
 	Technique string // one of Techniques
-	At        int    // byte offset in the original text where it begins, -1 when it stands only in a decoded or normalized layer
-	Excerpt   string // at most 80 bytes of normalized text, one line
+	// byte offset in the original text where it begins, -1 when it stands only in a decoded or normalized layer
+	At      int
+	Excerpt string // at most 80 bytes of normalized text, one line
 }
 
 // Report is the result of a scan. The zero value means that nothing was found.

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// folded is a text prepared for the rules: lower case, no accents, look-alikes as ASCII, escapes resolved, and for each byte
-// its offset in the original. It differs from [text.Fold], which keeps no offsets and no escapes apart.
+// folded is a text prepared for the rules: lower case, no accents, look-alikes as ASCII, escapes resolved, and for each
+// byte its offset in the original. It differs from [text.Fold], which keeps no offsets and no escapes apart.
 type folded struct {
 	text          string
 	at            []int32 // at[i] is the offset of text[i] in the original
@@ -192,7 +192,8 @@ func (f *folder) foldRune(r rune, at int) {
 }
 
 // putRune writes one character of a decomposition in lower case: white space and invalid UTF-8 as a blank, 。 as a line
-// break, the marks that end or divide sentences in other scripts and look-alikes as ASCII. Emoji and bullets become "*", except with isCJK: they are no part of a word.
+// break, the marks that end or divide sentences in other scripts and look-alikes as ASCII. Emoji and bullets become
+// "*", except with isCJK: they are no part of a word.
 func (f *folder) putRune(r rune, at int, isCJK bool) {
 	switch {
 	case unicode.IsSpace(r) || r == utf8.RuneError:
@@ -218,9 +219,12 @@ func (f *folder) putRune(r rune, at int, isCJK bool) {
 }
 
 var (
-	backslashEscapes = map[byte]rune{'n': '\n', 'r': '\n', 't': ' ', '"': '"', '\'': '\'', '/': '/', ' ': ' ', '\n': '\n'}
-	hexEscapes       = map[byte]int{'u': 4, 'x': 2} // how many digits follow
-	entities         = map[string]rune{"lt": '<', "gt": '>', "amp": '&', "quot": '"', "apos": '\'', "nbsp": ' '}
+	backslashEscapes = map[byte]rune{
+		'n': '\n', 'r': '\n', 't': ' ', '"': '"', '\'': '\'', '/': '/', ' ': ' ',
+		'\n': '\n',
+	}
+	hexEscapes = map[byte]int{'u': 4, 'x': 2} // how many digits follow
+	entities   = map[string]rune{"lt": '<', "gt": '>', "amp": '&', "quot": '"', "apos": '\'', "nbsp": ' '}
 )
 
 // unescape resolves the escape of a programming language or of HTML at the beginning of s: \n, \", \u0069, &#105;,

@@ -30,8 +30,10 @@ func (s *scanner) matchInvisible() {
 
 // hidingStyles are CSS declarations that make text invisible to a user.
 var hidingStyles = []string{
-	"display:none", "display: none", "visibility:hidden", "visibility: hidden", "font-size:0", "font-size: 0", "font-size:1px", "font-size: 1px",
-	"opacity:0;", "opacity: 0;", "opacity:0\"", "opacity: 0\"", "color:#fff", "color: #fff", "color:white", "color: white", "color:transparent",
+	"display:none", "display: none", "visibility:hidden", "visibility: hidden", "font-size:0", "font-size: 0",
+	"font-size:1px", "font-size: 1px",
+	"opacity:0;", "opacity: 0;", "opacity:0\"", "opacity: 0\"", "color:#fff", "color: #fff", "color:white",
+	"color: white", "color:transparent",
 	"color: transparent", "left:-9999", "left: -9999", "text-indent:-9", "text-indent: -9",
 }
 

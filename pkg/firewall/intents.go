@@ -76,7 +76,8 @@ var vocab = sync.OnceValue(func() *vocabulary {
 				}
 				// Some capital letters look like an ASCII letter that their small letter does not look like.
 				first, size := utf8.DecodeRuneInString(word)
-				for _, form := range []string{word, string(unicode.ToUpper(first)) + word[size:], strings.ToUpper(word)} {
+				for _, form := range []string{word, string(unicode.ToUpper(first)) +
+					word[size:], strings.ToUpper(word)} {
 					v.add(foldText(form), roles)
 				}
 			}
@@ -89,7 +90,9 @@ var vocab = sync.OnceValue(func() *vocabulary {
 func (v *vocabulary) add(word string, roles wordRoles) {
 	if first, rest, ok := strings.Cut(word, "+"); ok {
 		e := expression{strings.Split(rest, "+"), roles}
-		if !slices.ContainsFunc(v.expressions[first], func(known expression) bool { return slices.Equal(known.then, e.then) && known.roles == e.roles }) {
+		if !slices.ContainsFunc(v.expressions[first], func(known expression) bool {
+			return slices.Equal(known.then, e.then) && known.roles == e.roles
+		}) {
 			v.expressions[first] = append(v.expressions[first], e)
 		}
 		return
@@ -181,7 +184,8 @@ func (s *scanner) hasWords(i int, words []string) bool {
 func (s *scanner) matchIntent(i, last int, trigger wordRoles) {
 	switch {
 	case trigger.role&rIgnore != 0:
-		if trigger.role&rStarts == 0 || s.begins(i) || s.tokens[i].stop&sComma != 0 || s.tokens[i-1].role&rLead != 0 && s.tokens[i-1].langs&trigger.langs != 0 {
+		if trigger.role&rStarts == 0 || s.begins(i) || s.tokens[i].stop&sComma != 0 || s.tokens[i-1].role&rLead != 0 &&
+			s.tokens[i-1].langs&trigger.langs != 0 {
 			s.matchForeignOverride(i, last, trigger)
 		}
 	case trigger.role&rFollow != 0:
@@ -221,7 +225,8 @@ func (s *scanner) near(i, last int, r role, langs uint32, span int) int {
 	return -1
 }
 
-// negationBefore reports whether one of the n words before token i, in its sentence, is a negation in one of the languages.
+// negationBefore reports whether one of the n words before token i, in its sentence, is a negation in one of the
+// languages.
 func (s *scanner) negationBefore(i int, langs uint32, n int) bool {
 	for j := i - 1; j >= 0 && j >= i-n && s.tokens[j+1].stop&sEnd == 0; j-- {
 		if s.tokens[j].role&rNot != 0 && s.tokens[j].langs&langs != 0 {

@@ -42,7 +42,8 @@ func TestOrdersInManyLanguages(t *testing.T) {
 			}
 			continue
 		}
-		for _, document := range []string{text.text, "The museum is open from ten to six. Tickets are sold at the desk.\n" + text.text + "\nThe cafe closes at five."} {
+		for _, document := range []string{text.text, "The museum is open from ten to six. Tickets are sold at the " +
+			"desk.\n" + text.text + "\nThe cafe closes at five."} {
 			r := Scan(document)
 			checkReport(t, document, r)
 			if !r.Flagged {

@@ -66,7 +66,10 @@ var classWords = []struct {
 }{
 	{cIgnore, `ignore ignoring disregard disregarding forget override overrule bypass discard neglect overlook throw scrap dismiss abandon erase
 		ignorez ignoriere ignora`},
-	{cPrior, `previous prior above earlier preceding foregoing former past existing original initial current other your given before system`},
+	{
+		cPrior,
+		`previous prior above earlier preceding foregoing former past existing original initial current other your given before system`,
+	},
 	{cOrders, `instruction instructions directive directives guidance prompt prompts rule rules guideline guidelines command commands constraint
 		constraints restriction restrictions order orders context policy policies programming training safeguards`},
 	{cPlease, `please kindly bitte por-favor prego пожалуйста`},
@@ -111,7 +114,10 @@ var classWords = []struct {
 	{cFollow, `follow obey adhere execute perform comply carry complete do fulfil fulfill`},
 	{cNext, `following below new these this next subsequent given provided updated my`},
 	{cStrict, `strictly only must exactly exclusively immediately instead without solely`},
-	{cTell, `tell inform mention notify reveal alert disclose ask asking telling mentioning informing notifying alerting warn report acknowledge`},
+	{
+		cTell,
+		`tell inform mention notify reveal alert disclose ask asking telling mentioning informing notifying alerting warn report acknowledge`,
+	},
 	{cNot, `not never don't dont without avoid nicht`},
 	{cUser, `user users anyone anybody human humans owner them me him her nobody person people client customer`},
 	{cReply, `response responses reply replies answer answers output summary conclusion`},
@@ -119,7 +125,10 @@ var classWords = []struct {
 		development system approach design submission workflow routine function algorithm logic answers coding programming`},
 	{cYour, `your`},
 	{cCode, `code snippet excerpt fragment script codes lines snippets`},
-	{cBoss, `developer developers administrator admin creator owner operator system supervisor manager ceo engineer openai anthropic root security`},
+	{
+		cBoss,
+		`developer developers administrator admin creator owner operator system supervisor manager ceo engineer openai anthropic root security`,
+	},
 	{cTask, `task tasks request question query job work assignment objective goal instruction command operation`},
 	{cDone, `complete completed done finished accomplished solved over concluded fulfilled ended closed`},
 	{cShow, `hand reveal print show repeat output display disclose share leak tell recite give reproduce write`},
@@ -136,7 +145,10 @@ var classWords = []struct {
 	{cMode, `mode`},
 	{cBe, `pretend act roleplay behave imagine simulate`},
 	{cNegative, `to how cannot can't who which that would might may or if when i we they he she it was were`},
-	{cSly, `unnoticed undetected discreetly secretly covertly silently quietly stealthily untraceable traces unrecorded undisclosed`},
+	{
+		cSly,
+		`unnoticed undetected discreetly secretly covertly silently quietly stealthily untraceable traces unrecorded undisclosed`,
+	},
 	{cAll, `all every everything any whole entire each`},
 	{cCourtesy, `find see note contact let visit check review confirm remember refer try wait feel join click reply respond call ensure make read
 		use follow log sign enter keep allow provide consider help be report submit open select choose complete fill specify consult`},
@@ -144,7 +156,10 @@ var classWords = []struct {
 		italian portuguese russian chinese japanese korean arabic hindi dutch polish turkish greek english swedish encoding cipher poem verse`},
 	{cOpensTask, questionWords + " give tell show teach list name " + taskWords},
 	{cTold, `told said taught given received instructed`},
-	{cMachine, `server vehicle patient student company client employee project course aircraft system sensor department customer user member`},
+	{
+		cMachine,
+		`server vehicle patient student company client employee project course aircraft system sensor department customer user member`,
+	},
 }
 
 // lexeme is what is known about a word.
@@ -181,8 +196,8 @@ var lexicon = sync.OnceValue(func() map[string]lexeme {
 })
 
 // lookUp returns what is known about a folded word, also about its form with 's or 'd and the part after an apostrophe,
-// as in "l'utilisateur"; the zero value when nothing is. Misspellings of "instruction" count as orders: words of 9 to 16
-// bytes that begin with i or l and contain "struct", except infrastructure and instructor.
+// as in "l'utilisateur"; the zero value when nothing is. Misspellings of "instruction" count as orders: words of 9 to
+// 16 bytes that begin with i or l and contain "struct", except infrastructure and instructor.
 func lookUp(word string) lexeme {
 	l, ok := lexicon()[word]
 	l.wordRoles = l.with(vocab().rolesOfStem(word))

@@ -157,7 +157,8 @@ func (s *scanner) matchTurn(i int, turns *turnTracker) {
 	// The assistant's turn and then the user's, close together: a conversation inside of the data.
 	if turns.assistant >= 0 && turns.user > turns.assistant && turns.user-turns.assistant < 600 {
 		weight = max(weight, 6)
-		if s.next(s.tokenAt(turns.user), cPlease|cAct|cSay, 12) >= 0 || containsAny(text[turns.user:min(len(text), turns.user+200)], []string{"please", "could you", "can you"}) {
+		if s.next(s.tokenAt(turns.user), cPlease|cAct|cSay, 12) >= 0 ||
+			containsAny(text[turns.user:min(len(text), turns.user+200)], []string{"please", "could you", "can you"}) {
 			weight = 10
 		}
 	}
@@ -216,7 +217,10 @@ func (s *scanner) matchImage(i int) {
 		s.addHit(techExfiltration, 9, i, mid+2+len(link))
 		return
 	}
-	for _, word := range []string{"summary", "secret", "conversation", "history", "password", "token=", "exfil", "stolen"} {
+	for _, word := range []string{
+		"summary", "secret", "conversation", "history", "password", "token=", "exfil",
+		"stolen",
+	} {
 		if strings.Contains(query, word) {
 			s.addHit(techExfiltration, 7, i, mid+2+len(link))
 			return
@@ -232,10 +236,12 @@ func (s *scanner) matchToolCall(i int) {
 		return
 	}
 	key := strings.TrimLeft(text[1:], " \n")
-	if len(key) < 8 || !strings.HasPrefix(key[1:], "name") && !strings.HasPrefix(key[1:], "tool") && !strings.HasPrefix(key[1:], "function") {
+	if len(key) < 8 || !strings.HasPrefix(key[1:], "name") && !strings.HasPrefix(key[1:], "tool") &&
+		!strings.HasPrefix(key[1:], "function") {
 		return
 	}
-	if strings.Contains(text, `"arguments"`) || strings.Contains(text, `"tool_input"`) || strings.Contains(text, `'arguments'`) {
+	if strings.Contains(text, `"arguments"`) || strings.Contains(text, `"tool_input"`) ||
+		strings.Contains(text, `'arguments'`) {
 		s.addHit(techToolCall, 3, i, 60)
 	}
 }

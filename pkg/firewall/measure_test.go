@@ -54,19 +54,22 @@ func rows(t *testing.T, name string) []row {
 // written with both in sight.
 var tuningSources = []string{
 	"ASB", "AgentDojo", "CyberSecEval", "greshake", "garak/whois", "garak/LatentInjectionReportFull", // injections
-	"BIPIA/code", "BIPIA/email", "BIPIA/table", "LLMail-Inject fp_tests", "NotInject", "OWASP LLM Top 10", "READMEs", "garak docs+README", "nats.docs", "rust book", "tldr-pages",
+	"BIPIA/code", "BIPIA/email", "BIPIA/table", "LLMail-Inject fp_tests", "NotInject", "OWASP LLM Top 10", "READMEs",
+	"garak docs+README", "nats.docs", "rust book", "tldr-pages",
 	"AGENTS.md/CLAUDE.md of open repos", "AgentDojo/tool output without injection",
 }
 
-// isHeldBack reports whether a row is of the half that rules are not written on. The bare tasks of BIPIA are one source;
-// they are divided by their first word.
+// isHeldBack reports whether a row is of the half that rules are not written on. The bare tasks of BIPIA are one
+// source; they are divided by their first word.
 func (r row) isHeldBack() bool {
 	if r.Source == "BIPIA/text" {
 		first, _, _ := strings.Cut(r.Payload, " ")
 		sum := sha256.Sum256([]byte(first))
 		return sum[0]&1 == 1
 	}
-	return !slices.ContainsFunc(tuningSources, func(s string) bool { return r.Source == s || strings.HasPrefix(r.Source, s+"/") })
+	return !slices.ContainsFunc(tuningSources, func(s string) bool {
+		return r.Source == s || strings.HasPrefix(r.Source, s+"/")
+	})
 }
 
 // halves are the counts of the tuning half and of the one that is held back.

@@ -15,7 +15,8 @@ var (
 	countVerbs    = text.WordSet(`list name`)            // tasks only with a number
 	counts        = text.WordSet(`two three four five six seven eight nine ten some several`)
 	questions     = text.WordSet(questionWords)
-	questionVerbs = text.WordSet(`is are was were do does did can could should would has have wrote painted invented discovered composed said to many much won`)
+	questionVerbs = text.WordSet(
+		`is are was were do does did can could should would has have wrote painted invented discovered composed said to many much won`)
 	// backReferences are words that tie a sentence to the text around it.
 	backReferences = text.WordSet(`this that these those it its it's he him his she her they them their we us our ours above below here there you your yours following attached same such next previous
 		today tomorrow yesterday tonight monday tuesday wednesday thursday friday saturday sunday`)
@@ -25,15 +26,16 @@ var (
 )
 
 const (
-	minDocument = 12  // words of a document besides the task
-	maxTask     = 30  // words of a task
-	maxOrders   = 3   // questions and orders in a document; texts with more are exercises, questions and answers, or manuals
-	shortText   = 600 // words of a document in which a task counts wherever it stands
+	minDocument = 12 // words of a document besides the task
+	maxTask     = 30 // words of a task
+	// questions and orders in a document; texts with more are exercises, questions and answers, or manuals
+	maxOrders = 3
+	shortText = 600 // words of a document in which a task counts wherever it stands
 )
 
 // matchOffTopicTasks adds a request sign for a question or task that stands by itself in a document and has no content
-// word in common with it: "Explain the theory of relativity." in an invoice. A task that refers to the text around it is
-// part of the document, and so is one of several.
+// word in common with it: "Explain the theory of relativity." in an invoice. A task that refers to the text around it
+// is part of the document, and so is one of several.
 func (s *scanner) matchOffTopicTasks() {
 	tasks, first, end := 0, 0, 0
 	seen, asked := 0, 0 // sentences that ask or order something, that ask
@@ -55,7 +57,8 @@ func (s *scanner) matchOffTopicTasks() {
 		}
 	}
 	isAnswered := asked > 1 && tasks == 1 && s.endsAsQuestion(end) // questions and answers
-	if tasks != 1 || isAnswered || len(s.tokens)-(end-first) < minDocument || first > 0 && end < len(s.tokens) && len(s.tokens) > shortText {
+	if tasks != 1 || isAnswered || len(s.tokens)-(end-first) < minDocument || first > 0 && end < len(s.tokens) &&
+		len(s.tokens) > shortText {
 		return
 	}
 	if !s.sharesWord(first, end) {
@@ -63,8 +66,8 @@ func (s *scanner) matchOffTopicTasks() {
 	}
 }
 
-// standaloneTask reports whether the sentence that begins at token i is a task or a question that an assistant could be asked
-// without the text around it. end is the token after it.
+// standaloneTask reports whether the sentence that begins at token i is a task or a question that an assistant could be
+// asked without the text around it. end is the token after it.
 func (s *scanner) standaloneTask(i int) (end int, ok bool) {
 	verb := i
 	if s.has(verb, cPlease) {
@@ -78,7 +81,8 @@ func (s *scanner) standaloneTask(i int) (end int, ok bool) {
 		return 0, false // a bullet is part of a list, and a value of a record may be a title
 	}
 	for end = verb + 1; end < len(s.tokens) && s.tokens[end].stop&(sEnd|sLine) == 0; end++ {
-		if end-i > maxTask || backReferences[s.word(end)] && !(isQuestion && s.is(end, "you") && s.any(end-1, "do", "can", "could")) {
+		if end-i > maxTask || backReferences[s.word(end)] &&
+			!(isQuestion && s.is(end, "you") && s.any(end-1, "do", "can", "could")) {
 			return 0, false
 		}
 	}
@@ -94,14 +98,16 @@ func (s *scanner) opensTask(i int) (isQuestion, isTask bool) {
 		return false, false
 	}
 	isQuestion = s.in(i, questions) && (s.in(i+1, questionVerbs) || s.any(i, "which", "what", "who", "what's"))
-	isTask = s.in(i, taskVerbs) || s.in(i, meVerbs) && s.is(i+1, "me") || s.in(i, countVerbs) && (s.in(i+1, counts) || s.has(i+1, cDigits))
+	isTask = s.in(i, taskVerbs) || s.in(i, meVerbs) && s.is(i+1, "me") || s.in(i, countVerbs) &&
+		(s.in(i+1, counts) || s.has(i+1, cDigits))
 	return isQuestion, isTask
 }
 
 // startsOrder reports whether the sentence that begins at token i is an order of its document: not a polite phrase of a
 // mail, which many documents hold.
 func (s *scanner) startsOrder(i int) bool {
-	return s.has(i, cAct|cSay) && !s.has(i, cCourtesy|cNote) || s.any(i, "do", "don't", "never") && s.any(i+1, "not", "leave", "use", "forget")
+	return s.has(i, cAct|cSay) && !s.has(i, cCourtesy|cNote) || s.any(i, "do", "don't", "never") &&
+		s.any(i+1, "not", "leave", "use", "forget")
 }
 
 // endsAsQuestion reports whether a question mark stands before token end, or ends the text.

@@ -30,15 +30,40 @@ func ofClass(c class) step    { return step{class: c} }
 
 // phrases are the rules that are a sequence of words and nothing more.
 var phrases = []phrase{
-	{techPersona, "you", []step{oneOf("are"), oneOf("now no henceforth")}, true, 5, 7, strings.Fields("a an dan in the longer free my unrestricted acting"), 1},
-	{techPersona, "you", []step{oneOf("must will should shall"), oneOf("now strictly only always"), ofClass(cFollow | cSay | cBe)}, true, 4, 0, nil, 0},
+	{
+		techPersona, "you",
+		[]step{oneOf("are"), oneOf("now no henceforth")},
+		true, 5, 7,
+		strings.Fields("a an dan in the longer free my unrestricted acting"), 1,
+	},
+	{techPersona, "you", []step{
+		oneOf("must will should shall"), oneOf("now strictly only always"),
+		ofClass(cFollow | cSay | cBe),
+	}, true, 4, 0, nil, 0},
 	{techPersona, "you", []step{oneOf("now"), oneOf("act behave speak respond work operate")}, true, 5, 0, nil, 0},
-	{techPersona, "from", []step{oneOf("now"), oneOf("on")}, true, 4, 6, strings.Fields("you your always respond answer reply act ignore every each"), 0},
-	{techPersona, "your", []step{oneOf("role job task goal purpose"), oneOf("is"), oneOf("to now")}, false, 3, 0, nil, 0},
-	{techPersona, "your", []step{oneOf("new real true actual primary"), oneOf("role task goal job instructions purpose objective mission")}, false, 5, 0, nil, 0},
+	{techPersona, "from", []step{oneOf("now"), oneOf("on")}, true, 4, 6, strings.Fields("you your always respond " +
+		"answer reply act ignore every each"), 0},
+	{
+		techPersona, "your",
+		[]step{oneOf("role job task goal purpose"), oneOf("is"), oneOf("to now")},
+		false, 3, 0, nil,
+		0,
+	},
+	{techPersona, "your", []step{oneOf("new real true actual primary"), oneOf("role task goal job instructions " +
+		"purpose objective mission")}, false, 5, 0, nil, 0},
 	{techAuthority, "i", []step{oneOf("am"), oneOf("your the"), ofClass(cBoss)}, true, 5, 0, nil, 0},
-	{techAuthority, "important", []step{oneOf("message instructions instruction notice note"), oneOf("from")}, false, 4, 7, strings.Fields("me the your"), 0},
-	{techAuthority, "important", []step{oneOf("message instructions instruction notice note"), oneOf("to for")}, false, 4, 0, nil, 0},
+	{
+		techAuthority, "important",
+		[]step{oneOf("message instructions instruction notice note"), oneOf("from")},
+		false, 4,
+		7, strings.Fields("me the your"), 0,
+	},
+	{
+		techAuthority, "important",
+		[]step{oneOf("message instructions instruction notice note"), oneOf("to for")},
+		false,
+		4, 0, nil, 0,
+	},
 }
 
 // phraseRule is a rule that one of some words triggers and that needs more than a sequence of words.
@@ -102,12 +127,14 @@ func (s *scanner) matchPhrase(p *phrase, i int) {
 // matchWorkReport adds a completion sign when the "you" at token i reports work of an assistant as done: "you have
 // successfully analyzed ...". It weighs most when a request follows within 50 words, because that is the next task.
 func (s *scanner) matchWorkReport(i int) {
-	if !s.any(i+1, "have", "ve") || !s.any(i+2, "successfully", "now", "already") || !s.isWorkDone(i+3) || !s.begins(i) {
+	if !s.any(i+1, "have", "ve") || !s.any(i+2, "successfully", "now", "already") || !s.isWorkDone(i+3) ||
+		!s.begins(i) {
 		return
 	}
 	weight := 4
 	for j := i + 4; j < len(s.tokens) && j <= i+50; j++ {
-		isRequest := s.has(j, cPlease) && s.begins(j) && !s.any(j+1, "note", "find", "see", "contact", "visit", "let", "click", "close", "wait")
+		isRequest := s.has(j, cPlease) && s.begins(j) && !s.any(j+1, "note", "find", "see", "contact", "visit", "let",
+			"click", "close", "wait")
 		if isRequest || s.tokens[j].stop&(sEnd|sLine) != 0 && s.has(j, cIgnore) {
 			weight = 10
 			break
@@ -118,7 +145,8 @@ func (s *scanner) matchWorkReport(i int) {
 
 // matchAfterTask adds a completion sign for "after you have done that, continue" and its kin at token i.
 func (s *scanner) matchAfterTask(i int) {
-	if s.is(i+1, "you") && s.any(i+2, "do", "did", "have", "are") && s.any(i+3, "that", "this", "done", "so") && s.next(i+3, cSolve, 4) >= 0 {
+	if s.is(i+1, "you") && s.any(i+2, "do", "did", "have", "are") && s.any(i+3, "that", "this", "done", "so") &&
+		s.next(i+3, cSolve, 4) >= 0 {
 		s.addTokens(techCompletion, 5, i, i+3)
 	}
 }
@@ -130,12 +158,14 @@ func (s *scanner) matchNewInstructions(i int) {
 	if s.any(n, "system", "important", "secret", "user") {
 		n++
 	}
-	if s.begins(i) && s.any(n, "instruction", "instructions", "directive", "directives", "prompt", "policy", "rules", "orders", "objective") && s.stopAt(n+1)&sColon != 0 {
+	if s.begins(i) && s.any(n, "instruction", "instructions", "directive", "directives", "prompt", "policy", "rules",
+		"orders", "objective") && s.stopAt(n+1)&sColon != 0 {
 		s.addTokens(techDelimiter, s.halveQuoted(i, 7), i, n)
 	}
 }
 
-// isWorkDone reports whether token i is a participle of work that an assistant does, and not of what sites confirm to users.
+// isWorkDone reports whether token i is a participle of work that an assistant does, and not of what sites confirm to
+// users.
 func (s *scanner) isWorkDone(i int) bool {
 	word := s.word(i)
 	return s.has(i, cWorked) || strings.HasSuffix(word, "ed") && !accountChanges[word]
@@ -153,7 +183,8 @@ func (s *scanner) matchThisIs(i int) {
 		return
 	}
 	for j := i + 2; j < len(s.tokens) && j <= i+4 && s.tokens[j].stop&sEnd == 0; j++ {
-		if s.any(j-1, "your", "the", "from") && s.has(j, cBoss) && (s.has(j+1, cBoss) || j+1 < len(s.tokens) && s.tokens[j+1].stop != 0 || s.any(j+1, "speaking", "team", "of")) {
+		if s.any(j-1, "your", "the", "from") && s.has(j, cBoss) && (s.has(j+1, cBoss) || j+1 < len(s.tokens) &&
+			s.tokens[j+1].stop != 0 || s.any(j+1, "speaking", "team", "of")) {
 			s.addTokens(techAuthority, s.halveQuoted(i, 5), i, j)
 			return
 		}
@@ -188,7 +219,8 @@ func (s *scanner) matchBeforeTask(i int) {
 		s.addTokens(techAuthority, s.halveQuoted(i, weight), i, t)
 		return
 	}
-	if s.any(j, "continuing", "proceeding", "answering", "responding") && j+1 < len(s.tokens) && s.tokens[j+1].stop&sComma != 0 && s.has(j+1, cPlease) {
+	if s.any(j, "continuing", "proceeding", "answering", "responding") && j+1 < len(s.tokens) &&
+		s.tokens[j+1].stop&sComma != 0 && s.has(j+1, cPlease) {
 		s.addTokens(techAuthority, 4, i, j+1)
 	}
 }
@@ -200,7 +232,8 @@ func (s *scanner) matchWhenAnswering(i int) {
 		return
 	}
 	for j := i + 1; j < len(s.tokens) && j <= i+3; j++ {
-		if s.any(j, "answer", "respond", "reply", "summarize", "summarise", "answering", "responding", "replying", "summarizing", "summarising") {
+		if s.any(j, "answer", "respond", "reply", "summarize", "summarise", "answering", "responding", "replying",
+			"summarizing", "summarising") {
 			for k := j + 1; k < len(s.tokens) && k <= j+8 && s.tokens[k].stop&sEnd == 0; k++ {
 				if s.tokens[k].stop&sComma != 0 && s.has(k, cSay|cPlease|cStrict) || s.any(k, "always", "must") {
 					s.addTokens(techReply, s.halveQuoted(i, 5), i, k)
@@ -219,14 +252,17 @@ func (s *scanner) matchBossHeading(i int) {
 		return
 	}
 	if s.any(i, "system_message", "system_prompt") {
-		if s.tokens[i].stop&(sMark|sOpen) != 0 && !s.isRecord || s.text[max(0, int(s.tokens[i].from)-4):s.tokens[i].from] == "###(" {
+		if s.tokens[i].stop&(sMark|sOpen) != 0 && !s.isRecord ||
+			s.text[max(0, int(s.tokens[i].from)-4):s.tokens[i].from] == "###(" {
 			s.addTokens(techAuthority, 9, i, i)
 		}
 		return
 	}
 	for j := i + 1; j < len(s.tokens) && j <= i+4 && s.tokens[j].stop&(sEnd|sColon) == 0; j++ {
-		if s.any(j, "message", "note", "notice", "override", "alert", "instruction", "instructions", "update", "command", "directive", "prompt", "thought", "announcement") {
-			if s.stopAt(j+1)&sColon != 0 || s.tokens[i].stop&sOpen != 0 && s.stopAt(j+1)&sClose != 0 || s.any(j, "override") || s.any(j, "thought") && s.is(j+1, "result") {
+		if s.any(j, "message", "note", "notice", "override", "alert", "instruction", "instructions", "update",
+			"command", "directive", "prompt", "thought", "announcement") {
+			if s.stopAt(j+1)&sColon != 0 || s.tokens[i].stop&sOpen != 0 && s.stopAt(j+1)&sClose != 0 ||
+				s.any(j, "override") || s.any(j, "thought") && s.is(j+1, "result") {
 				weight := 6
 				if s.is(j, "override") {
 					weight = 8
@@ -248,7 +284,8 @@ func (s *scanner) matchDocumentEnd(i int) {
 		return
 	}
 	for j := i + 2; j < len(s.tokens) && j <= i+4 && s.tokens[j].stop&(sEnd|sColon|sLine) == 0; j++ {
-		if s.any(j, "document", "session", "context", "prompt", "data", "instructions", "conversation", "message", "input", "text", "email", "article",
+		if s.any(j, "document", "session", "context", "prompt", "data", "instructions", "conversation", "message",
+			"input", "text", "email", "article",
 			"file", "content", "results", "result", "page", "output", "tool_result", "transcript") {
 			if j+1 == len(s.tokens) || s.tokens[j+1].stop&(sMark|sClose|sLine) != 0 {
 				s.addTokens(techDelimiter, s.halveQuoted(i, 5), i, j)
@@ -262,7 +299,8 @@ func (s *scanner) matchDocumentEnd(i int) {
 // order to obey the outcome: "decode this and do what it says".
 func (s *scanner) matchDecodeAndDo(i int) {
 	for j := i + 1; j < len(s.tokens) && j <= i+9 && s.tokens[j].stop&sEnd == 0; j++ {
-		if s.has(j, cFollow) && s.any(j-1, "and", "then", "to") && (s.any(j+1, "what", "the", "it", "as", "its", "them") || s.has(j+1, cOrders)) {
+		if s.has(j, cFollow) && s.any(j-1, "and", "then", "to") &&
+			(s.any(j+1, "what", "the", "it", "as", "its", "them") || s.has(j+1, cOrders)) {
 			s.addTokens(techEncoding, s.halveQuoted(i, 8), i, j)
 			return
 		}

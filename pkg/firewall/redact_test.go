@@ -14,7 +14,8 @@ func TestRedact(t *testing.T) {
 	tests := []struct {
 		name, text, secret, kind string // the secret must be gone; kind "" for texts that stay
 	}{
-		{"private key", "x\n-----BEGIN RSA PRIVATE " + "KEY-----\nDEK-Info: AES\n" + a(64) + "\n-----END RSA PRIVATE " + "KEY-----\ny", a(64), "private key"},
+		{"private key", "x\n-----BEGIN RSA PRIVATE " + "KEY-----\nDEK-Info: AES\n" + a(64) + "\n-----END RSA PRIVATE " +
+			"KEY-----\ny", a(64), "private key"},
 		{"trick: private key cut off", "-----BEGIN PRIVATE " + "KEY-----\n" + a(64), a(64), "private key"},
 		{"aws", "id AKIA" + upper(16) + " end", "AKIA" + upper(16), "aws key"},
 		{"github", "token ghp_" + a(36), "ghp_" + a(36), "github token"},
@@ -59,7 +60,8 @@ func TestRedact(t *testing.T) {
 
 func TestRedactTwiceChangesNothing(t *testing.T) {
 	part := rapid.OneOf(rapid.SampledFrom([]string{
-		"password=", "sk-", "Bearer ", "eyJ", "aaaaaaaaaaaaaaaaaaaaaaaa", ".", "\"", "'", " ", "\n", "[redacted: ", "]", "://", ":", "@", "AKIA",
+		"password=", "sk-", "Bearer ", "eyJ", "aaaaaaaaaaaaaaaaaaaaaaaa", ".", "\"", "'", " ", "\n", "[redacted: ", "]",
+		"://", ":", "@", "AKIA",
 		"-----BEGIN PRIVATE " + "KEY-----",
 	}), rapid.String())
 	rapid.Check(t, func(t *rapid.T) {

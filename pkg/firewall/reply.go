@@ -54,13 +54,17 @@ func (s *scanner) matchInsertedCode(i int) {
 
 // systemCalls are calls by which code reaches the network, another program or the system.
 var systemCalls = []string{
-	"requests.", "urllib", "urlopen", "socket", "subprocess", "os.system", "popen", "smtplib", "http.client", "paramiko", "ftplib", "eval(",
-	"exec(", "fetch(", "xmlhttprequest", "curl ", "wget ", "ssh ", "sudo ", "os.remove", "shutil", "rm -", "pynput", "pyautogui", "pexpect",
-	"telnet", "webbrowser", "os.environ", "getpass", "clipboard", "httpx", "aiohttp", "ctypes", "winreg", "crontab", "chmod",
+	"requests.", "urllib", "urlopen", "socket", "subprocess", "os.system", "popen", "smtplib", "http.client",
+	"paramiko", "ftplib", "eval(",
+	"exec(", "fetch(", "xmlhttprequest", "curl ", "wget ", "ssh ", "sudo ", "os.remove", "shutil", "rm -", "pynput",
+	"pyautogui", "pexpect",
+	"telnet", "webbrowser", "os.environ", "getpass", "clipboard", "httpx", "aiohttp", "ctypes", "winreg", "crontab",
+	"chmod",
 }
 
 // writingShapes are words for how letters or words are written, which no document asks of its readers.
-var writingShapes = text.WordSet(`capital capitals uppercase lowercase backwards reverse reversed rhyming rhymes emoji emojis symbols cipher`)
+var writingShapes = text.WordSet(
+	`capital capitals uppercase lowercase backwards reverse reversed rhyming rhymes emoji emojis symbols cipher`)
 
 // matchReplyShape adds a reply sign when token i begins a demand on the form of the answer: "your response should end
 // with ...", "reply using base64". The second weighs most with the name of a language or encoding.

@@ -110,7 +110,10 @@ func isInnerApostrophe(rest string) bool {
 
 // stops is what a byte that is in no word means to the words around it, whatever its neighbours are.
 var stops = func() (t [256]stop) {
-	for marks, stop := range map[string]stop{"\n": sLine, "!": sEnd | sBang, "?": sEnd | sAsk, ":": sColon, ",;": sComma, "\"'`": sQuote, "([{<": sOpen, ")]}>": sClose, "-*#|=/": sMark} {
+	for marks, stop := range map[string]stop{
+		"\n": sLine, "!": sEnd | sBang, "?": sEnd | sAsk, ":": sColon,
+		",;": sComma, "\"'`": sQuote, "([{<": sOpen, ")]}>": sClose, "-*#|=/": sMark,
+	} {
 		for _, c := range []byte(marks) {
 			t[c] = stop
 		}
@@ -126,9 +129,11 @@ func (s *scanner) stopOf(i int) stop {
 	switch {
 	case text[i] == '.' && (i+1 == len(text) || strings.IndexByte(" \n\"'<.)\t", text[i+1]) >= 0):
 		return sEnd
-	case stop == sLine && strings.HasPrefix(strings.TrimLeft(text[i+1:min(len(text), i+12)], " \t"), "\n"): // an empty line
+	case stop == sLine && strings.HasPrefix(strings.TrimLeft(text[i+1:min(len(text), i+12)], " \t"), "\n"):
+		// an empty line
 		return sEnd | sLine
-	case stop == sQuote && i >= 2 && (text[i-1] == ' ' && isWordByte[text[i-2]] || text[i-1] == '(' && text[i-2] == ' '):
+	case stop == sQuote && i >= 2 && (text[i-1] == ' ' && isWordByte[text[i-2]] || text[i-1] == '(' &&
+		text[i-2] == ' '):
 		// Prose that quotes has a word and a blank before the mark; a record has a colon, a comma or a bracket.
 		return sQuote | sProse
 	}
@@ -222,8 +227,8 @@ func looksLikeRecords(text string) bool {
 	return false
 }
 
-// next returns the first token after i of one of the classes, with at most gap words between and in the same sentence; -1
-// when there is none.
+// next returns the first token after i of one of the classes, with at most gap words between and in the same sentence;
+// -1 when there is none.
 func (s *scanner) next(i int, c class, gap int) int {
 	for j := i + 1; j < len(s.tokens) && j <= i+1+gap; j++ {
 		if s.tokens[j].stop&sEnd != 0 {
@@ -236,8 +241,8 @@ func (s *scanner) next(i int, c class, gap int) int {
 	return -1
 }
 
-// nextStop returns the first token after i, at most n words on and in the same sentence, with one of the stops before it;
-// -1 when there is none.
+// nextStop returns the first token after i, at most n words on and in the same sentence, with one of the stops before
+// it; -1 when there is none.
 func (s *scanner) nextStop(i int, stop stop, n int) int {
 	for j := i + 1; j < len(s.tokens) && j <= i+1+n && s.tokens[j].stop&sEnd == 0; j++ {
 		if s.tokens[j].stop&stop != 0 {
@@ -298,7 +303,8 @@ func (s *scanner) begins(i int) bool {
 	if i > 1 && s.isAdverb(i-1) && s.tokens[i-2].class&cPlease != 0 {
 		return true
 	}
-	if s.is(i-1, "to") && s.in(i-2, dutyTo) || s.tokens[i].stop&sComma != 0 && s.tokens[i-1].class&cAI != 0 { // is required to; assistant, ...
+	// is required to; assistant, ...
+	if s.is(i-1, "to") && s.in(i-2, dutyTo) || s.tokens[i].stop&sComma != 0 && s.tokens[i-1].class&cAI != 0 {
 		return true
 	}
 	return s.tokens[i-1].class&cLead != 0 || s.tokens[i].stop&sComma != 0 && s.tokens[i].class&cPlease != 0

@@ -1,5 +1,5 @@
-// Package jsonschema checks the arguments of tool calls against the JSON Schema that a tool publishes. It is the gate in
-// front of every tool, and the agent loop uses the same rules to correct a call before it is sent.
+// Package jsonschema checks the arguments of tool calls against the JSON Schema that a tool publishes. It is the gate
+// in front of every tool, and the agent loop uses the same rules to correct a call before it is sent.
 //
 // A general validator does not suffice here, because neither schemas nor arguments are trusted. This one
 //   - rejects a schema with a keyword it does not understand, and never loads a reference;
@@ -403,7 +403,8 @@ func compilePattern(source string) (*pattern, error) {
 	}
 	steps := estimateSteps(tree)
 	if steps > maxPatternSteps {
-		return nil, fmt.Errorf("pattern %q compiles to more than %d instructions", text.OneLine(source, 40), maxPatternSteps)
+		return nil, fmt.Errorf("pattern %q compiles to more than %d instructions", text.OneLine(source, 40),
+			maxPatternSteps)
 	}
 	re, err := regexp.Compile(source)
 	if err != nil {

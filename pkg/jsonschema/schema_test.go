@@ -34,42 +34,115 @@ func TestKeywords(t *testing.T) {
 		{"false", `false`, nil, []string{`1`, `null`}},
 		{"empty", `{}`, []string{`1`, `"a"`, `[]`, `{}`}, nil},
 		{"type", `{"type":"number"}`, []string{`1`, `1.5`, `-0`}, []string{`"1"`, `null`, `true`, `[1]`}},
-		{"integer", `{"type":"integer"}`, []string{`1`, `1.0`, `10e-1`, `123456789012345678901234567890`}, []string{`1.5`, `1e-1`, `"1"`}},
+		{
+			"integer", `{"type":"integer"}`,
+			[]string{`1`, `1.0`, `10e-1`, `123456789012345678901234567890`},
+			[]string{`1.5`, `1e-1`, `"1"`},
+		},
 		{"types", `{"type":["string","null"]}`, []string{`"a"`, `null`}, []string{`1`, `{}`}},
-		{"enum", `{"enum":["a",1,null,{"x":[1,2]}]}`, []string{`"a"`, `1.0`, `null`, `{"x":[1,2.0]}`}, []string{`"b"`, `"1"`, `{"x":[2,1]}`, `false`}},
+		{
+			"enum", `{"enum":["a",1,null,{"x":[1,2]}]}`,
+			[]string{`"a"`, `1.0`, `null`, `{"x":[1,2.0]}`},
+			[]string{`"b"`, `"1"`, `{"x":[2,1]}`, `false`},
+		},
 		{"empty enum", `{"enum":[]}`, nil, []string{`null`, `1`}},
 		{"const", `{"const":{"a":1,"b":2}}`, []string{`{"b":2,"a":1}`}, []string{`{"a":1}`, `{"a":1,"b":2,"c":3}`}},
 		{"const and enum", `{"const":1,"enum":[1,2]}`, []string{`1`}, []string{`2`}},
-		{"minimum", `{"minimum":-1.5,"maximum":1e1}`, []string{`-1.5`, `10`, `0`, `"not a number"`}, []string{`-1.50000000000000000000001`, `10.00000000000000000001`, `1e2`}},
-		{"large numbers are not rounded", `{"maximum":9007199254740992}`, []string{`9007199254740992`}, []string{`9007199254740993`}},
-		{"exclusive", `{"exclusiveMinimum":0,"exclusiveMaximum":1}`, []string{`0.5`, `1e-300`}, []string{`0`, `-0.0`, `1`, `1.0`}},
-		{"narrower of two bounds", `{"minimum":3,"exclusiveMinimum":3,"maximum":9,"exclusiveMaximum":20}`, []string{`4`, `9`}, []string{`3`, `10`}},
+		{
+			"minimum", `{"minimum":-1.5,"maximum":1e1}`,
+			[]string{`-1.5`, `10`, `0`, `"not a number"`},
+			[]string{`-1.50000000000000000000001`, `10.00000000000000000001`, `1e2`},
+		},
+		{
+			"large numbers are not rounded", `{"maximum":9007199254740992}`,
+			[]string{`9007199254740992`},
+			[]string{`9007199254740993`},
+		},
+		{
+			"exclusive", `{"exclusiveMinimum":0,"exclusiveMaximum":1}`,
+			[]string{`0.5`, `1e-300`},
+			[]string{`0`, `-0.0`, `1`, `1.0`},
+		},
+		{
+			"narrower of two bounds", `{"minimum":3,"exclusiveMinimum":3,"maximum":9,"exclusiveMaximum":20}`,
+			[]string{`4`, `9`},
+			[]string{`3`, `10`},
+		},
 		{"multipleOf", `{"multipleOf":0.1}`, []string{`0.3`, `1`, `-0.7`, `0`, `1e20`}, []string{`0.35`, `1e-300`}},
-		{"multipleOf a large one", `{"multipleOf":3}`, []string{`300000000000000000000000000000000000003`}, []string{`300000000000000000000000000000000000004`}},
-		{"length in code points", `{"minLength":2,"maxLength":3}`, []string{`"éé"`, `"😀😀😀"`, `5`}, []string{`"é"`, `"abcd"`}},
+		{
+			"multipleOf a large one", `{"multipleOf":3}`,
+			[]string{`300000000000000000000000000000000000003`},
+			[]string{`300000000000000000000000000000000000004`},
+		},
+		{
+			"length in code points", `{"minLength":2,"maxLength":3}`,
+			[]string{`"éé"`, `"😀😀😀"`, `5`},
+			[]string{`"é"`, `"abcd"`},
+		},
 		{"pattern", `{"pattern":"^[a-z]+$"}`, []string{`"abc"`, `1`}, []string{`"aBc"`, `"abc\n"`, `""`, `"abc\nx"`}},
 		{"pattern is not anchored", `{"pattern":"b"}`, []string{`"abc"`}, []string{`"ac"`}},
-		{"items", `{"items":{"type":"integer"},"minItems":1,"maxItems":2}`, []string{`[1]`, `[1,2]`, `{}`}, []string{`[]`, `["1"]`, `[1,2,3]`}},
-		{"prefixItems", `{"prefixItems":[{"type":"string"},{"type":"integer"}],"items":false}`, []string{`[]`, `["a",1]`}, []string{`[1]`, `["a",1,2]`}},
-		{"items of draft 7", `{"items":[{"type":"string"}],"additionalItems":{"type":"null"}}`, []string{`["a",null]`, `[]`}, []string{`["a",1]`, `[null]`}},
-		{"uniqueItems", `{"uniqueItems":true}`, []string{`[1,2]`, `[]`, `[1,"1"]`}, []string{`[1,1.0]`, `[{"a":1,"b":2},{"b":2,"a":1}]`}},
-		{"properties", `{"properties":{"a":{"type":"string"}},"required":["a"]}`, []string{`{"a":"x","b":1}`, `[]`}, []string{`{"a":1}`, `{"b":1}`}},
-		{"no additional properties", `{"properties":{"a":true},"additionalProperties":false}`, []string{`{"a":1}`, `{}`}, []string{`{"b":1}`, `{"a":1,"b":1}`}},
-		{"additional properties", `{"properties":{"a":true},"additionalProperties":{"type":"integer"}}`, []string{`{"a":"x","b":1}`}, []string{`{"b":"x"}`}},
-		{"patternProperties", `{"patternProperties":{"^x":{"type":"integer"}},"additionalProperties":false}`, []string{`{"x1":1}`}, []string{`{"x1":"a"}`, `{"y":1}`}},
+		{
+			"items", `{"items":{"type":"integer"},"minItems":1,"maxItems":2}`,
+			[]string{`[1]`, `[1,2]`, `{}`},
+			[]string{`[]`, `["1"]`, `[1,2,3]`},
+		},
+		{
+			"prefixItems", `{"prefixItems":[{"type":"string"},{"type":"integer"}],"items":false}`,
+			[]string{`[]`, `["a",1]`},
+			[]string{`[1]`, `["a",1,2]`},
+		},
+		{
+			"items of draft 7", `{"items":[{"type":"string"}],"additionalItems":{"type":"null"}}`,
+			[]string{`["a",null]`, `[]`},
+			[]string{`["a",1]`, `[null]`},
+		},
+		{
+			"uniqueItems", `{"uniqueItems":true}`,
+			[]string{`[1,2]`, `[]`, `[1,"1"]`},
+			[]string{`[1,1.0]`, `[{"a":1,"b":2},{"b":2,"a":1}]`},
+		},
+		{
+			"properties", `{"properties":{"a":{"type":"string"}},"required":["a"]}`,
+			[]string{`{"a":"x","b":1}`, `[]`},
+			[]string{`{"a":1}`, `{"b":1}`},
+		},
+		{
+			"no additional properties", `{"properties":{"a":true},"additionalProperties":false}`,
+			[]string{`{"a":1}`, `{}`},
+			[]string{`{"b":1}`, `{"a":1,"b":1}`},
+		},
+		{
+			"additional properties", `{"properties":{"a":true},"additionalProperties":{"type":"integer"}}`,
+			[]string{`{"a":"x","b":1}`},
+			[]string{`{"b":"x"}`},
+		},
+		{
+			"patternProperties", `{"patternProperties":{"^x":{"type":"integer"}},"additionalProperties":false}`,
+			[]string{`{"x1":1}`},
+			[]string{`{"x1":"a"}`, `{"y":1}`},
+		},
 		{"propertyNames", `{"propertyNames":{"maxLength":2}}`, []string{`{"ab":1}`}, []string{`{"abc":1}`}},
-		{"minProperties", `{"minProperties":1,"maxProperties":2}`, []string{`{"a":1}`}, []string{`{}`, `{"a":1,"b":1,"c":1}`}},
+		{
+			"minProperties", `{"minProperties":1,"maxProperties":2}`,
+			[]string{`{"a":1}`},
+			[]string{`{}`, `{"a":1,"b":1,"c":1}`},
+		},
 		{"allOf", `{"allOf":[{"minimum":1},{"maximum":2}]}`, []string{`1`, `2`}, []string{`0`, `3`}},
 		{"anyOf", `{"anyOf":[{"type":"string"},{"minimum":5}]}`, []string{`"a"`, `5`}, []string{`4`}},
 		{"oneOf", `{"oneOf":[{"minimum":1},{"maximum":5}]}`, []string{`0`, `6`}, []string{`3`}},
 		{"not", `{"not":{"type":"string"}}`, []string{`1`}, []string{`"a"`}},
-		{"reference with sibling keywords", `{"$ref":"#/$defs/short","pattern":"a"}`, []string{`"a"`}, []string{`"aaaa"`, `"b"`}},
+		{
+			"reference with sibling keywords", `{"$ref":"#/$defs/short","pattern":"a"}`,
+			[]string{`"a"`},
+			[]string{`"aaaa"`, `"b"`},
+		},
 		{"reference through a list", `{"$ref":"#/$defs/list/allOf/0"}`, []string{`1`}, []string{`"a"`}},
 		{"reference with escaped slashes", `{"$ref":"#/$defs/a~1b~0c"}`, []string{`1`}, []string{`"a"`}},
 		{"format is an annotation", `{"format":"email"}`, []string{`"not a mail"`}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			schema := `{"type":"object","properties":{"v":` + tt.schema + `},"$defs":{"short":{"maxLength":3},"list":{"allOf":[{"type":"integer"}]},"a/b~c":{"type":"integer"}}}`
+			schema := `{"type":"object","properties":{"v":` + tt.schema +
+				`},"$defs":{"short":{"maxLength":3},"list":{"allOf":[{"type":"integer"}]},"a/b~c":{"type":"integer"}}}`
 			for _, v := range tt.valid {
 				if err := validate(t, schema, `{"v":`+v+`}`); err != nil {
 					t.Errorf("%s is invalid: %v", v, err)
@@ -77,7 +150,8 @@ func TestKeywords(t *testing.T) {
 			}
 			for _, v := range tt.not {
 				var invalid *jsonschema.Error
-				if err := validate(t, schema, `{"v":`+v+`}`); !errors.As(err, &invalid) || invalid.Error() == "" || !strings.HasPrefix(invalid.Path, "v") {
+				if err := validate(t, schema, `{"v":`+v+`}`); !errors.As(err, &invalid) || invalid.Error() == "" ||
+					!strings.HasPrefix(invalid.Path, "v") {
 					t.Errorf("%s: error %v, want a violation at v", v, err)
 				}
 			}
@@ -135,7 +209,10 @@ func TestUnsupportedSchemaIsRejected(t *testing.T) {
 
 // randomValue draws a small JSON value, with collisions and other spellings likely.
 func randomValue(depth int) *rapid.Generator[string] {
-	scalar := rapid.SampledFrom([]string{`0`, `1`, `1.0`, `2`, `-1`, `1.5`, `""`, `"a"`, `"ab"`, `"b\u0061"`, `true`, `false`, `null`})
+	scalar := rapid.SampledFrom([]string{
+		`0`, `1`, `1.0`, `2`, `-1`, `1.5`, `""`, `"a"`, `"ab"`, `"b\u0061"`, `true`,
+		`false`, `null`,
+	})
 	if depth == 0 {
 		return scalar
 	}
@@ -150,7 +227,8 @@ func randomValue(depth int) *rapid.Generator[string] {
 			return `[` + strings.Join(parts, ",") + `]`
 		case 1:
 			var parts []string
-			for _, k := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "c"}), 0, 3, rapid.ID).Draw(t, "keys") {
+			for _, k := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "c"}), 0, 3, rapid.ID).
+				Draw(t, "keys") {
 				parts = append(parts, `"`+k+`":`+inner())
 			}
 			return `{` + strings.Join(parts, ",") + `}`
@@ -164,18 +242,26 @@ func randomSchema(depth int) *rapid.Generator[string] {
 	return rapid.Custom(func(t *rapid.T) string {
 		inner := func() string {
 			if depth == 0 {
-				return rapid.SampledFrom([]string{`true`, `{}`, `{"type":"string"}`, `{"$ref":"#/$defs/d"}`}).Draw(t, "leaf")
+				return rapid.SampledFrom([]string{`true`, `{}`, `{"type":"string"}`, `{"$ref":"#/$defs/d"}`}).Draw(t,
+					"leaf")
 			}
 			return randomSchema(depth-1).Draw(t, "inner")
 		}
 		list := func() string { return `[` + inner() + `,` + inner() + `]` }
 		var parts []string
-		keywords := []string{"type", "enum", "const", "minimum", "maxLength", "minLength", "pattern", "items", "minItems", "uniqueItems", "properties", "required", "additionalProperties", "allOf", "anyOf", "oneOf", "not", "$ref", "propertyNames", "maxProperties", "prefixItems", "multipleOf", "exclusiveMaximum"}
+		keywords := []string{
+			"type", "enum", "const", "minimum", "maxLength", "minLength", "pattern", "items",
+			"minItems", "uniqueItems", "properties", "required", "additionalProperties", "allOf", "anyOf", "oneOf",
+			"not", "$ref", "propertyNames", "maxProperties", "prefixItems", "multipleOf", "exclusiveMaximum",
+		}
 		for _, k := range rapid.SliceOfNDistinct(rapid.SampledFrom(keywords), 0, 4, rapid.ID).Draw(t, "keywords") {
 			v := ""
 			switch k {
 			case "type":
-				v = rapid.SampledFrom([]string{`"object"`, `"string"`, `"integer"`, `["array","null"]`, `["number","boolean"]`}).Draw(t, k)
+				v = rapid.SampledFrom([]string{
+					`"object"`, `"string"`, `"integer"`, `["array","null"]`,
+					`["number","boolean"]`,
+				}).Draw(t, k)
 			case "enum":
 				v = `[` + randomValue(1).Draw(t, k) + `,` + randomValue(1).Draw(t, k) + `]`
 			case "const":
@@ -211,7 +297,8 @@ func randomSchema(depth int) *rapid.Generator[string] {
 func TestAgreesWithLibrary(t *testing.T) {
 	agreed := map[bool]int{}
 	rapid.Check(t, func(rt *rapid.T) {
-		schema := `{"properties":{"v":` + randomSchema(2).Draw(rt, "schema") + `},"$defs":{"d":{"type":["integer","string","object"]}}}`
+		schema := `{"properties":{"v":` + randomSchema(2).Draw(rt, "schema") +
+			`},"$defs":{"d":{"type":["integer","string","object"]}}}`
 		args := `{"v":` + randomValue(2).Draw(rt, "value") + `}`
 		var js library.Schema
 		if err := json.Unmarshal([]byte(schema), &js); err != nil {
@@ -245,10 +332,19 @@ func TestErrorNamesArgumentAndExpectation(t *testing.T) {
 		{`{}`, `"n" is missing; it must be of type integer`, "", ""},
 		{`{"n":1.5}`, `"n" must be of type integer, got number`, `"n" must be of type integer, got 1.5`, ""},
 		{`{"n":0}`, `"n" must be at least 1`, `"n" must be at least 1, got 0`, ""},
-		{`{"n":1,"mode":"x"}`, `"mode" must be one of "fast", "slow", 3`, `"mode" must be one of "fast", "slow", 3, got "x"`, "fast slow 3"},
+		{
+			`{"n":1,"mode":"x"}`, `"mode" must be one of "fast", "slow", 3`,
+			`"mode" must be one of "fast", "slow", 3, got "x"`, "fast slow 3",
+		},
 		{`{"n":1,"tags":[{},{"name":"abcd"}]}`, `"tags[1].name" must have at most 3 characters, got 4`, "", ""},
-		{`{"n":1,"tags":[{},{"name":[1, 2]}]}`, `"tags[1].name" must be of type string, got array`, `"tags[1].name" must be of type string, got [1, 2]`, ""},
-		{`{"n":1,"any":"x"}`, `"any" matches none of the 2 allowed forms (integer or null)`, `"any" matches none of the 2 allowed forms (integer or null), got "x"`, ""},
+		{
+			`{"n":1,"tags":[{},{"name":[1, 2]}]}`, `"tags[1].name" must be of type string, got array`,
+			`"tags[1].name" must be of type string, got [1, 2]`, "",
+		},
+		{
+			`{"n":1,"any":"x"}`, `"any" matches none of the 2 allowed forms (integer or null)`,
+			`"any" matches none of the 2 allowed forms (integer or null), got "x"`, "",
+		},
 		{`{"n":1,"color":2}`, `"color" is not known; known are: n, mode, tags, any`, "", "n mode tags any"},
 		{`{"n":1,"N":2}`, `"N" must be written n`, "", ""},
 	} {
@@ -260,7 +356,8 @@ func TestErrorNamesArgumentAndExpectation(t *testing.T) {
 		if tt.withValue == "" {
 			tt.withValue = tt.text
 		}
-		if invalid.Error() != tt.text || invalid.ErrorWithValue() != tt.withValue || strings.Join(invalid.Allowed, " ") != tt.allowed {
+		if invalid.Error() != tt.text || invalid.ErrorWithValue() != tt.withValue ||
+			strings.Join(invalid.Allowed, " ") != tt.allowed {
 			t.Errorf("%s: %s\n%s\nallowed %q", tt.args, invalid.Error(), invalid.ErrorWithValue(), invalid.Allowed)
 		}
 	}
@@ -269,7 +366,10 @@ func TestErrorNamesArgumentAndExpectation(t *testing.T) {
 // Numbers with large exponents are compared exactly; thousands of them stay cheap.
 func TestExactArithmeticIsBounded(t *testing.T) {
 	many := `{"a":[` + strings.Repeat(`1e-999,`, 15_000) + `1e-999]}`
-	for _, schema := range []string{`{}`, `{"properties":{"a":{"items":{"minimum":1e-998,"multipleOf":3}}}}`, `{"properties":{"a":{"items":{"minimum":1e-999}}}}`, `{"properties":{"a":{"uniqueItems":true}}}`} {
+	for _, schema := range []string{
+		`{}`, `{"properties":{"a":{"items":{"minimum":1e-998,"multipleOf":3}}}}`,
+		`{"properties":{"a":{"items":{"minimum":1e-999}}}}`, `{"properties":{"a":{"uniqueItems":true}}}`,
+	} {
 		begin := time.Now()
 		_ = validate(t, schema, many)
 		if took := time.Since(begin); took > 30*time.Second {
@@ -286,7 +386,8 @@ func TestCacheIsBoundedAndConcurrent(t *testing.T) {
 				t.Parallel()
 				for i := range 700 {
 					s, err := cache.Compile(fmt.Appendf(nil, `{"const":%d}`, i))
-					if err != nil || s.ValidateJSON(fmt.Append(nil, i)) != nil || s.ValidateJSON(fmt.Append(nil, i+1)) == nil {
+					if err != nil || s.ValidateJSON(fmt.Append(nil, i)) != nil ||
+						s.ValidateJSON(fmt.Append(nil, i+1)) == nil {
 						t.Fatalf("schema %d: %v", i, err)
 					}
 				}

@@ -233,7 +233,8 @@ func (c *checker) checkCombined(s *Schema, v *Value, depth int) *Error {
 			}
 		}
 		if found != 1 || c.exhausted {
-			return c.fail(nil, "", "must match one of the %d allowed forms%s, and matches %d", len(s.oneOf), describeTypes(s.oneOf), found)
+			return c.fail(nil, "", "must match one of the %d allowed forms%s, and matches %d", len(s.oneOf),
+				describeTypes(s.oneOf), found)
 		}
 	}
 	if s.not != nil && (c.matches(s.not, v, depth+1) || c.exhausted) {

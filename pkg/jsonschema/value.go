@@ -124,8 +124,8 @@ func compareNumbers(a, b *Value) int {
 	return a.rat().Cmp(b.rat())
 }
 
-// compareCost is the work of comparing v with a bound, in steps: exact arithmetic on long numbers costs hundreds of times
-// as much as floats.
+// compareCost is the work of comparing v with a bound, in steps: exact arithmetic on long numbers costs hundreds of
+// times as much as floats.
 func (v *Value) compareCost() int {
 	if _, ok := v.shortFloat(); ok {
 		return 1

@@ -59,7 +59,8 @@ func TestPassBackend(t *testing.T) {
 	cfg := newConfig(t, keyring.Pass)
 	checkUnavailable := func(text string) {
 		t.Helper()
-		if _, _, err := keyring.Open(t.Context(), cfg); !errors.Is(err, keyring.ErrUnavailable) || !strings.Contains(err.Error(), text) {
+		if _, _, err := keyring.Open(t.Context(), cfg); !errors.Is(err, keyring.ErrUnavailable) ||
+			!strings.Contains(err.Error(), text) {
 			t.Errorf("got %v, want %q", err, text)
 		}
 	}
@@ -79,13 +80,15 @@ func TestPassBackend(t *testing.T) {
 	testRing(t, r, func() keyring.Ring { r, _ := open(t, cfg); return r })
 
 	write(t, filepath.Join(store, "locked"), []byte("yes"))
-	if _, err := r.Get(t.Context(), "bytes"); !errors.Is(err, keyring.ErrLocked) || !strings.Contains(err.Error(), "gpg") {
+	if _, err := r.Get(t.Context(), "bytes"); !errors.Is(err, keyring.ErrLocked) ||
+		!strings.Contains(err.Error(), "gpg") {
 		t.Errorf("when gpg does not open it: %v", err)
 	}
 	must(t, os.Remove(filepath.Join(store, "locked")))
 	// The error for an entry written by hand quotes nothing of it.
 	write(t, filepath.Join(store, "conclave", "hand.gpg"), []byte(canary+"\n"))
-	if _, err := r.Get(t.Context(), "hand"); !errors.Is(err, keyring.ErrDamaged) || strings.Contains(err.Error(), "'c'") {
+	if _, err := r.Get(t.Context(), "hand"); !errors.Is(err, keyring.ErrDamaged) ||
+		strings.Contains(err.Error(), "'c'") {
 		t.Errorf("by hand: %v", err)
 	}
 }

@@ -28,9 +28,9 @@ func (e timeoutError) Error() string {
 	return "timeout: it may be asking for your password in a dialog"
 }
 
-// callLibrary runs call, which cannot be cancelled, and returns a [timeoutError] when ctx ends first, and [errPanic] when
-// call panics. slot has capacity one and serializes calls: an abandoned call keeps it until it has really ended. discard,
-// if not nil, gets the value of an abandoned call.
+// callLibrary runs call, which cannot be cancelled, and returns a [timeoutError] when ctx ends first, and [errPanic]
+// when call panics. slot has capacity one and serializes calls: an abandoned call keeps it until it has really ended.
+// discard, if not nil, gets the value of an abandoned call.
 func callLibrary[T any](ctx context.Context, slot chan struct{}, discard func(T), call func() (T, error)) (T, error) {
 	var zero T
 	if ctx.Err() != nil {
@@ -66,7 +66,8 @@ func callLibrary[T any](ctx context.Context, slot chan struct{}, discard func(T)
 	}
 }
 
-// recoverPanic runs call and returns [errPanic] when it panics. The panic's own text is dropped: it may quote a credential.
+// recoverPanic runs call and returns [errPanic] when it panics. The panic's own text is dropped: it may quote a
+// credential.
 func recoverPanic[T any](call func() (T, error)) (value T, err error) {
 	defer func() {
 		if recover() != nil {
@@ -77,10 +78,10 @@ func recoverPanic[T any](call func() (T, error)) (value T, err error) {
 	return call()
 }
 
-// translateError maps an error of the library, which must not be nil, to one of the errors of this package; an error that
-// wraps [ErrNotFound], [ErrLocked], [ErrUnavailable] or [ErrDamaged] is returned unchanged. An unrecognized error is
-// [ErrDamaged] for the backend [File], else [ErrUnavailable]. The library's own text is kept only for kinds of errors that
-// cannot quote a credential.
+// translateError maps an error of the library, which must not be nil, to one of the errors of this package; an error
+// that wraps [ErrNotFound], [ErrLocked], [ErrUnavailable] or [ErrDamaged] is returned unchanged. An unrecognized error
+// is [ErrDamaged] for the backend [File], else [ErrUnavailable]. The library's own text is kept only for kinds of
+// errors that cannot quote a credential.
 func translateError(backend string, err error) error {
 	for _, ours := range []error{ErrNotFound, ErrLocked, ErrUnavailable, ErrDamaged} {
 		if errors.Is(err, ours) {
@@ -107,7 +108,8 @@ func translateError(backend string, err error) error {
 		}
 		return fmt.Errorf("%w: the session bus answers %s", ErrUnavailable, sanitizeErrorName(bus.Name))
 	case errors.As(err, &exit):
-		return fmt.Errorf("%w: pass ended with exit code %d; run pass show in a terminal once, so that gpg knows your passphrase", ErrLocked, exit.ExitCode())
+		return fmt.Errorf("%w: pass ended with exit code %d; run pass show in a terminal once, so that gpg knows "+
+			"your passphrase", ErrLocked, exit.ExitCode())
 	case errors.As(err, &syntax), errors.As(err, &kind):
 		return fmt.Errorf("%w: it was not put there by conclave", ErrDamaged)
 	case isExpiredKey(err):

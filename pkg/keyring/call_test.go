@@ -34,8 +34,8 @@ func (s *blockedLibrary) Get(name string) (lib.Item, error) {
 	return item, nil
 }
 
-// A call of the library that blocks is abandoned when its context ends. The next call waits for it, at most until its own
-// context ends; the library is usable again when the abandoned call has returned, and its value is wiped.
+// A call of the library that blocks is abandoned when its context ends. The next call waits for it, at most until its
+// own context ends; the library is usable again when the abandoned call has returned, and its value is wiped.
 func TestBlockedLibraryCallTimesOut(t *testing.T) {
 	t.Parallel()
 	s := &blockedLibrary{called: make(chan string, 9), release: make(chan lib.Item)}
@@ -53,7 +53,8 @@ func TestBlockedLibraryCallTimesOut(t *testing.T) {
 	}
 	soon, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer stop()
-	if _, err := r.Get(soon, "token"); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "earlier call") {
+	if _, err := r.Get(soon, "token"); !errors.Is(err, ErrUnavailable) ||
+		!strings.Contains(err.Error(), "earlier call") {
 		t.Errorf("the second: %v", err)
 	}
 	late := []byte(canary)
@@ -93,8 +94,15 @@ func TestLibraryErrorsQuoteNoCredential(t *testing.T) {
 		want    error
 	}{
 		{"not there", KWallet, lib.ErrKeyNotFound, ErrNotFound},
-		{"locked", SecretService, dbus.Error{Name: "org.freedesktop.Secret.Error.IsLocked", Body: []any{canary}}, ErrLocked},
-		{"no service", SecretService, dbus.Error{Name: "org.freedesktop.DBus.Error.ServiceUnknown", Body: []any{canary}}, ErrUnavailable},
+		{
+			"locked", SecretService,
+			dbus.Error{Name: "org.freedesktop.Secret.Error.IsLocked", Body: []any{canary}},
+			ErrLocked,
+		},
+		{"no service", SecretService, dbus.Error{
+			Name: "org.freedesktop.DBus.Error.ServiceUnknown",
+			Body: []any{canary},
+		}, ErrUnavailable},
 		{"ours", File, fmt.Errorf("x: %w", ErrDamaged), ErrDamaged},
 		{"unknown", Pass, errors.New(canary), ErrUnavailable},
 		{"trick: a name that is a text", KWallet, dbus.Error{Name: canary + " and more"}, ErrUnavailable},

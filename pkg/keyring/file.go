@@ -17,15 +17,15 @@ import (
 )
 
 // The encrypted files are the library's: one per credential, named after it, AES-GCM under a key that it derives from a
-// passphrase with 8192 rounds of PBKDF2. That is far too few for a passphrase that a user can remember, and nobody can type
-// one when the system starts by itself. So the passphrase is 32 random bytes from a file that only its owner may read, for
-// which the rounds do not matter.
+// passphrase with 8192 rounds of PBKDF2. That is far too few for a passphrase that a user can remember, and nobody can
+// type one when the system starts by itself. So the passphrase is 32 random bytes from a file that only its owner may
+// read, for which the rounds do not matter.
 //
 // They protect against a copy of the folder without the key, in a backup or on a lost disk. They do not protect against
 // programs that run as the same user, nor against a copy of both. The names of the credentials are not encrypted.
 //
-// The library overwrites a file in place; a crash in between would lose both values. So it writes into a temporary folder,
-// and the file is renamed from there.
+// The library overwrites a file in place; a crash in between would lose both values. So it writes into a temporary
+// folder, and the file is renamed from there.
 
 // keySize is the length of the random key in bytes.
 const keySize = 32
@@ -33,8 +33,8 @@ const keySize = 32
 // filesDir is the folder of the encrypted files.
 func (c Config) filesDir() string { return filepath.Join(c.Dir, "file") }
 
-// prepareFiles creates the folder of the encrypted files. It denies folders and a key that other users may access, a key
-// that is invalid, and files without their key. The key itself is not created: see ensureKey. The error wraps
+// prepareFiles creates the folder of the encrypted files. It denies folders and a key that other users may access, a
+// key that is invalid, and files without their key. The key itself is not created: see ensureKey. The error wraps
 // [ErrUnavailable].
 func (c Config) prepareFiles() error {
 	if err := os.MkdirAll(c.filesDir(), 0o700); err != nil {
@@ -46,7 +46,8 @@ func (c Config) prepareFiles() error {
 			return fmt.Errorf("%w: checking the folder of the encrypted files: %w", ErrUnavailable, err)
 		}
 		if info.Mode().Perm()&0o077 != 0 {
-			return fmt.Errorf("%w: other users may read %s (mode %o); run chmod 700 on it", ErrUnavailable, dir, info.Mode().Perm())
+			return fmt.Errorf("%w: other users may read %s (mode %o); run chmod 700 on it", ErrUnavailable, dir,
+				info.Mode().Perm())
 		}
 	}
 	_, err := c.readKey()
@@ -59,21 +60,22 @@ func (c Config) prepareFiles() error {
 // errNoKey means that the key was not created yet, or was removed.
 var errNoKey = fmt.Errorf("%w: the key of the encrypted files is missing", ErrUnavailable)
 
-// checkNoFiles returns an error that wraps errNoKey when there are encrypted files. It is called when the key is missing: a
-// new key could not read them.
+// checkNoFiles returns an error that wraps errNoKey when there are encrypted files. It is called when the key is
+// missing: a new key could not read them.
 func (c Config) checkNoFiles() error {
 	entries, err := os.ReadDir(c.filesDir())
 	if err != nil {
 		return fmt.Errorf("%w: reading the folder of the encrypted files: %w", ErrUnavailable, err)
 	}
 	if len(entries) > 0 {
-		return fmt.Errorf("%w: put %s back from a backup, or remove %s and set the credentials again", errNoKey, c.Key, c.filesDir())
+		return fmt.Errorf("%w: put %s back from a backup, or remove %s and set the credentials again", errNoKey, c.Key,
+			c.filesDir())
 	}
 	return nil
 }
 
-// readKey returns the key, encoded as text. It denies a file that other users may access, a link, anything but a regular
-// file and another size than keySize, with [ErrUnavailable], and returns [errNoKey] if there is none.
+// readKey returns the key, encoded as text. It denies a file that other users may access, a link, anything but a
+// regular file and another size than keySize, with [ErrUnavailable], and returns [errNoKey] if there is none.
 func (c Config) readKey() (string, error) {
 	// A link could lead to another user's file; opening a pipe would block.
 	f, err := os.OpenFile(c.Key, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
@@ -91,7 +93,8 @@ func (c Config) readKey() (string, error) {
 	case !info.Mode().IsRegular():
 		return "", fmt.Errorf("%w: %s is not a regular file", ErrUnavailable, c.Key)
 	case info.Mode().Perm()&0o077 != 0:
-		return "", fmt.Errorf("%w: other users may read %s (mode %o); run chmod 600 on it, and set the credentials again if somebody has read it", ErrUnavailable, c.Key, info.Mode().Perm())
+		return "", fmt.Errorf("%w: other users may read %s (mode %o); run chmod 600 on it, and set the credentials "+
+			"again if somebody has read it", ErrUnavailable, c.Key, info.Mode().Perm())
 	}
 	key, err := io.ReadAll(io.LimitReader(f, keySize+1))
 	defer clear(key)
@@ -99,13 +102,14 @@ func (c Config) readKey() (string, error) {
 		return "", fmt.Errorf("%w: reading the key of the encrypted files: %w", ErrUnavailable, err)
 	}
 	if len(key) != keySize {
-		return "", fmt.Errorf("%w: %s does not hold a key of %d bytes; put it back from a backup", ErrUnavailable, c.Key, keySize)
+		return "", fmt.Errorf("%w: %s does not hold a key of %d bytes; put it back from a backup", ErrUnavailable,
+			c.Key, keySize)
 	}
 	return base64.RawURLEncoding.EncodeToString(key), nil
 }
 
-// ensureKey creates the key if it is missing; two processes that do so at once use the same key. It never replaces a key,
-// and denies a new one while there are encrypted files, which it could not read.
+// ensureKey creates the key if it is missing; two processes that do so at once use the same key. It never replaces a
+// key, and denies a new one while there are encrypted files, which it could not read.
 func (c Config) ensureKey() error {
 	if _, err := c.readKey(); !errors.Is(err, errNoKey) {
 		return err
@@ -131,8 +135,9 @@ func (c Config) ensureKey() error {
 // passphrase returns the key to the library, which calls it with a prompt.
 func (c Config) passphrase(string) (string, error) { return c.readKey() }
 
-// writeFile stores a credential in its encrypted file atomically: after a crash there is the old file or the new one, and
-// the new one is on disk when writeFile returns. It fails as prepareFiles and ensureKey do. item.Key must be a valid name.
+// writeFile stores a credential in its encrypted file atomically: after a crash there is the old file or the new one,
+// and the new one is on disk when writeFile returns. It fails as prepareFiles and ensureKey do. item.Key must be a
+// valid name.
 func (c Config) writeFile(item lib.Item) error {
 	if err := c.prepareFiles(); err != nil {
 		return err
@@ -145,7 +150,10 @@ func (c Config) writeFile(item lib.Item) error {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	staging, err := lib.Open(lib.Config{AllowedBackends: []lib.BackendType{lib.FileBackend}, FileDir: tmp, FilePasswordFunc: c.passphrase})
+	staging, err := lib.Open(lib.Config{
+		AllowedBackends: []lib.BackendType{lib.FileBackend}, FileDir: tmp,
+		FilePasswordFunc: c.passphrase,
+	})
 	if err != nil {
 		return err
 	}

@@ -43,8 +43,8 @@ var (
 	ErrName = errors.New("the name of a credential may hold letters, digits, - and _ only")
 )
 
-// Ring stores credentials by name. Names are tokens, like brave_api_key; values have 1 byte to 16 KB and are returned byte
-// for byte. It is safe for concurrent use.
+// Ring stores credentials by name. Names are tokens, like brave_api_key; values have 1 byte to 16 KB and are returned
+// byte for byte. It is safe for concurrent use.
 type Ring interface {
 	// Get reads a credential. The caller wipes it.
 	Get(ctx context.Context, name string) (Secret, error)
@@ -56,8 +56,8 @@ type Ring interface {
 	Names(ctx context.Context) ([]string, error)
 }
 
-// CheckName returns [ErrName] unless name is a valid credential name. The error does not quote name: a user may have typed
-// the value in its place.
+// CheckName returns [ErrName] unless name is a valid credential name. The error does not quote name: a user may have
+// typed the value in its place.
 func CheckName(name string) error {
 	if subjects.CheckToken(name) != nil {
 		return ErrName
@@ -83,8 +83,8 @@ func callBackend[T any](ctx context.Context, r *ring, discard func(T), call func
 	return callLibrary(ctx, r.slot, discard, call)
 }
 
-// Get implements [Ring]. It rejects an invalid name, and with [ErrDamaged] an entry that is empty, too long, or of another
-// name.
+// Get implements [Ring]. It rejects an invalid name, and with [ErrDamaged] an entry that is empty, too long, or of
+// another name.
 func (r *ring) Get(ctx context.Context, name string) (Secret, error) {
 	if err := CheckName(name); err != nil {
 		return Secret{}, err
@@ -105,8 +105,9 @@ func (r *ring) Get(ctx context.Context, name string) (Secret, error) {
 	return s, nil
 }
 
-// Set implements [Ring]. It rejects an invalid name and an empty or too long value. The backend becomes the chosen one of
-// [Auto]; when only noting that fails, the credential is stored nevertheless. A Set that timed out may still take effect.
+// Set implements [Ring]. It rejects an invalid name and an empty or too long value. The backend becomes the chosen one
+// of [Auto]; when only noting that fails, the credential is stored nevertheless. A Set that timed out may still take
+// effect.
 func (r *ring) Set(ctx context.Context, name string, value Secret) error {
 	if err := CheckName(name); err != nil {
 		return err
@@ -129,8 +130,8 @@ func (r *ring) Set(ctx context.Context, name string, value Secret) error {
 	return r.cfg.writeChosen(r.backend)
 }
 
-// Remove implements [Ring]. It rejects an invalid name, and lists the names first: not every backend reports that there was
-// nothing to remove.
+// Remove implements [Ring]. It rejects an invalid name, and lists the names first: not every backend reports that there
+// was nothing to remove.
 func (r *ring) Remove(ctx context.Context, name string) error {
 	if err := CheckName(name); err != nil {
 		return err
@@ -165,8 +166,8 @@ func (r *ring) Names(ctx context.Context) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// wrapError translates an error of the library and adds the backend and the operation; nil stays nil. The result quotes no
-// part of a value.
+// wrapError translates an error of the library and adds the backend and the operation; nil stays nil. The result quotes
+// no part of a value.
 func (r *ring) wrapError(doing string, err error) error {
 	if err == nil {
 		return nil
@@ -192,9 +193,9 @@ const (
 	KeyCtl        = "keyctl"
 )
 
-// Order is the order in which [Auto] tries the backends: those that the desktop unlocks at login, then pass if it is set
-// up, and last the encrypted files, which are always available. [KeyCtl] is not in it: the kernel's keyring is lost at
-// shutdown, so it must be chosen explicitly.
+// Order is the order in which [Auto] tries the backends: those that the desktop unlocks at login, then pass if it is
+// set up, and last the encrypted files, which are always available. [KeyCtl] is not in it: the kernel's keyring is lost
+// at shutdown, so it must be chosen explicitly.
 var Order = []string{SecretService, KWallet, Pass, File}
 
 // Backends are the values of [Config.Backend].

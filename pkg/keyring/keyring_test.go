@@ -27,7 +27,10 @@ const canary = "canary-51c0de-in-the-ring"
 func newConfig(t *testing.T, backend string) keyring.Config {
 	t.Helper()
 	dir := t.TempDir()
-	return keyring.Config{Backend: backend, Dir: filepath.Join(dir, "keyring"), Key: filepath.Join(dir, "keys", "keyring.key")}
+	return keyring.Config{
+		Backend: backend, Dir: filepath.Join(dir, "keyring"),
+		Key: filepath.Join(dir, "keys", "keyring.key"),
+	}
 }
 
 func open(t *testing.T, cfg keyring.Config) (keyring.Ring, keyring.Info) {
@@ -75,7 +78,8 @@ func testRing(t *testing.T, r keyring.Ring, reopen func() keyring.Ring) {
 	}
 	values := map[string][]byte{
 		"a": {'x'}, "line": []byte("one line\n"), "Mixed-Case_9": []byte(canary), "bytes": all,
-		"long": bytes.Repeat([]byte("k"), 4096), strings.Repeat("n", 60): []byte("long name"), "quote": []byte(`"}\` + "\x00"),
+		"long": bytes.Repeat([]byte("k"), 4096), strings.Repeat("n", 60): []byte("long name"),
+		"quote": []byte(`"}\` + "\x00"),
 	}
 	for name, v := range values {
 		own := seal.NewSecret(bytes.Clone(v))
@@ -108,11 +112,16 @@ func testRing(t *testing.T, r keyring.Ring, reopen func() keyring.Ring) {
 	}
 
 	for name, bad := range map[string]string{
-		"empty": "", "a dot": "a.b", "a blank": "a b", "trick: a way up": "../a", "trick: a way down": "a/b", "trick: absolute": "/etc/passwd",
-		"trick: an end": "a\x00", "trick: a wildcard": "*", "trick: an escape": "%2e%2e", "trick: an option": "a\n-f", "trick: too long": strings.Repeat("x", 300), "trick: a value": "key=" + canary,
+		"empty": "", "a dot": "a.b", "a blank": "a b", "trick: a way up": "../a", "trick: a way down": "a/b",
+		"trick: absolute": "/etc/passwd",
+		"trick: an end":   "a\x00", "trick: a wildcard": "*", "trick: an escape": "%2e%2e", "trick: an option": "a\n-f",
+		"trick: too long": strings.Repeat("x", 300), "trick: a value": "key=" + canary,
 	} {
 		_, getErr := r.Get(ctx, bad)
-		for what, err := range map[string]error{"get": getErr, "set": r.Set(ctx, bad, secret(canary)), "remove": r.Remove(ctx, bad)} {
+		for what, err := range map[string]error{
+			"get": getErr, "set": r.Set(ctx, bad, secret(canary)),
+			"remove": r.Remove(ctx, bad),
+		} {
 			if !errors.Is(err, keyring.ErrName) || strings.Contains(err.Error(), canary) {
 				t.Errorf("%s of %s: %v", what, name, err)
 			}
@@ -122,7 +131,8 @@ func testRing(t *testing.T, r keyring.Ring, reopen func() keyring.Ring) {
 		value keyring.Secret
 		want  error
 	}{
-		"empty": {secret(""), seal.ErrEmpty}, "zero": {keyring.Secret{}, seal.ErrEmpty}, "too long": {seal.NewSecret(make([]byte, seal.MaxValue+1)), seal.ErrTooLong},
+		"empty": {secret(""), seal.ErrEmpty}, "zero": {keyring.Secret{}, seal.ErrEmpty},
+		"too long": {seal.NewSecret(make([]byte, seal.MaxValue+1)), seal.ErrTooLong},
 	} {
 		if err := r.Set(ctx, "a", tt.value); !errors.Is(err, tt.want) {
 			t.Errorf("a value that is %s: %v", name, err)
@@ -218,12 +228,24 @@ func TestManipulatedFilesAreRefused(t *testing.T) {
 		text string
 	}{
 		{"as it was", func(*testing.T, keyring.Config, string) {}, nil, false, ""},
-		{"the file is gone", func(t *testing.T, _ keyring.Config, f string) { must(t, os.Remove(f)) }, keyring.ErrNotFound, false, ""},
-		{"the file is cut", func(t *testing.T, _ keyring.Config, f string) { must(t, os.Truncate(f, 40)) }, keyring.ErrDamaged, false, "damaged"},
-		{"the file is empty", func(t *testing.T, _ keyring.Config, f string) { must(t, os.Truncate(f, 0)) }, keyring.ErrDamaged, false, ""},
-		{"the key is gone", func(t *testing.T, c keyring.Config, _ string) { must(t, os.Remove(c.Key)) }, keyring.ErrUnavailable, true, "backup"},
-		{"the key is short", func(t *testing.T, c keyring.Config, _ string) { must(t, os.Truncate(c.Key, 31)) }, keyring.ErrUnavailable, true, "32 bytes"},
-		{"another key", func(t *testing.T, c keyring.Config, _ string) { write(t, c.Key, bytes.Repeat([]byte{7}, 32)) }, keyring.ErrDamaged, false, "another key"},
+		{"the file is gone", func(t *testing.T, _ keyring.Config, f string) {
+			must(t, os.Remove(f))
+		}, keyring.ErrNotFound, false, ""},
+		{"the file is cut", func(t *testing.T, _ keyring.Config, f string) {
+			must(t, os.Truncate(f, 40))
+		}, keyring.ErrDamaged, false, "damaged"},
+		{"the file is empty", func(t *testing.T, _ keyring.Config, f string) {
+			must(t, os.Truncate(f, 0))
+		}, keyring.ErrDamaged, false, ""},
+		{"the key is gone", func(t *testing.T, c keyring.Config, _ string) {
+			must(t, os.Remove(c.Key))
+		}, keyring.ErrUnavailable, true, "backup"},
+		{"the key is short", func(t *testing.T, c keyring.Config, _ string) {
+			must(t, os.Truncate(c.Key, 31))
+		}, keyring.ErrUnavailable, true, "32 bytes"},
+		{"another key", func(t *testing.T, c keyring.Config, _ string) {
+			write(t, c.Key, bytes.Repeat([]byte{7}, 32))
+		}, keyring.ErrDamaged, false, "another key"},
 		{"trick: one bit changed", func(t *testing.T, _ keyring.Config, f string) {
 			data, err := os.ReadFile(f)
 			must(t, err)
@@ -243,12 +265,16 @@ func TestManipulatedFilesAreRefused(t *testing.T) {
 			must(t, os.Remove(f))
 			must(t, os.Mkdir(f, 0o700))
 		}, keyring.ErrUnavailable, false, ""},
-		{"trick: a key that others may read", func(t *testing.T, c keyring.Config, _ string) { must(t, os.Chmod(c.Key, 0o644)) }, keyring.ErrUnavailable, true, "chmod 600"},
+		{"trick: a key that others may read", func(t *testing.T, c keyring.Config, _ string) {
+			must(t, os.Chmod(c.Key, 0o644))
+		}, keyring.ErrUnavailable, true, "chmod 600"},
 		{"trick: a key that is a link", func(t *testing.T, c keyring.Config, _ string) {
 			must(t, os.Rename(c.Key, c.Key+".real"))
 			must(t, os.Symlink(c.Key+".real", c.Key))
 		}, keyring.ErrUnavailable, true, ""},
-		{"trick: a folder that others may look into", func(t *testing.T, c keyring.Config, _ string) { must(t, os.Chmod(c.Dir, 0o755)) }, keyring.ErrUnavailable, true, "chmod 700"},
+		{"trick: a folder that others may look into", func(t *testing.T, c keyring.Config, _ string) {
+			must(t, os.Chmod(c.Dir, 0o755))
+		}, keyring.ErrUnavailable, true, "chmod 700"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -269,7 +295,8 @@ func TestManipulatedFilesAreRefused(t *testing.T) {
 					t.Errorf("it returns %q", got.Reveal())
 				}
 			}
-			if tt.want == nil && err != nil || tt.want != nil && (!errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.text)) {
+			if tt.want == nil && err != nil || tt.want != nil &&
+				(!errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.text)) {
 				t.Errorf("got %v, want %v", err, tt.want)
 			}
 			if err != nil && strings.Contains(err.Error(), "canary") {
@@ -288,7 +315,8 @@ func TestFailedWriteKeepsEarlierValue(t *testing.T) {
 	// No temporary folder can be created: there is a file in place of the folder.
 	must(t, os.Rename(cfg.Dir, cfg.Dir+".away"))
 	write(t, cfg.Dir, nil)
-	if err := r.Set(t.Context(), "token", secret(canary)); !errors.Is(err, keyring.ErrUnavailable) || strings.Contains(err.Error(), canary) {
+	if err := r.Set(t.Context(), "token", secret(canary)); !errors.Is(err, keyring.ErrUnavailable) ||
+		strings.Contains(err.Error(), canary) {
 		t.Errorf("kept without a folder: %v", err)
 	}
 	must(t, os.Remove(cfg.Dir))
@@ -298,7 +326,8 @@ func TestFailedWriteKeepsEarlierValue(t *testing.T) {
 	}
 }
 
-// With auto the first stored credential chooses the backend; when that backend is unavailable later, no other is opened.
+// With auto the first stored credential chooses the backend; when that backend is unavailable later, no other is
+// opened.
 func TestAutoKeepsChosenBackend(t *testing.T) {
 	t.Parallel()
 	cfg := newConfig(t, keyring.Auto)
@@ -326,14 +355,16 @@ func TestAutoKeepsChosenBackend(t *testing.T) {
 	}
 	write(t, filepath.Join(cfg.Dir, "backend"), []byte(keyring.SecretService+"\n"))
 	_, err := running.Get(t.Context(), "token")
-	if !errors.Is(err, keyring.ErrUnavailable) || !strings.Contains(err.Error(), keyring.SecretService) || !strings.Contains(err.Error(), "stored there before") {
+	if !errors.Is(err, keyring.ErrUnavailable) || !strings.Contains(err.Error(), keyring.SecretService) ||
+		!strings.Contains(err.Error(), "stored there before") {
 		t.Errorf("with credentials elsewhere: %v", err)
 	}
 	if _, _, err := keyring.Open(t.Context(), cfg); !errors.Is(err, keyring.ErrUnavailable) {
 		t.Errorf("opened another: %v", err)
 	}
 	write(t, filepath.Join(cfg.Dir, "backend"), []byte("../../etc\n"))
-	if _, _, err := keyring.Open(t.Context(), cfg); !errors.Is(err, keyring.ErrUnavailable) || !strings.Contains(err.Error(), "names no keyring") {
+	if _, _, err := keyring.Open(t.Context(), cfg); !errors.Is(err, keyring.ErrUnavailable) ||
+		!strings.Contains(err.Error(), "names no keyring") {
 		t.Errorf("a note that names none: %v", err)
 	}
 	cfg.Backend = keyring.File // set explicitly: the note does not matter

@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// OpenLazily returns the keyring of cfg, which it opens at the first call: starting a process does not wait for a desktop,
-// and a keyring that was unavailable is opened again at the next call. With [Auto] each call follows the note of the
-// chosen backend, so that a credential that the user sets while the system runs is found.
+// OpenLazily returns the keyring of cfg, which it opens at the first call: starting a process does not wait for a
+// desktop, and a keyring that was unavailable is opened again at the next call. With [Auto] each call follows the note
+// of the chosen backend, so that a credential that the user sets while the system runs is found.
 func OpenLazily(cfg Config) Ring { return &lazyRing{cfg: cfg, slot: make(chan struct{}, 1)} }
 
 // lazyRing is the [Ring] of [OpenLazily].
@@ -18,8 +18,9 @@ type lazyRing struct {
 	info Info
 }
 
-// open returns the ring of the backend that is chosen now, and opens it at the first call and after the choice has changed.
-// A failed open is not remembered. Calls wait for one another; the error wraps [ErrUnavailable] when ctx ends first.
+// open returns the ring of the backend that is chosen now, and opens it at the first call and after the choice has
+// changed. A failed open is not remembered. Calls wait for one another; the error wraps [ErrUnavailable] when ctx ends
+// first.
 func (l *lazyRing) open(ctx context.Context) (Ring, error) {
 	select {
 	case l.slot <- struct{}{}:

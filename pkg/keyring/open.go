@@ -34,9 +34,9 @@ type Attempt struct {
 const openTimeout = 10 * time.Second
 
 // Open opens the keyring of cfg. Only KWallet asks for a password at this point. [Auto] opens the backend that holds
-// credentials already, and no other; while there is none, the first of [Order] that is available, each within half of the
-// time left before the deadline of ctx (without one, 10 s), so that a silent one leaves time for the last one. The [Info]
-// is filled in as far as known when Open fails.
+// credentials already, and no other; while there is none, the first of [Order] that is available, each within half of
+// the time left before the deadline of ctx (without one, 10 s), so that a silent one leaves time for the last one. The
+// [Info] is filled in as far as known when Open fails.
 func Open(ctx context.Context, cfg Config) (Ring, Info, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, Info{}, err
@@ -73,7 +73,8 @@ func Open(ctx context.Context, cfg Config) (Ring, Info, error) {
 }
 
 // Inspect returns the backend that [Open] would open, without accessing it. The backend is [Auto] as long as none is
-// configured and no credential was stored. It fails when the note of the chosen backend is unreadable or names no backend.
+// configured and no credential was stored. It fails when the note of the chosen backend is unreadable or names no
+// backend.
 func Inspect(cfg Config) (Info, error) {
 	if cfg.Backend != Auto {
 		return Info{Backend: cfg.Backend, Reason: "set in the configuration"}, nil
@@ -105,7 +106,8 @@ func (c Config) openBackend(ctx context.Context, backend string) (*ring, error) 
 		return lib.Open(lib.Config{
 			AllowedBackends: []lib.BackendType{lib.BackendType(backend)}, ServiceName: service,
 			FileDir: c.filesDir(), FilePasswordFunc: c.passphrase,
-			KeyCtlScope: "user", KeyCtlPerm: keyPermissions, PassPrefix: service, KWalletAppID: service, KWalletFolder: service,
+			KeyCtlScope: "user", KeyCtlPerm: keyPermissions, PassPrefix: service, KWalletAppID: service,
+			KWalletFolder: service,
 		})
 	})
 	if errors.Is(err, lib.ErrNoAvailImpl) {
@@ -127,8 +129,8 @@ var openFailures = map[string]string{
 	File:          "the encrypted files cannot be opened",
 }
 
-// checkBackend returns an error that wraps [ErrUnavailable] when something that backend needs is missing on this machine.
-// For the backends of the desktop it connects to the session bus; for [File] it creates the folder.
+// checkBackend returns an error that wraps [ErrUnavailable] when something that backend needs is missing on this
+// machine. For the backends of the desktop it connects to the session bus; for [File] it creates the folder.
 func (c Config) checkBackend(ctx context.Context, backend string) error {
 	known := slices.Contains(lib.AvailableBackends(), lib.BackendType(backend))
 	switch {
@@ -151,8 +153,8 @@ func trimUnavailable(err error) string {
 	return strings.TrimPrefix(err.Error(), ErrUnavailable.Error()+": ")
 }
 
-// checkPass returns an error that wraps [ErrUnavailable] unless pass is installed and has a store, in PASSWORD_STORE_DIR or
-// ~/.password-store. It runs no program.
+// checkPass returns an error that wraps [ErrUnavailable] unless pass is installed and has a store, in
+// PASSWORD_STORE_DIR or ~/.password-store. It runs no program.
 func checkPass() error {
 	if _, err := exec.LookPath("pass"); err != nil {
 		return fmt.Errorf("%w: the program pass is not installed", ErrUnavailable)
@@ -171,8 +173,8 @@ func checkPass() error {
 	return nil
 }
 
-// chosenFile is the path of the note of the backend that holds the credentials. Without the note, a start without a desktop
-// would look for them in the encrypted files, and report that there are none.
+// chosenFile is the path of the note of the backend that holds the credentials. Without the note, a start without a
+// desktop would look for them in the encrypted files, and report that there are none.
 func (c Config) chosenFile() string { return filepath.Join(c.Dir, "backend") }
 
 // readChosen reads the backend that was noted with [Config.writeChosen], "" if there is no note. It rejects a note that
@@ -187,13 +189,14 @@ func (c Config) readChosen() (string, error) {
 	}
 	name := strings.TrimSpace(string(text))
 	if name == Auto || !slices.Contains(Backends, name) {
-		return "", fmt.Errorf("%w: %s names no keyring; write one of %s into it", ErrUnavailable, c.chosenFile(), strings.Join(Backends[1:], ", "))
+		return "", fmt.Errorf("%w: %s names no keyring; write one of %s into it", ErrUnavailable, c.chosenFile(),
+			strings.Join(Backends[1:], ", "))
 	}
 	return name, nil
 }
 
-// writeChosen notes that backend holds the credentials, for the next [Inspect], in place of an earlier or unreadable note.
-// It is called after a credential is stored, and its error says so.
+// writeChosen notes that backend holds the credentials, for the next [Inspect], in place of an earlier or unreadable
+// note. It is called after a credential is stored, and its error says so.
 func (c Config) writeChosen(backend string) error {
 	if before, err := c.readChosen(); err == nil && before == backend {
 		return nil

@@ -23,8 +23,9 @@ const (
 )
 
 // connectSessionBus makes sure that the library has an open connection to the desktop's session bus, waiting at most
-// sessionBusTimeout per address. It starts no bus, changes no environment variable, and dials unix sockets only: an address
-// that names a program or another machine is skipped. The error wraps [ErrUnavailable] and says why there is no connection.
+// sessionBusTimeout per address. It starts no bus, changes no environment variable, and dials unix sockets only: an
+// address that names a program or another machine is skipped. The error wraps [ErrUnavailable] and says why there is no
+// connection.
 func connectSessionBus(ctx context.Context) error {
 	if session.Connected() {
 		return nil
@@ -33,7 +34,8 @@ func connectSessionBus(ctx context.Context) error {
 	if address == "" || address == "autolaunch:" {
 		runtimeDir := "/run/user/" + strconv.Itoa(os.Getuid())
 		if address = discoverSessionBus(runtimeDir); address == "" {
-			return fmt.Errorf("%w: there is no session bus: %s is not set, and %s/bus does not exist", ErrUnavailable, sessionBusVariable, runtimeDir)
+			return fmt.Errorf("%w: there is no session bus: %s is not set, and %s/bus does not exist", ErrUnavailable,
+				sessionBusVariable, runtimeDir)
 		}
 	}
 	reason := errors.New("its address has no unix socket")
@@ -52,8 +54,8 @@ func connectSessionBus(ctx context.Context) error {
 	return fmt.Errorf("%w: the session bus does not answer: %w", ErrUnavailable, reason)
 }
 
-// discoverSessionBus returns the address of the session bus that a desktop left in runtimeDir, as the socket bus or in the
-// file dbus-session, "" if there is none. The address is not validated.
+// discoverSessionBus returns the address of the session bus that a desktop left in runtimeDir, as the socket bus or in
+// the file dbus-session, "" if there is none. The address is not validated.
 func discoverSessionBus(runtimeDir string) string {
 	if _, err := os.Stat(runtimeDir + "/bus"); err == nil {
 		return "unix:path=" + runtimeDir + "/bus"
@@ -72,8 +74,8 @@ func discoverSessionBus(runtimeDir string) string {
 	return strings.Trim(address, `'"`)
 }
 
-// parseUnixSocket returns the unix socket of one D-Bus address, with @ before the name of an abstract one. It returns ""
-// for an address of another transport, and for one with no socket or with both kinds.
+// parseUnixSocket returns the unix socket of one D-Bus address, with @ before the name of an abstract one. It returns
+// "" for an address of another transport, and for one with no socket or with both kinds.
 func parseUnixSocket(address string) string {
 	keys, ok := strings.CutPrefix(address, "unix:")
 	if !ok {
@@ -94,8 +96,9 @@ func parseUnixSocket(address string) string {
 	return strings.TrimSuffix(path+abstract, "@")
 }
 
-// dialSessionBus connects to the bus at socket (a path, or @ and an abstract name), authenticates as this user and waits
-// for its greeting, for at most [sessionBusTimeout]. The caller must close the connection; after an error it is closed.
+// dialSessionBus connects to the bus at socket (a path, or @ and an abstract name), authenticates as this user and
+// waits for its greeting, for at most [sessionBusTimeout]. The caller must close the connection; after an error it is
+// closed.
 func dialSessionBus(ctx context.Context, socket string) (*dbus.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, sessionBusTimeout)
 	defer cancel()

@@ -38,8 +38,8 @@ type childReport struct {
 	Error string       `json:"error"`
 }
 
-// TestMain runs the test binary as a child process when [childVariable] names a folder: with the argument "open" it opens a
-// keyring there, else it only starts.
+// TestMain runs the test binary as a child process when [childVariable] names a folder: with the argument "open" it
+// opens a keyring there, else it only starts.
 func TestMain(m *testing.M) {
 	dir := os.Getenv(childVariable)
 	if dir == "" { // neither the desktop nor the pass of the user who runs the tests
@@ -51,7 +51,10 @@ func TestMain(m *testing.M) {
 	if slices.Contains(os.Args, "open") {
 		ctx, cancel := context.WithTimeout(context.Background(), 6*time.Second)
 		defer cancel()
-		_, info, err := keyring.Open(ctx, keyring.Config{Backend: keyring.Auto, Dir: filepath.Join(dir, "ring"), Key: filepath.Join(dir, "key")})
+		_, info, err := keyring.Open(ctx, keyring.Config{
+			Backend: keyring.Auto, Dir: filepath.Join(dir, "ring"),
+			Key: filepath.Join(dir, "key"),
+		})
 		if report.Info = info; err != nil {
 			report.Error = err.Error()
 		}
@@ -67,7 +70,8 @@ func startChild(t *testing.T, env []string, args ...string) childReport {
 	exe, err := os.Executable()
 	must(t, err)
 	dir := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, "dbus-launch"), []byte("#!/bin/sh\necho started > "+dir+"/launched\n"), 0o700))
+	must(t, os.WriteFile(filepath.Join(dir, "dbus-launch"), []byte("#!/bin/sh\necho started > "+dir+"/launched\n"),
+		0o700))
 	cmd := exec.Command(exe, args...)
 	cmd.Env = append(env, childVariable+"="+dir, "HOME="+dir, "PATH="+dir, "GORACE=atexit_sleep_ms=0")
 	cmd.Stderr = os.Stderr
@@ -184,7 +188,8 @@ func (b *fakeBus) answerCalls(c net.Conn, in io.Reader) {
 		}
 		body := b.answer(method, string(call.Headers[dbus.FieldPath].Value().(dbus.ObjectPath)), call.Body)
 		reply := &dbus.Message{Type: dbus.TypeMethodReply, Headers: map[dbus.HeaderField]dbus.Variant{
-			dbus.FieldReplySerial: dbus.MakeVariant(call.Serial()), dbus.FieldSender: dbus.MakeVariant("org.freedesktop.DBus"),
+			dbus.FieldReplySerial: dbus.MakeVariant(call.Serial()),
+			dbus.FieldSender:      dbus.MakeVariant("org.freedesktop.DBus"),
 		}, Body: body}
 		if len(body) > 0 {
 			reply.Headers[dbus.FieldSignature] = dbus.MakeVariant(dbus.SignatureOf(body...))
@@ -232,7 +237,10 @@ func (b *fakeBus) answer(method, path string, args []any) []any {
 		b.items[label] = args[1].([]any)[2].([]byte)
 		return []any{itemPath(label), noPrompt}
 	case "GetSecret":
-		return []any{fakeSecret{Session: args[0].(dbus.ObjectPath), Value: b.items[label], ContentType: "application/json"}}
+		return []any{fakeSecret{
+			Session: args[0].(dbus.ObjectPath), Value: b.items[label],
+			ContentType: "application/json",
+		}}
 	case "Delete":
 		delete(b.items, label)
 		return []any{noPrompt}
@@ -273,7 +281,12 @@ func unescapeLabel(element string) string { return strings.ReplaceAll(element, "
 func TestStartDoesNotUseSessionBus(t *testing.T) {
 	t.Parallel()
 	b := startBus(t, silent)
-	for _, env := range [][]string{nil, {busVariable + "="}, {busVariable + "=autolaunch:"}, {busVariable + "=unix:path=" + b.socket}} {
+	for _, env := range [][]string{
+		nil,
+		{busVariable + "="},
+		{busVariable + "=autolaunch:"},
+		{busVariable + "=unix:path=" + b.socket},
+	} {
 		report := startChild(t, env)
 		if set := len(env) > 0; report.Set != set || set && busVariable+"="+report.Env != env[0] {
 			t.Errorf("%v: the environment has %q", env, report.Env)
@@ -306,7 +319,8 @@ func TestOpenSkipsSessionBus(t *testing.T) {
 			if !report.Set || busVariable+"="+report.Env != env {
 				t.Errorf("the environment has %q", report.Env)
 			}
-			if report.Error != "" || report.Info.Backend != keyring.File || len(report.Info.Skipped) != 3 || !strings.Contains(report.Info.Skipped[0].Reason, tt.reason) {
+			if report.Error != "" || report.Info.Backend != keyring.File || len(report.Info.Skipped) != 3 ||
+				!strings.Contains(report.Info.Skipped[0].Reason, tt.reason) {
 				t.Errorf("%+v %s", report.Info, report.Error)
 			}
 			if b.connections.Load() == 0 || tt.fault == noSecretService && b.calls.Load() == 0 {
@@ -334,7 +348,8 @@ func TestInvalidSessionBusAddress(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			report := startChild(t, []string{busVariable + "=" + tt.address}, "open")
-			if report.Env != tt.address || report.Info.Backend != keyring.File || !strings.Contains(report.Info.Skipped[0].Reason, tt.reason) {
+			if report.Env != tt.address || report.Info.Backend != keyring.File ||
+				!strings.Contains(report.Info.Skipped[0].Reason, tt.reason) {
 				t.Errorf("%+v", report)
 			}
 		})
@@ -362,7 +377,8 @@ func TestSecretServiceBackend(t *testing.T) {
 	b.closeConnections()
 	waitDisconnected(t)
 	t.Setenv(busVariable, "unix:path=/nonexistent/bus")
-	if _, err := r.Get(t.Context(), "bytes"); !errors.Is(err, keyring.ErrUnavailable) || !strings.Contains(err.Error(), "session bus") {
+	if _, err := r.Get(t.Context(), "bytes"); !errors.Is(err, keyring.ErrUnavailable) ||
+		!strings.Contains(err.Error(), "session bus") {
 		t.Errorf("without a session bus: %v", err)
 	}
 }

@@ -1,5 +1,5 @@
-// Package logfile keeps the log of a process in a bounded file of JSON lines, and reads the logs of all processes that share a
-// folder, while they write.
+// Package logfile keeps the log of a process in a bounded file of JSON lines, and reads the logs of all processes that
+// share a folder, while they write.
 package logfile
 
 import (
@@ -35,9 +35,9 @@ const (
 // maxProcesses bounds the processes that log under one name.
 const maxProcesses = 16
 
-// New returns the log file name of dir, which is made with its first line: mode 0600, or appended to. Another process with the
-// same name has a file of its own, with a number. A file that would grow beyond max bytes replaces its predecessor, and a new
-// one begins. failed is called with the first error of a write; nil = nobody is told.
+// New returns the log file name of dir, which is made with its first line: mode 0600, or appended to. Another process
+// with the same name has a file of its own, with a number. A file that would grow beyond max bytes replaces its
+// predecessor, and a new one begins. failed is called with the first error of a write; nil = nobody is told.
 func New(dir, name string, max int64, failed func(error)) *File {
 	return &File{dir: dir, name: name, max: max, failed: failed}
 }

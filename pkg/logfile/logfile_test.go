@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// TestFollowThroughRotations shows that a reader sees every line once and in order while two processes write and rotate.
+// TestFollowThroughRotations shows that a reader sees every line once and in order while two processes write and
+// rotate.
 func TestFollowThroughRotations(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "logs")
@@ -97,7 +98,8 @@ func TestFollowThroughRotations(t *testing.T) {
 func TestLogAfterCutLine(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "up.jsonl"), []byte(`{"time":"2026-01-02T03:04:05Z","msg":"cu`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "up.jsonl"), []byte(`{"time":"2026-01-02T03:04:05Z","msg":"cu`),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	f := New(dir, "up", 1<<16, nil)

@@ -51,8 +51,8 @@ func Read(dir string) ([]Record, error) {
 	return t.start()
 }
 
-// Follow calls show with the records of all log files of dir, by time, then with new ones as they are written, until ctx ends or
-// show fails. The first batch has all records so far and may be empty. It reads every interval.
+// Follow calls show with the records of all log files of dir, by time, then with new ones as they are written, until
+// ctx ends or show fails. The first batch has all records so far and may be empty. It reads every interval.
 func Follow(ctx context.Context, dir string, interval time.Duration, show func(batch []Record) error) error {
 	t := tail{dir: dir}
 	defer t.close()

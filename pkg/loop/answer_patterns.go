@@ -7,9 +7,9 @@ import (
 	"unicode/utf8"
 )
 
-// The patterns in this file classify the text of an answer. Each prefers false negatives: a missed hedge costs one weaker
-// answer, a false positive costs a search that nobody wanted. Patterns are compiled when they are first needed. Each has a
-// prefilter that must be changed with it.
+// The patterns in this file classify the text of an answer. Each prefers false negatives: a missed hedge costs one
+// weaker answer, a false positive costs a search that nobody wanted. Patterns are compiled when they are first needed.
+// Each has a prefilter that must be changed with it.
 
 // isHedge reports whether an answer says that it cannot know current facts: no access to the web or to live data, or
 // knowledge that ends at some date. Other gaps ("I cannot know your name") are no hedge. Of an answer longer than 1200
@@ -25,7 +25,8 @@ func isHedge(answer string) bool {
 var hedgePrefilter = prefilter{
 	"do not", "don't", "cannot", "can't", "not able", "unable", "ability to", "access to", "tool to",
 	"tools to", "as of my", "my knowledge", "my training", "not aware of", "not up to date", "kein", "mein wissen",
-	"mein trainings", "im internet", "das internet", "das web", "je n'ai pas", "ma derni", "ma base de", "no tengo acceso",
+	"mein trainings", "im internet", "das internet", "das web", "je n'ai pas", "ma derni", "ma base de",
+	"no tengo acceso",
 	"mi última", "mi conocimiento", "tenho acesso", "non ho accesso",
 }
 
@@ -70,7 +71,8 @@ func announcesAction(reply string) bool {
 
 var announcePrefilter = prefilter{
 	"i'll", "i will", "i am going to", "i'm going to", "i need to", "i should", "i shall", "let me",
-	"let's", "moment", "hold on", "please wait", "searching", "looking up", "fetching", "checking", "querying", "calling",
+	"let's", "moment", "hold on", "please wait", "searching", "looking up", "fetching", "checking", "querying",
+	"calling",
 	"running", "ich werde", "ich muss", "mich", "ich suche", "ich schaue", "ich prüfe", "ich recherchiere", "ich sehe",
 	"je vais", "laisse", "permettez-moi", "voy a", "déjame", "dejame", "permíteme", "vou", "deixe-me", "deixa-me",
 	"vado a", "lasciami", "fammi", "ora",
@@ -105,9 +107,10 @@ var announcePattern = sync.OnceValue(func() *regexp.Regexp {
 
 // offerPattern matches offers and conditions: the model rightly waits for the user.
 var offerPattern = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`(?i)\blet me know\b|\bif you(?:'d| would)? (?:like|want|need|prefer|tell|share|give|provide|can)|` +
-		`\b(?:would|do) you (?:like|want)|\bonce you|\bwhen you|\bas soon as you|\buntil you|\bhappy to\b|\bglad to\b|` +
-		`\bwenn sie|\bfalls (?:sie|du)|\bwenn du|\bsi (?:vous|tu)\b|\bsi (?:quieres|desea)|\bse (?:quiser|vuoi)`)
+	return regexp.MustCompile(
+		`(?i)\blet me know\b|\bif you(?:'d| would)? (?:like|want|need|prefer|tell|share|give|provide|can)|` +
+			`\b(?:would|do) you (?:like|want)|\bonce you|\bwhen you|\bas soon as you|\buntil you|\bhappy to\b|\bglad to\b|` +
+			`\bwenn sie|\bfalls (?:sie|du)|\bwenn du|\bsi (?:vous|tu)\b|\bsi (?:quieres|desea)|\bse (?:quiser|vuoi)`)
 })
 
 // claimsAction reports whether an answer claims that a tool was used, one of n or in general, or that something was
@@ -140,19 +143,25 @@ var claimPrefilter = prefilter{
 }
 
 var usedToolPattern = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile("(?i)\\bi(?:'ve| have|’ve)? (?:just |already |now |successfully )?(?:used|called|ran|run|executed|invoked) (?:the )?[`\"'*]*([a-z0-9_.-]+)")
+	return regexp.MustCompile("(?i)\\bi(?:'ve| have|’ve)? (?:just |already |now |successfully " +
+		")?(?:used|called|ran|run|executed|invoked) (?:the )?[`\"'*]*([a-z0-9_.-]+)")
 })
 
 var claimPattern = sync.OnceValue(func() *regexp.Regexp {
 	const i = `\bi(?:'ve| have|’ve)? (?:just |already |now |successfully |also )?`
 	const lead = `(?:` + i + `|\b(?:successfully|erfolgreich) )`
 	return regexp.MustCompile(`(?i)` + strings.Join([]string{
-		i + `(?:searched|checked|browsed|looked (?:it |this |that )?(?:up )?(?:on|in|through)) (?:the |your |my )?(?:web|internet|online|memory|memories|files?|folder|knowledge graph)\b`,
-		i + `(?:saved|stored|remembered|recorded|added) (?:it|this|that|your [a-z ]{1,40}|the [a-z ]{1,40}) (?:to|in|into) (?:the |your |my |long-term )?(?:memory|memories|file|disk|knowledge|database)\b`,
-		lead + `(?:created|written|wrote|saved|deleted|removed|updated|edited|modified) (?:the |a |an |your )?(?:new )?(?:file|folder|directory)\b`,
-		lead + `(?:sent|forwarded|scheduled) (?:the |an |your |a )?(?:e-?mail|message|invitation|meeting|notification|reminder)\b`,
+		i +
+			`(?:searched|checked|browsed|looked (?:it |this |that )?(?:up )?(?:on|in|through)) (?:the |your |my )?(?:web|internet|online|memory|memories|files?|folder|knowledge graph)\b`,
+		i +
+			`(?:saved|stored|remembered|recorded|added) (?:it|this|that|your [a-z ]{1,40}|the [a-z ]{1,40}) (?:to|in|into) (?:the |your |my |long-term )?(?:memory|memories|file|disk|knowledge|database)\b`,
+		lead +
+			`(?:created|written|wrote|saved|deleted|removed|updated|edited|modified) (?:the |a |an |your )?(?:new )?(?:file|folder|directory)\b`,
+		lead +
+			`(?:sent|forwarded|scheduled) (?:the |an |your |a )?(?:e-?mail|message|invitation|meeting|notification|reminder)\b`,
 		lead + `(?:executed|ran|run) (?:the |your |this |that |a )?(?:command|script|code|program|tests?)\b`,
-		lead + `(?:fetched|downloaded|opened|visited) (?:the |that |this |your )?(?:page|url|site|website|link|article)\b`,
+		lead +
+			`(?:fetched|downloaded|opened|visited) (?:the |that |this |your )?(?:page|url|site|website|link|article)\b`,
 		lead + `installed (?:the |your )?(?:package|module|library)`,
 		`\b(?:based on|according to) (?:my|the) (?:web |internet |online )?search(?: results)?\b`,
 		`\b(?:the|my) (?:web |internet )?search (?:results? )?(?:shows?|returned|found|revealed)\b`,
@@ -167,8 +176,9 @@ var claimPattern = sync.OnceValue(func() *regexp.Regexp {
 
 // examplePattern matches the announcement of an example.
 var examplePattern = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`(?i)\bexamples?\b|\be\.g\.|\bfor instance\b|\bsample\b|\blooks? like\b|\bwould be\b|\bformat\b|` +
-		`\byou (?:can|could|would|might)\b|\bbeispiel|\bz\. ?b\.|\bexemple|\bejemplo|\bexemplo|\besempio`)
+	return regexp.MustCompile(
+		`(?i)\bexamples?\b|\be\.g\.|\bfor instance\b|\bsample\b|\blooks? like\b|\bwould be\b|\bformat\b|` +
+			`\byou (?:can|could|would|might)\b|\bbeispiel|\bz\. ?b\.|\bexemple|\bejemplo|\bexemplo|\besempio`)
 })
 
 // lastSentence is the last sentence of the last line of s, without the Markdown marks before it.

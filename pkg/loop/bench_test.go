@@ -22,10 +22,12 @@ func (m *instantModel) Chat(_ context.Context, r model.Request) iter.Seq2[model.
 	}
 }
 
-var oneCall = []model.Call{{Name: "web_search", Arguments: json.RawMessage(`{"query":"the weather in Bern","limit":3}`)}}
+var oneCall = []model.Call{
+	{Name: "web_search", Arguments: json.RawMessage(`{"query":"the weather in Bern","limit":3}`)},
+}
 
-// BenchmarkIteration is one tool iteration: model call, reading, checking, running, result. The cost of the turn itself is
-// spread over many.
+// BenchmarkIteration is one tool iteration: model call, reading, checking, running, result. The cost of the turn itself
+// is spread over many.
 func BenchmarkIteration(b *testing.B) {
 	const rounds = 50
 	n := 0
@@ -41,7 +43,8 @@ func BenchmarkIteration(b *testing.B) {
 	b.ReportAllocs()
 	for i := 0; i < b.N; i += rounds {
 		a.Chat = &instantModel{left: rounds}
-		if s, err := RunTurn(context.Background(), a, question("what is the weather?"), Hooks{}); err != nil || len(s.Finished) != rounds {
+		if s, err := RunTurn(context.Background(), a, question("what is the weather?"), Hooks{}); err != nil ||
+			len(s.Finished) != rounds {
 			b.Fatal(len(s.Finished), err)
 		}
 	}
@@ -58,7 +61,8 @@ func BenchmarkTurnWithCalls(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		a.Chat = &instantModel{left: 4}
-		if s, err := RunTurn(context.Background(), a, question("what is the weather?"), Hooks{}); err != nil || len(s.Finished) != 4 {
+		if s, err := RunTurn(context.Background(), a, question("what is the weather?"), Hooks{}); err != nil ||
+			len(s.Finished) != 4 {
 			b.Fatal(len(s.Finished), err)
 		}
 	}

@@ -45,9 +45,9 @@ func (s *replyScanner) scanJSON(final bool) {
 	s.emitTo(end)
 }
 
-// hold begins to hold back the text from pos on when v is match, and reports true; at is where its JSON value begins, an
-// index of buf and not of the held text. Otherwise it reports false: the byte at pos is emitted when v is noMatch or final
-// is set, and stays undecided when v is needMore.
+// hold begins to hold back the text from pos on when v is match, and reports true; at is where its JSON value begins,
+// an index of buf and not of the held text. Otherwise it reports false: the byte at pos is emitted when v is noMatch or
+// final is set, and stays undecided when v is needMore.
 func (s *replyScanner) hold(at int, v verdict, final bool) bool {
 	switch {
 	case v == match:

@@ -28,7 +28,10 @@ func (t *turn) acceptCalls(ctx context.Context, r reply) error {
 		m.Calls = append(m.Calls, f.Call)
 		layers = append(layers, f.layer)
 		if refused {
-			t.state.Finished = append(t.state.Finished, FinishedCall{Call: f.Call, Layer: f.layer, Step: t.state.Step, Result: res})
+			t.state.Finished = append(t.state.Finished, FinishedCall{
+				Call: f.Call, Layer: f.layer, Step: t.state.Step,
+				Result: res,
+			})
 		}
 	}
 	t.appendMessages(m)
@@ -57,13 +60,15 @@ const (
 
 // isRefusal reports whether a fault means that the loop did not run the call.
 func isRefusal(fault string) bool {
-	return fault == FaultInvalid || fault == FaultUnknown || fault == FaultRepeated || fault == FaultTooMany || fault == FaultUnknownURL
+	return fault == FaultInvalid || fault == FaultUnknown || fault == FaultRepeated || fault == FaultTooMany ||
+		fault == FaultUnknownURL
 }
 
 // checkCall coerces the arguments of c, the i-th call of a reply, to the tool's schema; they are a JSON object
 // afterwards in any case. It refuses, with a result for the model, a tool that was not offered, one whose schema cannot
-// be compiled, calls beyond [Limits.CallsPerReply], arguments that do not fit, an invented address of a constrained model, and a repeated call.
-// before are the calls ahead of it in the same reply. refused false means that the call may run and res is empty.
+// be compiled, calls beyond [Limits.CallsPerReply], arguments that do not fit, an invented address of a constrained
+// model, and a repeated call. before are the calls ahead of it in the same reply. refused false means that the call may
+// run and res is empty.
 func (t *turn) checkCall(c *model.Call, i int, before []model.Call) (res Result, refused bool) {
 	at := slices.Index(t.tools, c.Name)
 	if at < 0 {
@@ -84,13 +89,16 @@ func (t *turn) checkCall(c *model.Call, i int, before []model.Call) (res Result,
 	c.Arguments = fit
 	switch {
 	case t.limits.CallsPerReply > 0 && i >= t.limits.CallsPerReply:
-		t.addNote(NoteInvalid, fmt.Sprintf("more than %d calls in one reply; the rest was refused", t.limits.CallsPerReply))
+		t.addNote(NoteInvalid, fmt.Sprintf("more than %d calls in one reply; the rest was refused",
+			t.limits.CallsPerReply))
 		return Result{Text: resultTooMany, Fault: FaultTooMany}, true
 	case problem != "":
 		t.addNote(NoteInvalid, c.Name+": "+problem)
-		return Result{Text: "The call was not made: " + problem + ". Correct it and call again.", Fault: FaultInvalid}, true
+		return Result{Text: "The call was not made: " + problem + ". Correct it and call again.", Fault: FaultInvalid},
+			true
 	case t.state.Calls == CallConstrained && t.inventedURL(c) != "":
-		t.addNote(NoteInvented, c.Name+" was not called: "+clip(t.inventedURL(c), 200)+" is neither in the conversation nor in a result")
+		t.addNote(NoteInvented, c.Name+" was not called: "+clip(t.inventedURL(c), 200)+" is neither in the "+
+			"conversation nor in a result")
 		return Result{Text: instructInvented(t.agent.Hedge.SearchTool, t.tools), Fault: FaultUnknownURL}, true
 	case t.isRepeated(c, before):
 		t.addNote(NoteRepeated, "identical call of "+c.Name+" with an identical result was refused")
@@ -128,7 +136,8 @@ func (t *turn) isUsedID(id string, before []model.Call) bool {
 		return slices.ContainsFunc(calls, func(c model.Call) bool { return c.ID == id })
 	}
 	inMessage := func(m model.Message) bool { return inCalls(m.Calls) }
-	return inCalls(before) || slices.ContainsFunc(t.state.Messages, inMessage) || slices.ContainsFunc(t.history, inMessage)
+	return inCalls(before) || slices.ContainsFunc(t.state.Messages, inMessage) ||
+		slices.ContainsFunc(t.history, inMessage)
 }
 
 // isValidID reports whether s can be an id on the bus: 1 to 64 letters, digits, underscores and hyphens.

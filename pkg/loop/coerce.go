@@ -44,7 +44,8 @@ func coerceArguments(s *jsonschema.Schema, raw []byte) (fit json.RawMessage, pro
 		}
 		return fit, "the arguments are invalid: " + err.Error()
 	case err != nil:
-		return json.RawMessage("{}"), "the arguments are not valid JSON; they must be one object, such as " + exampleArguments(s)
+		return json.RawMessage("{}"), "the arguments are not valid JSON; they must be one object, such as " +
+			exampleArguments(s)
 	}
 	if embedded, ok := parseEmbedded(&v, jsonschema.Object); ok {
 		v = embedded
@@ -52,7 +53,8 @@ func coerceArguments(s *jsonschema.Schema, raw []byte) (fit json.RawMessage, pro
 	if v.Type != jsonschema.Object {
 		name := soleProperty(s)
 		if name == "" {
-			return json.RawMessage("{}"), "the arguments must be one object, such as " + exampleArguments(s) + ", got " + clip(string(raw), 80)
+			return json.RawMessage("{}"), "the arguments must be one object, such as " + exampleArguments(s) +
+				", got " + clip(string(raw), 80)
 		}
 		v = newObject([]jsonschema.Member{{Name: name, Value: v}})
 	}

@@ -58,12 +58,18 @@ func TestCoerceArguments(t *testing.T) {
 		{"null for what may be left out", `{"on":null,"text":"a","n":null}`, `{"text":"a"}`, ""},
 		{"all null", `{"on":null,"n":null}`, "", `"text" is missing; it must be of type string`},
 		{"null for what is required", `{"text":null}`, "", `"text" must be of type string, got null`},
-		{"null where it is allowed", `{"text":"a","two":null,"maybe":null}`, `{"text":"a","two":null,"maybe":null}`, ""},
+		{
+			"null where it is allowed", `{"text":"a","two":null,"maybe":null}`, `{"text":"a","two":null,"maybe":null}`,
+			"",
+		},
 		{"None for a number", `{"text":"a","n":"None"}`, `{"text":"a"}`, ""},
 		{"case of a word", `{"text":"a","mode":"FAST"}`, `{"text":"a","mode":"fast"}`, ""},
 		{"another word", `{"text":"a","mode":"medium"}`, "", `"mode" must be one of "fast", "slow", got "medium"`},
 		{"one of several", `{"text":"a","maybe":"5"}`, `{"text":"a","maybe":5}`, ""},
-		{"none of several", `{"text":"a","maybe":"x"}`, "", `"maybe" matches none of the 2 allowed forms (integer or null), got "x"`},
+		{
+			"none of several", `{"text":"a","maybe":"x"}`, "",
+			`"maybe" matches none of the 2 allowed forms (integer or null), got "x"`,
+		},
 		{"missing", `{}`, "", `"text" is missing; it must be of type string`},
 		{"unknown", `{"text":"a","other":1}`, "", `"other" is not known; known are: `},
 		{"twice", `{"text":"a","text":"b"}`, "", `duplicate key "text"`},
@@ -75,7 +81,10 @@ func TestCoerceArguments(t *testing.T) {
 		{"null for all", `null`, "", `"text" is missing`},
 		{"no JSON", `text=a`, "", `the arguments are not valid JSON; they must be one object, such as {"text": ...}`},
 		{"nearly JSON", "{\"text\":\"a\nb\",}", `{"text":"a\nb"}`, ""},
-		{"too deep", `{"text":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`, "", "nested deeper than 64 levels"},
+		{
+			"too deep", `{"text":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`, "",
+			"nested deeper than 64 levels",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -95,16 +104,23 @@ func TestCoerceArguments(t *testing.T) {
 
 func TestSchemaKeywords(t *testing.T) {
 	t.Parallel()
-	pattern := mustCompile(t, `{"type":"object","properties":{"d":{"type":"string","pattern":"^[0-9]+$"},"e":{"$ref":"#/$defs/e"}},"$defs":{"e":{"type":"integer"}}}`)
+	pattern := mustCompile(t,
+		`{"type":"object","properties":{"d":{"type":"string","pattern":"^[0-9]+$"},"e":{"$ref":"#/$defs/e"}},"$defs":{"e":{"type":"integer"}}}`)
 	if _, wrong := coerceArguments(pattern, []byte(`{"d":"12","e":3}`)); wrong != "" {
 		t.Errorf("wrong %q", wrong)
 	}
-	for in, want := range map[string]string{`{"d":"x"}`: `"d" must match the pattern`, `{"e":"x"}`: `"e" must be of type integer`} {
+	for in, want := range map[string]string{
+		`{"d":"x"}`: `"d" must match the pattern`,
+		`{"e":"x"}`: `"e" must be of type integer`,
+	} {
 		if _, wrong := coerceArguments(pattern, []byte(in)); !strings.Contains(wrong, want) {
 			t.Errorf("%s: wrong %q", in, wrong)
 		}
 	}
-	for _, broken := range []string{`{"type":`, `[]`, `{"$ref":"http://127.0.0.1:1/x"}`, `{"properties":{"a":{"pattern":"("}}}`} {
+	for _, broken := range []string{
+		`{"type":`, `[]`, `{"$ref":"http://127.0.0.1:1/x"}`,
+		`{"properties":{"a":{"pattern":"("}}}`,
+	} {
 		if _, err := compileSchema(&model.Tool{Name: "x", Parameters: json.RawMessage(broken)}); err == nil {
 			t.Errorf("%s compiled", broken)
 		}
@@ -149,8 +165,10 @@ func TestCanonicalJSON(t *testing.T) {
 
 func FuzzCoerce(f *testing.F) {
 	for _, seed := range []string{
-		`{"text":"a","n":"3","tags":"x","deep":"{\"n\":1}","on":null}`, `{"on":null,"n":null}`, `"x"`, `{"text":1,}`, `[]`, `{"ids":"[1,2]"}`,
-		`{ "on" : null , "text" : "a" , "n" : null }`, `{"two":null,"maybe":"7","mode":"SLOW"}`, `{"text":"a"`, `{"a":{"a":{"a":[]}}}`,
+		`{"text":"a","n":"3","tags":"x","deep":"{\"n\":1}","on":null}`, `{"on":null,"n":null}`, `"x"`, `{"text":1,}`,
+		`[]`, `{"ids":"[1,2]"}`,
+		`{ "on" : null , "text" : "a" , "n" : null }`, `{"two":null,"maybe":"7","mode":"SLOW"}`, `{"text":"a"`,
+		`{"a":{"a":{"a":[]}}}`,
 	} {
 		f.Add([]byte(seed))
 	}

@@ -184,8 +184,8 @@ func (t *turn) buildRequest(offer bool, predict int) (model.Request, int) {
 	return r, p.cost
 }
 
-// describesTools reports whether the system message describes the tools. In constrained mode it always does, so that all
-// requests of a turn begin alike.
+// describesTools reports whether the system message describes the tools. In constrained mode it always does, so that
+// all requests of a turn begin alike.
 func (t *turn) describesTools(offer bool) bool {
 	return len(t.tools) > 0 && (t.state.Calls == CallConstrained || offer && t.state.Calls == CallText)
 }
@@ -198,8 +198,8 @@ func (t *turn) noThinking() *bool {
 	return new(bool)
 }
 
-// finalInstruction is the last message of a request whose reply must be the answer, or of a constrained step; "" = none,
-// the reply may have calls or there were no tools.
+// finalInstruction is the last message of a request whose reply must be the answer, or of a constrained step; "" =
+// none, the reply may have calls or there were no tools.
 func (t *turn) finalInstruction() string {
 	switch {
 	case t.lastAttempt:
@@ -364,7 +364,8 @@ func shortenResult(s, id string) string {
 	if line = clip(strings.TrimSpace(line), shortTextRunes); !more && line == trimmed {
 		return line
 	}
-	return fmt.Sprintf("%s [earlier result, shortened from %d characters; call %s]", line, utf8.RuneCountInString(s), id)
+	return fmt.Sprintf("%s [earlier result, shortened from %d characters; call %s]", line, utf8.RuneCountInString(s),
+		id)
 }
 
 // shortenArguments keeps the keys of arguments of more than shortArgumentBytes and replaces each value longer than
@@ -438,7 +439,8 @@ func (t *turn) compareCounts(estimate, prompt int) {
 	}
 	if float64(prompt) < expected*least && expected-float64(prompt) > minMissingTokens {
 		if !fromCache {
-			t.addNote(NoteTruncated, fmt.Sprintf("the model server read %d tokens of about %d that were sent: its context window "+
+			t.addNote(NoteTruncated, fmt.Sprintf("the model server read %d tokens of about %d that were sent: its "+
+				"context window "+
 				"is smaller than the configured one", prompt, int(expected)))
 		}
 		return

@@ -11,9 +11,9 @@ import (
 	"conclave/pkg/model"
 )
 
-// copiedCalls knows the calls in tool results, in the history's and in the summary. A model that shows a page to the user
-// writes calls as they are on the page; they must not run, because the page is untrusted content. Nothing is searched
-// before a call was read from text, and each result once. The nil value knows none.
+// copiedCalls knows the calls in tool results, in the history's and in the summary. A model that shows a page to the
+// user writes calls as they are on the page; they must not run, because the page is untrusted content. Nothing is
+// searched before a call was read from text, and each result once. The nil value knows none.
 type copiedCalls struct {
 	turn        *turn
 	historyRead bool // the history and the summary were searched

@@ -19,8 +19,8 @@ const decisionTokens = 512
 
 // decide makes one constrained step: a decision under a JSON schema between the offered tools and the answer, and then
 // the call, or the answer in a model call of its own without a schema. Arguments that the loop does not know cost a
-// further model call. All prompts of the step begin with the same messages, so that the server's prompt cache holds most
-// of them. When the server ignores the schema, its text is read as in text mode.
+// further model call. All prompts of the step begin with the same messages, so that the server's prompt cache holds
+// most of them. When the server ignores the schema, its text is read as in text mode.
 func (t *turn) decide(ctx context.Context) (reply, error) {
 	choices := t.choices()
 	if len(choices) == 0 {
@@ -52,11 +52,14 @@ func (t *turn) decide(ctx context.Context) (reply, error) {
 	if c.Arguments, filled, err = t.fillArguments(ctx, &choices[at]); err != nil {
 		return filled, err
 	}
-	return reply{thinking: r.thinking, final: r.final, offeredTools: true, calls: []foundCall{{Call: c, layer: LayerDecision}}}, nil
+	return reply{
+		thinking: r.thinking, final: r.final, offeredTools: true,
+		calls: []foundCall{{Call: c, layer: LayerDecision}},
+	}, nil
 }
 
-// requestObject asks for a JSON object under a schema, with instruction as the last message. Its text is not reported: it
-// is never the answer.
+// requestObject asks for a JSON object under a schema, with instruction as the last message. Its text is not reported:
+// it is never the answer.
 func (t *turn) requestObject(ctx context.Context, instruction string, schema json.RawMessage) (reply, error) {
 	t.schema, t.instruction = schema, instruction
 	defer func() { t.schema, t.instruction = nil, "" }()
@@ -110,12 +113,16 @@ func (t *turn) hasUntrustedRecall() bool {
 
 // hasFailedCall reports whether a tool that the model chose has failed.
 func (t *turn) hasFailedCall() bool {
-	return slices.ContainsFunc(t.state.Finished, func(d FinishedCall) bool { return d.Layer != LayerRecall && d.Result.Fault != "" })
+	return slices.ContainsFunc(t.state.Finished, func(d FinishedCall) bool {
+		return d.Layer != LayerRecall && d.Result.Fault != ""
+	})
 }
 
 // hasURLInResult reports whether a result of a tool that the model chose has an address.
 func (t *turn) hasURLInResult() bool {
-	return slices.ContainsFunc(t.state.Finished, func(d FinishedCall) bool { return d.Layer != LayerRecall && len(findURLs(d.Result.Text)) > 0 })
+	return slices.ContainsFunc(t.state.Finished, func(d FinishedCall) bool {
+		return d.Layer != LayerRecall && len(findURLs(d.Result.Text)) > 0
+	})
 }
 
 // reportToken reports a piece of text that may be the answer.
@@ -125,10 +132,11 @@ func (t *turn) reportToken(text string) {
 	}
 }
 
-// choices are the tools that the next decision may choose: none that is withheld, none that was called in this turn, since small
-// models repeat themselves, and none that needs an address when no address is known. Tools that need an address are the only choices where the
-// question itself has one, until one of them was called, and behind the result of another tool: small models search for an
-// address that they have, and go on with tools that have nothing to do with the question.
+// choices are the tools that the next decision may choose: none that is withheld, none that was called in this turn,
+// since small models repeat themselves, and none that needs an address when no address is known. Tools that need an
+// address are the only choices where the question itself has one, until one of them was called, and behind the result
+// of another tool: small models search for an address that they have, and go on with tools that have nothing to do with
+// the question.
 func (t *turn) choices() []model.Tool {
 	var out, readers []model.Tool
 	read := false
@@ -150,15 +158,15 @@ func (t *turn) choices() []model.Tool {
 	return out
 }
 
-// verbatimArguments are arguments that may be the user's own words. In the first turn of a session nothing before has to
-// be added to them.
+// verbatimArguments are arguments that may be the user's own words. In the first turn of a session nothing before has
+// to be added to them.
 var verbatimArguments = []string{"query", "content", "question", "text"}
 
 // maxVerbatim bounds a question that becomes an argument as it is, in bytes.
 const maxVerbatim = 300
 
-// fillArguments returns the arguments of a call of tool: the only known address, or the question itself, where these fit;
-// otherwise the model gives them under the tool's schema, and its reply is returned too. They are not validated.
+// fillArguments returns the arguments of a call of tool: the only known address, or the question itself, where these
+// fit; otherwise the model gives them under the tool's schema, and its reply is returned too. They are not validated.
 func (t *turn) fillArguments(ctx context.Context, tool *model.Tool) (json.RawMessage, reply, error) {
 	required, optional := argumentNames(tool.Parameters)
 	question := t.question()
@@ -171,9 +179,11 @@ func (t *turn) fillArguments(ctx context.Context, tool *model.Tool) (json.RawMes
 		if len(known) == 1 {
 			return newArguments(required[0], known[0]), reply{}, nil
 		}
-		schema = json.RawMessage(`{"type":"object","properties":{` + string(encodeJSON(required[0])) + `:{"type":"string","enum":` +
+		schema = json.RawMessage(`{"type":"object","properties":{` + string(encodeJSON(required[0])) +
+			`:{"type":"string","enum":` +
 			string(encodeJSON(known)) + `}},"required":[` + string(encodeJSON(required[0])) + `]}`)
-	case len(required) == 1 && slices.Contains(verbatimArguments, required[0]) && len(t.history) == 0 && len(question) <= maxVerbatim:
+	case len(required) == 1 && slices.Contains(verbatimArguments, required[0]) && len(t.history) == 0 &&
+		len(question) <= maxVerbatim:
 		return newArguments(required[0], question), reply{}, nil
 	}
 	r, err := t.requestObject(ctx, instructArguments(tool, question), schema)
@@ -194,8 +204,8 @@ func urlArgument(tool *model.Tool) string {
 	return ""
 }
 
-// question is [Agent.Question], else the last message of the user before the first call of the turn; "" = there is none. An
-// attachment must not get into an instruction: there it would stand outside its frame.
+// question is [Agent.Question], else the last message of the user before the first call of the turn; "" = there is
+// none. An attachment must not get into an instruction: there it would stand outside its frame.
 func (t *turn) question() string {
 	last := t.agent.Question
 	if last != "" {
@@ -216,7 +226,8 @@ func (t *turn) question() string {
 // decisionSchema is the JSON schema of a decision between the tools and an answer. The choice is its only member: small
 // models decide worse with more around it.
 func decisionSchema(tools []model.Tool) json.RawMessage {
-	return json.RawMessage(`{"type":"object","properties":{"choice":{"type":"string","enum":` + string(encodeJSON(choiceNames(tools))) +
+	return json.RawMessage(`{"type":"object","properties":{"choice":{"type":"string","enum":` +
+		string(encodeJSON(choiceNames(tools))) +
 		`}},"required":["choice"]}`)
 }
 
@@ -234,9 +245,8 @@ func choiceNames(tools []model.Tool) []string {
 // against the whole schema anyway.
 var shapeKeywords = []string{"type", "properties", "required", "items", "enum", "const", "anyOf", "oneOf"}
 
-// shapeOf is a tool's parameter schema reduced to [shapeKeywords], and to the required arguments where there are any: small
-// models make up values for the others. A schema that is not a JSON object becomes that of any
-// object.
+// shapeOf is a tool's parameter schema reduced to [shapeKeywords], and to the required arguments where there are any:
+// small models make up values for the others. A schema that is not a JSON object becomes that of any object.
 func shapeOf(parameters json.RawMessage) json.RawMessage {
 	v, err := jsonschema.Parse(parameters)
 	if err != nil || v.Type != jsonschema.Object {
@@ -246,7 +256,9 @@ func shapeOf(parameters json.RawMessage) json.RawMessage {
 	if required, _ := argumentNames(parameters); len(required) > 0 {
 		for i := range shape.Members {
 			if m := &shape.Members[i]; m.Name == "properties" {
-				m.Value = newObject(slices.DeleteFunc(slices.Clone(m.Value.Members), func(p jsonschema.Member) bool { return !slices.Contains(required, p.Name) }))
+				m.Value = newObject(slices.DeleteFunc(slices.Clone(m.Value.Members), func(p jsonschema.Member) bool {
+					return !slices.Contains(required, p.Name)
+				}))
 			}
 		}
 		shape = newObject(shape.Members)
@@ -285,8 +297,8 @@ func reduceSchema(v *jsonschema.Value, keywords []string) jsonschema.Value {
 	return newObject(kept)
 }
 
-// shortenTools are the tools with parameters as a model needs them: which arguments there are, of which type, and what they
-// mean. Bounds and other rules are left out; a call that breaks one is returned to the model with the reason.
+// shortenTools are the tools with parameters as a model needs them: which arguments there are, of which type, and what
+// they mean. Bounds and other rules are left out; a call that breaks one is returned to the model with the reason.
 func shortenTools(tools []model.Tool) []model.Tool {
 	out := slices.Clone(tools)
 	for i := range out {

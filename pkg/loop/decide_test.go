@@ -23,17 +23,33 @@ func TestConstrainedStep(t *testing.T) {
 		calls   string // tool and layer of each call
 		notes   []string
 	}{
-		{"the choice to answer makes a second model call", []scriptedReply{answer, textReply("Hello.")}, "Hello.", "", nil},
+		{
+			"the choice to answer makes a second model call",
+			[]scriptedReply{answer, textReply("Hello.")},
+			"Hello.", "",
+			nil,
+		},
 		{"a call, then the answer", []scriptedReply{call, textReply("Windy.")}, "Windy.", "web_search decision", nil},
 		{"a server that ignores the schema and answers", []scriptedReply{textReply("Hello.")}, "Hello.", "", nil},
 		{
 			"a server that ignores the schema and calls in text",
-			[]scriptedReply{textReply("<tool_call>\n{\"name\":\"get_time\",\"arguments\":{}}\n</tool_call>"), textReply("Noon.")},
+			[]scriptedReply{
+				textReply("<tool_call>\n{\"name\":\"get_time\",\"arguments\":{}}\n</tool_call>"),
+				textReply("Noon."),
+			},
 			"Noon.", "get_time xml",
 			[]string{NoteRecovered},
 		},
-		{"a tool that is not offered counts as the choice to answer", []scriptedReply{textReply(`{"choice":"run_shell"}`), textReply("No.")}, "No.", "", nil},
-		{"a decision that hit its token limit counts as the choice to answer", []scriptedReply{cutReply(`{"choice":"web_se`), textReply("Yes.")}, "Yes.", "", nil},
+		{
+			"a tool that is not offered counts as the choice to answer",
+			[]scriptedReply{textReply(`{"choice":"run_shell"}`), textReply("No.")},
+			"No.", "", nil,
+		},
+		{
+			"a decision that hit its token limit counts as the choice to answer",
+			[]scriptedReply{cutReply(`{"choice":"web_se`), textReply("Yes.")},
+			"Yes.", "", nil,
+		},
 		{
 			"a server without schemas gets the text form",
 			[]scriptedReply{errorReply(model.ErrUnsupported), textReply("Hello.")},
@@ -109,7 +125,8 @@ func TestTimedOutDecisionIsNoAnswer(t *testing.T) {
 // After a tool that failed the model is asked for what it knows: otherwise small models give up.
 func TestAnswerAfterFailedCallUsesOwnKnowledge(t *testing.T) {
 	t.Parallel()
-	a, p := newAgent(t, textReply(`{"choice":"web_search"}`), textReply(`{"choice":"answer"}`), textReply("Paris. It could not be looked up."))
+	a, p := newAgent(t, textReply(`{"choice":"web_search"}`), textReply(`{"choice":"answer"}`),
+		textReply("Paris. It could not be looked up."))
 	a.Calls, a.Tools = CallConstrained, append(slices.Clone(testTools), fetchTool)
 	a.RunTool = func(context.Context, model.Call) Result {
 		return Result{Text: "[tool unavailable]", Fault: "unavailable"}
@@ -133,7 +150,8 @@ func TestAnswerSharesPromptOfDecision(t *testing.T) {
 	}
 	first, decision, answer := p.asked[0], p.asked[1], p.asked[2]
 	n := len(decision.Messages) - 1
-	if !slices.EqualFunc(decision.Messages[:n], answer.Messages[:n], equalMessages) || lastText(answer) != instructFromResults("what time is it?", true) {
+	if !slices.EqualFunc(decision.Messages[:n], answer.Messages[:n], equalMessages) ||
+		lastText(answer) != instructFromResults("what time is it?", true) {
 		t.Errorf("decision\n%v\nanswer\n%v", decision.Messages, answer.Messages)
 	}
 	if !slices.EqualFunc(first.Messages[:2], answer.Messages[:2], equalMessages) {
@@ -172,16 +190,24 @@ func TestResumedTurnKeepsItsForm(t *testing.T) {
 }
 
 var (
-	fetchTool = model.Tool{Name: "web_fetch", Parameters: json.RawMessage(`{"type":"object","properties":{"url":{"type":"string"}},"required":["url"]}`)}
-	saveTool  = model.Tool{Name: "save_memory", Parameters: json.RawMessage(`{"type":"object","properties":{"content":{"type":"string"}},"required":["content"]}`)}
+	fetchTool = model.Tool{
+		Name:       "web_fetch",
+		Parameters: json.RawMessage(`{"type":"object","properties":{"url":{"type":"string"}},"required":["url"]}`),
+	}
+	saveTool = model.Tool{
+		Name: "save_memory",
+		Parameters: json.RawMessage(
+			`{"type":"object","properties":{"content":{"type":"string"}},"required":["content"]}`),
+	}
 )
 
 func finished(tool, layer, fault string) FinishedCall {
 	return FinishedCall{Call: model.Call{Name: tool}, Layer: layer, Result: Result{Fault: fault}}
 }
 
-// Where the question has an address, and behind the result of another tool, only the tools that read an address may be chosen.
-// Without any known address they may not be chosen at all. A recall, a failed call and a withheld tool change nothing of that.
+// Where the question has an address, and behind the result of another tool, only the tools that read an address may be
+// chosen. Without any known address they may not be chosen at all. A recall, a failed call and a withheld tool change
+// nothing of that.
 func TestChoicesOfDecision(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -190,18 +216,37 @@ func TestChoicesOfDecision(t *testing.T) {
 		want     []string
 	}{
 		{"how is the wind?", nil, []string{"web_search", "get_time"}},
-		{"how is the wind?", []FinishedCall{finished("search_memory", LayerRecall, "")}, []string{"web_search", "get_time"}},
+		{
+			"how is the wind?",
+			[]FinishedCall{finished("search_memory", LayerRecall, "")},
+			[]string{"web_search", "get_time"},
+		},
 		{"how is the wind?", []FinishedCall{finished("web_search", LayerDecision, "")}, nil},
-		{"how is the wind?", []FinishedCall{finished("web_search", LayerDecision, FaultUnavailable)}, []string{"get_time"}},
+		{
+			"how is the wind?",
+			[]FinishedCall{finished("web_search", LayerDecision, FaultUnavailable)},
+			[]string{"get_time"},
+		},
 		{"what does https://wind.example/today say?", nil, []string{"web_fetch"}},
 		{"what does www.wind.org/today say?", nil, []string{"web_fetch"}},
 		{"what is in notes.txt?", nil, []string{"web_search", "get_time"}},
-		{"what does https://wind.example/today say?", []FinishedCall{finished("web_fetch", LayerDecision, FaultUnavailable)}, []string{"web_search", "get_time"}},
-		{"what does https://wind.example/today say?", []FinishedCall{finished("web_search", LayerDecision, "")}, []string{"web_fetch"}},
+		{
+			"what does https://wind.example/today say?",
+			[]FinishedCall{finished("web_fetch", LayerDecision, FaultUnavailable)},
+			[]string{"web_search", "get_time"},
+		},
+		{
+			"what does https://wind.example/today say?",
+			[]FinishedCall{finished("web_search", LayerDecision, "")},
+			[]string{"web_fetch"},
+		},
 	} {
 		state := question(tt.question).State
 		state.Finished = tt.finished
-		turn := turn{agent: Agent{Tools: append(slices.Clone(testTools), fetchTool, saveTool), Withheld: []string{saveTool.Name}}, state: state}
+		turn := turn{agent: Agent{
+			Tools:    append(slices.Clone(testTools), fetchTool, saveTool),
+			Withheld: []string{saveTool.Name},
+		}, state: state}
 		if got := choiceNames(turn.choices())[1:]; !slices.Equal(got, tt.want) {
 			t.Errorf("%q after %v: %v, want %v", tt.question, tt.finished, got, tt.want)
 		}
@@ -234,7 +279,9 @@ func TestDecisionSchema(t *testing.T) {
 // The schema for the arguments of a chosen tool has no bounds that make a grammar large.
 func TestShapeOfParameters(t *testing.T) {
 	t.Parallel()
-	got := shapeOf(json.RawMessage(`{"type":"object","properties":{"url":{"type":"string","minLength":1,"maxLength":2000,"description":"x"},"tags":{"type":"array","items":{"type":"string","maxLength":9}}},"required":["url"],"additionalProperties":false}`))
+	got := shapeOf(
+		json.RawMessage(
+			`{"type":"object","properties":{"url":{"type":"string","minLength":1,"maxLength":2000,"description":"x"},"tags":{"type":"array","items":{"type":"string","maxLength":9}}},"required":["url"],"additionalProperties":false}`))
 	if want := `{"type":"object","properties":{"url":{"type":"string"}},"required":["url"]}`; string(got) != want {
 		t.Errorf("got %s", got)
 	}
@@ -246,16 +293,19 @@ func TestShapeOfParameters(t *testing.T) {
 func TestChoicesAreListedShort(t *testing.T) {
 	t.Parallel()
 	got := listChoices([]model.Tool{{
-		Name: "web_fetch", Description: "Reads one web page\nand returns its text. Use it when the user gives an address.",
-		Parameters: json.RawMessage(`{"type":"object","properties":{"url":{"type":"string"},"max_chars":{"type":"integer"}},"required":["url"]}`),
+		Name: "web_fetch", Description: "Reads one web page\nand returns its text. Use it when the user gives an " +
+			"address.",
+		Parameters: json.RawMessage(
+			`{"type":"object","properties":{"url":{"type":"string"},"max_chars":{"type":"integer"}},"required":["url"]}`),
 	}, {Name: "now", Description: "Tells the time"}}, "")
-	if want := "- web_fetch: Reads one web page and returns its text.\n- now: Tells the time"; !strings.HasSuffix(got, want) {
+	if want := "- web_fetch: Reads one web page and returns its text.\n- now: Tells the time"; !strings.HasSuffix(got,
+		want) {
 		t.Errorf("got %q", got)
 	}
 }
 
-// The first decision is made without the recalled entries. The recalled entries are in the prompt of the answer, and in that of a model with
-// native calls from the start.
+// The first decision is made without the recalled entries. The recalled entries are in the prompt of the answer, and in
+// that of a model with native calls from the start.
 func TestRecalledCallFollowsFirstDecision(t *testing.T) {
 	t.Parallel()
 	recalled := finished("search_memory", LayerRecall, "")
@@ -274,7 +324,9 @@ func TestRecalledCallFollowsFirstDecision(t *testing.T) {
 		s, err := RunTurn(t.Context(), a, in, Hooks{})
 		wantAnswer(t, s, err, "Black.", false)
 		for i, r := range p.asked {
-			isShown := slices.ContainsFunc(r.Messages, func(m model.Message) bool { return strings.Contains(m.Content, "coffee: black") })
+			isShown := slices.ContainsFunc(r.Messages, func(m model.Message) bool {
+				return strings.Contains(m.Content, "coffee: black")
+			})
 			if isLast := i == len(p.asked)-1; isShown != isLast {
 				t.Errorf("%s, request %d: the entry is in the prompt: %t", tt.mode, i, isShown)
 			}
@@ -283,14 +335,16 @@ func TestRecalledCallFollowsFirstDecision(t *testing.T) {
 			t.Errorf("finished calls %+v", s.Finished)
 		}
 		a, _ = newAgent(t, tt.replies...)
-		in.State = State{Messages: s.Messages[:3], Finished: s.Finished, Calls: tt.mode} // interrupted behind the decision
+		// interrupted behind the decision
+		in.State = State{Messages: s.Messages[:3], Finished: s.Finished, Calls: tt.mode}
 		if again, err := RunTurn(t.Context(), a, in, Hooks{}); err != nil || len(again.Finished) != 1 {
 			t.Errorf("a resumed turn has the recalled call %d times, error %v", len(again.Finished), err)
 		}
 	}
 }
 
-// An untrusted entry is not presented as the user's words, and no recalled entry is an answer when the model gives none.
+// An untrusted entry is not presented as the user's words, and no recalled entry is an answer when the model gives
+// none.
 func TestRecalledEntryIsNotTheUsersWords(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

@@ -17,7 +17,8 @@ func TestImports(t *testing.T) {
 	}
 	for line := range strings.Lines(string(out)) {
 		dep := strings.TrimSpace(line)
-		if strings.HasPrefix(dep, "conclave/") && !slices.Contains(allowed, dep) || dep == "net/http" || dep == "net" || strings.Contains(dep, "nats") {
+		if strings.HasPrefix(dep, "conclave/") && !slices.Contains(allowed, dep) || dep == "net/http" || dep == "net" ||
+			strings.Contains(dep, "nats") {
 			t.Errorf("the loop imports %s", dep)
 		}
 	}

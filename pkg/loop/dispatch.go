@@ -79,7 +79,9 @@ var unavailableResult = Result{Text: resultUnavailable, Fault: FaultUnavailable}
 
 // runCall runs one call and sends its result, with the index i, to results, which must have room for it. A tool that
 // panics or ends its goroutine is unavailable.
-func runCall(ctx context.Context, run func(context.Context, model.Call) Result, c model.Call, i int, results chan<- callResult) {
+func runCall(ctx context.Context, run func(context.Context, model.Call) Result, c model.Call, i int,
+	results chan<- callResult,
+) {
 	r := callResult{i, unavailableResult}
 	defer func() {
 		_ = recover()
@@ -151,7 +153,10 @@ func (t *turn) appendResults(at int, round []FinishedCall) {
 	}
 	for i := range round {
 		d := &round[i]
-		t.appendMessages(model.Message{Role: model.ToolRole, Content: d.Result.Text, ToolName: d.Call.Name, CallID: d.Call.ID})
+		t.appendMessages(model.Message{
+			Role: model.ToolRole, Content: d.Result.Text, ToolName: d.Call.Name,
+			CallID: d.Call.ID,
+		})
 		t.countCall(d)
 	}
 	t.state.Finished = append(t.state.Finished, round...)

@@ -6,9 +6,9 @@ import (
 	"conclave/pkg/model"
 )
 
-// Estimate estimates the tokens of a request without a tokenizer: 3.5 bytes of ASCII text (between prose and code) and 3
-// bytes of any other script make a token; a message costs four more, a tool definition twelve, an image perImage. It tends to
-// be a little high; a turn corrects it by the server's counts.
+// Estimate estimates the tokens of a request without a tokenizer: 3.5 bytes of ASCII text (between prose and code) and
+// 3 bytes of any other script make a token; a message costs four more, a tool definition twelve, an image perImage. It
+// tends to be a little high; a turn corrects it by the server's counts.
 func Estimate(system string, tools []model.Tool, messages []model.Message) int {
 	n := estimateTools(tools)
 	if system != "" {

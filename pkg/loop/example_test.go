@@ -22,7 +22,8 @@ func (s *scriptedChat) Chat(context.Context, model.Request) iter.Seq2[model.Chun
 	}
 }
 
-// A model calls a tool and answers from its result. The arguments are coerced to the tool's schema before the tool runs.
+// A model calls a tool and answers from its result. The arguments are coerced to the tool's schema before the tool
+// runs.
 func ExampleRunTurn() {
 	chat := &scriptedChat{replies: []model.Chunk{
 		{Calls: []model.Call{{ID: "1", Name: "get_weather", Arguments: json.RawMessage(`{"city":"Bern","days":"2"}`)}}},
@@ -32,8 +33,9 @@ func ExampleRunTurn() {
 		Chat:   chat,
 		System: "You are a weather assistant.",
 		Tools: []model.Tool{{
-			Name:       "get_weather",
-			Parameters: json.RawMessage(`{"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer"}},"required":["city"]}`),
+			Name: "get_weather",
+			Parameters: json.RawMessage(
+				`{"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer"}},"required":["city"]}`),
 		}},
 		RunTool: func(_ context.Context, c model.Call) loop.Result {
 			fmt.Println("run", c.Name, string(c.Arguments))

@@ -3,16 +3,19 @@ package loop
 import "strings"
 
 // frameFilter removes copied frame lines from a reply as it comes. Small models repeat the markers around a result,
-// "[TOOL_RESULT: UNTRUSTED 1f…]" and "[END OF TOOL_RESULT 1f…]", which say nothing to a user. Only the markers are removed:
-// the text between them is the model's answer. It works on text behind the scanner, so that no removal can join two pieces to a
-// call. The result does not depend on where the reply is split into pieces.
+// "[TOOL_RESULT: UNTRUSTED 1f…]" and "[END OF TOOL_RESULT 1f…]", which say nothing to a user. Only the markers are
+// removed: the text between them is the model's answer. It works on text behind the scanner, so that no removal can
+// join two pieces to a call. The result does not depend on where the reply is split into pieces.
 type frameFilter struct {
 	held     string // may begin a marker
 	skipLine bool   // a line break directly after a marker is removed with it
 }
 
 // frameMarkers are the beginnings of all markers but notes, whose beginning is usual in text.
-var frameMarkers = []string{"[TOOL_RESULT: UNTRUSTED", "[END OF TOOL_RESULT", "[ATTACHMENT: UNTRUSTED", "[END OF ATTACHMENT"}
+var frameMarkers = []string{
+	"[TOOL_RESULT: UNTRUSTED", "[END OF TOOL_RESULT", "[ATTACHMENT: UNTRUSTED",
+	"[END OF ATTACHMENT",
+}
 
 // maxMarker bounds a marker in bytes: what is longer is text.
 const maxMarker = 200
@@ -64,8 +67,8 @@ func stripFrames(s string) string {
 	return f.strip(s) + f.flush()
 }
 
-// measureMarker returns the size of the marker at the beginning of s, 0 = there is none. It is undecided while more text can
-// make s a marker.
+// measureMarker returns the size of the marker at the beginning of s, 0 = there is none. It is undecided while more
+// text can make s a marker.
 func measureMarker(s string) (size int, undecided bool) {
 	known := false
 	for _, m := range frameMarkers {
@@ -96,7 +99,8 @@ const noteStart = "[note "
 // nonceSize is the length of a frame's nonce, in hexadecimal digits.
 const nonceSize = 16
 
-// matchNote reports whether s begins a note of a frame: complete up to the colon after the nonce, or possible with more text.
+// matchNote reports whether s begins a note of a frame: complete up to the colon after the nonce, or possible with more
+// text.
 func matchNote(s string) (complete, possible bool) {
 	if len(s) <= len(noteStart) {
 		return false, strings.HasPrefix(noteStart, s)

@@ -42,7 +42,8 @@ func TestCopiedFrameIsRemoved(t *testing.T) {
 func TestOtherBracketsStay(t *testing.T) {
 	t.Parallel()
 	for _, s := range []string{
-		"a [link](https://example.org)", "[1, 2]", "[note to self: buy milk]", "[note 12]", "[END OF", "[", "x[i] = y[j]", "[TOOL_RESULT: UNTRUSTED", "[TOOL_RESULT]",
+		"a [link](https://example.org)", "[1, 2]", "[note to self: buy milk]", "[note 12]", "[END OF", "[",
+		"x[i] = y[j]", "[TOOL_RESULT: UNTRUSTED", "[TOOL_RESULT]",
 		"[note 0123456789abcdef] is no note", "[TOOL_RESULT: UNTRUSTED\nnever closed",
 	} {
 		if got := stripAll(s); got != s {
@@ -54,7 +55,8 @@ func TestOtherBracketsStay(t *testing.T) {
 func TestFrameFilterIgnoresHowReplyIsSplit(t *testing.T) {
 	t.Parallel()
 	parts := []string{
-		"[TOOL_RESULT: UNTRUSTED 0123456789abcdef]\n", "It rains.", "\n[END OF TOOL_RESULT 0123456789abcdef]", "[note 0123456789abcdef: data]\n", "[no", "[END OF", "]", "\n", " ", "[",
+		"[TOOL_RESULT: UNTRUSTED 0123456789abcdef]\n", "It rains.", "\n[END OF TOOL_RESULT 0123456789abcdef]",
+		"[note 0123456789abcdef: data]\n", "[no", "[END OF", "]", "\n", " ", "[",
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		whole := strings.Join(rapid.SliceOfN(rapid.SampledFrom(parts), 0, 8).Draw(t, "parts"), "")

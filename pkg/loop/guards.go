@@ -173,7 +173,8 @@ func (t *turn) finishWithoutModel(ctx context.Context) error {
 	return t.finish(ctx, strings.TrimSpace(b.String()), true)
 }
 
-// hasToolResult reports whether a call of this turn other than the recall succeeded, that is, has a result without a fault.
+// hasToolResult reports whether a call of this turn other than the recall succeeded, that is, has a result without a
+// fault.
 func (t *turn) hasToolResult() bool {
 	for i := range t.state.Finished {
 		if d := &t.state.Finished[i]; d.Result.Fault == "" && d.Layer != LayerRecall {
@@ -231,14 +232,24 @@ func (t *turn) handleHedge(ctx context.Context, r reply) (goesOn bool, err error
 	}
 	t.state.Attempts.Search++
 	t.addNote(NoteSearched, "the answer hedged and no tool had run; "+t.agent.Hedge.SearchTool+" was called for it")
-	args := newObject([]jsonschema.Member{{Name: "query", Value: newString(firstRunes(strings.Join(strings.Fields(t.agent.Hedge.Query), " "), maxHedgeQuery))}}).Text
-	call := foundCall{Call: model.Call{Name: t.agent.Hedge.SearchTool, Arguments: json.RawMessage(args)}, layer: LayerSafety}
+	args := newObject(
+		[]jsonschema.Member{
+			{
+				Name:  "query",
+				Value: newString(firstRunes(strings.Join(strings.Fields(t.agent.Hedge.Query), " "), maxHedgeQuery)),
+			},
+		}).Text
+	call := foundCall{
+		Call:  model.Call{Name: t.agent.Hedge.SearchTool, Arguments: json.RawMessage(args)},
+		layer: LayerSafety,
+	}
 	return true, t.acceptCalls(ctx, reply{calls: []foundCall{call}})
 }
 
 // canSearch reports whether the search after a hedge is possible and still unused.
 func (t *turn) canSearch() bool {
-	return t.agent.Hedge.SearchTool != "" && t.agent.Hedge.Query != "" && t.tools.has(t.agent.Hedge.SearchTool) && !t.hasCalls() &&
+	return t.agent.Hedge.SearchTool != "" && t.agent.Hedge.Query != "" && t.tools.has(t.agent.Hedge.SearchTool) &&
+		!t.hasCalls() &&
 		t.state.Attempts.Search == 0 && !t.state.Forced && !t.toolsGivenUp
 }
 

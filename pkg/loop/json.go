@@ -10,7 +10,8 @@ import (
 	"conclave/pkg/jsonschema"
 )
 
-// maxDepth is how deep a JSON value in a reply may nest to be read as a call. Models do not nest deeply; an attack might.
+// maxDepth is how deep a JSON value in a reply may nest to be read as a call. Models do not nest deeply; an attack
+// might.
 const maxDepth = 64
 
 // skipSpace is the first index from i on that is no white space.

@@ -1,5 +1,5 @@
-// Package loop is the one implementation of "call a model with tools until it answers". Every agent uses it; agents differ
-// in prompt, tools, limits and hooks. It uses no bus and no HTTP, and its clock and ids can be injected.
+// Package loop is the one implementation of "call a model with tools until it answers". Every agent uses it; agents
+// differ in prompt, tools, limits and hooks. It uses no bus and no HTTP, and its clock and ids can be injected.
 //
 // [RunTurn] runs a turn. It can be stopped at any point and resumed from its last [State]: see [Hooks.Checkpoint].
 package loop
@@ -15,23 +15,24 @@ import (
 type Agent struct {
 	Chat model.Chat
 	// RunTool runs one call. Several run at once. A call that does not return when ctx ends is abandoned.
-	RunTool  func(ctx context.Context, c model.Call) Result
-	Model    string       // "" = Chat chooses
-	System   string       // the system message
-	Tools    []model.Tool // tools offered to the model
-	Calls    CallMode     // how the model calls tools; "" = CallNative. A turn that is resumed keeps its own
-	Question string       // the user's own words, without attachments; "" = the last message of the user. Constrained mode only
-	Examples string       // of decisions, one a line, behind the list of tools; constrained mode only
-	// Withheld are names of tools that no decision of this turn may choose. They stay in the system message, which is then the
-	// same for every question; constrained mode only.
+	RunTool func(ctx context.Context, c model.Call) Result
+	Model   string       // "" = Chat chooses
+	System  string       // the system message
+	Tools   []model.Tool // tools offered to the model
+	Calls   CallMode     // how the model calls tools; "" = CallNative. A turn that is resumed keeps its own
+	// the user's own words, without attachments; "" = the last message of the user. Constrained mode only
+	Question string
+	Examples string // of decisions, one a line, behind the list of tools; constrained mode only
+	// Withheld are names of tools that no decision of this turn may choose. They stay in the system message, which is
+	// then the same for every question; constrained mode only.
 	Withheld []string
 	Stream   bool
 	Think    *bool
 	Options  model.Options // of every model call; the loop sets Predict, and Temperature 0 for decisions and arguments
 	Limits   Limits
 	Hedge    Hedge
-	// Settings is the file that sets CallTimeout, FirstToken and TurnTimeout as call_timeout, first_token_timeout and wall;
-	// messages about these limits name it. "" = none.
+	// Settings is the file that sets CallTimeout, FirstToken and TurnTimeout as call_timeout, first_token_timeout and
+	// wall; messages about these limits name it. "" = none.
 	Settings string
 	Now      func() time.Time // nil = time.Now
 	NewID    func() string    // id for a call whose own id is missing, invalid or already used; nil = random
@@ -43,17 +44,18 @@ type CallMode string
 // Call modes.
 const (
 	CallNative CallMode = "native" // by the tool calls of the model's own protocol
-	// CallConstrained makes each step a decision under a JSON schema, a call of a tool or to answer, and the answer a model
-	// call of its own without a schema. It is for models that call tools badly by themselves.
+	// CallConstrained makes each step a decision under a JSON schema, a call of a tool or to answer, and the answer a
+	// model call of its own without a schema. It is for models that call tools badly by themselves.
 	CallConstrained CallMode = "constrained"
 	CallText        CallMode = "text" // tools are described in the system message, calls are read from text
 )
 
-// Limits bound a turn. Zero means the default in brackets. A negative number means none: no nudges, no retries, no whole
-// rounds, and for everything else no bound; for StepTokens and AnswerTokens then the backend's own holds, and a
+// Limits bound a turn. Zero means the default in brackets. A negative number means none: no nudges, no retries, no
+// whole rounds, and for everything else no bound; for StepTokens and AnswerTokens then the backend's own holds, and a
 // negative ReplyBytes means 64 MiB.
 type Limits struct {
-	Steps         int           // model calls that may ask for tools [5]; then one more without tools, which must answer
+	// model calls that may ask for tools [5]; then one more without tools, which must answer
+	Steps         int
 	TokenBudget   int           // prompt and output tokens of all calls of a turn [no bound]
 	TurnTimeout   time.Duration // of a turn [10 m]
 	CallTimeout   time.Duration // between two chunks of a reply [120 s]
@@ -76,8 +78,8 @@ type Hedge struct {
 	Reask      bool   // ask once more when there are results
 }
 
-// Result is the result of a call. In a [State] the text has at most [Limits.ResultBytes], and a line about the omission if
-// it was cut; [Hooks.Finished] gets all of it.
+// Result is the result of a call. In a [State] the text has at most [Limits.ResultBytes], and a line about the omission
+// if it was cut; [Hooks.Finished] gets all of it.
 type Result struct {
 	Text  string `json:"text"`            // for the model
 	Fault string `json:"fault,omitempty"` // code of a call that failed, was denied or did not return; "" = it succeeded
@@ -152,11 +154,12 @@ type State struct {
 	Usage    Usage           `json:"usage"`
 	Spent    time.Duration   `json:"spent"` // time used so far, restarts not counted
 	Attempts Attempts        `json:"tries"`
-	Calls    CallMode        `json:"calls,omitempty"`  // how the model calls tools in this turn; "" = the turn has not begun
-	Forced   bool            `json:"forced,omitempty"` // the next reply must be the answer
-	Final    bool            `json:"final,omitempty"`  // Answer is the answer
-	Answer   string          `json:"answer,omitempty"`
-	Partial  bool            `json:"partial,omitempty"` // Answer is incomplete
+	// how the model calls tools in this turn; "" = the turn has not begun
+	Calls   CallMode `json:"calls,omitempty"`
+	Forced  bool     `json:"forced,omitempty"` // the next reply must be the answer
+	Final   bool     `json:"final,omitempty"`  // Answer is the answer
+	Answer  string   `json:"answer,omitempty"`
+	Partial bool     `json:"partial,omitempty"` // Answer is incomplete
 }
 
 // Attempts counts what may happen only a limited number of times in a turn.
@@ -182,14 +185,15 @@ type Usage struct {
 
 // Hooks report a turn as it happens. Each may be nil. All are called in the goroutine of [RunTurn].
 type Hooks struct {
-	Generating func(step int)                             // a model call begins
-	Reading    func(step int, r model.Reading)            // the server begins to read the prompt
-	Thinking   func(step int, text string)                // a piece of thinking
-	Token      func(step int, text string)                // a piece of text that may be the answer; never part of a call
-	Interim    func(step int, text string)                // text of a reply that is not the answer
-	Started    func(step int, c model.Call, layer string) // a call begins
-	Finished   func(step int, d FinishedCall)             // a call has its result
-	Note       func(n Note)
+	Generating func(step int)                  // a model call begins
+	Reading    func(step int, r model.Reading) // the server begins to read the prompt
+	Thinking   func(step int, text string)     // a piece of thinking
+	// a piece of text that may be the answer; never part of a call
+	Token    func(step int, text string)
+	Interim  func(step int, text string)                // text of a reply that is not the answer
+	Started  func(step int, c model.Call, layer string) // a call begins
+	Finished func(step int, d FinishedCall)             // a call has its result
+	Note     func(n Note)
 	// Checkpoint stores the turn: after each reply with calls before any of them runs, after the results of a step, and
 	// with the answer. It must not change the state. An error ends the turn: no call runs without its checkpoint.
 	Checkpoint func(ctx context.Context, s *State) error
@@ -200,8 +204,8 @@ type Input struct {
 	Summary string          // of turns that are no longer in History; sent as data, not in the system message
 	History []model.Message // earlier turns
 	State   State           // Messages holds at least the question
-	// Recalled is a call that was made for the question before the turn, with [LayerRecall] and an id of its own; nil = none. In
-	// constrained mode it is added after the first decision, since small models decide worse with more text; otherwise before
-	// the first model call.
+	// Recalled is a call that was made for the question before the turn, with [LayerRecall] and an id of its own; nil =
+	// none. In constrained mode it is added after the first decision, since small models decide worse with more text;
+	// otherwise before the first model call.
 	Recalled *FinishedCall
 }

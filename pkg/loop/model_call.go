@@ -22,9 +22,10 @@ const (
 	lastBackoff  = 8 * time.Second
 )
 
-// callModel makes the model calls of one step, one or in constrained mode up to two, and adds their usage. A [silenceTimer]
-// bounds each. A busy server is asked again with backoff, up to lastBackoff, while there is neither text nor a call. With an
-// error the reply holds what came before it, without the text of a decision; reply.timedOut says that a timeout was the cause.
+// callModel makes the model calls of one step, one or in constrained mode up to two, and adds their usage. A
+// [silenceTimer] bounds each. A busy server is asked again with backoff, up to lastBackoff, while there is neither text
+// nor a call. With an error the reply holds what came before it, without the text of a decision; reply.timedOut says
+// that a timeout was the cause.
 func (t *turn) callModel(ctx context.Context) (reply, error) {
 	offer := t.offersTools()
 	if offer && t.state.Calls == CallConstrained {
@@ -37,8 +38,8 @@ func (t *turn) callModel(ctx context.Context) (reply, error) {
 	return t.requestReply(ctx, false, t.limits.AnswerTokens)
 }
 
-// requestReply sends one request and reads its reply: see [turn.callModel]. offer says whether the reply may have calls,
-// predict is the most tokens that the model may write.
+// requestReply sends one request and reads its reply: see [turn.callModel]. offer says whether the reply may have
+// calls, predict is the most tokens that the model may write.
 func (t *turn) requestReply(ctx context.Context, offer bool, predict int) (reply, error) {
 	if t.moreTokens {
 		predict *= 2
@@ -121,7 +122,8 @@ func (t *turn) handleFailure(ctx, wall context.Context, r reply, err error) erro
 		return t.finishTimedOut(ctx, r.text)
 	case r.timedOut:
 		return t.finishLate(ctx, r, err)
-	case errors.Is(err, model.ErrNoTools) && !t.toolsGivenUp, errors.Is(err, model.ErrUnsupported) && t.state.Calls == CallConstrained:
+	case errors.Is(err, model.ErrNoTools) && !t.toolsGivenUp, errors.Is(err, model.ErrUnsupported) &&
+		t.state.Calls == CallConstrained:
 		t.degradeTools()
 		return nil
 	case errors.Is(err, model.ErrNoThinking) && t.agent.Think != nil && !t.thinkingOff:
@@ -159,8 +161,8 @@ func isUnknownError(err error) bool {
 	return true
 }
 
-// awaitStop reports whether ctx ends within stopWait. The model may learn of a stop before ctx ends: its error about the
-// stop must not count as a failure.
+// awaitStop reports whether ctx ends within stopWait. The model may learn of a stop before ctx ends: its error about
+// the stop must not count as a failure.
 func awaitStop(ctx context.Context) bool { return !Sleep(ctx, stopWait) }
 
 const stopWait = 250 * time.Millisecond
@@ -186,7 +188,8 @@ func (t *turn) finishLate(ctx context.Context, r reply, err error) error {
 	return fmt.Errorf("calling the model: %w", err)
 }
 
-// degradeTools goes from native or constrained calls to the text form, and from there to no tools, with a note each time.
+// degradeTools goes from native or constrained calls to the text form, and from there to no tools, with a note each
+// time.
 func (t *turn) degradeTools() {
 	if t.state.Calls == CallText {
 		t.giveUpTools()

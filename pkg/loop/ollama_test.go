@@ -19,7 +19,8 @@ import (
 
 var tools = []model.Tool{{
 	Name: "web_search", Description: "Search the web.",
-	Parameters: json.RawMessage(`{"type":"object","properties":{"query":{"type":"string"},"limit":{"type":"integer"}},"required":["query"]}`),
+	Parameters: json.RawMessage(
+		`{"type":"object","properties":{"query":{"type":"string"},"limit":{"type":"integer"}},"required":["query"]}`),
 }}
 
 // startServer starts a scripted server and an agent on it.
@@ -62,36 +63,141 @@ func TestServerQuirks(t *testing.T) {
 		notes  []string
 	}{
 		{"native", []scriptserver.Exchange{looks(scriptserver.Quirks{}), answers}, found, loop.LayerNative, nil},
-		{"calls in the last chunk", []scriptserver.Exchange{looks(scriptserver.Quirks{CallsLast: true}), answers}, found, loop.LayerNative, nil},
-		{"calls split", []scriptserver.Exchange{looks(scriptserver.Quirks{CallsSplit: true}), answers}, found, loop.LayerNative, nil},
-		{"no ids", []scriptserver.Exchange{looks(scriptserver.Quirks{NoIDs: true}), answers}, found, loop.LayerNative, nil},
-		{"think tags", []scriptserver.Exchange{looks(scriptserver.Quirks{ThinkTags: true}), answers}, found, loop.LayerNative, nil},
-		{"as JSON", []scriptserver.Exchange{looks(scriptserver.Quirks{CallsAs: "json"}), answers}, found, loop.LayerJSON, []string{loop.NoteRecovered}},
-		{"as JSON, rune by rune", []scriptserver.Exchange{looks(scriptserver.Quirks{CallsAs: "json", ChunkRunes: 1}), answers}, found, loop.LayerJSON, []string{loop.NoteRecovered}},
-		{"fenced", []scriptserver.Exchange{looks(scriptserver.Quirks{CallsAs: "fenced"}), answers}, found, loop.LayerJSON, []string{loop.NoteRecovered}},
-		{"as XML", []scriptserver.Exchange{looks(scriptserver.Quirks{CallsAs: "xml"}), answers}, found, loop.LayerXML, []string{loop.NoteRecovered}},
-		{"as text", []scriptserver.Exchange{looks(scriptserver.Quirks{CallsAs: "text"}), answers}, found, loop.LayerText, []string{loop.NoteRecovered}},
-		{"as text with think tags", []scriptserver.Exchange{looks(scriptserver.Quirks{CallsAs: "text", ThinkTags: true}), answers}, found, loop.LayerText, []string{loop.NoteRecovered}},
+		{
+			"calls in the last chunk",
+			[]scriptserver.Exchange{looks(scriptserver.Quirks{CallsLast: true}), answers},
+			found, loop.LayerNative, nil,
+		},
+		{
+			"calls split",
+			[]scriptserver.Exchange{looks(scriptserver.Quirks{CallsSplit: true}), answers},
+			found,
+			loop.LayerNative, nil,
+		},
+		{
+			"no ids",
+			[]scriptserver.Exchange{looks(scriptserver.Quirks{NoIDs: true}), answers},
+			found, loop.LayerNative,
+			nil,
+		},
+		{
+			"think tags",
+			[]scriptserver.Exchange{looks(scriptserver.Quirks{ThinkTags: true}), answers},
+			found,
+			loop.LayerNative, nil,
+		},
+		{
+			"as JSON",
+			[]scriptserver.Exchange{looks(scriptserver.Quirks{CallsAs: "json"}), answers},
+			found,
+			loop.LayerJSON,
+			[]string{loop.NoteRecovered},
+		},
+		{"as JSON, rune by rune", []scriptserver.Exchange{
+			looks(scriptserver.Quirks{CallsAs: "json", ChunkRunes: 1}),
+			answers,
+		}, found, loop.LayerJSON, []string{loop.NoteRecovered}},
+		{
+			"fenced",
+			[]scriptserver.Exchange{looks(scriptserver.Quirks{CallsAs: "fenced"}), answers},
+			found,
+			loop.LayerJSON,
+			[]string{loop.NoteRecovered},
+		},
+		{
+			"as XML",
+			[]scriptserver.Exchange{looks(scriptserver.Quirks{CallsAs: "xml"}), answers},
+			found, loop.LayerXML,
+			[]string{loop.NoteRecovered},
+		},
+		{
+			"as text",
+			[]scriptserver.Exchange{looks(scriptserver.Quirks{CallsAs: "text"}), answers},
+			found,
+			loop.LayerText,
+			[]string{loop.NoteRecovered},
+		},
+		{
+			"as text with think tags",
+			[]scriptserver.Exchange{looks(scriptserver.Quirks{CallsAs: "text", ThinkTags: true}), answers},
+			found,
+			loop.LayerText,
+			[]string{loop.NoteRecovered},
+		},
 		{"dropped call", []scriptserver.Exchange{
 			{Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{DropCall: true}}},
-			{When: scriptserver.When{LastRole: "user", LastContains: "could not be read"}, Reply: scriptserver.Reply{Calls: call}},
+			{
+				When:  scriptserver.When{LastRole: "user", LastContains: "could not be read"},
+				Reply: scriptserver.Reply{Calls: call},
+			},
 			answers,
 		}, found, loop.LayerNative, []string{loop.NoteRetried}},
 		{"error line", []scriptserver.Exchange{
-			{Reply: scriptserver.Reply{Content: "Well, ", Quirks: scriptserver.Quirks{ErrorLine: "error parsing tool call: raw='{'"}}},
+			{Reply: scriptserver.Reply{
+				Content: "Well, ",
+				Quirks:  scriptserver.Quirks{ErrorLine: "error parsing tool call: raw='{'"},
+			}},
 			plain,
 		}, "Yes.", "", []string{loop.NoteRetried}},
-		{"no done", []scriptserver.Exchange{{Reply: scriptserver.Reply{Content: "Ye", Quirks: scriptserver.Quirks{NoDone: true}}}, plain}, "Yes.", "", []string{loop.NoteRetried}},
-		{"connection lost", []scriptserver.Exchange{{Reply: scriptserver.Reply{Content: "Yes and no.", Quirks: scriptserver.Quirks{CutAfter: 1}}}, plain}, "Yes.", "", []string{loop.NoteRetried}},
-		{"length", []scriptserver.Exchange{{Reply: scriptserver.Reply{Content: "Y", Quirks: scriptserver.Quirks{Length: true}}}, plain}, "Yes.", "", []string{loop.NoteMoreTokens}},
-		{"busy", []scriptserver.Exchange{{Reply: scriptserver.Reply{Content: "Yes.", Quirks: scriptserver.Quirks{Busy: 1}}}}, "Yes.", "", nil},
-		{"refuses thinking", []scriptserver.Exchange{{Reply: scriptserver.Reply{Content: "Yes.", Quirks: scriptserver.Quirks{RefuseThink: true}}}}, "Yes.", "", []string{loop.NoteNoThinking}},
+		{
+			"no done",
+			[]scriptserver.Exchange{
+				{Reply: scriptserver.Reply{Content: "Ye", Quirks: scriptserver.Quirks{NoDone: true}}}, plain,
+			},
+			"Yes.", "",
+			[]string{loop.NoteRetried},
+		},
+		{
+			"connection lost",
+			[]scriptserver.Exchange{
+				{Reply: scriptserver.Reply{Content: "Yes and no.", Quirks: scriptserver.Quirks{CutAfter: 1}}}, plain,
+			},
+			"Yes.", "",
+			[]string{loop.NoteRetried},
+		},
+		{
+			"length",
+			[]scriptserver.Exchange{
+				{Reply: scriptserver.Reply{Content: "Y", Quirks: scriptserver.Quirks{Length: true}}}, plain,
+			},
+			"Yes.", "",
+			[]string{loop.NoteMoreTokens},
+		},
+		{
+			"busy",
+			[]scriptserver.Exchange{{Reply: scriptserver.Reply{Content: "Yes.", Quirks: scriptserver.Quirks{Busy: 1}}}},
+			"Yes.", "", nil,
+		},
+		{
+			"refuses thinking",
+			[]scriptserver.Exchange{
+				{Reply: scriptserver.Reply{Content: "Yes.", Quirks: scriptserver.Quirks{RefuseThink: true}}},
+			},
+			"Yes.", "",
+			[]string{loop.NoteNoThinking},
+		},
 		{"refuses tools", []scriptserver.Exchange{
 			{Reply: scriptserver.Reply{Calls: call, Quirks: scriptserver.Quirks{RefuseTools: true, CallsAs: "xml"}}},
-			{When: scriptserver.When{NoTools: true, LastRole: "user", LastContains: "the result of", System: "<tool_call>"}, Reply: scriptserver.Reply{Content: "Found."}},
+			{When: scriptserver.When{
+				NoTools: true, LastRole: "user", LastContains: "the result of",
+				System: "<tool_call>",
+			}, Reply: scriptserver.Reply{Content: "Found."}},
 		}, "Found.", loop.LayerXML, []string{loop.NoteNoTools, loop.NoteRecovered}},
-		{"too long once", []scriptserver.Exchange{{Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{TooLong: true}}}, plain}, "Yes.", "", nil},
-		{"think tags in an answer", []scriptserver.Exchange{{Reply: scriptserver.Reply{Thinking: "hm", Content: "Yes.", Quirks: scriptserver.Quirks{ThinkTags: true}}}}, "Yes.", "", nil},
+		{
+			"too long once",
+			[]scriptserver.Exchange{{Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{TooLong: true}}}, plain},
+			"Yes.", "", nil,
+		},
+		{
+			"think tags in an answer",
+			[]scriptserver.Exchange{
+				{Reply: scriptserver.Reply{
+					Thinking: "hm", Content: "Yes.",
+					Quirks: scriptserver.Quirks{ThinkTags: true},
+				}},
+			},
+			"Yes.", "", nil,
+		},
 	}
 	for _, tt := range tests {
 		for _, stream := range []bool{true, false} {
@@ -112,10 +218,12 @@ func TestServerQuirks(t *testing.T) {
 				if !slices.Equal(codes, tt.notes) {
 					t.Errorf("notes %v, want %q", s.Notes, tt.notes)
 				}
-				if tt.layer != "" && (len(s.Finished) != 1 || s.Finished[0].Layer != tt.layer || string(s.Finished[0].Call.Arguments) != `{"query":"tea","limit":2}`) {
+				if tt.layer != "" && (len(s.Finished) != 1 || s.Finished[0].Layer != tt.layer ||
+					string(s.Finished[0].Call.Arguments) != `{"query":"tea","limit":2}`) {
 					t.Errorf("done %+v, want layer %q", s.Finished, tt.layer)
 				}
-				if !strings.HasSuffix(tokens.String(), tt.answer) || strings.Contains(tokens.String(), "think>") || strings.Contains(tokens.String(), `"query":"tea"}`) {
+				if !strings.HasSuffix(tokens.String(), tt.answer) || strings.Contains(tokens.String(), "think>") ||
+					strings.Contains(tokens.String(), `"query":"tea"}`) {
 					t.Errorf("tokens %q", tokens.String())
 				}
 				if left := server.Unused(); len(left) > 0 {
@@ -133,9 +241,10 @@ func question(q string) loop.Input {
 // Results go back in the order of the calls, with names and ids, and the thinking goes with them.
 func TestResultsAreSentInOrder(t *testing.T) {
 	t.Parallel()
-	a, server := startServer(t, true, scriptserver.Exchange{Reply: scriptserver.Reply{Thinking: "two of them", Calls: []scriptserver.Call{
-		{Name: "web_search", JSON: `{"limit":"2","query":"a"}`}, {Name: "web_search", JSON: `{"query":"b"}`},
-	}}}, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "{{tool_result 0}} and {{tool_result 1}}"}})
+	a, server := startServer(t, true,
+		scriptserver.Exchange{Reply: scriptserver.Reply{Thinking: "two of them", Calls: []scriptserver.Call{
+			{Name: "web_search", JSON: `{"limit":"2","query":"a"}`}, {Name: "web_search", JSON: `{"query":"b"}`},
+		}}}, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "{{tool_result 0}} and {{tool_result 1}}"}})
 	s, err := loop.RunTurn(t.Context(), a, question("both?"), loop.Hooks{})
 	want := `the result of {"limit":2,"query":"a"} and the result of {"query":"b"}`
 	if err != nil || s.Answer != want {
@@ -146,7 +255,8 @@ func TestResultsAreSentInOrder(t *testing.T) {
 		t.Fatalf("%d requests", len(requests))
 	}
 	ms := requests[1].Messages
-	if len(ms) != 5 || ms[2].Thinking != "two of them" || string(ms[2].Calls[0].Arguments) != `{"limit":2,"query":"a"}` {
+	if len(ms) != 5 || ms[2].Thinking != "two of them" ||
+		string(ms[2].Calls[0].Arguments) != `{"limit":2,"query":"a"}` {
 		t.Errorf("messages %+v", ms)
 	}
 	for i, c := range ms[2].Calls {
@@ -169,7 +279,8 @@ func TestStopReachesTheServer(t *testing.T) {
 	defer cancel(nil)
 	stop := errors.New("stopped")
 	s, err := loop.RunTurn(ctx, a, question("q"), loop.Hooks{Token: func(int, string) { cancel(stop) }})
-	if !errors.Is(err, stop) || !s.Partial || !strings.HasPrefix(s.Answer, "word") || s.Notes[0].Code != loop.NoteStopped {
+	if !errors.Is(err, stop) || !s.Partial || !strings.HasPrefix(s.Answer, "word") ||
+		s.Notes[0].Code != loop.NoteStopped {
 		t.Errorf("error %v, state %+v", err, s)
 	}
 	for end := time.Now().Add(time.Minute); server.Stats().Cancelled == 0; time.Sleep(time.Millisecond) {
@@ -183,10 +294,15 @@ func TestStopReachesTheServer(t *testing.T) {
 func TestOversizedReplyEndsTheRequest(t *testing.T) {
 	t.Parallel()
 	for _, stream := range []bool{true, false} {
-		a, _ := startServer(t, stream, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "word ", Quirks: scriptserver.Quirks{Bytes: 200_000}}})
+		a, _ := startServer(t, stream,
+			scriptserver.Exchange{Reply: scriptserver.Reply{
+				Content: "word ",
+				Quirks:  scriptserver.Quirks{Bytes: 200_000},
+			}})
 		a.Limits.ReplyBytes = 10_000
 		s, err := loop.RunTurn(t.Context(), a, question("q"), loop.Hooks{})
-		if err != nil || !s.Partial || len(s.Answer) > 10_000 || len(s.Answer) < 9_900 || s.Notes[0].Code != loop.NoteCut {
+		if err != nil || !s.Partial || len(s.Answer) > 10_000 || len(s.Answer) < 9_900 ||
+			s.Notes[0].Code != loop.NoteCut {
 			t.Errorf("stream %v: %d bytes, error %v, notes %v", stream, len(s.Answer), err, s.Notes)
 		}
 	}
@@ -194,7 +310,8 @@ func TestOversizedReplyEndsTheRequest(t *testing.T) {
 
 func TestTruncatingServerIsNoted(t *testing.T) {
 	t.Parallel()
-	a, _ := startServer(t, true, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "Yes.", Quirks: scriptserver.Quirks{Truncate: 300}}})
+	a, _ := startServer(t, true,
+		scriptserver.Exchange{Reply: scriptserver.Reply{Content: "Yes.", Quirks: scriptserver.Quirks{Truncate: 300}}})
 	s, err := loop.RunTurn(t.Context(), a, question(strings.Repeat("a long question ", 300)), loop.Hooks{})
 	if err != nil || len(s.Notes) != 1 || s.Notes[0].Code != loop.NoteTruncated || s.Usage.Counted != 300 {
 		t.Errorf("error %v, notes %v, usage %+v", err, s.Notes, s.Usage)

@@ -360,9 +360,9 @@ func indexFold(b []byte, s string) int {
 	return i
 }
 
-// indexAnyTag is the index and the length of the first of some ASCII texts, which must begin with '<', in b in any case;
-// -1 = none is there. It goes over b once: looking for each text in turn would go to the end of b for each that is
-// missing.
+// indexAnyTag is the index and the length of the first of some ASCII texts, which must begin with '<', in b in any
+// case; -1 = none is there. It goes over b once: looking for each text in turn would go to the end of b for each that
+// is missing.
 func indexAnyTag(b []byte, tags []string) (at, size int) {
 	for from := 0; ; from++ {
 		i := bytes.IndexByte(b[from:], '<')

@@ -3,12 +3,13 @@ package loop
 import "strings"
 
 // prefilter is a list of lower-case texts, at least one of which is in every text that a slow pattern matches. Most
-// answers hold none, and looking for texts costs a hundredth of the pattern. A prefilter may pass a text that the pattern
-// does not match; the reverse is a bug, which a test looks for. A text that begins with a space must begin a word.
+// answers hold none, and looking for texts costs a hundredth of the pattern. A prefilter may pass a text that the
+// pattern does not match; the reverse is a bug, which a test looks for. A text that begins with a space must begin a
+// word.
 type prefilter []string
 
-// passes reports whether the pattern has to be matched against text. Two letters beyond ASCII that patterns match as s and
-// k in any case always pass.
+// passes reports whether the pattern has to be matched against text. Two letters beyond ASCII that patterns match as s
+// and k in any case always pass.
 func (p prefilter) passes(text string) bool {
 	if strings.ContainsAny(text, "ſ\u212a") {
 		return true

@@ -33,7 +33,8 @@ func TestPrefiltersPassEveryMatch(t *testing.T) {
 			m := textGenerator{rand.New(rand.NewPCG(1, 2))}
 			asked, matched := 0, 0
 			for i := range 8_000 {
-				text := normalizeApostrophes(m.pick("", "", "Well, ", "ok", "é", "x ") + m.text(tree) + m.pick("", ".", " and so on", "s"))
+				text := normalizeApostrophes(m.pick("", "", "Well, ", "ok", "é", "x ") + m.text(tree) +
+					m.pick("", ".", " and so on", "s"))
 				passes := s.prefilter.passes(text)
 				if passes && i%64 != 0 { // patterns are slow: of those that pass a sample is enough
 					continue
@@ -114,8 +115,10 @@ func TestPrefilter(t *testing.T) {
 	t.Parallel()
 	s := prefilter{"let me", " i ", "permíteme"}
 	for text, want := range map[string]bool{
-		"LET ME see": true, "outlet me": true, "I am": true, "so I am": true, "so,i am": true, "Fiji am": false, "i": false,
-		"PERMÍTEME": true, "nothing of it": false, "": false, "le": false, "maſt": true, "\u212a": true, "’": false, "\xe2": false,
+		"LET ME see": true, "outlet me": true, "I am": true, "so I am": true, "so,i am": true, "Fiji am": false,
+		"i":         false,
+		"PERMÍTEME": true, "nothing of it": false, "": false, "le": false, "maſt": true, "\u212a": true, "’": false,
+		"\xe2": false,
 	} {
 		if s.passes(text) != want {
 			t.Errorf("%q passes: %t, want %t", text, !want, want)

@@ -38,11 +38,14 @@ type replyReader struct {
 	reply     reply
 }
 
-// readReply sends req and reads the reply; each chunk restarts timer. It stops reading at [Limits.ReplyBytes] and when ctx ends, also when the
-// backend goes on after the end of ctx. A reply without its last chunk is [model.ErrCut]. With an error the reply holds
-// what was read before.
+// readReply sends req and reads the reply; each chunk restarts timer. It stops reading at [Limits.ReplyBytes] and when
+// ctx ends, also when the backend goes on after the end of ctx. A reply without its last chunk is [model.ErrCut]. With
+// an error the reply holds what was read before.
 func (t *turn) readReply(ctx context.Context, req model.Request, timer *silenceTimer) (reply, error) {
-	rd := &replyReader{turn: t, timer: timer, scanner: newReplyScanner(t.tools, &t.copied), bytesLeft: t.limits.ReplyBytes}
+	rd := &replyReader{
+		turn: t, timer: timer, scanner: newReplyScanner(t.tools, &t.copied),
+		bytesLeft: t.limits.ReplyBytes,
+	}
 	err := rd.readChunks(ctx, req)
 	return rd.finish(err != nil), err
 }
@@ -172,8 +175,8 @@ func (rd *replyReader) joinThinking() string {
 	return native + "\n" + tagged
 }
 
-// utf8Decoder makes text that comes in pieces valid UTF-8: invalid bytes become U+FFFD, a character that is cut by the end
-// of a piece waits for the next.
+// utf8Decoder makes text that comes in pieces valid UTF-8: invalid bytes become U+FFFD, a character that is cut by the
+// end of a piece waits for the next.
 type utf8Decoder struct {
 	rest     []byte // the beginning of a character
 	replaced bool   // something was invalid

@@ -11,16 +11,20 @@ import (
 // on where the content is split into pieces: what cannot be decided yet is held back.
 //
 // In this order:
-//   - Think tags, anywhere outside code: their content is thinking. A closing tag without an opening one makes everything
+//   - Think tags, anywhere outside code: their content is thinking. A closing tag without an opening one makes
+//     everything
 //     before it thinking; an opening one without a closing one, everything after.
-//   - Call tags (<tool_call> and its variants, <function=name>), anywhere outside code: a call, whatever is around it. A
+//   - Call tags (<tool_call> and its variants, <function=name>), anywhere outside code: a call, whatever is around it.
+//     A
 //     tagged call that cannot be read, or whose tool is not offered, makes the reply unreadable: it is no answer.
-//   - JSON in the form of a call, fenced or not, and the form name {json}: a call when it begins a line and only further
-//     calls follow it to the end of the reply, unless the line before it announces an example. JSON that begins the reply
+//   - JSON in the form of a call, fenced or not, and the form name {json}: a call when it begins a line and only
+//     further
+//     calls follow it to the end of the reply, unless the line before it announces an example. JSON that begins the
+//     reply
 //     is a call too when text follows on a new line: models go on and invent the result.
 //
-// Everything else is text: in particular JSON in another form, calls of tools that are not offered, a call that is shown in
-// the middle of an explanation, and a call that is copied from a tool result.
+// Everything else is text: in particular JSON in another form, calls of tools that are not offered, a call that is
+// shown in the middle of an explanation, and a call that is copied from a tool result.
 type replyScanner struct {
 	tools     toolNames
 	copied    *copiedCalls // nil = no call is copied
@@ -64,10 +68,13 @@ const (
 
 // Tags that are looked for in text: those of thinking always, the others only when tools are offered.
 var (
-	openThinkTags    = []string{"<think>", "<thinking>"}
-	closeThinkTags   = []string{"</think>", "</thinking>"}
-	openCallTags     = []string{"<tool_call>", "<tool_calls>", "<function_call>", "<function_calls>", "<tools>"}
-	closeCallTags    = []string{"</tool_call>", "</tool_calls>", "</function_call>", "</function_calls>", "</tools>", "</function>"}
+	openThinkTags  = []string{"<think>", "<thinking>"}
+	closeThinkTags = []string{"</think>", "</thinking>"}
+	openCallTags   = []string{"<tool_call>", "<tool_calls>", "<function_call>", "<function_calls>", "<tools>"}
+	closeCallTags  = []string{
+		"</tool_call>", "</tool_calls>", "</function_call>", "</function_calls>", "</tools>",
+		"</function>",
+	}
 	openFunctionTags = []string{"<function=", "<function name=", "<invoke name="}
 	callMarkers      = []string{"<|python_tag|>", "[TOOL_CALLS]"} // they announce calls
 
@@ -405,8 +412,8 @@ func (s *replyScanner) emitToNextTag() {
 	s.emit(n + 1)
 }
 
-// appendText appends to the text, and to the tokens as far as they may be shown: spaces at the ends are not, because they
-// may be the ends of the answer, and nothing is once there is a call, because then the text is not the answer.
+// appendText appends to the text, and to the tokens as far as they may be shown: spaces at the ends are not, because
+// they may be the ends of the answer, and nothing is once there is a call, because then the text is not the answer.
 func (s *replyScanner) appendText(b []byte) {
 	if i := bytes.LastIndexByte(b, '\n'); i >= 0 || s.lineStart {
 		s.lineStart = len(bytes.TrimLeft(b[i+1:], " \t\r")) == 0

@@ -21,7 +21,8 @@ func TestReplyScannerIsLinear(t *testing.T) {
 	defer runtime.UnlockOSThread()
 	const few, many = 1 << 10, 1 << 13
 	for _, unit := range []string{
-		" ", "\n", "{", "[", "`", "<", "</", "\"", "x", "```\n", "``` ", "{\"name\":", "[ ", "<tool_call> ", "<tool_call>{", "<function=x",
+		" ", "\n", "{", "[", "`", "<", "</", "\"", "x", "```\n", "``` ", "{\"name\":", "[ ", "<tool_call> ",
+		"<tool_call>{", "<function=x",
 		"web_search ", "web_search {\"", "<think>", "{\"name\":\"web_search\"}\n", "a\n{\"name\":\"a\"}",
 	} {
 		short, long := time.Hour, time.Hour
@@ -55,8 +56,8 @@ func threadTime() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// costlyReplies are replies that somebody might have a model write so that reading them is slow: a beginning that puts the
-// reader into some state, and a unit that is repeated up to the size.
+// costlyReplies are replies that somebody might have a model write so that reading them is slow: a beginning that puts
+// the reader into some state, and a unit that is repeated up to the size.
 func costlyReplies(size int) map[string]string {
 	const call = `{"name":"get_time","arguments":{}}`
 	line := strings.Repeat("word ", size/10) + "\n"
@@ -183,7 +184,8 @@ func TestCostlyArgumentsAreLinear(t *testing.T) {
 	}
 	anyObject := &jsonschema.Schema{Types: jsonschema.Object}
 	const walks, most = 20, 300
-	for name, b := range map[string][]byte{"nested": []byte(object(88 << 10)), "escaped": []byte(`{"a":` + escaped(88<<10) + "}")} {
+	for name, b := range map[string][]byte{"nested": []byte(object(88 << 10)), "escaped": []byte(`{"a":` +
+		escaped(88<<10) + "}")} {
 		before := threadTime()
 		for range walks {
 			var w valueScanner
@@ -209,7 +211,8 @@ func TestCostlyArgumentsAreLinear(t *testing.T) {
 		`{"a":{"x":1},"b":2,"a":{"x":1}}`:       `duplicate key "a"`,
 		`{"a":{"a":{"a":1}},"A":1,"":1,"a ":1}`: "",
 	} {
-		if _, got := coerceArguments(anyObject, []byte(content)); !strings.HasSuffix(got, want) || (got == "") != (want == "") {
+		if _, got := coerceArguments(anyObject, []byte(content)); !strings.HasSuffix(got, want) ||
+			(got == "") != (want == "") {
 			t.Errorf("%s: %q, want %q", content, got, want)
 		}
 	}

@@ -37,8 +37,9 @@ func scanAll(s *replyScanner, pieces []string) scanResult {
 	s.finish(false)
 	tokens.Write(s.tokens)
 	out := scanResult{
-		words: strings.TrimSpace(string(s.text)), tokens: tokens.String(), thought: strings.TrimSpace(string(s.thinking)),
-		bad: s.unreadable, unknown: s.unknownTool,
+		words: strings.TrimSpace(string(s.text)), tokens: tokens.String(),
+		thought: strings.TrimSpace(string(s.thinking)),
+		bad:     s.unreadable, unknown: s.unknownTool,
 	}
 	for _, c := range s.calls {
 		out.calls = append(out.calls, c.layer+" "+c.Name+" "+string(c.Arguments))
@@ -74,46 +75,134 @@ func TestReplyScanner(t *testing.T) {
 		// Calls.
 		{name: "bare JSON", content: call, calls: []string{"json " + search}},
 		{name: "blanks around", content: "\n  " + call + "\n\n", calls: []string{"json " + search}},
-		{name: "parameters", content: `{"name":"web_search","parameters":{"query":"x","n":{"deep":[1,2]}}}`, calls: []string{`json web_search {"query":"x","n":{"deep":[1,2]}}`}},
-		{name: "function object", content: `{"type":"function","function":{"name":"web_search","arguments":{"query":"x"}}}`, calls: []string{`json web_search {"query":"x"}`}},
-		{name: "tool and args", content: `{"tool":"web_search","args":{"query":"x"}}`, calls: []string{`json web_search {"query":"x"}`}},
-		{name: "arguments as text", content: `{"name":"web_search","arguments":"{\"query\":\"x\"}"}`, calls: []string{`json web_search {"query":"x"}`}},
+		{
+			name: "parameters", content: `{"name":"web_search","parameters":{"query":"x","n":{"deep":[1,2]}}}`,
+			calls: []string{`json web_search {"query":"x","n":{"deep":[1,2]}}`},
+		},
+		{
+			name:    "function object",
+			content: `{"type":"function","function":{"name":"web_search","arguments":{"query":"x"}}}`,
+			calls:   []string{`json web_search {"query":"x"}`},
+		},
+		{
+			name: "tool and args", content: `{"tool":"web_search","args":{"query":"x"}}`,
+			calls: []string{`json web_search {"query":"x"}`},
+		},
+		{
+			name: "arguments as text", content: `{"name":"web_search","arguments":"{\"query\":\"x\"}"}`,
+			calls: []string{`json web_search {"query":"x"}`},
+		},
 		{name: "no arguments", content: `{"name":"get_time"}`, calls: []string{`json get_time {}`}},
-		{name: "list", content: `[` + call + `, {"name":"get_time","arguments":{}}]`, calls: []string{"json " + search, "json get_time {}"}},
-		{name: "tool_calls", content: `{"tool_calls":[{"id":"a","function":{"name":"get_time","arguments":{}}}]}`, calls: []string{"json get_time {}"}},
-		{name: "one after another", content: call + "\n" + `{"name":"get_time","arguments":{}}`, calls: []string{"json " + search, "json get_time {}"}},
+		{
+			name: "list", content: `[` + call + `, {"name":"get_time","arguments":{}}]`,
+			calls: []string{"json " + search, "json get_time {}"},
+		},
+		{
+			name: "tool_calls", content: `{"tool_calls":[{"id":"a","function":{"name":"get_time","arguments":{}}}]}`,
+			calls: []string{"json get_time {}"},
+		},
+		{
+			name: "one after another", content: call + "\n" + `{"name":"get_time","arguments":{}}`,
+			calls: []string{"json " + search, "json get_time {}"},
+		},
 		{name: "fenced", content: "```json\n" + call + "\n```", calls: []string{"json " + search}},
 		{name: "fenced without a word", content: "```\n" + call + "\n```\n", calls: []string{"json " + search}},
 		{name: "fence left open", content: "```json\n" + call, calls: []string{"json " + search}},
-		{name: "two fences", content: "```json\n" + call + "\n```\n```json\n{\"name\":\"get_time\",\"arguments\":{}}\n```", calls: []string{"json " + search, "json get_time {}"}},
-		{name: "words, then fenced", content: "I will search.\n\n```json\n" + call + "\n```", words: "I will search.", calls: []string{"json " + search}},
-		{name: "words, then bare", content: "I will search.\n" + call, words: "I will search.", calls: []string{"json " + search}},
-		{name: "bare, then a made-up result", content: call + "\nThe result is 42.", words: "The result is 42.", calls: []string{"json " + search}},
+		{
+			name: "two fences", content: "```json\n" + call +
+				"\n```\n```json\n{\"name\":\"get_time\",\"arguments\":{}}\n```",
+			calls: []string{"json " + search, "json get_time {}"},
+		},
+		{
+			name: "words, then fenced", content: "I will search.\n\n```json\n" + call +
+				"\n```", words: "I will search.",
+			calls: []string{"json " + search},
+		},
+		{
+			name: "words, then bare", content: "I will search.\n" + call, words: "I will search.",
+			calls: []string{"json " + search},
+		},
+		{
+			name: "bare, then a made-up result", content: call + "\nThe result is 42.", words: "The result is 42.",
+			calls: []string{"json " + search},
+		},
 		{name: "marker", content: "[TOOL_CALLS][" + call + "]", calls: []string{"json " + search}},
 		{name: "python tag", content: "<|python_tag|>" + call, calls: []string{"json " + search}},
-		{name: "brackets left open", content: `{"name": "web_search", "arguments": {"query": "x"}`, calls: []string{"json " + search}},
-		{name: "line break in a text", content: "{\"name\":\"fs_write\",\"arguments\":{\"text\":\"a\nb\"}}", calls: []string{`json fs_write {"text":"a\nb"}`}},
-		{name: "comma too many", content: `{"name":"web_search","arguments":{"query":"x",},}`, calls: []string{`json web_search {"query":"x"}`}},
+		{
+			name: "brackets left open", content: `{"name": "web_search", "arguments": {"query": "x"}`,
+			calls: []string{"json " + search},
+		},
+		{
+			name: "line break in a text", content: "{\"name\":\"fs_write\",\"arguments\":{\"text\":\"a\nb\"}}",
+			calls: []string{`json fs_write {"text":"a\nb"}`},
+		},
+		{
+			name: "comma too many", content: `{"name":"web_search","arguments":{"query":"x",},}`,
+			calls: []string{`json web_search {"query":"x"}`},
+		},
 		{name: "tags", content: "<tool_call>\n" + call + "\n</tool_call>", calls: []string{"xml " + search}},
-		{name: "tags inside words", content: "First.\n<tool_call>" + call + "</tool_call>\nThen I wait.", words: "First.\n\nThen I wait.", calls: []string{"xml " + search}},
-		{name: "tags in the middle of a line", content: "Go <tool_call>" + call + "</tool_call>", words: "Go", calls: []string{"xml " + search}},
-		{name: "two tags", content: "<tool_call>" + call + "</tool_call><tool_call>{\"name\":\"get_time\"}</tool_call>", calls: []string{"xml " + search, "xml get_time {}"}},
+		{
+			name: "tags inside words", content: "First.\n<tool_call>" + call + "</tool_call>\nThen I wait.",
+			words: "First.\n\nThen I wait.", calls: []string{"xml " + search},
+		},
+		{
+			name: "tags in the middle of a line", content: "Go <tool_call>" + call + "</tool_call>", words: "Go",
+			calls: []string{"xml " + search},
+		},
+		{
+			name: "two tags", content: "<tool_call>" + call +
+				"</tool_call><tool_call>{\"name\":\"get_time\"}</tool_call>",
+			calls: []string{"xml " + search, "xml get_time {}"},
+		},
 		{name: "tag left open", content: "<tool_call>" + call, calls: []string{"xml " + search}},
-		{name: "tag left open, then words", content: "<tool_call>" + call + "\nNow I wait.", calls: []string{"xml " + search}},
-		{name: "tag opened twice", content: "<tool_call>" + call + "\n<tool_call>{\"name\":\"get_time\"}</tool_call>", calls: []string{"xml " + search, "xml get_time {}"}},
-		{name: "bracket missing in tags", content: `<tool_call>{"name": "web_search", "arguments": {"query": "x"}</tool_call>`, calls: []string{"xml " + search}},
-		{name: "parameters as elements", content: "<tool_call>\n<function=web_search>\n<parameter=query>\nx\n</parameter>\n<parameter=n>\n3\n</parameter>\n</function>\n</tool_call>", calls: []string{`xml web_search {"query":"x","n":"3"}`}},
-		{name: "elements without the wrapper", content: "<function=web_search>\n<parameter=query>\nx\n</parameter>\n</function>\n</tool_call>", calls: []string{`xml web_search {"query":"x"}`}},
-		{name: "function with JSON", content: `<function=web_search>{"query": "x"}</function>`, calls: []string{"xml " + search}},
-		{name: "invoke", content: `<function_calls><invoke name="web_search"><parameter name="query">x</parameter></invoke></function_calls>`, calls: []string{`xml web_search {"query":"x"}`}},
-		{name: "fenced tags", content: "```xml\n<tool_call>" + call + "</tool_call>\n```", calls: []string{"xml " + search}},
+		{
+			name: "tag left open, then words", content: "<tool_call>" + call + "\nNow I wait.",
+			calls: []string{"xml " + search},
+		},
+		{
+			name: "tag opened twice", content: "<tool_call>" + call +
+				"\n<tool_call>{\"name\":\"get_time\"}</tool_call>",
+			calls: []string{"xml " + search, "xml get_time {}"},
+		},
+		{
+			name:    "bracket missing in tags",
+			content: `<tool_call>{"name": "web_search", "arguments": {"query": "x"}</tool_call>`,
+			calls:   []string{"xml " + search},
+		},
+		{
+			name:    "parameters as elements",
+			content: "<tool_call>\n<function=web_search>\n<parameter=query>\nx\n</parameter>\n<parameter=n>\n3\n</parameter>\n</function>\n</tool_call>", calls: []string{`xml web_search {"query":"x","n":"3"}`},
+		},
+		{
+			name:    "elements without the wrapper",
+			content: "<function=web_search>\n<parameter=query>\nx\n</parameter>\n</function>\n</tool_call>",
+			calls:   []string{`xml web_search {"query":"x"}`},
+		},
+		{
+			name: "function with JSON", content: `<function=web_search>{"query": "x"}</function>`,
+			calls: []string{"xml " + search},
+		},
+		{
+			name:    "invoke",
+			content: `<function_calls><invoke name="web_search"><parameter name="query">x</parameter></invoke></function_calls>`, calls: []string{`xml web_search {"query":"x"}`},
+		},
+		{
+			name: "fenced tags", content: "```xml\n<tool_call>" + call + "</tool_call>\n```",
+			calls: []string{"xml " + search},
+		},
 		{name: "text form", content: search, calls: []string{"text " + search}},
 		{name: "text form with brackets", content: `web_search({"query": "x"})`, calls: []string{"text " + search}},
 		{name: "text form with a colon", content: `web_search: {"query": "x"}`, calls: []string{"text " + search}},
 		{name: "text form over lines", content: "web_search\n{\"query\": \"x\"}", calls: []string{"text " + search}},
-		{name: "text form after words", content: "Let me see.\n" + search, words: "Let me see.", calls: []string{"text " + search}},
+		{
+			name: "text form after words", content: "Let me see.\n" + search, words: "Let me see.",
+			calls: []string{"text " + search},
+		},
 		{name: "text form in tags", content: "<tool_call>" + search + "</tool_call>", calls: []string{"xml " + search}},
-		{name: "the same in two forms", content: "<tool_call>" + call + "</tool_call>\n" + call, calls: []string{"xml " + search}},
+		{
+			name: "the same in two forms", content: "<tool_call>" + call + "</tool_call>\n" + call,
+			calls: []string{"xml " + search},
+		},
 
 		// Thinking.
 		{name: "think block", content: "<think>hm</think>Yes.", thought: "hm", words: "Yes."},
@@ -123,34 +212,67 @@ func TestReplyScanner(t *testing.T) {
 		{name: "never opened", content: "hm and so on</think>Yes.", thought: "hm and so on", words: "Yes."},
 		{name: "nested", content: "<think>a<think>b</think>c</think>d", thought: "a<think>b\nc", words: "d"},
 		{name: "call in thinking", content: "<think>" + call + "</think>No need.", thought: call, words: "No need."},
-		{name: "call in thinking that was not opened", content: "<tool_call>" + call + "</tool_call></think>No need.", words: "No need."},
-		{name: "thinking, then a call", content: "<think>hm</think>\n" + call, thought: "hm", calls: []string{"json " + search}},
+		{
+			name: "call in thinking that was not opened", content: "<tool_call>" + call +
+				"</tool_call></think>No need.",
+			words: "No need.",
+		},
+		{
+			name: "thinking, then a call", content: "<think>hm</think>\n" + call, thought: "hm",
+			calls: []string{"json " + search},
+		},
 		{name: "case", content: "<THINK>hm</Think>Yes.", thought: "hm", words: "Yes."},
-		{name: "talk about the tag", content: "The tag `<think>` opens it, `</think>` closes it.", words: "The tag `<think>` opens it, `</think>` closes it."},
+		{
+			name: "talk about the tag", content: "The tag `<think>` opens it, `</think>` closes it.",
+			words: "The tag `<think>` opens it, `</think>` closes it.",
+		},
 		{name: "tag in code", content: "```html\n<think>\n</think>\n```", words: "```html\n<think>\n</think>\n```"},
 		{name: "less than", content: "1 < 2 and <b>bold</b> <t", words: "1 < 2 and <b>bold</b> <t"},
 
 		// No calls.
 		{name: "plain words", content: "Hello.\n\nHow are you?", words: "Hello.\n\nHow are you?"},
-		{name: "JSON answer", content: `{"city": "Bern", "name": "web_search"}`, words: `{"city": "Bern", "name": "web_search"}`},
-		{name: "not offered", content: `{"name": "rm", "arguments": {"path": "/"}}`, words: `{"name": "rm", "arguments": {"path": "/"}}`},
-		{name: "name of a person", content: `{"name": "Ada", "arguments": ["x"]}`, words: `{"name": "Ada", "arguments": ["x"]}`},
-		{name: "another key", content: `{"name": "web_search", "arguments": {}, "price": 3}`, words: `{"name": "web_search", "arguments": {}, "price": 3}`},
-		{name: "shown in the middle", content: "A call is:\n```json\n" + call + "\n```\nChange the query as you like.", words: "A call is:\n```json\n" + call + "\n```\nChange the query as you like."},
-		{name: "shown as an example at the end", content: "Here is an example:\n\n```json\n" + call + "\n```", words: "Here is an example:\n\n```json\n" + call + "\n```"},
+		{
+			name: "JSON answer", content: `{"city": "Bern", "name": "web_search"}`,
+			words: `{"city": "Bern", "name": "web_search"}`,
+		},
+		{
+			name: "not offered", content: `{"name": "rm", "arguments": {"path": "/"}}`,
+			words: `{"name": "rm", "arguments": {"path": "/"}}`,
+		},
+		{
+			name: "name of a person", content: `{"name": "Ada", "arguments": ["x"]}`,
+			words: `{"name": "Ada", "arguments": ["x"]}`,
+		},
+		{
+			name: "another key", content: `{"name": "web_search", "arguments": {}, "price": 3}`,
+			words: `{"name": "web_search", "arguments": {}, "price": 3}`,
+		},
+		{
+			name: "shown in the middle", content: "A call is:\n```json\n" + call +
+				"\n```\nChange the query as you like.",
+			words: "A call is:\n```json\n" + call + "\n```\nChange the query as you like.",
+		},
+		{
+			name: "shown as an example at the end", content: "Here is an example:\n\n```json\n" + call + "\n```",
+			words: "Here is an example:\n\n```json\n" + call + "\n```",
+		},
 		{name: "on one line with words", content: "Use " + call, words: "Use " + call},
 		{name: "words on the same line after it", content: call + " is a call.", words: call + " is a call."},
 		{name: "the name in a sentence", content: "web_search is a tool.", words: "web_search is a tool."},
 		{name: "the name alone", content: "web_search", words: "web_search"},
 		{name: "a list with something else", content: "[" + call + ", 3]", words: "[" + call + ", 3]"},
-		{name: "in Go code", content: "```go\nx := " + call + "\n" + call + "\n```", words: "```go\nx := " + call + "\n" + call + "\n```"},
+		{name: "in Go code", content: "```go\nx := " + call + "\n" + call + "\n```", words: "```go\nx := " + call +
+			"\n" + call + "\n```"},
 		{name: "talk about tags", content: "Write `<tool_call>` first.", words: "Write `<tool_call>` first."},
 		{name: "tag as a word", content: "A <tool_call> is a tag.", words: "A <tool_call> is a tag."},
 		{name: "list of words", content: "[1] first\n[2] second", words: "[1] first\n[2] second"},
 		{name: "brace", content: "{", words: "{"},
 		{name: "backtick", content: "`x`", words: "`x`"},
 		{name: "block", content: "```\nweb_searching\n```", words: "```\nweb_searching\n```"},
-		{name: "block on one line", content: "```x``` is code\n" + call + "\n", words: "```x``` is code", calls: []string{"json " + search}},
+		{
+			name: "block on one line", content: "```x``` is code\n" + call + "\n", words: "```x``` is code",
+			calls: []string{"json " + search},
+		},
 
 		// Unreadable.
 		{name: "tagged, not offered", content: `<tool_call>{"name":"rm","arguments":{}}</tool_call>`, bad: true},
@@ -164,8 +286,10 @@ func TestReplyScanner(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			first := scanPieces(offeredNames, tt.content)
-			if first.words != tt.words || first.thought != tt.thought || !slices.Equal(first.calls, tt.calls) || (first.bad != "") != tt.bad {
-				t.Errorf("got\n%v\nwant\nwords %q\nthought %q\ncalls %q\nbad %v", first, tt.words, tt.thought, tt.calls, tt.bad)
+			if first.words != tt.words || first.thought != tt.thought || !slices.Equal(first.calls, tt.calls) ||
+				(first.bad != "") != tt.bad {
+				t.Errorf("got\n%v\nwant\nwords %q\nthought %q\ncalls %q\nbad %v", first, tt.words, tt.thought, tt.calls,
+					tt.bad)
 			}
 			if len(tt.calls) == 0 && !tt.bad && !strings.HasSuffix(first.tokens, tt.words) {
 				t.Errorf("tokens %q do not end with the answer %q", first.tokens, tt.words)
@@ -261,11 +385,16 @@ func TestTextCallsAreCapped(t *testing.T) {
 
 func FuzzRead(f *testing.F) {
 	for _, seed := range []string{
-		`{"name":"web_search","arguments":{"query":"x"}}`, "```json\n{\"name\":\"get_time\"}\n```", "<tool_call>{\"name\":\"x\"}</tool_call>",
-		"<think>a</think>b</think>c", "web_search {\"a\":[1,{}]}", "text\n{\"name\":\"web_search\",\"arguments\":\"{}\"}\nmore",
-		"<function=web_search><parameter=a>1</parameter></function>", "[TOOL_CALLS][{\"name\":\"get_time\",\"arguments\":{}}]",
-		"a\xe4\xb8b", "<tool_call>\n<function=fs_write>\n<parameter=x>\n</tool_call>", "```\n```\n```json\n{", "for example:\n{\"name\":\"get_time\"}",
-		"<tools>[{\"tool\":\"get_time\",\"args\":{}}]</tools>", "{\"name\":\"get_time\"},\n{\"name\":\"web_search\"};", "get_time({})\n`x`",
+		`{"name":"web_search","arguments":{"query":"x"}}`, "```json\n{\"name\":\"get_time\"}\n```",
+		"<tool_call>{\"name\":\"x\"}</tool_call>",
+		"<think>a</think>b</think>c", "web_search {\"a\":[1,{}]}",
+		"text\n{\"name\":\"web_search\",\"arguments\":\"{}\"}\nmore",
+		"<function=web_search><parameter=a>1</parameter></function>",
+		"[TOOL_CALLS][{\"name\":\"get_time\",\"arguments\":{}}]",
+		"a\xe4\xb8b", "<tool_call>\n<function=fs_write>\n<parameter=x>\n</tool_call>", "```\n```\n```json\n{",
+		"for example:\n{\"name\":\"get_time\"}",
+		"<tools>[{\"tool\":\"get_time\",\"args\":{}}]</tools>", "{\"name\":\"get_time\"},\n{\"name\":\"web_search\"};",
+		"get_time({})\n`x`",
 	} {
 		f.Add(seed, uint8(3))
 	}

@@ -77,7 +77,9 @@ func lastText(r model.Request) string {
 
 // textReply is a text in one chunk.
 func textReply(content string) scriptedReply {
-	return scriptedReply{chunks: []model.Chunk{{Content: content, Done: true, Final: model.Final{Model: "m", Reason: "stop"}}}}
+	return scriptedReply{
+		chunks: []model.Chunk{{Content: content, Done: true, Final: model.Final{Model: "m", Reason: "stop"}}},
+	}
 }
 
 // callReply is a reply with native calls: name, arguments, name, arguments, ...
@@ -86,19 +88,33 @@ func callReply(pairs ...string) scriptedReply {
 	for i := 0; i < len(pairs); i += 2 {
 		cs = append(cs, model.Call{Name: pairs[i], Arguments: json.RawMessage(pairs[i+1])})
 	}
-	return scriptedReply{chunks: []model.Chunk{{Calls: cs, Done: true, Final: model.Final{Model: "m", OutputTokens: 9}}}}
+	return scriptedReply{
+		chunks: []model.Chunk{{Calls: cs, Done: true, Final: model.Final{Model: "m", OutputTokens: 9}}},
+	}
 }
 
 func errorReply(err error) scriptedReply { return scriptedReply{err: err} }
 
 // cutReply is a reply that hit the limit of tokens.
 func cutReply(content string) scriptedReply {
-	return scriptedReply{chunks: []model.Chunk{{Content: content, Done: true, Final: model.Final{Reason: "length", OutputTokens: 1 << 20}}}}
+	return scriptedReply{
+		chunks: []model.Chunk{{
+			Content: content, Done: true,
+			Final: model.Final{Reason: "length", OutputTokens: 1 << 20},
+		}},
+	}
 }
 
 var testTools = []model.Tool{
-	{Name: "web_search", Description: "search", Parameters: json.RawMessage(`{"type":"object","properties":{"query":{"type":"string"},"limit":{"type":"integer"}},"required":["query"]}`)},
-	{Name: "get_time", Description: "time", Parameters: json.RawMessage(`{"type":"object","properties":{"zone":{"type":"string"}}}`)},
+	{
+		Name: "web_search", Description: "search",
+		Parameters: json.RawMessage(
+			`{"type":"object","properties":{"query":{"type":"string"},"limit":{"type":"integer"}},"required":["query"]}`),
+	},
+	{
+		Name: "get_time", Description: "time",
+		Parameters: json.RawMessage(`{"type":"object","properties":{"zone":{"type":"string"}}}`),
+	},
 }
 
 // newAgent puts an agent together whose tools echo their arguments.
@@ -174,6 +190,7 @@ func wantNotes(t *testing.T, s State, want ...string) {
 func wantAnswer(t *testing.T, s State, err error, want string, partial bool) {
 	t.Helper()
 	if err != nil || !s.Final || s.Answer != want || s.Partial != partial {
-		t.Errorf("answer %q, final %v, partial %v, error %v; want %q, partial %v", s.Answer, s.Final, s.Partial, err, want, partial)
+		t.Errorf("answer %q, final %v, partial %v, error %v; want %q, partial %v", s.Answer, s.Final, s.Partial, err,
+			want, partial)
 	}
 }

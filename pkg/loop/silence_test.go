@@ -15,7 +15,11 @@ import (
 func TestSlowReplyIsNotCutWhileTokensCome(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		slow := scriptedReply{each: 100 * time.Second, chunks: []model.Chunk{{Content: "one "}, {Content: "two "}, {Content: "three", Done: true}}}
+		slow := scriptedReply{each: 100 * time.Second, chunks: []model.Chunk{
+			{Content: "one "},
+			{Content: "two "},
+			{Content: "three", Done: true},
+		}}
 		a, _ := newAgent(t, slow)
 		start := time.Now()
 		s, err := RunTurn(t.Context(), a, question("q"), Hooks{})
@@ -30,7 +34,8 @@ func TestSlowReplyIsNotCutWhileTokensCome(t *testing.T) {
 func TestSilenceAfterTextKeepsThePartialAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a, _ := newAgent(t, scriptedReply{each: time.Minute, chunks: []model.Chunk{{Content: "It is "}, {Content: "late"}}, wait: true})
+		a, _ := newAgent(t,
+			scriptedReply{each: time.Minute, chunks: []model.Chunk{{Content: "It is "}, {Content: "late"}}, wait: true})
 		a.Settings = "generator.yaml"
 		start := time.Now()
 		s, err := RunTurn(t.Context(), a, question("q"), Hooks{})
@@ -54,11 +59,21 @@ func TestFirstTokenLimitFollowsTheExpectedReadingTime(t *testing.T) {
 		ends    time.Duration
 		fails   string
 	}{
-		"nothing measured, in time":    {nil, 290 * time.Second, 290 * time.Second, ""},
-		"nothing measured, too late":   {nil, 310 * time.Second, 300 * time.Second, "the model began no reply within 5m0s (first_token_timeout in generator.yaml)"},
-		"a short prompt has the floor": {&model.Reading{Tokens: 100, Expected: time.Second}, 310 * time.Second, 300 * time.Second, "about 100 tokens within 5m0s"},
-		"a long prompt has longer":     {&model.Reading{Tokens: 9000, Expected: 3 * time.Minute}, 700 * time.Second, 700 * time.Second, ""},
-		"a long prompt is bounded too": {&model.Reading{Tokens: 9000, Expected: 3 * time.Minute}, 730 * time.Second, 720 * time.Second, "about 9000 tokens within 12m0s"},
+		"nothing measured, in time": {nil, 290 * time.Second, 290 * time.Second, ""},
+		"nothing measured, too late": {nil, 310 * time.Second, 300 * time.Second, "the model began no reply within " +
+			"5m0s (first_token_timeout in generator.yaml)"},
+		"a short prompt has the floor": {
+			&model.Reading{Tokens: 100, Expected: time.Second}, 310 * time.Second,
+			300 * time.Second, "about 100 tokens within 5m0s",
+		},
+		"a long prompt has longer": {
+			&model.Reading{Tokens: 9000, Expected: 3 * time.Minute}, 700 * time.Second,
+			700 * time.Second, "",
+		},
+		"a long prompt is bounded too": {
+			&model.Reading{Tokens: 9000, Expected: 3 * time.Minute}, 730 * time.Second,
+			720 * time.Second, "about 9000 tokens within 12m0s",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -71,7 +86,9 @@ func TestFirstTokenLimitFollowsTheExpectedReadingTime(t *testing.T) {
 				a.Limits.TurnTimeout, a.Settings = -1, "generator.yaml"
 				var seen *model.Reading
 				start := time.Now()
-				s, err := RunTurn(t.Context(), a, question("q"), Hooks{Reading: func(_ int, r model.Reading) { seen = &r }})
+				s, err := RunTurn(t.Context(), a, question("q"), Hooks{Reading: func(_ int, r model.Reading) {
+					seen = &r
+				}})
 				if d := time.Since(start); d != c.ends {
 					t.Errorf("it ended after %s, want %s", d, c.ends)
 				}
@@ -90,23 +107,33 @@ func TestFirstTokenLimitFollowsTheExpectedReadingTime(t *testing.T) {
 	}
 }
 
-// A notice about the machine of the model is reported each time and noted once; it is no part of the reply, and does not count as
-// the first token.
+// A notice about the machine of the model is reported each time and noted once; it is no part of the reply, and does
+// not count as the first token.
 func TestNoticeIsReportedEachTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		gone := model.Chunk{Notice: "the connection to gpu-box is interrupted"}
-		a, _ := newAgent(t, scriptedReply{each: time.Minute, chunks: []model.Chunk{gone, {Notice: "the connection to gpu-box is back"}, gone, {Content: "yes", Done: true}}})
+		a, _ := newAgent(t,
+			scriptedReply{each: time.Minute, chunks: []model.Chunk{
+				gone,
+				{Notice: "the connection to gpu-box is back"},
+				gone,
+				{Content: "yes", Done: true},
+			}})
 		a.Limits.TurnTimeout = -1
 		var told []string
 		s, err := RunTurn(t.Context(), a, question("q"), Hooks{Note: func(n Note) { told = append(told, n.Text) }})
 		wantAnswer(t, s, err, "yes", false)
-		if len(told) != 3 || told[0] != gone.Notice || told[2] != gone.Notice || len(s.Notes) != 2 || s.Notes[0].Code != NoteMachine {
+		if len(told) != 3 || told[0] != gone.Notice || told[2] != gone.Notice || len(s.Notes) != 2 ||
+			s.Notes[0].Code != NoteMachine {
 			t.Errorf("told %q, notes %+v", told, s.Notes)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		a, _ := newAgent(t, scriptedReply{chunks: []model.Chunk{{Notice: "the connection to gpu-box is interrupted"}}, wait: true})
+		a, _ := newAgent(t, scriptedReply{
+			chunks: []model.Chunk{{Notice: "the connection to gpu-box is interrupted"}},
+			wait:   true,
+		})
 		a.Limits.TurnTimeout = -1
 		start := time.Now()
 		if _, err := RunTurn(t.Context(), a, question("q"), Hooks{}); err == nil || time.Since(start) != 5*time.Minute {

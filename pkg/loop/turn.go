@@ -218,7 +218,8 @@ func (t *turn) stop(ctx context.Context, text string) error {
 // finishTimedOut ends a turn that is out of time with a partial answer: the text so far, or else the tool results. The
 // error is that of the checkpoint.
 func (t *turn) finishTimedOut(ctx context.Context, text string) error {
-	t.addNote(NoteTurnTimeout, fmt.Sprintf("the turn timed out after %s%s; the answer is incomplete", t.limits.TurnTimeout, nameSetting("wall", t.agent.Settings)))
+	t.addNote(NoteTurnTimeout, fmt.Sprintf("the turn timed out after %s%s; the answer is incomplete",
+		t.limits.TurnTimeout, nameSetting("wall", t.agent.Settings)))
 	if text != "" {
 		return t.finish(ctx, text, true)
 	}

@@ -46,18 +46,21 @@ func TestTurnWithOneCall(t *testing.T) {
 		t.Errorf("tokens %q", got)
 	}
 	d := s.Finished[0]
-	if d.Call.ID != "id1" || string(d.Call.Arguments) != `{"limit":3,"query":"go"}` || d.Layer != LayerNative || d.Step != 1 {
+	if d.Call.ID != "id1" || string(d.Call.Arguments) != `{"limit":3,"query":"go"}` || d.Layer != LayerNative ||
+		d.Step != 1 {
 		t.Errorf("done %+v", d)
 	}
 	second := p.asked[1]
 	m := second.Messages[len(second.Messages)-1]
-	if m.Role != model.ToolRole || m.CallID != "id1" || m.ToolName != "web_search" || !strings.Contains(m.Content, `"go"`) {
+	if m.Role != model.ToolRole || m.CallID != "id1" || m.ToolName != "web_search" ||
+		!strings.Contains(m.Content, `"go"`) {
 		t.Errorf("result message %+v", m)
 	}
 	if back := second.Messages[len(second.Messages)-2]; back.Thinking != "needs data" {
 		t.Errorf("thinking did not go back with the call: %+v", back)
 	}
-	if s.Thinking != "needs data" || s.Usage.Prompt != 100 || s.Usage.Output != 12 || s.Usage.Calls != 2 || s.Usage.Model != "m1" {
+	if s.Thinking != "needs data" || s.Usage.Prompt != 100 || s.Usage.Output != 12 || s.Usage.Calls != 2 ||
+		s.Usage.Model != "m1" {
 		t.Errorf("thinking %q, usage %+v", s.Thinking, s.Usage)
 	}
 	if p.asked[0].Options.Predict != 2048 || len(p.asked[0].Tools) != 2 || !p.asked[0].Stream {
@@ -67,7 +70,8 @@ func TestTurnWithOneCall(t *testing.T) {
 
 func TestCallsRunTogetherInOrder(t *testing.T) {
 	t.Parallel()
-	a, p := newAgent(t, callReply("web_search", `{"query":"a"}`, "web_search", `{}`, "nope", `{}`, "web_search", `{"query":"b"}`), textReply("done"))
+	a, p := newAgent(t, callReply("web_search", `{"query":"a"}`, "web_search", `{}`, "nope", `{}`, "web_search",
+		`{"query":"b"}`), textReply("done"))
 	second := make(chan struct{})
 	a.RunTool = func(_ context.Context, c model.Call) Result {
 		if strings.Contains(string(c.Arguments), `"a"`) {
@@ -101,7 +105,9 @@ func TestCallsRunTogetherInOrder(t *testing.T) {
 	if !slices.Equal(faults, []string{"", FaultInvalid, FaultUnknown, "denied"}) {
 		t.Errorf("faults %q", faults)
 	}
-	if n := len(slices.DeleteFunc(slices.Clone(rec.lines), func(l string) bool { return !strings.HasPrefix(l, "finished") })); n != 4 {
+	if n := len(slices.DeleteFunc(slices.Clone(rec.lines), func(l string) bool {
+		return !strings.HasPrefix(l, "finished")
+	})); n != 4 {
 		t.Errorf("%d calls were shown as finished, want 4: %q", n, rec.lines)
 	}
 }
@@ -151,10 +157,12 @@ func TestGuards(t *testing.T) {
 	}{
 		{
 			name: "steps", change: func(a *Agent) { a.Limits.Steps = 2 },
-			play: []scriptedReply{look("1"), look("2"), textReply("enough")}, answer: "enough", notes: []string{NoteStepCap},
+			play: []scriptedReply{look("1"), look("2"), textReply("enough")}, answer: "enough",
+			notes: []string{NoteStepCap},
 			check: func(t *testing.T, s State, p *scriptedModel) {
 				last := p.asked[2]
-				if len(last.Tools) != 0 || lastText(last) != instructForced || last.Options.Predict != 4096 || !s.Forced {
+				if len(last.Tools) != 0 || lastText(last) != instructForced || last.Options.Predict != 4096 ||
+					!s.Forced {
 					t.Errorf("forced request %+v", last)
 				}
 			},
@@ -162,26 +170,41 @@ func TestGuards(t *testing.T) {
 		{
 			name: "steps, and it calls all the same", change: func(a *Agent) { a.Limits.Steps = 1 },
 			play: []scriptedReply{look("1"), look("2"), callReply("web_search", `{"query":"3"}`)}, partial: true,
-			answer: "The model gave no answer. This is what the tools returned:\n\nweb_search {\"query\":\"1\"}:\nweb_search of {\"query\":\"1\"}",
-			notes:  []string{NoteStepCap, NoteEmpty},
+			answer: "The model gave no answer. This is what the tools returned:\n\nweb_search " +
+				"{\"query\":\"1\"}:\nweb_search of {\"query\":\"1\"}",
+			notes: []string{NoteStepCap, NoteEmpty},
 		},
 		{
 			name: "forced, call in text beside words", change: func(a *Agent) { a.Limits.Steps = 1 },
-			play: []scriptedReply{look("1"), textReply("It is so.\n<tool_call>{\"name\":\"web_search\",\"arguments\":{\"query\":\"2\"}}</tool_call>")}, answer: "It is so.",
-			notes: []string{NoteStepCap},
+			play: []scriptedReply{
+				look("1"),
+				textReply(
+					"It is so.\n<tool_call>{\"name\":\"web_search\",\"arguments\":{\"query\":\"2\"}}</tool_call>"),
+			},
+			answer: "It is so.",
+			notes:  []string{NoteStepCap},
 		},
 		{
-			name: "repetition", change: func(a *Agent) { a.RunTool = func(context.Context, model.Call) Result { return Result{Text: "same"} } },
-			play: []scriptedReply{look("x"), callReply("web_search", `{ "query" : "\u0078" }`), look("x"), textReply("fine")}, answer: "fine",
+			name: "repetition", change: func(a *Agent) {
+				a.RunTool = func(context.Context, model.Call) Result { return Result{Text: "same"} }
+			},
+			play: []scriptedReply{
+				look("x"), callReply("web_search", `{ "query" : "\u0078" }`), look("x"),
+				textReply("fine"),
+			}, answer: "fine",
 			notes: []string{NoteRepeated},
 			check: func(t *testing.T, s State, _ *scriptedModel) {
-				if len(s.Finished) != 3 || s.Finished[1].Result.Fault != "" || s.Finished[2].Result.Fault != FaultRepeated {
+				if len(s.Finished) != 3 || s.Finished[1].Result.Fault != "" ||
+					s.Finished[2].Result.Fault != FaultRepeated {
 					t.Errorf("done %+v", s.Finished)
 				}
 			},
 		},
 		{
-			name: "repetition goes on", play: []scriptedReply{look("x"), look("x"), look("x"), look("x"), textReply("fine")}, answer: "fine",
+			name: "repetition goes on", play: []scriptedReply{
+				look("x"), look("x"), look("x"), look("x"),
+				textReply("fine"),
+			}, answer: "fine",
 			notes: []string{NoteRepeated, NoteRepeated},
 			check: func(t *testing.T, _ State, p *scriptedModel) {
 				if len(p.asked[4].Tools) != 0 {
@@ -197,17 +220,20 @@ func TestGuards(t *testing.T) {
 			play: []scriptedReply{look("x"), look("x"), look("x"), look("x"), textReply("fine")}, answer: "fine",
 		},
 		{
-			name: "repetition in one reply",
-			play: []scriptedReply{callReply("get_time", `{}`, "get_time", `{}`, "get_time", `{}`), textReply("fine")}, answer: "fine", notes: []string{NoteRepeated},
+			name:   "repetition in one reply",
+			play:   []scriptedReply{callReply("get_time", `{}`, "get_time", `{}`, "get_time", `{}`), textReply("fine")},
+			answer: "fine", notes: []string{NoteRepeated},
 		},
 		{
 			name: "budget", change: func(a *Agent) { a.Limits.TokenBudget = 400 },
 			play: []scriptedReply{{chunks: []model.Chunk{{
-				Calls: []model.Call{{Name: "get_time", Arguments: json.RawMessage("{}")}}, Done: true, Final: model.Final{PromptTokens: 300, OutputTokens: 90},
+				Calls: []model.Call{{Name: "get_time", Arguments: json.RawMessage("{}")}}, Done: true,
+				Final: model.Final{PromptTokens: 300, OutputTokens: 90},
 			}}}, textReply("short")}, answer: "short", notes: []string{NoteTokenBudget},
 		},
 		{
-			name: "empty", play: []scriptedReply{textReply(""), textReply("yes")}, answer: "yes", notes: []string{NoteRetried},
+			name: "empty", play: []scriptedReply{textReply(""), textReply("yes")}, answer: "yes",
+			notes: []string{NoteRetried},
 			check: func(t *testing.T, _ State, p *scriptedModel) {
 				if lastText(p.asked[1]) != instructEmpty {
 					t.Errorf("said %q", lastText(p.asked[1]))
@@ -216,7 +242,10 @@ func TestGuards(t *testing.T) {
 		},
 		{
 			name: "dropped call",
-			play: []scriptedReply{{chunks: []model.Chunk{{Done: true, Final: model.Final{OutputTokens: 20}}}}, textReply("yes")}, answer: "yes", notes: []string{NoteRetried},
+			play: []scriptedReply{
+				{chunks: []model.Chunk{{Done: true, Final: model.Final{OutputTokens: 20}}}},
+				textReply("yes"),
+			}, answer: "yes", notes: []string{NoteRetried},
 			check: func(t *testing.T, _ State, p *scriptedModel) {
 				if lastText(p.asked[1]) != instructDropped {
 					t.Errorf("said %q", lastText(p.asked[1]))
@@ -224,14 +253,23 @@ func TestGuards(t *testing.T) {
 			},
 		},
 		{
-			name: "malformed", play: []scriptedReply{errorReply(fmt.Errorf("x: %w", model.ErrMalformed)), textReply("yes")}, answer: "yes", notes: []string{NoteRetried},
+			name: "malformed", play: []scriptedReply{
+				errorReply(fmt.Errorf("x: %w", model.ErrMalformed)),
+				textReply("yes"),
+			}, answer: "yes", notes: []string{NoteRetried},
 		},
 		{
 			name: "malformed in the middle",
-			play: []scriptedReply{{chunks: []model.Chunk{{Content: "Well"}}, err: model.ErrMalformed}, textReply("yes")}, answer: "yes", notes: []string{NoteRetried},
+			play: []scriptedReply{
+				{chunks: []model.Chunk{{Content: "Well"}}, err: model.ErrMalformed},
+				textReply("yes"),
+			}, answer: "yes", notes: []string{NoteRetried},
 		},
 		{
-			name: "never anything", play: []scriptedReply{textReply(""), textReply(" "), textReply("\n"), textReply(""), textReply("")}, partial: true,
+			name: "never anything", play: []scriptedReply{
+				textReply(""), textReply(" "), textReply("\n"), textReply(""),
+				textReply(""),
+			}, partial: true,
 			answer: "The model gave no answer. Please ask again, perhaps in other words.",
 			notes:  []string{NoteRetried, NoteRetried, NoteRetried, NoteEmpty},
 			check: func(t *testing.T, _ State, p *scriptedModel) {
@@ -240,33 +278,48 @@ func TestGuards(t *testing.T) {
 				}
 			},
 		},
-		{name: "broken off", play: []scriptedReply{{chunks: []model.Chunk{{Content: "It"}}}, textReply("It is.")}, answer: "It is.", notes: []string{NoteRetried}},
 		{
-			name: "room", play: []scriptedReply{cutReply("half"), textReply("whole")}, answer: "whole", notes: []string{NoteMoreTokens},
+			name: "broken off", play: []scriptedReply{{chunks: []model.Chunk{{Content: "It"}}}, textReply("It is.")},
+			answer: "It is.", notes: []string{NoteRetried},
+		},
+		{
+			name: "room", play: []scriptedReply{cutReply("half"), textReply("whole")}, answer: "whole",
+			notes: []string{NoteMoreTokens},
 			check: func(t *testing.T, _ State, p *scriptedModel) {
 				if p.asked[0].Options.Predict != 2048 || p.asked[1].Options.Predict != 4096 {
 					t.Errorf("room %d, %d", p.asked[0].Options.Predict, p.asked[1].Options.Predict)
 				}
 			},
 		},
-		{name: "room again", play: []scriptedReply{cutReply("half"), cutReply("more")}, answer: "more", partial: true, notes: []string{NoteMoreTokens, NoteCut}},
 		{
-			name: "cut call is not mended", play: []scriptedReply{cutReply(`{"name":"web_search","arguments":{"query":"x"}`), textReply("whole")}, answer: "whole",
-			notes: []string{NoteMoreTokens},
+			name: "room again", play: []scriptedReply{cutReply("half"), cutReply("more")}, answer: "more",
+			partial: true,
+			notes:   []string{NoteMoreTokens, NoteCut},
+		},
+		{
+			name:   "cut call is not mended",
+			play:   []scriptedReply{cutReply(`{"name":"web_search","arguments":{"query":"x"}`), textReply("whole")},
+			answer: "whole",
+			notes:  []string{NoteMoreTokens},
 		},
 		{
 			name: "most", change: func(a *Agent) { a.Limits.ReplyBytes = 10 },
-			play: []scriptedReply{textReply("0123456789abc")}, answer: "0123456789", partial: true, notes: []string{NoteCut},
+			play: []scriptedReply{textReply("0123456789abc")}, answer: "0123456789", partial: true,
+			notes: []string{NoteCut},
 		},
 		{
 			name: "most, in the middle of a character", change: func(a *Agent) { a.Limits.ReplyBytes = 4 },
 			play: []scriptedReply{textReply("世界")}, answer: "世", partial: true, notes: []string{NoteCut},
 		},
 		{
-			name: "announces", play: []scriptedReply{textReply("Let me search the web for that."), look("x"), textReply("found")}, answer: "found", notes: []string{NoteNudged},
+			name: "announces", play: []scriptedReply{
+				textReply("Let me search the web for that."), look("x"),
+				textReply("found"),
+			}, answer: "found", notes: []string{NoteNudged},
 			check: func(t *testing.T, s State, p *scriptedModel) {
 				ms := p.asked[1].Messages
-				if lastText(p.asked[1]) != instructAnnounce || ms[len(ms)-2].Content != "Let me search the web for that." {
+				if lastText(p.asked[1]) != instructAnnounce ||
+					ms[len(ms)-2].Content != "Let me search the web for that." {
 					t.Errorf("asked %+v", ms)
 				}
 				if len(s.Messages) != 4 {
@@ -280,26 +333,35 @@ func TestGuards(t *testing.T) {
 			answer: "I'll check.", notes: []string{NoteNudged, NoteNudged},
 		},
 		{
-			name: "claims", play: []scriptedReply{textReply("I've searched the web and found nothing."), textReply("I do not know.")}, answer: "I do not know.", notes: []string{NoteNudged},
+			name: "claims", play: []scriptedReply{
+				textReply("I've searched the web and found nothing."),
+				textReply("I do not know."),
+			}, answer: "I do not know.", notes: []string{NoteNudged},
 		},
 		{
 			name:   "claims twice",
 			play:   []scriptedReply{textReply("I have sent the email."), textReply("I have sent the email.")},
 			answer: "I have sent the email.", notes: []string{NoteNudged},
 		},
-		{name: "a claim after a call is none", play: []scriptedReply{look("x"), textReply("I searched the web: nothing.")}, answer: "I searched the web: nothing."},
+		{name: "a claim after a call is none", play: []scriptedReply{look("x"), textReply("I searched the web: " +
+			"nothing.")}, answer: "I searched the web: nothing."},
 		{
-			name: "safety net", change: func(a *Agent) { a.Hedge = Hedge{SearchTool: "web_search", Query: "what is new?"} },
+			name: "safety net", change: func(a *Agent) {
+				a.Hedge = Hedge{SearchTool: "web_search", Query: "what is new?"}
+			},
 			play:   []scriptedReply{textReply("I don't have access to real-time information."), textReply("It is 42.")},
 			answer: "It is 42.", notes: []string{NoteSearched},
 			check: func(t *testing.T, s State, _ *scriptedModel) {
-				if len(s.Finished) != 1 || s.Finished[0].Layer != LayerSafety || string(s.Finished[0].Call.Arguments) != `{"query":"what is new?"}` {
+				if len(s.Finished) != 1 || s.Finished[0].Layer != LayerSafety ||
+					string(s.Finished[0].Call.Arguments) != `{"query":"what is new?"}` {
 					t.Errorf("done %+v", s.Finished)
 				}
 			},
 		},
 		{
-			name: "safety net with memory in the prompt", change: func(a *Agent) { a.Hedge = Hedge{SearchTool: "web_search", Query: "what is new?"} }, recalled: true,
+			name: "safety net with memory in the prompt", change: func(a *Agent) {
+				a.Hedge = Hedge{SearchTool: "web_search", Query: "what is new?"}
+			}, recalled: true,
 			play:   []scriptedReply{textReply("I don't have access to real-time information."), textReply("It is 42.")},
 			answer: "It is 42.", notes: []string{NoteSearched},
 		},
@@ -309,28 +371,39 @@ func TestGuards(t *testing.T) {
 			answer: "I do not know.", notes: []string{NoteNudged},
 		},
 		{
-			name: "safety net without words of the user", change: func(a *Agent) { a.Hedge = Hedge{SearchTool: "web_search"} },
-			play: []scriptedReply{textReply("I don't have access to real-time information.")}, answer: "I don't have access to real-time information.",
+			name: "safety net without words of the user", change: func(a *Agent) {
+				a.Hedge = Hedge{SearchTool: "web_search"}
+			},
+			play:   []scriptedReply{textReply("I don't have access to real-time information.")},
+			answer: "I don't have access to real-time information.",
 		},
 		{
-			name: "safety net off", play: []scriptedReply{textReply("I don't have access to real-time information.")}, answer: "I don't have access to real-time information.",
+			name: "safety net off", play: []scriptedReply{textReply("I don't have access to real-time information.")},
+			answer: "I don't have access to real-time information.",
 		},
 		{
 			name: "safety net not offered", change: func(a *Agent) { a.Hedge.SearchTool = "other" },
-			play: []scriptedReply{textReply("I don't have access to real-time information.")}, answer: "I don't have access to real-time information.",
+			play:   []scriptedReply{textReply("I don't have access to real-time information.")},
+			answer: "I don't have access to real-time information.",
 		},
 		{
-			name: "hedges although results are there", change: func(a *Agent) { a.Hedge = Hedge{SearchTool: "web_search", Query: "what is new?", Reask: true} },
+			name: "hedges although results are there", change: func(a *Agent) {
+				a.Hedge = Hedge{SearchTool: "web_search", Query: "what is new?", Reask: true}
+			},
 			play:   []scriptedReply{look("x"), textReply("I cannot browse the internet."), textReply("It is 42.")},
 			answer: "It is 42.", notes: []string{NoteReasked},
 		},
 		{
-			name: "hedges to the end", change: func(a *Agent) { a.Hedge = Hedge{SearchTool: "web_search", Query: "what is new?", Reask: true} },
-			play:   []scriptedReply{textReply("I cannot browse the internet."), textReply("I cannot browse the internet."), textReply("I cannot browse the internet.")},
+			name: "hedges to the end", change: func(a *Agent) {
+				a.Hedge = Hedge{SearchTool: "web_search", Query: "what is new?", Reask: true}
+			},
+			play: []scriptedReply{textReply("I cannot browse the internet."), textReply("I cannot browse the " +
+				"internet."), textReply("I cannot browse the internet.")},
 			answer: "I cannot browse the internet.", notes: []string{NoteSearched, NoteReasked},
 		},
 		{
-			name: "recovered", play: []scriptedReply{textReply(`web_search {"query": "x"}`), textReply("found")}, answer: "found", notes: []string{NoteRecovered},
+			name: "recovered", play: []scriptedReply{textReply(`web_search {"query": "x"}`), textReply("found")},
+			answer: "found", notes: []string{NoteRecovered},
 			check: func(t *testing.T, s State, _ *scriptedModel) {
 				if s.Finished[0].Layer != LayerText {
 					t.Errorf("layer %q", s.Finished[0].Layer)
@@ -338,12 +411,15 @@ func TestGuards(t *testing.T) {
 			},
 		},
 		{
-			name: "tagged call of another tool", play: []scriptedReply{textReply(`<tool_call>{"name":"rm","arguments":{}}</tool_call>`), textReply("no")}, answer: "no",
-			notes: []string{NoteUnknown, NoteRetried},
+			name:   "tagged call of another tool",
+			play:   []scriptedReply{textReply(`<tool_call>{"name":"rm","arguments":{}}</tool_call>`), textReply("no")},
+			answer: "no",
+			notes:  []string{NoteUnknown, NoteRetried},
 		},
 		{
 			name: "too many calls", change: func(a *Agent) { a.Limits.CallsPerReply = 1 },
-			play: []scriptedReply{callReply("get_time", `{"zone":"a"}`, "get_time", `{"zone":"b"}`, "get_time", `{"zone":"c"}`), textReply("fine")}, answer: "fine",
+			play: []scriptedReply{callReply("get_time", `{"zone":"a"}`, "get_time", `{"zone":"b"}`, "get_time",
+				`{"zone":"c"}`), textReply("fine")}, answer: "fine",
 			notes: []string{NoteInvalid},
 			check: func(t *testing.T, s State, _ *scriptedModel) {
 				if len(s.Finished) != 2 || s.Finished[1].Result.Fault != FaultTooMany {
@@ -367,7 +443,9 @@ func TestGuards(t *testing.T) {
 			},
 		},
 		{
-			name: "empty result", change: func(a *Agent) { a.RunTool = func(context.Context, model.Call) Result { return Result{} } },
+			name: "empty result", change: func(a *Agent) {
+				a.RunTool = func(context.Context, model.Call) Result { return Result{} }
+			},
 			play: []scriptedReply{look("x"), textReply("fine")}, answer: "fine",
 			check: func(t *testing.T, _ State, p *scriptedModel) {
 				if lastText(p.asked[1]) != resultEmpty {
@@ -376,7 +454,9 @@ func TestGuards(t *testing.T) {
 			},
 		},
 		{
-			name: "tool panics", change: func(a *Agent) { a.RunTool = func(context.Context, model.Call) Result { panic("oh") } },
+			name: "tool panics", change: func(a *Agent) {
+				a.RunTool = func(context.Context, model.Call) Result { panic("oh") }
+			},
 			play: []scriptedReply{look("x"), textReply("fine")}, answer: "fine",
 			check: func(t *testing.T, s State, _ *scriptedModel) {
 				if s.Finished[0].Result != (Result{Text: resultUnavailable, Fault: FaultUnavailable}) {
@@ -385,8 +465,12 @@ func TestGuards(t *testing.T) {
 			},
 		},
 		{
-			name: "no tools", play: []scriptedReply{errorReply(model.ErrNoTools), textReply("<tool_call>{\"name\":\"get_time\",\"arguments\":{}}</tool_call>"), textReply("noon")}, answer: "noon",
-			notes: []string{NoteNoTools, NoteRecovered},
+			name: "no tools", play: []scriptedReply{
+				errorReply(model.ErrNoTools),
+				textReply("<tool_call>{\"name\":\"get_time\",\"arguments\":{}}</tool_call>"), textReply("noon"),
+			},
+			answer: "noon",
+			notes:  []string{NoteNoTools, NoteRecovered},
 			check: func(t *testing.T, s State, p *scriptedModel) {
 				for _, r := range p.asked[1:] {
 					if len(r.Tools) != 0 || !strings.Contains(r.Messages[0].Content, `"name":"get_time"`) {
@@ -394,10 +478,12 @@ func TestGuards(t *testing.T) {
 					}
 				}
 				ms := p.asked[2].Messages
-				if ms[2].Content != "<tool_call>\n{\"name\": \"get_time\", \"arguments\": {}}\n</tool_call>" || len(ms[2].Calls) != 0 {
+				if ms[2].Content != "<tool_call>\n{\"name\": \"get_time\", \"arguments\": {}}\n</tool_call>" ||
+					len(ms[2].Calls) != 0 {
 					t.Errorf("call as text: %+v", ms[2])
 				}
-				if ms[3].Role != model.User || ms[3].Content != "<tool_result name=get_time id=id1>\nget_time of {}\n</tool_result>" {
+				if ms[3].Role != model.User ||
+					ms[3].Content != "<tool_result name=get_time id=id1>\nget_time of {}\n</tool_result>" {
 					t.Errorf("result as text: %+v", ms[3])
 				}
 				if s.Calls != CallText {
@@ -406,8 +492,11 @@ func TestGuards(t *testing.T) {
 			},
 		},
 		{
-			name:   "no tools, and not in words either",
-			play:   []scriptedReply{errorReply(model.ErrNoTools), textReply("<tool_call>{"), textReply("<tool_call>{"), textReply("<tool_call>{"), textReply("from memory")},
+			name: "no tools, and not in words either",
+			play: []scriptedReply{
+				errorReply(model.ErrNoTools), textReply("<tool_call>{"), textReply("<tool_call>{"),
+				textReply("<tool_call>{"), textReply("from memory"),
+			},
 			answer: "from memory", notes: []string{NoteNoTools, NoteRetried, NoteRetried, NoteStatic},
 			check: func(t *testing.T, _ State, p *scriptedModel) {
 				if strings.Contains(p.asked[4].Messages[0].Content, "get_time") {
@@ -416,17 +505,25 @@ func TestGuards(t *testing.T) {
 			},
 		},
 		{
-			name: "no tools, memory in the prompt", recalled: true, play: []scriptedReply{errorReply(model.ErrNoTools), textReply("Green.")}, answer: "Green.", notes: []string{NoteNoTools},
+			name: "no tools, memory in the prompt", recalled: true, play: []scriptedReply{
+				errorReply(model.ErrNoTools),
+				textReply("Green."),
+			}, answer: "Green.", notes: []string{NoteNoTools},
 			check: wantEntryAsText,
 		},
 		{
 			name: "tools given up, memory in the prompt", recalled: true,
-			play:   []scriptedReply{errorReply(model.ErrNoTools), textReply("<tool_call>{"), textReply("<tool_call>{"), textReply("<tool_call>{"), textReply("Green.")},
-			answer: "Green.", notes: []string{NoteNoTools, NoteRetried, NoteRetried, NoteStatic}, check: wantEntryAsText,
+			play: []scriptedReply{
+				errorReply(model.ErrNoTools), textReply("<tool_call>{"), textReply("<tool_call>{"),
+				textReply("<tool_call>{"), textReply("Green."),
+			},
+			answer: "Green.", notes: []string{NoteNoTools, NoteRetried, NoteRetried, NoteStatic},
+			check: wantEntryAsText,
 		},
 		{
 			name: "no thinking", change: func(a *Agent) { yes := true; a.Think = &yes },
-			play: []scriptedReply{errorReply(model.ErrNoThinking), textReply("yes")}, answer: "yes", notes: []string{NoteNoThinking},
+			play: []scriptedReply{errorReply(model.ErrNoThinking), textReply("yes")}, answer: "yes",
+			notes: []string{NoteNoThinking},
 			check: func(t *testing.T, _ State, p *scriptedModel) {
 				if p.asked[0].Think == nil || p.asked[1].Think != nil {
 					t.Error("think was not left out")
@@ -434,9 +531,13 @@ func TestGuards(t *testing.T) {
 			},
 		},
 		{name: "too long once", play: []scriptedReply{errorReply(model.ErrTooLong), textReply("yes")}, answer: "yes"},
-		{name: "bad bytes", play: []scriptedReply{textReply("a\xffb")}, answer: "a\uFFFDb", notes: []string{NoteBadText}},
 		{
-			name: "only thinking", play: []scriptedReply{textReply("<think>hm"), textReply("yes")}, answer: "yes", notes: []string{NoteRetried},
+			name: "bad bytes", play: []scriptedReply{textReply("a\xffb")}, answer: "a\uFFFDb",
+			notes: []string{NoteBadText},
+		},
+		{
+			name: "only thinking", play: []scriptedReply{textReply("<think>hm"), textReply("yes")}, answer: "yes",
+			notes: []string{NoteRetried},
 			check: func(t *testing.T, s State, _ *scriptedModel) {
 				if s.Thinking != "hm" {
 					t.Errorf("thinking %q", s.Thinking)
@@ -453,7 +554,10 @@ func TestGuards(t *testing.T) {
 			}
 			in := question("what is new?")
 			if tt.recalled {
-				in.Recalled = &FinishedCall{Call: model.Call{ID: "recall", Name: "search_memory", Arguments: json.RawMessage(`{}`)}, Layer: LayerRecall, Step: 1, Result: Result{Text: "tea: green"}}
+				in.Recalled = &FinishedCall{Call: model.Call{
+					ID: "recall", Name: "search_memory",
+					Arguments: json.RawMessage(`{}`),
+				}, Layer: LayerRecall, Step: 1, Result: Result{Text: "tea: green"}}
 			}
 			s, err := RunTurn(t.Context(), a, in, Hooks{})
 			wantAnswer(t, s, err, tt.answer, tt.partial)
@@ -464,7 +568,8 @@ func TestGuards(t *testing.T) {
 			if tt.check != nil && !t.Failed() {
 				tt.check(t, s, p)
 			}
-			if m := s.Messages[len(s.Messages)-1]; m.Role != model.Assistant || m.Content != s.Answer || m.Thinking != "" {
+			if m := s.Messages[len(s.Messages)-1]; m.Role != model.Assistant || m.Content != s.Answer ||
+				m.Thinking != "" {
 				t.Errorf("last message %+v", m)
 			}
 		})
@@ -473,8 +578,14 @@ func TestGuards(t *testing.T) {
 
 func TestErrorKeepsPartialAnswer(t *testing.T) {
 	t.Parallel()
-	for _, want := range []error{model.ErrUnreachable, model.ErrMissing, model.ErrRemote, model.ErrUnauthorized, errors.New("other")} {
-		a, _ := newAgent(t, callReply("get_time", "{}"), scriptedReply{chunks: []model.Chunk{{Content: "It is"}}, err: fmt.Errorf("wrapped: %w", want)})
+	for _, want := range []error{
+		model.ErrUnreachable, model.ErrMissing, model.ErrRemote, model.ErrUnauthorized,
+		errors.New("other"),
+	} {
+		a, _ := newAgent(t, callReply("get_time", "{}"), scriptedReply{
+			chunks: []model.Chunk{{Content: "It is"}},
+			err:    fmt.Errorf("wrapped: %w", want),
+		})
 		s, err := RunTurn(t.Context(), a, question("q"), Hooks{})
 		if !errors.Is(err, want) || s.Final || s.Answer != "It is" || !s.Partial || len(s.Finished) != 1 {
 			t.Errorf("%v: error %v, state %+v", want, err, s)
@@ -522,12 +633,24 @@ func TestStopKeepsThinking(t *testing.T) {
 		at             string // what was shown when the stop came; "" = it comes a moment later
 		words, thought string
 	}{
-		"before the first word":  {play: scriptedReply{wait: true}},
-		"in the thinking":        {play: scriptedReply{chunks: []model.Chunk{{Thinking: "hm "}, {Thinking: "well"}}, wait: true}, at: "hm well", thought: "hm well"},
-		"in tagged thinking":     {play: scriptedReply{chunks: []model.Chunk{{Content: "<think>hm"}}, wait: true}, at: "hm", thought: "hm"},
-		"in the answer":          {play: scriptedReply{chunks: []model.Chunk{{Thinking: "hm"}, {Content: "It is"}}, wait: true}, at: "hmIt is", words: "It is", thought: "hm"},
-		"the model hears first":  {play: scriptedReply{err: gone}},
-		"first, in the thinking": {play: scriptedReply{chunks: []model.Chunk{{Thinking: "hm"}}, err: gone}, thought: "hm"},
+		"before the first word": {play: scriptedReply{wait: true}},
+		"in the thinking": {play: scriptedReply{
+			chunks: []model.Chunk{{Thinking: "hm "}, {Thinking: "well"}},
+			wait:   true,
+		}, at: "hm well", thought: "hm well"},
+		"in tagged thinking": {
+			play: scriptedReply{chunks: []model.Chunk{{Content: "<think>hm"}}, wait: true},
+			at:   "hm", thought: "hm",
+		},
+		"in the answer": {play: scriptedReply{
+			chunks: []model.Chunk{{Thinking: "hm"}, {Content: "It is"}},
+			wait:   true,
+		}, at: "hmIt is", words: "It is", thought: "hm"},
+		"the model hears first": {play: scriptedReply{err: gone}},
+		"first, in the thinking": {
+			play:    scriptedReply{chunks: []model.Chunk{{Thinking: "hm"}}, err: gone},
+			thought: "hm",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -545,7 +668,8 @@ func TestStopKeepsThinking(t *testing.T) {
 					time.AfterFunc(10*time.Millisecond, func() { cancel(errStop) })
 				}
 				s, err := RunTurn(ctx, a, question("q"), Hooks{Thinking: look, Token: look})
-				if !errors.Is(err, errStop) || s.Answer != tt.words || s.Thinking != tt.thought || !s.Partial || s.Final {
+				if !errors.Is(err, errStop) || s.Answer != tt.words || s.Thinking != tt.thought || !s.Partial ||
+					s.Final {
 					t.Errorf("error %v, answer %q, thinking %q", err, s.Answer, s.Thinking)
 				}
 				wantNotes(t, s, NoteStopped)
@@ -599,12 +723,16 @@ func TestCheckpointErrorPreventsCalls(t *testing.T) {
 	a, _ := newAgent(t, callReply("get_time", "{}"))
 	a.RunTool = func(context.Context, model.Call) Result { t.Error("it ran"); return Result{} }
 	full := errors.New("disk full")
-	s, err := RunTurn(t.Context(), a, question("q"), Hooks{Checkpoint: func(context.Context, *State) error { return full }})
+	s, err := RunTurn(t.Context(), a, question("q"), Hooks{Checkpoint: func(context.Context, *State) error {
+		return full
+	}})
 	if !errors.Is(err, full) || len(s.Messages) != 2 {
 		t.Errorf("error %v, state %+v", err, s)
 	}
 	b, _ := newAgent(t, textReply("yes"))
-	if _, err := RunTurn(t.Context(), b, question("q"), Hooks{Checkpoint: func(context.Context, *State) error { return full }}); !errors.Is(err, full) {
+	if _, err := RunTurn(t.Context(), b, question("q"), Hooks{Checkpoint: func(context.Context, *State) error {
+		return full
+	}}); !errors.Is(err, full) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -633,7 +761,8 @@ func TestResumeFromEveryCheckpoint(t *testing.T) {
 			case 2:
 				play = append(play, textReply("Now.\n```json\n{\"name\":\"web_search\",\"arguments\":"+q+"}\n```"))
 			case 3:
-				play = append(play, textReply("<think>x</think><tool_call>{\"name\":\"get_time\",\"arguments\":{}}</tool_call>"))
+				play = append(play,
+					textReply("<think>x</think><tool_call>{\"name\":\"get_time\",\"arguments\":{}}</tool_call>"))
 			}
 		}
 		play = append(play, textReply("the answer"))
@@ -688,7 +817,8 @@ func asJSON(v any) string {
 func TestBusyServerIsRetriedWithBackoff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a, p := newAgent(t, errorReply(model.ErrBusy), errorReply(model.ErrBusy), errorReply(model.ErrBusy), textReply("yes"))
+		a, p := newAgent(t, errorReply(model.ErrBusy), errorReply(model.ErrBusy), errorReply(model.ErrBusy),
+			textReply("yes"))
 		start := time.Now()
 		s, err := RunTurn(t.Context(), a, question("q"), Hooks{})
 		wantAnswer(t, s, err, "yes", false)
@@ -696,13 +826,15 @@ func TestBusyServerIsRetriedWithBackoff(t *testing.T) {
 			t.Errorf("waited %s", d)
 		}
 		p.repeat, p.replies, p.asked = true, []scriptedReply{errorReply(model.ErrBusy)}, nil
-		if _, err := RunTurn(t.Context(), a, question("q"), Hooks{}); !errors.Is(err, model.ErrBusy) || len(p.asked) != 7 {
+		if _, err := RunTurn(t.Context(), a, question("q"), Hooks{}); !errors.Is(err, model.ErrBusy) ||
+			len(p.asked) != 7 {
 			t.Errorf("error %v after %d calls", err, len(p.asked))
 		}
 		a.Limits.FirstToken = time.Second
 		start = time.Now()
 		_, err = RunTurn(t.Context(), a, question("q"), Hooks{})
-		if !errors.Is(err, model.ErrBusy) || !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
+		if !errors.Is(err, model.ErrBusy) || !errors.Is(err, context.DeadlineExceeded) ||
+			time.Since(start) != time.Second {
 			t.Errorf("error %v after %s", err, time.Since(start))
 		}
 	})
@@ -763,7 +895,10 @@ func TestTimeouts(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			a, p := newAgent(t, callReply("get_time", "{}"), textReply("in time"))
 			a.Limits.TurnTimeout = 100 * time.Second
-			a.RunTool = func(context.Context, model.Call) Result { time.Sleep(85 * time.Second); return Result{Text: "late"} }
+			a.RunTool = func(context.Context, model.Call) Result {
+				time.Sleep(85 * time.Second)
+				return Result{Text: "late"}
+			}
 			s, err := RunTurn(t.Context(), a, question("q"), Hooks{})
 			wantAnswer(t, s, err, "in time", false)
 			wantNotes(t, s, NoteTurnTimeout)
@@ -824,7 +959,8 @@ func TestEndlessReplyIsReadUpToTheLimit(t *testing.T) {
 			a.Limits.ReplyBytes = 32 << 10
 			s, err := RunTurn(t.Context(), a, question("q"), Hooks{})
 			if err != nil || s.Answer == "" || !s.Partial || len(s.Answer) > 33<<10 {
-				t.Errorf("error %v, answer of %d bytes, partial %v, notes %q", err, len(s.Answer), s.Partial, noteCodes(s))
+				t.Errorf("error %v, answer of %d bytes, partial %v, notes %q", err, len(s.Answer), s.Partial,
+					noteCodes(s))
 			}
 		})
 	}
@@ -833,7 +969,8 @@ func TestEndlessReplyIsReadUpToTheLimit(t *testing.T) {
 // A streamed reply and one in a single chunk give the same result.
 func TestStreamingDoesNotChangeTheResult(t *testing.T) {
 	t.Parallel()
-	content := "<think>so</think>I look.\n\n```json\n{\"name\": \"web_search\", \"arguments\": {\"query\": \"x\"}}\n```\n"
+	content := "<think>so</think>I look.\n\n```json\n{\"name\": \"web_search\", \"arguments\": {\"query\": " +
+		"\"x\"}}\n```\n"
 	run := func(pieces []string) string {
 		var chunks []model.Chunk
 		for _, p := range pieces {
@@ -857,10 +994,13 @@ func TestStreamingDoesNotChangeTheResult(t *testing.T) {
 	}
 }
 
-// wantEntryAsText checks that the last request has the entry of memory in a message of the user, and neither calls nor results.
+// wantEntryAsText checks that the last request has the entry of memory in a message of the user, and neither calls nor
+// results.
 func wantEntryAsText(t *testing.T, _ State, p *scriptedModel) {
 	last := p.asked[len(p.asked)-1].Messages
-	if !slices.ContainsFunc(last, func(m model.Message) bool { return m.Role == model.User && strings.Contains(m.Content, "tea: green") }) {
+	if !slices.ContainsFunc(last, func(m model.Message) bool {
+		return m.Role == model.User && strings.Contains(m.Content, "tea: green")
+	}) {
 		t.Errorf("the entry is not in the prompt: %+v", last)
 	}
 	if slices.ContainsFunc(last, func(m model.Message) bool { return m.Role == model.ToolRole || len(m.Calls) > 0 }) {

@@ -9,9 +9,9 @@ import (
 	"conclave/pkg/model"
 )
 
-// inventedURL is the first argument of c that is an address and that the model made up: the address stands in no message
-// of the user, no tool result and no summary. "" = there is none. An address counts as known without its scheme, a
-// leading "www." and a final slash, in any case, because users write it so.
+// inventedURL is the first argument of c that is an address and that the model made up: the address stands in no
+// message of the user, no tool result and no summary. "" = there is none. An address counts as known without its
+// scheme, a leading "www." and a final slash, in any case, because users write it so.
 func (t *turn) inventedURL(c *model.Call) string {
 	v, err := jsonschema.Parse(c.Arguments)
 	if err != nil {
@@ -28,7 +28,8 @@ func (t *turn) inventedURL(c *model.Call) string {
 // isURL reports whether s as a whole is an address of the web.
 func isURL(s string) bool {
 	lower := strings.ToLower(s)
-	return (strings.HasPrefix(lower, "http://") || strings.HasPrefix(lower, "https://")) && !strings.ContainsAny(s, " \t\r\n")
+	return (strings.HasPrefix(lower, "http://") || strings.HasPrefix(lower, "https://")) &&
+		!strings.ContainsAny(s, " \t\r\n")
 }
 
 // isKnownURL reports whether the address stands in what the model was given: see [turn.inventedURL].
@@ -74,15 +75,18 @@ func findURLs(text string) (out []string) {
 // maxKnownURLs bounds the addresses that are collected for one decision.
 const maxKnownURLs = 32
 
-// addressPattern matches addresses as users write them: with a scheme, with "www.", or a host name with a letter-only last
-// label of two to six letters.
-var addressPattern = regexp.MustCompile(`(?i)https?://[^\s<>"'()\[\]]+|\b(?:www\.)?(?:[a-z0-9-]+\.)+[a-z]{2,6}\b(?:/[^\s<>"'()\[\]]*)?`)
+// addressPattern matches addresses as users write them: with a scheme, with "www.", or a host name with a letter-only
+// last label of two to six letters.
+var addressPattern = regexp.MustCompile(
+	`(?i)https?://[^\s<>"'()\[\]]+|\b(?:www\.)?(?:[a-z0-9-]+\.)+[a-z]{2,6}\b(?:/[^\s<>"'()\[\]]*)?`)
 
-// filePattern matches a name that is a file more likely than a host, although some of these endings are top-level domains.
-var filePattern = regexp.MustCompile(`(?i)^[^/:]+\.(?:md|sh|py|rs|pl|ps|cc|so|zip|mov|txt|go|js|ts|css|html?|json|ya?ml|toml|xml|csv|pdf|docx?|png|jpe?g|gif|tar|gz|log|conf|exe|cpp|java)$`)
+// filePattern matches a name that is a file more likely than a host, although some of these endings are top-level
+// domains.
+var filePattern = regexp.MustCompile(
+	`(?i)^[^/:]+\.(?:md|sh|py|rs|pl|ps|cc|so|zip|mov|txt|go|js|ts|css|html?|json|ya?ml|toml|xml|csv|pdf|docx?|png|jpe?g|gif|tar|gz|log|conf|exe|cpp|java)$`)
 
-// givenTexts is an iterator over the texts that are not the model's own, the latest first: messages of the user, results
-// and the summary.
+// givenTexts is an iterator over the texts that are not the model's own, the latest first: messages of the user,
+// results and the summary.
 func (t *turn) givenTexts(yield func(text string) bool) {
 	for _, list := range [][]model.Message{t.state.Messages, t.history} {
 		for _, m := range slices.Backward(list) {

@@ -11,7 +11,10 @@ import (
 
 func TestInventedURLIsRefused(t *testing.T) {
 	t.Parallel()
-	fetch := model.Tool{Name: "web_fetch", Parameters: json.RawMessage(`{"type":"object","properties":{"url":{"type":"string"}},"required":["url"]}`)}
+	fetch := model.Tool{
+		Name:       "web_fetch",
+		Parameters: json.RawMessage(`{"type":"object","properties":{"url":{"type":"string"}},"required":["url"]}`),
+	}
 	for _, tt := range []struct {
 		name, question, url string
 		refused             bool
@@ -28,14 +31,18 @@ func TestInventedURLIsRefused(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			a, _ := newAgent(t, callReply("web_search", `{"query":"page"}`), callReply("web_fetch", `{"url":"`+tt.url+`"}`), textReply("Done."))
+			a, _ := newAgent(t, callReply("web_search", `{"query":"page"}`),
+				callReply("web_fetch", `{"url":"`+tt.url+`"}`), textReply("Done."))
 			a.Tools = append([]model.Tool{fetch}, testTools...)
 			a.Hedge.SearchTool, a.Calls = "web_search", CallConstrained
-			a.RunTool = func(context.Context, model.Call) Result { return Result{Text: "1. A page https://found.example/page"} }
+			a.RunTool = func(context.Context, model.Call) Result {
+				return Result{Text: "1. A page https://found.example/page"}
+			}
 			in := question(tt.question)
 			in.Summary = "The user asked about https://first.example before."
 			in.History = []model.Message{
-				{Role: model.User, Content: "see https://earlier.example/x"}, {Role: model.Assistant, Content: "I know https://model.example too."},
+				{Role: model.User, Content: "see https://earlier.example/x"},
+				{Role: model.Assistant, Content: "I know https://model.example too."},
 			}
 			s, err := RunTurn(t.Context(), a, in, Hooks{})
 			wantAnswer(t, s, err, "Done.", false)

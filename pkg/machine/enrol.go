@@ -67,10 +67,12 @@ type Registrar interface {
 var ErrRefused = errors.New("the hub refused")
 
 // ErrUnconfirmed means that the hub did not confirm: the machine may have been admitted.
-var ErrUnconfirmed = errors.New("the connection ended before the hub confirmed: if conclave machines on the hub lists this machine, get a new token with conclave machines rotate, else with conclave invite")
+var ErrUnconfirmed = errors.New("the connection ended before the hub confirmed: if conclave machines on the hub " +
+	"lists this machine, get a new token with conclave machines rotate, else with conclave invite")
 
-// Enrol presents a token to the hub. makeKeys creates a key for each account of the offer, stores the seeds and returns the public
-// keys; an error of it ends the enrolment and leaves the invitation open. The hub's key is compared with the pin before the secret is sent: [bus.ErrPin].
+// Enrol presents a token to the hub. makeKeys creates a key for each account of the offer, stores the seeds and returns
+// the public keys; an error of it ends the enrolment and leaves the invitation open. The hub's key is compared with the
+// pin before the secret is sent: [bus.ErrPin].
 func Enrol(ctx context.Context, t Token, makeKeys func(Offer) (map[string]string, error)) (Offer, error) {
 	ctx, cancel := context.WithTimeout(ctx, enrolTimeout)
 	defer cancel()
@@ -78,7 +80,8 @@ func Enrol(ctx context.Context, t Token, makeKeys func(Offer) (map[string]string
 	cfg.NextProtos = []string{protocolName}
 	raw, err := new(net.Dialer).DialContext(ctx, "tcp", t.Address)
 	if err != nil {
-		return Offer{}, fmt.Errorf("no hub answers at %s: %w: check that conclave up runs there and that this machine may reach the address; conclave invite --address names another one", t.Address, err)
+		return Offer{}, fmt.Errorf("no hub answers at %s: %w: check that conclave up runs there and that this "+
+			"machine may reach the address; conclave invite --address names another one", t.Address, err)
 	}
 	defer raw.Close()
 	stop := context.AfterFunc(ctx, func() { raw.Close() })
@@ -91,7 +94,8 @@ func Enrol(ctx context.Context, t Token, makeKeys func(Offer) (map[string]string
 		return Offer{}, fmt.Errorf("the server at %s enrols no machines", t.Address)
 	}
 	lines := bufio.NewReaderSize(conn, maxLine)
-	if err := writeLine(conn, enrolHello{protocolVersion, t.ID, base64.RawURLEncoding.EncodeToString(t.Secret[:])}); err != nil {
+	if err := writeLine(conn,
+		enrolHello{protocolVersion, t.ID, base64.RawURLEncoding.EncodeToString(t.Secret[:])}); err != nil {
 		return Offer{}, fmt.Errorf("enrolling: %w", err)
 	}
 	var offer enrolOffer
@@ -118,8 +122,9 @@ func Enrol(ctx context.Context, t Token, makeKeys func(Offer) (map[string]string
 	return offer.Offer, nil
 }
 
-// serveEnrolment serves one enrolment on conn, which is past its handshake. The invitation is marked as used before the registrar admits the
-// machine, so that a failure in between cannot be used twice. The error is for the log, and holds no secret.
+// serveEnrolment serves one enrolment on conn, which is past its handshake. The invitation is marked as used before the
+// registrar admits the machine, so that a failure in between cannot be used twice. The error is for the log, and holds
+// no secret.
 func serveEnrolment(ctx context.Context, conn net.Conn, list *Invitations, r Registrar, now func() time.Time) error {
 	lines := bufio.NewReaderSize(conn, maxLine)
 	var hello enrolHello
@@ -132,7 +137,8 @@ func serveEnrolment(ctx context.Context, conn net.Conn, list *Invitations, r Reg
 		return err
 	}
 	if hello.Version != protocolVersion {
-		return refuse(fmt.Errorf("this hub enrols with version %d and the machine asks with %d: run the same build of conclave on both", protocolVersion, hello.Version))
+		return refuse(fmt.Errorf("this hub enrols with version %d and the machine asks with %d: run the same build "+
+			"of conclave on both", protocolVersion, hello.Version))
 	}
 	var s Secret
 	b, err := base64.RawURLEncoding.Strict().DecodeString(hello.Secret)
@@ -159,7 +165,8 @@ func serveEnrolment(ctx context.Context, conn net.Conn, list *Invitations, r Reg
 		return refuse(err)
 	}
 	if err := r.Admit(ctx, inv, keys.Keys); err != nil {
-		_ = writeLine(conn, enrolDone{Error: "admitting the machine failed, see the hub's log; the invitation is used up: ask for a new one"})
+		_ = writeLine(conn, enrolDone{Error: "admitting the machine failed, see the hub's log; the invitation is " +
+			"used up: ask for a new one"})
 		return err
 	}
 	return writeLine(conn, enrolDone{})

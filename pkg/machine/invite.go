@@ -33,8 +33,9 @@ func (i Invitation) IsOpen(now time.Time) bool { return i.Used.IsZero() && now.B
 // Errors of an invitation, with what to do. The first does not tell an unknown invitation from a wrong secret.
 var (
 	ErrUnknownInvitation = errors.New("the hub does not know this invitation: ask for a new one with conclave invite")
-	ErrUsed              = errors.New("this invitation was used already: each is for one machine and one join. Ask for a new one with conclave invite, or conclave machines rotate if the machine is listed")
-	ErrExpired           = errors.New("this invitation has expired: ask for a new one with conclave invite")
+	ErrUsed              = errors.New("this invitation was used already: each is for one machine and one join. Ask " +
+		"for a new one with conclave invite, or conclave machines rotate if the machine is listed")
+	ErrExpired = errors.New("this invitation has expired: ask for a new one with conclave invite")
 	// ErrTooMany means that the hub has as many open invitations as it keeps.
 	ErrTooMany = fmt.Errorf("there are %d open invitations: wait until some expire", maxOpen)
 )
@@ -77,7 +78,8 @@ func (l *Invitations) Add(inv Invitation, now time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all := slices.DeleteFunc(slices.Clone(l.all), func(o Invitation) bool {
-		return o.ID == inv.ID || o.IsOpen(now) && o.Machine == inv.Machine || !o.IsOpen(now) && now.Sub(o.Expires) > keepFor
+		return o.ID == inv.ID || o.IsOpen(now) && o.Machine == inv.Machine || !o.IsOpen(now) &&
+			now.Sub(o.Expires) > keepFor
 	})
 	if countOpen(all, now) >= maxOpen {
 		return ErrTooMany
@@ -85,8 +87,8 @@ func (l *Invitations) Add(inv Invitation, now time.Time) error {
 	return l.replace(append(all, inv))
 }
 
-// Check returns the invitation for which the secret is right. The error is [ErrUnknownInvitation], or for the right secret
-// [ErrUsed] or [ErrExpired].
+// Check returns the invitation for which the secret is right. The error is [ErrUnknownInvitation], or for the right
+// secret [ErrUsed] or [ErrExpired].
 func (l *Invitations) Check(id string, s Secret, now time.Time) (Invitation, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -153,7 +155,8 @@ func countOpen(all []Invitation, now time.Time) (n int) {
 func (l *Invitations) find(id string, s Secret, now time.Time) (int, error) {
 	hash, at := s.Hash(), -1
 	for i, inv := range l.all {
-		if subtle.ConstantTimeCompare([]byte(inv.ID), []byte(id))&subtle.ConstantTimeCompare([]byte(inv.Hash), []byte(hash)) == 1 {
+		if subtle.ConstantTimeCompare([]byte(inv.ID), []byte(id))&subtle.ConstantTimeCompare([]byte(inv.Hash),
+			[]byte(hash)) == 1 {
 			at = i
 		}
 	}

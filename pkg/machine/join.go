@@ -32,7 +32,8 @@ type State struct {
 func StatePath(home bus.Home) string { return filepath.Join(home.Data, "machine.json") }
 
 // ErrNotJoined means that the data folder is not that of a machine that joined a hub.
-var ErrNotJoined = errors.New("this machine has not joined a hub: get a token with conclave invite on the hub, then run conclave join - here")
+var ErrNotJoined = errors.New("this machine has not joined a hub: get a token with conclave invite on the hub, then " +
+	"run conclave join - here")
 
 // ReadState reads the state; the error wraps [ErrNotJoined] when there is none.
 func ReadState(home bus.Home) (State, error) {
@@ -61,7 +62,10 @@ func (s State) Principal() subjects.Principal {
 // LeafConfig returns the configuration of the machine's server.
 func (s State) LeafConfig(home bus.Home) (bus.LeafConfig, error) {
 	pin, err := bus.ParsePin(s.Pin)
-	return bus.LeafConfig{Machine: s.Principal(), Address: s.Address, Pin: pin, Seeds: s.seeds(home), Store: home.Store()}, err
+	return bus.LeafConfig{
+		Machine: s.Principal(), Address: s.Address, Pin: pin, Seeds: s.seeds(home),
+		Store: home.Store(),
+	}, err
 }
 
 func (s State) seeds(home bus.Home) bus.Keys {
@@ -70,12 +74,14 @@ func (s State) seeds(home bus.Home) bus.Keys {
 
 // JoinOptions are the exceptions that the user permits.
 type JoinOptions struct {
-	// NewHubKey accepts a token of a hub with another TLS key than the one that the machine joined, for the same machine name.
+	// NewHubKey accepts a token of a hub with another TLS key than the one that the machine joined, for the same
+	// machine name.
 	NewHubKey bool
 }
 
-// Join enrols this machine with a token and stores the state. A folder that has the keys of a hub is rejected, and so is one that
-// joined already, unless the token is for the same machine of the same hub: then its keys are replaced. The folder must exist.
+// Join enrols this machine with a token and stores the state. A folder that has the keys of a hub is rejected, and so
+// is one that joined already, unless the token is for the same machine of the same hub: then its keys are replaced. The
+// folder must exist.
 func Join(ctx context.Context, home bus.Home, t Token, o JoinOptions, now time.Time) (State, error) {
 	if _, err := os.Stat(home.Keys().Path("broker")); err == nil {
 		return State{}, fmt.Errorf("%s is the data folder of a hub: choose another one with --data", home.Data)
@@ -86,18 +92,23 @@ func Join(ctx context.Context, home bus.Home, t Token, o JoinOptions, now time.T
 		return State{}, err
 	}
 	if joined && before.Pin != t.Pin.String() && !o.NewHubKey {
-		return State{}, fmt.Errorf("this data folder joined the hub %s as %s, and the token is of a hub with another TLS key: if that hub was restored without its keys, add --new-hub-key; else choose another folder with --data", before.Hub, before.Machine)
+		return State{}, fmt.Errorf("this data folder joined the hub %s as %s, and the token is of a hub with another "+
+			"TLS key: if that hub was restored without its keys, add --new-hub-key; else choose another folder with "+
+			"--data", before.Hub, before.Machine)
 	}
 	s := State{Address: t.Address, Pin: t.Pin.String(), Keys: "hub-" + t.ID, Joined: now.UTC()}
 	offer, err := Enrol(ctx, t, func(o Offer) (map[string]string, error) {
 		p := subjects.Principal{Name: o.Machine, Kind: subjects.MachinePrincipal, Actors: o.Actors}
 		switch {
 		case joined && o.Machine != before.Machine:
-			return nil, fmt.Errorf("this data folder joined the hub %s as %s, and the token is for %s: choose another folder with --data", before.Hub, before.Machine, o.Machine)
+			return nil, fmt.Errorf("this data folder joined the hub %s as %s, and the token is for %s: choose "+
+				"another folder with --data", before.Hub, before.Machine, o.Machine)
 		case p.CheckRights() != nil:
-			return nil, fmt.Errorf("the hub offers what this build does not know: run the same build of conclave on both (%w)", p.CheckRights())
+			return nil, fmt.Errorf("the hub offers what this build does not know: run the same build of conclave on "+
+				"both (%w)", p.CheckRights())
 		case !slices.Equal(p.Accounts(), o.Accounts):
-			return nil, errors.New("the hub has other accounts for these actors: run the same build of conclave on both")
+			return nil,
+				errors.New("the hub has other accounts for these actors: run the same build of conclave on both")
 		}
 		if _, err := s.seeds(home).Ensure(o.Accounts); err != nil {
 			return nil, err
@@ -121,7 +132,9 @@ func Join(ctx context.Context, home bus.Home, t Token, o JoinOptions, now time.T
 		err = file.Replace(StatePath(home), append(b, '\n'))
 	}
 	if err != nil {
-		return State{}, fmt.Errorf("storing what the hub answered: %w: get a new token with conclave machines rotate %s", err, s.Machine)
+		return State{},
+			fmt.Errorf("storing what the hub answered: %w: get a new token with conclave machines rotate %s", err,
+				s.Machine)
 	}
 	if joined {
 		_ = os.RemoveAll(before.seeds(home).Dir)

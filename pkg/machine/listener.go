@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// Limits of connections from the network, before the sender has proved anything. One host has at most half of the slots.
+// Limits of connections from the network, before the sender has proved anything. One host has at most half of the
+// slots.
 const (
 	helloTimeout = 5 * time.Second // to receive the first TLS message, and the first line of an enrolment
 	maxHello     = 32 << 10        // bytes of it
@@ -25,9 +26,9 @@ const (
 	deadAfter    = 4 * time.Second // a peer that acknowledges nothing for this long is disconnected
 )
 
-// Listener is the only port of the hub that other machines reach. It reads the first TLS message of a connection: one with the
-// protocol "conclave-join" is an enrolment, any other one is forwarded, unread, to the leaf nodes of the NATS server, which
-// accept only keys of machines that joined.
+// Listener is the only port of the hub that other machines reach. It reads the first TLS message of a connection: one
+// with the protocol "conclave-join" is an enrolment, any other one is forwarded, unread, to the leaf nodes of the NATS
+// server, which accept only keys of machines that joined.
 type Listener struct {
 	cfg ListenerConfig
 	l   net.Listener
@@ -59,12 +60,14 @@ func Listen(address string, cfg ListenerConfig) (*Listener, error) {
 	}
 	tcp, err := net.Listen("tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("listening for machines: %w: choose another address with machines.listen in system.yaml", err)
+		return nil, fmt.Errorf("listening for machines: %w: choose another address with machines.listen in system.yaml",
+			err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &Listener{
 		cfg: cfg, l: tcp, stop: cancel, conns: map[net.Conn]struct{}{}, remotes: map[int]string{},
-		waiting: newSlots(maxWaiting, maxWaiting/2), enrolling: newSlots(maxEnrolling, maxEnrolling/2), forwarded: newSlots(maxForwarded, maxForwarded/2),
+		waiting: newSlots(maxWaiting, maxWaiting/2), enrolling: newSlots(maxEnrolling, maxEnrolling/2),
+		forwarded: newSlots(maxForwarded, maxForwarded/2),
 	}
 	l.running.Go(func() { l.accept(ctx) })
 	return l, nil
@@ -164,7 +167,11 @@ func (l *Listener) enrol(ctx context.Context, conn net.Conn) {
 	}
 	defer release()
 	_ = conn.SetDeadline(time.Now().Add(helloTimeout)) // serveEnrolment extends it after the first line
-	secure := tls.Server(conn, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{l.cfg.Certificate}, NextProtos: []string{protocolName}})
+	secure := tls.Server(conn,
+		&tls.Config{
+			MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{l.cfg.Certificate},
+			NextProtos: []string{protocolName},
+		})
 	if err := secure.HandshakeContext(ctx); err != nil {
 		return
 	}
@@ -174,8 +181,8 @@ func (l *Listener) enrol(ctx context.Context, conn net.Conn) {
 	}
 }
 
-// forward copies the bytes of a leaf node in both directions until one side ends. The machine's side is disconnected when it
-// acknowledges nothing for deadAfter: the NATS server would notice only after its own pings.
+// forward copies the bytes of a leaf node in both directions until one side ends. The machine's side is disconnected
+// when it acknowledges nothing for deadAfter: the NATS server would notice only after its own pings.
 func (l *Listener) forward(conn net.Conn, hello []byte) {
 	address := l.cfg.LeafAddress()
 	release, ok := l.forwarded.acquire(conn)
@@ -222,8 +229,8 @@ func (l *Listener) forward(conn net.Conn, hello []byte) {
 // tcpUserTimeout is the socket option of Linux for the longest time that sent data may stay unacknowledged.
 const tcpUserTimeout = 0x12
 
-// limitSilence has the kernel close a connection whose peer acknowledges nothing for deadAfter, idle or not. Without it a cut cable
-// is noticed after minutes.
+// limitSilence has the kernel close a connection whose peer acknowledges nothing for deadAfter, idle or not. Without it
+// a cut cable is noticed after minutes.
 func limitSilence(conn net.Conn) {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {

@@ -30,7 +30,10 @@ type registrar struct {
 }
 
 func (r *registrar) Offer(inv machine.Invitation) machine.Offer {
-	return machine.Offer{Hub: "hub", Machine: inv.Machine, Actors: inv.Actors, Accounts: []string{"tools_" + inv.Machine, "witness_" + inv.Machine}}
+	return machine.Offer{
+		Hub: "hub", Machine: inv.Machine, Actors: inv.Actors,
+		Accounts: []string{"tools_" + inv.Machine, "witness_" + inv.Machine},
+	}
 }
 
 func (r *registrar) Admit(_ context.Context, inv machine.Invitation, _ map[string]string) error {
@@ -75,7 +78,10 @@ func newHub(t *testing.T, leaf func() string) *hub {
 	if h.list, err = machine.OpenInvitations(filepath.Join(t.TempDir(), "invitations.json")); err != nil {
 		t.Fatal(err)
 	}
-	if h.Listener, err = machine.Listen("127.0.0.1:0", machine.ListenerConfig{Certificate: pair, LeafAddress: leaf, Invitations: h.list, Registrar: h, Now: h.clock}); err != nil {
+	if h.Listener, err = machine.Listen("127.0.0.1:0", machine.ListenerConfig{
+		Certificate: pair, LeafAddress: leaf,
+		Invitations: h.list, Registrar: h, Now: h.clock,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(h.Close)
@@ -101,7 +107,10 @@ func (h *hub) invite(name string) machine.Token {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	inv := machine.Invitation{ID: id, Hash: secret.Hash(), Machine: name, Actors: []string{"get_datetime", "witness"}, Expires: h.clock().Add(time.Hour)}
+	inv := machine.Invitation{
+		ID: id, Hash: secret.Hash(), Machine: name, Actors: []string{"get_datetime", "witness"},
+		Expires: h.clock().Add(time.Hour),
+	}
 	if err := h.list.Add(inv, h.clock()); err != nil {
 		h.t.Fatal(err)
 	}
@@ -143,7 +152,8 @@ func TestTokenText(t *testing.T) {
 		}
 	}
 	for name, bad := range map[string]string{
-		"empty": "", "cut off": text[:len(text)-5], "another version": "conclave9." + strings.TrimPrefix(text, "conclave1."),
+		"empty": "", "cut off": text[:len(text)-5], "another version": "conclave9." +
+			strings.TrimPrefix(text, "conclave1."),
 		"not base64": "conclave1.%%%", "another object": "conclave1.e30", "long": text + strings.Repeat("A", 5000),
 	} {
 		if _, err := machine.ParseToken(bad); !errors.Is(err, machine.ErrToken) {
@@ -183,7 +193,10 @@ func TestInvitationIsUsedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := list.Add(machine.Invitation{ID: id, Hash: secret.Hash(), Machine: "gpu-box", Actors: []string{"model"}, Expires: now.Add(time.Hour)}, now); err != nil {
+	if err := list.Add(machine.Invitation{
+		ID: id, Hash: secret.Hash(), Machine: "gpu-box", Actors: []string{"model"},
+		Expires: now.Add(time.Hour),
+	}, now); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
@@ -259,7 +272,9 @@ func TestEnrolment(t *testing.T) {
 	if err := enrol(wrongPin, newKeys); !errors.Is(err, bus.ErrPin) {
 		t.Errorf("wrong pin: %v", err)
 	}
-	refused("no keys", enrol(good, func(machine.Offer) (map[string]string, error) { return nil, nil }), "one key for each of its accounts")
+	refused("no keys", enrol(good, func(machine.Offer) (map[string]string, error) {
+		return nil, nil
+	}), "one key for each of its accounts")
 	refused("an account more", enrol(good, func(o machine.Offer) (map[string]string, error) {
 		o.Accounts = append(slices.Clone(o.Accounts), "broker")
 		return newKeys(o)
@@ -285,7 +300,8 @@ func TestEnrolment(t *testing.T) {
 
 	failing := h.invite("unlucky")
 	h.fail = errors.New("disk full")
-	if _, err := machine.Enrol(t.Context(), failing, newKeys); !errors.Is(err, machine.ErrRefused) || !strings.Contains(err.Error(), "used up") {
+	if _, err := machine.Enrol(t.Context(), failing, newKeys); !errors.Is(err, machine.ErrRefused) ||
+		!strings.Contains(err.Error(), "used up") {
 		t.Errorf("a failure of the hub: %v", err)
 	}
 	h.fail = nil
@@ -305,7 +321,10 @@ func TestManInTheMiddleGetsNoSecret(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	middle, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"conclave-join"}})
+	middle, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
+		Certificates: []tls.Certificate{pair},
+		NextProtos:   []string{"conclave-join"},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -333,8 +352,8 @@ func TestManInTheMiddleGetsNoSecret(t *testing.T) {
 	}
 }
 
-// The listener forwards everything but enrolments to the leaf nodes, whose TLS ends in the NATS server, and clients that send
-// nothing or no TLS take nobody's place.
+// The listener forwards everything but enrolments to the leaf nodes, whose TLS ends in the NATS server, and clients
+// that send nothing or no TLS take nobody's place.
 func TestListenerForwardsToLeafNodes(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -405,7 +424,8 @@ func TestOneHostCannotBlockEnrolment(t *testing.T) {
 	if held == 0 {
 		t.Error("no enrolment is held")
 	}
-	if _, err := machine.Join(t.Context(), bus.Home{Data: t.TempDir()}, h.invite("gpu-box"), machine.JoinOptions{}, h.clock()); err != nil {
+	if _, err := machine.Join(t.Context(), bus.Home{Data: t.TempDir()}, h.invite("gpu-box"), machine.JoinOptions{},
+		h.clock()); err != nil {
 		t.Error(err)
 	}
 }

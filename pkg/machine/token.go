@@ -1,5 +1,5 @@
-// Package machine lets another machine join the hub: invitations, the enrolment over TLS, and the listener in front of the
-// leaf nodes of the NATS server.
+// Package machine lets another machine join the hub: invitations, the enrolment over TLS, and the listener in front of
+// the leaf nodes of the NATS server.
 package machine
 
 import (
@@ -23,8 +23,8 @@ const tokenPrefix = "conclave1."
 // maxToken bounds the text of a token, in bytes.
 const maxToken = 4 << 10
 
-// Token is an invitation as the user carries it to the other machine: where the hub listens, by which key it is recognized, and
-// the secret that may be used once. The hub stores only a hash of the secret.
+// Token is an invitation as the user carries it to the other machine: where the hub listens, by which key it is
+// recognized, and the secret that may be used once. The hub stores only a hash of the secret.
 type Token struct {
 	Address string  // host:port
 	Pin     bus.Pin // of the hub's TLS key
@@ -67,7 +67,10 @@ func NewSecret() (id string, s Secret, err error) {
 
 // Encode returns the text form, conclave1.<base64url of JSON>. It holds the secret.
 func (t Token) Encode() (string, error) {
-	b, err := json.Marshal(tokenBody{t.Address, t.Pin.String(), t.ID, base64.RawURLEncoding.EncodeToString(t.Secret[:])})
+	b, err := json.Marshal(tokenBody{
+		t.Address, t.Pin.String(), t.ID,
+		base64.RawURLEncoding.EncodeToString(t.Secret[:]),
+	})
 	if err != nil {
 		return "", err
 	}
@@ -118,7 +121,8 @@ func CheckAddress(address string) error {
 		return errors.New("write host:port, for example 192.168.1.10:7422")
 	}
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-		return errors.New(host + " is not the address of a machine: write the one under which the other machine reaches this one")
+		return errors.New(host + " is not the address of a machine: write the one under which the other machine " +
+			"reaches this one")
 	}
 	return nil
 }

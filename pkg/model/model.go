@@ -1,6 +1,6 @@
-// Package model is the interface to inference: requests, replies, embeddings and errors, independent of the protocol. The
-// backends are in its subpackages ollama, openai, anthropic, genai and scripted; wire reaches the model actor over the
-// bus. This package imports none of them.
+// Package model is the interface to inference: requests, replies, embeddings and errors, independent of the protocol.
+// The backends are in its subpackages ollama, openai, anthropic, genai and scripted; wire reaches the model actor over
+// the bus. This package imports none of them.
 package model
 
 import (
@@ -23,9 +23,10 @@ const (
 
 // Message is one message of a conversation, in the form in which it is sent, stored and displayed.
 type Message struct {
-	Role     string `json:"role"`
-	Content  string `json:"content"`
-	Thinking string `json:"thinking,omitempty"` // returned to the model with its calls within one turn, never stored in the history
+	Role    string `json:"role"`
+	Content string `json:"content"`
+	// returned to the model with its calls within one turn, never stored in the history
+	Thinking string `json:"thinking,omitempty"`
 	Calls    []Call `json:"tool_calls,omitempty"`
 	ToolName string `json:"tool_name,omitempty"`    // of a tool result
 	CallID   string `json:"tool_call_id,omitempty"` // of a tool result
@@ -33,8 +34,8 @@ type Message struct {
 	Images []Image `json:"images,omitempty"`
 }
 
-// Image is an image of a message. On the bus and in stored state it is a reference to an attachment of a session; the model
-// actor reads it and sets Data.
+// Image is an image of a message. On the bus and in stored state it is a reference to an attachment of a session; the
+// model actor reads it and sets Data.
 type Image struct {
 	Session string `json:"session"`
 	SHA256  string `json:"sha256"` // of Data, hexadecimal
@@ -43,8 +44,8 @@ type Image struct {
 	Data    []byte `json:"-"`      // never encoded with the message
 }
 
-// Call is a tool call of a model. Arguments keep the key order of the model's output, because prompt caches depend on it;
-// they are untrusted and not validated against the tool's schema.
+// Call is a tool call of a model. Arguments keep the key order of the model's output, because prompt caches depend on
+// it; they are untrusted and not validated against the tool's schema.
 type Call struct {
 	ID        string          `json:"id,omitempty"`
 	Name      string          `json:"name"`
@@ -69,8 +70,8 @@ type Request struct {
 	Stream   bool            `json:"stream"`
 }
 
-// Options are the parameters of one request. Callers must use the same Window and KeepAlive for all requests to a model,
-// because another value makes the server reload the model.
+// Options are the parameters of one request. Callers must use the same Window and KeepAlive for all requests to a
+// model, because another value makes the server reload the model.
 type Options struct {
 	Window      int      `json:"window,omitempty"`  // num_ctx, in tokens; 0 = the backend's default
 	Predict     int      `json:"predict,omitempty"` // num_predict, maximum of output tokens; 0 = the backend's default
@@ -113,8 +114,9 @@ type Final struct {
 
 // Chat generates replies.
 type Chat interface {
-	// Chat yields the chunks of the reply, a single one if r.Stream is false. An error ends the sequence. When the caller
-	// stops iterating or ctx is cancelled, the request is cancelled at the server. Each iteration sends the request anew.
+	// Chat yields the chunks of the reply, a single one if r.Stream is false. An error ends the sequence. When the
+	// caller stops iterating or ctx is cancelled, the request is cancelled at the server. Each iteration sends the
+	// request anew.
 	Chat(ctx context.Context, r Request) iter.Seq2[Chunk, error]
 }
 
@@ -176,24 +178,28 @@ type Progress struct {
 
 // Sentinel errors, for errors.Is. Backends wrap them with details and with what a user can do.
 var (
-	ErrUnreachable  = errors.New("the model server is unreachable")
-	ErrMissing      = errors.New("model not found")
-	ErrNoTools      = errors.New("the model does not support tools")
-	ErrNoThinking   = errors.New("the model does not support thinking")
-	ErrNoVision     = errors.New("the model cannot read images")
-	ErrTooLong      = errors.New("the prompt exceeds the model's context window")
-	ErrBusy         = errors.New("the model server is busy")
-	ErrMalformed    = errors.New("malformed model output")               // for example a tool call that the server could not parse; worth a retry
-	ErrCut          = errors.New("the reply was cut off")                // the connection was lost before the last chunk
-	ErrRemote       = errors.New("the request would leave this machine") // and the configuration does not allow the model by name
+	ErrUnreachable = errors.New("the model server is unreachable")
+	ErrMissing     = errors.New("model not found")
+	ErrNoTools     = errors.New("the model does not support tools")
+	ErrNoThinking  = errors.New("the model does not support thinking")
+	ErrNoVision    = errors.New("the model cannot read images")
+	ErrTooLong     = errors.New("the prompt exceeds the model's context window")
+	ErrBusy        = errors.New("the model server is busy")
+	// for example a tool call that the server could not parse; worth a retry
+	ErrMalformed = errors.New("malformed model output")
+	// the connection was lost before the last chunk
+	ErrCut = errors.New("the reply was cut off")
+	// and the configuration does not allow the model by name
+	ErrRemote       = errors.New("the request would leave this machine")
 	ErrUnsupported  = errors.New("not supported by the backend")
 	ErrUnauthorized = errors.New("the model server requires a valid key")
-	ErrTooSlow      = errors.New("the model is too slow for this call") // only of the model actor, for calls that callers can do without
-	ErrSwap         = errors.New("the model would unload another")      // only of the model actor, for embeddings
+	// only of the model actor, for calls that callers can do without
+	ErrTooSlow = errors.New("the model is too slow for this call")
+	ErrSwap    = errors.New("the model would unload another") // only of the model actor, for embeddings
 )
 
-// NoVisionError returns an error about images for a model that cannot read them. It wraps [ErrNoVision], names the model and
-// says how to choose one that can: able are the names of such models that are installed, if any are known.
+// NoVisionError returns an error about images for a model that cannot read them. It wraps [ErrNoVision], names the
+// model and says how to choose one that can: able are the names of such models that are installed, if any are known.
 func NoVisionError(name string, able []string) error {
 	how := "install one that can, for example with: conclave model pull gemma3:4b, and ask it with --model gemma3:4b"
 	if len(able) > 0 {

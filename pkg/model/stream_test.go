@@ -34,11 +34,38 @@ func TestCollect(t *testing.T) {
 		want   model.Message
 		fails  error
 	}{
-		{"one chunk", nil, []model.Chunk{{Content: "hi", Thinking: "hm", Calls: []model.Call{a}, Done: true, Final: done.Final}}, model.Message{Content: "hi", Thinking: "hm", Calls: []model.Call{a}}, nil},
-		{"several chunks", nil, []model.Chunk{{Thinking: "h"}, {Thinking: "m"}, {Content: "h"}, {Content: "i"}, done}, model.Message{Content: "hi", Thinking: "hm"}, nil},
-		{"calls in the middle and at the end", nil, []model.Chunk{{Calls: []model.Call{a}}, {Content: "x"}, {Calls: []model.Call{b}, Done: true, Final: done.Final}}, model.Message{Content: "x", Calls: []model.Call{a, b}}, nil},
-		{"chunks after done are ignored", nil, []model.Chunk{{Content: "x"}, done, {Content: "y"}}, model.Message{Content: "x"}, nil},
-		{"error keeps the received text", broken, []model.Chunk{{Content: "x"}, {Content: "y"}}, model.Message{Content: "xy"}, broken},
+		{
+			"one chunk", nil,
+			[]model.Chunk{{Content: "hi", Thinking: "hm", Calls: []model.Call{a}, Done: true, Final: done.Final}},
+			model.Message{Content: "hi", Thinking: "hm", Calls: []model.Call{a}},
+			nil,
+		},
+		{
+			"several chunks", nil,
+			[]model.Chunk{{Thinking: "h"}, {Thinking: "m"}, {Content: "h"}, {Content: "i"}, done},
+			model.Message{Content: "hi", Thinking: "hm"},
+			nil,
+		},
+		{"calls in the middle and at the end", nil, []model.Chunk{
+			{Calls: []model.Call{a}},
+			{Content: "x"},
+			{Calls: []model.Call{b}, Done: true, Final: done.Final},
+		}, model.Message{
+			Content: "x",
+			Calls:   []model.Call{a, b},
+		}, nil},
+		{
+			"chunks after done are ignored", nil,
+			[]model.Chunk{{Content: "x"}, done, {Content: "y"}},
+			model.Message{Content: "x"},
+			nil,
+		},
+		{
+			"error keeps the received text", broken,
+			[]model.Chunk{{Content: "x"}, {Content: "y"}},
+			model.Message{Content: "xy"},
+			broken,
+		},
 		{"no last chunk", nil, []model.Chunk{{Content: "x"}}, model.Message{Content: "x"}, model.ErrCut},
 		{"no chunks", nil, nil, model.Message{}, model.ErrCut},
 	} {

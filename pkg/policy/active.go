@@ -15,8 +15,8 @@ type Rules struct {
 }
 
 // ActiveRules holds the rules in force: those of the manifest, with the tools of run-time principals. Load, Replace and
-// ReplaceTools are atomic, so a call that loads the rules once is judged by one manifest and the chain built from it. Nil and the
-// zero value deny every call. Safe for concurrent use.
+// ReplaceTools are atomic, so a call that loads the rules once is judged by one manifest and the chain built from it.
+// Nil and the zero value deny every call. Safe for concurrent use.
 type ActiveRules struct {
 	mu    sync.Mutex // held by writers
 	base  atomic.Pointer[Rules]
@@ -24,9 +24,9 @@ type ActiveRules struct {
 	tools []AddedTool
 }
 
-// AgentType returns the type of an account for the audit log: that of the manifest, "user" for an account that acts for the user,
-// "actor" for any other account of the bus. It returns "" for a spawned agent, whose type only the spawn registry has, for an
-// agent without a type, and for an unknown account.
+// AgentType returns the type of an account for the audit log: that of the manifest, "user" for an account that acts for
+// the user, "actor" for any other account of the bus. It returns "" for a spawned agent, whose type only the spawn
+// registry has, for an agent without a type, and for an unknown account.
 func (a *ActiveRules) AgentType(agentID string) string {
 	typ, isAgent := a.Load().Manifest.Accounts[agentID]
 	_, isZone := subjects.Zones[agentID]
@@ -70,7 +70,8 @@ func (a *ActiveRules) LoadBase() Rules {
 	return Rules{}
 }
 
-// Replace puts r in force, with the tools of run-time principals. Calls that loaded the previous rules finish under them.
+// Replace puts r in force, with the tools of run-time principals. Calls that loaded the previous rules finish under
+// them.
 func (a *ActiveRules) Replace(r Rules) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -8,7 +8,10 @@ import (
 // TestZeroActiveRulesDenyAll: without rules every call is denied.
 func TestZeroActiveRulesDenyAll(t *testing.T) {
 	var none *ActiveRules
-	for name, b := range map[string]*ActiveRules{"nil": none, "zero value": {}, "empty rules": NewActiveRules(Rules{})} {
+	for name, b := range map[string]*ActiveRules{
+		"nil": none, "zero value": {},
+		"empty rules": NewActiveRules(Rules{}),
+	} {
 		if d := b.Load().Chain.Decide(t.Context(), newCall()); d.Allowed() || d.Denial().Rule != ruleEmptyChain {
 			t.Errorf("%s: allowed %v, %+v", name, d.Allowed(), d.Denial())
 		}
@@ -18,7 +21,10 @@ func TestZeroActiveRulesDenyAll(t *testing.T) {
 // TestActiveRulesReplaceAtomically: a concurrent Load returns a manifest with the chain built from it.
 func TestActiveRulesReplaceAtomically(t *testing.T) {
 	rules := func(account string) Rules {
-		return Rules{Manifest: Manifest{Accounts: map[string]string{account: "assistant"}}, Chain: Chain{passingLayer(account)}}
+		return Rules{
+			Manifest: Manifest{Accounts: map[string]string{account: "assistant"}},
+			Chain:    Chain{passingLayer(account)},
+		}
 	}
 	both := []Rules{rules("generator"), rules("committee")}
 	b := NewActiveRules(both[0])

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// Act is the kind of act that a tool performs, as its facts declare it. The rules about information flow are written over acts and
-// argument roles, never over the names of tools and arguments. "" is undeclared: such a tool asks after untrusted content.
+// Act is the kind of act that a tool performs, as its facts declare it. The rules about information flow are written
+// over acts and argument roles, never over the names of tools and arguments. "" is undeclared: such a tool asks after
+// untrusted content.
 type Act string
 
 // The acts. The first three need no grant: a fetch and a search are judged by their URL and query, and reading is free.
@@ -28,16 +29,19 @@ const (
 )
 
 // ActNames are the names of all acts.
-var ActNames = namesOf(ActRead, ActSearch, ActFetch, ActSend, ActCreate, ActChange, ActShare, ActDelete, ActPay, ActAuthenticate, ActControl, ActExecute)
+var ActNames = namesOf(ActRead, ActSearch, ActFetch, ActSend, ActCreate, ActChange, ActShare, ActDelete, ActPay,
+	ActAuthenticate, ActControl, ActExecute)
 
 // actEffects lists the effects that an act has at least, for all acts.
 var actEffects = map[Act][]Effect{
-	ActRead: nil, ActSearch: {Egress}, ActFetch: {Fetch}, ActSend: {Egress}, ActCreate: {Mutate}, ActChange: {Mutate}, ActShare: {Egress},
-	ActDelete: {Destroy}, ActPay: {Spend, Egress}, ActAuthenticate: {Authenticate}, ActControl: {Physical}, ActExecute: {Exec},
+	ActRead: nil, ActSearch: {Egress}, ActFetch: {Fetch}, ActSend: {Egress}, ActCreate: {Mutate}, ActChange: {Mutate},
+	ActShare:  {Egress},
+	ActDelete: {Destroy}, ActPay: {Spend, Egress}, ActAuthenticate: {Authenticate}, ActControl: {Physical},
+	ActExecute: {Exec},
 }
 
-// UsesGrants reports whether a call of the tool may use a grant. Other calls are judged by their query, or not at all; a tool
-// that declares no act has no grants.
+// UsesGrants reports whether a call of the tool may use a grant. Other calls are judged by their query, or not at all;
+// a tool that declares no act has no grants.
 func (t Tool) UsesGrants() bool { return actEffects[t.Act] != nil && t.Act != ActSearch }
 
 // Role is what an argument of a tool is for. "" is undeclared: the value is a sink, which only the user may choose.
@@ -54,11 +58,13 @@ const (
 	RoleURL         Role = "url"         // a URL that is requested
 	RoleOption      Role = "option"      // one of a few values that the facts list
 	RoleSetting     Role = "setting"     // changes only how this machine handles the result, so it carries nothing out
-	RoleUnasked     Role = "unasked"     // makes a read return more than its other arguments name, so it is never one that the user asked for
+	// makes a read return more than its other arguments name, so it is never one that the user asked for
+	RoleUnasked Role = "unasked"
 )
 
 // RoleNames are the names of the roles that facts may name; those of an option list its values instead.
-var RoleNames = namesOf(RoleDestination, RoleContent, RoleID, RoleAmount, RoleTime, RoleQuery, RoleURL, RoleSetting, RoleUnasked)
+var RoleNames = namesOf(RoleDestination, RoleContent, RoleID, RoleAmount, RoleTime, RoleQuery, RoleURL, RoleSetting,
+	RoleUnasked)
 
 // namesOf returns words of a type as strings.
 func namesOf[T ~string](words ...T) (out []string) {
@@ -90,12 +96,14 @@ func (a Args) With(r Role) string {
 
 // ToolFacts are the facts about a tool in a manifest or a declarations file.
 type ToolFacts struct {
-	Act     string            `yaml:"act"`
-	Effects []string          `yaml:"effects"` // names of effects; omitted = those of the act, and reading private and untrusted data
-	Args    map[string]string `yaml:"args"`    // name -> role, or the values of an option as in "r | rw"
-	About   []string          `yaml:"about"`   // words by which users name what the tool reads or lists
-	IDs     []string          `yaml:"ids"`     // fields of its JSON results that it assigns itself, such as id
-	People  []string          `yaml:"people"`  // fields of its JSON results that hold the people of an object, such as participants
+	Act string `yaml:"act"`
+	// names of effects; omitted = those of the act, and reading private and untrusted data
+	Effects []string          `yaml:"effects"`
+	Args    map[string]string `yaml:"args"`  // name -> role, or the values of an option as in "r | rw"
+	About   []string          `yaml:"about"` // words by which users name what the tool reads or lists
+	IDs     []string          `yaml:"ids"`   // fields of its JSON results that it assigns itself, such as id
+	// fields of its JSON results that hold the people of an object, such as participants
+	People []string `yaml:"people"`
 }
 
 // Tool returns the facts as a known tool of this name. It rejects unknown acts, effects and roles, an act without its
@@ -116,7 +124,10 @@ func (f ToolFacts) Tool(name, zone string) (Tool, error) {
 		}
 		effects = append(effects, 1<<i)
 	}
-	t := Tool{Name: name, Zone: zone, Known: true, Effects: Declare(effects...), Act: act, Args: Args{}, IDs: slices.Clone(f.IDs), People: slices.Clone(f.People)}
+	t := Tool{
+		Name: name, Zone: zone, Known: true, Effects: Declare(effects...), Act: act, Args: Args{},
+		IDs: slices.Clone(f.IDs), People: slices.Clone(f.People),
+	}
 	for _, w := range f.About {
 		t.About = append(t.About, strings.ToLower(w))
 	}
@@ -130,7 +141,8 @@ func (f ToolFacts) Tool(name, zone string) (Tool, error) {
 	return t, nil
 }
 
-// parseArg parses the facts of one argument: the name of a role, "" for a sink, or the values of an option with | between them.
+// parseArg parses the facts of one argument: the name of a role, "" for a sink, or the values of an option with |
+// between them.
 func parseArg(s string) (Arg, error) {
 	if strings.Contains(s, "|") {
 		a := Arg{Role: RoleOption}
@@ -142,5 +154,6 @@ func parseArg(s string) (Arg, error) {
 	if s == "" || slices.Contains(RoleNames, s) {
 		return Arg{Role: Role(s)}, nil
 	}
-	return Arg{}, fmt.Errorf("unknown role %q; write one of %s, or the values of an option as in \"r | rw\"", s, strings.Join(RoleNames, ", "))
+	return Arg{}, fmt.Errorf("unknown role %q; write one of %s, or the values of an option as in \"r | rw\"", s,
+		strings.Join(RoleNames, ", "))
 }

@@ -18,23 +18,27 @@ type AddedTool struct {
 // operatorAccount is the account of the user's own calls, which may call every added tool.
 const operatorAccount = "operator"
 
-// ParseDeclaration returns the tool name of the account zone as declared. It rejects what [ToolFacts.Tool] rejects, and facts without
-// an act. Without an act its effects are undeclared, so each call of an agent needs approval.
+// ParseDeclaration returns the tool name of the account zone as declared. It rejects what [ToolFacts.Tool] rejects, and
+// facts without an act. Without an act its effects are undeclared, so each call of an agent needs approval.
 func ParseDeclaration(name, zone string, d subjects.ToolDeclaration) (AddedTool, error) {
 	added := AddedTool{Tool: Tool{Name: name, Zone: zone, Known: true, AskEach: true}, Types: slices.Clone(d.Agents)}
 	if d.Act == "" {
 		if d.Effects != nil || len(d.Args)+len(d.About)+len(d.IDs)+len(d.People) > 0 {
-			return AddedTool{}, errors.New("effects and arguments are declared without an act; name the act, such as read or send")
+			return AddedTool{}, errors.New("effects and arguments are declared without an act; name the act, such as " +
+				"read or send")
 		}
 		return added, nil
 	}
 	var err error
-	added.Tool, err = ToolFacts{Act: d.Act, Effects: d.Effects, Args: d.Args, About: d.About, IDs: d.IDs, People: d.People}.Tool(name, zone)
+	added.Tool, err = ToolFacts{
+		Act: d.Act, Effects: d.Effects, Args: d.Args, About: d.About, IDs: d.IDs,
+		People: d.People,
+	}.Tool(name, zone)
 	return added, err
 }
 
-// ParseTools returns the tools of a run-time principal as declared; none for a principal of another kind. It returns the valid ones
-// with an error that names the others, which are denied to everybody.
+// ParseTools returns the tools of a run-time principal as declared; none for a principal of another kind. It returns
+// the valid ones with an error that names the others, which are denied to everybody.
 func ParseTools(p subjects.Principal) (tools []AddedTool, err error) {
 	if p.Kind != subjects.ToolPrincipal {
 		return nil, nil
@@ -50,8 +54,8 @@ func ParseTools(p subjects.Principal) (tools []AddedTool, err error) {
 	return tools, err
 }
 
-// WithTools returns the manifest with added tools: their facts, unless the manifest has an entry about the tool, and the tool in the
-// set of each of its types that the manifest has, and of the user's own calls. m is not changed.
+// WithTools returns the manifest with added tools: their facts, unless the manifest has an entry about the tool, and
+// the tool in the set of each of its types that the manifest has, and of the user's own calls. m is not changed.
 func (m Manifest) WithTools(tools []AddedTool) Manifest {
 	declared := m.Tools
 	m.Tools, m.Types = maps.Clone(m.Tools), maps.Clone(m.Types)

@@ -18,8 +18,8 @@ tools:
   listed: {act: read, effects: []}
 `
 
-// TestAddedTools judges calls of tools that were added at run time: by the user's declaration, by the manifest first, and each call of
-// a tool without facts by the user.
+// TestAddedTools judges calls of tools that were added at run time: by the user's declaration, by the manifest first,
+// and each call of a tool without facts by the user.
 func TestAddedTools(t *testing.T) {
 	t.Parallel()
 	m, err := ParseManifest([]byte(addedManifest), "manifest.yaml")
@@ -46,7 +46,8 @@ func TestAddedTools(t *testing.T) {
 		facts := r.Manifest.Tools[tool]
 		facts.Zone = "zone"
 		return r.Chain.Decide(t.Context(), Call{
-			Caller: subjects.Caller{Account: account}, Type: typ, Tool: facts, Override: o, Args: json.RawMessage(`{}`), Schema: json.RawMessage(`{"type":"object"}`),
+			Caller: subjects.Caller{Account: account}, Type: typ, Tool: facts, Override: o, Args: json.RawMessage(`{}`),
+			Schema:   json.RawMessage(`{"type":"object"}`),
 			FromUser: account == "operator", Flow: &Flow{}, Session: "s", Query: "q",
 		})
 	}
@@ -55,13 +56,28 @@ func TestAddedTools(t *testing.T) {
 		override           Override
 		allowed, asks      bool
 	}{
-		"a declared tool":                          {account: "generator", typ: "assistant", tool: "reader", allowed: true},
-		"a tool without facts asks":                {account: "generator", typ: "assistant", tool: "unknown", asks: true},
-		"also in a relaxed session":                {account: "generator", typ: "assistant", tool: "unknown", override: Override{Level: subjects.OverrideRelax}, asks: true},
-		"not the user":                             {account: "operator", typ: "operator", tool: "unknown", allowed: true},
-		"a tool that was given to no agent":        {account: "generator", typ: "assistant", tool: "mine"},
-		"which the user may call":                  {account: "operator", typ: "operator", tool: "mine", allowed: true},
-		"the manifest's facts come first":          {account: "generator", typ: "assistant", tool: "listed", allowed: true},
+		"a declared tool": {
+			account: "generator", typ: "assistant", tool: "reader",
+			allowed: true,
+		},
+		"a tool without facts asks": {
+			account: "generator", typ: "assistant", tool: "unknown",
+			asks: true,
+		},
+		"also in a relaxed session": {
+			account: "generator", typ: "assistant", tool: "unknown",
+			override: Override{Level: subjects.OverrideRelax}, asks: true,
+		},
+		"not the user": {
+			account: "operator", typ: "operator", tool: "unknown",
+			allowed: true,
+		},
+		"a tool that was given to no agent": {account: "generator", typ: "assistant", tool: "mine"},
+		"which the user may call":           {account: "operator", typ: "operator", tool: "mine", allowed: true},
+		"the manifest's facts come first": {
+			account: "generator", typ: "assistant", tool: "listed",
+			allowed: true,
+		},
 		"trick: a tool that was never added":       {account: "generator", typ: "assistant", tool: "other"},
 		"trick: a type that the user did not name": {account: "committee", typ: "persona", tool: "reader"},
 	} {
@@ -70,7 +86,8 @@ func TestAddedTools(t *testing.T) {
 			t.Errorf("%s: allowed %v, asks %v, %+v", name, d.Allowed(), d.Asks(), d.Denial())
 		}
 	}
-	if base := book.LoadBase().Manifest; slices.Contains(base.Types["assistant"].Tools, "reader") || len(base.Tools) != 1 {
+	if base := book.LoadBase().Manifest; slices.Contains(base.Types["assistant"].Tools, "reader") ||
+		len(base.Tools) != 1 {
 		t.Errorf("the manifest itself changed: %+v", base.Types)
 	}
 	// A new manifest keeps them, and they go with their principal.

@@ -48,14 +48,17 @@ func (l ArgumentsLayer) Judge(_ context.Context, c Call) Verdict {
 		maxBytes = min(maxBytes, c.Tool.MaxArgs)
 	}
 	if len(c.Args) > maxBytes {
-		return Deny(ruleTooLarge, fmt.Sprintf("%d bytes of arguments for %s; send less", len(c.Args), c.Tool.Name), fmt.Sprintf("at most %d bytes", maxBytes))
+		return Deny(ruleTooLarge, fmt.Sprintf("%d bytes of arguments for %s; send less", len(c.Args), c.Tool.Name),
+			fmt.Sprintf("at most %d bytes", maxBytes))
 	}
 	if s := bytes.TrimSpace(c.Schema); len(s) == 0 || string(s) == "null" {
-		return Deny(ruleNoSchema, c.Tool.Name+" publishes no schema for its arguments, so they cannot be checked; add a schema to the tool")
+		return Deny(ruleNoSchema, c.Tool.Name+" publishes no schema for its arguments, so they cannot be checked; "+
+			"add a schema to the tool")
 	}
 	s, err := l.schemas.Compile(c.Schema)
 	if err != nil {
-		return Deny(ruleBadSchema, fmt.Sprintf("the schema of %s is not supported: %v; correct the schema of the tool", c.Tool.Name, err))
+		return Deny(ruleBadSchema, fmt.Sprintf("the schema of %s is not supported: %v; correct the schema of the tool",
+			c.Tool.Name, err))
 	}
 	args, v := parseArgs(c)
 	if args == nil {
@@ -76,7 +79,8 @@ func (l ArgumentsLayer) Judge(_ context.Context, c Call) Verdict {
 	case errors.As(err, &invalid):
 		return Deny(ruleMismatch, invalid.Error(), invalid.Allowed...)
 	case err != nil:
-		return Deny(ruleTooComplex, fmt.Sprintf("checking the arguments of %s takes too many steps; send fewer or simpler ones", c.Tool.Name))
+		return Deny(ruleTooComplex, fmt.Sprintf("checking the arguments of %s takes too many steps; send fewer or "+
+			"simpler ones", c.Tool.Name))
 	}
 	return Pass()
 }
@@ -89,14 +93,18 @@ func parseArgs(c Call) (*jsonschema.Value, Verdict) {
 	args, err := jsonschema.Parse(c.Args)
 	switch {
 	case err != nil:
-		return nil, Deny(ruleMalformed, fmt.Sprintf("the arguments of %s are rejected: %v", c.Tool.Name, err), "one JSON object")
+		return nil, Deny(ruleMalformed, fmt.Sprintf("the arguments of %s are rejected: %v", c.Tool.Name, err),
+			"one JSON object")
 	case args.Type != jsonschema.Object:
-		return nil, Deny(ruleMalformed, fmt.Sprintf("the arguments of %s must be an object, got %s", c.Tool.Name, args.Type), "one JSON object")
+		return nil, Deny(ruleMalformed, fmt.Sprintf("the arguments of %s must be an object, got %s", c.Tool.Name,
+			args.Type), "one JSON object")
 	}
 	for _, m := range args.Members {
 		for _, name := range slices.Concat(c.Tool.Paths, slices.Sorted(maps.Keys(c.Tool.Args))) {
 			if name != m.Name && strings.EqualFold(name, m.Name) {
-				return nil, Deny(ruleArgumentCase, fmt.Sprintf("the argument %q must be written %q", text.OneLine(m.Name, 40), name), name)
+				return nil,
+					Deny(ruleArgumentCase, fmt.Sprintf("the argument %q must be written %q", text.OneLine(m.Name, 40),
+						name), name)
 			}
 		}
 	}

@@ -52,13 +52,25 @@ func TestArgumentsLayer(t *testing.T) {
 		{name: "whole number with a point", args: `{"path":"/a","count":3.0}`},
 		{name: "whole number with an exponent", args: `{"path":"/a","count":1e1}`},
 		{name: "missing", args: `{}`, rule: ruleMismatch, says: `"path" is missing; it must be of type string`},
-		{name: "wrong type", args: `{"path":7}`, rule: ruleMismatch, says: `"path" must be of type string, got integer`},
-		{name: "unknown argument", args: `{"path":"/a","colour":"red"}`, rule: ruleMismatch, says: `"colour" is not known; known are: path, count, mode`},
-		{name: "not in the enum", args: `{"path":"/a","mode":"warp"}`, rule: ruleMismatch, says: `"mode" must be one of "fast", "slow"`},
+		{
+			name: "wrong type", args: `{"path":7}`, rule: ruleMismatch,
+			says: `"path" must be of type string, got integer`,
+		},
+		{
+			name: "unknown argument", args: `{"path":"/a","colour":"red"}`, rule: ruleMismatch,
+			says: `"colour" is not known; known are: path, count, mode`,
+		},
+		{
+			name: "not in the enum", args: `{"path":"/a","mode":"warp"}`, rule: ruleMismatch,
+			says: `"mode" must be one of "fast", "slow"`,
+		},
 		{name: "too small", args: `{"path":"/a","count":0}`, rule: ruleMismatch, says: `at least 1`},
 		{name: "fraction for an integer", args: `{"path":"/a","count":1.5}`, rule: ruleMismatch, says: `integer`},
 		{name: "characters and not bytes are counted", args: `{"path":"` + strings.Repeat("é", 20) + `"}`},
-		{name: "one character too many", args: `{"path":"` + strings.Repeat("é", 21) + `"}`, rule: ruleMismatch, says: "at most 20 characters, got 21"},
+		{
+			name: "one character too many", args: `{"path":"` + strings.Repeat("é", 21) + `"}`, rule: ruleMismatch,
+			says: "at most 20 characters, got 21",
+		},
 		{name: "not JSON", args: `path=/a`, rule: ruleMalformed},
 		{name: "nothing", args: ``, rule: ruleMalformed},
 		{name: "no schema", schema: " ", args: `{}`, rule: ruleNoSchema},
@@ -66,31 +78,77 @@ func TestArgumentsLayer(t *testing.T) {
 
 		{name: "trick: a list instead of an object", args: `["/a"]`, rule: ruleMalformed, says: "array"},
 		{name: "trick: null instead of an object", args: `null`, rule: ruleMalformed},
-		{name: "trick: a key twice", args: `{"path":"/a","path":"/etc/shadow"}`, rule: ruleMalformed, says: "duplicate key"},
-		{name: "trick: a key twice, once with an escape", args: `{"path":"/a","\u0070ath":"/etc/shadow"}`, rule: ruleMalformed, says: "duplicate key"},
-		{name: "trick: a key twice, far inside", schema: `{}`, args: `{"a":[{"b":{"c":1,"c":2}}]}`, rule: ruleMalformed, says: "duplicate key"},
-		{name: "trick: a key twice among many", schema: `{}`, args: `{` + manyKeys(200) + `,"k7":1}`, rule: ruleMalformed, says: "duplicate key"},
-		{name: "trick: another case of a name, in an open schema", schema: `{"properties":{"mode":{"type":"string"}}}`, args: `{"Mode":7}`, rule: ruleMismatch, says: "must be written mode"},
-		{name: "trick: a Kelvin sign for a k", schema: `{"properties":{"key":{"type":"string"}}}`, args: "{\"\u212aey\":7}", rule: ruleMismatch, says: "must be written key"},
+		{
+			name: "trick: a key twice", args: `{"path":"/a","path":"/etc/shadow"}`, rule: ruleMalformed,
+			says: "duplicate key",
+		},
+		{
+			name: "trick: a key twice, once with an escape", args: `{"path":"/a","\u0070ath":"/etc/shadow"}`,
+			rule: ruleMalformed, says: "duplicate key",
+		},
+		{
+			name: "trick: a key twice, far inside", schema: `{}`, args: `{"a":[{"b":{"c":1,"c":2}}]}`,
+			rule: ruleMalformed,
+			says: "duplicate key",
+		},
+		{
+			name: "trick: a key twice among many", schema: `{}`, args: `{` + manyKeys(200) + `,"k7":1}`,
+			rule: ruleMalformed, says: "duplicate key",
+		},
+		{
+			name:   "trick: another case of a name, in an open schema",
+			schema: `{"properties":{"mode":{"type":"string"}}}`,
+			args:   `{"Mode":7}`, rule: ruleMismatch, says: "must be written mode",
+		},
+		{
+			name: "trick: a Kelvin sign for a k", schema: `{"properties":{"key":{"type":"string"}}}`,
+			args: "{\"\u212aey\":7}", rule: ruleMismatch, says: "must be written key",
+		},
 		{name: "trick: a second object behind the first", args: `{"path":"/a"}{"path":"/b"}`, rule: ruleMalformed},
 		{name: "trick: a comment", args: `{"path":"/a"} // {`, rule: ruleMalformed},
 		{name: "trick: a comma at the end", args: `{"path":"/a",}`, rule: ruleMalformed},
 		{name: "trick: bytes that are no text", args: "{\"path\":\"/a\xff\"}", rule: ruleMalformed, says: "UTF-8"},
 		{name: "trick: half of a surrogate pair", args: `{"path":"\ud800"}`, rule: ruleMalformed, says: "surrogate"},
-		{name: "trick: half of a pair, then something else", args: `{"path":"\ud800\u0041"}`, rule: ruleMalformed, says: "surrogate"},
+		{
+			name: "trick: half of a pair, then something else", args: `{"path":"\ud800\u0041"}`, rule: ruleMalformed,
+			says: "surrogate",
+		},
 		{name: "trick: digits of an escape that are none", args: "{\"path\":\"\\u00\x104\"}", rule: ruleMalformed},
 		{name: "trick: a raw line break in a string", args: "{\"path\":\"a\nb\"}", rule: ruleMalformed},
 		{name: "trick: NUL in a path", args: `{"path":"/a\u0000/etc"}`, rule: ruleNulInPath},
 		{name: "trick: NUL in a path of a list", schema: `{}`, args: `{"path":["/a","/b\u0000"]}`, rule: ruleNulInPath},
 		{name: "trick: a number with a leading zero", schema: `{}`, args: `{"count":010}`, rule: ruleMalformed},
 		{name: "trick: not a number", schema: `{}`, args: `{"count":NaN}`, rule: ruleMalformed},
-		{name: "trick: an exponent that fills the memory", schema: `{}`, args: `{"count":1e1000000000}`, rule: ruleMalformed, says: "exponent"},
-		{name: "trick: a number without end", schema: `{}`, args: `{"count":` + strings.Repeat("9", 100_000) + `}`, rule: ruleMalformed, says: "longer"},
-		{name: "trick: a number that rounds into the range", args: `{"path":"/a","count":10.00000000000000000000001}`, rule: ruleMismatch, says: "integer"},
-		{name: "trick: brackets without end", schema: `{}`, args: strings.Repeat(`{"a":`, 100_000), rule: ruleMalformed, says: "deeper"},
-		{name: "trick: a list without end", schema: `{}`, args: `{"a":[` + strings.Repeat("1,", 100_000) + `1]}`, rule: ruleMalformed, says: "more than"},
-		{name: "trick: more bytes than the tool accepts", args: `{"path":"/a"}` + strings.Repeat(" ", 2000), rule: ruleTooLarge},
-		{name: "trick: a name that would fill the log", args: `{"path":"/a","` + strings.Repeat("x", 900) + `":1}`, rule: ruleMismatch, says: "not known"},
+		{
+			name: "trick: an exponent that fills the memory", schema: `{}`, args: `{"count":1e1000000000}`,
+			rule: ruleMalformed, says: "exponent",
+		},
+		{
+			name: "trick: a number without end", schema: `{}`, args: `{"count":` + strings.Repeat("9", 100_000) + `}`,
+			rule: ruleMalformed, says: "longer",
+		},
+		{
+			name: "trick: a number that rounds into the range",
+			args: `{"path":"/a","count":10.00000000000000000000001}`,
+			rule: ruleMismatch, says: "integer",
+		},
+		{
+			name: "trick: brackets without end", schema: `{}`, args: strings.Repeat(`{"a":`, 100_000),
+			rule: ruleMalformed,
+			says: "deeper",
+		},
+		{
+			name: "trick: a list without end", schema: `{}`, args: `{"a":[` + strings.Repeat("1,", 100_000) + `1]}`,
+			rule: ruleMalformed, says: "more than",
+		},
+		{
+			name: "trick: more bytes than the tool accepts", args: `{"path":"/a"}` + strings.Repeat(" ", 2000),
+			rule: ruleTooLarge,
+		},
+		{
+			name: "trick: a name that would fill the log", args: `{"path":"/a","` + strings.Repeat("x", 900) + `":1}`,
+			rule: ruleMismatch, says: "not known",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			schema := tt.schema
@@ -126,11 +184,15 @@ func manyKeys(n int) string {
 	return strings.Join(keys, ",")
 }
 
-// TestArgumentNameInOtherCaseDenies: a declared argument name in another case is denied, because some tools ignore case.
+// TestArgumentNameInOtherCaseDenies: a declared argument name in another case is denied, because some tools ignore
+// case.
 func TestArgumentNameInOtherCaseDenies(t *testing.T) {
 	for _, key := range []string{"PATH", "Url", "QUERY", "To", "BODY"} {
 		c := argsCall(`{}`, `{"`+key+`":"x"}`)
-		c.Tool.Paths, c.Tool.Args = []string{"path"}, Args{"url": {Role: RoleURL}, "query": {Role: RoleQuery}, "to": {Role: RoleDestination}, "body": {Role: RoleContent}}
+		c.Tool.Paths, c.Tool.Args = []string{"path"}, Args{
+			"url": {Role: RoleURL}, "query": {Role: RoleQuery},
+			"to": {Role: RoleDestination}, "body": {Role: RoleContent},
+		}
 		rule, reason, allowed := judgeCall(t, newArgumentsLayer(), c)
 		if rule != ruleArgumentCase || len(allowed) != 1 || allowed[0] != strings.ToLower(key) {
 			t.Errorf("%s: rule %q (%s), allowed %q", key, rule, reason, allowed)
@@ -138,28 +200,56 @@ func TestArgumentNameInOtherCaseDenies(t *testing.T) {
 	}
 }
 
-// TestArgumentChecksAreBounded: no schema or arguments make validation slow. The limit is far above measured times and far
-// below what each case takes without a bound.
+// TestArgumentChecksAreBounded: no schema or arguments make validation slow. The limit is far above measured times and
+// far below what each case takes without a bound.
 func TestArgumentChecksAreBounded(t *testing.T) {
 	deepAny := `{"anyOf":[` // each level tries the next twice
 	forms := strings.Repeat(`{"$ref":"#/$defs/a"},`, 50)
 	for _, tt := range []struct{ name, schema, args, rule string }{
 		{"trick: a reference to itself", `{"$ref":"#"}`, `{}`, ruleTooComplex},
-		{"trick: two references to one another", `{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}}}`, `{}`, ruleTooComplex},
+		{
+			"trick: two references to one another",
+			`{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}}}`, `{}`, ruleTooComplex,
+		},
 		{"trick: forms that multiply", `{"anyOf":[{"$ref":"#"},{"$ref":"#"}]}`, `{}`, ruleTooComplex},
-		{"trick: forms that multiply and are excluded", `{"not":{"anyOf":[{"$ref":"#"},{"$ref":"#"}]}}`, `{}`, ruleTooComplex},
-		{"trick: exactly one of ever more forms", `{"oneOf":[` + forms + `{}],"$defs":{"a":{"oneOf":[` + forms + `{"$ref":"#"}]}}}`, `{}`, ruleTooComplex},
+		{
+			"trick: forms that multiply and are excluded", `{"not":{"anyOf":[{"$ref":"#"},{"$ref":"#"}]}}`, `{}`,
+			ruleTooComplex,
+		},
+		{"trick: exactly one of ever more forms", `{"oneOf":[` + forms + `{}],"$defs":{"a":{"oneOf":[` + forms +
+			`{"$ref":"#"}]}}}`, `{}`, ruleTooComplex},
 		{"trick: a schema that nests without end", strings.Repeat(deepAny, 50_000), `{}`, ruleBadSchema},
 		{"trick: a schema of megabytes", `{"enum":["` + strings.Repeat("x", 1<<20) + `"]}`, `{}`, ruleBadSchema},
 		{"trick: thousands of parts", `{"allOf":[` + strings.Repeat(`{},`, 5000) + `{}]}`, `{}`, ruleBadSchema},
-		{"trick: an enum of thousands, for each of thousands", `{"properties":{"a":{"items":{"enum":[` + strings.Repeat(`"a",`, 15_000) + `"b"]}}}}`, `{"a":[` + strings.Repeat(`"c",`, 15_000) + `"c"]}`, ruleMismatch},
-		{"trick: an enum of thousands that is found last", `{"properties":{"a":{"items":{"enum":[` + strings.Repeat(`"a",`, 15_000) + `"b"]}}}}`, `{"a":[` + strings.Repeat(`"b",`, 15_000) + `"b"]}`, ruleTooComplex},
-		{"trick: all different, among thousands", `{"properties":{"a":{"uniqueItems":true}}}`, `{"a":[` + joinNumbers(15_000) + `]}`, ruleTooComplex},
-		{"trick: a pattern that is compiled to millions", `{"properties":{"a":{"pattern":"((a{1,30}){1,30}){1,30}"}}}`, `{"a":"a"}`, ruleBadSchema},
-		{"trick: a slow pattern over a long text", `{"properties":{"a":{"pattern":"(x+x+)+y"}}}`, `{"a":"` + strings.Repeat("x", 3<<20) + `"}`, ruleTooComplex},
-		{"a pattern that would be slow elsewhere", `{"properties":{"a":{"pattern":"^(x+x+)+y$"}}}`, `{"a":"` + strings.Repeat("x", 5000) + `"}`, ruleMismatch},
-		{"a reference that comes back with the data", `{"properties":{"a":{"$ref":"#"}}}`, strings.Repeat(`{"a":`, 50) + `{}` + strings.Repeat(`}`, 50), ""},
-		{"a text of megabytes", `{"properties":{"a":{"type":"string","maxLength":4000000}}}`, `{"a":"` + strings.Repeat("x", 3<<20) + `"}`, ""},
+		{"trick: an enum of thousands, for each of thousands", `{"properties":{"a":{"items":{"enum":[` +
+			strings.Repeat(`"a",`, 15_000) + `"b"]}}}}`, `{"a":[` + strings.Repeat(`"c",`, 15_000) +
+			`"c"]}`, ruleMismatch},
+		{"trick: an enum of thousands that is found last", `{"properties":{"a":{"items":{"enum":[` +
+			strings.Repeat(`"a",`, 15_000) + `"b"]}}}}`, `{"a":[` + strings.Repeat(`"b",`, 15_000) +
+			`"b"]}`, ruleTooComplex},
+		{
+			"trick: all different, among thousands", `{"properties":{"a":{"uniqueItems":true}}}`,
+			`{"a":[` + joinNumbers(15_000) + `]}`, ruleTooComplex,
+		},
+		{
+			"trick: a pattern that is compiled to millions",
+			`{"properties":{"a":{"pattern":"((a{1,30}){1,30}){1,30}"}}}`,
+			`{"a":"a"}`, ruleBadSchema,
+		},
+		{
+			"trick: a slow pattern over a long text", `{"properties":{"a":{"pattern":"(x+x+)+y"}}}`,
+			`{"a":"` + strings.Repeat("x", 3<<20) + `"}`, ruleTooComplex,
+		},
+		{
+			"a pattern that would be slow elsewhere", `{"properties":{"a":{"pattern":"^(x+x+)+y$"}}}`,
+			`{"a":"` + strings.Repeat("x", 5000) + `"}`, ruleMismatch,
+		},
+		{"a reference that comes back with the data", `{"properties":{"a":{"$ref":"#"}}}`, strings.Repeat(`{"a":`, 50) +
+			`{}` + strings.Repeat(`}`, 50), ""},
+		{
+			"a text of megabytes", `{"properties":{"a":{"type":"string","maxLength":4000000}}}`,
+			`{"a":"` + strings.Repeat("x", 3<<20) + `"}`, "",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			begin := time.Now()
@@ -216,7 +306,8 @@ func BenchmarkArguments(b *testing.B) {
 func BenchmarkLargeArguments(b *testing.B) {
 	const schema = `{"type":"object","properties":{"query":{"type":"string","maxLength":400},"limit":{"type":"integer","minimum":1,"maximum":50},"tags":{"type":"array","items":{"type":"string"},"maxItems":20},"filter":{"type":"object","properties":{"after":{"type":"string","pattern":"^[0-9-]+$"},"kind":{"enum":["note","mail","page"]},"score":{"type":"number","minimum":0.5}},"additionalProperties":false},"target":{"anyOf":[{"type":"integer"},{"type":"string"},{"type":"null"}]}},"required":["query"],"additionalProperties":false}`
 	l := newArgumentsLayer()
-	c := argsCall(schema, `{"query":"what did we decide about the \"outbox\" last week?","limit":20,"tags":["a","b","c","d"],"filter":{"after":"2026-01-01","kind":"page","score":0.75},"target":"notes"}`)
+	c := argsCall(schema,
+		`{"query":"what did we decide about the \"outbox\" last week?","limit":20,"tags":["a","b","c","d"],"filter":{"after":"2026-01-01","kind":"page","score":0.75},"target":"notes"}`)
 	b.ReportAllocs()
 	for b.Loop() {
 		if v := l.Judge(b.Context(), c); v.kind != verdictPass {

@@ -35,9 +35,9 @@ func listMonitorable() []string {
 	return out
 }
 
-// Chain returns the broker's layers in the order in which they judge: the user's overrides, the tools of the caller and of
-// its ancestors, arguments and paths, destinations (egress, flow), limits, and approval. Rules listed in m.Monitored are
-// monitor-only, except those of layers that are always enforced.
+// Chain returns the broker's layers in the order in which they judge: the user's overrides, the tools of the caller and
+// of its ancestors, arguments and paths, destinations (egress, flow), limits, and approval. Rules listed in m.Monitored
+// are monitor-only, except those of layers that are always enforced.
 func (m Manifest) Chain(env Env) Chain {
 	chain := Chain{
 		OverrideLayer{},

@@ -37,11 +37,25 @@ func TestChainMonitorOnly(t *testing.T) {
 		reported  string
 	}{
 		{name: "enforced", change: func(c *Call) { c.Usage.Calls = 50 }},
-		{name: "monitor-only", monitored: map[string][]string{"limits": {ruleCalls}}, change: func(c *Call) { c.Usage.Calls = 50 }, allowed: true, reported: "limits: " + ruleCalls},
-		{name: "another rule of the layer is monitor-only", monitored: map[string][]string{"limits": {ruleBudget}}, change: func(c *Call) { c.Usage.Calls = 50 }},
-		{name: "trick: what is disabled is monitor-only", monitored: map[string][]string{"override": {ruleDisabled}}, change: func(c *Call) { c.Override.Disable = []string{"web_search"} }},
-		{name: "trick: the manifest is monitor-only", monitored: map[string][]string{"manifest": {ruleNotInSet}}, change: func(c *Call) { c.Tool.Name = "run_shell" }},
-		{name: "trick: the lineage is monitor-only", monitored: map[string][]string{"lineage": {RuleUnregistered}}, change: func(c *Call) { c.Caller.Path, c.Type = []string{"researcher-1"}, "researcher" }},
+		{name: "monitor-only", monitored: map[string][]string{"limits": {ruleCalls}}, change: func(c *Call) {
+			c.Usage.Calls = 50
+		}, allowed: true, reported: "limits: " + ruleCalls},
+		{
+			name: "another rule of the layer is monitor-only", monitored: map[string][]string{"limits": {ruleBudget}},
+			change: func(c *Call) { c.Usage.Calls = 50 },
+		},
+		{
+			name: "trick: what is disabled is monitor-only", monitored: map[string][]string{"override": {ruleDisabled}},
+			change: func(c *Call) { c.Override.Disable = []string{"web_search"} },
+		},
+		{
+			name: "trick: the manifest is monitor-only", monitored: map[string][]string{"manifest": {ruleNotInSet}},
+			change: func(c *Call) { c.Tool.Name = "run_shell" },
+		},
+		{
+			name: "trick: the lineage is monitor-only", monitored: map[string][]string{"lineage": {RuleUnregistered}},
+			change: func(c *Call) { c.Caller.Path, c.Type = []string{"researcher-1"}, "researcher" },
+		},
 	} {
 		m := mustParse(t, lineageManifest)
 		m.Monitored = tt.monitored

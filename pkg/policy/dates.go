@@ -62,12 +62,14 @@ const monthPattern = `(jan(?:uary|uar|vier)?|gennaio|enero|feb(?:ruary|ruar|brer
 var datePatterns = []*regexp.Regexp{
 	regexp.MustCompile(`\b(?P<y>\d{4})[-/.](?P<m>\d{1,2})[-/.](?P<d>\d{1,2})`),
 	regexp.MustCompile(`\b(?P<d>\d{1,2})\.(?P<m>\d{1,2})\.(?P<y>\d{4})?`),
-	regexp.MustCompile(`(?i)\b(?P<n>` + monthPattern + `)\.? (?:the )?(?P<d>\d{1,2})(?:st|nd|rd|th)?\b(?:,? (?P<y>\d{4})\b)?`),
-	regexp.MustCompile(`(?i)\b(?P<d>\d{1,2})(?:st|nd|rd|th|\.|er)? (?:of |de |di )?(?P<n>` + monthPattern + `)\b(?:,? (?:de |del )?(?P<y>\d{4})\b)?`),
+	regexp.MustCompile(`(?i)\b(?P<n>` + monthPattern +
+		`)\.? (?:the )?(?P<d>\d{1,2})(?:st|nd|rd|th)?\b(?:,? (?P<y>\d{4})\b)?`),
+	regexp.MustCompile(`(?i)\b(?P<d>\d{1,2})(?:st|nd|rd|th|\.|er)? (?:of |de |di )?(?P<n>` + monthPattern +
+		`)\b(?:,? (?:de |del )?(?P<y>\d{4})\b)?`),
 }
 
-// extractDays returns the dates in a text, and the text with each replaced by spaces, so that their digits are not taken for
-// numbers.
+// extractDays returns the dates in a text, and the text with each replaced by spaces, so that their digits are not
+// taken for numbers.
 func extractDays(s string) (days []day, rest string) {
 	rest = s
 	for _, p := range datePatterns {
@@ -149,8 +151,8 @@ func removeClocks(s string) string {
 // plainNumber matches a non-negative number with nothing around it.
 var plainNumber = regexp.MustCompile(`^\d+(?:[.,]\d+)*$`)
 
-// parsePlainNumber returns the value of a non-negative number without sign, unit, exponent or multiplier; ok is false for any other
-// text.
+// parsePlainNumber returns the value of a non-negative number without sign, unit, exponent or multiplier; ok is false
+// for any other text.
 func parsePlainNumber(s string) (n float64, ok bool) {
 	if !plainNumber.MatchString(s) {
 		return 0, false
@@ -162,7 +164,8 @@ func parsePlainNumber(s string) (n float64, ok bool) {
 // numberPattern matches a number with its separators.
 var numberPattern = regexp.MustCompile(`\d+(?:[.,]\d+)*`)
 
-// extractNumbers returns the numbers in a text. A comma before three digits separates thousands; any other is a decimal point.
+// extractNumbers returns the numbers in a text. A comma before three digits separates thousands; any other is a decimal
+// point.
 func extractNumbers(s string) (out []float64) {
 	for _, m := range numberPattern.FindAllString(s, -1) {
 		if f, err := strconv.ParseFloat(normalizeNumber(m), 64); err == nil {

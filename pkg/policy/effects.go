@@ -21,7 +21,10 @@ const (
 )
 
 // EffectNames are the names in manifests, in the order of the constants.
-var EffectNames = []string{"reads_private", "reads_untrusted", "egress", "mutate", "destroy", "exec", "fetch", "spend", "authenticate", "physical", "remember"}
+var EffectNames = []string{
+	"reads_private", "reads_untrusted", "egress", "mutate", "destroy", "exec", "fetch", "spend",
+	"authenticate", "physical", "remember",
+}
 
 // String returns the effect's name as manifests write it; "unknown" for anything but one single effect.
 func (e Effect) String() string {

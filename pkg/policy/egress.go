@@ -15,8 +15,8 @@ import (
 	"conclave/pkg/text"
 )
 
-// EgressLayer denies URLs whose host the policy does not allow, for the user's own calls too. It judges the URL as written:
-// the HTTP client must check the resolved address and each redirect again. The zero value allows no host.
+// EgressLayer denies URLs whose host the policy does not allow, for the user's own calls too. It judges the URL as
+// written: the HTTP client must check the resolved address and each redirect again. The zero value allows no host.
 type EgressLayer struct{ Fetch HostRules }
 
 // HostRules list host patterns in the syntax of [parseHosts]. Deny takes precedence over Allow.
@@ -54,7 +54,8 @@ func (l EgressLayer) Judge(_ context.Context, c Call) Verdict {
 	}
 	url := t.Args.With(RoleURL)
 	if t.Has(Egress) && t.Args.With(RoleQuery) == "" && url == "" && t.Args.With(RoleDestination) == "" {
-		return Deny(ruleNoDestination, t.Name+" sends data out and declares no destination argument; declare a destination, query or url among the arguments in the tool's facts")
+		return Deny(ruleNoDestination, t.Name+" sends data out and declares no destination argument; declare a "+
+			"destination, query or url among the arguments in the tool's facts")
 	}
 	if !t.Has(Fetch) && url == "" {
 		return Pass()
@@ -77,7 +78,8 @@ func (l EgressLayer) Judge(_ context.Context, c Call) Verdict {
 	allow, err := parseHosts(l.Fetch.Allow)
 	deny, err2 := parseHosts(l.Fetch.Deny)
 	if err := errors.Join(err, err2); err != nil {
-		return Deny(ruleBadHosts, fmt.Sprintf("the policy has an invalid host pattern, so every URL is denied: %v", err))
+		return Deny(ruleBadHosts, fmt.Sprintf("the policy has an invalid host pattern, so every URL is denied: %v",
+			err))
 	}
 	for _, a := range addresses {
 		if v := l.judgeURL(c, a, allow, deny); v.kind != verdictPass {
@@ -94,9 +96,12 @@ func (l EgressLayer) Judge(_ context.Context, c Call) Verdict {
 func (l EgressLayer) judgeURL(c Call, address string, allow, deny []hostPattern) Verdict {
 	at, err := parseURL(address)
 	if err != nil {
-		return Deny(ruleBadURL, fmt.Sprintf("the URL %s is rejected: %v", text.OneLine(address, 60), err), "http and https URLs")
+		return Deny(ruleBadURL, fmt.Sprintf("the URL %s is rejected: %v", text.OneLine(address, 60), err),
+			"http and https URLs")
 	}
-	if slices.ContainsFunc(deny, func(h hostPattern) bool { return h.matchAll && (h.port == 0 || h.port == at.port) || h.matches(at) }) {
+	if slices.ContainsFunc(deny, func(h hostPattern) bool {
+		return h.matchAll && (h.port == 0 || h.port == at.port) || h.matches(at)
+	}) {
 		return Deny(ruleDeniedHost, "the policy denies the host "+text.OneLine(at.host, 60))
 	}
 	if c.HasFullOverride() {
@@ -108,11 +113,14 @@ func (l EgressLayer) judgeURL(c Call, address string, allow, deny []hostPattern)
 	case listed, named && (at.port == 80 || at.port == 443):
 		return Pass()
 	case named:
-		return Deny(rulePort, fmt.Sprintf("port %d of %s is not allowed by the policy", at.port, text.OneLine(at.host, 60)), "80", "443")
+		return Deny(rulePort, fmt.Sprintf("port %d of %s is not allowed by the policy", at.port,
+			text.OneLine(at.host, 60)), "80", "443")
 	case at.ip.IsValid():
-		return Deny(ruleIPLiteral, fmt.Sprintf("%s is an IP address; the policy must list IP addresses one by one to allow them", at.host), l.Fetch.Allow...)
+		return Deny(ruleIPLiteral, fmt.Sprintf("%s is an IP address; the policy must list IP addresses one by one to "+
+			"allow them", at.host), l.Fetch.Allow...)
 	}
-	return Deny(RuleHost, fmt.Sprintf("the host %s is not allowed by the policy", text.OneLine(at.host, 60)), l.Fetch.Allow...)
+	return Deny(RuleHost, fmt.Sprintf("the host %s is not allowed by the policy", text.OneLine(at.host, 60)),
+		l.Fetch.Allow...)
 }
 
 // CheckURL returns the reason why a URL may not be fetched, nil when it may. A client that follows redirects must call
@@ -127,7 +135,8 @@ func (h HostRules) CheckURL(address string, monitorOnly ...string) error {
 	if err := errors.Join(err, err2); err != nil {
 		return err
 	}
-	if v := (EgressLayer{Fetch: h}).judgeURL(Call{}, address, allow, deny); v.kind != verdictPass && !slices.Contains(monitorOnly, v.rule) {
+	if v := (EgressLayer{Fetch: h}).judgeURL(Call{}, address, allow, deny); v.kind != verdictPass &&
+		!slices.Contains(monitorOnly, v.rule) {
 		return errors.New(v.reason)
 	}
 	return nil
@@ -142,8 +151,8 @@ type hostPattern struct {
 	port       int        // 0 = 80 and 443 in an allow list, every port in a deny list
 }
 
-// matches reports whether a is at this host, and at its port when the pattern has one. For "*" it applies the meaning of
-// an allow list: no IP address and no name without a dot.
+// matches reports whether a is at this host, and at its port when the pattern has one. For "*" it applies the meaning
+// of an allow list: no IP address and no name without a dot.
 func (h hostPattern) matches(a endpoint) bool {
 	switch {
 	case h.port != 0 && h.port != a.port:
@@ -169,7 +178,8 @@ func parseHosts(in []string) ([]hostPattern, error) {
 	for _, s := range in {
 		h, err := parseHostPattern(s)
 		if err != nil {
-			return nil, fmt.Errorf("%q is not a host pattern: %w; write example.org, *.example.org, * or an IP address, with :port for another port", text.OneLine(s, 60), err)
+			return nil, fmt.Errorf("%q is not a host pattern: %w; write example.org, *.example.org, * or an IP "+
+				"address, with :port for another port", text.OneLine(s, 60), err)
 		}
 		out = append(out, h)
 	}

@@ -11,7 +11,8 @@ import (
 
 // A chain of layers decides a call; a denial names the layer, the rule and the reason.
 func Example() {
-	m, err := policy.ParseManifest([]byte("types:\n  assistant:\n    tools: [get_datetime]\naccounts:\n  generator: assistant\n"), "manifest.yaml")
+	m, err := policy.ParseManifest([]byte("types:\n  assistant:\n    tools: [get_datetime]\naccounts:\n  generator: "+
+		"assistant\n"), "manifest.yaml")
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -13,10 +13,10 @@ import (
 	"conclave/pkg/text"
 )
 
-// FlowLayer controls information flow. Once untrusted content entered a session, every later call of the model may follow
-// an injected instruction: calls that send, change, destroy, spend or execute then need approval, unless a grant of the question
-// covers them ([DeriveGrants]). The decision depends on the declared act and argument roles of the tool and on where values
-// came from (the user, a trusted tool, a search), never on what a text looks like.
+// FlowLayer controls information flow. Once untrusted content entered a session, every later call of the model may
+// follow an injected instruction: calls that send, change, destroy, spend or execute then need approval, unless a grant
+// of the question covers them ([DeriveGrants]). The decision depends on the declared act and argument roles of the tool
+// and on where values came from (the user, a trusted tool, a search), never on what a text looks like.
 type FlowLayer struct{}
 
 // Name implements [Layer].
@@ -24,25 +24,31 @@ func (FlowLayer) Name() string { return "flow" }
 
 // Rules of the flow layer.
 const (
-	ruleUnknownFlow   = "unknown_session" // the flow state of the session is unknown
-	ruleUndeclared    = "undeclared"      // the tool declares no act
-	ruleIrreversible  = "grave"           // an irreversible effect, and not every value is the user's
-	ruleFetch         = "fetch"           // a URL that neither the user typed nor a search returned
-	ruleQuery         = "query"           // a search query with words that are not the user's
-	ruleNotRequested  = "act"             // no grant of the question for such an act is left
-	ruleSink          = "sink"            // a destination, id or number that the question does not name
-	rulePayload       = "payload"         // the content holds an address or number that the user did not name, or lacks the dictated text
-	rulePrivate       = "private"         // private data was read that the question did not ask for
-	ruleTime          = "time"            // a date or time other than the user's
-	ruleNoUserContent = "anchor"          // no value of the call comes from the user
+	ruleUnknownFlow  = "unknown_session" // the flow state of the session is unknown
+	ruleUndeclared   = "undeclared"      // the tool declares no act
+	ruleIrreversible = "grave"           // an irreversible effect, and not every value is the user's
+	ruleFetch        = "fetch"           // a URL that neither the user typed nor a search returned
+	ruleQuery        = "query"           // a search query with words that are not the user's
+	ruleNotRequested = "act"             // no grant of the question for such an act is left
+	ruleSink         = "sink"            // a destination, id or number that the question does not name
+	// the content holds an address or number that the user did not name, or lacks the dictated text
+	rulePayload       = "payload"
+	rulePrivate       = "private" // private data was read that the question did not ask for
+	ruleTime          = "time"    // a date or time other than the user's
+	ruleNoUserContent = "anchor"  // no value of the call comes from the user
 
-	ruleBadArguments = "bad_arguments" // arguments that cannot be judged: not an object, or too many values; always enforced
+	// arguments that cannot be judged: not an object, or too many values; always enforced
+	ruleBadArguments = "bad_arguments"
 )
 
 // flowRules are the rules that may be monitor-only, see [monitorRules].
-var flowRules = []string{ruleUnknownFlow, ruleUndeclared, ruleIrreversible, ruleFetch, ruleQuery, ruleNotRequested, ruleSink, rulePayload, rulePrivate, ruleTime, ruleNoUserContent}
+var flowRules = []string{
+	ruleUnknownFlow, ruleUndeclared, ruleIrreversible, ruleFetch, ruleQuery, ruleNotRequested,
+	ruleSink, rulePayload, rulePrivate, ruleTime, ruleNoUserContent,
+}
 
-// irreversible lists the effects that cannot be undone: a grant covers them only when every value of the call is the user's.
+// irreversible lists the effects that cannot be undone: a grant covers them only when every value of the call is the
+// user's.
 var irreversible = []Effect{Destroy, Spend, Authenticate, Physical, Exec}
 
 // neverGranted lists the effects that ask whatever the question says.
@@ -54,9 +60,9 @@ var guardedEffects = append([]Effect{Egress, Fetch, Mutate}, irreversible...)
 // hasAny reports whether the tool may have one of these effects.
 func (t Tool) hasAny(effects []Effect) bool { return slices.ContainsFunc(effects, t.Has) }
 
-// Judge asks before a call with a guarded effect when the session is tainted or its flow state is unknown, unless its URL and
-// query come from the user or a search and a grant of the question covers its act. It denies only arguments that
-// [flattenArguments] rejects. The user's own calls, a full override and an untainted session pass.
+// Judge asks before a call with a guarded effect when the session is tainted or its flow state is unknown, unless its
+// URL and query come from the user or a search and a grant of the question covers its act. It denies only arguments
+// that [flattenArguments] rejects. The user's own calls, a full override and an untainted session pass.
 func (FlowLayer) Judge(_ context.Context, c Call) Verdict {
 	switch {
 	case c.FromUser, c.HasFullOverride(), !c.Tool.hasAny(guardedEffects):
@@ -87,22 +93,24 @@ func (FlowLayer) Judge(_ context.Context, c Call) Verdict {
 	return combineVerdicts(all...)
 }
 
-// needsGrant reports whether the tool has an effect that only a grant covers: any guarded one besides requesting a URL and sending
-// a search query.
+// needsGrant reports whether the tool has an effect that only a grant covers: any guarded one besides requesting a URL
+// and sending a search query.
 func (t Tool) needsGrant() bool {
 	return t.hasAny(irreversible) || t.Has(Mutate) || t.Has(Egress) && t.Args.With(RoleQuery) == ""
 }
 
 // askIrreversible asks about an act that cannot be undone. Such an approval is never remembered.
 func askIrreversible(c Call) Verdict {
-	return Ask(ruleIrreversible, fmt.Sprintf("after %s, %s needs your approval each time: it %s", c.Flow.describeTaint(), c.Tool.Name, describeEffects(c.Tool)))
+	return Ask(ruleIrreversible, fmt.Sprintf("after %s, %s needs your approval each time: it %s",
+		c.Flow.describeTaint(), c.Tool.Name, describeEffects(c.Tool)))
 }
 
 // describeEffects describes the irreversible effects of a tool in an approval request, as the end of "it ..."; "" when
 // it has none. An unknown tool has all of them.
 func describeEffects(t Tool) string {
 	words := map[Effect]string{
-		Destroy: "can lose data irrecoverably", Spend: "spends money", Authenticate: "changes passwords, keys or access",
+		Destroy: "can lose data irrecoverably", Spend: "spends money", Authenticate: "changes passwords, keys or " +
+			"access",
 		Physical: "controls a physical device", Exec: "runs code or commands",
 	}
 	var out []string
@@ -125,7 +133,8 @@ func judgeFetch(c Call, args []argument) (all []Verdict) {
 		}
 		found = true
 		if !c.Flow.isUserText(a.text) && !c.Flow.isSearchResult(a.text) {
-			all = append(all, Ask(ruleFetch, fmt.Sprintf("after %s, this URL comes neither from you nor from a search result: %s",
+			all = append(all, Ask(ruleFetch, fmt.Sprintf("after %s, this URL comes neither from you nor from a "+
+				"search result: %s",
 				c.Flow.describeTaint(), text.OneLine(a.text, 200)), a.text))
 		}
 	}
@@ -147,7 +156,8 @@ func judgeQuery(c Call, args []argument) (all []Verdict) {
 		default:
 			found = true
 			if !c.Flow.isUserQuery(a.text) {
-				all = append(all, Ask(ruleQuery, fmt.Sprintf("after %s, the search query contains words that are not yours: %s", c.Flow.describeTaint(), text.OneLine(a.text, 200)), a.text))
+				all = append(all, Ask(ruleQuery, fmt.Sprintf("after %s, the search query contains words that are not "+
+					"yours: %s", c.Flow.describeTaint(), text.OneLine(a.text, 200)), a.text))
 			}
 		}
 	}
@@ -162,14 +172,16 @@ func judgeOwnContent(c Call, a argument) []Verdict {
 	if a.role != RoleContent || c.Flow.isUserValue(a.text) {
 		return nil
 	}
-	return []Verdict{Ask(rulePayload, fmt.Sprintf("after %s, this content of %s is not yours: %s", c.Flow.describeTaint(), c.Tool.Name, text.OneLine(a.text, 200)), a.text)}
+	return []Verdict{Ask(rulePayload, fmt.Sprintf("after %s, this content of %s is not yours: %s",
+		c.Flow.describeTaint(), c.Tool.Name, text.OneLine(a.text, 200)), a.text)}
 }
 
-// judgeAct asks about an act that no grant of its question covers. It returns one verdict for each violation, none when a
-// grant covers the call.
+// judgeAct asks about an act that no grant of its question covers. It returns one verdict for each violation, none when
+// a grant covers the call.
 func judgeAct(c Call, args []argument) []Verdict {
 	if c.Tool.Act == "" {
-		return []Verdict{Ask(ruleUndeclared, fmt.Sprintf("after %s, %s needs your approval: its facts do not declare what it does", c.Flow.describeTaint(), c.Tool.Name), listSinks(args)...)}
+		return []Verdict{Ask(ruleUndeclared, fmt.Sprintf("after %s, %s needs your approval: its facts do not declare "+
+			"what it does", c.Flow.describeTaint(), c.Tool.Name), listSinks(args)...)}
 	}
 	at, objections := chooseGrant(c, c.Flow.Grants(c.Query), args)
 	if at >= 0 {
@@ -178,7 +190,8 @@ func judgeAct(c Call, args []argument) []Verdict {
 	return objections
 }
 
-// chooseGrant returns the first grant that covers the call, and -1 with the objections when none does. c.Flow must not be nil.
+// chooseGrant returns the first grant that covers the call, and -1 with the objections when none does. c.Flow must not
+// be nil.
 func chooseGrant(c Call, grants []Grant, args []argument) (at int, objections []Verdict) {
 	tried := false
 	for i, g := range grants {
@@ -194,8 +207,10 @@ func chooseGrant(c Call, grants []Grant, args []argument) (at int, objections []
 		}
 	}
 	if !tried {
-		reason := fmt.Sprintf("after %s, your question does not ask %s to %s something, or it did so as often as you asked", c.Flow.describeTaint(), c.Tool.Name, c.Tool.Act)
-		objections = append([]Verdict{Ask(ruleNotRequested, reason, listSinks(args)...)}, judgeArguments(c, Grant{}, args)...)
+		reason := fmt.Sprintf("after %s, your question does not ask %s to %s something, or it did so as often as you "+
+			"asked", c.Flow.describeTaint(), c.Tool.Name, c.Tool.Act)
+		objections = append([]Verdict{Ask(ruleNotRequested, reason, listSinks(args)...)},
+			judgeArguments(c, Grant{}, args)...)
 	}
 	if c.Tool.hasAny(irreversible) {
 		return -1, []Verdict{askIrreversible(c)}
@@ -226,7 +241,8 @@ func judgeArguments(c Call, g Grant, args []argument) (all []Verdict) {
 	object := func(rule, format string, a ...any) {
 		all = append(all, Ask(rule, "after "+c.Flow.describeTaint()+", "+fmt.Sprintf(format, a...), listSinks(args)...))
 	}
-	if typed := g.listClocks(q.Text); len(typed) > 0 && len(v.clocks) > 0 && !slices.ContainsFunc(v.clocks, func(m int) bool { return slices.Contains(typed, m) }) {
+	if typed := g.listClocks(q.Text); len(typed) > 0 && len(v.clocks) > 0 &&
+		!slices.ContainsFunc(v.clocks, func(m int) bool { return slices.Contains(typed, m) }) {
 		object(ruleTime, "the call has none of the times that you named")
 	}
 	if !v.bound {
@@ -241,14 +257,15 @@ func judgeArguments(c Call, g Grant, args []argument) (all []Verdict) {
 	return all
 }
 
-// add collects one value and returns the objections to it alone. In an exact call, which cannot be undone or whose destination comes from
-// a place that the question gives, every other value must be the user's own.
+// add collects one value and returns the objections to it alone. In an exact call, which cannot be undone or whose
+// destination comes from a place that the question gives, every other value must be the user's own.
 func (v *actValues) add(c Call, g Grant, q *question, a argument, args []argument) (all []Verdict) {
 	v.values = append(v.values, a.text)
 	if one := judgeValue(c, g, a); one.kind != verdictPass {
 		all = append(all, one)
 	}
-	isBinding, isUsers := a.text != "", true // whether the value binds the call; whether what cannot be undone may have it
+	// whether the value binds the call; whether what cannot be undone may have it
+	isBinding, isUsers := a.text != "", true
 	switch a.role {
 	case RoleSetting:
 		isBinding = false
@@ -267,7 +284,8 @@ func (v *actValues) add(c Call, g Grant, q *question, a argument, args []argumen
 		isBinding = isTyped
 	case RoleDestination:
 		v.sends = v.sends || a.text != ""
-		isUsers = a.text == "" || g.namesOwnDestination(c.Flow, q.Text, a.text) || !c.Tool.hasAny(irreversible) && c.Flow.isFound(c.Query, g, a.text)
+		isUsers = a.text == "" || g.namesOwnDestination(c.Flow, q.Text, a.text) || !c.Tool.hasAny(irreversible) &&
+			c.Flow.isFound(c.Query, g, a.text)
 	case RoleAmount:
 		n, ok := parsePlainNumber(strings.TrimSpace(a.text))
 		isUsers = a.text == "" || ok && g.hasNumber(n) || !ok && g.names(a.text)
@@ -288,7 +306,8 @@ func askNotOwn(c Call, a argument, args []argument) Verdict {
 	if c.Tool.hasAny(irreversible) {
 		return askIrreversible(c)
 	}
-	return Ask(ruleSink, fmt.Sprintf("after %s, its destination comes from there, so that this value of %s must be yours: %s",
+	return Ask(ruleSink, fmt.Sprintf("after %s, its destination comes from there, so that this value of %s must be "+
+		"yours: %s",
 		c.Flow.describeTaint(), text.OneLine(a.name, 40), text.OneLine(a.text, 200)), listSinks(args)...)
 }
 
@@ -297,11 +316,12 @@ func judgeTime(c Call, a argument, args []argument, isTyped, isBound bool) []Ver
 	if isTyped || !isBound {
 		return nil
 	}
-	return []Verdict{Ask(ruleTime, fmt.Sprintf("after %s, you did not name this date or time: %s", c.Flow.describeTaint(), text.OneLine(a.text, 60)), listSinks(args)...)}
+	return []Verdict{Ask(ruleTime, fmt.Sprintf("after %s, you did not name this date or time: %s",
+		c.Flow.describeTaint(), text.OneLine(a.text, 60)), listSinks(args)...)}
 }
 
-// namesOption reports whether the clause has an option of an act that cannot be undone, as a word before any exception that is no stop
-// word.
+// namesOption reports whether the clause has an option of an act that cannot be undone, as a word before any exception
+// that is no stop word.
 func (g Grant) namesOption(value string) bool {
 	v := strings.ToLower(strings.TrimSpace(value))
 	for _, w := range splitWords(g.Clause) {
@@ -321,16 +341,16 @@ func hasWhole(question, value string) bool {
 	return !isStopWord(v) && containsWhole(v, strings.ToLower(question))
 }
 
-// namesOwnDestination reports whether a destination that the grant covers is the user's own, and not only a value of a listing: the
-// clause names it, the question has it, or an earlier question that the clause points back to.
+// namesOwnDestination reports whether a destination that the grant covers is the user's own, and not only a value of a
+// listing: the clause names it, the question has it, or an earlier question that the clause points back to.
 func (g Grant) namesOwnDestination(f *Flow, question, destination string) bool {
 	d := strings.ToLower(strings.TrimSpace(destination))
 	return g.isNamedDestination(d) || hasWhole(question, d) || g.Refers && !isStopWord(d) && f.isUserValue(d)
 }
 
-// namesTime reports whether a date is one of the clause, or of the question when the clause has none, and whether it must be:
-// a question with dates binds the call to them. The year binds only what cannot be undone (exact), which needs a date of the
-// user in any case: a wrong year of an event does no harm, and users leave it out.
+// namesTime reports whether a date is one of the clause, or of the question when the clause has none, and whether it
+// must be: a question with dates binds the call to them. The year binds only what cannot be undone (exact), which needs
+// a date of the user in any case: a wrong year of an event does no harm, and users leave it out.
 func (g Grant) namesTime(question, value string, exact bool) (isTyped, isBound bool) {
 	typed, _ := extractDays(g.Clause)
 	if len(typed) == 0 {
@@ -350,8 +370,8 @@ func (g Grant) listClocks(question string) []int {
 	return extractClocks(question)
 }
 
-// isDictated reports whether a content is a text that the question dictates, or little more than that. A dictated text may have
-// placeholders in braces, which stand for any words.
+// isDictated reports whether a content is a text that the question dictates, or little more than that. A dictated text
+// may have placeholders in braces, which stand for any words.
 func (g Grant) isDictated(content string) bool {
 	s := strings.ToLower(strings.TrimSpace(content))
 	return slices.ContainsFunc(g.Quoted, func(q string) bool {
@@ -370,14 +390,18 @@ func (g Grant) isDictated(content string) bool {
 // placeholder matches a part of a dictated text that the model fills in.
 var placeholder = regexp.MustCompile(`\{[^{}]*\}|\[[^\[\]]*\]|<[^<>]*>`)
 
-// holdsUnaskedPrivate reports whether private data is in the session that the question does not ask for: read for it without
-// its words asking, or read for another question, also one that is no longer stored, unless the clause of the grant points back to that.
+// holdsUnaskedPrivate reports whether private data is in the session that the question does not ask for: read for it
+// without its words asking, or read for another question, also one that is no longer stored, unless the clause of the
+// grant points back to that.
 func (f *Flow) holdsUnaskedPrivate(q *question, g Grant) bool {
-	return q.Unasked || !g.Refers && (f.dropped || slices.ContainsFunc(f.questions, func(o question) bool { return o.Private && o.Query != q.Query }))
+	return q.Unasked || !g.Refers && (f.dropped || slices.ContainsFunc(f.questions, func(o question) bool {
+		return o.Private && o.Query != q.Query
+	}))
 }
 
-// judgeValue passes a value whose role allows it: a destination that the grant covers, an id of a result (see [Flow.isResultID]), a number or any other value that the user typed, an option of the facts, content without foreign addresses.
-// Dates are judged with the call. It asks about every other value.
+// judgeValue passes a value whose role allows it: a destination that the grant covers, an id of a result (see
+// [Flow.isResultID]), a number or any other value that the user typed, an option of the facts, content without foreign
+// addresses. Dates are judged with the call. It asks about every other value.
 func judgeValue(c Call, g Grant, a argument) Verdict {
 	f, ok := c.Flow, a.text == ""
 	switch a.role {
@@ -401,24 +425,26 @@ func judgeValue(c Call, g Grant, a argument) Verdict {
 	if ok {
 		return Pass()
 	}
-	return Ask(ruleSink, fmt.Sprintf("after %s, your question does not name this value of %s: %s", f.describeTaint(), text.OneLine(a.name, 40), text.OneLine(a.text, 200)), a.text)
+	return Ask(ruleSink, fmt.Sprintf("after %s, your question does not name this value of %s: %s", f.describeTaint(),
+		text.OneLine(a.name, 40), text.OneLine(a.text, 200)), a.text)
 }
 
-// judgeContent asks about each address or account number in a content that neither the user nor a trusted tool named: the
-// destination could act on it. sinks are the destinations, which a remembered approval is bound to as well.
+// judgeContent asks about each address or account number in a content that neither the user nor a trusted tool named:
+// the destination could act on it. sinks are the destinations, which a remembered approval is bound to as well.
 func judgeContent(c Call, a argument, sinks []string) (all []Verdict) {
 	for _, address := range extractAddresses(a.text) {
 		if !c.Flow.isUserValue(address) && !c.Flow.isListed(address) {
-			all = append(all, Ask(rulePayload, fmt.Sprintf("after %s, its content contains an address or number that you did not name: %s",
+			all = append(all, Ask(rulePayload, fmt.Sprintf("after %s, its content contains an address or number that "+
+				"you did not name: %s",
 				c.Flow.describeTaint(), text.OneLine(address, 200)), append(slices.Clone(sinks), address)...))
 		}
 	}
 	return all
 }
 
-// coversDestination reports whether the grant permits a destination: one that its clause names, an address elsewhere in the
-// user's words that belongs to a name in the clause, a name that a clause without one points back to, or a value of a trusted
-// listing that the clause points to, by the words that were looked up or by the noun of the listing.
+// coversDestination reports whether the grant permits a destination: one that its clause names, an address elsewhere in
+// the user's words that belongs to a name in the clause, a name that a clause without one points back to, or a value of
+// a trusted listing that the clause points to, by the words that were looked up or by the noun of the listing.
 func (g Grant) coversDestination(f *Flow, destination string) bool {
 	d := strings.TrimLeft(strings.ToLower(strings.TrimSpace(destination)), "#@")
 	if d == "" {
@@ -435,9 +461,12 @@ func (g Grant) coversDestination(f *Flow, destination string) bool {
 	if f.isUserValue(d) {
 		isAddress := strings.ContainsAny(d, "@/.") || strings.ContainsAny(d, "0123456789") && len(d) > 4
 		switch {
-		case isAddress && slices.ContainsFunc(g.To, func(to string) bool { return len(to) > 2 && slices.Contains(splitParts(d), to) }):
+		case isAddress && slices.ContainsFunc(g.To, func(to string) bool {
+			return len(to) > 2 && slices.Contains(splitParts(d), to)
+		}):
 			return true
-		case !named && len(g.Acts) > 0 && (isAddress || isQuoted(d, question) || g.Refers && isProperName(d, f.userText)):
+		case !named && len(g.Acts) > 0 && (isAddress || isQuoted(d, question) || g.Refers &&
+			isProperName(d, f.userText)):
 			return true
 		}
 	}
@@ -446,12 +475,13 @@ func (g Grant) coversDestination(f *Flow, destination string) bool {
 		if !slices.Contains(l.Values, d) {
 			return false
 		}
-		return namesAny(clause, l.About) || !named && g.Refers && namesAny(question, l.About) || slices.ContainsFunc(l.Asked, g.isPartOfDestination)
+		return namesAny(clause, l.About) || !named && g.Refers && namesAny(question, l.About) ||
+			slices.ContainsFunc(l.Asked, g.isPartOfDestination)
 	})
 }
 
-// isPartOfDestination reports whether a value that was looked up, in lower case, is a destination that the clause names, or whole words
-// of one. A stop word is none: it could look up any list.
+// isPartOfDestination reports whether a value that was looked up, in lower case, is a destination that the clause
+// names, or whole words of one. A stop word is none: it could look up any list.
 func (g Grant) isPartOfDestination(asked string) bool {
 	return !isStopWord(asked) && slices.ContainsFunc(g.To, func(to string) bool { return containsWhole(asked, to) })
 }
@@ -481,7 +511,8 @@ func splitParts(s string) []string {
 	return strings.FieldsFunc(s, func(r rune) bool { return strings.ContainsRune("@._-+/:", r) })
 }
 
-// isProperName reports whether the text writes a name, given in lower case, as a name: capitalized, quoted, or an address.
+// isProperName reports whether the text writes a name, given in lower case, as a name: capitalized, quoted, or an
+// address.
 func isProperName(name, in string) bool {
 	if strings.ContainsAny(name, "@._/0123456789") {
 		return true
@@ -504,7 +535,8 @@ func isProperName(name, in string) bool {
 // listSinks returns the values that a remembered approval is bound to: all but content, options and settings.
 func listSinks(args []argument) (out []string) {
 	for _, a := range args {
-		if a.role != RoleContent && a.role != RoleOption && a.role != RoleSetting && a.role != RoleTime && a.text != "" {
+		if a.role != RoleContent && a.role != RoleOption && a.role != RoleSetting && a.role != RoleTime &&
+			a.text != "" {
 			out = append(out, a.text)
 		}
 	}
@@ -522,10 +554,10 @@ type argument struct {
 // maxFlowValues is the largest number of values in the arguments of a guarded call; more are rejected.
 const maxFlowValues = 4096
 
-// flattenArguments lists every string, number and boolean in the arguments with its role, sorted by argument name; null is no
-// value. A value inside of an object has the role of its path, or else of the object. A key that neither the facts nor the
-// schema name counts as a value itself, because an injected instruction can hide a destination in a key. It rejects arguments
-// that are not an object or have more than maxFlowValues values.
+// flattenArguments lists every string, number and boolean in the arguments with its role, sorted by argument name; null
+// is no value. A value inside of an object has the role of its path, or else of the object. A key that neither the
+// facts nor the schema name counts as a value itself, because an injected instruction can hide a destination in a key.
+// It rejects arguments that are not an object or have more than maxFlowValues values.
 func flattenArguments(c Call) ([]argument, error) {
 	var top any
 	d := json.NewDecoder(strings.NewReader(string(c.Args)))

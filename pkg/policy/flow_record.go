@@ -32,7 +32,8 @@ type flowRecord struct {
 // MarshalJSON implements [json.Marshaler] with the stored form.
 func (f *Flow) MarshalJSON() ([]byte, error) {
 	data, err := json.Marshal(flowRecord{
-		Words: f.questions, Turn: f.lastTurn, Sources: f.sources, Private: f.private, Searches: f.searches, Listings: f.listings, IDs: f.ids,
+		Words: f.questions, Turn: f.lastTurn, Sources: f.sources, Private: f.private, Searches: f.searches,
+		Listings: f.listings, IDs: f.ids,
 		Found: f.found, Overflow: f.overflow, Dropped: f.dropped,
 	})
 	if err != nil {
@@ -43,8 +44,8 @@ func (f *Flow) MarshalJSON() ([]byte, error) {
 	return appendList(data, "strange", f.untrusted), nil
 }
 
-// appendList appends a field with a list of texts to an encoded JSON object; an empty list is left out. Most of the texts of a
-// long session are plain words, which are copied: encoding them one by one took longer than storing them.
+// appendList appends a field with a list of texts to an encoded JSON object; an empty list is left out. Most of the
+// texts of a long session are plain words, which are copied: encoding them one by one took longer than storing them.
 func appendList(object []byte, name string, list []string) []byte {
 	if len(list) == 0 {
 		return object
@@ -88,7 +89,8 @@ func (f *Flow) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	*f = Flow{
-		questions: r.Words, lastTurn: r.Turn, sources: r.Sources, private: r.Private, searches: r.Searches, listings: r.Listings, ids: r.IDs,
+		questions: r.Words, lastTurn: r.Turn, sources: r.Sources, private: r.Private, searches: r.Searches,
+		listings: r.Listings, ids: r.IDs,
 		publicWords: r.Public, untrusted: r.Strange, found: r.Found, overflow: r.Overflow, dropped: r.Dropped,
 	}
 	f.index()

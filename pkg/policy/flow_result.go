@@ -11,10 +11,12 @@ import (
 	"conclave/subjects"
 )
 
-// addUntrusted adds the addresses of an untrusted text to the guard list. When it overflows, no listing is trusted any more.
+// addUntrusted adds the addresses of an untrusted text to the guard list. When it overflows, no listing is trusted any
+// more.
 func (f *Flow) addUntrusted(s string) {
 	names := extractNames(strings.ToLower(s))
-	if f.untrusted = appendBounded(f.untrusted, maxUntrusted+1, names...); len(f.untrusted) > maxUntrusted || listBytes(f.untrusted) > maxListBytes-2000 {
+	if f.untrusted = appendBounded(f.untrusted, maxUntrusted+1, names...); len(f.untrusted) > maxUntrusted ||
+		listBytes(f.untrusted) > maxListBytes-2000 {
 		f.untrusted, f.overflow, f.listings = nil, true, nil
 	}
 }
@@ -54,10 +56,10 @@ type Result struct {
 }
 
 // Labels returns the trust and privacy of a result, with the flags of r. It is private when the tool reads private
-// data, unless the text is that of [Tool.Empty]. It is trusted when an ungraded tool without effects returned it, when a graded tool declares it trusted and it
-// has no flags, or when an ungraded tool that does not read untrusted content returns only names and numbers without
-// flags: prose in such a result has an author. Everything else, every result of an unknown tool included, is
-// untrusted.
+// data, unless the text is that of [Tool.Empty]. It is trusted when an ungraded tool without effects returned it, when
+// a graded tool declares it trusted and it has no flags, or when an ungraded tool that does not read untrusted content
+// returns only names and numbers without flags: prose in such a result has an author. Everything else, every result of
+// an unknown tool included, is untrusted.
 func (r Result) Labels() subjects.Labels {
 	l := subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Public, Flags: slices.Clone(r.Flags)}
 	foundNothing := r.Tool.Known && r.Tool.Empty != "" && r.Text == r.Tool.Empty
@@ -77,10 +79,10 @@ func (r Result) Labels() subjects.Labels {
 	return l
 }
 
-// WithResult returns f after a result entered the session. An untrusted one taints it, and adds its source and the words of a
-// public one. The links of a search may be fetched. A trusted one adds a listing, except of a graded tool and without values
-// that the arguments or untrusted content already held. Private data and ids are noted for the question of the call. An
-// unknown session stays unknown.
+// WithResult returns f after a result entered the session. An untrusted one taints it, and adds its source and the
+// words of a public one. The links of a search may be fetched. A trusted one adds a listing, except of a graded tool
+// and without values that the arguments or untrusted content already held. Private data and ids are noted for the
+// question of the call. An unknown session stays unknown.
 func (f *Flow) WithResult(r Result) *Flow {
 	if f == nil {
 		return nil
@@ -88,7 +90,8 @@ func (f *Flow) WithResult(r Result) *Flow {
 	next, l := f.clone(), r.Labels()
 	asked := f.isAskedFor(r)
 	next.private = next.private || l.Privacy == subjects.Private
-	if i := slices.IndexFunc(next.questions, func(s question) bool { return s.Query == r.Query }); i >= 0 && l.Privacy == subjects.Private {
+	if i := slices.IndexFunc(next.questions, func(s question) bool { return s.Query == r.Query }); i >= 0 &&
+		l.Privacy == subjects.Private {
 		next.questions[i].Private = true
 		next.questions[i].Unasked = next.questions[i].Unasked || !asked
 	}
@@ -105,17 +108,21 @@ func (f *Flow) WithResult(r Result) *Flow {
 		return next
 	}
 	next.addUntrusted(r.Text)
-	next.addSource(subjects.Taint{Tool: r.Tool.Name, CallID: r.CallID, QueryID: r.Query, From: r.Source, Flags: slices.Clone(r.Flags), Time: r.Time})
+	next.addSource(subjects.Taint{
+		Tool: r.Tool.Name, CallID: r.CallID, QueryID: r.Query, From: r.Source,
+		Flags: slices.Clone(r.Flags), Time: r.Time,
+	})
 	if l.Privacy == subjects.Public {
-		next.publicWords = appendBounded(next.publicWords, maxPublicWords, slices.DeleteFunc(splitWords(r.Text), func(w string) bool {
-			return len(w) > maxWordBytes || utf8.RuneCountInString(w) < 3 // single letters can spell any secret
-		})...)
+		next.publicWords = appendBounded(next.publicWords, maxPublicWords,
+			slices.DeleteFunc(splitWords(r.Text), func(w string) bool {
+				return len(w) > maxWordBytes || utf8.RuneCountInString(w) < 3 // single letters can spell any secret
+			})...)
 	}
 	return next
 }
 
-// addIDs adds the ids of a result: those of a trusted one for the session, those of any other for its question. The ids of the oldest
-// questions are dropped when all together exceed maxListBytes.
+// addIDs adds the ids of a result: those of a trusted one for the session, those of any other for its question. The ids
+// of the oldest questions are dropped when all together exceed maxListBytes.
 func (f *Flow) addIDs(query string, trusted bool, ids []string) {
 	if trusted {
 		f.ids = appendBounded(f.ids, maxIDs, ids...)
@@ -133,22 +140,26 @@ func (f *Flow) addIDs(query string, trusted bool, ids []string) {
 	}
 }
 
-// isResultID reports whether an id is in a trusted result that some question pointed to, or in an untrusted result that this question
-// points to.
+// isResultID reports whether an id is in a trusted result that some question pointed to, or in an untrusted result that
+// this question points to.
 func (f *Flow) isResultID(query, id string) bool {
 	q := f.findQuestion(query)
 	return slices.Contains(f.ids, id) || q != nil && slices.Contains(q.IDs, id)
 }
 
-// addListing adds the values of a trusted result. before is the state in which the call was made. Recalled content repeats
-// earlier text, so its values are never destinations; nor is a value that the arguments or untrusted content held before.
+// addListing adds the values of a trusted result. before is the state in which the call was made. Recalled content
+// repeats earlier text, so its values are never destinations; nor is a value that the arguments or untrusted content
+// held before.
 func (f *Flow) addListing(before *Flow, r Result) {
 	if r.Tool.Graded || f.overflow {
 		return
 	}
 	args := strings.ToLower(string(r.Args))
 	values := slices.DeleteFunc(extractValues(r.Text), func(v string) bool {
-		return !before.isUserValue(v) && (strings.Contains(args, v) || slices.ContainsFunc(f.untrusted, func(u string) bool { return u == v || strings.Contains(u, v) }))
+		return !before.isUserValue(v) &&
+			(strings.Contains(args, v) || slices.ContainsFunc(f.untrusted, func(u string) bool {
+				return u == v || strings.Contains(u, v)
+			}))
 	})
 	if len(values) == 0 || len(values) > maxTrustedValues {
 		return
@@ -186,9 +197,10 @@ func (f *Flow) noteOpened(url string) {
 	}
 }
 
-// isAskedFor reports whether the words of a result's question ask for this read: its arguments are the user's words or values
-// of trusted listings, and one of them is the user's, or the question names what the tool reads. Arguments without a meaning
-// for the data, settings and options, do not count; one with [RoleUnasked] makes it a read that nobody asked for, whatever its value.
+// isAskedFor reports whether the words of a result's question ask for this read: its arguments are the user's words or
+// values of trusted listings, and one of them is the user's, or the question names what the tool reads. Arguments
+// without a meaning for the data, settings and options, do not count; one with [RoleUnasked] makes it a read that
+// nobody asked for, whatever its value.
 func (f *Flow) isAskedFor(r Result) bool {
 	q := f.findQuestion(r.Query)
 	if len(r.Args) == 0 {
@@ -217,11 +229,13 @@ func (f *Flow) isAskedFor(r Result) bool {
 // namesAny reports whether a text has one of the nouns, also in the plural.
 func namesAny(s string, nouns []string) bool {
 	words := splitWords(s)
-	return slices.ContainsFunc(nouns, func(n string) bool { return slices.Contains(words, n) || slices.Contains(words, n+"s") })
+	return slices.ContainsFunc(nouns, func(n string) bool {
+		return slices.Contains(words, n) || slices.Contains(words, n+"s")
+	})
 }
 
-// extractIDs returns the values of the given fields in a JSON text; none in any other text. Text inside of a string value is
-// not parsed, so content cannot add an id.
+// extractIDs returns the values of the given fields in a JSON text; none in any other text. Text inside of a string
+// value is not parsed, so content cannot add an id.
 func extractIDs(fields []string, s string) (out []string) {
 	if len(fields) == 0 {
 		return nil
@@ -234,8 +248,8 @@ func extractIDs(fields []string, s string) (out []string) {
 	return out
 }
 
-// extractValues returns the values of a list or JSON text, in lower case, of at most 128 bytes: the leaves of JSON, the items
-// of any other text.
+// extractValues returns the values of a list or JSON text, in lower case, of at most 128 bytes: the leaves of JSON, the
+// items of any other text.
 func extractValues(s string) (out []string) {
 	isJSON := walkJSON(s, func(_, value string) {
 		if v := strings.ToLower(strings.TrimSpace(value)); len(v) > 1 && len(v) <= 128 {
@@ -248,8 +262,8 @@ func extractValues(s string) (out []string) {
 	return splitItems(s)
 }
 
-// walkJSON calls leaf for each string and number of a JSON text with the key that it stands under; false when s is no JSON
-// object or list.
+// walkJSON calls leaf for each string and number of a JSON text with the key that it stands under; false when s is no
+// JSON object or list.
 func walkJSON(s string, leaf func(key, value string)) bool {
 	var v any
 	d := json.NewDecoder(strings.NewReader(s))
@@ -285,7 +299,9 @@ func walkJSON(s string, leaf func(key, value string)) bool {
 // extractNames returns the words of 4 to 1999 bytes that contain a dot or an @: hosts, URLs, mail addresses, and some
 // false positives. Case and repetitions are kept. It is faster than [extractAddresses] and finds no numbers.
 func extractNames(s string) (out []string) {
-	for _, w := range strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune(`,;|"'[]{}()<>`, r) }) {
+	for _, w := range strings.FieldsFunc(s, func(r rune) bool {
+		return unicode.IsSpace(r) || strings.ContainsRune(`,;|"'[]{}()<>`, r)
+	}) {
 		if w = strings.Trim(w, ":.!?"); len(w) > 3 && len(w) < 2000 && strings.ContainsAny(w, ".@") {
 			out = append(out, w)
 		}
@@ -293,16 +309,16 @@ func extractNames(s string) (out []string) {
 	return out
 }
 
-// isListed reports whether a trusted tool listed this value, ignoring case. It does not make the value a destination: see
-// [Grant.coversDestination].
+// isListed reports whether a trusted tool listed this value, ignoring case. It does not make the value a destination:
+// see [Grant.coversDestination].
 func (f *Flow) isListed(value string) bool {
 	v := strings.ToLower(strings.TrimSpace(value))
 	return slices.ContainsFunc(f.listings, func(l listing) bool { return slices.Contains(l.Values, v) })
 }
 
-// isSearchResult reports whether exactly this URL may be fetched because a search returned it. Once private data is in the
-// session, the choice of a link could carry it to the owner of the page: then only the links that were opened, and the next
-// one in the order of the result.
+// isSearchResult reports whether exactly this URL may be fetched because a search returned it. Once private data is in
+// the session, the choice of a link could carry it to the owner of the page: then only the links that were opened, and
+// the next one in the order of the result.
 func (f *Flow) isSearchResult(address string) bool {
 	return slices.ContainsFunc(f.searches, func(s searchLinks) bool {
 		i := slices.Index(s.Links, address)

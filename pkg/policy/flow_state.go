@@ -9,10 +9,10 @@ import (
 	"conclave/subjects"
 )
 
-// Flow is the information-flow state of a session: the user's questions with their grants, the sources of untrusted content,
-// and the values that came from trusted tools and searches. Taint and privacy are never removed. A Flow is immutable:
-// [Flow.WithQuestion], [Flow.WithResult] and [Flow.ClaimGrant] return a new one. The zero value is an empty, untainted session;
-// nil is an unknown one, which counts as tainted and private and stays unknown.
+// Flow is the information-flow state of a session: the user's questions with their grants, the sources of untrusted
+// content, and the values that came from trusted tools and searches. Taint and privacy are never removed. A Flow is
+// immutable: [Flow.WithQuestion], [Flow.WithResult] and [Flow.ClaimGrant] return a new one. The zero value is an empty,
+// untainted session; nil is an unknown one, which counts as tainted and private and stays unknown.
 type Flow struct {
 	questions   []question
 	lastTurn    uint64 // sequence of the last message of the session that was added
@@ -40,7 +40,8 @@ type question struct {
 	Grants  []Grant `json:"grants,omitempty"`
 	Private bool    `json:"private,omitempty"` // private data was read for it
 	Unasked bool    `json:"unasked,omitempty"` // private data was read that its words do not ask for
-	// IDs are the ids in untrusted results that it points to. Untrusted content may choose among them for its own question only.
+	// IDs are the ids in untrusted results that it points to. Untrusted content may choose among them for its own
+	// question only.
 	IDs []string `json:"ids,omitempty"`
 	// Respondent is the account that answers it; "" = the generator.
 	Respondent string `json:"respondent,omitempty"`
@@ -63,9 +64,9 @@ type listing struct {
 	Asked  []string `json:"asked,omitempty"` // arguments of the call that the user typed, in lower case
 }
 
-// Limits of the stored state. The oldest entries are dropped first; a call that depends on a dropped entry asks. The fact
-// that a session is tainted is never dropped. The list of untrusted addresses is a guard: when it overflows, no listing is
-// trusted any more.
+// Limits of the stored state. The oldest entries are dropped first; a call that depends on a dropped entry asks. The
+// fact that a session is tainted is never dropped. The list of untrusted addresses is a guard: when it overflows, no
+// listing is trusted any more.
 const (
 	maxQuestions      = 50
 	maxQuestionBytes  = 16 << 10
@@ -122,8 +123,8 @@ func (f *Flow) LastTurn() uint64 {
 }
 
 // WithTurn returns f with the message at a sequence of the session's messages. A caller must add every message of the
-// session in order, also one for which no tool was called. respondent is the account that answers it. A query id that is in the
-// state already keeps its first text, grants and respondent. See [Flow.WithQuestion] for content and grants.
+// session in order, also one for which no tool was called. respondent is the account that answers it. A query id that
+// is in the state already keeps its first text, grants and respondent. See [Flow.WithQuestion] for content and grants.
 func (f *Flow) WithTurn(seq uint64, query, respondent, content string, grants []Grant) *Flow {
 	if f == nil {
 		return nil
@@ -139,8 +140,9 @@ func (f *Flow) WithTurn(seq uint64, query, respondent, content string, grants []
 	return next
 }
 
-// WithClientTurn is [Flow.WithTurn] for the message of a client, a run-time principal. Its text is not the user's: it grants nothing, holds no
-// values of the user, and taints the session like a public result. memory says whether the answer may use the user's memory.
+// WithClientTurn is [Flow.WithTurn] for the message of a client, a run-time principal. Its text is not the user's: it
+// grants nothing, holds no values of the user, and taints the session like a public result. memory says whether the
+// answer may use the user's memory.
 func (f *Flow) WithClientTurn(seq uint64, query, respondent, client, content string, memory bool, at time.Time) *Flow {
 	if f == nil || f.HasQuestion(query) {
 		return f.WithTurn(seq, query, respondent, "", nil)
@@ -149,7 +151,10 @@ func (f *Flow) WithClientTurn(seq uint64, query, respondent, client, content str
 	q := next.findQuestion(query)
 	q.Client, q.Memory = client, memory
 	source := Tool{Name: "client", Known: true, Effects: Declare(ReadsUntrusted)}
-	return next.WithResult(Result{Tool: source, Query: query, Source: "the question of client " + client, Text: content, Time: at})
+	return next.WithResult(Result{
+		Tool: source, Query: query, Source: "the question of client " + client, Text: content,
+		Time: at,
+	})
 }
 
 // IsClientQuestion reports whether a client asked the question with this query id, and not the user.
@@ -164,15 +169,19 @@ func (f *Flow) isWithoutMemory(query string) bool {
 	return q != nil && q.Client != "" && !q.Memory
 }
 
-// WithQuestion returns f with one more question of the user and its grants; query is its id. content and grants must come from
-// the user's own words, never from a model or an attachment: see [DeriveGrants]. The text is clipped to maxQuestionBytes; the
-// oldest questions are dropped beyond the limits; that private data was read for one of them stays in the state. An unknown session stays unknown.
+// WithQuestion returns f with one more question of the user and its grants; query is its id. content and grants must
+// come from the user's own words, never from a model or an attachment: see [DeriveGrants]. The text is clipped to
+// maxQuestionBytes; the oldest questions are dropped beyond the limits; that private data was read for one of them
+// stays in the state. An unknown session stays unknown.
 func (f *Flow) WithQuestion(query, content string, grants []Grant) *Flow {
 	if f == nil {
 		return nil
 	}
 	next := f.clone()
-	next.questions = append(next.questions, question{Query: query, Text: text.Cut(content, maxQuestionBytes), Grants: grants})
+	next.questions = append(next.questions, question{
+		Query: query, Text: text.Cut(content, maxQuestionBytes),
+		Grants: grants,
+	})
 	for size := 0; ; size = 0 {
 		for _, s := range next.questions {
 			size += len(s.Text)
@@ -187,9 +196,9 @@ func (f *Flow) WithQuestion(query, content string, grants []Grant) *Flow {
 	return next
 }
 
-// WithAttachments returns f after untrusted content came with a question: text from a pipe, a file or a paste, or an image. It
-// taints the session, and counts as private data that the question asks for. After an image no listing is trusted any more. An
-// unknown session stays unknown.
+// WithAttachments returns f after untrusted content came with a question: text from a pipe, a file or a paste, or an
+// image. It taints the session, and counts as private data that the question asks for. After an image no listing is
+// trusted any more. An unknown session stays unknown.
 func (f *Flow) WithAttachments(query string, attached []subjects.Attachment, at time.Time) *Flow {
 	if f == nil || len(attached) == 0 {
 		return f
@@ -208,9 +217,9 @@ func (f *Flow) WithAttachments(query string, attached []subjects.Attachment, at 
 	return next
 }
 
-// ClaimGrant returns f after a call of t for a question used one of its grants. call identifies the call: a repeated claim uses
-// nothing more. ok is false, and f is returned, when the call needs a grant and none that covers it is left. An untainted
-// session needs none, and a call without an act claims none.
+// ClaimGrant returns f after a call of t for a question used one of its grants. call identifies the call: a repeated
+// claim uses nothing more. ok is false, and f is returned, when the call needs a grant and none that covers it is left.
+// An untainted session needs none, and a call without an act claims none.
 func (f *Flow) ClaimGrant(c Call, call string) (next *Flow, ok bool) {
 	if f == nil || !c.Tool.UsesGrants() {
 		return f, f != nil
@@ -276,7 +285,8 @@ func (f *Flow) clone() *Flow {
 	next := *f
 	next.questions, next.sources = slices.Clone(f.questions), slices.Clone(f.sources)
 	next.searches, next.listings, next.found = slices.Clone(f.searches), slices.Clone(f.listings), slices.Clone(f.found)
-	next.ids, next.publicWords, next.untrusted = slices.Clone(f.ids), slices.Clone(f.publicWords), slices.Clone(f.untrusted)
+	next.ids, next.publicWords, next.untrusted = slices.Clone(f.ids), slices.Clone(f.publicWords),
+		slices.Clone(f.untrusted)
 	return &next
 }
 
@@ -284,7 +294,8 @@ func (f *Flow) clone() *Flow {
 // ignores empty texts and texts over 2000 bytes. It may write to the memory of to.
 func appendBounded(to []string, maxItems int, texts ...string) []string {
 	fresh := make(map[string]bool, len(texts)) // a set of the new texts, because the list is much longer
-	var shapes [64]uint64                      // lengths and first bytes in fresh: most texts of the list have another one
+	// lengths and first bytes in fresh: most texts of the list have another one
+	var shapes [64]uint64
 	for _, t := range texts {
 		if t != "" {
 			fresh[t] = true

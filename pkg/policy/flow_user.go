@@ -45,8 +45,8 @@ func (f *Flow) isUserID(value string) bool {
 	return f.isUserValue(v)
 }
 
-// isUserNumber reports whether the user typed this number: a plain one in any notation, or any other value, such as one with a sign
-// or a unit, exactly as it is.
+// isUserNumber reports whether the user typed this number: a plain one in any notation, or any other value, such as one
+// with a sign or a unit, exactly as it is.
 func (f *Flow) isUserNumber(value string) bool {
 	n, ok := parsePlainNumber(strings.TrimSpace(value))
 	if !ok {
@@ -103,11 +103,11 @@ func extendsAfter(rest string) bool {
 	return false
 }
 
-// isUserQuery reports whether a query consists of the user's words, each no more often than the user wrote it, words of public
-// results, stop words and the current year; true for an empty one. It is false with characters outside of letters, digits
-// and common punctuation, or with more than 64 characters between words, which could encode data. Once private data is in the
-// session, words of public results do not count, because a page could list enough words to spell it, nor do case and
-// punctuation that the user did not type. f must not be nil.
+// isUserQuery reports whether a query consists of the user's words, each no more often than the user wrote it, words of
+// public results, stop words and the current year; true for an empty one. It is false with characters outside of
+// letters, digits and common punctuation, or with more than 64 characters between words, which could encode data. Once
+// private data is in the session, words of public results do not count, because a page could list enough words to spell
+// it, nor do case and punctuation that the user did not type. f must not be nil.
 func (f *Flow) isUserQuery(query string) bool {
 	words := splitWords(query)
 	inWords := 0
@@ -136,8 +136,8 @@ func (f *Flow) isUserQuery(query string) bool {
 	return true
 }
 
-// isPlainQuery reports whether a query is words with one space between them, each in lower case and without punctuation, or as it
-// stands in the user's text.
+// isPlainQuery reports whether a query is words with one space between them, each in lower case and without
+// punctuation, or as it stands in the user's text.
 func isPlainQuery(query, userText string) bool {
 	for _, w := range strings.Split(strings.TrimSuffix(query, "?"), " ") {
 		plain := splitWords(w)
@@ -148,14 +148,14 @@ func isPlainQuery(query, userText string) bool {
 	return true
 }
 
-// isCurrentYear reports whether a word is the year in which the session last read something. Any other year is a number that
-// could carry data.
+// isCurrentYear reports whether a word is the year in which the session last read something. Any other year is a number
+// that could carry data.
 func (f *Flow) isCurrentYear(w string) bool {
 	return len(f.sources) > 0 && w == strconv.Itoa(f.sources[len(f.sources)-1].Time.Year())
 }
 
-// isMadeOfUserWords reports whether every word of a text is the user's, stop words not counted. It is false for a text of stop
-// words alone.
+// isMadeOfUserWords reports whether every word of a text is the user's, stop words not counted. It is false for a text
+// of stop words alone.
 func (f *Flow) isMadeOfUserWords(s string) bool {
 	n := 0
 	for _, w := range splitWords(s) {
@@ -180,5 +180,7 @@ func (f *Flow) isUserDay(value string) bool {
 // areAmong reports whether value has dates, and each of them is among typed.
 func areAmong(value string, typed []day, same func(day, day) bool) bool {
 	days, _ := extractDays(value)
-	return len(days) > 0 && !slices.ContainsFunc(days, func(d day) bool { return !slices.ContainsFunc(typed, func(t day) bool { return same(d, t) }) })
+	return len(days) > 0 && !slices.ContainsFunc(days, func(d day) bool {
+		return !slices.ContainsFunc(typed, func(t day) bool { return same(d, t) })
+	})
 }

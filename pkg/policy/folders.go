@@ -15,9 +15,9 @@ import (
 // DefaultWorkspace is the folder that holds one working folder for each question.
 const DefaultWorkspace = "/tmp/agent-sandbox"
 
-// WorkFolder returns the working folder of a question, directly below the workspace; "" without a workspace and for an invalid query
-// id. Its name is the query id and a hash of session and query id: clients choose query ids, and the same id in another session must
-// not lead to the files of the first.
+// WorkFolder returns the working folder of a question, directly below the workspace; "" without a workspace and for an
+// invalid query id. Its name is the query id and a hash of session and query id: clients choose query ids, and the same
+// id in another session must not lead to the files of the first.
 func WorkFolder(workspace, session, query string) string {
 	if workspace == "" || subjects.CheckToken(query) != nil {
 		return ""
@@ -36,12 +36,12 @@ func (ch Chain) paths() (pathsLayer, bool) {
 	return pathsLayer{}, false
 }
 
-// ExpandPaths returns the arguments of a call with every path of the tool absolute and without symlinks: a relative path is joined to
-// the folder work, a leading ~ is replaced by the home folder, and symlinks are resolved. It must run before the layers judge, so that
-// approval, audit log and tool see the path that was judged: a symlink that appears while the user decides does not lead an
-// approved call elsewhere, because [OpenInside] and [ReplaceInside] reject a path that is not its own resolved form. It leaves a path
-// that it cannot expand, and one that is closed, for the paths layer to deny. args must be one JSON object without duplicate
-// names; work "" leaves relative paths.
+// ExpandPaths returns the arguments of a call with every path of the tool absolute and without symlinks: a relative
+// path is joined to the folder work, a leading ~ is replaced by the home folder, and symlinks are resolved. It must run
+// before the layers judge, so that approval, audit log and tool see the path that was judged: a symlink that appears
+// while the user decides does not lead an approved call elsewhere, because [OpenInside] and [ReplaceInside] reject a
+// path that is not its own resolved form. It leaves a path that it cannot expand, and one that is closed, for the paths
+// layer to deny. args must be one JSON object without duplicate names; work "" leaves relative paths.
 func (ch Chain) ExpandPaths(t Tool, args json.RawMessage, work string) json.RawMessage {
 	if len(t.Paths) == 0 {
 		return args
@@ -95,8 +95,8 @@ func (l pathsLayer) expandValue(value json.RawMessage, work string) (json.RawMes
 	return out, err == nil
 }
 
-// expandPath returns an absolute path without symlinks for p; p itself when it is empty or cannot be expanded. A path that is or leads
-// into a closed or special folder keeps its symlinks, because the layer denies both forms.
+// expandPath returns an absolute path without symlinks for p; p itself when it is empty or cannot be expanded. A path
+// that is or leads into a closed or special folder keeps its symlinks, because the layer denies both forms.
 func (l pathsLayer) expandPath(p, work string) string {
 	long := p
 	switch {
@@ -130,12 +130,12 @@ func encodePlain(v any) (json.RawMessage, error) {
 	return bytes.TrimSpace(b.Bytes()), nil
 }
 
-// FolderRules returns the folders that an allowed call may access, for its tool; nil for a tool that neither has paths nor
-// runs code. work is the working folder of the question, "" for none.
+// FolderRules returns the folders that an allowed call may access, for its tool; nil for a tool that neither has paths
+// nor runs code. work is the working folder of the question, "" for none.
 //
-// A tool with path arguments gets the folders of the caller's type for this tool, intersected with those of its ancestors. A tool
-// that runs code and has no path argument gets the working folder alone, and only when each of these types lists it for some tool. A
-// full override lifts the folders of the types, never the closed folders.
+// A tool with path arguments gets the folders of the caller's type for this tool, intersected with those of its
+// ancestors. A tool that runs code and has no path argument gets the working folder alone, and only when each of these
+// types lists it for some tool. A full override lifts the folders of the types, never the closed folders.
 func (ch Chain) FolderRules(c Call, work string) *subjects.FolderRules {
 	hasPaths := len(c.Tool.Paths) > 0
 	if !c.Tool.Known || !hasPaths && !c.Tool.Has(Exec) {
@@ -161,7 +161,8 @@ func (ch Chain) FolderRules(c Call, work string) *subjects.FolderRules {
 		return slices.ContainsFunc(allowed, func(f string) bool { return isInside(p, f) })
 	}
 	if work != "" {
-		if real, err := l.trust(work); err == nil && inAllowed(real) && !isSpecialPath(real) && !l.isClosed(real) && !l.holdsClosed(real) {
+		if real, err := l.trust(work); err == nil && inAllowed(real) && !isSpecialPath(real) && !l.isClosed(real) &&
+			!l.holdsClosed(real) {
 			rules.Work = real
 		}
 	}
@@ -205,8 +206,8 @@ func intersectFolders(a, b []string) (out []string) {
 	return out
 }
 
-// IsInAllowedFolder reports whether the absolute and clean path p is in a folder of the rules by name, and in none of the closed ones. It
-// does not access the file system: a tool must open files with [OpenInside].
+// IsInAllowedFolder reports whether the absolute and clean path p is in a folder of the rules by name, and in none of
+// the closed ones. It does not access the file system: a tool must open files with [OpenInside].
 func IsInAllowedFolder(p string, r *subjects.FolderRules) bool {
 	if r == nil || !path.IsAbs(p) || path.Clean(p) != p {
 		return false

@@ -37,7 +37,10 @@ accounts:
 `
 
 var (
-	readFacts = Tool{Name: "fs_read", Zone: "tools", Known: true, Effects: Declare(ReadsPrivate, ReadsUntrusted), Paths: []string{"path"}}
+	readFacts = Tool{
+		Name: "fs_read", Zone: "tools", Known: true, Effects: Declare(ReadsPrivate, ReadsUntrusted),
+		Paths: []string{"path"},
+	}
 	codeFacts = Tool{Name: "run_code", Zone: "tools", Known: true, Effects: Declare(Exec)}
 )
 
@@ -75,13 +78,39 @@ func TestFolderRules(t *testing.T) {
 		allowed []string
 		work    string
 	}{
-		{"own folders", "generator", nil, "narrow", readFacts, false, []string{home + "/projects", home + "/sandbox", home + "/other"}, work},
-		{"below a type that only delegates", "orchestrator", []SpawnedAgent{wide}, "wide", readFacts, false, []string{home}, work},
-		{"an ancestor has wider folders", "orchestrator", []SpawnedAgent{wide, narrow}, "narrow", readFacts, false, []string{home + "/projects", home + "/sandbox", home + "/other"}, work},
-		{"an ancestor has fewer folders", "orchestrator", []SpawnedAgent{wide, narrow}, "narrow", func() Tool { w := readFacts; w.Name = "fs_write"; return w }(), false, []string{home + "/projects", home + "/sandbox"}, work},
+		{"own folders", "generator", nil, "narrow", readFacts, false, []string{
+			home + "/projects", home + "/sandbox",
+			home + "/other",
+		}, work},
+		{
+			"below a type that only delegates", "orchestrator",
+			[]SpawnedAgent{wide},
+			"wide", readFacts, false,
+			[]string{home},
+			work,
+		},
+		{
+			"an ancestor has wider folders", "orchestrator",
+			[]SpawnedAgent{wide, narrow},
+			"narrow", readFacts, false,
+			[]string{home + "/projects", home + "/sandbox", home + "/other"},
+			work,
+		},
+		{"an ancestor has fewer folders", "orchestrator", []SpawnedAgent{wide, narrow}, "narrow", func() Tool {
+			w := readFacts
+			w.Name = "fs_write"
+			return w
+		}(), false, []string{home + "/projects", home + "/sandbox"}, work},
 		{"no folders", "committee", nil, "none", readFacts, false, nil, ""},
 		{"code runs in the working folder only", "generator", nil, "narrow", codeFacts, false, []string{work}, work},
-		{"code below an ancestor that delegates it", "orchestrator", []SpawnedAgent{wide, narrow}, "narrow", codeFacts, false, []string{work}, work},
+		{
+			"code below an ancestor that delegates it", "orchestrator",
+			[]SpawnedAgent{wide, narrow},
+			"narrow", codeFacts,
+			false,
+			[]string{work},
+			work,
+		},
 		{"code without folders", "committee", nil, "none", codeFacts, false, nil, ""},
 		{"files under ALL", "committee", nil, "none", readFacts, true, []string{"/"}, work},
 		{"code under ALL", "committee", nil, "none", codeFacts, true, []string{work}, work},
@@ -97,7 +126,8 @@ func TestFolderRules(t *testing.T) {
 				c.Override.Level = subjects.OverrideAll
 			}
 			got := ch.FolderRules(c, work)
-			if got == nil || !slices.Equal(got.Allowed, tt.allowed) || got.Work != tt.work || !slices.Contains(got.Closed, home+"/data") {
+			if got == nil || !slices.Equal(got.Allowed, tt.allowed) || got.Work != tt.work ||
+				!slices.Contains(got.Closed, home+"/data") {
 				t.Errorf("%+v, want %v work %q", got, tt.allowed, tt.work)
 			}
 		})
@@ -155,8 +185,8 @@ func TestExpandPaths(t *testing.T) {
 	}
 }
 
-// TestUntrustedLinks: a manifest folder or workspace that is reached through a symlink which another user could have made gives no access.
-// A symlink of this user in a folder of this user does.
+// TestUntrustedLinks: a manifest folder or workspace that is reached through a symlink which another user could have
+// made gives no access. A symlink of this user in a folder of this user does.
 func TestUntrustedLinks(t *testing.T) {
 	t.Parallel()
 	root, err := ResolvePath(t.TempDir())
@@ -164,7 +194,10 @@ func TestUntrustedLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	open, own, victim := root+"/tmp", root+"/own", root+"/victim"
-	links := map[string]string{open + "/sandbox": victim, own + "/sandbox": victim, own + "/chain": open + "/sandbox", own + "/foreign": victim}
+	links := map[string]string{
+		open + "/sandbox": victim, own + "/sandbox": victim, own + "/chain": open + "/sandbox",
+		own + "/foreign": victim,
+	}
 	for _, d := range []string{open, own, victim} {
 		if err := os.Mkdir(d, 0o700); err != nil {
 			t.Fatal(err)
@@ -200,16 +233,19 @@ accounts:
 			t.Fatal(err)
 		}
 		c := Call{Caller: subjects.Caller{Account: "generator"}, Type: "coder", Tool: readFacts}
-		if got := m.Chain(Env{Home: own}).FolderRules(c, folder+"/q1"); (len(got.Allowed) == 0) != untrusted || (got.Work == "") != untrusted {
+		if got := m.Chain(Env{Home: own}).FolderRules(c, folder+"/q1"); (len(got.Allowed) == 0) != untrusted ||
+			(got.Work == "") != untrusted {
 			t.Errorf("%s: %+v", folder, got)
 		}
 		omitted := OmittedFolders(m, own)
-		if (len(omitted) == 1 && errors.Is(omitted[0], ErrUntrustedLink)) != untrusted || !untrusted && len(omitted) > 0 {
+		if (len(omitted) == 1 && errors.Is(omitted[0], ErrUntrustedLink)) != untrusted || !untrusted &&
+			len(omitted) > 0 {
 			t.Errorf("%s: %v", folder, omitted)
 		}
 	}
 	// The workspace is untrusted although the folder that its symlink leads to is allowed.
-	m, err := ParseManifest([]byte("types:\n  coder:\n    tools: [fs_read]\n    paths:\n      fs_read: ["+victim+"/]\naccounts:\n  generator: coder\n"), "manifest.yaml")
+	m, err := ParseManifest([]byte("types:\n  coder:\n    tools: [fs_read]\n    paths:\n      fs_read: ["+victim+
+		"/]\naccounts:\n  generator: coder\n"), "manifest.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,10 +258,14 @@ accounts:
 func TestWorkFolder(t *testing.T) {
 	t.Parallel()
 	first := WorkFolder("/space", "s1", "q1")
-	if !strings.HasPrefix(first, "/space/q1-") || len(first) != len("/space/q1-")+8 || first != WorkFolder("/space", "s1", "q1") {
+	if !strings.HasPrefix(first, "/space/q1-") || len(first) != len("/space/q1-")+8 ||
+		first != WorkFolder("/space", "s1", "q1") {
 		t.Errorf("%q", first)
 	}
-	for _, other := range []string{WorkFolder("/space", "s2", "q1"), WorkFolder("/space", "", "q1"), WorkFolder("/space", "s1", "q2")} {
+	for _, other := range []string{
+		WorkFolder("/space", "s2", "q1"), WorkFolder("/space", "", "q1"),
+		WorkFolder("/space", "s1", "q2"),
+	} {
 		if other == first || !strings.HasPrefix(other, "/space/q") {
 			t.Errorf("%q", other)
 		}
@@ -243,7 +283,10 @@ func TestWorkFolder(t *testing.T) {
 func TestIsInAllowedFolder(t *testing.T) {
 	t.Parallel()
 	r := &subjects.FolderRules{Allowed: []string{"/a", "/d"}, Closed: []string{"/a/closed"}}
-	for p, want := range map[string]bool{"/a/b": true, "/d/x/y": true, "/a": true, "/ab": false, "/a/closed/x": false, "/A/closed": false, "/a/CLOSED/x": false, "/a/../b": false, "a": false, "": false} {
+	for p, want := range map[string]bool{
+		"/a/b": true, "/d/x/y": true, "/a": true, "/ab": false, "/a/closed/x": false,
+		"/A/closed": false, "/a/CLOSED/x": false, "/a/../b": false, "a": false, "": false,
+	} {
 		if IsInAllowedFolder(p, r) != want {
 			t.Errorf("%s: %v", p, !want)
 		}

@@ -10,12 +10,13 @@ import (
 	"conclave/subjects"
 )
 
-// A grant is derived from the words of one question alone, before any tool result is read, and never from a result, an attachment
-// or a model. After untrusted content, an act runs without approval only when a grant of its question covers it.
+// A grant is derived from the words of one question alone, before any tool result is read, and never from a result, an
+// attachment or a model. After untrusted content, an act runs without approval only when a grant of its question covers
+// it.
 //
-// The rules find requests: a verb of an act in the position of an order ("send", "could you please send", "and then send").
-// They are about grammar, not about tools. Where they find no verb, as in most languages, there is no grant and the user is
-// asked.
+// The rules find requests: a verb of an act in the position of an order ("send", "could you please send", "and then
+// send"). They are about grammar, not about tools. Where they find no verb, as in most languages, there is no grant and
+// the user is asked.
 
 // Grant permits one kind of act as often as the question asks for it.
 type Grant struct {
@@ -53,8 +54,8 @@ func (g Grant) Describe() subjects.Grant {
 // has reports whether the grant permits act and is not used up.
 func (g Grant) has(a Act) bool { return slices.Contains(g.Acts, a) && len(g.Used) < g.Times }
 
-// requestVerbs maps the verbs of requests to the acts they can mean: English in the base form, and the imperatives of German,
-// French, Spanish and Italian.
+// requestVerbs maps the verbs of requests to the acts they can mean: English in the base form, and the imperatives of
+// German, French, Spanish and Italian.
 var requestVerbs = buildVerbs(map[string]string{
 	"send": `send email mail e-mail message dm text reply respond answer forward write post publish tell notify inform contact ping submit
 		sende schicke schick maile antworte schreibe schreib informiere envoie envoyez réponds écris écrivez publie informe envía envia enviar manda escribe responde publica invia scrivi rispondi pubblica`,
@@ -70,13 +71,14 @@ var requestVerbs = buildVerbs(map[string]string{
 	"authenticate": `change update reset set ändere aktualisiere cambia actualiza aggiorna modifica modifie`,
 })
 
-// secretNouns are the nouns of what an authentication changes. A verb like "update" means [ActAuthenticate] only in a clause
-// with one of them.
+// secretNouns are the nouns of what an authentication changes. A verb like "update" means [ActAuthenticate] only in a
+// clause with one of them.
 var secretNouns = listWords(`password passwords passphrase passcode passcodes pin pins key keys lock locks credential credentials
 	passwort passwörter kennwort kennwörter schlüssel schloss zugangsdaten zugangscode passe mdp clé clés clef clefs serrure verrou identifiants
 	contraseña contraseñas clave claves llave llaves cerradura credenciales chiave chiavi serratura credenziali`)
 
-// namesSecret reports whether a clause has one of secretNouns outside of quotations, also as a part of a compound: PIN-Code.
+// namesSecret reports whether a clause has one of secretNouns outside of quotations, also as a part of a compound:
+// PIN-Code.
 func namesSecret(clause []word) bool {
 	return slices.ContainsFunc(clause, func(w word) bool {
 		parts := strings.FieldsFunc(w.lower, func(r rune) bool { return r == '-' || r == '\'' })
@@ -102,7 +104,8 @@ func buildVerbs(lists map[string]string) map[string][]Act {
 
 // actNouns maps nouns to the acts that they name after one of lightVerbs: "make a payment".
 var (
-	actNouns   = buildVerbs(map[string]string{"pay": "payment reservation booking purchase order transfer donation deposit", "delete": "cancellation"})
+	actNouns = buildVerbs(map[string]string{"pay": "payment reservation booking purchase order transfer donation " +
+		"deposit", "delete": "cancellation"})
 	lightVerbs = listWords("make place do set create arrange")
 )
 
@@ -118,19 +121,25 @@ func listWords(list string) map[string]bool {
 // Words of the grammar. All are function words or classes of words, not words of any tool.
 var (
 	// nounVerbs are verbs that are nouns as often: they count only before an object.
-	nounVerbs = listWords("email mail e-mail message dm text reply answer post note record book order share plan contact draft transfer refund wire change move set update mark cancel put " +
+	nounVerbs = listWords("email mail e-mail message dm text reply answer post note record book order share plan " +
+		"contact draft transfer refund wire change move set update mark cancel put " +
 		"purchase schedule edit programa reserva compra cambia manda publica guarda plane invite change maile")
 	// objectStarts are words that begin an object, after a verb that could be a noun.
-	objectStarts = listWords("a an the this that these those my our your his her their its him them everyone everybody each every all both it to me us back one two three any another new there here " +
-		"einen eine ein der die das den dem meine meinen alle an le la les un une des mon ma mes tous à el los las una mi mis todos todas il lo gli i al alla")
+	objectStarts = listWords("a an the this that these those my our your his her their its him them everyone " +
+		"everybody each every all both it to me us back one two three any another new there here " +
+		"einen eine ein der die das den dem meine meinen alle an le la les un une des mon ma mes tous à el los las " +
+		"una mi mis todos todas il lo gli i al alla")
 	// starters are words after which an order may begin.
-	starters = listWords("and then please also kindly just now first second third next finally or so afterwards lastly but additionally bitte und dann auch puis et ensuite aussi y luego después también favor e poi anche quindi lets let's")
+	starters = listWords("and then please also kindly just now first second third next finally or so afterwards " +
+		"lastly but additionally bitte und dann auch puis et ensuite aussi y luego después también favor e poi anche " +
+		"quindi lets let's")
 	// modals precede "you" in a polite order: could you send.
 	modals = listWords("can could would will should must")
 	// wishes precede "to" in an order: I want to send, I want you to send, your task is to post.
 	wishes = listWords("want need like have has is was you going sure remember forget love wish ask")
 	// refusals negate the order that follows them; after "forget" it is positive again.
-	refusals  = listWords("not don't dont do-not never without no cannot can't won't shouldn't isn't avoid stop nicht kein keine keinen nie ne pas jamais nunca non mai sin sans ohne")
+	refusals = listWords("not don't dont do-not never without no cannot can't won't shouldn't isn't avoid stop " +
+		"nicht kein keine keinen nie ne pas jamais nunca non mai sin sans ohne")
 	reversals = listWords("forget hesitate fail miss vergiss oublie olvides dimenticare")
 	// lateRefusals negate the order that precedes them, as in German.
 	lateRefusals = listWords("nicht kein keine keinen niet")
@@ -139,18 +148,24 @@ var (
 	// selfWords after a verb of telling make it an answer to the user: tell me, write us.
 	selfWords = listWords("me us mir uns moi nous nos mi ci myself")
 	// sources precede a name that is an origin or a topic, not a destination.
-	sources = listWords("from by of about regarding concerning titled named called subject saying like if von über namens par sobre per da di wegen")
+	sources = listWords("from by of about regarding concerning titled named called subject saying like if von über " +
+		"namens par sobre per da di wegen")
 	// markers precede a destination that is written in lower case.
 	markers = listWords("to with at à con mit und and into onto")
 	// fillers may stand before an object or name and name nothing.
-	fillers      = listWords("a an the this that these those my our your his her their its it him them me us you i all each every both which who what where new also there here and or with to in on at for of from by as if is be de la le el der die das mr mrs ms dr please")
+	fillers = listWords("a an the this that these those my our your his her their its it him them me us you i " +
+		"all each every both which who what where new also there here and or with to in on at for of from by as if " +
+		"is be de la le el der die das mr mrs ms dr please")
 	conjunctions = listWords("and und et y e")
 	// manyWords make a grant usable more than once.
-	manyWords = listWords("each every all both everyone everybody them alle jeden jedem allen chaque tous toutes cada todos todas ogni tutti")
+	manyWords = listWords("each every all both everyone everybody them alle jeden jedem allen chaque tous toutes " +
+		"cada todos todas ogni tutti")
 	// backReferences point to something named before.
-	backReferences = listWords("it that this them these those him her his their there same above each everyone all ihm ihr ihnen sie es das lui leur eux lo la les gli loro")
+	backReferences = listWords("it that this them these those him her his their there same above each everyone all " +
+		"ihm ihr ihnen sie es das lui leur eux lo la les gli loro")
 	// dictations precede text that the user dictates.
-	dictations = listWords("titled title subject saying says said named called name text message body content contents description caption heading note titre objet asunto betreff titel mit word words sentence phrase")
+	dictations = listWords("titled title subject saying says said named called name text message body content " +
+		"contents description caption heading note titre objet asunto betreff titel mit word words sentence phrase")
 )
 
 // word is a word of a question with its position in a sentence.
@@ -163,8 +178,8 @@ type word struct {
 	asks   bool // a question mark follows
 }
 
-// DeriveGrants returns the grants of a question, in the order of its words. It is a pure function of the question. More than
-// maxGrants requests, or a question over maxQuestionBytes, which is stored only in part, yield none.
+// DeriveGrants returns the grants of a question, in the order of its words. It is a pure function of the question. More
+// than maxGrants requests, or a question over maxQuestionBytes, which is stored only in part, yield none.
 func DeriveGrants(question string) []Grant {
 	if len(question) > maxQuestionBytes {
 		return nil
@@ -194,7 +209,9 @@ func DeriveGrants(question string) []Grant {
 	}
 	for i, g := range out { // "and add her address" belongs to the event that was dictated before
 		for _, before := range out[:i] {
-			if g.Refers && len(g.Quoted) == 0 && slices.ContainsFunc(g.Acts, func(a Act) bool { return slices.Contains(before.Acts, a) }) {
+			if g.Refers && len(g.Quoted) == 0 && slices.ContainsFunc(g.Acts, func(a Act) bool {
+				return slices.Contains(before.Acts, a)
+			}) {
 				out[i].Quoted = before.Quoted
 			}
 		}
@@ -203,7 +220,8 @@ func DeriveGrants(question string) []Grant {
 }
 
 // quotePattern matches a quotation. A single quote counts only at the edge of a word, so that "don't" has none.
-var quotePattern = regexp.MustCompile(`"([^"\n]{1,400})"|“([^”\n]{1,400})”|„([^“\n]{1,400})“|«([^»\n]{1,400})»|(?:^|[\s(])'([^'\n]+(?:'\p{L}[^'\n]*)*)'|` + "`([^`\n]{1,400})`")
+var quotePattern = regexp.MustCompile(
+	`"([^"\n]{1,400})"|“([^”\n]{1,400})”|„([^“\n]{1,400})“|«([^»\n]{1,400})»|(?:^|[\s(])'([^'\n]+(?:'\p{L}[^'\n]*)*)'|` + "`([^`\n]{1,400})`")
 
 // splitSentences splits a question into sentences of words. Quotations are one word each.
 func splitSentences(question string) (out [][]word) {
@@ -224,7 +242,9 @@ func splitSentences(question string) (out [][]word) {
 				w := strings.TrimFunc(f, func(r rune) bool { return strings.ContainsRune(`.,;:!?()[]{}"'…¿¡*-–—`, r) })
 				tail := f[strings.LastIndex(f, w)+len(w):]
 				if w != "" {
-					current = append(current, word{text: w, lower: strings.ToLower(w), comma: strings.ContainsAny(tail, ",;)–—") || strings.Contains(f, "("), colon: strings.Contains(tail, ":")})
+					current = append(current,
+						word{text: w, lower: strings.ToLower(w), comma: strings.ContainsAny(tail, ",;)–—") ||
+							strings.Contains(f, "("), colon: strings.Contains(tail, ":")})
 				}
 				if n := len(current); n > 0 && (strings.Contains(tail, "?") || w == "" && strings.Contains(f, "?")) {
 					current[n-1].asks = true
@@ -265,7 +285,8 @@ func findVerbs(s []word) (out []int) {
 		if requestVerbs[w.lower] == nil || w.quoted || !beginsOrder(s, i) || isNegated(s, i) {
 			continue
 		}
-		if nounVerbs[w.lower] && (i+1 >= len(s) || !objectStarts[s[i+1].lower] && !isNameLike(s[i+1]) && !(i > 0 && (modals[s[0].lower] || s[i-1].lower == "please"))) {
+		if nounVerbs[w.lower] && (i+1 >= len(s) || !objectStarts[s[i+1].lower] && !isNameLike(s[i+1]) &&
+			!(i > 0 && (modals[s[0].lower] || s[i-1].lower == "please"))) {
 			continue
 		}
 		out = append(out, i)
@@ -273,8 +294,8 @@ func findVerbs(s []word) (out []int) {
 	return out
 }
 
-// beginsOrder reports whether the word at i stands where an order begins: first in its sentence, after a comma or a starter
-// such as "please", after "could you", or after "want to".
+// beginsOrder reports whether the word at i stands where an order begins: first in its sentence, after a comma or a
+// starter such as "please", after "could you", or after "want to".
 func beginsOrder(s []word, i int) bool {
 	if i == 0 {
 		return true
@@ -307,8 +328,8 @@ func isNegated(s []word, i int) bool {
 	return negated || slices.ContainsFunc(s[i:], func(w word) bool { return lateRefusals[w.lower] && !w.quoted })
 }
 
-// deriveGrant derives the grant of one clause, which begins with its verb. false means that the order is an answer to the
-// user ("write me a summary", "tell us") or that no act is left, as of "reset" without a password.
+// deriveGrant derives the grant of one clause, which begins with its verb. false means that the order is an answer to
+// the user ("write me a summary", "tell us") or that no act is left, as of "reset" without a password.
 func deriveGrant(clause []word) (Grant, bool) {
 	g := Grant{Acts: requestVerbs[clause[0].lower], Times: 1}
 	for _, w := range clause[1:min(4, len(clause))] { // "make a reservation": the noun names the act
@@ -352,9 +373,9 @@ func deriveGrant(clause []word) (Grant, bool) {
 	return g, g.Times > 0 && len(g.Acts) > 0
 }
 
-// listNamed returns the names and numbers in the words of a clause, in lower case: runs of words that are capitalized or have an
-// @, a dot, an underscore or a digit, and quotations in quotation marks. Dates, times of day, stop words and the words after an
-// exception are none.
+// listNamed returns the names and numbers in the words of a clause, in lower case: runs of words that are capitalized
+// or have an @, a dot, an underscore or a digit, and quotations in quotation marks. Dates, times of day, stop words and
+// the words after an exception are none.
 func listNamed(clause []word) (out []string) {
 	var plain strings.Builder
 	for _, w := range clause {
@@ -392,8 +413,8 @@ func listNamed(clause []word) (out []string) {
 // dateGap matches the spaces that [extractDays] and [removeClocks] leave in the place of a date or time.
 var dateGap = regexp.MustCompile(` {2,}`)
 
-// names reports whether the clause of the grant names a value, as what cannot be undone needs it: as a destination, as a whole
-// quotation, or as a name or number of whole words. A stop word names nothing.
+// names reports whether the clause of the grant names a value, as what cannot be undone needs it: as a destination, as
+// a whole quotation, or as a name or number of whole words. A stop word names nothing.
 func (g Grant) names(value string) bool {
 	v := strings.ToLower(strings.TrimSpace(value))
 	if v == "" || isStopWord(v) {
@@ -410,8 +431,8 @@ func (g Grant) isNamedDestination(d string) bool {
 	return d != "" && slices.ContainsFunc(g.To, func(to string) bool { return strings.TrimLeft(to, "#@") == d })
 }
 
-// hasNumber reports whether the clause has this number as a word of its own, with at most a currency sign: not as a part of a date, a
-// time, a name or a percentage.
+// hasNumber reports whether the clause has this number as a word of its own, with at most a currency sign: not as a
+// part of a date, a time, a name or a percentage.
 func (g Grant) hasNumber(n float64) bool {
 	for _, run := range g.Named {
 		for w := range strings.FieldsSeq(run) {
@@ -430,7 +451,8 @@ func isStopWord(w string) bool {
 
 // grammarWords are the sets of words that name nothing.
 var grammarWords = []map[string]bool{
-	objectStarts, starters, modals, wishes, refusals, lateRefusals, exceptions, selfWords, sources, markers, fillers, conjunctions, manyWords, backReferences,
+	objectStarts, starters, modals, wishes, refusals, lateRefusals, exceptions, selfWords, sources, markers, fillers,
+	conjunctions, manyWords, backReferences,
 }
 
 // nameList collects the destinations of a clause.
@@ -463,8 +485,8 @@ func (n *nameList) add(before, w word) {
 	n.flush()
 }
 
-// isException reports whether a word ends the part of a clause that can name something: "except", or a refusal as in "but never
-// Bob". "no" is none: it precedes numbers.
+// isException reports whether a word ends the part of a clause that can name something: "except", or a refusal as in
+// "but never Bob". "no" is none: it precedes numbers.
 func isException(w word) bool {
 	return !w.quoted && (exceptions[w.lower] || refusals[w.lower] && w.lower != "no")
 }
@@ -479,7 +501,9 @@ func (n *nameList) flush() {
 
 // isDictation reports whether the word at i is a quotation after a word like "titled" or "subject".
 func isDictation(s []word, i int) bool {
-	return s[i].quoted && slices.ContainsFunc(s[max(0, i-5):i], func(b word) bool { return dictations[b.lower] && !b.quoted })
+	return s[i].quoted && slices.ContainsFunc(s[max(0, i-5):i], func(b word) bool {
+		return dictations[b.lower] && !b.quoted
+	})
 }
 
 // findDictated returns the texts that a sentence dictates, in lower case.
@@ -492,11 +516,12 @@ func findDictated(s []word) (out []string) {
 	return out
 }
 
-// isDestination reports whether a word of a clause can name a destination: a quotation, an address, a name, or a word after
-// "to" or "with". A word after "from", "by" or "about" is a source.
+// isDestination reports whether a word of a clause can name a destination: a quotation, an address, a name, or a word
+// after "to" or "with". A word after "from", "by" or "about" is a source.
 func isDestination(before, w word) bool {
 	switch {
-	case sources[before.lower] && !before.quoted, strings.HasSuffix(w.lower, "'s"), !w.quoted && timeWord.MatchString(w.lower):
+	case sources[before.lower] && !before.quoted, strings.HasSuffix(w.lower, "'s"), !w.quoted &&
+		timeWord.MatchString(w.lower):
 		return false
 	case isNameLike(w):
 		return true
@@ -504,8 +529,8 @@ func isDestination(before, w word) bool {
 	return markers[before.lower] && !fillers[w.lower] && !w.quoted
 }
 
-// isNameLike reports whether a word looks like a name or an address: quoted, capitalized, or with an @, a dot, an underscore
-// or a digit.
+// isNameLike reports whether a word looks like a name or an address: quoted, capitalized, or with an @, a dot, an
+// underscore or a digit.
 func isNameLike(w word) bool {
 	return w.quoted || isCapitalized(w.text) && w.lower != "i" || strings.ContainsAny(w.text, "@._#/0123456789")
 }
@@ -518,4 +543,5 @@ func isCapitalized(s string) bool {
 }
 
 // timeWord matches a part of a date or time: a month, a year or other short number, an ordinal, a time of day.
-var timeWord = regexp.MustCompile(`^(?:` + monthPattern + `|\d{1,4}(?:st|nd|rd|th)?|\d{4}-\d\d?-\d\d?|\d{1,2}:\d\d|\d{1,2}[ap]m)$`)
+var timeWord = regexp.MustCompile(`^(?:` + monthPattern +
+	`|\d{1,4}(?:st|nd|rd|th)?|\d{4}-\d\d?-\d\d?|\d{1,2}:\d\d|\d{1,2}[ap]m)$`)

@@ -27,8 +27,8 @@ var (
 	ErrNotRegular = errors.New("it is not a regular file")
 	// ErrNotFolder means that the path of [OpenFolder] is not a folder.
 	ErrNotFolder = errors.New("it is not a folder")
-	// ErrSwapped means that the path is not its own resolved form: a part of it was replaced by a symlink after it was judged, or
-	// while it was opened.
+	// ErrSwapped means that the path is not its own resolved form: a part of it was replaced by a symlink after it was
+	// judged, or while it was opened.
 	ErrSwapped = errors.New("a folder in its path was replaced after it was checked; retry")
 )
 
@@ -41,9 +41,9 @@ const openFlags = os.O_RDONLY | os.O_WRONLY | os.O_RDWR | os.O_CREATE | os.O_EXC
 // another mount, spelling or hard link does not open them. It rejects flags outside of openFlags; perm applies to a new
 // file.
 //
-// path must be absolute and resolved, as [Chain.ExpandPaths] returns it. allowed must be resolved, see [ResolveFolders]; an unresolved folder allows nothing, and so
-// does an empty list. closed must be absolute; a closed folder that cannot be resolved denies every path, and one that
-// does not exist is compared by name only.
+// path must be absolute and resolved, as [Chain.ExpandPaths] returns it. allowed must be resolved, see
+// [ResolveFolders]; an unresolved folder allows nothing, and so does an empty list. closed must be absolute; a closed
+// folder that cannot be resolved denies every path, and one that does not exist is compared by name only.
 func OpenInside(path string, flag int, perm os.FileMode, allowed, closed []string) (*os.File, error) {
 	if flag&^openFlags != 0 {
 		return nil, fmt.Errorf("opening %s: flags not allowed", text.OneLine(path, 60))
@@ -78,13 +78,16 @@ func openFolderAt(dir int, name string, ids []fileID) (int, error) {
 // fileID identifies a file independently of its names.
 type fileID struct{ dev, ino uint64 }
 
-func newFileID(st *unix.Stat_t) fileID { return fileID{uint64(st.Dev), st.Ino} } // the type of Dev differs between systems
+// the type of Dev differs between systems
+func newFileID(st *unix.Stat_t) fileID { return fileID{uint64(st.Dev), st.Ino} }
 
-// openContained denies a path that resolves outside of allowed, into closed or to another path, opens its folder part by part without
-// following symlinks, and calls last to open the final name, "." for the root, relative to the descriptor dir. With create it makes
-// missing folders that are in allowed, for this user only. ids are the closed folders that exist. last returns a descriptor, which
-// openContained then owns and makes blocking.
-func openContained(path string, allowed, closed []string, create bool, last func(dir int, name string, ids []fileID) (int, error)) (*os.File, error) {
+// openContained denies a path that resolves outside of allowed, into closed or to another path, opens its folder part
+// by part without following symlinks, and calls last to open the final name, "." for the root, relative to the
+// descriptor dir. With create it makes missing folders that are in allowed, for this user only. ids are the closed
+// folders that exist. last returns a descriptor, which openContained then owns and makes blocking.
+func openContained(path string, allowed, closed []string, create bool,
+	last func(dir int, name string, ids []fileID) (int, error),
+) (*os.File, error) {
 	plain, err := ExpandPath(path, "")
 	if err != nil {
 		return nil, err
@@ -94,7 +97,9 @@ func openContained(path string, allowed, closed []string, create bool, last func
 		return nil, err
 	}
 	isAllowed := func(p string) bool {
-		return slices.ContainsFunc(allowed, func(f string) bool { return filepath.IsAbs(f) && isInside(p, filepath.Clean(f)) })
+		return slices.ContainsFunc(allowed, func(f string) bool {
+			return filepath.IsAbs(f) && isInside(p, filepath.Clean(f))
+		})
 	}
 	if !isAllowed(real) {
 		return nil, ErrOutside
@@ -166,8 +171,8 @@ func statClosedFolders(path string, closed []string) (ids []fileID, err error) {
 	return ids, nil
 }
 
-// checkLinkOwner returns ErrUntrustedLink for a symlink in a folder that everybody may write to, and for one that belongs neither to
-// this user nor to root.
+// checkLinkOwner returns ErrUntrustedLink for a symlink in a folder that everybody may write to, and for one that
+// belongs neither to this user nor to root.
 func checkLinkOwner(link string) error {
 	var st, parent unix.Stat_t
 	if err := errors.Join(unix.Lstat(link, &st), unix.Stat(filepath.Dir(link), &parent)); err != nil {
@@ -179,8 +184,8 @@ func checkLinkOwner(link string) error {
 	return nil
 }
 
-// openat opens name relative to dir, never follows a symlink, and closes the descriptor on exec. It retries on EINTR. To not
-// block on a pipe, the caller passes O_NONBLOCK.
+// openat opens name relative to dir, never follows a symlink, and closes the descriptor on exec. It retries on EINTR.
+// To not block on a pipe, the caller passes O_NONBLOCK.
 func openat(dir int, name string, flag int, perm os.FileMode) (int, error) {
 	for {
 		fd, err := unix.Openat(dir, name, flag|unix.O_NOFOLLOW|unix.O_CLOEXEC, uint32(perm.Perm()))

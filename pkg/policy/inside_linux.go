@@ -5,8 +5,8 @@ import "golang.org/x/sys/unix"
 // oPath opens a folder for use as the base of openat. It needs no permission to list the folder.
 const oPath = unix.O_PATH
 
-// denyKernelFS returns ErrSpecial for a file on a file system that exposes the kernel (proc, sysfs, cgroup, ...), wherever
-// it is mounted.
+// denyKernelFS returns ErrSpecial for a file on a file system that exposes the kernel (proc, sysfs, cgroup, ...),
+// wherever it is mounted.
 func denyKernelFS(fd int) error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(fd, &st); err != nil {

@@ -40,30 +40,62 @@ func TestOpenInside(t *testing.T) {
 		{name: "all is allowed", path: w.root + "/outside/secret", allowed: []string{"/"}},
 		{name: "a new file", path: projects + "/new.txt", flag: os.O_RDWR | os.O_CREATE},
 		{name: "not there", path: projects + "/nothing", is: fs.ErrNotExist},
-		{name: "new, and there already", path: projects + "/a.txt", flag: os.O_RDWR | os.O_CREATE | os.O_EXCL, is: fs.ErrExist},
+		{
+			name: "new, and there already", path: projects + "/a.txt", flag: os.O_RDWR | os.O_CREATE | os.O_EXCL,
+			is: fs.ErrExist,
+		},
 		{name: "outside", path: w.root + "/outside/secret", is: ErrOutside},
 		{name: "a folder", path: projects + "/go", is: ErrNotRegular},
 
-		{name: "trick: a link inside, which was not there when the path was judged", path: projects + "/in/b.go", is: ErrSwapped},
+		{
+			name: "trick: a link inside, which was not there when the path was judged", path: projects + "/in/b.go",
+			is: ErrSwapped,
+		},
 		{name: "trick: the folder's own link", path: w.home + "/code/a.txt", is: ErrSwapped},
 		{name: "trick: nothing is allowed", path: projects + "/a.txt", allowed: []string{}, is: ErrOutside},
-		{name: "trick: an allowed folder without a name", path: projects + "/a.txt", allowed: []string{"", ".", "projects"}, is: ErrOutside},
-		{name: "trick: an allowed folder that is a link", path: projects + "/a.txt", allowed: []string{w.home + "/code"}, is: ErrOutside},
+		{
+			name: "trick: an allowed folder without a name", path: projects + "/a.txt",
+			allowed: []string{"", ".", "projects"}, is: ErrOutside,
+		},
+		{
+			name: "trick: an allowed folder that is a link", path: projects + "/a.txt",
+			allowed: []string{w.home + "/code"}, is: ErrOutside,
+		},
 		{name: "trick: a link out", path: projects + "/out-file", is: ErrOutside},
-		{name: "trick: creating through a link to nothing", path: projects + "/dangling", flag: os.O_RDWR | os.O_CREATE, is: ErrOutside},
+		{
+			name: "trick: creating through a link to nothing", path: projects +
+				"/dangling", flag: os.O_RDWR | os.O_CREATE,
+			is: ErrOutside,
+		},
 		{name: "trick: ..", path: projects + "/../notes/n.md", is: ErrOutside},
 		{name: "trick: a closed folder", path: w.closed + "/keys/root.nk", allowed: []string{"/"}, is: ErrClosed},
-		{name: "trick: a closed folder by a link", path: projects + "/keys/root.nk", allowed: []string{"/"}, is: ErrClosed},
+		{
+			name: "trick: a closed folder by a link", path: projects + "/keys/root.nk", allowed: []string{"/"},
+			is: ErrClosed,
+		},
 		{name: "trick: another name of a closed file", path: projects + "/second-name", is: ErrClosed},
-		{name: "trick: emptying another name of a closed file", path: projects + "/second-name", flag: os.O_RDWR | os.O_TRUNC, is: ErrClosed},
-		{name: "trick: creating in a closed folder", path: w.closed + "/x", flag: os.O_RDWR | os.O_CREATE, allowed: []string{"/"}, is: ErrClosed},
+		{
+			name: "trick: emptying another name of a closed file", path: projects + "/second-name",
+			flag: os.O_RDWR | os.O_TRUNC, is: ErrClosed,
+		},
+		{
+			name: "trick: creating in a closed folder", path: w.closed + "/x", flag: os.O_RDWR | os.O_CREATE,
+			allowed: []string{"/"}, is: ErrClosed,
+		},
 		{name: "trick: a pipe without a writer", path: projects + "/pipe", is: ErrNotRegular},
-		{name: "trick: writing to a pipe without a reader", path: projects + "/pipe", flag: os.O_WRONLY | os.O_CREATE, is: ErrNotRegular},
+		{
+			name: "trick: writing to a pipe without a reader", path: projects +
+				"/pipe", flag: os.O_WRONLY | os.O_CREATE,
+			is: ErrNotRegular,
+		},
 		{name: "trick: a socket", path: short + "/s", allowed: []string{"/"}, is: ErrNotRegular},
 		{name: "trick: a device", path: "/dev/zero", allowed: []string{"/"}, is: ErrSpecial},
 		{name: "trick: /proc/self", path: "/proc/self/environ", allowed: []string{"/"}, is: ErrSpecial},
 		{name: "trick: /proc/self/fd", path: "/proc/self/fd/0", allowed: []string{"/proc/self/fd"}, is: ErrSpecial},
-		{name: "trick: a link into /proc", path: projects + "/self" + w.root + "/outside/secret", allowed: []string{"/"}, is: ErrSpecial},
+		{
+			name: "trick: a link into /proc", path: projects + "/self" + w.root + "/outside/secret",
+			allowed: []string{"/"}, is: ErrSpecial,
+		},
 		{name: "trick: the machine's root", path: "/", allowed: []string{"/"}, is: ErrNotRegular},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -169,14 +201,15 @@ func TestOpenFolder(t *testing.T) {
 	}
 }
 
-// TestReplaceInsideRejectsSwappedFolder: a write does not follow a folder that became a symlink after the path was judged, although the
-// symlink leads to an allowed folder.
+// TestReplaceInsideRejectsSwappedFolder: a write does not follow a folder that became a symlink after the path was
+// judged, although the symlink leads to an allowed folder.
 func TestReplaceInsideRejectsSwappedFolder(t *testing.T) {
 	w := newPathsFixture(t)
 	projects := w.home + "/projects"
 	target := projects + "/deep/out/new.txt"
 	w.mustSucceed(t, os.Symlink(projects+"/go/src", projects+"/deep/out"))
-	if _, err := ReplaceInside(target, []byte("x"), []string{projects}, []string{w.closed}); !errors.Is(err, ErrSwapped) {
+	if _, err := ReplaceInside(target, []byte("x"), []string{projects}, []string{w.closed}); !errors.Is(err,
+		ErrSwapped) {
 		t.Errorf("%v, want %v", err, ErrSwapped)
 	}
 	if _, err := os.Lstat(projects + "/go/src/new.txt"); !errors.Is(err, fs.ErrNotExist) {
@@ -188,8 +221,8 @@ func TestReplaceInsideRejectsSwappedFolder(t *testing.T) {
 	}
 }
 
-// TestMakeWorkFolder: the workspace and the working folder are closed to other users, a working folder that belongs to the user of programs is
-// accepted, and a workspace that others may change is rejected.
+// TestMakeWorkFolder: the workspace and the working folder are closed to other users, a working folder that belongs to
+// the user of programs is accepted, and a workspace that others may change is rejected.
 func TestMakeWorkFolder(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.EvalSymlinks(t.TempDir())
@@ -242,7 +275,9 @@ func TestMakeWorkFolder(t *testing.T) {
 }
 
 // swapRepeatedly replaces the path at in turn by first and second until stop is set, and counts the replacements.
-func swapRepeatedly(t *testing.T, at string, stop *atomic.Bool, first, second func(tmp string) error) (times *atomic.Int64, done chan struct{}) {
+func swapRepeatedly(t *testing.T, at string, stop *atomic.Bool, first, second func(tmp string) error) (
+	times *atomic.Int64, done chan struct{},
+) {
 	t.Helper()
 	times, done = &atomic.Int64{}, make(chan struct{})
 	go func() {
@@ -270,8 +305,8 @@ func swapRepeatedly(t *testing.T, at string, stop *atomic.Bool, first, second fu
 	return times, done
 }
 
-// TestOpenInsideDetectsSwappedLink opens a file thousands of times while a part of its path is swapped: a denied file is
-// never read or written, and the allowed one is opened at least once.
+// TestOpenInsideDetectsSwappedLink opens a file thousands of times while a part of its path is swapped: a denied file
+// is never read or written, and the allowed one is opened at least once.
 func TestOpenInsideDetectsSwappedLink(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -294,14 +329,16 @@ func TestOpenInsideDetectsSwappedLink(t *testing.T) {
 			second: func(w pathsFixture, tmp string) error { return os.Symlink(w.root+"/outside", tmp) },
 		},
 		{
-			name: "trick: a folder becomes a link to a closed one", swapped: "d", open: "d/root.nk", flag: os.O_RDWR | os.O_TRUNC,
+			name: "trick: a folder becomes a link to a closed one", swapped: "d", open: "d/root.nk",
+			flag: os.O_RDWR | os.O_TRUNC,
 			first: func(_ pathsFixture, tmp string) error {
 				return errors.Join(os.Mkdir(tmp, 0o700), os.WriteFile(tmp+"/root.nk", []byte("mine"), 0o600))
 			},
 			second: func(w pathsFixture, tmp string) error { return os.Symlink(w.closed+"/keys", tmp) },
 		},
 		{
-			name: "trick: the file becomes another name of a closed one", swapped: "f", open: "f", flag: os.O_RDWR | os.O_TRUNC,
+			name: "trick: the file becomes another name of a closed one", swapped: "f", open: "f",
+			flag:   os.O_RDWR | os.O_TRUNC,
 			first:  func(_ pathsFixture, tmp string) error { return os.WriteFile(tmp, []byte("mine"), 0o600) },
 			second: func(w pathsFixture, tmp string) error { return os.Link(w.closed+"/keys/root.nk", tmp) },
 		},
@@ -351,7 +388,8 @@ func TestOpenInsideDetectsSwappedLink(t *testing.T) {
 func BenchmarkOpenInside(b *testing.B) {
 	w := newPathsFixture(b)
 	for b.Loop() {
-		f, err := OpenInside(w.home+"/projects/go/src/b.go", os.O_RDONLY, 0, []string{w.home + "/projects"}, []string{w.closed})
+		f, err := OpenInside(w.home+"/projects/go/src/b.go", os.O_RDONLY, 0, []string{w.home + "/projects"},
+			[]string{w.closed})
 		if err != nil {
 			b.Fatal(err)
 		}

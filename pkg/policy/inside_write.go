@@ -25,13 +25,14 @@ var (
 	// ErrForeign means that a file belongs to another user, or that others can change it.
 	ErrForeign = file.ErrForeign
 	// ErrWorkspace is [ErrForeign] of the workspace.
-	ErrWorkspace = fmt.Errorf("the workspace is rejected: %w; set workspace in tools.yaml, and paths in manifest.yaml, to another folder", ErrForeign)
+	ErrWorkspace = fmt.Errorf("the workspace is rejected: %w; set workspace in tools.yaml, and paths in "+
+		"manifest.yaml, to another folder", ErrForeign)
 )
 
-// ReplaceInside writes a regular file in one of the allowed folders atomically: a reader sees the old content or the new one, also
-// after a crash. It writes a temporary file beside it, syncs it and renames it. It keeps permissions and owner of an existing file,
-// makes missing folders, and never writes through a symlink or to a file with a hard link in a closed folder. Folders and
-// races are treated as in [OpenInside]. created reports that the file is new.
+// ReplaceInside writes a regular file in one of the allowed folders atomically: a reader sees the old content or the
+// new one, also after a crash. It writes a temporary file beside it, syncs it and renames it. It keeps permissions and
+// owner of an existing file, makes missing folders, and never writes through a symlink or to a file with a hard link in
+// a closed folder. Folders and races are treated as in [OpenInside]. created reports that the file is new.
 func ReplaceInside(path string, data []byte, allowed, closed []string) (created bool, err error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSymlink != 0 {
 		return false, fmt.Errorf("writing %s: %w", text.OneLine(path, 60), ErrSymlink)
@@ -57,8 +58,8 @@ func ReplaceInside(path string, data []byte, allowed, closed []string) (created 
 	return created, nil
 }
 
-// statReplaced returns the file that a write would replace, nil when there is none. It denies what is not a regular file, and a
-// file with a hard link in a closed folder.
+// statReplaced returns the file that a write would replace, nil when there is none. It denies what is not a regular
+// file, and a file with a hard link in a closed folder.
 func statReplaced(dir int, name string, closed []string) (*unix.Stat_t, error) {
 	var st unix.Stat_t
 	err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -77,8 +78,8 @@ func statReplaced(dir int, name string, closed []string) (*unix.Stat_t, error) {
 	return &st, nil
 }
 
-// replaceAt writes data to a temporary file in the folder descriptor dir, with the permissions and owner of old, and renames it to
-// name. A rename replaces a symlink that appears meanwhile and does not follow it.
+// replaceAt writes data to a temporary file in the folder descriptor dir, with the permissions and owner of old, and
+// renames it to name. A rename replaces a symlink that appears meanwhile and does not follow it.
 func replaceAt(dir int, name string, data []byte, old *unix.Stat_t) error {
 	var random [8]byte
 	if _, err := rand.Read(random[:]); err != nil {
@@ -126,18 +127,19 @@ func keepOwner(fd int, old *unix.Stat_t) error {
 	return unix.Fchmod(fd, uint32(old.Mode&0o777))
 }
 
-// MakeWorkFolder creates the working folder of a call when it does not exist, and closes it and the workspace above it to other users. The
-// workspace must pass [file.MakeFolder]: in /tmp another user could have made it. The owner of the working folder itself is not checked,
-// because only this user can make a folder in the workspace, and as root it is lent to the user of programs. Without a working folder
-// it returns [ErrOutside].
+// MakeWorkFolder creates the working folder of a call when it does not exist, and closes it and the workspace above it
+// to other users. The workspace must pass [file.MakeFolder]: in /tmp another user could have made it. The owner of the
+// working folder itself is not checked, because only this user can make a folder in the workspace, and as root it is
+// lent to the user of programs. Without a working folder it returns [ErrOutside].
 func MakeWorkFolder(r *subjects.FolderRules) error {
 	if r == nil || r.Work == "" {
 		return fmt.Errorf("opening the working folder: %w", ErrOutside)
 	}
 	workspace := filepath.Dir(r.Work)
-	f, err := openContained(filepath.Join(r.Work, "x"), append([]string{workspace}, r.Allowed...), r.Closed, true, func(dir int, _ string, ids []fileID) (int, error) {
-		return openFolderAt(dir, ".", ids)
-	})
+	f, err := openContained(filepath.Join(r.Work, "x"), append([]string{workspace}, r.Allowed...), r.Closed, true,
+		func(dir int, _ string, ids []fileID) (int, error) {
+			return openFolderAt(dir, ".", ids)
+		})
 	if err != nil {
 		return fmt.Errorf("opening the working folder %s: %w", text.OneLine(r.Work, 60), err)
 	}

@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// LimitsLayer stops loops: identical calls in a row with equal results, too many calls for one question, and a spawn chain
-// that has used up a budget. The zero value is a missing configuration and denies every call.
+// LimitsLayer stops loops: identical calls in a row with equal results, too many calls for one question, and a spawn
+// chain that has used up a budget. The zero value is a missing configuration and denies every call.
 //
-// Limits are against loops, not against the user: a full override lifts them for the account itself, never for a spawned
-// agent.
+// Limits are against loops, not against the user: a full override lifts them for the account itself, never for a
+// spawned agent.
 type LimitsLayer struct {
 	Identical int // the call with this number among identical calls in a row is denied
 	Calls     int // most calls for one question
@@ -30,11 +30,13 @@ const (
 var limitsRules = []string{ruleRepeated, ruleCalls, ruleBudget}
 
 // Judge denies an identical call over the limit, a call over the limit of its question, and a call of a spawn chain in
-// which an agent has used up its budget. The user's own calls are exempt from the first two, a full override from all. A
-// limit of 0 or below, and a negative count, deny every call. It never asks. c.Usage must be the usage before this call.
+// which an agent has used up its budget. The user's own calls are exempt from the first two, a full override from all.
+// A limit of 0 or below, and a negative count, deny every call. It never asks. c.Usage must be the usage before this
+// call.
 func (l LimitsLayer) Judge(_ context.Context, c Call) Verdict {
 	if l.Identical <= 0 || l.Calls <= 0 {
-		return Deny(ruleNoLimits, "no call limits are configured, so every call is denied; set limits.same and limits.calls in the manifest")
+		return Deny(ruleNoLimits, "no call limits are configured, so every call is denied; set limits.same and "+
+			"limits.calls in the manifest")
 	}
 	if c.Usage.Identical < 0 || c.Usage.Calls < 0 {
 		return Deny(ruleNoLimits, "the number of calls is unknown, so every call is denied")
@@ -44,11 +46,13 @@ func (l LimitsLayer) Judge(_ context.Context, c Call) Verdict {
 	}
 	var all []Verdict
 	if !c.FromUser && c.Usage.Identical >= l.Identical-1 {
-		all = append(all, Deny(ruleRepeated, fmt.Sprintf("%s was already called %d times in a row with the same arguments and the same result; use its result or change the arguments", c.Tool.Name, c.Usage.Identical),
+		all = append(all, Deny(ruleRepeated, fmt.Sprintf("%s was already called %d times in a row with the same "+
+			"arguments and the same result; use its result or change the arguments", c.Tool.Name, c.Usage.Identical),
 			fmt.Sprintf("at most %d identical calls in a row for one question", l.Identical-1)))
 	}
 	if !c.FromUser && c.Usage.Calls >= l.Calls {
-		all = append(all, Deny(ruleCalls, fmt.Sprintf("%d calls were made for this question; answer with the results so far", c.Usage.Calls), fmt.Sprintf("at most %d calls for one question", l.Calls)))
+		all = append(all, Deny(ruleCalls, fmt.Sprintf("%d calls were made for this question; answer with the results "+
+			"so far", c.Usage.Calls), fmt.Sprintf("at most %d calls for one question", l.Calls)))
 	}
 	for _, s := range c.Usage.Agents {
 		if v, over := overBudget(s); over {
@@ -58,12 +62,13 @@ func (l LimitsLayer) Judge(_ context.Context, c Call) Verdict {
 	return combineVerdicts(all...)
 }
 
-// overBudget returns a denial and true when an agent has used up one of its limits. A limit of 0 is unlimited; a negative
-// limit or count, or NaN seconds, denies.
+// overBudget returns a denial and true when an agent has used up one of its limits. A limit of 0 is unlimited; a
+// negative limit or count, or NaN seconds, denies.
 func overBudget(s AgentUsage) (Verdict, bool) {
 	b := s.Budget
 	over := func(what string, spent, budget any) (Verdict, bool) {
-		return Deny(ruleBudget, fmt.Sprintf("%s and the agents below it have used %v of %v %s; answer with the results so far", s.Agent, spent, budget, what),
+		return Deny(ruleBudget, fmt.Sprintf("%s and the agents below it have used %v of %v %s; answer with the "+
+			"results so far", s.Agent, spent, budget, what),
 			fmt.Sprintf("at most %v %s", budget, what)), true
 	}
 	switch {

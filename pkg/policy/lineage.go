@@ -9,8 +9,8 @@ import (
 	"conclave/subjects"
 )
 
-// LineageLayer denies a spawned agent every tool that one of its ancestors neither uses nor may delegate. No override lifts
-// it, because the model and not the user chooses what to spawn.
+// LineageLayer denies a spawned agent every tool that one of its ancestors neither uses nor may delegate. No override
+// lifts it, because the model and not the user chooses what to spawn.
 type LineageLayer struct{ Manifest Manifest }
 
 // Name implements [Layer].
@@ -28,8 +28,8 @@ const (
 	ruleNarrowed     = "narrowed"      // an agent of the chain was spawned with a subset of tools without this one
 )
 
-// Judge denies a caller that is not the registered agent of its lineage, a lineage that the manifest does not permit (any
-// more), a type that differs from the registered one, and a tool that the agent's type, an ancestor or a narrowing
+// Judge denies a caller that is not the registered agent of its lineage, a lineage that the manifest does not permit
+// (any more), a type that differs from the registered one, and a tool that the agent's type, an ancestor or a narrowing
 // withholds. It never asks. A call of an account itself passes.
 func (l LineageLayer) Judge(_ context.Context, c Call) Verdict {
 	if len(c.Caller.Path) == 0 && len(c.Lineage) == 0 {
@@ -39,7 +39,8 @@ func (l LineageLayer) Judge(_ context.Context, c Call) Verdict {
 		return Deny(d.Rule, d.Reason, d.Allowed...)
 	}
 	if own := c.Lineage[len(c.Lineage)-1].Type; c.Type != own {
-		return Deny(ruleWrongType, fmt.Sprintf("%s was spawned as type %q, but the call claims type %q", c.Caller.ID(), own, c.Type))
+		return Deny(ruleWrongType, fmt.Sprintf("%s was spawned as type %q, but the call claims type %q", c.Caller.ID(),
+			own, c.Type))
 	}
 	rule, reason := l.Manifest.findRevocation(c.Caller.Account, c.Lineage, c.Override.Grant, c.Tool.Name)
 	if rule == "" {
@@ -48,9 +49,9 @@ func (l LineageLayer) Judge(_ context.Context, c Call) Verdict {
 	return Deny(rule, reason, l.Manifest.EffectiveTools(c.Caller.Account, c.Lineage, c.Override.Grant)...)
 }
 
-// EffectiveTools returns the tools that a caller may use, sorted: those of its type and those granted to it, without those
-// that an ancestor or a narrowing withholds. lineage is the caller's, as in [Call], and empty for an account itself. A
-// lineage that the manifest does not permit has no tools.
+// EffectiveTools returns the tools that a caller may use, sorted: those of its type and those granted to it, without
+// those that an ancestor or a narrowing withholds. lineage is the caller's, as in [Call], and empty for an account
+// itself. A lineage that the manifest does not permit has no tools.
 func (m Manifest) EffectiveTools(account string, lineage []SpawnedAgent, grants []string) []string {
 	return m.filterInherited(account, lineage, grants, m.toolsOfType(m.callerType(account, lineage), grants))
 }
@@ -65,8 +66,8 @@ func (m Manifest) passableTools(account string, lineage []SpawnedAgent, grants [
 	return m.filterInherited(account, lineage, grants, slices.Compact(all))
 }
 
-// filterInherited returns the tools that no ancestor and no narrowing withholds from the last agent of a lineage; none when
-// the manifest does not permit the lineage. It modifies tools.
+// filterInherited returns the tools that no ancestor and no narrowing withholds from the last agent of a lineage; none
+// when the manifest does not permit the lineage. It modifies tools.
 func (m Manifest) filterInherited(account string, lineage []SpawnedAgent, grants, tools []string) []string {
 	caller := subjects.Caller{Account: account}
 	for _, s := range lineage {
@@ -101,12 +102,14 @@ func (m Manifest) checkLineage(c subjects.Caller, lineage []SpawnedAgent) *subje
 	}
 	parent, ok := m.Accounts[c.Account]
 	if !ok {
-		return deny(ruleUnknownAccount, fmt.Sprintf("the manifest gives account %q no agent type, so nothing below it may run", c.Account))
+		return deny(ruleUnknownAccount, fmt.Sprintf("the manifest gives account %q no agent type, so nothing below "+
+			"it may run", c.Account))
 	}
 	for i, token := range c.Path {
 		if i >= len(lineage) || token == "" || lineage[i].Name != token {
 			who := subjects.Caller{Account: c.Account, Path: c.Path[:i+1]}
-			return deny(RuleUnregistered, fmt.Sprintf("no agent %s was spawned in this session; call as %s", who.ID(), subjects.Caller{Account: c.Account, Path: c.Path[:i]}.ID()))
+			return deny(RuleUnregistered, fmt.Sprintf("no agent %s was spawned in this session; call as %s", who.ID(),
+				subjects.Caller{Account: c.Account, Path: c.Path[:i]}.ID()))
 		}
 	}
 	if len(lineage) != len(c.Path) {
@@ -118,20 +121,24 @@ func (m Manifest) checkLineage(c subjects.Caller, lineage []SpawnedAgent) *subje
 	above := c.Account
 	for _, s := range lineage {
 		if may := m.Types[parent].CanSpawn; !slices.Contains(may, s.Type) {
-			return deny(ruleMayNotSpawn, fmt.Sprintf("%s of type %q may not spawn agents of type %q, so %s may not run", above, parent, s.Type, s.Name), may...)
+			return deny(ruleMayNotSpawn, fmt.Sprintf("%s of type %q may not spawn agents of type %q, so %s may not run",
+				above, parent, s.Type, s.Name), may...)
 		}
 		above, parent = s.Name, s.Type
 	}
 	return nil
 }
 
-// findRevocation returns the rule that withholds a tool from the last agent of a lineage and a reason that names the agent
-// or type. An empty rule means that the agent has the tool. The lineage must have passed [Manifest.checkLineage].
-func (m Manifest) findRevocation(account string, lineage []SpawnedAgent, grants []string, tool string) (rule, reason string) {
+// findRevocation returns the rule that withholds a tool from the last agent of a lineage and a reason that names the
+// agent or type. An empty rule means that the agent has the tool. The lineage must have passed [Manifest.checkLineage].
+func (m Manifest) findRevocation(account string, lineage []SpawnedAgent, grants []string, tool string) (rule,
+	reason string,
+) {
 	if rule, reason = m.findAncestorRevocation(account, lineage, grants, tool); rule != "" {
 		return rule, reason
 	}
-	if typ := m.callerType(account, lineage); !slices.Contains(m.Types[typ].Tools, tool) && !hasGrant(grants, typ, tool) {
+	if typ := m.callerType(account, lineage); !slices.Contains(m.Types[typ].Tools, tool) &&
+		!hasGrant(grants, typ, tool) {
 		return ruleNotInSet, fmt.Sprintf("the manifest does not give %q to agents of type %q", tool, typ)
 	}
 	return "", ""
@@ -140,21 +147,27 @@ func (m Manifest) findRevocation(account string, lineage []SpawnedAgent, grants 
 // findAncestorRevocation is [Manifest.findRevocation] for narrowings and ancestors alone. Of several ancestors it names
 // the highest. Ancestors above an agent of an unbound type withhold nothing; a narrowing always holds, because the
 // spawn request named it for this agent.
-func (m Manifest) findAncestorRevocation(account string, lineage []SpawnedAgent, grants []string, tool string) (rule, reason string) {
+func (m Manifest) findAncestorRevocation(account string, lineage []SpawnedAgent, grants []string, tool string) (rule,
+	reason string,
+) {
 	for _, s := range lineage {
 		if s.Narrowed && !slices.Contains(s.Tools, tool) {
-			return ruleNarrowed, fmt.Sprintf("%s (%s) was spawned with a subset of tools that does not include %q", s.Name, s.Type, tool)
+			return ruleNarrowed, fmt.Sprintf("%s (%s) was spawned with a subset of tools that does not include %q",
+				s.Name, s.Type, tool)
 		}
 	}
 	chain := append([]SpawnedAgent{{Name: account, Type: m.Accounts[account]}}, lineage...)
-	for i := len(chain) - 1; i > 0; i-- { // from the nearest ancestor, so that the search ends at the first unbound type
+	// from the nearest ancestor, so that the search ends at the first unbound type
+	for i := len(chain) - 1; i > 0; i-- {
 		if m.Types[chain[i].Type].Unbound {
 			break
 		}
 		parent := chain[i-1]
 		t := m.Types[parent.Type]
-		if !slices.Contains(t.Tools, tool) && !slices.Contains(t.Delegable, tool) && !hasGrant(grants, parent.Type, tool) {
-			rule, reason = ruleNotInherited, fmt.Sprintf("%s (%s) neither uses %q nor may delegate it, so no agent below it may use it", parent.Name, parent.Type, tool)
+		if !slices.Contains(t.Tools, tool) && !slices.Contains(t.Delegable, tool) &&
+			!hasGrant(grants, parent.Type, tool) {
+			rule, reason = ruleNotInherited, fmt.Sprintf("%s (%s) neither uses %q nor may delegate it, so no agent "+
+				"below it may use it", parent.Name, parent.Type, tool)
 		}
 	}
 	return rule, reason // the highest ancestor: granting the tool has to start there

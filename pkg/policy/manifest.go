@@ -12,8 +12,8 @@ import (
 	"conclave/subjects"
 )
 
-// Manifest is the static policy: the tools of each agent type, the type of each account, and the settings of the layers.
-// The zero value permits nothing.
+// Manifest is the static policy: the tools of each agent type, the type of each account, and the settings of the
+// layers. The zero value permits nothing.
 type Manifest struct {
 	Types     map[string]AgentType
 	Accounts  map[string]string // account -> type
@@ -30,15 +30,18 @@ type Manifest struct {
 
 // AgentType lists what agents of one type may do. Globs are already expanded.
 type AgentType struct {
-	Tools     []string            // may use, sorted
-	Delegable []string            // may delegate to a child without using them itself
-	CanSpawn  []string            // types that it may spawn
-	Paths     map[string][]string // file tool -> allowed folders, each ending in "/"; a tool without an entry may access none
-	Unbound   bool                // inherit_constraints: false, ancestors withhold nothing. The zero value inherits: a child never has more than its parent
+	Tools     []string // may use, sorted
+	Delegable []string // may delegate to a child without using them itself
+	CanSpawn  []string // types that it may spawn
+	// file tool -> allowed folders, each ending in "/"; a tool without an entry may access none
+	Paths map[string][]string
+	// inherit_constraints: false, ancestors withhold nothing. The zero value inherits: a child never has more than its
+	// parent
+	Unbound bool
 }
 
-// TypeOf returns the type of a caller that is an account itself. It returns false for a spawned agent: its type is in the
-// spawn registry and must not be derived from its account.
+// TypeOf returns the type of a caller that is an account itself. It returns false for a spawned agent: its type is in
+// the spawn registry and must not be derived from its account.
 func (m Manifest) TypeOf(c subjects.Caller) (string, bool) {
 	if len(c.Path) > 0 {
 		return "", false
@@ -47,13 +50,14 @@ func (m Manifest) TypeOf(c subjects.Caller) (string, bool) {
 	return typ, ok
 }
 
-// HasTool reports whether the manifest gives the tool to agents of type typ. Names match exactly: no case folding, no globs.
+// HasTool reports whether the manifest gives the tool to agents of type typ. Names match exactly: no case folding, no
+// globs.
 func (m Manifest) HasTool(typ, tool string) bool {
 	return slices.Contains(m.Types[typ].Tools, tool)
 }
 
-// UnservedTools returns the tools that the manifest names and no account serves, sorted. They are not errors, because tools
-// may be added later, but a warning about them reveals a misspelled name.
+// UnservedTools returns the tools that the manifest names and no account serves, sorted. They are not errors, because
+// tools may be added later, but a warning about them reveals a misspelled name.
 func (m Manifest) UnservedTools() []string {
 	var out []string
 	named := slices.Concat(m.HighRisk, m.AlwaysAsk) // a misspelled name here would never ask
@@ -73,7 +77,8 @@ func (m Manifest) UnservedTools() []string {
 func (m Manifest) LineOf(field string) int { return m.lines.At(field) }
 
 // ManifestLayer denies tools that are neither in the set of the caller's type nor granted to that type for the session.
-// Under the override ALL an account itself may use every tool; a spawned agent may not, because the user did not choose it.
+// Under the override ALL an account itself may use every tool; a spawned agent may not, because the user did not choose
+// it.
 type ManifestLayer struct{ Manifest Manifest }
 
 // Name implements [Layer].
@@ -94,13 +99,16 @@ func (l ManifestLayer) Judge(_ context.Context, c Call) Verdict {
 	m := l.Manifest
 	root, ok := m.Accounts[c.Caller.Account]
 	if !ok {
-		return Deny(ruleUnknownAccount, fmt.Sprintf("the manifest gives account %q no agent type, so it may use no tool", c.Caller.Account))
+		return Deny(ruleUnknownAccount,
+			fmt.Sprintf("the manifest gives account %q no agent type, so it may use no tool", c.Caller.Account))
 	}
 	if len(c.Caller.Path) == 0 && c.Type != root {
-		return Deny(ruleWrongType, fmt.Sprintf("account %q is of type %q, but the call claims type %q", c.Caller.Account, root, c.Type))
+		return Deny(ruleWrongType, fmt.Sprintf("account %q is of type %q, but the call claims type %q",
+			c.Caller.Account, root, c.Type))
 	}
 	if len(c.Caller.Path) > 0 && c.Type == "" {
-		return Deny(RuleUnregistered, "no agent "+c.Caller.ID()+" was spawned in this session; call as "+c.Caller.Account)
+		return Deny(RuleUnregistered, "no agent "+c.Caller.ID()+" was spawned in this session; call as "+
+			c.Caller.Account)
 	}
 	t, ok := m.Types[c.Type]
 	if !ok {
@@ -110,7 +118,8 @@ func (l ManifestLayer) Judge(_ context.Context, c Call) Verdict {
 		return Pass()
 	}
 	if !slices.Contains(t.Tools, c.Tool.Name) && !hasGrant(c.Override.Grant, c.Type, c.Tool.Name) {
-		return Deny(ruleNotInSet, fmt.Sprintf("the manifest does not give %q to agents of type %q", c.Tool.Name, c.Type), m.toolsOfType(c.Type, c.Override.Grant)...)
+		return Deny(ruleNotInSet, fmt.Sprintf("the manifest does not give %q to agents of type %q", c.Tool.Name,
+			c.Type), m.toolsOfType(c.Type, c.Override.Grant)...)
 	}
 	return Pass()
 }
@@ -187,7 +196,10 @@ type manifestParser struct {
 
 // fail records an error at the field with path at.
 func (p *manifestParser) fail(at, format string, a ...any) {
-	p.errs = append(p.errs, &strict.Error{File: p.file, Line: p.lines.At(at), Path: at, Text: fmt.Sprintf(format, a...)})
+	p.errs = append(p.errs, &strict.Error{
+		File: p.file, Line: p.lines.At(at), Path: at,
+		Text: fmt.Sprintf(format, a...),
+	})
 }
 
 // parseAgentType validates one type; at is its field path, types are all types of the file. It rejects an empty type,

@@ -58,8 +58,8 @@ type approvalsFile struct {
 	Expires time.Duration `yaml:"expires"`
 }
 
-// defaultManifestFile returns the defaults of omitted sections and fields. The shipped manifest.yaml writes the same values
-// out; budgets have no default.
+// defaultManifestFile returns the defaults of omitted sections and fields. The shipped manifest.yaml writes the same
+// values out; budgets have no default.
 func defaultManifestFile() manifestFile {
 	return manifestFile{
 		HighRisk:  []string{"calendar_add", "fs_write", "notes_add", "run_code", "run_shell"},
@@ -133,7 +133,10 @@ func (p *manifestParser) parseLimits(f limitsFile, types map[string]typeFile) Li
 	if f.Window < time.Second || f.Window > 24*time.Hour {
 		p.fail("limits.window", "%s is not between 1s and 24h", strict.FormatDuration(f.Window))
 	}
-	l := Limits{Identical: f.Same, Window: f.Window, Calls: f.Calls, Spawns: f.Spawns, Depth: f.Depth, Budgets: map[string]subjects.Budget{}}
+	l := Limits{
+		Identical: f.Same, Window: f.Window, Calls: f.Calls, Spawns: f.Spawns, Depth: f.Depth,
+		Budgets: map[string]subjects.Budget{},
+	}
 	for _, typ := range strict.SortedKeys(f.Budgets) {
 		at, b := strict.JoinPath("limits.budgets", typ), f.Budgets[typ]
 		if _, ok := types[typ]; !ok {
@@ -150,8 +153,8 @@ func (p *manifestParser) parseLimits(f limitsFile, types map[string]typeFile) Li
 	return l
 }
 
-// parseMonitored parses monitor-only rules, each as layer.rule, into rules by layer. It rejects unknown and repeated rules
-// and those of layers that are always enforced: without them any agent could use any tool.
+// parseMonitored parses monitor-only rules, each as layer.rule, into rules by layer. It rejects unknown and repeated
+// rules and those of layers that are always enforced: without them any agent could use any tool.
 func (p *manifestParser) parseMonitored(in []string) map[string][]string {
 	out := map[string][]string{}
 	for i, name := range in {
@@ -159,9 +162,11 @@ func (p *manifestParser) parseMonitored(in []string) map[string][]string {
 		layer, rule, _ := strings.Cut(name, ".")
 		switch {
 		case slices.Contains(alwaysEnforced, layer):
-			p.fail(item, "the rules of %s are always enforced; rules that may be monitor-only: %s", layer, strings.Join(listMonitorable(), ", "))
+			p.fail(item, "the rules of %s are always enforced; rules that may be monitor-only: %s", layer,
+				strings.Join(listMonitorable(), ", "))
 		case !slices.Contains(monitorable[layer], rule):
-			p.fail(item, "unknown rule %q; rules that may be monitor-only: %s", name, strings.Join(listMonitorable(), ", "))
+			p.fail(item, "unknown rule %q; rules that may be monitor-only: %s", name,
+				strings.Join(listMonitorable(), ", "))
 		case slices.Contains(out[layer], rule):
 			p.fail(item, "%q is listed twice", name)
 		default:
@@ -184,7 +189,8 @@ func (p *manifestParser) rejectSpawnCycles(types map[string]typeFile) {
 			case child == typ:
 				p.fail(at, "%s would spawn itself; remove it", typ)
 			case start >= 0:
-				p.fail(at, "%s would spawn itself through its children: %s; remove one of them", child, strings.Join(append(slices.Clone(above[start:]), child), " -> "))
+				p.fail(at, "%s would spawn itself through its children: %s; remove one of them", child,
+					strings.Join(append(slices.Clone(above[start:]), child), " -> "))
 			case !done[child]:
 				visit(child, above)
 			}

@@ -10,9 +10,9 @@ import (
 	"conclave/subjects"
 )
 
-// OverrideLayer denies the tools that the user disabled for the session, and those that read the user's memory in the question of a client
-// that may not use it. It judges first: a disabled tool stays disabled
-// under every level and grant. Which checks a level lifts is decided by the other layers.
+// OverrideLayer denies the tools that the user disabled for the session, and those that read the user's memory in the
+// question of a client that may not use it. It judges first: a disabled tool stays disabled under every level and
+// grant. Which checks a level lifts is decided by the other layers.
 type OverrideLayer struct{}
 
 // Name implements [Layer].
@@ -31,17 +31,20 @@ var memoryReaders = []string{"search_memory", "search_knowledge_graph"}
 // Levels lists the override levels. An empty level counts as the first.
 var Levels = []string{subjects.OverrideNone, subjects.OverrideRelax, subjects.OverrideAll}
 
-// Judge denies a disabled tool, a reader of memory for such a client, and every tool when the level is unknown. Tool names match exactly. It never asks.
+// Judge denies a disabled tool, a reader of memory for such a client, and every tool when the level is unknown. Tool
+// names match exactly. It never asks.
 func (OverrideLayer) Judge(_ context.Context, c Call) Verdict {
 	o := c.Override
 	if o.Level != "" && !slices.Contains(Levels, o.Level) {
-		return Deny(ruleUnknownLevel, fmt.Sprintf("the override level %q of the session is unknown, so every call is denied; set a valid level", text.OneLine(o.Level, 40)), Levels...)
+		return Deny(ruleUnknownLevel, fmt.Sprintf("the override level %q of the session is unknown, so every call is "+
+			"denied; set a valid level", text.OneLine(o.Level, 40)), Levels...)
 	}
 	if slices.Contains(o.Disable, c.Tool.Name) {
 		return Deny(ruleDisabled, fmt.Sprintf("%s is disabled in this session; enable it again to use it", c.Tool.Name))
 	}
 	if c.Flow.isWithoutMemory(c.Query) && slices.Contains(memoryReaders, c.Tool.Name) {
-		return Deny(ruleClientMemory, "the client that asked may not use the user's memory; the user allows it with conclave principal add --allow search_memory")
+		return Deny(ruleClientMemory, "the client that asked may not use the user's memory; the user allows it with "+
+			"conclave principal add --allow search_memory")
 	}
 	return Pass()
 }
@@ -76,7 +79,8 @@ func (m Manifest) CheckGrant(grant string) error {
 		return fmt.Errorf("%q is not a grant; write type:tool, like coder:web_fetch", text.OneLine(grant, 60))
 	}
 	if _, ok := m.Types[typ]; !ok {
-		return fmt.Errorf("no agent type %q to grant %s to; types: %s", text.OneLine(typ, 60), tool, strings.Join(m.typeNames(), ", "))
+		return fmt.Errorf("no agent type %q to grant %s to; types: %s", text.OneLine(typ, 60), tool,
+			strings.Join(m.typeNames(), ", "))
 	}
 	return nil
 }

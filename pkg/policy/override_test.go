@@ -17,15 +17,27 @@ func TestOverrideLayer(t *testing.T) {
 		{name: "all", o: Override{Level: "ALL"}},
 		{name: "another tool is disabled", o: Override{Disable: []string{"web_search"}}},
 		{name: "disabled", o: Override{Disable: []string{"web_search", "get_datetime"}}, rule: ruleDisabled},
-		{name: "trick: a spawned agent calls a disabled tool", o: Override{Disable: []string{"get_datetime"}}, path: []string{"coder-1"}, rule: ruleDisabled},
-		{name: "trick: ALL for a disabled tool", o: Override{Level: "ALL", Disable: []string{"get_datetime"}}, rule: ruleDisabled},
-		{name: "trick: a grant for a disabled tool", o: Override{Disable: []string{"get_datetime"}, Grant: []string{"assistant:get_datetime"}}, rule: ruleDisabled},
+		{
+			name: "trick: a spawned agent calls a disabled tool", o: Override{Disable: []string{"get_datetime"}},
+			path: []string{"coder-1"}, rule: ruleDisabled,
+		},
+		{
+			name: "trick: ALL for a disabled tool", o: Override{Level: "ALL", Disable: []string{"get_datetime"}},
+			rule: ruleDisabled,
+		},
+		{name: "trick: a grant for a disabled tool", o: Override{
+			Disable: []string{"get_datetime"},
+			Grant:   []string{"assistant:get_datetime"},
+		}, rule: ruleDisabled},
 
 		{name: "trick: an unknown level", o: Override{Level: "EVERYTHING"}, rule: ruleUnknownLevel},
 		{name: "trick: lower case", o: Override{Level: "all"}, rule: ruleUnknownLevel},
 		{name: "trick: a trailing space", o: Override{Level: "ALL "}, rule: ruleUnknownLevel},
 		{name: "trick: two levels", o: Override{Level: "RELAX,ALL"}, rule: ruleUnknownLevel},
-		{name: "trick: disabled names in another case or with a wildcard match nothing", o: Override{Disable: []string{"GET_DATETIME", "get_*"}}},
+		{
+			name: "trick: disabled names in another case or with a wildcard match nothing",
+			o:    Override{Disable: []string{"GET_DATETIME", "get_*"}},
+		},
 	} {
 		c := newCall()
 		c.Override, c.Caller.Path = tt.o, tt.path

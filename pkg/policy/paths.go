@@ -33,9 +33,10 @@ func newSystemPathsLayer(m Manifest, home string, closed []string) pathsLayer {
 	return newPathsLayer(m, home, closed, ResolvePath, resolveTrusted)
 }
 
-// newPathsLayer returns a layer that resolves symlinks with resolve, which must behave as [ResolvePath], and those of manifest folders
-// with trust; with a nil resolve it denies every path. Folders are resolved once, here. A manifest folder that cannot be resolved is
-// omitted, see [OmittedFolders]; a closed folder that cannot be resolved denies every path.
+// newPathsLayer returns a layer that resolves symlinks with resolve, which must behave as [ResolvePath], and those of
+// manifest folders with trust; with a nil resolve it denies every path. Folders are resolved once, here. A manifest
+// folder that cannot be resolved is omitted, see [OmittedFolders]; a closed folder that cannot be resolved denies every
+// path.
 func newPathsLayer(m Manifest, home string, closed []string, resolve, trust func(string) (string, error)) pathsLayer {
 	l := pathsLayer{manifest: m, home: home, resolve: resolve, trust: trust, folders: map[folderKey][]string{}}
 	if resolve == nil {
@@ -68,8 +69,9 @@ func newPathsLayer(m Manifest, home string, closed []string, resolve, trust func
 	return l
 }
 
-// OmittedFolders returns an error for each folder of the manifest that gives no access on this machine, because it cannot be resolved
-// or because another user could choose where it leads. It is sorted and names each folder once. home replaces ~.
+// OmittedFolders returns an error for each folder of the manifest that gives no access on this machine, because it
+// cannot be resolved or because another user could choose where it leads. It is sorted and names each folder once. home
+// replaces ~.
 func OmittedFolders(m Manifest, home string) (out []error) {
 	found := map[string]error{}
 	for _, t := range m.Types {
@@ -105,12 +107,14 @@ const (
 
 // Judge denies malformed arguments, an unknown lineage, and a path that is no string, malformed, special, unresolvable,
 // closed, above a closed folder if the tool changes or executes, or outside of one of folderBounds, to which not every
-// ancestor adds; a full override lifts these alone. A path argument that is not given passes. A tool that declares none is
-// denied only if its type has folders for it. While paths cannot be resolved, every path tool is denied. It never asks.
+// ancestor adds; a full override lifts these alone. A path argument that is not given passes. A tool that declares none
+// is denied only if its type has folders for it. While paths cannot be resolved, every path tool is denied. It never
+// asks.
 func (l pathsLayer) Judge(_ context.Context, c Call) Verdict {
 	if len(c.Tool.Paths) == 0 {
 		if len(l.manifest.Types[c.Type].Paths[c.Tool.Name]) > 0 {
-			return Deny(ruleUnconfined, fmt.Sprintf("the manifest confines %s to folders, but the tool declares no path argument; declare paths in the tool's facts", c.Tool.Name))
+			return Deny(ruleUnconfined, fmt.Sprintf("the manifest confines %s to folders, but the tool declares no "+
+				"path argument; declare paths in the tool's facts", c.Tool.Name))
 		}
 		return Pass()
 	}
@@ -118,7 +122,8 @@ func (l pathsLayer) Judge(_ context.Context, c Call) Verdict {
 		return Deny(ruleNoPaths, "paths cannot be resolved, so every file access is denied")
 	}
 	if l.err != nil {
-		return Deny(ruleNoPaths, fmt.Sprintf("the closed folders are unknown, so every file access is denied: %v", l.err))
+		return Deny(ruleNoPaths, fmt.Sprintf("the closed folders are unknown, so every file access is denied: %v",
+			l.err))
 	}
 	args, v := parseArgs(c)
 	if args == nil {
@@ -161,9 +166,11 @@ func (l pathsLayer) judgePath(c Call, given string, bounds []folderBound) Verdic
 	case isSpecialPath(written) || errors.Is(err, ErrSpecial) || err == nil && isSpecialPath(real):
 		return Deny(ruleSpecialPath, fmt.Sprintf("the path %s is denied: %v", shown, ErrSpecial))
 	case l.isClosed(written) || err == nil && l.isClosed(real):
-		return Deny(ruleClosed, fmt.Sprintf("the path %s is in one of Conclave's own folders, which are closed to every tool", shown))
+		return Deny(ruleClosed, fmt.Sprintf("the path %s is in one of Conclave's own folders, which are closed to "+
+			"every tool", shown))
 	case err == nil && l.holdsClosed(real) && slices.ContainsFunc([]Effect{Exec, Mutate, Destroy}, c.Tool.Has):
-		return Deny(ruleClosed, fmt.Sprintf("the folder %s contains one of Conclave's own folders, which %s could change; use another folder", shown, c.Tool.Name))
+		return Deny(ruleClosed, fmt.Sprintf("the folder %s contains one of Conclave's own folders, which %s could "+
+			"change; use another folder", shown, c.Tool.Name))
 	}
 	for _, b := range bounds {
 		// A path outside is denied as such whether it exists or not.
@@ -185,7 +192,8 @@ func (l pathsLayer) isClosed(p string) bool {
 	return slices.ContainsFunc(l.closed, func(f string) bool { return isInsideFold(p, f) })
 }
 
-// holdsClosed reports whether p contains a closed folder: a tool that executes or changes something in p could access it.
+// holdsClosed reports whether p contains a closed folder: a tool that executes or changes something in p could access
+// it.
 func (l pathsLayer) holdsClosed(p string) bool {
 	return slices.ContainsFunc(l.closed, func(f string) bool { return isInsideFold(f, p) })
 }
@@ -208,30 +216,35 @@ func (b folderBound) contains(p string) bool {
 func (b folderBound) deny(tool, shown string) Verdict {
 	switch {
 	case b.ancestor != "":
-		return Deny(ruleOutsideAncestor, fmt.Sprintf("the path %s is outside the folders that %s of type %s has for %s; an agent never has more folders than its ancestors", shown, b.ancestor, b.typ, tool), b.written...)
+		return Deny(ruleOutsideAncestor, fmt.Sprintf("the path %s is outside the folders that %s of type %s has for "+
+			"%s; an agent never has more folders than its ancestors", shown, b.ancestor, b.typ, tool), b.written...)
 	case len(b.folders) == 0:
 		return Deny(ruleOutside, fmt.Sprintf("the manifest gives agents of type %s no folder for %s", b.typ, tool))
 	}
-	return Deny(ruleOutside, fmt.Sprintf("the path %s is outside the folders of type %s for %s", shown, b.typ, tool), b.written...)
+	return Deny(ruleOutside, fmt.Sprintf("the path %s is outside the folders of type %s for %s", shown, b.typ, tool),
+		b.written...)
 }
 
-// folderBounds returns the bounds that a path must all satisfy: the caller's, and those of its ancestors up to one of an
-// unbound type. An ancestor that only delegates the tool and lists no folder for it adds no bound. nil comes with a denial:
-// the lineage is unknown. An empty result, for an account under a full override, bounds nothing.
+// folderBounds returns the bounds that a path must all satisfy: the caller's, and those of its ancestors up to one of
+// an unbound type. An ancestor that only delegates the tool and lists no folder for it adds no bound. nil comes with a
+// denial: the lineage is unknown. An empty result, for an account under a full override, bounds nothing.
 func (l pathsLayer) folderBounds(c Call) ([]folderBound, Verdict) {
 	root, ok := l.manifest.Accounts[c.Caller.Account]
 	if !ok || len(c.Lineage) != len(c.Caller.Path) {
-		return nil, Deny(ruleUnknownLineage, fmt.Sprintf("the lineage of %s is unknown, so every file access is denied", c.Caller.ID()))
+		return nil, Deny(ruleUnknownLineage, fmt.Sprintf("the lineage of %s is unknown, so every file access is denied",
+			c.Caller.ID()))
 	}
 	types := []string{root}
 	for i, s := range c.Lineage {
 		if s.Name != c.Caller.Path[i] {
-			return nil, Deny(ruleUnknownLineage, fmt.Sprintf("the lineage of %s is unknown, so every file access is denied", c.Caller.ID()))
+			return nil, Deny(ruleUnknownLineage, fmt.Sprintf("the lineage of %s is unknown, so every file access is "+
+				"denied", c.Caller.ID()))
 		}
 		types = append(types, s.Type)
 	}
 	if types[len(types)-1] != c.Type {
-		return nil, Deny(ruleUnknownLineage, fmt.Sprintf("%s is not of type %s, so every file access is denied", c.Caller.ID(), text.OneLine(c.Type, 40)))
+		return nil, Deny(ruleUnknownLineage, fmt.Sprintf("%s is not of type %s, so every file access is denied",
+			c.Caller.ID(), text.OneLine(c.Type, 40)))
 	}
 	out := []folderBound{}
 	if c.HasFullOverride() {

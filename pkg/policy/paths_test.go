@@ -27,10 +27,16 @@ func newPathsFixture(t testing.TB) pathsFixture {
 		t.Fatal(err)
 	}
 	w := pathsFixture{root: root, home: filepath.Join(root, "home"), closed: filepath.Join(root, "home", ".conclave")}
-	for _, d := range []string{"home/projects/go/src", "home/projects/deep/er", "home/.conclave/keys", "home/notes", "outside/deep", "shared"} {
+	for _, d := range []string{
+		"home/projects/go/src", "home/projects/deep/er", "home/.conclave/keys", "home/notes",
+		"outside/deep", "shared",
+	} {
 		w.mustSucceed(t, os.MkdirAll(filepath.Join(root, d), 0o755))
 	}
-	for _, f := range []string{"home/projects/a.txt", "home/projects/go/src/b.go", "home/.conclave/keys/root.nk", "home/notes/n.md", "outside/secret", "home/projects2"} {
+	for _, f := range []string{
+		"home/projects/a.txt", "home/projects/go/src/b.go", "home/.conclave/keys/root.nk",
+		"home/notes/n.md", "outside/secret", "home/projects2",
+	} {
 		w.mustSucceed(t, os.WriteFile(filepath.Join(root, f), []byte(f), 0o644))
 	}
 	for link, target := range map[string]string{
@@ -52,14 +58,23 @@ func newPathsFixture(t testing.TB) pathsFixture {
 	}
 	w.manifest = Manifest{
 		Types: map[string]AgentType{
-			"operator":  {Tools: []string{"fs_read", "fs_write"}, Paths: map[string][]string{"fs_read": {"/"}, "fs_write": {"~/"}}},
-			"coder":     {Tools: []string{"fs_read", "fs_write"}, Paths: map[string][]string{"fs_read": {"~/code/"}, "fs_write": {"~/projects/go/"}}},
+			"operator": {Tools: []string{"fs_read", "fs_write"}, Paths: map[string][]string{
+				"fs_read":  {"/"},
+				"fs_write": {"~/"},
+			}},
+			"coder": {Tools: []string{"fs_read", "fs_write"}, Paths: map[string][]string{
+				"fs_read":  {"~/code/"},
+				"fs_write": {"~/projects/go/"},
+			}},
 			"reader":    {Tools: []string{"fs_read"}, Paths: map[string][]string{"fs_read": {"~/"}}},
 			"free":      {Tools: []string{"fs_read"}, Paths: map[string][]string{"fs_read": {"~/"}}, Unbound: true},
 			"planner":   {Delegable: []string{"fs_read"}},
 			"assistant": {Tools: []string{"fs_read"}},
 		},
-		Accounts: map[string]string{"operator": "operator", "generator": "coder", "orchestrator": "planner", "committee": "assistant"},
+		Accounts: map[string]string{
+			"operator": "operator", "generator": "coder", "orchestrator": "planner",
+			"committee": "assistant",
+		},
 	}
 	return w
 }
@@ -128,7 +143,8 @@ func TestPathsLayer(t *testing.T) {
 		{"trick: a trailing blank", "fs_read", "~/projects /a.txt", ruleOutside},
 		{"trick: a look-alike slash", "fs_read", "~/projects∕..∕notes", ruleOutside},
 		{"trick: a backslash", "fs_read", `~/projects\..\notes`, ruleOutside},
-		{"trick: escapes of an address", "fs_read", "~/projects/%2e%2e/notes/n.md", ""}, // just a name that is not there
+		// just a name that is not there
+		{"trick: escapes of an address", "fs_read", "~/projects/%2e%2e/notes/n.md", ""},
 		{"trick: an address of a file", "fs_read", "file:///etc/passwd", rulePathForm},
 		{"trick: relative", "fs_read", "projects/a.txt", rulePathForm},
 		{"trick: relative with ..", "fs_read", "../../etc/passwd", rulePathForm},
@@ -221,23 +237,77 @@ func TestPathsOfAncestorsBind(t *testing.T) {
 		level                    string
 		rule, says               string
 	}{
-		{name: "a child inside both", account: "generator", typ: "reader", line: []SpawnedAgent{child("reader-1", "reader")}, path: "~/projects/a.txt"},
-		{name: "a child of an agent that only delegates", account: "orchestrator", typ: "coder", line: []SpawnedAgent{child("coder-1", "coder")}, path: "~/projects/a.txt"},
-		{name: "a child of an unbound type", account: "generator", typ: "free", line: []SpawnedAgent{child("free-1", "free")}, path: "~/notes/n.md"},
-		{name: "below an unbound type", account: "generator", typ: "reader", line: []SpawnedAgent{child("free-1", "free"), child("reader-1", "reader")}, path: "~/notes/n.md"},
+		{
+			name: "a child inside both", account: "generator", typ: "reader",
+			line: []SpawnedAgent{child("reader-1", "reader")}, path: "~/projects/a.txt",
+		},
+		{
+			name: "a child of an agent that only delegates", account: "orchestrator", typ: "coder",
+			line: []SpawnedAgent{child("coder-1", "coder")}, path: "~/projects/a.txt",
+		},
+		{
+			name: "a child of an unbound type", account: "generator", typ: "free",
+			line: []SpawnedAgent{child("free-1", "free")}, path: "~/notes/n.md",
+		},
+		{
+			name: "below an unbound type", account: "generator", typ: "reader",
+			line: []SpawnedAgent{child("free-1", "free"), child("reader-1", "reader")}, path: "~/notes/n.md",
+		},
 		{name: "a tool without paths", account: "generator", typ: "coder", path: ""},
-		{name: "no folder for the type", account: "committee", typ: "assistant", path: "~/projects/a.txt", rule: ruleOutside, says: "no folder"},
-		{name: "trick: a child with more folders than its parent", account: "generator", typ: "reader", line: []SpawnedAgent{child("reader-1", "reader")}, path: "~/notes/n.md", rule: ruleOutsideAncestor, says: "generator of type coder"},
-		{name: "trick: a grandchild past its grandparent", account: "orchestrator", typ: "reader", line: []SpawnedAgent{child("coder-1", "coder"), child("reader-1", "reader")}, path: "~/notes/n.md", rule: ruleOutsideAncestor, says: "coder-1 of type coder"},
-		{name: "trick: an unbound type above a narrow caller", account: "generator", typ: "coder", line: []SpawnedAgent{child("free-1", "free"), child("coder-1", "coder")}, path: "~/notes/n.md", rule: ruleOutside},
-		{name: "trick: a parent that uses the tool without folders", account: "committee", typ: "coder", line: []SpawnedAgent{child("coder-1", "coder")}, path: "~/projects/a.txt", rule: ruleOutsideAncestor, says: "committee"},
-		{name: "trick: a parent of no known type", account: "generator", typ: "coder", line: []SpawnedAgent{child("x-1", "x"), child("coder-1", "coder")}, path: "~/projects/a.txt", rule: ruleOutsideAncestor, says: "x-1"},
-		{name: "trick: ALL, for a child", account: "operator", typ: "coder", line: []SpawnedAgent{child("coder-1", "coder")}, level: subjects.OverrideAll, path: "~/notes/n.md", rule: ruleOutside},
-		{name: "trick: relaxed", account: "generator", typ: "coder", level: subjects.OverrideRelax, path: "~/notes/n.md", rule: ruleOutside},
-		{name: "trick: ALL, and Conclave's own folder", account: "operator", typ: "operator", level: subjects.OverrideAll, path: "~/.conclave/keys", rule: ruleClosed},
-		{name: "trick: a type it does not have", account: "generator", typ: "operator", path: "~/notes/n.md", rule: ruleUnknownLineage},
-		{name: "trick: an unknown account", account: "nobody", typ: "coder", path: "~/projects/a.txt", rule: ruleUnknownLineage},
-		{name: "trick: an unknown account, ALL", account: "nobody", typ: "coder", level: subjects.OverrideAll, path: "~/projects/a.txt", rule: ruleUnknownLineage},
+		{
+			name: "no folder for the type", account: "committee", typ: "assistant", path: "~/projects/a.txt",
+			rule: ruleOutside, says: "no folder",
+		},
+		{
+			name: "trick: a child with more folders than its parent", account: "generator", typ: "reader",
+			line: []SpawnedAgent{child("reader-1", "reader")}, path: "~/notes/n.md", rule: ruleOutsideAncestor,
+			says: "generator of type coder",
+		},
+		{
+			name: "trick: a grandchild past its grandparent", account: "orchestrator", typ: "reader",
+			line: []SpawnedAgent{child("coder-1", "coder"), child("reader-1", "reader")}, path: "~/notes/n.md",
+			rule: ruleOutsideAncestor, says: "coder-1 of type coder",
+		},
+		{
+			name: "trick: an unbound type above a narrow caller", account: "generator", typ: "coder",
+			line: []SpawnedAgent{child("free-1", "free"), child("coder-1", "coder")}, path: "~/notes/n.md",
+			rule: ruleOutside,
+		},
+		{
+			name: "trick: a parent that uses the tool without folders", account: "committee", typ: "coder",
+			line: []SpawnedAgent{child("coder-1", "coder")}, path: "~/projects/a.txt", rule: ruleOutsideAncestor,
+			says: "committee",
+		},
+		{
+			name: "trick: a parent of no known type", account: "generator", typ: "coder",
+			line: []SpawnedAgent{child("x-1", "x"), child("coder-1", "coder")}, path: "~/projects/a.txt",
+			rule: ruleOutsideAncestor, says: "x-1",
+		},
+		{
+			name: "trick: ALL, for a child", account: "operator", typ: "coder",
+			line: []SpawnedAgent{child("coder-1", "coder")}, level: subjects.OverrideAll, path: "~/notes/n.md",
+			rule: ruleOutside,
+		},
+		{
+			name: "trick: relaxed", account: "generator", typ: "coder", level: subjects.OverrideRelax,
+			path: "~/notes/n.md", rule: ruleOutside,
+		},
+		{
+			name: "trick: ALL, and Conclave's own folder", account: "operator", typ: "operator",
+			level: subjects.OverrideAll, path: "~/.conclave/keys", rule: ruleClosed,
+		},
+		{
+			name: "trick: a type it does not have", account: "generator", typ: "operator", path: "~/notes/n.md",
+			rule: ruleUnknownLineage,
+		},
+		{
+			name: "trick: an unknown account", account: "nobody", typ: "coder", path: "~/projects/a.txt",
+			rule: ruleUnknownLineage,
+		},
+		{
+			name: "trick: an unknown account, ALL", account: "nobody", typ: "coder", level: subjects.OverrideAll,
+			path: "~/projects/a.txt", rule: ruleUnknownLineage,
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := w.fileCall(tt.account, tt.typ, "fs_read", tt.path, tt.line...)
@@ -278,10 +348,20 @@ func TestPathsFailClosed(t *testing.T) {
 	}{
 		{"trick: the zero layer", pathsLayer{}, read, ruleNoPaths},
 		{"trick: no resolver", newPathsLayer(w.manifest, w.home, nil, nil, nil), read, ruleNoPaths},
-		{"trick: a closed folder that is no path", newSystemPathsLayer(w.manifest, w.home, []string{"keys"}), read, ruleNoPaths},
-		{"trick: a closed folder that leads nowhere", newSystemPathsLayer(w.manifest, w.home, []string{w.home + "/projects/loop"}), read, ruleNoPaths},
+		{
+			"trick: a closed folder that is no path", newSystemPathsLayer(w.manifest, w.home, []string{"keys"}), read,
+			ruleNoPaths,
+		},
+		{
+			"trick: a closed folder that leads nowhere",
+			newSystemPathsLayer(w.manifest, w.home, []string{w.home + "/projects/loop"}), read, ruleNoPaths,
+		},
 		{"trick: a resolver that fails", newPathsLayer(w.manifest, w.home, nil, broken, broken), read, ruleOutside},
-		{"trick: a resolver that returns a relative path", newPathsLayer(w.manifest, w.home, nil, relative, relative), read, ruleUnresolved},
+		{
+			"trick: a resolver that returns a relative path", newPathsLayer(w.manifest, w.home, nil, relative,
+				relative),
+			read, ruleUnresolved,
+		},
 		{"trick: no home", newSystemPathsLayer(w.manifest, "", nil), read, rulePathForm},
 		{"trick: folders for a tool whose arguments are no paths", w.layer(), func() Call {
 			c := read
@@ -293,7 +373,8 @@ func TestPathsFailClosed(t *testing.T) {
 			c.Override.Level, c.Tool.Effects = subjects.OverrideAll, Declare(Exec)
 			return c
 		}(), ruleClosed},
-		{"trick: changing a folder above Conclave's own", w.layer(), w.fileCall("operator", "operator", "fs_write", "~/"), ruleClosed},
+		{"trick: changing a folder above Conclave's own", w.layer(), w.fileCall("operator", "operator", "fs_write",
+			"~/"), ruleClosed},
 		{"reading a folder above Conclave's own", w.layer(), w.fileCall("operator", "operator", "fs_read", "~/"), ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -319,7 +400,11 @@ func TestPathsFailClosed(t *testing.T) {
 }
 
 // pathParts are the parts of generated paths.
-var pathParts = []string{"~", "", ".", "..", "projects", "go", "src", "in", "out", "up", "keys", "home", "deep", "dots", "er", "dangling", "loop", "self", "a.txt", "new", ".conclave", ".CONCLAVE", "notes", "outside", "secret", "code", "...", "proc", "dev"}
+var pathParts = []string{
+	"~", "", ".", "..", "projects", "go", "src", "in", "out", "up", "keys", "home", "deep", "dots",
+	"er", "dangling", "loop", "self", "a.txt", "new", ".conclave", ".CONCLAVE", "notes", "outside", "secret", "code",
+	"...", "proc", "dev",
+}
 
 // TestPathsNeverEscape: a path that passed resolves, by the kernel too, into the allowed folder and no closed one.
 func TestPathsNeverEscape(t *testing.T) {
@@ -328,7 +413,8 @@ func TestPathsNeverEscape(t *testing.T) {
 	passed := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		p := strings.Join(rapid.SliceOfN(rapid.SampledFrom(pathParts), 1, 8).Draw(rt, "parts"), "/")
-		start := rapid.SampledFrom([]string{"", "~/", "~/projects/", "~/projects/", w.root + "/", "/"}).Draw(rt, "start")
+		start := rapid.SampledFrom([]string{"", "~/", "~/projects/", "~/projects/", w.root + "/", "/"}).Draw(rt,
+			"start")
 		c := w.fileCall("generator", "coder", "fs_read", start+p)
 		if rule, _, _ := judgeCall(t, l, c); rule != "" {
 			return
@@ -341,8 +427,8 @@ func TestPathsNeverEscape(t *testing.T) {
 	}
 }
 
-// checkContainment follows a path that passed in another way than the layer does: what exists by the library, and what does
-// not by its nearest folder that does.
+// checkContainment follows a path that passed in another way than the layer does: what exists by the library, and what
+// does not by its nearest folder that does.
 func checkContainment(t interface{ Fatalf(string, ...any) }, w pathsFixture, p string) {
 	if rest, ok := strings.CutPrefix(p, "~"); ok {
 		p = w.home + rest
@@ -371,7 +457,10 @@ func checkContainment(t interface{ Fatalf(string, ...any) }, w pathsFixture, p s
 func FuzzPaths(f *testing.F) {
 	w := newPathsFixture(f)
 	l := w.layer()
-	for _, p := range []string{"~/projects/a.txt", "~/projects/../notes", "~/projects/out/secret", "/proc/self/root", "~/projects/in/../../a.txt", "~/.conclave", "\x00", "~root/x", "~/projects/%2e%2e"} {
+	for _, p := range []string{
+		"~/projects/a.txt", "~/projects/../notes", "~/projects/out/secret", "/proc/self/root",
+		"~/projects/in/../../a.txt", "~/.conclave", "\x00", "~root/x", "~/projects/%2e%2e",
+	} {
 		f.Add(p)
 	}
 	f.Fuzz(func(t *testing.T, p string) {

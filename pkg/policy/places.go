@@ -8,13 +8,13 @@ import (
 	"conclave/pkg/text"
 )
 
-// A question can point to an object for the people of a new one: "the same guests as the event 'Harvest talk'". Such a place is
-// derived from the question alone. The people that a read of exactly that object returns are destinations when the result leaves no
-// choice: there is one object. The writers of the object could still name others there, so that every other value of such a
-// call must be the user's own, as in an act that cannot be undone.
+// A question can point to an object for the people of a new one: "the same guests as the event 'Harvest talk'". Such a
+// place is derived from the question alone. The people that a read of exactly that object returns are destinations when
+// the result leaves no choice: there is one object. The writers of the object could still name others there, so that
+// every other value of such a call must be the user's own, as in an act that cannot be undone.
 //
-// There is no such rule for an address on a page ("her e-mail is on www.dora.example"): the text of a page is an extract, in
-// which the address of a commenter may be the only one.
+// There is no such rule for an address on a page ("her e-mail is on www.dora.example"): the text of a page is an
+// extract, in which the address of a commenter may be the only one.
 
 // Words of the grammar of places, in English, German, French, Spanish and Italian.
 var (
@@ -22,7 +22,8 @@ var (
 	peopleNouns = listWords(`participants attendees guests invitees members recipients people teilnehmer teilnehmern gäste gästen empfänger empfängern mitglieder mitgliedern
 		invités destinataires membres participantes asistentes invitados destinatarios miembros partecipanti invitati destinatari membri`)
 	// placeWords precede the object: "the same guests as".
-	placeWords = listWords(`on in at under auf in im bei beim unter sur dans à en su nel nella nello sul sulla as of from for wie von des que de du como di del della come`)
+	placeWords = listWords(
+		`on in at under auf in im bei beim unter sur dans à en su nel nella nello sul sulla as of from for wie von des que de du como di del della come`)
 	// copulas after a place say something about it and do not point to it: "the guests of 'Talk' are wrong".
 	copulas = listWords(`is are was were isn't wasn't ist sind war waren est sont était es son era è sono`)
 )
@@ -32,8 +33,9 @@ const maxPlaceDistance = 8
 
 // Place is the object whose people a question makes destinations.
 type Place struct {
-	Name string `json:"name"`           // a quotation of the question, in lower case
-	Near string `json:"near,omitempty"` // the words before it, from the noun of the people, and after it, to the next comma
+	Name string `json:"name"` // a quotation of the question, in lower case
+	// the words before it, from the noun of the people, and after it, to the next comma
+	Near string `json:"near,omitempty"`
 }
 
 // listPlaces returns the places that a sentence gives. A sentence with a refusal or an exception gives none.
@@ -90,8 +92,9 @@ func (p Place) isNamedBy(args []argument) bool {
 	})
 }
 
-// isReadBy reports whether a call of a tool reads exactly this place, so that untrusted content cannot choose what is read: the tool
-// declares people and its nouns (about) are beside the place, one argument is the place, and every other is a date beside it.
+// isReadBy reports whether a call of a tool reads exactly this place, so that untrusted content cannot choose what is
+// read: the tool declares people and its nouns (about) are beside the place, one argument is the place, and every other
+// is a date beside it.
 func (p Place) isReadBy(t Tool, args []argument) bool {
 	days, _ := extractDays(p.Near)
 	for _, a := range args {
@@ -108,9 +111,10 @@ func (p Place) isReadBy(t Tool, args []argument) bool {
 
 // found holds the destinations that a place names for a question.
 type found struct {
-	Query  string   `json:"query"`
-	Place  Place    `json:"place"`
-	Values []string `json:"values,omitempty"` // in lower case; none when a read of the place had a choice, signs of injection, or other people
+	Query string `json:"query"`
+	Place Place  `json:"place"`
+	// in lower case; none when a read of the place had a choice, signs of injection, or other people
+	Values []string `json:"values,omitempty"`
 }
 
 const (
@@ -119,8 +123,8 @@ const (
 	maxFoundValues = 40 // destinations of one place
 )
 
-// addFound adds the destinations that a result names, when its call read a place that its question gives. A result with signs of
-// injection names none, and ends what an earlier read of the place named.
+// addFound adds the destinations that a result names, when its call read a place that its question gives. A result with
+// signs of injection names none, and ends what an earlier read of the place named.
 func (f *Flow) addFound(r Result) {
 	q := f.findQuestion(r.Query)
 	if q == nil || f.overflow {
@@ -144,8 +148,8 @@ func (f *Flow) addFound(r Result) {
 	}
 }
 
-// setFound stores the destinations of a place. When it was read before and named others, it names none any more. Places of earlier
-// questions are dropped when there are too many; a further one of the same question is then not stored.
+// setFound stores the destinations of a place. When it was read before and named others, it names none any more. Places
+// of earlier questions are dropped when there are too many; a further one of the same question is then not stored.
 func (f *Flow) setFound(n found) {
 	next := slices.Clone(f.found)
 	i := slices.IndexFunc(next, func(o found) bool { return o.Query == n.Query && o.Place == n.Place })
@@ -176,9 +180,9 @@ func usesPlace(c Call, g Grant, args []argument) bool {
 	})
 }
 
-// extractPeople returns the strings in the given fields of the only object of a JSON text that has one of them, in lower case and
-// sorted. Nothing is returned when there are several such objects, also empty ones, when a value in a field is no text, and for more
-// than maxFoundValues people.
+// extractPeople returns the strings in the given fields of the only object of a JSON text that has one of them, in
+// lower case and sorted. Nothing is returned when there are several such objects, also empty ones, when a value in a
+// field is no text, and for more than maxFoundValues people.
 func extractPeople(fields []string, s string) (out []string) {
 	var top any
 	if json.Unmarshal([]byte(s), &top) != nil {
@@ -226,7 +230,9 @@ func extractPeople(fields []string, s string) (out []string) {
 	walk(top)
 	slices.Sort(out)
 	out = slices.DeleteFunc(slices.Compact(out), func(v string) bool { return v == "" })
-	if objects != 1 || !isText || len(out) > maxFoundValues || slices.ContainsFunc(out, func(v string) bool { return len(v) > 128 }) {
+	if objects != 1 || !isText || len(out) > maxFoundValues || slices.ContainsFunc(out, func(v string) bool {
+		return len(v) > 128
+	}) {
 		return nil
 	}
 	return out

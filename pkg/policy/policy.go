@@ -1,8 +1,8 @@
-// Package policy implements the broker's layers as pure functions over a call: no bus and no clock. Only the paths layer
-// reads the file system, to resolve symlinks.
+// Package policy implements the broker's layers as pure functions over a call: no bus and no clock. Only the paths
+// layer reads the file system, to resolve symlinks.
 //
-// It is a gate and not a wrapper: a layer can deny, ask or pass, and no verdict of a layer allows a call. Missing or unknown
-// facts, panics, errors and expired deadlines deny.
+// It is a gate and not a wrapper: a layer can deny, ask or pass, and no verdict of a layer allows a call. Missing or
+// unknown facts, panics, errors and expired deadlines deny.
 package policy
 
 import (
@@ -38,7 +38,8 @@ type Call struct {
 	Usage    Usage
 }
 
-// clone returns a deep copy, so that a layer cannot change the call for the layers after it. Flow is immutable and shared.
+// clone returns a deep copy, so that a layer cannot change the call for the layers after it. Flow is immutable and
+// shared.
 func (c Call) clone() Call {
 	c.Caller.Path = slices.Clone(c.Caller.Path)
 	c.Args = bytes.Clone(c.Args)
@@ -46,7 +47,8 @@ func (c Call) clone() Call {
 	c.Tool.Secrets = slices.Clone(c.Tool.Secrets)
 	c.Tool.Paths = slices.Clone(c.Tool.Paths)
 	c.Tool.Args = maps.Clone(c.Tool.Args)
-	c.Tool.About, c.Tool.IDs, c.Tool.People = slices.Clone(c.Tool.About), slices.Clone(c.Tool.IDs), slices.Clone(c.Tool.People)
+	c.Tool.About, c.Tool.IDs, c.Tool.People = slices.Clone(c.Tool.About), slices.Clone(c.Tool.IDs),
+		slices.Clone(c.Tool.People)
 	c.Override.Disable = slices.Clone(c.Override.Disable)
 	c.Override.Grant = slices.Clone(c.Override.Grant)
 	c.Lineage = slices.Clone(c.Lineage)
@@ -77,8 +79,8 @@ func (o Override) IsRelaxed() bool {
 // IsAll reports whether the level is ALL. Layers must use [Call.HasFullOverride], which excludes spawned agents.
 func (o Override) IsAll() bool { return o.Level == subjects.OverrideAll }
 
-// SpawnedAgent is one agent of a lineage, as registered. The first of a lineage is the account's child, the last the caller
-// itself.
+// SpawnedAgent is one agent of a lineage, as registered. The first of a lineage is the account's child, the last the
+// caller itself.
 type SpawnedAgent struct {
 	Name     string // its token in the caller's path
 	Type     string
@@ -102,8 +104,8 @@ type AgentUsage struct {
 	Bytes   int64
 }
 
-// Tool holds the facts about a tool. They come from its build, never from a model. The zero value is an unknown tool with
-// every effect.
+// Tool holds the facts about a tool. They come from its build, never from a model. The zero value is an unknown tool
+// with every effect.
 type Tool struct {
 	Name      string
 	Zone      string // the account that serves it
@@ -120,12 +122,14 @@ type Tool struct {
 	About     []string      // words by which users name what it reads or lists, in lower case
 	IDs       []string      // fields of its JSON results that it assigns itself
 	People    []string      // fields of its JSON results that hold the people of an object, and no text
-	Preview   bool          // shows what a call would do in [subjects.ModePreview], without doing it; asked for before an approval
-	Graded    bool          // labels the trust of each result itself; a result without a label is untrusted
-	Ephemeral bool          // its results hold only at the time of the call, so memory does not keep answers that rest on them
-	Empty     string        // the whole text of a result that holds nothing, which is not private; "" = there is none
-	Standing  bool          // offered to the model for every task
-	Rare      []string      // offered only for a task with one of these words, or when the model names the tool
+	// shows what a call would do in [subjects.ModePreview], without doing it; asked for before an approval
+	Preview bool
+	Graded  bool // labels the trust of each result itself; a result without a label is untrusted
+	// its results hold only at the time of the call, so memory does not keep answers that rest on them
+	Ephemeral bool
+	Empty     string   // the whole text of a result that holds nothing, which is not private; "" = there is none
+	Standing  bool     // offered to the model for every task
+	Rare      []string // offered only for a task with one of these words, or when the model names the tool
 }
 
 // Has reports whether the tool may have effect e. An unknown tool has every effect, whatever it declares.
@@ -160,8 +164,8 @@ func Ask(rule, reason string, sinks ...string) Verdict {
 	return Verdict{kind: verdictAsk, rule: rule, reason: reason, sinks: slices.Clone(sinks)}
 }
 
-// Deny returns a verdict that denies the call. rule identifies the violated rule, reason tells the user what happened and
-// what to do, and allowed lists values that would pass.
+// Deny returns a verdict that denies the call. rule identifies the violated rule, reason tells the user what happened
+// and what to do, and allowed lists values that would pass.
 func Deny(rule, reason string, allowed ...string) Verdict {
 	return Verdict{rule: rule, reason: reason, allowed: slices.Clone(allowed)}
 }
@@ -252,10 +256,12 @@ func (d Decision) Asks() []Question {
 // Monitored returns the violations of monitor-only rules.
 func (d Decision) Monitored() []subjects.Denial { return slices.Clone(d.monitored) }
 
-// NeedsGrant reports whether an allowed call must claim a grant, see [Flow.ClaimGrant]. A call that only a monitor-only rule of the flow
-// layer lets pass has none; a match of a monitor-only rule of any other layer changes nothing.
+// NeedsGrant reports whether an allowed call must claim a grant, see [Flow.ClaimGrant]. A call that only a monitor-only
+// rule of the flow layer lets pass has none; a match of a monitor-only rule of any other layer changes nothing.
 func (d Decision) NeedsGrant() bool {
-	return d.Allowed() && !slices.ContainsFunc(d.monitored, func(m subjects.Denial) bool { return m.Layer == FlowLayer{}.Name() })
+	return d.Allowed() && !slices.ContainsFunc(d.monitored, func(m subjects.Denial) bool {
+		return m.Layer == FlowLayer{}.Name()
+	})
 }
 
 // Verdict returns the decision as a dry run reports it, layer by layer. It has a denial exactly when the call is
@@ -278,14 +284,15 @@ func (d Decision) Denial() *subjects.Denial {
 	}
 	out := d.denial
 	if out.Layer == "" {
-		out = subjects.Denial{Layer: layerChain, Rule: ruleUndecided, Reason: "no decision was made, so the call is denied"}
+		out = subjects.Denial{Layer: layerChain, Rule: ruleUndecided, Reason: "no decision was made, so the call is " +
+			"denied"}
 	}
 	out.Allowed = slices.Clone(out.Allowed)
 	return &out
 }
 
-// Failure returns the panic of a layer with its stack, or nil. It is for the log only and must never be sent on the bus: it
-// may contain arguments or secrets.
+// Failure returns the panic of a layer with its stack, or nil. It is for the log only and must never be sent on the
+// bus: it may contain arguments or secrets.
 func (d Decision) Failure() error { return d.failure }
 
 // Chain is a list of layers in the order in which they judge. An empty chain denies every call.
@@ -304,19 +311,23 @@ func (ch Chain) Decide(ctx context.Context, c Call) (d Decision) {
 		return d.deny(LayerTool, ruleBadName, fmt.Sprintf("the name of the tool is rejected: %v", err))
 	}
 	if !c.Tool.Known {
-		return d.deny(LayerTool, RuleUnknownTool, fmt.Sprintf("no tool named %s is known; check the name and that its actor runs", c.Tool.Name))
+		return d.deny(LayerTool, RuleUnknownTool, fmt.Sprintf("no tool named %s is known; check the name and that "+
+			"its actor runs", c.Tool.Name))
 	}
 	for i, l := range ch {
 		if ctx == nil || ctx.Err() != nil {
-			return d.deny(layerChain, ruleTimeout, "the call was cancelled or its deadline passed before it was decided")
+			return d.deny(layerChain, ruleTimeout, "the call was cancelled or its deadline passed before it was "+
+				"decided")
 		}
 		name, v, failure := runLayer(ctx, l, c.clone())
 		switch {
 		case failure != nil:
 			d.failure = fmt.Errorf("judging %s: %w", c.Tool.Name, failure)
-			return d.deny(cmp.Or(name, layerChain), ruleLayerFailed, "the layer failed, so the call is denied; see the log of the broker")
+			return d.deny(cmp.Or(name, layerChain), ruleLayerFailed, "the layer failed, so the call is denied; see "+
+				"the log of the broker")
 		case name == "":
-			return d.deny(layerChain, ruleNilLayer, fmt.Sprintf("layer %d of the policy is missing, so every call is denied", i+1))
+			return d.deny(layerChain, ruleNilLayer, fmt.Sprintf("layer %d of the policy is missing, so every call is "+
+				"denied", i+1))
 		}
 		if !d.addVerdict(name, v) {
 			return d
@@ -333,7 +344,10 @@ func (ch Chain) Decide(ctx context.Context, c Call) (d Decision) {
 func (d *Decision) deny(layer, rule, reason string, allowed ...string) Decision {
 	d.allowed, d.asks = false, nil
 	d.denial = subjects.Denial{Layer: layer, Rule: rule, Reason: reason, Allowed: allowed}
-	d.layerVerdicts = append(d.layerVerdicts, subjects.LayerVerdict{Layer: layer, Verdict: "deny", Rule: rule, Reason: reason})
+	d.layerVerdicts = append(d.layerVerdicts, subjects.LayerVerdict{
+		Layer: layer, Verdict: "deny", Rule: rule,
+		Reason: reason,
+	})
 	return *d
 }
 
@@ -346,12 +360,16 @@ func (d *Decision) addVerdict(layer string, v Verdict) bool {
 		switch {
 		case one.kind == verdictPass:
 		case one.kind == verdictAsk:
-			asks = append(asks, Question{Layer: layer, Rule: cmp.Or(one.rule, layer), Reason: cmp.Or(one.reason, "the layer asks without a reason"), Sinks: one.sinks})
+			asks = append(asks, Question{
+				Layer: layer, Rule: cmp.Or(one.rule, layer),
+				Reason: cmp.Or(one.reason, "the layer asks without a reason"), Sinks: one.sinks,
+			})
 		case one.rule == "" && one.reason == "":
 			d.deny(layer, ruleNoVerdict, "the layer returned no verdict, so the call is denied")
 			return false
 		default:
-			d.deny(layer, cmp.Or(one.rule, layer), cmp.Or(one.reason, "the layer denied without a reason"), one.allowed...)
+			d.deny(layer, cmp.Or(one.rule, layer), cmp.Or(one.reason, "the layer denied without a reason"),
+				one.allowed...)
 			return false
 		}
 	}
@@ -360,7 +378,10 @@ func (d *Decision) addVerdict(layer string, v Verdict) bool {
 		d.layerVerdicts = append(d.layerVerdicts, subjects.LayerVerdict{Layer: layer, Verdict: "pass"})
 	}
 	for _, q := range asks {
-		d.layerVerdicts = append(d.layerVerdicts, subjects.LayerVerdict{Layer: layer, Verdict: "ask", Rule: q.Rule, Reason: q.Reason})
+		d.layerVerdicts = append(d.layerVerdicts, subjects.LayerVerdict{
+			Layer: layer, Verdict: "ask", Rule: q.Rule,
+			Reason: q.Reason,
+		})
 	}
 	d.asks = append(d.asks, asks...)
 	return true

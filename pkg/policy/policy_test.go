@@ -73,36 +73,96 @@ func TestDecide(t *testing.T) {
 		passed []string
 	}{
 		{name: "one layer passes", chain: Chain{passingLayer("a")}, call: newCall(), passed: []string{"a"}},
-		{name: "all layers pass", chain: Chain{passingLayer("a"), passingLayer("b"), passingLayer("c")}, call: newCall(), passed: []string{"a", "b", "c"}},
+		{
+			name: "all layers pass", chain: Chain{passingLayer("a"), passingLayer("b"), passingLayer("c")},
+			call: newCall(), passed: []string{"a", "b", "c"},
+		},
 		{name: "the only layer denies", chain: Chain{denyingLayer("a")}, call: newCall(), layer: "a", rule: "no"},
-		{name: "the last layer denies", chain: Chain{passingLayer("a"), passingLayer("b"), denyingLayer("c")}, call: newCall(), layer: "c", rule: "no", passed: []string{"a", "b"}},
-		{name: "the first of two denials counts", chain: Chain{passingLayer("a"), denyingLayer("b"), denyingLayer("c")}, call: newCall(), layer: "b", rule: "no", passed: []string{"a"}},
+		{
+			name: "the last layer denies", chain: Chain{passingLayer("a"), passingLayer("b"), denyingLayer("c")},
+			call: newCall(), layer: "c", rule: "no", passed: []string{"a", "b"},
+		},
+		{
+			name: "the first of two denials counts", chain: Chain{
+				passingLayer("a"), denyingLayer("b"),
+				denyingLayer("c"),
+			},
+			call: newCall(), layer: "b", rule: "no", passed: []string{"a"},
+		},
 
 		{name: "trick: empty chain", chain: Chain{}, call: newCall(), layer: "chain", rule: "empty_chain"},
 		{name: "trick: nil chain", chain: nil, call: newCall(), layer: "chain", rule: "empty_chain"},
-		{name: "trick: nil layer", chain: Chain{passingLayer("a"), nil}, call: newCall(), layer: "chain", rule: "nil_layer", passed: []string{"a"}},
-		{name: "trick: nil pointer as a layer", chain: Chain{(*pointerLayer)(nil)}, call: newCall(), layer: "chain", rule: "nil_layer"},
-		{name: "trick: layer without a name", chain: Chain{passingLayer("")}, call: newCall(), layer: "chain", rule: "nil_layer"},
-		{name: "trick: zero verdict", chain: Chain{fakeLayer{"a", func(context.Context, Call) Verdict { return Verdict{} }}}, call: newCall(), layer: "a", rule: "no_verdict"},
-		{name: "trick: denial without words", chain: Chain{fakeLayer{"a", func(context.Context, Call) Verdict { return Deny("", "") }}}, call: newCall(), layer: "a", rule: "no_verdict"},
-		{name: "trick: denial without a rule", chain: Chain{fakeLayer{"a", func(context.Context, Call) Verdict { return Deny("", "because") }}}, call: newCall(), layer: "a", rule: "a"},
-		{name: "trick: panicking layer", chain: Chain{passingLayer("a"), fakeLayer{"b", func(context.Context, Call) Verdict { panic("password is hunter2") }}}, call: newCall(), layer: "b", rule: "layer_failed", passed: []string{"a"}},
-		{name: "trick: layer without a function", chain: Chain{fakeLayer{name: "a"}}, call: newCall(), layer: "a", rule: "layer_failed"},
+		{
+			name: "trick: nil layer", chain: Chain{passingLayer("a"), nil}, call: newCall(), layer: "chain",
+			rule: "nil_layer", passed: []string{"a"},
+		},
+		{
+			name: "trick: nil pointer as a layer", chain: Chain{(*pointerLayer)(nil)}, call: newCall(), layer: "chain",
+			rule: "nil_layer",
+		},
+		{
+			name: "trick: layer without a name", chain: Chain{passingLayer("")}, call: newCall(), layer: "chain",
+			rule: "nil_layer",
+		},
+		{name: "trick: zero verdict", chain: Chain{fakeLayer{"a", func(context.Context, Call) Verdict {
+			return Verdict{}
+		}}}, call: newCall(), layer: "a", rule: "no_verdict"},
+		{name: "trick: denial without words", chain: Chain{fakeLayer{"a", func(context.Context, Call) Verdict {
+			return Deny("", "")
+		}}}, call: newCall(), layer: "a", rule: "no_verdict"},
+		{name: "trick: denial without a rule", chain: Chain{fakeLayer{"a", func(context.Context, Call) Verdict {
+			return Deny("", "because")
+		}}}, call: newCall(), layer: "a", rule: "a"},
+		{
+			name: "trick: panicking layer",
+			chain: Chain{passingLayer("a"), fakeLayer{"b", func(context.Context, Call) Verdict {
+				panic("password is hunter2")
+			}}}, call: newCall(), layer: "b", rule: "layer_failed", passed: []string{"a"},
+		},
+		{
+			name: "trick: layer without a function", chain: Chain{fakeLayer{name: "a"}}, call: newCall(), layer: "a",
+			rule: "layer_failed",
+		},
 		{name: "trick: panic after passing once", chain: Chain{fakeLayer{"a", func(context.Context, Call) (v Verdict) {
 			v = Pass()
 			panic(v)
 		}}}, call: newCall(), layer: "a", rule: "layer_failed"},
-		{name: "trick: passing layer after a denial", chain: Chain{denyingLayer("a"), passingLayer("b")}, call: newCall(), layer: "a", rule: "no"},
+		{
+			name: "trick: passing layer after a denial", chain: Chain{denyingLayer("a"), passingLayer("b")},
+			call: newCall(), layer: "a", rule: "no",
+		},
 		{name: "trick: zero call", chain: Chain{passingLayer("a")}, call: Call{}, layer: "tool", rule: "bad_name"},
-		{name: "trick: unknown tool", chain: Chain{passingLayer("a")}, call: with(func(c *Call) { c.Tool.Known = false }), layer: "tool", rule: "unknown_tool"},
-		{name: "trick: unknown tool that claims no effects", chain: Chain{passingLayer("a")}, call: with(func(c *Call) { c.Tool = Tool{Name: "friendly", Effects: Declare()} }), layer: "tool", rule: "unknown_tool"},
-		{name: "trick: wildcard as name", chain: Chain{passingLayer("a")}, call: with(func(c *Call) { c.Tool.Name = "*" }), layer: "tool", rule: "bad_name"},
-		{name: "trick: wildcard in a name", chain: Chain{passingLayer("a")}, call: with(func(c *Call) { c.Tool.Name = "fs_*" }), layer: "tool", rule: "bad_name"},
-		{name: "trick: name that reaches into the path", chain: Chain{passingLayer("a")}, call: with(func(c *Call) { c.Tool.Name = "get_datetime.coder-1" }), layer: "tool", rule: "bad_name"},
-		{name: "trick: newline in a name", chain: Chain{passingLayer("a")}, call: with(func(c *Call) { c.Tool.Name = "get_datetime\n" }), layer: "tool", rule: "bad_name"},
-		{name: "trick: cancelled context", ctx: cancelled, chain: Chain{passingLayer("a")}, call: newCall(), layer: "chain", rule: "out_of_time"},
-		{name: "trick: deadline long past", ctx: late, chain: Chain{passingLayer("a")}, call: newCall(), layer: "chain", rule: "out_of_time"},
-		{name: "trick: no context", ctx: noContext, chain: Chain{passingLayer("a")}, call: newCall(), layer: "chain", rule: "out_of_time"},
+		{name: "trick: unknown tool", chain: Chain{passingLayer("a")}, call: with(func(c *Call) {
+			c.Tool.Known = false
+		}), layer: "tool", rule: "unknown_tool"},
+		{name: "trick: unknown tool that claims no effects", chain: Chain{passingLayer("a")}, call: with(func(c *Call) {
+			c.Tool = Tool{Name: "friendly", Effects: Declare()}
+		}), layer: "tool", rule: "unknown_tool"},
+		{name: "trick: wildcard as name", chain: Chain{passingLayer("a")}, call: with(func(c *Call) {
+			c.Tool.Name = "*"
+		}), layer: "tool", rule: "bad_name"},
+		{name: "trick: wildcard in a name", chain: Chain{passingLayer("a")}, call: with(func(c *Call) {
+			c.Tool.Name = "fs_*"
+		}), layer: "tool", rule: "bad_name"},
+		{name: "trick: name that reaches into the path", chain: Chain{passingLayer("a")}, call: with(func(c *Call) {
+			c.Tool.Name = "get_datetime.coder-1"
+		}), layer: "tool", rule: "bad_name"},
+		{name: "trick: newline in a name", chain: Chain{passingLayer("a")}, call: with(func(c *Call) {
+			c.Tool.Name = "get_datetime\n"
+		}), layer: "tool", rule: "bad_name"},
+		{
+			name: "trick: cancelled context", ctx: cancelled, chain: Chain{passingLayer("a")}, call: newCall(),
+			layer: "chain", rule: "out_of_time",
+		},
+		{
+			name: "trick: deadline long past", ctx: late, chain: Chain{passingLayer("a")}, call: newCall(),
+			layer: "chain",
+			rule:  "out_of_time",
+		},
+		{
+			name: "trick: no context", ctx: noContext, chain: Chain{passingLayer("a")}, call: newCall(), layer: "chain",
+			rule: "out_of_time",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			ctx := tt.ctx
@@ -237,7 +297,8 @@ func TestCancelledContextDenies(t *testing.T) {
 func TestLayerFailureIsNotInDenial(t *testing.T) {
 	broken := fakeLayer{"broken", func(context.Context, Call) Verdict { panic("index out of range") }}
 	d := Chain{broken}.Decide(t.Context(), newCall())
-	if d.Failure() == nil || !strings.Contains(d.Failure().Error(), "index out of range") || !strings.Contains(d.Failure().Error(), "policy_test.go") {
+	if d.Failure() == nil || !strings.Contains(d.Failure().Error(), "index out of range") ||
+		!strings.Contains(d.Failure().Error(), "policy_test.go") {
 		t.Errorf("failure %v, want the panic and where it happened", d.Failure())
 	}
 	wire, err := json.Marshal(d)
@@ -253,7 +314,10 @@ func TestLayerFailureIsNotInDenial(t *testing.T) {
 // each of them alone would pass it, in whatever order they stand.
 func TestNoCombinationAllowsWhatOneDenies(t *testing.T) {
 	manifest := ManifestLayer{Manifest: Manifest{
-		Types:    map[string]AgentType{"assistant": {Tools: []string{"get_datetime"}}, "persona": {Tools: []string{"search_memory"}}},
+		Types: map[string]AgentType{
+			"assistant": {Tools: []string{"get_datetime"}},
+			"persona":   {Tools: []string{"search_memory"}},
+		},
 		Accounts: map[string]string{"generator": "assistant", "committee": "persona"},
 	}}
 	kinds := map[string]Layer{
@@ -280,11 +344,14 @@ func TestNoCombinationAllowsWhatOneDenies(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		// Mostly layers that pass, so that long chains get to the end too.
 		harmless := rapid.SampledFrom([]string{"manifest", "mutator", "pass", "pass too"})
-		picked := rapid.SliceOfN(rapid.OneOf(harmless, harmless, harmless, rapid.SampledFrom(names)), 0, 8).Draw(rt, "layers")
+		picked := rapid.SliceOfN(rapid.OneOf(harmless, harmless, harmless, rapid.SampledFrom(names)), 0, 8).Draw(rt,
+			"layers")
 		c := newCall()
-		c.Caller.Account = rapid.SampledFrom([]string{"generator", "generator", "committee", "nobody"}).Draw(rt, "account")
+		c.Caller.Account = rapid.SampledFrom([]string{"generator", "generator", "committee", "nobody"}).Draw(rt,
+			"account")
 		c.Type = rapid.SampledFrom([]string{"assistant", "assistant", "persona", "ghost"}).Draw(rt, "type")
-		c.Tool.Name = rapid.SampledFrom([]string{"get_datetime", "get_datetime", "search_memory", "Get_Datetime", "*"}).Draw(rt, "tool")
+		c.Tool.Name = rapid.SampledFrom([]string{"get_datetime", "get_datetime", "search_memory", "Get_Datetime", "*"}).
+			Draw(rt, "tool")
 		c.Tool.Known = rapid.SampledFrom([]bool{true, true, true, false}).Draw(rt, "known")
 
 		decide := func(names []string) Decision {

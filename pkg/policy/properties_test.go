@@ -11,8 +11,8 @@ import (
 	"conclave/subjects"
 )
 
-// Properties that hold for every manifest, lineage and override. The tools have no effects and the arguments are valid, so
-// that the override, manifest and lineage layers decide.
+// Properties that hold for every manifest, lineage and override. The tools have no effects and the arguments are valid,
+// so that the override, manifest and lineage layers decide.
 
 var (
 	someTools = []string{"t0", "t1", "t2", "t3", "t4"}
@@ -41,7 +41,8 @@ func drawManifest(rt *rapid.T, unbound bool) Manifest {
 		}
 		m.Types[typ] = t
 	}
-	m.Limits = Limits{Identical: 3, Calls: 50, Spawns: 32, Depth: rapid.IntRange(1, subjects.MaxDepth).Draw(rt, "depth")}
+	m.Limits = Limits{Identical: 3, Calls: 50, Spawns: 32, Depth: rapid.IntRange(1, subjects.MaxDepth).Draw(rt,
+		"depth")}
 	return m
 }
 
@@ -51,14 +52,16 @@ func drawOverride(rt *rapid.T) Override {
 		Disable: rapid.SliceOfN(rapid.SampledFrom(someTools), 0, 2).Draw(rt, "disable"),
 	}
 	for range rapid.IntRange(0, 4).Draw(rt, "grants") {
-		o.Grant = append(o.Grant, rapid.SampledFrom(someTypes).Draw(rt, "grant to")+":"+rapid.SampledFrom(someTools).Draw(rt, "grant"))
+		o.Grant = append(o.Grant, rapid.SampledFrom(someTypes).Draw(rt, "grant to")+":"+
+			rapid.SampledFrom(someTools).Draw(rt, "grant"))
 	}
 	return o
 }
 
 // drawLineage spawns agents one below the other for as long as the manifest lets it.
 func drawLineage(rt *rapid.T, m Manifest, account string, grants []string) (line []SpawnedAgent) {
-	for i := range subjects.MaxDepth + 1 - rapid.IntRange(0, subjects.MaxDepth+1).Draw(rt, "fewer") { // rapid draws small numbers more often
+	// rapid draws small numbers more often
+	for i := range subjects.MaxDepth + 1 - rapid.IntRange(0, subjects.MaxDepth+1).Draw(rt, "fewer") {
 		parent := m.Accounts[account]
 		if len(line) > 0 {
 			parent = line[len(line)-1].Type
@@ -96,8 +99,8 @@ func callFor(m Manifest, account string, line []SpawnedAgent, o Override, tool s
 	return c
 }
 
-// TestNoChildHasMoreThanItsAncestors: whatever the whole chain lets a child do, everybody above it uses or may pass on, by
-// the manifest or by a grant of the user to just that type, in whatever order the layers judge.
+// TestNoChildHasMoreThanItsAncestors: whatever the whole chain lets a child do, everybody above it uses or may pass on,
+// by the manifest or by a grant of the user to just that type, in whatever order the layers judge.
 func TestNoChildHasMoreThanItsAncestors(t *testing.T) {
 	allowed := 0
 	rapid.Check(t, func(rt *rapid.T) {
@@ -109,7 +112,8 @@ func TestNoChildHasMoreThanItsAncestors(t *testing.T) {
 			d := chain.Decide(t.Context(), callFor(m, account, line, o, tool))
 			has := func(typ string, passing bool) bool {
 				k := m.Types[typ]
-				return slices.Contains(k.Tools, tool) || slices.Contains(o.Grant, typ+":"+tool) || passing && slices.Contains(k.Delegable, tool)
+				return slices.Contains(k.Tools, tool) || slices.Contains(o.Grant, typ+":"+tool) || passing &&
+					slices.Contains(k.Delegable, tool)
 			}
 			want := has(m.Accounts[account], len(line) > 0) || len(line) == 0 && o.Level == "ALL"
 			for i, s := range line {
@@ -117,7 +121,8 @@ func TestNoChildHasMoreThanItsAncestors(t *testing.T) {
 			}
 			want = want && !slices.Contains(o.Disable, tool)
 			if d.Allowed() != want {
-				rt.Fatalf("%s as %v with %+v: allowed %v, want %v; %+v", tool, newCaller(account, line), o, d.Allowed(), want, d.Denial())
+				rt.Fatalf("%s as %v with %+v: allowed %v, want %v; %+v", tool, newCaller(account, line), o, d.Allowed(),
+					want, d.Denial())
 			}
 			if d.Allowed() && len(line) > 1 {
 				allowed++
@@ -143,7 +148,8 @@ func TestOverrideAllGrantsSpawnedAgentsNothing(t *testing.T) {
 			var allowed []bool
 			for _, level := range []string{"", "RELAX", "ALL"} {
 				o.Level = level
-				allowed = append(allowed, m.Chain(Env{}).Decide(t.Context(), callFor(m, "orchestrator", line, o, tool)).Allowed())
+				allowed = append(allowed, m.Chain(Env{}).Decide(t.Context(), callFor(m, "orchestrator", line, o, tool)).
+					Allowed())
 			}
 			if allowed[0] != allowed[1] || allowed[0] != allowed[2] {
 				rt.Fatalf("%s of %v: %v without, under RELAX and under ALL", tool, line, allowed)
@@ -183,10 +189,12 @@ func TestRelaxAddsNoTool(t *testing.T) {
 			o.Level = "RELAX"
 			relaxed := m.Chain(Env{}).Decide(t.Context(), callFor(m, account, line, o, tool))
 			if before.Denial() != nil && relaxed.Denial() == nil {
-				rt.Fatalf("%s was denied to %v (%+v) and is not in a relaxed session", tool, newCaller(account, line), before.Denial())
+				rt.Fatalf("%s was denied to %v (%+v) and is not in a relaxed session", tool, newCaller(account, line),
+					before.Denial())
 			}
 			if before.Allowed() && !relaxed.Allowed() {
-				rt.Fatalf("%s of %v passes, and does not in a relaxed session: %+v", tool, newCaller(account, line), relaxed.Denial())
+				rt.Fatalf("%s of %v passes, and does not in a relaxed session: %+v", tool, newCaller(account, line),
+					relaxed.Denial())
 			}
 		}
 	})

@@ -12,13 +12,13 @@ import (
 	"conclave/subjects"
 )
 
-// RuleNotRecorded is the rule of a layer that needs what the record of a call does not hold. A denial by it says that the call
-// cannot be judged.
+// RuleNotRecorded is the rule of a layer that needs what the record of a call does not hold. A denial by it says that
+// the call cannot be judged.
 const RuleNotRecorded = "not_recorded"
 
-// JudgeEach returns the verdicts of all layers, each by itself, without reasons, and the violated monitor-only rules as layer.rule.
-// It decides nothing: it is for the record of a denied call, of which [Chain.Decide] judges no layer after the denial. A layer that
-// fails has no verdict.
+// JudgeEach returns the verdicts of all layers, each by itself, without reasons, and the violated monitor-only rules as
+// layer.rule. It decides nothing: it is for the record of a denied call, of which [Chain.Decide] judges no layer after
+// the denial. A layer that fails has no verdict.
 func (ch Chain) JudgeEach(ctx context.Context, c Call) (layers []subjects.LayerVerdict, monitored []string) {
 	for _, l := range ch {
 		name, v, failure := runLayer(ctx, l, c.clone())
@@ -41,9 +41,13 @@ func (ch Chain) JudgeEach(ctx context.Context, c Call) (layers []subjects.LayerV
 
 var verdictWords = map[verdictKind]string{verdictDeny: "deny", verdictPass: "pass", verdictAsk: "ask"}
 
-// FactsHash identifies the facts of a tool by which the flow layer judges it and its results. "" = they cannot be encoded.
+// FactsHash identifies the facts of a tool by which the flow layer judges it and its results. "" = they cannot be
+// encoded.
 func (t Tool) FactsHash() string {
-	data, err := json.Marshal([]any{t.Known, t.Effects.String(), t.Act, t.Args, t.About, t.IDs, t.People, t.Graded, t.Empty})
+	data, err := json.Marshal([]any{
+		t.Known, t.Effects.String(), t.Act, t.Args, t.About, t.IDs, t.People, t.Graded,
+		t.Empty,
+	})
 	if err != nil {
 		return ""
 	}
@@ -51,10 +55,11 @@ func (t Tool) FactsHash() string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// ReplayChain returns the chain that judges a recorded call by the rules of m. The layers that the manifest does not configure and that
-// need what no record holds (the tool's schema, the flow of the session, the budgets of spawned agents) give their recorded verdicts;
-// monitor_only of m applies to them. sameFlow says whether the recorded verdict of the flow layer holds under m: its tools' facts
-// are unchanged. A layer without what it needs denies by [RuleNotRecorded].
+// ReplayChain returns the chain that judges a recorded call by the rules of m. The layers that the manifest does not
+// configure and that need what no record holds (the tool's schema, the flow of the session, the budgets of spawned
+// agents) give their recorded verdicts; monitor_only of m applies to them. sameFlow says whether the recorded verdict
+// of the flow layer holds under m: its tools' facts are unchanged. A layer without what it needs denies by
+// [RuleNotRecorded].
 func (m Manifest) ReplayChain(env Env, tool Tool, j subjects.Judgement, sameFlow bool) Chain {
 	chain := m.Chain(env)
 	for i, l := range chain {
@@ -75,7 +80,10 @@ func (m Manifest) ReplayChain(env Env, tool Tool, j subjects.Judgement, sameFlow
 		case (LimitsLayer{}).Name():
 			budgets := newRecordedLayer(name, j).verdicts
 			budgets = slices.DeleteFunc(budgets, func(v Verdict) bool { return v.rule != ruleBudget })
-			chain[i] = monitorRules(budgetLayer{LimitsLayer{Identical: m.Limits.Identical, Calls: m.Limits.Calls}, budgets}, m.Monitored[name]...)
+			chain[i] = monitorRules(budgetLayer{
+				LimitsLayer{Identical: m.Limits.Identical, Calls: m.Limits.Calls},
+				budgets,
+			}, m.Monitored[name]...)
 		case (EgressLayer{}).Name():
 			if j.Redacted && (tool.Has(Fetch) || tool.Args.With(RoleURL) != "") {
 				chain[i] = recordedLayer{name: name}
@@ -95,8 +103,8 @@ type recordedLayer struct {
 	verdicts []Verdict
 }
 
-// newRecordedLayer reads the verdicts of a layer from a record. The rules that were monitor-only count as violated: those of the flow
-// layer ask when they are enforced, those of the limits layer deny.
+// newRecordedLayer reads the verdicts of a layer from a record. The rules that were monitor-only count as violated:
+// those of the flow layer ask when they are enforced, those of the limits layer deny.
 func newRecordedLayer(name string, j subjects.Judgement) recordedLayer {
 	l := recordedLayer{name: name}
 	const reason = "as recorded"

@@ -64,12 +64,13 @@ func ResolvePath(p string) (string, error) {
 	return resolvePath(p, func(string) error { return nil })
 }
 
-// ErrUntrustedLink means that a folder of the rules is reached through a symlink that another user of the machine could have made.
+// ErrUntrustedLink means that a folder of the rules is reached through a symlink that another user of the machine could
+// have made.
 var ErrUntrustedLink = errors.New("it is reached through a symbolic link that another user could have made")
 
-// resolveTrusted is [ResolvePath] for the folders that rules name. It returns ErrUntrustedLink for a symlink in a folder that
-// everybody may write to, such as /tmp, and for one that belongs neither to this user nor to root: its owner would choose the folder
-// that the rules open.
+// resolveTrusted is [ResolvePath] for the folders that rules name. It returns ErrUntrustedLink for a symlink in a
+// folder that everybody may write to, such as /tmp, and for one that belongs neither to this user nor to root: its
+// owner would choose the folder that the rules open.
 func resolveTrusted(p string) (string, error) { return resolvePath(p, checkLinkOwner) }
 
 // resolvePath is [ResolvePath]; check is called for each symlink, with its path, and an error of it is returned.
@@ -150,7 +151,8 @@ func ResolveFolders(folders []string, home string, resolve func(string) (string,
 	return out, nil
 }
 
-// stripPath returns the cause of a file system error without its path, which may be long or outside of the allowed folders.
+// stripPath returns the cause of a file system error without its path, which may be long or outside of the allowed
+// folders.
 func stripPath(err error) error {
 	var p *fs.PathError
 	if errors.As(err, &p) {

@@ -24,9 +24,9 @@ const (
 // riskRules are the rules that may be monitor-only, see [monitorRules].
 var riskRules = []string{ruleHighRisk, ruleAlways}
 
-// Judge asks about the tools in Always, except under a full override, about calls of agents of tools that the user added without
-// facts, and about the tools in High and those with
-// undeclared effects, except in a relaxed session and for the user's own calls. Names match exactly. It never denies.
+// Judge asks about the tools in Always, except under a full override, about calls of agents of tools that the user
+// added without facts, and about the tools in High and those with undeclared effects, except in a relaxed session and
+// for the user's own calls. Names match exactly. It never denies.
 func (l riskLayer) Judge(_ context.Context, c Call) Verdict {
 	name := c.Tool.Name
 	switch {

@@ -20,9 +20,15 @@ func TestRiskLayer(t *testing.T) {
 		{name: "marked, under ALL", tool: "run_shell", level: subjects.OverrideAll},
 		{name: "marked, the user calls", tool: "run_shell", fromUser: true},
 		{name: "always", tool: "package_install", rule: "ask:always"},
-		{name: "trick: a relaxed session does not lift always_ask", tool: "package_install", level: subjects.OverrideRelax, rule: "ask:always"},
+		{
+			name: "trick: a relaxed session does not lift always_ask", tool: "package_install",
+			level: subjects.OverrideRelax, rule: "ask:always",
+		},
 		{name: "always, under ALL", tool: "package_install", level: subjects.OverrideAll},
-		{name: "trick: the user's own call does not lift always_ask", tool: "package_install", fromUser: true, rule: "ask:always"},
+		{
+			name: "trick: the user's own call does not lift always_ask", tool: "package_install", fromUser: true,
+			rule: "ask:always",
+		},
 
 		{name: "trick: marked twice", tool: "both", level: subjects.OverrideRelax, rule: "ask:always"},
 		{name: "trick: a level in lower case", tool: "run_shell", level: "all", rule: "ask:high_risk"},

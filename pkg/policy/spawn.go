@@ -25,19 +25,27 @@ const maxNarrowedTools = 64
 // or not permitted type, a type already in the lineage, a lineage over the depth limit, and requested tools that the
 // child may not have or that are over maxNarrowedTools. lineage is the parent's, as in [Call]; grants are the
 // session's.
-func (m Manifest) AuthorizeSpawn(parent subjects.Caller, lineage []SpawnedAgent, req subjects.SpawnRequest, grants ...string) (SpawnedAgent, []string, error) {
+func (m Manifest) AuthorizeSpawn(parent subjects.Caller, lineage []SpawnedAgent, req subjects.SpawnRequest,
+	grants ...string,
+) (SpawnedAgent, []string, error) {
 	if d := m.checkLineage(parent, lineage); d != nil {
 		return SpawnedAgent{}, nil, newDenialFault(d)
 	}
 	own := m.callerType(parent.Account, lineage)
 	permitted := m.Types[own].CanSpawn
 	deny := func(rule, format string, a ...any) (SpawnedAgent, []string, error) {
-		return SpawnedAgent{}, nil, newDenialFault(&subjects.Denial{Layer: layerLineage, Rule: rule, Reason: fmt.Sprintf(format, a...), Allowed: slices.Clone(permitted)})
+		return SpawnedAgent{}, nil,
+			newDenialFault(&subjects.Denial{
+				Layer: layerLineage, Rule: rule, Reason: fmt.Sprintf(format, a...),
+				Allowed: slices.Clone(permitted),
+			})
 	}
 	if _, ok := m.Types[req.Type]; !ok {
 		return deny(ruleUnknownType, "the manifest has no agent type %q", text.OneLine(req.Type, 60))
 	}
-	inLine := req.Type == m.Accounts[parent.Account] || slices.ContainsFunc(lineage, func(s SpawnedAgent) bool { return s.Type == req.Type })
+	inLine := req.Type == m.Accounts[parent.Account] || slices.ContainsFunc(lineage, func(s SpawnedAgent) bool {
+		return s.Type == req.Type
+	})
 	switch maxDepth := min(m.Limits.Depth, subjects.MaxDepth); {
 	case req.Type == own:
 		return deny(ruleSelfSpawn, "%s is of type %q, and no type may spawn itself", parent.ID(), own)
@@ -47,16 +55,19 @@ func (m Manifest) AuthorizeSpawn(parent subjects.Caller, lineage []SpawnedAgent,
 		return deny(ruleMayNotSpawn, "%s of type %q may not spawn agents of type %q", parent.ID(), own, req.Type)
 	case len(lineage)+1 > maxDepth:
 		permitted = nil
-		return deny(ruleDepth, "a child of %s would be %d agents deep; the limit is %d", parent.ID(), len(lineage)+1, maxDepth)
+		return deny(ruleDepth, "a child of %s would be %d agents deep; the limit is %d", parent.ID(), len(lineage)+1,
+			maxDepth)
 	}
 	child := SpawnedAgent{Name: "child", Type: req.Type} // placeholder: a lineage needs a name for each agent
 	if len(req.Tools) > 0 {
-		if permitted = m.passableTools(parent.Account, append(slices.Clone(lineage), child), grants); len(req.Tools) > maxNarrowedTools {
+		if permitted = m.passableTools(parent.Account, append(slices.Clone(lineage), child),
+			grants); len(req.Tools) > maxNarrowedTools {
 			return deny(ruleNarrowing, "%d tools for one agent; the limit is %d", len(req.Tools), maxNarrowedTools)
 		}
 		for _, tool := range req.Tools {
 			if !slices.Contains(permitted, tool) {
-				return deny(ruleNarrowing, "an agent of type %q below %s may not have %q", req.Type, parent.ID(), text.OneLine(tool, 60))
+				return deny(ruleNarrowing, "an agent of type %q below %s may not have %q", req.Type, parent.ID(),
+					text.OneLine(tool, 60))
 			}
 		}
 		child.Narrowed, child.Tools = true, slices.Compact(slices.Sorted(slices.Values(req.Tools)))
@@ -75,9 +86,12 @@ func (m Manifest) SpawnBudget(typ string, asked *subjects.Budget) (subjects.Budg
 		return b, nil
 	}
 	if asked.Calls < 0 || asked.Seconds < 0 || asked.Bytes < 0 {
-		return subjects.Budget{}, newDenialFault(&subjects.Denial{Layer: layerLineage, Rule: ruleBadBudget, Reason: "a budget cannot be negative; omit a limit that is not needed"})
+		return subjects.Budget{},
+			newDenialFault(&subjects.Denial{Layer: layerLineage, Rule: ruleBadBudget, Reason: "a budget cannot be " +
+				"negative; omit a limit that is not needed"})
 	}
-	b.Calls, b.Seconds, b.Bytes = stricterLimit(b.Calls, asked.Calls), stricterLimit(b.Seconds, asked.Seconds), stricterLimit(b.Bytes, asked.Bytes)
+	b.Calls, b.Seconds, b.Bytes = stricterLimit(b.Calls, asked.Calls), stricterLimit(b.Seconds, asked.Seconds),
+		stricterLimit(b.Bytes, asked.Bytes)
 	return b, nil
 }
 
@@ -93,7 +107,8 @@ func stricterLimit[N int | int64](a, b N) N {
 func (m Manifest) SpawnLimitFault() *subjects.Fault {
 	return newDenialFault(&subjects.Denial{
 		Layer: "limits", Rule: ruleSpawns,
-		Reason: fmt.Sprintf("%d agents were spawned for this question, which is the limit; finish the work with them", m.Limits.Spawns),
+		Reason: fmt.Sprintf("%d agents were spawned for this question, which is the limit; finish the work with them",
+			m.Limits.Spawns),
 	})
 }
 

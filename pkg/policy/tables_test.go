@@ -12,12 +12,14 @@ import (
 
 // layerTables maps the name of each layer to the test with its table.
 var layerTables = map[string]string{
-	"override": "TestOverrideLayer", "manifest": "TestManifestLayer", "lineage": "TestLineageLayer", "arguments": "TestArgumentsLayer",
-	"paths": "TestPathsLayer", "egress": "TestEgressLayer", "flow": "TestFlowLayer", "limits": "TestLimitsLayer", "approval": "TestRiskLayer",
+	"override": "TestOverrideLayer", "manifest": "TestManifestLayer", "lineage": "TestLineageLayer",
+	"arguments": "TestArgumentsLayer",
+	"paths":     "TestPathsLayer", "egress": "TestEgressLayer", "flow": "TestFlowLayer", "limits": "TestLimitsLayer",
+	"approval": "TestRiskLayer",
 }
 
-// TestHalfOfTableRowsAreTricks checks that every layer of the chain has a table, that its rows have distinct names, and that
-// at least half of them are attempts to evade the layer, named "trick: ...".
+// TestHalfOfTableRowsAreTricks checks that every layer of the chain has a table, that its rows have distinct names, and
+// that at least half of them are attempts to evade the layer, named "trick: ...".
 func TestHalfOfTableRowsAreTricks(t *testing.T) {
 	tables := parseTableRows(t)
 	for _, l := range (Manifest{}).Chain(Env{}) {

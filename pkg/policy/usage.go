@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// UsageCounter counts calls for the limits layer, in memory: a restart of the broker resets it. Its size is bounded and the
-// least recently used entries are dropped first; agents are counted apart from questions, so that a flood of made-up
-// questions cannot evict the usage of a spawn chain. Safe for concurrent use.
+// UsageCounter counts calls for the limits layer, in memory: a restart of the broker resets it. Its size is bounded and
+// the least recently used entries are dropped first; agents are counted apart from questions, so that a flood of
+// made-up questions cannot evict the usage of a spawn chain. Safe for concurrent use.
 //
-// A denied call counts as a call of its question, so that a loop of denied calls ends. It does not count as a repetition:
-// only calls that ran do, and only in a row, for one question and with equal results.
+// A denied call counts as a call of its question, so that a loop of denied calls ends. It does not count as a
+// repetition: only calls that ran do, and only in a row, for one question and with equal results.
 type UsageCounter struct {
 	window time.Duration
 	keep   time.Duration
@@ -25,7 +25,8 @@ type UsageCounter struct {
 	agents   lruMap[usageSum]   // by agent
 }
 
-// repetition is the latest run of identical calls of a caller for one question. A call is identified by tool and arguments.
+// repetition is the latest run of identical calls of a caller for one question. A call is identified by tool and
+// arguments.
 type repetition struct {
 	call    string         // of the last call that ended
 	result  string         // of that call
@@ -88,10 +89,10 @@ type Attempt struct {
 	ParamsHash     string // hash of the arguments
 }
 
-// Count counts a call and returns the usage before it: identical calls of this caller in a row for the same question, calls
-// of the account and all agents below it for the same question, and the usage of each agent of the lineage, the account
-// first. The caller must fill in the budgets, and call [UsageCounter.Ended] or [UsageCounter.Refused] once. Reading and
-// counting is atomic, so that no two concurrent calls see the same count.
+// Count counts a call and returns the usage before it: identical calls of this caller in a row for the same question,
+// calls of the account and all agents below it for the same question, and the usage of each agent of the lineage, the
+// account first. The caller must fill in the budgets, and call [UsageCounter.Ended] or [UsageCounter.Refused] once.
+// Reading and counting is atomic, so that no two concurrent calls see the same count.
 func (t *UsageCounter) Count(now time.Time, a Attempt) Usage { return t.usage(now, a, true) }
 
 // Peek is [UsageCounter.Count] without counting, for a dry run.
@@ -129,8 +130,8 @@ func (a Attempt) repetitionKey() string { return joinKey(a.Caller, a.Session, a.
 // call identifies the call by tool and arguments.
 func (a Attempt) call() string { return joinKey(a.Tool, a.ParamsHash) }
 
-// Ended records that a counted call ran and ended with result, a hash or the text itself. It continues the repetition when
-// call and result equal the last ones of the question, and starts a new one otherwise.
+// Ended records that a counted call ran and ended with result, a hash or the text itself. It continues the repetition
+// when call and result equal the last ones of the question, and starts a new one otherwise.
 func (t *UsageCounter) Ended(now time.Time, a Attempt, result string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

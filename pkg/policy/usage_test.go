@@ -17,8 +17,8 @@ func newAttempt(caller, session, query, tool, params string) Attempt {
 	return Attempt{Caller: caller, Session: session, Query: query, Tool: tool, ParamsHash: params}
 }
 
-// TestCounterRepetitions: calls are identical when they follow each other for the same question, with the same arguments
-// and results.
+// TestCounterRepetitions: calls are identical when they follow each other for the same question, with the same
+// arguments and results.
 func TestCounterRepetitions(t *testing.T) {
 	first := newAttempt("generator", "s", "q", "fs_read", "h")
 	other := newAttempt("generator", "s", "q", "fs_list", "h")
@@ -51,10 +51,22 @@ func TestCounterRepetitions(t *testing.T) {
 		{"a child", newAttempt("generator.coder-1", "s", "q", "fs_read", "h"), time.Second, nil, 0},
 		{"after another call", first, time.Second, []func(*UsageCounter, time.Time){ran(other, "1")}, 0},
 		{"after another result", first, time.Second, []func(*UsageCounter, time.Time){ran(first, "2")}, 1},
-		{"after a refused attempt", first, time.Second, []func(*UsageCounter, time.Time){refused(first), refused(first)}, 2},
-		{"after another call that was refused", first, time.Second, []func(*UsageCounter, time.Time){refused(other)}, 2},
-		{"while another one runs", first, time.Second, []func(*UsageCounter, time.Time){func(c *UsageCounter, now time.Time) { c.Count(now, first) }}, 3},
-		{"many more", first, time.Second, slices.Repeat([]func(*UsageCounter, time.Time){ran(first, "1")}, 3*maxIdentical), maxIdentical},
+		{"after a refused attempt", first, time.Second, []func(*UsageCounter, time.Time){
+			refused(first),
+			refused(first),
+		}, 2},
+		{
+			"after another call that was refused", first, time.Second,
+			[]func(*UsageCounter, time.Time){refused(other)},
+			2,
+		},
+		{
+			"while another one runs", first, time.Second,
+			[]func(*UsageCounter, time.Time){func(c *UsageCounter, now time.Time) { c.Count(now, first) }},
+			3,
+		},
+		{"many more", first, time.Second, slices.Repeat([]func(*UsageCounter, time.Time){ran(first, "1")},
+			3*maxIdentical), maxIdentical},
 		{"trick: key parts that shift", newAttempt("generator", "s", "qf", "s_read", "h"), time.Second, nil, 0},
 		{"trick: time goes back", first, -time.Hour, nil, 2},
 	} {
@@ -116,7 +128,8 @@ func TestCounterCallsAndAgents(t *testing.T) {
 		t.Errorf("bytes ran over: %d", l.Bytes)
 	}
 	// An hour without a call resets the counts.
-	if s := counter.Peek(counterStart.Add(2*time.Hour), newAttempt("generator", "s", "q1", "x", "h")); s.Calls != 0 || s.Agents[0].Calls != 0 {
+	if s := counter.Peek(counterStart.Add(2*time.Hour), newAttempt("generator", "s", "q1", "x", "h")); s.Calls != 0 ||
+		s.Agents[0].Calls != 0 {
 		t.Errorf("still counted: %+v", s)
 	}
 }
@@ -130,10 +143,12 @@ func TestCounterFloodKeepsAgentUsage(t *testing.T) {
 	if got := counter.AgentUsage("generator").Calls; got != 5000 {
 		t.Errorf("%d calls of the line, want 5000", got)
 	}
-	if got := counter.Peek(counterStart, newAttempt("generator", "s0", "q0", "x", "0")); got.Calls != 0 || got.Identical != 0 {
+	if got := counter.Peek(counterStart, newAttempt("generator", "s0", "q0", "x", "0")); got.Calls != 0 ||
+		got.Identical != 0 {
 		t.Errorf("the oldest of 5000 is still there: %+v", got)
 	}
-	if got := counter.Peek(counterStart, newAttempt("generator", "s4999", "q4999", "x", "4999")); got.Calls != 1 || got.Identical != 1 {
+	if got := counter.Peek(counterStart, newAttempt("generator", "s4999", "q4999", "x", "4999")); got.Calls != 1 ||
+		got.Identical != 1 {
 		t.Errorf("the last of 5000 is gone: %+v", got)
 	}
 }
@@ -179,11 +194,13 @@ func TestCounterMatchesModel(t *testing.T) {
 		for range rapid.IntRange(1, 40).Draw(rt, "calls") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 40).Draw(rt, "wait")) * time.Second)
 			one := func(name string, of ...string) string { return rapid.SampledFrom(of).Draw(rt, name) }
-			a := newAttempt(one("caller", "generator", "committee", "generator.coder-1"), one("session", "s", "t"), one("query", "q", "r"), one("tool", "x", "y"), one("params", "1", "2"))
+			a := newAttempt(one("caller", "generator", "committee", "generator.coder-1"), one("session", "s", "t"),
+				one("query", "q", "r"), one("tool", "x", "y"), one("params", "1", "2"))
 			same, calls, result := 0, 0, one("result", "", "1", "2") // "" = refused
 			last := now
 			var want string
-			for _, m := range slices.Backward(all) { // the repetition that ends with the last call of this caller and question that ran
+			// the repetition that ends with the last call of this caller and question that ran
+			for _, m := range slices.Backward(all) {
 				if m.a.repetitionKey() != a.repetitionKey() {
 					continue
 				}

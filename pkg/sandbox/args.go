@@ -19,7 +19,10 @@ const insideID = "1000"
 // visible are the folders and files of the system that a program may read.
 var (
 	systemRoots = []string{"/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
-	systemFiles = []string{"/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime"}
+	systemFiles = []string{
+		"/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d",
+		"/etc/localtime",
+	}
 	// madeFiles replace those of the machine, which tell about its users and network.
 	madeFiles = map[string]string{
 		"/etc/passwd":        "sandbox:x:" + insideID + ":" + insideID + "::/tmp:/bin/sh\n",
@@ -29,14 +32,20 @@ var (
 	}
 	// maskedProc are files of procfs that are not bound to a namespace.
 	maskedProc = []string{
-		"/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/timer_list", "/proc/sched_debug", "/proc/kallsyms", "/proc/kmsg",
-		"/proc/sysrq-trigger", "/proc/cmdline", "/proc/config.gz", "/proc/kpagecount", "/proc/kpageflags", "/proc/kpagecgroup", "/proc/iomem",
+		"/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/timer_list", "/proc/sched_debug", "/proc/kallsyms",
+		"/proc/kmsg",
+		"/proc/sysrq-trigger", "/proc/cmdline", "/proc/config.gz", "/proc/kpagecount", "/proc/kpageflags",
+		"/proc/kpagecgroup", "/proc/iomem",
 		"/proc/ioports", "/proc/modules", "/proc/vmallocinfo", "/proc/slabinfo", "/proc/pagetypeinfo",
 	}
-	maskedProcFolders = []string{"/proc/acpi", "/proc/asound", "/proc/scsi", "/proc/fs", "/proc/driver", "/proc/bus", "/proc/irq"}
+	maskedProcFolders = []string{
+		"/proc/acpi", "/proc/asound", "/proc/scsi", "/proc/fs", "/proc/driver", "/proc/bus",
+		"/proc/irq",
+	}
 )
 
-// arguments returns the arguments of bubblewrap that build the sandbox. The order matters: a later mount covers an earlier one.
+// arguments returns the arguments of bubblewrap that build the sandbox. The order matters: a later mount covers an
+// earlier one.
 func (r *runner) arguments(f *files) ([]string, error) {
 	filter, err := newFilter()
 	if err != nil {
@@ -51,8 +60,10 @@ func (r *runner) arguments(f *files) ([]string, error) {
 	disk := strconv.FormatInt(r.spec.Limits.Disk, 10)
 	args := []string{
 		"--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try",
-		"--uid", insideID, "--gid", insideID, "--hostname", "sandbox", "--new-session", "--die-with-parent", "--cap-drop", "ALL",
-		"--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev", "--size", disk, "--tmpfs", "/dev/shm", "--remount-ro", "/dev",
+		"--uid", insideID, "--gid", insideID, "--hostname", "sandbox", "--new-session", "--die-with-parent",
+		"--cap-drop", "ALL",
+		"--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev", "--size", disk, "--tmpfs", "/dev/shm",
+		"--remount-ro", "/dev",
 		"--size", disk, "--tmpfs", "/tmp",
 	}
 	system, err := systemMounts(f)
@@ -61,7 +72,8 @@ func (r *runner) arguments(f *files) ([]string, error) {
 	}
 	args = append(append(args, system...), r.folderMounts()...)
 	args = append(args, "--remount-ro", "/", "--chdir", r.spec.Dir,
-		"--setenv", "PATH", Path, "--setenv", "HOME", r.spec.Dir, "--setenv", "TMPDIR", "/tmp", "--setenv", "LANG", "C.UTF-8")
+		"--setenv", "PATH", Path, "--setenv", "HOME", r.spec.Dir, "--setenv", "TMPDIR", "/tmp", "--setenv", "LANG",
+		"C.UTF-8")
 	if env := r.environment(); env != "" {
 		if err := f.data("", "environment", []byte(env)); err != nil {
 			return nil, err
@@ -71,8 +83,8 @@ func (r *runner) arguments(f *files) ([]string, error) {
 	return append(args, "--"), nil
 }
 
-// systemMounts returns the arguments that show the system's programs and libraries and the made files, and cover what procfs tells about
-// the machine.
+// systemMounts returns the arguments that show the system's programs and libraries and the made files, and cover what
+// procfs tells about the machine.
 func systemMounts(f *files) (args []string, err error) {
 	for _, path := range systemRoots {
 		info, err := os.Lstat(path)
@@ -128,8 +140,8 @@ func (r *runner) folderMounts() (args []string) {
 	return args
 }
 
-// environment returns the arguments that set the environment, each ended by a zero byte: other users can read a command line, and a
-// server gets its credentials by the environment.
+// environment returns the arguments that set the environment, each ended by a zero byte: other users can read a command
+// line, and a server gets its credentials by the environment.
 func (r *runner) environment() string {
 	var b strings.Builder
 	for _, e := range r.spec.Env {
@@ -150,8 +162,9 @@ func isVisibleInside(closed string) bool {
 	return false
 }
 
-// programArgs returns the program behind prlimit, which sets the limits of a process inside the sandbox: the kernel counts
-// processes by user namespace there, and the limit of the namespace's creator would count all processes of the user.
+// programArgs returns the program behind prlimit, which sets the limits of a process inside the sandbox: the kernel
+// counts processes by user namespace there, and the limit of the namespace's creator would count all processes of the
+// user.
 func (r *runner) programArgs() []string {
 	l := r.spec.Limits
 	args := []string{"/usr/bin/prlimit"}

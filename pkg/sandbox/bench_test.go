@@ -21,7 +21,8 @@ func BenchmarkLaunch(b *testing.B) {
 		}
 		plain = append(plain, time.Since(began))
 		began = time.Now()
-		if r, err := Run(b.Context(), Spec{Args: []string{"/bin/true"}, Dir: dir, Limits: DefaultLimits}); err != nil || r.ExitCode != 0 {
+		if r, err := Run(b.Context(), Spec{Args: []string{"/bin/true"}, Dir: dir, Limits: DefaultLimits}); err != nil ||
+			r.ExitCode != 0 {
 			b.Fatal(r.ExitCode, err)
 		}
 		inside = append(inside, time.Since(began))

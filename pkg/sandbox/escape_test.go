@@ -67,13 +67,25 @@ func probes(h host) []probe {
 	tmp, shm := "/tmp/conclave-probe-"+parent, "/dev/shm/conclave-probe-"+parent
 	return []probe{
 		{class: "files", name: "file outside", args: []string{"read", h.outside("canary")}},
-		{class: "files", name: "file in a folder of Conclave", args: []string{"read", h.outside("conclave/keys/broker.nk")}},
-		{class: "files", name: "closed folder in a visible one", args: []string{"list", "/usr/share/doc"}, closed: "/usr/share"},
+		{
+			class: "files", name: "file in a folder of Conclave",
+			args: []string{"read", h.outside("conclave/keys/broker.nk")},
+		},
+		{
+			class: "files", name: "closed folder in a visible one", args: []string{"list", "/usr/share/doc"},
+			closed: "/usr/share",
+		},
 		{class: "files", name: "relative path with ..", args: []string{"read", "../outside/canary"}},
 		{class: "files", name: "create a file outside", args: []string{"create", h.outside("created")}},
-		{class: "files", name: "overwrite a file of the system", args: []string{"open_write", "/usr/lib/os-release"}, control: onlyRoot},
+		{
+			class: "files", name: "overwrite a file of the system", args: []string{"open_write", "/usr/lib/os-release"},
+			control: onlyRoot,
+		},
 		{class: "files", name: "create a file in /", args: []string{"create", "/conclave-probe"}, control: nobody},
-		{class: "files", name: "create a file in /etc", args: []string{"create", "/etc/conclave-probe"}, control: nobody},
+		{
+			class: "files", name: "create a file in /etc", args: []string{"create", "/etc/conclave-probe"},
+			control: nobody,
+		},
 		{class: "files", name: "password hashes", args: []string{"has_content", "/etc/shadow"}, control: onlyRoot},
 		{class: "files", name: "settings of the machine", args: []string{"list", "/etc/systemd"}, control: usually},
 		{class: "files", name: "home of root", args: []string{"list", "/root"}, control: onlyRoot},
@@ -81,11 +93,17 @@ func probes(h host) []probe {
 		{class: "files", name: "/var", args: []string{"list", "/var/lib"}},
 		{class: "files", name: "/run", args: []string{"list", "/run"}},
 		{class: "files", name: "private /tmp", args: []string{"create", tmp}, escaped: exists(tmp), control: nobody},
-		{class: "files", name: "private /dev/shm", args: []string{"create", shm}, escaped: exists(shm), control: nobody},
+		{
+			class: "files", name: "private /dev/shm", args: []string{"create", shm}, escaped: exists(shm),
+			control: nobody,
+		},
 		{class: "files", name: "file handle", args: []string{"file_handle"}},
 		{class: "links", name: "symlink to a file outside", args: []string{"symlink", h.outside("canary")}},
 		{class: "links", name: "symlink race", args: []string{"symlink_race", h.outside("canary")}},
-		{class: "links", name: "working folder exchanged for a symlink", args: []string{"exchange_race", h.outside("")}},
+		{
+			class: "links", name: "working folder exchanged for a symlink",
+			args: []string{"exchange_race", h.outside("")},
+		},
 		{class: "links", name: "hard link to a file outside", args: []string{"hardlink", h.outside("canary")}},
 		{class: "links", name: "rename to a folder outside", args: []string{"rename_out", h.outside("renamed")}},
 		{class: "devices", name: "devices of the machine", args: []string{"devices"}},
@@ -93,19 +111,40 @@ func probes(h host) []probe {
 		{class: "devices", name: "new block device", args: []string{"mknod"}, control: onlyRoot},
 		{class: "devices", name: "file in /dev", args: []string{"create", "/dev/conclave-probe"}, control: nobody},
 		{class: "terminal", name: "TIOCSTI", args: []string{"tiocsti"}, control: usually},
-		{class: "terminal", name: "trick: TIOCSTI with high bits", args: []string{"tiocsti_high_bits"}, control: usually},
+		{
+			class: "terminal", name: "trick: TIOCSTI with high bits", args: []string{"tiocsti_high_bits"},
+			control: usually,
+		},
 		{class: "terminal", name: "TIOCLINUX", args: []string{"tioclinux"}},
-		{class: "descriptors", name: "inherited descriptor", args: []string{"descriptors"}, before: leakDescriptor, extra: func() *os.File { return os.Stderr }},
+		{
+			class: "descriptors", name: "inherited descriptor", args: []string{"descriptors"}, before: leakDescriptor,
+			extra: func() *os.File { return os.Stderr },
+		},
 		{class: "environment", name: "environment", args: []string{"environment", canary}},
 		{class: "procfs", name: "status of a process outside", args: []string{"has_content", proc + "/status"}},
 		{class: "procfs", name: "environment of a process outside", args: []string{"has_content", proc + "/environ"}},
-		{class: "procfs", name: "root of a process outside", args: []string{"read", proc + "/root" + h.outside("canary")}},
+		{
+			class: "procfs", name: "root of a process outside",
+			args: []string{"read", proc + "/root" + h.outside("canary")},
+		},
 		{class: "procfs", name: "folder of a process outside", args: []string{"list", proc + "/cwd"}},
 		{class: "procfs", name: "descriptors of a process outside", args: []string{"list", proc + "/fd"}},
-		{class: "procfs", name: "memory of a process outside", args: []string{"open_write", proc + "/mem"}, control: onlyRoot},
-		{class: "procfs", name: "root of process 1", args: []string{"read", "/proc/1/root" + h.outside("canary")}, control: usually},
-		{class: "procfs", name: "core_pattern", args: []string{"open_write", "/proc/sys/kernel/core_pattern"}, control: onlyRoot},
-		{class: "procfs", name: "hotplug helper", args: []string{"open_write", "/proc/sys/kernel/modprobe"}, control: usually},
+		{
+			class: "procfs", name: "memory of a process outside", args: []string{"open_write", proc + "/mem"},
+			control: onlyRoot,
+		},
+		{
+			class: "procfs", name: "root of process 1", args: []string{"read", "/proc/1/root" + h.outside("canary")},
+			control: usually,
+		},
+		{
+			class: "procfs", name: "core_pattern", args: []string{"open_write", "/proc/sys/kernel/core_pattern"},
+			control: onlyRoot,
+		},
+		{
+			class: "procfs", name: "hotplug helper", args: []string{"open_write", "/proc/sys/kernel/modprobe"},
+			control: usually,
+		},
 		{class: "procfs", name: "sysrq-trigger", args: []string{"open_write", "/proc/sysrq-trigger"}, control: usually},
 		{class: "procfs", name: "kernel symbols", args: []string{"has_content", "/proc/kallsyms"}, control: usually},
 		{class: "procfs", name: "kernel command line", args: []string{"has_content", "/proc/cmdline"}},
@@ -113,7 +152,10 @@ func probes(h host) []probe {
 		{class: "procfs", name: "own program through /proc/self/exe", args: []string{"chmod_self"}},
 		{class: "sysfs", name: "sysfs", args: []string{"list", "/sys/kernel"}},
 		{class: "cgroup", name: "control groups", args: []string{"list", "/sys/fs/cgroup"}},
-		{class: "cgroup", name: "limits of the own control group", args: []string{"create", "/sys/fs/cgroup/conclave-probe"}, control: nobody},
+		{
+			class: "cgroup", name: "limits of the own control group",
+			args: []string{"create", "/sys/fs/cgroup/conclave-probe"}, control: nobody,
+		},
 		{class: "processes", name: "signal to the parent", args: []string{"kill", parent}},
 		{class: "processes", name: "ptrace of the parent", args: []string{"ptrace_traceme"}},
 		{class: "processes", name: "ptrace of a child", args: []string{"ptrace_attach"}, control: usually},
@@ -124,17 +166,47 @@ func probes(h host) []probe {
 		{class: "processes", name: "priority", args: []string{"nice"}, control: onlyRoot},
 		{class: "privileges", name: "setuid", args: []string{"setuid"}, control: onlyRoot},
 		{class: "privileges", name: "setgid", args: []string{"setgid"}, control: onlyRoot},
-		{class: "privileges", name: "trick: setuid bit by chmod", args: []string{"set_id", "chmod"}, control: everybody},
-		{class: "privileges", name: "trick: setuid bit by fchmod", args: []string{"set_id", "fchmod"}, control: everybody},
-		{class: "privileges", name: "trick: setuid bit by fchmodat", args: []string{"set_id", "fchmodat"}, control: everybody},
-		{class: "privileges", name: "trick: setuid bit by fchmodat2", args: []string{"set_id", "fchmodat2"}, control: everybody},
-		{class: "privileges", name: "trick: setuid bit by mknod", args: []string{"set_id", "mknod"}, control: everybody},
-		{class: "privileges", name: "trick: setuid bit by mknodat", args: []string{"set_id", "mknodat"}, control: everybody},
-		{class: "privileges", name: "trick: setuid bit by creat", args: []string{"set_id", "creat"}, control: everybody},
+		{
+			class: "privileges", name: "trick: setuid bit by chmod", args: []string{"set_id", "chmod"},
+			control: everybody,
+		},
+		{
+			class: "privileges", name: "trick: setuid bit by fchmod", args: []string{"set_id", "fchmod"},
+			control: everybody,
+		},
+		{
+			class: "privileges", name: "trick: setuid bit by fchmodat", args: []string{"set_id", "fchmodat"},
+			control: everybody,
+		},
+		{
+			class: "privileges", name: "trick: setuid bit by fchmodat2", args: []string{"set_id", "fchmodat2"},
+			control: everybody,
+		},
+		{
+			class: "privileges", name: "trick: setuid bit by mknod", args: []string{"set_id", "mknod"},
+			control: everybody,
+		},
+		{
+			class: "privileges", name: "trick: setuid bit by mknodat", args: []string{"set_id", "mknodat"},
+			control: everybody,
+		},
+		{
+			class: "privileges", name: "trick: setuid bit by creat", args: []string{"set_id", "creat"},
+			control: everybody,
+		},
 		{class: "privileges", name: "trick: setuid bit by open", args: []string{"set_id", "open"}, control: everybody},
-		{class: "privileges", name: "trick: setuid bit by old_open", args: []string{"set_id", "old_open"}, control: everybody},
-		{class: "privileges", name: "trick: setuid bit by openat2", args: []string{"set_id", "openat2"}, control: everybody},
-		{class: "privileges", name: "trick: setuid bit by tmpfile", args: []string{"set_id", "tmpfile"}, control: usually},
+		{
+			class: "privileges", name: "trick: setuid bit by old_open", args: []string{"set_id", "old_open"},
+			control: everybody,
+		},
+		{
+			class: "privileges", name: "trick: setuid bit by openat2", args: []string{"set_id", "openat2"},
+			control: everybody,
+		},
+		{
+			class: "privileges", name: "trick: setuid bit by tmpfile", args: []string{"set_id", "tmpfile"},
+			control: usually,
+		},
 		{class: "privileges", name: "setuid program", args: []string{"setuid_program", h.setuid}, control: onlyRoot},
 		{class: "privileges", name: "capability in the bounding set", args: []string{"bounding_set"}, control: usually},
 		{class: "namespaces", name: "unshare a user namespace", args: []string{"unshare_user"}},
@@ -181,33 +253,82 @@ func probes(h host) []probe {
 		{class: "network", name: "raw socket", args: []string{"raw_socket"}, control: onlyRoot},
 		{class: "network", name: "packet socket", args: []string{"packet_socket"}, control: onlyRoot},
 		{class: "network", name: "netlink", args: []string{"netlink"}},
-		{class: "network", name: "trick: AF_VSOCK, which is in no namespace", args: []string{"vsock"}, control: usually},
+		{
+			class: "network", name: "trick: AF_VSOCK, which is in no namespace", args: []string{"vsock"},
+			control: usually,
+		},
 		{class: "network", name: "AF_ALG", args: []string{"alg"}, control: usually},
 		{class: "sockets", name: "Unix socket of Conclave", args: []string{"unix", h.outside("conclave/http.sock")}},
 		{class: "sockets", name: "D-Bus session bus", args: []string{"unix", h.outside("bus")}},
-		{class: "sockets", name: "D-Bus system bus", args: []string{"unix", "/run/dbus/system_bus_socket"}, control: usually},
+		{
+			class: "sockets", name: "D-Bus system bus", args: []string{"unix", "/run/dbus/system_bus_socket"},
+			control: usually,
+		},
 		{class: "sockets", name: "abstract socket", args: []string{"abstract", h.abstract}},
-		{class: "bombs", name: "processes", args: []string{"fork_bomb", "40"}, limits: Limits{Processes: 32}, control: nobody},
-		{class: "bombs", name: "memory of one process", args: []string{"memory_bomb", "200"}, limits: Limits{Memory: 128 << 20}, control: nobody},
-		{class: "bombs", name: "memory of many processes", args: []string{"many_memory_bombs", "6", "32"}, limits: Limits{TotalMemory: 96 << 20}, escaped: stoppedBy(StopMemory), control: nobody},
+		{
+			class: "bombs", name: "processes", args: []string{"fork_bomb", "40"}, limits: Limits{Processes: 32},
+			control: nobody,
+		},
+		{
+			class: "bombs", name: "memory of one process", args: []string{"memory_bomb", "200"},
+			limits: Limits{Memory: 128 << 20}, control: nobody,
+		},
+		{
+			class: "bombs", name: "memory of many processes", args: []string{"many_memory_bombs", "6", "32"},
+			limits: Limits{TotalMemory: 96 << 20}, escaped: stoppedBy(StopMemory), control: nobody,
+		},
 		{class: "bombs", name: "memory outside of processes: memfd", args: []string{"memfd"}},
 		{class: "bombs", name: "memory outside of processes: shmget", args: []string{"shmget"}},
-		{class: "bombs", name: "memory outside of processes: /tmp", args: []string{"fill", "/tmp", "10", "1"}, limits: small, control: nobody},
-		{class: "bombs", name: "memory outside of processes: /dev/shm", args: []string{"fill", "/dev/shm", "10", "1"}, limits: small, control: nobody},
+		{
+			class: "bombs", name: "memory outside of processes: /tmp", args: []string{"fill", "/tmp", "10", "1"},
+			limits: small, control: nobody,
+		},
+		{
+			class: "bombs", name: "memory outside of processes: /dev/shm", args: []string{
+				"fill", "/dev/shm", "10",
+				"1",
+			},
+			limits: small, control: nobody,
+		},
 		{class: "bombs", name: "file size", args: []string{"fill", ".", "1", "3"}, limits: small, control: nobody},
-		{class: "bombs", name: "disk", args: []string{"fill", ".", "10", "1"}, limits: small, escaped: stoppedBy(StopDisk), control: nobody},
-		{class: "bombs", name: "trick: disk of deleted files", args: []string{"fill_deleted", ".", "20", "1"}, limits: small, escaped: stoppedBy(StopDisk), control: nobody},
-		{class: "bombs", name: "trick: disk in a folder that cannot be listed", args: []string{"fill_hidden", "8", "1"}, limits: small, escaped: stoppedBy(StopDisk), control: nobody},
-		{class: "bombs", name: "trick: disk allocated and not written", args: []string{"allocate", "1"}, limits: small, control: usually},
-		{class: "bombs", name: "trick: nested folders", args: []string{"nest", "200"}, escaped: stoppedBy(StopDisk), control: nobody},
-		{class: "bombs", name: "files", args: []string{"many_files", "300"}, limits: Limits{Entries: 100}, escaped: stoppedBy(StopDisk), control: nobody},
+		{
+			class: "bombs", name: "disk", args: []string{"fill", ".", "10", "1"}, limits: small,
+			escaped: stoppedBy(StopDisk), control: nobody,
+		},
+		{
+			class: "bombs", name: "trick: disk of deleted files", args: []string{"fill_deleted", ".", "20", "1"},
+			limits: small, escaped: stoppedBy(StopDisk), control: nobody,
+		},
+		{
+			class: "bombs", name: "trick: disk in a folder that cannot be listed", args: []string{
+				"fill_hidden", "8",
+				"1",
+			},
+			limits: small, escaped: stoppedBy(StopDisk), control: nobody,
+		},
+		{
+			class: "bombs", name: "trick: disk allocated and not written", args: []string{"allocate", "1"},
+			limits:  small,
+			control: usually,
+		},
+		{
+			class: "bombs", name: "trick: nested folders", args: []string{"nest", "200"}, escaped: stoppedBy(StopDisk),
+			control: nobody,
+		},
+		{
+			class: "bombs", name: "files", args: []string{"many_files", "300"}, limits: Limits{Entries: 100},
+			escaped: stoppedBy(StopDisk), control: nobody,
+		},
 		{class: "bombs", name: "open files", args: []string{"open_bomb", "100"}, limits: Limits{OpenFiles: 64}},
-		{class: "bombs", name: "output", args: []string{"output_bomb"}, limits: Limits{Output: 64 << 10}, escaped: stoppedBy(StopOutput), control: nobody},
+		{
+			class: "bombs", name: "output", args: []string{"output_bomb"}, limits: Limits{Output: 64 << 10},
+			escaped: stoppedBy(StopOutput), control: nobody,
+		},
 	}
 }
 
-// TestEscapeProbes runs every probe in the sandbox, where it must be denied, and outside of it, where it must succeed. As root
-// it runs the table again as an ordinary user.
+// TestEscapeProbes runs every probe in the sandbox, where it must be denied, and outside of it, where it must succeed.
+// As root it runs the table again as an ordinary user.
 func TestEscapeProbes(t *testing.T) {
 	requireSandbox(t)
 	h := newHost(t)
@@ -260,7 +381,10 @@ func newHost(t *testing.T) host {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for path, content := range map[string][]byte{h.outside("canary"): []byte(canary), h.outside("conclave/keys/broker.nk"): []byte(canary), h.setuid: program} {
+	for path, content := range map[string][]byte{
+		h.outside("canary"):                  []byte(canary),
+		h.outside("conclave/keys/broker.nk"): []byte(canary), h.setuid: program,
+	} {
 		if err := os.WriteFile(path, content, 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -318,7 +442,8 @@ func (h host) escapes(t *testing.T, p probe) bool {
 		t.Fatal(err)
 	}
 	killed := r.ExitCode == 128+int(syscall.SIGSYS) || r.ExitCode == 128+int(syscall.SIGKILL)
-	if r.Stopped == StopNone && !killed && r.ExitCode != probeEscaped && r.ExitCode != probeDenied && r.ExitCode != probeUnknown {
+	if r.Stopped == StopNone && !killed && r.ExitCode != probeEscaped && r.ExitCode != probeDenied &&
+		r.ExitCode != probeUnknown {
 		t.Fatalf("the probe is broken: exit code %d: %s", r.ExitCode, r.Output)
 	}
 	if r.Stopped == StopTime {
@@ -378,7 +503,12 @@ func mergeLimits(l Limits) Limits {
 			*one.to = *one.from
 		}
 	}
-	for _, one := range []struct{ to, from *int }{{&out.Processes, &l.Processes}, {&out.OpenFiles, &l.OpenFiles}, {&out.Entries, &l.Entries}, {&out.Output, &l.Output}} {
+	for _, one := range []struct{ to, from *int }{
+		{&out.Processes, &l.Processes},
+		{&out.OpenFiles, &l.OpenFiles},
+		{&out.Entries, &l.Entries},
+		{&out.Output, &l.Output},
+	} {
 		if *one.from != 0 {
 			*one.to = *one.from
 		}
@@ -444,13 +574,17 @@ func runAsOrdinaryUser(t *testing.T, program, want string) {
 		}
 		base := newWorkFolder(t)
 		test, tmp := filepath.Join(base, "sandbox.test"), filepath.Join(base, "tmp")
-		if err := errors.Join(os.WriteFile(test, own, 0o755), os.Mkdir(tmp, 0o700), os.Chown(tmp, nobodyUser, nobodyUser)); err != nil {
+		if err := errors.Join(os.WriteFile(test, own, 0o755), os.Mkdir(tmp, 0o700),
+			os.Chown(tmp, nobodyUser, nobodyUser)); err != nil {
 			t.Fatal(err)
 		}
 		name, _, _ := strings.Cut(t.Name(), "/")
 		c := exec.CommandContext(t.Context(), test, "-test.run=^"+name+"$", "-test.v")
 		c.Dir = tmp
-		c.Env = []string{"PATH=/usr/bin:/bin", "TMPDIR=" + tmp, "CI=" + os.Getenv("CI"), probesVariable + "=" + program, "CONCLAVE_SECRET=" + canary}
+		c.Env = []string{
+			"PATH=/usr/bin:/bin", "TMPDIR=" + tmp, "CI=" + os.Getenv("CI"), probesVariable + "=" + program,
+			"CONCLAVE_SECRET=" + canary,
+		}
 		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobodyUser, Gid: nobodyUser}}
 		out, err := c.CombinedOutput()
 		if err != nil || !bytes.Contains(out, []byte(want)) || !bytes.Contains(out, []byte("\n--- PASS: "+name)) {

@@ -39,8 +39,9 @@ type fileState struct {
 // exceeds reports whether the folder is larger than the limits allow. One that cannot be measured is.
 func (f folder) exceeds(l Limits) bool { return f.hidden || f.bytes > l.Disk || f.entries > l.Entries }
 
-// readFolder reads the working folder without following symlinks. It stops after more than most entries, at the end of ctx, and at
-// a part that is nested too deep or that the program made unreadable. A file that disappears meanwhile is left out.
+// readFolder reads the working folder without following symlinks. It stops after more than most entries, at the end of
+// ctx, and at a part that is nested too deep or that the program made unreadable. A file that disappears meanwhile is
+// left out.
 func readFolder(ctx context.Context, work *os.Root, most int, withFiles bool) (folder, error) {
 	out := folder{files: map[string]fileState{}}
 	err := walkFolder(ctx, work, func(e entry) error {
@@ -80,9 +81,9 @@ type entry struct {
 
 func (e entry) isFolder() bool { return e.stat.Mode&unix.S_IFMT == unix.S_IFDIR }
 
-// walkFolder calls visit for everything below the working folder, a folder before its content, until visit or ctx has an error; for
-// [fs.SkipDir] it leaves the content out. It opens each folder once, relative to the one that holds it, and follows no symlink. It
-// returns errHidden for a folder that it may not read.
+// walkFolder calls visit for everything below the working folder, a folder before its content, until visit or ctx has
+// an error; for [fs.SkipDir] it leaves the content out. It opens each folder once, relative to the one that holds it,
+// and follows no symlink. It returns errHidden for a folder that it may not read.
 func walkFolder(ctx context.Context, work *os.Root, visit func(entry) error) error {
 	top, err := work.Open(".")
 	if errors.Is(err, fs.ErrPermission) {
@@ -152,8 +153,8 @@ func isReplaced(err error) bool {
 // isHidden reports whether a relative path contains a name with a leading dot, such as that of a cache.
 func isHidden(path string) bool { return strings.HasPrefix(path, ".") || strings.Contains(path, "/.") }
 
-// changedSince returns the absolute paths of the files that differ from before or are new, without hidden ones, sorted, at most
-// [MaxChanged].
+// changedSince returns the absolute paths of the files that differ from before or are new, without hidden ones, sorted,
+// at most [MaxChanged].
 func (f folder) changedSince(before folder, dir string) (out []string) {
 	for path, state := range f.files {
 		if old, ok := before.files[path]; (!ok || old != state) && !isHidden(path) {

@@ -42,12 +42,17 @@ func newGroup(l Limits) *group {
 				parent := filepath.Join(mount, filepath.Dir(f[2]))
 				have, err := os.ReadFile(filepath.Join(parent, "cgroup.subtree_control"))
 				if err == nil && slices.Contains(strings.Fields(string(have)), "memory") {
-					g.create(filepath.Join(parent, name), map[string]string{"memory.max": memory, "memory.swap.max": "0", "pids.max": pids, "memory.oom.group": "1"})
+					g.create(filepath.Join(parent, name),
+						map[string]string{
+							"memory.max": memory, "memory.swap.max": "0", "pids.max": pids,
+							"memory.oom.group": "1",
+						})
 					break
 				}
 			}
 		case slices.Contains(controllers, "memory"):
-			g.create(filepath.Join("/sys/fs/cgroup/memory", f[2], name), map[string]string{"memory.limit_in_bytes": memory})
+			g.create(filepath.Join("/sys/fs/cgroup/memory", f[2], name),
+				map[string]string{"memory.limit_in_bytes": memory})
 		case slices.Contains(controllers, "pids"):
 			g.create(filepath.Join("/sys/fs/cgroup/pids", f[2], name), map[string]string{"pids.max": pids})
 		}
@@ -61,7 +66,8 @@ func newGroup(l Limits) *group {
 // create adds a folder with these settings. A setting that this kernel does not have is left out.
 func (g *group) create(dir string, settings map[string]string) {
 	var at unix.Statfs_t
-	if unix.Statfs(filepath.Dir(dir), &at) != nil || (at.Type != unix.CGROUP_SUPER_MAGIC && at.Type != unix.CGROUP2_SUPER_MAGIC) {
+	if unix.Statfs(filepath.Dir(dir), &at) != nil ||
+		(at.Type != unix.CGROUP_SUPER_MAGIC && at.Type != unix.CGROUP2_SUPER_MAGIC) {
 		return
 	}
 	if os.Mkdir(dir, 0o755) != nil {

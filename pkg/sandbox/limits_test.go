@@ -29,7 +29,8 @@ func TestRunReturnsTheResult(t *testing.T) {
 	var live bytes.Buffer
 	script := `cat; echo "$GREETING" >&2; echo last; mkdir sub .cache; echo text > sub/new; echo text > .cache/x; ln -s /etc/passwd link; exit 7`
 	r, err := Run(t.Context(), Spec{
-		Args: []string{"sh", "-c", script}, Dir: dir, Limits: DefaultLimits, Stdin: []byte("input\n"), Env: []string{"GREETING=hello=you"},
+		Args: []string{"sh", "-c", script}, Dir: dir, Limits: DefaultLimits, Stdin: []byte("input\n"),
+		Env:    []string{"GREETING=hello=you"},
 		Output: func(piece []byte) { live.Write(piece) },
 	})
 	if err != nil {
@@ -79,7 +80,8 @@ func TestRunReadsWhatRootWrote(t *testing.T) {
 	if info.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
 		t.Error("a file outside of the working folder changed its owner")
 	}
-	if info, err = os.Stat(filepath.Join(dir, "sub", "private")); err != nil || info.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
+	if info, err = os.Stat(filepath.Join(dir, "sub", "private")); err != nil ||
+		info.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
 		t.Error("the working folder was not given back", err)
 	}
 }
@@ -96,9 +98,14 @@ func TestSandboxLimits(t *testing.T) {
 		code   int
 	}{
 		{"time", []string{"sleep", "1000"}, func(l *Limits) { l.Time = 200 * time.Millisecond }, StopTime, 137},
-		{"time of a program that ignores signals", []string{"sh", "-c", "trap '' TERM INT HUP; while :; do sleep 1000; done"}, func(l *Limits) { l.Time = 200 * time.Millisecond }, StopTime, 137},
-		{"processor time", []string{"sh", "-c", "while :; do :; done"}, func(l *Limits) { l.CPU = time.Second }, StopNone, 137},
-		{"output", []string{"sh", "-c", "while :; do echo x; done"}, func(l *Limits) { l.Output = 1000 }, StopOutput, 137},
+		{"time of a program that ignores signals", []string{"sh", "-c", "trap '' TERM INT HUP; while :; do sleep " +
+			"1000; done"}, func(l *Limits) { l.Time = 200 * time.Millisecond }, StopTime, 137},
+		{"processor time", []string{"sh", "-c", "while :; do :; done"}, func(l *Limits) {
+			l.CPU = time.Second
+		}, StopNone, 137},
+		{"output", []string{"sh", "-c", "while :; do echo x; done"}, func(l *Limits) {
+			l.Output = 1000
+		}, StopOutput, 137},
 		{"none", []string{"true"}, func(*Limits) {}, StopNone, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -119,8 +126,8 @@ func TestSandboxLimits(t *testing.T) {
 	}
 }
 
-// TestSandboxKillsTheTree checks that no process survives a run: neither one that left its session nor one that ignores all
-// signals. Each listens on a socket in the working folder, so that the test can see whether it lives.
+// TestSandboxKillsTheTree checks that no process survives a run: neither one that left its session nor one that ignores
+// all signals. Each listens on a socket in the working folder, so that the test can see whether it lives.
 func TestSandboxKillsTheTree(t *testing.T) {
 	requireSandbox(t)
 	program := buildProbes(t)
@@ -188,7 +195,10 @@ func TestSandboxForAKilledParent(t *testing.T) {
 	if dir == "" {
 		return
 	}
-	Run(t.Context(), Spec{Args: []string{program, "listen_and_wait", filepath.Join(dir, "s")}, Dir: dir, ReadOnly: []string{program}, Limits: DefaultLimits})
+	Run(t.Context(), Spec{
+		Args: []string{program, "listen_and_wait", filepath.Join(dir, "s")}, Dir: dir,
+		ReadOnly: []string{program}, Limits: DefaultLimits,
+	})
 }
 
 // waitFor waits until done reports true.
@@ -203,13 +213,18 @@ func waitFor(t *testing.T, done func() bool) {
 	}
 }
 
-// TestRunClosesFolder: a program cannot open its working folder to other users, or keep it from being measured, beyond the run.
+// TestRunClosesFolder: a program cannot open its working folder to other users, or keep it from being measured, beyond
+// the run.
 func TestRunClosesFolder(t *testing.T) {
 	t.Parallel()
 	requireSandbox(t)
 	for _, mode := range []string{"0777", "0000"} {
 		dir := newWorkFolder(t)
-		if r, err := Run(t.Context(), Spec{Args: []string{"chmod", mode, "."}, Dir: dir, Limits: DefaultLimits}); err != nil || r.ExitCode != 0 {
+		if r,
+			err := Run(t.Context(), Spec{
+			Args: []string{"chmod", mode, "."}, Dir: dir,
+			Limits: DefaultLimits,
+		}); err != nil || r.ExitCode != 0 {
 			t.Fatalf("%s: %v %d %s", mode, err, r.ExitCode, r.Output)
 		}
 		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
@@ -218,8 +233,8 @@ func TestRunClosesFolder(t *testing.T) {
 	}
 }
 
-// TestReadFolder: nesting beyond the bounds is reported and costs no more than the bounds, the end of the context ends it, and symlinks
-// are not followed.
+// TestReadFolder: nesting beyond the bounds is reported and costs no more than the bounds, the end of the context ends
+// it, and symlinks are not followed.
 func TestReadFolder(t *testing.T) {
 	t.Parallel()
 	dir := newWorkFolder(t)
@@ -229,11 +244,13 @@ func TestReadFolder(t *testing.T) {
 	}
 	defer work.Close()
 	deep := strings.Repeat("d/", maxDepth-1)
-	if err := errors.Join(os.MkdirAll(filepath.Join(dir, deep), 0o700), os.WriteFile(filepath.Join(dir, deep, "f"), []byte("x"), 0o600), os.Symlink("/usr", filepath.Join(dir, "link"))); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Join(dir, deep), 0o700), os.WriteFile(filepath.Join(dir, deep, "f"),
+		[]byte("x"), 0o600), os.Symlink("/usr", filepath.Join(dir, "link"))); err != nil {
 		t.Fatal(err)
 	}
 	got, err := readFolder(t.Context(), work, 1000, true)
-	if _, found := got.files[deep+"f"]; err != nil || !found || got.entries != maxDepth+1 || got.exceeds(DefaultLimits) {
+	if _, found := got.files[deep+"f"]; err != nil || !found || got.entries != maxDepth+1 ||
+		got.exceeds(DefaultLimits) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if got, err := readFolder(t.Context(), work, 10, true); err != nil || got.entries != 11 {
@@ -254,7 +271,8 @@ func TestReadFolder(t *testing.T) {
 		if err := chownTree(t.Context(), work, nobodyUser, nobodyUser); err != nil {
 			t.Error(err)
 		}
-		for path, want := range map[string]uint32{"": nobodyUser, "link": nobodyUser, deep + "f": nobodyUser, deep + "d/d": 0} {
+		for path, want := range map[string]uint32{"": nobodyUser, "link": nobodyUser, deep + "f": nobodyUser, deep +
+			"d/d": 0} {
 			info, err := os.Lstat(filepath.Join(dir, path))
 			if err != nil || info.Sys().(*syscall.Stat_t).Uid != want {
 				t.Errorf("%q: %v %v", path, info, err)
@@ -286,15 +304,50 @@ func TestRunRejects(t *testing.T) {
 		{"trick: symlink", Spec{Args: []string{"true"}, Dir: link}, "through a symlink"},
 		{"missing folder", Spec{Args: []string{"true"}, Dir: dir + "/missing"}, "no such file"},
 		{"a closed folder", Spec{Args: []string{"true"}, Dir: dir, Closed: []string{dir}}, "is closed to programs"},
-		{"in a closed folder", Spec{Args: []string{"true"}, Dir: dir, Closed: []string{filepath.Dir(dir)}}, "is closed to programs"},
-		{"around a closed folder", Spec{Args: []string{"true"}, Dir: dir, Closed: []string{dir + "/keys"}}, "is closed to programs"},
-		{"closed folder to read", Spec{Args: []string{"true"}, Dir: dir, ReadOnly: []string{link}, Closed: []string{link}}, "is closed to programs"},
-		{"procfs to read", Spec{Args: []string{"true"}, Dir: dir, ReadOnly: []string{"/proc"}}, "reaches other processes"},
-		{"a process to read", Spec{Args: []string{"true"}, Dir: dir, ReadOnly: []string{"/proc/1"}}, "reaches other processes"},
-		{"devices to change", Spec{Args: []string{"true"}, Dir: dir, ReadWrite: []string{"/dev"}}, "reaches other processes"},
-		{"sysfs to change", Spec{Args: []string{"true"}, Dir: dir, ReadWrite: []string{"/sys/fs"}}, "reaches other processes"},
-		{"sockets of services to read", Spec{Args: []string{"true"}, Dir: dir, ReadOnly: []string{"/run"}}, "reaches other processes"},
-		{"trick: another name of that folder", Spec{Args: []string{"true"}, Dir: dir, ReadOnly: []string{"/var/run/docker.sock"}}, "reaches other processes"},
+		{
+			"in a closed folder",
+			Spec{Args: []string{"true"}, Dir: dir, Closed: []string{filepath.Dir(dir)}},
+			"is closed to programs",
+		},
+		{
+			"around a closed folder",
+			Spec{Args: []string{"true"}, Dir: dir, Closed: []string{dir + "/keys"}},
+			"is closed to programs",
+		},
+		{"closed folder to read", Spec{
+			Args: []string{"true"}, Dir: dir, ReadOnly: []string{link},
+			Closed: []string{link},
+		}, "is closed to programs"},
+		{
+			"procfs to read",
+			Spec{Args: []string{"true"}, Dir: dir, ReadOnly: []string{"/proc"}},
+			"reaches other processes",
+		},
+		{
+			"a process to read",
+			Spec{Args: []string{"true"}, Dir: dir, ReadOnly: []string{"/proc/1"}},
+			"reaches other processes",
+		},
+		{
+			"devices to change",
+			Spec{Args: []string{"true"}, Dir: dir, ReadWrite: []string{"/dev"}},
+			"reaches other processes",
+		},
+		{
+			"sysfs to change",
+			Spec{Args: []string{"true"}, Dir: dir, ReadWrite: []string{"/sys/fs"}},
+			"reaches other processes",
+		},
+		{
+			"sockets of services to read",
+			Spec{Args: []string{"true"}, Dir: dir, ReadOnly: []string{"/run"}},
+			"reaches other processes",
+		},
+		{
+			"trick: another name of that folder",
+			Spec{Args: []string{"true"}, Dir: dir, ReadOnly: []string{"/var/run/docker.sock"}},
+			"reaches other processes",
+		},
 		{"trick: zero byte", Spec{Args: []string{"true\x00"}, Dir: dir}, "zero byte"},
 		{"no limits", Spec{Args: []string{"true"}, Dir: dir, Limits: Limits{Time: 1}}, "is not positive"},
 	} {
@@ -311,7 +364,8 @@ func TestRunRejects(t *testing.T) {
 	}
 }
 
-// TestRunIgnoresProgramsOfTheUser puts programs of the same names as the sandbox's own first in PATH and in the working folder.
+// TestRunIgnoresProgramsOfTheUser puts programs of the same names as the sandbox's own first in PATH and in the working
+// folder.
 func TestRunIgnoresProgramsOfTheUser(t *testing.T) {
 	requireSandbox(t)
 	dir := newWorkFolder(t)
@@ -336,7 +390,10 @@ func TestSelfTestObservesDenials(t *testing.T) {
 	if err := os.WriteFile(outside, []byte("outside\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	r, err := Run(t.Context(), Spec{Args: []string{"sh", "-c", selfTestScript, "sh", outside}, Dir: newWorkFolder(t), Limits: DefaultLimits})
+	r, err := Run(t.Context(), Spec{
+		Args: []string{"sh", "-c", selfTestScript, "sh", outside}, Dir: newWorkFolder(t),
+		Limits: DefaultLimits,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -354,15 +411,19 @@ func TestSelfTestObservesDenials(t *testing.T) {
 		"capabilities": func() string {
 			return strings.Replace(good, "CapEff:\t0000000000000000", "CapEff:\t0000000000200000", 1)
 		},
-		"host network":     func() string { return replaceNamespace(good, "net", own) },
-		"interface":        func() string { return strings.Replace(good, "    lo:", "  eth0: 0\n    lo:", 1) },
-		"descriptor":       func() string { return strings.Replace(good, " 2 -> pipe", " 7 -> socket:[1]\nx 2 -> pipe", 1) },
+		"host network": func() string { return replaceNamespace(good, "net", own) },
+		"interface":    func() string { return strings.Replace(good, "    lo:", "  eth0: 0\n    lo:", 1) },
+		"descriptor": func() string {
+			return strings.Replace(good, " 2 -> pipe", " 7 -> socket:[1]\nx 2 -> pipe", 1)
+		},
 		"environment":      func() string { return strings.Replace(good, "\nLANG=", "\nTOKEN=x\nLANG=", 1) },
 		"no process limit": func() string { return strings.Replace(good, "Max processes  ", "Max elsewhere ", 1) },
-		"file outside":     func() string { return strings.Replace(good, "== escaped\n", "== escaped\nread a file outside\n", 1) },
-		"incomplete":       func() string { return strings.Replace(good, "== end", "", 1) },
-		"folder":           func() string { return strings.Replace(good, "wrote to the working folder", "", 1) },
-		"nothing":          func() string { return "" },
+		"file outside": func() string {
+			return strings.Replace(good, "== escaped\n", "== escaped\nread a file outside\n", 1)
+		},
+		"incomplete": func() string { return strings.Replace(good, "== end", "", 1) },
+		"folder":     func() string { return strings.Replace(good, "wrote to the working folder", "", 1) },
+		"nothing":    func() string { return "" },
 	} {
 		changed := change()
 		if changed == good {

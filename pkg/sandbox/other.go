@@ -13,7 +13,8 @@ func Run(ctx context.Context, _ Spec) (Result, error) { return Result{}, SelfTes
 
 // SelfTest reports that there is no sandbox on this system.
 func SelfTest(context.Context) error {
-	return fmt.Errorf("%w: programs run only on Linux (amd64, arm64) with bubblewrap, and this is %s/%s", ErrUnavailable, runtime.GOOS, runtime.GOARCH)
+	return fmt.Errorf("%w: programs run only on Linux (amd64, arm64) with bubblewrap, and this is %s/%s",
+		ErrUnavailable, runtime.GOOS, runtime.GOARCH)
 }
 
 // GiveToPrograms fails: programs are run on Linux only.

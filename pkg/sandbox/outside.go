@@ -20,11 +20,15 @@ import (
 // maxScanned bounds the files that are searched for sockets before a run.
 const maxScanned = 200_000
 
-// kernelTypes are the file systems that show or change the kernel and other processes. Those of /dev are rejected by its name.
-var kernelTypes = []string{"proc", "sysfs", "cgroup", "cgroup2", "debugfs", "tracefs", "securityfs", "configfs", "bpf", "binfmt_misc", "devtmpfs", "devpts", "efivarfs", "pstore", "fusectl"}
+// kernelTypes are the file systems that show or change the kernel and other processes. Those of /dev are rejected by
+// its name.
+var kernelTypes = []string{
+	"proc", "sysfs", "cgroup", "cgroup2", "debugfs", "tracefs", "securityfs", "configfs", "bpf",
+	"binfmt_misc", "devtmpfs", "devpts", "efivarfs", "pstore", "fusectl",
+}
 
-// checkOutside rejects a further file or folder of s through which the program could reach a process outside: a Unix socket, which no
-// network namespace confines, and a file system of the kernel. It returns what is mounted in them.
+// checkOutside rejects a further file or folder of s through which the program could reach a process outside: a Unix
+// socket, which no network namespace confines, and a file system of the kernel. It returns what is mounted in them.
 func checkOutside(ctx context.Context, s Spec) (mountSet, error) {
 	paths := slices.Concat(s.ReadOnly, s.ReadWrite)
 	if len(paths) == 0 {
@@ -35,7 +39,8 @@ func checkOutside(ctx context.Context, s Spec) (mountSet, error) {
 		return nil, fmt.Errorf("reading the mounts of this machine: %w", err)
 	}
 	if point, in := findKernelMount(string(mounts), paths); point != "" {
-		return nil, fmt.Errorf("sandbox: %s holds %s, a file system of the kernel; name the folders in it that the program needs", in, point)
+		return nil, fmt.Errorf("sandbox: %s holds %s, a file system of the kernel; name the folders in it that the "+
+			"program needs", in, point)
 	}
 	socket, in := findBoundSocket(paths)
 	for i, left := 0, maxScanned; i < len(paths) && socket == ""; i++ {
@@ -45,7 +50,8 @@ func checkOutside(ctx context.Context, s Spec) (mountSet, error) {
 		}
 	}
 	if socket != "" {
-		return nil, fmt.Errorf("sandbox: %s holds the Unix socket %s of a process outside; name the folders in it that the program needs", in, socket)
+		return nil, fmt.Errorf("sandbox: %s holds the Unix socket %s of a process outside; name the folders in it "+
+			"that the program needs", in, socket)
 	}
 	return listMounts(string(mounts), paths), nil
 }
@@ -58,7 +64,9 @@ func listMounts(mountinfo string, paths []string) mountSet {
 	all := mountSet{}
 	for line := range strings.Lines(mountinfo) {
 		fields := strings.Fields(line)
-		if len(fields) >= 5 && slices.ContainsFunc(paths, func(p string) bool { return isWithin(p, decodeMount(fields[4])) }) {
+		if len(fields) >= 5 && slices.ContainsFunc(paths, func(p string) bool {
+			return isWithin(p, decodeMount(fields[4]))
+		}) {
 			all[fields[0]] = true
 		}
 	}
@@ -86,8 +94,8 @@ func maySetMounts() bool {
 	return unix.Capget(&header, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
-// findKernelMount returns the mount point of a file system of the kernel that is in one of paths, "" for none. A path in such a file system
-// is found too: its mount point then is the nearest above.
+// findKernelMount returns the mount point of a file system of the kernel that is in one of paths, "" for none. A path
+// in such a file system is found too: its mount point then is the nearest above.
 func findKernelMount(mountinfo string, paths []string) (point, in string) {
 	for _, path := range paths {
 		nearest, special := "", false
@@ -125,8 +133,8 @@ func decodeMount(path string) string {
 	})
 }
 
-// findBoundSocket returns a socket that a process of this network namespace is bound to, in one of paths; "" for none. Programs in the
-// sandbox have another namespace, so their own sockets are not among them.
+// findBoundSocket returns a socket that a process of this network namespace is bound to, in one of paths; "" for none.
+// Programs in the sandbox have another namespace, so their own sockets are not among them.
 func findBoundSocket(paths []string) (socket, in string) {
 	list, err := os.ReadFile("/proc/net/unix")
 	if err != nil {
@@ -150,11 +158,13 @@ func findBoundSocket(paths []string) (socket, in string) {
 	return "", ""
 }
 
-// findSocketFile returns a socket in path that a process listens on, "" for none. It fails for more than left files, and follows no symlink.
+// findSocketFile returns a socket in path that a process listens on, "" for none. It fails for more than left files,
+// and follows no symlink.
 func findSocketFile(ctx context.Context, path string, left *int) (socket string, err error) {
 	err = filepath.WalkDir(path, func(name string, e fs.DirEntry, err error) error {
 		if *left--; *left < 0 {
-			return fmt.Errorf("the folders of the program hold more than %d files; name the folders in it that the program needs", maxScanned)
+			return fmt.Errorf("the folders of the program hold more than %d files; name the folders in it that the "+
+				"program needs", maxScanned)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -170,15 +180,16 @@ func findSocketFile(ctx context.Context, path string, left *int) (socket string,
 	return socket, err
 }
 
-// hasListener reports whether a process may receive on a socket. It connects to it, and sends nothing; a socket that only a file is left of
-// refuses that.
+// hasListener reports whether a process may receive on a socket. It connects to it, and sends nothing; a socket that
+// only a file is left of refuses that.
 func hasListener(path string) bool {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return true
 	}
 	defer unix.Close(fd)
-	dir, err := unix.Open(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) // the path may be too long for an address
+	// the path may be too long for an address
+	dir, err := unix.Open(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return true
 	}

@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// TestSocketsOutside: a program connects to a socket of a process outside when it sees its file, whatever its network namespace. A folder
-// that holds one is rejected, and the run ends when one appears.
+// TestSocketsOutside: a program connects to a socket of a process outside when it sees its file, whatever its network
+// namespace. A folder that holds one is rejected, and the run ends when one appears.
 func TestSocketsOutside(t *testing.T) {
 	t.Parallel()
 	requireSandbox(t)
@@ -41,15 +41,30 @@ func TestSocketsOutside(t *testing.T) {
 	for name, tt := range map[string]struct {
 		prepare func(t *testing.T, folder string)
 		paths   func(folder string, s *Spec) // nil = the folder to read
-		want    string                       // part of the error; "" = it runs, and connects only if Socket names the socket
+		// part of the error; "" = it runs, and connects only if Socket names the socket
+		want string
 	}{
-		"stream":          {prepare: func(t *testing.T, f string) { listen(t, "unix", f+"/s") }, want: "/s of a process outside"},
-		"datagram":        {prepare: func(t *testing.T, f string) { listen(t, "unixgram", f+"/s") }, want: "/s of a process outside"},
-		"sequence":        {prepare: func(t *testing.T, f string) { listen(t, "unixpacket", f+"/s") }, want: "/s of a process outside"},
-		"in a folder":     {prepare: func(t *testing.T, f string) { listen(t, "unix", f+"/a/s") }, want: "/a/s of a process outside"},
-		"hidden":          {prepare: func(t *testing.T, f string) { listen(t, "unix", f+"/a/.s") }, want: "/a/.s of a process outside"},
-		"to change":       {prepare: func(t *testing.T, f string) { listen(t, "unix", f+"/s") }, paths: func(f string, s *Spec) { s.ReadWrite = append(s.ReadWrite, f) }, want: "/s of a process outside"},
-		"the file itself": {prepare: func(t *testing.T, f string) { listen(t, "unix", f+"/s") }, paths: func(f string, s *Spec) { s.ReadOnly = append(s.ReadOnly, f+"/s") }, want: "/s of a process outside"},
+		"stream": {prepare: func(t *testing.T, f string) {
+			listen(t, "unix", f+"/s")
+		}, want: "/s of a process outside"},
+		"datagram": {prepare: func(t *testing.T, f string) {
+			listen(t, "unixgram", f+"/s")
+		}, want: "/s of a process outside"},
+		"sequence": {prepare: func(t *testing.T, f string) {
+			listen(t, "unixpacket", f+"/s")
+		}, want: "/s of a process outside"},
+		"in a folder": {prepare: func(t *testing.T, f string) {
+			listen(t, "unix", f+"/a/s")
+		}, want: "/a/s of a process outside"},
+		"hidden": {prepare: func(t *testing.T, f string) {
+			listen(t, "unix", f+"/a/.s")
+		}, want: "/a/.s of a process outside"},
+		"to change": {prepare: func(t *testing.T, f string) {
+			listen(t, "unix", f+"/s")
+		}, paths: func(f string, s *Spec) { s.ReadWrite = append(s.ReadWrite, f) }, want: "/s of a process outside"},
+		"the file itself": {prepare: func(t *testing.T, f string) {
+			listen(t, "unix", f+"/s")
+		}, paths: func(f string, s *Spec) { s.ReadOnly = append(s.ReadOnly, f+"/s") }, want: "/s of a process outside"},
 		"bound by another name": {prepare: func(t *testing.T, f string) {
 			dir, err := os.Open(f)
 			if err != nil {
@@ -69,7 +84,9 @@ func TestSocketsOutside(t *testing.T) {
 			l.SetUnlinkOnClose(false)
 			l.Close()
 		}},
-		"given": {prepare: func(t *testing.T, f string) { listen(t, "unix", f+"/s") }, paths: func(f string, s *Spec) { s.Socket = f + "/s" }},
+		"given": {prepare: func(t *testing.T, f string) {
+			listen(t, "unix", f+"/s")
+		}, paths: func(f string, s *Spec) { s.Socket = f + "/s" }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -79,7 +96,10 @@ func TestSocketsOutside(t *testing.T) {
 			}
 			tt.prepare(t, folder)
 			_ = os.Chmod(folder+"/s", 0o777) // the user of programs may connect
-			s := Spec{Args: []string{program, "unix", folder + "/s"}, Dir: newWorkFolder(t), ReadOnly: []string{program}, Limits: DefaultLimits}
+			s := Spec{
+				Args: []string{program, "unix", folder + "/s"}, Dir: newWorkFolder(t),
+				ReadOnly: []string{program}, Limits: DefaultLimits,
+			}
 			if tt.paths == nil {
 				s.ReadOnly = append(s.ReadOnly, folder)
 			} else {
@@ -99,7 +119,8 @@ func TestSocketsOutside(t *testing.T) {
 		folder := newWorkFolder(t)
 		var once sync.Once
 		r, err := Run(t.Context(), Spec{
-			Args: []string{"sh", "-c", "echo started; sleep 1000"}, Dir: newWorkFolder(t), ReadOnly: []string{folder}, Limits: DefaultLimits,
+			Args: []string{"sh", "-c", "echo started; sleep 1000"}, Dir: newWorkFolder(t), ReadOnly: []string{folder},
+			Limits: DefaultLimits,
 			Output: func([]byte) { once.Do(func() { listen(t, "unix", folder+"/s") }) },
 		})
 		if err != nil || r.Stopped != StopSocket {
@@ -113,7 +134,10 @@ func TestSocketsOutside(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 2 { // the second run finds the file of the first
-			r, err := Run(t.Context(), Spec{Args: []string{program, "listen", folder + "/s"}, Dir: newWorkFolder(t), ReadOnly: []string{program}, ReadWrite: []string{folder}, Limits: DefaultLimits})
+			r, err := Run(t.Context(), Spec{
+				Args: []string{program, "listen", folder + "/s"}, Dir: newWorkFolder(t),
+				ReadOnly: []string{program}, ReadWrite: []string{folder}, Limits: DefaultLimits,
+			})
 			if err != nil || r.Stopped != StopNone {
 				t.Errorf("%+v, %v", r, err)
 			}
@@ -132,8 +156,9 @@ func TestKernelMounts(t *testing.T) {
 27 26 0:24 / /covered rw - tmpfs tmpfs rw
 `
 	for path, want := range map[string]string{
-		"/srv": "/srv/root/proc", "/srv/root": "/srv/root/proc", "/srv/root/proc/1": "/srv/root/proc", "/srv/with blank": "/srv/with blank/sys",
-		"/srv/rooted": "", "/data": "", "/data/proc": "", "/home": "", "/covered/x": "",
+		"/srv": "/srv/root/proc", "/srv/root": "/srv/root/proc", "/srv/root/proc/1": "/srv/root/proc",
+		"/srv/with blank": "/srv/with blank/sys",
+		"/srv/rooted":     "", "/data": "", "/data/proc": "", "/home": "", "/covered/x": "",
 	} {
 		if point, _ := findKernelMount(mounts, []string{path}); point != want {
 			t.Errorf("%s: %q, want %q", path, point, want)
@@ -141,11 +166,12 @@ func TestKernelMounts(t *testing.T) {
 	}
 }
 
-// TestLaterMounts: what the machine mounts in a folder of a running program stays outside, as root and with mounts that propagate, as
-// systemd has them. Of others the watch finds it.
+// TestLaterMounts: what the machine mounts in a folder of a running program stays outside, as root and with mounts that
+// propagate, as systemd has them. Of others the watch finds it.
 func TestLaterMounts(t *testing.T) {
 	t.Parallel()
-	const mounts = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n23 22 0:20 / /media/a\\043b rw - tmpfs tmpfs rw\n24 22 0:20 / /srv rw - tmpfs tmpfs rw\n"
+	const mounts = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n23 22 0:20 / /media/a\\043b rw - tmpfs tmpfs rw\n24 22 0:20 " +
+		"/ /srv rw - tmpfs tmpfs rw\n"
 	if got := listMounts(mounts, []string{"/media"}); len(got) != 1 || !got["23"] {
 		t.Errorf("mounts in /media: %v", got)
 	}
@@ -162,7 +188,8 @@ func TestLaterMounts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := exec.CommandContext(t.Context(), "unshare", "--mount", "--propagation", "shared", own, "-test.run=^TestLaterMounts$", "-test.v")
+		c := exec.CommandContext(t.Context(), "unshare", "--mount", "--propagation", "shared", own,
+			"-test.run=^TestLaterMounts$", "-test.v")
 		c.Env = append(os.Environ(), folderVariable+"="+newWorkFolder(t))
 		if out, err := c.CombinedOutput(); err != nil {
 			t.Errorf("%v\n%s", err, out)
@@ -175,7 +202,11 @@ func TestLaterMounts(t *testing.T) {
 	}
 	var once sync.Once
 	r, err := Run(t.Context(), Spec{
-		Args: []string{"sh", "-c", `echo started; for i in $(seq 20); do sleep 0.1; touch "$1/usb/x" && echo written; done; echo end`, "sh", folder}, Dir: newWorkFolder(t), ReadOnly: []string{folder}, Limits: DefaultLimits,
+		Args: []string{
+			"sh", "-c",
+			`echo started; for i in $(seq 20); do sleep 0.1; touch "$1/usb/x" && echo written; done; echo end`, "sh",
+			folder,
+		}, Dir: newWorkFolder(t), ReadOnly: []string{folder}, Limits: DefaultLimits,
 		Output: func([]byte) {
 			once.Do(func() {
 				if err := syscall.Mount("tmpfs", usb, "tmpfs", 0, "mode=777"); err != nil {
@@ -184,7 +215,8 @@ func TestLaterMounts(t *testing.T) {
 			})
 		},
 	})
-	if err != nil || r.Stopped != StopNone || strings.Contains(string(r.Output), "written") || !strings.Contains(string(r.Output), "end") {
+	if err != nil || r.Stopped != StopNone || strings.Contains(string(r.Output), "written") ||
+		!strings.Contains(string(r.Output), "end") {
 		t.Errorf("%+v, %v: %s", r, err, r.Output)
 	}
 }

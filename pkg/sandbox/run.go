@@ -21,9 +21,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Run runs a program and returns its result when every process that it started is gone. The end of ctx kills them. It fails
-// with [ErrUnavailable] where [SelfTest] does, and with other errors when the program did not start; a program that fails or
-// exceeds a limit is a result.
+// Run runs a program and returns its result when every process that it started is gone. The end of ctx kills them. It
+// fails with [ErrUnavailable] where [SelfTest] does, and with other errors when the program did not start; a program
+// that fails or exceeds a limit is a result.
 func Run(ctx context.Context, s Spec) (Result, error) {
 	defer s.Pipes.close()
 	if err := SelfTest(ctx); err != nil {
@@ -91,7 +91,8 @@ func run(ctx context.Context, s Spec) (_ Result, failed error) {
 	return out, nil
 }
 
-// checkOnDisk rejects a folder whose path contains a symlink: bubblewrap would follow it to a folder that nobody has checked.
+// checkOnDisk rejects a folder whose path contains a symlink: bubblewrap would follow it to a folder that nobody has
+// checked.
 func checkOnDisk(s Spec) error {
 	paths := slices.Concat([]string{s.Dir}, s.ReadOnly, s.ReadWrite)
 	if s.Socket != "" {
@@ -127,7 +128,8 @@ type runner struct {
 	stopped Stop
 }
 
-// run starts the program and waits for it. Process 1 is held before the program starts until it is in its control group.
+// run starts the program and waits for it. Process 1 is held before the program starts until it is in its control
+// group.
 func (r *runner) run(ctx context.Context) (Result, error) {
 	f := &files{}
 	defer f.close()
@@ -174,7 +176,8 @@ func (r *runner) run(ctx context.Context) (Result, error) {
 	hold.Close()
 
 	err = <-exited
-	unix.PidfdSendSignal(r.handle, unix.SIGKILL, nil, 0) // what the program left running; process 1 ends after all others
+	// what the program left running; process 1 ends after all others
+	unix.PidfdSendSignal(r.handle, unix.SIGKILL, nil, 0)
 	waitForEnd(r.handle)
 	close(r.done)
 	watching.Wait()
@@ -190,8 +193,8 @@ func (r *runner) run(ctx context.Context) (Result, error) {
 	return out, nil
 }
 
-// prepareCommand sets the command that runs the program in bubblewrap and writes its output to output. Its descriptors are in f.
-// bubblewrap reports to status, and holds process 1 until it reads a byte from hold.
+// prepareCommand sets the command that runs the program in bubblewrap and writes its output to output. Its descriptors
+// are in f. bubblewrap reports to status, and holds process 1 until it reads a byte from hold.
 func (r *runner) prepareCommand(f *files, output *os.File) (status, hold *os.File, err error) {
 	program, err := findProgram("bwrap", "bubblewrap")
 	if err != nil {
@@ -222,15 +225,16 @@ func (r *runner) prepareCommand(f *files, output *os.File) (status, hold *os.Fil
 		r.command.Stdin, r.command.Stdout = p.In, p.Out
 	}
 	r.command.SysProcAttr = &syscall.SysProcAttr{Credential: r.owner}
-	if r.owner != nil && maySetMounts() { // what the machine mounts later stays outside; without this right measure stops the program
+	// what the machine mounts later stays outside; without this right measure stops the program
+	if r.owner != nil && maySetMounts() {
 		r.command.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
 		r.mounts = nil
 	}
 	return status, hold, nil
 }
 
-// openFirst waits until bubblewrap reports process 1 and opens its pidfd, which the caller closes. It reports false when there is
-// no process 1.
+// openFirst waits until bubblewrap reports process 1 and opens its pidfd, which the caller closes. It reports false
+// when there is no process 1.
 func (r *runner) openFirst(messages *json.Decoder) bool {
 	var started struct {
 		First int `json:"child-pid"`
@@ -248,8 +252,8 @@ func (r *runner) openFirst(messages *json.Decoder) bool {
 	return true
 }
 
-// readExitCode returns the exit code that bubblewrap reported, or that of SIGKILL for a program that was stopped. exited is the
-// result of waiting for bubblewrap. It fails when the program never ran.
+// readExitCode returns the exit code that bubblewrap reported, or that of SIGKILL for a program that was stopped.
+// exited is the result of waiting for bubblewrap. It fails when the program never ran.
 func (r *runner) readExitCode(messages *json.Decoder, stopped Stop, exited error) (int, error) {
 	var ended struct {
 		Code *int `json:"exit-code"`
@@ -276,8 +280,8 @@ func launchError(output []byte) error {
 	return fmt.Errorf("starting the sandbox: %s", strings.TrimPrefix(text, "bwrap: "))
 }
 
-// startOnOwnThread starts c. The kernel kills a sandbox with the thread that started it, so that thread is kept for as long
-// as c runs. The channel receives the result of waiting for c.
+// startOnOwnThread starts c. The kernel kills a sandbox with the thread that started it, so that thread is kept for as
+// long as c runs. The channel receives the result of waiting for c.
 func startOnOwnThread(c *exec.Cmd) (exited <-chan error, err error) {
 	result, started := make(chan error, 1), make(chan error)
 	go func() {
@@ -297,8 +301,8 @@ func startOnOwnThread(c *exec.Cmd) (exited <-chan error, err error) {
 	return result, <-started
 }
 
-// closeOnExec marks all descriptors of this process but the standard ones so that no child inherits them. Those that a child
-// is given are duplicated for it.
+// closeOnExec marks all descriptors of this process but the standard ones so that no child inherits them. Those that a
+// child is given are duplicated for it.
 func closeOnExec() error {
 	if unix.CloseRange(3, ^uint(0)>>1&0xffffffff, unix.CLOSE_RANGE_CLOEXEC) == nil {
 		return nil
@@ -333,7 +337,8 @@ func (r *runner) feedStdin(f *files) (*os.File, error) {
 	return in, nil
 }
 
-// readOutput collects the output until every writer is gone. Output beyond the limit ends the run; that of a server is dropped.
+// readOutput collects the output until every writer is gone. Output beyond the limit ends the run; that of a server is
+// dropped.
 func (r *runner) readOutput(from io.Reader) {
 	buffer := make([]byte, 32<<10)
 	for {

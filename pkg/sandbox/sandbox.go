@@ -1,9 +1,9 @@
-// Package sandbox runs a program of untrusted origin with bubblewrap: in namespaces of its own, without a network, with the
-// system's programs read-only and one working folder read-write, under a seccomp filter and resource limits.
+// Package sandbox runs a program of untrusted origin with bubblewrap: in namespaces of its own, without a network, with
+// the system's programs read-only and one working folder read-write, under a seccomp filter and resource limits.
 //
-// The program sees neither Conclave's folders and sockets nor any other process of the machine. When Conclave runs as root,
-// the program runs as an unprivileged user. A sandbox that does not deny what it must is never used: [SelfTest] observes the
-// denials once per process, and [Run] fails without it.
+// The program sees neither Conclave's folders and sockets nor any other process of the machine. When Conclave runs as
+// root, the program runs as an unprivileged user. A sandbox that does not deny what it must is never used: [SelfTest]
+// observes the denials once per process, and [Run] fails without it.
 package sandbox
 
 import (
@@ -22,18 +22,19 @@ var ErrUnavailable = errors.New("sandbox unavailable")
 // Spec is one run of a program.
 type Spec struct {
 	Args []string // program and arguments; the program is looked up in [Path], inside the sandbox
-	// Dir is the working folder, at the same path inside and outside: absolute, without symlinks. When Conclave runs as root,
-	// the files in it belong to the sandbox's user during the run, and that user must be able to search the folders above it.
+	// Dir is the working folder, at the same path inside and outside: absolute, without symlinks. When Conclave runs as
+	// root, the files in it belong to the sandbox's user during the run, and that user must be able to search the
+	// folders above it.
 	Dir string
-	// ReadOnly are further files and folders that the program may read, at the same path. Run rejects those of a file system of the kernel
-	// and those that hold a Unix socket of a process outside, here and in ReadWrite.
+	// ReadOnly are further files and folders that the program may read, at the same path. Run rejects those of a file
+	// system of the kernel and those that hold a Unix socket of a process outside, here and in ReadWrite.
 	ReadOnly []string
-	// ReadWrite are further folders that the program may change, at the same path. When Conclave runs as root, the program has the
-	// rights of another user there: only the working folder is lent to it.
+	// ReadWrite are further folders that the program may change, at the same path. When Conclave runs as root, the
+	// program has the rights of another user there: only the working folder is lent to it.
 	ReadWrite []string
 	Socket    string // of a process outside that the program may connect to, at the same path; "" = none
-	// Closed are folders that the program must not see: Run rejects a Dir, ReadOnly or ReadWrite that holds one or lies in one, and
-	// hides those below the system's folders.
+	// Closed are folders that the program must not see: Run rejects a Dir, ReadOnly or ReadWrite that holds one or lies
+	// in one, and hides those below the system's folders.
 	Closed []string
 	// Env is the whole environment besides PATH, HOME, TMPDIR and LANG. It is not on a command line.
 	Env   []string
@@ -45,8 +46,9 @@ type Spec struct {
 	Output func(piece []byte)
 }
 
-// Pipes are standard input and output of a program that is a server. Run closes both files. What the program writes to Out is
-// neither collected nor limited; of its standard error the first bytes are the output of the run, and the rest is dropped.
+// Pipes are standard input and output of a program that is a server. Run closes both files. What the program writes to
+// Out is neither collected nor limited; of its standard error the first bytes are the output of the run, and the rest
+// is dropped.
 type Pipes struct{ In, Out *os.File }
 
 // close closes both files, once or more often.
@@ -66,15 +68,17 @@ type Limits struct {
 	Processes   int           // processes and threads at a time
 	OpenFiles   int           // of each process
 	FileSize    int64         // of each file, in bytes
-	Disk        int64         // of all files in the working folder, in bytes; as much again may be in /tmp, which is in memory
-	Entries     int           // files and folders in the working folder
-	Output      int           // bytes of standard output and standard error together
+	// of all files in the working folder, in bytes; as much again may be in /tmp, which is in memory
+	Disk    int64
+	Entries int // files and folders in the working folder
+	Output  int // bytes of standard output and standard error together
 }
 
 // DefaultLimits are enough for scripts, tests and small builds.
 var DefaultLimits = Limits{
-	Time: 60 * time.Second, CPU: 60 * time.Second, Memory: 4 << 30, TotalMemory: 1 << 30, Processes: 128, OpenFiles: 256,
-	FileSize: 64 << 20, Disk: 256 << 20, Entries: 20_000, Output: 256 << 10,
+	Time: 60 * time.Second, CPU: 60 * time.Second, Memory: 4 << 30, TotalMemory: 1 << 30, Processes: 128,
+	OpenFiles: 256,
+	FileSize:  64 << 20, Disk: 256 << 20, Entries: 20_000, Output: 256 << 10,
 }
 
 // Validate reports the first limit that is not positive.
@@ -104,8 +108,8 @@ func (l Limits) Validate() error {
 // Stop is why a run was ended before the program exited by itself.
 type Stop string
 
-// Reasons to end a run. A limit of a single process (address space, processor time, processes, open files, file size) is
-// enforced by the kernel: the program sees an error or a signal, and Stop is empty.
+// Reasons to end a run. A limit of a single process (address space, processor time, processes, open files, file size)
+// is enforced by the kernel: the program sees an error or a signal, and Stop is empty.
 const (
 	StopNone     Stop = ""
 	StopCanceled Stop = "canceled"
@@ -123,8 +127,8 @@ type Result struct {
 	Output   []byte // standard output and standard error, in the order in which they were written
 	Stopped  Stop
 	Duration time.Duration
-	// Changed are the regular files of the working folder that the run created or changed, at most [MaxChanged], sorted.
-	// Symlinks are not among them, and neither are hidden files, whose path contains a name with a leading dot.
+	// Changed are the regular files of the working folder that the run created or changed, at most [MaxChanged],
+	// sorted. Symlinks are not among them, and neither are hidden files, whose path contains a name with a leading dot.
 	Changed []string
 }
 
@@ -135,7 +139,10 @@ const MaxChanged = 200
 const Path = "/usr/local/bin:/usr/local/go/bin:/usr/bin:/bin"
 
 // systemFolders are visible inside, masked, or mounted anew: no working folder may be one of them or lie in one.
-var systemFolders = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/dev", "/proc", "/sys", "/run", "/boot"}
+var systemFolders = []string{
+	"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/dev", "/proc",
+	"/sys", "/run", "/boot",
+}
 
 // outsideFolders hold sockets of services, devices, and facts about other processes. The sandbox has its own.
 var outsideFolders = []string{"/dev", "/proc", "/sys", "/run", "/var/run"}
@@ -167,7 +174,8 @@ func (s Spec) validate() error {
 		}
 		for _, f := range outsideFolders {
 			if isWithin(f, r) {
-				return fmt.Errorf("sandbox: %s is closed to programs: through %s a program reaches other processes and the kernel", r, f)
+				return fmt.Errorf("sandbox: %s is closed to programs: through %s a program reaches other processes "+
+					"and the kernel", r, f)
 			}
 		}
 	}

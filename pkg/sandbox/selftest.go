@@ -22,9 +22,9 @@ var selfTest struct {
 	err  error
 }
 
-// SelfTest runs a program in the sandbox once per process and observes what it is denied. It returns [ErrUnavailable] with the
-// reason and the fix when the sandbox does not start or a denial is not observed, and nil when programs may be run. Before, it removes
-// the folders of [MakeTemp] that killed processes left.
+// SelfTest runs a program in the sandbox once per process and observes what it is denied. It returns [ErrUnavailable]
+// with the reason and the fix when the sandbox does not start or a denial is not observed, and nil when programs may be
+// run. Before, it removes the folders of [MakeTemp] that killed processes left.
 func SelfTest(ctx context.Context) error {
 	selfTest.mu.Lock()
 	defer selfTest.mu.Unlock()
@@ -67,7 +67,8 @@ func testSandbox(ctx context.Context) error {
 	}
 	for _, p := range []string{"/usr/bin/prlimit", "/usr/bin/unshare"} {
 		if _, err := os.Stat(p); err != nil {
-			return fmt.Errorf("%w: %s is missing; install it (Debian, Ubuntu: apt-get install util-linux)", ErrUnavailable, p)
+			return fmt.Errorf("%w: %s is missing; install it (Debian, Ubuntu: apt-get install util-linux)",
+				ErrUnavailable, p)
 		}
 	}
 	base, remove, err := MakeTemp()
@@ -77,12 +78,16 @@ func testSandbox(ctx context.Context) error {
 	defer remove()
 	work, outside := filepath.Join(base, "work"), filepath.Join(base, "outside")
 	// Readable by the sandbox's user, so that the file is denied by the sandbox and not by its mode.
-	if err := errors.Join(os.Chmod(base, 0o755), os.Mkdir(work, 0o700), os.WriteFile(outside, []byte("outside\n"), 0o644)); err != nil {
+	if err := errors.Join(os.Chmod(base, 0o755), os.Mkdir(work, 0o700),
+		os.WriteFile(outside, []byte("outside\n"), 0o644)); err != nil {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	limits := DefaultLimits
 	limits.Time = 30 * time.Second
-	got, err := run(ctx, Spec{Args: []string{"/bin/sh", "-c", selfTestScript, "sh", outside}, Dir: work, Limits: limits})
+	got, err := run(ctx, Spec{
+		Args: []string{"/bin/sh", "-c", selfTestScript, "sh", outside}, Dir: work,
+		Limits: limits,
+	})
 	if err != nil {
 		if errors.Is(err, ErrUnavailable) {
 			return err
@@ -93,14 +98,17 @@ func testSandbox(ctx context.Context) error {
 		return fmt.Errorf("%w: the self-test ended with exit code %d (%s)", ErrUnavailable, got.ExitCode, got.Stopped)
 	}
 	if err := checkObserved(splitSections(string(got.Output))); err != nil {
-		return fmt.Errorf("%w: the self-test did not observe a denial: %w; update bubblewrap and the kernel", ErrUnavailable, err)
+		return fmt.Errorf("%w: the self-test did not observe a denial: %w; update bubblewrap and the kernel",
+			ErrUnavailable, err)
 	}
 	return nil
 }
 
 // namespaceFix is the usual reason why bubblewrap does not start.
-const namespaceFix = "unprivileged user namespaces must be permitted: sysctl kernel.unprivileged_userns_clone=1 (Debian), an AppArmor profile " +
-	"for bwrap or sysctl kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu); a container needs the permission from its host"
+const namespaceFix = "unprivileged user namespaces must be permitted: sysctl kernel.unprivileged_userns_clone=1 " +
+	"(Debian), an AppArmor profile " +
+	"for bwrap or sysctl kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu); a container needs the permission " +
+	"from its host"
 
 // splitSections splits the output of [selfTestScript] by the names of its sections.
 func splitSections(output string) map[string]string {
@@ -117,11 +125,13 @@ var (
 	namespaceLink = regexp.MustCompile(`(?m) (\w+) -> (\w+:\[\d+\])$`)
 	interfaceLine = regexp.MustCompile(`(?m)^\s*(\S+):`)
 	openLine      = regexp.MustCompile(`(?m) (\d+) -> (.*)$`)
-	limitLine     = regexp.MustCompile(`(?m)^Max (cpu time|file size|core file size|processes|open files|address space)\s+(\d+|unlimited)\s+(\d+|unlimited)`)
-	knownEnv      = []string{"PATH", "HOME", "TMPDIR", "LANG", "PWD", "OLDPWD", "SHLVL", "_"}
+	limitLine     = regexp.MustCompile(
+		`(?m)^Max (cpu time|file size|core file size|processes|open files|address space)\s+(\d+|unlimited)\s+(\d+|unlimited)`)
+	knownEnv = []string{"PATH", "HOME", "TMPDIR", "LANG", "PWD", "OLDPWD", "SHLVL", "_"}
 )
 
-// checkObserved returns the first thing that the sandbox of the self-test did not deny. What a section lacks was not observed.
+// checkObserved returns the first thing that the sandbox of the self-test did not deny. What a section lacks was not
+// observed.
 func checkObserved(seen map[string]string) error {
 	if _, ok := seen["end"]; !ok {
 		return errors.New("the output is incomplete")
@@ -169,7 +179,10 @@ func checkObserved(seen map[string]string) error {
 			limits[m[1]] = m[2]
 		}
 	}
-	for _, name := range []string{"cpu time", "file size", "core file size", "processes", "open files", "address space"} {
+	for _, name := range []string{
+		"cpu time", "file size", "core file size", "processes", "open files",
+		"address space",
+	} {
 		if limits[name] == "" || limits[name] == "unlimited" {
 			return fmt.Errorf("there is no limit of %s", name)
 		}

@@ -14,9 +14,9 @@ import (
 // tempPrefix begins the names of temporary folders.
 const tempPrefix = "conclave-sandbox-"
 
-// MakeTemp makes a folder of mode 0700 for one run, in the temporary folder of the system and with a name that no other user can foresee.
-// The folder is locked until remove is called or the process ends, however it ends: [SelfTest] of a later process removes the folders
-// that nobody locks.
+// MakeTemp makes a folder of mode 0700 for one run, in the temporary folder of the system and with a name that no other
+// user can foresee. The folder is locked until remove is called or the process ends, however it ends: [SelfTest] of a
+// later process removes the folders that nobody locks.
 func MakeTemp() (dir string, remove func(), err error) {
 	for {
 		if dir, err = os.MkdirTemp("", tempPrefix); err != nil {
@@ -40,7 +40,8 @@ func MakeTemp() (dir string, remove func(), err error) {
 	}
 }
 
-// removeStale removes the temporary folders of processes of this user that were killed. One that cannot be removed stays.
+// removeStale removes the temporary folders of processes of this user that were killed. One that cannot be removed
+// stays.
 func removeStale() {
 	found, _ := filepath.Glob(filepath.Join(os.TempDir(), tempPrefix+"*")) // fails for an invalid pattern only
 	for _, dir := range found {
@@ -51,8 +52,8 @@ func removeStale() {
 	}
 }
 
-// lockFolder locks a temporary folder until the file is closed. It fails for a folder that does not belong to this user or to the user of
-// programs, with [fs.ErrNotExist] for one that is gone, and with flag LOCK_NB for one that is locked.
+// lockFolder locks a temporary folder until the file is closed. It fails for a folder that does not belong to this user
+// or to the user of programs, with [fs.ErrNotExist] for one that is gone, and with flag LOCK_NB for one that is locked.
 func lockFolder(dir string, flag int) (*os.File, error) {
 	f, err := os.OpenFile(dir, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {

@@ -17,15 +17,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Users of programs when Conclave runs as root: a number that no system hands out, or nobody where it is not mapped, as in a
-// container.
+// Users of programs when Conclave runs as root: a number that no system hands out, or nobody where it is not mapped, as
+// in a container.
 const (
 	ownUser    = 1_900_000_016
 	nobodyUser = 65534
 )
 
-// chooseUser returns the user that bubblewrap runs as, nil for that of this process. Root is never used: the kernel exempts it
-// from the limit of processes, and its files are the system's.
+// chooseUser returns the user that bubblewrap runs as, nil for that of this process. Root is never used: the kernel
+// exempts it from the limit of processes, and its files are the system's.
 func chooseUser() (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -35,11 +35,13 @@ func chooseUser() (*syscall.Credential, error) {
 			return &syscall.Credential{Uid: id, Gid: id, Groups: []uint32{}}, nil
 		}
 	}
-	return nil, fmt.Errorf("%w: Conclave runs as root, and this container maps no other user; run it as an ordinary user", ErrUnavailable)
+	return nil,
+		fmt.Errorf("%w: Conclave runs as root, and this container maps no other user; run it as an ordinary user",
+			ErrUnavailable)
 }
 
-// GiveToPrograms makes a file or folder of this process accessible to the user that programs run as, and to no other. Only root
-// has to: otherwise it is the same user.
+// GiveToPrograms makes a file or folder of this process accessible to the user that programs run as, and to no other.
+// Only root has to: otherwise it is the same user.
 func GiveToPrograms(path string) error {
 	owner, err := chooseUser()
 	if err != nil || owner == nil {
@@ -51,7 +53,8 @@ func GiveToPrograms(path string) error {
 	return nil
 }
 
-// CanWrite reports whether the user that programs run as can write to a folder, by its owner and mode, and returns that user.
+// CanWrite reports whether the user that programs run as can write to a folder, by its owner and mode, and returns that
+// user.
 func CanWrite(dir string) (ok bool, user int) {
 	owner, err := chooseUser()
 	if err != nil {
@@ -83,7 +86,8 @@ func isMapped(file string, id uint32) bool {
 	defer f.Close()
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		var first, outside, count uint64
-		if _, err := fmt.Sscan(lines.Text(), &first, &outside, &count); err == nil && uint64(id) >= first && uint64(id) < first+count {
+		if _, err := fmt.Sscan(lines.Text(), &first, &outside, &count); err == nil && uint64(id) >= first &&
+			uint64(id) < first+count {
 			return true
 		}
 	}
@@ -98,7 +102,8 @@ func checkSearchable(dir string) error {
 			return fmt.Errorf("opening %s: %w", above, err)
 		}
 		if info.Mode().Perm()&0o001 == 0 {
-			return fmt.Errorf("sandbox: Conclave runs as root, and programs run as another user, who cannot search %s; run: chmod o+x %s", above, above)
+			return fmt.Errorf("sandbox: Conclave runs as root, and programs run as another user, who cannot search "+
+				"%s; run: chmod o+x %s", above, above)
 		}
 	}
 	return nil
@@ -110,8 +115,8 @@ var borrowed = struct {
 	count map[string]int
 }{count: map[string]int{}}
 
-// lendFolder gives the files of the working folder to the sandbox's user. The function that it returns gives them back to this
-// user after the last of the runs that use the folder at the same time; the kernel clears setuid bits then.
+// lendFolder gives the files of the working folder to the sandbox's user. The function that it returns gives them back
+// to this user after the last of the runs that use the folder at the same time; the kernel clears setuid bits then.
 func lendFolder(ctx context.Context, work *os.Root, to syscall.Credential) (giveBack func() error, err error) {
 	borrowed.mu.Lock()
 	defer borrowed.mu.Unlock()
@@ -130,8 +135,8 @@ func lendFolder(ctx context.Context, work *os.Root, to syscall.Credential) (give
 	}, nil
 }
 
-// chownTree changes the owner of a folder and of the files in it. It follows no symlink. A file with a second name is left alone,
-// because that name may be elsewhere, and so is everything below maxDepth.
+// chownTree changes the owner of a folder and of the files in it. It follows no symlink. A file with a second name is
+// left alone, because that name may be elsewhere, and so is everything below maxDepth.
 func chownTree(ctx context.Context, work *os.Root, uid, gid uint32) error {
 	if err := work.Chown(".", int(uid), int(gid)); err != nil {
 		return err
@@ -156,7 +161,8 @@ func findProgram(name, debian string) (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("%w: %s is not installed; install it (Debian, Ubuntu: apt-get install %s)", ErrUnavailable, name, debian)
+	return "", fmt.Errorf("%w: %s is not installed; install it (Debian, Ubuntu: apt-get install %s)", ErrUnavailable,
+		name, debian)
 }
 
 // helpText is the list of bubblewrap's options, "" where it cannot be run.

@@ -16,12 +16,12 @@ import (
 // watchEvery is the least time between two measurements. One that takes long is followed by a pause ten times as long.
 const watchEvery = 100 * time.Millisecond
 
-// writtenFactor bounds the bytes that a run writes to disks, as a multiple of the limit of the working folder: files that were
-// deleted while open are in no folder.
+// writtenFactor bounds the bytes that a run writes to disks, as a multiple of the limit of the working folder: files
+// that were deleted while open are in no folder.
 const writtenFactor = 4
 
-// watch ends the run at its deadline, at the end of ctx, and when its processes or its working folder grow too large. It
-// returns when the run is over. Measurements run beside it, because a program can make them slow.
+// watch ends the run at its deadline, at the end of ctx, and when its processes or its working folder grow too large.
+// It returns when the run is over. Measurements run beside it, because a program can make them slow.
 func (r *runner) watch(ctx context.Context) {
 	deadline := time.NewTimer(r.spec.Limits.Time)
 	defer deadline.Stop()

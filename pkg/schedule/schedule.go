@@ -1,7 +1,7 @@
 // Package schedule reads the times of a schedule and computes its occurrences. It has no clock and no state.
 //
-// Forms: "every 2h", "every 30 minutes", "hourly", "daily 7:30", "every day 7:30", "every weekday 8:00", "every weekend 10:00",
-// "every mon,thu 9:15", "2026-12-24 18:00", and the five fields of cron.
+// Forms: "every 2h", "every 30 minutes", "hourly", "daily 7:30", "every day 7:30", "every weekday 8:00", "every weekend
+// 10:00", "every mon,thu 9:15", "2026-12-24 18:00", and the five fields of cron.
 package schedule
 
 import (
@@ -42,8 +42,9 @@ var (
 	onceForm     = regexp.MustCompile(`^\d{4}-\d{2}-\d{2} \d{1,2}:\d{2}$`)
 )
 
-// Parse reads the times of a schedule in a time zone of the IANA database, such as Europe/Berlin. It ignores case and repeated
-// blanks. It rejects any other form, an interval below [MinInterval], a date that does not exist, and cron fields that never occur.
+// Parse reads the times of a schedule in a time zone of the IANA database, such as Europe/Berlin. It ignores case and
+// repeated blanks. It rejects any other form, an interval below [MinInterval], a date that does not exist, and cron
+// fields that never occur.
 func Parse(when, zone string) (Times, error) {
 	loc, err := time.LoadLocation(zone)
 	if zone == "" || zone == "Local" || err != nil {
@@ -132,7 +133,10 @@ func parseCron(w []string) (*fields, error) {
 		{&f.minutes, 0, 59, nil},
 		{&f.hours, 0, 23, nil},
 		{&f.days, 1, 31, nil},
-		{&f.months, 1, 12, []string{"jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"}},
+		{&f.months, 1, 12, []string{
+			"jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov",
+			"dec",
+		}},
 		{&f.weekdays, 0, 7, []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}},
 	} {
 		var err error
@@ -186,16 +190,19 @@ func parseField(s string, low, high int, names []string) (set uint64, err error)
 }
 
 // longNames are the whole words of the days of the week.
-var longNames = map[string]string{"sun": "sunday", "mon": "monday", "tue": "tuesday", "wed": "wednesday", "thu": "thursday", "fri": "friday", "sat": "saturday"}
+var longNames = map[string]string{
+	"sun": "sunday", "mon": "monday", "tue": "tuesday", "wed": "wednesday",
+	"thu": "thursday", "fri": "friday", "sat": "saturday",
+}
 
 // searchDays bounds the search for the next occurrence: a 29 February may be eight years away.
 const searchDays = 366*8 + 2
 
-// Next returns the first occurrence after a time, false when there is none. since is when the schedule began: intervals count from it,
-// and nothing occurs at or before it.
+// Next returns the first occurrence after a time, false when there is none. since is when the schedule began: intervals
+// count from it, and nothing occurs at or before it.
 //
-// By the clock: a time that the clock skips when it is put forward occurs as much later as it was put forward, and one that the clock
-// shows twice occurs the first time only.
+// By the clock: a time that the clock skips when it is put forward occurs as much later as it was put forward, and one
+// that the clock shows twice occurs the first time only.
 func (t Times) Next(since, after time.Time) (time.Time, bool) {
 	if after.Before(since) {
 		after = since
@@ -207,7 +214,8 @@ func (t Times) Next(since, after time.Time) (time.Time, bool) {
 	return t.search(after, 1, func(at time.Time) bool { return at.After(after) })
 }
 
-// Last returns the last occurrence after a time and not after now, of a schedule that began at since; false when there is none.
+// Last returns the last occurrence after a time and not after now, of a schedule that began at since; false when there
+// is none.
 func (t Times) Last(since, after, now time.Time) (time.Time, bool) {
 	if after.Before(since) {
 		after = since
@@ -220,7 +228,8 @@ func (t Times) Last(since, after, now time.Time) (time.Time, bool) {
 	return at, ok && at.After(after)
 }
 
-// search returns the occurrence by the clock that fits and is the nearest to from, forward with step 1 and backward with step -1.
+// search returns the occurrence by the clock that fits and is the nearest to from, forward with step 1 and backward
+// with step -1.
 func (t Times) search(from time.Time, step int, fits func(time.Time) bool) (time.Time, bool) {
 	if !t.once.IsZero() {
 		return t.once, fits(t.once)
@@ -228,7 +237,8 @@ func (t Times) search(from time.Time, step int, fits func(time.Time) bool) (time
 	if t.fields == nil {
 		return time.Time{}, false
 	}
-	year, month, day := from.In(t.loc).AddDate(0, 0, -step).Date() // one day more: a skipped time may occur on the next day
+	// one day more: a skipped time may occur on the next day
+	year, month, day := from.In(t.loc).AddDate(0, 0, -step).Date()
 	for i := range searchDays {
 		all := t.occurrencesOn(time.Date(year, month, day+i*step, 12, 0, 0, 0, time.UTC))
 		if step < 0 {
@@ -247,8 +257,8 @@ func (t Times) Occurs(since, at time.Time) bool {
 	return ok && next.Equal(at) && at.After(since)
 }
 
-// hasDay reports whether the schedule occurs on a day. As in cron, a day of the month and a day of the week that are both given are
-// alternatives.
+// hasDay reports whether the schedule occurs on a day. As in cron, a day of the month and a day of the week that are
+// both given are alternatives.
 func (f *fields) hasDay(date time.Time) bool {
 	day, weekday := f.days&(1<<date.Day()) != 0, f.weekdays&(1<<date.Weekday()) != 0
 	if f.months&(1<<date.Month()) == 0 {
@@ -276,8 +286,8 @@ func (t Times) occurrencesOn(date time.Time) (out []time.Time) {
 	return out
 }
 
-// resolveClock returns when the clocks of loc first show a time of a day; for a time that they skip, the time as much later as they are
-// put forward.
+// resolveClock returns when the clocks of loc first show a time of a day; for a time that they skip, the time as much
+// later as they are put forward.
 func resolveClock(date time.Time, hour, minute int, loc *time.Location) (at time.Time) {
 	wall := time.Date(date.Year(), date.Month(), date.Day(), hour, minute, 0, 0, time.UTC)
 	_, before := wall.Add(-24 * time.Hour).In(loc).Zone()

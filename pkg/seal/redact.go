@@ -19,9 +19,9 @@ const removed = "[redacted]"
 // minRedacted is the length of the shortest spelling that is replaced: shorter ones occur in every text.
 const minRedacted = 4
 
-// NewRedactor returns a function that replaces the credentials in a text: verbatim, in base64, in hex, URL-escaped, reversed,
-// and in any of these spellings inside compressed data. A provider may echo what it was sent, and a model must not see it.
-// Values shorter than minRedacted bytes are not replaced; without secrets texts stay as they are.
+// NewRedactor returns a function that replaces the credentials in a text: verbatim, in base64, in hex, URL-escaped,
+// reversed, and in any of these spellings inside compressed data. A provider may echo what it was sent, and a model
+// must not see it. Values shorter than minRedacted bytes are not replaced; without secrets texts stay as they are.
 func NewRedactor(secrets ...[]byte) func(string) string {
 	if len(secrets) == 0 {
 		return func(s string) string { return s }
@@ -61,8 +61,8 @@ func redactCompressed(s string, hide func(string) string) string {
 	})
 }
 
-// decompress returns up to most bytes of the gzip data that run holds in base64 or hex, "" for data that is not gzip. It
-// reports false when there may be more.
+// decompress returns up to most bytes of the gzip data that run holds in base64 or hex, "" for data that is not gzip.
+// It reports false when there may be more.
 func decompress(run string, most int64) (string, bool) {
 	data, err := hex.DecodeString(run[:len(run)&^1])
 	if strings.HasPrefix(run, "H4sI") {
@@ -93,7 +93,8 @@ func Spellings(value []byte) []string {
 	slices.Reverse(back)
 	low := hex.EncodeToString(value)
 	out := []string{
-		string(value), string(back), low, strings.ToUpper(low), url.QueryEscape(string(value)), url.PathEscape(string(value)),
+		string(value), string(back), low, strings.ToUpper(low), url.QueryEscape(string(value)),
+		url.PathEscape(string(value)),
 	}
 	// Base64 depends on the alignment: three of them, without the characters that neighbours share.
 	for shift := range 3 {

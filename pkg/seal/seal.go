@@ -1,8 +1,9 @@
-// Package seal encrypts a credential to its receiver, so that the broker forwards a value that it cannot read. The receiver
-// generates a curve key per process and sends the public half with its request; the secrets actor encrypts to that key.
+// Package seal encrypts a credential to its receiver, so that the broker forwards a value that it cannot read. The
+// receiver generates a curve key per process and sends the public half with its request; the secrets actor encrypts to
+// that key.
 //
-// A sealed value does not authenticate its sender, whose key is generated per reply and discarded. That it came from the
-// secrets actor is a fact of routing.
+// A sealed value does not authenticate its sender, whose key is generated per reply and discarded. That it came from
+// the secrets actor is a fact of routing.
 package seal
 
 import (
@@ -58,9 +59,9 @@ func (k *Key) Wipe() { k.pair.Wipe() }
 // Format implements [fmt.Formatter]: every verb prints the public key only.
 func (k *Key) Format(f fmt.State, _ rune) { fmt.Fprint(f, k.public) }
 
-// CheckKey rejects public unless it is the canonical text of a curve key (nkeys prefix X, 56 characters) that a value may
-// be sealed to. Points of low order are rejected: anyone could open a value that is sealed to one. A rejection wraps
-// [ErrKey].
+// CheckKey rejects public unless it is the canonical text of a curve key (nkeys prefix X, 56 characters) that a value
+// may be sealed to. Points of low order are rejected: anyone could open a value that is sealed to one. A rejection
+// wraps [ErrKey].
 func CheckKey(public string) error {
 	if len(public) != publicKeyLength { // nkeys panics on longer ones
 		return fmt.Errorf("%w: %d characters, not %d", ErrKey, len(public), publicKeyLength)

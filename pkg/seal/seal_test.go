@@ -81,10 +81,18 @@ func TestOpenRejectsChangedValues(t *testing.T) {
 		{"trick: another nonce", k, change(func(v *subjects.SecretValue) { v.Sealed[5] ^= 1 }), false},
 		{"trick: cut short", k, change(func(v *subjects.SecretValue) { v.Sealed = v.Sealed[:20] }), false},
 		{"trick: another sender", k, change(func(v *subjects.SecretValue) { v.From = newKey(t).Public() }), false},
-		{"trick: the receiver as its own sender", k, change(func(v *subjects.SecretValue) { v.From = k.Public() }), false},
+		{
+			"trick: the receiver as its own sender", k, change(func(v *subjects.SecretValue) { v.From = k.Public() }),
+			false,
+		},
 		{"trick: a sender of 64 characters", k, change(func(v *subjects.SecretValue) { v.From += "AAAAAAAA" }), false},
-		{"trick: a sender of low order", k, change(func(v *subjects.SecretValue) { v.From = lowOrderKey(t, 0) }), false},
-		{"trick: more than any value", k, change(func(v *subjects.SecretValue) { v.Sealed = make([]byte, seal.MaxValue+65) }), false},
+		{
+			"trick: a sender of low order", k, change(func(v *subjects.SecretValue) { v.From = lowOrderKey(t, 0) }),
+			false,
+		},
+		{"trick: more than any value", k, change(func(v *subjects.SecretValue) {
+			v.Sealed = make([]byte, seal.MaxValue+65)
+		}), false},
 	} {
 		got, err := seal.Open(tt.with, tt.v)
 		if tt.ok != (err == nil) || !tt.ok && (!errors.Is(err, seal.ErrSealed) || got.Reveal() != nil) {
@@ -215,12 +223,18 @@ func TestSecretIsNeverPrinted(t *testing.T) {
 	o := outer{s, inner{s}}
 	seen := map[string]string{}
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%b", "%T", "%p", "%!", "%08.3f"} {
-		for name, v := range map[string]any{"value": s, "pointer": &s, "struct": o, "pointer to struct": &o, "list": []seal.Secret{s}, "map": map[string]seal.Secret{"k": s}, "any": []any{s}} {
+		for name, v := range map[string]any{
+			"value": s, "pointer": &s, "struct": o, "pointer to struct": &o,
+			"list": []seal.Secret{s}, "map": map[string]seal.Secret{"k": s}, "any": []any{s},
+		} {
 			seen[verb+" of a "+name] = fmt.Sprintf(verb, v)
 		}
 	}
 	seen["error"] = fmt.Errorf("failed with %w and %v", errors.ErrUnsupported, s).Error()
-	for name, encode := range map[string]func(any) ([]byte, error){"json": json.Marshal, "yaml": yaml.Marshal, "msgpack": msgpack.Marshal} {
+	for name, encode := range map[string]func(any) ([]byte, error){
+		"json": json.Marshal, "yaml": yaml.Marshal,
+		"msgpack": msgpack.Marshal,
+	} {
 		for _, v := range []any{s, &s, o, map[string]any{"k": s}, []seal.Secret{s}} {
 			b, err := encode(v)
 			if err != nil {
@@ -239,7 +253,10 @@ func TestSecretIsNeverPrinted(t *testing.T) {
 		bytesOf = append(bytesOf, fmt.Sprint(b))
 	}
 	for how, text := range seen {
-		for _, form := range []string{canary, canary[3:12], fmt.Sprintf("%x", canary), fmt.Sprintf("%X", canary), "Y2FuYXJ5", strings.Join(bytesOf[:4], " "), strings.Join(bytesOf[:4], ", ")} {
+		for _, form := range []string{
+			canary, canary[3:12], fmt.Sprintf("%x", canary), fmt.Sprintf("%X", canary),
+			"Y2FuYXJ5", strings.Join(bytesOf[:4], " "), strings.Join(bytesOf[:4], ", "),
+		} {
 			if strings.Contains(text, form) {
 				t.Errorf("%s: %s", how, text)
 			}

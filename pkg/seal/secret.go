@@ -21,19 +21,19 @@ var (
 // redacted is the text of every [Secret].
 const redacted = "[secret]"
 
-// Secret is a credential that cannot be printed: fmt, slog, JSON, YAML and msgpack all yield "[secret]". For a Secret in an
-// unexported field fmt does not call the methods below and prints what it reaches through pointers; it cannot look into a
-// function, so the bytes are behind one. That also prevents comparison of two secrets with ==.
+// Secret is a credential that cannot be printed: fmt, slog, JSON, YAML and msgpack all yield "[secret]". For a Secret
+// in an unexported field fmt does not call the methods below and prints what it reaches through pointers; it cannot
+// look into a function, so the bytes are behind one. That also prevents comparison of two secrets with ==.
 //
-// A Secret does not protect against a process of the same user, which can read this process's memory, and libraries may have
-// made copies that [Secret.Wipe] does not erase.
+// A Secret does not protect against a process of the same user, which can read this process's memory, and libraries may
+// have made copies that [Secret.Wipe] does not erase.
 type Secret struct{ value func() *[]byte }
 
 // NewSecret takes ownership of value: the caller must not use it any more.
 func NewSecret(value []byte) Secret { return Secret{func() *[]byte { return &value }} }
 
-// Reveal returns the value itself, not a copy: [Secret.Wipe] erases it. The caller must keep it out of every log, error, event
-// and environment.
+// Reveal returns the value itself, not a copy: [Secret.Wipe] erases it. The caller must keep it out of every log,
+// error, event and environment.
 func (s Secret) Reveal() []byte {
 	if s.value == nil {
 		return nil
@@ -41,7 +41,8 @@ func (s Secret) Reveal() []byte {
 	return *s.value()
 }
 
-// Check rejects an empty value, also a wiped one, with [ErrEmpty], and one of more than [MaxValue] bytes with [ErrTooLong].
+// Check rejects an empty value, also a wiped one, with [ErrEmpty], and one of more than [MaxValue] bytes with
+// [ErrTooLong].
 func (s Secret) Check() error {
 	switch n := len(s.Reveal()); {
 	case n == 0:

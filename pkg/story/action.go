@@ -17,19 +17,24 @@ type turnAction struct {
 	do     func(context.Context) error
 }
 
-// turnActions returns the crash and the stop of a turn with their moments, in this order; each waits for the one before it.
+// turnActions returns the crash and the stop of a turn with their moments, in this order; each waits for the one before
+// it.
 func (r *runner) turnActions(t Turn, query string) (out []turnAction) {
 	if c := t.Crash; c != nil {
-		out = append(out, turnAction{"crash " + c.Actor, c.After, func(ctx context.Context) error { return r.system.KillActor(ctx, c.Actor) }})
+		out = append(out, turnAction{"crash " + c.Actor, c.After, func(ctx context.Context) error {
+			return r.system.KillActor(ctx, c.Actor)
+		}})
 	}
 	if t.StopAfter != nil {
-		out = append(out, turnAction{"stop", *t.StopAfter, func(ctx context.Context) error { return r.system.CancelQuery(ctx, query) }})
+		out = append(out, turnAction{"stop", *t.StopAfter, func(ctx context.Context) error {
+			return r.system.CancelQuery(ctx, query)
+		}})
 	}
 	return out
 }
 
-// isReached reports whether the moment is reached with e; said is the answer so far, of which a delta must be a part. One
-// field of m is set.
+// isReached reports whether the moment is reached with e; said is the answer so far, of which a delta must be a part.
+// One field of m is set.
 func (m Moment) isReached(e Event, said string) bool {
 	switch {
 	case m.Event != nil:
@@ -41,8 +46,8 @@ func (m Moment) isReached(e Event, said string) bool {
 	return e.Subject != PageRequested && containsFold(said, m.Delta)
 }
 
-// decideApproval sends the user's decision when e is an approval request of turn i; it does nothing for other events and for
-// a turn without approve. Each request is decided once. With [AnswerIgnore] it sends nothing.
+// decideApproval sends the user's decision when e is an approval request of turn i; it does nothing for other events
+// and for a turn without approve. Each request is decided once. With [AnswerIgnore] it sends nothing.
 func (r *runner) decideApproval(ctx context.Context, i int, e Event) error {
 	at, a := &r.turns[i], r.story.Turns[i].Approve
 	id, asks := subjects.Match(subjects.ApprovalRequestEvent.LiveSubject(), e.Subject)
@@ -56,15 +61,18 @@ func (r *runner) decideApproval(ctx context.Context, i int, e Event) error {
 	if a.Answer == AnswerIgnore {
 		return nil
 	}
-	if err := r.system.DecideApproval(ctx, id[0], subjects.ApprovalDecision{Approve: a.Answer == AnswerApprove, Remember: a.Remember}); err != nil {
+	if err := r.system.DecideApproval(ctx, id[0], subjects.ApprovalDecision{
+		Approve:  a.Answer == AnswerApprove,
+		Remember: a.Remember,
+	}); err != nil {
 		return fmt.Errorf("turn %d: deciding an approval: %w", i+1, err)
 	}
 	return nil
 }
 
-// runRequest calls a tool as an agent, or as agents that it spawns. The result or fault is the answer of the turn, and so is
-// the fault of a denied spawn; an error means that the call could not be made. It waits for the stored result, AnswerTimeout
-// at most.
+// runRequest calls a tool as an agent, or as agents that it spawns. The result or fault is the answer of the turn, and
+// so is the fault of a denied spawn; an error means that the call could not be made. It waits for the stored result,
+// AnswerTimeout at most.
 func (r *runner) runRequest(ctx context.Context, i int, req Request, session string) error {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.AnswerTimeout)
 	defer cancel()
@@ -87,7 +95,8 @@ func (r *runner) runRequest(ctx context.Context, i int, req Request, session str
 		who.Path = append(who.Path, child)
 	}
 	res, err := r.system.CallTool(ctx, who, req, session, at.query)
-	for err == nil && r.hasCrash() && res.Error != nil && res.Error.Code == subjects.CodeUnavailable && ctx.Err() == nil {
+	for err == nil && r.hasCrash() && res.Error != nil && res.Error.Code == subjects.CodeUnavailable &&
+		ctx.Err() == nil {
 		// The actor that the story killed is not back yet, so the call did not run.
 		select {
 		case <-ctx.Done():
@@ -107,8 +116,8 @@ func (r *runner) hasCrash() bool {
 	return slices.ContainsFunc(r.story.Turns, func(t Turn) bool { return t.Crash != nil })
 }
 
-// waitForResult waits until the broker's copy of the result is in the event log, and fails when ctx ends. The copy is stored
-// asynchronously, and the expectations are checked against the log.
+// waitForResult waits until the broker's copy of the result is in the event log, and fails when ctx ends. The copy is
+// stored asynchronously, and the expectations are checked against the log.
 func (r *runner) waitForResult(ctx context.Context, query string, res subjects.ToolResult) error {
 	pattern := subjects.ToolResultEvent.LiveSubject()
 	for {
@@ -118,7 +127,8 @@ func (r *runner) waitForResult(ctx context.Context, query string, res subjects.T
 		}
 		for _, e := range events {
 			call, _ := e.Field("call_id")
-			if t, ok := subjects.Match(pattern, e.Subject); ok && t[0] == res.Tool && e.Query == query && call == res.CallID {
+			if t, ok := subjects.Match(pattern, e.Subject); ok && t[0] == res.Tool && e.Query == query &&
+				call == res.CallID {
 				return nil
 			}
 		}

@@ -33,14 +33,31 @@ func TestApprove(t *testing.T) {
 		want       string
 		answers    []subjects.ApprovalDecision
 	}{
-		{name: "yes", turn: "approve: {answer: approve}", asked: 1, answers: []subjects.ApprovalDecision{{Approve: true}}},
+		{
+			name: "yes", turn: "approve: {answer: approve}", asked: 1,
+			answers: []subjects.ApprovalDecision{{Approve: true}},
+		},
 		{name: "no", turn: "approve: {answer: deny}", asked: 1, answers: []subjects.ApprovalDecision{{}}},
-		{name: "remembered", turn: "approve: {answer: approve, remember: always}", asked: 1, answers: []subjects.ApprovalDecision{{Approve: true, Remember: "always"}}},
-		{name: "two questions", turn: "approve: {answer: approve}", asked: 2, answers: []subjects.ApprovalDecision{{Approve: true}, {Approve: true}}},
-		{name: "heard of in the stream alone", turn: "approve: {answer: deny}", asked: 1, deaf: true, answers: []subjects.ApprovalDecision{{}}},
+		{
+			name: "remembered", turn: "approve: {answer: approve, remember: always}", asked: 1,
+			answers: []subjects.ApprovalDecision{{Approve: true, Remember: "always"}},
+		},
+		{
+			name: "two questions", turn: "approve: {answer: approve}", asked: 2,
+			answers: []subjects.ApprovalDecision{{Approve: true}, {Approve: true}},
+		},
+		{
+			name: "heard of in the stream alone", turn: "approve: {answer: deny}", asked: 1, deaf: true,
+			answers: []subjects.ApprovalDecision{{}},
+		},
 		{name: "nobody asks", turn: "approve: {answer: approve}", want: "turn 1: there was no approval request"},
-		{name: "nobody asks, and it is ignored", turn: "approve: {answer: ignore}", want: "turn 1: there was no approval request"},
-		{name: "an answer that came too late", turn: "approve: {answer: approve}", asked: 1, refused: errors.New("the question is expired"), want: "turn 1: deciding an approval: the question is expired", answers: []subjects.ApprovalDecision{{Approve: true}}},
+		{name: "nobody asks, and it is ignored", turn: "approve: {answer: ignore}", want: "turn 1: there was no " +
+			"approval request"},
+		{
+			name: "an answer that came too late", turn: "approve: {answer: approve}", asked: 1,
+			refused: errors.New("the question is expired"), want: "turn 1: deciding an approval: the question is " +
+				"expired", answers: []subjects.ApprovalDecision{{Approve: true}},
+		},
 		{name: "trick: no answer is written", turn: "no_notes: true", asked: 1, want: "turn 1: no answer"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -58,7 +75,8 @@ func TestApprove(t *testing.T) {
 				w.answer = replies(good())
 			}
 			opts := story.Options{AnswerTimeout: 700 * time.Millisecond, SettleTimeout: 50 * time.Millisecond}
-			r := run(t, parse(t, head+"turns:\n  - query: hello\n    "+tt.turn+"\nevents: {present: [query.received]}\n"), w, opts)
+			r := run(t, parse(t, head+"turns:\n  - query: hello\n    "+tt.turn+"\nevents: {present: "+
+				"[query.received]}\n"), w, opts)
 			if r.OK() != (tt.want == "") || !strings.Contains(r.Report(), tt.want) {
 				t.Errorf("want %q\n%s", tt.want, r.Report())
 			}
@@ -90,7 +108,8 @@ func TestIgnore(t *testing.T) {
 // What the user sets is set for the session of the turn, before the question is asked.
 func TestOverride(t *testing.T) {
 	t.Parallel()
-	s := parse(t, head+"turns:\n  - query: one\n    override: {level: RELAX, once: true}\n  - query: two\n    session: mine\n    override: {disable: [x]}\n  - query: three\nevents: {present: [query.received times=3]}\n")
+	s := parse(t, head+"turns:\n  - query: one\n    override: {level: RELAX, once: true}\n  - query: two\n    "+
+		"session: mine\n    override: {disable: [x]}\n  - query: three\nevents: {present: [query.received times=3]}\n")
 	before := -1
 	w := &fakeSystem{answer: func(w *fakeSystem, q subjects.Query) {
 		if len(w.asked) == 1 {
@@ -102,7 +121,8 @@ func TestOverride(t *testing.T) {
 		t.Fatal(got.Report())
 	}
 	o := w.overrides
-	if before != 1 || len(o) != 2 || o[0].session != w.asked[0].SessionID || !o[0].Once || o[0].Level != "RELAX" || o[1].session != "mine" || len(o[1].Disable) != 1 {
+	if before != 1 || len(o) != 2 || o[0].session != w.asked[0].SessionID || !o[0].Once || o[0].Level != "RELAX" ||
+		o[1].session != "mine" || len(o[1].Disable) != 1 {
 		t.Errorf("%d before the first question, all %+v", before, o)
 	}
 }
@@ -112,12 +132,17 @@ func TestSpawn(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, spawn, expect, want string }{
 		{"one", "[{type: coder}]", "answer: {contains: [done for orchestrator.coder-1 in story-]}", ""},
-		{"two", "[{type: sysadmin}, {type: coder}]", "answer: {contains: [done for orchestrator.sysadmin-1.coder-1 in story-]}", ""},
+		{"two", "[{type: sysadmin}, {type: coder}]", "answer: {contains: [done for orchestrator.sysadmin-1.coder-1 " +
+			"in story-]}", ""},
 		{"none", "[]", "answer: {contains: [done for orchestrator in story-]}", ""},
 		{"refused", "[{type: coder}, {type: hermit}]", "error: denied", ""},
-		{"trick: refused, and not expected", "[{type: hermit}]", "answer: {contains: [done]}", "turn 1: it failed with denied (orchestrator may not)"},
+		{
+			"trick: refused, and not expected", "[{type: hermit}]", "answer: {contains: [done]}",
+			"turn 1: it failed with denied (orchestrator may not)",
+		},
 	} {
-		text := head + "turns:\n  - request: {as: orchestrator, spawn: " + tt.spawn + ", tool: x}\n    " + tt.expect + "\n"
+		text := head + "turns:\n  - request: {as: orchestrator, spawn: " + tt.spawn + ", tool: x}\n    " + tt.expect +
+			"\n"
 		got := run(t, parse(t, text), &fakeSystem{}, quick)
 		if got.OK() != (tt.want == "") || !strings.Contains(got.Report(), tt.want) {
 			t.Errorf("%s: want %q\n%s", tt.name, tt.want, got.Report())
@@ -129,7 +154,8 @@ func TestSpawn(t *testing.T) {
 func TestCrashAtAPage(t *testing.T) {
 	t.Parallel()
 	const page = "http://a.example.org/p"
-	s := parse(t, head+"web: {pages: [{url: '"+page+"', title: A, body: b}]}\nturns:\n  - query: hello\n    crash: {actor: web_fetch, after: {page: '"+page+"'}}\n    answer: {contains: [round]}\n")
+	s := parse(t, head+"web: {pages: [{url: '"+page+"', title: A, body: b}]}\nturns:\n  - query: hello\n    crash: "+
+		"{actor: web_fetch, after: {page: '"+page+"'}}\n    answer: {contains: [round]}\n")
 	wanted := func(w *fakeSystem, url string) {
 		body, _ := json.Marshal(map[string]string{"url": url})
 		w.tell(story.Event{Subject: story.PageRequested, Body: body})
@@ -159,7 +185,8 @@ func TestCrashAtAPage(t *testing.T) {
 		alike(w, q)
 		w.done(q.QueryID, good())
 	}}
-	if got := run(t, s, w, quick); !strings.Contains(got.Report(), "the moment to crash web_fetch was not reached") || crashed != 1 {
+	if got := run(t, s, w, quick); !strings.Contains(got.Report(), "the moment to crash web_fetch was not reached") ||
+		crashed != 1 {
 		t.Errorf("crashed %d times\n%s", crashed, got.Report())
 	}
 }
@@ -167,16 +194,26 @@ func TestCrashAtAPage(t *testing.T) {
 // How often a page is asked for is counted, the pages of whom nothing is said are not.
 func TestPagesAsked(t *testing.T) {
 	t.Parallel()
-	text := head + "web:\n  pages:\n    - {url: 'http://a.example.org/p', title: A, body: b, asked: 2}\n    - {url: 'http://a.example.org/q', title: A, body: b, asked: 0}\n" +
-		"    - {url: 'http://a.example.org/r', title: A, body: b}\nturns:\n  - query: hello\n    answer: {contains: [round]}\n"
+	text := head + "web:\n  pages:\n    - {url: 'http://a.example.org/p', title: A, body: b, asked: 2}\n    - {url: " +
+		"'http://a.example.org/q', title: A, body: b, asked: 0}\n" +
+		"    - {url: 'http://a.example.org/r', title: A, body: b}\nturns:\n  - query: hello\n    answer: {contains: " +
+		"[round]}\n"
 	for _, tt := range []struct {
 		name  string
 		pages map[string]int
 		want  string
 	}{
-		{"as said", map[string]int{"http://a.example.org/p": 2, "http://a.example.org/r": 7, "http://a.example.org/lost": 1}, ""},
-		{"too seldom", map[string]int{"http://a.example.org/p": 1}, "t.yaml:6: http://a.example.org/p was requested 1 times, want 2"},
-		{"although never", map[string]int{"http://a.example.org/p": 2, "http://a.example.org/q": 1}, "t.yaml:7: http://a.example.org/q was requested 1 times, want 0"},
+		{"as said", map[string]int{
+			"http://a.example.org/p": 2, "http://a.example.org/r": 7,
+			"http://a.example.org/lost": 1,
+		}, ""},
+		{"too seldom", map[string]int{"http://a.example.org/p": 1}, "t.yaml:6: http://a.example.org/p was requested " +
+			"1 times, want 2"},
+		{
+			"although never",
+			map[string]int{"http://a.example.org/p": 2, "http://a.example.org/q": 1},
+			"t.yaml:7: http://a.example.org/q was requested 1 times, want 0",
+		},
 		{"not at all", nil, "t.yaml:6: http://a.example.org/p was requested 0 times"},
 	} {
 		got := run(t, parse(t, text), &fakeSystem{answer: replies(good()), pages: tt.pages}, quick)

@@ -47,7 +47,8 @@ func (r *runner) waitForEvents(ctx context.Context, i int) error {
 		case <-tick.C:
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return r.stepError(i, "after", fmt.Errorf("timeout: waiting for %s after %s", missing, strict.FormatDuration(r.opts.AnswerTimeout)))
+				return r.stepError(i, "after", fmt.Errorf("timeout: waiting for %s after %s", missing,
+					strict.FormatDuration(r.opts.AnswerTimeout)))
 			}
 			return ctx.Err()
 		}

@@ -60,8 +60,9 @@ func (c *checker) checkScript() {
 	}
 }
 
-// checkTurn reports what turn i does not fulfil: error, partial, answer, thinking, tool calls and notes. A turn that was not
-// run or has no answer fails; an empty answer without an error fails too. A live run skips what is only for scripted ones.
+// checkTurn reports what turn i does not fulfil: error, partial, answer, thinking, tool calls and notes. A turn that
+// was not run or has no answer fails; an empty answer without an error fails too. A live run skips what is only for
+// scripted ones.
 func (c *checker) checkTurn(i int) {
 	path, t := fmt.Sprintf("turns[%d]", i), c.story.Turns[i]
 	if i >= len(c.turns) {
@@ -122,7 +123,8 @@ func (c *checker) checkUnanswered(path string, i int, t Turn, at turnState) {
 	switch {
 	case at.deadLetter != nil && at.deadLetter.Code == t.Error:
 	case at.deadLetter != nil:
-		c.fail(path, "turn %d: no answer, but a dead letter of %s: %s: %s%s", i+1, at.deadLetter.Actor, at.deadLetter.Code, at.deadLetter.Reason, insteadOf(t.Error))
+		c.fail(path, "turn %d: no answer, but a dead letter of %s: %s: %s%s", i+1, at.deadLetter.Actor,
+			at.deadLetter.Code, at.deadLetter.Reason, insteadOf(t.Error))
 	default:
 		c.fail(path, "turn %d: no answer", i+1)
 	}
@@ -135,8 +137,8 @@ func insteadOf(code string) string {
 	return " instead of " + code
 }
 
-// checkAnswer reports each expectation of a that the answer does not meet. Case is ignored except in equals and matches. at
-// must have a response.
+// checkAnswer reports each expectation of a that the answer does not meet. Case is ignored except in equals and
+// matches. at must have a response.
 func (c *checker) checkAnswer(fail func(string, string, ...any), path string, a Answer, at turnState) {
 	got := at.response.Answer
 	for i, part := range a.Contains {
@@ -173,9 +175,9 @@ const minQuote = 8
 // lineMark is the number of a list item or the mark of a quoted line, which a quote leaves out.
 var lineMark = regexp.MustCompile(`^(\d+\. |> )`)
 
-// checkQuote checks that the answer contains a line of a field, or the line src.Line (from 1; 0 = any), of the last event of
-// this turn that matches. Lines shorter than minQuote do not count. A line that the script has itself proves nothing and
-// fails.
+// checkQuote checks that the answer contains a line of a field, or the line src.Line (from 1; 0 = any), of the last
+// event of this turn that matches. Lines shorter than minQuote do not count. A line that the script has itself proves
+// nothing and fails.
 func (c *checker) checkQuote(fail func(string, string, ...any), path string, src Source, at turnState) {
 	const field = "answer.contains_from"
 	var whole string
@@ -232,9 +234,10 @@ func checkThinking(fail func(string, string, ...any), want Thinking, got string)
 	}
 }
 
-// checkCalls searches the expected calls among the recorded ones, in order; other calls between them are allowed. nil expects
-// nothing; an empty list allows no call but the search of memory before the model's first, which is not the model's. It reports
-// the first call that is missing. In a live run calls of any layer match: that depends on the model.
+// checkCalls searches the expected calls among the recorded ones, in order; other calls between them are allowed. nil
+// expects nothing; an empty list allows no call but the search of memory before the model's first, which is not the
+// model's. It reports the first call that is missing. In a live run calls of any layer match: that depends on the
+// model.
 func (c *checker) checkCalls(fail func(string, string, ...any), want []Call, got []subjects.ToolCall) {
 	isOwn := func(have subjects.ToolCall) bool { return have.Layer != subjects.LayerRecall }
 	if want != nil && len(want) == 0 && slices.ContainsFunc(got, isOwn) {
@@ -269,8 +272,8 @@ func (w Call) matches(got subjects.ToolCall) bool {
 		containsFold(got.Result, w.ResultContains) && containsArgs(w.Args, got.Args)
 }
 
-// containsArgs reports whether the arguments have every field of want with an equal value; other fields are allowed, and an
-// empty want is always contained. Arguments that are no JSON object contain nothing.
+// containsArgs reports whether the arguments have every field of want with an equal value; other fields are allowed,
+// and an empty want is always contained. Arguments that are no JSON object contain nothing.
 func containsArgs(want map[string]any, args json.RawMessage) bool {
 	var got map[string]any
 	if len(want) > 0 && json.Unmarshal(args, &got) != nil {
@@ -312,8 +315,8 @@ func listCalls(calls []subjects.ToolCall) (out []string) {
 	return out
 }
 
-// checkEvents compares the events with those expected, and returns all failures so far. present needs at least one event, or
-// exactly times; in_order allows other events in between, see checkOrder.
+// checkEvents compares the events with those expected, and returns all failures so far. present needs at least one
+// event, or exactly times; in_order allows other events in between, see checkOrder.
 func (c *checker) checkEvents() []Failure {
 	e := c.story.Events
 	for i, w := range e.Present {
@@ -346,8 +349,8 @@ func (c *checker) checkEvents() []Failure {
 	return c.failures
 }
 
-// reorderWindow is how much earlier than the event before it an event of another author may be stored. Each author has a stream
-// of its own, and the event log that collects them does not keep the order between authors to the millisecond.
+// reorderWindow is how much earlier than the event before it an event of another author may be stored. Each author has
+// a stream of its own, and the event log that collects them does not keep the order between authors to the millisecond.
 const reorderWindow = 100 * time.Millisecond
 
 // checkOrder reports the first of want that does not follow the one before it. Each event counts once.
@@ -385,8 +388,8 @@ func (c *checker) checkOrder(want []EventPattern) {
 	}
 }
 
-// diffOrder returns the difference between the expected order of events and the observed one. found is the expectation that each
-// event met, by index. Events of kinds that the order does not name are left out.
+// diffOrder returns the difference between the expected order of events and the observed one. found is the expectation
+// that each event met, by index. Events of kinds that the order does not name are left out.
 func (c *checker) diffOrder(want []EventPattern, found map[int]int) (out []DiffLine) {
 	last := -1
 	for k := range found {
@@ -422,7 +425,8 @@ func (c *checker) diffOrder(want []EventPattern, found map[int]int) (out []DiffL
 // maxSimilar bounds the events that a difference shows beside an expected one.
 const maxSimilar = 8
 
-// similarEvents returns the first events whose subject w expects, whatever its conditions, or without any those of its kind.
+// similarEvents returns the first events whose subject w expects, whatever its conditions, or without any those of its
+// kind.
 func (c *checker) similarEvents(w EventPattern) (out []string) {
 	bare := EventPattern{pattern: w.pattern, times: -1}
 	for _, matches := range []func(Event) bool{bare.matches, w.isKind} {
@@ -440,15 +444,16 @@ func (c *checker) similarEvents(w EventPattern) (out []string) {
 
 func (c *checker) isSkipped(w EventPattern) bool { return c.live && w.scriptedOnly }
 
-// checkDeadLetters reports dead letters that the story does not expect: a message was rejected or kept failing, even if the
-// answer is right. One is expected by an event pattern, or by the error code of its turn.
+// checkDeadLetters reports dead letters that the story does not expect: a message was rejected or kept failing, even if
+// the answer is right. One is expected by an event pattern, or by the error code of its turn.
 func (c *checker) checkDeadLetters() {
 	for _, e := range c.events {
 		if _, dead := subjects.Match(subjects.DeadLetterEvent.Name, e.Subject); !dead {
 			continue
 		}
 		code, _ := e.Field("code")
-		expected := slices.ContainsFunc(slices.Concat(c.story.Events.Present, c.story.Events.InOrder), func(w EventPattern) bool { return w.matches(e) })
+		expected := slices.ContainsFunc(slices.Concat(c.story.Events.Present, c.story.Events.InOrder),
+			func(w EventPattern) bool { return w.matches(e) })
 		for i, t := range c.turns {
 			expected = expected || t.query == e.Query && c.story.Turns[i].Error == code
 		}

@@ -11,8 +11,8 @@ import (
 	"conclave/subjects"
 )
 
-// Web is the pages that the web tools of a story reach: web_fetch reads them, and web_search finds those with a snippet,
-// whatever the query. No other page is reachable.
+// Web is the pages that the web tools of a story reach: web_fetch reads them, and web_search finds those with a
+// snippet, whatever the query. No other page is reachable.
 type Web struct {
 	Pages []Page `yaml:"pages"`
 }
@@ -39,8 +39,8 @@ func (s *Story) hasPage(url string) bool {
 	return s.Web != nil && slices.ContainsFunc(s.Web.Pages, func(p Page) bool { return p.URL == url })
 }
 
-// validateEnvironment returns the first error in manifest, credentials, server and web: empty or duplicate values, invalid
-// names and pages, and a manifest that config sets too.
+// validateEnvironment returns the first error in manifest, credentials, server and web: empty or duplicate values,
+// invalid names and pages, and a manifest that config sets too.
 func (s *Story) validateEnvironment() error {
 	switch m := s.Manifest.(type) {
 	case nil:
@@ -86,12 +86,14 @@ func (s *Story) validateEnvironment() error {
 	return nil
 }
 
-// validatePage returns the first error of the page at path in the story. It rejects URLs that are not http with a lower-case
-// host and a path, a page without title or without body and status, and status, delay or requests out of range.
+// validatePage returns the first error of the page at path in the story. It rejects URLs that are not http with a
+// lower-case host and a path, a page without title or without body and status, and status, delay or requests out of
+// range.
 func (s *Story) validatePage(path string, p Page) error {
 	u, err := url.Parse(p.URL)
 	switch {
-	case err != nil || u.Scheme != "http" || u.Host == "" || u.Port() != "" || u.User != nil || u.Path == "" || u.Fragment != "" || u.Host != strings.ToLower(u.Host):
+	case err != nil || u.Scheme != "http" || u.Host == "" || u.Port() != "" || u.User != nil || u.Path == "" ||
+		u.Fragment != "" || u.Host != strings.ToLower(u.Host):
 		return s.invalid(path+".url", "is not a page URL; write http://news.example.org/page")
 	case strings.TrimSpace(p.Title) == "":
 		return s.invalid(path+".title", "is required")
@@ -107,8 +109,8 @@ func (s *Story) validatePage(path string, p Page) error {
 	return nil
 }
 
-// validateUserActions checks override and approve of a turn. It rejects unknown values, an override without a setting, and
-// remember for anything but approve.
+// validateUserActions checks override and approve of a turn. It rejects unknown values, an override without a setting,
+// and remember for anything but approve.
 func (s *Story) validateUserActions(path string, t Turn) error {
 	if o := t.Override; o != nil {
 		levels := []string{"", subjects.OverrideNone, subjects.OverrideRelax, subjects.OverrideAll}
@@ -122,9 +124,11 @@ func (s *Story) validateUserActions(path string, t Turn) error {
 	if a := t.Approve; a != nil {
 		switch {
 		case !slices.Contains([]string{AnswerApprove, AnswerDeny, AnswerIgnore}, a.Answer):
-			return s.invalid(path+".approve.answer", "is not one of %s, %s, %s", AnswerApprove, AnswerDeny, AnswerIgnore)
+			return s.invalid(path+".approve.answer", "is not one of %s, %s, %s", AnswerApprove, AnswerDeny,
+				AnswerIgnore)
 		case !slices.Contains([]string{"", subjects.RememberSession, subjects.RememberAlways}, a.Remember):
-			return s.invalid(path+".approve.remember", "is not one of %s, %s", subjects.RememberSession, subjects.RememberAlways)
+			return s.invalid(path+".approve.remember", "is not one of %s, %s", subjects.RememberSession,
+				subjects.RememberAlways)
 		case a.Remember != "" && a.Answer != AnswerApprove:
 			return s.invalid(path+".approve.remember", "only approve can be remembered")
 		}

@@ -28,8 +28,8 @@ type Event struct {
 // idFields are removed from reports, where they are the same on every line.
 var idFields = regexp.MustCompile(`"(session|query)_id":"[^"]*",?`)
 
-// String returns the event on one line: sequence, account, subject and the body without ids, cut. "-" stands for an unknown
-// sequence or account.
+// String returns the event on one line: sequence, account, subject and the body without ids, cut. "-" stands for an
+// unknown sequence or account.
 func (e Event) String() string {
 	seq, from := "-", "-"
 	if e.Seq > 0 {
@@ -38,12 +38,14 @@ func (e Event) String() string {
 	if e.From != "" {
 		from = e.From
 	}
-	return fmt.Sprintf("%4s %-10s %-30s %s", seq, from, e.Subject, text.Clip(idFields.ReplaceAllString(string(e.Body), ""), 240))
+	return fmt.Sprintf("%4s %-10s %-30s %s", seq, from, e.Subject,
+		text.Clip(idFields.ReplaceAllString(string(e.Body), ""), 240))
 }
 
 // summary returns author, subject and the body without ids, cut.
 func (e Event) summary() string {
-	return strings.TrimSpace(fmt.Sprintf("%s by=%s %s", e.Subject, e.From, text.Clip(idFields.ReplaceAllString(string(e.Body), ""), 120)))
+	return strings.TrimSpace(fmt.Sprintf("%s by=%s %s", e.Subject, e.From,
+		text.Clip(idFields.ReplaceAllString(string(e.Body), ""), 120)))
 }
 
 // isKind reports whether an event has the first two tokens of the pattern's subject.
@@ -60,9 +62,9 @@ func (w EventPattern) isKind(e Event) bool {
 //	tool.result.* error.code=denied by=broker times=1
 //
 // "field=value" and "field!=value" compare a field of the body, "field~text" searches it case-insensitively, "field=*"
-// requires a value. Values with spaces are quoted. A path may go into objects and, by index, into lists: hits.0.name. The
-// field "body" is the whole body, "by" the author's account; "times" is the number of such events, "scripted_only" skips
-// the expectation with a real model.
+// requires a value. Values with spaces are quoted. A path may go into objects and, by index, into lists: hits.0.name.
+// The field "body" is the whole body, "by" the author's account; "times" is the number of such events, "scripted_only"
+// skips the expectation with a real model.
 type EventPattern struct {
 	text         string
 	pattern      string
@@ -76,8 +78,8 @@ type condition struct{ field, op, value string }
 // anyValue matches every value but the empty one.
 const anyValue = "*"
 
-// UnmarshalText implements [encoding.TextUnmarshaler]: a subject pattern, then conditions such as field=value, times=2 and
-// scripted_only. It rejects an empty text, an invalid pattern or condition, and times below 1.
+// UnmarshalText implements [encoding.TextUnmarshaler]: a subject pattern, then conditions such as field=value, times=2
+// and scripted_only. It rejects an empty text, an invalid pattern or condition, and times below 1.
 func (w *EventPattern) UnmarshalText(text []byte) error {
 	words, err := splitWords(string(text))
 	if err != nil {
@@ -148,7 +150,8 @@ func parseCondition(word string) (condition, error) {
 			}
 		}
 	}
-	return condition{}, fmt.Errorf("invalid condition %q; write field=value, field!=value, field~text, field=*, by=account, times=1 or scripted_only", text.Clip(word, 40))
+	return condition{}, fmt.Errorf("invalid condition %q; write field=value, field!=value, field~text, field=*, "+
+		"by=account, times=1 or scripted_only", text.Clip(word, 40))
 }
 
 // checkPattern rejects a pattern that the server would reject.
@@ -159,14 +162,16 @@ func checkPattern(p string) error {
 			continue
 		}
 		if err := subjects.CheckToken(w); err != nil {
-			return fmt.Errorf("invalid subject %q: write tokens joined by dots, * for one token, > for the rest", text.Clip(p, 40))
+			return fmt.Errorf("invalid subject %q: write tokens joined by dots, * for one token, > for the rest",
+				text.Clip(p, 40))
 		}
 	}
 	return nil
 }
 
-// matches reports whether the subject of e matches and e meets all conditions. The field by is the account, body the whole
-// body. A missing field meets only !=; "=*" needs a value that is not empty, and ~ ignores case. times is not considered.
+// matches reports whether the subject of e matches and e meets all conditions. The field by is the account, body the
+// whole body. A missing field meets only !=; "=*" needs a value that is not empty, and ~ ignores case. times is not
+// considered.
 func (w EventPattern) matches(e Event) bool {
 	if _, ok := subjects.Match(w.pattern, e.Subject); !ok {
 		return false

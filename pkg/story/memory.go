@@ -11,8 +11,8 @@ import (
 	"conclave/subjects"
 )
 
-// Memory is a change that the user makes to memory before the question. One operation is set, and one that changes nothing
-// fails the story.
+// Memory is a change that the user makes to memory before the question. One operation is set, and one that changes
+// nothing fails the story.
 type Memory struct {
 	Add    *Add    `yaml:"add"`
 	Import *Import `yaml:"import"`
@@ -73,7 +73,8 @@ func (t Turn) hasActions() bool {
 func (t Turn) asksNothing() bool { return strings.TrimSpace(t.Query) == "" && t.Request == nil }
 
 // validateActions checks the actions before the question of turn i: after, memory, request and feedback. It rejects a
-// reference to a turn that is not earlier or has no question, and feedback that is empty or out of range. It parses after.
+// reference to a turn that is not earlier or has no question, and feedback that is empty or out of range. It parses
+// after.
 func (s *Story) validateActions(i int) error {
 	path, t := fmt.Sprintf("turns[%d]", i), &s.Turns[i]
 	if err := s.validateAfter(path+".after", t); err != nil {
@@ -118,8 +119,8 @@ func (s *Story) validateActions(i int) error {
 	return nil
 }
 
-// validateAfter parses the events that a turn waits for, one or a list, into t.after. It rejects an empty list and invalid
-// patterns.
+// validateAfter parses the events that a turn waits for, one or a list, into t.after. It rejects an empty list and
+// invalid patterns.
 func (s *Story) validateAfter(path string, t *Turn) error {
 	read := func(path string, v any) error {
 		text, ok := v.(string)
@@ -175,16 +176,18 @@ func (s *Story) validateMemory(path string, m Memory) error {
 		return s.invalid(path+".edit", "needs words of the entry under of, and a new name or text")
 	case m.Import != nil && strings.TrimSpace(m.Import.Text) == "":
 		return s.invalid(path+".import.text", "is required")
-	case m.Import != nil && (filepath.Ext(m.Import.From) == "" || strings.ContainsAny(m.Import.From, "/\\\x00") || strings.HasPrefix(m.Import.From, ".")):
+	case m.Import != nil && (filepath.Ext(m.Import.From) == "" || strings.ContainsAny(m.Import.From, "/\\\x00") ||
+		strings.HasPrefix(m.Import.From, ".")):
 		return s.invalid(path+".import.from", "is not a file name; write notes.md")
-	case m.Import != nil && m.Import.Trust != "" && m.Import.Trust != subjects.Trusted && m.Import.Trust != subjects.Untrusted:
+	case m.Import != nil && m.Import.Trust != "" && m.Import.Trust != subjects.Trusted &&
+		m.Import.Trust != subjects.Untrusted:
 		return s.invalid(path+".import.trust", "is neither %s nor %s", subjects.Trusted, subjects.Untrusted)
 	}
 	return nil
 }
 
-// prepareTurn executes the actions before the question of turn i: override, memory, feedback. It stops at the first error,
-// which names the field of the story.
+// prepareTurn executes the actions before the question of turn i: override, memory, feedback. It stops at the first
+// error, which names the field of the story.
 func (r *runner) prepareTurn(ctx context.Context, i int) error {
 	t := r.story.Turns[i]
 	ctx, cancel := context.WithTimeout(ctx, r.opts.AnswerTimeout)
@@ -213,14 +216,17 @@ func (r *runner) sendFeedback(ctx context.Context, f Feedback) error {
 	if query == "" {
 		query, session = r.queries[f.Of-1], r.sessionOf(f.Of-1)
 	}
-	if err := r.system.SendFeedback(ctx, session, subjects.Feedback{QueryID: query, Thumb: f.Thumb, Stars: f.Stars, Words: f.Words}); err != nil {
+	if err := r.system.SendFeedback(ctx, session, subjects.Feedback{
+		QueryID: query, Thumb: f.Thumb, Stars: f.Stars,
+		Words: f.Words,
+	}); err != nil {
 		return fmt.Errorf("rating %s: %w", query, err)
 	}
 	return nil
 }
 
-// changeMemory changes memory as the user. With m.Refused it fails unless memory answers with a fault, of any code; otherwise
-// any error fails.
+// changeMemory changes memory as the user. With m.Refused it fails unless memory answers with a fault, of any code;
+// otherwise any error fails.
 func (r *runner) changeMemory(ctx context.Context, m Memory) error {
 	err := r.system.ChangeMemory(ctx, m)
 	var fault *subjects.Fault

@@ -29,14 +29,19 @@ func TestParseActs(t *testing.T) {
     memory: {edit: {of: tea, text: Coffee., name: coffee}, refused: true}
 `)
 	m := s.Turns[0].Memory
-	if want := (story.Add{Text: "The user drinks tea.", Name: "tea", Tags: []string{"drinks"}, Pinned: true}); !reflect.DeepEqual(*m.Add, want) || m.Refused {
+	if want := (story.Add{
+		Text: "The user drinks tea.", Name: "tea", Tags: []string{"drinks"},
+		Pinned: true,
+	}); !reflect.DeepEqual(*m.Add, want) || m.Refused {
 		t.Errorf("add %+v", m)
 	}
 	second := s.Turns[1]
-	if *second.Memory.Import != (story.Import{From: "notes.md", Text: "# Notes", Trust: "trusted"}) || *second.Feedback != (story.Feedback{Of: 1, Thumb: -1, Stars: 2, Words: "No."}) || second.Reference != "two" {
+	if *second.Memory.Import != (story.Import{From: "notes.md", Text: "# Notes", Trust: "trusted"}) ||
+		*second.Feedback != (story.Feedback{Of: 1, Thumb: -1, Stars: 2, Words: "No."}) || second.Reference != "two" {
 		t.Errorf("turn %+v", second)
 	}
-	if e := s.Turns[2].Memory; e.Edit.Of != "tea" || *e.Edit.Text != "Coffee." || *e.Edit.Name != "coffee" || !e.Refused {
+	if e := s.Turns[2].Memory; e.Edit.Of != "tea" || *e.Edit.Text != "Coffee." || *e.Edit.Name != "coffee" ||
+		!e.Refused {
 		t.Errorf("edit %+v", e)
 	}
 }
@@ -64,16 +69,24 @@ func TestAfter(t *testing.T) {
 		{"at least so often", "memory.stored times=2", 3, false, ""},
 		{"several", "[memory.stored, response.generation]", 1, false, ""},
 		{"left out with a real model", "memory.stored scripted_only", 0, true, ""},
-		{"it was not reached", "memory.stored action=stored", 0, false, "stories/t.yaml:7: turn 2: timeout: waiting for memory.stored action=stored (0 so far) after 300ms"},
+		{"it was not reached", "memory.stored action=stored", 0, false, "stories/t.yaml:7: turn 2: timeout: waiting " +
+			"for memory.stored action=stored (0 so far) after 300ms"},
 		{"not often enough", "memory.stored times=2", 1, false, "memory.stored times=2 (1 so far)"},
-		{"one of several was not reached", "[response.generation, memory.stored action=forgotten]", 1, false, "timeout: waiting for memory.stored action=forgotten (0 so far)"},
+		{
+			"one of several was not reached", "[response.generation, memory.stored action=forgotten]", 1, false,
+			"timeout: waiting for memory.stored action=forgotten (0 so far)",
+		},
 		{"trick: something of another field", "memory.stored action=stored by=generator", 1, false, "(0 so far)"},
 		{"trick: not left out with the script", "memory.stored scripted_only", 0, false, "(0 so far)"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			s := parse(t, head+"turns:\n  - query: one\n  - query: two\n    after: "+tt.after+"\n    answer: {equals: two}\n")
-			opts := story.Options{AnswerTimeout: 300 * time.Millisecond, SettleTimeout: 50 * time.Millisecond, Live: tt.live}
+			s := parse(t, head+"turns:\n  - query: one\n  - query: two\n    after: "+tt.after+"\n    answer: "+
+				"{equals: two}\n")
+			opts := story.Options{
+				AnswerTimeout: 300 * time.Millisecond, SettleTimeout: 50 * time.Millisecond,
+				Live: tt.live,
+			}
 			w := kept(tt.kept)
 			got := run(t, s, w, opts)
 			if got.OK() != (tt.want == "") || !strings.Contains(got.Report(), tt.want) {
@@ -93,7 +106,8 @@ func TestAfter(t *testing.T) {
 func TestAfterComesLate(t *testing.T) {
 	t.Parallel()
 	for _, deaf := range []bool{false, true} {
-		s := parse(t, head+"turns:\n  - query: one\n  - after: memory.stored\n  - query: two\n    answer: {equals: two}\n")
+		s := parse(t, head+"turns:\n  - query: one\n  - after: memory.stored\n  - query: two\n    answer: {equals: "+
+			"two}\n")
 		late := make(chan string, 2)
 		w := &fakeSystem{deaf: deaf, answer: func(w *fakeSystem, q subjects.Query) {
 			w.done(q.QueryID, subjects.Response{Answer: q.Query})
@@ -113,9 +127,15 @@ func TestAfterTellsOfTheScript(t *testing.T) {
 	t.Parallel()
 	s := parse(t, head+"turns:\n  - query: one\n  - after: memory.stored\n")
 	w := kept(0)
-	w.script = story.ScriptReport{Mismatches: []story.Mismatch{{ExchangeRef: story.ExchangeRef{Role: "summaries", N: -1}, Text: "no exchange is left"}}}
+	w.script = story.ScriptReport{
+		Mismatches: []story.Mismatch{{
+			ExchangeRef: story.ExchangeRef{Role: "summaries", N: -1},
+			Text:        "no exchange is left",
+		}},
+	}
 	got := run(t, s, w, story.Options{AnswerTimeout: 50 * time.Millisecond, SettleTimeout: time.Millisecond})
-	if len(got.Failures) != 2 || !strings.Contains(got.Failures[0].Text, "no exchange is left") || !strings.Contains(got.Failures[1].Text, "timeout: waiting for") {
+	if len(got.Failures) != 2 || !strings.Contains(got.Failures[0].Text, "no exchange is left") ||
+		!strings.Contains(got.Failures[1].Text, "timeout: waiting for") {
 		t.Errorf("got %s", got.Report())
 	}
 }
@@ -132,13 +152,19 @@ func TestMemory(t *testing.T) {
 		{"forget", "{forget: coffee}", nil, ""},
 		{"refused as announced", "{add: {text: x}, refused: true}", no, ""},
 		{"refused in a wrapping", "{add: {text: x}, refused: true}", fmt.Errorf("adding: %w", no), ""},
-		{"refused, and nobody said so", "{add: {text: x}}", no, "stories/t.yaml:8: turn 2: changing memory: malformed: it looks like a key"},
-		{"trick: announced, and it is taken", "{add: {text: x}, refused: true}", nil, "t.yaml:8: turn 2: memory did not reject the change"},
-		{"trick: announced, and memory is away", "{add: {text: x}, refused: true}", errors.New("nobody answers"), "turn 2: changing memory: nobody answers"},
+		{"refused, and nobody said so", "{add: {text: x}}", no, "stories/t.yaml:8: turn 2: changing memory: " +
+			"malformed: it looks like a key"},
+		{"trick: announced, and it is taken", "{add: {text: x}, refused: true}", nil, "t.yaml:8: turn 2: memory did " +
+			"not reject the change"},
+		{
+			"trick: announced, and memory is away", "{add: {text: x}, refused: true}", errors.New("nobody answers"),
+			"turn 2: changing memory: nobody answers",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			s := parse(t, head+"turns:\n  - query: one\n  - query: two\n    session: mine\n    memory: "+tt.memory+"\n    answer: {equals: two}\n")
+			s := parse(t, head+"turns:\n  - query: one\n  - query: two\n    session: mine\n    memory: "+tt.memory+
+				"\n    answer: {equals: two}\n")
 			before := -1
 			w := kept(0)
 			w.remember = func(w *fakeSystem, _ story.Memory) error {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Events of different authors that are stored within a moment count in either order; those of one author, or further apart, do
-// not.
+// Events of different authors that are stored within a moment count in either order; those of one author, or further
+// apart, do not.
 func TestOrderBetweenAuthorsIsNotExact(t *testing.T) {
 	t.Parallel()
 	begun := time.Now()
@@ -19,10 +19,28 @@ func TestOrderBetweenAuthorsIsNotExact(t *testing.T) {
 		want   []string
 		fails  bool
 	}{
-		{"another author a moment earlier", []Event{event("b", "reward", 0), event("a", "broker", time.Millisecond), event("c", "broker", time.Second)}, []string{"a", "b", "c"}, false},
-		{"another author long before", []Event{event("b", "reward", 0), event("a", "broker", time.Second)}, []string{"a", "b"}, true},
-		{"the same author", []Event{event("b", "broker", 0), event("a", "broker", time.Millisecond)}, []string{"a", "b"}, true},
-		{"one event for two", []Event{event("b", "reward", 0), event("a", "broker", time.Millisecond)}, []string{"a", "b", "b"}, true},
+		{"another author a moment earlier", []Event{
+			event("b", "reward", 0), event("a", "broker", time.Millisecond),
+			event("c", "broker", time.Second),
+		}, []string{"a", "b", "c"}, false},
+		{
+			"another author long before",
+			[]Event{event("b", "reward", 0), event("a", "broker", time.Second)},
+			[]string{"a", "b"},
+			true,
+		},
+		{
+			"the same author",
+			[]Event{event("b", "broker", 0), event("a", "broker", time.Millisecond)},
+			[]string{"a", "b"},
+			true,
+		},
+		{
+			"one event for two",
+			[]Event{event("b", "reward", 0), event("a", "broker", time.Millisecond)},
+			[]string{"a", "b", "b"},
+			true,
+		},
 	} {
 		c := checker{story: &Story{}, events: tt.events}
 		want := make([]EventPattern, len(tt.want))

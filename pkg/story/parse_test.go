@@ -41,14 +41,16 @@ events:
 		t.Fatal(err)
 	}
 	call := s.Model["assistant"][0].Reply.Calls[0]
-	if s.Model["assistant"][0].Reply.Quirks.TokenDelay != 20*time.Millisecond || call.Arguments["n"] != 3 || call.Arguments["deep"].([]any)[1] != 1.5 {
+	if s.Model["assistant"][0].Reply.Quirks.TokenDelay != 20*time.Millisecond || call.Arguments["n"] != 3 ||
+		call.Arguments["deep"].([]any)[1] != 1.5 {
 		t.Errorf("model %+v", s.Model)
 	}
 	if s.Config["generator"]["hedge"].(map[string]any)["search"] != "" || s.Config["generator"]["steps"] != 2 {
 		t.Errorf("config %v", s.Config)
 	}
 	turn := s.Turns[0]
-	if turn.Session != "mine" || turn.ToolCalls == nil || len(turn.ToolCalls) != 0 || *s.Server.Models["assistant"].Tools || s.Server.Models["assistant"].Thinking != nil {
+	if turn.Session != "mine" || turn.ToolCalls == nil || len(turn.ToolCalls) != 0 ||
+		*s.Server.Models["assistant"].Tools || s.Server.Models["assistant"].Thinking != nil {
 		t.Errorf("story %+v", s)
 	}
 	if s.File() != "stories/t.yaml" || s.Line("turns[0].answer") != 17 || s.Line("turns[0].notes") != 15 {
@@ -67,101 +69,258 @@ func TestParseRefuses(t *testing.T) {
 		{"no turns", head, "t.yaml:1: turns: a story needs at least one turn"},
 		{"nothing expected", head + turn, "t.yaml:1: has no expectation, so it cannot fail"},
 		{"unknown field", head + "turn: x\n", "t.yaml:4: turn: unknown field"},
-		{"unknown field of a turn", head + turn + "    anser: {contains: [x]}\n", "t.yaml:6: turns[0].anser: unknown field"},
-		{"unknown condition", head + "model:\n  assistant:\n    - when:\n        last: user\n" + turn, "t.yaml:7: model.assistant[0].when.last: unknown field"},
-		{"unknown quirk", head + "model:\n  assistant:\n    - reply: {quirks: {slow: true}}\n" + turn, "t.yaml:6: model.assistant[0].reply.quirks.slow: unknown field"},
-		{"a pause without unit", head + "model:\n  assistant:\n    - reply: {quirks: {token_delay: 20}}\n" + turn, "t.yaml:6: model.assistant[0].reply.quirks.token_delay: 20 is not a duration"},
-		{"a date for an argument", head + "model:\n  a:\n    - reply: {tool_calls: [{name: x, arguments: {day: 2026-01-01}}]}\n" + turn, "arguments.day: 2026-01-01 is neither text"},
-		{"a script for every role", head + "model:\n  '*':\n    - reply: {content: x}\n" + turn, "t.yaml:6: model.*: is not the name of a role"},
+		{"unknown field of a turn", head + turn + "    anser: {contains: [x]}\n", "t.yaml:6: turns[0].anser: unknown " +
+			"field"},
+		{
+			"unknown condition", head + "model:\n  assistant:\n    - when:\n        last: user\n" + turn,
+			"t.yaml:7: model.assistant[0].when.last: unknown field",
+		},
+		{
+			"unknown quirk", head + "model:\n  assistant:\n    - reply: {quirks: {slow: true}}\n" + turn,
+			"t.yaml:6: model.assistant[0].reply.quirks.slow: unknown field",
+		},
+		{
+			"a pause without unit", head + "model:\n  assistant:\n    - reply: {quirks: {token_delay: 20}}\n" + turn,
+			"t.yaml:6: model.assistant[0].reply.quirks.token_delay: 20 is not a duration",
+		},
+		{"a date for an argument", head + "model:\n  a:\n    - reply: {tool_calls: [{name: x, arguments: {day: " +
+			"2026-01-01}}]}\n" + turn, "arguments.day: 2026-01-01 is neither text"},
+		{
+			"a script for every role", head + "model:\n  '*':\n    - reply: {content: x}\n" + turn,
+			"t.yaml:6: model.*: is not the name of a role",
+		},
 		{"no question", head + "turns:\n  - answer: {not_empty: true}\n", "t.yaml:5: turns[0].query: is required"},
-		{"an answer that expects nothing", head + turn + "    answer: {scripted_only: true}\n", "t.yaml:6: turns[0].answer: has no expectation"},
-		{"a broken expression", head + turn + "    answer:\n      matches: '('\n", "t.yaml:7: turns[0].answer.matches: error parsing regexp"},
-		{"a source without field", head + turn + "    answer: {contains_from: {event: a.b}}\n", "t.yaml:6: turns[0].answer.contains_from: needs a field"},
-		{"a source that is no subject", head + turn + "    answer: {contains_from: {event: a..b, field: x}}\n", `invalid subject "a..b"`},
-		{"thinking both ways", head + turn + "    thinking: {empty: true, not_empty: true}\n", "t.yaml:6: turns[0].thinking: is contradictory"},
+		{
+			"an answer that expects nothing", head + turn + "    answer: {scripted_only: true}\n",
+			"t.yaml:6: turns[0].answer: has no expectation",
+		},
+		{
+			"a broken expression", head + turn + "    answer:\n      matches: '('\n",
+			"t.yaml:7: turns[0].answer.matches: error parsing regexp",
+		},
+		{
+			"a source without field", head + turn + "    answer: {contains_from: {event: a.b}}\n",
+			"t.yaml:6: turns[0].answer.contains_from: needs a field",
+		},
+		{
+			"a source that is no subject", head + turn + "    answer: {contains_from: {event: a..b, field: x}}\n",
+			`invalid subject "a..b"`,
+		},
+		{
+			"thinking both ways", head + turn + "    thinking: {empty: true, not_empty: true}\n",
+			"t.yaml:6: turns[0].thinking: is contradictory",
+		},
 		{"thinking neither way", head + turn + "    thinking: {scripted_only: true}\n", "is contradictory"},
-		{"a call without tool", head + turn + "    tool_calls:\n      - {layer: native}\n", "t.yaml:7: turns[0].tool_calls[0].tool: is not the name of a tool"},
-		{"notes and none", head + turn + "    notes: [a]\n    no_notes: true\n", "t.yaml:7: turns[0].no_notes: contradicts notes"},
-		{"a stop at no moment", head + turn + "    partial: true\n    stop_after: {}\n", "t.yaml:7: turns[0].stop_after: needs one of event, delta or page"},
-		{"a stop at two moments", head + turn + "    stop_after: {event: a, delta: b}\n", "needs one of event, delta or page"},
-		{"a crash of nobody", head + turn + "    crash: {after: {delta: x}}\n", "t.yaml:6: turns[0].crash.actor: is not the name of an actor"},
+		{
+			"a call without tool", head + turn + "    tool_calls:\n      - {layer: native}\n",
+			"t.yaml:7: turns[0].tool_calls[0].tool: is not the name of a tool",
+		},
+		{"notes and none", head + turn + "    notes: [a]\n    no_notes: true\n", "t.yaml:7: turns[0].no_notes: " +
+			"contradicts notes"},
+		{
+			"a stop at no moment", head + turn + "    partial: true\n    stop_after: {}\n",
+			"t.yaml:7: turns[0].stop_after: needs one of event, delta or page",
+		},
+		{"a stop at two moments", head + turn + "    stop_after: {event: a, delta: b}\n", "needs one of event, delta " +
+			"or page"},
+		{"a crash of nobody", head + turn + "    crash: {after: {delta: x}}\n", "t.yaml:6: turns[0].crash.actor: is " +
+			"not the name of an actor"},
 		{"a crash at no moment", head + turn + "    crash: {actor: generator}\n", "turns[0].crash.after: needs one of"},
-		{"a question and a request", head + turn + "    request: {as: committee, tool: x}\n    error: denied\n", "t.yaml:6: turns[0].request: allows only answer and error"},
-		{"a request with notes", head + "turns:\n  - request: {as: committee, tool: x}\n    no_notes: true\n", "t.yaml:5: turns[0].request: allows only answer and error"},
-		{"a request of nobody", head + "turns:\n  - request: {tool: x}\n    error: denied\n", "turns[0].request: needs as (the account of an agent)"},
-		{"a request with an answer of the user", head + "turns:\n  - request: {as: committee, tool: x}\n    approve: {answer: deny}\n    error: denied\n", "turns[0].request: allows only answer and error"},
-		{"a child without type", head + "turns:\n  - request:\n      as: orchestrator\n      tool: x\n      spawn: [{tools: [x]}]\n    error: denied\n", "t.yaml:8: turns[0].request.spawn[0].type: is not a type of agents"},
-		{"an override that has no setting", head + turn + "    override: {once: true}\n", "t.yaml:6: turns[0].override: has no setting"},
-		{"a level that is none", head + turn + "    override: {level: all}\n", "turns[0].override.level: is not one of NONE, RELAX, ALL"},
-		{"trick: an answer that is none", head + turn + "    approve: {answer: allow}\n", "turns[0].approve.answer: is not one of approve, deny, ignore"},
+		{
+			"a question and a request", head + turn + "    request: {as: committee, tool: x}\n    error: denied\n",
+			"t.yaml:6: turns[0].request: allows only answer and error",
+		},
+		{
+			"a request with notes", head + "turns:\n  - request: {as: committee, tool: x}\n    no_notes: true\n",
+			"t.yaml:5: turns[0].request: allows only answer and error",
+		},
+		{
+			"a request of nobody", head + "turns:\n  - request: {tool: x}\n    error: denied\n",
+			"turns[0].request: needs as (the account of an agent)",
+		},
+		{"a request with an answer of the user", head + "turns:\n  - request: {as: committee, tool: x}\n    approve: " +
+			"{answer: deny}\n    error: denied\n", "turns[0].request: allows only answer and error"},
+		{"a child without type", head + "turns:\n  - request:\n      as: orchestrator\n      tool: x\n      spawn: " +
+			"[{tools: [x]}]\n    error: denied\n", "t.yaml:8: turns[0].request.spawn[0].type: is not a type of agents"},
+		{
+			"an override that has no setting", head + turn + "    override: {once: true}\n",
+			"t.yaml:6: turns[0].override: has no setting",
+		},
+		{"a level that is none", head + turn + "    override: {level: all}\n", "turns[0].override.level: is not one " +
+			"of NONE, RELAX, ALL"},
+		{"trick: an answer that is none", head + turn + "    approve: {answer: allow}\n", "turns[0].approve.answer: " +
+			"is not one of approve, deny, ignore"},
 		{"trick: no answer at all", head + turn + "    approve: {}\n", "turns[0].approve.answer: is not one of"},
-		{"trick: a no that is remembered", head + turn + "    approve: {answer: deny, remember: always}\n", "only approve can be remembered"},
-		{"an answer remembered for a while", head + turn + "    approve: {answer: approve, remember: hour}\n", "turns[0].approve.remember: is not one of session, always"},
-		{"a moment of a page that is not there", head + web + turn + "    crash: {actor: web_fetch, after: {page: 'http://a.example.org/q'}}\n", "turns[0].crash.after.page: is not a page of the story"},
-		{"a page and a delta", head + web + turn + "    stop_after: {delta: x, page: 'http://a.example.org/p'}\n", "turns[0].stop_after: needs one of"},
+		{
+			"trick: a no that is remembered", head + turn + "    approve: {answer: deny, remember: always}\n",
+			"only approve can be remembered",
+		},
+		{
+			"an answer remembered for a while", head + turn + "    approve: {answer: approve, remember: hour}\n",
+			"turns[0].approve.remember: is not one of session, always",
+		},
+		{"a moment of a page that is not there", head + web + turn + "    crash: {actor: web_fetch, after: {page: " +
+			"'http://a.example.org/q'}}\n", "turns[0].crash.after.page: is not a page of the story"},
+		{
+			"a page and a delta", head + web + turn + "    stop_after: {delta: x, page: 'http://a.example.org/p'}\n",
+			"turns[0].stop_after: needs one of",
+		},
 		{"a web without pages", head + "web: {pages: []}\n" + turn, "t.yaml:4: web: has no pages"},
-		{"a page without words", head + "web:\n  pages:\n    - {url: 'http://a.example.org/p', title: x}\n" + turn, "t.yaml:6: web.pages[0]: needs a body, or an error status"},
-		{"a page without title", head + "web:\n  pages:\n    - {url: 'http://a.example.org/p', body: x}\n" + turn, "web.pages[0].title: is required"},
-		{"a page of https", head + "web:\n  pages:\n    - {url: 'https://a.example.org/p', title: x, body: y}\n" + turn, "t.yaml:6: web.pages[0].url: is not a page URL"},
-		{"trick: a page at a port", head + "web:\n  pages:\n    - {url: 'http://a.example.org:4222/p', title: x, body: y}\n" + turn, "web.pages[0].url: is not a page URL"},
-		{"trick: a page of somebody", head + "web:\n  pages:\n    - {url: 'http://me:pw@a.example.org/p', title: x, body: y}\n" + turn, "web.pages[0].url: is not a page URL"},
-		{"trick: a page that no request names", head + "web:\n  pages:\n    - {url: 'http://A.example.org/p', title: x, body: y}\n" + turn, "web.pages[0].url: is not a page URL"},
-		{"a page twice", head + "web:\n  pages:\n    - {url: 'http://a.example.org/p', title: x, body: y}\n    - {url: 'http://a.example.org/p', title: x, body: z}\n" + turn, "t.yaml:7: web.pages[1].url: is duplicated"},
-		{"a status that is none", head + "web:\n  pages:\n    - {url: 'http://a.example.org/p', title: x, status: 99}\n" + turn, "web.pages[0].status: 99 is not an HTTP status"},
-		{"a page that takes for ever", head + "web:\n  pages:\n    - {url: 'http://a.example.org/p', title: x, body: y, slow: 2m}\n" + turn, "web.pages[0].slow: 2m is not between"},
-		{"a page asked for less than never", head + "web:\n  pages:\n    - {url: 'http://a.example.org/p', title: x, body: y, asked: -1}\n" + turn, "web.pages[0].asked: must be 0 or more"},
-		{"a manifest that is neither", head + "manifest: [a]\n" + turn, "t.yaml:4: manifest: must be fields, or the text of a manifest"},
+		{
+			"a page without words", head + "web:\n  pages:\n    - {url: 'http://a.example.org/p', title: x}\n" + turn,
+			"t.yaml:6: web.pages[0]: needs a body, or an error status",
+		},
+		{
+			"a page without title", head + "web:\n  pages:\n    - {url: 'http://a.example.org/p', body: x}\n" + turn,
+			"web.pages[0].title: is required",
+		},
+		{
+			"a page of https", head + "web:\n  pages:\n    - {url: 'https://a.example.org/p', title: x, body: y}\n" +
+				turn,
+			"t.yaml:6: web.pages[0].url: is not a page URL",
+		},
+		{"trick: a page at a port", head + "web:\n  pages:\n    - {url: 'http://a.example.org:4222/p', title: x, " +
+			"body: y}\n" + turn, "web.pages[0].url: is not a page URL"},
+		{"trick: a page of somebody", head + "web:\n  pages:\n    - {url: 'http://me:pw@a.example.org/p', title: x, " +
+			"body: y}\n" + turn, "web.pages[0].url: is not a page URL"},
+		{"trick: a page that no request names", head + "web:\n  pages:\n    - {url: 'http://A.example.org/p', title: " +
+			"x, body: y}\n" + turn, "web.pages[0].url: is not a page URL"},
+		{"a page twice", head + "web:\n  pages:\n    - {url: 'http://a.example.org/p', title: x, body: y}\n    - " +
+			"{url: 'http://a.example.org/p', title: x, body: z}\n" + turn, "t.yaml:7: web.pages[1].url: is duplicated"},
+		{"a status that is none", head + "web:\n  pages:\n    - {url: 'http://a.example.org/p', title: x, status: " +
+			"99}\n" + turn, "web.pages[0].status: 99 is not an HTTP status"},
+		{"a page that takes for ever", head + "web:\n  pages:\n    - {url: 'http://a.example.org/p', title: x, body: " +
+			"y, slow: 2m}\n" + turn, "web.pages[0].slow: 2m is not between"},
+		{"a page asked for less than never", head + "web:\n  pages:\n    - {url: 'http://a.example.org/p', title: x, " +
+			"body: y, asked: -1}\n" + turn, "web.pages[0].asked: must be 0 or more"},
+		{"a manifest that is neither", head + "manifest: [a]\n" + turn, "t.yaml:4: manifest: must be fields, or the " +
+			"text of a manifest"},
 		{"a manifest that is blank", head + "manifest: ' '\n" + turn, "t.yaml:4: manifest: is empty"},
-		{"trick: two manifests", head + "manifest: {types: {}}\nconfig: {manifest: {types: {}}}\n" + turn, "t.yaml:4: manifest: is set under config too"},
-		{"a credential without value", head + "credentials: {brave_api_key: ''}\n" + turn, "t.yaml:4: credentials.brave_api_key: is empty"},
+		{
+			"trick: two manifests", head + "manifest: {types: {}}\nconfig: {manifest: {types: {}}}\n" + turn,
+			"t.yaml:4: manifest: is set under config too",
+		},
+		{
+			"a credential without value", head + "credentials: {brave_api_key: ''}\n" + turn,
+			"t.yaml:4: credentials.brave_api_key: is empty",
+		},
 		{"trick: a credential that is a path", head + "credentials: {'../x': y}\n" + turn, "is not a credential name"},
-		{"a key that is no name", head + "server: {key: 'sk 1'}\n" + turn, "t.yaml:4: server.key: is not a credential name"},
+		{"a key that is no name", head + "server: {key: 'sk 1'}\n" + turn, "t.yaml:4: server.key: is not a " +
+			"credential name"},
 		{"a counted moment", head + turn + "    stop_after: {event: a times=2}\n", "times is not allowed in a moment"},
-		{"a counted order", simple + "events:\n  in_order:\n    - a\n    - b times=2\n", "t.yaml:10: events.in_order[1]: times is not allowed in in_order"},
-		{"zero times", simple + "events:\n  present: [a times=0]\n", "t.yaml:8: events.present[0]: times=0: write times=1 or more"},
+		{
+			"a counted order", simple + "events:\n  in_order:\n    - a\n    - b times=2\n",
+			"t.yaml:10: events.in_order[1]: times is not allowed in in_order",
+		},
+		{"zero times", simple + "events:\n  present: [a times=0]\n", "t.yaml:8: events.present[0]: times=0: write " +
+			"times=1 or more"},
 		{"no condition", simple + "events:\n  absent: [a b]\n", `t.yaml:8: events.absent[0]: invalid condition "b"`},
 		{"a condition without value", simple + "events:\n  absent: ['a b=']\n", `invalid condition "b="`},
 		{"an open quote", simple + "events:\n  absent: ['a b=\"c']\n", "unterminated quote"},
 		{"no subject", simple + "events:\n  present: ['']\n", "a subject is required"},
 		{"a wildcard inside", simple + "events:\n  present: [a.>.b]\n", `invalid subject "a.>.b"`},
 		{"a word that is half a wildcard", simple + "events:\n  present: [a.b*]\n", `invalid subject "a.b*"`},
-		{"a file that is no name", simple + "config:\n  ../system: {listen: x}\n", "t.yaml:8: config.../system: is not the name of a configuration file"},
+		{"a file that is no name", simple + "config:\n  ../system: {listen: x}\n", "t.yaml:8: config.../system: is " +
+			"not the name of a configuration file"},
 		{"a file without fields", simple + "config: {generator: 5}\n", "t.yaml:7: config.generator: must hold fields"},
 		{"a turn that waits for nothing", head + turn + "    after: []\n", "t.yaml:6: turns[0].after: has no event"},
-		{"a turn that waits for a number", head + turn + "    after: 5\n", "t.yaml:6: turns[0].after: must be an event"},
+		{
+			"a turn that waits for a number", head + turn + "    after: 5\n",
+			"t.yaml:6: turns[0].after: must be an event",
+		},
 		{"a turn that waits for fields", head + turn + "    after: {event: a.b}\n", "turns[0].after: must be an event"},
-		{"a second event that is none", head + turn + "    after:\n      - memory.stored\n      - a..b\n", `t.yaml:8: turns[0].after[1]: invalid subject "a..b"`},
-		{"trick: an event of a list in a list", head + turn + "    after: [[a.b]]\n", "turns[0].after[0]: must be an event"},
-		{"trick: an answer to no question", head + "turns:\n  - after: memory.stored\n    answer: {not_empty: true}\n", "t.yaml:5: turns[0]: has expectations of an answer and no question"},
-		{"trick: a stop of no question", head + "turns:\n  - after: memory.stored\n    stop_after: {delta: x}\n", "turns[0]: has expectations of an answer"},
-		{"trick: an error of no question", head + "turns:\n  - memory: {forget: x}\n    error: denied\n", "turns[0]: has expectations of an answer"},
-		{"acts and nothing expected", head + "turns:\n  - memory: {forget: x}\n", "t.yaml:1: has no expectation, so it cannot fail"},
+		{
+			"a second event that is none", head + turn + "    after:\n      - memory.stored\n      - a..b\n",
+			`t.yaml:8: turns[0].after[1]: invalid subject "a..b"`,
+		},
+		{"trick: an event of a list in a list", head + turn + "    after: [[a.b]]\n", "turns[0].after[0]: must be an " +
+			"event"},
+		{
+			"trick: an answer to no question", head + "turns:\n  - after: memory.stored\n    answer: {not_empty: " +
+				"true}\n",
+			"t.yaml:5: turns[0]: has expectations of an answer and no question",
+		},
+		{
+			"trick: a stop of no question", head + "turns:\n  - after: memory.stored\n    stop_after: {delta: x}\n",
+			"turns[0]: has expectations of an answer",
+		},
+		{
+			"trick: an error of no question", head + "turns:\n  - memory: {forget: x}\n    error: denied\n",
+			"turns[0]: has expectations of an answer",
+		},
+		{"acts and nothing expected", head + "turns:\n  - memory: {forget: x}\n", "t.yaml:1: has no expectation, so " +
+			"it cannot fail"},
 		{"no act on memory", head + turn + "    memory: {}\n", "t.yaml:6: turns[0].memory: needs one of add, import"},
 		{"two acts on memory", head + turn + "    memory: {forget: x, pin: y}\n", "turns[0].memory: needs one of"},
-		{"trick: only that it is refused", head + turn + "    memory: {refused: true}\n", "turns[0].memory: needs one of"},
+		{"trick: only that it is refused", head + turn + "    memory: {refused: true}\n", "turns[0].memory: needs " +
+			"one of"},
 		{"trick: blank words to forget", head + turn + "    memory: {forget: ' '}\n", "turns[0].memory: needs one of"},
-		{"an act that memory has not", head + turn + "    memory: {remember: x}\n", "t.yaml:6: turns[0].memory.remember: unknown field"},
+		{
+			"an act that memory has not", head + turn + "    memory: {remember: x}\n",
+			"t.yaml:6: turns[0].memory.remember: unknown field",
+		},
 		{"nothing to add", head + turn + "    memory: {add: {name: x}}\n", "turns[0].memory.add.text: is required"},
-		{"an edit of nothing", head + turn + "    memory: {edit: {text: x}}\n", "turns[0].memory.edit: needs words of the entry"},
-		{"an edit that changes nothing", head + turn + "    memory: {edit: {of: x}}\n", "turns[0].memory.edit: needs words of the entry"},
-		{"a file without text", head + turn + "    memory: {import: {from: a.md}}\n", "turns[0].memory.import.text: is required"},
-		{"a file of no kind", head + turn + "    memory: {import: {from: notes, text: x}}\n", "turns[0].memory.import.from: is not a file name"},
-		{"trick: a file elsewhere", head + turn + "    memory: {import: {from: ../notes.md, text: x}}\n", "turns[0].memory.import.from: is not a file name"},
-		{"trick: a hidden file", head + turn + "    memory: {import: {from: .md, text: x}}\n", "turns[0].memory.import.from: is not a file name"},
-		{"a trust that is none", head + turn + "    memory: {import: {from: a.md, text: x, trust: full}}\n", "turns[0].memory.import.trust: is neither trusted nor untrusted"},
-		{"trick: a request for a question to come", head + "turns:\n  - request: {as: committee, of: 2, tool: x}\n    error: denied\n  - query: more\n", "t.yaml:5: turns[0].request.of: turn 2 is not earlier"},
-		{"trick: a request for a question in another session", head + turn + "  - request: {as: committee, of: 1, tool: x}\n    session: other\n    error: denied\n", "turns[1].session: must be omitted"},
-		{"a request for a request", head + "turns:\n  - request: {as: committee, of: 1, tool: x}\n    error: denied\n", "turns[0].request.of: turn 1 has no question"},
-		{"feedback about nobody", head + turn + "    feedback: {thumb: 1}\n", "t.yaml:6: turns[0].feedback.of: must be a turn from 1 to 1"},
-		{"trick: feedback about a turn that there is not", head + turn + "    feedback: {of: 3, thumb: 1}\n  - query: more\n", "turns[0].feedback.of: must be a turn from 1 to 2"},
-		{"trick: feedback about a turn to come", head + turn + "    feedback: {of: 2, thumb: 1}\n  - query: more\n", "turns[0].feedback.of: turn 2 is not earlier"},
-		{"trick: feedback about a request", head + "turns:\n  - request: {as: committee, tool: x}\n    error: denied\n  - feedback: {of: 1, stars: 3}\n", "t.yaml:7: turns[1].feedback.of: turn 1 has no question"},
-		{"feedback that says nothing", head + turn + "  - feedback: {of: 1, words: ' '}\n", "turns[1].feedback: is empty"},
-		{"six stars", head + turn + "  - feedback: {of: 1, stars: 6}\n", "turns[1].feedback: thumb is -1 or 1, stars are 1 to 5"},
-		{"trick: a thumb of two", head + turn + "  - feedback: {of: 1, thumb: 2}\n", "turns[1].feedback: thumb is -1 or 1"},
-		{"trick: feedback about a turn and an id", head + turn + "  - feedback: {of: 1, query: q9, thumb: 1}\n", "turns[1].feedback.query: must be a valid id"},
+		{"an edit of nothing", head + turn + "    memory: {edit: {text: x}}\n", "turns[0].memory.edit: needs words " +
+			"of the entry"},
+		{"an edit that changes nothing", head + turn + "    memory: {edit: {of: x}}\n", "turns[0].memory.edit: needs " +
+			"words of the entry"},
+		{"a file without text", head + turn + "    memory: {import: {from: a.md}}\n", "turns[0].memory.import.text: " +
+			"is required"},
+		{
+			"a file of no kind", head + turn + "    memory: {import: {from: notes, text: x}}\n",
+			"turns[0].memory.import.from: is not a file name",
+		},
+		{
+			"trick: a file elsewhere", head + turn + "    memory: {import: {from: ../notes.md, text: x}}\n",
+			"turns[0].memory.import.from: is not a file name",
+		},
+		{
+			"trick: a hidden file", head + turn + "    memory: {import: {from: .md, text: x}}\n",
+			"turns[0].memory.import.from: is not a file name",
+		},
+		{
+			"a trust that is none", head + turn + "    memory: {import: {from: a.md, text: x, trust: full}}\n",
+			"turns[0].memory.import.trust: is neither trusted nor untrusted",
+		},
+		{"trick: a request for a question to come", head + "turns:\n  - request: {as: committee, of: 2, tool: x}\n   " +
+			" error: denied\n  - query: more\n", "t.yaml:5: turns[0].request.of: turn 2 is not earlier"},
+		{"trick: a request for a question in another session", head + turn + "  - request: {as: committee, of: 1, " +
+			"tool: x}\n    session: other\n    error: denied\n", "turns[1].session: must be omitted"},
+		{
+			"a request for a request", head + "turns:\n  - request: {as: committee, of: 1, tool: x}\n    error: " +
+				"denied\n",
+			"turns[0].request.of: turn 1 has no question",
+		},
+		{"feedback about nobody", head + turn + "    feedback: {thumb: 1}\n", "t.yaml:6: turns[0].feedback.of: must " +
+			"be a turn from 1 to 1"},
+		{"trick: feedback about a turn that there is not", head + turn + "    feedback: {of: 3, thumb: 1}\n  - " +
+			"query: more\n", "turns[0].feedback.of: must be a turn from 1 to 2"},
+		{
+			"trick: feedback about a turn to come", head + turn + "    feedback: {of: 2, thumb: 1}\n  - query: more\n",
+			"turns[0].feedback.of: turn 2 is not earlier",
+		},
+		{"trick: feedback about a request", head + "turns:\n  - request: {as: committee, tool: x}\n    error: " +
+			"denied\n  - feedback: {of: 1, stars: 3}\n", "t.yaml:7: turns[1].feedback.of: turn 1 has no question"},
+		{
+			"feedback that says nothing", head + turn + "  - feedback: {of: 1, words: ' '}\n",
+			"turns[1].feedback: is empty",
+		},
+		{"six stars", head + turn + "  - feedback: {of: 1, stars: 6}\n", "turns[1].feedback: thumb is -1 or 1, stars " +
+			"are 1 to 5"},
+		{
+			"trick: a thumb of two", head + turn + "  - feedback: {of: 1, thumb: 2}\n",
+			"turns[1].feedback: thumb is -1 or 1",
+		},
+		{
+			"trick: feedback about a turn and an id", head + turn + "  - feedback: {of: 1, query: q9, thumb: 1}\n",
+			"turns[1].feedback.query: must be a valid id",
+		},
 		{"trick: a grade in the critic's place", head + turn + "    grade: {of: 1, score: 5}\n", "grade"},
-		{"trick: words that nothing quotes", head + "model:\n  assistant:\n    - reply: {content: the words themselves}\n" + turn + "    answer:\n      contains_from: {event: tool.result.x, field: result}\n", "t.yaml:10: turns[0].answer.contains_from: no scripted reply quotes the request"},
+		{
+			"trick: words that nothing quotes", head + "model:\n  assistant:\n    - reply: {content: the words " +
+				"themselves}\n" + turn + "    answer:\n      contains_from: {event: tool.result.x, field: result}\n",
+			"t.yaml:10: turns[0].answer.contains_from: no scripted reply quotes the request",
+		},
 		{"trick: a second document", simple + "---\nstory: x\n", "t.yaml:7: a second document"},
 		{"trick: a field twice", simple + "title: other\n", "t.yaml:7: title: written twice, first on line 2"},
 	} {
@@ -201,20 +360,29 @@ turns:
 	}
 	never := 0
 	want := &story.Web{Pages: []story.Page{
-		{URL: "http://a.example.org/p?q=1", Title: "A", Snippet: "found", Body: "<p>x</p>", Delay: 2 * time.Second, Requests: &never},
+		{
+			URL: "http://a.example.org/p?q=1", Title: "A", Snippet: "found", Body: "<p>x</p>", Delay: 2 * time.Second,
+			Requests: &never,
+		},
 		{URL: "http://b.example.org/", Title: "B", Status: 404},
 	}}
-	if !reflect.DeepEqual(s.Web, want) || s.Manifest != "types: {}\n" || s.Credentials["brave_api_key"] != "made-up" || s.Server.Key != "openai" {
+	if !reflect.DeepEqual(s.Web, want) || s.Manifest != "types: {}\n" || s.Credentials["brave_api_key"] != "made-up" ||
+		s.Server.Key != "openai" {
 		t.Errorf("story %+v", s)
 	}
 	first, second := s.Turns[0], s.Turns[1]
-	if o := (story.Override{Level: "RELAX", Once: true, Disable: []string{"a"}, Grant: []string{"assistant:b"}}); !reflect.DeepEqual(*first.Override, o) {
+	if o := (story.Override{
+		Level: "RELAX", Once: true, Disable: []string{"a"},
+		Grant: []string{"assistant:b"},
+	}); !reflect.DeepEqual(*first.Override, o) {
 		t.Errorf("override %+v", first.Override)
 	}
-	if *first.Approve != (story.Approve{Answer: story.AnswerApprove, Remember: "session"}) || first.Crash.After.Page != "http://b.example.org/" {
+	if *first.Approve != (story.Approve{Answer: story.AnswerApprove, Remember: "session"}) ||
+		first.Crash.After.Page != "http://b.example.org/" {
 		t.Errorf("turn %+v", first)
 	}
-	if c := []story.Child{{Type: "coder", Tools: []string{"x"}}, {Type: "researcher"}}; !reflect.DeepEqual(second.Request.Spawn, c) {
+	if c := []story.Child{{Type: "coder", Tools: []string{"x"}}, {Type: "researcher"}}; !reflect.DeepEqual(
+		second.Request.Spawn, c) {
 		t.Errorf("request %+v", second.Request)
 	}
 }

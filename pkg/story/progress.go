@@ -119,8 +119,8 @@ func splitLines(s string) []string {
 	return lines[:min(len(lines), maxDiff)]
 }
 
-// expectations returns the expectations of the story, pending. The failures of a run belong to the one with the longest path
-// that is a prefix of theirs.
+// expectations returns the expectations of the story, pending. The failures of a run belong to the one with the longest
+// path that is a prefix of theirs.
 func (s *Story) expectations() (out []Check) {
 	add := func(path, format string, a ...any) {
 		out = append(out, Check{Path: path, Line: s.Line(path), Text: fmt.Sprintf(format, a...), State: StatePending})
@@ -140,7 +140,11 @@ func (s *Story) expectations() (out []Check) {
 			s.addAnswer(add, path+".answer", turn, *a)
 		}
 		if h := t.Thinking; h != nil {
-			add(path+".thinking", "%s: %s", turn, map[bool]string{true: "no thinking", false: strings.TrimSpace("thinking " + strings.Join(h.Contains, ", "))}[h.Empty])
+			add(path+".thinking", "%s: %s", turn,
+				map[bool]string{
+					true:  "no thinking",
+					false: strings.TrimSpace("thinking " + strings.Join(h.Contains, ", ")),
+				}[h.Empty])
 		}
 		if t.ToolCalls != nil && len(t.ToolCalls) == 0 {
 			add(path+".tool_calls", "%s calls no tool", turn)
@@ -239,8 +243,8 @@ func (r *runner) observeEvents() {
 	}
 }
 
-// observeChecks reports the checks whose state changed. Before the end, the expectations of answered turns are known, events that
-// must be there only when they are, and those that must not only when they are.
+// observeChecks reports the checks whose state changed. Before the end, the expectations of answered turns are known,
+// events that must be there only when they are, and those that must not only when they are.
 func (r *runner) observeChecks() {
 	if r.opts.Observe == nil {
 		return
@@ -253,7 +257,9 @@ func (r *runner) observeChecks() {
 	}
 	c.checkEvents()
 	r.updateChecks(c.failures, func(path string, failed bool) string {
-		answered := slices.ContainsFunc(r.turns, func(t turnState) bool { return t.response != nil && isBelow(path, fmt.Sprintf("turns[%d]", t.n)) })
+		answered := slices.ContainsFunc(r.turns, func(t turnState) bool {
+			return t.response != nil && isBelow(path, fmt.Sprintf("turns[%d]", t.n))
+		})
 		switch {
 		case failed && (answered || isBelow(path, "events.absent")):
 			return StateFailed

@@ -9,8 +9,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestObserve compares the reports of a run with its result: every expectation ends in a state, a failed one has the difference of
-// expected and observed, and each event and turn is reported.
+// TestObserve compares the reports of a run with its result: every expectation ends in a state, a failed one has the
+// difference of expected and observed, and each event and turn is reported.
 func TestObserve(t *testing.T) {
 	const text = `story: T
 title: observed
@@ -52,7 +52,8 @@ events:
 	if events != len(r.Events) || events == 0 {
 		t.Errorf("%d of %d events reported", events, len(r.Events))
 	}
-	if len(turns) != 2 || turns[0].State != story.StateRunning || turns[1].State != story.StateOK || turns[1].Answer != good().Answer {
+	if len(turns) != 2 || turns[0].State != story.StateRunning || turns[1].State != story.StateOK ||
+		turns[1].Answer != good().Answer {
 		t.Errorf("turns %+v", turns)
 	}
 	for _, c := range checks {
@@ -61,11 +62,13 @@ events:
 		}
 	}
 	want := map[string]string{
-		"": "ok", "turns[0]": "ok", "turns[0].answer.contains[0]": "ok", "events.present[0]": "ok", "events.absent[0]": "ok", "events": "ok",
+		"": "ok", "turns[0]": "ok", "turns[0].answer.contains[0]": "ok", "events.present[0]": "ok",
+		"events.absent[0]": "ok", "events": "ok",
 		"turns[0].answer.contains[1]": "-flat +The world is round. Alpha ships",
 		"events.present[1]":           "-tool.result.web_search error.code=denied +tool.result.web_search by=broker",
 		"events.absent[1]":            "-no tool.request.web_search +tool.request.web_search by=broker",
-		"events.in_order":             " tool.request.web_search  tool.result.web_search -tool.request.web_search -response.generation +response.generation",
+		"events.in_order": " tool.request.web_search  tool.result.web_search -tool.request.web_search " +
+			"-response.generation +response.generation",
 	}
 	for _, c := range at {
 		got := c.State
@@ -86,12 +89,14 @@ events:
 	}
 }
 
-// TestObserveUnansweredTurn leaves the expectations behind a step that could not run unchecked: they neither hold nor fail.
+// TestObserveUnansweredTurn leaves the expectations behind a step that could not run unchecked: they neither hold nor
+// fail.
 func TestObserveUnansweredTurn(t *testing.T) {
 	var last []story.Check
 	opts := quick
 	opts.Observe = func(p story.Progress) { last = append(last, p.Checks...) }
-	s := parse(t, "story: T\ntitle: t\nwhy: w\nturns:\n  - query: Who?\n    approve: {answer: deny}\n    answer: {contains: [x]}\nevents: {absent: [a.b]}\n")
+	s := parse(t, "story: T\ntitle: t\nwhy: w\nturns:\n  - query: Who?\n    approve: {answer: deny}\n    answer: "+
+		"{contains: [x]}\nevents: {absent: [a.b]}\n")
 	run(t, s, &fakeSystem{answer: func(w *fakeSystem, q subjects.Query) { w.done(q.QueryID, good()) }}, opts)
 	states := map[string]string{}
 	for _, c := range last {

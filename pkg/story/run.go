@@ -15,8 +15,8 @@ import (
 
 // System is a running Conclave as a story uses it, with the user's account.
 type System interface {
-	// Subscribe returns the live events of the user, with tokens. The channel closes when ctx ends. Live events can be lost:
-	// they trigger reads and actions, and never decide whether a story passes.
+	// Subscribe returns the live events of the user, with tokens. The channel closes when ctx ends. Live events can be
+	// lost: they trigger reads and actions, and never decide whether a story passes.
 	Subscribe(ctx context.Context) (<-chan Event, error)
 	// Ask sends a question and returns when it is stored.
 	Ask(ctx context.Context, respondent string, q subjects.Query) error
@@ -70,7 +70,8 @@ type Options struct {
 	Live          bool          // a real model: the script and the expectations marked scripted_only are not used
 	AnswerTimeout time.Duration // of an answer; 0 = 20 s, with a real model 10 min
 	SettleTimeout time.Duration // of events after the last answer; 0 = 3 s
-	// Observe, when set, is called with each step of the run, from one goroutine. The caller of [Run] reports the end itself.
+	// Observe, when set, is called with each step of the run, from one goroutine. The caller of [Run] reports the end
+	// itself.
 	Observe func(Progress)
 }
 
@@ -89,10 +90,13 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Run runs the turns of a story in order, waits for the events that follow, and checks the expectations. Errors are failures
-// of the result. A live run skips a story that is only for scripted models; w may be nil then.
+// Run runs the turns of a story in order, waits for the events that follow, and checks the expectations. Errors are
+// failures of the result. A live run skips a story that is only for scripted models; w may be nil then.
 func Run(ctx context.Context, s *Story, w System, o Options) Result {
-	r := &runner{story: s, system: w, opts: o.withDefaults(), session: "story-" + newID(), checks: s.expectations(), reported: map[string]bool{}}
+	r := &runner{
+		story: s, system: w, opts: o.withDefaults(), session: "story-" + newID(), checks: s.expectations(),
+		reported: map[string]bool{},
+	}
 	r.result = Result{Story: s.ID, File: s.file, Title: s.Title}
 	if o.Live && s.ScriptedOnly {
 		return Skipped(s, "it needs a scripted model")
@@ -151,8 +155,8 @@ type turnState struct {
 // pollInterval is the time between reads of the event log without live events, which can be lost.
 const pollInterval = 200 * time.Millisecond
 
-// runTurns runs all turns and checks the expectations. It stops at a turn without an answer, which the checks report. An
-// error means that a turn could not be run; nothing is checked then.
+// runTurns runs all turns and checks the expectations. It stops at a turn without an answer, which the checks report.
+// An error means that a turn could not be run; nothing is checked then.
 func (r *runner) runTurns(ctx context.Context) error {
 	before, err := r.system.ReadEvents(ctx, 0)
 	if err != nil {
@@ -186,7 +190,10 @@ func (r *runner) runTurns(ctx context.Context) error {
 	if err := r.waitSettled(ctx); err != nil {
 		return err
 	}
-	c := checker{story: r.story, live: r.opts.Live, events: r.events, turns: r.turns, script: r.system.ScriptReport(), pages: r.system.PageRequests()}
+	c := checker{
+		story: r.story, live: r.opts.Live, events: r.events, turns: r.turns, script: r.system.ScriptReport(),
+		pages: r.system.PageRequests(),
+	}
 	r.result.Events, r.result.Failures = r.events, c.checkAll()
 	r.finishChecks(true)
 	return nil
@@ -252,8 +259,8 @@ type answerWait struct {
 	answered bool            // the answer was received live, so that no earlier live event is outstanding
 }
 
-// run returns when the turn has ended, or after the deadline of ctx; the checks report a missing answer. It fails when an
-// approval or action of the turn did not happen, when reading events fails, and when ctx is cancelled.
+// run returns when the turn has ended, or after the deadline of ctx; the checks report a missing answer. It fails when
+// an approval or action of the turn did not happen, when reading events fails, and when ctx is cancelled.
 func (w *answerWait) run(ctx context.Context) error {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
@@ -288,8 +295,8 @@ func (w *answerWait) run(ctx context.Context) error {
 	}
 }
 
-// handleLive handles a live event of the turn: approvals, the next action when its moment is reached, and the answer. Events
-// of other queries are ignored, except page requests.
+// handleLive handles a live event of the turn: approvals, the next action when its moment is reached, and the answer.
+// Events of other queries are ignored, except page requests.
 func (w *answerWait) handleLive(ctx context.Context, e Event) (isAnswer bool, err error) {
 	if e.Query != w.query && e.Subject != PageRequested {
 		return false, nil
@@ -312,9 +319,9 @@ func (w *answerWait) handleLive(ctx context.Context, e Event) (isAnswer bool, er
 	return isAnswer, nil
 }
 
-// hasEnded reports whether the turn has ended. A dead letter ends it after the settle timeout, because a retry may still
-// answer. An answer ends it at once, unless an action is pending whose moment may be in a live event that is still
-// outstanding: the event log can be ahead of live events.
+// hasEnded reports whether the turn has ended. A dead letter ends it after the settle timeout, because a retry may
+// still answer. An answer ends it at once, unless an action is pending whose moment may be in a live event that is
+// still outstanding: the event log can be ahead of live events.
 func (w *answerWait) hasEnded() bool {
 	state := w.turns[w.turn]
 	if w.ended.IsZero() && (state.deadLetter != nil || state.response != nil) {
@@ -324,9 +331,9 @@ func (w *answerWait) hasEnded() bool {
 	return settled || state.response != nil && (w.answered || len(w.pending) == 0)
 }
 
-// checkActionsDone fails turn i when it has approve and no approval request was handled, or when pending, its actions whose
-// moment has not come, is not empty: the story has not tested them then. The error names the first one. In a live run
-// it passes every turn that is scripted-only.
+// checkActionsDone fails turn i when it has approve and no approval request was handled, or when pending, its actions
+// whose moment has not come, is not empty: the story has not tested them then. The error names the first one. In a live
+// run it passes every turn that is scripted-only.
 func (r *runner) checkActionsDone(i int, pending []turnAction) error {
 	t := r.story.Turns[i]
 	if r.opts.Live && t.ScriptedOnly {
@@ -341,8 +348,8 @@ func (r *runner) checkActionsDone(i int, pending []turnAction) error {
 	return fmt.Errorf("turn %d: the moment to %s was not reached", i+1, pending[0].what)
 }
 
-// readEvents reads the event log since the start of the story, and the answer or first dead letter of each turn from it.
-// Only answers of the account that was asked count.
+// readEvents reads the event log since the start of the story, and the answer or first dead letter of each turn from
+// it. Only answers of the account that was asked count.
 func (r *runner) readEvents(ctx context.Context) error {
 	events, err := r.system.ReadEvents(ctx, r.first)
 	if err != nil {
@@ -375,8 +382,8 @@ func (r *runner) readEvents(ctx context.Context) error {
 	return nil
 }
 
-// waitSettled waits after the last answer until all expected events are there and every agent is idle, at most the settle
-// timeout. The checks report what is missing then.
+// waitSettled waits after the last answer until all expected events are there and every agent is idle, at most the
+// settle timeout. The checks report what is missing then.
 func (r *runner) waitSettled(ctx context.Context) error {
 	deadline := time.Now().Add(r.opts.SettleTimeout)
 	tick := time.NewTicker(pollInterval / 10)
@@ -399,7 +406,10 @@ func (r *runner) waitSettled(ctx context.Context) error {
 
 // agentsIdle reports whether the agent of every answered question is idle again.
 func (r *runner) agentsIdle() bool {
-	idle := EventPattern{pattern: subjects.AgentStateEvent.LiveSubject(), times: -1, conditions: []condition{{"to", "=", "IDLE"}}}
+	idle := EventPattern{
+		pattern: subjects.AgentStateEvent.LiveSubject(), times: -1,
+		conditions: []condition{{"to", "=", "IDLE"}},
+	}
 	for _, t := range r.turns {
 		isIdle := t.response == nil || t.isRequest || t.asksNothing
 		for _, e := range r.events {

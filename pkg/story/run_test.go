@@ -18,8 +18,11 @@ import (
 // replies answers every question with r, after a call of a tool.
 func replies(r subjects.Response) func(*fakeSystem, subjects.Query) {
 	return func(w *fakeSystem, q subjects.Query) {
-		w.store("broker", "tool.request.web_search", q.QueryID, subjects.ToolRequest{Tool: "web_search", Args: json.RawMessage(`{}`)})
-		w.store("broker", "tool.result.web_search", q.QueryID, subjects.ToolResult{Tool: "web_search", Result: "Today is Friday.\n\n1. Alpha ships\n   The first of its kind."})
+		w.store("broker", "tool.request.web_search", q.QueryID,
+			subjects.ToolRequest{Tool: "web_search", Args: json.RawMessage(`{}`)})
+		w.store("broker", "tool.result.web_search", q.QueryID,
+			subjects.ToolResult{Tool: "web_search", Result: "Today is Friday.\n\n1. Alpha ships\n   The first of its " +
+				"kind."})
 		w.done(q.QueryID, r)
 	}
 }
@@ -48,8 +51,14 @@ func good() subjects.Response {
 	return subjects.Response{
 		Answer: "The world is round. Alpha ships", Thinking: "round or flat",
 		ToolCalls: []subjects.ToolCall{
-			{Tool: "web_search", Args: json.RawMessage(`{"query":"alpha","n":3,"deep":{"a":[1]}}`), Result: "Alpha ships", Layer: "native"},
-			{Tool: "get_datetime", Args: json.RawMessage(`{"timezone":"UTC"}`), Layer: "text", Error: subjects.Faultf("denied", "no")},
+			{
+				Tool: "web_search", Args: json.RawMessage(`{"query":"alpha","n":3,"deep":{"a":[1]}}`),
+				Result: "Alpha ships", Layer: "native",
+			},
+			{
+				Tool: "get_datetime", Args: json.RawMessage(`{"timezone":"UTC"}`), Layer: "text",
+				Error: subjects.Faultf("denied", "no"),
+			},
 		},
 		Notes: []subjects.Note{{Code: "recovered_call"}, {Code: "step_cap"}},
 	}
@@ -67,77 +76,156 @@ func TestExpectations(t *testing.T) {
 		want   string // in the report; "" = it passes
 	}{
 		{"contains", "answer: {contains: [WORLD, round]}", "", nil, ""},
-		{"contains not", "answer: {contains: [world, flat]}", "", nil, sixth + `the answer does not contain "flat": "The world is round. Alpha ships"`},
+		{
+			"contains not", "answer: {contains: [world, flat]}", "", nil,
+			sixth + `the answer does not contain "flat": "The world is round. Alpha ships"`,
+		},
 		{"not_contains", "answer: {not_contains: [flat]}", "", nil, ""},
-		{"not_contains but does", "answer: {not_contains: [flat, Round]}", "", nil, sixth + `the answer contains "Round"`},
+		{
+			"not_contains but does", "answer: {not_contains: [flat, Round]}", "", nil,
+			sixth + `the answer contains "Round"`,
+		},
 		{"equals", "answer: {equals: The world is round. Alpha ships}", "", nil, ""},
 		{"equals not", "answer: {equals: The world is round}", "", nil, sixth + `the answer is "The world`},
 		{"matches", "answer: {matches: '^The \\w+ is'}", "", nil, ""},
 		{"matches not", "answer: {matches: '^the'}", "", nil, sixth + "the answer does not match ^the"},
 		{"not_empty", "answer: {not_empty: true}", "", nil, ""},
-		{"not_empty but blank", "answer: {not_empty: true}", "", func(r *subjects.Response) { r.Answer = " \n" }, sixth + "the answer is empty"},
-		{"an empty answer is never right", "no_notes: true", "", func(r *subjects.Response) { *r = subjects.Response{} }, "turn 1: the answer is empty"},
+		{"not_empty but blank", "answer: {not_empty: true}", "", func(r *subjects.Response) {
+			r.Answer = " \n"
+		}, sixth + "the answer is empty"},
+		{"an empty answer is never right", "no_notes: true", "", func(r *subjects.Response) {
+			*r = subjects.Response{}
+		}, "turn 1: the answer is empty"},
 		{"contains_from", "answer: {contains_from: {event: tool.result.*, field: result}}", "", nil, ""},
-		{"contains_from of another", "answer: {contains_from: {event: tool.result.*, field: result}}", "", func(r *subjects.Response) { r.Answer = "Beta ships" }, sixth + "the answer quotes nothing of"},
-		{"contains_from a line", "answer: {contains_from: {event: tool.result.*, field: result, line: 4}}", "", func(r *subjects.Response) { r.Answer = "It is the first of its kind." }, ""},
-		{"contains_from another line", "answer: {contains_from: {event: tool.result.*, field: result, line: 1}}", "", nil, sixth + "the answer quotes nothing of"},
-		{"contains_from a line too far", "answer: {contains_from: {event: tool.result.*, field: result, line: 9}}", "", nil, sixth + "the field has no line 9"},
-		{"contains_from no event", "answer: {contains_from: {event: tool.result.web_fetch, field: result}}", "", nil, sixth + "no event tool.result.web_fetch of this turn"},
-		{"contains_from no field", "answer: {contains_from: {event: tool.result.*, field: error.code}}", "", nil, sixth + "no event tool.result.* of this turn has a field error.code"},
-		{"contains_from a blank line", "answer: {contains_from: {event: tool.result.*, field: result, line: 2}}", "", nil, sixth + "the answer quotes nothing of"},
+		{
+			"contains_from of another", "answer: {contains_from: {event: tool.result.*, field: result}}", "",
+			func(r *subjects.Response) { r.Answer = "Beta ships" }, sixth + "the answer quotes nothing of",
+		},
+		{
+			"contains_from a line", "answer: {contains_from: {event: tool.result.*, field: result, line: 4}}", "",
+			func(r *subjects.Response) { r.Answer = "It is the first of its kind." }, "",
+		},
+		{
+			"contains_from another line", "answer: {contains_from: {event: tool.result.*, field: result, line: 1}}", "",
+			nil, sixth + "the answer quotes nothing of",
+		},
+		{
+			"contains_from a line too far", "answer: {contains_from: {event: tool.result.*, field: result, line: 9}}",
+			"",
+			nil, sixth + "the field has no line 9",
+		},
+		{
+			"contains_from no event", "answer: {contains_from: {event: tool.result.web_fetch, field: result}}", "", nil,
+			sixth + "no event tool.result.web_fetch of this turn",
+		},
+		{
+			"contains_from no field", "answer: {contains_from: {event: tool.result.*, field: error.code}}", "", nil,
+			sixth + "no event tool.result.* of this turn has a field error.code",
+		},
+		{
+			"contains_from a blank line", "answer: {contains_from: {event: tool.result.*, field: result, line: 2}}", "",
+			nil, sixth + "the answer quotes nothing of",
+		},
 
 		{"thinking", "thinking: {not_empty: true, contains: [Flat]}", "", nil, ""},
-		{"thinking without", "thinking: {not_empty: true}", "", func(r *subjects.Response) { r.Thinking = " " }, sixth + "no thinking"},
-		{"thinking of something else", "thinking: {contains: [square]}", "", nil, sixth + `the thinking does not contain "square": "round or flat"`},
+		{"thinking without", "thinking: {not_empty: true}", "", func(r *subjects.Response) {
+			r.Thinking = " "
+		}, sixth + "no thinking"},
+		{
+			"thinking of something else", "thinking: {contains: [square]}", "", nil,
+			sixth + `the thinking does not contain "square": "round or flat"`,
+		},
 		{"no thinking", "thinking: {empty: true}", "", func(r *subjects.Response) { r.Thinking = "" }, ""},
 		{"no thinking but some", "thinking: {empty: true}", "", nil, sixth + `unexpected thinking "round or flat"`},
 
 		{"calls", "tool_calls: [{tool: web_search}, {tool: get_datetime, error: denied}]", "", nil, ""},
-		{"one of the calls", "tool_calls: [{tool: web_search, layer: native, result_contains: alpha, args: {query: alpha, n: 3, deep: {a: [1]}}}]", "", nil, ""},
-		{"calls in another order", "tool_calls: [{tool: get_datetime, error: denied}, {tool: web_search}]", "", nil, sixth + "no such call of web_search in this order: web_search"},
-		{"one call too many", "tool_calls: [{tool: web_search}, {tool: web_search}]", "", nil, sixth + "no such call of web_search"},
+		{"one of the calls", "tool_calls: [{tool: web_search, layer: native, result_contains: alpha, args: {query: " +
+			"alpha, n: 3, deep: {a: [1]}}}]", "", nil, ""},
+		{
+			"calls in another order", "tool_calls: [{tool: get_datetime, error: denied}, {tool: web_search}]", "", nil,
+			sixth + "no such call of web_search in this order: web_search",
+		},
+		{
+			"one call too many", "tool_calls: [{tool: web_search}, {tool: web_search}]", "", nil,
+			sixth + "no such call of web_search",
+		},
 		{"another layer", "tool_calls: [{tool: web_search, layer: xml}]", "", nil, sixth + "no such call"},
 		{"another result", "tool_calls: [{tool: web_search, result_contains: beta}]", "", nil, sixth + "no such call"},
 		{"other arguments", "tool_calls: [{tool: web_search, args: {query: beta}}]", "", nil, sixth + "no such call"},
-		{"more arguments", "tool_calls: [{tool: web_search, args: {query: alpha, m: 3}}]", "", nil, sixth + "no such call"},
-		{"a call that failed", "tool_calls: [{tool: get_datetime}]", "", nil, sixth + "no such call of get_datetime in this order"},
-		{"a call that failed otherwise", "tool_calls: [{tool: get_datetime, error: timeout}]", "", nil, "failed with denied"},
+		{
+			"more arguments", "tool_calls: [{tool: web_search, args: {query: alpha, m: 3}}]", "", nil,
+			sixth + "no such call",
+		},
+		{"a call that failed", "tool_calls: [{tool: get_datetime}]", "", nil, sixth + "no such call of get_datetime " +
+			"in this order"},
+		{
+			"a call that failed otherwise", "tool_calls: [{tool: get_datetime, error: timeout}]", "", nil,
+			"failed with denied",
+		},
 		{"no calls", "tool_calls: []", "", func(r *subjects.Response) { r.ToolCalls = nil }, ""},
 		{"no calls but some", "tool_calls: []", "", nil, sixth + "unexpected tool calls: web_search"},
 
 		{"notes", "notes: [step_cap, recovered_call]", "", nil, ""},
-		{"other notes", "notes: [step_cap, repetition]", "", nil, sixth + "no note repetition: [recovered_call step_cap]"},
+		{"other notes", "notes: [step_cap, repetition]", "", nil, sixth + "no note repetition: [recovered_call " +
+			"step_cap]"},
 		{"no notes", "no_notes: true", "", func(r *subjects.Response) { r.Notes = nil }, ""},
 		{"no notes but some", "no_notes: true", "", nil, sixth + "unexpected notes"},
 		{"partial", "partial: true", "", func(r *subjects.Response) { r.Partial = true }, ""},
 		{"partial but whole", "partial: true", "", nil, sixth + "partial is false"},
-		{"half an answer that nobody announced", "notes: [step_cap]", "", func(r *subjects.Response) { r.Partial = true }, "turn 1: partial is true"},
-		{"error", "error: model_missing", "", func(r *subjects.Response) { r.Answer, r.Error = "", subjects.Faultf("model_missing", "x") }, ""},
+		{"half an answer that nobody announced", "notes: [step_cap]", "", func(r *subjects.Response) {
+			r.Partial = true
+		}, "turn 1: partial is true"},
+		{"error", "error: model_missing", "", func(r *subjects.Response) {
+			r.Answer, r.Error = "", subjects.Faultf("model_missing", "x")
+		}, ""},
 		{"error but none", "error: model_missing", "", nil, sixth + "it did not fail with model_missing"},
-		{"another error", "error: model_missing", "", func(r *subjects.Response) { r.Error = subjects.Faultf("timeout", "too long") }, sixth + "it failed with timeout (too long) instead of model_missing"},
-		{"an error that nobody announced", "notes: [step_cap]", "", func(r *subjects.Response) { r.Error = subjects.Faultf("timeout", "too long") }, "turn 1: it failed with timeout (too long)\n"},
+		{"another error", "error: model_missing", "", func(r *subjects.Response) {
+			r.Error = subjects.Faultf("timeout", "too long")
+		}, sixth + "it failed with timeout (too long) instead of model_missing"},
+		{"an error that nobody announced", "notes: [step_cap]", "", func(r *subjects.Response) {
+			r.Error = subjects.Faultf("timeout", "too long")
+		}, "turn 1: it failed with timeout (too long)\n"},
 
 		{"present", "", "present: [tool.result.*, 'answer.dialog answer~ROUND']", nil, ""},
-		{"present not", "", "present: [tool.result.*, tool.result.run_shell]", nil, "stories/t.yaml:7: no event tool.result.run_shell\n"},
+		{"present not", "", "present: [tool.result.*, tool.result.run_shell]", nil, "stories/t.yaml:7: no event " +
+			"tool.result.run_shell\n"},
 		{"present by its author", "", "present: [tool.result.* by=broker]", nil, ""},
-		{"present by somebody else", "", "present: [tool.result.* by=generator]", nil, ":7: no event tool.result.* by=generator"},
-		{"present with a field", "", "present: [response.generation tool_calls.0.tool=web_search tool_calls.1.error.code!=ok]", nil, ""},
-		{"present with a field of something in a list that is too short", "", "present: [response.generation tool_calls.2.tool=web_search]", nil, ":7: no event response.generation tool_calls.2.tool=web_search"},
-		{"present with another field", "", "present: [response.generation tool_calls.0.tool=web_fetch]", nil, ":7: no event response.generation tool_calls.0.tool=web_fetch"},
-		{"present and not unequal", "", "present: [response.generation tool_calls.0.tool!=web_search]", nil, ":7: no event"},
+		{"present by somebody else", "", "present: [tool.result.* by=generator]", nil, ":7: no event tool.result.* " +
+			"by=generator"},
+		{"present with a field", "", "present: [response.generation tool_calls.0.tool=web_search " +
+			"tool_calls.1.error.code!=ok]", nil, ""},
+		{"present with a field of something in a list that is too short", "", "present: [response.generation " +
+			"tool_calls.2.tool=web_search]", nil, ":7: no event response.generation tool_calls.2.tool=web_search"},
+		{
+			"present with another field", "", "present: [response.generation tool_calls.0.tool=web_fetch]", nil,
+			":7: no event response.generation tool_calls.0.tool=web_fetch",
+		},
+		{
+			"present and not unequal", "", "present: [response.generation tool_calls.0.tool!=web_search]", nil,
+			":7: no event",
+		},
 		{"present with a text", "", `present: ['tool.result.> result~"ALPHA ships"']`, nil, ""},
 		{"present with another text", "", `present: ['tool.result.> result~"beta ships"']`, nil, ":7: no event"},
-		{"present somewhere in the body", "", "present: ['tool.result.* body~\"of its kind\"', 'response.generation body~NATIVE']", nil, ""},
+		{"present somewhere in the body", "", "present: ['tool.result.* body~\"of its kind\"', 'response.generation " +
+			"body~NATIVE']", nil, ""},
 		{"present nowhere in the body", "", "present: [tool.> body~native]", nil, ":7: no event tool.> body~native"},
 		{"absent in every body", "", "absent: ['> body~secret']", nil, ""},
-		{"absent but in a body", "", "absent: ['> body~recovered_call']", nil, ":7: unexpected event > body~recovered_call: "},
+		{"absent but in a body", "", "absent: ['> body~recovered_call']", nil, ":7: unexpected event > " +
+			"body~recovered_call: "},
 		{"present so often", "", "present: [tool.> times=2]", nil, ""},
 		{"present less often", "", "present: [tool.> times=3]", nil, ":7: 2 events tool.> times=3"},
 		{"absent", "", "absent: [tool.request.run_shell, approval.>, tool.result.* by=tools]", nil, ""},
 		{"absent but there", "", "absent: [approval.>, tool.request.>]", nil, ":7: unexpected event tool.request.>:"},
-		{"in order", "", "in_order: [query.received, tool.request.web_search, tool.result.web_search, response.generation, answer.dialog]", nil, ""},
-		{"in another order", "", "in_order: [tool.result.web_search, tool.request.web_search, response.generation]", nil, ":7: no event tool.request.web_search after tool.result.web_search"},
-		{"in order twice", "", "in_order: [response.generation, response.generation]", nil, ":7: no event response.generation after response.generation"},
+		{"in order", "", "in_order: [query.received, tool.request.web_search, tool.result.web_search, " +
+			"response.generation, answer.dialog]", nil, ""},
+		{
+			"in another order", "", "in_order: [tool.result.web_search, tool.request.web_search, response.generation]",
+			nil, ":7: no event tool.request.web_search after tool.result.web_search",
+		},
+		{
+			"in order twice", "", "in_order: [response.generation, response.generation]", nil,
+			":7: no event response.generation after response.generation",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -156,7 +244,8 @@ func TestExpectations(t *testing.T) {
 			if got.OK() != (tt.want == "") || !strings.Contains(got.Report(), tt.want) {
 				t.Errorf("want %q\n%s", tt.want, got.Report())
 			}
-			if !got.OK() && (!strings.Contains(got.Report(), "events:\n       1 -          query.received") || len(got.Failures) > 2) {
+			if !got.OK() && (!strings.Contains(got.Report(), "events:\n       1 -          query.received") ||
+				len(got.Failures) > 2) {
 				t.Errorf("the report does not help:\n%s", got.Report())
 			}
 		})
@@ -167,12 +256,15 @@ func TestExpectations(t *testing.T) {
 func TestScriptedWordsProveNothing(t *testing.T) {
 	t.Parallel()
 	text := func(reply string) string {
-		return head + "model: {assistant: [{reply: {content: '" + reply + "'}}]}\nturns:\n  - query: hello\n    answer: {contains_from: {event: tool.result.*, field: result}}\n"
+		return head + "model: {assistant: [{reply: {content: '" + reply +
+			"'}}]}\nturns:\n  - query: hello\n    answer: {contains_from: {event: tool.result.*, field: result}}\n"
 	}
-	if got := run(t, parse(t, text("News: {{tool_result 0 | line 3}}")), &fakeSystem{answer: replies(good())}, quick); !got.OK() {
+	if got := run(t, parse(t, text("News: {{tool_result 0 | line 3}}")), &fakeSystem{answer: replies(good())},
+		quick); !got.OK() {
 		t.Error(got.Report())
 	}
-	got := run(t, parse(t, text("{{last_user}}: 1. alpha ships")), &fakeSystem{answer: replies(subjects.Response{Answer: "hello: 1. alpha ships"})}, quick)
+	got := run(t, parse(t, text("{{last_user}}: 1. alpha ships")),
+		&fakeSystem{answer: replies(subjects.Response{Answer: "hello: 1. alpha ships"})}, quick)
 	if !strings.Contains(got.Report(), `t.yaml:7: turn 1: a scripted reply says "Alpha ships" itself`) {
 		t.Errorf("got %q", got.Report())
 	}
@@ -180,9 +272,17 @@ func TestScriptedWordsProveNothing(t *testing.T) {
 
 func TestScriptIsFollowed(t *testing.T) {
 	t.Parallel()
-	s := parse(t, head+"model:\n  assistant:\n    - reply: {content: a}\n    - reply: {content: b}\n"+"turns:\n  - query: hello\n    answer: {contains: [world]}\n")
+	s := parse(t, head+"model:\n  assistant:\n    - reply: {content: a}\n    - reply: {content: b}\n"+
+		"turns:\n  - query: hello\n    answer: {contains: [world]}\n")
 	w := &fakeSystem{answer: replies(good()), script: story.ScriptReport{
-		Requests: []string{"assistant: 2 messages"}, Mismatches: []story.Mismatch{{ExchangeRef: story.ExchangeRef{Role: "assistant", N: -1}, Text: "no exchange is left"}, {ExchangeRef: story.ExchangeRef{Role: "assistant", N: 0}, Text: "exchange 0 wants"}}, Unused: []story.ExchangeRef{{Role: "assistant", N: 1}},
+		Requests: []string{"assistant: 2 messages"},
+		Mismatches: []story.Mismatch{{
+			ExchangeRef: story.ExchangeRef{Role: "assistant", N: -1},
+			Text:        "no exchange is left",
+		}, {
+			ExchangeRef: story.ExchangeRef{Role: "assistant", N: 0},
+			Text:        "exchange 0 wants",
+		}}, Unused: []story.ExchangeRef{{Role: "assistant", N: 1}},
 	}}
 	got := run(t, s, w, quick)
 	for _, want := range []string{
@@ -199,8 +299,11 @@ func TestScriptIsFollowed(t *testing.T) {
 
 func TestTurns(t *testing.T) {
 	t.Parallel()
-	s := parse(t, head+"turns:\n  - query: one\n    answer: {contains: [one]}\n  - query: two\n    session: other\n    answer: {contains: [two]}\n  - query: three\n")
-	w := &fakeSystem{deaf: true, answer: func(w *fakeSystem, q subjects.Query) { w.done(q.QueryID, subjects.Response{Answer: q.Query}) }}
+	s := parse(t, head+"turns:\n  - query: one\n    answer: {contains: [one]}\n  - query: two\n    session: other\n  "+
+		"  answer: {contains: [two]}\n  - query: three\n")
+	w := &fakeSystem{deaf: true, answer: func(w *fakeSystem, q subjects.Query) {
+		w.done(q.QueryID, subjects.Response{Answer: q.Query})
+	}}
 	w.store("generator", "response.generation", "", subjects.Response{Answer: "of before"})
 	if got := run(t, s, w, quick); !got.OK() || len(got.Events) != 12 {
 		t.Errorf("%d events\n%s", len(got.Events), got.Report())
@@ -231,8 +334,12 @@ func TestRespondentBIsNotTheAnswer(t *testing.T) {
 func TestNoAnswer(t *testing.T) {
 	t.Parallel()
 	s := parse(t, simple+"  - query: and then\n")
-	got := run(t, s, &fakeSystem{}, story.Options{AnswerTimeout: 50 * time.Millisecond, SettleTimeout: time.Millisecond})
-	if report := got.Report(); !strings.Contains(report, "t.yaml:5: turn 1: no answer") || !strings.Contains(report, "t.yaml:7: turn 2 was not run") {
+	got := run(t, s, &fakeSystem{}, story.Options{
+		AnswerTimeout: 50 * time.Millisecond,
+		SettleTimeout: time.Millisecond,
+	})
+	if report := got.Report(); !strings.Contains(report, "t.yaml:5: turn 1: no answer") ||
+		!strings.Contains(report, "t.yaml:7: turn 2 was not run") {
 		t.Errorf("got %s", report)
 	}
 }
@@ -250,14 +357,16 @@ func TestDeadLetters(t *testing.T) {
 	if got := run(t, parse(t, expecting), dead("malformed"), opts); !got.OK() {
 		t.Error(got.Report())
 	}
-	if got := run(t, parse(t, expecting), dead("too_large"), opts); !strings.Contains(got.Report(), "no answer, but a dead letter of router: too_large: odd instead of malformed") {
+	if got := run(t, parse(t, expecting), dead("too_large"), opts); !strings.Contains(got.Report(),
+		"no answer, but a dead letter of router: too_large: odd instead of malformed") {
 		t.Errorf("got %s", got.Report())
 	}
 	both := func(w *fakeSystem, q subjects.Query) {
 		w.store("model", "dead.model", "", subjects.DeadLetter{Actor: "model", Code: "permission"})
 		w.done(q.QueryID, good())
 	}
-	if got := run(t, parse(t, simple), &fakeSystem{answer: both}, opts); !strings.Contains(got.Report(), "unexpected dead letter") {
+	if got := run(t, parse(t, simple), &fakeSystem{answer: both}, opts); !strings.Contains(got.Report(),
+		"unexpected dead letter") {
 		t.Errorf("a dead letter beside a good answer: %q", got.Report())
 	}
 	spoken := simple + "events: {present: [dead.model code=permission]}\n"
@@ -301,7 +410,8 @@ func TestStopAfter(t *testing.T) {
 			w.store("generator", "agent.state.generator", q.QueryID, subjects.AgentState{To: "DISPATCHING_TOOL"})
 		},
 	} {
-		s := parse(t, head+"turns:\n  - query: hello\n    stop_after: {"+moment+"}\n    partial: true\nevents:\n  present: [query.cancel.* times=1]\n")
+		s := parse(t, head+"turns:\n  - query: hello\n    stop_after: {"+moment+"}\n    partial: true\nevents:\n  "+
+			"present: [query.cancel.* times=1]\n")
 		w := &fakeSystem{answer: answer, cancel: func(w *fakeSystem, query string) {
 			w.done(query, subjects.Response{Answer: "the wor", Partial: true})
 		}}
@@ -313,7 +423,8 @@ func TestStopAfter(t *testing.T) {
 
 func TestCrash(t *testing.T) {
 	t.Parallel()
-	s := parse(t, head+"turns:\n  - query: hello\n    crash: {actor: generator, after: {event: tool.result.*}}\n    answer: {contains: [round]}\n")
+	s := parse(t, head+"turns:\n  - query: hello\n    crash: {actor: generator, after: {event: tool.result.*}}\n    "+
+		"answer: {contains: [round]}\n")
 	var crashed []string
 	var asked subjects.Query
 	w := &fakeSystem{
@@ -330,7 +441,9 @@ func TestCrash(t *testing.T) {
 	if got := run(t, s, w, quick); !got.OK() || !slices.Equal(crashed, []string{"generator"}) {
 		t.Errorf("crashed %v\n%s", crashed, got.Report())
 	}
-	w = &fakeSystem{answer: w.answer, crash: func(*fakeSystem, string) error { return errors.New("there is no actor generator") }}
+	w = &fakeSystem{answer: w.answer, crash: func(*fakeSystem, string) error {
+		return errors.New("there is no actor generator")
+	}}
 	if got := run(t, s, w, quick); !strings.Contains(got.Report(), "t.yaml:1: there is no actor generator") {
 		t.Errorf("got %s", got.Report())
 	}
@@ -351,10 +464,15 @@ func TestTheMomentNeverCame(t *testing.T) {
 		opts       story.Options
 		want       string
 	}{
-		{"crash", crash, &fakeSystem{answer: replies(good())}, quick, "turn 1: the moment to crash generator was not reached"},
+		{"crash", crash, &fakeSystem{answer: replies(good())}, quick, "turn 1: the moment to crash generator was not " +
+			"reached"},
 		{"stop", stop, &fakeSystem{answer: replies(good())}, quick, "turn 1: the moment to stop was not reached"},
-		{"nothing is heard", stop, &fakeSystem{answer: replies(good()), deaf: true}, opts, "turn 1: the moment to stop was not reached"},
-		{"a dead letter", crash + "\n    error: malformed", &fakeSystem{answer: unread}, opts, "turn 1: the moment to crash generator was not reached"},
+		{"nothing is heard", stop, &fakeSystem{answer: replies(good()), deaf: true}, opts, "turn 1: the moment to " +
+			"stop was not reached"},
+		{
+			"a dead letter", crash + "\n    error: malformed", &fakeSystem{answer: unread}, opts,
+			"turn 1: the moment to crash generator was not reached",
+		},
 		{"nobody answers", stop, &fakeSystem{}, late, "turn 1: the moment to stop was not reached"},
 	} {
 		s := parse(t, head+"turns:\n  - query: hello\n    "+tt.turn+"\nevents: {present: [query.received]}\n")
@@ -369,7 +487,8 @@ func TestLive(t *testing.T) {
 	t.Parallel()
 	live := quick
 	live.Live = true
-	skipped := run(t, parse(t, head+"scripted_only: true\nturns:\n  - query: hello\n    answer: {contains: [flat]}\n"), nil, live)
+	skipped := run(t, parse(t, head+"scripted_only: true\nturns:\n  - query: hello\n    answer: {contains: [flat]}\n"),
+		nil, live)
 	if !skipped.OK() || skipped.Skipped == "" {
 		t.Errorf("got %+v", skipped)
 	}
@@ -430,10 +549,13 @@ func TestJUnit(t *testing.T) {
 		t.Fatalf("got %+v", got)
 	}
 	c := got.Cases
-	if c[0].Failure != nil || c[0].Time != "1.500" || c[0].Name != "S1 fine" || c[2].Skipped == nil || c[3].Failure == nil {
+	if c[0].Failure != nil || c[0].Time != "1.500" || c[0].Name != "S1 fine" || c[2].Skipped == nil ||
+		c[3].Failure == nil {
 		t.Errorf("got %s", b.String())
 	}
-	if c[1].Failure == nil || !strings.Contains(*c[1].Failure, "stories/t.yaml:6: turn 1: the answer does not contain") || !strings.Contains(*c[1].Failure, "<flat>") {
+	if c[1].Failure == nil ||
+		!strings.Contains(*c[1].Failure, "stories/t.yaml:6: turn 1: the answer does not contain") ||
+		!strings.Contains(*c[1].Failure, "<flat>") {
 		t.Errorf("got %s", b.String())
 	}
 }

@@ -1,5 +1,6 @@
 // Package story runs acceptance stories: a YAML file with questions and expectations. The questions go to a complete
-// system, and the expectations are checked against the event log: which events are there, which are not, in which order.
+// system, and the expectations are checked against the event log: which events are there, which are not, in which
+// order.
 //
 // Besides questions and expectations a story can have:
 //
@@ -51,8 +52,8 @@ type Story struct {
 	Why   string `yaml:"why"` // what is broken when it fails, in one line
 	// ScriptedOnly skips the story with a real model: it tests misbehaviour of a model or its server.
 	ScriptedOnly bool `yaml:"scripted_only"`
-	// Needs are the abilities that a real model must have, by the names in abilities. A live run skips the story when the
-	// assistant's model lacks one.
+	// Needs are the abilities that a real model must have, by the names in abilities. A live run skips the story when
+	// the assistant's model lacks one.
 	Needs []string `yaml:"needs"`
 	// Config overrides the shipped configuration, by file: generator: {steps: 2}.
 	Config map[string]map[string]any `yaml:"config"`
@@ -105,8 +106,8 @@ type Model struct {
 	Window   int   `yaml:"window"` // context window in tokens; 0 = 131072
 }
 
-// Turn is one question and the expectations of its answer. An unexpected error, a partial answer or an empty one fails the
-// turn.
+// Turn is one question and the expectations of its answer. An unexpected error, a partial answer or an empty one fails
+// the turn.
 type Turn struct {
 	Query string `yaml:"query"` // "" = no question: the turn only acts or waits
 	// Mode is how the question is asked, one of [subjects.Modes]; "" = assistant. The next four go with the question.
@@ -201,8 +202,8 @@ type Override struct {
 	Grant   []string `yaml:"grant"` // type:tool
 }
 
-// Approve is the user's decision on every approval request of the turn. A turn without an approval request fails, because
-// the decision has not been tested.
+// Approve is the user's decision on every approval request of the turn. A turn without an approval request fails,
+// because the decision has not been tested.
 type Approve struct {
 	Answer   string `yaml:"answer"`   // approve, deny or ignore
 	Remember string `yaml:"remember"` // session or always; "" = this once
@@ -228,8 +229,8 @@ type Answer struct {
 	matches *regexp.Regexp
 }
 
-// Source is the origin of an expected quote: a field of the last matching event of the turn. Without Line, the answer must
-// contain any one line of it.
+// Source is the origin of an expected quote: a field of the last matching event of the turn. Without Line, the answer
+// must contain any one line of it.
 type Source struct {
 	Event string `yaml:"event"` // subject; wildcards are fine
 	Field string `yaml:"field"`
@@ -256,8 +257,8 @@ type Call struct {
 	ScriptedOnly   bool           `yaml:"scripted_only"`
 }
 
-// Moment is a point in a turn: an event, a text in the streamed answer, or a request for a page of the story. One of the
-// three is set.
+// Moment is a point in a turn: an event, a text in the streamed answer, or a request for a page of the story. One of
+// the three is set.
 type Moment struct {
 	Event *EventPattern `yaml:"event"`
 	Delta string        `yaml:"delta"`
@@ -311,12 +312,13 @@ func (s *Story) invalid(path, format string, a ...any) error {
 	return &strict.Error{File: s.file, Line: s.Line(path), Path: path, Text: fmt.Sprintf(format, a...)}
 }
 
-// validate returns the first error of the story. It rejects missing titles and turns, invalid names, and a story without an
-// expectation, which could not fail.
+// validate returns the first error of the story. It rejects missing titles and turns, invalid names, and a story
+// without an expectation, which could not fail.
 func (s *Story) validate() error {
 	for i, need := range s.Needs {
 		if abilities[need] == nil {
-			return s.invalid(fmt.Sprintf("needs[%d]", i), "there is no ability %q; abilities are %s", need, strings.Join(strict.SortedKeys(abilities), ", "))
+			return s.invalid(fmt.Sprintf("needs[%d]", i), "there is no ability %q; abilities are %s", need,
+				strings.Join(strict.SortedKeys(abilities), ", "))
 		}
 	}
 	for _, f := range []struct{ path, value string }{{"story", s.ID}, {"title", s.Title}, {"why", s.Why}} {
@@ -413,10 +415,11 @@ func (s *Story) validateTurn(path string, t *Turn) (expected int, err error) {
 	return expected, nil
 }
 
-// validateAnswer checks the expectations of an answer and compiles its regular expression. It rejects an answer without an
-// expectation, and contains_from without a field or with a negative line.
+// validateAnswer checks the expectations of an answer and compiles its regular expression. It rejects an answer without
+// an expectation, and contains_from without a field or with a negative line.
 func (s *Story) validateAnswer(path string, a *Answer) (err error) {
-	if len(a.Contains)+len(a.NotContains) == 0 && a.Equals == "" && a.Matches == "" && !a.NotEmpty && a.ContainsFrom == nil {
+	if len(a.Contains)+len(a.NotContains) == 0 && a.Equals == "" && a.Matches == "" && !a.NotEmpty &&
+		a.ContainsFrom == nil {
 		return s.invalid(path, "has no expectation")
 	}
 	if a.matches, err = regexp.Compile(a.Matches); err != nil {
@@ -437,7 +440,8 @@ func (s *Story) validateAnswer(path string, a *Answer) (err error) {
 
 // validateAsk checks that a turn has a question, a request or an action, and only the fields that go with it.
 func (s *Story) validateAsk(path string, t Turn) error {
-	asked := t.Thinking != nil || t.ToolCalls != nil || len(t.Notes) > 0 || t.NoNotes || t.StopAfter != nil || t.Crash != nil || t.Approve != nil
+	asked := t.Thinking != nil || t.ToolCalls != nil || len(t.Notes) > 0 || t.NoNotes || t.StopAfter != nil ||
+		t.Crash != nil || t.Approve != nil
 	if t.respondent() == "" {
 		return s.invalid(path+".mode", "is not one of %s", strings.Join(strict.SortedKeys(subjects.Modes), ", "))
 	}
@@ -461,8 +465,8 @@ func (s *Story) validateAsk(path string, t Turn) error {
 	return nil
 }
 
-// validateMoment checks that exactly one field of a moment is set. It rejects a page that the story has not, and an event
-// with times.
+// validateMoment checks that exactly one field of a moment is set. It rejects a page that the story has not, and an
+// event with times.
 func (s *Story) validateMoment(path string, m Moment) error {
 	n := 0
 	for _, there := range []bool{m.Event != nil, m.Delta != "", m.Page != ""} {
@@ -482,8 +486,8 @@ func (s *Story) validateMoment(path string, m Moment) error {
 	return nil
 }
 
-// validateQuotes rejects contains_from when the story has a script and no reply of it quotes with {{: it would prove nothing.
-// [checker.checkQuote] checks later that no reply has the words itself.
+// validateQuotes rejects contains_from when the story has a script and no reply of it quotes with {{: it would prove
+// nothing. [checker.checkQuote] checks later that no reply has the words itself.
 func (s *Story) validateQuotes() error {
 	if len(s.Model) == 0 {
 		return nil
@@ -497,7 +501,8 @@ func (s *Story) validateQuotes() error {
 			quotes = quotes || strings.Contains(text, "{{")
 		}
 		if !quotes {
-			return s.invalid(fmt.Sprintf("turns[%d].answer.contains_from", i), "no scripted reply quotes the request; write {{tool_result 0}} where the words belong")
+			return s.invalid(fmt.Sprintf("turns[%d].answer.contains_from", i), "no scripted reply quotes the "+
+				"request; write {{tool_result 0}} where the words belong")
 		}
 	}
 	return nil

@@ -57,9 +57,12 @@ func (w *fakeSystem) Ask(_ context.Context, respondent string, q subjects.Query)
 }
 
 // CallTool denies what a test calls forbidden.
-func (w *fakeSystem) CallTool(_ context.Context, who subjects.Caller, r story.Request, session, query string) (subjects.ToolResult, error) {
+func (w *fakeSystem) CallTool(_ context.Context, who subjects.Caller, r story.Request, session,
+	query string,
+) (subjects.ToolResult, error) {
 	w.calls++
-	res := subjects.ToolResult{Tool: r.Tool, CallID: fmt.Sprint("call", w.calls), QueryID: query, Result: "done for " + who.ID() + " in " + session}
+	res := subjects.ToolResult{Tool: r.Tool, CallID: fmt.Sprint("call", w.calls), QueryID: query, Result: "done for " +
+		who.ID() + " in " + session}
 	if r.Tool == "forbidden" {
 		res.Result, res.Error = "", subjects.Faultf("denied", "no")
 	}
@@ -68,7 +71,9 @@ func (w *fakeSystem) CallTool(_ context.Context, who subjects.Caller, r story.Re
 }
 
 // Spawn makes no hermits.
-func (w *fakeSystem) Spawn(_ context.Context, who subjects.Caller, c story.Child, session, query string) (string, error) {
+func (w *fakeSystem) Spawn(_ context.Context, who subjects.Caller, c story.Child, session, query string) (string,
+	error,
+) {
 	if c.Type == "hermit" {
 		return "", subjects.Faultf("denied", "%s may not", who.ID())
 	}

@@ -15,10 +15,10 @@ import (
 // errNotEditable means that a file is written in a way that [SetValue] cannot change without touching the rest of it.
 var errNotEditable = errors.New("the file is written in a way that cannot be changed here; change it by hand")
 
-// SetValue returns the document data with the field at keys set to value, and everything else, comments and order included, as
-// it was. text quotes the value, for a field that takes text. Missing fields are added: below their parent, or at the end. It
-// fails, and nothing is lost, when the result would differ from the document in anything but this field. The value itself is
-// not validated. name is the file's name in errors.
+// SetValue returns the document data with the field at keys set to value, and everything else, comments and order
+// included, as it was. text quotes the value, for a field that takes text. Missing fields are added: below their
+// parent, or at the end. It fails, and nothing is lost, when the result would differ from the document in anything but
+// this field. The value itself is not validated. name is the file's name in errors.
 func SetValue(data []byte, name string, keys []string, value string, text bool) ([]byte, error) {
 	d := decoder{file: name, lines: Lines{}}
 	root, err := d.parse(data)
@@ -84,8 +84,8 @@ func findKey(n *yaml.Node, key string) (k, v *yaml.Node) {
 	return nil, nil
 }
 
-// addKey adds a field that the mapping n does not have: at the end of the file for the document, inside the braces for a flow
-// mapping.
+// addKey adds a field that the mapping n does not have: at the end of the file for the document, inside the braces for
+// a flow mapping.
 func addKey(lines []string, n *yaml.Node, keys []string, value string, top bool) string {
 	if n != nil && n.Kind == yaml.MappingNode && n.Style&yaml.FlowStyle != 0 {
 		rest := ""
@@ -220,8 +220,8 @@ func differsOnlyAt(before, after map[string]any, keys []string) bool {
 	return differsOnlyAt(was, next, keys[1:])
 }
 
-// SetEntry returns the document data with the entry of the mapping field set to value, or without it when value is nil. Comments and
-// order are kept; line breaks inside of other values may change. name is the file's name in errors.
+// SetEntry returns the document data with the entry of the mapping field set to value, or without it when value is nil.
+// Comments and order are kept; line breaks inside of other values may change. name is the file's name in errors.
 func SetEntry(data []byte, name, field, entry string, value any) ([]byte, error) {
 	d := decoder{file: name, lines: Lines{}}
 	if _, err := d.parse(data); err != nil {
@@ -258,7 +258,10 @@ func SetEntry(data []byte, name, field, entry string, value any) ([]byte, error)
 		if err := node.Encode(value); err != nil {
 			return nil, err
 		}
-		entries.Content = slices.Concat(entries.Content[:at], []*yaml.Node{{Kind: yaml.ScalarNode, Value: entry}, &node}, rest)
+		entries.Content = slices.Concat(entries.Content[:at], []*yaml.Node{
+			{Kind: yaml.ScalarNode, Value: entry},
+			&node,
+		}, rest)
 	}
 	var out bytes.Buffer
 	e := yaml.NewEncoder(&out)

@@ -1,6 +1,6 @@
-// Package strict decodes YAML as a policy requires: an unknown field, a duplicate field, a value of the wrong type or an empty
-// one is an error with file, line and field. It also returns the line of each value, so that a user can be told where a
-// setting came from.
+// Package strict decodes YAML as a policy requires: an unknown field, a duplicate field, a value of the wrong type or
+// an empty one is an error with file, line and field. It also returns the line of each value, so that a user can be
+// told where a setting came from.
 //
 // Anchors, merge keys and tags are rejected: with them a file means more than its reader sees.
 package strict
@@ -67,10 +67,10 @@ func (l Lines) At(path string) int {
 	return l[""]
 }
 
-// Decode decodes the one YAML document in data into the struct that out points to. Fields that the document does not name
-// keep their value, so that one file can override another; an empty document changes nothing. It rejects unknown and
-// duplicate fields, empty values, anchors, tags, values of another type, a second document and more than [MaxFile] bytes.
-// The error joins at most maxErrors of them; out may then be partly changed. name is the file's name in errors.
+// Decode decodes the one YAML document in data into the struct that out points to. Fields that the document does not
+// name keep their value, so that one file can override another; an empty document changes nothing. It rejects unknown
+// and duplicate fields, empty values, anchors, tags, values of another type, a second document and more than [MaxFile]
+// bytes. The error joins at most maxErrors of them; out may then be partly changed. name is the file's name in errors.
 func Decode(data []byte, name string, out any) (Lines, error) {
 	d := decoder{file: name, lines: Lines{}}
 	root, err := d.parse(data)
@@ -81,15 +81,18 @@ func Decode(data []byte, name string, out any) (Lines, error) {
 	return d.lines, d.joinErrors()
 }
 
-// Assign sets the one field of the struct out points to at path (names joined by dots) to value, the text of a flag: quotes
-// and YAML are not interpreted, and any text fits a string. It rejects an unknown path and a value of another type; a list
-// or map cannot be set, and path must not lead through a map, whose other entries would be lost. name is the flag's name in
-// errors.
+// Assign sets the one field of the struct out points to at path (names joined by dots) to value, the text of a flag:
+// quotes and YAML are not interpreted, and any text fits a string. It rejects an unknown path and a value of another
+// type; a list or map cannot be set, and path must not lead through a map, whose other entries would be lost. name is
+// the flag's name in errors.
 func Assign(out any, path, value, name string) error {
 	node := &yaml.Node{Kind: yaml.ScalarNode, Value: value}
 	keys := strings.Split(path, ".")
 	for _, k := range slices.Backward(keys) {
-		node = &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{{Kind: yaml.ScalarNode, Value: k, Tag: "!!str"}, node}}
+		node = &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{
+			{Kind: yaml.ScalarNode, Value: k, Tag: "!!str"},
+			node,
+		}}
 	}
 	d := decoder{file: name, lines: Lines{}, fromFlag: true}
 	d.decode(node, "", reflect.ValueOf(out).Elem())
@@ -102,7 +105,8 @@ type Field struct {
 	Type        string // see [TypeName]
 }
 
-// TypeName is the kind of value that a field of this type takes, for users: text, number, bool, duration, size, list or table.
+// TypeName is the kind of value that a field of this type takes, for users: text, number, bool, duration, size, list or
+// table.
 func TypeName(t reflect.Type) string {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -129,8 +133,8 @@ func TypeName(t reflect.Type) string {
 // Fields lists the settings of the struct v in the order of its fields, as a user would write them.
 func Fields(v any) []Field { return appendFields(nil, "", reflect.ValueOf(v)) }
 
-// appendFields appends the settings below path in v: a struct without a String method is descended into, by its fields with
-// a yaml tag, and any other value is one setting.
+// appendFields appends the settings below path in v: a struct without a String method is descended into, by its fields
+// with a yaml tag, and any other value is one setting.
 func appendFields(out []Field, path string, v reflect.Value) []Field {
 	if _, ok := v.Interface().(fmt.Stringer); !ok && v.Kind() == reflect.Struct {
 		for _, f := range reflect.VisibleFields(v.Type()) {
@@ -158,8 +162,8 @@ type decoder struct {
 // parserLine matches the line of a syntax error in the parser's message.
 var parserLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
 
-// parse returns the root of the one document, nil when it is empty or null. It rejects a second document, invalid YAML and
-// more than MaxFile bytes.
+// parse returns the root of the one document, nil when it is empty or null. It rejects a second document, invalid YAML
+// and more than MaxFile bytes.
 func (d *decoder) parse(data []byte) (*yaml.Node, error) {
 	if len(data) > MaxFile {
 		return nil, &Error{File: d.file, Text: fmt.Sprintf("larger than %d bytes", MaxFile)}
@@ -218,7 +222,8 @@ func (d *decoder) joinErrors() error {
 }
 
 // decode decodes n into v, records the line of path, and reports errors with addError; v may then be partly changed. It
-// rejects anchors, tags and, except from a flag, empty values. A list or map replaces the former value. v must be settable.
+// rejects anchors, tags and, except from a flag, empty values. A list or map replaces the former value. v must be
+// settable.
 func (d *decoder) decode(n *yaml.Node, path string, v reflect.Value) {
 	d.lines[path] = n.Line
 	switch {
@@ -260,8 +265,8 @@ func (d *decoder) decode(n *yaml.Node, path string, v reflect.Value) {
 	}
 }
 
-// decodeStruct decodes the fields with a yaml tag and rejects names that the struct does not have. Fields that n does not
-// name keep their value.
+// decodeStruct decodes the fields with a yaml tag and rejects names that the struct does not have. Fields that n does
+// not name keep their value.
 func (d *decoder) decodeStruct(n *yaml.Node, path string, v reflect.Value) {
 	known := map[string]reflect.Value{}
 	var names []string
@@ -280,8 +285,8 @@ func (d *decoder) decodeStruct(n *yaml.Node, path string, v reflect.Value) {
 	})
 }
 
-// decodeMap replaces v by a map of the fields of n; any name is accepted. The keys of v must be strings. A field with an
-// error is zero; when n is no map, v becomes empty.
+// decodeMap replaces v by a map of the fields of n; any name is accepted. The keys of v must be strings. A field with
+// an error is zero; when n is no map, v becomes empty.
 func (d *decoder) decodeMap(n *yaml.Node, path string, v reflect.Value) {
 	fresh := reflect.MakeMap(v.Type())
 	d.eachField(n, path, func(key string, _, val *yaml.Node) {
@@ -337,15 +342,16 @@ func (d *decoder) decodeAny(n *yaml.Node, path string, v reflect.Value) {
 		var x any
 		switch tag := n.ShortTag(); {
 		case tag != "!!str" && tag != "!!bool" && tag != "!!int" && tag != "!!float", n.Decode(&x) != nil:
-			d.addError(n, path, "%s is neither text, a number, true nor false; put it in quotes", quoteForError(n.Value))
+			d.addError(n, path, "%s is neither text, a number, true nor false; put it in quotes",
+				quoteForError(n.Value))
 		default:
 			v.Set(reflect.ValueOf(x))
 		}
 	}
 }
 
-// eachField calls each with the name and nodes of every field of n. It reports, and skips, merge keys, duplicate names and
-// names that are not plain text, and reports an n that is no map.
+// eachField calls each with the name and nodes of every field of n. It reports, and skips, merge keys, duplicate names
+// and names that are not plain text, and reports an n that is no map.
 func (d *decoder) eachField(n *yaml.Node, path string, each func(key string, k, v *yaml.Node)) {
 	if n.Kind != yaml.MappingNode {
 		d.addError(n, path, "must hold fields, like name: value")
@@ -371,9 +377,9 @@ func (d *decoder) eachField(n *yaml.Node, path string, each func(key string, k, 
 	}
 }
 
-// decodeScalar decodes one value into a string, bool, int or int64 field, without conversion between them, except that any text
-// of a flag is a string. A value of another type, no single value, or an integer that overflows is added to the errors of d,
-// and the field keeps its value. It panics on a field of any other kind, also uint and int32.
+// decodeScalar decodes one value into a string, bool, int or int64 field, without conversion between them, except that
+// any text of a flag is a string. A value of another type, no single value, or an integer that overflows is added to
+// the errors of d, and the field keeps its value. It panics on a field of any other kind, also uint and int32.
 func (d *decoder) decodeScalar(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind != yaml.ScalarNode {
 		d.addError(n, path, "must be one value")
@@ -416,7 +422,8 @@ func (d *decoder) decodeScalar(n *yaml.Node, path string, v reflect.Value) {
 // fieldName matches the name of a field.
 var fieldName = regexp.MustCompile(`^[A-Za-z0-9_.-]{0,64}$`)
 
-// joinKnown is [JoinPath] for a name that may not be one of a field: a line of another file, perhaps with a credential, is not quoted.
+// joinKnown is [JoinPath] for a name that may not be one of a field: a line of another file, perhaps with a credential,
+// is not quoted.
 func joinKnown(path, key string) string {
 	if !fieldName.MatchString(key) {
 		return path

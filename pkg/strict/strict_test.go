@@ -42,16 +42,23 @@ type outer struct {
 
 func TestDecodeOverridesOnlyNamedFields(t *testing.T) {
 	v := outer{Name: "before", N: 3, List: []string{"x", "y"}, Inner: inner{On: true, Pause: pause(time.Second)}}
-	lines, err := strict.Decode([]byte("list: [a]\ninner:\n  pause: 2s\nmap:\n  k: {on: true}\nmaybe: false\n"), "f", &v)
+	lines, err := strict.Decode([]byte("list: [a]\ninner:\n  pause: 2s\nmap:\n  k: {on: true}\nmaybe: false\n"), "f",
+		&v)
 	if err != nil {
 		t.Fatal(err)
 	}
 	no := false
-	want := outer{Name: "before", N: 3, List: []string{"a"}, Inner: inner{true, pause(2 * time.Second)}, Map: map[string]inner{"k": {On: true}}, Maybe: &no}
+	want := outer{
+		Name: "before", N: 3, List: []string{"a"}, Inner: inner{true, pause(2 * time.Second)},
+		Map: map[string]inner{"k": {On: true}}, Maybe: &no,
+	}
 	if !reflect.DeepEqual(v, want) {
 		t.Errorf("got %+v, want %+v", v, want)
 	}
-	for path, want := range map[string]int{"inner.pause": 3, "list[0]": 1, "map.k.on": 5, "map.k.missing": 5, "nowhere": 1} {
+	for path, want := range map[string]int{
+		"inner.pause": 3, "list[0]": 1, "map.k.on": 5, "map.k.missing": 5,
+		"nowhere": 1,
+	} {
 		if got := lines.At(path); got != want {
 			t.Errorf("%s on line %d, want %d", path, got, want)
 		}
@@ -83,7 +90,8 @@ func TestDecodeRejects(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var v outer
-			if _, err := strict.Decode([]byte(tt.text), "f", &v); err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "5alt") {
+			if _, err := strict.Decode([]byte(tt.text), "f", &v); err == nil ||
+				!strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "5alt") {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}
 		})
@@ -110,8 +118,9 @@ func TestAssign(t *testing.T) {
 		t.Errorf("got %+v, want %+v", v, want)
 	}
 	for path, want := range map[string]string{
-		"nope": "flag: nope: unknown field; known here: name, n", "inner": "must hold fields", "inner.on": "is neither true nor false",
-		"": `flag: "": unknown field`, "n": "is not a whole number",
+		"nope": "flag: nope: unknown field; known here: name, n", "inner": "must hold fields",
+		"inner.on": "is neither true nor false",
+		"":         `flag: "": unknown field`, "n": "is not a whole number",
 	} {
 		if err := strict.Assign(&v, path, "", "flag"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want %q", path, err, want)
@@ -127,7 +136,13 @@ func TestFields(t *testing.T) {
 		D time.Duration `yaml:"d"`
 		E strict.Size   `yaml:"e"`
 	}{A: "x", B: inner{Pause: pause(time.Minute)}, D: 10 * time.Minute, E: 16 << 10})
-	want := []strict.Field{{"a", "x", "text"}, {"b.on", "false", "bool"}, {"b.pause", "1m0s", "number"}, {"d", "10m", "duration"}, {"e", "16KB", "size"}}
+	want := []strict.Field{
+		{"a", "x", "text"},
+		{"b.on", "false", "bool"},
+		{"b.pause", "1m0s", "number"},
+		{"d", "10m", "duration"},
+		{"e", "16KB", "size"},
+	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -141,7 +156,8 @@ func TestDecodeAny(t *testing.T) {
 		Wait time.Duration  `yaml:"wait"`
 	}
 	var v loose
-	lines, err := strict.Decode([]byte("any: [1, 1.5, true, text, '2', {a: b}]\nmap:\n  list: [x]\n  deep: {n: 3}\nwait: 1m30s\n"), "f", &v)
+	lines, err := strict.Decode([]byte("any: [1, 1.5, true, text, '2', {a: b}]\nmap:\n  list: [x]\n  deep: {n: "+
+		"3}\nwait: 1m30s\n"), "f", &v)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +195,10 @@ func TestDecodeAny(t *testing.T) {
 }
 
 func TestDuration(t *testing.T) {
-	for text, want := range map[string]string{"60s": "1m", "90s": "1m30s", "1h": "1h", "1h0m5s": "1h0m5s", "10m": "10m", "250ms": "250ms", "0s": "0s", "3600s": "1h", "20s": "20s"} {
+	for text, want := range map[string]string{
+		"60s": "1m", "90s": "1m30s", "1h": "1h", "1h0m5s": "1h0m5s", "10m": "10m",
+		"250ms": "250ms", "0s": "0s", "3600s": "1h", "20s": "20s",
+	} {
 		if d, err := strict.ParseDuration(text); err != nil || strict.FormatDuration(d) != want {
 			t.Errorf("%s is %s, %v, want %s", text, strict.FormatDuration(d), err, want)
 		}
@@ -192,13 +211,19 @@ func TestDuration(t *testing.T) {
 }
 
 func TestSize(t *testing.T) {
-	for text, want := range map[string]strict.Size{"0B": 0, "1B": 1, "1KB": 1 << 10, "512MB": 512 << 20, "1GB": 1 << 30, "1536MB": 1536 << 20, "8TB": 8 << 40} {
+	for text, want := range map[string]strict.Size{
+		"0B": 0, "1B": 1, "1KB": 1 << 10, "512MB": 512 << 20, "1GB": 1 << 30,
+		"1536MB": 1536 << 20, "8TB": 8 << 40,
+	} {
 		var s strict.Size
 		if err := s.UnmarshalText([]byte(text)); err != nil || s != want || s.String() != text {
 			t.Errorf("%s: %d (%s), %v, want %d", text, s, s, err, want)
 		}
 	}
-	for _, text := range []string{"", "1", "GB", "1gb", "1 GB", "1.5GB", "1GBB", "+1GB", "-1GB", "0x1GB", "1_0GB", "1GiB", "B1", "9223372036854775808B", "8388608TB"} {
+	for _, text := range []string{
+		"", "1", "GB", "1gb", "1 GB", "1.5GB", "1GBB", "+1GB", "-1GB", "0x1GB", "1_0GB",
+		"1GiB", "B1", "9223372036854775808B", "8388608TB",
+	} {
 		var s strict.Size
 		if err := s.UnmarshalText([]byte(text)); err == nil {
 			t.Errorf("%q is %d", text, s)
@@ -239,7 +264,8 @@ func TestDecimal(t *testing.T) {
 		{"trick: a comma", "0,7", ""},
 	} {
 		var d strict.Decimal
-		if err := d.UnmarshalText([]byte(tt.text)); (err == nil) != (tt.want != "") || err == nil && d.String() != tt.want {
+		if err := d.UnmarshalText([]byte(tt.text)); (err == nil) != (tt.want != "") || err == nil &&
+			d.String() != tt.want {
 			t.Errorf("%s: %s, %v", tt.name, d, err)
 		}
 	}
@@ -248,31 +274,42 @@ func TestDecimal(t *testing.T) {
 // TestSetValue changes one field of a file and nothing else.
 func TestSetValue(t *testing.T) {
 	t.Parallel()
-	const file = "# top\nsteps: 5   # calls\nhedge:\n  search: \"a b\"  # tool\n  # below\n  reask: true\nflow: {a: 'x', b: 2} # two\nempty: {}\n"
+	const file = "# top\nsteps: 5   # calls\nhedge:\n  search: \"a b\"  # tool\n  # below\n  reask: true\nflow: {a: " +
+		"'x', b: 2} # two\nempty: {}\n"
 	for name, c := range map[string]struct {
 		doc, path, value string
 		text             bool
 		want             string // "" = refused
 	}{
-		"a number":              {file, "steps", "7", false, strings.Replace(file, "steps: 5 ", "steps: 7 ", 1)},
-		"a quoted text":         {file, "hedge.search", `c "d" # e`, true, strings.Replace(file, `"a b"`, `"c \"d\" # e"`, 1)},
-		"a nested value":        {file, "hedge.reask", "false", false, strings.Replace(file, "reask: true", "reask: false", 1)},
-		"in braces":             {file, "flow.a", "y", true, strings.Replace(file, "'x'", `"y"`, 1)},
-		"in braces, the last":   {file, "flow.b", "3", false, strings.Replace(file, "b: 2", "b: 3", 1)},
-		"a new field":           {file, "wall", "5m", false, file + "wall: 5m\n"},
-		"a new group":           {file, "grades.retry", "true", false, file + "grades:\n  retry: true\n"},
-		"a new nested field":    {file, "hedge.more", "1", false, strings.Replace(file, "hedge:\n", "hedge:\n  more: 1\n", 1)},
+		"a number": {file, "steps", "7", false, strings.Replace(file, "steps: 5 ", "steps: 7 ", 1)},
+		"a quoted text": {
+			file, "hedge.search", `c "d" # e`, true,
+			strings.Replace(file, `"a b"`, `"c \"d\" # e"`, 1),
+		},
+		"a nested value": {
+			file, "hedge.reask", "false", false,
+			strings.Replace(file, "reask: true", "reask: false", 1),
+		},
+		"in braces":           {file, "flow.a", "y", true, strings.Replace(file, "'x'", `"y"`, 1)},
+		"in braces, the last": {file, "flow.b", "3", false, strings.Replace(file, "b: 2", "b: 3", 1)},
+		"a new field":         {file, "wall", "5m", false, file + "wall: 5m\n"},
+		"a new group":         {file, "grades.retry", "true", false, file + "grades:\n  retry: true\n"},
+		"a new nested field": {
+			file, "hedge.more", "1", false,
+			strings.Replace(file, "hedge:\n", "hedge:\n  more: 1\n", 1),
+		},
 		"a field of no braces":  {file, "empty.a", "1", false, strings.Replace(file, "{}", "{a: 1}", 1)},
 		"a new field in braces": {file, "flow.c", "1", false, strings.Replace(file, "{a", "{c: 1, a", 1)},
 		"an empty file":         {"", "a.b", "1", false, "a:\n  b: 1\n"},
 		"only comments":         {"# nothing", "a", "1", false, "# nothing\na: 1\n"},
 		"a second field":        {file, "steps", "7\nallow_remote: true", false, ""},
 		"a field in the value":  {"flow: {a: 1}\n", "flow.a", "2, b: 3", false, ""},
-		"a comment as value":    {"a: 1\nb: 2\n", "a", "# x", false, "a: # x\nb: 2\n"}, // the loader rejects an empty value
-		"many lines":            {"a: |\n  x\n  y\nb: 1\n", "a", "z", true, ""},
-		"a group as value":      {file, "hedge", "1", false, ""},
-		"below a value":         {file, "steps.x", "1", false, ""},
-		"invalid":               {"a: [", "a", "1", false, ""},
+		// the loader rejects an empty value
+		"a comment as value": {"a: 1\nb: 2\n", "a", "# x", false, "a: # x\nb: 2\n"},
+		"many lines":         {"a: |\n  x\n  y\nb: 1\n", "a", "z", true, ""},
+		"a group as value":   {file, "hedge", "1", false, ""},
+		"below a value":      {file, "steps.x", "1", false, ""},
+		"invalid":            {"a: [", "a", "1", false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

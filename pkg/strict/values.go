@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// ParseDuration parses a duration as users write it: 250ms, 10s, 1m30s. It rejects a minus sign and a number without a unit,
-// which is too easily a wrong one.
+// ParseDuration parses a duration as users write it: 250ms, 10s, 1m30s. It rejects a minus sign and a number without a
+// unit, which is too easily a wrong one.
 func ParseDuration(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil || strings.HasPrefix(text, "-") || strings.Trim(text, "+0123456789.") == "" {

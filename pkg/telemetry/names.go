@@ -1,7 +1,7 @@
 package telemetry
 
-// Names of attributes: those of the OpenTelemetry semantic conventions for messaging, generative AI and HTTP, and our own below
-// "conclave.".
+// Names of attributes: those of the OpenTelemetry semantic conventions for messaging, generative AI and HTTP, and our
+// own below "conclave.".
 const (
 	ErrorType = "error.type"
 

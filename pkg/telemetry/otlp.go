@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// Tracer exports the spans of one process over OTLP/HTTP, in its JSON form: a client of our own is a tenth of the code, and none
-// of the dependencies, of the official one. Handlers never wait for it: spans that the collector does not accept in time are
-// dropped and counted in [SpansDropped].
+// Tracer exports the spans of one process over OTLP/HTTP, in its JSON form: a client of our own is a tenth of the code,
+// and none of the dependencies, of the official one. Handlers never wait for it: spans that the collector does not
+// accept in time are dropped and counted in [SpansDropped].
 type Tracer struct {
 	url    string
 	host   string // "" = not exported
@@ -38,14 +38,15 @@ const (
 // ParseEndpoint parses the address of a collector: http or https, with a host, without user, query and fragment.
 func ParseEndpoint(endpoint string) (*url.URL, error) {
 	u, err := url.Parse(endpoint)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" ||
+		u.Fragment != "" {
 		return nil, errors.New("not the address of a collector; write http://127.0.0.1:4318")
 	}
 	return u, nil
 }
 
-// NewTracer returns a tracer that exports to a collector; an address without a path gets that of OTLP/HTTP. host is the name of this
-// machine in the spans, "" for none. The caller must call [Tracer.Close]. log may be nil.
+// NewTracer returns a tracer that exports to a collector; an address without a path gets that of OTLP/HTTP. host is the
+// name of this machine in the spans, "" for none. The caller must call [Tracer.Close]. log may be nil.
 func NewTracer(endpoint, host string, log *slog.Logger) (*Tracer, error) {
 	u, err := ParseEndpoint(endpoint)
 	if err != nil {
@@ -58,7 +59,8 @@ func NewTracer(endpoint, host string, log *slog.Logger) (*Tracer, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	t := &Tracer{
-		url: u.String(), host: host, log: log, queue: make(chan *Span, maxQueue), stop: make(chan struct{}), done: make(chan struct{}),
+		url: u.String(), host: host, log: log, queue: make(chan *Span, maxQueue), stop: make(chan struct{}),
+		done: make(chan struct{}),
 		// No proxy and no redirects: spans go to the configured address only.
 		client: &http.Client{
 			Transport: &http.Transport{MaxIdleConns: 1}, Timeout: exportTimeout,
@@ -78,7 +80,8 @@ func (t *Tracer) export(s *Span) {
 	}
 }
 
-// Close exports the queued spans, for exportTimeout at most, and stops. Spans that end later are dropped. It must be called once.
+// Close exports the queued spans, for exportTimeout at most, and stops. Spans that end later are dropped. It must be
+// called once.
 func (t *Tracer) Close() {
 	if t == nil {
 		return
@@ -114,7 +117,8 @@ func (t *Tracer) run() {
 			if (err != nil) != failing {
 				failing = err != nil
 				if failing {
-					t.log.Warn("spans are dropped, because the collector of telemetry.otlp does not accept them", "err", err)
+					t.log.Warn("spans are dropped, because the collector of telemetry.otlp does not accept them", "err",
+						err)
 				} else {
 					t.log.Info("spans are exported again")
 				}
@@ -207,7 +211,8 @@ type (
 	}
 )
 
-// encodeSpans groups spans by actor: each actor is a service of its own. host is the machine of the services, "" = not named.
+// encodeSpans groups spans by actor: each actor is a service of its own. host is the machine of the services, "" = not
+// named.
 func encodeSpans(batch []*Span, host string) (out otlpTraces) {
 	byActor := map[string]int{}
 	for _, s := range batch {
@@ -225,7 +230,10 @@ func encodeSpans(batch []*Span, host string) (out otlpTraces) {
 			r.ScopeSpans[0].Scope.Name = "conclave"
 			out.ResourceSpans = append(out.ResourceSpans, r)
 		}
-		span := otlpSpan{TraceID: s.trace, SpanID: s.id, ParentID: s.parent, Name: s.Name, Kind: s.Kind, Start: nanos(s.start), End: nanos(s.end), Attributes: encodeAttrs(s.attrs)}
+		span := otlpSpan{
+			TraceID: s.trace, SpanID: s.id, ParentID: s.parent, Name: s.Name, Kind: s.Kind,
+			Start: nanos(s.start), End: nanos(s.end), Attributes: encodeAttrs(s.attrs),
+		}
 		if s.failure != "" {
 			span.Status = &otlpStatus{Code: 2, Message: s.failure}
 		}

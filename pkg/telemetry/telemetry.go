@@ -1,8 +1,9 @@
 // Package telemetry measures the system: metrics that each actor counts in its process, and traces over all actors.
 //
-// A [Meter] belongs to one actor and travels in the context of its handlers, in a [Scope]; its samples are part of the actor's discovery
-// reply, and the gateway collects them when it is asked for metrics. So counting depends on nobody who watches, and actors in
-// other processes count the same way. Labels are names of actors, tools, models and codes: never content, and no ids.
+// A [Meter] belongs to one actor and travels in the context of its handlers, in a [Scope]; its samples are part of the
+// actor's discovery reply, and the gateway collects them when it is asked for metrics. So counting depends on nobody
+// who watches, and actors in other processes count the same way. Labels are names of actors, tools, models and codes:
+// never content, and no ids.
 package telemetry
 
 import (
@@ -25,7 +26,8 @@ const (
 	Histogram
 )
 
-// Metric describes the series of one name. The gateway adds the label "actor", except to metrics that are [Metric.System].
+// Metric describes the series of one name. The gateway adds the label "actor", except to metrics that are
+// [Metric.System].
 type Metric struct {
 	Name, Help string
 	Kind       Kind
@@ -42,8 +44,8 @@ type Sample struct {
 	Counts []uint64 `json:"buckets,omitempty"` // per bucket, with one more for values above the last bound
 }
 
-// maxSeries bounds the series of one metric in a meter, maxLabel the bytes of a label. Series beyond it are counted under
-// [OtherLabel].
+// maxSeries bounds the series of one metric in a meter, maxLabel the bytes of a label. Series beyond it are counted
+// under [OtherLabel].
 const (
 	maxSeries = 100
 	maxLabel  = 100
@@ -52,8 +54,8 @@ const (
 // OtherLabel stands for label values beyond the bound of a meter.
 const OtherLabel = "other"
 
-// Meter counts what one actor does. It outlives restarts of the actor. It is safe for concurrent use; a nil meter counts
-// nothing.
+// Meter counts what one actor does. It outlives restarts of the actor. It is safe for concurrent use; a nil meter
+// counts nothing.
 type Meter struct {
 	mu     sync.Mutex
 	series map[string]map[string]*Sample // by name and joined labels

@@ -30,7 +30,8 @@ func TestMeter(t *testing.T) {
 	if len(got) != 2 || got[1].Name != Questions.Name || got[1].Value != 800 {
 		t.Fatalf("%+v", got)
 	}
-	if h := got[0]; h.Counts[0] != 800 || h.Counts[len(h.Counts)-1] != 800 || len(h.Counts) != len(ModelSeconds.Buckets)+1 {
+	if h := got[0]; h.Counts[0] != 800 || h.Counts[len(h.Counts)-1] != 800 ||
+		len(h.Counts) != len(ModelSeconds.Buckets)+1 {
 		t.Errorf("histogram %+v", h)
 	}
 }

@@ -72,8 +72,8 @@ func IsSampled(traceparent string) bool {
 // Traceparent returns the W3C header that names the span.
 func (s *Span) Traceparent() string { return "00-" + s.trace + "-" + s.id + "-01" }
 
-// StartSpan starts a span below that of ctx, or a root. It returns nil, and ctx as it is, when spans are neither exported nor
-// logged. The caller must call [Span.End].
+// StartSpan starts a span below that of ctx, or a root. It returns nil, and ctx as it is, when spans are neither
+// exported nor logged. The caller must call [Span.End].
 func StartSpan(ctx context.Context, name string, kind SpanKind, attrs ...Attr) (context.Context, *Span) {
 	parent := ""
 	if p := SpanOf(ctx); p != nil {
@@ -82,8 +82,8 @@ func StartSpan(ctx context.Context, name string, kind SpanKind, attrs ...Attr) (
 	return StartRemote(ctx, parent, name, kind, attrs...)
 }
 
-// StartRemote starts a span below the one that a valid traceparent names. One that its author does not record gives the trace
-// only, and "" nothing: the span is a root then.
+// StartRemote starts a span below the one that a valid traceparent names. One that its author does not record gives the
+// trace only, and "" nothing: the span is a root then.
 func StartRemote(ctx context.Context, traceparent, name string, kind SpanKind, attrs ...Attr) (context.Context, *Span) {
 	scope := ScopeOf(ctx)
 	if scope.Tracer == nil && !scope.logs(kind) {
@@ -101,23 +101,26 @@ func StartRemote(ctx context.Context, traceparent, name string, kind SpanKind, a
 	return context.WithValue(ctx, spanKey{}, s), s
 }
 
-// logs reports whether spans of a kind are logged: requests to model servers, decisions and tool calls at level debug. Messages
-// are not, because their errors are logged already.
+// logs reports whether spans of a kind are logged: requests to model servers, decisions and tool calls at level debug.
+// Messages are not, because their errors are logged already.
 func (s *Scope) logs(kind SpanKind) bool {
-	return (kind == KindClient || kind == KindInternal) && s.Log != nil && s.Log.Enabled(context.Background(), slog.LevelDebug)
+	return (kind == KindClient || kind == KindInternal) && s.Log != nil &&
+		s.Log.Enabled(context.Background(), slog.LevelDebug)
 }
 
-// RecordPublication returns the traceparent of a message whose author records nothing, as one that is recorded: by a span of the
-// publication at the given time. With emit false it was recorded before.
+// RecordPublication returns the traceparent of a message whose author records nothing, as one that is recorded: by a
+// span of the publication at the given time. With emit false it was recorded before.
 func RecordPublication(ctx context.Context, traceparent, subject string, at time.Time, emit bool) string {
 	scope := ScopeOf(ctx)
 	if scope.Tracer == nil || len(traceparent) != 55 {
 		return traceparent
 	}
 	s := &Span{
-		Name: "publish " + subject, Kind: KindProducer, trace: traceparent[3:35], id: traceparent[36:52], start: at, end: at, scope: scope,
+		Name: "publish " + subject, Kind: KindProducer, trace: traceparent[3:35], id: traceparent[36:52], start: at,
+		end: at, scope: scope,
 		attrs: []Attr{
-			String(MessagingSystem, "nats"), String(MessagingOperation, "publish"), String(MessagingOperationType, "send"), String(MessagingDestination, subject),
+			String(MessagingSystem, "nats"), String(MessagingOperation, "publish"), String(MessagingOperationType,
+				"send"), String(MessagingDestination, subject),
 		},
 	}
 	if emit {
@@ -176,8 +179,8 @@ func (s *Span) End(err error) {
 	}
 }
 
-// errorCode returns the code of a fault, "cancelled" or "timeout" for the end of a context, and "internal" for other errors,
-// whose text may hold anything.
+// errorCode returns the code of a fault, "cancelled" or "timeout" for the end of a context, and "internal" for other
+// errors, whose text may hold anything.
 func errorCode(err error) string {
 	var f *subjects.Fault
 	switch {

@@ -90,13 +90,15 @@ func TestSpans(t *testing.T) {
 		t.Error("a span without anybody who wants it")
 	}
 	var log strings.Builder
-	ctx := WithScope(t.Context(), &Scope{Actor: "a", Log: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	ctx := WithScope(t.Context(),
+		&Scope{Actor: "a", Log: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	ctx, outer := StartSpan(ctx, "outer", KindInternal)
 	_, inner := StartSpan(ctx, "inner", KindInternal)
 	if inner.trace != outer.trace || inner.parent != outer.id || outer.parent != "" || !IsSampled(inner.Traceparent()) {
 		t.Errorf("%+v below %+v", inner, outer)
 	}
-	const unrecorded, recorded = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	const unrecorded, recorded = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00",
+		"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	if _, s := StartRemote(ctx, unrecorded, "x", KindClient); s.parent != "" || s.trace != unrecorded[3:35] {
 		t.Errorf("%+v", s)
 	}
@@ -124,7 +126,10 @@ func TestSpans(t *testing.T) {
 
 func TestParseEndpoint(t *testing.T) {
 	t.Parallel()
-	for _, bad := range []string{"127.0.0.1:4318", "ftp://h", "http://", "http://user:pw@h", "http://h?x=1", "http://h#x", "http:///v1/traces"} {
+	for _, bad := range []string{
+		"127.0.0.1:4318", "ftp://h", "http://", "http://user:pw@h", "http://h?x=1",
+		"http://h#x", "http:///v1/traces",
+	} {
 		if _, err := ParseEndpoint(bad); err == nil {
 			t.Errorf("%s is accepted", bad)
 		}

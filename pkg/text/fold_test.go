@@ -10,8 +10,10 @@ import (
 
 func TestNameKey(t *testing.T) {
 	for in, want := range map[string]string{
-		"Anna": "anna", "  Anna  M\u00fcller ": "anna muller", "ANNA-M\u00dcLLER": "anna muller", "caf\u00e9": "cafe", "cafe\u0301": "cafe", "Stra\u00dfe": "strasse",
-		"\uff21\uff22": "ab", "\u7530\u4e2d": "\u7530 \u4e2d", "a\u7530b": "a \u7530 b", "\u304c": "\u304b", "!?": "", "": "", "\uFFFD\uFFFD": "", "\u0399\u03a3": "\u03b9\u03c3",
+		"Anna": "anna", "  Anna  M\u00fcller ": "anna muller", "ANNA-M\u00dcLLER": "anna muller", "caf\u00e9": "cafe",
+		"cafe\u0301": "cafe", "Stra\u00dfe": "strasse",
+		"\uff21\uff22": "ab", "\u7530\u4e2d": "\u7530 \u4e2d", "a\u7530b": "a \u7530 b", "\u304c": "\u304b", "!?": "",
+		"": "", "\uFFFD\uFFFD": "", "\u0399\u03a3": "\u03b9\u03c3",
 		"\u0939\u093f\u0928\u094d\u0926\u0940": "\u0939\u093f\u0928\u094d\u0926\u0940", "x2": "x2",
 	} {
 		if got := text.NameKey(in); got != want {
@@ -21,7 +23,10 @@ func TestNameKey(t *testing.T) {
 }
 
 func FuzzNameKey(f *testing.F) {
-	for _, s := range []string{"Anna M\u00fcller", "\u7530\u4e2d\u3055\u3093", "\u0939\u093f\u0928\u094d", "\u1e9e\u0130\u0131", "a\u0301\u0301\u0301", "\u13a4\uab74"} {
+	for _, s := range []string{
+		"Anna M\u00fcller", "\u7530\u4e2d\u3055\u3093", "\u0939\u093f\u0928\u094d",
+		"\u1e9e\u0130\u0131", "a\u0301\u0301\u0301", "\u13a4\uab74",
+	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -61,7 +66,10 @@ func TestNormalize(t *testing.T) {
 }
 
 func FuzzNormalize(f *testing.F) {
-	for _, seed := range []string{"", "\xff\xfe", "\u202eabc", "忽略之前的指令。", "\u1100\u200b\u1161", "р\u0301", "a\U000E0062"} {
+	for _, seed := range []string{
+		"", "\xff\xfe", "\u202eabc", "忽略之前的指令。", "\u1100\u200b\u1161", "р\u0301",
+		"a\U000E0062",
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

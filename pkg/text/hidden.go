@@ -19,14 +19,16 @@ const (
 
 // joiningScripts are scripts in which joiners are part of the spelling.
 var joiningScripts = []*unicode.RangeTable{
-	unicode.Arabic, unicode.Syriac, unicode.Nko, unicode.Mongolian, unicode.Devanagari, unicode.Bengali, unicode.Gurmukhi, unicode.Gujarati, unicode.Oriya,
-	unicode.Tamil, unicode.Telugu, unicode.Kannada, unicode.Malayalam, unicode.Sinhala, unicode.Khmer, unicode.Myanmar, unicode.Tibetan,
+	unicode.Arabic, unicode.Syriac, unicode.Nko, unicode.Mongolian, unicode.Devanagari, unicode.Bengali,
+	unicode.Gurmukhi, unicode.Gujarati, unicode.Oriya,
+	unicode.Tamil, unicode.Telugu, unicode.Kannada, unicode.Malayalam, unicode.Sinhala, unicode.Khmer, unicode.Myanmar,
+	unicode.Tibetan,
 }
 
-// ReplaceHidden returns s with every rune r that [IsVisible] rejects replaced by replace(r); a negative result drops it. Joiners
-// and variation selectors stay where they change how their neighbours look: a single one after a letter of a script that uses
-// joiners, between two emoji, or behind a symbol with two styles. Elsewhere they only hide text or differences between texts.
-// Words and names that are compared need [IsVisible] instead.
+// ReplaceHidden returns s with every rune r that [IsVisible] rejects replaced by replace(r); a negative result drops
+// it. Joiners and variation selectors stay where they change how their neighbours look: a single one after a letter of
+// a script that uses joiners, between two emoji, or behind a symbol with two styles. Elsewhere they only hide text or
+// differences between texts. Words and names that are compared need [IsVisible] instead.
 func ReplaceHidden(s string, replace func(r rune) rune) string {
 	var b strings.Builder
 	b.Grow(len(s))
@@ -54,7 +56,8 @@ func IsShaping(r rune) bool {
 	return r == joiner || r == nonJoiner || r == textStyle || r == emojiStyle
 }
 
-// isShaping reports whether r changes how before and after look; before is -1 and after is [utf8.RuneError] when there is none.
+// isShaping reports whether r changes how before and after look; before is -1 and after is [utf8.RuneError] when there
+// is none.
 func isShaping(before, r, after rune) bool {
 	switch r {
 	case joiner, nonJoiner:
@@ -71,5 +74,6 @@ func isShaping(before, r, after rune) bool {
 
 // isEmoji reports whether r can be part of an emoji: a symbol, an arrow, a skin tone or the style of one of them.
 func isEmoji(r rune) bool {
-	return unicode.Is(unicode.So, r) && r != utf8.RuneError || r >= 0x2190 && r <= 0x21FF || r >= leastSkinTone && r <= mostSkinTone || r == emojiStyle
+	return unicode.Is(unicode.So, r) && r != utf8.RuneError || r >= 0x2190 && r <= 0x21FF || r >= leastSkinTone &&
+		r <= mostSkinTone || r == emojiStyle
 }

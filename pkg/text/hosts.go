@@ -14,15 +14,17 @@ type Host struct {
 	Punycode string `json:"punycode"`
 }
 
-// NonASCIIHosts returns the distinct host names in a text that have letters outside of ASCII, with their punycode: such a
-// name can look like another one. It finds names with a dot, in addresses and outside of them; a word with a dot that is
-// no host may be among them.
+// NonASCIIHosts returns the distinct host names in a text that have letters outside of ASCII, with their punycode: such
+// a name can look like another one. It finds names with a dot, in addresses and outside of them; a word with a dot that
+// is no host may be among them.
 func NonASCIIHosts(s string) (out []Host) {
 	for _, w := range strings.FieldsFunc(s, func(r rune) bool {
 		return unicode.IsSpace(r) || strings.ContainsRune("/\\,;|\"'<>()[]{}@:?#&=%", r)
 	}) {
 		w = strings.Trim(w, ".!。．｡")
-		if IsASCII(w) || !strings.ContainsAny(w, ".。．｡") || slices.ContainsFunc(out, func(h Host) bool { return h.Written == w }) {
+		if IsASCII(w) || !strings.ContainsAny(w, ".。．｡") || slices.ContainsFunc(out, func(h Host) bool {
+			return h.Written == w
+		}) {
 			continue
 		}
 		name, err := lookupName.ToASCII(w)

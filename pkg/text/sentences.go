@@ -12,9 +12,9 @@ const maxSentence = 1000
 // Span is a part of a text, in byte offsets.
 type Span struct{ From, To int }
 
-// Sentences cuts s into at most limit sentences, without blanks at their ends, and leaves out the rest. A line break ends a
-// sentence only when the next line begins like a new one, so that hard line breaks do not tear a sentence apart. A point of
-// an abbreviation or initial ends none. A sentence longer than maxSentence bytes is cut between words.
+// Sentences cuts s into at most limit sentences, without blanks at their ends, and leaves out the rest. A line break
+// ends a sentence only when the next line begins like a new one, so that hard line breaks do not tear a sentence apart.
+// A point of an abbreviation or initial ends none. A sentence longer than maxSentence bytes is cut between words.
 func Sentences(s string, limit int) []Span {
 	var out []Span
 	from := 0
@@ -67,8 +67,8 @@ func SentenceTexts(s string, limit int) []string {
 	return out
 }
 
-// trimSpan returns the span of s[from:to] without blanks, tabs and line feeds at both ends; it is empty when there is nothing
-// else.
+// trimSpan returns the span of s[from:to] without blanks, tabs and line feeds at both ends; it is empty when there is
+// nothing else.
 func trimSpan(s string, from, to int) Span {
 	for from < to && strings.IndexByte(" \n\t", s[from]) >= 0 {
 		from++
@@ -84,14 +84,14 @@ func startsWithSpace(s string) bool {
 	return unicode.IsSpace(r)
 }
 
-// closingLength returns how many bytes of s still belong to the sentence that ends before s: more end marks, closing quotes
-// and brackets.
+// closingLength returns how many bytes of s still belong to the sentence that ends before s: more end marks, closing
+// quotes and brackets.
 func closingLength(s string) int {
 	return len(s) - len(strings.TrimLeft(s, ".!?…。！？\"'”’»)]*_」』"))
 }
 
-// beginsSentence reports whether the line that begins at byte i of s begins a sentence: it is empty, follows a colon, or does
-// not begin with a lower-case letter or "(".
+// beginsSentence reports whether the line that begins at byte i of s begins a sentence: it is empty, follows a colon,
+// or does not begin with a lower-case letter or "(".
 func beginsSentence(s string, i int) bool {
 	rest := strings.TrimLeft(s[i:], " \t")
 	if rest == "" || rest[0] == '\n' {
@@ -108,8 +108,8 @@ func beginsSentence(s string, i int) bool {
 var abbreviations = WordSet(`mr mrs ms dr prof st jr sr vs etc e.g i.e cf no nr fig al approx ca dept est inc ltd co corp bzw usw z.b d.h u.a vgl
 	jan feb mar apr jun jul aug sep sept oct nov dec p pp vol ed m mme mlle sra a.m p.m u.s u.k`)
 
-// endsAbbreviated reports whether the point at the end of s belongs to an abbreviation, an initial (but "I"), or a number of
-// at most two digits at the beginning of s.
+// endsAbbreviated reports whether the point at the end of s belongs to an abbreviation, an initial (but "I"), or a
+// number of at most two digits at the beginning of s.
 func endsAbbreviated(s string) bool {
 	s = strings.TrimSuffix(s, ".")
 	at := strings.LastIndexFunc(s, func(r rune) bool { return unicode.IsSpace(r) || r == '(' })

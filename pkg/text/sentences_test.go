@@ -14,8 +14,12 @@ func TestSentences(t *testing.T) {
 		want     []string
 	}{
 		{"two", "One is here. Two is there!", []string{"One is here.", "Two is there!"}},
-		{"short forms", "Dr. Berg met J. Smith at 3.5 km, e.g. here. Then he left.", []string{"Dr. Berg met J. Smith at 3.5 km, e.g. here.", "Then he left."}},
-		{"hard line breaks", "This sentence goes\non here. And\nends.", []string{"This sentence goes on here.", "And ends."}},
+		{"short forms", "Dr. Berg met J. Smith at 3.5 km, e.g. here. Then he left.", []string{"Dr. Berg met J. Smith " +
+			"at 3.5 km, e.g. here.", "Then he left."}},
+		{
+			"hard line breaks", "This sentence goes\non here. And\nends.",
+			[]string{"This sentence goes on here.", "And ends."},
+		},
 		{"a list", "Things:\n- one\n- two\n1. three", []string{"Things:", "- one", "- two", "1. three"}},
 		{"paragraphs", "one\n\ntwo", []string{"one", "two"}},
 		{"quotation", `He said "no." Then he left.`, []string{`He said "no."`, "Then he left."}},

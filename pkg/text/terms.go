@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// maxTerm is how many bytes of a term count. Longer runs are no words, such as keys or addresses, and their beginning tells
-// them apart well enough.
+// maxTerm is how many bytes of a term count. Longer runs are no words, such as keys or addresses, and their beginning
+// tells them apart well enough.
 const maxTerm = 48
 
 // TermSplitter cuts text into the terms of a word index. It reuses its buffers: one goroutine at a time may use it.
@@ -15,9 +15,10 @@ type TermSplitter struct {
 	run  []rune
 }
 
-// Each calls f with every folded term of s. The bytes are valid until f returns, and f may change them. A run of an unspaced
-// script, or of Korean, whose endings stick to the word, becomes pairs of neighbouring characters. single marks one character
-// beside the pairs it is part of: an index needs it, so that a search for one character finds it; a query does not.
+// Each calls f with every folded term of s. The bytes are valid until f returns, and f may change them. A run of an
+// unspaced script, or of Korean, whose endings stick to the word, becomes pairs of neighbouring characters. single
+// marks one character beside the pairs it is part of: an index needs it, so that a search for one character finds it; a
+// query does not.
 func (t *TermSplitter) Each(s string, f func(term []byte, single bool)) {
 	if !IsASCII(s) { // ASCII capitals are folded below
 		s = Fold(s)
@@ -43,8 +44,8 @@ func (t *TermSplitter) Each(s string, f func(term []byte, single bool)) {
 	}
 }
 
-// splitSpaced emits the word of a spaced script that begins at byte i and returns where it ends. A word longer than maxTerm
-// bytes is cut. The single letters that an apostrophe leaves, as in "Anna's" and "l'eau", are no terms.
+// splitSpaced emits the word of a spaced script that begins at byte i and returns where it ends. A word longer than
+// maxTerm bytes is cut. The single letters that an apostrophe leaves, as in "Anna's" and "l'eau", are no terms.
 func (t *TermSplitter) splitSpaced(s string, i int, f func([]byte, bool)) int {
 	t.term = t.term[:0]
 	start := i
@@ -82,8 +83,8 @@ func (t *TermSplitter) splitSpaced(s string, i int, f func([]byte, bool)) int {
 	return i
 }
 
-// splitPairs emits the run of paired characters that begins at byte i and returns where it ends: every pair of neighbours,
-// and single characters of Han and Hangul, or of a run of one.
+// splitPairs emits the run of paired characters that begins at byte i and returns where it ends: every pair of
+// neighbours, and single characters of Han and Hangul, or of a run of one.
 func (t *TermSplitter) splitPairs(s string, i int, f func([]byte, bool)) int {
 	t.run = t.run[:0]
 	for i < len(s) {
@@ -114,9 +115,9 @@ func isTermByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 }
 
-// StemPlural removes the ending of an English plural in place and returns the shorter term. Terms shorter than 4 bytes or
-// with anything but ASCII lower-case letters stay as they are. It is coarse: query and index are stemmed alike, and a
-// confusion costs rank only.
+// StemPlural removes the ending of an English plural in place and returns the shorter term. Terms shorter than 4 bytes
+// or with anything but ASCII lower-case letters stay as they are. It is coarse: query and index are stemmed alike, and
+// a confusion costs rank only.
 func StemPlural(term []byte) []byte {
 	n := len(term)
 	if n < 4 || term[n-1] != 's' {
@@ -135,7 +136,9 @@ func StemPlural(term []byte) []byte {
 		case before == 'i': // stories
 			term[n-3] = 'y'
 			return term[:n-2]
-		case before == 'x' || before == 'h' && (term[n-4] == 'c' || term[n-4] == 's') || before == 's' && term[n-4] == 's': // boxes, churches, dishes, glasses
+		case before == 'x' || before == 'h' && (term[n-4] == 'c' || term[n-4] == 's') || before == 's' &&
+			term[n-4] == 's':
+			// boxes, churches, dishes, glasses
 			return term[:n-2]
 		}
 	}

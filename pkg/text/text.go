@@ -1,5 +1,5 @@
-// Package text is the one owner of text handling: clipping for display, folding and normalizing for comparison, and cutting
-// into words, index terms and sentences. It keeps no state and reads no files.
+// Package text is the one owner of text handling: clipping for display, folding and normalizing for comparison, and
+// cutting into words, index terms and sentences. It keeps no state and reads no files.
 package text
 
 import (
@@ -20,8 +20,8 @@ func Cut(s string, maxBytes int) string {
 	return s[:end]
 }
 
-// CutWords is [Cut] that ends between words where s has a blank in the second half, without trailing punctuation. A text that
-// fits is returned unchanged.
+// CutWords is [Cut] that ends between words where s has a blank in the second half, without trailing punctuation. A
+// text that fits is returned unchanged.
 func CutWords(s string, maxBytes int) string {
 	if len(s) <= maxBytes {
 		return s
@@ -48,10 +48,11 @@ func OneLine(s string, maxBytes int) string {
 	return Clip(strings.Join(strings.Fields(s), " "), maxBytes)
 }
 
-// IsVisible reports whether r shows on a screen. Variation selectors, fillers and the empty Braille cell do not, although
-// Unicode counts them as printable.
+// IsVisible reports whether r shows on a screen. Variation selectors, fillers and the empty Braille cell do not,
+// although Unicode counts them as printable.
 func IsVisible(r rune) bool {
-	return unicode.IsPrint(r) && r != '\u2800' && !unicode.In(r, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point)
+	return unicode.IsPrint(r) && r != '\u2800' &&
+		!unicode.In(r, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point)
 }
 
 // IsASCII reports whether every byte of s is ASCII.

@@ -26,7 +26,8 @@ func TestClip(t *testing.T) {
 		{"日本語", 9, "日本語"},
 		{"😀😀", 7, "😀..."},
 		{"😀😀", 3, "..."},
-		{strings.Repeat("\x80", 50), 40, strings.Repeat("\x80", 36) + "..."}, // no text at all: it is not searched for ever
+		// no text at all: it is not searched for ever
+		{strings.Repeat("\x80", 50), 40, strings.Repeat("\x80", 36) + "..."},
 	} {
 		if got := text.Clip(tt.in, tt.most); got != tt.want {
 			t.Errorf("%q at %d: %q, want %q", tt.in, tt.most, got, tt.want)

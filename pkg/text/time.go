@@ -12,7 +12,10 @@ const maxTime = 64
 // timeLayouts are the forms of a time. Forms in which day and month cannot be told apart are missing.
 var timeLayouts = func() []string {
 	out := []string{time.RFC3339, "2006-01-02T15:04:05", "2006-01-02T15:04"}
-	for _, day := range []string{"2006-01-02", "2 January 2006", "2 Jan 2006", "January 2 2006", "Jan 2 2006", "2006/01/02", "2.1.2006"} {
+	for _, day := range []string{
+		"2006-01-02", "2 January 2006", "2 Jan 2006", "January 2 2006", "Jan 2 2006",
+		"2006/01/02", "2.1.2006",
+	} {
 		out = append(out, day)
 		for _, clock := range []string{"15:04", "15:04:05", "3:04 pm", "3 pm"} {
 			out = append(out, day+" "+clock, clock+" on "+day, clock+" "+day)
@@ -26,9 +29,9 @@ var (
 	clockSuffix = regexp.MustCompile(`(?i)\b(\d{1,2}(?::\d\d)?) ?([ap])\.?m\b\.?`)
 )
 
-// ParseTime parses a date with or without a time of day as people and programs write it: RFC 3339, 2023-05-08 13:56, 8 May 2023,
-// 1:56 pm on May 8th, 2023, with or without commas and "at". It is UTC unless it names an offset. Not ok are times of other forms,
-// before 1900 and after 2199.
+// ParseTime parses a date with or without a time of day as people and programs write it: RFC 3339, 2023-05-08 13:56, 8
+// May 2023, 1:56 pm on May 8th, 2023, with or without commas and "at". It is UTC unless it names an offset. Not ok are
+// times of other forms, before 1900 and after 2199.
 func ParseTime(s string) (at time.Time, ok bool) {
 	if len(s) > maxTime {
 		return at, false

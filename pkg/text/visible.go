@@ -11,8 +11,8 @@ import (
 // Visible returns text on one line with nothing hidden: every character that is not [IsVisible] is escaped as in JSON.
 func Visible(s string) string { return escapeHidden(s, "") }
 
-// VisibleJSON lays a JSON value out on lines that begin with indent, except the first: complete, and with hidden characters
-// escaped. It is still the same value. Invalid JSON is returned on one line as [Visible] returns it.
+// VisibleJSON lays a JSON value out on lines that begin with indent, except the first: complete, and with hidden
+// characters escaped. It is still the same value. Invalid JSON is returned on one line as [Visible] returns it.
 func VisibleJSON(raw []byte, indent string) string {
 	var b bytes.Buffer
 	if json.Indent(&b, raw, indent, "  ") != nil {
@@ -21,8 +21,8 @@ func VisibleJSON(raw []byte, indent string) string {
 	return EscapeJSON(b.String())
 }
 
-// EscapeJSON escapes the hidden characters of encoded JSON, which stays the same value. JSON strings have no raw line breaks: those
-// that are there are layout and stay.
+// EscapeJSON escapes the hidden characters of encoded JSON, which stays the same value. JSON strings have no raw line
+// breaks: those that are there are layout and stay.
 func EscapeJSON(encoded string) string { return escapeHidden(encoded, "\n") }
 
 // escapeHidden writes every rune that is not visible and not in keep as \uXXXX, one above U+FFFF as a surrogate pair.

@@ -26,9 +26,9 @@ type Word struct {
 	IsNumber bool   // begins with a digit
 }
 
-// Words cuts s into words, in order. Apostrophes and hyphens between letters, and the points and separators of a number,
-// belong to the word; each character of an unspaced script is a word of its own. Marks between words are kept only as the
-// Gap of the next word, which is GapEnd for the first.
+// Words cuts s into words, in order. Apostrophes and hyphens between letters, and the points and separators of a
+// number, belong to the word; each character of an unspaced script is a word of its own. Marks between words are kept
+// only as the Gap of the next word, which is GapEnd for the first.
 func Words(s string) []Word {
 	out := make([]Word, 0, len(s)/5+1)
 	gap := GapEnd
@@ -46,7 +46,10 @@ func Words(s string) []Word {
 		if !IsUnspaced(r) {
 			i += wordLength(s[i:], r)
 		}
-		out = append(out, Word{From: from, To: i, Folded: Fold(s[from:i]), Gap: gap, IsUpper: unicode.IsUpper(r), IsNumber: unicode.IsDigit(r)})
+		out = append(out, Word{
+			From: from, To: i, Folded: Fold(s[from:i]), Gap: gap, IsUpper: unicode.IsUpper(r),
+			IsNumber: unicode.IsDigit(r),
+		})
 		gap = 0
 	}
 	return out
@@ -80,7 +83,8 @@ func IsWordRune(r rune) bool {
 
 // IsUnspaced reports whether r is of a script that is written without blanks between words.
 func IsUnspaced(r rune) bool {
-	return r >= 0xE00 && unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai, unicode.Lao, unicode.Khmer, unicode.Myanmar)
+	return r >= 0xE00 && unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai, unicode.Lao,
+		unicode.Khmer, unicode.Myanmar)
 }
 
 // endsClause reports whether a mark before rest ends a clause: the point in "example.org" does not.
@@ -106,9 +110,9 @@ func gapOf(r rune) Gap {
 	return 0
 }
 
-// Stem returns a folded word without "'s" and without one common English ending, such as ing, ed, es, ly or e. Words under
-// five bytes, and words that begin with a digit or a non-ASCII letter, lose only "'s". It makes no words, only keys to
-// compare. [StemPlural] is the milder form for an index, where more words are confused with one another.
+// Stem returns a folded word without "'s" and without one common English ending, such as ing, ed, es, ly or e. Words
+// under five bytes, and words that begin with a digit or a non-ASCII letter, lose only "'s". It makes no words, only
+// keys to compare. [StemPlural] is the milder form for an index, where more words are confused with one another.
 func Stem(w string) string {
 	w = strings.TrimSuffix(w, "'s")
 	if len(w) < 5 || w[0] >= utf8.RuneSelf || w[0] <= '9' {
@@ -122,7 +126,8 @@ func Stem(w string) string {
 		if end == "ies" || end == "ied" {
 			rest += "y"
 		}
-		if n := len(rest); n > 3 && rest[n-1] == rest[n-2] && end != "s" && end != "es" && end != "e" { // planned, running
+		// planned, running
+		if n := len(rest); n > 3 && rest[n-1] == rest[n-2] && end != "s" && end != "es" && end != "e" {
 			rest = rest[:n-1]
 		}
 		return strings.TrimSuffix(rest, "e")

@@ -1,5 +1,5 @@
-// Package tool writes a working example of a tool that users add: a program of their own that connects with a plain NATS client.
-// The folder conclavetool has the helper of the Go example, which is copied with it.
+// Package tool writes a working example of a tool that users add: a program of their own that connects with a plain
+// NATS client. The folder conclavetool has the helper of the Go example, which is copied with it.
 package tool
 
 import (
@@ -25,11 +25,13 @@ type Settings = conclavetool.Config
 var Languages = []string{"python", "go", "shell"}
 
 // StartCommand is how an example is started in its folder.
-var StartCommand = map[string]string{"python": "python3 -m venv .venv && .venv/bin/pip install nats-py nkeys && .venv/bin/python tool.py", "go": "go mod tidy && go run .", "shell": "bash tool.sh"}
+var StartCommand = map[string]string{"python": "python3 -m venv .venv && .venv/bin/pip install nats-py nkeys && " +
+	".venv/bin/python tool.py", "go": "go mod tidy && go run .", "shell": "bash tool.sh"}
 
-// Needs is what the user must install before an example starts, in a sentence. A language without an entry has it in [StartCommand] or needs
-// nothing but itself.
-var Needs = map[string]string{"shell": "it needs the commands nats (https://github.com/nats-io/natscli/releases) and jq (package jq of your system)"}
+// Needs is what the user must install before an example starts, in a sentence. A language without an entry has it in
+// [StartCommand] or needs nothing but itself.
+var Needs = map[string]string{"shell": "it needs the commands nats (https://github.com/nats-io/natscli/releases) and " +
+	"jq (package jq of your system)"}
 
 // exampleName is the name of the tool in the example files.
 const exampleName = "word_count"
@@ -63,8 +65,8 @@ func CheckSettings(dir string) error {
 	return nil
 }
 
-// WriteExample writes the example of a tool in a language of [Languages] to a folder that [CheckFolder] accepts. With the language ""
-// it writes the settings alone, to a folder that [CheckSettings] accepts.
+// WriteExample writes the example of a tool in a language of [Languages] to a folder that [CheckFolder] accepts. With
+// the language "" it writes the settings alone, to a folder that [CheckSettings] accepts.
 func WriteExample(dir, lang, name string, s Settings) error {
 	settings, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
@@ -83,7 +85,8 @@ func WriteExample(dir, lang, name string, s Settings) error {
 		if err == nil {
 			out["main.go"], err = readExample("examples/go/main.go", name)
 		}
-		out["main.go"] = strings.ReplaceAll(out["main.go"], `"conclave/pkg/tool/conclavetool"`, `"example.org/`+name+`/conclavetool"`)
+		out["main.go"] = strings.ReplaceAll(out["main.go"], `"conclave/pkg/tool/conclavetool"`, `"example.org/`+name+
+			`/conclavetool"`)
 		out["conclavetool/conclavetool.go"], out["go.mod"] = string(helper), fmt.Sprintf(goModule, name)
 	default:
 		err = fmt.Errorf("no example in %q; choose %s", lang, strings.Join(Languages, " or "))

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestShellExampleNamesMissingCommands: without nats or jq the example in Bash ends at once and says once for each what to install.
+// TestShellExampleNamesMissingCommands: without nats or jq the example in Bash ends at once and says once for each what
+// to install.
 func TestShellExampleNamesMissingCommands(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ present, missing []string }{
@@ -20,7 +21,10 @@ func TestShellExampleNamesMissingCommands(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir, bin := filepath.Join(t.TempDir(), "dice"), t.TempDir()
-			if err := WriteExample(dir, "shell", "dice", Settings{Server: "nats://127.0.0.1:1", Key: "/nowhere", Principal: "dice"}); err != nil {
+			if err := WriteExample(dir, "shell", "dice", Settings{
+				Server: "nats://127.0.0.1:1", Key: "/nowhere",
+				Principal: "dice",
+			}); err != nil {
 				t.Fatal(err)
 			}
 			bash := linkCommand(t, bin, "bash")

@@ -145,7 +145,8 @@ func BenchmarkKeep(b *testing.B) {
 	}
 }
 
-// BenchmarkScan is the first pass of each level over rows that are near the processor: what it could do if memory were quick.
+// BenchmarkScan is the first pass of each level over rows that are near the processor: what it could do if memory were
+// quick.
 func BenchmarkScan(b *testing.B) {
 	const n = blockRows
 	d := dataFor(1000)

@@ -6,7 +6,8 @@ import (
 )
 
 // compact rewrites segments of which more than a quarter is dead, and more than fewDead rows, together with other small
-// ones. It does nothing when there is none. It fails only for lack of memory, and then changes nothing. The caller holds mu.
+// ones. It does nothing when there is none. It fails only for lack of memory, and then changes nothing. The caller
+// holds mu.
 func (x *Index) compact() error {
 	views := x.current.Load().views
 	var which []int
@@ -30,8 +31,8 @@ func (x *Index) compact() error {
 	return x.rewriteSegments(which, total)
 }
 
-// rewriteSegments moves the live rows of the views with these indexes, total of them, to new segments. Readers see either the
-// old rows or the new ones. On an error, for lack of memory, nothing changes. The caller holds mu.
+// rewriteSegments moves the live rows of the views with these indexes, total of them, to new segments. Readers see
+// either the old rows or the new ones. On an error, for lack of memory, nothing changes. The caller holds mu.
 func (x *Index) rewriteSegments(which []int, total int) error {
 	now := x.current.Load()
 	e := edit{x: x, s: &snapshot{gen: now.gen}}
@@ -77,8 +78,8 @@ func (x *Index) rewriteSegments(which []int, total int) error {
 	return nil
 }
 
-// copyLive copies the live rows of views, total of them, to new segments of b. With spare, these have room for later rows
-// too. On an error b holds the segments so far, which the caller drops.
+// copyLive copies the live rows of views, total of them, to new segments of b. With spare, these have room for later
+// rows too. On an error b holds the segments so far, which the caller drops.
 func (x *Index) copyLive(b *batch, views []view, total int, spare bool) error {
 	for i := range views {
 		for _, r := range liveRuns(&views[i]) {
@@ -118,8 +119,8 @@ func liveRuns(v *view) (out []run) {
 	return out
 }
 
-// take copies as many rows of r as fit, subtracts their number from left, and returns the rest of r, of 0 rows when all fit.
-// The rows must have the same stride. Readers must not see s yet.
+// take copies as many rows of r as fit, subtracts their number from left, and returns the rest of r, of 0 rows when all
+// fit. The rows must have the same stride. Readers must not see s yet.
 func (s *segment) take(r run, left *int) run {
 	n := min(r.n, s.room-s.used)
 	from, to := r.first, s.used

@@ -26,15 +26,18 @@ func TestReadersDoNotBlockOnWriters(t *testing.T) {
 	}
 }
 
-// TestConcurrentAddRemoveAndSearch has searches at work while everything around a few keys is added, replaced, removed and
-// rewritten. What was there throughout is always found; what is replaced is there exactly once.
+// TestConcurrentAddRemoveAndSearch has searches at work while everything around a few keys is added, replaced, removed
+// and rewritten. What was there throughout is always found; what is replaced is there exactly once.
 func TestConcurrentAddRemoveAndSearch(t *testing.T) {
 	levels(t, func(t *testing.T, k kernels) {
 		const dims, stays, moves = 24, 1 << 50, 1<<50 + 1
 		x := open(t, Options{Dims: dims, Threads: 2}, small, with(k))
 		best := make([]float32, dims)
 		best[0] = 1
-		second := []([]float32){append([]float32{1, 0.05}, make([]float32, dims-2)...), append([]float32{1, 0, 0.05}, make([]float32, dims-3)...)}
+		second := []([]float32){
+			append([]float32{1, 0.05}, make([]float32, dims-2)...),
+			append([]float32{1, 0, 0.05}, make([]float32, dims-3)...),
+		}
 		noise := func(r *rand.Rand, n int) []float32 {
 			v := random(r, n, dims)
 			for i := range n {
@@ -59,12 +62,14 @@ func TestConcurrentAddRemoveAndSearch(t *testing.T) {
 					default:
 					}
 					hits, err := x.Nearest(best, 3, nil)
-					if err != nil || len(hits) != 3 || hits[0].Key != stays || hits[1].Key != moves || hits[2].Cosine > 0.01 {
+					if err != nil || len(hits) != 3 || hits[0].Key != stays || hits[1].Key != moves ||
+						hits[2].Cosine > 0.01 {
 						t.Errorf("search %d: %v, %v", n, hits, err)
 						return
 					}
 					cosines, err := x.Cosines(best, []uint64{moves, stays})
-					if err != nil || len(cosines) != 2 || cosines[0].Cosine < 0.99 || cosines[1].Cosine < 0.9999 || !x.Has(moves) {
+					if err != nil || len(cosines) != 2 || cosines[0].Cosine < 0.99 || cosines[1].Cosine < 0.9999 ||
+						!x.Has(moves) {
 						t.Errorf("search %d: %v, %v", n, cosines, err)
 						return
 					}
@@ -166,7 +171,8 @@ func TestCloseDuringSearches(t *testing.T) {
 		began := time.Now()
 		for i := range 3 {
 			users.Go(func() {
-				for n := 0; time.Since(began) < 30*time.Second; n++ { // until it is closed: on a busy machine that may take a while
+				// until it is closed: on a busy machine that may take a while
+				for n := 0; time.Since(began) < 30*time.Second; n++ {
 					var err error
 					if i == 0 {
 						at := n % 400

@@ -75,7 +75,8 @@ func FuzzIndex(f *testing.F) {
 					if !ok {
 						continue
 					}
-					if len(hits) == 0 || hits[0].Key != key || abs(cosine(q, v)-float64(hits[0].Cosine)) > tolerance(dims) {
+					if len(hits) == 0 || hits[0].Key != key ||
+						abs(cosine(q, v)-float64(hits[0].Cosine)) > tolerance(dims) {
 						t.Fatalf("%v, want the key %d with %v", hits, key, cosine(q, v))
 					}
 					hits = hits[1:]

@@ -5,8 +5,8 @@ import "slices"
 // candidateCount returns how many rows pass the prefilter for k hits.
 func (x *Index) candidateCount(k int) int { return max(x.tuning.candidates, 16*k) }
 
-// searchPrefiltered searches with the prefilter once its recall is proven. Until then, and for one in measureEvery queries, it searches
-// exactly and measures the prefilter.
+// searchPrefiltered searches with the prefilter once its recall is proven. Until then, and for one in measureEvery
+// queries, it searches exactly and measures the prefilter.
 func (x *Index) searchPrefiltered(r reading, g *generation, q *query, k int, keep func(uint64) bool) []Hit {
 	if g.proven.Load() && g.queries.Add(1)%uint64(x.tuning.measureEvery) != 0 {
 		return x.hamming(r, g, q, k, keep, x.threads)
@@ -16,8 +16,8 @@ func (x *Index) searchPrefiltered(r reading, g *generation, q *query, k int, kee
 	return out
 }
 
-// hamming returns the k best of the rows with the smallest Hamming distance to the query, with exact cosines, best first;
-// rows beyond these candidates are not found. keep nil keeps all. Every view of r must have the sign bits of g.
+// hamming returns the k best of the rows with the smallest Hamming distance to the query, with exact cosines, best
+// first; rows beyond these candidates are not found. keep nil keeps all. Every view of r must have the sign bits of g.
 func (x *Index) hamming(r reading, g *generation, q *query, k int, keep func(uint64) bool, threads int) []Hit {
 	bits := make([]uint64, x.stride/64)
 	for i := range x.dims {
@@ -61,8 +61,9 @@ func (x *Index) hamming(r reading, g *generation, q *query, k int, keep func(uin
 	return hits
 }
 
-// scoreClosest scores rows by ascending distance until candidateCount(k) live rows that keep accepts were scored, or none are
-// left, and returns the best k. w holds the distances and their histogram, starts where those of each view begin.
+// scoreClosest scores rows by ascending distance until candidateCount(k) live rows that keep accepts were scored, or
+// none are left, and returns the best k. w holds the distances and their histogram, starts where those of each view
+// begin.
 func (x *Index) scoreClosest(r reading, q *query, k int, keep func(uint64) bool, w *scratch, starts []int) []Hit {
 	best, want, seen := top{k: k}, x.candidateCount(k), 0
 	// Each round takes more rows than the one before, because dead rows and those that keep rejects do not count.

@@ -149,7 +149,8 @@ func compare(t testing.TB, want []exactHit, k int, got []Hit, off float64) {
 // spread makes vectors in every direction.
 func (c *clusters) spread(n int) []float32 { return random(c.r, n, c.dims) }
 
-// recall is which part of the first k of want is in got; those whose cosines differ by at most off count for one another.
+// recall is which part of the first k of want is in got; those whose cosines differ by at most off count for one
+// another.
 func recall(want []exactHit, got []Hit, k int, off float64) float64 {
 	k = min(k, len(want))
 	found := 0

@@ -1,14 +1,15 @@
 package vector
 
-// kernels are the inner loops for one instruction set. kernels.h states their contracts; the Go implementation is the reference
-// that the others are tested against.
+// kernels are the inner loops for one instruction set. kernels.h states their contracts; the Go implementation is the
+// reference that the others are tested against.
 type kernels interface {
 	// level names the instruction set for display: "avx512-vnni".
 	level() string
 	// quantize writes n vectors of src to rows first and following. It returns how many it wrote before a vector whose
 	// largest component is not between tiny and infinity.
 	quantize(src []float32, dims int, to *rows, first, n int) int
-	// dots writes the dot products of the high bytes of n rows with the codes of the query. Only tests call it by itself.
+	// dots writes the dot products of the high bytes of n rows with the codes of the query. Only tests call it by
+	// itself.
 	dots(of *rows, first, n int, q *query, out []int32)
 	// scan writes to b the rows whose cosine may reach floor, with an upper bound for each, and returns how many.
 	scan(of *rows, first, n int, q *query, floor float32, b *block) int
@@ -16,7 +17,8 @@ type kernels interface {
 	score(of *rows, q *query, which []uint32, out []float32)
 	// signs writes the sign bits, relative to centre, of n rows from first on.
 	signs(of *rows, centre []float32, first, n int, bits []uint64)
-	// hamming writes the Hamming distances of n rows to q and counts them in histogram. bits begins at a group of eight.
+	// hamming writes the Hamming distances of n rows to q and counts them in histogram. bits begins at a group of
+	// eight.
 	hamming(bits []uint64, words, n int, q []uint64, dist []uint16, histogram []uint32)
 	// gather writes the indexes of the distances between from and to, inclusive, and returns how many.
 	gather(dist []uint16, from, to uint16, out []uint32) int

@@ -25,7 +25,8 @@ import "C"
 
 import "unsafe"
 
-// compiledC are the kernels in C for one instruction set. A cgo call costs about as much as a row, so each processes many.
+// compiledC are the kernels in C for one instruction set. A cgo call costs about as much as a row, so each processes
+// many.
 type compiledC struct {
 	number C.int
 	name   string
@@ -48,7 +49,8 @@ func (k compiledC) quantize(src []float32, dims int, to *rows, first, n int) int
 		return 0
 	}
 	_, at := src[n*dims-1], first*to.stride
-	return int(C.cvec_quantize(k.number, (*C.float)(&src[0]), C.long(n), C.long(dims), C.long(to.stride), bytes8(to.high[at:]),
+	return int(C.cvec_quantize(k.number, (*C.float)(&src[0]), C.long(n), C.long(dims), C.long(to.stride),
+		bytes8(to.high[at:]),
 		signed8(to.low[at:]), (*C.float)(&to.scale[first]), (*C.float)(&to.err[first])))
 }
 
@@ -57,7 +59,8 @@ func (k compiledC) dots(of *rows, first, n int, q *query, out []int32) {
 		return
 	}
 	_ = out[n-1]
-	C.cvec_dots(k.number, bytes8(of.high[first*of.stride:(first+n)*of.stride]), C.long(n), C.long(of.stride), (*C.int16_t)(&q.codes[0]),
+	C.cvec_dots(k.number, bytes8(of.high[first*of.stride:(first+n)*of.stride]), C.long(n), C.long(of.stride),
+		(*C.int16_t)(&q.codes[0]),
 		(*C.int8_t)(&q.planes[0]), C.int32_t(q.bias), (*C.int32_t)(&out[0]))
 }
 
@@ -68,18 +71,21 @@ func (k compiledC) scan(of *rows, first, n int, q *query, floor float32, b *bloc
 	}
 	_ = b.which[n+slack-1]
 	return int(C.cvec_scan(k.number, bytes8(of.high[first*of.stride:(first+n)*of.stride]), C.long(n), C.long(of.stride),
-		(*C.int16_t)(&q.codes[0]), (*C.int8_t)(&q.planes[0]), C.int32_t(q.bias), (*C.float)(&of.scale[first]), (*C.float)(&of.err[first]),
-		C.float(q.factor), C.float(floor), (*C.int32_t)(&b.dots[0]), (*C.uint32_t)(&b.which[0]), (*C.float)(&b.upper[0])))
+		(*C.int16_t)(&q.codes[0]), (*C.int8_t)(&q.planes[0]), C.int32_t(q.bias), (*C.float)(&of.scale[first]),
+		(*C.float)(&of.err[first]),
+		C.float(q.factor), C.float(floor), (*C.int32_t)(&b.dots[0]), (*C.uint32_t)(&b.which[0]),
+		(*C.float)(&b.upper[0])))
 }
 
-// score implements kernels: out[i] is the cosine of row which[i] with q. It does nothing when which is empty and panics when out
-// is shorter than which. Row numbers are not checked: C would read beyond the rows.
+// score implements kernels: out[i] is the cosine of row which[i] with q. It does nothing when which is empty and panics
+// when out is shorter than which. Row numbers are not checked: C would read beyond the rows.
 func (k compiledC) score(of *rows, q *query, which []uint32, out []float32) {
 	if len(which) == 0 {
 		return
 	}
 	_ = out[len(which)-1]
-	C.cvec_score(k.number, bytes8(of.high), signed8(of.low), (*C.float)(&of.scale[0]), C.long(of.stride), (*C.float)(&q.unit[0]),
+	C.cvec_score(k.number, bytes8(of.high), signed8(of.low), (*C.float)(&of.scale[0]), C.long(of.stride),
+		(*C.float)(&q.unit[0]),
 		(*C.uint32_t)(&which[0]), C.long(len(which)), (*C.float)(&out[0]))
 }
 
@@ -101,7 +107,8 @@ func (k compiledC) hamming(bits []uint64, words, n int, q []uint64, dist []uint1
 	}
 	groups := (n + 7) / 8
 	_, _, _, _ = bits[groups*8*words-1], dist[groups*8-1], q[words-1], histogram[words*64]
-	C.cvec_hamming(k.number, (*C.uint64_t)(&bits[0]), C.long(words), C.long(n), (*C.uint64_t)(&q[0]), (*C.uint16_t)(&dist[0]),
+	C.cvec_hamming(k.number, (*C.uint64_t)(&bits[0]), C.long(words), C.long(n), (*C.uint64_t)(&q[0]),
+		(*C.uint16_t)(&dist[0]),
 		(*C.uint32_t)(&histogram[0]))
 }
 
@@ -110,7 +117,8 @@ func (k compiledC) gather(dist []uint16, from, to uint16, out []uint32) int {
 		return 0
 	}
 	_ = out[len(dist)+slack-1]
-	return int(C.cvec_gather(k.number, (*C.uint16_t)(&dist[0]), C.long(len(dist)), C.uint16_t(from), C.uint16_t(to), (*C.uint32_t)(&out[0])))
+	return int(C.cvec_gather(k.number, (*C.uint16_t)(&dist[0]), C.long(len(dist)), C.uint16_t(from), C.uint16_t(to),
+		(*C.uint32_t)(&out[0])))
 }
 
 func bytes8(b []byte) *C.uint8_t { return (*C.uint8_t)(&b[0]) }

@@ -5,14 +5,14 @@ import (
 	"math/bits"
 )
 
-// plainGo are the kernels in Go: for builds without a C compiler, and the reference in tests. The float32 conversions around
-// products prevent fused multiply-add, which rounds once where C rounds twice.
+// plainGo are the kernels in Go: for builds without a C compiler, and the reference in tests. The float32 conversions
+// around products prevent fused multiply-add, which rounds once where C rounds twice.
 type plainGo struct{}
 
 func (plainGo) level() string { return "go" }
 
-// quantize implements [kernels]: codes of 16 bits in two bytes, relative to the largest component. It stops at a vector that
-// is zero, too small or not finite. err of a row bounds what its high bytes alone lose.
+// quantize implements [kernels]: codes of 16 bits in two bytes, relative to the largest component. It stops at a vector
+// that is zero, too small or not finite. err of a row bounds what its high bytes alone lose.
 func (plainGo) quantize(src []float32, dims int, to *rows, first, n int) int {
 	for r := range n {
 		v := src[r*dims : (r+1)*dims]

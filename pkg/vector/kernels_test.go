@@ -85,7 +85,8 @@ func TestQuantizeStopsAtInvalidVector(t *testing.T) {
 	inf := float32(math.Inf(1))
 	levels(t, func(t *testing.T, k kernels) {
 		for name, bad := range map[string]float32{
-			"not a number": float32(math.NaN()), "minus not a number": float32(math.Copysign(math.NaN(), -1)), "infinite": inf, "minus infinite": -inf,
+			"not a number": float32(math.NaN()), "minus not a number": float32(math.Copysign(math.NaN(), -1)),
+			"infinite": inf, "minus infinite": -inf,
 			"zero": 0, "minus zero": float32(math.Copysign(0, -1)), "denormal": 1e-44, "tiny": 9e-31,
 		} {
 			for _, dims := range []int{1, 8, 19, 64, 100} {
@@ -137,8 +138,8 @@ func TestDotsMatchGo(t *testing.T) {
 	})
 }
 
-// TestScanFindsRowsAboveFloor compares with cosines of the codes themselves: what is left out may not reach the floor, and
-// what is found may not be farther away than it says.
+// TestScanFindsRowsAboveFloor compares with cosines of the codes themselves: what is left out may not reach the floor,
+// and what is found may not be farther away than it says.
 func TestScanFindsRowsAboveFloor(t *testing.T) {
 	levels(t, func(t *testing.T, k kernels) {
 		r := rand.New(rand.NewPCG(1, 4))
@@ -167,13 +168,15 @@ func TestScanFindsRowsAboveFloor(t *testing.T) {
 						at, ok := slices.BinarySearch(b.which[:found], uint32(i))
 						if !ok {
 							if c >= floor {
-								t.Errorf("%d dimensions, %d rows, floor %v: row %d with %v is left out", dims, n, floor, i, c)
+								t.Errorf("%d dimensions, %d rows, floor %v: row %d with %v is left out", dims, n, floor,
+									i, c)
 							}
 							continue
 						}
 						up := b.upper[at] + q.off
 						if low := up - 2*(of.err[i]+q.off); c > up || c < low || up < floor {
-							t.Errorf("%d dimensions, %d rows, floor %v: row %d has %v, not between %v and %v", dims, n, floor, i, c, low, up)
+							t.Errorf("%d dimensions, %d rows, floor %v: row %d has %v, not between %v and %v", dims, n,
+								floor, i, c, low, up)
 						}
 					}
 				}
@@ -265,7 +268,15 @@ func TestGatherMatchesGo(t *testing.T) {
 			for i := range dist {
 				dist[i] = uint16(r.IntN(40))
 			}
-			for _, span := range [][2]uint16{{0, 0}, {0, 39}, {3, 3}, {10, 20}, {39, 50}, {0, math.MaxUint16}, {41, 90}} {
+			for _, span := range [][2]uint16{
+				{0, 0},
+				{0, 39},
+				{3, 3},
+				{10, 20},
+				{39, 50},
+				{0, math.MaxUint16},
+				{41, 90},
+			} {
 				want, got := make([]uint32, n+slack), make([]uint32, n+slack)
 				want = want[:reference.gather(dist, span[0], span[1], want)]
 				got = got[:k.gather(dist, span[0], span[1], got)]
@@ -286,7 +297,8 @@ func FuzzKernels(f *testing.F) {
 		dims := int(size)%150 + 1
 		vectors := make([]float32, min(len(raw)/4, 20*dims)/dims*dims)
 		for i := range vectors {
-			vectors[i] = math.Float32frombits(uint32(raw[4*i]) | uint32(raw[4*i+1])<<8 | uint32(raw[4*i+2])<<16 | uint32(raw[4*i+3])<<24)
+			vectors[i] = math.Float32frombits(
+				uint32(raw[4*i]) | uint32(raw[4*i+1])<<8 | uint32(raw[4*i+2])<<16 | uint32(raw[4*i+3])<<24)
 		}
 		n := len(vectors) / dims
 		want := room(n, dims)

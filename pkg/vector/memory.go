@@ -9,15 +9,16 @@ import (
 // largeMemory is the size from which large pages are requested.
 const largeMemory = 8 << 20
 
-// region is reference-counted memory outside of the heap. It is released when the last snapshot that holds it is dropped.
+// region is reference-counted memory outside of the heap. It is released when the last snapshot that holds it is
+// dropped.
 type region struct {
 	data  []byte
 	refs  atomic.Int64
 	total *atomic.Int64 // of the index
 }
 
-// newRegion allocates size bytes outside of the heap, with one reference, which the caller drops, and adds them to total. It
-// fails when memory is short.
+// newRegion allocates size bytes outside of the heap, with one reference, which the caller drops, and adds them to
+// total. It fails when memory is short.
 func newRegion(size int, total *atomic.Int64) (*region, error) {
 	data, err := allocateMemory(size)
 	if err != nil {
@@ -31,7 +32,8 @@ func newRegion(size int, total *atomic.Int64) (*region, error) {
 
 func (r *region) hold() { r.refs.Add(1) }
 
-// drop releases one reference, and the memory with the last one. It must not be used after that. A failed release panics.
+// drop releases one reference, and the memory with the last one. It must not be used after that. A failed release
+// panics.
 func (r *region) drop() {
 	if r.refs.Add(-1) > 0 {
 		return
@@ -52,7 +54,8 @@ func carve[T any](b *[]byte, n int) []T {
 	return out
 }
 
-// segment is a block of rows of fixed capacity. Rows are only appended; a replaced or removed row stays, marked dead in the view.
+// segment is a block of rows of fixed capacity. Rows are only appended; a replaced or removed row stays, marked dead in
+// the view.
 type segment struct {
 	id   uint32
 	room int
@@ -67,8 +70,8 @@ type segment struct {
 // rowBytes returns the size of a row in a segment.
 func rowBytes(stride int) int { return 2*stride + 4 + 4 + 8 }
 
-// newSegment returns an empty segment for room rows, whose memory the caller drops. stride must be a multiple of lane. It
-// fails when memory is short.
+// newSegment returns an empty segment for room rows, whose memory the caller drops. stride must be a multiple of lane.
+// It fails when memory is short.
 func newSegment(id uint32, room, stride int, total *atomic.Int64) (*segment, error) {
 	mem, err := newRegion(room*rowBytes(stride)+5*lane, total)
 	if err != nil {
@@ -93,7 +96,8 @@ type plane struct {
 	used int // rows written; guarded by Index.mu
 }
 
-// newPlane returns a plane without sign bits, with room for those of every row of a segment. The caller drops its memory.
+// newPlane returns a plane without sign bits, with room for those of every row of a segment. The caller drops its
+// memory.
 func newPlane(of *segment, total *atomic.Int64) (*plane, error) {
 	words := (of.room + 7) / 8 * 8 * (of.stride / 64)
 	mem, err := newRegion(words*8, total)

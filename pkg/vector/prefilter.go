@@ -39,8 +39,8 @@ func (t *tally) add(found, wanted int) {
 	t.n++
 }
 
-// recall returns the average recall of the last measurements, from 0 to 1, and how many they are; 1 and 0 when there are
-// none.
+// recall returns the average recall of the last measurements, from 0 to 1, and how many they are; 1 and 0 when there
+// are none.
 func (t *tally) recall() (float64, int) {
 	found, wanted := 0, 0
 	for i, w := range t.wanted {
@@ -53,8 +53,8 @@ func (t *tally) recall() (float64, int) {
 	return float64(found) / float64(wanted), min(t.n, remembered)
 }
 
-// verdict describes the measured recall for display: that on live queries, or on rows while there are no queries or when
-// only the rows are below enough. Recall on rows can only disqualify the prefilter.
+// verdict describes the measured recall for display: that on live queries, or on rows while there are no queries or
+// when only the rows are below enough. Recall on rows can only disqualify the prefilter.
 func (g *generation) verdict() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -83,8 +83,8 @@ func (x *Index) Path() string {
 }
 
 // schedulePrefilter schedules a build of the prefilter when there are enough rows, and a rebuild when half as many were
-// added or removed as it was built with. It does nothing while one is scheduled or with the option [Off]. The caller holds
-// mu.
+// added or removed as it was built with. It does nothing while one is scheduled or with the option [Off]. The caller
+// holds mu.
 func (x *Index) schedulePrefilter() {
 	if x.prefilter != Auto {
 		return
@@ -100,8 +100,8 @@ func (x *Index) schedulePrefilter() {
 	}
 }
 
-// build computes the sign bits of all rows, installs the new generation and measures it. It runs concurrently with writers
-// and readers. With too few rows, without memory or when the index closes, there is no prefilter afterwards.
+// build computes the sign bits of all rows, installs the new generation and measures it. It runs concurrently with
+// writers and readers. With too few rows, without memory or when the index closes, there is no prefilter afterwards.
 func (x *Index) build() {
 	r := x.read()
 	planes := map[*segment]*plane{}
@@ -125,8 +125,8 @@ func (x *Index) build() {
 	}
 }
 
-// bits writes the missing sign bits of the first count rows of a segment to its plane in planes, which it creates if needed.
-// It reports false when there is no memory or the index is closing.
+// bits writes the missing sign bits of the first count rows of a segment to its plane in planes, which it creates if
+// needed. It reports false when there is no memory or the index is closing.
 func (x *Index) bits(planes map[*segment]*plane, seg *segment, count int, g *generation) bool {
 	p := planes[seg]
 	if p == nil {
@@ -147,9 +147,9 @@ func (x *Index) bits(planes map[*segment]*plane, seg *segment, count int, g *gen
 	return true
 }
 
-// installGeneration installs g as the current generation, with the sign bits of rows that were added meanwhile. It reports
-// false when g is unusable, which removes the prefilter, or the index is closed. After a lack of memory the next build waits
-// for half as many rows more.
+// installGeneration installs g as the current generation, with the sign bits of rows that were added meanwhile. It
+// reports false when g is unusable, which removes the prefilter, or the index is closed. After a lack of memory the
+// next build waits for half as many rows more.
 func (x *Index) installGeneration(g *generation, planes map[*segment]*plane) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -188,7 +188,8 @@ func (s *snapshot) removePrefilter() {
 	}
 }
 
-// centre returns the mean of a sample of about centreRows rows, with infinity beyond dims: there a sign bit is never set.
+// centre returns the mean of a sample of about centreRows rows, with infinity beyond dims: there a sign bit is never
+// set.
 func (x *Index) centre(r reading) []float32 {
 	sum, n := make([]float64, x.stride), 0
 	step := max(1, r.live()/centreRows)
@@ -229,8 +230,9 @@ func (r reading) eachSample(step int, f func(v *view, row int) bool) {
 // measureK is how many neighbors of a row are searched for.
 const measureK = 20
 
-// measure searches for the neighbors of sample rows, as a first measurement of a new generation, and turns g off when its
-// recall is too low. It does nothing when g is not current. Live queries decide: they need not be distributed like rows.
+// measure searches for the neighbors of sample rows, as a first measurement of a new generation, and turns g off when
+// its recall is too low. It does nothing when g is not current. Live queries decide: they need not be distributed like
+// rows.
 func (x *Index) measure(g *generation) {
 	r := x.read()
 	defer r.drop()
@@ -259,9 +261,11 @@ func (x *Index) measure(g *generation) {
 	x.judgePrefilter(g, &g.rows, 1)
 }
 
-// compare searches exactly and with the prefilter, records the recall in to, which belongs to g, and returns the exact hits.
-// Without hits it records nothing. An equal cosine counts as found.
-func (x *Index) compare(r reading, g *generation, q *query, k int, keep func(uint64) bool, threads int, to *tally) []Hit {
+// compare searches exactly and with the prefilter, records the recall in to, which belongs to g, and returns the exact
+// hits. Without hits it records nothing. An equal cosine counts as found.
+func (x *Index) compare(r reading, g *generation, q *query, k int, keep func(uint64) bool, threads int,
+	to *tally,
+) []Hit {
 	right := x.searchExact(r, q, k, keep, threads)
 	if len(right) == 0 {
 		return nil
@@ -279,8 +283,8 @@ func (x *Index) compare(r reading, g *generation, q *query, k int, keep func(uin
 	return right
 }
 
-// judgePrefilter turns the prefilter off when its recall is below enough, given at least least measurements. Live queries
-// with a sufficient recall prove it. by is g.live or g.rows. It does not wait for the release of memory.
+// judgePrefilter turns the prefilter off when its recall is below enough, given at least least measurements. Live
+// queries with a sufficient recall prove it. by is g.live or g.rows. It does not wait for the release of memory.
 func (x *Index) judgePrefilter(g *generation, by *tally, least int) {
 	g.mu.Lock()
 	recall, _ := by.recall()

@@ -25,7 +25,8 @@ func TestPrefilterStaysOnWithHighRecall(t *testing.T) {
 		const n, dims = 2000, 128
 		c := newClusters(21, 45, dims)
 		x, model := unmeasured(t, n, c, c.vectors, with(k))
-		if p := x.Path(); !strings.HasPrefix(p, "exact, int8 first pass, "+k.level()+"; 1-bit prefilter on trial: recall ") || !strings.HasSuffix(p, " on 32 rows") {
+		if p := x.Path(); !strings.HasPrefix(p, "exact, int8 first pass, "+k.level()+"; 1-bit prefilter on trial: "+
+			"recall ") || !strings.HasSuffix(p, " on 32 rows") {
 			t.Errorf("built: %s", p)
 		}
 		bytes := x.Bytes()
@@ -35,7 +36,8 @@ func TestPrefilterStaysOnWithHighRecall(t *testing.T) {
 				model.check(t, q, 10, nil, hits, tolerance(dims))
 			}
 		}
-		if p := x.Path(); !strings.HasPrefix(p, "1-bit prefilter (recall ") || !strings.HasSuffix(p, " on 32 live queries), "+k.level()) {
+		if p := x.Path(); !strings.HasPrefix(p, "1-bit prefilter (recall ") ||
+			!strings.HasSuffix(p, " on 32 live queries), "+k.level()) {
 			t.Fatalf("measured: %s", p)
 		}
 		var found float64
@@ -117,9 +119,11 @@ func TestPrefilterIsRebuilt(t *testing.T) {
 		change func(t *testing.T, x *Index, c *clusters)
 		again  bool
 	}{
-		"grown by less than half": {func(t *testing.T, x *Index, c *clusters) { add32(t, x, n, c.vectors(n/2-50)) }, false},
-		"grown by half":           {func(t *testing.T, x *Index, c *clusters) { add32(t, x, n, c.vectors(n/2)) }, true},
-		"half replaced":           {func(t *testing.T, x *Index, c *clusters) { add32(t, x, 0, c.vectors(n/2)) }, true},
+		"grown by less than half": {func(t *testing.T, x *Index, c *clusters) {
+			add32(t, x, n, c.vectors(n/2-50))
+		}, false},
+		"grown by half": {func(t *testing.T, x *Index, c *clusters) { add32(t, x, n, c.vectors(n/2)) }, true},
+		"half replaced": {func(t *testing.T, x *Index, c *clusters) { add32(t, x, 0, c.vectors(n/2)) }, true},
 		"half removed, half of that new": {func(t *testing.T, x *Index, c *clusters) {
 			x.Remove(numbered(0, n/4)...)
 			add32(t, x, n, c.vectors(n/4))

@@ -8,9 +8,10 @@ import (
 	"sync/atomic"
 )
 
-// Nearest returns the k keys with the largest cosine to q, best first, ties by smaller key; fewer when there are fewer, nil
-// when k is 0 or less. keep, when not nil, filters keys; it must be fast, and is called from several goroutines but never
-// concurrently. It rejects a q of other dimensions, zero or not finite. With the prefilter a few of the best may be missing.
+// Nearest returns the k keys with the largest cosine to q, best first, ties by smaller key; fewer when there are fewer,
+// nil when k is 0 or less. keep, when not nil, filters keys; it must be fast, and is called from several goroutines but
+// never concurrently. It rejects a q of other dimensions, zero or not finite. With the prefilter a few of the best may
+// be missing.
 func (x *Index) Nearest(q []float32, k int, keep func(key uint64) bool) ([]Hit, error) {
 	p, err := x.prepareQuery(q)
 	if err != nil {
@@ -30,8 +31,8 @@ func (x *Index) Nearest(q []float32, k int, keep func(key uint64) bool) ([]Hit, 
 	return x.searchExact(r, p, k, keep, x.threads), nil
 }
 
-// Cosines scores keys in the order given, a repeated one each time. Keys that are not in the index are left out. It rejects
-// a q of other dimensions, zero or not finite.
+// Cosines scores keys in the order given, a repeated one each time. Keys that are not in the index are left out. It
+// rejects a q of other dimensions, zero or not finite.
 func (x *Index) Cosines(q []float32, keys []uint64) ([]Hit, error) {
 	p, err := x.prepareQuery(q)
 	if err != nil {
@@ -58,8 +59,8 @@ func (x *Index) Cosines(q []float32, keys []uint64) ([]Hit, error) {
 	}
 }
 
-// cosines scores the rows at places; there says which keys have one. It reports false when a place is not in the snapshot,
-// and the caller must look the places up again.
+// cosines scores the rows at places; there says which keys have one. It reports false when a place is not in the
+// snapshot, and the caller must look the places up again.
 func (x *Index) cosines(r reading, q *query, keys []uint64, places []place, there []bool) (hits []Hit, ok bool) {
 	// One kernel call per segment.
 	wanted := map[*segment][]int{}
@@ -95,10 +96,10 @@ func (x *Index) cosines(r reading, q *query, keys []uint64, places []place, ther
 // clamp limits a cosine to [-1, 1] after rounding.
 func clamp(c float32) float32 { return max(-1, min(1, c)) }
 
-// Visit calls visit for every key whose cosine to q may be at least floor, with an upper bound of that cosine, in no order. No
-// key whose cosine reaches floor is left out; the bound exceeds the cosine by the error of the first pass at most. It never
-// uses the prefilter. visit is called from several goroutines but never concurrently, and must not call the index. Visit
-// rejects a q of other dimensions, zero or not finite.
+// Visit calls visit for every key whose cosine to q may be at least floor, with an upper bound of that cosine, in no
+// order. No key whose cosine reaches floor is left out; the bound exceeds the cosine by the error of the first pass at
+// most. It never uses the prefilter. visit is called from several goroutines but never concurrently, and must not call
+// the index. Visit rejects a q of other dimensions, zero or not finite.
 func (x *Index) Visit(q []float32, floor float32, visit func(key uint64, upper float32)) error {
 	p, err := x.prepareQuery(q)
 	if err != nil {
@@ -124,7 +125,9 @@ func (x *Index) Visit(q []float32, floor float32, visit func(key uint64, upper f
 }
 
 // visitBlock visits n rows of a view, first and following, at most blockRows.
-func (x *Index) visitBlock(v *view, q *query, first, n int, floor float32, w *scratch, visiting *sync.Mutex, visit func(key uint64, upper float32)) {
+func (x *Index) visitBlock(v *view, q *query, first, n int, floor float32, w *scratch, visiting *sync.Mutex,
+	visit func(key uint64, upper float32),
+) {
 	n = x.tuning.kernels.scan(&v.seg.rows, first, n, q, floor-q.off, &w.block)
 	if n == 0 {
 		return
@@ -179,7 +182,8 @@ func (u *units) take() (view, first, n int) {
 	return 0, 0, 0
 }
 
-// inParallel calls do for n workers, the first in this goroutine, and returns when all are done. It re-panics a worker's panic.
+// inParallel calls do for n workers, the first in this goroutine, and returns when all are done. It re-panics a
+// worker's panic.
 func inParallel(n int, do func(worker int)) {
 	var wait sync.WaitGroup
 	var broken atomic.Pointer[any]
@@ -207,8 +211,8 @@ func inParallel(n int, do func(worker int)) {
 func (x *Index) workers(bytes, most int) int { return max(1, min(most, bytes/x.tuning.threadBytes)) }
 
 // searchExact scans all rows, prunes those whose upper bound is below the k-th best lower bound, and scores the rest by
-// descending upper bound until no other can be among the best k. It returns these, best first, fewer when keep accepts fewer.
-// k must be at least 1; keep nil keeps all.
+// descending upper bound until no other can be among the best k. It returns these, best first, fewer when keep accepts
+// fewer. k must be at least 1; keep nil keeps all.
 func (x *Index) searchExact(r reading, q *query, k int, keep func(uint64) bool, threads int) []Hit {
 	s := exactSearch{x: x, units: units{reading: r}, q: q, k: k, keep: keep}
 	s.floor.Store(math.Float32bits(float32(math.Inf(-1))))
@@ -308,8 +312,8 @@ func (s *exactSearch) work(w *scratch) {
 	}
 }
 
-// scan adds the candidates of n rows of a view, first and following, to w and raises the shared floor. Dead rows and those
-// that keep rejects are no candidates.
+// scan adds the candidates of n rows of a view, first and following, to w and raises the shared floor. Dead rows and
+// those that keep rejects are no candidates.
 func (s *exactSearch) scan(w *scratch, view, first, n int) {
 	v := &s.views[view]
 	floor := math.Float32frombits(s.floor.Load())

@@ -2,8 +2,8 @@ package vector
 
 import "sync/atomic"
 
-// snapshot is the state that a reader sees: segments and their dead rows. It is immutable once published, except that rows
-// may be appended to the last segment.
+// snapshot is the state that a reader sees: segments and their dead rows. It is immutable once published, except that
+// rows may be appended to the last segment.
 type snapshot struct {
 	refs    atomic.Int64
 	views   []view
@@ -65,8 +65,8 @@ type reading struct {
 // read holds the current snapshot. It is lock-free: it retries only when a writer published a snapshot meanwhile.
 //
 // New keys are appended without a new snapshot. A row that replaces another is published with the snapshot in which the
-// other is dead, and only then counted in its segment: a reader that counts it with an older snapshot notices that below,
-// so no reader sees both rows or neither.
+// other is dead, and only then counted in its segment: a reader that counts it with an older snapshot notices that
+// below, so no reader sees both rows or neither.
 func (x *Index) read() reading {
 	for {
 		s := x.current.Load()

@@ -14,8 +14,8 @@ func (p place) segment() uint32 { return uint32(p >> 32) }
 
 func (p place) row() uint32 { return uint32(p) }
 
-// table is a hash table from keys to places for one writer and lock-free readers: a slot gets its key, which never changes,
-// before its place, and a table that is too full is replaced by a larger one.
+// table is a hash table from keys to places for one writer and lock-free readers: a slot gets its key, which never
+// changes, before its place, and a table that is too full is replaced by a larger one.
 type table struct {
 	slots atomic.Pointer[[]slot]
 	taken int // slots with a key, removed ones included; the writer's
@@ -40,8 +40,8 @@ func newTable() *table {
 	return t
 }
 
-// search returns the slot of key, or the free one where it would be stored, and its value. slots must have a free slot and a
-// length that is a power of two.
+// search returns the slot of key, or the free one where it would be stored, and its value. slots must have a free slot
+// and a length that is a power of two.
 func search(slots []slot, key uint64) (s *slot, value uint64) {
 	mask := uint64(len(slots) - 1)
 	// Fibonacci hashing: keys are mostly sequential.
@@ -84,8 +84,8 @@ func (t *table) remove(key uint64) {
 	}
 }
 
-// grow replaces the slots by a table that is at least half free, without the removed keys. Readers of the old slots still
-// find the keys in them. Only the writer may call it.
+// grow replaces the slots by a table that is at least half free, without the removed keys. Readers of the old slots
+// still find the keys in them. Only the writer may call it.
 func (t *table) grow() {
 	old, size := *t.slots.Load(), firstSlot
 	for size < int(t.live.Load()+1)*2 {

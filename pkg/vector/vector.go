@@ -1,11 +1,13 @@
 // Package vector is an in-memory index for exact nearest-neighbor search by cosine.
 //
-// Vectors are quantized to 16-bit codes in two byte planes. A search scans the plane of high bytes with several threads.
-// The error bound of that first pass is known for every row, so only rows that cannot be among the nearest are pruned; the
-// others are scored with both planes. The result equals scoring every row, with cosines within about 1e-5 of the input.
+// Vectors are quantized to 16-bit codes in two byte planes. A search scans the plane of high bytes with several
+// threads. The error bound of that first pass is known for every row, so only rows that cannot be among the nearest are
+// pruned; the others are scored with both planes. The result equals scoring every row, with cosines within about 1e-5
+// of the input.
 //
-// Above some hundred thousand rows a prefilter with one sign bit per dimension may replace the scan. It is used only while
-// its recall against the exact search is at least 0.99, measured on the data and on live queries; see [Index.Path].
+// Above some hundred thousand rows a prefilter with one sign bit per dimension may replace the scan. It is used only
+// while its recall against the exact search is at least 0.99, measured on the data and on live queries; see
+// [Index.Path].
 //
 // The inner loops are in C, chosen by the instruction set, with a Go implementation for builds without a C compiler.
 package vector
@@ -52,8 +54,8 @@ type Hit struct {
 	Cosine float32
 }
 
-// Index holds one vector per key. Readers never block on writers; writers are serialized. The zero value is not usable. Its
-// memory is outside of the Go heap: [Index.Close] releases it.
+// Index holds one vector per key. Readers never block on writers; writers are serialized. The zero value is not usable.
+// Its memory is outside of the Go heap: [Index.Close] releases it.
 type Index struct {
 	dims, stride int
 	threads      int
@@ -100,8 +102,8 @@ func defaultTuning() tuning {
 // New returns an empty index.
 func New(o Options) (*Index, error) { return newIndex(o, defaultTuning()) }
 
-// newIndex is [New] with a tuning, which tests vary. It rejects dimensions beyond 1 to [MaxDims], negative threads (0 = all
-// processors) and an unknown prefilter option.
+// newIndex is [New] with a tuning, which tests vary. It rejects dimensions beyond 1 to [MaxDims], negative threads (0 =
+// all processors) and an unknown prefilter option.
 func newIndex(o Options, t tuning) (*Index, error) {
 	switch {
 	case o.Dims < 1 || o.Dims > MaxDims:
@@ -135,8 +137,8 @@ func (x *Index) Has(key uint64) bool {
 // Len returns the number of vectors.
 func (x *Index) Len() int { return int(x.table.live.Load()) }
 
-// Bytes returns the memory in use by rows, dead ones included, their sign bits and the table. Capacity that is not used yet
-// does not count.
+// Bytes returns the memory in use by rows, dead ones included, their sign bits and the table. Capacity that is not used
+// yet does not count.
 func (x *Index) Bytes() int64 {
 	r := x.read()
 	defer r.drop()
@@ -151,8 +153,8 @@ func (x *Index) Bytes() int64 {
 	return total
 }
 
-// Close releases the memory once running searches are done; it does not wait for them, but for background work. Later calls
-// fail with [ErrClosed]. It is idempotent.
+// Close releases the memory once running searches are done; it does not wait for them, but for background work. Later
+// calls fail with [ErrClosed]. It is idempotent.
 func (x *Index) Close() error {
 	x.background.close()
 	x.mu.Lock()
@@ -192,8 +194,8 @@ type query struct {
 	off    float32 // error bound of the first pass, in addition to that of each row
 }
 
-// prepareQuery validates and quantizes a query vector. It rejects other dimensions with [ErrDims], and with [ErrNotFinite] or
-// [ErrZero] vectors without a direction.
+// prepareQuery validates and quantizes a query vector. It rejects other dimensions with [ErrDims], and with
+// [ErrNotFinite] or [ErrZero] vectors without a direction.
 func (x *Index) prepareQuery(q []float32) (*query, error) {
 	if len(q) != x.dims {
 		return nil, fmt.Errorf("%w: %d, not %d", ErrDims, len(q), x.dims)
@@ -218,8 +220,8 @@ func (x *Index) prepareQuery(q []float32) (*query, error) {
 		lost += d * d
 	}
 	out.factor = float32(256 * step * perLength)
-	// Twice the quantization error of the query, because the high bytes of a row alone may be slightly longer than 1. The
-	// rest bounds the rounding of sums.
+	// Twice the quantization error of the query, because the high bytes of a row alone may be slightly longer than 1.
+	// The rest bounds the rounding of sums.
 	out.off = float32(2*math.Sqrt(lost)*perLength + 4e-6 + 1e-9*float64(x.dims))
 	return out, nil
 }

@@ -55,7 +55,8 @@ func TestNearestMatchesFullScan(t *testing.T) {
 						t.Fatalf("%d vectors, want %d", x.Len(), tt.n)
 					}
 					for i, k := range []int{1, 20, tt.n, tt.n + 5} {
-						compare(t, want[i], k, nearest(t, x, queries[i*tt.dims:(i+1)*tt.dims], k, nil), tolerance(tt.dims))
+						compare(t, want[i], k, nearest(t, x, queries[i*tt.dims:(i+1)*tt.dims], k, nil),
+							tolerance(tt.dims))
 					}
 				})
 			}
@@ -184,13 +185,16 @@ func TestKeep(t *testing.T) {
 		add(t, x, numbered(0, n), vectors)
 		model.add(numbered(0, n), vectors)
 		for name, keep := range map[string]func(uint64) bool{
-			"all": func(uint64) bool { return true }, "none": func(uint64) bool { return false }, "half": func(k uint64) bool { return k%2 == 0 },
+			"all": func(uint64) bool {
+				return true
+			}, "none": func(uint64) bool { return false }, "half": func(k uint64) bool { return k%2 == 0 },
 			"few": func(k uint64) bool { return k%500 == 7 }, "one": func(k uint64) bool { return k == 2999 },
 		} {
 			t.Run(name, func(t *testing.T) {
 				calls := 0 // not atomic: it is never asked by two at once
 				q := c.vectors(1)
-				model.check(t, q, 20, keep, nearest(t, x, q, 20, func(k uint64) bool { calls++; return keep(k) }), tolerance(dims))
+				model.check(t, q, 20, keep, nearest(t, x, q, 20, func(k uint64) bool { calls++; return keep(k) }),
+					tolerance(dims))
 				if calls == 0 {
 					t.Error("it was not asked")
 				}
@@ -319,7 +323,8 @@ func TestFailedAddChangesNothing(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	for name, o := range map[string]Options{
-		"no dimensions": {}, "fewer than none": {Dims: -1}, "too many": {Dims: MaxDims + 1}, "threads": {Dims: 3, Threads: -1},
+		"no dimensions": {}, "fewer than none": {Dims: -1}, "too many": {Dims: MaxDims + 1},
+		"threads":   {Dims: 3, Threads: -1},
 		"prefilter": {Dims: 3, Prefilter: 2},
 	} {
 		if _, err := New(o); err == nil {
@@ -340,7 +345,8 @@ func TestOptions(t *testing.T) {
 			t.Errorf("k = %d: %v, %v", k, hits, err)
 		}
 	}
-	if hits := nearest(t, x, []float32{1, 0}, math.MaxInt, nil); len(hits) != 2 || hits[0] != (Hit{0, 1}) || hits[1] != (Hit{1, 0}) {
+	if hits := nearest(t, x, []float32{1, 0}, math.MaxInt, nil); len(hits) != 2 || hits[0] != (Hit{0, 1}) ||
+		hits[1] != (Hit{1, 0}) {
 		t.Errorf("%v", hits)
 	}
 	if p := x.Path(); p != "exact, int8 first pass, "+available[len(available)-1].level() {
@@ -383,7 +389,8 @@ func TestCosines(t *testing.T) {
 	})
 }
 
-// TestVisitFindsEveryRowAboveTheFloor: no row that reaches the floor is left out, bounds hold, and removed rows are not visited.
+// TestVisitFindsEveryRowAboveTheFloor: no row that reaches the floor is left out, bounds hold, and removed rows are not
+// visited.
 func TestVisitFindsEveryRowAboveTheFloor(t *testing.T) {
 	t.Parallel()
 	const dims, rows = 48, 5000
@@ -416,7 +423,8 @@ func TestVisitFindsEveryRowAboveTheFloor(t *testing.T) {
 		for _, h := range hits {
 			upper, ok := visited[h.Key]
 			if !ok && h.Cosine >= floor || ok && upper < h.Cosine || ok && upper > h.Cosine+0.1 {
-				t.Fatalf("floor %v: row %d with the cosine %v is visited %v with the bound %v", floor, h.Key, h.Cosine, ok, upper)
+				t.Fatalf("floor %v: row %d with the cosine %v is visited %v with the bound %v", floor, h.Key, h.Cosine,
+					ok, upper)
 			}
 		}
 		if _, ok := visited[8]; ok || len(visited) > rows-3 {

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// Add stores the vector of each key; vectors are concatenated in the order of keys. An existing key is replaced, and of a key
-// given twice the last vector wins. Readers see all of them at once, or none on an error: a wrong number of components, a
-// vector that is zero or not finite, or lack of memory.
+// Add stores the vector of each key; vectors are concatenated in the order of keys. An existing key is replaced, and of
+// a key given twice the last vector wins. Readers see all of them at once, or none on an error: a wrong number of
+// components, a vector that is zero or not finite, or lack of memory.
 func (x *Index) Add(keys []uint64, vectors []float32) error {
 	if len(vectors) != len(keys)*x.dims {
 		return fmt.Errorf("%w: %d numbers for %d vectors of %d", ErrDims, len(vectors), len(keys), x.dims)
@@ -60,8 +60,8 @@ func (b *batch) done() {
 	}
 }
 
-// write quantizes the vectors into rows that readers do not see yet, of a repeated key only the last. After an error, for an
-// invalid vector or lack of memory, the rows are given back. The caller holds mu and commits the batch.
+// write quantizes the vectors into rows that readers do not see yet, of a repeated key only the last. After an error,
+// for an invalid vector or lack of memory, the rows are given back. The caller holds mu and commits the batch.
 func (x *Index) write(keys []uint64, vectors []float32) (*batch, error) {
 	b := new(batch)
 	if v := x.current.Load().views; len(v) > 0 {
@@ -140,8 +140,8 @@ func (x *Index) addSegment(room int) (*segment, error) {
 	return newSegment(x.nextID, room, x.stride, &x.mapped)
 }
 
-// quantize appends n vectors to seg without counting them as used; seg must have room. On an error, bad is the index of the
-// rejected vector, which is zero or not finite.
+// quantize appends n vectors to seg without counting them as used; seg must have room. On an error, bad is the index of
+// the rejected vector, which is zero or not finite.
 func (x *Index) quantize(seg *segment, vectors []float32, n int) (bad int, err error) {
 	for done := 0; done < n; {
 		done += x.tuning.kernels.quantize(vectors[done*x.dims:], x.dims, &seg.rows, seg.used+done, n-done)
@@ -204,7 +204,8 @@ func (x *Index) commit(b *batch) error {
 	return nil
 }
 
-// fillSigns writes the missing sign bits of the rows of v, relative to the centre of g; without a prefilter it does nothing.
+// fillSigns writes the missing sign bits of the rows of v, relative to the centre of g; without a prefilter it does
+// nothing.
 func (x *Index) fillSigns(v *view, g *generation) {
 	if v.bits == nil {
 		return
@@ -284,8 +285,8 @@ func (e *edit) kill(at place) {
 	v.deads++
 }
 
-// append adds a segment as the last one, with a plane of sign bits if there is a prefilter. It fails when there is no memory
-// for that plane.
+// append adds a segment as the last one, with a plane of sign bits if there is a prefilter. It fails when there is no
+// memory for that plane.
 func (e *edit) append(seg *segment) error {
 	e.begin()
 	v := view{seg: seg, count: seg.used}

@@ -6,8 +6,8 @@ import (
 	"conclave/pkg/local"
 )
 
-// deniedPrefixes are the addresses that the SSRF gate denies: this machine, its networks, tunnels, documentation ranges, and
-// addresses that embed another address, because they lead to that one.
+// deniedPrefixes are the addresses that the SSRF gate denies: this machine, its networks, tunnels, documentation
+// ranges, and addresses that embed another address, because they lead to that one.
 var deniedPrefixes = mustParsePrefixes(
 	"0.0.0.0/8",        // this network; Linux connects it to loopback
 	"10.0.0.0/8",       // private
@@ -53,8 +53,8 @@ func mustParsePrefixes(list ...string) []netip.Prefix {
 	return out
 }
 
-// IsPublicAddr reports whether a is a public address. It is the SSRF gate: it denies invalid and zoned addresses, everything
-// in deniedPrefixes, ISATAP addresses that embed a local IPv4 address, and IPv6 outside of global unicast.
+// IsPublicAddr reports whether a is a public address. It is the SSRF gate: it denies invalid and zoned addresses,
+// everything in deniedPrefixes, ISATAP addresses that embed a local IPv4 address, and IPv6 outside of global unicast.
 func IsPublicAddr(a netip.Addr) bool {
 	if !a.IsValid() || a.Zone() != "" {
 		return false
@@ -76,8 +76,8 @@ func IsPublicAddr(a netip.Addr) bool {
 	return globalUnicast.Contains(a)
 }
 
-// IsAddrOf reports whether a host that the user wrote may lead to the address a: a name to public addresses only, a name of this machine
-// to loopback, and an address that is written as a number to itself.
+// IsAddrOf reports whether a host that the user wrote may lead to the address a: a name to public addresses only, a
+// name of this machine to loopback, and an address that is written as a number to itself.
 func IsAddrOf(host string, a netip.Addr) bool {
 	a = a.Unmap()
 	written, err := netip.ParseAddr(host)

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/net/html/charset"
 )
 
-// minRatioBytes is the size from which on a body may not be too many times what came over the wire. Below it a ratio says
-// nothing: a small page of blanks is no bomb.
+// minRatioBytes is the size from which on a body may not be too many times what came over the wire. Below it a ratio
+// says nothing: a small page of blanks is no bomb.
 const minRatioBytes = 64 << 10
 
 // Types of pages, as [Page.Type] names them.
@@ -53,8 +53,8 @@ func contentKind(h http.Header) (kind, full string, err error) {
 	return kind, values[0], nil
 }
 
-// matchesSniffed reports whether the first bytes look like what the header says (kind). Text may look like HTML: many plain
-// files begin with a tag. An empty body always matches, binary data never does.
+// matchesSniffed reports whether the first bytes look like what the header says (kind). Text may look like HTML: many
+// plain files begin with a tag. An empty body always matches, binary data never does.
 func matchesSniffed(kind string, body []byte) bool {
 	sniffed, _, err := mime.ParseMediaType(http.DetectContentType(body))
 	if err != nil {
@@ -71,8 +71,8 @@ func matchesSniffed(kind string, body []byte) bool {
 	return len(bytes.TrimSpace(body)) == 0
 }
 
-// meteredReader counts the bytes of a response and fails with ErrLarge beyond limit. onData is called for every read that
-// returned bytes.
+// meteredReader counts the bytes of a response and fails with ErrLarge beyond limit. onData is called for every read
+// that returned bytes.
 type meteredReader struct {
 	r      io.Reader
 	read   int64
@@ -80,7 +80,8 @@ type meteredReader struct {
 	onData func()
 }
 
-// Read implements [io.Reader]. It counts the bytes and calls onData for each arrival; beyond limit it fails with [ErrLarge].
+// Read implements [io.Reader]. It counts the bytes and calls onData for each arrival; beyond limit it fails with
+// [ErrLarge].
 func (w *meteredReader) Read(p []byte) (int, error) {
 	n, err := w.r.Read(p)
 	w.read += int64(n)
@@ -93,8 +94,9 @@ func (w *meteredReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readBody decodes the content encoding. It rejects several encodings and any but gzip and deflate with [ErrEncoding], and
-// with [ErrLarge] a body of more than most decoded bytes, or one that grows by more than ratio beyond minRatioBytes.
+// readBody decodes the content encoding. It rejects several encodings and any but gzip and deflate with [ErrEncoding],
+// and with [ErrLarge] a body of more than most decoded bytes, or one that grows by more than ratio beyond
+// minRatioBytes.
 func readBody(encoding []string, in *meteredReader, most int64, ratio int64) ([]byte, error) {
 	var r io.Reader = in
 	var err error
@@ -128,8 +130,8 @@ func readBody(encoding []string, in *meteredReader, most int64, ratio int64) ([]
 	}
 }
 
-// newDeflateReader reads deflate with its zlib header, as it should come, or without, as it often does. It fails for less
-// than two bytes.
+// newDeflateReader reads deflate with its zlib header, as it should come, or without, as it often does. It fails for
+// less than two bytes.
 func newDeflateReader(in io.Reader) (io.Reader, error) {
 	b := bufio.NewReader(in)
 	head, err := b.Peek(2)
@@ -146,15 +148,16 @@ func newDeflateReader(in io.Reader) (io.Reader, error) {
 func classifyDecodeError(err error) error {
 	var corrupt flate.CorruptInputError
 	switch {
-	case errors.As(err, &corrupt), errors.Is(err, gzip.ErrHeader), errors.Is(err, gzip.ErrChecksum), errors.Is(err, zlib.ErrHeader),
+	case errors.As(err, &corrupt), errors.Is(err, gzip.ErrHeader), errors.Is(err, gzip.ErrChecksum), errors.Is(err,
+		zlib.ErrHeader),
 		errors.Is(err, zlib.ErrChecksum), errors.Is(err, zlib.ErrDictionary):
 		return ErrEncoding
 	}
 	return err
 }
 
-// decodeCharset returns the body as UTF-8 without a byte order mark; it never fails, invalid bytes become U+FFFD. A body
-// without a charset is read as browsers do; JSON is always UTF-8. contentType is the whole header.
+// decodeCharset returns the body as UTF-8 without a byte order mark; it never fails, invalid bytes become U+FFFD. A
+// body without a charset is read as browsers do; JSON is always UTF-8. contentType is the whole header.
 func decodeCharset(kind, contentType string, body []byte) string {
 	if kind != JSON {
 		e, _, _ := charset.DetermineEncoding(body, contentType)

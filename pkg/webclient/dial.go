@@ -11,9 +11,9 @@ import (
 // maxDialAttempts is how many addresses of one host are dialed.
 const maxDialAttempts = 4
 
-// dial resolves a host once, denies it when any of its addresses is denied, and connects only to the addresses that were
-// checked, at most maxDialAttempts of them. A name that resolves differently the second time (DNS rebinding) is never
-// resolved a second time. address is host:port.
+// dial resolves a host once, denies it when any of its addresses is denied, and connects only to the addresses that
+// were checked, at most maxDialAttempts of them. A name that resolves differently the second time (DNS rebinding) is
+// never resolved a second time. address is host:port.
 func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -63,8 +63,8 @@ func (c *Client) resolve(ctx context.Context, host string) ([]netip.Addr, error)
 	return slices.Compact(addrs), nil
 }
 
-// checkSocket is called between socket and connect with the address that the kernel gets. It is the check that counts: it
-// sees no names, and denies non-public addresses, this machine's own and the endpoints of Conclave.
+// checkSocket is called between socket and connect with the address that the kernel gets. It is the check that counts:
+// it sees no names, and denies non-public addresses, this machine's own and the endpoints of Conclave.
 func (c *Client) checkSocket(_, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -80,8 +80,8 @@ func (c *Client) checkSocket(_, address string, _ syscall.RawConn) error {
 	return nil
 }
 
-// isPermitted reports whether a page may be fetched from a: a public address that is not one of this machine's. Tests can
-// allow more.
+// isPermitted reports whether a page may be fetched from a: a public address that is not one of this machine's. Tests
+// can allow more.
 func (c *Client) isPermitted(a netip.Addr) bool {
 	a = a.Unmap()
 	for _, p := range c.testNet.Allow {

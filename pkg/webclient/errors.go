@@ -10,8 +10,8 @@ import (
 	"strconv"
 )
 
-// Failure is why a fetch failed, in a few fixed words. It holds no address, no name server reply and nothing that the other
-// side wrote, so that a model learns nothing about the network.
+// Failure is why a fetch failed, in a few fixed words. It holds no address, no name server reply and nothing that the
+// other side wrote, so that a model learns nothing about the network.
 type Failure string
 
 // Error implements error.
@@ -43,8 +43,8 @@ type Status int
 // Error implements error.
 func (s Status) Error() string { return strconv.Itoa(int(s)) }
 
-// failureOf maps err to a Failure or Status that tells a model nothing of this machine, nil for nil. Any error of an ended
-// ctx that is neither is [ErrTimeout]. Unknown errors become ErrBroken, which tells least.
+// failureOf maps err to a Failure or Status that tells a model nothing of this machine, nil for nil. Any error of an
+// ended ctx that is neither is [ErrTimeout]. Unknown errors become ErrBroken, which tells least.
 func failureOf(ctx context.Context, err error) error {
 	var (
 		f        Failure
@@ -64,11 +64,13 @@ func failureOf(ctx context.Context, err error) error {
 		return f
 	case errors.As(err, &s):
 		return s
-	case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &netError) && netError.Timeout():
+	case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded),
+		errors.As(err, &netError) && netError.Timeout():
 		return ErrTimeout
 	case errors.As(err, &dns):
 		return ErrName
-	case errors.As(err, &record), errors.As(err, &alert), errors.As(err, &verify), errors.As(err, &host), errors.As(err, &unknown):
+	case errors.As(err, &record), errors.As(err, &alert), errors.As(err, &verify), errors.As(err, &host), errors.As(err,
+		&unknown):
 		return ErrSecure
 	}
 	var op *net.OpError

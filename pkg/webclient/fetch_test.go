@@ -61,7 +61,11 @@ func TestBodies(t *testing.T) {
 		err                   error
 	}{
 		{"HTML", "text/html; charset=utf-8", "", page, string(page), nil},
-		{"XHTML", "application/xhtml+xml", "", []byte(`<?xml version="1.0"?><html/>`), `<?xml version="1.0"?><html/>`, nil},
+		{
+			"XHTML", "application/xhtml+xml", "", []byte(`<?xml version="1.0"?><html/>`),
+			`<?xml version="1.0"?><html/>`,
+			nil,
+		},
 		{"text", "text/plain", "", []byte("hello"), "hello", nil},
 		{"text that begins like HTML", "text/markdown", "", []byte("<div>x</div>"), "<div>x</div>", nil},
 		{"JSON", "application/json", "", []byte(`{"a":1}`), `{"a":1}`, nil},
@@ -74,7 +78,10 @@ func TestBodies(t *testing.T) {
 		{"deflate with a header", "text/html", "deflate", packed(t, "zlib", page), string(page), nil},
 		{"deflate without one", "text/html", "deflate", packed(t, "raw", page), string(page), nil},
 		{"Latin 1", "text/plain; charset=iso-8859-1", "", []byte("caf\xe9"), "café", nil},
-		{"the charset in the page", "text/html", "", []byte("<meta charset=windows-1251><p>\xcf\xf0\xe8"), "<meta charset=windows-1251><p>При", nil},
+		{
+			"the charset in the page", "text/html", "", []byte("<meta charset=windows-1251><p>\xcf\xf0\xe8"),
+			"<meta charset=windows-1251><p>При", nil,
+		},
 		{"UTF-16 with its mark", "text/plain", "", []byte("\xff\xfeh\x00i\x00"), "hi", nil},
 		{"UTF-8 with its mark", "text/plain", "", []byte("\xef\xbb\xbfhi"), "hi", nil},
 		{"Japanese", "text/plain; charset=shift_jis", "", []byte("\x93\xfa\x96{"), "日本", nil},
@@ -83,25 +90,48 @@ func TestBodies(t *testing.T) {
 		{"trick: a deflate bomb", "text/html", "deflate", packed(t, "raw", zeros), "", webclient.ErrLarge},
 		{"trick: a zlib bomb", "text/html", "deflate", packed(t, "zlib", zeros), "", webclient.ErrLarge},
 		{"trick: a bomb of many parts", "text/html", "gzip", many, "", webclient.ErrLarge},
-		{"trick: a bomb in a bomb", "text/html", "gzip", packed(t, "gzip", packed(t, "gzip", zeros)), "", webclient.ErrType},
-		{"trick: packed twice and said so", "text/html", "gzip, gzip", packed(t, "gzip", packed(t, "gzip", page)), "", webclient.ErrEncoding},
+		{
+			"trick: a bomb in a bomb", "text/html", "gzip", packed(t, "gzip", packed(t, "gzip", zeros)), "",
+			webclient.ErrType,
+		},
+		{
+			"trick: packed twice and said so", "text/html", "gzip, gzip", packed(t, "gzip", packed(t, "gzip", page)),
+			"",
+			webclient.ErrEncoding,
+		},
 		{"trick: gzip and identity", "text/html", "identity, gzip", packed(t, "gzip", page), "", webclient.ErrEncoding},
 		{"trick: packed and not said", "text/html", "", packed(t, "gzip", page), "", webclient.ErrType},
-		{"trick: brotli that nobody asked for", "text/html", "br", []byte{0x0b, 0x02, 0x80, 'h', 'e', 'l', 'l', 'o', 0x03}, "", webclient.ErrEncoding},
+		{"trick: brotli that nobody asked for", "text/html", "br", []byte{
+			0x0b, 0x02, 0x80, 'h', 'e', 'l', 'l', 'o',
+			0x03,
+		}, "", webclient.ErrEncoding},
 		{"trick: zstd", "text/html", "zstd", []byte{0x28, 0xb5, 0x2f, 0xfd, 0}, "", webclient.ErrEncoding},
 		{"trick: compress", "text/html", "compress", []byte{0x1f, 0x9d, 0x90}, "", webclient.ErrEncoding},
 		{"trick: an encoding nobody knows", "text/html", "x-unknown", page, "", webclient.ErrEncoding},
 		{"trick: gzip that is none", "text/html", "gzip", page, "", webclient.ErrEncoding},
 		{"trick: gzip that breaks off", "text/html", "gzip", packed(t, "gzip", page)[:30], "", webclient.ErrBroken},
-		{"trick: gzip with a wrong sum", "text/html", "gzip", append(packed(t, "gzip", page)[:len(packed(t, "gzip", page))-8], 1, 2, 3, 4, 0, 0, 0, 0), "", webclient.ErrEncoding},
+		{
+			"trick: gzip with a wrong sum", "text/html", "gzip",
+			append(packed(t, "gzip", page)[:len(packed(t, "gzip", page))-8], 1, 2, 3, 4, 0, 0, 0, 0), "",
+			webclient.ErrEncoding,
+		},
 		{"trick: too long", "text/plain", "", bytes.Repeat([]byte("word "), 500<<10), "", webclient.ErrLarge},
-		{"trick: a title of ten megabytes", "text/html", "gzip", packed(t, "gzip", []byte("<title>"+strings.Repeat("t", 10<<20))), "", webclient.ErrLarge},
+		{
+			"trick: a title of ten megabytes", "text/html", "gzip",
+			packed(t, "gzip", []byte("<title>"+strings.Repeat("t", 10<<20))), "", webclient.ErrLarge,
+		},
 
 		{"trick: no type", "", "", page, "", webclient.ErrType},
 		{"trick: a picture", "image/png", "", []byte("\x89PNG\r\n\x1a\n"), "", webclient.ErrType},
-		{"trick: a picture that says HTML", "text/html", "", []byte("\x89PNG\r\n\x1a\n\x00\x00"), "", webclient.ErrType},
+		{
+			"trick: a picture that says HTML", "text/html", "", []byte("\x89PNG\r\n\x1a\n\x00\x00"), "",
+			webclient.ErrType,
+		},
 		{"trick: a PDF that says text", "text/plain", "", []byte("%PDF-1.7 x"), "", webclient.ErrType},
-		{"trick: a program that says text", "text/plain", "", []byte("\x7fELF\x02\x01\x01\x00\x00"), "", webclient.ErrType},
+		{
+			"trick: a program that says text", "text/plain", "", []byte("\x7fELF\x02\x01\x01\x00\x00"), "",
+			webclient.ErrType,
+		},
 		{"trick: an archive that says JSON", "application/json", "", []byte("PK\x03\x04"), "", webclient.ErrType},
 		{"trick: HTML that says JSON", "application/json", "", page, "", webclient.ErrType},
 		{"trick: HTML that says XML", "text/xml", "", page, "", webclient.ErrType},
@@ -112,11 +142,20 @@ func TestBodies(t *testing.T) {
 		{"trick: a type that is none", "text/html/plain", "", page, "", webclient.ErrType},
 		{"trick: a film that says text", "text/plain", "", []byte("\x1a\x45\xdf\xa3"), "", webclient.ErrType},
 
-		{"trick: a charset that hides tags", "text/html; charset=utf-7", "", []byte("+ADw-script+AD4-"), "+ADw-script+AD4-", nil},
+		{
+			"trick: a charset that hides tags", "text/html; charset=utf-7", "", []byte("+ADw-script+AD4-"),
+			"+ADw-script+AD4-", nil,
+		},
 		{"trick: a charset nobody knows", "text/plain; charset=x-made-up", "", []byte("plain"), "plain", nil},
 		{"trick: a charset that is replaced", "text/plain; charset=iso-2022-kr", "", []byte("words"), "\ufffd", nil},
-		{"trick: bytes that are no UTF-8", "text/plain; charset=utf-8", "", []byte("a\xff\xc0b"), "a\ufffd\ufffdb", nil},
-		{"trick: JSON in another charset", "application/json; charset=utf-16", "", []byte("{\"a\":\"\xe9\"}"), "{\"a\":\"\ufffd\"}", nil},
+		{
+			"trick: bytes that are no UTF-8", "text/plain; charset=utf-8", "", []byte("a\xff\xc0b"), "a\ufffd\ufffdb",
+			nil,
+		},
+		{
+			"trick: JSON in another charset", "application/json; charset=utf-16", "", []byte("{\"a\":\"\xe9\"}"),
+			"{\"a\":\"\ufffd\"}", nil,
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, port := site(t, func(w http.ResponseWriter, r *http.Request) {
@@ -180,30 +219,64 @@ func TestServersThatDoNotPlayAlong(t *testing.T) {
 		err    error
 	}{
 		{"no header ever", raw(silent), webclient.ErrTimeout},
-		{"half a header", raw(func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-"); silent(c) }), webclient.ErrTimeout},
+		{
+			"half a header", raw(func(c net.Conn) {
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-")
+				silent(c)
+			}),
+			webclient.ErrTimeout,
+		},
 		{"an endless header", raw(func(c net.Conn) {
 			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nX: ")
 			untilGone(c, strings.Repeat("a", 1<<10))
 		}), webclient.ErrBroken},
-		{"endless headers", raw(func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n"); untilGone(c, "X-A: b\r\n") }), webclient.ErrBroken},
-		{"endless early hints", raw(func(c net.Conn) { untilGone(c, "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n") }), webclient.ErrBroken},
-		{"a body that never begins", raw(func(c net.Conn) { _, _ = io.WriteString(c, head+"Content-Length: 100\r\n\r\n"); silent(c) }), webclient.ErrTimeout},
-		{"a body that stops", raw(func(c net.Conn) { _, _ = io.WriteString(c, head+"Content-Length: 100\r\n\r\nabc"); silent(c) }), webclient.ErrTimeout},
-		{"a body that breaks off", raw(func(c net.Conn) { _, _ = io.WriteString(c, head+"Content-Length: 100\r\n\r\nabc") }), webclient.ErrBroken},
-		{"an endless body", raw(func(c net.Conn) { _, _ = io.WriteString(c, head+"\r\n"); untilGone(c, strings.Repeat("a", 1<<14)) }), webclient.ErrLarge},
+		{"endless headers", raw(func(c net.Conn) {
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n")
+			untilGone(c, "X-A: b\r\n")
+		}), webclient.ErrBroken},
+		{"endless early hints", raw(func(c net.Conn) {
+			untilGone(c, "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n")
+		}), webclient.ErrBroken},
+		{"a body that never begins", raw(func(c net.Conn) {
+			_, _ = io.WriteString(c, head+"Content-Length: 100\r\n\r\n")
+			silent(c)
+		}), webclient.ErrTimeout},
+		{"a body that stops", raw(func(c net.Conn) {
+			_, _ = io.WriteString(c, head+"Content-Length: 100\r\n\r\nabc")
+			silent(c)
+		}), webclient.ErrTimeout},
+		{"a body that breaks off", raw(func(c net.Conn) {
+			_, _ = io.WriteString(c, head+"Content-Length: 100\r\n\r\nabc")
+		}), webclient.ErrBroken},
+		{"an endless body", raw(func(c net.Conn) {
+			_, _ = io.WriteString(c, head+"\r\n")
+			untilGone(c, strings.Repeat("a", 1<<14))
+		}), webclient.ErrLarge},
 		{"endless chunks", raw(func(c net.Conn) {
 			_, _ = io.WriteString(c, head+"Transfer-Encoding: chunked\r\n\r\n")
 			untilGone(c, "400\r\n"+strings.Repeat("a", 1024)+"\r\n")
 		}), webclient.ErrLarge},
-		{"a length that is announced too large", raw(func(c net.Conn) { _, _ = io.WriteString(c, head+"Content-Length: 9999999999\r\n\r\n"); silent(c) }), webclient.ErrLarge},
-		{"two lengths", raw(func(c net.Conn) { _, _ = io.WriteString(c, head+"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab") }), webclient.ErrBroken},
+		{"a length that is announced too large", raw(func(c net.Conn) {
+			_, _ = io.WriteString(c, head+"Content-Length: 9999999999\r\n\r\n")
+			silent(c)
+		}), webclient.ErrLarge},
+		{"two lengths", raw(func(c net.Conn) {
+			_, _ = io.WriteString(c, head+"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab")
+		}), webclient.ErrBroken},
 		{"two types", raw(func(c net.Conn) {
 			_, _ = io.WriteString(c, head+"Content-Type: text/html\r\nContent-Length: 1\r\n\r\na")
 		}), webclient.ErrType},
-		{"another protocol", raw(func(c net.Conn) { _, _ = io.WriteString(c, "SSH-2.0-OpenSSH_9.2\r\n") }), webclient.ErrBroken},
-		{"a NATS server", raw(func(c net.Conn) { _, _ = io.WriteString(c, "INFO {\"server_id\":\"x\"}\r\n") }), webclient.ErrBroken},
+		{"another protocol", raw(func(c net.Conn) {
+			_, _ = io.WriteString(c, "SSH-2.0-OpenSSH_9.2\r\n")
+		}), webclient.ErrBroken},
+		{
+			"a NATS server", raw(func(c net.Conn) { _, _ = io.WriteString(c, "INFO {\"server_id\":\"x\"}\r\n") }),
+			webclient.ErrBroken,
+		},
 		{"nothing at all", raw(func(net.Conn) {}), webclient.ErrBroken},
-		{"a switch of protocols", raw(func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n") }), webclient.Status(101)},
+		{"a switch of protocols", raw(func(c net.Conn) {
+			_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n")
+		}), webclient.Status(101)},
 		{"nobody there", func(t *testing.T) string {
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
@@ -293,8 +366,9 @@ func TestWhatIsSent(t *testing.T) {
 			t.Errorf("asked for %s", r.RequestURI)
 		}
 		want := map[string]string{
-			"User-Agent": "Conclave/test (+local assistant; reads one page at the user's request)", "Accept-Encoding": "gzip, deflate",
-			"Accept": r.Header.Get("Accept"), "Connection": "close",
+			"User-Agent":      "Conclave/test (+local assistant; reads one page at the user's request)",
+			"Accept-Encoding": "gzip, deflate",
+			"Accept":          r.Header.Get("Accept"), "Connection": "close",
 		}
 		for k := range r.Header {
 			if r.Header.Get(k) != want[k] || want[k] == "" {
@@ -310,7 +384,8 @@ func TestStatus(t *testing.T) {
 			w.Header().Set("Content-Type", "text/html")
 			w.WriteHeader(code)
 		})
-		if _, err := open(fast(port)).Get(t.Context(), s.URL); !errors.Is(err, webclient.Status(code)) || err.Error() != fmt.Sprint(code) {
+		if _, err := open(fast(port)).Get(t.Context(), s.URL); !errors.Is(err, webclient.Status(code)) ||
+			err.Error() != fmt.Sprint(code) {
 			t.Errorf("%d: %v", code, err)
 		}
 	}
@@ -336,7 +411,10 @@ func TestSecure(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AddCert(s.Certificate())
 	secure := s.Listener.Addr().(*net.TCPAddr).Port
-	trusting := webclient.NewForTests(fast(port, secure), webclient.TestNet{Allow: loopback, Roots: roots, Resolver: names(t, isInternalName)})
+	trusting := webclient.NewForTests(fast(port, secure), webclient.TestNet{
+		Allow: loopback, Roots: roots,
+		Resolver: names(t, isInternalName),
+	})
 
 	if page, err := trusting.Get(t.Context(), s.URL); err != nil || page.Body != "secure" {
 		t.Errorf("control: %+v, %v", page, err)
@@ -347,10 +425,12 @@ func TestSecure(t *testing.T) {
 	if _, err := open(fast(secure)).Get(t.Context(), s.URL); !errors.Is(err, webclient.ErrSecure) {
 		t.Errorf("a certificate of nobody: %v", err)
 	}
-	if _, err := trusting.Get(t.Context(), fmt.Sprintf("https://loop.inside-names.com:%d/", secure)); !errors.Is(err, webclient.ErrSecure) {
+	if _, err := trusting.Get(t.Context(), fmt.Sprintf("https://loop.inside-names.com:%d/", secure)); !errors.Is(err,
+		webclient.ErrSecure) {
 		t.Errorf("a certificate of another: %v", err)
 	}
-	if _, err := trusting.Get(t.Context(), fmt.Sprintf("https://127.0.0.1:%d/", port)); !errors.Is(err, webclient.ErrSecure) {
+	if _, err := trusting.Get(t.Context(), fmt.Sprintf("https://127.0.0.1:%d/", port)); !errors.Is(err,
+		webclient.ErrSecure) {
 		t.Errorf("no TLS at all: %v", err)
 	}
 	old := httptest.NewUnstartedServer(http.NotFoundHandler())
@@ -358,7 +438,9 @@ func TestSecure(t *testing.T) {
 	old.Config.ErrorLog = s.Config.ErrorLog
 	old.StartTLS()
 	t.Cleanup(old.Close)
-	if _, err := webclient.NewForTests(fast(old.Listener.Addr().(*net.TCPAddr).Port), webclient.TestNet{Allow: loopback, Roots: roots}).Get(t.Context(), old.URL); !errors.Is(err, webclient.ErrSecure) {
+	if _, err := webclient.NewForTests(fast(old.Listener.Addr().(*net.TCPAddr).Port),
+		webclient.TestNet{Allow: loopback, Roots: roots}).Get(t.Context(), old.URL); !errors.Is(err,
+		webclient.ErrSecure) {
 		t.Errorf("TLS of old: %v", err)
 	}
 }

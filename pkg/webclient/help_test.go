@@ -25,7 +25,8 @@ var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustPa
 func fast(ports ...int) webclient.Config {
 	return webclient.Config{
 		Version: "test", Ports: ports, Every: time.Millisecond, Burst: 1000,
-		Total: 30 * time.Second, Resolve: 20 * time.Second, Connect: 10 * time.Second, Handshake: 20 * time.Second, Header: 20 * time.Second, Idle: 20 * time.Second,
+		Total: 30 * time.Second, Resolve: 20 * time.Second, Connect: 10 * time.Second, Handshake: 20 * time.Second,
+		Header: 20 * time.Second, Idle: 20 * time.Second,
 	}
 }
 
@@ -115,9 +116,11 @@ func names(t *testing.T, answer func(host string) []netip.Addr) *net.Resolver {
 			for _, a := range answer(strings.TrimSuffix(q.Name.String(), ".")) {
 				switch {
 				case q.Type == dnsmessage.TypeA && a.Is4():
-					m.Answers = append(m.Answers, dnsmessage.Resource{Header: h, Body: &dnsmessage.AResource{A: a.As4()}})
+					m.Answers = append(m.Answers,
+						dnsmessage.Resource{Header: h, Body: &dnsmessage.AResource{A: a.As4()}})
 				case q.Type == dnsmessage.TypeAAAA && !a.Is4():
-					m.Answers = append(m.Answers, dnsmessage.Resource{Header: h, Body: &dnsmessage.AAAAResource{AAAA: a.As16()}})
+					m.Answers = append(m.Answers,
+						dnsmessage.Resource{Header: h, Body: &dnsmessage.AAAAResource{AAAA: a.As16()}})
 				}
 			}
 			if out, err := m.Pack(); err == nil {

@@ -23,8 +23,8 @@ func NewPace(every time.Duration, burst int) *Pace {
 	return &Pace{every: every, burst: max(burst, 1), fullAt: map[string]time.Time{}}
 }
 
-// Reserve takes the next token for host and returns how long the caller must wait for it; it does not wait itself. ok is
-// false, and no token is taken, when the wait exceeds most.
+// Reserve takes the next token for host and returns how long the caller must wait for it; it does not wait itself. ok
+// is false, and no token is taken, when the wait exceeds most.
 func (p *Pace) Reserve(host string, now time.Time, most time.Duration) (wait time.Duration, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -60,8 +60,8 @@ func (p *Pace) evictHosts(now time.Time) {
 	}
 }
 
-// Wait waits for a token of host. It fails with ErrBusy at once, and takes no token, when the deadline of ctx is too near;
-// when ctx ends during the wait, the token is used up. Without a deadline it waits as long as needed.
+// Wait waits for a token of host. It fails with ErrBusy at once, and takes no token, when the deadline of ctx is too
+// near; when ctx ends during the wait, the token is used up. Without a deadline it waits as long as needed.
 func (p *Pace) Wait(ctx context.Context, host string, now time.Time) error {
 	most := time.Duration(1<<63 - 1)
 	if d, ok := ctx.Deadline(); ok {

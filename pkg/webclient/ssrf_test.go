@@ -15,18 +15,25 @@ import (
 // form is one spelling of an address that must not be reached. {p} is the port of the server that would notice.
 type form struct{ class, name, url string }
 
-// inner4 and inner6 are addresses that no page lives at: the first and the last of each range, and those that clouds use.
+// inner4 and inner6 are addresses that no page lives at: the first and the last of each range, and those that clouds
+// use.
 var (
 	inner4 = []string{
-		"0.0.0.0", "0.255.255.255", "10.0.0.1", "10.255.255.255", "100.64.0.1", "100.127.255.255", "100.100.100.200", "127.0.0.1", "127.0.0.2",
-		"127.255.255.254", "168.63.129.16", "169.254.0.1", "169.254.169.254", "169.254.170.2", "169.254.255.255", "172.16.0.1", "172.31.255.255",
-		"192.0.0.1", "192.0.0.192", "192.0.2.1", "192.88.99.1", "192.168.0.1", "192.168.255.255", "198.18.0.1", "198.19.255.255", "198.51.100.1",
+		"0.0.0.0", "0.255.255.255", "10.0.0.1", "10.255.255.255", "100.64.0.1", "100.127.255.255", "100.100.100.200",
+		"127.0.0.1", "127.0.0.2",
+		"127.255.255.254", "168.63.129.16", "169.254.0.1", "169.254.169.254", "169.254.170.2", "169.254.255.255",
+		"172.16.0.1", "172.31.255.255",
+		"192.0.0.1", "192.0.0.192", "192.0.2.1", "192.88.99.1", "192.168.0.1", "192.168.255.255", "198.18.0.1",
+		"198.19.255.255", "198.51.100.1",
 		"203.0.113.1", "224.0.0.1", "239.255.255.255", "240.0.0.1", "255.255.255.255",
 	}
 	inner6 = []string{
-		"::", "::1", "::127.0.0.1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:169.254.169.254", "::ffff:7f00:1", "::ffff:0:127.0.0.1",
-		"64:ff9b::7f00:1", "64:ff9b::169.254.169.254", "64:ff9b:1::1", "100::1", "2001::1", "2001:0:53aa:64c:0:0:80ff:fffe", "2001:10::1",
-		"2001:db8::1", "2002:7f00:1::", "2002:a9fe:a9fe::", "3fff::1", "5f00::1", "fc00::1", "fd00:ec2::254", "fdff::1", "fe80::1", "febf::1",
+		"::", "::1", "::127.0.0.1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:169.254.169.254", "::ffff:7f00:1",
+		"::ffff:0:127.0.0.1",
+		"64:ff9b::7f00:1", "64:ff9b::169.254.169.254", "64:ff9b:1::1", "100::1", "2001::1",
+		"2001:0:53aa:64c:0:0:80ff:fffe", "2001:10::1",
+		"2001:db8::1", "2002:7f00:1::", "2002:a9fe:a9fe::", "3fff::1", "5f00::1", "fc00::1", "fd00:ec2::254", "fdff::1",
+		"fe80::1", "febf::1",
 		"fec0::1", "ff02::1", "ff0e::1", "4000::1", "2600::5efe:7f00:1", "2600::200:5efe:a00:1",
 	}
 )
@@ -39,8 +46,10 @@ func forms() (out []form) {
 		}
 	}
 	for _, a := range inner4 {
-		add("an inner IPv4 address", [2]string{a, "http://" + a + ":{p}/"}, [2]string{a + " without a port", "http://" + a + "/"})
-		add("a name that leads inside", [2]string{a, "http://" + strings.ReplaceAll(a, ".", "-") + ".v4.inside-names.com:{p}/"})
+		add("an inner IPv4 address", [2]string{a, "http://" + a + ":{p}/"},
+			[2]string{a + " without a port", "http://" + a + "/"})
+		add("a name that leads inside", [2]string{a, "http://" + strings.ReplaceAll(a, ".", "-") +
+			".v4.inside-names.com:{p}/"})
 	}
 	for _, a := range inner6 {
 		add("an inner IPv6 address", [2]string{a, "http://[" + a + "]:{p}/"})
@@ -186,14 +195,20 @@ func forms() (out []form) {
 		[2]string{"with a dot", "http://loop.inside-names.com.:{p}/"},
 	)
 	for _, s := range []string{
-		"file:///etc/passwd", "file://127.0.0.1:{p}/", "ftp://127.0.0.1:{p}/", "gopher://127.0.0.1:{p}/_GET", "dict://127.0.0.1:{p}/d", "ldap://127.0.0.1:{p}/",
-		"tftp://127.0.0.1:{p}/", "ws://127.0.0.1:{p}/", "wss://127.0.0.1:{p}/", "nats://127.0.0.1:{p}", "jar:http://127.0.0.1:{p}/!/", "view-source:http://127.0.0.1:{p}/",
-		"data:text/html,x", "javascript:alert(1)", "blob:http://127.0.0.1:{p}/x", "unix:///run/docker.sock", "http+unix://%2frun%2fdocker.sock/", "url:http://127.0.0.1:{p}/",
+		"file:///etc/passwd", "file://127.0.0.1:{p}/", "ftp://127.0.0.1:{p}/", "gopher://127.0.0.1:{p}/_GET",
+		"dict://127.0.0.1:{p}/d", "ldap://127.0.0.1:{p}/",
+		"tftp://127.0.0.1:{p}/", "ws://127.0.0.1:{p}/", "wss://127.0.0.1:{p}/", "nats://127.0.0.1:{p}",
+		"jar:http://127.0.0.1:{p}/!/", "view-source:http://127.0.0.1:{p}/",
+		"data:text/html,x", "javascript:alert(1)", "blob:http://127.0.0.1:{p}/x", "unix:///run/docker.sock",
+		"http+unix://%2frun%2fdocker.sock/", "url:http://127.0.0.1:{p}/",
 		"about:blank", "h\u0442tp://127.0.0.1:{p}/",
 	} {
 		add("another scheme", [2]string{strings.NewReplacer("/", "_", "{p}", "").Replace(s), s})
 	}
-	for _, p := range []string{"22", "25", "4222", "6379", "8222", "8765", "11434", "0", "65536", "-1", "0080", "80a", "", "８０", "99999999999999999999", "{p}{p}"} {
+	for _, p := range []string{
+		"22", "25", "4222", "6379", "8222", "8765", "11434", "0", "65536", "-1", "0080", "80a",
+		"", "８０", "99999999999999999999", "{p}{p}",
+	} {
 		add("another port", [2]string{"port " + p, "http://public.inside-names.com:" + p + "/"})
 	}
 	return out
@@ -271,8 +286,14 @@ func TestNoFormReachesTheInside(t *testing.T) {
 	t.Logf("%d forms, %d connections", len(all), v.conns.Load())
 
 	// The same server, name server and hook do notice: a client that is opened gets there, by address and by name.
-	opened := webclient.NewForTests(fast(v.port), webclient.TestNet{Resolver: names(t, isInternalName), Allow: loopback, Dialing: (&dialed{}).hear})
-	for i, url := range []string{"http://127.0.0.1:%d/", "http://127-0-0-2.v4.inside-names.com:%d/", "http://loop.inside-names.com.:%d/x"} {
+	opened := webclient.NewForTests(fast(v.port), webclient.TestNet{
+		Resolver: names(t, isInternalName), Allow: loopback,
+		Dialing: (&dialed{}).hear,
+	})
+	for i, url := range []string{
+		"http://127.0.0.1:%d/", "http://127-0-0-2.v4.inside-names.com:%d/",
+		"http://loop.inside-names.com.:%d/x",
+	} {
 		page, err := opened.Get(t.Context(), fmt.Sprintf(url, v.port))
 		if err != nil || page.Body != "the inside" || v.conns.Load() != int64(i+1) {
 			t.Errorf("control %s: %+v, %v, %d connections", url, page, err, v.conns.Load())
@@ -294,7 +315,8 @@ func TestOwnEndpoints(t *testing.T) {
 	cfg.Own = []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(v.port))}
 	c := open(cfg)
 	for _, url := range []string{"http://127.0.0.1:%d/", "http://[::ffff:127.0.0.1]:%d/"} {
-		if _, err := c.Get(t.Context(), fmt.Sprintf(url, v.port)); !errors.Is(err, webclient.ErrForbidden) || v.conns.Load() != 0 {
+		if _, err := c.Get(t.Context(), fmt.Sprintf(url, v.port)); !errors.Is(err, webclient.ErrForbidden) ||
+			v.conns.Load() != 0 {
 			t.Errorf("%s: %v, %d connections", url, err, v.conns.Load())
 		}
 	}
@@ -365,7 +387,10 @@ func TestRedirects(t *testing.T) {
 		{"trick: to the inside without a scheme", "//127.0.0.2:{p}/", webclient.ErrLocation},
 		{"trick: to the inside as a number", "http://2130706434:{p}/", webclient.ErrLocation},
 		{"trick: to a name that leads inside", "http://127-0-0-2.v4.inside-names.com:{p}/", webclient.ErrForbidden},
-		{"trick: to a name that leads inside, without a scheme", "//127-0-0-2.v4.inside-names.com:{p}/", webclient.ErrForbidden},
+		{
+			"trick: to a name that leads inside, without a scheme", "//127-0-0-2.v4.inside-names.com:{p}/",
+			webclient.ErrForbidden,
+		},
 		{"trick: to metadata", "http://169.254.169.254/latest/meta-data/", webclient.ErrLocation},
 		{"trick: to IPv6 loopback", "http://[::1]:{p}/", webclient.ErrLocation},
 		{"trick: with a name", "http://a@127.0.0.1:{s}/page", webclient.ErrLocation},
@@ -419,11 +444,13 @@ func TestRedirects(t *testing.T) {
 			to = strings.NewReplacer("{p}", strconv.Itoa(v.port), "{s}", strconv.Itoa(port)).Replace(tt.location)
 			d := &dialed{}
 			c := webclient.NewForTests(fast(port, v.port), webclient.TestNet{
-				Resolver: names(t, isInternalName), Dialing: d.hear, Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")},
+				Resolver: names(t, isInternalName), Dialing: d.hear,
+				Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")},
 			})
 			page, err := c.Get(t.Context(), s.URL+"/start")
 			switch {
-			case tt.err == nil && (err != nil || page.Body != "here" || !strings.HasPrefix(page.URL, s.URL) || strings.HasSuffix(page.URL, "/start")):
+			case tt.err == nil && (err != nil || page.Body != "here" || !strings.HasPrefix(page.URL, s.URL) ||
+				strings.HasSuffix(page.URL, "/start")):
 				t.Errorf("got %+v, %v", page, err)
 			case tt.err != nil && !errors.Is(err, tt.err):
 				t.Errorf("error %v, want %v", err, tt.err)

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// NewStaged returns a client for stories that reaches only the loopback servers in hosts, by name and whatever the port. It
-// asks no name server and denies numeric addresses and servers off this machine. A test ensures that only the story runner
-// calls it.
+// NewStaged returns a client for stories that reaches only the loopback servers in hosts, by name and whatever the
+// port. It asks no name server and denies numeric addresses and servers off this machine. A test ensures that only the
+// story runner calls it.
 func NewStaged(cfg Config, hosts map[string]netip.AddrPort) *Client {
 	c := New(cfg)
 	own := maps.Clone(hosts)

@@ -44,7 +44,8 @@ func TestStaged(t *testing.T) {
 		{"a page", "http://one.example.org/page", "a page of one.example.org", nil},
 		{"another host", "http://two.example.org/page", "a page of two.example.org", nil},
 		{"its name in capitals", "http://ONE.example.org/page", "a page of one.example.org", nil},
-		{"another port is the same server", "http://one.example.org:" + port + "/page", "a page of one.example.org:" + port, nil},
+		{"another port is the same server", "http://one.example.org:" + port + "/page", "a page of one.example.org:" +
+			port, nil},
 		{"a redirect within", "http://one.example.org/on", "a page of two.example.org", nil},
 		{"trick: a name that nobody gave", "http://other.example.org/", "", webclient.ErrName},
 		{"trick: a name that is really there", "http://example.org/", "", webclient.ErrName},

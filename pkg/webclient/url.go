@@ -17,12 +17,14 @@ import (
 // MaxURL is the longest URL that is accepted, in bytes.
 const MaxURL = 2000
 
-// parseURL parses the URL of a page strictly into the one form that is checked, fetched and shown: scheme and host in lower
-// case, no default port, no fragment. It is part of the SSRF gate and rejects whatever two parsers could read differently:
-// more than MaxURL bytes, credentials, escapes or zones in the host, backslashes, blanks and invisible characters, IPv4 in
-// any but the dotted form, single-label and internal names, labels of mixed scripts. ports are allowed besides 80 and 443.
+// parseURL parses the URL of a page strictly into the one form that is checked, fetched and shown: scheme and host in
+// lower case, no default port, no fragment. It is part of the SSRF gate and rejects whatever two parsers could read
+// differently: more than MaxURL bytes, credentials, escapes or zones in the host, backslashes, blanks and invisible
+// characters, IPv4 in any but the dotted form, single-label and internal names, labels of mixed scripts. ports are
+// allowed besides 80 and 443.
 //
-// permitted decides about numeric addresses; names are checked when they are dialed. The error repeats nothing of the URL.
+// permitted decides about numeric addresses; names are checked when they are dialed. The error repeats nothing of the
+// URL.
 func parseURL(raw string, ports []int, permitted func(netip.Addr) bool) (*url.URL, error) {
 	isAmbiguous := func(r rune) bool { return r == '\\' || r == ' ' || !text.IsVisible(r) }
 	if raw == "" || len(raw) > MaxURL || !utf8.ValidString(raw) || strings.ContainsFunc(raw, isAmbiguous) {
@@ -80,8 +82,8 @@ func defaultPort(scheme string) int {
 	return 80
 }
 
-// parseHostPort returns the canonical host, IPv6 without brackets, and the port, 0 when none is written. It rejects malformed
-// ports and hosts, and denies numeric addresses that permitted denies.
+// parseHostPort returns the canonical host, IPv6 without brackets, and the port, 0 when none is written. It rejects
+// malformed ports and hosts, and denies numeric addresses that permitted denies.
 func parseHostPort(u *url.URL, permitted func(netip.Addr) bool) (host string, port int, err error) {
 	if p := u.Port(); p != "" {
 		port, err = strconv.Atoi(p)
@@ -107,8 +109,8 @@ func parseHostPort(u *url.URL, permitted func(netip.Addr) bool) (host string, po
 }
 
 // parseHostName returns the canonical form of a name or IPv4 address: lower-case ASCII without a final dot. It denies
-// single-label and internal names and addresses that permitted denies with [ErrForbidden]. It rejects invalid labels, labels
-// of mixed scripts, and IPv4 in any but the dotted decimal form, because resolvers accept others.
+// single-label and internal names and addresses that permitted denies with [ErrForbidden]. It rejects invalid labels,
+// labels of mixed scripts, and IPv4 in any but the dotted decimal form, because resolvers accept others.
 func parseHostName(name string, permitted func(netip.Addr) bool) (string, error) {
 	if name == "" || strings.Contains(name, ":") {
 		return "", ErrAddress
@@ -159,8 +161,8 @@ func isHostLabel(l string) bool {
 	return true
 }
 
-// isNumericLabel reports whether l is a number in any base that a resolver may accept: digits, or hexadecimal after 0x. "0x"
-// alone counts as one.
+// isNumericLabel reports whether l is a number in any base that a resolver may accept: digits, or hexadecimal after 0x.
+// "0x" alone counts as one.
 func isNumericLabel(l string) bool {
 	digits := strings.TrimPrefix(l, "0x")
 	for i := range len(digits) {
@@ -173,16 +175,19 @@ func isNumericLabel(l string) bool {
 	return true
 }
 
-// internalDomains are top-level domains of local networks or without public hosts. They are not resolved: the query alone
-// would tell the resolver.
-var internalDomains = []string{"localhost", "local", "localdomain", "internal", "intranet", "private", "corp", "home", "lan", "arpa", "invalid", "test", "example", "onion", "alt"}
+// internalDomains are top-level domains of local networks or without public hosts. They are not resolved: the query
+// alone would tell the resolver.
+var internalDomains = []string{
+	"localhost", "local", "localdomain", "internal", "intranet", "private", "corp", "home",
+	"lan", "arpa", "invalid", "test", "example", "onion", "alt",
+}
 
 func isInternalName(host string) bool {
 	return slices.Contains(internalDomains, host[strings.LastIndexByte(host, '.')+1:])
 }
 
-// mixesScripts reports whether a label of host mixes Latin with look-alike letters, so that it reads as another name. It is
-// true for a host that cannot be decoded. A label in one script only is not mixed.
+// mixesScripts reports whether a label of host mixes Latin with look-alike letters, so that it reads as another name.
+// It is true for a host that cannot be decoded. A label in one script only is not mixed.
 func mixesScripts(host string) bool {
 	shown, err := idna.ToUnicode(host)
 	if err != nil {
@@ -192,7 +197,8 @@ func mixesScripts(host string) bool {
 		var latin, alike bool
 		for _, r := range l {
 			latin = latin || unicode.Is(unicode.Latin, r)
-			alike = alike || unicode.In(r, unicode.Cyrillic, unicode.Greek, unicode.Armenian, unicode.Cherokee, unicode.Coptic, unicode.Lisu)
+			alike = alike || unicode.In(r, unicode.Cyrillic, unicode.Greek, unicode.Armenian, unicode.Cherokee,
+				unicode.Coptic, unicode.Lisu)
 		}
 		if latin && alike {
 			return true

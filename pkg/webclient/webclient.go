@@ -1,9 +1,9 @@
-// Package webclient fetches single web pages that the user asked for. It is a gate against SSRF: a URL that leads into this
-// machine or its network is denied, however it is spelled and whatever it resolves or redirects to.
+// Package webclient fetches single web pages that the user asked for. It is a gate against SSRF: a URL that leads into
+// this machine or its network is denied, however it is spelled and whatever it resolves or redirects to.
 //
-// It keeps no cookies, sends no credentials and no referrer, and ignores robots.txt: it reads one page at the user's request,
-// as a browser would, and limits its rate per host. Errors are a few fixed words (see [Failure]), so that a model learns
-// nothing about the network from them.
+// It keeps no cookies, sends no credentials and no referrer, and ignores robots.txt: it reads one page at the user's
+// request, as a browser would, and limits its rate per host. Errors are a few fixed words (see [Failure]), so that a
+// model learns nothing about the network from them.
 package webclient
 
 import (
@@ -47,8 +47,8 @@ type Config struct {
 	Now func() time.Time // for the pace and the cache; time.Now
 }
 
-// withDefaults returns c with defaults for timeouts, limits, pace and clock that are 0 or less. CacheTTL stays: 0 turns the
-// cache off.
+// withDefaults returns c with defaults for timeouts, limits, pace and clock that are 0 or less. CacheTTL stays: 0 turns
+// the cache off.
 func (c Config) withDefaults() Config {
 	for _, d := range []struct {
 		field *time.Duration
@@ -117,10 +117,14 @@ type TestNet struct {
 	Dialing  func(netip.AddrPort) error // hears of each connection that passed all checks; an error stops it
 }
 
-// NewForTests is New with the exceptions of open, of which the zero value has none. A test ensures that only tests call it.
+// NewForTests is New with the exceptions of open, of which the zero value has none. A test ensures that only tests call
+// it.
 func NewForTests(cfg Config, open TestNet) *Client {
 	cfg = cfg.withDefaults()
-	c := &Client{cfg: cfg, testNet: open, resolver: open.Resolver, pace: NewPace(cfg.Every, cfg.Burst), cache: NewCache[Page](cfg.CacheBytes, cfg.CacheTTL)}
+	c := &Client{
+		cfg: cfg, testNet: open, resolver: open.Resolver, pace: NewPace(cfg.Every, cfg.Burst),
+		cache: NewCache[Page](cfg.CacheBytes, cfg.CacheTTL),
+	}
 	if c.resolver == nil {
 		c.resolver = net.DefaultResolver
 	}
@@ -142,8 +146,8 @@ func (c *Client) Get(ctx context.Context, raw string) (Page, error) {
 	return c.GetWithin(ctx, raw, nil)
 }
 
-// GetWithin is Get with a caller's check: within denies further URLs by an error, also after each redirect; nil denies none.
-// It takes at most Config.Total and follows MaxRedirects redirects, none twice. Errors are a Failure or Status.
+// GetWithin is Get with a caller's check: within denies further URLs by an error, also after each redirect; nil denies
+// none. It takes at most Config.Total and follows MaxRedirects redirects, none twice. Errors are a Failure or Status.
 func (c *Client) GetWithin(ctx context.Context, raw string, within func(address string) error) (Page, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Total)
 	defer cancel()
@@ -173,8 +177,9 @@ func (c *Client) parseURL(raw string) (*url.URL, error) {
 	return parseURL(raw, c.cfg.Ports, c.isPermitted)
 }
 
-// fetchOnce requests one URL without following redirects, or returns it from the cache. It returns the page, or the next URL
-// of a redirect. Any status but 200 and redirects is a [Status] error. A page with Cache-Control: no-store is not cached.
+// fetchOnce requests one URL without following redirects, or returns it from the cache. It returns the page, or the
+// next URL of a redirect. Any status but 200 and redirects is a [Status] error. A page with Cache-Control: no-store is
+// not cached.
 func (c *Client) fetchOnce(ctx context.Context, u *url.URL) (Page, *url.URL, error) {
 	key := u.String()
 	if page, ok := c.cache.Get(key, c.cfg.Now()); ok {
@@ -188,8 +193,10 @@ func (c *Client) fetchOnce(ctx context.Context, u *url.URL) (Page, *url.URL, err
 	req := (&http.Request{
 		Method: http.MethodGet, URL: u, Host: u.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: http.Header{
-			"User-Agent":      {fmt.Sprintf("Conclave/%s (+local assistant; reads one page at the user's request)", c.cfg.Version)},
-			"Accept":          {"text/html, application/xhtml+xml, text/plain;q=0.9, text/markdown;q=0.9, application/json;q=0.8, application/xml;q=0.8"},
+			"User-Agent": {fmt.Sprintf("Conclave/%s (+local assistant; reads one page at the user's request)",
+				c.cfg.Version)},
+			"Accept": {"text/html, application/xhtml+xml, text/plain;q=0.9, text/markdown;q=0.9, " +
+				"application/json;q=0.8, application/xml;q=0.8"},
 			"Accept-Encoding": {"gzip, deflate"},
 		},
 	}).WithContext(ctx)
@@ -199,7 +206,8 @@ func (c *Client) fetchOnce(ctx context.Context, u *url.URL) (Page, *url.URL, err
 	}
 	defer resp.Body.Close()
 	switch resp.StatusCode {
-	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect,
+		http.StatusPermanentRedirect:
 		next, err := c.resolveRedirect(u, resp.Header)
 		return Page{}, next, err
 	case http.StatusOK:
@@ -243,8 +251,8 @@ func (c *Client) resolveRedirect(from *url.URL, h http.Header) (*url.URL, error)
 	return next, nil
 }
 
-// readPage reads the body within the limits. stop cancels the request when no data arrives for Config.Idle. It rejects types
-// that are not text, and bodies that do not look like their type.
+// readPage reads the body within the limits. stop cancels the request when no data arrives for Config.Idle. It rejects
+// types that are not text, and bodies that do not look like their type.
 func (c *Client) readPage(resp *http.Response, stop context.CancelFunc) (Page, error) {
 	k, full, err := contentKind(resp.Header)
 	if err != nil {

@@ -34,8 +34,10 @@ func TestPublic(t *testing.T) {
 		t.Error("no address, or one with a zone, is taken for public")
 	}
 	for _, s := range []string{
-		"1.1.1.1", "9.255.255.255", "11.0.0.0", "93.184.215.14", "100.63.255.255", "100.128.0.0", "126.255.255.255", "128.0.0.0", "169.253.255.255", "169.255.0.0",
-		"172.15.255.255", "172.32.0.0", "192.0.1.0", "192.167.255.255", "192.169.0.0", "198.17.255.255", "198.20.0.0", "223.255.255.255",
+		"1.1.1.1", "9.255.255.255", "11.0.0.0", "93.184.215.14", "100.63.255.255", "100.128.0.0", "126.255.255.255",
+		"128.0.0.0", "169.253.255.255", "169.255.0.0",
+		"172.15.255.255", "172.32.0.0", "192.0.1.0", "192.167.255.255", "192.169.0.0", "198.17.255.255", "198.20.0.0",
+		"223.255.255.255",
 		"2606:4700::1111", "2001:200::1", "2001:4860:4860::8888", "2a00::1", "3ffe::1",
 	} {
 		if !webclient.IsPublicAddr(netip.MustParseAddr(s)) {
@@ -103,7 +105,8 @@ func FuzzParse(f *testing.F) {
 		if len(u.String()) <= webclient.MaxURL && (err != nil || again.String() != u.String()) {
 			t.Fatalf("%q is read as %q, and that as %v, %v", raw, u, again, err)
 		}
-		if u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.Opaque != "" || u.Fragment != "" || u.Host == "" || strings.ContainsAny(u.String(), "\\ \t\r\n\x00") {
+		if u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.Opaque != "" || u.Fragment != "" ||
+			u.Host == "" || strings.ContainsAny(u.String(), "\\ \t\r\n\x00") {
 			t.Fatalf("%q became %q", raw, u)
 		}
 		if p := u.Port(); p != "" && p != "80" && p != "443" {

@@ -15,8 +15,8 @@ import (
 	"conclave/subjects"
 )
 
-// dialAs connects with the key of the account and returns an Out for messages about a query. The caller must call hangUp,
-// which is nil on an error.
+// dialAs connects with the key of the account and returns an Out for messages about a query. The caller must call
+// hangUp, which is nil on an error.
 func (h *Harness) dialAs(account, session, query string) (out actor.Out, hangUp func(), err error) {
 	nc, err := h.instance.Bus.Dial(account)
 	if err != nil {
@@ -29,9 +29,11 @@ func (h *Harness) dialAs(account, session, query string) (out actor.Out, hangUp 
 	return out.WithIDs(session, query), nc.Close, nil
 }
 
-// Spawn implements [story.System] with the key of the account. The child is created below the last agent of who.Path, below
-// the account when that is empty. A denial is a [subjects.Fault].
-func (h *Harness) Spawn(ctx context.Context, who subjects.Caller, c story.Child, session, query string) (string, error) {
+// Spawn implements [story.System] with the key of the account. The child is created below the last agent of who.Path,
+// below the account when that is empty. A denial is a [subjects.Fault].
+func (h *Harness) Spawn(ctx context.Context, who subjects.Caller, c story.Child, session, query string) (string,
+	error,
+) {
 	service := subjects.AgentSpawn
 	if len(who.Path) > 0 {
 		var err error
@@ -48,9 +50,11 @@ func (h *Harness) Spawn(ctx context.Context, who subjects.Caller, c story.Child,
 	return reply.Child, err
 }
 
-// CallTool implements [story.System] with the key of the account, as the last agent of who.Path. nil arguments are sent as
-// {}. A fault, also of the transport, is the error of the result; err is any other failure.
-func (h *Harness) CallTool(ctx context.Context, who subjects.Caller, r story.Request, session, query string) (subjects.ToolResult, error) {
+// CallTool implements [story.System] with the key of the account, as the last agent of who.Path. nil arguments are sent
+// as {}. A fault, also of the transport, is the error of the result; err is any other failure.
+func (h *Harness) CallTool(ctx context.Context, who subjects.Caller, r story.Request, session,
+	query string,
+) (subjects.ToolResult, error) {
 	args, err := json.Marshal(r.Args)
 	if err != nil {
 		return subjects.ToolResult{}, err
@@ -78,7 +82,10 @@ func (h *Harness) CallTool(ctx context.Context, who subjects.Caller, r story.Req
 
 // SetOverride implements [story.System].
 func (h *Harness) SetOverride(ctx context.Context, session string, o story.Override) error {
-	_, err := h.user.SetSession(ctx, subjects.SessionConfig{SessionID: session, Override: o.Level, Once: o.Once, Disable: o.Disable, Grant: o.Grant})
+	_, err := h.user.SetSession(ctx, subjects.SessionConfig{
+		SessionID: session, Override: o.Level, Once: o.Once,
+		Disable: o.Disable, Grant: o.Grant,
+	})
 	return err
 }
 
@@ -140,8 +147,8 @@ func (h *Harness) ScriptReport() story.ScriptReport {
 	return s
 }
 
-// summarizeRequest returns a model request on one line: the model, then the number of texts to embed, or each message cut to
-// 120 bytes and the names of the tools. System messages are shown as "...".
+// summarizeRequest returns a model request on one line: the model, then the number of texts to embed, or each message
+// cut to 120 bytes and the names of the tools. System messages are shown as "...".
 func summarizeRequest(r scriptserver.Request) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s:", r.Model)

@@ -62,7 +62,8 @@ func (h *Harness) onEvent(live client.Event) {
 	h.publish(e)
 }
 
-// publish passes an event on to the subscribers. One whose buffer is full misses it; the event log has every stored one.
+// publish passes an event on to the subscribers. One whose buffer is full misses it; the event log has every stored
+// one.
 func (h *Harness) publish(e story.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -97,8 +98,8 @@ func (h *Harness) StoreImages(ctx context.Context, session string, images [][]by
 	return h.user.StoreImages(ctx, session, images)
 }
 
-// Ask implements [story.System]. It returns when the stored copy of the question has arrived, so that its position among
-// the events is known, and fails after confirmTimeout. q needs a query id that was not used before.
+// Ask implements [story.System]. It returns when the stored copy of the question has arrived, so that its position
+// among the events is known, and fails after confirmTimeout. q needs a query id that was not used before.
 func (h *Harness) Ask(ctx context.Context, respondent string, q subjects.Query) error {
 	topic, ok := subjects.QuestionTopic(respondent)
 	if !ok {
@@ -121,8 +122,8 @@ func (h *Harness) Ask(ctx context.Context, respondent string, q subjects.Query) 
 	}
 }
 
-// ReadEvents implements [story.System]. It reads the event log with the user's account. The questions of [Harness.Ask] are
-// always among the events, whatever after is: they are stored in another stream, with other sequences.
+// ReadEvents implements [story.System]. It reads the event log with the user's account. The questions of [Harness.Ask]
+// are always among the events, whatever after is: they are stored in another stream, with other sequences.
 func (h *Harness) ReadEvents(ctx context.Context, after uint64) ([]story.Event, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -1,6 +1,6 @@
 // Package harness runs a story on a complete system of its own: a temporary data folder, a server with its own keys and
-// ports, every actor, and a model server that replies by the story's script. Nothing in a story reaches the user's keyring
-// or another machine, except for the models of a live run.
+// ports, every actor, and a model server that replies by the story's script. Nothing in a story reaches the user's
+// keyring or another machine, except for the models of a live run.
 package harness
 
 import (
@@ -55,8 +55,9 @@ type Options struct {
 	Log    *slog.Logger
 }
 
-// RunStory runs one story on a harness of its own. A harness that cannot be started or stopped is a failure of the result. A
-// live run skips a story that is only for scripted models, and one that needs an ability that the assistant's model lacks.
+// RunStory runs one story on a harness of its own. A harness that cannot be started or stopped is a failure of the
+// result. A live run skips a story that is only for scripted models, and one that needs an ability that the assistant's
+// model lacks.
 func RunStory(ctx context.Context, s *story.Story, o Options, opts story.Options) (result story.Result) {
 	opts.Live = o.Live
 	if o.Live && s.ScriptedOnly {
@@ -97,8 +98,8 @@ func (h *Harness) assistant(ctx context.Context) (subjects.RoleModel, error) {
 	return subjects.RoleModel{}, errors.New("the model actor has no model of the assistant")
 }
 
-// Open starts the system of a story in a temporary folder: all actors, and the scripted model and web servers it needs. The
-// caller must close it; after an error it is closed already.
+// Open starts the system of a story in a temporary folder: all actors, and the scripted model and web servers it needs.
+// The caller must close it; after an error it is closed already.
 func Open(ctx context.Context, s *story.Story, o Options) (_ *Harness, err error) {
 	h := &Harness{unconfirmed: map[string]chan struct{}{}}
 	defer func() {
@@ -168,9 +169,9 @@ func (h *Harness) Close(ctx context.Context) error {
 // unusedURL is an address at which no server listens.
 const unusedURL = "http://127.0.0.1:1"
 
-// configure returns the configuration of the story: the shipped or, when live, the user's one, overlaid with the settings
-// of every harness and then with those of the story. It rejects settings that would leave the harness; errors in the story
-// have its file and line. It starts the servers of [Harness.ownSettings].
+// configure returns the configuration of the story: the shipped or, when live, the user's one, overlaid with the
+// settings of every harness and then with those of the story. It rejects settings that would leave the harness; errors
+// in the story have its file and line. It starts the servers of [Harness.ownSettings].
 func (h *Harness) configure(s *story.Story, o Options) (config.Config, error) {
 	dir := ""
 	if o.Live {
@@ -211,13 +212,16 @@ func (h *Harness) configure(s *story.Story, o Options) (config.Config, error) {
 	return c, nil
 }
 
-// ownSettings returns the settings of every harness, by section, and starts the web and model servers that they name. A live
-// run has no scripted model server, and keeps the user's settings of models, memory and critic. [Harness.Close] stops the
-// servers, also after an error.
+// ownSettings returns the settings of every harness, by section, and starts the web and model servers that they name. A
+// live run has no scripted model server, and keeps the user's settings of models, memory and critic. [Harness.Close]
+// stops the servers, also after an error.
 func (h *Harness) ownSettings(s *story.Story, o Options) (own map[string]map[string]any, err error) {
 	own = map[string]map[string]any{
 		// Free ports, and a short drain for actors that a story makes hang.
-		"system":     {"listen": "127.0.0.1:0", "gateway": map[string]any{"listen": "127.0.0.1:0"}, "actor": map[string]any{"drain": "2s"}},
+		"system": {
+			"listen": "127.0.0.1:0", "gateway": map[string]any{"listen": "127.0.0.1:0"},
+			"actor": map[string]any{"drain": "2s"},
+		},
 		"secrets":    {"backend": keyring.File},
 		"web_search": {"provider": "none"},
 		"web_fetch":  {"enabled": false},
@@ -245,13 +249,14 @@ func (h *Harness) ownSettings(s *story.Story, o Options) (own map[string]map[str
 	return own, nil
 }
 
-// checkIsolation rejects a configuration with which a story could reach the user's keyring or another machine, and returns
-// the field of the story that causes it, "" when there is none. Real models are the user's own choice.
+// checkIsolation rejects a configuration with which a story could reach the user's keyring or another machine, and
+// returns the field of the story that causes it, "" when there is none. Real models are the user's own choice.
 func (h *Harness) checkIsolation(c config.Config, s *story.Story) (path string, err error) {
 	key := map[string]string{"brave": c.WebSearch.Brave.Key, "tavily": c.WebSearch.Tavily.Key}[c.WebSearch.Provider]
 	for name := range s.Credentials {
 		if key != "" && strings.Contains(key, " "+name+"}") {
-			return "credentials", fmt.Errorf("with the key %s a search would leave this machine; give the story pages under web instead", name)
+			return "credentials", fmt.Errorf("with the key %s a search would leave this machine; give the story "+
+				"pages under web instead", name)
 		}
 	}
 	switch {
@@ -263,8 +268,8 @@ func (h *Harness) checkIsolation(c config.Config, s *story.Story) (path string, 
 	return "", nil
 }
 
-// webClient returns a client that reaches the pages of the story and nothing else. It has no cache, so that every request
-// for a page is counted.
+// webClient returns a client that reaches the pages of the story and nothing else. It has no cache, so that every
+// request for a page is counted.
 func (h *Harness) webClient() *webclient.Client {
 	hosts := map[string]netip.AddrPort{}
 	if h.web != nil {
@@ -277,8 +282,8 @@ func (h *Harness) webClient() *webclient.Client {
 	return webclient.NewStaged(webclient.Config{Version: tools.Version}, hosts)
 }
 
-// overlaySection overlays c with the section name, as if its file were in a config folder: content is fields, or the text of
-// the file. It writes the file below dir. After an error c must not be used.
+// overlaySection overlays c with the section name, as if its file were in a config folder: content is fields, or the
+// text of the file. It writes the file below dir. After an error c must not be used.
 func overlaySection(c *config.Config, dir, name string, content any) error {
 	text, whole := content.(string)
 	if !whole {

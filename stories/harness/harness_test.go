@@ -52,26 +52,38 @@ turns:
 }
 
 // onePage is a web with one page, which a search finds.
-const onePage = "web: {pages: [{url: 'http://a.example.org/p', title: A page, snippet: found, body: <p>Words of the page.</p>}]}\n"
+const onePage = "web: {pages: [{url: 'http://a.example.org/p', title: A page, snippet: found, body: <p>Words of the " +
+	"page.</p>}]}\n"
 
 // The settings of a story are decoded as strictly as any configuration, and an error names the story's line.
 func TestInvalidSettingsNameTheLine(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ text, want string }{
-		{"config:\n  system: {log_level: warn}\n  web_search:\n    provder: mock\n", "stories/t.yaml:7: config.web_search:"},
+		{"config:\n  system: {log_level: warn}\n  web_search:\n    provder: mock\n", "stories/t.yaml:7: " +
+			"config.web_search:"},
 		{"config:\n  web_search: {provider: nobody}\n", `stories/t.yaml:5: config.web_search: `},
 		{"config: {websearch: {provider: mock}}\n", "stories/t.yaml:4: config.websearch:"},
 		{"config: {system: {listen: '0.0.0.0:1'}}\n", "can be reached from other machines"},
 		{"manifest: {types: {assistant: {tols: [get_datetime]}}}\n", "stories/t.yaml:4: manifest:"},
-		{"manifest: |\n  types:\n    assistant: {tools: [get_datetime], can_spawn: [nobody]}\n", "stories/t.yaml:4: manifest:"},
+		{
+			"manifest: |\n  types:\n    assistant: {tools: [get_datetime], can_spawn: [nobody]}\n",
+			"stories/t.yaml:4: manifest:",
+		},
 		// Nothing in a story reaches the user's keyring or another machine.
 		{"config: {secrets: {backend: auto}}\n", "stories/t.yaml:4: config.secrets: a story uses the keyring file"},
-		{"config: {web_search: {provider: searxng}}\n", "stories/t.yaml:4: config.web_search: a search would leave the story"},
-		{"config:\n  web_search: {searxng: {url: 'http://127.0.0.1:8888'}}\n" + onePage, "stories/t.yaml:5: config.web_search: a search would leave the story"},
-		{"config: {web_search: {provider: brave}}\ncredentials: {brave_api_key: x}\n", "stories/t.yaml:5: credentials: with the key brave_api_key a search would leave this machine"},
-		{"config: {web_search: {provider: tavily, tavily: {key: '{{secret mine}}'}}}\ncredentials: {mine: x}\n", "with the key mine a search would leave this machine"},
+		{"config: {web_search: {provider: searxng}}\n", "stories/t.yaml:4: config.web_search: a search would leave " +
+			"the story"},
+		{"config:\n  web_search: {searxng: {url: 'http://127.0.0.1:8888'}}\n" + onePage, "stories/t.yaml:5: " +
+			"config.web_search: a search would leave the story"},
+		{"config: {web_search: {provider: brave}}\ncredentials: {brave_api_key: x}\n", "stories/t.yaml:5: " +
+			"credentials: with the key brave_api_key a search would leave this machine"},
+		{
+			"config: {web_search: {provider: tavily, tavily: {key: '{{secret mine}}'}}}\ncredentials: {mine: x}\n",
+			"with the key mine a search would leave this machine",
+		},
 	} {
-		st, err := harness.Open(t.Context(), parseStory(t, tt.text+"turns: [{query: hello, no_notes: true}]\n"), harness.Options{})
+		st, err := harness.Open(t.Context(), parseStory(t, tt.text+"turns: [{query: hello, no_notes: true}]\n"),
+			harness.Options{})
 		if err == nil {
 			st.Close(context.Background())
 		}
@@ -104,7 +116,10 @@ func TestLiveUsesTheConfiguredModels(t *testing.T) {
 	}})
 	dir := t.TempDir()
 	text := "ollama: {url: '" + real.URL + "'}\nroles: {assistant: mine}\ndemo_model: never\n"
-	for file, text := range map[string]string{"models.yaml": text, "memory.yaml": "model: false\n", "critic.yaml": "enabled: false\n"} {
+	for file, text := range map[string]string{
+		"models.yaml": text, "memory.yaml": "model: false\n",
+		"critic.yaml": "enabled: false\n",
+	} {
 		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +146,8 @@ events:
 		t.Errorf("got %+v", r)
 	}
 	s = parseStory(t, "needs: [tools, vision]\nturns: [{query: hello, no_notes: true}]\n")
-	if r := harness.RunStory(t.Context(), s, live, story.Options{}); !r.OK() || r.Skipped != "it needs vision, which mine lacks" {
+	if r := harness.RunStory(t.Context(), s, live, story.Options{}); !r.OK() ||
+		r.Skipped != "it needs vision, which mine lacks" {
 		t.Errorf("got %+v", r)
 	}
 }
@@ -153,8 +169,8 @@ func openSystem(t *testing.T, s *story.Story) (*harness.Harness, context.Context
 	return st, ctx
 }
 
-// A story's web is all the web there is: its pages are read and counted, also those that are not there, and nothing else
-// is reached. The user calls, so nobody has to be asked.
+// A story's web is all the web there is: its pages are read and counted, also those that are not there, and nothing
+// else is reached. The user calls, so nobody has to be asked.
 func TestWebReachesOnlyThePagesOfTheStory(t *testing.T) {
 	t.Parallel()
 	s := parseStory(t, onePage+"turns: [{query: hello, no_notes: true}]\n")
@@ -164,18 +180,24 @@ func TestWebReachesOnlyThePagesOfTheStory(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct{ name, tool, arg, value, want, fault string }{
-		{"a page", "web_fetch", "url", "http://a.example.org/p", "A page\nhttp://a.example.org/p\n\nWords of the page.", ""},
+		{
+			"a page", "web_fetch", "url", "http://a.example.org/p",
+			"A page\nhttp://a.example.org/p\n\nWords of the page.",
+			"",
+		},
 		{"a search", "web_search", "query", "whatever", "1. A page\n   found\n   http://a.example.org/p", ""},
 		{"a page that is not there", "web_fetch", "url", "http://a.example.org/p?q=1", "", "fetch failed: 404"},
 		{"trick: another host", "web_fetch", "url", "http://example.org/p", "", "fetch failed: the host was not found"},
 		{"trick: a secure connection", "web_fetch", "url", "https://a.example.org/p", "", "fetch failed: "},
 		{"trick: this machine", "web_fetch", "url", "http://127.0.0.1/", "", ""},
 	} {
-		res, err := st.CallTool(ctx, subjects.Caller{Account: "operator"}, story.Request{Tool: tt.tool, Args: map[string]any{tt.arg: tt.value}}, "s", "q")
+		res, err := st.CallTool(ctx, subjects.Caller{Account: "operator"},
+			story.Request{Tool: tt.tool, Args: map[string]any{tt.arg: tt.value}}, "s", "q")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if tt.want == "" && res.Error == nil || tt.want != "" && !strings.Contains(res.Result, tt.want) || tt.fault != "" && (res.Error == nil || !strings.Contains(res.Error.Text, tt.fault)) {
+		if tt.want == "" && res.Error == nil || tt.want != "" && !strings.Contains(res.Result, tt.want) ||
+			tt.fault != "" && (res.Error == nil || !strings.Contains(res.Error.Text, tt.fault)) {
 			t.Errorf("%s: %q, %v", tt.name, res.Result, res.Error)
 		}
 	}
@@ -217,7 +239,8 @@ turns:
 // Events come from the stream with their authors, and questions stand before what came of them.
 func TestEventsAreOrderedAndAttributed(t *testing.T) {
 	t.Parallel()
-	s := parseStory(t, "model: {assistant: [{reply: {content: hi}}, {reply: {content: ho}}]}\nturns: [{query: hello, answer: {equals: hi}}]\n")
+	s := parseStory(t, "model: {assistant: [{reply: {content: hi}}, {reply: {content: ho}}]}\nturns: [{query: hello, "+
+		"answer: {equals: hi}}]\n")
 	st, ctx := openSystem(t, s)
 	heard, err := st.Subscribe(ctx)
 	if err != nil {
@@ -225,7 +248,10 @@ func TestEventsAreOrderedAndAttributed(t *testing.T) {
 	}
 	var seen []story.Event
 	for _, query := range []string{"q1", "q2"} {
-		if err := st.Ask(ctx, subjects.Generator, subjects.Query{SessionID: "s", QueryID: query, Query: "hello"}); err != nil {
+		if err := st.Ask(ctx, subjects.Generator, subjects.Query{
+			SessionID: "s", QueryID: query,
+			Query: "hello",
+		}); err != nil {
 			t.Fatal(err)
 		}
 		for e := range heard {
@@ -269,7 +295,8 @@ func TestEventsAreOrderedAndAttributed(t *testing.T) {
 	if _, err := st.Spawn(ctx, nobody, story.Child{Type: "coder"}, "s", "q"); err == nil {
 		t.Error("nobody has a child")
 	}
-	if err := st.DecideApproval(ctx, "none", subjects.ApprovalDecision{Approve: true}); err == nil || !strings.Contains(err.Error(), "the approval is unknown") {
+	if err := st.DecideApproval(ctx, "none", subjects.ApprovalDecision{Approve: true}); err == nil ||
+		!strings.Contains(err.Error(), "the approval is unknown") {
 		t.Errorf("an answer to no question: %v", err)
 	}
 	if err := st.KillActor(ctx, "nobody"); err == nil {

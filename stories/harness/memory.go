@@ -12,12 +12,15 @@ import (
 	"conclave/subjects"
 )
 
-// ChangeMemory implements [story.System]. It does the first operation that m has and fails when it has none, or when the
-// operation changes nothing. A rejection by memory is a [subjects.Fault].
+// ChangeMemory implements [story.System]. It does the first operation that m has and fails when it has none, or when
+// the operation changes nothing. A rejection by memory is a [subjects.Fault].
 func (h *Harness) ChangeMemory(ctx context.Context, m story.Memory) error {
 	switch {
 	case m.Add != nil:
-		e := subjects.MemoryEntry{Corpus: m.Add.Text, Name: m.Add.Name, Tags: m.Add.Tags, Pinned: m.Add.Pinned, Speaker: m.Add.Speaker, Happened: m.Add.Happened}
+		e := subjects.MemoryEntry{
+			Corpus: m.Add.Text, Name: m.Add.Name, Tags: m.Add.Tags, Pinned: m.Add.Pinned,
+			Speaker: m.Add.Speaker, Happened: m.Add.Happened,
+		}
 		return h.writeMemory(ctx, subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{e}})
 	case m.Import != nil:
 		return h.importDocument(ctx, *m.Import)
@@ -57,8 +60,8 @@ func (h *Harness) writeMemory(ctx context.Context, w subjects.MemoryWriteRequest
 // maxPieces is the largest number of pieces that fits into one message.
 const maxPieces = 64
 
-// importDocument imports a file of the story. It is written to disk first, because the extension of its name decides how
-// it is read. It rejects a file with more than maxPieces pieces. f.From must be a plain file name.
+// importDocument imports a file of the story. It is written to disk first, because the extension of its name decides
+// how it is read. It rejects a file with more than maxPieces pieces. f.From must be a plain file name.
 func (h *Harness) importDocument(ctx context.Context, f story.Import) error {
 	dir := filepath.Join(h.dir, "files")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -81,7 +84,8 @@ func (h *Harness) importDocument(ctx context.Context, f story.Import) error {
 		pieces[i] = subjects.DocumentPiece{Heading: p.Heading, Text: p.Text}
 	}
 	return h.writeMemory(ctx, subjects.MemoryWriteRequest{Document: &subjects.MemoryDocument{
-		From: f.From, Title: d.Title, Hash: d.Hash, Modified: d.Modified, Trust: f.Trust, First: 1, Pieces: pieces, Last: true,
+		From: f.From, Title: d.Title, Hash: d.Hash, Modified: d.Modified, Trust: f.Trust, First: 1, Pieces: pieces,
+		Last: true,
 	}})
 }
 
@@ -119,8 +123,8 @@ func (h *Harness) markMemories(ctx context.Context, op, words, state string) err
 	return h.adminMemory(ctx, words, subjects.MemoryAdminRequest{Op: op, IDs: ids})
 }
 
-// editMemory edits the one entry that contains some words. It fails when there is none or more than one. A nil name or text
-// stays.
+// editMemory edits the one entry that contains some words. It fails when there is none or more than one. A nil name or
+// text stays.
 func (h *Harness) editMemory(ctx context.Context, e story.Edit) error {
 	ids, err := h.findMemories(ctx, e.Of, "")
 	if err != nil {
@@ -129,5 +133,8 @@ func (h *Harness) editMemory(ctx context.Context, e story.Edit) error {
 	if len(ids) != 1 {
 		return fmt.Errorf("memory edit: %d entries contain %q, want one", len(ids), e.Of)
 	}
-	return h.adminMemory(ctx, e.Of, subjects.MemoryAdminRequest{Op: "edit", IDs: ids, Edit: &subjects.MemoryEdit{Name: e.Name, Corpus: e.Text}})
+	return h.adminMemory(ctx, e.Of, subjects.MemoryAdminRequest{
+		Op: "edit", IDs: ids,
+		Edit: &subjects.MemoryEdit{Name: e.Name, Corpus: e.Text},
+	})
 }

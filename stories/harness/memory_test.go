@@ -24,20 +24,33 @@ func TestChangeMemory(t *testing.T) {
 	}{
 		{"add", add("The bicycle stands in the cellar."), "", false},
 		{"add another", add("The sledge hangs under the roof."), "", false},
-		{"import", story.Memory{Import: &story.Import{From: "boat.md", Text: "# Boat\n\nThe boat lies at pier nine.\n"}}, "", false},
+		{
+			"import",
+			story.Memory{Import: &story.Import{From: "boat.md", Text: "# Boat\n\nThe boat lies at pier nine.\n"}},
+			"",
+			false,
+		},
 		{"edit", story.Memory{Edit: &story.Edit{Of: "sledge", Text: text("The sledge was given away.")}}, "", false},
 		{"pin", story.Memory{Pin: "bicycle"}, "", false},
 		{"pin once more", story.Memory{Pin: "bicycle"}, "memory pin: no entry about", false},
 		{"unpin", story.Memory{Unpin: "bicycle"}, "", false},
 		{"forget", story.Memory{Forget: "bicycle"}, "", false},
 		{"trick: forget it again", story.Memory{Forget: "bicycle"}, `memory forget: no entry about "bicycle"`, false},
-		{"trick: an edit of two", story.Memory{Edit: &story.Edit{Of: "the", Text: text("x")}}, "2 entries contain \"the\"", false},
+		{
+			"trick: an edit of two",
+			story.Memory{Edit: &story.Edit{Of: "the", Text: text("x")}},
+			"2 entries contain \"the\"", false,
+		},
 		{"trick: pin what is not there", story.Memory{Pin: "bicycle"}, "memory pin: no entry contains", false},
 		{"trick: accept without proposals", story.Memory{Accept: story.All}, "memory accept: no entry contains", false},
 		{"trick: a fact is no proposal", story.Memory{Reject: "sledge"}, "memory reject: no entry contains", false},
 		{"a key", add("The api_key: kq7Zr2Lx9Wp4Ts8Vb3"), "looks like a password or a key", true},
 		{"nothing", story.Memory{}, "no operation given", false},
-		{"trick: a file that is no text", story.Memory{Import: &story.Import{From: "boat.png", Text: "\x89PNG\x00\x01"}}, "reading boat.png", false},
+		{
+			"trick: a file that is no text",
+			story.Memory{Import: &story.Import{From: "boat.png", Text: "\x89PNG\x00\x01"}},
+			"reading boat.png", false,
+		},
 	} {
 		err := st.ChangeMemory(ctx, tt.act)
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
@@ -62,8 +75,8 @@ func TestChangeMemory(t *testing.T) {
 	}
 }
 
-// Memory asks no model unless the story says so: no script expects it. The vectors come all the same, also when the server
-// wants a key.
+// Memory asks no model unless the story says so: no script expects it. The vectors come all the same, also when the
+// server wants a key.
 func TestMemoryWithScriptedModel(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{

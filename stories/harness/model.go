@@ -16,9 +16,9 @@ import (
 // embedder is the embedding model that every scripted server has.
 const embedder = "nomic-embed-text"
 
-// modelSettings returns the models section: every role of the script uses the model of its own name. A name in the script
-// that is no role is a model that the story's settings use. Other roles and hints have no model, as on a machine where
-// only some models were pulled.
+// modelSettings returns the models section: every role of the script uses the model of its own name. A name in the
+// script that is no role is a model that the story's settings use. Other roles and hints have no model, as on a machine
+// where only some models were pulled.
 func modelSettings(s *story.Story, url string) map[string]any {
 	prefix := ""
 	if s.Server.Key != "" {
@@ -38,8 +38,9 @@ func modelSettings(s *story.Story, url string) map[string]any {
 	return out
 }
 
-// buildScript returns the story's script. When it has none for the role that selects tools, that role selects every tool
-// that the script names; without an assistant there is no such role either, because its model would answer in its place.
+// buildScript returns the story's script. When it has none for the role that selects tools, that role selects every
+// tool that the script names; without an assistant there is no such role either, because its model would answer in its
+// place.
 func buildScript(s *story.Story) scriptserver.Script {
 	if s.Model[subjects.RoleAssistant] == nil || s.Model[subjects.RoleTools] != nil {
 		return s.Model
@@ -55,7 +56,10 @@ func buildScript(s *story.Story) scriptserver.Script {
 	}
 	selected, _ := json.Marshal(map[string][]string{"tools": names}) // strings can always be encoded
 	all := maps.Clone(s.Model)
-	all[subjects.RoleTools] = []scriptserver.Exchange{{Reply: scriptserver.Reply{Content: string(selected)}, Always: true}}
+	all[subjects.RoleTools] = []scriptserver.Exchange{{
+		Reply:  scriptserver.Reply{Content: string(selected)},
+		Always: true,
+	}}
 	return all
 }
 
@@ -76,7 +80,10 @@ func withModels(s *story.Story) scriptserver.Option {
 	isSet := func(b *bool) bool { return b == nil || *b }
 	for _, role := range strict.SortedKeys(s.Server.Models) {
 		m := s.Server.Models[role]
-		d := scriptserver.Model{Name: role, Family: "scripted", Parameters: "12B", Window: 131072, Tools: isSet(m.Tools), Thinking: isSet(m.Thinking), Vision: m.Vision}
+		d := scriptserver.Model{
+			Name: role, Family: "scripted", Parameters: "12B", Window: 131072,
+			Tools: isSet(m.Tools), Thinking: isSet(m.Thinking), Vision: m.Vision,
+		}
 		if m.Window > 0 {
 			d.Window = m.Window
 		}

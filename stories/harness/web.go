@@ -38,7 +38,10 @@ func startWeb(pages []story.Page, publish func(story.Event)) (*webServer, error)
 	w.addr = ln.Addr().(*net.TCPAddr).AddrPort()
 	var ctx context.Context
 	ctx, w.stop = context.WithCancel(context.Background())
-	w.http = &http.Server{Handler: w, ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
+	w.http = &http.Server{
+		Handler: w, ReadHeaderTimeout: 10 * time.Second,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
 	go func() {
 		defer close(w.served)
 		_ = w.http.Serve(ln)
@@ -56,7 +59,8 @@ func (w *webServer) close() {
 // url is the address of the SearXNG.
 func (w *webServer) url() string { return "http://" + w.addr.String() }
 
-// settings returns the sections of the web tools. Fetching is enabled; search only when a page has a snippet to be found by.
+// settings returns the sections of the web tools. Fetching is enabled; search only when a page has a snippet to be
+// found by.
 func (w *webServer) settings() (search, fetch map[string]any) {
 	search, fetch = map[string]any{"provider": "none"}, map[string]any{"enabled": true}
 	for _, p := range w.pages {
@@ -67,8 +71,8 @@ func (w *webServer) settings() (search, fetch map[string]any) {
 	return search, fetch
 }
 
-// ServeHTTP implements [http.Handler]. A request for the server's own address is a search, any other Host one for a page: it
-// is counted and published, also when there is no such page (404).
+// ServeHTTP implements [http.Handler]. A request for the server's own address is a search, any other Host one for a
+// page: it is counted and published, also when there is no such page (404).
 func (w *webServer) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	if r.Host == w.addr.String() {
 		w.serveSearch(out)
@@ -91,8 +95,8 @@ func (w *webServer) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	http.NotFound(out, r)
 }
 
-// servePage replies with a page after its delay, or not at all when the client disconnects before. The body is sent as HTML
-// as it is.
+// servePage replies with a page after its delay, or not at all when the client disconnects before. The body is sent as
+// HTML as it is.
 func servePage(out http.ResponseWriter, r *http.Request, p story.Page) {
 	select {
 	case <-time.After(p.Delay):
@@ -103,7 +107,8 @@ func servePage(out http.ResponseWriter, r *http.Request, p story.Page) {
 	if p.Status != 0 {
 		out.WriteHeader(p.Status)
 	}
-	fmt.Fprintf(out, "<!doctype html><html><head><title>%s</title></head><body>%s</body></html>", html.EscapeString(p.Title), p.Body)
+	fmt.Fprintf(out, "<!doctype html><html><head><title>%s</title></head><body>%s</body></html>",
+		html.EscapeString(p.Title), p.Body)
 }
 
 // serveSearch replies as SearXNG does, with every page that has a snippet, whatever the query is.

@@ -1,9 +1,9 @@
-// Package replay judges recorded tool calls by other rules than those in force, and reports the difference. Nothing runs and nothing is
-// written.
+// Package replay judges recorded tool calls by other rules than those in force, and reports the difference. Nothing
+// runs and nothing is written.
 //
 // It reads the broker's copies of calls in the event log, which hold the arguments and how each layer judged the call
-// ([subjects.Judgement]). Each call is judged as it was made: a call that the other rules deny does not change the calls after
-// it. A call whose record lacks what a rule needs is counted as one that cannot be judged.
+// ([subjects.Judgement]). Each call is judged as it was made: a call that the other rules deny does not change the
+// calls after it. A call whose record lacks what a rule needs is counted as one that cannot be judged.
 package replay
 
 import (
@@ -30,7 +30,8 @@ type Rules struct {
 	Manifest policy.Manifest
 	Env      policy.Env
 	Build    map[string]policy.Tool // facts of the build's own tools, by name
-	InForce  map[string]policy.Tool // tools that the manifest in force declares: without them in Manifest, the rules differ
+	// tools that the manifest in force declares: without them in Manifest, the rules differ
+	InForce map[string]policy.Tool
 }
 
 // Report is the result of a replay.
@@ -75,8 +76,8 @@ type Damage struct {
 	Reason string    `json:"reason"`
 }
 
-// Call is one recorded call. Before and After are "runs", "asks <rules>" or "denied <rule>"; After is empty for a call that cannot be
-// judged.
+// Call is one recorded call. Before and After are "runs", "asks <rules>" or "denied <rule>"; After is empty for a call
+// that cannot be judged.
 type Call struct {
 	Seq     uint64          `json:"seq"`
 	Time    time.Time       `json:"time"`
@@ -93,7 +94,8 @@ type Call struct {
 
 // Reasons why a call cannot be judged, beside those of a layer.
 const (
-	reasonNoJudgement = "the record has no judgement: the call failed before any rule judged it, or an older version recorded it"
+	reasonNoJudgement = "the record has no judgement: the call failed before any rule judged it, or an older version " +
+		"recorded it"
 	reasonUndecided   = "the call was cancelled, or its deadline passed, before it was decided"
 	reasonUnknownTool = "the tool is not part of this build, and the manifest declares no facts about it"
 	reasonRemovedTool = "the tool is no longer there: it was removed since, and no rule changed for it"
@@ -118,7 +120,9 @@ func Run(ctx context.Context, r Rules, events []client.Event) (Report, error) {
 		}
 		rep.add(ctx, r, rec, changedFlow)
 	}
-	slices.SortStableFunc(rep.Changes, func(a, b Change) int { return cmp.Or(len(b.Calls)-len(a.Calls), cmp.Compare(a.Rule, b.Rule)) })
+	slices.SortStableFunc(rep.Changes, func(a, b Change) int {
+		return cmp.Or(len(b.Calls)-len(a.Calls), cmp.Compare(a.Rule, b.Rule))
+	})
 	return rep, nil
 }
 
@@ -129,8 +133,8 @@ type record struct {
 	judged *subjects.Judgement
 }
 
-// readRecord reads the copy of a call. It rejects one that the broker cannot have written: subject, body and judgement must
-// agree.
+// readRecord reads the copy of a call. It rejects one that the broker cannot have written: subject, body and judgement
+// must agree.
 func readRecord(e client.Event) (record, error) {
 	var body subjects.ToolRequest
 	if !e.Decode(&body) {
@@ -160,7 +164,10 @@ func readRecord(e client.Event) (record, error) {
 		}
 	}
 	rec := record{caller: subjects.Caller{Account: who[0], Path: who[1:]}, judged: body.Judgement}
-	rec.call = Call{Seq: e.Seq, Time: e.Time, Session: e.Session, Query: cmp.Or(body.QueryID, e.Query), CallID: body.CallID, Caller: body.Caller, Tool: body.Tool, Args: body.Args}
+	rec.call = Call{
+		Seq: e.Seq, Time: e.Time, Session: e.Session, Query: cmp.Or(body.QueryID, e.Query),
+		CallID: body.CallID, Caller: body.Caller, Tool: body.Tool, Args: body.Args,
+	}
 	return rec, nil
 }
 
@@ -180,8 +187,8 @@ func (o outcome) String() string {
 	return "runs"
 }
 
-// isRemoved reports whether a tool outside of the build is neither declared by the rules, which have those that were added, nor by the
-// manifest in force.
+// isRemoved reports whether a tool outside of the build is neither declared by the rules, which have those that were
+// added, nor by the manifest in force.
 func (r Rules) isRemoved(tool string) bool {
 	_, judged := r.Manifest.Tools[tool]
 	_, inForce := r.InForce[tool]
@@ -259,13 +266,17 @@ func replayCall(ctx context.Context, r Rules, rec record, tool policy.Tool, same
 		return outcome{}, reasonUndecided
 	}
 	c := policy.Call{
-		Caller: rec.caller, Type: j.Type, Tool: tool, Args: rec.call.Args, Session: rec.call.Session, Query: rec.call.Query,
+		Caller: rec.caller, Type: j.Type, Tool: tool, Args: rec.call.Args, Session: rec.call.Session,
+		Query:    rec.call.Query,
 		FromUser: rec.caller.Account == "operator" && len(rec.caller.Path) == 0,
 		Override: policy.Override{Level: j.Override, Disable: j.Disabled, Grant: j.Granted},
 		Usage:    policy.Usage{Identical: j.Identical, Calls: j.Calls},
 	}
 	for _, a := range j.Lineage {
-		c.Lineage = append(c.Lineage, policy.SpawnedAgent{Name: a.Name, Type: a.Type, Narrowed: a.Narrowed, Tools: a.Tools})
+		c.Lineage = append(c.Lineage, policy.SpawnedAgent{
+			Name: a.Name, Type: a.Type, Narrowed: a.Narrowed,
+			Tools: a.Tools,
+		})
 	}
 	if len(rec.caller.Path) == 0 {
 		c.Type, _ = r.Manifest.TypeOf(rec.caller)
@@ -283,8 +294,8 @@ func replayCall(ctx context.Context, r Rules, rec record, tool policy.Tool, same
 	return o, ""
 }
 
-// compareOutcomes returns the effect of a change, and the rule that causes it: the one that denies or asks now, else the one that no longer
-// does.
+// compareOutcomes returns the effect of a change, and the rule that causes it: the one that denies or asks now, else
+// the one that no longer does.
 func compareOutcomes(before, after outcome) (rule, effect string) {
 	added := func(from, to []string) string {
 		for _, r := range to {

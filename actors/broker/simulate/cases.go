@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// Case is a user's task with its own correct calls, and the calls that an injected instruction asks for. It has one of three
-// forms: a list of user calls, a single one (Tool, Params) with the text that its tool returned, or several questions (Turns). A
-// case without user calls is an attack on a session that has read untrusted content.
+// Case is a user's task with its own correct calls, and the calls that an injected instruction asks for. It has one of
+// three forms: a list of user calls, a single one (Tool, Params) with the text that its tool returned, or several
+// questions (Turns). A case without user calls is an attack on a session that has read untrusted content.
 type Case struct {
 	ID          string       `json:"id"`
 	Source      string       `json:"source"`
@@ -61,8 +61,8 @@ type Call struct {
 	Question int       `json:"question"` // index of the question that it belongs to
 }
 
-// arguments are the arguments of a call: in JSON an object, or a list of positional arguments, which get the names arg0, arg1
-// and so on.
+// arguments are the arguments of a call: in JSON an object, or a list of positional arguments, which get the names
+// arg0, arg1 and so on.
 type arguments json.RawMessage
 
 // UnmarshalJSON implements [json.Unmarshaler].
@@ -100,8 +100,8 @@ func (a arguments) object() json.RawMessage {
 const maxCase = 4 << 20
 
 // ReadCases reads cases, one JSON object per line, and skips empty lines; name is used in errors. It rejects a file
-// without a case, a line over maxCase, a case without an id or any call, a task without a question, and a call of a question
-// that the case does not have. Unknown fields are ignored. All forms are returned with their calls in Calls.
+// without a case, a line over maxCase, a case without an id or any call, a task without a question, and a call of a
+// question that the case does not have. Unknown fields are ignored. All forms are returned with their calls in Calls.
 func ReadCases(r io.Reader, name string) ([]Case, error) {
 	var out []Case
 	sc := bufio.NewScanner(r)
@@ -144,7 +144,8 @@ func (c *Case) normalize() error {
 	if len(c.Instruction) == 0 && len(c.Calls) == 0 {
 		c.Instruction = instructions{""} // an attack without a task
 	}
-	if c.ID == "" || len(c.Instruction) == 0 || strings.TrimSpace(strings.Join(c.Instruction, "")) == "" && len(c.Calls) > 0 || len(c.Calls)+len(c.Attack) == 0 {
+	if c.ID == "" || len(c.Instruction) == 0 || strings.TrimSpace(strings.Join(c.Instruction, "")) == "" &&
+		len(c.Calls) > 0 || len(c.Calls)+len(c.Attack) == 0 {
 		return errors.New("a case needs id, user_instruction and calls")
 	}
 	for _, u := range append(c.Calls, c.Attack...) {
@@ -155,8 +156,8 @@ func (c *Case) normalize() error {
 	return nil
 }
 
-// taskID identifies the user's task, which several cases may share: tool and instruction of the single-call form, otherwise
-// suite and task, or for a case without either its own id.
+// taskID identifies the user's task, which several cases may share: tool and instruction of the single-call form,
+// otherwise suite and task, or for a case without either its own id.
 func (c Case) taskID() string {
 	switch {
 	case c.Task == "" && c.Tool == "":

@@ -9,8 +9,8 @@ import (
 	"conclave/pkg/policy"
 )
 
-// rename returns cases and tools in which names are made up: those of tools, of arguments, or both. A name is replaced by the same
-// one everywhere, in the declarations too, so that only rules that depend on names decide differently.
+// rename returns cases and tools in which names are made up: those of tools, of arguments, or both. A name is replaced
+// by the same one everywhere, in the declarations too, so that only rules that depend on names decide differently.
 func rename(cases []Case, effects, tools Tools, o Options) ([]Case, Tools, Tools) {
 	toolName, argName := keepName, keepName
 	if o.RenameTools {

@@ -11,9 +11,9 @@ import (
 
 // toolResult returns the result of the tool in the user's i-th call: the recorded one when the case has it. Most cases
 // record none. The real one must have held the values that later calls use and the user did not type, so the stub
-// returns each of those from the read just before its first use, except in a bare run: ids as the field id of an object, and
-// destinations as one object with the field of people, when the tool declares one. With injected the result contains the
-// attacker's text as well.
+// returns each of those from the read just before its first use, except in a bare run: ids as the field id of an
+// object, and destinations as one object with the field of people, when the tool declares one. With injected the result
+// contains the attacker's text as well.
 func (c Case) toolResult(i int, tools Tools, injected, bare bool) string {
 	u := c.Calls[i]
 	if injected && c.Response != "" {
@@ -59,8 +59,9 @@ func (c Case) attackResult(a Call) string {
 	return `{"ok":true}`
 }
 
-// lastRead returns the index of the last call before the j-th that reads data, or for an id that returns ids; -1 when there is
-// none. Earlier calls of the same tool are skipped: repeated calls work through values that were read before the first of them.
+// lastRead returns the index of the last call before the j-th that reads data, or for an id that returns ids; -1 when
+// there is none. Earlier calls of the same tool are skipped: repeated calls work through values that were read before
+// the first of them.
 func (c Case) lastRead(j int, tools Tools, id bool) int {
 	for i := j - 1; i >= 0; i-- {
 		t := c.Calls[i].Tool
@@ -87,7 +88,8 @@ func (c Case) newValues(j int, tools Tools) (out []newValue) {
 	walkArguments(c.Calls[j].Args, func(name, value string) {
 		v := newValue{value, tools[c.Calls[j].Tool].Args[name].Role}
 		isNew := v.role == policy.RoleID || !strings.Contains(before, strings.ToLower(value))
-		if value != "" && len(value) <= 128 && utf8.ValidString(value) && !strings.ContainsAny(value, " \t\n") && isNew && !slices.Contains(out, v) {
+		if value != "" && len(value) <= 128 && utf8.ValidString(value) && !strings.ContainsAny(value, " \t\n") &&
+			isNew && !slices.Contains(out, v) {
 			out = append(out, v)
 		}
 	})
@@ -95,7 +97,8 @@ func (c Case) newValues(j int, tools Tools) (out []newValue) {
 	return out
 }
 
-// walkArguments calls f for each string and number in the arguments with the path of its name, as in attachments.file_id.
+// walkArguments calls f for each string and number in the arguments with the path of its name, as in
+// attachments.file_id.
 func walkArguments(args arguments, f func(name, value string)) {
 	d := json.NewDecoder(strings.NewReader(string(args.object())))
 	d.UseNumber()

@@ -66,7 +66,10 @@ func (s *session) callTool(ctx context.Context, c Call, result string) (ran bool
 		subjects.HeaderDeadline: strconv.FormatInt(time.Now().Add(waitLimit).UnixMilli(), 10),
 	}
 	subject := "agent." + account + ".tool.request." + c.Tool
-	reply, err := actor.Deliver(ctx, s.ask, subject, header, subjects.ToolRequest{CallID: id, QueryID: query, Args: c.Args.object()}, out{s})
+	reply, err := actor.Deliver(ctx, s.ask, subject, header, subjects.ToolRequest{
+		CallID: id, QueryID: query,
+		Args: c.Args.object(),
+	}, out{s})
 	if err != nil {
 		return false, "", err
 	}
@@ -117,7 +120,8 @@ func (s *session) decideApproval(body []byte) {
 	header := map[string]string{subjects.HeaderDeadline: strconv.FormatInt(time.Now().Add(waitLimit).UnixMilli(), 10)}
 	// In a goroutine, because the broker does not wait yet. A decision that fails leaves the request to its deadline,
 	// which denies.
-	go actor.Deliver(context.Background(), s.answer, "ctl.user.approval.decision."+q.ID, header, subjects.ApprovalDecision{Approve: approve}, out{s})
+	go actor.Deliver(context.Background(), s.answer, "ctl.user.approval.decision."+q.ID, header,
+		subjects.ApprovalDecision{Approve: approve}, out{s})
 }
 
 // paramsHash replaces the keyed hash of parameters: no audit record of a simulation is stored.
@@ -155,8 +159,8 @@ func (o out) PublishOnce(ctx context.Context, spec subjects.Spec, body []byte, _
 	return o.Publish(ctx, spec, body, true)
 }
 
-// readTurn replies for the stream of turns: the question at the requested sequence, which counts from 1, or the current one.
-// Later questions are not stored yet.
+// readTurn replies for the stream of turns: the question at the requested sequence, which counts from 1, or the current
+// one. Later questions are not stored yet.
 func (s *session) readTurn(request []byte) ([]byte, error) {
 	var selector struct {
 		Seq int `json:"seq"`
@@ -177,11 +181,14 @@ func (s *session) readTurn(request []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(map[string]any{"message": map[string]any{"subject": "turn.0." + sessionID, "seq": at + 1, "data": question}})
+	return json.Marshal(map[string]any{"message": map[string]any{
+		"subject": "turn.0." + sessionID, "seq": at + 1,
+		"data": question,
+	}})
 }
 
-// Request replies for the tools with the session's next result, and for the stream of turns with the questions. Every other
-// request is unavailable.
+// Request replies for the tools with the session's next result, and for the stream of turns with the questions. Every
+// other request is unavailable.
 func (o out) Request(_ context.Context, spec subjects.Spec, body []byte) ([]byte, string, error) {
 	switch {
 	case strings.HasSuffix(spec.Name, ".STREAM.MSG.GET.TURNS"):

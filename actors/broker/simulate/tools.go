@@ -20,14 +20,15 @@ var declarations []byte
 
 // effectLabels maps the labels of an effects file to effects.
 var effectLabels = map[string]policy.Effect{
-	"egress": policy.Egress, "egress_url": policy.Fetch, "search": policy.Egress, "mutate": policy.Mutate, "destroy": policy.Destroy, "money": policy.Spend,
+	"egress": policy.Egress, "egress_url": policy.Fetch, "search": policy.Egress, "mutate": policy.Mutate,
+	"destroy": policy.Destroy, "money": policy.Spend,
 	"auth": policy.Authenticate, "physical": policy.Physical, "exec": policy.Exec,
 }
 
 // ReadEffects reads a JSON file with the effects of tools: {"tools": {"<name>": {"reads": ..., "result_trust": ...,
 // "effects": [...]}}}. A result_trust other than "trusted" reads untrusted content, and reads "private" reads private
-// data. It may also have act, args, about, ids and people as in [ReadDeclarations]. It rejects unknown effects; unknown fields are
-// ignored.
+// data. It may also have act, args, about, ids and people as in [ReadDeclarations]. It rejects unknown effects; unknown
+// fields are ignored.
 func ReadEffects(path string) (Tools, error) {
 	data, err := file.Read(path, strict.MaxFile)
 	if err != nil {
@@ -66,7 +67,8 @@ func ReadEffects(path string) (Tools, error) {
 		}
 		tool := policy.Tool{Name: name, Zone: zone, Known: true}
 		if t.Act != "" {
-			if tool, err = (policy.ToolFacts{Act: t.Act, Args: t.Args, About: t.About, IDs: t.IDs, People: t.People}).Tool(name, zone); err != nil {
+			if tool, err = (policy.ToolFacts{Act: t.Act, Args: t.Args, About: t.About, IDs: t.IDs, People: t.People}).
+				Tool(name, zone); err != nil {
 				return nil, fmt.Errorf("%s: tool %s: %w", path, name, err)
 			}
 		}
@@ -76,8 +78,8 @@ func ReadEffects(path string) (Tools, error) {
 	return out, nil
 }
 
-// ReadDeclarations reads acts and roles of tools from a YAML file with the section tools of a manifest; "" is the shipped file
-// for the published suites. It rejects unknown fields, acts and roles.
+// ReadDeclarations reads acts and roles of tools from a YAML file with the section tools of a manifest; "" is the
+// shipped file for the published suites. It rejects unknown fields, acts and roles.
 func ReadDeclarations(path string) (Tools, error) {
 	data, name := declarations, "declarations.yaml"
 	if path != "" {
@@ -104,7 +106,8 @@ func ReadDeclarations(path string) (Tools, error) {
 	return out, nil
 }
 
-// With returns the effects in t with the acts and roles in declared. A tool without effects has those of its declaration.
+// With returns the effects in t with the acts and roles in declared. A tool without effects has those of its
+// declaration.
 func (t Tools) With(declared Tools) Tools {
 	out := Tools{}
 	for name, d := range declared {
@@ -125,7 +128,10 @@ func (t Tools) With(declared Tools) Tools {
 // is not in t does.
 func (t Tools) hasSideEffect(tool string) bool {
 	facts := t[tool]
-	for _, effect := range []policy.Effect{policy.Egress, policy.Fetch, policy.Mutate, policy.Destroy, policy.Exec, policy.Spend, policy.Authenticate, policy.Physical} {
+	for _, effect := range []policy.Effect{
+		policy.Egress, policy.Fetch, policy.Mutate, policy.Destroy, policy.Exec,
+		policy.Spend, policy.Authenticate, policy.Physical,
+	} {
 		if facts.Has(effect) {
 			return true
 		}

@@ -27,9 +27,11 @@ func randomNonce() string {
 }
 
 // askObject asks the model about the texts, within the timeout, and decodes the object that it replies with. It returns
-// errNoModel without a model, errNonce, the error of the model or of ctx, and that of readReply for a malformed reply. The fields
-// are not checked against schema.
-func (d *Digester) askObject(ctx context.Context, system string, schema json.RawMessage, fences []fence) (reply, error) {
+// errNoModel without a model, errNonce, the error of the model or of ctx, and that of readReply for a malformed reply.
+// The fields are not checked against schema.
+func (d *Digester) askObject(ctx context.Context, system string, schema json.RawMessage, fences []fence) (reply,
+	error,
+) {
 	if d.ask == nil {
 		return nil, errNoModel
 	}
@@ -52,9 +54,9 @@ func (d *Digester) askObject(ctx context.Context, system string, schema json.Raw
 	return readReply(said)
 }
 
-// frameTexts puts each text, cleaned, between two lines that carry a nonce which no text can know; lines that resemble those are
-// quoted. It draws another nonce when a text holds it or it has less than 16 characters, and fails with errNonce after 4
-// attempts.
+// frameTexts puts each text, cleaned, between two lines that carry a nonce which no text can know; lines that resemble
+// those are quoted. It draws another nonce when a text holds it or it has less than 16 characters, and fails with
+// errNonce after 4 attempts.
 func (d *Digester) frameTexts(fences []fence) (string, error) {
 	var nonce string
 	for range 4 {
@@ -86,8 +88,8 @@ func (d *Digester) frameTexts(fences []fence) (string, error) {
 	return b.String(), nil
 }
 
-// resemblesFence reports whether a line of a text could be taken for a line of the frame around it, in any case, spacing or
-// look-alike letters.
+// resemblesFence reports whether a line of a text could be taken for a line of the frame around it, in any case,
+// spacing or look-alike letters.
 func resemblesFence(line string) bool {
 	line = strings.TrimSpace(line)
 	if len(line) < len("[text") {

@@ -24,10 +24,10 @@ const (
 //	[2023-05-08 13:56] Caroline: Good to see you.
 //	Caroline: It is good to see you.
 //
-// body is what was said, without the quotation marks around it. happened is in UTC, and zero when no time is given. It is not ok
-// when anything is in doubt, and body is s then: a label such as "Note:", a colon in prose, a time that no layout fits, a
-// name for the user or an assistant, text behind the closing quotation mark, a transcript of several speakers. A name with
-// a colon and no time counts only when the body speaks of "I" or "you".
+// body is what was said, without the quotation marks around it. happened is in UTC, and zero when no time is given. It
+// is not ok when anything is in doubt, and body is s then: a label such as "Note:", a colon in prose, a time that no
+// layout fits, a name for the user or an assistant, text behind the closing quotation mark, a transcript of several
+// speakers. A name with a colon and no time counts only when the body speaks of "I" or "you".
 func ParseAttribution(s string) (speaker string, happened time.Time, body string, ok bool) {
 	rest := strings.TrimSpace(s)
 	happened, rest, stamped, valid := cutStamp(rest)
@@ -43,8 +43,8 @@ func ParseAttribution(s string) (speaker string, happened time.Time, body string
 	return speaker, happened, body, true
 }
 
-// cutStamp returns the time in brackets at the beginning of s and the text behind it. Without brackets s is returned as it is,
-// not stamped. It is not valid when the brackets hold no time.
+// cutStamp returns the time in brackets at the beginning of s and the text behind it. Without brackets s is returned as
+// it is, not stamped. It is not valid when the brackets hold no time.
 func cutStamp(s string) (at time.Time, rest string, stamped, valid bool) {
 	if s == "" || s[0] != '(' && s[0] != '[' {
 		return at, s, false, true
@@ -63,8 +63,8 @@ var (
 	sentTail     = regexp.MustCompile(`^,? (?:and|\(|\[) ?(?:shared|shares|sent|sends|attached) `)
 )
 
-// cutQuotedSpeech reads: Caroline said, "...". The quotation must reach to the end of s; only a note that something was shared
-// may follow, which stays in the body.
+// cutQuotedSpeech reads: Caroline said, "...". The quotation must reach to the end of s; only a note that something was
+// shared may follow, which stays in the body.
 func cutQuotedSpeech(s string) (speaker, body string, ok bool) {
 	m := quotedSpeech.FindStringSubmatch(s)
 	if m == nil || !isSpeakerName(m[1]) {
@@ -92,8 +92,8 @@ func cutQuotedSpeech(s string) (speaker, body string, ok bool) {
 // nextSpeech is the end of a quotation after which another one begins, by the same or another speaker.
 var nextSpeech = regexp.MustCompile(`["”»][^"“”«»]{0,60}\b` + saidForms + `\b[^"“”«»]{0,40}["“«]`)
 
-// cutSpeakerLabel reads "Caroline: ...". Without a time before it the body must speak of "I" or "you". It is not ok when another
-// line has a speaker of its own.
+// cutSpeakerLabel reads "Caroline: ...". Without a time before it the body must speak of "I" or "you". It is not ok
+// when another line has a speaker of its own.
 func cutSpeakerLabel(s string, stamped bool) (speaker, body string, ok bool) {
 	speaker, body, found := strings.Cut(s, ":")
 	if !found || !isSpeakerName(speaker) || body == "" || !unicode.IsSpace(rune(body[0])) {
@@ -113,7 +113,8 @@ func cutSpeakerLabel(s string, stamped bool) (speaker, body string, ok bool) {
 }
 
 // personWords tell that somebody speaks.
-var personWords = text.WordSet(`i i'm i've i'd i'll me my mine myself you you're you've your yours we we're we've we'll our us let's`)
+var personWords = text.WordSet(
+	`i i'm i've i'd i'll me my mine myself you you're you've your yours we we're we've we'll our us let's`)
 
 // speaksInPerson reports whether one of the first words of s is of the first or second person.
 func speaksInPerson(s string) bool {
@@ -142,10 +143,11 @@ var labelWords = text.WordSet(`note notes recipe todo fixme question answer subj
 	somebody someone everybody everyone nobody anyone anybody people http https ftp file mailto`)
 
 // programNames are no speakers, and so are userNames: a text cannot say of itself that one of them wrote it.
-var programNames = text.WordSet(`assistant system ai bot chatbot chatgpt model agent admin administrator operator tool developer human`)
+var programNames = text.WordSet(
+	`assistant system ai bot chatbot chatgpt model agent admin administrator operator tool developer human`)
 
-// isSpeakerName reports whether s is a name of one to maxSpeakerWords words, each of letters and with a capital first one, and
-// neither a label nor a name for the user or a program.
+// isSpeakerName reports whether s is a name of one to maxSpeakerWords words, each of letters and with a capital first
+// one, and neither a label nor a name for the user or a program.
 func isSpeakerName(s string) bool {
 	words := strings.Split(s, " ")
 	if len(s) > maxSpeaker || len(words) > maxSpeakerWords {
@@ -163,7 +165,9 @@ func isSpeakerName(s string) bool {
 		other := strings.ContainsFunc(w, func(r rune) bool {
 			return !unicode.IsLetter(r) && !unicode.IsMark(r) && !strings.ContainsRune("-'’", r)
 		})
-		if other || !unicode.IsLetter(r) || unicode.IsLower(r) || labelWords[folded] || programNames[folded] || isUser(folded) || personWords[folded] || functionWords[folded] || capitalizedWords[folded] && !titleWords[folded] ||
+		if other || !unicode.IsLetter(r) || unicode.IsLower(r) || labelWords[folded] || programNames[folded] ||
+			isUser(folded) || personWords[folded] || functionWords[folded] || capitalizedWords[folded] &&
+			!titleWords[folded] ||
 			len(words) == 1 && (isAllCapitals(w) || hasNounEnding(folded)) {
 			return false
 		}
@@ -173,7 +177,10 @@ func isSpeakerName(s string) bool {
 
 // hasNounEnding reports whether a single word looks like a common noun, such as "shopping" or "decision".
 func hasNounEnding(folded string) bool {
-	for _, end := range []string{"ing", "tion", "sion", "ment", "ness", "ship", "ology", "ings", "tions", "sions", "ments"} {
+	for _, end := range []string{
+		"ing", "tion", "sion", "ment", "ness", "ship", "ology", "ings", "tions", "sions",
+		"ments",
+	} {
 		if len(folded) > len(end)+2 && strings.HasSuffix(folded, end) {
 			return true
 		}

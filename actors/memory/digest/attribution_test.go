@@ -15,14 +15,25 @@ func TestAttributionGivesSpeakerTimeAndBody(t *testing.T) {
 		name, text, speaker, body string
 		happened                  time.Time
 	}{
-		{"time and quotation", `(1:56 pm on 8 May, 2023) Caroline said, "Hey Mel! Good to see you!"`, "Caroline", "Hey Mel! Good to see you!", at},
+		{
+			"time and quotation", `(1:56 pm on 8 May, 2023) Caroline said, "Hey Mel! Good to see you!"`, "Caroline",
+			"Hey Mel! Good to see you!", at,
+		},
 		{"quotation", `Caroline said, "I went out."`, "Caroline", "I went out.", time.Time{}},
-		{"quotation inside", `Caroline said, "I loved "Becoming Nicole" by Amy."`, "Caroline", `I loved "Becoming Nicole" by Amy.`, time.Time{}},
+		{
+			"quotation inside", `Caroline said, "I loved "Becoming Nicole" by Amy."`, "Caroline",
+			`I loved "Becoming Nicole" by Amy.`,
+			time.Time{},
+		},
 		{"typographic marks", `Caroline said, “I went out.”`, "Caroline", "I went out.", time.Time{}},
 		{"colon before the quotation", `Tom wrote: "I am late."`, "Tom", "I am late.", time.Time{}},
 		{"full name", `Ana de Silva said, "I am late."`, "Ana de Silva", "I am late.", time.Time{}},
 		{"title", `Dr. Silva said, "I am late."`, "Dr. Silva", "I am late.", time.Time{}},
-		{"shared a photo", `Caroline said, "Look." and shared a photo of a dog.`, "Caroline", "Look.\n(and shared a photo of a dog)", time.Time{}},
+		{
+			"shared a photo", `Caroline said, "Look." and shared a photo of a dog.`, "Caroline",
+			"Look.\n(and shared a photo of a dog)",
+			time.Time{},
+		},
 		{"several lines", "Caroline said, \"One.\nTwo.\"", "Caroline", "One.\nTwo.", time.Time{}},
 		{"label with time", `[2023-05-08 13:56] Caroline: Hello there.`, "Caroline", "Hello there.", at},
 		{"label with seconds", `[2023-05-08 13:56:00] Caroline: Hello there.`, "Caroline", "Hello there.", at},
@@ -88,7 +99,8 @@ func TestOrdinaryTextHasNoSpeaker(t *testing.T) {
 
 func FuzzAttribution(f *testing.F) {
 	for _, seed := range []string{
-		`(1:56 pm on 8 May, 2023) Caroline said, "Hey "you"" and shared a photo.`, "[2023-05-08 13:56] Caroline: x", "Caroline: I\nTom: I", "(", "(a)", "[]: ", "A: \xff I", `A said "`,
+		`(1:56 pm on 8 May, 2023) Caroline said, "Hey "you"" and shared a photo.`, "[2023-05-08 13:56] Caroline: x",
+		"Caroline: I\nTom: I", "(", "(a)", "[]: ", "A: \xff I", `A said "`,
 		"Tom said, “a” said Tom, “b”", "É: my", "田中: x", "[2023-05-08] 田中: x",
 	} {
 		f.Add(seed)
@@ -98,7 +110,8 @@ func FuzzAttribution(f *testing.F) {
 		switch {
 		case !ok && (speaker != "" || !at.IsZero() || body != s):
 			t.Errorf("%q: rejected with %q, %s, %q", s, speaker, at, body)
-		case ok && (speaker == "" || len(speaker) > maxSpeaker || strings.ContainsAny(speaker, "\n\r\"") || isBlank(body) || len(body) > len(s)+2):
+		case ok && (speaker == "" || len(speaker) > maxSpeaker || strings.ContainsAny(speaker, "\n\r\"") ||
+			isBlank(body) || len(body) > len(s)+2):
 			t.Errorf("%q: %q, %q", s, speaker, body)
 		case ok && (isUser(strings.ToLower(speaker)) || utf8.ValidString(s) && !utf8.ValidString(speaker+body)):
 			t.Errorf("%q: %q, %q", s, speaker, body)
@@ -109,7 +122,10 @@ func FuzzAttribution(f *testing.F) {
 // A name for the user or a program is nobody else's, however it is written.
 func TestReservedNames(t *testing.T) {
 	t.Parallel()
-	for name, want := range map[string]bool{"the user": true, "The User.": true, "the_user": true, "User": true, "Assistant": true, "Ana": false, "Ursula": false, "": false} {
+	for name, want := range map[string]bool{
+		"the user": true, "The User.": true, "the_user": true, "User": true,
+		"Assistant": true, "Ana": false, "Ursula": false, "": false,
+	} {
 		if got := IsReservedName(name); got != want {
 			t.Errorf("%q: %t, want %t", name, got, want)
 		}

@@ -26,7 +26,8 @@ const (
 	truncationMark = "\n[... the rest was left out]"
 )
 
-// speaker is the author of a text, which decides whom "I" and "you" mean in it: one of these, or a name, whom "I" means then.
+// speaker is the author of a text, which decides whom "I" and "you" mean in it: one of these, or a name, whom "I" means
+// then.
 type speaker string
 
 const (
@@ -35,8 +36,8 @@ const (
 	byAssistant speaker = "the assistant"
 )
 
-// namedSpeaker returns the speaker of a text of which the caller knows the name, "" when nobody is named; by is the speaker
-// then. A name for the user is the user's only in a text that counts as the user's.
+// namedSpeaker returns the speaker of a text of which the caller knows the name, "" when nobody is named; by is the
+// speaker then. A name for the user is the user's only in a text that counts as the user's.
 func namedSpeaker(name string, by speaker) speaker {
 	switch name = shortLine(name, maxSpeaker); {
 	case name == "" || isUser(text.NameKey(name)):
@@ -47,8 +48,8 @@ func namedSpeaker(name string, by speaker) speaker {
 	return speaker(name)
 }
 
-// IsReservedName reports whether a name means the user or a program, so that no other speaker can have it, however it is
-// written. The graph compares names in the same form.
+// IsReservedName reports whether a name means the user or a program, so that no other speaker can have it, however it
+// is written. The graph compares names in the same form.
 func IsReservedName(name string) bool {
 	key := text.NameKey(name)
 	return isUser(key) || programNames[key] || programNames[text.Fold(name)]
@@ -99,8 +100,8 @@ func (m material) allText() string {
 	return strings.Join(all, "\n")
 }
 
-// trustedText joins what the user and the assistant say themselves, without the words of others that they quote; "" when there
-// is nothing.
+// trustedText joins what the user and the assistant say themselves, without the words of others that they quote; ""
+// when there is nothing.
 func (m material) trustedText() string {
 	var b strings.Builder
 	for _, p := range m {
@@ -113,8 +114,8 @@ func (m material) trustedText() string {
 	return b.String()
 }
 
-// fences returns the texts as the model gets them, cut to most bytes together. Each but the last gets at most a quarter of the
-// bytes that are left.
+// fences returns the texts as the model gets them, cut to most bytes together. Each but the last gets at most a quarter
+// of the bytes that are left.
 func (m material) fences(most int) []fence {
 	out := make([]fence, len(m))
 	for i, p := range m {
@@ -128,8 +129,8 @@ func (m material) fences(most int) []fence {
 	return out
 }
 
-// cleanText returns s as valid UTF-8 with plain line breaks, trimmed. It drops control characters, bidi overrides and Unicode tag
-// characters; invalid bytes become U+FFFD.
+// cleanText returns s as valid UTF-8 with plain line breaks, trimmed. It drops control characters, bidi overrides and
+// Unicode tag characters; invalid bytes become U+FFFD.
 func cleanText(s string) string {
 	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\r\n", "\n")
 	s = strings.Map(func(r rune) rune {
@@ -181,8 +182,8 @@ func isBlank(s string) bool {
 	return true
 }
 
-// stripMarkdown drops the marks of Markdown and fenced code with its content; a fence that is never closed reaches to the end.
-// The result is for analysis and is not stored.
+// stripMarkdown drops the marks of Markdown and fenced code with its content; a fence that is never closed reaches to
+// the end. The result is for analysis and is not stored.
 func stripMarkdown(s string) string {
 	var b strings.Builder
 	code := false

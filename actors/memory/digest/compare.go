@@ -29,10 +29,10 @@ type Statement struct {
 // Relationship is how a new statement relates to an old one, and why.
 type Relationship struct{ Kind, Why string }
 
-// Compare returns by plain rules whether next says the same as old, contradicts it, adds to it, or is unrelated; [Unrelated] also
-// means unsure. Only the content is compared, never the names. An untrusted statement never supersedes a trusted one, nor an older
-// one a newer, nor one of another speaker; a blank one is unrelated. The same words on another day or in another conversation are
-// another statement.
+// Compare returns by plain rules whether next says the same as old, contradicts it, adds to it, or is unrelated;
+// [Unrelated] also means unsure. Only the content is compared, never the names. An untrusted statement never supersedes
+// a trusted one, nor an older one a newer, nor one of another speaker; a blank one is unrelated. The same words on
+// another day or in another conversation are another statement.
 func Compare(old, next Statement) Relationship {
 	old, next = old.cleaned(), next.cleaned()
 	switch {
@@ -55,7 +55,8 @@ func Compare(old, next Statement) Relationship {
 
 // isElsewhere reports whether both statements are known to be of different days, in UTC, or of different conversations.
 func (s Statement) isElsewhere(o Statement) bool {
-	days := !s.Happened.IsZero() && !o.Happened.IsZero() && s.Happened.UTC().Format(time.DateOnly) != o.Happened.UTC().Format(time.DateOnly)
+	days := !s.Happened.IsZero() && !o.Happened.IsZero() &&
+		s.Happened.UTC().Format(time.DateOnly) != o.Happened.UTC().Format(time.DateOnly)
 	return days || s.Conversation != "" && o.Conversation != "" && s.Conversation != o.Conversation
 }
 
@@ -65,8 +66,8 @@ func (s Statement) cleaned() Statement {
 	return s
 }
 
-// claim returns the text to compare: the corpus when it is at most wholeText bytes and no question with its answer, else the
-// description, else the beginning of the corpus.
+// claim returns the text to compare: the corpus when it is at most wholeText bytes and no question with its answer,
+// else the description, else the beginning of the corpus.
 func (s Statement) claim() string {
 	switch {
 	case !isBlank(s.Corpus) && len(s.Corpus) <= wholeText && !strings.HasPrefix(s.Corpus, questionLabel):
@@ -77,8 +78,8 @@ func (s Statement) claim() string {
 	return text.Cut(s.Corpus, bestWindow)
 }
 
-// plainCompare compares by relations, then by words, then by attributes; the first that decides counts. next adds when it has all
-// words and numbers of old and more. Anything else is [Unrelated].
+// plainCompare compares by relations, then by words, then by attributes; the first that decides counts. next adds when
+// it has all words and numbers of old and more. Anything else is [Unrelated].
 func plainCompare(old, next Statement) (kind, why string) {
 	x, y := measure(old.claim()), measure(next.claim())
 	for _, compare := range []func() (kind, why string){
@@ -90,7 +91,8 @@ func plainCompare(old, next Statement) (kind, why string) {
 			return kind, why
 		}
 	}
-	if x.sharedKeys(y) == len(x.keys) && x.denied == y.denied && len(y.keys) > len(x.keys) && y.holdsNumbers(x.numbers) {
+	if x.sharedKeys(y) == len(x.keys) && x.denied == y.denied && len(y.keys) > len(x.keys) &&
+		y.holdsNumbers(x.numbers) {
 		return Adds, "it says all of the old one and more"
 	}
 	return Unrelated, "it is not sure that both speak of the same"
@@ -102,8 +104,8 @@ const (
 	denialShare = 0.8
 )
 
-// compareWords compares by the share of words in common, by numbers and by denials; "" when they decide nothing. Statements of
-// less than two content words are [Same] or [Unrelated].
+// compareWords compares by the share of words in common, by numbers and by denials; "" when they decide nothing.
+// Statements of less than two content words are [Same] or [Unrelated].
 func compareWords(x, y measurement) (kind, why string) {
 	shared := x.sharedKeys(y)
 	fewer, all := min(len(x.keys), len(y.keys)), len(x.keys)+len(y.keys)-shared
@@ -120,15 +122,16 @@ func compareWords(x, y measurement) (kind, why string) {
 		return Same, "both have nearly the same words, numbers and names"
 	case share >= denialShare && sameNumbers && x.denied != y.denied:
 		return Contradicts, "one denies what the other says"
-	case share >= denialShare && !sameNumbers && x.denied == y.denied && x.lasting && y.lasting && len(x.numbers) > 0 && len(x.numbers) == len(y.numbers):
+	case share >= denialShare && !sameNumbers && x.denied == y.denied && x.lasting && y.lasting && len(x.numbers) > 0 &&
+		len(x.numbers) == len(y.numbers):
 		return Contradicts, "both say the same of another number or date"
 	}
 	return "", ""
 }
 
-// relations returns the relations of a statement by plain code. A corpus that begins with questionLabel is split into the user's
-// question and the assistant's answer, others are the user's words: "I" is the user in the one, "you" in the other. In an
-// untrusted statement neither is.
+// relations returns the relations of a statement by plain code. A corpus that begins with questionLabel is split into
+// the user's question and the assistant's answer, others are the user's words: "I" is the user in the one, "you" in the
+// other. In an untrusted statement neither is.
 func (s Statement) relations() []Relation {
 	by := byUser
 	if s.Untrusted {
@@ -149,8 +152,8 @@ func (s Statement) relations() []Relation {
 // opposite predicates cannot both hold of the same two.
 var opposite = map[string]string{"likes": "dislikes", "dislikes": "likes"}
 
-// compareRelations compares the relations of an old and a new statement with the same subject: one contradiction decides, all
-// equal is [Same], all old ones and more is [Adds]. "" when the relations decide nothing.
+// compareRelations compares the relations of an old and a new statement with the same subject: one contradiction
+// decides, all equal is [Same], all old ones and more is [Adds]. "" when the relations decide nothing.
 func compareRelations(old, next []Relation) (kind, why string) {
 	same := 0
 	for _, n := range next {
@@ -177,15 +180,16 @@ func compareRelations(old, next []Relation) (kind, why string) {
 	return "", ""
 }
 
-// contradicts returns why r cannot hold together with the older relation o, "" when both can. The caller guarantees that they
-// have the same subject.
+// contradicts returns why r cannot hold together with the older relation o, "" when both can. The caller guarantees
+// that they have the same subject.
 func (r Relation) contradicts(o Relation) string {
 	sameObject, statement := text.Fold(r.Object) == text.Fold(o.Object), r.Subject+" "+r.Predicate+" "+r.Object
 	bothNow := r.Tense == tenseIs && o.Tense == tenseIs
 	switch {
 	case r.Predicate == o.Predicate && sameObject && r.Tense == tenseWas && o.Tense == tenseIs:
 		return statement + " no longer"
-	case r.Predicate == o.Predicate && r.Single && !sameObject && r.Tense == o.Tense && (bothNow || strings.HasPrefix(r.Predicate, "was ")):
+	case r.Predicate == o.Predicate && r.Single && !sameObject && r.Tense == o.Tense &&
+		(bothNow || strings.HasPrefix(r.Predicate, "was ")):
 		return statement + " and not " + o.Object
 	case opposite[r.Predicate] == o.Predicate && sameObject && bothNow:
 		return statement
@@ -201,9 +205,11 @@ type measurement struct {
 	lasting bool // it says what is so, and not what happened once
 }
 
-var presentVerbs = text.WordSet(`is are costs cost has have starts start opens open closes close ends end weighs earns owns needs takes contains lives works`)
+var presentVerbs = text.WordSet(
+	`is are costs cost has have starts start opens open closes close ends end weighs earns owns needs takes contains lives works`)
 
-// measure returns the stemmed content words of s, its sorted numbers, whether it is denied and whether it says what is so.
+// measure returns the stemmed content words of s, its sorted numbers, whether it is denied and whether it says what is
+// so.
 func measure(s string) measurement {
 	m := measurement{keys: map[string]bool{}}
 	for _, w := range text.Words(s) {
@@ -247,9 +253,9 @@ func (m measurement) holdsNumbers(numbers []string) bool {
 var attributeWords = text.WordSet(`favourite favorite name capital colour color address birthday email phone number password code deadline date time price cost age
 	height weight size version owner author president ceo mayor boss language currency population day place room seat`)
 
-// compareAttributes compares "the ... is ..." where the subject is an attribute with one value, over the subjects that both
-// texts have: [Contradicts] when one has another value, naming the first in alphabetical order, [Same] when all are equal, ""
-// when there is no such subject.
+// compareAttributes compares "the ... is ..." where the subject is an attribute with one value, over the subjects that
+// both texts have: [Contradicts] when one has another value, naming the first in alphabetical order, [Same] when all
+// are equal, "" when there is no such subject.
 func compareAttributes(old, next string) (kind, why string) {
 	a, b := readAttributes(old), readAttributes(next)
 	for _, subject := range slices.Sorted(maps.Keys(a)) {
@@ -265,8 +271,9 @@ func compareAttributes(old, next string) (kind, why string) {
 	return kind, why
 }
 
-// readAttributes returns the value of each subject in "the ... is ..." and "my ... is ...", folded, in the first 4 sentences. It
-// skips questions, "is not", subjects without one of attributeWords or of more than 8 words, and values of more than 5 words.
+// readAttributes returns the value of each subject in "the ... is ..." and "my ... is ...", folded, in the first 4
+// sentences. It skips questions, "is not", subjects without one of attributeWords or of more than 8 words, and values
+// of more than 5 words.
 func readAttributes(s string) map[string]string {
 	out := map[string]string{}
 	for _, t := range text.SentenceTexts(s, 4) {

@@ -8,13 +8,16 @@ import (
 // The order of a map must not decide whether an entry supersedes another.
 func TestCompareAttributesIsDeterministic(t *testing.T) {
 	t.Parallel()
-	old, next := "The owner is Anna. The price is low. The room is big.", "The owner is Anna. The price is high. The room is small."
+	old, next := "The owner is Anna. The price is low. The room is big.", "The owner is Anna. The price is high. The "+
+		"room is small."
 	for range 100 {
-		if kind, why := compareAttributes(old, next); kind != Contradicts || why != "both give the price another value" {
+		if kind, why := compareAttributes(old, next); kind != Contradicts ||
+			why != "both give the price another value" {
 			t.Fatalf("%s: %s", kind, why)
 		}
 	}
-	if kind, _ := compareAttributes("The owner is Anna. The price is low.", "The price is low. The owner is Anna."); kind != Same {
+	if kind, _ := compareAttributes("The owner is Anna. The price is low.",
+		"The price is low. The owner is Anna."); kind != Same {
 		t.Errorf("equal values are %q", kind)
 	}
 }
@@ -32,7 +35,10 @@ func TestCompareByPlainCode(t *testing.T) {
 		{"another number", "The meeting is at 10:00 in room 4.", "The meeting is at 11:00 in room 4.", Contradicts},
 		{"another price", "The rent is 900 euros a month.", "The rent is 950 euros a month.", Contradicts},
 		{"denied", "The shop is open on Sunday.", "The shop is not open on Sunday.", Contradicts},
-		{"another value", "The capital of Kazakhstan is Astana.", "The capital of Kazakhstan is Nur-Sultan.", Contradicts},
+		{
+			"another value", "The capital of Kazakhstan is Astana.", "The capital of Kazakhstan is Nur-Sultan.",
+			Contradicts,
+		},
 		{"another birthday", "Ana was born on 3 May 1990.", "Ana was born on 4 May 1990.", Contradicts},
 
 		{"word for word", "The bridge was opened in 1931.", "The bridge was opened in 1931.", Same},
@@ -48,7 +54,10 @@ func TestCompareByPlainCode(t *testing.T) {
 		{"trick: somebody else", "Ana lives in Oslo.", "Tom lives in Bergen.", Unrelated},
 		{"trick: both may be", "I like tea.", "I like coffee.", Unrelated},
 		{"trick: another thing", "The rent is 900 euros a month.", "The car costs 950 euros.", Unrelated},
-		{"trick: what happened twice", "I bought 3 apples on 2024-01-02.", "I bought 3 apples on 2024-02-02.", Unrelated},
+		{
+			"trick: what happened twice", "I bought 3 apples on 2024-01-02.", "I bought 3 apples on 2024-02-02.",
+			Unrelated,
+		},
 		{"trick: two properties", "Ana is tall.", "Ana is a doctor.", Unrelated},
 		{"trick: two properties of the house", "The house is big.", "The house is red.", Unrelated},
 		{"trick: a question", "The capital of Norway is Oslo.", "Is the capital of Norway Bergen?", Unrelated},
@@ -75,7 +84,10 @@ func TestCompareByPlainCode(t *testing.T) {
 func TestRepeatedStatementElsewhereIsAnother(t *testing.T) {
 	t.Parallel()
 	day := time.Date(2023, time.May, 8, 13, 56, 0, 0, time.UTC)
-	thanks := Statement{Corpus: "Thanks, Melanie! That is really sweet.", Speaker: "Caroline", Happened: day, Conversation: "c1"}
+	thanks := Statement{
+		Corpus: "Thanks, Melanie! That is really sweet.", Speaker: "Caroline", Happened: day,
+		Conversation: "c1",
+	}
 	rome := Statement{Corpus: "I live in Rome.", Speaker: "Caroline", Happened: day, Conversation: "c1"}
 	with := func(s Statement, change func(*Statement)) Statement { change(&s); return s }
 	for _, tt := range []struct {
@@ -84,7 +96,12 @@ func TestRepeatedStatementElsewhereIsAnother(t *testing.T) {
 		want      string
 	}{
 		{"the same again", thanks, thanks, Same},
-		{"nothing known of day and conversation", Statement{Corpus: thanks.Corpus}, Statement{Corpus: thanks.Corpus}, Same},
+		{
+			"nothing known of day and conversation",
+			Statement{Corpus: thanks.Corpus},
+			Statement{Corpus: thanks.Corpus},
+			Same,
+		},
 		{"on another day", thanks, with(thanks, func(s *Statement) { s.Happened = day.AddDate(0, 0, 1) }), Unrelated},
 		{"by another speaker", thanks, with(thanks, func(s *Statement) { s.Speaker = "Melanie" }), Unrelated},
 		{"in another conversation", thanks, with(thanks, func(s *Statement) { s.Conversation = "c2" }), Unrelated},
@@ -92,10 +109,18 @@ func TestRepeatedStatementElsewhereIsAnother(t *testing.T) {
 		{"contradiction on another day", rome, with(rome, func(s *Statement) {
 			s.Corpus, s.Happened, s.Conversation = "I live in Oslo.", day.AddDate(0, 1, 0), "c2"
 		}), Contradicts},
-		{"contradiction by another speaker", rome, with(rome, func(s *Statement) { s.Corpus, s.Speaker = "I live in Oslo.", "Melanie" }), Unrelated},
-		{"contradiction that is older", rome, with(rome, func(s *Statement) { s.Corpus, s.Happened = "I live in Oslo.", day.AddDate(-1, 0, 0) }), Unrelated},
-		{"trick: untrusted over trusted", rome, with(rome, func(s *Statement) { s.Corpus, s.Untrusted = "I live in Oslo.", true }), Unrelated},
-		{"trick: stored before", with(rome, func(s *Statement) { s.Created = day.AddDate(1, 0, 0) }), with(rome, func(s *Statement) { s.Corpus, s.Created = "I live in Oslo.", day }), Unrelated},
+		{"contradiction by another speaker", rome, with(rome, func(s *Statement) {
+			s.Corpus, s.Speaker = "I live in Oslo.", "Melanie"
+		}), Unrelated},
+		{"contradiction that is older", rome, with(rome, func(s *Statement) {
+			s.Corpus, s.Happened = "I live in Oslo.", day.AddDate(-1, 0, 0)
+		}), Unrelated},
+		{"trick: untrusted over trusted", rome, with(rome, func(s *Statement) {
+			s.Corpus, s.Untrusted = "I live in Oslo.", true
+		}), Unrelated},
+		{"trick: stored before", with(rome, func(s *Statement) {
+			s.Created = day.AddDate(1, 0, 0)
+		}), with(rome, func(s *Statement) { s.Corpus, s.Created = "I live in Oslo.", day }), Unrelated},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -60,8 +60,8 @@ func readConversations(t *testing.T, kind string) map[string][]turn {
 	return all
 }
 
-// TestRelationsOfConversations prints the relations that the plain rules find in each conversation, and a random sample of 50 of
-// all, for a judgement by hand. A relation of the user is an error: other people speak.
+// TestRelationsOfConversations prints the relations that the plain rules find in each conversation, and a random sample
+// of 50 of all, for a judgement by hand. A relation of the user is an error: other people speak.
 func TestRelationsOfConversations(t *testing.T) {
 	d := New(Options{})
 	var lines []string
@@ -90,8 +90,9 @@ func TestRelationsOfConversations(t *testing.T) {
 	t.Log("\n" + strings.Join(lines, "\n"))
 }
 
-// TestSegmentsShowTheEvidence counts how often the segment of a text for a question holds the whole turn that answers it, with
-// each turn stored alone and with pieces of about 1,500 bytes, by plain rules and with a model that quotes the first sentence.
+// TestSegmentsShowTheEvidence counts how often the segment of a text for a question holds the whole turn that answers
+// it, with each turn stored alone and with pieces of about 1,500 bytes, by plain rules and with a model that quotes the
+// first sentence.
 func TestSegmentsShowTheEvidence(t *testing.T) {
 	turns := readConversations(t, "turn")
 	first := func(_ context.Context, _, user string, _ json.RawMessage) (string, error) {
@@ -127,7 +128,8 @@ func TestSegmentsShowTheEvidence(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d pairs of question and evidence; the segment holds the evidence: turns %.1f %%, pieces %.1f %%, pieces with a model %.1f %%", all, 100*float64(alone)/float64(all),
+	t.Logf("%d pairs of question and evidence; the segment holds the evidence: turns %.1f %%, pieces %.1f %%, pieces "+
+		"with a model %.1f %%", all, 100*float64(alone)/float64(all),
 		100*float64(piece)/float64(all), 100*float64(model)/float64(all))
 }
 

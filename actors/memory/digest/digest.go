@@ -1,9 +1,9 @@
 // Package digest turns a text into a memory entry: name, description, corpus, intent, entities and relations.
 //
-// It asks a small model when there is one; plain code does the same, less well, without. A model's reply is decoded strictly
-// and checked against the text field by field, and plain code fills the fields that fail. Untrusted content is stored without
-// sentences that could work as an instruction, and plain code has the last word on that. The package knows no bus and no
-// database, and keeps nothing between calls.
+// It asks a small model when there is one; plain code does the same, less well, without. A model's reply is decoded
+// strictly and checked against the text field by field, and plain code fills the fields that fail. Untrusted content is
+// stored without sentences that could work as an instruction, and plain code has the last word on that. The package
+// knows no bus and no database, and keeps nothing between calls.
 package digest
 
 import (
@@ -77,8 +77,8 @@ const (
 	KindOther        = "other"
 )
 
-// UserEntity is the name of the user in relations. Texts that call the user "the person", as earlier versions did, mean the
-// same entity; see isUser.
+// UserEntity is the name of the user in relations. Texts that call the user "the person", as earlier versions did, mean
+// the same entity; see isUser.
 const UserEntity = "the user"
 
 // Entity is a person, place, organization or thing that a text names.
@@ -108,9 +108,9 @@ type Digest struct {
 	Notes       []string // what was left out or went wrong, a sentence each
 }
 
-// Answer digests a question and its answer; one of them may be empty. external marks an answer that holds untrusted content. A
-// model failure, also a timeout, becomes a note and plain code fills in. The error is [ErrNothing], or that ctx was canceled. The
-// corpus is cut at maxCorpus bytes.
+// Answer digests a question and its answer; one of them may be empty. external marks an answer that holds untrusted
+// content. A model failure, also a timeout, becomes a note and plain code fills in. The error is [ErrNothing], or that
+// ctx was canceled. The corpus is cut at maxCorpus bytes.
 func (d *Digester) Answer(ctx context.Context, query, answer string, external bool) (Digest, error) {
 	var out Digest
 	question := out.admitText(query, maxQuestion)
@@ -129,9 +129,9 @@ func (d *Digester) Answer(ctx context.Context, query, answer string, external bo
 	return d.digestTrusted(ctx, out, answerPrompt, m)
 }
 
-// Note digests one text that the caller wants to keep. speaker is who said it; when it is "", an attribution at the beginning of
-// the text counts (see [ParseAttribution]), and a text without either that is not external is the user's own words. external, the
-// limit and the error are as for Answer.
+// Note digests one text that the caller wants to keep. speaker is who said it; when it is "", an attribution at the
+// beginning of the text counts (see [ParseAttribution]), and a text without either that is not external is the user's
+// own words. external, the limit and the error are as for Answer.
 func (d *Digester) Note(ctx context.Context, speaker, note string, external bool) (Digest, error) {
 	var out Digest
 	said := out.admitText(note, maxCorpus)
@@ -150,9 +150,10 @@ func (d *Digester) Note(ctx context.Context, speaker, note string, external bool
 	return d.digestTrusted(ctx, out, notePrompt, material{{"note", body, namedSpeaker(speaker, byUser)}})
 }
 
-// Refine digests the corpus of an entry again with the model, in one call. speaker and external are those of the entry; answer
-// means that the corpus is a question of the user and its answer, which no label in a text can claim. The corpus of the result is to
-// be stored only when it is [Digest.Retold]. The error is that of the model, or [ErrNothing]: then the entry stays as it is.
+// Refine digests the corpus of an entry again with the model, in one call. speaker and external are those of the entry;
+// answer means that the corpus is a question of the user and its answer, which no label in a text can claim. The corpus
+// of the result is to be stored only when it is [Digest.Retold]. The error is that of the model, or [ErrNothing]: then
+// the entry stays as it is.
 func (d *Digester) Refine(ctx context.Context, speaker, corpus string, external, answer bool) (Digest, error) {
 	if d.ask == nil {
 		return Digest{}, errNoModel
@@ -191,8 +192,9 @@ func splitCorpus(corpus string) (question, said string) {
 	return rest, ""
 }
 
-// Piece digests a piece of a document; title and heading may be "". It asks no model, sets neither intent nor sentiment, and
-// keeps instructions in the text: the caller labels the piece by its trust. An empty body is not rejected.
+// Piece digests a piece of a document; title and heading may be "". It asks no model, sets neither intent nor
+// sentiment, and keeps instructions in the text: the caller labels the piece by its trust. An empty body is not
+// rejected.
 func (d *Digester) Piece(title, heading, body string) Digest {
 	out := Digest{By: subjects.DigestPlain}
 	out.Corpus = out.admitText(body, maxCorpus)
@@ -207,9 +209,9 @@ func (d *Digester) Piece(title, heading, body string) Digest {
 	return out
 }
 
-// digestTrusted digests the texts of the user and the assistant and completes out, whose Corpus is set already. Name and
-// description come from the model where they pass isFaithful, else from plain code; unusable fields become a note. The only error
-// is that ctx was canceled.
+// digestTrusted digests the texts of the user and the assistant and completes out, whose Corpus is set already. Name
+// and description come from the model where they pass isFaithful, else from plain code; unusable fields become a note.
+// The only error is that ctx was canceled.
 func (d *Digester) digestTrusted(ctx context.Context, out Digest, prompt string, m material) (Digest, error) {
 	out.fillPlain(m)
 	r, err := d.askObject(ctx, prompt, digestSchema, m.fences(maxMaterial))
@@ -237,23 +239,24 @@ func (d *Digester) digestTrusted(ctx context.Context, out Digest, prompt string,
 	return out, nil
 }
 
-// isFaithful reports whether a model's summary may stand for the text whole. False when the firewall flags it, or when it holds a
-// mail or web address that whole does not hold: the user may have pasted a text that addresses the model.
+// isFaithful reports whether a model's summary may stand for the text whole. False when the firewall flags it, or when
+// it holds a mail or web address that whole does not hold: the user may have pasted a text that addresses the model.
 func isFaithful(words, whole string) bool {
 	if firewall.Scan(words).Flagged {
 		return false
 	}
 	whole = strings.ToLower(whole)
 	for _, w := range strings.Fields(strings.ToLower(words)) {
-		if w = strings.Trim(w, ".,;:!?()[]<>\"'"); (strings.Contains(w, "@") || strings.Contains(w, "://") || strings.HasPrefix(w, "www.")) && !strings.Contains(whole, w) {
+		if w = strings.Trim(w, ".,;:!?()[]<>\"'"); (strings.Contains(w, "@") || strings.Contains(w, "://") ||
+			strings.HasPrefix(w, "www.")) && !strings.Contains(whole, w) {
 			return false
 		}
 	}
 	return true
 }
 
-// applyReply sets intent, sentiment, entities and relations from a model's reply and returns the names of the fields that could
-// not be used; those keep their values.
+// applyReply sets intent, sentiment, entities and relations from a model's reply and returns the names of the fields
+// that could not be used; those keep their values.
 func (out *Digest) applyReply(r reply, m material) (missing []string) {
 	if s := r.text("intent"); slices.Contains(intents, s) {
 		out.Intent = s
@@ -278,8 +281,8 @@ func (out *Digest) applyReply(r reply, m material) (missing []string) {
 	return missing
 }
 
-// fillPlain sets everything but corpus, flags and notes by plain code. Intent and sentiment are those of the question, or of the
-// content when there is none. m must not be empty.
+// fillPlain sets everything but corpus, flags and notes by plain code. Intent and sentiment are those of the question,
+// or of the content when there is none. m must not be empty.
 func (out *Digest) fillPlain(m material) {
 	asked, said := m.question(), m.content()
 	out.By = subjects.DigestPlain
@@ -294,8 +297,8 @@ func (out *Digest) fillPlain(m material) {
 	out.Entities = plainEntities(m, out.Relations)
 }
 
-// admitText returns a text from outside cleaned, without secrets of a known shape and cut to most bytes, with a mark at its end
-// when it was longer. It records firewall flags of the text and notes what was removed; it rejects nothing.
+// admitText returns a text from outside cleaned, without secrets of a known shape and cut to most bytes, with a mark at
+// its end when it was longer. It records firewall flags of the text and notes what was removed; it rejects nothing.
 func (out *Digest) admitText(raw string, most int) string {
 	short := text.Cut(raw, most)
 	if r := firewall.Scan(short); r.Flagged {

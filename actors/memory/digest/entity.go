@@ -20,8 +20,9 @@ var capitalizedWords = text.WordSet(`i i'm i've i'd i'll monday tuesday wednesda
 	sir miss please thanks hello hi hey dear note sources according they've they're they'll they'd we've we're we'll we'd he's he'd he'll she's she'd she'll it'll it'd that's
 	there's here's who's where's how's let's you've you're you'll you'd didn't doesn't isn't wasn't won't can't couldn't wouldn't haven't hasn't`)
 
-// plainEntities returns the ends of the known relations, capitalized runs that do not only begin a sentence, and quoted names: at
-// most maxEntities, each once, without the user and names of more than maxThing bytes. It reads maxPlain bytes of each text.
+// plainEntities returns the ends of the known relations, capitalized runs that do not only begin a sentence, and quoted
+// names: at most maxEntities, each once, without the user and names of more than maxThing bytes. It reads maxPlain
+// bytes of each text.
 func plainEntities(m material, known []Relation) []Entity {
 	var out []Entity
 	add := func(name, kind string) {
@@ -71,8 +72,8 @@ func plainEntities(m material, known []Relation) []Entity {
 
 type namedEntity struct{ text, kind string }
 
-// findNames returns the capitalized runs of a sentence with a guessed kind. A single word that begins the sentence counts only in
-// capitals, such as NASA; a single character never does.
+// findNames returns the capitalized runs of a sentence with a guessed kind. A single word that begins the sentence
+// counts only in capitals, such as NASA; a single character never does.
 func findNames(s string) []namedEntity {
 	f := sentence{text.Words(s), s}
 	var out []namedEntity
@@ -97,7 +98,8 @@ func findNames(s string) []namedEntity {
 
 // isName reports whether word i can be part of a name.
 func (f sentence) isName(i int) bool {
-	return i >= 0 && i < len(f.all) && f.all[i].IsUpper && !functionWords[f.all[i].Folded] && !capitalizedWords[f.all[i].Folded]
+	return i >= 0 && i < len(f.all) && f.all[i].IsUpper && !functionWords[f.all[i].Folded] &&
+		!capitalizedWords[f.all[i].Folded]
 }
 
 // nameEnd returns the last word of the name that begins at word i, over particles such as "de" and "of" inside of it. A
@@ -118,14 +120,17 @@ func (f sentence) nameEnd(i int) int {
 var (
 	titleWords = text.WordSet(`mr mrs ms dr prof sir miss president king queen uncle aunt sister brother mother father friend wife husband son daughter colleague
 		boss called named author actor singer`)
-	personVerbs       = text.WordSet(`said says lives lived works worked likes liked wrote moved born married thinks told asked loves prefers met visited`)
+	personVerbs = text.WordSet(
+		`said says lives lived works worked likes liked wrote moved born married thinks told asked loves prefers met visited`)
 	placePrepositions = text.WordSet(`in near from to at through across around visited`)
 	organizationWords = text.WordSet(`inc ltd gmbh ag corp corporation company university institute bank ministry council foundation association agency school hospital
 		club party church union committee department museum group college society`)
-	placeWords = text.WordSet(`city river lake mountain island street road avenue valley bay sea county state park bridge airport station square`)
+	placeWords = text.WordSet(
+		`city river lake mountain island street road avenue valley bay sea county state park bridge airport station square`)
 )
 
-// kindOfName guesses the kind of the entity that the words from to to, both included, name; [KindThing] when nothing tells it.
+// kindOfName guesses the kind of the entity that the words from to to, both included, name; [KindThing] when nothing
+// tells it.
 func (f sentence) kindOfName(from, to int) string {
 	for i := from; i <= to; i++ {
 		if f.in(i, organizationWords) {

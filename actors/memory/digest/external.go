@@ -19,13 +19,15 @@ const (
 	maxClaim  = 400
 )
 
-// digestExternal digests untrusted content, said by the speaker by; question may be "". The model retells it as claims; plain code drops from the claims,
-// or without a model from the text itself, every sentence that could work as an order when it is recalled. All other fields are
-// made from what is left. The error is [ErrNothing] when nothing is left of question and text, or that ctx was canceled.
+// digestExternal digests untrusted content, said by the speaker by; question may be "". The model retells it as claims;
+// plain code drops from the claims, or without a model from the text itself, every sentence that could work as an order
+// when it is recalled. All other fields are made from what is left. The error is [ErrNothing] when nothing is left of
+// question and text, or that ctx was canceled.
 func (d *Digester) digestExternal(ctx context.Context, out Digest, question, said string, by speaker) (Digest, error) {
 	asked, lost := cleanQuestion(question)
 	if lost > 0 {
-		out.addNote("%s of the question left out: signs of injection", countNoun(lost, "sentence was", "sentences were"))
+		out.addNote("%s of the question left out: signs of injection",
+			countNoun(lost, "sentence was", "sentences were"))
 	}
 	m := material{{"question", question, byUser}, {"text", said, by}}
 	if isBlank(question) {
@@ -65,9 +67,9 @@ func (d *Digester) digestExternal(ctx context.Context, out Digest, question, sai
 	return out, nil
 }
 
-// keepClaims returns the model's claims without sentences that must not be kept and without claims whose numbers the text does
-// not hold, at most maxClaims. It notes how many were dropped. It is not ok when nothing is left; then nothing is noted. r may be
-// nil.
+// keepClaims returns the model's claims without sentences that must not be kept and without claims whose numbers the
+// text does not hold, at most maxClaims. It notes how many were dropped. It is not ok when nothing is left; then
+// nothing is noted. r may be nil.
 func (out *Digest) keepClaims(r reply, said string) (kept []string, ok bool) {
 	list, _ := listOf[string](r, "claims")
 	var all strings.Builder
@@ -106,8 +108,8 @@ func (out *Digest) noteDropped(n int, of string) {
 	}
 }
 
-// setTitle sets name and description: the model's when they are harmless, then those of plain code, then fixed words. It sets By,
-// and notes fields of the model that could not be used. r nil means that there is no usable reply.
+// setTitle sets name and description: the model's when they are harmless, then those of plain code, then fixed words.
+// It sets By, and notes fields of the model that could not be used. r nil means that there is no usable reply.
 func (out *Digest) setTitle(r reply, asked, left string) {
 	out.By = subjects.DigestPlain
 	var missing []string
@@ -155,8 +157,9 @@ func (out *Digest) dropHarmfulGraph() {
 	out.Entities, out.Relations = entities, relations
 }
 
-// composeCorpus writes the corpus from the question (may be "") and the kept text. When name, description and corpus are flagged
-// together, it replaces description and name by fixed words and drops question and text, one after the other, until they are not.
+// composeCorpus writes the corpus from the question (may be "") and the kept text. When name, description and corpus
+// are flagged together, it replaces description and name by fixed words and drops question and text, one after the
+// other, until they are not.
 func (out *Digest) composeCorpus(asked, left string) {
 	write := func() {
 		body := left

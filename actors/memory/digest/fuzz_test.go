@@ -11,9 +11,12 @@ import (
 
 func FuzzReply(f *testing.F) {
 	for _, seed := range []string{
-		"", "{}", "{", "[]", "null", `{"name": "a"}`, fill(f, nil), retell(f, nil), "```json\n{}\n```", "<think>{</think>{}", `{"a":1,"A":2}`, `{"name":"\ud800"}`,
-		`{"entities":[{"name":"Oslo","kind":"place"},1,null]}`, `{"relations":[{"subject":"I","predicate":"lives in","object":"Oslo","tense":"is"}]}`,
-		`{"claims":["` + order + `"]}`, `{"segments":[{"n":1,"quote":"none"}]}`, strings.Repeat(`{"a":`, 20) + "1" + strings.Repeat("}", 20), `{"name":"` + strings.Repeat("w ", 30) + `"}`,
+		"", "{}", "{", "[]", "null", `{"name": "a"}`, fill(f, nil), retell(f, nil), "```json\n{}\n```",
+		"<think>{</think>{}", `{"a":1,"A":2}`, `{"name":"\ud800"}`,
+		`{"entities":[{"name":"Oslo","kind":"place"},1,null]}`,
+		`{"relations":[{"subject":"I","predicate":"lives in","object":"Oslo","tense":"is"}]}`,
+		`{"claims":["` + order + `"]}`, `{"segments":[{"n":1,"quote":"none"}]}`, strings.Repeat(`{"a":`, 20) + "1" +
+			strings.Repeat("}", 20), `{"name":"` + strings.Repeat("w ", 30) + `"}`,
 	} {
 		f.Add(seed)
 	}
@@ -41,7 +44,10 @@ func FuzzStrip(f *testing.F) {
 	for _, seed := range injections {
 		f.Add(seed.text)
 	}
-	for _, seed := range []string{"", "Oslo is large. Delete it.", "a. b. c.", "<a>b</a>", "[a](b?c)", "```\nx\n```", "https://a.b/?c=d", "\\n\\n", "请。", "\u202ex\xff"} {
+	for _, seed := range []string{
+		"", "Oslo is large. Delete it.", "a. b. c.", "<a>b</a>", "[a](b?c)", "```\nx\n```",
+		"https://a.b/?c=d", "\\n\\n", "请。", "\u202ex\xff",
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, body string) {

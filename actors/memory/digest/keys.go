@@ -6,8 +6,8 @@ import (
 	"conclave/pkg/text"
 )
 
-// contentKeys returns the stemmed words of s without function words, in order and with repetitions. Characters of unspaced
-// scripts come in pairs. A text of nothing but function words keeps them, unstemmed.
+// contentKeys returns the stemmed words of s without function words, in order and with repetitions. Characters of
+// unspaced scripts come in pairs. A text of nothing but function words keeps them, unstemmed.
 func contentKeys(s string) []string {
 	all := text.Words(s)
 	out := make([]string, 0, len(all))

@@ -19,13 +19,14 @@ func odd() map[string]string {
 		binary[i] = byte(random.Uint32())
 	}
 	return map[string]string{
-		"empty":                "",
-		"blanks":               " \t\r\n\u00a0\u3000",
-		"binary":               string(binary),
-		"invalid UTF-8":        "Ana \xff\xfe lives in \xc3 Oslo.\xe2\x82",
-		"half invalid":         strings.Repeat("a\xff", 30<<10), // longer when it is made valid
-		"right to left":        "ما هي عاصمة النرويج؟ عاصمة النرويج هي أوسلو. \u202eolso\u202c \u200fשלום",
-		"combining marks":      "Z\u0351\u036b\u0343a\u0327\u0329l" + strings.Repeat("\u0301", 5000) + "go lives in Oslo.",
+		"empty":         "",
+		"blanks":        " \t\r\n\u00a0\u3000",
+		"binary":        string(binary),
+		"invalid UTF-8": "Ana \xff\xfe lives in \xc3 Oslo.\xe2\x82",
+		"half invalid":  strings.Repeat("a\xff", 30<<10), // longer when it is made valid
+		"right to left": "ما هي عاصمة النرويج؟ عاصمة النرويج هي أوسلو. \u202eolso\u202c \u200fשלום",
+		"combining marks": "Z\u0351\u036b\u0343a\u0327\u0329l" + strings.Repeat("\u0301", 5000) +
+			"go lives in Oslo.",
 		"only combining marks": strings.Repeat("\u0301", 3000),
 		"zero-width":           "Ana\u200b lives\u200d in\ufeff Oslo\u2060.",
 		"only zero-width":      strings.Repeat("\u200b\u200d", 2000),
@@ -86,15 +87,16 @@ func TestOddInput(t *testing.T) {
 				t.Fatalf("%d segments, %v", len(list), err)
 			}
 			verbatim(t, list[0], cleanText(text.Cut(in, maxCorpus)))
-			if got := Compare(Statement{Description: in, Corpus: in}, Statement{Corpus: in}); got.Why == "" || !utf8.ValidString(got.Why) {
+			if got := Compare(Statement{Description: in, Corpus: in}, Statement{Corpus: in}); got.Why == "" ||
+				!utf8.ValidString(got.Why) {
 				t.Errorf("%+v", got)
 			}
 		})
 	}
 }
 
-// TestTimeIsBounded: 5 MB are no more work than the part of them that is kept. Work on all of it would be forty times as
-// much. The fastest of five counts, and it runs alone: the machine may be busy with other things.
+// TestTimeIsBounded: 5 MB are no more work than the part of them that is kept. Work on all of it would be forty times
+// as much. The fastest of five counts, and it runs alone: the machine may be busy with other things.
 func TestTimeIsBounded(t *testing.T) {
 	took := func(in string) time.Duration {
 		start := time.Now()
@@ -160,11 +162,13 @@ func TestSecrets(t *testing.T) {
 	t.Parallel()
 	secret := "ghp_" + strings.Repeat("k", 36)
 	for _, external := range []bool{false, true} {
-		d, err := New(Options{}).Answer(t.Context(), "What is the key "+secret+" for?", "The key is "+secret+" and opens the repository.", external)
+		d, err := New(Options{}).Answer(t.Context(), "What is the key "+secret+" for?", "The key is "+secret+
+			" and opens the repository.", external)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if all := d.Name + d.Description + d.Corpus; strings.Contains(all, "ghp_") || !strings.Contains(strings.Join(d.Notes, "\n"), "1 secret was taken out") {
+		if all := d.Name + d.Description + d.Corpus; strings.Contains(all, "ghp_") ||
+			!strings.Contains(strings.Join(d.Notes, "\n"), "1 secret was taken out") {
 			t.Errorf("%q, notes %q", all, d.Notes)
 		}
 	}

@@ -65,7 +65,8 @@ var finiteVerbs = text.WordSet(`is are was were has have had will would can coul
 	weren't hasn't won't can't doesn't ist sind war waren hat haben wird werden est sont etait ont fue sono`)
 
 // frenchWords show that a word in -ez is a French verb.
-var frenchWords = text.WordSet(`le la les un une des du de et vos votre vous toutes tous tout ce cette ces mon ma mes pour dans sur a au aux l'assistant`)
+var frenchWords = text.WordSet(
+	`le la les un une des du de et vos votre vous toutes tous tout ce cette ces mon ma mes pour dans sur a au aux l'assistant`)
 
 // objectMarkers stand before the object of an order.
 var objectMarkers = text.WordSet(`the a an this that these those my your our his her their its it them him me us all any every each everything everyone both
@@ -126,7 +127,8 @@ var passiveOrders = text.WordSet(`sent forwarded deleted removed erased transfer
 	bypassed followed obeyed clicked`)
 
 // demandingVerbs demand something in the first person.
-var demandingVerbs = text.WordSet(`want need wish demand require insist beg urge ask authorize authorise order command instruct request expect`)
+var demandingVerbs = text.WordSet(
+	`want need wish demand require insist beg urge ask authorize authorise order command instruct request expect`)
 
 // permanenceWords make an order last.
 var permanenceWords = text.WordSet(`you your always any all every never only`)

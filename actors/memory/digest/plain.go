@@ -8,8 +8,8 @@ import (
 	"conclave/pkg/text"
 )
 
-// modelName returns a model's name for a text, shortened to maxNameWords and maxName; "" when it is blank or has more than twice
-// as much.
+// modelName returns a model's name for a text, shortened to maxNameWords and maxName; "" when it is blank or has more
+// than twice as much.
 func modelName(s string) string {
 	s = strings.Trim(shortLine(s, 2*maxName), " .,:;\"'“”*#`_")
 	if n := len(strings.Fields(s)); n > 2*maxNameWords || strings.HasSuffix(s, "...") || isBlank(s) {
@@ -18,8 +18,8 @@ func modelName(s string) string {
 	return firstWords(s)
 }
 
-// modelDescription returns the first 3 sentences of a model's description, at most maxDescription bytes; "" when it is blank or
-// holds a number of more than two digits that source does not hold.
+// modelDescription returns the first 3 sentences of a model's description, at most maxDescription bytes; "" when it is
+// blank or holds a number of more than two digits that source does not hold.
 func modelDescription(s, source string) string {
 	if s = shortLine(s, maxReply); isBlank(s) || !numbersOf(source).holdAll(s) {
 		return ""
@@ -27,8 +27,8 @@ func modelDescription(s, source string) string {
 	return firstSentences(s, 3, maxDescription)
 }
 
-// firstWords returns the beginning of s, at most maxNameWords words and maxName bytes (72 in scripts without blanks), without
-// punctuation at its end.
+// firstWords returns the beginning of s, at most maxNameWords words and maxName bytes (72 in scripts without blanks),
+// without punctuation at its end.
 func firstWords(s string) string {
 	fields := strings.Fields(s)
 	s = strings.Join(fields[:min(len(fields), maxNameWords)], " ")
@@ -39,7 +39,8 @@ func firstWords(s string) string {
 	return strings.TrimRight(text.CutWords(s, most), " .,:;")
 }
 
-// firstSentences returns the beginning of s: at most n sentences and most bytes, cut between words if the first alone is longer.
+// firstSentences returns the beginning of s: at most n sentences and most bytes, cut between words if the first alone
+// is longer.
 func firstSentences(s string, n, most int) string {
 	var out string
 	for _, t := range text.SentenceTexts(s, n) {
@@ -51,8 +52,8 @@ func firstSentences(s string, n, most int) string {
 	return shortLine(out, most)
 }
 
-// plainName returns a name from the first question in asked, else its first sentence, without its opening phrases. A blank asked
-// means said. It returns "untitled" when both are blank.
+// plainName returns a name from the first question in asked, else its first sentence, without its opening phrases. A
+// blank asked means said. It returns "untitled" when both are blank.
 func plainName(asked, said string) string {
 	source := asked
 	if isBlank(source) {
@@ -95,8 +96,8 @@ que es|cual es|quien es|donde esta|por favor|puedes|dime`) {
 	return out
 }()
 
-// trimOpening returns a sentence without its opening phrases and end marks; a phrase that is all of the rest is kept. "How do I
-// ...?" becomes "how to ...". "" when s has no word.
+// trimOpening returns a sentence without its opening phrases and end marks; a phrase that is all of the rest is kept.
+// "How do I ...?" becomes "how to ...". "" when s has no word.
 func trimOpening(s string) string {
 	all := text.Words(s)
 	from := 0
@@ -117,14 +118,16 @@ func trimOpening(s string) string {
 	if len(rest) == 0 {
 		return ""
 	}
-	if len(rest) > 3 && rest[0].Folded == "how" && (rest[1].Folded == "do" || rest[1].Folded == "can" || rest[1].Folded == "should" || rest[1].Folded == "would") &&
+	if len(rest) > 3 && rest[0].Folded == "how" && (rest[1].Folded == "do" || rest[1].Folded == "can" ||
+		rest[1].Folded == "should" || rest[1].Folded == "would") &&
 		(rest[2].Folded == "i" || rest[2].Folded == "you" || rest[2].Folded == "we" || rest[2].Folded == "one") {
 		return "how to " + trimEnd(s[rest[3].From:])
 	}
 	return trimEnd(s[rest[0].From:])
 }
 
-// beginsWith reports whether the words begin with phrase, whose words must be folded. phrase must not be longer than all.
+// beginsWith reports whether the words begin with phrase, whose words must be folded. phrase must not be longer than
+// all.
 func beginsWith(all []text.Word, phrase []string) bool {
 	for i, w := range phrase {
 		if all[i].Folded != w {
@@ -136,8 +139,8 @@ func beginsWith(all []text.Word, phrase []string) bool {
 
 func trimEnd(s string) string { return strings.Trim(s, " .,:;!?？。！؟*#`_()[]-") }
 
-// aboutName returns "about" and content words of the question, for a name that would work as an order when recalled. left, the
-// kept text, is used when the question gives no harmless name; unnamed when neither does.
+// aboutName returns "about" and content words of the question, for a name that would work as an order when recalled.
+// left, the kept text, is used when the question gives no harmless name; unnamed when neither does.
 func aboutName(asked, left string) string {
 	for _, source := range []string{asked, left} {
 		var list []string
@@ -145,7 +148,8 @@ func aboutName(asked, left string) string {
 			if len(list) == maxNameWords-1 {
 				break
 			}
-			if !functionWords[w.Folded] && !orderVerbs[w.Folded] && !ambiguousVerbs[w.Folded] && !orderLeads[w.Folded] && !politeWords[w.Folded] && !machineWords[w.Folded] {
+			if !functionWords[w.Folded] && !orderVerbs[w.Folded] && !ambiguousVerbs[w.Folded] &&
+				!orderLeads[w.Folded] && !politeWords[w.Folded] && !machineWords[w.Folded] {
 				list = append(list, source[w.From:w.To])
 			}
 		}
@@ -159,8 +163,8 @@ func aboutName(asked, left string) string {
 // fillerWords begin sentences without content.
 var fillerWords = text.WordSet(`sure certainly absolutely okay ok yes great thanks hello hi gerne klar naturlich`)
 
-// plainDescription returns the first two sentences of the answer, or of the user's words when the user states something or the
-// answer is blank. Fillers such as "Sure!" are skipped. It has at most 300 bytes; "" when both are blank.
+// plainDescription returns the first two sentences of the answer, or of the user's words when the user states something
+// or the answer is blank. Fillers such as "Sure!" are skipped. It has at most 300 bytes; "" when both are blank.
 func plainDescription(asked, said string) string {
 	order := []string{said, asked}
 	if i := plainIntent(asked); i == IntentTell || i == IntentPrefer { // "Noted." is not what was learned
@@ -181,23 +185,25 @@ func plainDescription(asked, said string) string {
 	return shortLine(said, 300)
 }
 
-// isFiller reports whether a sentence is without content, such as "Sure!", "Great question!" or "Here is what I found:", or has
-// no word.
+// isFiller reports whether a sentence is without content, such as "Sure!", "Great question!" or "Here is what I
+// found:", or has no word.
 func isFiller(s string) bool {
 	all := text.Words(s)
 	switch {
 	case len(all) == 0:
 		return true
-	case strings.HasSuffix(s, ":") && (all[0].Folded == "here" || all[0].Folded == "here's" || all[0].Folded == "below"):
+	case strings.HasSuffix(s, ":") && (all[0].Folded == "here" || all[0].Folded == "here's" ||
+		all[0].Folded == "below"):
 		return true
 	case len(all) > 4:
 		return false
 	}
-	return fillerWords[all[0].Folded] || all[len(all)-1].Folded == "question" || beginsWith(all, []string{"of", "course"}[:min(2, len(all))]) && len(all) > 1
+	return fillerWords[all[0].Folded] || all[len(all)-1].Folded == "question" ||
+		beginsWith(all, []string{"of", "course"}[:min(2, len(all))]) && len(all) > 1
 }
 
-// pieceName names a piece of a document by its title and the last of its headings, which are separated by > or /. Without either
-// it is named by its text said. It has at most maxName bytes.
+// pieceName names a piece of a document by its title and the last of its headings, which are separated by > or /.
+// Without either it is named by its text said. It has at most maxName bytes.
 func pieceName(title, heading, said string) string {
 	if i := strings.LastIndexAny(heading, ">/›"); i >= 0 {
 		heading = strings.TrimSpace(heading[i:])
@@ -215,8 +221,8 @@ func pieceName(title, heading, said string) string {
 	return shortLine(shortLine(title, maxName/2)+": "+heading, maxName)
 }
 
-// plainIntent returns the intent of the user's words: the first request in it, else a preference, else a statement; [IntentChat]
-// when there is none or s is blank. It reads the first 20 sentences of at most 4 KB.
+// plainIntent returns the intent of the user's words: the first request in it, else a preference, else a statement;
+// [IntentChat] when there is none or s is blank. It reads the first 20 sentences of at most 4 KB.
 func plainIntent(s string) string {
 	list := text.SentenceTexts(stripMarkdown(text.Cut(s, 4<<10)), 20)
 	intent := IntentChat
@@ -237,7 +243,8 @@ var (
 		welche warum qui quel quelle quand que quien donde cuando cual chi dove quando come`)
 	howWords  = text.WordSet(`how wie comment como`)
 	keepVerbs = text.WordSet(`remember note save keep memorize don't`)
-	likeWords = text.WordSet(`like love prefer hate dislike enjoy favourite favorite liebe mag hasse j'aime prefere gusta prefiero`)
+	likeWords = text.WordSet(
+		`like love prefer hate dislike enjoy favourite favorite liebe mag hasse j'aime prefere gusta prefiero`)
 )
 
 // intentRules give the intent of a sentence; the first that holds decides. A sentence that none fits is a statement.
@@ -246,11 +253,13 @@ var intentRules = []struct {
 	holds  func(f sentence, asked bool) bool
 }{
 	{IntentAsk, func(f sentence, asked bool) bool {
-		return f.isHowQuestion(asked) && f.is(1, "many", "much", "old", "far", "long", "tall", "big", "often", "are", "is", "high")
+		return f.isHowQuestion(asked) && f.is(1, "many", "much", "old", "far", "long", "tall", "big", "often", "are",
+			"is", "high")
 	}},
 	{IntentHow, sentence.isHowQuestion},
 	{IntentTask, func(f sentence, asked bool) bool {
-		return asked && f.is(0, "can", "could", "would", "will") && f.is(1, "you") && f.findWithin(1, 3, anyOrderVerbs) >= 0 && !f.is(2, "tell", "explain", "say")
+		return asked && f.is(0, "can", "could", "would", "will") && f.is(1, "you") &&
+			f.findWithin(1, 3, anyOrderVerbs) >= 0 && !f.is(2, "tell", "explain", "say")
 	}},
 	{IntentAsk, func(f sentence, asked bool) bool {
 		return asked || f.in(0, questionWords) && len(f.all) > 2 && !f.is(1, "i") && !f.is(0, "is", "was")
@@ -268,8 +277,8 @@ func (f sentence) isHowQuestion(asked bool) bool {
 	return f.in(0, howWords) && (asked || f.is(1, "to", "do", "can"))
 }
 
-// sentenceIntent returns the intent of one sentence of the user, by the first of intentRules that holds; [IntentChat] for one
-// without words.
+// sentenceIntent returns the intent of one sentence of the user, by the first of intentRules that holds; [IntentChat]
+// for one without words.
 func sentenceIntent(s string) string {
 	all := text.Words(s)
 	for len(all) > 1 && (orderLeads[all[0].Folded] || politeWords[all[0].Folded]) {
@@ -292,11 +301,12 @@ func sentenceIntent(s string) string {
 	return statementIntent(f)
 }
 
-// statementIntent returns [IntentPrefer] for a statement of likes and dislikes, [IntentChat] for one of less than three words or
-// without letters, else [IntentTell].
+// statementIntent returns [IntentPrefer] for a statement of likes and dislikes, [IntentChat] for one of less than three
+// words or without letters, else [IntentTell].
 func statementIntent(f sentence) string {
 	for i := range f.all {
-		if f.in(i, likeWords) && (f.is(i-1, "i", "my", "we", "person", "user", "really", "don't", "ich") || f.in(i-2, userWords) || f.is(i, "j'aime")) || f.is(i, "likes", "prefers", "hates", "loves") {
+		if f.in(i, likeWords) && (f.is(i-1, "i", "my", "we", "person", "user", "really", "don't", "ich") ||
+			f.in(i-2, userWords) || f.is(i, "j'aime")) || f.is(i, "likes", "prefers", "hates", "loves") {
 			return IntentPrefer
 		}
 	}
@@ -315,11 +325,12 @@ var (
 	negativeWords = text.WordSet(`bad terrible awful hate sad angry annoyed annoying wrong broken worst horrible poor disappointed disappointing frustrated frustrating useless
 		upset worried afraid tired sick fail failed fails problem stupid boring pain unhappy lost schlecht schlimm kaputt furchtbar mal mauvais triste malo
 		terrible brutto плохо ужасно`)
-	negations = text.WordSet(`not no never don't doesn't isn't wasn't didn't can't won't hardly without nicht kein keine pas не`)
+	negations = text.WordSet(
+		`not no never don't doesn't isn't wasn't didn't can't won't hardly without nicht kein keine pas не`)
 )
 
-// plainSentiment returns the sentiment of the first 4 KB by counting positive and negative words. A negation up to three words
-// before one turns it. A draw, also of none, is [Neutral].
+// plainSentiment returns the sentiment of the first 4 KB by counting positive and negative words. A negation up to
+// three words before one turns it. A draw, also of none, is [Neutral].
 func plainSentiment(s string) string {
 	score := 0
 	all := text.Words(text.Cut(s, 4<<10))
@@ -353,7 +364,8 @@ func plainSentiment(s string) string {
 // numberSet is the set of numbers that a text holds.
 type numberSet map[string]bool
 
-// numbersOf returns the numbers of s: of each word its digits without the marks that group them, and each run of digits.
+// numbersOf returns the numbers of s: of each word its digits without the marks that group them, and each run of
+// digits.
 func numbersOf(s string) numberSet {
 	out := numberSet{}
 	for _, w := range text.Words(s) {
@@ -367,8 +379,8 @@ func numbersOf(s string) numberSet {
 	return out
 }
 
-// holdAll reports whether every number of s with more than two digits is in the set, as a whole or each of its runs of digits. A
-// text without numbers is held.
+// holdAll reports whether every number of s with more than two digits is in the set, as a whole or each of its runs of
+// digits. A text without numbers is held.
 func (d numberSet) holdAll(s string) bool {
 	for _, w := range text.Words(s) {
 		if n := onlyDigits(w.Folded); len(n) > 2 && !d[n] {

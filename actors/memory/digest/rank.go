@@ -23,9 +23,9 @@ var errUnranked = errors.New("model did not mark each text once from 0 to 10")
 // maxRanked bounds what a model reads of each text to rank it.
 const maxRanked = 1 << 10
 
-// Rank lets a model mark how well each text answers the query, from 0 to 10, in the order of texts, of which it is shown 1 KB
-// each. There is no plain way: without a model, and for anything but exactly one mark for each text, it returns an error, and the
-// caller keeps the order it has. The schema allows 20 texts.
+// Rank lets a model mark how well each text answers the query, from 0 to 10, in the order of texts, of which it is
+// shown 1 KB each. There is no plain way: without a model, and for anything but exactly one mark for each text, it
+// returns an error, and the caller keeps the order it has. The schema allows 20 texts.
 func (d *Digester) Rank(ctx context.Context, query string, texts []string) ([]float64, error) {
 	asked := []fence{{"question", cleanText(text.Cut(query, maxQuestion))}}
 	for i, t := range texts {

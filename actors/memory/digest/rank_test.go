@@ -29,7 +29,9 @@ func TestRank(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			d := New(Options{Ask: func(context.Context, string, string, json.RawMessage) (string, error) { return tt.reply, tt.err }})
+			d := New(Options{Ask: func(context.Context, string, string, json.RawMessage) (string, error) {
+				return tt.reply, tt.err
+			}})
 			got, err := d.Rank(t.Context(), "which?", []string{"this", "that"})
 			if (err == nil) != (tt.want != nil) || !slices.Equal(got, tt.want) {
 				t.Errorf("%v, %v", got, err)

@@ -14,10 +14,11 @@ const (
 	tenseWas = "was"
 )
 
-// plainRelations returns the relations that patterns find: who lives, works and was born where, who is related to whom, names,
-// occupations and preferences. "I" is the speaker, see [part.voices]. Questions, denials, wishes, suppositions and sarcasm state
-// no fact and are skipped, and so is whatever the patterns are not sure of: no relation is better than a wrong one. It reads at
-// most maxPlain bytes and 400 sentences of each text, and returns at most maxRelations, without duplicates.
+// plainRelations returns the relations that patterns find: who lives, works and was born where, who is related to whom,
+// names, occupations and preferences. "I" is the speaker, see [part.voices]. Questions, denials, wishes, suppositions
+// and sarcasm state no fact and are skipped, and so is whatever the patterns are not sure of: no relation is better
+// than a wrong one. It reads at most maxPlain bytes and 400 sentences of each text, and returns at most maxRelations,
+// without duplicates.
 func plainRelations(m material) []Relation {
 	var out []Relation
 	for _, whole := range m {
@@ -46,7 +47,8 @@ var dashes = strings.NewReplacer(" - ", " – ", "- ", " – ", " -- ", " – ")
 
 // isSame reports whether two relations state the same, apart from dates.
 func (r Relation) isSame(o Relation) bool {
-	return r.Tense == o.Tense && r.Predicate == o.Predicate && text.Fold(r.Subject) == text.Fold(o.Subject) && text.Fold(r.Object) == text.Fold(o.Object)
+	return r.Tense == o.Tense && r.Predicate == o.Predicate && text.Fold(r.Subject) == text.Fold(o.Subject) &&
+		text.Fold(r.Object) == text.Fold(o.Object)
 }
 
 // parser reads the relations of one sentence.
@@ -64,8 +66,8 @@ type clause struct {
 	over          bool // no longer
 }
 
-// parse returns the relations of the sentence, by the first rule that fits each word. A clause whose subject is unknown, or that
-// states no fact, gives none.
+// parse returns the relations of the sentence, by the first rule that fits each word. A clause whose subject is
+// unknown, or that states no fact, gives none.
 func (p *parser) parse() []Relation {
 	for i := range p.all {
 		if !p.parsePlaces(i) && !p.parseActions(i) {
@@ -75,7 +77,8 @@ func (p *parser) parse() []Relation {
 	return p.out
 }
 
-// parsePlaces reads where somebody lives, works or comes from, by the verb at word i, and reports whether it is such a verb.
+// parsePlaces reads where somebody lives, works or comes from, by the verb at word i, and reports whether it is such a
+// verb.
 func (p *parser) parsePlaces(i int) bool {
 	switch w := p.all[i].Folded; {
 	case liveVerbs[w] && p.is(i+1, "in"):
@@ -118,18 +121,23 @@ func (p *parser) parsePeople(i int) {
 		p.parseStatement(i, i+2, "is married to", KindPerson)
 	case beForms[w]:
 		p.parseBeing(i)
-	case kinWords[w] && p.isName(i+1) && p.isTied(i+1) && p.ownerAt(i-1) != "": // my sister Ana: said in passing, and so also in a question
-		p.keepRelation(Relation{Subject: p.span(i+1, p.nameEnd(i+1)), Predicate: "is " + w + " of", Object: p.ownerAt(i - 1), Kind: KindPerson, Tense: tenseIs})
+	case kinWords[w] && p.isName(i+1) && p.isTied(i+1) && p.ownerAt(i-1) != "":
+		// my sister Ana: said in passing, and so also in a question
+		p.keepRelation(Relation{
+			Subject: p.span(i+1, p.nameEnd(i+1)), Predicate: "is " + w + " of",
+			Object: p.ownerAt(i - 1), Kind: KindPerson, Tense: tenseIs,
+		})
 	case w == "my" && p.household(i+1) != "":
 		p.parseOwn(i)
-	case w == "call" && p.is(i+1, "me") && p.by.self() != "" && (i == 0 || p.all[i].Gap&text.GapEnd != 0 || p.is(i-1, "please", "just")):
+	case w == "call" && p.is(i+1, "me") && p.by.self() != "" && (i == 0 || p.all[i].Gap&text.GapEnd != 0 ||
+		p.is(i-1, "please", "just")):
 		p.addRelation(clause{subject: p.by.self()}, i+2, "is called", KindPerson, tenseIs)
 	}
 }
 
-// readSubject reads the words before the verb at word i: adverbs and auxiliaries, which set tense and denial, and the subject. It
-// is not ok when the subject is missing or unknown, punctuation stands between it and the verb, or the clause is a question, wish
-// or supposition. A denied clause is ok: the caller checks denied.
+// readSubject reads the words before the verb at word i: adverbs and auxiliaries, which set tense and denial, and the
+// subject. It is not ok when the subject is missing or unknown, punctuation stands between it and the verb, or the
+// clause is a question, wish or supposition. A denied clause is ok: the caller checks denied.
 func (p *parser) readSubject(i int) (clause, bool) {
 	var ph clause
 	k := i - 1
@@ -158,8 +166,8 @@ func (p *parser) readSubject(i int) (clause, bool) {
 	return ph, ph.subject != "" && p.statesFact(k, i)
 }
 
-// opensClause reports whether the pronoun at word k is the subject of a main clause: it begins the sentence, follows punctuation
-// or one of clauseOpeners. In "something I love" and "Ana says I live here" it is not.
+// opensClause reports whether the pronoun at word k is the subject of a main clause: it begins the sentence, follows
+// punctuation or one of clauseOpeners. In "something I love" and "Ana says I live here" it is not.
 func (p *parser) opensClause(k int) bool {
 	for j := k - 1; j >= 0 && p.all[j+1].Gap&text.GapEnd == 0; j-- {
 		if p.in(j, reportVerbs) {
@@ -169,9 +177,9 @@ func (p *parser) opensClause(k int) bool {
 	return k == 0 || p.all[k].Gap&^text.GapLine != 0 || p.in(k-1, clauseOpeners)
 }
 
-// subjectEndingAt returns the subject whose last word is k, "" when it is unknown. "I" is the speaker, and must open a clause;
-// "you" is the user in the assistant's text only; a relative needs an owner, as in "my sister". A name after a particle ("the city of Oslo") is
-// unknown.
+// subjectEndingAt returns the subject whose last word is k, "" when it is unknown. "I" is the speaker, and must open a
+// clause; "you" is the user in the assistant's text only; a relative needs an owner, as in "my sister". A name after a
+// particle ("the city of Oslo") is unknown.
 func (p *parser) subjectEndingAt(k int) string {
 	w := p.all[k]
 	switch {
@@ -202,20 +210,22 @@ func (p *parser) subjectEndingAt(k int) string {
 	if from == k && p.all[k].Gap&text.GapEnd != 0 && isSentenceOpener(w.Folded) {
 		return ""
 	}
-	if from > 0 && p.all[from].Gap == 0 && p.in(from-1, nameParticles) { // "the city of Oslo lives": whose part this is, is not known
+	// "the city of Oslo lives": whose part this is, is not known
+	if from > 0 && p.all[from].Gap == 0 && p.in(from-1, nameParticles) {
 		return ""
 	}
 	return p.span(from, k)
 }
 
-// isSentenceOpener reports whether a folded word that begins a sentence has its capital letter only from there: "Even made ...",
-// "Recently joined ...".
+// isSentenceOpener reports whether a folded word that begins a sentence has its capital letter only from there: "Even
+// made ...", "Recently joined ...".
 func isSentenceOpener(folded string) bool {
-	return sentenceOpeners[folded] || len(folded) > 5 && (strings.HasSuffix(folded, "ly") || strings.HasSuffix(folded, "ing"))
+	return sentenceOpeners[folded] || len(folded) > 5 &&
+		(strings.HasSuffix(folded, "ly") || strings.HasSuffix(folded, "ing"))
 }
 
-// ownerAt returns the owner that word k names: the speaker for "my", [UserEntity] for "your" in the assistant's text, the name of
-// "Ana's" without its ending; "" when there is none or k is out of range.
+// ownerAt returns the owner that word k names: the speaker for "my", [UserEntity] for "your" in the assistant's text,
+// the name of "Ana's" without its ending; "" when there is none or k is out of range.
 func (p *parser) ownerAt(k int) string {
 	switch {
 	case k < 0:
@@ -244,16 +254,18 @@ func (p *parser) nameStart(k int) int {
 // span returns the words from a to b as they are written.
 func (p *parser) span(a, b int) string { return p.s[p.all[a].From:p.all[b].To] }
 
-// statesFact reports whether the clause with the subject at word k and the verb at word i states a fact. False for a question,
-// also one that the sentence ends with in the same clause, for a wish and for a supposition, also by an "if" that begins the
-// sentence.
+// statesFact reports whether the clause with the subject at word k and the verb at word i states a fact. False for a
+// question, also one that the sentence ends with in the same clause, for a wish and for a supposition, also by an "if"
+// that begins the sentence.
 func (p *parser) statesFact(k, i int) bool {
 	from := k
-	for from > 0 && p.all[from].Gap&(text.GapEnd|text.GapComma|text.GapColon) == 0 && !p.is(from, "and", "but", "that", "because", "so") {
+	for from > 0 && p.all[from].Gap&(text.GapEnd|text.GapComma|text.GapColon) == 0 &&
+		!p.is(from, "and", "but", "that", "because", "so") {
 		from--
 	}
 	for j := from; j <= i; j++ {
-		if p.in(j, hypotheticals) || p.in(j, questionWords) && !adverbsAndAuxiliaries[p.all[j].Folded] || p.in(j, howWords) || j == from && p.in(j, questionVerbs) {
+		if p.in(j, hypotheticals) || p.in(j, questionWords) && !adverbsAndAuxiliaries[p.all[j].Folded] ||
+			p.in(j, howWords) || j == from && p.in(j, questionVerbs) {
 			return false
 		}
 	}
@@ -277,9 +289,9 @@ func (p *parser) isOwn(subject string) bool {
 	return strings.HasPrefix(subject, UserEntity) || p.by.self() != "" && strings.HasPrefix(subject, p.by.self())
 }
 
-// readObject returns the object that begins at word i, without articles, and the position after it; "" when there is none. An
-// object is a name, of any length. loose also accepts up to most words in lower case, which users write: without it they are no
-// object.
+// readObject returns the object that begins at word i, without articles, and the position after it; "" when there is
+// none. An object is a name, of any length. loose also accepts up to most words in lower case, which users write:
+// without it they are no object.
 func (p *parser) readObject(i, most int, loose bool) (string, int) {
 	for p.is(i, "the", "a", "an") && i+1 < len(p.all) && p.all[i+1].Gap == 0 {
 		i++
@@ -310,21 +322,25 @@ func (p *parser) addRelation(ph clause, at int, predicate, kind, tense string) {
 	p.keepRelation(Relation{Subject: ph.subject, Predicate: predicate, Object: object, Kind: kind, Tense: tense})
 }
 
-// keepRelation adds r and sets Single. It drops a relation with an empty end, one longer than maxThing bytes, or two equal ends.
+// keepRelation adds r and sets Single. It drops a relation with an empty end, one longer than maxThing bytes, or two
+// equal ends.
 func (p *parser) keepRelation(r Relation) {
 	r.Subject, r.Object = p.cleanEnd(r.Subject), p.cleanEnd(r.Object)
-	if r.Object == "" || r.Subject == "" || len(r.Object) > maxThing || len(r.Subject) > maxThing || text.Fold(r.Object) == text.Fold(r.Subject) {
+	if r.Object == "" || r.Subject == "" || len(r.Object) > maxThing || len(r.Subject) > maxThing ||
+		text.Fold(r.Object) == text.Fold(r.Subject) {
 		return
 	}
 	r.Single = isSingle(r.Predicate)
 	p.out = append(p.out, r)
 }
 
-// cleanEnd returns an end of a relation without a possessive ending. Of a named speaker "my" becomes "their": the reader of a
-// relation is not the speaker.
+// cleanEnd returns an end of a relation without a possessive ending. Of a named speaker "my" becomes "their": the
+// reader of a relation is not the speaker.
 func (p *parser) cleanEnd(s string) string {
 	s = strings.TrimSuffix(strings.TrimSuffix(s, "'s"), "’s")
-	if p.by == byUser || !slices.ContainsFunc(strings.Fields(s), func(w string) bool { return ownWords[text.Fold(w)] != "" }) {
+	if p.by == byUser || !slices.ContainsFunc(strings.Fields(s), func(w string) bool {
+		return ownWords[text.Fold(w)] != ""
+	}) {
 		return s
 	}
 	words := strings.Fields(s)

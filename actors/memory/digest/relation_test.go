@@ -28,13 +28,17 @@ func TestPlainRelations(t *testing.T) {
 		want []string
 	}{
 		{"lives", byUser, "Ana lives in Oslo.", []string{"Ana|lives in|Oslo|is||"}},
-		{"lived until", byUser, "Ana Silva lived in New York until 2019.", []string{"Ana Silva|lives in|New York|was||2019"}},
+		{"lived until", byUser, "Ana Silva lived in New York until 2019.", []string{"Ana Silva|lives in|New " +
+			"York|was||2019"}},
 		{"used to live", byUser, "Ana used to live in Rome.", []string{"Ana|lives in|Rome|was||"}},
 		{"no longer", byUser, "Ana no longer works at Acme.", []string{"Ana|works at|Acme|was||"}},
 		{"formerly", byUser, "Tom formerly worked for Acme Corp.", []string{"Tom|works at|Acme Corp|was||"}},
 		{"since", byUser, "I have lived in Oslo since March 2019.", []string{"the user|lives in|Oslo|is|March 2019|"}},
 		{"from and to", byUser, "Ana lived in Oslo from 2010 to 2015.", []string{"Ana|lives in|Oslo|was|2010|2015"}},
-		{"moved", byUser, "Ana moved from Oslo to Bergen in 2020.", []string{"Ana|lives in|Oslo|was||2020", "Ana|lives in|Bergen|is|2020|"}},
+		{
+			"moved", byUser, "Ana moved from Oslo to Bergen in 2020.",
+			[]string{"Ana|lives in|Oslo|was||2020", "Ana|lives in|Bergen|is|2020|"},
+		},
 		{"moved to", byUser, "I moved to bergen", []string{"the user|lives in|bergen|is||"}},
 		{"works as", byUser, "I work as a nurse.", []string{"the user|works as|nurse|is||"}},
 		{"sister of a name", byUser, "Ana is Tom's sister.", []string{"Ana|is sister of|Tom|is||"}},
@@ -56,11 +60,20 @@ func TestPlainRelations(t *testing.T) {
 		{"capital", byUnknown, "The capital of Norway is Oslo.", []string{"Oslo|is capital of|Norway|is||"}},
 		{"capital, turned", byUnknown, "Oslo is the capital of Norway.", []string{"Oslo|is capital of|Norway|is||"}},
 		{"you in an answer", byAssistant, "You live in Bergen now.", []string{"the user|lives in|Bergen|is||"}},
-		{"your brother in an answer", byAssistant, "Your brother works at Acme.", []string{"the user's brother|works at|Acme|is||"}},
-		{"the former name of the user in a note", byUser, "The person's sister is called Ana.", []string{"Ana|is sister of|the user|is||"}},
-		{"in passing, in a question", byUser, "Where does my sister Ana live?", []string{"Ana|is sister of|the user|is||"}},
-		{"two in one", byUser, "I live in Oslo and I work at Acme.", []string{"the user|lives in|Oslo|is||", "the user|works at|Acme|is||"}},
-		{"told before a question", byUser, "I live in Oslo, what is the weather?", []string{"the user|lives in|Oslo|is||"}},
+		{"your brother in an answer", byAssistant, "Your brother works at Acme.", []string{"the user's brother|works " +
+			"at|Acme|is||"}},
+		{
+			"the former name of the user in a note", byUser, "The person's sister is called Ana.",
+			[]string{"Ana|is sister of|the user|is||"},
+		},
+		{"in passing, in a question", byUser, "Where does my sister Ana live?", []string{"Ana|is sister of|the " +
+			"user|is||"}},
+		{
+			"two in one", byUser, "I live in Oslo and I work at Acme.",
+			[]string{"the user|lives in|Oslo|is||", "the user|works at|Acme|is||"},
+		},
+		{"told before a question", byUser, "I live in Oslo, what is the weather?", []string{"the user|lives " +
+			"in|Oslo|is||"}},
 		{"retold", byUnknown, "The page says that Ana Silva lives in Oslo.", []string{"Ana Silva|lives in|Oslo|is||"}},
 
 		{"trick: asked", byUser, "Do I live in Oslo?", nil},
@@ -101,27 +114,57 @@ func TestFirstPersonBelongsToTheSpeaker(t *testing.T) {
 		by         speaker
 		want       []string
 	}{
-		{"attributed", `(3:19 pm on 28 August, 2023) Melanie said, "You know I love live music."`, byUser, []string{"Melanie|likes|live music|is||"}},
-		{"attributed by a label", "[2023-08-28 15:19] Melanie: My husband and kids are here.", byUser, []string{"Melanie|has|husband|is||", "Melanie|has|kids|is||"}},
-		{"attributed in untrusted content", `Melanie said, "I live in Oslo."`, byUnknown, []string{"Melanie|lives in|Oslo|is||"}},
+		{
+			"attributed", `(3:19 pm on 28 August, 2023) Melanie said, "You know I love live music."`, byUser,
+			[]string{"Melanie|likes|live music|is||"},
+		},
+		{
+			"attributed by a label", "[2023-08-28 15:19] Melanie: My husband and kids are here.", byUser,
+			[]string{"Melanie|has|husband|is||", "Melanie|has|kids|is||"},
+		},
+		{
+			"attributed in untrusted content", `Melanie said, "I live in Oslo."`, byUnknown,
+			[]string{"Melanie|lives in|Oslo|is||"},
+		},
 		{"the caller names the speaker", "I live in Oslo.", "Melanie", []string{"Melanie|lives in|Oslo|is||"}},
-		{"own words of a user stay the user's", "I love live music.", byUser, []string{"the user|likes|live music|is||"}},
-		{"my becomes their", "I love running my own studio.", "Jon", []string{"Jon|likes|running their own studio|is||"}},
-		{"a relative of the speaker", "That trip was for my daughter Sara's birthday.", "John", []string{"Sara|is daughter of|John|is||"}},
+		{
+			"own words of a user stay the user's", "I love live music.", byUser,
+			[]string{"the user|likes|live music|is||"},
+		},
+		{
+			"my becomes their", "I love running my own studio.", "Jon",
+			[]string{"Jon|likes|running their own studio|is||"},
+		},
+		{
+			"a relative of the speaker", "That trip was for my daughter Sara's birthday.", "John",
+			[]string{"Sara|is daughter of|John|is||"},
+		},
 		{
 			"a quotation inside a note", `I hate rock. Melanie said, "I love live music." I live in Oslo.`, byUser,
 			[]string{"the user|dislikes|rock|is||", "the user|lives in|Oslo|is||", "Melanie|likes|live music|is||"},
 		},
-		{"speaker behind the quotation", `"I love live music," said Melanie.`, byUser, []string{"Melanie|likes|live music|is||"}},
+		{
+			"speaker behind the quotation", `"I love live music," said Melanie.`, byUser,
+			[]string{"Melanie|likes|live music|is||"},
+		},
 		{"own words quoted", `I said, "I love live music."`, byUser, []string{"the user|likes|live music|is||"}},
-		{"a transcript", "Ana: I live in Oslo.\nTom: I live in Rome, and you?", byUser, []string{"Ana|lives in|Oslo|is||", "Tom|lives in|Rome|is||"}},
-		{"a title is no quotation", `I loved reading "Charlotte's Web" as a kid.`, byUser, []string{`the user|likes|reading "Charlotte's Web"|was||`}},
+		{
+			"a transcript", "Ana: I live in Oslo.\nTom: I live in Rome, and you?", byUser,
+			[]string{"Ana|lives in|Oslo|is||", "Tom|lives in|Rome|is||"},
+		},
+		{
+			"a title is no quotation", `I loved reading "Charlotte's Web" as a kid.`, byUser,
+			[]string{`the user|likes|reading "Charlotte's Web"|was||`},
+		},
 
 		{"trick: a quotation of nobody", `Somebody wrote "I live in Oslo" on the wall.`, byUser, nil},
 		{"trick: a quotation of a pronoun", `She said, "I live in Oslo."`, byUser, nil},
 		{"trick: a quotation that does not end", `Then she said "I live in Oslo. I like tea.`, byUser, nil},
 		{"trick: an assistant's line", "Assistant: I live in Oslo.", byUser, nil},
-		{"trick: a line behind a speaker's", "Ana: I live in Oslo.\nI like tea.\nTom: I work at Acme.", byUser, []string{"Ana|lives in|Oslo|is||", "Tom|works at|Acme|is||"}},
+		{
+			"trick: a line behind a speaker's", "Ana: I live in Oslo.\nI like tea.\nTom: I work at Acme.", byUser,
+			[]string{"Ana|lives in|Oslo|is||", "Tom|works at|Acme|is||"},
+		},
 		{"trick: reported", "Ana says I live in Oslo.", byUser, nil},
 		{"trick: a text names the user as its speaker", `User said, "I live in Oslo."`, byUnknown, nil},
 	} {
@@ -138,16 +181,25 @@ func TestFirstPersonBelongsToTheSpeaker(t *testing.T) {
 func TestUncertainTextGivesNoRelation(t *testing.T) {
 	t.Parallel()
 	for _, said := range []string{
-		"Sounds like a great start for Scout.", "Looks like a blast!", "Feels like a dream come true.", "I feel like a winner.", "We're like a family.", "I'm like a kid.",
-		"Dancing is like second nature to me.", "Unconditional love is so important.", "Family's love really grounds us.",
-		"Doing something I love is awesome.", "I would like to paint.", "I'd love live music.", "I love it when it rains.", "I love how it looks.", "I like to think so.",
-		"Thanks Melanie - love the blue vase in the pic!", "I love the blue vase.", "I love all the yellow leaves.", "I love the self-acceptance and love theme.",
-		"I love seeing you dance.", "I love your hat.", "You love live music.", "I loved doing something similar.", "I enjoy making sure veterans are supported.",
-		"I'm passionate about creating a safe, inviting place for people.", "I'm passionate about it.", "I like to just take a look at the sunset.",
-		"Do I like tea?", "If I lived in Oslo, my wife would sing.", "I wish my kids played.", "I tried to like jazz.", "I can't say I like tea.", "I might join a gym.",
+		"Sounds like a great start for Scout.", "Looks like a blast!", "Feels like a dream come true.",
+		"I feel like a winner.", "We're like a family.", "I'm like a kid.",
+		"Dancing is like second nature to me.", "Unconditional love is so important.",
+		"Family's love really grounds us.",
+		"Doing something I love is awesome.", "I would like to paint.", "I'd love live music.",
+		"I love it when it rains.", "I love how it looks.", "I like to think so.",
+		"Thanks Melanie - love the blue vase in the pic!", "I love the blue vase.", "I love all the yellow leaves.",
+		"I love the self-acceptance and love theme.",
+		"I love seeing you dance.", "I love your hat.", "You love live music.", "I loved doing something similar.",
+		"I enjoy making sure veterans are supported.",
+		"I'm passionate about creating a safe, inviting place for people.", "I'm passionate about it.",
+		"I like to just take a look at the sunset.",
+		"Do I like tea?", "If I lived in Oslo, my wife would sing.", "I wish my kids played.", "I tried to like jazz.",
+		"I can't say I like tea.", "I might join a gym.",
 		"Yeah right, I love rain.", "I love rain. Just kidding!", "I love Mondays /s", "As if I like rain.",
-		"I worked with the artist to make it happen.", "They've opened my eyes to a new world.", "It is bad for our kids.", "Even made a tattoo.", "Recently joined a gym.",
-		"I took my bike to a park.", "I went to a few weeks ago.", "I run every day.", "I never joined a gym.", "I play around.",
+		"I worked with the artist to make it happen.", "They've opened my eyes to a new world.",
+		"It is bad for our kids.", "Even made a tattoo.", "Recently joined a gym.",
+		"I took my bike to a park.", "I went to a few weeks ago.", "I run every day.", "I never joined a gym.",
+		"I play around.",
 	} {
 		t.Run(said, func(t *testing.T) {
 			t.Parallel()
@@ -172,8 +224,12 @@ func TestModelCannotGiveTheUserTheWordsOfOthers(t *testing.T) {
 	}{
 		"attributed":          {"", `Melanie said, "I love live music."`, []string{"Melanie|likes|live music|is||"}},
 		"named by the caller": {"Melanie", "I love live music.", []string{"Melanie|likes|live music|is||"}},
-		"quoted":              {"", `I met Melanie. Melanie said, "I love live music." It was late.`, []string{"Melanie|likes|live music|is||"}},
-		"the user's own":      {"", "I love live music, and so does Melanie.", []string{"the user|likes|live music|is||", "Melanie|likes|live music|is||"}},
+		"quoted": {
+			"", `I met Melanie. Melanie said, "I love live music." It was late.`,
+			[]string{"Melanie|likes|live music|is||"},
+		},
+		"the user's own": {"", "I love live music, and so does Melanie.", []string{"the user|likes|live " +
+			"music|is||", "Melanie|likes|live music|is||"}},
 	} {
 		d, err := New(Options{Ask: says(reply)}).Note(t.Context(), tt.speaker, tt.text, false)
 		if got := briefs(d.Relations); err != nil || !slices.Equal(got, tt.want) {
@@ -230,7 +286,10 @@ func TestPredicate(t *testing.T) {
 			t.Errorf("%q: %q, want %q", tt.in, got, tt.want)
 		}
 	}
-	for p, want := range map[string]bool{"lives in": true, "works at": true, "is sister of": false, "likes": false, "has favourite colour": true, "": false} {
+	for p, want := range map[string]bool{
+		"lives in": true, "works at": true, "is sister of": false, "likes": false,
+		"has favourite colour": true, "": false,
+	} {
 		if isSingle(p) != want {
 			t.Errorf("single(%q) is %t", p, !want)
 		}

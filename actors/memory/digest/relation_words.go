@@ -21,14 +21,17 @@ var (
 	pastForms = text.WordSet(`lived resided worked liked loved enjoyed preferred hated disliked was were grew`)
 	kinWords  = text.WordSet(`sister brother mother father mom mum dad wife husband partner son daughter child aunt uncle cousin niece nephew grandmother grandfather
 		grandma grandpa friend boss colleague neighbour neighbor girlfriend boyfriend fiance teacher doctor dentist dog cat`)
-	roleWords = text.WordSet(`capital president ceo mayor head founder author director king queen chancellor chair owner leader inventor`)
+	roleWords = text.WordSet(
+		`capital president ceo mayor head founder author director king queen chancellor chair owner leader inventor`)
 )
 
 // likeVerbs maps each verb of liking to its predicate.
 var likeVerbs = map[string]string{
-	"like": "likes", "likes": "likes", "liked": "likes", "love": "likes", "loves": "likes", "loved": "likes", "enjoy": "likes", "enjoys": "likes", "enjoyed": "likes",
+	"like": "likes", "likes": "likes", "liked": "likes", "love": "likes", "loves": "likes", "loved": "likes",
+	"enjoy": "likes", "enjoys": "likes", "enjoyed": "likes",
 	"prefer": "prefers", "prefers": "prefers", "preferred": "prefers",
-	"hate": "dislikes", "hates": "dislikes", "hated": "dislikes", "dislike": "dislikes", "dislikes": "dislikes", "disliked": "dislikes",
+	"hate": "dislikes", "hates": "dislikes", "hated": "dislikes", "dislike": "dislikes", "dislikes": "dislikes",
+	"disliked": "dislikes",
 }
 
 // adverbsAndAuxiliaries may stand between a subject and its verb.
@@ -53,7 +56,8 @@ var sentenceOpeners = text.WordSet(`even just once never always still already so
 	everybody someone somebody nobody anyone people kids family life love work music dance art nature time today`)
 
 // reportVerbs introduce what somebody else says.
-var reportVerbs = text.WordSet(`said says say saying told tells tell thinks think thought claims claimed believes believe heard hears asked asks guess pretend`)
+var reportVerbs = text.WordSet(
+	`said says say saying told tells tell thinks think thought claims claimed believes believe heard hears asked asks guess pretend`)
 
 // maxPhrase is the number of words of an object in lower case.
 const maxPhrase = 8
@@ -65,22 +69,28 @@ var (
 	genericThings = text.WordSet(`sea beach ocean mountains outdoors forest woods countryside city rain snow sun sunshine cold heat winter summer spring autumn fall desert water
 		colour color piano guitar violin theater theatre opera cinema gym arts`)
 	// vagueHeads name nothing.
-	vagueHeads   = text.WordSet(`thing things stuff something anything everything nothing someone anyone everyone everybody somebody few way ways idea ideas feeling fact kind part parts vibe vibes`)
+	vagueHeads = text.WordSet(
+		`thing things stuff something anything everything nothing someone anyone everyone everybody somebody few way ways idea ideas feeling fact kind part parts vibe vibes`)
 	secondPerson = text.WordSet(`you your yours you're you've you'll yourself u ur`)
-	// deictics directly behind an object show that it is not complete: something outside of the sentence, or a verb whose subject
-	// the object is.
-	deictics = text.WordSet(`you it this that these those them him her is are was were has have can will would could helps makes gives`)
+	// deictics directly behind an object show that it is not complete: something outside of the sentence, or a verb
+	// whose subject the object is.
+	deictics = text.WordSet(
+		`you it this that these those them him her is are was were has have can will would could helps makes gives`)
 	// danglingWords cannot end an object.
-	danglingWords = text.WordSet(`together alone a an the of in on at to for from by with about as too so much lot even also really just like into`)
+	danglingWords = text.WordSet(
+		`together alone a an the of in on at to for from by with about as too so much lot even also really just like into`)
 	// bareWords name nothing alone.
-	bareWords = text.WordSet(`seeing hearing knowing having being getting making doing going taking giving few couple bit while new good great other`)
+	bareWords = text.WordSet(
+		`seeing hearing knowing having being getting making doing going taking giving few couple bit while new good great other`)
 
 	// attractions are words for liking behind a form of "to be".
 	attractions = text.WordSet(`passionate into keen fond fan obsessed crazy`)
 	// householdWords are people and animals of whom "my" says that the speaker has them.
-	householdWords = text.WordSet(`husband wife kids children son sons daughter daughters fiance fiancee girlfriend boyfriend dog dogs cat cats puppy kitten grandkids grandchildren twins`)
+	householdWords = text.WordSet(
+		`husband wife kids children son sons daughter daughters fiance fiancee girlfriend boyfriend dog dogs cat cats puppy kitten grandkids grandchildren twins`)
 	// unreal words stand before something that does not exist yet or any more.
-	unreal       = text.WordSet(`dream future next potential possible imaginary ideal old former ex first last new wannabe aspiring`)
+	unreal = text.WordSet(
+		`dream future next potential possible imaginary ideal old former ex first last new wannabe aspiring`)
 	playedThings = text.WordSet(`piano guitar violin clarinet flute drums cello trumpet saxophone bass ukulele harp banjo keyboard tennis football soccer basketball baseball volleyball
 		chess golf hockey rugby cricket badminton squash poker`)
 	occupationWords = text.WordSet(`nurse doctor teacher engineer programmer developer lawyer dancer painter artist musician writer author counselor counsellor therapist psychologist
@@ -91,10 +101,16 @@ var (
 
 // events are verbs with an object that a text states as a fact.
 var events = map[string]event{
-	"joined": {"joined", tenseWas, ""}, "visited": {"visited", tenseWas, ""}, "attended": {"attended", tenseWas, ""}, "adopted": {"adopted", tenseWas, ""},
-	"bought": {"bought", tenseWas, ""}, "opened": {"opened", tenseWas, ""}, "launched": {"launched", tenseWas, ""}, "started": {"started", tenseWas, ""},
-	"painted": {"painted", tenseWas, ""}, "went": {"went to", tenseWas, "to"}, "volunteer": {"volunteers at", tenseIs, "at"}, "volunteers": {"volunteers at", tenseIs, "at"},
-	"volunteered": {"volunteers at", tenseWas, "at"}, "ran": {"ran", tenseWas, ""}, "took": {"took", tenseWas, ""}, "made": {"made", tenseWas, ""}, "wrote": {"wrote", tenseWas, ""}, "lost": {"lost", tenseWas, ""}, "own": {"has", tenseIs, ""}, "owns": {"has", tenseIs, ""}, "run": {"runs", tenseIs, ""}, "runs": {"runs", tenseIs, ""},
+	"joined": {"joined", tenseWas, ""}, "visited": {"visited", tenseWas, ""}, "attended": {"attended", tenseWas, ""},
+	"adopted": {"adopted", tenseWas, ""},
+	"bought":  {"bought", tenseWas, ""}, "opened": {"opened", tenseWas, ""}, "launched": {"launched", tenseWas, ""},
+	"started": {"started", tenseWas, ""},
+	"painted": {"painted", tenseWas, ""}, "went": {"went to", tenseWas, "to"},
+	"volunteer": {"volunteers at", tenseIs, "at"}, "volunteers": {"volunteers at", tenseIs, "at"},
+	"volunteered": {"volunteers at", tenseWas, "at"}, "ran": {"ran", tenseWas, ""}, "took": {"took", tenseWas, ""},
+	"made": {"made", tenseWas, ""}, "wrote": {"wrote", tenseWas, ""}, "lost": {"lost", tenseWas, ""},
+	"own": {"has", tenseIs, ""}, "owns": {"has", tenseIs, ""}, "run": {"runs", tenseIs, ""},
+	"runs": {"runs", tenseIs, ""},
 }
 
 // eventStops end the object of an event.
@@ -110,7 +126,10 @@ var preferStops = func() map[string]bool {
 }()
 
 // ownWords maps the words of a speaker for themselves to words for a reader.
-var ownWords = map[string]string{"my": "their", "mine": "theirs", "our": "their", "me": "them", "us": "them", "myself": "themselves"}
+var ownWords = map[string]string{
+	"my": "their", "mine": "theirs", "our": "their", "me": "them", "us": "them",
+	"myself": "themselves",
+}
 
 // objectStops end an object in lower case.
 var objectStops = text.WordSet(`and or but since until till from with because for in on at as now when while before after to who which that where so if my i very much
@@ -125,10 +144,11 @@ var likeStops = text.WordSet(`and or but because since when if than over more mo
 var vagueObjects = text.WordSet(`it it's its that that's this these those you them him her how when what if your where being's is are was were everything anything something
 	one ones some such each another every seeing hearing knowing having`)
 
-var months = text.WordSet(`january february march april may june july august september october november december jan feb mar apr jun jul aug sep sept oct nov dec`)
+var months = text.WordSet(
+	`january february march april may june july august september october november december jan feb mar apr jun jul aug sep sept oct nov dec`)
 
-// readDate returns the date at word i as it is written, and the position after it; "" and i when there is none. A date has a year
-// (1000 to 2199) or is a number such as 2020-05-03; without a year only a capitalized month alone counts.
+// readDate returns the date at word i as it is written, and the position after it; "" and i when there is none. A date
+// has a year (1000 to 2199) or is a number such as 2020-05-03; without a year only a capitalized month alone counts.
 func (p *parser) readDate(i int) (string, int) {
 	from, year := i, false
 	for ; i < len(p.all) && i-from < 4; i++ {
@@ -137,9 +157,11 @@ func (p *parser) readDate(i int) (string, int) {
 			break
 		}
 		switch {
-		case isYear(w.Folded) || w.IsNumber && strings.Count(w.Folded, "-")+strings.Count(w.Folded, "/") == 2 && len(w.Folded) >= 8:
+		case isYear(w.Folded) || w.IsNumber && strings.Count(w.Folded, "-")+strings.Count(w.Folded, "/") == 2 &&
+			len(w.Folded) >= 8:
 			year = true
-		case months[w.Folded], w.IsNumber && len(w.Folded) <= 2 && (i+1 < len(p.all) && p.in(i+1, months) || i > from && p.in(i-1, months)):
+		case months[w.Folded], w.IsNumber && len(w.Folded) <= 2 && (i+1 < len(p.all) && p.in(i+1, months) || i > from &&
+			p.in(i-1, months)):
 			continue
 		}
 		if year {
@@ -158,8 +180,9 @@ func isYear(s string) bool {
 	return len(s) == 4 && (s[0] == '1' || s[:2] == "20" || s[:2] == "21") && strings.Trim(s, "0123456789") == ""
 }
 
-// readDates returns the dates of a clause from word i on: from after since, until after until, both after from or between, and in
-// after in or on; "" where there is none. The clause ends at "and", "but", a colon or the end of the sentence.
+// readDates returns the dates of a clause from word i on: from after since, until after until, both after from or
+// between, and in after in or on; "" where there is none. The clause ends at "and", "but", a colon or the end of the
+// sentence.
 func (p *parser) readDates(i int) (from, until, in string) {
 	for ; i < len(p.all) && p.all[i].Gap&(text.GapEnd|text.GapColon) == 0 && !p.is(i, "and", "but"); i++ {
 		d, next := p.readDate(i + 1)
@@ -187,8 +210,9 @@ func (p *parser) readDates(i int) (from, until, in string) {
 
 // singlePredicates have one object at a time.
 var singlePredicates = map[string]bool{
-	livesIn: true, worksAt: true, "is married to": true, "is called": true, "is from": true, "was born in": true, "was born on": true,
-	"is wife of": true, "is husband of": true, "is capital of": true,
+	livesIn: true, worksAt: true, "is married to": true, "is called": true, "is from": true, "was born in": true,
+	"was born on": true,
+	"is wife of":  true, "is husband of": true, "is capital of": true,
 }
 
 func isSingle(predicate string) bool {
@@ -217,8 +241,9 @@ was born on|born on|birthday|birth date|date of birth`) {
 	return m
 }()
 
-// canonicalPredicate returns a model's predicate as it is stored: a synonym as its known form, a relative or role as "is ... of",
-// others folded. "" when it is longer than maxPredicate bytes or 5 words, blank, or holds anything but words.
+// canonicalPredicate returns a model's predicate as it is stored: a synonym as its known form, a relative or role as
+// "is ... of", others folded. "" when it is longer than maxPredicate bytes or 5 words, blank, or holds anything but
+// words.
 func canonicalPredicate(s string) string {
 	s = shortLine(strings.ReplaceAll(s, "_", " "), maxPredicate+1)
 	if len(s) > maxPredicate || strings.ContainsFunc(s, func(r rune) bool {
@@ -261,8 +286,8 @@ func isUsers(folded string) bool {
 	return strings.HasPrefix(folded, "the user's") || strings.HasPrefix(folded, "the person's")
 }
 
-// cutUserPossessive returns "sister" of "my sister" and "the user's sister". It is not ok for anything that does not belong to
-// the user.
+// cutUserPossessive returns "sister" of "my sister" and "the user's sister". It is not ok for anything that does not
+// belong to the user.
 func cutUserPossessive(s string) (rest string, ok bool) {
 	folded := text.Fold(s)
 	for _, own := range []string{"my ", "your ", "the person's ", "the user's ", "person's ", "user's "} {

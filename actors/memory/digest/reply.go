@@ -34,9 +34,9 @@ var (
 // reply is the object that a model replied with, field by field.
 type reply map[string]json.RawMessage
 
-// readReply decodes the one JSON object of a model's reply. Thoughts before it and a code fence around it are skipped. It rejects
-// a reply of more than maxReply bytes, no object or more than one, duplicate fields, nesting deeper than maxDepth and invalid
-// UTF-8.
+// readReply decodes the one JSON object of a model's reply. Thoughts before it and a code fence around it are skipped.
+// It rejects a reply of more than maxReply bytes, no object or more than one, duplicate fields, nesting deeper than
+// maxDepth and invalid UTF-8.
 func readReply(said string) (reply, error) {
 	if len(said) > maxReply {
 		return nil, errLong
@@ -62,8 +62,8 @@ func readReply(said string) (reply, error) {
 	return r, nil
 }
 
-// checkFields rejects what JSON readers understand differently: duplicate fields, also in other case (errTwice), and nesting
-// deeper than maxDepth (errTooDeep). The caller guarantees that data is valid JSON.
+// checkFields rejects what JSON readers understand differently: duplicate fields, also in other case (errTwice), and
+// nesting deeper than maxDepth (errTooDeep). The caller guarantees that data is valid JSON.
 func checkFields(data []byte) error {
 	type level struct {
 		fields map[string]bool // nil in a list
@@ -82,7 +82,8 @@ func checkFields(data []byte) error {
 		}
 		top := len(open) - 1
 		if name, ok := t.(string); ok && top >= 0 && open[top].key {
-			if name = strings.ToLower(name); open[top].fields[name] { // encoding/json does not tell large letters from small
+			// encoding/json does not tell large letters from small
+			if name = strings.ToLower(name); open[top].fields[name] {
 				return errTwice
 			}
 			open[top].fields[name], open[top].key = true, false
@@ -121,8 +122,8 @@ func decodeAs[T any](raw json.RawMessage) (T, bool) {
 	return v, true
 }
 
-// listOf returns the elements of a list field that are of type T; others are skipped. It is not ok when the field is missing or
-// holds no list.
+// listOf returns the elements of a list field that are of type T; others are skipped. It is not ok when the field is
+// missing or holds no list.
 func listOf[T any](r reply, field string) ([]T, bool) {
 	raw, ok := decodeAs[[]json.RawMessage](r[field])
 	if !ok {
@@ -137,9 +138,9 @@ func listOf[T any](r reply, field string) ([]T, bool) {
 	return out, true
 }
 
-// entities returns the entities that the texts really name, each once, at most maxEntities. The user, names that are too long and
-// names that are not in the texts are dropped; an unknown kind becomes [KindThing]. It is not ok when there is no list, or none
-// of a list that is not empty can be used.
+// entities returns the entities that the texts really name, each once, at most maxEntities. The user, names that are
+// too long and names that are not in the texts are dropped; an unknown kind becomes [KindThing]. It is not ok when
+// there is no list, or none of a list that is not empty can be used.
 func (r reply) entities(m material) ([]Entity, bool) {
 	list, ok := listOf[struct{ Name, Kind string }](r, "entities")
 	if !ok {
@@ -164,9 +165,9 @@ func (r reply) entities(m material) ([]Entity, bool) {
 	return out, len(out) > 0 || len(list) == 0
 }
 
-// relations returns the relations whose ends the texts really name, at most maxRelations. It drops those with an unknown tense or
-// predicate, clears dates that the texts do not hold, and decides itself which predicates are single. It is not ok when there is
-// no list, or none of a list that is not empty can be used.
+// relations returns the relations whose ends the texts really name, at most maxRelations. It drops those with an
+// unknown tense or predicate, clears dates that the texts do not hold, and decides itself which predicates are single.
+// It is not ok when there is no list, or none of a list that is not empty can be used.
 func (r reply) relations(m material) ([]Relation, bool) {
 	list, ok := listOf[struct{ Subject, Predicate, Object, Kind, Tense, From, Until string }](r, "relations")
 	if !ok {
@@ -175,9 +176,14 @@ func (r reply) relations(m material) ([]Relation, bool) {
 	all, ours := newLookupText(m.allText()), newLookupText(m.trustedText())
 	var out []Relation
 	for _, e := range list[:min(len(list), maxRead)] {
-		rel := Relation{Tense: e.Tense, Kind: strings.ToLower(strings.TrimSpace(e.Kind)), Predicate: canonicalPredicate(e.Predicate)}
-		rel.Subject, rel.Object = relationEnd(e.Subject, e.Object, all, ours), relationEnd(e.Object, e.Subject, all, ours)
-		if len(out) == maxRelations || rel.Subject == "" || rel.Object == "" || rel.Predicate == "" || rel.Subject == rel.Object ||
+		rel := Relation{
+			Tense: e.Tense, Kind: strings.ToLower(strings.TrimSpace(e.Kind)),
+			Predicate: canonicalPredicate(e.Predicate),
+		}
+		rel.Subject, rel.Object = relationEnd(e.Subject, e.Object, all, ours), relationEnd(e.Object, e.Subject, all,
+			ours)
+		if len(out) == maxRelations || rel.Subject == "" || rel.Object == "" || rel.Predicate == "" ||
+			rel.Subject == rel.Object ||
 			!slices.Contains(tenses, rel.Tense) {
 			continue
 		}
@@ -193,9 +199,9 @@ func (r reply) relations(m material) ([]Relation, bool) {
 	return out, len(out) > 0 || len(list) == 0
 }
 
-// relationEnd returns the end s of a relation whose other end is other: the user, a possession of the user, or a name in the
-// texts all; "" when it is none of these or too long. Untrusted content knows nothing about the user: those ends count only when
-// the text that backs them is in ours, the words of the user and the assistant.
+// relationEnd returns the end s of a relation whose other end is other: the user, a possession of the user, or a name
+// in the texts all; "" when it is none of these or too long. Untrusted content knows nothing about the user: those ends
+// count only when the text that backs them is in ours, the words of the user and the assistant.
 func relationEnd(s, other string, all, ours lookupText) string {
 	s = shortLine(s, maxThing+1)
 	if s == "" || len(s) > maxThing {

@@ -26,10 +26,11 @@ const (
 // none is what a model replies when nothing of a text matters.
 const none = "none"
 
-// Segments returns the part of each text that matters for the query, verbatim and in order, and [subjects.DigestModel] when the model chose at
-// least one of them, else [subjects.DigestPlain]. It always contains the sentence that shares most with the query, also when the model chose
-// others, and all of a short text. "" means a blank text, or that nothing matters, which only a model can tell. Gaps are marked by
-// dots. Only the first maxAsked texts are shown to the model. The only error is that ctx was canceled.
+// Segments returns the part of each text that matters for the query, verbatim and in order, and [subjects.DigestModel]
+// when the model chose at least one of them, else [subjects.DigestPlain]. It always contains the sentence that shares
+// most with the query, also when the model chose others, and all of a short text. "" means a blank text, or that
+// nothing matters, which only a model can tell. Gaps are marked by dots. Only the first maxAsked texts are shown to the
+// model. The only error is that ctx was canceled.
 func (d *Digester) Segments(ctx context.Context, query string, texts []string) ([]string, string, error) {
 	if len(texts) == 0 {
 		return nil, subjects.DigestPlain, nil
@@ -60,8 +61,8 @@ func (d *Digester) Segments(ctx context.Context, query string, texts []string) (
 	return plain, by, nil
 }
 
-// askQuotes asks the model for quotes, by the index of the text; a text that is missing got none. Quotes are not checked against
-// the texts. Contradicting quotes of one text are dropped. Without a model it returns errNoModel.
+// askQuotes asks the model for quotes, by the index of the text; a text that is missing got none. Quotes are not
+// checked against the texts. Contradicting quotes of one text are dropped. Without a model it returns errNoModel.
 func (d *Digester) askQuotes(ctx context.Context, query string, all []string, r keyWeights) (map[int]string, error) {
 	if d.ask == nil {
 		return nil, errNoModel
@@ -99,9 +100,9 @@ func (d *Digester) askQuotes(ctx context.Context, query string, all []string, r 
 // gapMarks are what a model puts where it left something out.
 var gapMarks = strings.NewReplacer("...", "\n\n", "…", "\n\n")
 
-// findQuoted returns the whole sentences of body that a model quoted and the one that matches the query best, or all of a short
-// body. It is not ok when the quote holds anything that body does not hold. "" and ok means that the model found nothing that
-// matters.
+// findQuoted returns the whole sentences of body that a model quoted and the one that matches the query best, or all of
+// a short body. It is not ok when the quote holds anything that body does not hold. "" and ok means that the model
+// found nothing that matters.
 func (r keyWeights) findQuoted(quote, body string) (string, bool) {
 	quote = strings.TrimSpace(quote)
 	if quote == "" || text.Fold(strings.Trim(quote, " .\"'")) == none {
@@ -159,8 +160,8 @@ func newWordIndex(body string) wordIndex {
 	return l
 }
 
-// find returns where in the text, in bytes, the words of s stand one after the other. It is not ok when they do not, or s has no
-// word. One word alone is no quotation, unless the text has no more.
+// find returns where in the text, in bytes, the words of s stand one after the other. It is not ok when they do not, or
+// s has no word. One word alone is no quotation, unless the text has no more.
 func (l wordIndex) find(s string) (from, to int, ok bool) {
 	want := newWordIndex(s)
 	if len(want.all) == 0 || len(want.all) == 1 && len(l.all) > 1 {
@@ -177,8 +178,8 @@ func (l wordIndex) find(s string) (from, to int, ok bool) {
 	return l.all[i].From, l.all[i+len(want.all)-1].To, true
 }
 
-// joinSentences joins the picked sentences and the sentence must (-1 = none) in order, with dots where some between are left
-// out, up to maxSegment bytes. Of those that do not fit together the first and must are kept.
+// joinSentences joins the picked sentences and the sentence must (-1 = none) in order, with dots where some between are
+// left out, up to maxSegment bytes. Of those that do not fit together the first and must are kept.
 func joinSentences(body string, spans []text.Span, picked map[int]bool, must int) string {
 	const gap = " ... "
 	room := maxSegment
@@ -233,7 +234,8 @@ func (r keyWeights) plainSegments(all []string) []string {
 // keyWeights weighs the words of a query: rarer ones among the texts weigh more.
 type keyWeights map[string]float64
 
-// weighKeys returns the content words of the query with their weight, which is greater the fewer of the texts hold them.
+// weighKeys returns the content words of the query with their weight, which is greater the fewer of the texts hold
+// them.
 func weighKeys(query string, all []string) keyWeights {
 	r := keyWeights{}
 	for _, k := range contentKeys(query) {
@@ -255,8 +257,8 @@ func weighKeys(query string, all []string) keyWeights {
 	return r
 }
 
-// bestSentence returns the sentence of t that shares most with the query, the first of several, and the words of the query in
-// each sentence; -1 when none shares a word.
+// bestSentence returns the sentence of t that shares most with the query, the first of several, and the words of the
+// query in each sentence; -1 when none shares a word.
 func (r keyWeights) bestSentence(t string, spans []text.Span) (best int, hits [][]string) {
 	best, hits = -1, make([][]string, len(spans))
 	top := 0.0
@@ -275,10 +277,10 @@ func (r keyWeights) bestSentence(t string, spans []text.Span) (best int, hits []
 	return best, hits
 }
 
-// bestWindowOf returns the run of at most most sentences and bytes bytes of t around the sentence that shares most with the query
-// which together share most with it, filled up with the sentences around it and with the line of that sentence as far as it
-// fits. That sentence is never cut. Without a word in common the window begins with the first sentence; "" when there is none.
-// With most above lineSentences a t that fits is returned whole.
+// bestWindowOf returns the run of at most most sentences and bytes bytes of t around the sentence that shares most with
+// the query which together share most with it, filled up with the sentences around it and with the line of that
+// sentence as far as it fits. That sentence is never cut. Without a word in common the window begins with the first
+// sentence; "" when there is none. With most above lineSentences a t that fits is returned whole.
 func (r keyWeights) bestWindowOf(t string, most, bytes int) string {
 	if len(t) <= bytes && most > lineSentences {
 		return t
@@ -310,7 +312,8 @@ func (r keyWeights) bestWindowOf(t string, most, bytes int) string {
 	return addLine(t, window, spans[max(0, best)], bytes)
 }
 
-// shared returns how much the sentences with the words hits share with the query. A word counts less when it is repeated.
+// shared returns how much the sentences with the words hits share with the query. A word counts less when it is
+// repeated.
 func (r keyWeights) shared(hits [][]string) (score float64) {
 	seen := map[string]bool{}
 	for _, words := range hits {
@@ -335,8 +338,8 @@ func lineAround(t string, s text.Span) text.Span {
 	return line
 }
 
-// addLine returns the window of t with the line of the sentence best in it, such as one turn of a transcript; the line alone when
-// both have more than bytes bytes. It returns the window alone when the line has, and in a text of one line.
+// addLine returns the window of t with the line of the sentence best in it, such as one turn of a transcript; the line
+// alone when both have more than bytes bytes. It returns the window alone when the line has, and in a text of one line.
 func addLine(t string, window, best text.Span, bytes int) string {
 	line := lineAround(t, best)
 	both := text.Span{From: min(window.From, line.From), To: max(window.To, line.To)}

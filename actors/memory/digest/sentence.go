@@ -25,8 +25,8 @@ func (f sentence) in(i int, set map[string]bool) bool {
 // isTied reports whether word i follows the one before without punctuation between them.
 func (f sentence) isTied(i int) bool { return i < len(f.all) && f.all[i].Gap&^text.GapLine == 0 }
 
-// findWithin returns the position of the first word of set among the most words after word i in the same sentence, -1 when there
-// is none.
+// findWithin returns the position of the first word of set among the most words after word i in the same sentence, -1
+// when there is none.
 func (f sentence) findWithin(i, most int, set map[string]bool) int {
 	for j := i + 1; j < len(f.all) && j <= i+most; j++ {
 		if f.all[j].Gap&text.GapEnd != 0 {

@@ -14,10 +14,10 @@ const (
 	maxHarmless  = 32       // sentences of a text that IsHarmless looks at
 )
 
-// stripOrders returns the sentences of untrusted content as plain lines, without tags and Markdown, links as their text, and how
-// many it dropped: orders, words to an assistant, bare links that could carry data away, and what the firewall flags, also
-// in the rest joined by blanks. All fenced code counts as one. Not counted are sentences without a word, and all after
-// maxSentences or after the first that would exceed maxStripped kept bytes.
+// stripOrders returns the sentences of untrusted content as plain lines, without tags and Markdown, links as their
+// text, and how many it dropped: orders, words to an assistant, bare links that could carry data away, and what the
+// firewall flags, also in the rest joined by blanks. All fenced code counts as one. Not counted are sentences without a
+// word, and all after maxSentences or after the first that would exceed maxStripped kept bytes.
 func stripOrders(raw string) (kept []string, dropped int) {
 	raw = strings.ReplaceAll(visibleText(raw), `\n`, "\n") // line breaks as programs write them
 	body := stripMarkdown(raw)
@@ -30,7 +30,8 @@ func stripOrders(raw string) (kept []string, dropped int) {
 		plain := stripTags(linkless)
 		line := strings.Join(strings.Fields(plain), " ")
 		switch {
-		case isHarmful(linkless) || firewall.Scan(linkless).Flagged, plain != linkless && (isHarmful(plain) || firewall.Scan(line).Flagged):
+		case isHarmful(linkless) || firewall.Scan(linkless).Flagged, plain != linkless &&
+			(isHarmful(plain) || firewall.Scan(line).Flagged):
 			dropped++
 		case !strings.ContainsFunc(line, text.IsWordRune): // a bullet, a rule
 		case size+len(line) > maxStripped:
@@ -43,8 +44,8 @@ func stripOrders(raw string) (kept []string, dropped int) {
 	return dropFlagged(kept, &dropped), dropped
 }
 
-// stripLinks replaces Markdown links by their text. Images and links with a blank in their address stay as they are: an image is
-// a sign of exfiltration.
+// stripLinks replaces Markdown links by their text. Images and links with a blank in their address stay as they are: an
+// image is a sign of exfiltration.
 func stripLinks(s string) string {
 	var b strings.Builder
 	for {
@@ -91,8 +92,8 @@ func stripTags(s string) string {
 	return b.String()
 }
 
-// dropFlagged drops sentences until the firewall does not flag the rest, and adds their number to dropped. Signs that are weak in
-// one sentence weigh more when they stand close together. The result may be empty.
+// dropFlagged drops sentences until the firewall does not flag the rest, and adds their number to dropped. Signs that
+// are weak in one sentence weigh more when they stand close together. The result may be empty.
 func dropFlagged(kept []string, dropped *int) []string {
 	for range 8 {
 		r := firewall.Scan(strings.Join(kept, " "))
@@ -111,7 +112,8 @@ func dropFlagged(kept []string, dropped *int) []string {
 	return next
 }
 
-// dropFound returns the sentences that hold none of the findings. found must be of the sentences joined by one blank each.
+// dropFound returns the sentences that hold none of the findings. found must be of the sentences joined by one blank
+// each.
 func dropFound(kept []string, found []firewall.Finding) []string {
 	var out []string
 	at := 0
@@ -149,8 +151,8 @@ func largestUnflagged(kept []string) []string {
 	return second
 }
 
-// IsHarmless reports whether a short untrusted text, such as a name or a tag, holds nothing that could work as an order when it
-// is recalled. A text of more than maxHarmless sentences is not short, and not harmless. "" is harmless.
+// IsHarmless reports whether a short untrusted text, such as a name or a tag, holds nothing that could work as an order
+// when it is recalled. A text of more than maxHarmless sentences is not short, and not harmless. "" is harmless.
 func IsHarmless(s string) bool {
 	sentences := text.Sentences(s, maxHarmless+1)
 	if len(sentences) > maxHarmless || firewall.Scan(s).Flagged {
@@ -164,8 +166,9 @@ func IsHarmless(s string) bool {
 	return true
 }
 
-// isHarmful reports whether an untrusted sentence must not be kept: it is an instruction, or holds marks of chat templates or a
-// link that could carry data away. It checks the sentence as written and with look-alike letters normalized.
+// isHarmful reports whether an untrusted sentence must not be kept: it is an instruction, or holds marks of chat
+// templates or a link that could carry data away. It checks the sentence as written and with look-alike letters
+// normalized.
 func isHarmful(sentence string) bool {
 	if isHarmfulAs(sentence) {
 		return true
@@ -184,7 +187,10 @@ func isHarmfulAs(sentence string) bool {
 
 // hasModelMarks reports whether s holds the marks of chat templates, HTML comments, Markdown images or script links.
 func hasModelMarks(s string) bool {
-	for _, mark := range []string{"<!--", "-->", "<|", "|>", "[INST", "[/INST", "<<SYS", "<</SYS", "![", "javascript:", "data:text"} {
+	for _, mark := range []string{
+		"<!--", "-->", "<|", "|>", "[INST", "[/INST", "<<SYS", "<</SYS", "![", "javascript:",
+		"data:text",
+	} {
 		if strings.Contains(s, mark) {
 			return true
 		}
@@ -192,8 +198,8 @@ func hasModelMarks(s string) bool {
 	return false
 }
 
-// hasDataLink reports whether s holds a link, also without its scheme, that could carry data away: one with a query, a fragment
-// with data, or an @. A plain link is none.
+// hasDataLink reports whether s holds a link, also without its scheme, that could carry data away: one with a query, a
+// fragment with data, or an @. A plain link is none.
 func hasDataLink(s string) bool {
 	for field := range strings.FieldsSeq(s) {
 		at := strings.Index(field, "://")
@@ -213,9 +219,9 @@ func hasDataLink(s string) bool {
 	return false
 }
 
-// cleanQuestion returns the user's question on one line, without the queries and fragments of its links and without flagged
-// sentences, and how many sentences were dropped. The question may be an order: it is the user's own. At most 200 sentences are
-// kept.
+// cleanQuestion returns the user's question on one line, without the queries and fragments of its links and without
+// flagged sentences, and how many sentences were dropped. The question may be an order: it is the user's own. At most
+// 200 sentences are kept.
 func cleanQuestion(question string) (kept string, dropped int) {
 	fields := strings.Fields(visibleText(question))
 	for i, f := range fields {

@@ -8,9 +8,9 @@ import (
 	"conclave/pkg/text"
 )
 
-// voices splits a part by who speaks in it, so that "I" is never taken for somebody else: an attributed text, the lines of a
-// transcript, and quotations in it. What cannot be attributed has no known speaker. The rules are those of ParseAttribution;
-// behind the first attributed line of a transcript a line without a speaker belongs to nobody.
+// voices splits a part by who speaks in it, so that "I" is never taken for somebody else: an attributed text, the lines
+// of a transcript, and quotations in it. What cannot be attributed has no known speaker. The rules are those of
+// ParseAttribution; behind the first attributed line of a transcript a line without a speaker belongs to nobody.
 func (p part) voices() []part {
 	if who, _, body, ok := ParseAttribution(p.text); ok {
 		return splitQuotations(part{p.label, body, speaker(who)})
@@ -20,7 +20,8 @@ func (p part) voices() []part {
 	attributed := false
 	for line := range strings.Lines(p.text) {
 		who, _, body, ok := ParseAttribution(line)
-		if label, rest, found := strings.Cut(line, ":"); !ok && found && programNames[text.Fold(strings.TrimSpace(label))] {
+		if label, rest, found := strings.Cut(line, ":"); !ok && found &&
+			programNames[text.Fold(strings.TrimSpace(label))] {
 			who, body, ok = string(byUnknown), rest, true
 		}
 		switch {
@@ -36,17 +37,19 @@ func (p part) voices() []part {
 }
 
 var (
-	nameForm     = `((?:\p{Lu}[\p{L}'’-]*\.?)(?: (?:\p{Lu}[\p{L}'’-]*|de|da|van|von)){0,3})`
-	saidBefore   = regexp.MustCompile(nameForm + `,? (?:just |also |once |always )?(?:` + saidForms + `|told (?:me|us|them|him|her))[,:]?\s*$`)
-	saidAfter    = regexp.MustCompile(`^,? ?(?:` + saidForms + ` ` + nameForm + `|` + nameForm + ` ` + saidForms + `)\b`)
+	nameForm   = `((?:\p{Lu}[\p{L}'’-]*\.?)(?: (?:\p{Lu}[\p{L}'’-]*|de|da|van|von)){0,3})`
+	saidBefore = regexp.MustCompile(nameForm + `,? (?:just |also |once |always )?(?:` + saidForms +
+		`|told (?:me|us|them|him|her))[,:]?\s*$`)
+	saidAfter = regexp.MustCompile(`^,? ?(?:` + saidForms + ` ` + nameForm + `|` + nameForm + ` ` + saidForms +
+		`)\b`)
 	selfSaid     = regexp.MustCompile(`\bI (?:just |also |once |always )?` + saidForms + `[,:]?\s*$`)
 	anyoneSaid   = regexp.MustCompile(`\b` + saidForms + `[,:]?\s*$`)
 	closingQuote = strings.NewReplacer("”", `"`, "“", `"`, "„", `"`, "«", `"`, "»", `"`)
 )
 
-// splitQuotations returns p with each quotation in which somebody speaks replaced by dots, then these quotations with their
-// speakers, who are unknown unless p names them beside. Quotations such as titles stay in p. Everything behind a mark that is not
-// closed has no known speaker.
+// splitQuotations returns p with each quotation in which somebody speaks replaced by dots, then these quotations with
+// their speakers, who are unknown unless p names them beside. Quotations such as titles stay in p. Everything behind a
+// mark that is not closed has no known speaker.
 func splitQuotations(p part) []part {
 	s := closingQuote.Replace(p.text)
 	if !strings.Contains(s, `"`) {
@@ -76,8 +79,8 @@ func splitQuotations(p part) []part {
 	return append([]part{p}, quoted...)
 }
 
-// quotedSpeaker returns who speaks in a quotation, from the texts of the speaker by directly before and after it. Only a name or
-// "I" counts.
+// quotedSpeaker returns who speaks in a quotation, from the texts of the speaker by directly before and after it. Only
+// a name or "I" counts.
 func quotedSpeaker(by speaker, before, after string) speaker {
 	for len(before) > 200 {
 		_, size := utf8.DecodeRuneInString(before[len(before)-200:])
@@ -97,4 +100,5 @@ func quotedSpeaker(by speaker, before, after string) speaker {
 }
 
 // sarcasm marks a text whose statements are not meant.
-var sarcasm = regexp.MustCompile(`(?i)\b(?:yeah,? right|as if|just kidding|kidding|jk|not really|sarcasm|said no one)\b|(?:^|\s)/s\b|🙄`)
+var sarcasm = regexp.MustCompile(
+	`(?i)\b(?:yeah,? right|as if|just kidding|kidding|jk|not really|sarcasm|said no one)\b|(?:^|\s)/s\b|🙄`)

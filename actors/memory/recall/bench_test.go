@@ -13,8 +13,8 @@ import (
 	"conclave/subjects"
 )
 
-// crowd makes rows as an assistant gathers them: texts of a language with some frequent and many rare words, and vectors of
-// 768 numbers around some hundred subjects.
+// crowd makes rows as an assistant gathers them: texts of a language with some frequent and many rare words, and
+// vectors of 768 numbers around some hundred subjects.
 type crowd struct {
 	rng     *rand.Rand
 	zipf    *rand.Zipf
@@ -53,9 +53,11 @@ func (c *crowd) text(n int) string {
 
 func (c *crowd) row(key uint64) Row {
 	return Row{
-		Key: key, ID: fmt.Sprintf("01890000-0000-7000-8000-%012d", key), Kind: subjects.KindEngram, State: subjects.MemoryActive,
-		Trust: "trusted", Source: subjects.SourceConversation, Name: c.text(5), Words: c.text(15), Respondent: "generator",
-		Tags: []string{c.text(1), c.text(1)}, Created: time.Unix(1_700_000_000+int64(key), 0),
+		Key: key, ID: fmt.Sprintf("01890000-0000-7000-8000-%012d", key), Kind: subjects.KindEngram,
+		State: subjects.MemoryActive,
+		Trust: "trusted", Source: subjects.SourceConversation, Name: c.text(5), Words: c.text(15),
+		Respondent: "generator",
+		Tags:       []string{c.text(1), c.text(1)}, Created: time.Unix(1_700_000_000+int64(key), 0),
 	}
 }
 
@@ -73,7 +75,8 @@ func (c *crowd) recall(b *testing.B) *Recall {
 	return r
 }
 
-// BenchmarkFind: a whole search beside a scan of the vectors, of which it has two, and the search for words that is in it.
+// BenchmarkFind: a whole search beside a scan of the vectors, of which it has two, and the search for words that is in
+// it.
 func BenchmarkFind(b *testing.B) {
 	for _, n := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("%dk", n/1000), func(b *testing.B) {
@@ -177,13 +180,16 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// BenchmarkCache: asking in other words, in vain, and telling of something new, with as many results as are usually kept.
+// BenchmarkCache: asking in other words, in vain, and telling of something new, with as many results as are usually
+// kept.
 func BenchmarkCache(b *testing.B) {
 	c := newCrowd()
 	at := time.Unix(1_800_000_000, 0)
 	cache := NewCache(CacheOptions{}, func() time.Time { return at })
 	key := func() Key { return Key{Text: "tell me about " + c.text(6), Vector: c.vector(), Top: 1} }
-	hit := subjects.MemoryReply{Hits: []subjects.MemoryHit{{Entry: subjects.MemoryEntry{ID: "m1", Kind: subjects.KindFact}, Score: 0.9}}}
+	hit := subjects.MemoryReply{
+		Hits: []subjects.MemoryHit{{Entry: subjects.MemoryEntry{ID: "m1", Kind: subjects.KindFact}, Score: 0.9}},
+	}
 	for range defaultResults {
 		cache.Put(key(), hit, cache.Generation())
 	}

@@ -16,13 +16,14 @@ type CacheOptions struct {
 	Near float64 // cosine from which two queries mean the same; 0 = 0.95
 	// TTL is how long a result with an entry of this kind is kept; the shortest counts. A kind that is missing has its
 	// usual time: an engram 10 minutes, a fact an hour, a document a day. 0 or less means that it is not kept.
-	TTL   map[string]time.Duration
-	Empty time.Duration // for results without hits, and for those that came with notes about what was missing; 0 = 1 minute
-	// Floor is the cosine from which something new could be part of a result that is not full; 0 = 0.15, somewhat below the
-	// floor of a recall.
+	TTL map[string]time.Duration
+	// for results without hits, and for those that came with notes about what was missing; 0 = 1 minute
+	Empty time.Duration
+	// Floor is the cosine from which something new could be part of a result that is not full; 0 = 0.15, somewhat below
+	// the floor of a recall.
 	Floor float64
-	// Margin is what an entry can have more than the best cosine of its vectors without sharing a word with the query, see
-	// [Weights.Extras]; 0 = that of [DefaultWeights].
+	// Margin is what an entry can have more than the best cosine of its vectors without sharing a word with the query,
+	// see [Weights.Extras]; 0 = that of [DefaultWeights].
 	Margin float64
 }
 
@@ -46,17 +47,17 @@ type Key struct {
 	Options string
 	// Scope says who may see it. A result is never given to another scope.
 	Scope string
-	// Top is how many hits were wanted. Something new that is farther away than the last of so many cannot be among them;
-	// 0 = unknown.
+	// Top is how many hits were wanted. Something new that is farther away than the last of so many cannot be among
+	// them; 0 = unknown.
 	Top int
 }
 
-// Cache keeps results of recalls. It returns a result to queries with the same meaning in other words, and drops it as soon
-// as an entry in it is written or a new entry could be part of it.
+// Cache keeps results of recalls. It returns a result to queries with the same meaning in other words, and drops it as
+// soon as an entry in it is written or a new entry could be part of it.
 //
 // A recall reads the [Cache.Generation] before it searches and puts the result with it. A writer reports a write after
-// others can find it. So a result that missed a write is either in the cache when the write is reported, or is put later
-// with an old generation.
+// others can find it. So a result that missed a write is either in the cache when the write is reported, or is put
+// later with an old generation.
 type Cache struct {
 	o   CacheOptions
 	now func() time.Time
@@ -114,7 +115,10 @@ func NewCache(o CacheOptions, now func() time.Time) *Cache {
 	if o.Margin == 0 {
 		o.Margin = DefaultWeights().Extras()
 	}
-	ttl := map[string]time.Duration{subjects.KindEngram: 10 * time.Minute, subjects.KindFact: time.Hour, subjects.KindDocument: 24 * time.Hour}
+	ttl := map[string]time.Duration{
+		subjects.KindEngram: 10 * time.Minute, subjects.KindFact: time.Hour,
+		subjects.KindDocument: 24 * time.Hour,
+	}
 	for kind, d := range o.TTL {
 		ttl[kind] = d
 	}
@@ -122,8 +126,8 @@ func NewCache(o CacheOptions, now func() time.Time) *Cache {
 	return &Cache{o: o, now: now, generation: 1} // a generation of 0 was never taken from here
 }
 
-// Get returns a copy of the result of the nearest query with the same meaning, scope, options and guard words, marked as cached;
-// false when there is none that has not expired. A key without a vector only matches the same text.
+// Get returns a copy of the result of the nearest query with the same meaning, scope, options and guard words, marked
+// as cached; false when there is none that has not expired. A key without a vector only matches the same text.
 func (c *Cache) Get(key Key) (subjects.MemoryReply, bool) {
 	q := newCacheQuery(key)
 	c.mu.Lock()
@@ -149,18 +153,22 @@ func (c *Cache) Get(key Key) (subjects.MemoryReply, bool) {
 	return reply, true
 }
 
-// Put stores a result, replaces that of the same query, and evicts the one not used for longest when the cache is full. saw is
-// the [Cache.Generation] from before the search: when a write since then could affect the result, or more than maxWrites came, it
-// is not stored. Nor is a result without a lifetime or with more than maxResultBytes of text.
+// Put stores a result, replaces that of the same query, and evicts the one not used for longest when the cache is full.
+// saw is the [Cache.Generation] from before the search: when a write since then could affect the result, or more than
+// maxWrites came, it is not stored. Nor is a result without a lifetime or with more than maxResultBytes of text.
 func (c *Cache) Put(key Key, reply subjects.MemoryReply, saw uint64) {
 	ttl := c.ttlOf(reply)
 	if ttl <= 0 || len(key.Text)+textSize(reply) > maxResultBytes {
 		return
 	}
-	r := &cachedResult{cacheQuery: newCacheQuery(key), reply: cloneReply(reply), ids: referencedIDs(reply), reach: c.reachOf(key, reply)}
+	r := &cachedResult{
+		cacheQuery: newCacheQuery(key), reply: cloneReply(reply), ids: referencedIDs(reply),
+		reach: c.reachOf(key, reply),
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// More writes than are remembered; or a generation that was never given out, before which more was written than ever.
+	// More writes than are remembered; or a generation that was never given out, before which more was written than
+	// ever.
 	missed := c.generation - saw
 	if missed > uint64(len(c.writes)) {
 		return
@@ -174,7 +182,9 @@ func (c *Cache) Put(key Key, reply subjects.MemoryReply, saw uint64) {
 	r.until = now.Add(ttl)
 	c.uses++
 	r.used = c.uses
-	c.results = slices.DeleteFunc(c.results, func(old *cachedResult) bool { return !now.Before(old.until) || old.isSameQuery(r) })
+	c.results = slices.DeleteFunc(c.results, func(old *cachedResult) bool {
+		return !now.Before(old.until) || old.isSameQuery(r)
+	})
 	if len(c.results) >= c.o.Max {
 		oldest := 0
 		for i, old := range c.results {
@@ -201,9 +211,10 @@ func (c *Cache) Drop(ids ...string) {
 	}
 }
 
-// Wrote removes every result that a new entry could be part of: its query is near to one of the vectors or shares a content word
-// with text. vectors may be empty or hold nil. Without vectors and words that is every result. It does not know the neighbours of
-// an entry: a write that changes the scores of other entries, as [Recall.Put] reports, must [Cache.Clear] all.
+// Wrote removes every result that a new entry could be part of: its query is near to one of the vectors or shares a
+// content word with text. vectors may be empty or hold nil. Without vectors and words that is every result. It does not
+// know the neighbours of an entry: a write that changes the scores of other entries, as [Recall.Put] reports, must
+// [Cache.Clear] all.
 func (c *Cache) Wrote(vectors Vectors, text string) {
 	w := cacheWrite{isNew: true, words: extractTerms(text, nil)}
 	for _, v := range vectors.list() {
@@ -218,8 +229,8 @@ func (c *Cache) Wrote(vectors Vectors, text string) {
 // Clear removes everything, also results of searches under way.
 func (c *Cache) Clear() { c.recordWrite(cacheWrite{isAll: true}) }
 
-// recordWrite starts a new generation, remembers the write for results that are put later (the last maxWrites) and removes the
-// results that it invalidates.
+// recordWrite starts a new generation, remembers the write for results that are put later (the last maxWrites) and
+// removes the results that it invalidates.
 func (c *Cache) recordWrite(w cacheWrite) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -238,10 +249,14 @@ func (c *Cache) Len() int {
 	return len(c.results)
 }
 
-// invalidates reports whether r may not be returned any more: it names a written entry, or a new entry is near to its query or
-// shares a word with it. When in doubt it may not: also a query without words, or with vectors of another size.
+// invalidates reports whether r may not be returned any more: it names a written entry, or a new entry is near to its
+// query or shares a word with it. When in doubt it may not: also a query without words, or with vectors of another
+// size.
 func (w cacheWrite) invalidates(r *cachedResult) bool {
-	if w.isAll || slices.ContainsFunc(w.ids, func(id string) bool { _, ok := slices.BinarySearch(r.ids, id); return ok }) {
+	if w.isAll || slices.ContainsFunc(w.ids, func(id string) bool {
+		_, ok := slices.BinarySearch(r.ids, id)
+		return ok
+	}) {
 		return true
 	}
 	if !w.isNew {
@@ -252,11 +267,15 @@ func (w cacheWrite) invalidates(r *cachedResult) bool {
 			return true
 		}
 	}
-	return len(r.words) == 0 || slices.ContainsFunc(w.words, func(word string) bool { _, ok := slices.BinarySearch(r.words, word); return ok })
+	return len(r.words) == 0 || slices.ContainsFunc(w.words, func(word string) bool {
+		_, ok := slices.BinarySearch(r.words, word)
+		return ok
+	})
 }
 
-// similarity returns how near two queries are, 1 at most, 0 when one must not answer the other: another scope, other options or
-// guard words, vectors of different sizes, or only one with a vector. Without vectors it is 1 for the same text.
+// similarity returns how near two queries are, 1 at most, 0 when one must not answer the other: another scope, other
+// options or guard words, vectors of different sizes, or only one with a vector. Without vectors it is 1 for the same
+// text.
 func (r *cachedResult) similarity(q cacheQuery) float64 {
 	if r.scope != q.scope || r.options != q.options || r.guard != q.guard || len(r.vector) != len(q.vector) {
 		return 0
@@ -275,8 +294,8 @@ func (old *cachedResult) isSameQuery(r *cachedResult) bool {
 	return old.scope == r.scope && old.options == r.options && old.text == r.text && len(old.vector) == len(r.vector)
 }
 
-// ttlOf returns how long a result is valid: the shortest time of the kinds of its entries, and at most [CacheOptions.Empty] for
-// one without hits, with notes or with an unknown kind. 0 or less means that it is not kept.
+// ttlOf returns how long a result is valid: the shortest time of the kinds of its entries, and at most
+// [CacheOptions.Empty] for one without hits, with notes or with an unknown kind. 0 or less means that it is not kept.
 func (c *Cache) ttlOf(reply subjects.MemoryReply) time.Duration {
 	ttl := time.Duration(math.MaxInt64)
 	for _, h := range reply.Hits {
@@ -292,8 +311,8 @@ func (c *Cache) ttlOf(reply subjects.MemoryReply) time.Duration {
 	return ttl
 }
 
-// reachOf returns the cosine from which a new entry could be part of a result: with fewer hits than wanted, or an unknown number
-// wanted, the floor, else what could come before the last hit.
+// reachOf returns the cosine from which a new entry could be part of a result: with fewer hits than wanted, or an
+// unknown number wanted, the floor, else what could come before the last hit.
 func (c *Cache) reachOf(key Key, reply subjects.MemoryReply) float64 {
 	if key.Top <= 0 || len(reply.Hits) < key.Top {
 		return c.o.Floor

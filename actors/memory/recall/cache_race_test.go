@@ -12,8 +12,8 @@ import (
 )
 
 // TestCacheWhileWriting: with recalls and writes at the same time no result is ever given that misses a write which was
-// over before it was asked for. An entry's version stands in its segment; new entries are counted by the empty segment's
-// length.
+// over before it was asked for. An entry's version stands in its segment; new entries are counted by the empty
+// segment's length.
 func TestCacheWhileWriting(t *testing.T) {
 	t.Parallel()
 	const entries, writes = 4, 300
@@ -22,7 +22,10 @@ func TestCacheWhileWriting(t *testing.T) {
 	var added, addedTold atomic.Int64      // entries about a subject of its own
 
 	key := func(e int) recall.Key {
-		return recall.Key{Text: fmt.Sprint("entry", e), Vector: near(1, 1), Options: fmt.Sprint(e), Scope: "people", Top: 1}
+		return recall.Key{
+			Text: fmt.Sprint("entry", e), Vector: near(1, 1), Options: fmt.Sprint(e), Scope: "people",
+			Top: 1,
+		}
 	}
 	news := recall.Key{Text: "mountains", Vector: near(1, 2), Options: "news", Scope: "people"}
 	look := func(e int) subjects.MemoryReply {

@@ -24,8 +24,11 @@ func reply(entries ...string) subjects.MemoryReply {
 	for i, e := range entries {
 		kind, id, _ := strings.Cut(e, ":")
 		r.Hits = append(r.Hits, subjects.MemoryHit{
-			Entry: subjects.MemoryEntry{ID: id, Kind: kind, Name: "name of " + id, Tags: []string{"t"}}, Segment: "what " + id + " says",
-			Similarity: 0.8 - 0.1*float64(i), Score: 0.8 - 0.1*float64(i), Reasons: []subjects.MemoryReason{{What: "name", Value: 0.8}},
+			Entry:      subjects.MemoryEntry{ID: id, Kind: kind, Name: "name of " + id, Tags: []string{"t"}},
+			Segment:    "what " + id + " says",
+			Similarity: 0.8 - 0.1*float64(i), Score: 0.8 - 0.1*float64(i), Reasons: []subjects.MemoryReason{
+				{What: "name", Value: 0.8},
+			},
 		})
 	}
 	return r
@@ -63,18 +66,41 @@ func TestCacheGet(t *testing.T) {
 		{"other options", queryTerm(first, 1), change(func(k *recall.Key) { k.Options = "x" }), false},
 		{"trick: another scope", queryTerm(first, 1), change(func(k *recall.Key) { k.Scope = "agent" }), false},
 		{"trick: no scope", queryTerm(first, 1), change(func(k *recall.Key) { k.Scope = "" }), false},
-		{"trick: the border between scope and options moved", recall.Key{Text: first, Options: "b", Scope: "a"}, recall.Key{Text: first, Options: "", Scope: "ab"}, false},
-		{"by words, the same", change(func(k *recall.Key) { k.Vector = nil }), change(func(k *recall.Key) { k.Vector = nil }), true},
-		{"by words, in other words", change(func(k *recall.Key) { k.Vector = nil }), recall.Key{Text: "which coffee do I prefer", Options: "o", Scope: "people"}, false},
+		{
+			"trick: the border between scope and options moved",
+			recall.Key{Text: first, Options: "b", Scope: "a"},
+			recall.Key{Text: first, Options: "", Scope: "ab"},
+			false,
+		},
+		{"by words, the same", change(func(k *recall.Key) {
+			k.Vector = nil
+		}), change(func(k *recall.Key) { k.Vector = nil }), true},
+		{"by words, in other words", change(func(k *recall.Key) {
+			k.Vector = nil
+		}), recall.Key{Text: "which coffee do I prefer", Options: "o", Scope: "people"}, false},
 		{"by words, and now with a vector", change(func(k *recall.Key) { k.Vector = nil }), queryTerm(first, 1), false},
 		{"with a vector, and now by words", queryTerm(first, 1), change(func(k *recall.Key) { k.Vector = nil }), false},
-		{"trick: a vector that is none", queryTerm(first, 1), change(func(k *recall.Key) { k.Vector[0] = float32(math.NaN()) }), false},
+		{"trick: a vector that is none", queryTerm(first, 1), change(func(k *recall.Key) {
+			k.Vector[0] = float32(math.NaN())
+		}), false},
 		{"trick: not", queryTerm(first, 1), queryTerm("What coffee do I not like?", 0.99), false},
 		{"trick: don't", queryTerm(first, 1), queryTerm("What coffee don't I like?", 0.99), false},
-		{"trick: another name", queryTerm("What coffee does Anna like?", 1), queryTerm("What coffee does Anne like?", 0.99), false},
-		{"trick: another number", queryTerm("What happened in 2023?", 1), queryTerm("What happened in 2024?", 0.99), false},
-		{"trick: before and after", queryTerm("what did we do before lunch", 1), queryTerm("what did we do after lunch", 0.99), false},
-		{"trick: something quoted", queryTerm(`where is "blue moon"`, 1), queryTerm(`where is "blue noon"`, 0.99), false},
+		{
+			"trick: another name", queryTerm("What coffee does Anna like?", 1),
+			queryTerm("What coffee does Anne like?", 0.99), false,
+		},
+		{
+			"trick: another number", queryTerm("What happened in 2023?", 1), queryTerm("What happened in 2024?", 0.99),
+			false,
+		},
+		{
+			"trick: before and after", queryTerm("what did we do before lunch", 1),
+			queryTerm("what did we do after lunch", 0.99), false,
+		},
+		{
+			"trick: something quoted", queryTerm(`where is "blue moon"`, 1), queryTerm(`where is "blue noon"`, 0.99),
+			false,
+		},
 		{"trick: then and now", queryTerm("where do we live", 1), queryTerm("where did we live", 0.99), false},
 		{"trick: whose", queryTerm("what is my address", 1), queryTerm("what is her address", 0.99), false},
 		{"trick: only signs differ", queryTerm("how to learn c++", 1), queryTerm("how to learn c#", 0.99), false},
@@ -86,7 +112,8 @@ func TestCacheGet(t *testing.T) {
 			t.Fatalf("%s: not kept", tt.name)
 		}
 		got, ok := c.Get(tt.get)
-		if ok != tt.want || ok && (!got.Cached || len(got.Hits) != 1 || got.Hits[0].Segment != "what m1 says") || !ok && got.Hits != nil {
+		if ok != tt.want || ok && (!got.Cached || len(got.Hits) != 1 || got.Hits[0].Segment != "what m1 says") || !ok &&
+			got.Hits != nil {
 			t.Errorf("%s: %v, %+v", tt.name, ok, got)
 		}
 	}
@@ -97,7 +124,8 @@ func TestCacheNearest(t *testing.T) {
 	t.Parallel()
 	c := recall.NewCache(recall.CacheOptions{Near: 0.5}, clock)
 	for i, cosine := range []float64{0.7, 0.9, 0.8} {
-		c.Put(queryTerm(fmt.Sprint("coffee", strings.Repeat("!", i)), cosine), reply(fmt.Sprint("fact:m", i)), c.Generation())
+		c.Put(queryTerm(fmt.Sprint("coffee", strings.Repeat("!", i)), cosine), reply(fmt.Sprint("fact:m", i)),
+			c.Generation())
 	}
 	if got, ok := c.Get(queryTerm("coffee", 0.95)); !ok || got.Hits[0].Entry.ID != "m1" {
 		t.Errorf("%+v", got)
@@ -122,8 +150,16 @@ func TestCacheTime(t *testing.T) {
 		{"nothing found", recall.CacheOptions{}, reply(), time.Minute},
 		{"something was missing", recall.CacheOptions{}, noted, time.Minute},
 		{"an unknown kind", recall.CacheOptions{}, reply("fact:a", "poem:b"), time.Minute},
-		{"as set", recall.CacheOptions{TTL: map[string]time.Duration{"fact": time.Second}}, reply("fact:a", "document:b"), time.Second},
-		{"not set, so the usual", recall.CacheOptions{TTL: map[string]time.Duration{"fact": time.Second}}, reply("engram:a"), 10 * time.Minute},
+		{
+			"as set",
+			recall.CacheOptions{TTL: map[string]time.Duration{"fact": time.Second}},
+			reply("fact:a", "document:b"), time.Second,
+		},
+		{
+			"not set, so the usual",
+			recall.CacheOptions{TTL: map[string]time.Duration{"fact": time.Second}},
+			reply("engram:a"), 10 * time.Minute,
+		},
 		{"set to nothing", recall.CacheOptions{TTL: map[string]time.Duration{"fact": 0}}, reply("fact:a"), 0},
 		{"nothing found, as set", recall.CacheOptions{Empty: time.Second}, reply(), time.Second},
 		{"nothing found is not kept", recall.CacheOptions{Empty: -1}, reply(), 0},
@@ -152,7 +188,8 @@ func TestCacheTime(t *testing.T) {
 	}
 }
 
-// TestCacheDrop: which writes make a result go that holds m1 and m2, and when it was put before the write or is put after.
+// TestCacheDrop: which writes make a result go that holds m1 and m2, and when it was put before the write or is put
+// after.
 func TestCacheDrop(t *testing.T) {
 	t.Parallel()
 	full := reply("fact:m1", "fact:m2") // scores of 0.8 and 0.7
@@ -171,32 +208,71 @@ func TestCacheDrop(t *testing.T) {
 	}{
 		{"an entry of it", queryTerm("coffee", 1), full, func(c *recall.Cache) { c.Drop("x", "m2") }, true},
 		{"an entry it names", queryTerm("coffee", 1), full, func(c *recall.Cache) { c.Drop("m3") }, true},
-		{"one that an entry took the place of", queryTerm("coffee", 1), full, func(c *recall.Cache) { c.Drop("m4") }, true},
+		{"one that an entry took the place of", queryTerm("coffee", 1), full, func(c *recall.Cache) {
+			c.Drop("m4")
+		}, true},
 		{"one that took an entry's place", queryTerm("coffee", 1), full, func(c *recall.Cache) { c.Drop("m5") }, true},
 		{"another entry", queryTerm("coffee", 1), full, func(c *recall.Cache) { c.Drop("m6", "m", "m11") }, false},
 		{"no entry", queryTerm("coffee", 1), full, func(c *recall.Cache) { c.Drop() }, false},
 		{"everything", queryTerm("coffee", 1), full, func(c *recall.Cache) { c.Clear() }, true},
-		{"something new that is near", queryTerm("coffee", 1), full, func(c *recall.Cache) { c.Wrote(recall.Vectors{Corpus: near(0.9, 2)}, "") }, true},
-		{"new and far, and there were places left", queryTerm("coffee", 1), full, func(c *recall.Cache) { c.Wrote(recall.Vectors{Corpus: near(0.3, 2)}, "") }, true},
-		{"new and below all floors", queryTerm("coffee", 1), full, func(c *recall.Cache) { c.Wrote(recall.Vectors{Corpus: near(0.1, 2)}, "") }, false},
-		{"new, too far for a full result", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) { c.Wrote(recall.Vectors{Corpus: near(0.35, 2)}, "tea") }, false},
-		{"new, near enough for a full result", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) { c.Wrote(recall.Vectors{Corpus: near(0.6, 2)}, "tea") }, true},
+		{"something new that is near", queryTerm("coffee", 1), full, func(c *recall.Cache) {
+			c.Wrote(recall.Vectors{Corpus: near(0.9, 2)}, "")
+		}, true},
+		{"new and far, and there were places left", queryTerm("coffee", 1), full, func(c *recall.Cache) {
+			c.Wrote(recall.Vectors{Corpus: near(0.3, 2)}, "")
+		}, true},
+		{"new and below all floors", queryTerm("coffee", 1), full, func(c *recall.Cache) {
+			c.Wrote(recall.Vectors{Corpus: near(0.1, 2)}, "")
+		}, false},
+		{"new, too far for a full result", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) {
+			c.Wrote(recall.Vectors{Corpus: near(0.35, 2)}, "tea")
+		}, false},
+		{"new, near enough for a full result", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) {
+			c.Wrote(recall.Vectors{Corpus: near(0.6, 2)}, "tea")
+		}, true},
 		{"new, with a name that is near enough", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) {
 			c.Wrote(recall.Vectors{Corpus: near(0, 2), Name: near(0.6, 2)}, "tea")
 		}, true},
-		{"new and far, with a form of a word of it", two(queryTerm("Who was hiking?", 1)), full, func(c *recall.Cache) { c.Wrote(recall.Vectors{Corpus: near(0, 2)}, "They hike.") }, true},
-		{"new and far, with a word of it", two(queryTerm("Which coffee?", 1)), full, func(c *recall.Cache) { c.Wrote(recall.Vectors{Corpus: near(0, 2)}, "Anna hates coffees.") }, true},
-		{"new and far, with a word that tells nothing", two(queryTerm("Which coffee?", 1)), full, func(c *recall.Cache) { c.Wrote(recall.Vectors{Corpus: near(0, 2)}, "which tea") }, false},
-		{"the query has only words that tell nothing", two(queryTerm("Who am I?", 1)), full, func(c *recall.Cache) { c.Wrote(recall.Vectors{Corpus: near(0, 2)}, "I live in Ulm") }, true},
-		{"new without a vector", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) { c.Wrote(recall.Vectors{}, "black coffee") }, true},
-		{"new without a vector and without a word of it", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) { c.Wrote(recall.Vectors{}, "green tea") }, false},
-		{"trick: new, and nobody says what", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) { c.Wrote(recall.Vectors{}, "?!") }, true},
-		{"trick: new, with a vector that is none", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) { c.Wrote(recall.Vectors{Corpus: make([]float32, dims)}, "") }, true},
-		{"trick: new, of another model", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) { c.Wrote(recall.Vectors{Corpus: []float32{1, 0}}, "tea") }, true},
-		{"trick: a query without words", wordless, full, func(c *recall.Cache) { c.Wrote(recall.Vectors{Corpus: near(0, 2)}, "tea") }, true},
-		{"found by words, new with a word", byWords, full, func(c *recall.Cache) { c.Wrote(recall.Vectors{Corpus: near(0, 2)}, "bean") }, true},
-		{"found by words, new without one", byWords, full, func(c *recall.Cache) { c.Wrote(recall.Vectors{Corpus: near(1, 2)}, "tea") }, false},
-		{"nothing was found, new and near", queryTerm("coffee", 1), reply(), func(c *recall.Cache) { c.Wrote(recall.Vectors{Corpus: near(0.4, 2)}, "tea") }, true},
+		{"new and far, with a form of a word of it", two(queryTerm("Who was hiking?", 1)), full, func(c *recall.Cache) {
+			c.Wrote(recall.Vectors{Corpus: near(0, 2)}, "They hike.")
+		}, true},
+		{"new and far, with a word of it", two(queryTerm("Which coffee?", 1)), full, func(c *recall.Cache) {
+			c.Wrote(recall.Vectors{Corpus: near(0, 2)}, "Anna hates coffees.")
+		}, true},
+		{
+			"new and far, with a word that tells nothing", two(queryTerm("Which coffee?", 1)), full,
+			func(c *recall.Cache) { c.Wrote(recall.Vectors{Corpus: near(0, 2)}, "which tea") }, false,
+		},
+		{"the query has only words that tell nothing", two(queryTerm("Who am I?", 1)), full, func(c *recall.Cache) {
+			c.Wrote(recall.Vectors{Corpus: near(0, 2)}, "I live in Ulm")
+		}, true},
+		{"new without a vector", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) {
+			c.Wrote(recall.Vectors{}, "black coffee")
+		}, true},
+		{"new without a vector and without a word of it", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) {
+			c.Wrote(recall.Vectors{}, "green tea")
+		}, false},
+		{"trick: new, and nobody says what", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) {
+			c.Wrote(recall.Vectors{}, "?!")
+		}, true},
+		{"trick: new, with a vector that is none", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) {
+			c.Wrote(recall.Vectors{Corpus: make([]float32, dims)}, "")
+		}, true},
+		{"trick: new, of another model", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) {
+			c.Wrote(recall.Vectors{Corpus: []float32{1, 0}}, "tea")
+		}, true},
+		{"trick: a query without words", wordless, full, func(c *recall.Cache) {
+			c.Wrote(recall.Vectors{Corpus: near(0, 2)}, "tea")
+		}, true},
+		{"found by words, new with a word", byWords, full, func(c *recall.Cache) {
+			c.Wrote(recall.Vectors{Corpus: near(0, 2)}, "bean")
+		}, true},
+		{"found by words, new without one", byWords, full, func(c *recall.Cache) {
+			c.Wrote(recall.Vectors{Corpus: near(1, 2)}, "tea")
+		}, false},
+		{"nothing was found, new and near", queryTerm("coffee", 1), reply(), func(c *recall.Cache) {
+			c.Wrote(recall.Vectors{Corpus: near(0.4, 2)}, "tea")
+		}, true},
 	} {
 		c := recall.NewCache(recall.CacheOptions{}, clock)
 		c.Put(tt.key, tt.reply, c.Generation())
@@ -220,8 +296,8 @@ func TestCacheDrop(t *testing.T) {
 	}
 }
 
-// TestCacheGeneration: a result that missed more writes than are remembered, or whose generation was never given out, is not
-// kept.
+// TestCacheGeneration: a result that missed more writes than are remembered, or whose generation was never given out,
+// is not kept.
 func TestCacheGeneration(t *testing.T) {
 	t.Parallel()
 	key := queryTerm("coffee", 1)

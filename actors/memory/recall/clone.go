@@ -14,7 +14,8 @@ func cloneReply(r subjects.MemoryReply) subjects.MemoryReply {
 		h := &r.Hits[i]
 		h.Reasons = slices.Clone(h.Reasons)
 		e := &h.Entry
-		e.Tags, e.Correlating, e.Entities, e.Supersedes = slices.Clone(e.Tags), slices.Clone(e.Correlating), slices.Clone(e.Entities), slices.Clone(e.Supersedes)
+		e.Tags, e.Correlating, e.Entities, e.Supersedes = slices.Clone(e.Tags), slices.Clone(e.Correlating),
+			slices.Clone(e.Entities), slices.Clone(e.Supersedes)
 		e.Provenance.Flags = slices.Clone(e.Provenance.Flags)
 	}
 	return r

@@ -9,14 +9,16 @@ import (
 )
 
 const (
-	// maxSkipped is how many rows that a query does not admit, such as superseded ones, may stand between two neighbours.
+	// maxSkipped is how many rows that a query does not admit, such as superseded ones, may stand between two
+	// neighbours.
 	maxSkipped = 8
 	// maxGap is how far apart neighbours may have happened, where both times are known.
 	maxGap = 24 * time.Hour
 )
 
-// conversations orders rows by their position in a conversation, to find the neighbours of a row. Trusted and untrusted rows of
-// one id are apart: the author of an untrusted entry chooses its conversation and position, and so would lift entries of the user.
+// conversations orders rows by their position in a conversation, to find the neighbours of a row. Trusted and untrusted
+// rows of one id are apart: the author of an untrusted entry chooses its conversation and position, and so would lift
+// entries of the user.
 type conversations struct {
 	mu    sync.RWMutex
 	byKey map[conversationKey]*conversation
@@ -42,8 +44,8 @@ func compareTurns(a, b turn) int {
 	return cmp.Or(cmp.Compare(a.position, b.position), cmp.Compare(a.key, b.key))
 }
 
-// add inserts a row and returns its conversation, nil for a row without an id or a position, which has no neighbours. shared
-// means that the conversation has other rows.
+// add inserts a row and returns its conversation, nil for a row without an id or a position, which has no neighbours.
+// shared means that the conversation has other rows.
 func (c *conversations) add(key conversationKey, t turn) (v *conversation, shared bool) {
 	if key.id == "" || t.position <= 0 {
 		return nil, false
@@ -78,8 +80,8 @@ func (c *conversations) remove(v *conversation, t turn) (shared bool) {
 	return len(v.turns) > 0
 }
 
-// appendNeighbours appends the keys of the rows directly before and after a row of v that admit lets through, at most maxSkipped others
-// between, to list. v may be nil. The relation is symmetric: a row is a neighbour of its neighbours.
+// appendNeighbours appends the keys of the rows directly before and after a row of v that admit lets through, at most
+// maxSkipped others between, to list. v may be nil. The relation is symmetric: a row is a neighbour of its neighbours.
 func (c *conversations) appendNeighbours(list []uint64, v *conversation, t turn, admit func(key uint64) bool) []uint64 {
 	if v == nil {
 		return list

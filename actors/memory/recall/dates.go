@@ -28,13 +28,13 @@ const (
 	maxRanges = 8
 )
 
-// parseDates returns the dates and ranges that a question names, relative to now and in its location: days with and without a
-// year, months, seasons, years, "yesterday", "last week", "two weeks ago", "last Tuesday". A date without a year is the latest
-// that is not in the future. Month names are those of English, German, Spanish, French, Italian, Portuguese and Dutch; weekdays,
-// seasons and relative expressions are English, but for today and yesterday.
+// parseDates returns the dates and ranges that a question names, relative to now and in its location: days with and
+// without a year, months, seasons, years, "yesterday", "last week", "two weeks ago", "last Tuesday". A date without a
+// year is the latest that is not in the future. Month names are those of English, German, Spanish, French, Italian,
+// Portuguese and Dutch; weekdays, seasons and relative expressions are English, but for today and yesterday.
 //
-// The dates are found here and not by a library: go-dateparser, which searches texts, takes 0.4 s and 95 MB when the process
-// starts, in each process that links it.
+// The dates are found here and not by a library: go-dateparser, which searches texts, takes 0.4 s and 95 MB when the
+// process starts, in each process that links it.
 func parseDates(question string, now time.Time) []dateRange {
 	p := dateParser{now: now, today: time.Date(now.Year(), now.Month(), now.Day(), 0, 0, 0, 0, now.Location())}
 	for _, w := range text.Words(question[:min(len(question), maxQueryBytes)]) {
@@ -42,7 +42,10 @@ func parseDates(question string, now time.Time) []dateRange {
 	}
 	for i := 0; i < len(p.words) && len(p.found) < maxRanges; {
 		n := 0
-		for _, parse := range []func(int) (dateRange, int){p.parseAbsolute, p.parseAgo, p.parseNamedDay, p.parsePeriod} {
+		for _, parse := range []func(int) (dateRange, int){
+			p.parseAbsolute, p.parseAgo, p.parseNamedDay,
+			p.parsePeriod,
+		} {
 			var r dateRange
 			if r, n = parse(i); n > 0 {
 				p.found = append(p.found, p.extendRange(r, i))
@@ -54,8 +57,8 @@ func parseDates(question string, now time.Time) []dateRange {
 	return p.found
 }
 
-// dateParser finds dates in words. Its parse methods look at the words from i on and return a range with the number of words
-// that mean it, 0 when no date begins there.
+// dateParser finds dates in words. Its parse methods look at the words from i on and return a range with the number of
+// words that mean it, 0 when no date begins there.
 type dateParser struct {
 	now, today time.Time
 	words      []string // folded
@@ -105,8 +108,8 @@ func (p *dateParser) months(year int, month time.Month, n int) dateRange {
 	return dateRange{from, from.AddDate(0, n, 0)}
 }
 
-// parseAbsolute parses 2023-05-08, 8.5.2023, 8 May 2023, May 8 (2023), 3 and 10 June 2023, May 2023, summer (of) 2022 and 2022.
-// A month without a number is one only behind a word such as in or last: may and march are also verbs.
+// parseAbsolute parses 2023-05-08, 8.5.2023, 8 May 2023, May 8 (2023), 3 and 10 June 2023, May 2023, summer (of) 2022
+// and 2022. A month without a number is one only behind a word such as in or last: may and march are also verbs.
 func (p *dateParser) parseAbsolute(i int) (dateRange, int) {
 	for _, layout := range []string{time.DateOnly, "2.1.2006", "2006/1/2"} {
 		if t, err := time.ParseInLocation(layout, p.word(i), p.now.Location()); err == nil {
@@ -255,8 +258,8 @@ func resolveAgo(end time.Time, n int, unit string) (dateRange, bool) {
 	return dateRange{}, false
 }
 
-// parseNamedDay parses today, yesterday and the day before it, tomorrow, and a weekday behind on, last or this: the latest one
-// before today.
+// parseNamedDay parses today, yesterday and the day before it, tomorrow, and a weekday behind on, last or this: the
+// latest one before today.
 func (p *dateParser) parseNamedDay(i int) (dateRange, int) {
 	if p.word(i) == "day" && p.word(i+1) == "before" && p.word(i+2) == "yesterday" {
 		return dateRange{p.today.AddDate(0, 0, -2), p.today.AddDate(0, 0, -1)}, 3
@@ -272,7 +275,8 @@ func (p *dateParser) parseNamedDay(i int) (dateRange, int) {
 	return dateRange{p.today.AddDate(0, 0, -back), p.today.AddDate(0, 0, 1-back)}, 1
 }
 
-// parsePeriod parses last, past, this or next with week, weekend, month, year or a season, and "the week before" a date.
+// parsePeriod parses last, past, this or next with week, weekend, month, year or a season, and "the week before" a
+// date.
 func (p *dateParser) parsePeriod(i int) (dateRange, int) {
 	if w := p.word(i); (w == "week" || w == "weekend" || w == "month" || w == "year") && p.word(i+1) == "before" {
 		if r, n := p.parseAbsolute(i + 2); n > 0 {
@@ -322,22 +326,34 @@ func (p *dateParser) extendRange(r dateRange, i int) dateRange {
 // Words of dates, folded. Of abbreviations only those that are no other words are listed.
 var (
 	monthNames = numberedWords(
-		"january jan januar enero janvier gennaio janeiro januari", "february feb februar febrero fevrier febbraio fevereiro februari",
-		"march marz maerz marzo mars marco maart", "april abril avril aprile", "may mai mayo maggio maio mei", "june juni junio juin giugno junho",
-		"july juli julio juillet luglio julho", "august aug agosto aout augustus", "september sept sep septiembre septembre settembre setembro",
-		"october oct oktober octubre octobre ottobre outubro", "november nov noviembre novembre novembro", "december dec dezember diciembre decembre dicembre dezembro",
+		"january jan januar enero janvier gennaio janeiro januari",
+		"february feb februar febrero fevrier febbraio fevereiro februari",
+		"march marz maerz marzo mars marco maart", "april abril avril aprile", "may mai mayo maggio maio mei",
+		"june juni junio juin giugno junho",
+		"july juli julio juillet luglio julho", "august aug agosto aout augustus",
+		"september sept sep septiembre septembre settembre setembro",
+		"october oct oktober octubre octobre ottobre outubro", "november nov noviembre novembre novembro",
+		"december dec dezember diciembre decembre dicembre dezembro",
 	)
-	weekdays = map[string]int{"sunday": 0, "monday": 1, "tuesday": 2, "wednesday": 3, "thursday": 4, "friday": 5, "saturday": 6}
-	seasons  = map[string]time.Month{"spring": time.March, "summer": time.June, "autumn": time.September, "fall": time.September, "winter": time.December}
+	weekdays = map[string]int{
+		"sunday": 0, "monday": 1, "tuesday": 2, "wednesday": 3, "thursday": 4, "friday": 5,
+		"saturday": 6,
+	}
+	seasons = map[string]time.Month{
+		"spring": time.March, "summer": time.June, "autumn": time.September,
+		"fall": time.September, "winter": time.December,
+	}
 
 	namedDays = map[string]int{
 		"today": 0, "heute": 0, "hoy": 0, "oggi": 0, "hoje": 0, "vandaag": 0, "tomorrow": 1,
 		"yesterday": -1, "gestern": -1, "ayer": -1, "hier": -1, "ieri": -1, "ontem": -1, "gisteren": -1,
 	}
 	numberWords = map[string]int{
-		"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "eleven": 11, "twelve": 12,
+		"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8,
+		"nine": 9, "ten": 10, "eleven": 11, "twelve": 12,
 	}
-	monthPrepositions = text.WordSet("in last this of during since until by from late early mid around before after im en em nel a di de")
+	monthPrepositions = text.WordSet("in last this of during since until by from late early mid around before after " +
+		"im en em nel a di de")
 )
 
 // numberedWords numbers the words of each list from 1.

@@ -13,15 +13,16 @@ import (
 // sketchSize is how many numbers stand for a vector in a [sketch].
 const sketchSize = 64
 
-// sketch is a small random projection of a vector. The cosine of two sketches differs by about 0.01 from that of the vectors
-// where it is near 1, which is enough to find duplicates. The vectors themselves are in an index that returns none.
+// sketch is a small random projection of a vector. The cosine of two sketches differs by about 0.01 from that of the
+// vectors where it is near 1, which is enough to find duplicates. The vectors themselves are in an index that returns
+// none.
 type sketch struct {
 	sums    [sketchSize]int8
 	isValid bool
 }
 
-// randomSigns returns one sign (1 or -1) per dimension for [makeSketch]. It is deterministic: the signs are the same on every
-// machine and in every run.
+// randomSigns returns one sign (1 or -1) per dimension for [makeSketch]. It is deterministic: the signs are the same on
+// every machine and in every run.
 func randomSigns(dims int) []float32 {
 	list := make([]float32, dims)
 	state := uint64(1)
@@ -36,9 +37,9 @@ func randomSigns(dims int) []float32 {
 	return list
 }
 
-// makeSketch returns the sketch of a vector, all of whose numbers must be finite. signs are those of randomSigns, at least as many
-// as v has numbers. The sketch of a vector whose sums are too small or too large to scale is not valid, and no duplicate of any
-// other.
+// makeSketch returns the sketch of a vector, all of whose numbers must be finite. signs are those of randomSigns, at
+// least as many as v has numbers. The sketch of a vector whose sums are too small or too large to scale is not valid,
+// and no duplicate of any other.
 func makeSketch(v, signs []float32) (s sketch) {
 	var sums [sketchSize]float32
 	whole := len(v) / sketchSize * sketchSize
@@ -86,24 +87,27 @@ func (a *sketch) cosine(b *sketch) float64 {
 	return float64(ab) / math.Sqrt(float64(aa)*float64(bb))
 }
 
-// selectTop returns the first top rows that are not below the floor and, unless withDuplicates is set, no duplicates of a better
-// one. list must be sorted, best first. The result is nil when none is left.
+// selectTop returns the first top rows that are not below the floor and, unless withDuplicates is set, no duplicates of
+// a better one. list must be sorted, best first. The result is nil when none is left.
 func (r *Recall) selectTop(list []*candidate, top int, withDuplicates bool) (chosen []*candidate) {
 	for _, c := range list {
 		if len(chosen) == top {
 			break
 		}
-		if !r.isBelowFloor(c) && (withDuplicates || !slices.ContainsFunc(chosen, func(better *candidate) bool { return r.isDuplicate(c.rec, better.rec) })) {
+		if !r.isBelowFloor(c) && (withDuplicates || !slices.ContainsFunc(chosen, func(better *candidate) bool {
+			return r.isDuplicate(c.rec, better.rec)
+		})) {
 			chosen = append(chosen, c)
 		}
 	}
 	return chosen
 }
 
-// isDuplicate reports whether two rows have the same content: the same text, or vectors of the corpus with a cosine above
-// [Options.Duplicates]. The name does not count. Rows of different speakers or days are no duplicates, except untrusted rows with
-// the same text: repeated, it would fill a result. Rows of different states are none, because a search for superseded rows shows
-// them beside their successors; nor are rows of different trust, because untrusted content must not hide the user's own.
+// isDuplicate reports whether two rows have the same content: the same text, or vectors of the corpus with a cosine
+// above [Options.Duplicates]. The name does not count. Rows of different speakers or days are no duplicates, except
+// untrusted rows with the same text: repeated, it would fill a result. Rows of different states are none, because a
+// search for superseded rows shows them beside their successors; nor are rows of different trust, because untrusted
+// content must not hide the user's own.
 func (r *Recall) isDuplicate(a, b *record) bool {
 	if a.labels.state != b.labels.state || a.labels.trust != b.labels.trust {
 		return false
@@ -126,8 +130,8 @@ func (r *record) dayHappened() int64 {
 // contentSeed is the seed of hashContent for this process.
 var contentSeed = maphash.MakeSeed()
 
-// hashContent returns a hash of a text as duplicates are compared: folded, with single blanks. It is 0 for an empty text and for
-// one that may be only the beginning of a longer one.
+// hashContent returns a hash of a text as duplicates are compared: folded, with single blanks. It is 0 for an empty
+// text and for one that may be only the beginning of a longer one.
 func hashContent(s string) uint64 {
 	if s == "" || len(s) >= maxTextBytes {
 		return 0

@@ -38,17 +38,40 @@ func TestDuplicatesAreShownOnce(t *testing.T) {
 		{"another subject", put{row(2, "two", "y", text("tea"), ana, may), near(0.7, 2)}, false, "m1 m2"},
 		{"nearly the same", put{row(2, "two", "y", text("tea"), ana, may), beside(0.98)}, false, "m1"},
 		{"much the same", put{row(2, "two", "y", text("tea"), ana, may), beside(0.95)}, false, "m1 m2"},
-		{"nearly the same, of another speaker", put{row(2, "two", "y", text("tea"), by("Ben"), may), beside(0.98)}, false, "m1 m2"},
-		{"nearly the same, on another day", put{row(2, "two", "y", text("tea"), ana, on("2026-02-09")), beside(0.98)}, false, "m1 m2"},
+		{
+			"nearly the same, of another speaker",
+			put{row(2, "two", "y", text("tea"), by("Ben"), may), beside(0.98)},
+			false, "m1 m2",
+		},
+		{
+			"nearly the same, on another day",
+			put{row(2, "two", "y", text("tea"), ana, on("2026-02-09")), beside(0.98)},
+			false, "m1 m2",
+		},
 		{"nearly the same, of nobody", put{row(2, "two", "y", text("tea"), may), beside(0.98)}, false, "m1 m2"},
 		{"the same text", put{row(2, "two", "y", text(" coffee,  BLACK"), ana, may), near(0.7, 2)}, false, "m1"},
-		{"the same text on another day", put{row(2, "two", "y", text("Coffee, black"), ana, on("2026-02-01")), near(0.7, 2)}, false, "m1 m2"},
+		{"the same text on another day", put{
+			row(2, "two", "y", text("Coffee, black"), ana, on("2026-02-01")),
+			near(0.7, 2),
+		}, false, "m1 m2"},
 		{"the same text, and no vectors", put{row(2, "two", "y", text("coffee, black"), ana, may), nil}, false, "m1"},
-		{"the better one stays", put{row(2, "two", "y", text("coffee, black"), ana, may, graded(subjects.Grades{Critic: 5})), near(0.8, 2)}, false, "m2"},
+		{
+			"the better one stays",
+			put{row(2, "two", "y", text("coffee, black"), ana, may, graded(subjects.Grades{Critic: 5})), near(0.8, 2)},
+			false, "m2",
+		},
 		{"trick: the same name", put{row(2, "one", "x", text("tea"), ana, may), near(0.7, 2)}, false, "m1 m2"},
 		{"trick: two rows without a text", put{row(2, "two", "y", ana, may), near(0.7, 2)}, false, "m1 m2"},
-		{"trick: untrusted content beside the user's own", put{row(2, "two", "y", text("Coffee, black"), ana, may, untrusted), near(0.8, 1)}, false, "m1 m2"},
-		{"what was superseded, beside what took its place", put{row(2, "one", "x", text("Coffee, black"), ana, may, state(subjects.MemorySuperseded)), near(0.8, 1)}, true, "m1 m2"},
+		{
+			"trick: untrusted content beside the user's own",
+			put{row(2, "two", "y", text("Coffee, black"), ana, may, untrusted), near(0.8, 1)},
+			false, "m1 m2",
+		},
+		{
+			"what was superseded, beside what took its place",
+			put{row(2, "one", "x", text("Coffee, black"), ana, may, state(subjects.MemorySuperseded)), near(0.8, 1)},
+			true, "m1 m2",
+		},
 	} {
 		m := newMind(t)
 		for _, p := range []put{best, tt.other} {
@@ -59,7 +82,8 @@ func TestDuplicatesAreShownOnce(t *testing.T) {
 		if got := ids(m.find(recall.Query{Text: "coffee", Vector: cacheQuery(), All: tt.all}).Top); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
-		if got := m.find(recall.Query{Text: "coffee", Vector: cacheQuery(), All: tt.all, Duplicates: true}).Top; len(got) != 2 {
+		if got := m.find(recall.Query{Text: "coffee", Vector: cacheQuery(), All: tt.all, Duplicates: true}).
+			Top; len(got) != 2 {
 			t.Errorf("%s, and duplicates are wanted: %s", tt.name, ids(got))
 		}
 	}
@@ -111,7 +135,8 @@ func TestUnseen(t *testing.T) {
 				t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 			}
 		}
-		if got := m.find(recall.Query{Text: "coffee", Vector: cacheQuery(), All: true, Duplicates: true}).Top; len(got) != 2 {
+		if got := m.find(recall.Query{Text: "coffee", Vector: cacheQuery(), All: true, Duplicates: true}).
+			Top; len(got) != 2 {
 			t.Errorf("%s: who looks for all finds %s", tt.name, ids(got))
 		}
 	}
@@ -122,7 +147,8 @@ func TestRepeatedUntrustedTextIsShownOnce(t *testing.T) {
 	t.Parallel()
 	m := newMind(t)
 	for i, change := range []func(*recall.Row){by("Ana"), by("Ben"), on("2026-02-01")} {
-		if _, err := m.Put(row(uint64(i+1), "one", "x", text("Coffee, black"), change, untrusted), recall.Vectors{Corpus: near(0.8, 1)}); err != nil {
+		if _, err := m.Put(row(uint64(i+1), "one", "x", text("Coffee, black"), change, untrusted),
+			recall.Vectors{Corpus: near(0.8, 1)}); err != nil {
 			t.Fatal(err)
 		}
 	}

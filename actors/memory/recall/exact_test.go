@@ -33,13 +33,18 @@ const worldDims = 32
 var worldSpeakers = []string{"", "", "Melanie", "Caroline", "Anna Schmidt", "Ben"}
 
 func newWorld(t testing.TB, seed uint64, n int, w Weights) *world {
-	x := &world{t: t, rng: rand.New(rand.NewPCG(seed, 1)), rows: make(map[uint64]Row, n), now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
+	x := &world{
+		t: t, rng: rand.New(rand.NewPCG(seed, 1)), rows: make(map[uint64]Row, n),
+		now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC),
+	}
 	x.zipf = rand.NewZipf(x.rng, 1.1, 4, uint64(max(200, n/20)))
 	for range 20 {
 		x.centres = append(x.centres, x.around(make([]float32, worldDims), 1))
 	}
 	var err error
-	if x.r, err = New(Options{Dims: worldDims, Hybrid: true, Hashed: w.Hashed > 0, Weights: w, Now: func() time.Time { return x.now }}); err != nil {
+	if x.r, err = New(Options{Dims: worldDims, Hybrid: true, Hashed: w.Hashed > 0, Weights: w, Now: func() time.Time {
+		return x.now
+	}}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = x.r.Close() })
@@ -101,8 +106,10 @@ func (x *world) vectors() (v Vectors) {
 
 func (x *world) row(key uint64) Row {
 	r := Row{
-		Key: key, ID: fmt.Sprint("m", key), Kind: subjects.KindEngram, State: subjects.MemoryActive, Trust: subjects.Trusted, Source: subjects.SourceConversation,
-		Name: x.text(2), Description: x.text(4), Words: x.text(5 + x.rng.IntN(15)), Respondent: "a", Created: x.now.AddDate(0, 0, -x.rng.IntN(400)),
+		Key: key, ID: fmt.Sprint("m", key), Kind: subjects.KindEngram, State: subjects.MemoryActive,
+		Trust: subjects.Trusted, Source: subjects.SourceConversation,
+		Name: x.text(2), Description: x.text(4), Words: x.text(5 + x.rng.IntN(15)), Respondent: "a",
+		Created: x.now.AddDate(0, 0, -x.rng.IntN(400)),
 		Speaker: worldSpeakers[x.rng.IntN(len(worldSpeakers))],
 	}
 	if x.rng.IntN(5) == 0 {
@@ -121,7 +128,10 @@ func (x *world) row(key uint64) Row {
 		r.Happened = x.now.Add(-time.Duration(x.rng.IntN(60*24)) * time.Hour)
 	}
 	if x.rng.IntN(3) == 0 {
-		r.Grades = subjects.Grades{Critic: x.rng.IntN(6), Pairwise: []string{"", "a", "b", "tie"}[x.rng.IntN(4)], Reward: x.rng.Float64()*2 - 1, Rewards: x.rng.IntN(2)}
+		r.Grades = subjects.Grades{
+			Critic: x.rng.IntN(6), Pairwise: []string{"", "a", "b", "tie"}[x.rng.IntN(4)],
+			Reward: x.rng.Float64()*2 - 1, Rewards: x.rng.IntN(2),
+		}
 	}
 	r.Pinned = x.rng.IntN(10) == 0
 	return r
@@ -129,7 +139,10 @@ func (x *world) row(key uint64) Row {
 
 // query is a random one, with whom it names and when it asks about.
 func (x *world) query() (q Query, who []string, when []dateRange) {
-	q = Query{Text: x.text(1 + x.rng.IntN(6)), Top: []int{1, 3, 5, 20}[x.rng.IntN(4)], All: x.rng.IntN(4) == 0, Trusted: x.rng.IntN(4) == 0, Duplicates: x.rng.IntN(4) == 0}
+	q = Query{
+		Text: x.text(1 + x.rng.IntN(6)), Top: []int{1, 3, 5, 20}[x.rng.IntN(4)], All: x.rng.IntN(4) == 0,
+		Trusted: x.rng.IntN(4) == 0, Duplicates: x.rng.IntN(4) == 0,
+	}
 	if x.rng.IntN(5) > 0 {
 		q.Vector = x.vector()
 	}
@@ -160,7 +173,8 @@ type ranked struct {
 func (x *world) exhaustive(q Query, who []string, when []dateRange) (list []ranked) {
 	admitted := map[uint64]bool{}
 	for key, row := range x.rows {
-		admitted[key] = (q.Kind == "" || row.Kind == q.Kind) && (q.All || row.State == subjects.MemoryActive) && (!q.Trusted || row.Trust == subjects.Trusted)
+		admitted[key] = (q.Kind == "" || row.Kind == q.Kind) && (q.All || row.State == subjects.MemoryActive) &&
+			(!q.Trusted || row.Trust == subjects.Trusted)
 	}
 	w, words := x.r.o.Weights, x.r.words.search(q.Text)
 	defer words.release()
@@ -185,7 +199,8 @@ func (x *world) exhaustive(q Query, who []string, when []dateRange) (list []rank
 			if !lifts[n] {
 				continue
 			}
-			if gap := row.Happened.Sub(x.rows[n].Happened).Abs(); row.Happened.IsZero() || x.rows[n].Happened.IsZero() || gap <= 24*time.Hour {
+			if gap := row.Happened.Sub(x.rows[n].Happened).Abs(); row.Happened.IsZero() ||
+				x.rows[n].Happened.IsZero() || gap <= 24*time.Hour {
 				best = max(best, x.bases[n])
 			}
 		}
@@ -193,7 +208,9 @@ func (x *world) exhaustive(q Query, who []string, when []dateRange) (list []rank
 		score := near + x.extras(row, who, when)
 		list = append(list, ranked{key, near, score, words.match(key).share})
 	}
-	slices.SortFunc(list, func(a, b ranked) int { return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.key, b.key)) })
+	slices.SortFunc(list, func(a, b ranked) int {
+		return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.key, b.key))
+	})
 	return x.distinct(list, q)
 }
 
@@ -292,7 +309,10 @@ func (x *world) check() {
 		}
 		isSame := len(want) == len(found.Top)
 		for i := 0; isSame && i < len(want); i++ {
-			isSame = math.Abs(want[i].score-found.Top[i].Score) < 1e-9 && (want[i].key == found.Top[i].Key || i+1 < len(want) && math.Abs(want[i].score-want[i+1].score) < 1e-12 || i > 0 && math.Abs(want[i].score-want[i-1].score) < 1e-12)
+			isSame = math.Abs(want[i].score-found.Top[i].Score) < 1e-9 &&
+				(want[i].key == found.Top[i].Key || i+1 < len(want) &&
+					math.Abs(want[i].score-want[i+1].score) < 1e-12 || i > 0 &&
+					math.Abs(want[i].score-want[i-1].score) < 1e-12)
 		}
 		if isSame {
 			continue
@@ -306,8 +326,8 @@ func (x *world) check() {
 	}
 }
 
-// TestTopEqualsExhaustiveScoring: whatever the search leaves out, the result is that of scoring every row. CONCLAVE_CHAOS=1 adds
-// 100,000 and a million rows.
+// TestTopEqualsExhaustiveScoring: whatever the search leaves out, the result is that of scoring every row.
+// CONCLAVE_CHAOS=1 adds 100,000 and a million rows.
 func TestTopEqualsExhaustiveScoring(t *testing.T) {
 	sizes := map[int]int{0: 2, 1: 5, 30: 60, 1000: 40, 5000: 6}
 	if os.Getenv("CONCLAVE_CHAOS") != "" {

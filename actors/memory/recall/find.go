@@ -20,19 +20,21 @@ type Query struct {
 	Trusted bool
 	Names   int // 0 = as in [Options]
 	Top     int // 0 = as in [Options]
-	// Duplicates shows rows that say the same, all of them: a caller that forgets something wants to forget it everywhere.
+	// Duplicates shows rows that say the same, all of them: a caller that forgets something wants to forget it
+	// everywhere.
 	Duplicates bool
 	// Exhaustive scores every row. The result is the same and takes much longer: it is the reference of measurements.
 	Exhaustive bool
-	// Among are the only rows that are found by their vectors alone, when it is not nil: an approximate index chose them.
+	// Among are the only rows that are found by their vectors alone, when it is not nil: an approximate index chose
+	// them.
 	Among []uint64
 }
 
 // Candidate is a row that was found. The reasons add up to the score.
 type Candidate struct {
 	Row
-	// Similarity is between -1 and 1: the best cosine of the row's vectors, or [Weights.Alone] times the share of the query's words
-	// where no vectors could be compared.
+	// Similarity is between -1 and 1: the best cosine of the row's vectors, or [Weights.Alone] times the share of the
+	// query's words where no vectors could be compared.
 	Similarity float64
 	Score      float64
 	Reasons    []subjects.MemoryReason
@@ -47,10 +49,10 @@ type Found struct {
 	Waiting int
 }
 
-// Find returns the rows that match the query best, with the reasons. It fails with [ErrEmpty] when the query has neither words
-// nor a vector, for negative Names or Top, and for a vector of another size, of zeros or not finite. No match is no error:
-// Found.Why says why. A query without a vector waits until the words of all loaded rows are indexed; others
-// wait only when at most warmRows are missing.
+// Find returns the rows that match the query best, with the reasons. It fails with [ErrEmpty] when the query has
+// neither words nor a vector, for negative Names or Top, and for a vector of another size, of zeros or not finite. No
+// match is no error: Found.Why says why. A query without a vector waits until the words of all loaded rows are indexed;
+// others wait only when at most warmRows are missing.
 func (r *Recall) Find(q Query) (Found, error) {
 	names, top := cmp.Or(q.Names, r.o.Names), cmp.Or(q.Top, r.o.Top)
 	switch {
@@ -84,14 +86,15 @@ func (r *Recall) Find(q Query) (Found, error) {
 	return found, nil
 }
 
-// admits reports whether the query asks for rows of this kind, state and trust. It is called for each row found, because the row may
-// have changed since the search began.
+// admits reports whether the query asks for rows of this kind, state and trust. It is called for each row found,
+// because the row may have changed since the search began.
 func (q Query) admits(rec *record) bool {
-	return (q.Kind == "" || rec.labels.kind == q.Kind) && (q.All || rec.isRecallable()) && (!q.Trusted || rec.isTrusted())
+	return (q.Kind == "" || rec.labels.kind == q.Kind) && (q.All || rec.isRecallable()) &&
+		(!q.Trusted || rec.isTrusted())
 }
 
-// isBelowFloor reports whether a row has too little to do with the query to be shown: it shares no word, and neither its
-// similarity nor its neighbours bring it to [Options.Floor].
+// isBelowFloor reports whether a row has too little to do with the query to be shown: it shares no word, and neither
+// its similarity nor its neighbours bring it to [Options.Floor].
 func (r *Recall) isBelowFloor(c *candidate) bool {
 	return c.share == 0 && (c.near < r.o.Floor || c.near == 0)
 }
@@ -104,7 +107,8 @@ func (r *Recall) explainEmpty(q Query, scored []*candidate, words *wordQuery) st
 		return "nothing is remembered yet"
 	case len(scored) > 0:
 		most := slices.MaxFunc(scored, func(a, b *candidate) int { return cmp.Compare(a.near, b.near) })
-		return fmt.Sprintf("nothing is near enough: the nearest is %q with a similarity of %.2f, and less than %.2f does not count", most.rec.name(), most.near, r.o.Floor)
+		return fmt.Sprintf("nothing is near enough: the nearest is %q with a similarity of %.2f, and less than %.2f "+
+			"does not count", most.rec.name(), most.near, r.o.Floor)
 	case q.Vector == nil && len(words.terms) == 0:
 		return "there is no word in the query"
 	case q.Vector == nil:

@@ -54,7 +54,9 @@ func TestFind(t *testing.T) {
 			for key := range uint64(200) {
 				m.put(row(key+1, "n"+strings.Repeat("n", int(key)), "x"+strings.Repeat("x", int(key))), 0.6, 0.6)
 			}
-			if _, err := m.Put(row(201, "near", "far"), recall.Vectors{Corpus: near(0.1, 3), Name: near(0.9, 3)}); err != nil {
+			if _,
+				err := m.Put(row(201, "near", "far"),
+				recall.Vectors{Corpus: near(0.1, 3), Name: near(0.9, 3)}); err != nil {
 				m.t.Fatal(err)
 			}
 		}, q: recall.Query{Text: "...", Vector: cacheQuery(), Top: 2}, want: "m201 m1"},
@@ -135,12 +137,16 @@ func TestFind(t *testing.T) {
 			m.put(row(1, "a", "x", kind(subjects.KindFact), days(30)), 0.6, 0.6)
 			m.put(row(2, "b", "y", kind(subjects.KindFact), days(1)), 0.55, 0.55)
 		}, q: both("what was yesterday?"), want: "m2 m1"},
-		{name: "below the floor", fill: func(m mind) { m.put(row(1, "tea", "green tea"), 0.2, 0.2) }, q: both("coffee"), want: "", why: "the nearest is \"tea\" with a similarity of 0.20"},
+		{name: "below the floor", fill: func(m mind) {
+			m.put(row(1, "tea", "green tea"), 0.2, 0.2)
+		}, q: both("coffee"), want: "", why: "the nearest is \"tea\" with a similarity of 0.20"},
 		{name: "below the floor, but with a word", fill: func(m mind) {
 			m.put(row(1, "coffee", "black"), 0.2, 0.2)
 			m.put(row(2, "tea", "green"), 0.2, 0.2)
 		}, q: both("coffee"), want: "m1"},
-		{name: "below the floor, with a word that tells nothing", fill: func(m mind) { m.put(row(1, "what is it", "that which is"), 0.2, 0.2) }, q: both("what is coffee"), want: "", why: "near enough"},
+		{name: "below the floor, with a word that tells nothing", fill: func(m mind) {
+			m.put(row(1, "what is it", "that which is"), 0.2, 0.2)
+		}, q: both("what is coffee"), want: "", why: "near enough"},
 		{name: "a good grade does not lift over the floor", fill: func(m mind) {
 			m.put(row(1, "tea", "x", graded(subjects.Grades{Critic: 5, Reward: 1}), pinned), 0.2, 0.2)
 		}, q: meaning, want: ""},
@@ -158,12 +164,15 @@ func TestFind(t *testing.T) {
 			}
 			m.put(row(61, "Zubrowka", "the recipe of the vodka"), 0.45, 0.45)
 		}, q: recall.Query{Text: "zubrowka recipe", Vector: cacheQuery(), Top: 1}, want: "m61"},
-		{name: "trick: one common word does not push in", fill: func(m mind) {
-			for key := range uint64(60) {
-				m.put(row(key+1, "n"+strings.Repeat("n", int(key)), "x"+strings.Repeat("x", int(key))), 0.6, 0.6)
-			}
-			m.put(row(61, "the one of all", "what is it that I like"), 0.3, 0.3)
-		}, q: recall.Query{Text: "what do I like about the one mountain", Vector: cacheQuery(), Top: 20, Names: 20}, want: "m1 m2 m3 m4 m5 m6 m7 m8 m9 m10 m11 m12 m13 m14 m15 m16 m17 m18 m19 m20"},
+		{
+			name: "trick: one common word does not push in", fill: func(m mind) {
+				for key := range uint64(60) {
+					m.put(row(key+1, "n"+strings.Repeat("n", int(key)), "x"+strings.Repeat("x", int(key))), 0.6, 0.6)
+				}
+				m.put(row(61, "the one of all", "what is it that I like"), 0.3, 0.3)
+			}, q: recall.Query{Text: "what do I like about the one mountain", Vector: cacheQuery(), Top: 20, Names: 20},
+			want: "m1 m2 m3 m4 m5 m6 m7 m8 m9 m10 m11 m12 m13 m14 m15 m16 m17 m18 m19 m20",
+		},
 		{name: "without hybrid words do not count", plain: true, fill: func(m mind) {
 			m.put(row(1, "tea", "green"), 0.61, 0.61)
 			m.put(row(2, "coffee", "black"), 0.6, 0.6)
@@ -183,18 +192,28 @@ func TestFind(t *testing.T) {
 			m.put(row(2, "coffee", "black, in the morning"), 0.1, 0.1)
 			m.bare(row(3, "coffee", "with milk, in the afternoon"))
 		}, q: words("black coffee"), want: "m2 m3"},
-		{name: "without a vector and without a word of it", fill: func(m mind) { m.put(row(1, "tea", "green"), 0.9, 0.9) }, q: words("coffee"), want: "", why: "nothing has one of these words"},
-		{name: "only signs", fill: func(m mind) { m.put(row(1, "tea", "green"), 0.9, 0.9) }, q: words("?!"), want: "", why: "no word in the query"},
-		{name: "a vector and no text", fill: func(m mind) { m.put(row(1, "tea", "green"), 0.9, 0.9) }, q: recall.Query{Vector: cacheQuery()}, want: "m1"},
+		{name: "without a vector and without a word of it", fill: func(m mind) {
+			m.put(row(1, "tea", "green"), 0.9, 0.9)
+		}, q: words("coffee"), want: "", why: "nothing has one of these words"},
+		{name: "only signs", fill: func(m mind) {
+			m.put(row(1, "tea", "green"), 0.9, 0.9)
+		}, q: words("?!"), want: "", why: "no word in the query"},
+		{name: "a vector and no text", fill: func(m mind) {
+			m.put(row(1, "tea", "green"), 0.9, 0.9)
+		}, q: recall.Query{Vector: cacheQuery()}, want: "m1"},
 		{name: "common words count when there are no others", fill: func(m mind) {
 			m.bare(row(1, "who I am", "I am Ada"))
 			m.bare(row(2, "tea", "green"))
 		}, q: words("Who am I?"), want: "m1"},
-		{name: "by a tag", fill: func(m mind) { m.bare(row(1, "a", "x", tagged("travel", "Japan"))) }, q: words("japan"), want: "m1"},
+		{name: "by a tag", fill: func(m mind) {
+			m.bare(row(1, "a", "x", tagged("travel", "Japan")))
+		}, q: words("japan"), want: "m1"},
 		{name: "by the beginning of the corpus", fill: func(m mind) {
 			m.bare(row(1, "a", "x", func(r *recall.Row) { r.Words = "It was in Kyoto." }))
 		}, q: words("kyoto"), want: "m1"},
-		{name: "by a plural", fill: func(m mind) { m.bare(row(1, "Our dogs", "two stories about boxes")) }, q: words("dog story box"), want: "m1"},
+		{name: "by a plural", fill: func(m mind) {
+			m.bare(row(1, "Our dogs", "two stories about boxes"))
+		}, q: words("dog story box"), want: "m1"},
 		{name: "of a kind", fill: func(m mind) {
 			m.put(row(1, "a", "x"), 0.9, 0.9)
 			m.put(row(2, "b", "y", kind(subjects.KindFact)), 0.8, 0.8)
@@ -206,7 +225,9 @@ func TestFind(t *testing.T) {
 			m.put(row(4, "d", "w", kind("poem")), 0.6, 0.6)
 			m.put(row(5, "e", "v", kind("song")), 0.6, 0.6)
 		}, q: recall.Query{Vector: cacheQuery(), Kind: "poem"}, want: "m4"},
-		{name: "of a kind that nothing is", fill: func(m mind) { m.put(row(1, "a", "x"), 0.9, 0.9) }, q: recall.Query{Vector: cacheQuery(), Kind: "poem"}, want: "", why: `nothing of the kind "poem"`},
+		{name: "of a kind that nothing is", fill: func(m mind) {
+			m.put(row(1, "a", "x"), 0.9, 0.9)
+		}, q: recall.Query{Vector: cacheQuery(), Kind: "poem"}, want: "", why: `nothing of the kind "poem"`},
 		{name: "trick: superseded, candidate and nameless states", fill: func(m mind) {
 			m.put(row(1, "coffee", "x", state(subjects.MemorySuperseded)), 0.9, 0.9)
 			m.put(row(2, "coffee b", "y", state(subjects.MemoryCandidate)), 0.9, 0.9)
@@ -221,13 +242,15 @@ func TestFind(t *testing.T) {
 		}, q: recall.Query{Text: "...", Vector: cacheQuery(), All: true}, want: "m1 m2 m3"},
 		{name: "trick: many that do not count are nearer", fill: func(m mind) {
 			for key := range uint64(200) {
-				m.put(row(key+1, "n"+strings.Repeat("n", int(key)), "x"+strings.Repeat("x", int(key)), state(subjects.MemorySuperseded)), 0.9, 0.9)
+				m.put(row(key+1, "n"+strings.Repeat("n", int(key)), "x"+strings.Repeat("x", int(key)),
+					state(subjects.MemorySuperseded)), 0.9, 0.9)
 			}
 			m.put(row(201, "a", "b"), 0.5, 0.5)
 		}, q: meaning, want: "m201"},
 		{name: "trick: many that do not count have more of its words", fill: func(m mind) {
 			for key := range uint64(60) {
-				m.bare(row(key+1, fmt.Sprint("black coffee ", key), fmt.Sprint("of day ", key), state(subjects.MemoryCandidate)))
+				m.bare(row(key+1, fmt.Sprint("black coffee ", key), fmt.Sprint("of day ", key),
+					state(subjects.MemoryCandidate)))
 			}
 			m.bare(row(61, "bread", "with coffee"))
 			for key := range uint64(90) { // so that the words tell something
@@ -286,8 +309,12 @@ func TestFind(t *testing.T) {
 			m.bare(row(1, "커피를 좋아한다", "아침마다 마신다"))
 			m.bare(row(2, "녹차", "저녁"))
 		}, q: words("커피가"), want: "m1"},
-		{name: "accents and capitals", fill: func(m mind) { m.bare(row(1, "Müller in the CAFÉ", "Straße, Łódź")) }, q: words("muller cafe strasse lodz"), want: "m1"},
-		{name: "trick: a word with something invisible in it", fill: func(m mind) { m.bare(row(1, "cof\u200bf\u00adee", "x")) }, q: words("coffee"), want: "m1"},
+		{name: "accents and capitals", fill: func(m mind) {
+			m.bare(row(1, "Müller in the CAFÉ", "Straße, Łódź"))
+		}, q: words("muller cafe strasse lodz"), want: "m1"},
+		{name: "trick: a word with something invisible in it", fill: func(m mind) {
+			m.bare(row(1, "cof\u200bf\u00adee", "x"))
+		}, q: words("coffee"), want: "m1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -327,7 +354,12 @@ func TestFindRefuses(t *testing.T) {
 	}{
 		{"nothing", recall.Query{}, recall.ErrEmpty, "give some words"},
 		{"blanks", recall.Query{Text: " \n\t"}, recall.ErrEmpty, "give some words"},
-		{"a vector of another model", recall.Query{Text: "coffee", Vector: make([]float32, 7)}, vector.ErrDims, "7 numbers, and 64 are needed"},
+		{
+			"a vector of another model",
+			recall.Query{Text: "coffee", Vector: make([]float32, 7)},
+			vector.ErrDims,
+			"7 numbers, and 64 are needed",
+		},
 		{"an empty vector", recall.Query{Text: "coffee", Vector: []float32{}}, vector.ErrDims, "0 numbers"},
 		{"no number", recall.Query{Text: "coffee", Vector: nan}, vector.ErrNotFinite, ""},
 		{"infinite", recall.Query{Text: "coffee", Vector: inf}, vector.ErrNotFinite, ""},
@@ -336,7 +368,8 @@ func TestFindRefuses(t *testing.T) {
 		{"fewer names than none", recall.Query{Text: "coffee", Names: -3}, nil, "at least 1"},
 	} {
 		f, err := m.Find(tt.q)
-		if err == nil || tt.is != nil && !errors.Is(err, tt.is) || !strings.Contains(err.Error(), tt.text) || len(f.Top)+len(f.Names) > 0 {
+		if err == nil || tt.is != nil && !errors.Is(err, tt.is) || !strings.Contains(err.Error(), tt.text) ||
+			len(f.Top)+len(f.Names) > 0 {
 			t.Errorf("%s: %+v, %v", tt.name, f, err)
 		}
 	}
@@ -366,13 +399,17 @@ func TestPutRefuses(t *testing.T) {
 		{"no number", tea, good, nan, vector.ErrNotFinite},
 		{"nowhere", tea, make([]float32, dims), good, vector.ErrZero},
 	} {
-		for _, v := range []recall.Vectors{{Corpus: tt.corpus, Description: tt.another}, {Corpus: tt.corpus, Name: tt.another}} {
+		for _, v := range []recall.Vectors{
+			{Corpus: tt.corpus, Description: tt.another},
+			{Corpus: tt.corpus, Name: tt.another},
+		} {
 			if _, err := m.Put(tt.row, v); !errors.Is(err, tt.is) {
 				t.Errorf("%s: %v", tt.name, err)
 			}
 		}
 		f := m.find(recall.Query{Text: "coffee", Vector: cacheQuery()})
-		if s := m.Stats(); ids(f.Top) != "m1" || f.Top[0].Name != "coffee" || s.Rows != 1 || s.Vectors != 1 || s.Words != 1 {
+		if s := m.Stats(); ids(f.Top) != "m1" || f.Top[0].Name != "coffee" || s.Rows != 1 || s.Vectors != 1 ||
+			s.Words != 1 {
 			t.Errorf("%s: %+v, %+v", tt.name, f.Top, s)
 		}
 	}
@@ -382,7 +419,8 @@ func TestPutRefuses(t *testing.T) {
 func TestRow(t *testing.T) {
 	t.Parallel()
 	m := newMind(t)
-	in := row(7, "Ωmega — name", "descr\x00iption \xff", kind(subjects.KindFact), tagged("", "a", strings.Repeat("long ", 100), "日本"), pinned, days(3),
+	in := row(7, "Ωmega — name", "descr\x00iption \xff", kind(subjects.KindFact),
+		tagged("", "a", strings.Repeat("long ", 100), "日本"), pinned, days(3),
 		graded(subjects.Grades{Critic: 4, Feedback: "well said", Pairwise: "b", Reward: -0.25, Rewards: 3}))
 	in.Words, in.Conversation, in.Position, in.Speaker, in.Happened = "words", "c1", 3, "Ana", now.AddDate(0, 0, -5)
 	m.put(in, 0.9, 0.9)
@@ -414,9 +452,12 @@ func TestRow(t *testing.T) {
 
 func equalRows(a, b recall.Row) bool {
 	a.Tags, b.Tags = nil, nil
-	return a.Key == b.Key && a.ID == b.ID && a.Kind == b.Kind && a.State == b.State && a.Trust == b.Trust && a.Source == b.Source && a.Name == b.Name &&
-		a.Description == b.Description && a.Respondent == b.Respondent && a.Created.Equal(b.Created) && a.Pinned == b.Pinned && a.Grades == b.Grades && a.Words == b.Words &&
-		a.Conversation == b.Conversation && a.Position == b.Position && a.Speaker == b.Speaker && a.Happened.Equal(b.Happened)
+	return a.Key == b.Key && a.ID == b.ID && a.Kind == b.Kind && a.State == b.State && a.Trust == b.Trust &&
+		a.Source == b.Source && a.Name == b.Name &&
+		a.Description == b.Description && a.Respondent == b.Respondent && a.Created.Equal(b.Created) &&
+		a.Pinned == b.Pinned && a.Grades == b.Grades && a.Words == b.Words &&
+		a.Conversation == b.Conversation && a.Position == b.Position && a.Speaker == b.Speaker &&
+		a.Happened.Equal(b.Happened)
 }
 
 // TestNew: what no recall is made of.
@@ -431,9 +472,18 @@ func TestNew(t *testing.T) {
 		{"no clock", func(o *recall.Options) { o.Now = nil }, "clock"},
 		{"no dimensions", func(o *recall.Options) { o.Dims = 0 }, "dimensions"},
 		{"fewer than none", func(o *recall.Options) { o.Top = -1 }, "at least 1"},
-		{"a weight below zero", func(o *recall.Options) { o.Weights = recall.DefaultWeights(); o.Weights.Critic = -0.1 }, "between 0 and 1"},
-		{"a weight that is no number", func(o *recall.Options) { o.Weights = recall.DefaultWeights(); o.Weights.Bound = math.NaN() }, "between 0 and 1"},
-		{"no half-life", func(o *recall.Options) { o.Weights = recall.DefaultWeights(); o.Weights.HalfLife = 0 }, "half_life"},
+		{"a weight below zero", func(o *recall.Options) {
+			o.Weights = recall.DefaultWeights()
+			o.Weights.Critic = -0.1
+		}, "between 0 and 1"},
+		{"a weight that is no number", func(o *recall.Options) {
+			o.Weights = recall.DefaultWeights()
+			o.Weights.Bound = math.NaN()
+		}, "between 0 and 1"},
+		{"no half-life", func(o *recall.Options) {
+			o.Weights = recall.DefaultWeights()
+			o.Weights.HalfLife = 0
+		}, "half_life"},
 	} {
 		o := good
 		tt.change(&o)
@@ -454,7 +504,9 @@ func TestClosed(t *testing.T) {
 	if _, err := m.Put(row(2, "tea", "x"), recall.Vectors{Corpus: cacheQuery()}); !errors.Is(err, vector.ErrClosed) {
 		t.Errorf("put: %v", err)
 	}
-	if _, err := m.Load(func(func(recall.Row, recall.Vectors) error) error { return nil }); !errors.Is(err, vector.ErrClosed) {
+	if _, err := m.Load(func(func(recall.Row, recall.Vectors) error) error {
+		return nil
+	}); !errors.Is(err, vector.ErrClosed) {
 		t.Errorf("load: %v", err)
 	}
 	m.Remove(1)
@@ -463,8 +515,8 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// Rows that somebody else has chosen are the only ones that are found by vectors alone, and the rest is as ever: what must not be
-// found is not, and rows that are not there are nobody.
+// Rows that somebody else has chosen are the only ones that are found by vectors alone, and the rest is as ever: what
+// must not be found is not, and rows that are not there are nobody.
 func TestFindAmong(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
@@ -473,12 +525,18 @@ func TestFindAmong(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	for key, v := range map[uint64][]float32{1: {1, 0, 0, 0}, 2: {0.9, 0.1, 0, 0}, 3: {0.8, 0.2, 0, 0}, 4: {0.7, 0.3, 0, 0}} {
+	for key, v := range map[uint64][]float32{
+		1: {1, 0, 0, 0}, 2: {0.9, 0.1, 0, 0}, 3: {0.8, 0.2, 0, 0},
+		4: {0.7, 0.3, 0, 0},
+	} {
 		state := subjects.MemoryActive
 		if key == 2 {
 			state = subjects.MemorySuperseded
 		}
-		row := recall.Row{Key: key, ID: fmt.Sprintf("id%d", key), Kind: subjects.KindFact, State: state, Name: fmt.Sprintf("row %d", key), Created: now}
+		row := recall.Row{
+			Key: key, ID: fmt.Sprintf("id%d", key), Kind: subjects.KindFact, State: state,
+			Name: fmt.Sprintf("row %d", key), Created: now,
+		}
 		if _, err := r.Put(row, recall.Vectors{Corpus: v}); err != nil {
 			t.Fatal(err)
 		}

@@ -9,17 +9,20 @@ import (
 	"conclave/pkg/text"
 )
 
-// Vectors of two questions are near to each other when they are about the same. That is not yet the same question: "what
-// did Anna say before May" and "what did Ben say after May" are close. So the words in which such questions differ must be
-// the same, and in the same order, before one is answered with the result of the other. It is strict on purpose: a word too
-// many costs a search.
+// Vectors of two questions are near to each other when they are about the same. That is not yet the same question:
+// "what did Anna say before May" and "what did Ben say after May" are close. So the words in which such questions
+// differ must be the same, and in the same order, before one is answered with the result of the other. It is strict on
+// purpose: a word too many costs a search.
 
-// pivots are words that turn a question into another one, each with the form in which it is compared. Of languages other
-// than English only negations are listed.
+// pivots are words that turn a question into another one, each with the form in which it is compared. Of languages
+// other than English only negations are listed.
 var pivots = func() map[string]string {
 	all := map[string]string{}
 	for form, words := range map[string]string{
-		"not":    "not no nor never none nobody nothing neither without cannot isnt arent wasnt werent dont doesnt didnt wont wouldnt cant couldnt shouldnt hasnt havent hadnt except unless nicht kein keine keinen keiner keines nie ohne pas jamais sans aucun aucune nunca sin ningun ninguna nada nao sem non mai senza niet geen nooit zonder не нет ни без",
+		"not": "not no nor never none nobody nothing neither without cannot isnt arent wasnt werent dont doesnt " +
+			"didnt wont wouldnt cant couldnt shouldnt hasnt havent hadnt except unless nicht kein keine keinen " +
+			"keiner keines nie ohne pas jamais sans aucun aucune nunca sin ningun ninguna nada nao sem non mai senza " +
+			"niet geen nooit zonder не нет ни без",
 		"was":    "was were did had been used formerly ago yesterday",
 		"will":   "will would shall going tomorrow",
 		"before": "before earlier until till",
@@ -47,10 +50,10 @@ var pivots = func() map[string]string {
 // contractions are word endings that stand for another word: what's, I'm, you'll.
 var contractions = text.WordSet("s m d ll ve re")
 
-// guardWords returns the words that must be equal in two questions before one is answered with the result of the other, in order
-// and joined by blanks: pivots, anything with a digit, quotations, capitalized names, signs such as + and %, and text of scripts
-// without capitals. The first word may owe its capital to the sentence, so it counts unless it is a stop word. A text of more
-// than maxQueryBytes is returned whole: it only equals itself.
+// guardWords returns the words that must be equal in two questions before one is answered with the result of the other,
+// in order and joined by blanks: pivots, anything with a digit, quotations, capitalized names, signs such as + and %,
+// and text of scripts without capitals. The first word may owe its capital to the sentence, so it counts unless it is a
+// stop word. A text of more than maxQueryBytes is returned whole: it only equals itself.
 func guardWords(s string) string {
 	if len(s) > maxQueryBytes {
 		return s // nobody says so much twice in other words
@@ -81,8 +84,8 @@ func guardWords(s string) string {
 	return strings.Join(out, " ")
 }
 
-// guardForm returns the form in which a word is compared, "" when it need not be equal. first means that it begins the question.
-// Negations such as "don't" have one form, and endings such as 's are dropped.
+// guardForm returns the form in which a word is compared, "" when it need not be equal. first means that it begins the
+// question. Negations such as "don't" have one form, and endings such as 's are dropped.
 func guardForm(word string, first bool) string {
 	plain := text.Fold(word)
 	if before, _, ok := strings.Cut(plain, "n't"); ok && before != "" {
@@ -100,7 +103,8 @@ func guardForm(word string, first bool) string {
 	return ""
 }
 
-// wordEnd returns where the word at the beginning of s ends, 0 when there is none. An apostrophe between letters is part of it.
+// wordEnd returns where the word at the beginning of s ends, 0 when there is none. An apostrophe between letters is
+// part of it.
 func wordEnd(s string) (end int) {
 	for i, r := range s {
 		switch {
@@ -114,8 +118,8 @@ func wordEnd(s string) (end int) {
 	return end
 }
 
-// isDistinctive reports whether a word must be equal wherever it stands: it holds a capital, a digit or a letter of a script
-// without capitals.
+// isDistinctive reports whether a word must be equal wherever it stands: it holds a capital, a digit or a letter of a
+// script without capitals.
 func isDistinctive(word string) bool {
 	for _, r := range word {
 		if unicode.IsUpper(r) || unicode.IsTitle(r) || unicode.IsNumber(r) || unicode.Is(unicode.Lo, r) {
@@ -126,10 +130,14 @@ func isDistinctive(word string) bool {
 }
 
 // quotes are the marks that people quote with, each with those that end it.
-var quotes = map[rune]string{'"': `"`, '“': "”\"“", '„': "“”", '«': "»", '»': "«", '‹': "›", '「': "」", '『': "』", '`': "`", '\'': "'", '‘': "’'"}
+var quotes = map[rune]string{
+	'"': `"`, '“': "”\"“", '„': "“”", '«': "»", '»': "«", '‹': "›", '「': "」", '『': "』",
+	'`': "`", '\'': "'", '‘': "’'",
+}
 
-// cutQuotation returns the text of the quotation at the beginning of s, without its marks, and the rest. It is not ok when none
-// begins there or it is never closed. behind means that a word ends before s: an apostrophe there opens nothing.
+// cutQuotation returns the text of the quotation at the beginning of s, without its marks, and the rest. It is not ok
+// when none begins there or it is never closed. behind means that a word ends before s: an apostrophe there opens
+// nothing.
 func cutQuotation(s string, behind bool) (inside, rest string, ok bool) {
 	r, size := utf8.DecodeRuneInString(s)
 	ends, ok := quotes[r]
@@ -157,8 +165,8 @@ func contentTerms(query string) []string {
 	return extractTerms(query, nil)
 }
 
-// extractTerms returns the stemmed terms of the first maxWrittenBytes of a text that counts admits (nil = all), sorted and each once.
-// counts gets the word before it is stemmed.
+// extractTerms returns the stemmed terms of the first maxWrittenBytes of a text that counts admits (nil = all), sorted
+// and each once. counts gets the word before it is stemmed.
 func extractTerms(s string, counts func(word []byte) bool) (list []string) {
 	var split text.TermSplitter
 	var stems stemmer

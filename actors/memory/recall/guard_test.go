@@ -26,7 +26,10 @@ func TestGuard(t *testing.T) {
 		{"numbers", "about room 12b, 3.5", "12b 3 5"},
 		{"other digits", "about room ٣", "٣"},
 		{"signs", "about c++ and c#, 5% & $3", "+ + and # 5 % & $ 3"},
-		{"quoted", `about "Blue  Moon" and 'the end' and “so so” «là» 「猫」`, `"blue moon" and "the end" and "so so" "la" "猫"`},
+		{
+			"quoted", `about "Blue  Moon" and 'the end' and “so so” «là» 「猫」`,
+			`"blue moon" and "the end" and "so so" "la" "猫"`,
+		},
 		{"quoted with an apostrophe", "about 'Anna's end' there", `"anna's end"`},
 		{"a plural's apostrophe", "about the dogs' and cats' food", "and"},
 		{"not closed", `about "blue moon`, ""},
@@ -48,7 +51,10 @@ func TestGuard(t *testing.T) {
 
 // FuzzGuard: whatever comes, it ends, gives text, and takes blanks and the case of the first letter for nothing.
 func FuzzGuard(f *testing.F) {
-	for _, s := range []string{"", "what's Anna's 'age'", "«x» “y", "c++ 100%", "don't 'n' roll'", "我不\xff", "a\u0301'b", "'''", "Ǆ ß'"} {
+	for _, s := range []string{
+		"", "what's Anna's 'age'", "«x» “y", "c++ 100%", "don't 'n' roll'", "我不\xff",
+		"a\u0301'b", "'''", "Ǆ ß'",
+	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -16,8 +16,8 @@ var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func clock() time.Time { return now }
 
-// dims is the size of vectors here. The first is the query's; every row has one of its own besides, so that no two rows are
-// near to each other unless a test says so.
+// dims is the size of vectors here. The first is the query's; every row has one of its own besides, so that no two rows
+// are near to each other unless a test says so.
 const dims = 64
 
 // cacheQuery is a key in the form that is compared.
@@ -34,7 +34,8 @@ func near(cosine float64, own int) []float32 {
 // row is an active engram of today.
 func row(key uint64, name, description string, change ...func(*recall.Row)) recall.Row {
 	r := recall.Row{
-		Key: key, ID: fmt.Sprintf("m%d", key), Kind: subjects.KindEngram, State: subjects.MemoryActive, Trust: "trusted",
+		Key: key, ID: fmt.Sprintf("m%d", key), Kind: subjects.KindEngram, State: subjects.MemoryActive,
+		Trust:  "trusted",
 		Source: subjects.SourceConversation, Name: name, Description: description, Respondent: "a", Created: now,
 	}
 	for _, f := range change {

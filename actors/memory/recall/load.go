@@ -9,9 +9,9 @@ import (
 	"conclave/pkg/vector"
 )
 
-// Load adds many rows quickly when the system starts; fill calls put for each, one at a time, and Load returns its error. Other
-// writers wait until Load returns, searches continue. The rows are found by words once [Recall.Warm] has indexed them. put
-// returns an error for the rows that checkRow rejects.
+// Load adds many rows quickly when the system starts; fill calls put for each, one at a time, and Load returns its
+// error. Other writers wait until Load returns, searches continue. The rows are found by words once [Recall.Warm] has
+// indexed them. put returns an error for the rows that checkRow rejects.
 //
 // bad are the keys of rows whose vectors are zero or not finite. They are found by words only and need new vectors.
 func (r *Recall) Load(fill func(put func(row Row, v Vectors) error) error) (bad []uint64, err error) {
@@ -41,9 +41,9 @@ func (r *Recall) Load(fill func(put func(row Row, v Vectors) error) error) (bad 
 	return bad, err
 }
 
-// storeRow stores a row with its vectors but without its words, and returns its version. When the vectors are rejected, the row
-// is stored without and the error returned; missing vectors remove former ones. spread is as for [Recall.Put]. The caller must
-// hold mu and have called checkRow.
+// storeRow stores a row with its vectors but without its words, and returns its version. When the vectors are rejected,
+// the row is stored without and the error returned; missing vectors remove former ones. spread is as for [Recall.Put].
+// The caller must hold mu and have called checkRow.
 func (r *Recall) storeRow(row Row, v Vectors) (version uint32, spread bool, err error) {
 	rec := newRecord(row)
 	rec.labels = r.internLabels(labels{row.Kind, row.State, row.Trust, row.Source})
@@ -61,12 +61,13 @@ func (r *Recall) storeRow(row Row, v Vectors) (version uint32, spread bool, err 
 	return rec.version, spread, err
 }
 
-// placeRow sets the conversation and the speaker of a new record, and takes the record that it replaces out of its own. spread is
-// as for [Recall.Put]. The caller must hold mu.
+// placeRow sets the conversation and the speaker of a new record, and takes the record that it replaces out of its own.
+// spread is as for [Recall.Put]. The caller must hold mu.
 func (r *Recall) placeRow(rec *record, row Row) (spread bool) {
 	rec.speaker, spread = r.speakers.add(row.Speaker)
 	var shared bool
-	rec.conversation, shared = r.conversations.add(conversationKey{row.Conversation, rec.isTrusted()}, rec.turn(row.Key))
+	rec.conversation, shared = r.conversations.add(conversationKey{row.Conversation, rec.isTrusted()},
+		rec.turn(row.Key))
 	spread = spread || shared
 	if rec.conversation != nil {
 		rec.conversed = rec.conversation.id
@@ -107,8 +108,8 @@ func indexedText(row Row) rowText { return rowText{row.Name, row.Description, ro
 // warmRows is how many rows are indexed while writers wait.
 const warmRows = 64
 
-// Warm indexes the words of loaded rows until all are or ctx ends, and returns ctx's error then. A writer waits for at most
-// warmRows rows.
+// Warm indexes the words of loaded rows until all are or ctx ends, and returns ctx's error then. A writer waits for at
+// most warmRows rows.
 func (r *Recall) Warm(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if !r.indexBatch() {
@@ -118,8 +119,8 @@ func (r *Recall) Warm(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// indexBatch indexes the words of at most warmRows rows; rows that were written or removed since they were loaded are skipped. It
-// reports whether there are more.
+// indexBatch indexes the words of at most warmRows rows; rows that were written or removed since they were loaded are
+// skipped. It reports whether there are more.
 func (r *Recall) indexBatch() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -36,13 +36,17 @@ func TestLoad(t *testing.T) {
 	m := newMind(t)
 	var rows []recall.Row
 	for key := range uint64(300) {
-		rows = append(rows, row(key+1, fmt.Sprint("name", key), fmt.Sprint("about", key), func(r *recall.Row) { r.Words = fmt.Sprint("begin", key) }))
+		rows = append(rows, row(key+1, fmt.Sprint("name", key), fmt.Sprint("about", key), func(r *recall.Row) {
+			r.Words = fmt.Sprint("begin", key)
+		}))
 	}
 	m.load(rows...)
-	if s := m.Stats(); s != (recall.Stats{Rows: 300, Active: 300, Vectors: 300, Waiting: 300, Bytes: s.Bytes}) || s.Bytes == 0 {
+	if s := m.Stats(); s != (recall.Stats{Rows: 300, Active: 300, Vectors: 300, Waiting: 300, Bytes: s.Bytes}) ||
+		s.Bytes == 0 {
 		t.Errorf("%+v", s)
 	}
-	if p := m.DescribeSearch(); !strings.Contains(p, "300 texts: exact") || !strings.Contains(p, "words of 0 rows, 300 are still being read") {
+	if p := m.DescribeSearch(); !strings.Contains(p, "300 texts: exact") ||
+		!strings.Contains(p, "words of 0 rows, 300 are still being read") {
 		t.Error(p)
 	}
 	if f := m.find(recall.Query{Text: "name7", Vector: cacheQuery()}); len(f.Top) != 5 || f.Waiting != 300 {
@@ -67,7 +71,10 @@ func TestLoad(t *testing.T) {
 	if p := m.DescribeSearch(); !strings.HasSuffix(p, "; words of 299 rows") {
 		t.Error(p)
 	}
-	for text, want := range map[string]string{"name0": "m1", "about0": "m1", "begin0": "m1", "newer": "m2", "name1": "", "begin1": "", "name2": "", "name3": "m4", "name299": "m300"} {
+	for text, want := range map[string]string{
+		"name0": "m1", "about0": "m1", "begin0": "m1", "newer": "m2", "name1": "",
+		"begin1": "", "name2": "", "name3": "m4", "name299": "m300",
+	} {
 		if got := ids(m.find(recall.Query{Text: text}).Top); got != want {
 			t.Errorf("%s: %s, want %s", text, got, want)
 		}
@@ -101,7 +108,8 @@ func TestLoadTwice(t *testing.T) {
 			}
 		}
 		bad, err := m.Load(func(put func(recall.Row, recall.Vectors) error) error {
-			return errors.Join(put(row(2, "milk", "y"), recall.Vectors{}), put(row(9, "water", "w"), vectors(9, 0.5, 0.5)))
+			return errors.Join(put(row(2, "milk", "y"), recall.Vectors{}),
+				put(row(9, "water", "w"), vectors(9, 0.5, 0.5)))
 		})
 		if err != nil || len(bad) > 0 {
 			t.Fatal(bad, err)
@@ -111,7 +119,10 @@ func TestLoadTwice(t *testing.T) {
 				t.Errorf("%s was found by what it was: %s", c.ID, r.Text)
 			}
 		}
-		for text, want := range map[string]string{"coffee": "", "cocoa": "m1", "tea": "", "milk": "m2", "before": "", "water": "m9"} {
+		for text, want := range map[string]string{
+			"coffee": "", "cocoa": "m1", "tea": "", "milk": "m2", "before": "",
+			"water": "m9",
+		} {
 			if got := ids(m.find(recall.Query{Text: text}).Top); got != want {
 				t.Errorf("%s: %s, want %s", text, got, want)
 			}
@@ -132,15 +143,20 @@ func TestLoadBad(t *testing.T) {
 	stop := errors.New("the database is gone")
 	bad, err := m.Load(func(put func(recall.Row, recall.Vectors) error) error {
 		if err := errors.Join(
-			put(row(1, "coffee", "x"), vectors(1, 0.6, 0.6)), put(row(2, "tea", "y"), recall.Vectors{Corpus: nan, Name: near(0.6, 2)}),
-			put(row(3, "milk", "z"), recall.Vectors{Corpus: near(0.6, 3), Description: make([]float32, dims)}), put(row(4, "water", "w"), recall.Vectors{}),
+			put(row(1, "coffee", "x"), vectors(1, 0.6, 0.6)), put(row(2, "tea", "y"),
+				recall.Vectors{Corpus: nan, Name: near(0.6, 2)}),
+			put(row(3, "milk", "z"), recall.Vectors{Corpus: near(0.6, 3), Description: make([]float32, dims)}),
+			put(row(4, "water", "w"), recall.Vectors{}),
 		); err != nil {
 			return err
 		}
 		for _, refused := range []error{
-			put(recall.Row{Key: 5}, recall.Vectors{}), put(row(6, "six", "x"), recall.Vectors{Name: near(0.5, 6)}), put(row(7, "seven", "x"), recall.Vectors{Corpus: make([]float32, 3)}), put(row(1<<40, "far", "x"), recall.Vectors{}),
+			put(recall.Row{Key: 5}, recall.Vectors{}), put(row(6, "six", "x"), recall.Vectors{Name: near(0.5, 6)}),
+			put(row(7, "seven", "x"), recall.Vectors{Corpus: make([]float32, 3)}), put(row(1<<40, "far", "x"),
+				recall.Vectors{}),
 		} {
-			if !errors.Is(refused, recall.ErrRow) && !errors.Is(refused, recall.ErrVectors) && !errors.Is(refused, vector.ErrDims) {
+			if !errors.Is(refused, recall.ErrRow) && !errors.Is(refused, recall.ErrVectors) &&
+				!errors.Is(refused, vector.ErrDims) {
 				t.Errorf("%v", refused)
 			}
 		}

@@ -11,8 +11,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestFindWhileWriting: searches go on while rows come, change and go. What was there all the time is always found, what went
-// before a search began never is, and a row is never mixed up with another.
+// TestFindWhileWriting: searches go on while rows come, change and go. What was there all the time is always found,
+// what went before a search began never is, and a row is never mixed up with another.
 func TestFindWhileWriting(t *testing.T) {
 	t.Parallel()
 	m := newMind(t)
@@ -82,10 +82,12 @@ func TestFindWhileWriting(t *testing.T) {
 				}
 				for _, c := range slices.Concat(f.Names, f.Top) {
 					switch {
-					case c.Key > 1000 && c.Key <= gone, c.Key > 100_000 && c.Key <= old, c.State != subjects.MemoryActive:
+					case c.Key > 1000 && c.Key <= gone, c.Key > 100_000 &&
+						c.Key <= old, c.State != subjects.MemoryActive:
 						t.Errorf("row %d is shown, which is %s", c.Key, c.State)
 						return
-					case c.Key != 1 && (c.Name != fmt.Sprint("row", c.Key) || c.ID != fmt.Sprint("m", c.Key)), !addUp(c):
+					case c.Key != 1 && (c.Name != fmt.Sprint("row", c.Key) || c.ID != fmt.Sprint("m", c.Key)),
+						!addUp(c):
 						t.Errorf("%+v", c)
 						return
 					}

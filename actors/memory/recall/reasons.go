@@ -22,8 +22,8 @@ const (
 // whatVector names the reason of a cosine by what its vector was made of.
 var whatVector = [...]string{ofCorpus: "corpus", ofDescription: "description", ofName: "name"}
 
-// explainReason returns the text of the reason named what for users; what itself when it has no text. The row must have the
-// grades that the reason is about.
+// explainReason returns the text of the reason named what for users; what itself when it has no text. The row must have
+// the grades that the reason is about.
 func (c *candidate) explainReason(what string, words *wordQuery, now time.Time) string {
 	g := c.rec.grades
 	switch what {

@@ -1,11 +1,12 @@
 // Package recall searches memory by vectors, words, neighbours in a conversation, speaker, date and grades.
 //
-// It works on rows in RAM and knows no bus, no database and no model. [Recall.Find] scores rows on everything that is known of
-// them: the best cosine of their vectors, the words they share with the query, their neighbours in the conversation, who spoke
-// and when, then grades, pins and age; see [Weights]. Each result is explained: the reasons add up to the score.
+// It works on rows in RAM and knows no bus, no database and no model. [Recall.Find] scores rows on everything that is
+// known of them: the best cosine of their vectors, the words they share with the query, their neighbours in the
+// conversation, who spoke and when, then grades, pins and age; see [Weights]. Each result is explained: the reasons add
+// up to the score.
 //
-// The result equals that of scoring every row. The search scores only the rows whose upper bound reaches the last row of the
-// result, which the vector index and the word index enumerate; approximate search only chooses where to begin.
+// The result equals that of scoring every row. The search scores only the rows whose upper bound reaches the last row
+// of the result, which the vector index and the word index enumerate; approximate search only chooses where to begin.
 //
 // [Cache] keeps results for queries with the same meaning, and drops each as soon as a write could change it.
 package recall
@@ -43,13 +44,13 @@ type Row struct {
 	Position                       int             // in the conversation, from 1; 0 = not known
 	Speaker                        string          // who said it; "" = not known
 	Happened                       time.Time       // when it was said or took place; zero = not known
-	// Words is the beginning of the searchable text, for the index of words. Neither it nor Description is kept: a search
-	// returns rows without them.
+	// Words is the beginning of the searchable text, for the index of words. Neither it nor Description is kept: a
+	// search returns rows without them.
 	Words string
 }
 
-// Vectors are the vectors of a row. Without Corpus there must be none. A nil Description or Name means that the text says nothing
-// that the corpus does not: the vector of the corpus stands for it.
+// Vectors are the vectors of a row. Without Corpus there must be none. A nil Description or Name means that the text
+// says nothing that the corpus does not: the vector of the corpus stands for it.
 type Vectors struct{ Corpus, Description, Name []float32 }
 
 // list returns the vectors by what they were made of.
@@ -65,10 +66,11 @@ type Options struct {
 	Top     int // rows of the result; 0 = 5
 	// Hybrid lets words count beside vectors. Without it they are used only when a query has no vector.
 	Hybrid bool
-	// Hashed says that the vectors are made of letters and words and not of meaning, so that only a part of a cosine counts, see [Weights.Hashed].
+	// Hashed says that the vectors are made of letters and words and not of meaning, so that only a part of a cosine
+	// counts, see [Weights.Hashed].
 	Hashed bool
-	// Floor is the cosine below which a row that shares no word with the query is left out, unless a neighbour lifts it to
-	// that; 0 = 0.25.
+	// Floor is the cosine below which a row that shares no word with the query is left out, unless a neighbour lifts it
+	// to that; 0 = 0.25.
 	Floor float64
 	// Duplicates is the cosine of two corpora above which only the better row is shown; 0 = 0.97.
 	Duplicates float64
@@ -87,8 +89,8 @@ const (
 // Recall holds rows and searches them. Searches take no lock but that of the word index; writers exclude each other.
 type Recall struct {
 	o Options
-	// vectors are the indexes by what the vectors were made of. Those of descriptions and names hold only the rows with a
-	// vector of their own.
+	// vectors are the indexes by what the vectors were made of. Those of descriptions and names hold only the rows with
+	// a vector of their own.
 	vectors       [3]*vector.Index
 	table         table
 	words         *wordIndex
@@ -111,8 +113,8 @@ type pendingRow struct {
 	text    rowText
 }
 
-// New returns an empty Recall. It rejects options without a clock, with negative counts, with invalid weights or with dimensions
-// that package vector rejects.
+// New returns an empty Recall. It rejects options without a clock, with negative counts, with invalid weights or with
+// dimensions that package vector rejects.
 func New(o Options) (*Recall, error) {
 	if o.Names == 0 {
 		o.Names = defaultNames
@@ -143,7 +145,8 @@ func New(o Options) (*Recall, error) {
 	o.Floor *= o.Weights.cosine
 	r := &Recall{
 		o: o, words: newWordIndex(), signs: randomSigns(max(o.Dims, 0)), labels: map[labels]*labels{},
-		conversations: conversations{byKey: map[conversationKey]*conversation{}}, speakers: speakers{byName: map[string]*speaker{}},
+		conversations: conversations{byKey: map[conversationKey]*conversation{}},
+		speakers:      speakers{byName: map[string]*speaker{}},
 	}
 	for of := range r.vectors {
 		x, err := vector.New(vector.Options{Dims: o.Dims, Threads: o.Threads})
@@ -165,10 +168,10 @@ func (r *Recall) closeVectors() (err error) {
 	return err
 }
 
-// Put adds a row or replaces the one with the same key. When it returns, the row is found by words; v are its vectors, none =
-// found only by words. It rejects a row without an id or with a key of 2^32 or more ([ErrRow]), other vectors without that of
-// the corpus ([ErrVectors]), and vectors of another size, of zeros or not finite; nothing has changed then. After any other error
-// the row is found by words only.
+// Put adds a row or replaces the one with the same key. When it returns, the row is found by words; v are its vectors,
+// none = found only by words. It rejects a row without an id or with a key of 2^32 or more ([ErrRow]), other vectors
+// without that of the corpus ([ErrVectors]), and vectors of another size, of zeros or not finite; nothing has changed
+// then. After any other error the row is found by words only.
 //
 // spread reports that the scores of other rows may have changed too: the row has neighbours, or a speaker came or went.
 func (r *Recall) Put(row Row, v Vectors) (spread bool, err error) {
@@ -200,8 +203,8 @@ func (r *Recall) internLabels(l labels) *labels {
 	return kept
 }
 
-// Remove removes rows; unknown keys are ignored. A search that begins after Remove returned does not find them. It does nothing
-// after Close. spread is as for [Recall.Put].
+// Remove removes rows; unknown keys are ignored. A search that begins after Remove returned does not find them. It does
+// nothing after Close. spread is as for [Recall.Put].
 func (r *Recall) Remove(keys ...uint64) (spread bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -243,8 +246,8 @@ func (r *Recall) Pin(key uint64, pinned bool) bool {
 	return r.update(key, func(rec *record) { rec.pinned = pinned })
 }
 
-// update replaces a row by a copy that f changed, so that searches see the old or the new one. It reports whether the row exists;
-// f is not called otherwise. f runs under mu.
+// update replaces a row by a copy that f changed, so that searches see the old or the new one. It reports whether the
+// row exists; f is not called otherwise. f runs under mu.
 func (r *Recall) update(key uint64, f func(*record)) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -273,7 +276,10 @@ type Stats struct {
 // Stats returns the current counts.
 func (r *Recall) Stats() Stats {
 	rows, other := r.table.rows.Load(), r.table.inactive.Load()
-	s := Stats{Rows: int(rows), Active: int(rows - other), Vectors: r.vectors[ofCorpus].Len(), Waiting: int(r.pending.Load())}
+	s := Stats{
+		Rows: int(rows), Active: int(rows - other), Vectors: r.vectors[ofCorpus].Len(),
+		Waiting: int(r.pending.Load()),
+	}
 	s.Own = r.vectors[ofDescription].Len() + r.vectors[ofName].Len()
 	for _, x := range r.vectors {
 		s.Bytes += x.Bytes()
@@ -282,7 +288,8 @@ func (r *Recall) Stats() Stats {
 	return s
 }
 
-// DescribeSearch describes for users how a search works now: how many texts are compared and how, and whether words count.
+// DescribeSearch describes for users how a search works now: how many texts are compared and how, and whether words
+// count.
 func (r *Recall) DescribeSearch() string {
 	s := r.Stats()
 	path := fmt.Sprintf("%d texts: exact result, begins with %s", s.Vectors, r.vectors[ofCorpus].Path())
@@ -297,8 +304,8 @@ func (r *Recall) DescribeSearch() string {
 	return path
 }
 
-// Close frees the memory of the vectors. No search may run meanwhile or afterwards; Put and Load fail then, and Remove does
-// nothing. A second call returns nil.
+// Close frees the memory of the vectors. No search may run meanwhile or afterwards; Put and Load fail then, and Remove
+// does nothing. A second call returns nil.
 func (r *Recall) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -309,8 +316,8 @@ func (r *Recall) Close() error {
 	return r.closeVectors()
 }
 
-// checkRow rejects a row without an id or with a key of maxKey or more ([ErrRow]), other vectors without that of the corpus
-// ([ErrVectors]), and vectors of the wrong size. No vector is valid. It does not read the vectors.
+// checkRow rejects a row without an id or with a key of maxKey or more ([ErrRow]), other vectors without that of the
+// corpus ([ErrVectors]), and vectors of the wrong size. No vector is valid. It does not read the vectors.
 func (r *Recall) checkRow(row Row, v Vectors) error {
 	switch {
 	case row.ID == "" || row.Key >= maxKey:
@@ -320,14 +327,15 @@ func (r *Recall) checkRow(row Row, v Vectors) error {
 	}
 	for _, v := range v.list() {
 		if v != nil && len(v) != r.o.Dims {
-			return fmt.Errorf("row %s has a vector of %d numbers, and %d are needed: %w", row.ID, len(v), r.o.Dims, vector.ErrDims)
+			return fmt.Errorf("row %s has a vector of %d numbers, and %d are needed: %w", row.ID, len(v), r.o.Dims,
+				vector.ErrDims)
 		}
 	}
 	return nil
 }
 
-// checkVector rejects a vector of the wrong size, with a number that is not finite, or of zeros, with the errors of package
-// vector. nil is valid; an empty vector is not.
+// checkVector rejects a vector of the wrong size, with a number that is not finite, or of zeros, with the errors of
+// package vector. nil is valid; an empty vector is not.
 func (r *Recall) checkVector(v []float32) error {
 	if v == nil {
 		return nil

@@ -14,12 +14,15 @@ import (
 // errScores means that the scores of a model are unusable.
 var errScores = errors.New("the model's scores cannot be used")
 
-// Rerank reorders hits by the scores that a model gives their names and descriptions, higher is better. Only the order of the
-// scores counts: the hits share the values that they have, and equal ones keep their order. Each gets a reason, and the reasons
-// still add up. in is not changed; less than two hits are returned without calling score.
+// Rerank reorders hits by the scores that a model gives their names and descriptions, higher is better. Only the order
+// of the scores counts: the hits share the values that they have, and equal ones keep their order. Each gets a reason,
+// and the reasons still add up. in is not changed; less than two hits are returned without calling score.
 //
-// When score fails, or does not return one finite score for each text, Rerank returns the hits unchanged with the error.
-func Rerank(ctx context.Context, query string, in []subjects.MemoryHit, score func(ctx context.Context, query string, texts []string) ([]float64, error)) ([]subjects.MemoryHit, error) {
+// When score fails, or does not return one finite score for each text, Rerank returns the hits unchanged with the
+// error.
+func Rerank(ctx context.Context, query string, in []subjects.MemoryHit, score func(ctx context.Context, query string,
+	texts []string) ([]float64, error),
+) ([]subjects.MemoryHit, error) {
 	if len(in) < 2 {
 		return in, nil
 	}
@@ -50,7 +53,8 @@ func Rerank(ctx context.Context, query string, in []subjects.MemoryHit, score fu
 	for i, was := range order {
 		h := in[was]
 		h.Reasons = append(slices.Clone(h.Reasons), subjects.MemoryReason{
-			What: whatRerank, Value: values[i] - h.Score, Text: fmt.Sprintf("the model put it in place %d, before it was %d", i+1, was+1),
+			What: whatRerank, Value: values[i] - h.Score, Text: fmt.Sprintf("the model put it in place %d, before it "+
+				"was %d", i+1, was+1),
 		})
 		h.Score = sumReasons(h.Reasons)
 		out[i] = h

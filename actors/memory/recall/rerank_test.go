@@ -19,7 +19,11 @@ import (
 func hits(list []recall.Candidate) (out []subjects.MemoryHit) {
 	about := map[string]string{"one": "x", "two": "y", "three": "z"}
 	for _, c := range list {
-		out = append(out, subjects.MemoryHit{Entry: subjects.MemoryEntry{ID: c.ID, Name: c.Name, Description: about[c.Name]}, Similarity: c.Similarity, Score: c.Score, Reasons: c.Reasons})
+		out = append(out,
+			subjects.MemoryHit{
+				Entry:      subjects.MemoryEntry{ID: c.ID, Name: c.Name, Description: about[c.Name]},
+				Similarity: c.Similarity, Score: c.Score, Reasons: c.Reasons,
+			})
 	}
 	return out
 }
@@ -63,10 +67,11 @@ func TestRerank(t *testing.T) {
 		{"trick: infinite", []float64{1, 2, math.Inf(1)}, nil, "m1 m2 m3", true},
 	} {
 		var texts []string
-		out, err := recall.Rerank(t.Context(), "numbers", in, func(_ context.Context, query string, of []string) ([]float64, error) {
-			texts = append(of, query)
-			return tt.scores, tt.err
-		})
+		out, err := recall.Rerank(t.Context(), "numbers", in,
+			func(_ context.Context, query string, of []string) ([]float64, error) {
+				texts = append(of, query)
+				return tt.scores, tt.err
+			})
 		if got := hitIDs(out); got != tt.want || (err != nil) != tt.fails || tt.err != nil && !errors.Is(err, tt.err) {
 			t.Errorf("%s: %s, %v", tt.name, got, err)
 		}
@@ -75,7 +80,11 @@ func TestRerank(t *testing.T) {
 		}
 		for i, c := range out {
 			r, ok := reason(recall.Candidate{Reasons: c.Reasons}, "rerank")
-			if !addUp(recall.Candidate{Score: c.Score, Reasons: c.Reasons}) || ok == tt.fails || ok && r.Text == "" || i > 0 && c.Score > out[i-1].Score+1e-12 || c.Similarity != before[slices.IndexFunc(before, func(b subjects.MemoryHit) bool { return b.Entry.ID == c.Entry.ID })].Similarity {
+			if !addUp(recall.Candidate{Score: c.Score, Reasons: c.Reasons}) || ok == tt.fails || ok && r.Text == "" ||
+				i > 0 && c.Score > out[i-1].Score+1e-12 ||
+				c.Similarity != before[slices.IndexFunc(before, func(b subjects.MemoryHit) bool {
+					return b.Entry.ID == c.Entry.ID
+				})].Similarity {
 				t.Errorf("%s: %+v", tt.name, c)
 			}
 		}
@@ -84,7 +93,9 @@ func TestRerank(t *testing.T) {
 		}
 	}
 	for _, few := range [][]subjects.MemoryHit{nil, in[:1]} {
-		out, err := recall.Rerank(t.Context(), "numbers", few, func(context.Context, string, []string) ([]float64, error) {
+		out, err := recall.Rerank(t.Context(), "numbers", few, func(context.Context, string, []string) ([]float64,
+			error,
+		) {
 			t.Error("asked for nothing")
 			return nil, nil
 		})
@@ -103,11 +114,14 @@ func TestRerankScores(t *testing.T) {
 		var in []subjects.MemoryHit
 		for i, s := range given {
 			reasons := make([]subjects.MemoryReason, 2, 3) // the third is somebody else's
-			reasons[0], reasons[1] = subjects.MemoryReason{What: "name", Value: s / 2}, subjects.MemoryReason{What: "words", Value: s / 2}
+			reasons[0], reasons[1] = subjects.MemoryReason{What: "name", Value: s / 2},
+				subjects.MemoryReason{What: "words", Value: s / 2}
 			in = append(in, subjects.MemoryHit{Entry: subjects.MemoryEntry{Position: i}, Score: s, Reasons: reasons})
 		}
 		said := rapid.SliceOfN(rapid.Float64Range(-10, 10), len(in), len(in)).Draw(rt, "said")
-		out, err := recall.Rerank(t.Context(), "q", in, func(context.Context, string, []string) ([]float64, error) { return said, nil })
+		out, err := recall.Rerank(t.Context(), "q", in, func(context.Context, string, []string) ([]float64, error) {
+			return said, nil
+		})
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -115,7 +129,8 @@ func TestRerankScores(t *testing.T) {
 			if in[i].Reasons[:3][2].What != "" {
 				rt.Errorf("%+v was written behind what was given", in[i].Reasons[:3][2])
 			}
-			if !addUp(recall.Candidate{Score: c.Score, Reasons: c.Reasons}) || math.Abs(c.Score-given[i]) > 1e-9 || i > 0 && said[c.Entry.Position] > said[out[i-1].Entry.Position] {
+			if !addUp(recall.Candidate{Score: c.Score, Reasons: c.Reasons}) || math.Abs(c.Score-given[i]) > 1e-9 ||
+				i > 0 && said[c.Entry.Position] > said[out[i-1].Entry.Position] {
 				rt.Errorf("%d: %+v", i, c)
 			}
 		}

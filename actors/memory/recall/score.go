@@ -10,29 +10,30 @@ import (
 
 // Weights are the weights of scoring.
 //
-// The score of a row is the best cosine of its vectors plus what its words, its neighbours, its speaker and its time add, plus
-// shifts by grades, pins and age. Shifts reorder rows of about equal similarity and cannot lift an unrelated row above a
-// related one: together they never exceed Bound.
+// The score of a row is the best cosine of its vectors plus what its words, its neighbours, its speaker and its time
+// add, plus shifts by grades, pins and age. Shifts reorder rows of about equal similarity and cannot lift an unrelated
+// row above a related one: together they never exceed Bound.
 type Weights struct {
-	// Hashed is the part of a cosine and of When that counts when [Options.Hashed] is set, more than 0; otherwise all of them
-	// counts.
+	// Hashed is the part of a cosine and of When that counts when [Options.Hashed] is set, more than 0; otherwise all
+	// of them counts.
 	Hashed float64 `yaml:"hashed"`
 	// Words is what all words of the query together add to a row that has them. A row that has some gets its share.
 	Words float64 `yaml:"words"`
-	// Alone is what all words of the query together stand for in place of a cosine, where there are no vectors to compare. It
-	// puts rows whose vectors have not come beside the others: about as near as a good answer is.
+	// Alone is what all words of the query together stand for in place of a cosine, where there are no vectors to
+	// compare. It puts rows whose vectors have not come beside the others: about as near as a good answer is.
 	Alone float64 `yaml:"alone"`
-	// Neighbours is how far a row is lifted towards the better of its neighbours in the conversation, as a part of the way. A
-	// row never gets above its neighbour by that.
+	// Neighbours is how far a row is lifted towards the better of its neighbours in the conversation, as a part of the
+	// way. A row never gets above its neighbour by that.
 	Neighbours float64 `yaml:"neighbours"`
 	Speaker    float64 `yaml:"speaker"` // for a row whose speaker the query names
-	When       float64 `yaml:"when"`    // for a row of a time that the query names, falling to 0 over a week outside of it
+	// for a row of a time that the query names, falling to 0 over a week outside of it
+	When float64 `yaml:"when"`
 
 	Critic   float64 `yaml:"critic"`   // up to this for the grade 5, down to this for 1, nothing for 3
 	Pairwise float64 `yaml:"pairwise"` // for the better of two answers, against the other
 	Reward   float64 `yaml:"reward"`   // for a mean reward of 1, against one of -1
-	// Age is what an answer loses in the end. It has lost half of it after HalfLife. Only engrams that are not pinned age:
-	// facts and documents do not.
+	// Age is what an answer loses in the end. It has lost half of it after HalfLife. Only engrams that are not pinned
+	// age: facts and documents do not.
 	Age      float64       `yaml:"age"`
 	HalfLife time.Duration `yaml:"half_life"`
 	Pinned   float64       `yaml:"pinned"`
@@ -57,11 +58,12 @@ func (w Weights) OrDefault() Weights {
 	return w
 }
 
-// Problems returns what is wrong with w by the name of the setting: each weight is between 0 and 1, hashed more than 0, and the half-life
-// between an hour and a hundred years.
+// Problems returns what is wrong with w by the name of the setting: each weight is between 0 and 1, hashed more than 0,
+// and the half-life between an hour and a hundred years.
 func (w Weights) Problems() (out strict.Problems) {
 	weights := map[string]float64{
-		"hashed": w.Hashed, "words": w.Words, "alone": w.Alone, "neighbours": w.Neighbours, "speaker": w.Speaker, "when": w.When, "critic": w.Critic, "pairwise": w.Pairwise,
+		"hashed": w.Hashed, "words": w.Words, "alone": w.Alone, "neighbours": w.Neighbours, "speaker": w.Speaker,
+		"when": w.When, "critic": w.Critic, "pairwise": w.Pairwise,
 		"reward": w.Reward, "age": w.Age, "pinned": w.Pinned, "bound": w.Bound,
 	}
 	for _, name := range strict.SortedKeys(weights) {
@@ -133,7 +135,8 @@ type question struct {
 	dates    []dateRange
 }
 
-// appendContext appends what the speaker and the time of a row add. A row whose time is not known counts by when it was stored.
+// appendContext appends what the speaker and the time of a row add. A row whose time is not known counts by when it was
+// stored.
 func (w Weights) appendContext(to []subjects.MemoryReason, rec *record, q question) []subjects.MemoryReason {
 	if rec.speaker != nil && q.speakers[rec.speaker] {
 		to = append(to, subjects.MemoryReason{What: whatSpeaker, Value: w.Speaker})
@@ -146,8 +149,9 @@ func (w Weights) appendContext(to []subjects.MemoryReason, rec *record, q questi
 	return to
 }
 
-// appendShifts appends what moves a row up or down beside its similarity: grades, age and pins, scaled down together when their
-// sum exceeds Bound. Only engrams that are not pinned age, by whole days. A row without any of these gets none.
+// appendShifts appends what moves a row up or down beside its similarity: grades, age and pins, scaled down together
+// when their sum exceeds Bound. Only engrams that are not pinned age, by whole days. A row without any of these gets
+// none.
 func (w Weights) appendShifts(to []subjects.MemoryReason, rec *record, now time.Time) []subjects.MemoryReason {
 	from := len(to)
 	add := func(what string, value float64) { to = append(to, subjects.MemoryReason{What: what, Value: value}) }

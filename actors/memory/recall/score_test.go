@@ -26,27 +26,54 @@ func TestGrades(t *testing.T) {
 		{"nobody said anything", nothing, nothing, "m1 m2", ""},
 		{"a high grade rises", nothing, grade(subjects.Grades{Critic: 5}), "m2 m1", "critic: critic gave 5 of 5"},
 		{"a low grade sinks", grade(subjects.Grades{Critic: 1}), nothing, "m2 m1", ""},
-		{"3 is neither", grade(subjects.Grades{Critic: 3}), grade(subjects.Grades{Critic: 3}), "m1 m2", "critic: critic gave 3 of 5"},
-		{"trick: a grade above 5", grade(subjects.Grades{Critic: 5}), grade(subjects.Grades{Critic: 1000}), "m1 m2", "critic: critic gave 5 of 5"},
+		{
+			"3 is neither", grade(subjects.Grades{Critic: 3}), grade(subjects.Grades{Critic: 3}), "m1 m2",
+			"critic: critic gave 3 of 5",
+		},
+		{
+			"trick: a grade above 5", grade(subjects.Grades{Critic: 5}), grade(subjects.Grades{Critic: 1000}), "m1 m2",
+			"critic: critic gave 5 of 5",
+		},
 		{"trick: a grade below 1 is none", nothing, grade(subjects.Grades{Critic: -7}), "m1 m2", ""},
-		{"the better of two", nothing, grade(subjects.Grades{Pairwise: "a"}), "m2 m1", "pairwise: the better of two answers"},
+		{"the better of two", nothing, grade(subjects.Grades{Pairwise: "a"}), "m2 m1", "pairwise: the better of two " +
+			"answers"},
 		{"the other was better", grade(subjects.Grades{Pairwise: "b"}), nothing, "m2 m1", ""},
-		{"neither was better", nothing, grade(subjects.Grades{Pairwise: "tie"}), "m1 m2", "pairwise: as good as another answer"},
-		{"trick: a winner, and nobody knows who answered", nothing, func(r *recall.Row) { r.Respondent, r.Grades.Pairwise = "", "a" }, "m1 m2", ""},
+		{"neither was better", nothing, grade(subjects.Grades{Pairwise: "tie"}), "m1 m2", "pairwise: as good as " +
+			"another answer"},
+		{"trick: a winner, and nobody knows who answered", nothing, func(r *recall.Row) {
+			r.Respondent, r.Grades.Pairwise = "", "a"
+		}, "m1 m2", ""},
 		{"rewarded", nothing, grade(subjects.Grades{Reward: 1, Rewards: 1}), "m2 m1", "reward: reward +1.00"},
 		{"punished", grade(subjects.Grades{Reward: -1, Rewards: 2}), nothing, "m2 m1", ""},
-		{"the mean of several", nothing, grade(subjects.Grades{Reward: 0.5, Rewards: 4}), "m2 m1", "reward: reward +0.50, the mean of 4"},
-		{"trick: a reward above 1", grade(subjects.Grades{Reward: 1, Rewards: 1}), grade(subjects.Grades{Reward: 1e300, Rewards: 1}), "m1 m2", "reward: reward +1.00"},
-		{"trick: a reward that is no number", nothing, grade(subjects.Grades{Reward: math.NaN(), Rewards: 1}), "m1 m2", "reward: reward +0.00"},
+		{
+			"the mean of several", nothing, grade(subjects.Grades{Reward: 0.5, Rewards: 4}), "m2 m1",
+			"reward: reward +0.50, the mean of 4",
+		},
+		{
+			"trick: a reward above 1", grade(subjects.Grades{Reward: 1, Rewards: 1}),
+			grade(subjects.Grades{Reward: 1e300, Rewards: 1}), "m1 m2", "reward: reward +1.00",
+		},
+		{
+			"trick: a reward that is no number", nothing, grade(subjects.Grades{Reward: math.NaN(), Rewards: 1}),
+			"m1 m2",
+			"reward: reward +0.00",
+		},
 		{"pinned", nothing, pinned, "m2 m1", "pinned: pinned"},
 		{"older", days(400), nothing, "m2 m1", ""},
 		{"both old", days(400), days(400), "m1 m2", "age: asked 400 days ago"},
 		{"a day old", nothing, days(1), "m1 m2", "age: asked yesterday"},
 		{"trick: from the future", nothing, days(-400), "m1 m2", ""},
-		{"trick: from before all time", days(300_000), days(700_000), "m1 m2", "age: asked 106751 days ago"}, // a duration does not reach farther
+		// a duration does not reach farther
+		{"trick: from before all time", days(300_000), days(700_000), "m1 m2", "age: asked 106751 days ago"},
 		{"a fact does not age", nothing, func(r *recall.Row) { days(400)(r); r.Kind = subjects.KindFact }, "m1 m2", ""},
-		{"a document does not age", nothing, func(r *recall.Row) { days(400)(r); r.Kind = subjects.KindDocument }, "m1 m2", ""},
-		{"what is pinned does not age", days(400), func(r *recall.Row) { days(400)(r); r.Pinned = true }, "m2 m1", "pinned: pinned"},
+		{"a document does not age", nothing, func(r *recall.Row) {
+			days(400)(r)
+			r.Kind = subjects.KindDocument
+		}, "m1 m2", ""},
+		{"what is pinned does not age", days(400), func(r *recall.Row) {
+			days(400)(r)
+			r.Pinned = true
+		}, "m2 m1", "pinned: pinned"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -100,7 +127,8 @@ func TestGradeLater(t *testing.T) {
 func TestReasons(t *testing.T) {
 	t.Parallel()
 	m := newMind(t)
-	m.put(row(1, "Coffee", "Black, never with milk", said("c", 1), by("Ana"), on("2026-01-20"), days(40), graded(subjects.Grades{Critic: 2})), 0.8, 0.6)
+	m.put(row(1, "Coffee", "Black, never with milk", said("c", 1), by("Ana"), on("2026-01-20"), days(40),
+		graded(subjects.Grades{Critic: 2})), 0.8, 0.6)
 	m.put(row(2, "Coffee", "Black", said("c", 2), text("black coffee, taken black")), 0.95, 0.95)
 	m.bare(row(3, "tea", "green"))
 	c := m.find(recall.Query{Text: "did Ana take BLACK coffees on 22 January 2026?", Vector: cacheQuery()}).Top[0]
@@ -108,14 +136,16 @@ func TestReasons(t *testing.T) {
 	for _, r := range c.Reasons {
 		got = append(got, r.What+": "+r.Text)
 	}
-	const want = "corpus: the text is near by 0.80\nwords: words: black, coffees\nneighbours: next to a better match in the conversation\n" +
+	const want = "corpus: the text is near by 0.80\nwords: words: black, coffees\nneighbours: next to a better match " +
+		"in the conversation\n" +
 		"speaker: said by Ana\nwhen: of 2026-01-20\ncritic: critic gave 2 of 5\nage: asked 40 days ago"
 	if s := strings.Join(got, "\n"); s != want {
 		t.Errorf("%s", s)
 	}
 	w := recall.DefaultWeights()
 	for what, want := range map[string]float64{
-		"corpus": 0.8, "speaker": w.Speaker, "when": w.When * 5 / 7, "critic": -w.Critic / 2, "age": -w.Age * (1 - math.Exp2(-40.0/90)),
+		"corpus": 0.8, "speaker": w.Speaker, "when": w.When * 5 / 7, "critic": -w.Critic / 2,
+		"age": -w.Age * (1 - math.Exp2(-40.0/90)),
 	} {
 		if r, ok := reason(c, what); !ok || math.Abs(r.Value-want) > 1e-4 {
 			t.Errorf("%s counts %v, want %v", what, r.Value, want)
@@ -132,12 +162,14 @@ func TestReasons(t *testing.T) {
 // anyRow is a row with whatever grades and whatever age.
 func anyRow(rt *rapid.T, key uint64) recall.Row {
 	r := row(key, "n"+strings.Repeat("n", int(key)), "d"+strings.Repeat("d", int(key)))
-	r.Kind = rapid.SampledFrom([]string{subjects.KindEngram, subjects.KindFact, subjects.KindDocument, "", "poem"}).Draw(rt, "kind")
+	r.Kind = rapid.SampledFrom([]string{subjects.KindEngram, subjects.KindFact, subjects.KindDocument, "", "poem"}).
+		Draw(rt, "kind")
 	r.Created = now.AddDate(0, 0, -rapid.IntRange(-10, 5000).Draw(rt, "days"))
 	r.Pinned = rapid.Bool().Draw(rt, "pinned")
 	r.Respondent = rapid.SampledFrom([]string{"", "a", "b"}).Draw(rt, "respondent")
 	r.Grades = subjects.Grades{
-		Critic: rapid.IntRange(-1, 7).Draw(rt, "critic"), Pairwise: rapid.SampledFrom([]string{"", "a", "b", "tie"}).Draw(rt, "pairwise"),
+		Critic: rapid.IntRange(-1, 7).Draw(rt, "critic"), Pairwise: rapid.SampledFrom([]string{"", "a", "b", "tie"}).
+			Draw(rt, "pairwise"),
 		Reward: rapid.Float64Range(-3, 3).Draw(rt, "reward"), Rewards: rapid.IntRange(-1, 9).Draw(rt, "rewards"),
 	}
 	if rapid.IntRange(0, 3).Draw(rt, "word") == 0 {
@@ -154,12 +186,14 @@ func anyWeights(rt *rapid.T) recall.Weights {
 	}
 	part := rapid.Float64Range(0, 1)
 	w.Words, w.Alone = part.Draw(rt, "words"), part.Draw(rt, "alone")
-	w.Critic, w.Pairwise, w.Reward, w.Age, w.Pinned, w.Bound = part.Draw(rt, "c"), part.Draw(rt, "p"), part.Draw(rt, "r"), part.Draw(rt, "a"), part.Draw(rt, "pin"), part.Draw(rt, "bound")
+	w.Critic, w.Pairwise, w.Reward, w.Age, w.Pinned, w.Bound = part.Draw(rt, "c"), part.Draw(rt, "p"), part.Draw(rt,
+		"r"), part.Draw(rt, "a"), part.Draw(rt, "pin"), part.Draw(rt, "bound")
 	return w
 }
 
-// TestScores: whatever is there, the reasons add up to the score, the shifts stay within their bound, and two rows whose
-// scores without shifts lie more than twice the bound apart are in the order of these, whatever anybody thinks of them.
+// TestScores: whatever is there, the reasons add up to the score, the shifts stay within their bound, and two rows
+// whose scores without shifts lie more than twice the bound apart are in the order of these, whatever anybody thinks of
+// them.
 func TestScores(t *testing.T) {
 	t.Parallel()
 	similar := []string{"corpus", "description", "words"}
@@ -235,7 +269,8 @@ func TestUnrelated(t *testing.T) {
 		right, wrong := anyRow(rt, 1), anyRow(rt, 2)
 		right.Description, wrong.Description = "d", "e"
 		m.put(right, rapid.Float64Range(0.6, 1).Draw(rt, "right name"), rapid.Float64Range(0.6, 1).Draw(rt, "right"))
-		m.put(wrong, rapid.Float64Range(-1, 0.39).Draw(rt, "wrong name"), rapid.Float64Range(-1, 0.39).Draw(rt, "wrong"))
+		m.put(wrong, rapid.Float64Range(-1, 0.39).Draw(rt, "wrong name"),
+			rapid.Float64Range(-1, 0.39).Draw(rt, "wrong"))
 		if got := m.find(recall.Query{Text: "coffee", Vector: cacheQuery()}).Top; len(got) == 0 || got[0].ID != "m1" {
 			rt.Errorf("%+v", got)
 		}

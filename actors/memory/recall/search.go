@@ -11,10 +11,10 @@ import (
 	"conclave/subjects"
 )
 
-// The exact search. Let maxExtra be the largest sum of what speaker, time and shifts add to any row. A lift by neighbours never brings
-// a row above the best base of itself and its neighbours. So a row whose score reaches some value has itself, or next to it, a
-// row whose base reaches that value minus maxExtra. [search.collectRows] enumerates all rows with such a base, and scores them and
-// their neighbours; what it leaves out cannot reach the value.
+// The exact search. Let maxExtra be the largest sum of what speaker, time and shifts add to any row. A lift by
+// neighbours never brings a row above the best base of itself and its neighbours. So a row whose score reaches some
+// value has itself, or next to it, a row whose base reaches that value minus maxExtra. [search.collectRows] enumerates
+// all rows with such a base, and scores them and their neighbours; what it leaves out cannot reach the value.
 
 const (
 	// firstFactor is how many times as many rows as wanted a search begins with, at least minFirst.
@@ -55,7 +55,10 @@ type candidate struct {
 
 // newSearch prepares a search. The caller must release words.
 func (r *Recall) newSearch(q Query) *search {
-	s := &search{r: r, q: q, now: r.o.Now(), admit: r.table.filter(q), words: &wordQuery{}, rows: map[uint64]*candidate{}, reached: math.Inf(-1)}
+	s := &search{
+		r: r, q: q, now: r.o.Now(), admit: r.table.filter(q), words: &wordQuery{},
+		rows: map[uint64]*candidate{}, reached: math.Inf(-1),
+	}
 	s.question = question{r.speakers.findNamed(q.Text), parseDates(q.Text, s.now)}
 	if r.o.Hybrid || q.Vector == nil {
 		s.words = r.words.search(q.Text)
@@ -168,8 +171,8 @@ func (s *search) collectRows(value float64) error {
 	return s.scoreRows(keys)
 }
 
-// mayReach reports whether a row that has a vector with at most this cosine, or a neighbour of that row for its sake, can have a
-// score of at least value. It is false for rows that are scored.
+// mayReach reports whether a row that has a vector with at most this cosine, or a neighbour of that row for its sake,
+// can have a score of at least value. It is false for rows that are scored.
 func (s *search) mayReach(key uint64, upper float32, value float64) bool {
 	if !s.admitsKey(key) {
 		return false
@@ -189,7 +192,8 @@ func (s *search) mayReach(key uint64, upper float32, value float64) bool {
 	}
 	extra := s.boundExtra(rec)
 	var buffer [2]uint64
-	for _, beside := range s.r.conversations.appendNeighbours(buffer[:0], rec.conversation, rec.turn(key), s.admitsKey) {
+	for _, beside := range s.r.conversations.appendNeighbours(buffer[:0], rec.conversation, rec.turn(key),
+		s.admitsKey) {
 		if rec := s.r.table.row(beside); rec != nil {
 			extra = max(extra, s.boundExtra(rec))
 		}
@@ -197,7 +201,8 @@ func (s *search) mayReach(key uint64, upper float32, value float64) bool {
 	return base+extra >= value-slack
 }
 
-// boundExtra returns an upper bound of what speaker, time and shifts add to a row: all but the age of a row without grades.
+// boundExtra returns an upper bound of what speaker, time and shifts add to a row: all but the age of a row without
+// grades.
 func (s *search) boundExtra(rec *record) (most float64) {
 	w := s.r.o.Weights
 	if rec.speaker != nil && s.question.speakers[rec.speaker] {
@@ -244,8 +249,8 @@ func (s *search) chooseMinShare(most int) float32 {
 	return 0
 }
 
-// scoreRows scores rows, and the neighbours of those that may lift one to what the search has reached. Rows that were scored before
-// are skipped.
+// scoreRows scores rows, and the neighbours of those that may lift one to what the search has reached. Rows that were
+// scored before are skipped.
 func (s *search) scoreRows(keys []uint64) error {
 	if err := s.loadRows(keys); err != nil {
 		return err
@@ -290,12 +295,14 @@ func (s *search) appendLifted(keys []uint64, c *candidate) []uint64 {
 	return keys
 }
 
-// addCandidates appends the rows of keys that are admitted and not scored to list, each once, and finds their neighbours.
+// addCandidates appends the rows of keys that are admitted and not scored to list, each once, and finds their
+// neighbours.
 func (s *search) addCandidates(list []*candidate, keys []uint64) []*candidate {
 	for _, key := range keys {
 		if c := s.rows[key]; c != nil && !c.isScored {
 			c.isScored = true
-			c.beside = s.r.conversations.appendNeighbours(c.besides[:0], c.rec.conversation, c.rec.turn(key), s.admitsKey)
+			c.beside = s.r.conversations.appendNeighbours(c.besides[:0], c.rec.conversation, c.rec.turn(key),
+				s.admitsKey)
 			list = append(list, c)
 		}
 	}
@@ -347,8 +354,8 @@ func (s *search) compareVectors(of vectorOf, x *vector.Index, keys []uint64) err
 	return nil
 }
 
-// computeLift returns what the neighbours of a row add to its base. Those of which nothing could be compared, and those that happened more
-// than maxGap before or after it, do not count.
+// computeLift returns what the neighbours of a row add to its base. Those of which nothing could be compared, and those
+// that happened more than maxGap before or after it, do not count.
 func (s *search) computeLift(c *candidate) float64 {
 	best := c.base
 	for _, key := range c.beside {
@@ -390,7 +397,10 @@ func (s *search) exportCandidates(list []*candidate) []Candidate {
 		for j := range reasons {
 			reasons[j].Text = c.explainReason(reasons[j].What, s.words, s.now)
 		}
-		out[i] = Candidate{Row: c.rec.row(c.key), Similarity: s.r.o.Weights.similarity(c.match), Score: c.score, Reasons: reasons}
+		out[i] = Candidate{
+			Row: c.rec.row(c.key), Similarity: s.r.o.Weights.similarity(c.match), Score: c.score,
+			Reasons: reasons,
+		}
 	}
 	return out
 }

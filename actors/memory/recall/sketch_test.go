@@ -27,12 +27,14 @@ func TestSketch(t *testing.T) {
 			// What is added up by chance has this standard deviation, and bytes are a bit coarse.
 			deviation := (1-cosine*cosine)/math.Sqrt(min(sketchSize, float64(dims))) + 0.003
 			if mean := math.Sqrt(sum / tries); mean > 1.3*deviation || worst > 5*deviation {
-				t.Errorf("%d numbers, cosine %v: off by %.4f, at most %.4f, expected %.4f", dims, cosine, mean, worst, deviation)
+				t.Errorf("%d numbers, cosine %v: off by %.4f, at most %.4f, expected %.4f", dims, cosine, mean, worst,
+					deviation)
 			}
 		}
 	}
 	var none sketch
-	if some := makeSketch([]float32{1, 2, 3}, randomSigns(3)); some.cosine(&none) != 0 || none.cosine(&none) != 0 || !some.isValid {
+	if some := makeSketch([]float32{1, 2, 3}, randomSigns(3)); some.cosine(&none) != 0 || none.cosine(&none) != 0 ||
+		!some.isValid {
 		t.Error("what has no vector has a twin")
 	}
 	for _, odd := range [][]float32{{0, 0}, {math.MaxFloat32, math.MaxFloat32}, {1e-45, 0}} {

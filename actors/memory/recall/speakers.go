@@ -31,7 +31,8 @@ type speakerWord struct {
 	of   *speaker
 }
 
-// add counts a row of the speaker with this name and returns the speaker, nil for "". isNew means that it had no row before.
+// add counts a row of the speaker with this name and returns the speaker, nil for "". isNew means that it had no row
+// before.
 func (s *speakers) add(name string) (who *speaker, isNew bool) {
 	if name == "" {
 		return nil, false
@@ -65,9 +66,9 @@ func (s *speakers) remove(who *speaker) bool {
 // maxNamed is how many speakers one word of a question can name: the first by name.
 const maxNamed = 64
 
-// findNamed returns the speakers that a question names: by a word of the name, or by the beginning of a word of one name alone, of
-// at least minPrefix bytes. Such a beginning must be capitalized, unless the question has no capitals: art is not Arthur. Stop
-// words name nobody. The result is nil when there are none.
+// findNamed returns the speakers that a question names: by a word of the name, or by the beginning of a word of one
+// name alone, of at least minPrefix bytes. Such a beginning must be capitalized, unless the question has no capitals:
+// art is not Arthur. Stop words name nobody. The result is nil when there are none.
 func (s *speakers) findNamed(question string) (found map[*speaker]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,11 +85,14 @@ func (s *speakers) findNamed(question string) (found map[*speaker]bool) {
 		if stopWords[word] {
 			continue
 		}
-		from, _ := slices.BinarySearchFunc(s.words, word, func(w speakerWord, word string) int { return cmp.Compare(w.word, word) })
+		from, _ := slices.BinarySearchFunc(s.words, word, func(w speakerWord, word string) int {
+			return cmp.Compare(w.word, word)
+		})
 		var begins []*speaker
 		isWord := false
 		for _, n := range s.words[from:] {
-			if !strings.HasPrefix(n.word, word) || n.word != word && (isWord || len(begins) > 1) || len(begins) == maxNamed {
+			if !strings.HasPrefix(n.word, word) || n.word != word && (isWord || len(begins) > 1) ||
+				len(begins) == maxNamed {
 				break
 			}
 			isWord = isWord || n.word == word

@@ -114,8 +114,8 @@ func (t *table) set(key uint64, r *record) {
 	t.shifted.Add(r.countShifted() - old.countShifted())
 }
 
-// grow adds the page of key, which must not exist, and returns it. Readers continue with the list of pages that they have. The
-// caller must hold the lock of [Recall].
+// grow adds the page of key, which must not exist, and returns it. Readers continue with the list of pages that they
+// have. The caller must hold the lock of [Recall].
 func (t *table) grow(key uint64) *page {
 	var pages []*page
 	if old := t.pages.Load(); old != nil {
@@ -130,8 +130,8 @@ func (t *table) grow(key uint64) *page {
 	return p
 }
 
-// filter returns which keys a query admits by kind, state and trust, nil when it admits all. It is a hint for the search: rows may
-// change meanwhile, see [Query.admits].
+// filter returns which keys a query admits by kind, state and trust, nil when it admits all. It is a hint for the
+// search: rows may change meanwhile, see [Query.admits].
 func (t *table) filter(q Query) func(key uint64) bool {
 	kind := q.Kind
 	if kind == "" && !q.Trusted && (q.All || t.inactive.Load() == 0) {
@@ -203,10 +203,13 @@ type grades struct {
 	pairwise string
 }
 
-// packGrades returns grades in their stored form, clamped to their ranges (NaN becomes 0), without feedback; nil when there are
-// none.
+// packGrades returns grades in their stored form, clamped to their ranges (NaN becomes 0), without feedback; nil when
+// there are none.
 func packGrades(g subjects.Grades) *grades {
-	kept := grades{critic: int32(min(max(g.Critic, 0), 5)), rewards: int32(min(max(g.Rewards, 0), math.MaxInt32)), pairwise: g.Pairwise}
+	kept := grades{
+		critic: int32(min(max(g.Critic, 0), 5)), rewards: int32(min(max(g.Rewards, 0), math.MaxInt32)),
+		pairwise: g.Pairwise,
+	}
 	if !math.IsNaN(g.Reward) {
 		kept.reward = min(max(g.Reward, -1), 1)
 	}
@@ -218,8 +221,8 @@ func packGrades(g subjects.Grades) *grades {
 	return &out
 }
 
-// newRecord packs a row without its key and description. The caller sets labels, speaker and conversation. It shares no memory
-// with row.
+// newRecord packs a row without its key and description. The caller sets labels, speaker and conversation. It shares no
+// memory with row.
 func newRecord(row Row) *record {
 	size := len(row.ID) + len(row.Name) + len(row.Respondent)
 	for _, tag := range row.Tags {
@@ -265,9 +268,11 @@ func (r *record) tags() (tags []string) {
 // row unpacks the record as the row with this key, without Description and Words. labels must be set.
 func (r *record) row(key uint64) Row {
 	row := Row{
-		Key: key, ID: r.id(), Kind: r.labels.kind, State: r.labels.state, Trust: r.labels.trust, Source: r.labels.source,
-		Name: r.name(), Respondent: r.respondent(), Tags: r.tags(),
-		Created: time.UnixMicro(r.created).UTC(), Pinned: r.pinned, Conversation: r.conversed, Position: int(r.position),
+		Key: key, ID: r.id(), Kind: r.labels.kind, State: r.labels.state, Trust: r.labels.trust,
+		Source: r.labels.source,
+		Name:   r.name(), Respondent: r.respondent(), Tags: r.tags(),
+		Created: time.UnixMicro(r.created).UTC(), Pinned: r.pinned, Conversation: r.conversed,
+		Position: int(r.position),
 	}
 	if r.speaker != nil {
 		row.Speaker = r.speaker.name
@@ -276,7 +281,10 @@ func (r *record) row(key uint64) Row {
 		row.Happened = r.time()
 	}
 	if g := r.grades; g != nil {
-		row.Grades = subjects.Grades{Critic: int(g.critic), Pairwise: g.pairwise, Reward: g.reward, Rewards: int(g.rewards)}
+		row.Grades = subjects.Grades{
+			Critic: int(g.critic), Pairwise: g.pairwise, Reward: g.reward,
+			Rewards: int(g.rewards),
+		}
 	}
 	return row
 }

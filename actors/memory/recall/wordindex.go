@@ -33,11 +33,12 @@ const (
 // maxStems is how many words the index remembers with their terms, to stem each once.
 const maxStems = 1 << 15
 
-// wordIndex compares rows with queries by words, with BM25 over stems. The score is a share: 1 is a row that has every word of
-// the query again and again, 0 one that has none.
+// wordIndex compares rows with queries by words, with BM25 over stems. The score is a share: 1 is a row that has every
+// word of the query again and again, 0 one that has none.
 //
-// Rows get a new number each time they are written, so that a number never stands for two texts. Numbers of removed rows
-// stay in the posting lists until a sweep, which writes run step by step, has removed them; only then are they reused.
+// Rows get a new number each time they are written, so that a number never stands for two texts. Numbers of removed
+// rows stay in the posting lists until a sweep, which writes run step by step, has removed them; only then are they
+// reused.
 type wordIndex struct {
 	mu          sync.RWMutex
 	terms       map[string]uint32
@@ -83,7 +84,10 @@ type (
 )
 
 func newWordIndex() *wordIndex {
-	return &wordIndex{terms: map[string]uint32{}, stems: map[string]uint32{}, sweepAt: -1, scratchPool: sync.Pool{New: func() any { return new(scratch) }}}
+	return &wordIndex{
+		terms: map[string]uint32{}, stems: map[string]uint32{}, sweepAt: -1,
+		scratchPool: sync.Pool{New: func() any { return new(scratch) }},
+	}
 }
 
 // keyMap maps the store's keys to numbers, plus one; 0 = none. It is paged, since keys may begin anywhere.
@@ -116,9 +120,9 @@ type rowText struct {
 	text              string // the searchable text, or its beginning
 }
 
-// add indexes the row with this key, replacing its former text. Texts are read up to the bounds above. A name or a description that is
-// part of the text is not counted again. When the index is full (maxRows) the former text is removed and the row is not
-// indexed.
+// add indexes the row with this key, replacing its former text. Texts are read up to the bounds above. A name or a
+// description that is part of the text is not counted again. When the index is full (maxRows) the former text is
+// removed and the row is not indexed.
 func (x *wordIndex) add(row uint32, w rowText) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -180,8 +184,8 @@ func (x *wordIndex) markDead(key uint32) {
 	x.dead = append(x.dead, n)
 }
 
-// allocate returns a number that no posting list holds. It is not ok when the index has maxRows numbers and none is free. The
-// caller must hold mu.
+// allocate returns a number that no posting list holds. It is not ok when the index has maxRows numbers and none is
+// free. The caller must hold mu.
 func (x *wordIndex) allocate() (n uint32, ok bool) {
 	if last := len(x.free) - 1; last >= 0 {
 		n, x.free = x.free[last], x.free[:last]
@@ -194,8 +198,8 @@ func (x *wordIndex) allocate() (n uint32, ok bool) {
 	return uint32(len(x.docs) - 1), true
 }
 
-// readTerms appends the terms of the first most bytes of a text to x.rowTerms, in order, and returns the number of words. The
-// caller must hold mu.
+// readTerms appends the terms of the first most bytes of a text to x.rowTerms, in order, and returns the number of
+// words. The caller must hold mu.
 func (x *wordIndex) readTerms(s string, most int) (words int) {
 	x.splitter.Each(s[:min(len(s), most)], func(word []byte, single bool) {
 		x.rowTerms = append(x.rowTerms, x.termID(word))
@@ -235,8 +239,8 @@ func (x *wordIndex) termID(word []byte) uint32 {
 	return id
 }
 
-// sweep removes dead rows from some posting lists, about sweepStep postings at a time. It does nothing until at least minSweep
-// rows are dead, and a quarter as many as are live. The caller must hold mu.
+// sweep removes dead rows from some posting lists, about sweepStep postings at a time. It does nothing until at least
+// minSweep rows are dead, and a quarter as many as are live. The caller must hold mu.
 func (x *wordIndex) sweep() {
 	if x.sweepAt < 0 {
 		if len(x.dead) < minSweep || len(x.dead) < x.live/4 {
@@ -265,7 +269,8 @@ func (x *wordIndex) sweep() {
 	}
 }
 
-// dropEmptyTerms renumbers the terms and drops those without rows. No sweep may be under way, and the caller must hold mu.
+// dropEmptyTerms renumbers the terms and drops those without rows. No sweep may be under way, and the caller must hold
+// mu.
 func (x *wordIndex) dropEmptyTerms() {
 	terms, lists := map[string]uint32{}, make([][]posting, 0, len(x.lists)-x.emptyLists)
 	for word, id := range x.terms {
@@ -343,8 +348,8 @@ func (s *wordQuery) explain(found uint32) string {
 	return "words: " + strings.Join(list, ", ")
 }
 
-// search returns the query with every row that shares a word with it. The caller must release the result, which is never nil; a
-// query without words has no terms and matches nothing.
+// search returns the query with every row that shares a word with it. The caller must release the result, which is
+// never nil; a query without words has no terms and matches nothing.
 func (x *wordIndex) search(query string) *wordQuery {
 	tmp := x.scratchPool.Get().(*scratch)
 	x.mu.RLock()
@@ -360,7 +365,10 @@ func (x *wordIndex) search(query string) *wordQuery {
 		t := tmp.tallies[num]
 		tmp.tallies[num] = tally{}
 		if d := x.docs[num]; d.live {
-			tmp.matches = append(tmp.matches, wordMatch{d.key, float32(min(float64(t.score)/s.totalWeight, 1)), t.terms})
+			tmp.matches = append(tmp.matches, wordMatch{
+				d.key, float32(min(float64(t.score)/s.totalWeight, 1)),
+				t.terms,
+			})
 			tmp.places.set(d.key, uint32(len(tmp.matches)))
 		}
 	}
@@ -370,9 +378,9 @@ func (x *wordIndex) search(query string) *wordQuery {
 	return s
 }
 
-// parseQuery splits the first maxQueryBytes of a query into at most maxQueryTerms different terms; beyond that the rarest that
-// some row has are kept. Stop words, and words that more than half of the rows have, count only when there are no others. The
-// caller must hold mu while it uses the postings.
+// parseQuery splits the first maxQueryBytes of a query into at most maxQueryTerms different terms; beyond that the
+// rarest that some row has are kept. Stop words, and words that more than half of the rows have, count only when there
+// are no others. The caller must hold mu while it uses the postings.
 func (x *wordIndex) parseQuery(query string, tmp *scratch) *wordQuery {
 	var telling, rest []queryTerm
 	seen := map[string]bool{}
@@ -404,7 +412,8 @@ func (x *wordIndex) parseQuery(query string, tmp *scratch) *wordQuery {
 	}
 	if len(s.terms) > maxQueryTerms { // those that some row has, the rarest first
 		slices.SortStableFunc(s.terms, func(a, b queryTerm) int {
-			return cmp.Or(cmp.Compare(min(len(b.postings), 1), min(len(a.postings), 1)), cmp.Compare(b.weight, a.weight))
+			return cmp.Or(cmp.Compare(min(len(b.postings), 1), min(len(a.postings), 1)),
+				cmp.Compare(b.weight, a.weight))
 		})
 		s.terms = s.terms[:maxQueryTerms]
 	}
@@ -414,8 +423,8 @@ func (x *wordIndex) parseQuery(query string, tmp *scratch) *wordQuery {
 	return s
 }
 
-// tallyRows adds up the BM25 score of each row in tmp.tallies, which must be zero and hold all numbers, and lists the rows in
-// tmp.touched. Dead rows are counted too; the caller skips them.
+// tallyRows adds up the BM25 score of each row in tmp.tallies, which must be zero and hold all numbers, and lists the
+// rows in tmp.touched. Dead rows are counted too; the caller skips them.
 func (x *wordIndex) tallyRows(s *wordQuery, tmp *scratch) {
 	mean := max(float64(x.totalLength)/float64(max(x.live, 1)), 1)
 	base, perWord := float32(bm25K1*(1-bm25B)), float32(bm25K1*bm25B/mean)

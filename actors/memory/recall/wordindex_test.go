@@ -16,7 +16,9 @@ import (
 // rankMatches returns the rows that share words with a query, the largest share first, among equals the smaller key.
 func rankMatches(s *wordQuery) []wordMatch {
 	list := slices.Clone(s.matches())
-	slices.SortFunc(list, func(a, b wordMatch) int { return cmp.Or(cmp.Compare(b.share, a.share), cmp.Compare(a.key, b.key)) })
+	slices.SortFunc(list, func(a, b wordMatch) int {
+		return cmp.Or(cmp.Compare(b.share, a.share), cmp.Compare(a.key, b.key))
+	})
 	return list
 }
 
@@ -41,26 +43,108 @@ func TestWordsRank(t *testing.T) {
 		query string
 		want  string
 	}{
-		{"more words of the query", []rowText{{name: "black"}, {name: "black coffee"}, {name: "coffee"}}, "black coffee", "2 1 3"},
-		{"a rare word before a frequent one", []rowText{{name: "coffee one"}, {name: "coffee two"}, {name: "coffee three"}, {name: "zubrowka four"}, {name: "tea"}, {name: "milk"}, {name: "water"}}, "zubrowka coffee", "4 1 2 3"},
-		{"the name as good as the description", []rowText{{name: "x", description: "coffee"}, {name: "coffee", description: "x"}}, "coffee", "1 2"},
-		{"a tag as good as the name", []rowText{{name: "x", tags: []string{"coffee"}}, {name: "coffee", tags: []string{"x"}}}, "coffee", "1 2"},
-		{"the description as good as the text", []rowText{{name: "x", text: "coffee"}, {name: "x", description: "coffee"}}, "coffee", "1 2"},
-		{"a name that is part of the text counts once", []rowText{{name: "Coffee, black", text: "Coffee black is what she drinks"}, {text: "coffee black coffee is what she drinks"}}, "coffee", "2 1"},
-		{"a description that is part of the text counts once", []rowText{{description: "coffee black...", text: "coffee black is what she drinks"}, {text: "coffee black is what she drinks"}}, "coffee", "1 2"},
+		{
+			"more words of the query",
+			[]rowText{{name: "black"}, {name: "black coffee"}, {name: "coffee"}},
+			"black coffee", "2 1 3",
+		},
+		{
+			"a rare word before a frequent one",
+			[]rowText{
+				{name: "coffee one"},
+				{name: "coffee two"},
+				{name: "coffee three"},
+				{name: "zubrowka four"},
+				{name: "tea"},
+				{name: "milk"},
+				{name: "water"},
+			},
+			"zubrowka coffee", "4 1 2 3",
+		},
+		{"the name as good as the description", []rowText{
+			{name: "x", description: "coffee"},
+			{name: "coffee", description: "x"},
+		}, "coffee", "1 2"},
+		{"a tag as good as the name", []rowText{
+			{name: "x", tags: []string{"coffee"}},
+			{name: "coffee", tags: []string{"x"}},
+		}, "coffee", "1 2"},
+		{
+			"the description as good as the text",
+			[]rowText{{name: "x", text: "coffee"}, {name: "x", description: "coffee"}},
+			"coffee", "1 2",
+		},
+		{
+			"a name that is part of the text counts once",
+			[]rowText{{name: "Coffee, black", text: "Coffee black is what she drinks"}, {text: "coffee black coffee " +
+				"is what she drinks"}},
+			"coffee", "2 1",
+		},
+		{
+			"a description that is part of the text counts once",
+			[]rowText{
+				{description: "coffee black...", text: "coffee black is what she drinks"},
+				{text: "coffee black is what she drinks"},
+			},
+			"coffee", "1 2",
+		},
 		{"part of a word is another word", []rowText{{name: "tea", text: "the steak was good"}}, "tea", "1"},
-		{"forms of a word", []rowText{{text: "they were hiking"}, {text: "she hikes"}, {text: "a hiker"}, {text: "tea"}}, "hiked", "2 1"},
-		{"again and again", []rowText{{name: "x", description: "coffee tea"}, {name: "x", description: "coffee coffee"}}, "coffee", "2 1"},
-		{"short before long", []rowText{{name: "x", description: "coffee " + filler(60)}, {name: "x", description: "coffee " + filler(3)}}, "coffee", "2 1"},
+		{"forms of a word", []rowText{
+			{text: "they were hiking"},
+			{text: "she hikes"},
+			{text: "a hiker"},
+			{text: "tea"},
+		}, "hiked", "2 1"},
+		{"again and again", []rowText{
+			{name: "x", description: "coffee tea"},
+			{name: "x", description: "coffee coffee"},
+		}, "coffee", "2 1"},
+		{"short before long", []rowText{
+			{name: "x", description: "coffee " + filler(60)},
+			{name: "x", description: "coffee " + filler(3)},
+		}, "coffee", "2 1"},
 		{"equals by key", []rowText{{name: "coffee"}, {name: "coffee"}, {name: "coffee"}}, "coffee", "1 2 3"},
 		{"nothing shared", []rowText{{name: "tea"}}, "coffee", ""},
 		{"no words", []rowText{{name: "tea"}}, "", ""},
-		{"trick: a name of a megabyte", []rowText{{name: strings.Repeat("coffee ", 150_000)}, {name: "coffee"}}, "coffee", "1 2"},
-		{"trick: beyond what is read", []rowText{{name: "x", text: strings.Repeat(" ", maxTextBytes) + "coffee"}}, "coffee", ""},
-		{"trick: a query of more words than bits", []rowText{{name: "coffee"}}, strings.Join(manyWords(100), " ") + " coffee", "1"},
-		{"trick: one word a thousand times", []rowText{{name: "tea"}, {name: "coffee"}}, strings.Repeat("tea ", 900) + "coffee", "1 2"},
-		{"a word that nearly all have tells nothing", []rowText{{name: "ada a1"}, {name: "ada a2"}, {name: "ada a3"}, {name: "ada a4"}, {name: "ada a5"}, {name: "ada a6"}, {name: "ada coffee"}, {name: "tea"}}, "ada coffee", "7"},
-		{"unless there is no other", []rowText{{name: "ada a1"}, {name: "ada a2"}, {name: "ada a3"}, {name: "ada a4"}, {name: "ada a5"}, {name: "ada a6"}, {name: "ada a7"}, {name: "tea"}}, "ada", "1 2 3 4 5 6 7"},
+		{
+			"trick: a name of a megabyte",
+			[]rowText{{name: strings.Repeat("coffee ", 150_000)}, {name: "coffee"}},
+			"coffee", "1 2",
+		},
+		{
+			"trick: beyond what is read",
+			[]rowText{{name: "x", text: strings.Repeat(" ", maxTextBytes) + "coffee"}},
+			"coffee", "",
+		},
+		{"trick: a query of more words than bits", []rowText{{name: "coffee"}}, strings.Join(manyWords(100), " ") +
+			" coffee", "1"},
+		{"trick: one word a thousand times", []rowText{{name: "tea"}, {name: "coffee"}}, strings.Repeat("tea ", 900) +
+			"coffee", "1 2"},
+		{
+			"a word that nearly all have tells nothing",
+			[]rowText{
+				{name: "ada a1"},
+				{name: "ada a2"},
+				{name: "ada a3"},
+				{name: "ada a4"},
+				{name: "ada a5"},
+				{name: "ada a6"},
+				{name: "ada coffee"},
+				{name: "tea"},
+			},
+			"ada coffee",
+			"7",
+		},
+		{"unless there is no other", []rowText{
+			{name: "ada a1"},
+			{name: "ada a2"},
+			{name: "ada a3"},
+			{name: "ada a4"},
+			{name: "ada a5"},
+			{name: "ada a6"},
+			{name: "ada a7"},
+			{name: "tea"},
+		}, "ada", "1 2 3 4 5 6 7"},
 	} {
 		x := newWordIndex()
 		for i, w := range tt.rows {
@@ -84,8 +168,8 @@ func manyWords(n int) (out []string) {
 	return out
 }
 
-// TestWordsModel: after whatever was put and removed, a search finds the rows that have a word of the query, those only,
-// and says which words.
+// TestWordsModel: after whatever was put and removed, a search finds the rows that have a word of the query, those
+// only, and says which words.
 func TestWordsModel(t *testing.T) {
 	t.Parallel()
 	vocabulary := []string{"coffee", "tea", "milk", "water", "bread", "猫", "黑猫", "Éclair"}
@@ -101,9 +185,14 @@ func TestWordsModel(t *testing.T) {
 				delete(model, key)
 				continue
 			}
-			w := rowText{phrase.Draw(rt, "name"), phrase.Draw(rt, "about"), []string{phrase.Draw(rt, "tag")}, phrase.Draw(rt, "begin")}
+			w := rowText{
+				phrase.Draw(rt, "name"), phrase.Draw(rt, "about"),
+				[]string{phrase.Draw(rt, "tag")},
+				phrase.Draw(rt, "begin"),
+			}
 			x.add(key, w)
-			model[key] = strings.Fields(splitTerms(strings.Join([]string{w.name, w.description, w.tags[0], w.text}, " | ")))
+			model[key] = strings.Fields(splitTerms(strings.Join([]string{w.name, w.description, w.tags[0], w.text},
+				" | ")))
 		}
 		query := phrase.Draw(rt, "query")
 		s := x.search(query)
@@ -122,7 +211,8 @@ func TestWordsModel(t *testing.T) {
 			if len(want) == 0 && got.terms == 0 {
 				continue
 			}
-			if shown := "words: " + strings.Join(want, ", "); s.explain(got.terms) != shown || got.share <= 0 || got.share > 1 {
+			if shown := "words: " + strings.Join(want, ", "); s.explain(got.terms) != shown || got.share <= 0 ||
+				got.share > 1 {
 				rt.Errorf("%q in %q: %+v, want %q", query, has, got, shown)
 			}
 		}
@@ -150,7 +240,10 @@ func TestWordsSweep(t *testing.T) {
 			x.remove(key)
 			delete(current, key)
 		} else {
-			x.add(key, rowText{name: fmt.Sprint("version", version), description: "coffee filler", tags: []string{fmt.Sprint("row", key)}})
+			x.add(key, rowText{
+				name: fmt.Sprint("version", version), description: "coffee filler",
+				tags: []string{fmt.Sprint("row", key)},
+			})
 			current[key] = version
 		}
 		if version%1500 == 0 || version > 19_997 {

@@ -49,8 +49,8 @@ func TestVSSUnavailable(t *testing.T) {
 	}
 }
 
-// TestApproximateWithoutIndex: the same statements without the HNSW index, whose extension is not available everywhere, are
-// exact.
+// TestApproximateWithoutIndex: the same statements without the HNSW index, whose extension is not available everywhere,
+// are exact.
 func TestApproximateWithoutIndex(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

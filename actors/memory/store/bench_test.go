@@ -112,7 +112,11 @@ func BenchmarkLoad100k(b *testing.B) {
 		}
 		seen, sum := 0, float32(0)
 		begun := time.Now()
-		if err := s.Load(b.Context(), "nomic-embed-text", func(l IndexEntry) error { seen++; sum += l.CorpusVector[0] + l.DescriptionVector[1]; return nil }); err != nil {
+		if err := s.Load(b.Context(), "nomic-embed-text", func(l IndexEntry) error {
+			seen++
+			sum += l.CorpusVector[0] + l.DescriptionVector[1]
+			return nil
+		}); err != nil {
 			b.Fatal(err)
 		}
 		b.ReportMetric(time.Since(begun).Seconds(), "load-s")
@@ -140,7 +144,8 @@ func BenchmarkRead100k(b *testing.B) {
 	})
 	b.Run("Get5", func(b *testing.B) {
 		for i := range b.N {
-			if all, err := s.Get(b.Context(), id(i*7919%n), id(i*104729%n), id(i*1299709%n), id(i*15485863%n), id(i*86028121%n)); err != nil || len(all) == 0 {
+			if all, err := s.Get(b.Context(), id(i*7919%n), id(i*104729%n), id(i*1299709%n), id(i*15485863%n),
+				id(i*86028121%n)); err != nil || len(all) == 0 {
 				b.Fatal(len(all), err)
 			}
 		}
@@ -154,7 +159,8 @@ func BenchmarkRead100k(b *testing.B) {
 	})
 	b.Run("Known", func(b *testing.B) {
 		for i := range b.N {
-			if _, state, err := s.FindAnswer(b.Context(), fmt.Sprintf("q%d", i*7919%n), "generator"); err != nil || state != Stored {
+			if _, state, err := s.FindAnswer(b.Context(), fmt.Sprintf("q%d", i*7919%n), "generator"); err != nil ||
+				state != Stored {
 				b.Fatal(state, err)
 			}
 		}

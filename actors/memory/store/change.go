@@ -34,15 +34,16 @@ func (t *tx) readText(id string) (e entryText, err error) {
 	return e, err
 }
 
-// writeText replaces name, description, corpus and entities of the entry old with those of e, which must have the same row, id
-// and kind. If one of the three texts changed or v is not nil, v replaces the vectors; v nil then deletes them and the entry is
-// embedded later. The update time is now, or a microsecond after the old one if that is not earlier, so that a caller with an
-// older copy can tell.
+// writeText replaces name, description, corpus and entities of the entry old with those of e, which must have the same
+// row, id and kind. If one of the three texts changed or v is not nil, v replaces the vectors; v nil then deletes them
+// and the entry is embedded later. The update time is now, or a microsecond after the old one if that is not earlier,
+// so that a caller with an older copy can tell.
 func (t *tx) writeText(old, e entryText, v *packedVectors, now time.Time) error {
 	if e.updated = truncateTime(now); !e.updated.After(old.updated) {
 		e.updated = old.updated.UTC().Add(time.Microsecond)
 	}
-	_, err := t.exec("UPDATE entries SET name = ?, description = ?, corpus = ?, entities = ?, hash = ?, updated = ? WHERE id = ?",
+	_, err := t.exec("UPDATE entries SET name = ?, description = ?, corpus = ?, entities = ?, hash = ?, updated = ? "+
+		"WHERE id = ?",
 		e.name, e.description, e.corpus, e.entities, pieceHash(e.kind, e.corpus), e.updated, e.id)
 	if err != nil {
 		return err
@@ -62,13 +63,17 @@ func (t *tx) replaceVectors(row int64, v *packedVectors) error {
 	return t.putVectors(row, v)
 }
 
-// Update changes the fields of an entry that are not nil in edit and returns the whole entry. Tags replaces all tags. It rejects
-// an empty name, texts beyond the limits and a time outside the years 1 to 9999 ([ErrInvalid]), unusable vectors, and an unknown
-// id ([ErrNotFound]; also if the entry is forgotten before the result is read). v holds the vectors of the new text; if name,
-// description or corpus changes and v is nil, the old vectors are deleted and the entry is embedded later.
-func (s *Store) Update(ctx context.Context, id string, edit subjects.MemoryEdit, v *Vectors, now time.Time) (subjects.MemoryEntry, error) {
+// Update changes the fields of an entry that are not nil in edit and returns the whole entry. Tags replaces all tags.
+// It rejects an empty name, texts beyond the limits and a time outside the years 1 to 9999 ([ErrInvalid]), unusable
+// vectors, and an unknown id ([ErrNotFound]; also if the entry is forgotten before the result is read). v holds the
+// vectors of the new text; if name, description or corpus changes and v is nil, the old vectors are deleted and the
+// entry is embedded later.
+func (s *Store) Update(ctx context.Context, id string, edit subjects.MemoryEdit, v *Vectors,
+	now time.Time,
+) (subjects.MemoryEntry, error) {
 	none := subjects.MemoryEntry{}
-	if err := errors.Join(checkEdit(edit.Name, edit.Description, edit.Corpus), checkTime("update time", now)); err != nil {
+	if err := errors.Join(checkEdit(edit.Name, edit.Description, edit.Corpus),
+		checkTime("update time", now)); err != nil {
 		return none, err
 	}
 	if edit.Name != nil && sanitize(*edit.Name) == "" {
@@ -82,7 +87,8 @@ func (s *Store) Update(ctx context.Context, id string, edit subjects.MemoryEdit,
 	if edit.Tags != nil {
 		tags = unique(sanitizeAll(*edit.Tags))
 	}
-	name, description, corpus := sanitizeOptional(edit.Name), sanitizeOptional(edit.Description), sanitizeOptional(edit.Corpus)
+	name, description, corpus := sanitizeOptional(edit.Name), sanitizeOptional(edit.Description),
+		sanitizeOptional(edit.Corpus)
 	err = s.write(ctx, func(t *tx) error {
 		old, err := t.readText(id)
 		if err != nil {
@@ -98,7 +104,8 @@ func (s *Store) Update(ctx context.Context, id string, edit subjects.MemoryEdit,
 			}
 		}
 		if name != nil || description != nil { // no model names it any more
-			if _, err := t.exec("UPDATE entries SET digest = ? WHERE id = ? AND digest = ?", subjects.DigestGiven, id, subjects.DigestPending); err != nil {
+			if _, err := t.exec("UPDATE entries SET digest = ? WHERE id = ? AND digest = ?", subjects.DigestGiven, id,
+				subjects.DigestPending); err != nil {
 				return err
 			}
 		}
@@ -122,8 +129,8 @@ func (s *Store) Update(ctx context.Context, id string, edit subjects.MemoryEdit,
 	return entries[0], nil
 }
 
-// checkEdit returns an [ErrInvalid] for a name of more than maxShort bytes and a description or corpus of more than maxText; nil
-// texts are not checked. An empty text passes.
+// checkEdit returns an [ErrInvalid] for a name of more than maxShort bytes and a description or corpus of more than
+// maxText; nil texts are not checked. An empty text passes.
 func checkEdit(name, description, corpus *string) error {
 	for _, c := range []struct {
 		what string
@@ -173,17 +180,17 @@ func (t *tx) setTags(row int64, tags []string) error {
 	return nil
 }
 
-// Addition is what a duplicate adds to the entry it repeats. Texts replace those of the entry, lists are appended without
-// duplicates.
+// Addition is what a duplicate adds to the entry it repeats. Texts replace those of the entry, lists are appended
+// without duplicates.
 type Addition struct {
 	Corpus, Description         *string
 	Tags, Entities, Correlating []string
 	Vectors                     *Vectors // of the new text; nil = embedded later if the text changes
 }
 
-// Merge adds to the entry with the id into. It fails with [ErrNotFound] for an unknown id, with [ErrInvalid] for texts beyond the
-// limits or malformed ids in Correlating, and with the error of unusable vectors. Correlating links the entry with others; ids
-// that do not exist are skipped. The update time increases even if nothing changes.
+// Merge adds to the entry with the id into. It fails with [ErrNotFound] for an unknown id, with [ErrInvalid] for texts
+// beyond the limits or malformed ids in Correlating, and with the error of unusable vectors. Correlating links the
+// entry with others; ids that do not exist are skipped. The update time increases even if nothing changes.
 func (s *Store) Merge(ctx context.Context, into string, add Addition) error {
 	if err := checkEdit(nil, add.Description, add.Corpus); err != nil {
 		return err
@@ -236,8 +243,8 @@ func (s *Store) Merge(ctx context.Context, into string, add Addition) error {
 	})
 }
 
-// Pin pins (true) or unpins (false) entries and returns the ids of those that changed, in the order given and each once. Entries
-// that were so already and ids that do not exist are skipped. With an error nothing was changed.
+// Pin pins (true) or unpins (false) entries and returns the ids of those that changed, in the order given and each
+// once. Entries that were so already and ids that do not exist are skipped. With an error nothing was changed.
 func (s *Store) Pin(ctx context.Context, pinned bool, ids ...string) (changed []string, err error) {
 	ids = unique(ids)
 	if len(ids) == 0 {
@@ -252,7 +259,8 @@ func (s *Store) Pin(ctx context.Context, pinned bool, ids ...string) (changed []
 				err := r.Scan(&id)
 				changed = append(changed, id)
 				return err
-			}, "UPDATE entries SET pinned = ? WHERE pinned <> ? AND id IN "+in+" RETURNING id", append([]any{pinned, pinned}, named...)...)
+			}, "UPDATE entries SET pinned = ? WHERE pinned <> ? AND id IN "+in+" RETURNING id",
+				append([]any{pinned, pinned}, named...)...)
 			if err != nil {
 				return err
 			}
@@ -267,9 +275,9 @@ func (s *Store) Pin(ctx context.Context, pinned bool, ids ...string) (changed []
 	return changed, nil
 }
 
-// SetVectors replaces the vectors of an entry. updated is the update time of the text that was embedded: if the entry was changed
-// since, it fails with [ErrChanged] and changes nothing. An unknown id is [ErrNotFound], unusable vectors are [ErrVector] or
-// [ErrDims].
+// SetVectors replaces the vectors of an entry. updated is the update time of the text that was embedded: if the entry
+// was changed since, it fails with [ErrChanged] and changes nothing. An unknown id is [ErrNotFound], unusable vectors
+// are [ErrVector] or [ErrDims].
 func (s *Store) SetVectors(ctx context.Context, id string, updated time.Time, v Vectors) error {
 	p, err := v.pack()
 	if err != nil {
@@ -295,23 +303,26 @@ func (s *Store) SetVectors(ctx context.Context, id string, updated time.Time, v 
 	})
 }
 
-// ListUndigested returns the ids of at most limit active entries whose digest is pending, oldest first. limit is capped at 1000.
+// ListUndigested returns the ids of at most limit active entries whose digest is pending, oldest first. limit is capped
+// at 1000.
 func (s *Store) ListUndigested(ctx context.Context, limit int) (ids []string, err error) {
 	err = s.query(ctx, func(r *sql.Rows) error {
 		var id string
 		err := r.Scan(&id)
 		ids = append(ids, id)
 		return err
-	}, "SELECT id FROM entries WHERE digest = ? AND state = ? ORDER BY row LIMIT "+strconv.Itoa(max(0, min(limit, maxPageSize))), subjects.DigestPending, subjects.MemoryActive)
+	}, "SELECT id FROM entries WHERE digest = ? AND state = ? ORDER BY row LIMIT "+
+		strconv.Itoa(max(0, min(limit, maxPageSize))), subjects.DigestPending, subjects.MemoryActive)
 	if err != nil {
 		return nil, fmt.Errorf("listing entries without a digest of a model: %w", err)
 	}
 	return ids, nil
 }
 
-// SetDigest replaces name, description, corpus, entities, intent, sentiment and digest of the entry with the id of e by those of e, and its
-// vectors by v; nil deletes them if a text changed, and the entry is embedded later. It rejects an empty name and texts beyond the
-// limits ([ErrInvalid]), and fails with [ErrChanged] when the entry was changed after e.Updated, [ErrNotFound] when there is none.
+// SetDigest replaces name, description, corpus, entities, intent, sentiment and digest of the entry with the id of e by
+// those of e, and its vectors by v; nil deletes them if a text changed, and the entry is embedded later. It rejects an
+// empty name and texts beyond the limits ([ErrInvalid]), and fails with [ErrChanged] when the entry was changed after
+// e.Updated, [ErrNotFound] when there is none.
 func (s *Store) SetDigest(ctx context.Context, e subjects.MemoryEntry, v *Vectors, now time.Time) error {
 	if err := errors.Join(checkEdit(&e.Name, &e.Description, &e.Corpus), checkTime("update time", now)); err != nil {
 		return err
@@ -336,8 +347,10 @@ func (s *Store) SetDigest(ctx context.Context, e subjects.MemoryEntry, v *Vector
 			return fmt.Errorf("%w: %s", ErrChanged, e.ID)
 		}
 		next := old
-		next.name, next.description, next.corpus, next.entities = sanitize(e.Name), sanitize(e.Description), sanitize(e.Corpus), entities
-		_, err = t.exec("UPDATE entries SET intent = ?, sentiment = ?, digest = ? WHERE id = ?", sanitize(e.Intent), sanitize(e.Sentiment), sanitize(e.Provenance.Digest), e.ID)
+		next.name, next.description, next.corpus, next.entities = sanitize(e.Name), sanitize(e.Description),
+			sanitize(e.Corpus), entities
+		_, err = t.exec("UPDATE entries SET intent = ?, sentiment = ?, digest = ? WHERE id = ?", sanitize(e.Intent),
+			sanitize(e.Sentiment), sanitize(e.Provenance.Digest), e.ID)
 		if err != nil {
 			return err
 		}

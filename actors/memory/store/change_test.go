@@ -25,13 +25,39 @@ func TestUpdate(t *testing.T) {
 		err     error
 	}{
 		{"the name", subjects.MemoryEdit{Name: ptr("n")}, nil, "n|about a|what a says|[x y]", 0, nil},
-		{"the corpus, with vectors", subjects.MemoryEdit{Corpus: ptr("c")}, randomVectors("m", 4, 5), "name of a|about a|c|[x y]", 1, nil},
-		{"tags leave the vectors", subjects.MemoryEdit{Tags: &[]string{"z", "x", "z"}}, nil, "name of a|about a|what a says|[z x]", 1, nil},
+		{
+			"the corpus, with vectors",
+			subjects.MemoryEdit{Corpus: ptr("c")},
+			randomVectors("m", 4, 5),
+			"name of a|about a|c|[x y]", 1, nil,
+		},
+		{
+			"tags leave the vectors",
+			subjects.MemoryEdit{Tags: &[]string{"z", "x", "z"}},
+			nil,
+			"name of a|about a|what a says|[z x]", 1, nil,
+		},
 		{"no tags", subjects.MemoryEdit{Tags: &[]string{}}, nil, "name of a|about a|what a says|[]", 1, nil},
-		{"the same words leave the vectors", subjects.MemoryEdit{Name: ptr("name of a")}, nil, "name of a|about a|what a says|[x y]", 1, nil},
-		{"a NUL is made visible", subjects.MemoryEdit{Description: ptr("a\x00b")}, nil, "name of a|a\uFFFDb|what a says|[x y]", 0, nil},
-		{"an empty name", subjects.MemoryEdit{Name: ptr("")}, nil, "name of a|about a|what a says|[x y]", 1, ErrInvalid},
-		{"vectors of another length", subjects.MemoryEdit{Name: ptr("n")}, randomVectors("m", 3, 5), "name of a|about a|what a says|[x y]", 1, ErrDims},
+		{
+			"the same words leave the vectors",
+			subjects.MemoryEdit{Name: ptr("name of a")},
+			nil,
+			"name of a|about a|what a says|[x y]", 1, nil,
+		},
+		{"a NUL is made visible", subjects.MemoryEdit{Description: ptr("a\x00b")}, nil, "name of a|a\uFFFDb|what a " +
+			"says|[x y]", 0, nil},
+		{
+			"an empty name",
+			subjects.MemoryEdit{Name: ptr("")},
+			nil, "name of a|about a|what a says|[x y]", 1,
+			ErrInvalid,
+		},
+		{
+			"vectors of another length",
+			subjects.MemoryEdit{Name: ptr("n")},
+			randomVectors("m", 3, 5),
+			"name of a|about a|what a says|[x y]", 1, ErrDims,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e := newFact(fmt.Sprint("a", i))
@@ -49,7 +75,8 @@ func TestUpdate(t *testing.T) {
 			if is := fmt.Sprintf("%s|%s|%s|%v", now.Name, now.Description, now.Corpus, now.Tags); is != c.want {
 				t.Errorf("got %s, want %s", is, c.want)
 			}
-			if n := queryCount(t, s, "SELECT count(*) FROM vectors v JOIN entries e ON e.row = v.row WHERE e.id = ?", e.ID); n != c.vectors {
+			if n := queryCount(t, s, "SELECT count(*) FROM vectors v JOIN entries e ON e.row = v.row WHERE e.id = ?",
+				e.ID); n != c.vectors {
 				t.Errorf("%d vectors, want %d", n, c.vectors)
 			}
 		})
@@ -62,7 +89,8 @@ func TestUpdateTimeIncreases(t *testing.T) {
 	putEntries(t, s, newFact("a"))
 	before := getEntry(t, s, "a")
 	for i := range 3 { // a clock that stands still, or goes back
-		e, err := s.Update(t.Context(), "a", subjects.MemoryEdit{Name: ptr(fmt.Sprint(i))}, nil, testTime.Add(-time.Hour))
+		e, err := s.Update(t.Context(), "a", subjects.MemoryEdit{Name: ptr(fmt.Sprint(i))}, nil,
+			testTime.Add(-time.Hour))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +99,8 @@ func TestUpdateTimeIncreases(t *testing.T) {
 		}
 		before = e
 	}
-	if _, err := s.Update(t.Context(), "b", subjects.MemoryEdit{Name: ptr("n")}, nil, testTime); !errors.Is(err, ErrNotFound) {
+	if _, err := s.Update(t.Context(), "b", subjects.MemoryEdit{Name: ptr("n")}, nil, testTime); !errors.Is(err,
+		ErrNotFound) {
 		t.Error(err)
 	}
 }
@@ -82,7 +111,10 @@ func TestMerge(t *testing.T) {
 	a := newFact("a")
 	a.Tags, a.Entities = []string{"x", "y"}, []string{"Anna"}
 	putEntries(t, s, a, newFact("b"), newFact("c"))
-	if err := s.Merge(t.Context(), "a", Addition{Tags: []string{"y", "z"}, Entities: []string{"Anna", "Bob"}, Correlating: []string{"b", "missing", "a"}}); err != nil {
+	if err := s.Merge(t.Context(), "a", Addition{
+		Tags: []string{"y", "z"}, Entities: []string{"Anna", "Bob"},
+		Correlating: []string{"b", "missing", "a"},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if e := getEntry(t, s, "a"); fmt.Sprint(e.Tags, e.Entities, e.Correlating) != "[x y z] [Anna Bob] [b]" {
@@ -111,7 +143,8 @@ func TestMergeLinksEntriesInBothDirections(t *testing.T) {
 	s := newStore(t)
 	putEntries(t, s, newFact("a"), newFact("b"), newFact("c"), newFact("d"))
 	for range 2 { // the second call links nothing
-		if err := s.Merge(t.Context(), "a", Addition{Correlating: []string{"b", "c", "a", "missing", "b"}}); err != nil {
+		if err := s.Merge(t.Context(), "a",
+			Addition{Correlating: []string{"b", "c", "a", "missing", "b"}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -154,7 +187,8 @@ func TestSetVectors(t *testing.T) {
 	if err := s.SetVectors(t.Context(), "a", e.Updated, *randomVectors("m", 4, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Update(t.Context(), "a", subjects.MemoryEdit{Corpus: ptr("other")}, nil, testTime.Add(time.Second)); err != nil {
+	if _, err := s.Update(t.Context(), "a", subjects.MemoryEdit{Corpus: ptr("other")}, nil,
+		testTime.Add(time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.SetVectors(t.Context(), "a", e.Updated, *randomVectors("m", 4, 2)); !errors.Is(err, ErrChanged) {

@@ -85,7 +85,10 @@ func (a *actor) act(ctx context.Context) error {
 	var err error
 	switch what {
 	case "put":
-		items := []Item{{Entry: newEngram(id, "q-"+id, "gen"), Vectors: randomVectors("m", 64, uint64(a.n))}, {Entry: newFact(id + "f")}}
+		items := []Item{
+			{Entry: newEngram(id, "q-"+id, "gen"), Vectors: randomVectors("m", 64, uint64(a.n))},
+			{Entry: newFact(id + "f")},
+		}
 		_, err = a.s.Put(ctx, items...)
 		a.mine = append(a.mine, id)
 	case "supersede":
@@ -101,7 +104,8 @@ func (a *actor) act(ctx context.Context) error {
 		_, err = a.s.Forget(ctx, old)
 		a.mine = slices.DeleteFunc(a.mine, func(m string) bool { return m == old })
 	case "update":
-		_, err = a.s.Update(ctx, old, subjects.MemoryEdit{Name: ptr("name-" + id)}, randomVectors("m", 64, uint64(a.n)), time.Now())
+		_, err = a.s.Update(ctx, old, subjects.MemoryEdit{Name: ptr("name-" + id)}, randomVectors("m", 64, uint64(a.n)),
+			time.Now())
 	case "relate":
 		r := line1("rel-"+id, old, "Anna", "knows", id)
 		err = a.s.PutRelations(ctx, RelationWrite{Relation: r})
@@ -218,8 +222,10 @@ func (x *expected) check(t *testing.T, s *Store) {
 		case !is:
 			t.Errorf("%s was acknowledged and is gone", id)
 		case want.unsure:
-		case e.Name != want.name || e.SupersededBy != want.by || !slices.Equal(e.Tags, want.tags) || e.Grades.Rewards != want.rewards || len(all) < maxPageSize && lines[id] != want.lines:
-			t.Errorf("%s is %q by %q %v rewards %d lines %d\nwant %+v", id, e.Name, e.SupersededBy, e.Tags, e.Grades.Rewards, lines[id], want)
+		case e.Name != want.name || e.SupersededBy != want.by || !slices.Equal(e.Tags, want.tags) ||
+			e.Grades.Rewards != want.rewards || len(all) < maxPageSize && lines[id] != want.lines:
+			t.Errorf("%s is %q by %q %v rewards %d lines %d\nwant %+v", id, e.Name, e.SupersededBy, e.Tags,
+				e.Grades.Rewards, lines[id], want)
 		}
 	}
 	known := map[string]bool{}

@@ -46,8 +46,8 @@ func invalidf(format string, a ...any) error {
 	return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, a...))
 }
 
-// checkID rejects an id that is empty, too long or not printable. Ids are not sanitized, because two could become one. what names
-// the field in the error.
+// checkID rejects an id that is empty, too long or not printable. Ids are not sanitized, because two could become one.
+// what names the field in the error.
 func checkID(what, id string) error {
 	switch {
 	case id == "":
@@ -84,18 +84,20 @@ func checkTime(what string, t time.Time) error {
 	return nil
 }
 
-// CheckEntry returns the first [ErrInvalid] of an entry that [Store.Put] would reject: ids that are not printable, an unknown
-// kind, state, trust or source, texts, times, counts and grades out of range, and a successor without the state superseded.
-// Nothing is guessed: an entry of unknown trust is stored neither as trusted nor as untrusted. It does not check the name for
-// being empty, nor vectors; Put does.
+// CheckEntry returns the first [ErrInvalid] of an entry that [Store.Put] would reject: ids that are not printable, an
+// unknown kind, state, trust or source, texts, times, counts and grades out of range, and a successor without the state
+// superseded. Nothing is guessed: an entry of unknown trust is stored neither as trusted nor as untrusted. It does not
+// check the name for being empty, nor vectors; Put does.
 func CheckEntry(e subjects.MemoryEntry) error {
 	checks := []error{
 		checkID("id", e.ID),
 		checkOneOf("kind", e.Kind, subjects.KindEngram, subjects.KindFact, subjects.KindDocument),
 		checkOneOf("state", e.State, subjects.MemoryActive, subjects.MemoryCandidate, subjects.MemorySuperseded),
 		checkOneOf("trust", e.Provenance.Trust, subjects.Trusted, subjects.Untrusted),
-		checkOneOf("source", string(e.Provenance.Source), subjects.SourceUser, subjects.SourceConversation, subjects.SourceAgent, subjects.SourceDocument, subjects.SourceExternal),
-		checkLength("corpus", e.Corpus, maxText), checkLength("name", e.Name, maxShort), checkLength("description", e.Description, maxText),
+		checkOneOf("source", string(e.Provenance.Source), subjects.SourceUser, subjects.SourceConversation,
+			subjects.SourceAgent, subjects.SourceDocument, subjects.SourceExternal),
+		checkLength("corpus", e.Corpus, maxText), checkLength("name", e.Name, maxShort), checkLength("description",
+			e.Description, maxText),
 		checkTime("created", e.Created), checkTime("updated", e.Updated), checkTime("last accessed", e.Accessed),
 	}
 	if err := e.CheckContext(); err != nil {
@@ -114,7 +116,8 @@ func CheckEntry(e subjects.MemoryEntry) error {
 	if e.SupersededBy != "" && e.State != subjects.MemorySuperseded {
 		checks = append(checks, invalidf("%s has a successor but its state is %s", e.ID, e.State))
 	}
-	if e.Accesses < 0 || e.Grades.Critic < 0 || e.Grades.Critic > 5 || !(e.Grades.Reward >= -1 && e.Grades.Reward <= 1) || e.Grades.Rewards < 0 {
+	if e.Accesses < 0 || e.Grades.Critic < 0 || e.Grades.Critic > 5 ||
+		!(e.Grades.Reward >= -1 && e.Grades.Reward <= 1) || e.Grades.Rewards < 0 {
 		checks = append(checks, invalidf("grades or counts of %s are out of range", e.ID))
 	}
 	for _, err := range checks {
@@ -125,8 +128,8 @@ func CheckEntry(e subjects.MemoryEntry) error {
 	return nil
 }
 
-// Vectors are the embeddings of an entry. Corpus is that of its [subjects.MemoryEntry.SearchText] and required; Name and
-// Description are nil when their text says nothing that the corpus does not: that means the same as Corpus.
+// Vectors are the embeddings of an entry. Corpus is that of its [subjects.MemoryEntry.SearchText] and required; Name
+// and Description are nil when their text says nothing that the corpus does not: that means the same as Corpus.
 type Vectors struct {
 	Model                     string
 	Corpus, Name, Description []float32
@@ -139,9 +142,9 @@ type packedVectors struct {
 	corpus, name, description []byte
 }
 
-// pack validates and encodes the vectors. It rejects a malformed model name ([ErrInvalid]), a Corpus vector of 0 or more than
-// maxDims dimensions and a zero, NaN or infinite vector ([ErrVector]), and vectors of different dimensions ([ErrDims]). Name and
-// Description may be empty; they are nil in the result then.
+// pack validates and encodes the vectors. It rejects a malformed model name ([ErrInvalid]), a Corpus vector of 0 or
+// more than maxDims dimensions and a zero, NaN or infinite vector ([ErrVector]), and vectors of different dimensions
+// ([ErrDims]). Name and Description may be empty; they are nil in the result then.
 func (v Vectors) pack() (*packedVectors, error) {
 	if err := checkID("model", v.Model); err != nil {
 		return nil, err
@@ -168,8 +171,8 @@ func (v Vectors) pack() (*packedVectors, error) {
 	return p, nil
 }
 
-// packVector encodes a vector as little-endian float32. It rejects a vector of zeros, also an empty one, and one with NaN or
-// infinity with [ErrVector].
+// packVector encodes a vector as little-endian float32. It rejects a vector of zeros, also an empty one, and one with
+// NaN or infinity with [ErrVector].
 func packVector(v []float32) ([]byte, error) {
 	b := make([]byte, 0, 4*len(v))
 	var sum float64

@@ -9,10 +9,11 @@ import (
 	"slices"
 )
 
-// rewriteFile copies the live rows of a closed memory into a new file, which then replaces the old one: no byte of a forgotten or
-// changed entry is left. It rejects a memory with a log, with a schema other than len(steps) or with unknown tables. The caller
-// must hold the claim on path. It takes some seconds for 100,000 entries with vectors. When ctx ends before the copy is complete,
-// the file is unchanged and the error is returned. The old file stays attached, and thereby locked, until it is replaced.
+// rewriteFile copies the live rows of a closed memory into a new file, which then replaces the old one: no byte of a
+// forgotten or changed entry is left. It rejects a memory with a log, with a schema other than len(steps) or with
+// unknown tables. The caller must hold the claim on path. It takes some seconds for 100,000 entries with vectors. When
+// ctx ends before the copy is complete, the file is unchanged and the error is returned. The old file stays attached,
+// and thereby locked, until it is replaced.
 func rewriteFile(ctx context.Context, path string, o Options, steps []string) error {
 	for _, log := range []string{path + walSuffix, path + walSuffix + ".checkpoint", path + walSuffix + ".recovery"} {
 		// A log belongs to the file it was written for: it must not be replayed on another.
@@ -44,9 +45,9 @@ func rewriteFile(ctx context.Context, path string, o Options, steps []string) er
 	return nil
 }
 
-// copyInto creates fresh with the current schema, copies all tables of path into it and detaches it. It rejects a file of another
-// schema or with unknown tables, and fails if a table has another number of rows afterwards. The mark that the file may hold
-// deleted bytes is not copied. Nothing may be attached before.
+// copyInto creates fresh with the current schema, copies all tables of path into it and detaches it. It rejects a file
+// of another schema or with unknown tables, and fails if a table has another number of rows afterwards. The mark that
+// the file may hold deleted bytes is not copied. Nothing may be attached before.
 func (e *engine) copyInto(ctx context.Context, path, fresh string, steps []string) error {
 	if _, err := e.db.ExecContext(ctx, "ATTACH "+quoteSQL(path)+" AS old (READ_ONLY)"); err != nil {
 		return explainOpenError(path, err)
@@ -75,7 +76,8 @@ func (e *engine) copyInto(ctx context.Context, path, fresh string, steps []strin
 			return explainError(err)
 		}
 		var had, has int64
-		if err := e.db.QueryRowContext(ctx, "SELECT (SELECT count(*) FROM old."+table+"), (SELECT count(*) FROM "+table+")").Scan(&had, &has); err != nil {
+		if err := e.db.QueryRowContext(ctx, "SELECT (SELECT count(*) FROM old."+table+"), (SELECT count(*) FROM "+table+
+			")").Scan(&had, &has); err != nil {
 			return explainError(err)
 		}
 		if had != has {
@@ -109,7 +111,8 @@ func (e *engine) rejectUnknownTables(ctx context.Context) error {
 	})
 }
 
-// detach closes the attached file, which is complete then. Idle connections that use it are closed first; none may be in use.
+// detach closes the attached file, which is complete then. Idle connections that use it are closed first; none may be
+// in use.
 func (e *engine) detach(ctx context.Context) error {
 	e.attached.Store(false)
 	e.db.SetMaxIdleConns(0)

@@ -22,9 +22,10 @@ type Piece struct {
 	Hash string // see pieceHash
 }
 
-// PutDocument records that a document was ingested. Its key is From: a former record with the same origin is replaced. It rejects
-// an empty or too long From, negative Pieces and times outside the years 1 to 9999 with [ErrInvalid]. A zero Imported means now,
-// a zero Modified unknown. It does not touch the pieces; the record is deleted when the last of them is forgotten.
+// PutDocument records that a document was ingested. Its key is From: a former record with the same origin is replaced.
+// It rejects an empty or too long From, negative Pieces and times outside the years 1 to 9999 with [ErrInvalid]. A zero
+// Imported means now, a zero Modified unknown. It does not touch the pieces; the record is deleted when the last of
+// them is forgotten.
 func (s *Store) PutDocument(ctx context.Context, d Document) error {
 	if d.From == "" {
 		return invalidf("a document needs an origin")
@@ -35,7 +36,10 @@ func (s *Store) PutDocument(ctx context.Context, d Document) error {
 	if d.Imported.IsZero() {
 		d.Imported = s.opts.Now()
 	}
-	for _, err := range []error{checkLength("origin", d.From, maxShort), checkTime("modification time", d.Modified), checkTime("import time", d.Imported)} {
+	for _, err := range []error{
+		checkLength("origin", d.From, maxShort), checkTime("modification time", d.Modified),
+		checkTime("import time", d.Imported),
+	} {
 		if err != nil {
 			return err
 		}
@@ -43,7 +47,8 @@ func (s *Store) PutDocument(ctx context.Context, d Document) error {
 	modified := optionalTime(d.Modified)
 	from, title, hash, imported := sanitize(d.From), sanitize(d.Title), sanitize(d.Hash), truncateTime(d.Imported)
 	return s.write(ctx, func(t *tx) error {
-		n, err := t.exec("UPDATE documents SET title = ?, hash = ?, modified = ?, pieces = ?, imported = ? WHERE origin = ?",
+		n, err := t.exec("UPDATE documents SET title = ?, hash = ?, modified = ?, pieces = ?, imported = ? WHERE "+
+			"origin = ?",
 			title, hash, modified, d.Pieces, imported, from)
 		if err == nil && n == 0 {
 			t.insert("documents", from, title, hash, modified, int32(d.Pieces), imported)

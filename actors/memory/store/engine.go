@@ -17,8 +17,8 @@ const (
 	// catalog is the name under which the file is attached. The database that DuckDB starts with is in memory and stays
 	// empty: only an attached file can have small row groups and a path with arbitrary characters.
 	catalog = "kept"
-	// rowGroup is how many rows a checkpoint rewrites when one of them was added. DuckDB's default of 122,880 would write
-	// a gigabyte of vectors at each checkpoint.
+	// rowGroup is how many rows a checkpoint rewrites when one of them was added. DuckDB's default of 122,880 would
+	// write a gigabyte of vectors at each checkpoint.
 	rowGroup = 2048
 
 	walSuffix  = ".wal"
@@ -34,8 +34,8 @@ type engine struct {
 	attached atomic.Bool
 }
 
-// newEngine starts DuckDB with nothing attached. path only names the folder to which DuckDB spills; the file is not opened. It
-// neither downloads nor loads extensions by itself. o must have its defaults filled in.
+// newEngine starts DuckDB with nothing attached. path only names the folder to which DuckDB spills; the file is not
+// opened. It neither downloads nor loads extensions by itself. o must have its defaults filled in.
 func newEngine(path string, o Options) (*engine, error) {
 	settings := url.Values{
 		"autoinstall_known_extensions": {"false"},
@@ -46,13 +46,14 @@ func newEngine(path string, o Options) (*engine, error) {
 		"threads":                      {strconv.Itoa(o.Threads)},
 		"memory_limit":                 {o.MemoryLimit},
 		"temp_directory":               {path + tempSuffix},
-		// What queries have freed goes back to the system at once, and by a thread of the allocator: by default it is kept.
+		// What queries have freed goes back to the system at once, and by a thread of the allocator: by default it is
+		// kept.
 		"allocator_flush_threshold":                   {"1MB"},
 		"allocator_background_threads":                {"true"},
 		"allocator_bulk_deallocation_flush_threshold": {"1MB"},
-		// DuckDB caches the plan of a prepared statement, and the first two derive it from the values in the tables at that
-		// time: a condition that no row met is dropped, and texts are sorted and grouped up to the length of the longest.
-		// Later results would lack rows and mix texts up. The third turns each short list into a join.
+		// DuckDB caches the plan of a prepared statement, and the first two derive it from the values in the tables at
+		// that time: a condition that no row met is dropped, and texts are sorted and grouped up to the length of the
+		// longest. Later results would lack rows and mix texts up. The third turns each short list into a join.
 		"disabled_optimizers": {"compressed_materialization,statistics_propagation,in_clause"},
 	}
 	e := &engine{}
@@ -72,10 +73,10 @@ func newEngine(path string, o Options) (*engine, error) {
 	return e, nil
 }
 
-// openEngine starts DuckDB and attaches the file, which it creates if it is missing. Native code is loaded only from the file in
-// o.VSS; vss is the error of that ([ErrNoVSS] if o.VSS is ""), without which everything but approximate search works. A tail of
-// zeros in the log is truncated. err is ctx's error if ctx ended, else [ErrLocked], [ErrNewer], [ErrDamaged] or an error of the
-// file system; DuckDB is stopped then.
+// openEngine starts DuckDB and attaches the file, which it creates if it is missing. Native code is loaded only from
+// the file in o.VSS; vss is the error of that ([ErrNoVSS] if o.VSS is ""), without which everything but approximate
+// search works. A tail of zeros in the log is truncated. err is ctx's error if ctx ended, else [ErrLocked], [ErrNewer],
+// [ErrDamaged] or an error of the file system; DuckDB is stopped then.
 func openEngine(ctx context.Context, path string, o Options) (e *engine, vss, err error) {
 	if e, err = newEngine(path, o); err != nil {
 		return nil, nil, err
@@ -99,15 +100,18 @@ func openEngine(ctx context.Context, path string, o Options) (e *engine, vss, er
 	return nil, nil, errors.Join(err, e.close())
 }
 
-// attach opens the file, or creates it if it is missing; every new connection uses it from then on. Its errors are DuckDB's,
-// unclassified.
+// attach opens the file, or creates it if it is missing; every new connection uses it from then on. Its errors are
+// DuckDB's, unclassified.
 func (e *engine) attach(ctx context.Context, path string) error {
 	conn, err := e.db.Conn(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }() // returns it to the pool
-	for _, q := range []string{fmt.Sprintf("ATTACH %s AS %s (ROW_GROUP_SIZE %d)", quoteSQL(path), catalog, rowGroup), "USE " + catalog} {
+	for _, q := range []string{
+		fmt.Sprintf("ATTACH %s AS %s (ROW_GROUP_SIZE %d)", quoteSQL(path), catalog, rowGroup),
+		"USE " + catalog,
+	} {
 		if _, err := conn.ExecContext(ctx, q); err != nil {
 			return err
 		}
@@ -116,8 +120,8 @@ func (e *engine) attach(ctx context.Context, path string) error {
 	return nil
 }
 
-// lockDown irrevocably denies SQL access to other files, to the network and to DuckDB's configuration. Whatever must be attached
-// or loaded has to be so before.
+// lockDown irrevocably denies SQL access to other files, to the network and to DuckDB's configuration. Whatever must be
+// attached or loaded has to be so before.
 func (e *engine) lockDown(ctx context.Context) error {
 	for _, q := range []string{"SET enable_external_access = false", "SET lock_configuration = true"} {
 		if _, err := e.db.ExecContext(ctx, q); err != nil {
@@ -153,8 +157,8 @@ type statementCache struct {
 // maxStatements bounds the cache. Reaching it is a bug: query texts come from this package and are few.
 const maxStatements = 500
 
-// get returns the prepared statement of a query text, and prepares it the first time. It fails when maxStatements are cached:
-// none is evicted. The cache owns the statement: the caller must not close it.
+// get returns the prepared statement of a query text, and prepares it the first time. It fails when maxStatements are
+// cached: none is evicted. The cache owns the statement: the caller must not close it.
 func (r *statementCache) get(ctx context.Context, query string) (*sql.Stmt, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,7 +12,8 @@ import (
 // Errors of the file.
 var (
 	// ErrNoDuckDB means that this program was built without DuckDB.
-	ErrNoDuckDB = errors.New("this conclave was built without a C compiler, so it has no memory; install g++ and build again")
+	ErrNoDuckDB = errors.New("this conclave was built without a C compiler, so it has no memory; install g++ and " +
+		"build again")
 	// ErrLocked means that another process, or another store of this one, has the file open.
 	ErrLocked = errors.New("the memory is open elsewhere")
 	// ErrNewer means that a newer program wrote the file.
@@ -20,7 +21,8 @@ var (
 	// ErrDamaged means that the file cannot be read. It is left as it is.
 	ErrDamaged = errors.New("the memory is damaged")
 	// ErrBroken means that the database has stopped, for example on a full disk. Acknowledged writes are safe.
-	ErrBroken = errors.New("the database of the memory has stopped; look whether the disk is full and start conclave again")
+	ErrBroken = errors.New("the database of the memory has stopped; look whether the disk is full and start conclave " +
+		"again")
 	// ErrClosed means that the store was closed.
 	ErrClosed = errors.New("the memory is closed")
 )
@@ -53,7 +55,8 @@ var (
 	ErrNoVSS = errors.New("approximate search is not configured; name the file of DuckDB's vss extension in memory.vss")
 )
 
-// duckError is an error of DuckDB, as opposed to a rejected request: a write of a batch that failed with it is retried alone.
+// duckError is an error of DuckDB, as opposed to a rejected request: a write of a batch that failed with it is retried
+// alone.
 type duckError struct{ err error }
 
 func (e *duckError) Error() string { return text.OneLine(e.err.Error(), maxErrorText) }
@@ -68,8 +71,8 @@ var (
 	brokenLog  = regexp.MustCompile(`Corrupt WAL file: .*?at byte position (\d+)`)
 )
 
-// explainError classifies an error of DuckDB as [ErrBroken] or [ErrDamaged], or names the remedy if it ran out of memory. Every
-// other error becomes a duckError with the same text on one line; nil stays nil.
+// explainError classifies an error of DuckDB as [ErrBroken] or [ErrDamaged], or names the remedy if it ran out of
+// memory. Every other error becomes a duckError with the same text on one line; nil stays nil.
 func explainError(err error) error {
 	if err == nil {
 		return nil
@@ -94,23 +97,29 @@ func explainError(err error) error {
 	return &duckError{err}
 }
 
-// explainOpenError classifies an error of opening a file as [ErrLocked], [ErrNewer] or [ErrDamaged] and names the remedy. A
-// missing permission, a full disk and too many open files are none of the three; an error that is not recognized is [ErrDamaged].
-// err must not be nil.
+// explainOpenError classifies an error of opening a file as [ErrLocked], [ErrNewer] or [ErrDamaged] and names the
+// remedy. A missing permission, a full disk and too many open files are none of the three; an error that is not
+// recognized is [ErrDamaged]. err must not be nil.
 func explainOpenError(path string, err error) error {
 	said := err.Error()
 	switch {
 	case strings.Contains(said, "Could not set lock on file"):
 		if m := lockHolder.FindStringSubmatch(said); m != nil {
-			return fmt.Errorf("%w: process %s (%s) has %s open; stop it, or use the commands of the running conclave", ErrLocked, m[2], m[1], path)
+			return fmt.Errorf("%w: process %s (%s) has %s open; stop it, or use the commands of the running conclave",
+				ErrLocked, m[2], m[1], path)
 		}
-		return fmt.Errorf("%w: another process has %s; stop it, or use the commands of the running conclave", ErrLocked, path)
-	case strings.Contains(said, "Trying to read a database file with version number"), strings.Contains(said, "was written with a storage version greater"):
-		return fmt.Errorf("%w of DuckDB: %s is unchanged; use the version that wrote it (%w)", ErrNewer, path, &duckError{err})
-	case strings.Contains(said, "Permission denied"), strings.Contains(said, "No space left"), strings.Contains(said, "Too many open files"):
+		return fmt.Errorf("%w: another process has %s; stop it, or use the commands of the running conclave", ErrLocked,
+			path)
+	case strings.Contains(said, "Trying to read a database file with version number"), strings.Contains(said,
+		"was written with a storage version greater"):
+		return fmt.Errorf("%w of DuckDB: %s is unchanged; use the version that wrote it (%w)", ErrNewer, path,
+			&duckError{err})
+	case strings.Contains(said, "Permission denied"), strings.Contains(said, "No space left"), strings.Contains(said,
+		"Too many open files"):
 		return fmt.Errorf("opening the memory at %s: %w", path, &duckError{err})
 	case strings.Contains(said, "replaying WAL"):
-		return fmt.Errorf("%w: the log %s cannot be read (%w). Nothing was changed. Keep a copy of both files; without the log the memory opens as it was when the log began",
+		return fmt.Errorf("%w: the log %s cannot be read (%w). Nothing was changed. Keep a copy of both files; "+
+			"without the log the memory opens as it was when the log began",
 			ErrDamaged, path+walSuffix, &duckError{err})
 	}
 	return damagedError(path, &duckError{err})
@@ -118,5 +127,6 @@ func explainOpenError(path string, err error) error {
 
 // damagedError returns an [ErrDamaged] with the remedy.
 func damagedError(path string, why error) error {
-	return fmt.Errorf("%w: %s: %w. It was not changed: move it away and start with a new memory, then restore an export with conclave memory import", ErrDamaged, path, why)
+	return fmt.Errorf("%w: %s: %w. It was not changed: move it away and start with a new memory, then restore an "+
+		"export with conclave memory import", ErrDamaged, path, why)
 }

@@ -14,16 +14,17 @@ import (
 	"sync"
 )
 
-// openPaths are the files that this process has open. DuckDB's lock excludes other processes only: two stores of one process
-// on one file would destroy it, and closing any handle of it would release the lock.
+// openPaths are the files that this process has open. DuckDB's lock excludes other processes only: two stores of one
+// process on one file would destroy it, and closing any handle of it would release the lock.
 var openPaths struct {
 	sync.Mutex
 	paths map[string]bool
 }
 
-// claimPath creates the folder of the file and reserves the file for the caller until free is called. It rejects a path with ? or
-// *, a folder that createFolder rejects and, with [ErrLocked], a path that this process has claimed already. full is the absolute
-// path without symbolic links in its folder. Other processes are not excluded; DuckDB's lock does that.
+// claimPath creates the folder of the file and reserves the file for the caller until free is called. It rejects a path
+// with ? or *, a folder that createFolder rejects and, with [ErrLocked], a path that this process has claimed already.
+// full is the absolute path without symbolic links in its folder. Other processes are not excluded; DuckDB's lock does
+// that.
 func claimPath(path string) (full string, free func(), err error) {
 	if full, err = filepath.Abs(path); err != nil {
 		return "", nil, fmt.Errorf("finding %s: %w", path, err)
@@ -56,9 +57,9 @@ func claimPath(path string) (full string, free func(), err error) {
 	}, nil
 }
 
-// createFolder creates the folder of the file full with mode 0700: the log and DuckDB's temporary files are as private as the
-// file. An existing folder that other users can access is restricted to 0700 if every name in it begins with that of the file,
-// and rejected otherwise.
+// createFolder creates the folder of the file full with mode 0700: the log and DuckDB's temporary files are as private
+// as the file. An existing folder that other users can access is restricted to 0700 if every name in it begins with
+// that of the file, and rejected otherwise.
 func createFolder(full string) error {
 	dir, name := filepath.Split(full)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -77,7 +78,8 @@ func createFolder(full string) error {
 	}
 	for _, f := range all {
 		if !strings.HasPrefix(f.Name(), name) {
-			return fmt.Errorf("other users can access %s, and it holds more than the memory (%s); give the memory a folder of its own", dir, f.Name())
+			return fmt.Errorf("other users can access %s, and it holds more than the memory (%s); give the memory a "+
+				"folder of its own", dir, f.Name())
 		}
 	}
 	if err := os.Chmod(dir, 0o700); err != nil {
@@ -86,8 +88,8 @@ func createFolder(full string) error {
 	return nil
 }
 
-// prepareFile creates the file if there is none, and restricts an existing one to mode 0600. It rejects anything but a regular
-// file, one that this user cannot read and write, and with [ErrDamaged] an empty one.
+// prepareFile creates the file if there is none, and restricts an existing one to mode 0600. It rejects anything but a
+// regular file, one that this user cannot read and write, and with [ErrDamaged] an empty one.
 func (s *Store) prepareFile(ctx context.Context) error {
 	info, err := os.Stat(s.path)
 	switch {
@@ -111,12 +113,13 @@ func (s *Store) prepareFile(ctx context.Context) error {
 	return nil
 }
 
-// createFile creates an empty memory. It is written under another name first, so that a crash leaves no file or a complete one. A
-// log without its file is [ErrDamaged]: a new file would not match it. If another process creates the file meanwhile, that one is
-// kept and the result is nil.
+// createFile creates an empty memory. It is written under another name first, so that a crash leaves no file or a
+// complete one. A log without its file is [ErrDamaged]: a new file would not match it. If another process creates the
+// file meanwhile, that one is kept and the result is nil.
 func (s *Store) createFile(ctx context.Context) error {
 	if _, err := os.Lstat(s.path + walSuffix); err == nil {
-		return fmt.Errorf("%w: %s is missing but its log %s exists; restore the file, or move the log away to start a new memory", ErrDamaged, s.path, s.path+walSuffix)
+		return fmt.Errorf("%w: %s is missing but its log %s exists; restore the file, or move the log away to start "+
+			"a new memory", ErrDamaged, s.path, s.path+walSuffix)
 	}
 	fresh := fmt.Sprintf("%s%s-%d", s.path, newSuffix, os.Getpid())
 	for _, leftover := range []string{fresh, fresh + walSuffix} {
@@ -138,8 +141,8 @@ func (s *Store) createFile(ctx context.Context) error {
 	if err := errors.Join(err, e.close()); err != nil {
 		return fmt.Errorf("creating the memory: %w", err)
 	}
-	// A link, unlike a rename, does not replace a file that another process has created meanwhile. On a file system without
-	// links, the lock of the data folder excludes other processes.
+	// A link, unlike a rename, does not replace a file that another process has created meanwhile. On a file system
+	// without links, the lock of the data folder excludes other processes.
 	switch err := os.Link(fresh, s.path); {
 	case errors.Is(err, fs.ErrExist):
 		return os.Remove(fresh)
@@ -153,8 +156,8 @@ func (s *Store) createFile(ctx context.Context) error {
 	return replaceFile(fresh, s.path)
 }
 
-// removeLeftovers removes the files beside path that a crash left incomplete: all whose name begins with that of path and
-// newSuffix. The caller must hold the claim on path.
+// removeLeftovers removes the files beside path that a crash left incomplete: all whose name begins with that of path
+// and newSuffix. The caller must hold the claim on path.
 func removeLeftovers(path string) error {
 	dir, name := filepath.Split(path)
 	all, err := os.ReadDir(dir)
@@ -171,8 +174,8 @@ func removeLeftovers(path string) error {
 	return nil
 }
 
-// replaceFile syncs fresh, restricts it to mode 0600 and renames it to path, which it replaces. When it returns nil, the rename
-// is durable.
+// replaceFile syncs fresh, restricts it to mode 0600 and renames it to path, which it replaces. When it returns nil,
+// the rename is durable.
 func replaceFile(fresh, path string) error {
 	f, err := os.OpenFile(fresh, os.O_RDWR, 0)
 	if err != nil {
@@ -202,10 +205,10 @@ func syncFolder(dir string) error {
 // walEntryHeader is the size of the header of a log entry, size and checksum. DuckDB reports the position behind it.
 const walEntryHeader = 16
 
-// truncateZeroTail truncates the log of path at the position that err, DuckDB's error of opening, reports as corrupt, if only
-// zeros follow. It reports whether it did and opening is worth a retry; false leaves the log unchanged, unless truncating or
-// syncing itself failed. A power failure may leave such a tail, which DuckDB rejects. It was never acknowledged: an acknowledged
-// write is synced.
+// truncateZeroTail truncates the log of path at the position that err, DuckDB's error of opening, reports as corrupt,
+// if only zeros follow. It reports whether it did and opening is worth a retry; false leaves the log unchanged, unless
+// truncating or syncing itself failed. A power failure may leave such a tail, which DuckDB rejects. It was never
+// acknowledged: an acknowledged write is synced.
 func truncateZeroTail(path string, err error) bool {
 	m := brokenLog.FindStringSubmatch(err.Error())
 	if m == nil {

@@ -15,16 +15,17 @@ import (
 	"testing"
 )
 
-// The size of the memory whose footprint is measured, and the limit, in MB: of a process that has loaded the entries as the index
-// does, without an index.
+// The size of the memory whose footprint is measured, and the limit, in MB: of a process that has loaded the entries as
+// the index does, without an index.
 const (
 	footprintDims    = 384
 	footprintEntries = 100_000
 	maxFootprint     = 220
 )
 
-// TestChaosFootprint fills a memory with notes and answers, whose only vector is that of the corpus, and measures what another process
-// holds after it has loaded them, read some and written some. CONCLAVE_CHAOS=1 does so with 100,000 entries.
+// TestChaosFootprint fills a memory with notes and answers, whose only vector is that of the corpus, and measures what
+// another process holds after it has loaded them, read some and written some. CONCLAVE_CHAOS=1 does so with 100,000
+// entries.
 func TestChaosFootprint(t *testing.T) {
 	entries := 5000
 	if os.Getenv("CONCLAVE_CHAOS") != "" {
@@ -70,13 +71,15 @@ func fillFootprint(t *testing.T, path string, entries int) {
 		if i%2 == 0 {
 			e = newEngram(id, "query-"+id, "generator")
 		}
-		e.Name, e.Description, e.Corpus = strings.Join(words[:8], " "), strings.Join(words[:20], " "), strings.Join(words, " ")
+		e.Name, e.Description, e.Corpus = strings.Join(words[:8], " "), strings.Join(words[:20], " "),
+			strings.Join(words, " ")
 		e.Conversation, e.Position, e.Speaker, e.Happened = fmt.Sprint("chat ", i/50), i%50+1, "Ana", testTime
 		v := make([]float32, footprintDims)
 		for j := range v {
 			v[j] = r.Float32() - 0.5
 		}
-		if items = append(items, Item{Entry: e, Vectors: &Vectors{Model: "m", Corpus: v}}); len(items) == cap(items) || i == entries-1 {
+		if items = append(items, Item{Entry: e, Vectors: &Vectors{Model: "m", Corpus: v}}); len(items) == cap(items) ||
+			i == entries-1 {
 			if _, err := s.Put(t.Context(), items...); err != nil {
 				t.Fatal(err)
 			}
@@ -109,7 +112,11 @@ func measureFootprint(path string) error {
 		if _, err := s.Get(ctx, ids[(i*7919)%len(ids)]); err != nil {
 			return err
 		}
-		if _, err := s.Put(ctx, Item{Entry: newFact(fmt.Sprintf("new%d-%d", os.Getpid(), i)), Vectors: randomVectors("m", footprintDims, uint64(i))}); err != nil {
+		if _,
+			err := s.Put(ctx, Item{
+			Entry:   newFact(fmt.Sprintf("new%d-%d", os.Getpid(), i)),
+			Vectors: randomVectors("m", footprintDims, uint64(i)),
+		}); err != nil {
 			return err
 		}
 	}
@@ -135,12 +142,14 @@ func (s *Store) printFootprint(ctx context.Context, when string) error {
 		return err
 	}
 	var buffers int64
-	if err := s.db.QueryRowContext(ctx, "SELECT sum(memory_usage_bytes)::BIGINT FROM duckdb_memory()").Scan(&buffers); err != nil {
+	if err := s.db.QueryRowContext(ctx, "SELECT sum(memory_usage_bytes)::BIGINT FROM duckdb_memory()").
+		Scan(&buffers); err != nil {
 		return err
 	}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	printLine(fmt.Sprintf("%s: resident %d MB, of it buffers of DuckDB %d MB and Go %d MB", when, kb>>10, buffers>>20, (m.Sys-m.HeapReleased)>>20))
+	printLine(fmt.Sprintf("%s: resident %d MB, of it buffers of DuckDB %d MB and Go %d MB", when, kb>>10, buffers>>20,
+		(m.Sys-m.HeapReleased)>>20))
 	return nil
 }
 
@@ -148,7 +157,10 @@ func (s *Store) printFootprint(ctx context.Context, when string) error {
 func TestMemoryLimitFollowsTheFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "memory.duckdb")
-	for size, want := range map[int64]string{0: "67108864B", 8 << 20: "68157440B", 1 << 30: "335544320B", 1 << 40: "2147483648B"} {
+	for size, want := range map[int64]string{
+		0: "67108864B", 8 << 20: "68157440B", 1 << 30: "335544320B",
+		1 << 40: "2147483648B",
+	} {
 		if got := memoryLimit(size); got != want {
 			t.Errorf("limit for %d bytes is %s, want %s", size, got, want)
 		}

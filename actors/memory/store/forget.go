@@ -24,8 +24,8 @@ type deletedEntry struct {
 // markForgotSQL records that the file may hold bytes of deleted or changed entries.
 const markForgotSQL = "UPDATE meta SET value = 1 WHERE name = 'forgot' AND value <> 1"
 
-// NeedsRewrite reports whether the file may hold bytes of forgotten or changed entries. [Store.Close] rewrites it if its deadline
-// allows. A closed store is [ErrClosed].
+// NeedsRewrite reports whether the file may hold bytes of forgotten or changed entries. [Store.Close] rewrites it if
+// its deadline allows. A closed store is [ErrClosed].
 func (s *Store) NeedsRewrite(ctx context.Context) (bool, error) {
 	leave, err := s.beginRead()
 	if err != nil {
@@ -36,13 +36,14 @@ func (s *Store) NeedsRewrite(ctx context.Context) (bool, error) {
 	return n != 0, err
 }
 
-// Forget deletes entries with their vectors, tags, links, grades and relations, and documents without a piece left, and returns
-// those that existed, in the order given. Unknown ids are skipped. The key of a forgotten answer is kept, so that a redelivered
-// event does not store it again. Entries that a forgotten one superseded stay superseded, by its successor if it had one.
+// Forget deletes entries with their vectors, tags, links, grades and relations, and documents without a piece left, and
+// returns those that existed, in the order given. Unknown ids are skipped. The key of a forgotten answer is kept, so
+// that a redelivered event does not store it again. Entries that a forgotten one superseded stay superseded, by its
+// successor if it had one.
 //
-// Then the log is checkpointed and no longer holds the deleted bytes. The file may: DuckDB marks rows as deleted and leaves the
-// blocks unchanged (measured: every byte was still there after CHECKPOINT and VACUUM). [Store.Close] rewrites the file, which
-// removes them; if its deadline is too short for that, a later Close does.
+// Then the log is checkpointed and no longer holds the deleted bytes. The file may: DuckDB marks rows as deleted and
+// leaves the blocks unchanged (measured: every byte was still there after CHECKPOINT and VACUUM). [Store.Close]
+// rewrites the file, which removes them; if its deadline is too short for that, a later Close does.
 func (s *Store) Forget(ctx context.Context, ids ...string) (gone []Deleted, err error) {
 	ids = unique(ids)
 	if len(ids) == 0 {
@@ -77,8 +78,8 @@ func (s *Store) Forget(ctx context.Context, ids ...string) (gone []Deleted, err 
 	return gone, nil
 }
 
-// deleteEntries deletes entries and everything that refers to them, and returns those that existed, in no particular order. ids
-// must not be empty and hold at most maxListed.
+// deleteEntries deletes entries and everything that refers to them, and returns those that existed, in no particular
+// order. ids must not be empty and hold at most maxListed.
 func (t *tx) deleteEntries(ids []string) (all []deletedEntry, err error) {
 	in, named := inList(ids)
 	err = t.query(func(r *sql.Rows) error {
@@ -117,9 +118,10 @@ func (t *tx) deleteEntries(ids []string) (all []deletedEntry, err error) {
 	return all, t.deleteReferences(all)
 }
 
-// deleteReferences updates the rows of other tables that refer to deleted entries: their successor takes over the entries that
-// they superseded, documents without a piece left are deleted, answers are marked as forgotten and their grades deleted. Grades
-// of all answers to a query are deleted with the last of these. The entries must be deleted already.
+// deleteReferences updates the rows of other tables that refer to deleted entries: their successor takes over the
+// entries that they superseded, documents without a piece left are deleted, answers are marked as forgotten and their
+// grades deleted. Grades of all answers to a query are deleted with the last of these. The entries must be deleted
+// already.
 func (t *tx) deleteReferences(all []deletedEntry) error {
 	if err := t.inheritSuperseded(all); err != nil {
 		return err
@@ -135,7 +137,8 @@ func (t *tx) deleteReferences(all []deletedEntry) error {
 	}
 	if len(origins) > 0 {
 		in, names := inList(unique(origins))
-		_, err := t.exec("DELETE FROM documents WHERE origin IN "+in+" AND origin NOT IN (SELECT origin FROM entries WHERE kind = 'document')", names...)
+		_, err := t.exec("DELETE FROM documents WHERE origin IN "+in+" AND origin NOT IN (SELECT origin FROM entries "+
+			"WHERE kind = 'document')", names...)
 		if err != nil {
 			return err
 		}
@@ -143,7 +146,8 @@ func (t *tx) deleteReferences(all []deletedEntry) error {
 	if len(answers) == 0 {
 		return nil
 	}
-	// The keys of the answers stay. Grades of one answer go with it, grades of all answers to a query with the last of them.
+	// The keys of the answers stay. Grades of one answer go with it, grades of all answers to a query with the last of
+	// them.
 	in, names := inList(answers)
 	if _, err := t.exec("UPDATE answers SET id = NULL WHERE answer IN "+in, names...); err != nil {
 		return err
@@ -152,12 +156,13 @@ func (t *tx) deleteReferences(all []deletedEntry) error {
 		return err
 	}
 	in, names = inList(unique(queries))
-	_, err := t.exec("DELETE FROM grades WHERE query IN "+in+" AND respondent = '' AND query NOT IN (SELECT query FROM answers WHERE id IS NOT NULL)", names...)
+	_, err := t.exec("DELETE FROM grades WHERE query IN "+in+" AND respondent = '' AND query NOT IN (SELECT query "+
+		"FROM answers WHERE id IS NOT NULL)", names...)
 	return err
 }
 
-// inheritSuperseded makes the successor of a deleted entry the successor of the entries that it had superseded, past successors
-// that are deleted too. Without one left they stay superseded, by "".
+// inheritSuperseded makes the successor of a deleted entry the successor of the entries that it had superseded, past
+// successors that are deleted too. Without one left they stay superseded, by "".
 func (t *tx) inheritSuperseded(all []deletedEntry) error {
 	heirs := map[string]string{}
 	ids := make([]string, len(all))

@@ -22,10 +22,14 @@ func TestForgetRemovesEverything(t *testing.T) {
 	e := whole("a")
 	e.Correlating = []string{"b"}
 	putEntries(t, s, newFact("b"), e)
-	if err := s.PutRelations(t.Context(), RelationWrite{Relation: line1("r1", "a", "Anna", "lives in", "Berlin")}); err != nil {
+	if err := s.PutRelations(t.Context(),
+		RelationWrite{Relation: line1("r1", "a", "Anna", "lives in", "Berlin")}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Grade(t.Context(), Grade{Query: "q1", Respondent: "generator", Critic: ptr(3), Event: "1"}); err != nil {
+	if _, err := s.Grade(t.Context(), Grade{
+		Query: "q1", Respondent: "generator", Critic: ptr(3),
+		Event: "1",
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Touch(t.Context(), testTime, "a"); err != nil {
@@ -34,7 +38,10 @@ func TestForgetRemovesEverything(t *testing.T) {
 	if gone := forgetEntries(t, s, "missing", "a"); fmt.Sprint(gone) != "[{a 2}]" {
 		t.Errorf("gone are %v", gone)
 	}
-	for table, want := range map[string]int{"entries": 1, "vectors": 1, "tags": 0, "links": 0, "access": 0, "grades": 0, "relations": 0, "entities": 0, "answers": 1} {
+	for table, want := range map[string]int{
+		"entries": 1, "vectors": 1, "tags": 0, "links": 0, "access": 0, "grades": 0,
+		"relations": 0, "entities": 0, "answers": 1,
+	} {
 		if n := queryCount(t, s, "SELECT count(*) FROM "+table); n != want {
 			t.Errorf("%s has %d rows, want %d", table, n, want)
 		}
@@ -44,7 +51,9 @@ func TestForgetRemovesEverything(t *testing.T) {
 	}
 	// What is thought of it later is not kept, whether it is about one or about all.
 	for i, g := range []Grade{
-		{Query: "q1", Respondent: "generator", Critic: ptr(3)}, {Query: "q1", Pairwise: ptr("generator")}, {Query: "q1", Reward: ptr(1.0)},
+		{Query: "q1", Respondent: "generator", Critic: ptr(3)},
+		{Query: "q1", Pairwise: ptr("generator")},
+		{Query: "q1", Reward: ptr(1.0)},
 	} {
 		g.Event = fmt.Sprint("late", i)
 		if all, err := s.Grade(t.Context(), g); err != nil || len(all) != 0 {
@@ -82,7 +91,11 @@ func TestForgetOneOfTwoAnswers(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	putEntries(t, s, newEngram("a", "q", "one"), newEngram("b", "q", "two"))
-	for _, g := range []Grade{{Query: "q", Pairwise: ptr("two")}, {Query: "q", Respondent: "one", Critic: ptr(2)}, {Query: "q", Respondent: "two", Critic: ptr(5)}} {
+	for _, g := range []Grade{
+		{Query: "q", Pairwise: ptr("two")},
+		{Query: "q", Respondent: "one", Critic: ptr(2)},
+		{Query: "q", Respondent: "two", Critic: ptr(5)},
+	} {
 		if _, err := s.Grade(t.Context(), g); err != nil {
 			t.Fatal(err)
 		}
@@ -102,11 +115,17 @@ func TestForgetDocument(t *testing.T) {
 	s := newStore(t)
 	piece := func(id string, part int) subjects.MemoryEntry {
 		e := newFact(id)
-		e.Kind, e.Provenance = subjects.KindDocument, subjects.Provenance{Source: subjects.SourceDocument, Trust: subjects.Trusted, From: "/a/b.md", Part: part}
+		e.Kind, e.Provenance = subjects.KindDocument, subjects.Provenance{
+			Source: subjects.SourceDocument,
+			Trust:  subjects.Trusted, From: "/a/b.md", Part: part,
+		}
 		return e
 	}
 	putEntries(t, s, piece("p2", 2), piece("p1", 1))
-	d := Document{From: "/a/b.md", Title: "B", Hash: "h", Modified: testTime, Pieces: 2, Imported: testTime.Add(time.Hour)}
+	d := Document{
+		From: "/a/b.md", Title: "B", Hash: "h", Modified: testTime, Pieces: 2,
+		Imported: testTime.Add(time.Hour),
+	}
 	for range 2 {
 		if err := s.PutDocument(t.Context(), d); err != nil {
 			t.Fatal(err)
@@ -118,7 +137,10 @@ func TestForgetDocument(t *testing.T) {
 		t.Errorf("got %+v %v %v", got, there, err)
 	}
 	pieces, err := s.Pieces(t.Context(), "/a/b.md")
-	if want := fmt.Sprint([]Piece{{"p1", 1, hashText("what p1 says")}, {"p2", 2, hashText("what p2 says")}}); err != nil || fmt.Sprint(pieces) != want {
+	if want := fmt.Sprint([]Piece{
+		{"p1", 1, hashText("what p1 says")},
+		{"p2", 2, hashText("what p2 says")},
+	}); err != nil || fmt.Sprint(pieces) != want {
 		t.Errorf("pieces are %v, %v; want %v", pieces, err, want)
 	}
 	if _, err := s.Update(t.Context(), "p2", subjects.MemoryEdit{Corpus: ptr("new")}, nil, testTime); err != nil {

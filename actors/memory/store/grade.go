@@ -10,8 +10,8 @@ import (
 	"conclave/subjects"
 )
 
-// Grade is a grade of an answer. It is stored under the query and the respondent, so it may arrive before its answer. Fields that
-// are nil are unchanged.
+// Grade is a grade of an answer. It is stored under the query and the respondent, so it may arrive before its answer.
+// Fields that are nil are unchanged.
 type Grade struct {
 	Query      string
 	Respondent string // "" = all answers to the query
@@ -30,9 +30,9 @@ type Graded struct {
 	Grades subjects.Grades
 }
 
-// validate rejects with [ErrInvalid] a grade without a query, malformed ids, a critic grade outside 1 to 5, a reward outside -1
-// to 1 or NaN, a count that is negative or beyond 32 bits, and feedback of more than maxText bytes. A grade without any value
-// passes. Pairwise is not checked.
+// validate rejects with [ErrInvalid] a grade without a query, malformed ids, a critic grade outside 1 to 5, a reward
+// outside -1 to 1 or NaN, a count that is negative or beyond 32 bits, and feedback of more than maxText bytes. A grade
+// without any value passes. Pairwise is not checked.
 func (g Grade) validate() error {
 	if err := checkID("query", g.Query); err != nil {
 		return err
@@ -59,10 +59,10 @@ func (g Grade) validate() error {
 	return nil
 }
 
-// Grade stores a grade and returns the entries it applies to with all their grades; the list is empty, not nil, while the answer
-// is not stored yet. It returns nil when the grade changes nothing: a repeated value, an older reward that arrives late, or a
-// forgotten answer. A redelivered event that changed something returns the entries again. A pairwise grade returns all answers to
-// the query. Values out of range are [ErrInvalid].
+// Grade stores a grade and returns the entries it applies to with all their grades; the list is empty, not nil, while
+// the answer is not stored yet. It returns nil when the grade changes nothing: a repeated value, an older reward that
+// arrives late, or a forgotten answer. A redelivered event that changed something returns the entries again. A pairwise
+// grade returns all answers to the query. Values out of range are [ErrInvalid].
 func (s *Store) Grade(ctx context.Context, g Grade) (all []Graded, err error) {
 	if err := g.validate(); err != nil {
 		return nil, err
@@ -91,8 +91,8 @@ func (s *Store) Grade(ctx context.Context, g Grade) (all []Graded, err error) {
 	return s.readGraded(ctx, g.Query, respondent)
 }
 
-// readGraded reads the stored answers to a query with their grades, oldest row first; respondent "" selects all. Without an error
-// the result is never nil.
+// readGraded reads the stored answers to a query with their grades, oldest row first; respondent "" selects all.
+// Without an error the result is never nil.
 func (s *Store) readGraded(ctx context.Context, query, respondent string) (_ []Graded, err error) {
 	all := []Graded{}
 	err = s.readSnapshot(ctx, func(m snapshot) error {
@@ -104,7 +104,8 @@ func (s *Store) readGraded(ctx context.Context, query, respondent string) (_ []G
 			all = append(all, g)
 			grades = append(grades, gradeTarget{query: query, respondent: by})
 			return err
-		}, `SELECT e.row, e.id, e.respondent FROM entries e JOIN answers a ON a.id = e.id WHERE a.query = ? AND (? = '' OR a.respondent = ?) ORDER BY e.row`,
+		},
+			`SELECT e.row, e.id, e.respondent FROM entries e JOIN answers a ON a.id = e.id WHERE a.query = ? AND (? = '' OR a.respondent = ?) ORDER BY e.row`,
 			query, respondent, respondent)
 		for i := range grades {
 			grades[i].to = &all[i].Grades
@@ -120,17 +121,23 @@ func (s *Store) readGraded(ctx context.Context, query, respondent string) (_ []G
 	return all, nil
 }
 
-// applyGrade stores a valid grade and reports whether it changed something, now or when its event was first delivered. An event
-// that was stored before is not applied again.
+// applyGrade stores a valid grade and reports whether it changed something, now or when its event was first delivered.
+// An event that was stored before is not applied again.
 func (t *tx) applyGrade(g Grade) (told bool, err error) {
 	if g.Event != "" {
-		err := t.query(func(*sql.Rows) error { told = true; return nil }, "SELECT 1 FROM graded WHERE event = ?", g.Event)
+		err := t.query(func(*sql.Rows) error {
+			told = true
+			return nil
+		}, "SELECT 1 FROM graded WHERE event = ?", g.Event)
 		if err != nil || told {
 			return told, err
 		}
 	}
 	if g.Critic != nil || g.Feedback != nil || g.Reward != nil {
-		told, err = t.updateGrades(g.Query, g.Respondent, Grade{Critic: g.Critic, Feedback: g.Feedback, Reward: g.Reward, Count: g.Count})
+		told, err = t.updateGrades(g.Query, g.Respondent, Grade{
+			Critic: g.Critic, Feedback: g.Feedback,
+			Reward: g.Reward, Count: g.Count,
+		})
 	}
 	if err == nil && g.Pairwise != nil {
 		var more bool
@@ -143,14 +150,15 @@ func (t *tx) applyGrade(g Grade) (told bool, err error) {
 	return told, err
 }
 
-// updateGrades applies the values of g to the stored grades of a query and a respondent ("" = those of all answers), and reports
-// whether they changed. False also means that the answer, or every answer to the query, was forgotten. An answer that is not
-// stored yet is graded. Query, Respondent and Event of g are ignored.
+// updateGrades applies the values of g to the stored grades of a query and a respondent ("" = those of all answers),
+// and reports whether they changed. False also means that the answer, or every answer to the query, was forgotten. An
+// answer that is not stored yet is graded. Query, Respondent and Event of g are ignored.
 func (t *tx) updateGrades(query, respondent string, g Grade) (changed bool, err error) {
 	// A forgotten answer has no grades, nor has a query all of whose answers were forgotten.
 	answers, forgotten := 0, 0
 	err = t.query(func(r *sql.Rows) error { return r.Scan(&answers, &forgotten) },
-		"SELECT count(*), count(*) FILTER (id IS NULL) FROM answers WHERE query = ? AND (? = '' OR respondent = ?)", query, respondent, respondent)
+		"SELECT count(*), count(*) FILTER (id IS NULL) FROM answers WHERE query = ? AND (? = '' OR respondent = ?)",
+		query, respondent, respondent)
 	if err != nil || answers > 0 && answers == forgotten {
 		return false, err
 	}
@@ -168,10 +176,13 @@ func (t *tx) updateGrades(query, respondent string, g Grade) (changed bool, err 
 		return false, nil
 	}
 	if !there {
-		t.insert("grades", answerKey(query, respondent), query, respondent, is.critic, is.feedback, is.pairwise, is.reward, is.rewards)
+		t.insert("grades", answerKey(query, respondent), query, respondent, is.critic, is.feedback, is.pairwise,
+			is.reward, is.rewards)
 		return true, nil
 	}
-	_, err = t.exec("UPDATE grades SET critic = ?, feedback = ?, pairwise = ?, reward = ?, rewards = ? WHERE answer = ?",
+	_,
+		err = t.exec(
+		"UPDATE grades SET critic = ?, feedback = ?, pairwise = ?, reward = ?, rewards = ? WHERE answer = ?",
 		is.critic, is.feedback, is.pairwise, is.reward, is.rewards, answerKey(query, respondent))
 	return true, err
 }
@@ -184,8 +195,9 @@ type gradeColumns struct {
 	rewards            int32   // the count of that reward
 }
 
-// apply merges a grade into the row; nil fields change nothing. Of counted rewards the highest count wins, in whatever order they
-// arrive: one with a count up to the stored one is ignored. A reward with count 0 always wins and increments the count.
+// apply merges a grade into the row; nil fields change nothing. Of counted rewards the highest count wins, in whatever
+// order they arrive: one with a count up to the stored one is ignored. A reward with count 0 always wins and increments
+// the count.
 func (l *gradeColumns) apply(g Grade) {
 	if g.Critic != nil {
 		l.critic = int32(*g.Critic)
@@ -207,8 +219,8 @@ func (l *gradeColumns) apply(g Grade) {
 	}
 }
 
-// restoreGrades stores the grades of an imported answer, which isAnswer must accept. Grades that are stored already, of the
-// answer or of all answers to its query, are kept instead. A reward without a count is counted as one.
+// restoreGrades stores the grades of an imported answer, which isAnswer must accept. Grades that are stored already, of
+// the answer or of all answers to its query, are kept instead. A reward without a count is counted as one.
 func (t *tx) restoreGrades(e subjects.MemoryEntry) error {
 	g := e.Grades
 	if g == (subjects.Grades{}) {
@@ -218,7 +230,8 @@ func (t *tx) restoreGrades(e subjects.MemoryEntry) error {
 		there, key := false, answerKey(e.Provenance.QueryID, respondent)
 		err := t.query(func(*sql.Rows) error { there = true; return nil }, "SELECT 1 FROM grades WHERE answer = ?", key)
 		if err == nil && !there {
-			t.insert("grades", key, e.Provenance.QueryID, respondent, l.critic, l.feedback, l.pairwise, l.reward, l.rewards)
+			t.insert("grades", key, e.Provenance.QueryID, respondent, l.critic, l.feedback, l.pairwise, l.reward,
+				l.rewards)
 		}
 		return err
 	}
@@ -249,8 +262,8 @@ type gradeTarget struct {
 	to                *subjects.Grades
 }
 
-// readGrades reads the grades of answers into their targets: those of all answers to the query, replaced by those of the
-// respondent where it has any. Targets without grades are unchanged.
+// readGrades reads the grades of answers into their targets: those of all answers to the query, replaced by those of
+// the respondent where it has any. Targets without grades are unchanged.
 func readGrades(ctx context.Context, m querier, all []gradeTarget) error {
 	rows := map[string]gradeRow{}
 	var keys []string
@@ -287,8 +300,8 @@ type gradeRow struct {
 	rewards            int
 }
 
-// applyTo copies the values of the row that are set; a critic grade without feedback clears the feedback. The row of all answers
-// must be applied first, so that the respondent's own replaces it.
+// applyTo copies the values of the row that are set; a critic grade without feedback clears the feedback. The row of
+// all answers must be applied first, so that the respondent's own replaces it.
 func (g gradeRow) applyTo(to *subjects.Grades) {
 	if g.critic.Valid {
 		to.Critic, to.Feedback = int(g.critic.Int32), ""
@@ -304,8 +317,8 @@ func (g gradeRow) applyTo(to *subjects.Grades) {
 	}
 }
 
-// ReadGrades sets the grades of engrams, with the feedback of the critic. Entries of other kinds, and answers without a query,
-// are left unchanged.
+// ReadGrades sets the grades of engrams, with the feedback of the critic. Entries of other kinds, and answers without a
+// query, are left unchanged.
 func (s *Store) ReadGrades(ctx context.Context, entries ...*subjects.MemoryEntry) error {
 	var all []gradeTarget
 	for _, e := range entries {

@@ -28,25 +28,139 @@ func TestGrade(t *testing.T) {
 		two    subjects.Grades
 		last   string // whom the last one concerned
 	}{
-		{"a critic", []Grade{critic("q", "one", 4)}, subjects.Grades{Critic: 4, Feedback: "words 4"}, subjects.Grades{}, "[a]"},
-		{"a critic thinks again", []Grade{critic("q", "one", 4), critic("q", "one", 2)}, subjects.Grades{Critic: 2, Feedback: "words 2"}, subjects.Grades{}, "[a]"},
-		{"of nobody in particular", []Grade{critic("q", "", 3)}, subjects.Grades{Critic: 3, Feedback: "words 3"}, subjects.Grades{Critic: 3, Feedback: "words 3"}, "[a b]"},
-		{"of one beside all", []Grade{critic("q", "one", 5), critic("q", "", 3)}, subjects.Grades{Critic: 5, Feedback: "words 5"}, subjects.Grades{Critic: 3, Feedback: "words 3"}, "[a b]"},
-		{"a winner concerns both", []Grade{winner("q", "two")}, subjects.Grades{Pairwise: "two"}, subjects.Grades{Pairwise: "two"}, "[a b]"},
-		{"a winner named with a respondent concerns both", []Grade{{Query: "q", Respondent: "one", Pairwise: ptr("two")}}, subjects.Grades{Pairwise: "two"}, subjects.Grades{Pairwise: "two"}, "[a b]"},
-		{"changed reward", []Grade{reward("q", "one", 1), reward("q", "one", -1), reward("q", "one", 0.75)}, subjects.Grades{Reward: 0.75, Rewards: 3}, subjects.Grades{}, "[a]"},
-		{"reward of one answer and of all", []Grade{reward("q", "one", 1), reward("q", "", 0)}, subjects.Grades{Reward: 1, Rewards: 1}, subjects.Grades{Reward: 0, Rewards: 1}, "[a b]"},
-		{"counted rewards", []Grade{counted(1, 1), counted(-1, 2)}, subjects.Grades{Reward: -1, Rewards: 2}, subjects.Grades{}, "[a]"},
-		{"counted rewards, the last one only", []Grade{counted(0.5, 7)}, subjects.Grades{Reward: 0.5, Rewards: 7}, subjects.Grades{}, "[a]"},
-		{"the same opinion under the next count", []Grade{counted(1, 1), counted(1, 2)}, subjects.Grades{Reward: 1, Rewards: 2}, subjects.Grades{}, "[a]"},
-		{"trick: counted rewards out of order", []Grade{counted(-1, 3), counted(0.5, 2)}, subjects.Grades{Reward: -1, Rewards: 3}, subjects.Grades{}, "[]"},
-		{"trick: the same count with another value", []Grade{counted(-1, 2), counted(1, 2)}, subjects.Grades{Reward: -1, Rewards: 2}, subjects.Grades{}, "[]"},
-		{"a reward without a count after counted ones", []Grade{counted(-1, 2), reward("q", "one", 1)}, subjects.Grades{Reward: 1, Rewards: 3}, subjects.Grades{}, "[a]"},
-		{"repeated critic grade", []Grade{critic("q", "one", 4), critic("q", "one", 4)}, subjects.Grades{Critic: 4, Feedback: "words 4"}, subjects.Grades{}, "[]"},
-		{"the same score in other words", []Grade{critic("q", "one", 4), {Query: "q", Respondent: "one", Critic: ptr(4), Feedback: ptr("other")}}, subjects.Grades{Critic: 4, Feedback: "other"}, subjects.Grades{}, "[a]"},
-		{"another score in the same words", []Grade{critic("q", "one", 4), {Query: "q", Respondent: "one", Critic: ptr(3), Feedback: ptr("words 4")}}, subjects.Grades{Critic: 3, Feedback: "words 4"}, subjects.Grades{}, "[a]"},
-		{"the same winner again", []Grade{winner("q", "two"), winner("q", "two")}, subjects.Grades{Pairwise: "two"}, subjects.Grades{Pairwise: "two"}, "[]"},
-		{"trick: a known winner and a new score in one", []Grade{winner("q", "two"), {Query: "q", Respondent: "one", Critic: ptr(2), Pairwise: ptr("two")}}, subjects.Grades{Pairwise: "two", Critic: 2}, subjects.Grades{Pairwise: "two"}, "[a b]"},
+		{
+			"a critic",
+			[]Grade{critic("q", "one", 4)},
+			subjects.Grades{Critic: 4, Feedback: "words 4"},
+			subjects.Grades{},
+			"[a]",
+		},
+		{
+			"a critic thinks again",
+			[]Grade{critic("q", "one", 4), critic("q", "one", 2)},
+			subjects.Grades{Critic: 2, Feedback: "words 2"},
+			subjects.Grades{},
+			"[a]",
+		},
+		{
+			"of nobody in particular",
+			[]Grade{critic("q", "", 3)},
+			subjects.Grades{Critic: 3, Feedback: "words 3"},
+			subjects.Grades{Critic: 3, Feedback: "words 3"},
+			"[a b]",
+		},
+		{
+			"of one beside all",
+			[]Grade{critic("q", "one", 5), critic("q", "", 3)},
+			subjects.Grades{Critic: 5, Feedback: "words 5"},
+			subjects.Grades{Critic: 3, Feedback: "words 3"},
+			"[a b]",
+		},
+		{
+			"a winner concerns both",
+			[]Grade{winner("q", "two")},
+			subjects.Grades{Pairwise: "two"},
+			subjects.Grades{Pairwise: "two"},
+			"[a b]",
+		},
+		{
+			"a winner named with a respondent concerns both",
+			[]Grade{{Query: "q", Respondent: "one", Pairwise: ptr("two")}},
+			subjects.Grades{Pairwise: "two"},
+			subjects.Grades{Pairwise: "two"},
+			"[a b]",
+		},
+		{
+			"changed reward",
+			[]Grade{reward("q", "one", 1), reward("q", "one", -1), reward("q", "one", 0.75)},
+			subjects.Grades{Reward: 0.75, Rewards: 3},
+			subjects.Grades{},
+			"[a]",
+		},
+		{
+			"reward of one answer and of all",
+			[]Grade{reward("q", "one", 1), reward("q", "", 0)},
+			subjects.Grades{Reward: 1, Rewards: 1},
+			subjects.Grades{Reward: 0, Rewards: 1},
+			"[a b]",
+		},
+		{
+			"counted rewards",
+			[]Grade{counted(1, 1), counted(-1, 2)},
+			subjects.Grades{Reward: -1, Rewards: 2},
+			subjects.Grades{},
+			"[a]",
+		},
+		{
+			"counted rewards, the last one only",
+			[]Grade{counted(0.5, 7)},
+			subjects.Grades{Reward: 0.5, Rewards: 7},
+			subjects.Grades{},
+			"[a]",
+		},
+		{
+			"the same opinion under the next count",
+			[]Grade{counted(1, 1), counted(1, 2)},
+			subjects.Grades{Reward: 1, Rewards: 2},
+			subjects.Grades{},
+			"[a]",
+		},
+		{
+			"trick: counted rewards out of order",
+			[]Grade{counted(-1, 3), counted(0.5, 2)},
+			subjects.Grades{Reward: -1, Rewards: 3},
+			subjects.Grades{},
+			"[]",
+		},
+		{
+			"trick: the same count with another value",
+			[]Grade{counted(-1, 2), counted(1, 2)},
+			subjects.Grades{Reward: -1, Rewards: 2},
+			subjects.Grades{},
+			"[]",
+		},
+		{
+			"a reward without a count after counted ones",
+			[]Grade{counted(-1, 2), reward("q", "one", 1)},
+			subjects.Grades{Reward: 1, Rewards: 3},
+			subjects.Grades{},
+			"[a]",
+		},
+		{
+			"repeated critic grade",
+			[]Grade{critic("q", "one", 4), critic("q", "one", 4)},
+			subjects.Grades{Critic: 4, Feedback: "words 4"},
+			subjects.Grades{},
+			"[]",
+		},
+		{
+			"the same score in other words",
+			[]Grade{critic("q", "one", 4), {Query: "q", Respondent: "one", Critic: ptr(4), Feedback: ptr("other")}},
+			subjects.Grades{Critic: 4, Feedback: "other"},
+			subjects.Grades{},
+			"[a]",
+		},
+		{
+			"another score in the same words",
+			[]Grade{critic("q", "one", 4), {Query: "q", Respondent: "one", Critic: ptr(3), Feedback: ptr("words 4")}},
+			subjects.Grades{Critic: 3, Feedback: "words 4"},
+			subjects.Grades{},
+			"[a]",
+		},
+		{
+			"the same winner again",
+			[]Grade{winner("q", "two"), winner("q", "two")},
+			subjects.Grades{Pairwise: "two"},
+			subjects.Grades{Pairwise: "two"},
+			"[]",
+		},
+		{
+			"trick: a known winner and a new score in one",
+			[]Grade{winner("q", "two"), {Query: "q", Respondent: "one", Critic: ptr(2), Pairwise: ptr("two")}},
+			subjects.Grades{Pairwise: "two", Critic: 2},
+			subjects.Grades{Pairwise: "two"},
+			"[a b]",
+		},
 		{"another question", []Grade{critic("other", "one", 1)}, subjects.Grades{}, subjects.Grades{}, "[]"},
 		{"query id with a trailing blank", []Grade{critic("q ", "one", 1)}, subjects.Grades{}, subjects.Grades{}, "[]"},
 	} {
@@ -137,16 +251,41 @@ func TestGradeReportsChange(t *testing.T) {
 		grade Grade
 		told  bool
 	}{
-		{"before its answer", Grade{Query: "q", Respondent: "one", Critic: ptr(4), Feedback: ptr("clear"), Event: "e1"}, true},
-		{"the same event after a crash", Grade{Query: "q", Respondent: "one", Critic: ptr(4), Feedback: ptr("clear"), Event: "e1"}, true},
-		{"the same words in another event", Grade{Query: "q", Respondent: "one", Critic: ptr(4), Feedback: ptr("clear"), Event: "e2"}, false},
-		{"repeated value redelivered", Grade{Query: "q", Respondent: "one", Critic: ptr(4), Feedback: ptr("clear"), Event: "e2"}, false},
+		{
+			"before its answer",
+			Grade{Query: "q", Respondent: "one", Critic: ptr(4), Feedback: ptr("clear"), Event: "e1"},
+			true,
+		},
+		{"the same event after a crash", Grade{
+			Query: "q", Respondent: "one", Critic: ptr(4), Feedback: ptr("clear"),
+			Event: "e1",
+		}, true},
+		{"the same words in another event", Grade{
+			Query: "q", Respondent: "one", Critic: ptr(4), Feedback: ptr("clear"),
+			Event: "e2",
+		}, false},
+		{"repeated value redelivered", Grade{
+			Query: "q", Respondent: "one", Critic: ptr(4), Feedback: ptr("clear"),
+			Event: "e2",
+		}, false},
 		{"no event at all", Grade{Query: "q", Respondent: "one", Critic: ptr(4), Feedback: ptr("clear")}, false},
-		{"another answer", Grade{Query: "q", Respondent: "two", Critic: ptr(4), Feedback: ptr("clear"), Event: "e3"}, true},
-		{"the second reward first", Grade{Query: "q", Respondent: "one", Reward: ptr(0.0), Count: 2, Event: "e4"}, true},
+		{
+			"another answer",
+			Grade{Query: "q", Respondent: "two", Critic: ptr(4), Feedback: ptr("clear"), Event: "e3"},
+			true,
+		},
+		{
+			"the second reward first",
+			Grade{Query: "q", Respondent: "one", Reward: ptr(0.0), Count: 2, Event: "e4"},
+			true,
+		},
 		{"older reward late", Grade{Query: "q", Respondent: "one", Reward: ptr(1.0), Count: 1, Event: "e5"}, false},
 		{"forgotten answer", Grade{Query: "q2", Respondent: "one", Critic: ptr(1), Event: "e6"}, false},
-		{"trick: the event of one that changed nothing, with something new", Grade{Query: "q", Respondent: "one", Critic: ptr(1), Event: "e2"}, true},
+		{
+			"trick: the event of one that changed nothing, with something new",
+			Grade{Query: "q", Respondent: "one", Critic: ptr(1), Event: "e2"},
+			true,
+		},
 	} {
 		all, err := s.Grade(t.Context(), c.grade)
 		if err != nil || (all != nil) != c.told || len(all) > 0 {
@@ -171,7 +310,10 @@ func TestGradeAfterARestore(t *testing.T) {
 		count int
 		want  subjects.Grades
 	}{{2, e.Grades}, {3, e.Grades}, {4, subjects.Grades{Reward: 1, Rewards: 4}}} {
-		if _, err := s.Grade(t.Context(), Grade{Query: "q", Respondent: "one", Reward: ptr(1.0), Count: c.count, Event: fmt.Sprint(i)}); err != nil {
+		if _, err := s.Grade(t.Context(), Grade{
+			Query: "q", Respondent: "one", Reward: ptr(1.0), Count: c.count,
+			Event: fmt.Sprint(i),
+		}); err != nil {
 			t.Fatal(err)
 		}
 		if got := getEntry(t, s, "a").Grades; got != c.want {

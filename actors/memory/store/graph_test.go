@@ -14,7 +14,10 @@ import (
 
 // line1 is a line that is, said at noon.
 func line1(id, entry, subject, predicate, object string) subjects.Relation {
-	return subjects.Relation{ID: id, Entry: entry, Subject: subject, Predicate: predicate, Object: object, Kind: "place", Tense: subjects.TenseIs, Trust: subjects.Trusted, Said: testTime}
+	return subjects.Relation{
+		ID: id, Entry: entry, Subject: subject, Predicate: predicate, Object: object,
+		Kind: "place", Tense: subjects.TenseIs, Trust: subjects.Trusted, Said: testTime,
+	}
 }
 
 // graph shows what is found: object tense until.
@@ -50,18 +53,64 @@ func TestSingleRelations(t *testing.T) {
 		lines []said
 		want  string
 	}{
-		{"newer relation ends older", []said{{object: "Berlin"}, {object: "Paris", hours: 30}}, "Paris is, Berlin was 2026-05-05"},
-		{"newer relation with a start date", []said{{object: "Berlin"}, {object: "Paris", hours: 1, from: "2025"}}, "Paris is, Berlin was 2025"},
-		{"repeated relation ends nothing", []said{{object: "Berlin"}, {object: "BERLIN", hours: 1, entry: "trusted2"}}, "Berlin is, Berlin is"},
-		{"not single: both stay current", []said{{object: "Berlin", many: true}, {object: "Paris", hours: 1, many: true}}, "Paris is, Berlin is"},
-		{"past relation ends nothing", []said{{object: "Berlin"}, {object: "Paris", hours: 1, tense: subjects.TenseWas}}, "Berlin is, Paris was"},
-		{"untrusted does not end trusted", []said{{object: "Berlin"}, {object: "Paris", hours: 1, entry: "stranger"}}, "Paris is, Berlin is"},
-		{"untrusted entry claiming trust does not end trusted", []said{{object: "Berlin"}, {object: "Paris", hours: 1, entry: "stranger"}}, "Paris is, Berlin is"},
-		{"trusted ends untrusted", []said{{object: "Berlin", entry: "stranger"}, {object: "Paris", hours: 1}}, "Paris is, Berlin was 2026-05-04"},
-		{"untrusted ends untrusted", []said{{object: "Berlin", entry: "stranger"}, {object: "Paris", hours: 1, entry: "stranger"}}, "Paris is, Berlin was 2026-05-04"},
-		{"older relation arrives late", []said{{object: "Paris", hours: 30, from: "2024-03"}, {object: "Berlin"}}, "Paris is, Berlin was 2024-03"},
-		{"later untrusted does not end trusted", []said{{object: "Paris", hours: 30, entry: "stranger"}, {object: "Berlin"}}, "Paris is, Berlin is"},
-		{"three times", []said{{object: "A"}, {object: "C", hours: 60}, {object: "B", hours: 30}}, "C is, B was 2026-05-07, A was 2026-05-07"},
+		{
+			"newer relation ends older",
+			[]said{{object: "Berlin"}, {object: "Paris", hours: 30}},
+			"Paris is, Berlin was 2026-05-05",
+		},
+		{
+			"newer relation with a start date",
+			[]said{{object: "Berlin"}, {object: "Paris", hours: 1, from: "2025"}},
+			"Paris is, Berlin was 2025",
+		},
+		{
+			"repeated relation ends nothing",
+			[]said{{object: "Berlin"}, {object: "BERLIN", hours: 1, entry: "trusted2"}},
+			"Berlin is, Berlin is",
+		},
+		{
+			"not single: both stay current",
+			[]said{{object: "Berlin", many: true}, {object: "Paris", hours: 1, many: true}},
+			"Paris is, Berlin is",
+		},
+		{
+			"past relation ends nothing",
+			[]said{{object: "Berlin"}, {object: "Paris", hours: 1, tense: subjects.TenseWas}},
+			"Berlin is, Paris was",
+		},
+		{
+			"untrusted does not end trusted",
+			[]said{{object: "Berlin"}, {object: "Paris", hours: 1, entry: "stranger"}},
+			"Paris is, Berlin is",
+		},
+		{
+			"untrusted entry claiming trust does not end trusted",
+			[]said{{object: "Berlin"}, {object: "Paris", hours: 1, entry: "stranger"}},
+			"Paris is, Berlin is",
+		},
+		{
+			"trusted ends untrusted",
+			[]said{{object: "Berlin", entry: "stranger"}, {object: "Paris", hours: 1}},
+			"Paris is, Berlin was 2026-05-04",
+		},
+		{"untrusted ends untrusted", []said{
+			{object: "Berlin", entry: "stranger"},
+			{object: "Paris", hours: 1, entry: "stranger"},
+		}, "Paris is, Berlin was 2026-05-04"},
+		{
+			"older relation arrives late",
+			[]said{{object: "Paris", hours: 30, from: "2024-03"}, {object: "Berlin"}},
+			"Paris is, Berlin was 2024-03",
+		},
+		{"later untrusted does not end trusted", []said{
+			{object: "Paris", hours: 30, entry: "stranger"},
+			{object: "Berlin"},
+		}, "Paris is, Berlin is"},
+		{
+			"three times",
+			[]said{{object: "A"}, {object: "C", hours: 60}, {object: "B", hours: 30}},
+			"C is, B was 2026-05-07, A was 2026-05-07",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			who := fmt.Sprintf("Anna M\u00fcller%d", row) // somebody else in each row
@@ -92,7 +141,10 @@ func TestSingleRelations(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, r := range all {
-		if want := map[bool]string{true: subjects.Untrusted, false: subjects.Trusted}[r.Entry == "stranger"]; r.Trust != want {
+		if want := map[bool]string{
+			true:  subjects.Untrusted,
+			false: subjects.Trusted,
+		}[r.Entry == "stranger"]; r.Trust != want {
 			t.Errorf("%s of %s is %s", r.Object, r.Entry, r.Trust)
 		}
 	}
@@ -122,15 +174,24 @@ func TestRelationsMatchNamesAndWords(t *testing.T) {
 		q    GraphQuery
 		want string
 	}{
-		{"everything, the newest first", GraphQuery{}, "long is, Bob is, \u6771\u4eac is, Bob is, Paris is, Siemens is, Berlin is"},
+		{"everything, the newest first", GraphQuery{}, "long is, Bob is, \u6771\u4eac is, Bob is, Paris is, Siemens " +
+			"is, Berlin is"},
 		{"a page", GraphQuery{Limit: 2}, "long is, Bob is"},
 		{"a person", GraphQuery{People: []string{"Anna Muller"}}, "Bob is, Siemens is, Berlin is"},
 		{"a part of a name", GraphQuery{People: []string{"m\u00dcLLER"}}, "Bob is, Siemens is, Berlin is"},
 		{"part of a word does not match", GraphQuery{People: []string{"Hann", "Ann"}}, ""},
 		{"a place", GraphQuery{Places: []string{"berlin"}}, "Berlin is"},
-		{"two people, relation of both first", GraphQuery{People: []string{"Anna M\u00fcller", "Bob"}}, "Bob is, Bob is, Paris is, Siemens is, Berlin is"},
+		{
+			"two people, relation of both first",
+			GraphQuery{People: []string{"Anna M\u00fcller", "Bob"}},
+			"Bob is, Bob is, Paris is, Siemens is, Berlin is",
+		},
 		{"a name in a question", GraphQuery{Words: "Where does Hannah live?"}, "Bob is"},
-		{"a name in a question without blanks", GraphQuery{Words: "\u7530\u4e2d\u3055\u3093\u306f\u3069\u3053"}, "\u6771\u4eac is"},
+		{
+			"a name in a question without blanks",
+			GraphQuery{Words: "\u7530\u4e2d\u3055\u3093\u306f\u3069\u3053"},
+			"\u6771\u4eac is",
+		},
 		{"words", GraphQuery{Words: "who works where"}, "Siemens is"},
 		{"sharp s", GraphQuery{People: []string{"STRASSE"}}, "long is"},
 		{"unknown person", GraphQuery{People: []string{"Carol"}}, ""},
@@ -160,11 +221,13 @@ func TestRelationsRejectInvalid(t *testing.T) {
 	} {
 		r := line1("r", "e", "Anna", "lives in", "Berlin")
 		change(&r)
-		if err := s.PutRelations(t.Context(), RelationWrite{Relation: line1("good", "e", "A", "b", "C")}, RelationWrite{Relation: r}); !errors.Is(err, ErrInvalid) {
+		if err := s.PutRelations(t.Context(), RelationWrite{Relation: line1("good", "e", "A", "b", "C")},
+			RelationWrite{Relation: r}); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := s.PutRelations(t.Context(), RelationWrite{Relation: line1("r", "missing", "A", "b", "C")}); !errors.Is(err, ErrNotFound) {
+	if err := s.PutRelations(t.Context(), RelationWrite{Relation: line1("r", "missing", "A", "b", "C")}); !errors.Is(
+		err, ErrNotFound) {
 		t.Error(err)
 	}
 	if got := graph(t, s, GraphQuery{}); got != "" {
@@ -204,7 +267,8 @@ func TestRelationsOfSupersededEntries(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	putEntries(t, s, newFact("e"))
-	if err := s.PutRelations(t.Context(), RelationWrite{Relation: line1("r1", "e", "Anna", "lives in", "Berlin")}); err != nil {
+	if err := s.PutRelations(t.Context(),
+		RelationWrite{Relation: line1("r1", "e", "Anna", "lives in", "Berlin")}); err != nil {
 		t.Fatal(err)
 	}
 	f := newFact("f")

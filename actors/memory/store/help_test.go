@@ -89,7 +89,8 @@ func reopenStore(t testing.TB, s *Store) *Store {
 // newFact is an entry that can be stored.
 func newFact(id string) subjects.MemoryEntry {
 	return subjects.MemoryEntry{
-		ID: id, Kind: subjects.KindFact, State: subjects.MemoryActive, Name: "name of " + id, Description: "about " + id, Corpus: "what " + id + " says", Created: testTime, Updated: testTime,
+		ID: id, Kind: subjects.KindFact, State: subjects.MemoryActive, Name: "name of " + id, Description: "about " +
+			id, Corpus: "what " + id + " says", Created: testTime, Updated: testTime,
 		Provenance: subjects.Provenance{Source: subjects.SourceUser, Trust: subjects.Trusted},
 	}
 }
@@ -98,7 +99,10 @@ func newFact(id string) subjects.MemoryEntry {
 func newEngram(id, query, respondent string) subjects.MemoryEntry {
 	e := newFact(id)
 	e.Kind, e.Respondent = subjects.KindEngram, respondent
-	e.Provenance = subjects.Provenance{Source: subjects.SourceConversation, Trust: subjects.Trusted, QueryID: query, SessionID: "s1"}
+	e.Provenance = subjects.Provenance{
+		Source: subjects.SourceConversation, Trust: subjects.Trusted, QueryID: query,
+		SessionID: "s1",
+	}
 	return e
 }
 

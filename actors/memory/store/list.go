@@ -34,8 +34,8 @@ func CursorAfter(e subjects.MemoryEntry) string {
 	return strconv.FormatInt(truncateTime(e.Created).UnixMicro(), 36) + "." + e.ID
 }
 
-// parseCursor parses a cursor of [CursorAfter]. Cursors come from clients: anything else, also "", is [ErrCursor]. The entry need
-// not exist any more.
+// parseCursor parses a cursor of [CursorAfter]. Cursors come from clients: anything else, also "", is [ErrCursor]. The
+// entry need not exist any more.
 func parseCursor(s string) (created time.Time, id string, err error) {
 	number, id, ok := strings.Cut(s, ".")
 	micros, err := strconv.ParseInt(number, 36, 64)
@@ -49,8 +49,8 @@ func parseCursor(s string) (created time.Time, id string, err error) {
 	return created, id, nil
 }
 
-// List reads a page of the entries that match f, newest first. next is the cursor of the next page, "" at the end. A malformed
-// f.After is [ErrCursor]. Without f.Corpus the corpus of the entries is "".
+// List reads a page of the entries that match f, newest first. next is the cursor of the next page, "" at the end. A
+// malformed f.After is [ErrCursor]. Without f.Corpus the corpus of the entries is "".
 func (s *Store) List(ctx context.Context, f Filter) (entries []subjects.MemoryEntry, next string, err error) {
 	limit := f.Limit
 	if limit <= 0 {
@@ -65,7 +65,8 @@ func (s *Store) List(ctx context.Context, f Filter) (entries []subjects.MemoryEn
 	if f.Corpus {
 		corpus = "corpus"
 	}
-	q := fmt.Sprintf("SELECT %s%s FROM entries WHERE %s ORDER BY created DESC, id DESC LIMIT %d", entryColumns, corpus, where, limit+1)
+	q := fmt.Sprintf("SELECT %s%s FROM entries WHERE %s ORDER BY created DESC, id DESC LIMIT %d", entryColumns, corpus,
+		where, limit+1)
 	var all []storedEntry
 	err = s.readSnapshot(ctx, func(m snapshot) error {
 		err := m.queryOnce(ctx, func(r *sql.Rows) error {
@@ -88,8 +89,8 @@ func (s *Store) List(ctx context.Context, f Filter) (entries []subjects.MemoryEn
 	return entriesOf(all), next, nil
 }
 
-// condition returns the filter as an SQL condition with its arguments, or [ErrCursor] for a malformed After. Limit and Corpus are
-// not part of it; an empty filter gives "true".
+// condition returns the filter as an SQL condition with its arguments, or [ErrCursor] for a malformed After. Limit and
+// Corpus are not part of it; an empty filter gives "true".
 func (f Filter) condition() (string, []any, error) {
 	parts, args := []string{"true"}, []any{}
 	also := func(condition string, values ...any) {

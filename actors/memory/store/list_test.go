@@ -24,7 +24,8 @@ func TestListFilters(t *testing.T) {
 	b := at(2, newEngram("b", "q", "g"))
 	b.Description, b.Tags, b.Pinned = "100% sure_", []string{"food"}, true
 	c := at(3, newFact("c"))
-	c.Provenance.Trust, c.State, c.Kind, c.Provenance.From = subjects.Untrusted, subjects.MemoryCandidate, subjects.KindDocument, "/x.md"
+	c.Provenance.Trust, c.State, c.Kind, c.Provenance.From = subjects.Untrusted, subjects.MemoryCandidate,
+		subjects.KindDocument, "/x.md"
 	putEntries(t, s, a, b, c)
 	for _, x := range []struct {
 		name string
@@ -63,7 +64,8 @@ func TestListFilters(t *testing.T) {
 			}
 		}
 	}
-	if got, _, err := s.List(t.Context(), Filter{Kind: "fact", Corpus: true}); err != nil || fmt.Sprint(got[0].Tags) != "[food anna]" {
+	if got, _, err := s.List(t.Context(), Filter{Kind: "fact", Corpus: true}); err != nil ||
+		fmt.Sprint(got[0].Tags) != "[food anna]" {
 		t.Errorf("tags are %v, %v", got[0].Tags, err)
 	}
 }
@@ -143,7 +145,10 @@ func TestFindIDs(t *testing.T) {
 	if _, err := s.Put(t.Context(), items...); err != nil {
 		t.Fatal(err)
 	}
-	for in, want := range map[string]string{"ab03": "ab03", "x": "x%y", "x%": "x%y", "%": "", "zz": "", "ab1": "ab10 ab11 ab12 ab13 ab14", "ab": "ab ab00 ab01 ab02 ab03 ab04 ab05 ab06 ab07 ab08"} {
+	for in, want := range map[string]string{
+		"ab03": "ab03", "x": "x%y", "x%": "x%y", "%": "", "zz": "",
+		"ab1": "ab10 ab11 ab12 ab13 ab14", "ab": "ab ab00 ab01 ab02 ab03 ab04 ab05 ab06 ab07 ab08",
+	} {
 		got, err := s.FindIDs(t.Context(), in)
 		if err != nil || strings.Join(got, " ") != want {
 			t.Errorf("%q: got %v, %v; want %s", in, got, err, want)

@@ -31,22 +31,24 @@ type IndexEntry struct {
 	Created                        time.Time
 	Pinned                         bool
 	Grades                         subjects.Grades // without feedback
-	// CorpusVector is nil when the entry has no vectors of the model. NameVector and DescriptionVector are nil then, and when they
-	// are the same as CorpusVector. Those of Load are valid during the callback.
+	// CorpusVector is nil when the entry has no vectors of the model. NameVector and DescriptionVector are nil then,
+	// and when they are the same as CorpusVector. Those of Load are valid during the callback.
 	CorpusVector, NameVector, DescriptionVector []float32
 }
 
 const (
-	indexColumns = "row, id, kind, state, trust, source, respondent, name, description, created, pinned, left(corpus, 2000), conversation, position, speaker, happened"
+	indexColumns = "row, id, kind, state, trust, source, respondent, name, description, created, pinned, " +
+		"left(corpus, 2000), conversation, position, speaker, happened"
 	// loadWorkers read at the same time: one waits for the disk or for the callback while the other works.
 	loadWorkers = 2
-	// loadRangeSize is the number of rows that one query reads: a result is whole in memory before the first row is seen.
+	// loadRangeSize is the number of rows that one query reads: a result is whole in memory before the first row is
+	// seen.
 	loadRangeSize = 2 * rowGroup
 )
 
-// Load calls each for every entry, one at a time and in no particular order, with its vectors of model where it has any; model ""
-// loads no vectors. It returns when all were delivered, or with the first error of each, of the file or of ctx. It is meant for
-// start-up: writes during Load may or may not be seen.
+// Load calls each for every entry, one at a time and in no particular order, with its vectors of model where it has
+// any; model "" loads no vectors. It returns when all were delivered, or with the first error of each, of the file or
+// of ctx. It is meant for start-up: writes during Load may or may not be seen.
 func (s *Store) Load(ctx context.Context, model string, each func(IndexEntry) error) error {
 	leave, err := s.beginRead()
 	if err != nil {
@@ -54,7 +56,9 @@ func (s *Store) Load(ctx context.Context, model string, each func(IndexEntry) er
 	}
 	defer leave()
 	var first, last sql.NullInt64
-	err = s.query(ctx, func(r *sql.Rows) error { return r.Scan(&first, &last) }, "SELECT min(row), max(row) FROM entries")
+	err = s.query(ctx, func(r *sql.Rows) error {
+		return r.Scan(&first, &last)
+	}, "SELECT min(row), max(row) FROM entries")
 	if err != nil {
 		return fmt.Errorf("loading the memory: %w", err)
 	}
@@ -90,8 +94,11 @@ feed:
 }
 
 // loadRanges reads the ranges of loadRangeSize rows that begin at the numbers from ranges, until that is closed, with a
-// connection of its own. one serializes each between workers. It bypasses database/sql, which costs as much as all the rest.
-func (s *Store) loadRanges(ctx context.Context, model string, ranges <-chan int64, one *sync.Mutex, each func(IndexEntry) error) error {
+// connection of its own. one serializes each between workers. It bypasses database/sql, which costs as much as all the
+// rest.
+func (s *Store) loadRanges(ctx context.Context, model string, ranges <-chan int64, one *sync.Mutex,
+	each func(IndexEntry) error,
+) error {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
 		return explainError(err)
@@ -111,9 +118,11 @@ func (s *Store) loadRanges(ctx context.Context, model string, ranges <-chan int6
 	})
 }
 
-// loadRange calls each, under one, for the entries with row numbers from to to, both included. It fails with ctx's error once
-// another worker has failed.
-func loadRange(ctx context.Context, q driver.QueryerContext, model string, from, to int64, one *sync.Mutex, each func(IndexEntry) error) error {
+// loadRange calls each, under one, for the entries with row numbers from to to, both included. It fails with ctx's
+// error once another worker has failed.
+func loadRange(ctx context.Context, q driver.QueryerContext, model string, from, to int64, one *sync.Mutex,
+	each func(IndexEntry) error,
+) error {
 	lights := make(map[int64]*IndexEntry, loadRangeSize)
 	err := scanDriverRows(ctx, q, func(v []driver.Value) error {
 		l, err := scanIndexEntry(v)
@@ -157,9 +166,11 @@ func loadRange(ctx context.Context, q driver.QueryerContext, model string, from,
 	return deliverRange(ctx, q, model, from, to, lights, deliver)
 }
 
-// deliverRange calls deliver for every entry of a range, with its vectors of model where it has any; model "" reads none. It
-// removes entries with vectors from the map. The vectors are valid during the call only.
-func deliverRange(ctx context.Context, q driver.QueryerContext, model string, from, to int64, entries map[int64]*IndexEntry, deliver func(*IndexEntry) error) error {
+// deliverRange calls deliver for every entry of a range, with its vectors of model where it has any; model "" reads
+// none. It removes entries with vectors from the map. The vectors are valid during the call only.
+func deliverRange(ctx context.Context, q driver.QueryerContext, model string, from, to int64,
+	entries map[int64]*IndexEntry, deliver func(*IndexEntry) error,
+) error {
 	if model != "" {
 		err := scanDriverRows(ctx, q, func(v []driver.Value) error {
 			row, _ := v[0].(int64)
@@ -172,7 +183,8 @@ func deliverRange(ctx context.Context, q driver.QueryerContext, model string, fr
 				return err
 			}
 			return deliver(e)
-		}, "SELECT row, dims, corpus, name, description FROM vectors WHERE row BETWEEN ? AND ? AND model = ?", from, to, model)
+		}, "SELECT row, dims, corpus, name, description FROM vectors WHERE row BETWEEN ? AND ? AND model = ?", from, to,
+			model)
 		if err != nil {
 			return err
 		}
@@ -185,9 +197,11 @@ func deliverRange(ctx context.Context, q driver.QueryerContext, model string, fr
 	return nil
 }
 
-// scanDriverRows runs a query on the driver's connection and calls each for every row. An error of each ends it. The values are
-// valid until each returns.
-func scanDriverRows(ctx context.Context, q driver.QueryerContext, each func([]driver.Value) error, query string, args ...any) error {
+// scanDriverRows runs a query on the driver's connection and calls each for every row. An error of each ends it. The
+// values are valid until each returns.
+func scanDriverRows(ctx context.Context, q driver.QueryerContext, each func([]driver.Value) error, query string,
+	args ...any,
+) error {
 	named := make([]driver.NamedValue, len(args))
 	for i, a := range args {
 		named[i] = driver.NamedValue{Ordinal: i + 1, Value: a}
@@ -229,7 +243,10 @@ func scanIndexEntry(v []driver.Value) (*IndexEntry, error) {
 	row, is := v[0].(int64)
 	ok = ok && is
 	l.Row = uint64(row)
-	for i, to := range []*string{&l.ID, &l.Kind, &l.State, &l.Trust, &l.Source, &l.Respondent, &l.Name, &l.Description} {
+	for i, to := range []*string{
+		&l.ID, &l.Kind, &l.State, &l.Trust, &l.Source, &l.Respondent, &l.Name,
+		&l.Description,
+	} {
 		*to, is = v[1+i].(string)
 		ok = ok && is
 	}
@@ -258,8 +275,8 @@ func (l *IndexEntry) setContext(position int, happened sql.NullTime) {
 	l.Words = subjects.SearchText(l.Speaker, l.Happened, l.Words)
 }
 
-// setVectors sets the vectors of l from columns of the table vectors, whose bytes they may share; name and description may be
-// NULL. A size that does not match dims is [ErrDamaged].
+// setVectors sets the vectors of l from columns of the table vectors, whose bytes they may share; name and description
+// may be NULL. A size that does not match dims is [ErrDamaged].
 func (l *IndexEntry) setVectors(dims, corpus, name, description driver.Value) error {
 	n, _ := dims.(int32)
 	for i, column := range []driver.Value{corpus, name, description} {
@@ -278,8 +295,8 @@ func (l *IndexEntry) setVectors(dims, corpus, name, description driver.Value) er
 // littleEndian says whether numbers stand in the file as they stand in memory.
 var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 
-// unpackVector decodes a vector of packVector. Where the machine allows it the result shares the memory of b, because vectors are
-// many. The length of b must be a multiple of 4.
+// unpackVector decodes a vector of packVector. Where the machine allows it the result shares the memory of b, because
+// vectors are many. The length of b must be a multiple of 4.
 func unpackVector(b []byte) []float32 {
 	if p := unsafe.Pointer(unsafe.SliceData(b)); littleEndian && uintptr(p)%unsafe.Alignof(float32(0)) == 0 {
 		return unsafe.Slice((*float32)(p), len(b)/4)
@@ -291,8 +308,8 @@ func unpackVector(b []byte) []float32 {
 	return v
 }
 
-// scanIndexGrades reads a row number and grades without feedback, or fails with errColumns. A NULL critic or pairwise grade stays
-// unset.
+// scanIndexGrades reads a row number and grades without feedback, or fails with errColumns. A NULL critic or pairwise
+// grade stays unset.
 func scanIndexGrades(v []driver.Value) (row int64, g gradeRow, err error) {
 	row, one := v[0].(int64)
 	g.critic.Int32, g.critic.Valid = v[1].(int32)
@@ -306,8 +323,8 @@ func scanIndexGrades(v []driver.Value) (row int64, g gradeRow, err error) {
 	return row, g, err
 }
 
-// IndexEntries returns entries for the index in the order of ids, with their vectors of model; model "" reads none. Unknown ids
-// are left out.
+// IndexEntries returns entries for the index in the order of ids, with their vectors of model; model "" reads none.
+// Unknown ids are left out.
 func (s *Store) IndexEntries(ctx context.Context, model string, ids ...string) ([]IndexEntry, error) {
 	ids = unique(sanitizeAll(ids))
 	byRow := map[int64]*IndexEntry{}
@@ -331,8 +348,8 @@ func (s *Store) IndexEntries(ctx context.Context, model string, ids ...string) (
 	return out, nil
 }
 
-// readIndexEntries reads the entries with these ids into byRow, with tags, grades and their vectors of model ("" = none). ids
-// must not be empty and hold at most maxListed.
+// readIndexEntries reads the entries with these ids into byRow, with tags, grades and their vectors of model ("" =
+// none). ids must not be empty and hold at most maxListed.
 func readIndexEntries(ctx context.Context, m snapshot, model string, ids []string, byRow map[int64]*IndexEntry) error {
 	in, named := inList(ids)
 	var rows []int64
@@ -342,7 +359,8 @@ func readIndexEntries(ctx context.Context, m snapshot, model string, ids []strin
 		var row int64
 		var query string
 		var happened sql.NullTime
-		err := r.Scan(&row, &l.ID, &l.Kind, &l.State, &l.Trust, &l.Source, &l.Respondent, &l.Name, &l.Description, &l.Created, &l.Pinned, &l.Words,
+		err := r.Scan(&row, &l.ID, &l.Kind, &l.State, &l.Trust, &l.Source, &l.Respondent, &l.Name, &l.Description,
+			&l.Created, &l.Pinned, &l.Words,
 			&l.Conversation, &l.Position, &l.Speaker, &happened, &query)
 		l.Row = uint64(row)
 		l.setContext(l.Position, happened)
@@ -384,8 +402,8 @@ func readIndexEntries(ctx context.Context, m snapshot, model string, ids []strin
 // unembeddedFrom are entries without vectors of a model, or of any when the model is "".
 const unembeddedFrom = " FROM entries WHERE row NOT IN (SELECT row FROM vectors WHERE ? = '' OR model = ?)"
 
-// Unembedded returns at most limit entries without vectors of a model, or without any if model is "": active ones first, then the
-// newest. limit is capped at 1000; 0 or less returns none.
+// Unembedded returns at most limit entries without vectors of a model, or without any if model is "": active ones
+// first, then the newest. limit is capped at 1000; 0 or less returns none.
 func (s *Store) Unembedded(ctx context.Context, model string, limit int) ([]subjects.MemoryEntry, error) {
 	if limit <= 0 {
 		return nil, nil
@@ -397,7 +415,8 @@ func (s *Store) Unembedded(ctx context.Context, model string, limit int) ([]subj
 		err := r.Scan(&id)
 		ids = append(ids, id)
 		return err
-	}, "SELECT id"+unembeddedFrom+" ORDER BY state = 'active' DESC, row DESC LIMIT ?", model, model, min(limit, maxPageSize))
+	}, "SELECT id"+unembeddedFrom+" ORDER BY state = 'active' DESC, row DESC LIMIT ?", model, model,
+		min(limit, maxPageSize))
 	if err != nil {
 		return nil, fmt.Errorf("looking for entries without vectors: %w", err)
 	}
@@ -407,7 +426,9 @@ func (s *Store) Unembedded(ctx context.Context, model string, limit int) ([]subj
 // CountUnembedded returns the number of entries without vectors of a model, or without any if model is "".
 func (s *Store) CountUnembedded(ctx context.Context, model string) (n int, err error) {
 	model = sanitize(model)
-	if err := s.query(ctx, func(r *sql.Rows) error { return r.Scan(&n) }, "SELECT count(*)"+unembeddedFrom, model, model); err != nil {
+	if err := s.query(ctx, func(r *sql.Rows) error {
+		return r.Scan(&n)
+	}, "SELECT count(*)"+unembeddedFrom, model, model); err != nil {
 		return 0, fmt.Errorf("counting entries without vectors: %w", err)
 	}
 	return n, nil

@@ -27,7 +27,8 @@ func loaded(t *testing.T, s *Store, model string) map[string]IndexEntry {
 		if _, twice := all[l.ID]; twice {
 			return fmt.Errorf("%s comes twice", l.ID)
 		}
-		l.CorpusVector, l.NameVector, l.DescriptionVector = slices.Clone(l.CorpusVector), slices.Clone(l.NameVector), slices.Clone(l.DescriptionVector)
+		l.CorpusVector, l.NameVector, l.DescriptionVector = slices.Clone(l.CorpusVector), slices.Clone(l.NameVector),
+			slices.Clone(l.DescriptionVector)
 		all[l.ID] = l
 		return nil
 	})
@@ -46,12 +47,14 @@ func TestLoad(t *testing.T) {
 	a := whole("a")
 	va, vb := randomVectors("m", 8, 1), randomVectors("other", 3, 2)
 	va.Description = nil // the same as the corpus
-	rows, err := s.Put(t.Context(), Item{Entry: a, Vectors: va}, Item{Entry: newFact("b"), Vectors: vb}, Item{Entry: newFact("c")})
+	rows, err := s.Put(t.Context(), Item{Entry: a, Vectors: va}, Item{Entry: newFact("b"), Vectors: vb},
+		Item{Entry: newFact("c")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := IndexEntry{
-		Row: rows[0], ID: "a", Kind: a.Kind, State: a.State, Trust: a.Provenance.Trust, Source: string(a.Provenance.Source), Respondent: a.Respondent, Name: a.Name,
+		Row: rows[0], ID: "a", Kind: a.Kind, State: a.State, Trust: a.Provenance.Trust,
+		Source: string(a.Provenance.Source), Respondent: a.Respondent, Name: a.Name,
 		Description: a.Description, Words: a.SearchText(), Tags: a.Tags, Created: truncateTime(a.Created), Pinned: true,
 		Grades:       subjects.Grades{Critic: 4, Pairwise: "generator", Reward: 0.5, Rewards: 2},
 		Conversation: a.Conversation, Position: a.Position, Speaker: a.Speaker, Happened: truncateTime(a.Happened),
@@ -110,7 +113,8 @@ func TestLoadMany(t *testing.T) {
 		if !there {
 			continue
 		}
-		if fmt.Sprint(l.Tags) != fmt.Sprintf("[t%d x]", i) || (l.CorpusVector != nil) != (i%3 == 0) || i%3 == 0 && (l.CorpusVector[0] != float32(i) || l.NameVector[1] != float32(i) || l.DescriptionVector != nil) {
+		if fmt.Sprint(l.Tags) != fmt.Sprintf("[t%d x]", i) || (l.CorpusVector != nil) != (i%3 == 0) || i%3 == 0 &&
+			(l.CorpusVector[0] != float32(i) || l.NameVector[1] != float32(i) || l.DescriptionVector != nil) {
 			t.Fatalf("e%d is %+v", i, l)
 		}
 	}
@@ -122,7 +126,8 @@ func TestLoadStops(t *testing.T) {
 	putEntries(t, s, newFact("a"), newFact("b"), newFact("c"))
 	enough := errors.New("enough")
 	seen := 0
-	if err := s.Load(t.Context(), "m", func(IndexEntry) error { seen++; return enough }); !errors.Is(err, enough) || seen != 1 {
+	if err := s.Load(t.Context(), "m", func(IndexEntry) error { seen++; return enough }); !errors.Is(err, enough) ||
+		seen != 1 {
 		t.Errorf("got %v after %d", err, seen)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -50,12 +50,13 @@ func graphLines(t *testing.T, s *Store, q GraphQuery) (lines []string) {
 	return lines
 }
 
-// TestMigrateSchema1 opens files that the last build with schema 1 wrote: one that was closed, and one with a log that a
-// crash left.
+// TestMigrateSchema1 opens files that the last build with schema 1 wrote: one that was closed, and one with a log that
+// a crash left.
 func TestMigrateSchema1(t *testing.T) {
 	t.Parallel()
 	graph := []string{
-		"Ana|is sister of|the user|is", "the person next door|plays|piano|is", "the user's sister|lives in|Rome|is", "the user|drinks|coffee|is", "the user|lives in|Oslo|is",
+		"Ana|is sister of|the user|is", "the person next door|plays|piano|is", "the user's sister|lives in|Rome|is",
+		"the user|drinks|coffee|is", "the user|lives in|Oslo|is",
 		"the user|works as|nurse|is",
 	}
 	for _, tt := range []struct {
@@ -81,7 +82,8 @@ func TestMigrateSchema1(t *testing.T) {
 				if got := graphLines(t, s, GraphQuery{}); !slices.Equal(got, graph) {
 					t.Errorf("graph is %q, want %q", got, graph)
 				}
-				if got := graphLines(t, s, GraphQuery{Words: "Where does the user live?"}); !slices.Contains(got, "the user|lives in|Oslo|is") {
+				if got := graphLines(t, s, GraphQuery{Words: "Where does the user live?"}); !slices.Contains(got,
+					"the user|lives in|Oslo|is") {
 					t.Errorf("found by words: %q", got)
 				}
 				s = reopenStore(t, s)
@@ -102,15 +104,18 @@ func TestMigrateSchema1(t *testing.T) {
 func checkMigrated(t *testing.T, s *Store) {
 	t.Helper()
 	for id, want := range map[string]subjects.Source{
-		"fact-home": subjects.SourceUser, "fact-sister": subjects.SourceUser, "fact-name": subjects.SourceUser, "fact-agent": subjects.SourceAgent,
-		"fact-page": subjects.SourceExternal, "answer-kept": subjects.SourceConversation, "piece-1": subjects.SourceDocument, "fact-late": subjects.SourceUser,
+		"fact-home": subjects.SourceUser, "fact-sister": subjects.SourceUser, "fact-name": subjects.SourceUser,
+		"fact-agent": subjects.SourceAgent,
+		"fact-page":  subjects.SourceExternal, "answer-kept": subjects.SourceConversation,
+		"piece-1": subjects.SourceDocument, "fact-late": subjects.SourceUser,
 	} {
 		if got := getEntry(t, s, id).Provenance.Source; got != want {
 			t.Errorf("source of %s is %q, want %q", id, got, want)
 		}
 	}
 	home := getEntry(t, s, "fact-home")
-	if home.Corpus != "I live in Oslo." || !home.Pinned || !slices.Equal(home.Tags, []string{"home"}) || !slices.Equal(home.Correlating, []string{"fact-sister"}) {
+	if home.Corpus != "I live in Oslo." || !home.Pinned || !slices.Equal(home.Tags, []string{"home"}) ||
+		!slices.Equal(home.Correlating, []string{"fact-sister"}) {
 		t.Errorf("fact-home is %+v", home)
 	}
 	if g := getEntry(t, s, "answer-kept").Grades; g.Critic != 5 || g.Reward != 1 {
@@ -143,7 +148,8 @@ func TestMigrationDropsVectorsWithoutCorpus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := old.db.Exec("UPDATE vectors SET corpus = NULL WHERE row = (SELECT row FROM entries WHERE id = 'fact-home')"); err != nil {
+	if _, err := old.db.Exec("UPDATE vectors SET corpus = NULL WHERE row = (SELECT row FROM entries WHERE id = " +
+		"'fact-home')"); err != nil {
 		t.Fatal(err)
 	}
 	if err := old.Close(t.Context()); err != nil {
@@ -154,7 +160,8 @@ func TestMigrationDropsVectorsWithoutCorpus(t *testing.T) {
 	if err != nil || ids(all) != "fact-home" {
 		t.Errorf("without vectors are %q, %v; want fact-home", ids(all), err)
 	}
-	if n := queryCount(t, s, "SELECT count(*) FROM vectors WHERE name IS NOT NULL AND description IS NOT NULL"); n != 7 {
+	if n := queryCount(t, s,
+		"SELECT count(*) FROM vectors WHERE name IS NOT NULL AND description IS NOT NULL"); n != 7 {
 		t.Errorf("%d entries kept their vectors, want 7", n)
 	}
 }

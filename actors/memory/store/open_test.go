@@ -61,7 +61,8 @@ func TestOpenRejectsUnsafePaths(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"who?", "a*"} {
 		dir := filepath.Join(t.TempDir(), name)
-		if _, err := Open(t.Context(), filepath.Join(dir, "memory.duckdb"), Options{}); err == nil || !strings.Contains(err.Error(), "without ? and *") {
+		if _, err := Open(t.Context(), filepath.Join(dir, "memory.duckdb"), Options{}); err == nil ||
+			!strings.Contains(err.Error(), "without ? and *") {
 			t.Error(err)
 		}
 		if _, err := os.Stat(dir); err == nil {
@@ -75,13 +76,15 @@ func TestOpenRejectsUnsafePaths(t *testing.T) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(t.Context(), filepath.Join(dir, "memory.duckdb"), Options{}); err == nil || !strings.Contains(err.Error(), "folder of its own") {
+	if _, err := Open(t.Context(), filepath.Join(dir, "memory.duckdb"), Options{}); err == nil ||
+		!strings.Contains(err.Error(), "folder of its own") {
 		t.Error(err)
 	}
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o755 {
 		t.Errorf("the folder has %v, %v", info.Mode(), err)
 	}
-	if _, err := Open(t.Context(), t.TempDir(), Options{}); err == nil || !strings.Contains(err.Error(), "is not a regular file") {
+	if _, err := Open(t.Context(), t.TempDir(), Options{}); err == nil ||
+		!strings.Contains(err.Error(), "is not a regular file") {
 		t.Errorf("a folder: %v", err)
 	}
 }
@@ -93,7 +96,8 @@ func TestOpenTwice(t *testing.T) {
 	if err := os.Symlink(filepath.Dir(s.path), link); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{s.path, filepath.Join(link, "memory.duckdb"), filepath.Dir(s.path) + "/../memory/memory.duckdb"} {
+	for _, path := range []string{s.path, filepath.Join(link, "memory.duckdb"), filepath.Dir(s.path) +
+		"/../memory/memory.duckdb"} {
 		if _, err := Open(t.Context(), path, Options{}); !errors.Is(err, ErrLocked) {
 			t.Errorf("%s: %v", path, err)
 		}
@@ -245,7 +249,8 @@ func version(t *testing.T, file []byte, n byte) []byte {
 func TestOpenNewerSchema(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "memory.duckdb")
-	s, err := openWithSteps(t.Context(), path, Options{}, append(steps[:len(steps):len(steps)], "CREATE TABLE tomorrow (a INTEGER)"))
+	s, err := openWithSteps(t.Context(), path, Options{},
+		append(steps[:len(steps):len(steps)], "CREATE TABLE tomorrow (a INTEGER)"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,9 +289,11 @@ func TestMigrate(t *testing.T) {
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	more := append(steps[:len(steps):len(steps)], "ALTER TABLE documents ADD COLUMN author VARCHAR; UPDATE entries SET intent = 'migrated'")
+	more := append(steps[:len(steps):len(steps)], "ALTER TABLE documents ADD COLUMN author VARCHAR; UPDATE entries "+
+		"SET intent = 'migrated'")
 	broken := append(more[:len(more):len(more)], "CREATE TABLE half (a INTEGER); CREATE TABLE entries (a INTEGER)")
-	if _, err := openWithSteps(t.Context(), s.path, Options{}, broken); err == nil || !strings.Contains(err.Error(), fmt.Sprint("to schema ", len(broken))) {
+	if _, err := openWithSteps(t.Context(), s.path, Options{}, broken); err == nil ||
+		!strings.Contains(err.Error(), fmt.Sprint("to schema ", len(broken))) {
 		t.Errorf("a step that fails: %v", err)
 	}
 	// The good step was taken, and nothing of the bad one.
@@ -369,14 +376,19 @@ func TestSQLHasNoExternalAccess(t *testing.T) {
 	if names := files(t, dir); len(names) != 0 {
 		t.Errorf("there are %v", names)
 	}
-	for _, set := range []string{"autoinstall_known_extensions", "autoload_known_extensions", "allow_community_extensions", "allow_unsigned_extensions", "enable_external_access"} {
-		if n := queryCount(t, s, "SELECT count(*) FROM duckdb_settings() WHERE name = ? AND value = 'false'", set); n != 1 {
+	for _, set := range []string{
+		"autoinstall_known_extensions", "autoload_known_extensions",
+		"allow_community_extensions", "allow_unsigned_extensions", "enable_external_access",
+	} {
+		if n := queryCount(t, s, "SELECT count(*) FROM duckdb_settings() WHERE name = ? AND value = 'false'",
+			set); n != 1 {
 			t.Errorf("%s is on", set)
 		}
 	}
 	// And it works on: what does not fit into memory goes into the folder of the file.
 	putEntries(t, s, newFact("a"))
-	if n := queryCount(t, s, "SELECT count(*) FROM duckdb_settings() WHERE name = 'temp_directory' AND starts_with(value, ?)", filepath.Dir(s.path)); n != 1 {
+	if n := queryCount(t, s, "SELECT count(*) FROM duckdb_settings() WHERE name = 'temp_directory' AND "+
+		"starts_with(value, ?)", filepath.Dir(s.path)); n != 1 {
 		t.Error("what does not fit into memory goes elsewhere")
 	}
 }
@@ -391,7 +403,8 @@ func TestStats(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st.Entries != 2 || st.Kinds["fact"] != 1 || st.Kinds["engram"] != 1 || st.States["candidate"] != 1 || st.Schema != len(steps) || st.Model != "m" || st.Dims != 4 ||
+	if st.Entries != 2 || st.Kinds["fact"] != 1 || st.Kinds["engram"] != 1 || st.States["candidate"] != 1 ||
+		st.Schema != len(steps) || st.Model != "m" || st.Dims != 4 ||
 		st.Vectors["m"] != 2 || !strings.HasPrefix(st.DuckDB, "v") {
 		t.Errorf("stats are %+v", st)
 	}

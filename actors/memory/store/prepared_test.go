@@ -11,8 +11,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestPreparedStatementsSeeLaterRows: a statement prepared when the tables were empty or different returns the same as a new
-// one. DuckDB plans with the values of a table and caches the plan.
+// TestPreparedStatementsSeeLaterRows: a statement prepared when the tables were empty or different returns the same as
+// a new one. DuckDB plans with the values of a table and caches the plan.
 func TestPreparedStatementsSeeLaterRows(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -65,7 +65,10 @@ func TestPreparedStatementsSeeLaterRows(t *testing.T) {
 		putEntries(t, s, newFact(fmt.Sprint("a", round)))
 		same("a fact")
 		d := newFact(fmt.Sprint("d", round))
-		d.Kind, d.Tags, d.Pinned = subjects.KindDocument, []string{"x", "a tag that is much longer than twelve letters"}, true
+		d.Kind, d.Tags, d.Pinned = subjects.KindDocument, []string{
+			"x",
+			"a tag that is much longer than twelve letters",
+		}, true
 		putEntries(t, s, d)
 		same("a document")
 		e := newEngram(fmt.Sprint("e", round, " with an id of many letters"), fmt.Sprint("q", round), "g")

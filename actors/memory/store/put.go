@@ -11,9 +11,9 @@ import (
 
 // Item is an entry to store.
 type Item struct {
-	// Entry is stored unchanged. The entries in Supersedes become superseded by it in the same transaction, unless another
-	// entry superseded them before. References to entries that do not exist are dropped: a link of an export appears when
-	// its other end is restored. Grades are stored for an answer only (see isAnswer).
+	// Entry is stored unchanged. The entries in Supersedes become superseded by it in the same transaction, unless
+	// another entry superseded them before. References to entries that do not exist are dropped: a link of an export
+	// appears when its other end is restored. Grades are stored for an answer only (see isAnswer).
 	Entry   subjects.MemoryEntry
 	Vectors *Vectors // nil = embedded later
 
@@ -39,10 +39,10 @@ func isAnswer(e subjects.MemoryEntry) bool {
 // answerKey returns the primary key of an answer. checkID rejects a line break in either part, so keys cannot collide.
 func answerKey(query, respondent string) string { return query + "\n" + respondent }
 
-// Put stores entries, all or none, and returns their row numbers in order. It rejects an id that exists ([ErrExists]), an answer
-// that is stored already ([ErrKnown]) or was forgotten ([ErrForgotten], unless Restore is set), an untrusted entry that
-// supersedes a trusted one ([ErrTrust]), malformed entries ([ErrInvalid]) and unusable vectors ([ErrVector], [ErrDims]). The same
-// id or answer twice in items is rejected too.
+// Put stores entries, all or none, and returns their row numbers in order. It rejects an id that exists ([ErrExists]),
+// an answer that is stored already ([ErrKnown]) or was forgotten ([ErrForgotten], unless Restore is set), an untrusted
+// entry that supersedes a trusted one ([ErrTrust]), malformed entries ([ErrInvalid]) and unusable vectors ([ErrVector],
+// [ErrDims]). The same id or answer twice in items is rejected too.
 func (s *Store) Put(ctx context.Context, items ...Item) ([]uint64, error) {
 	if len(items) == 0 {
 		return nil, nil
@@ -77,9 +77,9 @@ func (s *Store) Put(ctx context.Context, items ...Item) ([]uint64, error) {
 	return rows, nil
 }
 
-// checkItem validates and sanitizes an item. It rejects what [CheckEntry] rejects, an empty name and unusable vectors. A zero
-// Created means now, a zero Updated means Created. Nothing that is written later shares memory with it, so the caller may change
-// the item afterwards.
+// checkItem validates and sanitizes an item. It rejects what [CheckEntry] rejects, an empty name and unusable vectors.
+// A zero Created means now, a zero Updated means Created. Nothing that is written later shares memory with it, so the
+// caller may change the item afterwards.
 func (s *Store) checkItem(it Item) (*checkedItem, error) {
 	e := it.Entry
 	if e.Created.IsZero() {
@@ -93,7 +93,8 @@ func (s *Store) checkItem(it Item) (*checkedItem, error) {
 	}
 	p := &e.Provenance
 	for _, t := range []*string{
-		&e.Name, &e.Description, &e.Corpus, &e.Intent, &e.Sentiment, &e.Grades.Feedback, &e.Grades.Pairwise, &p.Agent, &p.SessionID, &p.From, &p.Model, &p.Digest,
+		&e.Name, &e.Description, &e.Corpus, &e.Intent, &e.Sentiment, &e.Grades.Feedback, &e.Grades.Pairwise, &p.Agent,
+		&p.SessionID, &p.From, &p.Model, &p.Digest,
 	} {
 		*t = sanitize(*t)
 	}
@@ -119,8 +120,8 @@ func (s *Store) checkItem(it Item) (*checkedItem, error) {
 	return c, nil
 }
 
-// put writes checked entries and returns their row numbers in order. All are written before their references to other entries, so
-// that entries of one call may refer to each other.
+// put writes checked entries and returns their row numbers in order. All are written before their references to other
+// entries, so that entries of one call may refer to each other.
 func (t *tx) put(items []*checkedItem) ([]uint64, error) {
 	rows := make([]uint64, len(items))
 	for i, it := range items {
@@ -138,9 +139,9 @@ func (t *tx) put(items []*checkedItem) ([]uint64, error) {
 	return rows, nil
 }
 
-// putEntry writes one entry with its tags, access count, vectors and, for an answer, grades, and returns its row number.
-// Conflicts are looked for only if checkFirst is set: otherwise the primary keys make the transaction fail, and it is retried
-// with checkFirst.
+// putEntry writes one entry with its tags, access count, vectors and, for an answer, grades, and returns its row
+// number. Conflicts are looked for only if checkFirst is set: otherwise the primary keys make the transaction fail, and
+// it is retried with checkFirst.
 func (t *tx) putEntry(it *checkedItem) (int64, error) {
 	e, p := it.entry, it.entry.Provenance
 	if t.checkFirst {
@@ -150,8 +151,10 @@ func (t *tx) putEntry(it *checkedItem) (int64, error) {
 	}
 	row := t.nextRow
 	t.nextRow++
-	t.insert("entries", row, e.ID, e.Kind, e.State, p.Trust, string(p.Source), e.Name, e.Description, e.Corpus, e.Intent, it.entities, e.Sentiment, e.Respondent,
-		p.Agent, p.SessionID, p.QueryID, p.From, int32(p.Part), p.Model, p.Digest, it.flags, it.hash, e.SupersededBy, e.Pinned, truncateTime(e.Created), truncateTime(e.Updated),
+	t.insert("entries", row, e.ID, e.Kind, e.State, p.Trust, string(p.Source), e.Name, e.Description, e.Corpus,
+		e.Intent, it.entities, e.Sentiment, e.Respondent,
+		p.Agent, p.SessionID, p.QueryID, p.From, int32(p.Part), p.Model, p.Digest, it.flags, it.hash, e.SupersededBy,
+		e.Pinned, truncateTime(e.Created), truncateTime(e.Updated),
 		e.Conversation, int32(e.Position), e.Speaker, optionalTime(e.Happened))
 	for i, tag := range e.Tags {
 		t.insert("tags", row, int32(i), tag)
@@ -167,7 +170,8 @@ func (t *tx) putEntry(it *checkedItem) (int64, error) {
 	}
 	if it.restore {
 		// A forgotten answer still has its row in answers.
-		n, err := t.exec("UPDATE answers SET id = ? WHERE answer = ? AND id IS NULL", e.ID, answerKey(p.QueryID, e.Respondent))
+		n, err := t.exec("UPDATE answers SET id = ? WHERE answer = ? AND id IS NULL", e.ID,
+			answerKey(p.QueryID, e.Respondent))
 		if err != nil {
 			return 0, err
 		}
@@ -179,8 +183,8 @@ func (t *tx) putEntry(it *checkedItem) (int64, error) {
 	return row, t.restoreGrades(e)
 }
 
-// checkFree returns [ErrExists] for an entry whose id is stored, [ErrKnown] for an answer that is stored already, and unless
-// restore is set [ErrForgotten] for one that was forgotten.
+// checkFree returns [ErrExists] for an entry whose id is stored, [ErrKnown] for an answer that is stored already, and
+// unless restore is set [ErrForgotten] for one that was forgotten.
 func (t *tx) checkFree(e subjects.MemoryEntry, restore bool) error {
 	if there, err := t.entryExists(e.ID); err != nil || there {
 		if there {
@@ -216,8 +220,8 @@ func (t *tx) findAnswer(query, respondent string) (id, state string, err error) 
 	return id, state, err
 }
 
-// putVectors writes the vectors of an entry, which must have none; nil writes none. The first vectors of a model fix its
-// dimensions: others are [ErrDims].
+// putVectors writes the vectors of an entry, which must have none; nil writes none. The first vectors of a model fix
+// its dimensions: others are [ErrDims].
 func (t *tx) putVectors(row int64, v *packedVectors) error {
 	if v == nil {
 		return nil
@@ -247,8 +251,9 @@ func optionalBlob(b []byte) any {
 	return b
 }
 
-// connectEntry writes the references of an entry: the entries it supersedes and its links. A successor that does not exist, or is
-// the entry itself, is dropped; the entry keeps its state. It fails with [ErrTrust] and for a cycle of successors.
+// connectEntry writes the references of an entry: the entries it supersedes and its links. A successor that does not
+// exist, or is the entry itself, is dropped; the entry keeps its state. It fails with [ErrTrust] and for a cycle of
+// successors.
 func (t *tx) connectEntry(row int64, e subjects.MemoryEntry) error {
 	if e.SupersededBy != "" {
 		there, err := t.entryExists(e.SupersededBy)
@@ -267,9 +272,9 @@ func (t *tx) connectEntry(row int64, e subjects.MemoryEntry) error {
 	return t.linkEntries(row, e.ID, e.Correlating)
 }
 
-// supersedeEntries marks the entries in e.Supersedes as superseded by e. Those that have a successor already keep it; e itself
-// and ids that do not exist are skipped. An untrusted entry that names a trusted one fails with [ErrTrust], a cycle of successors
-// with [ErrInvalid].
+// supersedeEntries marks the entries in e.Supersedes as superseded by e. Those that have a successor already keep it; e
+// itself and ids that do not exist are skipped. An untrusted entry that names a trusted one fails with [ErrTrust], a
+// cycle of successors with [ErrInvalid].
 func (t *tx) supersedeEntries(e subjects.MemoryEntry) error {
 	olds := slices.DeleteFunc(slices.Clone(e.Supersedes), func(id string) bool { return id == e.ID })
 	if len(olds) == 0 {
@@ -289,7 +294,9 @@ func (t *tx) supersedeEntries(e subjects.MemoryEntry) error {
 				return err
 			}
 		}
-		_, err := t.exec("UPDATE entries SET state = 'superseded', superseded_by = ? WHERE superseded_by = '' AND id IN "+in, append([]any{e.ID}, ids...)...)
+		_,
+			err := t.exec("UPDATE entries SET state = 'superseded', superseded_by = ? WHERE superseded_by = '' AND "+
+			"id IN "+in, append([]any{e.ID}, ids...)...)
 		if err != nil {
 			return err
 		}
@@ -300,13 +307,15 @@ func (t *tx) supersedeEntries(e subjects.MemoryEntry) error {
 	return t.rejectCycle(e.ID)
 }
 
-// rejectCycle follows the successors of an entry and returns an [ErrInvalid] if they lead into a cycle. Only an entry that is
-// stored as superseded can close one.
+// rejectCycle follows the successors of an entry and returns an [ErrInvalid] if they lead into a cycle. Only an entry
+// that is stored as superseded can close one.
 func (t *tx) rejectCycle(id string) error {
 	seen := []string{id}
 	for at := id; at != ""; {
 		next := ""
-		if err := t.query(func(r *sql.Rows) error { return r.Scan(&next) }, "SELECT superseded_by FROM entries WHERE id = ?", at); err != nil {
+		if err := t.query(func(r *sql.Rows) error {
+			return r.Scan(&next)
+		}, "SELECT superseded_by FROM entries WHERE id = ?", at); err != nil {
 			return err
 		}
 		if slices.Contains(seen, next) {
@@ -318,8 +327,8 @@ func (t *tx) rejectCycle(id string) error {
 	return nil
 }
 
-// linkEntries links the entry with this row and id with others in both directions. The entry itself, ids that do not exist and
-// existing links are skipped. others must not repeat.
+// linkEntries links the entry with this row and id with others in both directions. The entry itself, ids that do not
+// exist and existing links are skipped. others must not repeat.
 func (t *tx) linkEntries(row int64, id string, others []string) error {
 	others = slices.DeleteFunc(slices.Clone(others), func(o string) bool { return o == id })
 	for chunk := range slices.Chunk(others, maxListed) {
@@ -334,7 +343,8 @@ func (t *tx) linkEntries(row int64, id string, others []string) error {
 			err := r.Scan(&e.row, &e.id)
 			ends = append(ends, e)
 			return err
-		}, "SELECT row, id FROM entries WHERE id IN "+in+" AND id NOT IN (SELECT other FROM links WHERE row = ?)", append(ids, row)...)
+		}, "SELECT row, id FROM entries WHERE id IN "+in+" AND id NOT IN (SELECT other FROM links WHERE row = ?)",
+			append(ids, row)...)
 		if err != nil {
 			return err
 		}

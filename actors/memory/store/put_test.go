@@ -22,15 +22,19 @@ import (
 // whole is an entry with something in every field.
 func whole(id string) subjects.MemoryEntry {
 	return subjects.MemoryEntry{
-		ID: id, Kind: subjects.KindEngram, Name: "coffee", Description: "how Anna drinks it", Corpus: "Black, without sugar. \u00dcber alles \u2615 \u65e5\u672c\u8a9e",
-		Tags: []string{"food", "anna", "caf\u00e9"}, Intent: "ask", Entities: []string{"Anna", "B\u00f6rse"}, Sentiment: "positive", Respondent: "generator",
+		ID: id, Kind: subjects.KindEngram, Name: "coffee", Description: "how Anna drinks it",
+		Corpus: "Black, without sugar. \u00dcber alles \u2615 \u65e5\u672c\u8a9e",
+		Tags:   []string{"food", "anna", "caf\u00e9"}, Intent: "ask", Entities: []string{"Anna", "B\u00f6rse"},
+		Sentiment: "positive", Respondent: "generator",
 		Provenance: subjects.Provenance{
-			Source: subjects.SourceExternal, Trust: subjects.Untrusted, Agent: "generator", SessionID: "s1", QueryID: "q1", From: "https://example.org/a?b=c", Part: 3,
+			Source: subjects.SourceExternal, Trust: subjects.Untrusted, Agent: "generator", SessionID: "s1",
+			QueryID: "q1", From: "https://example.org/a?b=c", Part: 3,
 			Model: "qwen", Digest: "model", Flags: []string{"imperative"},
 		},
 		Grades:       subjects.Grades{Critic: 4, Feedback: "good", Pairwise: "generator", Reward: 0.5, Rewards: 2},
 		Conversation: "chat 7", Position: 12, Speaker: "Zoë", Happened: testTime.Add(-48 * time.Hour),
-		State: subjects.MemoryActive, Pinned: true, Created: testTime, Updated: testTime.Add(time.Hour), Accessed: testTime.Add(2 * time.Hour), Accesses: 7,
+		State: subjects.MemoryActive, Pinned: true, Created: testTime, Updated: testTime.Add(time.Hour),
+		Accessed: testTime.Add(2 * time.Hour), Accesses: 7,
 	}
 }
 
@@ -83,7 +87,8 @@ func TestPutAnyText(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		n++
 		e := newFact(fmt.Sprintf("id%d", n))
-		any := rapid.OneOf(rapid.String(), rapid.StringMatching(`[a-z \x00'"%;?\\]{0,40}`), rapid.Map(rapid.SliceOfN(rapid.Byte(), 0, 40), func(b []byte) string { return string(b) }))
+		any := rapid.OneOf(rapid.String(), rapid.StringMatching(`[a-z \x00'"%;?\\]{0,40}`),
+			rapid.Map(rapid.SliceOfN(rapid.Byte(), 0, 40), func(b []byte) string { return string(b) }))
 		e.Name, e.Description, e.Corpus = "n"+any.Draw(r, "name"), any.Draw(r, "description"), any.Draw(r, "corpus")
 		e.Tags = rapid.SliceOfNDistinct(any, 0, 4, sanitize).Draw(r, "tags")
 		e.Entities, e.Intent = rapid.SliceOfN(any, 0, 3).Draw(r, "entities"), any.Draw(r, "intent")
@@ -96,7 +101,8 @@ func TestPutAnyText(t *testing.T) {
 			r.Fatal(len(all), err)
 		}
 		want := kept(e)
-		want.Name, want.Description, want.Corpus, want.Intent = sanitize(e.Name), sanitize(e.Description), sanitize(e.Corpus), sanitize(e.Intent)
+		want.Name, want.Description, want.Corpus, want.Intent = sanitize(e.Name), sanitize(e.Description),
+			sanitize(e.Corpus), sanitize(e.Intent)
 		want.Provenance.From, want.Provenance.Agent = sanitize(e.Provenance.From), sanitize(e.Provenance.Agent)
 		want.Tags, want.Entities = none(sanitizeAll(e.Tags)), none(sanitizeAll(e.Entities))
 		if !reflect.DeepEqual(all[0], want) {
@@ -138,7 +144,9 @@ func TestPutRejectsInvalidItems(t *testing.T) {
 		{"conversation with a line break", func(i *Item) { i.Entry.Conversation = "a\nb" }, ErrInvalid},
 		{"speaker with a control character", func(i *Item) { i.Entry.Speaker = "A\x1b[2J" }, ErrInvalid},
 		{"negative position", func(i *Item) { i.Entry.Position = -1 }, ErrInvalid},
-		{"happened out of range", func(i *Item) { i.Entry.Happened = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC) }, ErrInvalid},
+		{"happened out of range", func(i *Item) {
+			i.Entry.Happened = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
+		}, ErrInvalid},
 		{"no state", func(i *Item) { i.Entry.State = "" }, ErrInvalid},
 		{"no trust", func(i *Item) { i.Entry.Provenance.Trust = "" }, ErrInvalid},
 		{"trust with a blank", func(i *Item) { i.Entry.Provenance.Trust = "trusted " }, ErrInvalid},
@@ -147,7 +155,9 @@ func TestPutRejectsInvalidItems(t *testing.T) {
 		{"respondent with a line break", func(i *Item) { i.Entry.Respondent = "\ngen" }, ErrInvalid},
 		{"active and superseded", func(i *Item) { i.Entry.SupersededBy = "b" }, ErrInvalid},
 		{"link to an empty id", func(i *Item) { i.Entry.Correlating = []string{""} }, ErrInvalid},
-		{"year out of range", func(i *Item) { i.Entry.Created = time.Date(20000, 1, 1, 0, 0, 0, 0, time.UTC) }, ErrInvalid},
+		{"year out of range", func(i *Item) {
+			i.Entry.Created = time.Date(20000, 1, 1, 0, 0, 0, 0, time.UTC)
+		}, ErrInvalid},
 		{"critic grade out of range", func(i *Item) { i.Entry.Grades.Critic = 6 }, ErrInvalid},
 		{"reward NaN", func(i *Item) { i.Entry.Grades.Reward = math.NaN() }, ErrInvalid},
 		{"negative access count", func(i *Item) { i.Entry.Accesses = -1 }, ErrInvalid},
@@ -161,7 +171,9 @@ func TestPutRejectsInvalidItems(t *testing.T) {
 		{"zero vector", func(i *Item) { clear(i.Vectors.Description) }, ErrVector},
 		{"existing id", func(i *Item) { i.Entry.ID = "there" }, ErrExists},
 		{"existing answer", func(i *Item) { i.Entry = newEngram("again", "q1", "gen") }, ErrKnown},
-		{"existing answer, restore", func(i *Item) { i.Entry, i.Restore = newEngram("again", "q1", "gen"), true }, ErrKnown},
+		{"existing answer, restore", func(i *Item) {
+			i.Entry, i.Restore = newEngram("again", "q1", "gen"), true
+		}, ErrKnown},
 		{"forgotten answer", func(i *Item) { i.Entry = newEngram("again", "q2", "gen") }, ErrForgotten},
 		{"untrusted supersedes trusted", func(i *Item) {
 			i.Entry.Provenance.Trust, i.Entry.Supersedes = subjects.Untrusted, []string{"stranger", "there"}
@@ -192,11 +204,13 @@ func TestPutTwiceInOneCall(t *testing.T) {
 	if _, err := s.Put(t.Context(), Item{Entry: newFact("a")}, Item{Entry: newFact("a")}); !errors.Is(err, ErrExists) {
 		t.Error(err)
 	}
-	if _, err := s.Put(t.Context(), Item{Entry: newEngram("a", "q", "g")}, Item{Entry: newEngram("b", "q", "g")}); !errors.Is(err, ErrKnown) {
+	if _, err := s.Put(t.Context(), Item{Entry: newEngram("a", "q", "g")},
+		Item{Entry: newEngram("b", "q", "g")}); !errors.Is(err, ErrKnown) {
 		t.Error(err)
 	}
 	// Two answers of two respondents, and two of the kind that have no question, are no repetition.
-	putEntries(t, s, newEngram("a", "q", "g"), newEngram("b", "q", "h"), newEngram("c", "", "g"), newEngram("d", "", "g"))
+	putEntries(t, s, newEngram("a", "q", "g"), newEngram("b", "q", "h"), newEngram("c", "", "g"),
+		newEngram("d", "", "g"))
 }
 
 func TestRowNumbersAreNeverReused(t *testing.T) {
@@ -319,13 +333,15 @@ func TestRestoreForgottenAnswer(t *testing.T) {
 	}
 }
 
-// TestFindPosition: answers to one query have one position, a new query follows the last entry of its conversation and trust.
+// TestFindPosition: answers to one query have one position, a new query follows the last entry of its conversation and
+// trust.
 func TestFindPosition(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	a, b, c := newEngram("a", "q1", "gen"), newFact("b"), newFact("c")
 	a.Conversation, a.Position, b.Conversation, b.Position = "s1", 4, "s2", 9
-	c.Conversation, c.Position, c.Provenance.Trust, c.Provenance.Source = "s1", subjects.MaxPosition, subjects.Untrusted, subjects.SourceExternal
+	c.Conversation, c.Position, c.Provenance.Trust, c.Provenance.Source = "s1", subjects.MaxPosition,
+		subjects.Untrusted, subjects.SourceExternal
 	putEntries(t, s, a, b, c)
 	for _, tt := range []struct {
 		conversation, trust, query string

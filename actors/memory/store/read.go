@@ -30,7 +30,8 @@ func scanAnswer(r *sql.Rows) (id, state string, err error) {
 	return is.String, Stored, nil
 }
 
-// FindAnswer returns the state of the answer of respondent to a query, [Stored] with its id or [Forgotten]; "" means never stored.
+// FindAnswer returns the state of the answer of respondent to a query, [Stored] with its id or [Forgotten]; "" means
+// never stored.
 func (s *Store) FindAnswer(ctx context.Context, query, respondent string) (id, state string, err error) {
 	err = s.query(ctx, func(r *sql.Rows) error {
 		id, state, err = scanAnswer(r)
@@ -47,8 +48,8 @@ type querier interface {
 	query(ctx context.Context, each func(*sql.Rows) error, query string, args ...any) error
 }
 
-// query runs a prepared statement outside of a snapshot and calls each for every row. Query texts must be few: statements are
-// cached by text. A closed store is [ErrClosed].
+// query runs a prepared statement outside of a snapshot and calls each for every row. Query texts must be few:
+// statements are cached by text. A closed store is [ErrClosed].
 func (s *Store) query(ctx context.Context, each func(*sql.Rows) error, query string, args ...any) error {
 	leave, err := s.beginRead()
 	if err != nil {
@@ -85,8 +86,8 @@ func (m snapshot) queryOnce(ctx context.Context, each func(*sql.Rows) error, que
 	return scanRows(rows, err, each)
 }
 
-// readSnapshot calls read with a snapshot that is valid until read returns, and returns its error. It does not wait for writes
-// and does not see those committed meanwhile. A closed store is [ErrClosed].
+// readSnapshot calls read with a snapshot that is valid until read returns, and returns its error. It does not wait for
+// writes and does not see those committed meanwhile. A closed store is [ErrClosed].
 func (s *Store) readSnapshot(ctx context.Context, read func(snapshot) error) error {
 	leave, err := s.beginRead()
 	if err != nil {
@@ -101,7 +102,8 @@ func (s *Store) readSnapshot(ctx context.Context, read func(snapshot) error) err
 	return read(snapshot{s, tx})
 }
 
-// entryColumns are the columns that scanEntry reads, in its order, without the last one, corpus: a list may leave it out.
+// entryColumns are the columns that scanEntry reads, in its order, without the last one, corpus: a list may leave it
+// out.
 const entryColumns = `row, id, kind, state, trust, source, name, description, intent, entities, sentiment, respondent, agent, session, query, origin, part,
 	model, digest, flags, superseded_by, pinned, created, updated, conversation, position, speaker, happened, `
 
@@ -111,14 +113,16 @@ type storedEntry struct {
 	subjects.MemoryEntry
 }
 
-// scanEntry reads a row of entryColumns and a last column for the corpus. Fields that are in other tables stay empty. A list that
-// is not valid JSON is [ErrDamaged].
+// scanEntry reads a row of entryColumns and a last column for the corpus. Fields that are in other tables stay empty. A
+// list that is not valid JSON is [ErrDamaged].
 func scanEntry(r *sql.Rows) (e storedEntry, err error) {
 	var entities, flags string
 	var happened sql.NullTime
 	p := &e.Provenance
-	err = r.Scan(&e.row, &e.ID, &e.Kind, &e.State, &p.Trust, &p.Source, &e.Name, &e.Description, &e.Intent, &entities, &e.Sentiment, &e.Respondent,
-		&p.Agent, &p.SessionID, &p.QueryID, &p.From, &p.Part, &p.Model, &p.Digest, &flags, &e.SupersededBy, &e.Pinned, &e.Created, &e.Updated,
+	err = r.Scan(&e.row, &e.ID, &e.Kind, &e.State, &p.Trust, &p.Source, &e.Name, &e.Description, &e.Intent, &entities,
+		&e.Sentiment, &e.Respondent,
+		&p.Agent, &p.SessionID, &p.QueryID, &p.From, &p.Part, &p.Model, &p.Digest, &flags, &e.SupersededBy, &e.Pinned,
+		&e.Created, &e.Updated,
 		&e.Conversation, &e.Position, &e.Speaker, &happened, &e.Corpus)
 	if err != nil {
 		return e, err
@@ -151,8 +155,8 @@ func (s *Store) Get(ctx context.Context, ids ...string) ([]subjects.MemoryEntry,
 	return entriesOf(all), nil
 }
 
-// GetTexts reads entries in the order of ids without tags, links, grades, access counts and Supersedes, which are in other
-// tables. Ids that do not exist are left out. It is one statement, where [Store.Get] is seven.
+// GetTexts reads entries in the order of ids without tags, links, grades, access counts and Supersedes, which are in
+// other tables. Ids that do not exist are left out. It is one statement, where [Store.Get] is seven.
 func (s *Store) GetTexts(ctx context.Context, ids ...string) ([]subjects.MemoryEntry, error) {
 	ids = unique(sanitizeAll(ids))
 	var all []storedEntry
@@ -172,12 +176,13 @@ func (s *Store) GetTexts(ctx context.Context, ids ...string) ([]subjects.MemoryE
 	return entriesOf(all), nil
 }
 
-// FindPosition returns the position of the answers to a query among the entries of this trust in a conversation: that of one that is
-// stored, or else the one after the last entry. query may be "". Entries of another trust do not count: their positions may be
-// chosen by anybody.
+// FindPosition returns the position of the answers to a query among the entries of this trust in a conversation: that
+// of one that is stored, or else the one after the last entry. query may be "". Entries of another trust do not count:
+// their positions may be chosen by anybody.
 func (s *Store) FindPosition(ctx context.Context, conversation, trust, query string) (n int, err error) {
 	err = s.query(ctx, func(r *sql.Rows) error { return r.Scan(&n) },
-		"SELECT coalesce(max(CASE WHEN query = ? AND query <> '' AND position > 0 THEN position END), max(position) + 1, 1) FROM entries WHERE conversation = ? AND trust = ?",
+		"SELECT coalesce(max(CASE WHEN query = ? AND query <> '' AND position > 0 THEN position END), max(position) "+
+			"+ 1, 1) FROM entries WHERE conversation = ? AND trust = ?",
 		sanitize(query), sanitize(conversation), trust)
 	if err != nil {
 		return 0, fmt.Errorf("finding the position in a conversation: %w", err)
@@ -187,15 +192,17 @@ func (s *Store) FindPosition(ctx context.Context, conversation, trust, query str
 
 // HasGrades reports whether there is a grade of an answer to the query.
 func (s *Store) HasGrades(ctx context.Context, query string) (is bool, err error) {
-	err = s.query(ctx, func(r *sql.Rows) error { return r.Scan(&is) }, "SELECT count(*) > 0 FROM grades WHERE query = ?", sanitize(query))
+	err = s.query(ctx, func(r *sql.Rows) error {
+		return r.Scan(&is)
+	}, "SELECT count(*) > 0 FROM grades WHERE query = ?", sanitize(query))
 	if err != nil {
 		return false, fmt.Errorf("finding grades: %w", err)
 	}
 	return is, nil
 }
 
-// GetRows reads whole entries by row number, in the order given. Rows that do not exist are left out. rows should not repeat:
-// across chunks of maxListed a repeated row may be returned twice.
+// GetRows reads whole entries by row number, in the order given. Rows that do not exist are left out. rows should not
+// repeat: across chunks of maxListed a repeated row may be returned twice.
 func (s *Store) GetRows(ctx context.Context, rows ...uint64) ([]subjects.MemoryEntry, error) {
 	numbers := make([]int64, 0, len(rows))
 	for _, r := range rows {
@@ -203,7 +210,8 @@ func (s *Store) GetRows(ctx context.Context, rows ...uint64) ([]subjects.MemoryE
 			numbers = append(numbers, int64(r))
 		}
 	}
-	// Entries are read by id, which has an index: reading by row number would read the texts of the 2048 rows around it.
+	// Entries are read by id, which has an index: reading by row number would read the texts of the 2048 rows around
+	// it.
 	var ids []string
 	for chunk := range slices.Chunk(numbers, maxListed) {
 		in, named := inList(chunk)
@@ -245,8 +253,8 @@ func entriesOf(all []storedEntry) []subjects.MemoryEntry {
 	return out
 }
 
-// readEntries reads whole entries from one snapshot, in no particular order. Ids that do not exist are left out; ids must not
-// repeat.
+// readEntries reads whole entries from one snapshot, in no particular order. Ids that do not exist are left out; ids
+// must not repeat.
 func (s *Store) readEntries(ctx context.Context, ids []string) (all []storedEntry, err error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -278,8 +286,8 @@ func (s *Store) fillRelated(ctx context.Context, m querier, all []storedEntry) e
 	return nil
 }
 
-// fillRelatedChunk is fillRelated for 1 to maxListed entries. Links and Supersedes are sorted by id, and access counts include
-// those not written yet.
+// fillRelatedChunk is fillRelated for 1 to maxListed entries. Links and Supersedes are sorted by id, and access counts
+// include those not written yet.
 func (s *Store) fillRelatedChunk(ctx context.Context, m querier, all []storedEntry) error {
 	byRow, byID := map[int64]*storedEntry{}, map[string]*storedEntry{}
 	rows, ids := make([]int64, len(all)), make([]string, len(all))
@@ -370,8 +378,8 @@ func readTags(ctx context.Context, m querier, rows []int64, set func(row int64, 
 	return nil
 }
 
-// Correlated reads the whole entries that are linked with any of ids, without those in ids, sorted by id (per maxListed of ids).
-// Unknown ids have no links.
+// Correlated reads the whole entries that are linked with any of ids, without those in ids, sorted by id (per maxListed
+// of ids). Unknown ids have no links.
 func (s *Store) Correlated(ctx context.Context, ids ...string) ([]subjects.MemoryEntry, error) {
 	ids = unique(sanitizeAll(ids))
 	var others []string
@@ -382,7 +390,8 @@ func (s *Store) Correlated(ctx context.Context, ids ...string) ([]subjects.Memor
 			err := r.Scan(&id)
 			others = append(others, id)
 			return err
-		}, "SELECT DISTINCT other FROM links WHERE row IN (SELECT row FROM entries WHERE id IN "+in+") ORDER BY other", named...)
+		}, "SELECT DISTINCT other FROM links WHERE row IN (SELECT row FROM entries WHERE id IN "+in+") ORDER BY other",
+			named...)
 		if err != nil {
 			return nil, fmt.Errorf("reading links: %w", err)
 		}
@@ -394,14 +403,16 @@ func (s *Store) Correlated(ctx context.Context, ids ...string) ([]subjects.Memor
 // maxIDMatches bounds the result of [Store.FindIDs].
 const maxIDMatches = 10
 
-// FindIDs returns the ids with a prefix in alphabetical order, an exact match first, at most maxIDMatches. "" matches every id.
+// FindIDs returns the ids with a prefix in alphabetical order, an exact match first, at most maxIDMatches. "" matches
+// every id.
 func (s *Store) FindIDs(ctx context.Context, prefix string) (ids []string, err error) {
 	err = s.query(ctx, func(r *sql.Rows) error {
 		var id string
 		err := r.Scan(&id)
 		ids = append(ids, id)
 		return err
-	}, fmt.Sprintf("SELECT id FROM entries WHERE starts_with(id, ?) ORDER BY id = ? DESC, id LIMIT %d", maxIDMatches), sanitize(prefix), sanitize(prefix))
+	}, fmt.Sprintf("SELECT id FROM entries WHERE starts_with(id, ?) ORDER BY id = ? DESC, id LIMIT %d", maxIDMatches),
+		sanitize(prefix), sanitize(prefix))
 	if err != nil {
 		return nil, fmt.Errorf("finding ids: %w", err)
 	}

@@ -23,17 +23,18 @@ INSERT INTO meta VALUES ('schema', 0), ('high', 0), ('forgot', 0)`)
 
 // tables are all tables but meta, in the order in which they are copied.
 var tables = []string{
-	"entries", "answers", "models", "vectors", "tags", "links", "access", "grades", "graded", "documents", "entities", "relations",
+	"entries", "answers", "models", "vectors", "tags", "links", "access", "grades", "graded", "documents", "entities",
+	"relations",
 }
 
-// steps are the migration steps from an empty file to the current schema. A file records how many were applied. A released step
-// is never changed: a change is a further step.
+// steps are the migration steps from an empty file to the current schema. A file records how many were applied. A
+// released step is never changed: a change is a further step.
 //
-// There are no foreign keys: DuckDB turns an update of a referenced row into a delete and an insert. References are written
-// in one transaction with their target, and [Store.Verify] checks them.
+// There are no foreign keys: DuckDB turns an update of a referenced row into a delete and an insert. References are
+// written in one transaction with their target, and [Store.Verify] checks them.
 //
-// Row numbers are BIGINT and not UBIGINT: a bound unsigned number is compared by way of another type, which makes a lookup
-// ten times slower. Vectors are little-endian float32 as BLOB without compression, which would only cost time.
+// Row numbers are BIGINT and not UBIGINT: a bound unsigned number is compared by way of another type, which makes a
+// lookup ten times slower. Vectors are little-endian float32 as BLOB without compression, which would only cost time.
 var steps = []string{
 	`CREATE TABLE entries (
   row BIGINT NOT NULL, id VARCHAR PRIMARY KEY,
@@ -79,9 +80,10 @@ CREATE TABLE relations (
 	addContext,
 }
 
-// addContext adds the conversation, position, speaker and time of entries, unknown for those that exist, and requires the vector
-// of the corpus; those of name and description become optional (NULL = that of the corpus). Vectors without one of the corpus are
-// deleted: the entries are embedded again. DuckDB cannot add a column that is NOT NULL, nor alter a table with an index.
+// addContext adds the conversation, position, speaker and time of entries, unknown for those that exist, and requires
+// the vector of the corpus; those of name and description become optional (NULL = that of the corpus). Vectors without
+// one of the corpus are deleted: the entries are embedded again. DuckDB cannot add a column that is NOT NULL, nor alter
+// a table with an index.
 const addContext = `ALTER TABLE entries ADD COLUMN conversation VARCHAR DEFAULT '';
 ALTER TABLE entries ADD COLUMN position INTEGER DEFAULT 0;
 ALTER TABLE entries ADD COLUMN speaker VARCHAR DEFAULT '';
@@ -111,9 +113,9 @@ UPDATE relations SET words = ' ' || s.folded || ' ' || relations.folded || ' ' |
 DROP TABLE merged;
 DROP TABLE renamed`
 
-// migrate applies the steps that the file at path, attached to e, does not have yet, each in a transaction of its own: an error
-// leaves those before it applied. A file with more steps than known is [ErrNewer], a database without meta is [ErrDamaged]; both
-// are left unchanged. When ctx ends it returns ctx's error.
+// migrate applies the steps that the file at path, attached to e, does not have yet, each in a transaction of its own:
+// an error leaves those before it applied. A file with more steps than known is [ErrNewer], a database without meta is
+// [ErrDamaged]; both are left unchanged. When ctx ends it returns ctx's error.
 func migrate(ctx context.Context, e *engine, path string, steps []string) error {
 	var taken int
 	err := e.db.QueryRowContext(ctx, "SELECT value FROM meta WHERE name = ?", markSchema).Scan(&taken)
@@ -121,11 +123,13 @@ func migrate(ctx context.Context, e *engine, path string, steps []string) error 
 		return ctx.Err()
 	}
 	if err != nil {
-		return errors.Join(damagedError(path, fmt.Errorf("it is a database but not a conclave memory: %w", &duckError{err})), e.skipCheckpoint(ctx))
+		return errors.Join(damagedError(path, fmt.Errorf("it is a database but not a conclave memory: %w",
+			&duckError{err})), e.skipCheckpoint(ctx))
 	}
 	if taken > len(steps) {
 		return errors.Join(
-			fmt.Errorf("%w: %s has schema %d, this version supports %d; the file is unchanged, use the version that wrote it", ErrNewer, path, taken, len(steps)),
+			fmt.Errorf("%w: %s has schema %d, this version supports %d; the file is unchanged, use the version that "+
+				"wrote it", ErrNewer, path, taken, len(steps)),
 			e.skipCheckpoint(ctx))
 	}
 	for ; taken < len(steps); taken++ {
@@ -136,8 +140,8 @@ func migrate(ctx context.Context, e *engine, path string, steps []string) error 
 	return nil
 }
 
-// applyStep runs the SQL of one migration step and records number as the schema, in one transaction. On an error nothing is
-// changed.
+// applyStep runs the SQL of one migration step and records number as the schema, in one transaction. On an error
+// nothing is changed.
 func applyStep(ctx context.Context, db *sql.DB, change string, number int) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {

@@ -22,8 +22,8 @@ type Stats struct {
 	Vectors map[string]int // entries with vectors, by model
 }
 
-// Stats counts entries, vectors, relations and documents in one snapshot. Every kind, state and model with a row has an entry in
-// its map; others are missing. Model is the one with the most vectors, the first by name of several.
+// Stats counts entries, vectors, relations and documents in one snapshot. Every kind, state and model with a row has an
+// entry in its map; others are missing. Model is the one with the most vectors, the first by name of several.
 func (s *Store) Stats(ctx context.Context) (Stats, error) {
 	st := Stats{Kinds: map[string]int{}, States: map[string]int{}, Vectors: map[string]int{}, Schema: len(s.steps)}
 	err := s.readSnapshot(ctx, func(m snapshot) error {

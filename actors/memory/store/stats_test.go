@@ -11,7 +11,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestStatsBeforeAndAfter: a statement prepared over an empty table counts correctly later. DuckDB 1.5 returned wrong texts.
+// TestStatsBeforeAndAfter: a statement prepared over an empty table counts correctly later. DuckDB 1.5 returned wrong
+// texts.
 func TestStatsBeforeAndAfter(t *testing.T) {
 	t.Parallel()
 	s, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "m.duckdb"), store.Options{})
@@ -25,7 +26,8 @@ func TestStatsBeforeAndAfter(t *testing.T) {
 	now := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 	for i, kind := range []string{subjects.KindFact, subjects.KindEngram, subjects.KindFact} {
 		e := subjects.MemoryEntry{
-			ID: "entry" + string(rune('a'+i)), Kind: kind, State: subjects.MemoryActive, Name: "n", Created: now, Updated: now,
+			ID: "entry" + string(rune('a'+i)), Kind: kind, State: subjects.MemoryActive, Name: "n", Created: now,
+			Updated:    now,
 			Provenance: subjects.Provenance{Source: subjects.SourceUser, Trust: subjects.Trusted},
 		}
 		if _, err := s.Put(t.Context(), store.Item{Entry: e}); err != nil {
@@ -38,7 +40,8 @@ func TestStatsBeforeAndAfter(t *testing.T) {
 	}
 	for i, model := range []string{"m", "a-model", "a-model-with-a-longer-name"} {
 		e := subjects.MemoryEntry{
-			ID: "vector" + string(rune('a'+i)), Kind: subjects.KindFact, State: subjects.MemoryActive, Name: "n", Created: now, Updated: now,
+			ID: "vector" + string(rune('a'+i)), Kind: subjects.KindFact, State: subjects.MemoryActive, Name: "n",
+			Created: now, Updated: now,
 			Provenance: subjects.Provenance{Source: subjects.SourceUser, Trust: subjects.Trusted},
 		}
 		v := &store.Vectors{Model: model, Corpus: []float32{1, 0}, Name: []float32{0, 1}}

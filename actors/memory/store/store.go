@@ -1,7 +1,7 @@
 // Package store is memory's system of record: one DuckDB file. It is the only importer of DuckDB.
 //
-// A write is durable when its call returns: the transaction is in the log and the log is synced. One goroutine writes and
-// commits queued writes together. Readers never wait for it.
+// A write is durable when its call returns: the transaction is in the log and the log is synced. One goroutine writes
+// and commits queued writes together. Readers never wait for it.
 //
 // The file has no vector index. Vectors are stored as plain bytes and loaded into memory at start ([Store.Load]).
 //
@@ -34,17 +34,17 @@ const (
 	largeFile      = 512 << 20
 )
 
-// memoryLimit returns the default limit of DuckDB's memory for a file of size bytes: 64 MB and an eighth of the file, for each byte
-// above largeFile three eighths, at most 2 GB. DuckDB fills what it may have with blocks that it has read, and loading reads each
-// once; what it cannot do without, the indexes of keys, grows with the file. A file that outgrows its limit has a higher one
-// after the next start.
+// memoryLimit returns the default limit of DuckDB's memory for a file of size bytes: 64 MB and an eighth of the file,
+// for each byte above largeFile three eighths, at most 2 GB. DuckDB fills what it may have with blocks that it has
+// read, and loading reads each once; what it cannot do without, the indexes of keys, grows with the file. A file that
+// outgrows its limit has a higher one after the next start.
 func memoryLimit(size int64) string {
 	limit := minMemoryLimit + size/8 + max(0, size-largeFile)/4
 	return strconv.FormatInt(min(limit, maxMemoryLimit), 10) + "B"
 }
 
-// withDefaults returns o with the defaults for Threads of 0 or less, an empty MemoryLimit for the file at path, which need not
-// exist, and a nil Now.
+// withDefaults returns o with the defaults for Threads of 0 or less, an empty MemoryLimit for the file at path, which
+// need not exist, and a nil Now.
 func (o Options) withDefaults(path string) Options {
 	if o.Threads <= 0 {
 		o.Threads = defaultThreads
@@ -82,8 +82,8 @@ type Store struct {
 	release   func()         // lets this process open the file again
 }
 
-// Open opens the database at path and creates file and folder, readable by the owner only, when they are missing. It migrates an
-// older schema and replays the log that a crash left.
+// Open opens the database at path and creates file and folder, readable by the owner only, when they are missing. It
+// migrates an older schema and replays the log that a crash left.
 //
 // A file that cannot be used is never changed; [ErrDamaged], [ErrNewer] and [ErrLocked] name the remedy.
 func Open(ctx context.Context, path string, o Options) (*Store, error) {
@@ -111,8 +111,8 @@ func openWithSteps(ctx context.Context, path string, o Options, steps []string) 
 	return s, nil
 }
 
-// start creates or opens the file, removes leftovers of a crash, migrates, denies DuckDB other files and starts the writer. On an
-// error the caller closes s.engine, if it is set.
+// start creates or opens the file, removes leftovers of a crash, migrates, denies DuckDB other files and starts the
+// writer. On an error the caller closes s.engine, if it is set.
 func (s *Store) start(ctx context.Context) error {
 	if err := s.prepareFile(ctx); err != nil {
 		return err
@@ -136,8 +136,8 @@ func (s *Store) start(ctx context.Context) error {
 	return err
 }
 
-// beginRead keeps the file open until leave is called, which must happen exactly once: [Store.Close] waits for it. A closed store
-// is [ErrClosed].
+// beginRead keeps the file open until leave is called, which must happen exactly once: [Store.Close] waits for it. A
+// closed store is [ErrClosed].
 func (s *Store) beginRead() (leave func(), err error) {
 	s.lifecycle.RLock()
 	defer s.lifecycle.RUnlock()
@@ -148,9 +148,9 @@ func (s *Store) beginRead() (leave func(), err error) {
 	return s.readers.Done, nil
 }
 
-// Close waits for queued writes and running reads, whatever ctx says, checkpoints and closes the file. When content was forgotten
-// or changed since the file was last rewritten it rewrites it; when ctx ends before, it returns nil and the rewrite is left to
-// the next close. A second call returns nil at once, also while the first still waits.
+// Close waits for queued writes and running reads, whatever ctx says, checkpoints and closes the file. When content was
+// forgotten or changed since the file was last rewritten it rewrites it; when ctx ends before, it returns nil and the
+// rewrite is left to the next close. A second call returns nil at once, also while the first still waits.
 func (s *Store) Close(ctx context.Context) error {
 	s.lifecycle.Lock()
 	if s.closed {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// accessCounts counts recalled entries in memory. The counts are written with the next write, so that a recall costs none; a crash
-// may lose the last of them.
+// accessCounts counts recalled entries in memory. The counts are written with the next write, so that a recall costs
+// none; a crash may lose the last of them.
 type accessCounts struct {
 	mu      sync.Mutex
 	waiting map[string]accessCount
@@ -24,9 +24,9 @@ type accessCount struct {
 // maxPendingAccesses is how many entries may have unwritten counts before they are written on their own.
 const maxPendingAccesses = 256
 
-// Touch counts a recall of entries at a time. It waits for a write only when maxPendingAccesses entries have unwritten counts:
-// otherwise the count is not durable yet when it returns, and a crash may lose it. Ids that do not exist are ignored. It rejects
-// a time outside the years 1 to 9999.
+// Touch counts a recall of entries at a time. It waits for a write only when maxPendingAccesses entries have unwritten
+// counts: otherwise the count is not durable yet when it returns, and a crash may lose it. Ids that do not exist are
+// ignored. It rejects a time outside the years 1 to 9999.
 func (s *Store) Touch(ctx context.Context, at time.Time, ids ...string) error {
 	if err := checkTime("access time", at); err != nil {
 		return err
@@ -37,8 +37,8 @@ func (s *Store) Touch(ctx context.Context, at time.Time, ids ...string) error {
 	return s.write(ctx, func(*tx) error { return nil })
 }
 
-// add counts one access of each id, a repeated id as often as it is given, and returns how many entries have unwritten counts. An
-// at before the last access leaves the time unchanged.
+// add counts one access of each id, a repeated id as often as it is given, and returns how many entries have unwritten
+// counts. An at before the last access leaves the time unchanged.
 func (t *accessCounts) add(at time.Time, ids []string) (waiting int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,8 +56,8 @@ func (t *accessCounts) add(at time.Time, ids []string) (waiting int) {
 	return len(t.waiting)
 }
 
-// pending returns a copy of the unwritten counts. They stay unwritten until the caller has committed them and calls settled,
-// which keeps accesses counted since.
+// pending returns a copy of the unwritten counts. They stay unwritten until the caller has committed them and calls
+// settled, which keeps accesses counted since.
 func (t *accessCounts) pending() (all map[string]accessCount, settled func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -102,7 +102,8 @@ func (t *tx) writeAccesses(all map[string]accessCount) error {
 		}
 		var rows, times, lasts []int64
 		for row, id := range ids {
-			rows, times, lasts = append(rows, row), append(times, all[id].times), append(lasts, all[id].last.UnixMicro())
+			rows, times, lasts = append(rows, row), append(times, all[id].times), append(lasts,
+				all[id].last.UnixMicro())
 		}
 		err = t.query(func(r *sql.Rows) error {
 			var row int64

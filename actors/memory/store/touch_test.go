@@ -22,7 +22,8 @@ func TestTouch(t *testing.T) {
 		t.Helper()
 		want := truncateTime(testTime.Add(time.Duration(hours) * time.Hour))
 		if e := getEntry(t, s, id); e.Accesses != times || !e.Accessed.Equal(want) {
-			t.Errorf("%s: %s was recalled %d times, last %v; want %d, %v", when, id, e.Accesses, e.Accessed, times, want)
+			t.Errorf("%s: %s was recalled %d times, last %v; want %d, %v", when, id, e.Accesses, e.Accessed, times,
+				want)
 		}
 	}
 	touch(1, "a", "missing")

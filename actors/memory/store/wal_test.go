@@ -13,7 +13,8 @@ import (
 	"testing"
 )
 
-// crashed is a memory as a crash leaves it: the file, its log, and how long the log was after each write was acknowledged.
+// crashed is a memory as a crash leaves it: the file, its log, and how long the log was after each write was
+// acknowledged.
 func crashed(t *testing.T, writes int) (file, log []byte, lengths []int) {
 	t.Helper()
 	s := newStore(t)

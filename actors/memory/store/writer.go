@@ -47,11 +47,12 @@ type appender interface {
 	Close() error
 }
 
-// newWriter reads the counters of the file and starts the goroutine of the writer, which ends when its queue is closed. ctx only
-// bounds the start.
+// newWriter reads the counters of the file and starts the goroutine of the writer, which ends when its queue is closed.
+// ctx only bounds the start.
 func newWriter(ctx context.Context, s *Store) (w *writer, err error) {
 	w = &writer{
-		store: s, queue: make(chan *writeRequest, maxQueued), stopped: make(chan struct{}), prepared: map[string]*sql.Stmt{}, appenders: map[string]appender{}, dims: map[string]int{},
+		store: s, queue: make(chan *writeRequest, maxQueued), stopped: make(chan struct{}),
+		prepared: map[string]*sql.Stmt{}, appenders: map[string]appender{}, dims: map[string]int{},
 	}
 	if w.conn, err = s.db.Conn(ctx); err != nil {
 		return nil, fmt.Errorf("connecting to the memory: %w", explainError(err))
@@ -86,9 +87,9 @@ func (w *writer) loadCounters(ctx context.Context) error {
 	return rows.Err()
 }
 
-// write queues a change and waits until it is durable. When ctx ends first the caller gets ctx's error, and the change may still
-// be made. An error of run is returned and nothing is changed. run may be called again after a rollback, in another goroutine,
-// and must reset what it sets outside. A closed store is [ErrClosed].
+// write queues a change and waits until it is durable. When ctx ends first the caller gets ctx's error, and the change
+// may still be made. An error of run is returned and nothing is changed. run may be called again after a rollback, in
+// another goroutine, and must reset what it sets outside. A closed store is [ErrClosed].
 func (s *Store) write(ctx context.Context, run func(*tx) error) error {
 	w := &writeRequest{abandoned: ctx.Err, apply: run, done: make(chan error, 1)}
 	if err := s.enqueue(ctx, w); err != nil {
@@ -117,8 +118,8 @@ func (s *Store) enqueue(ctx context.Context, w *writeRequest) error {
 	}
 }
 
-// run commits queued requests in batches of at most maxBatch until the queue is closed and empty, then writes the remaining
-// access counts and closes stopped.
+// run commits queued requests in batches of at most maxBatch until the queue is closed and empty, then writes the
+// remaining access counts and closes stopped.
 func (w *writer) run() {
 	defer close(w.stopped)
 	for first := range w.queue {
@@ -140,8 +141,8 @@ func (w *writer) run() {
 	w.commitBatch(nil) // what was touched
 }
 
-// commit makes changes durable and sends each caller its result. Requests whose caller no longer waits are dropped unapplied. A
-// rejected change does not affect the others: when the batch fails, each is committed alone.
+// commit makes changes durable and sends each caller its result. Requests whose caller no longer waits are dropped
+// unapplied. A rejected change does not affect the others: when the batch fails, each is committed alone.
 func (w *writer) commit(batch []*writeRequest) {
 	batch = slices.DeleteFunc(batch, func(c *writeRequest) bool {
 		err := c.abandoned()
@@ -175,8 +176,8 @@ func (w *writer) commit(batch []*writeRequest) {
 // acknowledge reports success to the callers of a committed batch, after a checkpoint where content was deleted.
 func (w *writer) acknowledge(t *tx, batch []*writeRequest) {
 	if t.checkpoint {
-		// So that the log no longer holds deleted content. When this fails the change is durable nevertheless, and the log is
-		// cleared by the next checkpoint.
+		// So that the log no longer holds deleted content. When this fails the change is durable nevertheless, and the
+		// log is cleared by the next checkpoint.
 		_, _ = w.conn.ExecContext(context.Background(), "CHECKPOINT "+catalog)
 	}
 	for _, c := range batch {
@@ -184,8 +185,8 @@ func (w *writer) acknowledge(t *tx, batch []*writeRequest) {
 	}
 }
 
-// commitBatch commits changes together with the access counts since the last commit; batch may be empty. On an error no change
-// was made, and counts that cannot be written alone are lost.
+// commitBatch commits changes together with the access counts since the last commit; batch may be empty. On an error no
+// change was made, and counts that cannot be written alone are lost.
 func (w *writer) commitBatch(batch []*writeRequest) (*tx, error) {
 	touched, settled := w.store.accesses.pending()
 	if len(touched) == 0 {
@@ -201,8 +202,8 @@ func (w *writer) commitBatch(batch []*writeRequest) (*tx, error) {
 	return t, err
 }
 
-// commitOnce applies changes in one transaction, all or none. careful makes inserts look for conflicts before they write. On an
-// error the transaction is rolled back and t is nil.
+// commitOnce applies changes in one transaction, all or none. careful makes inserts look for conflicts before they
+// write. On an error the transaction is rolled back and t is nil.
 func (w *writer) commitOnce(careful bool, batch ...*writeRequest) (t *tx, err error) {
 	t = &tx{w: w, checkFirst: careful, nextRow: w.nextRow, nextEntity: w.nextEntity}
 	if _, err := w.conn.ExecContext(context.Background(), "BEGIN TRANSACTION"); err != nil {
@@ -292,7 +293,8 @@ func (t *tx) flush() error {
 	return nil
 }
 
-// insertSingly writes rows one by one with a prepared statement. rows must not be empty and all have a value for every column.
+// insertSingly writes rows one by one with a prepared statement. rows must not be empty and all have a value for every
+// column.
 func (t *tx) insertSingly(table string, rows [][]any) error {
 	st, err := t.w.prepare(context.Background(), "INSERT INTO "+table+" VALUES ("+placeholders(len(rows[0]))+")")
 	if err != nil {
@@ -306,8 +308,8 @@ func (t *tx) insertSingly(table string, rows [][]any) error {
 	return nil
 }
 
-// appendRows writes rows together with the appender of the table, which stays open for the next transaction. rows must not be
-// empty and all have a value for every column.
+// appendRows writes rows together with the appender of the table, which stays open for the next transaction. rows must
+// not be empty and all have a value for every column.
 func (t *tx) appendRows(table string, rows [][]any) error {
 	a := t.w.appenders[table]
 	if a == nil {
@@ -362,8 +364,8 @@ func (t *tx) query(each func(*sql.Rows) error, query string, args ...any) error 
 	return scanRows(rows, err, each)
 }
 
-// prepare returns a cached prepared statement. A full cache (maxStatements) closes and evicts any one statement, so a result must
-// not be used after another call.
+// prepare returns a cached prepared statement. A full cache (maxStatements) closes and evicts any one statement, so a
+// result must not be used after another call.
 func (w *writer) prepare(ctx context.Context, query string) (*sql.Stmt, error) {
 	if st := w.prepared[query]; st != nil {
 		return st, nil
@@ -384,8 +386,8 @@ func (w *writer) prepare(ctx context.Context, query string) (*sql.Stmt, error) {
 	return st, err
 }
 
-// scanRows calls each for every row and closes rows. err is the error of the query: rows may be nil then. An error of each ends
-// it and is returned unchanged, others are classified by explainError.
+// scanRows calls each for every row and closes rows. err is the error of the query: rows may be nil then. An error of
+// each ends it and is returned unchanged, others are classified by explainError.
 func scanRows(rows *sql.Rows, err error, each func(*sql.Rows) error) error {
 	if err != nil {
 		return explainError(err)
@@ -408,8 +410,8 @@ func placeholders(n int) string { return strings.TrimSuffix(strings.Repeat("?, "
 // maxListed bounds the values of one IN list.
 const maxListed = 512
 
-// inList returns the placeholders of an IN list and its values. Longer lists are padded to a power of two by repeating the last
-// value, so that lists of any length share few prepared statements. values must not be empty.
+// inList returns the placeholders of an IN list and its values. Longer lists are padded to a power of two by repeating
+// the last value, so that lists of any length share few prepared statements. values must not be empty.
 func inList[T any](values []T) (in string, out []any) {
 	size := len(values)
 	if size > exactListLength {

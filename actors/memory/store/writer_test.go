@@ -204,13 +204,19 @@ func TestConcurrentWrites(t *testing.T) {
 		all.Go(func() {
 			for i := range 8 {
 				id := fmt.Sprintf("w%d-%d", w, i)
-				if _, err := s.Put(ctx, Item{Entry: newEngram(id, "q"+id, "g"), Vectors: randomVectors("m", 4, uint64(i))}); err != nil {
+				if _,
+					err := s.Put(ctx,
+					Item{Entry: newEngram(id, "q"+id, "g"), Vectors: randomVectors("m", 4, uint64(i))}); err != nil {
 					t.Error(err)
 				}
 				if err := s.Touch(ctx, testTime, id, "w0-0"); err != nil {
 					t.Error(err)
 				}
-				if _, err := s.Grade(ctx, Grade{Query: "q" + id, Respondent: "g", Critic: ptr(3), Event: id}); err != nil {
+				if _,
+					err := s.Grade(ctx, Grade{
+					Query: "q" + id, Respondent: "g", Critic: ptr(3),
+					Event: id,
+				}); err != nil {
 					t.Error(err)
 				}
 				switch i % 4 {

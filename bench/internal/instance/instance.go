@@ -1,5 +1,5 @@
-// Package instance runs conclave as a user does, for a measurement: a process of its own with folders of its own, everything
-// else as shipped.
+// Package instance runs conclave as a user does, for a measurement: a process of its own with folders of its own,
+// everything else as shipped.
 package instance
 
 import (
@@ -27,8 +27,8 @@ type Instance struct {
 	dir     string
 }
 
-// Create makes the folder and writes the settings, file contents by file name. Credentials are kept in a file, so that the
-// keyring of the user is not touched. The caller must call [Instance.Remove].
+// Create makes the folder and writes the settings, file contents by file name. Credentials are kept in a file, so that
+// the keyring of the user is not touched. The caller must call [Instance.Remove].
 func Create(program string, settings map[string]string) (*Instance, error) {
 	dir, err := os.MkdirTemp("", "conclave-bench-")
 	if err != nil {
@@ -61,7 +61,8 @@ func Build(ctx context.Context) (program string, remove func(), err error) {
 	cmd.Dir = ".."
 	if out, err := cmd.CombinedOutput(); err != nil {
 		os.RemoveAll(dir)
-		return "", nil, fmt.Errorf("building conclave (run this in the folder bench, or give -conclave): %w: %s", err, out)
+		return "", nil, fmt.Errorf("building conclave (run this in the folder bench, or give -conclave): %w: %s", err,
+			out)
 	}
 	return program, func() { os.RemoveAll(dir) }, nil
 }
@@ -170,8 +171,8 @@ func (s *System) Stop() {
 // connections are kept for as many requests as a measurement has at once.
 var connections = http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 
-// Request sends a request to the HTTP interface, with body as JSON unless it is nil, and decodes the reply into into. Any status
-// that is no success is an error with the reply's text.
+// Request sends a request to the HTTP interface, with body as JSON unless it is nil, and decodes the reply into into.
+// Any status that is no success is an error with the reply's text.
 func (s *System) Request(ctx context.Context, method, path string, body, into any) error {
 	var content io.Reader
 	if body != nil {
@@ -217,7 +218,8 @@ func (s *System) send(ctx context.Context, method, path string, content io.Reade
 	}
 	switch res.StatusCode {
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusGatewayTimeout:
-		return nil, fmt.Errorf("%w: %s %s: %s: %s", ErrUnavailable, method, path, res.Status, strings.TrimSpace(string(data)))
+		return nil, fmt.Errorf("%w: %s %s: %s: %s", ErrUnavailable, method, path, res.Status,
+			strings.TrimSpace(string(data)))
 	}
 	if res.StatusCode/100 != 2 {
 		return nil, fmt.Errorf("%s %s: %s: %s", method, path, res.Status, strings.TrimSpace(string(data)))

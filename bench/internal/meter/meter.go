@@ -1,5 +1,5 @@
-// Package meter is a reverse proxy in front of a model server that records every model call: tokens, and the time until the
-// first one. It speaks the native protocol of Ollama and the OpenAI one, and changes nothing in either direction.
+// Package meter is a reverse proxy in front of a model server that records every model call: tokens, and the time until
+// the first one. It speaks the native protocol of Ollama and the OpenAI one, and changes nothing in either direction.
 package meter
 
 import (
@@ -19,14 +19,15 @@ import (
 
 // Call is one model call. Tokens are as the server counts them, 0 when it does not say or the call was cut off.
 type Call struct {
-	Path       string
-	Model      string
-	Began      time.Time
-	First      time.Duration // until the first text, thinking or tool call; 0 = none came
-	Total      time.Duration
-	Prompt     int           // all tokens of the prompt, those of the server's prompt cache included
-	Output     int           // tokens
-	PromptTime time.Duration // reading the prompt, as the server measured it: next to nothing for a cached one; 0 = not reported
+	Path   string
+	Model  string
+	Began  time.Time
+	First  time.Duration // until the first text, thinking or tool call; 0 = none came
+	Total  time.Duration
+	Prompt int // all tokens of the prompt, those of the server's prompt cache included
+	Output int // tokens
+	// reading the prompt, as the server measured it: next to nothing for a cached one; 0 = not reported
+	PromptTime time.Duration
 	Load       time.Duration // loading the model, as the server measured it
 	Cut        bool          // ended before the last chunk
 }
@@ -67,7 +68,8 @@ func Start(target string) (*Meter, error) {
 // Close stops the proxy and cuts off open calls.
 func (m *Meter) Close() { _ = m.server.Close() }
 
-// Take returns the calls that ended since the last Take, in the order in which they ended. It does not wait for open ones.
+// Take returns the calls that ended since the last Take, in the order in which they ended. It does not wait for open
+// ones.
 func (m *Meter) Take() []Call {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -102,12 +104,16 @@ func (m *Meter) end(c *Call) {
 }
 
 // inference are the paths of model calls; all others pass unrecorded.
-var inference = map[string]bool{"/api/chat": true, "/api/generate": true, "/api/embed": true, "/v1/chat/completions": true, "/v1/embeddings": true}
+var inference = map[string]bool{
+	"/api/chat": true, "/api/generate": true, "/api/embed": true,
+	"/v1/chat/completions": true, "/v1/embeddings": true,
+}
 
 // transport records the responses of model calls.
 type transport struct{ meter *Meter }
 
-// RoundTrip implements [http.RoundTripper]. A request that was cancelled before its response is a call that was cut off.
+// RoundTrip implements [http.RoundTripper]. A request that was cancelled before its response is a call that was cut
+// off.
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !inference[r.URL.Path] {
 		return http.DefaultTransport.RoundTrip(r)
@@ -216,6 +222,7 @@ func (r *recorder) read(line []byte) {
 	case c.Usage != nil:
 		r.call.Prompt, r.call.Output, r.last = c.Usage.Prompt, c.Usage.Output, true
 	case c.Done || c.Embeddings != nil:
-		r.call.Prompt, r.call.Output, r.call.PromptTime, r.call.Load, r.last = c.Prompt, c.Output, c.PromptTime, c.LoadDuration, true
+		r.call.Prompt, r.call.Output, r.call.PromptTime, r.call.Load, r.last = c.Prompt, c.Output, c.PromptTime,
+			c.LoadDuration, true
 	}
 }

@@ -16,7 +16,9 @@ func TestMeterCountsTokensOfBothProtocols(t *testing.T) {
 			"data: {\"model\":\"m\",\"choices\":[],\"usage\":{\"prompt_tokens\":12,\"completion_tokens\":3}}\n\ndata: [DONE]\n\n",
 		"/api/tags": `{"models":[]}`,
 	}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, replies[r.URL.Path]) }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, replies[r.URL.Path])
+	}))
 	defer server.Close()
 	m, err := Start(server.URL)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package actortest runs one actor without a bus: a recorder takes the place of all other actors, and the test compares the
-// published messages. Messages go through the same envelope and codecs as on the bus.
+// Package actortest runs one actor without a bus: a recorder takes the place of all other actors, and the test compares
+// the published messages. Messages go through the same envelope and codecs as on the bus.
 package actortest
 
 import (
@@ -40,7 +40,8 @@ type Recorder struct {
 	FailPublish func(subject string) error
 	// FailStore is the error of every bucket write, nil = writes succeed.
 	FailStore error
-	// Steps observes each [actor.Step] of [Recorder.Deliver]. A test that calls a handler itself uses [actor.WithSteps].
+	// Steps observes each [actor.Step] of [Recorder.Deliver]. A test that calls a handler itself uses
+	// [actor.WithSteps].
 	Steps func(name string)
 
 	mu        sync.Mutex
@@ -87,7 +88,10 @@ type Message struct {
 // error as [actor.Deliver] does. It is an error when no route matches.
 func (r *Recorder) Deliver(t testing.TB, a actor.Actor, m Message) (string, error) {
 	t.Helper()
-	h := map[string]string{subjects.HeaderQuery: m.Query, subjects.HeaderSession: m.Session, subjects.HeaderType: m.Type}
+	h := map[string]string{
+		subjects.HeaderQuery: m.Query, subjects.HeaderSession: m.Session,
+		subjects.HeaderType: m.Type,
+	}
 	if !m.Deadline.IsZero() {
 		h[subjects.HeaderDeadline] = strconv.FormatInt(m.Deadline.UnixMilli(), 10)
 	}
@@ -95,7 +99,8 @@ func (r *Recorder) Deliver(t testing.TB, a actor.Actor, m Message) (string, erro
 		if _, ok := subjects.Match(route.Spec().Subscription(), m.Subject); !ok {
 			continue
 		}
-		return actor.Deliver(actor.WithSteps(t.Context(), r.Steps), route, m.Subject, h, m.Body, r.out(m.Query, m.Session))
+		return actor.Deliver(actor.WithSteps(t.Context(), r.Steps), route, m.Subject, h, m.Body,
+			r.out(m.Query, m.Session))
 	}
 	return "", fmt.Errorf("no route of %s matches %s", a.Name(), m.Subject)
 }
@@ -141,12 +146,15 @@ func (o *out) Publish(_ context.Context, spec subjects.Spec, body []byte, wait b
 	}
 	o.r.mu.Lock()
 	defer o.r.mu.Unlock()
-	o.r.published = append(o.r.published, Recorded{Subject: spec.Name, Body: actor.FormatJSON(spec, body), Query: o.query, Session: o.session, Waited: wait})
+	o.r.published = append(o.r.published, Recorded{
+		Subject: spec.Name, Body: actor.FormatJSON(spec, body),
+		Query: o.query, Session: o.session, Waited: wait,
+	})
 	return nil
 }
 
-// PublishOnce implements [actor.Out]: it records the first message of a stream under an id, and drops later ones without an
-// error. FailPublish is asked first.
+// PublishOnce implements [actor.Out]: it records the first message of a stream under an id, and drops later ones
+// without an error. FailPublish is asked first.
 func (o *out) PublishOnce(_ context.Context, spec subjects.Spec, body []byte, id string) error {
 	if o.r.FailPublish != nil {
 		if err := o.r.FailPublish(spec.Name); err != nil {
@@ -160,7 +168,10 @@ func (o *out) PublishOnce(_ context.Context, spec subjects.Spec, body []byte, id
 	}
 	if key := spec.Stream + " " + id; !o.r.once[key] {
 		o.r.once[key] = true
-		o.r.published = append(o.r.published, Recorded{spec.Name, actor.FormatJSON(spec, body), o.query, o.session, true, id})
+		o.r.published = append(o.r.published, Recorded{
+			spec.Name, actor.FormatJSON(spec, body), o.query, o.session,
+			true, id,
+		})
 	}
 	return nil
 }
@@ -203,8 +214,8 @@ func (o *out) Stream(ctx context.Context, spec subjects.Spec, body []byte) iter.
 	}
 }
 
-// request records a request and returns the value of Reply. As on the bus it rejects a ctx without a deadline, reports a
-// missing Reply as no responder, marks faults of the service with [actor.ReplyFault], and is a timeout when ctx ended
+// request records a request and returns the value of Reply. As on the bus it rejects a ctx without a deadline, reports
+// a missing Reply as no responder, marks faults of the service with [actor.ReplyFault], and is a timeout when ctx ended
 // meanwhile.
 func (o *out) request(ctx context.Context, spec subjects.Spec, body []byte) (any, error) {
 	if _, ok := ctx.Deadline(); !ok {

@@ -28,7 +28,10 @@ func (c *critic) Name() string { return "critic" }
 
 func (c *critic) Routes() []actor.Route {
 	return []actor.Route{
-		actor.On(subjects.ResponseGeneration, c.onResponse, actor.OnReject(func(_ context.Context, rej actor.Rejection, _ actor.Out) { c.rejected = append(c.rejected, rej) })),
+		actor.On(subjects.ResponseGeneration, c.onResponse,
+			actor.OnReject(func(_ context.Context, rej actor.Rejection, _ actor.Out) {
+				c.rejected = append(c.rejected, rej)
+			})),
 		actor.Serve(subjects.ToolRequestService, c.onAsk),
 	}
 }
@@ -47,10 +50,13 @@ func (c *critic) onResponse(ctx context.Context, in actor.Msg[subjects.Response]
 	if err := actor.EmitAsync(ctx, out, subjects.PairwiseResult, subjects.Pairwise{QueryID: in.Query}); err != nil {
 		return err
 	}
-	return actor.Emit(ctx, out.WithIDs("s2", "q2"), subjects.CritiqueResult, subjects.Critique{QueryID: in.Body.QueryID, Score: len(vectors.Vectors)})
+	return actor.Emit(ctx, out.WithIDs("s2", "q2"), subjects.CritiqueResult,
+		subjects.Critique{QueryID: in.Body.QueryID, Score: len(vectors.Vectors)})
 }
 
-func (c *critic) onAsk(ctx context.Context, in actor.Msg[subjects.ToolRequest], out actor.Out) (subjects.ToolResult, error) {
+func (c *critic) onAsk(ctx context.Context, in actor.Msg[subjects.ToolRequest], out actor.Out) (subjects.ToolResult,
+	error,
+) {
 	c.deadline, _ = ctx.Deadline()
 	return subjects.ToolResult{CallID: in.Body.CallID, Tool: in.From, Result: string(in.Body.Args)}, nil
 }
@@ -65,13 +71,18 @@ func TestRecorder(t *testing.T) {
 	}}
 	c := &critic{}
 	if _, err := rec.Deliver(t, c, actortest.Message{
-		Subject: "from.generator.response.generation", Query: "q1", Session: "s1", Body: subjects.Response{QueryID: "q1", Answer: "42"},
+		Subject: "from.generator.response.generation", Query: "q1", Session: "s1",
+		Body: subjects.Response{QueryID: "q1", Answer: "42"},
 	}); err != nil {
 		t.Fatal(err)
 	}
 	want := []actortest.Recorded{
 		{Subject: "pairwise.result", Body: `{"query_id":"q1","winner":"","reason":""}`, Query: "q1", Session: "s1"},
-		{Subject: "critique.result", Body: `{"session_id":"","query_id":"q1","respondent_id":"","score":2,"feedback":"","rubric":"","model":""}`, Query: "q2", Session: "s2", Waited: true},
+		{
+			Subject: "critique.result",
+			Body:    `{"session_id":"","query_id":"q1","respondent_id":"","score":2,"feedback":"","rubric":"","model":""}`,
+			Query:   "q2", Session: "s2", Waited: true,
+		},
 	}
 	if got := rec.Published(); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("published\n%+v, want\n%+v", got, want)
@@ -99,18 +110,54 @@ func TestRecorderIsAsStrictAsTheBus(t *testing.T) {
 		code string
 	}{
 		{"good", actortest.Message{Body: good, Deadline: now.Add(time.Minute)}, ""},
-		{"good, as a value", actortest.Message{Body: subjects.ToolRequest{CallID: "c", Args: json.RawMessage(`{}`)}, Deadline: now.Add(time.Minute)}, ""},
+		{"good, as a value", actortest.Message{
+			Body:     subjects.ToolRequest{CallID: "c", Args: json.RawMessage(`{}`)},
+			Deadline: now.Add(time.Minute),
+		}, ""},
 		{"no deadline", actortest.Message{Body: good}, subjects.CodeNoDeadline},
 		{"expired", actortest.Message{Body: good, Deadline: now}, subjects.CodeExpired},
-		{"an unknown field", actortest.Message{Body: []byte(`{"x":1}`), Deadline: now.Add(time.Minute)}, subjects.CodeMalformed},
-		{"a field in another case", actortest.Message{Body: []byte(`{"CALL_ID":"c"}`), Deadline: now.Add(time.Minute)}, subjects.CodeMalformed},
-		{"a key twice", actortest.Message{Body: []byte(`{"call_id":"c","call_id":"d"}`), Deadline: now.Add(time.Minute)}, subjects.CodeMalformed},
-		{"another payload", actortest.Message{Body: subjects.Critique{}, Deadline: now.Add(time.Minute)}, subjects.CodeMalformed},
-		{"msgpack that is none", actortest.Message{Body: good, Type: subjects.TypeMsgpack, Deadline: now.Add(time.Minute)}, subjects.CodeMalformed},
-		{"plain text", actortest.Message{Body: []byte("hi"), Type: subjects.TypeText, Deadline: now.Add(time.Minute)}, subjects.CodeCodec},
-		{"too large", actortest.Message{Body: make([]byte, subjects.ToolRequestService.MaxPayload+1), Deadline: now.Add(time.Minute)}, subjects.CodeTooLarge},
-		{"a query id that is none", actortest.Message{Body: good, Query: "*", Deadline: now.Add(time.Minute)}, subjects.CodeMalformed},
-		{"a session id that is none", actortest.Message{Body: good, Session: "a b", Deadline: now.Add(time.Minute)}, subjects.CodeMalformed},
+		{
+			"an unknown field",
+			actortest.Message{Body: []byte(`{"x":1}`), Deadline: now.Add(time.Minute)},
+			subjects.CodeMalformed,
+		},
+		{
+			"a field in another case",
+			actortest.Message{Body: []byte(`{"CALL_ID":"c"}`), Deadline: now.Add(time.Minute)},
+			subjects.CodeMalformed,
+		},
+		{"a key twice", actortest.Message{
+			Body:     []byte(`{"call_id":"c","call_id":"d"}`),
+			Deadline: now.Add(time.Minute),
+		}, subjects.CodeMalformed},
+		{
+			"another payload",
+			actortest.Message{Body: subjects.Critique{}, Deadline: now.Add(time.Minute)},
+			subjects.CodeMalformed,
+		},
+		{"msgpack that is none", actortest.Message{
+			Body: good, Type: subjects.TypeMsgpack,
+			Deadline: now.Add(time.Minute),
+		}, subjects.CodeMalformed},
+		{
+			"plain text",
+			actortest.Message{Body: []byte("hi"), Type: subjects.TypeText, Deadline: now.Add(time.Minute)},
+			subjects.CodeCodec,
+		},
+		{"too large", actortest.Message{
+			Body:     make([]byte, subjects.ToolRequestService.MaxPayload+1),
+			Deadline: now.Add(time.Minute),
+		}, subjects.CodeTooLarge},
+		{
+			"a query id that is none",
+			actortest.Message{Body: good, Query: "*", Deadline: now.Add(time.Minute)},
+			subjects.CodeMalformed,
+		},
+		{
+			"a session id that is none",
+			actortest.Message{Body: good, Session: "a b", Deadline: now.Add(time.Minute)},
+			subjects.CodeMalformed,
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -121,7 +168,8 @@ func TestRecorderIsAsStrictAsTheBus(t *testing.T) {
 			if actortest.Code(err) != tt.code || (err == nil) != (tt.code == "") {
 				t.Fatalf("%v, want %q", err, tt.code)
 			}
-			if tt.code == "" && reply != `{"call_id":"c","result":"{}","tool":"operator"}` && reply != `{"call_id":"c","tool":"operator","result":"{}"}` {
+			if tt.code == "" && reply != `{"call_id":"c","result":"{}","tool":"operator"}` &&
+				reply != `{"call_id":"c","tool":"operator","result":"{}"}` {
 				t.Errorf("reply %s", reply)
 			}
 			// The clock stands still, the deadline does not: a minute from now is a minute.
@@ -131,7 +179,10 @@ func TestRecorderIsAsStrictAsTheBus(t *testing.T) {
 		})
 	}
 	c := &critic{}
-	if _, err := (&actortest.Recorder{}).Deliver(t, c, actortest.Message{Subject: "from.x.response.generation", Body: []byte(`{"a":1}`), Query: "q1"}); actortest.Code(err) != subjects.CodeMalformed ||
+	if _, err := (&actortest.Recorder{}).Deliver(t, c, actortest.Message{
+		Subject: "from.x.response.generation",
+		Body:    []byte(`{"a":1}`), Query: "q1",
+	}); actortest.Code(err) != subjects.CodeMalformed ||
 		len(c.rejected) != 1 || c.rejected[0].Query != "q1" || c.rejected[0].Fault.Code != subjects.CodeMalformed {
 		t.Errorf("%v, hook %+v", err, c.rejected)
 	}
@@ -160,16 +211,20 @@ func TestRecorderChecksPublications(t *testing.T) {
 	if err := actor.Emit(ctx, out, subjects.AnswerDialog, subjects.Dialog{}); !errors.Is(err, refused) {
 		t.Errorf("refused: %v", err)
 	}
-	if err := actor.Emit(ctx, out, subjects.AgentStateEvent, subjects.AgentState{}); !errors.Is(err, actor.ErrIncomplete) {
+	if err := actor.Emit(ctx, out, subjects.AgentStateEvent, subjects.AgentState{}); !errors.Is(err,
+		actor.ErrIncomplete) {
 		t.Errorf("with wildcards: %v", err)
 	}
-	if err := actor.Emit(ctx, out, subjects.ResponseGeneration, subjects.Response{Answer: strings.Repeat("x", subjects.MaxBody)}); actortest.Code(err) != subjects.CodeTooLarge {
+	if err := actor.Emit(ctx, out, subjects.ResponseGeneration,
+		subjects.Response{Answer: strings.Repeat("x", subjects.MaxBody)}); actortest.Code(
+		err) != subjects.CodeTooLarge {
 		t.Errorf("too large: %v", err)
 	}
 	if _, err := actor.Ask(ctx, out, tool, subjects.ToolRequest{}); actortest.Code(err) != subjects.CodeUnavailable {
 		t.Errorf("no responder: %v", err)
 	}
-	if _, err := actor.Ask(t.Context(), out, tool, subjects.ToolRequest{}); actortest.Code(err) != subjects.CodeNoDeadline {
+	if _, err := actor.Ask(t.Context(), out, tool, subjects.ToolRequest{}); actortest.Code(
+		err) != subjects.CodeNoDeadline {
 		t.Errorf("without a deadline: %v", err)
 	}
 	rec.Reply = func(string, []byte) (any, error) { return map[string]any{"surprise": 1}, nil }
@@ -191,7 +246,13 @@ func TestCode(t *testing.T) {
 	for _, tt := range []struct {
 		err  error
 		want string
-	}{{nil, ""}, {errors.New("x"), ""}, {none, ""}, {subjects.Faultf("busy", "x"), "busy"}, {fmt.Errorf("a: %w", subjects.Faultf("busy", "x")), "busy"}} {
+	}{
+		{nil, ""},
+		{errors.New("x"), ""},
+		{none, ""},
+		{subjects.Faultf("busy", "x"), "busy"},
+		{fmt.Errorf("a: %w", subjects.Faultf("busy", "x")), "busy"},
+	} {
 		if got := actortest.Code(tt.err); got != tt.want {
 			t.Errorf("%v: %q", tt.err, got)
 		}

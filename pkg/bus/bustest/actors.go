@@ -33,7 +33,9 @@ func (b *Bus) Run(spec actor.Spec, cfg actor.Config) *actor.Supervised {
 // RunActor is [Bus.Run] for an actor that exists already; a restart uses the same value again.
 func (b *Bus) RunActor(a actor.Actor, cfg actor.Config) *actor.Supervised {
 	b.t.Helper()
-	return b.Run(actor.Spec{Name: a.Name(), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return a, nil }}, cfg)
+	return b.Run(actor.Spec{Name: a.Name(), Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+		return a, nil
+	}}, cfg)
 }
 
 // Out connects a role and returns its Out, without ids.
@@ -48,7 +50,9 @@ func (b *Bus) Out(role string) actor.Out {
 
 // AuditedSpec describes an actor that writes to the audit log of this bus. build is called for each start, with a new
 // writer of the account and the hasher that all actors of this bus share.
-func (b *Bus) AuditedSpec(account string, build func(context.Context, *audit.Writer, *audit.Hasher) (actor.Actor, error)) actor.Spec {
+func (b *Bus) AuditedSpec(account string, build func(context.Context, *audit.Writer, *audit.Hasher) (actor.Actor,
+	error),
+) actor.Spec {
 	return actor.Spec{Name: account, Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
 		h, err := audit.LoadHasher(b.HashKey())
 		if err != nil {
@@ -65,8 +69,8 @@ func (b *Bus) AuditedSpec(account string, build func(context.Context, *audit.Wri
 // HashKey returns the path of the key of parameter hashes.
 func (b *Bus) HashKey() string { return filepath.Join(b.Dir, "params.key") }
 
-// AuditRecords verifies the audit log, which must be intact, and returns the report and the records of all accounts without
-// those that open a chain. raw is every stored message, joined.
+// AuditRecords verifies the audit log, which must be intact, and returns the report and the records of all accounts
+// without those that open a chain. raw is every stored message, joined.
 func (b *Bus) AuditRecords() (rep audit.Report, recs []subjects.AuditRecord, raw []byte) {
 	b.t.Helper()
 	heads, err := audit.ReadHeads(b.Heads())
@@ -82,7 +86,8 @@ func (b *Bus) AuditRecords() (rep audit.Report, recs []subjects.AuditRecord, raw
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	if rep, err = audit.Verify(b.t.Context(), src, heads, audit.VerifyOptions{Actions: subjects.AuditActions}); err != nil || !rep.OK {
+	if rep, err = audit.Verify(b.t.Context(), src, heads,
+		audit.VerifyOptions{Actions: subjects.AuditActions}); err != nil || !rep.OK {
 		b.t.Fatalf("the audit log does not verify: %v, %v", rep.First, err)
 	}
 	for m, err := range src.Messages {
@@ -103,8 +108,8 @@ func (b *Bus) AuditRecords() (rep audit.Report, recs []subjects.AuditRecord, raw
 	return rep, recs, raw
 }
 
-// Subscribe decodes every message on a subject and sends it to a channel. The test fails on one that is not a T. The caller
-// confirms the subscription with [ConfirmSubscriptions].
+// Subscribe decodes every message on a subject and sends it to a channel. The test fails on one that is not a T. The
+// caller confirms the subscription with [ConfirmSubscriptions].
 func Subscribe[T any](t testing.TB, nc *nats.Conn, subject string, to chan<- T) {
 	t.Helper()
 	if _, err := nc.Subscribe(subject, func(m *nats.Msg) {
@@ -118,8 +123,8 @@ func Subscribe[T any](t testing.TB, nc *nats.Conn, subject string, to chan<- T) 
 	}
 }
 
-// ForgeRequest publishes a request that claims in its headers to come from another account, and announces that the server
-// denies it.
+// ForgeRequest publishes a request that claims in its headers to come from another account, and announces that the
+// server denies it.
 func (b *Bus) ForgeRequest(nc *nats.Conn, subject, account string, body []byte) {
 	b.t.Helper()
 	m := nats.NewMsg(subject)

@@ -32,9 +32,9 @@ type Bus struct {
 	connErrors []bus.ConnError
 }
 
-// Start runs a provisioned server with an anchored genesis, all lasting keys, and its own store and port; it stops with the
-// test. configure may change its configuration. The test fails on a permission violation that it did not announce, and on
-// an announced one that did not occur.
+// Start runs a provisioned server with an anchored genesis, all lasting keys, and its own store and port; it stops with
+// the test. configure may change its configuration. The test fails on a permission violation that it did not announce,
+// and on an announced one that did not occur.
 func Start(t testing.TB, configure ...func(*bus.ServerConfig)) *Bus {
 	t.Helper()
 	b := &Bus{t: t, Dir: t.TempDir()}
@@ -92,7 +92,8 @@ func Dial(t testing.TB, b *bus.Bus, role string, opts ...nats.Option) *nats.Conn
 func (b *Bus) AwaitEvents() {
 	b.t.Helper()
 	fail := func(err error) {
-		if b.t.Context().Err() == nil { // the test may end while another goroutine waits; for the same reason it is not Fatal
+		// the test may end while another goroutine waits; for the same reason it is not Fatal
+		if b.t.Context().Err() == nil {
 			b.t.Helper()
 			b.t.Error(err)
 		}
@@ -160,8 +161,8 @@ func (b *Bus) ConnErrors() []bus.ConnError {
 	return append([]bus.ConnError(nil), b.connErrors...)
 }
 
-// awaitViolations fails a test whose announced violations did not all occur, because the server then permits too much. It
-// waits up to 20 s, because violations are reported asynchronously.
+// awaitViolations fails a test whose announced violations did not all occur, because the server then permits too much.
+// It waits up to 20 s, because violations are reported asynchronously.
 func (b *Bus) awaitViolations() {
 	left := func() int {
 		b.mu.Lock()
@@ -176,8 +177,8 @@ func (b *Bus) awaitViolations() {
 	}
 }
 
-// handleConnError records an asynchronous error of a connection, and fails the test when it is a permission violation that
-// the test has not announced.
+// handleConnError records an asynchronous error of a connection, and fails the test when it is a permission violation
+// that the test has not announced.
 func (b *Bus) handleConnError(tr bus.ConnError) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -192,8 +193,8 @@ func (b *Bus) handleConnError(tr bus.ConnError) {
 	b.t.Errorf("bustest: %s: %v", tr.Role, tr.Err)
 }
 
-// ConfirmSubscriptions flushes the subscriptions of nc and returns the permission violation if the server denied one. Only
-// after it returns nil is an actor ready.
+// ConfirmSubscriptions flushes the subscriptions of nc and returns the permission violation if the server denied one.
+// Only after it returns nil is an actor ready.
 func ConfirmSubscriptions(ctx context.Context, nc *nats.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

@@ -27,8 +27,8 @@ type ClusterServer struct {
 	ns   *server.Server
 }
 
-// StartCluster runs the three servers of a cluster in this process, with the files that conclave keys --cluster writes into the data
-// folder, on addresses of the loopback network that no other test uses. It creates no streams.
+// StartCluster runs the three servers of a cluster in this process, with the files that conclave keys --cluster writes
+// into the data folder, on addresses of the loopback network that no other test uses. It creates no streams.
 func StartCluster(t testing.TB, home bus.Home) []*ClusterServer {
 	t.Helper()
 	lasting, boot := subjects.Table().Roles()
@@ -59,8 +59,8 @@ func StartCluster(t testing.TB, home bus.Home) []*ClusterServer {
 	return servers
 }
 
-// readClusterFiles reads nats.conf with the variables of nats.env, as nats-server does that is started in the folder: paths are
-// relative to it.
+// readClusterFiles reads nats.conf with the variables of nats.env, as nats-server does that is started in the folder:
+// paths are relative to it.
 func readClusterFiles(folder string) (*server.Options, error) {
 	env, err := os.ReadFile(filepath.Join(folder, "nats.env"))
 	if err != nil {
@@ -114,18 +114,22 @@ func (s *ClusterServer) Stop() {
 	s.ns.WaitForShutdown()
 }
 
-// LoopbackHosts returns three addresses of the loopback network that no other test uses, so that the default ports are free there.
+// LoopbackHosts returns three addresses of the loopback network that no other test uses, so that the default ports are
+// free there.
 func LoopbackHosts() []string {
 	base, n := fmt.Sprintf("127.%d.%d.", 1+rand.IntN(250), rand.IntN(250)), rand.IntN(240)
 	return []string{fmt.Sprint(base, n+1), fmt.Sprint(base, n+2), fmt.Sprint(base, n+3)}
 }
 
-// AwaitReplicas waits until every replica of every stream of a cluster is up to date, as an operator does before the next server
-// is restarted, at most three minutes.
+// AwaitReplicas waits until every replica of every stream of a cluster is up to date, as an operator does before the
+// next server is restarted, at most three minutes.
 func AwaitReplicas(t testing.TB, b *bus.Bus) {
 	t.Helper()
 	deadline := time.Now().Add(3 * time.Minute)
-	for account, api := range map[string][2]string{subjects.Core: {"user", bus.CoreAPI}, subjects.Audit: {"auditor", bus.AuditAPI}} {
+	for account, api := range map[string][2]string{
+		subjects.Core:  {"user", bus.CoreAPI},
+		subjects.Audit: {"auditor", bus.AuditAPI},
+	} {
 		nc, err := b.Dial(api[0])
 		if err != nil {
 			t.Fatal(err)
@@ -142,8 +146,8 @@ func AwaitReplicas(t testing.TB, b *bus.Bus) {
 	}
 }
 
-// isUpToDate reports whether a stream has a leader and all its replicas run and lack nothing. info is the subject of its
-// description.
+// isUpToDate reports whether a stream has a leader and all its replicas run and lack nothing. info is the subject of
+// its description.
 func isUpToDate(nc *nats.Conn, info string) bool {
 	m, err := nc.Request(info, nil, 5*time.Second)
 	if err != nil {
@@ -155,5 +159,7 @@ func isUpToDate(nc *nats.Conn, info string) bool {
 	if json.Unmarshal(m.Data, &reply) != nil || reply.Cluster == nil || reply.Cluster.Leader == "" {
 		return false
 	}
-	return !slices.ContainsFunc(reply.Cluster.Replicas, func(p *jetstream.PeerInfo) bool { return !p.Current || p.Offline })
+	return !slices.ContainsFunc(reply.Cluster.Replicas, func(p *jetstream.PeerInfo) bool {
+		return !p.Current || p.Offline
+	})
 }

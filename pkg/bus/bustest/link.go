@@ -69,8 +69,9 @@ func (l *Link) Addr() string { return l.listener.Addr().String() }
 // Cut resets all connections, and new ones until Heal: what was on its way is lost, and both ends notice.
 func (l *Link) Cut() { l.setState(linkCut) }
 
-// Freeze stops all bytes in both directions until Heal and closes nothing, like an unplugged cable: neither end notices, and
-// what was sent arrives after Heal. A connection that an end closes meanwhile stays open for the other end.
+// Freeze stops all bytes in both directions until Heal and closes nothing, like an unplugged cable: neither end
+// notices, and what was sent arrives after Heal. A connection that an end closes meanwhile stays open for the other
+// end.
 func (l *Link) Freeze() { l.setState(linkFrozen) }
 
 // Heal ends a cut or a freeze.
@@ -90,8 +91,8 @@ func (l *Link) SetDelay(d time.Duration) {
 	l.delay = d
 }
 
-// SetLoss loses segments from now on with a probability, chosen by seed. A proxy cannot take bytes out of a TCP connection:
-// a lost segment and all that follow arrive later, by the least time of a retransmission.
+// SetLoss loses segments from now on with a probability, chosen by seed. A proxy cannot take bytes out of a TCP
+// connection: a lost segment and all that follow arrive later, by the least time of a retransmission.
 func (l *Link) SetLoss(probability float64, seed uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -24,7 +24,10 @@ func StartMachines(t testing.TB, actors []string, names ...string) (*Bus, map[st
 	var joined []subjects.Principal
 	seeds := map[string]bus.Keys{}
 	for _, name := range names {
-		p := subjects.Principal{Name: name, Kind: subjects.MachinePrincipal, Actors: actors, Keys: map[string]string{}, Added: time.Now()}
+		p := subjects.Principal{
+			Name: name, Kind: subjects.MachinePrincipal, Actors: actors, Keys: map[string]string{},
+			Added: time.Now(),
+		}
 		k := bus.Keys{Dir: filepath.Join(t.TempDir(), "seeds")}
 		ensureKeys(t, k, p.Accounts())
 		for _, account := range p.Accounts() {
@@ -58,7 +61,10 @@ func StartMachines(t testing.TB, actors []string, names ...string) (*Bus, map[st
 		dir := t.TempDir()
 		keys := bus.Keys{Dir: filepath.Join(dir, "keys")}
 		ensureKeys(t, keys, roles)
-		srv, err := bus.StartLeaf(bus.LeafConfig{Machine: p, Address: m.Link.Addr(), Pin: pin, Seeds: seeds[p.Name], Store: filepath.Join(dir, "jetstream")}, keys, nil)
+		srv, err := bus.StartLeaf(bus.LeafConfig{
+			Machine: p, Address: m.Link.Addr(), Pin: pin, Seeds: seeds[p.Name],
+			Store: filepath.Join(dir, "jetstream"),
+		}, keys, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

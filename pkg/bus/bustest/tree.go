@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// HashTree returns a hash of the names, modes, times and contents of all files below dir. Two equal ones mean that nothing was
-// written in between.
+// HashTree returns a hash of the names, modes, times and contents of all files below dir. Two equal ones mean that
+// nothing was written in between.
 func HashTree(t testing.TB, dir string) string {
 	t.Helper()
 	sum := sha256.New()

@@ -1,10 +1,10 @@
-// Package dbus replaces github.com/godbus/dbus (see the replace directive in the root go.mod) with the part of its API that
-// 99designs/keyring and go-libsecret call, on top of the maintained github.com/godbus/dbus/v5.
+// Package dbus replaces github.com/godbus/dbus (see the replace directive in the root go.mod) with the part of its API
+// that 99designs/keyring and go-libsecret call, on top of the maintained github.com/godbus/dbus/v5.
 //
-// The replaced package dials the session bus in [SessionBus], and 99designs/keyring calls that in an init function: every
-// process that links it would wait for a silent bus, or start dbus-launch when there is none. Here SessionBus never dials.
-// The owner of the connection, conclave/pkg/keyring, dials with a timeout when a keyring is opened and passes the
-// connection to [Use].
+// The replaced package dials the session bus in [SessionBus], and 99designs/keyring calls that in an init function:
+// every process that links it would wait for a silent bus, or start dbus-launch when there is none. Here SessionBus
+// never dials. The owner of the connection, conclave/pkg/keyring, dials with a timeout when a keyring is opened and
+// passes the connection to [Use].
 package dbus
 
 import (

@@ -1,17 +1,17 @@
 // Package anthropic reaches Anthropic's API through its own library.
 //
-// The library looks for keys, addresses and headers in the environment and in the home folder. None of that is used: the
-// key comes from [Config].Key for each request, and is set on the way to the wire, behind the library. Its retries and
-// its tracing are off.
+// The library looks for keys, addresses and headers in the environment and in the home folder. None of that is used:
+// the key comes from [Config].Key for each request, and is set on the way to the wire, behind the library. Its retries
+// and its tracing are off.
 //
-// Options that the service does not support are left out: Window, KeepAlive, Seed; and Temperature while the model thinks,
-// because the service rejects it. It has no embeddings and no pull. Where thinking needs a budget and Predict does not
-// exceed the smallest budget that the service accepts, that budget is added to it.
+// Options that the service does not support are left out: Window, KeepAlive, Seed; and Temperature while the model
+// thinks, because the service rejects it. It has no embeddings and no pull. Where thinking needs a budget and Predict
+// does not exceed the smallest budget that the service accepts, that budget is added to it.
 //
 // Thinking is signed by the service, which requires the signature back inside one tool loop. A [model.Message] has no
-// field for it, so the backend caches signed thinking by call id, in memory and bounded, and the Thinking of a message is
-// not sent. Calls whose thinking is no longer cached are sent without it; for a model that requires it, thinking is then
-// disabled.
+// field for it, so the backend caches signed thinking by call id, in memory and bounded, and the Thinking of a message
+// is not sent. Calls whose thinking is no longer cached are sent without it; for a model that requires it, thinking is
+// then disabled.
 package anthropic
 
 import (
@@ -53,8 +53,8 @@ type Backend struct {
 
 var _ model.Backend = (*Backend)(nil)
 
-// maxRequestTime is how long one request may take when its context does not say. The library wants a bound, or computes one of
-// its own from the number of tokens.
+// maxRequestTime is how long one request may take when its context does not say. The library wants a bound, or computes
+// one of its own from the number of tokens.
 const maxRequestTime = time.Hour
 
 // New returns a backend without connecting. It rejects an invalid URL: see [remote.New].
@@ -62,7 +62,10 @@ func New(cfg Config) (*Backend, error) {
 	if cfg.URL == "" {
 		cfg.URL = Address
 	}
-	c, err := remote.New(remote.Config{URL: cfg.URL, Key: cfg.Key, Header: "X-Api-Key", Client: cfg.Client, Limit: cfg.Limit})
+	c, err := remote.New(remote.Config{
+		URL: cfg.URL, Key: cfg.Key, Header: "X-Api-Key", Client: cfg.Client,
+		Limit: cfg.Limit,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +157,8 @@ func (b *Backend) Pull(context.Context, string) iter.Seq2[model.Progress, error]
 
 // Embed implements [model.Embedder].
 func (b *Backend) Embed(context.Context, string, []string) (model.Vectors, error) {
-	return model.Vectors{}, fmt.Errorf("%w: Anthropic makes no vectors; use another backend for them", model.ErrUnsupported)
+	return model.Vectors{}, fmt.Errorf("%w: Anthropic makes no vectors; use another backend for them",
+		model.ErrUnsupported)
 }
 
 // convertError converts an SDK error to a sentinel of package model where one applies; a describes the request. SDK

@@ -97,7 +97,8 @@ func TestCallsInFragments(t *testing.T) {
 		one, two := string(args[:cut]), string(args[cut:])
 		sse(events(
 			begin, start(0, `{"type":"tool_use","id":"a","name":"look","input":{}}`), part(0, one),
-			start(1, `{"type":"tool_use","id":"b","name":"weigh","input":{}}`), part(1, ""), part(1, one), part(0, two), stop(0), part(1, two), stop(1),
+			start(1, `{"type":"tool_use","id":"b","name":"weigh","input":{}}`), part(1, ""), part(1, one), part(0, two),
+			stop(0), part(1, two), stop(1),
 			end, over,
 		))(w, r)
 	})
@@ -108,7 +109,8 @@ func TestCallsInFragments(t *testing.T) {
 		if want := "a look" + string(args) + "; b weigh" + string(args); err != nil || show(m.Calls) != want {
 			t.Fatalf("cut at %d: %s, %v", cut, show(m.Calls), err)
 		}
-		if f.Model != "m-2" || f.PromptTokens != 12 || f.OutputTokens != 9 || f.Reason != "stop" || f.RemoteHost != "127.0.0.1" {
+		if f.Model != "m-2" || f.PromptTokens != 12 || f.OutputTokens != 9 || f.Reason != "stop" ||
+			f.RemoteHost != "127.0.0.1" {
 			t.Fatalf("final %+v", f)
 		}
 	}
@@ -123,7 +125,8 @@ func TestBroken(t *testing.T) {
 	call := start(0, `{"type":"tool_use","id":"a","name":"look","input":{}}`)
 	many := []string{begin}
 	for i := range 130 {
-		many = append(many, start(i, `{"type":"tool_use","id":"a`+strconv.Itoa(i)+`","name":"look","input":{}}`), stop(i))
+		many = append(many, start(i, `{"type":"tool_use","id":"a`+strconv.Itoa(i)+`","name":"look","input":{}}`),
+			stop(i))
 	}
 	for _, c := range []struct {
 		name, body string
@@ -135,10 +138,16 @@ func TestBroken(t *testing.T) {
 		{"permission", events(fault("permission_error", "no")), model.ErrUnauthorized},
 		{"missing", events(fault("not_found_error", "model: m")), model.ErrMissing},
 		{"timeout", events(fault("timeout_error", "too slow")), model.ErrUnreachable},
-		{"too long", events(fault("invalid_request_error", "prompt is too long: 3 tokens > 2 maximum")), model.ErrTooLong},
+		{
+			"too long", events(fault("invalid_request_error", "prompt is too long: 3 tokens > 2 maximum")),
+			model.ErrTooLong,
+		},
 		{"arguments cut", events(begin, call, part(0, `{"a"`), stop(0), end, over), model.ErrMalformed},
 		{"arguments no object", events(begin, call, part(0, `[1]`), stop(0), end, over), model.ErrMalformed},
-		{"no name", events(begin, start(0, `{"type":"tool_use","id":"a","input":{}}`), stop(0), end, over), model.ErrMalformed},
+		{
+			"no name", events(begin, start(0, `{"type":"tool_use","id":"a","input":{}}`), stop(0), end, over),
+			model.ErrMalformed,
+		},
 		{"too many calls", events(append(many, end, over)...), model.ErrMalformed},
 		{"a block that was not begun", events(begin, part(3, "x")), model.ErrMalformed},
 		{"the end of a block that was not begun", events(begin, stop(3)), model.ErrMalformed},
@@ -176,7 +185,10 @@ func TestThinkingLoop(t *testing.T) {
 	t.Parallel()
 	for _, stream := range []bool{true, false} {
 		b, server := script(t, scriptserver.Script{"m": {
-			{Reply: scriptserver.Reply{Thinking: "I should look.", Content: "Looking.", Calls: []scriptserver.Call{{Name: "look"}, {Name: "look"}}}},
+			{Reply: scriptserver.Reply{
+				Thinking: "I should look.", Content: "Looking.",
+				Calls: []scriptserver.Call{{Name: "look"}, {Name: "look"}},
+			}},
 			{Reply: scriptserver.Reply{Thinking: "Once more.", Calls: []scriptserver.Call{{Name: "look"}}}},
 			{Always: true, Reply: scriptserver.Reply{Thinking: "Clear.", Content: "A fish."}},
 		}})
@@ -186,18 +198,23 @@ func TestThinkingLoop(t *testing.T) {
 			m := chat(t, b, r)
 			r.Messages = append(r.Messages, m)
 			for _, c := range m.Calls {
-				r.Messages = append(r.Messages, model.Message{Role: model.ToolRole, CallID: c.ID, ToolName: c.Name, Content: "fins"})
+				r.Messages = append(r.Messages, model.Message{
+					Role: model.ToolRole, CallID: c.ID, ToolName: c.Name,
+					Content: "fins",
+				})
 			}
 		}
 		if m := chat(t, b, r); m.Thinking != "Clear." || m.Content != "A fish." {
 			t.Errorf("answer %+v", m)
 		}
 		last := server.Requests()[2]
-		if last.Think == nil || !*last.Think || last.Messages[1].Thinking != "I should look." || last.Messages[4].Thinking != "Once more." {
+		if last.Think == nil || !*last.Think || last.Messages[1].Thinking != "I should look." ||
+			last.Messages[4].Thinking != "Once more." {
 			t.Errorf("arrived as %+v", last.Messages)
 		}
 		// In the next turn the thinking of this one is left out.
-		r.Messages = append(r.Messages, model.Message{Role: model.Assistant, Content: "A fish."}, model.Message{Role: model.User, Content: "Sure?"})
+		r.Messages = append(r.Messages, model.Message{Role: model.Assistant, Content: "A fish."},
+			model.Message{Role: model.User, Content: "Sure?"})
 		chat(t, b, r)
 		if got := server.Requests()[3]; got.Messages[1].Thinking != "" || !*got.Think {
 			t.Errorf("arrived as %+v", got.Messages)
@@ -210,12 +227,18 @@ func TestThinkingLost(t *testing.T) {
 	t.Parallel()
 	always := []scriptserver.Exchange{{Always: true, Reply: scriptserver.Reply{Content: "A fish."}}}
 	b, server := script(t, scriptserver.Script{"old": always, "new": always},
-		scriptserver.WithModels(scriptserver.Model{Name: "new", Family: modeltest.Adaptive, Tools: true, Thinking: true}))
+		scriptserver.WithModels(scriptserver.Model{
+			Name: "new", Family: modeltest.Adaptive, Tools: true,
+			Thinking: true,
+		}))
 	for _, name := range []string{"old", "new"} {
 		r := question()
 		r.Model, r.Think, r.Options.Temperature = name, ptr(true), ptr(0.5)
 		r.Messages = append(r.Messages,
-			model.Message{Role: model.Assistant, Thinking: "of somebody else", Calls: []model.Call{{ID: "x", Name: "look"}}},
+			model.Message{
+				Role: model.Assistant, Thinking: "of somebody else",
+				Calls: []model.Call{{ID: "x", Name: "look"}},
+			},
 			model.Message{Role: model.ToolRole, CallID: "x", Content: "fins"})
 		chat(t, b, r)
 		got := server.Requests()[len(server.Requests())-1]
@@ -235,7 +258,13 @@ func TestThinkingLost(t *testing.T) {
 func TestThinkingBudget(t *testing.T) {
 	t.Parallel()
 	b, server := script(t, scriptserver.Script{"m": {{Always: true, Reply: scriptserver.Reply{Content: "A fish."}}}})
-	for _, c := range []struct{ predict, limit, budget int }{{0, 4096, 2048}, {8000, 8000, 4000}, {1025, 1025, 1024}, {1024, 2048, 1024}, {10, 1034, 1024}} {
+	for _, c := range []struct{ predict, limit, budget int }{
+		{0, 4096, 2048},
+		{8000, 8000, 4000},
+		{1025, 1025, 1024},
+		{1024, 2048, 1024},
+		{10, 1034, 1024},
+	} {
 		r := question()
 		r.Think, r.Options.Predict = ptr(true), c.predict
 		chat(t, b, r)
@@ -266,7 +295,8 @@ func TestHiddenThinking(t *testing.T) {
 		bodies <- string(raw)
 		sse(events(
 			begin, start(0, `{"type":"redacted_thinking","data":"c2VjcmV0"}`), stop(0),
-			start(1, `{"type":"thinking","thinking":"shown","signature":""}`), grow(1, `{"type":"signature_delta","signature":"s1"}`), stop(1),
+			start(1, `{"type":"thinking","thinking":"shown","signature":""}`),
+			grow(1, `{"type":"signature_delta","signature":"s1"}`), stop(1),
 			start(2, `{"type":"tool_use","id":"a","name":"look","input":{}}`), stop(2), end, over,
 		))(w, r)
 	})
@@ -279,7 +309,8 @@ func TestHiddenThinking(t *testing.T) {
 	r.Messages = append(r.Messages, m, model.Message{Role: model.ToolRole, CallID: "a", Content: "fins"})
 	chat(t, b, r)
 	<-bodies
-	if second := <-bodies; !strings.Contains(second, `{"data":"c2VjcmV0","type":"redacted_thinking"},{"signature":"s1","thinking":"shown","type":"thinking"}`) {
+	if second := <-bodies; !strings.Contains(second,
+		`{"data":"c2VjcmV0","type":"redacted_thinking"},{"signature":"s1","thinking":"shown","type":"thinking"}`) {
 		t.Errorf("sent %s", second)
 	}
 }
@@ -296,7 +327,9 @@ func TestHistory(t *testing.T) {
 		{Role: model.Assistant, Content: " \n"},
 		{Role: model.User, Content: "still there?"},
 		{Role: model.Assistant, Content: "yes", Thinking: "not sent", Calls: []model.Call{
-			{ID: "a b", Name: "look", Arguments: json.RawMessage(`{"z":1,"a":2}`)}, {Name: "weigh"}, {ID: "c", Name: "look", Arguments: json.RawMessage(`"x"`)},
+			{ID: "a b", Name: "look", Arguments: json.RawMessage(`{"z":1,"a":2}`)},
+			{Name: "weigh"},
+			{ID: "c", Name: "look", Arguments: json.RawMessage(`"x"`)},
 		}},
 		{Role: model.ToolRole, CallID: "c", Content: ""},
 		{Role: model.ToolRole, CallID: "a b", Content: "fins"},
@@ -335,7 +368,10 @@ func TestModels(t *testing.T) {
 	if err != nil || len(got) != len(all) { // three pages
 		t.Fatalf("list %+v, %v", got, err)
 	}
-	want := model.Info{Name: "a", Family: "opus", Window: 200000, Tools: true, Thinking: true, Vision: true, Remote: "127.0.0.1"}
+	want := model.Info{
+		Name: "a", Family: "opus", Window: 200000, Tools: true, Thinking: true, Vision: true,
+		Remote: "127.0.0.1",
+	}
 	if got[0] != want {
 		t.Errorf("list begins with %+v", got[0])
 	}

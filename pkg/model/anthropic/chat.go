@@ -91,7 +91,10 @@ func (b *Backend) encodeRequest(ctx context.Context, r model.Request) (sdk.Messa
 		if !json.Valid(schema) {
 			return out, fmt.Errorf("the parameters of the tool %s are not JSON", t.Name)
 		}
-		tool := sdk.ToolParam{Name: t.Name, InputSchema: param.Override[sdk.ToolInputSchemaParam](json.RawMessage(schema))}
+		tool := sdk.ToolParam{
+			Name:        t.Name,
+			InputSchema: param.Override[sdk.ToolInputSchemaParam](json.RawMessage(schema)),
+		}
 		if t.Description != "" {
 			tool.Description = sdk.String(t.Description)
 		}
@@ -234,7 +237,8 @@ func encodeResults(made []remote.CallResult) (blocks []sdk.ContentBlockParamUnio
 	return blocks
 }
 
-// argumentsOrEmpty returns raw if it is a JSON object, with U+FFFD for bytes that are not UTF-8, and an empty object otherwise.
+// argumentsOrEmpty returns raw if it is a JSON object, with U+FFFD for bytes that are not UTF-8, and an empty object
+// otherwise.
 func argumentsOrEmpty(raw json.RawMessage) json.RawMessage {
 	if raw = bytes.TrimSpace(raw); len(raw) == 0 || raw[0] != '{' || !json.Valid(raw) {
 		return json.RawMessage("{}")

@@ -13,7 +13,8 @@ const secret = modeltest.Secret
 
 func open(t *testing.T, url string) model.Backend {
 	t.Helper()
-	return modeltest.MustOpen(t)(anthropic.New(anthropic.Config{URL: url + "/anthropic", Key: modeltest.StaticKey(secret)}))
+	return modeltest.MustOpen(t)(
+		anthropic.New(anthropic.Config{URL: url + "/anthropic", Key: modeltest.StaticKey(secret)}))
 }
 
 func TestConformance(t *testing.T) {

@@ -173,7 +173,10 @@ func (p *reply) finishBlock(o *block) (c model.Chunk, err error) {
 		if p.first == "" {
 			p.first = o.id
 		}
-		c.Calls = []model.Call{{ID: replaceInvalidUTF8(o.id), Name: replaceInvalidUTF8(o.name), Arguments: json.RawMessage(args)}}
+		c.Calls = []model.Call{{
+			ID: replaceInvalidUTF8(o.id), Name: replaceInvalidUTF8(o.name),
+			Arguments: json.RawMessage(args),
+		}}
 	}
 	return c, nil
 }

@@ -1,5 +1,5 @@
-// Package callcheck has short conversations that show whether a model makes native tool calls reliably. Its tools do not exist:
-// no call is ever run.
+// Package callcheck has short conversations that show whether a model makes native tool calls reliably. Its tools do
+// not exist: no call is ever run.
 package callcheck
 
 import (
@@ -12,11 +12,20 @@ import (
 )
 
 // system is the system message of every step.
-const system = "You are a helpful assistant. Call a tool when the request needs one, otherwise answer in one short sentence."
+const system = "You are a helpful assistant. Call a tool when the request needs one, otherwise answer in one short " +
+	"sentence."
 
 var tools = []model.Tool{
-	{Name: "parcel_status", Description: "Tells where a parcel is.", Parameters: json.RawMessage(`{"type":"object","properties":{"parcel":{"type":"string","description":"number of the parcel"}},"required":["parcel"]}`)},
-	{Name: "set_lamp", Description: "Switches a lamp on or off.", Parameters: json.RawMessage(`{"type":"object","properties":{"room":{"type":"string"},"on":{"type":"boolean"}},"required":["room","on"]}`)},
+	{
+		Name: "parcel_status", Description: "Tells where a parcel is.",
+		Parameters: json.RawMessage(
+			`{"type":"object","properties":{"parcel":{"type":"string","description":"number of the parcel"}},"required":["parcel"]}`),
+	},
+	{
+		Name: "set_lamp", Description: "Switches a lamp on or off.",
+		Parameters: json.RawMessage(
+			`{"type":"object","properties":{"room":{"type":"string"},"on":{"type":"boolean"}},"required":["room","on"]}`),
+	},
 }
 
 // Step is one request of the test.
@@ -26,7 +35,8 @@ type Step struct {
 	answer   *regexp.Regexp // of a step that needs no call: what the answer says
 }
 
-// Steps returns the requests of the test: two that need a call, one that needs none, and one after the result of a call.
+// Steps returns the requests of the test: two that need a call, one that needs none, and one after the result of a
+// call.
 func Steps() []Step {
 	question := "Where is my parcel ZX-4471?"
 	status := model.Call{ID: "call_1", Name: "parcel_status", Arguments: json.RawMessage(`{"parcel":"ZX-4471"}`)}
@@ -37,14 +47,20 @@ func Steps() []Step {
 		newStep("What is two plus two?", model.Message{Content: "Two plus two is 4."}, `(?i)\b(4|four)\b`),
 		newStep(question, model.Message{Content: "It waits in locker 19."}, `\b19\b`,
 			model.Message{Role: model.Assistant, Calls: []model.Call{status}},
-			model.Message{Role: model.ToolRole, ToolName: status.Name, CallID: status.ID, Content: "ZX-4471: waits in locker 19 at the central station"}),
+			model.Message{
+				Role: model.ToolRole, ToolName: status.Name, CallID: status.ID,
+				Content: "ZX-4471: waits in locker 19 at the central station",
+			}),
 	}
 }
 
-// newStep returns a step with the question and what followed it. answer is the pattern of an answer without a call, "" = reply
-// has the call that is expected.
+// newStep returns a step with the question and what followed it. answer is the pattern of an answer without a call, ""
+// = reply has the call that is expected.
 func newStep(question string, reply model.Message, answer string, followed ...model.Message) Step {
-	s := Step{Messages: append([]model.Message{{Role: model.System, Content: system}, {Role: model.User, Content: question}}, followed...), Reply: reply}
+	s := Step{Messages: append([]model.Message{
+		{Role: model.System, Content: system},
+		{Role: model.User, Content: question},
+	}, followed...), Reply: reply}
 	if s.Reply.Role = model.Assistant; answer != "" {
 		s.answer = regexp.MustCompile(answer)
 	}
@@ -54,7 +70,10 @@ func newStep(question string, reply model.Message, answer string, followed ...mo
 // Request is the request of the step, without a model.
 func (s Step) Request() model.Request {
 	think, temperature, seed := false, 0.0, 1
-	return model.Request{Messages: s.Messages, Tools: tools, Think: &think, Options: model.Options{Predict: maxOutput, Temperature: &temperature, Seed: &seed}}
+	return model.Request{Messages: s.Messages, Tools: tools, Think: &think, Options: model.Options{
+		Predict:     maxOutput,
+		Temperature: &temperature, Seed: &seed,
+	}}
 }
 
 // maxOutput bounds a reply, in tokens: a call has about 30.
@@ -66,11 +85,12 @@ func (s Step) Passes(reply model.Message) bool {
 		return len(reply.Calls) == 0 && s.answer.MatchString(reply.Content)
 	}
 	want := s.Reply.Calls[0]
-	return len(reply.Calls) == 1 && reply.Calls[0].Name == want.Name && hasArguments(reply.Calls[0].Arguments, want.Arguments)
+	return len(reply.Calls) == 1 && reply.Calls[0].Name == want.Name &&
+		hasArguments(reply.Calls[0].Arguments, want.Arguments)
 }
 
-// hasArguments reports whether got has the values of want. Case and the type of a value are not compared, since tools accept
-// "false" and "Kitchen"; a further argument is allowed.
+// hasArguments reports whether got has the values of want. Case and the type of a value are not compared, since tools
+// accept "false" and "Kitchen"; a further argument is allowed.
 func hasArguments(got, want json.RawMessage) bool {
 	var g, w map[string]any
 	if json.Unmarshal(got, &g) != nil || json.Unmarshal(want, &w) != nil {

@@ -26,15 +26,24 @@ func TestRepliesAreJudged(t *testing.T) {
 		reply model.Message
 		want  bool
 	}{
-		"another spelling of the values":  {1, call("set_lamp", `{"room":" Kitchen","on":"False"}`), true},
-		"a further argument":              {0, call("parcel_status", `{"parcel":"ZX-4471","verbose":true}`), true},
-		"no call":                         {0, model.Message{Content: "I will look it up."}, false},
-		"the call as text":                {0, model.Message{Content: `{"name":"parcel_status","arguments":{"parcel":"ZX-4471"}}`}, false},
-		"another tool":                    {0, call("set_lamp", `{"parcel":"ZX-4471"}`), false},
-		"a wrong value":                   {1, call("set_lamp", `{"room":"kitchen","on":true}`), false},
-		"a missing argument":              {1, call("set_lamp", `{"room":"kitchen"}`), false},
-		"arguments that are not JSON":     {0, call("parcel_status", `{`), false},
-		"the call twice":                  {0, model.Message{Calls: append(call("parcel_status", `{"parcel":"ZX-4471"}`).Calls, call("parcel_status", `{"parcel":"ZX-4471"}`).Calls...)}, false},
+		"another spelling of the values": {1, call("set_lamp", `{"room":" Kitchen","on":"False"}`), true},
+		"a further argument":             {0, call("parcel_status", `{"parcel":"ZX-4471","verbose":true}`), true},
+		"no call":                        {0, model.Message{Content: "I will look it up."}, false},
+		"the call as text": {
+			0,
+			model.Message{Content: `{"name":"parcel_status","arguments":{"parcel":"ZX-4471"}}`},
+			false,
+		},
+		"another tool":                {0, call("set_lamp", `{"parcel":"ZX-4471"}`), false},
+		"a wrong value":               {1, call("set_lamp", `{"room":"kitchen","on":true}`), false},
+		"a missing argument":          {1, call("set_lamp", `{"room":"kitchen"}`), false},
+		"arguments that are not JSON": {0, call("parcel_status", `{`), false},
+		"the call twice": {
+			0,
+			model.Message{Calls: append(call("parcel_status", `{"parcel":"ZX-4471"}`).Calls,
+				call("parcel_status", `{"parcel":"ZX-4471"}`).Calls...)},
+			false,
+		},
 		"a call that is not needed":       {2, call("parcel_status", `{"parcel":"2+2"}`), false},
 		"a wrong answer":                  {2, model.Message{Content: "It is 5."}, false},
 		"the call again after its result": {3, call("parcel_status", `{"parcel":"ZX-4471"}`), false},

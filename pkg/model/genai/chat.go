@@ -122,8 +122,8 @@ func decodeObject(raw json.RawMessage) (map[string]any, error) {
 	return out, nil
 }
 
-// modelGeneration returns the major version digit of a Gemini model, which decides the thinking parameters: versions 1 and 2
-// have budgets at most, later ones levels and signatures. Unknown names count as new.
+// modelGeneration returns the major version digit of a Gemini model, which decides the thinking parameters: versions 1
+// and 2 have budgets at most, later ones levels and signatures. Unknown names count as new.
 func modelGeneration(name string) (n byte, rest string) {
 	rest, ok := strings.CutPrefix(strings.TrimPrefix(name, "models/"), "gemini-")
 	if !ok || rest == "" {
@@ -292,7 +292,8 @@ func (p *reply) readChunk(got *sdk.GenerateContentResponse) (out model.Chunk, er
 	case sdk.FinishReasonMaxTokens:
 		p.final.Reason = "length"
 	case sdk.FinishReasonMalformedFunctionCall, sdk.FinishReasonUnexpectedToolCall:
-		return out, p.call.ProtocolError("could not read the call that the model made: " + p.call.Redact(first.FinishMessage))
+		return out, p.call.ProtocolError("could not read the call that the model made: " +
+			p.call.Redact(first.FinishMessage))
 	default:
 		p.final.Reason = strings.ToLower(p.call.Redact(string(first.FinishReason)))
 	}

@@ -4,12 +4,12 @@
 // each request and is set on the way to the wire, behind the library, and the address is always ours. (When both
 // GOOGLE_API_KEY and GEMINI_API_KEY are set, the library logs that it picks one; what it picks is never sent.)
 //
-// Options that the service does not support are left out: Window and KeepAlive. Arguments of calls pass through unordered
-// maps, in the library as in the service; they are returned with sorted keys.
+// Options that the service does not support are left out: Window and KeepAlive. Arguments of calls pass through
+// unordered maps, in the library as in the service; they are returned with sorted keys.
 //
-// Newer models sign the thinking behind a call and require the signature back with it. A [model.Message] has no field for
-// it, so the backend caches signatures by call id, in memory and bounded. A call whose signature is no longer cached is
-// sent with the value that Google documents for unsigned calls. The Thinking of a message is not sent.
+// Newer models sign the thinking behind a call and require the signature back with it. A [model.Message] has no field
+// for it, so the backend caches signatures by call id, in memory and bounded. A call whose signature is no longer
+// cached is sent with the value that Google documents for unsigned calls. The Thinking of a message is not sent.
 package genai
 
 import (
@@ -56,7 +56,10 @@ func New(cfg Config) (*Backend, error) {
 	if cfg.URL == "" {
 		cfg.URL = Address
 	}
-	c, err := remote.New(remote.Config{URL: cfg.URL, Key: cfg.Key, Header: "X-Goog-Api-Key", Client: cfg.Client, Limit: cfg.Limit})
+	c, err := remote.New(remote.Config{
+		URL: cfg.URL, Key: cfg.Key, Header: "X-Goog-Api-Key", Client: cfg.Client,
+		Limit: cfg.Limit,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -83,8 +86,8 @@ func invalidNameError(m string) error {
 	return fmt.Errorf("%w: %q is not the name of a model of Google's", model.ErrMissing, m)
 }
 
-// beginCall checks the model name, which must be safe in a path, and obtains the key. Read errors are hidden from the SDK,
-// which would log them.
+// beginCall checks the model name, which must be safe in a path, and obtains the key. Read errors are hidden from the
+// SDK, which would log them.
 func (b *Backend) beginCall(ctx context.Context, m string) (context.Context, *remote.Call, error) {
 	if !isValidName(m) {
 		return nil, nil, invalidNameError(m)
@@ -121,7 +124,8 @@ func (b *Backend) List(ctx context.Context) (infos []model.Info, err error) {
 		}
 		address := b.remote.URL().JoinPath(version, "models")
 		address.RawQuery = query.Encode()
-		if err := b.remote.SendJSON(ctx, http.MethodGet, address.String(), nil, &page, remote.RequestInfo{}); err != nil {
+		if err := b.remote.SendJSON(ctx, http.MethodGet, address.String(), nil, &page,
+			remote.RequestInfo{}); err != nil {
 			return nil, fmt.Errorf("listing models: %w", err)
 		}
 		for _, m := range page.Models {
@@ -167,7 +171,8 @@ func (b *Backend) describeModel(m entry) model.Info {
 // Pull implements [model.Backend].
 func (b *Backend) Pull(context.Context, string) iter.Seq2[model.Progress, error] {
 	return func(yield func(model.Progress, error) bool) {
-		yield(model.Progress{}, fmt.Errorf("%w: the models of Google's service cannot be fetched", model.ErrUnsupported))
+		yield(model.Progress{}, fmt.Errorf("%w: the models of Google's service cannot be fetched",
+			model.ErrUnsupported))
 	}
 }
 
@@ -203,7 +208,8 @@ func (b *Backend) Embed(ctx context.Context, m string, texts []string) (model.Ve
 		}
 	}
 	if len(v.Values) != len(texts) {
-		return model.Vectors{}, fmt.Errorf("embedding: %w: %d vectors for %d texts", model.ErrMalformed, len(v.Values), len(texts))
+		return model.Vectors{}, fmt.Errorf("embedding: %w: %d vectors for %d texts", model.ErrMalformed, len(v.Values),
+			len(texts))
 	}
 	return v, nil
 }

@@ -67,14 +67,17 @@ func candidate(parts, more string) string {
 
 func TestReply(t *testing.T) {
 	t.Parallel()
-	whole := candidate(`{"text":"hm","thought":true},{"text":"fi"},{"text":"sh"},{"functionCall":{"id":"1","name":"look","args":{"b":"<é>","a":[1]}}},`+
-		`{"functionCall":{"name":"look"}},{"executableCode":{"code":"x"}}`, `,"finishReason":"STOP"`)
+	whole := candidate(
+		`{"text":"hm","thought":true},{"text":"fi"},{"text":"sh"},{"functionCall":{"id":"1","name":"look","args":{"b":"<é>","a":[1]}}},`+
+			`{"functionCall":{"name":"look"}},{"executableCode":{"code":"x"}}`, `,"finishReason":"STOP"`)
 	for _, stream := range []bool{true, false} {
 		m, f, err := model.Collect(serve(t, answer(whole)).Chat(t.Context(), question(stream)))
-		if err != nil || m.Content != "fish" || m.Thinking != "hm" || show(m.Calls) != `1 look{"a":[1],"b":"<é>"};  look{}` {
+		if err != nil || m.Content != "fish" || m.Thinking != "hm" ||
+			show(m.Calls) != `1 look{"a":[1],"b":"<é>"};  look{}` {
 			t.Errorf("stream %t: %+v, %v", stream, m, err)
 		}
-		if f.Model != "m-2" || f.PromptTokens != 11 || f.OutputTokens != 12 || f.Reason != "stop" || f.RemoteHost != "127.0.0.1" {
+		if f.Model != "m-2" || f.PromptTokens != 11 || f.OutputTokens != 12 || f.Reason != "stop" ||
+			f.RemoteHost != "127.0.0.1" {
 			t.Errorf("stream %t: %+v", stream, f)
 		}
 	}
@@ -93,11 +96,28 @@ func TestBroken(t *testing.T) {
 		want   error
 	}{
 		{"overloaded", []string{candidate(`{"text":"f"}`, ""), fault(503, "overloaded", "UNAVAILABLE")}, model.ErrBusy},
-		{"quota", []string{candidate(`{"text":"f"}`, ""), fault(429, "slow down", "RESOURCE_EXHAUSTED")}, model.ErrBusy},
-		{"key", []string{fault(400, "API key not valid. Please pass a valid API key.", "INVALID_ARGUMENT")}, model.ErrUnauthorized},
-		{"too long", []string{fault(400, "The input token count (9) exceeds the maximum number of tokens allowed (8).", "INVALID_ARGUMENT")}, model.ErrTooLong},
-		{"malformed call", []string{candidate("", `,"finishReason":"MALFORMED_FUNCTION_CALL","finishMessage":"Malformed"`)}, model.ErrMalformed},
-		{"call of an unknown tool", []string{candidate("", `,"finishReason":"UNEXPECTED_TOOL_CALL"`)}, model.ErrMalformed},
+		{
+			"quota",
+			[]string{candidate(`{"text":"f"}`, ""), fault(429, "slow down", "RESOURCE_EXHAUSTED")},
+			model.ErrBusy,
+		},
+		{
+			"key",
+			[]string{fault(400, "API key not valid. Please pass a valid API key.", "INVALID_ARGUMENT")},
+			model.ErrUnauthorized,
+		},
+		{"too long", []string{fault(400, "The input token count (9) exceeds the maximum number of tokens allowed (8).",
+			"INVALID_ARGUMENT")}, model.ErrTooLong},
+		{
+			"malformed call",
+			[]string{candidate("", `,"finishReason":"MALFORMED_FUNCTION_CALL","finishMessage":"Malformed"`)},
+			model.ErrMalformed,
+		},
+		{
+			"call of an unknown tool",
+			[]string{candidate("", `,"finishReason":"UNEXPECTED_TOOL_CALL"`)},
+			model.ErrMalformed,
+		},
 		{"no name", []string{candidate(`{"functionCall":{"args":{}}}`, `,"finishReason":"STOP"`)}, model.ErrMalformed},
 		{"too many calls", []string{candidate(many, `,"finishReason":"STOP"`)}, model.ErrMalformed},
 		{"no reason", []string{candidate(`{"text":"f"}`, "")}, model.ErrCut},
@@ -107,7 +127,11 @@ func TestBroken(t *testing.T) {
 		{"content is a list", []string{`{"candidates":[{"content":[]}]}`}, model.ErrMalformed},
 		{"parts are a text", []string{`{"candidates":[{"content":{"parts":"x"}}]}`}, model.ErrMalformed},
 		{"a part is a number", []string{`{"candidates":[{"content":{"parts":[1]}}]}`}, model.ErrMalformed},
-		{"arguments are a list", []string{candidate(`{"functionCall":{"name":"look","args":[1]}}`, `,"finishReason":"STOP"`)}, model.ErrMalformed},
+		{
+			"arguments are a list",
+			[]string{candidate(`{"functionCall":{"name":"look","args":[1]}}`, `,"finishReason":"STOP"`)},
+			model.ErrMalformed,
+		},
 		{"counts are texts", []string{`{"usageMetadata":{"promptTokenCount":"many"}}`}, model.ErrMalformed},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -119,7 +143,8 @@ func TestBroken(t *testing.T) {
 			if len(c.chunks) > 1 || strings.HasPrefix(c.chunks[0], `{"error"`) {
 				return // one piece, with status 200, is not how the service refuses
 			}
-			if _, _, err := model.Collect(serve(t, answer(c.chunks...)).Chat(t.Context(), question(false))); !errors.Is(err, c.want) {
+			if _, _, err := model.Collect(serve(t, answer(c.chunks...)).Chat(t.Context(), question(false))); !errors.Is(
+				err, c.want) {
 				t.Errorf("in one piece: error %v, want %v", err, c.want)
 			}
 		})
@@ -131,11 +156,13 @@ func TestBlocked(t *testing.T) {
 	t.Parallel()
 	for _, stream := range []bool{true, false} {
 		b := serve(t, answer(`{"promptFeedback":{"blockReason":"SAFETY"},"modelVersion":"m"}`))
-		if _, _, err := model.Collect(b.Chat(t.Context(), question(stream))); err == nil || !strings.Contains(err.Error(), "SAFETY") {
+		if _, _, err := model.Collect(b.Chat(t.Context(), question(stream))); err == nil ||
+			!strings.Contains(err.Error(), "SAFETY") {
 			t.Errorf("stream %t: error %v", stream, err)
 		}
 		b = serve(t, answer(candidate(`{"text":"f"}`, `,"finishReason":"RECITATION"`)))
-		if m, f, err := model.Collect(b.Chat(t.Context(), question(stream))); err != nil || f.Reason != "recitation" || m.Content != "f" {
+		if m, f, err := model.Collect(b.Chat(t.Context(), question(stream))); err != nil || f.Reason != "recitation" ||
+			m.Content != "f" {
 			t.Errorf("stream %t: %+v, %+v, %v", stream, m, f, err)
 		}
 	}
@@ -173,7 +200,9 @@ func TestQuiet(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 	}
-	odd := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, `{"data":"the key is `+secret+`"}`) })
+	odd := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprint(w, `{"data":"the key is `+secret+`"}`)
+	})
 	_, _ = odd.List(t.Context())
 	_, _ = odd.Show(t.Context(), "m")
 	_, _ = odd.Embed(t.Context(), "m", []string{"x"})
@@ -206,9 +235,15 @@ func TestSignatures(t *testing.T) {
 		}
 		r.Messages = append(r.Messages, m)
 		for _, c := range m.Calls {
-			r.Messages = append(r.Messages, model.Message{Role: model.ToolRole, CallID: c.ID, ToolName: c.Name, Content: "fins"})
+			r.Messages = append(r.Messages, model.Message{
+				Role: model.ToolRole, CallID: c.ID, ToolName: c.Name,
+				Content: "fins",
+			})
 		}
-		for name, b := range map[string]model.Backend{"c2lnbmVk": b, "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I=": open(t, server.URL)} {
+		for name, b := range map[string]model.Backend{
+			"c2lnbmVk": b,
+			"c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I=": open(t, server.URL),
+		} {
 			if m, _, err := model.Collect(b.Chat(t.Context(), r)); err != nil || m.Content != "A fish." {
 				t.Errorf("%+v, %v", m, err)
 			}
@@ -223,7 +258,8 @@ func TestSignatures(t *testing.T) {
 // TestThinking: what each generation of models is told.
 func TestThinking(t *testing.T) {
 	t.Parallel()
-	b, server := script(t, scriptserver.Script{scriptserver.AnyModel: {{Always: true, Reply: scriptserver.Reply{Content: "ok"}}}})
+	b, server := script(t,
+		scriptserver.Script{scriptserver.AnyModel: {{Always: true, Reply: scriptserver.Reply{Content: "ok"}}}})
 	for _, c := range []struct {
 		name  string
 		think *bool
@@ -262,7 +298,10 @@ func TestNames(t *testing.T) {
 	t.Parallel()
 	var n atomic.Int64
 	b := serve(t, func(w http.ResponseWriter, _ *http.Request) { n.Add(1); w.WriteHeader(http.StatusTeapot) })
-	for _, name := range []string{"../x", "a/../../b", "a..b", "a?b", "a&b", "a#b", "/a", "a//b", "a%2e%2e", "a b", "a\nb", "http://x", ""} {
+	for _, name := range []string{
+		"../x", "a/../../b", "a..b", "a?b", "a&b", "a#b", "/a", "a//b", "a%2e%2e", "a b",
+		"a\nb", "http://x", "",
+	} {
 		r := question(false)
 		r.Model = name
 		_, _, chat := model.Collect(b.Chat(t.Context(), r))
@@ -304,7 +343,8 @@ func TestHistory(t *testing.T) {
 		seen = append(seen, m.Role+":"+m.Content+":"+m.CallID+":"+m.Thinking+show(m.Calls))
 	}
 	want := []string{
-		"system:One. Two.::", "user:hello::", `assistant:yes:: look{"a":2}; b weigh{}`, "tool:[no result]::", "tool:3 g:b:",
+		"system:One. Two.::", "user:hello::", `assistant:yes:: look{"a":2}; b weigh{}`, "tool:[no result]::",
+		"tool:3 g:b:",
 	}
 	if !slices.Equal(seen, want) {
 		t.Errorf("arrived as\n%s\nwant\n%s", strings.Join(seen, "\n"), strings.Join(want, "\n"))
@@ -313,7 +353,12 @@ func TestHistory(t *testing.T) {
 
 func TestModels(t *testing.T) {
 	t.Parallel()
-	all := []scriptserver.Model{{Name: "a", Window: 1000, Tools: true, Thinking: true}, {Name: "b"}, {Name: "c"}, {Name: "d"}}
+	all := []scriptserver.Model{
+		{Name: "a", Window: 1000, Tools: true, Thinking: true},
+		{Name: "b"},
+		{Name: "c"},
+		{Name: "d"},
+	}
 	b, server := script(t, nil, scriptserver.WithModels(all...))
 	got, err := b.List(t.Context())
 	if err != nil || len(got) != len(server.Models()) { // three pages
@@ -344,7 +389,10 @@ func TestModels(t *testing.T) {
 
 func TestVectors(t *testing.T) {
 	t.Parallel()
-	for _, body := range []string{`{}`, `{"embeddings":[{"values":[1]}]}`, `{"embeddings":[{"values":[1]},{}]}`, `{"embeddings":[{"values":[1]},{"values":[]}]}`} {
+	for _, body := range []string{
+		`{}`, `{"embeddings":[{"values":[1]}]}`, `{"embeddings":[{"values":[1]},{}]}`,
+		`{"embeddings":[{"values":[1]},{"values":[]}]}`,
+	} {
 		b := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, body) })
 		if v, err := b.Embed(t.Context(), "e", []string{"a", "b"}); !errors.Is(err, model.ErrMalformed) {
 			t.Errorf("%s: %+v, %v", body, v, err)

@@ -13,8 +13,8 @@ import (
 	"conclave/pkg/model/scriptserver"
 )
 
-// Adaptive is the family of models that choose their own thinking budget, as Anthropic's newer ones do. The others require
-// a budget, and the signed thinking of their tool loop in the next request.
+// Adaptive is the family of models that choose their own thinking budget, as Anthropic's newer ones do. The others
+// require a budget, and the signed thinking of their tool loop in the next request.
 const Adaptive = "adaptive"
 
 // Anthropic serves Anthropic's protocol below /anthropic. Requests must carry key; "" accepts every request.
@@ -45,7 +45,10 @@ func (f anthropicProtocol) checkKey(w http.ResponseWriter, r *http.Request) bool
 }
 
 func writeAnthropicError(w http.ResponseWriter, status int, kind, text string) {
-	scriptserver.WriteJSON(w, status, object{"type": "error", "error": object{"type": kind, "message": text}, "request_id": "req_1"})
+	scriptserver.WriteJSON(w, status, object{
+		"type": "error", "error": object{"type": kind, "message": text},
+		"request_id": "req_1",
+	})
 }
 
 func (f anthropicProtocol) describe(m scriptserver.Model) object {
@@ -208,7 +211,8 @@ func (req anthropicRequest) decodeThinking(m scriptserver.Model, out *scriptserv
 		return nil
 	case req.Temperature != nil:
 		return errors.New("`temperature` may only be set to 1 when thinking is enabled")
-	case req.Thinking.Type == "adaptive" && m.Family != Adaptive, req.Thinking.Type == "enabled" && m.Family == Adaptive:
+	case req.Thinking.Type == "adaptive" && m.Family != Adaptive, req.Thinking.Type == "enabled" &&
+		m.Family == Adaptive:
 		return fmt.Errorf("thinking.type %q is not one that the model takes", req.Thinking.Type)
 	case req.Thinking.Type == "enabled" && (req.Thinking.Budget < 1024 || req.Thinking.Budget >= req.MaxTokens):
 		return errors.New("thinking.budget_tokens: at least 1024 and less than max_tokens")
@@ -246,7 +250,10 @@ func (req anthropicRequest) decodeMessages(out *scriptserver.Request) error {
 				}
 				msg.Content += b.Text
 			case "image":
-				msg.Images = append(msg.Images, model.Image{Type: b.Source.Type, Size: len(b.Source.Data), Data: b.Source.Data})
+				msg.Images = append(msg.Images, model.Image{
+					Type: b.Source.Type, Size: len(b.Source.Data),
+					Data: b.Source.Data,
+				})
 			case "thinking":
 				if b.Signature != signThinking(b.Thinking) {
 					return fmt.Errorf("messages.%d: Invalid `signature` in `thinking` block", i)
@@ -261,7 +268,8 @@ func (req anthropicRequest) decodeMessages(out *scriptserver.Request) error {
 				msg.Calls = append(msg.Calls, model.Call{ID: b.ID, Name: b.Name, Arguments: b.Input})
 			case "tool_result":
 				if len(open) == 0 || open[0] != b.ToolUseID {
-					return fmt.Errorf("messages.%d: unexpected `tool_use_id` found in `tool_result` blocks: %s", i, b.ToolUseID)
+					return fmt.Errorf("messages.%d: unexpected `tool_use_id` found in `tool_result` blocks: %s", i,
+						b.ToolUseID)
 				}
 				open = open[1:]
 				results++
@@ -333,7 +341,10 @@ func (f *anthropicEncoder) EncodeReply(w http.ResponseWriter, a *scriptserver.An
 	p := a.Join()
 	content := []object{}
 	if p.Thinking != "" {
-		content = append(content, object{"type": "thinking", "thinking": p.Thinking, "signature": signThinking(p.Thinking)})
+		content = append(content, object{
+			"type": "thinking", "thinking": p.Thinking,
+			"signature": signThinking(p.Thinking),
+		})
 	}
 	if p.Content != "" {
 		content = append(content, object{"type": "text", "text": p.Content})
@@ -422,7 +433,8 @@ func (f *anthropicEncoder) EndStream(w io.Writer, a *scriptserver.Answer) {
 	f.EncodeChunk(w, a, a.Last)
 	f.closeBlock(w)
 	f.writeEvent(w, "message_delta", object{
-		"delta": object{"stop_reason": f.stopReason(a), "stop_sequence": nil}, "usage": object{"output_tokens": a.Output},
+		"delta": object{"stop_reason": f.stopReason(a), "stop_sequence": nil},
+		"usage": object{"output_tokens": a.Output},
 	})
 	f.writeEvent(w, "message_stop", object{})
 }

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// Canned starts a server that sends the replies in turn, whatever the request, and returns its URL. It allocates next to
-// nothing, so that a benchmark counts the client's allocations.
+// Canned starts a server that sends the replies in turn, whatever the request, and returns its URL. It allocates next
+// to nothing, so that a benchmark counts the client's allocations.
 func Canned(t TB, replies ...string) (url string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -18,7 +18,8 @@ func Canned(t TB, replies ...string) (url string) {
 	}
 	var ready [][]byte
 	for _, r := range replies {
-		head := "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: " + strconv.Itoa(len(r)) + "\r\n\r\n"
+		head := "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: " + strconv.Itoa(len(r)) +
+			"\r\n\r\n"
 		ready = append(ready, []byte(head+r))
 	}
 	var conns sync.WaitGroup

@@ -14,8 +14,8 @@ import (
 	"conclave/pkg/model/scriptserver"
 )
 
-// GenAI serves the protocol of Google's GenAI API below /genai. Requests must carry key; "" accepts every request. Models
-// whose name begins with gemini-3 sign their calls and require the signatures in the next request.
+// GenAI serves the protocol of Google's GenAI API below /genai. Requests must carry key; "" accepts every request.
+// Models whose name begins with gemini-3 sign their calls and require the signatures in the next request.
 func GenAI(key string) scriptserver.Protocol {
 	return func(s *scriptserver.Server, mux *http.ServeMux) {
 		f := genaiProtocol{s, key}
@@ -32,7 +32,8 @@ type genaiProtocol struct {
 
 // genaiStates are the status names by HTTP status.
 var genaiStates = map[int]string{
-	400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED",
+	400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND",
+	429: "RESOURCE_EXHAUSTED",
 	500: "INTERNAL", 501: "UNIMPLEMENTED", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
 }
 
@@ -44,7 +45,8 @@ func genaiError(status int, text string) object {
 func (f genaiProtocol) checkKey(w http.ResponseWriter, r *http.Request) bool {
 	text, ok := scriptserver.CheckKey(f.key, r.Header.Get("X-Goog-Api-Key"))
 	if !ok {
-		scriptserver.WriteJSON(w, http.StatusBadRequest, genaiError(400, "API key not valid. Please pass a valid API key. "+text))
+		scriptserver.WriteJSON(w, http.StatusBadRequest, genaiError(400, "API key not valid. Please pass a valid API "+
+			"key. "+text))
 	}
 	return ok
 }
@@ -167,7 +169,10 @@ func (f genaiProtocol) serveEmbed(w http.ResponseWriter, r *http.Request, name s
 	for _, q := range req.Requests {
 		texts = append(texts, q.Content.text())
 	}
-	f.Record(scriptserver.Request{Request: model.Request{Model: name}, Path: r.URL.Path, Header: r.Header, Raw: raw, Texts: texts})
+	f.Record(scriptserver.Request{
+		Request: model.Request{Model: name}, Path: r.URL.Path, Header: r.Header, Raw: raw,
+		Texts: texts,
+	})
 	m, ok := f.Lookup(name)
 	if !ok || !m.Embedding {
 		scriptserver.WriteJSON(w, http.StatusNotFound, genaiError(404, genaiMissing(name)))
@@ -175,7 +180,8 @@ func (f genaiProtocol) serveEmbed(w http.ResponseWriter, r *http.Request, name s
 	}
 	vectors, _, long := m.Embed(texts)
 	if long {
-		scriptserver.WriteJSON(w, http.StatusBadRequest, genaiError(400, "The input token count exceeds the maximum number of tokens allowed."))
+		scriptserver.WriteJSON(w, http.StatusBadRequest, genaiError(400, "The input token count exceeds the maximum "+
+			"number of tokens allowed."))
 		return
 	}
 	var out []object
@@ -279,23 +285,30 @@ func (c genaiContent) decode(i int, open []model.Call, signs bool, out *scriptse
 			if len(call.Arguments) == 0 {
 				call.Arguments = json.RawMessage("{}")
 			}
-			signed := string(p.Signature) == signCall(call.ID) || string(p.Signature) == "skip_thought_signature_validator"
+			signed := string(p.Signature) == signCall(call.ID) ||
+				string(p.Signature) == "skip_thought_signature_validator"
 			if signs && !signed && len(msg.Calls) == 0 {
-				return nil, fmt.Errorf("contents[%d]: Function call is missing a thought_signature in functionCall parts", i)
+				return nil, fmt.Errorf("contents[%d]: Function call is missing a thought_signature in functionCall "+
+					"parts", i)
 			}
 			msg.Calls = append(msg.Calls, call)
 		case p.Response != nil:
 			if answered >= len(open) || open[answered].Name != p.Response.Name || open[answered].ID != p.Response.ID {
-				return nil, fmt.Errorf("contents[%d]: a functionResponse for %s that no functionCall asked for", i, p.Response.Name)
+				return nil, fmt.Errorf("contents[%d]: a functionResponse for %s that no functionCall asked for", i,
+					p.Response.Name)
 			}
 			answered++
 			out.Messages = append(out.Messages, model.Message{
-				Role: model.ToolRole, Content: p.Response.Response.Output, ToolName: p.Response.Name, CallID: p.Response.ID,
+				Role: model.ToolRole, Content: p.Response.Response.Output, ToolName: p.Response.Name,
+				CallID: p.Response.ID,
 			})
 		case p.Thought:
 			return nil, fmt.Errorf("contents[%d]: a thought", i)
 		case p.Inline != nil:
-			msg.Images = append(msg.Images, model.Image{Type: p.Inline.Type, Size: len(p.Inline.Data), Data: p.Inline.Data})
+			msg.Images = append(msg.Images, model.Image{
+				Type: p.Inline.Type, Size: len(p.Inline.Data),
+				Data: p.Inline.Data,
+			})
 		case p.Text == "":
 			return nil, fmt.Errorf("contents[%d]: a part without data", i)
 		default:
@@ -303,7 +316,8 @@ func (c genaiContent) decode(i int, open []model.Call, signs bool, out *scriptse
 		}
 	}
 	if answered != len(open) {
-		return nil, fmt.Errorf("contents[%d]: the number of function response parts must be that of the function call parts", i)
+		return nil, fmt.Errorf("contents[%d]: the number of function response parts must be that of the function "+
+			"call parts", i)
 	}
 	if msg.Content != "" || len(msg.Calls) > 0 {
 		out.Messages = append(out.Messages, msg)

@@ -1,5 +1,5 @@
-// Package modeltest has what tests of model clients need beside [scriptserver]: a scripted server that fails the test on a
-// mismatch, the protocols of Anthropic and Google, and a canned server for benchmarks.
+// Package modeltest has what tests of model clients need beside [scriptserver]: a scripted server that fails the test
+// on a mismatch, the protocols of Anthropic and Google, and a canned server for benchmarks.
 package modeltest
 
 import (
@@ -20,8 +20,8 @@ type TB interface {
 // object is a JSON object.
 type object = map[string]any
 
-// New starts a scripted server and closes it at the end of the test. A mismatch with the script fails the test then, unless
-// the test has read [scriptserver.Server.Err] itself.
+// New starts a scripted server and closes it at the end of the test. A mismatch with the script fails the test then,
+// unless the test has read [scriptserver.Server.Err] itself.
 func New(t TB, s scriptserver.Script, opts ...scriptserver.Option) *scriptserver.Server {
 	t.Helper()
 	server, err := scriptserver.Start(s, opts...)

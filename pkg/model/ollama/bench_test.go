@@ -31,7 +31,8 @@ func benchRequest() model.Request {
 		},
 		Tools: []model.Tool{{
 			Name: "web_search", Description: "Search the web for current facts.",
-			Parameters: json.RawMessage(`{"type":"object","properties":{"query":{"type":"string"},"count":{"type":"integer"}},"required":["query"]}`),
+			Parameters: json.RawMessage(
+				`{"type":"object","properties":{"query":{"type":"string"},"count":{"type":"integer"}},"required":["query"]}`),
 		}},
 	}
 }
@@ -109,7 +110,8 @@ func BenchmarkRatio(b *testing.B) {
 
 // BenchmarkStream reads a reply of a thousand tokens.
 func BenchmarkStream(b *testing.B) {
-	token := `{"model":"gemma4:12b","created_at":"2026-01-02T03:04:05.678901234Z","message":{"role":"assistant","content":" word"},"done":false}` + "\n"
+	token :=
+		`{"model":"gemma4:12b","created_at":"2026-01-02T03:04:05.678901234Z","message":{"role":"assistant","content":" word"},"done":false}` + "\n"
 	chat := newBackend(b, modeltest.Canned(b, strings.Repeat(token, 1000)+cannedCall))
 	r := benchRequest()
 	r.Stream = true

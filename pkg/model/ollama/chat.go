@@ -11,8 +11,8 @@ import (
 	"conclave/pkg/model"
 )
 
-// chatRequest is the body of /api/chat. Truncate and Shift are always false: a prompt that is too long must fail instead of
-// losing its beginning.
+// chatRequest is the body of /api/chat. Truncate and Shift are always false: a prompt that is too long must fail
+// instead of losing its beginning.
 type chatRequest struct {
 	Model     string          `json:"model"`
 	Messages  []chatMessage   `json:"messages"`
@@ -63,10 +63,12 @@ type chatTool struct {
 // tool without parameters accepts an object without properties.
 func (b *Backend) newChatRequest(r model.Request) chatRequest {
 	q := chatRequest{
-		Model: r.Model, Messages: make([]chatMessage, len(r.Messages)), Stream: r.Stream, Format: r.Format, Think: r.Think,
+		Model: r.Model, Messages: make([]chatMessage, len(r.Messages)), Stream: r.Stream, Format: r.Format,
+		Think:     r.Think,
 		KeepAlive: b.keepAlive(r.Options.KeepAlive),
 		Options: chatOptions{
-			Window: r.Options.Window, Predict: r.Options.Predict, Temperature: r.Options.Temperature, Seed: r.Options.Seed, Stop: r.Options.Stop,
+			Window: r.Options.Window, Predict: r.Options.Predict, Temperature: r.Options.Temperature,
+			Seed: r.Options.Seed, Stop: r.Options.Stop,
 		},
 	}
 	if q.Options.Window == 0 {
@@ -77,7 +79,8 @@ func (b *Backend) newChatRequest(r model.Request) chatRequest {
 	}
 	for i, m := range r.Messages {
 		q.Messages[i] = chatMessage{
-			Role: m.Role, Content: m.Content, Thinking: m.Thinking, Calls: encodeCalls(m.Calls), ToolName: m.ToolName, CallID: m.CallID,
+			Role: m.Role, Content: m.Content, Thinking: m.Thinking, Calls: encodeCalls(m.Calls), ToolName: m.ToolName,
+			CallID: m.CallID,
 		}
 		for _, image := range m.Images {
 			q.Messages[i].Images = append(q.Messages[i].Images, image.Data)
@@ -92,8 +95,8 @@ func (b *Backend) newChatRequest(r model.Request) chatRequest {
 	return q
 }
 
-// keepAlive returns the value of keep_alive for a request, nil to leave it out. A number is sent as a number, because the
-// server rejects the string "-1".
+// keepAlive returns the value of keep_alive for a request, nil to leave it out. A number is sent as a number, because
+// the server rejects the string "-1".
 func (b *Backend) keepAlive(s string) any {
 	if s == "" {
 		s = b.cfg.KeepAlive
@@ -107,8 +110,9 @@ func (b *Backend) keepAlive(s string) any {
 	return s
 }
 
-// encodeCalls converts the calls of an earlier reply. Arguments that are not a JSON object become an empty object, and bytes
-// in them that are not UTF-8 become U+FFFD, because the server would reject this and every later request of the conversation.
+// encodeCalls converts the calls of an earlier reply. Arguments that are not a JSON object become an empty object, and
+// bytes in them that are not UTF-8 become U+FFFD, because the server would reject this and every later request of the
+// conversation.
 func encodeCalls(calls []model.Call) []chatCall {
 	var out []chatCall
 	for i, c := range calls {
@@ -138,9 +142,9 @@ type chatReply struct {
 	EvalTime   int64       `json:"eval_duration"`        // nanoseconds
 }
 
-// decodeChunk decodes a line of a reply, which must be a JSON object. failed is the error that the server reports in the
-// line, "" if none. A chunk that is not the last has no Final except RemoteHost, which the caller must learn before it
-// uses the text.
+// decodeChunk decodes a line of a reply, which must be a JSON object. failed is the error that the server reports in
+// the line, "" if none. A chunk that is not the last has no Final except RemoteHost, which the caller must learn before
+// it uses the text.
 func decodeChunk(line []byte) (c model.Chunk, failed string, err error) {
 	var r chatReply
 	if err := json.Unmarshal(line, &r); err != nil {
@@ -149,7 +153,10 @@ func decodeChunk(line []byte) (c model.Chunk, failed string, err error) {
 	if bytes.TrimSpace(line)[0] != '{' { // null is valid for encoding/json
 		return c, "", errors.New("not a JSON object")
 	}
-	c = model.Chunk{Content: r.Message.Content, Thinking: r.Message.Thinking, Done: r.Done, Final: model.Final{RemoteHost: r.RemoteHost}}
+	c = model.Chunk{
+		Content: r.Message.Content, Thinking: r.Message.Thinking, Done: r.Done,
+		Final: model.Final{RemoteHost: r.RemoteHost},
+	}
 	for _, call := range r.Message.Calls {
 		args := call.Function.Arguments
 		if len(args) == 0 || string(args) == "null" {

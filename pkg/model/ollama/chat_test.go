@@ -28,7 +28,8 @@ func TestDecodeChunk(t *testing.T) {
 			{Name: "h", Arguments: json.RawMessage(`{}`)},
 		},
 		Final: model.Final{
-			Model: "m", Reason: "length", PromptTokens: 5, OutputTokens: 4, Total: 7 * time.Nanosecond, Load: 6, RemoteHost: "h",
+			Model: "m", Reason: "length", PromptTokens: 5, OutputTokens: 4, Total: 7 * time.Nanosecond, Load: 6,
+			RemoteHost: "h",
 		},
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -40,7 +41,8 @@ func TestDecodeChunk(t *testing.T) {
 func TestDecodeChunkBeforeTheLastHasOnlyTheRemoteHost(t *testing.T) {
 	t.Parallel()
 	got, _, err := decodeChunk([]byte(`{"model":"m","remote_host":"h","message":{"content":"a"},"eval_count":4}`))
-	if want := (model.Chunk{Content: "a", Final: model.Final{RemoteHost: "h"}}); err != nil || !reflect.DeepEqual(got, want) {
+	if want := (model.Chunk{Content: "a", Final: model.Final{RemoteHost: "h"}}); err != nil ||
+		!reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
 }
@@ -48,9 +50,12 @@ func TestDecodeChunkBeforeTheLastHasOnlyTheRemoteHost(t *testing.T) {
 func TestDecodeChunkRejectsInvalidLines(t *testing.T) {
 	t.Parallel()
 	for _, s := range []string{
-		``, `{`, `{}{}`, `{} x`, `[]`, `"x"`, `null`, `{"a"}`, `{"a":}`, `{"a":1,}`, `{,}`, `{"a":01}`, `{"a":-}`, `{"a":1.}`, `{"a":1e}`,
-		`{"a":tru}`, `{"a":"\x"}`, `{"a":"\u12g4"}`, `{"a":"\u12`, `{"a":"` + "\x01" + `"}`, `{"done":1}`, `{"eval_count":"3"}`,
-		`{"eval_count":1.5}`, `{"eval_count":99999999999999999999}`, `{"message":[]}`, `{"message":{"tool_calls":{}}}`, `{'a':1}`,
+		``, `{`, `{}{}`, `{} x`, `[]`, `"x"`, `null`, `{"a"}`, `{"a":}`, `{"a":1,}`, `{,}`, `{"a":01}`, `{"a":-}`,
+		`{"a":1.}`, `{"a":1e}`,
+		`{"a":tru}`, `{"a":"\x"}`, `{"a":"\u12g4"}`, `{"a":"\u12`, `{"a":"` + "\x01" + `"}`, `{"done":1}`,
+		`{"eval_count":"3"}`,
+		`{"eval_count":1.5}`, `{"eval_count":99999999999999999999}`, `{"message":[]}`, `{"message":{"tool_calls":{}}}`,
+		`{'a':1}`,
 		`{"a":` + strings.Repeat("[", 20000) + strings.Repeat("]", 20000) + `}`, `{"a":"\`,
 	} {
 		if c, _, err := decodeChunk([]byte(s)); err == nil {
@@ -59,11 +64,14 @@ func TestDecodeChunkRejectsInvalidLines(t *testing.T) {
 	}
 }
 
-// FuzzDecode checks that an accepted line is a JSON object, that all arguments are JSON, and that texts are valid UTF-8.
+// FuzzDecode checks that an accepted line is a JSON object, that all arguments are JSON, and that texts are valid
+// UTF-8.
 func FuzzDecode(f *testing.F) {
 	for _, s := range []string{
-		`{"message":{"content":"a\u00e9\ud800x"},"done":true}`, `{"error":"x"}`, `{"message":{"tool_calls":[{"id":"a","function":{"arguments":{}}}]}}`,
-		"{\"message\":{\"content\":\"\xff\xfe\"}}", `{"eval_count":-0}`, `{"a":[1,2,{"b":null}]}`, `{"message":{"tool_calls":[null]}}`,
+		`{"message":{"content":"a\u00e9\ud800x"},"done":true}`, `{"error":"x"}`,
+		`{"message":{"tool_calls":[{"id":"a","function":{"arguments":{}}}]}}`,
+		"{\"message\":{\"content\":\"\xff\xfe\"}}", `{"eval_count":-0}`, `{"a":[1,2,{"b":null}]}`,
+		`{"message":{"tool_calls":[null]}}`,
 	} {
 		f.Add([]byte(s))
 	}
@@ -89,10 +97,12 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzChatRequest checks that any text and any arguments give a body that Ollama's own types decode, with the same text.
+// FuzzChatRequest checks that any text and any arguments give a body that Ollama's own types decode, with the same
+// text.
 func FuzzChatRequest(f *testing.F) {
 	for _, s := range []string{
-		"", "plain", "q\"b\\s/\n\r\t\b\f<&>", "\x00\x1f\x7f\x80\xff", "é日本😀\u2028", "\xed\xa0\x80", `{"z":1,"a":{}}`, `{"half":`, `[]`, `{},"x":{}`, "{\"\xff\":{}}",
+		"", "plain", "q\"b\\s/\n\r\t\b\f<&>", "\x00\x1f\x7f\x80\xff", "é日本😀\u2028", "\xed\xa0\x80", `{"z":1,"a":{}}`,
+		`{"half":`, `[]`, `{},"x":{}`, "{\"\xff\":{}}",
 	} {
 		f.Add(s)
 	}
@@ -112,7 +122,8 @@ func FuzzChatRequest(f *testing.F) {
 			t.Fatalf("Ollama rejects %s: %v", body, err)
 		}
 		want := string([]rune(s)) // invalid bytes are U+FFFD
-		if m := got.Messages[0]; got.Model != want || m.Content != want || len(m.ToolCalls) != 1 || m.ToolCalls[0].Function.Name != want {
+		if m := got.Messages[0]; got.Model != want || m.Content != want || len(m.ToolCalls) != 1 ||
+			m.ToolCalls[0].Function.Name != want {
 			t.Errorf("%q arrives as %+v", s, got)
 		}
 	})

@@ -10,8 +10,8 @@ import (
 	"conclave/pkg/model"
 )
 
-// IsCloudEnabled reports whether the server may forward requests to Ollama's cloud. It returns [model.ErrUnsupported] for a
-// server that does not report this, as older versions do not; the caller must then assume that it may.
+// IsCloudEnabled reports whether the server may forward requests to Ollama's cloud. It returns [model.ErrUnsupported]
+// for a server that does not report this, as older versions do not; the caller must then assume that it may.
 func (b *Backend) IsCloudEnabled(ctx context.Context) (bool, error) {
 	resp, err := b.roundTrip(ctx, http.MethodGet, "/api/status", nil)
 	if err != nil {

@@ -88,7 +88,8 @@ func (b *Backend) serverError(status int, message, name string) error {
 	return fmt.Errorf("the Ollama server at %s failed: %s", b.url, message)
 }
 
-// parserErrors are the phrases of the server's parsers for a tool call of the model that they cannot parse, in lower case.
+// parserErrors are the phrases of the server's parsers for a tool call of the model that they cannot parse, in lower
+// case.
 var parserErrors = []string{
 	"error parsing tool call", "failed to parse", "invalid tool call", "parsing tool call", "empty function name",
 	"mismatched arg_key", "invalid function call", "invalid argument", "no tool call", "xml syntax error",

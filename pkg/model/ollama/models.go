@@ -38,7 +38,8 @@ func (b *Backend) Embed(ctx context.Context, name string, texts []string) (model
 		return model.Vectors{}, err
 	}
 	if len(r.Embeddings) != len(texts) {
-		return model.Vectors{}, fmt.Errorf("%w: %s returned %d vectors for %d texts", model.ErrMalformed, name, len(r.Embeddings), len(texts))
+		return model.Vectors{}, fmt.Errorf("%w: %s returned %d vectors for %d texts", model.ErrMalformed, name,
+			len(r.Embeddings), len(texts))
 	}
 	return model.Vectors{Model: r.Model, Values: r.Embeddings, PromptTokens: r.PromptEvalCount}, nil
 }
@@ -56,7 +57,8 @@ func (b *Backend) List(ctx context.Context) ([]model.Info, error) {
 	infos := make([]model.Info, 0, len(tags.Models))
 	for _, m := range tags.Models {
 		infos = append(infos, model.Info{
-			Name: m.Name, Size: m.Size, Digest: m.Digest, Family: m.Details.Family, Parameters: m.Details.ParameterSize, Remote: m.RemoteHost,
+			Name: m.Name, Size: m.Size, Digest: m.Digest, Family: m.Details.Family, Parameters: m.Details.ParameterSize,
+			Remote: m.RemoteHost,
 			Loaded: slices.Contains(loaded, m.Name),
 		})
 	}
@@ -104,13 +106,15 @@ func (b *Backend) Show(ctx context.Context, name string) (model.Info, error) {
 	}
 	can := func(c capability.Capability) bool { return slices.Contains(r.Capabilities, c) }
 	return model.Info{
-		Name: name, Digest: digest, Family: r.Details.Family, Parameters: r.Details.ParameterSize, Window: contextLength(r.ModelInfo),
-		Tools: can(capability.CapabilityTools), Thinking: can(capability.CapabilityThinking),
+		Name: name, Digest: digest, Family: r.Details.Family, Parameters: r.Details.ParameterSize,
+		Window: contextLength(r.ModelInfo),
+		Tools:  can(capability.CapabilityTools), Thinking: can(capability.CapabilityThinking),
 		Vision: can(capability.CapabilityVision), Embedding: can(capability.CapabilityEmbedding), Remote: r.RemoteHost,
 	}, nil
 }
 
-// contextLength returns the context length of a model, 0 if not known. Its key starts with the name of the architecture.
+// contextLength returns the context length of a model, 0 if not known. Its key starts with the name of the
+// architecture.
 func contextLength(info map[string]any) int {
 	arch, _ := info["general.architecture"].(string)
 	n, _ := info[arch+".context_length"].(float64)
@@ -159,7 +163,8 @@ func (b *Backend) parseProgress(line []byte, name string) (model.Progress, error
 		Error string `json:"error"`
 	}
 	if err := json.Unmarshal(line, &p); err != nil {
-		return model.Progress{}, fmt.Errorf("%w: %s sent a line that is not a progress report: %q", model.ErrMalformed, b.url, text.OneLine(string(line), maxQuotedBytes))
+		return model.Progress{}, fmt.Errorf("%w: %s sent a line that is not a progress report: %q", model.ErrMalformed,
+			b.url, text.OneLine(string(line), maxQuotedBytes))
 	}
 	if p.Error != "" {
 		return model.Progress{}, b.pullError(p.Error, name)
@@ -167,10 +172,11 @@ func (b *Backend) parseProgress(line []byte, name string) (model.Progress, error
 	return model.Progress{Status: p.Status, Digest: p.Digest, Total: p.Total, Completed: p.Completed}, nil
 }
 
-// pullError classifies an error during a pull. It is not [Backend.serverError], whose advice for a missing model is to pull
-// it.
+// pullError classifies an error during a pull. It is not [Backend.serverError], whose advice for a missing model is to
+// pull it.
 func (b *Backend) pullError(message, name string) error {
-	if low := strings.ToLower(message); strings.Contains(low, "file does not exist") || strings.Contains(low, "not found") {
+	if low := strings.ToLower(message); strings.Contains(low, "file does not exist") ||
+		strings.Contains(low, "not found") {
 		return fmt.Errorf("%w: the registry has no model %s; check its name at https://ollama.com/library (%s)",
 			model.ErrMissing, name, text.OneLine(message, maxQuotedBytes))
 	}

@@ -1,7 +1,7 @@
 // Package ollama is the model backend for an Ollama server, over its native API.
 //
-// Types come from Ollama's api package where possible. Chats have types of their own, because api decodes the arguments of
-// tool calls into maps and loses the order of nested keys, on which prompt caches depend.
+// Types come from Ollama's api package where possible. Chats have types of their own, because api decodes the arguments
+// of tool calls into maps and loses the order of nested keys, on which prompt caches depend.
 //
 // Requests go only to the configured address: proxy variables of the environment are ignored and redirects are not
 // followed, so that no prompt reaches another host. Invalid UTF-8 in a reply becomes U+FFFD.
@@ -58,7 +58,8 @@ func New(cfg Config) (*Backend, error) {
 	case err != nil: // the error would quote the URL, and with it a password
 		return nil, errors.New("invalid address of the Ollama server; it must look like " + DefaultURL)
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil:
-		return nil, fmt.Errorf("invalid address %s of the Ollama server; it must look like %s", u.Redacted(), DefaultURL)
+		return nil, fmt.Errorf("invalid address %s of the Ollama server; it must look like %s", u.Redacted(),
+			DefaultURL)
 	}
 	if cfg.Window == 0 {
 		cfg.Window = 32768
@@ -121,15 +122,16 @@ func (b *Backend) parseChunk(line []byte, name string) (model.Chunk, error) {
 	c, failed, err := decodeChunk(line)
 	switch {
 	case err != nil:
-		return model.Chunk{}, fmt.Errorf("%w: %s sent a line that is not a chat reply: %q", model.ErrMalformed, b.url, text.OneLine(string(line), maxQuotedBytes))
+		return model.Chunk{}, fmt.Errorf("%w: %s sent a line that is not a chat reply: %q", model.ErrMalformed, b.url,
+			text.OneLine(string(line), maxQuotedBytes))
 	case failed != "":
 		return model.Chunk{}, b.serverError(0, failed, name)
 	}
 	return c, nil
 }
 
-// drainBody reads the end of a reply, so that its connection can be reused. The connection is closed instead when the server
-// sends more than 64 KB after the last chunk or does not end the reply within 250 ms.
+// drainBody reads the end of a reply, so that its connection can be reused. The connection is closed instead when the
+// server sends more than 64 KB after the last chunk or does not end the reply within 250 ms.
 func drainBody(body io.ReadCloser) {
 	late := time.AfterFunc(250*time.Millisecond, func() { _ = body.Close() })
 	defer late.Stop()

@@ -38,7 +38,9 @@ func newBackend(t testing.TB, url string) *ollama.Backend {
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	conformance.Run(t, conformance.Profile{New: func(t *testing.T, url string) model.Backend { return newBackend(t, url) }})
+	conformance.Run(t, conformance.Profile{New: func(t *testing.T, url string) model.Backend {
+		return newBackend(t, url)
+	}})
 }
 
 func newScript(r scriptserver.Reply) scriptserver.Script {
@@ -108,7 +110,8 @@ func TestConfigDefaultsAreSent(t *testing.T) {
 	if o := all[0].Options; o.Window != 40000 || o.Predict != 9 || o.KeepAlive != "-1" {
 		t.Errorf("options %+v", o)
 	}
-	if want := `{"model":"nomic-embed-text","input":["x"],"keep_alive":-1,"truncate":false}`; string(all[1].Raw) != want {
+	if want := `{"model":"nomic-embed-text","input":["x"],"keep_alive":-1,"truncate":false}`; string(
+		all[1].Raw) != want {
 		t.Errorf("embed sent %s", all[1].Raw)
 	}
 }
@@ -116,14 +119,18 @@ func TestConfigDefaultsAreSent(t *testing.T) {
 func TestInvalidAddressIsRejectedWithoutPassword(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
-		"": ollama.DefaultURL, "http://gpu-box:11434": "http://gpu-box:11434", "https://gpu-box/ollama": "https://gpu-box/ollama",
+		"": ollama.DefaultURL, "http://gpu-box:11434": "http://gpu-box:11434",
+		"https://gpu-box/ollama": "https://gpu-box/ollama",
 	} {
 		b, err := ollama.New(ollama.Config{URL: in})
 		if err != nil || b.URL() != want {
 			t.Errorf("%q: %v, %v", in, b, err)
 		}
 	}
-	for _, in := range []string{"ftp://x", "http://", "gpu-box:11434", "https://user:secret@gpu-box", "http://user:secret@\x7f", "http://a b"} {
+	for _, in := range []string{
+		"ftp://x", "http://", "gpu-box:11434", "https://user:secret@gpu-box",
+		"http://user:secret@\x7f", "http://a b",
+	} {
 		if b, err := ollama.New(ollama.Config{URL: in}); err == nil {
 			t.Errorf("%q is accepted as %s", in, b.URL())
 		} else if strings.Contains(err.Error(), "secret") {
@@ -202,8 +209,10 @@ func TestOtherServerIsUnreachable(t *testing.T) {
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
 	defer other.Close()
 	for name, answer := range map[string]http.HandlerFunc{
-		"HTML page": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "<html>nginx</html>", http.StatusNotFound) },
-		"gateway":   func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) },
+		"HTML page": func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "<html>nginx</html>", http.StatusNotFound)
+		},
+		"gateway": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) },
 		"redirect": func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
 		},
@@ -243,7 +252,8 @@ func TestRefusedConnectionAdvisesToStartOllama(t *testing.T) {
 func TestConnectionsAreReused(t *testing.T) {
 	t.Parallel()
 	var conns atomic.Int32
-	inner := modeltest.New(t, newScript(scriptserver.Reply{Content: "one two three", Calls: []scriptserver.Call{{Name: "x"}}}))
+	inner := modeltest.New(t,
+		newScript(scriptserver.Reply{Content: "one two three", Calls: []scriptserver.Call{{Name: "x"}}}))
 	target, err := url.Parse(inner.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -316,13 +326,20 @@ func TestReplyLines(t *testing.T) {
 	}{
 		{"no terminator at the end", `{"message":{"content":"a"}}` + "\n" + done, "a", nil},
 		{"blank lines and spaces", "\r\n  " + `{"message":{"content":"a"}}` + "\r\n\n\n\t" + done + "\r\n", "a", nil},
-		{"longer than the buffer", `{"message":{"content":"` + strings.Repeat("x", 1<<20) + `"}}` + "\n" + done, strings.Repeat("x", 1<<20), nil},
-		{"longer than the limit", `{"message":{"content":"` + strings.Repeat("x", 17<<20) + `"}}` + "\n" + done, "", model.ErrMalformed},
+		{
+			"longer than the buffer", `{"message":{"content":"` + strings.Repeat("x", 1<<20) + `"}}` + "\n" + done,
+			strings.Repeat("x", 1<<20), nil,
+		},
+		{
+			"longer than the limit", `{"message":{"content":"` + strings.Repeat("x", 17<<20) + `"}}` + "\n" + done, "",
+			model.ErrMalformed,
+		},
 		{"line after done", done + "\n" + `{"message":{"content":"late"}}` + "\n", "", nil},
 		{"truncated line", `{"message":{"content":"a"}}` + "\n" + `{"message":{"con`, "a", model.ErrMalformed},
 		{"empty body", "", "", model.ErrCut},
 		{"an array", "[]\n", "", model.ErrMalformed},
-		{"null message and calls", `{"message":null}` + "\n" + `{"message":{"tool_calls":null,"content":"b"},"done":true}`, "b", nil},
+		{"null message and calls", `{"message":null}` + "\n" +
+			`{"message":{"tool_calls":null,"content":"b"},"done":true}`, "b", nil},
 		{"wrong types", `{"message":{"content":7},"done":true}`, "", model.ErrMalformed},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -93,7 +93,8 @@ func (b *Backend) decodeReply(ctx context.Context, resp *http.Response, into any
 		return fmt.Errorf("%w: the reply of %s is longer than %d MB", model.ErrMalformed, b.url, maxReply>>20)
 	}
 	if err := json.Unmarshal(body, into); err != nil {
-		return fmt.Errorf("%w: %s sent an invalid reply: %q", model.ErrMalformed, b.url, text.OneLine(string(body), maxQuotedBytes))
+		return fmt.Errorf("%w: %s sent an invalid reply: %q", model.ErrMalformed, b.url,
+			text.OneLine(string(body), maxQuotedBytes))
 	}
 	return nil
 }
@@ -119,8 +120,8 @@ type lineReader struct {
 
 func newLineReader(r io.Reader) lineReader { return lineReader{bufio.NewReader(r)} }
 
-// readLine returns the next line that is not blank, without surrounding space. The last line needs no terminator when the
-// reply is complete; of a reply that broke off it is dropped. The end of the reply is [io.EOF], a line of more than
+// readLine returns the next line that is not blank, without surrounding space. The last line needs no terminator when
+// the reply is complete; of a reply that broke off it is dropped. The end of the reply is [io.EOF], a line of more than
 // [maxLine] bytes is errLongLine. The result is valid until the next call.
 func (l lineReader) readLine() ([]byte, error) {
 	var begin []byte // of a line that is longer than the buffer

@@ -59,8 +59,8 @@ type definition struct {
 	Parameters  json.RawMessage `json:"parameters,omitempty"`
 }
 
-// message is a message on the wire. Content is a text, a list of parts when there are images, or null beside tool calls,
-// because some servers reject an empty string there.
+// message is a message on the wire. Content is a text, a list of parts when there are images, or null beside tool
+// calls, because some servers reject an empty string there.
 type message struct {
 	Role      string `json:"role"`
 	Content   any    `json:"content"`
@@ -86,7 +86,11 @@ func encodeParts(m model.Message) (out []part) {
 		out = append(out, part{Type: "text", Text: m.Content})
 	}
 	for _, i := range m.Images {
-		out = append(out, part{Type: "image_url", Image: &imageURL{"data:" + i.Type + ";base64," + base64.StdEncoding.EncodeToString(i.Data)}})
+		out = append(out,
+			part{
+				Type:  "image_url",
+				Image: &imageURL{"data:" + i.Type + ";base64," + base64.StdEncoding.EncodeToString(i.Data)},
+			})
 	}
 	return out
 }
@@ -123,10 +127,12 @@ func millis(n float64) time.Duration {
 	return 0
 }
 
-// encodeRequest encodes r as the body of POST /chat/completions. It rejects tool parameters and formats that are not JSON.
+// encodeRequest encodes r as the body of POST /chat/completions. It rejects tool parameters and formats that are not
+// JSON.
 func (b *Backend) encodeRequest(r model.Request) ([]byte, error) {
 	out := request{
-		Model: r.Model, Temperature: r.Options.Temperature, Seed: r.Options.Seed, Stop: r.Options.Stop, Stream: r.Stream,
+		Model: r.Model, Temperature: r.Options.Temperature, Seed: r.Options.Seed, Stop: r.Options.Stop,
+		Stream: r.Stream,
 	}
 	if b.cfg.Official {
 		out.MaxOfficial = r.Options.Predict

@@ -1,9 +1,10 @@
-// Package openai is a backend for servers with OpenAI's HTTP API: llama.cpp, vLLM, LM Studio, LocalAI, or OpenAI itself.
+// Package openai is a backend for servers with OpenAI's HTTP API: llama.cpp, vLLM, LM Studio, LocalAI, or OpenAI
+// itself.
 //
-// Some fields of [model.Request] have no counterpart in the protocol. Window and KeepAlive are ignored: such servers set
-// both at startup. Think becomes chat_template_kwargs.enable_thinking, which llama.cpp and vLLM honour and most others
-// ignore; see [Config].Official. Capabilities are not reported, so Show claims tool support; a request that fails for lack
-// of it returns [model.ErrNoTools].
+// Some fields of [model.Request] have no counterpart in the protocol. Window and KeepAlive are ignored: such servers
+// set both at startup. Think becomes chat_template_kwargs.enable_thinking, which llama.cpp and vLLM honour and most
+// others ignore; see [Config].Official. Capabilities are not reported, so Show claims tool support; a request that
+// fails for lack of it returns [model.ErrNoTools].
 package openai
 
 import (
@@ -26,8 +27,8 @@ type Config struct {
 	Key    func(ctx context.Context) (string, error) // called for each request, not stored; nil = no key
 	Client *http.Client                              // its Transport is used; nil = a default one
 	Limit  int64                                     // maximum bytes of one response; 0 = 32 MiB
-	// Official selects the field names of OpenAI's own service: reasoning_effort for thinking, max_completion_tokens for
-	// the output limit.
+	// Official selects the field names of OpenAI's own service: reasoning_effort for thinking, max_completion_tokens
+	// for the output limit.
 	Official bool
 }
 
@@ -71,8 +72,8 @@ type entry struct {
 	} `json:"meta"`
 }
 
-// window is the context window that the server accepts, 0 when it is unknown. The one that a server was started with counts:
-// it rejects longer prompts, whatever the model could read.
+// window is the context window that the server accepts, 0 when it is unknown. The one that a server was started with
+// counts: it rejects longer prompts, whatever the model could read.
 func (e entry) window() int {
 	if e.Meta.Window > 0 {
 		return e.Meta.Window
@@ -119,7 +120,8 @@ func (b *Backend) Show(ctx context.Context, name string) (model.Info, error) {
 // Pull implements [model.Backend] and always fails: such servers load their models at startup.
 func (b *Backend) Pull(context.Context, string) iter.Seq2[model.Progress, error] {
 	return func(yield func(model.Progress, error) bool) {
-		yield(model.Progress{}, fmt.Errorf("%w: an OpenAI-compatible server loads its models at startup", model.ErrUnsupported))
+		yield(model.Progress{}, fmt.Errorf("%w: an OpenAI-compatible server loads its models at startup",
+			model.ErrUnsupported))
 	}
 }
 
@@ -145,10 +147,14 @@ func (b *Backend) Embed(ctx context.Context, name string, texts []string) (model
 		} `json:"data"`
 		Usage usage `json:"usage"`
 	}
-	if err := b.remote.SendJSON(ctx, http.MethodPost, b.root+"/embeddings", in, &out, remote.RequestInfo{Model: name}); err != nil {
+	if err := b.remote.SendJSON(ctx, http.MethodPost, b.root+"/embeddings", in, &out,
+		remote.RequestInfo{Model: name}); err != nil {
 		return model.Vectors{}, fmt.Errorf("embedding: %w", err)
 	}
-	v := model.Vectors{Model: firstNonBlank(out.Model, name), Values: make([][]float32, len(texts)), PromptTokens: out.Usage.Prompt}
+	v := model.Vectors{
+		Model: firstNonBlank(out.Model, name), Values: make([][]float32, len(texts)),
+		PromptTokens: out.Usage.Prompt,
+	}
 	for _, d := range out.Data {
 		if d.Index < 0 || d.Index >= len(texts) || v.Values[d.Index] != nil || len(d.Embedding) == 0 {
 			return model.Vectors{}, fmt.Errorf("embedding: %w: the vectors do not match the texts", model.ErrMalformed)
@@ -156,7 +162,8 @@ func (b *Backend) Embed(ctx context.Context, name string, texts []string) (model
 		v.Values[d.Index] = d.Embedding
 	}
 	if len(out.Data) != len(texts) {
-		return model.Vectors{}, fmt.Errorf("embedding: %w: %d vectors for %d texts", model.ErrMalformed, len(out.Data), len(texts))
+		return model.Vectors{}, fmt.Errorf("embedding: %w: %d vectors for %d texts", model.ErrMalformed, len(out.Data),
+			len(texts))
 	}
 	return v, nil
 }

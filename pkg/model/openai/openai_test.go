@@ -83,8 +83,10 @@ func TestCallsInFragments(t *testing.T) {
 		one, two := quote(string(runes[:cut])), quote(string(runes[cut:]))
 		sse(eventReader(
 			delta(`{"tool_calls":[{"index":0,"id":"c0","type":"function","function":{"name":"look","arguments":""}}]}`),
-			delta(`{"tool_calls":[{"index":1,"id":"c1","type":"function","function":{"name":"weigh","arguments":`+one+`}}]}`),
-			delta(`{"tool_calls":[{"index":0,"function":{"arguments":`+one+`}},{"index":1,"function":{"arguments":`+two+`}}]}`),
+			delta(`{"tool_calls":[{"index":1,"id":"c1","type":"function","function":{"name":"weigh","arguments":`+one+
+				`}}]}`),
+			delta(`{"tool_calls":[{"index":0,"function":{"arguments":`+one+`}},{"index":1,"function":{"arguments":`+two+
+				`}}]}`),
 			delta(`{"tool_calls":[{"index":0,"function":{"arguments":`+two+`}}]}`),
 			finish, "[DONE]",
 		))(w, r)
@@ -108,7 +110,8 @@ func TestStreamInFragments(t *testing.T) {
 		delta(`{"content":"fish é"}`),
 		delta(`{"tool_calls":[{"index":0,"id":"c0","function":{"name":"look","arguments":"{\"a\":"}}]}`),
 		delta(`{"tool_calls":[{"index":0,"function":{"arguments":"1}"}}]}`),
-	) + "data:" + finish + "\r\n\r\n" + eventReader(`{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}`, "[DONE]")
+	) + "data:" + finish + "\r\n\r\n" + eventReader(`{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}`,
+		"[DONE]")
 	b := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		var req struct {
 			Model string `json:"model"`
@@ -140,37 +143,56 @@ func TestServers(t *testing.T) {
 		text, calls, in string // content, calls, thinking
 	}{
 		{name: "no index", body: eventReader(
-			call(`{"id":"a","function":{"name":"look","arguments":"{\"x\""}}`), call(`{"function":{"arguments":":1}"}}`),
+			call(`{"id":"a","function":{"name":"look","arguments":"{\"x\""}}`),
+			call(`{"function":{"arguments":":1}"}}`),
 			call(`{"id":"b","function":{"name":"look","arguments":"{}"}}`), finish, "[DONE]",
 		), calls: `a look{"x":1}; b look{}`},
 		{name: "neither index nor id", body: eventReader(
-			call(`{"function":{"name":"look","arguments":"{}"}}`), call(`{"function":{"name":"look","arguments":"{}"}}`), finish, "[DONE]",
+			call(`{"function":{"name":"look","arguments":"{}"}}`),
+			call(`{"function":{"name":"look","arguments":"{}"}}`), finish, "[DONE]",
 		), calls: ` look{};  look{}`},
 		{name: "index 0 for every call", body: eventReader(
 			call(`{"index":0,"id":"a","function":{"name":"look","arguments":"{}"}}`),
 			call(`{"index":0,"id":"b","function":{"name":"weigh","arguments":"{}"}}`), finish, "[DONE]",
 		), calls: `a look{}; b weigh{}`},
 		{name: "indexes from seven on", body: eventReader(
-			call(`{"index":7,"id":"a","function":{"name":"look","arguments":"{}"}},{"index":9,"id":"b","function":{"name":"look"}}`), finish, "[DONE]",
+			call(
+				`{"index":7,"id":"a","function":{"name":"look","arguments":"{}"}},{"index":9,"id":"b","function":{"name":"look"}}`), finish, "[DONE]",
 		), calls: `a look{}; b look{}`},
 		{name: "the name with each fragment", body: eventReader(
 			call(`{"index":0,"id":"a","function":{"name":"look","arguments":"{\"x\":"}}`),
 			call(`{"index":0,"id":"a","function":{"name":"look","arguments":"2}"}}`), finish, "[DONE]",
 		), calls: `a look{"x":2}`},
 		{name: "the name in pieces", body: eventReader(
-			call(`{"index":0,"id":"a","function":{"name":"lo"}}`), call(`{"index":0,"function":{"name":"ok","arguments":"{}"}}`), finish, "[DONE]",
+			call(`{"index":0,"id":"a","function":{"name":"lo"}}`),
+			call(`{"index":0,"function":{"name":"ok","arguments":"{}"}}`), finish, "[DONE]",
 		), calls: `a look{}`},
 		{name: "arguments as an object", body: eventReader(
 			call(`{"index":0,"id":"a","function":{"name":"look","arguments":{"b":1,"a":2}}}`), finish, "[DONE]",
 		), calls: `a look{"b":1,"a":2}`},
-		{name: "arguments null", body: eventReader(call(`{"index":0,"id":"a","function":{"name":"look","arguments":null}}`), finish), calls: `a look{}`},
-		{name: "no end mark", body: eventReader(delta(`{"content":"fish"}`), `{"choices":[{"delta":{},"finish_reason":"stop"}],"usage":null}`), text: "fish"},
+		{
+			name:  "arguments null",
+			body:  eventReader(call(`{"index":0,"id":"a","function":{"name":"look","arguments":null}}`), finish),
+			calls: `a look{}`,
+		},
+		{name: "no end mark", body: eventReader(delta(`{"content":"fish"}`),
+			`{"choices":[{"delta":{},"finish_reason":"stop"}],"usage":null}`), text: "fish"},
 		{name: "last event not closed", body: eventReader(delta(`{"content":"fish"}`)) + "data: [DONE]", text: "fish"},
-		{name: "data over two lines", body: "data: {\"choices\":[\ndata: {\"delta\":{\"content\":\"fish\"}}]}\n\n" + eventReader("[DONE]"), text: "fish"},
-		{name: "other fields", body: "id: 1\nretry: 5\nevent: message\n" + eventReader(delta(`{"content":"fish"}`), "[DONE]"), text: "fish"},
-		{name: "reasoning", body: eventReader(delta(`{"reasoning":"hm"}`), delta(`{"content":"fish"}`), "[DONE]"), text: "fish", in: "hm"},
-		{name: "both kinds of reasoning", body: eventReader(delta(`{"reasoning":"hm","reasoning_content":"hm"}`), "[DONE]"), in: "hm"},
-		{name: "reasoning as an object", body: eventReader(delta(`{"reasoning":{"x":1},"content":"fish"}`), "[DONE]"), text: "fish"},
+		{name: "data over two lines", body: "data: {\"choices\":[\ndata: {\"delta\":{\"content\":\"fish\"}}]}\n\n" +
+			eventReader("[DONE]"), text: "fish"},
+		{name: "other fields", body: "id: 1\nretry: 5\nevent: message\n" + eventReader(delta(`{"content":"fish"}`),
+			"[DONE]"), text: "fish"},
+		{
+			name: "reasoning", body: eventReader(delta(`{"reasoning":"hm"}`), delta(`{"content":"fish"}`), "[DONE]"),
+			text: "fish", in: "hm",
+		},
+		{name: "both kinds of reasoning", body: eventReader(delta(`{"reasoning":"hm","reasoning_content":"hm"}`),
+			"[DONE]"), in: "hm"},
+		{
+			name: "reasoning as an object", body: eventReader(delta(`{"reasoning":{"x":1},"content":"fish"}`),
+				"[DONE]"),
+			text: "fish",
+		},
 		{name: "a refusal", body: eventReader(delta(`{"refusal":"I will not."}`), "[DONE]"), text: "I will not."},
 		{name: "a second choice", body: eventReader(
 			`{"choices":[{"index":1,"delta":{"content":"no"}},{"index":0,"delta":{"content":"yes"}}]}`, "[DONE]",
@@ -206,15 +228,21 @@ func TestBroken(t *testing.T) {
 	call := func(s string) string { return delta(`{"tool_calls":[` + s + `]}`) }
 	many := make([]string, 0, 131)
 	for i := range 130 {
-		many = append(many, call(fmt.Sprintf(`{"index":%d,"id":"c%d","function":{"name":"look","arguments":"{}"}}`, i, i)))
+		many = append(many, call(fmt.Sprintf(`{"index":%d,"id":"c%d","function":{"name":"look","arguments":"{}"}}`, i,
+			i)))
 	}
 	for _, c := range []struct {
 		name, body string
 		want       error
 	}{
-		{"arguments cut", eventReader(call(`{"index":0,"id":"a","function":{"name":"look","arguments":"{\"x\""}}`), finish, "[DONE]"), model.ErrMalformed},
-		{"arguments no object", eventReader(call(`{"index":0,"id":"a","function":{"name":"look","arguments":"[1]"}}`), finish, "[DONE]"), model.ErrMalformed},
-		{"no name", eventReader(call(`{"index":0,"id":"a","function":{"arguments":"{}"}}`), finish, "[DONE]"), model.ErrMalformed},
+		{"arguments cut", eventReader(call(`{"index":0,"id":"a","function":{"name":"look","arguments":"{\"x\""}}`),
+			finish, "[DONE]"), model.ErrMalformed},
+		{"arguments no object", eventReader(call(`{"index":0,"id":"a","function":{"name":"look","arguments":"[1]"}}`),
+			finish, "[DONE]"), model.ErrMalformed},
+		{
+			"no name", eventReader(call(`{"index":0,"id":"a","function":{"arguments":"{}"}}`), finish, "[DONE]"),
+			model.ErrMalformed,
+		},
 		{"too many calls", eventReader(append(many, finish, "[DONE]")...), model.ErrMalformed},
 		{"a line without end", "data: " + strings.Repeat("x", 5<<20), model.ErrMalformed},
 		{"an event without end", strings.Repeat("data: "+strings.Repeat("x", 1<<20)+"\n", 5), model.ErrMalformed},
@@ -222,10 +250,17 @@ func TestBroken(t *testing.T) {
 		{"the end before the reason", eventReader(delta(`{"content":"fish"}`)), model.ErrCut},
 		{"nothing", "", model.ErrCut},
 		{"only comments", ": still here\n\n: still here\n\n", model.ErrCut},
-		{"error: overloaded", eventReader(delta(`{"content":"f"}`), `{"error":{"message":"too many","type":"overloaded_error"}}`), model.ErrBusy},
+		{
+			"error: overloaded",
+			eventReader(delta(`{"content":"f"}`), `{"error":{"message":"too many","type":"overloaded_error"}}`),
+			model.ErrBusy,
+		},
 		{"error: code", eventReader(`{"error":{"message":"slow down","code":429}}`), model.ErrBusy},
 		{"error: code as text", eventReader(`{"error":{"message":"who are you","code":"401"}}`), model.ErrUnauthorized},
-		{"error: length", eventReader(`{"error":{"message":"too long","code":"context_length_exceeded"}}`), model.ErrTooLong},
+		{
+			"error: length", eventReader(`{"error":{"message":"too long","code":"context_length_exceeded"}}`),
+			model.ErrTooLong,
+		},
 		{"error: plain text", eventReader(`{"error":"failed to parse tool call"}`), model.ErrMalformed},
 		{"error: a line", "error: {\"code\":503,\"message\":\"Loading model\"}\n\n", model.ErrBusy},
 		{"error: a line of text", "error: failed to parse it\n\n", model.ErrMalformed},
@@ -271,7 +306,8 @@ func TestRequest(t *testing.T) {
 	t.Parallel()
 	ask := func(t *testing.T, official bool, r model.Request) map[string]any {
 		t.Helper()
-		server := modeltest.New(t, scriptserver.Script{"m": {{Reply: scriptserver.Reply{Content: "ok"}}}}, scriptserver.WithProtocol(scriptserver.OpenAI("")))
+		server := modeltest.New(t, scriptserver.Script{"m": {{Reply: scriptserver.Reply{Content: "ok"}}}},
+			scriptserver.WithProtocol(scriptserver.OpenAI("")))
 		b, err := openai.New(openai.Config{URL: server.URL + "/v1/", Official: official})
 		if err != nil {
 			t.Fatal(err)
@@ -294,7 +330,8 @@ func TestRequest(t *testing.T) {
 		t.Errorf("others get %v", raw)
 	}
 	raw = ask(t, true, r)
-	if raw["max_tokens"] != nil || raw["max_completion_tokens"] != 99.0 || raw["reasoning_effort"] != "medium" || raw["chat_template_kwargs"] != nil {
+	if raw["max_tokens"] != nil || raw["max_completion_tokens"] != 99.0 || raw["reasoning_effort"] != "medium" ||
+		raw["chat_template_kwargs"] != nil {
 		t.Errorf("OpenAI gets %v", raw)
 	}
 	r.Think = &no
@@ -306,14 +343,18 @@ func TestRequest(t *testing.T) {
 // TestHistory: thinking goes back with calls only, and what is missing between calls and results is made up for.
 func TestHistory(t *testing.T) {
 	t.Parallel()
-	server := modeltest.New(t, scriptserver.Script{"m": {{Reply: scriptserver.Reply{Content: "ok"}}}}, scriptserver.WithProtocol(scriptserver.OpenAI("")))
+	server := modeltest.New(t, scriptserver.Script{"m": {{Reply: scriptserver.Reply{Content: "ok"}}}},
+		scriptserver.WithProtocol(scriptserver.OpenAI("")))
 	b := openURL(t, server.URL)
 	r := question()
 	r.Messages = []model.Message{
 		{Role: model.User, Content: "one"},
 		{Role: model.Assistant, Content: "two", Thinking: "not for long"},
 		{Role: model.User, Content: "three"},
-		{Role: model.Assistant, Thinking: "look", Calls: []model.Call{{Name: "look"}, {Name: "weigh", Arguments: json.RawMessage(`{"b":1,"a":2}`)}}},
+		{
+			Role: model.Assistant, Thinking: "look",
+			Calls: []model.Call{{Name: "look"}, {Name: "weigh", Arguments: json.RawMessage(`{"b":1,"a":2}`)}},
+		},
 		{Role: model.ToolRole, ToolName: "weigh", Content: "3 g"},
 		{Role: model.ToolRole, ToolName: "smell", Content: "nobody asked"},
 	}
@@ -327,7 +368,8 @@ func TestHistory(t *testing.T) {
 	if show(got[3].Calls) != `call_1 look{}; call_2 weigh{"b":1,"a":2}` {
 		t.Errorf("calls %s", show(got[3].Calls))
 	}
-	if got[4].CallID != "call_1" || got[4].Content != "[no result]" || got[5].CallID != "call_2" || got[5].Content != "3 g" {
+	if got[4].CallID != "call_1" || got[4].Content != "[no result]" || got[5].CallID != "call_2" ||
+		got[5].Content != "3 g" {
 		t.Errorf("results %+v", got[4:6])
 	}
 	if got[6].Role != model.User || got[6].Content != "nobody asked" {
@@ -372,7 +414,9 @@ func TestModels(t *testing.T) {
 	}))
 	t.Cleanup(s.Close)
 	// The name leads to the test's server, as a server on another machine would be reached.
-	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network,
+		_ string,
+	) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, s.Listener.Addr().String())
 	}}}
 	t.Cleanup(client.CloseIdleConnections)
@@ -450,10 +494,13 @@ func TestPull(t *testing.T) {
 // FuzzStream: whatever a server sends, the reply is well formed or an error.
 func FuzzStream(f *testing.F) {
 	f.Add(eventReader(delta(`{"content":"a"}`), finish, "[DONE]"))
-	f.Add(eventReader(delta(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"look","arguments":"{}"}}]}`), finish))
+	f.Add(eventReader(delta(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"look","arguments":"{}"}}]}`),
+		finish))
 	f.Add("error: x\n\ndata\n\ndata: null\n\ndata: {\"choices\":[{}]}\n\n")
 	var body atomic.Value
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { sse(body.Load().(string))(w, r) }))
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		sse(body.Load().(string))(w, r)
+	}))
 	f.Cleanup(s.Close)
 	b, err := openai.New(openai.Config{URL: s.URL})
 	if err != nil {

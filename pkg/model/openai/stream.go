@@ -183,8 +183,8 @@ func (c *callAssembler) addFragment(f fragment) error {
 	return nil
 }
 
-// findCall returns the call that f continues, or nil if f begins one. Some servers send no index, or 0 for every call; then a
-// new id with a name begins a call.
+// findCall returns the call that f continues, or nil if f begins one. Some servers send no index, or 0 for every call;
+// then a new id with a name begins a call.
 func (c *callAssembler) findCall(f fragment) *partialCall {
 	begins := func(b *partialCall) bool { return f.ID != "" && b.id != "" && f.ID != b.id && f.Function.Name != "" }
 	for i := len(c.list) - 1; i >= 0; i-- {
@@ -197,7 +197,8 @@ func (c *callAssembler) findCall(f fragment) *partialCall {
 				return c.findByID(f.ID)
 			}
 			return nil
-		case f.Index == nil && f.ID == "" && f.Function.Name != "" && b.args.Len() > 0 && json.Valid([]byte(b.args.String())):
+		case f.Index == nil && f.ID == "" && f.Function.Name != "" && b.args.Len() > 0 &&
+			json.Valid([]byte(b.args.String())):
 			return nil // neither index nor id, and the last call is complete
 		}
 		return b

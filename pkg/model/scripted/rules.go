@@ -18,11 +18,13 @@ var (
 	timeWord         = regexp.MustCompile(`(?i)\b(time|date|day|today|hour|weekday|clock|o'clock|month|year)\b`)
 	questionWord     = regexp.MustCompile(`(?i)\b(what|what's|which|current|currently|now|tell|how late|is it)\b`)
 	zoneName         = regexp.MustCompile(`\b[A-Z][A-Za-z]+/[A-Z][A-Za-z_]+(/[A-Z][A-Za-z_]+)?\b`)
-	asksAboutHistory = regexp.MustCompile(`(?i)\b(did i|have i|i just|i) (ask|asked|say|said|tell|told)\b|\b(previous|earlier|last|first) (question|message)\b|\bask(ed)? before\b`)
-	pronoun          = regexp.MustCompile(`(?i)\b(it|its|that|this|they|them|their|those|these|he|him|his|she|her|there|one)\b`)
-	placeName        = regexp.MustCompile(`\b(in|at) \p{Lu}\p{L}+`)
-	rememberRequest  = regexp.MustCompile(`(?i)^\s*(please\s+)?(remember|keep in mind|note)\s*(that\b|:)\s*`)
-	aboutUser        = regexp.MustCompile(`(?i)\b(my|do i|did i|am i|was i|about me)\b`)
+	asksAboutHistory = regexp.MustCompile(
+		`(?i)\b(did i|have i|i just|i) (ask|asked|say|said|tell|told)\b|\b(previous|earlier|last|first) (question|message)\b|\bask(ed)? before\b`)
+	pronoun = regexp.MustCompile(
+		`(?i)\b(it|its|that|this|they|them|their|those|these|he|him|his|she|her|there|one)\b`)
+	placeName       = regexp.MustCompile(`\b(in|at) \p{Lu}\p{L}+`)
+	rememberRequest = regexp.MustCompile(`(?i)^\s*(please\s+)?(remember|keep in mind|note)\s*(that\b|:)\s*`)
+	aboutUser       = regexp.MustCompile(`(?i)\b(my|do i|did i|am i|was i|about me)\b`)
 	// toolWithArguments matches a name and the start of a JSON object.
 	toolWithArguments = regexp.MustCompile(`\b([A-Za-z][A-Za-z0-9_-]*)\s*\{`)
 	followUpStart     = regexp.MustCompile(`(?i)^\s*(and|but|so|why|what about|how about|also|more)\b`)
@@ -31,8 +33,8 @@ var (
 // mentionsTime reports whether q asks for the time or the date.
 func mentionsTime(q string) bool { return timeWord.MatchString(q) && questionWord.MatchString(q) }
 
-// refersBack reports whether q asks about an earlier question or depends on one: it has at most eight words and contains a
-// pronoun or starts like a follow-up.
+// refersBack reports whether q asks about an earlier question or depends on one: it has at most eight words and
+// contains a pronoun or starts like a follow-up.
 func refersBack(q string) bool {
 	if asksAboutHistory.MatchString(q) {
 		return true
@@ -135,8 +137,8 @@ type schema struct {
 	AnyOf      []json.RawMessage          `json:"anyOf"`
 }
 
-// fillSchema returns a minimal JSON value that satisfies a schema, so that a caller that requested structured output can
-// continue. Strings state that the demo model wrote them.
+// fillSchema returns a minimal JSON value that satisfies a schema, so that a caller that requested structured output
+// can continue. Strings state that the demo model wrote them.
 func fillSchema(raw json.RawMessage) string {
 	b, err := json.Marshal(buildValue(raw, 0))
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package scripted is the built-in demo model for a machine without a model server. It follows a few fixed rules, so that a
-// new user sees the whole path: thinking, a tool call, an answer from its result, a follow-up question. It is not a
-// language model and states that in every answer. Replies are deterministic.
+// Package scripted is the built-in demo model for a machine without a model server. It follows a few fixed rules, so
+// that a new user sees the whole path: thinking, a tool call, an answer from its result, a follow-up question. It is
+// not a language model and states that in every answer. Replies are deterministic.
 package scripted
 
 import (
@@ -21,7 +21,8 @@ import (
 const Name = "scripted (built in)"
 
 // disclosure is part of every answer.
-const disclosure = "This is an answer of the built-in demo model, which follows fixed rules and is not a language model."
+const disclosure = "This is an answer of the built-in demo model, which follows fixed rules and is not a language " +
+	"model."
 
 // Backend is the demo model. The zero value is ready, and safe for concurrent use.
 type Backend struct {
@@ -40,12 +41,14 @@ func (b Backend) installAdvice() string {
 	return "For real answers install Ollama (https://ollama.com/download), then run: conclave model pull " + name
 }
 
-// checkName returns [model.ErrMissing] for every name but [Name]: the demo model never replaces a requested model silently.
+// checkName returns [model.ErrMissing] for every name but [Name]: the demo model never replaces a requested model
+// silently.
 func (b Backend) checkName(name string) error {
 	if name == Name {
 		return nil
 	}
-	return fmt.Errorf("%w: %s; only the built-in demo model is available. %s", model.ErrMissing, name, b.installAdvice())
+	return fmt.Errorf("%w: %s; only the built-in demo model is available. %s", model.ErrMissing, name,
+		b.installAdvice())
 }
 
 // Chat implements [model.Chat]. Any model but [Name] is [model.ErrMissing]. It fails otherwise only when ctx ends.
@@ -126,7 +129,8 @@ func splitWords(s string) (all []string) {
 
 // finalCounts returns the final record of a reply. It counts words as tokens, because there is no tokenizer.
 func (s reply) finalCounts(r model.Request) model.Final {
-	f := model.Final{Model: Name, Reason: "stop", OutputTokens: len(splitWords(s.thinking)) + len(splitWords(s.content)) + len(s.calls)}
+	f := model.Final{Model: Name, Reason: "stop", OutputTokens: len(splitWords(s.thinking)) +
+		len(splitWords(s.content)) + len(s.calls)}
 	for _, m := range r.Messages {
 		f.PromptTokens += len(splitWords(m.Content))
 	}
@@ -152,13 +156,14 @@ func (b Backend) composeReply(r model.Request) reply {
 	return s
 }
 
-// applyRules returns the reply of the first rule that applies: fill a format, grade, quote tool results, call a tool that
-// the question names with its arguments, tell or ask for the time, save, refer back, search memory; else an answer that it
-// cannot answer.
+// applyRules returns the reply of the first rule that applies: fill a format, grade, quote tool results, call a tool
+// that the question names with its arguments, tell or ask for the time, save, refer back, search memory; else an answer
+// that it cannot answer.
 func (b Backend) applyRules(r model.Request, t turn) reply {
 	switch {
 	case len(r.Format) > 0:
-		return reply{content: fillSchema(r.Format), thinking: "A form is to be filled in. I fill it with empty values, since I understand nothing."}
+		return reply{content: fillSchema(r.Format), thinking: "A form is to be filled in. I fill it with empty " +
+			"values, since I understand nothing."}
 	case strings.Contains(t.question, "[RESULT]"):
 		return reply{
 			thinking: "I am to grade something, and cannot judge it.",
@@ -172,30 +177,37 @@ func (b Backend) applyRules(r model.Request, t turn) reply {
 	} else if ok {
 		return reply{
 			thinking: fmt.Sprintf("The question names the tool %s, which I am not offered.", name),
-			content: fmt.Sprintf("I am not offered a tool %s: it does not run, this agent may not call it, or its definition changed and waits for you. "+
-				"conclave tool show %[1]s says which of a tool that you added, conclave policy explain %[1]s of any other; conclave tool accept %[1]s accepts a changed definition. (%[2]s)", name, disclosure),
+			content: fmt.Sprintf("I am not offered a tool %s: it does not run, this agent may not call it, or its "+
+				"definition changed and waits for you. "+
+				"conclave tool show %[1]s says which of a tool that you added, conclave policy explain %[1]s of any "+
+				"other; conclave tool accept %[1]s accepts a changed definition. (%[2]s)", name, disclosure),
 		}
 	}
 	switch {
 	case mentionsTime(t.question) && !t.hasTool(timeTool):
 		return reply{
 			thinking: "The question is about the time. I do not know it, and no tool that does is available.",
-			content:  "I do not know the time, and the tool that does is not available. (" + disclosure + " " + b.installAdvice() + ")",
+			content: "I do not know the time, and the tool that does is not available. (" + disclosure + " " +
+				b.installAdvice() + ")",
 		}
 	case t.asksForTime():
 		zone, _ := guessZone(t.question)
-		return callTool(r, timeTool, map[string]string{"timezone": zone}, "The question is about the time. I do not know it, but the tool %s does. The zone is "+zone+".")
+		return callTool(r, timeTool, map[string]string{"timezone": zone}, "The question is about the time. I do not "+
+			"know it, but the tool %s does. The zone is "+zone+".")
 	case rememberRequest.MatchString(t.question) && t.hasTool(saveTool):
-		return callTool(r, saveTool, map[string]string{"content": strings.TrimSpace(rememberRequest.ReplaceAllString(t.question, ""))},
+		return callTool(r, saveTool,
+			map[string]string{"content": strings.TrimSpace(rememberRequest.ReplaceAllString(t.question, ""))},
 			"Something is to be remembered. The tool %s keeps it.")
 	case asksAboutHistory.MatchString(t.question) || len(t.earlier) > 0 && !t.attached && refersBack(t.question):
 		return b.recallQuestion(t)
 	case aboutUser.MatchString(t.question) && t.hasTool(searchTool):
-		return callTool(r, searchTool, map[string]string{"query": t.question}, "The question is about the user. I know nobody, but the tool %s may find what was said before.")
+		return callTool(r, searchTool, map[string]string{"query": t.question}, "The question is about the user. I "+
+			"know nobody, but the tool %s may find what was said before.")
 	}
 	advice := b.installAdvice()
 	if len(t.tools) > 0 {
-		advice = `It calls a tool when you write the name and a JSON object of arguments, such as get_datetime {"timezone":"UTC"}. ` + advice
+		advice =
+			`It calls a tool when you write the name and a JSON object of arguments, such as get_datetime {"timezone":"UTC"}. ` + advice
 	}
 	return reply{
 		thinking: "I am the built-in demo model. I follow fixed rules, and none of them answers this.",
@@ -203,8 +215,8 @@ func (b Backend) applyRules(r model.Request, t turn) reply {
 	}
 }
 
-// callTool returns a reply that calls tool, which the caller has found in r. arguments are encoded as a JSON object. thinking
-// is a format with one %s for the name of the tool.
+// callTool returns a reply that calls tool, which the caller has found in r. arguments are encoded as a JSON object.
+// thinking is a format with one %s for the name of the tool.
 func callTool(r model.Request, tool string, arguments any, thinking string) reply {
 	args, err := json.Marshal(arguments)
 	if err != nil {
@@ -216,8 +228,8 @@ func callTool(r model.Request, tool string, arguments any, thinking string) repl
 	}
 }
 
-// namedCall returns the first tool in the question whose name is followed by a JSON object, with that object: an offered one, else a word
-// with "_", as names of tools have and prose has not.
+// namedCall returns the first tool in the question whose name is followed by a JSON object, with that object: an
+// offered one, else a word with "_", as names of tools have and prose has not.
 func (t turn) namedCall() (name string, args json.RawMessage, ok bool) {
 	for _, at := range toolWithArguments.FindAllStringSubmatchIndex(t.question, -1) {
 		word, object := t.question[at[2]:at[3]], json.RawMessage(nil)
@@ -234,14 +246,15 @@ func (t turn) namedCall() (name string, args json.RawMessage, ok bool) {
 	return name, nil, ok
 }
 
-// asksForTime reports whether the question asks for the time, directly or as a follow-up with a place ("And in Lima?") to a
-// question that did.
+// asksForTime reports whether the question asks for the time, directly or as a follow-up with a place ("And in Lima?")
+// to a question that did.
 func (t turn) asksForTime() bool {
 	if mentionsTime(t.question) {
 		return true
 	}
 	n := len(t.earlier)
-	return n > 0 && followUpStart.MatchString(t.question) && mentionsTime(t.earlier[n-1]) && placeName.MatchString(t.question) && t.hasTool(timeTool)
+	return n > 0 && followUpStart.MatchString(t.question) && mentionsTime(t.earlier[n-1]) &&
+		placeName.MatchString(t.question) && t.hasTool(timeTool)
 }
 
 // quoteResults returns an answer that quotes the tool results of the turn, each at most maxQuotedBytes, without the
@@ -292,7 +305,8 @@ func (b Backend) Embed(ctx context.Context, name string, texts []string) (model.
 
 func describeModel() model.Info {
 	return model.Info{
-		Name: Name, Family: "fixed rules, not a language model", Parameters: "0", Tools: true, Thinking: true, Embedding: true, Loaded: true,
+		Name: Name, Family: "fixed rules, not a language model", Parameters: "0", Tools: true, Thinking: true,
+		Embedding: true, Loaded: true,
 	}
 }
 
@@ -312,7 +326,8 @@ func (b Backend) Show(_ context.Context, name string) (model.Info, error) {
 // Pull implements [model.Backend]. It always fails with [model.ErrUnsupported].
 func (b Backend) Pull(context.Context, string) iter.Seq2[model.Progress, error] {
 	return func(yield func(model.Progress, error) bool) {
-		yield(model.Progress{}, fmt.Errorf("%w: the built-in demo model cannot pull models. %s", model.ErrUnsupported, b.installAdvice()))
+		yield(model.Progress{}, fmt.Errorf("%w: the built-in demo model cannot pull models. %s", model.ErrUnsupported,
+			b.installAdvice()))
 	}
 }
 
@@ -325,7 +340,8 @@ type turn struct {
 	tools    []model.Tool
 }
 
-// questionHeading precedes the question in a message that has other parts before it, such as the contributions of a committee.
+// questionHeading precedes the question in a message that has other parts before it, such as the contributions of a
+// committee.
 const questionHeading = "# The question\n\n"
 
 // parseTurn finds the last question of r, the earlier ones, and the tool results since the last.

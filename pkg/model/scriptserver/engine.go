@@ -40,8 +40,8 @@ const (
 	RefusedRequest  Refusal = "request"  // the request cannot be decoded
 )
 
-// Answer is a refusal or the chunks of a reply, independent of the protocol: templates are expanded and the quirks of the
-// content applied. The sender applies the quirks of the connection.
+// Answer is a refusal or the chunks of a reply, independent of the protocol: templates are expanded and the quirks of
+// the content applied. The sender applies the quirks of the connection.
 type Answer struct {
 	Model   string
 	Refusal Refusal // "" = a reply
@@ -115,8 +115,8 @@ func NewEngine(s Script) *Engine {
 func trimTag(name string) string { return strings.TrimSuffix(name, ":latest") }
 
 // Next returns the answer of the script to r. On a mismatch the answer is a refusal with the reason, which [Engine.Err]
-// returns too. A conditional refusal (busy, refuse_think, refuse_tools) does not use the exchange up, so that the client's
-// retry gets its reply.
+// returns too. A conditional refusal (busy, refuse_think, refuse_tools) does not use the exchange up, so that the
+// client's retry gets its reply.
 func (e *Engine) Next(r Request) *Answer {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -145,7 +145,8 @@ func (e *Engine) findExchange(r Request) (x *exchangeState, why string) {
 		l = e.scripts[AnyModel]
 	}
 	if l == nil {
-		return nil, "the script has nothing for this model; it has " + strings.Join(slices.Sorted(maps.Keys(e.scripts)), ", ")
+		return nil, "the script has nothing for this model; it has " + strings.Join(slices.Sorted(maps.Keys(e.scripts)),
+			", ")
 	}
 	why = "no exchange is left"
 	for _, x := range l.exchanges {
@@ -348,7 +349,8 @@ func (x *exchangeState) refuseRequest(r Request) *Answer {
 	case q.RefuseThink && r.Think != nil && *r.Think:
 		return refuse(RefusedThinking, http.StatusBadRequest, fmt.Sprintf("%q does not support thinking", r.Model))
 	case q.RefuseTools && len(r.Tools) > 0:
-		return refuse(RefusedTools, http.StatusBadRequest, fmt.Sprintf("registry.ollama.ai/library/%s does not support tools", r.Model))
+		return refuse(RefusedTools, http.StatusBadRequest, fmt.Sprintf("registry.ollama.ai/library/%s does not "+
+			"support tools", r.Model))
 	case q.TooLong:
 		x.used = !x.Always
 		return refuse(RefusedLength, http.StatusBadRequest, "the input length exceeds the context length")
@@ -469,8 +471,8 @@ func (a *Answer) splitChunks(thinking, content string, calls []model.Call) {
 	}
 }
 
-// splitText splits s into words with the space before them, or into parts of q.ChunkRunes runes. A text of q.Bytes is split
-// into large parts, because it tests size and not tokens.
+// splitText splits s into words with the space before them, or into parts of q.ChunkRunes runes. A text of q.Bytes is
+// split into large parts, because it tests size and not tokens.
 func splitText(s string, q Quirks) []string {
 	n := q.ChunkRunes
 	if n == 0 && q.Bytes > 0 {

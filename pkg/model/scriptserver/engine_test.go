@@ -26,7 +26,10 @@ func TestConditions(t *testing.T) {
 		Messages: []model.Message{
 			{Role: model.System, Content: "You are BRIEF."},
 			user("my dog is Rex"),
-			{Role: model.Assistant, Content: "Noted.", Calls: []model.Call{{Name: "save", Arguments: []byte(`{"dog":"rex"}`)}}},
+			{
+				Role: model.Assistant, Content: "Noted.",
+				Calls: []model.Call{{Name: "save", Arguments: []byte(`{"dog":"rex"}`)}},
+			},
 			user("What is his name?"), result("name: Rex"),
 		},
 	}}
@@ -65,7 +68,8 @@ func TestConditions(t *testing.T) {
 			if ok := a.Refusal == ""; ok != c.ok {
 				t.Fatalf("answer %+v", a)
 			}
-			if !c.ok && (a.Status != 500 || !strings.Contains(a.Text, "exchange 0 wants") || e.Err() == nil || len(e.Unused()) != 1) {
+			if !c.ok && (a.Status != 500 || !strings.Contains(a.Text, "exchange 0 wants") || e.Err() == nil ||
+				len(e.Unused()) != 1) {
 				t.Errorf("answer %+v, error %v, unused %v", a, e.Err(), e.Unused())
 			}
 			if c.ok && (e.Err() != nil || len(e.Unused()) != 0) {
@@ -198,7 +202,10 @@ func TestTemplates(t *testing.T) {
 
 func TestTemplatesInCalls(t *testing.T) {
 	t.Parallel()
-	args := map[string]any{"q": "{{last_user}}", "n": 3, "list": []any{"{{tool_result 0}}", map[string]any{"deep": "{{last_user}}"}}}
+	args := map[string]any{
+		"q": "{{last_user}}", "n": 3,
+		"list": []any{"{{tool_result 0}}", map[string]any{"deep": "{{last_user}}"}},
+	}
 	e := NewEngine(Script{"m": {
 		{Always: true, Reply: Reply{Thinking: "{{last_user}}", Calls: []Call{
 			{Name: "a", Arguments: args},

@@ -82,7 +82,8 @@ func (s *Server) listModels(w http.ResponseWriter, _ *http.Request) {
 	list := api.ListResponse{Models: []api.ListModelResponse{}}
 	for _, m := range s.Models() {
 		list.Models = append(list.Models, api.ListModelResponse{
-			Name: taggedName(m.Name), Model: taggedName(m.Name), Size: m.Size, Digest: m.Digest, RemoteHost: m.RemoteHost, Details: m.details(),
+			Name: taggedName(m.Name), Model: taggedName(m.Name), Size: m.Size, Digest: m.Digest,
+			RemoteHost: m.RemoteHost, Details: m.details(),
 		})
 	}
 	WriteJSON(w, http.StatusOK, list)
@@ -188,7 +189,10 @@ func (s *Server) serveEmbed(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	s.Record(Request{Request: model.Request{Model: req.Model}, Path: r.URL.Path, Header: r.Header, Raw: raw, Texts: texts})
+	s.Record(Request{
+		Request: model.Request{Model: req.Model}, Path: r.URL.Path, Header: r.Header, Raw: raw,
+		Texts: texts,
+	})
 	m, ok := s.Lookup(req.Model)
 	switch {
 	case !ok:

@@ -49,7 +49,8 @@ func (f openaiProtocol) checkKey(w http.ResponseWriter, r *http.Request) bool {
 }
 
 func writeOpenAIError(w http.ResponseWriter, status int, kind, code, text string) {
-	WriteJSON(w, status, map[string]any{"error": map[string]any{"message": text, "type": kind, "param": nil, "code": code}})
+	WriteJSON(w, status,
+		map[string]any{"error": map[string]any{"message": text, "type": kind, "param": nil, "code": code}})
 }
 
 // listModels serves GET /v1/models, with the window and size as llama.cpp reports them.
@@ -90,7 +91,10 @@ func (f openaiProtocol) serveEmbed(w http.ResponseWriter, r *http.Request) {
 		writeOpenAIError(w, http.StatusBadRequest, "invalid_request_error", "", err.Error())
 		return
 	}
-	f.Record(Request{Request: model.Request{Model: req.Model}, Path: r.URL.Path, Header: r.Header, Raw: raw, Texts: texts})
+	f.Record(Request{
+		Request: model.Request{Model: req.Model}, Path: r.URL.Path, Header: r.Header, Raw: raw,
+		Texts: texts,
+	})
 	m, ok := f.Lookup(req.Model)
 	switch {
 	case !ok:
@@ -98,12 +102,14 @@ func (f openaiProtocol) serveEmbed(w http.ResponseWriter, r *http.Request) {
 		writeOpenAIError(w, http.StatusNotFound, "invalid_request_error", "model_not_found", text)
 		return
 	case !m.Embedding:
-		writeOpenAIError(w, http.StatusNotImplemented, "not_supported_error", "", "This server does not support embeddings")
+		writeOpenAIError(w, http.StatusNotImplemented, "not_supported_error", "", "This server does not support "+
+			"embeddings")
 		return
 	}
 	vectors, tokens, long := m.Embed(texts)
 	if long {
-		writeOpenAIError(w, http.StatusBadRequest, "exceed_context_size_error", "", "the request exceeds the available context size")
+		writeOpenAIError(w, http.StatusBadRequest, "exceed_context_size_error", "", "the request exceeds the "+
+			"available context size")
 		return
 	}
 	type entry struct {
@@ -117,7 +123,10 @@ func (f openaiProtocol) serveEmbed(w http.ResponseWriter, r *http.Request) {
 		data[len(data)-1-i] = entry{"embedding", i, v}
 	}
 	WriteJSON(w, http.StatusOK, map[string]any{
-		"object": "list", "model": req.Model, "data": data, "usage": map[string]int{"prompt_tokens": tokens, "total_tokens": tokens},
+		"object": "list", "model": req.Model, "data": data, "usage": map[string]int{
+			"prompt_tokens": tokens,
+			"total_tokens":  tokens,
+		},
 	})
 }
 
@@ -173,7 +182,10 @@ func (f openaiProtocol) serveChat(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	form := &openaiEncoder{usage: req.StreamWith != nil && req.StreamWith.Usage, id: "chatcmpl-1", made: time.Now().Unix()}
+	form := &openaiEncoder{
+		usage: req.StreamWith != nil && req.StreamWith.Usage, id: "chatcmpl-1",
+		made: time.Now().Unix(),
+	}
 	seen, err := req.decode()
 	seen.Path, seen.Header, seen.Raw = r.URL.Path, r.Header, raw
 	if err != nil {
@@ -233,7 +245,10 @@ func (req openaiRequest) decode() (Request, error) {
 				return out, fmt.Errorf("message %d has a call without id, type or JSON arguments", i)
 			}
 			open[c.ID] = c.Function.Name
-			msg.Calls = append(msg.Calls, model.Call{ID: c.ID, Name: c.Function.Name, Arguments: json.RawMessage(c.Function.Arguments)})
+			msg.Calls = append(msg.Calls, model.Call{
+				ID: c.ID, Name: c.Function.Name,
+				Arguments: json.RawMessage(c.Function.Arguments),
+			})
 		}
 		out.Messages = append(out.Messages, msg)
 	}
@@ -262,7 +277,8 @@ func (f *openaiEncoder) EncodeRefusal(w http.ResponseWriter, a *Answer) {
 			text = "request (200000 tokens) exceeds the available context size (131072 tokens), try increasing it"
 		}
 	case RefusedMissing:
-		code, text = "model_not_found", fmt.Sprintf("The model `%s` does not exist or you do not have access to it.", a.Model)
+		code, text = "model_not_found", fmt.Sprintf("The model `%s` does not exist or you do not have access to it.",
+			a.Model)
 	case RefusedTools:
 		if own {
 			kind, text = "server_error", "tools param requires --jinja flag"
@@ -347,7 +363,8 @@ func (f *openaiEncoder) EncodeChunk(w io.Writer, a *Answer, p Chunk) {
 		first["index"] = f.calls
 		f.writeDelta(w, a, object{"tool_calls": []object{first}}, nil)
 		for _, part := range SplitBytes(string(c.Arguments), 5) {
-			f.writeDelta(w, a, object{"tool_calls": []object{{"index": f.calls, "function": object{"arguments": part}}}}, nil)
+			f.writeDelta(w, a,
+				object{"tool_calls": []object{{"index": f.calls, "function": object{"arguments": part}}}}, nil)
 		}
 		f.calls++
 	}

@@ -1,13 +1,13 @@
-// Package scriptserver is a model server that replies by a script: it serves the protocols of Ollama and OpenAI over real
-// HTTP, with the quirks of real servers as switches. Stories and tests use it as they would use Ollama, so that nothing is
-// mocked on the client's side.
+// Package scriptserver is a model server that replies by a script: it serves the protocols of Ollama and OpenAI over
+// real HTTP, with the quirks of real servers as switches. Stories and tests use it as they would use Ollama, so that
+// nothing is mocked on the client's side.
 package scriptserver
 
 import "time"
 
-// Script maps a model name to its exchanges; [AnyModel] is for models without their own. Exchanges are used in order, each
-// once unless Always is set. A request that does not meet the conditions of the next exchange, or for which none is left,
-// is a mismatch: the server replies with HTTP 500 and the reason, and [Server.Err] returns it.
+// Script maps a model name to its exchanges; [AnyModel] is for models without their own. Exchanges are used in order,
+// each once unless Always is set. A request that does not meet the conditions of the next exchange, or for which none
+// is left, is a mismatch: the server replies with HTTP 500 and the reason, and [Server.Err] returns it.
 type Script map[string][]Exchange
 
 // Exchange is one request and its reply.
@@ -15,8 +15,8 @@ type Exchange struct {
 	When   When  `yaml:"when"`
 	Reply  Reply `yaml:"reply"`
 	Always bool  `yaml:"always"` // for every request that meets When and no exchange that is used once
-	// AnyOrder passes a request that does not meet When on to the following exchange, for concurrent callers. Without it
-	// the next exchange must match.
+	// AnyOrder passes a request that does not meet When on to the following exchange, for concurrent callers. Without
+	// it the next exchange must match.
 	AnyOrder bool `yaml:"any_order"`
 }
 
@@ -32,12 +32,14 @@ type When struct {
 	Messages     int      `yaml:"messages"`      // count, with the system message; 0 = any
 	ThinkIs      *bool    `yaml:"think"`         // as sent
 	HistoryHas   []string `yaml:"history_has"`   // each in a message before the last one with role user
-	Images       []string `yaml:"images"`        // SHA-256 of each image of the request, in order; ["none"] = it has none
+	// SHA-256 of each image of the request, in order; ["none"] = it has none
+	Images []string `yaml:"images"`
 }
 
-// Reply is the server's reply. Thinking, Content and the arguments of calls may quote the request, which proves where an
-// asserted word came from: {{tool_result 0}} (of this turn), {{user 0}}, {{last_user}}, each with
-// "| line 3" (from 1) or "| match [0-9]+"; -1 is the last. {{"{{"}} is itself. A quote of something the request does not have is a mismatch.
+// Reply is the server's reply. Thinking, Content and the arguments of calls may quote the request, which proves where
+// an asserted word came from: {{tool_result 0}} (of this turn), {{user 0}}, {{last_user}}, each with "| line 3" (from
+// 1) or "| match [0-9]+"; -1 is the last. {{"{{"}} is itself. A quote of something the request does not have is a
+// mismatch.
 type Reply struct {
 	Thinking string `yaml:"thinking"`
 	Content  string `yaml:"content"`

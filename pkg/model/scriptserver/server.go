@@ -80,8 +80,8 @@ type Protocol func(s *Server, mux *http.ServeMux)
 // WithProtocol serves another protocol.
 func WithProtocol(f Protocol) Option { return func(s *Server, mux *http.ServeMux) { f(s, mux) } }
 
-// WithModels adds models or replaces the descriptions of models of the script. Without it the server has the models of the
-// script, each with tools and thinking, and the embedding model nomic-embed-text.
+// WithModels adds models or replaces the descriptions of models of the script. Without it the server has the models of
+// the script, each with tools and thinking, and the embedding model nomic-embed-text.
 func WithModels(all ...Model) Option {
 	return func(s *Server, _ *http.ServeMux) {
 		for _, m := range all {
@@ -90,16 +90,17 @@ func WithModels(all ...Model) Option {
 	}
 }
 
-// WithSlots limits the server to n chats at a time, each of which takes the given time before its reply. Up to queue others
-// wait; further ones get HTTP 503.
+// WithSlots limits the server to n chats at a time, each of which takes the given time before its reply. Up to queue
+// others wait; further ones get HTTP 503.
 func WithSlots(n int, each time.Duration, queue int) Option {
 	return func(s *Server, _ *http.ServeMux) {
 		s.slots, s.slotTime, s.queue = make(chan struct{}, n), each, queue
 	}
 }
 
-// WithCapacity makes the server hold n models at a time, as OLLAMA_MAX_LOADED_MODELS does: a request for another model loads
-// that one and unloads the one that was used least recently. It counts both in [Stats], and reports the loaded models.
+// WithCapacity makes the server hold n models at a time, as OLLAMA_MAX_LOADED_MODELS does: a request for another model
+// loads that one and unloads the one that was used least recently. It counts both in [Stats], and reports the loaded
+// models.
 func WithCapacity(n int) Option { return func(s *Server, _ *http.ServeMux) { s.capacity = n } }
 
 // WithPullHold stops every pull at the half of its first layer until release is closed.
@@ -119,7 +120,10 @@ func Start(script Script, opts ...Option) (*Server, error) {
 	s.SetModel(Model{Name: "nomic-embed-text", Family: "nomic-bert", Parameters: "137M", Window: 8192, Embedding: true})
 	for name := range script {
 		if name != AnyModel {
-			s.SetModel(Model{Name: name, Family: "scripted", Parameters: "12B", Window: 131072, Tools: true, Thinking: true})
+			s.SetModel(Model{
+				Name: name, Family: "scripted", Parameters: "12B", Window: 131072, Tools: true,
+				Thinking: true,
+			})
 		}
 	}
 	mux := http.NewServeMux()
@@ -211,7 +215,8 @@ func (s *Server) Lookup(name string) (Model, bool) {
 		}
 	}
 	if s.Engine.scripts[AnyModel] != nil && name != "" {
-		return Model{Name: name, Family: "scripted", Parameters: "12B", Window: 131072, Tools: true, Thinking: true}, true
+		return Model{Name: name, Family: "scripted", Parameters: "12B", Window: 131072, Tools: true, Thinking: true},
+			true
 	}
 	return Model{}, false
 }
@@ -276,8 +281,8 @@ type Encoder interface {
 	WriteRaw(w io.Writer, b []byte)
 }
 
-// answerSelfTest answers a request of the self-test of tool calls, which scripts need not have, as [Model.NoCalls] says; nil
-// for any other request.
+// answerSelfTest answers a request of the self-test of tool calls, which scripts need not have, as [Model.NoCalls]
+// says; nil for any other request.
 func (s *Server) answerSelfTest(seen Request) *Answer {
 	step, ok := callcheck.Find(seen.Request)
 	if !ok {
@@ -287,7 +292,10 @@ func (s *Server) answerSelfTest(seen Request) *Answer {
 	s.mu.Lock()
 	s.stats.SelfTests++
 	s.mu.Unlock()
-	a := &Answer{Model: seen.Model, Reason: "stop", Prompt: 100, Output: 20, Last: Chunk{Content: step.Reply.Content, Calls: step.Reply.Calls}}
+	a := &Answer{
+		Model: seen.Model, Reason: "stop", Prompt: 100, Output: 20,
+		Last: Chunk{Content: step.Reply.Content, Calls: step.Reply.Calls},
+	}
 	if m.NoCalls {
 		a.Last = Chunk{Content: "I do not know."}
 	}
@@ -312,7 +320,10 @@ func (s *Server) ServeChat(w http.ResponseWriter, r *http.Request, seen Request,
 	release, err := s.acquireSlot(ctx)
 	switch {
 	case errors.Is(err, errBusy):
-		f.EncodeRefusal(w, &Answer{Model: seen.Model, Refusal: RefusedBusy, Status: http.StatusServiceUnavailable, Text: busyText})
+		f.EncodeRefusal(w, &Answer{
+			Model: seen.Model, Refusal: RefusedBusy, Status: http.StatusServiceUnavailable,
+			Text: busyText,
+		})
 		return
 	case err != nil:
 		panic(http.ErrAbortHandler) // the client has disconnected
@@ -347,7 +358,8 @@ func (s *Server) refuseModel(seen Request) *Answer {
 	case seen.Think != nil && *seen.Think && !m.Thinking:
 		a.Refusal, a.Text = RefusedThinking, fmt.Sprintf("%q does not support thinking", seen.Model)
 	case len(seen.Tools) > 0 && !m.Tools:
-		a.Refusal, a.Text = RefusedTools, fmt.Sprintf("registry.ollama.ai/library/%s does not support tools", seen.Model)
+		a.Refusal, a.Text = RefusedTools, fmt.Sprintf("registry.ollama.ai/library/%s does not support tools",
+			seen.Model)
 	default:
 		return nil
 	}
@@ -525,7 +537,9 @@ type responseWriter struct {
 // Write implements [io.Writer]. It reports len(b) also when the replacement changes the length.
 func (w *responseWriter) Write(b []byte) (int, error) {
 	if w.invalid {
-		if _, err := w.ResponseWriter.Write(bytes.ReplaceAll(b, []byte(string(invalidByteMark)), []byte{0xff, 0xfe})); err != nil {
+		if _,
+			err := w.ResponseWriter.Write(bytes.ReplaceAll(b, []byte(string(invalidByteMark)),
+			[]byte{0xff, 0xfe})); err != nil {
 			return 0, err
 		}
 		return len(b), nil

@@ -91,109 +91,233 @@ func TestQuirks(t *testing.T) {
 		more  string // fields of the request
 		check func(t *testing.T, status int, body []byte, err error)
 	}{
-		{"none", scriptserver.Reply{Content: "a b", Thinking: "c d", Calls: twoCalls}, "", func(t *testing.T, status int, body []byte, err error) {
-			ls := lines(t, body)
-			if status != 200 || err != nil || len(ls) != 6 || fmt.Sprint(calls(ls)) != "[0 0 0 0 2 0]" {
-				t.Fatalf("%d %s", status, body)
-			}
-			if ls[0].Message.Thinking != "c" || ls[3].Message.Content != " b" || !ls[5].Done || ls[5].DoneReason != "stop" || ls[4].Done {
-				t.Errorf("%s", body)
-			}
-			if id := ls[4].Message.ToolCalls[0].ID; id == "" || id == ls[4].Message.ToolCalls[1].ID {
-				t.Errorf("ids: %s", body)
-			}
-		}},
-		{"calls last", scriptserver.Reply{Content: "a", Calls: twoCalls, Quirks: scriptserver.Quirks{CallsLast: true}}, "", func(t *testing.T, _ int, body []byte, _ error) {
-			ls := lines(t, body)
-			if fmt.Sprint(calls(ls)) != "[0 2]" || !ls[1].Done || ls[1].DoneReason != "stop" {
-				t.Errorf("%s", body)
-			}
-		}},
-		{"calls split", scriptserver.Reply{Content: "x y z", Calls: twoCalls, Quirks: scriptserver.Quirks{CallsSplit: true}}, "", func(t *testing.T, _ int, body []byte, _ error) {
+		{
+			"none",
+			scriptserver.Reply{Content: "a b", Thinking: "c d", Calls: twoCalls},
+			"",
+			func(t *testing.T, status int, body []byte, err error) {
+				ls := lines(t, body)
+				if status != 200 || err != nil || len(ls) != 6 || fmt.Sprint(calls(ls)) != "[0 0 0 0 2 0]" {
+					t.Fatalf("%d %s", status, body)
+				}
+				if ls[0].Message.Thinking != "c" || ls[3].Message.Content != " b" || !ls[5].Done ||
+					ls[5].DoneReason != "stop" || ls[4].Done {
+					t.Errorf("%s", body)
+				}
+				if id := ls[4].Message.ToolCalls[0].ID; id == "" || id == ls[4].Message.ToolCalls[1].ID {
+					t.Errorf("ids: %s", body)
+				}
+			},
+		},
+		{
+			"calls last",
+			scriptserver.Reply{Content: "a", Calls: twoCalls, Quirks: scriptserver.Quirks{CallsLast: true}},
+			"", func(t *testing.T, _ int, body []byte, _ error) {
+				ls := lines(t, body)
+				if fmt.Sprint(calls(ls)) != "[0 2]" || !ls[1].Done || ls[1].DoneReason != "stop" {
+					t.Errorf("%s", body)
+				}
+			},
+		},
+		{"calls split", scriptserver.Reply{
+			Content: "x y z", Calls: twoCalls,
+			Quirks: scriptserver.Quirks{CallsSplit: true},
+		}, "", func(t *testing.T, _ int, body []byte, _ error) {
 			if ls := lines(t, body); fmt.Sprint(calls(ls)) != "[1 0 1 0 0 0]" || ls[1].Message.Content != "x" {
 				t.Errorf("%s", body)
 			}
 		}},
-		{"no ids", scriptserver.Reply{Calls: twoCalls, Quirks: scriptserver.Quirks{NoIDs: true}}, "", func(t *testing.T, _ int, body []byte, _ error) {
-			if bytes.Contains(body, []byte(`"id"`)) {
-				t.Errorf("%s", body)
-			}
-		}},
-		{"drop call", scriptserver.Reply{Calls: twoCalls, Quirks: scriptserver.Quirks{DropCall: true}}, "", func(t *testing.T, status int, body []byte, _ error) {
-			ls := lines(t, body)
-			if status != 200 || len(ls) != 1 || !ls[0].Done || ls[0].Eval == 0 || len(ls[0].Message.ToolCalls) != 0 {
-				t.Errorf("%s", body)
-			}
-		}},
-		{"error line", scriptserver.Reply{Content: "a b", Quirks: scriptserver.Quirks{ErrorLine: "boom"}}, "", func(t *testing.T, status int, body []byte, _ error) {
-			ls := lines(t, body)
-			if status != 200 || len(ls) != 3 || ls[2].Error != "boom" || ls[2].Done {
-				t.Errorf("%d %s", status, body)
-			}
-		}},
-		{"error line, not streamed", scriptserver.Reply{Quirks: scriptserver.Quirks{ErrorLine: "boom"}}, `,"stream":false`, func(t *testing.T, status int, body []byte, _ error) {
-			if status != 500 || string(body) != `{"error":"boom"}` {
-				t.Errorf("%d %s", status, body)
-			}
-		}},
-		{"status", scriptserver.Reply{Quirks: scriptserver.Quirks{Status: 418, ErrorLine: "tea"}}, "", func(t *testing.T, status int, body []byte, _ error) {
-			if status != 418 || string(body) != `{"error":"tea"}` {
-				t.Errorf("%d %s", status, body)
-			}
-		}},
-		{"think tags", scriptserver.Reply{Thinking: "hm", Content: "a", Quirks: scriptserver.Quirks{ThinkTags: true}}, `,"stream":false`, func(t *testing.T, _ int, body []byte, _ error) {
-			if l := lines(t, body)[0]; l.Message.Content != "<think>hm</think>a" || l.Message.Thinking != "" {
-				t.Errorf("%s", body)
-			}
-		}},
-		{"calls as json", asText("json"), `,"stream":false`, wantContent("Now.\n" + `{"name": "a", "arguments": {"x":1}}`)},
-		{"calls as fenced", asText("fenced"), `,"stream":false`, wantContent("Now.\n```json\n" + `{"name": "a", "arguments": {"x":1}}` + "\n```")},
-		{"calls as xml", asText("xml"), `,"stream":false`, wantContent("Now.\n<tool_call>\n" + `{"name": "a", "arguments": {"x":1}}` + "\n</tool_call>")},
+		{
+			"no ids",
+			scriptserver.Reply{Calls: twoCalls, Quirks: scriptserver.Quirks{NoIDs: true}},
+			"",
+			func(t *testing.T, _ int, body []byte, _ error) {
+				if bytes.Contains(body, []byte(`"id"`)) {
+					t.Errorf("%s", body)
+				}
+			},
+		},
+		{
+			"drop call",
+			scriptserver.Reply{Calls: twoCalls, Quirks: scriptserver.Quirks{DropCall: true}},
+			"",
+			func(t *testing.T, status int, body []byte, _ error) {
+				ls := lines(t, body)
+				if status != 200 || len(ls) != 1 || !ls[0].Done || ls[0].Eval == 0 ||
+					len(ls[0].Message.ToolCalls) != 0 {
+					t.Errorf("%s", body)
+				}
+			},
+		},
+		{
+			"error line",
+			scriptserver.Reply{Content: "a b", Quirks: scriptserver.Quirks{ErrorLine: "boom"}},
+			"",
+			func(t *testing.T, status int, body []byte, _ error) {
+				ls := lines(t, body)
+				if status != 200 || len(ls) != 3 || ls[2].Error != "boom" || ls[2].Done {
+					t.Errorf("%d %s", status, body)
+				}
+			},
+		},
+		{
+			"error line, not streamed",
+			scriptserver.Reply{Quirks: scriptserver.Quirks{ErrorLine: "boom"}},
+			`,"stream":false`, func(t *testing.T, status int, body []byte, _ error) {
+				if status != 500 || string(body) != `{"error":"boom"}` {
+					t.Errorf("%d %s", status, body)
+				}
+			},
+		},
+		{
+			"status",
+			scriptserver.Reply{Quirks: scriptserver.Quirks{Status: 418, ErrorLine: "tea"}},
+			"",
+			func(t *testing.T, status int, body []byte, _ error) {
+				if status != 418 || string(body) != `{"error":"tea"}` {
+					t.Errorf("%d %s", status, body)
+				}
+			},
+		},
+		{
+			"think tags",
+			scriptserver.Reply{Thinking: "hm", Content: "a", Quirks: scriptserver.Quirks{ThinkTags: true}},
+			`,"stream":false`, func(t *testing.T, _ int, body []byte, _ error) {
+				if l := lines(t, body)[0]; l.Message.Content != "<think>hm</think>a" || l.Message.Thinking != "" {
+					t.Errorf("%s", body)
+				}
+			},
+		},
+		{
+			"calls as json", asText("json"), `,"stream":false`,
+			wantContent("Now.\n" + `{"name": "a", "arguments": {"x":1}}`),
+		},
+		{
+			"calls as fenced", asText("fenced"), `,"stream":false`,
+			wantContent("Now.\n```json\n" + `{"name": "a", "arguments": {"x":1}}` + "\n```"),
+		},
+		{
+			"calls as xml", asText("xml"), `,"stream":false`,
+			wantContent("Now.\n<tool_call>\n" + `{"name": "a", "arguments": {"x":1}}` + "\n</tool_call>"),
+		},
 		{"calls as text", asText("text"), `,"stream":false`, wantContent("Now.\n" + `a {"x":1}`)},
-		{"length", scriptserver.Reply{Content: "a b c d e", Quirks: scriptserver.Quirks{Length: true}}, `,"stream":false`, func(t *testing.T, _ int, body []byte, _ error) {
-			if l := lines(t, body)[0]; l.DoneReason != "length" || l.Eval != 3 || l.Message.Content != "a b c" {
-				t.Errorf("%s", body)
-			}
-		}},
-		{"cut", scriptserver.Reply{Content: "a b c", Quirks: scriptserver.Quirks{CutAfter: 2}}, "", func(t *testing.T, _ int, body []byte, err error) {
-			if ls := lines(t, body); len(ls) != 2 || !errors.Is(err, io.ErrUnexpectedEOF) {
-				t.Errorf("%s, %v", body, err)
-			}
-		}},
-		{"cut at once", scriptserver.Reply{Content: "a", Quirks: scriptserver.Quirks{CutAfter: -1}}, "", func(t *testing.T, status int, _ []byte, err error) {
-			if status != 0 || !errors.Is(err, io.EOF) {
-				t.Errorf("%d %v", status, err)
-			}
-		}},
-		{"cut, not streamed", scriptserver.Reply{Content: "a b c", Quirks: scriptserver.Quirks{CutAfter: 1}}, `,"stream":false`, func(t *testing.T, _ int, body []byte, err error) {
-			if len(body) == 0 || json.Valid(body) || !errors.Is(err, io.ErrUnexpectedEOF) {
-				t.Errorf("%s, %v", body, err)
-			}
-		}},
-		{"no done", scriptserver.Reply{Content: "a", Quirks: scriptserver.Quirks{NoDone: true}}, "", func(t *testing.T, _ int, body []byte, err error) {
-			if ls := lines(t, body); len(ls) != 1 || ls[0].Done || err != nil {
-				t.Errorf("%s, %v", body, err)
-			}
-		}},
+		{
+			"length",
+			scriptserver.Reply{Content: "a b c d e", Quirks: scriptserver.Quirks{Length: true}},
+			`,"stream":false`, func(t *testing.T, _ int, body []byte, _ error) {
+				if l := lines(t, body)[0]; l.DoneReason != "length" || l.Eval != 3 || l.Message.Content != "a b c" {
+					t.Errorf("%s", body)
+				}
+			},
+		},
+		{
+			"cut",
+			scriptserver.Reply{Content: "a b c", Quirks: scriptserver.Quirks{CutAfter: 2}},
+			"",
+			func(t *testing.T, _ int, body []byte, err error) {
+				if ls := lines(t, body); len(ls) != 2 || !errors.Is(err, io.ErrUnexpectedEOF) {
+					t.Errorf("%s, %v", body, err)
+				}
+			},
+		},
+		{
+			"cut at once",
+			scriptserver.Reply{Content: "a", Quirks: scriptserver.Quirks{CutAfter: -1}},
+			"",
+			func(t *testing.T, status int, _ []byte, err error) {
+				if status != 0 || !errors.Is(err, io.EOF) {
+					t.Errorf("%d %v", status, err)
+				}
+			},
+		},
+		{
+			"cut, not streamed",
+			scriptserver.Reply{Content: "a b c", Quirks: scriptserver.Quirks{CutAfter: 1}},
+			`,"stream":false`, func(t *testing.T, _ int, body []byte, err error) {
+				if len(body) == 0 || json.Valid(body) || !errors.Is(err, io.ErrUnexpectedEOF) {
+					t.Errorf("%s, %v", body, err)
+				}
+			},
+		},
+		{
+			"no done",
+			scriptserver.Reply{Content: "a", Quirks: scriptserver.Quirks{NoDone: true}},
+			"",
+			func(t *testing.T, _ int, body []byte, err error) {
+				if ls := lines(t, body); len(ls) != 1 || ls[0].Done || err != nil {
+					t.Errorf("%s, %v", body, err)
+				}
+			},
+		},
 		{"busy", scriptserver.Reply{Quirks: scriptserver.Quirks{Busy: 1}}, "", wantStatus(503, "busy")},
-		{"refuse think", scriptserver.Reply{Quirks: scriptserver.Quirks{RefuseThink: true}}, `,"think":true`, wantStatus(400, "does not support thinking")},
-		{"refuse think, not asked for", scriptserver.Reply{Content: "a", Quirks: scriptserver.Quirks{RefuseThink: true}}, `,"think":false`, wantStatus(200, `"a"`)},
-		{"refuse tools", scriptserver.Reply{Quirks: scriptserver.Quirks{RefuseTools: true}}, `,"tools":[{"type":"function","function":{"name":"x"}}]`, wantStatus(400, "does not support tools")},
-		{"too long", scriptserver.Reply{Quirks: scriptserver.Quirks{TooLong: true}}, "", wantStatus(400, "exceeds the context length")},
-		{"truncate", scriptserver.Reply{Content: "a", Quirks: scriptserver.Quirks{Truncate: 17}}, "", wantStatus(200, `"prompt_eval_count":17,`)},
-		{"remote host", scriptserver.Reply{Content: "a", Quirks: scriptserver.Quirks{RemoteHost: "https://far"}}, "", wantStatus(200, `"remote_host":"https://far"`)},
-		{"garbage", scriptserver.Reply{Content: "a", Quirks: scriptserver.Quirks{Garbage: true}}, "", func(t *testing.T, status int, body []byte, _ error) {
-			if status != 200 || len(body) == 0 || json.Valid(body) {
-				t.Errorf("%d %s", status, body)
-			}
-		}},
-		{"bad UTF-8", scriptserver.Reply{Content: "a", Quirks: scriptserver.Quirks{BadUTF8: true}}, "", wantStatus(200, "a\xff\xfe")},
-		{"bytes", scriptserver.Reply{Content: "é", Quirks: scriptserver.Quirks{Bytes: 10001}}, `,"stream":false`, wantContent(strings.Repeat("é", 5000))},
-		{"runes per chunk", scriptserver.Reply{Content: "aébc", Quirks: scriptserver.Quirks{ChunkRunes: 2}}, "", func(t *testing.T, _ int, body []byte, _ error) {
-			if ls := lines(t, body); len(ls) != 3 || ls[0].Message.Content != "aé" || ls[1].Message.Content != "bc" {
-				t.Errorf("%s", body)
-			}
-		}},
+		{
+			"refuse think",
+			scriptserver.Reply{Quirks: scriptserver.Quirks{RefuseThink: true}},
+			`,"think":true`,
+			wantStatus(400, "does not support thinking"),
+		},
+		{
+			"refuse think, not asked for",
+			scriptserver.Reply{Content: "a", Quirks: scriptserver.Quirks{RefuseThink: true}},
+			`,"think":false`,
+			wantStatus(200, `"a"`),
+		},
+		{
+			"refuse tools",
+			scriptserver.Reply{Quirks: scriptserver.Quirks{RefuseTools: true}},
+			`,"tools":[{"type":"function","function":{"name":"x"}}]`, wantStatus(400, "does not support tools"),
+		},
+		{
+			"too long",
+			scriptserver.Reply{Quirks: scriptserver.Quirks{TooLong: true}},
+			"",
+			wantStatus(400, "exceeds the context length"),
+		},
+		{
+			"truncate",
+			scriptserver.Reply{Content: "a", Quirks: scriptserver.Quirks{Truncate: 17}},
+			"",
+			wantStatus(200, `"prompt_eval_count":17,`),
+		},
+		{
+			"remote host",
+			scriptserver.Reply{Content: "a", Quirks: scriptserver.Quirks{RemoteHost: "https://far"}},
+			"",
+			wantStatus(200, `"remote_host":"https://far"`),
+		},
+		{
+			"garbage",
+			scriptserver.Reply{Content: "a", Quirks: scriptserver.Quirks{Garbage: true}},
+			"",
+			func(t *testing.T, status int, body []byte, _ error) {
+				if status != 200 || len(body) == 0 || json.Valid(body) {
+					t.Errorf("%d %s", status, body)
+				}
+			},
+		},
+		{
+			"bad UTF-8",
+			scriptserver.Reply{Content: "a", Quirks: scriptserver.Quirks{BadUTF8: true}},
+			"",
+			wantStatus(200, "a\xff\xfe"),
+		},
+		{
+			"bytes",
+			scriptserver.Reply{Content: "é", Quirks: scriptserver.Quirks{Bytes: 10001}},
+			`,"stream":false`,
+			wantContent(strings.Repeat("é", 5000)),
+		},
+		{
+			"runes per chunk",
+			scriptserver.Reply{Content: "aébc", Quirks: scriptserver.Quirks{ChunkRunes: 2}},
+			"",
+			func(t *testing.T, _ int, body []byte, _ error) {
+				if ls := lines(t, body); len(ls) != 3 || ls[0].Message.Content != "aé" ||
+					ls[1].Message.Content != "bc" {
+					t.Errorf("%s", body)
+				}
+			},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -228,9 +352,10 @@ func wantStatus(want int, text string) func(*testing.T, int, []byte, error) {
 
 func TestDelays(t *testing.T) {
 	t.Parallel()
-	s := modeltest.New(t, scriptserver.Script{"m": {{Reply: scriptserver.Reply{Content: "a b c", Quirks: scriptserver.Quirks{
-		FirstDelay: 40 * time.Millisecond, TokenDelay: 20 * time.Millisecond,
-	}}}}})
+	s := modeltest.New(t,
+		scriptserver.Script{"m": {{Reply: scriptserver.Reply{Content: "a b c", Quirks: scriptserver.Quirks{
+			FirstDelay: 40 * time.Millisecond, TokenDelay: 20 * time.Millisecond,
+		}}}}})
 	begin := time.Now()
 	_, body, err := post(t, s.URL, "")
 	if err != nil || len(lines(t, body)) != 4 {
@@ -243,7 +368,8 @@ func TestDelays(t *testing.T) {
 
 func TestCloseEndsHangingRequests(t *testing.T) {
 	t.Parallel()
-	s := modeltest.New(t, scriptserver.Script{"m": {{Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}}}})
+	s := modeltest.New(t,
+		scriptserver.Script{"m": {{Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}}}})
 	done := make(chan error)
 	go func() {
 		_, _, err := post(t, s.URL, "")
@@ -415,9 +541,15 @@ func TestOllamaEndpoints(t *testing.T) {
 		{"/api/chat", `{"model":"none","messages":[]}`, 404, "not found"},
 		{"/api/chat", `{"model":"nomic-embed-text","messages":[]}`, 400, "does not support chat"},
 		{"/api/chat", `{"model":"poor:1b","messages":[],"think":true}`, 400, "does not support thinking"},
-		{"/api/chat", `{"model":"poor:1b","messages":[],"tools":[{"type":"function","function":{"name":"x"}}]}`, 400, "does not support tools"},
+		{
+			"/api/chat", `{"model":"poor:1b","messages":[],"tools":[{"type":"function","function":{"name":"x"}}]}`, 400,
+			"does not support tools",
+		},
 		{"/api/chat", `{"model":`, 400, "error"},
-		{"/api/chat", `{"model":"m","messages":[{"role":"assistant","tool_calls":[{"function":{"name":"x","arguments":"text"}}]}]}`, 400, "error"},
+		{
+			"/api/chat",
+			`{"model":"m","messages":[{"role":"assistant","tool_calls":[{"function":{"name":"x","arguments":"text"}}]}]}`, 400, "error",
+		},
 		{"/api/embed", `{"model":"m","input":"x"}`, 501, "does not support embeddings"},
 		{"/api/embed", `{"model":"none","input":"x"}`, 404, "not found"},
 		{"/api/embed", `{"model":"nomic-embed-text","input":[1]}`, 400, "invalid input"},

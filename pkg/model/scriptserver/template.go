@@ -16,8 +16,8 @@ import (
 // templater expands quotes of a request in the texts of a reply.
 type templater struct{ r Request }
 
-// expand replaces every {{...}} in s. A quote that the request does not have is an error: an empty text would make a test
-// pass for the wrong reason.
+// expand replaces every {{...}} in s. A quote that the request does not have is an error: an empty text would make a
+// test pass for the wrong reason.
 func (f templater) expand(s string) (string, error) {
 	return f.expandEncoded(s, func(value string) (string, error) { return value, nil })
 }

@@ -27,8 +27,8 @@ type Client struct {
 	Background, Optional bool
 
 	Task string // of embeddings: query or document; "" = none
-	// OnDone, if set, is called with the last chunk of a complete reply, which names the model that replied: possibly the
-	// built-in demo model, or another one than requested.
+	// OnDone, if set, is called with the last chunk of a complete reply, which names the model that replied: possibly
+	// the built-in demo model, or another one than requested.
 	OnDone func(subjects.ChatChunk)
 }
 
@@ -63,28 +63,35 @@ func (c Client) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk
 			}
 		}
 		if !done {
-			yield(model.Chunk{}, fmt.Errorf("%w: the model actor ended the stream without the last chunk", model.ErrCut))
+			yield(model.Chunk{}, fmt.Errorf("%w: the model actor ended the stream without the last chunk",
+				model.ErrCut))
 		}
 	}
 }
 
 // Embed implements [model.Embedder]. It sends the texts in batches, all within one timeout. It fails with
 // [model.ErrMalformed] when a batch does not have one vector per text, and when the batches were embedded by different
-// models, because their vectors are not comparable. Texts that the model rejects are in Failed. PromptTokens is always 0.
+// models, because their vectors are not comparable. Texts that the model rejects are in Failed. PromptTokens is always
+// 0.
 func (c Client) Embed(ctx context.Context, name string, texts []string) (model.Vectors, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.callTimeout())
 	defer cancel()
 	v := model.Vectors{Model: name, Values: make([][]float32, 0, len(texts))}
 	for first := 0; first < len(texts); {
 		batch := texts[first : first+CountBatchTexts(texts[first:])]
-		a, err := actor.Ask(ctx, c.Out, subjects.ModelEmbed, subjects.EmbedRequest{Model: name, Texts: batch, Task: c.Task})
+		a, err := actor.Ask(ctx, c.Out, subjects.ModelEmbed, subjects.EmbedRequest{
+			Model: name, Texts: batch,
+			Task: c.Task,
+		})
 		switch {
 		case err != nil:
 			return model.Vectors{}, DecodeError(err)
 		case len(a.Vectors) != len(batch):
-			return model.Vectors{}, fmt.Errorf("%w: %d vectors for %d texts", model.ErrMalformed, len(a.Vectors), len(batch))
+			return model.Vectors{}, fmt.Errorf("%w: %d vectors for %d texts", model.ErrMalformed, len(a.Vectors),
+				len(batch))
 		case first > 0 && a.Model != v.Model:
-			return model.Vectors{}, fmt.Errorf("%w: the vectors of %s and %s are not comparable", model.ErrMalformed, v.Model, a.Model)
+			return model.Vectors{}, fmt.Errorf("%w: the vectors of %s and %s are not comparable", model.ErrMalformed,
+				v.Model, a.Model)
 		}
 		v.Model, v.Values = a.Model, append(v.Values, a.Vectors...)
 		for _, f := range a.Failed {
@@ -143,8 +150,8 @@ func EncodeRequest(r model.Request) (subjects.ChatRequest, error) {
 	return q, nil
 }
 
-// DecodeRequest is the inverse of [EncodeRequest]. It rejects unknown fields, trailing data, a format that is not JSON and a
-// request without messages with a fault of code [subjects.CodeMalformed].
+// DecodeRequest is the inverse of [EncodeRequest]. It rejects unknown fields, trailing data, a format that is not JSON
+// and a request without messages with a fault of code [subjects.CodeMalformed].
 func DecodeRequest(q subjects.ChatRequest) (model.Request, error) {
 	r := model.Request{Model: q.Model, Format: q.Format, Think: q.Think, Stream: q.Stream}
 	for _, part := range []struct {
@@ -173,7 +180,10 @@ func DecodeRequest(q subjects.ChatRequest) (model.Request, error) {
 func EncodeChunk(c model.Chunk) (subjects.ChatChunk, error) {
 	p := subjects.ChatChunk{Content: c.Content, Thinking: c.Thinking, Done: c.Done, Notice: c.Notice}
 	if c.Reading != nil {
-		p.Reading = &subjects.PromptReading{Tokens: c.Reading.Tokens, Millis: c.Reading.Expected.Milliseconds(), Whole: c.Reading.Whole}
+		p.Reading = &subjects.PromptReading{
+			Tokens: c.Reading.Tokens, Millis: c.Reading.Expected.Milliseconds(),
+			Whole: c.Reading.Whole,
+		}
 	}
 	if len(c.Calls) > 0 {
 		var err error
@@ -183,7 +193,10 @@ func EncodeChunk(c model.Chunk) (subjects.ChatChunk, error) {
 	}
 	if c.Done {
 		p.Model, p.Reason, p.Remote = c.Final.Model, c.Final.Reason, c.Final.RemoteHost
-		p.Usage = subjects.Usage{PromptTokens: c.Final.PromptTokens, CompletionTokens: c.Final.OutputTokens, Millis: c.Final.Total.Milliseconds()}
+		p.Usage = subjects.Usage{
+			PromptTokens: c.Final.PromptTokens, CompletionTokens: c.Final.OutputTokens,
+			Millis: c.Final.Total.Milliseconds(),
+		}
 	}
 	return p, nil
 }
@@ -192,7 +205,10 @@ func EncodeChunk(c model.Chunk) (subjects.ChatChunk, error) {
 func DecodeChunk(p subjects.ChatChunk) (model.Chunk, error) {
 	c := model.Chunk{Content: p.Content, Thinking: p.Thinking, Done: p.Done}
 	if p.Reading != nil {
-		c.Reading = &model.Reading{Tokens: p.Reading.Tokens, Expected: time.Duration(p.Reading.Millis) * time.Millisecond, Whole: p.Reading.Whole}
+		c.Reading = &model.Reading{
+			Tokens:   p.Reading.Tokens,
+			Expected: time.Duration(p.Reading.Millis) * time.Millisecond, Whole: p.Reading.Whole,
+		}
 	}
 	if !p.Done { // that of the last chunk is for OnDone
 		c.Notice = p.Notice
@@ -256,7 +272,8 @@ func DecodeError(err error) error {
 		}
 	}
 	if f.Code == subjects.CodeUnavailable && !actor.IsReplyFault(err) {
-		return modelError{&subjects.Fault{Code: subjects.CodeModelUnreachable, Text: "the model actor is not running; see conclave top"}, model.ErrUnreachable}
+		return modelError{&subjects.Fault{Code: subjects.CodeModelUnreachable, Text: "the model actor is not " +
+			"running; see conclave top"}, model.ErrUnreachable}
 	}
 	return err
 }

@@ -24,13 +24,22 @@ func newRequest() model.Request {
 		Messages: []model.Message{
 			{Role: model.System, Content: "be brief"},
 			{Role: model.User, Content: "what <time> is it?"},
-			{Role: model.Assistant, Thinking: "hm", Calls: []model.Call{{ID: "c1", Name: "get_datetime", Arguments: json.RawMessage(`{"z":1,"a":2}`)}}},
+			{
+				Role: model.Assistant, Thinking: "hm",
+				Calls: []model.Call{{ID: "c1", Name: "get_datetime", Arguments: json.RawMessage(`{"z":1,"a":2}`)}},
+			},
 			{Role: model.ToolRole, Content: "noon", ToolName: "get_datetime", CallID: "c1"},
 		},
-		Tools:   []model.Tool{{Name: "get_datetime", Description: "the time", Parameters: json.RawMessage(`{"type":"object"}`)}},
-		Think:   &yes,
-		Options: model.Options{Window: 1, Predict: 2, Temperature: &warm, Seed: &seed, Stop: []string{"x"}, KeepAlive: "-1"},
-		Stream:  true,
+		Tools: []model.Tool{{
+			Name: "get_datetime", Description: "the time",
+			Parameters: json.RawMessage(`{"type":"object"}`),
+		}},
+		Think: &yes,
+		Options: model.Options{
+			Window: 1, Predict: 2, Temperature: &warm, Seed: &seed, Stop: []string{"x"},
+			KeepAlive: "-1",
+		},
+		Stream: true,
 	}
 }
 
@@ -46,10 +55,15 @@ func TestRequestRoundTrip(t *testing.T) {
 			t.Errorf("%v, got\n%+v, want\n%+v", err, got, r)
 		}
 	}
-	if q, err := wire.EncodeRequest(newRequest()); err != nil || !strings.Contains(string(q.Messages), `{"z":1,"a":2}`) {
+	if q, err := wire.EncodeRequest(newRequest()); err != nil ||
+		!strings.Contains(string(q.Messages), `{"z":1,"a":2}`) {
 		t.Errorf("the key order of arguments: %s, %v", q.Messages, err)
 	}
-	if _, err := wire.EncodeRequest(model.Request{Messages: []model.Message{{Calls: []model.Call{{Arguments: json.RawMessage(`{`)}}}}}); err == nil {
+	if _,
+		err := wire.EncodeRequest(
+		model.Request{
+			Messages: []model.Message{{Calls: []model.Call{{Arguments: json.RawMessage(`{`)}}}},
+		}); err == nil {
 		t.Error("arguments that are not JSON were encoded")
 	}
 }
@@ -95,7 +109,8 @@ func TestChunkRoundTrip(t *testing.T) {
 		}
 	}
 	for _, calls := range []string{`{}`, `[`, `[]]`, `[{"name":"x","surprise":1}]`} {
-		if _, err := wire.DecodeChunk(subjects.ChatChunk{ToolCalls: json.RawMessage(calls)}); !errors.Is(err, model.ErrMalformed) {
+		if _, err := wire.DecodeChunk(subjects.ChatChunk{ToolCalls: json.RawMessage(calls)}); !errors.Is(err,
+			model.ErrMalformed) {
 			t.Errorf("%s: %v", calls, err)
 		}
 	}
@@ -136,13 +151,16 @@ func TestErrorRoundTrip(t *testing.T) {
 	}
 	// No responder means an unreachable model; an actor that replies "unavailable" does not.
 	gone := subjects.Faultf(subjects.CodeUnavailable, "nobody")
-	if got := wire.DecodeError(gone); !errors.Is(got, model.ErrUnreachable) || actortest.Code(got) != subjects.CodeModelUnreachable {
+	if got := wire.DecodeError(gone); !errors.Is(got, model.ErrUnreachable) ||
+		actortest.Code(got) != subjects.CodeModelUnreachable {
 		t.Errorf("%v", got)
 	}
-	if got := wire.DecodeError(actor.ReplyFault(gone)); errors.Is(got, model.ErrUnreachable) || actortest.Code(got) != subjects.CodeUnavailable {
+	if got := wire.DecodeError(actor.ReplyFault(gone)); errors.Is(got, model.ErrUnreachable) ||
+		actortest.Code(got) != subjects.CodeUnavailable {
 		t.Errorf("%v", got)
 	}
-	if got := wire.DecodeError(subjects.Faultf(subjects.CodeStopped, "x")); actortest.Code(got) != subjects.CodeStopped {
+	if got := wire.DecodeError(subjects.Faultf(subjects.CodeStopped, "x")); actortest.Code(
+		got) != subjects.CodeStopped {
 		t.Errorf("%v", got)
 	}
 }
@@ -153,7 +171,10 @@ func TestClientChat(t *testing.T) {
 	pieces := actortest.Pieces{
 		subjects.ChatChunk{Thinking: "hm"},
 		subjects.ChatChunk{Content: "It is "},
-		subjects.ChatChunk{Content: "noon.", Done: true, Model: "big", Notice: "judge is not there", Usage: subjects.Usage{PromptTokens: 5, CompletionTokens: 2}},
+		subjects.ChatChunk{
+			Content: "noon.", Done: true, Model: "big", Notice: "judge is not there",
+			Usage: subjects.Usage{PromptTokens: 5, CompletionTokens: 2},
+		},
 	}
 	rec := &actortest.Recorder{Reply: func(subject string, body []byte) (any, error) {
 		if subject != "model.chat" {
@@ -164,7 +185,8 @@ func TestClientChat(t *testing.T) {
 	var last subjects.ChatChunk
 	c := wire.Client{Out: rec.Out(), Role: "critic", Hint: "simple", OnDone: func(p subjects.ChatChunk) { last = p }}
 	msg, final, err := model.Collect(c.Chat(t.Context(), newRequest()))
-	if err != nil || msg.Content != "It is noon." || msg.Thinking != "hm" || final.Model != "big" || final.PromptTokens != 5 || last.Notice != "judge is not there" {
+	if err != nil || msg.Content != "It is noon." || msg.Thinking != "hm" || final.Model != "big" ||
+		final.PromptTokens != 5 || last.Notice != "judge is not there" {
 		t.Errorf("%v, %+v, %+v, %+v", err, msg, final, last)
 	}
 	if asked.Role != "critic" || asked.Hint != "simple" || asked.Model != "gemma4:12b" || !asked.Stream {
@@ -183,15 +205,20 @@ func TestClientChat(t *testing.T) {
 		want   error
 	}{
 		"no last chunk": {pieces[:2], model.ErrCut},
-		"a fault":       {actortest.Pieces{pieces[0], actor.ReplyFault(subjects.Faultf(subjects.CodeModelMissing, "not there"))}, model.ErrMissing},
+		"a fault": {actortest.Pieces{
+			pieces[0],
+			actor.ReplyFault(subjects.Faultf(subjects.CodeModelMissing, "not there")),
+		}, model.ErrMissing},
 		"invalid calls": {actortest.Pieces{subjects.ChatChunk{ToolCalls: json.RawMessage(`{}`)}}, model.ErrMalformed},
 	} {
 		rec := &actortest.Recorder{Reply: func(string, []byte) (any, error) { return tt.pieces, nil }}
-		if _, _, err := model.Collect(wire.Client{Out: rec.Out()}.Chat(t.Context(), newRequest())); !errors.Is(err, tt.want) {
+		if _, _, err := model.Collect(wire.Client{Out: rec.Out()}.Chat(t.Context(), newRequest())); !errors.Is(err,
+			tt.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, _, err := model.Collect(wire.Client{Out: (&actortest.Recorder{}).Out()}.Chat(t.Context(), newRequest())); !errors.Is(err, model.ErrUnreachable) {
+	if _, _, err := model.Collect(wire.Client{Out: (&actortest.Recorder{}).Out()}.Chat(t.Context(),
+		newRequest())); !errors.Is(err, model.ErrUnreachable) {
 		t.Errorf("nobody there: %v", err)
 	}
 }
@@ -261,7 +288,10 @@ func FuzzDecodeRequest(f *testing.F) {
 	f.Add([]byte(`[{"role":"user","content":"x"}]`), []byte(`[]`), []byte(`{}`), []byte(`{"type":"object"}`))
 	f.Add([]byte(`[`), []byte(`null`), []byte(`{"stop":[]}`), []byte(`"json"`))
 	f.Fuzz(func(t *testing.T, messages, tools, options, format []byte) {
-		r, err := wire.DecodeRequest(subjects.ChatRequest{Messages: messages, Tools: tools, Options: options, Format: format})
+		r, err := wire.DecodeRequest(subjects.ChatRequest{
+			Messages: messages, Tools: tools, Options: options,
+			Format: format,
+		})
 		if err != nil {
 			if actortest.Code(err) != subjects.CodeMalformed {
 				t.Fatalf("%v", err)

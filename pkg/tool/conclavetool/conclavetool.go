@@ -1,5 +1,5 @@
-// Package conclavetool serves a tool for Conclave over a plain NATS connection. It needs nothing of Conclave: conclave tool add
-// --lang go copies this file into your folder. docs/tools.md has the contract that it implements.
+// Package conclavetool serves a tool for Conclave over a plain NATS connection. It needs nothing of Conclave: conclave
+// tool add --lang go copies this file into your folder. docs/tools.md has the contract that it implements.
 package conclavetool
 
 import (
@@ -37,7 +37,8 @@ func ReadConfig(path string) (Config, error) {
 	return c, nil
 }
 
-// Definition is what the model reads about the tool. The user accepts it: after a change the tool waits for conclave tool accept.
+// Definition is what the model reads about the tool. The user accepts it: after a change the tool waits for conclave
+// tool accept.
 type Definition struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description"`
@@ -45,8 +46,8 @@ type Definition struct {
 	Version     string          `json:"version"`
 }
 
-// Handler runs one call. args is a JSON object that fits the parameters. ctx ends at the deadline of the call. The result is text for
-// the model; the text of an error too, so it must hold no secret.
+// Handler runs one call. args is a JSON object that fits the parameters. ctx ends at the deadline of the call. The
+// result is text for the model; the text of an error too, so it must hold no secret.
 type Handler func(ctx context.Context, args json.RawMessage) (string, error)
 
 const (
@@ -56,9 +57,9 @@ const (
 	defaultTimeout = time.Minute
 )
 
-// Serve connects, announces the tool, again after each reconnect, and runs handle for each call until ctx ends. Then it takes no
-// further call and waits for those that run, which only their deadline ends. Of several instances one gets each call. It returns nil
-// when ctx ended, and an error when the key is revoked or the connection cannot be made.
+// Serve connects, announces the tool, again after each reconnect, and runs handle for each call until ctx ends. Then it
+// takes no further call and waits for those that run, which only their deadline ends. Of several instances one gets
+// each call. It returns nil when ctx ended, and an error when the key is revoked or the connection cannot be made.
 func Serve(ctx context.Context, c Config, d Definition, handle Handler) error {
 	definition, err := json.Marshal(d)
 	if err != nil {
@@ -70,7 +71,10 @@ func Serve(ctx context.Context, c Config, d Definition, handle Handler) error {
 	}
 	closed := make(chan struct{})
 	announce := func(nc *nats.Conn) { _ = nc.Publish("tool.schema."+d.Name, definition) }
-	opts := []nats.Option{key, nats.Name(c.Principal), nats.MaxReconnects(-1), nats.ReconnectHandler(announce), nats.ClosedHandler(func(*nats.Conn) { close(closed) })}
+	opts := []nats.Option{
+		key, nats.Name(c.Principal), nats.MaxReconnects(-1), nats.ReconnectHandler(announce),
+		nats.ClosedHandler(func(*nats.Conn) { close(closed) }),
+	}
 	if c.CA != "" && strings.Contains(c.Server, "tls://") {
 		opts = append(opts, nats.RootCAs(c.CA))
 	}

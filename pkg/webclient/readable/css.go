@@ -11,10 +11,10 @@ import (
 // maxDeclarations is how many bytes of a style attribute or of the body of a CSS rule are read.
 const maxDeclarations = 64 << 10
 
-// parseDeclarations parses a style attribute or the body of a CSS rule to values in lower case by property, as a browser
-// does: the last declaration of a property counts, one that is !important before others, and one with an unknown value
-// does not replace one that hides the element. A text over maxDeclarations bytes is not read and hides its element,
-// because nobody can tell what it does. It is nil for an empty text.
+// parseDeclarations parses a style attribute or the body of a CSS rule to values in lower case by property, as a
+// browser does: the last declaration of a property counts, one that is !important before others, and one with an
+// unknown value does not replace one that hides the element. A text over maxDeclarations bytes is not read and hides
+// its element, because nobody can tell what it does. It is nil for an empty text.
 func parseDeclarations(s string) map[string]string {
 	if s == "" {
 		return nil
@@ -52,10 +52,12 @@ func cutImportant(v string) (value string, ok bool) {
 
 // shownValue matches the values that browsers know for the properties of hidingStyles: a keyword of display, visibility
 // or a length, a number with a unit, a color in hexadecimal or a function.
-var shownValue = regexp.MustCompile(`^(?:block|inline|flex|grid|contents|list-item|flow-root|(?:inline|table)(?:-[a-z]+)?|table|visible|auto|none|normal|inherit|initial|unset|revert|` +
-	`small|medium|large|smaller|larger|x+-(?:small|large)|black|white|red|green|blue|gray|grey|silver|navy|orange|currentcolor|[+-]?[0-9.]+[a-z%]*|#[0-9a-f]{3,8}|[a-z-]+\(.+\))$`)
+var shownValue = regexp.MustCompile(
+	`^(?:block|inline|flex|grid|contents|list-item|flow-root|(?:inline|table)(?:-[a-z]+)?|table|visible|auto|none|normal|inherit|initial|unset|revert|` +
+		`small|medium|large|smaller|larger|x+-(?:small|large)|black|white|red|green|blue|gray|grey|silver|navy|orange|currentcolor|[+-]?[0-9.]+[a-z%]*|#[0-9a-f]{3,8}|[a-z-]+\(.+\))$`)
 
-// isShown reports whether a browser takes a value of a property that hides nothing, so that it may replace one that does.
+// isShown reports whether a browser takes a value of a property that hides nothing, so that it may replace one that
+// does.
 func isShown(property, value string) bool {
 	return shownValue.MatchString(value) && !hidesElement(map[string]string{property: value})
 }
@@ -81,13 +83,18 @@ var hidingStyles = []hidingStyle{
 	{[]string{"font-size"}, ofNumber(func(n float64, unit string) bool {
 		return n <= 0 || n <= 1 && (unit == "px" || unit == "pt") || n < 0.1 && unit != "%" || n < 10 && unit == "%"
 	})},
-	{[]string{"left", "top", "right", "bottom", "inset", "translate", "text-indent", "margin-left", "margin-top"}, ofNumber(isOffscreen)},
+	{
+		[]string{"left", "top", "right", "bottom", "inset", "translate", "text-indent", "margin-left", "margin-top"},
+		ofNumber(isOffscreen),
+	},
 	{[]string{"clip"}, func(v string) bool {
-		return strings.HasPrefix(v, "rect(") && !strings.ContainsAny(strings.NewReplacer("1px", "", "0px", "").Replace(v), "23456789")
+		return strings.HasPrefix(v, "rect(") &&
+			!strings.ContainsAny(strings.NewReplacer("1px", "", "0px", "").Replace(v), "23456789")
 	}},
 	{[]string{"clip-path"}, func(v string) bool {
 		v = strings.ReplaceAll(v, " ", "")
-		return strings.HasPrefix(v, "inset(50%") || strings.HasPrefix(v, "inset(100%") || strings.HasPrefix(v, "circle(0")
+		return strings.HasPrefix(v, "inset(50%") || strings.HasPrefix(v, "inset(100%") ||
+			strings.HasPrefix(v, "circle(0")
 	}},
 	{[]string{"transform"}, func(v string) bool {
 		v = strings.ReplaceAll(v, " ", "")
@@ -130,8 +137,8 @@ func (h hidingStyle) matches(declared map[string]string) bool {
 	return slices.ContainsFunc(h.properties, func(p string) bool { return declared[p] != "" && h.hides(declared[p]) })
 }
 
-// hidesElement reports whether an element with these declarations cannot be seen, by hidingStyles or by a clipped overflow.
-// It knows nothing of inherited styles.
+// hidesElement reports whether an element with these declarations cannot be seen, by hidingStyles or by a clipped
+// overflow. It knows nothing of inherited styles.
 func hidesElement(declared map[string]string) bool {
 	if len(declared) == 0 {
 		return false
@@ -147,7 +154,8 @@ func hidesElement(declared map[string]string) bool {
 		return true
 	}
 	overflow := declared["overflow"]
-	return (strings.HasPrefix(overflow, "hidden") || strings.HasPrefix(overflow, "clip")) && overflowStyle.matches(declared)
+	return (strings.HasPrefix(overflow, "hidden") || strings.HasPrefix(overflow, "clip")) &&
+		overflowStyle.matches(declared)
 }
 
 // parseNumber parses the number at the beginning of a value, also inside of calc(), and returns the unit after it. A
@@ -173,8 +181,8 @@ func parseNumber(v string) (n float64, unit string, ok bool) {
 
 var timesZero = regexp.MustCompile(`(?:\*\s*[+-]?0(?:\.0*)?\s*$|^[+-]?0(?:\.0*)?\s*\*)`)
 
-// splitColor returns the parts of a color function, such as rgb(0 0 0 / 0), with its alpha last and apart; nil when v is no
-// function. alpha is "" when the color has none. Commas and blanks divide alike.
+// splitColor returns the parts of a color function, such as rgb(0 0 0 / 0), with its alpha last and apart; nil when v
+// is no function. alpha is "" when the color has none. Commas and blanks divide alike.
 func splitColor(v string) (parts []string, alpha string) {
 	open := strings.IndexByte(v, '(')
 	if open <= 0 {
@@ -188,8 +196,8 @@ func splitColor(v string) (parts []string, alpha string) {
 	return parts, strings.TrimSpace(alpha)
 }
 
-// isTransparent reports whether text of this color, in lower case, is invisible: transparent, or an alpha of less than 0.05
-// in hexadecimal or in a color function of any notation.
+// isTransparent reports whether text of this color, in lower case, is invisible: transparent, or an alpha of less than
+// 0.05 in hexadecimal or in a color function of any notation.
 func isTransparent(v string) bool {
 	v = strings.TrimSpace(v)
 	if v == "transparent" {
@@ -206,8 +214,8 @@ func isTransparent(v string) bool {
 // namedColors are color names that are used to hide text; others are compared as written.
 var namedColors = map[string]string{"white": "#ffffff", "black": "#000000", "snow": "#fffafa", "ivory": "#fffff0"}
 
-// normalizeColor returns a color in one spelling, "" when it is none, depends on the context or has a notation that is not
-// read. Alpha is ignored. Of hsl and the like only white and black are read.
+// normalizeColor returns a color in one spelling, "" when it is none, depends on the context or has a notation that is
+// not read. Alpha is ignored. Of hsl and the like only white and black are read.
 func normalizeColor(v string) string {
 	v = strings.ToLower(strings.TrimSpace(v))
 	if c := namedColors[v]; c != "" {
@@ -225,13 +233,15 @@ func normalizeColor(v string) string {
 			return map[string]string{"100%": "#ffffff", "100": "#ffffff", "0%": "#000000", "0": "#000000"}[parts[2]]
 		}
 		return ""
-	case v == "inherit", v == "initial", v == "currentcolor", v == "unset", v == "none", v == "transparent", strings.ContainsAny(v, "(, "):
+	case v == "inherit", v == "initial", v == "currentcolor", v == "unset", v == "none", v == "transparent",
+		strings.ContainsAny(v, "(, "):
 		return ""
 	}
 	return v
 }
 
-// normalizeRGB returns the color rgb(255, 255, 255), also with percentages or blanks, as #ffffff; "" when v is no such color.
+// normalizeRGB returns the color rgb(255, 255, 255), also with percentages or blanks, as #ffffff; "" when v is no such
+// color.
 func normalizeRGB(v string) string {
 	parts, _ := splitColor(v)
 	if len(parts) != 3 {
@@ -253,7 +263,8 @@ func normalizeRGB(v string) string {
 	return string(out)
 }
 
-// blockEnd returns the offset after the brace that closes the block that began before css, the end of css when there is none.
+// blockEnd returns the offset after the brace that closes the block that began before css, the end of css when there is
+// none.
 func blockEnd(css string) int {
 	depth := 1
 	for i := range len(css) {

@@ -10,8 +10,10 @@ import (
 
 // droppedElements are code, or another document. Their text is not the page's.
 var droppedElements = map[atom.Atom]bool{
-	atom.Script: true, atom.Style: true, atom.Noscript: true, atom.Template: true, atom.Iframe: true, atom.Object: true, atom.Embed: true,
-	atom.Svg: true, atom.Canvas: true, atom.Math: true, atom.Frame: true, atom.Frameset: true, atom.Noframes: true, atom.Noembed: true,
+	atom.Script: true, atom.Style: true, atom.Noscript: true, atom.Template: true, atom.Iframe: true, atom.Object: true,
+	atom.Embed: true,
+	atom.Svg:   true, atom.Canvas: true, atom.Math: true, atom.Frame: true, atom.Frameset: true, atom.Noframes: true,
+	atom.Noembed:  true,
 	atom.Textarea: true, atom.Select: true, atom.Datalist: true, atom.Applet: true,
 }
 
@@ -28,8 +30,8 @@ type stripper struct {
 	work    int // the sum of their depths
 }
 
-// strip removes from a document what a user would not see, counts it in r, and returns the number of remaining nodes and the
-// sum of their depths, from which the caller bounds its work.
+// strip removes from a document what a user would not see, counts it in r, and returns the number of remaining nodes
+// and the sum of their depths, from which the caller bounds its work.
 func (r *Removed) strip(root *html.Node) (nodes, work int) {
 	p := stripper{removed: r, rules: newHidingRules()}
 	styled := p.readStyles(root)
@@ -47,12 +49,14 @@ func (p *stripper) readStyles(root *html.Node) (any bool) {
 	var walk func(*html.Node)
 	walk = func(n *html.Node) {
 		switch {
-		case n.Type == html.ElementNode && n.DataAtom == atom.Link && strings.Contains(strings.ToLower(attributeValue(n, "rel")), "stylesheet"):
+		case n.Type == html.ElementNode && n.DataAtom == atom.Link &&
+			strings.Contains(strings.ToLower(attributeValue(n, "rel")), "stylesheet"):
 			any = true
 		case n.Type == html.ElementNode && n.DataAtom == atom.Style && n.FirstChild != nil:
 			any = true
 			css := n.FirstChild.Data
-			if media := strings.ToLower(attributeValue(n, "media")); media != "" && !strings.Contains(media, "all") && !strings.Contains(media, "screen") {
+			if media := strings.ToLower(attributeValue(n, "media")); media != "" && !strings.Contains(media, "all") &&
+				!strings.Contains(media, "screen") {
 				return // for printers and the like
 			}
 			p.rules.collect(css)
@@ -66,8 +70,8 @@ func (p *stripper) readStyles(root *html.Node) (any bool) {
 	return any
 }
 
-// stripBelow removes comments, dropped and hidden elements below n, and unsafe attributes of the rest. in is what n passes
-// on to its children, depth their depth. The parser bounds the depth.
+// stripBelow removes comments, dropped and hidden elements below n, and unsafe attributes of the rest. in is what n
+// passes on to its children, depth their depth. The parser bounds the depth.
 func (p *stripper) stripBelow(n *html.Node, in inherited, depth int) {
 	for c := n.FirstChild; c != nil; {
 		next := c.NextSibling
@@ -99,13 +103,14 @@ func (p *stripper) stripBelow(n *html.Node, in inherited, depth int) {
 	}
 }
 
-// isHidden reports whether element c is not visible: by its attributes, by a style sheet, or because its color equals its
-// background. html, head and body never are: scripts uncover some pages.
+// isHidden reports whether element c is not visible: by its attributes, by a style sheet, or because its color equals
+// its background. html, head and body never are: scripts uncover some pages.
 func (p *stripper) isHidden(c *html.Node, in inherited, depth int) bool {
 	if c.DataAtom == atom.Html || c.DataAtom == atom.Body || c.DataAtom == atom.Head {
 		return false // pages that a script uncovers
 	}
-	if c.DataAtom == atom.Dialog && !hasAttribute(c, "open") || c.DataAtom == atom.Input && strings.EqualFold(attributeValue(c, "type"), "hidden") {
+	if c.DataAtom == atom.Dialog && !hasAttribute(c, "open") || c.DataAtom == atom.Input &&
+		strings.EqualFold(attributeValue(c, "type"), "hidden") {
 		return true
 	}
 	if hasHidingAttribute(c.Attr) || p.rules.hides(c, depth) {
@@ -122,9 +127,9 @@ func (p *stripper) isHidden(c *html.Node, in inherited, depth int) bool {
 	return ink != "" && ink == inheritBackground(c, in).background
 }
 
-// inheritBackground returns what the children of c inherit: in, with the background that c sets by bgcolor or, with precedence,
-// by its style attribute; style sheets are not read. No background (transparent, none, inherit) keeps that of in. What is no plain
-// color, such as a picture, is "", unknown.
+// inheritBackground returns what the children of c inherit: in, with the background that c sets by bgcolor or, with
+// precedence, by its style attribute; style sheets are not read. No background (transparent, none, inherit) keeps that
+// of in. What is no plain color, such as a picture, is "", unknown.
 func inheritBackground(c *html.Node, in inherited) inherited {
 	if v := attributeValue(c, "bgcolor"); v != "" {
 		in.background = normalizeColor(v)
@@ -141,7 +146,8 @@ func inheritBackground(c *html.Node, in inherited) inherited {
 // noBackground are values that leave the background of the parent visible.
 var noBackground = []string{"", "transparent", "none", "inherit", "initial", "unset"}
 
-// dropUnsafeAttributes drops attributes with data: or javascript: URLs, and event handlers. Only data: URLs are counted.
+// dropUnsafeAttributes drops attributes with data: or javascript: URLs, and event handlers. Only data: URLs are
+// counted.
 func (p *stripper) dropUnsafeAttributes(c *html.Node) {
 	kept := c.Attr[:0]
 	for _, a := range c.Attr {

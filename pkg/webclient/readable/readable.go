@@ -1,5 +1,5 @@
-// Package readable turns a page into text for a model: what a user would read there, as Markdown, and nothing that a user
-// would not see. It is a pure function of the page, and bounded whatever the page holds.
+// Package readable turns a page into text for a model: what a user would read there, as Markdown, and nothing that a
+// user would not see. It is a pure function of the page, and bounded whatever the page holds.
 package readable
 
 import (
@@ -73,8 +73,8 @@ func HTML(body, address string) Doc {
 // Plain reads plain text.
 func Plain(body string) Doc { return Doc{Text: cleanText(body)} }
 
-// Markup reads Markdown, XML and the like as text without comments, which are invisible where it is rendered. An unclosed
-// comment stays.
+// Markup reads Markdown, XML and the like as text without comments, which are invisible where it is rendered. An
+// unclosed comment stays.
 func Markup(body string) Doc {
 	var doc Doc
 	var b strings.Builder
@@ -93,8 +93,8 @@ func Markup(body string) Doc {
 	return doc
 }
 
-// mainContent returns the page's main part as Markdown, or its whole body when that part is shorter than minArticle; "" when
-// that fails. It changes root. It recovers from panics of the two libraries, which read untrusted content.
+// mainContent returns the page's main part as Markdown, or its whole body when that part is shorter than minArticle; ""
+// when that fails. It changes root. It recovers from panics of the two libraries, which read untrusted content.
 func mainContent(root *html.Node, address string) (out string) {
 	defer func() {
 		if recover() != nil {
@@ -119,7 +119,8 @@ func mainContent(root *html.Node, address string) (out string) {
 	return renderMarkdown(whole, page)
 }
 
-// toMarkdown escapes nothing: a model reads a star as a star, and the escapes of a page of nothing but stars took seconds.
+// toMarkdown escapes nothing: a model reads a star as a star, and the escapes of a page of nothing but stars took
+// seconds.
 var toMarkdown = converter.NewConverter(
 	converter.WithEscapeMode(converter.EscapeModeDisabled),
 	converter.WithPlugins(base.NewBasePlugin(), commonmark.NewCommonmarkPlugin()),
@@ -168,8 +169,8 @@ func rewriteLink(a *html.Node, page *url.URL) {
 	a.Attr = kept
 }
 
-// cleanText drops invisible characters, blanks at the end of lines and repeated empty lines. Other white space becomes a
-// blank.
+// cleanText drops invisible characters, blanks at the end of lines and repeated empty lines. Other white space becomes
+// a blank.
 func cleanText(s string) string {
 	s = strings.Map(func(r rune) rune {
 		switch {
@@ -254,14 +255,16 @@ func textBelow(n *html.Node) string {
 }
 
 var inlineElements = map[atom.Atom]bool{
-	atom.A: true, atom.Abbr: true, atom.B: true, atom.Cite: true, atom.Code: true, atom.Em: true, atom.Font: true, atom.I: true,
-	atom.Kbd: true, atom.Label: true, atom.Mark: true, atom.Q: true, atom.S: true, atom.Small: true, atom.Span: true, atom.Strong: true,
-	atom.Sub: true, atom.Sup: true, atom.Time: true, atom.U: true, atom.Var: true,
+	atom.A: true, atom.Abbr: true, atom.B: true, atom.Cite: true, atom.Code: true, atom.Em: true, atom.Font: true,
+	atom.I:   true,
+	atom.Kbd: true, atom.Label: true, atom.Mark: true, atom.Q: true, atom.S: true, atom.Small: true, atom.Span: true,
+	atom.Strong: true,
+	atom.Sub:    true, atom.Sup: true, atom.Time: true, atom.U: true, atom.Var: true,
 }
 
-// tokenize returns title and words, without links, of a page that the parser rejects. Without a tree nothing tells where an
-// element ends or which rule of a style sheet applies, so it shows only text that is known to be visible: up to the first element
-// that may hide text, and nothing of a page with a style sheet.
+// tokenize returns title and words, without links, of a page that the parser rejects. Without a tree nothing tells
+// where an element ends or which rule of a style sheet applies, so it shows only text that is known to be visible: up
+// to the first element that may hide text, and nothing of a page with a style sheet.
 func tokenize(body string) (doc Doc) {
 	z := html.NewTokenizer(strings.NewReader(body))
 	var b, title strings.Builder
@@ -310,20 +313,23 @@ func tokenize(body string) (doc Doc) {
 
 // rawElements are dropped elements whose text the tokenizer reads as one piece, up to their own end tag.
 var rawElements = map[atom.Atom]bool{
-	atom.Script: true, atom.Style: true, atom.Noscript: true, atom.Iframe: true, atom.Noframes: true, atom.Noembed: true, atom.Textarea: true,
+	atom.Script: true, atom.Style: true, atom.Noscript: true, atom.Iframe: true, atom.Noframes: true,
+	atom.Noembed: true, atom.Textarea: true,
 }
 
 // isStyleSheet reports whether a tag brings a style sheet, which can hide any text of the page.
 func isStyleSheet(t html.Token) bool {
-	return t.DataAtom == atom.Style || t.DataAtom == atom.Link && slices.ContainsFunc(t.Attr, func(a html.Attribute) bool {
-		return a.Key == "rel" && strings.Contains(strings.ToLower(a.Val), "stylesheet")
-	})
+	return t.DataAtom == atom.Style || t.DataAtom == atom.Link &&
+		slices.ContainsFunc(t.Attr, func(a html.Attribute) bool {
+			return a.Key == "rel" && strings.Contains(strings.ToLower(a.Val), "stylesheet")
+		})
 }
 
-// mayHide reports whether the text of an element may be invisible: an unknown element, one that is dropped, a dialog, and one that
-// an attribute hides or styles.
+// mayHide reports whether the text of an element may be invisible: an unknown element, one that is dropped, a dialog,
+// and one that an attribute hides or styles.
 func mayHide(t html.Token) bool {
-	return t.DataAtom == 0 || droppedElements[t.DataAtom] || t.DataAtom == atom.Dialog || t.DataAtom == atom.Details || hasHidingAttribute(t.Attr) ||
+	return t.DataAtom == 0 || droppedElements[t.DataAtom] || t.DataAtom == atom.Dialog || t.DataAtom == atom.Details ||
+		hasHidingAttribute(t.Attr) ||
 		slices.ContainsFunc(t.Attr, func(a html.Attribute) bool {
 			return slices.Contains([]string{"style", "color", "bgcolor", "background", "text"}, a.Key)
 		})

@@ -13,13 +13,20 @@ import (
 
 // inherited is what an element inherits from its parents.
 func inherited(inner string) string {
-	filler := strings.Repeat("<p>The harbour was quiet in the morning, and the boats lay still, as they had all week, waiting for wind.</p>\n", 8)
-	return "<html><head><title>The harbour</title></head><body><nav><a href=/x>menu</a></nav><article><h1>The harbour</h1>" + filler + inner + filler + "</article><footer>imprint</footer></body></html>"
+	filler := strings.Repeat("<p>The harbour was quiet in the morning, and the boats lay still, as they had all "+
+		"week, waiting for wind.</p>\n", 8)
+	return "<html><head><title>The harbour</title></head><body><nav><a href=/x>menu</a></nav><article><h1>The " +
+		"harbour</h1>" + filler + inner + filler + "</article><footer>imprint</footer></body></html>"
 }
 
 func TestHTML(t *testing.T) {
-	doc := readable.HTML(inherited(`<h2>Wind</h2><p>It came from the <a href="/west?x=1">west</a>.</p><ul><li>one</li><li>two</li></ul><pre>a  b</pre>`), "https://example.com/a/b")
-	for _, want := range []string{"## Wind", "[west](https://example.com/west?x=1)", "- one", "- two", "a  b", "The harbour was quiet"} {
+	doc := readable.HTML(
+		inherited(
+			`<h2>Wind</h2><p>It came from the <a href="/west?x=1">west</a>.</p><ul><li>one</li><li>two</li></ul><pre>a  b</pre>`), "https://example.com/a/b")
+	for _, want := range []string{
+		"## Wind", "[west](https://example.com/west?x=1)", "- one", "- two", "a  b",
+		"The harbour was quiet",
+	} {
 		if !strings.Contains(doc.Text, want) {
 			t.Errorf("no %q in\n%s", want, doc.Text)
 		}
@@ -59,15 +66,27 @@ func TestHidden(t *testing.T) {
 		{"hidden until found", "<p hidden=until-found>" + secret + "</p>", readable.Removed{Hidden: 1}},
 		{"aria-hidden", "<p aria-hidden=TRUE>" + secret + "</p>", readable.Removed{Hidden: 1}},
 		{"display none", "<p style='display:none'>" + secret + "</p>", readable.Removed{Hidden: 1}},
-		{"display none in capitals", "<p style='DISPLAY : NONE !important'>" + secret + "</p>", readable.Removed{Hidden: 1}},
-		{"display none behind a comment", "<p style='display/**/:/*x*/none'>" + secret + "</p>", readable.Removed{Hidden: 1}},
+		{
+			"display none in capitals", "<p style='DISPLAY : NONE !important'>" + secret + "</p>",
+			readable.Removed{Hidden: 1},
+		},
+		{
+			"display none behind a comment", "<p style='display/**/:/*x*/none'>" + secret + "</p>",
+			readable.Removed{Hidden: 1},
+		},
 		{"display none, escaped", `<p style='d\69splay:n\6f ne'>` + secret + "</p>", readable.Removed{Hidden: 1}},
-		{"display none, the last counts", "<p style='display:block;display:none'>" + secret + "</p>", readable.Removed{Hidden: 1}},
+		{
+			"display none, the last counts", "<p style='display:block;display:none'>" + secret + "</p>",
+			readable.Removed{Hidden: 1},
+		},
 		{"visibility", "<p style='visibility:hidden'>" + secret + "</p>", readable.Removed{Hidden: 1}},
 		{"opacity", "<p style='opacity:0.01'>" + secret + "</p>", readable.Removed{Hidden: 1}},
 		{"no size", "<p style='font-size:0'>" + secret + "</p>", readable.Removed{Hidden: 1}},
 		{"a pixel", "<p style='font-size:1px'>" + secret + "</p>", readable.Removed{Hidden: 1}},
-		{"off to the left", "<p style='position:absolute;left:-9999px'>" + secret + "</p>", readable.Removed{Hidden: 1}},
+		{
+			"off to the left", "<p style='position:absolute;left:-9999px'>" + secret + "</p>",
+			readable.Removed{Hidden: 1},
+		},
 		{"off to the top", "<p style='position:fixed;top:-100em'>" + secret + "</p>", readable.Removed{Hidden: 1}},
 		{"indented away", "<p style='text-indent:-9999px'>" + secret + "</p>", readable.Removed{Hidden: 1}},
 		{"clipped", "<p style='clip:rect(0,0,0,0);position:absolute'>" + secret + "</p>", readable.Removed{Hidden: 1}},
@@ -77,37 +96,103 @@ func TestHidden(t *testing.T) {
 		{"transparent", "<p style='color:transparent'>" + secret + "</p>", readable.Removed{Hidden: 1}},
 		{"transparent by its alpha", "<p style='color:rgba(0,0,0,0)'>" + secret + "</p>", readable.Removed{Hidden: 1}},
 		{"white on white", "<p style='color:#fff'>" + secret + "</p>", readable.Removed{Hidden: 1}},
-		{"white on white, by rgb", "<p style='color:rgb(255, 255, 255)'>" + secret + "</p>", readable.Removed{Hidden: 1}},
+		{
+			"white on white, by rgb", "<p style='color:rgb(255, 255, 255)'>" + secret + "</p>",
+			readable.Removed{Hidden: 1},
+		},
 		{"white on white, by a font", "<font color=white>" + secret + "</font>", readable.Removed{Hidden: 1}},
-		{"white on white behind no background", "<div style='background:transparent;background-image:none'><p style='color:#fff'>" + secret + "</p></div>", readable.Removed{Hidden: 1}},
-		{"black on black", "<div style='background:#000'><p style='color:black'>" + secret + "</p></div>", readable.Removed{Hidden: 1}},
-		{"a class of the page's styles", "<style>.x1, .y{display:none}</style><p class='a x1'>" + secret + "</p>", readable.Removed{Hidden: 1, Scripts: 1}},
-		{"an id of the page's styles", "<style>@import 'x';/* */ p#q { left : -5000px }</style><p id=q>" + secret + "</p>", readable.Removed{Hidden: 1, Scripts: 1}},
-		{"a long style", "<p style='" + strings.Repeat("x-y:z;", 1000) + "display:none'>" + secret + "</p>", readable.Removed{Hidden: 1}},
-		{"a style too long to read", "<p style='" + strings.Repeat("x-y:z;", 20000) + "'>" + secret + "</p>", readable.Removed{Hidden: 1}},
-		{"important before a later value", "<p style='display:none!important;display:block'>" + secret + "</p>", readable.Removed{Hidden: 1}},
-		{"important with a blank", "<p style='display:none ! important'>" + secret + "</p>", readable.Removed{Hidden: 1}},
-		{"a later value that browsers ignore", "<p style='display:none;display:visible-ish'>" + secret + "</p>", readable.Removed{Hidden: 1}},
-		{"transparent by the alpha after a slash", "<p style='color:rgb(0 0 0 / 0)'>" + secret + "</p>", readable.Removed{Hidden: 1}},
-		{"transparent by percent", "<p style='color:hsl(10deg 20% 30% / 1%)'>" + secret + "</p>", readable.Removed{Hidden: 1}},
-		{"transparent in another color space", "<p style='color:oklch(40% 0.2 20 / 0)'>" + secret + "</p>", readable.Removed{Hidden: 1}},
-		{"nearly transparent in hexadecimal", "<p style='color:#00000005'>" + secret + "</p>", readable.Removed{Hidden: 1}},
-		{"white on white, rgb with blanks", "<p style='color:rgb(255 255 255)'>" + secret + "</p>", readable.Removed{Hidden: 1}},
-		{"white on white, rgb in percent", "<p style='color:rgb(100%, 100%, 100%)'>" + secret + "</p>", readable.Removed{Hidden: 1}},
+		{"white on white behind no background", "<div style='background:transparent;background-image:none'><p " +
+			"style='color:#fff'>" + secret + "</p></div>", readable.Removed{Hidden: 1}},
+		{
+			"black on black", "<div style='background:#000'><p style='color:black'>" + secret + "</p></div>",
+			readable.Removed{Hidden: 1},
+		},
+		{
+			"a class of the page's styles", "<style>.x1, .y{display:none}</style><p class='a x1'>" + secret + "</p>",
+			readable.Removed{Hidden: 1, Scripts: 1},
+		},
+		{"an id of the page's styles", "<style>@import 'x';/* */ p#q { left : -5000px }</style><p id=q>" + secret +
+			"</p>", readable.Removed{Hidden: 1, Scripts: 1}},
+		{
+			"a long style", "<p style='" + strings.Repeat("x-y:z;", 1000) + "display:none'>" + secret + "</p>",
+			readable.Removed{Hidden: 1},
+		},
+		{
+			"a style too long to read", "<p style='" + strings.Repeat("x-y:z;", 20000) + "'>" + secret + "</p>",
+			readable.Removed{Hidden: 1},
+		},
+		{
+			"important before a later value", "<p style='display:none!important;display:block'>" + secret + "</p>",
+			readable.Removed{Hidden: 1},
+		},
+		{
+			"important with a blank", "<p style='display:none ! important'>" + secret + "</p>",
+			readable.Removed{Hidden: 1},
+		},
+		{
+			"a later value that browsers ignore", "<p style='display:none;display:visible-ish'>" + secret + "</p>",
+			readable.Removed{Hidden: 1},
+		},
+		{
+			"transparent by the alpha after a slash", "<p style='color:rgb(0 0 0 / 0)'>" + secret + "</p>",
+			readable.Removed{Hidden: 1},
+		},
+		{
+			"transparent by percent", "<p style='color:hsl(10deg 20% 30% / 1%)'>" + secret + "</p>",
+			readable.Removed{Hidden: 1},
+		},
+		{
+			"transparent in another color space", "<p style='color:oklch(40% 0.2 20 / 0)'>" + secret + "</p>",
+			readable.Removed{Hidden: 1},
+		},
+		{
+			"nearly transparent in hexadecimal", "<p style='color:#00000005'>" + secret + "</p>",
+			readable.Removed{Hidden: 1},
+		},
+		{
+			"white on white, rgb with blanks", "<p style='color:rgb(255 255 255)'>" + secret + "</p>",
+			readable.Removed{Hidden: 1},
+		},
+		{
+			"white on white, rgb in percent", "<p style='color:rgb(100%, 100%, 100%)'>" + secret + "</p>",
+			readable.Removed{Hidden: 1},
+		},
 		{"white on white, hsl", "<p style='color:hsl(0, 0%, 100%)'>" + secret + "</p>", readable.Removed{Hidden: 1}},
-		{"its own background", "<style>.x{color:#123456;background-color:#123456}</style><p class=x>" + secret + "</p>", readable.Removed{Hidden: 1, Scripts: 1}},
+		{
+			"its own background", "<style>.x{color:#123456;background-color:#123456}</style><p class=x>" + secret +
+				"</p>",
+			readable.Removed{Hidden: 1, Scripts: 1},
+		},
 		{"no size by calc", "<p style='font-size:calc(1px * 0)'>" + secret + "</p>", readable.Removed{Hidden: 1}},
 		{"no size by the short form", "<p style='font:0/0 a'>" + secret + "</p>", readable.Removed{Hidden: 1}},
 		{"opacity by a filter", "<p style='filter:opacity(0)'>" + secret + "</p>", readable.Removed{Hidden: 1}},
 		{"translated away", "<p style='transform:translateX(-4000px)'>" + secret + "</p>", readable.Removed{Hidden: 1}},
-		{"a descendant of the page's styles", "<style>div .x{display:none}</style><div><p class=x>" + secret + "</p></div>", readable.Removed{Hidden: 1, Scripts: 1}},
-		{"two classes of the page's styles", "<style>.x.y{display:none}</style><p class='y x'>" + secret + "</p>", readable.Removed{Hidden: 1, Scripts: 1}},
-		{"an attribute of the page's styles", "<style>[data-x]{display:none}</style><p data-x=1>" + secret + "</p>", readable.Removed{Hidden: 1, Scripts: 1}},
-		{"a group of the page's styles", "<style>:is(.x, .y){display:none}</style><p class=x>" + secret + "</p>", readable.Removed{Hidden: 1, Scripts: 1}},
-		{"a layer", "<style>@layer a{.x{display:none}}</style><p class=x>" + secret + "</p>", readable.Removed{Hidden: 1, Scripts: 1}},
-		{"every screen", "<style>@media screen and (min-width:1px){.x{display:none}}.y{color:red}</style><p class=x>" + secret + "</p>", readable.Removed{Hidden: 1, Scripts: 1}},
-		{"the second rule of a block", "<style>@supports (display:grid){.y{color:red}.x{display:none}}</style><p class=x>" + secret + "</p>", readable.Removed{Hidden: 1, Scripts: 1}},
-		{"a rule after many", "<style>" + manyRules(20000) + ".x{display:none}</style><p class=x>" + secret + "</p>", readable.Removed{Hidden: 1, Scripts: 1}},
+		{"a descendant of the page's styles", "<style>div .x{display:none}</style><div><p class=x>" + secret +
+			"</p></div>", readable.Removed{Hidden: 1, Scripts: 1}},
+		{
+			"two classes of the page's styles", "<style>.x.y{display:none}</style><p class='y x'>" + secret + "</p>",
+			readable.Removed{Hidden: 1, Scripts: 1},
+		},
+		{
+			"an attribute of the page's styles", "<style>[data-x]{display:none}</style><p data-x=1>" + secret + "</p>",
+			readable.Removed{Hidden: 1, Scripts: 1},
+		},
+		{
+			"a group of the page's styles", "<style>:is(.x, .y){display:none}</style><p class=x>" + secret + "</p>",
+			readable.Removed{Hidden: 1, Scripts: 1},
+		},
+		{
+			"a layer", "<style>@layer a{.x{display:none}}</style><p class=x>" + secret + "</p>",
+			readable.Removed{Hidden: 1, Scripts: 1},
+		},
+		{"every screen", "<style>@media screen and (min-width:1px){.x{display:none}}.y{color:red}</style><p class=x>" +
+			secret + "</p>", readable.Removed{Hidden: 1, Scripts: 1}},
+		{"the second rule of a block", "<style>@supports (display:grid){.y{color:red}.x{display:none}}</style><p " +
+			"class=x>" + secret + "</p>", readable.Removed{Hidden: 1, Scripts: 1}},
+		{
+			"a rule after many", "<style>" + manyRules(20000) + ".x{display:none}</style><p class=x>" + secret + "</p>",
+			readable.Removed{Hidden: 1, Scripts: 1},
+		},
 		{"a dialog", "<dialog>" + secret + "</dialog>", readable.Removed{Hidden: 1}},
 		{"inside of what is hidden", "<div hidden><div><p>" + secret + "</p></div></div>", readable.Removed{Hidden: 1}},
 		{"a script", "<script>var x='" + secret + "'</script>", readable.Removed{Scripts: 1}},
@@ -120,7 +205,10 @@ func TestHidden(t *testing.T) {
 		{"data in a link", "<p><a href='data:text/plain," + secret + "'>here</a></p>", readable.Removed{DataURLs: 1}},
 		{"data in a picture", "<p><img src=' DATA:text/plain," + secret + "'></p>", readable.Removed{DataURLs: 1}},
 		{"a script in a link", "<p><a href='javascript:x(\"" + secret + "\")'>here</a></p>", readable.Removed{}},
-		{"the words of a picture", "<p><img src=/x.png alt='" + secret + "' title='" + secret + "'></p>", readable.Removed{}},
+		{
+			"the words of a picture", "<p><img src=/x.png alt='" + secret + "' title='" + secret + "'></p>",
+			readable.Removed{},
+		},
 		{"the title of a link", "<p><a href=/x title='" + secret + "'>here</a></p>", readable.Removed{}},
 		{"an attribute", "<p data-x='" + secret + "' aria-label='" + secret + "'>here</p>", readable.Removed{}},
 	} {
@@ -142,16 +230,20 @@ func TestHidden(t *testing.T) {
 // What a person does see stays.
 func TestShown(t *testing.T) {
 	for name, inner := range map[string]string{
-		"a color":                    "<p style='color:#333'>plain words</p>",
-		"white on black":             "<div style='background:black'><p style='color:white'>plain words</p></div>",
-		"white on a picture":         "<div style='background:url(x.png)'><p style='color:white'>plain words</p></div>",
-		"white on a sheet's color":   "<style>.hero{background:#123}</style><div class=hero><p style='color:white'>plain words</p></div>",
-		"shifted a little":           "<p style='position:relative;left:-4px;margin-top:-20px'>plain words</p>",
-		"hidden when printed":        "<style media=print>.x{display:none}</style><p class=x>plain words</p>",
-		"hidden on small windows":    "<style>@media (max-width:600px){.x{display:none}}</style><p class=x>plain words</p>",
-		"hidden inside something":    "<style>.menu .x{display:none}</style><p class=x>plain words</p>",
-		"a state of an element":      "<style>p:hover{display:none}.x::after{display:none}</style><p class=x>plain words</p>",
-		"hidden on large windows":    "<style>@media (min-width:768px){.x{display:none}}</style><p class=x>plain words</p>",
+		"a color":            "<p style='color:#333'>plain words</p>",
+		"white on black":     "<div style='background:black'><p style='color:white'>plain words</p></div>",
+		"white on a picture": "<div style='background:url(x.png)'><p style='color:white'>plain words</p></div>",
+		"white on a sheet's color": "<style>.hero{background:#123}</style><div class=hero><p " +
+			"style='color:white'>plain words</p></div>",
+		"shifted a little":    "<p style='position:relative;left:-4px;margin-top:-20px'>plain words</p>",
+		"hidden when printed": "<style media=print>.x{display:none}</style><p class=x>plain words</p>",
+		"hidden on small windows": "<style>@media (max-width:600px){.x{display:none}}</style><p class=x>plain " +
+			"words</p>",
+		"hidden inside something": "<style>.menu .x{display:none}</style><p class=x>plain words</p>",
+		"a state of an element": "<style>p:hover{display:none}.x::after{display:none}</style><p class=x>plain " +
+			"words</p>",
+		"hidden on large windows": "<style>@media (min-width:768px){.x{display:none}}</style><p class=x>plain " +
+			"words</p>",
 		"half transparent":           "<p style='color:rgb(0 0 0 / 60%)'>plain words</p>",
 		"a font":                     "<p style='font:10px/1.2 sans-serif'>plain words</p>",
 		"half opaque":                "<p style='opacity:0.6'>plain words</p>",
@@ -171,7 +263,8 @@ func TestShown(t *testing.T) {
 func TestUnseenCharacters(t *testing.T) {
 	const tricky = "a\u200bb\u202ec\U000E0041d\x1b[31me\x00f\u00adg\u2066h\r\ni\u2028j"
 	for name, doc := range map[string]readable.Doc{
-		"HTML": readable.HTML("<title>"+tricky+"</title><p>"+tricky+"</p>", "https://example.com/"), "plain": readable.Plain(tricky), "markup": readable.Markup(tricky),
+		"HTML":  readable.HTML("<title>"+tricky+"</title><p>"+tricky+"</p>", "https://example.com/"),
+		"plain": readable.Plain(tricky), "markup": readable.Markup(tricky),
 	} {
 		for _, r := range doc.Text + doc.Title {
 			if r != '\n' && !unicode.IsPrint(r) {
@@ -185,10 +278,12 @@ func TestUnseenCharacters(t *testing.T) {
 }
 
 func TestPlain(t *testing.T) {
-	if doc := readable.Plain("a\n\n\n\n  b\t\n<!-- c -->"); doc.Text != "a\n\n  b\n<!-- c -->" || doc.Removed.Parts() != 0 {
+	if doc := readable.Plain("a\n\n\n\n  b\t\n<!-- c -->"); doc.Text != "a\n\n  b\n<!-- c -->" ||
+		doc.Removed.Parts() != 0 {
 		t.Errorf("plain: %+v", doc)
 	}
-	if doc := readable.Markup("# a\n<!-- x -->b<!-- y\n-->c <!-- d"); doc.Text != "# a\nbc <!-- d" || doc.Removed.Comments != 2 {
+	if doc := readable.Markup("# a\n<!-- x -->b<!-- y\n-->c <!-- d"); doc.Text != "# a\nbc <!-- d" ||
+		doc.Removed.Comments != 2 {
 		t.Errorf("markup: %+v", doc)
 	}
 }
@@ -218,23 +313,24 @@ var hostile = map[string]string{
 	"many attributes":         "<p " + strings.Repeat("a=b ", 100000) + ">words</p>",
 	"many styles":             strings.Repeat("<p style='color:red;left:1px;opacity:1'>words</p>", 6000),
 	"many rules":              "<style>" + strings.Repeat(".x{display:none}", 50000) + "</style><p>words</p>",
-	"many selectors":          "<style>" + strings.Repeat(".x .y > .z{display:none}", 20000) + "</style>" + strings.Repeat("<div>", 200) + "<p>words</p>" + strings.Repeat("<i>x</i>", 5000),
-	"open rules":              "<style>" + strings.Repeat("@media x{", 100000) + "</style><p>words</p>",
-	"a long title":            "<title>" + strings.Repeat("t", 1<<19) + "</title><p>words</p>",
-	"a word without an end":   "<p>words " + strings.Repeat("w", 1<<18),
-	"many comments":           strings.Repeat("<!--x-->", 100000) + "<p>words</p>",
-	"open comments":           "<p>words</p>" + strings.Repeat("<!--", 200000),
-	"stars":                   "<p>words " + strings.Repeat("*_`[", 50000),
-	"entities":                "<p>words " + strings.Repeat("&amp;&#x41;&notin;", 40000),
-	"nested quotes":           strings.Repeat("<blockquote>", 400) + "words",
-	"nested lists":            strings.Repeat("<ol><li>", 200) + "words",
-	"wide table":              "<table><tr>" + strings.Repeat("<td>words</td>", 20000) + "</table>",
-	"nothing but whitespace":  "words" + strings.Repeat(" \n\t", 100000),
-	"select in select":        "<p>words</p>" + strings.Repeat("<select><option>", 20000),
+	"many selectors": "<style>" + strings.Repeat(".x .y > .z{display:none}", 20000) + "</style>" +
+		strings.Repeat("<div>", 200) + "<p>words</p>" + strings.Repeat("<i>x</i>", 5000),
+	"open rules":             "<style>" + strings.Repeat("@media x{", 100000) + "</style><p>words</p>",
+	"a long title":           "<title>" + strings.Repeat("t", 1<<19) + "</title><p>words</p>",
+	"a word without an end":  "<p>words " + strings.Repeat("w", 1<<18),
+	"many comments":          strings.Repeat("<!--x-->", 100000) + "<p>words</p>",
+	"open comments":          "<p>words</p>" + strings.Repeat("<!--", 200000),
+	"stars":                  "<p>words " + strings.Repeat("*_`[", 50000),
+	"entities":               "<p>words " + strings.Repeat("&amp;&#x41;&notin;", 40000),
+	"nested quotes":          strings.Repeat("<blockquote>", 400) + "words",
+	"nested lists":           strings.Repeat("<ol><li>", 200) + "words",
+	"wide table":             "<table><tr>" + strings.Repeat("<td>words</td>", 20000) + "</table>",
+	"nothing but whitespace": "words" + strings.Repeat(" \n\t", 100000),
+	"select in select":       "<p>words</p>" + strings.Repeat("<select><option>", 20000),
 }
 
-// Of a page that is nested deeper than the parser goes, nothing is shown that may be hidden: where an element ends and which rules
-// of a style sheet apply is not known.
+// Of a page that is nested deeper than the parser goes, nothing is shown that may be hidden: where an element ends and
+// which rules of a style sheet apply is not known.
 func TestDeepPagesShowOnlyWhatIsVisible(t *testing.T) {
 	t.Parallel()
 	deep := strings.Repeat("<div>", 1000)
@@ -277,7 +373,8 @@ func TestHostilePages(t *testing.T) {
 			if took > 15*time.Second { // tenfold what the race detector needs on a slow machine
 				t.Errorf("%s for %d bytes", took, len(body))
 			}
-			if !strings.Contains(doc.Text, "words") || strings.Contains(doc.Text, "secret") || len(doc.Text) > 3<<20 || len(doc.Title) > 300 {
+			if !strings.Contains(doc.Text, "words") || strings.Contains(doc.Text, "secret") || len(doc.Text) > 3<<20 ||
+				len(doc.Title) > 300 {
 				t.Errorf("%d bytes of text, title of %d", len(doc.Text), len(doc.Title))
 			}
 			t.Logf("%s for %d bytes", took.Round(time.Millisecond), len(body))

@@ -23,8 +23,8 @@ func newHidingRules() *hidingRules {
 	return &hidingRules{names: map[string]bool{}, rough: map[string]bool{}, left: maxSelectorWork}
 }
 
-// hides reports whether a style sheet hides element c, which stands at the given depth. When the selectors take too much
-// work, an element counts as hidden that could be the last of one: what cannot be told is not shown.
+// hides reports whether a style sheet hides element c, which stands at the given depth. When the selectors take too
+// much work, an element counts as hidden that could be the last of one: what cannot be told is not shown.
 func (h *hidingRules) hides(c *html.Node, depth int) bool {
 	if h.matchesName(c, h.names) {
 		return true
@@ -93,7 +93,8 @@ var (
 	simpleSelector = regexp.MustCompile(`^([.#][A-Za-z_][A-Za-z0-9_-]*)$`)
 	selectorNames  = regexp.MustCompile(`[.#]?[A-Za-z_][A-Za-z0-9_-]*`)
 	// minWidth and maxWidth match conditions on the width of the window that every screen meets.
-	alwaysMet   = regexp.MustCompile(`\(\s*(?:min-(?:width|height)\s*:\s*(?:[0-2]?[0-9]{1,2}(?:\.[0-9]+)?(?:px)?|[0-9](?:\.[0-9]+)?r?em)|max-(?:width|height)\s*:\s*[0-9]{5,}(?:px)?)\s*\)`)
+	alwaysMet = regexp.MustCompile(
+		`\(\s*(?:min-(?:width|height)\s*:\s*(?:[0-2]?[0-9]{1,2}(?:\.[0-9]+)?(?:px)?|[0-9](?:\.[0-9]+)?r?em)|max-(?:width|height)\s*:\s*[0-9]{5,}(?:px)?)\s*\)`)
 	someScreens = regexp.MustCompile(`\(|print|speech|not `)
 )
 

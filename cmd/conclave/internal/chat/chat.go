@@ -1,8 +1,9 @@
-// Package chat is the interactive conversation of the terminal: inline, without the alternate screen. What is finished is printed
-// for good; below it a small region shows the growing end of the answer, the phase and the input.
+// Package chat is the interactive conversation of the terminal: inline, without the alternate screen. What is finished
+// is printed for good; below it a small region shows the growing end of the answer, the phase and the input.
 //
-// Bubble Tea reads the keys and runs the loop. The region is drawn by [term.Inline] and not by its renderer, which prints lines
-// above the region in commands of their own, in no certain order, and loses lines when there are more than the screen has.
+// Bubble Tea reads the keys and runs the loop. The region is drawn by [term.Inline] and not by its renderer, which
+// prints lines above the region in commands of their own, in no certain order, and loses lines when there are more than
+// the screen has.
 package chat
 
 import (
@@ -76,7 +77,8 @@ func Run(ctx context.Context, o Options) error {
 	m := newModel(ctx, o)
 	fmt.Fprint(o.App.Out, ansi.SetModeBracketedPaste+ansi.RequestModeBracketedPaste)
 	defer fmt.Fprint(o.App.Out, ansi.ResetModeBracketedPaste)
-	p := tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(keyboard), tea.WithoutRenderer(), tea.WithoutSignalHandler(), tea.WithColorProfile(colorprofile.ANSI))
+	p := tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(keyboard), tea.WithoutRenderer(),
+		tea.WithoutSignalHandler(), tea.WithColorProfile(colorprofile.ANSI))
 	m.send = p.Send
 	go m.watchSize(ctx)
 	_, err = p.Run()
@@ -134,7 +136,10 @@ func newModel(ctx context.Context, o Options) *model {
 	input.KeyMap.InsertNewline = key.NewBinding(key.WithKeys("alt+enter", "ctrl+j", "shift+enter"))
 	input.KeyMap.Paste, input.KeyMap.CopySelection = key.NewBinding(), key.NewBinding()
 	input.Focus()
-	m := &model{Options: o, ctx: ctx, screen: term.NewInline(o.App.Out), input: input, history: openHistory(o.App), reportUntil: time.Now().Add(modeWait)}
+	m := &model{
+		Options: o, ctx: ctx, screen: term.NewInline(o.App.Out), input: input, history: openHistory(o.App),
+		reportUntil: time.Now().Add(modeWait),
+	}
 	m.measure()
 	return m
 }
@@ -233,7 +238,8 @@ func (m *model) frame() tea.Cmd {
 	return tea.Tick(wait, func(time.Time) tea.Msg { return frameMsg{} })
 }
 
-// draw draws the region below the new lines: the growing end of the answer, the phase, the prompt or the input, and a hint.
+// draw draws the region below the new lines: the growing end of the answer, the phase, the prompt or the input, and a
+// hint.
 func (m *model) draw() {
 	m.drawn = time.Now()
 	var below []string
@@ -263,7 +269,8 @@ func (m *model) draw() {
 		}
 	}
 	row += len(region)
-	if err := m.screen.Draw(m.takeLines(), append(region, below...), row, min(column, m.width()), m.columns); err != nil {
+	if err := m.screen.Draw(m.takeLines(), append(region, below...), row, min(column, m.width()),
+		m.columns); err != nil {
 		m.quit = true // the terminal is gone
 	}
 }

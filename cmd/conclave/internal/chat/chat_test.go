@@ -11,7 +11,8 @@ import (
 	"conclave/cmd/conclave/internal/cli"
 )
 
-// TestIdleDrawsNothing: a frame does not cause the next one, so that an idle conversation writes nothing to the terminal.
+// TestIdleDrawsNothing: a frame does not cause the next one, so that an idle conversation writes nothing to the
+// terminal.
 func TestIdleDrawsNothing(t *testing.T) {
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
 	var out bytes.Buffer
@@ -38,8 +39,16 @@ func TestModeReport(t *testing.T) {
 		{"not known", []tea.ModeReportMsg{{Mode: ansi.ModeBracketedPaste, Value: ansi.ModeNotRecognized}}, nil, false},
 		{"reset", []tea.ModeReportMsg{{Mode: ansi.ModeBracketedPaste, Value: ansi.ModeReset}}, nil, false},
 		{"another mode", []tea.ModeReportMsg{{Mode: ansi.ModeSynchronizedOutput, Value: ansi.ModeSet}}, nil, false},
-		{"trick: pasted behind the true one", []tea.ModeReportMsg{{Mode: ansi.ModeBracketedPaste}, {Mode: ansi.ModeBracketedPaste, Value: ansi.ModeSet}}, nil, false},
-		{"trick: pasted behind a key", []tea.ModeReportMsg{{Mode: ansi.ModeBracketedPaste, Value: ansi.ModeSet}}, tea.KeyPressMsg{Code: 'a', Text: "a"}, false},
+		{"trick: pasted behind the true one", []tea.ModeReportMsg{
+			{Mode: ansi.ModeBracketedPaste},
+			{Mode: ansi.ModeBracketedPaste, Value: ansi.ModeSet},
+		}, nil, false},
+		{
+			"trick: pasted behind a key",
+			[]tea.ModeReportMsg{{Mode: ansi.ModeBracketedPaste, Value: ansi.ModeSet}},
+			tea.KeyPressMsg{Code: 'a', Text: "a"},
+			false,
+		},
 		{"trick: pasted later", []tea.ModeReportMsg{{Mode: ansi.ModeBracketedPaste, Value: ansi.ModeSet}}, nil, false},
 	} {
 		var out bytes.Buffer

@@ -36,14 +36,23 @@ var slashCommands []slashCommand
 func init() {
 	slashCommands = []slashCommand{
 		{"/help", "", "list the commands and keys", (*model).showHelp, nil},
-		{"/model", "[name]", "list the models, or choose one for the next questions", (*model).chooseModel, func(m *model, _ string) []string { return m.names.models }},
-		{"/session", "[new|id]", "list the sessions, begin a new one, or continue one", (*model).chooseSession, func(m *model, _ string) []string { return append([]string{"new"}, m.names.sessions...) }},
+		{
+			"/model", "[name]", "list the models, or choose one for the next questions", (*model).chooseModel,
+			func(m *model, _ string) []string { return m.names.models },
+		},
+		{
+			"/session", "[new|id]", "list the sessions, begin a new one, or continue one", (*model).chooseSession,
+			func(m *model, _ string) []string { return append([]string{"new"}, m.names.sessions...) },
+		},
 		{"/new", "", "begin a new session", func(m *model, _ string) tea.Cmd { return m.chooseSession("new") }, nil},
 		{"/memory", "<words>", "search the memory as the assistant does", (*model).searchMemory, nil},
 		{"/why", "", "show what the last answer is based on", (*model).explainAnswer, nil},
 		{"/stop", "", "stop the running answer", (*model).stopAnswer, nil},
 		{"/retry", "", "ask the last question again, with the criticism of its answer", (*model).retry, nil},
-		{"/attach", "<file>", "attach a file to the next question, as untrusted content", (*model).attachFile, completePath},
+		{
+			"/attach", "<file>", "attach a file to the next question, as untrusted content", (*model).attachFile,
+			completePath,
+		},
 		{"/quit", "", "end the conversation; it stays stored", (*model).end, nil},
 	}
 }
@@ -51,7 +60,8 @@ func init() {
 // end ends the conversation. An answer that is written goes on.
 func (m *model) end(string) tea.Cmd {
 	if m.turn != nil {
-		m.print(m.paint(term.Dim, "the answer goes on, and is stored in this session (conclave chat --continue); /stop before /quit stops it"))
+		m.print(m.paint(term.Dim, "the answer goes on, and is stored in this session (conclave chat --continue); "+
+			"/stop before /quit stops it"))
 	}
 	m.quit = true
 	return nil
@@ -140,7 +150,8 @@ func (m *model) chooseModel(name string) tea.Cmd {
 		case name == "":
 			return view.Models(s, list, m.App.Program())
 		case !client.HasModel(list, name):
-			return cli.Fail(cli.ExitFailed, "there is no model "+name, "pull it with "+m.App.Program()+" model pull "+name)
+			return cli.Fail(cli.ExitFailed, "there is no model "+name, "pull it with "+m.App.Program()+" model pull "+
+				name)
 		}
 		return nil
 	}, chosen)
@@ -162,7 +173,9 @@ func (m *model) chooseSession(id string) tea.Cmd {
 			if err != nil {
 				return err
 			}
-			return view.Sessions(s.Out, slices.DeleteFunc(list, func(c client.SessionSummary) bool { return c.Err != nil }))
+			return view.Sessions(s.Out, slices.DeleteFunc(list, func(c client.SessionSummary) bool {
+				return c.Err != nil
+			}))
 		}, nil)
 	}
 	var found string
@@ -171,7 +184,8 @@ func (m *model) chooseSession(id string) tea.Cmd {
 			err = cli.Fail(cli.ExitFailed, "there is no session "+term.Visible(id), "list them with /session")
 		}
 		if client := subjects.ClientOf(found); err == nil && client != "" {
-			err = cli.Fail(cli.ExitFailed, "session "+found+" belongs to the client "+client+": its questions are not your words", "read it with "+m.App.Program()+" session show "+found)
+			err = cli.Fail(cli.ExitFailed, "session "+found+" belongs to the client "+client+": its questions are "+
+				"not your words", "read it with "+m.App.Program()+" session show "+found)
 		}
 		return err
 	}, func() tea.Cmd {
@@ -215,7 +229,8 @@ func (m *model) searchMemory(words string) tea.Cmd {
 	}, nil)
 }
 
-// explainAnswer shows what the last answer of this conversation is based on: memories, tool calls, notes, model and tokens.
+// explainAnswer shows what the last answer of this conversation is based on: memories, tool calls, notes, model and
+// tokens.
 func (m *model) explainAnswer(string) tea.Cmd {
 	if m.last == nil {
 		m.fail(errors.New("there is no answer in this conversation yet"))

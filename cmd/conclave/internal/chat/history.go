@@ -13,8 +13,8 @@ import (
 // maxHistory is how many inputs are kept.
 const maxHistory = 1000
 
-// history is what was typed before, also in earlier conversations: a JSON string per line of a file that only the user can read.
-// An input that begins with a blank is not kept. A file that cannot be read or written is ignored.
+// history is what was typed before, also in earlier conversations: a JSON string per line of a file that only the user
+// can read. An input that begins with a blank is not kept. A file that cannot be read or written is ignored.
 type history struct {
 	file    string // "" = none
 	entries []string

@@ -231,7 +231,8 @@ func (m *model) printNotes() {
 	m.turn.held = nil
 }
 
-// onAnswer prints what of the answer was not shown, its notes and a summary, and waits for the grade beside the next question.
+// onAnswer prints what of the answer was not shown, its notes and a summary, and waits for the grade beside the next
+// question.
 func (m *model) onAnswer(r subjects.Response) tea.Cmd {
 	t := m.turn
 	answer := view.AnswerText(r)
@@ -354,7 +355,10 @@ func (m *model) onApproval(r subjects.ApprovalRequest) {
 // showApproval prints the first waiting call: the exact arguments, complete, with hidden characters made visible.
 func (m *model) showApproval() {
 	var b strings.Builder
-	view.PrintApproval(term.Sized(&b, m.width()), subjects.Approval{ApprovalRequest: m.waiting[0].request, State: subjects.ApprovalPending}, time.Now())
+	view.PrintApproval(term.Sized(&b, m.width()), subjects.Approval{
+		ApprovalRequest: m.waiting[0].request,
+		State:           subjects.ApprovalPending,
+	}, time.Now())
 	m.print("")
 	m.print(strings.Split(strings.TrimRight(b.String(), "\n"), "\n")...)
 	wait := term.TooFast
@@ -364,8 +368,8 @@ func (m *model) showApproval() {
 	m.waiting[0].early = time.Now().Add(wait)
 }
 
-// onApprovalKey edits the answer to the question about a call. Enter decides: everything but a clear yes denies. A yes without the word,
-// where one is needed, is asked again.
+// onApprovalKey edits the answer to the question about a call. Enter decides: everything but a clear yes denies. A yes
+// without the word, where one is needed, is asked again.
 func (m *model) onApprovalKey(k tea.KeyPressMsg) tea.Cmd {
 	a := &m.waiting[0]
 	switch {

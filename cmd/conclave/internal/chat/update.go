@@ -69,8 +69,8 @@ func (m *model) handle(msg tea.Msg) tea.Cmd {
 	return nil
 }
 
-// onModeReport learns from the first report of the terminal whether it marks pastes. A report after that, or after a key, counts for
-// nothing: pasted text can contain one.
+// onModeReport learns from the first report of the terminal whether it marks pastes. A report after that, or after a
+// key, counts for nothing: pasted text can contain one.
 func (m *model) onModeReport(r tea.ModeReportMsg) {
 	if r.Mode == ansi.ModeBracketedPaste && time.Now().Before(m.reportUntil) {
 		m.marksPastes, m.reportUntil = r.Value.IsSet(), time.Time{}
@@ -127,8 +127,8 @@ func (m *model) interrupt(mayQuit bool) tea.Cmd {
 	return nil
 }
 
-// submit sends the input: as a command when it begins with a slash, else as a question. A backslash at its end continues on a new
-// line.
+// submit sends the input: as a command when it begins with a slash, else as a question. A backslash at its end
+// continues on a new line.
 func (m *model) submit() tea.Cmd {
 	text := m.input.Value()
 	if before, ok := strings.CutSuffix(text, "\\"); ok && m.input.Line() == m.input.LineCount()-1 {
@@ -139,7 +139,8 @@ func (m *model) submit() tea.Cmd {
 		return nil
 	}
 	if len(text) > subjects.QueryReceived.Limit() {
-		m.fail(cli.Usage("the question is larger than %s: attach the text with /attach, or shorten it", term.Bytes(int64(subjects.QueryReceived.Limit()))))
+		m.fail(cli.Usage("the question is larger than %s: attach the text with /attach, or shorten it",
+			term.Bytes(int64(subjects.QueryReceived.Limit()))))
 		return nil
 	}
 	m.input.Reset()

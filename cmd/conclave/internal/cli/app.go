@@ -1,5 +1,5 @@
-// Package cli is what every command shares: the global flags, the folders, the configuration, connections, exit codes and
-// help texts for arguments.
+// Package cli is what every command shares: the global flags, the folders, the configuration, connections, exit codes
+// and help texts for arguments.
 package cli
 
 import (
@@ -50,9 +50,9 @@ func New(in io.Reader, out, err io.Writer) *App {
 	return &App{Streams: term.NewStreams(in, out, err), Started: time.Now()}
 }
 
-// ResolveFolders rejects an unknown --log-level and sets the folders that no flag names to the XDG ones. Both become absolute:
-// they are printed, and written into nats contexts. Without --server it names the cluster of the data folder, if it has one. It
-// creates nothing.
+// ResolveFolders rejects an unknown --log-level and sets the folders that no flag names to the XDG ones. Both become
+// absolute: they are printed, and written into nats contexts. Without --server it names the cluster of the data folder,
+// if it has one. It creates nothing.
 func (a *App) ResolveFolders() error {
 	if a.Level != "" {
 		if err := new(slog.Level).UnmarshalText([]byte(a.Level)); err != nil {
@@ -77,9 +77,9 @@ func (a *App) ResolveFolders() error {
 	return nil
 }
 
-// LoadConfig reads the configuration and applies flags to it, by path of the setting, and --log-level. An empty value means
-// that the flag was not given. Invalid files are errors, invalid flags usage errors; missing files are the shipped ones. flags may
-// be nil.
+// LoadConfig reads the configuration and applies flags to it, by path of the setting, and --log-level. An empty value
+// means that the flag was not given. Invalid files are errors, invalid flags usage errors; missing files are the
+// shipped ones. flags may be nil.
 func (a *App) LoadConfig(flags map[string]string) (config.Config, error) {
 	cfg, err := config.Load(a.Home.Config)
 	if err != nil {
@@ -100,8 +100,8 @@ func (a *App) LoadConfig(flags map[string]string) (config.Config, error) {
 	return cfg, nil
 }
 
-// Settings is the configuration for naming things, such as tools in help and completions: the shipped one when the user's
-// cannot be read. It must not decide how the system runs.
+// Settings is the configuration for naming things, such as tools in help and completions: the shipped one when the
+// user's cannot be read. It must not decide how the system runs.
 func (a *App) Settings() config.Config {
 	cfg, err := a.LoadConfig(nil)
 	if err != nil {
@@ -121,24 +121,28 @@ func ToolNames(cfg config.Config) (out []string) {
 	return out
 }
 
-// EnabledActors are the actors that a configuration wants: all of this build, and respondent B only where it is enabled.
+// EnabledActors are the actors that a configuration wants: all of this build, and respondent B only where it is
+// enabled.
 func EnabledActors(cfg config.Config) []string {
 	return slices.DeleteFunc(slices.Clone(config.Actors), func(n string) bool {
 		return n == subjects.RespondentB && !cfg.Generator.RespondentB.Enabled
 	})
 }
 
-// Logger logs to stderr: as readable lines without control characters on a terminal, as JSON elsewhere. Records below level are
-// dropped.
+// Logger logs to stderr: as readable lines without control characters on a terminal, as JSON elsewhere. Records below
+// level are dropped.
 func (a *App) Logger(level slog.Level) *slog.Logger {
 	if term.IsTerminal(a.Err) {
-		return slog.New(tint.NewTextHandler(a.Err, &tint.Options{Level: level, TimeFormat: time.TimeOnly, NoColor: !term.HasColour(a.Err), ReplaceAttr: sanitizeAttr}))
+		return slog.New(tint.NewTextHandler(a.Err, &tint.Options{
+			Level: level, TimeFormat: time.TimeOnly,
+			NoColor: !term.HasColour(a.Err), ReplaceAttr: sanitizeAttr,
+		}))
 	}
 	return slog.New(slog.NewJSONHandler(a.Err, &slog.HandlerOptions{Level: level}))
 }
 
-// ServiceLogger is [App.Logger] of a process that stays, which also keeps its log in a file for conclave logs, unless the settings
-// say otherwise. Credentials in texts are redacted there. A file that cannot be written is only logged.
+// ServiceLogger is [App.Logger] of a process that stays, which also keeps its log in a file for conclave logs, unless
+// the settings say otherwise. Credentials in texts are redacted there. A file that cannot be written is only logged.
 func (a *App) ServiceLogger(cfg config.Config, name string) (log *slog.Logger, closeLog func()) {
 	level := cfg.System.Level()
 	stderr := a.Logger(level)
@@ -174,8 +178,8 @@ func (a *App) QuietLogger() *slog.Logger {
 	return a.Logger(level)
 }
 
-// sanitizeAttr replaces control characters in attributes that are strings or errors, which can hold text from others. It serves
-// slog's ReplaceAttr.
+// sanitizeAttr replaces control characters in attributes that are strings or errors, which can hold text from others.
+// It serves slog's ReplaceAttr.
 func sanitizeAttr(_ []string, at slog.Attr) slog.Attr {
 	switch v := at.Value.Any().(type) {
 	case string:
@@ -186,8 +190,8 @@ func sanitizeAttr(_ []string, at slog.Attr) slog.Attr {
 	return at
 }
 
-// Bus is the server named by --server, or the running one; without either the error wraps [bus.ErrNotRunning]. It does not
-// connect.
+// Bus is the server named by --server, or the running one; without either the error wraps [bus.ErrNotRunning]. It does
+// not connect.
 func (a *App) Bus() (*bus.Bus, error) {
 	url := a.Server
 	if url == "" {
@@ -205,8 +209,8 @@ func (a *App) Bus() (*bus.Bus, error) {
 	return a.Home.Connect(url, a.QuietLogger()), nil
 }
 
-// Connect connects to the server with the key of a role, such as user, operator or auditor. The caller must call close unless
-// there is an error.
+// Connect connects to the server with the key of a role, such as user, operator or auditor. The caller must call close
+// unless there is an error.
 func (a *App) Connect(role string, opts ...nats.Option) (c *client.Client, close func(), err error) {
 	b, err := a.Bus()
 	if err != nil {
@@ -233,8 +237,8 @@ func (a *App) WithClient(f func(c *client.Client) error, opts ...nats.Option) er
 	return f(c)
 }
 
-// ReadWithClient is [App.WithClient] for a command that changes nothing: once ctx has ended, which is the user's interrupt,
-// every error is dropped and the command succeeds.
+// ReadWithClient is [App.WithClient] for a command that changes nothing: once ctx has ended, which is the user's
+// interrupt, every error is dropped and the command succeeds.
 func (a *App) ReadWithClient(ctx context.Context, f func(c *client.Client) error, opts ...nats.Option) error {
 	return IgnoreInterrupt(ctx, a.WithClient(f, opts...))
 }
@@ -247,8 +251,8 @@ func IgnoreInterrupt(ctx context.Context, err error) error {
 	return err
 }
 
-// ReportLink returns options that print on stderr when a connection is lost, is back or has an error. back is printed after a
-// reconnect, slow when messages were lost because the reader is slow; "" prints nothing.
+// ReportLink returns options that print on stderr when a connection is lost, is back or has an error. back is printed
+// after a reconnect, slow when messages were lost because the reader is slow; "" prints nothing.
 func (a *App) ReportLink(back, slow string) []nats.Option {
 	return []nats.Option{
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
@@ -272,9 +276,10 @@ func (a *App) ReportLink(back, slow string) []nats.Option {
 	}
 }
 
-// CheckNoStandalone refuses to start a server on a store that a stand-alone server uses: two servers on one store destroy it.
-// nil means that none was found: no environment file, nothing at its address within two seconds, or another program there. It
-// only reads the greeting of the server. Answering its challenge would let an impostor on that port relay our signature.
+// CheckNoStandalone refuses to start a server on a store that a stand-alone server uses: two servers on one store
+// destroy it. nil means that none was found: no environment file, nothing at its address within two seconds, or another
+// program there. It only reads the greeting of the server. Answering its challenge would let an impostor on that port
+// relay our signature.
 func (a *App) CheckNoStandalone() error {
 	vars, err := ReadEnv(a.Home.Env())
 	if err != nil {
@@ -295,11 +300,12 @@ func (a *App) CheckNoStandalone() error {
 	if err != nil || !ok || json.Unmarshal(rest, &info) != nil || info.Name != bus.ServerName {
 		return nil // another program
 	}
-	return Fail(ExitFailed, "a stand-alone server at nats://"+address+" uses this data folder", "connect to it with --server nats://"+address+", or stop it first")
+	return Fail(ExitFailed, "a stand-alone server at nats://"+address+" uses this data folder",
+		"connect to it with --server nats://"+address+", or stop it first")
 }
 
-// ReadEnv reads the environment file that conclave keys writes for a stand-alone server: NAME=value lines, with quotes around a
-// value removed. Comments and other lines are skipped; a missing file is [fs.ErrNotExist].
+// ReadEnv reads the environment file that conclave keys writes for a stand-alone server: NAME=value lines, with quotes
+// around a value removed. Comments and other lines are skipped; a missing file is [fs.ErrNotExist].
 func ReadEnv(file string) (map[string]string, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -314,8 +320,8 @@ func ReadEnv(file string) (map[string]string, error) {
 	return vars, nil
 }
 
-// FolderFlags are --data and --config, quoted and each after a blank, as they must be repeated for another command to use the
-// same folders; "" for the default ones.
+// FolderFlags are --data and --config, quoted and each after a blank, as they must be repeated for another command to
+// use the same folders; "" for the default ones.
 func (a *App) FolderFlags() string {
 	home, err := bus.DefaultHome()
 	s := ""
@@ -328,8 +334,8 @@ func (a *App) FolderFlags() string {
 	return s
 }
 
-// Program is the beginning of another command on the same system: conclave, and the folder and server flags that differ from
-// the defaults.
+// Program is the beginning of another command on the same system: conclave, and the folder and server flags that differ
+// from the defaults.
 func (a *App) Program() string {
 	s := "conclave" + a.FolderFlags()
 	if a.Server != "" {
@@ -338,8 +344,8 @@ func (a *App) Program() string {
 	return s
 }
 
-// Finish prints an error, if any, and returns the exit code. Without one, a failed write to stdout is the error. A reader of
-// stdout that has gone ([term.ErrReaderGone]) is no error unless a command made a [Failure] of it.
+// Finish prints an error, if any, and returns the exit code. Without one, a failed write to stdout is the error. A
+// reader of stdout that has gone ([term.ErrReaderGone]) is no error unless a command made a [Failure] of it.
 func (a *App) Finish(err error) int {
 	if err == nil {
 		err = a.Out.Err
@@ -354,9 +360,9 @@ func (a *App) Finish(err error) int {
 	return Code(err)
 }
 
-// Interruptible returns a context that ends with the first SIGINT, SIGTERM or SIGHUP; the second exits the process with 1.
-// SIGHUP stays ignored under nohup. SIGPIPE is ignored, so that a write fails and the command can end in order. release must be
-// called once; it ends the context and the handling of signals.
+// Interruptible returns a context that ends with the first SIGINT, SIGTERM or SIGHUP; the second exits the process with
+// 1. SIGHUP stays ignored under nohup. SIGPIPE is ignored, so that a write fails and the command can end in order.
+// release must be called once; it ends the context and the handling of signals.
 func Interruptible(ctx context.Context, stderr io.Writer) (_ context.Context, release func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	signal.Ignore(syscall.SIGPIPE)
@@ -387,8 +393,9 @@ func Interruptible(ctx context.Context, stderr io.Writer) (_ context.Context, re
 	}
 }
 
-// StateFolder is the folder of what is kept between runs and can be lost, such as the history of chat and the log of a system in
-// the background: conclave in $XDG_STATE_HOME (default ~/.local/state), or with --data that folder. It is not created.
+// StateFolder is the folder of what is kept between runs and can be lost, such as the history of chat and the log of a
+// system in the background: conclave in $XDG_STATE_HOME (default ~/.local/state), or with --data that folder. It is not
+// created.
 func (a *App) StateFolder() (string, error) {
 	if home, err := bus.DefaultHome(); err != nil || a.Home.Data != home.Data {
 		return a.Home.Data, nil
@@ -399,8 +406,8 @@ func (a *App) StateFolder() (string, error) {
 // lastSessionFile holds the session that ask used last.
 func (a *App) lastSessionFile() string { return filepath.Join(a.Home.Data, "last_session") }
 
-// LastSession is the id of the session that ask used last. When nothing was asked yet, the error is none, which the caller
-// words. A file without a valid id is an error too.
+// LastSession is the id of the session that ask used last. When nothing was asked yet, the error is none, which the
+// caller words. A file without a valid id is an error too.
 func (a *App) LastSession(none error) (string, error) {
 	b, err := os.ReadFile(a.lastSessionFile())
 	if errors.Is(err, os.ErrNotExist) {
@@ -411,13 +418,14 @@ func (a *App) LastSession(none error) (string, error) {
 	}
 	session := strings.TrimSpace(string(b))
 	if subjects.CheckToken(session) != nil {
-		return "", Fail(ExitFailed, a.lastSessionFile()+" does not hold a session id", "delete the file, or name a session with --session")
+		return "", Fail(ExitFailed, a.lastSessionFile()+" does not hold a session id", "delete the file, or name a "+
+			"session with --session")
 	}
 	return session, nil
 }
 
-// SaveLastSession stores the session for [App.LastSession]. The file is replaced atomically: another ask may read it. The data
-// folder must exist.
+// SaveLastSession stores the session for [App.LastSession]. The file is replaced atomically: another ask may read it.
+// The data folder must exist.
 func (a *App) SaveLastSession(session string) error {
 	return file.Replace(a.lastSessionFile(), []byte(session+"\n"))
 }
@@ -430,8 +438,8 @@ func (a *App) ForgetLastSession(session string) error {
 	return os.Remove(a.lastSessionFile())
 }
 
-// WriteNewFile creates a file with what write writes, complete or not at all, with mode 0600. It refuses a file that exists,
-// also one created meanwhile, and a folder that cannot be written to.
+// WriteNewFile creates a file with what write writes, complete or not at all, with mode 0600. It refuses a file that
+// exists, also one created meanwhile, and a folder that cannot be written to.
 func WriteNewFile(file string, write func(w io.Writer) error) error {
 	exists := Fail(ExitFailed, file+" exists already", "choose another name")
 	switch _, err := os.Lstat(file); {

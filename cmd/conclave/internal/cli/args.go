@@ -20,8 +20,8 @@ import (
 	"conclave/subjects"
 )
 
-// Args wraps a check of cobra so that its complaint about positional arguments is a usage error that says what the command
-// expects and names the help.
+// Args wraps a check of cobra so that its complaint about positional arguments is a usage error that says what the
+// command expects and names the help.
 func Args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, v []string) error {
 		if check(cmd, v) == nil {
@@ -36,8 +36,8 @@ func Args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// NoArgs rejects any argument as a usage error. For a command with subcommands the error suggests the one that may have been
-// meant.
+// NoArgs rejects any argument as a usage error. For a command with subcommands the error suggests the one that may have
+// been meant.
 func NoArgs(cmd *cobra.Command, v []string) error {
 	if len(v) == 0 {
 		return nil
@@ -49,10 +49,12 @@ func NoArgs(cmd *cobra.Command, v []string) error {
 	if s := cmd.SuggestionsFor(v[0]); len(s) > 0 {
 		hint = fmt.Sprintf(" (did you mean %s?)", strings.Join(s, " or "))
 	}
-	return Usage("unknown command %q%s: see %s --help", strings.TrimPrefix(cmd.CommandPath()+" "+v[0], "conclave "), hint, cmd.CommandPath())
+	return Usage("unknown command %q%s: see %s --help", strings.TrimPrefix(cmd.CommandPath()+" "+v[0], "conclave "),
+		hint, cmd.CommandPath())
 }
 
-// BadFlag makes a usage error of any error in the flags. For an unknown long flag it suggests the closest one of the command.
+// BadFlag makes a usage error of any error in the flags. For an unknown long flag it suggests the closest one of the
+// command.
 func BadFlag(cmd *cobra.Command, err error) error {
 	hint := ""
 	if _, name, ok := strings.Cut(err.Error(), "unknown flag: --"); ok {
@@ -113,7 +115,8 @@ func Group(use, short, long, example string, subcommands ...*cobra.Command) *cob
 			for _, c := range cmd.Commands() {
 				names = append(names, c.Name())
 			}
-			return Usage("%s needs a subcommand, one of %s: see %s --help", cmd.CommandPath(), strings.Join(names, ", "), cmd.CommandPath())
+			return Usage("%s needs a subcommand, one of %s: see %s --help", cmd.CommandPath(),
+				strings.Join(names, ", "), cmd.CommandPath())
 		},
 	}
 	cmd.AddCommand(subcommands...)
@@ -136,8 +139,8 @@ func CheckTimeout(d time.Duration, example string) error {
 	return nil
 }
 
-// CheckID rejects an id that is no valid token, as a usage error; thing names it there. An empty id passes: the flag was not
-// given. Whether the id exists is not checked.
+// CheckID rejects an id that is no valid token, as a usage error; thing names it there. An empty id passes: the flag
+// was not given. Whether the id exists is not checked.
 func CheckID(thing, id string) error {
 	if id != "" && subjects.CheckToken(id) != nil {
 		return Usage("%q is not a valid %s: use letters, digits, _ and -", term.Clip(id, 40), thing)
@@ -145,8 +148,8 @@ func CheckID(thing, id string) error {
 	return nil
 }
 
-// CheckPrefix rejects what cannot be the id of an approval, a rule or a memory, or a prefix of one: an invalid token, also an
-// empty one, and fewer than [client.IDPrefix] characters.
+// CheckPrefix rejects what cannot be the id of an approval, a rule or a memory, or a prefix of one: an invalid token,
+// also an empty one, and fewer than [client.IDPrefix] characters.
 func CheckPrefix(id string) error {
 	if subjects.CheckToken(id) != nil || len(id) < client.IDPrefix {
 		return Usage("%q is not a valid id: give at least %d characters of it", term.Clip(id, 40), client.IDPrefix)
@@ -154,8 +157,8 @@ func CheckPrefix(id string) error {
 	return nil
 }
 
-// CheckModel rejects a model name that is empty, longer than 200 bytes, or has blanks or unprintable characters. Whether the
-// model exists is not checked.
+// CheckModel rejects a model name that is empty, longer than 200 bytes, or has blanks or unprintable characters.
+// Whether the model exists is not checked.
 func CheckModel(name string) error {
 	invalid := func(r rune) bool { return !unicode.IsPrint(r) || unicode.IsSpace(r) }
 	if name == "" || len(name) > 200 || strings.ContainsFunc(name, invalid) {
@@ -199,9 +202,10 @@ func (a *App) CompleteTools(*cobra.Command, []string, string) ([]string, cobra.S
 // completionTimeout bounds a completion: the shell waits for it.
 const completionTimeout = time.Second
 
-// CompleteFrom completes with the words that list returns from the running system, sorted; a tab separates a word from its
-// description. Words that do not begin with what was typed, and those with hidden characters, are left out. A completion prints
-// nothing, also no errors: without a system, or after [completionTimeout], it offers nothing. stderr is discarded from then on.
+// CompleteFrom completes with the words that list returns from the running system, sorted; a tab separates a word from
+// its description. Words that do not begin with what was typed, and those with hidden characters, are left out. A
+// completion prints nothing, also no errors: without a system, or after [completionTimeout], it offers nothing. stderr
+// is discarded from then on.
 func (a *App) CompleteFrom(list func(ctx context.Context, c *client.Client) ([]string, error)) Completion {
 	return func(cmd *cobra.Command, _ []string, word string) ([]string, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
@@ -241,5 +245,6 @@ func ParseSince(v string, now time.Time) (time.Time, error) {
 			return t, nil
 		}
 	}
-	return time.Time{}, Usage("--since %q: give a duration like 10m or 30d, or a time like 2006-01-02 or 2006-01-02T15:04:05Z", v)
+	return time.Time{}, Usage("--since %q: give a duration like 10m or 30d, or a time like 2006-01-02 or "+
+		"2006-01-02T15:04:05Z", v)
 }

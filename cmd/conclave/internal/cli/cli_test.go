@@ -34,7 +34,8 @@ func TestToolFault(t *testing.T) {
 		code  int
 		text  string
 	}{
-		{&subjects.Fault{Code: subjects.CodeDenied, Denial: denial}, ExitDenied, "t was denied by layer manifest, rule r: no: allowed: x, y"},
+		{&subjects.Fault{Code: subjects.CodeDenied, Denial: denial}, ExitDenied, "t was denied by layer manifest, " +
+			"rule r: no: allowed: x, y"},
 		{&subjects.Fault{Code: subjects.CodeDenied, Text: "no"}, ExitDenied, "no (denied)"},
 		{&subjects.Fault{Code: subjects.CodeUnavailable}, ExitAbsent, "conclave doctor"},
 		{&subjects.Fault{Code: subjects.CodeTimeout}, ExitAbsent, "--timeout"},
@@ -54,7 +55,10 @@ func TestToolFault(t *testing.T) {
 // Every way in which a call can end has an exit code that a script can go by, and says what to do.
 func TestToolFaultExitCodes(t *testing.T) {
 	t.Parallel()
-	denial := &subjects.Denial{Layer: "manifest", Rule: "not_in_set", Reason: "not for you", Allowed: []string{"get_datetime"}}
+	denial := &subjects.Denial{
+		Layer: "manifest", Rule: "not_in_set", Reason: "not for you",
+		Allowed: []string{"get_datetime"},
+	}
 	asked := &subjects.Denial{Layer: "approval", Rule: "denied", Reason: "you said no"}
 	for _, tt := range []struct {
 		name string
@@ -62,21 +66,87 @@ func TestToolFaultExitCodes(t *testing.T) {
 		code int
 		text string // in what is said
 	}{
-		{"a layer refuses", subjects.Fault{Code: subjects.CodeDenied, Denial: denial}, ExitDenied, "denied by layer manifest, rule not_in_set: not for you: allowed: get_datetime"},
-		{"a layer refuses and nothing is allowed", subjects.Fault{Code: subjects.CodeDenied, Denial: &subjects.Denial{Layer: "egress"}}, ExitDenied, "the rules are in manifest.yaml"},
-		{"the arguments are wrong", subjects.Fault{Code: subjects.CodeDenied, Denial: &subjects.Denial{Layer: "arguments"}}, ExitDenied, "change the arguments"},
-		{"refused without a reason", subjects.Fault{Code: subjects.CodeDenied, Text: "no"}, ExitDenied, "manifest.yaml"},
-		{"the user said no", subjects.Fault{Code: subjects.CodeNotApproved, Text: "said no", Denial: asked}, ExitDenied, "said no (not_approved): nothing was run"},
-		{"nobody answered", subjects.Fault{Code: subjects.CodeUnanswered, Text: "nobody answered", Denial: asked}, ExitDenied, "nobody answered (unanswered): nothing was run; conclave approve lists waiting calls"},
-		{"a limit with what it allows", subjects.Fault{Code: subjects.CodeLimit, Denial: &subjects.Denial{Layer: "limits", Rule: "repeated", Allowed: []string{"at most 2 identical calls"}}}, ExitDenied, "allowed: at most 2 identical calls"},
-		{"a limit", subjects.Fault{Code: subjects.CodeLimit, Denial: &subjects.Denial{Layer: "limits", Rule: "no_limits"}}, ExitDenied, "raise the limits in manifest.yaml"},
-		{"a limit without a layer", subjects.Fault{Code: subjects.CodeLimit, Text: "enough"}, ExitDenied, "raise the limits in manifest.yaml"},
-		{"no credential", subjects.Fault{Code: subjects.CodeNoSecret, Text: "there is no credential named x; set it with: conclave secret set x"}, ExitFailed, "conclave secret set x (no_secret)"},
-		{"perhaps it ran", subjects.Fault{Code: subjects.CodeUncertain, Text: "nobody knows"}, ExitFailed, "check whether it has run"},
-		{"unknown", subjects.Fault{Code: subjects.CodeUnknownTool, Text: "no such"}, ExitAbsent, "conclave tool list shows the tools that you added"},
+		{
+			"a layer refuses",
+			subjects.Fault{Code: subjects.CodeDenied, Denial: denial},
+			ExitDenied,
+			"denied by layer manifest, rule not_in_set: not for you: allowed: get_datetime",
+		},
+		{
+			"a layer refuses and nothing is allowed",
+			subjects.Fault{Code: subjects.CodeDenied, Denial: &subjects.Denial{Layer: "egress"}},
+			ExitDenied,
+			"the rules are in manifest.yaml",
+		},
+		{
+			"the arguments are wrong",
+			subjects.Fault{Code: subjects.CodeDenied, Denial: &subjects.Denial{Layer: "arguments"}},
+			ExitDenied,
+			"change the arguments",
+		},
+		{
+			"refused without a reason",
+			subjects.Fault{Code: subjects.CodeDenied, Text: "no"},
+			ExitDenied,
+			"manifest.yaml",
+		},
+		{
+			"the user said no",
+			subjects.Fault{Code: subjects.CodeNotApproved, Text: "said no", Denial: asked},
+			ExitDenied,
+			"said no (not_approved): nothing was run",
+		},
+		{
+			"nobody answered",
+			subjects.Fault{Code: subjects.CodeUnanswered, Text: "nobody answered", Denial: asked},
+			ExitDenied, "nobody answered (unanswered): nothing was run; conclave approve lists waiting calls",
+		},
+		{
+			"a limit with what it allows",
+			subjects.Fault{Code: subjects.CodeLimit, Denial: &subjects.Denial{
+				Layer: "limits", Rule: "repeated",
+				Allowed: []string{"at most 2 identical calls"},
+			}},
+			ExitDenied, "allowed: at most 2 identical calls",
+		},
+		{
+			"a limit",
+			subjects.Fault{Code: subjects.CodeLimit, Denial: &subjects.Denial{Layer: "limits", Rule: "no_limits"}},
+			ExitDenied, "raise the limits in manifest.yaml",
+		},
+		{
+			"a limit without a layer",
+			subjects.Fault{Code: subjects.CodeLimit, Text: "enough"},
+			ExitDenied,
+			"raise the limits in manifest.yaml",
+		},
+		{"no credential", subjects.Fault{Code: subjects.CodeNoSecret, Text: "there is no credential named x; set it " +
+			"with: conclave secret set x"}, ExitFailed, "conclave secret set x (no_secret)"},
+		{
+			"perhaps it ran",
+			subjects.Fault{Code: subjects.CodeUncertain, Text: "nobody knows"},
+			ExitFailed,
+			"check whether it has run",
+		},
+		{
+			"unknown",
+			subjects.Fault{Code: subjects.CodeUnknownTool, Text: "no such"},
+			ExitAbsent,
+			"conclave tool list shows the tools that you added",
+		},
 		{"too slow", subjects.Fault{Code: subjects.CodeTimeout, Text: "late"}, ExitAbsent, "--timeout"},
-		{"the tool failed", subjects.Fault{Code: subjects.CodeTool, Text: "broken"}, ExitFailed, "tool: broken (tool_failed)"},
-		{"what was sent is malformed", subjects.Fault{Code: subjects.CodeMalformed, Text: "odd"}, ExitFailed, "change the arguments"},
+		{
+			"the tool failed",
+			subjects.Fault{Code: subjects.CodeTool, Text: "broken"},
+			ExitFailed,
+			"tool: broken (tool_failed)",
+		},
+		{
+			"what was sent is malformed",
+			subjects.Fault{Code: subjects.CodeMalformed, Text: "odd"},
+			ExitFailed,
+			"change the arguments",
+		},
 		{"no audit", subjects.Fault{Code: subjects.CodeNoAudit, Text: "full"}, ExitFailed, "conclave doctor"},
 		{"a code of tomorrow", subjects.Fault{Code: "moonstruck", Text: "odd"}, ExitFailed, "the log of conclave up"},
 	} {
@@ -93,7 +163,8 @@ func TestToolFaultExitCodes(t *testing.T) {
 // The tool's own text is the whole message: nothing that fits every tool is added to it.
 func TestToolFaultKeepsTextOfTool(t *testing.T) {
 	t.Parallel()
-	if got := ToolFault("web_search", &subjects.Fault{Code: subjects.CodeTool, Text: "no provider answers; try later"}).Error(); got != "web_search: no provider answers; try later (tool_failed)" {
+	if got := ToolFault("web_search", &subjects.Fault{Code: subjects.CodeTool, Text: "no provider answers; try later"}).
+		Error(); got != "web_search: no provider answers; try later (tool_failed)" {
 		t.Error(got)
 	}
 }
@@ -120,7 +191,8 @@ func TestAnswerFault(t *testing.T) {
 		{"something new", ExitFailed, "log"},
 	} {
 		err := AnswerFault(subjects.Faultf(tt.code, "why"))
-		if Code(err) != tt.exit || !strings.Contains(err.Error(), "why ("+tt.code+")") || !strings.Contains(err.Error(), tt.fix) {
+		if Code(err) != tt.exit || !strings.Contains(err.Error(), "why ("+tt.code+")") ||
+			!strings.Contains(err.Error(), tt.fix) {
 			t.Errorf("%s: %d, %v", tt.code, Code(err), err)
 		}
 	}
@@ -146,10 +218,13 @@ func TestWriteNewFileSaysWhatIsWrong(t *testing.T) {
 		{"below a file", filepath.Join(there, "x"), content, "not a directory"},
 		{"a name that is too long", filepath.Join(dir, strings.Repeat("x", 300)), content, "file name too long"},
 		{"no folder", filepath.Join(dir, "none", "x"), content, "no such file or directory"},
-		{"created meanwhile", meanwhile, func(io.Writer) error { return os.WriteFile(meanwhile, []byte("other"), 0o600) }, "meanwhile exists already"},
+		{"created meanwhile", meanwhile, func(io.Writer) error {
+			return os.WriteFile(meanwhile, []byte("other"), 0o600)
+		}, "meanwhile exists already"},
 	} {
 		err := WriteNewFile(tt.file, tt.write)
-		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) || Code(err) != ExitFailed) {
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) ||
+			Code(err) != ExitFailed) {
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
 		}
 	}

@@ -73,7 +73,8 @@ var toolFaults = map[string]faultRow{
 	subjects.CodeLimit:       {ExitDenied, "wait, or raise the limits in manifest.yaml"},
 	subjects.CodeNoSecret:    {ExitFailed, "conclave secret check lists the stored credentials"},
 	subjects.CodeUncertain:   {ExitFailed, "check whether it has run before you call it again"},
-	subjects.CodeUnknownTool: {ExitAbsent, "conclave tool list shows the tools that you added, also those of MCP servers; conclave actor those of this build, conclave top the running ones"},
+	subjects.CodeUnknownTool: {ExitAbsent, "conclave tool list shows the tools that you added, also those of MCP " +
+		"servers; conclave actor those of this build, conclave top the running ones"},
 	subjects.CodeUnavailable: {ExitAbsent, "conclave doctor shows what runs"},
 	subjects.CodeTimeout:     {ExitAbsent, "try again, or raise --timeout"},
 	subjects.CodeExpired:     {ExitAbsent, "try again, or raise --timeout"},
@@ -89,24 +90,29 @@ var answerFaults = map[string]faultRow{
 	subjects.CodeUnknownPersona:   {ExitUsage, "choose from them with --committee"},
 	subjects.CodeNoPersonas:       {ExitUsage, "name personas with --committee"},
 	subjects.CodeModelUnreachable: {ExitAbsent, "start Ollama, then ask again; see conclave doctor"},
-	subjects.CodeModelMissing:     {ExitAbsent, "fetch it with conclave model pull, or choose from conclave model list"},
-	subjects.CodeModelRemote:      {ExitDenied, "choose a local one from conclave model list, or allow this one by name in models.yaml"},
-	subjects.CodeModelKey:         {ExitFailed, "correct the key of that server, or choose another model with --model"},
-	subjects.CodeModelTooLong:     {ExitFailed, "ask for less at once, or start a new session"},
-	subjects.CodeUnavailable:      {ExitAbsent, "conclave doctor shows what runs"},
-	subjects.CodeTimeout:          {ExitAbsent, "try again"},
-	subjects.CodeExpired:          {ExitAbsent, "try again"},
-	subjects.CodeBusy:             {ExitAbsent, "try again"},
-	subjects.CodeStopped:          {ExitFailed, "ask again"},
-	subjects.CodeUnsupported:      {ExitFailed, "choose another model; conclave model list shows what each supports"},
-	subjects.CodeModelCut:         {ExitFailed, "ask again, or choose another model with --model"},
-	subjects.CodeModelMalformed:   {ExitFailed, "ask again, or choose another model with --model"},
-	subjects.CodeModelNoTools:     {ExitFailed, "ask again, or choose another model with --model"},
-	subjects.CodeModelNoVision:    {ExitFailed, "choose a model that reads images with --model; conclave model list shows which do"},
-	subjects.CodeNoAttachment:     {ExitFailed, "attach the image again"},
-	subjects.CodeModelNoThinking:  {ExitFailed, "ask again, or choose another model with --model"},
-	subjects.CodeMalformed:        {ExitFailed, "rephrase the question"},
-	subjects.CodeTooLarge:         {ExitFailed, "shorten the question"},
+	subjects.CodeModelMissing: {
+		ExitAbsent,
+		"fetch it with conclave model pull, or choose from conclave model list",
+	},
+	subjects.CodeModelRemote: {ExitDenied, "choose a local one from conclave model list, or allow this one by " +
+		"name in models.yaml"},
+	subjects.CodeModelKey:       {ExitFailed, "correct the key of that server, or choose another model with --model"},
+	subjects.CodeModelTooLong:   {ExitFailed, "ask for less at once, or start a new session"},
+	subjects.CodeUnavailable:    {ExitAbsent, "conclave doctor shows what runs"},
+	subjects.CodeTimeout:        {ExitAbsent, "try again"},
+	subjects.CodeExpired:        {ExitAbsent, "try again"},
+	subjects.CodeBusy:           {ExitAbsent, "try again"},
+	subjects.CodeStopped:        {ExitFailed, "ask again"},
+	subjects.CodeUnsupported:    {ExitFailed, "choose another model; conclave model list shows what each supports"},
+	subjects.CodeModelCut:       {ExitFailed, "ask again, or choose another model with --model"},
+	subjects.CodeModelMalformed: {ExitFailed, "ask again, or choose another model with --model"},
+	subjects.CodeModelNoTools:   {ExitFailed, "ask again, or choose another model with --model"},
+	subjects.CodeModelNoVision: {ExitFailed, "choose a model that reads images with --model; conclave model list " +
+		"shows which do"},
+	subjects.CodeNoAttachment:    {ExitFailed, "attach the image again"},
+	subjects.CodeModelNoThinking: {ExitFailed, "ask again, or choose another model with --model"},
+	subjects.CodeMalformed:       {ExitFailed, "rephrase the question"},
+	subjects.CodeTooLarge:        {ExitFailed, "shorten the question"},
 }
 
 var memoryFaults = map[string]faultRow{
@@ -120,8 +126,8 @@ var memoryFaults = map[string]faultRow{
 	subjects.CodeUnrecorded:  {ExitFailed, "see conclave doctor"},
 }
 
-// explain makes an error of a fault: what, the fault's code, and the fix and exit code that rows has for it. A code that is not
-// in rows refers to the log.
+// explain makes an error of a fault: what, the fault's code, and the fix and exit code that rows has for it. A code
+// that is not in rows refers to the log.
 func explain(what string, rows map[string]faultRow, f *subjects.Fault) error {
 	row, ok := rows[f.Code]
 	switch what = fmt.Sprintf("%s (%s)", what, f.Code); {
@@ -133,8 +139,9 @@ func explain(what string, rows map[string]faultRow, f *subjects.Fault) error {
 	return Fail(row.exit, what, row.fix)
 }
 
-// ToolFault explains the fault of a call or of a request to the broker, with the exit code of its cause; name is the tool or
-// the thing requested. A denial says which layer denied it, by which rule, and what is allowed. f must not be nil.
+// ToolFault explains the fault of a call or of a request to the broker, with the exit code of its cause; name is the
+// tool or the thing requested. A denial says which layer denied it, by which rule, and what is allowed. f must not be
+// nil.
 func ToolFault(name string, f *subjects.Fault) error {
 	d := f.Denial
 	if d == nil || f.Code == subjects.CodeNotApproved || f.Code == subjects.CodeUnanswered {
@@ -154,8 +161,8 @@ func ToolFault(name string, f *subjects.Fault) error {
 	return Fail(ExitDenied, fmt.Sprintf("%s was denied by layer %s, rule %s: %s", name, d.Layer, d.Rule, d.Reason), fix)
 }
 
-// AnswerFault explains the fault of a question without an answer, or with a partial one, with the exit code of its cause. f
-// must not be nil.
+// AnswerFault explains the fault of a question without an answer, or with a partial one, with the exit code of its
+// cause. f must not be nil.
 func AnswerFault(f *subjects.Fault) error {
 	if f.Denial != nil || f.Code == subjects.CodeDenied {
 		return ToolFault("the question", f)
@@ -163,8 +170,8 @@ func AnswerFault(f *subjects.Fault) error {
 	return explain(f.Text, answerFaults, f)
 }
 
-// BrokerError explains a fault of a request to the broker; what is the thing requested. Other errors, and nil, are returned as
-// they are.
+// BrokerError explains a fault of a request to the broker; what is the thing requested. Other errors, and nil, are
+// returned as they are.
 func BrokerError(what string, err error) error {
 	var f *subjects.Fault
 	if errors.As(err, &f) {
@@ -173,15 +180,16 @@ func BrokerError(what string, err error) error {
 	return err
 }
 
-// ModelError explains a fault of a request to the model actor, also that none is running. Other errors, and nil, are returned
-// as they are.
+// ModelError explains a fault of a request to the model actor, also that none is running. Other errors, and nil, are
+// returned as they are.
 func ModelError(err error) error {
 	var f *subjects.Fault
 	switch {
 	case !errors.As(err, &f):
 		return err
 	case f.Code == subjects.CodeUnavailable && !actor.IsReplyFault(err):
-		return Fail(ExitAbsent, "no model actor is running", "see conclave doctor, or start one with conclave actor model")
+		return Fail(ExitAbsent, "no model actor is running", "see conclave doctor, or start one with conclave actor "+
+			"model")
 	}
 	return AnswerFault(f)
 }
@@ -189,15 +197,16 @@ func ModelError(err error) error {
 // ErrNoMemory means that no memory actor runs: the next request would fail too.
 var ErrNoMemory = errors.New("no memory actor is running")
 
-// MemoryError explains a fault of a request to memory; it wraps [ErrNoMemory] when no memory actor is running. Other errors,
-// and nil, are returned as they are.
+// MemoryError explains a fault of a request to memory; it wraps [ErrNoMemory] when no memory actor is running. Other
+// errors, and nil, are returned as they are.
 func (a *App) MemoryError(err error) error {
 	var f *subjects.Fault
 	switch {
 	case !errors.As(err, &f):
 		return err
 	case f.Code == subjects.CodeUnavailable && !actor.IsReplyFault(err):
-		return &Failure{ExitAbsent, fmt.Errorf("%w: see %s doctor, or start one with %s actor memory", ErrNoMemory, a.Program(), a.Program())}
+		return &Failure{ExitAbsent, fmt.Errorf("%w: see %s doctor, or start one with %s actor memory", ErrNoMemory,
+			a.Program(), a.Program())}
 	}
 	what := f.Text
 	if !strings.HasPrefix(what, "memory") {

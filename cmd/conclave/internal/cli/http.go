@@ -19,12 +19,14 @@ import (
 // maxReply bounds a reply of [App.RequestHTTP], in bytes.
 const maxReply = 1 << 20
 
-// RequestHTTP sends a request without a body to the gateway of this data folder, over its Unix socket, and decodes the reply into
-// a pointer unless it is nil. It never uses TCP: another program may have the port, and would get the token. A gateway that does
-// not run is exit code 4, an error response a failure with its text.
+// RequestHTTP sends a request without a body to the gateway of this data folder, over its Unix socket, and decodes the
+// reply into a pointer unless it is nil. It never uses TCP: another program may have the port, and would get the token.
+// A gateway that does not run is exit code 4, an error response a failure with its text.
 func (a *App) RequestHTTP(ctx context.Context, cfg config.Config, method, path string, into any) error {
 	socket := cfg.GatewayConfig(a.Home).Socket
-	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return gateway.DialSocket(ctx, socket) }}
+	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return gateway.DialSocket(ctx, socket)
+	}}
 	defer tr.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(ctx, method, "http://localhost"+path, nil)
 	if err != nil {
@@ -35,7 +37,8 @@ func (a *App) RequestHTTP(ctx context.Context, cfg config.Config, method, path s
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return Fail(ExitAbsent, "no gateway serves "+socket, "start it with conclave up"+a.FolderFlags())
 	case err != nil:
-		return Fail(ExitAbsent, "requesting "+path+" over "+socket+": "+err.Error(), "see conclave doctor"+a.FolderFlags())
+		return Fail(ExitAbsent, "requesting "+path+" over "+socket+": "+err.Error(), "see conclave doctor"+
+			a.FolderFlags())
 	}
 	defer res.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(res.Body, maxReply))

@@ -70,15 +70,17 @@ func (x *examination) fail(name, fix, format string, v ...any) {
 	x.checks = append(x.checks, Check{name, LevelFail, fmt.Sprintf(format, v...), fix})
 }
 
-// Run runs every check and returns the results in order. It changes nothing. cfgErr is the error of loading cfg; it is a failed
-// check, and the checks of the settings are left out then. The checks of actors are left out when the system does not run.
+// Run runs every check and returns the results in order. It changes nothing. cfgErr is the error of loading cfg; it is
+// a failed check, and the checks of the settings are left out then. The checks of actors are left out when the system
+// does not run.
 func Run(ctx context.Context, a *cli.App, cfg config.Config, cfgErr error) []Check {
 	x := &examination{App: a}
 	x.checkClock()
 	x.checkFolders()
 	x.checkKeys()
 	if cfgErr != nil {
-		x.fail("config", "correct the file; without it the shipped settings are used (a manifest.yaml also needs manifest.last.yaml in the data folder removed)", "%s", term.OneLine(cfgErr.Error()))
+		x.fail("config", "correct the file; without it the shipped settings are used (a manifest.yaml also needs "+
+			"manifest.last.yaml in the data folder removed)", "%s", term.OneLine(cfgErr.Error()))
 	} else {
 		x.ok("config", "valid%s", OwnFiles(a.Home.Config))
 		x.checkManifest(cfg)
@@ -116,11 +118,13 @@ func Print(w io.Writer, checks []Check) {
 		if c.Fix != "" {
 			text += ": " + c.Fix
 		}
-		fmt.Fprintf(w, "%s  %-10s %s\n", term.Paint(w, levelColours[c.Level], fmt.Sprintf("%-4s", c.Level)), c.Name, term.Plain(text))
+		fmt.Fprintf(w, "%s  %-10s %s\n", term.Paint(w, levelColours[c.Level], fmt.Sprintf("%-4s", c.Level)), c.Name,
+			term.Plain(text))
 	}
 }
 
-// OwnFiles names the configuration files that exist in the folder, in brackets after a blank, or says that there are none.
+// OwnFiles names the configuration files that exist in the folder, in brackets after a blank, or says that there are
+// none.
 func OwnFiles(dir string) string {
 	var own []string
 	for _, name := range config.Files {
@@ -140,8 +144,9 @@ func expectedActors(cfg config.Config) []string {
 	return append(out, cli.ToolNames(cfg)...)
 }
 
-// checkSystem checks the running system with the user's key: server, streams, audit log, actors, and those of models, memory
-// and approvals whose actor answers. A system that is not running is a warning; the first failure to connect ends the check.
+// checkSystem checks the running system with the user's key: server, streams, audit log, actors, and those of models,
+// memory and approvals whose actor answers. A system that is not running is a warning; the first failure to connect
+// ends the check.
 func (x *examination) checkSystem(ctx context.Context) {
 	b, err := x.Bus()
 	switch {
@@ -210,16 +215,16 @@ func (x *examination) checkActors(ctx context.Context, c *client.Client) []strin
 	case err != nil:
 		x.fail("actors", seeLog, "%v", err)
 	case len(missing) > 0:
-		x.fail("actors", seeLog+", or start them with conclave actor "+strings.Join(missing, " "), "no answer from %s", strings.Join(missing, ", "))
+		x.fail("actors", seeLog+", or start them with conclave actor "+strings.Join(missing, " "), "no answer from %s",
+			strings.Join(missing, ", "))
 	default:
 		x.ok("actors", "answers from %s", strings.Join(running, ", "))
 	}
 	return running
 }
 
-// checkAuditSpace warns when a writer's part of the audit log is 80 % full, because its actor does nothing when it is full. It
-// connects with the
-// auditor's key and fails when that, or the stream, is missing.
+// checkAuditSpace warns when a writer's part of the audit log is 80 % full, because its actor does nothing when it is
+// full. It connects with the auditor's key and fails when that, or the stream, is missing.
 func (x *examination) checkAuditSpace(ctx context.Context) {
 	c, done, err := x.Connect("auditor", Fast)
 	if err != nil {
@@ -242,14 +247,16 @@ func (x *examination) checkAuditSpace(ctx context.Context) {
 	}
 	text := fmt.Sprintf("%s of %s used", term.Bytes(used), term.Bytes(most))
 	if len(nearly) > 0 {
-		x.warn("audit", "stop conclave and run conclave audit rotate; an actor whose part of the log is full does nothing any more, and without the broker's part every tool call is denied", "%s; nearly full: %s", text, strings.Join(nearly, ", "))
+		x.warn("audit", "stop conclave and run conclave audit rotate; an actor whose part of the log is full does "+
+			"nothing any more, and without the broker's part every tool call is denied", "%s; nearly full: %s", text,
+			strings.Join(nearly, ", "))
 		return
 	}
 	x.ok("audit", "%s", text)
 }
 
-// checkCluster warns when a stream has a replica that is down or behind: until it is back, another server must not be stopped. It
-// adds nothing for a single server.
+// checkCluster warns when a stream has a replica that is down or behind: until it is back, another server must not be
+// stopped. It adds nothing for a single server.
 func (x *examination) checkCluster(ctx context.Context, user *client.Client) {
 	status, err := user.CoreCluster(ctx)
 	if err == nil && status.Name != "" {
@@ -266,14 +273,15 @@ func (x *examination) checkCluster(ctx context.Context, user *client.Client) {
 	case err != nil:
 		x.fail("cluster", startAgain, "%v", err)
 	case len(status.Behind) > 0:
-		x.warn("cluster", "start the missing server, or wait; stop no other server before this check is ok", "%d of the replicas are not up to date, first %s", len(status.Behind), status.Behind[0])
+		x.warn("cluster", "start the missing server, or wait; stop no other server before this check is ok",
+			"%d of the replicas are not up to date, first %s", len(status.Behind), status.Behind[0])
 	case status.Name != "":
 		x.ok("cluster", "every replica of %d streams is up to date", status.Streams)
 	}
 }
 
-// checkMemory reports how much is remembered and how it is searched, and warns of entries that wait for an embedding or for the
-// user's decision. It fails when memory cannot be used, unless it is switched off in the settings.
+// checkMemory reports how much is remembered and how it is searched, and warns of entries that wait for an embedding or
+// for the user's decision. It fails when memory cannot be used, unless it is switched off in the settings.
 func (x *examination) checkMemory(ctx context.Context, c *client.Client) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -285,7 +293,8 @@ func (x *examination) checkMemory(ctx context.Context, c *client.Client) {
 			x.ok("memory", "switched off in memory.yaml")
 			return
 		}
-		x.fail("memory", "correct that, then restart conclave up; answers given meanwhile are remembered then", "%s", term.OneLine(f.Text))
+		x.fail("memory", "correct that, then restart conclave up; answers given meanwhile are remembered then", "%s",
+			term.OneLine(f.Text))
 		return
 	case err != nil:
 		x.fail("memory", seeLog, "no status: %v", err)
@@ -295,12 +304,14 @@ func (x *examination) checkMemory(ctx context.Context, c *client.Client) {
 	for _, n := range s.Entries {
 		total += n
 	}
-	x.ok("memory", "%s and %s in %s; conclave memory status shows more", entries(total), term.Count(s.Relations, "relation"), term.Bytes(s.Bytes))
+	x.ok("memory", "%s and %s in %s; conclave memory status shows more", entries(total),
+		term.Count(s.Relations, "relation"), term.Bytes(s.Bytes))
 	if s.Unembedded > 0 {
 		x.checkVectors(s)
 	}
 	if n := s.States[subjects.MemoryCandidate]; n > 0 {
-		x.warn("candidates", "list them with conclave memory list --state candidate, decide with conclave memory accept or reject", "%s proposed by agents", entries(n))
+		x.warn("candidates", "list them with conclave memory list --state candidate, decide with conclave memory "+
+			"accept or reject", "%s proposed by agents", entries(n))
 	}
 }
 
@@ -311,7 +322,8 @@ func (x *examination) checkVectors(s subjects.MemoryStatus) {
 		x.warn("vectors", "wait: they are embedded in the background; run conclave doctor again", "%s", without)
 		return
 	}
-	x.warn("vectors", "correct that; memory embeds the entries again by itself, rejected ones after an hour", "%s: %s", without, term.OneLine(s.Problem))
+	x.warn("vectors", "correct that; memory embeds the entries again by itself, rejected ones after an hour", "%s: %s",
+		without, term.OneLine(s.Problem))
 }
 
 // entries is a number of memories in words.

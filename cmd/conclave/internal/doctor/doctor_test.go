@@ -30,12 +30,25 @@ func TestProbeSearXNG(t *testing.T) {
 	}{
 		{"JSON is on", http.StatusBadRequest, "application/json", "", "", ""},
 		{"one that answers nothing with nothing", http.StatusOK, "application/json; charset=utf-8", "", "", ""},
-		{"JSON is off", http.StatusForbidden, "text/html", "does not answer in JSON", "search.formats: [html, json]", ""},
-		{"a page for people", http.StatusOK, "text/html", "does not answer in JSON", "search.formats: [html, json]", ""},
+		{
+			"JSON is off", http.StatusForbidden, "text/html", "does not answer in JSON", "search.formats: [html, json]",
+			"",
+		},
+		{
+			"a page for people", http.StatusOK, "text/html", "does not answer in JSON", "search.formats: [html, json]",
+			"",
+		},
 		{"a limiter", http.StatusTooManyRequests, "text/html", "limits the request rate", "server.limiter: false", ""},
 		{"somebody else", http.StatusNotFound, "text/plain", "is not a SearXNG (status 404)", "searxng.url", ""},
-		{"somebody else's refusal", http.StatusBadRequest, "text/plain", "is not a SearXNG (status 400)", "searxng.url", ""},
-		{"it leads elsewhere", http.StatusFound, "text/html", "is not a SearXNG (status 302)", "searxng.url", "http://127.0.0.1:1/elsewhere"},
+		{
+			"somebody else's refusal", http.StatusBadRequest, "text/plain", "is not a SearXNG (status 400)",
+			"searxng.url",
+			"",
+		},
+		{
+			"it leads elsewhere", http.StatusFound, "text/html", "is not a SearXNG (status 302)", "searxng.url",
+			"http://127.0.0.1:1/elsewhere",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -53,7 +66,8 @@ func TestProbeSearXNG(t *testing.T) {
 			switch {
 			case tt.what == "" && l != nil:
 				t.Errorf("%+v", l)
-			case tt.what != "" && (l == nil || !strings.Contains(l.What, tt.what) || !strings.Contains(l.What, srv.URL+"/below") || !strings.Contains(l.Fix, tt.fix)):
+			case tt.what != "" && (l == nil || !strings.Contains(l.What, tt.what) ||
+				!strings.Contains(l.What, srv.URL+"/below") || !strings.Contains(l.Fix, tt.fix)):
 				t.Errorf("%+v", l)
 			}
 			if got := asked.Load(); got != "GET /below/search?format=json" {
@@ -66,8 +80,10 @@ func TestProbeSearXNG(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close() // takes connections and never answers
-	for name, at := range map[string]string{"nobody": "http://127.0.0.1:1", "silent": "http://" + silent.Addr().String()} {
-		if l := ProbeSearXNG(t.Context(), at, 50*time.Millisecond); l == nil || !strings.Contains(l.What, "no SearXNG answers at "+at) || !strings.Contains(l.Fix, "provider: none") {
+	for name, at := range map[string]string{"nobody": "http://127.0.0.1:1", "silent": "http://" +
+		silent.Addr().String()} {
+		if l := ProbeSearXNG(t.Context(), at, 50*time.Millisecond); l == nil ||
+			!strings.Contains(l.What, "no SearXNG answers at "+at) || !strings.Contains(l.Fix, "provider: none") {
 			t.Errorf("%s: %+v", name, l)
 		}
 	}
@@ -98,7 +114,8 @@ func TestCheckOllamaCloud(t *testing.T) {
 			if len(x.checks) != 1 {
 				t.Fatalf("got %+v", x.checks)
 			}
-			if c := x.checks[0]; c.Level != tt.level || !strings.Contains(c.Text, tt.text) || !strings.Contains(c.Text, "allow_remote") || !strings.Contains(c.Fix, tt.fix) {
+			if c := x.checks[0]; c.Level != tt.level || !strings.Contains(c.Text, tt.text) ||
+				!strings.Contains(c.Text, "allow_remote") || !strings.Contains(c.Fix, tt.fix) {
 				t.Errorf("got %+v", c)
 			}
 		})
@@ -126,20 +143,69 @@ func TestCheckCritic(t *testing.T) {
 		level, text, fix            string
 		respondentB, respondentBFix string
 	}{
-		{"its own model", "", "", role(subjects.RoleModel{Model: "judge:1b"}), LevelOK, "judge:1b grades every answer", "", "", ""},
-		{"the assistant's model", "", "", role(subjects.RoleModel{Model: "big:1b"}), LevelOK, "big:1b grades every answer, its own too; optional: with a model trained to grade (roles: {critic: prometheus:7b} in models.yaml)", "", "", ""},
-		{"the assistant's stands in", "", "", role(subjects.RoleModel{Model: "big:1b", Wanted: "judge:1b", Notice: "judge:1b is not there, so big:1b answers; fetch it with: conclave model pull judge:1b"}), LevelWarn, "judge:1b is not available, so big:1b grades", "conclave model pull judge:1b", "", ""},
-		{"optional", "", "", role(subjects.RoleModel{Model: "big:1b", Wanted: "judge:1b", Improves: "grades are better", Notice: "n"}), LevelOK, "big:1b grades every answer; optional, not installed: judge:1b for critic; with it, grades are better", "conclave model pull judge:1b", "", ""},
-		{"without a notice", "", "", role(subjects.RoleModel{Model: "big:1b", Wanted: "judge:1b"}), LevelWarn, "judge:1b is not available, so big:1b grades", "conclave model pull judge:1b", "", ""},
-		{"one that cannot be fetched", "", "", role(subjects.RoleModel{Model: "big:1b", Wanted: "far/judge", Notice: "far/judge is not there, so big:1b answers; check its name in models.yaml"}), LevelWarn, "big:1b grades", "far/judge is not there, so big:1b answers; check its name in models.yaml", "", ""},
-		{"a script", "", "", role(subjects.RoleModel{Model: "script", Wanted: "judge:1b", DemoModel: true}), LevelWarn, "answers stay ungraded", "run ollama serve, then conclave model pull judge:1b", "", ""},
+		{
+			"its own model", "", "", role(subjects.RoleModel{Model: "judge:1b"}), LevelOK,
+			"judge:1b grades every answer",
+			"", "", "",
+		},
+		{
+			"the assistant's model", "", "", role(subjects.RoleModel{Model: "big:1b"}), LevelOK,
+			"big:1b grades every answer, its own too; optional: with a model trained to grade (roles: {critic: " +
+				"prometheus:7b} in models.yaml)", "", "", "",
+		},
+		{
+			"the assistant's stands in", "", "",
+			role(subjects.RoleModel{Model: "big:1b", Wanted: "judge:1b", Notice: "judge:1b is not there, so big:1b " +
+				"answers; fetch it with: conclave model pull judge:1b"}), LevelWarn,
+			"judge:1b is not available, so big:1b grades", "conclave model pull judge:1b", "", "",
+		},
+		{"optional", "", "", role(subjects.RoleModel{
+			Model: "big:1b", Wanted: "judge:1b", Improves: "grades are better",
+			Notice: "n",
+		}), LevelOK, "big:1b grades every answer; optional, not installed: judge:1b for critic; with " +
+			"it, grades are better", "conclave model pull judge:1b", "", ""},
+		{
+			"without a notice", "", "", role(subjects.RoleModel{Model: "big:1b", Wanted: "judge:1b"}), LevelWarn,
+			"judge:1b is not available, so big:1b grades", "conclave model pull judge:1b", "", "",
+		},
+		{
+			"one that cannot be fetched", "", "",
+			role(subjects.RoleModel{Model: "big:1b", Wanted: "far/judge", Notice: "far/judge is not there, so big:1b " +
+				"answers; check its name in models.yaml"}), LevelWarn, "big:1b grades",
+			"far/judge is not there, so big:1b answers; check its name in models.yaml", "", "",
+		},
+		{
+			"a script", "", "", role(subjects.RoleModel{Model: "script", Wanted: "judge:1b", DemoModel: true}),
+			LevelWarn,
+			"answers stay ungraded", "run ollama serve, then conclave model pull judge:1b", "", "",
+		},
 		{"no such role", "", "", nil, LevelWarn, "no model has the role critic", "models.yaml", "", ""},
-		{"off", "enabled: false", "", role(subjects.RoleModel{Model: "big:1b", Wanted: "judge:1b"}), LevelOK, "switched off in critic.yaml", "", "", ""},
-		{"a second respondent", "", "respondent_b: {enabled: true}", role(subjects.RoleModel{Model: "judge:1b"}), LevelOK, "judge:1b", "", "with the assistant's model", ""},
-		{"started by a flag", "", "", role(subjects.RoleModel{Model: "judge:1b"}), LevelOK, "judge:1b", "", "enabled by a flag", ""},
-		{"with a model of its own", "", "respondent_b: {enabled: true, model: other}", role(subjects.RoleModel{Model: "judge:1b"}), LevelOK, "judge:1b", "", "with other", ""},
-		{"with a model that is not there", "", "respondent_b: {enabled: true, model: 'gone:1b'}", role(subjects.RoleModel{Model: "judge:1b"}), LevelOK, "judge:1b", "", "gone:1b is not available", "conclave model pull gone:1b"},
-		{"with a model that is refused", "", "respondent_b: {enabled: true, model: 'cloud:1b'}", role(subjects.RoleModel{Model: "judge:1b"}), LevelOK, "judge:1b", "", "cloud:1b is not available", "conclave model pull cloud:1b"},
+		{
+			"off", "enabled: false", "", role(subjects.RoleModel{Model: "big:1b", Wanted: "judge:1b"}), LevelOK,
+			"switched off in critic.yaml", "", "", "",
+		},
+		{
+			"a second respondent", "", "respondent_b: {enabled: true}", role(subjects.RoleModel{Model: "judge:1b"}),
+			LevelOK, "judge:1b", "", "with the assistant's model", "",
+		},
+		{
+			"started by a flag", "", "", role(subjects.RoleModel{Model: "judge:1b"}), LevelOK, "judge:1b", "",
+			"enabled by a flag", "",
+		},
+		{
+			"with a model of its own", "", "respondent_b: {enabled: true, model: other}",
+			role(subjects.RoleModel{Model: "judge:1b"}), LevelOK, "judge:1b", "", "with other", "",
+		},
+		{
+			"with a model that is not there", "", "respondent_b: {enabled: true, model: 'gone:1b'}",
+			role(subjects.RoleModel{Model: "judge:1b"}), LevelOK, "judge:1b", "", "gone:1b is not available",
+			"conclave model pull gone:1b",
+		},
+		{
+			"with a model that is refused", "", "respondent_b: {enabled: true, model: 'cloud:1b'}",
+			role(subjects.RoleModel{Model: "judge:1b"}), LevelOK, "judge:1b", "", "cloud:1b is not available",
+			"conclave model pull cloud:1b",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -153,8 +219,15 @@ func TestCheckCritic(t *testing.T) {
 				}
 			}
 			x := examination{App: a}
-			x.checkCritic(subjects.ModelList{Models: []subjects.ModelInfo{{Name: "big:1b"}, {Name: "judge:1b"}, {Name: "other:latest"}, {Name: "cloud:1b", Refused: "far away"}}, Roles: tt.roles}, tt.name == "started by a flag")
-			if c := x.checks[0]; c.Name != "critic" || c.Level != tt.level || !strings.Contains(c.Text, tt.text) || tt.fix == "" && c.Fix != "" || !strings.Contains(c.Fix, tt.fix) {
+			x.checkCritic(subjects.ModelList{Models: []subjects.ModelInfo{
+				{Name: "big:1b"},
+				{Name: "judge:1b"},
+				{Name: "other:latest"},
+				{Name: "cloud:1b", Refused: "far away"},
+			}, Roles: tt.roles},
+				tt.name == "started by a flag")
+			if c := x.checks[0]; c.Name != "critic" || c.Level != tt.level || !strings.Contains(c.Text, tt.text) ||
+				tt.fix == "" && c.Fix != "" || !strings.Contains(c.Fix, tt.fix) {
 				t.Errorf("the critic: %+v", c)
 			}
 			if tt.respondentB == "" {
@@ -163,7 +236,8 @@ func TestCheckCritic(t *testing.T) {
 				}
 				return
 			}
-			if c := x.checks[1]; c.Name != "respondent_b" || !strings.Contains(c.Text, tt.respondentB) || c.Fix != tt.respondentBFix || (c.Level == LevelOK) != (c.Fix == "") {
+			if c := x.checks[1]; c.Name != "respondent_b" || !strings.Contains(c.Text, tt.respondentB) ||
+				c.Fix != tt.respondentBFix || (c.Level == LevelOK) != (c.Fix == "") {
 				t.Errorf("the second respondent: %+v", c)
 			}
 		})
@@ -178,18 +252,36 @@ func TestCheckRoles(t *testing.T) {
 		roles []subjects.RoleModel
 		want  []Check
 	}{
-		{"one model for all", []subjects.RoleModel{{Role: "assistant", Model: "big"}, {Role: "summaries", Model: "big"}}, []Check{
+		{"one model for all", []subjects.RoleModel{
+			{Role: "assistant", Model: "big"},
+			{Role: "summaries", Model: "big"},
+		}, []Check{
 			{"models", LevelOK, "1 model available, and every role in use has one", ""},
 		}},
-		{"an optional one is missing", []subjects.RoleModel{{Role: "assistant", Model: "big"}, {Role: "embeddings", Model: "e", Wanted: "e", Improves: "memory is better", Notice: "n"}}, []Check{
-			{"models", LevelOK, "optional, not installed: e for embeddings; with it, memory is better", "conclave model pull e"},
+		{"an optional one is missing", []subjects.RoleModel{
+			{Role: "assistant", Model: "big"},
+			{Role: "embeddings", Model: "e", Wanted: "e", Improves: "memory is better", Notice: "n"},
+		}, []Check{
+			{
+				"models", LevelOK, "optional, not installed: e for embeddings; with it, memory is better",
+				"conclave model pull e",
+			},
 			{"models", LevelOK, "1 model available, and every role in use has one", ""},
 		}},
-		{"one that the user chose is missing", []subjects.RoleModel{{Role: "assistant", Model: "big"}, {Role: "tools", Model: "big", Wanted: "t", Notice: "install t"}}, []Check{
+		{"one that the user chose is missing", []subjects.RoleModel{
+			{Role: "assistant", Model: "big"},
+			{Role: "tools", Model: "big", Wanted: "t", Notice: "install t"},
+		}, []Check{
 			{"models", LevelWarn, "for tools", "install t"},
 		}},
-		{"the demo model in one role", []subjects.RoleModel{{Role: "assistant", Model: "big"}, {Role: "tools", Model: "demo", DemoModel: true}}, []Check{
-			{"models", LevelWarn, "Ollama does not answer: the built-in demo model is used", "run ollama serve, then conclave model pull gemma4:12b"},
+		{"the demo model in one role", []subjects.RoleModel{
+			{Role: "assistant", Model: "big"},
+			{Role: "tools", Model: "demo", DemoModel: true},
+		}, []Check{
+			{
+				"models", LevelWarn, "Ollama does not answer: the built-in demo model is used",
+				"run ollama serve, then conclave model pull gemma4:12b",
+			},
 		}},
 		{"no roles", nil, []Check{{"models", LevelFail, "the model actor lists no role", seeLog}}},
 	} {
@@ -210,7 +302,9 @@ func TestCheckRoles(t *testing.T) {
 func TestSecondModelIsPriced(t *testing.T) {
 	t.Parallel()
 	models := []subjects.ModelInfo{
-		{Name: "big:latest", Backend: "ollama", Size: 8 << 30, Loaded: true}, {Name: "judge", Backend: "ollama", Size: 4 << 30}, {Name: "idle", Backend: "ollama", Size: 1 << 40},
+		{Name: "big:latest", Backend: "ollama", Size: 8 << 30, Loaded: true},
+		{Name: "judge", Backend: "ollama", Size: 4 << 30},
+		{Name: "idle", Backend: "ollama", Size: 1 << 40},
 	}
 	for name, tt := range map[string]struct {
 		critic string
@@ -224,11 +318,16 @@ func TestSecondModelIsPriced(t *testing.T) {
 		"memory not known": {"judge", 0, LevelOK, "OLLAMA_MAX_LOADED_MODELS"},
 	} {
 		x := examination{App: cli.New(nil, io.Discard, io.Discard)}
-		x.checkSecondModel(subjects.ModelList{Models: models, Roles: []subjects.RoleModel{{Role: "assistant", Model: "big"}, {Role: "critic", Model: tt.critic}}}, tt.free)
+		x.checkSecondModel(subjects.ModelList{
+			Models: models,
+			Roles:  []subjects.RoleModel{{Role: "assistant", Model: "big"}, {Role: "critic", Model: tt.critic}},
+		},
+			tt.free)
 		switch {
 		case tt.text == "" && len(x.checks) > 0:
 			t.Errorf("%s: %+v", name, x.checks)
-		case tt.text != "" && (len(x.checks) != 1 || string(x.checks[0].Level) != tt.level || !strings.Contains(x.checks[0].Text, tt.text)):
+		case tt.text != "" && (len(x.checks) != 1 || string(x.checks[0].Level) != tt.level ||
+			!strings.Contains(x.checks[0].Text, tt.text)):
 			t.Errorf("%s: %+v", name, x.checks)
 		}
 	}
@@ -239,14 +338,25 @@ func TestToolCallsAreReported(t *testing.T) {
 	t.Parallel()
 	day := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for want, m := range map[string]subjects.ModelInfo{
-		"big: native, 4 of 4 replies of its self-test were right, on 2026-01-02":                      {Calls: subjects.CallNative, CallTest: &subjects.CallTest{Passed: 4, Total: 4, Tested: day}},
-		"big: under a JSON schema, because 1 of 4 replies of its self-test were right, on 2026-01-02": {Calls: subjects.CallConstrained, CallTest: &subjects.CallTest{Passed: 1, Total: 4, Tested: day}},
-		"big: under a JSON schema, by its size or models.yaml":                                        {Calls: subjects.CallConstrained},
-		"big: native; models on other machines are not tested":                                        {Calls: subjects.CallNative, Remote: "ollama.com"},
+		"big: native, 4 of 4 replies of its self-test were right, on 2026-01-02": {
+			Calls: subjects.CallNative, CallTest: &subjects.CallTest{Passed: 4, Total: 4, Tested: day},
+		},
+		"big: under a JSON schema, because 1 of 4 replies of its self-test were right, on 2026-01-02": {
+			Calls: subjects.CallConstrained, CallTest: &subjects.CallTest{Passed: 1, Total: 4, Tested: day},
+		},
+		"big: under a JSON schema, by its size or models.yaml": {
+			Calls: subjects.CallConstrained,
+		},
+		"big: native; models on other machines are not tested": {
+			Calls: subjects.CallNative, Remote: "ollama.com",
+		},
 	} {
 		x := &examination{}
 		m.Name = "big"
-		x.checkCalls(subjects.ModelList{Models: []subjects.ModelInfo{m, {Name: "other", Calls: subjects.CallNative}}, Roles: []subjects.RoleModel{{Role: "assistant", Model: "big"}, {Role: "critic", Model: "other"}}})
+		x.checkCalls(subjects.ModelList{
+			Models: []subjects.ModelInfo{m, {Name: "other", Calls: subjects.CallNative}},
+			Roles:  []subjects.RoleModel{{Role: "assistant", Model: "big"}, {Role: "critic", Model: "other"}},
+		})
 		if len(x.checks) != 1 || x.checks[0].Text != want {
 			t.Errorf("%+v, want %s", x.checks, want)
 		}
@@ -258,11 +368,15 @@ func TestSpeedIsReported(t *testing.T) {
 	t.Parallel()
 	x := examination{App: cli.New(nil, io.Discard, io.Discard)}
 	x.checkSpeed(subjects.ModelList{
-		Models:  []subjects.ModelInfo{{Name: "big:latest", PromptSpeed: 28.4, OutputSpeed: 9.6}, {Name: "idle", PromptSpeed: 1}},
+		Models: []subjects.ModelInfo{
+			{Name: "big:latest", PromptSpeed: 28.4, OutputSpeed: 9.6},
+			{Name: "idle", PromptSpeed: 1},
+		},
 		Roles:   []subjects.RoleModel{{Role: "assistant", Model: "big"}, {Role: "critic", Model: "big"}},
 		Skipped: "3 calls left out",
 	})
-	if len(x.checks) != 2 || x.checks[0].Text != "measured on this machine: big:latest: read 28, write 9.6 tokens/s" || x.checks[1].Level != LevelWarn || x.checks[1].Text != "3 calls left out" {
+	if len(x.checks) != 2 || x.checks[0].Text != "measured on this machine: big:latest: read 28, write 9.6 tokens/s" ||
+		x.checks[1].Level != LevelWarn || x.checks[1].Text != "3 calls left out" {
 		t.Errorf("%+v", x.checks)
 	}
 }
@@ -273,7 +387,9 @@ func TestMissingVectorsNameTheirCause(t *testing.T) {
 	x := examination{App: cli.New(nil, io.Discard, io.Discard)}
 	x.checkVectors(subjects.MemoryStatus{Unembedded: 2})
 	x.checkVectors(subjects.MemoryStatus{Unembedded: 1, Problem: "m-1 is rejected: unsupported value: NaN"})
-	if len(x.checks) != 2 || !strings.Contains(x.checks[0].Fix, "wait") || !strings.Contains(x.checks[1].Text, "1 entry without an embedding") || !strings.Contains(x.checks[1].Text, "NaN") {
+	if len(x.checks) != 2 || !strings.Contains(x.checks[0].Fix, "wait") ||
+		!strings.Contains(x.checks[1].Text, "1 entry without an embedding") ||
+		!strings.Contains(x.checks[1].Text, "NaN") {
 		t.Errorf("%+v", x.checks)
 	}
 }

@@ -35,7 +35,8 @@ var earliestNow = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 func (x *examination) checkClock() {
 	now := time.Now()
 	if now.Before(earliestNow) {
-		x.fail("clock", "set the clock; deadlines and the times of the audit log depend on it", "the clock says %s", now.Format(time.DateTime))
+		x.fail("clock", "set the clock; deadlines and the times of the audit log depend on it", "the clock says %s",
+			now.Format(time.DateTime))
 		return
 	}
 	x.ok("clock", "%s", now.Format(time.RFC3339))
@@ -47,15 +48,18 @@ func (x *examination) neverStarted() bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// checkFolders fails when other users can access the data folder or a folder in it, or can write to the config folder. Missing
-// folders are created when needed; a missing data folder is a warning.
+// checkFolders fails when other users can access the data folder or a folder in it, or can write to the config folder.
+// Missing folders are created when needed; a missing data folder is a warning.
 func (x *examination) checkFolders() {
 	if x.neverStarted() {
 		x.warn("folders", "conclave up creates it", "%s does not exist yet", x.Home.Data)
 		return
 	}
 	before := len(x.checks)
-	for _, d := range []string{x.Home.Data, x.Home.Config, x.Home.Keys().Dir, x.Home.Store(), x.Home.Heads(), x.Home.Sealed()} {
+	for _, d := range []string{
+		x.Home.Data, x.Home.Config, x.Home.Keys().Dir, x.Home.Store(), x.Home.Heads(),
+		x.Home.Sealed(),
+	} {
 		info, err := os.Stat(d)
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // created when needed
@@ -64,9 +68,11 @@ func (x *examination) checkFolders() {
 		case !info.IsDir():
 			x.fail("folders", "move it away", "%s is not a folder", d)
 		case info.Mode().Perm()&0o077 != 0 && d != x.Home.Config:
-			x.fail("folders", "chmod 700 "+term.ShellQuote(d), "%s is accessible to other users (%o)", d, info.Mode().Perm())
+			x.fail("folders", "chmod 700 "+term.ShellQuote(d), "%s is accessible to other users (%o)", d,
+				info.Mode().Perm())
 		case info.Mode().Perm()&0o022 != 0: // other users may read settings, not change them
-			x.fail("folders", "chmod 700 "+term.ShellQuote(d), "%s is writable for other users (%o)", d, info.Mode().Perm())
+			x.fail("folders", "chmod 700 "+term.ShellQuote(d), "%s is writable for other users (%o)", d,
+				info.Mode().Perm())
 		}
 	}
 	if len(x.checks) == before {
@@ -74,8 +80,8 @@ func (x *examination) checkFolders() {
 	}
 }
 
-// checkKeys fails when the key of a lasting role cannot be read or is accessible to other users, and warns of missing keys,
-// which conclave up creates. Before the first start it reports nothing.
+// checkKeys fails when the key of a lasting role cannot be read or is accessible to other users, and warns of missing
+// keys, which conclave up creates. Before the first start it reports nothing.
 func (x *examination) checkKeys() {
 	if x.neverStarted() {
 		return
@@ -89,20 +95,22 @@ func (x *examination) checkKeys() {
 		case errors.Is(err, bus.ErrMissingKey):
 			missing = append(missing, r)
 		case err != nil:
-			x.fail("keys", "chmod 600 "+term.ShellQuote(x.Home.Keys().Path(r))+", or restore it from a backup", "%v", err)
+			x.fail("keys", "chmod 600 "+term.ShellQuote(x.Home.Keys().Path(r))+", or restore it from a backup", "%v",
+				err)
 		}
 	}
 	switch {
 	case len(missing) > 0:
-		x.warn("keys", "conclave up creates new ones", "%d of %d are missing: %s", len(missing), len(lasting), strings.Join(missing, ", "))
+		x.warn("keys", "conclave up creates new ones", "%d of %d are missing: %s", len(missing), len(lasting),
+			strings.Join(missing, ", "))
 	case len(x.checks) == before:
 		x.ok("keys", "%d in %s, accessible to you only", len(lasting), x.Home.Keys().Dir)
 	}
 }
 
-// checkHTTP fails when other users can use the credentials of HTTP: a token file or Unix socket with another owner or mode. A
-// missing token is created at the next start; without a socket the gateway does not run. Before the first start it reports
-// nothing.
+// checkHTTP fails when other users can use the credentials of HTTP: a token file or Unix socket with another owner or
+// mode. A missing token is created at the next start; without a socket the gateway does not run. Before the first start
+// it reports nothing.
 func (x *examination) checkHTTP(ctx context.Context, cfg config.Config) {
 	if x.neverStarted() {
 		return
@@ -135,8 +143,8 @@ func (x *examination) checkHTTP(ctx context.Context, cfg config.Config) {
 	}
 }
 
-// checkEnvironment fails when the environment file of a stand-alone server lacks a variable or has another key than the key
-// folder. Without the file the server is embedded, which is fine. Missing keys have their own check.
+// checkEnvironment fails when the environment file of a stand-alone server lacks a variable or has another key than the
+// key folder. Without the file the server is embedded, which is fine. Missing keys have their own check.
 func (x *examination) checkEnvironment() {
 	vars, err := cli.ReadEnv(x.Home.Env())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -164,8 +172,8 @@ func (x *examination) checkEnvironment() {
 	x.ok("nats.conf", "%s has every variable", x.Home.Env())
 }
 
-// checkDisk fails below [minFreeSpace] on the disk of the store and warns below [warnFreeSpace]: without space no audit record
-// is stored, and every tool call is denied.
+// checkDisk fails below [minFreeSpace] on the disk of the store and warns below [warnFreeSpace]: without space no audit
+// record is stored, and every tool call is denied.
 func (x *examination) checkDisk() {
 	dir := x.Home.Store()
 	for { // before the first start: the folder that exists
@@ -188,8 +196,8 @@ func (x *examination) checkDisk() {
 	}
 }
 
-// checkAnchors fails when the anchors of the audit log cannot be read, and warns when there are none yet. It does not verify
-// the log. Before the first start it reports nothing.
+// checkAnchors fails when the anchors of the audit log cannot be read, and warns when there are none yet. It does not
+// verify the log. Before the first start it reports nothing.
 func (x *examination) checkAnchors() {
 	if x.neverStarted() {
 		return
@@ -201,7 +209,8 @@ func (x *examination) checkAnchors() {
 	case err != nil:
 		x.fail("anchors", "restore "+x.Home.Heads()+" from a backup", "%v", err)
 	default:
-		x.ok("anchors", "the last record of %s of the audit log is kept in a file; conclave audit verify compares them", term.Count(len(heads), "writer"))
+		x.ok("anchors", "the last record of %s of the audit log is kept in a file; conclave audit verify compares them",
+			term.Count(len(heads), "writer"))
 	}
 }
 
@@ -233,7 +242,8 @@ func (x *examination) checkContexts(url string) {
 			return
 		}
 		if c.URL != url {
-			x.warn("contexts", "conclave up writes it again at its next start", "%s points to %s, the server is at %s", file, c.URL, url)
+			x.warn("contexts", "conclave up writes it again at its next start", "%s points to %s, the server is at %s",
+				file, c.URL, url)
 			return
 		}
 	}

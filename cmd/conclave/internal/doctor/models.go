@@ -19,9 +19,9 @@ import (
 	"conclave/subjects"
 )
 
-// checkModels warns of roles in use without their own model, and fails when the model actor does not answer. A role whose model
-// is optional is no problem: the check names what its model would improve. It ends with the check of the critic and respondent
-// B; respondentB says whether that one runs.
+// checkModels warns of roles in use without their own model, and fails when the model actor does not answer. A role
+// whose model is optional is no problem: the check names what its model would improve. It ends with the check of the
+// critic and respondent B; respondentB says whether that one runs.
 func (x *examination) checkModels(ctx context.Context, c *client.Client, respondentB bool) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -37,8 +37,8 @@ func (x *examination) checkModels(ctx context.Context, c *client.Client, respond
 	x.checkCritic(list, respondentB)
 }
 
-// checkRoles reports the model of every role in use but the critic's, which has its own check. The demo model in all roles is
-// one warning.
+// checkRoles reports the model of every role in use but the critic's, which has its own check. The demo model in all
+// roles is one warning.
 func (x *examination) checkRoles(list subjects.ModelList) {
 	good, demo := len(list.Roles) > 0, false
 	for _, r := range list.Roles {
@@ -55,9 +55,12 @@ func (x *examination) checkRoles(list subjects.ModelList) {
 	}
 	switch {
 	case demo:
-		x.warn("models", "run ollama serve, then conclave model pull "+x.Settings().Models.Roles[subjects.RoleAssistant], "Ollama does not answer: the built-in demo model is used")
+		x.warn("models", "run ollama serve, then conclave model pull "+
+			x.Settings().Models.Roles[subjects.RoleAssistant],
+			"Ollama does not answer: the built-in demo model is used")
 	case good:
-		x.ok("models", "%s, and every role in use has one", term.Count(len(list.Models), "model available", "models available"))
+		x.ok("models", "%s, and every role in use has one", term.Count(len(list.Models), "model available",
+			"models available"))
 	case len(list.Roles) == 0:
 		x.fail("models", seeLog, "the model actor lists no role")
 	}
@@ -72,15 +75,18 @@ func (x *examination) checkCalls(list subjects.ModelList) {
 		for _, m := range usedModels(subjects.ModelList{Models: list.Models, Roles: []subjects.RoleModel{r}}) {
 			switch test := m.CallTest; {
 			case test != nil && m.Calls == subjects.CallConstrained:
-				x.ok("tool calls", "%s: under a JSON schema, because %d of %d replies of its self-test were right, on %s", m.Name, test.Passed, test.Total, test.Tested.Format(time.DateOnly))
+				x.ok("tool calls", "%s: under a JSON schema, because %d of %d replies of its self-test were right, "+
+					"on %s", m.Name, test.Passed, test.Total, test.Tested.Format(time.DateOnly))
 			case test != nil:
-				x.ok("tool calls", "%s: native, %d of %d replies of its self-test were right, on %s", m.Name, test.Passed, test.Total, test.Tested.Format(time.DateOnly))
+				x.ok("tool calls", "%s: native, %d of %d replies of its self-test were right, on %s", m.Name,
+					test.Passed, test.Total, test.Tested.Format(time.DateOnly))
 			case m.Calls == subjects.CallConstrained:
 				x.ok("tool calls", "%s: under a JSON schema, by its size or models.yaml", m.Name)
 			case m.Calls == subjects.CallNative && m.Remote != "":
 				x.ok("tool calls", "%s: native; models on other machines are not tested", m.Name)
 			case m.Calls == subjects.CallNative:
-				x.ok("tool calls", "%s: native, not tested yet; it is tested once when no question is asked for half a minute, unless calls in models.yaml is set", m.Name)
+				x.ok("tool calls", "%s: native, not tested yet; it is tested once when no question is asked for half "+
+					"a minute, unless calls in models.yaml is set", m.Name)
 			}
 		}
 	}
@@ -107,7 +113,9 @@ func usedModels(list subjects.ModelList) (out []subjects.ModelInfo) {
 	latest := func(name string) string { return strings.TrimSuffix(name, ":latest") }
 	for _, r := range list.Roles {
 		for _, m := range list.Models {
-			if latest(m.Name) == latest(r.Model) && !slices.ContainsFunc(out, func(o subjects.ModelInfo) bool { return o.Name == m.Name }) {
+			if latest(m.Name) == latest(r.Model) && !slices.ContainsFunc(out, func(o subjects.ModelInfo) bool {
+				return o.Name == m.Name
+			}) {
 				out = append(out, m)
 			}
 		}
@@ -115,9 +123,9 @@ func usedModels(list subjects.ModelList) (out []subjects.ModelInfo) {
 	return out
 }
 
-// checkSecondModel explains what the models beside the assistant's cost on this machine: both in memory, or a swap with each
-// change. It is silent when one local model has every role. The decision is Ollama's, which also counts the context; so this
-// is an estimate by the sizes of the files and the free memory in bytes, 0 = unknown.
+// checkSecondModel explains what the models beside the assistant's cost on this machine: both in memory, or a swap with
+// each change. It is silent when one local model has every role. The decision is Ollama's, which also counts the
+// context; so this is an estimate by the sizes of the files and the free memory in bytes, 0 = unknown.
 func (x *examination) checkSecondModel(list subjects.ModelList, free int64) {
 	var names []string
 	var sum, resident int64
@@ -137,12 +145,15 @@ func (x *examination) checkSecondModel(list subjects.ModelList, free int64) {
 	text := fmt.Sprintf("%d models in use: %s", len(names), strings.Join(names, ", "))
 	switch {
 	case free == 0:
-		x.ok("second model", "%s; they stay loaded together if they fit the memory of the GPU or of this machine and OLLAMA_MAX_LOADED_MODELS is not 1, else each change loads one again", text)
+		x.ok("second model", "%s; they stay loaded together if they fit the memory of the GPU or of this machine and "+
+			"OLLAMA_MAX_LOADED_MODELS is not 1, else each change loads one again", text)
 	case sum-resident <= free*8/10:
-		x.ok("second model", "%s; both fit into the free memory of %s beside what is loaded, unless OLLAMA_MAX_LOADED_MODELS is 1 or the GPU is smaller", text, term.Bytes(free))
+		x.ok("second model", "%s; both fit into the free memory of %s beside what is loaded, unless "+
+			"OLLAMA_MAX_LOADED_MODELS is 1 or the GPU is smaller", text, term.Bytes(free))
 	default:
 		x.warn("second model", "give every role the assistant's model in models.yaml, or choose smaller ones",
-			"%s; %s more is needed and %s of memory is free, so each change between them loads a model again", text, term.Bytes(sum-resident), term.Bytes(free))
+			"%s; %s more is needed and %s of memory is free, so each change between them loads a model again", text,
+			term.Bytes(sum-resident), term.Bytes(free))
 	}
 }
 
@@ -151,9 +162,9 @@ func optionalModel(r subjects.RoleModel) string {
 	return fmt.Sprintf("optional, not installed: %s for %s; with it, %s", r.Wanted, r.Role, r.Improves)
 }
 
-// checkCritic reports whether answers are graded and by which model, and whether respondent B has its model and a critic that
-// compares. running says whether respondent B runs, which a flag of conclave up may have enabled. Without readable settings it
-// reports nothing.
+// checkCritic reports whether answers are graded and by which model, and whether respondent B has its model and a
+// critic that compares. running says whether respondent B runs, which a flag of conclave up may have enabled. Without
+// readable settings it reports nothing.
 func (x *examination) checkCritic(list subjects.ModelList, running bool) {
 	cfg, err := config.Load(x.Home.Config)
 	if err != nil {
@@ -166,21 +177,25 @@ func (x *examination) checkCritic(list subjects.ModelList, running bool) {
 	}
 	b := cfg.Generator.RespondentB
 	if (b.Enabled || running) && !cfg.Critic.Enabled {
-		x.warn(subjects.RespondentB, "enabled: true in critic.yaml, or respondent_b: {enabled: false} in generator.yaml", "respondent B is on and the critic is off, so the answers are not compared")
+		x.warn(subjects.RespondentB, "enabled: true in critic.yaml, or respondent_b: {enabled: false} in "+
+			"generator.yaml", "respondent B is on and the critic is off, so the answers are not compared")
 	}
 	switch {
 	case !b.Enabled && running:
-		x.ok(subjects.RespondentB, "answers every question for comparison; enabled by a flag, so its model is not known here")
+		x.ok(subjects.RespondentB, "answers every question for comparison; enabled by a flag, so its model is not "+
+			"known here")
 	case !b.Enabled:
 	case b.Model != "" && !client.HasModel(list, b.Model):
-		x.warn(subjects.RespondentB, "conclave model pull "+b.Model, "respondent B is on, and its model %s is not available", b.Model)
+		x.warn(subjects.RespondentB, "conclave model pull "+b.Model, "respondent B is on, and its model %s is not "+
+			"available", b.Model)
 	default:
-		x.ok(subjects.RespondentB, "answers every question for comparison, with %s", cmp.Or(b.Model, "the assistant's model"))
+		x.ok(subjects.RespondentB, "answers every question for comparison, with %s",
+			cmp.Or(b.Model, "the assistant's model"))
 	}
 }
 
-// checkCriticModel reports which model grades, and warns when it is the demo model, which grades nothing, when it replaces the
-// wanted one, and when no model has the role.
+// checkCriticModel reports which model grades, and warns when it is the demo model, which grades nothing, when it
+// replaces the wanted one, and when no model has the role.
 func (x *examination) checkCriticModel(list subjects.ModelList) {
 	for _, r := range list.Roles {
 		if r.Role != subjects.RoleCritic {
@@ -188,11 +203,15 @@ func (x *examination) checkCriticModel(list subjects.ModelList) {
 		}
 		switch {
 		case r.DemoModel:
-			x.warn("critic", "run ollama serve, then conclave model pull "+cmp.Or(r.Wanted, r.Model), "only the built-in demo model is available, so answers stay ungraded")
+			x.warn("critic", "run ollama serve, then conclave model pull "+cmp.Or(r.Wanted, r.Model),
+				"only the built-in demo model is available, so answers stay ungraded")
 		case r.Wanted == "" && r.Notice == "":
 			x.ok("critic", "%s grades every answer%s", r.Model, ownGrades(list, r.Model))
 		case r.Improves != "":
-			x.checks = append(x.checks, Check{"critic", LevelOK, r.Model + " grades every answer; " + optionalModel(r), "conclave model pull " + r.Wanted})
+			x.checks = append(x.checks, Check{
+				"critic", LevelOK, r.Model + " grades every answer; " + optionalModel(r),
+				"conclave model pull " + r.Wanted,
+			})
 		case r.Wanted != "" && (r.Notice == "" || strings.Contains(r.Notice, "conclave model pull")):
 			x.warn("critic", "conclave model pull "+r.Wanted, "%s is not available, so %s grades", r.Wanted, r.Model)
 		default: // the notice names its fix
@@ -203,19 +222,21 @@ func (x *examination) checkCriticModel(list subjects.ModelList) {
 	x.warn("critic", "name a model for the role critic in models.yaml", "no model has the role critic")
 }
 
-// ownGrades continues the line about a critic that is the assistant's model too: what another model would improve, and how to
-// choose one. "" for any other critic.
+// ownGrades continues the line about a critic that is the assistant's model too: what another model would improve, and
+// how to choose one. "" for any other critic.
 func ownGrades(list subjects.ModelList, critic string) string {
 	for _, r := range list.Roles {
 		if r.Role == subjects.RoleAssistant && r.Model == critic {
-			return ", its own too; optional: with a model trained to grade (roles: {critic: prometheus:7b} in models.yaml) it does not grade itself, and a GPU without room for both loads one of them again for each grade"
+			return ", its own too; optional: with a model trained to grade (roles: {critic: prometheus:7b} in " +
+				"models.yaml) it does not grade itself, and a GPU without room for both loads one of them again for " +
+				"each grade"
 		}
 	}
 	return ""
 }
 
-// checkOllamaCloud warns when a local Ollama may send prompts to its cloud. A remote server is not asked; one that does not
-// answer within a second is not reported here.
+// checkOllamaCloud warns when a local Ollama may send prompts to its cloud. A remote server is not asked; one that does
+// not answer within a second is not reported here.
 func (x *examination) checkOllamaCloud(ctx context.Context, server model.Server) {
 	if server.RemoteHost() != "" {
 		return

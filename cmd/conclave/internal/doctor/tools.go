@@ -22,8 +22,8 @@ import (
 	"conclave/subjects"
 )
 
-// checkKeyring reports which keyring holds the credentials and why, and fails when its file is invalid. It does not open the
-// keyring: that could prompt for a password.
+// checkKeyring reports which keyring holds the credentials and why, and fails when its file is invalid. It does not
+// open the keyring: that could prompt for a password.
 func (x *examination) checkKeyring(cfg config.Config) {
 	ring := cfg.Secrets.Ring(x.Home.Data)
 	info, err := keyring.Inspect(ring)
@@ -31,16 +31,18 @@ func (x *examination) checkKeyring(cfg config.Config) {
 	case err != nil:
 		x.fail("keyring", "correct the file, or remove it if no credentials are stored", "%v", err)
 	case info.Backend == keyring.File:
-		x.ok("keyring", "file (%s): encrypted files in %s; protects against a copied file only, not against programs that run as you", info.Reason, ring.Dir)
+		x.ok("keyring", "file (%s): encrypted files in %s; protects against a copied file only, not against programs "+
+			"that run as you", info.Reason, ring.Dir)
 	case info.Backend == keyring.Auto:
-		x.ok("keyring", "none yet (%s): conclave secret set uses the first available of %s", info.Reason, strings.Join(keyring.Order, ", "))
+		x.ok("keyring", "none yet (%s): conclave secret set uses the first available of %s", info.Reason,
+			strings.Join(keyring.Order, ", "))
 	default:
 		x.ok("keyring", "%s (%s)", info.Backend, info.Reason)
 	}
 }
 
-// checkCredentials warns of credentials that the settings name and the keyring does not have. It reads names only, and only of
-// the file backend; with another one it reports that they are not known.
+// checkCredentials warns of credentials that the settings name and the keyring does not have. It reads names only, and
+// only of the file backend; with another one it reports that they are not known.
 func (x *examination) checkCredentials(ctx context.Context, cfg config.Config) {
 	named := requiredCredentials(cfg)
 	if len(named) == 0 {
@@ -52,7 +54,8 @@ func (x *examination) checkCredentials(ctx context.Context, cfg config.Config) {
 	case err != nil:
 		x.fail("secrets", "see conclave secret check", "%v", err)
 	case !known:
-		x.ok("secrets", "the settings name %s; conclave secret check shows whether they are stored", strings.Join(named, ", "))
+		x.ok("secrets", "the settings name %s; conclave secret check shows whether they are stored",
+			strings.Join(named, ", "))
 	case len(missing) > 0:
 		x.warn("secrets", "conclave secret set "+missing[0], "not in the keyring: %s", strings.Join(missing, ", "))
 	default:
@@ -75,9 +78,9 @@ func requiredCredentials(cfg config.Config) []string {
 	return slices.Compact(out)
 }
 
-// MissingCredentials are the required credentials that the keyring does not have; data is the data folder. Only the file
-// backend is read: it answers at once and opens no dialog. known is false for every other backend, on an error, and when none
-// is required: then missing says nothing.
+// MissingCredentials are the required credentials that the keyring does not have; data is the data folder. Only the
+// file backend is read: it answers at once and opens no dialog. known is false for every other backend, on an error,
+// and when none is required: then missing says nothing.
 func MissingCredentials(ctx context.Context, cfg config.Config, data string) (missing []string, known bool, err error) {
 	named := requiredCredentials(cfg)
 	ring := cfg.Secrets.Ring(data)
@@ -102,7 +105,8 @@ func MissingCredentials(ctx context.Context, cfg config.Config, data string) (mi
 	return slices.DeleteFunc(named, func(n string) bool { return slices.Contains(stored, n) }), true, nil
 }
 
-// checkAddedTools warns of tools of the user whose definition changed or was rejected, and of those that do not run. Without added tools it says nothing.
+// checkAddedTools warns of tools of the user whose definition changed or was rejected, and of those that do not run.
+// Without added tools it says nothing.
 func (x *examination) checkAddedTools(ctx context.Context, c *client.Client) {
 	all, err := c.Tools(ctx, "")
 	if err != nil {
@@ -113,16 +117,19 @@ func (x *examination) checkAddedTools(ctx context.Context, c *client.Client) {
 	for _, s := range all {
 		switch {
 		case s.State == subjects.ToolChanged:
-			x.warn("tools", "conclave tool accept "+s.Tool, "definition changed: %s is not offered until you accept it", s.Tool)
+			x.warn("tools", "conclave tool accept "+s.Tool, "definition changed: %s is not offered until you accept it",
+				s.Tool)
 		case s.Rejected != "":
-			x.warn("tools", "correct its program; conclave tool show "+s.Tool, "the last announcement of %s was rejected", s.Tool)
+			x.warn("tools", "correct its program; conclave tool show "+s.Tool, "the last announcement of %s was "+
+				"rejected", s.Tool)
 		case s.Running:
 			running++
 			continue
 		case strings.HasPrefix(s.Principal, subjects.MCP+"-"): // conclave mcp list shows the state of the servers
 			continue
 		default:
-			x.warn("tools", "start its program, or let it reply on $SRV.INFO."+s.Principal+" as docs/tools.md says; conclave tool show "+s.Tool, "%s is not running, or does not answer discovery ($SRV.INFO)", s.Tool)
+			x.warn("tools", "start its program, or let it reply on $SRV.INFO."+s.Principal+" as docs/tools.md says; "+
+				"conclave tool show "+s.Tool, "%s is not running, or does not answer discovery ($SRV.INFO)", s.Tool)
 		}
 		good = false
 	}
@@ -131,8 +138,9 @@ func (x *examination) checkAddedTools(ctx context.Context, c *client.Client) {
 	}
 }
 
-// checkManifest fails when the user's manifest is gone, and warns of tools that the manifest names and nobody serves, and of rules that are logged and not enforced.
-// Otherwise it reports whether the manifest is the user's own or the shipped one.
+// checkManifest fails when the user's manifest is gone, and warns of tools that the manifest names and nobody serves,
+// and of rules that are logged and not enforced. Otherwise it reports whether the manifest is the user's own or the
+// shipped one.
 func (x *examination) checkManifest(cfg config.Config) {
 	good := true
 	if err := config.MissingManifest(x.Home); err != nil {
@@ -142,11 +150,13 @@ func (x *examination) checkManifest(cfg config.Config) {
 	}
 	if unserved := cfg.Manifest.UnservedTools(); len(unserved) > 0 {
 		good = false
-		x.warn("manifest", "correct the names in manifest.yaml", "no tool is called %s", term.Plain(strings.Join(unserved, ", ")))
+		x.warn("manifest", "correct the names in manifest.yaml", "no tool is called %s",
+			term.Plain(strings.Join(unserved, ", ")))
 	}
 	for _, err := range cfg.OmittedFolders(x.Home) {
 		good = false
-		x.warn("manifest", "remove the symlink if you did not make it, or write the folder that it leads to in manifest.yaml", "%s", term.OneLine(err.Error()))
+		x.warn("manifest", "remove the symlink if you did not make it, or write the folder that it leads to in "+
+			"manifest.yaml", "%s", term.OneLine(err.Error()))
 	}
 	var monitored []string
 	for _, layer := range strict.SortedKeys(cfg.Manifest.Monitored) {
@@ -156,7 +166,8 @@ func (x *examination) checkManifest(cfg config.Config) {
 	}
 	if len(monitored) > 0 {
 		good = false
-		x.warn("manifest", "remove them from monitor_only in manifest.yaml to enforce them", "logged and not enforced: %s", strings.Join(monitored, ", "))
+		x.warn("manifest", "remove them from monitor_only in manifest.yaml to enforce them",
+			"logged and not enforced: %s", strings.Join(monitored, ", "))
 	}
 	switch {
 	case good && cfg.Origin("manifest.types") != config.Shipped:
@@ -166,12 +177,13 @@ func (x *examination) checkManifest(cfg config.Config) {
 	}
 }
 
-// checkSandbox checks whether the tools that run programs can run on this machine. Each reason is one check, with the tools that it
-// disables.
+// checkSandbox checks whether the tools that run programs can run on this machine. Each reason is one check, with the
+// tools that it disables.
 func (x *examination) checkSandbox(cfg config.Config) {
 	disabled := map[string][]string{}
 	for _, t := range cfg.Tools() {
-		if t.Name() == "package_install" && len(cfg.Workspace.Registries) == 0 { // off by choice, so there is nothing to fix
+		// off by choice, so there is nothing to fix
+		if t.Name() == "package_install" && len(cfg.Workspace.Registries) == 0 {
 			continue
 		}
 		switch {
@@ -189,8 +201,8 @@ func (x *examination) checkSandbox(cfg config.Config) {
 	}
 }
 
-// checkWeb reports the search provider and whether pages are fetched. It warns when a SearXNG cannot be used and when the
-// results are mock ones. Other providers are not contacted.
+// checkWeb reports the search provider and whether pages are fetched. It warns when a SearXNG cannot be used and when
+// the results are mock ones. Other providers are not contacted.
 func (x *examination) checkWeb(ctx context.Context, cfg config.Config) {
 	switch search := cfg.WebSearch; search.Provider {
 	case "none":
@@ -202,7 +214,8 @@ func (x *examination) checkWeb(ctx context.Context, cfg config.Config) {
 			x.ok("web_search", "SearXNG answers in JSON at %s", search.SearXNG.URL)
 		}
 	case "mock":
-		x.warn("web_search", "set provider: searxng in web_search.yaml", "mock: every search returns the results in web_search.yaml")
+		x.warn("web_search", "set provider: searxng in web_search.yaml", "mock: every search returns the results in "+
+			"web_search.yaml")
 	default:
 		x.ok("web_search", "%s, an external service that receives every search", search.Provider)
 	}
@@ -217,11 +230,12 @@ func (x *examination) checkWeb(ctx context.Context, cfg config.Config) {
 	x.ok("web_fetch", "on, ports %s, from hosts that egress.fetch in the manifest allows", strings.Join(ports, ", "))
 }
 
-// ProbeSearXNG returns what keeps the SearXNG at the URL at from being used, nil when it can be searched. It waits at most
-// timeout; no answer is a problem too. The request has a format and no query: SearXNG rejects it in the format it would answer
-// in, and nothing leaves this machine.
+// ProbeSearXNG returns what keeps the SearXNG at the URL at from being used, nil when it can be searched. It waits at
+// most timeout; no answer is a problem too. The request has a format and no query: SearXNG rejects it in the format it
+// would answer in, and nothing leaves this machine.
 func ProbeSearXNG(ctx context.Context, at string, timeout time.Duration) *Problem {
-	absent := &Problem{"web_search: no SearXNG answers at " + at, "start it there, or set searxng.url or provider in web_search.yaml; provider: none switches the tool off"}
+	absent := &Problem{"web_search: no SearXNG answers at " + at, "start it there, or set searxng.url or provider in " +
+		"web_search.yaml; provider: none switches the tool off"}
 	u, err := url.Parse(at)
 	if err != nil {
 		return absent // the settings are valid
@@ -249,9 +263,14 @@ func ProbeSearXNG(ctx context.Context, at string, timeout time.Duration) *Proble
 	case isJSON && (resp.StatusCode == http.StatusBadRequest || resp.StatusCode == http.StatusOK):
 		return nil
 	case resp.StatusCode == http.StatusForbidden, resp.StatusCode == http.StatusOK:
-		return &Problem{"web_search: SearXNG at " + at + " does not answer in JSON", "set search.formats: [html, json] in its settings.yml and restart it"}
+		return &Problem{"web_search: SearXNG at " + at + " does not answer in JSON", "set search.formats: [html, " +
+			"json] in its settings.yml and restart it"}
 	case resp.StatusCode == http.StatusTooManyRequests:
-		return &Problem{"web_search: SearXNG at " + at + " limits the request rate", "set server.limiter: false in its settings.yml and restart it"}
+		return &Problem{"web_search: SearXNG at " + at + " limits the request rate", "set server.limiter: false in " +
+			"its settings.yml and restart it"}
 	}
-	return &Problem{fmt.Sprintf("web_search: %s is not a SearXNG (status %d)", at, resp.StatusCode), "correct searxng.url in web_search.yaml"}
+	return &Problem{
+		fmt.Sprintf("web_search: %s is not a SearXNG (status %d)", at, resp.StatusCode),
+		"correct searxng.url in web_search.yaml",
+	}
 }

@@ -1,5 +1,5 @@
-// Package setup looks at what a machine has for Conclave, without a running system: Ollama and its models, GPU, memory and web
-// search. It suggests a model that fits.
+// Package setup looks at what a machine has for Conclave, without a running system: Ollama and its models, GPU, memory
+// and web search. It suggests a model that fits.
 package setup
 
 import (
@@ -27,16 +27,17 @@ const probeTimeout = 2 * time.Second
 // Machine is what was found.
 type Machine struct {
 	OllamaURL string   `json:"ollama_url"`
-	Ollama    bool     `json:"ollama"`         // it answers
-	Models    []string `json:"models"`         // that it has
-	Best      string   `json:"best,omitempty"` // of them: the largest that can answer and fits into the free memory; "" = none
-	Wanted    string   `json:"wanted"`         // the assistant's model by the settings
-	Memory    int64    `json:"memory"`         // free, in bytes; 0 = unknown
-	GPU       string   `json:"gpu,omitempty"`
-	GPUMemory int64    `json:"gpu_memory,omitempty"` // free, in bytes
-	Search    string   `json:"search"`               // what answers searches
-	SearchOK  bool     `json:"search_ok"`
-	SearchFix string   `json:"search_fix,omitempty"`
+	Ollama    bool     `json:"ollama"` // it answers
+	Models    []string `json:"models"` // that it has
+	// of them: the largest that can answer and fits into the free memory; "" = none
+	Best      string `json:"best,omitempty"`
+	Wanted    string `json:"wanted"` // the assistant's model by the settings
+	Memory    int64  `json:"memory"` // free, in bytes; 0 = unknown
+	GPU       string `json:"gpu,omitempty"`
+	GPUMemory int64  `json:"gpu_memory,omitempty"` // free, in bytes
+	Search    string `json:"search"`               // what answers searches
+	SearchOK  bool   `json:"search_ok"`
+	SearchFix string `json:"search_fix,omitempty"`
 	// Suggested is the largest known model that fits into the free memory, nil when none does.
 	Suggested *Candidate `json:"suggested,omitempty"`
 }
@@ -49,12 +50,19 @@ type Candidate struct {
 
 // candidates are the models that setup suggests, largest first. Sizes are those of the default quantization, in bytes.
 var candidates = []Candidate{
-	{"gemma4:12b", 8_100 << 20}, {"qwen2.5:7b-instruct", 4_700 << 20}, {"gemma3:4b", 3_300 << 20}, {"qwen2.5:3b-instruct", 1_900 << 20}, {"qwen2.5:1.5b-instruct", 1_000 << 20},
+	{"gemma4:12b", 8_100 << 20},
+	{"qwen2.5:7b-instruct", 4_700 << 20},
+	{"gemma3:4b", 3_300 << 20},
+	{"qwen2.5:3b-instruct", 1_900 << 20},
+	{"qwen2.5:1.5b-instruct", 1_000 << 20},
 }
 
 // Look finds out what the machine has. It changes nothing and takes a few seconds at most.
 func Look(ctx context.Context, cfg config.Config) Machine {
-	m := Machine{OllamaURL: cfg.Models.Ollama.URL, Models: []string{}, Wanted: cfg.Models.Roles["assistant"], Memory: local.AvailableMemory(), Search: cfg.WebSearch.Provider}
+	m := Machine{
+		OllamaURL: cfg.Models.Ollama.URL, Models: []string{}, Wanted: cfg.Models.Roles["assistant"],
+		Memory: local.AvailableMemory(), Search: cfg.WebSearch.Provider,
+	}
 	m.GPU, m.GPUMemory = findGPU(ctx)
 	m.listModels(ctx)
 	switch cfg.WebSearch.Provider {
@@ -89,8 +97,8 @@ func (m *Machine) listModels(ctx context.Context) {
 	m.Best = chooseBest(list, max(m.Memory, m.GPUMemory))
 }
 
-// chooseBest returns the largest model that can answer and fits into free memory, "" for none. Models for vectors are known by their names
-// too, because a list may lack what a model can. With unknown memory, 0, every model fits.
+// chooseBest returns the largest model that can answer and fits into free memory, "" for none. Models for vectors are
+// known by their names too, because a list may lack what a model can. With unknown memory, 0, every model fits.
 func chooseBest(list []model.Info, free int64) (best string) {
 	largest := int64(-1)
 	for _, i := range list {
@@ -113,7 +121,8 @@ func findGPU(ctx context.Context) (name string, free int64) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=name,memory.free", "--format=csv,noheader,nounits").Output()
+	out, err := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=name,memory.free", "--format=csv,noheader,nounits").
+		Output()
 	if err != nil {
 		return "", 0
 	}
@@ -140,13 +149,15 @@ func suggest(free int64) *Candidate {
 	return nil
 }
 
-// fitsMemory reports whether a model of so many bytes can run in free memory, with a quarter of its size and a gigabyte to spare for the
-// context and the rest of the system.
+// fitsMemory reports whether a model of so many bytes can run in free memory, with a quarter of its size and a gigabyte
+// to spare for the context and the rest of the system.
 func fitsMemory(size, free int64) bool { return size+size/4+1<<30 <= free }
 
 // Has reports whether Ollama has a model; a name without a tag means the tag latest.
 func (m Machine) Has(name string) bool {
-	return slices.ContainsFunc(m.Models, func(n string) bool { return strings.TrimSuffix(n, ":latest") == strings.TrimSuffix(name, ":latest") })
+	return slices.ContainsFunc(m.Models, func(n string) bool {
+		return strings.TrimSuffix(n, ":latest") == strings.TrimSuffix(name, ":latest")
+	})
 }
 
 // Missing reports whether Ollama runs without a model that could answer.
@@ -169,7 +180,8 @@ func (m Machine) Print(w io.Writer, program string) {
 	case len(m.Models) == 0:
 		row("ollama", "runs at "+m.OllamaURL+", without a model")
 	default:
-		row("ollama", fmt.Sprintf("runs at %s with %s: %s", m.OllamaURL, term.Count(len(m.Models), "model"), term.Plain(strings.Join(m.Models, ", "))))
+		row("ollama", fmt.Sprintf("runs at %s with %s: %s", m.OllamaURL, term.Count(len(m.Models), "model"),
+			term.Plain(strings.Join(m.Models, ", "))))
 	}
 	gpu := "none found: answers are slower on the processor"
 	if m.GPU != "" {
@@ -204,11 +216,14 @@ func (m Machine) Steps(program string) (steps []string) {
 	}
 	switch {
 	case !m.Ollama:
-		steps = append(steps, "install Ollama (https://ollama.com/download) and run: ollama serve", "or, for one at another address: "+program+" setup --ollama-url <url>", pull, "until then a built-in demo model answers: "+program)
+		steps = append(steps, "install Ollama (https://ollama.com/download) and run: ollama serve",
+			"or, for one at another address: "+program+" setup --ollama-url <url>", pull,
+			"until then a built-in demo model answers: "+program)
 	case !m.Has(m.Wanted) && m.Best == "":
 		steps = append(steps, pull)
 	case !m.Has(m.Wanted):
-		steps = append(steps, fmt.Sprintf("%s setup --model %s makes it the assistant's model (the setting is %s, which Ollama does not have)", program, term.Plain(m.Best), m.Wanted))
+		steps = append(steps, fmt.Sprintf("%s setup --model %s makes it the assistant's model (the setting is %s, "+
+			"which Ollama does not have)", program, term.Plain(m.Best), m.Wanted))
 	}
 	if !m.SearchOK {
 		steps = append(steps, m.SearchFix)

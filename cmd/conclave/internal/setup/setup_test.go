@@ -16,7 +16,14 @@ func TestSuggestFits(t *testing.T) {
 	for _, tt := range []struct {
 		free int64
 		want string
-	}{{0, ""}, {1 << 30, ""}, {3 << 30, "qwen2.5:1.5b-instruct"}, {6 << 30, "gemma3:4b"}, {7 << 30, "qwen2.5:7b-instruct"}, {64 << 30, "gemma4:12b"}} {
+	}{
+		{0, ""},
+		{1 << 30, ""},
+		{3 << 30, "qwen2.5:1.5b-instruct"},
+		{6 << 30, "gemma3:4b"},
+		{7 << 30, "qwen2.5:7b-instruct"},
+		{64 << 30, "gemma4:12b"},
+	} {
 		got := ""
 		if c := suggest(tt.free); c != nil {
 			got = c.Name
@@ -73,7 +80,8 @@ func TestLook(t *testing.T) {
 	}
 	models = `{"models":[{"name":"tiny:latest","model":"tiny:latest"}]}`
 	m = Look(t.Context(), cfg)
-	if m.Missing() || !m.Has("tiny") || !strings.HasPrefix(m.Steps("conclave")[0], "conclave setup --model tiny:latest ") {
+	if m.Missing() || !m.Has("tiny") ||
+		!strings.HasPrefix(m.Steps("conclave")[0], "conclave setup --model tiny:latest ") {
 		t.Errorf("%+v: %q", m, m.Steps("conclave"))
 	}
 }
@@ -81,7 +89,13 @@ func TestLook(t *testing.T) {
 // TestBestInstalledModel: of the models that are there, the largest that can answer and fits is recommended.
 func TestBestInstalledModel(t *testing.T) {
 	t.Parallel()
-	list := []model.Info{{Name: "smollm2:135m", Size: 270 << 20}, {Name: "all-minilm", Size: 4 << 30}, {Name: "qwen-coder:1.5b", Size: 1 << 30}, {Name: "vectors", Size: 5 << 30, Embedding: true}, {Name: "large:70b", Size: 40 << 30}}
+	list := []model.Info{
+		{Name: "smollm2:135m", Size: 270 << 20},
+		{Name: "all-minilm", Size: 4 << 30},
+		{Name: "qwen-coder:1.5b", Size: 1 << 30},
+		{Name: "vectors", Size: 5 << 30, Embedding: true},
+		{Name: "large:70b", Size: 40 << 30},
+	}
 	for free, want := range map[int64]string{8 << 30: "qwen-coder:1.5b", 0: "large:70b", 1 << 20: ""} {
 		if got := chooseBest(list, free); got != want {
 			t.Errorf("with %d bytes free: %q, want %q", free, got, want)

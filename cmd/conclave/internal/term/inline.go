@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Inline draws a live region at the end of a terminal's output: below what was printed for good, without the alternate screen.
-// Each frame is one write between the marks of a synchronized update, and only lines that changed are written, so nothing
-// flickers. Lines must be sanitized and narrower than the terminal.
+// Inline draws a live region at the end of a terminal's output: below what was printed for good, without the alternate
+// screen. Each frame is one write between the marks of a synchronized update, and only lines that changed are written,
+// so nothing flickers. Lines must be sanitized and narrower than the terminal.
 type Inline struct {
 	w       io.Writer
 	lines   []string // of the region
@@ -23,7 +23,8 @@ type Inline struct {
 // NewInline returns an empty region on a terminal.
 func NewInline(w io.Writer) *Inline {
 	kind := os.Getenv("TERM")
-	return &Inline{w: w, wraps: os.Getenv("XTERM_VERSION") == "" && kind != "linux" && !strings.HasPrefix(kind, "screen")}
+	return &Inline{w: w, wraps: os.Getenv("XTERM_VERSION") == "" && kind != "linux" &&
+		!strings.HasPrefix(kind, "screen")}
 }
 
 const (
@@ -33,8 +34,9 @@ const (
 	showCursor = "\x1b[?25h"
 )
 
-// Draw prints lines for good above the region, and replaces the region. The cursor is left at a row and column of the region, or
-// hidden with a row below 0. columns is the present width of the terminal: when it shrank, the terminal has wrapped the old lines.
+// Draw prints lines for good above the region, and replaces the region. The cursor is left at a row and column of the
+// region, or hidden with a row below 0. columns is the present width of the terminal: when it shrank, the terminal has
+// wrapped the old lines.
 func (d *Inline) Draw(above, region []string, row, column, columns int) error {
 	var b strings.Builder
 	b.WriteString(syncBegin + hideCursor)
@@ -88,8 +90,8 @@ func (d *Inline) Close(above []string, columns int) error {
 	return errors.Join(err, werr)
 }
 
-// moveToTop moves the cursor to the beginning of the region. A terminal that became narrower has wrapped its lines, so that the
-// region has more rows than it was drawn with.
+// moveToTop moves the cursor to the beginning of the region. A terminal that became narrower has wrapped its lines, so
+// that the region has more rows than it was drawn with.
 func (d *Inline) moveToTop(b *strings.Builder, columns int) {
 	rows := d.row
 	if d.wraps && columns < d.columns && columns > 0 {

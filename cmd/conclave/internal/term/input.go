@@ -27,7 +27,8 @@ const (
 // TypedAhead is printed for a line that came too fast.
 const TypedAhead = "this was typed before the question could be read: read it, then answer"
 
-// IsPiped reports whether r is a pipe, a file or a reader that is no file. A terminal, /dev/null and nil are none of them.
+// IsPiped reports whether r is a pipe, a file or a reader that is no file. A terminal, /dev/null and nil are none of
+// them.
 func IsPiped(r io.Reader) bool {
 	f, is := r.(*os.File)
 	if !is {
@@ -43,8 +44,8 @@ func Keyboard(r io.Reader) (*os.File, bool) {
 	return f, is && IsTerminal(f)
 }
 
-// DiscardWaiting discards input of a terminal that was not read yet: it was typed or pasted before the prompt that follows. A line that
-// a reader has taken already is caught by [TooFast]. Other readers are left alone.
+// DiscardWaiting discards input of a terminal that was not read yet: it was typed or pasted before the prompt that
+// follows. A line that a reader has taken already is caught by [TooFast]. Other readers are left alone.
 func DiscardWaiting(r io.Reader) {
 	if f, ok := Keyboard(r); ok {
 		flushInput(f)
@@ -72,11 +73,12 @@ func IsYes(line string) bool {
 	return slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(line)))
 }
 
-// A line that is read from a terminal may have been pasted, unless the terminal marks pastes. Where a yes has consequences it begins
-// with a word that the prompt shows and that a text written before cannot contain, so that no paste answers the prompt.
+// A line that is read from a terminal may have been pasted, unless the terminal marks pastes. Where a yes has
+// consequences it begins with a word that the prompt shows and that a text written before cannot contain, so that no
+// paste answers the prompt.
 
-// CutWord returns what follows the word of a prompt in a typed line. ok is false when the line does not begin with the word. An empty
-// word is no word: the line is returned as it is.
+// CutWord returns what follows the word of a prompt in a typed line. ok is false when the line does not begin with the
+// word. An empty word is no word: the line is returned as it is.
 func CutWord(line, word string) (rest string, ok bool) {
 	if word == "" {
 		return line, true
@@ -90,16 +92,20 @@ func NeedsWord(word string) string {
 	return "this could be pasted text: to approve, type " + word
 }
 
-// Confirm asks a yes-or-no question as [Streams.ReadAnswer] does. Everything but a clear yes is no, also Enter alone and Ctrl-D.
+// Confirm asks a yes-or-no question as [Streams.ReadAnswer] does. Everything but a clear yes is no, also Enter alone
+// and Ctrl-D.
 func (s *Streams) Confirm(ctx context.Context, keyboard *os.File, question string) (bool, error) {
 	line, err := s.ReadAnswer(ctx, keyboard, question+" [y/N] ", func(string) string { return "" })
 	return IsYes(line), err
 }
 
-// ReadAnswer prints a prompt on stderr and waits for a line from keyboard, which must be a terminal; Ctrl-D is an empty one. A line for
-// which complain returns a text is none: the text is printed and the prompt repeated. Input that waits when the prompt appears is
-// discarded. So is a line typed within [TooFast], and the prompt repeated. The end of ctx is [ErrStopped].
-func (s *Streams) ReadAnswer(ctx context.Context, keyboard *os.File, prompt string, complain func(line string) string) (string, error) {
+// ReadAnswer prints a prompt on stderr and waits for a line from keyboard, which must be a terminal; Ctrl-D is an empty
+// one. A line for which complain returns a text is none: the text is printed and the prompt repeated. Input that waits
+// when the prompt appears is discarded. So is a line typed within [TooFast], and the prompt repeated. The end of ctx is
+// [ErrStopped].
+func (s *Streams) ReadAnswer(ctx context.Context, keyboard *os.File, prompt string, complain func(line string) string) (
+	string, error,
+) {
 	lines := make(chan string)
 	go func() { // reading cannot be interrupted: it ends with the process
 		defer close(lines)
@@ -128,9 +134,9 @@ func (s *Streams) ReadAnswer(ctx context.Context, keyboard *os.File, prompt stri
 	}
 }
 
-// ReadAll reads stdin to its end, at most limit+1 bytes: a longer result tells the caller that the input is too large. A nil
-// stdin is "". Invalid UTF-8 is replaced. When ctx ends first it is [ErrStopped]. On a terminal, prompt is printed unless it is
-// ""; otherwise a hint is printed after two seconds when stderr is a terminal.
+// ReadAll reads stdin to its end, at most limit+1 bytes: a longer result tells the caller that the input is too large.
+// A nil stdin is "". Invalid UTF-8 is replaced. When ctx ends first it is [ErrStopped]. On a terminal, prompt is
+// printed unless it is ""; otherwise a hint is printed after two seconds when stderr is a terminal.
 func (s *Streams) ReadAll(ctx context.Context, limit int, prompt string) (string, error) {
 	if s.In == nil {
 		return "", nil
@@ -193,8 +199,8 @@ type readResult struct {
 	err  error
 }
 
-// readInBackground runs read in a goroutine and delivers its result once. A read that never ends is left behind with the
-// process.
+// readInBackground runs read in a goroutine and delivers its result once. A read that never ends is left behind with
+// the process.
 func readInBackground(read func() ([]byte, error)) <-chan readResult {
 	done := make(chan readResult, 1)
 	go func() {
@@ -204,9 +210,9 @@ func readInBackground(read func() ([]byte, error)) <-chan readResult {
 	return done
 }
 
-// ReadHidden reads a value from stdin: on a terminal one line, after a prompt and without echo, otherwise everything up to a
-// little more than limit bytes, without the line break at the end. The caller rejects a result longer than limit; an empty one
-// is no error. The terminal is restored also when ctx ends, which is [ErrStopped].
+// ReadHidden reads a value from stdin: on a terminal one line, after a prompt and without echo, otherwise everything up
+// to a little more than limit bytes, without the line break at the end. The caller rejects a result longer than limit;
+// an empty one is no error. The terminal is restored also when ctx ends, which is [ErrStopped].
 func (s *Streams) ReadHidden(ctx context.Context, limit int, prompt string) ([]byte, error) {
 	read := func() ([]byte, error) {
 		b, err := io.ReadAll(io.LimitReader(s.In, int64(limit)+3)) // room for a line break and one byte too many

@@ -7,7 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Sequences of the bracketed paste mode: the first two switch it on and off, the terminal sends the others around pasted text.
+// Sequences of the bracketed paste mode: the first two switch it on and off, the terminal sends the others around
+// pasted text.
 const (
 	pasteModeOn  = "\x1b[?2004h"
 	pasteModeOff = "\x1b[?2004l"
@@ -20,8 +21,8 @@ const (
 	maxTyped      = 2000 // bytes without marks of the terminal; more was hardly typed
 )
 
-// ReadTyped reads stdin to its end like [Streams.ReadAll] and separates long pastes from what was typed. It recognizes them
-// on a terminal only; elsewhere everything is in typed.
+// ReadTyped reads stdin to its end like [Streams.ReadAll] and separates long pastes from what was typed. It recognizes
+// them on a terminal only; elsewhere everything is in typed.
 func (s *Streams) ReadTyped(ctx context.Context, limit int, prompt string) (typed string, pasted []string, err error) {
 	f, ok := Keyboard(s.In)
 	if !ok {
@@ -44,11 +45,11 @@ func (s *Streams) ReadTyped(ctx context.Context, limit int, prompt string) (type
 	return typed, pasted, nil
 }
 
-// splitPastes separates the long pastes of a terminal's input from the rest; a short one on one line counts as typed. Pasted
-// text can contain marks, which cannot be told from the terminal's own: with more than one pair, everything between the first and
-// the last mark counts as one paste, also what was typed between two pastes. When the first mark is no beginning or the last one
-// no end, everything from the first on does. So does a text without marks that is longer than maxTyped: the terminal may not
-// support them.
+// splitPastes separates the long pastes of a terminal's input from the rest; a short one on one line counts as typed.
+// Pasted text can contain marks, which cannot be told from the terminal's own: with more than one pair, everything
+// between the first and the last mark counts as one paste, also what was typed between two pastes. When the first mark
+// is no beginning or the last one no end, everything from the first on does. So does a text without marks that is
+// longer than maxTyped: the terminal may not support them.
 func splitPastes(text string) (typed string, pasted []string) {
 	first, last := findMarks(text)
 	if first < 0 {

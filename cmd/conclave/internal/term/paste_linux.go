@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hideControlEcho has a terminal echo control characters as they are and not as ^X, so that it ignores the marks of a paste.
-// The returned function restores the former mode. Failures are ignored: only the echo would differ.
+// hideControlEcho has a terminal echo control characters as they are and not as ^X, so that it ignores the marks of a
+// paste. The returned function restores the former mode. Failures are ignored: only the echo would differ.
 func hideControlEcho(f *os.File) (restore func()) {
 	mode, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
 	if err != nil {
@@ -25,8 +25,9 @@ func flushInput(f *os.File) { _ = unix.IoctlSetInt(int(f.Fd()), unix.TCFLSH, uni
 // pendingWait is how long the rest of a paste may take to arrive, in milliseconds.
 const pendingWait = 50
 
-// discardPending reports whether a terminal has input that was not read, also an unfinished line, and discards it. After the end
-// of the input this is the rest of a paste that contains a Ctrl-D. In doubt it is true: what follows counts as pasted.
+// discardPending reports whether a terminal has input that was not read, also an unfinished line, and discards it.
+// After the end of the input this is the rest of a paste that contains a Ctrl-D. In doubt it is true: what follows
+// counts as pasted.
 func discardPending(f *os.File) bool {
 	fd := int(f.Fd())
 	mode, err := unix.IoctlGetTermios(fd, unix.TCGETS)

@@ -15,8 +15,8 @@ type Progress struct {
 // NewProgress returns a status line on w, which is usually stderr.
 func NewProgress(w io.Writer) *Progress { return &Progress{w: w} }
 
-// Draw replaces the line. Text that does not fit is cut, and only its first line is drawn. Where w is no terminal it draws
-// nothing. The caller sanitizes.
+// Draw replaces the line. Text that does not fit is cut, and only its first line is drawn. Where w is no terminal it
+// draws nothing. The caller sanitizes.
 func (p *Progress) Draw(format string, v ...any) {
 	columns, _, ok := Size(p.w)
 	if !ok {

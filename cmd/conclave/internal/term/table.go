@@ -24,9 +24,9 @@ type Layout struct {
 	Whole bool     // cells are never clipped, so that lines may wrap: for text on which the user decides
 }
 
-// Table prints rows in columns, without trailing blanks. On a terminal it fits the width: columns in l.Drop are left out, then the
-// last column is clipped, then the lines are. Elsewhere it is complete. The first row is the header where l.Drop is used. Cells
-// must be sanitized.
+// Table prints rows in columns, without trailing blanks. On a terminal it fits the width: columns in l.Drop are left
+// out, then the last column is clipped, then the lines are. Elsewhere it is complete. The first row is the header where
+// l.Drop is used. Cells must be sanitized.
 func Table(w io.Writer, rows [][]string, l Layout) error {
 	columns := 0
 	if c, _, ok := Size(w); ok {
@@ -129,8 +129,8 @@ func tableWidth(widths []int) (n int) {
 	return n
 }
 
-// Width is the number of terminal columns that s takes: two for wide characters, none for combining marks, joiners and colours.
-// Terminals differ in emoji that are joined from several; they count as one.
+// Width is the number of terminal columns that s takes: two for wide characters, none for combining marks, joiners and
+// colours. Terminals differ in emoji that are joined from several; they count as one.
 func Width(s string) (n int) {
 	scanWidth(s, func(_, w int) bool {
 		n += w

@@ -21,9 +21,16 @@ func TestTableFitsTerminal(t *testing.T) {
 		columns int
 		want    []string
 	}{
-		{0, []string{"ID  STATE  NAME      QUESTION", "1   ready  漢字漢字  What is the capital of France, and since when?", "2   ready  👨\u200d👩\u200d👧        می\u200cخواهم"}},
-		{40, []string{"ID  STATE  NAME      QUESTION", "1   ready  漢字漢字  What is the capi...", "2   ready  👨\u200d👩\u200d👧        می\u200cخواهم"}},
-		{30, []string{"ID  NAME      QUESTION", "1   漢字漢字  What is the c...", "2   👨\u200d👩\u200d👧        می\u200cخواهم"}},
+		{0, []string{
+			"ID  STATE  NAME      QUESTION", "1   ready  漢字漢字  What is the capital of France, and since when?",
+			"2   ready  👨\u200d👩\u200d👧        می\u200cخواهم",
+		}},
+		{40, []string{
+			"ID  STATE  NAME      QUESTION", "1   ready  漢字漢字  What is the capi...",
+			"2   ready  👨\u200d👩\u200d👧        می\u200cخواهم",
+		}},
+		{30, []string{"ID  NAME      QUESTION", "1   漢字漢字  What is the c...", "2   👨\u200d👩\u200d👧        " +
+			"می\u200cخواهم"}},
 		{20, []string{"ID  QUESTION", "1   What is the c...", "2   می\u200cخواهم"}},
 		{10, []string{"ID  QUESTI", "1   What i", "2   می\u200cخواه"}},
 	} {
@@ -53,7 +60,8 @@ func TestTableFitsTerminal(t *testing.T) {
 	if err := Table(slave, rows, layout); err != nil {
 		t.Fatal(err)
 	}
-	if got := termtest.ReadAll(t, master, slave); !strings.HasPrefix(got, "ID  NAME      QUESTION\n1   漢字漢字  What is the c...\n") {
+	if got := termtest.ReadAll(t, master, slave); !strings.HasPrefix(got, "ID  NAME      QUESTION\n1   漢字漢字  What is "+
+		"the c...\n") {
 		t.Errorf("on a terminal: %q", got)
 	}
 }

@@ -6,7 +6,8 @@
 //   - stdout is data, stderr is talk. A pipe on stdout gets data and nothing else.
 //   - An error is one line: "conclave: <what happened>: <what to do>".
 //   - Colour only on a terminal, and not when NO_COLOR is set or the terminal is dumb.
-//   - With --json a command prints one JSON document; streams (tap, audit tail) and the readiness of a process that stays
+//   - With --json a command prints one JSON document; streams (tap, audit tail) and the readiness of a process that
+//     stays
 //     (up, actor) are JSON lines. Nothing else is on stdout then.
 //   - Text from others is shown without its control characters.
 package term
@@ -44,12 +45,12 @@ type Sink struct {
 	Err error
 }
 
-// ErrReaderGone means that the reader of stdout has closed it, as head does. Only [Sink] returns it: EPIPE alone can also come
-// from the connection to a server.
+// ErrReaderGone means that the reader of stdout has closed it, as head does. Only [Sink] returns it: EPIPE alone can
+// also come from the connection to a server.
 var ErrReaderGone = errors.New("nobody reads the output any more")
 
-// Write writes to stdout. After the first error it writes nothing more and returns that error, which is [ErrReaderGone] for
-// EPIPE.
+// Write writes to stdout. After the first error it writes nothing more and returns that error, which is [ErrReaderGone]
+// for EPIPE.
 func (s *Sink) Write(p []byte) (int, error) {
 	if s.Err != nil {
 		return 0, s.Err
@@ -71,9 +72,9 @@ func (s *Streams) PrintJSON(v any) error { return s.encodeJSON(v, IsTerminal(s.O
 // PrintLine prints one line of a stream of JSON.
 func (s *Streams) PrintLine(v any) error { return s.encodeJSON(v, false) }
 
-// encodeJSON writes v to stdout as one JSON document with a line break at its end, on one line unless indent is set. Characters that
-// control a terminal or hide text are escaped, which does not change the value; <, > and & are not. It returns the error of encoding
-// or of the first failed write to stdout.
+// encodeJSON writes v to stdout as one JSON document with a line break at its end, on one line unless indent is set.
+// Characters that control a terminal or hide text are escaped, which does not change the value; <, > and & are not. It
+// returns the error of encoding or of the first failed write to stdout.
 func (s *Streams) encodeJSON(v any, indent bool) error {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
@@ -128,7 +129,8 @@ type sized struct {
 // Sized returns a writer for which [Table] fits its output to so many columns.
 func Sized(w io.Writer, columns int) io.Writer { return sized{w, columns} }
 
-// Size is the size in characters of the terminal behind a stream, which may be a [*Sink]. ok is false when there is none.
+// Size is the size in characters of the terminal behind a stream, which may be a [*Sink]. ok is false when there is
+// none.
 func Size(stream any) (columns, rows int, ok bool) {
 	if s, is := stream.(sized); is {
 		return s.columns, 0, true

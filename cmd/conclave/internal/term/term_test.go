@@ -38,7 +38,10 @@ func TestPlain(t *testing.T) {
 
 // A text is sanitized the same way however it is cut into pieces.
 func TestPlainStreamKeepsJoinersBetweenPieces(t *testing.T) {
-	for _, whole := range []string{"a 👨\u200d👩\u200d👧 b", "می\u200cخواهم\n", "pay\u200dpal \x1b[2J", "\u200d👩", "❤\ufe0f\u200d🔥."} {
+	for _, whole := range []string{
+		"a 👨\u200d👩\u200d👧 b", "می\u200cخواهم\n", "pay\u200dpal \x1b[2J", "\u200d👩",
+		"❤\ufe0f\u200d🔥.",
+	} {
 		var p PlainStream
 		got := ""
 		for _, r := range whole {
@@ -51,7 +54,10 @@ func TestPlainStreamKeepsJoinersBetweenPieces(t *testing.T) {
 }
 
 func TestShellQuote(t *testing.T) {
-	for in, want := range map[string]string{"/a/b-c_d.e": "/a/b-c_d.e", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "$(x)": "'$(x)'"} {
+	for in, want := range map[string]string{
+		"/a/b-c_d.e": "/a/b-c_d.e", "": "''", "a b": "'a b'", "it's": `'it'\''s'`,
+		"$(x)": "'$(x)'",
+	} {
 		if got := ShellQuote(in); got != want {
 			t.Errorf("%q is quoted as %s", in, got)
 		}
@@ -67,7 +73,8 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// JSON on stdout controls no terminal and hides nothing, and is the same value. encoding/json escapes only what is below U+0020.
+// JSON on stdout controls no terminal and hides nothing, and is the same value. encoding/json escapes only what is
+// below U+0020.
 func TestJSONHasNoControlCharacters(t *testing.T) {
 	t.Parallel()
 	hidden := "a\u009b2J\u009d52;c\u202e\u007f\U000e0041\u2800\n<é"
@@ -86,7 +93,10 @@ func TestJSONHasNoControlCharacters(t *testing.T) {
 				t.Errorf("%q has %U", out.String(), r)
 			}
 		}
-		if !strings.Contains(out.String(), "<é") || strings.Count(out.String(), "\n") != map[bool]int{false: 1, true: 3}[indent] {
+		if !strings.Contains(out.String(), "<é") || strings.Count(out.String(), "\n") != map[bool]int{
+			false: 1,
+			true:  3,
+		}[indent] {
 			t.Errorf("layout %q", out.String())
 		}
 	}
@@ -95,7 +105,8 @@ func TestJSONHasNoControlCharacters(t *testing.T) {
 // However the arguments look, what is shown is all of them, is the same value, and steers nothing.
 func FuzzVisibleJSON(f *testing.F) {
 	for _, s := range []string{
-		`{}`, `{"a":"\u001b[2J"}`, "{\"a\":\"\u202e\u200b\u009b\U000e0041\"}", `{"a":[1,{"b":null}],"c":1e99}`, "{\"\u001f\":1}", `["\ud800"]`, "{\"a\":\"\xff\"}", `{"a":"\\u001b"}`, "\x1b[2J", "",
+		`{}`, `{"a":"\u001b[2J"}`, "{\"a\":\"\u202e\u200b\u009b\U000e0041\"}", `{"a":[1,{"b":null}],"c":1e99}`,
+		"{\"\u001f\":1}", `["\ud800"]`, "{\"a\":\"\xff\"}", `{"a":"\\u001b"}`, "\x1b[2J", "",
 	} {
 		f.Add([]byte(s))
 	}
@@ -122,7 +133,10 @@ func FuzzVisibleJSON(f *testing.F) {
 
 func TestBytesHasNoExponent(t *testing.T) {
 	t.Parallel()
-	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 1023: "1023 B", 1536: "1.5 KB", 1023 << 20: "1023 MB", 1 << 30: "1 GB"} {
+	for n, want := range map[int64]string{
+		0: "0 B", 999: "999 B", 1023: "1023 B", 1536: "1.5 KB", 1023 << 20: "1023 MB",
+		1 << 30: "1 GB",
+	} {
 		if got := Bytes(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}

@@ -17,8 +17,8 @@ func Plain(s string) string { return sanitize(s, "") }
 // PlainText is [Plain] for several lines: line breaks and tabs stay.
 func PlainText(s string) string { return sanitize(s, "\n\t") }
 
-// sanitize replaces every rune that [text.ReplaceHidden] replaces and that is not in keep by U+FFFD. The number of runes stays
-// the same.
+// sanitize replaces every rune that [text.ReplaceHidden] replaces and that is not in keep by U+FFFD. The number of
+// runes stays the same.
 func sanitize(s, keep string) string {
 	return text.ReplaceHidden(s, func(r rune) rune {
 		if strings.ContainsRune(keep, r) {
@@ -66,8 +66,8 @@ func Visible(s string) string { return text.Visible(s) }
 // VisibleJSON is [text.VisibleJSON].
 func VisibleJSON(raw []byte, indent string) string { return text.VisibleJSON(raw, indent) }
 
-// Clip puts text on one line of at most n columns, the last three "..." when it was cut. With n of 3 or less nothing is cut. It
-// does not sanitize.
+// Clip puts text on one line of at most n columns, the last three "..." when it was cut. With n of 3 or less nothing is
+// cut. It does not sanitize.
 func Clip(s string, n int) string {
 	s = strings.Join(strings.Fields(s), " ")
 	if n > 3 && Width(s) > n {
@@ -76,8 +76,8 @@ func Clip(s string, n int) string {
 	return s
 }
 
-// Fit cuts text to a terminal and returns its lines: at most rows-1 of them, each at most columns wide. A line that wraps,
-// or a table that scrolls, cannot be drawn over. columns of 0 or less, and rows of 2 or less, mean no limit.
+// Fit cuts text to a terminal and returns its lines: at most rows-1 of them, each at most columns wide. A line that
+// wraps, or a table that scrolls, cannot be drawn over. columns of 0 or less, and rows of 2 or less, mean no limit.
 func Fit(text string, columns, rows int) []string {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	if rows > 2 && len(lines) > rows-1 {
@@ -120,7 +120,8 @@ func Bytes(n int64) string {
 	return fmt.Sprintf("%.3g %s", v, unit)
 }
 
-// Age is a time span in one unit: s, m, h, and d from 48 hours on. Less than a second, also a negative span, is "a moment".
+// Age is a time span in one unit: s, m, h, and d from 48 hours on. Less than a second, also a negative span, is "a
+// moment".
 func Age(d time.Duration) string {
 	switch {
 	case d < time.Second:
@@ -152,8 +153,8 @@ func Stamp(t time.Time) string {
 	return t.Local().Format("2006-01-02 15:04")
 }
 
-// ShellQuote makes one word of s for a POSIX shell. It adds quotes only where s has other characters than letters, digits and
-// _./:@%+,- or is empty.
+// ShellQuote makes one word of s for a POSIX shell. It adds quotes only where s has other characters than letters,
+// digits and _./:@%+,- or is empty.
 func ShellQuote(s string) string {
 	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:@%+,-") == "" {
 		return s
@@ -168,7 +169,8 @@ func Indent(w io.Writer, prefix, text string) {
 	}
 }
 
-// Speeds writes how fast a model reads and writes, in tokens per second: "read 28, write 11"; 0 = not measured, "-" for both.
+// Speeds writes how fast a model reads and writes, in tokens per second: "read 28, write 11"; 0 = not measured, "-" for
+// both.
 func Speeds(read, write float64) string {
 	var out []string
 	for _, s := range []struct {

@@ -1,4 +1,5 @@
-// Package view prints values for the user: answers as they grow, tables, records and verdicts. It reads nothing from the bus.
+// Package view prints values for the user: answers as they grow, tables, records and verdicts. It reads nothing from
+// the bus.
 package view
 
 import (
@@ -14,8 +15,8 @@ import (
 	"conclave/subjects"
 )
 
-// AnswerView shows a question on its way to the answer: on a screen as it happens, in a pipe only the answer, or as JSON
-// lines.
+// AnswerView shows a question on its way to the answer: on a screen as it happens, in a pipe only the answer, or as
+// JSON lines.
 type AnswerView interface {
 	// Show shows an update that does not end the question.
 	Show(u client.Update)
@@ -54,8 +55,8 @@ type IDs struct {
 	Query   string `json:"query_id"`
 }
 
-// NewAnswerView returns the view for the options and for where stdout goes: JSON lines with Lines, else the answer alone or one
-// document with JSON or where stdout is no terminal, else a screen.
+// NewAnswerView returns the view for the options and for where stdout goes: JSON lines with Lines, else the answer
+// alone or one document with JSON or where stdout is no terminal, else a screen.
 func NewAnswerView(o AnswerOptions) AnswerView {
 	switch {
 	case o.Lines:
@@ -89,11 +90,12 @@ func WaitingText(w client.Waiting) string {
 	case 1:
 		return "stored, but not started: " + w.Missing[0] + " is not running; the question is answered when it runs"
 	}
-	return "stored, but not started: " + strings.Join(w.Missing, " and ") + " are not running; the question is answered when they run"
+	return "stored, but not started: " + strings.Join(w.Missing, " and ") +
+		" are not running; the question is answered when they run"
 }
 
-// AnswerText is the answer without the text of its error, which the generator appends as a last paragraph for clients that see
-// nothing else: here the error is printed on stderr. It is "" when there is nothing but the error.
+// AnswerText is the answer without the text of its error, which the generator appends as a last paragraph for clients
+// that see nothing else: here the error is printed on stderr. It is "" when there is nothing but the error.
 func AnswerText(r subjects.Response) string {
 	if r.Error == nil || r.Error.Text == "" {
 		return r.Answer
@@ -108,14 +110,15 @@ func AnswerText(r subjects.Response) string {
 	return r.Answer
 }
 
-// DescribeResult is one line about the outcome of a tool call: the time it took, the layer and rule that denied it, or the error.
-// The result itself is not in it.
+// DescribeResult is one line about the outcome of a tool call: the time it took, the layer and rule that denied it, or
+// the error. The result itself is not in it.
 func DescribeResult(r subjects.ToolResult) string {
 	switch f := r.Error; {
 	case f == nil:
 		return fmt.Sprintf("tool %s: done in %s", r.Tool, term.Took(r.Millis))
 	case f.Denial != nil:
-		return fmt.Sprintf("tool %s: denied by layer %s, rule %s: %s", r.Tool, f.Denial.Layer, f.Denial.Rule, f.Denial.Reason)
+		return fmt.Sprintf("tool %s: denied by layer %s, rule %s: %s", r.Tool, f.Denial.Layer, f.Denial.Rule,
+			f.Denial.Reason)
 	default:
 		return fmt.Sprintf("tool %s: %s (%s)", r.Tool, f.Text, f.Code)
 	}

@@ -7,8 +7,8 @@ import (
 	"conclave/subjects"
 )
 
-// jsonLines prints JSON lines as things happen, each with a type: delta, thinking, state, tool, note, approval, deliberation,
-// response, grade, error.
+// jsonLines prints JSON lines as things happen, each with a type: delta, thinking, state, tool, note, approval,
+// deliberation, response, grade, error.
 type jsonLines struct {
 	AnswerOptions
 	still
@@ -75,7 +75,10 @@ func (l *jsonLines) Show(u client.Update) {
 	case client.ToolOutput:
 		l.print(toolLine{lineHead: l.head("tool"), Phase: "output", CallID: u.CallID, Tool: u.Tool, Text: u.Text})
 	case client.ToolResult:
-		l.print(toolLine{lineHead: l.head("tool"), Phase: "result", CallID: u.CallID, Tool: u.Tool, Result: u.Result, Error: u.Error, Millis: u.Millis})
+		l.print(toolLine{
+			lineHead: l.head("tool"), Phase: "result", CallID: u.CallID, Tool: u.Tool, Result: u.Result,
+			Error: u.Error, Millis: u.Millis,
+		})
 	case client.ApprovalAsked:
 		l.print(approvalLine{lineHead: l.head("approval"), Phase: "request", Request: &u.ApprovalRequest})
 	case client.ApprovalDecided:
@@ -121,7 +124,8 @@ func (l *jsonLines) Decide(string) (id string, d subjects.ApprovalDecision, ok b
 // Warn prints a note with this code, once.
 func (l *jsonLines) Warn(code, text string) { l.note(subjects.Note{Code: code, Text: text}) }
 
-// End prints the notes that were not printed yet, the response, and then waits for the grade and prints it when there is one.
+// End prints the notes that were not printed yet, the response, and then waits for the grade and prints it when there
+// is one.
 func (l *jsonLines) End(r subjects.Response, grade func() *subjects.Critique) error {
 	for _, n := range r.Notes {
 		l.note(n)

@@ -57,8 +57,8 @@ func (p *pipe) Warn(_, text string) {
 	p.Say("%s", text)
 }
 
-// End prints the answer alone and then waits for the grade, which goes to stderr; with JSON it waits first and prints one
-// document. An empty answer prints nothing and waits for no grade.
+// End prints the answer alone and then waits for the grade, which goes to stderr; with JSON it waits first and prints
+// one document. An empty answer prints nothing and waits for no grade.
 func (p *pipe) End(r subjects.Response, grade func() *subjects.Critique) error {
 	p.endLine()
 	if p.JSON {
@@ -87,12 +87,15 @@ func (p *pipe) End(r subjects.Response, grade func() *subjects.Critique) error {
 	return nil
 }
 
-// Fail prints, with JSON, a partial response with the fault, so that a program always reads one document; otherwise nothing.
-// The caller prints the error.
+// Fail prints, with JSON, a partial response with the fault, so that a program always reads one document; otherwise
+// nothing. The caller prints the error.
 func (p *pipe) Fail(f *subjects.Fault) error {
 	p.endLine()
 	if !p.JSON {
 		return nil
 	}
-	return p.PrintJSON(subjects.Response{SessionID: p.Session, QueryID: p.Query, Query: p.Question, ToolCalls: []subjects.ToolCall{}, Partial: true, Error: f})
+	return p.PrintJSON(subjects.Response{
+		SessionID: p.Session, QueryID: p.Query, Query: p.Question,
+		ToolCalls: []subjects.ToolCall{}, Partial: true, Error: f,
+	})
 }

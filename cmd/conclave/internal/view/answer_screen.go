@@ -14,8 +14,8 @@ import (
 	"conclave/subjects"
 )
 
-// screen shows an answer on a terminal as it grows. Deltas can be lost, so the shown text is compared with the answer at the
-// end, and the rest, or all of it, is printed then.
+// screen shows an answer on a terminal as it grows. Deltas can be lost, so the shown text is compared with the answer
+// at the end, and the rest, or all of it, is printed then.
 type screen struct {
 	AnswerOptions
 	spinner *spinner
@@ -43,8 +43,9 @@ func (s *screen) write(w io.Writer, colour, text string) {
 	s.writePlain(w, colour, term.PlainText(text))
 }
 
-// writePlain writes sanitized text to w where the cursor is, in a colour that may be "". Answer and talk share a terminal, so text
-// for another stream than the last begins on its own line. A stderr that is no terminal is written as it is, without colours.
+// writePlain writes sanitized text to w where the cursor is, in a colour that may be "". Answer and talk share a
+// terminal, so text for another stream than the last begins on its own line. A stderr that is no terminal is written as
+// it is, without colours.
 func (s *screen) writePlain(w io.Writer, colour, text string) {
 	s.spinner.clear()
 	if w != s.Out && !term.IsTerminal(w) {
@@ -89,8 +90,8 @@ func (s *screen) talk(format string, v ...any) {
 	s.write(s.Err, term.Dim, term.Clip(fmt.Sprintf(format, v...), columns-1)+"\n")
 }
 
-// Show prints an update as it comes: pieces of the answer on stdout, everything else as lines on stderr. A call that waits for
-// approval is asked about when there is a keyboard. Notes are held back; see note.
+// Show prints an update as it comes: pieces of the answer on stdout, everything else as lines on stderr. A call that
+// waits for approval is asked about when there is a keyboard. Notes are held back; see note.
 func (s *screen) Show(u client.Update) {
 	s.spinner.follow(u)
 	switch u := u.(type) {
@@ -148,9 +149,9 @@ func (s *screen) SetModel(m ModelState) {
 	}
 }
 
-// delta prints the next piece of the answer, or of the thinking on stderr where it was asked for. After a lost piece it prints
-// no more of this step, since the text would have a gap; End prints the rest. A new step, or one that begins again, starts a
-// line.
+// delta prints the next piece of the answer, or of the thinking on stderr where it was asked for. After a lost piece it
+// prints no more of this step, since the text would have a gap; End prints the rest. A new step, or one that begins
+// again, starts a line.
 func (s *screen) delta(d client.Delta) {
 	if d.Thinking {
 		if s.Thinking && d.Text != "" {
@@ -177,8 +178,8 @@ func (s *screen) beginText() {
 	s.blocks, s.shown = 0, true
 }
 
-// interruptText prints the text so far because something else follows: what comes of it later is not its continuation on the
-// screen.
+// interruptText prints the text so far because something else follows: what comes of it later is not its continuation
+// on the screen.
 func (s *screen) interruptText() {
 	s.flushText()
 	s.shown = false
@@ -235,9 +236,9 @@ func (s *screen) Warn(_, text string) {
 	s.Say("%s", text)
 }
 
-// End prints the part of the answer that the deltas did not show, or all of it when they differ or other text came between,
-// then the notes, a summary unless the answer failed, and, after waiting for it, the grade. A note about the answer's own error
-// is left out: the caller prints that.
+// End prints the part of the answer that the deltas did not show, or all of it when they differ or other text came
+// between, then the notes, a summary unless the answer failed, and, after waiting for it, the grade. A note about the
+// answer's own error is left out: the caller prints that.
 func (s *screen) End(r subjects.Response, grade func() *subjects.Critique) error {
 	s.spinner.stop()
 	answer := AnswerText(r)
@@ -281,8 +282,8 @@ func (s *screen) Fail(*subjects.Fault) error {
 	return nil
 }
 
-// approval shows a waiting call and asks, or queues it behind the one that was asked before. Without a keyboard, or when stderr
-// is no terminal, it prints how to decide elsewhere.
+// approval shows a waiting call and asks, or queues it behind the one that was asked before. Without a keyboard, or
+// when stderr is no terminal, it prints how to decide elsewhere.
 func (s *screen) approval(r subjects.ApprovalRequest) {
 	s.interruptText()
 	s.printNotes()
@@ -313,8 +314,8 @@ func (s *screen) prompt() {
 func (s *screen) Typed() <-chan string { return s.lines }
 
 // Decide makes a decision about the first waiting call of a line. A yes, in any form, approves this call only: broader
-// decisions are made with conclave approve. ok is false when no call waits, and for a yes without [Word] or a line within
-// [term.TooFast], after which it asks again. The call stays in the queue until the decision comes as an update.
+// decisions are made with conclave approve. ok is false when no call waits, and for a yes without [Word] or a line
+// within [term.TooFast], after which it asks again. The call stays in the queue until the decision comes as an update.
 func (s *screen) Decide(line string) (id string, d subjects.ApprovalDecision, ok bool) {
 	if len(s.waiting) == 0 {
 		return "", d, false
@@ -335,8 +336,8 @@ func (s *screen) Decide(line string) (id string, d subjects.ApprovalDecision, ok
 	return s.waiting[0].ID, d, true
 }
 
-// decided removes a call that was decided, here or elsewhere, prints by whom, and asks about the next one. A call that does not
-// wait here is ignored.
+// decided removes a call that was decided, here or elsewhere, prints by whom, and asks about the next one. A call that
+// does not wait here is ignored.
 func (s *screen) decided(r subjects.ApprovalReply) {
 	for i, w := range s.waiting {
 		if w.ID != r.ID {

@@ -13,8 +13,8 @@ import (
 	"conclave/subjects"
 )
 
-// PrintApproval prints everything there is to know before a decision, or how it was decided. Ages and expiry are relative to
-// now. The arguments are complete and hidden characters escaped: what is not shown was not approved.
+// PrintApproval prints everything there is to know before a decision, or how it was decided. Ages and expiry are
+// relative to now. The arguments are complete and hidden characters escaped: what is not shown was not approved.
 func PrintApproval(w io.Writer, a subjects.Approval, now time.Time) {
 	state := "expires in " + formatRemaining(a.Expires.Sub(now))
 	switch {
@@ -28,7 +28,8 @@ func PrintApproval(w io.Writer, a subjects.Approval, now time.Time) {
 	if a.Form != nil {
 		defer printForm(w, *a.Form)
 	}
-	fmt.Fprintf(w, "%s  %s requests %s\n", term.Paint(w, term.Yellow, term.Visible(a.ID)), term.Visible(a.Caller), term.Paint(w, term.Bold, term.Visible(a.Tool)))
+	fmt.Fprintf(w, "%s  %s requests %s\n", term.Paint(w, term.Yellow, term.Visible(a.ID)), term.Visible(a.Caller),
+		term.Paint(w, term.Bold, term.Visible(a.Tool)))
 	line := func(name, text string) { fmt.Fprintf(w, "  %-10s %s\n", name, text) }
 	line("asked", fmt.Sprintf("%s ago, %s", term.Age(now.Sub(a.Asked)), state))
 	if a.Type != "" {
@@ -45,7 +46,8 @@ func PrintApproval(w io.Writer, a subjects.Approval, now time.Time) {
 		line("target", term.Visible(punycodeHosts(s, a.Hosts)))
 	}
 	for _, h := range a.Hosts {
-		line("host", fmt.Sprintf("%s, written as %s: check that it is the one you mean", term.Visible(h.Punycode), term.Visible(h.Written)))
+		line("host", fmt.Sprintf("%s, written as %s: check that it is the one you mean", term.Visible(h.Punycode),
+			term.Visible(h.Written)))
 	}
 	if len(a.Sinks) == 0 {
 		line("remember", "not possible: this is asked each time")
@@ -69,7 +71,8 @@ func PrintApproval(w io.Writer, a subjects.Approval, now time.Time) {
 // printForm prints the question of a running call: who asks, the text as it is with nothing hidden, and the fields.
 func printForm(w io.Writer, f subjects.UserForm) {
 	line := func(name, text string) { fmt.Fprintf(w, "  %-10s %s\n", name, text) }
-	line("asks you", term.Paint(w, term.Bold, term.Visible(f.From))+": what follows is untrusted content of that server. Never enter a password or a key")
+	line("asks you", term.Paint(w, term.Bold, term.Visible(f.From))+": what follows is untrusted content of that "+
+		"server. Never enter a password or a key")
 	line("question", term.Visible(f.Message))
 	for _, field := range f.Fields {
 		text := term.Visible(field.Name) + " (" + field.Type
@@ -89,8 +92,8 @@ func printForm(w io.Writer, f subjects.UserForm) {
 	}
 }
 
-// printPreview prints what a call would do, line by line, with the lines of a diff in color. Nothing in it is hidden or obeyed by the
-// terminal.
+// printPreview prints what a call would do, line by line, with the lines of a diff in color. Nothing in it is hidden or
+// obeyed by the terminal.
 func printPreview(w io.Writer, preview string) {
 	name := "preview"
 	for l := range strings.Lines(preview) {
@@ -106,9 +109,11 @@ func printPreview(w io.Writer, preview string) {
 	}
 }
 
-// GrantText is what a question permits, on one line: the acts, how often, the user's words, and the objects whose people are destinations.
+// GrantText is what a question permits, on one line: the acts, how often, the user's words, and the objects whose
+// people are destinations.
 func GrantText(g subjects.Grant) string {
-	return fmt.Sprintf("%s, %d of %d used: %s", term.Visible(strings.Join(g.Acts, " or ")), g.Used, g.Times, term.Visible(g.Clause)) + term.Visible(describePlaces(g))
+	return fmt.Sprintf("%s, %d of %d used: %s", term.Visible(strings.Join(g.Acts, " or ")), g.Used, g.Times,
+		term.Visible(g.Clause)) + term.Visible(describePlaces(g))
 }
 
 // describePlaces names the objects whose people are destinations of the grant; "" = none.
@@ -119,8 +124,8 @@ func describePlaces(g subjects.Grant) string {
 	return " (to the people of " + strings.Join(g.Places, ", ") + ")"
 }
 
-// formatRemaining returns the time until an expiry, to the second and rounded up: it does not say 4m of a request that has five
-// minutes.
+// formatRemaining returns the time until an expiry, to the second and rounded up: it does not say 4m of a request that
+// has five minutes.
 func formatRemaining(d time.Duration) string {
 	d = (d + time.Second - 1).Truncate(time.Second)
 	s := strings.TrimSuffix(d.String(), "m0s")
@@ -141,17 +146,19 @@ func punycodeHosts(target string, hosts []subjects.LookAlikeHost) string {
 	return target
 }
 
-// WaitingCall is one line about a call that waits for a decision. The targets, or the arguments of a call without targets,
-// are never cut: their end decides where data goes.
+// WaitingCall is one line about a call that waits for a decision. The targets, or the arguments of a call without
+// targets, are never cut: their end decides where data goes.
 func WaitingCall(r subjects.ApprovalRequest, program string) string {
 	if r.Form != nil {
-		return fmt.Sprintf("%s asks you: %s (untrusted content of that server); see conclave approve %s", term.Visible(r.Form.From), term.Visible(term.Clip(r.Form.Message, 200)), term.ShortID(r.ID))
+		return fmt.Sprintf("%s asks you: %s (untrusted content of that server); see conclave approve %s",
+			term.Visible(r.Form.From), term.Visible(term.Clip(r.Form.Message, 200)), term.ShortID(r.ID))
 	}
 	what := strings.Join(strings.Fields(string(r.Args)), " ")
 	if len(r.Sinks) > 0 {
 		what = "to " + strings.Join(r.Sinks, " ")
 	}
-	return fmt.Sprintf("waiting for your approval: %s %s (%s); %s", term.Visible(r.Tool), term.Visible(punycodeHosts(what, r.Hosts)), term.Visible(term.Clip(r.Reason, 120)), HowToDecide(r.ID, program))
+	return fmt.Sprintf("waiting for your approval: %s %s (%s); %s", term.Visible(r.Tool),
+		term.Visible(punycodeHosts(what, r.Hosts)), term.Visible(term.Clip(r.Reason, 120)), HowToDecide(r.ID, program))
 }
 
 // HowToDecide says how to decide a call from another terminal.
@@ -159,8 +166,8 @@ func HowToDecide(id, program string) string {
 	return fmt.Sprintf("decide with: %s approve %s, or --deny %s", program, term.ShortID(id), term.ShortID(id))
 }
 
-// AcceptedDecision says what an accepted decision means: what the broker made of it in r, not what d requested. The broker may
-// approve once where d asked to remember it.
+// AcceptedDecision says what an accepted decision means: what the broker made of it in r, not what d requested. The
+// broker may approve once where d asked to remember it.
 func AcceptedDecision(d subjects.ApprovalDecision, r subjects.ApprovalReply) string {
 	switch {
 	case r.State == subjects.ApprovalDenied:
@@ -170,7 +177,8 @@ func AcceptedDecision(d subjects.ApprovalDecision, r subjects.ApprovalReply) str
 	case r.Remember == subjects.RememberAlways:
 		return "approved, also for all later calls of this kind until you revoke it"
 	case d.Remember != "":
-		return "approved for this call only: calls of this kind are asked each time, or too many decisions are remembered"
+		return "approved for this call only: calls of this kind are asked each time, or too many decisions are " +
+			"remembered"
 	}
 	return "approved for this call only"
 }
@@ -180,7 +188,8 @@ func ApprovalRules(w io.Writer, rules []subjects.ApprovalRule) error {
 	rows := [][]string{{"RULE", "MADE", "HOLDS IN", "AGENTS", "TOOL", "ASKED BY", "TARGETS"}}
 	for _, r := range rules {
 		rows = append(rows, []string{
-			term.Visible(term.ShortID(r.ID)), term.Stamp(r.Made), term.Visible(cmp.Or(r.Session, "every session")), term.Visible(r.Type), term.Visible(r.Tool),
+			term.Visible(term.ShortID(r.ID)), term.Stamp(r.Made), term.Visible(cmp.Or(r.Session, "every session")),
+			term.Visible(r.Type), term.Visible(r.Tool),
 			term.Visible(r.Rule), term.Visible(strings.Join(r.Sinks, " ")),
 		})
 	}
@@ -195,12 +204,13 @@ func WaitingCalls(n int) string {
 	return fmt.Sprintf("%d calls wait for your approval", n)
 }
 
-// Word is what a line must begin with to approve a request where a paste cannot be told from typing: the first characters of its id,
-// which is a hash over the random id of the session. A text that was written before the request contains it only by chance.
+// Word is what a line must begin with to approve a request where a paste cannot be told from typing: the first
+// characters of its id, which is a hash over the random id of the session. A text that was written before the request
+// contains it only by chance.
 func Word(r subjects.ApprovalRequest) string { return r.ID[:min(4, len(r.ID))] }
 
-// AskDecision is the prompt for a decision about a request, where Enter denies. With a word, every answer that approves begins with it. remember adds the
-// answers that remember the decision.
+// AskDecision is the prompt for a decision about a request, where Enter denies. With a word, every answer that approves
+// begins with it. remember adds the answers that remember the decision.
 func AskDecision(r subjects.ApprovalRequest, word string, remember bool) string {
 	switch question := "allow " + term.Visible(r.Tool) + "?"; {
 	case r.Form != nil:
@@ -216,7 +226,8 @@ func AskDecision(r subjects.ApprovalRequest, word string, remember bool) string 
 	case !remember:
 		return fmt.Sprintf("%s type %s to allow, Enter to deny: ", question, word)
 	default:
-		return fmt.Sprintf("%s type %s to allow, %s s for this session, %s a for always, Enter to deny: ", question, word, word, word)
+		return fmt.Sprintf("%s type %s to allow, %s s for this session, %s a for always, Enter to deny: ", question,
+			word, word, word)
 	}
 }
 
@@ -225,8 +236,8 @@ func isDenial(line string) bool {
 	return slices.Contains([]string{"n", "no", "deny"}, strings.ToLower(strings.TrimSpace(line)))
 }
 
-// AskLater is the prompt for a decision about a request that the user looked up, where Enter decides nothing. question is what is decided.
-// remember adds the answers that remember the decision.
+// AskLater is the prompt for a decision about a request that the user looked up, where Enter decides nothing. question
+// is what is decided. remember adds the answers that remember the decision.
 func AskLater(question, word string, remember bool) string {
 	answers := fmt.Sprintf("type %s to allow", word)
 	if remember {
@@ -235,8 +246,8 @@ func AskLater(question, word string, remember bool) string {
 	return fmt.Sprintf("%s %s, no to deny, Enter to decide later: ", question, answers)
 }
 
-// ParseLater reads the answer to [AskLater]: decided is false for an empty line. complaint is not empty for a line that is no answer,
-// also one that would approve without the word.
+// ParseLater reads the answer to [AskLater]: decided is false for an empty line. complaint is not empty for a line that
+// is no answer, also one that would approve without the word.
 func ParseLater(line, word string, remember bool) (d subjects.ApprovalDecision, decided bool, complaint string) {
 	if strings.TrimSpace(line) == "" || isDenial(line) {
 		return d, strings.TrimSpace(line) != "", ""
@@ -245,15 +256,16 @@ func ParseLater(line, word string, remember bool) (d subjects.ApprovalDecision, 
 	case !ok:
 		return subjects.ApprovalDecision{}, false, term.NeedsWord(word)
 	case !d.Approve, d.Remember != "" && !remember:
-		return subjects.ApprovalDecision{}, false, fmt.Sprintf("this is not an answer: type %s to allow, no to deny, or Enter to decide later", word)
+		return subjects.ApprovalDecision{}, false,
+			fmt.Sprintf("this is not an answer: type %s to allow, no to deny, or Enter to decide later", word)
 	default:
 		return d, true, ""
 	}
 }
 
-// ParseAnswer reads a typed line about a request: for one with a form, name=value of its fields, separated by semicolons, or y to agree;
-// otherwise see [ParseDecision]. With a word, a line that approves begins with it, and the word alone is y; ok is false for a line that
-// would approve without the word, and the caller asks again.
+// ParseAnswer reads a typed line about a request: for one with a form, name=value of its fields, separated by
+// semicolons, or y to agree; otherwise see [ParseDecision]. With a word, a line that approves begins with it, and the
+// word alone is y; ok is false for a line that would approve without the word, and the caller asks again.
 func ParseAnswer(line string, form *subjects.UserForm, word string) (d subjects.ApprovalDecision, ok bool) {
 	rest, found := term.CutWord(line, word)
 	switch {
@@ -300,8 +312,8 @@ func ParseValues(pairs []string, form subjects.UserForm) json.RawMessage {
 	return data
 }
 
-// ParseDecision reads a typed line: y or yes approves once, s or session for the session, a or always until revoked, in any
-// case. Everything else, also an empty line, denies.
+// ParseDecision reads a typed line: y or yes approves once, s or session for the session, a or always until revoked, in
+// any case. Everything else, also an empty line, denies.
 func ParseDecision(line string) subjects.ApprovalDecision {
 	switch strings.ToLower(strings.TrimSpace(line)) {
 	case "y", "yes":

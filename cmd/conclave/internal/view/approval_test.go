@@ -8,7 +8,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestWaitingCallShowsWholeTarget: the line about a waiting call has the whole target, in punycode when it is a look-alike.
+// TestWaitingCallShowsWholeTarget: the line about a waiting call has the whole target, in punycode when it is a
+// look-alike.
 func TestWaitingCallShowsWholeTarget(t *testing.T) {
 	long := "https://example.org/" + strings.Repeat("a", 300) + ".evil.example/end"
 	for _, r := range []subjects.ApprovalRequest{
@@ -19,7 +20,10 @@ func TestWaitingCallShowsWholeTarget(t *testing.T) {
 			t.Errorf("%s", got)
 		}
 	}
-	r := subjects.ApprovalRequest{ID: "id", Tool: "web_fetch", Sinks: []string{"https://exаmple.org/"}, Hosts: []subjects.LookAlikeHost{{Written: "exаmple.org", Punycode: "xn--exmple-4nf.org"}}}
+	r := subjects.ApprovalRequest{
+		ID: "id", Tool: "web_fetch", Sinks: []string{"https://exаmple.org/"},
+		Hosts: []subjects.LookAlikeHost{{Written: "exаmple.org", Punycode: "xn--exmple-4nf.org"}},
+	}
 	var b strings.Builder
 	PrintApproval(&b, subjects.Approval{ApprovalRequest: r, State: subjects.ApprovalPending}, time.Now())
 	for _, got := range []string{WaitingCall(r, "conclave"), b.String()} {
@@ -32,7 +36,8 @@ func TestWaitingCallShowsWholeTarget(t *testing.T) {
 // TestRemaining: the time until an expiry is right to the second from the first one on.
 func TestRemaining(t *testing.T) {
 	for d, want := range map[time.Duration]string{
-		5 * time.Minute: "5m", 5*time.Minute - 1: "5m", 299 * time.Second: "4m59s", time.Minute: "1m", 59*time.Second + 1: "1m", 59 * time.Second: "59s",
+		5 * time.Minute: "5m", 5*time.Minute - 1: "5m", 299 * time.Second: "4m59s", time.Minute: "1m", 59*time.Second +
+			1: "1m", 59 * time.Second: "59s",
 		time.Millisecond: "1s", time.Hour: "1h", time.Hour + time.Second: "1h0m1s", 90 * time.Minute: "1h30m",
 	} {
 		if got := formatRemaining(d); got != want {
@@ -41,7 +46,8 @@ func TestRemaining(t *testing.T) {
 	}
 }
 
-// TestGrantNamesThePlaceOfItsDestination: the user sees where a question says that a destination stands, escaped as all text of a question.
+// TestGrantNamesThePlaceOfItsDestination: the user sees where a question says that a destination stands, escaped as all
+// text of a question.
 func TestGrantNamesThePlaceOfItsDestination(t *testing.T) {
 	g := subjects.Grant{Acts: []string{"share"}, Times: 1, Clause: "Invite Dora"}
 	if got := GrantText(g); got != "share, 0 of 1 used: Invite Dora" {
@@ -56,12 +62,19 @@ func TestGrantNamesThePlaceOfItsDestination(t *testing.T) {
 // TestParseValues reads typed answers as the types of their form. The broker rejects what does not fit.
 func TestParseValues(t *testing.T) {
 	t.Parallel()
-	form := subjects.UserForm{Fields: []subjects.FormField{{Name: "name", Type: "string"}, {Name: "seats", Type: "integer"}, {Name: "window", Type: "boolean"}}}
+	form := subjects.UserForm{Fields: []subjects.FormField{
+		{Name: "name", Type: "string"},
+		{Name: "seats", Type: "integer"},
+		{Name: "window", Type: "boolean"},
+	}}
 	for name, tt := range map[string]struct {
 		pairs []string
 		want  string
 	}{
-		"types":              {[]string{"name=Ada", "seats=2", " window = true"}, `{"name":"Ada","seats":2,"window":true}`},
+		"types": {
+			[]string{"name=Ada", "seats=2", " window = true"},
+			`{"name":"Ada","seats":2,"window":true}`,
+		},
 		"a text of digits":   {[]string{"name=7"}, `{"name":"7"}`},
 		"a text with =":      {[]string{"name=a=b"}, `{"name":"a=b"}`},
 		"not a number":       {[]string{"seats=two"}, `{"seats":"two"}`},
@@ -75,8 +88,8 @@ func TestParseValues(t *testing.T) {
 	}
 }
 
-// TestParseAnswer: where pastes are not marked, only a line that begins with the word of the request approves, and a yes without it is asked
-// again.
+// TestParseAnswer: where pastes are not marked, only a line that begins with the word of the request approves, and a
+// yes without it is asked again.
 func TestParseAnswer(t *testing.T) {
 	t.Parallel()
 	r := subjects.ApprovalRequest{ID: "3f9c01d2"}
@@ -106,14 +119,15 @@ func TestParseAnswer(t *testing.T) {
 		{"name=Ada", form, Word(r), false, "", false},
 		{"name=Ada", form, "", true, "", true},
 	} {
-		if d, ok := ParseAnswer(tt.line, tt.form, tt.word); d.Approve != tt.approve || d.Remember != tt.remember || ok != tt.ok || (d.Values != nil) != (tt.approve && strings.Contains(tt.line, "=")) {
+		if d, ok := ParseAnswer(tt.line, tt.form, tt.word); d.Approve != tt.approve || d.Remember != tt.remember ||
+			ok != tt.ok || (d.Values != nil) != (tt.approve && strings.Contains(tt.line, "=")) {
 			t.Errorf("%q, word %q: %+v, %v", tt.line, tt.word, d, ok)
 		}
 	}
 }
 
-// TestParseLater: Enter decides nothing, only a clear no denies, only the word of the prompt approves, and a decision is remembered only
-// where the prompt offers it.
+// TestParseLater: Enter decides nothing, only a clear no denies, only the word of the prompt approves, and a decision
+// is remembered only where the prompt offers it.
 func TestParseLater(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]struct {
@@ -122,14 +136,18 @@ func TestParseLater(t *testing.T) {
 		again            bool // the prompt is repeated
 	}{
 		"": {}, "  ": {}, "no": {decided: true}, " N ": {decided: true}, "deny": {decided: true},
-		"0123": {approve: true, decided: true}, "0123 s": {approve: true, decided: true, remember: subjects.RememberSession},
-		"0123 a": {approve: true, decided: true, remember: subjects.RememberAlways}, "y": {again: true}, "a": {again: true}, "maybe": {again: true}, "0123 no": {again: true},
+		"0123":   {approve: true, decided: true},
+		"0123 s": {approve: true, decided: true, remember: subjects.RememberSession},
+		"0123 a": {approve: true, decided: true, remember: subjects.RememberAlways}, "y": {again: true},
+		"a": {again: true}, "maybe": {again: true}, "0123 no": {again: true},
 	} {
 		d, decided, complaint := ParseLater(line, "0123", true)
-		if decided != want.decided || decided && (d.Approve != want.approve || d.Remember != want.remember) || (complaint != "") != want.again {
+		if decided != want.decided || decided && (d.Approve != want.approve || d.Remember != want.remember) ||
+			(complaint != "") != want.again {
 			t.Errorf("%q: %+v, %t, %q", line, d, decided, complaint)
 		}
-		if d, decided, complaint := ParseLater(line, "0123", false); want.remember != "" && (decided || d.Approve || complaint == "") {
+		if d, decided, complaint := ParseLater(line, "0123", false); want.remember != "" &&
+			(decided || d.Approve || complaint == "") {
 			t.Errorf("%q, which the prompt does not offer: %+v, %t, %q", line, d, decided, complaint)
 		}
 	}

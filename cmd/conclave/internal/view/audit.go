@@ -19,8 +19,8 @@ type AuditEntry struct {
 	subjects.AuditRecord
 }
 
-// DecodeAudit returns the records of a stored message, without verifying them. The account comes from the subject and is ""
-// when that has another form. A message that cannot be decoded is an error that names audit verify.
+// DecodeAudit returns the records of a stored message, without verifying them. The account comes from the subject and
+// is "" when that has another form. A message that cannot be decoded is an error that names audit verify.
 func DecodeAudit(m audit.Stored) ([]AuditEntry, error) {
 	batch, err := audit.DecodeBatch(m.Data)
 	if err != nil {
@@ -38,12 +38,13 @@ func DecodeAudit(m audit.Stored) ([]AuditEntry, error) {
 }
 
 var statusColours = map[string]string{
-	subjects.StatusDenied: term.Red, subjects.StatusRefused: term.Red, subjects.StatusFailed: term.Yellow, subjects.StatusUnknown: term.Yellow,
-	subjects.StatusOK: term.Green, subjects.StatusAllowed: term.Green,
+	subjects.StatusDenied: term.Red, subjects.StatusRefused: term.Red, subjects.StatusFailed: term.Yellow,
+	subjects.StatusUnknown: term.Yellow,
+	subjects.StatusOK:      term.Green, subjects.StatusAllowed: term.Green,
 }
 
-// AuditLine prints a record on one sanitized line. The writer is the account that the server wrote into the subject; everything
-// after it is the writer's statement. Ids and hashes are shortened; an empty field is "-".
+// AuditLine prints a record on one sanitized line. The writer is the account that the server wrote into the subject;
+// everything after it is the writer's statement. Ids and hashes are shortened; an empty field is "-".
 func AuditLine(w io.Writer, e AuditEntry) error {
 	agent := cmp.Or(e.AgentID, "-")
 	if e.AgentType != "" {
@@ -54,14 +55,17 @@ func AuditLine(w io.Writer, e AuditEntry) error {
 		status += ": " + e.Reason
 	}
 	_, err := fmt.Fprintf(w, "%s  %-12s  %-8s  %-6s  %-22s  %-30s  %-7s  query %s  params %s\n",
-		e.Time.Local().Format("2006-01-02 15:04:05.000"), e.Message, term.Plain(cmp.Or(e.Account, "?")), term.Plain(e.Phase), term.Plain(agent), term.Plain(strings.TrimSpace(e.Action+" "+e.Tool)),
-		term.Paint(w, statusColours[e.Status], term.Plain(status)), term.Plain(cmp.Or(term.ShortID(e.Query), "-")), term.Plain(cmp.Or(term.ShortID(e.ParamsHash), "-")))
+		e.Time.Local().Format("2006-01-02 15:04:05.000"), e.Message, term.Plain(cmp.Or(e.Account, "?")),
+		term.Plain(e.Phase), term.Plain(agent), term.Plain(strings.TrimSpace(e.Action+" "+e.Tool)),
+		term.Paint(w, statusColours[e.Status], term.Plain(status)), term.Plain(cmp.Or(term.ShortID(e.Query), "-")),
+		term.Plain(cmp.Or(term.ShortID(e.ParamsHash), "-")))
 	return err
 }
 
 // auditFields is the order of the fields of a record.
 var auditFields = []string{
-	"message", "account", "chain", "seq", "prev", "time", "phase", "id", "agent_id", "agent_type", "lineage", "action", "tool", "params_hash",
+	"message", "account", "chain", "seq", "prev", "time", "phase", "id", "agent_id", "agent_type", "lineage", "action",
+	"tool", "params_hash",
 	"status", "reason", "session", "query", "links", "genesis",
 }
 
@@ -85,7 +89,8 @@ func AuditRecord(w io.Writer, e AuditEntry) error {
 		if json.Unmarshal(raw, &s) == nil {
 			text = s
 		}
-		if _, err := fmt.Fprintf(w, "%s %s\n", term.Paint(w, term.Dim, fmt.Sprintf("%-12s", name)), term.Plain(text)); err != nil {
+		if _, err := fmt.Fprintf(w, "%s %s\n", term.Paint(w, term.Dim, fmt.Sprintf("%-12s", name)),
+			term.Plain(text)); err != nil {
 			return err
 		}
 	}
@@ -94,13 +99,14 @@ func AuditRecord(w io.Writer, e AuditEntry) error {
 
 // SealedExport is a sealed audit log in a file.
 type SealedExport struct {
-	File       string `json:"file"`
-	SHA256     string `json:"sha256"`
-	AnchoredBy string `json:"anchored_by,omitempty"` // the log whose first record has its hash; "" = only the file itself was checked
+	File   string `json:"file"`
+	SHA256 string `json:"sha256"`
+	// the log whose first record has its hash; "" = only the file itself was checked
+	AnchoredBy string `json:"anchored_by,omitempty"`
 }
 
-// AuditReport prints the result of a verification: the problems of a failed one and nothing else, or the counts with remarks on
-// unfinished and unanchored records. what names the log; sealed is nil for the current one.
+// AuditReport prints the result of a verification: the problems of a failed one and nothing else, or the counts with
+// remarks on unfinished and unanchored records. what names the log; sealed is nil for the current one.
 func AuditReport(w io.Writer, r audit.Report, what string, sealed *SealedExport) {
 	if !r.OK {
 		for _, p := range r.Problems {
@@ -112,7 +118,8 @@ func AuditReport(w io.Writer, r audit.Report, what string, sealed *SealedExport)
 		return
 	}
 	line := func(format string, v ...any) { fmt.Fprintf(w, "   "+format+"\n", v...) }
-	fmt.Fprintf(w, "%s %s: %d records in %d messages of %d chains\n", term.Paint(w, term.Green, "ok"), what, r.Records, r.Messages, r.Chains)
+	fmt.Fprintf(w, "%s %s: %d records in %d messages of %d chains\n", term.Paint(w, term.Green, "ok"), what, r.Records,
+		r.Messages, r.Chains)
 	if r.Unfinished > 0 {
 		line("%d actions have no outcome: a crash cut them off", r.Unfinished)
 	}

@@ -9,14 +9,16 @@ import (
 	"conclave/subjects"
 )
 
-// Basis prints what an answer is based on: the memories that were recalled for it, its tool calls, notes, model and tokens.
+// Basis prints what an answer is based on: the memories that were recalled for it, its tool calls, notes, model and
+// tokens.
 func Basis(w io.Writer, r subjects.Response, recalls []subjects.MemoryRecall) {
 	line := func(name, format string, v ...any) {
 		fmt.Fprintf(w, "%-10s %s\n", name, term.Visible(term.OneLine(fmt.Sprintf(format, v...))))
 	}
 	line("question", "%s", r.Query)
 	for _, h := range recalls {
-		text := fmt.Sprintf("%s %q, similarity %.2f, score %.2f, %s ago, %s", term.ShortID(h.ID), term.Clip(h.Name, 80), h.Similarity, h.Score, term.Age(time.Since(h.Created)), trustWord(h.Trust))
+		text := fmt.Sprintf("%s %q, similarity %.2f, score %.2f, %s ago, %s", term.ShortID(h.ID), term.Clip(h.Name, 80),
+			h.Similarity, h.Score, term.Age(time.Since(h.Created)), trustWord(h.Trust))
 		if h.Critic > 0 {
 			text += fmt.Sprintf(", graded %d of 5", h.Critic)
 		}

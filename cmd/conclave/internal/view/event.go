@@ -12,8 +12,10 @@ import (
 
 // subjectColours are the colours of events by the first token of their subject.
 var subjectColours = map[string]string{
-	"query": term.Cyan, "response": term.Green, "answer": term.Green, "tool": term.Yellow, "approval": term.Magenta, "agent": term.Blue,
-	"dead": term.Red, "critique": term.Magenta, "pairwise": term.Magenta, "user": term.Cyan, "reward": term.Magenta, "memory": term.Blue,
+	"query": term.Cyan, "response": term.Green, "answer": term.Green, "tool": term.Yellow, "approval": term.Magenta,
+	"agent": term.Blue,
+	"dead":  term.Red, "critique": term.Magenta, "pairwise": term.Magenta, "user": term.Cyan, "reward": term.Magenta,
+	"memory":    term.Blue,
 	"committee": term.Blue, "task": term.Blue,
 }
 
@@ -23,10 +25,14 @@ type (
 	ActorFigures   = client.ActorFigures
 )
 
-// figureColumns are the headers of the figures that actors and subjects share; dropFigures are left out on a narrow terminal.
+// figureColumns are the headers of the figures that actors and subjects share; dropFigures are left out on a narrow
+// terminal.
 var (
-	figureColumns = []string{"STATE", "QUEUED", "IN FLIGHT", "RESTARTS", "REJECTED", "REQUESTS", "ERRORS", "P50 MS", "P95 MS", "P99 MS"}
-	dropFigures   = []string{"P95 MS", "P50 MS", "RESTARTS", "REJECTED", "IN FLIGHT", "QUEUED"}
+	figureColumns = []string{
+		"STATE", "QUEUED", "IN FLIGHT", "RESTARTS", "REJECTED", "REQUESTS", "ERRORS", "P50 MS",
+		"P95 MS", "P99 MS",
+	}
+	dropFigures = []string{"P95 MS", "P50 MS", "RESTARTS", "REJECTED", "IN FLIGHT", "QUEUED"}
 )
 
 // figureCells are the cells of figureColumns.
@@ -54,8 +60,8 @@ func FigureTable(w io.Writer, all []ActorFigures) error {
 	return term.Table(w, rows, term.Layout{Drop: dropFigures})
 }
 
-// SubjectTable prints a row for each subject of an actor under a header, fitted to w; of several instances, behind the beginning
-// of the instance's id.
+// SubjectTable prints a row for each subject of an actor under a header, fitted to w; of several instances, behind the
+// beginning of the instance's id.
 func SubjectTable(w io.Writer, f ActorFigures) error {
 	rows := [][]string{append([]string{"SUBJECT"}, figureColumns...)}
 	for _, r := range f.Subjects {

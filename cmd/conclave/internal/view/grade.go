@@ -19,8 +19,8 @@ func GradeLine(c subjects.Critique) string {
 	return strings.TrimSuffix(fmt.Sprintf("graded %d of 5: %s", c.Score, term.OneLine(c.Feedback)), ": ")
 }
 
-// FalseClaims are the actions that an answer claims and no tool call did, a sanitized line each; nil when the critic found
-// none.
+// FalseClaims are the actions that an answer claims and no tool call did, a sanitized line each; nil when the critic
+// found none.
 func FalseClaims(c subjects.Critique) (out []string) {
 	for _, claim := range c.Claims {
 		line := fmt.Sprintf("the answer claims %q, but no call did that", term.Clip(term.Plain(claim.Said), 160))
@@ -40,8 +40,8 @@ func retryHint(c subjects.Critique, program string) string {
 	return "try again: " + program + " ask --retry"
 }
 
-// respondentName is the name of a respondent for display, "-" for none. Respondent B, whose answers are not shown to the user,
-// is marked.
+// respondentName is the name of a respondent for display, "-" for none. Respondent B, whose answers are not shown to
+// the user, is marked.
 func respondentName(respondent string) string {
 	if respondent == subjects.RespondentB {
 		return respondent + " (not shown)"
@@ -65,7 +65,8 @@ func verdictFor(p *subjects.Pairwise, respondent string) string {
 	return "lost"
 }
 
-// Grades prints a list of grades as a table, in the order given. A question that the log no longer has is shown as such.
+// Grades prints a list of grades as a table, in the order given. A question that the log no longer has is shown as
+// such.
 func Grades(w io.Writer, grades []client.GradedAnswer) error {
 	rows := [][]string{{"TIME", "GRADE", "RUBRIC", "RESPONDENT", "VERDICT", "QUERY", "QUESTION"}}
 	for _, g := range grades {
@@ -75,8 +76,10 @@ func Grades(w io.Writer, grades []client.GradedAnswer) error {
 			score = "ungraded: " + term.Clip(cmp.Or(term.Plain(c.Ungraded), "no reason given"), 48)
 		}
 		rows = append(rows, []string{
-			term.Stamp(g.Time), score, term.Plain(cmp.Or(c.Rubric, "-")), respondentName(c.RespondentID), verdictFor(g.Pairwise, c.RespondentID),
-			term.Plain(term.ShortID(c.QueryID)), term.Plain(term.Clip(cmp.Or(g.Question, "(no longer kept)"), nameRoom(w))),
+			term.Stamp(g.Time), score, term.Plain(cmp.Or(c.Rubric, "-")), respondentName(c.RespondentID),
+			verdictFor(g.Pairwise, c.RespondentID),
+			term.Plain(term.ShortID(c.QueryID)), term.Plain(term.Clip(cmp.Or(g.Question, "(no longer kept)"),
+				nameRoom(w))),
 		})
 	}
 	return term.Table(w, rows, term.Layout{Drop: []string{"RUBRIC", "VERDICT", "RESPONDENT", "TIME"}})
@@ -86,11 +89,12 @@ func Grades(w io.Writer, grades []client.GradedAnswer) error {
 type fields struct{ w io.Writer }
 
 func (f fields) line(name, format string, v ...any) {
-	fmt.Fprintf(f.w, "%s %s\n", term.Paint(f.w, term.Dim, fmt.Sprintf("%-9s", name)), term.Plain(fmt.Sprintf(format, v...)))
+	fmt.Fprintf(f.w, "%s %s\n", term.Paint(f.w, term.Dim, fmt.Sprintf("%-9s", name)),
+		term.Plain(fmt.Sprintf(format, v...)))
 }
 
-// Judgement prints everything about the answers to one question: each with its grade and reward, as far as there are any, then
-// the comparison.
+// Judgement prints everything about the answers to one question: each with its grade and reward, as far as there are
+// any, then the comparison.
 func Judgement(w io.Writer, j client.Judgement) {
 	f := fields{w}
 	f.line("query", "%s", j.Query)
@@ -108,14 +112,15 @@ func Judgement(w io.Writer, j client.Judgement) {
 			if r.Source == subjects.RewardConversation {
 				source = " (detected in the conversation)"
 			}
-			f.line("you", "%s", strings.TrimSuffix(fmt.Sprintf("%+.1f%s: %s", r.Value, source, term.OneLine(r.Words)), ": "))
+			f.line("you", "%s", strings.TrimSuffix(fmt.Sprintf("%+.1f%s: %s", r.Value, source, term.OneLine(r.Words)),
+				": "))
 		}
 	}
 	f.comparison(j.Pairwise)
 }
 
-// critique prints a grade, or that there is none yet for nil. A recommended retry is mentioned only when the user has seen the
-// answer.
+// critique prints a grade, or that there is none yet for nil. A recommended retry is mentioned only when the user has
+// seen the answer.
 func (f fields) critique(c *subjects.Critique, seen bool) {
 	if c == nil {
 		f.line("grade", "none yet")
@@ -148,8 +153,8 @@ func (f fields) judge(model, notice string) {
 	}
 }
 
-// comparison prints a pairwise verdict with the judgements in both orders; nil prints nothing. An empty winner is undecided,
-// with the reason.
+// comparison prints a pairwise verdict with the judgements in both orders; nil prints nothing. An empty winner is
+// undecided, with the reason.
 func (f fields) comparison(p *subjects.Pairwise) {
 	if p == nil {
 		return

@@ -27,7 +27,8 @@ func trustWord(trust string) string {
 	return "UNTRUSTED"
 }
 
-// nameRoom is how long a name or a question in a table may be, in columns. On a terminal the table clips it to what is left.
+// nameRoom is how long a name or a question in a table may be, in columns. On a terminal the table clips it to what is
+// left.
 func nameRoom(w io.Writer) int {
 	if term.IsTerminal(w) {
 		return 200
@@ -35,7 +36,8 @@ func nameRoom(w io.Writer) int {
 	return 60
 }
 
-// MemoryTable prints memories, a line each, under a header. A star marks a pinned one, a number the piece of a document.
+// MemoryTable prints memories, a line each, under a header. A star marks a pinned one, a number the piece of a
+// document.
 func MemoryTable(w io.Writer, entries []subjects.MemoryEntry) error {
 	now := time.Now()
 	rows := [][]string{{"ID", "KIND", "STATE", "TRUST", "AGE", "NAME"}}
@@ -48,15 +50,16 @@ func MemoryTable(w io.Writer, entries []subjects.MemoryEntry) error {
 			name = "* " + name
 		}
 		rows = append(rows, []string{
-			term.Visible(term.ShortID(e.ID)), term.Visible(e.Kind), term.Visible(e.State), trustWord(e.Provenance.Trust), term.Age(now.Sub(e.Created)), term.Visible(name),
+			term.Visible(term.ShortID(e.ID)), term.Visible(e.Kind), term.Visible(e.State),
+			trustWord(e.Provenance.Trust), term.Age(now.Sub(e.Created)), term.Visible(name),
 		})
 	}
 	return term.Table(w, rows, term.Layout{Drop: []string{"STATE", "AGE", "KIND"}})
 }
 
-// MemoryHits prints the result of a search, and on stderr its notes, whether it was cached, and that nothing matched. With
-// reasons, each score is broken down; with whole, the whole text is printed in place of the relevant part. Untrusted memories
-// are marked.
+// MemoryHits prints the result of a search, and on stderr its notes, whether it was cached, and that nothing matched.
+// With reasons, each score is broken down; with whole, the whole text is printed in place of the relevant part.
+// Untrusted memories are marked.
 func MemoryHits(s *term.Streams, r subjects.MemoryReply, reasons, whole bool) error {
 	if len(r.Hits) == 0 {
 		s.Say("no memory matches")
@@ -67,8 +70,10 @@ func MemoryHits(s *term.Streams, r subjects.MemoryReply, reasons, whole bool) er
 			fmt.Fprintln(w)
 		}
 		e := h.Entry
-		fmt.Fprintf(w, "%d. %s  %s\n", i+1, term.Paint(w, term.Yellow, term.Visible(term.ShortID(e.ID))), term.Paint(w, term.Bold, term.Visible(term.Clip(e.Name, 100))))
-		fmt.Fprintf(w, "   similarity %.3f, score %.3f, %s ago, %s\n", h.Similarity, h.Score, term.Age(now.Sub(e.Created)), describeMemory(e))
+		fmt.Fprintf(w, "%d. %s  %s\n", i+1, term.Paint(w, term.Yellow, term.Visible(term.ShortID(e.ID))),
+			term.Paint(w, term.Bold, term.Visible(term.Clip(e.Name, 100))))
+		fmt.Fprintf(w, "   similarity %.3f, score %.3f, %s ago, %s\n", h.Similarity, h.Score,
+			term.Age(now.Sub(e.Created)), describeMemory(e))
 		if e.Provenance.Trust != subjects.Trusted {
 			fmt.Fprintf(w, "   %s\n", term.Paint(w, term.Red, untrustedWarning(e)))
 		}
@@ -79,7 +84,8 @@ func MemoryHits(s *term.Streams, r subjects.MemoryReply, reasons, whole bool) er
 		term.Indent(w, "   ", text)
 		if reasons {
 			for _, reason := range h.Reasons {
-				fmt.Fprintf(w, "   %+.3f %s\n", reason.Value, term.Visible(strings.TrimSpace(reason.What+"  "+reason.Text)))
+				fmt.Fprintf(w, "   %+.3f %s\n", reason.Value,
+					term.Visible(strings.TrimSpace(reason.What+"  "+reason.Text)))
 			}
 		}
 	}
@@ -97,7 +103,8 @@ func Notes(s *term.Streams, notes []subjects.Note) {
 	}
 }
 
-// describeMemory is the kind, source, speaker, state, pin and grade of an entry in a few words. The state is left out when it is active.
+// describeMemory is the kind, source, speaker, state, pin and grade of an entry in a few words. The state is left out
+// when it is active.
 func describeMemory(e subjects.MemoryEntry) string {
 	parts := []string{e.Kind, "from " + cmp.Or(string(e.Provenance.Source), "an unknown source")}
 	if e.Provenance.From != "" {
@@ -129,8 +136,8 @@ func untrustedWarning(e subjects.MemoryEntry) string {
 	return untrusted
 }
 
-// Memory prints everything about one memory; empty fields are left out. related gives names to the memories it correlates with;
-// one that is not in it is shown by its id alone.
+// Memory prints everything about one memory; empty fields are left out. related gives names to the memories it
+// correlates with; one that is not in it is shown by its id alone.
 func Memory(w io.Writer, e subjects.MemoryEntry, related []subjects.MemoryEntry) {
 	line := func(name, text string) {
 		if text != "" {
@@ -199,7 +206,8 @@ func Memory(w io.Writer, e subjects.MemoryEntry, related []subjects.MemoryEntry)
 	}
 }
 
-// nameRelated lists the memories that e correlates with: the short id, and the name where related has it. The caller sanitizes.
+// nameRelated lists the memories that e correlates with: the short id, and the name where related has it. The caller
+// sanitizes.
 func nameRelated(e subjects.MemoryEntry, related []subjects.MemoryEntry) []string {
 	names := map[string]string{}
 	for _, r := range related {
@@ -220,8 +228,8 @@ func formatTimes(n int) string {
 	return fmt.Sprintf("%d times", n)
 }
 
-// MemoryStatus prints counts, sizes and models of memory, and on stderr what waits for an embedding or for the user's decision.
-// program begins the printed command.
+// MemoryStatus prints counts, sizes and models of memory, and on stderr what waits for an embedding or for the user's
+// decision. program begins the printed command.
 func MemoryStatus(s *term.Streams, m subjects.MemoryStatus, program string) error {
 	line := func(name, format string, v ...any) {
 		fmt.Fprintf(s.Out, "%-10s %s\n", name, term.Visible(fmt.Sprintf(format, v...)))
@@ -260,8 +268,8 @@ func CountBy(by map[string]int) string {
 	return strings.Join(parts, ", ")
 }
 
-// MemoryGraph prints relations under IS and WAS, current ones first. A tense that is unknown counts as past, so that it is not
-// presented as a fact of today. Untrusted relations are marked. No relations print nothing.
+// MemoryGraph prints relations under IS and WAS, current ones first. A tense that is unknown counts as past, so that it
+// is not presented as a fact of today. Untrusted relations are marked. No relations print nothing.
 func MemoryGraph(w io.Writer, all []subjects.Relation) error {
 	var rows [][]string
 	for _, current := range []bool{true, false} {
@@ -279,7 +287,10 @@ func MemoryGraph(w io.Writer, all []subjects.Relation) error {
 				doubt = trustWord(r.Trust)
 			}
 			cell := func(s string) string { return term.Visible(term.Clip(s, 40)) }
-			rows = append(rows, []string{"  " + cell(r.Subject), cell(r.Predicate), cell(r.Object), cmp.Or(relationSpan(r), "-"), term.Visible(term.ShortID(r.Entry)), doubt})
+			rows = append(rows, []string{
+				"  " + cell(r.Subject), cell(r.Predicate), cell(r.Object),
+				cmp.Or(relationSpan(r), "-"), term.Visible(term.ShortID(r.Entry)), doubt,
+			})
 		}
 	}
 	return term.Table(w, rows, term.Layout{})
@@ -299,8 +310,8 @@ func relationSpan(r subjects.Relation) string {
 	return ""
 }
 
-// MemoryWritten says on stderr what became of a new memory: the action, which other memory it was merged into or replaces, the
-// reason, and the notes. The caller handles a refusal.
+// MemoryWritten says on stderr what became of a new memory: the action, which other memory it was merged into or
+// replaces, the reason, and the notes. The caller handles a refusal.
 func MemoryWritten(s *term.Streams, w subjects.MemoryWriteResult, notes []subjects.Note) {
 	text := fmt.Sprintf("%s %s", term.Visible(w.Action), term.Visible(term.ShortID(w.ID)))
 	if w.Other != "" {

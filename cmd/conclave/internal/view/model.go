@@ -11,8 +11,8 @@ import (
 	"conclave/subjects"
 )
 
-// Models prints the available models as a table, with the machine of each when there are others than this one, and on stderr that there are none, and the roles whose own model is not used.
-// program begins the commands in the fixes.
+// Models prints the available models as a table, with the machine of each when there are others than this one, and on
+// stderr that there are none, and the roles whose own model is not used. program begins the commands in the fixes.
 func Models(s *term.Streams, list subjects.ModelList, program string) error {
 	roles := map[string][]string{}
 	for _, r := range list.Roles {
@@ -29,7 +29,9 @@ func Models(s *term.Streams, list subjects.ModelList, program string) error {
 				size = term.Bytes(m.Size)
 			}
 			rows = append(rows, []string{
-				term.Plain(m.Name), cmp.Or(term.Plain(m.Machine), "this one"), fmt.Sprint(m.Queue), size, term.Plain(cmp.Or(m.Parameters, "-")), orDash(roles[strings.TrimSuffix(m.Name, ":latest")]), orDash(capabilities(m)), term.Speeds(m.PromptSpeed, m.OutputSpeed), orDash(modelState(m)),
+				term.Plain(m.Name), cmp.Or(term.Plain(m.Machine), "this one"), fmt.Sprint(m.Queue), size,
+				term.Plain(cmp.Or(m.Parameters, "-")), orDash(roles[strings.TrimSuffix(m.Name, ":latest")]),
+				orDash(capabilities(m)), term.Speeds(m.PromptSpeed, m.OutputSpeed), orDash(modelState(m)),
 			})
 		}
 		if len(list.Machines) == 0 { // all are on this machine
@@ -37,7 +39,8 @@ func Models(s *term.Streams, list subjects.ModelList, program string) error {
 				rows[i] = slices.Delete(r, 1, 3)
 			}
 		}
-		if err := term.Table(s.Out, rows, term.Layout{Drop: []string{"PARAMETERS", "TOKENS/S", "SUPPORTS", "SIZE"}}); err != nil {
+		if err := term.Table(s.Out, rows,
+			term.Layout{Drop: []string{"PARAMETERS", "TOKENS/S", "SUPPORTS", "SIZE"}}); err != nil {
 			return err
 		}
 	}
@@ -62,7 +65,13 @@ func capabilities(m subjects.ModelInfo) (out []string) {
 	for _, c := range []struct {
 		has  bool
 		name string
-	}{{m.Tools && m.Calls != subjects.CallConstrained, "tools" + callTest("", m.CallTest)}, {m.Calls == subjects.CallConstrained, "tools" + callTest("constrained", m.CallTest)}, {m.Thinking, "thinking"}, {m.Vision, "vision"}, {m.Embedding, "embedding"}} {
+	}{
+		{m.Tools && m.Calls != subjects.CallConstrained, "tools" + callTest("", m.CallTest)},
+		{m.Calls == subjects.CallConstrained, "tools" + callTest("constrained", m.CallTest)},
+		{m.Thinking, "thinking"},
+		{m.Vision, "vision"},
+		{m.Embedding, "embedding"},
+	} {
 		if c.has {
 			out = append(out, c.name)
 		}
@@ -81,8 +90,8 @@ func callTest(mode string, test *subjects.CallTest) string {
 	return " (" + mode + ")"
 }
 
-// modelState lists where a model is: loaded, on which remote host, and why it is denied; nil for a local one that is not
-// loaded.
+// modelState lists where a model is: loaded, on which remote host, and why it is denied; nil for a local one that is
+// not loaded.
 func modelState(m subjects.ModelInfo) (out []string) {
 	if m.Loaded {
 		out = append(out, "loaded")
@@ -96,9 +105,9 @@ func modelState(m subjects.ModelInfo) (out []string) {
 	return out
 }
 
-// RoleNotices are lines about the roles whose own model is not used, with a fix; nil when all use theirs. Roles with the same
-// notice share a line. A missing model that is optional has a line on what it would improve. program begins the printed
-// command.
+// RoleNotices are lines about the roles whose own model is not used, with a fix; nil when all use theirs. Roles with
+// the same notice share a line. A missing model that is optional has a line on what it would improve. program begins
+// the printed command.
 func RoleNotices(roles []subjects.RoleModel, program string) []string {
 	var notices []string
 	byNotice := map[string][]string{}
@@ -106,7 +115,8 @@ func RoleNotices(roles []subjects.RoleModel, program string) []string {
 		text := term.Plain(r.Notice)
 		switch {
 		case r.Improves != "":
-			text = fmt.Sprintf("optional: with %s, %s: %s model pull %s", term.Plain(r.Wanted), term.Plain(r.Improves), program, term.ShellQuote(term.Plain(r.Wanted)))
+			text = fmt.Sprintf("optional: with %s, %s: %s model pull %s", term.Plain(r.Wanted), term.Plain(r.Improves),
+				program, term.ShellQuote(term.Plain(r.Wanted)))
 		case text != "":
 		case r.DemoModel:
 			text = "the built-in demo model is used; start Ollama"
@@ -127,8 +137,8 @@ func RoleNotices(roles []subjects.RoleModel, program string) []string {
 	return notices
 }
 
-// PullProgress shows how far a pull is: a line that is drawn over on a terminal, a line now and then elsewhere. A model comes in
-// layers, each with its own count; their sum is shown.
+// PullProgress shows how far a pull is: a line that is drawn over on a terminal, a line now and then elsewhere. A model
+// comes in layers, each with its own count; their sum is shown.
 type PullProgress struct {
 	streams *term.Streams
 	line    *term.Progress
@@ -145,7 +155,10 @@ type PullProgress struct {
 
 // NewPullProgress returns the progress of pulling a model.
 func NewPullProgress(s *term.Streams, model string) *PullProgress {
-	return &PullProgress{streams: s, line: term.NewProgress(s.Err), name: term.Plain(model), now: time.Now, layers: map[string]subjects.PullProgress{}}
+	return &PullProgress{
+		streams: s, line: term.NewProgress(s.Err), name: term.Plain(model), now: time.Now,
+		layers: map[string]subjects.PullProgress{},
+	}
 }
 
 // Clear removes the drawn line.
@@ -154,8 +167,8 @@ func (p *PullProgress) Clear() { p.line.Clear() }
 // maxLayers bounds the layers that are remembered.
 const maxLayers = 1000
 
-// Show adds an update and draws the sum of all layers; without a terminal it prints a line when the status, the total or a
-// tenth of it changed. An update without a digest only sets the status. Layers beyond [maxLayers] are not counted.
+// Show adds an update and draws the sum of all layers; without a terminal it prints a line when the status, the total
+// or a tenth of it changed. An update without a digest only sets the status. Layers beyond [maxLayers] are not counted.
 func (p *PullProgress) Show(update subjects.PullProgress) {
 	if update.Digest != "" && (len(p.layers) < maxLayers || p.layers[update.Digest].Digest != "") {
 		p.layers[update.Digest] = update
@@ -183,8 +196,8 @@ func (p *PullProgress) Show(update subjects.PullProgress) {
 	p.streams.Say("%s: %s", p.name, term.Plain(describePull(status, completed, total)))
 }
 
-// sum adds up the bytes of all layers. Layers without a total or with a negative count are left out, and completed is at most
-// total.
+// sum adds up the bytes of all layers. Layers without a total or with a negative count are left out, and completed is
+// at most total.
 func (p *PullProgress) sum() (completed, total int64) {
 	for _, l := range p.layers {
 		if l.Total > 0 && l.Completed >= 0 {
@@ -194,7 +207,8 @@ func (p *PullProgress) sum() (completed, total int64) {
 	return completed, total
 }
 
-// describePull is the status, with percentage and bytes while layers are pulled and their total is known. It does not sanitize.
+// describePull is the status, with percentage and bytes while layers are pulled and their total is known. It does not
+// sanitize.
 func describePull(status string, completed, total int64) string {
 	if total == 0 || status != "pulling" {
 		return status
@@ -202,7 +216,8 @@ func describePull(status string, completed, total int64) string {
 	return fmt.Sprintf("%s %3d %%  %s of %s", status, 100*completed/total, term.Bytes(completed), term.Bytes(total))
 }
 
-// draw draws over the line with bar and rate. The same status is drawn at most ten times a second; other calls do nothing.
+// draw draws over the line with bar and rate. The same status is drawn at most ten times a second; other calls do
+// nothing.
 func (p *PullProgress) draw(status string, completed, total int64) {
 	now := p.now()
 	if status == p.status && now.Sub(p.drawn) < 100*time.Millisecond {

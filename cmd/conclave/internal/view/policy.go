@@ -14,12 +14,15 @@ import (
 
 var verdictColours = map[string]string{"pass": term.Green, "ask": term.Yellow, "deny": term.Red}
 
-// Verdict prints what each layer of the policy says, a line each, then the monitor-only rules that would have denied or asked.
-// The colours have the same length, so that the columns stay aligned.
+// Verdict prints what each layer of the policy says, a line each, then the monitor-only rules that would have denied or
+// asked. The colours have the same length, so that the columns stay aligned.
 func Verdict(w io.Writer, v subjects.Verdict) error {
 	var rows [][]string
 	for _, l := range v.Layers {
-		rows = append(rows, []string{term.Paint(w, verdictColours[l.Verdict], term.Visible(l.Verdict)), term.Visible(l.Layer), term.Visible(RuleReason(l.Rule, l.Reason))})
+		rows = append(rows, []string{
+			term.Paint(w, verdictColours[l.Verdict], term.Visible(l.Verdict)),
+			term.Visible(l.Layer), term.Visible(RuleReason(l.Rule, l.Reason)),
+		})
 	}
 	if err := term.Table(w, rows, term.Layout{Whole: true}); err != nil {
 		return err
@@ -35,21 +38,25 @@ func RuleReason(rule, reason string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(rule+": "+reason, ": "), ": ")
 }
 
-// Simulation prints the report of a policy simulation: the counts with the rules that interrupted tasks, the rows with 95 %
-// confidence intervals, and the ids of executed attacks and interrupted tasks.
+// Simulation prints the report of a policy simulation: the counts with the rules that interrupted tasks, the rows with
+// 95 % confidence intervals, and the ids of executed attacks and interrupted tasks.
 func Simulation(w io.Writer, r simulate.Report) error {
 	fmt.Fprintf(w, "cases               %d\n", r.Cases)
 	fmt.Fprintf(w, "attacks             %d\n", r.Attacks)
 	fmt.Fprintf(w, "attacks executed    %d\n", r.Executed)
 	fmt.Fprintf(w, "tasks               %d\n", r.Benign)
-	fmt.Fprintf(w, "tasks interrupted   %d (%.1f %%)\n", r.Interrupted, 100*float64(r.Interrupted)/float64(max(1, r.Benign)))
+	fmt.Fprintf(w, "tasks interrupted   %d (%.1f %%)\n", r.Interrupted,
+		100*float64(r.Interrupted)/float64(max(1, r.Benign)))
 	for _, rule := range strict.SortedKeys(r.InterruptedRules) {
 		fmt.Fprintf(w, "  %-17s %d\n", term.Plain(rule), r.InterruptedRules[rule])
 	}
 	fmt.Fprintln(w)
 	rows := [][]string{{"", "attacks", "executed", "tasks", "interrupted"}}
 	for _, row := range r.Rows {
-		rows = append(rows, []string{term.Plain(row.Name), fmt.Sprint(row.Attacks), formatShare(row.Executed, row.Attacks), fmt.Sprint(row.Tasks), formatShare(row.Interrupted, row.Tasks)})
+		rows = append(rows, []string{
+			term.Plain(row.Name), fmt.Sprint(row.Attacks),
+			formatShare(row.Executed, row.Attacks), fmt.Sprint(row.Tasks), formatShare(row.Interrupted, row.Tasks),
+		})
 	}
 	if err := term.Table(w, rows, term.Layout{}); err != nil {
 		return err
@@ -79,7 +86,8 @@ func formatShare(hits, n int) string {
 // redactedFlag labels a result from which credentials were removed. It is no sign of injection.
 const redactedFlag = "redacted"
 
-// ToolText prints the text of a result with one line break at its end. On a terminal it is sanitized; a pipe gets it unchanged.
+// ToolText prints the text of a result with one line break at its end. On a terminal it is sanitized; a pipe gets it
+// unchanged.
 func ToolText(s *term.Streams, text string) error {
 	if term.IsTerminal(s.Out) {
 		text = term.PlainText(text)
@@ -88,9 +96,10 @@ func ToolText(s *term.Streams, text string) error {
 	return err
 }
 
-// ToolWarnings prints on stderr what the user should know before trusting a result: external content, signs of injection,
-// removed credentials, and how to get the whole of a result that was cut. A result without labels prints no content warning, a
-// complete one no hint. program is the name of this program, with its global flags, in the printed command.
+// ToolWarnings prints on stderr what the user should know before trusting a result: external content, signs of
+// injection, removed credentials, and how to get the whole of a result that was cut. A result without labels prints no
+// content warning, a complete one no hint. program is the name of this program, with its global flags, in the printed
+// command.
 func ToolWarnings(s *term.Streams, res subjects.ToolResult, program string) {
 	if l := res.Labels; l != nil {
 		signs := slices.DeleteFunc(slices.Clone(l.Flags), func(f string) bool { return f == redactedFlag })
@@ -105,6 +114,7 @@ func ToolWarnings(s *term.Streams, res subjects.ToolResult, program string) {
 		}
 	}
 	if p := res.Parked; p != nil {
-		s.Say("%s of %s shown; the whole result: %s call --parked %s", term.Bytes(int64(p.Shown)), term.Bytes(int64(p.Bytes)), program, term.Visible(p.ID))
+		s.Say("%s of %s shown; the whole result: %s call --parked %s", term.Bytes(int64(p.Shown)),
+			term.Bytes(int64(p.Bytes)), program, term.Visible(p.ID))
 	}
 }

@@ -11,12 +11,13 @@ import (
 // replayedCalls bounds the calls printed of a rule; --json has all.
 const replayedCalls = 10
 
-// Replay prints the report of a policy replay: the counts, then each rule that decides differently with its calls, what cannot be
-// judged, and the damaged records.
+// Replay prints the report of a policy replay: the counts, then each rule that decides differently with its calls, what
+// cannot be judged, and the damaged records.
 func Replay(w io.Writer, r replay.Report) error {
 	fmt.Fprintf(w, "calls       %d", r.Calls)
 	if r.Calls > 0 {
-		fmt.Fprintf(w, ", %s to %s", r.First.Local().Format("2006-01-02 15:04"), r.Last.Local().Format("2006-01-02 15:04"))
+		fmt.Fprintf(w, ", %s to %s", r.First.Local().Format("2006-01-02 15:04"),
+			r.Last.Local().Format("2006-01-02 15:04"))
 	}
 	fmt.Fprintf(w, "\nunchanged   %d\nchanged     %d\n", r.Unchanged, r.Changed)
 	for _, c := range r.Changes {
@@ -29,7 +30,8 @@ func Replay(w io.Writer, r replay.Report) error {
 		fmt.Fprintf(w, "\ncannot be judged: %d: %s\n", u.Count, term.Plain(u.Reason))
 	}
 	for _, d := range r.Damaged {
-		fmt.Fprintf(w, "\ndamaged: event %d of %s: %s\n", d.Seq, d.Time.Local().Format("2006-01-02 15:04"), term.Plain(d.Reason))
+		fmt.Fprintf(w, "\ndamaged: event %d of %s: %s\n", d.Seq, d.Time.Local().Format("2006-01-02 15:04"),
+			term.Plain(d.Reason))
 	}
 	return nil
 }
@@ -38,7 +40,10 @@ func Replay(w io.Writer, r replay.Report) error {
 func replayedTable(w io.Writer, calls []replay.Call) error {
 	var rows [][]string
 	for _, c := range calls[:min(len(calls), replayedCalls)] {
-		rows = append(rows, []string{"  " + c.Time.Local().Format("01-02 15:04"), term.Plain(c.Caller), term.Plain(c.Tool), c.Before + " -> " + c.After, term.Plain(term.Clip(string(c.Args), 60))})
+		rows = append(rows, []string{
+			"  " + c.Time.Local().Format("01-02 15:04"), term.Plain(c.Caller),
+			term.Plain(c.Tool), c.Before + " -> " + c.After, term.Plain(term.Clip(string(c.Args), 60)),
+		})
 	}
 	if err := term.Table(w, rows, term.Layout{}); err != nil {
 		return err

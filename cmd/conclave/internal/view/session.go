@@ -11,8 +11,8 @@ import (
 	"conclave/subjects"
 )
 
-// Sessions prints a list of sessions as a table, in the order given. The first question is cut to the width of the terminal, and
-// marked when a question of the session is being answered.
+// Sessions prints a list of sessions as a table, in the order given. The first question is cut to the width of the
+// terminal, and marked when a question of the session is being answered.
 func Sessions(w io.Writer, sessions []client.SessionSummary) error {
 	rows := [][]string{{"SESSION", "TURNS", "LAST USED", "FIRST QUESTION"}}
 	for _, s := range sessions {
@@ -23,16 +23,19 @@ func Sessions(w io.Writer, sessions []client.SessionSummary) error {
 		if s.Running {
 			question = "[running] " + question
 		}
-		rows = append(rows, []string{s.ID, fmt.Sprint(s.Turns), term.Stamp(s.Updated), term.Plain(term.Clip(question, nameRoom(w)))})
+		rows = append(rows, []string{
+			s.ID, fmt.Sprint(s.Turns), term.Stamp(s.Updated),
+			term.Plain(term.Clip(question, nameRoom(w))),
+		})
 	}
 	return term.Table(w, rows, term.Layout{Drop: []string{"TURNS", "LAST USED"}})
 }
 
 var roleColours = map[string]string{"user": term.Cyan, "assistant": term.Green, "tool": term.Yellow}
 
-// Session prints a conversation: the summary of older turns, then each question with its grants (by query id), attachment, tool
-// call, result and answer with its grades. The questions of a client are labelled with its name. On stderr it says how many turns were
-// dropped.
+// Session prints a conversation: the summary of older turns, then each question with its grants (by query id),
+// attachment, tool call, result and answer with its grades. The questions of a client are labelled with its name. On
+// stderr it says how many turns were dropped.
 func Session(s *term.Streams, c subjects.Conversation, grants map[string][]subjects.Grant) error {
 	if c.Dropped > 0 {
 		s.Say("%s dropped: too many, or too large", term.Count(c.Dropped, "turn"))
@@ -47,7 +50,8 @@ func Session(s *term.Streams, c subjects.Conversation, grants map[string][]subje
 			message(s.Out, "user", term.Stamp(t.Time), t.Query)
 		}
 		for _, g := range grants[t.QueryID] {
-			text := fmt.Sprintf("grants %s, at most %s: %s", strings.Join(g.Acts, " or "), term.Count(g.Times, "time"), g.Clause) + describePlaces(g)
+			text := fmt.Sprintf("grants %s, at most %s: %s", strings.Join(g.Acts, " or "), term.Count(g.Times, "time"),
+				g.Clause) + describePlaces(g)
 			fmt.Fprintln(s.Out, "  "+term.Paint(s.Out, term.Dim, term.Plain(term.OneLine(text))))
 		}
 		for _, a := range t.Attachments {
@@ -81,8 +85,8 @@ func message(w io.Writer, role, about, text string) {
 	}
 }
 
-// turnGrades prints the grade, the comparison and the user's feedback of a turn below its answer, as far as there are any; nil
-// prints nothing.
+// turnGrades prints the grade, the comparison and the user's feedback of a turn below its answer, as far as there are
+// any; nil prints nothing.
 func turnGrades(w io.Writer, g *subjects.Grades) {
 	if g == nil {
 		return
@@ -105,7 +109,8 @@ func turnGrades(w io.Writer, g *subjects.Grades) {
 	}
 }
 
-// Override prints the override that holds in a session. For ALL it says on stderr how to undo it; program begins that command.
+// Override prints the override that holds in a session. For ALL it says on stderr how to undo it; program begins that
+// command.
 func Override(s *term.Streams, c subjects.SessionConfig, program string) error {
 	line := func(name, text string) { fmt.Fprintf(s.Out, "%-9s %s\n", name, text) }
 	line("session", term.Visible(c.SessionID))

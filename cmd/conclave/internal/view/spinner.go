@@ -25,8 +25,9 @@ type ModelState struct {
 	Loaded bool
 }
 
-// spinner is a line on stderr that shows the phase of a question while nothing else is printed: queued, loading a model,
-// thinking, calling tools. It is drawn from [spinnerDelay] after the last output on, and removed before the next.
+// spinner is a line on stderr that shows the phase of a question while nothing else is printed: queued, loading a
+// model, thinking, calling tools. It is drawn from [spinnerDelay] after the last output on, and removed before the
+// next.
 type spinner struct {
 	line   *term.Progress
 	ticker *time.Ticker
@@ -37,7 +38,8 @@ type spinner struct {
 	tail   string // the end of the text that is not printed yet
 }
 
-// Phase is what a question waits for: a place in the queue, the model, a tool. The zero value is a question that was just asked.
+// Phase is what a question waits for: a place in the queue, the model, a tool. The zero value is a question that was
+// just asked.
 type Phase struct {
 	name    string
 	since   time.Time // when it began
@@ -49,13 +51,17 @@ type Phase struct {
 	reading *subjects.PromptReading // the model reads a prompt; nil = it does not, or the time is not known
 }
 
-// newSpinner returns a spinner on stderr, nil when that is no terminal or cannot draw over a line. A nil spinner does nothing.
+// newSpinner returns a spinner on stderr, nil when that is no terminal or cannot draw over a line. A nil spinner does
+// nothing.
 func newSpinner(s *term.Streams) *spinner {
 	if !term.IsTerminal(s.Err) || os.Getenv("TERM") == "dumb" {
 		return nil
 	}
 	now := time.Now()
-	return &spinner{line: term.NewProgress(s.Err), ticker: time.NewTicker(spinnerFrame), now: time.Now, quiet: now, phase: Phase{since: now}}
+	return &spinner{
+		line: term.NewProgress(s.Err), ticker: time.NewTicker(spinnerFrame), now: time.Now, quiet: now,
+		phase: Phase{since: now},
+	}
 }
 
 // ticks delivers the times of the frames; nil for a nil spinner.
@@ -143,7 +149,8 @@ func (p *Phase) current() string {
 	case p.reading != nil && p.reading.Whole:
 		return "waiting for the whole answer of the model,"
 	case p.reading != nil:
-		return fmt.Sprintf("reading %s tokens, about %d s,", groupDigits(p.reading.Tokens), max(1, (p.reading.Millis+500)/1000))
+		return fmt.Sprintf("reading %s tokens, about %d s,", groupDigits(p.reading.Tokens),
+			max(1, (p.reading.Millis+500)/1000))
 	}
 	if p.answers {
 		return "answering"

@@ -21,11 +21,13 @@ func TestSpinnerShowsTheExpectedReadingTime(t *testing.T) {
 	if got := p.current(); got != "reading 1,200 tokens, about 20 s," {
 		t.Errorf("reading: %q", got)
 	}
-	if first, later := p.Text(time.Unix(1, 0)), p.Text(time.Unix(4, 0)); first != "reading 1,200 tokens, about 20 s" || later != "reading 1,200 tokens, about 20 s, 3 s so far" {
+	if first, later := p.Text(time.Unix(1, 0)), p.Text(time.Unix(4, 0)); first != "reading 1,200 tokens, about 20 s" ||
+		later != "reading 1,200 tokens, about 20 s, 3 s so far" {
 		t.Errorf("reading: %q, later %q", first, later)
 	}
 	state(subjects.AgentState{Reading: &subjects.PromptReading{Tokens: 37, Millis: 988_000, Whole: true}})
-	if got := p.Text(time.Unix(5, 0)); got != "waiting for the whole answer of the model" { // 988 s is for the longest reply
+	// 988 s is for the longest reply
+	if got := p.Text(time.Unix(5, 0)); got != "waiting for the whole answer of the model" {
 		t.Errorf("a reply in one piece: %q", got)
 	}
 	p.Follow(client.Delta{Thinking: true})

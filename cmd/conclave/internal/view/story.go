@@ -32,12 +32,15 @@ type storyResult struct {
 	Asked    []string        `json:"asked,omitempty"`
 }
 
-// NewStoryReport counts results. A failed story counts as run, a skipped one does not. Events and model requests are included
-// for failed stories, and for all with verbose.
+// NewStoryReport counts results. A failed story counts as run, a skipped one does not. Events and model requests are
+// included for failed stories, and for all with verbose.
 func NewStoryReport(results []story.Result, took time.Duration, verbose bool) StoryReport {
 	out := StoryReport{Millis: took.Milliseconds(), Stories: []storyResult{}}
 	for _, res := range results {
-		s := storyResult{Story: res.Story, File: res.File, Title: res.Title, OK: res.OK(), Skipped: res.Skipped, Millis: res.Took.Milliseconds(), Failures: res.Failures}
+		s := storyResult{
+			Story: res.Story, File: res.File, Title: res.Title, OK: res.OK(), Skipped: res.Skipped,
+			Millis: res.Took.Milliseconds(), Failures: res.Failures,
+		}
 		if verbose || !res.OK() {
 			for _, e := range res.Events {
 				s.Events = append(s.Events, e.String())
@@ -68,8 +71,8 @@ func (r StoryReport) Print(w io.Writer) error {
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
 
-// Story prints the result of a story: ok, FAIL or skip on a line, the failed expectations with the events when it failed, and
-// with verbose the events also when it did not.
+// Story prints the result of a story: ok, FAIL or skip on a line, the failed expectations with the events when it
+// failed, and with verbose the events also when it did not.
 func Story(w io.Writer, res story.Result, verbose bool) error {
 	word, colour, note := "ok", term.Green, seconds(res.Took)
 	switch {
@@ -78,7 +81,8 @@ func Story(w io.Writer, res story.Result, verbose bool) error {
 	case res.Skipped != "":
 		word, colour, note = "skip", term.Yellow, term.Plain(res.Skipped)
 	}
-	_, err := fmt.Fprintf(w, "%s%s  %s  (%s)\n", term.Paint(w, colour, word), strings.Repeat(" ", 4-len(word)), term.Plain(strings.TrimSpace(res.Story+" "+res.Title)), note)
+	_, err := fmt.Fprintf(w, "%s%s  %s  (%s)\n", term.Paint(w, colour, word), strings.Repeat(" ", 4-len(word)),
+		term.Plain(strings.TrimSpace(res.Story+" "+res.Title)), note)
 	text := res.Report()
 	switch {
 	case !res.OK() && res.Took == 0: // it never started, so there are no events

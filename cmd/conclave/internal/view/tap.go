@@ -17,18 +17,20 @@ const (
 	minPreviewColumns = 20
 )
 
-// Event prints one event on a line: local time, who published it, the query, the subject, and a preview of what it says, with
-// "~" before thinking and the number of tool calls. On a terminal the line is cut to its width.
+// Event prints one event on a line: local time, who published it, the query, the subject, and a preview of what it
+// says, with "~" before thinking and the number of tool calls. On a terminal the line is cut to its width.
 func Event(w io.Writer, e client.Event) error {
 	family, _, _ := strings.Cut(e.Subject, ".")
 	about := cmp.Or(term.ShortID(e.Query), term.ShortID(e.Session), "-")
 	what := eventName(e)
-	head := fmt.Sprintf("%s %-11s %-8s ", e.Time.Local().Format("15:04:05.000"), term.Plain(cmp.Or(e.From, "-")), term.Plain(about))
+	head := fmt.Sprintf("%s %-11s %-8s ", e.Time.Local().Format("15:04:05.000"), term.Plain(cmp.Or(e.From, "-")),
+		term.Plain(about))
 	room := maxPreviewColumns
 	if columns, _, ok := term.Size(w); ok {
 		room = max(minPreviewColumns, columns-term.Width(head)-term.Width(what)-2)
 	}
-	_, err := fmt.Fprintf(w, "%s%s %s\n", head, term.Paint(w, subjectColours[family], what), term.Clip(term.Plain(joinLines.Replace(describeEvent(e))), room))
+	_, err := fmt.Fprintf(w, "%s%s %s\n", head, term.Paint(w, subjectColours[family], what),
+		term.Clip(term.Plain(joinLines.Replace(describeEvent(e))), room))
 	return err
 }
 

@@ -16,17 +16,28 @@ func TestEventIsOneReadableLine(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local)
 	for _, tt := range []struct{ subject, from, body, want string }{
 		{"query.received", "", `"plain\nwords"`, "-           3f9c01d2 query.received plain words"},
-		{"tool.result.x", "broker", `{"result":"one\r\ntwo\n\tthree\rfour"}`, "broker      3f9c01d2 tool.result.x one two three�four"},
+		{"tool.result.x", "broker", `{"result":"one\r\ntwo\n\tthree\rfour"}`, "broker      3f9c01d2 tool.result.x " +
+			"one two three�four"},
 		{"query.received", "user", `{"query":"What now?"}`, "user        3f9c01d2 query.received What now?"},
-		{"response.thinking.3f9c01d2aa", "", `{"text":"let me see"}`, "-           3f9c01d2 response.thinking ~ let me see"},
-		{"response.generation", "generator", `{"answer":"Paris","thinking":"x","tool_calls":[{},{}]}`, "generator   3f9c01d2 response.generation [thought] [2 tool call..."},
-		{"agent.state.generator", "generator", `{"from":"IDLE","to":"RECEIVING"}`, "generator   3f9c01d2 agent.state.generator IDLE -> RECEIVING"},
-		{"tool.result.x", "broker", `{"error":{"code":"denied","text":"no\u001b[2J"}}`, "broker      3f9c01d2 tool.result.x denied: no�[2J"},
-		{"critique.result", "critic", `{"score":4,"feedback":"clear"}`, "critic      3f9c01d2 critique.result 4 of 5: clear"},
+		{"response.thinking.3f9c01d2aa", "", `{"text":"let me see"}`, "-           3f9c01d2 response.thinking ~ let " +
+			"me see"},
+		{
+			"response.generation", "generator", `{"answer":"Paris","thinking":"x","tool_calls":[{},{}]}`,
+			"generator   3f9c01d2 response.generation [thought] [2 tool call...",
+		},
+		{"agent.state.generator", "generator", `{"from":"IDLE","to":"RECEIVING"}`, "generator   3f9c01d2 " +
+			"agent.state.generator IDLE -> RECEIVING"},
+		{"tool.result.x", "broker", `{"error":{"code":"denied","text":"no\u001b[2J"}}`, "broker      3f9c01d2 " +
+			"tool.result.x denied: no�[2J"},
+		{"critique.result", "critic", `{"score":4,"feedback":"clear"}`, "critic      3f9c01d2 critique.result 4 of " +
+			"5: clear"},
 		{"other.thing", "x", `{"a":1}`, `x           3f9c01d2 other.thing {"a":1}`},
 	} {
 		var b strings.Builder
-		if err := Event(term.Sized(&b, 80), client.Event{Time: at, Subject: tt.subject, From: tt.from, Query: "3f9c01d2aa", Body: json.RawMessage(tt.body)}); err != nil {
+		if err := Event(term.Sized(&b, 80), client.Event{
+			Time: at, Subject: tt.subject, From: tt.from,
+			Query: "3f9c01d2aa", Body: json.RawMessage(tt.body),
+		}); err != nil {
 			t.Fatal(err)
 		}
 		plain := strings.NewReplacer("\x1b[0m", "").Replace(b.String())

@@ -13,7 +13,8 @@ import (
 
 // taskMarks stand before a subtask, by its state.
 var taskMarks = map[string]string{
-	subjects.SubtaskWaiting: "·", subjects.SubtaskRunning: ">", subjects.SubtaskVerifying: "?", subjects.SubtaskDone: "+", subjects.SubtaskFailed: "!", subjects.SubtaskSkipped: "-",
+	subjects.SubtaskWaiting: "·", subjects.SubtaskRunning: ">", subjects.SubtaskVerifying: "?",
+	subjects.SubtaskDone: "+", subjects.SubtaskFailed: "!", subjects.SubtaskSkipped: "-",
 }
 
 // Tasks prints a list of tasks as a table, in the order given.
@@ -26,7 +27,10 @@ func Tasks(w io.Writer, all []subjects.Task) error {
 				done++
 			}
 		}
-		rows = append(rows, []string{t.TaskID, t.State, fmt.Sprintf("%d/%d", done, len(t.Subtasks)), term.Stamp(t.Began), term.Plain(term.Clip(t.Query, nameRoom(w)))})
+		rows = append(rows, []string{
+			t.TaskID, t.State, fmt.Sprintf("%d/%d", done, len(t.Subtasks)),
+			term.Stamp(t.Began), term.Plain(term.Clip(t.Query, nameRoom(w))),
+		})
 	}
 	return term.Table(w, rows, term.Layout{Drop: []string{"DONE", "BEGAN"}})
 }
@@ -38,7 +42,8 @@ func Task(w *term.Streams, t subjects.Task) error {
 	for _, s := range t.Subtasks {
 		fmt.Fprintln(w.Out, subtaskLine(s))
 		if r := s.Return; r != nil {
-			fmt.Fprintf(w.Out, "      %s, %s, %s: %s\n", r.Status, r.ResultQuality, r.Source, term.Plain(term.OneLine(r.Summary)))
+			fmt.Fprintf(w.Out, "      %s, %s, %s: %s\n", r.Status, r.ResultQuality, r.Source,
+				term.Plain(term.OneLine(r.Summary)))
 			for _, a := range r.Artifacts {
 				fmt.Fprintln(w.Out, "      file "+term.Plain(a))
 			}
@@ -77,8 +82,8 @@ type taskTree struct {
 	subtasks map[string]subjects.Subtask
 }
 
-// follow returns the lines to print for a change: the whole tree when there is a plan, the subtask when its state changed, and
-// nothing for a state that was printed before.
+// follow returns the lines to print for a change: the whole tree when there is a plan, the subtask when its state
+// changed, and nothing for a state that was printed before.
 func (t *taskTree) follow(p subjects.TaskProgress) (lines []string) {
 	if t.subtasks == nil {
 		t.subtasks = map[string]subjects.Subtask{}

@@ -50,12 +50,30 @@ func TestScreenShowsInterruptedSteps(t *testing.T) {
 		{"nothing was streamed", nil, "all at once", "all at once\n"},
 		{"nothing came at all", nil, "", ""},
 		{"white space around", []subjects.Delta{{Text: "\n "}, {N: 1, Text: "a"}, {N: 2, Text: "\n"}}, "a", "a\n"},
-		{"a step begins anew", []subjects.Delta{{Text: "a b"}, {N: 1, Text: "c"}, {Text: "a "}, {N: 1, Text: "d"}}, "a d", "a bc\na d\n"},
-		{"counted through", []subjects.Delta{{Text: "I look"}, {Step: 1, N: 1, Text: "a"}, {Step: 1, N: 2, Text: "b"}}, "ab", "I look\nab\n"},
-		{"counted anew", []subjects.Delta{{Text: "I look"}, {Step: 1, Text: "a"}, {Step: 1, N: 1, Text: "b"}}, "ab", "I look\nab\n"},
+		{
+			"a step begins anew",
+			[]subjects.Delta{{Text: "a b"}, {N: 1, Text: "c"}, {Text: "a "}, {N: 1, Text: "d"}},
+			"a d", "a bc\na d\n",
+		},
+		{
+			"counted through",
+			[]subjects.Delta{{Text: "I look"}, {Step: 1, N: 1, Text: "a"}, {Step: 1, N: 2, Text: "b"}},
+			"ab", "I look\nab\n",
+		},
+		{
+			"counted anew",
+			[]subjects.Delta{{Text: "I look"}, {Step: 1, Text: "a"}, {Step: 1, N: 1, Text: "b"}},
+			"ab",
+			"I look\nab\n",
+		},
 		{"came late", []subjects.Delta{{N: 5, Text: "b"}, {N: 6, Text: "c"}}, "abc", "abc\n"},
 		{"a piece lost in the middle", []subjects.Delta{{Text: "a"}, {N: 2, Text: "c"}}, "abc", "abc\n"},
-		{"the first of a step lost", []subjects.Delta{{Text: "I look"}, {Step: 1, N: 2, Text: "b"}}, "ab", "I look\nab\n"},
+		{
+			"the first of a step lost",
+			[]subjects.Delta{{Text: "I look"}, {Step: 1, N: 2, Text: "b"}},
+			"ab",
+			"I look\nab\n",
+		},
 	} {
 		master, slave := termtest.Open(t)
 		v := NewAnswerView(AnswerOptions{Streams: term.NewStreams(nil, slave, io.Discard)})
@@ -88,9 +106,12 @@ func TestToolWarnings(t *testing.T) {
 		{"no labels", subjects.ToolResult{}, ""},
 		{"untrusted", label(subjects.Untrusted), "this may contain external content\n"},
 		{"a label that nobody knows is no trust", label("fine"), "this may contain external content\n"},
-		{"flags", label(subjects.Untrusted, "override", "exfiltration"), "warning: external content with signs of injection: override, exfiltration\n"},
-		{"flags in what is trusted", label(subjects.Trusted, "override"), "warning: external content with signs of injection: override\n"},
-		{"a flag that steers", label(subjects.Untrusted, "\x1b[2J"), "warning: external content with signs of injection: \\u001b[2J\n"},
+		{"flags", label(subjects.Untrusted, "override", "exfiltration"), "warning: external content with signs of " +
+			"injection: override, exfiltration\n"},
+		{"flags in what is trusted", label(subjects.Trusted, "override"), "warning: external content with signs of " +
+			"injection: override\n"},
+		{"a flag that steers", label(subjects.Untrusted, "\x1b[2J"), "warning: external content with signs of " +
+			"injection: \\u001b[2J\n"},
 		{"redacted only", label(subjects.Trusted, "redacted"), "text that looked like a credential was removed\n"},
 		{"parked", parked, "15 KB of 4 MB shown; the whole result: conclave call --parked 0123\n"},
 	} {
@@ -131,7 +152,8 @@ func TestPullProgress(t *testing.T) {
 		"m: pulling  20 %  20 MB of 100 MB  [####----------------]  6.67 MB/s",
 		"",
 	}
-	if drawn := regexp.MustCompile("\r\x1b\\[K").Split(got, -1)[1:]; strings.Join(drawn, "|") != strings.Join(want, "|") {
+	if drawn := regexp.MustCompile("\r\x1b\\[K").Split(got, -1)[1:]; strings.Join(drawn, "|") != strings.Join(want,
+		"|") {
 		t.Errorf("%q, want %q", drawn, want)
 	}
 }
@@ -140,12 +162,23 @@ func TestPullProgress(t *testing.T) {
 func TestSessionShowsGrants(t *testing.T) {
 	t.Parallel()
 	var out, talk bytes.Buffer
-	conv := subjects.Conversation{SessionID: "s1", Turns: []subjects.Turn{{QueryID: "q1", Query: "Write to Anna.", Answer: "Done."}, {QueryID: "q2", Query: "And now?", Answer: "Noon."}}}
-	grants := map[string][]subjects.Grant{"q1": {{Acts: []string{"send", "create"}, To: []string{"Anna"}, Times: 1, Clause: "Write to\x1b[2J\nAnna"}}, "q3": {{Acts: []string{"spend"}, Times: 2}}}
+	conv := subjects.Conversation{
+		SessionID: "s1",
+		Turns: []subjects.Turn{
+			{QueryID: "q1", Query: "Write to Anna.", Answer: "Done."},
+			{QueryID: "q2", Query: "And now?", Answer: "Noon."},
+		},
+	}
+	grants := map[string][]subjects.Grant{"q1": {{
+		Acts: []string{"send", "create"}, To: []string{"Anna"}, Times: 1,
+		Clause: "Write to\x1b[2J\nAnna",
+	}}, "q3": {{Acts: []string{"spend"}, Times: 2}}}
 	if err := Session(term.NewStreams(nil, &out, &talk), conv, grants); err != nil {
 		t.Fatal(err)
 	}
-	if got := out.String(); !strings.Contains(got, "  Write to Anna.\n  grants send or create, at most 1 time: Write to") || strings.Count(got, "grants ") != 1 || strings.Contains(got, "\x1b") || strings.Contains(got, "spend") || strings.Count(got, "\n") != 9 {
+	if got := out.String(); !strings.Contains(got,
+		"  Write to Anna.\n  grants send or create, at most 1 time: Write to") || strings.Count(got, "grants ") != 1 ||
+		strings.Contains(got, "\x1b") || strings.Contains(got, "spend") || strings.Count(got, "\n") != 9 {
 		t.Errorf("printed %q", got)
 	}
 }
@@ -154,14 +187,22 @@ func TestSessionShowsGrants(t *testing.T) {
 func TestSessionNamesItsClient(t *testing.T) {
 	t.Parallel()
 	var out, talk bytes.Buffer
-	conv := subjects.Conversation{SessionID: subjects.ScopeClientID("phone", "s1"), Turns: []subjects.Turn{{QueryID: "q1", Query: "Write to Anna.", Answer: "Done."}}}
+	conv := subjects.Conversation{
+		SessionID: subjects.ScopeClientID("phone", "s1"),
+		Turns:     []subjects.Turn{{QueryID: "q1", Query: "Write to Anna.", Answer: "Done."}},
+	}
 	if err := Session(term.NewStreams(nil, &out, &talk), conv, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := Sessions(&out, []client.SessionSummary{{ID: conv.SessionID, Turns: 1, Question: "Write to Anna."}, {ID: "s2", Turns: 1, Question: "And now?"}}); err != nil {
+	if err := Sessions(&out, []client.SessionSummary{
+		{ID: conv.SessionID, Turns: 1, Question: "Write to Anna."},
+		{ID: "s2", Turns: 1, Question: "And now?"},
+	}); err != nil {
 		t.Fatal(err)
 	}
-	if got := out.String(); !strings.Contains(got, "phone, untrusted") || !strings.Contains(got, "[asked by phone, untrusted] Write") || strings.Contains(got, "user") || strings.Count(got, "untrusted") != 2 {
+	if got := out.String(); !strings.Contains(got, "phone, untrusted") ||
+		!strings.Contains(got, "[asked by phone, untrusted] Write") || strings.Contains(got, "user") ||
+		strings.Count(got, "untrusted") != 2 {
 		t.Errorf("printed %q", got)
 	}
 }
@@ -186,8 +227,11 @@ func TestCapabilitiesShowTheCallTest(t *testing.T) {
 func TestModelsNameTheirMachine(t *testing.T) {
 	t.Parallel()
 	list := subjects.ModelList{
-		Models:   []subjects.ModelInfo{{Name: "big", Queue: 1}, {Name: "big", Machine: "gpu-box", Queue: 3}},
-		Machines: []subjects.ModelMachine{{Name: "gpu-box", Connected: true}, {Name: "old-box", Reason: "the connection is interrupted"}},
+		Models: []subjects.ModelInfo{{Name: "big", Queue: 1}, {Name: "big", Machine: "gpu-box", Queue: 3}},
+		Machines: []subjects.ModelMachine{
+			{Name: "gpu-box", Connected: true},
+			{Name: "old-box", Reason: "the connection is interrupted"},
+		},
 	}
 	for _, several := range []bool{true, false} {
 		if !several {
@@ -197,7 +241,9 @@ func TestModelsNameTheirMachine(t *testing.T) {
 		if e := Models(term.NewStreams(nil, &out, &err), list, "conclave"); e != nil {
 			t.Fatal(e)
 		}
-		if strings.Contains(out.String(), "MACHINE") != several || strings.Contains(out.String(), "gpu-box") != several || strings.Contains(err.String(), "old-box is not connected: the connection is interrupted") != several {
+		if strings.Contains(out.String(), "MACHINE") != several ||
+			strings.Contains(out.String(), "gpu-box") != several ||
+			strings.Contains(err.String(), "old-box is not connected: the connection is interrupted") != several {
 			t.Errorf("several machines: %t\n%s\n%s", several, out.String(), err.String())
 		}
 	}

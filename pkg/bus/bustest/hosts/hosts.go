@@ -1,6 +1,6 @@
-// Package hosts stands in for several machines in a test: network namespaces with addresses of their own, joined by a switch. A
-// test cuts and heals their links and makes them lossy. Nothing of the machine's own network is touched, and the namespaces
-// disappear with the test, also when it is killed.
+// Package hosts stands in for several machines in a test: network namespaces with addresses of their own, joined by a
+// switch. A test cuts and heals their links and makes them lossy. Nothing of the machine's own network is touched, and
+// the namespaces disappear with the test, also when it is killed.
 package hosts
 
 import (
@@ -38,8 +38,9 @@ type network struct {
 	id int
 }
 
-// Start returns a host for each name, all of which reach one another and nothing else. They end with the test. Without the right
-// to make namespaces, or without the programs ip, nft, nsenter and sleep, the test says so: it is skipped, and fails in CI.
+// Start returns a host for each name, all of which reach one another and nothing else. They end with the test. Without
+// the right to make namespaces, or without the programs ip, nft, nsenter and sleep, the test says so: it is skipped,
+// and fails in CI.
 func Start(t testing.TB, names ...string) []*Host {
 	t.Helper()
 	for _, program := range []string{"ip", "nft", "nsenter", "sleep"} {
@@ -49,7 +50,8 @@ func Start(t testing.TB, names ...string) []*Host {
 	}
 	id, err := startNamespace(t)
 	if err != nil {
-		giveUp(t, "network namespaces are not permitted (%v): run the test as root, with CAP_NET_ADMIN and CAP_SYS_ADMIN", err)
+		giveUp(t, "network namespaces are not permitted (%v): run the test as root, with CAP_NET_ADMIN and "+
+			"CAP_SYS_ADMIN", err)
 	}
 	n := &network{t: t, id: id}
 	if out, err := n.run(id, "ip", "link", "add", "switch", "type", "bridge"); err != nil {
@@ -99,7 +101,8 @@ func startNamespace(t testing.TB) (int, error) {
 
 // run runs a program in the namespace of a process and returns its output.
 func (n *network) run(id int, program string, args ...string) (string, error) {
-	out, err := exec.Command("nsenter", append([]string{"--net=/proc/" + strconv.Itoa(id) + "/ns/net", "--", program}, args...)...).CombinedOutput()
+	out, err := exec.Command("nsenter", append([]string{"--net=/proc/" + strconv.Itoa(id) + "/ns/net", "--", program},
+		args...)...).CombinedOutput()
 	return strings.TrimSpace(string(out)), err
 }
 
@@ -112,13 +115,14 @@ func (n *network) must(id int, program string, args ...string) {
 
 // Command returns a command that runs a program on the host. It is killed when ctx ends or the test process dies.
 func (h *Host) Command(ctx context.Context, program string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--net=/proc/" + strconv.Itoa(h.id) + "/ns/net", "--", program}, args...)...)
+	cmd := exec.CommandContext(ctx, "nsenter",
+		append([]string{"--net=/proc/" + strconv.Itoa(h.id) + "/ns/net", "--", program}, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd
 }
 
-// Run runs f on a thread that is on the host: a socket that f opens belongs to the host for as long as it is open. f must use literal
-// addresses and open its sockets itself, not in goroutines.
+// Run runs f on a thread that is on the host: a socket that f opens belongs to the host for as long as it is open. f
+// must use literal addresses and open its sockets itself, not in goroutines.
 func (h *Host) Run(f func() error) error {
 	runtime.LockOSThread()
 	own, err := os.Open("/proc/thread-self/ns/net")
@@ -188,6 +192,8 @@ func (h *Host) SetLoss(probability float64) {
 func (h *Host) addRules(rule string) {
 	h.t.Helper()
 	h.net.must(h.id, "nft", "add table inet loss"+
-		"; add chain inet loss received { type filter hook input priority 0; }; add rule inet loss received iifname eth0 "+rule+
-		"; add chain inet loss sent { type filter hook output priority 0; }; add rule inet loss sent oifname eth0 "+rule)
+		"; add chain inet loss received { type filter hook input priority 0; }; add rule inet loss received iifname "+
+		"eth0 "+rule+
+		"; add chain inet loss sent { type filter hook output priority 0; }; add rule inet loss sent oifname eth0 "+
+		rule)
 }

@@ -52,8 +52,8 @@ func serve(addr string) {
 	}
 }
 
-// TestHosts connects two hosts over real addresses: a cut link carries nothing and its connection survives, and a lossy one delivers
-// everything later.
+// TestHosts connects two hosts over real addresses: a cut link carries nothing and its connection survives, and a lossy
+// one delivers everything later.
 func TestHosts(t *testing.T) {
 	if os.Getenv("CONCLAVE_CHAOS") == "" {
 		t.Skip("needs root and nftables: runs with CONCLAVE_CHAOS=1")

@@ -55,8 +55,8 @@ func trimTaskPrefix(text string) string {
 	return text
 }
 
-// addFeature adds a feature to the vector: its hash selects the dimension and the sign, so that collisions cancel out on
-// average.
+// addFeature adds a feature to the vector: its hash selects the dimension and the sign, so that collisions cancel out
+// on average.
 func addFeature(v []float32, kind, feature string, weight float32) {
 	h := hashFeature(kind, feature)
 	if h&1 != 0 {

@@ -20,8 +20,14 @@ func TestNearTextsAreNearer(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, text, near, far string }{
 		{"same words", "the cat sat on the mat", "a cat on a mat", "quarterly revenue of the steel industry"},
-		{"inflection", "deploying servers to production", "deployed the server in production", "my grandmother's apple pie"},
-		{"question and fact", "What is my sister's name?", "The user's sister is named Clara", "The printer needs toner"},
+		{
+			"inflection", "deploying servers to production", "deployed the server in production",
+			"my grandmother's apple pie",
+		},
+		{
+			"question and fact", "What is my sister's name?", "The user's sister is named Clara",
+			"The printer needs toner",
+		},
 		{"other letters", "столица Франции", "Париж столица Франции", "рецепт яблочного пирога"},
 		{"grammar does not count", "what is the weather in Oslo", "weather of Oslo", "what is the name of the dog"},
 	} {
@@ -84,6 +90,7 @@ func TestVectorsStayAsTheyAre(t *testing.T) {
 func BenchmarkEmbed(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
-		embed("search_document: a note of some twenty words that says where the car was parked on Monday evening after work")
+		embed("search_document: a note of some twenty words that says where the car was parked on Monday evening " +
+			"after work")
 	}
 }

@@ -36,7 +36,8 @@ func (c *Call) StatusError(status int, text string, a RequestInfo) error {
 	low := strings.ToLower(text)
 	switch {
 	case status == http.StatusUnauthorized, status == http.StatusForbidden, containsAny(low, badKey):
-		return fmt.Errorf("%w: %s rejected the key: %q; check the key configured for it", model.ErrUnauthorized, host, said)
+		return fmt.Errorf("%w: %s rejected the key: %q; check the key configured for it", model.ErrUnauthorized, host,
+			said)
 	case status == http.StatusRequestEntityTooLarge, containsAny(low, tooLong):
 		return fmt.Errorf("%w: %s says %q", model.ErrTooLong, host, said)
 	case a.Tools && containsAny(low, noTools):
@@ -96,25 +97,28 @@ func (c *Call) TransportError(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return fmt.Errorf("asking %s: %w", host, ctx.Err())
 	case errors.Is(err, errRedirect):
-		return fmt.Errorf("%w at %s: %w; set its address to where it really is", model.ErrUnreachable, host, errRedirect)
+		return fmt.Errorf("%w at %s: %w; set its address to where it really is", model.ErrUnreachable, host,
+			errRedirect)
 	case errors.Is(err, errForeignAddress):
 		return fmt.Errorf("asking %s: %w", host, errForeignAddress)
 	case errors.Is(err, errTooBig):
-		return fmt.Errorf("%w: %s sends more than %d bytes in one response", model.ErrMalformed, host, c.client.cfg.Limit)
+		return fmt.Errorf("%w: %s sends more than %d bytes in one response", model.ErrMalformed, host,
+			c.client.cfg.Limit)
 	case c.Status() == 0:
-		return fmt.Errorf("%w at %s: %s; is it running, and is its address right?", model.ErrUnreachable, host, c.Redact(transportMessage(err)))
+		return fmt.Errorf("%w at %s: %s; is it running, and is its address right?", model.ErrUnreachable, host,
+			c.Redact(transportMessage(err)))
 	}
 	return fmt.Errorf("%w by %s: %s", model.ErrCut, host, c.Redact(transportMessage(err)))
 }
 
-// ProtocolError returns the error for a response that violates the protocol. why must not contain response text that has
-// not passed [Call.Redact].
+// ProtocolError returns the error for a response that violates the protocol. why must not contain response text that
+// has not passed [Call.Redact].
 func (c *Call) ProtocolError(why string) error {
 	return fmt.Errorf("%w: %s %s", model.ErrMalformed, c.client.Host(), why)
 }
 
-// LibraryError returns the error for a response that a client library could not process: a transport error if the response
-// broke off, a protocol error otherwise. The library's message is dropped, because it may quote the key.
+// LibraryError returns the error for a response that a client library could not process: a transport error if the
+// response broke off, a protocol error otherwise. The library's message is dropped, because it may quote the key.
 func (c *Call) LibraryError(ctx context.Context, err error) error {
 	if ctx.Err() != nil || c.ReadError() != nil || c.Status() == 0 {
 		return c.TransportError(ctx, err)
@@ -188,8 +192,8 @@ func maskKey(text, key string) string {
 	return out.String()
 }
 
-// ErrorMessage extracts the message from an error body: {"error": {"message": ...}}, {"error": "..."}, {"message": ...} or
-// {"detail": ...}, with the type and code appended. Any other body is returned unchanged.
+// ErrorMessage extracts the message from an error body: {"error": {"message": ...}}, {"error": "..."}, {"message": ...}
+// or {"detail": ...}, with the type and code appended. Any other body is returned unchanged.
 func ErrorMessage(body []byte) string {
 	type said struct {
 		Message string          `json:"message"`

@@ -1,5 +1,5 @@
-// Package remote is shared by the HTTP backends that need a key: a transport that sends the key to one address only, follows
-// no redirect and limits the response size, and errors that are actionable and never contain the key.
+// Package remote is shared by the HTTP backends that need a key: a transport that sends the key to one address only,
+// follows no redirect and limits the response size, and errors that are actionable and never contain the key.
 package remote
 
 import (
@@ -48,7 +48,8 @@ func New(cfg Config) (*Client, error) {
 	}
 	switch {
 	case base.User != nil || base.RawQuery != "" || base.Fragment != "":
-		return nil, errors.New("model server URL has user info, a query or a fragment: store keys in the keyring instead")
+		return nil, errors.New("model server URL has user info, a query or a fragment: store keys in the keyring " +
+			"instead")
 	case base.Scheme != "http" && base.Scheme != "https", base.Hostname() == "":
 		return nil, errors.New("incomplete model server URL: write it as http://host:port")
 	}
@@ -85,11 +86,13 @@ func (c *Client) RemoteHost() string {
 	return c.base.Hostname()
 }
 
-// newTransport returns the default transport with limits added. It sets no response timeout: loading a model takes long, and
-// the caller's context limits the request.
+// newTransport returns the default transport with limits added. It sets no response timeout: loading a model takes
+// long, and the caller's context limits the request.
 func newTransport() http.RoundTripper {
 	return &http.Transport{
-		Proxy:                  func(r *http.Request) (*url.URL, error) { return selectProxy(r, http.ProxyFromEnvironment) },
+		Proxy: func(r *http.Request) (*url.URL, error) {
+			return selectProxy(r, http.ProxyFromEnvironment)
+		},
 		DialContext:            (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
 		TLSHandshakeTimeout:    10 * time.Second,
 		ForceAttemptHTTP2:      true,
@@ -100,7 +103,8 @@ func newTransport() http.RoundTripper {
 	}
 }
 
-// selectProxy uses the environment's proxy for https to other machines only: on plain http the proxy would see key and prompt.
+// selectProxy uses the environment's proxy for https to other machines only: on plain http the proxy would see key and
+// prompt.
 func selectProxy(r *http.Request, environment func(*http.Request) (*url.URL, error)) (*url.URL, error) {
 	if r.URL.Scheme != "https" || local.IsLocalHost(r.URL.Hostname()) {
 		return nil, nil
@@ -109,7 +113,8 @@ func selectProxy(r *http.Request, environment func(*http.Request) (*url.URL, err
 }
 
 var (
-	errRedirect       = errors.New("it responded with a redirect, which is not followed because the key would be sent along")
+	errRedirect = errors.New("it responded with a redirect, which is not followed because the key would be " +
+		"sent along")
 	errForeignAddress = errors.New("request to a foreign address rejected")
 	errTooBig         = errors.New("response exceeds the size limit")
 )
@@ -147,8 +152,8 @@ func (c *Client) BeginCall(ctx context.Context) (context.Context, *Call, error) 
 	return context.WithValue(ctx, callKey{}, call), call, nil
 }
 
-// HideReadErrors makes an interrupted response look complete to the reader; [Call.ReadError] still returns the error. It is
-// for client libraries that would log it.
+// HideReadErrors makes an interrupted response look complete to the reader; [Call.ReadError] still returns the error.
+// It is for client libraries that would log it.
 func (c *Call) HideReadErrors() { c.hideErrors = true }
 
 // ReadError returns the error that ended the response early, or nil.
@@ -172,14 +177,18 @@ type keyTransport struct {
 }
 
 // credentialHeaders are removed from every request, because client libraries fill them from the environment.
-var credentialHeaders = []string{"Authorization", "X-Api-Key", "X-Goog-Api-Key", "Api-Key", "Proxy-Authorization", "Cookie"}
+var credentialHeaders = []string{
+	"Authorization", "X-Api-Key", "X-Goog-Api-Key", "Api-Key", "Proxy-Authorization",
+	"Cookie",
+}
 
 // RoundTrip implements [http.RoundTripper]. It rejects a request whose context has no [Call] of this client or that
 // goes to another scheme, host or port, and a redirect as the response. It replaces credential headers by the key of
 // the call, and limits the size of the response.
 func (g *keyTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	call, _ := r.Context().Value(callKey{}).(*Call)
-	if call == nil || call.client != g.client || r.URL.Scheme != g.client.base.Scheme || r.URL.Host != g.client.base.Host {
+	if call == nil || call.client != g.client || r.URL.Scheme != g.client.base.Scheme ||
+		r.URL.Host != g.client.base.Host {
 		if r.Body != nil {
 			_ = r.Body.Close()
 		}

@@ -20,7 +20,8 @@ func TestAddresses(t *testing.T) {
 	for address, ok := range map[string]bool{
 		"http://localhost:8080": true, "https://models.example/v1/": true, "http://[::1]:1": true,
 		"": false, "localhost:8080": false, "ftp://x": false, "http://": false, "/v1": false, "http://x:y": false,
-		"http://user:hunter2222@x": false, "http://hunter2222@x": false, "http://x/?key=hunter2222": false, "http://x/#hunter2222": false,
+		"http://user:hunter2222@x": false, "http://hunter2222@x": false, "http://x/?key=hunter2222": false,
+		"http://x/#hunter2222":          false,
 		"http://user:hunter2222@x:port": false, "http://x\x7f/hunter2222": false,
 	} {
 		_, err := New(Config{URL: address})
@@ -39,7 +40,8 @@ func TestProxy(t *testing.T) {
 	through := &url.URL{Scheme: "http", Host: "proxy.example"}
 	environment := func(*http.Request) (*url.URL, error) { return through, nil }
 	for address, want := range map[string]*url.URL{
-		"https://models.example/": through, "http://models.example/": nil, "https://localhost/": nil, "http://127.0.0.1:1/": nil, "https://[::1]/": nil,
+		"https://models.example/": through, "http://models.example/": nil, "https://localhost/": nil,
+		"http://127.0.0.1:1/": nil, "https://[::1]/": nil,
 	} {
 		got, err := selectProxy(httptest.NewRequest(http.MethodGet, address, nil), environment)
 		if err != nil || got != want {
@@ -212,11 +214,23 @@ func TestTurns(t *testing.T) {
 		{"out of order", []model.Message{a(c("1", "x"), c("2", "y")), r("2", "y", "B"), r("1", "x", "A")}, "1=A 2=B|"},
 		{"by name", []model.Message{a(c("", "x"), c("", "y")), r("", "y", "B"), r("", "x", "A")}, "call_1=A call_2=B|"},
 		{"by order", []model.Message{a(c("", "x"), c("", "y")), r("", "", "A"), r("", "", "B")}, "call_1=A call_2=B|"},
-		{"one name twice", []model.Message{a(c("", "x"), c("", "x")), r("", "x", "A"), r("", "x", "B")}, "call_1=A call_2=B|"},
+		{
+			"one name twice",
+			[]model.Message{a(c("", "x"), c("", "x")), r("", "x", "A"), r("", "x", "B")},
+			"call_1=A call_2=B|",
+		},
 		{"missing", []model.Message{a(c("1", "x"), c("2", "y")), r("2", "y", "B")}, "1=[no result] 2=B|"},
-		{"one id twice", []model.Message{a(c("1", "x")), r("1", "x", "A"), a(c("1", "x")), r("1", "x", "B")}, "1=A|call_2=B|"},
+		{
+			"one id twice",
+			[]model.Message{a(c("1", "x")), r("1", "x", "A"), a(c("1", "x")), r("1", "x", "B")},
+			"1=A|call_2=B|",
+		},
 		{"id that is none", []model.Message{a(c("a b", "x")), r("a b", "x", "A")}, "call_1=A|"},
-		{"made id taken", []model.Message{a(c("call_2", "x"), c("", "x")), r("call_2", "", "A"), r("", "x", "B")}, "call_2=A call_3=B|"},
+		{
+			"made id taken",
+			[]model.Message{a(c("call_2", "x"), c("", "x")), r("call_2", "", "A"), r("", "x", "B")},
+			"call_2=A call_3=B|",
+		},
 		{"of another call", []model.Message{a(c("1", "x")), r("9", "x", "?")}, "1=[no result]|tool:?|"},
 		{"too many", []model.Message{a(c("1", "x")), r("1", "x", "A"), r("1", "x", "B")}, "1=A|tool:B|"},
 		{"without a call", []model.Message{r("1", "x", "A")}, "tool:A|"},

@@ -12,7 +12,9 @@ import (
 // Send sends one request with the JSON body in, or without a body if in is nil. address must be on the client's server.
 // The response it returns has status 200 and a size-limited body, which the caller must close; any other status is an
 // error: see [Call.StatusError], for which a describes the request. No response is a [Call.TransportError].
-func (c *Client) Send(ctx context.Context, method, address string, in []byte, a RequestInfo) (*http.Response, *Call, error) {
+func (c *Client) Send(ctx context.Context, method, address string, in []byte, a RequestInfo) (*http.Response, *Call,
+	error,
+) {
 	kctx, call, err := c.BeginCall(ctx)
 	if err != nil {
 		return nil, nil, err

@@ -4,9 +4,9 @@ import "sync"
 
 const maxCacheBytes = 4 << 20 // bytes
 
-// SignatureCache holds the thinking signatures that a service expects back with a tool call and that [model.Message] has no
-// field for. It evicts the oldest first and does not survive the process, so a backend must work without them. The zero
-// value is ready to use.
+// SignatureCache holds the thinking signatures that a service expects back with a tool call and that [model.Message]
+// has no field for. It evicts the oldest first and does not survive the process, so a backend must work without them.
+// The zero value is ready to use.
 type SignatureCache struct {
 	mu     sync.Mutex
 	values map[string][]byte
@@ -14,7 +14,8 @@ type SignatureCache struct {
 	size   int
 }
 
-// Put stores v for the call id; the first value of an id stays. Empty ids and values above an eighth of the cache are ignored.
+// Put stores v for the call id; the first value of an id stays. Empty ids and values above an eighth of the cache are
+// ignored.
 func (k *SignatureCache) Put(id string, v []byte) {
 	if id == "" || len(v) == 0 || len(v) > maxCacheBytes/8 {
 		return

@@ -8,8 +8,8 @@ import (
 	"conclave/pkg/model"
 )
 
-// Turn is one message with the results of its tool calls. Services require, and [model.Message] does not, that every call
-// has a unique id and a result, in order.
+// Turn is one message with the results of its tool calls. Services require, and [model.Message] does not, that every
+// call has a unique id and a result, in order.
 type Turn struct {
 	model.Message
 	Calls []CallResult
@@ -46,9 +46,15 @@ func GroupTurns(in []model.Message) []Turn {
 			t.Calls = append(t.Calls, CallResult{Call: c, Wire: ids.unique(c.ID), Result: unanswered})
 		}
 		taken := make([]bool, len(t.Calls))
-		results = t.matchResults(results, taken, func(c CallResult, r model.Message) bool { return r.CallID != "" && r.CallID == c.ID })
-		results = t.matchResults(results, taken, func(c CallResult, r model.Message) bool { return r.CallID == "" && r.ToolName == c.Name })
-		results = t.matchResults(results, taken, func(_ CallResult, r model.Message) bool { return r.CallID == "" && r.ToolName == "" })
+		results = t.matchResults(results, taken, func(c CallResult, r model.Message) bool {
+			return r.CallID != "" && r.CallID == c.ID
+		})
+		results = t.matchResults(results, taken, func(c CallResult, r model.Message) bool {
+			return r.CallID == "" && r.ToolName == c.Name
+		})
+		results = t.matchResults(results, taken, func(_ CallResult, r model.Message) bool {
+			return r.CallID == "" && r.ToolName == ""
+		})
 		out = append(out, t)
 		for _, r := range results {
 			out = append(out, Turn{Message: r})
@@ -60,7 +66,9 @@ func GroupTurns(in []model.Message) []Turn {
 
 // matchResults assigns each result to the first unmatched call that fits, marks the call in taken, and returns the
 // results left over.
-func (t *Turn) matchResults(results []model.Message, taken []bool, fits func(CallResult, model.Message) bool) (left []model.Message) {
+func (t *Turn) matchResults(results []model.Message, taken []bool, fits func(CallResult, model.Message) bool) (
+	left []model.Message,
+) {
 	for _, r := range results {
 		i := -1
 		for j, m := range t.Calls {

@@ -1,5 +1,5 @@
-// Package conformance is the test suite that every model backend must pass. It is separate from package scriptserver because
-// it imports testing, which the program must not link.
+// Package conformance is the test suite that every model backend must pass. It is separate from package scriptserver
+// because it imports testing, which the program must not link.
 package conformance
 
 import (
@@ -21,8 +21,8 @@ import (
 	"conclave/pkg/model/scriptserver"
 )
 
-// Profile describes a backend under test. The flags name what its protocol cannot express, and skip or relax the tests of
-// that; the zero value is a protocol that can express everything, like Ollama's.
+// Profile describes a backend under test. The flags name what its protocol cannot express, and skip or relax the tests
+// of that; the zero value is a protocol that can express everything, like Ollama's.
 type Profile struct {
 	// New returns a backend for the server at url.
 	New func(t *testing.T, url string) model.Backend
@@ -125,7 +125,9 @@ func (s suite) startBackend(t *testing.T, exchanges ...scriptserver.Exchange) (m
 }
 
 // runBothModes requests the reply streamed and not streamed, each in a subtest, and passes the result to check.
-func (s suite) runBothModes(t *testing.T, reply scriptserver.Reply, check func(*testing.T, model.Message, model.Final, error)) {
+func (s suite) runBothModes(t *testing.T, reply scriptserver.Reply, check func(*testing.T, model.Message, model.Final,
+	error),
+) {
 	t.Helper()
 	for _, stream := range []bool{true, false} {
 		t.Run(fmt.Sprintf("stream=%t", stream), func(t *testing.T) {
@@ -140,15 +142,19 @@ func (s suite) runBothModes(t *testing.T, reply scriptserver.Reply, check func(*
 func newRequest(stream bool) model.Request {
 	return model.Request{
 		Model: ModelName, Stream: stream, Tools: []model.Tool{newTool("look", "what"), newTool("weigh", "what")},
-		Messages: []model.Message{{Role: model.System, Content: "Be brief."}, {Role: model.User, Content: "What is it?"}},
-		Options:  model.Options{Window: 4096, Predict: 512},
+		Messages: []model.Message{
+			{Role: model.System, Content: "Be brief."},
+			{Role: model.User, Content: "What is it?"},
+		},
+		Options: model.Options{Window: 4096, Predict: 512},
 	}
 }
 
 func newTool(name, param string) model.Tool {
 	return model.Tool{
 		Name: name, Description: name + " at something",
-		Parameters: json.RawMessage(`{"type":"object","properties":{"` + param + `":{"type":"string","description":"what to ` +
+		Parameters: json.RawMessage(`{"type":"object","properties":{"` + param +
+			`":{"type":"string","description":"what to ` +
 			name + ` at"}},"required":["` + param + `"]}`),
 	}
 }
@@ -211,7 +217,8 @@ func requireError(t *testing.T, err, want error) {
 }
 
 func (s suite) testContract(t *testing.T) {
-	b, _ := s.startBackend(t, scriptserver.Exchange{Always: true, Reply: scriptserver.Reply{Thinking: "hm", Content: "It is a suite."}})
+	b, _ := s.startBackend(t,
+		scriptserver.Exchange{Always: true, Reply: scriptserver.Reply{Thinking: "hm", Content: "It is a suite."}})
 	embedder := "nomic-embed-text"
 	if s.p.NoEmbed {
 		embedder = ""
@@ -220,15 +227,17 @@ func (s suite) testContract(t *testing.T) {
 }
 
 func (s suite) testAnswer(t *testing.T) {
-	s.runBothModes(t, scriptserver.Reply{Content: "It is a very small fish."}, func(t *testing.T, m model.Message, f model.Final, err error) {
-		requireNoError(t, err)
-		if m.Content != "It is a very small fish." || m.Role != model.Assistant || len(m.Calls) != 0 || m.Thinking != "" {
-			t.Errorf("got %+v", m)
-		}
-		if f.Model != ModelName {
-			t.Errorf("answered by %q, want %q", f.Model, ModelName)
-		}
-	})
+	s.runBothModes(t, scriptserver.Reply{Content: "It is a very small fish."},
+		func(t *testing.T, m model.Message, f model.Final, err error) {
+			requireNoError(t, err)
+			if m.Content != "It is a very small fish." || m.Role != model.Assistant || len(m.Calls) != 0 ||
+				m.Thinking != "" {
+				t.Errorf("got %+v", m)
+			}
+			if f.Model != ModelName {
+				t.Errorf("answered by %q, want %q", f.Model, ModelName)
+			}
+		})
 	b, _ := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "one two three four"}})
 	chunks := 0
 	for _, err := range b.Chat(t.Context(), newRequest(true)) {
@@ -241,12 +250,13 @@ func (s suite) testAnswer(t *testing.T) {
 }
 
 func (s suite) testThinking(t *testing.T) {
-	s.runBothModes(t, scriptserver.Reply{Thinking: "A fish, I think.", Content: "A fish."}, func(t *testing.T, m model.Message, _ model.Final, err error) {
-		requireNoError(t, err)
-		if m.Thinking != "A fish, I think." || m.Content != "A fish." {
-			t.Errorf("got %+v", m)
-		}
-	})
+	s.runBothModes(t, scriptserver.Reply{Thinking: "A fish, I think.", Content: "A fish."},
+		func(t *testing.T, m model.Message, _ model.Final, err error) {
+			requireNoError(t, err)
+			if m.Thinking != "A fish, I think." || m.Content != "A fish." {
+				t.Errorf("got %+v", m)
+			}
+		})
 }
 
 func (s suite) testThinkOption(t *testing.T) {
@@ -271,7 +281,12 @@ func (s suite) testThinkOption(t *testing.T) {
 }
 
 func (s suite) testToolCall(t *testing.T) {
-	reply := scriptserver.Reply{Calls: []scriptserver.Call{{ID: "call_7", Name: "look", Arguments: map[string]any{"what": "the \"fish\" <é>\n"}}}}
+	reply := scriptserver.Reply{
+		Calls: []scriptserver.Call{{
+			ID: "call_7", Name: "look",
+			Arguments: map[string]any{"what": "the \"fish\" <é>\n"},
+		}},
+	}
 	s.runBothModes(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
 		requireNoError(t, err)
 		if len(m.Calls) != 1 || m.Calls[0].Name != "look" {
@@ -323,7 +338,10 @@ func (s suite) checkThreeCalls(t *testing.T, q scriptserver.Quirks) {
 }
 
 func (s suite) testCallsWithoutIDs(t *testing.T) {
-	reply := scriptserver.Reply{Calls: []scriptserver.Call{{Name: "look"}, {Name: "look"}}, Quirks: scriptserver.Quirks{NoIDs: true}}
+	reply := scriptserver.Reply{
+		Calls:  []scriptserver.Call{{Name: "look"}, {Name: "look"}},
+		Quirks: scriptserver.Quirks{NoIDs: true},
+	}
 	s.runBothModes(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
 		requireNoError(t, err)
 		if len(m.Calls) != 2 {
@@ -339,7 +357,9 @@ func (s suite) testCallsWithoutIDs(t *testing.T) {
 }
 
 func (s suite) testArgumentKeyOrder(t *testing.T) {
-	reply := scriptserver.Reply{Calls: []scriptserver.Call{{Name: "look", JSON: `{"zebra":1,"ant":"2","mouse":[3,4],"bee":null,"yak":true}`}}}
+	reply := scriptserver.Reply{
+		Calls: []scriptserver.Call{{Name: "look", JSON: `{"zebra":1,"ant":"2","mouse":[3,4],"bee":null,"yak":true}`}},
+	}
 	s.runBothModes(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
 		requireNoError(t, err)
 		got := strings.ReplaceAll(string(m.Calls[0].Arguments), " ", "")
@@ -354,7 +374,10 @@ func (s suite) testImages(t *testing.T) {
 	b, server := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "A heron."}})
 	r := newRequest(false)
 	last := &r.Messages[len(r.Messages)-1]
-	last.Images = []model.Image{{Type: "image/png", Data: []byte("\x89PNG first")}, {Type: "image/jpeg", Data: []byte("\xff\xd8 second")}}
+	last.Images = []model.Image{
+		{Type: "image/png", Data: []byte("\x89PNG first")},
+		{Type: "image/jpeg", Data: []byte("\xff\xd8 second")},
+	}
 	m, _, err := collectReply(t, b, r)
 	requireNoError(t, err)
 	raw := string(server.Requests()[0].Raw)
@@ -373,7 +396,8 @@ func (s suite) testImages(t *testing.T) {
 
 // testConversation sends every field of a message and compares the messages that the server received.
 func (s suite) testConversation(t *testing.T) {
-	b, server := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "Three grams and {{tool_result 1}}; you asked {{last_user}}"}})
+	b, server := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "Three grams and " +
+		"{{tool_result 1}}; you asked {{last_user}}"}})
 	r := newRequest(false)
 	r.Messages = append(
 		r.Messages,
@@ -416,7 +440,8 @@ func (s suite) checkCalls(t *testing.T, got, want []model.Call) {
 		if got[i].Name != want[i].Name || !s.p.NoIDs && got[i].ID != want[i].ID {
 			t.Errorf("call arrived as %+v, sent %+v", got[i], want[i])
 		}
-		if !s.p.SortsKeys && string(got[i].Arguments) != string(want[i].Arguments) || !equalJSON(got[i].Arguments, want[i].Arguments) {
+		if !s.p.SortsKeys && string(got[i].Arguments) != string(want[i].Arguments) ||
+			!equalJSON(got[i].Arguments, want[i].Arguments) {
 			t.Errorf("arguments arrived as %s, sent %s", got[i].Arguments, want[i].Arguments)
 		}
 	}
@@ -428,7 +453,8 @@ func (s suite) checkTools(t *testing.T, got, want []model.Tool) {
 		t.Fatalf("tools arrived as %+v", got)
 	}
 	for i := range got {
-		if got[i].Name != want[i].Name || got[i].Description != want[i].Description || !equalJSON(got[i].Parameters, want[i].Parameters) {
+		if got[i].Name != want[i].Name || got[i].Description != want[i].Description ||
+			!equalJSON(got[i].Parameters, want[i].Parameters) {
 			t.Errorf("tool arrived as %+v, sent %+v", got[i], want[i])
 		}
 	}
@@ -449,7 +475,8 @@ func (s suite) testOptions(t *testing.T) {
 	_, _, err := collectReply(t, b, r)
 	requireNoError(t, err)
 	o := server.Requests()[0].Options
-	if o.Predict != 77 || o.Temperature == nil || math.Abs(*o.Temperature-0.25) > 1e-6 || !slices.Equal(o.Stop, r.Options.Stop) {
+	if o.Predict != 77 || o.Temperature == nil || math.Abs(*o.Temperature-0.25) > 1e-6 ||
+		!slices.Equal(o.Stop, r.Options.Stop) {
 		t.Errorf("options arrived as %+v", o)
 	}
 	if !s.p.NoWindow && o.Window != 8192 {
@@ -479,18 +506,19 @@ func (s suite) testFormat(t *testing.T) {
 }
 
 func (s suite) testTokenCounts(t *testing.T) {
-	s.runBothModes(t, scriptserver.Reply{Content: "a fish", Prompt: 321, Output: 45}, func(t *testing.T, _ model.Message, f model.Final, err error) {
-		requireNoError(t, err)
-		if f.PromptTokens != 321 || f.OutputTokens != 45 {
-			t.Errorf("counts %+v", f)
-		}
-		if !s.p.NoDurations && (f.Total <= 0 || f.Load <= 0) {
-			t.Errorf("durations %+v", f)
-		}
-		if f.Reason == "" {
-			t.Error("no reason")
-		}
-	})
+	s.runBothModes(t, scriptserver.Reply{Content: "a fish", Prompt: 321, Output: 45},
+		func(t *testing.T, _ model.Message, f model.Final, err error) {
+			requireNoError(t, err)
+			if f.PromptTokens != 321 || f.OutputTokens != 45 {
+				t.Errorf("counts %+v", f)
+			}
+			if !s.p.NoDurations && (f.Total <= 0 || f.Load <= 0) {
+				t.Errorf("durations %+v", f)
+			}
+			if f.Reason == "" {
+				t.Error("no reason")
+			}
+		})
 }
 
 func (s suite) testRemoteHost(t *testing.T) {
@@ -520,7 +548,10 @@ func (s suite) testOutputLimit(t *testing.T) {
 }
 
 func (s suite) testEmptyReply(t *testing.T) {
-	reply := scriptserver.Reply{Calls: []scriptserver.Call{{Name: "look"}}, Quirks: scriptserver.Quirks{DropCall: true}, Output: 9}
+	reply := scriptserver.Reply{
+		Calls: []scriptserver.Call{{Name: "look"}}, Quirks: scriptserver.Quirks{DropCall: true},
+		Output: 9,
+	}
 	s.runBothModes(t, reply, func(t *testing.T, m model.Message, f model.Final, err error) {
 		requireNoError(t, err)
 		if m.Content != "" || m.Thinking != "" || len(m.Calls) != 0 {
@@ -557,7 +588,11 @@ func (s suite) testLargePrompt(t *testing.T) {
 const specialCharacters = "quote \" slash \\ tab \t line\n nul-ish \x01 é 日本 😀 \u2028 </script> & \u007f {{not us}} end"
 
 func (s suite) testSpecialCharacters(t *testing.T) {
-	b, server := s.startBackend(t, scriptserver.Exchange{Always: true, Reply: scriptserver.Reply{Content: "{{last_user}}", Quirks: scriptserver.Quirks{ChunkRunes: 1}}})
+	b, server := s.startBackend(t,
+		scriptserver.Exchange{Always: true, Reply: scriptserver.Reply{
+			Content: "{{last_user}}",
+			Quirks:  scriptserver.Quirks{ChunkRunes: 1},
+		}})
 	for _, stream := range []bool{true, false} {
 		r := newRequest(stream)
 		r.Messages[1].Content = specialCharacters
@@ -574,12 +609,13 @@ func (s suite) testSpecialCharacters(t *testing.T) {
 
 // testInvalidUTF8 checks that invalid bytes do not fail the reply and arrive as U+FFFD: the bus requires UTF-8.
 func (s suite) testInvalidUTF8(t *testing.T) {
-	s.runBothModes(t, scriptserver.Reply{Content: "fish", Quirks: scriptserver.Quirks{BadUTF8: true}}, func(t *testing.T, m model.Message, _ model.Final, err error) {
-		requireNoError(t, err)
-		if want := "fish\uFFFD\uFFFD"; m.Content != want {
-			t.Errorf("content %q, want %q", m.Content, want)
-		}
-	})
+	s.runBothModes(t, scriptserver.Reply{Content: "fish", Quirks: scriptserver.Quirks{BadUTF8: true}},
+		func(t *testing.T, m model.Message, _ model.Final, err error) {
+			requireNoError(t, err)
+			if want := "fish\uFFFD\uFFFD"; m.Content != want {
+				t.Errorf("content %q, want %q", m.Content, want)
+			}
+		})
 	b, server := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "ok"}})
 	r := newRequest(false)
 	r.Messages[1].Content = "a\xffb"
@@ -591,7 +627,8 @@ func (s suite) testInvalidUTF8(t *testing.T) {
 }
 
 func (s suite) testErrorInStream(t *testing.T) {
-	reply := scriptserver.Reply{Content: "Let me ", Quirks: scriptserver.Quirks{ErrorLine: "error parsing tool call: raw='{', err=unexpected end of JSON input"}}
+	reply := scriptserver.Reply{Content: "Let me ", Quirks: scriptserver.Quirks{ErrorLine: "error parsing tool call: " +
+		"raw='{', err=unexpected end of JSON input"}}
 	s.runBothModes(t, reply, func(t *testing.T, _ model.Message, _ model.Final, err error) {
 		requireError(t, err, model.ErrMalformed)
 	})
@@ -607,7 +644,12 @@ func (s suite) testRejectedRequests(t *testing.T) {
 		{"tools", scriptserver.Quirks{RefuseTools: true}, model.ErrNoTools, false},
 		{"thinking", scriptserver.Quirks{RefuseThink: true}, model.ErrNoThinking, s.p.NoThinkOption},
 		{"too long", scriptserver.Quirks{TooLong: true}, model.ErrTooLong, false},
-		{"key", scriptserver.Quirks{Status: http.StatusUnauthorized, ErrorLine: "unauthorized"}, model.ErrUnauthorized, false},
+		{
+			"key",
+			scriptserver.Quirks{Status: http.StatusUnauthorized, ErrorLine: "unauthorized"},
+			model.ErrUnauthorized,
+			false,
+		},
 	} {
 		if c.skip {
 			continue
@@ -629,7 +671,8 @@ func (s suite) testRejectedRequests(t *testing.T) {
 }
 
 func (s suite) testBusy(t *testing.T) {
-	b, _ := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "now", Quirks: scriptserver.Quirks{Busy: 1}}})
+	b, _ := s.startBackend(t,
+		scriptserver.Exchange{Reply: scriptserver.Reply{Content: "now", Quirks: scriptserver.Quirks{Busy: 1}}})
 	_, _, err := collectReply(t, b, newRequest(false))
 	requireError(t, err, model.ErrBusy)
 	m, _, err := collectReply(t, b, newRequest(false))
@@ -640,18 +683,24 @@ func (s suite) testBusy(t *testing.T) {
 }
 
 func (s suite) testInvalidBody(t *testing.T) {
-	s.runBothModes(t, scriptserver.Reply{Content: "hi", Quirks: scriptserver.Quirks{Garbage: true}}, func(t *testing.T, _ model.Message, _ model.Final, err error) {
-		if !errors.Is(err, model.ErrMalformed) && !errors.Is(err, model.ErrCut) {
-			t.Errorf("error %v", err)
-		}
-	})
+	s.runBothModes(t, scriptserver.Reply{Content: "hi", Quirks: scriptserver.Quirks{Garbage: true}},
+		func(t *testing.T, _ model.Message, _ model.Final, err error) {
+			if !errors.Is(err, model.ErrMalformed) && !errors.Is(err, model.ErrCut) {
+				t.Errorf("error %v", err)
+			}
+		})
 }
 
 func (s suite) testConnectionLost(t *testing.T) {
-	s.runBothModes(t, scriptserver.Reply{Content: "one two three", Quirks: scriptserver.Quirks{CutAfter: 2}}, func(t *testing.T, _ model.Message, _ model.Final, err error) {
-		requireError(t, err, model.ErrCut)
-	})
-	b, _ := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "one two three", Quirks: scriptserver.Quirks{CutAfter: 2}}})
+	s.runBothModes(t, scriptserver.Reply{Content: "one two three", Quirks: scriptserver.Quirks{CutAfter: 2}},
+		func(t *testing.T, _ model.Message, _ model.Final, err error) {
+			requireError(t, err, model.ErrCut)
+		})
+	b, _ := s.startBackend(t,
+		scriptserver.Exchange{Reply: scriptserver.Reply{
+			Content: "one two three",
+			Quirks:  scriptserver.Quirks{CutAfter: 2},
+		}})
 	m, _, err := collectReply(t, b, newRequest(true))
 	requireError(t, err, model.ErrCut)
 	if m.Content != "one two" {
@@ -660,7 +709,8 @@ func (s suite) testConnectionLost(t *testing.T) {
 }
 
 func (s suite) testStreamWithoutDone(t *testing.T) {
-	b, _ := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "one two", Quirks: scriptserver.Quirks{NoDone: true}}})
+	b, _ := s.startBackend(t,
+		scriptserver.Exchange{Reply: scriptserver.Reply{Content: "one two", Quirks: scriptserver.Quirks{NoDone: true}}})
 	_, _, err := collectReply(t, b, newRequest(true))
 	requireError(t, err, model.ErrCut)
 }
@@ -681,7 +731,8 @@ func waitForDisconnect(t *testing.T, server *scriptserver.Server) {
 
 func (s suite) testCancelBeforeReply(t *testing.T) {
 	for _, stream := range []bool{true, false} {
-		b, server := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}})
+		b, server := s.startBackend(t,
+			scriptserver.Exchange{Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}})
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
 			for server.Stats().Running == 0 && ctx.Err() == nil {
@@ -716,7 +767,8 @@ func (s suite) testCancelStream(t *testing.T) {
 }
 
 func (s suite) testDeadline(t *testing.T) {
-	b, server := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}})
+	b, server := s.startBackend(t,
+		scriptserver.Exchange{Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}})
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, _, err := model.Collect(b.Chat(ctx, newRequest(false)))
@@ -756,8 +808,14 @@ func (s suite) testUnreachable(t *testing.T) {
 
 func (s suite) testModelInfo(t *testing.T) {
 	b, server := s.startBackend(t, scriptserver.Exchange{Always: true})
-	server.SetModel(scriptserver.Model{Name: "plain:7b", Family: "fish", Parameters: "7B", Window: 2048, Size: 12345, Loaded: true})
-	server.SetModel(scriptserver.Model{Name: "seer:7b", Family: "fish", Window: 4096, Tools: true, Thinking: true, Vision: true})
+	server.SetModel(scriptserver.Model{
+		Name: "plain:7b", Family: "fish", Parameters: "7B", Window: 2048, Size: 12345,
+		Loaded: true,
+	})
+	server.SetModel(scriptserver.Model{
+		Name: "seer:7b", Family: "fish", Window: 4096, Tools: true, Thinking: true,
+		Vision: true,
+	})
 	all, err := b.List(t.Context())
 	requireNoError(t, err)
 	i := slices.IndexFunc(all, func(m model.Info) bool { return m.Name == "plain:7b" })
@@ -849,8 +907,8 @@ func (s suite) testPull(t *testing.T) {
 	}
 }
 
-// RunContract runs the tests that need no script. name is a model that replies, embedder an embedding model; with embedder ""
-// Embed must return [model.ErrUnsupported].
+// RunContract runs the tests that need no script. name is a model that replies, embedder an embedding model; with
+// embedder "" Embed must return [model.ErrUnsupported].
 func RunContract(t *testing.T, b model.Backend, name, embedder string) {
 	t.Helper()
 	c := contract{b, name, embedder}
@@ -915,7 +973,8 @@ func (c contract) testCancelledContext(t *testing.T) {
 	if _, _, err := model.Collect(c.backend.Chat(ctx, r)); !errors.Is(err, context.Canceled) {
 		t.Errorf("chat: %v", err)
 	}
-	if _, err := c.backend.Embed(ctx, c.embedder, []string{"x"}); !errors.Is(err, context.Canceled) && c.embedder != "" {
+	if _, err := c.backend.Embed(ctx, c.embedder, []string{"x"}); !errors.Is(err, context.Canceled) &&
+		c.embedder != "" {
 		t.Errorf("embed: %v", err)
 	}
 }
@@ -940,7 +999,8 @@ func (c contract) testEmbed(t *testing.T) {
 	}
 	v, err := c.backend.Embed(t.Context(), c.embedder, []string{"a fish", "a fish", "tax"})
 	requireNoError(t, err)
-	if len(v.Values) != 3 || v.Model == "" || !slices.Equal(v.Values[0], v.Values[1]) || slices.Equal(v.Values[0], v.Values[2]) {
+	if len(v.Values) != 3 || v.Model == "" || !slices.Equal(v.Values[0], v.Values[1]) ||
+		slices.Equal(v.Values[0], v.Values[2]) {
 		t.Error("vectors are not those of the texts")
 	}
 }

@@ -18,8 +18,9 @@ import (
 var definition = conclavetool.Definition{
 	Name:        "word_count",
 	Description: "Counts the words and characters of a text.",
-	Parameters:  json.RawMessage(`{"type":"object","properties":{"text":{"type":"string","description":"the text"}},"required":["text"],"additionalProperties":false}`),
-	Version:     "1",
+	Parameters: json.RawMessage(
+		`{"type":"object","properties":{"text":{"type":"string","description":"the text"}},"required":["text"],"additionalProperties":false}`),
+	Version: "1",
 }
 
 // countWords runs one call. Its result, and the text of its error, are for the model.

@@ -1,5 +1,5 @@
-// Package markdown renders Markdown from models for a terminal. The text is untrusted: whatever it contains, the output has
-// no control characters but colours and weights of this package.
+// Package markdown renders Markdown from models for a terminal. The text is untrusted: whatever it contains, the output
+// has no control characters but colours and weights of this package.
 package markdown
 
 import (
@@ -25,8 +25,8 @@ const (
 	maxBlock   = 64 << 10 // bytes; a larger block is shown as it is
 )
 
-// Render renders a block of a [Stream] into lines. Each line is complete in itself: it leaves no colour behind, and it is never
-// wider than the format allows. Links are shown with their address, images are never loaded.
+// Render renders a block of a [Stream] into lines. Each line is complete in itself: it leaves no colour behind, and it
+// is never wider than the format allows. Links are shown with their address, images are never loaded.
 func (f Format) Render(b Block) []string {
 	f.Columns = max(f.Columns, minColumns)
 	if b.Code {
@@ -105,8 +105,8 @@ func neutralizeEntities(s string) string {
 	})
 }
 
-// exposeHTML makes HTML tags visible, which the renderer would drop with their content: nothing of an answer may be hidden. Code
-// is left as it is.
+// exposeHTML makes HTML tags visible, which the renderer would drop with their content: nothing of an answer may be
+// hidden. Code is left as it is.
 func exposeHTML(s string) string {
 	if !strings.Contains(s, "<") {
 		return s
@@ -134,8 +134,8 @@ func exposeHTML(s string) string {
 	return b.String()
 }
 
-// joinParagraphs turns blank lines inside of a list into line breaks: the renderer joins the paragraphs of an item without a
-// blank.
+// joinParagraphs turns blank lines inside of a list into line breaks: the renderer joins the paragraphs of an item
+// without a blank.
 func joinParagraphs(list string) string {
 	var b strings.Builder
 	lines := strings.Split(list, "\n")
@@ -194,7 +194,10 @@ func set[T any](v T) *T { return &v }
 
 // style uses the sixteen colours of the terminal, so that it fits light and dark ones.
 var style = ansi.StyleConfig{
-	BlockQuote:     ansi.StyleBlock{StylePrimitive: ansi.StylePrimitive{Faint: set(true)}, Indent: set(uint(1)), IndentToken: set("│ ")},
+	BlockQuote: ansi.StyleBlock{
+		StylePrimitive: ansi.StylePrimitive{Faint: set(true)}, Indent: set(uint(1)),
+		IndentToken: set("│ "),
+	},
 	List:           ansi.StyleList{LevelIndent: 2},
 	Heading:        ansi.StyleBlock{StylePrimitive: ansi.StylePrimitive{Bold: set(true), Color: set("6")}},
 	H1:             ansi.StyleBlock{StylePrimitive: ansi.StylePrimitive{Underline: set(true)}},
@@ -209,8 +212,10 @@ var style = ansi.StyleConfig{
 	Image:          ansi.StylePrimitive{Underline: set(true)},
 	ImageText:      ansi.StylePrimitive{Format: "[image: {{.text}}]"},
 	Code:           ansi.StyleBlock{StylePrimitive: ansi.StylePrimitive{Color: set("3")}},
-	CodeBlock:      ansi.StyleCodeBlock{StyleBlock: ansi.StyleBlock{StylePrimitive: ansi.StylePrimitive{Color: set("3")}, Margin: set(uint(2))}},
-	Table:          ansi.StyleTable{CenterSeparator: set("┼"), ColumnSeparator: set("│"), RowSeparator: set("─")},
+	CodeBlock: ansi.StyleCodeBlock{
+		StyleBlock: ansi.StyleBlock{StylePrimitive: ansi.StylePrimitive{Color: set("3")}, Margin: set(uint(2))},
+	},
+	Table: ansi.StyleTable{CenterSeparator: set("┼"), ColumnSeparator: set("│"), RowSeparator: set("─")},
 }
 
 // RenderText renders a complete text, with a blank line between its blocks.

@@ -79,7 +79,11 @@ var colour = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
 // FuzzRender: no text brings anything but colours onto the terminal, and no line is too wide.
 func FuzzRender(f *testing.F) {
-	for _, s := range []string{"a\x1b]52;c;x\x07", "&#27;[2J", "| a |\n|---|\n| \x1b |", "- [x] &#x1b;", "<a href='&#27;'>", "[x](http://e/&#27;)", "```\n\x9b", "1. a\n\n    b\n\n2) c", "***\n__\n~~", "漢\u202e字\u200d"} {
+	for _, s := range []string{
+		"a\x1b]52;c;x\x07", "&#27;[2J", "| a |\n|---|\n| \x1b |", "- [x] &#x1b;",
+		"<a href='&#27;'>", "[x](http://e/&#27;)", "```\n\x9b", "1. a\n\n    b\n\n2) c", "***\n__\n~~",
+		"漢\u202e字\u200d",
+	} {
 		f.Add(s, 40)
 	}
 	f.Fuzz(func(t *testing.T, text string, columns int) {

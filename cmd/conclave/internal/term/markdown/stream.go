@@ -10,8 +10,9 @@ type Block struct {
 	First bool
 }
 
-// Stream splits a Markdown text that arrives in pieces into blocks: paragraphs, lists, tables, and the lines of code. A block is
-// returned once nothing that follows can change it, so that it is printed only once. The zero value is an empty text.
+// Stream splits a Markdown text that arrives in pieces into blocks: paragraphs, lists, tables, and the lines of code. A
+// block is returned once nothing that follows can change it, so that it is printed only once. The zero value is an
+// empty text.
 type Stream struct {
 	line  string   // the last line, which is not ended
 	block []string // lines of the open block
@@ -104,7 +105,8 @@ func (s *Stream) isList() bool { return len(s.block) > 0 && isList(s.block[0]) }
 // isList reports whether a text begins with an item of a list.
 func isList(text string) bool {
 	first := strings.TrimLeft(text, " ")
-	if rest := strings.TrimLeft(first, "0123456789"); rest != first && rest != "" && strings.ContainsRune(".)", rune(rest[0])) {
+	if rest := strings.TrimLeft(first, "0123456789"); rest != first && rest != "" &&
+		strings.ContainsRune(".)", rune(rest[0])) {
 		return len(rest) == 1 || rest[1] == ' '
 	}
 	return len(first) > 1 && strings.ContainsRune("-*+", rune(first[0])) && first[1] == ' '

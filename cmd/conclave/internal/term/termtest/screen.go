@@ -8,9 +8,9 @@ import (
 	"github.com/charmbracelet/x/ansi"
 )
 
-// Screen is a terminal that obeys the sequences that our programs may write. It wraps its lines when it becomes narrower, as
-// most terminals do. Every sequence that it does not know, and every one that reaches beyond the screen (title, clipboard, links),
-// is recorded in Foreign.
+// Screen is a terminal that obeys the sequences that our programs may write. It wraps its lines when it becomes
+// narrower, as most terminals do. Every sequence that it does not know, and every one that reaches beyond the screen
+// (title, clipboard, links), is recorded in Foreign.
 type Screen struct {
 	mu            sync.Mutex
 	columns, rows int
@@ -22,8 +22,8 @@ type Screen struct {
 	syncs         int  // open synchronized updates
 	changed       chan struct{}
 
-	// Reply, if set, types what the terminal replies: the state of bracketed paste. Without it the terminal does not know that mode. It
-	// is set before the first write.
+	// Reply, if set, types what the terminal replies: the state of bracketed paste. Without it the terminal does not
+	// know that mode. It is set before the first write.
 	Reply func(sequence string)
 
 	foreign []string
@@ -88,8 +88,8 @@ func (s *Screen) Settled() bool {
 	return s.syncs == 0
 }
 
-// String is everything from the first line on, with what has scrolled away, without trailing blanks. A ▌ stands for the cursor
-// where it is shown.
+// String is everything from the first line on, with what has scrolled away, without trailing blanks. A ▌ stands for the
+// cursor where it is shown.
 func (s *Screen) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

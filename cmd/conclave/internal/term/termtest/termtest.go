@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open opens a pseudo-terminal of 100 columns and 30 rows and returns both ends, which are closed with the test: slave is the
-// stream of the command, master is the user's side.
+// Open opens a pseudo-terminal of 100 columns and 30 rows and returns both ends, which are closed with the test: slave
+// is the stream of the command, master is the user's side.
 func Open(t testing.TB) (master, slave *os.File) {
 	t.Helper()
 	return OpenSize(t, 100, 30)
@@ -34,7 +34,8 @@ func OpenSize(t testing.TB, columns, rows int) (master, slave *os.File) {
 	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: uint16(rows), Col: uint16(columns)}); err != nil {
+	if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ,
+		&unix.Winsize{Row: uint16(rows), Col: uint16(columns)}); err != nil {
 		t.Fatal(err)
 	}
 	slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
@@ -45,7 +46,8 @@ func OpenSize(t testing.TB, columns, rows int) (master, slave *os.File) {
 	return master, slave
 }
 
-// ReadAll returns everything that was written to slave since the last call, with plain line breaks. It does not wait for more.
+// ReadAll returns everything that was written to slave since the last call, with plain line breaks. It does not wait
+// for more.
 func ReadAll(t testing.TB, master, slave *os.File) string {
 	t.Helper()
 	const mark = "\x04end" // a terminal has no end of file

@@ -72,7 +72,10 @@ func (p Profile) listOperations(b model.Backend) map[string]func(context.Context
 		"show":   func(ctx context.Context) error { _, err := b.Show(ctx, "some-model"); return err },
 	}
 	if p.HasEmbed {
-		all["embed"] = func(ctx context.Context) error { _, err := b.Embed(ctx, "some-model", []string{"x"}); return err }
+		all["embed"] = func(ctx context.Context) error {
+			_, err := b.Embed(ctx, "some-model", []string{"x"})
+			return err
+		}
 	}
 	return all
 }
@@ -151,7 +154,8 @@ func (p Profile) testEnvironment(t *testing.T) {
 			if strings.Contains(raw[i], planted) {
 				t.Errorf("%s: sent a value of the environment: %s", name, raw[i])
 			}
-			if got, want := q.Header.Get(p.Header), p.Prefix+secret; key != nil && got != want || key == nil && got != "" {
+			if got, want := q.Header.Get(p.Header), p.Prefix+secret; key != nil && got != want || key == nil &&
+				got != "" {
 				t.Errorf("%s: the key sent is %q", name, got)
 			}
 		}
@@ -269,7 +273,8 @@ func (p Profile) testEchoedKey(t *testing.T) {
 		}
 	}
 	for name, body := range map[string]string{
-		"as text": "key " + secret, "as JSON": `{"detail":"key ` + secret + `"}`, "as half JSON": `{"error":{"message":"` + secret,
+		"as text": "key " + secret, "as JSON": `{"detail":"key ` + secret + `"}`,
+		"as half JSON": `{"error":{"message":"` + secret,
 	} {
 		server.handler.Store(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusForbidden)
@@ -314,7 +319,8 @@ func (p Profile) testStatuses(t *testing.T) {
 	operations := p.listOperations(p.New(t, server.URL, fixedKey, 0))
 	for status, want := range map[int]error{
 		401: model.ErrUnauthorized, 403: model.ErrUnauthorized, 404: model.ErrMissing, 413: model.ErrTooLong,
-		429: model.ErrBusy, 503: model.ErrBusy, 529: model.ErrBusy, 502: model.ErrUnreachable, 504: model.ErrUnreachable,
+		429: model.ErrBusy, 503: model.ErrBusy, 529: model.ErrBusy, 502: model.ErrUnreachable,
+		504: model.ErrUnreachable,
 		408: nil, 409: nil, 500: nil, 418: nil,
 	} {
 		for kind, answer := range map[string]http.HandlerFunc{
@@ -376,7 +382,10 @@ func (p Profile) testOversizedResponse(t *testing.T) {
 
 // testInvalidBody checks that a body that violates the protocol is an error and does not panic.
 func (p Profile) testInvalidBody(t *testing.T) {
-	bodies := []string{"", "null", "[]", `"x"`, "1", "{}", "<html>", `{"data":1}`, "\xff\xfe", strings.Repeat("[", 10000)}
+	bodies := []string{
+		"", "null", "[]", `"x"`, "1", "{}", "<html>", `{"data":1}`, "\xff\xfe",
+		strings.Repeat("[", 10000),
+	}
 	server := startRecorder(t, replyError(500, "no"))
 	operations := p.listOperations(p.New(t, server.URL, fixedKey, 0))
 	for _, body := range bodies {
