@@ -7,6 +7,7 @@ const (
 	NoteRenamed   = "renamed_id"   // an id was replaced: not a valid token
 	NoteUntrusted = "untrusted"    // content came with the question that the user did not type
 	NoteNoBroker  = "no_broker"    // no tools could be found
+	NoteNoResult  = "no_result"    // a tool that was called gave no result
 	NoteDuplicate = "duplicate"    // the question was answered before
 	NoteResumed   = "resumed"      // resumed after a crash
 	NoteLost      = "gave_up"      // attempts exhausted

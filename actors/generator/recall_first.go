@@ -15,7 +15,6 @@ const (
 	recallTool = "search_memory"
 	graphTool  = "search_knowledge_graph"
 	saveTool   = "save_memory"
-	clockTool  = "get_datetime"
 )
 
 // Values of [Config.RecallFirst].

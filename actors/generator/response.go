@@ -52,6 +52,7 @@ func (t *turn) buildResponse(s loop.State, err error) subjects.Response {
 	for _, n := range s.Notes {
 		r.Notes = append(r.Notes, subjects.Note{Code: n.Code, Text: n.Text})
 	}
+	r.Notes = append(r.Notes, noteFailedCalls(s.Finished)...)
 	r.Notes = append(r.Notes, t.notes...)
 	t.resultMu.Lock()
 	r.Notes = append(r.Notes, t.clipNotes...)
@@ -68,6 +69,25 @@ func (t *turn) buildResponse(s loop.State, err error) subjects.Response {
 		}
 	}
 	return shrinkResponse(r)
+}
+
+// noteFailedCalls is a note for each tool of which no call gave a result, with the reason of the last: a model may answer
+// as if it had looked something up.
+func noteFailedCalls(calls []loop.FinishedCall) (notes []subjects.Note) {
+	for i, d := range calls {
+		if d.Result.Fault == "" || slices.ContainsFunc(calls, func(other loop.FinishedCall) bool {
+			return other.Call.Name == d.Call.Name && other.Result.Fault == ""
+		}) || slices.ContainsFunc(calls[i+1:], func(later loop.FinishedCall) bool {
+			return later.Call.Name == d.Call.Name
+		}) {
+			continue
+		}
+		notes = append(notes, subjects.Note{
+			Code: subjects.NoteNoResult,
+			Text: d.Call.Name + " gave no result: " + text.OneLine(d.Result.Text, maxTextBytes),
+		})
+	}
+	return notes
 }
 
 // redactArguments removes credentials from the arguments of a call, so that an event may hold them. nil = the redacted

@@ -36,7 +36,7 @@ func (t *turn) acceptCalls(ctx context.Context, r reply) error {
 	}
 	t.appendMessages(m)
 	t.state.Layers = layers
-	t.correction, t.lastAttempt = nil, false
+	t.correction, t.lastAttempt, t.announced = nil, false, ""
 	t.appendThinking(r.thinking)
 	t.reportInterim(t.state.Step, r.text)
 	if err := t.checkpoint(ctx); err != nil {

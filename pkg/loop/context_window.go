@@ -70,20 +70,25 @@ func (t *turn) indexMessages() {
 }
 
 // systemText is the system message and its estimated tokens. withTools appends the descriptions of the tools in text
-// form, or as the choices of a decision.
+// form. In constrained mode a conversation without untrusted content has [Agent.Plain].
 func (t *turn) systemText(withTools bool) (string, int) {
+	if t.state.Calls == CallConstrained && !t.hasUntrusted() {
+		return t.agent.Plain, perMessage + estimateTokens(t.agent.Plain)
+	}
 	if !withTools {
 		return t.agent.System, t.prompt.systemCost
 	}
 	if t.prompt.textSystem == "" {
-		if t.state.Calls == CallConstrained {
-			t.prompt.textSystem = t.agent.System + listChoices(t.agent.Tools, t.agent.Examples)
-		} else {
-			t.prompt.textSystem = t.agent.System + describeTools(t.agent.Tools)
-		}
+		t.prompt.textSystem = t.agent.System + describeTools(t.agent.Tools)
 		t.prompt.textSystemCost = perMessage + estimateTokens(t.prompt.textSystem)
 	}
 	return t.prompt.textSystem, t.prompt.textSystemCost
+}
+
+// hasUntrusted reports whether the conversation holds untrusted content or a summary, which may hold some.
+func (t *turn) hasUntrusted() bool {
+	marked := func(m model.Message) bool { return strings.Contains(m.Content, untrustedMark) }
+	return t.summary != "" || slices.ContainsFunc(t.state.Messages, marked) || slices.ContainsFunc(t.history, marked)
 }
 
 // splitHistory splits a history into turns, each from a message of the user to the next. Results without their call,
@@ -150,10 +155,14 @@ func (t *turn) buildRequest(offer bool, predict int) (model.Request, int) {
 	if t.thinkingOff {
 		r.Think = nil
 	}
-	system, fixed := t.systemText(t.describesTools(offer))
 	if t.schema != nil {
 		r.Format, r.Stream, r.Think = t.schema, false, t.noThinking()
 	}
+	if t.decision != nil {
+		r.Messages = t.decision
+		return r, Estimate("", nil, t.decision)
+	}
+	system, fixed := t.systemText(t.describesTools(offer))
 	if offer && t.state.Calls == CallNative {
 		r.Tools = t.prompt.tools
 		fixed += t.prompt.toolCost
@@ -162,6 +171,7 @@ func (t *turn) buildRequest(offer bool, predict int) (model.Request, int) {
 	if instruction := t.finalInstruction(); instruction != "" {
 		end = append(slices.Clip(end), model.Message{Role: model.User, Content: instruction})
 	}
+	t.instructed = t.instructed || len(end) > 0
 	fixed += t.prompt.summaryCost
 	for i := range end {
 		fixed += estimateMessage(&end[i])
@@ -177,6 +187,9 @@ func (t *turn) buildRequest(offer bool, predict int) (model.Request, int) {
 		ms = append(ms, t.prompt.history[t.prompt.turns[p.droppedTurns].from:]...)
 	}
 	ms = append(t.appendPlanned(ms, p), end...)
+	if t.state.Calls == CallConstrained {
+		ms = t.foldRecall(ms)
+	}
 	if t.state.Calls != CallNative {
 		ms = renderAsText(ms)
 	}
@@ -184,10 +197,9 @@ func (t *turn) buildRequest(offer bool, predict int) (model.Request, int) {
 	return r, p.cost
 }
 
-// describesTools reports whether the system message describes the tools. In constrained mode it always does, so that
-// all requests of a turn begin alike.
+// describesTools reports whether the system message describes the tools.
 func (t *turn) describesTools(offer bool) bool {
-	return len(t.tools) > 0 && (t.state.Calls == CallConstrained || offer && t.state.Calls == CallText)
+	return len(t.tools) > 0 && offer && t.state.Calls == CallText
 }
 
 // noThinking is the thinking of a request under a schema: off, for a model that thinks.

@@ -18,22 +18,17 @@ const answerChoice = "answer"
 const decisionTokens = 512
 
 // decide makes one constrained step: a decision under a JSON schema between the offered tools and the answer, and then
-// the call, or the answer in a model call of its own without a schema. Arguments that the loop does not know cost a
-// further model call. All prompts of the step begin with the same messages, so that the server's prompt cache holds
-// most of them. When the server ignores the schema, its text is read as in text mode.
+// the call, or the answer in a model call of its own. The first decision has a prompt of its own, which the conversation
+// does not begin with, so that an answer that needs no tool gets the prompt of a plain chat. Arguments that the loop
+// does not know cost a further model call. When the server ignores the schema, its text is read as in text mode.
 func (t *turn) decide(ctx context.Context) (reply, error) {
 	choices := t.choices()
 	if len(choices) == 0 {
-		t.addRecalled()
 		return t.requestAnswer(ctx)
 	}
-	r, err := t.requestObject(ctx, instructDecide(t.question(), choices, t.hasToolResult()), decisionSchema(choices))
-	if err != nil {
+	r, err := t.requestDecision(ctx, choices)
+	if err != nil || len(r.calls) > 0 {
 		return r, err
-	}
-	t.addRecalled()
-	if len(r.calls) > 0 {
-		return r, nil
 	}
 	var d struct{ Choice string }
 	if objectOrNil(json.RawMessage(r.text)) == nil || json.Unmarshal([]byte(r.text), &d) != nil {
@@ -58,8 +53,31 @@ func (t *turn) decide(ctx context.Context) (reply, error) {
 	}, nil
 }
 
-// requestObject asks for a JSON object under a schema, with instruction as the last message. Its text is not reported:
-// it is never the answer.
+// requestDecision asks which of the choices comes next. Behind a result the conversation itself is asked.
+func (t *turn) requestDecision(ctx context.Context, choices []model.Tool) (reply, error) {
+	schema := decisionSchema(choiceNames(choices))
+	if t.hasToolResult() {
+		return t.requestObject(ctx, instructNext(t.question(), choices), schema)
+	}
+	t.decision = []model.Message{
+		{Role: model.System, Content: listChoices(t.agent.Tools, t.agent.Examples)},
+		{Role: model.User, Content: t.instructDecision(choices)},
+	}
+	defer func() { t.decision = nil }()
+	return t.requestObject(ctx, "", schema)
+}
+
+// instructDecision is the question of a decision. A reply that announced an action is decided about in place of the
+// question before.
+func (t *turn) instructDecision(choices []model.Tool) string {
+	if t.announced != "" {
+		return instructDecide(t.question(), lastSentence(t.announced), choiceNames(choices))
+	}
+	return instructDecide(t.lastQuestion(), t.question(), choiceNames(choices))
+}
+
+// requestObject asks for a JSON object under a schema, with instruction as the last message; "" = none. Its text is not
+// reported: it is never the answer.
 func (t *turn) requestObject(ctx context.Context, instruction string, schema json.RawMessage) (reply, error) {
 	t.schema, t.instruction = schema, instruction
 	defer func() { t.schema, t.instruction = nil, "" }()
@@ -83,32 +101,17 @@ func (t *turn) addRecalled() {
 	t.state.Finished = append(t.state.Finished, *d)
 }
 
-// requestAnswer asks for the answer after a decision. A call that the model writes into it is read as in text mode.
+// requestAnswer asks for the answer after a decision: with the conversation alone, or with an instruction when tools
+// were called. A call that the model writes into it is read as in text mode.
 func (t *turn) requestAnswer(ctx context.Context) (reply, error) {
 	switch {
 	case t.hasToolResult():
 		t.instruction = instructFromResults(t.question(), t.hasURLInResult())
-	case t.hasRecalled():
-		t.instruction = instructFromMemory(t.question(), t.hasUntrustedRecall())
 	case t.hasFailedCall():
 		t.instruction = instructAfterFailure(t.question())
-	default:
-		t.instruction = instructAnswer(t.question())
 	}
 	defer func() { t.instruction = "" }()
 	return t.requestReply(ctx, true, t.limits.AnswerTokens)
-}
-
-// hasRecalled reports whether recalled entries are part of the turn.
-func (t *turn) hasRecalled() bool {
-	return slices.ContainsFunc(t.state.Finished, func(d FinishedCall) bool { return d.Layer == LayerRecall })
-}
-
-// hasUntrustedRecall reports whether a recalled entry is untrusted: its text then says so.
-func (t *turn) hasUntrustedRecall() bool {
-	return slices.ContainsFunc(t.state.Finished, func(d FinishedCall) bool {
-		return d.Layer == LayerRecall && strings.Contains(d.Result.Text, untrustedMark)
-	})
 }
 
 // hasFailedCall reports whether a tool that the model chose has failed.
@@ -122,6 +125,27 @@ func (t *turn) hasFailedCall() bool {
 func (t *turn) hasURLInResult() bool {
 	return slices.ContainsFunc(t.state.Finished, func(d FinishedCall) bool {
 		return d.Layer != LayerRecall && len(findURLs(d.Result.Text)) > 0
+	})
+}
+
+// foldRecall moves the recalled entries of the turn in front of the question, into the same message: small models answer
+// what they read last, and take a call that they see for an example. ms is not modified.
+func (t *turn) foldRecall(ms []model.Message) []model.Message {
+	at := slices.IndexFunc(ms, func(m model.Message) bool {
+		return len(m.Calls) == 1 && t.isRecall(m.Calls[0].ID)
+	})
+	if at < 1 || at+1 >= len(ms) || ms[at-1].Role != model.User {
+		return ms
+	}
+	question := ms[at-1]
+	question.Content = ms[at+1].Content + "\n\n" + question.Content
+	return slices.Concat(ms[:at-1], []model.Message{question}, ms[at+2:])
+}
+
+// isRecall reports whether a call of the turn is the search of memory before its first model call.
+func (t *turn) isRecall(id string) bool {
+	return slices.ContainsFunc(t.state.Finished, func(d FinishedCall) bool {
+		return d.Layer == LayerRecall && d.Call.ID == id
 	})
 }
 
@@ -204,6 +228,17 @@ func urlArgument(tool *model.Tool) string {
 	return ""
 }
 
+// lastQuestion is the last message of the user in the history; "" = there is none. A follow-up is often too short to be
+// decided alone.
+func (t *turn) lastQuestion() string {
+	for _, m := range slices.Backward(t.history) {
+		if m.Role == model.User && !strings.Contains(m.Content, untrustedMark) {
+			return m.Content
+		}
+	}
+	return ""
+}
+
 // question is [Agent.Question], else the last message of the user before the first call of the turn; "" = there is
 // none. An attachment must not get into an instruction: there it would stand outside its frame.
 func (t *turn) question() string {
@@ -223,12 +258,11 @@ func (t *turn) question() string {
 	return last
 }
 
-// decisionSchema is the JSON schema of a decision between the tools and an answer. The choice is its only member: small
-// models decide worse with more around it.
-func decisionSchema(tools []model.Tool) json.RawMessage {
+// decisionSchema is the JSON schema of a decision between names. The choice is its only member: small models decide
+// worse with more around it.
+func decisionSchema(names []string) json.RawMessage {
 	return json.RawMessage(`{"type":"object","properties":{"choice":{"type":"string","enum":` +
-		string(encodeJSON(choiceNames(tools))) +
-		`}},"required":["choice"]}`)
+		string(encodeJSON(names)) + `}},"required":["choice"]}`)
 }
 
 // choiceNames are the names of the choices of a decision, the answer first.
@@ -327,8 +361,7 @@ func describeArguments(parameters json.RawMessage) string {
 	return strings.Join(parts, "; ")
 }
 
-// listChoices is the part of the system message that describes the choices of decisions: the first sentence of each
-// description, one a line, and the examples.
+// listChoices is the system message of a decision: the first sentence of each description, one a line, and the examples.
 func listChoices(tools []model.Tool, examples string) string {
 	var b strings.Builder
 	b.WriteString(headChoices)

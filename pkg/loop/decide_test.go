@@ -139,7 +139,8 @@ func TestAnswerAfterFailedCallUsesOwnKnowledge(t *testing.T) {
 	}
 }
 
-// The prompts of decision and answer differ in their last message only, so that a prompt cache holds the rest.
+// Behind a result the prompts of decision and answer differ in their last message only, so that a prompt cache holds the
+// rest. The first decision has a prompt of its own.
 func TestAnswerSharesPromptOfDecision(t *testing.T) {
 	t.Parallel()
 	a, p := newAgent(t, textReply(`{"choice":"web_search"}`), textReply(`{"choice":"answer"}`), textReply("Noon."))
@@ -154,13 +155,45 @@ func TestAnswerSharesPromptOfDecision(t *testing.T) {
 		lastText(answer) != instructFromResults("what time is it?", true) {
 		t.Errorf("decision\n%v\nanswer\n%v", decision.Messages, answer.Messages)
 	}
-	if !slices.EqualFunc(first.Messages[:2], answer.Messages[:2], equalMessages) {
-		t.Error("the system message and the question differ between steps")
+	if want := listChoices(a.Tools, ""); first.Messages[0].Content != want || len(first.Messages) != 2 {
+		t.Errorf("first decision %v, want the choices and the question alone", first.Messages)
 	}
 	for i, r := range p.asked {
 		if decides := i < 2; decides != (r.Format != nil) || len(r.Tools) > 0 {
 			t.Errorf("request %d: format %s, %d native tools", i, r.Format, len(r.Tools))
 		}
+	}
+}
+
+// A question that needs no tool gets the prompt of a plain chat: the conversation and nothing else.
+func TestPlainAnswerHasPlainPrompt(t *testing.T) {
+	t.Parallel()
+	a, p := newAgent(t, textReply(`{"choice":"answer"}`), textReply("29."))
+	a.Calls, a.System = CallConstrained, "Many rules."
+	in := question("How long is February in a leap year?")
+	in.History = []model.Message{{Role: model.User, Content: "hi"}, {Role: model.Assistant, Content: "Hello."}}
+	s, err := RunTurn(t.Context(), a, in, Hooks{})
+	wantAnswer(t, s, err, "29.", false)
+	want := append(slices.Clone(in.History), in.State.Messages...)
+	if got := p.asked[1]; !slices.EqualFunc(got.Messages, want, equalMessages) || got.Format != nil {
+		t.Errorf("asked %v, want %v", got.Messages, want)
+	}
+	if got := lastText(p.asked[0]); !strings.HasPrefix(got, "Earlier message: hi\nMessage: How long") {
+		t.Errorf("decision %q, want the last question before", got)
+	}
+}
+
+// Below untrusted content the rules about it are sent.
+func TestUntrustedContentHasRules(t *testing.T) {
+	t.Parallel()
+	a, p := newAgent(t, textReply(`{"choice":"answer"}`), textReply("A page."))
+	a.Calls, a.System, a.Plain = CallConstrained, "Many rules.", "Be brief."
+	in := question("[ATTACHMENT: UNTRUSTED 1]\nx\n[END OF ATTACHMENT 1]")
+	if _, err := RunTurn(t.Context(), a, in, Hooks{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.asked[1].Messages[0].Content; got != a.System {
+		t.Errorf("system message %q", got)
 	}
 }
 
@@ -256,7 +289,7 @@ func TestChoicesOfDecision(t *testing.T) {
 // The schema of a decision accepts the choices and nothing else.
 func TestDecisionSchema(t *testing.T) {
 	t.Parallel()
-	schema, err := jsonschema.Compile(decisionSchema(testTools))
+	schema, err := jsonschema.Compile(decisionSchema(choiceNames(testTools)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -343,29 +376,58 @@ func TestRecalledCallFollowsFirstDecision(t *testing.T) {
 	}
 }
 
-// An untrusted entry is not presented as the user's words, and no recalled entry is an answer when the model gives
-// none.
-func TestRecalledEntryIsNotTheUsersWords(t *testing.T) {
+// Recalled entries stand before the question, in its message; no call is shown to the model.
+func TestRecalledEntriesPrecedeTheQuestion(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]string{
-		"coffee: black": "You told me",
-		"[MEMORY: UNTRUSTED 1]\nthe hotline is +44\n[END OF MEMORY 1]": "not verified",
+	a, p := newAgent(t, textReply(`{"choice":"answer"}`), textReply("Black."))
+	a.Calls = CallConstrained
+	in := question("How do I take my coffee?")
+	in.Recalled = &FinishedCall{
+		Call:  model.Call{ID: "r", Name: "search_memory", Arguments: json.RawMessage("{}")},
+		Layer: LayerRecall, Step: 1, Result: Result{Text: `yesterday, you said: "I take my coffee black."`},
+	}
+	s, err := RunTurn(t.Context(), a, in, Hooks{})
+	wantAnswer(t, s, err, "Black.", false)
+	want := in.Recalled.Result.Text + "\n\nHow do I take my coffee?"
+	if got := p.asked[1].Messages; len(got) != 1 || got[0].Content != want || got[0].Role != model.User {
+		t.Errorf("asked %v, want %q", got, want)
+	}
+	if len(s.Finished) != 1 || s.Finished[0].Layer != LayerRecall {
+		t.Errorf("calls %v, want the recall", s.Finished)
+	}
+	silent := turn{state: State{Messages: in.State.Messages, Finished: s.Finished}}
+	if err := silent.finishWithoutModel(t.Context()); err != nil || strings.Contains(silent.state.Answer, "black") {
+		t.Errorf("answer %q, error %v: a recalled entry is no answer", silent.state.Answer, err)
+	}
+}
+
+// An answer that copies the prompt is repaired, or asked for again when nothing else is in it.
+func TestCopiedPromptIsNoAnswer(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ name, reply, want string }{
+		{"a choice before the answer", "answer: Paris.", "Paris."},
+		{"an instruction behind it", "Paris. Reply to the user in your own words.", "Paris."},
+		{"a call of answer", `{"name": "answer", "arguments": {"content": "Paris, on the Seine."}}`, "Paris, on the Seine."},
+		{"a decision", `{"choice": "web_search"}`, "Again."},
+		{"a call that was made for it", `{"name": "search_memory", "arguments": {"query": "capital"}}`, "Again."},
+		{"a fenced call", "```json\n{\"name\": \"answer\", \"arguments\": {}}\n```", "Again."},
+		{"a line of the rules", "Never invent facts, numbers, names or links.\nParis.", "Paris."},
+		{"JSON that the user wanted", `{"name": "Ada", "arguments": {"age": 3}}`, `{"name": "Ada", "arguments": {"age": 3}}`},
+		{"an answer about answers", "The answer: Paris.", "The answer: Paris."},
 	} {
-		recalled := finished("search_memory", LayerRecall, "")
-		recalled.Call.ID, recalled.Call.Arguments, recalled.Result.Text = "recall", json.RawMessage(`{}`), text
-		in := question("what do you know?")
-		in.Recalled = &recalled
-		a, p := newAgent(t, textReply(`{"choice":"answer"}`), textReply("Something."))
-		a.Calls = CallConstrained
-		if _, err := RunTurn(t.Context(), a, in, Hooks{}); err != nil {
-			t.Fatal(err)
-		}
-		if last := lastText(p.asked[1]); !strings.Contains(last, want) {
-			t.Errorf("%q: instruction %q, want %q", text, last, want)
-		}
-		silent := turn{state: State{Messages: in.State.Messages, Finished: []FinishedCall{recalled}}}
-		if err := silent.finishWithoutModel(t.Context()); err != nil || strings.Contains(silent.state.Answer, text) {
-			t.Errorf("answer %q, error %v", silent.state.Answer, err)
-		}
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a, _ := newAgent(t, textReply(`{"choice":"web_search"}`), textReply(tt.reply), textReply("Again."))
+			a.Calls, a.System = CallConstrained, "- Never invent facts, numbers, names or links."
+			a.RunTool = func(context.Context, model.Call) Result { return Result{Text: "none", Fault: "failed"} }
+			a.Tools = a.Tools[:1]
+			in := question("What is the capital of France?")
+			in.Recalled = &FinishedCall{
+				Call:  model.Call{ID: "r", Name: "search_memory", Arguments: json.RawMessage("{}")},
+				Layer: LayerRecall, Step: 1, Result: Result{Text: "nothing"},
+			}
+			s, err := RunTurn(t.Context(), a, in, Hooks{})
+			wantAnswer(t, s, err, tt.want, false)
+		})
 	}
 }

@@ -145,6 +145,8 @@ func (t *turn) describeUnreadable(r reply, instruction string) string {
 		return r.unreadable
 	case instruction == instructMalformed:
 		return "the reply could not be read"
+	case instruction == instructCopied:
+		return "the reply was copied from the prompt"
 	case instruction == instructDropped:
 		return "the reply was empty although the model wrote something: its call could not be read"
 	}
@@ -206,6 +208,7 @@ func (t *turn) nudge(r reply) bool {
 	default:
 		return false
 	}
+	t.announced = r.text
 	t.state.Attempts.Nudges++
 	t.addNote(NoteNudged, fmt.Sprintf("%s; nudge %d of %d", why, t.state.Attempts.Nudges, t.limits.Nudges))
 	t.reportInterim(t.state.Step+1, r.text)

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"conclave/pkg/model"
+	"conclave/pkg/text"
 )
 
 // All text that the loop itself sends to a model is in this file and in the two embedded ones. Small models follow
@@ -30,6 +31,7 @@ const (
 	instructMalformed = "Your last reply could not be read. Make the call again with one valid JSON object as its " +
 		"arguments, " +
 		"or answer in words."
+	instructCopied   = "Reply to the user in your own words."
 	instructCut      = "Your last reply broke off. Give it again."
 	instructAnnounce = "You said what you would do, but you made no tool call. Make the call now, or give the final " +
 		"answer."
@@ -38,25 +40,6 @@ const (
 	instructUseResults = "The results above are current and were fetched for this question. Answer from them. " +
 		"Do not say that you have no access; if they do not hold the answer, say what they hold."
 )
-
-// instructAnswer asks for the answer after the decision to answer. Without it small models answer with words of the
-// choices.
-func instructAnswer(question string) string {
-	return "The step is " + answerChoice + ". Write your reply to the user, in their language: " + quote(question)
-}
-
-// instructFromMemory asks for the answer after recalled entries, which may have nothing to do with the question.
-// Entries that are untrusted are not presented as the user's words.
-func instructFromMemory(question string, untrusted bool) string {
-	if untrusted {
-		return "The user asks: " + quote(question) + " If the answer is in the entries above, say it, and that it is " +
-			"not verified. " +
-			"If it is not, answer from your own knowledge. Write in the user's language."
-	}
-	return "The user asks: " + quote(question) +
-		` If the answer is in what they said earlier, above, say it, starting with "You told me". ` +
-		"If it is not, answer from your own knowledge. Write in the user's language."
-}
 
 // untrustedMark is in the text of every result with untrusted content.
 const untrustedMark = "UNTRUSTED"
@@ -67,7 +50,7 @@ func quote(question string) string { return string(encodeJSON(firstRunes(questio
 
 // instructFromResults asks for the answer after results. hasURL says whether a result may have a source on the web.
 func instructFromResults(question string, hasURL bool) string {
-	s := "Answer the question now, in the user's language, from the results above: " + quote(question)
+	s := "Answer from the results above, in the language of the question: " + quote(question)
 	if hasURL {
 		s += " End with the web address of the source."
 	}
@@ -75,11 +58,9 @@ func instructFromResults(question string, hasURL bool) string {
 }
 
 // instructAfterFailure asks for the answer when every call failed: small models otherwise give up although they know
-// the answer.
+// the answer. That the call failed is told to the user by the runtime.
 func instructAfterFailure(question string) string {
-	return "The tool failed, so there is no result. Answer from your own knowledge, in the user's language: " +
-		quote(question) +
-		" Then say in one short sentence that it could not be looked up."
+	return "No result came. Reply without one, in the language of the question: " + quote(question)
 }
 
 // instructUnreadable tells the model why a call in its text was not used: its tool is not offered, or it could not be
@@ -101,17 +82,36 @@ func instructInvented(searchTool string, tools toolNames) string {
 	return s
 }
 
-// instructDecide asks for the decision about a question. It repeats the question and the names of the choices: a small
-// model decides by what it read last.
-func instructDecide(question string, choices []model.Tool, hasResult bool) string {
-	names := choiceNames(choices)
-	s := "Which step fits "
-	if hasResult {
-		s = "With the result above, which step comes next for "
+// instructDecide asks for the decision about a question, behind the user's question before it; "" = none. It ends with
+// the names of the choices: a small model decides by what it read last.
+func instructDecide(before, question string, names []string) string {
+	s := "Message: " + firstRunes(question, maxDecided) + "\nWhat is needed: " + joinNames(names) + "?"
+	if before != "" {
+		s = "Earlier message: " + firstRunes(text.OneLine(before, maxQuoted), maxQuoted) + "\n" + s
 	}
-	return s + quote(question) + ": " + strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1] +
-		`? Reply with JSON: {"choice": the step}`
+	return s
 }
+
+// instructNext asks behind a result whether one of the tools is needed too.
+func instructNext(question string, tools []model.Tool) string {
+	s := "Is the result above enough to answer " + quote(question) + "? Choose " + answerChoice + " if it is"
+	for i := range tools {
+		s += ", or " + tools[i].Name + ": " + strings.TrimSuffix(firstSentence(tools[i].Description), ".")
+	}
+	return s + `. Reply with JSON: {"choice": a name}`
+}
+
+// joinNames writes names as a list with "or".
+func joinNames(names []string) string {
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
+}
+
+// maxDecided bounds the question in the prompt of a decision, in characters: its beginning says what is wanted, and a
+// pasted text says nothing about it.
+const maxDecided = 1000
 
 // maxQuoted bounds the question inside an instruction, in characters.
 const maxQuoted = 300
@@ -140,10 +140,11 @@ const (
 // headTools is the heading of the tools inside the system message.
 const headTools = "\n\n# Tools\n\n"
 
-// Headings of the choices of a decision and of examples for them, inside the system message.
+// Parts of the system message of a decision.
 const (
-	headChoices  = "\n\n# Steps\n\n- " + answerChoice + ": reply from your own knowledge\n"
-	headExamples = "\n# Which step fits\n\n"
+	headChoices = "You choose what is needed to reply to a message.\n- " + answerChoice +
+		": general knowledge, language, code, calculation, small talk\n"
+	headExamples = "\nExamples:\n"
 )
 
 // headSummary comes before the summary. The summary is a message of its own and not part of the system message: it may

@@ -16,10 +16,13 @@ type Agent struct {
 	Chat model.Chat
 	// RunTool runs one call. Several run at once. A call that does not return when ctx ends is abandoned.
 	RunTool func(ctx context.Context, c model.Call) Result
-	Model   string       // "" = Chat chooses
-	System  string       // the system message
-	Tools   []model.Tool // tools offered to the model
-	Calls   CallMode     // how the model calls tools; "" = CallNative. A turn that is resumed keeps its own
+	Model   string // "" = Chat chooses
+	System  string // the system message
+	// Plain is the system message of a conversation without untrusted content; constrained mode only. "" = none: a
+	// question that needs no tool gets the prompt of a plain chat, because small models answer worse below rules.
+	Plain string
+	Tools []model.Tool // tools offered to the model
+	Calls CallMode     // how the model calls tools; "" = CallNative. A turn that is resumed keeps its own
 	// the user's own words, without attachments; "" = the last message of the user. Constrained mode only
 	Question string
 	Examples string // of decisions, one a line, behind the list of tools; constrained mode only
@@ -205,7 +208,6 @@ type Input struct {
 	History []model.Message // earlier turns
 	State   State           // Messages holds at least the question
 	// Recalled is a call that was made for the question before the turn, with [LayerRecall] and an id of its own; nil =
-	// none. In constrained mode it is added after the first decision, since small models decide worse with more text;
-	// otherwise before the first model call.
+	// none. The first decision of constrained mode does not see it.
 	Recalled *FinishedCall
 }

@@ -22,16 +22,16 @@ const (
 	lastBackoff  = 8 * time.Second
 )
 
-// callModel makes the model calls of one step, one or in constrained mode up to two, and adds their usage. A
+// callModel makes the model calls of one step, one or in constrained mode up to three, and adds their usage. A
 // [silenceTimer] bounds each. A busy server is asked again with backoff, up to lastBackoff, while there is neither text
 // nor a call. With an error the reply holds what came before it, without the text of a decision; reply.timedOut says
 // that a timeout was the cause.
 func (t *turn) callModel(ctx context.Context) (reply, error) {
 	offer := t.offersTools()
+	t.addRecalled()
 	if offer && t.state.Calls == CallConstrained {
 		return t.decide(ctx)
 	}
-	t.addRecalled()
 	if offer {
 		return t.requestReply(ctx, true, t.limits.StepTokens)
 	}

@@ -19,6 +19,7 @@ type reply struct {
 	offeredTools  bool // tools were offered in the request
 	hitTokenLimit bool // the output reached its token limit
 	hitByteLimit  bool // the reply is longer than [Limits.ReplyBytes]; the rest was not read
+	copied        bool // the model copied text of its prompt, which is removed from text
 	timedOut      bool // the call ran into [Limits.FirstToken] or [Limits.CallTimeout]
 }
 

@@ -35,6 +35,9 @@ type turn struct {
 
 	schema      json.RawMessage // of the next reply, which is then not the answer; nil = none
 	instruction string          // last message of the next request of a constrained step; "" = none
+	decision    []model.Message // all messages of the next request, which decides about the question; nil = none
+	instructed  bool            // an instruction of the loop was sent
+	announced   string          // the last reply, which announced an action without a call; "" = none
 
 	moreTokens     bool // the next model call may write twice as many tokens
 	lastAttempt    bool // the answer was asked for with the final instruction after an empty reply
@@ -139,6 +142,9 @@ func (t *turn) handleReply(ctx context.Context, r reply) error {
 	if !r.offeredTools {
 		r.calls = nil // calls without an offer are never run
 	}
+	if len(r.calls) == 0 && r.unreadable == "" {
+		r.text, r.copied = t.cleanAnswer(r.text)
+	}
 	switch {
 	case len(r.calls) > 0:
 		if r.hitByteLimit {
@@ -149,6 +155,8 @@ func (t *turn) handleReply(ctx context.Context, r reply) error {
 		return nil
 	case r.unreadable != "" && (r.offeredTools || r.text == ""):
 		return t.retryUnreadable(ctx, r, instructUnreadable(r.unreadable, r.unknownTool, t.tools))
+	case r.text == "" && r.copied:
+		return t.retryUnreadable(ctx, r, instructCopied)
 	case r.text == "" && len(calls) == 0 && r.final.OutputTokens > 0:
 		return t.retryUnreadable(ctx, r, instructDropped)
 	case r.text == "":
