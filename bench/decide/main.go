@@ -48,6 +48,14 @@ var developmentHalf []byte
 //go:embed held.jsonl
 var heldHalf []byte
 
+// Questions about the user's own notes, calendar, files and memory, which are offered with the tools for them.
+//
+//go:embed everyday_development.jsonl
+var everydayDevelopment []byte
+
+//go:embed everyday_held.jsonl
+var everydayHeld []byte
+
 // answer is the decision to answer without a tool.
 const answer = "answer"
 
@@ -56,10 +64,11 @@ type question struct {
 	ID       string `json:"id"`
 	Language string `json:"lang"`
 	Text     string `json:"question"`
-	Want     string `json:"want"` // answer, or the name of a tool
+	Want     string `json:"want"` // answer or the name of a tool; several separated by "|"
 	// one of these must be in the arguments, in any case of letters; none = anything
 	Argument []string `json:"argument"`
 	held     bool
+	everyday bool // of the everyday questions
 }
 
 // decision is what a mode decided.
@@ -79,7 +88,7 @@ func (q question) isRight(d decision) bool {
 	if d.recalled && q.Want == "search_memory" {
 		return d.choice == answer
 	}
-	if d.choice != q.Want {
+	if !slices.Contains(strings.Split(q.Want, "|"), d.choice) {
 		return false
 	}
 	args := strings.ToLower(d.arguments)
@@ -142,7 +151,7 @@ func run(ctx context.Context, o options) (float64, error) {
 ask:
 	for i := range all { // mode by mode, so that each finds its own prompt in the server's cache, as in use
 		for n, q := range questions {
-			d := all[i].decide(ctx, chat, o.model, q.Text)
+			d := all[i].decide(ctx, chat, o.model, q)
 			if ctx.Err() != nil {
 				fmt.Fprintln(os.Stderr, "interrupted: the tables have the questions so far")
 				break ask
@@ -154,7 +163,7 @@ ask:
 			right := q.isRight(d)
 			all[i].results = append(all[i].results, result{q, d, right})
 			fmt.Fprintf(os.Stderr, "%s, %3d of %d %s: %s (%.1f s)", all[i].name, n+1, len(questions), q.ID,
-				map[bool]string{true: "right", false: "WRONG"}[right], d.took.Seconds())
+				describeRight(right), d.took.Seconds())
 			if !right && !q.held {
 				fmt.Fprintf(os.Stderr, " %s %s", d.choice, d.arguments)
 				fmt.Fprintf(&missed, "%s\t%s\t%q\twant %s %v\tgot %s %s %v\n", all[i].name, q.ID, q.Text, q.Want,
@@ -170,6 +179,13 @@ ask:
 		}
 	}
 	return shareOf(all, "constrained"), nil
+}
+
+func describeRight(right bool) string {
+	if right {
+		return "right"
+	}
+	return "WRONG"
 }
 
 func errorText(err error) string {
@@ -192,17 +208,26 @@ func (o options) backend() (model.Chat, error) {
 // readQuestions returns the questions of a half or of both, sorted so that languages and halves alternate.
 func readQuestions(half string) ([]question, error) {
 	var all []question
-	for name, text := range map[string][]byte{"development": developmentHalf, "held": heldHalf} {
-		if half != "both" && half != name {
+	for _, f := range []struct {
+		half     string
+		text     []byte
+		everyday bool
+	}{
+		{"development", developmentHalf, false},
+		{"held", heldHalf, false},
+		{"development", everydayDevelopment, true},
+		{"held", everydayHeld, true},
+	} {
+		if half != "both" && half != f.half {
 			continue
 		}
-		lines := bufio.NewScanner(bytes.NewReader(text))
+		lines := bufio.NewScanner(bytes.NewReader(f.text))
 		for lines.Scan() {
-			q := question{held: name == "held"}
+			q := question{held: f.half == "held", everyday: f.everyday}
 			d := json.NewDecoder(bytes.NewReader(lines.Bytes()))
 			d.DisallowUnknownFields()
 			if err := d.Decode(&q); err != nil {
-				return nil, fmt.Errorf("reading %s.jsonl: %w", name, err)
+				return nil, fmt.Errorf("reading the %s half: %w", f.half, err)
 			}
 			all = append(all, q)
 		}
@@ -273,6 +298,7 @@ func printTables(name string, all []mode) {
 		{"English", func(q question) bool { return q.Language == "en" }},
 		{"German", func(q question) bool { return q.Language == "de" }},
 		{"Spanish", func(q question) bool { return q.Language == "es" }},
+		{"everyday: notes, calendar, files, memory", func(q question) bool { return q.everyday }},
 		{"development half", func(q question) bool { return !q.held }},
 		{"held half", func(q question) bool { return q.held }},
 	}

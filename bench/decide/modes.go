@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"iter"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 )
 
 // decider makes the first decision about a question.
-type decider func(ctx context.Context, chat model.Chat, name, question string) decision
+type decider func(ctx context.Context, chat model.Chat, name string, q question) decision
 
 var deciders = map[string]decider{
 	"constrained": loopDecider(loop.CallConstrained),
@@ -36,8 +37,13 @@ func requestOptions() model.Options {
 	return model.Options{Window: 8192, Predict: replyTokens, Temperature: &temperature, Seed: &seed, KeepAlive: "30m"}
 }
 
-// usualTools are the shipped definitions of the tools for everyday questions.
-func usualTools() []model.Tool {
+// offeredTools are the shipped definitions of the tools that are offered for a question: the usual ones, and for an
+// everyday question those for the user's own things.
+func offeredTools(q question) []model.Tool {
+	names := []string{"get_datetime", "web_search", "web_fetch", "search_memory"}
+	if q.everyday {
+		names = append(names, "save_memory", "notes_add", "calendar_read", "fs_read", "fs_list")
+	}
 	byName := map[string]model.Tool{}
 	for _, t := range tools.Configured(tools.Config{
 		WebSearch: tools.WebSearch{Provider: "mock"},
@@ -53,7 +59,8 @@ func usualTools() []model.Tool {
 		}
 	}
 	var out []model.Tool
-	for _, name := range []string{"get_datetime", "web_search", "web_fetch", "search_memory"} {
+	slices.Sort(names)
+	for _, name := range names {
 		out = append(out, byName[name])
 	}
 	return out
@@ -62,11 +69,11 @@ func usualTools() []model.Tool {
 // loopDecider returns a decider by pkg/loop: the first call that it would run, or its answer. The turn ends there.
 // Calls that the loop refuses are not run, and what it does next counts.
 func loopDecider(calls loop.CallMode) decider {
-	return func(ctx context.Context, chat model.Chat, name, question string) decision {
+	return func(ctx context.Context, chat model.Chat, name string, q question) decision {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		counted := &countingChat{next: chat}
-		offered := usualTools()
+		offered := offeredTools(q)
 		d := decision{}
 		if calls == loop.CallConstrained {
 			offered, d.recalled = generator.RemoveRecallTools(offered), true
@@ -82,7 +89,7 @@ func loopDecider(calls loop.CallMode) decider {
 		agent := loop.Agent{
 			Chat: counted, Model: name, Tools: offered, Calls: calls, Stream: true, Options: requestOptions(),
 			System: generator.ShippedPrompt(), Examples: generator.SelectExamples(offered),
-			Withheld: generator.SelectWithheldTools(question),
+			Withheld: generator.SelectWithheldTools(q.Text),
 			Limits: loop.Limits{
 				Steps: 2, StepTokens: replyTokens, AnswerTokens: replyTokens, CallTimeout: callTimeout,
 				FirstToken: callTimeout, TurnTimeout: 2 * callTimeout,
@@ -100,7 +107,7 @@ func loopDecider(calls loop.CallMode) decider {
 		if calls == loop.CallConstrained {
 			hooks.Token = func(int, string) { decide(answer, nil) } // the decision was made before
 		}
-		in := loop.Input{State: loop.State{Messages: []model.Message{{Role: model.User, Content: question}}}}
+		in := loop.Input{State: loop.State{Messages: []model.Message{{Role: model.User, Content: q.Text}}}}
 		out, err := loop.RunTurn(ctx, agent, in, hooks)
 		once.Do(func() {
 			d.took, d.err = time.Since(began), err
@@ -119,15 +126,15 @@ const bareSystem = "You are a helpful assistant. Answer directly when you know t
 	"current information from the web, a web page, or something that the user told you earlier."
 
 // decideBare is one request with native tools.
-func decideBare(ctx context.Context, chat model.Chat, name, question string) (d decision) {
+func decideBare(ctx context.Context, chat model.Chat, name string, q question) (d decision) {
 	began := time.Now()
 	defer func() { d.took = time.Since(began) }()
 	counted := &countingChat{next: chat}
 	defer func() { d.prompt, d.output = counted.prompt, counted.output }()
 	text := ""
 	for c, err := range counted.Chat(ctx, model.Request{
-		Model: name, Tools: usualTools(), Stream: true, Options: requestOptions(),
-		Messages: []model.Message{{Role: model.System, Content: bareSystem}, {Role: model.User, Content: question}},
+		Model: name, Tools: offeredTools(q), Stream: true, Options: requestOptions(),
+		Messages: []model.Message{{Role: model.System, Content: bareSystem}, {Role: model.User, Content: q.Text}},
 	}) {
 		if err != nil {
 			d.err = err

@@ -35,6 +35,8 @@ type options struct {
 	embeddings string
 	runs       int
 	need       float64
+	scenarios  string
+	calls      string
 }
 
 func main() {
@@ -46,7 +48,12 @@ func main() {
 	flag.StringVar(&o.embeddings, "embeddings", "", "embedding `model`")
 	flag.IntVar(&o.runs, "runs", 1, "runs of each story")
 	flag.Float64Var(&o.need, "need", 0.8, "share of its runs in which a story must pass")
+	flag.StringVar(&o.scenarios, "scenarios", "", "`words` of the names of scenarios to run behind the stories; all "+
+		"for all")
+	flag.StringVar(&o.calls, "calls", "", "how the chat model calls tools: native, constrained or text; \"\" = as "+
+		"shipped")
 	flag.Parse()
+	selectScenarios(o.scenarios)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	ok, err := run(ctx, o, flag.Args())
@@ -61,7 +68,7 @@ func main() {
 
 // run runs every story o.runs times, round by round, and prints the table. It reports whether enough runs passed.
 func run(ctx context.Context, o options, files []string) (bool, error) {
-	if o.conclave == "" || o.ollama == "" || o.chat == "" || len(files) == 0 || o.runs < 1 {
+	if o.conclave == "" || o.ollama == "" || o.chat == "" || len(files) == 0 && o.scenarios == "" || o.runs < 1 {
 		return false, errors.New("-conclave, -ollama, -chat and stories are needed")
 	}
 	meters, err := startMeters(&o)
@@ -94,6 +101,12 @@ func run(ctx context.Context, o options, files []string) (bool, error) {
 			}
 		}
 	}
+	if o.scenarios != "" {
+		more, err := runScenarios(ctx, o, in, meters)
+		if rows = append(rows, more...); err != nil {
+			return false, err
+		}
+	}
 	printTable(o, rows)
 	return !slices.ContainsFunc(rows, func(r *row) bool {
 		return r.runs > 0 && float64(r.passed) < o.need*float64(r.runs)
@@ -123,9 +136,13 @@ func modelSettings(o options) string {
 	if o.openai != "" {
 		chat, openai = "openai/"+o.chat, fmt.Sprintf("openai: {url: %q}\n", o.openai)
 	}
+	calls := ""
+	if o.calls != "" {
+		calls = ", calls: " + o.calls
+	}
 	return fmt.Sprintf("demo_model: never\nroles: {assistant: %q, critic: %q, embeddings: %q}\ndefaults: {window: "+
-		"8192}\nmodels: {%q: {temperature: 0}}\nollama: {url: %q}\n%s",
-		chat, chat, o.embeddings, chat, o.ollama, openai)
+		"8192}\nmodels: {%q: {temperature: 0%s}}\nollama: {url: %q}\n%s",
+		chat, chat, o.embeddings, chat, calls, o.ollama, openai)
 }
 
 // row is a story and the sum over its runs.
