@@ -194,11 +194,13 @@ func TestCloseWhileWriting(t *testing.T) {
 	}
 }
 
-// TestConcurrentWrites: all operations concurrently, for the race detector.
+// TestConcurrentWrites: all operations concurrently, for the race detector. The entry that every goroutine recalls is
+// stored before they start, because Touch ignores entries that do not exist yet.
 func TestConcurrentWrites(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	ctx := context.Background()
+	putEntries(t, s, newFact("common"))
 	var all sync.WaitGroup
 	for w := range 6 {
 		all.Go(func() {
@@ -209,7 +211,7 @@ func TestConcurrentWrites(t *testing.T) {
 					Item{Entry: newEngram(id, "q"+id, "g"), Vectors: randomVectors("m", 4, uint64(i))}); err != nil {
 					t.Error(err)
 				}
-				if err := s.Touch(ctx, testTime, id, "w0-0"); err != nil {
+				if err := s.Touch(ctx, testTime, id, "common"); err != nil {
 					t.Error(err)
 				}
 				if _,
@@ -243,11 +245,11 @@ func TestConcurrentWrites(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := queryCount(t, s, "SELECT count(*) FROM entries"); n != 36 {
-		t.Errorf("%d entries, want 36", n)
+	if n := queryCount(t, s, "SELECT count(*) FROM entries"); n != 37 {
+		t.Errorf("%d entries, want 37", n)
 	}
-	if e := getEntry(t, s, "w0-0"); e.Accesses != 6*8+1 {
-		t.Errorf("w0-0 was recalled %d times, want 49", e.Accesses)
+	if e := getEntry(t, s, "common"); e.Accesses != 6*8 {
+		t.Errorf("common was recalled %d times, want 48", e.Accesses)
 	}
 }
 
