@@ -15,6 +15,8 @@ import (
 	"conclave/pkg/bus"
 	"conclave/pkg/bus/bustest"
 	"conclave/pkg/file"
+	"conclave/pkg/programtest"
+	"conclave/pkg/sandbox"
 	"conclave/subjects"
 )
 
@@ -159,8 +161,10 @@ func TestMCPFoldersOfInstances(t *testing.T) {
 }
 
 // programFolder returns a folder that programs can search, also when this is root, and a copy of the test binary in it.
+// A test on a machine without bubblewrap is skipped, and fails in CI.
 func programFolder(t *testing.T) (base, program string) {
 	t.Helper()
+	programtest.SkipIf(t, sandbox.SelfTest(t.Context()))
 	base, err := os.MkdirTemp("", "mcp-hostile-")
 	if err != nil {
 		t.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -20,6 +19,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"conclave/config"
+	"conclave/pkg/programtest"
 )
 
 // browserPage is a tab of a browser that is logged in at a running system.
@@ -33,20 +33,13 @@ type browserPage struct {
 	requests []string // addresses that the tab requested
 }
 
-// findBrowser returns the path of Chromium. The tests of the page need it: without CONCLAVE_BROWSER they are skipped,
-// with it a missing browser is a failure.
+// findBrowser returns the path of Chromium. The tests of the page need it, and are skipped without CONCLAVE_BROWSER.
 func findBrowser(t *testing.T) string {
 	t.Helper()
 	if os.Getenv("CONCLAVE_BROWSER") == "" {
 		t.Skip("tests of the page run with CONCLAVE_BROWSER=1 and need Chromium (Debian: apt-get install chromium)")
 	}
-	for _, name := range []string{"chromium", "chromium-headless-shell", "google-chrome"} {
-		if p, err := exec.LookPath(name); err == nil {
-			return p
-		}
-	}
-	t.Fatal("no Chromium on PATH (Debian: apt-get install chromium)")
-	return ""
+	return programtest.Require(t, "apt-get install chromium", "chromium", "chromium-headless-shell", "google-chrome")
 }
 
 // openPage starts the system with the demo model and a browser, and logs in with a link.

@@ -24,12 +24,16 @@ type source struct {
 	path    string // from the module's root, with slashes
 	imports []string
 	prints  []string // calls that write to standard output or error
+	skips   []string // calls of a test that look for a program, or skip it for a reason that a command cannot change
 	doc     string   // package comment
 }
 
 func (s source) dir() string { return path.Dir(s.path) }
 
 func (s source) test() bool { return strings.HasSuffix(s.path, "_test.go") }
+
+// testing reports whether the file is a test or in a folder for tests only.
+func (s source) testing() bool { return s.test() || strings.Contains(s.dir()+"/", "test/") }
 
 // topFolder returns the top-level folder of a path: "subjects", "pkg" ...
 func topFolder(p string) string {
@@ -139,6 +143,44 @@ func noPrinting(s source) (out []string) {
 	return out
 }
 
+// optionalPrograms reports tests that decide on their own what becomes of them without a program: programtest does. A
+// test may skip itself where the reason names what runs it.
+func optionalPrograms(s source) (out []string) {
+	if !s.testing() || s.dir() == "pkg/programtest" {
+		return nil
+	}
+	for _, p := range s.skips {
+		out = append(out, fmt.Sprintf("%s: %s: use programtest.Require or SkipIf", s.path, p))
+	}
+	return out
+}
+
+// skipReasons are in the reasons of tests that run with another command or another user.
+var skipReasons = []string{"CONCLAVE_", ".ci/run ", "task ", "root", "race detector"}
+
+// isOwnSkip reports whether a call skips a test without one of skipReasons. A call without arguments on rt discards a
+// case of a property test.
+func isOwnSkip(call *ast.CallExpr) bool {
+	sel, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok || !slices.Contains([]string{"Skip", "Skipf", "SkipNow"}, sel.Sel.Name) {
+		return false
+	}
+	if x, ok := sel.X.(*ast.Ident); ok && x.Name == "rt" && len(call.Args) == 0 {
+		return false
+	}
+	named := false
+	for _, a := range call.Args {
+		ast.Inspect(a, func(n ast.Node) bool {
+			lit, ok := n.(*ast.BasicLit)
+			named = named || ok && slices.ContainsFunc(skipReasons, func(r string) bool {
+				return strings.Contains(lit.Value, r)
+			})
+			return true
+		})
+	}
+	return !named
+}
+
 // actorFolders reports actor folders without their two files, or without a package comment that names the subjects.
 func actorFolders(all []source) (out []string) {
 	folders := map[string][]source{}
@@ -169,11 +211,12 @@ func actorFolders(all []source) (out []string) {
 
 // rules by name.
 var rules = map[string]func(source) []string{
-	"importDirection": importDirection,
-	"actorIsolation":  actorIsolation,
-	"libraryOwner":    libraryOwner,
-	"subjectsImports": subjectsImports,
-	"noPrinting":      noPrinting,
+	"importDirection":  importDirection,
+	"actorIsolation":   actorIsolation,
+	"libraryOwner":     libraryOwner,
+	"subjectsImports":  subjectsImports,
+	"noPrinting":       noPrinting,
+	"optionalPrograms": optionalPrograms,
 }
 
 func TestStructure(t *testing.T) {
@@ -281,6 +324,27 @@ func ExampleA() { fmt.Println("a test reads it") }
 	}
 	if s, err = parseSource("subjects/generator.go", printing); err != nil || len(noPrinting(s)) == 0 {
 		t.Errorf("subjects itself may print: %v", err)
+	}
+}
+
+func TestProgramRuleReportsViolations(t *testing.T) {
+	const skipping = `package a
+import ( "os/exec"; e "os/exec"; other "example.org/os/exec" )
+func a() {
+	exec.LookPath("1"); e.LookPath("2"); t.Skip(err); t.Skip("4"); h.t.Skipf("%v", 5); t.SkipNow()
+}
+func b() {
+	other.LookPath("no"); exec.Command("no"); rt.Skip(); t.Skip("set CONCLAVE_CHAOS=1")
+	t.Skip("it is tested " + "with .ci/run clients"); t.Skipf("needs root: %v", err)
+}
+`
+	for path, want := range map[string]int{
+		"pkg/a/a_test.go": 6, "pkg/bus/bustest/hosts/a.go": 6, "pkg/a/a.go": 0, "pkg/programtest/a.go": 0,
+	} {
+		s, err := parseSource(path, skipping)
+		if err != nil || len(optionalPrograms(s)) != want {
+			t.Errorf("%s: %v, %v, want %d", path, optionalPrograms(s), err, want)
+		}
 	}
 }
 
@@ -397,7 +461,7 @@ func parseSource(name, text string) (source, error) {
 		return s, err
 	}
 	s.doc = f.Doc.Text()
-	pkgs := map[string]string{} // local name -> path, for fmt and os
+	pkgs := map[string]string{} // local name -> path, for fmt, os and os/exec
 	for _, imp := range f.Imports {
 		p, err := strconv.Unquote(imp.Path.Value)
 		if err != nil {
@@ -408,7 +472,7 @@ func parseSource(name, text string) (source, error) {
 		if imp.Name != nil {
 			local = imp.Name.Name
 		}
-		if p == "fmt" || p == "os" {
+		if p == "fmt" || p == "os" || p == "os/exec" {
 			pkgs[local] = p
 		}
 	}
@@ -430,6 +494,9 @@ func parseSource(name, text string) (source, error) {
 			return true
 		}
 		what := member(call.Fun)
+		if what == "os/exec.LookPath" || isOwnSkip(call) {
+			s.skips = append(s.skips, fmt.Sprintf("line %d looks for a program or skips", set.Position(call.Pos()).Line))
+		}
 		if id, ok := call.Fun.(*ast.Ident); ok && (id.Name == "print" || id.Name == "println") {
 			what = id.Name
 		}

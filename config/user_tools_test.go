@@ -20,6 +20,7 @@ import (
 	"conclave/pkg/client"
 	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/scriptserver"
+	"conclave/pkg/programtest"
 	"conclave/pkg/tool"
 	"conclave/pkg/tool/conclavetool"
 	"conclave/subjects"
@@ -283,11 +284,9 @@ func TestPythonTool(t *testing.T) {
 // installed.
 func TestShellTool(t *testing.T) {
 	t.Parallel()
-	for _, program := range []string{"nats", "jq", "bash"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("the shell example needs bash, nats and jq: %v", err)
-		}
-	}
+	programtest.Require(t, programtest.InstallNATS, "nats")
+	programtest.Require(t, "apt-get install jq", "jq")
+	programtest.Require(t, "apt-get install bash", "bash")
 	f := newUserToolFixture(t, "word_count")
 	f.add("shell")
 	f.testExample("tool.sh", "LC_ALL=C.UTF-8", "bash")

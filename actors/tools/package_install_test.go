@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"conclave/actors/tools"
+	"conclave/pkg/programtest"
 	"conclave/subjects"
 )
 
@@ -96,7 +97,7 @@ func requirePip(t *testing.T) {
 	t.Helper()
 	requireSandbox(t)
 	if why := tools.PipState(); why != "" {
-		t.Skip(why)
+		programtest.SkipIf(t, errors.New(why))
 	}
 }
 

@@ -3,7 +3,6 @@ package tools_test
 import (
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"conclave/actors/tools"
 	"conclave/pkg/actor/actortest"
+	"conclave/pkg/programtest"
 	"conclave/pkg/sandbox"
 	"conclave/pkg/strict"
 	"conclave/subjects"
@@ -32,12 +32,7 @@ func shippedWorkspace(t testing.TB) (w tools.Workspace) {
 // requireSandbox skips a test on a machine without bubblewrap, and fails it in CI.
 func requireSandbox(t testing.TB) {
 	t.Helper()
-	if err := sandbox.SelfTest(t.Context()); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
+	programtest.SkipIf(t, sandbox.SelfTest(t.Context()))
 }
 
 // programFixture runs tools that run programs, in one working folder.
@@ -115,9 +110,7 @@ func TestRunCode(t *testing.T) {
 			if tt.heavy && os.Getenv("CONCLAVE_CHAOS") == "" {
 				t.Skip("compiles the standard library: set CONCLAVE_CHAOS=1")
 			}
-			if _, err := exec.LookPath(tt.program); err != nil {
-				t.Skip("not installed: ", tt.program)
-			}
+			programtest.Require(t, "install "+tt.language+" there", tt.program)
 			f := newProgramFixture(t)
 			f.config.Sandbox.Time = 10 * time.Minute // a slow machine
 			got := f.run(t, "run_code", map[string]any{

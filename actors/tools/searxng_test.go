@@ -48,10 +48,6 @@ engines:
 // searx starts the engine and returns its address.
 func searx(t *testing.T, index string) string {
 	t.Helper()
-	path, err := exec.LookPath("searx-run")
-	if err != nil {
-		t.Fatal("searx-run is not installed; see the top of this file")
-	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +58,7 @@ func searx(t *testing.T, index string) string {
 	if err := os.WriteFile(file, fmt.Appendf(nil, settings, port, index), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), path)
+	cmd := exec.CommandContext(t.Context(), "searx-run")
 	cmd.Dir = filepath.Dir(file)
 	cmd.Env = append(os.Environ(), "SEARX_SETTINGS_PATH="+file, "PYTHONUNBUFFERED=1")
 	said, err := cmd.StderrPipe()
@@ -71,7 +67,7 @@ func searx(t *testing.T, index string) string {
 	}
 	cmd.Stdout = nil
 	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v; see the top of this file", err)
 	}
 	up := make(chan bool, 1)
 	done := make(chan struct{})

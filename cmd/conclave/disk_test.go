@@ -8,6 +8,7 @@ import (
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/pkg/bus"
+	"conclave/pkg/programtest"
 )
 
 // A question on a full disk is answered within two seconds with the cause and the fix. The disk is a small tmpfs over
@@ -31,7 +32,8 @@ func TestAskReportsFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	if code == 99 || strings.Contains(c.stderr.String(), "unshare:") {
-		t.Skipf("needs a mount namespace: allow unprivileged user namespaces, or run as root: %s", c.stderr)
+		programtest.SkipIf(t, fmt.Errorf("needs a mount namespace: allow unprivileged user namespaces, or run as root: %s",
+			c.stderr))
 	}
 	if code != cli.ExitFailed || !strings.Contains(c.stderr.String(), "is full (") ||
 		!strings.Contains(c.stderr.String(), "free some space, then ask again") {

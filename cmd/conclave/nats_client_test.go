@@ -2,12 +2,12 @@ package main
 
 import (
 	"os"
-	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
 
 	"conclave/cmd/conclave/internal/cli"
+	"conclave/pkg/programtest"
 )
 
 // TestNATSCommandLine runs the lines of the README with the command line client of NATS, where it is installed: a
@@ -15,9 +15,7 @@ import (
 // What the user may not do is refused.
 func TestNATSCommandLine(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("nats"); err != nil {
-		t.Skipf("the command line client of NATS is not installed: %v", err)
-	}
+	programtest.Require(t, programtest.InstallNATS, "nats")
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {
 		t.Fatal(err)

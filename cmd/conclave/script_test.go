@@ -24,6 +24,8 @@ import (
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/config"
 	"conclave/pkg/bus"
+	"conclave/pkg/programtest"
+	"conclave/pkg/sandbox"
 	"conclave/pkg/tool/conclavetool"
 )
 
@@ -73,8 +75,23 @@ func TestScripts(t *testing.T) {
 		t.Skip("CONCLAVE_SHORT is set")
 	}
 	t.Parallel()
-	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+	testscript.Run(t, scriptParams("testdata/script"))
+}
+
+// TestSandboxScripts runs the scripts that start programs in the sandbox, as TestScripts does.
+func TestSandboxScripts(t *testing.T) {
+	if os.Getenv("CONCLAVE_SHORT") != "" {
+		t.Skip("CONCLAVE_SHORT is set")
+	}
+	t.Parallel()
+	programtest.SkipIf(t, sandbox.SelfTest(t.Context()))
+	testscript.Run(t, scriptParams("testdata/sandbox"))
+}
+
+// scriptParams returns how the scripts in a folder are run.
+func scriptParams(dir string) testscript.Params {
+	return testscript.Params{
+		Dir:                 dir,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
@@ -106,7 +123,7 @@ func TestScripts(t *testing.T) {
 			"start": cmdStart, "halt": cmdHalt, "exits": cmdExits, "until": cmdUntil, "json": cmdJSON,
 			"jsonlines": cmdJSONLines, "serve": cmdServe,
 		},
-	})
+	}
 }
 
 // usual are the actors that run when nothing is set, in the order in which they start.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"conclave/pkg/document"
+	"conclave/pkg/programtest"
 )
 
 func write(t testing.TB, dir, name, content string) string {
@@ -247,15 +247,10 @@ func TestReadStopped(t *testing.T) {
 	}
 }
 
-// reader is the program that reads PDF. Where it is missing, CI is wrong.
-func reader(t *testing.T) {
+// requirePDFReader skips a test on a machine without the program that reads PDF, and fails it in CI.
+func requirePDFReader(t *testing.T) {
 	t.Helper()
-	if _, err := exec.LookPath("pdftotext"); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("pdftotext is missing: install poppler-utils")
-		}
-		t.Skip("pdftotext is missing: install poppler-utils")
-	}
+	programtest.Require(t, "apt-get install poppler-utils", "pdftotext")
 }
 
 // makePDF is a PDF with a page for each text, written by hand.
@@ -294,7 +289,7 @@ func makePDF(pages ...string) string {
 
 func TestReadPDF(t *testing.T) {
 	t.Parallel()
-	reader(t)
+	requirePDFReader(t)
 	dir := t.TempDir()
 	for _, tt := range []struct{ name, file string }{
 		{"by its name", "report.pdf"},

@@ -96,9 +96,6 @@ func BenchmarkScan(b *testing.B) {
 
 // One iteration has a bounded number of allocations.
 func TestIterationAllocations(t *testing.T) {
-	if testing.Short() {
-		t.Skip("measures")
-	}
 	run := func(rounds int) float64 {
 		a := Agent{
 			Tools: testTools, Limits: Limits{Steps: -1, Repeats: -1, WholeRounds: 1 << 20, TurnTimeout: -1},
@@ -126,9 +123,6 @@ func TestIterationAllocations(t *testing.T) {
 
 // A turn of four calls has a bounded number of allocations.
 func TestTurnAllocations(t *testing.T) {
-	if testing.Short() {
-		t.Skip("measures")
-	}
 	a := Agent{
 		Tools: testTools, System: "You help.", Limits: Limits{Repeats: -1},
 		RunTool: func(context.Context, model.Call) Result { return Result{Text: "sunny"} },

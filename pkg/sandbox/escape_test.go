@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"conclave/pkg/programtest"
 )
 
 // Exit codes of the probes.
@@ -545,13 +547,7 @@ func buildProbes(t *testing.T) string {
 		}
 		return program
 	}
-	compiler, err := exec.LookPath("gcc")
-	if err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("gcc is missing: apt-get install gcc")
-		}
-		t.Skip("gcc is missing: apt-get install gcc")
-	}
+	compiler := programtest.Require(t, "apt-get install gcc", "gcc")
 	program := filepath.Join(newWorkFolder(t), "probes")
 	c := exec.CommandContext(t.Context(), compiler, "-O1", "-x", "c", "-o", program, "-")
 	c.Stdin = bytes.NewReader(probesSource)

@@ -181,6 +181,7 @@ func TestLaterMounts(t *testing.T) {
 	if os.Geteuid() != 0 || !maySetMounts() {
 		t.Skip("mounting needs root")
 	}
+	requireSandbox(t)
 	const folderVariable = "CONCLAVE_TEST_MOUNTS"
 	folder := os.Getenv(folderVariable)
 	if folder == "" {

@@ -6,17 +6,14 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"conclave/pkg/programtest"
 )
 
 // requireSandbox skips a test on a machine without bubblewrap, and fails it in CI.
 func requireSandbox(t testing.TB) {
 	t.Helper()
-	if err := SelfTest(t.Context()); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
+	programtest.SkipIf(t, SelfTest(t.Context()))
 }
 
 // newWorkFolder returns a working folder that the sandbox's user can reach when the test runs as root.

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"conclave/pkg/programtest"
 )
 
 // TestShellExampleNamesMissingCommands: without nats or jq the example in Bash ends at once and says once for each what
@@ -58,10 +60,7 @@ func TestShellExampleNamesMissingCommands(t *testing.T) {
 // linkCommand links a command of this machine into a folder and returns the path of the link.
 func linkCommand(t *testing.T, bin, name string) string {
 	t.Helper()
-	path, err := exec.LookPath(name)
-	if err != nil {
-		t.Fatalf("the test needs the command %s: %v", name, err)
-	}
+	path := programtest.Require(t, "apt-get install bash coreutils", name)
 	link := filepath.Join(bin, name)
 	if err := os.Symlink(path, link); err != nil {
 		t.Fatal(err)

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"conclave/pkg/programtest"
 )
 
 // Host is a machine of the test.
@@ -44,18 +46,16 @@ type network struct {
 func Start(t testing.TB, names ...string) []*Host {
 	t.Helper()
 	for _, program := range []string{"ip", "nft", "nsenter", "sleep"} {
-		if _, err := exec.LookPath(program); err != nil {
-			giveUp(t, "%v: apt-get install iproute2 nftables util-linux coreutils", err)
-		}
+		programtest.Require(t, "apt-get install iproute2 nftables util-linux coreutils", program)
 	}
 	id, err := startNamespace(t)
 	if err != nil {
-		giveUp(t, "network namespaces are not permitted (%v): run the test as root, with CAP_NET_ADMIN and "+
-			"CAP_SYS_ADMIN", err)
+		programtest.SkipIf(t, fmt.Errorf("network namespaces are not permitted (%w): run the test as root, with "+
+			"CAP_NET_ADMIN and CAP_SYS_ADMIN", err))
 	}
 	n := &network{t: t, id: id}
 	if out, err := n.run(id, "ip", "link", "add", "switch", "type", "bridge"); err != nil {
-		giveUp(t, "a network namespace cannot be configured: %s", out)
+		programtest.SkipIf(t, fmt.Errorf("a network namespace cannot be configured: %s", out))
 	}
 	n.must(id, "ip", "link", "set", "switch", "up")
 	var all []*Host
@@ -74,15 +74,6 @@ func Start(t testing.TB, names ...string) []*Host {
 		addr = addr.Next()
 	}
 	return all
-}
-
-// giveUp skips the test, or fails it in CI.
-func giveUp(t testing.TB, format string, v ...any) {
-	t.Helper()
-	if os.Getenv("CI") == "true" || os.Getenv("CONCLAVE_CI") != "" {
-		t.Fatalf(format, v...)
-	}
-	t.Skipf(format, v...)
 }
 
 // startNamespace starts a process that keeps a network namespace until the test ends.
