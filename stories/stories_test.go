@@ -3,6 +3,7 @@
 package stories_test
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"conclave/pkg/programtest"
 	"conclave/pkg/story"
 	"conclave/stories/harness"
 )
@@ -74,6 +76,9 @@ func TestStories(t *testing.T) {
 		t.Run(strings.TrimSuffix(file, ".yaml"), func(t *testing.T) {
 			t.Parallel()
 			r := harness.RunStory(t.Context(), load(t, file), harness.Options{}, patient)
+			if r.Skipped != "" {
+				programtest.SkipIf(t, errors.New(r.Skipped))
+			}
 			if !r.OK() {
 				t.Error("\n" + r.Report())
 			}

@@ -37,7 +37,7 @@ func Failed(s *Story, err error) Result {
 	return r
 }
 
-// Skipped is the result of a story that a live run leaves out.
+// Skipped is the result of a story that was not run.
 func Skipped(s *Story, why string) Result {
 	return Result{Story: s.ID, File: s.file, Title: s.Title, Skipped: why}
 }

@@ -52,6 +52,8 @@ type Story struct {
 	Why   string `yaml:"why"` // what is broken when it fails, in one line
 	// ScriptedOnly skips the story with a real model: it tests misbehaviour of a model or its server.
 	ScriptedOnly bool `yaml:"scripted_only"`
+	// Programs are optional programs, such as bwrap, without which the story is skipped.
+	Programs []string `yaml:"programs"`
 	// Needs are the abilities that a real model must have, by the names in abilities. A live run skips the story when
 	// the assistant's model lacks one.
 	Needs []string `yaml:"needs"`

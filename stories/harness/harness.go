@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -24,6 +25,7 @@ import (
 	"conclave/pkg/client"
 	"conclave/pkg/keyring"
 	"conclave/pkg/model/scriptserver"
+	"conclave/pkg/sandbox"
 	"conclave/pkg/seal"
 	"conclave/pkg/story"
 	"conclave/pkg/strict"
@@ -56,12 +58,17 @@ type Options struct {
 }
 
 // RunStory runs one story on a harness of its own. A harness that cannot be started or stopped is a failure of the
-// result. A live run skips a story that is only for scripted models, and one that needs an ability that the assistant's
-// model lacks.
+// result. A story is skipped on a machine without a program that it needs. A live run skips a story that is only for scripted
+// models, and one that needs an ability that the assistant's model lacks.
 func RunStory(ctx context.Context, s *story.Story, o Options, opts story.Options) (result story.Result) {
 	opts.Live = o.Live
 	if o.Live && s.ScriptedOnly {
 		return story.Run(ctx, s, nil, opts) // reports the story as skipped
+	}
+	for _, program := range s.Programs {
+		if err := checkProgram(ctx, program); err != nil {
+			return story.Skipped(s, err.Error())
+		}
 	}
 	h, err := Open(ctx, s, o)
 	if err != nil {
@@ -82,6 +89,18 @@ func RunStory(ctx context.Context, s *story.Story, o Options, opts story.Options
 		}
 	}
 	return story.Run(ctx, s, h, opts)
+}
+
+// checkProgram returns why a program cannot be used on this machine, and how to change that; nil = it can. bwrap must
+// hold what the sandbox promises.
+func checkProgram(ctx context.Context, name string) error {
+	if name == "bwrap" {
+		return sandbox.SelfTest(ctx)
+	}
+	if _, err := exec.LookPath(name); err != nil {
+		return fmt.Errorf("%w; install it", err)
+	}
+	return nil
 }
 
 // assistant returns the model of the assistant.
