@@ -86,6 +86,41 @@ func TestStories(t *testing.T) {
 	}
 }
 
+// TestUsedSystem runs stories twice on one system: what memory keeps of the first run, recalled for the second before
+// the first model call, must neither change the answer nor make a search wait for an approval.
+func TestUsedSystem(t *testing.T) {
+	t.Parallel()
+	for _, file := range []string{"s1_capital.yaml", "s3_web_search.yaml", "s4_search_then_fetch.yaml"} {
+		t.Run(strings.TrimSuffix(file, ".yaml"), func(t *testing.T) {
+			t.Parallel()
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			before, rest, _ := strings.Cut(string(data), "\nturns:\n")
+			turn, after, _ := strings.Cut(rest, "\nevents:\n")
+			again := turn + "\n    session: another\n    after: memory.stored"
+			s, err := story.Parse([]byte(before+"\nturns:\n"+turn+"\n"+again+"\nevents:\n"+after), file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Config = map[string]map[string]any{"generator": {"recall_first": "always"}}
+			for role, exchanges := range s.Model {
+				s.Model[role] = slices.Concat(exchanges, exchanges)
+			}
+			s.Events.Present = nil // the counts of one run
+			if s.Web != nil {
+				for i := range s.Web.Pages {
+					s.Web.Pages[i].Requests = nil
+				}
+			}
+			if r := harness.RunStory(t.Context(), s, harness.Options{}, patient); !r.OK() {
+				t.Error("\n" + r.Report())
+			}
+		})
+	}
+}
+
 // TestStoryIDs requires unique ids and file names that begin with the id.
 func TestStoryIDs(t *testing.T) {
 	t.Parallel()

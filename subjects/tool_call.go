@@ -22,6 +22,10 @@ type ToolRequest struct {
 	Tool    string          `json:"tool,omitempty"` // filled in the event copy; the subject decides
 	Caller  string          `json:"caller,omitempty"`
 	Args    json.RawMessage `json:"args"`
+	// Own says that no model chose the call: the runtime of the caller makes it before the first model call, and the
+	// tool shall return the user's own statements only ([ModeOwn]). The broker rejects it from other accounts than the
+	// respondents', and for a tool without that mode.
+	Own bool `json:"own,omitempty"`
 
 	Judgement *Judgement `json:"judgement,omitempty"` // set by the broker in the event copy; ignored from a caller
 }
@@ -69,6 +73,7 @@ type FolderRules struct {
 const (
 	ModeStructured = "structured" // return untrusted content reduced to structured facts
 	ModeSummary    = "summary"    // return a [MemorySummary] in JSON and no content
+	ModeOwn        = "own"        // return pinned facts and the user's own trusted statements, nothing else
 	// ModePreview asks what the call would do, as text for the user who decides about it. The tool must change nothing.
 	ModePreview = "preview"
 	// ModeAnswer brings the answer to a form for a call that runs: the result is that of the call, or its next form.
@@ -87,9 +92,6 @@ type ToolResult struct {
 	Links   []string `json:"links,omitempty"` // URLs in the result, unchanged
 	// Labels are set by the broker. A tool's own labels count only when the manifest says that it labels its results.
 	Labels *Labels `json:"labels,omitempty"`
-	// TrustedBytes is the length of the lines at the beginning of an untrusted Result that are trusted: the broker puts
-	// its frame around the rest only. It counts from a tool that labels its results; the broker clears it.
-	TrustedBytes int `json:"trusted_bytes,omitempty"`
 	// Recalls are the ids of the memory entries in the result.
 	Recalls []string `json:"recalls,omitempty"`
 	// Ephemeral is set by the broker from the facts of the tool: the result holds only at the time of the call.

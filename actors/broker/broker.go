@@ -125,6 +125,7 @@ type call struct {
 	args          json.RawMessage
 	session       string
 	respondentB   bool // the caller is respondent B: its results are not recorded in the session
+	own           bool // the runtime recalls the user's own statements: no model chose the call
 	query         string
 	typ           string                // agent type of the caller
 	fromUser      bool                  // the user called: no model reads the result
@@ -163,7 +164,7 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 	}
 	c := call{
 		id: in.Body.CallID, tool: tool, path: caller.Path, args: in.Body.Args, session: in.Session,
-		respondentB: isRespondentB(caller), query: queryID(in),
+		respondentB: isRespondentB(caller), own: in.Body.Own, query: queryID(in),
 	}
 	if c.id == "" {
 		c.id = out.NewID()
@@ -173,7 +174,7 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 		b.discoverMissing(ctx, out)
 		known, found = b.table.get(tool)
 	}
-	fault := checkRequest(in.Body, known)
+	fault := checkRequest(in.Body, caller, known)
 	rules := b.rules.Load()
 	if fault == nil {
 		c.args = rules.Chain.ExpandPaths(known.Tool, c.args, b.workFolder(c))
@@ -272,6 +273,9 @@ func (b *Broker) judgeCall(ctx context.Context, out actor.Out, caller subjects.C
 	for range maxJudgements {
 		asked := seen.call
 		c.typ, c.fromUser, c.mode = asked.Type, asked.FromUser, toolMode(asked)
+		if c.own {
+			c.mode = subjects.ModeOwn
+		}
 		c.hosts, c.mayReadPages = seen.pageAccess(b.table)
 		c.labels, c.distilledOnly, c.answersQuery = sessionLabels(asked), seesDistilledOnly(asked), asked.Flow != nil
 		c.folders = seen.rules.Chain.FolderRules(asked, b.workFolder(c))
@@ -332,6 +336,9 @@ func (b *Broker) decideCall(ctx context.Context, out actor.Out, c call, d policy
 		}
 		if no := denyRespondentBApproval(asked); no != nil {
 			return false, false, denialFault(no)
+		}
+		if c.own { // the user did not ask for it, and is not asked about it
+			return false, false, denialFault(&subjects.Denial{Layer: asks[0].Layer, Rule: asks[0].Rule, Reason: asks[0].Reason})
 		}
 		fault := b.requestApproval(ctx, out, c, asks, asked.Flow)
 		return fault == nil, false, fault
@@ -449,7 +456,7 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c
 		res.Result, res.Links, res.Artifacts = got.Result, got.Links, filterArtifacts(got.Artifacts, c.folders)
 		if k.Graded {
 			// processResult checks them
-			res.Labels, res.Recalls, res.TrustedBytes = got.Labels, got.Recalls, got.TrustedBytes
+			res.Labels, res.Recalls = got.Labels, got.Recalls
 		}
 	}
 	return res, actor.IsNoResponder(err)

@@ -81,7 +81,7 @@ func (b *Broker) explainCall(ctx context.Context, out actor.Out, requester strin
 	}
 	known, found := b.table.find(ctx, tool)
 	c := call{id: out.NewID(), tool: tool, path: caller.Path, args: args, session: session, query: query}
-	malformed := checkRequest(subjects.ToolRequest{Args: args}, known)
+	malformed := checkRequest(subjects.ToolRequest{Args: args}, caller, known)
 	if malformed == nil {
 		args = b.rules.Load().Chain.ExpandPaths(known.Tool, args, b.workFolder(c))
 		c.args = args

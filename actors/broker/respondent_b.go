@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"sync"
 
 	"conclave/pkg/actor"
@@ -122,7 +123,7 @@ func (b *Broker) shareID(c call, k Known) string {
 	if c.session == "" || c.query == "" || len(c.path) > 0 || isHarmless(k.Tool) || hasSideEffects(k.Tool) {
 		return ""
 	}
-	return hashParts(c.session, c.query, c.tool, b.hash.Hash(canonicalJSON(c.args)))
+	return hashParts(c.session, c.query, c.tool, b.hash.Hash(canonicalJSON(c.args)), strconv.FormatBool(c.own))
 }
 
 // canonicalJSON returns a JSON value with sorted names and without insignificant blanks; a value that is no JSON is

@@ -20,9 +20,9 @@ import (
 
 // processResult prepares a tool's result for the caller: it redacts secrets, scans for injection, labels the result,
 // records it in the session's flow (see [call.isRecorded]; not for harmless tools), distills it for callers that must
-// not see untrusted content, parks what is too large, and frames untrusted content behind its trusted lines, except for
-// the user's own calls. A result that cannot be recorded or parked is withheld with an unrecorded fault, one that
-// cannot be distilled with an unavailable one. An error goes to [Broker.processFault].
+// not see untrusted content, parks what is too large, and frames untrusted content, except for the user's own calls. A
+// result that cannot be recorded or parked is withheld with an unrecorded fault, and so is a recall by the runtime that
+// is untrusted; one that cannot be distilled with an unavailable one. An error goes to [Broker.processFault].
 func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Known,
 	res subjects.ToolResult,
 ) subjects.ToolResult {
@@ -43,6 +43,10 @@ func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Kno
 	res.Labels = &labels
 	if hidden > 0 {
 		labels.Flags = append(labels.Flags, "redacted")
+	}
+	if c.own && labels.Trust != subjects.Trusted {
+		res.Labels, res.Recalls = nil, nil // nothing of it reaches the caller
+		return withholdResult(res, "the result of %s is not the user's own, so it is withheld", c.tool)
 	}
 	if c.isRecorded() && !isHarmless(k.Tool) {
 		if err := b.recordFlow(ctx, out, c.session, r); err != nil {
@@ -72,26 +76,11 @@ func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Kno
 		out.LogError(err)
 		return withholdResult(res, "the result of %s is too large and could not be parked, so it is withheld", c.tool)
 	}
-	trusted := 0
-	if shown == res.Result { // otherwise the lines are others
-		trusted = trustedLength(k.Tool, res)
-	}
-	res.Result, res.TrustedBytes = shown, 0
+	res.Result = shown
 	if labels.Trust == subjects.Untrusted && !c.fromUser { // no model reads the result of the user's own call
-		res.Result = shown[:trusted] + firewall.Frame(shown[trusted:], b.frameNonce(c, shown), scan)
+		res.Result = firewall.Frame(shown, b.frameNonce(c, shown), scan)
 	}
 	return res
-}
-
-// trustedLength returns the length of the beginning of a result that its frame leaves out: the whole lines that a tool
-// which labels its results declares trusted. It is 0 when the firewall flags them or nothing would be framed.
-func trustedLength(t policy.Tool, res subjects.ToolResult) int {
-	n := res.TrustedBytes
-	if !t.Graded || !t.Known || n <= 0 || n >= len(res.Result) || res.Result[n-1] != '\n' ||
-		firewall.Scan(res.Result[:n]).Flagged {
-		return 0
-	}
-	return n
 }
 
 // mustDistill reports whether the caller gets findings instead of the result: it sees findings only, and the tool reads
@@ -104,9 +93,10 @@ func (c call) mustDistill(t policy.Tool, l subjects.Labels) bool {
 
 // isRecorded reports whether the results of the call enter the session's flow: the user called, or the generator, or
 // another account that answers the query. For every other caller the session is unknown and counts as tainted, so that
-// nothing needs recording, and its results must not become permitted values of the user's session.
+// nothing needs recording, and its results must not become permitted values of the user's session. Nor does what the
+// runtime recalls: it is trusted, and private data that no model looked up must not make later calls ask the user.
 func (c call) isRecorded() bool {
-	return c.session != "" && !c.respondentB && (c.fromUser || c.account() == subjects.Generator || c.answersQuery)
+	return c.session != "" && !c.own && !c.respondentB && (c.fromUser || c.account() == subjects.Generator || c.answersQuery)
 }
 
 // account is the caller's account.

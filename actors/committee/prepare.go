@@ -74,9 +74,10 @@ func (t *turn) searchContext(ctx context.Context, by *agent.Agent, found *agent.
 	for _, tool := range []struct {
 		name string
 		args map[string]any
+		run  func(context.Context, model.Call) loop.Result
 	}{
-		{"search_memory", map[string]any{"query": words, "max": contextEntries, "context": true}},
-		{"search_knowledge_graph", map[string]any{"query": words}},
+		{"search_memory", map[string]any{"query": words, "max": contextEntries}, by.RecallOwn},
+		{"search_knowledge_graph", map[string]any{"query": words}, by.RunTool},
 	} {
 		if !slices.ContainsFunc(t.tools, func(o model.Tool) bool { return o.Name == tool.name }) {
 			continue
@@ -86,7 +87,7 @@ func (t *turn) searchContext(ctx context.Context, by *agent.Agent, found *agent.
 			return err
 		}
 		call := model.Call{ID: tool.name, Name: tool.name, Arguments: args}
-		res := by.RunTool(ctx, call)
+		res := tool.run(ctx, call)
 		c.Calls = append(c.Calls, newToolCall(by.CallID(call.ID), loop.FinishedCall{
 			Call: call, Layer: loop.LayerRecall,
 			Result: res,

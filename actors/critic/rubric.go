@@ -60,10 +60,11 @@ func selectRubric(a answer) string {
 	return subjects.RubricPlain
 }
 
-// successfulTools returns the tools that ran without an error, each once.
+// successfulTools returns the tools that ran without an error, each once, but for the recall before the first model
+// call: its entries are the recalls of the answer.
 func successfulTools(calls []subjects.ToolCall) (out []string) {
 	for _, c := range calls {
-		if c.Error == nil && !slices.Contains(out, c.Tool) {
+		if c.Error == nil && c.Layer != subjects.LayerRecall && !slices.Contains(out, c.Tool) {
 			out = append(out, c.Tool)
 		}
 	}

@@ -45,6 +45,8 @@ type turnRecord struct {
 	// Labels join those of all results so far: the trust and the privacy of the answer.
 	Labels  *subjects.Labels `json:"labels,omitempty"`
 	Recalls []string         `json:"recalls,omitempty"` // memories in the results
+	// Recall is the recall before the first model call; nil = there was none.
+	Recall *loop.FinishedCall `json:"recall,omitempty"`
 }
 
 // pendingAnswer is a finished answer with the ids of its events. Published again under the same ids it is stored once.

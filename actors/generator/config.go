@@ -34,7 +34,8 @@ type Config struct {
 	Repeats  int   `yaml:"repeats"`
 	Hedge    Hedge `yaml:"hedge"`
 	MaxTools int   `yaml:"max_tools"` // tools offered for a question; 0 = none
-	// search memory before the first model call: always, auto (constrained calls only) or never
+	// recall the user's statements before the first model call: always, auto (pinned facts only, unless calls are
+	// constrained) or never
 	RecallFirst string `yaml:"recall_first"`
 	// publish the answer as it is generated, where the model supports it
 	Stream      bool `yaml:"stream"`

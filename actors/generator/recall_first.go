@@ -31,44 +31,55 @@ const (
 	recallEntries  = 3
 )
 
-// recallFirst searches memory for the user's own words before the first model call, by [Config.RecallFirst]: a model
-// searches only when it thinks of it, and a small one hardly ever does. It is a call like any other, authorized and
-// recorded by the broker. It returns the call with the pinned facts and the entries that fit; nil = there are none, and
-// the prompt does not mention the search. They follow the question, so that the beginning of the prompt stays in the
-// cache of the model server. Where the search applies, a model with constrained calls is offered neither recallTool nor
-// graphTool in this turn.
+// recallFirst recalls the pinned facts and, by [Config.RecallFirst], the user's own statements that fit the question,
+// before the first model call: a model searches only when it thinks of it, and a small one hardly ever does. It is a
+// call like any other, authorized and recorded by the broker, which labels it trusted or withholds it. It returns the
+// call with what was found; nil = nothing, and the prompt does not mention the recall. The entries follow the question,
+// so that the beginning of the prompt stays in the cache of the model server. A model with constrained calls, for which
+// statements were recalled, is offered neither recallTool nor graphTool in this turn.
 //
-// The search is left out when the tool is not offered, when the question is an attachment only, for the built-in demo
+// The recall is left out when the tool is not offered, when the question is an attachment only, for the built-in demo
 // model, whose rules take any result for that of their own call, and when the turn goes on after an interruption behind
 // its first step. Before that step it is repeated under the same id, by which the broker returns the same result.
 func (t *turn) recallFirst(ctx context.Context, a *loop.Agent, state loop.State) *loop.FinishedCall {
 	offered := slices.ContainsFunc(a.Tools, func(tool model.Tool) bool { return tool.Name == recallTool })
-	constrained, setting := a.Calls == loop.CallConstrained, t.g.cfg.RecallFirst
-	if !offered || t.ownWords() == "" || t.role.DemoModel || setting == recallNever || setting == recallAuto &&
-		!constrained {
+	setting := t.g.cfg.RecallFirst
+	if !offered || t.ownWords() == "" || t.role.DemoModel || setting == recallNever {
 		return nil
 	}
-	if constrained {
+	most := recallEntries
+	if a.Calls == loop.CallConstrained {
 		a.Tools = RemoveRecallTools(a.Tools)
+	} else if setting == recallAuto {
+		most = 0 // pinned facts only
 	}
 	if state.Step > 0 || len(state.Finished) > 0 {
 		return nil
 	}
-	args, err := json.Marshal(map[string]any{
-		"query": text.Cut(t.ownWords(), maxRecallQuery), "max": recallEntries,
-		"context": true,
-	})
+	args, err := json.Marshal(map[string]any{"query": text.Cut(t.ownWords(), maxRecallQuery), "max": most})
 	if err != nil {
 		t.out.LogError(err)
 		return nil
 	}
+	t.transition(startRecall, 0)
 	c := model.Call{ID: recallCall, Name: recallTool, Arguments: args}
 	before := len(t.record.Recalls)
-	r := t.caller().RunTool(ctx, c)
+	r := t.caller().RecallOwn(ctx, c)
+	t.record.Recall = &loop.FinishedCall{Call: c, Layer: loop.LayerRecall, Step: 1, Result: r}
 	if r.Fault != "" || len(t.record.Recalls) == before {
 		return nil
 	}
-	return &loop.FinishedCall{Call: c, Layer: loop.LayerRecall, Step: 1, Result: r}
+	return t.record.Recall
+}
+
+// finishedCalls returns the calls of a turn with their results, in order, the recall before the first model call among
+// them also when it found nothing or the prompt does not have it yet.
+func (t *turn) finishedCalls(s loop.State) []loop.FinishedCall {
+	r := t.record.Recall
+	if r == nil || slices.ContainsFunc(s.Finished, func(d loop.FinishedCall) bool { return d.Layer == r.Layer }) {
+		return s.Finished
+	}
+	return append([]loop.FinishedCall{*r}, s.Finished...)
 }
 
 // RemoveRecallTools returns the tools that do not read memory: those that a model with constrained calls is offered,

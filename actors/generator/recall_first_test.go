@@ -10,9 +10,9 @@ import (
 	"conclave/subjects"
 )
 
-// Before the first model call memory is searched for the question. Entries that are found are in the prompt; when there
-// are none, the prompt has no trace of the search. Tools that read memory are not offered again to a model with
-// constrained calls.
+// Before the first model call the user's own statements are recalled for the question, or only pinned facts, in a state
+// of its own. Entries that are found are in the prompt; when there are none, the prompt has no trace of the search. The
+// call is listed in any case. Tools that read memory are not offered again to a model with constrained calls.
 func TestMemoryIsSearchedBeforeFirstModelCall(t *testing.T) {
 	t.Parallel()
 	found := subjects.ToolResult{Result: "The user takes coffee black.", Recalls: []string{"entry1"}}
@@ -26,6 +26,8 @@ func TestMemoryIsSearchedBeforeFirstModelCall(t *testing.T) {
 		searched bool
 		shown    bool // the result is in the prompt of the answer
 		demo     bool // the built-in demo model answers
+
+		pinnedOnly bool // no statement is recalled
 	}{
 		{
 			name: "an entry fits", setting: recallAuto, calls: string(loop.CallConstrained), result: found,
@@ -44,7 +46,10 @@ func TestMemoryIsSearchedBeforeFirstModelCall(t *testing.T) {
 			name: "a model without tool calls", setting: recallAlways, calls: string(loop.CallText), result: found,
 			searched: true, shown: true,
 		},
-		{name: "a model with native calls, auto", setting: recallAuto, calls: string(loop.CallNative), result: found},
+		{
+			name: "a model with native calls, auto", setting: recallAuto, calls: string(loop.CallNative),
+			result: found, searched: true, shown: true, pinnedOnly: true,
+		},
 		{
 			name: "a model with native calls, always", setting: recallAlways, calls: string(loop.CallNative),
 			result: found, searched: true, shown: true,
@@ -84,9 +89,12 @@ func TestMemoryIsSearchedBeforeFirstModelCall(t *testing.T) {
 			if (len(searches) == 1) != tt.searched || len(searches) > 1 {
 				t.Fatalf("%d searches", len(searches))
 			}
-			if tt.searched && (!strings.Contains(string(searches[0].Args), question) ||
-				!strings.Contains(string(searches[0].Args), `"context":true`)) {
-				t.Errorf("searched for %s", searches[0].Args)
+			if tt.searched && (!strings.Contains(string(searches[0].Args), question) || !searches[0].Own ||
+				strings.Contains(string(searches[0].Args), `"max":0`) != tt.pinnedOnly) {
+				t.Errorf("searched for %s, own %t", searches[0].Args, searches[0].Own)
+			}
+			if path := w.statePath(); strings.Contains(path, string(recalling)) != tt.searched {
+				t.Errorf("states %s", path)
 			}
 			first, last := w.asked[0], w.asked[len(w.asked)-1]
 			isShown := slices.ContainsFunc(last.Messages, func(m model.Message) bool {
@@ -100,8 +108,8 @@ func TestMemoryIsSearchedBeforeFirstModelCall(t *testing.T) {
 				t.Error("a tool that reads memory is offered again")
 			}
 			r := w.onlyResponse()
-			if used := len(r.ToolCalls) == 1 && r.ToolCalls[0].Layer == subjects.LayerRecall &&
-				slices.Equal(r.Recalls, found.Recalls); used != tt.shown {
+			if listed := len(r.ToolCalls) == 1 && r.ToolCalls[0].Layer == subjects.LayerRecall; listed != tt.searched ||
+				slices.Equal(r.Recalls, found.Recalls) != tt.shown {
 				t.Errorf("calls %+v, recalls %v", r.ToolCalls, r.Recalls)
 			}
 			w.requireNoErrors()

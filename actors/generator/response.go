@@ -38,7 +38,7 @@ func (t *turn) buildResponse(s loop.State, err error) subjects.Response {
 	if r.Labels == nil { // no untrusted input: say so explicitly, because memory relies on labels
 		r.Labels = &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}
 	}
-	for _, d := range s.Finished {
+	for _, d := range t.finishedCalls(s) {
 		c := subjects.ToolCall{
 			CallID: t.caller().CallID(d.Call.ID), Tool: d.Call.Name,
 			Args: redactArguments(d.Call.Arguments), Result: d.Result.Text, Layer: d.Layer,

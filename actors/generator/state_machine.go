@@ -12,6 +12,7 @@ type state string
 const (
 	idle        state = "IDLE"             // not begun, or finished
 	receiving   state = "RECEIVING"        // conversation and checkpoint are loaded
+	recalling   state = "RECALLING"        // the user's statements are recalled before the first model call
 	generating  state = "GENERATING"       // a model call is running
 	dispatching state = "DISPATCHING_TOOL" // calls are being sent to the broker
 	waiting     state = "WAITING_FOR_TOOL" // all calls are sent, some have no result
@@ -24,6 +25,7 @@ type event string
 // Events of a query.
 const (
 	receiveQuery    event = "RECEIVE_QUERY"
+	startRecall     event = "START_RECALL"
 	startGeneration event = "START_GENERATION"
 	dispatchTool    event = "DISPATCH_TOOL" // the first call of a reply is sent; again when all are
 	toolResult      event = "TOOL_RESULT"   // all calls of a reply have results
@@ -34,16 +36,22 @@ const (
 )
 
 var (
-	states = []state{idle, receiving, generating, dispatching, waiting, publishing}
-	events = []event{receiveQuery, startGeneration, dispatchTool, toolResult, toolTimeout, finish, fail}
+	states = []state{idle, receiving, recalling, generating, dispatching, waiting, publishing}
+	events = []event{receiveQuery, startRecall, startGeneration, dispatchTool, toolResult, toolTimeout, finish, fail}
 )
 
 // transitions is the whole machine. Every other transition is invalid.
 var transitions = map[state]map[event]state{
 	idle: {receiveQuery: receiving},
 	receiving: {
+		startRecall:     recalling,
 		startGeneration: generating,
 		finish:          publishing, // canceled before it began, or the answer was stored before a crash
+		fail:            idle,
+	},
+	recalling: {
+		startGeneration: generating,
+		finish:          publishing, // canceled
 		fail:            idle,
 	},
 	generating: {
@@ -97,7 +105,7 @@ func (m *stateMachine) advance(e event, step int) error {
 			return m.fire(e, step)
 		}
 		switch m.current {
-		case receiving:
+		case receiving, recalling:
 			_ = m.fire(startGeneration, step)
 		case dispatching:
 			_ = m.fire(dispatchTool, step)

@@ -11,9 +11,13 @@ func TestTransitions(t *testing.T) {
 	t.Parallel()
 	want := map[string]state{
 		"IDLE RECEIVE_QUERY":             receiving,
+		"RECEIVING START_RECALL":         recalling,
 		"RECEIVING START_GENERATION":     generating,
 		"RECEIVING FINISH":               publishing,
 		"RECEIVING FAIL":                 idle,
+		"RECALLING START_GENERATION":     generating,
+		"RECALLING FINISH":               publishing,
+		"RECALLING FAIL":                 idle,
 		"GENERATING START_GENERATION":    generating,
 		"GENERATING DISPATCH_TOOL":       dispatching,
 		"GENERATING FINISH":              publishing,
@@ -28,7 +32,7 @@ func TestTransitions(t *testing.T) {
 		"PUBLISHING FINISH":              idle,
 		"PUBLISHING FAIL":                idle,
 	}
-	if len(states) != 6 || len(events) != 7 {
+	if len(states) != 7 || len(events) != 8 {
 		t.Fatalf("%d states and %d events", len(states), len(events))
 	}
 	for _, s := range states {

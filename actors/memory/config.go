@@ -17,7 +17,7 @@ type Config struct {
 	Hybrid  bool  `yaml:"hybrid"`    // match words beside vectors
 	Model   bool  `yaml:"model"`     // use a small model for names and passages; false = rules only
 	Cache   Cache `yaml:"cache"`
-	// ContextScore is the score from which an entry is part of the context of a question, see [Memory.recallContext].
+	// ContextScore is the score from which an entry is shown before the first model call, see [Memory.recallOwn].
 	ContextScore strict.Decimal `yaml:"context_score"`
 
 	Weights recall.Weights `yaml:"weights"` // of scoring; all zero = [recall.DefaultWeights]

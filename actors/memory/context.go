@@ -4,30 +4,35 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	"conclave/actors/memory/digest"
 	"conclave/actors/memory/store"
 	"conclave/pkg/actor"
 	"conclave/pkg/agent"
+	"conclave/pkg/firewall"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
-// Bounds of the context of a question. They keep it small beside the rest of the prompt.
+// Bounds of the user's own statements in a prompt. They keep them small beside the rest of it.
 const (
-	maxPinned       = 10   // facts
-	maxPinnedBytes  = 1200 // of all of them together
-	maxContextBytes = 600  // of one entry that was found
+	maxPinned         = 10   // facts
+	maxPinnedBytes    = 1200 // of all of them together
+	maxStatementBytes = 300  // of one statement that was found
+	maxSentences      = 20   // of the user's words that are read for statements
 )
 
-// recallContext returns what a model should know before it is asked: the pinned facts, and the entries found for the
-// query whose score is at least [Config.ContextScore], each labelled with its origin and trust. Answers of the same
-// session are left out: its history has them. Untrusted entries do not displace trusted ones, see findForContext. It is
-// one audited read. No model selects segments: the user waits for the answer. It rejects what normalizeQuery rejects.
-func (m *Memory) recallContext(ctx context.Context, out actor.Out, q recallRequest) (none subjects.ToolResult,
-	err error,
-) {
-	q.Whole = true
+// recallOwn returns what a model should know before it is asked, for [subjects.ModeOwn]: the pinned facts, and the
+// user's own statements nearest to the query, at most q.Max (0 = none) with a score of at least
+// [Config.ContextScore]. Neither
+// answers of the assistant nor untrusted entries are among them, nor a text that the firewall flags: the result is
+// always trusted. It is one audited read. No model selects segments: the user waits for the answer. It rejects what
+// normalizeQuery rejects.
+func (m *Memory) recallOwn(ctx context.Context, out actor.Out, q recallRequest) (none subjects.ToolResult, err error) {
+	most := q.Max
+	q.Whole, q.trusted, q.Max = true, true, maxTop // questions and answers are left out of what is found
 	if err := normalizeQuery(&q.MemoryQuery, m.cfg); err != nil {
 		return none, err
 	}
@@ -39,54 +44,18 @@ func (m *Memory) recallContext(ctx context.Context, out actor.Out, q recallReque
 		if err != nil {
 			return none, err
 		}
-		r, err := m.findForContext(ctx, out, db, q, pinned)
-		if err != nil {
-			return none, err
+		var r subjects.MemoryReply
+		if most > 0 {
+			if r, err = m.recallStages(ctx, out, db, q, func(subjects.MemoryReply) error { return nil }); err != nil {
+				return none, err
+			}
 		}
-		found := r.Hits
-		if err := cutSegments(ctx, q.Query, found); err != nil {
-			return none, err
-		}
-		trusted, untrusted := splitByTrust(found)
-		r.Hits = slices.Concat(pinned, trusted, untrusted) // in the order in which they are shown
-		return formatContext(out.Now(), pinned, found), m.emitRecalled(ctx, out, db, q, r)
-	})
-}
-
-// maxUntrustedInContext is how many untrusted entries may stand beside trusted ones in the context of a question.
-const maxUntrustedInContext = 1
-
-// findForContext returns the entries for the context of a question, best first, without the pinned ones. Where trusted
-// entries fit the question, at most maxUntrustedInContext others do not displace them: anybody can write many sentences
-// that fit. A note says how many were left out.
-func (m *Memory) findForContext(ctx context.Context, out actor.Out, db *access, q recallRequest,
-	pinned []subjects.MemoryHit,
-) (r subjects.MemoryReply, err error) {
-	find := func(q recallRequest) (subjects.MemoryReply, error) {
-		r, err := m.recallStages(ctx, out, db, q, func(subjects.MemoryReply) error { return nil })
-		r.Hits = slices.DeleteFunc(slices.Clone(r.Hits), func(h subjects.MemoryHit) bool {
-			isInHistory := h.Entry.Kind == subjects.KindEngram && q.session != "" &&
-				h.Entry.Provenance.SessionID == q.session
-			return isInHistory || h.Score < float64(m.cfg.ContextScore) ||
-				slices.ContainsFunc(pinned, func(p subjects.MemoryHit) bool { return p.Entry.ID == h.Entry.ID })
+		fits := slices.DeleteFunc(slices.Clone(r.Hits), func(h subjects.MemoryHit) bool {
+			return h.Score < float64(m.cfg.ContextScore)
 		})
-		return r, err
-	}
-	r, err = find(q)
-	_, untrusted := splitByTrust(r.Hits)
-	left := len(untrusted) - maxUntrustedInContext
-	if err != nil || left <= 0 {
-		return r, err
-	}
-	q.trusted = true
-	own, err := find(q)
-	if err != nil || len(own.Hits) == 0 {
-		return r, err
-	}
-	r.Hits = append(own.Hits[:min(len(own.Hits), q.Max-maxUntrustedInContext)], untrusted[:maxUntrustedInContext]...)
-	r.Notes = append(slices.Clone(r.Notes),
-		subjects.Note{Code: noteReserved, Text: fmt.Sprintf("%d untrusted left out beside trusted ones", left)})
-	return r, nil
+		r.Hits = selectStatements(pinned, fits, most)
+		return formatOwn(out.Now(), r.Hits), m.emitRecalled(ctx, out, db, q, r)
+	})
 }
 
 // pinnedFacts returns the newest pinned facts, newest first, at most maxPinned of them with maxPinnedBytes of text
@@ -112,18 +81,68 @@ func pinnedFacts(ctx context.Context, db *access) (out []subjects.MemoryHit, err
 	return out, nil
 }
 
-// cutSegments sets the segment of each hit to the part of its corpus that fits the query, by fixed rules.
-func cutSegments(ctx context.Context, query string, hits []subjects.MemoryHit) error {
-	texts := make([]string, len(hits))
-	for i, h := range hits {
-		texts[i] = h.Entry.Corpus
+// selectStatements returns the pinned facts, then the first most of found that are statements of the user, each with
+// its statement as the segment. One that another contains, and one that the firewall flags, is left out.
+func selectStatements(pinned, found []subjects.MemoryHit, most int) (out []subjects.MemoryHit) {
+	var seen []string
+	add := func(h subjects.MemoryHit) {
+		folded := text.Fold(h.Segment)
+		if folded == "" || firewall.Scan(h.Segment).Flagged || slices.ContainsFunc(seen, func(s string) bool {
+			return strings.Contains(s, folded) || strings.Contains(folded, s)
+		}) {
+			return
+		}
+		seen, out = append(seen, folded), append(out, h)
 	}
-	parts, _, err := digest.New(digest.Options{}).Segments(ctx, query, texts)
-	if err != nil {
-		return fmt.Errorf("selecting segments: %w", err)
+	for _, h := range pinned {
+		add(h)
 	}
-	for i := range hits {
-		hits[i].Segment = text.Clip(parts[i], maxContextBytes)
+	for most += len(out); len(found) > 0 && len(out) < most; found = found[1:] {
+		h := found[0]
+		h.Segment = text.OneLine(ownStatement(h.Entry), maxStatementBytes)
+		add(h)
 	}
-	return nil
+	return out
+}
+
+// ownStatement returns what the user states in an entry: the text of a trusted fact, or the sentences of the user's
+// part of a trusted exchange that ask nothing. It is "" for every other entry.
+func ownStatement(e subjects.MemoryEntry) string {
+	switch {
+	case e.Provenance.Trust != subjects.Trusted || e.State != subjects.MemoryActive:
+		return ""
+	case e.Kind == subjects.KindFact:
+		return e.Corpus
+	case e.Kind != subjects.KindEngram:
+		return ""
+	}
+	said, _ := digest.SplitExchange(e.Corpus)
+	return strings.Join(slices.DeleteFunc(text.SentenceTexts(said, maxSentences), text.IsQuestion), " ")
+}
+
+// formatOwn formats the user's own statements for a model, one a line. Without any it is nothingFound.
+func formatOwn(now time.Time, hits []subjects.MemoryHit) subjects.ToolResult {
+	var b strings.Builder
+	var ids []string
+	b.WriteString("What the user told you. In a quote, \"I\" and \"my\" are the user, not you.\n")
+	for _, h := range hits {
+		ids = append(ids, h.Entry.ID)
+		fmt.Fprintf(&b, "- %s, %s: \"%s\"\n", formatAge(now, saidAt(h.Entry)), formatSpeaker(h.Entry), h.Segment)
+	}
+	whole := strings.TrimRight(b.String(), "\n")
+	if len(ids) == 0 || firewall.Scan(whole).Flagged { // two statements together may look like an instruction
+		return newToolResult(nothingFound, true)
+	}
+	return newToolResult(whole, true, ids...)
+}
+
+// formatSpeaker says who stated an entry, for a model.
+func formatSpeaker(e subjects.MemoryEntry) string {
+	switch {
+	case e.Speaker != "":
+		return text.OneLine(e.Speaker, subjects.MaxSpeaker) + " said"
+	case e.Provenance.Source == subjects.SourceAgent:
+		return "noted from what you said"
+	}
+	return "you said"
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"conclave/actors/memory/digest"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -82,16 +83,16 @@ var (
 	brackets = strings.NewReplacer("[", "(", "]", ")", "［", "(", "］", ")", "【", "(", "】", ")", "〔", "(", "〕", ")", "〖",
 		"(", "〗", ")",
 		"⟦", "(", "⟧", ")", "〚", "(", "〛", ")", "⁅", "(", "⁆", ")", "❲", "(", "❳", ")")
-	// labelWords are the words of labels and headings that vouch for a text.
-	labelWords = regexp.MustCompile(`(?i)\b(pinned by|from|said by) the user\b`)
+	// labelWords are the words of labels and of quotes that vouch for a text.
+	labelWords = regexp.MustCompile(`(?i)\b(pinned by|from|said by|you|the assistant) (the user|said|answered)\b`)
 )
 
 // writeText writes a text of an entry, a line at a time behind textPrefix, without blank lines. Of an untrusted one
-// brackets become parentheses, and the user is quoted where its words are those of a label.
+// brackets become parentheses, and words are quoted where they are those of a label.
 func writeText(b *strings.Builder, e subjects.MemoryEntry, s string) {
 	s = lineBreaks.Replace(s)
 	if e.Provenance.Trust != subjects.Trusted {
-		s = labelWords.ReplaceAllString(brackets.Replace(s), `$1 "the user"`)
+		s = labelWords.ReplaceAllString(brackets.Replace(s), `$1 "$2"`)
 	}
 	for line := range strings.Lines(s) {
 		if line = strings.TrimSpace(line); line != "" {
@@ -176,52 +177,24 @@ func writeHit(b *strings.Builder, now time.Time, h subjects.MemoryHit) {
 	if !strings.Contains(text.NameKey(shown), text.NameKey(e.Name)) {
 		writeText(b, e, text.OneLine(e.Name, maxName)+":")
 	}
-	writeText(b, e, shown)
+	writeText(b, e, formatExchange(now, e, shown))
 	writeFeedback(b, e)
 	if len(e.Correlating) > 0 {
 		fmt.Fprintf(b, "goes with: %s\n", strings.Join(e.Correlating[:min(5, len(e.Correlating))], ", "))
 	}
 }
 
-// formatContext formats pinned facts and the entries found for a question. Trusted entries come first: their part of
-// the result stays outside of the broker's frame around untrusted content. Without any entry it is nothingFound.
-func formatContext(now time.Time, pinned, found []subjects.MemoryHit) subjects.ToolResult {
-	var b strings.Builder
-	var ids []string
-	write := func(heading string, hits []subjects.MemoryHit) {
-		if len(hits) > 0 {
-			b.WriteString(heading + "\n")
-		}
-		for _, h := range hits {
-			ids = append(ids, h.Entry.ID)
-			b.WriteString(formatLabel(now, h.Entry) + "\n")
-			writeText(&b, h.Entry, h.Segment)
-			writeFeedback(&b, h.Entry)
-		}
+// formatExchange formats a part of a trusted exchange, whose texts are in the first person, with who said what and
+// when. Any other text, and a part without the words of the user, is returned unchanged.
+func formatExchange(now time.Time, e subjects.MemoryEntry, shown string) string {
+	asked, answered := digest.SplitExchange(shown)
+	if e.Kind != subjects.KindEngram || e.Provenance.Trust != subjects.Trusted || asked == "" {
+		return shown
 	}
-	trusted, untrusted := splitByTrust(found)
-	write("Pinned by the user:", pinned)
-	write("Remembered, may have to do with the question:", trusted)
-	trustedBytes := b.Len()
-	write("Found in what others wrote, may be wrong:", untrusted)
-	if len(ids) == 0 {
-		return newToolResult(nothingFound, true)
+	when := formatAge(now, saidAt(e))
+	said := fmt.Sprintf("%s, %s: \"%s\"", when, formatSpeaker(e), strings.TrimSpace(asked))
+	if answered = strings.TrimSpace(answered); answered != "" {
+		said += fmt.Sprintf("\n%s, the assistant answered: \"%s\"", when, answered)
 	}
-	r := newToolResult(strings.TrimRight(b.String(), "\n"), len(untrusted) == 0, ids...)
-	if len(untrusted) > 0 {
-		r.TrustedBytes = trustedBytes
-	}
-	return r
-}
-
-// splitByTrust returns the trusted and the untrusted entries of a list, each in its order.
-func splitByTrust(hits []subjects.MemoryHit) (trusted, untrusted []subjects.MemoryHit) {
-	for _, h := range hits {
-		if h.Entry.Provenance.Trust == subjects.Trusted {
-			trusted = append(trusted, h)
-		} else {
-			untrusted = append(untrusted, h)
-		}
-	}
-	return trusted, untrusted
+	return said
 }

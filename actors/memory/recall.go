@@ -22,7 +22,6 @@ const (
 	noteNoVectors = "no_vectors"  // only words were compared
 	noteNoRerank  = "no_rerank"   // the model did not reorder the results
 	notePlain     = "plain_parts" // plain rules selected the segments
-	noteReserved  = "reserved"    // untrusted entries were left out beside trusted ones
 )
 
 // maxQuery bounds the text of a query, in bytes.
@@ -293,11 +292,6 @@ func (m *Memory) emitRecalled(ctx context.Context, out actor.Out, db *access, q 
 		SessionID: q.session, QueryID: q.queryID, Action: "recalled", IDs: []string{}, Why: fmt.Sprintf("%d of %s",
 			len(r.Hits), m.countText()), By: q.caller,
 		Query: redactQuery(q.Query), Cached: r.Cached,
-	}
-	for _, n := range r.Notes {
-		if n.Code == noteReserved {
-			ev.Why += "; " + n.Text
-		}
 	}
 	for _, h := range r.Hits {
 		ev.IDs, ev.Hits = append(ev.IDs, h.Entry.ID), append(ev.Hits, summarizeHit(h))

@@ -194,8 +194,7 @@ func TestModelRetellsUntrustedEntry(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	for _, args := range []string{
-		`{"query":"the museum opens at nine"}`,
-		`{"query":"the museum opens at nine","context":true}`, `{"query":"museum","ids":["` + id + `"]}`,
+		`{"query":"the museum opens at nine"}`, `{"query":"museum","ids":["` + id + `"]}`,
 	} {
 		res := w.searched(args)
 		if !strings.Contains(res.Result, "The museum opens at nine.") || strings.Contains(res.Result, "umbrella") ||

@@ -19,13 +19,13 @@ import (
 )
 
 // onResponse stores an answer as an engram, and retries while it fails. The respondent is the account that the server
-// wrote into the subject. Failed and empty answers, answers of the built-in demo model, answers that hold only for a
-// moment, answers without a valid query id, and answers that the user had memory forget are ignored. An answer that is
-// stored already is indexed and published again.
+// wrote into the subject. Failed, incomplete and empty answers, answers of the built-in demo model, answers that hold
+// only for a moment, answers without a valid query id, and answers that the user had memory forget are ignored. An
+// answer that is stored already is indexed and published again.
 func (m *Memory) onResponse(ctx context.Context, in actor.Msg[subjects.Response], out actor.Out) error {
 	r := in.Body
 	query := cmp.Or(r.QueryID, in.Query)
-	if r.Error != nil || strings.TrimSpace(r.Answer) == "" || subjects.CheckToken(query) != nil || r.DemoModel ||
+	if r.Error != nil || r.Partial || strings.TrimSpace(r.Answer) == "" || subjects.CheckToken(query) != nil || r.DemoModel ||
 		isEphemeral(r) {
 		return nil
 	}

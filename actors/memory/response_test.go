@@ -55,9 +55,6 @@ func TestEngram(t *testing.T) {
 		{"labels of what is private", "Emily", "generator", func(r *subjects.Response) {
 			r.Labels = &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Private, Flags: []string{"override"}}
 		}, nil},
-		{"an answer that was stopped halfway", "Frida", "generator", func(r *subjects.Response) {
-			r.Partial = true
-		}, nil},
 		{"trick: a session that is no id", "Greta", "generator", func(r *subjects.Response) {
 			r.SessionID = "s1\nafter ok"
 		}, func(e *subjects.MemoryEntry) {
@@ -149,6 +146,10 @@ func TestResponsesThatAreNotStored(t *testing.T) {
 		"an error": func(r *subjects.Response) { r.Error = subjects.Faultf(subjects.CodeInternal, "it failed") },
 		"an error beside an answer": func(r *subjects.Response) {
 			r.Error, r.Partial = subjects.Faultf(subjects.CodeTimeout, "too late"), true
+		},
+		"stopped halfway": func(r *subjects.Response) { r.Partial = true },
+		"stopped before it began": func(r *subjects.Response) {
+			r.Answer, r.Partial = "Stopped before there was an answer.", true
 		},
 		"empty":                    func(r *subjects.Response) { r.Answer = "" },
 		"blanks":                   func(r *subjects.Response) { r.Answer = " \n\t " },

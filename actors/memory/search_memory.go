@@ -15,31 +15,28 @@ import (
 //go:embed search_memory.md
 var searchMemoryText string
 
-// searchMemorySchema has no description of context, which the generator sets before the first model call: it would be
-// part of every prompt.
 var searchMemorySchema = subjects.ToolSchema{
 	Name: "search_memory", Description: searchMemoryText,
 	Parameters: json.RawMessage(`{"type":"object","properties":{` +
 		`"query":{"type":"string","minLength":1,"maxLength":2000,"description":"what to look for, in full words"},` +
 		`"kind":{"type":"string","enum":["engram","fact","document"],"description":"only this kind: an earlier answer, a fact, a piece of a document"},` +
-		`"max":{"type":"integer","minimum":1,"maximum":10,"description":"how many at most"},` +
-		`"context":{"type":"boolean"},` +
+		`"max":{"type":"integer","minimum":0,"maximum":10,"description":"how many at most"},` +
 		`"ids":{"type":"array","items":{"type":"string","minLength":6,"maxLength":64},"maxItems":5,"description":"show these entries whole, and the descriptions of what goes with them"}` +
 		`},"required":["query"],"additionalProperties":false}`),
 }
 
-// runSearchMemory recalls entries for an agent, reads the entries that ids name, or returns the context of a question:
-// see [Memory.recallContext]. In [subjects.ModeSummary] it lists them without content. It rejects arguments that do not
-// decode, and what normalizeQuery or resolveIDs rejects. The result is trusted only when every entry in it is.
+// runSearchMemory recalls entries for an agent, or reads the entries that ids name. In [subjects.ModeOwn] it returns
+// the user's own statements, see [Memory.recallOwn], in [subjects.ModeSummary] a list without content. It rejects
+// arguments that do not decode, and what normalizeQuery or resolveIDs rejects. The result is trusted only when every
+// entry in it is.
 func (m *Memory) runSearchMemory(ctx context.Context, in actor.Msg[subjects.ToolOrder],
 	out actor.Out,
 ) (subjects.ToolResult, error) {
 	var a struct {
-		Query   string   `json:"query"`
-		Kind    string   `json:"kind"`
-		Max     int      `json:"max"`
-		Context bool     `json:"context"`
-		IDs     []string `json:"ids"`
+		Query string   `json:"query"`
+		Kind  string   `json:"kind"`
+		Max   int      `json:"max"`
+		IDs   []string `json:"ids"`
 	}
 	if err := actor.DecodeArguments(in.Body.Args, &a); err != nil {
 		return subjects.ToolResult{}, err
@@ -54,10 +51,10 @@ func (m *Memory) runSearchMemory(ctx context.Context, in actor.Msg[subjects.Tool
 		format = summarizeHits
 	}
 	switch {
+	case in.Body.Mode == subjects.ModeOwn:
+		return m.recallOwn(ctx, out, q)
 	case len(a.IDs) > 0:
 		return m.readWhole(ctx, out, q, a.IDs, format)
-	case a.Context && in.Body.Mode != subjects.ModeSummary:
-		return m.recallContext(ctx, out, q)
 	}
 	r, err := m.recallAudited(ctx, out, q, func(subjects.MemoryReply) error { return nil })
 	if err != nil {

@@ -50,7 +50,8 @@ func TestSearch(t *testing.T) {
 			"an answer", `{"query":"Who repairs the canoe?","kind":"engram"}`, subjects.Trusted,
 			[]string{engram},
 			`\[engram ` + engram +
-				`, 2 hours ago, from a conversation, graded 5 of 5\] similarity .*\n> Question: Who repairs the canoe\?\n> Answer: The smith`,
+				`, 2 hours ago, from a conversation, graded 5 of 5\] similarity .*\n> 2 hours ago, you said: "Who repairs the canoe\?"\n` +
+				`> 2 hours ago, the assistant answered: "The smith`,
 		},
 		{
 			"an agent's", `{"query":"drinks coffee black"}`, subjects.Trusted,
@@ -123,7 +124,7 @@ func TestSearchWhole(t *testing.T) {
 			[]string{whole, engram},
 			[]string{long, "Your sister Berta lives in Rome."},
 		},
-		{"id prefix", []string{engram[:6]}, []string{engram, whole}, []string{"Question: Where does my sister Berta " +
+		{"id prefix", []string{engram[:6]}, []string{engram, whole}, []string{`you said: "Where does my sister Berta ` +
 			"live?"}},
 		{"superseded", []string{old}, []string{old}, []string{"lives in Rome", ", superseded\n"}},
 		{"two", []string{old, fresh}, []string{old, fresh}, []string{"Rome", "Oslo"}},
@@ -157,8 +158,7 @@ func TestSearchRejectsInvalidArguments(t *testing.T) {
 		{"an unknown kind", "search_memory", `{"query":"x","kind":"candidate"}`, "there is no kind"},
 		{"too many", "search_memory", `{"query":"x","max":100}`, "max is between"},
 		{"trick: negative max", "search_memory", `{"query":"x","max":-5}`, "max is between"},
-		{"trick: context not a boolean", "search_memory", `{"query":"x","context":"yes"}`, "bad arguments"},
-		{"context of blanks", "search_memory", `{"query":" ","context":true}`, "give some words"},
+		{"trick: a mode in the arguments", "search_memory", `{"query":"x","own":true}`, "bad arguments"},
 		{"trick: all states", "search_memory", `{"query":"x","all":true}`, "bad arguments"},
 		{"trick: caller in the arguments", "search_memory", `{"query":"x","by":"operator"}`, "bad arguments"},
 		{"trick: a number", "search_memory", `{"query":5}`, "bad arguments"},

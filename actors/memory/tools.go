@@ -18,15 +18,16 @@ func (m *Memory) toolset() actor.Toolset {
 	return actor.Toolset{
 		newTool(searchMemorySchema, policy.Tool{
 			// The query has no role: a recall with words of the user is one that the user asked for, one with other
-			// words is not. A recall with context returns pinned facts, which the question did not name.
+			// words is not.
 			Args: policy.Args{
-				"query": {}, "max": {Role: policy.RoleSetting}, "context": {Role: policy.RoleUnasked},
+				"query": {}, "max": {Role: policy.RoleSetting},
 				"kind": {Role: policy.RoleOption, Values: []string{
 					subjects.KindEngram, subjects.KindFact,
 					subjects.KindDocument,
 				}},
 			},
-			Effects: policy.Declare(policy.ReadsPrivate), Timeout: time.Minute, Standing: true, Empty: nothingFound,
+			Effects: policy.Declare(policy.ReadsPrivate), Timeout: time.Minute, Standing: true, Own: true,
+			Empty: nothingFound,
 		}, m.runSearchMemory),
 		newTool(saveMemorySchema, policy.Tool{
 			Effects: policy.Declare(policy.Remember), Timeout: time.Minute,

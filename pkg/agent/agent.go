@@ -110,6 +110,16 @@ const unavailableText = "[tool unavailable]"
 // RunTool runs one call through the broker and waits for its result, at most ToolTimeout. A denial, a failure and a
 // timeout are results too, with a fault and a text for the model to read. A long framed result is clipped.
 func (a *Agent) RunTool(ctx context.Context, c model.Call) loop.Result {
+	return a.runTool(ctx, c, false)
+}
+
+// RecallOwn is [Agent.RunTool] for a search of memory that no model chose: see [subjects.ToolRequest.Own]. The agent
+// must not be a spawned one.
+func (a *Agent) RecallOwn(ctx context.Context, c model.Call) loop.Result {
+	return a.runTool(ctx, c, true)
+}
+
+func (a *Agent) runTool(ctx context.Context, c model.Call, own bool) loop.Result {
 	service, err := subjects.ToolRequestService.With(append([]string{c.Name}, a.Path...)...)
 	if err != nil {
 		return loop.Result{Text: "There is no tool of that name.", Fault: subjects.CodeUnknownTool}
@@ -118,7 +128,7 @@ func (a *Agent) RunTool(ctx context.Context, c model.Call) loop.Result {
 	defer cancel()
 	res, err := a.askTool(ctx, service, subjects.ToolRequest{
 		CallID: a.CallID(c.ID), QueryID: a.Query,
-		Args: c.Arguments,
+		Args: c.Arguments, Own: own,
 	})
 	var f *subjects.Fault
 	switch {
@@ -207,9 +217,7 @@ func isTransient(err error) bool {
 // content: the loop would cut it. A result without a frame, or whose last line leaves no room, is returned unchanged.
 func clipInFrame(s string, most int) string {
 	end := strings.LastIndexByte(s, '\n')
-	// trusted lines may stand before it
-	framed := strings.HasPrefix(s, firewall.FrameStart) || strings.Contains(s, "\n"+firewall.FrameStart)
-	if len(s) <= most || end < 0 || !framed {
+	if len(s) <= most || end < 0 || !strings.HasPrefix(s, firewall.FrameStart) {
 		return s
 	}
 	last, room := s[end:], most-(len(s)-end)-len(clipMark)

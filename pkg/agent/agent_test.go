@@ -28,7 +28,6 @@ func TestClipInFrame(t *testing.T) {
 		{"exactly", long, len(long), true},
 		{"one byte too long", long, len(long) - 1, false},
 		{"much too long", long, 512, false},
-		{"trusted lines before the frame", "Pinned by the user:\n> x\n" + long, 512, false},
 		{"not framed", strings.Repeat("x\n", 2000), 512, true},
 		{"a frame that is larger than the room", long, 20, true},
 	} {

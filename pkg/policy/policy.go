@@ -127,6 +127,7 @@ type Tool struct {
 	Graded  bool // labels the trust of each result itself; a result without a label is untrusted
 	// its results hold only at the time of the call, so memory does not keep answers that rest on them
 	Ephemeral bool
+	Own       bool     // has [subjects.ModeOwn]: returns nothing but the user's own trusted statements
 	Empty     string   // the whole text of a result that holds nothing, which is not private; "" = there is none
 	Standing  bool     // offered to the model for every task
 	Rare      []string // offered only for a task with one of these words, or when the model names the tool

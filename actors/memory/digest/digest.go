@@ -166,7 +166,7 @@ func (d *Digester) Refine(ctx context.Context, speaker, corpus string, external,
 	}
 	question, said := "", strings.TrimPrefix(corpus, sourcesLabel)
 	if answer {
-		question, said = splitCorpus(corpus)
+		question, said = SplitExchange(corpus)
 	}
 	var out Digest
 	var err error
@@ -178,8 +178,9 @@ func (d *Digester) Refine(ctx context.Context, speaker, corpus string, external,
 	return out, cmp.Or(failed, err)
 }
 
-// splitCorpus returns the question of a corpus, "" when it has none, and its text, without the labels.
-func splitCorpus(corpus string) (question, said string) {
+// SplitExchange returns the question of a corpus, "" when it has none, and its text, without the labels. A question
+// that has a line with the label of an answer ends before it.
+func SplitExchange(corpus string) (question, said string) {
 	rest, ok := strings.CutPrefix(corpus, questionLabel)
 	if !ok {
 		return "", strings.TrimPrefix(corpus, sourcesLabel)

@@ -106,6 +106,7 @@ export const isRunning = (r) => !r.response && !r.failed;
 
 const phases = {
   RECEIVING: "reading the conversation",
+  RECALLING: "recalling what you said",
   GENERATING: "waiting for the model",
   DISPATCHING_TOOL: "calling a tool",
   WAITING_FOR_TOOL: "waiting for a tool",

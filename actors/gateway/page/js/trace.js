@@ -8,7 +8,7 @@ import { visible } from "./format.js";
 const owners = { search_memory: "memory", save_memory: "memory", search_knowledge_graph: "memory", compare_answers: "critic", reward: "reward" };
 const rank = ["you", "generator", "respondent_b", "committee", "orchestrator", "broker"];
 const last = ["memory", "critic", "reward"];
-const stateWords = { RECEIVING: "reads the conversation", DISPATCHING_TOOL: "sends calls", WAITING_FOR_TOOL: "waits for tools", PUBLISHING: "stores the answer", SUMMARIZING: "summarizes", PLANNING: "plans", DELIBERATING: "deliberates", CLOSING: "closes", REPORTING: "reports", RUNNING: "runs the plan" };
+const stateWords = { RECEIVING: "reads the conversation", RECALLING: "recalls what you said", DISPATCHING_TOOL: "sends calls", WAITING_FOR_TOOL: "waits for tools", PUBLISHING: "stores the answer", SUMMARIZING: "summarizes", PLANNING: "plans", DELIBERATING: "deliberates", CLOSING: "closes", REPORTING: "reports", RUNNING: "runs the plan" };
 
 // personaToken is the name of a persona in subjects.
 const personaToken = (name) => name.toLowerCase().replace(/^(the|an?)\s+/, "").replace(/[^a-z0-9]+/g, "_");
