@@ -39,6 +39,7 @@ const (
 	CodeModelTooLong     = "model_too_long"  // the prompt does not fit
 	CodeModelMalformed   = "model_malformed"
 	CodeModelCut         = "model_cut"    // the reply was cut off
+	CodeModelRunner      = "model_runner" // the server's process that runs the model stopped
 	CodeModelRemote      = "model_remote" // the request would leave this machine, and the model is not allowed by name
 	CodeModelKey         = "model_key"    // the server rejects the key
 	CodeModelSlow        = "model_slow"   // an optional or background call would take too long

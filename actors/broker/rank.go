@@ -40,13 +40,7 @@ func (b *Broker) rankByModel(ctx context.Context, out actor.Out, task string, to
 		first, _, _ := strings.Cut(t.Description, ".")
 		fmt.Fprintf(&list, "%s: %s\n", t.Name, text.OneLine(first, 60))
 	}
-	format, err := json.Marshal(map[string]any{
-		"type": "object", "required": []string{"tools"}, "additionalProperties": false,
-		"properties": map[string]any{"tools": map[string]any{
-			"type": "array", "maxItems": most,
-			"items": map[string]any{"type": "string", "enum": names},
-		}},
-	})
+	format, err := rankFormat(names, most)
 	if err != nil {
 		return nil, err
 	}
@@ -77,6 +71,17 @@ func (b *Broker) rankByModel(ctx context.Context, out actor.Out, task string, to
 		add(t.Name)
 	}
 	return picked, nil
+}
+
+// rankFormat is the JSON schema of a choice of at most most of the tools.
+func rankFormat(names []string, most int) (json.RawMessage, error) {
+	return json.Marshal(map[string]any{
+		"type": "object", "required": []string{"tools"}, "additionalProperties": false,
+		"properties": map[string]any{"tools": map[string]any{
+			"type": "array", "maxItems": most,
+			"items": map[string]any{"type": "string", "enum": names},
+		}},
+	})
 }
 
 // askJSON requests one JSON object from a model without tools and decodes it into into, a pointer; format is its JSON

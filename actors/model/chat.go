@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/jsonschema"
 	"conclave/pkg/model"
 	"conclave/pkg/model/wire"
 	"conclave/pkg/text"
@@ -134,7 +135,8 @@ func (m *Model) answerChat(ctx context.Context, c *chatCall, t target, err error
 
 // isServerLost reports whether another server may answer a request that failed.
 func isServerLost(err error) bool {
-	return errors.Is(err, model.ErrUnreachable) || errors.Is(err, model.ErrMissing) || errors.Is(err, model.ErrCut)
+	return errors.Is(err, model.ErrUnreachable) || errors.Is(err, model.ErrMissing) || errors.Is(err, model.ErrCut) ||
+		errors.Is(err, model.ErrRunner)
 }
 
 // withAlternative bounds how long a call waits for the link to a machine before its first chunk: not long when another
@@ -152,15 +154,30 @@ func (m *Model) withAlternative(ctx context.Context, t target, s selection) cont
 
 // runChat waits for a slot and sends all chunks of the reply but the last, which it returns. began reports whether the
 // model was asked, also with an error. A request that is preempted before a chunk was sent is retried with its next
-// slot: for the caller and for the audit log that is one call.
+// slot, and one whose JSON schema made the server fail is retried once without the schema, with a notice: for the caller
+// and for the audit log that is one call.
 func (m *Model) runChat(ctx context.Context, p *actor.Permit, t target, role, query string, r model.Request,
 	from requester, send sendFunc,
 ) (last model.Chunk, began bool, err error) {
 	if err := p.Check(); err != nil {
 		return last, false, err
 	}
+	sent := false
+	sendNoted := func(c subjects.ChatChunk) error {
+		sent = sent || c.Notice == "" && c.Reading == nil
+		return send(c)
+	}
 	began, err = t.queue().run(ctx, from, t.backendName, func(turn context.Context) (err error) {
-		last, err = m.observeReply(turn, t, role, query, r, from.priority, send)
+		last, err = m.observeReply(turn, t, role, query, r, from.priority, sendNoted)
+		if len(r.Format) > 0 && !sent &&
+			(errors.Is(err, model.ErrRunner) || errors.Is(err, model.ErrUnsupported)) {
+			notice := fmt.Sprintf("%s; asked again without the JSON schema", text.OneLine(err.Error(), maxText/2))
+			if err := send(subjects.ChatChunk{Notice: notice}); err != nil {
+				return err
+			}
+			r.Format = nil
+			last, err = m.observeReply(turn, t, role, query, r, from.priority, send)
+		}
 		return err
 	})
 	return last, began, err
@@ -304,13 +321,23 @@ func parseChat(q subjects.ChatRequest) (model.Request, error) {
 }
 
 // buildRequest returns the request for the backend: context window and keep-alive are the model's for every caller, and
-// Predict is at most the configured one, which 0 stands for. It rejects tools for a model that has none with
+// Predict is at most the configured one, which 0 stands for. The JSON schema of the reply is reduced to what servers
+// accept, see [jsonschema.ForGrammar]; callers check the reply. It rejects tools for a model that has none with
 // [model.ErrNoTools].
 func (t target) buildRequest(r model.Request) (model.Request, error) {
 	if len(r.Tools) > 0 && !t.info.Tools {
 		return r, fmt.Errorf("%w: %s; tools have to be described in the prompt", model.ErrNoTools, t.name)
 	}
 	r.Model = t.backendName
+	if len(r.Format) > 0 {
+		r.Format = jsonschema.ForGrammar(r.Format)
+	}
+	if t.server.name == OpenAI { // llama.cpp's server makes a grammar of the parameters of tools too
+		r.Tools = slices.Clone(r.Tools)
+		for i := range r.Tools {
+			r.Tools[i].Parameters = jsonschema.ForGrammar(r.Tools[i].Parameters)
+		}
+	}
 	r.Stream = r.Stream && t.streams()
 	r.Think = t.thinkOption(r.Think)
 	o := &r.Options

@@ -140,7 +140,7 @@ func (e textEmbedder) embedBatch(ctx context.Context, batch []window, add func(w
 func isRejection(err error) bool {
 	for _, other := range []error{
 		model.ErrUnreachable, model.ErrMissing, model.ErrBusy, model.ErrRemote, model.ErrUnsupported,
-		model.ErrUnauthorized, model.ErrCut,
+		model.ErrUnauthorized, model.ErrCut, model.ErrRunner,
 	} {
 		if errors.Is(err, other) {
 			return false

@@ -189,6 +189,8 @@ var (
 	ErrMalformed = errors.New("malformed model output")
 	// the connection was lost before the last chunk
 	ErrCut = errors.New("the reply was cut off")
+	// the server's process that runs the model stopped; the server starts it again for the next request
+	ErrRunner = errors.New("the model runner stopped")
 	// and the configuration does not allow the model by name
 	ErrRemote       = errors.New("the request would leave this machine")
 	ErrUnsupported  = errors.New("not supported by the backend")

@@ -61,6 +61,11 @@ func (b *Backend) serverError(status int, message, name string) error {
 		return slices.ContainsFunc(phrases, func(p string) bool { return strings.Contains(low, p) })
 	}
 	switch {
+	case has("model runner has unexpectedly stopped", "llama runner process"):
+		return fmt.Errorf("%w: %s at %s; its log has the reason, most often too little memory: a smaller model or "+
+			"window needs less (%s)", model.ErrRunner, name, b.url, message)
+	case has("invalid json schema"):
+		return fmt.Errorf("%w: %s: %s", model.ErrUnsupported, name, message)
 	case has("does not support tools"):
 		return fmt.Errorf("%w: %s (%s)", model.ErrNoTools, name, message)
 	case has("does not support thinking"):

@@ -330,6 +330,9 @@ func (s *Server) ServeChat(w http.ResponseWriter, r *http.Request, seen Request,
 	}
 	s.load(seen.Model)
 	a := own
+	if a == nil {
+		a = refuseFormat(seen)
+	}
 	switch {
 	case a != nil:
 	case len(seen.Messages) == 0: // only loads the model

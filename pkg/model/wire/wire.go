@@ -241,6 +241,7 @@ var errorCodes = []struct {
 	{model.ErrBusy, subjects.CodeBusy},
 	{model.ErrMalformed, subjects.CodeModelMalformed},
 	{model.ErrCut, subjects.CodeModelCut},
+	{model.ErrRunner, subjects.CodeModelRunner},
 	{model.ErrRemote, subjects.CodeModelRemote},
 	{model.ErrUnsupported, subjects.CodeUnsupported},
 	{model.ErrUnauthorized, subjects.CodeModelKey},

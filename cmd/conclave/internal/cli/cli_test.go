@@ -182,6 +182,7 @@ func TestAnswerFault(t *testing.T) {
 		{subjects.CodeModelTooLong, ExitFailed, "new session"},
 		{subjects.CodeModelKey, ExitFailed, "key"},
 		{subjects.CodeModelCut, ExitFailed, "--model"},
+		{subjects.CodeModelRunner, ExitFailed, "log"},
 		{subjects.CodeUnavailable, ExitAbsent, "doctor"},
 		{subjects.CodeTimeout, ExitAbsent, "try again"},
 		{subjects.CodeStopped, ExitFailed, "ask again"},

@@ -51,6 +51,8 @@ func (c *Call) StatusError(status int, text string, a RequestInfo) error {
 		return fmt.Errorf("%w: %s says %q", model.ErrBusy, host, said)
 	case status == http.StatusBadGateway, status == http.StatusGatewayTimeout:
 		return fmt.Errorf("%w: the proxy in front of %s responded %q", model.ErrUnreachable, host, said)
+	case containsAny(low, badSchema):
+		return fmt.Errorf("%w: %s says %q of the JSON schema", model.ErrUnsupported, host, said)
 	case status >= 500 && containsAny(low, malformed):
 		return fmt.Errorf("%w: %s says %q", model.ErrMalformed, host, said)
 	}
@@ -72,6 +74,7 @@ var (
 		"not support thinking", "thinking is not supported", "not support reasoning", "reasoning is not supported",
 		"thinking_config is not", "not support setting thinking", "unsupported thinking",
 	}
+	badSchema = []string{"failed to parse grammar", "schema conversion failed", "grammar error"}
 	missing   = []string{"model_not_found", "model not found", "no such model", "could not find model"}
 	malformed = []string{"failed to parse", "error parsing tool call", "invalid tool call", "parse error"}
 )

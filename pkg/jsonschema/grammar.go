@@ -1,0 +1,196 @@
+package jsonschema
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Limits of a grammar. Model servers turn the JSON schema of a reply into a grammar in which each bound of a length is a
+// repetition. llama.cpp, which Ollama uses too, makes no grammar of one with a repetition above 2,000, and the process
+// that runs the model then dies; Ollama cuts a grammar beyond 32 KB with the same effect.
+const (
+	maxRepetition     = 2000 // of one bound, and of nested ones multiplied
+	maxRepetitions    = 8000 // of all bounds together
+	maxGrammarBytes   = 30_000
+	maxGrammarNesting = 16
+	// ruleBytes is an upper estimate of what one subschema adds to a grammar, beside its names and values.
+	ruleBytes = 80
+)
+
+// anyObject is the schema in place of one that cannot be a grammar.
+const anyObject = `{"type":"object"}`
+
+// anyValue is the schema of every value: converters reject one without a type.
+var anyValue = Value{Type: Object, Members: []Member{{Name: "type", Value: Value{Type: Array, Items: []Value{
+	{Type: String, Text: "string"},
+	{Type: String, Text: "number"},
+	{Type: String, Text: "boolean"},
+	{Type: String, Text: "object"},
+	{Type: String, Text: "array"},
+	{Type: String, Text: "null"},
+}}}}}
+
+// ForGrammar returns the part of a schema that every model server can turn into a grammar: which members and values
+// there are, and bounds of a size that grammars can hold. What it leaves out, patterns and formats among it, is accepted
+// by the grammar, so that a reply must be checked against the whole schema. The order of members is kept. A schema
+// that is invalid or too large becomes that of any object.
+func ForGrammar(raw []byte) []byte {
+	v, err := Parse(raw)
+	if err != nil || !isShaped(&v) {
+		return []byte(anyObject)
+	}
+	g := grammar{}
+	out := g.reduce(&v, maxRepetition, len("root"), maxGrammarNesting)
+	if g.bytes > maxGrammarBytes {
+		return []byte(anyObject)
+	}
+	return out.appendJSON(nil)
+}
+
+// grammar counts what the grammar of a schema holds.
+type grammar struct {
+	bytes       int // estimated
+	repetitions int
+}
+
+// reduce returns the part of a schema that a grammar can hold. most is the largest repetition that may stand here, path
+// the length of the rule's name, depth how many levels may follow.
+func (g *grammar) reduce(v *Value, most, path, depth int) Value {
+	g.bytes += ruleBytes + 4*path
+	if depth == 0 || !isShaped(v) {
+		return anyValue
+	}
+	lengths, _ := g.keepBounds(v, "minLength", "maxLength", most)
+	counts, inside := g.keepBounds(v, "minItems", "maxItems", most)
+	reduce := func(v *Value, name string) Value { return g.reduce(v, inside, path+len(name)+1, depth-1) }
+	bounds := append(lengths, counts...)
+	var kept []Member
+	for _, m := range v.Members {
+		switch m.Name {
+		case "description", "title", "required":
+		case "type":
+			if _, err := readTypes(&m.Value); err != nil {
+				continue
+			}
+		case "enum", "const":
+			if m.Name == "enum" && (m.Value.Type != Array || len(m.Value.Items) == 0) {
+				continue
+			}
+			g.bytes += 2 * len(m.Value.appendJSON(nil))
+		case "properties", "$defs", "definitions":
+			members := slices.Clone(m.Value.Members)
+			for i := range members {
+				members[i].Value = reduce(&members[i].Value, members[i].Name)
+			}
+			m.Value = Value{Type: Object, Members: members}
+		case "items":
+			m.Value = reduce(&m.Value, "item")
+		case "additionalProperties":
+			if v.Member("patternProperties") != nil {
+				continue
+			}
+			if m.Value.Type != Boolean {
+				m.Value = reduce(&m.Value, "value")
+			}
+		case "anyOf", "oneOf":
+			// Beside members these are conditions on them, which no grammar holds.
+			if v.Member("properties") != nil || m.Value.Type != Array || len(m.Value.Items) == 0 {
+				continue
+			}
+			items := slices.Clone(m.Value.Items)
+			for i := range items {
+				items[i] = reduce(&items[i], "alternative")
+			}
+			m.Value = Value{Type: Array, Items: items}
+		case "$ref":
+			if !strings.HasPrefix(m.Value.Text, "#/$defs/") && !strings.HasPrefix(m.Value.Text, "#/definitions/") {
+				return anyValue
+			}
+		case "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum":
+			if _, short := m.Value.shortFloat(); m.Value.Type != Integer || !short {
+				continue
+			}
+		default:
+			if !slices.Contains(bounds, m.Name) {
+				continue
+			}
+		}
+		kept = append(kept, m)
+	}
+	return Value{Type: Object, Members: kept}
+}
+
+// isShaped reports whether a schema says which values there are; converters reject others.
+func isShaped(v *Value) bool {
+	return v.Type == Object && slices.ContainsFunc(v.Members, func(m Member) bool {
+		switch m.Name {
+		case "type":
+			_, err := readTypes(&m.Value)
+			return err == nil
+		case "enum", "anyOf", "oneOf":
+			return m.Value.Type == Array && len(m.Value.Items) > 0
+		case "const", "$ref":
+			return true
+		case "properties", "items":
+			return m.Value.Type == Object
+		}
+		return false
+	})
+}
+
+// keepBounds returns those of the two bounds of a length that a grammar can hold, and the largest repetition that may
+// stand inside of what they repeat. An upper bound below the lower one is left out.
+func (g *grammar) keepBounds(v *Value, low, high string, most int) (kept []string, inside int) {
+	lowest := 0
+	for _, name := range []string{low, high} {
+		bound := v.Member(name)
+		if bound == nil {
+			continue
+		}
+		n, err := strconv.Atoi(bound.Text)
+		if err != nil || bound.Type != Integer || n < lowest || n > most ||
+			g.repetitions+n > maxRepetitions {
+			continue
+		}
+		lowest = n
+		kept = append(kept, name)
+	}
+	g.repetitions += lowest
+	return kept, most / max(1, lowest)
+}
+
+// appendJSON appends a value as JSON, without white space.
+func (v *Value) appendJSON(out []byte) []byte {
+	appendString := func(s string) {
+		encoded, _ := json.Marshal(s)
+		out = append(out, encoded...)
+	}
+	switch v.Type {
+	case String:
+		appendString(v.Text)
+	case Array:
+		out = append(out, '[')
+		for i := range v.Items {
+			if i > 0 {
+				out = append(out, ',')
+			}
+			out = v.Items[i].appendJSON(out)
+		}
+		out = append(out, ']')
+	case Object:
+		out = append(out, '{')
+		for i := range v.Members {
+			if i > 0 {
+				out = append(out, ',')
+			}
+			appendString(v.Members[i].Name)
+			out = v.Members[i].Value.appendJSON(append(out, ':'))
+		}
+		out = append(out, '}')
+	default:
+		out = append(out, v.Text...)
+	}
+	return out
+}
