@@ -15,7 +15,7 @@ func TestEveryRecordNamesTypeAndLineage(t *testing.T) {
 	t.Parallel()
 	server := onlyModels(t)
 	c := settings(t, "system.gateway.listen", "127.0.0.1:0")
-	c.Models.Ollama.URL, c.Models.Ollama.IdleDelay = server.URL, 0
+	c.Models.Ollama.URL = server.URL
 	home := newHome(t)
 	r := up(t, c, home, config.Actors...)
 	user := dialUser(t, r.Bus)

@@ -138,7 +138,7 @@ func TestGreetingCostsOneModelCallBeforeTheAnswer(t *testing.T) {
 	t.Parallel()
 	server := onlyModels(t)
 	c := settings(t, "system.gateway.listen", "127.0.0.1:0")
-	c.Models.Ollama.URL, c.Models.Ollama.IdleDelay = server.URL, 0
+	c.Models.Ollama.URL = server.URL
 	r := up(t, c, newHome(t), config.Actors...)
 	user := dialUser(t, r.Bus)
 	var prefixes []string

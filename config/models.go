@@ -93,7 +93,6 @@ func listModelFields(c model.Config) []strict.Field {
 	}
 	add("allow_remote", strings.Join(c.Remote, ", "))
 	add("demo_model", c.DemoModel)
-	add("background_limit", strict.FormatDuration(c.BackgroundLimit))
 	servers := c.Servers()
 	for _, name := range strict.SortedKeys(servers) {
 		for _, f := range strict.Fields(servers[name]) {

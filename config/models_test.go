@@ -55,7 +55,7 @@ func TestModelsShipped(t *testing.T) {
 		}
 	}
 	if c.Ollama.URL != "http://127.0.0.1:11434" || c.Ollama.Slots != 1 || !c.Ollama.Exclusive ||
-		c.Ollama.Queue != 512 || c.Ollama.IdleDelay != time.Second || c.Ollama.RemoteHost() != "" {
+		c.Ollama.Queue != 512 || c.Ollama.RemoteHost() != "" {
 		t.Errorf("%+v", c.Ollama)
 	}
 	if len(c.Remote) != 0 || c.OpenAI != nil || c.Anthropic != nil || c.Google != nil || c.DemoModel != model.DemoAuto {

@@ -73,7 +73,7 @@ func TestObservability(t *testing.T) {
 	address := make(chan string, 1)
 	c := settings(t, "system.gateway.listen", "127.0.0.1:0", "system.telemetry.otlp", collector.url).WithWiring(
 		config.Wiring{OnListen: func(addr string) { address <- addr }})
-	c.Models.Ollama.URL, c.Models.Ollama.IdleDelay = observedServer(t).URL, 0
+	c.Models.Ollama.URL = observedServer(t).URL
 	home := newHome(t)
 	r := up(t, c, home, config.Actors...)
 	base := "http://" + <-address

@@ -97,7 +97,7 @@ func TestAssistantPathWithoutPersonas(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.Models.Ollama.URL, c.Models.Ollama.IdleDelay = server.URL, 0
+		c.Models.Ollama.URL = server.URL
 		r := up(t, c, newHome(t), names...)
 		user := dialUser(t, r.Bus)
 		for _, question := range []string{"hi", "Should I move?"} {

@@ -34,7 +34,7 @@ func TestFirstPromptWithFourToolsHasAtMost900Tokens(t *testing.T) {
 				Window: 32768, Tools: true,
 			}))
 			c := settings(t, "system.gateway.listen", "127.0.0.1:0")
-			c.Models.Ollama.URL, c.Models.Ollama.IdleDelay, c.Critic.Enabled = server.URL, 0, false
+			c.Models.Ollama.URL, c.Critic.Enabled = server.URL, false
 			user := dialUser(t, up(t, c, newHome(t), config.Actors...).Bus)
 			askQuestion(t, user, "s1", "hi")
 			all := server.Requests()

@@ -65,14 +65,12 @@ var editable = []struct{ path, applies string }{
 	{"orchestrator.*", live},
 	{"models.roles.*", live},
 	{"models.defaults.*", live},
-	{"models.background_limit", live},
 	{"models.demo_model", live},
 	{"models.ollama.slots", live},
 	{"models.ollama.ahead", live},
 	{"models.ollama.queue", live},
 	{"models.ollama.exclusive", live},
 	{"models.ollama.batch", live},
-	{"models.ollama.rest", live},
 	{"web_search.max_results", onRestart},
 	{"web_search.timeout_seconds", onRestart},
 	{"web_search.language", onRestart},
@@ -392,8 +390,6 @@ func (c Config) settingFields() []strict.Field {
 				f.Type = "text"
 			case "keep", "allow_remote":
 				f.Type = "list"
-			case "background_limit":
-				f.Type = "duration"
 			case "defaults", "models":
 				f.Type = types[last]
 			default:

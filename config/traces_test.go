@@ -232,7 +232,7 @@ func TestTraceOverMachine(t *testing.T) {
 			t.Parallel()
 			c := newCollector(t)
 			onHub := settings(t, "system.machines.listen", "127.0.0.1:0", "system.telemetry.otlp", c.url)
-			onHub.Models.Ollama.URL, onHub.Models.Ollama.IdleDelay, onHub.Models.DemoModel = closedURL(), 0,
+			onHub.Models.Ollama.URL, onHub.Models.DemoModel = closedURL(),
 				model.DemoNever
 			hub := up(t, onHub, newHome(t), slices.DeleteFunc(slices.Clone(config.Actors), func(a string) bool {
 				return a == "tools" || a == "gateway"
@@ -356,7 +356,7 @@ service:
 		return err == nil
 	})
 	c := settings(t, "system.gateway.listen", "127.0.0.1:0", "system.telemetry.otlp", "http://"+addr)
-	c.Models.Ollama.URL, c.Models.Ollama.IdleDelay = observedServer(t).URL, 0
+	c.Models.Ollama.URL = observedServer(t).URL
 	r := up(t, c, newHome(t), config.Actors...)
 	user := dialUser(t, r.Bus)
 	response := askQuestion(t, user, "s1", "What time is it in Tokyo?")

@@ -61,7 +61,7 @@ func newUserToolFixture(t *testing.T, name string) *userToolFixture {
 func startUserToolSystem(t *testing.T, name, ollama string) *userToolFixture {
 	t.Helper()
 	c := settings(t, "system.gateway.listen", "127.0.0.1:0")
-	c.Models.Ollama.URL, c.Models.Ollama.IdleDelay = ollama, 0
+	c.Models.Ollama.URL = ollama
 	actors := slices.DeleteFunc(slices.Clone(config.Actors), func(n string) bool {
 		return n == "memory" || n == "critic" || n == "reward"
 	})

@@ -42,8 +42,7 @@ const (
 	CodeModelRunner      = "model_runner" // the server's process that runs the model stopped
 	CodeModelRemote      = "model_remote" // the request would leave this machine, and the model is not allowed by name
 	CodeModelKey         = "model_key"    // the server rejects the key
-	CodeModelSlow        = "model_slow"   // an optional or background call would take too long
-	CodeModelSwap        = "model_swap"   // an embedding would unload the model that answers
+	CodeModelSwap        = "model_swap"   // a background call or embedding unloaded the model that answers
 	CodeUnsupported      = "unsupported"
 	CodeUnknownAnswer    = "unknown_answer"  // feedback about an unknown or expired answer
 	CodeNoPersonas       = "no_personas"     // no persona is active, and the question names none

@@ -33,10 +33,9 @@ type ModelRunEnd struct {
 type ModelReport struct {
 	Models []MachineModel `json:"models"`
 	// Limits of its model server, see ollama in models.yaml.
-	Slots      int   `json:"slots"`
-	Batch      int   `json:"batch"`
-	Exclusive  bool  `json:"exclusive,omitempty"`
-	RestMillis int64 `json:"rest_ms,omitempty"`
+	Slots     int  `json:"slots"`
+	Batch     int  `json:"batch"`
+	Exclusive bool `json:"exclusive,omitempty"`
 }
 
 // MachineModel describes a model of a machine.

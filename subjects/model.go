@@ -16,11 +16,8 @@ type ChatRequest struct {
 	Options  json.RawMessage `json:"options,omitempty"`
 	Think    *bool           `json:"think,omitempty"` // nil = as the model supports
 	Stream   bool            `json:"stream,omitempty"`
-	// Background means that no user waits: every other request goes before it. Optional means that the caller can do
-	// without the reply. Either is refused with CodeModelSlow where it would take too long, by the measured speed of
-	// the model.
+	// Background means that no user waits: every other request goes before it.
 	Background bool `json:"background,omitempty"`
-	Optional   bool `json:"optional,omitempty"`
 }
 
 // ChatChunk is a piece of the model's reply; the last has Done and the usage.
@@ -81,9 +78,6 @@ type ModelList struct {
 	Roles  []RoleModel `json:"roles"`
 	// Machines are the other machines with models, connected or not.
 	Machines []ModelMachine `json:"machines,omitempty"`
-	// Skipped says which optional and background calls are not made because the model is too slow for them; empty =
-	// none.
-	Skipped string `json:"skipped,omitempty"`
 }
 
 // ModelInfo describes a model.

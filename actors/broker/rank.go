@@ -98,7 +98,7 @@ func (b *Broker) askJSON(ctx context.Context, out actor.Out, role, prompt string
 	defer cancel()
 	demoModel, zero, quiet := false, 0.0, false
 	client := wire.Client{
-		Out: out, Role: role, Hint: "simple", Timeout: limit, Optional: true,
+		Out: out, Role: role, Hint: "simple", Timeout: limit,
 		OnDone: func(c subjects.ChatChunk) { demoModel = c.DemoModel },
 	}
 	reply, _, err := model.Collect(client.Chat(ctx, model.Request{

@@ -138,7 +138,7 @@ func (c *Critic) lookupWindow(ctx context.Context, out actor.Out) int {
 // isTransient reports whether a retry may overcome err. Unknown errors are transient.
 func isTransient(err error) bool {
 	if errors.Is(err, errUnreadable) || errors.Is(err, errDemoModel) || errors.Is(err, errTooManyAttempts) ||
-		errors.Is(err, model.ErrTooSlow) {
+		errors.Is(err, model.ErrSwap) {
 		return false
 	}
 	for _, lasting := range []error{

@@ -21,7 +21,6 @@ type Models struct {
 	Roles      []subjects.RoleModel `json:"roles"`
 	FreeMemory int64                `json:"free_memory"` // of the gateway's machine in bytes; 0 = unknown
 	Pulls      []Pull               `json:"pulls"`
-	Skipped    string               `json:"skipped"` // calls that are left out because the model is slow
 }
 
 // Model is one available model.
@@ -57,7 +56,6 @@ func (g *Gateway) onModels(w http.ResponseWriter, r *http.Request) error {
 	}
 	out := Models{
 		Models: []Model{}, Roles: list.Roles, FreeMemory: local.AvailableMemory(), Pulls: g.pulls.list(),
-		Skipped: list.Skipped,
 	}
 	latest := func(name string) string { return strings.TrimSuffix(name, ":latest") }
 	for _, m := range list.Models {

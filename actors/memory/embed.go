@@ -220,15 +220,13 @@ func firstVector(all ...[]float32) []float32 {
 }
 
 // askModel returns the function by which a digester calls the model for summaries, with at most 1024 tokens and
-// ModelTimeout, without thinking. background means that no user waits for the result. The call is optional in any case.
-// Replies of the built-in demo model are errors, so that plain rules are used.
+// ModelTimeout, without thinking. background means that no user waits for the result. Replies of the built-in demo model are errors, so that plain rules are used.
 func (m *Memory) askModel(out actor.Out, background bool) digest.Ask {
 	return func(ctx context.Context, system, user string, schema json.RawMessage) (string, error) {
 		demo, zero, quiet := false, 0.0, false
 		client := wire.Client{
 			Out: out, Role: subjects.RoleSummaries, Hint: "simple", Timeout: m.cfg.ModelTimeout, Background: background,
-			Optional: true,
-			OnDone:   func(c subjects.ChatChunk) { demo = c.DemoModel },
+			OnDone: func(c subjects.ChatChunk) { demo = c.DemoModel },
 		}
 		reply, _, err := model.Collect(client.Chat(ctx, model.Request{
 			Messages: []model.Message{{Role: model.System, Content: system}, {Role: model.User, Content: user}},

@@ -39,8 +39,8 @@ func (t target) needsCallTest() bool {
 		!isRemote(t.backendName, t.server.remoteHost) && t.info.Remote == ""
 }
 
-// scheduleCallTest has the tool calls of a model tested when no question was asked for a while. It does not wait. While
-// a test of the model waits or runs it does nothing.
+// scheduleCallTest has the tool calls of a model tested in a while, in the background. It does not wait. While a test of
+// the model waits or runs it does nothing.
 func (m *Model) scheduleCallTest(t target) {
 	if _, scheduled := m.testing.LoadOrStore(t.key(), true); scheduled {
 		return
@@ -57,32 +57,22 @@ func (m *Model) scheduleCallTest(t target) {
 	}
 }
 
-// testCalls tests the native tool calls of a model and keeps the result. Nothing is kept when the server fails, when
-// the model is too slow for background calls, and when another model was used meanwhile: then it is tested after its
-// next use.
+// testCalls tests the native tool calls of a model and keeps the result. Nothing is kept when the server fails: then it
+// is tested after its next use.
 func (m *Model) testCalls(ctx context.Context, out actor.Out, t target) error {
 	delay := m.cfg.CallTestDelay
 	if delay == 0 {
 		delay = callTestDelay
 	}
-	for {
-		remaining := t.server.untilIdle(delay)
-		if remaining == 0 {
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(remaining):
-		}
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-time.After(delay):
 	}
 	steps := callcheck.Steps()
 	result := callTest{Total: len(steps), Digest: t.info.Digest}
 	for _, s := range steps {
 		passed, err := m.runCallStep(ctx, out, t, s)
-		if errors.Is(err, model.ErrTooSlow) || errors.Is(err, errNotLoaded) {
-			return nil
-		}
 		if err != nil {
 			return err
 		}
@@ -95,18 +85,9 @@ func (m *Model) testCalls(ctx context.Context, out actor.Out, t target) error {
 	return m.meter.write(out.Now(), true)
 }
 
-// errNotLoaded means that a test would load its model again.
-var errNotLoaded = errors.New("another model was used")
-
 // runCallStep sends one request of the test. A reply that the server could not parse is wrong.
 func (m *Model) runCallStep(ctx context.Context, out actor.Out, t target, s callcheck.Step) (passed bool, err error) {
 	r, err := t.buildRequest(s.Request())
-	if err == nil {
-		err = m.checkSpeed(ctx, t, r, true, true)
-	}
-	if err == nil && t.queue().loadedModel() != t.backendName {
-		err = errNotLoaded
-	}
 	if err != nil {
 		return false, err
 	}

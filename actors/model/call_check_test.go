@@ -107,7 +107,7 @@ func TestToolCallsOfAModelAreTestedOnce(t *testing.T) {
 }
 
 // No request is sent that the user would not expect: to a model whose calls are set or known by its size, or that
-// leaves the machine, and none before the server was idle for a while.
+// leaves the machine, and none before a while has passed.
 func TestToolCallsAreNotTested(t *testing.T) {
 	t.Parallel()
 	big := scriptserver.Model{Parameters: "12B", Tools: true}
@@ -125,7 +125,7 @@ func TestToolCallsAreNotTested(t *testing.T) {
 			scriptserver.Model{Parameters: "12B", Tools: true, RemoteHost: "https://ollama.com"},
 			func(c *model.Config) { c.Remote = []string{"big"} },
 		},
-		"a question a while ago": {big, func(c *model.Config) { c.CallTestDelay = time.Hour }},
+		"not used long enough": {big, func(c *model.Config) { c.CallTestDelay = time.Hour }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

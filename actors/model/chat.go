@@ -97,8 +97,8 @@ func (m *Model) answerChat(ctx context.Context, c *chatCall, t target, err error
 	if err == nil && t.queue().isFull(from) {
 		err = errQueueFull
 	}
-	if err == nil {
-		err = m.checkSpeed(ctx, t, r, from.priority > foreground, in.Body.Optional)
+	if err == nil && from.priority > foreground {
+		err = m.checkSwap(ctx, t)
 	}
 	if err == nil && imageBytes > 0 {
 		var release func()
@@ -167,18 +167,24 @@ func (m *Model) runChat(ctx context.Context, p *actor.Permit, t target, role, qu
 		sent = sent || c.Notice == "" && c.Reading == nil
 		return send(c)
 	}
-	began, err = t.queue().run(ctx, from, t.backendName, func(turn context.Context) (err error) {
+	attempt := func(turn context.Context) (err error) {
 		last, err = m.observeReply(turn, t, role, query, r, from.priority, sendNoted)
-		if len(r.Format) > 0 && !sent &&
-			(errors.Is(err, model.ErrRunner) || errors.Is(err, model.ErrUnsupported)) {
-			notice := fmt.Sprintf("%s; asked again without the JSON schema", text.OneLine(err.Error(), maxText/2))
-			if err := send(subjects.ChatChunk{Notice: notice}); err != nil {
-				return err
-			}
-			r.Format = nil
-			last, err = m.observeReply(turn, t, role, query, r, from.priority, send)
+		if len(r.Format) == 0 || sent || !errors.Is(err, model.ErrRunner) && !errors.Is(err, model.ErrUnsupported) {
+			return err
 		}
+		notice := fmt.Sprintf("%s; asked again without the JSON schema", text.OneLine(err.Error(), maxText/2))
+		if err := send(subjects.ChatChunk{Notice: notice}); err != nil {
+			return err
+		}
+		r.Format = nil
+		last, err = m.observeReply(turn, t, role, query, r, from.priority, sendNoted)
 		return err
+	}
+	began, err = t.queue().run(ctx, from, t.backendName, func(turn context.Context) error {
+		if from.priority == foreground || t.opts.KeepAlive == "-1" {
+			return attempt(turn)
+		}
+		return m.watchSwap(turn, t, func() error { return attempt(turn) })
 	})
 	return last, began, err
 }
@@ -193,7 +199,6 @@ func (m *Model) measureReply(turn context.Context, t target, r model.Request, pr
 	}
 	measured, reading := m.meter.begin(t.key(), r)
 	if priority == foreground {
-		t.queue().setPrefixCost(m.meter.of(t.key()).promptTime(measured.size))
 		if reading.Expected >= minShownReading {
 			c, err := wire.EncodeChunk(model.Chunk{Reading: &reading})
 			if err == nil {

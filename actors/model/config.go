@@ -53,9 +53,6 @@ type Config struct {
 
 	Remote    []string `yaml:"allow_remote"` // models that may leave this machine, by name
 	DemoModel string   `yaml:"demo_model"`   // auto, never, always
-	// BackgroundLimit is the longest expected time of a call that no user waits for, by the measured speed; longer ones
-	// are not made. 0 = no limit.
-	BackgroundLimit time.Duration `yaml:"background_limit"`
 
 	Ollama    Server  `yaml:"ollama"`
 	OpenAI    *Server `yaml:"openai"` // nil = off, here and below
@@ -65,7 +62,7 @@ type Config struct {
 	// Not in the file.
 	AuditTimeout  time.Duration // for storing one audit record
 	MeasuredFile  string        // where what was measured of models is kept; "" = nowhere
-	CallTestDelay time.Duration // without a foreground request, before a model's tool calls are tested; 0 = 30 seconds
+	CallTestDelay time.Duration // after its first use, before a model's tool calls are tested; 0 = 30 seconds
 	// AgentType returns the agent type of an account for the audit log, see [policy.ActiveRules.AgentType]; nil = not
 	// recorded.
 	AgentType func(account string) string
@@ -115,10 +112,8 @@ type Server struct {
 	// requests sent beyond slots, so that the server has its next one at hand
 	Ahead     int  `yaml:"ahead"`
 	Queue     int  `yaml:"queue"`     // foreground requests that wait; further ones are rejected as busy
-	Exclusive bool `yaml:"exclusive"` // two large models never run at once
+	Exclusive bool `yaml:"exclusive"` // two large models never run at once, and see [Model.checkSwap]
 	Batch     int  `yaml:"batch"`     // requests for one model in a row while others wait for another model
-	// without foreground requests, before a background request may load another model
-	IdleDelay time.Duration `yaml:"rest"`
 }
 
 // RemoteHost returns the host of a server on another machine, "" for this machine. Every name but localhost counts as
@@ -249,10 +244,6 @@ func (c Config) Problems() (out strict.Problems) {
 	for _, name := range strict.SortedKeys(servers) {
 		servers[name].addProblems(name, add)
 	}
-	if c.BackgroundLimit < 0 || c.BackgroundLimit > maxBackgroundLimit {
-		add("background_limit", "%s is not between 0s and %s", strict.FormatDuration(c.BackgroundLimit),
-			strict.FormatDuration(maxBackgroundLimit))
-	}
 	if c.AuditTimeout < 0 {
 		add("audit_timeout", "must not be negative")
 	}
@@ -344,16 +335,7 @@ func (s Server) addProblems(name string, add func(path, format string, a ...any)
 			add(name+"."+f.field, "%d is not between %d and %d", f.n, f.min, f.max)
 		}
 	}
-	if s.IdleDelay < 0 || s.IdleDelay > maxIdleDelay {
-		add(name+".rest", "%s is not between 0s and %s", strict.FormatDuration(s.IdleDelay),
-			strict.FormatDuration(maxIdleDelay))
-	}
 }
-
-const maxBackgroundLimit = time.Hour
-
-// maxIdleDelay is longer than a tool between two steps should take; a longer delay would only starve the critic.
-const maxIdleDelay = time.Minute
 
 // Limits of a server whose section has none. Ollama's section always has them, from the shipped models.yaml.
 const (

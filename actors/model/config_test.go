@@ -3,7 +3,6 @@ package model_test
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"conclave/actors/model"
 	"conclave/pkg/strict"
@@ -65,19 +64,6 @@ func TestConfigProblems(t *testing.T) {
 		{"ahead", func(c *model.Config) { c.Ollama.Ahead = 5000 }, "ollama.ahead"},
 		{"queue", func(c *model.Config) { c.Ollama.Queue = 1 << 30 }, "ollama.queue"},
 		{"batch", func(c *model.Config) { c.Ollama.Batch = -1 }, "ollama.batch"},
-		{"no rest", func(c *model.Config) { c.Ollama.IdleDelay = 0 }, ""},
-		{"the longest rest", func(c *model.Config) { c.Ollama.IdleDelay = time.Minute }, ""},
-		{"too long a rest", func(c *model.Config) { c.Ollama.IdleDelay = time.Minute + 1 }, "ollama.rest"},
-		{"a rest that is over before it begins", func(c *model.Config) { c.Ollama.IdleDelay = -1 }, "ollama.rest"},
-		{"another server's rest", func(c *model.Config) {
-			c.OpenAI = &model.Server{URL: "http://127.0.0.1:1", Exclusive: true, IdleDelay: time.Second}
-		}, ""},
-		{"another server's is too long", func(c *model.Config) {
-			c.OpenAI = &model.Server{URL: "http://127.0.0.1:1", IdleDelay: time.Hour}
-		}, "openai.rest"},
-		{"a service's, too", func(c *model.Config) {
-			c.Google = &model.Server{Key: "google", IdleDelay: -time.Hour}
-		}, "google.rest"},
 		{"audit", func(c *model.Config) { c.AuditTimeout = -1 }, "audit_timeout"},
 	} {
 		cfg := defaultConfig("http://127.0.0.1:11434")

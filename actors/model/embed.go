@@ -17,7 +17,7 @@ import (
 // onEmbed computes embeddings with the requested model, or that of the embeddings role, or fails: embeddings of two
 // models cannot be compared, so that no model but the demo model, which says so, takes the place of another. It rejects
 // a malformed request, and denies one for a missing model, for one on another machine without permission, when the
-// queue is full, and when it would unload the model that answers; each is recorded.
+// queue is full, and when it was seen to unload the model that answers; each is recorded.
 func (m *Model) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedRequest], out actor.Out) (subjects.EmbedReply,
 	error,
 ) {
@@ -37,13 +37,12 @@ func (m *Model) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedRequest]
 		name = m.cfg.Roles[subjects.RoleEmbeddings]
 	}
 	t, err := m.findEmbedder(ctx, name, begun)
-	displaced := ""
 	if rec.Tool = name; err == nil {
 		rec.Tool = t.key()
 		if t.server.embeddings.isFull(newRequester(in.From, in.Session, false)) {
 			err = errQueueFull
 		} else {
-			displaced, err = m.checkResidency(ctx, t, in.Body.Task, out.Now())
+			err = m.checkSwap(ctx, t)
 		}
 	}
 	if err != nil {
@@ -52,24 +51,21 @@ func (m *Model) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedRequest]
 	return actor.Audited(ctx, out, m.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.EmbedReply,
 		error,
 	) {
-		reply, began, err := runEmbed(ctx, p, t, in.Body, newRequester(in.From, in.Session, false))
+		reply, began, err := m.runEmbed(ctx, p, t, in.Body, newRequester(in.From, in.Session, false))
 		if errors.Is(err, model.ErrMissing) {
 			t.server.dropCache()
 		}
 		if err := reportOutcome(ctx, p, began, err); err != nil {
 			return subjects.EmbedReply{}, err
 		}
-		if t.server.embedderUsed.Store(true); displaced != "" {
-			m.observeResidency(ctx, t, displaced, out.Now())
-		}
 		return reply, nil
 	})
 }
 
 // runEmbed waits for a slot and computes the embeddings; see [textEmbedder]. began reports whether the model was asked.
-func runEmbed(ctx context.Context, p *actor.Permit, t target, q subjects.EmbedRequest,
-	from requester,
-) (reply subjects.EmbedReply, began bool, err error) {
+func (m *Model) runEmbed(ctx context.Context, p *actor.Permit, t target, q subjects.EmbedRequest, from requester) (
+	reply subjects.EmbedReply, began bool, err error,
+) {
 	if err := p.Check(); err != nil {
 		return reply, false, err
 	}
@@ -79,7 +75,12 @@ func runEmbed(ctx context.Context, p *actor.Permit, t target, q subjects.EmbedRe
 			telemetry.String(telemetry.GenAIOperation, telemetry.GenAIOperationEmbed),
 			telemetry.String(telemetry.GenAIProvider, t.server.name), telemetry.String(telemetry.GenAIRequestModel,
 				t.name))
-		vectors, failed, err := e.embedTexts(turn, q.Texts)
+		var vectors [][]float32
+		var failed map[int]error
+		err := m.watchSwap(turn, t, func() (err error) {
+			vectors, failed, err = e.embedTexts(turn, q.Texts)
+			return err
+		})
 		span.End(err)
 		if err != nil {
 			return preemptionError(turn, err, false)

@@ -112,7 +112,7 @@ func (x *Executor) onReport(ctx context.Context, in actor.Msg[subjects.Empty], o
 	r := subjects.ModelReport{
 		Models: []subjects.MachineModel{}, Slots: cmp.Or(x.server.Slots, defaultSlots), Batch: cmp.Or(x.server.Batch,
 			defaultBatch),
-		Exclusive: x.server.Exclusive, RestMillis: x.server.IdleDelay.Milliseconds(),
+		Exclusive: x.server.Exclusive,
 	}
 	for _, listed := range infos {
 		if len(r.Models) == maxModels {

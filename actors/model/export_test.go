@@ -1,5 +1,7 @@
 package model
 
+import "time"
+
 // QueueCounts counts who has a slot for large models at Ollama, who waits for one, and the same for vectors.
 func (m *Model) QueueCounts() (running, waiting int) {
 	s := m.servers[Ollama]
@@ -21,3 +23,12 @@ func asRequester(account, key string) requester {
 
 // SetTimes changes the times of the link.
 func (x *Executor) SetTimes(t LinkTimes) { x.times = t.withDefaults() }
+
+// AgeSwaps makes the swaps that were seen older.
+func (m *Model) AgeSwaps(d time.Duration) {
+	m.swaps.mu.Lock()
+	defer m.swaps.mu.Unlock()
+	for key, s := range m.swaps.seen {
+		m.swaps.seen[key] = swap{s.unloaded, s.at.Add(-d)}
+	}
+}

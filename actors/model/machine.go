@@ -127,7 +127,7 @@ func (c *machineCall) read(ctx context.Context) error {
 			}
 		} else if limit := c.patience(ctx); since >= limit {
 			return &lostError{
-				m.name, fmt.Sprintf("the connection to %s was lost for %s", m.name, roundDuration(limit)),
+				m.name, fmt.Sprintf("the connection to %s was lost for %s", m.name, limit.Round(100*time.Millisecond)),
 				c.started,
 			}
 		}
@@ -155,7 +155,7 @@ func (c *machineCall) checkStall(ctx context.Context) error {
 		return nil
 	}
 	return &lostError{c.machine.name, fmt.Sprintf("%s sent no part of the answer for %s", c.machine.name,
-		roundDuration(limit)), false}
+		limit.Round(100*time.Millisecond)), false}
 }
 
 // readOnce reads chunks with one request, until the last one, until the link is silent, or until the machine ends the
@@ -416,7 +416,6 @@ func (c *machine) refresh(ctx context.Context) {
 	c.server.setLimits(Server{
 		Slots: min(max(1, report.Slots), maxMachineSlots), Batch: min(max(1, report.Batch), 1024),
 		Exclusive: report.Exclusive,
-		IdleDelay: min(max(0, time.Duration(report.RestMillis)*time.Millisecond), maxIdleDelay),
 	})
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -30,7 +30,7 @@ func (e evilMachine) Routes() []actor.Route {
 		actor.Serve(subjects.MachineReport, func(context.Context, actor.Msg[subjects.Empty],
 			actor.Out,
 		) (subjects.ModelReport, error) {
-			r := subjects.ModelReport{Slots: 1 << 40, Batch: -1, RestMillis: -5}
+			r := subjects.ModelReport{Slots: 1 << 40, Batch: -1}
 			for _, name := range []string{
 				"another-call", "repeats", "skips", "notices", "counts", "endless", "fault",
 				"bad name", "x:cloud", strings.Repeat("n", 300),

@@ -41,7 +41,7 @@ type Model struct {
 	hash    Hasher
 	calls   calls
 	meter   *meter
-	skipped skippedCalls
+	swaps   swaps
 	images  imageBudget
 
 	machines        machines
@@ -69,6 +69,7 @@ func New(cfg Config, backends map[string]model.Backend, demo model.Backend, a Au
 	m.closing = make(chan struct{})
 	m.stop = sync.OnceFunc(func() { close(m.closing) })
 	m.meter = newMeter(cfg.MeasuredFile)
+	m.swaps.seen = map[string]swap{}
 	m.probe, m.machinesChanged = make(chan struct{}, 1), make(chan struct{}, 1)
 	m.machines = machines{
 		all: map[string]*machine{}, assigned: map[*server][priorities]int{},

@@ -20,7 +20,7 @@ func (m *Model) onNames(ctx context.Context, _ actor.Msg[subjects.Empty], out ac
 	now := out.Now()
 	list := subjects.ModelList{
 		Models: m.listModels(ctx, now), Roles: []subjects.RoleModel{},
-		Machines: m.machines.describe(), Skipped: m.skipped.describe(),
+		Machines: m.machines.describe(),
 	}
 	roles := m.cfg.InUse
 	if roles == nil {
@@ -59,8 +59,8 @@ func (m *Model) resolveRole(ctx context.Context, role string, now time.Time) sub
 		Role: role, Model: t.name, Wanted: t.wanted, Notice: t.notice, Window: t.window(), Stream: t.streams(),
 		Tools: t.info.Tools, Thinking: t.info.Thinking, Vision: t.info.Vision, Calls: t.callMode(), DemoModel: t.isDemo,
 	}
-	if b := m.meter.of(t.key()).Beside; role == subjects.RoleEmbeddings && !t.isDemo && b != nil && !b.Fits {
-		r.Notice = describeSwap(t.name, b.Other)
+	if err := m.checkSwap(ctx, t); err != nil {
+		r.Notice = joinNotices(r.Notice, text.Clip(err.Error(), maxText))
 	}
 	if t.wanted != "" && !t.isDemo {
 		r.Improves = m.improvement(role)

@@ -446,7 +446,7 @@ func TestBackgroundFloodLeavesForegroundPlaces(t *testing.T) {
 		if h.q.waiting != [priorities]int{16, 5, 5} || !h.q.isFull(asRequester("broker", "")) {
 			t.Errorf("waiting %v", h.q.waiting)
 		}
-		if err := checkInvariants(h.q, 0); err != nil {
+		if err := checkInvariants(h.q); err != nil {
 			t.Error(err)
 		}
 		end()

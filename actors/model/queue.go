@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"time"
 )
 
 // queue assigns the slots of a server. Requests of a higher priority are admitted first, always, and preempt those of a
@@ -14,15 +13,13 @@ import (
 // another, requests for the loaded model are admitted together, but only batch of them in a row while a request of the
 // same priority waits for another model.
 //
-// It has no goroutine: a request that arrives or leaves admits the next ones, and a timer does after an idle delay; see
-// remainingIdle.
+// It has no goroutine: a request that arrives or leaves admits the next ones.
 type queue struct {
-	slots      int           // requests at once
-	ahead      int           // foreground requests sent to the server beyond slots, so that it has its next one at hand
-	maxWaiting int           // foreground requests that wait
-	exclusive  bool          // one model at a time
-	batch      int           // requests for one model in a row while another is waited for
-	idleDelay  time.Duration // without foreground requests, before a background request replaces the loaded model
+	slots      int  // requests at once
+	ahead      int  // foreground requests sent to the server beyond slots, so that it has its next one at hand
+	maxWaiting int  // foreground requests that wait
+	exclusive  bool // one model at a time
+	batch      int  // requests for one model in a row while another is waited for
 
 	mu           sync.Mutex
 	lines        []*line         // fairness keys with waiting requests, in the order of their turns
@@ -32,11 +29,7 @@ type queue struct {
 	lastModel    string          // of the request that was admitted last, the model
 	lastPriority int             // and the priority
 	streak       int             // requests in a row with this model and priority
-	// to read the last foreground prompt again, when another prompt replaces it in the cache
-	prefixCost time.Duration
-	lastLeft   [priorities]time.Time // when a request of each priority left last, from its slot or from the queue
-	idleTimer  *time.Timer           // set while a request waits for the end of an idle delay; nil before the first
-	lastTicket uint64
+	lastTicket   uint64
 }
 
 // line is the waiting requests of one fairness key, in the order of arrival.
@@ -179,7 +172,6 @@ func (q *queue) release(e *entry) {
 	defer q.mu.Unlock()
 	if i := slices.Index(q.running, e); i >= 0 {
 		q.running = slices.Delete(q.running, i, i+1)
-		q.lastLeft[e.priority] = time.Now()
 		q.admit()
 	}
 }
@@ -192,7 +184,6 @@ func (q *queue) withdraw(e *entry) bool {
 	for i, l := range q.lines {
 		if j := slices.Index(l.entries, e); j >= 0 {
 			q.remove(i, j)
-			q.lastLeft[e.priority] = time.Now()
 			q.admit()
 			return true
 		}
@@ -203,9 +194,6 @@ func (q *queue) withdraw(e *entry) bool {
 // admit gives free slots to the next requests, and preempts for them. While the next one cannot run, no other is
 // admitted: it would only delay it. The caller holds mu.
 func (q *queue) admit() {
-	if q.idleTimer != nil {
-		q.idleTimer.Stop() // makeRoom sets it again if it is still needed
-	}
 	for {
 		i := q.nextLine()
 		if i < 0 || !q.makeRoom(q.lines[i].entries[0]) {
@@ -226,8 +214,8 @@ func (q *queue) admit() {
 }
 
 // makeRoom reports whether e can run now. It preempts requests of a lower priority if only they are in the way, and no
-// more of them than needed. false means that there is no free slot, that another model is in use, or that an idle delay
-// lasts, after which admit is called. The caller holds mu.
+// more of them than needed. false means that there is no free slot, or that another model is in use. The caller holds
+// mu.
 func (q *queue) makeRoom(e *entry) bool {
 	if q.exclusive && e.model != q.lastModel {
 		for _, r := range q.running {
@@ -235,17 +223,9 @@ func (q *queue) makeRoom(e *entry) bool {
 				return false
 			}
 		}
-		if d := q.remainingIdle(e.priority); d > 0 {
-			q.admitAfter(d)
-			return false
-		}
 		for len(q.running) > 0 {
 			q.preempt(len(q.running) - 1)
 		}
-	}
-	if d := q.remainingPrefix(e); d > 0 {
-		q.admitAfter(d)
-		return false
 	}
 	if i := q.nextVictim(); len(q.running) >= q.slots && i >= 0 && q.running[i].priority > e.priority {
 		q.preempt(i)
@@ -312,8 +292,7 @@ func (q *queue) nextLine() int {
 			other = i
 		}
 	}
-	// During an idle delay requests for the loaded model are not held back by one for another model.
-	if same >= 0 && (other < 0 || q.streak < q.batch || q.remainingIdle(highest) > 0) {
+	if same >= 0 && (other < 0 || q.streak < q.batch) {
 		return same
 	}
 	return other

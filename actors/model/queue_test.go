@@ -76,9 +76,8 @@ func (d *queueHarness) checkEmpty() {
 	d.t.Helper()
 	d.q.mu.Lock()
 	defer d.q.mu.Unlock()
-	if len(d.q.running) != 0 || d.q.waiting != [priorities]int{} || len(d.q.lines) != 0 || len(d.q.waitingBy) != 0 ||
-		d.q.idleTimer != nil && d.q.idleTimer.Stop() {
-		d.t.Errorf("left behind: %d running, %d waiting, %d lines, owners %v, or an alarm", len(d.q.running),
+	if len(d.q.running) != 0 || d.q.waiting != [priorities]int{} || len(d.q.lines) != 0 || len(d.q.waitingBy) != 0 {
+		d.t.Errorf("left behind: %d running, %d waiting, %d lines, owners %v", len(d.q.running),
 			d.q.waiting, len(d.q.lines), d.q.waitingBy)
 	}
 }

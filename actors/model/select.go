@@ -87,7 +87,8 @@ type selection struct {
 }
 
 // selectModel finds the model that answers. A request that names a model gets that one or an error. For others the
-// first candidate that exists answers, else any local model that can chat; the notice says which one was missing. Any
+// first candidate that exists answers, for a background request one that was not seen to unload another if there is a
+// choice, else any local model that can chat; the notice says which one was missing. Any
 // error but [model.ErrMissing], such as a denied remote model or an unreachable server, ends the search. With an error
 // the target still has a name, for the audit. While another machine is connected, an unreachable server does not end
 // the search; a machine whose link was interrupted a moment ago is chosen when there is nothing else. The caller must
@@ -110,14 +111,22 @@ func (m *Model) searchModel(ctx context.Context, s selection) (target, error) {
 	var missing error
 	for i, name := range names {
 		t, err := m.findModel(ctx, name, s)
+		if err == nil && s.from.priority > foreground && i+1 < len(names) {
+			if err = m.checkSwap(ctx, t); err != nil {
+				t.end()
+			}
+		}
 		switch {
 		case err == nil:
 			if i > 0 && !t.isDemo {
 				t.wanted, t.notice = names[0], m.substituteNotice(names[0], t.name)
 			}
+			if errors.Is(missing, model.ErrSwap) {
+				t.notice = missing.Error()
+			}
 			t.notice = joinNotices(notice, t.notice)
 			return t, nil
-		case s.model != "" || !errors.Is(err, model.ErrMissing) && !m.canSkip(err):
+		case s.model != "" || !errors.Is(err, model.ErrMissing) && !errors.Is(err, model.ErrSwap) && !m.canSkip(err):
 			return target{name: name}, err
 		case missing == nil:
 			missing = err

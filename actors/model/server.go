@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"conclave/pkg/model"
@@ -29,8 +28,6 @@ type server struct {
 	small      *queue // chats with models that may run beside a large one
 	embeddings *queue
 
-	embedderUsed atomic.Bool // an embedding model was loaded and has not been seen unloaded since
-
 	mu    sync.Mutex
 	cache map[string]*cachedInfo // by the name of the model at the server
 }
@@ -41,7 +38,7 @@ func newServer(name string, cfg Server, b model.Backend) *server {
 	newServerQueue := func(exclusive bool) *queue {
 		q := newQueue(cmp.Or(cfg.Slots, defaultSlots), cmp.Or(cfg.Queue, defaultQueue), exclusive,
 			cmp.Or(cfg.Batch, defaultBatch))
-		q.ahead, q.idleDelay = cfg.Ahead, cfg.IdleDelay
+		q.ahead = cfg.Ahead
 		return q
 	}
 	s := &server{
@@ -58,7 +55,7 @@ func newServer(name string, cfg Server, b model.Backend) *server {
 func (s *server) setLimits(cfg Server) {
 	for _, q := range []*queue{s.large, s.small, s.embeddings} {
 		q.mu.Lock()
-		q.slots, q.batch, q.idleDelay = cfg.Slots, cfg.Batch, cfg.IdleDelay
+		q.slots, q.batch = cfg.Slots, cfg.Batch
 		q.exclusive = cfg.Exclusive && q == s.large
 		q.admit()
 		q.mu.Unlock()
@@ -83,6 +80,13 @@ func (q *queue) slotCount() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.slots
+}
+
+// isExclusive reports whether two large models never run at once.
+func (q *queue) isExclusive() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.exclusive
 }
 
 // cachedInfo is the properties of a model as its server reported them last.

@@ -24,9 +24,8 @@ type simulatedRequest struct {
 // simulation runs requests against a queue on a fake clock. Its history has the events of each second: @ admitted,
 // ! preempted or cancelled, . done.
 type simulation struct {
-	q        *queue
-	begun    time.Time
-	observer observer
+	q     *queue
+	begun time.Time
 
 	mu     sync.Mutex
 	events []simulationEvent
@@ -48,43 +47,18 @@ func (h *simulation) addEvent(what string) {
 // runRequest runs one request to its end.
 func (h *simulation) runRequest(ctx context.Context, g simulatedRequest) (began bool, err error) {
 	account, _, _ := strings.Cut(g.who, "/")
-	present := &presence{w: &h.observer, rank: priorityOf(account)}
-	if ctx.Err() == nil { // else it never comes
-		present.begin()
-		defer present.end()
-	}
 	return h.q.run(ctx, asRequester(account, g.who), g.model, func(turn context.Context) error {
 		h.addEvent(g.who + "@")
-		beside := h.runsBeside(present.rank, g.model) // before the other question: who has left by then was seen
-		if present.early(g.model) && !beside {
-			h.addEvent(g.who + " is too early")
-		}
 		select {
 		case <-time.After(time.Duration(g.works) * time.Second):
 			h.addEvent(g.who + ".")
 			return nil
 		case <-turn.Done():
 			h.addEvent(g.who + "!")
-			if errors.Is(context.Cause(turn), errPreempted) { // it has no slot any more, and does not wait yet
-				present.end()
-				defer func() {
-					if ctx.Err() == nil {
-						present.begin()
-					}
-				}()
-			}
 			time.Sleep(time.Duration(g.stubborn) * time.Second)
 			return context.Cause(turn)
 		}
 	})
-}
-
-// runsBeside reports whether a request of a higher priority runs with the same model: requests that are admitted at the
-// same moment may be observed in any order.
-func (h *simulation) runsBeside(rank int, model string) bool {
-	h.q.mu.Lock()
-	defer h.q.mu.Unlock()
-	return slices.ContainsFunc(h.q.running, func(r *entry) bool { return r.priority < rank && r.model == model })
 }
 
 // runAll lets all requests come, checks the queue after each, and waits until they are gone.
@@ -100,7 +74,7 @@ func (h *simulation) runAll(t *testing.T, guests []simulatedRequest) {
 			}
 		})
 		synctest.Wait()
-		if err := checkInvariants(h.q, 0); err != nil {
+		if err := checkInvariants(h.q); err != nil {
 			t.Errorf("after %s came: %v", g.who, err)
 		}
 	}
@@ -125,8 +99,8 @@ func (h *simulation) history() string {
 }
 
 // checkInvariants checks the counters of a queue, that no request runs that must not, and that none waits that could
-// have run for longer than late.
-func checkInvariants(q *queue, late time.Duration) error {
+// run.
+func checkInvariants(q *queue) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var waits [priorities]int
@@ -167,75 +141,10 @@ func checkInvariants(q *queue, late time.Duration) error {
 		return nil
 	}
 	w := q.lines[i].entries[0]
-	if q.exclusive && w.model != q.lastModel {
-		for _, at := range q.lastLeft[:w.priority] {
-			if !at.IsZero() && time.Since(at) < q.idleDelay+late {
-				return nil
-			}
-		}
-	}
 	inTheWay := slices.ContainsFunc(q.running, func(r *entry) bool { return r.priority <= w.priority })
 	if !inTheWay || len(q.running) < q.slots && (!q.exclusive || w.model == q.lastModel) {
 		return fmt.Errorf("%s waits for %s, and could run: %d of %d slots are taken", w.key, w.model, len(q.running),
 			q.slots)
 	}
 	return nil
-}
-
-// observer tracks the requests from outside the queue and detects a model that is loaded before the idle delay is over.
-type observer struct {
-	mu           sync.Mutex
-	rest         time.Duration
-	present      [priorities]int       // waiting or with a slot
-	lastPresent  [priorities]time.Time // when one was last present
-	lastAdmitted [priorities]int       // number of the one that was admitted last
-	model        [priorities]string    // and its model
-	count        int
-	slow         int // admitted the moment the delay was over
-}
-
-// presence is the part of one request in an observer.
-type presence struct {
-	w     *observer
-	rank  int
-	there bool
-}
-
-func (a *presence) begin() {
-	a.w.mu.Lock()
-	defer a.w.mu.Unlock()
-	a.there = true
-	a.w.present[a.rank]++
-}
-
-func (a *presence) end() {
-	a.w.mu.Lock()
-	defer a.w.mu.Unlock()
-	if a.there {
-		a.there = false
-		a.w.present[a.rank]--
-		a.w.lastPresent[a.rank] = time.Now()
-	}
-}
-
-// early takes down that one is admitted, and reports whether it should not be yet.
-func (a *presence) early(model string) bool {
-	w := a.w
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	last, rests, over := -1, false, false
-	for better := range a.rank {
-		if w.lastAdmitted[better] > 0 && (last < 0 || w.lastAdmitted[better] > w.lastAdmitted[last]) {
-			last = better
-		}
-		since := time.Since(w.lastPresent[better])
-		rests = rests || w.present[better] > 0 || since < w.rest
-		over = over || since == w.rest
-	}
-	if over && w.rest > 0 {
-		w.slow++
-	}
-	w.count++
-	w.lastAdmitted[a.rank], w.model[a.rank] = w.count, model
-	return w.rest > 0 && last >= 0 && w.model[last] != model && rests
 }

@@ -39,13 +39,11 @@ const (
 // measured is what is known of a model from its use on this machine.
 type measured struct {
 	speed
-	Beside *beside   `json:"beside,omitempty"` // of an embedding model; nil = not known
-	Calls  *callTest `json:"calls,omitempty"`  // nil = not tested
+	Calls *callTest `json:"calls,omitempty"` // nil = not tested
 }
 
 func (v measured) isValid() bool {
-	return v.speed.isValid() && (v.Beside == nil || checkName(v.Beside.Other) == nil) &&
-		(v.Calls == nil || v.Calls.isValid())
+	return v.speed.isValid() && (v.Calls == nil || v.Calls.isValid())
 }
 
 // meter keeps what is measured of each model, in a file. Speeds are measured from the calls that are made anyway. It
@@ -153,14 +151,6 @@ func (s speed) tokens(size int) float64 {
 		return float64(size) / s.BytesPerToken
 	}
 	return float64(size) / defaultBytesPerToken
-}
-
-// promptTime is how long a prompt of so many bytes takes to read when nothing of it is cached; 0 = not measured.
-func (s speed) promptTime(size int) time.Duration {
-	if s.Prompt == 0 {
-		return 0
-	}
-	return toDuration(s.tokens(size) / s.Prompt)
 }
 
 // toDuration converts seconds, at most an hour: an estimate beyond that says nothing.

@@ -1,12 +1,10 @@
 package model
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"conclave/pkg/model"
@@ -68,7 +66,6 @@ func TestSpeedIsMeasuredFromRepliesAndKept(t *testing.T) {
 	}
 	for name, content := range map[string]string{
 		"not JSON": "{", "trick: not a speed": `{"small": {"prompt": -1}}`,
-		"trick: not a name": `{"small": {"beside": {"other": "a b"}}}`,
 		"trick: not a test": `{"small": {"calls": {"passed": 9, "total": 4}}}`,
 		"trick: a path":     `{"../x y": {"prompt": 1}}`,
 	} {
@@ -79,43 +76,6 @@ func TestSpeedIsMeasuredFromRepliesAndKept(t *testing.T) {
 			t.Errorf("%s: %v", name, m.models)
 		}
 	}
-}
-
-// A background request for the loaded model waits for as long as the prompt that it evicts takes to read again, and a
-// question does not wait for it.
-func TestBackgroundWaitsBeforeItEvictsThePrompt(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(1, 16, true, 4)
-		user, background := newRequester("generator", "s", false), newRequester("memory", "s", true)
-		run := func(from requester) time.Duration {
-			start := time.Now()
-			if _, err := q.run(t.Context(), from, "A", func(context.Context) error { return nil }); err != nil {
-				t.Error(err)
-			}
-			return time.Since(start)
-		}
-		run(user)
-		if d := run(background); d != 0 {
-			t.Errorf("waited %s although nothing is measured", d)
-		}
-		q.setPrefixCost(20 * time.Second)
-		run(user)
-		if d := run(user); d != 0 {
-			t.Errorf("a question waited %s", d)
-		}
-		if d := run(background); d != 20*time.Second {
-			t.Errorf("a background request waited %s", d)
-		}
-		if d := run(background); d != 0 {
-			t.Errorf("the next one waited %s: the prompt is evicted already", d)
-		}
-		q.setPrefixCost(time.Hour)
-		run(user)
-		if d := run(background); d != maxIdleDelay {
-			t.Errorf("waited %s", d)
-		}
-	})
 }
 
 func TestRequestCanOnlyLowerItsPriority(t *testing.T) {

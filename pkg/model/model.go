@@ -195,9 +195,8 @@ var (
 	ErrRemote       = errors.New("the request would leave this machine")
 	ErrUnsupported  = errors.New("not supported by the backend")
 	ErrUnauthorized = errors.New("the model server requires a valid key")
-	// only of the model actor, for calls that callers can do without
-	ErrTooSlow = errors.New("the model is too slow for this call")
-	ErrSwap    = errors.New("the model would unload another") // only of the model actor, for embeddings
+	// only of the model actor, for background calls and embeddings
+	ErrSwap = errors.New("the model unloads another one")
 )
 
 // NoVisionError returns an error about images for a model that cannot read them. It wraps [ErrNoVision], names the

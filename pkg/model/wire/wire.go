@@ -23,8 +23,8 @@ type Client struct {
 	Role    string        // assistant, critic, ...; the actor selects the model for it
 	Hint    string        // simple, reasoning, code; "" = none
 	Timeout time.Duration // of one call, unless the context has an earlier deadline; 0 = 2 minutes
-	// Background and Optional are those of [subjects.ChatRequest].
-	Background, Optional bool
+	// Background is that of [subjects.ChatRequest].
+	Background bool
 
 	Task string // of embeddings: query or document; "" = none
 	// OnDone, if set, is called with the last chunk of a complete reply, which names the model that replied: possibly
@@ -43,7 +43,7 @@ func (c Client) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk
 			yield(model.Chunk{}, err)
 			return
 		}
-		q.Role, q.Hint, q.Background, q.Optional = c.Role, c.Hint, c.Background, c.Optional
+		q.Role, q.Hint, q.Background = c.Role, c.Hint, c.Background
 		done := false
 		for piece, err := range actor.AskStream(ctx, c.Out, subjects.ModelChat, q) {
 			if err != nil {
@@ -245,7 +245,6 @@ var errorCodes = []struct {
 	{model.ErrRemote, subjects.CodeModelRemote},
 	{model.ErrUnsupported, subjects.CodeUnsupported},
 	{model.ErrUnauthorized, subjects.CodeModelKey},
-	{model.ErrTooSlow, subjects.CodeModelSlow},
 	{model.ErrSwap, subjects.CodeModelSwap},
 }
 

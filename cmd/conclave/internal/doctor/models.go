@@ -85,14 +85,14 @@ func (x *examination) checkCalls(list subjects.ModelList) {
 			case m.Calls == subjects.CallNative && m.Remote != "":
 				x.ok("tool calls", "%s: native; models on other machines are not tested", m.Name)
 			case m.Calls == subjects.CallNative:
-				x.ok("tool calls", "%s: native, not tested yet; it is tested once when no question is asked for half "+
-					"a minute, unless calls in models.yaml is set", m.Name)
+				x.ok("tool calls", "%s: native, not tested yet; it is tested once, half a minute after its first use, "+
+					"unless calls in models.yaml is set", m.Name)
 			}
 		}
 	}
 }
 
-// checkSpeed reports the measured speed of the models in use, and warns of calls that are left out on a slow machine.
+// checkSpeed reports the measured speed of the models in use.
 func (x *examination) checkSpeed(list subjects.ModelList) {
 	var measured []string
 	for _, m := range usedModels(list) {
@@ -102,9 +102,6 @@ func (x *examination) checkSpeed(list subjects.ModelList) {
 	}
 	if len(measured) > 0 {
 		x.ok("speed", "measured on this machine: %s", strings.Join(measured, "; "))
-	}
-	if list.Skipped != "" {
-		x.warn("speed", "background_limit in models.yaml, or a smaller model", "%s", list.Skipped)
 	}
 }
 

@@ -52,9 +52,6 @@ func Models(s *term.Streams, list subjects.ModelList, program string) error {
 	for _, n := range RoleNotices(list.Roles, program) {
 		s.Say("%s", n)
 	}
-	if list.Skipped != "" {
-		s.Say("%s", term.Plain(list.Skipped))
-	}
 	return nil
 }
 

@@ -86,6 +86,5 @@ export function view() {
     <h2>Roles</h2>
     <div class="table" tabindex="0" role="region" aria-label="Roles"><table class="wide ops"><thead><tr><th scope="col">Role</th><th scope="col">Model now</th><th scope="col">Note</th></tr></thead><tbody>${m.roles.map((r) => html`<tr><th scope="row">${r.role}</th><td>${r.model}${r.demo_model ? html` <span class="chip">demo</span>` : nothing}</td><td>${r.notice ? html`<span class="quiet">${visible(r.notice)}</span>` : nothing}${offered.has(r) ? html` <button type="button" @click=${() => pull(offered.get(r))}>Fetch ${offered.get(r)}</button>` : nothing}</td></tr>`)}</tbody></table></div>
     <p class="quiet">Change the model of a role in the <a href="/agents/model/settings">settings of the model actor</a>.</p>
-    ${m.skipped ? html`<p class="warn-text">${visible(m.skipped)}</p>` : nothing}
   </div>`;
 }
