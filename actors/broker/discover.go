@@ -77,7 +77,17 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 	return subjects.DiscoverReply{Tools: picked}, nil
 }
 
-// listAllowed returns the tools that the caller may use: those that it always gets, at most most, those that a task may
+// hasFolder reports whether the caller has a folder for a tool with paths; true for every other tool.
+func (b *Broker) hasFolder(asked policy.Call, rules policy.Rules, k Known) bool {
+	if len(k.Paths) == 0 {
+		return true
+	}
+	asked.Tool = k.Tool
+	folders := rules.Chain.FolderRules(asked, b.workFolder(call{session: asked.Session, query: asked.Query}))
+	return folders == nil || len(folders.Allowed) > 0
+}
+
+// listAllowed returns the tools that the caller may use and that can work, without those that have no folder: those that it always gets, at most most, those that a task may
 // need, and those that only a task with one of their words needs. No schema has a key: only the broker seals to it.
 func (b *Broker) listAllowed(caller subjects.Caller, asked policy.Call, rules policy.Rules, task string,
 	most int,
@@ -85,7 +95,7 @@ func (b *Broker) listAllowed(caller subjects.Caller, asked policy.Call, rules po
 	effective := rules.Manifest.EffectiveTools(caller.Account, asked.Lineage, asked.Override.Grant)
 	for _, k := range b.table.all() {
 		if k.Disabled != "" || !slices.Contains(effective, k.Name) || slices.Contains(asked.Override.Disable, k.Name) ||
-			isRespondentB(caller) && hasSideEffects(k.Tool) {
+			isRespondentB(caller) && hasSideEffects(k.Tool) || !b.hasFolder(asked, rules, k) {
 			continue
 		}
 		s := k.schema

@@ -153,6 +153,28 @@ func (b *Broker) recordFlow(ctx context.Context, out actor.Out, session string, 
 	return errWriteConflict
 }
 
+// recordPlan records the plan of a query in the flow of its session, where [policy.Flow.WithPlan] accepts it: agents
+// are spawned for a plan before the first of them calls a tool. It fails after maxWriteAttempts write conflicts.
+func (b *Broker) recordPlan(ctx context.Context, out actor.Out, account, session, query, plan string) error {
+	if f, err := b.loadFlow(ctx, out, account, session, query, false); f == nil || err != nil {
+		return err
+	}
+	for range maxWriteAttempts {
+		f, rev, err := b.readFlow(ctx, out, session)
+		if err != nil {
+			return err
+		}
+		next := f.WithPlan(query, plan)
+		if next == f {
+			return nil
+		}
+		if err := b.writeFlow(ctx, out, session, next, rev); !errors.Is(err, actor.ErrChanged) {
+			return err
+		}
+	}
+	return errWriteConflict
+}
+
 // maxWriteAttempts bounds the compare-and-set attempts on a record with concurrent writers.
 const maxWriteAttempts = 16
 

@@ -315,6 +315,24 @@ func TestDiscoverReturnsPermittedTools(t *testing.T) {
 	}
 }
 
+// TestDiscoverLeavesOutToolsWithoutAFolder: a tool with paths is not offered to a caller whose type has no folder for it.
+func TestDiscoverLeavesOutToolsWithoutAFolder(t *testing.T) {
+	t.Parallel()
+	h := newSessionFixture(t, func(h *sessionFixture) {
+		h.facts = func(all map[string]policy.Tool) {
+			memory := all["search_memory"]
+			memory.Paths = []string{"path"}
+			all["search_memory"] = memory
+		}
+	})
+	h.addTurn("s1", "q1", "fish")
+	child := h.mustSpawn(t, "generator", "s1", subjects.SpawnRequest{Type: "researcher"})
+	got, err := h.discoverTools(t, child, "fish", maxTools)
+	if want := []string{"web_fetch", "web_search"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("%q, %v, want %q", got, err, want)
+	}
+}
+
 // TestDiscoverOffersNamedTool: a task that names a tool gets it also when another one fits its words better.
 func TestDiscoverOffersNamedTool(t *testing.T) {
 	t.Parallel()

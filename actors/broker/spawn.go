@@ -88,6 +88,9 @@ func (b *Broker) decideSpawn(ctx context.Context, out actor.Out, caller subjects
 		return spawnEntry{}, nil, subjects.Faultf(subjects.CodeMalformed, "a spawned agent needs a session and a "+
 			"query; set both headers")
 	}
+	if in.Body.Plan != "" && !isOrchestrator(caller) {
+		return spawnEntry{}, nil, subjects.Faultf(subjects.CodeMalformed, "only the orchestrator has a plan")
+	}
 	m := b.rules.Load().Manifest
 	line, err := b.loadLineage(ctx, out, caller, in.Session)
 	over, err2 := b.callerOverride(ctx, out, caller, in.Session, in.Query, false)
@@ -119,6 +122,11 @@ func (b *Broker) decideSpawn(ctx context.Context, out actor.Out, caller subjects
 	}
 	if fault != nil {
 		return spawnEntry{}, nil, fault
+	}
+	if in.Body.Plan != "" {
+		if err := b.recordPlan(ctx, out, caller.Account, in.Session, in.Query, in.Body.Plan); err != nil {
+			out.LogError(fmt.Errorf("recording the plan of a query: %w; its searches may ask the user", err))
+		}
 	}
 	tools = slices.DeleteFunc(tools, func(t string) bool { return slices.Contains(over.Disable, t) })
 	return spawnEntry{

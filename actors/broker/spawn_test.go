@@ -251,6 +251,11 @@ func TestSpawnDenials(t *testing.T) {
 			"lineage: may_not_spawn", "denied",
 		},
 		{
+			"trick: a plan of another account", "generator", "s1", "q1",
+			subjects.SpawnRequest{Type: "researcher", Plan: "search for the code"},
+			subjects.CodeMalformed, "denied",
+		},
+		{
 			"an unknown type", "generator", "s1", "q1",
 			subjects.SpawnRequest{Type: "painter"},
 			"lineage: unknown_type",

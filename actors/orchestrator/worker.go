@@ -197,7 +197,9 @@ func (w *worker) do(ctx context.Context) (subjects.AgentReturn, error) {
 		return failedReturn(errNoTokens.Error()), nil
 	}
 	if w.agent == nil {
-		child, _, err := w.rootAgent().Spawn(ctx, subjects.SpawnRequest{Type: w.subtask.Agent, Tools: w.subtask.Tools})
+		child, _, err := w.rootAgent().Spawn(ctx, subjects.SpawnRequest{
+			Type: w.subtask.Agent, Tools: w.subtask.Tools, Plan: w.t.planWords(),
+		})
 		switch {
 		case ctx.Err() != nil:
 			return subjects.AgentReturn{}, context.Cause(ctx)
@@ -358,6 +360,20 @@ func (w *worker) taskMessage() model.Message {
 	}
 	m.Content = strings.TrimSpace(b.String())
 	return m
+}
+
+// planWords is the text of the plan as it was made first, for the broker: a plan that was extended is made from
+// results.
+func (t *task) planWords() string {
+	r := t.snapshot()
+	if r.Replans > 0 {
+		return ""
+	}
+	var b strings.Builder
+	for _, s := range r.Subtasks {
+		b.WriteString(s.Title + "\n" + s.Instructions + "\n")
+	}
+	return b.String()
 }
 
 // describeReturn is the result of a subtask, for other agents and the report.

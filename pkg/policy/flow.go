@@ -125,14 +125,14 @@ func describeEffects(t Tool) string {
 // judgeFetch asks about a URL that is neither the user's text nor a search result, because a URL carries data to the
 // owner of its host, and about every other argument that is not the user's. A call without a URL asks too.
 func judgeFetch(c Call, args []argument) (all []Verdict) {
-	found := false
+	found, own := false, c.Flow.forReading(c.Query)
 	for _, a := range args {
 		if a.role != RoleURL {
 			all = append(append(all, judgeValue(c, Grant{}, a)), judgeOwnContent(c, a)...)
 			continue
 		}
 		found = true
-		if !c.Flow.isUserText(a.text) && !c.Flow.isSearchResult(a.text) {
+		if !own.isUserText(a.text) && !own.isSearchResult(a.text) {
 			all = append(all, Ask(ruleFetch, fmt.Sprintf("after %s, this URL comes neither from you nor from a "+
 				"search result: %s",
 				c.Flow.describeTaint(), text.OneLine(a.text, 200)), a.text))
@@ -147,7 +147,7 @@ func judgeFetch(c Call, args []argument) (all []Verdict) {
 // judgeQuery asks about a search query with words that are not the user's, see [Flow.isUserQuery], because the query
 // leaves the machine, and about every other argument that is not the user's. A call without a query asks too.
 func judgeQuery(c Call, args []argument) (all []Verdict) {
-	found := false
+	found, own := false, c.Flow.forReading(c.Query)
 	for _, a := range args {
 		switch {
 		case a.role == RoleURL && c.Tool.Has(Fetch): // judged as a URL
@@ -155,7 +155,7 @@ func judgeQuery(c Call, args []argument) (all []Verdict) {
 			all = append(append(all, judgeValue(c, Grant{}, a)), judgeOwnContent(c, a)...)
 		default:
 			found = true
-			if !c.Flow.isUserQuery(a.text) {
+			if !own.isUserQuery(a.text) {
 				all = append(all, Ask(ruleQuery, fmt.Sprintf("after %s, the search query contains words that are not "+
 					"yours: %s", c.Flow.describeTaint(), text.OneLine(a.text, 200)), a.text))
 			}

@@ -37,6 +37,7 @@ type Flow struct {
 type question struct {
 	Query   string  `json:"query"`
 	Text    string  `json:"text"`
+	Plan    string  `json:"plan,omitempty"` // words of a plan for it that count as the user's, see [Flow.WithPlan]
 	Grants  []Grant `json:"grants,omitempty"`
 	Private bool    `json:"private,omitempty"` // private data was read for it
 	Unasked bool    `json:"unasked,omitempty"` // private data was read that its words do not ask for
@@ -184,7 +185,7 @@ func (f *Flow) WithQuestion(query, content string, grants []Grant) *Flow {
 	})
 	for size := 0; ; size = 0 {
 		for _, s := range next.questions {
-			size += len(s.Text)
+			size += len(s.Text) + len(s.Plan)
 		}
 		if size <= maxQuestionsBytes && len(next.questions) <= maxQuestions || len(next.questions) == 1 {
 			break
@@ -193,6 +194,21 @@ func (f *Flow) WithQuestion(query, content string, grants []Grant) *Flow {
 		next.questions = next.questions[1:]
 	}
 	next.index()
+	return next
+}
+
+// WithPlan returns f with the words of a plan that a model made for a question. They count as the user's own where
+// agents search and fetch for that question, see [Flow.forReading], when nothing untrusted or private has entered the
+// session: the model that planned had nothing but the user's words then. Otherwise, and for a question that is unknown
+// or has a plan, f is returned.
+func (f *Flow) WithPlan(query, plan string) *Flow {
+	q := f.findQuestion(query)
+	if q == nil || q.Plan != "" || q.Client != "" || f.IsTainted() || f.HasPrivate() {
+		return f
+	}
+	next := f.clone()
+	i := slices.IndexFunc(next.questions, func(s question) bool { return s.Query == query })
+	next.questions[i].Plan = text.Cut(plan, maxQuestionBytes)
 	return next
 }
 

@@ -30,6 +30,19 @@ func (f *Flow) index() {
 // listNumber matches the number of an item in a list, which names nothing.
 var listNumber = regexp.MustCompile(`(^|\s)\d{1,2}[.)]\s`)
 
+// forReading returns the flow by which a search or a fetch for a question is judged: with the words of the question's
+// plan among the user's. f must not be nil.
+func (f *Flow) forReading(query string) *Flow {
+	q := f.findQuestion(query)
+	if q == nil || q.Plan == "" {
+		return f
+	}
+	next := f.clone()
+	next.questions = append(next.questions, question{Text: q.Plan})
+	next.index()
+	return next
+}
+
 // isUserValue reports whether the user wrote this value, ignoring case: the whole of it, and not as a part of a longer
 // word, name or address. An empty value carries no data and counts as the user's.
 func (f *Flow) isUserValue(value string) bool {
