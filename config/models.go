@@ -81,6 +81,7 @@ func listModelFields(c model.Config) []strict.Field {
 			{"document_prefix", o.DocumentPrefix != "", func() string { return o.DocumentPrefix }},
 			{"small", o.Small != nil, func() string { return fmt.Sprint(*o.Small) }},
 			{"calls", o.Calls != "", func() string { return o.Calls }},
+			{"grades", o.Grades != nil, func() string { return fmt.Sprint(*o.Grades) }},
 		} {
 			if f.given {
 				add(path+"."+f.key, f.value())

@@ -40,7 +40,7 @@ func TestModelsShipped(t *testing.T) {
 	for role, want := range map[string]string{
 		// the assistant's
 		"assistant": "gemma4:12b", "orchestrator": "", "tools": "", "coder": "", "researcher": "", "summaries": "",
-		"critic": "", "embeddings": "nomic-embed-text",
+		"critic": "prometheus:7b", "embeddings": "nomic-embed-text",
 	} {
 		if got := c.Roles[role]; got != want {
 			t.Errorf("%s has %s, want %s", role, got, want)

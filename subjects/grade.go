@@ -1,5 +1,7 @@
 package subjects
 
+import "strings"
+
 // Critique is a grade, or the reason why there is none.
 type Critique struct {
 	SessionID    string  `json:"session_id"`
@@ -11,13 +13,21 @@ type Critique struct {
 	Feedback     string  `json:"feedback"`
 	Rubric       string  `json:"rubric"` // plain, search, memory, task, persona
 	Model        string  `json:"model"`
-	Ungraded     string  `json:"ungraded,omitempty"` // why there is no grade
-	Notice       string  `json:"notice,omitempty"`   // why another model than the critic's own judged
-	Claims       []Claim `json:"claims,omitempty"`   // claimed actions without a matching tool call
-	Retry        bool    `json:"retry,omitempty"`    // the grade is low enough to offer a retry
-	Labels       *Labels `json:"labels,omitempty"`   // of the answer: feedback on untrusted content may quote it
+	SelfGraded   bool    `json:"self_graded,omitempty"` // by the model that answered: see [GradedByItself]
+	Ungraded     string  `json:"ungraded,omitempty"`    // why there is no grade
+	Notice       string  `json:"notice,omitempty"`      // why another model than the critic's own judged
+	Claims       []Claim `json:"claims,omitempty"`      // claimed actions without a matching tool call
+	Retry        bool    `json:"retry,omitempty"`       // the grade is low enough to offer a retry
+	Labels       *Labels `json:"labels,omitempty"`      // of the answer: feedback on untrusted content may quote it
 	Millis       int64   `json:"ms,omitempty"`
 }
+
+// GradedByItself is said with every grade that the model of the answer gave itself. The feedback that memory stores
+// begins with it.
+const GradedByItself = "graded by itself"
+
+// IsSelfGraded reports whether a stored grade is one that the model of the answer gave itself.
+func (g Grades) IsSelfGraded() bool { return strings.HasPrefix(g.Feedback, GradedByItself) }
 
 // Rubrics, chosen by the tool calls of the turn.
 const (
@@ -42,11 +52,13 @@ type Pairwise struct {
 	Winner    string   `json:"winner"`            // respondent id, or [Tie]; "" = undecided
 	Between   []string `json:"between,omitempty"` // the two respondents
 	// the winner of each comparison: in the order of Between, then swapped
-	Verdicts  []string `json:"verdicts,omitempty"`
-	Reason    string   `json:"reason"`
-	Model     string   `json:"model,omitempty"`
-	Undecided string   `json:"undecided,omitempty"` // why there is no verdict
-	Notice    string   `json:"notice,omitempty"`    // why another model than the critic's own judged
+	Verdicts []string `json:"verdicts,omitempty"`
+	Reason   string   `json:"reason"`
+	Model    string   `json:"model,omitempty"`
+	// the model judged an answer of its own
+	SelfGraded bool   `json:"self_graded,omitempty"`
+	Undecided  string `json:"undecided,omitempty"` // why there is no verdict
+	Notice     string `json:"notice,omitempty"`    // why another model than the critic's own judged
 }
 
 // Tie is the winner of two equal answers, and of a comparison whose result depends on their order.

@@ -121,6 +121,12 @@ func TestGrades(t *testing.T) {
 				Notice: "prometheus:7b is not there",
 			},
 		},
+		{
+			name: "the model of the answer judged", says: "Feedback: Right. [RESULT] 4",
+			change: func(r *subjects.Response) { r.Model = "gemma4:latest" },
+			chunk:  subjects.ChatChunk{Model: "gemma4"},
+			want:   subjects.Critique{Score: 4, Feedback: "Right.", Model: "gemma4", SelfGraded: true},
+		},
 		{name: "without labels anybody could have written it", change: func(r *subjects.Response) {
 			r.Labels = nil
 		}, says: "Feedback: Right. [RESULT] 5", want: subjects.Critique{Score: 5, Feedback: "Right.", Labels: private}},

@@ -113,7 +113,7 @@ func (c *Critic) gradeAnswer(ctx context.Context, out actor.Out, a answer) (subj
 		}
 		out.LogError(newGiveUpError(err))
 	}
-	g.Model, g.Notice = v.model, v.notice
+	g.Model, g.Notice, g.SelfGraded = v.model, v.notice, isSameModel(v.model, a.Model)
 	if err != nil {
 		g.Ungraded = describeFailure(err, a.attempt)
 	} else {

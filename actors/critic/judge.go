@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"conclave/pkg/actor"
@@ -110,6 +111,12 @@ func (c *Critic) askModel(ctx context.Context, out actor.Out, r []model.Message,
 		return v, redact(said.Content), err
 	}
 	return v, "", nil
+}
+
+// isSameModel reports whether the judge is the model of an answer, with or without the default tag. A model without a
+// name is not.
+func isSameModel(judge, answered string) bool {
+	return judge != "" && strings.TrimSuffix(judge, ":latest") == strings.TrimSuffix(answered, ":latest")
 }
 
 // lookupWindow returns the context window of the judge's model in tokens, cached for [windowTTL]. It is defaultWindow

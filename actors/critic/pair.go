@@ -35,6 +35,7 @@ type pairAnswer struct {
 	Question  string    `json:"question"`
 	Reference string    `json:"reference,omitempty"`
 	Answer    string    `json:"answer"`
+	Model     string    `json:"model,omitempty"`
 	Rubric    string    `json:"rubric"`
 	Stored    time.Time `json:"stored"`
 }
@@ -109,7 +110,7 @@ func (c *Critic) addToPair(p *pair, a answer) {
 	p.Answers[a.from] = pairAnswer{
 		Session: a.SessionID, Question: text.Clip(redact(a.Query), maxQuestion),
 		Reference: text.Clip(redact(a.Reference), maxReference), Answer: text.Clip(redact(a.Answer), maxAnswer),
-		Rubric: selectRubric(a), Stored: a.stored,
+		Model: a.Model, Rubric: selectRubric(a), Stored: a.stored,
 	}
 }
 
@@ -135,6 +136,7 @@ func (c *Critic) decidePair(ctx context.Context, out actor.Out, a answer, p pair
 		out.LogError(newGiveUpError(err))
 	}
 	w.Model, w.Notice = r.model, r.notice
+	w.SelfGraded = isSameModel(r.model, first.Model) || isSameModel(r.model, second.Model)
 	for _, better := range r.better {
 		w.Verdicts = append(w.Verdicts, pairAccounts[better])
 	}

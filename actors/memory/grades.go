@@ -17,7 +17,8 @@ import (
 // maxFeedback bounds the feedback of a critic that is stored, in bytes.
 const maxFeedback = 4 << 10
 
-// onCritique stores the score of a critic, with its feedback without credentials and cut to maxFeedback. A score
+// onCritique stores the score of a critic, with its feedback without credentials and cut to maxFeedback, which says when
+// the model of the answer graded itself. A score
 // outside 1 to 5 means ungraded and is ignored, and so is the grade of a persona's contribution: memory stores answers.
 func (m *Memory) onCritique(ctx context.Context, in actor.Msg[subjects.Critique], out actor.Out) error {
 	c := in.Body
@@ -25,6 +26,9 @@ func (m *Memory) onCritique(ctx context.Context, in actor.Msg[subjects.Critique]
 		return nil
 	}
 	feedback, _ := firewall.Redact(c.Feedback)
+	if c.SelfGraded {
+		feedback = subjects.GradedByItself + ": " + feedback
+	}
 	feedback = text.Clip(feedback, maxFeedback)
 	g := store.Grade{Query: c.QueryID, Respondent: c.RespondentID, Critic: &c.Score, Feedback: &feedback}
 	return storeGrade(ctx, m, in, out, g, fmt.Sprintf("the critic gave %d of 5", c.Score))

@@ -39,6 +39,7 @@ var Roles = []string{
 
 // improvements says what a model of its own improves, for the roles of [Config.Optional].
 var improvements = map[string]string{
+	subjects.RoleCritic:     "no model grades its own answers",
 	subjects.RoleEmbeddings: "memory also finds entries by meaning, not only by words",
 }
 
@@ -83,6 +84,7 @@ type Options struct {
 	Calls       string          `yaml:"calls"`       // how it calls tools: auto, native, constrained; "" = auto
 	// it reads images; nil = as its server reports, and false where it does not
 	Vision *bool `yaml:"vision"`
+	Grades *bool `yaml:"grades"` // it was made to grade; see [Model.listCandidates]
 	// Prefixes that an embedding model was trained with, before a query and before a text that is searched.
 	QueryPrefix    string `yaml:"query_prefix"`
 	DocumentPrefix string `yaml:"document_prefix"`
@@ -95,7 +97,7 @@ func (o Options) WithDefaults(defaults Options) Options {
 		KeepAlive:   cmp.Or(o.KeepAlive, defaults.KeepAlive),
 		Temperature: cmp.Or(o.Temperature, defaults.Temperature), Stream: cmp.Or(o.Stream, defaults.Stream),
 		Small: cmp.Or(o.Small, defaults.Small), Calls: cmp.Or(o.Calls, defaults.Calls),
-		Vision:      cmp.Or(o.Vision, defaults.Vision),
+		Vision: cmp.Or(o.Vision, defaults.Vision), Grades: cmp.Or(o.Grades, defaults.Grades),
 		QueryPrefix: cmp.Or(o.QueryPrefix, defaults.QueryPrefix), DocumentPrefix: cmp.Or(o.DocumentPrefix,
 			defaults.DocumentPrefix),
 	}
@@ -177,6 +179,16 @@ func (c Config) OptionsFor(name string) Options {
 		o.KeepAlive = "-1"
 	}
 	return o.WithDefaults(c.Defaults)
+}
+
+// graders lists the models that were made to grade, by name.
+func (c Config) graders() (names []string) {
+	for _, name := range strict.SortedKeys(c.Models) {
+		if g := c.Models[name].Grades; g != nil && *g {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // AllowsRemote reports whether a model on another machine may be used.

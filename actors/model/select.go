@@ -118,8 +118,12 @@ func (m *Model) searchModel(ctx context.Context, s selection) (target, error) {
 		}
 		switch {
 		case err == nil:
-			if i > 0 && !t.isDemo {
-				t.wanted, t.notice = names[0], m.substituteNotice(names[0], t.name)
+			isGrader := t.opts.Grades != nil && *t.opts.Grades && s.role == subjects.RoleCritic
+			if i > 0 && !t.isDemo && !isGrader {
+				t.wanted = names[0]
+				if !slices.Contains(m.cfg.Optional, s.role) { // a model that the user did not choose is not missed
+					t.notice = m.substituteNotice(names[0], t.name)
+				}
 			}
 			if errors.Is(missing, model.ErrSwap) {
 				t.notice = missing.Error()
@@ -152,7 +156,8 @@ func (m *Model) canSkip(err error) bool {
 
 // listCandidates lists the models that may answer, the preferred one first: the requested one alone, or the role's own,
 // the hint's and the assistant's, each once. The assistant's model is the one of every role without its own, so a hint
-// comes before it, also for the assistant itself. An unknown role has a notice.
+// comes before it, also for the assistant itself. For a critic with a model of its own the other models that were made
+// to grade come before the assistant's, which would grade its own answers. An unknown role has a notice.
 func (m *Model) listCandidates(s selection) (names []string, notice string) {
 	if s.model != "" {
 		return []string{s.model}, ""
@@ -164,7 +169,11 @@ func (m *Model) listCandidates(s selection) (names []string, notice string) {
 	if s.role == subjects.RoleAssistant {
 		own = ""
 	}
-	for _, name := range []string{own, m.cfg.Hints[s.hint], m.cfg.Roles[subjects.RoleAssistant]} {
+	preferred := []string{own}
+	if own != "" && s.role == subjects.RoleCritic {
+		preferred = append(preferred, m.cfg.graders()...)
+	}
+	for _, name := range append(preferred, m.cfg.Hints[s.hint], m.cfg.Roles[subjects.RoleAssistant]) {
 		if name != "" && !slices.Contains(names, name) {
 			names = append(names, name)
 		}

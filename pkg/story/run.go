@@ -69,14 +69,14 @@ type Mismatch struct {
 type Options struct {
 	Live          bool          // a real model: the script and the expectations marked scripted_only are not used
 	AnswerTimeout time.Duration // of an answer; 0 = 20 s, with a real model 10 min
-	SettleTimeout time.Duration // of events after the last answer; 0 = 3 s
+	SettleTimeout time.Duration // of events after the last answer; 0 = 3 s, with a real model 3 min: it may grade long
 	// Observe, when set, is called with each step of the run, from one goroutine. The caller of [Run] reports the end
 	// itself.
 	Observe func(Progress)
 }
 
-// withDefaults returns o with timeouts of 0 or less replaced: 20 seconds for an answer, 10 minutes in a live run, and 3
-// seconds to settle.
+// withDefaults returns o with timeouts of 0 or less replaced: 20 seconds for an answer and 3 to settle, 10 and 3 minutes
+// in a live run.
 func (o Options) withDefaults() Options {
 	if o.AnswerTimeout <= 0 {
 		o.AnswerTimeout = 20 * time.Second
@@ -86,6 +86,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.SettleTimeout <= 0 {
 		o.SettleTimeout = 3 * time.Second
+		if o.Live {
+			o.SettleTimeout = 3 * time.Minute
+		}
 	}
 	return o
 }

@@ -331,6 +331,23 @@ func TestRespondentBIsNotTheAnswer(t *testing.T) {
 	}
 }
 
+// A grade of a real model takes its time: a live run waits for it, a scripted one does not.
+func TestLiveRunWaitsForLateEvents(t *testing.T) {
+	t.Parallel()
+	for _, live := range []bool{false, true} {
+		w := &fakeSystem{answer: func(w *fakeSystem, q subjects.Query) {
+			w.done(q.QueryID, subjects.Response{Answer: "the world"})
+			time.AfterFunc(15*time.Second, func() { // on the clock of the test
+				w.store("critic", "critique.result", q.QueryID, subjects.Critique{Score: 4})
+			})
+		}}
+		s := parse(t, simple+"events:\n  present: [critique.result]\n")
+		if got := run(t, s, w, story.Options{Live: live}); got.OK() != live {
+			t.Errorf("live %t: %s", live, got.Report())
+		}
+	}
+}
+
 func TestNoAnswer(t *testing.T) {
 	t.Parallel()
 	s := parse(t, simple+"  - query: and then\n")

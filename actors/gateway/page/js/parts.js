@@ -58,10 +58,11 @@ export const clientLabel = (id) => {
   return client ? html`<span class="label" title="A program wrote this, not you: its words permit nothing">asked by ${client === "api" ? "a program over the API" : client}</span>` : nothing;
 };
 
-// gradeBadge shows the critic's score as a letter, a number and a colour.
-export function gradeBadge(score, feedback = "") {
+// gradeBadge shows the critic's score as a letter, a number and a colour, and whether the model graded its own answer,
+// with which the feedback in memory begins.
+export function gradeBadge(score, feedback = "", self = feedback?.startsWith("graded by itself")) {
   const g = grade(score);
-  return html`<span class="grade ${g.tone}" title=${feedback}><b>${g.letter}</b> ${score}<span class="sr"> of 5, ${g.words}</span></span>`;
+  return html`<span class="grade ${g.tone}" title=${feedback}><b>${g.letter}</b> ${score}<span class="sr"> of 5, ${g.words}</span>${self ? " graded by itself" : ""}</span>`;
 }
 
 const stateIcons = { done: "check", denied: "close", failed: "close", waiting: "lock" };

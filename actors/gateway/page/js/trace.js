@@ -111,10 +111,10 @@ export function buildTrace(r, now = Date.now()) {
         mark("memory", action === "stored" ? "entry stored" : "entry graded");
         break;
       case "critique.result":
-        spans.push({ lane: "critic", from: at - (p.ms ?? 0), to: at, kind: "critic", title: p.score ? `grade ${p.score} of 5` : "not graded", event: ev });
+        spans.push({ lane: "critic", from: at - (p.ms ?? 0), to: at, kind: "critic", title: p.score ? `grade ${p.score} of 5${p.self_graded ? ", graded by itself" : ""}` : "not graded", event: ev });
         break;
       case "pairwise.result":
-        mark("critic", `better answer: ${p.winner || "undecided"}`);
+        mark("critic", `better answer: ${p.winner || "undecided"}${p.self_graded ? ", graded by itself" : ""}`);
         break;
       case "user.feedback":
         mark("you", "rating");

@@ -16,7 +16,11 @@ func GradeLine(c subjects.Critique) string {
 	if c.Score == 0 {
 		return "ungraded: " + cmp.Or(term.OneLine(c.Ungraded), "no reason given")
 	}
-	return strings.TrimSuffix(fmt.Sprintf("graded %d of 5: %s", c.Score, term.OneLine(c.Feedback)), ": ")
+	graded := "graded"
+	if c.SelfGraded {
+		graded = subjects.GradedByItself + ","
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%s %d of 5: %s", graded, c.Score, term.OneLine(c.Feedback)), ": ")
 }
 
 // FalseClaims are the actions that an answer claims and no tool call did, a sanitized line each; nil when the critic
@@ -72,6 +76,9 @@ func Grades(w io.Writer, grades []client.GradedAnswer) error {
 	for _, g := range grades {
 		c := g.Critique
 		score := fmt.Sprintf("%d/5", c.Score)
+		if c.SelfGraded {
+			score += " " + subjects.GradedByItself
+		}
 		if c.Score == 0 {
 			score = "ungraded: " + term.Clip(cmp.Or(term.Plain(c.Ungraded), "no reason given"), 48)
 		}
@@ -140,11 +147,15 @@ func (f fields) critique(c *subjects.Critique, seen bool) {
 	if c.Retry && seen {
 		f.line("retry", "recommended")
 	}
-	f.judge(c.Model, c.Notice)
+	f.judge(c.Model, c.Notice, c.SelfGraded)
 }
 
-// judge prints which model judged and a notice about it, such as that it replaces another. Empty values print nothing.
-func (f fields) judge(model, notice string) {
+// judge prints which model judged, whether it judged its own answer, and a notice about it, such as that it replaces
+// another. Empty values print nothing.
+func (f fields) judge(model, notice string, self bool) {
+	if self {
+		model += ", " + subjects.GradedByItself
+	}
 	if model != "" {
 		f.line("judge", "%s", model)
 	}
@@ -177,7 +188,7 @@ func (f fields) comparison(p *subjects.Pairwise) {
 	if p.Reason != "" {
 		f.line("reason", "%s", term.OneLine(p.Reason))
 	}
-	f.judge(p.Model, p.Notice)
+	f.judge(p.Model, p.Notice, p.SelfGraded)
 }
 
 // Reward is a reward with a sign, "0" for none.

@@ -124,6 +124,9 @@ func describeMemory(e subjects.MemoryEntry) string {
 	}
 	if e.Grades.Critic > 0 {
 		parts = append(parts, fmt.Sprintf("graded %d of 5", e.Grades.Critic))
+		if e.Grades.IsSelfGraded() {
+			parts = append(parts, subjects.GradedByItself)
+		}
 	}
 	return term.Visible(strings.Join(parts, ", "))
 }

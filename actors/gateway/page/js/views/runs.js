@@ -27,7 +27,7 @@ export function view([id]) {
   return html`<div class="page wide-page"><h1>Runs</h1>
     ${all.length
       ? html`<div class="table" tabindex="0" role="region" aria-label="Runs"><table class="wide"><thead><tr><th scope="col">Question</th><th scope="col">State</th><th scope="col">Grade</th><th scope="col" class="num">Time</th><th scope="col" class="num">Tools</th><th scope="col" class="num">Events</th><th scope="col">Asked</th></tr></thead><tbody>
-          ${all.slice(0, 200).map((r) => html`<tr><td><a href="/runs/${r.id}">${visible(r.query || r.id)}</a></td><td>${stateOf(r)}</td><td>${r.grade?.score ? gradeBadge(r.grade.score, r.grade.feedback) : nothing}</td><td class="num">${seconds((r.ended || Date.now()) - r.began)}</td><td class="num" data-label="tools">${r.tools.size || ""}</td><td class="num" data-label="events">${r.events.length}</td><td class="nowrap">${age(r.began)}</td></tr>`)}
+          ${all.slice(0, 200).map((r) => html`<tr><td><a href="/runs/${r.id}">${visible(r.query || r.id)}</a></td><td>${stateOf(r)}</td><td>${r.grade?.score ? gradeBadge(r.grade.score, r.grade.feedback, r.grade.self_graded) : nothing}</td><td class="num">${seconds((r.ended || Date.now()) - r.began)}</td><td class="num" data-label="tools">${r.tools.size || ""}</td><td class="num" data-label="events">${r.events.length}</td><td class="nowrap">${age(r.began)}</td></tr>`)}
         </tbody></table></div>`
       : empty("runs", "No run yet", "Every question becomes a run: who did what, when, and what the broker decided. It is drawn from the event log, live and after a reload.", html`<a class="button primary" href="/chat">Ask a question</a>`)}
   </div>`;
@@ -46,7 +46,7 @@ export function runPanel(id, compact = false) {
     ${compact ? nothing : html`<h1 dir="auto">${visible(r.query || "Run")}</h1>`}
     <p class="facts">
       ${stateOf(r)}<span>${seconds((r.ended || Date.now()) - r.began)}</span><span>${r.response?.model ?? ""}</span>
-      ${r.grade?.score ? gradeBadge(r.grade.score, r.grade.feedback) : nothing}
+      ${r.grade?.score ? gradeBadge(r.grade.score, r.grade.feedback, r.grade.self_graded) : nothing}
       <span>${count(tools.length, "tool call")}</span><span>${count(r.recalled.length, "recall")}</span><span>${count(r.events.length, "event")}</span>
       ${compact ? html`<a href="/runs/${id}">open</a>` : r.session ? html`<a href="/chat/${r.session}">session</a>` : nothing}
     </p>
@@ -61,7 +61,7 @@ export function runPanel(id, compact = false) {
     </div>
     ${shown.face === "waterfall" ? waterfall(r, compact) : shown.face === "tree" ? tree(r) : log(r)}
     ${shown.picked && r.events.includes(shown.picked) ? payload(shown.picked) : nothing}
-    ${r.grade && !compact ? html`<section class="panel"><h2>Critic ${r.grade.score ? gradeBadge(r.grade.score) : nothing}</h2><p>${visible(r.grade.feedback || r.grade.ungraded || "")}</p><p class="quiet">rubric ${r.grade.rubric}${r.grade.model ? `, ${r.grade.model}` : ""}</p></section>` : nothing}
+    ${r.grade && !compact ? html`<section class="panel"><h2>Critic ${r.grade.score ? gradeBadge(r.grade.score, "", r.grade.self_graded) : nothing}</h2><p>${visible(r.grade.feedback || r.grade.ungraded || "")}</p><p class="quiet">rubric ${r.grade.rubric}${r.grade.model ? `, ${r.grade.model}` : ""}</p></section>` : nothing}
     ${r.recalled.length && !compact ? html`<section class="panel"><h2>Recalled</h2>${recallList(r.recalled)}</section>` : nothing}`;
 }
 
