@@ -12,7 +12,7 @@ func TestSchemas(t *testing.T) {
 	parameters := json.RawMessage(`{"type":"object","properties":{"path":{"type":"string","maxLength":70000},` +
 		`"mode":{"enum":["a","b"]},"more":{"description":"anything"}},"required":["path","more"]}`)
 	schematest.Check(t, map[string]json.RawMessage{
-		"decision":  decisionSchema([]model.Tool{{Name: "web_search"}, {Name: "fs_read"}}),
+		"decision":  decisionSchema(choiceNames([]model.Tool{{Name: "web_search"}, {Name: "fs_read"}})),
 		"arguments": shapeOf(parameters),
 		"no object": shapeOf(json.RawMessage(`[]`)),
 	})

@@ -217,6 +217,9 @@ func (h *Harness) configure(s *story.Story, o Options) (config.Config, error) {
 			return config.Config{}, locate(strict.JoinPath("config", name), err)
 		}
 	}
+	if o.Live {
+		c.Generator.RespondentB.Model = "" // a story names models of its script; the assistant's answers for both
+	}
 	if s.Manifest != nil {
 		if err := overlaySection(&c, filepath.Join(h.dir, "story"), "manifest", s.Manifest); err != nil {
 			return config.Config{}, locate("manifest", err)

@@ -30,7 +30,7 @@ func modelSettings(s *story.Story, url string) map[string]any {
 			roles[role] = prefix + role
 		}
 	}
-	out := map[string]any{"ollama": map[string]any{"url": url, "rest": "0s"}, "roles": roles, "demo_model": "never"}
+	out := map[string]any{"ollama": map[string]any{"url": url}, "roles": roles, "demo_model": "never"}
 	if prefix != "" {
 		out["ollama"] = map[string]any{"url": unusedURL}
 		out["openai"] = map[string]any{"url": url, "key": s.Server.Key}
