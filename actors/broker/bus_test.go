@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +24,11 @@ import (
 	"conclave/pkg/policy"
 	"conclave/subjects"
 )
+
+func TestMain(m *testing.M) {
+	bustest.AllowParallel(8)
+	os.Exit(m.Run())
+}
 
 // testTimeout bounds each wait of a test.
 const testTimeout = time.Minute

@@ -28,6 +28,7 @@ func TestMain(m *testing.M) {
 		attackAsOtherUser(os.Stdout, strings.Fields(targets))
 		return
 	}
+	bustest.AllowParallel(8)
 	goleak.VerifyTestMain(m)
 }
 

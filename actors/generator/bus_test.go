@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +19,11 @@ import (
 	"conclave/pkg/model/wire"
 	"conclave/subjects"
 )
+
+func TestMain(m *testing.M) {
+	bustest.AllowParallel(8)
+	os.Exit(m.Run())
+}
 
 // patience is the timeout of expected messages.
 const patience = time.Minute
@@ -273,6 +279,16 @@ func TestSessionOrderIsKept(t *testing.T) {
 // A turn survives a crash at each step on the real bus: the runtime recovers and the message is redelivered.
 func TestCrashOnTheBus(t *testing.T) {
 	t.Parallel()
+	for _, at := range crashPoints() {
+		t.Run(at, func(t *testing.T) {
+			t.Parallel()
+			testCrashAt(t, at)
+		})
+	}
+}
+
+// testCrashAt crashes the generator once at a step of a turn with a call.
+func testCrashAt(t *testing.T, at string) {
 	w := newBusHarness(t)
 	w.chat = func(_ context.Context, r model.Request, say func(model.Chunk) error) error {
 		if r.Messages[len(r.Messages)-1].Role != model.ToolRole {
@@ -283,31 +299,29 @@ func TestCrashOnTheBus(t *testing.T) {
 		}
 		return say(model.Chunk{Content: "noon", Done: true})
 	}
-	for i, at := range crashPoints() {
-		g := New(subjects.Generator, shippedConfig())
-		var once sync.Once
-		steps := func(s string) {
-			if s == at {
-				once.Do(func() { panic(crash(s)) })
-			}
+	g := New(subjects.Generator, shippedConfig())
+	var once sync.Once
+	steps := func(s string) {
+		if s == at {
+			once.Do(func() { panic(crash(s)) })
 		}
-		s, err := actor.Supervise(t.Context(),
-			actor.Spec{Name: "generator", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
-				return g, nil
-			}}, w.Dial, actor.Config{RetryDelay: 5 * time.Millisecond, Steps: steps})
-		if err != nil {
-			t.Fatal(err)
-		}
-		session, query := fmt.Sprint("s", i), fmt.Sprint("q", i)
-		w.askQuestion(session, query, "What time is it?")
-		c := w.awaitConversation(session, 1)
-		if r := w.nextAnswer(); r.QueryID != query || r.Answer != "noon" || len(r.ToolCalls) != 1 ||
-			c.Turns[0].QueryID != query {
-			t.Errorf("%s: %+v", at, r)
-		}
-		if err := s.Stop(); err != nil {
-			t.Error(err)
-		}
+	}
+	s, err := actor.Supervise(t.Context(),
+		actor.Spec{Name: "generator", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+			return g, nil
+		}}, w.Dial, actor.Config{RetryDelay: 5 * time.Millisecond, Steps: steps})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const session, query = "s1", "q1"
+	w.askQuestion(session, query, "What time is it?")
+	c := w.awaitConversation(session, 1)
+	if r := w.nextAnswer(); r.QueryID != query || r.Answer != "noon" || len(r.ToolCalls) != 1 ||
+		c.Turns[0].QueryID != query {
+		t.Errorf("%s: %+v", at, r)
+	}
+	if err := s.Stop(); err != nil {
+		t.Error(err)
 	}
 	select {
 	case r := <-w.answers:

@@ -18,11 +18,15 @@ import (
 	"conclave/actors/memory/store"
 	"conclave/pkg/actor"
 	"conclave/pkg/actor/actortest"
+	"conclave/pkg/bus/bustest"
 	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	bustest.AllowParallel(8)
+	goleak.VerifyTestMain(m)
+}
 
 // heard is what an actor listens to.
 func heard(a actor.Actor) (out []string) {

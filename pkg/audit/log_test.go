@@ -3,6 +3,7 @@ package audit
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"iter"
 	"path/filepath"
@@ -16,7 +17,10 @@ import (
 	"conclave/subjects"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "8") // tests wait for files more than they compute
+	goleak.VerifyTestMain(m)
+}
 
 // mode is what the stream does with one message.
 type mode int

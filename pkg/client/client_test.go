@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"iter"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +19,11 @@ import (
 	"conclave/pkg/client"
 	"conclave/subjects"
 )
+
+func TestMain(m *testing.M) {
+	bustest.AllowParallel(8)
+	os.Exit(m.Run())
+}
 
 // fixture is a server under the real grants, with a client of the user and one publisher for each account.
 type fixture struct {
@@ -91,6 +97,7 @@ func response(q *client.Query, answer string) subjects.Response {
 }
 
 func TestAskReportsUpdatesInOrder(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	generator, respondentB, broker, critic := f.as("generator"), f.as("respondent_b"), f.as("broker"), f.as("critic")
 	q := f.ask(t.Context(), client.Question{Text: "?", Timeout: time.Minute, Graded: true})
@@ -152,6 +159,7 @@ func TestAskReportsUpdatesInOrder(t *testing.T) {
 }
 
 func TestAskReportsDeadLetterAsFailure(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	router := f.as("router")
 	q := f.ask(t.Context(), client.Question{Text: "?", Session: "s1"})
@@ -171,6 +179,7 @@ func TestAskReportsDeadLetterAsFailure(t *testing.T) {
 }
 
 func TestAskCancelledDeliversPartialAnswer(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	generator := f.as("generator")
 	cancels := make(chan *nats.Msg, 1)
@@ -201,6 +210,7 @@ func TestAskCancelledDeliversPartialAnswer(t *testing.T) {
 }
 
 func TestAskTimesOutWithoutGenerator(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	q := f.ask(t.Context(), client.Question{Text: "?", Timeout: 50 * time.Millisecond})
 	_, err := q.Wait()
@@ -211,6 +221,7 @@ func TestAskTimesOutWithoutGenerator(t *testing.T) {
 }
 
 func TestAskStopsWhenBrokerConfirmsAnotherOverride(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.run(
 		routes{
@@ -232,6 +243,7 @@ func TestAskStopsWhenBrokerConfirmsAnotherOverride(t *testing.T) {
 
 // TestGradeIsNotAwaited: without Graded, without a critic and without time, Grade returns at once.
 func TestGradeIsNotAwaited(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	for _, tt := range []struct {
 		name   string
@@ -254,6 +266,7 @@ func TestGradeIsNotAwaited(t *testing.T) {
 }
 
 func TestWatchReplaysThenFollows(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	out := f.as("generator").WithIDs("s1", "q1")
 	state := with(t, subjects.AgentStateEvent, "generator")
@@ -299,6 +312,7 @@ func TestWatchReplaysThenFollows(t *testing.T) {
 }
 
 func TestSessions(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	store := f.as("generator").Store(subjects.StateBucket(subjects.Generator))
 	put := func(id, body string) {
@@ -341,6 +355,7 @@ func TestSessions(t *testing.T) {
 
 // The grants of a question are those that the broker announced for it in this session, and no others.
 func TestGrantsOfASession(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	announce := func(session, query, clause string) {
 		topic, err := subjects.QueryGrantsEvent.With(query)
@@ -379,6 +394,7 @@ func TestGrantsOfASession(t *testing.T) {
 }
 
 func TestRateOutcome(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	reward := f.as("reward")
 	rate := func(thumb int, words string) *client.Rating {
@@ -438,6 +454,7 @@ func TestRateOutcome(t *testing.T) {
 }
 
 func TestApprovals(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	pending := subjects.Approval{ApprovalRequest: subjects.ApprovalRequest{
 		ID:   "abcdef0123456789abcdef0123456789",
@@ -484,6 +501,7 @@ func TestApprovals(t *testing.T) {
 }
 
 func TestMemoryPages(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	all := []subjects.MemoryEntry{{ID: "m1"}, {ID: "m2"}, {ID: "m3"}}
 	writes, tooLarge := 0, true
@@ -533,6 +551,7 @@ func TestMemoryPages(t *testing.T) {
 }
 
 func TestReadExportNamesBadLine(t *testing.T) {
+	t.Parallel()
 	good := `{"id":"m1","kind":"fact","name":"n","description":"","corpus":"c","provenance":{"source":"person","trust":"trusted"},"grades":{},"state":"active","created":"2026-01-01T00:00:00Z","updated":"2026-01-01T00:00:00Z"}`
 	for name, c := range map[string]struct{ in, err string }{
 		"blank lines":   {good + "\n\n" + good + "\n", ""},
@@ -554,6 +573,7 @@ func TestReadExportNamesBadLine(t *testing.T) {
 }
 
 func TestRetryTextLeavesOutFeedbackOnUntrustedAnswers(t *testing.T) {
+	t.Parallel()
 	turn := subjects.Turn{
 		Query:  "when?\n\n" + subjects.RetryInstruction + " more",
 		Grades: &subjects.Grades{Critic: 2, Feedback: "vague", Reward: -1, Words: "wrong day"},
@@ -573,6 +593,7 @@ func TestRetryTextLeavesOutFeedbackOnUntrustedAnswers(t *testing.T) {
 }
 
 func TestWrappedClientCannotSubscribe(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	c := client.Wrap(f.c.Out())
 	if _, err := c.SessionIDs(t.Context()); err != nil {
@@ -588,6 +609,7 @@ func TestWrappedClientCannotSubscribe(t *testing.T) {
 
 // TestEventsBackAcrossStrides reads a log that is longer than one stride, in both directions.
 func TestEventsBackAcrossStrides(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	critic := f.as("critic") // of all events: only those of one author are stored in the order of their publication
 	for i := range 4200 {

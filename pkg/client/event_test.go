@@ -12,6 +12,7 @@ import (
 )
 
 func TestDecodeLive(t *testing.T) {
+	t.Parallel()
 	live := nats.Header{
 		"Nats-Stream": {"forged", "EVENTS"}, "Nats-Sequence": {"1", "7"},
 		"Nats-Subject": {"from.broker.tool.result.x", "from.generator.response.generation"},

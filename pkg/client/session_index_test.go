@@ -87,6 +87,7 @@ func (f *fixture) checkSessions(c *client.Client, when, want string) {
 
 // A later list reads the conversations that changed, and no others.
 func TestSessionListReadsChangesOnly(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	const sessions = 300
 	w := f.sessionWriter(subjects.Generator)
@@ -119,6 +120,7 @@ func TestSessionListReadsChangesOnly(t *testing.T) {
 }
 
 func TestSessionListFollowsChanges(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	assistant, committee := f.sessionWriter(subjects.Generator), f.sessionWriter(subjects.Committee)
 	second, err := client.New(f.bus.Connect("user"))
@@ -155,6 +157,7 @@ func TestSessionListFollowsChanges(t *testing.T) {
 }
 
 func TestSessionListShowsRunningQuestions(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	assistant, committee := f.sessionWriter(subjects.Generator), f.sessionWriter(subjects.Committee)
 	turn := func(session, query, text string) {

@@ -6,8 +6,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -152,6 +154,17 @@ func (b *Bus) ExpectViolations(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.expected += n
+}
+
+// AllowParallel lets n tests of this process run at once, unless -parallel says otherwise: tests on a bus wait for
+// servers more than they compute. TestMain calls it before it runs the tests.
+func AllowParallel(n int) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		_ = flag.Set("test.parallel", strconv.Itoa(n))
+	}
 }
 
 // ConnErrors returns the asynchronous connection errors so far.
