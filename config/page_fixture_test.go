@@ -34,7 +34,7 @@ type pageSystem struct {
 var pageSettings = map[string]string{
 	"models.yaml": "roles: {assistant: scripted-12b, critic: critic, tools: tools, orchestrator: orchestrator, " +
 		"researcher: researcher, summaries: summaries, embeddings: nomic-embed-text}\n" +
-		"ollama: {url: \"%s\", slots: 8, rest: 0s}\ndemo_model: never\n",
+		"ollama: {url: \"%s\", slots: 8}\ndemo_model: never\n",
 	"system.yaml":    "listen: 127.0.0.1:0\ngateway: {listen: \"127.0.0.1:0\"}\nactor: {drain: 2s}\n",
 	"secrets.yaml":   "backend: file\n",
 	"memory.yaml":    "model: false\n",

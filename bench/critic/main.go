@@ -152,7 +152,7 @@ func open(name string, critic bool, says scriptserver.Reply, log *slog.Logger) (
 		"system.yaml": "listen: 127.0.0.1:0\ngateway: {listen: \"127.0.0.1:0\"}\n",
 		// the worst case: the judge is let in at once, and has to be cut off each time
 		"models.yaml": "roles: {assistant: assistant, critic: judge, tools: tools}\nhints: {simple: tools}\nollama: " +
-			"{url: \"" + h.model.URL + "\", slots: 1, rest: 0s}\n",
+			"{url: \"" + h.model.URL + "\", slots: 1}\n",
 		// what else asks the model is not what is measured
 		"memory.yaml": "model: false\n",
 		"critic.yaml": fmt.Sprintf("enabled: %t\n", critic),

@@ -20,7 +20,7 @@ func TestFirstStartPullsModel(t *testing.T) {
 	server := modeltest.New(t, scriptserver.Script{})
 	p := newInstallation(t)
 	models := filepath.Join(p.dir, "config", "conclave", "models.yaml")
-	if err := os.WriteFile(models, fmt.Appendf(nil, "ollama: {url: %q, rest: 0s}\n", server.URL), 0o600); err != nil {
+	if err := os.WriteFile(models, fmt.Appendf(nil, "ollama: {url: %q}\n", server.URL), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	up, keyboard := p.onKeyboard()

@@ -3,6 +3,7 @@ package view
 import (
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"conclave/cmd/conclave/internal/term"
@@ -21,6 +22,9 @@ func Basis(w io.Writer, r subjects.Response, recalls []subjects.MemoryRecall) {
 			h.Similarity, h.Score, term.Age(time.Since(h.Created)), trustWord(h.Trust))
 		if h.Critic > 0 {
 			text += fmt.Sprintf(", graded %d of 5", h.Critic)
+			if strings.HasPrefix(h.Feedback, subjects.GradedByItself) {
+				text += ", " + subjects.GradedByItself
+			}
 		}
 		line("memory", "%s", text)
 	}
