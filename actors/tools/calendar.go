@@ -43,9 +43,8 @@ const (
 // invitations.
 func calendarRead() *Tool {
 	return &Tool{
-		schema: fileSchema("calendar_read", calendarReadText, fmt.Sprintf(pathProperty, "an .ics file, or a folder "+
-			"of them")+
-			`,"from":{"type":"string","maxLength":10,"description":"first day, such as 2026-12-24"},"to":{"type":"string","maxLength":10,"description":"last day"}`, `"path"`),
+		schema: fileSchema("calendar_read", calendarReadText, `"from":{"type":"string","maxLength":10,"description":"first day: today, tomorrow, or such as 2026-12-24"},"to":{"type":"string","maxLength":10,"description":"last day"},`+
+			fmt.Sprintf(pathProperty, "an .ics file, or a folder of them, where there are several"), `"from"`),
 		facts: policy.Tool{
 			Name: "calendar_read", Zone: "tools", Known: true, Act: policy.ActRead, Paths: []string{"path"},
 			Rare: calendarWords,
@@ -64,12 +63,17 @@ func calendarRead() *Tool {
 		},
 		) (Output, error) {
 			now := c.Now.In(time.Local)
-			from, err1 := time.ParseInLocation(dayForm, cmp.Or(a.From, now.Format(dayForm)), time.Local)
-			to, err2 := time.ParseInLocation(dayForm, cmp.Or(a.To, from.AddDate(0, 0, calendarDays-1).Format(dayForm)),
-				time.Local)
+			from, err1 := parseDay(cmp.Or(a.From, "today"), now)
+			to, err2 := parseDay(cmp.Or(a.To, from.AddDate(0, 0, calendarDays-1).Format(dayForm)), now)
 			if err1 != nil || err2 != nil || to.Before(from) {
 				return Output{}, fmt.Errorf("%w: from and to must be days such as 2026-12-24, in this order",
 					actor.ErrArguments)
+			}
+			if a.Path == "" {
+				var err error
+				if a.Path, err = c.defaultFolder(); err != nil {
+					return Output{}, fileFailure("read", err)
+				}
 			}
 			s, err := readCalendars(ctx, c, a.Path, from, to.AddDate(0, 0, 1))
 			if err != nil {
@@ -78,6 +82,17 @@ func calendarRead() *Tool {
 			return Output{Text: s}, nil
 		}),
 	}
+}
+
+// parseDay reads a day: today, tomorrow, or a date.
+func parseDay(s string, now time.Time) (time.Time, error) {
+	switch strings.ToLower(strings.TrimSpace(s)) {
+	case "today":
+		s = now.Format(dayForm)
+	case "tomorrow":
+		s = now.AddDate(0, 0, 1).Format(dayForm)
+	}
+	return time.ParseInLocation(dayForm, s, time.Local)
 }
 
 // readCalendars lists the events of a file, or of all files of a folder, between two times.
@@ -168,8 +183,8 @@ func isCalendar(file string) bool { return strings.EqualFold(path.Ext(file), ".i
 // the file as it is.
 func calendarAdd() *Tool {
 	return &Tool{
-		schema: fileSchema("calendar_add", calendarAddText, fmt.Sprintf(pathProperty, "the .ics file")+
-			`,"title":{"type":"string","minLength":1,"maxLength":200,"description":"what it is"},"start":{"type":"string","maxLength":16,"description":"such as 2026-12-24 18:00, or a day"},"end":{"type":"string","maxLength":16,"description":"in the same form; for days the last one"},"location":{"type":"string","maxLength":200,"description":"where it is"},"description":{"type":"string","maxLength":4000,"description":"more about it"}`, `"path","title","start"`),
+		schema: fileSchema("calendar_add", calendarAddText, `"title":{"type":"string","minLength":1,"maxLength":200,"description":"what it is"},"start":{"type":"string","maxLength":16,"description":"such as 2026-12-24 18:00, or a day"},"end":{"type":"string","maxLength":16,"description":"in the same form; for days the last one"},"location":{"type":"string","maxLength":200,"description":"where it is"},"description":{"type":"string","maxLength":1900,"description":"more about it"},`+
+			fmt.Sprintf(pathProperty, "the .ics file, where there are several"), `"title","start"`),
 		facts: policy.Tool{
 			Name: "calendar_add", Zone: "tools", Known: true, Act: policy.ActCreate, Paths: []string{"path"},
 			Preview: true, Rare: calendarWords,
@@ -189,6 +204,12 @@ func calendarAdd() *Tool {
 			Description string `json:"description"`
 		},
 		) (Output, error) {
+			if a.Path == "" {
+				var err error
+				if a.Path, err = c.defaultFile(isCalendar, "calendar.ics"); err != nil {
+					return Output{}, fileFailure("add", err)
+				}
+			}
 			if !isCalendar(a.Path) {
 				return Output{}, fmt.Errorf("%w: a calendar is a file that ends in .ics", actor.ErrArguments)
 			}

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"conclave/pkg/policy"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -52,6 +53,47 @@ func (c Call) readFolder(path string, limit int) (entries []fs.DirEntry, more bo
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	return entries, more, err
 }
+
+// defaultFolder returns the folder of a call that names no path: the one that its caller has for the tool.
+func (c Call) defaultFolder() (string, error) {
+	if c.Folders == nil || len(c.Folders.Allowed) == 0 {
+		return "", policy.ErrOutside
+	}
+	if len(c.Folders.Allowed) > 1 {
+		return "", errors.New("give path, in one of " + strings.Join(c.Folders.Allowed, ", "))
+	}
+	return filepath.Clean(c.Folders.Allowed[0]), nil
+}
+
+// defaultFile returns the file of a call that names no path: the one in [Call.defaultFolder] that isKind accepts, or
+// name in that folder when there is none. With several it fails, and names them.
+func (c Call) defaultFile(isKind func(file string) bool, name string) (string, error) {
+	folder, err := c.defaultFolder()
+	if err != nil {
+		return "", err
+	}
+	entries, _, err := c.readFolder(folder, maxListed)
+	if err != nil {
+		return "", err
+	}
+	var found []string
+	for _, e := range entries {
+		if e.Type().IsRegular() && isKind(e.Name()) {
+			found = append(found, filepath.Join(folder, e.Name()))
+		}
+	}
+	switch len(found) {
+	case 0:
+		return filepath.Join(folder, name), nil
+	case 1:
+		return found[0], nil
+	}
+	return "", errors.New("there are several; give path, one of " +
+		text.OneLine(strings.Join(found[:min(len(found), maxChoices)], ", "), maxNameShown*maxChoices))
+}
+
+// maxChoices is how many files are named when a call has to choose one.
+const maxChoices = 10
 
 // makeWorkFolder creates the working folder when path is in it.
 func (c Call) makeWorkFolder(path string) error {

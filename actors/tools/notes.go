@@ -33,8 +33,8 @@ var noteWords = []string{"note", "notes", "notebook", "memo", "list", "journal",
 // notesRead returns the tool notes_read, under the path rules of the file tools.
 func notesRead() *Tool {
 	return &Tool{
-		schema: fileSchema("notes_read", notesReadText, fmt.Sprintf(pathProperty, "a folder of notes, or one note")+
-			`,"query":{"type":"string","minLength":1,"maxLength":200,"description":"words to search for"}`, `"path"`),
+		schema: fileSchema("notes_read", notesReadText, `"query":{"type":"string","minLength":1,"maxLength":200,"description":"words to search for, or * to list or read all"},`+
+			fmt.Sprintf(pathProperty, "one note, or a folder of notes, where there are several"), `"query"`),
 		facts: policy.Tool{
 			Name: "notes_read", Zone: "tools", Known: true, Act: policy.ActRead, Paths: []string{"path"},
 			Rare:    noteWords,
@@ -48,7 +48,13 @@ func notesRead() *Tool {
 			Query string `json:"query"`
 		},
 		) (Output, error) {
-			s, err := readNotes(ctx, c, a.Path, strings.TrimSpace(a.Query))
+			if a.Path == "" {
+				var err error
+				if a.Path, err = c.defaultFolder(); err != nil {
+					return Output{}, fileFailure("read", err)
+				}
+			}
+			s, err := readNotes(ctx, c, a.Path, strings.Trim(a.Query, " *"))
 			if err != nil {
 				return Output{}, fileFailure("read", err)
 			}
@@ -104,9 +110,9 @@ func isNote(file string) bool { return strings.EqualFold(path.Ext(file), ".md") 
 // note as it is.
 func notesAdd() *Tool {
 	return &Tool{
-		schema: fileSchema("notes_add", notesAddText, fmt.Sprintf(pathProperty, "the note")+
-			`,"text":{"type":"string","minLength":1,"maxLength":32768,"description":"what to add, in Markdown"}`,
-			`"path","text"`),
+		schema: fileSchema("notes_add", notesAddText,
+			`"text":{"type":"string","minLength":1,"maxLength":32768,"description":"what to add, in Markdown"},`+
+				fmt.Sprintf(pathProperty, "the note, where there are several"), `"text"`),
 		facts: policy.Tool{
 			Name: "notes_add", Zone: "tools", Known: true, Act: policy.ActCreate, Paths: []string{"path"},
 			Preview: true, Rare: noteWords,
@@ -118,6 +124,12 @@ func notesAdd() *Tool {
 			Text string `json:"text"`
 		},
 		) (Output, error) {
+			if a.Path == "" {
+				var err error
+				if a.Path, err = c.defaultFile(isNote, "notes.md"); err != nil {
+					return Output{}, fileFailure("add", err)
+				}
+			}
 			if !isNote(a.Path) {
 				return Output{}, fmt.Errorf("%w: %w", actor.ErrArguments, errNotNote)
 			}

@@ -137,6 +137,52 @@ func TestNotes(t *testing.T) {
 	}
 }
 
+// TestDefaultPaths: a call without a path is about the one file or folder there is; with several files it fails and
+// names them.
+func TestDefaultPaths(t *testing.T) {
+	t.Parallel()
+	dir := realFolder(t)
+	for _, tt := range []struct {
+		name, want string
+		tool       *Tool
+		args       object
+	}{
+		{"no notes", "[no notes]", notesRead(), object{"query": "*"}},
+		{"no calendar", "[no events]", calendarRead(), object{"from": "today"}},
+		{
+			"the first note", `{"path":"` + dir + `/notes.md","bytes":27,"created":true}`, notesAdd(),
+			object{"text": "Milk"},
+		},
+		{
+			"the one note", `{"path":"` + dir + `/notes.md","bytes":54,"created":false}`, notesAdd(),
+			object{"text": "Salt"},
+		},
+		{"search the notes", "notes.md:4: Milk", notesRead(), object{"query": "milk"}},
+		{"the first event", `"path":"` + dir + `/calendar.ics"`, calendarAdd(), object{
+			"title": "Dentist", "start": "2026-11-14 09:00",
+		}},
+		{"the one calendar", `"created":false`, calendarAdd(), object{"title": "Choir", "start": "2026-11-15 19:00"}},
+		{"the events of tomorrow", "2026-11-14 09:00 to 2026-11-14 10:00  Dentist", calendarRead(), object{
+			"from": "tomorrow", "to": "tomorrow",
+		}},
+		{"another note", `"created":true`, notesAdd(), object{"path": dir + "/shopping.md", "text": "Bread"}},
+		{
+			"several notes", "failed: add failed: there are several; give path, one of " + dir + "/notes.md, " + dir +
+				"/shopping.md", notesAdd(), object{"text": "Bread"},
+		},
+	} {
+		if got := runIn(t, tt.tool, dir, "", tt.args); !strings.Contains(got, tt.want) {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+	for _, x := range []*Tool{notesRead(), notesAdd(), calendarRead(), calendarAdd()} {
+		var schema struct{ Required []string }
+		if err := json.Unmarshal(x.Schema().Parameters, &schema); err != nil || len(schema.Required) == 0 {
+			t.Errorf("%s requires %v, %v", x.Name(), schema.Required, err)
+		}
+	}
+}
+
 const calendarFile = "BEGIN:VCALENDAR\r\nVERSION:2.0\r\n" +
 	"BEGIN:VEVENT\r\nSUMMARY:Dentist\\, second vi\r\n " +
 	"sit\r\nDTSTART:20261116T090000Z\r\nDTEND:20261116T100000Z\r\nLOCATION:Main " +
