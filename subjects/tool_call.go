@@ -209,8 +209,8 @@ type SpawnRequest struct {
 	// a further restriction; empty = every tool that the type may use below this parent
 	Tools  []string `json:"tools,omitempty"`
 	Budget *Budget  `json:"budget,omitempty"` // a further restriction of the chain's budget
-	// Plan is the text of the plan that the agents of the query work on, from the orchestrator only. The broker lets its
-	// words count as the user's for searches and fetches when the session held nothing untrusted or private.
+	// Plan is the text of the plan that the agents of the query work on, from the orchestrator only. The broker lets
+	// its words count as the user's for searches and fetches when the session held nothing untrusted or private.
 	Plan string `json:"plan,omitempty"`
 }
 

@@ -338,7 +338,8 @@ func (b *Broker) decideCall(ctx context.Context, out actor.Out, c call, d policy
 			return false, false, denialFault(no)
 		}
 		if c.own { // the user did not ask for it, and is not asked about it
-			return false, false, denialFault(&subjects.Denial{Layer: asks[0].Layer, Rule: asks[0].Rule, Reason: asks[0].Reason})
+			no := asks[0]
+			return false, false, denialFault(&subjects.Denial{Layer: no.Layer, Rule: no.Rule, Reason: no.Reason})
 		}
 		fault := b.requestApproval(ctx, out, c, asks, asked.Flow)
 		return fault == nil, false, fault

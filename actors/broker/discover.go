@@ -87,8 +87,9 @@ func (b *Broker) hasFolder(asked policy.Call, rules policy.Rules, k Known) bool 
 	return folders == nil || len(folders.Allowed) > 0
 }
 
-// listAllowed returns the tools that the caller may use and that can work, without those that have no folder: those that it always gets, at most most, those that a task may
-// need, and those that only a task with one of their words needs. No schema has a key: only the broker seals to it.
+// listAllowed returns the tools that the caller may use: those that it always gets, at most most, those that a task may
+// need, and those that only a task with one of their words needs. Tools that have no folder to work in are left out. No
+// schema has a key: only the broker seals to it.
 func (b *Broker) listAllowed(caller subjects.Caller, asked policy.Call, rules policy.Rules, task string,
 	most int,
 ) (always, may, rare []subjects.ToolSchema) {

@@ -315,7 +315,8 @@ func TestDiscoverReturnsPermittedTools(t *testing.T) {
 	}
 }
 
-// TestDiscoverLeavesOutToolsWithoutAFolder: a tool with paths is not offered to a caller whose type has no folder for it.
+// TestDiscoverLeavesOutToolsWithoutAFolder: a tool with paths is not offered to a caller whose type has no folder for
+// it.
 func TestDiscoverLeavesOutToolsWithoutAFolder(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t, func(h *sessionFixture) {

@@ -96,7 +96,8 @@ func (c call) mustDistill(t policy.Tool, l subjects.Labels) bool {
 // nothing needs recording, and its results must not become permitted values of the user's session. Nor does what the
 // runtime recalls: it is trusted, and private data that no model looked up must not make later calls ask the user.
 func (c call) isRecorded() bool {
-	return c.session != "" && !c.own && !c.respondentB && (c.fromUser || c.account() == subjects.Generator || c.answersQuery)
+	return c.session != "" && !c.own && !c.respondentB &&
+		(c.fromUser || c.account() == subjects.Generator || c.answersQuery)
 }
 
 // account is the caller's account.

@@ -25,8 +25,8 @@ import (
 func (m *Memory) onResponse(ctx context.Context, in actor.Msg[subjects.Response], out actor.Out) error {
 	r := in.Body
 	query := cmp.Or(r.QueryID, in.Query)
-	if r.Error != nil || r.Partial || strings.TrimSpace(r.Answer) == "" || subjects.CheckToken(query) != nil || r.DemoModel ||
-		isEphemeral(r) {
+	if r.Error != nil || r.Partial || strings.TrimSpace(r.Answer) == "" || subjects.CheckToken(query) != nil ||
+		r.DemoModel || isEphemeral(r) {
 		return nil
 	}
 	if subjects.CheckToken(r.SessionID) != nil {

@@ -50,7 +50,8 @@ func TestSearch(t *testing.T) {
 			"an answer", `{"query":"Who repairs the canoe?","kind":"engram"}`, subjects.Trusted,
 			[]string{engram},
 			`\[engram ` + engram +
-				`, 2 hours ago, from a conversation, graded 5 of 5\] similarity .*\n> 2 hours ago, you said: "Who repairs the canoe\?"\n` +
+				`, 2 hours ago, from a conversation, graded 5 of 5\] similarity .*\n` +
+				`> 2 hours ago, you said: "Who repairs the canoe\?"\n` +
 				`> 2 hours ago, the assistant answered: "The smith`,
 		},
 		{

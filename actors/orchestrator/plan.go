@@ -12,18 +12,20 @@ import (
 	"conclave/subjects"
 )
 
-// planSchema is the JSON schema of a plan, for the constrained decoding and for the validation.
+// planSchema is the JSON schema of a plan, for the constrained decoding and for the validation. Long texts have no
+// bound in it, because a grammar cannot hold large ones: see maxPlanText.
 var planSchema = json.RawMessage(
 	fmt.Sprintf(
 		`{"type":"object","properties":{"subtasks":{"type":"array","maxItems":%d,"items":{"type":"object","properties":{`+
 			`"id":{"type":"string","minLength":1,"maxLength":32},`+
 			`"title":{"type":"string","minLength":1,"maxLength":120},`+
-			`"instructions":{"type":"string","minLength":1,"maxLength":4000},`+
+			`"instructions":{"type":"string","minLength":1},`+
 			`"agent":{"type":"string","enum":["assistant","researcher","coder","sysadmin"]},`+
 			`"depends_on":{"type":"array","maxItems":%[1]d,"items":{"type":"string"}},`+
 			`"hint":{"type":"string","enum":["simple","reasoning","code"]},`+
 			`"tools":{"type":"array","maxItems":16,"items":{"type":"string"}},`+
-			`"verify":{"type":"object","properties":{"language":{"type":"string","maxLength":32},"code":{"type":"string","maxLength":4000},"command":{"type":"string","maxLength":1000}},"additionalProperties":false}`+
+			`"verify":{"type":"object","properties":{"language":{"type":"string","maxLength":32},`+
+			`"code":{"type":"string"},"command":{"type":"string","maxLength":1000}},"additionalProperties":false}`+
 			`},"required":["id","title","instructions","agent"],"additionalProperties":false}}},"required":["subtasks"],"additionalProperties":false}`, subjects.MaxSubtasks))
 
 var compiledPlan = mustCompile(planSchema)
@@ -83,8 +85,11 @@ func parsePlan(reply string, existing []subjects.Subtask) ([]subjects.Subtask, e
 	return out, checkPlan(out, existing)
 }
 
-// checkPlan checks what the schema cannot: ids are valid, unique tokens, dependencies exist and have no cycle, and all
-// subtasks together are at most [subjects.MaxSubtasks].
+// maxPlanText bounds the instructions of a subtask and the code of its verification, in bytes.
+const maxPlanText = 8000
+
+// checkPlan checks what the schema cannot: texts are not too long, ids are valid, unique tokens, dependencies exist and
+// have no cycle, and all subtasks together are at most [subjects.MaxSubtasks].
 func checkPlan(added, existing []subjects.Subtask) error {
 	if n := len(added) + len(existing); n > subjects.MaxSubtasks {
 		return fmt.Errorf("%d subtasks, at most %d", n, subjects.MaxSubtasks)
@@ -101,6 +106,10 @@ func checkPlan(added, existing []subjects.Subtask) error {
 		seen[s.ID] = true
 	}
 	for _, s := range added {
+		if len(s.Instructions) > maxPlanText || s.Verify != nil && len(s.Verify.Code) > maxPlanText {
+			return fmt.Errorf("subtask %q is too long: at most %d characters of instructions and of code", s.ID,
+				maxPlanText)
+		}
 		for _, d := range s.DependsOn {
 			switch {
 			case !seen[d]:

@@ -1,8 +1,11 @@
 package orchestrator
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -26,6 +29,18 @@ func quoteAll(all []string) string {
 
 func planJSON(subtasks ...string) string { return `{"subtasks":[` + strings.Join(subtasks, ",") + `]}` }
 
+// No bound of a schema is larger than what the grammar of a model server can hold.
+func TestSchemasHaveSmallBounds(t *testing.T) {
+	t.Parallel()
+	for name, schema := range map[string]json.RawMessage{"plan": planSchema, "return": returnSchema} {
+		for _, m := range regexp.MustCompile(`"max(?:Length|Items)":(\d+)`).FindAllSubmatch(schema, -1) {
+			if n, err := strconv.Atoi(string(m[1])); err != nil || n > 1900 {
+				t.Errorf("%s has the bound %s", name, m[1])
+			}
+		}
+	}
+}
+
 func TestParsePlan(t *testing.T) {
 	t.Parallel()
 	many := make([]string, 0, 13)
@@ -40,6 +55,14 @@ func TestParsePlan(t *testing.T) {
 		{"named before its dependency", planJSON(subtaskJSON("b", "a"), subtaskJSON("a")), ""},
 		{"twelve", planJSON(many[:12]...), ""},
 		{"thirteen", planJSON(many...), "at most 12"},
+		{
+			"long instructions", strings.Replace(planJSON(subtaskJSON("a")), "Do it.",
+				strings.Repeat("x", maxPlanText), 1), "",
+		},
+		{
+			"instructions that are too long", strings.Replace(planJSON(subtaskJSON("a")), "Do it.",
+				strings.Repeat("x", maxPlanText+1), 1), "too long",
+		},
 		{"no JSON", "I will do it.", "not the JSON object"},
 		{"none", planJSON(), "no subtasks"},
 		{"same id", planJSON(subtaskJSON("a"), subtaskJSON("a")), `"a" is used twice`},

@@ -33,7 +33,8 @@ var noteWords = []string{"note", "notes", "notebook", "memo", "list", "journal",
 // notesRead returns the tool notes_read, under the path rules of the file tools.
 func notesRead() *Tool {
 	return &Tool{
-		schema: fileSchema("notes_read", notesReadText, `"query":{"type":"string","minLength":1,"maxLength":200,"description":"words to search for, or * to list or read all"},`+
+		schema: fileSchema("notes_read", notesReadText, `"query":{"type":"string","minLength":1,"maxLength":200,`+
+			`"description":"words to search for, or * to list or read all"},`+
 			fmt.Sprintf(pathProperty, "one note, or a folder of notes, where there are several"), `"query"`),
 		facts: policy.Tool{
 			Name: "notes_read", Zone: "tools", Known: true, Act: policy.ActRead, Paths: []string{"path"},
