@@ -2,10 +2,7 @@ package generator
 
 import (
 	_ "embed"
-	"slices"
 	"strings"
-
-	"conclave/pkg/model"
 )
 
 // assistantPrompt is the shipped system prompt. It is the same for every question, so that a model server finds it in
@@ -23,16 +20,5 @@ var decisionExamples string
 // ShippedPrompt returns the system prompt of a configuration without one of its own.
 func ShippedPrompt() string { return strings.TrimSpace(assistantPrompt) }
 
-// SelectExamples returns the examples whose choice is to answer or an offered tool: an example with a missing tool
-// would teach a small model to choose it.
-func SelectExamples(offered []model.Tool) string {
-	var b strings.Builder
-	for line := range strings.Lines(decisionExamples) {
-		_, choice, _ := strings.Cut(line, " -> ")
-		choice = strings.TrimSpace(choice)
-		if choice == "answer" || slices.ContainsFunc(offered, func(t model.Tool) bool { return t.Name == choice }) {
-			b.WriteString(line)
-		}
-	}
-	return strings.TrimSpace(b.String())
-}
+// Examples returns the examples of decisions. The loop selects those that fit its choices.
+func Examples() string { return strings.TrimSpace(decisionExamples) }

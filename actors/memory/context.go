@@ -12,6 +12,7 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/agent"
 	"conclave/pkg/firewall"
+	"conclave/pkg/loop"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -22,6 +23,8 @@ const (
 	maxPinnedBytes    = 1200 // of all of them together
 	maxStatementBytes = 300  // of one statement that was found
 	maxSentences      = 20   // of the user's words that are read for statements
+	// fitScore is the score of a statement that clearly fits the question.
+	fitScore = 0.65
 )
 
 // recallOwn returns what a model should know before it is asked, for [subjects.ModeOwn]: the pinned facts, and the
@@ -127,7 +130,14 @@ func formatOwn(now time.Time, hits []subjects.MemoryHit) subjects.ToolResult {
 	b.WriteString("What the user told you. In a quote, \"I\" and \"my\" are the user, not you.\n")
 	for _, h := range hits {
 		ids = append(ids, h.Entry.ID)
-		fmt.Fprintf(&b, "- %s, %s: \"%s\"\n", formatAge(now, saidAt(h.Entry)), formatSpeaker(h.Entry), h.Segment)
+		mark := ""
+		switch {
+		case h.Entry.Pinned:
+			mark = loop.RecallPinned
+		case h.Score >= fitScore:
+			mark = loop.RecallFits
+		}
+		fmt.Fprintf(&b, "- %s%s, %s: \"%s\"\n", mark, formatAge(now, saidAt(h.Entry)), formatSpeaker(h.Entry), h.Segment)
 	}
 	whole := strings.TrimRight(b.String(), "\n")
 	if len(ids) == 0 || firewall.Scan(whole).Flagged { // two statements together may look like an instruction

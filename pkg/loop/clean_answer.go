@@ -46,6 +46,7 @@ var ownSentences = sync.OnceValue(func() []string {
 	for _, instruction := range []string{
 		instructForced, instructPlain, instructEmpty, instructDropped, instructMalformed, instructCut, instructAnnounce,
 		instructClaimed, instructUseResults, instructCopied, instructFromResults("", true), instructAfterFailure(""),
+		instructFromMemory(quote("")),
 		instructDecide("", "", []string{answerChoice}), headChoices,
 	} {
 		for _, s := range text.SentenceTexts(strings.ReplaceAll(instruction, quote(""), "\n"), maxOwnSentences) {

@@ -22,8 +22,8 @@ const decisionTokens = 512
 // does not begin with, so that an answer that needs no tool gets the prompt of a plain chat. Arguments that the loop
 // does not know cost a further model call. When the server ignores the schema, its text is read as in text mode.
 func (t *turn) decide(ctx context.Context) (reply, error) {
-	choices := t.choices()
-	if len(choices) == 0 {
+	choices := t.useRecalled(t.choices())
+	if len(choices) == 0 || t.answersFromRecall {
 		return t.requestAnswer(ctx)
 	}
 	r, err := t.requestDecision(ctx, choices)
@@ -39,6 +39,14 @@ func (t *turn) decide(ctx context.Context) (reply, error) {
 		return t.requestAnswer(ctx)
 	}
 	at := slices.IndexFunc(choices, func(tool model.Tool) bool { return tool.Name == d.Choice })
+	if t.recalled != nil {
+		if t.answersFromRecall = t.recalled.Call.Name == d.Choice; t.answersFromRecall {
+			t.addRecalled()
+			return t.requestAnswer(ctx)
+		}
+		t.state.Finished = append(t.state.Finished, *t.recalled) // listed, but not shown to the model
+		t.recalled = nil
+	}
 	if at < 0 {
 		return t.requestAnswer(ctx)
 	}
@@ -60,7 +68,7 @@ func (t *turn) requestDecision(ctx context.Context, choices []model.Tool) (reply
 		return t.requestObject(ctx, instructNext(t.question(), choices), schema)
 	}
 	t.decision = []model.Message{
-		{Role: model.System, Content: listChoices(t.agent.Tools, t.agent.Examples)},
+		{Role: model.System, Content: listChoices(choices, t.agent.Examples)},
 		{Role: model.User, Content: t.instructDecision(choices)},
 	}
 	defer func() { t.decision = nil }()
@@ -86,6 +94,22 @@ func (t *turn) requestObject(ctx context.Context, instruction string, schema jso
 		r.text = "" // half an object is no partial answer
 	}
 	return r, err
+}
+
+// useRecalled decides about the statements that were recalled for the question. Pinned facts are added to the turn, and
+// statements that clearly fit a question answer it. Otherwise the search becomes one of the choices, whose result is
+// there already: a small model takes any statement that it is shown for the answer.
+func (t *turn) useRecalled(choices []model.Tool) []model.Tool {
+	if t.recalled == nil {
+		return choices
+	}
+	said := t.recalled.Result.Text
+	t.answersFromRecall = strings.Contains(said, "\n- "+RecallFits) && text.IsQuestion(t.question())
+	if t.answersFromRecall || strings.Contains(said, "\n- "+RecallPinned) {
+		t.addRecalled()
+		return choices
+	}
+	return append(slices.Clip(choices), model.Tool{Name: t.recalled.Call.Name, Description: recallChoice})
 }
 
 // addRecalled appends [Input.Recalled], if there is one, to the turn, once.
@@ -137,8 +161,11 @@ func (t *turn) foldRecall(ms []model.Message) []model.Message {
 	if at < 1 || at+1 >= len(ms) || ms[at-1].Role != model.User {
 		return ms
 	}
-	question := ms[at-1]
-	question.Content = ms[at+1].Content + "\n\n" + question.Content
+	question, notes := ms[at-1], ms[at+1].Content
+	if t.answersFromRecall {
+		question.Content = instructFromMemory(question.Content)
+	}
+	question.Content = recallMarks.Replace(notes) + "\n\n" + question.Content
 	return slices.Concat(ms[:at-1], []model.Message{question}, ms[at+2:])
 }
 
@@ -368,10 +395,22 @@ func listChoices(tools []model.Tool, examples string) string {
 	for i := range tools {
 		b.WriteString("- " + tools[i].Name + ": " + firstSentence(tools[i].Description) + "\n")
 	}
-	if examples != "" {
+	if examples = selectExamples(examples, choiceNames(tools)); examples != "" {
 		b.WriteString(headExamples + examples)
 	}
 	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// selectExamples returns the examples, one a line, whose choice behind the arrow is among names: one with a missing tool
+// would teach a small model to choose it.
+func selectExamples(examples string, names []string) string {
+	var b strings.Builder
+	for line := range strings.Lines(examples) {
+		if _, choice, _ := strings.Cut(line, " -> "); slices.Contains(names, strings.TrimSpace(choice)) {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
 }
 
 // argumentNames are the names of a tool's required and optional arguments in the order of the schema. A schema that

@@ -155,7 +155,7 @@ func TestAnswerSharesPromptOfDecision(t *testing.T) {
 		lastText(answer) != instructFromResults("what time is it?", true) {
 		t.Errorf("decision\n%v\nanswer\n%v", decision.Messages, answer.Messages)
 	}
-	if want := listChoices(a.Tools, ""); first.Messages[0].Content != want || len(first.Messages) != 2 {
+	if want := listChoices(testTools, ""); first.Messages[0].Content != want || len(first.Messages) != 2 {
 		t.Errorf("first decision %v, want the choices and the question alone", first.Messages)
 	}
 	for i, r := range p.asked {
@@ -347,7 +347,7 @@ func TestRecalledCallFollowsFirstDecision(t *testing.T) {
 		mode    CallMode
 		replies []scriptedReply
 	}{
-		{CallConstrained, []scriptedReply{textReply(`{"choice":"answer"}`), textReply("Black.")}},
+		{CallConstrained, []scriptedReply{textReply(`{"choice":"search_memory"}`), textReply("Black.")}},
 		{CallNative, []scriptedReply{textReply("Black.")}},
 	} {
 		a, p := newAgent(t, tt.replies...)
@@ -376,28 +376,56 @@ func TestRecalledCallFollowsFirstDecision(t *testing.T) {
 	}
 }
 
-// Recalled entries stand before the question, in its message; no call is shown to the model.
-func TestRecalledEntriesPrecedeTheQuestion(t *testing.T) {
+// Recalled statements are used when they are pinned, when they clearly fit a question, or when the model chooses them.
+// Then they stand before the question, in its message, without marks; no call is shown to the model. Otherwise the
+// prompt is that of a plain chat, and the call is listed all the same.
+func TestRecalledStatements(t *testing.T) {
 	t.Parallel()
-	a, p := newAgent(t, textReply(`{"choice":"answer"}`), textReply("Black."))
-	a.Calls = CallConstrained
-	in := question("How do I take my coffee?")
-	in.Recalled = &FinishedCall{
-		Call:  model.Call{ID: "r", Name: "search_memory", Arguments: json.RawMessage("{}")},
-		Layer: LayerRecall, Step: 1, Result: Result{Text: `yesterday, you said: "I take my coffee black."`},
+	const head = "What the user told you."
+	said := "yesterday, you said: \"I take my coffee black.\""
+	plain := "How do I take my coffee?"
+	asked := instructFromMemory(plain)
+	for _, tt := range []struct {
+		name, line, choice string // "" = no decision is made
+		want               string
+	}{
+		{"chosen", "- " + said, "search_memory", head + "\n- " + said + "\n\n" + asked},
+		{"not chosen", "- " + said, "answer", plain},
+		{"a close match", "- " + RecallFits + said, "", head + "\n- " + said + "\n\n" + asked},
+		{"pinned", "- " + RecallPinned + said, "answer", head + "\n- " + said + "\n\n" + plain},
+	} {
+		replies := []scriptedReply{textReply("Black.")}
+		if tt.choice != "" {
+			replies = append([]scriptedReply{textReply(`{"choice":"` + tt.choice + `"}`)}, replies...)
+		}
+		a, p := newAgent(t, replies...)
+		a.Calls = CallConstrained
+		in := question(plain)
+		in.Recalled = &FinishedCall{
+			Call:  model.Call{ID: "r", Name: "search_memory", Arguments: json.RawMessage("{}")},
+			Layer: LayerRecall, Step: 1, Result: Result{Text: head + "\n" + tt.line},
+		}
+		s, err := RunTurn(t.Context(), a, in, Hooks{})
+		wantAnswer(t, s, err, "Black.", false)
+		if got := p.asked[len(p.asked)-1].Messages; len(got) != 1 || got[0].Content != tt.want || got[0].Role != model.User {
+			t.Errorf("%s: asked %v, want %q", tt.name, got, tt.want)
+		}
+		if len(s.Finished) != 1 || s.Finished[0].Layer != LayerRecall {
+			t.Errorf("%s: calls %v, want the recall", tt.name, s.Finished)
+		}
+		silent := turn{state: State{Messages: in.State.Messages, Finished: s.Finished}}
+		if err := silent.finishWithoutModel(t.Context()); err != nil || strings.Contains(silent.state.Answer, "black") {
+			t.Errorf("%s: answer %q, error %v: a recalled entry is no answer", tt.name, silent.state.Answer, err)
+		}
 	}
-	s, err := RunTurn(t.Context(), a, in, Hooks{})
-	wantAnswer(t, s, err, "Black.", false)
-	want := in.Recalled.Result.Text + "\n\nHow do I take my coffee?"
-	if got := p.asked[1].Messages; len(got) != 1 || got[0].Content != want || got[0].Role != model.User {
-		t.Errorf("asked %v, want %q", got, want)
-	}
-	if len(s.Finished) != 1 || s.Finished[0].Layer != LayerRecall {
-		t.Errorf("calls %v, want the recall", s.Finished)
-	}
-	silent := turn{state: State{Messages: in.State.Messages, Finished: s.Finished}}
-	if err := silent.finishWithoutModel(t.Context()); err != nil || strings.Contains(silent.state.Answer, "black") {
-		t.Errorf("answer %q, error %v: a recalled entry is no answer", silent.state.Answer, err)
+}
+
+// Examples of choices that are not offered are left out.
+func TestExamplesFitChoices(t *testing.T) {
+	t.Parallel()
+	got := selectExamples("\"hi\" -> answer\n\"now?\" -> get_time\n\"a\" -> run_shell\n", []string{"answer", "get_time"})
+	if want := "\"hi\" -> answer\n\"now?\" -> get_time\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

@@ -41,6 +41,24 @@ const (
 		"Do not say that you have no access; if they do not hold the answer, say what they hold."
 )
 
+// Beginnings of the lines of recalled statements, behind "- ".
+const (
+	RecallPinned = "pinned, "      // a fact that the user has pinned: it is in every prompt
+	RecallFits   = "close match, " // a statement that clearly fits the question
+)
+
+// recallMarks removes the marks, which say nothing to a model.
+var recallMarks = strings.NewReplacer("\n- "+RecallPinned, "\n- ", "\n- "+RecallFits, "\n- ")
+
+// recallChoice describes the choice to use recalled statements.
+const recallChoice = "Finds what the user said about themselves, their people and things."
+
+// instructFromMemory asks a question behind the user's own statements. Without it small models explain how coffee is made
+// when they are asked how the user takes it.
+func instructFromMemory(question string) string {
+	return "The user asks: " + question + "\nAnswer from what they told you, starting with \"You\"."
+}
+
 // untrustedMark is in the text of every result with untrusted content.
 const untrustedMark = "UNTRUSTED"
 

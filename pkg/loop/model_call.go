@@ -28,10 +28,10 @@ const (
 // that a timeout was the cause.
 func (t *turn) callModel(ctx context.Context) (reply, error) {
 	offer := t.offersTools()
-	t.addRecalled()
 	if offer && t.state.Calls == CallConstrained {
 		return t.decide(ctx)
 	}
+	t.addRecalled()
 	if offer {
 		return t.requestReply(ctx, true, t.limits.StepTokens)
 	}

@@ -33,11 +33,12 @@ type turn struct {
 	correction  []model.Message // appended to each request until the next reply that is accepted; not part of the state
 	repetitions map[string]*repetition
 
-	schema      json.RawMessage // of the next reply, which is then not the answer; nil = none
-	instruction string          // last message of the next request of a constrained step; "" = none
-	decision    []model.Message // all messages of the next request, which decides about the question; nil = none
-	instructed  bool            // an instruction of the loop was sent
-	announced   string          // the last reply, which announced an action without a call; "" = none
+	schema            json.RawMessage // of the next reply, which is then not the answer; nil = none
+	instruction       string          // last message of the next request of a constrained step; "" = none
+	decision          []model.Message // all messages of the next request, which decides about the question; nil = none
+	answersFromRecall bool            // the recalled statements answer the question
+	instructed        bool            // an instruction of the loop was sent
+	announced         string          // the last reply, which announced an action without a call; "" = none
 
 	moreTokens     bool // the next model call may write twice as many tokens
 	lastAttempt    bool // the answer was asked for with the final instruction after an empty reply
