@@ -284,7 +284,7 @@ func TestPythonTool(t *testing.T) {
 func TestShellTool(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("CONCLAVE_CLIENTS") == "" {
-		t.Skip("the shell example is tested with .ci/run clients, which installs nats")
+		t.Skip("the shell example is tested with .ci/run clients, where nats is installed")
 	}
 	programtest.Require(t, programtest.InstallNATS, "nats")
 	programtest.Require(t, "apt-get install jq", "jq")

@@ -16,7 +16,7 @@ import (
 func TestNATSCommandLine(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("CONCLAVE_CLIENTS") == "" {
-		t.Skip("the client of NATS is tested with .ci/run clients, which installs it")
+		t.Skip("the client of NATS is tested with .ci/run clients, where it is installed")
 	}
 	programtest.Require(t, programtest.InstallNATS, "nats")
 	readme, err := os.ReadFile("../../README.md")
