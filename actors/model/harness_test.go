@@ -17,7 +17,6 @@ import (
 	"conclave/actors/model"
 	"conclave/pkg/actor/actortest"
 	"conclave/pkg/audit"
-	"conclave/pkg/bus/bustest"
 	llm "conclave/pkg/model"
 	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/ollama"
@@ -26,10 +25,7 @@ import (
 	"conclave/subjects"
 )
 
-func TestMain(m *testing.M) {
-	bustest.AllowParallel(8)
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // soon is the timeout of a test for an expected event.
 const soon = time.Minute
