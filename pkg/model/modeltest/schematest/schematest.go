@@ -48,6 +48,7 @@ func checkLive(t *testing.T, schemas map[string]json.RawMessage) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer backend.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	chat, err := smallestChat(ctx, backend)
