@@ -10,8 +10,8 @@ import (
 	"conclave/pkg/model/scriptserver"
 )
 
-// A server with room for one model, the shipped settings, and a grading and an embedding model installed: each of the two
-// may unload the assistant's once, and from then on twenty questions with grades and memory load no other one.
+// A server with room for one model, the shipped settings, and a grading and an embedding model installed: each of the
+// two may unload the assistant's once, and from then on twenty questions with grades and memory load no other one.
 func TestTwentyQuestionsSwapNoModel(t *testing.T) {
 	t.Parallel()
 	server := modeltest.New(t, scriptserver.Script{"gemma4:12b": {

@@ -220,7 +220,8 @@ func firstVector(all ...[]float32) []float32 {
 }
 
 // askModel returns the function by which a digester calls the model for summaries, with at most 1024 tokens and
-// ModelTimeout, without thinking. background means that no user waits for the result. Replies of the built-in demo model are errors, so that plain rules are used.
+// ModelTimeout, without thinking. background means that no user waits for the result. Replies of the built-in demo
+// model are errors, so that plain rules are used.
 func (m *Memory) askModel(out actor.Out, background bool) digest.Ask {
 	return func(ctx context.Context, system, user string, schema json.RawMessage) (string, error) {
 		demo, zero, quiet := false, 0.0, false

@@ -17,9 +17,9 @@ import (
 // maxFeedback bounds the feedback of a critic that is stored, in bytes.
 const maxFeedback = 4 << 10
 
-// onCritique stores the score of a critic, with its feedback without credentials and cut to maxFeedback, which says when
-// the model of the answer graded itself. A score
-// outside 1 to 5 means ungraded and is ignored, and so is the grade of a persona's contribution: memory stores answers.
+// onCritique stores the score of a critic, with its feedback without credentials and cut to maxFeedback, which says
+// when the model of the answer graded itself. A score outside 1 to 5 means ungraded and is ignored, and so is the grade
+// of a persona's contribution: memory stores answers.
 func (m *Memory) onCritique(ctx context.Context, in actor.Msg[subjects.Critique], out actor.Out) error {
 	c := in.Body
 	if c.Score < 1 || c.Score > 5 || c.Persona != "" {

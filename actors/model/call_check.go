@@ -39,8 +39,8 @@ func (t target) needsCallTest() bool {
 		!isRemote(t.backendName, t.server.remoteHost) && t.info.Remote == ""
 }
 
-// scheduleCallTest has the tool calls of a model tested in a while, in the background. It does not wait. While a test of
-// the model waits or runs it does nothing.
+// scheduleCallTest has the tool calls of a model tested in a while, in the background. It does not wait. While a test
+// of the model waits or runs it does nothing.
 func (m *Model) scheduleCallTest(t target) {
 	if _, scheduled := m.testing.LoadOrStore(t.key(), true); scheduled {
 		return

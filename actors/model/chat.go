@@ -154,8 +154,8 @@ func (m *Model) withAlternative(ctx context.Context, t target, s selection) cont
 
 // runChat waits for a slot and sends all chunks of the reply but the last, which it returns. began reports whether the
 // model was asked, also with an error. A request that is preempted before a chunk was sent is retried with its next
-// slot, and one whose JSON schema made the server fail is retried once without the schema, with a notice: for the caller
-// and for the audit log that is one call.
+// slot, and one whose JSON schema made the server fail is retried once without the schema, with a notice: for the
+// caller and for the audit log that is one call.
 func (m *Model) runChat(ctx context.Context, p *actor.Permit, t target, role, query string, r model.Request,
 	from requester, send sendFunc,
 ) (last model.Chunk, began bool, err error) {

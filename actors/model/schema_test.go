@@ -34,10 +34,14 @@ func TestSchemaIsLeftOutAfterFailure(t *testing.T) {
 		code     string
 		asked    int
 	}{
-		"the runner died":         {[]string{scriptserver.RunnerDied}, schema, "", 2},
-		"the schema is rejected":  {[]string{"invalid JSON schema in format"}, schema, "", 2},
-		"it dies without it too":  {[]string{scriptserver.RunnerDied, scriptserver.RunnerDied}, schema, subjects.CodeModelRunner, 2},
-		"there is no schema":      {[]string{"llama runner process has terminated: signal: killed"}, nil, subjects.CodeModelRunner, 1},
+		"the runner died":        {[]string{scriptserver.RunnerDied}, schema, "", 2},
+		"the schema is rejected": {[]string{"invalid JSON schema in format"}, schema, "", 2},
+		"it dies without it too": {
+			[]string{scriptserver.RunnerDied, scriptserver.RunnerDied}, schema, subjects.CodeModelRunner, 2,
+		},
+		"there is no schema": {
+			[]string{"llama runner process has terminated: signal: killed"}, nil, subjects.CodeModelRunner, 1,
+		},
 		"another failure":         {[]string{"CUDA out of memory"}, schema, subjects.CodeUnavailable, 1},
 		"nothing fails, one call": {nil, schema, "", 1},
 	} {

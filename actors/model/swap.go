@@ -11,9 +11,9 @@ import (
 )
 
 // The server decides which models stay loaded. Only what it was seen to do is held against a model: when a background
-// call or an embedding made it unload a model that shall stay loaded, the next question has to load that one again. Such
-// a model is not used in the background for [swapRetry], as long as exclusive is set for the server and the model is not
-// loaded anyway.
+// call or an embedding made it unload a model that shall stay loaded, the next question has to load that one again.
+// Such a model is not used in the background for [swapRetry], as long as exclusive is set for the server and the model
+// is not loaded anyway.
 
 // swap is a model that was unloaded for another one.
 type swap struct {

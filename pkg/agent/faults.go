@@ -35,8 +35,8 @@ var modelErrors = []Explanation{
 		"model a larger window in models.yaml."},
 	{model.ErrBusy, subjects.CodeBusy, "", "Wait a moment, then ask again."},
 	{model.ErrCut, subjects.CodeModelCut, "", "Ask again; if it keeps happening, look into the model server's log."},
-	{model.ErrRunner, subjects.CodeModelRunner, "", "Look into the model server's log, or choose a smaller model; then " +
-		"ask again."},
+	{model.ErrRunner, subjects.CodeModelRunner, "", "Look into the model server's log, or choose a smaller model; " +
+		"then ask again."},
 	{model.ErrMalformed, subjects.CodeModelMalformed, "", "It was asked again and did no better. Put the question " +
 		"differently, or choose another model."},
 	{model.ErrNoTools, subjects.CodeModelNoTools, "", "Choose a model that takes tools, or ask for something that " +

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Limits of a grammar. Model servers turn the JSON schema of a reply into a grammar in which each bound of a length is a
-// repetition. llama.cpp, which Ollama uses too, makes no grammar of one with a repetition above 2,000, and the process
-// that runs the model then dies; Ollama cuts a grammar beyond 32 KB with the same effect.
+// Limits of a grammar. Model servers turn the JSON schema of a reply into a grammar in which each bound of a length is
+// a repetition. llama.cpp, which Ollama uses too, makes no grammar of one with a repetition above 2,000, and the
+// process that runs the model then dies; Ollama cuts a grammar beyond 32 KB with the same effect.
 const (
 	maxRepetition     = 2000 // of one bound, and of nested ones multiplied
 	maxRepetitions    = 8000 // of all bounds together
@@ -33,9 +33,9 @@ var anyValue = Value{Type: Object, Members: []Member{{Name: "type", Value: Value
 }}}}}
 
 // ForGrammar returns the part of a schema that every model server can turn into a grammar: which members and values
-// there are, and bounds of a size that grammars can hold. What it leaves out, patterns and formats among it, is accepted
-// by the grammar, so that a reply must be checked against the whole schema. The order of members is kept. A schema
-// that is invalid or too large becomes that of any object.
+// there are, and bounds of a size that grammars can hold. What it leaves out, patterns and formats among it, is
+// accepted by the grammar, so that a reply must be checked against the whole schema. The order of members is kept. A
+// schema that is invalid or too large becomes that of any object.
 func ForGrammar(raw []byte) []byte {
 	v, err := Parse(raw)
 	if err != nil || !isShaped(&v) {

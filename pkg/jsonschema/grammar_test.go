@@ -13,15 +13,18 @@ func TestForGrammar(t *testing.T) {
 	any := `{"type":["string","number","boolean","object","array","null"]}`
 	for name, c := range map[string]struct{ schema, want string }{
 		"bounds that fit": {
-			`{"type": "object", "properties": {"b": {"type":"string","minLength":1,"maxLength":2000}, "a": {"type":"integer","minimum":0,"maximum":10}}, "required": ["b"], "additionalProperties": false}`,
-			`{"type":"object","properties":{"b":{"type":"string","minLength":1,"maxLength":2000},"a":{"type":"integer","minimum":0,"maximum":10}},"required":["b"],"additionalProperties":false}`,
+			`{"type": "object", "properties": {"b": {"type":"string","minLength":1,"maxLength":2000}, ` +
+				`"a": {"type":"integer","minimum":0,"maximum":10}}, "required": ["b"], "additionalProperties": false}`,
+			`{"type":"object","properties":{"b":{"type":"string","minLength":1,"maxLength":2000},` +
+				`"a":{"type":"integer","minimum":0,"maximum":10}},"required":["b"],"additionalProperties":false}`,
 		},
 		"a repetition above 2,000": {
 			`{"type":"object","properties":{"a":{"type":"string","minLength":1,"maxLength":2001}}}`,
 			`{"type":"object","properties":{"a":{"type":"string","minLength":1}}}`,
 		},
 		"nested repetitions": {
-			`{"type":"array","maxItems":20,"items":{"type":"array","maxItems":10,"items":{"type":"string","maxLength":11}}}`,
+			`{"type":"array","maxItems":20,"items":{"type":"array","maxItems":10,` +
+				`"items":{"type":"string","maxLength":11}}}`,
 			`{"type":"array","maxItems":20,"items":{"type":"array","maxItems":10,"items":{"type":"string"}}}`,
 		},
 		"exchanged bounds": {
@@ -29,11 +32,13 @@ func TestForGrammar(t *testing.T) {
 			`{"type":"array","minItems":5,"items":{"type":"string"}}`,
 		},
 		"patterns, formats and unknown keywords": {
-			`{"type":"object","properties":{"a":{"type":"string","pattern":"\\d","format":"email","x-a":1}},"patternProperties":{"^b":{}},"additionalProperties":false,"not":{}}`,
+			`{"type":"object","properties":{"a":{"type":"string","pattern":"\\d","format":"email","x-a":1}},` +
+				`"patternProperties":{"^b":{}},"additionalProperties":false,"not":{}}`,
 			`{"type":"object","properties":{"a":{"type":"string"}}}`,
 		},
 		"no type": {
-			`{"type":"object","properties":{"a":true,"b":{},"c":{"description":"d"},"e":{"type":"thing"},"f":{"allOf":[{}]}}}`,
+			`{"type":"object","properties":{"a":true,"b":{},"c":{"description":"d"},` +
+				`"e":{"type":"thing"},"f":{"allOf":[{}]}}}`,
 			strings.ReplaceAll(`{"type":"object","properties":{"a":ANY,"b":ANY,"c":ANY,"e":ANY,"f":ANY}}`, "ANY", any),
 		},
 		"conditions on members": {
@@ -41,7 +46,8 @@ func TestForGrammar(t *testing.T) {
 			`{"properties":{"a":{"type":"null"}}}`,
 		},
 		"references": {
-			`{"$defs":{"n":{"type":"string","maxLength":9999}},"anyOf":[{"$ref":"#/$defs/n"},{"$ref":"https://example.org/a"}]}`,
+			`{"$defs":{"n":{"type":"string","maxLength":9999}},` +
+				`"anyOf":[{"$ref":"#/$defs/n"},{"$ref":"https://example.org/a"}]}`,
 			`{"$defs":{"n":{"type":"string"}},"anyOf":[{"$ref":"#/$defs/n"},` + any + `]}`,
 		},
 		"bounds that are no numbers": {

@@ -75,8 +75,8 @@ type Options struct {
 	Observe func(Progress)
 }
 
-// withDefaults returns o with timeouts of 0 or less replaced: 20 seconds for an answer and 3 to settle, 10 and 3 minutes
-// in a live run.
+// withDefaults returns o with timeouts of 0 or less replaced: 20 seconds for an answer and 3 to settle, 10 and 3
+// minutes in a live run.
 func (o Options) withDefaults() Options {
 	if o.AnswerTimeout <= 0 {
 		o.AnswerTimeout = 20 * time.Second
