@@ -11,14 +11,5 @@ import (
 //go:embed assistant.md
 var assistantPrompt string
 
-// decisionExamples are examples of decisions for models that call tools under a JSON schema: a question, an arrow and
-// the choice. They hold no facts that a model could repeat as an answer.
-//
-//go:embed decisions.md
-var decisionExamples string
-
 // ShippedPrompt returns the system prompt of a configuration without one of its own.
 func ShippedPrompt() string { return strings.TrimSpace(assistantPrompt) }
-
-// Examples returns the examples of decisions. The loop selects those that fit its choices.
-func Examples() string { return strings.TrimSpace(decisionExamples) }

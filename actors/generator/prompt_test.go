@@ -33,21 +33,3 @@ func TestSystemPromptIsShortAndSaysTheRules(t *testing.T) {
 		t.Error("the prompt cannot be replaced")
 	}
 }
-
-// Examples say what to choose, not what to answer.
-func TestDecisionExamples(t *testing.T) {
-	t.Parallel()
-	chosen := map[string]bool{}
-	for line := range strings.Lines(Examples()) {
-		_, choice, ok := strings.Cut(strings.TrimSpace(line), " -> ")
-		if !ok || strings.ContainsAny(choice, " \"") {
-			t.Errorf("example %q", line)
-		}
-		chosen[choice] = true
-	}
-	for _, name := range []string{"answer", "get_datetime", "web_search", "web_fetch", saveTool, recallTool} {
-		if !chosen[name] {
-			t.Errorf("no example of %s", name)
-		}
-	}
-}

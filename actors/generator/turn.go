@@ -301,7 +301,7 @@ func (t *turn) runLoop(ctx context.Context, state loop.State) (loop.State, error
 	}
 	a := t.agent(ctx)
 	recalled := t.recallFirst(ctx, &a, state)
-	a.Examples, a.Withheld = Examples(), SelectWithheldTools(t.ownWords())
+	a.Withheld = SelectWithheldTools(t.ownWords())
 	in := loop.Input{Summary: t.prior.Summary, History: t.history(ctx), State: state, Recalled: recalled}
 	return loop.RunTurn(ctx, a, in, t.hooks(ctx))
 }

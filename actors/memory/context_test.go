@@ -59,7 +59,7 @@ func TestOwnStatementsArePinnedFactsAndTheUsersWords(t *testing.T) {
 	}
 	w.advance(3 * 24 * time.Hour)
 	const intro = "What the user told you. In a quote, \"I\" and \"my\" are the user, not you.\n"
-	mara := intro + `- 3 days ago, you said: "The user's daughter is called Mara."`
+	mara := intro + `- pinned, 3 days ago, you said: "The user's daughter is called Mara."`
 	for _, tt := range []struct {
 		name, question string
 		ids            []string
@@ -69,24 +69,24 @@ func TestOwnStatementsArePinnedFactsAndTheUsersWords(t *testing.T) {
 		{
 			"a fact of the user", "in which cellar stands the bicycle?",
 			[]string{pinned, bicycle},
-			mara + "\n" + `- 3 days ago, you said: "My bicycle stands in the cellar."`,
+			mara + "\n" + `- close match, 3 days ago, you said: "My bicycle stands in the cellar."`,
 		},
 		{
 			"a note of the assistant", "how does the user drink coffee?",
 			[]string{pinned, noted},
-			mara + "\n" + `- 3 days ago, noted from what you said: "The user drinks coffee black."`,
+			mara + "\n" + `- close match, 3 days ago, noted from what you said: "The user drinks coffee black."`,
 		},
 		{
 			"the user's part of an exchange", "what is my dog called?",
 			[]string{pinned, dog},
-			mara + "\n" + `- 3 days ago, you said: "My dog is called Bruno."`,
+			mara + "\n" + `- close match, 3 days ago, you said: "My dog is called Bruno."`,
 		},
 		{"the pinned fact fits", "what is the user's daughter called?", []string{pinned}, mara},
 		{"trick: an untrusted fact", "the observatory opens at nine?", []string{pinned}, mara},
 		{
 			"trick: an answer of the assistant", "who eats rhubarb?",
 			[]string{pinned, dog},
-			mara + "\n" + `- 3 days ago, you said: "My dog is called Bruno."`,
+			mara + "\n" + `- close match, 3 days ago, you said: "My dog is called Bruno."`,
 		},
 		{"trick: an untrusted exchange", "which canoe is green?", []string{pinned}, mara},
 		{"trick: a document", "how many pegs has the tent?", []string{pinned}, mara},
@@ -119,7 +119,7 @@ func TestOwnStatementsShowTheSpeaker(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := w.ownStatements("Did Ana say the boat needs a new sail?").Result; !strings.HasSuffix(got,
-		`- 7 days ago, Ana said: "The boat needs a new sail."`) {
+		`- close match, 7 days ago, Ana said: "The boat needs a new sail."`) {
 		t.Errorf("shows %q", got)
 	}
 }

@@ -68,7 +68,7 @@ func (t *turn) requestDecision(ctx context.Context, choices []model.Tool) (reply
 		return t.requestObject(ctx, instructNext(t.question(), choices), schema)
 	}
 	t.decision = []model.Message{
-		{Role: model.System, Content: listChoices(choices, t.agent.Examples)},
+		{Role: model.System, Content: listChoices(choices)},
 		{Role: model.User, Content: t.instructDecision(choices)},
 	}
 	defer func() { t.decision = nil }()
@@ -389,28 +389,25 @@ func describeArguments(parameters json.RawMessage) string {
 }
 
 // listChoices is the system message of a decision: the first sentence of each description, one a line, and the examples.
-func listChoices(tools []model.Tool, examples string) string {
+func listChoices(tools []model.Tool) string {
 	var b strings.Builder
 	b.WriteString(headChoices)
 	for i := range tools {
 		b.WriteString("- " + tools[i].Name + ": " + firstSentence(tools[i].Description) + "\n")
 	}
-	if examples = selectExamples(examples, choiceNames(tools)); examples != "" {
-		b.WriteString(headExamples + examples)
-	}
-	return strings.TrimSuffix(b.String(), "\n")
+	return b.String() + headExamples + selectExamples(choiceNames(tools))
 }
 
-// selectExamples returns the examples, one a line, whose choice behind the arrow is among names: one with a missing tool
-// would teach a small model to choose it.
-func selectExamples(examples string, names []string) string {
+// selectExamples returns the examples whose choice is among names: one with a missing tool would teach a small model to
+// choose it.
+func selectExamples(names []string) string {
 	var b strings.Builder
-	for line := range strings.Lines(examples) {
+	for line := range strings.Lines(decisionExamples) {
 		if _, choice, _ := strings.Cut(line, " -> "); slices.Contains(names, strings.TrimSpace(choice)) {
 			b.WriteString(line)
 		}
 	}
-	return b.String()
+	return strings.TrimSpace(b.String())
 }
 
 // argumentNames are the names of a tool's required and optional arguments in the order of the schema. A schema that

@@ -155,7 +155,7 @@ func TestAnswerSharesPromptOfDecision(t *testing.T) {
 		lastText(answer) != instructFromResults("what time is it?", true) {
 		t.Errorf("decision\n%v\nanswer\n%v", decision.Messages, answer.Messages)
 	}
-	if want := listChoices(testTools, ""); first.Messages[0].Content != want || len(first.Messages) != 2 {
+	if want := listChoices(testTools); first.Messages[0].Content != want || len(first.Messages) != 2 {
 		t.Errorf("first decision %v, want the choices and the question alone", first.Messages)
 	}
 	for i, r := range p.asked {
@@ -330,8 +330,8 @@ func TestChoicesAreListedShort(t *testing.T) {
 			"address.",
 		Parameters: json.RawMessage(
 			`{"type":"object","properties":{"url":{"type":"string"},"max_chars":{"type":"integer"}},"required":["url"]}`),
-	}, {Name: "now", Description: "Tells the time"}}, "")
-	if want := "- web_fetch: Reads one web page and returns its text.\n- now: Tells the time"; !strings.HasSuffix(got,
+	}, {Name: "now", Description: "Tells the time"}})
+	if want := "\n- web_fetch: Reads one web page and returns its text.\n- now: Tells the time\n"; !strings.Contains(got,
 		want) {
 		t.Errorf("got %q", got)
 	}
@@ -420,12 +420,30 @@ func TestRecalledStatements(t *testing.T) {
 	}
 }
 
+// Examples say what to choose, not what to answer.
+func TestDecisionExamples(t *testing.T) {
+	t.Parallel()
+	chosen := map[string]bool{}
+	for line := range strings.Lines(decisionExamples) {
+		_, choice, ok := strings.Cut(strings.TrimSpace(line), " -> ")
+		if !ok || strings.ContainsAny(choice, " \"") {
+			t.Errorf("example %q", line)
+		}
+		chosen[choice] = true
+	}
+	for _, name := range []string{"answer", "get_datetime", "web_search", "web_fetch", "save_memory", "search_memory"} {
+		if !chosen[name] {
+			t.Errorf("no example of %s", name)
+		}
+	}
+}
+
 // Examples of choices that are not offered are left out.
 func TestExamplesFitChoices(t *testing.T) {
 	t.Parallel()
-	got := selectExamples("\"hi\" -> answer\n\"now?\" -> get_time\n\"a\" -> run_shell\n", []string{"answer", "get_time"})
-	if want := "\"hi\" -> answer\n\"now?\" -> get_time\n"; got != want {
-		t.Errorf("%q, want %q", got, want)
+	got := selectExamples([]string{"answer", "get_datetime"})
+	if !strings.Contains(got, "-> answer") || !strings.Contains(got, "-> get_datetime") || strings.Contains(got, "-> web_") {
+		t.Errorf("%q", got)
 	}
 }
 

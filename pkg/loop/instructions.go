@@ -14,6 +14,12 @@ import (
 //go:embed text_form.md
 var textForm string
 
+// decisionExamples are examples of decisions, one a line: a question, an arrow and the choice. They hold no facts that a
+// model could repeat as an answer.
+//
+//go:embed decisions.md
+var decisionExamples string
+
 //go:embed summarize.md
 var summarizePrompt string
 

@@ -25,7 +25,6 @@ type Agent struct {
 	Calls CallMode     // how the model calls tools; "" = CallNative. A turn that is resumed keeps its own
 	// the user's own words, without attachments; "" = the last message of the user. Constrained mode only
 	Question string
-	Examples string // of decisions, one a line: a question, " -> " and the choice; constrained mode only
 	// Withheld are names of tools that no decision of this turn may choose. They stay in the system message, which is
 	// then the same for every question; constrained mode only.
 	Withheld []string
