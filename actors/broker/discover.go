@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"unicode"
@@ -18,7 +19,7 @@ import (
 // them; an agent with a small model asks for fewer.
 const (
 	defaultTools = 4
-	maxTools     = 8
+	maxTools     = 12
 )
 
 // onDiscover returns the definitions of tools that fit the task, ordered by name: only such as the caller may use, and
@@ -77,26 +78,38 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 	return subjects.DiscoverReply{Tools: picked}, nil
 }
 
-// hasFolder reports whether the caller has a folder for a tool with paths; true for every other tool.
-func (b *Broker) hasFolder(asked policy.Call, rules policy.Rules, k Known) bool {
+// findFolder reports whether the caller has a folder for a tool with paths, and whether one of them is there. Every
+// other tool has one that is not there.
+func (b *Broker) findFolder(asked policy.Call, rules policy.Rules, k Known) (allowed, exists bool) {
 	if len(k.Paths) == 0 {
-		return true
+		return true, false
 	}
 	asked.Tool = k.Tool
 	folders := rules.Chain.FolderRules(asked, b.workFolder(call{session: asked.Session, query: asked.Query}))
-	return folders == nil || len(folders.Allowed) > 0
+	if folders == nil {
+		return true, false
+	}
+	return len(folders.Allowed) > 0, slices.ContainsFunc(folders.Allowed, func(path string) bool {
+		_, err := os.Stat(path)
+		return err == nil
+	})
 }
 
 // listAllowed returns the tools that the caller may use: those that it always gets, at most most, those that a task may
-// need, and those that only a task with one of their words needs. Tools that have no folder to work in are left out. No
-// schema has a key: only the broker seals to it.
+// need, and those that only a task with one of their words needs, unless a folder for them is there: a user with notes
+// asks about them in any language. Tools that have no folder to work in are left out. No schema has a key: only the
+// broker seals to it.
 func (b *Broker) listAllowed(caller subjects.Caller, asked policy.Call, rules policy.Rules, task string,
 	most int,
 ) (always, may, rare []subjects.ToolSchema) {
 	effective := rules.Manifest.EffectiveTools(caller.Account, asked.Lineage, asked.Override.Grant)
 	for _, k := range b.table.all() {
 		if k.Disabled != "" || !slices.Contains(effective, k.Name) || slices.Contains(asked.Override.Disable, k.Name) ||
-			isRespondentB(caller) && hasSideEffects(k.Tool) || !b.hasFolder(asked, rules, k) {
+			isRespondentB(caller) && hasSideEffects(k.Tool) {
+			continue
+		}
+		allowed, exists := b.findFolder(asked, rules, k)
+		if !allowed {
 			continue
 		}
 		s := k.schema
@@ -106,7 +119,7 @@ func (b *Broker) listAllowed(caller subjects.Caller, asked policy.Call, rules po
 		switch {
 		case (k.Known && (k.Standing || opens) || namesTool(task, k.Name)) && len(always) < most:
 			always = append(always, s)
-		case k.Known && len(k.Rare) > 0 && !hasAnyWord(task, k.Rare):
+		case k.Known && len(k.Rare) > 0 && !exists && !hasAnyWord(task, k.Rare):
 			rare = append(rare, s)
 		default:
 			may = append(may, s)

@@ -79,7 +79,7 @@ func (c Config) Problems() (out strict.Problems) {
 	out.CheckInt("nudges", c.Nudges, 0, 10)
 	out.CheckInt("retries", c.Retries, 0, 10)
 	out.CheckInt("repeats", c.Repeats, 2, 10)
-	out.CheckInt("max_tools", c.MaxTools, 0, 8)
+	out.CheckInt("max_tools", c.MaxTools, 0, 12)
 	out.CheckInt("hot_sessions", c.HotSessions, 1, 10_000)
 	out.CheckInt("turns", c.Turns, 1, 1000)
 	out.CheckInt("compact_at", c.CompactAt, 0, 90)

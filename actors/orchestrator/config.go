@@ -52,7 +52,7 @@ func (c Config) Problems() (out strict.Problems) {
 	out.CheckInt("memories", c.Memories, 0, 20)
 	agent.CheckLimits(&out, c.loopLimits(0), c.ToolTimeout, 50)
 	out.CheckInt("whole_rounds", c.Rounds, 1, 10)
-	out.CheckInt("max_tools", c.MaxTools, 0, 8)
+	out.CheckInt("max_tools", c.MaxTools, 0, 12)
 	return out
 }
 

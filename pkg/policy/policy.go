@@ -127,10 +127,12 @@ type Tool struct {
 	Graded  bool // labels the trust of each result itself; a result without a label is untrusted
 	// its results hold only at the time of the call, so memory does not keep answers that rest on them
 	Ephemeral bool
-	Own       bool     // has [subjects.ModeOwn]: returns nothing but the user's own trusted statements
-	Empty     string   // the whole text of a result that holds nothing, which is not private; "" = there is none
-	Standing  bool     // offered to the model for every task
-	Rare      []string // offered only for a task with one of these words, or when the model names the tool
+	Own       bool   // has [subjects.ModeOwn]: returns nothing but the user's own trusted statements
+	Empty     string // the whole text of a result that holds nothing, which is not private; "" = there is none
+	Standing  bool   // offered to the model for every task
+	// Rare tools are offered only for a task with one of these words, when the model names them, or when a folder for
+	// them is there.
+	Rare []string
 }
 
 // Has reports whether the tool may have effect e. An unknown tool has every effect, whatever it declares.
