@@ -27,7 +27,7 @@ func TestConfigBounds(t *testing.T) {
 			c.Predict = 0
 		}, "answer": func(c *Config) { c.Answer = 1 }, "result": func(c *Config) { c.Result = 1 << 20 },
 		"max_tools": func(c *Config) {
-			c.MaxTools = 9
+			c.MaxTools = 13
 		}, "recall_first": func(c *Config) {
 			c.RecallFirst = "sometimes"
 		}, "hedge.search": func(c *Config) { c.Hedge.Search = "web search" },

@@ -88,7 +88,7 @@ func loopDecider(calls loop.CallMode) decider {
 		}
 		agent := loop.Agent{
 			Chat: counted, Model: name, Tools: offered, Calls: calls, Stream: true, Options: requestOptions(),
-			System: generator.ShippedPrompt(),
+			System:   generator.ShippedPrompt(),
 			Withheld: generator.SelectWithheldTools(q.Text),
 			Limits: loop.Limits{
 				Steps: 2, StepTokens: replyTokens, AnswerTokens: replyTokens, CallTimeout: callTimeout,

@@ -37,6 +37,7 @@ type options struct {
 	need       float64
 	scenarios  string
 	calls      string
+	first      int
 }
 
 func main() {
@@ -52,6 +53,7 @@ func main() {
 		"for all")
 	flag.StringVar(&o.calls, "calls", "", "how the chat model calls tools: native, constrained or text; \"\" = as "+
 		"shipped")
+	flag.IntVar(&o.first, "first", 0, "`number` of the first run of the scenarios, which choose their questions by it")
 	flag.Parse()
 	selectScenarios(o.scenarios)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -46,7 +46,7 @@ func runScenarios(ctx context.Context, o options, in *instance.Instance, meters 
 		rows = append(rows, r)
 		for n := range o.runs {
 			began := time.Now()
-			seen := s.run(ctx, in, n)
+			seen := s.run(ctx, in, o.first+n)
 			if ctx.Err() != nil {
 				return rows, ctx.Err()
 			}

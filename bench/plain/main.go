@@ -265,7 +265,7 @@ func (o options) compareFirstTokens(ctx context.Context, sys *instance.System, b
 func firstToken(ctx context.Context, sys *instance.System, session, text string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, sys.API+"/events?session_id="+session, nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, sys.API+"/events?deltas=1", nil)
 	if err != nil {
 		return 0, err
 	}
@@ -289,7 +289,7 @@ func firstToken(ctx context.Context, sys *instance.System, session, text string)
 	lines := bufio.NewScanner(res.Body)
 	lines.Buffer(nil, 4<<20)
 	for took == 0 && lines.Scan() {
-		if strings.Contains(lines.Text(), "response.delta") {
+		if strings.TrimSpace(lines.Text()) == "event: delta" {
 			took = time.Since(began)
 		}
 	}
