@@ -31,7 +31,7 @@ func TestGeneratorShipped(t *testing.T) {
 	want := generator.Config{
 		Steps: 5, Wall: 10 * time.Minute, CallTimeout: 2 * time.Minute, FirstToken: 5 * time.Minute,
 		ToolTimeout: 6 * time.Minute, Nudges: 2, Retries: 2, Repeats: 3,
-		Predict: 2048, Answer: 4096, Result: 16 << 10, MaxTools: 8, RecallFirst: "auto",
+		Predict: 2048, Answer: 4096, Result: 16 << 10, MaxTools: 12, RecallFirst: "auto",
 		Hedge: generator.Hedge{Search: "web_search", Reask: true}, Stream: true, Thinking: true,
 		HotSessions: 50, Concurrency: 16, Turns: 50, CompactAt: 60, Grades: generator.Grades{Retry: true},
 		RespondentB: generator.RespondentB{Temperature: 1, MaxAge: 5 * time.Minute},

@@ -211,7 +211,7 @@ func TestStoriesFailWithoutGuard(t *testing.T) {
 		}, "turn 3: the answer does not match"},
 		{"the judge prefers a position", "s7_pairwise.yaml", func(s *story.Story) {
 			s.Model["critic"][3].Reply.Content = "Feedback: The first one. [RESULT] A"
-		}, "no event pairwise.result by=critic winner=generator"},
+		}, "no event pairwise.result winner=generator"},
 		{"claims are not checked", "critic_claim_without_call.yaml", func(s *story.Story) {
 			s.Config = map[string]map[string]any{"critic": {"claims": false}}
 		}, "no event critique.result by=critic score=2"},

@@ -42,8 +42,8 @@ func Check(t *testing.T, schemas map[string]json.RawMessage) {
 func checkLive(t *testing.T, schemas map[string]json.RawMessage) {
 	url := os.Getenv(LiveVariable)
 	if url == "" {
-		t.Skipf("no real Ollama: start one with .ci/live --serve and set %s to the address that it prints",
-			LiveVariable)
+		t.Skip("no real Ollama: start one with .ci/live --serve and set CONCLAVE_LIVE_OLLAMA to the address that it " +
+			"prints")
 	}
 	backend, err := ollama.New(ollama.Config{URL: url})
 	if err != nil {
