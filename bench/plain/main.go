@@ -199,7 +199,8 @@ func count(b bool) int {
 
 // askBare asks the model directly and returns its answer and the time to the first token.
 func (o options) askBare(ctx context.Context, chat model.Chat, messages []model.Message) (string, time.Duration,
-	error) {
+	error,
+) {
 	temperature := 0.0
 	var answer strings.Builder
 	var first time.Duration
