@@ -25,8 +25,7 @@ type Agent struct {
 	Calls CallMode     // how the model calls tools; "" = CallNative. A turn that is resumed keeps its own
 	// the user's own words, without attachments; "" = the last message of the user. Constrained mode only
 	Question string
-	// Withheld are names of tools that no decision of this turn may choose. They stay in the system message, which is
-	// then the same for every question; constrained mode only.
+	// Withheld are names of tools that no decision of this turn may choose; constrained mode only.
 	Withheld []string
 	Stream   bool
 	Think    *bool
