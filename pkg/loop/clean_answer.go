@@ -10,9 +10,10 @@ import (
 	"conclave/pkg/text"
 )
 
-// cleanAnswer returns an answer without what the model copied from its prompt: lines of the system message, sentences of
-// the loop's own instructions, and the name of the choice before it. An answer that as a whole is a decision or a call of a tool of this turn becomes
-// the text in a call of "answer", or "". copied reports whether something was removed.
+// cleanAnswer returns an answer without what the model copied from its prompt: rules of the system message, which are
+// lines that begin with "- ", sentences of the loop's own instructions, and the name of the choice before it. An answer
+// that as a whole is a decision or a call of a tool of this turn becomes the text in a call of "answer", or "". copied
+// reports whether something was removed.
 func (t *turn) cleanAnswer(answer string) (clean string, copied bool) {
 	clean = answer
 	if !t.hasNote(NoteCopied) { // a call that is quoted from a page is part of the answer
@@ -21,8 +22,8 @@ func (t *turn) cleanAnswer(answer string) (clean string, copied bool) {
 		}
 	}
 	for line := range strings.SplitSeq(t.agent.System, "\n") {
-		if line = strings.TrimLeft(line, "- "); len(line) >= minOwnLine {
-			clean = strings.ReplaceAll(clean, line, "")
+		if rule, ok := strings.CutPrefix(line, "- "); ok && len(rule) >= minOwnLine {
+			clean = strings.ReplaceAll(clean, rule, "")
 		}
 	}
 	if t.instructed {
@@ -60,14 +61,14 @@ var ownSentences = sync.OnceValue(func() []string {
 	return out
 })
 
-// minOwnLine is how many bytes a line of the system message must have to count as copied.
+// minOwnLine is how many bytes a rule of the system message must have to count as copied.
 const minOwnLine = 40
 
 // maxOwnSentences bounds the sentences of one instruction.
 const maxOwnSentences = 16
 
-// readCopiedCall reports whether an answer is nothing but a decision or a call as JSON, of "answer" or of a tool of this
-// turn, and returns the longest text among the arguments of "answer".
+// readCopiedCall reports whether an answer is nothing but a decision or a call as JSON, of "answer" or of a tool of
+// this turn, and returns the longest text among the arguments of "answer".
 func (t *turn) readCopiedCall(answer string) (content string, ok bool) {
 	body := strings.TrimSpace(answer)
 	if rest, fenced := strings.CutPrefix(body, "```"); fenced {
@@ -97,9 +98,10 @@ func (t *turn) readCopiedCall(answer string) (content string, ok bool) {
 
 // isStep reports whether name is a choice of this turn's decisions or a tool that was called for it.
 func (t *turn) isStep(name string) bool {
-	return name == answerChoice || t.tools.has(name) || slices.ContainsFunc(t.state.Finished, func(d FinishedCall) bool {
-		return d.Call.Name == name
-	})
+	return name == answerChoice || t.tools.has(name) ||
+		slices.ContainsFunc(t.state.Finished, func(d FinishedCall) bool {
+			return d.Call.Name == name
+		})
 }
 
 // removeFold removes every occurrence of part from s, in any case of ASCII letters.
