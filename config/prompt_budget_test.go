@@ -46,7 +46,8 @@ func TestFirstPromptWithFourToolsHasAtMost900Tokens(t *testing.T) {
 				t.Errorf("%d of the usual tools are defined, want %d", len(tools), definitions)
 			}
 			for _, name := range usualTools {
-				// A small model is not offered the search that ran before, and no tool for an address that is not there.
+				// A small model is not offered the search that ran before, and no tool for an address that is not
+				// there.
 				missing := definitions == 0 && (name == "search_memory" || name == "web_fetch")
 				if strings.Contains(string(first.Raw), name) == missing {
 					t.Errorf("%s is offered: %t", name, missing)

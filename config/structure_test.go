@@ -495,7 +495,8 @@ func parseSource(name, text string) (source, error) {
 		}
 		what := member(call.Fun)
 		if what == "os/exec.LookPath" || isOwnSkip(call) {
-			s.skips = append(s.skips, fmt.Sprintf("line %d looks for a program or skips", set.Position(call.Pos()).Line))
+			s.skips = append(s.skips, fmt.Sprintf("line %d looks for a program or skips",
+				set.Position(call.Pos()).Line))
 		}
 		if id, ok := call.Fun.(*ast.Ident); ok && (id.Name == "print" || id.Name == "println") {
 			what = id.Name

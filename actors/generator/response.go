@@ -71,8 +71,8 @@ func (t *turn) buildResponse(s loop.State, err error) subjects.Response {
 	return shrinkResponse(r)
 }
 
-// noteFailedCalls is a note for each tool of which no call gave a result, with the reason of the last: a model may answer
-// as if it had looked something up.
+// noteFailedCalls is a note for each tool of which no call gave a result, with the reason of the last: a model may
+// answer as if it had looked something up.
 func noteFailedCalls(calls []loop.FinishedCall) (notes []subjects.Note) {
 	for i, d := range calls {
 		if d.Result.Fault == "" || slices.ContainsFunc(calls, func(other loop.FinishedCall) bool {

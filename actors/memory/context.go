@@ -137,7 +137,8 @@ func formatOwn(now time.Time, hits []subjects.MemoryHit) subjects.ToolResult {
 		case h.Score >= fitScore:
 			mark = loop.RecallFits
 		}
-		fmt.Fprintf(&b, "- %s%s, %s: \"%s\"\n", mark, formatAge(now, saidAt(h.Entry)), formatSpeaker(h.Entry), h.Segment)
+		fmt.Fprintf(&b, "- %s%s, %s: \"%s\"\n", mark, formatAge(now, saidAt(h.Entry)), formatSpeaker(h.Entry),
+			h.Segment)
 	}
 	whole := strings.TrimRight(b.String(), "\n")
 	if len(ids) == 0 || firewall.Scan(whole).Flagged { // two statements together may look like an instruction

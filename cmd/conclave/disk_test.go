@@ -33,7 +33,8 @@ func TestAskReportsFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	if code == 99 || strings.Contains(c.stderr.String(), "unshare:") {
-		programtest.SkipIf(t, fmt.Errorf("needs a mount namespace: allow unprivileged user namespaces, or run as root: %s",
+		programtest.SkipIf(t, fmt.Errorf("needs a mount namespace: allow unprivileged user namespaces, or run as "+
+			"root: %s",
 			c.stderr))
 	}
 	if code != cli.ExitFailed || !strings.Contains(c.stderr.String(), "is full (") ||

@@ -18,9 +18,10 @@ const answerChoice = "answer"
 const decisionTokens = 512
 
 // decide makes one constrained step: a decision under a JSON schema between the offered tools and the answer, and then
-// the call, or the answer in a model call of its own. The first decision has a prompt of its own, which the conversation
-// does not begin with, so that an answer that needs no tool gets the prompt of a plain chat. Arguments that the loop
-// does not know cost a further model call. When the server ignores the schema, its text is read as in text mode.
+// the call, or the answer in a model call of its own. The first decision has a prompt of its own, which the
+// conversation does not begin with, so that an answer that needs no tool gets the prompt of a plain chat. Arguments
+// that the loop does not know cost a further model call. When the server ignores the schema, its text is read as in
+// text mode.
 func (t *turn) decide(ctx context.Context) (reply, error) {
 	choices := t.useRecalled(t.choices())
 	if len(choices) == 0 || t.answersFromRecall {
@@ -152,8 +153,8 @@ func (t *turn) hasURLInResult() bool {
 	})
 }
 
-// foldRecall moves the recalled entries of the turn in front of the question, into the same message: small models answer
-// what they read last, and take a call that they see for an example. ms is not modified.
+// foldRecall moves the recalled entries of the turn in front of the question, into the same message: small models
+// answer what they read last, and take a call that they see for an example. ms is not modified.
 func (t *turn) foldRecall(ms []model.Message) []model.Message {
 	at := slices.IndexFunc(ms, func(m model.Message) bool {
 		return len(m.Calls) == 1 && t.isRecall(m.Calls[0].ID)
@@ -388,7 +389,8 @@ func describeArguments(parameters json.RawMessage) string {
 	return strings.Join(parts, "; ")
 }
 
-// listChoices is the system message of a decision: the first sentence of each description, one a line, and the examples.
+// listChoices is the system message of a decision: the first sentence of each description, one a line, and the
+// examples.
 func listChoices(tools []model.Tool) string {
 	var b strings.Builder
 	b.WriteString(headChoices)

@@ -139,8 +139,8 @@ func TestAnswerAfterFailedCallUsesOwnKnowledge(t *testing.T) {
 	}
 }
 
-// Behind a result the prompts of decision and answer differ in their last message only, so that a prompt cache holds the
-// rest. The first decision has a prompt of its own.
+// Behind a result the prompts of decision and answer differ in their last message only, so that a prompt cache holds
+// the rest. The first decision has a prompt of its own.
 func TestAnswerSharesPromptOfDecision(t *testing.T) {
 	t.Parallel()
 	a, p := newAgent(t, textReply(`{"choice":"web_search"}`), textReply(`{"choice":"answer"}`), textReply("Noon."))
@@ -331,7 +331,8 @@ func TestChoicesAreListedShort(t *testing.T) {
 		Parameters: json.RawMessage(
 			`{"type":"object","properties":{"url":{"type":"string"},"max_chars":{"type":"integer"}},"required":["url"]}`),
 	}, {Name: "now", Description: "Tells the time"}})
-	if want := "\n- web_fetch: Reads one web page and returns its text.\n- now: Tells the time\n"; !strings.Contains(got,
+	if want := "\n- web_fetch: Reads one web page and returns its text.\n- now: Tells the time\n"; !strings.Contains(
+		got,
 		want) {
 		t.Errorf("got %q", got)
 	}
@@ -407,7 +408,8 @@ func TestRecalledStatements(t *testing.T) {
 		}
 		s, err := RunTurn(t.Context(), a, in, Hooks{})
 		wantAnswer(t, s, err, "Black.", false)
-		if got := p.asked[len(p.asked)-1].Messages; len(got) != 1 || got[0].Content != tt.want || got[0].Role != model.User {
+		if got := p.asked[len(p.asked)-1].Messages; len(got) != 1 || got[0].Content != tt.want ||
+			got[0].Role != model.User {
 			t.Errorf("%s: asked %v, want %q", tt.name, got, tt.want)
 		}
 		if len(s.Finished) != 1 || s.Finished[0].Layer != LayerRecall {
@@ -442,7 +444,8 @@ func TestDecisionExamples(t *testing.T) {
 func TestExamplesFitChoices(t *testing.T) {
 	t.Parallel()
 	got := selectExamples([]string{"answer", "get_datetime"})
-	if !strings.Contains(got, "-> answer") || !strings.Contains(got, "-> get_datetime") || strings.Contains(got, "-> web_") {
+	if !strings.Contains(got, "-> answer") || !strings.Contains(got, "-> get_datetime") ||
+		strings.Contains(got, "-> web_") {
 		t.Errorf("%q", got)
 	}
 }
@@ -453,12 +456,18 @@ func TestCopiedPromptIsNoAnswer(t *testing.T) {
 	for _, tt := range []struct{ name, reply, want string }{
 		{"a choice before the answer", "answer: Paris.", "Paris."},
 		{"an instruction behind it", "Paris. Reply to the user in your own words.", "Paris."},
-		{"a call of answer", `{"name": "answer", "arguments": {"content": "Paris, on the Seine."}}`, "Paris, on the Seine."},
+		{
+			"a call of answer", `{"name": "answer", "arguments": {"content": "Paris, on the Seine."}}`,
+			"Paris, on the Seine.",
+		},
 		{"a decision", `{"choice": "web_search"}`, "Again."},
 		{"a call that was made for it", `{"name": "search_memory", "arguments": {"query": "capital"}}`, "Again."},
 		{"a fenced call", "```json\n{\"name\": \"answer\", \"arguments\": {}}\n```", "Again."},
 		{"a line of the rules", "Never invent facts, numbers, names or links.\nParis.", "Paris."},
-		{"JSON that the user wanted", `{"name": "Ada", "arguments": {"age": 3}}`, `{"name": "Ada", "arguments": {"age": 3}}`},
+		{
+			"JSON that the user wanted", `{"name": "Ada", "arguments": {"age": 3}}`,
+			`{"name": "Ada", "arguments": {"age": 3}}`,
+		},
 		{"an answer about answers", "The answer: Paris.", "The answer: Paris."},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

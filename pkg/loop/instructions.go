@@ -8,14 +8,14 @@ import (
 	"conclave/pkg/text"
 )
 
-// All text that the loop itself sends to a model is in this file and in the embedded ones. Small models follow short and
-// plain sentences.
+// All text that the loop itself sends to a model is in this file and in the embedded ones. Small models follow short
+// and plain sentences.
 
 //go:embed text_form.md
 var textForm string
 
-// decisionExamples are examples of decisions, one a line: a question, an arrow and the choice. They hold no facts that a
-// model could repeat as an answer.
+// decisionExamples are examples of decisions, one a line: a question, an arrow and the choice. They hold no facts that
+// a model could repeat as an answer.
 //
 //go:embed decisions.md
 var decisionExamples string
@@ -56,8 +56,8 @@ var recallMarks = strings.NewReplacer("\n- "+RecallPinned, "\n- ", "\n- "+Recall
 // recallChoice describes the choice to use recalled statements.
 const recallChoice = "Finds what the user said about themselves, their people and things."
 
-// instructFromMemory asks a question behind the user's own statements. Without it small models explain how coffee is made
-// when they are asked how the user takes it.
+// instructFromMemory asks a question behind the user's own statements. Without it small models explain how coffee is
+// made when they are asked how the user takes it.
 func instructFromMemory(question string) string {
 	return "The user asks: " + question + "\nAnswer from what they told you, starting with \"You\"."
 }

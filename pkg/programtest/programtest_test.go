@@ -51,13 +51,19 @@ func TestMissingProgram(t *testing.T) {
 		body func(testing.TB)
 		how  string
 	}{
-		"missing":            {"", func(t testing.TB) { programtest.Require(t, "install it", missing) }, "skipped"},
-		"missing, CI=false":  {"false", func(t testing.TB) { programtest.Require(t, "install it", missing) }, "skipped"},
-		"missing in CI":      {"true", func(t testing.TB) { programtest.Require(t, "install it", missing) }, "failed"},
-		"does not work":      {"", func(t testing.TB) { programtest.SkipIf(t, errors.New("install it")) }, "skipped"},
-		"does not work, CI":  {"true", func(t testing.TB) { programtest.SkipIf(t, errors.New("install it")) }, "failed"},
-		"works in CI":        {"true", func(t testing.TB) { programtest.SkipIf(t, nil) }, "went on"},
-		"the second, in CI":  {"true", func(t testing.TB) { programtest.Require(t, "", missing, "/bin/sh") }, "went on"},
+		"missing": {"", func(t testing.TB) { programtest.Require(t, "install it", missing) }, "skipped"},
+		"missing, CI=false": {"false", func(t testing.TB) {
+			programtest.Require(t, "install it", missing)
+		}, "skipped"},
+		"missing in CI": {"true", func(t testing.TB) { programtest.Require(t, "install it", missing) }, "failed"},
+		"does not work": {"", func(t testing.TB) { programtest.SkipIf(t, errors.New("install it")) }, "skipped"},
+		"does not work, CI": {"true", func(t testing.TB) {
+			programtest.SkipIf(t, errors.New("install it"))
+		}, "failed"},
+		"works in CI": {"true", func(t testing.TB) { programtest.SkipIf(t, nil) }, "went on"},
+		"the second, in CI": {"true", func(t testing.TB) {
+			programtest.Require(t, "", missing, "/bin/sh")
+		}, "went on"},
 		"in the PATH, in CI": {"true", func(t testing.TB) { programtest.Require(t, "", "sh") }, "went on"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -58,8 +58,8 @@ type Options struct {
 }
 
 // RunStory runs one story on a harness of its own. A harness that cannot be started or stopped is a failure of the
-// result. A story is skipped on a machine without a program that it needs. A live run skips a story that is only for scripted
-// models, and one that needs an ability that the assistant's model lacks.
+// result. A story is skipped on a machine without a program that it needs. A live run skips a story that is only for
+// scripted models, and one that needs an ability that the assistant's model lacks.
 func RunStory(ctx context.Context, s *story.Story, o Options, opts story.Options) (result story.Result) {
 	opts.Live = o.Live
 	if o.Live && s.ScriptedOnly {
