@@ -486,3 +486,19 @@ func TestCopiedPromptIsNoAnswer(t *testing.T) {
 		})
 	}
 }
+
+// A reply that announces an action is not the answer: the announcement is decided about.
+func TestAnnouncedActionIsDecided(t *testing.T) {
+	t.Parallel()
+	a, p := newAgent(t, textReply(`{"choice":"answer"}`), textReply("answer: I will search the web for the wind."),
+		textReply(`{"choice":"web_search"}`), textReply("Windy."))
+	a.Calls = CallConstrained
+	s, err := RunTurn(t.Context(), a, question("how is the wind?"), Hooks{})
+	wantAnswer(t, s, err, "Windy.", false)
+	if got := lastText(p.asked[2]); !strings.HasPrefix(got, "Earlier message: how is the wind?\nMessage: I will search") {
+		t.Errorf("second decision %q, want the announcement", got)
+	}
+	if len(s.Finished) != 1 || s.Finished[0].Call.Name != "web_search" {
+		t.Errorf("calls %v, want the announced one", s.Finished)
+	}
+}
