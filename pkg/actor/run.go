@@ -504,7 +504,8 @@ func (r *running) shutDown(ctx context.Context) error {
 
 // drainSubs stops the subscriptions and waits until their received messages are in the mailboxes. It does not depend on
 // handlers, but on the server's reply: the limit is unsubscribeTimeout, and DrainTimeout once the connection is lost.
-// The error names the first subscription that is not finished then. Closed subscriptions are skipped.
+// The error names the first subscription that is not finished then. Closed subscriptions are skipped. A connection that is
+// lost while a subscription drains ends it at once, and is an error as well: what the server still had is unknown.
 func (r *running) drainSubs() error {
 	lost := r.nc.StatusChanged(nats.RECONNECTING, nats.CLOSED)
 	defer r.nc.RemoveStatusListener(lost)
@@ -532,6 +533,9 @@ func (r *running) drainSubs() error {
 					s.Subject, r.nc.Status())
 			}
 		}
+	}
+	if status := r.nc.Status(); status == nats.RECONNECTING {
+		return fmt.Errorf("the subscriptions ended without the server; the connection to the server is %s", status)
 	}
 	return nil
 }
