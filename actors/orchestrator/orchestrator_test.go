@@ -238,18 +238,25 @@ func TestParallelSubtasks(t *testing.T) {
 	w.onlyResponse()
 }
 
-// An uncertain result is checked by a second agent of the same type, once.
+// An uncertain result of a tool is checked by a second agent of the same type, once. What the model wrote from its own
+// knowledge is not, and the report says so.
 func TestUncertainResult(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct{ name, check, quality, told string }{
-		{"confirmed", goodReturn, subjects.QualityInferred, ""},
+	for _, tt := range []struct {
+		name, check, quality, told string
+		calls, agents              int
+	}{
+		{"confirmed", goodReturn, subjects.QualityInferred, "", 1, 2},
 		{
 			"not confirmed", returnJSON(`"success"`, `"failed"`, `"failure_reason":""`, `"failure_reason":"it is 41"`),
-			subjects.QualityUncertain, "a second agent did not confirm it: it is 41",
+			subjects.QualityUncertain, "a second agent did not confirm it: it is 41", 1, 2,
 		},
 		{
 			"still uncertain", returnJSON("inferred", "uncertain"), subjects.QualityUncertain,
-			"a second agent is not sure either",
+			"a second agent is not sure either", 1, 2,
+		},
+		{
+			"own knowledge", goodReturn, subjects.QualityUncertain, "from the model's own knowledge, not checked", 0, 1,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -261,6 +268,8 @@ func TestUncertainResult(t *testing.T) {
 					return tt.check
 				case r.kind == callReturn:
 					return returnJSON("inferred", "uncertain")
+				case r.kind == callWork && tt.calls > 0 && r.messages[len(r.messages)-1].Role == model.User:
+					return toolCall("c1", "lookup", `{}`)
 				}
 				return nil
 			}
@@ -268,13 +277,13 @@ func TestUncertainResult(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := w.stored("q1").Subtasks[0]
-			if s.Return.ResultQuality != tt.quality || s.Doubt != tt.told {
+			if s.Return.ResultQuality != tt.quality || tt.calls > 0 && s.Doubt != tt.told {
 				t.Errorf("%s, %q", s.Return.ResultQuality, s.Doubt)
 			}
 			if tt.told != "" && !strings.Contains(w.onlyResponse().Answer, "Uncertain:\n- T: "+tt.told) {
 				t.Errorf("%q", w.onlyResponse().Answer)
 			}
-			if len(w.spawned) != 3 {
+			if len(w.spawned) != 1+tt.agents {
 				t.Errorf("spawned %v", w.spawned)
 			}
 		})

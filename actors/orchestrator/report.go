@@ -106,8 +106,8 @@ func appendFacts(report string, all []subjects.Subtask) string {
 			doubts = append(doubts, s.Title+": "+s.Doubt)
 		case s.State == subjects.SubtaskDone && s.Return != nil && s.Return.Status == subjects.ReturnPartial:
 			doubts = append(doubts, s.Title+": only a part is done")
-		case s.State == subjects.SubtaskDone && s.Return != nil && s.Return.ResultQuality == subjects.QualityInferred &&
-			s.Return.Source == subjects.SourceModelKnowledge:
+		case s.State == subjects.SubtaskDone && s.Return != nil && s.Return.Source == subjects.SourceModelKnowledge &&
+			s.Return.ResultQuality != subjects.QualityVerified:
 			doubts = append(doubts, s.Title+": from the model's own knowledge, not checked")
 		}
 	}
