@@ -10,26 +10,19 @@ import (
 	"conclave/pkg/text"
 )
 
-// cleanAnswer returns an answer without what the model copied from its prompt: rules of the system message, which are
-// lines that begin with "- ", sentences of the loop's own instructions, and the name of the choice before it. An answer
-// that as a whole is a decision or a call of a tool of this turn becomes the text in a call of "answer", or "". copied
-// reports whether something was removed.
+// cleanAnswer returns an answer without what the model copied from its prompt: whole lines that are rules of the system
+// message, whole sentences of the loop's own instructions, and the name of the choice before it. What only resembles
+// them stays: a part of a sentence can change its meaning. An answer that as a whole is a decision or a call of a tool
+// of this turn becomes the text in a call of "answer", or "". copied reports whether something was removed.
 func (t *turn) cleanAnswer(answer string) (clean string, copied bool) {
-	clean = answer
 	if !t.hasNote(NoteCopied) { // a call that is quoted from a page is part of the answer
 		if call, ok := t.readCopiedCall(answer); ok {
 			return call, true
 		}
 	}
-	for line := range strings.SplitSeq(t.agent.System, "\n") {
-		if rule, ok := strings.CutPrefix(line, "- "); ok && len(rule) >= minOwnLine {
-			clean = strings.ReplaceAll(clean, rule, "")
-		}
-	}
+	clean = t.removeRules(answer)
 	if t.instructed {
-		for _, s := range ownSentences() {
-			clean = removeFold(clean, s)
-		}
+		clean = removeOwnSentences(clean)
 	}
 	if rest, ok := cutPrefixFold(strings.TrimSpace(clean), answerChoice+":"); ok {
 		clean = rest
@@ -37,22 +30,67 @@ func (t *turn) cleanAnswer(answer string) (clean string, copied bool) {
 	if clean == answer {
 		return answer, false
 	}
-	return strings.TrimSpace(clean), true
+	if clean = strings.TrimSpace(clean); clean != "" {
+		t.addNote(NoteCleaned, "text that the model copied from its prompt was taken out of the answer")
+	}
+	return clean, true
 }
 
+// removeRules removes the lines that are rules of the system message. One rule that is the whole answer stays: a person
+// who configured it may have asked for it.
+func (t *turn) removeRules(answer string) string {
+	var kept []string
+	removed := 0
+	for line := range strings.SplitSeq(answer, "\n") {
+		rule := "- " + strings.TrimPrefix(strings.TrimSpace(line), "- ")
+		if len(rule) >= minOwnLine && slices.Contains(strings.Split(t.agent.System, "\n"), rule) {
+			removed++
+			continue
+		}
+		kept = append(kept, line)
+	}
+	clean := strings.Join(kept, "\n")
+	if removed == 0 || removed == 1 && strings.TrimSpace(clean) == "" {
+		return answer
+	}
+	return clean
+}
+
+// removeOwnSentences removes the sentences of a text that are, in any case of ASCII letters, sentences of the loop's
+// instructions. Of one that quotes the question, the words before the quote are removed.
+func removeOwnSentences(s string) string {
+	var b strings.Builder
+	from := 0
+	for _, span := range text.Sentences(s, maxCleaned) {
+		sentence := s[span.From:span.To]
+		for _, own := range ownSentences() {
+			rest, ok := cutPrefixFold(sentence, own)
+			if ok && (rest == "" || strings.HasSuffix(own, ":")) {
+				b.WriteString(s[from:span.From])
+				from = span.To - len(rest)
+				break
+			}
+		}
+	}
+	b.WriteString(s[from:])
+	return b.String()
+}
+
+// maxCleaned bounds the sentences of an answer that are looked at.
+const maxCleaned = 10_000
+
 // ownSentences are the sentences of the loop's instructions, without the question that some of them quote. Sentences of
-// fewer than three words are left out: an answer may have them by itself.
+// fewer than six words are left out: an answer may have them by itself.
 var ownSentences = sync.OnceValue(func() []string {
 	var out []string
 	for _, instruction := range []string{
 		instructForced, instructPlain, instructEmpty, instructDropped, instructMalformed, instructCut, instructAnnounce,
 		instructClaimed, instructUseResults, instructCopied, instructFromResults("", true), instructAfterFailure(""),
-		instructFromMemory(quote("")),
-		instructDecide("", "", []string{answerChoice}), headChoices,
+		instructFromMemory(quote("")), headChoices,
 	} {
 		for _, s := range text.SentenceTexts(strings.ReplaceAll(instruction, quote(""), "\n"), maxOwnSentences) {
 			for line := range strings.Lines(s) {
-				if line = strings.TrimSpace(line); len(strings.Fields(line)) >= 3 {
+				if line = strings.TrimSpace(line); len(strings.Fields(line)) >= minOwnWords {
 					out = append(out, line)
 				}
 			}
@@ -60,6 +98,9 @@ var ownSentences = sync.OnceValue(func() []string {
 	}
 	return out
 })
+
+// minOwnWords is how many words a sentence of an instruction must have to count as copied.
+const minOwnWords = 6
 
 // minOwnLine is how many bytes a rule of the system message must have to count as copied.
 const minOwnLine = 40
@@ -104,22 +145,7 @@ func (t *turn) isStep(name string) bool {
 		})
 }
 
-// removeFold removes every occurrence of part from s, in any case of ASCII letters.
-func removeFold(s, part string) string {
-	lower, want := strings.ToLower(s), strings.ToLower(part)
-	if len(lower) != len(s) { // folding moved the bytes: compare as they are
-		lower, want = s, part
-	}
-	for {
-		at := strings.Index(lower, want)
-		if at < 0 {
-			return s
-		}
-		s, lower = s[:at]+s[at+len(want):], lower[:at]+lower[at+len(want):]
-	}
-}
-
-// cutPrefixFold is strings.CutPrefix in any case of ASCII letters.
+// cutPrefixFold is strings.CutPrefix in any case of ASCII letters. prefix must be ASCII.
 func cutPrefixFold(s, prefix string) (rest string, ok bool) {
 	if len(s) < len(prefix) || !strings.EqualFold(s[:len(prefix)], prefix) {
 		return s, false

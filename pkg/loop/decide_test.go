@@ -469,6 +469,29 @@ func TestCopiedPromptIsNoAnswer(t *testing.T) {
 			`{"name": "Ada", "arguments": {"age": 3}}`,
 		},
 		{"an answer about answers", "The answer: Paris.", "The answer: Paris."},
+		{
+			"an instruction with the question",
+			`Reply without one, in the language of the question: "What is the capital of France?" Paris.`,
+			`"What is the capital of France?" Paris.`,
+		},
+		{
+			"the end of an instruction in a sentence", "If the child vomits within an hour, do not give it again.",
+			"If the child vomits within an hour, do not give it again.",
+		},
+		{"an honest sentence", "I searched the archive. No result came.", "I searched the archive. No result came."},
+		{
+			"a rule in a sentence", "It says: Never invent facts, numbers, names or links.",
+			"It says: Never invent facts, numbers, names or links.",
+		},
+		{
+			"a rule as the answer", "Never invent facts, numbers, names or links.",
+			"Never invent facts, numbers, names or links.",
+		},
+		{
+			"letters whose case has another length", strings.Repeat("Ⱥ", 14) + " Do not pay. " + strings.Repeat("K", 7) +
+				"\nReply to the user in your own words.",
+			strings.Repeat("Ⱥ", 14) + " Do not pay. " + strings.Repeat("K", 7),
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -483,6 +506,10 @@ func TestCopiedPromptIsNoAnswer(t *testing.T) {
 			}
 			s, err := RunTurn(t.Context(), a, in, Hooks{})
 			wantAnswer(t, s, err, tt.want, false)
+			repaired := tt.want != tt.reply && tt.want != "Again." && !strings.Contains(tt.reply, `"arguments"`)
+			if got := slices.ContainsFunc(s.Notes, func(n Note) bool { return n.Code == NoteCleaned }); got != repaired {
+				t.Errorf("note %s: %v, want %v", NoteCleaned, got, repaired)
+			}
 		})
 	}
 }

@@ -117,6 +117,7 @@ type Note struct {
 const (
 	NoteRecovered   = "recovered_call" // a call was read from text
 	NoteCopied      = "quoted_call"    // a call that the model copied from a tool result was not run
+	NoteCleaned     = "copied_prompt"  // text that the model copied from its prompt was taken out of the answer
 	NoteInvalid     = "invalid_call"   // arguments that do not fit the schema were returned to the model
 	NoteUnknown     = "unknown_tool"   // a tool that is not offered was called
 	NoteInvented    = "invented_url"   // a call with an address that the model made up was refused
