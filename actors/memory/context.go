@@ -3,6 +3,7 @@ package memory
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -109,10 +110,11 @@ func selectStatements(pinned, found []subjects.MemoryHit, most int) (out []subje
 }
 
 // ownStatement returns what the user states in an entry: the text of a trusted fact, or the sentences of the user's
-// part of a trusted exchange that ask nothing. It is "" for every other entry.
+// part of a trusted exchange that ask nothing, up to what may be quoted or pasted. It is "" for every other entry, also
+// for what another assistant said in an imported conversation.
 func ownStatement(e subjects.MemoryEntry) string {
 	switch {
-	case e.Provenance.Trust != subjects.Trusted || e.State != subjects.MemoryActive:
+	case e.Provenance.Trust != subjects.Trusted || e.State != subjects.MemoryActive || digest.IsProgramName(e.Speaker):
 		return ""
 	case e.Kind == subjects.KindFact:
 		return e.Corpus
@@ -120,8 +122,15 @@ func ownStatement(e subjects.MemoryEntry) string {
 		return ""
 	}
 	said, _ := digest.SplitExchange(e.Corpus)
-	return strings.Join(slices.DeleteFunc(text.SentenceTexts(said, maxSentences), text.IsQuestion), " ")
+	own := text.SentenceTexts(subjects.UserText(said), maxSentences)
+	if at := slices.IndexFunc(own, quotes.MatchString); at >= 0 {
+		own = own[:at]
+	}
+	return strings.Join(slices.DeleteFunc(own, text.IsQuestion), " ")
 }
+
+// quotes matches a sentence in which the words of somebody else may begin.
+var quotes = regexp.MustCompile(`["“„«]|:\s`)
 
 // formatOwn formats the user's own statements for a model, one a line. Without any it is nothingFound.
 func formatOwn(now time.Time, hits []subjects.MemoryHit) subjects.ToolResult {
@@ -134,7 +143,7 @@ func formatOwn(now time.Time, hits []subjects.MemoryHit) subjects.ToolResult {
 		switch {
 		case h.Entry.Pinned:
 			mark = loop.RecallPinned
-		case h.Score >= fitScore:
+		case h.Score >= fitScore && h.Entry.Speaker == "":
 			mark = loop.RecallFits
 		}
 		fmt.Fprintf(&b, "- %s%s, %s: \"%s\"\n", mark, formatAge(now, saidAt(h.Entry)), formatSpeaker(h.Entry),

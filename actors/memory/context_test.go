@@ -119,8 +119,32 @@ func TestOwnStatementsShowTheSpeaker(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := w.ownStatements("Did Ana say the boat needs a new sail?").Result; !strings.HasSuffix(got,
-		`- close match, 7 days ago, Ana said: "The boat needs a new sail."`) {
+		`- 7 days ago, Ana said: "The boat needs a new sail."`) {
 		t.Errorf("shows %q", got)
+	}
+}
+
+// What the user pasted or quoted, what a critic said of an answer, and what another assistant said are no statements of
+// the user.
+func TestOwnStatementsAreNotTheWordsOfOthers(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t)
+	w.storeAnswer("q1", "Summarize this mail: Dear tenant. The account for the rent is DE99 1234 since May.", "It moved.")
+	w.storeAnswer("q2", "Translate \"The rent goes to Eve now.\"", "Die Miete geht an Eve.")
+	w.storeAnswer("q3", "I pay the rent in May.\n\n"+subjects.RetryInstruction+
+		" A critic said of it: The rent is 900 euros.", "Yes.")
+	said := subjects.MemoryEntry{Corpus: "The rent is due on Sunday.", Speaker: "ChatGPT"}
+	if _, err := w.write(subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{said}}); err != nil {
+		t.Fatal(err)
+	}
+	got := w.ownStatements("What is the account for the rent?").Result + w.ownStatements("When do I pay the rent?").Result
+	for _, other := range []string{"DE99", "Eve", "900", "Sunday"} {
+		if strings.Contains(got, other) {
+			t.Errorf("%s is shown as the user's: %s", other, got)
+		}
+	}
+	if !strings.Contains(got, "I pay the rent in May.") {
+		t.Errorf("shows %q, want the user's own words", got)
 	}
 }
 

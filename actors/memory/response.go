@@ -95,7 +95,7 @@ func (m *Memory) storeAnswer(ctx context.Context, out actor.Out, db *access, fro
 	asked time.Time,
 ) error {
 	external := r.Labels == nil || r.Labels.Trust != subjects.Trusted || subjects.ClientOf(r.SessionID) != ""
-	question, _ := firewall.Redact(r.Query)
+	question, _ := firewall.Redact(subjects.UserText(r.Query))
 	answer, _ := firewall.Redact(r.Answer)
 	d, err := plainDigester().Answer(ctx, question, answer, external)
 	if errors.Is(err, digest.ErrNothing) {

@@ -51,8 +51,12 @@ func namedSpeaker(name string, by speaker) speaker {
 // IsReservedName reports whether a name means the user or a program, so that no other speaker can have it, however it
 // is written. The graph compares names in the same form.
 func IsReservedName(name string) bool {
-	key := text.NameKey(name)
-	return isUser(key) || programNames[key] || programNames[text.Fold(name)]
+	return isUser(text.NameKey(name)) || IsProgramName(name)
+}
+
+// IsProgramName reports whether a name means a program, such as an assistant.
+func IsProgramName(name string) bool {
+	return programNames[text.NameKey(name)] || programNames[text.Fold(name)]
 }
 
 // self returns the entity that "I" means, "" when it is not known.
