@@ -301,7 +301,7 @@ func faultCode(f *subjects.Fault) string {
 	return f.Code
 }
 
-// TestStaticContext: for a model without tools, memory and the graph are searched once for all personas.
+// TestStaticContext: for a model without tools, memory is searched once for all personas.
 func TestStaticContext(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -319,13 +319,13 @@ func TestStaticContext(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := w.response()
-			if !slices.Equal(w.calls, []string{"search_memory", "search_knowledge_graph"}) || len(r.ToolCalls) != 2 ||
+			if !slices.Equal(w.calls, []string{"search_memory"}) || len(r.ToolCalls) != 1 ||
 				r.ToolCalls[0].Layer != "recall" || !slices.Contains(noteCodes(r.Notes), subjects.NoteContext) ||
 				r.Labels.Privacy != subjects.Private {
 				t.Errorf("called %q: %+v %+v %+v", w.calls, r.ToolCalls, r.Notes, r.Labels)
 			}
 			for _, q := range w.asked {
-				if len(q.Tools) != 0 || strings.Count(q.text(), "IS: Ada lives in Lisbon") != 2 {
+				if len(q.Tools) != 0 || strings.Count(q.text(), "IS: Ada lives in Lisbon") != 1 {
 					t.Errorf("%s: %d tools, %s", q.Persona, len(q.Tools), q.text())
 				}
 			}

@@ -48,8 +48,8 @@ func (t *turn) prepare(ctx context.Context, personas []Persona) error {
 	if without < 0 || len(t.tools) == 0 {
 		return nil
 	}
-	t.addNote(subjects.NoteContext, fmt.Sprintf("the model %s uses no tools; memory and the knowledge graph were "+
-		"searched once for the committee", t.abilities(personas[without]).Model))
+	t.addNote(subjects.NoteContext, fmt.Sprintf("the model %s uses no tools; memory was searched once for the "+
+		"committee", t.abilities(personas[without]).Model))
 	if t.snapshot().Context != nil {
 		return nil // searched before an interruption
 	}
@@ -66,28 +66,21 @@ const (
 	maxContext     = 32 << 10
 )
 
-// searchContext searches memory and the graph for the user's words, by calls like any other, authorized and recorded by
-// the broker, and stores what they return: untrusted parts are framed by the broker. A search that fails is left out.
+// recallTool is the tool of the recall that the runtime makes.
+const recallTool = "search_memory"
+
+// searchContext recalls the user's own statements for the user's words, by a call that is authorized and recorded by
+// the broker, and stores what it returns. A recall that fails is left out.
 func (t *turn) searchContext(ctx context.Context, by *agent.Agent, found *agent.Collection) error {
 	words := text.Cut(subjects.UserText(t.query.Query), maxSearch)
 	var c staticContext
-	for _, tool := range []struct {
-		name string
-		args map[string]any
-		run  func(context.Context, model.Call) loop.Result
-	}{
-		{"search_memory", map[string]any{"query": words, "max": contextEntries}, by.RecallOwn},
-		{"search_knowledge_graph", map[string]any{"query": words}, by.RunTool},
-	} {
-		if !slices.ContainsFunc(t.tools, func(o model.Tool) bool { return o.Name == tool.name }) {
-			continue
-		}
-		args, err := json.Marshal(tool.args)
+	if slices.ContainsFunc(t.tools, func(o model.Tool) bool { return o.Name == recallTool }) {
+		args, err := json.Marshal(map[string]any{"query": words, "max": contextEntries})
 		if err != nil {
 			return err
 		}
-		call := model.Call{ID: tool.name, Name: tool.name, Arguments: args}
-		res := tool.run(ctx, call)
+		call := model.Call{ID: recallTool, Name: recallTool, Arguments: args}
+		res := by.RecallOwn(ctx, call)
 		c.Calls = append(c.Calls, newToolCall(by.CallID(call.ID), loop.FinishedCall{
 			Call: call, Layer: loop.LayerRecall,
 			Result: res,

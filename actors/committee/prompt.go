@@ -33,7 +33,7 @@ func systemPrompt(p Persona, closing bool) string {
 
 // Headings of the parts of the message that a persona reads.
 const (
-	headContext  = "# What memory and the knowledge graph hold\n\n"
+	headContext  = "# What the user said earlier\n\n"
 	headEarlier  = "# What the members have said\n\n"
 	headQuestion = "# The question\n\n"
 )
