@@ -1,6 +1,9 @@
 package model
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // QueueCounts counts who has a slot for large models at Ollama, who waits for one, and the same for vectors.
 func (m *Model) QueueCounts() (running, waiting int) {
@@ -31,4 +34,16 @@ func (m *Model) AgeSwaps(d time.Duration) {
 	for key, s := range m.swaps.seen {
 		m.swaps.seen[key] = swap{s.unloaded, s.at.Add(-d)}
 	}
+}
+
+// DuringEmbedding runs work in place of a request for vectors, watched for a swap as one.
+func (m *Model) DuringEmbedding(ctx context.Context, work func() error) error {
+	t, err := m.findEmbedder(ctx, m.cfg.Roles["embeddings"], time.Now())
+	if err != nil {
+		return err
+	}
+	_, err = t.server.embeddings.run(ctx, asRequester("memory", ""), t.backendName, func(turn context.Context) error {
+		return m.watchSwap(turn, t, work)
+	})
+	return err
 }

@@ -62,17 +62,18 @@ func (s *server) setLimits(cfg Server) {
 	}
 }
 
-// countRequests counts the requests that run or wait.
-func (s *server) countRequests() (n int) {
+// countRequests counts the requests so far, and those that run or wait now.
+func (s *server) countRequests() (all uint64, now int) {
 	for _, q := range []*queue{s.large, s.small, s.embeddings} {
 		q.mu.Lock()
-		n += len(q.running)
+		all += q.lastTicket
+		now += len(q.running)
 		for _, waiting := range q.waiting {
-			n += waiting
+			now += waiting
 		}
 		q.mu.Unlock()
 	}
-	return n
+	return all, now
 }
 
 // slotCount returns how many requests run at once.

@@ -47,11 +47,12 @@ func (m *Model) checkSwap(ctx context.Context, t target) error {
 }
 
 // watchSwap runs a background call or an embedding and notes when it made the server unload a model that shall stay
-// loaded.
+// loaded. Beside other requests to the server nothing is noted: one of them may have been the cause.
 func (m *Model) watchSwap(ctx context.Context, t target, work func() error) error {
+	begun, active := t.server.countRequests()
 	before := m.listKept(ctx, t)
 	err := work()
-	if len(before) == 0 {
+	if now, _ := t.server.countRequests(); len(before) == 0 || active > 1 || now != begun {
 		return err
 	}
 	after := m.listKept(context.WithoutCancel(ctx), t)

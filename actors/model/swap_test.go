@@ -88,6 +88,22 @@ func TestEmbeddingsAreMadeUntilTheyUnloadAModel(t *testing.T) {
 	}
 }
 
+// A swap by a question that was asked at the same time is not held against the embeddings.
+func TestSwapOfAnotherRequestIsNotTheEmbeddings(t *testing.T) {
+	t.Parallel()
+	w := capacityHarness(t, 1, nil)
+	ask := func(name string) error { return w.ask(subjects.ChatRequest{Model: name}).err }
+	if err := ask(""); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.m.DuringEmbedding(t.Context(), func() error { return ask("judge") }); err != nil {
+		t.Fatal(err)
+	}
+	if notice := w.roleNotice(subjects.RoleEmbeddings); strings.Contains(notice, "unloaded") {
+		t.Errorf("the list says %q", notice)
+	}
+}
+
 // A grade by a model that made the server unload the assistant's is the last one by it: the assistant's grades then. A
 // question is answered by whatever model it asks for.
 func TestBackgroundModelIsReplacedAfterItUnloadedTheAssistants(t *testing.T) {
