@@ -31,10 +31,11 @@ func (f *Flow) index() {
 var listNumber = regexp.MustCompile(`(^|\s)\d{1,2}[.)]\s`)
 
 // forReading returns the flow by which a search or a fetch for a question is judged: with the words of the question's
-// plan among the user's. f must not be nil.
+// plan among the user's, until private data enters the session: which of the plan's words and addresses are used could
+// then tell something of it. f must not be nil.
 func (f *Flow) forReading(query string) *Flow {
 	q := f.findQuestion(query)
-	if q == nil || q.Plan == "" {
+	if q == nil || q.Plan == "" || f.private {
 		return f
 	}
 	next := f.clone()

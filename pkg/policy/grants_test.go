@@ -158,6 +158,11 @@ func TestPlanOfACleanSession(t *testing.T) {
 			search, `{"query":"population Oslo"}`, ruleQuery,
 		},
 		{
+			"trick: private data after the plan", newFlow(question).WithPlan("q1", plan).
+				WithResult(Result{Tool: contacts, Query: "q1", Text: "Ana"}).WithResult(read),
+			page, `{"url":"https://stats.example/oslo"}`, ruleFetch,
+		},
+		{
 			"trick: words of neither", newFlow(question).WithPlan("q1", plan).WithResult(read), search,
 			`{"query":"population 463820"}`, ruleQuery,
 		},
