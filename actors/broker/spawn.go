@@ -68,6 +68,11 @@ func (b *Broker) onSpawn(ctx context.Context, in actor.Msg[subjects.SpawnRequest
 			return subjects.SpawnReply{}, subjects.Faultf(subjects.CodeUnavailable, "the spawn registry cannot be "+
 				"written, so no agent was spawned; see conclave doctor")
 		}
+		if in.Body.Plan != "" {
+			if err := b.recordPlan(ctx, out, caller.Account, in.Session, in.Query, in.Body.Plan); err != nil {
+				out.LogError(fmt.Errorf("recording the plan of a query: %w; its searches may ask the user", err))
+			}
+		}
 		return subjects.SpawnReply{Child: name, Tools: tools}, nil
 	})
 	if errors.Is(err, actor.ErrUnrecorded) {
@@ -122,11 +127,6 @@ func (b *Broker) decideSpawn(ctx context.Context, out actor.Out, caller subjects
 	}
 	if fault != nil {
 		return spawnEntry{}, nil, fault
-	}
-	if in.Body.Plan != "" {
-		if err := b.recordPlan(ctx, out, caller.Account, in.Session, in.Query, in.Body.Plan); err != nil {
-			out.LogError(fmt.Errorf("recording the plan of a query: %w; its searches may ask the user", err))
-		}
 	}
 	tools = slices.DeleteFunc(tools, func(t string) bool { return slices.Contains(over.Disable, t) })
 	return spawnEntry{
