@@ -9,6 +9,7 @@ import (
 	"net/http"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/jsonschema"
 	"conclave/pkg/model"
 	"conclave/pkg/model/wire"
 	"conclave/pkg/text"
@@ -60,6 +61,9 @@ func (g *Gateway) completeByModel(w http.ResponseWriter, r *http.Request, in com
 		reason = "tool_calls"
 	case final.Reason == "length":
 		reason = "length"
+	}
+	if err := checkReply(q.Format, content); err != nil && reason == "stop" {
+		return out.fail(err)
 	}
 	usage := newUsage(final.PromptTokens, final.OutputTokens)
 	if in.Stream {
@@ -147,6 +151,20 @@ func checkSchema(name string, schema json.RawMessage) error {
 	if len(schema) > maxSchema || deepest > maxSchemaDepth {
 		return problemf(http.StatusBadRequest, subjects.CodeTooLarge, "%s: a schema of at most %d KB and %d levels",
 			name, maxSchema>>10, maxSchemaDepth)
+	}
+	return nil
+}
+
+// checkReply reports a reply that does not fit the schema of its request: servers hold only a part of a schema while
+// they generate. A schema that cannot be compiled here, or none, is not checked.
+func checkReply(schema json.RawMessage, reply string) error {
+	s, err := jsonschema.Compile(schema)
+	if len(schema) == 0 || err != nil {
+		return nil
+	}
+	if err := s.ValidateJSON([]byte(reply)); err != nil {
+		return problemf(http.StatusBadGateway, subjects.CodeModelMalformed, "the model's reply does not fit the "+
+			"schema of response_format: %s; try again, or ask for less", text.OneLine(err.Error(), 300))
 	}
 	return nil
 }

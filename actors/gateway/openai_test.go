@@ -28,6 +28,7 @@ func TestOpenAI(t *testing.T) {
 		{"disconnect cancels", testCompletionDisconnect},
 		{"client's own tools", testCompletionTools},
 		{"model calls name the client", testModelCallsNameClient},
+		{"the reply must fit its schema", testReplyMustFitSchema},
 		{"texts about a chat", testTextsAboutChat},
 		{"responses", testResponses},
 		{"embeddings", testEmbeddings},
@@ -337,7 +338,7 @@ func (m sessionModel) Routes() []actor.Route {
 			say func(subjects.ChatChunk) error, _ actor.Out,
 		) error {
 			m.calls <- [2]string{in.Session, in.Query}
-			return say(subjects.ChatChunk{Content: "yes", Done: true, Model: "m", Reason: "stop"})
+			return say(subjects.ChatChunk{Content: `{"yes":true}`, Done: true, Model: "m", Reason: "stop"})
 		}),
 		actor.Serve(subjects.ModelEmbed, func(_ context.Context, in actor.Msg[subjects.EmbedRequest],
 			_ actor.Out,
@@ -378,6 +379,20 @@ func testModelCallsNameClient(t *testing.T, b *bustest.Bus) {
 		ids := <-m.calls
 		if subjects.ClientOf(ids[0]) != tt.client || subjects.ClientOf(ids[1]) != tt.client {
 			t.Errorf("%s %s: session %q, question %q", tt.client, tt.path, ids[0], ids[1])
+		}
+	}
+}
+
+// testReplyMustFitSchema: a reply that does not fit the schema of its request is an error, whatever the server checked.
+func testReplyMustFitSchema(t *testing.T, b *bustest.Bus) {
+	w := startGateway(t, b, setup{})
+	startActor(t, b, sessionModel{make(chan [2]string, 10)})
+	for required, want := range map[string]int{"yes": http.StatusOK, "no": http.StatusBadGateway} {
+		status, _, body := w.do("POST", "/v1/chat/completions", `{"model":"assistant","response_format":{"type":`+
+			`"json_schema","json_schema":{"schema":{"type":"object","required":["`+required+`"]}}},`+
+			`"messages":[{"role":"user","content":"x"}]}`)
+		if status != want || (want != http.StatusOK) != strings.Contains(body, "does not fit the schema") {
+			t.Errorf("required %s: %d %s", required, status, body)
 		}
 	}
 }
