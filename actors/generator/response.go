@@ -84,7 +84,7 @@ func noteFailedCalls(calls []loop.FinishedCall) (notes []subjects.Note) {
 		}
 		notes = append(notes, subjects.Note{
 			Code: subjects.NoteNoResult,
-			Text: d.Call.Name + " gave no result: " + text.OneLine(d.Result.Text, maxTextBytes),
+			Text: d.Call.Name + " gave no result: \"" + text.OneLine(d.Result.Text, maxTextBytes) + "\"",
 		})
 	}
 	return notes

@@ -63,7 +63,7 @@ func TestToolsWithoutResultAreNoted(t *testing.T) {
 		{
 			"two failures, the last counts",
 			[]loop.FinishedCall{call("web_search", "tool", "a"), call("web_search", "tool", "start SearXNG\nat once")},
-			[]string{"web_search gave no result: start SearXNG at once"},
+			[]string{`web_search gave no result: "start SearXNG at once"`},
 		},
 		{
 			"a failure and a result of the same tool",
@@ -73,7 +73,7 @@ func TestToolsWithoutResultAreNoted(t *testing.T) {
 		{
 			"a result of another tool",
 			[]loop.FinishedCall{call("web_search", "denied", "not allowed"), call("get_datetime", "", "noon")},
-			[]string{"web_search gave no result: not allowed"},
+			[]string{`web_search gave no result: "not allowed"`},
 		},
 	} {
 		var got []string

@@ -117,7 +117,7 @@ func (e evidence) adjust(r subjects.AgentReturn) subjects.AgentReturn {
 	if e.succeeded == 0 && r.Source != subjects.SourceModelKnowledge {
 		r.Source = subjects.SourceModelKnowledge
 	}
-	if e.web > 0 && r.Source == subjects.SourceToolOutput {
+	if e.web > 0 { // what was read shaped the work, whatever it says
 		r.Source = subjects.SourceWeb
 	}
 	switch {

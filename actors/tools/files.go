@@ -13,8 +13,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"conclave/pkg/actor"
 	"conclave/pkg/policy"
-	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -66,7 +66,8 @@ func (c Call) defaultFolder() (string, error) {
 }
 
 // defaultFile returns the file of a call that names no path: the one in [Call.defaultFolder] that isKind accepts, or
-// name in that folder when there is none. With several it fails, and names them.
+// name in that folder when there is none. With several it fails; their names are not in the error, because
+// anybody may have chosen them.
 func (c Call) defaultFile(isKind func(file string) bool, name string) (string, error) {
 	folder, err := c.defaultFolder()
 	if err != nil {
@@ -88,12 +89,8 @@ func (c Call) defaultFile(isKind func(file string) bool, name string) (string, e
 	case 1:
 		return found[0], nil
 	}
-	return "", errors.New("there are several; give path, one of " +
-		text.OneLine(strings.Join(found[:min(len(found), maxChoices)], ", "), maxNameShown*maxChoices))
+	return "", fmt.Errorf("%w: there are %d such files; give path, fs_list shows them", actor.ErrArguments, len(found))
 }
-
-// maxChoices is how many files are named when a call has to choose one.
-const maxChoices = 10
 
 // makeWorkFolder creates the working folder when path is in it.
 func (c Call) makeWorkFolder(path string) error {

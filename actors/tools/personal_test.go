@@ -167,8 +167,8 @@ func TestDefaultPaths(t *testing.T) {
 		}},
 		{"another note", `"created":true`, notesAdd(), object{"path": dir + "/shopping.md", "text": "Bread"}},
 		{
-			"several notes", "failed: add failed: there are several; give path, one of " + dir + "/notes.md, " + dir +
-				"/shopping.md", notesAdd(), object{"text": "Bread"},
+			"several notes", "failed: add failed: bad arguments: there are 2 such files; give path, fs_list shows them",
+			notesAdd(), object{"text": "Bread"},
 		},
 	} {
 		if got := runIn(t, tt.tool, dir, "", tt.args); !strings.Contains(got, tt.want) {
