@@ -168,7 +168,8 @@ func TestDefaultPaths(t *testing.T) {
 		{"another note", `"created":true`, notesAdd(), object{"path": dir + "/shopping.md", "text": "Bread"}},
 		{
 			"several notes", "failed: add failed: bad arguments: there are 2 such files; give path, fs_list shows them",
-			notesAdd(), object{"text": "Bread"},
+			notesAdd(),
+			object{"text": "Bread"},
 		},
 	} {
 		if got := runIn(t, tt.tool, dir, "", tt.args); !strings.Contains(got, tt.want) {
