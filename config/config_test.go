@@ -45,7 +45,7 @@ func TestShipped(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := config.System{
-		Listen: "127.0.0.1:4222", Sync: "10s", AuditMax: 1 << 30, EventMax: 1 << 30,
+		Listen: "127.0.0.1:4222", Sync: "always", AuditMax: 1 << 30, EventMax: 1 << 30,
 		AuditHead: config.AuditHead{Keyring: true}, LogLevel: "info", LogMax: 10 << 20,
 		Machines: config.Machines{Listen: "0.0.0.0:7422"},
 		Actor: config.Actor{
