@@ -104,8 +104,11 @@ func (t *turn) run(ctx context.Context) error {
 	if err == nil {
 		err = t.storeConversation(ctx)
 	}
-	if err == nil || !errors.Is(err, errNotOwner) {
-		t.setState(stateIdle, map[bool]string{true: "FINISH", false: "FAIL"}[err == nil], 0)
+	switch {
+	case err == nil:
+		t.setState(stateIdle, "FINISH", 0)
+	case !errors.Is(err, errNotOwner):
+		t.setState(stateIdle, "FAIL", 0)
 	}
 	return err
 }

@@ -140,10 +140,13 @@ func (t *task) finish(ctx context.Context, state, report string, err error) erro
 		}
 	}
 	if state == "" || state == subjects.TaskFailed && done > 0 {
-		state = map[bool]string{true: subjects.TaskDone, false: subjects.TaskPartial}[done == len(r.Subtasks) &&
-			err == nil]
-		if done == 0 {
+		switch {
+		case done == 0:
 			state = subjects.TaskFailed
+		case done == len(r.Subtasks) && err == nil:
+			state = subjects.TaskDone
+		default:
+			state = subjects.TaskPartial
 		}
 	}
 	res, rerr := t.buildResponse(ctx, r, state, report, err)

@@ -438,8 +438,11 @@ func (w *worker) describeWork() string {
 		fmt.Fprintf(&b, "Files: %s\n", strings.Join(w.record.Artifacts, ", "))
 	}
 	if w.subtask.Verify != nil {
-		fmt.Fprintf(&b, "Verification by the runtime: %s\n",
-			map[bool]string{true: "passed", false: "failed"}[w.record.Passed])
+		outcome := "failed"
+		if w.record.Passed {
+			outcome = "passed"
+		}
+		fmt.Fprintf(&b, "Verification by the runtime: %s\n", outcome)
 	}
 	answer := w.record.State.Answer
 	if w.record.State.Partial {

@@ -498,7 +498,11 @@ func (p *importer) draw(done, all, rated int, unit, path string) {
 
 // formatRate is a number of things per second.
 func formatRate(n int, took time.Duration) string {
-	return fmt.Sprintf("%.*f per second", map[bool]int{true: 1}[n < int(10*took.Seconds())], float64(n)/took.Seconds())
+	rate := float64(n) / took.Seconds()
+	if rate < 10 {
+		return fmt.Sprintf("%.1f per second", rate)
+	}
+	return fmt.Sprintf("%.0f per second", rate)
 }
 
 // minRated is the least number of memories for which the summary has a rate.

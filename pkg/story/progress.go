@@ -140,11 +140,11 @@ func (s *Story) expectations() (out []Check) {
 			s.addAnswer(add, path+".answer", turn, *a)
 		}
 		if h := t.Thinking; h != nil {
-			add(path+".thinking", "%s: %s", turn,
-				map[bool]string{
-					true:  "no thinking",
-					false: strings.TrimSpace("thinking " + strings.Join(h.Contains, ", ")),
-				}[h.Empty])
+			want := "no thinking"
+			if !h.Empty {
+				want = strings.TrimSpace("thinking " + strings.Join(h.Contains, ", "))
+			}
+			add(path+".thinking", "%s: %s", turn, want)
 		}
 		if t.ToolCalls != nil && len(t.ToolCalls) == 0 {
 			add(path+".tool_calls", "%s calls no tool", turn)

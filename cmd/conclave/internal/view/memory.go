@@ -283,7 +283,11 @@ func MemoryGraph(w io.Writer, all []subjects.Relation) error {
 			}
 			if !head {
 				head = true
-				rows = append(rows, []string{map[bool]string{true: "IS", false: "WAS"}[current], "", "", "", "", ""})
+				tense := "WAS"
+				if current {
+					tense = "IS"
+				}
+				rows = append(rows, []string{tense, "", "", "", "", ""})
 			}
 			doubt := ""
 			if r.Trust != subjects.Trusted {
