@@ -60,7 +60,6 @@ var editable = []struct{ path, applies string }{
 	{"critic.claims", live},
 	{"critic.claim_cap", live},
 	{"memory.enabled", onRestart},
-	{"memory.vss", ""}, // a program library
 	{"memory.*", live},
 	{"orchestrator.*", live},
 	{"models.roles.*", live},

@@ -17,7 +17,7 @@ import (
 // may reach, who may reach this machine, and where credentials are.
 var protected = []string{
 	"manifest.", "secrets.", "tools.", "personas.", ".listen", "allow_remote", ".url", ".key", ".hosts", ".socket",
-	"token_file", ".page", "system_prompt", ".vss", ".ports", ".cert",
+	"token_file", ".page", "system_prompt", ".ports", ".cert",
 	"audit", "system.sync", "system.actor.", "system.broker.", "machines.", "this_machine", "web_search.provider",
 	"web_fetch.enabled", "generator.repeats",
 }

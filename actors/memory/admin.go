@@ -355,7 +355,7 @@ func (m *Memory) reportStatus(ctx context.Context) (done subjects.MemoryAdminRep
 	done.Status = &subjects.MemoryStatus{
 		Entries: s.Kinds, States: s.States, Relations: s.Relations, Documents: s.Documents, Bytes: m.unaudited.Size(),
 		Schema: s.Schema, DuckDB: s.DuckDB,
-		Search: m.searchMethod(), Model: m.search.model, Resident: m.search.index.Stats().Bytes,
+		Search: m.search.index.DescribeSearch(), Model: m.search.model, Resident: m.search.index.Stats().Bytes,
 	}
 	if done.Status.Unembedded, err = m.unaudited.CountUnembedded(ctx, m.search.model); err != nil {
 		return done, fmt.Errorf("counting: %w", err)

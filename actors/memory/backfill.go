@@ -66,13 +66,12 @@ func (m *Memory) deferEntry(out actor.Out, e subjects.MemoryEntry, by string, wh
 	m.deferred[e.ID] = d
 }
 
-// runBackfill embeds entries without vectors, has a model describe new entries, and fills the word index and the
-// approximate index: once at the start, at each wakeBackfill and every backfillRetry. Errors are logged, except that no
+// runBackfill embeds entries without vectors, has a model describe new entries, and fills the word index:
+// once at the start, at each wakeBackfill and every backfillRetry. Errors are logged, except that no
 // model is available. It runs until ctx ends.
 func (m *Memory) runBackfill(ctx context.Context, out actor.Out) {
 	m.warmIndex(ctx, out)
 	debug.FreeOSMemory() // what loading the entries left
-	m.fillApproximate(ctx, out)
 	retry := time.NewTimer(backfillRetry)
 	defer retry.Stop()
 	for {
@@ -93,7 +92,6 @@ func (m *Memory) runBackfill(ctx context.Context, out actor.Out) {
 		}
 		m.refinePending(ctx, out)
 		m.warmIndex(ctx, out)
-		m.fillApproximate(ctx, out)
 		retry.Reset(backfillRetry)
 	}
 }

@@ -75,7 +75,7 @@ func (m *Memory) compareWithSimilar(ctx context.Context, out actor.Out, db *acce
 func (m *Memory) findSimilar(ctx context.Context, db *access, e subjects.MemoryEntry,
 	v *store.Vectors,
 ) ([]subjects.MemoryEntry, error) {
-	found, err := m.searchIndex(ctx, recall.Query{Vector: v.Corpus})
+	found, err := m.searchIndex(recall.Query{Vector: v.Corpus})
 	if err != nil {
 		return nil, err
 	}

@@ -27,8 +27,6 @@ type Config struct {
 
 	Threads int         `yaml:"threads"`      // per search; 0 = all cores
 	Limit   strict.Size `yaml:"memory_limit"` // of DuckDB; 0 = by the size of its file
-	// absolute path of DuckDB's extension for approximate search; "" = exact search
-	VSS string `yaml:"vss"`
 
 	AuditTimeout time.Duration // for the acknowledgement of an audit record; not in the file
 	// AgentType returns the agent type of an account for the audit log, see [policy.ActiveRules.AgentType]; not in the
@@ -57,7 +55,7 @@ const (
 func (c Config) Validate() error { return c.Problems().Err() }
 
 // Problems returns everything wrong with c, by the path of the setting; none when c is valid. It checks a memory that
-// is not enabled too, but neither AuditTimeout nor whether the file in VSS exists.
+// is not enabled too, but not AuditTimeout.
 func (c Config) Problems() (out strict.Problems) {
 	out.CheckInt("n_results", c.Results, 1, maxResults)
 	out.CheckInt("top_k", c.Top, 1, maxTop)
@@ -81,9 +79,6 @@ func (c Config) Problems() (out strict.Problems) {
 	out.CheckDuration("cache.document", c.Cache.Document, 0, week)
 	if c.Limit != 0 && c.Limit < 64<<20 {
 		out.Add("memory_limit", "%s is less than 64MB; 0MB means by the size of the database", c.Limit)
-	}
-	if c.VSS != "" && !filepath.IsAbs(c.VSS) {
-		out.Add("vss", "must be an absolute path to a local file")
 	}
 	return out
 }

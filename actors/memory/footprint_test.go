@@ -113,7 +113,7 @@ func measureFootprint(t *testing.T, path string) {
 		for j := range v {
 			v[j] = r.Float32() - 0.5
 		}
-		if _, err := m.searchIndex(t.Context(), recall.Query{
+		if _, err := m.searchIndex(recall.Query{
 			Text:   fmt.Sprint("word", r.IntN(20_000)),
 			Vector: v,
 		}); err != nil {

@@ -108,7 +108,7 @@ func (m *Memory) findByWords(ctx context.Context, out actor.Out, q subjects.Memo
 	if err != nil && ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	found, err := m.searchIndex(ctx, recall.Query{
+	found, err := m.searchIndex(recall.Query{
 		Text: asked.Query, Vector: vector, Kind: q.Kind, All: true,
 		Duplicates: true, Names: maxForgottenByWords, Top: maxForgottenByWords,
 	})

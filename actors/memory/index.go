@@ -78,7 +78,7 @@ func (m *Memory) refreshIndex(ctx context.Context, ids ...string) error {
 	}
 	defer m.invalidateCache(ids...)
 	for _, l := range lights {
-		if err := m.putIndexRow(ctx, l); err != nil {
+		if err := m.putIndexRow(l); err != nil {
 			return err
 		}
 	}
@@ -115,7 +115,7 @@ func (m *Memory) indexNewEntry(ctx context.Context, row uint64, e subjects.Memor
 		Conversation: e.Conversation, Position: e.Position, Speaker: e.Speaker, Happened: e.Happened,
 		CorpusVector: v.Corpus, NameVector: v.Name, DescriptionVector: v.Description,
 	}
-	err := m.putIndexRow(ctx, l)
+	err := m.putIndexRow(l)
 	m.indexMu.Unlock()
 	m.search.RUnlock()
 	if err != nil || e.Kind != subjects.KindEngram {
@@ -131,17 +131,13 @@ func (m *Memory) indexNewEntry(ctx context.Context, row uint64, e subjects.Memor
 // maxWords is the length of the corpus prefix that the search by words reads, as in [store.IndexEntry].
 const maxWords = 2000
 
-// putIndexRow puts one entry into the index and invalidates cached replies that it belongs into. When the approximate
-// index fails, searches are exact from then on; that is no error. The caller holds search for reading, and indexMu.
-func (m *Memory) putIndexRow(ctx context.Context, l store.IndexEntry) error {
+// putIndexRow puts one entry into the index and invalidates cached replies that it belongs into. The caller holds
+// search for reading, and indexMu.
+func (m *Memory) putIndexRow(l store.IndexEntry) error {
 	defer m.invalidateCache(l.ID)
 	spread, err := m.search.index.Put(indexRow(l), indexVectors(l))
 	if err != nil {
 		return fmt.Errorf("indexing %s: %w", l.ID, err)
-	}
-	if m.search.approximate != nil && l.CorpusVector != nil &&
-		m.search.approximate.Put(context.WithoutCancel(ctx), []uint64{l.Row}, l.CorpusVector) != nil {
-		m.approximateReady.Store(false) // it is incomplete now, so searches are exact again
 	}
 	m.dropOutdated(l, spread)
 	return nil
@@ -168,9 +164,6 @@ func (m *Memory) removeFromIndex(all []store.Deleted) {
 	for _, g := range all {
 		if m.search.index.Remove(g.Row) && m.cache != nil {
 			m.cache.Clear()
-		}
-		if m.search.approximate != nil { // a row that stays there is harmless: the scoring index does not know it
-			_ = m.search.approximate.Remove(context.Background(), g.Row)
 		}
 		m.invalidateCache(g.ID)
 	}
@@ -209,13 +202,13 @@ func (m *Memory) invalidateCache(ids ...string) {
 	}
 }
 
-// searchIndex searches the index, among the rows of the approximate index where that is ready. A vector of another
-// size, left from a former model, is ignored: the search is by words then.
-func (m *Memory) searchIndex(ctx context.Context, q recall.Query) (recall.Found, error) {
+// searchIndex searches the index. A vector of another size, left from a former model, is ignored: the search is by
+// words then.
+func (m *Memory) searchIndex(q recall.Query) (recall.Found, error) {
 	m.search.RLock()
 	defer m.search.RUnlock()
 	if len(q.Vector) != 0 && len(q.Vector) != m.search.dims {
 		q.Vector = nil
 	}
-	return m.search.index.Find(m.narrowCandidates(ctx, q))
+	return m.search.index.Find(q)
 }

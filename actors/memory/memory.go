@@ -63,13 +63,11 @@ type Memory struct {
 	// the index; switchIndex holds it for writing.
 	search struct {
 		sync.RWMutex
-		index       *recall.Recall
-		model       string
-		dims        int
-		unusable    []uint64               // rows whose stored vectors are damaged; backfill replaces them
-		approximate store.ApproximateIndex // nil = every search is exact
+		index    *recall.Recall
+		model    string
+		dims     int
+		unusable []uint64 // rows whose stored vectors are damaged; backfill replaces them
 	}
-	approximateReady atomic.Bool // the approximate index holds every entry
 
 	indexMu    sync.Mutex // one index update at a time, so that an older read never overwrites a newer one
 	editMu     sync.Mutex // one change of existing entries at a time; no model is called under it
@@ -128,7 +126,7 @@ func Open(ctx context.Context, cfg Config, data string, a Audit, h Hasher) *Memo
 		m.disabled = true
 		return m
 	}
-	o := store.Options{VSS: cfg.VSS, Now: time.Now}
+	o := store.Options{Now: time.Now}
 	if cfg.Limit > 0 {
 		o.MemoryLimit = strconv.FormatInt(int64(cfg.Limit), 10) + "B"
 	}
@@ -266,8 +264,6 @@ func (m *Memory) switchIndex(ctx context.Context, model string, dims int) error 
 	}
 	old := m.search.index
 	m.search.index, m.search.model, m.search.dims, m.search.unusable = index, model, dims, unusable
-	m.search.approximate = nil // rebuilt by the backfill
-	m.approximateReady.Store(false)
 	if m.cache != nil {
 		m.cache.Clear()
 	}

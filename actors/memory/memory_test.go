@@ -272,7 +272,6 @@ func TestConfig(t *testing.T) {
 			c.Weights.HalfLife = 0
 		}, "weights.half_life"},
 		"a small database": {func(c *Config) { c.Limit = 1 << 20 }, "memory_limit"},
-		"a path from here": {func(c *Config) { c.VSS = "vss.duckdb_extension" }, "vss"},
 	} {
 		c := plainConfig()
 		tt.change(&c)
@@ -283,7 +282,7 @@ func TestConfig(t *testing.T) {
 		}
 	}
 	off := plainConfig()
-	off.Cache.Entries, off.Threads, off.VSS = 0, 0, "/vss.duckdb_extension"
+	off.Cache.Entries, off.Threads = 0, 0
 	if err := off.Validate(); err != nil {
 		t.Errorf("without a cache: %v", err)
 	}

@@ -142,7 +142,7 @@ func (m *Memory) recallStages(ctx context.Context, out actor.Out, db *access, q 
 			return r, nil
 		}
 	}
-	found, err := m.searchIndex(ctx, recall.Query{
+	found, err := m.searchIndex(recall.Query{
 		Text: q.Query, Vector: vector, Kind: q.Kind, All: q.All,
 		Trusted: q.trusted, Names: max(m.cfg.Results, q.Max), Top: q.Max,
 	})

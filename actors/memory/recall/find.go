@@ -25,9 +25,6 @@ type Query struct {
 	Duplicates bool
 	// Exhaustive scores every row. The result is the same and takes much longer: it is the reference of measurements.
 	Exhaustive bool
-	// Among are the only rows that are found by their vectors alone, when it is not nil: an approximate index chose
-	// them.
-	Among []uint64
 }
 
 // Candidate is a row that was found. The reasons add up to the score.

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"conclave/actors/memory/recall"
 	"conclave/pkg/vector"
@@ -512,56 +511,5 @@ func TestClosed(t *testing.T) {
 	m.Remove(1)
 	if _, err := m.Find(recall.Query{Vector: cacheQuery()}); !errors.Is(err, vector.ErrClosed) {
 		t.Errorf("find: %v", err)
-	}
-}
-
-// Rows that somebody else has chosen are the only ones that are found by vectors alone, and the rest is as ever: what
-// must not be found is not, and rows that are not there are nobody.
-func TestFindAmong(t *testing.T) {
-	t.Parallel()
-	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
-	r, err := recall.New(recall.Options{Dims: 4, Now: func() time.Time { return now }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	for key, v := range map[uint64][]float32{
-		1: {1, 0, 0, 0}, 2: {0.9, 0.1, 0, 0}, 3: {0.8, 0.2, 0, 0},
-		4: {0.7, 0.3, 0, 0},
-	} {
-		state := subjects.MemoryActive
-		if key == 2 {
-			state = subjects.MemorySuperseded
-		}
-		row := recall.Row{
-			Key: key, ID: fmt.Sprintf("id%d", key), Kind: subjects.KindFact, State: state,
-			Name: fmt.Sprintf("row %d", key), Created: now,
-		}
-		if _, err := r.Put(row, recall.Vectors{Corpus: v}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, tt := range []struct {
-		name  string
-		among []uint64
-		want  []string
-	}{
-		{"all of them", nil, []string{"id1", "id3", "id4"}},
-		{"some", []uint64{4, 3}, []string{"id3", "id4"}},
-		{"none", []uint64{}, nil},
-		{"trick: a superseded one", []uint64{2, 4}, []string{"id4"}},
-		{"trick: one that is not there", []uint64{99, 4}, []string{"id4"}},
-	} {
-		found, err := r.Find(recall.Query{Text: "x", Vector: []float32{1, 0, 0, 0}, Among: tt.among, Duplicates: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got []string
-		for _, c := range found.Top {
-			got = append(got, c.ID)
-		}
-		if !slices.Equal(got, tt.want) {
-			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
-		}
 	}
 }

@@ -108,10 +108,7 @@ func (s *search) findTop(top int) ([]*candidate, error) {
 
 // selectFirstRows returns about n rows of each index that are likely to be the best. They need not be.
 func (s *search) selectFirstRows(n int) (keys []uint64, err error) {
-	switch {
-	case s.q.Among != nil:
-		keys = append(keys, s.q.Among...)
-	case s.q.Vector != nil:
+	if s.q.Vector != nil {
 		for _, x := range s.r.vectors {
 			hits, err := x.Nearest(s.q.Vector, n, s.admit)
 			if err != nil {
@@ -153,7 +150,7 @@ func (s *search) collectRows(value float64) error {
 			keys = append(keys, uint64(m.key))
 		}
 	}
-	if s.q.Vector != nil && s.q.Among == nil {
+	if s.q.Vector != nil {
 		floor := (max(need, o.Floor-slack) - w.Words*float64(least)) / w.cosine // of a cosine
 		for _, x := range s.r.vectors {
 			if x.Len() == 0 {

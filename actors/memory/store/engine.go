@@ -73,17 +73,13 @@ func newEngine(path string, o Options) (*engine, error) {
 	return e, nil
 }
 
-// openEngine starts DuckDB and attaches the file, which it creates if it is missing. Native code is loaded only from
-// the file in o.VSS; vss is the error of that ([ErrNoVSS] if o.VSS is ""), without which everything but approximate
-// search works. A tail of zeros in the log is truncated. err is ctx's error if ctx ended, else [ErrLocked], [ErrNewer],
-// [ErrDamaged] or an error of the file system; DuckDB is stopped then.
-func openEngine(ctx context.Context, path string, o Options) (e *engine, vss, err error) {
-	if e, err = newEngine(path, o); err != nil {
-		return nil, nil, err
-	}
-	vss = ErrNoVSS
-	if o.VSS != "" {
-		vss = loadVSS(ctx, e.db, o.VSS)
+// openEngine starts DuckDB and attaches the file, which it creates if it is missing. No native code is
+// loaded. A tail of zeros in the log is truncated. The error is ctx's if ctx ended, else [ErrLocked], [ErrNewer],
+// [ErrDamaged] or one of the file system; DuckDB is stopped then.
+func openEngine(ctx context.Context, path string, o Options) (*engine, error) {
+	e, err := newEngine(path, o)
+	if err != nil {
+		return nil, err
 	}
 	err = e.attach(ctx, path)
 	if err != nil && truncateZeroTail(path, err) {
@@ -91,13 +87,13 @@ func openEngine(ctx context.Context, path string, o Options) (e *engine, vss, er
 	}
 	switch {
 	case err == nil:
-		return e, vss, nil
+		return e, nil
 	case ctx.Err() != nil: // canceled: not an error of the file
 		err = ctx.Err()
 	default:
 		err = explainOpenError(path, err)
 	}
-	return nil, nil, errors.Join(err, e.close())
+	return nil, errors.Join(err, e.close())
 }
 
 // attach opens the file, or creates it if it is missing; every new connection uses it from then on. Its errors are

@@ -51,8 +51,6 @@ var (
 	ErrCursor = errors.New("invalid cursor")
 	// ErrInconsistent means that [Store.Verify] found a violated invariant.
 	ErrInconsistent = errors.New("the memory is inconsistent")
-	// ErrNoVSS means that approximate search is not configured.
-	ErrNoVSS = errors.New("approximate search is not configured; name the file of DuckDB's vss extension in memory.vss")
 )
 
 // duckError is an error of DuckDB, as opposed to a rejected request: a write of a batch that failed with it is retried

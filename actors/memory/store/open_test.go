@@ -169,7 +169,7 @@ func TestOpenDamaged(t *testing.T) {
 		return b
 	}
 	foreign := filepath.Join(t.TempDir(), "foreign")
-	e, _, err := openEngine(t.Context(), foreign, Options{}.withDefaults(foreign))
+	e, err := openEngine(t.Context(), foreign, Options{}.withDefaults(foreign))
 	if err != nil {
 		t.Fatal(err)
 	}

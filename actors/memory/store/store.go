@@ -23,7 +23,6 @@ import (
 type Options struct {
 	Threads     int              // per query; 0 = 1, since queries are short and run concurrently
 	MemoryLimit string           // of DuckDB, in its syntax; "" = by the size of the file, see memoryLimit
-	VSS         string           // file of DuckDB's extension for approximate search; "" = not used
 	Now         func() time.Time // nil = time.Now
 }
 
@@ -72,7 +71,6 @@ type Store struct {
 	db         *sql.DB
 	writer     *writer
 	statements statementCache
-	vssErr     error // why approximate search is not available; nil = it is
 	accesses   accessCounts
 	steps      []string // of the schema
 
@@ -118,7 +116,7 @@ func (s *Store) start(ctx context.Context) error {
 		return err
 	}
 	var err error
-	if s.engine, s.vssErr, err = openEngine(ctx, s.path, s.opts); err != nil {
+	if s.engine, err = openEngine(ctx, s.path, s.opts); err != nil {
 		return err
 	}
 	s.db = s.engine.db
@@ -192,12 +190,4 @@ func (s *Store) Size() int64 {
 		}
 	}
 	return sum
-}
-
-// ErrVSS returns why approximate search is configured but not available, nil otherwise.
-func (s *Store) ErrVSS() error {
-	if s.opts.VSS == "" {
-		return nil
-	}
-	return s.vssErr
 }
