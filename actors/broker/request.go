@@ -28,7 +28,8 @@ func queryID(in actor.Msg[subjects.ToolRequest]) string {
 func checkRequest(r subjects.ToolRequest, caller subjects.Caller, k Known) *subjects.Fault {
 	mayRecall := len(caller.Path) == 0 && slices.Contains(respondents, caller.Account)
 	if r.Own && !(mayRecall && k.Known && k.Own) {
-		return subjects.Faultf(subjects.CodeMalformed, "own is for a search of memory by the runtime of a respondent")
+		return subjects.Faultf(subjects.CodeMalformed, "own is for the recall of a respondent's runtime; "+
+			"leave it out")
 	}
 	if r.CallID != "" && subjects.CheckToken(r.CallID) != nil {
 		return subjects.Faultf(subjects.CodeMalformed, "call_id may hold letters, digits, - and _ only")

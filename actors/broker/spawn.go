@@ -94,7 +94,8 @@ func (b *Broker) decideSpawn(ctx context.Context, out actor.Out, caller subjects
 			"query; set both headers")
 	}
 	if in.Body.Plan != "" && !isOrchestrator(caller) {
-		return spawnEntry{}, nil, subjects.Faultf(subjects.CodeMalformed, "only the orchestrator has a plan")
+		return spawnEntry{}, nil, subjects.Faultf(subjects.CodeMalformed, "plan is for the orchestrator; leave it "+
+			"out")
 	}
 	m := b.rules.Load().Manifest
 	line, err := b.loadLineage(ctx, out, caller, in.Session)

@@ -35,8 +35,8 @@ const (
 // before the first model call: a model searches only when it thinks of it, and a small one hardly ever does. It is a
 // call like any other, authorized and recorded by the broker, which labels it trusted or withholds it. It returns the
 // call with what was found; nil = nothing, and the prompt does not mention the recall. The entries follow the question,
-// so that the beginning of the prompt stays in the cache of the model server. A model with constrained calls, for which
-// statements were recalled, is offered neither recallTool nor graphTool in this turn.
+// so that the beginning of the prompt stays in the cache of the model server; for constrained calls they stand before
+// it, and the search in memory is one of the choices.
 //
 // The recall is left out when the tool is not offered, when the question is an attachment only, for the built-in demo
 // model, whose rules take any result for that of their own call, and when the turn goes on after an interruption behind

@@ -329,7 +329,7 @@ func (t *turn) agent(ctx context.Context) loop.Agent {
 		RunTool:  t.caller().RunTool,
 		Model:    t.query.Model,
 		System:   t.g.systemPrompt(),
-		Plain:    cfg.System,
+		Plain:    &cfg.System,
 		Tools:    t.discoverTools(ctx),
 		Calls:    t.callMode(),
 		Question: t.describeQuestion(),

@@ -30,10 +30,9 @@ const (
 
 // recallOwn returns what a model should know before it is asked, for [subjects.ModeOwn]: the pinned facts, and the
 // user's own statements nearest to the query, at most q.Max (0 = none) with a score of at least
-// [Config.ContextScore]. Neither
-// answers of the assistant nor untrusted entries are among them, nor a text that the firewall flags: the result is
-// always trusted. It is one audited read. No model selects segments: the user waits for the answer. It rejects what
-// normalizeQuery rejects.
+// [Config.ContextScore]. Neither answers of the assistant nor untrusted entries are among them, nor a text that the
+// firewall flags: the result is always trusted. It is one audited read. No model selects segments: the user waits for
+// the answer. It rejects what normalizeQuery rejects.
 func (m *Memory) recallOwn(ctx context.Context, out actor.Out, q recallRequest) (none subjects.ToolResult, err error) {
 	most := q.Max
 	q.Whole, q.trusted, q.Max = true, true, maxTop // questions and answers are left out of what is found
@@ -123,14 +122,15 @@ func ownStatement(e subjects.MemoryEntry) string {
 	}
 	said, _ := digest.SplitExchange(e.Corpus)
 	own := text.SentenceTexts(subjects.UserText(said), maxSentences)
-	if at := slices.IndexFunc(own, quotes.MatchString); at >= 0 {
+	if at := slices.IndexFunc(own, quoteStart.MatchString); at >= 0 {
 		own = own[:at]
 	}
 	return strings.Join(slices.DeleteFunc(own, text.IsQuestion), " ")
 }
 
-// quotes matches a sentence in which the words of somebody else may begin.
-var quotes = regexp.MustCompile(`["“„«]|:\s`)
+// quoteStart matches a sentence in which quoted or pasted words may begin. What follows is not recalled by the runtime;
+// a search in memory finds it.
+var quoteStart = regexp.MustCompile(`["“„«]|:\s`)
 
 // formatOwn formats the user's own statements for a model, one a line. Without any it is nothingFound.
 func formatOwn(now time.Time, hits []subjects.MemoryHit) subjects.ToolResult {

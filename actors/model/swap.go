@@ -49,6 +49,9 @@ func (m *Model) checkSwap(ctx context.Context, t target) error {
 // watchSwap runs a background call or an embedding and notes when it made the server unload a model that shall stay
 // loaded. Beside other requests to the server nothing is noted: one of them may have been the cause.
 func (m *Model) watchSwap(ctx context.Context, t target, work func() error) error {
+	if !t.server.large.isExclusive() {
+		return work() // swaps are accepted
+	}
 	begun, active := t.server.countRequests()
 	before := m.listKept(ctx, t)
 	err := work()

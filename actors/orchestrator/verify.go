@@ -100,8 +100,8 @@ func (w *worker) continueWith(words string) {
 
 // secondOpinion has another agent of the same type check an uncertain result, once. It returns the result with its
 // quality after the check, and why it is still uncertain, "" = it was confirmed. A result whose verification failed is
-// not checked again, and neither is what a model wrote from its own knowledge, a poem as well as a fact: it would only be
-// compared with the knowledge of the same model, and the report says that it was not checked.
+// not checked again, and neither is what a model wrote from its own knowledge, a poem as well as a fact: it would only
+// be compared with the knowledge of the same model, and the report says that it was not checked.
 func (w *worker) secondOpinion(ctx context.Context, ret subjects.AgentReturn) (subjects.AgentReturn, string, error) {
 	if w.subtask.Verify != nil {
 		return ret, "its verification did not pass", nil

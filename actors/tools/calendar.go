@@ -68,7 +68,8 @@ func calendarRead() *Tool {
 			from, err1 := parseDay(cmp.Or(a.From, "today"), now)
 			to, err2 := parseDay(cmp.Or(a.To, from.AddDate(0, 0, calendarDays-1).Format(dayForm)), now)
 			if err1 != nil || err2 != nil || to.Before(from) {
-				return Output{}, fmt.Errorf("%w: from and to must be days such as 2026-12-24, in this order",
+				return Output{}, fmt.Errorf("%w: from and to must be today, tomorrow or days such as 2026-12-24, in "+
+					"this order",
 					actor.ErrArguments)
 			}
 			if a.Path == "" {
@@ -190,7 +191,7 @@ func calendarAdd() *Tool {
 				`"start":{"type":"string","maxLength":16,"description":"such as 2026-12-24 18:00, or a day"},`+
 				`"end":{"type":"string","maxLength":16,"description":"in the same form; for days the last one"},`+
 				`"location":{"type":"string","maxLength":200,"description":"where it is"},`+
-				`"description":{"type":"string","maxLength":1900,"description":"more about it"},`+
+				`"description":{"type":"string","maxLength":4000,"description":"more about it"},`+
 				fmt.Sprintf(pathProperty, "the .ics file, where there are several"), `"title","start"`),
 		facts: policy.Tool{
 			Name: "calendar_add", Zone: "tools", Known: true, Act: policy.ActCreate, Paths: []string{"path"},

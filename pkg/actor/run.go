@@ -504,8 +504,8 @@ func (r *running) shutDown(ctx context.Context) error {
 
 // drainSubs stops the subscriptions and waits until their received messages are in the mailboxes. It does not depend on
 // handlers, but on the server's reply: the limit is unsubscribeTimeout, and DrainTimeout once the connection is lost.
-// The error names the first subscription that is not finished then. Closed subscriptions are skipped. A connection that is
-// lost while a subscription drains ends it at once, and is an error as well: what the server still had is unknown.
+// The error names the first subscription that is not finished then. Closed subscriptions are skipped. A connection that
+// is lost while a subscription drains ends it at once, and is an error as well: what the server still had is unknown.
 func (r *running) drainSubs() error {
 	lost := r.nc.StatusChanged(nats.RECONNECTING, nats.CLOSED)
 	defer r.nc.RemoveStatusListener(lost)
@@ -535,7 +535,8 @@ func (r *running) drainSubs() error {
 		}
 	}
 	if status := r.nc.Status(); status == nats.RECONNECTING {
-		return fmt.Errorf("the subscriptions ended without the server; the connection to the server is %s", status)
+		return fmt.Errorf("draining the subscriptions: the connection to the server is %s; messages that it still had "+
+			"are delivered again or lost", status)
 	}
 	return nil
 }

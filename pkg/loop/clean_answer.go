@@ -15,7 +15,8 @@ import (
 // them stays: a part of a sentence can change its meaning. An answer that as a whole is a decision or a call of a tool
 // of this turn becomes the text in a call of "answer", or "". copied reports whether something was removed.
 func (t *turn) cleanAnswer(answer string) (clean string, copied bool) {
-	if !t.hasNote(NoteCopied) { // a call that is quoted from a page is part of the answer
+	isConstrained := t.state.Calls == CallConstrained // only its prompts name choices and ask for calls as JSON
+	if isConstrained && !t.hasNote(NoteCopied) {      // a call that is quoted from a page is part of the answer
 		if call, ok := t.readCopiedCall(answer); ok {
 			return call, true
 		}
@@ -24,7 +25,7 @@ func (t *turn) cleanAnswer(answer string) (clean string, copied bool) {
 	if t.instructed {
 		clean = removeOwnSentences(clean)
 	}
-	if rest, ok := cutPrefixFold(strings.TrimSpace(clean), answerChoice+":"); ok {
+	if rest, ok := cutPrefixFold(strings.TrimSpace(clean), answerChoice+":"); ok && isConstrained {
 		clean = rest
 	}
 	if clean == answer {
@@ -36,8 +37,8 @@ func (t *turn) cleanAnswer(answer string) (clean string, copied bool) {
 	return clean, true
 }
 
-// removeRules removes the lines that are rules of the system message. One rule that is the whole answer stays: a person
-// who configured it may have asked for it.
+// removeRules removes the lines that are rules of the system message. One rule that is the whole answer stays: the
+// user may have configured it and asked for it.
 func (t *turn) removeRules(answer string) string {
 	var kept []string
 	removed := 0
@@ -79,8 +80,8 @@ func removeOwnSentences(s string) string {
 // maxCleaned bounds the sentences of an answer that are looked at.
 const maxCleaned = 10_000
 
-// ownSentences are the sentences of the loop's instructions, without the question that some of them quote. Sentences of
-// fewer than six words are left out: an answer may have them by itself.
+// ownSentences are the sentences of the instructions after which the loop expects an answer, without the question that
+// some of them quote. Sentences of fewer than six words are left out: an answer may have them by itself.
 var ownSentences = sync.OnceValue(func() []string {
 	var out []string
 	for _, instruction := range []string{

@@ -72,8 +72,8 @@ func (t *turn) indexMessages() {
 // systemText is the system message and its estimated tokens. withTools appends the descriptions of the tools in text
 // form. In constrained mode a conversation without untrusted content has [Agent.Plain].
 func (t *turn) systemText(withTools bool) (string, int) {
-	if t.state.Calls == CallConstrained && !t.hasUntrusted() {
-		return t.agent.Plain, perMessage + estimateTokens(t.agent.Plain)
+	if plain := t.agent.Plain; plain != nil && t.state.Calls == CallConstrained && !t.hasUntrusted() {
+		return *plain, perMessage + estimateTokens(*plain)
 	}
 	if !withTools {
 		return t.agent.System, t.prompt.systemCost

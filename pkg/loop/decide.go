@@ -41,7 +41,8 @@ func (t *turn) decide(ctx context.Context) (reply, error) {
 	}
 	at := slices.IndexFunc(choices, func(tool model.Tool) bool { return tool.Name == d.Choice })
 	if t.recalled != nil {
-		if t.answersFromRecall = t.recalled.Call.Name == d.Choice; t.answersFromRecall {
+		t.answersFromRecall = t.recalled.Call.Name == d.Choice
+		if t.answersFromRecall {
 			t.addRecalled()
 			return t.requestAnswer(ctx)
 		}

@@ -169,7 +169,7 @@ func TestAnswerSharesPromptOfDecision(t *testing.T) {
 func TestPlainAnswerHasPlainPrompt(t *testing.T) {
 	t.Parallel()
 	a, p := newAgent(t, textReply(`{"choice":"answer"}`), textReply("29."))
-	a.Calls, a.System = CallConstrained, "Many rules."
+	a.Calls, a.System, a.Plain = CallConstrained, "Many rules.", new(string)
 	in := question("How long is February in a leap year?")
 	in.History = []model.Message{{Role: model.User, Content: "hi"}, {Role: model.Assistant, Content: "Hello."}}
 	s, err := RunTurn(t.Context(), a, in, Hooks{})
@@ -187,7 +187,8 @@ func TestPlainAnswerHasPlainPrompt(t *testing.T) {
 func TestUntrustedContentHasRules(t *testing.T) {
 	t.Parallel()
 	a, p := newAgent(t, textReply(`{"choice":"answer"}`), textReply("A page."))
-	a.Calls, a.System, a.Plain = CallConstrained, "Many rules.", "Be brief."
+	plain := "Be brief."
+	a.Calls, a.System, a.Plain = CallConstrained, "Many rules.", &plain
 	in := question("[ATTACHMENT: UNTRUSTED 1]\nx\n[END OF ATTACHMENT 1]")
 	if _, err := RunTurn(t.Context(), a, in, Hooks{}); err != nil {
 		t.Fatal(err)
@@ -400,7 +401,7 @@ func TestRecalledStatements(t *testing.T) {
 			replies = append([]scriptedReply{textReply(`{"choice":"` + tt.choice + `"}`)}, replies...)
 		}
 		a, p := newAgent(t, replies...)
-		a.Calls = CallConstrained
+		a.Calls, a.Plain = CallConstrained, new(string)
 		in := question(plain)
 		in.Recalled = &FinishedCall{
 			Call:  model.Call{ID: "r", Name: "search_memory", Arguments: json.RawMessage("{}")},

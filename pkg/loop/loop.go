@@ -18,9 +18,10 @@ type Agent struct {
 	RunTool func(ctx context.Context, c model.Call) Result
 	Model   string // "" = Chat chooses
 	System  string // the system message
-	// Plain is the system message of a conversation without untrusted content; constrained mode only. "" = none: a
-	// question that needs no tool gets the prompt of a plain chat, because small models answer worse below rules.
-	Plain string
+	// Plain is the system message of a conversation without untrusted content, in constrained mode only; nil = System.
+	// An empty one gives a question that needs no tool the prompt of a plain chat: small models answer worse below
+	// rules.
+	Plain *string
 	Tools []model.Tool // tools offered to the model
 	Calls CallMode     // how the model calls tools; "" = CallNative. A turn that is resumed keeps its own
 	// the user's own words, without attachments; "" = the last message of the user. Constrained mode only

@@ -125,7 +125,7 @@ func describeEffects(t Tool) string {
 // judgeFetch asks about a URL that is neither the user's text nor a search result, because a URL carries data to the
 // owner of its host, and about every other argument that is not the user's. A call without a URL asks too.
 func judgeFetch(c Call, args []argument) (all []Verdict) {
-	found, own := false, c.Flow.forReading(c.Query)
+	found, own := false, c.Flow.withPlanWords(c.Query)
 	for _, a := range args {
 		if a.role != RoleURL {
 			all = append(append(all, judgeValue(c, Grant{}, a)), judgeOwnContent(c, a)...)
@@ -147,7 +147,7 @@ func judgeFetch(c Call, args []argument) (all []Verdict) {
 // judgeQuery asks about a search query with words that are not the user's, see [Flow.isUserQuery], because the query
 // leaves the machine, and about every other argument that is not the user's. A call without a query asks too.
 func judgeQuery(c Call, args []argument) (all []Verdict) {
-	found, own := false, c.Flow.forReading(c.Query)
+	found, own := false, c.Flow.withPlanWords(c.Query)
 	for _, a := range args {
 		switch {
 		case a.role == RoleURL && c.Tool.Has(Fetch): // judged as a URL

@@ -30,10 +30,10 @@ func (f *Flow) index() {
 // listNumber matches the number of an item in a list, which names nothing.
 var listNumber = regexp.MustCompile(`(^|\s)\d{1,2}[.)]\s`)
 
-// forReading returns the flow by which a search or a fetch for a question is judged: with the words of the question's
-// plan among the user's, until private data enters the session: which of the plan's words and addresses are used could
-// then tell something of it. f must not be nil.
-func (f *Flow) forReading(query string) *Flow {
+// withPlanWords returns the flow by which a search or a fetch for a question is judged: f with the words of the
+// question's plan among the user's. Once private data is in the session it is f itself, because the choice among the
+// plan's words and addresses could tell something of it. f must not be nil.
+func (f *Flow) withPlanWords(query string) *Flow {
 	q := f.findQuestion(query)
 	if q == nil || q.Plan == "" || f.private {
 		return f

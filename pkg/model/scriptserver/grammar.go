@@ -36,7 +36,7 @@ func refuseFormat(seen Request) *Answer {
 }
 
 // CheckGrammar returns the error of a real Ollama for a JSON schema, nil when it can turn the schema into a grammar. It
-// follows llama.cpp's converter keyword by keyword.
+// follows llama.cpp's converter in the keywords that this project sends.
 func CheckGrammar(schema []byte) error {
 	var root any
 	if err := json.Unmarshal(schema, &root); err != nil {

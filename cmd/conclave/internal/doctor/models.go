@@ -224,8 +224,8 @@ func (x *examination) checkCriticModel(list subjects.ModelList) {
 func ownGrades(list subjects.ModelList, critic string) string {
 	for _, r := range list.Roles {
 		if r.Role == subjects.RoleAssistant && r.Model == critic {
-			return ", its own too; optional: with a model that was made to grade (conclave model pull prometheus:7b, " +
-				"and roles: {critic: prometheus:7b} in models.yaml) it does not grade itself"
+			return ", its own too; optional: with a model that was made to grade (conclave model pull prometheus:7b) " +
+				"it does not grade itself"
 		}
 	}
 	return ""
