@@ -576,6 +576,7 @@ func TestAnchorsGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	cfg.Models.Ollama.URL = noOllama
 	if err := cfg.Apply(map[string]string{"system.listen": "127.0.0.1:0"}); err != nil {
 		t.Fatal(err)
 	}

@@ -87,6 +87,7 @@ func runActors(names string) error {
 	if err != nil {
 		return err
 	}
+	c.Models.Ollama.URL = noOllama
 	flags := map[string]string{"system.listen": os.Getenv(listenEnv)}
 	for _, f := range strings.Fields(os.Getenv(flagsEnv)) {
 		name, value, _ := strings.Cut(f, "=")

@@ -35,6 +35,9 @@ func newHome(t testing.TB) bus.Home {
 	return bus.Home{Data: filepath.Join(dir, "data"), Config: filepath.Join(dir, "config")}
 }
 
+// noOllama is the address of no server, so that no test asks an Ollama that happens to run on this machine.
+const noOllama = "http://127.0.0.1:1"
+
 // settings are the shipped ones on a free port, with more flags laid over: path, value, path, value.
 func settings(t testing.TB, more ...string) config.Config {
 	t.Helper()
@@ -42,6 +45,7 @@ func settings(t testing.TB, more ...string) config.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.Models.Ollama.URL = noOllama
 	flags := map[string]string{"system.listen": "127.0.0.1:0"}
 	for i := 0; i < len(more); i += 2 {
 		flags[more[i]] = more[i+1]

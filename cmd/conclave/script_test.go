@@ -53,7 +53,7 @@ const system = "listen: 127.0.0.1:0\ngateway: {listen: 127.0.0.1:0}\n"
 // files so that nobody's own keyring is touched, and a search engine where nobody listens.
 var settings = map[string]string{
 	"system.yaml":     system,
-	"models.yaml":     "demo_model: always\n",
+	"models.yaml":     "demo_model: always\nollama: {url: http://127.0.0.1:1}\n",
 	"secrets.yaml":    "backend: file\n",
 	"web_search.yaml": "provider: searxng\nsearxng: {url: http://127.0.0.1:1}\n",
 }
