@@ -314,7 +314,8 @@ func TestApprovedWriteStaysInPlace(t *testing.T) {
 		if err := json.Unmarshal(o.Args, &a); err != nil {
 			return subjects.ToolResult{}, err
 		}
-		if _, err := policy.ReplaceInside(a.Path, []byte(a.Content), o.Folders.Allowed, o.Folders.Closed); err != nil {
+		content := func() ([]byte, error) { return []byte(a.Content), nil }
+		if _, err := policy.ReplaceInside(a.Path, content, o.Folders.Allowed, o.Folders.Closed); err != nil {
 			return subjects.ToolResult{}, subjects.Faultf(subjects.CodeTool, "%v", err)
 		}
 		return subjects.ToolResult{Result: "written"}, nil

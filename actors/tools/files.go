@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/file"
 	"conclave/pkg/policy"
 	"conclave/subjects"
 )
@@ -131,7 +132,7 @@ func fileFailure(what string, err error) error {
 	reason := ""
 	for _, known := range []error{
 		policy.ErrSwapped, policy.ErrOutside, policy.ErrClosed, policy.ErrNotRegular, policy.ErrNotFolder,
-		policy.ErrSpecial, policy.ErrSymlink, policy.ErrForeign, policy.ErrWorkspace,
+		policy.ErrSpecial, policy.ErrSymlink, policy.ErrForeign, policy.ErrWorkspace, file.ErrLocked,
 	} {
 		if errors.Is(err, known) {
 			reason = known.Error()

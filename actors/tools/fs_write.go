@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -59,7 +60,13 @@ func fsWrite() *Tool {
 				}
 				return Output{Text: s}, nil
 			}
-			out, err := writeFile(c, a.Path, a.Content, a.Append)
+			out, err := writeFile(c, a.Path, func() ([]byte, error) {
+				if !a.Append {
+					return []byte(a.Content), nil
+				}
+				old, err := readOld(c, a.Path)
+				return append(old, a.Content...), err
+			})
 			if err != nil {
 				return Output{}, fileFailure("write", err)
 			}
@@ -69,24 +76,21 @@ func fsWrite() *Tool {
 }
 
 // writeFile writes the file and returns its path, its size and whether it is new. Text is appended by writing the whole
-// file again, so that it is atomic too.
-func writeFile(c Call, path, content string, isAppend bool) (Output, error) {
+// file again, so that it is atomic too: no other call writes to the folder from makeContent to the end.
+func writeFile(c Call, path string, makeContent func() ([]byte, error)) (Output, error) {
 	if c.Folders == nil {
 		return Output{}, policy.ErrOutside
 	}
 	if err := c.makeWorkFolder(path); err != nil {
 		return Output{}, err
 	}
-	data := []byte(content)
-	if isAppend {
-		old, err := readWhole(c, path)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return Output{}, err
-		}
-		data = append(old, data...)
-	}
-	created, err := policy.ReplaceInside(path, data, c.Folders.Allowed, c.Folders.Closed)
-	if err != nil {
+	var data []byte
+	var failed error
+	created, err := policy.ReplaceInside(path, func() ([]byte, error) {
+		data, failed = makeContent()
+		return data, failed
+	}, c.Folders.Allowed, c.Folders.Closed)
+	if err := cmp.Or(failed, err); err != nil {
 		return Output{}, err
 	}
 	report, err := json.Marshal(struct {
@@ -112,6 +116,15 @@ func readWhole(c Call, path string) ([]byte, error) {
 		err = errFileTooLarge
 	}
 	return data, err
+}
+
+// readOld is [readWhole] for a file that may be new: then it returns nil.
+func readOld(c Call, path string) ([]byte, error) {
+	old, err := readWhole(c, path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return old, err
 }
 
 // previewWrite returns what a write would change, as a unified diff of at most maxPreviewBytes. It changes nothing.

@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path"
 	"regexp"
 	"strings"
@@ -144,29 +143,28 @@ func notesAdd() *Tool {
 // addToFile writes a file with what change makes of its content, nil for a new one; in preview mode it returns the
 // difference and changes nothing.
 func addToFile(c Call, file string, change func(old []byte) ([]byte, error)) (Output, error) {
-	old, err := readWhole(c, file)
-	if errors.Is(err, fs.ErrNotExist) {
-		old, err = nil, nil
+	makeContent := func() ([]byte, error) {
+		old, err := readOld(c, file)
+		if err != nil {
+			return nil, err
+		}
+		if !isText(old[:min(len(old), sniffBytes)]) {
+			return nil, errors.New("the file is not a text")
+		}
+		return change(old)
 	}
-	if err == nil && !isText(old[:min(len(old), sniffBytes)]) {
-		err = errors.New("the file is not a text")
-	}
-	var data []byte
-	if err == nil {
-		data, err = change(old)
-	}
-	if err != nil {
-		return Output{}, fileFailure("add", err)
-	}
-	content := string(data)
 	if c.Mode == subjects.ModePreview {
-		s, err := previewWrite(c, file, content, false)
+		data, err := makeContent()
+		if err != nil {
+			return Output{}, fileFailure("add", err)
+		}
+		s, err := previewWrite(c, file, string(data), false)
 		if err != nil {
 			return Output{}, fileFailure("preview", err)
 		}
 		return Output{Text: s}, nil
 	}
-	out, err := writeFile(c, file, content, false)
+	out, err := writeFile(c, file, makeContent)
 	if err != nil {
 		return Output{}, fileFailure("add", err)
 	}

@@ -58,15 +58,23 @@ func LockFolder(path string, timeout time.Duration) (unlock func() error, err er
 	if err != nil {
 		return nil, err
 	}
+	if err := LockOpenFolder(int(f.Fd()), timeout); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+	}
+	return f.Close, nil
+}
+
+// LockOpenFolder is [LockFolder] for a folder that is open as the descriptor fd. Closing it releases the lock.
+func LockOpenFolder(fd int, timeout time.Duration) error {
 	for deadline := time.Now().Add(timeout); ; time.Sleep(10 * time.Millisecond) { // nothing tells that a lock is free
-		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		err := syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB)
 		switch {
 		case err == nil:
-			return f.Close, nil
+			return nil
 		case !errors.Is(err, syscall.EINTR) && !errors.Is(err, syscall.EWOULDBLOCK):
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+			return err
 		case time.Now().After(deadline):
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, ErrLocked), f.Close())
+			return ErrLocked
 		}
 	}
 }

@@ -207,8 +207,9 @@ func TestReplaceInsideRejectsSwappedFolder(t *testing.T) {
 	w := newPathsFixture(t)
 	projects := w.home + "/projects"
 	target := projects + "/deep/out/new.txt"
+	content := func() ([]byte, error) { return []byte("x"), nil }
 	w.mustSucceed(t, os.Symlink(projects+"/go/src", projects+"/deep/out"))
-	if _, err := ReplaceInside(target, []byte("x"), []string{projects}, []string{w.closed}); !errors.Is(err,
+	if _, err := ReplaceInside(target, content, []string{projects}, []string{w.closed}); !errors.Is(err,
 		ErrSwapped) {
 		t.Errorf("%v, want %v", err, ErrSwapped)
 	}
@@ -216,7 +217,7 @@ func TestReplaceInsideRejectsSwappedFolder(t *testing.T) {
 		t.Errorf("the file was written through the symlink: %v", err)
 	}
 	w.mustSucceed(t, os.Remove(projects+"/deep/out"))
-	if _, err := ReplaceInside(target, []byte("x"), []string{projects}, []string{w.closed}); err != nil {
+	if _, err := ReplaceInside(target, content, []string{projects}, []string{w.closed}); err != nil {
 		t.Error(err)
 	}
 }

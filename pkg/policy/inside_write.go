@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -29,24 +30,32 @@ var (
 		"manifest.yaml, to another folder", ErrForeign)
 )
 
+// lockTimeout is how long a write waits for others in the same folder; one takes milliseconds.
+const lockTimeout = 10 * time.Second
+
 // ReplaceInside writes a regular file in one of the allowed folders atomically: a reader sees the old content or the
 // new one, also after a crash. It writes a temporary file beside it, syncs it and renames it. It keeps permissions and
 // owner of an existing file, makes missing folders, and never writes through a symlink or to a file with a hard link in
 // a closed folder. Folders and races are treated as in [OpenInside]. created reports that the file is new.
-func ReplaceInside(path string, data []byte, allowed, closed []string) (created bool, err error) {
+//
+// makeContent is called while the folder is locked, so that it may read the file: writes of this and of other processes
+// follow one another. The error wraps [file.ErrLocked] when the lock was not free within lockTimeout.
+func ReplaceInside(path string, makeContent func() ([]byte, error), allowed, closed []string) (created bool,
+	err error,
+) {
 	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSymlink != 0 {
 		return false, fmt.Errorf("writing %s: %w", text.OneLine(path, 60), ErrSymlink)
 	}
 	f, err := openContained(path, allowed, closed, true, func(dir int, name string, ids []fileID) (int, error) {
-		old, err := statReplaced(dir, name, closed)
+		folder, err := openFolderAt(dir, ".", ids)
 		if err != nil {
 			return -1, err
 		}
-		created = old == nil
-		if err := replaceAt(dir, name, data, old); err != nil {
+		if created, err = replaceLocked(dir, folder, name, makeContent, closed); err != nil {
+			unix.Close(folder)
 			return -1, err
 		}
-		return openFolderAt(dir, ".", ids)
+		return folder, nil
 	})
 	if err != nil {
 		return false, fmt.Errorf("writing %s: %w", text.OneLine(path, 60), err)
@@ -56,6 +65,26 @@ func ReplaceInside(path string, data []byte, allowed, closed []string) (created 
 		return created, fmt.Errorf("syncing the folder of %s: %w", text.OneLine(path, 60), stripPath(err))
 	}
 	return created, nil
+}
+
+// replaceLocked replaces the file name in the folder that is open as the descriptors dir and folder, under the lock of
+// that folder. The caller syncs the folder without it: a later write reads this one and is synced with it.
+func replaceLocked(dir, folder int, name string, makeContent func() ([]byte, error), closed []string) (created bool,
+	err error,
+) {
+	if err := file.LockOpenFolder(folder, lockTimeout); err != nil {
+		return false, err
+	}
+	defer unix.Flock(folder, unix.LOCK_UN)
+	old, err := statReplaced(dir, name, closed)
+	if err != nil {
+		return false, err
+	}
+	data, err := makeContent()
+	if err != nil {
+		return false, err
+	}
+	return old == nil, replaceAt(dir, name, data, old)
 }
 
 // statReplaced returns the file that a write would replace, nil when there is none. It denies what is not a regular

@@ -1,16 +1,18 @@
 package chat
 
 import (
-	"bufio"
+	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"conclave/cmd/conclave/internal/cli"
+	"conclave/pkg/file"
 )
 
-// maxHistory is how many inputs are kept.
+// maxHistory is how many inputs are kept at least; the file is cut at twice as many.
 const maxHistory = 1000
 
 // history is what was typed before, also in earlier conversations: a JSON string per line of a file that only the user
@@ -30,15 +32,16 @@ func openHistory(a *cli.App) history {
 		return h
 	}
 	h.file = filepath.Join(folder, "chat_history")
-	if f, err := os.Open(h.file); err == nil {
-		defer f.Close()
-		s := bufio.NewScanner(f)
-		s.Buffer(nil, 1<<20)
-		for s.Scan() {
-			var text string
-			if json.Unmarshal(s.Bytes(), &text) == nil {
-				h.entries = append(h.entries, text)
-			}
+	data, _ := os.ReadFile(h.file)
+	lines := bytes.SplitAfter(data, []byte("\n"))
+	if len(lines) > 2*maxHistory {
+		lines = lines[len(lines)-maxHistory:]
+		_ = file.Replace(h.file, bytes.Join(lines, nil)) // the next conversation tries again
+	}
+	for _, line := range lines {
+		var text string
+		if json.Unmarshal(line, &text) == nil {
+			h.entries = append(h.entries, text)
 		}
 	}
 	h.at = len(h.entries)
@@ -52,38 +55,27 @@ func (h *history) add(text string) {
 		return
 	}
 	h.entries = append(h.entries, text)
-	h.entries = h.entries[max(0, len(h.entries)-maxHistory):]
-	_ = h.save() // the conversation goes on without it
+	_ = h.save(text) // the conversation goes on without it
 }
 
-// save replaces the file, with mode 0600.
-func (h *history) save() error {
+// save appends an input to the file, of mode 0600. It is one write, so that two conversations keep both their inputs.
+func (h *history) save(text string) error {
 	if h.file == "" {
 		return nil
+	}
+	line, err := json.Marshal(text)
+	if err != nil {
+		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(h.file), 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(h.file), ".chat_history-*") // with mode 0600
+	f, err := os.OpenFile(h.file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	enc := json.NewEncoder(f)
-	for _, e := range h.entries {
-		if err == nil {
-			err = enc.Encode(e)
-		}
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), h.file)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
+	_, err = f.Write(append(line, '\n'))
+	return errors.Join(err, f.Close())
 }
 
 // move steps back (-1) or forth (1) from the input, and returns the text there; false at either end.
