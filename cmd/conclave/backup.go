@@ -18,6 +18,7 @@ import (
 	"conclave/pkg/audit"
 	"conclave/pkg/backup"
 	"conclave/pkg/bus"
+	"conclave/pkg/text"
 )
 
 // backupCommand copies the data and the configuration of an installation, while it runs or is stopped.
@@ -173,7 +174,10 @@ type restoreReport struct {
 	Created time.Time    `json:"created"`
 	Files   int          `json:"files"`
 	Bytes   int64        `json:"bytes"`
+	Names   []string     `json:"names"` // of the data folder, and config
 	Audit   audit.Report `json:"audit"`
+	// Rejected are paths in the backup that none of its kind holds.
+	Rejected []string `json:"rejected,omitempty"`
 	// Withheld names the principals of the backup that are not admitted.
 	Withheld []string `json:"withheld,omitempty"`
 }
@@ -191,9 +195,6 @@ func restoreBackup(ctx context.Context, a *cli.App, from string, withPrincipals 
 			err = cli.Fail(cli.ExitAudit, "the audit log of the backup does not verify, first "+firstProblem(rep),
 				"use another backup")
 		}
-		if err == nil {
-			err = backup.DropInvitations(restored)
-		}
 		if err == nil && !withPrincipals {
 			withheld, err = backup.WithholdPrincipals(restored)
 		}
@@ -210,7 +211,7 @@ func restoreBackup(ctx context.Context, a *cli.App, from string, withPrincipals 
 	}
 	out := restoreReport{
 		Data: a.Home.Data, Created: r.Manifest.Created, Files: len(r.Manifest.Files),
-		Bytes: r.Manifest.Size(), Audit: rep, Withheld: withheld,
+		Bytes: r.Manifest.Size(), Names: r.Manifest.Names(), Audit: rep, Rejected: r.Rejected, Withheld: withheld,
 	}
 	if r.Config {
 		out.Config = a.Home.Config
@@ -218,13 +219,19 @@ func restoreBackup(ctx context.Context, a *cli.App, from string, withPrincipals 
 	if a.JSON {
 		return a.PrintJSON(out)
 	}
-	a.Say("restored %d files, %s, of %s to %s", out.Files, term.Bytes(out.Bytes),
-		out.Created.Local().Format(time.DateTime), out.Data)
+	a.Say("restored %d files, %s, of %s to %s: %s", out.Files, term.Bytes(out.Bytes),
+		out.Created.Local().Format(time.DateTime), out.Data, strings.Join(out.Names, ", "))
 	a.Say("verified: the checksum of every file, %d records of the audit log, and memory", rep.Records)
 	if out.Config == "" {
 		a.Say("The configuration was not restored: %s is not empty.", a.Home.Config)
 	}
-	if !r.Manifest.WithKeys {
+	if len(out.Rejected) > 0 {
+		a.Say("Not restored, because conclave backup does not write it into a backup of this kind; somebody has added "+
+			"it: %s", text.OneLine(strings.Join(out.Rejected, ", "), 500))
+	}
+	if r.Manifest.WithKeys {
+		a.Say("The keys and tokens in it are used: whoever wrote the backup can act as you.")
+	} else {
 		a.Say("The backup has no keys: conclave up makes new ones. Set credentials again with conclave secret set.")
 	}
 	if len(withheld) > 0 {

@@ -15,7 +15,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -50,6 +52,20 @@ type File struct {
 	SHA256 string      `json:"sha256"`
 }
 
+// Names returns the first names of the files in the data folder, and "config" for the configuration, sorted.
+func (m Manifest) Names() []string {
+	names := map[string]bool{}
+	for _, f := range m.Files {
+		part, rel, _ := strings.Cut(f.Path, "/")
+		top, _, _ := strings.Cut(rel, "/")
+		if part == configPart {
+			top = configPart
+		}
+		names[top] = true
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
 // Size returns the bytes of all files.
 func (m Manifest) Size() (sum int64) {
 	for _, f := range m.Files {
@@ -71,7 +87,7 @@ func (m Manifest) check() error {
 	for _, f := range m.Files {
 		top, rest, _ := strings.Cut(f.Path, "/")
 		if (top != dataPart && top != configPart) || rest == "" || !filepath.IsLocal(filepath.FromSlash(f.Path)) ||
-			seen[f.Path] {
+			seen[f.Path] || path.Clean(f.Path) != f.Path {
 			return fmt.Errorf("%w: %s names the file %q", ErrUnreadable, manifestFile, f.Path)
 		}
 		seen[f.Path] = true

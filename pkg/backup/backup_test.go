@@ -247,6 +247,10 @@ func TestRestoreRejects(t *testing.T) {
 		"newer data":   {editManifest(func(m *Manifest) { m.DataVersion = bus.DataVersion + 1 }), bus.ErrNewerData},
 		"newer format": {editManifest(func(m *Manifest) { m.Format++ }), ErrUnreadable},
 		"path outside": {editManifest(func(m *Manifest) { m.Files[0].Path = "data/../../escaped" }), ErrUnreadable},
+		"path around": {func(t *testing.T, dir string) {
+			writeTestFile(t, filepath.Join(dir, "data", "keys", "user.nk"), "{}\n")
+			editManifest(func(m *Manifest) { m.Files[0].Path = "data/jetstream/../keys/user.nk" })(t, dir)
+		}, ErrUnreadable},
 		"other folder": {editManifest(func(m *Manifest) { m.Files[0].Path = "elsewhere/file" }), ErrUnreadable},
 		"twice":        {editManifest(func(m *Manifest) { m.Files = append(m.Files, m.Files[0]) }), ErrUnreadable},
 		"symbolic link": {func(t *testing.T, dir string) {
@@ -284,8 +288,73 @@ func TestRestoreRejects(t *testing.T) {
 	})
 }
 
-// TestRestoredPrincipalsAreWithheld: a restored system admits no principal of the backup, and no invitation is open
-// again.
+// TestRestorePlantsNothing: files that conclave backup does not write into a backup of its kind are not restored, though
+// the manifest lists them: keys in one without keys, and files of a running process, among them invitations, in any.
+func TestRestorePlantsNothing(t *testing.T) {
+	t.Parallel()
+	planted := []string{"keys/user.nk", "http.token", "unknown", "audit/keyring/head", "Keys/user.nk"}
+	always := []string{"invitations.json", "run.json", "nats.conf", ".hidden"}
+	for _, withKeys := range []bool{false, true} {
+		for _, name := range []string{"folder", "file.tar"} {
+			t.Run(fmt.Sprint(name, withKeys), func(t *testing.T) {
+				t.Parallel()
+				home := newInstallation(t)
+				for _, secret := range []string{"keys", "http.token", "unknown", "audit/keyring"} {
+					if err := os.RemoveAll(filepath.Join(home.Data, secret)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				dir := filepath.Join(t.TempDir(), "backup")
+				m, err := Create(t.Context(), dir, Options{Home: home, WithKeys: withKeys})
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := len(m.Files)
+				paths := []string{}
+				for _, f := range m.Files {
+					paths = append(paths, f.Path)
+				}
+				for _, rel := range slices.Concat(planted, always) {
+					writeTestFile(t, filepath.Join(dir, "data", rel), "planted")
+					paths = append(paths, "data/"+rel)
+				}
+				m.Files, err = hashFiles(t.Context(), dir, paths)
+				if err := errors.Join(err, os.Remove(filepath.Join(dir, manifestFile)), writeManifest(dir,
+					m)); err != nil {
+					t.Fatal(err)
+				}
+				from := dir
+				if name != "folder" {
+					from = filepath.Join(t.TempDir(), name)
+					if err := writeArchive(t.Context(), from, dir, m); err != nil {
+						t.Fatal(err)
+					}
+				}
+				to := bus.Home{Data: filepath.Join(t.TempDir(), "new"), Config: filepath.Join(t.TempDir(), "config")}
+				r, err := Restore(t.Context(), from, to, nil, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				rejected := always
+				if withKeys { // its keys are the ones to use
+					want += len(planted)
+				} else {
+					rejected = slices.Concat(planted, always)
+				}
+				if got := len(r.Manifest.Files); got != want || len(r.Rejected) != len(rejected) {
+					t.Errorf("%d files are restored, want %d; rejected %q", got, want, r.Rejected)
+				}
+				for _, rel := range rejected {
+					if _, err := os.Lstat(filepath.Join(to.Data, rel)); !errors.Is(err, os.ErrNotExist) {
+						t.Errorf("%s is restored: %v", rel, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestRestoredPrincipalsAreWithheld: a restored system admits no principal of the backup.
 func TestRestoredPrincipalsAreWithheld(t *testing.T) {
 	t.Parallel()
 	home := bus.Home{Data: t.TempDir()}
@@ -299,10 +368,8 @@ func TestRestoredPrincipalsAreWithheld(t *testing.T) {
 	if err := home.WritePrincipals([]subjects.Principal{weather}); err != nil {
 		t.Fatal(err)
 	}
-	writeTestFile(t, filepath.Join(home.Data, "invitations.json"), "{}")
 	names, err := WithholdPrincipals(home)
-	if err := errors.Join(err, DropInvitations(home), DropInvitations(home)); err != nil ||
-		!slices.Equal(names, []string{"weather"}) {
+	if err != nil || !slices.Equal(names, []string{"weather"}) {
 		t.Errorf("%v, %v", names, err)
 	}
 	if list, err := home.ReadPrincipals(); err != nil || list != nil {

@@ -41,7 +41,7 @@ var dataContents = map[string]content{
 	withheldFile:         records,
 	"manifest.last.yaml": records, "model-speeds.json": records, "last_session": records,
 	"lock": transient, "run.json": transient, "nats.env": transient, "nats.conf": transient,
-	invitationFile: transient, // one that is used after the backup must not be open again
+	"invitations.json": transient, // one that is used after the backup must not be open again
 }
 
 // kindOf returns the kind of a path in the data folder.
@@ -56,6 +56,12 @@ func kindOf(rel string) content {
 		return transient
 	}
 	return dataContents[top]
+}
+
+// takes reports whether a backup of this kind holds a path of the data folder.
+func (m Manifest) takes(rel string) bool {
+	kind := kindOf(rel)
+	return kind == records || kind == secret && m.WithKeys
 }
 
 // state identifies the content of a file as far as the file system tells.

@@ -1,29 +1,14 @@
 package backup
 
 import (
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 
 	"conclave/pkg/bus"
 )
 
-const (
-	invitationFile = "invitations.json"
-	// withheldFile is the list of the principals that a restored system does not admit.
-	withheldFile = "principals.restored.json"
-)
-
-// DropInvitations removes the invitations of machines from restored data: one that was open at the time of the backup
-// may have been used or cancelled since.
-func DropInvitations(restored bus.Home) error {
-	err := os.Remove(filepath.Join(restored.Data, invitationFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
-}
+// withheldFile is the list of the principals that a restored system does not admit.
+const withheldFile = "principals.restored.json"
 
 // WithholdPrincipals moves the list of run-time principals of restored data aside, so that no key is valid which was
 // revoked or replaced since the backup. It returns the names; an unreadable list is moved too.

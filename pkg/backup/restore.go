@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"conclave/pkg/bus"
 )
@@ -19,11 +20,12 @@ var ErrNotEmpty = errors.New("the folder is not empty")
 
 // Restored is the result of [Restore].
 type Restored struct {
-	Manifest Manifest
-	Config   bool // the configuration was restored too
+	Manifest Manifest // with the restored files only
+	Config   bool     // the configuration was restored too
+	Rejected []string // paths in the backup that none of its kind holds: they were not restored
 }
 
-// Restore writes the files of a backup into the data folder of home, which must be missing or empty, and its
+// Restore writes the files of a backup, only those that one of its kind holds, into the data folder of home, which must be missing or empty, and its
 // configuration into the config folder if that is missing or empty; otherwise that one is left as it is. Every file is
 // compared with its checksum, and check, which may be nil, examines the restored data under a temporary name. The data
 // folder appears complete or not at all. It fails with [ErrUnreadable], [ErrNotEmpty], [bus.ErrNewerData] or the error
@@ -55,7 +57,7 @@ func Restore(ctx context.Context, from string, home bus.Home, progress func(done
 		return r, fmt.Errorf("restoring: %w", err)
 	}
 	defer os.RemoveAll(staging)
-	if err := unpack(ctx, s, staging, progress); err != nil {
+	if r.Manifest.Files, r.Rejected, err = unpack(ctx, s, staging, progress); err != nil {
 		return r, fmt.Errorf("restoring %s: %w", from, err)
 	}
 	restored := bus.Home{Data: filepath.Join(staging, dataPart), Config: filepath.Join(staging, configPart)}
@@ -133,17 +135,24 @@ func isEmptyFolder(dir string) (bool, error) {
 	return len(all) == 0, err
 }
 
-// unpack writes the files of a backup below dir and compares their checksums.
-func unpack(ctx context.Context, s *source, dir string, progress func(done, all int64)) error {
+// unpack writes the files of a backup below dir, compares their checksums and returns them. It does not write a file
+// that a backup of this kind does not hold, such as a key in one without keys: somebody has added it.
+func unpack(ctx context.Context, s *source, dir string, progress func(done, all int64)) (written []File,
+	rejected []string, err error,
+) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	defer root.Close()
 	done, all := int64(0), s.manifest.Size()
-	return s.each(func(file File, r io.Reader) error {
+	err = s.each(func(file File, r io.Reader) error {
 		if err := ctx.Err(); err != nil {
 			return err
+		}
+		if rel, ok := strings.CutPrefix(file.Path, dataPart+"/"); ok && !s.manifest.takes(rel) {
+			rejected = append(rejected, file.Path)
+			return nil
 		}
 		name := filepath.FromSlash(file.Path)
 		if err := root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
@@ -161,10 +170,12 @@ func unpack(ctx context.Context, s *source, dir string, progress func(done, all 
 		if n != file.Size || hex.EncodeToString(sum.Sum(nil)) != file.SHA256 {
 			return fmt.Errorf("%w: %s is damaged: its checksum does not match", ErrUnreadable, file.Path)
 		}
+		written = append(written, file)
 		done += n
 		if progress != nil {
 			progress(done, all)
 		}
 		return nil
 	})
+	return written, rejected, err
 }
