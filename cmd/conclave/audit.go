@@ -175,7 +175,7 @@ func (f auditFilter) matches(e view.AuditEntry) bool {
 }
 
 // tailAudit prints the last records that the filter selects, at most last of them, and with follow each new one until
-// ctx ends, which is no error. Records are not verified; one that cannot be decoded is an error.
+// ctx ends, which is no error. Records are not verified; a message that cannot be decoded is shown as bad.
 func tailAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, filter auditFilter, last uint64,
 	follow bool,
 ) error {
@@ -247,8 +247,8 @@ func readNewRecords(ctx context.Context, r bus.AuditReaders, at []uint64) (out [
 	return out, nil
 }
 
-// eachRecord calls f for every record of a source, in order. The first error, of f, of reading or of decoding, ends it
-// and is returned.
+// eachRecord calls f for every record of a source, and for every message that cannot be decoded, in order. The first
+// error, of f or of reading, ends it and is returned.
 func eachRecord(src audit.Source, f func(view.AuditEntry) error) error {
 	if src.Messages == nil {
 		return nil
@@ -257,11 +257,7 @@ func eachRecord(src audit.Source, f func(view.AuditEntry) error) error {
 		if err != nil {
 			return err
 		}
-		entries, err := view.DecodeAudit(m)
-		if err != nil {
-			return err
-		}
-		for _, e := range entries {
+		for _, e := range view.DecodeAudit(m) {
 			if err := f(e); err != nil {
 				return err
 			}
@@ -290,7 +286,7 @@ name of a message is that of its writer with the sequence in this stream. With -
 // errDone ends a walk early.
 var errDone = errors.New("done")
 
-// showAudit prints the records of a message, or those whose id or chain is what or begins with it. A prefix has at
+// showAudit prints the records of a message, which may be bad, or those whose id or chain is what or begins with it. A prefix has at
 // least [client.IDPrefix] characters; a bare number names no message and is a usage error. No match is an error.
 // Records are not verified.
 func showAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, what string) error {

@@ -183,7 +183,7 @@ type restoreReport struct {
 }
 
 // restoreBackup restores a backup into the folders of a and prints what was verified. An audit log that does not verify
-// is exit code 5, and nothing is restored.
+// is exit code 5, and nothing is restored, unless the only problems are messages that cannot be read.
 func restoreBackup(ctx context.Context, a *cli.App, from string, withPrincipals bool) error {
 	line := term.NewProgress(a.Err)
 	defer line.Clear()
@@ -191,7 +191,7 @@ func restoreBackup(ctx context.Context, a *cli.App, from string, withPrincipals 
 	var withheld []string
 	r, err := backup.Restore(ctx, from, a.Home, drawProgress(line, "restored"), func(restored bus.Home) (err error) {
 		rep, err = config.VerifyStopped(ctx, restored)
-		if err == nil && !rep.OK {
+		if err == nil && rep.Bad > rep.Unreadable {
 			err = cli.Fail(cli.ExitAudit, "the audit log of the backup does not verify, first "+firstProblem(rep),
 				"use another backup")
 		}
@@ -222,6 +222,10 @@ func restoreBackup(ctx context.Context, a *cli.App, from string, withPrincipals 
 	a.Say("restored %d files, %s, of %s to %s: %s", out.Files, term.Bytes(out.Bytes),
 		out.Created.Local().Format(time.DateTime), out.Data, strings.Join(out.Names, ", "))
 	a.Say("verified: the checksum of every file, %d records of the audit log, and memory", rep.Records)
+	if rep.Unreadable > 0 {
+		a.Say("The audit log has %s that cannot be read and was kept as it is, first %s. conclave audit verify names "+
+			"all.", term.Count(rep.Unreadable, "message"), text.OneLine(firstProblem(rep), 300))
+	}
 	if out.Config == "" {
 		a.Say("The configuration was not restored: %s is not empty.", a.Home.Config)
 	}

@@ -19,6 +19,7 @@ import (
 	"iter"
 	"strconv"
 	"strings"
+	"time"
 
 	"conclave/subjects"
 )
@@ -66,6 +67,7 @@ type Stored struct {
 	Seq     uint64 // the stream's sequence
 	Subject string
 	Data    []byte
+	Time    time.Time // when the server stored it; zero in an export
 }
 
 // Name names the message for the user: see [MessageName].

@@ -52,11 +52,14 @@ type Report struct {
 	Pending    int  `json:"pending"`    // acts without an outcome in chains that may go on
 	// Unacknowledged counts the records after the last anchored or linked one of their chain. A crash leaves such
 	// records, and an attacker who can write the store can add them. No act depends on them.
-	Unacknowledged int                    `json:"unacknowledged"`
-	Bad            int                    `json:"bad"` // all problems, described or not
-	Problems       []Problem              `json:"problems,omitempty"`
-	First          *Problem               `json:"first,omitempty"`
-	Genesis        *subjects.AuditGenesis `json:"genesis,omitempty"` // nil unless its anchor confirms it
+	Unacknowledged int `json:"unacknowledged"`
+	Bad            int `json:"bad"` // all problems, described or not
+	// Unreadable counts the problems of Bad that are messages which are no records: an actor wrote them. The records
+	// around them are complete.
+	Unreadable int                    `json:"unreadable,omitempty"`
+	Problems   []Problem              `json:"problems,omitempty"`
+	First      *Problem               `json:"first,omitempty"`
+	Genesis    *subjects.AuditGenesis `json:"genesis,omitempty"` // nil unless its anchor confirms it
 	// sealed audit logs, newest first; empty when not checked
 	Predecessors []Sealed   `json:"predecessors,omitempty"`
 	Head         LogHead    `json:"head"` // of the log as it was read
@@ -316,11 +319,13 @@ func (v *verifier) verifyMessage(st Stored) {
 	}
 	batch, err := DecodeBatch(st.Data)
 	switch {
-	case err != nil && c == nil:
-		bad(1, "the message cannot be read: %v", err)
-		return
 	case err != nil:
-		bad(c.lastSeq+1, "the message cannot be read: %v", err)
+		next := uint64(1)
+		if c != nil {
+			next = c.lastSeq + 1
+		}
+		v.report.Unreadable++
+		bad(next, "the message cannot be read: %v", err)
 		return
 	case genesis && !isGenesis(batch):
 		bad(1, "the genesis is not one record that opens an audit log")

@@ -239,9 +239,10 @@ var errNoMessage = errors.New("no message at this sequence")
 func (r auditConn) readMessage(ctx context.Context, seq uint64) (audit.Stored, error) {
 	var got struct {
 		Message *struct {
-			Subject string `json:"subject"`
-			Seq     uint64 `json:"seq"`
-			Data    []byte `json:"data"`
+			Subject string    `json:"subject"`
+			Seq     uint64    `json:"seq"`
+			Data    []byte    `json:"data"`
+			Time    time.Time `json:"time"`
 		} `json:"message"`
 		Error *jetstream.APIError `json:"error"`
 	}
@@ -256,8 +257,10 @@ func (r auditConn) readMessage(ctx context.Context, seq uint64) (audit.Stored, e
 	case got.Message == nil:
 		return audit.Stored{}, fmt.Errorf("reading audit message %s: empty reply", audit.MessageName(r.Owner(), seq))
 	}
-	return audit.Stored{Stream: r.Owner(), Seq: got.Message.Seq, Subject: got.Message.Subject, Data: got.Message.Data},
-		nil
+	return audit.Stored{
+		Stream: r.Owner(), Seq: got.Message.Seq, Subject: got.Message.Subject, Data: got.Message.Data,
+		Time: got.Message.Time,
+	}, nil
 }
 
 // requestAuditAPI sends a read request to the JetStream API of the audit account and decodes the reply into into; an

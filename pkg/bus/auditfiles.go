@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/minio/highwayhash"
 
@@ -218,7 +219,9 @@ func (f *AuditFiles) eachMessage(ctx context.Context, b blockFile, seq uint64,
 			if rec.seq&(blockTombstone|blockErased) != 0 || rec.seq <= seq || f.deleted[rec.seq] {
 				continue
 			}
-			if !yield(audit.Stored{Stream: f.Owner(), Seq: rec.seq, Subject: rec.subject, Data: rec.payload}, nil) {
+			if !yield(audit.Stored{
+				Stream: f.Owner(), Seq: rec.seq, Subject: rec.subject, Data: rec.payload, Time: rec.time,
+			}, nil) {
 				return false
 			}
 		}
@@ -235,6 +238,7 @@ func (f *AuditFiles) newBlockHash(index int) (hash.Hash64, error) {
 type blockRecord struct {
 	size    int
 	seq     uint64 // with the bits blockErased and blockTombstone
+	time    time.Time
 	subject string
 	payload []byte
 }
@@ -271,6 +275,7 @@ func parseBlockRecord(b []byte, sum hash.Hash64) (blockRecord, bool) {
 	}
 	return blockRecord{
 		size: size, seq: binary.LittleEndian.Uint64(b[4:]),
+		time:    time.Unix(0, int64(binary.LittleEndian.Uint64(b[12:]))).UTC(),
 		subject: string(b[blockHeaderSize : blockHeaderSize+subject]), payload: b[from:end],
 	}, true
 }

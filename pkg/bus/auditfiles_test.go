@@ -56,7 +56,7 @@ func readAll(t *testing.T, src audit.Source) (out []audit.Stored) {
 }
 
 func equalStored(a, b audit.Stored) bool {
-	return a.Seq == b.Seq && a.Subject == b.Subject && bytes.Equal(a.Data, b.Data)
+	return a.Seq == b.Seq && a.Subject == b.Subject && bytes.Equal(a.Data, b.Data) && a.Time.Equal(b.Time)
 }
 
 func openFiles(t *testing.T, dir string) *bus.AuditFiles {

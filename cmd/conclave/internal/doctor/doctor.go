@@ -2,6 +2,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
 	"conclave/config"
+	"conclave/pkg/audit"
 	"conclave/pkg/bus"
 	"conclave/pkg/client"
 	"conclave/subjects"
@@ -44,9 +46,10 @@ type Problem struct{ What, Fix string }
 var Fast = nats.Timeout(2 * time.Second)
 
 const (
-	requestTimeout = 5 * time.Second
-	seeLog         = "see the log of conclave up"
-	startAgain     = "restart conclave up, or run conclave provision on a stand-alone server"
+	requestTimeout   = 5 * time.Second
+	auditReadTimeout = 10 * time.Second
+	seeLog           = "see the log of conclave up"
+	startAgain       = "restart conclave up, or run conclave provision on a stand-alone server"
 	// NATSToolFix is how to install the nats tool.
 	NATSToolFix = "go install github.com/nats-io/natscli/nats@latest"
 )
@@ -180,6 +183,7 @@ func (x *examination) checkSystem(ctx context.Context) {
 	}
 	x.checkCluster(ctx, c)
 	x.checkAuditSpace(ctx)
+	x.checkAuditRecords(ctx, b)
 	running := x.checkActors(ctx, c)
 	if slices.Contains(running, "model") {
 		x.checkModels(ctx, c, slices.Contains(running, subjects.RespondentB))
@@ -253,6 +257,41 @@ func (x *examination) checkAuditSpace(ctx context.Context) {
 		return
 	}
 	x.ok("audit", "%s", text)
+}
+
+// checkAuditRecords warns of messages of the audit log that are no records, and when it cannot read the whole log within
+// auditReadTimeout. It does not verify the log.
+func (x *examination) checkAuditRecords(ctx context.Context, b *bus.Bus) {
+	nc, err := b.Dial("auditor", Fast)
+	if err != nil {
+		return // checkAuditSpace has said it
+	}
+	defer nc.Close()
+	ctx, cancel := context.WithTimeout(ctx, auditReadTimeout)
+	defer cancel()
+	src, err := bus.NewAuditReader(nc).ReadAll(ctx)
+	read, bad, first := 0, 0, ""
+	if err == nil && src.Messages != nil {
+		for m, readErr := range src.Messages {
+			if readErr != nil {
+				err = readErr
+				break
+			}
+			read++
+			if _, decodeErr := audit.DecodeBatch(m.Data); decodeErr != nil {
+				bad, first = bad+1, cmp.Or(first, m.Name())
+			}
+		}
+	}
+	const fix = "run conclave audit verify"
+	switch {
+	case bad > 0:
+		x.warn("records", fix, "%s of the audit log cannot be read, first %s", term.Count(bad, "message"), first)
+	case err != nil:
+		x.warn("records", fix, "read %d messages of the audit log, not all: %v", read, err)
+	default:
+		x.ok("records", "%d messages of the audit log can be read", read)
+	}
 }
 
 // checkCluster warns when a stream has a replica that is down or behind: until it is back, another server must not be

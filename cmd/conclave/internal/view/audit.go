@@ -16,25 +16,28 @@ import (
 type AuditEntry struct {
 	Message string `json:"message"` // name of its message: see [audit.MessageName]
 	Account string `json:"account"`
+	// Bad is why the message has no records: it cannot be decoded. The time of the entry is that of its storage then.
+	Bad string `json:"bad,omitempty"`
 	subjects.AuditRecord
 }
 
-// DecodeAudit returns the records of a stored message, without verifying them. The account comes from the subject and
-// is "" when that has another form. A message that cannot be decoded is an error that names audit verify.
-func DecodeAudit(m audit.Stored) ([]AuditEntry, error) {
-	batch, err := audit.DecodeBatch(m.Data)
-	if err != nil {
-		return nil, fmt.Errorf("decoding audit message %s: %w: run conclave audit verify", m.Name(), err)
-	}
+// DecodeAudit returns the records of a stored message, without verifying them, and one bad entry for a message that
+// cannot be decoded. The account comes from the subject and is "" when that has another form.
+func DecodeAudit(m audit.Stored) []AuditEntry {
 	account := ""
 	if t, ok := subjects.Match("audit.*.*", m.Subject); ok {
 		account = t[0]
 	}
+	batch, err := audit.DecodeBatch(m.Data)
+	if err != nil {
+		bad := fmt.Sprintf("the message of %d bytes cannot be read: %v; run conclave audit verify", len(m.Data), err)
+		return []AuditEntry{{m.Name(), account, bad, subjects.AuditRecord{Time: m.Time}}}
+	}
 	out := make([]AuditEntry, len(batch))
 	for i, d := range batch {
-		out[i] = AuditEntry{m.Name(), account, d.Record}
+		out[i] = AuditEntry{m.Name(), account, "", d.Record}
 	}
-	return out, nil
+	return out
 }
 
 var statusColours = map[string]string{
@@ -46,6 +49,12 @@ var statusColours = map[string]string{
 // AuditLine prints a record on one sanitized line. The writer is the account that the server wrote into the subject;
 // everything after it is the writer's statement. Ids and hashes are shortened; an empty field is "-".
 func AuditLine(w io.Writer, e AuditEntry) error {
+	at := e.Time.Local().Format("2006-01-02 15:04:05.000")
+	if e.Bad != "" {
+		_, err := fmt.Fprintf(w, "%s  %-12s  %-8s  %s: %s\n", at, e.Message, term.Plain(cmp.Or(e.Account, "?")),
+			term.Paint(w, term.Red, "bad"), term.Plain(e.Bad))
+		return err
+	}
 	agent := cmp.Or(e.AgentID, "-")
 	if e.AgentType != "" {
 		agent += " (" + e.AgentType + ")"
@@ -55,7 +64,7 @@ func AuditLine(w io.Writer, e AuditEntry) error {
 		status += ": " + e.Reason
 	}
 	_, err := fmt.Fprintf(w, "%s  %-12s  %-8s  %-6s  %-22s  %-30s  %-7s  query %s  params %s\n",
-		e.Time.Local().Format("2006-01-02 15:04:05.000"), e.Message, term.Plain(cmp.Or(e.Account, "?")),
+		at, e.Message, term.Plain(cmp.Or(e.Account, "?")),
 		term.Plain(e.Phase), term.Plain(agent), term.Plain(strings.TrimSpace(e.Action+" "+e.Tool)),
 		term.Paint(w, statusColours[e.Status], term.Plain(status)), term.Plain(cmp.Or(term.ShortID(e.Query), "-")),
 		term.Plain(cmp.Or(term.ShortID(e.ParamsHash), "-")))
@@ -64,7 +73,7 @@ func AuditLine(w io.Writer, e AuditEntry) error {
 
 // auditFields is the order of the fields of a record.
 var auditFields = []string{
-	"message", "account", "chain", "seq", "prev", "time", "phase", "id", "agent_id", "agent_type", "lineage", "action",
+	"message", "account", "bad", "chain", "seq", "prev", "time", "phase", "id", "agent_id", "agent_type", "lineage", "action",
 	"tool", "params_hash",
 	"status", "reason", "session", "query", "links", "genesis",
 }
