@@ -286,7 +286,7 @@ func testHostilePrompts(t *testing.T, f *agentFixture) {
 		{"not UTF-8", main, []byte("h\xff"), "400"},
 		{"JSON that is not UTF-8", main, []byte("{\"prompt\":\"h\xff\"}"), "400"},
 		{"larger than max_payload", main, []byte(strings.Repeat("x", subjects.MaxBody+1)), "400"},
-		{"larger than the budget of a client", main, []byte(strings.Repeat("x", 100<<10)), "429"},
+		{"larger than the budget of a client", main, []byte(strings.Repeat("x", 100<<10)), "400"},
 		{"attachment with a path", main, attached("../a.txt", "YQ=="), "400"},
 		{"attachment without a name", main, attached("", "YQ=="), "400"},
 		{"attachment in URL-safe base64", main, attached("a.txt", "-_-_"), "400"},

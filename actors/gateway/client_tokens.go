@@ -194,8 +194,8 @@ func programOf(r *http.Request) *clientAccess { return cmp.Or(clientOf(r), apiAc
 // clientRoutes are the routes that clients may use. Handlers of these keep to the client's own sessions and questions.
 var clientRoutes = map[string]bool{
 	"GET /health": true, "POST /query": true, "GET /queries/{id}": true, "DELETE /queries/{id}": true,
-	"GET /v1/models": true, "POST /v1/chat/completions": true, "POST /v1/responses": true, "POST /v1/embeddings": true,
-	"POST /mcp": true,
+	"GET /v1/models": true, "GET /v1/models/{id}": true, "POST /v1/chat/completions": true, "POST /v1/responses": true,
+	"POST /v1/embeddings": true, "POST /mcp": true,
 }
 
 // scraperRoutes are the routes of a client that reads metrics only.

@@ -136,16 +136,37 @@ func TestClientToken(t *testing.T) {
 		t.Errorf("a client chooses a model: %d %s", status, body)
 	}
 	// Everything of the user is denied, and so is a question of another.
-	for _, route := range append(w.gw.Endpoints(), "GET /chat", "GET /nothing") {
+	for _, route := range append(w.gw.Endpoints(), "PUT /sessions") {
 		method, path, _ := strings.Cut(route, " ")
 		switch route {
 		case "GET /health", "POST /query", "GET /v1/models", "POST /v1/chat/completions", "POST /v1/responses",
-			"POST /v1/embeddings", "GET /login", "POST /mcp", "GET /mcp", "DELETE /mcp":
+			"POST /v1/embeddings", "GET /login", "POST /mcp", "GET /v1/models/{id}":
 			continue
 		}
 		path = strings.NewReplacer("{id}", "abcdefgh", "{name}", "abcdefgh").Replace(path)
 		if status, _, body := w.do(method, path, "", phone...); status != http.StatusForbidden {
 			t.Errorf("%s: %d %s", route, status, body)
+		}
+	}
+
+	// A path without a route, and another method of a route that it may use, are answered as for everybody.
+	for _, tt := range []struct {
+		method, path string
+		status       int
+		allow        string
+	}{
+		{"GET", "/nothing", http.StatusNotFound, ""},
+		{"GET", "/v1/nothing", http.StatusNotFound, ""},
+		{"GET", "/chat", http.StatusNotFound, ""},
+		{"GET", "/mcp", http.StatusMethodNotAllowed, "POST"},
+		{"DELETE", "/mcp", http.StatusMethodNotAllowed, "POST"},
+		{"GET", "/query", http.StatusMethodNotAllowed, "POST"},
+		{"GET", "/v1/models/assistant", http.StatusOK, ""},
+		{"GET", "/v1/models/gpt", http.StatusNotFound, ""},
+	} {
+		status, header, body := w.do(tt.method, tt.path, "", append(phone, "Accept", "text/html")...)
+		if status != tt.status || header.Get("Allow") != tt.allow {
+			t.Errorf("%s %s: %d, Allow %q, %s", tt.method, tt.path, status, header.Get("Allow"), body)
 		}
 	}
 
@@ -289,7 +310,11 @@ func TestClientLimits(t *testing.T) {
 
 	// Images, schemas and what costs many model calls count.
 	ask := func(token, path, body string) int {
-		status, _, _ := w.do("POST", path, body, "Authorization", "Bearer "+token)
+		status, header, body := w.do("POST", path, body, "Authorization", "Bearer "+token)
+		if status == http.StatusRequestEntityTooLarge && (header.Get("Retry-After") != "" ||
+			!strings.Contains(body, "at most 60 KB")) {
+			t.Errorf("%s: a retry of what never passes: %v %s", path, header, body)
+		}
 		return status
 	}
 	schema := func(levels, bytes int) string {
@@ -307,12 +332,16 @@ func TestClientLimits(t *testing.T) {
 	if got := ask(phoneToken, "/v1/chat/completions", schema(40, 1)); got != http.StatusBadRequest {
 		t.Errorf("a deep schema: %d", got)
 	}
-	if got := ask(phoneToken, "/v1/chat/completions", schema(1, 62<<10)); got != http.StatusTooManyRequests {
+	if got := ask(phoneToken, "/v1/chat/completions", schema(1, 62<<10)); got != http.StatusRequestEntityTooLarge {
 		t.Errorf("a schema of 62 KB: %d", got)
 	}
 	if got := ask(phoneToken, "/query", fmt.Sprintf(`{"mode":"committee","query":%q}`,
-		strings.Repeat("x", 16<<10))); got != http.StatusTooManyRequests {
+		strings.Repeat("x", 16<<10))); got != http.StatusRequestEntityTooLarge {
 		t.Errorf("a committee of 16 KB: %d", got)
+	}
+	if got := ask(phoneToken, "/v1/embeddings", fmt.Sprintf(`{"input":%q}`,
+		strings.Repeat("x", 61<<10))); got != http.StatusRequestEntityTooLarge {
+		t.Errorf("a text of 61 KB: %d", got)
 	}
 	picture := image.NewGray(image.Rect(0, 0, 800, 800))
 	for i := range picture.Pix {
@@ -370,7 +399,7 @@ func TestMetricsToken(t *testing.T) {
 		{"POST", "/v1/chat/completions", `{"model":"assistant","messages":[{"role":"user","content":"hi"}]}`},
 		{"POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`},
 		{"POST", "/approvals/q1", `{"approve":true}`},
-		{"GET", "/debug/pprof/heap", ""},
+		{"GET", "/mcp", ""},
 	} {
 		if status, _, body := w.do(r[0], r[1], r[2], header...); status != http.StatusForbidden {
 			t.Errorf("%s %s: %d %s", r[0], r[1], status, body)

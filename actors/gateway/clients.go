@@ -166,6 +166,11 @@ func (g *Gateway) admit(out actor.Out, client *clientAccess, cost, images int) (
 	if client.isScraper() { // over the bus; its routes of HTTP have no questions
 		return nil, errScraper
 	}
+	if cost > clientBurst { // no pause is long enough
+		return nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "too large for %s: it counts "+
+			"as %d KB, at most %d KB; a committee counts %d times, a task %d times", client.name, cost, clientBurst,
+			modeCosts["committee"], modeCosts["task"])
+	}
 	if !g.clients.begin(client.scope, cost, images, g.cfg.ClientInterval, out.Now()) {
 		return nil, problemf(http.StatusTooManyRequests, subjects.CodeLimit,
 			"too many questions of %s: at most %d without an answer at once, and one of 1 KB every %v on average, up "+

@@ -117,6 +117,7 @@ func (g *Gateway) routes() []route {
 		{"GET", "/events", "query session subject after deltas respondent_b", g.onEvents},
 		{"POST", "/mcp", "", g.onMCP},
 		{"GET", "/v1/models", anyParams, g.onModelNames},
+		{"GET", "/v1/models/{id}", anyParams, g.onModelName},
 		{"POST", "/v1/chat/completions", "", g.onCompletion},
 		{"POST", "/v1/responses", "", g.onResponse},
 		{"POST", "/v1/embeddings", "", g.onEmbeddings},
@@ -138,7 +139,7 @@ func (g *Gateway) handler() http.Handler {
 	return g.guardRequests(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, pattern := mux.Handler(r)
 		if client := clientOf(r); client != nil {
-			if !client.mayUseRoute(pattern) {
+			if pattern != "" && !client.mayUseRoute(pattern) {
 				g.writeProblem(w, r, errClientRoute)
 				return
 			}
@@ -150,7 +151,7 @@ func (g *Gateway) handler() http.Handler {
 			}
 			defer leave()
 		}
-		if g.isPageRequest(r) {
+		if (pattern != "" || clientOf(r) == nil) && g.isPageRequest(r) {
 			g.writePage(w, r)
 			return
 		}
@@ -163,16 +164,25 @@ func (g *Gateway) handler() http.Handler {
 }
 
 // explainUnrouted returns the problem for a request without a route: 404, or 405 when the path has other methods, which
-// it writes to the header Allow.
+// it writes to the header Allow. A client that may use none of these methods gets errClientRoute.
 func (g *Gateway) explainUnrouted(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) error {
 	var allowed []string
+	denied := false
 	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
 		other := &http.Request{Method: m, URL: r.URL, Host: r.Host}
-		if _, pattern := mux.Handler(other); pattern != "" {
+		_, pattern := mux.Handler(other)
+		switch client := clientOf(r); {
+		case pattern == "":
+		case client != nil && !client.mayUseRoute(pattern):
+			denied = true
+		default:
 			allowed = append(allowed, m)
 		}
 	}
-	if len(allowed) == 0 {
+	switch {
+	case len(allowed) == 0 && denied:
+		return errClientRoute
+	case len(allowed) == 0:
 		return problemf(http.StatusNotFound, codeNotFound, "not found; /openapi.yaml lists the routes")
 	}
 	w.Header().Set("Allow", strings.Join(allowed, ", "))

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"conclave/pkg/actor"
 	"conclave/pkg/attachment"
 	"conclave/pkg/text"
 	"conclave/subjects"
@@ -67,7 +68,10 @@ func (s *textList) UnmarshalJSON(data []byte) error {
 		}
 		return nil
 	}
-	return json.Unmarshal(data, (*[]string)(s))
+	if json.Unmarshal(data, (*[]string)(s)) != nil {
+		return errors.New("a text or a list of texts is expected")
+	}
+	return nil
 }
 
 // completionMessage is a message of the conversation.
@@ -229,23 +233,41 @@ func (p *problem) toOpenAI() (out openAIError) {
 	return out
 }
 
+// modelEntry is a model in OpenAI's form.
+type modelEntry struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+}
+
 // onModelNames lists the models of the API: who answers.
 func (g *Gateway) onModelNames(w http.ResponseWriter, _ *http.Request) error {
-	type entry struct {
-		ID      string `json:"id"`
-		Object  string `json:"object"`
-		Created int64  `json:"created"`
-		OwnedBy string `json:"owned_by"`
-	}
 	list := struct {
-		Object string  `json:"object"`
-		Data   []entry `json:"data"`
+		Object string       `json:"object"`
+		Data   []modelEntry `json:"data"`
 	}{Object: "list"}
 	for _, a := range protocolAgents {
-		list.Data = append(list.Data, entry{a.name, "model", 0, "conclave"})
+		list.Data = append(list.Data, modelEntry{a.name, "model", 0, "conclave"})
 	}
 	g.writeJSON(w, http.StatusOK, list)
 	return nil
+}
+
+// onModelName returns one model of the API.
+func (g *Gateway) onModelName(w http.ResponseWriter, r *http.Request) error {
+	name := r.PathValue("id")
+	if _, known := respondentModels[name]; !known {
+		return noModel(name)
+	}
+	g.writeJSON(w, http.StatusOK, modelEntry{name, "model", 0, "conclave"})
+	return nil
+}
+
+// noModel is the problem of a model that the API does not have.
+func noModel(name string) error {
+	return problemf(http.StatusNotFound, "model_not_found", "there is no model %q; the models are assistant, "+
+		"committee and orchestrator", text.Clip(name, 60))
 }
 
 // readLenient decodes a JSON body of at most limit bytes and ignores unknown fields.
@@ -255,7 +277,7 @@ func (g *Gateway) readLenient(w http.ResponseWriter, r *http.Request, limit int6
 		return err
 	}
 	if err := json.Unmarshal(data, into); err != nil {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%v", err)
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%v", actor.ExplainJSON(err))
 	}
 	return nil
 }
@@ -277,8 +299,7 @@ func (g *Gateway) complete(w http.ResponseWriter, r *http.Request, in completion
 	mode, known := respondentModels[in.Model]
 	switch {
 	case !known:
-		return problemf(http.StatusNotFound, "model_not_found", "there is no model %q; the models are assistant, "+
-			"committee and orchestrator", text.Clip(in.Model, 60))
+		return noModel(in.Model)
 	case len(in.Messages) == 0:
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "messages: send at least one")
 	case in.isPlain() && in.Model != "assistant":

@@ -124,30 +124,41 @@ func (g *Gateway) cancelQuestion(ctx context.Context, q question, reason string)
 	}
 }
 
-// newCompletionQuestion returns the question of a request. The last message must be of the user. Messages of the roles
-// system and developer precede the first question of a session.
+// isInstruction reports whether a message has the role system or developer.
+func isInstruction(m completionMessage) bool { return m.Role == "system" || m.Role == "developer" }
+
+// newCompletionQuestion returns the question of a request, the last message but instructions, which must be of the
+// user. Instructions precede the first question of a session; those after the question precede it.
 func (g *Gateway) newCompletionQuestion(r *http.Request, in completionRequest, mode string) (q Question,
 	images [][]byte, err error,
 ) {
-	last := in.Messages[len(in.Messages)-1]
+	at := len(in.Messages) - 1
+	for at > 0 && isInstruction(in.Messages[at]) {
+		at--
+	}
+	last := in.Messages[at]
 	if last.Role != "user" {
 		return q, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "messages: the last message has the "+
-			"role user")
+			"role user; only messages of the roles system and developer may follow it")
 	}
-	q = Question{Query: last.Content.text, Mode: mode, SessionID: in.session}
+	var texts []string
+	for _, m := range in.Messages[at+1:] {
+		texts = append(texts, m.Content.text)
+	}
+	q = Question{Query: strings.Join(append(texts, last.Content.text), "\n\n"), Mode: mode, SessionID: in.session}
 	if q.Attachments, images, err = decodeImages(r.Context(), last.Content.images); err != nil {
 		return q, nil, err
 	}
-	earlier := in.Messages[:len(in.Messages)-1]
+	earlier := in.Messages[:at]
 	if q.SessionID != "" {
 		return q, images, nil
 	}
 	var instructions, said []string
 	for _, m := range earlier {
-		switch m.Role {
-		case "system", "developer":
+		switch {
+		case isInstruction(m):
 			instructions = append(instructions, m.Content.text)
-		case "user", "assistant":
+		case m.Role == "user", m.Role == "assistant":
 			said = append(said, m.Role+": "+m.Content.text)
 		default:
 			return q, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "messages: unknown role %q",

@@ -35,7 +35,8 @@ func (g *Gateway) completeByModel(w http.ResponseWriter, r *http.Request, in com
 	stop := out.keepAlive(ctx)
 	defer stop()
 	chat := wire.Client{Out: asked, Role: subjects.RoleAssistant, Timeout: g.cfg.QueryTimeout}
-	var whole completionText // apart from its content
+	showThinking := clientOf(r) == nil && len(q.Format) == 0 // a client gets none, and JSON is the whole reply
+	var whole completionText                                 // apart from its content
 	var content string
 	var final model.Final
 	for chunk, err := range chat.Chat(ctx, q) {
@@ -44,6 +45,9 @@ func (g *Gateway) completeByModel(w http.ResponseWriter, r *http.Request, in com
 				return nil // the client is gone; the call is cancelled
 			}
 			return out.fail(explainModelError(err))
+		}
+		if !showThinking {
+			chunk.Thinking = ""
 		}
 		part := g.newDelta(chunk, len(whole.ToolCalls))
 		content, whole.Reasoning, whole.ToolCalls = content+chunk.Content, whole.Reasoning+
@@ -283,13 +287,18 @@ const (
 // client names: vectors of different models are not comparable, and the reply names the model.
 func (g *Gateway) onEmbeddings(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
-		Input  textList `json:"input"`
-		Format string   `json:"encoding_format"`
+		Input  json.RawMessage `json:"input"`
+		Format string          `json:"encoding_format"`
 	}
 	if err := g.readLenient(w, r, maxCompletionBody, &in); err != nil {
 		return err
 	}
-	if len(in.Input) == 0 || len(in.Input) > maxEmbedTexts {
+	var input textList
+	if len(in.Input) > 0 && json.Unmarshal(in.Input, &input) != nil {
+		return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "input: send texts; tokens of another "+
+			"model's tokenizer are not accepted. In LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False)")
+	}
+	if len(input) == 0 || len(input) > maxEmbedTexts {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "input: a text, or 1 to %d texts", maxEmbedTexts)
 	}
 	if in.Format != "" && in.Format != "float" && in.Format != "base64" {
@@ -301,7 +310,7 @@ func (g *Gateway) onEmbeddings(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer release()
 	size := 0
-	for _, t := range in.Input {
+	for _, t := range input {
 		size += len(t) + embedCost
 	}
 	p, err := g.admit(g.out, clientOf(r), countCost(size, 0), 0)
@@ -313,7 +322,7 @@ func (g *Gateway) onEmbeddings(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	asked, _ := g.newModelCall(r)
 	vectors, err := wire.Client{Out: asked, Role: subjects.RoleEmbeddings, Timeout: g.cfg.QueryTimeout}.Embed(ctx, "",
-		in.Input)
+		input)
 	if err != nil {
 		return explainModelError(err)
 	}

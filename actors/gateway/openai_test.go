@@ -78,10 +78,21 @@ func testCompletion(t *testing.T, b *bustest.Bus) {
 	if header.Get("X-Conclave-Session") == "" || got.ID != "chatcmpl-"+header.Get("X-Conclave-Query") {
 		t.Errorf("ids %v %s", header, got.ID)
 	}
+	status, _, body = w.do("POST", "/v1/chat/completions", `{"model":"assistant","messages":[{"role":"system","content":`+
+		`"Be kind."},{"role":"user","content":"noon"},{"role":"system","content":"Be brief."}]}`)
+	if got := read[completionBody](t, body); status != http.StatusOK ||
+		got.Choices[0].Message.Content != "It is Be kind.\n\nBe brief.\n\nnoon" {
+		t.Errorf("a system message at the end: %d %s", status, body)
+	}
 	_, _, body = w.do("GET", "/v1/models", "")
 	if !strings.Contains(body, `"assistant"`) || !strings.Contains(body, `"committee"`) ||
 		!strings.Contains(body, `"orchestrator"`) {
 		t.Errorf("models %s", body)
+	}
+	for id, want := range map[string]int{"committee": http.StatusOK, "gpt-4": http.StatusNotFound} {
+		if status, _, body := w.do("GET", "/v1/models/"+id, ""); status != want || !strings.Contains(body, id) {
+			t.Errorf("the model %s: %d %s", id, status, body)
+		}
 	}
 }
 
@@ -338,6 +349,9 @@ func (m sessionModel) Routes() []actor.Route {
 			say func(subjects.ChatChunk) error, _ actor.Out,
 		) error {
 			m.calls <- [2]string{in.Session, in.Query}
+			if err := say(subjects.ChatChunk{Thinking: "let me see"}); err != nil {
+				return err
+			}
 			return say(subjects.ChatChunk{Content: `{"yes":true}`, Done: true, Model: "m", Reason: "stop"})
 		}),
 		actor.Serve(subjects.ModelEmbed, func(_ context.Context, in actor.Msg[subjects.EmbedRequest],
@@ -349,7 +363,8 @@ func (m sessionModel) Routes() []actor.Route {
 	}
 }
 
-// testModelCallsNameClient: the records of a plain call of a model say which client asked for it.
+// testModelCallsNameClient: the records of a plain call of a model say which client asked for it. A client gets no
+// thinking, and a reply in JSON has none.
 func testModelCallsNameClient(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{})
 	m := sessionModel{make(chan [2]string, 10)}
@@ -358,6 +373,7 @@ func testModelCallsNameClient(t *testing.T, b *bustest.Bus) {
 	startActor(t, b, registry)
 	phone, token := newClient("phone", time.Now())
 	w.setClients(registry, token, true, phone)
+	const tool = `"tools":[{"type":"function","function":{"name":"roll"}}],"messages":[{"role":"user","content":"x"}]`
 	for _, tt := range []struct{ client, path, body string }{
 		{
 			"api", "/v1/chat/completions",
@@ -367,16 +383,23 @@ func testModelCallsNameClient(t *testing.T, b *bustest.Bus) {
 			"phone", "/v1/chat/completions",
 			`{"model":"assistant","response_format":{"type":"json_object"},"messages":[{"role":"user","content":"x"}]}`,
 		},
+		{"api", "/v1/chat/completions", `{"model":"assistant",` + tool + `}`},
+		{"phone", "/v1/chat/completions", `{"model":"assistant",` + tool + `}`},
 		{"phone", "/v1/embeddings", `{"input":"x"}`},
 	} {
 		var header []string
 		if tt.client == "phone" {
 			header = []string{"Authorization", "Bearer " + token}
 		}
-		if status, _, body := w.do("POST", tt.path, tt.body, header...); status != http.StatusOK {
+		status, _, body := w.do("POST", tt.path, tt.body, header...)
+		if status != http.StatusOK {
 			t.Fatalf("%s %s: %d %s", tt.client, tt.path, status, body)
 		}
 		ids := <-m.calls
+		if hasThinking := strings.Contains(body, "let me see"); hasThinking != (tt.client == "api" &&
+			strings.Contains(tt.body, "tools")) {
+			t.Errorf("%s %s: thinking %t in %s", tt.client, tt.body, hasThinking, body)
+		}
 		if subjects.ClientOf(ids[0]) != tt.client || subjects.ClientOf(ids[1]) != tt.client {
 			t.Errorf("%s %s: session %q, question %q", tt.client, tt.path, ids[0], ids[1])
 		}
@@ -404,6 +427,12 @@ func testEmbeddings(t *testing.T, b *bustest.Bus) {
 	if !strings.Contains(body, `"embedding":[1,0.5]`) || strings.Count(body, `"object":"embedding"`) != 2 ||
 		!strings.Contains(body, `"model":"vectors"`) {
 		t.Errorf("%s", body)
+	}
+	for _, tokens := range []string{"[1,2]", "[[1,2],[3]]"} {
+		if status, _, body := w.do("POST", "/v1/embeddings", `{"input":`+tokens+`}`); status != http.StatusBadRequest ||
+			!strings.Contains(body, "check_embedding_ctx_length=False") {
+			t.Errorf("tokens: %d %s", status, body)
+		}
 	}
 	_, _, body = w.do("POST", "/v1/embeddings", `{"model":"any","input":"a","encoding_format":"base64"}`)
 	if !strings.Contains(body, `"embedding":"AACAPwAAAD8="`) {
@@ -434,6 +463,14 @@ func testCompletionRefusals(t *testing.T, b *bustest.Bus) {
 			"unknown model", "/v1/chat/completions", `{"model":"gpt","messages":[` + user + `]}`, nil, 404,
 			"invalid_request_error",
 		},
+		{"a number as model", "/v1/chat/completions", `{"model":1}`, nil, 400, "invalid_request_error"},
+		{
+			"a number as role", "/v1/chat/completions", `{"model":"assistant","messages":[{"role":1}]}`, nil, 400,
+			"invalid_request_error",
+		},
+		{"an object as stop", "/v1/chat/completions", `{"model":"assistant","stop":{}}`, nil, 400, "invalid_request_error"},
+		{"a list", "/v1/chat/completions", `[]`, nil, 400, "invalid_request_error"},
+		{"a number as text of a response", "/v1/responses", `{"input":1}`, nil, 400, "invalid_request_error"},
 		{"no messages", "/v1/chat/completions", `{"model":"assistant"}`, nil, 400, "invalid_request_error"},
 		{
 			"two answers", "/v1/chat/completions", `{"model":"assistant","n":2,"messages":[` + user + `]}`, nil, 400,
@@ -487,7 +524,7 @@ func testCompletionRefusals(t *testing.T, b *bustest.Bus) {
 			status, _, body := w.do("POST", tt.path, tt.body, tt.header...)
 			got := read[completionBody](t, body)
 			if status != tt.status || got.Error == nil || got.Error.Type != tt.kind || got.Error.Message == "" ||
-				got.Error.Code == "" {
+				got.Error.Code == "" || strings.Contains(body, " Go ") || strings.Contains(body, "json:") {
 				t.Errorf("%d %s", status, body)
 			}
 		})

@@ -168,17 +168,29 @@ func decodeJSON(data []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
 	err = dec.Decode(v)
-	var wrong *json.UnmarshalTypeError
 	var when *time.ParseError
 	switch {
-	case errors.As(err, &wrong):
-		return decodeError{"not " + describeType(wrong.Type) + ": field", wrong.Field}
+	case errors.As(err, new(*json.UnmarshalTypeError)):
+		return ExplainJSON(err)
 	case errors.As(err, &when):
 		return decodeError{reason: "a time is not in RFC 3339"}
 	case err != nil:
 		return decodeError{reason: "not this subject's JSON"}
 	}
 	return nil
+}
+
+// ExplainJSON returns an error of package json for the sender of a body: a value of a wrong type is named by its field,
+// without types of Go and without the value.
+func ExplainJSON(err error) error {
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case !errors.As(err, &wrong):
+		return err
+	case wrong.Field == "":
+		return decodeError{reason: "a value is not " + describeType(wrong.Type)}
+	}
+	return decodeError{"not " + describeType(wrong.Type) + ": field", wrong.Field}
 }
 
 // describeType names the value that t expects, in an error for the sender: every kind without a name of its own is "a
