@@ -38,6 +38,9 @@ type busHarness struct {
 	states  chan subjects.AgentState
 	deltas  chan subjects.Delta
 
+	model        fakeActor
+	runningModel *actor.Supervised
+
 	mu   sync.Mutex
 	chat func(ctx context.Context, r model.Request, say func(model.Chunk) error) error
 	ran  map[string]int // calls by id, as the tool saw them
@@ -53,7 +56,7 @@ func newBusHarness(t *testing.T) *busHarness {
 		last := r.Messages[len(r.Messages)-1]
 		return say(model.Chunk{Content: "You said: " + last.Content, Done: true, Final: model.Final{Model: "test:1b"}})
 	}
-	w.start(fakeActor{"model", []actor.Route{
+	w.model = fakeActor{"model", []actor.Route{
 		actor.ServeStream(subjects.ModelChat, w.onChat),
 		actor.Serve(subjects.ModelListService, func(context.Context, actor.Msg[subjects.Empty],
 			actor.Out,
@@ -63,7 +66,8 @@ func newBusHarness(t *testing.T) *busHarness {
 				Stream: true, Tools: true,
 			}}}, nil
 		}),
-	}})
+	}}
+	w.runningModel = w.start(w.model)
 	w.start(fakeActor{"broker", []actor.Route{
 		actor.Serve(subjects.BrokerDiscover, func(context.Context, actor.Msg[subjects.DiscoverRequest],
 			actor.Out,
@@ -234,6 +238,26 @@ func TestTurnsOnTheBus(t *testing.T) {
 	}
 	if grown != "It is noon." {
 		t.Errorf("it grew to %q", grown)
+	}
+}
+
+// TestQuestionWaitsForModelActor: a question that is asked while the model actor restarts is answered when it is back.
+func TestQuestionWaitsForModelActor(t *testing.T) {
+	t.Parallel()
+	w := newBusHarness(t)
+	w.start(New(subjects.Generator, shippedConfig()))
+	if err := w.runningModel.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	w.askQuestion("s1", "q1", "hello")
+	select {
+	case r := <-w.answers:
+		t.Fatalf("answered without a model actor: %+v", r)
+	case <-time.After(time.Second): // it waits
+	}
+	w.start(w.model)
+	if r := w.nextAnswer(); r.Error != nil || r.Partial || !strings.HasPrefix(r.Answer, "You said: ") {
+		t.Errorf("%+v", r)
 	}
 }
 

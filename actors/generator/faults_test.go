@@ -17,7 +17,11 @@ func TestModelErrorsAreExplained(t *testing.T) {
 		{subjects.CodeModelUnreachable, "the model server is unreachable: no connection to http://localhost:11434; " +
 			"start it with: ollama serve", "The model server is unreachable: no connection to " +
 			"http://localhost:11434; start it with: ollama serve."},
-		{subjects.CodeModelUnreachable, "the model server is unreachable", "Start it with: ollama serve."},
+		{
+			subjects.CodeModelUnreachable, "the model server is unreachable at llama.example: connection refused; is it " +
+				"running?", "The model server is unreachable at llama.example: connection refused; is it running? " +
+				"Start that server, then ask again",
+		},
 		{
 			subjects.CodeModelMissing, "model not found: x; fetch it with: conclave model pull x",
 			"fetch it with: conclave model pull x.",

@@ -62,8 +62,8 @@ var errStopped = errors.New("the user stopped it")
 var errBadCalls = fmt.Errorf("%w: its tool calls are too long or no JSON", model.ErrMalformed)
 
 // toFault converts an error, not nil, to a fault for the caller. A fault in err is returned as it is. When ctx has
-// ended, that is the reason, whatever error it led to: stopped by the user, timeout, or cancelled. Other errors keep
-// the code of package wire, or are CodeUnavailable; their text is shortened to one line.
+// ended, that is the reason, whatever error it led to: stopped by the user, timeout, or stopped with the actor. Other
+// errors keep the code of package wire, or are CodeUnavailable; their text is shortened to one line.
 func toFault(ctx context.Context, err error) *subjects.Fault {
 	var f *subjects.Fault
 	ended := ctx.Err() != nil
@@ -81,7 +81,7 @@ func toFault(ctx context.Context, err error) *subjects.Fault {
 		return subjects.Faultf(subjects.CodeTimeout, "timeout: the model did not finish before the deadline; it may "+
 			"be slow, or the queue long")
 	case ended:
-		return subjects.Faultf(subjects.CodeUnavailable, "the call was cancelled")
+		return subjects.Faultf(subjects.CodeModelCut, "the model actor stopped during the call")
 	}
 	f = wire.EncodeError(err)
 	if f == nil {

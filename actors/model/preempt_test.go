@@ -589,7 +589,7 @@ func TestStalledServerDoesNotKeepSlot(t *testing.T) {
 		t.Error("the grade ended")
 	}
 	cancel()
-	if err := <-grade; actortest.Code(err) != subjects.CodeUnavailable {
+	if err := <-grade; actortest.Code(err) != subjects.CodeModelCut {
 		t.Errorf("%v", err)
 	}
 	waitFor(t, "the server is free", func() bool { return w.srv.Stats().Running == 0 })

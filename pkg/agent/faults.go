@@ -25,7 +25,10 @@ type Explanation struct {
 
 // modelErrors explains the errors of a model.
 var modelErrors = []Explanation{
-	{model.ErrUnreachable, subjects.CodeModelUnreachable, "", "Start it with: ollama serve. Then ask again."},
+	{model.ErrAway, subjects.CodeModelUnreachable, "", "Restart conclave up, or start it with conclave actor model; " +
+		"then ask again."},
+	{model.ErrUnreachable, subjects.CodeModelUnreachable, "", "Start that server, then ask again; conclave doctor shows which one is " +
+		"configured."},
 	{model.ErrMissing, subjects.CodeModelMissing, "", "Fetch it with: conclave model pull <name>. Then ask again."},
 	{model.ErrRemote, subjects.CodeModelRemote, "", "Nothing was sent. Allow the model by name in models.yaml, or " +
 		"choose one that runs here."},
@@ -101,6 +104,9 @@ func joinAdvice(text, advice string) string {
 	}
 	if strings.Contains(text, " with: ") {
 		return text + "."
+	}
+	if strings.HasSuffix(text, "?") {
+		return text + " " + advice
 	}
 	return fmt.Sprintf("%s. %s", text, advice)
 }

@@ -16,15 +16,16 @@ var (
 	errTurnTimeout = errors.New("turn timeout")
 )
 
-// A busy server is asked again with exponential backoff from firstBackoff to lastBackoff, within the time of one call.
+// A busy server, and a model actor that is not running, is asked again with exponential backoff from firstBackoff to
+// lastBackoff, within the time of one call.
 const (
 	firstBackoff = 250 * time.Millisecond
 	lastBackoff  = 8 * time.Second
 )
 
 // callModel makes the model calls of one step, one or in constrained mode up to three, and adds their usage. A
-// [silenceTimer] bounds each. A busy server is asked again with backoff, up to lastBackoff, while there is neither text
-// nor a call. With an error the reply holds what came before it, without the text of a decision; reply.timedOut says
+// [silenceTimer] bounds each. A server that is back soon is asked again with backoff, up to lastBackoff, while there is
+// neither text nor a call. With an error the reply holds what came before it, without the text of a decision; reply.timedOut says
 // that a timeout was the cause.
 func (t *turn) callModel(ctx context.Context) (reply, error) {
 	offer := t.offersTools()
@@ -52,7 +53,7 @@ func (t *turn) requestReply(ctx context.Context, offer bool, predict int) (reply
 		t.hooks.Generating(t.state.Step + 1)
 	}
 	r, err := t.readReply(ctx, req, timer)
-	for wait := firstBackoff; errors.Is(err, model.ErrBusy) && r.isEmpty() && wait <= lastBackoff; wait *= 2 {
+	for wait := firstBackoff; isBackSoon(err) && r.isEmpty() && wait <= lastBackoff; wait *= 2 {
 		if !Sleep(ctx, wait) {
 			break
 		}
@@ -64,6 +65,11 @@ func (t *turn) requestReply(ctx context.Context, offer bool, predict int) (reply
 	}
 	t.addUsage(&r, estimate, err)
 	return r, err
+}
+
+// isBackSoon reports whether the model server is busy, or the model actor restarts.
+func isBackSoon(err error) bool {
+	return errors.Is(err, model.ErrBusy) || errors.Is(err, model.ErrAway)
 }
 
 // Sleep waits for d and reports true, or false as soon as ctx ends.

@@ -817,7 +817,7 @@ func asJSON(v any) string {
 func TestBusyServerIsRetriedWithBackoff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a, p := newAgent(t, errorReply(model.ErrBusy), errorReply(model.ErrBusy), errorReply(model.ErrBusy),
+		a, p := newAgent(t, errorReply(model.ErrBusy), errorReply(model.ErrAway), errorReply(model.ErrBusy),
 			textReply("yes"))
 		start := time.Now()
 		s, err := RunTurn(t.Context(), a, question("q"), Hooks{})

@@ -197,6 +197,8 @@ var (
 	ErrUnauthorized = errors.New("the model server requires a valid key")
 	// only of the model actor, for background calls and embeddings
 	ErrSwap = errors.New("the model unloads another one")
+	// only over the bus: no model actor received the request; one that restarts is back soon
+	ErrAway = fmt.Errorf("%w: the model actor is not running", ErrUnreachable)
 )
 
 // NoVisionError returns an error about images for a model that cannot read them. It wraps [ErrNoVision], names the

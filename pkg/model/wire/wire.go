@@ -260,7 +260,7 @@ func EncodeError(err error) *subjects.Fault {
 }
 
 // DecodeError is the inverse of [EncodeError]: it returns an error that wraps both the sentinel error and the fault. A
-// request that no model actor received is [model.ErrUnreachable]. Other errors, nil included, are returned unchanged.
+// request that no model actor received is [model.ErrAway]. Other errors, nil included, are returned unchanged.
 func DecodeError(err error) error {
 	var f *subjects.Fault
 	if !errors.As(err, &f) || f == nil {
@@ -273,7 +273,7 @@ func DecodeError(err error) error {
 	}
 	if f.Code == subjects.CodeUnavailable && !actor.IsReplyFault(err) {
 		return modelError{&subjects.Fault{Code: subjects.CodeModelUnreachable, Text: "the model actor is not " +
-			"running; see conclave top"}, model.ErrUnreachable}
+			"running; see conclave top"}, model.ErrAway}
 	}
 	return err
 }

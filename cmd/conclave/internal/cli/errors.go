@@ -89,7 +89,7 @@ var toolFaults = map[string]faultRow{
 var answerFaults = map[string]faultRow{
 	subjects.CodeUnknownPersona:   {ExitUsage, "choose from them with --committee"},
 	subjects.CodeNoPersonas:       {ExitUsage, "name personas with --committee"},
-	subjects.CodeModelUnreachable: {ExitAbsent, "start Ollama, then ask again; see conclave doctor"},
+	subjects.CodeModelUnreachable: {ExitAbsent, "start the model server, then ask again; see conclave doctor"},
 	subjects.CodeModelMissing: {
 		ExitAbsent,
 		"fetch it with conclave model pull, or choose from conclave model list",
