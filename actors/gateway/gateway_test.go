@@ -31,6 +31,7 @@ func TestQuery(t *testing.T) {
 		{"QueryThatDoesNotWait", testQueryThatDoesNotWait},
 		{"QueryThatIsGivenUp", testQueryThatIsGivenUp},
 		{"QueryAskedAgain", testQueryAskedAgain},
+		{"QueryWithAKey", testQueryWithAKey},
 		{"QueryWhoseAnswerIsAnError", testQueryWhoseAnswerIsAnError},
 		{"QueryTakesTooLong", testQueryTakesTooLong},
 		{"AttachmentsTravelInTheirOwnField", testAttachmentsTravelInTheirOwnField},
@@ -299,6 +300,76 @@ func testQueryAskedAgain(t *testing.T, b *bustest.Bus) {
 		body := w.do("POST", "/query?wait=0",
 		`{"query":"hi","session_id":"answered","query_id":"q10"}`); status != 202 {
 		t.Errorf("%d %s", status, body)
+	}
+}
+
+// testQueryWithAKey: a question with an Idempotency-Key is asked once, whenever it is repeated; the key of another
+// client, and one with another question, is another one.
+func testQueryWithAKey(t *testing.T, b *bustest.Bus) {
+	w := startGateway(t, b, setup{})
+	registry := &listRegistry{}
+	startActor(t, b, registry)
+	phone, token := newClient("phone", time.Unix(1, 0))
+	w.setClients(registry, token, true, phone)
+	asked := make(chan subjects.Query, 10)
+	release := make(chan struct{})
+	w.answerQuestions(func(q subjects.Query, out actor.Out) {
+		asked <- q
+		if q.Query == "slow" {
+			<-release
+		}
+		emitStored(w, out, subjects.ResponseGeneration, reply(q, "to "+q.Query))
+	})
+	ask := func(body string, header ...string) (status int, id, answer string) {
+		status, _, text := w.do("POST", "/query", body, append(header, "Idempotency-Key", "k1")...)
+		a := read[gateway.Answer](t, text)
+		return status, a.QueryID, a.Answer
+	}
+	status, first, answer := ask(`{"query":"hi"}`)
+	if status != http.StatusOK || answer != "to hi" || (<-asked).QueryID != first {
+		t.Fatalf("%d %s %s", status, first, answer)
+	}
+	if status, id, answer := ask(`{"query":"hi"}`); status != http.StatusOK || id != first || answer != "to hi" {
+		t.Errorf("repeated: %d %s %s", status, id, answer)
+	}
+	for name, try := range map[string][]string{
+		"another question": {`{"query":"ho"}`},
+		"another session":  {`{"query":"hi","session_id":"s2"}`},
+		"another client":   {`{"query":"hi"}`, "Authorization", "Bearer " + token},
+	} {
+		status, id, _ := ask(try[0], try[1:]...)
+		if q := <-asked; status != http.StatusOK || id == first || q.QueryID != id || q.Client == "phone" != (name ==
+			"another client") {
+			t.Errorf("%s: %d %s, %+v", name, status, id, q)
+		}
+	}
+	// While one request waits, another with the same key gets the state.
+	done := make(chan string, 1)
+	go func() {
+		_, id, _ := ask(`{"query":"slow"}`)
+		done <- id
+	}()
+	slow := (<-asked).QueryID
+	if status, _, body := w.do("POST", "/query?wait=0", `{"query":"slow"}`, "Idempotency-Key", "k1"); status !=
+		http.StatusAccepted || read[problemBody](t, body).QueryID != slow {
+		t.Errorf("while it waits: %d %s", status, body)
+	}
+	close(release)
+	if id := <-done; id != slow {
+		t.Errorf("%s, want %s", id, slow)
+	}
+	if len(asked) != 0 {
+		t.Errorf("asked again: %+v", <-asked)
+	}
+	for _, try := range [][2]string{
+		{`{"query":"hi","session_id":"s","query_id":"q"}`, "k1"},
+		{`{"query":"hi"}`, strings.Repeat("k", 256)},
+		{`{"query":"hi"}`, ""},
+	} {
+		if status, _, body := w.do("POST", "/query", try[0], "Idempotency-Key", try[1]); status !=
+			http.StatusBadRequest {
+			t.Errorf("%q: %d %s", try, status, body)
+		}
 	}
 }
 
@@ -646,6 +717,9 @@ func TestHealthWithoutTheBus(t *testing.T) {
 		if status, header, body := w.do(tt.method, tt.path, tt.body); status != 503 ||
 			header.Get("Retry-After") == "" || read[problemBody](t, body).Error.Code != subjects.CodeUnavailable {
 			t.Errorf("%s %s: %d %s", tt.method, tt.path, status, body)
+		} else if p := read[problemBody](t, body); tt.path == "/query" && (p.QueryID == "" || p.SessionID == "" ||
+			p.State != "unknown" || !strings.Contains(p.Error.Text, "Idempotency-Key")) {
+			t.Errorf("how to retry is not said: %s", body)
 		}
 	}
 }

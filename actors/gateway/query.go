@@ -3,6 +3,8 @@ package gateway
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,6 +37,7 @@ type Question struct {
 	Client      string                `json:"-"`         // the client that asks; "" = the user
 
 	place        *place    // of a client
+	keyed        bool      // the ids follow from headerKey
 	clientMemory bool      // see [subjects.Query]
 	continues    *[32]byte // key of the conversation whose session it continues, see [conversationIndex]; nil = none
 }
@@ -66,18 +69,19 @@ type Answer struct {
 	Dropped  int        `json:"events_dropped"`
 }
 
-// Bounds of the event log of an answer, of a model name, and of a reference.
+// Bounds of the event log of an answer, of a model name, of a reference, and of a key.
 const (
 	logEvents    = 1000
 	logBytes     = 4 << 20
 	maxModel     = 200
 	maxReference = 16 << 10
+	maxKey       = 255
 )
 
 // onQuery stores a question and waits for the answer, QueryTimeout at most, unless the client asks for 202. When the
 // client disconnects, the question stays: it is answered, and the answer can be fetched. It rejects a query_id without
 // session_id, and with 409 a query_id that is answered or that another client waits for; too many waiting clients are
-// 429.
+// 429. A request with headerKey that was stored before gets the state of that question instead of 409.
 func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	wait, window, err := g.readWait(r)
 	if err != nil {
@@ -87,8 +91,17 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if err := in.setKeyedIDs(r); err != nil {
+		return err
+	}
 	scopeQuestion(g.out, clientOf(r), &in)
-	if err := g.checkQuestion(r.Context(), &in); err != nil {
+	cur := g.events.openCursor(r.Context()) // before the check: the answer may come after it
+	defer cur.close()
+	err = g.checkQuestion(r.Context(), &in)
+	if in.keyed && errors.Is(err, errAnswered) {
+		return g.writeState(w, r, in.QueryID)
+	}
+	if err != nil {
 		return err
 	}
 	if err := g.admitQuestion(g.out, clientOf(r), &in); err != nil {
@@ -102,15 +115,23 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 		}
 		defer leave()
 	}
-	cur := g.events.openCursor(r.Context())
-	defer cur.close()
 	q := question{in.QueryID, in.SessionID, cur.at, in.respondent()}
 	if !g.questions.add(q) {
+		if in.keyed {
+			return g.writeState(w, r, q.id)
+		}
 		return problemf(http.StatusConflict, codeConflict, "another client waits for question %s; omit query_id to "+
 			"ask a new one", q.id)
 	}
 	defer g.questions.release(q.id)
 	first, err := g.storeQuestion(r.Context(), g.out, in, images)
+	if f := (*subjects.Fault)(nil); errors.As(err, &f) && f.Code == subjects.CodeUnavailable {
+		return &problem{
+			status: http.StatusServiceUnavailable, IDs: q.ids("unknown"),
+			Fault: subjects.Faultf(f.Code, "the question was not stored, or the acknowledgement was lost; to retry "+
+				"without asking twice, send it with this query_id and session_id, or with the same %s", headerKey),
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -136,6 +157,38 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	return g.writeAnswer(w, r, q, outcome, &rec)
 }
 
+// headerKey is the header by which a client repeats a question without asking it twice.
+const headerKey = "Idempotency-Key"
+
+// setKeyedIDs gives a question of a request with headerKey the ids that follow from the key, the authenticated client
+// and the content: a repeated request is the same question, and a key of another client or with another content another
+// one. It rejects a key beside a query_id.
+func (q *Question) setKeyedIDs(r *http.Request) error {
+	keys := r.Header.Values(headerKey)
+	if len(keys) == 0 {
+		return nil
+	}
+	if len(keys) > 1 || keys[0] == "" || len(keys[0]) > maxKey || q.QueryID != "" {
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s: one of at most %d characters, without "+
+			"query_id", headerKey, maxKey)
+	}
+	content, err := json.Marshal(q)
+	if err != nil {
+		return err
+	}
+	scope := "user"
+	if c := clientOf(r); c != nil {
+		scope = c.scope
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%d\n%s%s", scope, len(keys[0]), keys[0], content))
+	id := hex.EncodeToString(sum[:12])
+	q.QueryID, q.SessionID, q.keyed = id, cmp.Or(q.SessionID, id), true
+	return nil
+}
+
+// errAnswered is joined with the problem of a question that is answered.
+var errAnswered = errors.New("the question is answered")
+
 // checkQuestion validates a question and completes it. It rejects a query_id without its session, and one that is
 // answered: it would not be answered again, and the client would wait in vain.
 func (g *Gateway) checkQuestion(ctx context.Context, in *Question) error {
@@ -147,11 +200,23 @@ func (g *Gateway) checkQuestion(ctx context.Context, in *Question) error {
 	if err := validateQuestion(g.out, in); err != nil || !named {
 		return err
 	}
-	if c, err := g.client.Session(ctx, in.SessionID); err == nil && c.Answered(in.QueryID) {
-		return problemf(http.StatusConflict, codeConflict, "question %s is answered already: see GET /queries/%s; "+
-			"omit query_id to ask a new one", in.QueryID, in.QueryID)
+	if g.isAnswered(ctx, *in) {
+		return errors.Join(errAnswered, problemf(http.StatusConflict, codeConflict, "question %s is answered already: "+
+			"see GET /queries/%s; omit query_id to ask a new one", in.QueryID, in.QueryID))
 	}
 	return nil
+}
+
+// isAnswered reports whether a question has an answer: in its session, or in the event log when it was asked here,
+// because the session is stored after the answer.
+func (g *Gateway) isAnswered(ctx context.Context, in Question) bool {
+	if q, known := g.questions.find(in.QueryID); known {
+		if end, err := g.findOutcome(ctx, q); err == nil && end.Response != nil {
+			return true
+		}
+	}
+	c, err := g.client.Session(ctx, in.SessionID)
+	return err == nil && c.Answered(in.QueryID)
 }
 
 // readWait reads whether the client waits for the answer, and its grade wait. wait=0 or the header "Prefer:

@@ -22,6 +22,11 @@ func (g *Gateway) onQueryStatus(w http.ResponseWriter, r *http.Request) error {
 	if err := cmp.Or(checkID("the query id", id), checkOwnQuery(r, id)); err != nil {
 		return err
 	}
+	return g.writeState(w, r, id)
+}
+
+// writeState writes the answer to a question or that there is none yet, as [Gateway.onQueryStatus] does.
+func (g *Gateway) writeState(w http.ResponseWriter, r *http.Request, id string) error {
 	q, known := g.questions.find(id)
 	if !known {
 		q = question{id: id}

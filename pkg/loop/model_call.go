@@ -25,8 +25,8 @@ const (
 
 // callModel makes the model calls of one step, one or in constrained mode up to three, and adds their usage. A
 // [silenceTimer] bounds each. A server that is back soon is asked again with backoff, up to lastBackoff, while there is
-// neither text nor a call. With an error the reply holds what came before it, without the text of a decision; reply.timedOut says
-// that a timeout was the cause.
+// neither text nor a call. With an error the reply holds what came before it, without the text of a decision;
+// reply.timedOut says that a timeout was the cause.
 func (t *turn) callModel(ctx context.Context) (reply, error) {
 	offer := t.offersTools()
 	if offer && t.state.Calls == CallConstrained {
