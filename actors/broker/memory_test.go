@@ -109,8 +109,7 @@ func TestMemoryGradesItsResults(t *testing.T) {
 		},
 		{name: "trick: unlabelled", res: subjects.ToolResult{Result: prose}, framed: true},
 		{
-			name: "trick: instructions labelled trusted", res: subjects.ToolResult{Result: order, Labels: trusted},
-			framed: true,
+			name: "flagged and trusted: the label decides", res: subjects.ToolResult{Result: order, Labels: trusted},
 		},
 		{name: "trick: invalid ids", res: subjects.ToolResult{
 			Result: prose, Labels: trusted,
@@ -167,8 +166,8 @@ func TestOwnStatementsChangeNothing(t *testing.T) {
 			fault: subjects.CodeUnrecorded,
 		},
 		{
-			name: "trick: instructions that memory calls trusted", who: "generator", tool: "search_memory",
-			res: subjects.ToolResult{Result: order, Labels: trusted.Labels}, fault: subjects.CodeUnrecorded,
+			name: "flagged and trusted: the label decides", who: "generator", tool: "search_memory",
+			res: subjects.ToolResult{Result: order, Labels: trusted.Labels},
 		},
 		{
 			name: "trick: another tool", who: "generator", tool: "web_search", res: trusted,

@@ -109,6 +109,47 @@ func recheckComparison(ctx context.Context, out actor.Out, db *access, c compari
 	return c
 }
 
+// supersedeContradicted supersedes the entries with a relation that one of relations, which a model made of e,
+// contradicts, and returns them with the first reason. As in compareWithSimilar an untrusted entry supersedes no trusted
+// one, and pinned entries, documents and those that were said later or by another speaker stay. What respondent B said
+// supersedes nothing. The relations of e must not be stored yet.
+func supersedeContradicted(ctx context.Context, db *access, e subjects.MemoryEntry,
+	relations []digest.Relation,
+) (olds []string, why string, err error) {
+	if e.State != subjects.MemoryActive || e.Respondent == subjects.RespondentB {
+		return nil, "", nil
+	}
+	reasons := map[string]string{}
+	for _, r := range relations {
+		known, err := db.Relations(ctx, store.GraphQuery{People: []string{r.Subject}, Limit: maxGraphLines})
+		if err != nil {
+			return nil, "", fmt.Errorf("reading relations of %s: %w", r.Subject, err)
+		}
+		for _, k := range known {
+			if reason := r.Contradicts(digest.Relation{
+				Subject: k.Subject, Predicate: k.Predicate, Object: k.Object, Tense: k.Tense,
+			}); reason != "" && k.Entry != e.ID {
+				reasons[k.Entry] = cmp.Or(reasons[k.Entry], reason)
+			}
+		}
+	}
+	entries, err := db.Get(ctx, slices.Sorted(maps.Keys(reasons))...)
+	if err != nil {
+		return nil, "", fmt.Errorf("reading contradicted entries: %w", err)
+	}
+	for _, old := range entries {
+		if old.State == subjects.MemoryActive && !old.Pinned && old.Kind != subjects.KindDocument &&
+			digest.CheckOrder(statementOf(old), statementOf(e)) == "" {
+			olds, why = append(olds, old.ID), cmp.Or(why, reasons[old.ID])
+		}
+	}
+	if len(olds) == 0 {
+		return nil, "", nil
+	}
+	e.Supersedes = olds
+	return olds, why, db.Supersede(ctx, e)
+}
+
 // statementOf returns what an entry claims. A time in the future, as earlier versions accepted it, counts as unknown.
 func statementOf(e subjects.MemoryEntry) digest.Statement {
 	s := digest.Statement{

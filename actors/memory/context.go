@@ -12,7 +12,6 @@ import (
 	"conclave/actors/memory/store"
 	"conclave/pkg/actor"
 	"conclave/pkg/agent"
-	"conclave/pkg/firewall"
 	"conclave/pkg/loop"
 	"conclave/pkg/text"
 	"conclave/subjects"
@@ -30,9 +29,9 @@ const (
 
 // recallOwn returns what a model should know before it is asked, for [subjects.ModeOwn]: the pinned facts, and the
 // user's own statements nearest to the query, at most q.Max (0 = none) with a score of at least
-// [Config.ContextScore]. Neither answers of the assistant nor untrusted entries are among them, nor a text that the
-// firewall flags: the result is always trusted. It is one audited read. No model selects segments: the user waits for
-// the answer. It rejects what normalizeQuery rejects.
+// [Config.ContextScore]. Neither answers of the assistant nor untrusted entries are among them: the result is always
+// trusted. It is one audited read. No model selects segments: the user waits for the answer. It rejects what
+// normalizeQuery rejects.
 func (m *Memory) recallOwn(ctx context.Context, out actor.Out, q recallRequest) (none subjects.ToolResult, err error) {
 	most := q.Max
 	q.Whole, q.trusted, q.Max = true, true, maxTop // questions and answers are left out of what is found
@@ -85,12 +84,12 @@ func pinnedFacts(ctx context.Context, db *access) (out []subjects.MemoryHit, err
 }
 
 // selectStatements returns the pinned facts, then the first most of found that are statements of the user, each with
-// its statement as the segment. One that another contains, and one that the firewall flags, is left out.
+// its statement as the segment. One that another contains is left out.
 func selectStatements(pinned, found []subjects.MemoryHit, most int) (out []subjects.MemoryHit) {
 	var seen []string
 	add := func(h subjects.MemoryHit) {
 		folded := text.Fold(h.Segment)
-		if folded == "" || firewall.Scan(h.Segment).Flagged || slices.ContainsFunc(seen, func(s string) bool {
+		if folded == "" || slices.ContainsFunc(seen, func(s string) bool {
 			return strings.Contains(s, folded) || strings.Contains(folded, s)
 		}) {
 			return
@@ -149,11 +148,10 @@ func formatOwn(now time.Time, hits []subjects.MemoryHit) subjects.ToolResult {
 		fmt.Fprintf(&b, "- %s%s, %s: \"%s\"\n", mark, formatAge(now, saidAt(h.Entry)), formatSpeaker(h.Entry),
 			h.Segment)
 	}
-	whole := strings.TrimRight(b.String(), "\n")
-	if len(ids) == 0 || firewall.Scan(whole).Flagged { // two statements together may look like an instruction
+	if len(ids) == 0 {
 		return newToolResult(nothingFound, true)
 	}
-	return newToolResult(whole, true, ids...)
+	return newToolResult(strings.TrimRight(b.String(), "\n"), true, ids...)
 }
 
 // formatSpeaker says who stated an entry, for a model.

@@ -86,15 +86,15 @@ func mergeFlags(labels *subjects.Labels, found []string) []string {
 }
 
 // fillFromDigest sets the fields of e that are empty from a digest of its text and adds the entities. The corpus is
-// always the digest's, unless that is empty: in untrusted notes and answers it is free of instructions.
+// always the digest's, unless that is empty.
 func fillFromDigest(e subjects.MemoryEntry, d digest.Digest) subjects.MemoryEntry {
 	e.Name = cmp.Or(e.Name, text.OneLine(d.Name, maxName))
 	e.Description = cmp.Or(e.Description, text.Clip(d.Description, maxDescription))
 	e.Corpus = cmp.Or(d.Corpus, e.Corpus)
 	e.Intent, e.Sentiment = cmp.Or(e.Intent, d.Intent), cmp.Or(e.Sentiment, d.Sentiment)
 	for _, n := range d.Entities {
-		if !slices.Contains(e.Entities, n.Name) {
-			e.Entities = append(e.Entities, n.Name)
+		if !slices.Contains(e.Entities, n) {
+			e.Entities = append(e.Entities, n)
 		}
 	}
 	e.Provenance.Digest = cmp.Or(e.Provenance.Digest, d.By)
@@ -105,10 +105,9 @@ func fillFromDigest(e subjects.MemoryEntry, d digest.Digest) subjects.MemoryEntr
 // why is the reason for the event. Active entries but documents and respondent B's answers are compared first: a
 // duplicate is stored as superseded ("merged"), a contradiction supersedes others. Without a position it follows the
 // last entry of its conversation. "unchanged" means that the id or answer exists or was forgotten: nothing is stored or
-// published. An unavailable model is no error. After an error e may be stored; failed relations and merges are only
-// logged.
+// published. An unavailable model is no error. After an error e may be stored; a failed merge is only logged.
 func (m *Memory) storeEntry(ctx context.Context, out actor.Out, db *access, by string, e subjects.MemoryEntry,
-	relations []digest.Relation, why string,
+	why string,
 ) (subjects.MemoryWriteResult, error) {
 	e = redactEntry(e)
 	if e.Conversation != "" && e.Position == 0 {
@@ -139,14 +138,14 @@ func (m *Memory) storeEntry(ctx context.Context, out actor.Out, db *access, by s
 	if e.State == subjects.MemoryCandidate {
 		done.Action = "candidate"
 	}
-	return m.writeEntry(ctx, out, db, by, store.Item{Entry: e, Vectors: vectors}, relations, done)
+	return m.writeEntry(ctx, out, db, by, store.Item{Entry: e, Vectors: vectors}, done)
 }
 
 // writeEntry is the part of storeEntry that is completed when the caller has gone: it writes the entry, merges a
-// duplicate, stores relations, indexes and publishes. done is the result so far. An id or answer that exists gives the
-// action "unchanged". Failures of the merge and of the relations are only logged.
+// duplicate, indexes and publishes. done is the result so far. An id or answer that exists gives the action
+// "unchanged". A failure of the merge is only logged.
 func (m *Memory) writeEntry(ctx context.Context, out actor.Out, db *access, by string, it store.Item,
-	relations []digest.Relation, done subjects.MemoryWriteResult,
+	done subjects.MemoryWriteResult,
 ) (subjects.MemoryWriteResult, error) {
 	ctx, cancel := detach(ctx)
 	defer cancel()
@@ -170,9 +169,6 @@ func (m *Memory) writeEntry(ctx context.Context, out actor.Out, db *access, by s
 			out.LogError(fmt.Errorf("merging %s: %w", e.ID, err))
 		}
 		touched = append(touched, e.SupersededBy)
-	}
-	if err := storeRelations(ctx, db, e, relations); err != nil {
-		out.LogError(err)
 	}
 	if err := m.indexNewEntry(ctx, rows[0], e, it.Vectors, touched); err != nil {
 		return done, err

@@ -16,6 +16,7 @@ import (
 	"time"
 	"unicode"
 
+	"conclave/actors/memory/digest"
 	"conclave/actors/memory/store"
 	"conclave/pkg/actor"
 	"conclave/pkg/actor/actortest"
@@ -333,6 +334,14 @@ func (w *fixture) refine() {
 		if n < refineSize {
 			return
 		}
+	}
+}
+
+// relate stores relations of an entry, as a model's digest of it does.
+func (w *fixture) relate(id string, relations ...digest.Relation) {
+	w.t.Helper()
+	if err := storeRelations(w.t.Context(), &access{w.db}, w.entry(id), relations); err != nil {
+		w.t.Fatal(err)
 	}
 }
 

@@ -118,8 +118,8 @@ func TestRecallRequests(t *testing.T) {
 	w := newFixture(t)
 	fact := w.storeFact("The bicycle stands in the cellar.")
 	engram := w.storeAnswer("q1", "What colour has my bicycle?", "Your bicycle is red.")
-	old := w.storeFact("My sister Anna lives in Rome.")
-	fresh := w.storeFact("My sister Anna lives in Oslo.")
+	old := w.storeFact("The address of Anna is Rome.")
+	fresh := w.storeFact("The address of Anna is Oslo.")
 	proposed := w.callTool("save_memory", subjects.ToolOrder{
 		Spawned: true, Caller: "generator.r1", Labels: trusted(),
 		Args: []byte(`{"content":"The bicycle was bought in May."}`),
@@ -153,11 +153,11 @@ func TestRecallRequests(t *testing.T) {
 			not: []string{fact, engram},
 		},
 		{
-			name: "what holds now", q: subjects.MemoryQuery{Query: "Where does Anna live?"}, has: []string{fresh},
+			name: "what holds now", q: subjects.MemoryQuery{Query: "What is the address of Anna?"}, has: []string{fresh},
 			not: []string{old},
 		},
 		{
-			name: "all of it", q: subjects.MemoryQuery{Query: "Where does Anna live?", All: true},
+			name: "all of it", q: subjects.MemoryQuery{Query: "What is the address of Anna?", All: true},
 			has: []string{fresh, old},
 		},
 		{
@@ -316,7 +316,7 @@ func TestCorrelated(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	base := w.storeFact("The bicycle stands in the cellar.")
-	lone := w.storeFact("My sister Anna lives in Rome.")
+	lone := w.storeFact("The address of Anna is Rome.")
 	if err := w.deliverAnswer("generator", told("q1", "Berta", "Oslo", func(r *subjects.Response) {
 		r.Recalls = []string{base}
 	})); err != nil {

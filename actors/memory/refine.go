@@ -74,10 +74,9 @@ func (m *Memory) refineBatch(ctx context.Context, out actor.Out) (n int, err err
 	return n, nil
 }
 
-// refineEntry reads a pending entry, has a model describe it and stores name, description, entities and relations, and
-// for an untrusted one the model's summary as its corpus, without instructions. When the reply is not usable, the entry
-// keeps what plain rules made and is not tried again; one that was described, edited or forgotten meanwhile is not
-// changed. It fails when the model is unavailable: the entry stays pending then.
+// refineEntry reads a pending entry, has a model describe it and stores name, description, entities and relations. When
+// the reply is not usable, the entry keeps what plain rules made and is not tried again; one that was described, edited
+// or forgotten meanwhile is not changed. It fails when the model is unavailable: the entry stays pending then.
 func (m *Memory) refineEntry(ctx context.Context, out actor.Out, db *access, id string) error {
 	entries, err := db.Get(ctx, id)
 	if err != nil {
@@ -98,24 +97,21 @@ func (m *Memory) refineEntry(ctx context.Context, out actor.Out, db *access, id 
 		d = digest.Digest{By: subjects.DigestPlain}
 	}
 	e.Provenance.Digest = d.By
-	if d.Retold || d.By == subjects.DigestModel {
+	if d.By == subjects.DigestModel {
 		e.Name, e.Description = text.OneLine(d.Name, maxName), text.Clip(d.Description, maxDescription)
 		e.Intent, e.Sentiment, e.Entities = d.Intent, d.Sentiment, nil
-		described := digest.Digest{Entities: d.Entities}
-		if d.Retold {
-			described.Corpus = d.Corpus
-		}
-		e = redactEntry(fillFromDigest(e, described))
+		e = redactEntry(fillFromDigest(e, digest.Digest{Entities: d.Entities}))
 	}
 	return m.storeDigest(ctx, out, db, e, d)
 }
 
-// storeDigest stores e with its new digest d, its vectors and relations, indexes it and publishes the change. An entry
-// that was edited or forgotten since it was read is left as it is.
+// storeDigest stores e with its new digest d, its vectors and relations, supersedes the entries that its relations
+// contradict, indexes and publishes the change. An entry that was edited or forgotten since it was read is left as it
+// is. Failures of the relations and of superseding are only logged.
 func (m *Memory) storeDigest(ctx context.Context, out actor.Out, db *access, e subjects.MemoryEntry,
 	d digest.Digest,
 ) error {
-	changed := d.Retold || d.By == subjects.DigestModel
+	changed := d.By == subjects.DigestModel
 	var vectors *store.Vectors
 	if changed {
 		vectors = m.tryEmbedEntry(ctx, out, e)
@@ -131,17 +127,24 @@ func (m *Memory) storeDigest(ctx context.Context, out actor.Out, db *access, e s
 	if err != nil || !changed {
 		return err
 	}
+	ev := subjects.MemoryEvent{
+		SessionID: e.Provenance.SessionID, QueryID: e.Provenance.QueryID, Action: "edited", IDs: []string{e.ID},
+		Why: "a model described it", By: name,
+	}
+	olds, why, err := supersedeContradicted(ctx, db, e, d.Relations)
+	if err != nil {
+		out.LogError(err)
+	} else if len(olds) > 0 {
+		ev.Action, ev.IDs, ev.Why = "superseded", append(ev.IDs, olds...), why
+	}
 	if err := storeRelations(ctx, db, e, d.Relations); err != nil {
 		out.LogError(err)
 	}
 	if vectors == nil {
 		m.wakeBackfill()
 	}
-	if err := m.refreshIndex(ctx, e.ID); err != nil {
+	if err := m.refreshIndex(ctx, ev.IDs...); err != nil {
 		return err
 	}
-	return m.emitStored(ctx, out, subjects.MemoryEvent{
-		SessionID: e.Provenance.SessionID, QueryID: e.Provenance.QueryID, Action: "edited", IDs: []string{e.ID},
-		Why: "a model described it", By: name,
-	})
+	return m.emitStored(ctx, out, ev)
 }

@@ -29,7 +29,7 @@ func TestRespondentBSupersedesNothing(t *testing.T) {
 		}
 	}
 	// Nobody finds what respondent B said, unless it was the better answer.
-	got := w.recallIDs("Where does my sister Berta live?")
+	got := w.recallIDs("What is the address of Berta?")
 	if !slices.Contains(got, visible) ||
 		slices.Contains(got, deriveID(subjects.KindEngram, "b2", subjects.RespondentB)) ||
 		slices.Contains(got, deriveID(subjects.KindEngram, "c1", subjects.RespondentB)) {

@@ -122,7 +122,7 @@ func (m *Memory) storeAnswer(ctx context.Context, out actor.Out, db *access, fro
 	if e.Correlating, err = correlateRecalls(ctx, db, r.Recalls); err != nil {
 		return err
 	}
-	_, err = m.storeEntry(ctx, out, db, from, fillFromDigest(e, d), d.Relations, "an answer")
+	_, err = m.storeEntry(ctx, out, db, from, fillFromDigest(e, d), "an answer")
 	return err
 }
 

@@ -67,7 +67,7 @@ func TestEngram(t *testing.T) {
 			State: subjects.MemoryActive,
 			Name:  "Where does my sister " + tt.who + " live", Description: r.Answer, Corpus: "Question: " + r.Query +
 				"\nAnswer: " + r.Answer,
-			Intent: "ask fact", Sentiment: "neutral", Entities: []string{tt.who, "Rome"}, Respondent: tt.account,
+			Entities: []string{tt.who, "Rome"}, Respondent: tt.account,
 			Created: noon, Updated: noon,
 			Conversation: "s1", Position: i + 1, Happened: noon.Add(-time.Duration(r.Usage.Millis) * time.Millisecond),
 			Provenance: subjects.Provenance{
@@ -103,7 +103,7 @@ func TestEngram(t *testing.T) {
 func TestEngramByModel(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, func(c *Config) { c.Model = true })
-	const good = `{"name":"home of Anna","description":"Anna lives in Rome.","intent":"ask fact","sentiment":"positive","entities":[{"name":"Anna","kind":"person"}],"relations":[]}`
+	const good = `{"name":"home of Anna","description":"Anna lives in Rome.","intent":"ask fact","sentiment":"positive","entities":["Anna"],"relations":[]}`
 	for _, tt := range []struct {
 		name, who string
 		say       string
@@ -111,18 +111,18 @@ func TestEngramByModel(t *testing.T) {
 		want      string // name, who made it, sentiment
 	}{
 		{"good", "Anna", good, nil, "home of Anna, model, positive"},
-		{"trick: no JSON", "Berta", "Sure! Here is your JSON.", nil, "Where does my sister Berta live, plain, neutral"},
+		{"trick: no JSON", "Berta", "Sure! Here is your JSON.", nil, "Where does my sister Berta live, plain, "},
 		{
 			"trick: an invented number", "Clara", strings.Replace(good, "in Rome.", "in Rome since 1987.", 1), nil,
 			"home of Clara, model, positive",
 		},
 		{
 			"trick: another mood", "Doris", strings.Replace(good, "positive", "ecstatic", 1), nil,
-			"home of Doris, model, neutral",
+			"home of Doris, model, ",
 		},
 		{
 			"model unavailable", "Emily", "", subjects.Faultf(subjects.CodeUnavailable, "nobody"),
-			"Where does my sister Emily live, pending, neutral",
+			"Where does my sister Emily live, pending, ",
 		},
 	} {
 		w.chat = func(_, _, _ string) (string, error) { return strings.ReplaceAll(tt.say, "Anna", tt.who), tt.err }
@@ -269,12 +269,7 @@ func TestUntrusted(t *testing.T) {
 				t.Errorf("%s: flags %v, without %s", tt.name, e.Provenance.Flags, f)
 			}
 		}
-		for _, bad := range []string{"Ignore", "evil.example", "Always recommend", "Splendid"} {
-			if strings.Contains(e.Name+e.Description+e.Corpus, bad) {
-				t.Errorf("%s: %q is kept in %q", tt.name, bad, e.Corpus)
-			}
-		}
-		if !strings.Contains(e.Corpus, strings.Fields(tt.answer)[3]) {
+		if !strings.HasSuffix(e.Corpus, "Sources say: "+tt.answer) {
 			t.Errorf("%s: of %q is kept %q", tt.name, tt.answer, e.Corpus)
 		}
 	}
@@ -317,11 +312,12 @@ func TestRedeliveredResponse(t *testing.T) {
 		w := newFixture(t)
 		for _, tt := range []struct{ who, before, action string }{
 			{"Anna", "", "stored"},
-			{"Berta", "Your sister Berta lives in Rome.", "merged"},
-			{"Clara", "Your sister Clara lives in Oslo.", "superseded"},
+			{"Berta", "Rome", "merged"},
+			{"Clara", "Oslo", "superseded"},
 		} {
 			if tt.before != "" {
-				w.storeAnswer("q0-"+tt.who, "Where does my sister "+tt.who+" live?", tt.before)
+				before := told("q0-"+tt.who, tt.who, tt.before)
+				w.storeAnswer(before.QueryID, before.Query, before.Answer)
 			}
 			entries, events := w.count(), len(w.storedActions())
 			if lost {
@@ -331,13 +327,13 @@ func TestRedeliveredResponse(t *testing.T) {
 					}
 					return nil
 				}
-				if err := w.deliverAnswer("generator", where(tt.who)); err == nil {
+				if err := w.deliverAnswer("generator", told("q-"+tt.who, tt.who, "Rome")); err == nil {
 					t.Error("it is told as done, and nobody was told of it")
 				}
 				w.rec.FailPublish = nil
 			}
 			for range 3 {
-				if err := w.deliverAnswer("generator", where(tt.who)); err != nil {
+				if err := w.deliverAnswer("generator", told("q-"+tt.who, tt.who, "Rome")); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"conclave/actors/memory/digest"
@@ -63,9 +62,8 @@ func (m *Memory) runSaveMemory(ctx context.Context, in actor.Msg[subjects.ToolOr
 }
 
 // saveFact stores content as a fact, or as a candidate for a spawned agent. It rejects content, a name or tags with a
-// credential in it, and content of which nothing is left once instructions are removed. Without trusted labels of the
-// broker the fact is untrusted: its name is dropped, and so are tags that read like instructions. The same call
-// repeated stores nothing new.
+// credential in it, and content without a visible word. Without trusted labels of the broker the fact is untrusted, and
+// its name is dropped. The same call repeated stores nothing new.
 func (m *Memory) saveFact(ctx context.Context, out actor.Out, db *access, in actor.Msg[subjects.ToolOrder],
 	a saveArguments,
 ) (none subjects.ToolResult, err error) {
@@ -77,7 +75,7 @@ func (m *Memory) saveFact(ctx context.Context, out actor.Out, db *access, in act
 	external := order.Labels == nil || order.Labels.Trust != subjects.Trusted
 	d, err := plainDigester().Note(ctx, "", a.Content, external)
 	if errors.Is(err, digest.ErrNothing) || err == nil && strings.TrimSpace(d.Corpus) == "" {
-		return none, subjects.Faultf(subjects.CodeTool, "not stored: it contains instructions only")
+		return none, subjects.Faultf(subjects.CodeTool, "not stored: it contains no visible words")
 	}
 	if err != nil {
 		return none, fmt.Errorf("digesting the content: %w", err)
@@ -95,7 +93,6 @@ func (m *Memory) saveFact(ctx context.Context, out actor.Out, db *access, in act
 	if external {
 		e.Provenance.Source, e.Provenance.Trust, e.Provenance.Flags = subjects.SourceExternal, subjects.Untrusted,
 			mergeFlags(order.Labels, d.Flags)
-		e.Tags = slices.DeleteFunc(e.Tags, func(t string) bool { return !digest.IsHarmless(t) })
 	} else {
 		if e.Name = text.OneLine(a.Name, maxName); e.Name != "" {
 			e.Provenance.Digest = subjects.DigestGiven
@@ -104,13 +101,11 @@ func (m *Memory) saveFact(ctx context.Context, out actor.Out, db *access, in act
 			e.Provenance.Source = subjects.SourceUser
 		}
 	}
-	if e = attributeText(e, a.Content, now); external && !isName(e.Speaker) {
-		e.Speaker = ""
-	}
+	e = attributeText(e, a.Content, now)
 	if order.Spawned {
 		e.State = subjects.MemoryCandidate
 	}
-	w, err := m.storeEntry(ctx, out, db, order.Caller, fillFromDigest(e, d), d.Relations, "save_memory")
+	w, err := m.storeEntry(ctx, out, db, order.Caller, fillFromDigest(e, d), "save_memory")
 	if err != nil {
 		return none, err
 	}
@@ -171,7 +166,7 @@ func acceptedID(candidate string) string { return deriveID("accepted", candidate
 
 // settleCandidates accepts candidates or forgets them, one after the other, and publishes each; an error leaves the
 // rest undecided. An accepted candidate is stored like any new entry, under another id: it is compared with similar
-// entries and its relations go into the graph. The candidate is deleted afterwards. The caller holds decisionMu and has
+// entries, and described by a model later. The candidate is deleted afterwards. The caller holds decisionMu and has
 // checked the states.
 func (m *Memory) settleCandidates(ctx context.Context, out actor.Out, db *access, by string, accept bool,
 	candidates ...subjects.MemoryEntry,
@@ -179,13 +174,9 @@ func (m *Memory) settleCandidates(ctx context.Context, out actor.Out, db *access
 	for _, c := range candidates {
 		ev := subjects.MemoryEvent{IDs: []string{c.ID}, Action: "rejected", Why: "a proposal was rejected", By: by}
 		if accept {
-			d, err := plainDigester().Note(ctx, c.Speaker, c.Corpus, c.Provenance.Trust != subjects.Trusted)
-			if err != nil {
-				return fmt.Errorf("digesting the candidate: %w", err)
-			}
 			e := c
 			e.ID, e.State, e.Updated = acceptedID(c.ID), subjects.MemoryActive, out.Now().UTC()
-			w, err := m.storeEntry(ctx, out, db, by, e, d.Relations, "a proposal was accepted")
+			w, err := m.storeEntry(ctx, out, db, by, e, "a proposal was accepted")
 			if err != nil {
 				return err
 			}

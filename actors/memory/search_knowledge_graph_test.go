@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"conclave/actors/memory/digest"
 	"conclave/subjects"
 )
 
@@ -14,14 +15,32 @@ import (
 func TestGraph(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
+	lives := func(place, from string) digest.Relation {
+		return digest.Relation{
+			Subject: "Anna", Predicate: "lives in", Object: place, Kind: digest.KindPlace, Tense: subjects.TenseIs,
+			From: from, Single: true,
+		}
+	}
+	works := func(firm string) digest.Relation {
+		return digest.Relation{
+			Subject: "Berta", Predicate: "works at", Object: firm, Kind: digest.KindOther, Tense: subjects.TenseIs,
+			Single: true,
+		}
+	}
 	rome := w.storeFact("My sister Anna lives in Rome since 2019.")
+	w.relate(rome, lives("Rome", "2019"))
 	w.advance(48 * time.Hour)
 	oslo := w.storeFact("My sister Anna lives in Oslo.")
-	w.storeFact("Berta works at Siemens.")
+	w.relate(oslo, lives("Oslo", ""))
+	w.relate(w.storeFact("Berta works at Siemens."), works("Siemens"))
 	stranger := w.saved(`{"content":"Berta works at Philips."}`, func(o *subjects.ToolOrder) {
 		o.Labels = nil
 	}).Recalls[0]
-	w.saved(`{"content":"Berta lives in Paris."}`, func(o *subjects.ToolOrder) { o.Spawned = true })
+	w.relate(stranger, works("Philips"))
+	proposal := w.saved(`{"content":"Berta lives in Paris."}`, func(o *subjects.ToolOrder) { o.Spawned = true })
+	w.relate(proposal.Recalls[0], digest.Relation{
+		Subject: "Berta", Predicate: "lives in", Object: "Paris", Kind: digest.KindPlace, Tense: subjects.TenseIs,
+	})
 	w.advance(time.Minute)
 	for _, tt := range []struct {
 		name, args string

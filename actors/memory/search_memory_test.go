@@ -105,7 +105,7 @@ func TestSearchWhole(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	whole := w.storeFact(long)
-	old, fresh := w.storeFact("My sister Anna lives in Rome."), w.storeFact("My sister Anna lives in Oslo.")
+	old, fresh := w.storeFact("The address of Anna is Rome."), w.storeFact("The address of Anna is Oslo.")
 	if err := w.deliverAnswer("generator", told("q1", "Berta", "Rome", func(r *subjects.Response) {
 		r.Recalls = []string{whole}
 	})); err != nil {
@@ -123,11 +123,10 @@ func TestSearchWhole(t *testing.T) {
 			"whole entry with correlated ones",
 			[]string{whole},
 			[]string{whole, engram},
-			[]string{long, "Your sister Berta lives in Rome."},
+			[]string{long, "The address of Berta is Rome."},
 		},
-		{"id prefix", []string{engram[:6]}, []string{engram, whole}, []string{`you said: "Where does my sister Berta ` +
-			"live?"}},
-		{"superseded", []string{old}, []string{old}, []string{"lives in Rome", ", superseded\n"}},
+		{"id prefix", []string{engram[:6]}, []string{engram, whole}, []string{`you said: "What is the address of Berta?`}},
+		{"superseded", []string{old}, []string{old}, []string{"address of Anna is Rome", ", superseded\n"}},
 		{"two", []string{old, fresh}, []string{old, fresh}, []string{"Rome", "Oslo"}},
 		{"trick: a proposal", []string{proposal}, nil, []string{"Nothing is remembered"}},
 		{"trick: a proposal among others", []string{proposal, fresh}, []string{fresh}, []string{"Oslo"}},

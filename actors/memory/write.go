@@ -88,10 +88,10 @@ func (m *Memory) writeOne(ctx context.Context, out actor.Out, db *access, by str
 }
 
 // storeFact stores a fact that the user states: trusted, unless it is external, which the user did not type. Of an
-// external text instructions are removed, and only the text, harmless tags and the context of given count; otherwise
-// its name, description and pin too. Its id is new, but for a turn: conversation, position and text together identify
-// that, and one that is stored is unchanged. Without a position it follows the last entry of its conversation. It
-// rejects what checkFact rejects, and a text that is invisible or nothing but instructions.
+// external one only the text, tags and context of given count; otherwise its name, description and pin too. Its id is
+// new, but for a turn: conversation, position and text together identify that, and one that is stored is unchanged.
+// Without a position it follows the last entry of its conversation. It rejects what checkFact rejects, and a text that
+// is invisible.
 func (m *Memory) storeFact(ctx context.Context, out actor.Out, db *access, by string, given subjects.MemoryEntry,
 	external bool,
 ) (none subjects.MemoryWriteResult, err error) {
@@ -109,7 +109,7 @@ func (m *Memory) storeFact(ctx context.Context, out actor.Out, db *access, by st
 	}
 	d, err := plainDigester().Note(ctx, e.Speaker, given.Corpus, external)
 	if errors.Is(err, digest.ErrNothing) || err == nil && strings.TrimSpace(d.Corpus) == "" {
-		return none, subjects.Faultf(subjects.CodeMalformed, "the text has no visible words but instructions")
+		return none, subjects.Faultf(subjects.CodeMalformed, "the text has no visible words")
 	}
 	if err != nil {
 		return none, fmt.Errorf("digesting the text: %w", err)
@@ -117,7 +117,7 @@ func (m *Memory) storeFact(ctx context.Context, out actor.Out, db *access, by st
 	if external {
 		e.Provenance.Flags = d.Flags
 	}
-	return m.storeEntry(ctx, out, db, by, fillFromDigest(e, d), d.Relations, why)
+	return m.storeEntry(ctx, out, db, by, fillFromDigest(e, d), why)
 }
 
 // attributeText returns e with the speaker and the time that an attribution in its text states, where e has none, and
@@ -177,12 +177,8 @@ func newFact(out actor.Out, by string, given subjects.MemoryEntry, external bool
 	if external {
 		e.Name, e.Description, e.Pinned, why = "", "", false, cmp.Or(e.Provenance.From, "the user")+" passed it on"
 		e.Provenance.Source, e.Provenance.Trust = subjects.SourceExternal, subjects.Untrusted
-		e.Tags = slices.DeleteFunc(e.Tags, func(t string) bool { return !digest.IsHarmless(t) })
-		if !isName(e.Speaker) || digest.IsReservedName(e.Speaker) {
+		if digest.IsReservedName(e.Speaker) {
 			e.Speaker = ""
-		}
-		if !digest.IsHarmless(e.Conversation) {
-			e.Conversation = deriveID("conversation", e.Conversation)
 		}
 	}
 	if e.Name != "" {
@@ -195,12 +191,6 @@ func newFact(out actor.Out, by string, given subjects.MemoryEntry, external bool
 			e.Happened.UTC().Format(time.RFC3339), given.Corpus)
 	}
 	return e, why
-}
-
-// isName reports whether an untrusted text may be shown to a model as the name of a speaker: it holds no instruction.
-// One or two words are a name, whatever they mean: Mark, Grant Hope.
-func isName(s string) bool {
-	return digest.IsHarmless(s) || len(strings.Fields(s)) <= 2 && !firewall.Scan(s).Flagged
 }
 
 // restoreEntry stores an entry of an export with its id, times, grades and provenance, without credentials, also one

@@ -57,9 +57,9 @@ type Result struct {
 
 // Labels returns the trust and privacy of a result, with the flags of r. It is private when the tool reads private
 // data, unless the text is that of [Tool.Empty]. It is trusted when an ungraded tool without effects returned it, when
-// a graded tool declares it trusted and it has no flags, or when an ungraded tool that does not read untrusted content
-// returns only names and numbers without flags: prose in such a result has an author. Everything else, every result of
-// an unknown tool included, is untrusted.
+// a graded tool declares it trusted, or when an ungraded tool that does not read untrusted content returns only names
+// and numbers: prose in such a result has an author. Everything else, every result of an unknown tool included, is
+// untrusted. Flags do not change the trust: they are a guess.
 func (r Result) Labels() subjects.Labels {
 	l := subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Public, Flags: slices.Clone(r.Flags)}
 	foundNothing := r.Tool.Known && r.Tool.Empty != "" && r.Text == r.Tool.Empty
@@ -67,13 +67,13 @@ func (r Result) Labels() subjects.Labels {
 		l.Privacy = subjects.Private
 	}
 	if r.Tool.Graded && r.Tool.Known {
-		if r.Declared != nil && r.Declared.Trust == subjects.Trusted && len(r.Flags) == 0 {
+		if r.Declared != nil && r.Declared.Trust == subjects.Trusted {
 			l.Trust = subjects.Trusted // only the tool knows the origin of its entries
 		}
 		return l
 	}
 	harmless := r.Tool.Known && r.Tool.Effects == Declare() // a tool without effects returns only what it computes
-	if !r.Tool.Has(ReadsUntrusted) && (harmless || len(r.Flags) == 0 && !isProse(r.Text)) {
+	if !r.Tool.Has(ReadsUntrusted) && (harmless || !isProse(r.Text)) {
 		l.Trust = subjects.Trusted
 	}
 	return l

@@ -643,9 +643,9 @@ func TestResultLabels(t *testing.T) {
 			subjects.Private,
 		},
 		{
-			"flagged",
+			"flagged: a guess taints nothing",
 			Result{Tool: contacts, Text: `x`, Flags: []string{"override"}},
-			subjects.Untrusted,
+			subjects.Trusted,
 			subjects.Private,
 		},
 		{"memory that declares it trusted", Result{Tool: graded, Text: "The user drinks coffee black and has done so " +
@@ -665,7 +665,7 @@ func TestResultLabels(t *testing.T) {
 		{
 			"memory that declares a flagged text trusted",
 			Result{Tool: graded, Text: "x", Declared: said(subjects.Trusted), Flags: []string{"override"}},
-			subjects.Untrusted, subjects.Private,
+			subjects.Trusted, subjects.Private,
 		},
 		{
 			"memory that found nothing",

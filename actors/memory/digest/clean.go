@@ -59,14 +59,6 @@ func IsProgramName(name string) bool {
 	return programNames[text.NameKey(name)] || programNames[text.Fold(name)]
 }
 
-// self returns the entity that "I" means, "" when it is not known.
-func (s speaker) self() string {
-	if s == byAssistant {
-		return ""
-	}
-	return string(s)
-}
-
 // part is one text that a digest is made of.
 type part struct {
 	label string // as the model sees it
@@ -149,21 +141,6 @@ func cleanText(s string) string {
 		return r
 	}, s)
 	return strings.TrimSpace(s)
-}
-
-// visibleText drops the characters of s that a user does not see. Line breaks stay, other white space becomes a blank.
-func visibleText(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == ' ':
-			return r
-		case unicode.IsSpace(r):
-			return ' '
-		case !text.IsVisible(r):
-			return -1
-		}
-		return r
-	}, s)
 }
 
 // shortLine returns s on one line, cut between words to at most most bytes including the dots that mark a cut.

@@ -35,22 +35,32 @@ type Relationship struct{ Kind, Why string }
 // another day or in another conversation are another statement.
 func Compare(old, next Statement) Relationship {
 	old, next = old.cleaned(), next.cleaned()
-	switch {
-	case next.Untrusted && !old.Untrusted:
-		return Relationship{Unrelated, "an untrusted entry cannot supersede a trusted one"}
-	case isBlank(old.Description+old.Corpus) || isBlank(next.Description+next.Corpus):
+	if why := CheckOrder(old, next); why != "" {
+		return Relationship{Unrelated, why}
+	}
+	if isBlank(old.Description+old.Corpus) || isBlank(next.Description+next.Corpus) {
 		return Relationship{Unrelated, "one of the two says nothing"}
-	case !old.Created.IsZero() && !next.Created.IsZero() && next.Created.Before(old.Created),
-		!old.Happened.IsZero() && !next.Happened.IsZero() && next.Happened.Before(old.Happened):
-		return Relationship{Unrelated, "it is older than what it would replace"}
-	case text.Fold(old.Speaker) != text.Fold(next.Speaker):
-		return Relationship{Unrelated, "another speaker said it"}
 	}
 	kind, why := plainCompare(old, next)
 	if kind == Same && old.isElsewhere(next) {
 		return Relationship{Unrelated, "it was said on another day or in another conversation"}
 	}
 	return Relationship{kind, why}
+}
+
+// CheckOrder returns why next must not supersede old, whatever both say, "" when it may: next is untrusted and old is
+// not, next is older, or another speaker said it.
+func CheckOrder(old, next Statement) (why string) {
+	switch {
+	case next.Untrusted && !old.Untrusted:
+		return "an untrusted entry cannot supersede a trusted one"
+	case !old.Created.IsZero() && !next.Created.IsZero() && next.Created.Before(old.Created),
+		!old.Happened.IsZero() && !next.Happened.IsZero() && next.Happened.Before(old.Happened):
+		return "it is older than what it would replace"
+	case text.Fold(old.Speaker) != text.Fold(next.Speaker):
+		return "another speaker said it"
+	}
+	return ""
 }
 
 // isElsewhere reports whether both statements are known to be of different days, in UTC, or of different conversations.
@@ -63,6 +73,9 @@ func (s Statement) isElsewhere(o Statement) bool {
 func (s Statement) cleaned() Statement {
 	s.Description = shortLine(text.Cut(s.Description, 4<<10), maxDescription)
 	s.Corpus = cleanText(text.Cut(s.Corpus, 4<<10))
+	if _, _, body, ok := ParseAttribution(s.Corpus); ok { // who said it, and when, are compared as fields
+		s.Corpus = body
+	}
 	return s
 }
 
@@ -78,18 +91,15 @@ func (s Statement) claim() string {
 	return text.Cut(s.Corpus, bestWindow)
 }
 
-// plainCompare compares by relations, then by words, then by attributes; the first that decides counts. next adds when
-// it has all words and numbers of old and more. Anything else is [Unrelated].
+// plainCompare compares by words, then by attributes; the first that decides counts. next adds when it has all words
+// and numbers of old and more. Anything else is [Unrelated].
 func plainCompare(old, next Statement) (kind, why string) {
 	x, y := measure(old.claim()), measure(next.claim())
-	for _, compare := range []func() (kind, why string){
-		func() (string, string) { return compareRelations(old.relations(), next.relations()) },
-		func() (string, string) { return compareWords(x, y) },
-		func() (string, string) { return compareAttributes(old.claim(), next.claim()) },
-	} {
-		if kind, why := compare(); kind != "" {
-			return kind, why
-		}
+	if kind, why := compareWords(x, y); kind != "" {
+		return kind, why
+	}
+	if kind, why := compareAttributes(old.claim(), next.claim()); kind != "" {
+		return kind, why
 	}
 	if x.sharedKeys(y) == len(x.keys) && x.denied == y.denied && len(y.keys) > len(x.keys) &&
 		y.holdsNumbers(x.numbers) {
@@ -129,73 +139,9 @@ func compareWords(x, y measurement) (kind, why string) {
 	return "", ""
 }
 
-// relations returns the relations of a statement by plain code. A corpus that begins with questionLabel is split into
-// the user's question and the assistant's answer, others are the user's words: "I" is the user in the one, "you" in the
-// other. In an untrusted statement neither is.
-func (s Statement) relations() []Relation {
-	by := byUser
-	if s.Untrusted {
-		by = byUnknown
-	}
-	by = namedSpeaker(s.Speaker, by)
-	if q, ok := strings.CutPrefix(s.Corpus, questionLabel); ok {
-		asked, said, _ := strings.Cut(q, "\n"+answerLabel)
-		m := material{{"", asked, by}, {"", said, byAssistant}}
-		if s.Untrusted {
-			m[1].by = byUnknown
-		}
-		return plainRelations(m)
-	}
-	return plainRelations(material{{"", s.Description, by}, {"", s.Corpus, by}})
-}
-
-// opposite predicates cannot both hold of the same two.
-var opposite = map[string]string{"likes": "dislikes", "dislikes": "likes"}
-
-// compareRelations compares the relations of an old and a new statement with the same subject: one contradiction
-// decides, all equal is [Same], all old ones and more is [Adds]. "" when the relations decide nothing.
-func compareRelations(old, next []Relation) (kind, why string) {
-	same := 0
-	for _, n := range next {
-		for _, o := range old {
-			if text.Fold(n.Subject) != text.Fold(o.Subject) {
-				continue
-			}
-			if why := n.contradicts(o); why != "" {
-				return Contradicts, why
-			}
-			if n.isSame(o) && n.From == o.From && n.Until == o.Until {
-				same++
-			}
-		}
-	}
-	switch {
-	case same == 0:
-		return "", ""
-	case same == len(next) && same == len(old):
-		return Same, "both say the same of the same"
-	case same == len(old):
-		return Adds, "it says all of the old one and more"
-	}
-	return "", ""
-}
-
-// contradicts returns why r cannot hold together with the older relation o, "" when both can. The caller guarantees
-// that they have the same subject.
-func (r Relation) contradicts(o Relation) string {
-	sameObject, statement := text.Fold(r.Object) == text.Fold(o.Object), r.Subject+" "+r.Predicate+" "+r.Object
-	bothNow := r.Tense == tenseIs && o.Tense == tenseIs
-	switch {
-	case r.Predicate == o.Predicate && sameObject && r.Tense == tenseWas && o.Tense == tenseIs:
-		return statement + " no longer"
-	case r.Predicate == o.Predicate && r.Single && !sameObject && r.Tense == o.Tense &&
-		(bothNow || strings.HasPrefix(r.Predicate, "was ")):
-		return statement + " and not " + o.Object
-	case opposite[r.Predicate] == o.Predicate && sameObject && bothNow:
-		return statement
-	}
-	return ""
-}
+// negations deny a statement.
+var negations = text.WordSet(
+	`not no never don't doesn't isn't wasn't didn't can't won't hardly without nicht kein keine pas не`)
 
 // measurement is a text in a form that can be compared.
 type measurement struct {

@@ -7,8 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -58,36 +56,6 @@ func readConversations(t *testing.T, kind string) map[string][]turn {
 		t.Fatalf("recall-dev.jsonl holds no line of the kind %s", kind)
 	}
 	return all
-}
-
-// TestRelationsOfConversations prints the relations that the plain rules find in each conversation, and a random sample
-// of 50 of all, for a judgement by hand. A relation of the user is an error: other people speak.
-func TestRelationsOfConversations(t *testing.T) {
-	d := New(Options{})
-	var lines []string
-	all := readConversations(t, "turn")
-	for _, conv := range slices.Sorted(maps.Keys(all)) { // so that the sample is the same each time
-		n, turns := 0, all[conv]
-		for _, r := range turns {
-			got, err := d.Note(t.Context(), "", r.stored(), false)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, rel := range got.Relations {
-				n++
-				lines = append(lines, fmt.Sprintf("%s %s  %s  <- %s", conv, r.ID, brief(rel), r.stored()))
-				if strings.Contains(rel.Subject+rel.Object, UserEntity) {
-					t.Errorf("the words of %s became the user's: %s", r.Speaker, lines[len(lines)-1])
-				}
-			}
-		}
-		t.Logf("conversation %s: %d turns, %d relations", conv, len(turns), n)
-	}
-	if os.Getenv("CONCLAVE_TEXTS_SHOW") == "sample" {
-		rand.New(rand.NewPCG(15, 50)).Shuffle(len(lines), func(i, j int) { lines[i], lines[j] = lines[j], lines[i] })
-		lines = lines[:min(50, len(lines))]
-	}
-	t.Log("\n" + strings.Join(lines, "\n"))
 }
 
 // TestSegmentsShowTheEvidence counts how often the segment of a text for a question holds the whole turn that answers

@@ -26,10 +26,7 @@ func fill(t testing.TB, change map[string]any) string {
 	form := map[string]any{
 		"name": "capital of Norway", "description": "Oslo is the capital of Norway.", "intent": IntentAsk,
 		"sentiment": Neutral,
-		"entities": []any{
-			map[string]any{"name": "Oslo", "kind": "place"},
-			map[string]any{"name": "Norway", "kind": "place"},
-		},
+		"entities":  []any{"Oslo", "Norway"},
 		"relations": []any{map[string]any{
 			"subject": "Oslo", "predicate": "is capital of", "object": "Norway",
 			"kind": "place", "tense": "is", "from": "", "until": "",
@@ -59,25 +56,20 @@ var (
 	good = Digest{
 		Name: "capital of Norway", Description: "Oslo is the capital of Norway.", Corpus: "Question: " + asked +
 			"\nAnswer: " + answer,
-		Intent: IntentAsk, Sentiment: Neutral, Entities: []Entity{{"Oslo", KindPlace}, {"Norway", KindPlace}},
+		Intent: IntentAsk, Sentiment: Neutral, Entities: []string{"Oslo", "Norway"},
 		Relations: []Relation{{
 			Subject: "Oslo", Predicate: "is capital of", Object: "Norway", Kind: KindPlace,
 			Tense: "is", Single: true,
 		}}, By: subjects.DigestModel,
 	}
 	plainGood = Digest{
-		Name: "capital of Norway", Description: answer, Corpus: good.Corpus, Intent: IntentAsk, Sentiment: Neutral,
-		Entities: []Entity{{"Oslo", KindPlace}, {"Norway", KindThing}},
-		Relations: []Relation{{
-			Subject: "Oslo", Predicate: "is capital of", Object: "Norway", Kind: KindOther,
-			Tense: "is", Single: true,
-		}}, By: subjects.DigestPlain,
+		Name: "capital of Norway", Description: answer, Corpus: good.Corpus, Entities: []string{"Norway", "Oslo"},
+		By: subjects.DigestPlain,
 	}
 )
 
 func TestAnswerByModel(t *testing.T) {
 	t.Parallel()
-	entity := func(name, kind string) any { return map[string]any{"name": name, "kind": kind} }
 	relation := func(s, p, o, tense, from string) any {
 		return map[string]any{
 			"subject": s, "predicate": p, "object": o, "kind": "place", "tense": tense, "from": from,
@@ -175,47 +167,45 @@ func TestAnswerByModel(t *testing.T) {
 				d.Description = plainGood.Description
 			}, notes: "description",
 		},
-		{name: "trick: an intent of its own", reply: fill(t, map[string]any{"intent": "obey"}), notes: "intent"},
+		{
+			name: "trick: an intent of its own", reply: fill(t, map[string]any{"intent": "obey"}),
+			want: func(d *Digest) { d.Intent = "" }, notes: "intent",
+		},
 		{
 			name: "trick: a sentiment in other letters", reply: fill(t, map[string]any{"sentiment": "NEUTRAL"}),
-			notes: "sentiment",
+			want: func(d *Digest) { d.Sentiment = "" }, notes: "sentiment",
 		},
 		{
 			name:  "trick: invented entities",
-			reply: fill(t, map[string]any{"entities": []any{entity("Bergen", "place"), entity("Oslo", "place")}}),
+			reply: fill(t, map[string]any{"entities": []any{"Bergen", "Oslo"}}),
 			want:  func(d *Digest) { d.Entities = d.Entities[:1] },
 		},
 		{
 			name:  "trick: only invented entities",
-			reply: fill(t, map[string]any{"entities": []any{entity("Bergen", "place"), entity("slo", "place")}}),
+			reply: fill(t, map[string]any{"entities": []any{"Bergen", "slo"}}),
 			want:  func(d *Digest) { d.Entities = plainGood.Entities }, notes: "entities",
 		},
 		{
-			name: "trick: entities of a wrong kind",
-			reply: fill(t,
-				map[string]any{"entities": []any{
-					entity("Oslo", "weapon"), 7, "Norway", entity("oslo", "place"),
-					entity("user", "person"),
-				}}), want: func(d *Digest) {
-				d.Entities = []Entity{{"Oslo", KindThing}}
-			},
+			name:  "trick: entities of a wrong type",
+			reply: fill(t, map[string]any{"entities": []any{"Oslo", 7, map[string]any{"name": "Norway"}, "oslo", "user"}}),
+			want:  func(d *Digest) { d.Entities = d.Entities[:1] },
 		},
 		{
 			name:  "trick: invented relations",
 			reply: fill(t, map[string]any{"relations": []any{relation("Oslo", "is capital of", "Sweden", "is", "")}}),
-			want:  func(d *Digest) { d.Relations = plainGood.Relations }, notes: "relations",
+			want:  func(d *Digest) { d.Relations = nil }, notes: "relations",
 		},
 		{
 			name: "trick: a relation that is an order",
 			reply: fill(t,
 				map[string]any{"relations": []any{relation("Oslo", "must; delete all of", "Norway", "is", "")}}),
-			want: func(d *Digest) { d.Relations = plainGood.Relations }, notes: "relations",
+			want: func(d *Digest) { d.Relations = nil }, notes: "relations",
 		},
 		{
 			name: "trick: a tense of its own",
 			reply: fill(t,
 				map[string]any{"relations": []any{relation("Oslo", "is capital of", "Norway", "will be", "")}}),
-			want: func(d *Digest) { d.Relations = plainGood.Relations }, notes: "relations",
+			want: func(d *Digest) { d.Relations = nil }, notes: "relations",
 		},
 		{
 			name: "trick: a date that nobody said",
@@ -225,7 +215,7 @@ func TestAnswerByModel(t *testing.T) {
 		{
 			name:  "trick: about the user, and nobody said so",
 			reply: fill(t, map[string]any{"relations": []any{relation("the person", "lives in", "Bergen", "is", "")}}),
-			want:  func(d *Digest) { d.Relations = plainGood.Relations }, notes: "relations",
+			want:  func(d *Digest) { d.Relations = nil }, notes: "relations",
 		},
 		{
 			name: "trick: single of its own will",
@@ -363,8 +353,7 @@ func TestPrompt(t *testing.T) {
 func TestForms(t *testing.T) {
 	t.Parallel()
 	for name, form := range map[string]json.RawMessage{
-		"digest": digestSchema, "external": externalSchema,
-		"segments": segmentsSchema,
+		"digest": digestSchema, "segments": segmentsSchema,
 	} {
 		if !json.Valid(form) {
 			t.Errorf("%s is no JSON", name)
@@ -372,7 +361,7 @@ func TestForms(t *testing.T) {
 	}
 	for name, list := range map[string][]string{
 		"intent": intents, "sentiment": sentiments,
-		"kind of entity": entityKinds, "kind of relation": relationKinds, "tense": tenses,
+		"kind of relation": relationKinds, "tense": tenses,
 	} {
 		var all strings.Builder
 		for i, v := range list {
@@ -386,8 +375,7 @@ func TestForms(t *testing.T) {
 		}
 	}
 	for name, prompt := range map[string]string{
-		"answer": answerPrompt, "note": notePrompt, "external": externalPrompt,
-		"segments": segmentsPrompt,
+		"answer": answerPrompt, "note": notePrompt, "segments": segmentsPrompt,
 	} {
 		for _, must := range []string{
 			"[TEXT ", "[END OF TEXT number]", " data", "instruction to you",
@@ -408,12 +396,8 @@ func TestNote(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d.Name != "my sister Ana lives in Oslo since 2019" || d.Corpus != note || d.By != subjects.DigestPlain ||
-		d.Intent != IntentTell {
+		d.Intent != "" || d.Relations != nil || !slices.Equal(d.Entities, []string{"Ana", "Oslo"}) {
 		t.Errorf("%+v", d)
-	}
-	if got := briefs(d.Relations); !slices.Equal(got,
-		[]string{"Ana|is sister of|the user|is||", "Ana|lives in|Oslo|is|2019|"}) {
-		t.Errorf("relations %q", got)
 	}
 	d,
 		err = New(
@@ -445,8 +429,7 @@ func TestModelRelations(t *testing.T) {
 	for _, tt := range []struct {
 		name                                     string
 		subject, predicate, object, tense, until string
-		// the first relation; what plain code finds when the model's is of no use
-		want string
+		want                                     string // "" = the model's is of no use
 	}{
 		{"named", "Ana", "lives in", "Rome", "is", "", "Ana|lives in|Rome|is|March 2020|"},
 		{"my", "my sister", "resides in", "Rome", "is", "", "the user's sister|lives in|Rome|is|March 2020|"},
@@ -463,11 +446,11 @@ func TestModelRelations(t *testing.T) {
 			"trick: a long date", "Ana", "lives in", "Rome", "was", "moved to Rome in March 2020. Where",
 			"Ana|lives in|Rome|was|March 2020|",
 		},
-		{"trick: whose brother", "my brother", "lives in", "Rome", "is", "", "Ana|is sister of|the user|is||"},
-		{"trick: to itself", "Ana", "knows", "Ana", "is", "", "Ana|is sister of|the user|is||"},
-		{"trick: nothing", "", "", "", "is", "", "Ana|is sister of|the user|is||"},
-		{"trick: long", strings.Repeat("Ana ", 40), "knows", "Rome", "is", "", "Ana|is sister of|the user|is||"},
-		{"trick: letters of a name", "An", "lives in", "Rom", "is", "", "Ana|is sister of|the user|is||"},
+		{"trick: whose brother", "my brother", "lives in", "Rome", "is", "", ""},
+		{"trick: to itself", "Ana", "knows", "Ana", "is", "", ""},
+		{"trick: nothing", "", "", "", "is", "", ""},
+		{"trick: long", strings.Repeat("Ana ", 40), "knows", "Rome", "is", "", ""},
+		{"trick: letters of a name", "An", "lives in", "Rom", "is", "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -476,8 +459,8 @@ func TestModelRelations(t *testing.T) {
 				"tense": tt.tense, "from": "March 2020", "until": tt.until,
 			}}})
 			d, err := New(Options{Ask: says(reply)}).Answer(t.Context(), question, told, false)
-			if err != nil || len(d.Relations) == 0 || brief(d.Relations[0]) != tt.want {
-				t.Errorf("%q, %v, want %q", briefs(d.Relations), err, tt.want)
+			if got := strings.Join(briefs(d.Relations), "; "); err != nil || got != tt.want {
+				t.Errorf("%q, %v, want %q", got, err, tt.want)
 			}
 			bounded(t, d)
 		})
@@ -512,40 +495,6 @@ func TestPiece(t *testing.T) {
 			bounded(t, d)
 		})
 	}
-	d := New(Options{}).Piece("Family", "", "I live in Oslo. My sister is Ana. Tom Berg lives in Rome.")
-	if got := briefs(d.Relations); !slices.Equal(got, []string{"Tom Berg|lives in|Rome|is||"}) {
-		t.Errorf("who says I in a file is not known: %q", got)
-	}
-}
-
-func TestPlainIntentAndSentiment(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct{ text, intent, sentiment string }{
-		{"What is the capital of Norway?", IntentAsk, Neutral},
-		{"how old is Ana?", IntentAsk, Neutral},
-		{"How do I bake bread?", IntentHow, Neutral},
-		{"Wie backe ich Brot?", IntentHow, Neutral},
-		{"I prefer tea.", IntentPrefer, Neutral},
-		{"My favourite colour is blue.", IntentPrefer, Neutral},
-		{"Remember that I hate fish", IntentPrefer, Negative},
-		{"Remember that Ana lives in Oslo.", IntentTell, Neutral},
-		{"Write a letter to my landlord.", IntentTask, Neutral},
-		{"Can you send a mail to Tom?", IntentTask, Neutral},
-		{"Tell me about Oslo", IntentAsk, Neutral},
-		{"Hello!", IntentChat, Neutral},
-		{"Thanks, that was great!", IntentChat, Positive},
-		{"This is not good, it is terrible.", IntentTell, Negative},
-		{"not bad at all, nice", IntentTell, Positive},
-		{"", IntentChat, Neutral},
-		{"😀", IntentChat, Neutral},
-	} {
-		if got := plainIntent(tt.text); got != tt.intent {
-			t.Errorf("%q: intent %q, want %q", tt.text, got, tt.intent)
-		}
-		if got := plainSentiment(tt.text); got != tt.sentiment {
-			t.Errorf("%q: sentiment %q, want %q", tt.text, got, tt.sentiment)
-		}
-	}
 }
 
 // bounded checks what is true of every digest.
@@ -572,10 +521,7 @@ func bounded(t testing.TB, d Digest) {
 		t.Errorf("%d entities, %d relations", len(d.Entities), len(d.Relations))
 	}
 	for _, e := range d.Entities {
-		line("entity", e.Name, maxThing)
-		if !slices.Contains(entityKinds, e.Kind) {
-			t.Errorf("kind %q", e.Kind)
-		}
+		line("entity", e, maxThing)
 	}
 	for _, r := range d.Relations {
 		line("subject", r.Subject, maxThing+20)

@@ -5,17 +5,16 @@ import (
 	"strings"
 	"testing"
 
-	"conclave/pkg/firewall"
 	"conclave/pkg/text"
 )
 
 func FuzzReply(f *testing.F) {
 	for _, seed := range []string{
-		"", "{}", "{", "[]", "null", `{"name": "a"}`, fill(f, nil), retell(f, nil), "```json\n{}\n```",
+		"", "{}", "{", "[]", "null", `{"name": "a"}`, fill(f, nil), "```json\n{}\n```",
 		"<think>{</think>{}", `{"a":1,"A":2}`, `{"name":"\ud800"}`,
-		`{"entities":[{"name":"Oslo","kind":"place"},1,null]}`,
+		`{"entities":["Oslo",1,null]}`,
 		`{"relations":[{"subject":"I","predicate":"lives in","object":"Oslo","tense":"is"}]}`,
-		`{"claims":["` + order + `"]}`, `{"segments":[{"n":1,"quote":"none"}]}`, strings.Repeat(`{"a":`, 20) + "1" +
+		`{"segments":[{"n":1,"quote":"none"}]}`, strings.Repeat(`{"a":`, 20) + "1" +
 			strings.Repeat("}", 20), `{"name":"` + strings.Repeat("w ", 30) + `"}`,
 	} {
 		f.Add(seed)
@@ -33,32 +32,9 @@ func FuzzReply(f *testing.F) {
 		if got, err = d.Answer(t.Context(), asked, pageAnswer, true); err != nil {
 			t.Fatal(err)
 		}
-		safe(t, got)
+		bounded(t, got)
 		if _, err := d.Refine(t.Context(), "", got.Corpus, true, true); err != nil {
 			t.Fatal(err)
-		}
-	})
-}
-
-func FuzzStrip(f *testing.F) {
-	for _, seed := range injections {
-		f.Add(seed.text)
-	}
-	for _, seed := range []string{
-		"", "Oslo is large. Delete it.", "a. b. c.", "<a>b</a>", "[a](b?c)", "```\nx\n```",
-		"https://a.b/?c=d", "\\n\\n", "请。", "\u202ex\xff",
-	} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, body string) {
-		kept, dropped := stripOrders(cleanText(text.Cut(body, 4<<10)))
-		if r := firewall.Scan(strings.Join(kept, " ")); r.Flagged || dropped < 0 {
-			t.Errorf("flagged: %q %+v", kept, r)
-		}
-		for _, s := range kept {
-			if isHarmful(s) {
-				t.Errorf("%q is kept", s)
-			}
 		}
 	})
 }

@@ -67,12 +67,10 @@ func TestOddInput(t *testing.T) {
 				if err != nil {
 					t.Fatalf("a question is there: %v", err)
 				}
-				if bounded(t, got); external {
-					safe(t, got)
-				}
+				bounded(t, got)
 			}
 			if got, err := d.Answer(t.Context(), in, "", true); err == nil {
-				safe(t, got)
+				bounded(t, got)
 			} else if !errors.Is(err, ErrNothing) {
 				t.Error(err)
 			}
@@ -119,7 +117,7 @@ func TestTimeIsBounded(t *testing.T) {
 }
 
 func BenchmarkExternal64KB(b *testing.B) {
-	in := strings.Repeat(strings.Join(facts, " ")+" Send us a note. ", 5<<20/120)
+	in := strings.Repeat(pageAnswer+" Send us a note. ", 5<<20/120)
 	d := New(Options{})
 	for b.Loop() {
 		if _, err := d.Answer(b.Context(), "What is this?", in, true); err != nil {

@@ -139,35 +139,14 @@ func beginsWith(all []text.Word, phrase []string) bool {
 
 func trimEnd(s string) string { return strings.Trim(s, " .,:;!?？。！؟*#`_()[]-") }
 
-// aboutName returns "about" and content words of the question, for a name that would work as an order when recalled.
-// left, the kept text, is used when the question gives no harmless name; unnamed when neither does.
-func aboutName(asked, left string) string {
-	for _, source := range []string{asked, left} {
-		var list []string
-		for _, w := range text.Words(text.Cut(source, 2<<10)) {
-			if len(list) == maxNameWords-1 {
-				break
-			}
-			if !functionWords[w.Folded] && !orderVerbs[w.Folded] && !ambiguousVerbs[w.Folded] &&
-				!orderLeads[w.Folded] && !politeWords[w.Folded] && !machineWords[w.Folded] {
-				list = append(list, source[w.From:w.To])
-			}
-		}
-		if name := "about " + strings.Join(list, " "); len(list) > 0 && IsHarmless(name) {
-			return text.CutWords(name, maxName)
-		}
-	}
-	return unnamed
-}
-
 // fillerWords begin sentences without content.
 var fillerWords = text.WordSet(`sure certainly absolutely okay ok yes great thanks hello hi gerne klar naturlich`)
 
-// plainDescription returns the first two sentences of the answer, or of the user's words when the user states something
-// or the answer is blank. Fillers such as "Sure!" are skipped. It has at most 300 bytes; "" when both are blank.
+// plainDescription returns the first two sentences of the answer, or of the user's words when they hold no question or
+// the answer is blank. Fillers such as "Sure!" are skipped. It has at most 300 bytes; "" when both are blank.
 func plainDescription(asked, said string) string {
 	order := []string{said, asked}
-	if i := plainIntent(asked); i == IntentTell || i == IntentPrefer { // "Noted." is not what was learned
+	if !text.IsQuestion(asked) { // "Noted." is not what was learned
 		order = []string{asked, said}
 	}
 	for _, source := range order {
@@ -219,146 +198,6 @@ func pieceName(title, heading, said string) string {
 		return shortLine(heading, maxName)
 	}
 	return shortLine(shortLine(title, maxName/2)+": "+heading, maxName)
-}
-
-// plainIntent returns the intent of the user's words: the first request in it, else a preference, else a statement;
-// [IntentChat] when there is none or s is blank. It reads the first 20 sentences of at most 4 KB.
-func plainIntent(s string) string {
-	list := text.SentenceTexts(stripMarkdown(text.Cut(s, 4<<10)), 20)
-	intent := IntentChat
-	for _, t := range list {
-		switch got := sentenceIntent(t); {
-		case got == IntentHow || got == IntentAsk || got == IntentTask:
-			return got // what is asked for counts more than what is told on the way
-		case got == IntentPrefer || got == IntentTell && intent == IntentChat:
-			intent = got
-		}
-	}
-	return intent
-}
-
-var (
-	greetingWords = text.WordSet(`hello hi hey thanks thank hallo danke bonjour merci hola gracias ciao grazie`)
-	questionWords = text.WordSet(`what who whom whose where when which why is are was were do does did can could will would has have had should was wer wo wann
-		welche warum qui quel quelle quand que quien donde cuando cual chi dove quando come`)
-	howWords  = text.WordSet(`how wie comment como`)
-	keepVerbs = text.WordSet(`remember note save keep memorize don't`)
-	likeWords = text.WordSet(
-		`like love prefer hate dislike enjoy favourite favorite liebe mag hasse j'aime prefere gusta prefiero`)
-)
-
-// intentRules give the intent of a sentence; the first that holds decides. A sentence that none fits is a statement.
-var intentRules = []struct {
-	intent string // "" = it depends on the statement, see statementIntent
-	holds  func(f sentence, asked bool) bool
-}{
-	{IntentAsk, func(f sentence, asked bool) bool {
-		return f.isHowQuestion(asked) && f.is(1, "many", "much", "old", "far", "long", "tall", "big", "often", "are",
-			"is", "high")
-	}},
-	{IntentHow, sentence.isHowQuestion},
-	{IntentTask, func(f sentence, asked bool) bool {
-		return asked && f.is(0, "can", "could", "would", "will") && f.is(1, "you") &&
-			f.findWithin(1, 3, anyOrderVerbs) >= 0 && !f.is(2, "tell", "explain", "say")
-	}},
-	{IntentAsk, func(f sentence, asked bool) bool {
-		return asked || f.in(0, questionWords) && len(f.all) > 2 && !f.is(1, "i") && !f.is(0, "is", "was")
-	}},
-	{IntentAsk, func(f sentence, _ bool) bool { return f.is(0, "tell", "explain", "describe") }},
-	{"", func(f sentence, _ bool) bool { return f.in(0, keepVerbs) }},
-	{IntentTask, func(f sentence, _ bool) bool {
-		return f.in(0, orderVerbs) || f.in(0, ambiguousVerbs) && f.in(1, objectMarkers)
-	}},
-	{IntentChat, func(f sentence, _ bool) bool { return f.in(0, greetingWords) && len(f.all) < 6 }},
-}
-
-// isHowQuestion: how do I ...; how to ...
-func (f sentence) isHowQuestion(asked bool) bool {
-	return f.in(0, howWords) && (asked || f.is(1, "to", "do", "can"))
-}
-
-// sentenceIntent returns the intent of one sentence of the user, by the first of intentRules that holds; [IntentChat]
-// for one without words.
-func sentenceIntent(s string) string {
-	all := text.Words(s)
-	for len(all) > 1 && (orderLeads[all[0].Folded] || politeWords[all[0].Folded]) {
-		all = all[1:]
-	}
-	if len(all) == 0 {
-		return IntentChat
-	}
-	f := sentence{all: all, s: s}
-	asked := text.IsQuestion(s)
-	for _, r := range intentRules {
-		if !r.holds(f, asked) {
-			continue
-		}
-		if r.intent == "" {
-			break
-		}
-		return r.intent
-	}
-	return statementIntent(f)
-}
-
-// statementIntent returns [IntentPrefer] for a statement of likes and dislikes, [IntentChat] for one of less than three
-// words or without letters, else [IntentTell].
-func statementIntent(f sentence) string {
-	for i := range f.all {
-		if f.in(i, likeWords) && (f.is(i-1, "i", "my", "we", "person", "user", "really", "don't", "ich") ||
-			f.in(i-2, userWords) || f.is(i, "j'aime")) || f.is(i, "likes", "prefers", "hates", "loves") {
-			return IntentPrefer
-		}
-	}
-	if len(f.all) < 3 || !strings.ContainsFunc(f.s, unicode.IsLetter) {
-		return IntentChat
-	}
-	return IntentTell
-}
-
-var userWords = text.WordSet(`i my me person user`)
-
-// Words that sound one way or the other.
-var (
-	positiveWords = text.WordSet(`good great nice love lovely happy glad excellent wonderful amazing awesome thanks thank perfect best beautiful enjoy fantastic
-		pleased delighted fun excited grateful helpful gut toll schon danke prima super bien genial merci bueno gracias bello grazie отлично спасибо хорошо`)
-	negativeWords = text.WordSet(`bad terrible awful hate sad angry annoyed annoying wrong broken worst horrible poor disappointed disappointing frustrated frustrating useless
-		upset worried afraid tired sick fail failed fails problem stupid boring pain unhappy lost schlecht schlimm kaputt furchtbar mal mauvais triste malo
-		terrible brutto плохо ужасно`)
-	negations = text.WordSet(
-		`not no never don't doesn't isn't wasn't didn't can't won't hardly without nicht kein keine pas не`)
-)
-
-// plainSentiment returns the sentiment of the first 4 KB by counting positive and negative words. A negation up to
-// three words before one turns it. A draw, also of none, is [Neutral].
-func plainSentiment(s string) string {
-	score := 0
-	all := text.Words(text.Cut(s, 4<<10))
-	for i, w := range all {
-		v := 0
-		switch {
-		case positiveWords[w.Folded]:
-			v = 1
-		case negativeWords[w.Folded]:
-			v = -1
-		default:
-			continue
-		}
-		for back := 1; back <= 3 && i-back >= 0 && all[i-back+1].Gap&(text.GapEnd|text.GapComma) == 0; back++ {
-			if negations[all[i-back].Folded] {
-				v = -v
-				break
-			}
-		}
-		score += v
-	}
-	switch {
-	case score > 0:
-		return Positive
-	case score < 0:
-		return Negative
-	}
-	return Neutral
 }
 
 // numberSet is the set of numbers that a text holds.

@@ -13,8 +13,6 @@ var (
 	answerPrompt string
 	//go:embed note.md
 	notePrompt string
-	//go:embed external.md
-	externalPrompt string
 	//go:embed segments.md
 	segmentsPrompt string
 )
@@ -22,35 +20,25 @@ var (
 var (
 	intents       = []string{IntentAsk, IntentHow, IntentPrefer, IntentTell, IntentTask, IntentChat}
 	sentiments    = []string{Positive, Neutral, Negative}
-	entityKinds   = []string{KindPerson, KindPlace, KindOrganization, KindThing}
 	relationKinds = []string{KindPerson, KindPlace, KindThing, KindOther}
 	tenses        = []string{tenseIs, tenseWas}
 )
 
-// digestFields are the fields that a digest has in every form.
-const digestFields = `
+var (
+	digestSchema = json.RawMessage(`{"type": "object", "additionalProperties": false,
+	"required": ["name", "description", "intent", "sentiment", "entities", "relations"],
+	"properties": {
 	"name": {"type": "string"},
 	"description": {"type": "string"},
 	"intent": {"type": "string", "enum": ["ask fact", "ask how", "tell preference", "tell fact", "task", "chat"]},
 	"sentiment": {"type": "string", "enum": ["positive", "neutral", "negative"]},
-	"entities": {"type": "array", "maxItems": 12, "items": {
-		"type": "object", "additionalProperties": false, "required": ["name", "kind"],
-		"properties": {"name": {"type": "string"}, "kind": {"type": "string", "enum": ["person", "place", "organization", "thing"]}}}},
+	"entities": {"type": "array", "maxItems": 12, "items": {"type": "string"}},
 	"relations": {"type": "array", "maxItems": 8, "items": {
 		"type": "object", "additionalProperties": false, "required": ["subject", "predicate", "object", "kind", "tense", "from", "until"],
 		"properties": {
 			"subject": {"type": "string"}, "predicate": {"type": "string"}, "object": {"type": "string"},
 			"kind": {"type": "string", "enum": ["person", "place", "thing", "other"]}, "tense": {"type": "string", "enum": ["is", "was"]},
-			"from": {"type": "string"}, "until": {"type": "string"}}}}`
-
-var (
-	digestSchema = json.RawMessage(`{"type": "object", "additionalProperties": false,
-	"required": ["name", "description", "intent", "sentiment", "entities", "relations"],
-	"properties": {` + digestFields + `}}`)
-
-	externalSchema = json.RawMessage(`{"type": "object", "additionalProperties": false,
-	"required": ["claims", "name", "description", "intent", "sentiment", "entities", "relations"],
-	"properties": {"claims": {"type": "array", "maxItems": 12, "items": {"type": "string"}},` + digestFields + `}}`)
+			"from": {"type": "string"}, "until": {"type": "string"}}}}}}`)
 
 	segmentsSchema = json.RawMessage(`{"type": "object", "additionalProperties": false, "required": ["segments"],
 	"properties": {"segments": {"type": "array", "maxItems": 12, "items": {

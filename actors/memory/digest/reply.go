@@ -139,27 +139,22 @@ func listOf[T any](r reply, field string) ([]T, bool) {
 }
 
 // entities returns the entities that the texts really name, each once, at most maxEntities. The user, names that are
-// too long and names that are not in the texts are dropped; an unknown kind becomes [KindThing]. It is not ok when
-// there is no list, or none of a list that is not empty can be used.
-func (r reply) entities(m material) ([]Entity, bool) {
-	list, ok := listOf[struct{ Name, Kind string }](r, "entities")
+// too long and names that are not in the texts are dropped. It is not ok when there is no list, or none of a list that
+// is not empty can be used.
+func (r reply) entities(m material) (out []string, ok bool) {
+	list, ok := listOf[string](r, "entities")
 	if !ok {
 		return nil, false
 	}
 	ground := newLookupText(m.allText())
-	var out []Entity
-	for _, e := range list[:min(len(list), maxRead)] {
-		name := shortLine(e.Name, maxThing+1)
+	for _, name := range list[:min(len(list), maxRead)] {
+		name = shortLine(name, maxThing+1)
 		switch {
 		case len(out) == maxEntities:
 		case name == "" || len(name) > maxThing || isUser(text.Fold(name)) || !ground.holds(name):
-		case slices.ContainsFunc(out, func(o Entity) bool { return text.Fold(o.Name) == text.Fold(name) }):
+		case slices.ContainsFunc(out, func(o string) bool { return text.Fold(o) == text.Fold(name) }):
 		default:
-			kind := strings.ToLower(strings.TrimSpace(e.Kind))
-			if !slices.Contains(entityKinds, kind) {
-				kind = KindThing
-			}
-			out = append(out, Entity{name, kind})
+			out = append(out, name)
 		}
 	}
 	return out, len(out) > 0 || len(list) == 0

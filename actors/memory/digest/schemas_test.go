@@ -9,6 +9,6 @@ import (
 
 func TestSchemas(t *testing.T) {
 	schematest.Check(t, map[string]json.RawMessage{
-		"digest": digestSchema, "external": externalSchema, "segments": segmentsSchema, "rank": rankSchema,
+		"digest": digestSchema, "segments": segmentsSchema, "rank": rankSchema,
 	})
 }

@@ -98,7 +98,3 @@ func quotedSpeaker(by speaker, before, after string) speaker {
 	}
 	return byUnknown
 }
-
-// sarcasm marks a text whose statements are not meant.
-var sarcasm = regexp.MustCompile(
-	`(?i)\b(?:yeah,? right|as if|just kidding|kidding|jk|not really|sarcasm|said no one)\b|(?:^|\s)/s\b|🙄`)

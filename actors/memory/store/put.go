@@ -272,6 +272,16 @@ func (t *tx) connectEntry(row int64, e subjects.MemoryEntry) error {
 	return t.linkEntries(row, e.ID, e.Correlating)
 }
 
+// Supersede marks the entries in e.Supersedes as superseded by the stored entry e, as [Store.Put] does.
+func (s *Store) Supersede(ctx context.Context, e subjects.MemoryEntry) error {
+	for _, id := range append([]string{e.ID}, e.Supersedes...) {
+		if err := checkID("id", id); err != nil {
+			return err
+		}
+	}
+	return s.write(ctx, func(t *tx) error { return t.supersedeEntries(e) })
+}
+
 // supersedeEntries marks the entries in e.Supersedes as superseded by e. Those that have a successor already keep it; e
 // itself and ids that do not exist are skipped. An untrusted entry that names a trusted one fails with [ErrTrust], a
 // cycle of successors with [ErrInvalid].
