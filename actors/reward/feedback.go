@@ -69,8 +69,8 @@ func (r *Reward) onFeedback(ctx context.Context, in actor.Msg[subjects.Feedback]
 }
 
 // parseFeedback converts feedback of the account from to an opinion. It denies accounts that are not the user's, and
-// rejects an invalid query id, values out of range and empty feedback. Stars count before a thumb, and a thumb before
-// words; 0 means that stars or thumb are not given.
+// rejects an invalid query id, values out of range and empty feedback. Stars count before a thumb; 0 means that stars
+// or thumb are not given. Words alone are stored with the value 0: no rule reads what they mean.
 func parseFeedback(from, query string, f subjects.Feedback) (opinion, *subjects.Fault) {
 	malformed := func(format string, a ...any) (opinion, *subjects.Fault) {
 		return opinion{}, subjects.Faultf(subjects.CodeMalformed, format, a...)
@@ -91,9 +91,7 @@ func parseFeedback(from, query string, f subjects.Feedback) (opinion, *subjects.
 		o.Value = float64(f.Stars-3) / 2
 	case f.Thumb != 0:
 		o.Value = float64(f.Thumb)
-	case o.Words != "":
-		o.Value = float64(classifyWords(o.Words))
-	default:
+	case o.Words == "":
 		return malformed("it says nothing: give a thumb, stars or words")
 	}
 	return o, nil

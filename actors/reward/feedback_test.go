@@ -36,16 +36,8 @@ func TestFeedback(t *testing.T) {
 		{name: "four stars", f: subjects.Feedback{Stars: 4}, want: subjects.Reward{Value: 0.5, Stars: 4}},
 		{name: "five stars", f: subjects.Feedback{Stars: 5}, want: subjects.Reward{Value: 1, Stars: 5}},
 		{
-			name: "words of blame", f: subjects.Feedback{Words: "that was wrong"},
-			want: subjects.Reward{Value: -1, Words: "that was wrong"},
-		},
-		{
-			name: "words of praise", f: subjects.Feedback{Words: " merci, parfait\n"},
-			want: subjects.Reward{Value: 1, Words: "merci, parfait"},
-		},
-		{
-			name: "words that say neither", f: subjects.Feedback{Words: "I live in Rome"},
-			want: subjects.Reward{Words: "I live in Rome"},
+			name: "words alone", f: subjects.Feedback{Words: " that was wrong\n"},
+			want: subjects.Reward{Words: "that was wrong"},
 		},
 		{
 			name: "from the page", from: "gateway", f: subjects.Feedback{Thumb: 1},
@@ -66,7 +58,7 @@ func TestFeedback(t *testing.T) {
 		{
 			name: "trick: a credential in the words", f: subjects.Feedback{Words: "wrong, my password: " + canary +
 				" is not that"},
-			want: subjects.Reward{Value: -1, Words: "wrong, my password: [redacted: password] is not that"},
+			want: subjects.Reward{Words: "wrong, my password: [redacted: password] is not that"},
 		},
 		{
 			name: "trick: a credential with something unseen in it", f: subjects.Feedback{
@@ -77,12 +69,12 @@ func TestFeedback(t *testing.T) {
 		},
 		{
 			name: "trick: a book", f: subjects.Feedback{Words: "wrong " + strings.Repeat("ä", maxWords)},
-			want: subjects.Reward{Value: -1, Words: "wrong " + strings.Repeat("ä", (maxWords-6)/2) + "..."},
+			want: subjects.Reward{Words: "wrong " + strings.Repeat("ä", (maxWords-6)/2) + "..."},
 		},
 		{
 			name: "trick: signs that turn the terminal",
 			f:    subjects.Feedback{Words: "wrong\x1b[31m\u202e\r\nand\tslow"},
-			want: subjects.Reward{Value: -1, Words: "wrong[31m \nand slow"},
+			want: subjects.Reward{Words: "wrong[31m \nand slow"},
 		},
 
 		{name: "nothing", f: subjects.Feedback{}, code: subjects.CodeMalformed},
@@ -183,7 +175,7 @@ func TestRepeatedFeedbackCountsOnce(t *testing.T) {
 		{"trick: the same words but for blanks", []says{
 			{2, subjects.Feedback{QueryID: "q1", Words: "wrong"}},
 			{3, subjects.Feedback{QueryID: "q1", Words: " wrong\n"}},
-		}, "-1.0/1 "},
+		}, "+0.0/1 "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
