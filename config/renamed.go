@@ -10,6 +10,8 @@ import (
 
 // renamedFields maps the path of a field of an earlier version, with the section in front, to what became of it.
 var renamedFields = map[string]string{
+	"critic.claim_cap":        "removed; delete the line",
+	"critic.claims":           "removed; delete the line",
 	"manifest.shadow":         "renamed to monitor_only",
 	"models.background_limit": "removed; delete the line",
 	"models.ollama.rest":      "removed; delete the line",

@@ -57,8 +57,6 @@ var editable = []struct{ path, applies string }{
 	{"critic.max_age", live},
 	{"critic.pair_wait", live},
 	{"critic.retry_at", live},
-	{"critic.claims", live},
-	{"critic.claim_cap", live},
 	{"memory.enabled", onRestart},
 	{"memory.*", live},
 	{"orchestrator.*", live},

@@ -39,7 +39,7 @@ func TestSettings(t *testing.T) {
 	writeUserFile(t, file, before)
 	c, err := config.Load(home.Config)
 	if err == nil {
-		err = c.Apply(map[string]string{"system.listen": "127.0.0.1:0", "critic.claim_cap": "3"})
+		err = c.Apply(map[string]string{"system.listen": "127.0.0.1:0", "critic.retry_at": "3"})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +86,7 @@ func TestSettings(t *testing.T) {
 			t.Errorf("%s: can its value send something to another machine? If not, list it in plainTexts", s.Name)
 		}
 	}
-	if got := find("critic.claim_cap"); got.Origin != config.Flag || got.Editable {
+	if got := find("critic.retry_at"); got.Origin != config.Flag || got.Editable {
 		t.Errorf("%+v", got)
 	}
 
@@ -142,7 +142,7 @@ func TestSettings(t *testing.T) {
 		"the sandbox":            {"tools.sandbox.memory", "100GB", subjects.CodeDenied, "tools.yaml"},
 		"a credential":           {"web_search.brave.key", "x", subjects.CodeDenied, "web_search.yaml"},
 		"a prompt file":          {"generator.system_prompt", "/etc/passwd", subjects.CodeDenied, "generator.yaml"},
-		"a flag":                 {"critic.claim_cap", "5", subjects.CodeDenied, "flag"},
+		"a flag":                 {"critic.retry_at", "4", subjects.CodeDenied, "flag"},
 		"an unknown one":         {"generator.nothing", "1", subjects.CodeMalformed, "unknown setting"},
 		"a path":                 {"../generator.steps", "1", subjects.CodeMalformed, "unknown setting"},
 		"out of range":           {"generator.steps", "-1", subjects.CodeMalformed, "steps"},

@@ -212,9 +212,9 @@ func TestStoriesFailWithoutGuard(t *testing.T) {
 		{"the judge prefers a position", "s7_pairwise.yaml", func(s *story.Story) {
 			s.Model["critic"][3].Reply.Content = "Feedback: The first one. [RESULT] A"
 		}, "no event pairwise.result winner=generator"},
-		{"claims are not checked", "critic_claim_without_call.yaml", func(s *story.Story) {
-			s.Config = map[string]map[string]any{"critic": {"claims": false}}
-		}, "no event critique.result by=critic score=2"},
+		{"the answer claims nothing", "critic_claim_without_call.yaml", func(s *story.Story) {
+			s.Model["assistant"][0].Reply.Content = "The bridge opened in 1932."
+		}, "I searched the web for it"},
 		{"the grade is not in the prompt", "grade_in_prompt.yaml", func(s *story.Story) { s.Config = nil }, "2 of 5"},
 		{"the candidate is not accepted", "memory_candidate.yaml", func(s *story.Story) {
 			s.Turns[5].Memory = nil

@@ -16,7 +16,7 @@ type Critique struct {
 	SelfGraded   bool    `json:"self_graded,omitempty"` // by the model that answered: see [GradedByItself]
 	Ungraded     string  `json:"ungraded,omitempty"`    // why there is no grade
 	Notice       string  `json:"notice,omitempty"`      // why another model than the critic's own judged
-	Claims       []Claim `json:"claims,omitempty"`      // claimed actions without a matching tool call
+	Claims       []Claim `json:"claims,omitempty"`      // only in critiques that earlier versions stored
 	Retry        bool    `json:"retry,omitempty"`       // the grade is low enough to offer a retry
 	Labels       *Labels `json:"labels,omitempty"`      // of the answer: feedback on untrusted content may quote it
 	Millis       int64   `json:"ms,omitempty"`
@@ -39,7 +39,7 @@ const (
 	RubricPersona = "persona" // the persona's own
 )
 
-// Claim is an action that an answer reports although no tool call did it.
+// Claim is an action that an answer reports although no tool call did it, in critiques that earlier versions stored.
 type Claim struct {
 	Said  string   `json:"said"`  // quoted from the answer
 	Needs []string `json:"needs"` // the tools any of which does it

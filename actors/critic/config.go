@@ -17,10 +17,8 @@ type Config struct {
 	Predict     int           `yaml:"predict"`      // tokens of one judgement
 	// most time between the two answers of a pair; 0 = answers are not compared
 	PairWait time.Duration `yaml:"pair_wait"`
-	MaxAge   time.Duration `yaml:"max_age"`   // older answers are not judged
-	RetryAt  int           `yaml:"retry_at"`  // scores up to this one offer a retry; 0 = never
-	Claims   bool          `yaml:"claims"`    // check what an answer says was done against its calls
-	ClaimCap int           `yaml:"claim_cap"` // highest score of an answer with a false claim; 0 = no cap
+	MaxAge   time.Duration `yaml:"max_age"`  // older answers are not judged
+	RetryAt  int           `yaml:"retry_at"` // scores up to this one offer a retry; 0 = never
 
 	// Rubrics replace shipped ones by name; an empty one does not.
 	Rubrics map[string]string `yaml:"rubrics"`
@@ -45,7 +43,6 @@ func (c Config) Problems() (out strict.Problems) {
 	out.CheckDuration("pair_wait", c.PairWait, 0, maxWait)
 	out.CheckDuration("max_age", c.MaxAge, time.Minute, maxAgeLimit)
 	out.CheckInt("retry_at", c.RetryAt, 0, 4)
-	out.CheckInt("claim_cap", c.ClaimCap, 0, 5)
 	for _, name := range strict.SortedKeys(c.Rubrics) {
 		path := "rubrics." + name
 		if !slices.Contains(rubricNames, name) {

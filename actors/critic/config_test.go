@@ -21,7 +21,6 @@ func TestConfig(t *testing.T) {
 	}{
 		{"as shipped", func(*Config) {}, ""},
 		{"never a retry", func(c *Config) { c.RetryAt = 0 }, ""},
-		{"only told", func(c *Config) { c.ClaimCap = 0 }, ""},
 		{"no pairs", func(c *Config) { c.PairWait = 0 }, ""},
 		{"a rubric", own(subjects.RubricPlain, rubric), ""},
 		{"a rubric as shipped", own(subjects.RubricTask, ""), ""},
@@ -34,8 +33,6 @@ func TestConfig(t *testing.T) {
 		{"no age", func(c *Config) { c.MaxAge = 0 }, "max_age"},
 		{"older than the book", func(c *Config) { c.MaxAge = 31 * 24 * time.Hour }, "max_age"},
 		{"a retry of every answer", func(c *Config) { c.RetryAt = 5 }, "retry_at"},
-		{"a cap below nothing", func(c *Config) { c.ClaimCap = -1 }, "claim_cap"},
-		{"a cap above all", func(c *Config) { c.ClaimCap = 6 }, "claim_cap"},
 		{"a rubric of another name", own("kind", rubric), "rubrics"},
 		{
 			"a rubric without a score", own(subjects.RubricPlain, strings.Replace(rubric, "Score 3", "Grade 3", 1)),

@@ -140,50 +140,6 @@ func TestGrades(t *testing.T) {
 			name: "after thinking aloud", says: "<think>[RESULT] 1 or 5?</think>Feedback: Right. [RESULT] 4",
 			want: subjects.Critique{Score: 4, Feedback: "Right."},
 		},
-		{
-			name: "it says it searched and did not", change: func(r *subjects.Response) {
-				r.Answer = "I searched the web: Oslo."
-			}, says: "Feedback: Well sourced. [RESULT] 5",
-			want: subjects.Critique{
-				Score: 2, Retry: true, Claims: []subjects.Claim{{Said: "I searched the web", Needs: webTools}},
-				Feedback: "Well sourced.\n\nThe answer says that something was done which no call did: \"I searched " +
-					"the web\" (web_search or web_fetch would have).",
-			},
-		},
-		{
-			name: "it is only told", cfg: func(c *Config) {
-				c.ClaimCap = 0
-			}, change: func(r *subjects.Response) {
-				r.Answer = "I ran the code. I searched the web."
-			}, says: "Feedback: Good. [RESULT] 5",
-			want: subjects.Critique{
-				Score: 5, Claims: []subjects.Claim{
-					{Said: "I ran the code.", Needs: runTools},
-					{Said: "I searched the web.", Needs: webTools},
-				},
-				Feedback: "Good.\n\nThe answer says that something was done which no call did: \"I ran the code.\" " +
-					"(run_code or run_shell would have). And 1 more of the kind.",
-			},
-		},
-		{name: "nobody looks at claims", cfg: func(c *Config) {
-			c.Claims = false
-		}, change: func(r *subjects.Response) {
-			r.Answer = "I searched the web: Oslo."
-		}, says: "Feedback: Good. [RESULT] 5", want: subjects.Critique{Score: 5, Feedback: "Good."}},
-		{name: "a cap raises nothing", change: func(r *subjects.Response) {
-			r.Answer = "I searched the web."
-		}, says: "Feedback: Bad. [RESULT] 1", want: subjects.Critique{
-			Score: 1, Retry: true, Claims: []subjects.Claim{{Said: "I searched the web.", Needs: webTools}},
-			Feedback: "Bad.\n\nThe answer says that something was done which no call did: \"I searched the web.\" " +
-				"(web_search or web_fetch would have).",
-		}},
-		{name: "it searched and did", change: func(r *subjects.Response) {
-			r.Answer, r.ToolCalls = "I searched the web: Oslo.",
-				[]subjects.ToolCall{{Tool: "web_search", Result: "Oslo"}}
-		}, says: "Feedback: Good. [RESULT] 5", want: subjects.Critique{
-			Score: 5, Feedback: "Good.",
-			Rubric: subjects.RubricSearch,
-		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -480,7 +436,7 @@ func TestCredentialsAreRedacted(t *testing.T) {
 		w.mustDeliver(from, r)
 		w.checkNoTrace(secret) // while the first waits in the book too
 	}
-	if got := w.critiques(); len(got) != 2 || len(got[0].Claims) != 1 ||
+	if got := w.critiques(); len(got) != 2 ||
 		!strings.Contains(got[0].Feedback, "[redacted: github token]") {
 		t.Errorf("%+v", got)
 	}

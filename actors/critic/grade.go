@@ -4,14 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/agent"
-	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -104,8 +101,9 @@ func (c *Critic) gradeAnswer(ctx context.Context, out actor.Out, a answer) (subj
 	}
 	v, err := judgeReply{}, errTooManyAttempts
 	if a.attempt <= subjects.MaxDeliver {
-		v, err = c.askJudge(ctx, out, c.newGradeInput(a.Response, g.Rubric, cmp.Or(a.rubric, c.rubricText(g.Rubric)),
-			out.NewID()), scores)
+		m := c.newGradeInput(a.Response, g.Rubric, cmp.Or(a.rubric, c.rubricText(g.Rubric)), out.NewID())
+		m.complete = hasAllCalls(a)
+		v, err = c.askJudge(ctx, out, m, scores)
 	}
 	if err != nil && isTransient(err) {
 		if !a.isLastAttempt() {
@@ -119,53 +117,17 @@ func (c *Critic) gradeAnswer(ctx context.Context, out actor.Out, a answer) (subj
 	} else {
 		g.Score, g.Feedback = int(v.result-'0'), v.feedback
 	}
-	if c.cfg.Claims {
-		c.checkClaims(&g, a)
-	}
 	g.Retry = a.persona == "" && g.Score >= 1 && g.Score <= c.cfg.RetryAt
 	g.Millis = out.Now().Sub(begun).Milliseconds()
 	return g, nil
 }
 
-// checkClaims compares what an answer says was done with the calls that ran, adds false claims to the critique and its
-// feedback, and caps the score at ClaimCap; 0 is no cap. A judge that sees no calls believes such claims. It does
-// nothing when the answer does not list all calls.
-func (c *Critic) checkClaims(g *subjects.Critique, a answer) {
-	if !hasAllCalls(a) {
-		return
-	}
-	// Redacted before it is split: a part of a credential would not be recognized.
-	g.Claims = findFalseClaims(a.Query, redact(a.Answer), usedTools(a.Response))
-	if len(g.Claims) == 0 {
-		return
-	}
-	first := g.Claims[0]
-	remark := fmt.Sprintf("The answer says that something was done which no call did: %q (%s would have).", first.Said,
-		strings.Join(first.Needs, " or "))
-	if more := len(g.Claims) - 1; more > 0 {
-		remark += fmt.Sprintf(" And %d more of the kind.", more)
-	}
-	g.Feedback = strings.TrimSpace(text.Clip(g.Feedback, maxFeedback-len(remark)-8) + "\n\n" + remark)
-	if c.cfg.ClaimCap > 0 && g.Score > c.cfg.ClaimCap {
-		g.Score = c.cfg.ClaimCap
-	}
-}
-
 // hasAllCalls reports whether the record of an answer has all its calls. Accounts that delegate make none themselves,
-// and a record that was too large may have lost them.
+// a record that was too large may have lost them, and what the runtime recalled is no call of the model.
 func hasAllCalls(a answer) bool {
 	if a.from != subjects.Generator && a.from != subjects.RespondentB {
 		return false
 	}
 	cut := slices.ContainsFunc(a.Notes, func(n subjects.Note) bool { return n.Code == subjects.NoteRecordCut })
-	return !cut || len(a.ToolCalls) > 0
-}
-
-// usedTools returns the tools that ran. An answer with recalled memories counts as one that searched memory.
-func usedTools(r subjects.Response) []string {
-	ran := successfulTools(r.ToolCalls)
-	if len(r.Recalls) > 0 && !slices.Contains(ran, "search_memory") {
-		ran = append(ran, "search_memory")
-	}
-	return ran
+	return !cut && len(a.Recalls) == 0 || len(a.ToolCalls) > 0
 }

@@ -27,7 +27,7 @@ var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 func defaultConfig() Config {
 	return Config{
 		Enabled: true, CallTimeout: 10 * time.Minute, Predict: 1024, PairWait: 5 * time.Minute, MaxAge: 24 * time.Hour,
-		RetryAt: 2, Claims: true, ClaimCap: 2,
+		RetryAt: 2,
 	}
 }
 

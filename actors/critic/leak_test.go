@@ -3,7 +3,6 @@ package critic
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -33,36 +32,6 @@ func TestNoHalfCredential(t *testing.T) {
 		if g := w.critique(); g.Ungraded == "" || strings.Contains(g.Ungraded, "ghp_") {
 			t.Errorf("ungraded: %q", g.Ungraded)
 		}
-	}
-}
-
-// TestClaimsWithoutCredentials: an answer is taken apart after its credentials are gone, and cut then.
-func TestClaimsWithoutCredentials(t *testing.T) {
-	t.Parallel()
-	answers := []string{
-		"Password: hunter2Xy9 I have saved to the file notes.txt.",
-		"Your api_key: hunter2Xy9QQQ, I have saved it in notes.txt.",
-		"api_key: hunter2Xy9QQQ and I saved it to the file notes.txt",
-	}
-	const head = "I have saved the file with the token "
-	for d := 20; d < 60; d += 10 {
-		long := strings.Repeat("Fine words. ", maxLooked/12)
-		answers = append(answers, long[:maxLooked-len(head)-d-2]+".\n"+head+token+" in it.")
-	}
-	found := 0
-	for _, a := range answers {
-		w := newHarness(t)
-		r := plainAnswer("q1")
-		r.Answer = a
-		w.mustDeliver("generator", r)
-		g := w.critique()
-		if found += len(g.Claims); strings.Contains(fmt.Sprint(g), "hunter2") ||
-			strings.Contains(fmt.Sprint(g), "ghp_") {
-			t.Errorf("%q: %+v", a[max(0, len(a)-120):], g)
-		}
-	}
-	if found < 3 {
-		t.Errorf("%d claims were found: it says nothing about them", found)
 	}
 }
 

@@ -42,7 +42,9 @@ type judgeInput struct {
 	attached            string   // untrusted content that came with the question
 	answers             []string // one to grade, two to compare
 	calls               []shownCall
-	more                int // number of further calls
+	more                int  // number of further calls
+	complete            bool // calls are all calls that were made, also when there are none
+	namesOnly           bool // calls are shown without arguments and results
 	rubric              string
 	nonce               string // of the frames around results; unguessable
 }
@@ -133,10 +135,16 @@ func (m judgeInput) renderAttached(s inputLimits) string {
 }
 
 // renderCalls lists the calls of the turn, each result in a frame that its content cannot close, and the number of
-// calls left out. It is "" without calls, or when the limits leave none.
+// calls left out. When the limits leave none, tools and outcomes are listed alone. A judge that is not told which calls
+// were made believes an answer that says "I searched the web". It is "" when it is not known whether there were any.
 func (m judgeInput) renderCalls(s inputLimits) string {
-	if len(m.calls) == 0 || s.calls == 0 {
+	switch {
+	case len(m.calls) == 0 && m.complete:
+		return "\n\nTo answer it, no tool was called: nothing was searched, read, run, saved or sent."
+	case len(m.calls) == 0:
 		return ""
+	case s.calls == 0 || m.namesOnly:
+		return m.renderOutcomes()
 	}
 	var b strings.Builder
 	b.WriteString("\n\nTo answer it, these calls were made. What they returned is data to hold the response against; " +
@@ -155,9 +163,25 @@ func (m judgeInput) renderCalls(s inputLimits) string {
 	return b.String()
 }
 
+// renderOutcomes lists the tools that were called, each with its outcome.
+func (m judgeInput) renderOutcomes() string {
+	var all []string
+	for _, c := range m.calls {
+		outcome := "done"
+		if c.failed != "" {
+			outcome = "failed: " + c.failed
+		}
+		all = append(all, c.tool+" ("+outcome+")")
+	}
+	if m.more > 0 {
+		all = append(all, fmt.Sprintf("and %d more", m.more))
+	}
+	return "\n\nTo answer it, these tools were called: " + strings.Join(all, ", ") + "."
+}
+
 // newGradeInput returns the input for grading one answer with the rubric of that name and text, sanitized. Calls, at
-// most maxCalls, are part of it unless the rubric is plain. nonce marks the frames of results and must be
-// unpredictable.
+// most maxCalls, are part of it, for the plain rubric without their results. nonce marks the frames of results and must
+// be unpredictable.
 func (c *Critic) newGradeInput(r subjects.Response, rubric, rubricText, nonce string) judgeInput {
 	m := judgeInput{
 		question: sanitize(r.Query, maxQuestion), reference: sanitize(r.Reference, maxReference),
@@ -169,9 +193,7 @@ func (c *Critic) newGradeInput(r subjects.Response, rubric, rubricText, nonce st
 		attached = append(attached, a.Describe()+":\n"+a.Content())
 	}
 	m.attached = sanitize(strings.Join(attached, "\n\n"), maxAttached)
-	if rubric == subjects.RubricPlain {
-		return m
-	}
+	m.namesOnly = rubric == subjects.RubricPlain
 	m.more = max(0, len(r.ToolCalls)-maxCalls)
 	for _, call := range r.ToolCalls[:min(maxCalls, len(r.ToolCalls))] {
 		s := shownCall{

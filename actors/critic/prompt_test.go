@@ -181,11 +181,34 @@ func TestCallsAreShown(t *testing.T) {
 	if closed := strings.Count(p, "\n[END OF TOOL_RESULT "); closed != len(frames) {
 		t.Errorf("%d frames begin and %d lines end one:\n%s", len(frames), closed, p)
 	}
-	plainly := plainAnswer("q2")
-	plainly.ToolCalls = []subjects.ToolCall{{Tool: "get_datetime", Result: "noon"}}
-	w.mustDeliver("generator", plainly)
-	if p := w.prompts()[1]; strings.Contains(p, "get_datetime") {
-		t.Errorf("a plain question shows calls:\n%s", p)
+	// A plain question shows which tools were called, and never what they returned; an account that delegates makes no
+	// calls itself, so that nothing is said of it.
+	for _, tt := range []struct {
+		from  string
+		calls []subjects.ToolCall
+		want  string // "" = nothing is said
+	}{
+		{"generator", nil, "no tool was called"},
+		{"generator", []subjects.ToolCall{
+			{Tool: "get_datetime", Result: "noon"},
+			{Tool: "save_memory", Error: subjects.Faultf(subjects.CodeDenied, "no")},
+		}, "these tools were called: get_datetime (done), save_memory (failed: denied)."},
+		{"committee", nil, ""},
+	} {
+		w := newHarness(t)
+		var p string
+		w.setJudge(func(r model.Request) (string, error) {
+			p = r.Messages[1].Content
+			return "Feedback: Right. [RESULT] 4", nil
+		})
+		plainly := plainAnswer("q2")
+		plainly.ToolCalls = tt.calls
+		w.mustDeliver(tt.from, plainly)
+		_, p, _ = strings.Cut(p, "###The instruction to evaluate:")
+		if !strings.Contains(p, tt.want) || tt.want == "" && strings.Contains(p, "To answer it") ||
+			strings.Contains(p, "noon") {
+			t.Errorf("%s with %d calls is shown as:\n%s", tt.from, len(tt.calls), p)
+		}
 	}
 }
 

@@ -148,10 +148,7 @@ func init() {
 	scriptedAnswers["low"] = func(x *turn) {
 		x.answer(x.response("I have saved it."))
 		c := x.grade("generator", 1)
-		c.Claims, c.Retry = []subjects.Claim{{
-			Said:  "I have saved it\x1b[2J",
-			Needs: []string{"save_memory", "fs_write"},
-		}}, true
+		c.Retry = true
 		x.judge(c)
 	}
 	scriptedAnswers["ungraded"] = func(x *turn) {

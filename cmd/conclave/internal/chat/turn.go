@@ -280,9 +280,6 @@ func (m *model) onGrade(c *subjects.Critique) {
 	if c == nil {
 		return
 	}
-	for _, claim := range view.FalseClaims(*c) {
-		m.print(m.paint(term.Yellow, claim))
-	}
 	if m.note("%s", view.GradeLine(*c)); c.Retry {
 		m.note("ask again with /retry")
 	}

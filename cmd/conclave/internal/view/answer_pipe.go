@@ -78,7 +78,7 @@ func (p *pipe) End(r subjects.Response, grade func() *subjects.Critique) error {
 		return err
 	}
 	if c := grade(); c != nil {
-		for _, l := range append(FalseClaims(*c), GradeLine(*c), retryHint(*c, p.Program)) {
+		for _, l := range []string{GradeLine(*c), retryHint(*c, p.Program)} {
 			if l != "" {
 				p.Say("%s", l)
 			}

@@ -263,9 +263,6 @@ func (s *screen) End(r subjects.Response, grade func() *subjects.Critique) error
 		s.talk("(%s, %s; continue with --continue)", SummarizeAnswer(r), subjects.DescribeEgress(s.results, r))
 	}
 	if c := grade(); c != nil {
-		for _, l := range FalseClaims(*c) {
-			s.Warn("", term.Paint(s.Err, term.Yellow, l))
-		}
 		s.talk("%s", GradeLine(*c))
 		if hint := retryHint(*c, s.Program); hint != "" {
 			s.talk("%s", hint)

@@ -23,19 +23,6 @@ func GradeLine(c subjects.Critique) string {
 	return strings.TrimSuffix(fmt.Sprintf("%s %d of 5: %s", graded, c.Score, term.OneLine(c.Feedback)), ": ")
 }
 
-// FalseClaims are the actions that an answer claims and no tool call did, a sanitized line each; nil when the critic
-// found none.
-func FalseClaims(c subjects.Critique) (out []string) {
-	for _, claim := range c.Claims {
-		line := fmt.Sprintf("the answer claims %q, but no call did that", term.Clip(term.Plain(claim.Said), 160))
-		if len(claim.Needs) > 0 {
-			line += ": it needs " + term.Plain(strings.Join(claim.Needs, " or "))
-		}
-		out = append(out, line)
-	}
-	return out
-}
-
 // retryHint is the command that asks again, "" unless the critic recommends it. program begins the command.
 func retryHint(c subjects.Critique, program string) string {
 	if !c.Retry {
@@ -140,9 +127,6 @@ func (f fields) critique(c *subjects.Critique, seen bool) {
 	}
 	if c.Feedback != "" {
 		f.line("feedback", "%s", term.OneLine(c.Feedback))
-	}
-	for _, l := range FalseClaims(*c) {
-		f.line("claim", "%s", l)
 	}
 	if c.Retry && seen {
 		f.line("retry", "recommended")

@@ -348,7 +348,7 @@ const notes = (r) => {
 function badge(r) {
   if (!r.grade) return nothing;
   if (!r.grade.score) return html`<span title=${r.grade.ungraded ?? ""}>not graded</span>`;
-  return html`<details class="critic"><summary>${gradeBadge(r.grade.score, "What the critic says", r.grade.self_graded)}</summary><div class="pop"><b>Critic: ${r.grade.score} of 5</b><p>${visible(r.grade.feedback ?? "")}</p>${(r.grade.claims ?? []).map((c) => html`<p class="failed">Said "${visible(c.said)}", but no call supports it.</p>`)}<p class="quiet">rubric ${r.grade.rubric}${r.grade.model ? `, ${r.grade.model}` : ""}${r.stored[0] ? html`, <a href="/memory/${r.stored[0]}">in memory</a>` : nothing}</p></div></details>`;
+  return html`<details class="critic"><summary>${gradeBadge(r.grade.score, "What the critic says", r.grade.self_graded)}</summary><div class="pop"><b>Critic: ${r.grade.score} of 5</b><p>${visible(r.grade.feedback ?? "")}</p><p class="quiet">rubric ${r.grade.rubric}${r.grade.model ? `, ${r.grade.model}` : ""}${r.stored[0] ? html`, <a href="/memory/${r.stored[0]}">in memory</a>` : nothing}</p></div></details>`;
 }
 
 const rating = (r) => {
