@@ -88,8 +88,8 @@ var mcpTricks = map[string]mcpTrick{
 			h.wantError(t, tool, "{}")
 		},
 	},
-	"hides":    {what: "hides an instruction in a description", check: wantNoOrder},
-	"argument": {what: "hides an instruction in the description of an argument", check: wantNoOrder},
+	"hides":    {what: "hides an instruction in a description", check: wantLabelled},
+	"argument": {what: "hides an instruction in the description of an argument", check: wantLabelled},
 	"invisible": {
 		what: "invisible characters and escape sequences in a description",
 		check: func(t *testing.T, h *mcpHarness, tool string) {
@@ -362,9 +362,9 @@ func hostileReader(path func(h *mcpHarness) string) func(h *mcpHarness) mcp.Serv
 	}
 }
 
-// wantNoOrder checks that a definition holds no instruction.
-func wantNoOrder(t *testing.T, h *mcpHarness, tool string) {
-	if d := h.definition(t, tool); strings.Contains(d.Description+string(d.Parameters), "previous instructions") {
+// wantLabelled checks that a definition says at its beginning that it looks like instructions.
+func wantLabelled(t *testing.T, h *mcpHarness, tool string) {
+	if d := h.definition(t, tool); !strings.HasPrefix(d.Description, "(Parts of this text, which the MCP server ") {
 		t.Errorf("the model reads %+v", d)
 	}
 }

@@ -126,10 +126,10 @@ func (b *Broker) frameNonce(c call, text string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// processFault prepares a tool's error for the caller; res.Error must be set. The text may be untrusted content and has
-// no frame: it is redacted, recorded in the session's flow (see [call.isRecorded]), withheld when it looks like
-// instructions or cannot be recorded, and withheld from callers that only see findings unless it is a [statusText]. The
-// user's own calls get it whole. Faults of the broker itself, of harmless tools and with a trusted text are only
+// processFault prepares a tool's error for the caller; res.Error must be set. The text may be untrusted content: it is
+// redacted, recorded in the session's flow (see [call.isRecorded]), withheld when it cannot be recorded, framed with a
+// note when it looks like instructions, and withheld from callers that only see findings unless it is a [statusText].
+// The user's own calls get it whole. Faults of the broker itself, of harmless tools and with a trusted text are only
 // redacted.
 func (b *Broker) processFault(ctx context.Context, out actor.Out, c call, k Known,
 	res subjects.ToolResult,
@@ -138,9 +138,10 @@ func (b *Broker) processFault(ctx context.Context, out actor.Out, c call, k Know
 	if res.Error.Code != subjects.CodeTool || isHarmless(k.Tool) {
 		return res
 	}
+	scan := firewall.Scan(res.Error.Text)
 	r := policy.Result{
 		Tool: k.Tool, CallID: c.id, Query: c.query, Args: c.args, Text: res.Error.Text,
-		Flags: firewall.Scan(res.Error.Text).Techniques(), Time: out.Now().UTC(),
+		Flags: scan.Techniques(), Time: out.Now().UTC(),
 	}
 	if k.Graded { // a graded tool's error is its own text
 		r.Declared = &subjects.Labels{Trust: subjects.Trusted}
@@ -159,12 +160,12 @@ func (b *Broker) processFault(ctx context.Context, out actor.Out, c call, k Know
 	}
 	switch {
 	case c.fromUser:
-	case len(r.Flags) > 0:
-		res.Error = subjects.Faultf(subjects.CodeTool, "%s failed, and its error text looks like instructions, so it "+
-			"is withheld", c.tool)
 	case c.mustDistill(k.Tool, labels) && !statusText.MatchString(res.Error.Text):
 		res.Error = subjects.Faultf(subjects.CodeTool, "%s failed; this agent gets findings only, so the error text "+
 			"is withheld", c.tool)
+	case scan.Flagged:
+		res.Error = subjects.Faultf(subjects.CodeTool, "%s failed:\n%s", c.tool,
+			firewall.Frame(res.Error.Text, b.frameNonce(c, res.Error.Text), scan))
 	}
 	return res
 }

@@ -382,6 +382,7 @@ func TestToolFaultsAreFiltered(t *testing.T) {
 		want                    string // error text: "" = unchanged
 		tainted                 bool
 		labelled                bool
+		framed                  bool // the text is in a frame
 	}{
 		{
 			name: "a page that is not there", who: "generator", tool: "web_fetch", excuse: "fetch failed: 404",
@@ -404,13 +405,11 @@ func TestToolFaultsAreFiltered(t *testing.T) {
 
 		{
 			name: "trick: an excuse that gives orders", who: "generator", tool: "web_fetch", excuse: order,
-			want: "web_fetch failed, and its error text looks like instructions, so it is withheld", tainted: true,
-			labelled: true,
+			framed: true, tainted: true, labelled: true,
 		},
 		{
 			name: "trick: orders out of memory", who: "generator", tool: "search_memory", excuse: order,
-			want: "search_memory failed, and its error text looks like instructions, so it is withheld", tainted: true,
-			labelled: true,
+			framed: true, tainted: true, labelled: true,
 		},
 		{
 			name: "trick: a page told as an excuse to one that never sees pages", who: "child", tool: "web_fetch",
@@ -441,6 +440,16 @@ func TestToolFaultsAreFiltered(t *testing.T) {
 			want := tt.want
 			if want == "" {
 				want = tt.excuse
+			}
+			if tt.framed && res.Error != nil {
+				head, framed, _ := strings.Cut(res.Error.Text, "\n")
+				nonce := strings.TrimSuffix(strings.TrimPrefix(strings.SplitN(framed, "\n", 2)[0],
+					firewall.FrameStart+" "), "]")
+				body, ok := firewall.Unframe(framed, nonce)
+				if head != tt.tool+" failed:" || !ok || !strings.Contains(framed, "look like instructions (override)") {
+					t.Errorf("told %q", res.Error.Text)
+				}
+				res.Error.Text = body
 			}
 			if res.Error == nil || res.Error.Code != subjects.CodeTool || res.Error.Text != want {
 				t.Errorf("told %v, want %s", res.Error, want)

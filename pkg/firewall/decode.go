@@ -16,21 +16,29 @@ const (
 	minRun     = 24       // shorter runs hold no order
 )
 
-// scanDecoded scans text that is encoded in the original text: base64, hexadecimal, spaced bytes, percent escapes,
-// rot13 and reversed text, one layer deep, at most maxRuns runs and maxDecoded bytes. Runs below minRun are skipped. An
-// identifier or a hash decodes to noise; text that decodes to language was hidden on purpose, and counts more when it
-// holds orders. It does nothing in a decoded layer.
-func (s *scanner) scanDecoded(text string) {
-	if s.isDecoded {
-		return
-	}
+// findDecoded returns the signs in text that is encoded in the original text: base64, hexadecimal, spaced bytes, percent
+// escapes, rot13 and reversed text, one layer deep, at most maxRuns runs and maxDecoded bytes. Runs below minRun are
+// skipped. Each layer with signs adds a strong encoding sign of its own: they were hidden on purpose. known are the
+// signs of the text as it is; a layer that has no more than these, such as a text with percent signs, adds none.
+func findDecoded(text string, f *folded, known []sign) (out []sign) {
 	left, runs := maxDecoded, 0
-	look := func(at int, plain string, weight int) {
-		if len(plain) > left {
-			plain = plain[:left]
-		}
+	look := func(at int, plain string, whole bool) {
+		plain = plain[:min(len(plain), left)]
 		left -= len(plain)
-		s.scanLayer(at, plain, weight)
+		inner := foldInto(plain, nil)
+		signs := findSigns(inner)
+		if len(signs) == 0 || whole && len(signs) <= len(known) {
+			return
+		}
+		pos, _ := slices.BinarySearch(f.at, int32(at))
+		pos = min(pos, max(0, len(f.text)-1))
+		out = append(out, sign{
+			tech: techEncoding, strong: true, pos: pos, orig: at, quote: inner.text[:min(len(inner.text), 160)],
+		})
+		for _, s := range signs {
+			s.pos, s.orig = pos, -1
+			out = append(out, s)
+		}
 	}
 	for i := 0; i < len(text) && runs < maxRuns && left > 0; {
 		if !encodedBytes[text[i]] {
@@ -44,129 +52,27 @@ func (s *scanner) scanDecoded(text string) {
 		if i-start < minRun {
 			continue
 		}
-		if plain, weight := decodeRun(text[start:i]); weight > 0 {
+		if plain := decodeRun(text[start:i]); plain != "" {
 			runs++
-			look(start, plain, weight)
+			look(start, plain, false)
 		}
 	}
 	if plain, at, ok := decodeSpacedBytes(text); ok && left > 0 {
-		look(at, plain, 10)
+		look(at, plain, false)
 	}
 	if strings.Count(text, "%") >= 6 {
 		if plain, at, n := decodePercent(text); n >= 6 {
-			look(at, plain, 5)
+			look(at, plain, true)
 		}
 	}
-	// Whole-text ciphers: the words that every request holds, as they look in the cipher.
-	turned, backwards := s.findCiphers()
-	if turned {
-		look(0, decodeROT13(s.text), 7)
+	// Whole-text ciphers, by a word that nearly every phrase holds, as it looks in the cipher.
+	if strings.Contains(f.text, "vafgehpgvba") {
+		look(0, decodeROT13(f.text), true)
 	}
-	if backwards {
-		look(0, reverseText(s.text), 7)
+	if strings.Contains(f.text, "noitcurtsni") {
+		look(0, reverseText(f.text), true)
 	}
-}
-
-// findCiphers reports whether the text looks like rot13 (turned) or reversed text (backwards), by words that injected
-// requests hold. In rot13, please, ignore and disregard count at the end of a token with a space behind it; reversed,
-// at the beginning of a token with a space before it; not beside punctuation or at the edge of the text. instruction
-// counts anywhere in a token. It goes by tokens: searching the text once for each word would cost more than all the
-// rules.
-func (s *scanner) findCiphers() (turned, backwards bool) {
-	for _, t := range s.tokens {
-		if t.to-t.from < 6 {
-			continue
-		}
-		w := s.text[t.from:t.to]
-		switch w[len(w)-1] {
-		case 'r', 'q':
-			if int(t.to) < len(s.text) && s.text[t.to] == ' ' &&
-				(strings.HasSuffix(w, "cyrnfr") || strings.HasSuffix(w, "vtaber") ||
-					strings.HasSuffix(w, "qvfertneq")) {
-				turned = true
-			}
-		}
-		switch w[0] {
-		case 'e', 'd':
-			if t.from > 0 && s.text[t.from-1] == ' ' &&
-				(strings.HasPrefix(w, "esaelp") || strings.HasPrefix(w, "erongi") ||
-					strings.HasPrefix(w, "dragersid")) {
-				backwards = true
-			}
-		}
-		if len(w) >= 11 {
-			turned = turned || strings.Contains(w, "vafgehpgvba")
-			backwards = backwards || strings.Contains(w, "noitcurtsni")
-		}
-	}
-	return turned, backwards
-}
-
-// scanLayer scans decoded text and adds an encoding sign with weight, and the signs in it. Text without signs that does
-// not look like language adds nothing, nor does text that says no more than the text around it. at is the offset in the
-// original where the encoded text begins. A weight below maxWeight is cut to 3 when the signs in the text are weak.
-func (s *scanner) scanLayer(at int, plain string, weight int) {
-	inner := newScanner(foldInto(plain, nil))
-	inner.isDecoded = true
-	inner.applyWordRules()
-	inner.matchIntents()
-	inner.matchMarkers()
-	inner.matchUnspaced()
-	if len(inner.hits) == 0 && !looksLikeLanguage(inner) {
-		return
-	}
-	pos := 0
-	if i := s.foldedOffset(at); i >= 0 {
-		pos = i
-	}
-	found := bestScore(inner.hits)
-	// Words alone are weak: a mail part in base64 is a sentence too. Nobody writes sentences in hexadecimal.
-	if found < 3 && weight < maxWeight {
-		weight = 3
-	}
-	if len(s.tokens) == len(inner.tokens) && found <= bestScore(s.hits) {
-		return // percent signs in a text that says the same without them
-	}
-	s.hits = append(s.hits, hit{
-		tech: techEncoding, weight: weight, pos: pos, orig: at,
-		quote: inner.text[:min(len(inner.text), 160)],
-	})
-	for _, h := range inner.hits {
-		if len(s.hits) >= maxHits {
-			return
-		}
-		h.pos, h.orig = pos, -1
-		s.hits = append(s.hits, h)
-	}
-}
-
-// foldedOffset returns the offset of the first folded byte that comes from offset at of the original or later, -1 when
-// there is none.
-func (s *scanner) foldedOffset(at int) int {
-	lo, hi := 0, len(s.f.at)
-	for lo < hi {
-		mid := (lo + hi) / 2
-		if int(s.f.at[mid]) < at {
-			lo = mid + 1
-		} else {
-			hi = mid
-		}
-	}
-	if lo == len(s.f.at) {
-		return -1
-	}
-	return lo
-}
-
-// looksLikeLanguage reports whether a decoded text holds at least three words of the lexicon, which noise does not.
-func looksLikeLanguage(s *scanner) bool {
-	known := 0
-	for i := range s.tokens {
-		if s.tokens[i].class&^(cDigits|cAddress|cPhrase) != 0 {
-			known++
-		}
-	}
-	return known >= 3
+	return out
 }
 
 // encodedBytes marks the bytes of base64 and hexadecimal text.
@@ -177,16 +83,15 @@ var encodedBytes = func() (t [256]bool) {
 	return t
 }()
 
-// decodeRun decodes a run of hexadecimal or base64, of either alphabet and at most maxDecoded bytes, and returns the
-// text with the weight of its encoding: 10 for hexadecimal, 7 for base64, and 0 with "" when no readable text comes
-// out.
-func decodeRun(run string) (string, int) {
+// decodeRun decodes a run of hexadecimal or base64, of either alphabet and at most maxDecoded bytes; "" when no readable
+// text comes out.
+func decodeRun(run string) string {
 	run = run[:min(len(run), maxDecoded)]
 	if b, err := hex.DecodeString(run[:len(run)&^1]); err == nil {
 		if !looksReadable(b) {
-			return "", 0
+			return ""
 		}
-		return string(b), 10
+		return string(b)
 	}
 	body := strings.TrimRight(run, "=")
 	if len(body)%4 == 1 {
@@ -198,13 +103,13 @@ func decodeRun(run string) (string, int) {
 	}
 	// Noise is told by the beginning: no need to decode all of a picture.
 	if b, err := enc.DecodeString(body[:min(len(body), 64)&^3]); err != nil || !looksReadable(b) {
-		return "", 0
+		return ""
 	}
 	b, err := enc.DecodeString(body)
 	if err != nil || !looksReadable(b) {
-		return "", 0
+		return ""
 	}
-	return string(b), 7
+	return string(b)
 }
 
 // looksReadable reports whether the first 256 bytes of b are text: 95 % printable ASCII, or valid UTF-8 with 20 % of
@@ -330,37 +235,30 @@ func reverseText(text string) string {
 	return string(rs)
 }
 
-// The words of an override as matchSqueezed looks for them, and how many letters may stand between them.
+// squeezedVerbs begin an override of which only the letters are left, and squeezedRest matches what follows.
 var (
-	squeezedVerbs  = []string{"ignore", "disregard", "forget", "bypass"}
-	squeezedPrior  = []string{"previous", "prior", "above", "earlier", "preceding", "your", "all"}
-	squeezedOrders = []string{"instructions", "instruction", "prompts", "rules", "guidelines", "directives", "commands"}
+	squeezedVerbs = []string{"ignore", "disregard", "forget", "bypass"}
+	squeezedRest  = pattern(`^[a-z]{0,12}?(?:previous|prior|above|earlier|preceding)[a-z]{0,14}?` +
+		`(instructions?|prompts|rules|guidelines|directives|commands)`)
 )
 
-const (
-	maxBeforePrior  = 12
-	maxBeforeOrders = 14
-)
+// maxSqueezed is how many letters behind its verb a squeezed override may go on.
+const maxSqueezed = 60
 
-// matchSqueezed adds an encoding sign for the first override ("ignore previous instructions") whose letters are set
-// apart, broken over lines or written with digits: with everything but letters removed, they are there. It does nothing
-// when the word rules found a strong override, so they must run before it.
-func (s *scanner) matchSqueezed() {
-	for _, h := range s.hits {
-		if h.tech == techOverride && h.weight >= threshold/2 {
-			return
+// findSqueezed returns a strong sign for the first override ("ignore previous instructions") whose letters are set
+// apart, broken over lines or written with digits: with everything but letters removed, they are there. One whose verb
+// and object are written plainly is none: stock phrases know those that count.
+func findSqueezed(f *folded) []sign {
+	letters := make([]byte, 0, len(f.text))
+	at := make([]int32, 0, len(f.text))
+	for i := range len(f.text) {
+		if c := leetLetters[f.text[i]]; c != 0 {
+			letters, at = append(letters, c), append(at, int32(i))
 		}
 	}
-	s.letters = slices.Grow(s.letters[:0], len(s.text))[:len(s.text)]
-	letters, n := s.letters, 0
-	for i := range len(s.text) {
-		if c := leetLetters[s.text[i]]; c != 0 {
-			letters[n] = c
-			n++
-		}
+	isPlain := func(from, to int) bool {
+		return int(at[to-1]-at[from]) == to-from-1 && strings.HasPrefix(f.text[at[from]:], string(letters[from:to]))
 	}
-	letters = letters[:n]
-	var at []int32 // offset of each letter, once it is needed
 	for _, verb := range squeezedVerbs {
 		for from := 0; ; {
 			i := bytes.Index(letters[from:], []byte(verb))
@@ -369,60 +267,13 @@ func (s *scanner) matchSqueezed() {
 			}
 			i += from
 			from = i + len(verb)
-			rest := string(letters[from:min(n, from+40)])
-			prior := endOfFirst(rest, squeezedPrior, maxBeforePrior)
-			if prior < 0 {
-				continue
-			}
-			if at == nil {
-				at = s.lettersAt(n)
-			}
-			if s.addSqueezed(at, verb, i, from+prior, rest[prior:]) {
-				return
+			m := squeezedRest().FindSubmatchIndex(letters[from:min(len(letters), from+maxSqueezed)])
+			if m != nil && (!isPlain(i, from) || !isPlain(from+m[2], from+m[3])) {
+				return []sign{newSign(f, techEncoding, true, int(at[i]), int(at[from+m[1]-1])+1)}
 			}
 		}
 	}
-}
-
-// endOfFirst returns the offset where a word of list ends in s: of the first one in the list that begins within the
-// first most bytes of s; -1 when none does.
-func endOfFirst(s string, list []string, most int) int {
-	for _, w := range list {
-		if k := strings.Index(s, w); k >= 0 && k <= most {
-			return k + len(w)
-		}
-	}
-	return -1
-}
-
-// addSqueezed adds a sign, and reports true, when rest, the letters from letter number from on, holds a word for
-// instructions within maxBeforeOrders letters. at is the offset of each letter, and verb begins with letter i. An
-// override that is written plainly is left to the word rules.
-func (s *scanner) addSqueezed(at []int32, verb string, i, from int, rest string) bool {
-	isPlain := func(word string, first int) bool {
-		last := first + len(word) - 1
-		return at[last]-at[first] == int32(len(word)-1) && strings.HasPrefix(s.text[at[first]:], word)
-	}
-	for _, o := range squeezedOrders {
-		k := strings.Index(rest, o)
-		if k < 0 || k > maxBeforeOrders || isPlain(verb, i) && isPlain(o, from+k) {
-			continue
-		}
-		s.addHit(techEncoding, 10, int(at[i]), int(at[from+k+len(o)-1]-at[i])+1)
-		return true
-	}
-	return false
-}
-
-// lettersAt returns the offset in the folded text of each letter that matchSqueezed looks at. n is their number.
-func (s *scanner) lettersAt(n int) []int32 {
-	at := make([]int32, 0, n)
-	for i := range len(s.text) {
-		if leetLetters[s.text[i]] != 0 {
-			at = append(at, int32(i))
-		}
-	}
-	return at
+	return nil
 }
 
 // leetLetters maps a byte to the letter it stands for in "1gn0r3", 0 when it stands for none.

@@ -1,13 +1,17 @@
-// Package firewall scans untrusted content, such as tool results, for injected instructions before a model reads it.
+// Package firewall labels untrusted content, such as tool results, that holds signs of injected instructions.
 //
-// It labels and never drops: findings become a note in the frame around the text. No filter of text finds every
-// injection, so no permission may rest on it alone; the boundary is the broker's rule about information flow. It has no
-// state, no clock and no files, and its time is linear in the length of the text.
+// It labels and never drops, withholds or taints: findings become a note in the frame around the text and flags of its
+// labels. No filter of text finds every injection, so no permission may rest on it; the boundary is the broker's rule
+// about information flow. It has no state, no clock and no files, and its time is linear in the length of the text.
+//
+// What it knows is a short list of stock phrases in English, the marks of chat templates and tool calls, and how to
+// read text that is folded, hidden or encoded. On data that was held back from development, 200 injections in new
+// words and 108 in 18 languages, the 4,700 lines of language rules that it had before found 18 % and 1; they flagged 10
+// of 22 security articles. What is left was measured on the development texts only: see docs/policy.md.
 package firewall
 
 import (
 	"slices"
-	"sync"
 	"unicode/utf8"
 )
 
@@ -18,10 +22,8 @@ const MaxScan = 256 << 10
 const tailBytes = MaxScan / 4
 
 const (
-	threshold   = 10   // the score from which a text is flagged
-	scoreSpan   = 2400 // bytes; signs farther apart are not added up
-	maxFindings = 64   // how many findings a report carries
-	maxHits     = 4096 // how many signs are weighed
+	maxFindings = 64  // how many findings a report carries
+	markSpan    = 600 // bytes; marks farther apart are not counted together
 )
 
 // Finding is one sign of an injected instruction.
@@ -36,14 +38,13 @@ type Finding struct {
 type Report struct {
 	Findings  []Finding
 	Flagged   bool
-	Score     int  // the weight of the signs that stand close together, each technique counted once
 	Hidden    int  // characters that a user would not see
 	Truncated bool // only MaxScan bytes were scanned: the beginning and the end
 }
 
 // Scan looks for signs of injected instructions in text. It never fails and never changes the text. Of a text over
-// MaxScan bytes it scans the beginning and the end, each by itself. A report that is not flagged does not prove the
-// text harmless.
+// MaxScan bytes it scans the beginning and the end, each by itself. A text is flagged for one strong sign, or for two
+// different weak ones close together. A report that is not flagged does not prove the text harmless.
 func Scan(text string) Report {
 	if len(text) <= MaxScan {
 		return scanPart(text, 0)
@@ -60,7 +61,6 @@ func Scan(text string) Report {
 	r := Report{
 		Findings:  append(first.Findings, last.Findings...),
 		Flagged:   first.Flagged || last.Flagged,
-		Score:     max(first.Score, last.Score),
 		Hidden:    first.Hidden + last.Hidden,
 		Truncated: true,
 	}
@@ -70,115 +70,91 @@ func Scan(text string) Report {
 	return r
 }
 
-// scanPart scans a part of at most MaxScan bytes that begins at offset base of the whole text. The order of its steps
-// matters: some weigh the signs of those before.
+// scanPart scans a part of at most MaxScan bytes that begins at offset base of the whole text.
 func scanPart(text string, base int) Report {
-	buf := bufferPool.Get().(*buffers)
-	defer bufferPool.Put(buf)
-	f := foldInto(text, buf.at[:0])
-	s := &scanner{f: f, text: f.text, tokens: buf.tokens[:0], letters: buf.letters}
-	s.tokenize()
-	s.applyWordRules()
-	s.matchIntents()
-	s.matchOffTopicTasks()
-	s.matchMarkers()
-	s.matchHiddenHTML()
-	s.matchUnspaced()
-	s.matchInvisible()
-	s.matchSqueezed()
-	s.scanDecoded(text)
-	buf.at, buf.tokens, buf.letters = f.at, s.tokens, s.letters
-	return s.buildReport(base)
-}
-
-// buffers is memory that scans reuse one after the other. A report holds none of it.
-type buffers struct {
-	at      []int32
-	tokens  []token
-	letters []byte
-}
-
-var bufferPool = sync.Pool{New: func() any { return new(buffers) }}
-
-// hit is a sign before it is weighed against the others.
-type hit struct {
-	tech   technique
-	weight int
-	pos    int // offset in the folded text
-	orig   int // offset in the text itself, -1 when only in a decoded layer
-	length int // bytes of the folded text that it covers
-	quote  string
-}
-
-// buildReport weighs the hits and returns them as findings in the order of their places, deduped by technique and
-// place, at most maxFindings. base is added to their offsets. The text is flagged from a score of threshold on.
-func (s *scanner) buildReport(base int) Report {
-	s.halveExamples()
-	r := Report{Score: bestScore(s.hits), Hidden: s.f.hidden}
-	r.Flagged = r.Score >= threshold
-	seen := map[hit]bool{}
-	for _, h := range s.hits {
-		key := hit{tech: h.tech, pos: h.pos}
-		if seen[key] {
-			continue
-		}
-		seen[key] = true
+	f := foldInto(text, nil)
+	signs := findSigns(f)
+	signs = append(signs, findDecoded(text, f, signs)...)
+	slices.SortStableFunc(signs, func(a, b sign) int { return a.pos - b.pos })
+	r := Report{Hidden: f.hidden, Flagged: isFlagged(signs)}
+	for i, s := range signs {
 		if len(r.Findings) == maxFindings {
 			break
 		}
-		at := h.orig
+		if slices.ContainsFunc(signs[:i], func(o sign) bool { return o.tech == s.tech && o.pos == s.pos }) {
+			continue
+		}
+		at := s.orig
 		if at >= 0 {
 			at += base
 		}
-		r.Findings = append(r.Findings, Finding{Technique: h.tech.String(), At: at, Excerpt: excerptOf(h.quote)})
+		r.Findings = append(r.Findings, Finding{Technique: s.tech.String(), At: at, Excerpt: excerptOf(s.quote)})
 	}
 	return r
 }
 
-// weighTechnique returns the greatest weight of a technique's signs, 3 more for several of at least threshold/2, 0 for
-// none. count is how many signs there are of each weight. Requests, exfiltration and replies come in chains of verbs
-// that are one request, so they get no more.
-func weighTechnique(t technique, count *[maxWeight + 1]int) int {
-	most, strong := 0, 0
-	for w := maxWeight; w > 0; w-- {
-		if count[w] > 0 {
-			most = max(most, w)
-			if w >= threshold/2 {
-				strong += count[w]
+// sign is a sign of an injected instruction in folded text.
+type sign struct {
+	tech   technique
+	strong bool
+	pos    int // offset in the folded text
+	orig   int // offset in the text itself, -1 when only in a decoded layer
+	quote  string
+}
+
+// newSign returns the sign that covers the bytes from from to to of f.
+func newSign(f *folded, tech technique, strong bool, from, to int) sign {
+	return sign{tech: tech, strong: strong, pos: from, orig: f.origin(from), quote: f.text[from:min(to, from+160)]}
+}
+
+// maxSigns bounds the signs of one kind that are collected.
+const maxSigns = 256
+
+// findSigns returns the signs in folded text.
+func findSigns(f *folded) []sign {
+	signs := findPhrases(f)
+	signs = append(signs, findMarks(f)...)
+	signs = append(signs, findInvisible(f)...)
+	if !slices.ContainsFunc(signs, func(s sign) bool { return s.tech == techOverride }) {
+		signs = append(signs, findSqueezed(f)...)
+	}
+	return signs
+}
+
+// isFlagged reports whether signs, sorted by position, have a strong one, or two different ones within markSpan bytes.
+func isFlagged(signs []sign) bool {
+	for i, s := range signs {
+		if s.strong {
+			return true
+		}
+		for j := i - 1; j >= 0 && j >= i-8 && s.pos-signs[j].pos <= markSpan; j-- {
+			if s.quote != signs[j].quote {
+				return true
 			}
 		}
 	}
-	if strong > 1 && t != techRequest && t != techExfiltration && t != techReply {
-		most += 3
-	}
-	return most
+	return false
 }
 
-// sortHits sorts hits by position.
-func sortHits(hits []hit) {
-	slices.SortStableFunc(hits, func(a, b hit) int { return a.pos - b.pos })
-}
-
-// bestScore sorts hits by position and returns the greatest sum of weights within one scoreSpan, where each technique
-// counts once; 0 without hits. A long page collects weak signs; far apart they mean nothing.
-func bestScore(hits []hit) int {
-	sortHits(hits)
-	most := 0
-	from := 0
-	var count [numTechniques][maxWeight + 1]int
-	for _, h := range hits {
-		count[h.tech][h.weight]++
-		for hits[from].pos < h.pos-scoreSpan {
-			count[hits[from].tech][hits[from].weight]--
-			from++
-		}
-		sum := 0
-		for t := range count {
-			sum += weighTechnique(technique(t), &count[t])
-		}
-		most = max(most, sum)
+// findInvisible returns a strong sign for four or more tag characters, and a weak one for twelve or more zero-width
+// characters or, with fewer of them, a direction override. A few are normal, as in emoji, soft hyphens or right-to-left
+// names.
+func findInvisible(f *folded) (out []sign) {
+	at, _ := slices.BinarySearch(f.at, int32(max(0, f.firstHidden)))
+	at = min(at, max(0, len(f.text)-1))
+	add := func(strong bool, quote string) {
+		out = append(out, sign{tech: techHidden, strong: strong, pos: at, orig: f.firstHidden, quote: quote})
 	}
-	return most
+	if f.tags >= 4 {
+		add(true, foldText(f.tagText))
+	}
+	switch {
+	case f.zeroWidth >= 12:
+		add(false, "zero-width characters")
+	case f.bidiOverrides > 0:
+		add(false, "direction override")
+	}
+	return out
 }
 
 // excerptOf returns the beginning of folded text on one line, at most 80 bytes, with control characters and runs of

@@ -22,7 +22,6 @@ type folded struct {
 	bidiOverrides int     // of these, overrides of the direction
 	firstHidden   int     // offset of the first hidden character in the original, -1 when there is none
 	tagText       string  // the ASCII that the tag characters mirror
-	isUnspaced    bool    // it holds Chinese, Japanese, Korean or Thai
 }
 
 // origin returns the offset in the original of the folded byte i, -1 when i is out of range.
@@ -157,9 +156,6 @@ func (f *folder) foldWide(r rune, at int) {
 			f.bidiOverrides++
 		}
 	default:
-		if r >= 0x3040 && r <= 0x9FFF || r >= 0xAC00 && r <= 0xD7A3 || r >= 0x0E00 && r <= 0x0E7F {
-			f.isUnspaced = true
-		}
 		f.foldRune(r, at)
 		f.previous = r
 	}
