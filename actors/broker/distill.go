@@ -57,9 +57,9 @@ type reportedFinding struct {
 }
 
 // distill returns untrusted content as findings in JSON, at most maxFindings. The model has no tools and can only fill
-// in the form; every field is checked and bounded by [checkFinding]. Findings that do not answer the request or repeat a
-// claim are left out; the note says how many of the others look like instructions. Without a model, or when its reply is
-// no such form, there is an error and the caller must withhold the content: no form, no text.
+// in the form; every field is checked and bounded by [checkFinding]. Findings that do not answer the request or repeat
+// a claim are left out; the note says how many of the others look like instructions. Without a model, or when its reply
+// is no such form, there is an error and the caller must withhold the content: no form, no text.
 func (b *Broker) distill(ctx context.Context, out actor.Out, c call, material string, links []string) (string, error) {
 	reported, err := b.requestFindings(ctx, out, c, material, links)
 	if err != nil {

@@ -110,9 +110,9 @@ func recheckComparison(ctx context.Context, out actor.Out, db *access, c compari
 }
 
 // supersedeContradicted supersedes the entries with a relation that one of relations, which a model made of e,
-// contradicts, and returns them with the first reason. As in compareWithSimilar an untrusted entry supersedes no trusted
-// one, and pinned entries, documents and those that were said later or by another speaker stay. What respondent B said
-// supersedes nothing. The relations of e must not be stored yet.
+// contradicts, and returns them with the first reason. As in compareWithSimilar an untrusted entry supersedes no
+// trusted one, and pinned entries, documents and those that were said later or by another speaker stay. What respondent
+// B said supersedes nothing. The relations of e must not be stored yet.
 func supersedeContradicted(ctx context.Context, db *access, e subjects.MemoryEntry,
 	relations []digest.Relation,
 ) (olds []string, why string, err error) {

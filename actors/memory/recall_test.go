@@ -153,7 +153,8 @@ func TestRecallRequests(t *testing.T) {
 			not: []string{fact, engram},
 		},
 		{
-			name: "what holds now", q: subjects.MemoryQuery{Query: "What is the address of Anna?"}, has: []string{fresh},
+			name: "what holds now", q: subjects.MemoryQuery{Query: "What is the address of Anna?"},
+			has: []string{fresh},
 			not: []string{old},
 		},
 		{

@@ -103,7 +103,8 @@ func TestEngram(t *testing.T) {
 func TestEngramByModel(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, func(c *Config) { c.Model = true })
-	const good = `{"name":"home of Anna","description":"Anna lives in Rome.","intent":"ask fact","sentiment":"positive","entities":["Anna"],"relations":[]}`
+	const good = `{"name":"home of Anna","description":"Anna lives in Rome.","intent":"ask fact",` +
+		`"sentiment":"positive","entities":["Anna"],"relations":[]}`
 	for _, tt := range []struct {
 		name, who string
 		say       string

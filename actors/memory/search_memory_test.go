@@ -125,7 +125,12 @@ func TestSearchWhole(t *testing.T) {
 			[]string{whole, engram},
 			[]string{long, "The address of Berta is Rome."},
 		},
-		{"id prefix", []string{engram[:6]}, []string{engram, whole}, []string{`you said: "What is the address of Berta?`}},
+		{
+			"id prefix",
+			[]string{engram[:6]},
+			[]string{engram, whole},
+			[]string{`you said: "What is the address of Berta?`},
+		},
 		{"superseded", []string{old}, []string{old}, []string{"address of Anna is Rome", ", superseded\n"}},
 		{"two", []string{old, fresh}, []string{old, fresh}, []string{"Rome", "Oslo"}},
 		{"trick: a proposal", []string{proposal}, nil, []string{"Nothing is remembered"}},

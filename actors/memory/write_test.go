@@ -503,7 +503,8 @@ func TestFactWithInvalidContextIsRejected(t *testing.T) {
 		}
 	}
 	for speaker, want := range map[string]string{
-		"The User": "", "assistant": "", "Mark": "Mark", "Grant Hope": "Grant Hope", "Zoë van der Berg": "Zoë van der Berg",
+		"The User": "", "assistant": "",
+		"Mark": "Mark", "Grant Hope": "Grant Hope", "Zoë van der Berg": "Zoë van der Berg",
 	} {
 		got, err := w.write(subjects.MemoryWriteRequest{
 			External: true,

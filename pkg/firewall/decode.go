@@ -16,10 +16,11 @@ const (
 	minRun     = 24       // shorter runs hold no order
 )
 
-// findDecoded returns the signs in text that is encoded in the original text: base64, hexadecimal, spaced bytes, percent
-// escapes, rot13 and reversed text, one layer deep, at most maxRuns runs and maxDecoded bytes. Runs below minRun are
-// skipped. Each layer with signs adds a strong encoding sign of its own: they were hidden on purpose. known are the
-// signs of the text as it is; a layer that has no more than these, such as a text with percent signs, adds none.
+// findDecoded returns the signs in text that is encoded in the original text: base64, hexadecimal, spaced bytes,
+// percent escapes, rot13 and reversed text, one layer deep, at most maxRuns runs and maxDecoded bytes. Runs below
+// minRun are skipped. Each layer with signs adds a strong encoding sign of its own: they were hidden on purpose. known
+// are the signs of the text as it is; a layer that has no more than these, such as a text with percent signs, adds
+// none.
 func findDecoded(text string, f *folded, known []sign) (out []sign) {
 	left, runs := maxDecoded, 0
 	look := func(at int, plain string, whole bool) {
@@ -83,8 +84,8 @@ var encodedBytes = func() (t [256]bool) {
 	return t
 }()
 
-// decodeRun decodes a run of hexadecimal or base64, of either alphabet and at most maxDecoded bytes; "" when no readable
-// text comes out.
+// decodeRun decodes a run of hexadecimal or base64, of either alphabet and at most maxDecoded bytes; "" when no
+// readable text comes out.
 func decodeRun(run string) string {
 	run = run[:min(len(run), maxDecoded)]
 	if b, err := hex.DecodeString(run[:len(run)&^1]); err == nil {

@@ -187,7 +187,7 @@ func TestAnswerByModel(t *testing.T) {
 		},
 		{
 			name:  "trick: entities of a wrong type",
-			reply: fill(t, map[string]any{"entities": []any{"Oslo", 7, map[string]any{"name": "Norway"}, "oslo", "user"}}),
+			reply: fill(t, map[string]any{"entities": []any{"Oslo", 7, map[string]any{"x": "Norway"}, "oslo", "user"}}),
 			want:  func(d *Digest) { d.Entities = d.Entities[:1] },
 		},
 		{

@@ -93,8 +93,9 @@ func (f sentence) nameEnd(i int) int {
 }
 
 // titleWords may stand before the name of a person.
-var titleWords = text.WordSet(`mr mrs ms dr prof sir miss president king queen uncle aunt sister brother mother father friend wife husband son daughter colleague
-	boss called named author actor singer`)
+var titleWords = text.WordSet(`
+	mr mrs ms dr prof sir miss president king queen uncle aunt sister brother mother father friend wife husband son
+	daughter colleague boss called named author actor singer`)
 
 // isAllCapitals reports whether s is one word in capital letters, such as NASA.
 func isAllCapitals(s string) bool {

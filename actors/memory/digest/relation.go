@@ -42,15 +42,18 @@ func (r Relation) Contradicts(o Relation) string {
 }
 
 var (
-	kinWords = text.WordSet(`sister brother mother father mom mum dad wife husband partner son daughter child aunt uncle cousin niece nephew grandmother grandfather
-		grandma grandpa friend boss colleague neighbour neighbor girlfriend boyfriend fiance teacher doctor dentist dog cat`)
+	kinWords = text.WordSet(`
+		sister brother mother father mom mum dad wife husband partner son daughter child aunt uncle cousin niece
+		nephew grandmother grandfather grandma grandpa friend boss colleague neighbour neighbor girlfriend boyfriend
+		fiance teacher doctor dentist dog cat`)
 	roleWords = text.WordSet(
 		`capital president ceo mayor head founder author director king queen chancellor chair owner leader inventor`)
 )
 
 // leadingWords may stand before the verb of a predicate and are dropped.
-var leadingWords = text.WordSet(`now currently still also really always recently formerly previously once used to has have had been is am are was were
-	do does actually usually mostly did already`)
+var leadingWords = text.WordSet(`
+	now currently still also really always recently formerly previously once used to has have had been is am are
+	was were do does actually usually mostly did already`)
 
 // singlePredicates have one object at a time.
 var singlePredicates = map[string]bool{
@@ -66,7 +69,8 @@ func isSingle(predicate string) bool {
 // predicateSynonyms maps other words for a predicate to the stored one.
 var predicateSynonyms = func() map[string]string {
 	m := map[string]string{}
-	for line := range strings.Lines(`lives in|live in|lived in|living in|resides in|resided in|reside in|residence|has residence in|home is|home in|location
+	for line := range strings.Lines(`lives in|live in|lived in|living in|resides in|resided in|reside in
+lives in|residence|has residence in|home is|home in|location
 works at|work at|worked at|working at|works for|work for|worked for|working for|employed by|employed at|employer
 works as|work as|worked as|working as|job|occupation|profession
 is called|name|named|called|name is|has name|goes by

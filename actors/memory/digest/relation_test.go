@@ -22,7 +22,8 @@ func briefs(list []Relation) []string {
 // TestModelCannotGiveTheUserTheWordsOfOthers: a relation of the user needs words of the user's own.
 func TestModelCannotGiveTheUserTheWordsOfOthers(t *testing.T) {
 	t.Parallel()
-	reply := `{"name":"music","description":"Melanie loves live music.","intent":"tell preference","sentiment":"positive","entities":["Melanie"],"relations":[
+	reply := `{"name":"music","description":"Melanie loves live music.","intent":"tell preference",
+		"sentiment":"positive","entities":["Melanie"],"relations":[
 		{"subject":"the user","predicate":"likes","object":"live music","kind":"thing","tense":"is","from":"","until":""},
 		{"subject":"Melanie","predicate":"likes","object":"live music","kind":"thing","tense":"is","from":"","until":""}]}`
 	for name, tt := range map[string]struct {
