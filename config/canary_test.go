@@ -281,7 +281,7 @@ monitor_only: [flow.unknown_session] # calls of the generator's account to which
 func newCanaryHarness(t *testing.T, open bool) *canaryHarness {
 	t.Helper()
 	g := &canaryHarness{
-		t: t, home: newHome(t), tool: newCanary(), remote: newCanary(), late: newCanary(),
+		t: t, home: newProgramHome(t), tool: newCanary(), remote: newCanary(), late: newCanary(),
 		token: newCanary(), spans: newCollector(t), got: map[string][]byte{},
 	}
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

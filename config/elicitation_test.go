@@ -64,7 +64,7 @@ type elicitation struct {
 // when a question expires.
 func newElicitation(t *testing.T, expires time.Duration, tricks ...string) *elicitation {
 	t.Helper()
-	return newElicitationWith(t, config.Wiring{}, newHome(t), hubActors, expires, tricks...)
+	return newElicitationWith(t, config.Wiring{}, newProgramHome(t), hubActors, expires, tricks...)
 }
 
 // newElicitationWith is newElicitation with a wiring, a home, and actors beside mcp and get_datetime.
@@ -302,7 +302,7 @@ func TestElicitationHostile(t *testing.T) {
 // rejects an answer without a required field, the typed values reach the server, and another question is declined.
 func TestPageQuestion(t *testing.T) {
 	browser := findBrowser(t)
-	address, home := make(chan string, 1), newHome(t)
+	address, home := make(chan string, 1), newProgramHome(t)
 	e := newElicitationWith(t, config.Wiring{OnListen: func(addr string) {
 		address <- addr
 	}}, home, append(slices.Clone(hubActors), "gateway"), time.Minute)

@@ -24,7 +24,7 @@ import (
 // as the supervisor does: it must use the settings of the file, not those of that configuration.
 func TestRestartedMCPReadsCurrentSettings(t *testing.T) {
 	t.Parallel()
-	home := newHome(t)
+	home := newProgramHome(t)
 	addMCPPrincipals(t, home, map[string][]string{"narrowed": {"act"}, "disabled": {"act"}, "added": {"act"}}, nil)
 	set := func(name string, s mcp.Server) {
 		t.Helper()
@@ -67,7 +67,7 @@ func TestRestartedMCPReadsCurrentSettings(t *testing.T) {
 // TestChangedMCPFolder checks that a change of the folder in mcp.yaml reaches the servers.
 func TestChangedMCPFolder(t *testing.T) {
 	t.Parallel()
-	home := newHome(t)
+	home := newProgramHome(t)
 	addMCPPrincipals(t, home, map[string][]string{"one": {"act"}}, nil)
 	host, err := settings(t).NewMCP(home, bustest.Start(t).Connect(subjects.MCP))
 	if err != nil {

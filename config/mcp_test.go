@@ -427,7 +427,7 @@ func newMCPHarness(t *testing.T) *mcpHarness {
 	t.Helper()
 	base, program := programFolder(t)
 	h := &mcpHarness{
-		t: t, home: newHome(t), dir: filepath.Join(base, "outside"),
+		t: t, home: newProgramHome(t), dir: filepath.Join(base, "outside"),
 		output: make(chan subjects.ToolOutput, 1000), program: program,
 	}
 	h.socket, h.link = filepath.Join(base, "sockets", "s"), filepath.Join(base, "link")

@@ -28,10 +28,19 @@ import (
 // testTimeout is how long a test waits for what must come.
 const testTimeout = time.Minute
 
-// newHome is an installation of its own.
+// newHome is an installation of its own, without programs in the sandbox.
 func newHome(t testing.TB) bus.Home {
 	t.Helper()
-	dir := t.TempDir()
+	return homeIn(bustest.DataDir(t))
+}
+
+// newProgramHome is an installation of its own whose MCP servers have their working folders beside its data folder.
+func newProgramHome(t testing.TB) bus.Home {
+	t.Helper()
+	return homeIn(t.TempDir())
+}
+
+func homeIn(dir string) bus.Home {
 	return bus.Home{Data: filepath.Join(dir, "data"), Config: filepath.Join(dir, "config")}
 }
 

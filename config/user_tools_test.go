@@ -65,7 +65,7 @@ func startUserToolSystem(t *testing.T, name, ollama string) *userToolFixture {
 	actors := slices.DeleteFunc(slices.Clone(config.Actors), func(n string) bool {
 		return n == "memory" || n == "critic" || n == "reward"
 	})
-	home := newHome(t)
+	home := newProgramHome(t)
 	b := up(t, c, home, actors...).Bus
 	return &userToolFixture{
 		t: t, settings: c, home: home, bus: b, user: dialUser(t, b), operator: dialOperator(t, b),

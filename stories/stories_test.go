@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"conclave/pkg/bus/bustest"
 	"conclave/pkg/programtest"
 	"conclave/pkg/story"
 	"conclave/stories/harness"
@@ -36,6 +38,12 @@ func TestMain(m *testing.M) {
 	debug.SetGCPercent(400)
 	os.Setenv("GOMEMLIMIT", "off") // each story would set the limit of one system for the process
 	os.Exit(m.Run())
+}
+
+// inMemory are the options of a system whose data folder is removed with the test.
+func inMemory(t testing.TB) harness.Options {
+	t.Helper()
+	return harness.Options{Data: filepath.Join(bustest.DataDir(t), "data")}
 }
 
 // load reads a story by its file's name.
@@ -75,7 +83,7 @@ func TestStories(t *testing.T) {
 	for _, file := range files(t) {
 		t.Run(strings.TrimSuffix(file, ".yaml"), func(t *testing.T) {
 			t.Parallel()
-			r := harness.RunStory(t.Context(), load(t, file), harness.Options{}, patient)
+			r := harness.RunStory(t.Context(), load(t, file), inMemory(t), patient)
 			if r.Skipped != "" {
 				programtest.SkipIf(t, errors.New(r.Skipped))
 			}
@@ -114,7 +122,7 @@ func TestUsedSystem(t *testing.T) {
 					s.Web.Pages[i].Requests = nil
 				}
 			}
-			if r := harness.RunStory(t.Context(), s, harness.Options{}, patient); !r.OK() {
+			if r := harness.RunStory(t.Context(), s, inMemory(t), patient); !r.OK() {
 				t.Error("\n" + r.Report())
 			}
 		})
@@ -152,7 +160,7 @@ func TestPronounNeedsHistory(t *testing.T) {
 			t.Parallel()
 			s := load(t, "history_resolves_pronoun.yaml")
 			without(s)
-			r := harness.RunStory(t.Context(), s, harness.Options{}, patient)
+			r := harness.RunStory(t.Context(), s, inMemory(t), patient)
 			if r.OK() || !strings.Contains(r.Report(), "Marie [A-Z][a-z]+ is not in") {
 				t.Errorf("the story does not fail without the first question:\n%s", r.Report())
 			}
@@ -224,7 +232,7 @@ func TestStoriesFailWithoutGuard(t *testing.T) {
 			t.Parallel()
 			s := load(t, tt.file)
 			tt.without(s)
-			r := harness.RunStory(t.Context(), s, harness.Options{}, story.Options{AnswerTimeout: 30 * time.Second})
+			r := harness.RunStory(t.Context(), s, inMemory(t), story.Options{AnswerTimeout: 30 * time.Second})
 			if r.OK() || !strings.Contains(r.Report(), tt.want) {
 				t.Errorf("the story does not fail with %q:\n%s", tt.want, r.Report())
 			}

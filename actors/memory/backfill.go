@@ -66,12 +66,20 @@ func (m *Memory) deferEntry(out actor.Out, e subjects.MemoryEntry, by string, wh
 	m.deferred[e.ID] = d
 }
 
-// runBackfill embeds entries without vectors, has a model describe new entries, and fills the word index:
-// once at the start, at each wakeBackfill and every backfillRetry. Errors are logged, except that no
-// model is available. It runs until ctx ends.
+// manyRows is from how many entries on loading them leaves more garbage than a forced collection is worth.
+const manyRows = 1000
+
+// runBackfill embeds entries without vectors, has a model describe new entries, and fills the word index: once at the
+// start, at each wakeBackfill and every backfillRetry. Errors are logged, except that no model is available. It runs
+// until ctx ends.
 func (m *Memory) runBackfill(ctx context.Context, out actor.Out) {
 	m.warmIndex(ctx, out)
-	debug.FreeOSMemory() // what loading the entries left
+	m.search.RLock()
+	rows := m.search.index.Stats().Rows
+	m.search.RUnlock()
+	if rows >= manyRows {
+		debug.FreeOSMemory() // what loading the entries left
+	}
 	retry := time.NewTimer(backfillRetry)
 	defer retry.Stop()
 	for {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"conclave/pkg/bus/bustest"
 )
 
 // waitTimeout is how long a test waits for what must come. It is only ever waited for in full by a test that fails.
@@ -149,19 +151,19 @@ type installation struct {
 
 func newInstallation(t *testing.T) *installation {
 	t.Helper()
-	dir := t.TempDir()
+	dir, data := t.TempDir(), bustest.DataDir(t)
 	if err := writeSystem(filepath.Join(dir, "config", "conclave")); err != nil {
 		t.Fatal(err)
 	}
 	env := []string{
-		"HOME=" + dir, "XDG_DATA_HOME=" + filepath.Join(dir, "data"), "XDG_CONFIG_HOME=" + filepath.Join(dir, "config"),
+		"HOME=" + dir, "XDG_DATA_HOME=" + data, "XDG_CONFIG_HOME=" + filepath.Join(dir, "config"),
 		"XDG_STATE_HOME=" + filepath.Join(dir, "state"),
 		"PATH=" + os.Getenv("PATH"), "TERM=xterm",
 	}
 	for name, value := range runtimeEnv {
 		env = append(env, name+"="+value)
 	}
-	return &installation{t, dir, filepath.Join(dir, "data", "conclave"), env}
+	return &installation{t, dir, filepath.Join(data, "conclave"), env}
 }
 
 // begin starts a program that ends with the test.

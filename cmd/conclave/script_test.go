@@ -24,6 +24,7 @@ import (
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/config"
 	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
 	"conclave/pkg/programtest"
 	"conclave/pkg/sandbox"
 	"conclave/pkg/tool/conclavetool"
@@ -75,7 +76,7 @@ func TestScripts(t *testing.T) {
 		t.Skip("CONCLAVE_SHORT is set")
 	}
 	t.Parallel()
-	testscript.Run(t, scriptParams("testdata/script"))
+	testscript.Run(t, scriptParams("testdata/script", bustest.DataDir(t)))
 }
 
 // TestSandboxScripts runs the scripts that start programs in the sandbox, as TestScripts does.
@@ -85,11 +86,11 @@ func TestSandboxScripts(t *testing.T) {
 	}
 	t.Parallel()
 	programtest.SkipIf(t, sandbox.SelfTest(t.Context()))
-	testscript.Run(t, scriptParams("testdata/sandbox"))
+	testscript.Run(t, scriptParams("testdata/sandbox", t.TempDir()))
 }
 
-// scriptParams returns how the scripts in a folder are run.
-func scriptParams(dir string) testscript.Params {
+// scriptParams returns how the scripts in a folder are run. Each has its data in a folder of its own in data.
+func scriptParams(dir, data string) testscript.Params {
 	return testscript.Params{
 		Dir:                 dir,
 		RequireExplicitExec: true,
@@ -97,13 +98,13 @@ func scriptParams(dir string) testscript.Params {
 		Setup: func(env *testscript.Env) error {
 			env.Values[running{}] = map[string]*process{}
 			for name, dir := range map[string]string{
-				"HOME": "home", "XDG_DATA_HOME": "home/data",
-				"XDG_CONFIG_HOME": "home/config",
+				"HOME": "home", "XDG_CONFIG_HOME": "home/config",
 			} {
 				env.Setenv(name, filepath.Join(env.WorkDir, dir))
 			}
+			env.Setenv("XDG_DATA_HOME", filepath.Join(data, filepath.Base(env.WorkDir)))
 			setRuntimeEnv(env)
-			env.Setenv("DATA", filepath.Join(env.WorkDir, "home/data/conclave"))
+			env.Setenv("DATA", filepath.Join(env.Getenv("XDG_DATA_HOME"), "conclave"))
 			env.Defer(func() { // as root it is not in the folder of the script
 				servers := bus.Home{Data: env.Getenv("DATA")}.MCP()
 				os.RemoveAll(servers)

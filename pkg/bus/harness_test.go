@@ -30,7 +30,7 @@ const testTimeout = time.Minute
 // startBus runs a provisioned server that stops with the test.
 func startBus(t testing.TB) *bus.Bus {
 	t.Helper()
-	b := startUnprovisioned(t, t.TempDir())
+	b := startUnprovisioned(t, bustest.DataDir(t))
 	if err := b.Server.Provision(t.Context(), []byte("genesis")); err != nil {
 		t.Fatal(err)
 	}

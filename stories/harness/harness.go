@@ -4,6 +4,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,6 +55,7 @@ type Harness struct {
 type Options struct {
 	Live   bool   // use the models of the configuration in place of the script
 	Config string // with Live: the user's config folder; "" = the shipped configuration
+	Data   string // data folder, which is created; "" = a temporary one
 	Log    *slog.Logger
 }
 
@@ -133,7 +135,7 @@ func Open(ctx context.Context, s *story.Story, o Options) (_ *Harness, err error
 	if err != nil {
 		return nil, err
 	}
-	home := bus.Home{Data: filepath.Join(h.dir, "data"), Config: filepath.Join(h.dir, "config")}
+	home := bus.Home{Data: cmp.Or(o.Data, filepath.Join(h.dir, "data")), Config: filepath.Join(h.dir, "config")}
 	if h.instance, err = c.Start(ctx, home, o.Log); err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"conclave/pkg/bus/bustest"
 	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/scriptserver"
 	"conclave/pkg/story"
@@ -16,6 +17,12 @@ import (
 )
 
 const testTimeout = 60 * time.Second
+
+// inMemory are the options of a system whose data folder is removed with the test.
+func inMemory(t testing.TB) harness.Options {
+	t.Helper()
+	return harness.Options{Data: filepath.Join(bustest.DataDir(t), "data")}
+}
 
 // parseStory parses a story whose first three lines are the same in all these tests.
 func parseStory(t testing.TB, text string) *story.Story {
@@ -37,7 +44,7 @@ func TestMismatchFailsTheStory(t *testing.T) {
 turns:
   - query: What is the time?
     answer: {contains: [never]}
-`), harness.Options{}, story.Options{})
+`), inMemory(t), story.Options{})
 	for _, want := range []string{
 		`stories/t.yaml:6: a model request does not match the script: script of assistant: exchange 0 wants "something else" in the last message`,
 		"stories/t.yaml:6: no request for this reply of assistant",
@@ -83,7 +90,7 @@ func TestInvalidSettingsNameTheLine(t *testing.T) {
 		},
 	} {
 		st, err := harness.Open(t.Context(), parseStory(t, tt.text+"turns: [{query: hello, no_notes: true}]\n"),
-			harness.Options{})
+			inMemory(t))
 		if err == nil {
 			st.Close(context.Background())
 		}
@@ -101,7 +108,7 @@ func TestCloseRemovesEverything(t *testing.T) {
 		"server: {down: true}\nturns: [{query: hello, answer: {equals: hi}}]\n",
 		"config: {system: {nope: x}}\nturns: [{query: hello, answer: {equals: hi}}]\n",
 	} {
-		r := harness.RunStory(t.Context(), parseStory(t, text), harness.Options{}, story.Options{})
+		r := harness.RunStory(t.Context(), parseStory(t, text), inMemory(t), story.Options{})
 		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 			t.Errorf("%q (%d failures) leaves %v, %v", text, len(r.Failures), left, err)
 		}
@@ -155,7 +162,7 @@ events:
 // openSystem opens the system of a story until the test ends, and returns a context with the timeout of a test.
 func openSystem(t *testing.T, s *story.Story) (*harness.Harness, context.Context) {
 	t.Helper()
-	st, err := harness.Open(t.Context(), s, harness.Options{})
+	st, err := harness.Open(t.Context(), s, inMemory(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +237,7 @@ turns:
     answer: {equals: It is gone.}
   - request: {as: operator, tool: web_fetch, args: {url: "http://a.example.org/q"}}
     error: tool_failed
-`), harness.Options{}, story.Options{})
+`), inMemory(t), story.Options{})
 	if !r.OK() {
 		t.Error(r.Report())
 	}
