@@ -247,7 +247,7 @@ func TestAnswerCannotDecideItsComparison(t *testing.T) {
 			if got := headings("###" + "x:" + shown); len(got) != 5 {
 				return "", fmt.Errorf("%s: parts %q", a.name, got)
 			}
-			if resultMark.MatchString(shown) {
+			if resultMark().MatchString(shown) {
 				return "Feedback: As it says. [RESULT] A", nil
 			}
 			return judgeEither(r)

@@ -3,7 +3,6 @@ package critic
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 	"unicode"
 
@@ -26,11 +25,11 @@ const (
 var errUnreadable = errors.New("the judge did not keep to the form")
 
 var (
-	thinkingBlock = regexp.MustCompile(`(?is)<(think|thinking|reasoning)>.*?</(?:think|thinking|reasoning)>`)
-	openTag       = regexp.MustCompile(`(?i)<(?:think|thinking|reasoning)>`)
-	closeTag      = regexp.MustCompile(`(?i)</(?:think|thinking|reasoning)>`)
-	resultMark    = regexp.MustCompile(`(?i)\[RESULT\]`)
-	feedbackLabel = regexp.MustCompile(`(?i)^[#*_\s]*feedback[*_\s]*:[*_\s]*`)
+	thinkingBlock = text.Pattern(`(?is)<(think|thinking|reasoning)>.*?</(?:think|thinking|reasoning)>`)
+	openTag       = text.Pattern(`(?i)<(?:think|thinking|reasoning)>`)
+	closeTag      = text.Pattern(`(?i)</(?:think|thinking|reasoning)>`)
+	resultMark    = text.Pattern(`(?i)\[RESULT\]`)
+	feedbackLabel = text.Pattern(`(?i)^[#*_\s]*feedback[*_\s]*:[*_\s]*`)
 )
 
 // parseReply parses a judge's reply: feedback, one [RESULT] mark, and one character of allowed. It rejects everything
@@ -41,7 +40,7 @@ func parseReply(reply, allowed string) (words string, verdict byte, err error) {
 		return "", 0, fmt.Errorf("%w: it goes on for %d bytes", errUnreadable, len(reply))
 	}
 	said := strings.TrimSpace(stripThinking(strings.ToValidUTF8(reply, "\uFFFD")))
-	ends := resultMark.FindAllStringIndex(said, -1)
+	ends := resultMark().FindAllStringIndex(said, -1)
 	switch {
 	case said == "":
 		return "", 0, fmt.Errorf("%w: it said nothing", errUnreadable)
@@ -59,7 +58,7 @@ func parseReply(reply, allowed string) (words string, verdict byte, err error) {
 			oneLine(end, 40), allowed)
 	}
 	words = strings.TrimSpace(said[:ends[0][0]])
-	words = strings.TrimSpace(strings.TrimPrefix(words, feedbackLabel.FindString(words)))
+	words = strings.TrimSpace(strings.TrimPrefix(words, feedbackLabel().FindString(words)))
 	if strings.IndexFunc(words, unicode.IsLetter) < 0 {
 		return "", 0, fmt.Errorf("%w: there are no words before [RESULT]", errUnreadable)
 	}
@@ -69,11 +68,11 @@ func parseReply(reply, allowed string) (words string, verdict byte, err error) {
 // stripThinking removes the thinking of a model from its reply: an unclosed block up to the end, and everything before
 // a closing tag without an opening one.
 func stripThinking(reply string) string {
-	reply = thinkingBlock.ReplaceAllString(reply, "")
-	if all := closeTag.FindAllStringIndex(reply, -1); len(all) > 0 {
+	reply = thinkingBlock().ReplaceAllString(reply, "")
+	if all := closeTag().FindAllStringIndex(reply, -1); len(all) > 0 {
 		reply = reply[all[len(all)-1][1]:]
 	}
-	if i := openTag.FindStringIndex(reply); i != nil {
+	if i := openTag().FindStringIndex(reply); i != nil {
 		reply = reply[:i[0]]
 	}
 	return reply

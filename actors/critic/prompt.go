@@ -3,7 +3,6 @@ package critic
 import (
 	_ "embed"
 	"fmt"
-	"regexp"
 	"strings"
 	"unicode"
 
@@ -219,11 +218,11 @@ func sanitize(s string, most int) string {
 		s = text.Clip(s, most+1) // so that clipWithNotice still sees that it is longer
 	}
 	if strings.Contains(s, "[") {
-		s = resultMarkers.ReplaceAllString(s, "($1)")
+		s = resultMarkers().ReplaceAllString(s, "($1)")
 	}
 	// one pass may leave a new marker; each pass removes characters
-	for strings.ContainsAny(s, "<[") && turnMarkers.MatchString(s) {
-		s = turnMarkers.ReplaceAllStringFunc(s, func(tag string) string {
+	for strings.ContainsAny(s, "<[") && turnMarkers().MatchString(s) {
+		s = turnMarkers().ReplaceAllStringFunc(s, func(tag string) string {
 			return "(" + strings.Trim(tag, "<>[]|｜/ ") + ")"
 		})
 	}
@@ -241,9 +240,9 @@ func sanitize(s string, most int) string {
 
 var (
 	// resultMarkers match the mark before a judge's result.
-	resultMarkers = regexp.MustCompile(`(?i)\[\s*(results?)\b\s*\]?`)
+	resultMarkers = text.Pattern(`(?i)\[\s*(results?)\b\s*\]?`)
 	// turnMarkers match what a model server may take for a turn boundary of a chat template.
-	turnMarkers = regexp.MustCompile(
+	turnMarkers = text.Pattern(
 		`(?i)<\|[^|<>\n]{0,40}\|>|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS)\]|</?s>|<<?/?SYS>?>|<(?:start|end)_of_turn>|<(?:bos|eos)>|` +
 			`<[|｜][^\s<>]{1,40}>|<[^\s<>|｜]{1,40}[|｜]>|</?(?:think|thinking|reasoning)>`)
 )

@@ -418,7 +418,7 @@ func FuzzClean(f *testing.F) {
 			return
 		}
 		got := sanitize(s, maxAnswer)
-		if resultMarkers.MatchString(got) || strings.Contains(got, "###") || len(headings("###x:\n"+got)) != 1 ||
+		if resultMarkers().MatchString(got) || strings.Contains(got, "###") || len(headings("###x:\n"+got)) != 1 ||
 			armed(got) == "an end" || armed(got) == "a turn" {
 			t.Fatalf("%q becomes %q, with %s", s, got, armed(got))
 		}

@@ -4,6 +4,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"conclave/pkg/text"
 )
 
 // day is a date that the user typed. year is 0 when the user left it out, and then matches every year.
@@ -59,12 +61,12 @@ var monthNames = []struct {
 const monthPattern = `(jan(?:uary|uar|vier)?|gennaio|enero|feb(?:ruary|ruar|brero|braio)?|février|mar(?:ch|s|zo)?|märz|apr(?:il|ile)?|avril|abril|may|mai|mayo|maggio|june?|juin|junio|juni|giugno|july?|juillet|julio|juli|luglio|aug(?:ust)?|août|agosto|sept?(?:ember|embre|iembre|tembre)?|settembre|oct(?:ober|obre|ubre)?|oktober|ottobre|nov(?:ember|embre|iembre)?|dec(?:ember)?|dezember|décembre|diciembre|dicembre)`
 
 // datePatterns match the forms of a date; the groups of each are named y, m (number), n (name) and d.
-var datePatterns = []*regexp.Regexp{
-	regexp.MustCompile(`\b(?P<y>\d{4})[-/.](?P<m>\d{1,2})[-/.](?P<d>\d{1,2})`),
-	regexp.MustCompile(`\b(?P<d>\d{1,2})\.(?P<m>\d{1,2})\.(?P<y>\d{4})?`),
-	regexp.MustCompile(`(?i)\b(?P<n>` + monthPattern +
+var datePatterns = []func() *regexp.Regexp{
+	text.Pattern(`\b(?P<y>\d{4})[-/.](?P<m>\d{1,2})[-/.](?P<d>\d{1,2})`),
+	text.Pattern(`\b(?P<d>\d{1,2})\.(?P<m>\d{1,2})\.(?P<y>\d{4})?`),
+	text.Pattern(`(?i)\b(?P<n>` + monthPattern +
 		`)\.? (?:the )?(?P<d>\d{1,2})(?:st|nd|rd|th)?\b(?:,? (?P<y>\d{4})\b)?`),
-	regexp.MustCompile(`(?i)\b(?P<d>\d{1,2})(?:st|nd|rd|th|\.|er)? (?:of |de |di )?(?P<n>` + monthPattern +
+	text.Pattern(`(?i)\b(?P<d>\d{1,2})(?:st|nd|rd|th|\.|er)? (?:of |de |di )?(?P<n>` + monthPattern +
 		`)\b(?:,? (?:de |del )?(?P<y>\d{4})\b)?`),
 }
 
@@ -72,7 +74,8 @@ var datePatterns = []*regexp.Regexp{
 // taken for numbers.
 func extractDays(s string) (days []day, rest string) {
 	rest = s
-	for _, p := range datePatterns {
+	for _, pattern := range datePatterns {
+		p := pattern()
 		for _, m := range p.FindAllStringSubmatchIndex(rest, -1) {
 			var d day
 			for i, name := range p.SubexpNames() {
@@ -112,14 +115,14 @@ func parseMonth(name string) (month int) {
 }
 
 // clockPattern matches a time of day.
-var clockPattern = regexp.MustCompile(`(?i)\b(\d{1,2})(?::(\d{2}))?(?::\d{2})?\s*(am|pm|a\.m\.|p\.m\.|uhr|h)?\b`)
+var clockPattern = text.Pattern(`(?i)\b(\d{1,2})(?::(\d{2}))?(?::\d{2})?\s*(am|pm|a\.m\.|p\.m\.|uhr|h)?\b`)
 
 // isoSeparator matches the T between date and time.
-var isoSeparator = regexp.MustCompile(`(\d)T(\d)`)
+var isoSeparator = text.Pattern(`(\d)T(\d)`)
 
 // extractClocks returns the times of day in a text, in minutes: with a colon, or with a word such as pm.
 func extractClocks(s string) (out []int) {
-	for _, m := range clockPattern.FindAllStringSubmatch(isoSeparator.ReplaceAllString(s, "$1 $2"), -1) {
+	for _, m := range clockPattern().FindAllStringSubmatch(isoSeparator().ReplaceAllString(s, "$1 $2"), -1) {
 		if m[2] == "" && m[3] == "" {
 			continue
 		}
@@ -140,7 +143,7 @@ func extractClocks(s string) (out []int) {
 
 // removeClocks returns a text with each time of day replaced by spaces.
 func removeClocks(s string) string {
-	return clockPattern.ReplaceAllStringFunc(s, func(m string) string {
+	return clockPattern().ReplaceAllStringFunc(s, func(m string) string {
 		if strings.Trim(m, "0123456789 ") == "" { // neither a colon nor a word such as pm
 			return m
 		}
@@ -149,12 +152,12 @@ func removeClocks(s string) string {
 }
 
 // plainNumber matches a non-negative number with nothing around it.
-var plainNumber = regexp.MustCompile(`^\d+(?:[.,]\d+)*$`)
+var plainNumber = text.Pattern(`^\d+(?:[.,]\d+)*$`)
 
 // parsePlainNumber returns the value of a non-negative number without sign, unit, exponent or multiplier; ok is false
 // for any other text.
 func parsePlainNumber(s string) (n float64, ok bool) {
-	if !plainNumber.MatchString(s) {
+	if !plainNumber().MatchString(s) {
 		return 0, false
 	}
 	n, err := strconv.ParseFloat(normalizeNumber(s), 64)
@@ -162,12 +165,12 @@ func parsePlainNumber(s string) (n float64, ok bool) {
 }
 
 // numberPattern matches a number with its separators.
-var numberPattern = regexp.MustCompile(`\d+(?:[.,]\d+)*`)
+var numberPattern = text.Pattern(`\d+(?:[.,]\d+)*`)
 
 // extractNumbers returns the numbers in a text. A comma before three digits separates thousands; any other is a decimal
 // point.
 func extractNumbers(s string) (out []float64) {
-	for _, m := range numberPattern.FindAllString(s, -1) {
+	for _, m := range numberPattern().FindAllString(s, -1) {
 		if f, err := strconv.ParseFloat(normalizeNumber(m), 64); err == nil {
 			out = append(out, f)
 		}

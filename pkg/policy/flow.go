@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -376,7 +375,7 @@ func (g Grant) isDictated(content string) bool {
 	s := strings.ToLower(strings.TrimSpace(content))
 	return slices.ContainsFunc(g.Quoted, func(q string) bool {
 		rest, fixed := s, 0
-		for _, part := range placeholder.Split(q, -1) {
+		for _, part := range placeholder().Split(q, -1) {
 			_, after, ok := strings.Cut(rest, part)
 			if !ok {
 				return false
@@ -388,7 +387,7 @@ func (g Grant) isDictated(content string) bool {
 }
 
 // placeholder matches a part of a dictated text that the model fills in.
-var placeholder = regexp.MustCompile(`\{[^{}]*\}|\[[^\[\]]*\]|<[^<>]*>`)
+var placeholder = text.Pattern(`\{[^{}]*\}|\[[^\[\]]*\]|<[^<>]*>`)
 
 // holdsUnaskedPrivate reports whether private data is in the session that the question does not ask for: read for it
 // without its words asking, or read for another question, also one that is no longer stored, unless the clause of the
@@ -498,7 +497,7 @@ func (f *Flow) findText(g Grant) string {
 
 // isQuoted reports whether a text has a value, given in lower case, as a quotation.
 func isQuoted(value, in string) bool {
-	for _, m := range quotePattern.FindAllStringSubmatch(strings.ToLower(in), -1) {
+	for _, m := range quotePattern().FindAllStringSubmatch(strings.ToLower(in), -1) {
 		if slices.Contains(m[1:], value) {
 			return true
 		}

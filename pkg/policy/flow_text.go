@@ -1,11 +1,12 @@
 package policy
 
 import (
-	"regexp"
 	"strings"
 	"unicode"
 
 	"golang.org/x/text/unicode/norm"
+
+	"conclave/pkg/text"
 )
 
 // splitWords splits a text into words of letters and digits, in lower case. Hyphens, quotes and underscores stay inside
@@ -32,12 +33,12 @@ var stopWords = map[string]bool{
 }
 
 // datePattern matches an ISO date, a time, or both.
-var datePattern = regexp.MustCompile(
+var datePattern = text.Pattern(
 	`^(\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2})?(Z|[+-]\d{2}:\d{2})?)?|\d{2}:\d{2}(:\d{2})?)$`)
 
 // addressPattern matches what a recipient could act on: URLs, hosts, mail addresses, IP addresses, IBANs, phone numbers
 // and long tokens such as wallet addresses.
-var addressPattern = regexp.MustCompile(
+var addressPattern = text.Pattern(
 	`(?i)([a-z][a-z0-9+.-]{1,20}://[^\s"'<>]+|www\.[^\s"'<>]+|[\p{L}\p{N}._%+-]+@[\p{L}\p{N}.-]+|` +
 		`(?:[\p{L}\p{N}-]+\.)+(?:\p{L}{2,12}|xn--[a-z0-9-]+)(?::\d+)?(?:/[^\s"'<>]*)?|\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?(?:/[^\s"'<>]*)?|` +
 		`\b[a-z]{2}\d{2}[a-z0-9 ]{10,30}\b|\+?\d[\d ().-]{7,}\d|\b[a-z0-9]{20,}\b)`)
@@ -48,9 +49,9 @@ var dotReplacer = strings.NewReplacer("。", ".", "．", ".", "｡", ".")
 // extractAddresses returns the matches of addressPattern in a text after NFKC normalization, without dates, file names
 // and sentences.
 func extractAddresses(s string) (out []string) {
-	for _, m := range addressPattern.FindAllString(dotReplacer.Replace(norm.NFKC.String(s)), -1) {
+	for _, m := range addressPattern().FindAllString(dotReplacer.Replace(norm.NFKC.String(s)), -1) {
 		m = strings.TrimRight(m, ".,;:!?)]} ")
-		if m == "" || datePattern.MatchString(m) || fileNamePattern.MatchString(m) || strings.Contains(m, ". ") &&
+		if m == "" || datePattern().MatchString(m) || fileNamePattern().MatchString(m) || strings.Contains(m, ". ") &&
 			!strings.ContainsAny(m, "0123456789") {
 			continue
 		}
@@ -60,7 +61,7 @@ func extractAddresses(s string) (out []string) {
 }
 
 // fileNamePattern matches file names whose extension is no top-level domain, which addressPattern takes for hosts.
-var fileNamePattern = regexp.MustCompile(`(?i)^[\p{L}\p{N}_-]+\.(docx?|xlsx?|pptx?|pdf|txt|csv|png|jpe?g|ya?ml|json)$`)
+var fileNamePattern = text.Pattern(`(?i)^[\p{L}\p{N}_-]+\.(docx?|xlsx?|pptx?|pdf|txt|csv|png|jpe?g|ya?ml|json)$`)
 
 // isProse reports whether a text contains a URL, minProseWords words in a row (one less with an @), or 8 characters of
 // a script without spaces. A list of names and numbers is not prose, so a tool that returns one stays trusted.

@@ -1,12 +1,13 @@
 package policy
 
 import (
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"conclave/pkg/text"
 )
 
 // index derives userText, userTextLower and userWords from the questions. It must be called after each change of them.
@@ -14,13 +15,13 @@ func (f *Flow) index() {
 	var b strings.Builder
 	for _, s := range f.questions {
 		// A missing space after a full stop must not hide a name: "see example.org.Then ..." names example.org.
-		b.WriteString(joinedSentence.ReplaceAllString(s.Text, "$1. $2"))
+		b.WriteString(joinedSentence().ReplaceAllString(s.Text, "$1. $2"))
 		b.WriteString("\n") // a value cannot span two questions
 	}
 	f.userText = b.String()
 	f.userTextLower = strings.ToLower(f.userText)
 	_, f.userTextIDs = extractDays(f.userTextLower)
-	f.userTextIDs = listNumber.ReplaceAllString(f.userTextIDs, "$1 ")
+	f.userTextIDs = listNumber().ReplaceAllString(f.userTextIDs, "$1 ")
 	f.userWords = map[string]int{}
 	for _, w := range splitWords(f.userTextLower) {
 		f.userWords[w]++
@@ -28,7 +29,7 @@ func (f *Flow) index() {
 }
 
 // listNumber matches the number of an item in a list, which names nothing.
-var listNumber = regexp.MustCompile(`(^|\s)\d{1,2}[.)]\s`)
+var listNumber = text.Pattern(`(^|\s)\d{1,2}[.)]\s`)
 
 // withPlanWords returns the flow by which a search or a fetch for a question is judged: f with the words of the
 // question's plan among the user's. Once private data is in the session it is f itself, because the choice among the

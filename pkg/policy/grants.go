@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -220,12 +219,12 @@ func DeriveGrants(question string) []Grant {
 }
 
 // quotePattern matches a quotation. A single quote counts only at the edge of a word, so that "don't" has none.
-var quotePattern = regexp.MustCompile(
+var quotePattern = text.Pattern(
 	`"([^"\n]{1,400})"|“([^”\n]{1,400})”|„([^“\n]{1,400})“|«([^»\n]{1,400})»|(?:^|[\s(])'([^'\n]+(?:'\p{L}[^'\n]*)*)'|` + "`([^`\n]{1,400})`")
 
 // splitSentences splits a question into sentences of words. Quotations are one word each.
 func splitSentences(question string) (out [][]word) {
-	question = joinedSentence.ReplaceAllString(strings.ReplaceAll(question, "’", "'"), "$1. $2")
+	question = joinedSentence().ReplaceAllString(strings.ReplaceAll(question, "’", "'"), "$1. $2")
 	var current []word
 	end := func() {
 		if len(current) > 0 {
@@ -256,7 +255,7 @@ func splitSentences(question string) (out [][]word) {
 		}
 	}
 	for {
-		m := quotePattern.FindStringSubmatchIndex(question)
+		m := quotePattern().FindStringSubmatchIndex(question)
 		if m == nil {
 			plain(question)
 			end()
@@ -277,7 +276,7 @@ func splitSentences(question string) (out [][]word) {
 }
 
 // joinedSentence matches a full stop without a space between two sentences.
-var joinedSentence = regexp.MustCompile(`(\p{Ll})\.(\p{Lu}\p{Ll})`)
+var joinedSentence = text.Pattern(`(\p{Ll})\.(\p{Lu}\p{Ll})`)
 
 // findVerbs returns the positions of the verbs in a sentence that begin an order and are not negated.
 func findVerbs(s []word) (out []int) {
@@ -393,7 +392,7 @@ func listNamed(clause []word) (out []string) {
 	}
 	_, rest := extractDays(plain.String())
 	run := ""
-	for _, f := range append(strings.Fields(dateGap.ReplaceAllString(removeClocks(rest), " , ")), ",") {
+	for _, f := range append(strings.Fields(dateGap().ReplaceAllString(removeClocks(rest), " , ")), ",") {
 		w := word{text: f, lower: strings.ToLower(f)}
 		switch {
 		case f == "," || !isNameLike(w) || isStopWord(w.lower):
@@ -411,7 +410,7 @@ func listNamed(clause []word) (out []string) {
 }
 
 // dateGap matches the spaces that [extractDays] and [removeClocks] leave in the place of a date or time.
-var dateGap = regexp.MustCompile(` {2,}`)
+var dateGap = text.Pattern(` {2,}`)
 
 // names reports whether the clause of the grant names a value, as what cannot be undone needs it: as a destination, as
 // a whole quotation, or as a name or number of whole words. A stop word names nothing.
@@ -521,7 +520,7 @@ func findDictated(s []word) (out []string) {
 func isDestination(before, w word) bool {
 	switch {
 	case sources[before.lower] && !before.quoted, strings.HasSuffix(w.lower, "'s"), !w.quoted &&
-		timeWord.MatchString(w.lower):
+		timeWord().MatchString(w.lower):
 		return false
 	case isNameLike(w):
 		return true
@@ -543,5 +542,5 @@ func isCapitalized(s string) bool {
 }
 
 // timeWord matches a part of a date or time: a month, a year or other short number, an ordinal, a time of day.
-var timeWord = regexp.MustCompile(`^(?:` + monthPattern +
+var timeWord = text.Pattern(`^(?:` + monthPattern +
 	`|\d{1,4}(?:st|nd|rd|th)?|\d{4}-\d\d?-\d\d?|\d{1,2}:\d\d|\d{1,2}[ap]m)$`)

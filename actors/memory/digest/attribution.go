@@ -1,7 +1,6 @@
 package digest
 
 import (
-	"regexp"
 	"strings"
 	"time"
 	"unicode"
@@ -59,14 +58,14 @@ func cutStamp(s string) (at time.Time, rest string, stamped, valid bool) {
 
 var (
 	saidForms    = `(?:said|says|wrote|writes|replied|replies|asked|asks|answered|added)`
-	quotedSpeech = regexp.MustCompile(`^([^"“”«»\n:]{1,100}?),? ` + saidForms + `(?:,|:)? ?(["“«])`)
-	sentTail     = regexp.MustCompile(`^,? (?:and|\(|\[) ?(?:shared|shares|sent|sends|attached) `)
+	quotedSpeech = text.Pattern(`^([^"“”«»\n:]{1,100}?),? ` + saidForms + `(?:,|:)? ?(["“«])`)
+	sentTail     = text.Pattern(`^,? (?:and|\(|\[) ?(?:shared|shares|sent|sends|attached) `)
 )
 
 // cutQuotedSpeech reads: Caroline said, "...". The quotation must reach to the end of s; only a note that something was
 // shared may follow, which stays in the body.
 func cutQuotedSpeech(s string) (speaker, body string, ok bool) {
-	m := quotedSpeech.FindStringSubmatch(s)
+	m := quotedSpeech().FindStringSubmatch(s)
 	if m == nil || !isSpeakerName(m[1]) {
 		return "", "", false
 	}
@@ -79,18 +78,18 @@ func cutQuotedSpeech(s string) (speaker, body string, ok bool) {
 	tail := inner[end+size:]
 	body = strings.TrimSpace(inner[:end])
 	switch {
-	case isBlank(body) || nextSpeech.MatchString(body):
+	case isBlank(body) || nextSpeech().MatchString(body):
 		return "", "", false
 	case strings.Trim(tail, " .") == "":
 		return m[1], body, true
-	case sentTail.MatchString(tail):
+	case sentTail().MatchString(tail):
 		return m[1], body + "\n(" + strings.Trim(tail, " ,.()[]") + ")", true
 	}
 	return "", "", false
 }
 
 // nextSpeech is the end of a quotation after which another one begins, by the same or another speaker.
-var nextSpeech = regexp.MustCompile(`["”»][^"“”«»]{0,60}\b` + saidForms + `\b[^"“”«»]{0,40}["“«]`)
+var nextSpeech = text.Pattern(`["”»][^"“”«»]{0,60}\b` + saidForms + `\b[^"“”«»]{0,40}["“«]`)
 
 // cutSpeakerLabel reads "Caroline: ...". Without a time before it the body must speak of "I" or "you". It is not ok
 // when another line has a speaker of its own.

@@ -1,7 +1,6 @@
 package digest
 
 import (
-	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -38,12 +37,12 @@ func (p part) voices() []part {
 
 var (
 	nameForm   = `((?:\p{Lu}[\p{L}'’-]*\.?)(?: (?:\p{Lu}[\p{L}'’-]*|de|da|van|von)){0,3})`
-	saidBefore = regexp.MustCompile(nameForm + `,? (?:just |also |once |always )?(?:` + saidForms +
+	saidBefore = text.Pattern(nameForm + `,? (?:just |also |once |always )?(?:` + saidForms +
 		`|told (?:me|us|them|him|her))[,:]?\s*$`)
-	saidAfter = regexp.MustCompile(`^,? ?(?:` + saidForms + ` ` + nameForm + `|` + nameForm + ` ` + saidForms +
+	saidAfter = text.Pattern(`^,? ?(?:` + saidForms + ` ` + nameForm + `|` + nameForm + ` ` + saidForms +
 		`)\b`)
-	selfSaid     = regexp.MustCompile(`\bI (?:just |also |once |always )?` + saidForms + `[,:]?\s*$`)
-	anyoneSaid   = regexp.MustCompile(`\b` + saidForms + `[,:]?\s*$`)
+	selfSaid     = text.Pattern(`\bI (?:just |also |once |always )?` + saidForms + `[,:]?\s*$`)
+	anyoneSaid   = text.Pattern(`\b` + saidForms + `[,:]?\s*$`)
 	closingQuote = strings.NewReplacer("”", `"`, "“", `"`, "„", `"`, "«", `"`, "»", `"`)
 )
 
@@ -68,7 +67,7 @@ func splitQuotations(p part) []part {
 		switch {
 		case !closed:
 			quoted = append(quoted, part{p.label, rest, byUnknown})
-		case !speaksInPerson(inner) && !anyoneSaid.MatchString(before):
+		case !speaksInPerson(inner) && !anyoneSaid().MatchString(before):
 			outer.WriteString(`"` + inner + `"`)
 		default:
 			quoted = append(quoted, part{p.label, inner, quotedSpeaker(p.by, before, after)})
@@ -86,10 +85,10 @@ func quotedSpeaker(by speaker, before, after string) speaker {
 		_, size := utf8.DecodeRuneInString(before[len(before)-200:])
 		before = before[len(before)-200+size:]
 	}
-	if selfSaid.MatchString(before) {
+	if selfSaid().MatchString(before) {
 		return by
 	}
-	for _, m := range [][]string{saidBefore.FindStringSubmatch(before), saidAfter.FindStringSubmatch(after)} {
+	for _, m := range [][]string{saidBefore().FindStringSubmatch(before), saidAfter().FindStringSubmatch(after)} {
 		for i := 1; i < len(m); i++ {
 			if isSpeakerName(m[i]) {
 				return speaker(m[i])
