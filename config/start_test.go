@@ -22,6 +22,7 @@ import (
 	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
 	"conclave/pkg/bus/bustest"
+	"conclave/pkg/datatest"
 	"conclave/subjects"
 )
 
@@ -31,7 +32,7 @@ const testTimeout = time.Minute
 // newHome is an installation of its own, without programs in the sandbox.
 func newHome(t testing.TB) bus.Home {
 	t.Helper()
-	return homeIn(bustest.DataDir(t))
+	return homeIn(datatest.Dir(t))
 }
 
 // newProgramHome is an installation of its own whose MCP servers have their working folders beside its data folder.

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"conclave/pkg/bus/bustest"
+	"conclave/pkg/datatest"
 	"conclave/pkg/programtest"
 	"conclave/pkg/story"
 	"conclave/stories/harness"
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 // inMemory are the options of a system whose data folder is removed with the test.
 func inMemory(t testing.TB) harness.Options {
 	t.Helper()
-	return harness.Options{Data: filepath.Join(bustest.DataDir(t), "data")}
+	return harness.Options{Data: filepath.Join(datatest.Dir(t), "data")}
 }
 
 // load reads a story by its file's name.

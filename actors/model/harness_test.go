@@ -17,6 +17,7 @@ import (
 	"conclave/actors/model"
 	"conclave/pkg/actor/actortest"
 	"conclave/pkg/audit"
+	"conclave/pkg/datatest"
 	llm "conclave/pkg/model"
 	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/ollama"
@@ -93,7 +94,7 @@ func (w *harness) build(cfg model.Config, backends map[string]llm.Backend) {
 		w.t.Fatal(err)
 	}
 	var err error
-	if w.hash, err = audit.LoadHasher(filepath.Join(w.t.TempDir(), "params.key")); err != nil {
+	if w.hash, err = audit.LoadHasher(filepath.Join(datatest.Dir(w.t), "params.key")); err != nil {
 		w.t.Fatal(err)
 	}
 	w.m = model.New(cfg, backends, scripted.Backend{}, w, w.hash)

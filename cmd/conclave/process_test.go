@@ -15,7 +15,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"conclave/pkg/bus/bustest"
+	"conclave/pkg/datatest"
 )
 
 // waitTimeout is how long a test waits for what must come. It is only ever waited for in full by a test that fails.
@@ -151,7 +151,7 @@ type installation struct {
 
 func newInstallation(t *testing.T) *installation {
 	t.Helper()
-	dir, data := t.TempDir(), bustest.DataDir(t)
+	dir, data := t.TempDir(), datatest.Dir(t)
 	if err := writeSystem(filepath.Join(dir, "config", "conclave")); err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ import (
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/config"
 	"conclave/pkg/bus"
-	"conclave/pkg/bus/bustest"
+	"conclave/pkg/datatest"
 	"conclave/pkg/programtest"
 	"conclave/pkg/sandbox"
 	"conclave/pkg/tool/conclavetool"
@@ -76,7 +76,7 @@ func TestScripts(t *testing.T) {
 		t.Skip("CONCLAVE_SHORT is set")
 	}
 	t.Parallel()
-	testscript.Run(t, scriptParams("testdata/script", bustest.DataDir(t)))
+	testscript.Run(t, scriptParams("testdata/script", datatest.Dir(t)))
 }
 
 // TestSandboxScripts runs the scripts that start programs in the sandbox, as TestScripts does.

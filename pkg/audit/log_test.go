@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"conclave/pkg/datatest"
 	"conclave/subjects"
 )
 
@@ -168,7 +169,7 @@ var testOptions = VerifyOptions{Actions: map[string][]string{
 	"BROKER":  {subjects.ActionToolCall},
 }}
 
-func headsDir(t testing.TB) string { return filepath.Join(t.TempDir(), "heads") }
+func headsDir(t testing.TB) string { return filepath.Join(datatest.Dir(t), "heads") }
 
 func openWriter(t testing.TB, s *stream, dir, account, chain string) *Writer {
 	t.Helper()

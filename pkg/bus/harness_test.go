@@ -21,6 +21,7 @@ import (
 
 	"conclave/pkg/bus"
 	"conclave/pkg/bus/bustest"
+	"conclave/pkg/datatest"
 	"conclave/subjects"
 )
 
@@ -30,7 +31,7 @@ const testTimeout = time.Minute
 // startBus runs a provisioned server that stops with the test.
 func startBus(t testing.TB) *bus.Bus {
 	t.Helper()
-	b := startUnprovisioned(t, bustest.DataDir(t))
+	b := startUnprovisioned(t, datatest.Dir(t))
 	if err := b.Server.Provision(t.Context(), []byte("genesis")); err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"conclave/pkg/bus/bustest"
+	"conclave/pkg/datatest"
 	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/scriptserver"
 	"conclave/pkg/story"
@@ -21,7 +21,7 @@ const testTimeout = 60 * time.Second
 // inMemory are the options of a system whose data folder is removed with the test.
 func inMemory(t testing.TB) harness.Options {
 	t.Helper()
-	return harness.Options{Data: filepath.Join(bustest.DataDir(t), "data")}
+	return harness.Options{Data: filepath.Join(datatest.Dir(t), "data")}
 }
 
 // parseStory parses a story whose first three lines are the same in all these tests.

@@ -20,6 +20,7 @@ import (
 
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
+	"conclave/pkg/datatest"
 	"conclave/subjects"
 )
 
@@ -39,7 +40,7 @@ type Bus struct {
 // and on an announced one that did not occur.
 func Start(t testing.TB, configure ...func(*bus.ServerConfig)) *Bus {
 	t.Helper()
-	b := &Bus{t: t, Dir: DataDir(t)}
+	b := &Bus{t: t, Dir: datatest.Dir(t)}
 	keys := bus.Keys{Dir: filepath.Join(b.Dir, "keys")}
 	lasting, _ := subjects.Table().Roles()
 	if _, err := keys.Ensure(lasting); err != nil {

@@ -1,4 +1,5 @@
-package bustest
+// Package datatest gives a test a folder for the data of a system.
+package datatest
 
 import (
 	"os"
@@ -12,10 +13,10 @@ const (
 	memoryNeeded = 2 << 30
 )
 
-// DataDir returns a folder for keys, streams and databases that is removed with the test. It is in memory where there
+// Dir returns a folder for keys, streams and databases that is removed with the test. It is in memory where there
 // is room: a system creates some 500 files, and on a virtual disk these cost more processor time than most tests. What
 // a tool or a program in the sandbox opens must be in [testing.TB.TempDir]: they may not open files in /dev.
-func DataDir(t testing.TB) string {
+func Dir(t testing.TB) string {
 	t.Helper()
 	var space syscall.Statfs_t
 	if err := syscall.Statfs(memoryFolder, &space); err != nil || space.Bavail*uint64(space.Bsize) < memoryNeeded {
