@@ -77,13 +77,16 @@ func scanPart(text string, base int) Report {
 	signs = append(signs, findDecoded(text, f, signs)...)
 	slices.SortStableFunc(signs, func(a, b sign) int { return a.pos - b.pos })
 	r := Report{Hidden: f.hidden, Flagged: isFlagged(signs)}
-	for i, s := range signs {
+	seen := map[sign]bool{}
+	for _, s := range signs {
 		if len(r.Findings) == maxFindings {
 			break
 		}
-		if slices.ContainsFunc(signs[:i], func(o sign) bool { return o.tech == s.tech && o.pos == s.pos }) {
+		place := sign{tech: s.tech, pos: s.pos}
+		if seen[place] {
 			continue
 		}
+		seen[place] = true
 		at := s.orig
 		if at >= 0 {
 			at += base
