@@ -105,7 +105,11 @@ func (g *Gateway) onHealth(w http.ResponseWriter, r *http.Request) error {
 		}
 		h.Degraded = append(h.Degraded, "model: "+why)
 	}
-	h.Degraded = append(h.Degraded, g.links.get(r.Context(), g)...)
+	links := g.links.get(r.Context(), g)
+	if len(links) > 0 && clientOf(r) != nil { // the names of machines are for the user
+		links = []string{"machines: a machine is not connected"}
+	}
+	h.Degraded = append(h.Degraded, links...)
 	if len(h.Degraded) > 0 {
 		h.Status = "degraded"
 	}

@@ -35,6 +35,7 @@ func TestOperations(t *testing.T) {
 		Name: "generator.steps", Actor: "generator", Value: "5", Default: "5", Origin: "shipped",
 		Type: "number", Editable: true, Live: true,
 	}
+	phone, token := newClient("phone", time.Unix(1, 0))
 	startActor(t, b, &namedActor{subjects.Registry, []actor.Route{
 		answering(subjects.SettingListService, func(subjects.Empty) (subjects.SettingList, error) {
 			return subjects.SettingList{Settings: []subjects.Setting{steps}, Folder: "/home/me"}, nil
@@ -52,6 +53,9 @@ func TestOperations(t *testing.T) {
 		answering(subjects.DoctorService, func(subjects.Empty) (subjects.DoctorReport, error) {
 			return subjects.DoctorReport{Checks: []subjects.DoctorCheck{{Name: "disk", Level: "ok", Text: "enough"}}},
 				nil
+		}),
+		answering(subjects.PrincipalListService, func(subjects.Empty) (subjects.PrincipalList, error) {
+			return subjects.PrincipalList{Principals: []subjects.Principal{phone}}, nil
 		}),
 		answering(subjects.MachineListService, func(subjects.Empty) (subjects.MachineList, error) {
 			return subjects.MachineList{Machines: []subjects.MachineStatus{
@@ -167,6 +171,15 @@ func TestOperations(t *testing.T) {
 	if links := strings.Join(read[gateway.Health](t, body).Degraded, "\n"); !strings.Contains(links,
 		"the link to attic is down") || strings.Contains(links, "gpu-box") || strings.Contains(links, "guest") {
 		t.Errorf("health: %s", body)
+	}
+	var client string
+	await(t, func() bool {
+		status, _, body := w.do("GET", "/health", "", "Authorization", "Bearer "+token)
+		client = body
+		return status == 200
+	})
+	if strings.Contains(client, "attic") || !strings.Contains(client, "a machine is not connected") {
+		t.Errorf("health for a client: %s", client)
 	}
 }
 

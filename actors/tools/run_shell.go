@@ -36,7 +36,11 @@ func runShell(w Workspace, disabled string) *Tool {
 			if name := w.findBlocked(a.Command); name != "" {
 				return Output{}, blockedFailure(name)
 			}
-			return c.runProgram(ctx, w, program{args: []string{findInterpreter("shell"), "-c", a.Command}})
+			source := newScratchFile("command.sh", a.Command) // other users of the machine see arguments of processes
+			defer removeScratch(c, source)
+			return c.runProgram(ctx, w, program{
+				args: []string{findInterpreter("shell"), source.Path}, files: []codeFile{source},
+			})
 		}),
 	}
 }

@@ -1,6 +1,7 @@
 package tools_test
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -194,6 +195,40 @@ func TestRunCodeInTheSandbox(t *testing.T) {
 	if got = f.run(t, "run_shell", map[string]any{"command": "true"}); got.Error == nil ||
 		!strings.Contains(got.Error.Text, "no working folder") {
 		t.Errorf("without a working folder: %v", got.Error)
+	}
+}
+
+// TestRunShellHidesCommand: while a command runs, no process of the machine has its text as an argument, which every
+// user can read.
+func TestRunShellHidesCommand(t *testing.T) {
+	t.Parallel()
+	requireSandbox(t)
+	f := newProgramFixture(t)
+	canary := "canary-" + rand.Text()
+	done := make(chan subjects.ToolResult, 1)
+	go func() {
+		done <- f.run(t, "run_shell", map[string]any{
+			"command": ": " + canary + "\n: > begun\nwhile [ ! -e go ]; do sleep 0.02; done; echo ended",
+		})
+	}()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		if _, err := os.Stat(f.rules.Work + "/begun"); err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the command did not begin")
+		}
+	}
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	must(t, err)
+	for _, file := range lines {
+		if line, err := os.ReadFile(file); err == nil && strings.Contains(string(line), canary) {
+			t.Errorf("%s: %q", file, line)
+		}
+	}
+	must(t, os.WriteFile(f.rules.Work+"/go", nil, 0o644))
+	if got := <-done; got.Error != nil || !strings.Contains(got.Result, "ended") {
+		t.Errorf("%v %s", got.Error, got.Result)
 	}
 }
 

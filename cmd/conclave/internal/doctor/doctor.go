@@ -2,7 +2,6 @@
 package doctor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -259,8 +258,9 @@ func (x *examination) checkAuditSpace(ctx context.Context) {
 	x.ok("audit", "%s", text)
 }
 
-// checkAuditRecords warns of messages of the audit log that are no records, and when it cannot read the whole log within
-// auditReadTimeout. It does not verify the log.
+// checkAuditRecords warns of problems in the records of the audit log, and when it cannot read the whole log within
+// auditReadTimeout. The anchors are those of this data folder: of a server that is named with --server, and of a
+// cluster, only messages that are no records are reported. Sealed logs and witnesses are not compared.
 func (x *examination) checkAuditRecords(ctx context.Context, b *bus.Bus) {
 	nc, err := b.Dial("auditor", Fast)
 	if err != nil {
@@ -269,28 +269,26 @@ func (x *examination) checkAuditRecords(ctx context.Context, b *bus.Bus) {
 	defer nc.Close()
 	ctx, cancel := context.WithTimeout(ctx, auditReadTimeout)
 	defer cancel()
-	src, err := bus.NewAuditReader(nc).ReadAll(ctx)
-	read, bad, first := 0, 0, ""
-	if err == nil && src.Messages != nil {
-		for m, readErr := range src.Messages {
-			if readErr != nil {
-				err = readErr
-				break
-			}
-			read++
-			if _, decodeErr := audit.DecodeBatch(m.Data); decodeErr != nil {
-				bad, first = bad+1, cmp.Or(first, m.Name())
-			}
-		}
+	hasAnchors := x.Server == "" && !strings.Contains(b.URL, ",")
+	var rep audit.Report
+	var src audit.Source
+	heads, err := audit.ReadHeads(x.Home.Heads()) // before the log: what is anchored must be in it
+	if err == nil || !hasAnchors {
+		src, err = bus.NewAuditReader(nc).ReadAll(ctx)
+	}
+	if err == nil {
+		rep, err = audit.Verify(ctx, src, heads, audit.VerifyOptions{Actions: subjects.AuditActions})
 	}
 	const fix = "run conclave audit verify"
 	switch {
-	case bad > 0:
-		x.warn("records", fix, "%s of the audit log cannot be read, first %s", term.Count(bad, "message"), first)
 	case err != nil:
-		x.warn("records", fix, "read %d messages of the audit log, not all: %v", read, err)
+		x.warn("records", fix, "read %d messages of the audit log, not all: %v", rep.Messages, err)
+	case hasAnchors && rep.Bad > rep.Unreadable:
+		x.warn("records", fix, "the audit log has %s, first %s", term.Count(rep.Bad, "problem"), rep.First)
+	case rep.Unreadable > 0:
+		x.warn("records", fix, "%s of the audit log cannot be read", term.Count(rep.Unreadable, "message"))
 	default:
-		x.ok("records", "%d messages of the audit log can be read", read)
+		x.ok("records", "%d messages of the audit log can be read", rep.Messages)
 	}
 }
 
