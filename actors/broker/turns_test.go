@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"conclave/pkg/actor"
 	"conclave/subjects"
@@ -202,6 +203,30 @@ func TestSessionIsNotBorrowedOnBus(t *testing.T) {
 			subjects.SpawnRequest{Type: tt.typ})
 		if got := strings.Join(reply.Tools, " "); err != nil || got != tt.want {
 			t.Errorf("%s: %s, %v, want %s", tt.name, got, err, tt.want)
+		}
+	}
+	// What loosens the policy ends with the answer of the account, among answers to other queries.
+	for _, tt := range []struct{ role, answered, want string }{
+		{"committee", "q1", "fs_read web_search"},
+		{"generator", "q5", "fs_read web_search"},
+		{"generator", "q1", "web_search"},
+		{"generator", "q6", "web_search"},
+	} {
+		if err := actor.Emit(t.Context(), outAs(t, w, tt.role).WithIDs("s1", tt.answered), subjects.ResponseGeneration,
+			subjects.Response{SessionID: "s1", QueryID: tt.answered, Answer: "yes"}); err != nil {
+			t.Fatal(err)
+		}
+		w.AwaitEvents()
+		reply, err := requestOn(t, outAs(t, w, "generator").WithIDs("s1", "q1"), subjects.AgentSpawn,
+			subjects.SpawnRequest{Type: "researcher"})
+		if got := strings.Join(reply.Tools, " "); err != nil || got != tt.want {
+			t.Errorf("after the answer of %s to %s: %s, %v, want %s", tt.role, tt.answered, got, err, tt.want)
+		}
+	}
+	out := outAs(t, w, "broker")
+	for asked, want := range map[time.Time]bool{time.Now(): true, time.Now().Add(time.Hour): false, {}: true} {
+		if got, err := isAnswered(t.Context(), out, "generator", "q1", asked); err != nil || got != want {
+			t.Errorf("asked at %s: %t, %v", asked, got, err)
 		}
 	}
 }
