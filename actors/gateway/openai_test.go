@@ -78,8 +78,8 @@ func testCompletion(t *testing.T, b *bustest.Bus) {
 	if header.Get("X-Conclave-Session") == "" || got.ID != "chatcmpl-"+header.Get("X-Conclave-Query") {
 		t.Errorf("ids %v %s", header, got.ID)
 	}
-	status, _, body = w.do("POST", "/v1/chat/completions", `{"model":"assistant","messages":[{"role":"system","content":`+
-		`"Be kind."},{"role":"user","content":"noon"},{"role":"system","content":"Be brief."}]}`)
+	status, _, body = w.do("POST", "/v1/chat/completions", `{"model":"assistant","messages":[{"role":"system",`+
+		`"content":"Be kind."},{"role":"user","content":"noon"},{"role":"system","content":"Be brief."}]}`)
 	if got := read[completionBody](t, body); status != http.StatusOK ||
 		got.Choices[0].Message.Content != "It is Be kind.\n\nBe brief.\n\nnoon" {
 		t.Errorf("a system message at the end: %d %s", status, body)
@@ -468,7 +468,10 @@ func testCompletionRefusals(t *testing.T, b *bustest.Bus) {
 			"a number as role", "/v1/chat/completions", `{"model":"assistant","messages":[{"role":1}]}`, nil, 400,
 			"invalid_request_error",
 		},
-		{"an object as stop", "/v1/chat/completions", `{"model":"assistant","stop":{}}`, nil, 400, "invalid_request_error"},
+		{
+			"an object as stop", "/v1/chat/completions", `{"model":"assistant","stop":{}}`, nil, 400,
+			"invalid_request_error",
+		},
 		{"a list", "/v1/chat/completions", `[]`, nil, 400, "invalid_request_error"},
 		{"a number as text of a response", "/v1/responses", `{"input":1}`, nil, 400, "invalid_request_error"},
 		{"no messages", "/v1/chat/completions", `{"model":"assistant"}`, nil, 400, "invalid_request_error"},

@@ -18,8 +18,8 @@ func TestModelErrorsAreExplained(t *testing.T) {
 			"start it with: ollama serve", "The model server is unreachable: no connection to " +
 			"http://localhost:11434; start it with: ollama serve."},
 		{
-			subjects.CodeModelUnreachable, "the model server is unreachable at llama.example: connection refused; is it " +
-				"running?", "The model server is unreachable at llama.example: connection refused; is it running? " +
+			subjects.CodeModelUnreachable, "the model server is unreachable at llama.example: connection refused; is " +
+				"it running?", "The model server is unreachable at llama.example: connection refused; is it running? " +
 				"Start that server, then ask again",
 		},
 		{

@@ -286,9 +286,9 @@ name of a message is that of its writer with the sequence in this stream. With -
 // errDone ends a walk early.
 var errDone = errors.New("done")
 
-// showAudit prints the records of a message, which may be bad, or those whose id or chain is what or begins with it. A prefix has at
-// least [client.IDPrefix] characters; a bare number names no message and is a usage error. No match is an error.
-// Records are not verified.
+// showAudit prints the records of a message, which may be bad, or those whose id or chain is what or begins with it. A
+// prefix has at least [client.IDPrefix] characters; a bare number names no message and is a usage error. No match is an
+// error. Records are not verified.
 func showAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, what string) error {
 	owner, seq, err := audit.ParseMessageName(what)
 	byName := err == nil

@@ -27,8 +27,8 @@ type Explanation struct {
 var modelErrors = []Explanation{
 	{model.ErrAway, subjects.CodeModelUnreachable, "", "Restart conclave up, or start it with conclave actor model; " +
 		"then ask again."},
-	{model.ErrUnreachable, subjects.CodeModelUnreachable, "", "Start that server, then ask again; conclave doctor shows which one is " +
-		"configured."},
+	{model.ErrUnreachable, subjects.CodeModelUnreachable, "", "Start that server, then ask again; conclave doctor " +
+		"shows which one is configured."},
 	{model.ErrMissing, subjects.CodeModelMissing, "", "Fetch it with: conclave model pull <name>. Then ask again."},
 	{model.ErrRemote, subjects.CodeModelRemote, "", "Nothing was sent. Allow the model by name in models.yaml, or " +
 		"choose one that runs here."},

@@ -34,7 +34,7 @@ func writeArchive(ctx context.Context, dest, staging string, m Manifest) error {
 	if err != nil {
 		return err
 	}
-	return syncFolder(filepath.Dir(dest))
+	return file.Sync(filepath.Dir(dest))
 }
 
 // packFiles writes the manifest and its files as an archive.

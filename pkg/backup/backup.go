@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"conclave/pkg/bus"
+	"conclave/pkg/file"
 )
 
 // Format is the version of the layout of a backup.
@@ -224,13 +225,5 @@ func publishFolder(staging, dest string) error {
 	if err := os.Rename(staging, dest); err != nil {
 		return err
 	}
-	return syncFolder(filepath.Dir(dest))
-}
-
-func syncFolder(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return file.Sync(filepath.Dir(dest))
 }

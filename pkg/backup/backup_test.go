@@ -288,8 +288,9 @@ func TestRestoreRejects(t *testing.T) {
 	})
 }
 
-// TestRestorePlantsNothing: files that conclave backup does not write into a backup of its kind are not restored, though
-// the manifest lists them: keys in one without keys, and files of a running process, among them invitations, in any.
+// TestRestorePlantsNothing: files that conclave backup does not write into a backup of its kind are not restored,
+// though the manifest lists them: keys in one without keys, and files of a running process, among them invitations, in
+// any.
 func TestRestorePlantsNothing(t *testing.T) {
 	t.Parallel()
 	planted := []string{"keys/user.nk", "http.token", "unknown", "audit/keyring/head", "Keys/user.nk"}

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"conclave/pkg/bus"
+	"conclave/pkg/file"
 )
 
 // ErrNotEmpty means that the folder to restore into is in use.
@@ -25,11 +26,11 @@ type Restored struct {
 	Rejected []string // paths in the backup that none of its kind holds: they were not restored
 }
 
-// Restore writes the files of a backup, only those that one of its kind holds, into the data folder of home, which must be missing or empty, and its
-// configuration into the config folder if that is missing or empty; otherwise that one is left as it is. Every file is
-// compared with its checksum, and check, which may be nil, examines the restored data under a temporary name. The data
-// folder appears complete or not at all. It fails with [ErrUnreadable], [ErrNotEmpty], [bus.ErrNewerData] or the error
-// of check.
+// Restore writes the files of a backup, only those that one of its kind holds, into the data folder of home, which must
+// be missing or empty, and its configuration into the config folder if that is missing or empty; otherwise that one is
+// left as it is. Every file is compared with its checksum, and check, which may be nil, examines the restored data
+// under a temporary name. The data folder appears complete or not at all. It fails with [ErrUnreadable], [ErrNotEmpty],
+// [bus.ErrNewerData] or the error of check.
 func Restore(ctx context.Context, from string, home bus.Home, progress func(done, all int64),
 	check func(restored bus.Home) error,
 ) (r Restored, err error) {
@@ -122,7 +123,7 @@ func copyFolder(from, to string) error {
 			return err
 		}
 		_, err = f.Write(data)
-		return errors.Join(err, f.Sync(), f.Close(), syncFolder(filepath.Dir(dest)))
+		return errors.Join(err, f.Sync(), f.Close(), file.Sync(filepath.Dir(dest)))
 	})
 }
 

@@ -25,7 +25,8 @@ func TestHistoryOfTwoConversations(t *testing.T) {
 	for i := range 2 * maxHistory {
 		first.add(fmt.Sprint("line ", i))
 	}
-	if got := openHistory(app).entries; len(got) > maxHistory || got[len(got)-1] != fmt.Sprint("line ", 2*maxHistory-1) {
+	last := fmt.Sprint("line ", 2*maxHistory-1)
+	if got := openHistory(app).entries; len(got) > maxHistory || got[len(got)-1] != last {
 		t.Errorf("%d entries, the last %q", len(got), got[len(got)-1])
 	}
 	if data, err := os.ReadFile(first.file); err != nil || strings.Count(string(data), "\n") > maxHistory {

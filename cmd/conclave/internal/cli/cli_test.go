@@ -176,7 +176,7 @@ func TestAnswerFault(t *testing.T) {
 		exit int
 		fix  string
 	}{
-		{subjects.CodeModelUnreachable, ExitAbsent, "start Ollama"},
+		{subjects.CodeModelUnreachable, ExitAbsent, "start the model server"},
 		{subjects.CodeModelMissing, ExitAbsent, "conclave model pull"},
 		{subjects.CodeModelRemote, ExitDenied, "by name"},
 		{subjects.CodeModelTooLong, ExitFailed, "new session"},

@@ -73,8 +73,8 @@ func AuditLine(w io.Writer, e AuditEntry) error {
 
 // auditFields is the order of the fields of a record.
 var auditFields = []string{
-	"message", "account", "bad", "chain", "seq", "prev", "time", "phase", "id", "agent_id", "agent_type", "lineage", "action",
-	"tool", "params_hash",
+	"message", "account", "bad", "chain", "seq", "prev", "time", "phase", "id", "agent_id", "agent_type", "lineage",
+	"action", "tool", "params_hash",
 	"status", "reason", "session", "query", "links", "genesis",
 }
 
