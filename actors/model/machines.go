@@ -111,7 +111,7 @@ func (s *machines) describe() (out []subjects.ModelMachine) {
 			Slots: c.server.large.slotCount(),
 		}
 		c.mu.Unlock()
-		_, d.Queue = c.server.countRequests()
+		d.Queue = c.server.countRequests()
 		out = append(out, d)
 	}
 	return out

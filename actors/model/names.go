@@ -145,9 +145,8 @@ func newModelInfo(s *server, name string, i model.Info, refused error) subjects.
 		Name: name, Backend: s.name, Size: i.Size, Family: text.Clip(i.Family, 100), Parameters: text.Clip(i.Parameters,
 			100), Window: i.Window,
 		Tools: i.Tools, Thinking: i.Thinking, Vision: i.Vision, Embedding: i.Embedding, Loaded: i.Loaded,
-		Remote: text.Clip(i.Remote, 200),
+		Remote: text.Clip(i.Remote, 200), Queue: s.countRequests(),
 	}
-	_, info.Queue = s.countRequests()
 	if refused != nil {
 		info.Refused = text.Clip(refused.Error(), maxText)
 	}

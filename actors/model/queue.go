@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 )
 
 // queue assigns the slots of a server. Requests of a higher priority are admitted first, always, and preempt those of a
@@ -30,6 +31,7 @@ type queue struct {
 	lastPriority int             // and the priority
 	streak       int             // requests in a row with this model and priority
 	lastTicket   uint64
+	ended        map[string]time.Time // by model: when its last request of the foreground ended
 }
 
 // line is the waiting requests of one fairness key, in the order of arrival.
@@ -51,7 +53,10 @@ type entry struct {
 var errQueueFull = errors.New("queue full: too many requests are waiting for a model")
 
 func newQueue(slots, maxWaiting int, exclusive bool, batch int) *queue {
-	return &queue{slots: slots, maxWaiting: maxWaiting, exclusive: exclusive, batch: batch, waitingBy: map[string]int{}}
+	return &queue{
+		slots: slots, maxWaiting: maxWaiting, exclusive: exclusive, batch: batch,
+		waitingBy: map[string]int{}, ended: map[string]time.Time{},
+	}
 }
 
 // isFull reports whether another request would be rejected.
@@ -170,6 +175,9 @@ func (q *queue) release(e *entry) {
 	e.cancel(nil)
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if e.priority == foreground {
+		q.ended[e.model] = time.Now()
+	}
 	if i := slices.Index(q.running, e); i >= 0 {
 		q.running = slices.Delete(q.running, i, i+1)
 		q.admit()

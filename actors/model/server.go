@@ -62,18 +62,36 @@ func (s *server) setLimits(cfg Server) {
 	}
 }
 
-// countRequests counts the requests so far, and those that run or wait now.
-func (s *server) countRequests() (all uint64, now int) {
+// countRequests counts the requests that run or wait.
+func (s *server) countRequests() (n int) {
 	for _, q := range []*queue{s.large, s.small, s.embeddings} {
 		q.mu.Lock()
-		all += q.lastTicket
-		now += len(q.running)
+		n += len(q.running)
 		for _, waiting := range q.waiting {
-			now += waiting
+			n += waiting
 		}
 		q.mu.Unlock()
 	}
-	return all, now
+	return n
+}
+
+// askedModels returns the models that are asked by somebody who waits, now or since then. Embeddings do not count.
+func (s *server) askedModels(since time.Time) (models []string) {
+	for _, q := range []*queue{s.large, s.small} {
+		q.mu.Lock()
+		for _, e := range q.running {
+			if e.priority == foreground {
+				models = append(models, e.model)
+			}
+		}
+		for name, ended := range q.ended {
+			if ended.After(since) {
+				models = append(models, name)
+			}
+		}
+		q.mu.Unlock()
+	}
+	return models
 }
 
 // slotCount returns how many requests run at once.

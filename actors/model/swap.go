@@ -47,15 +47,18 @@ func (m *Model) checkSwap(ctx context.Context, t target) error {
 }
 
 // watchSwap runs a background call or an embedding and notes when it made the server unload a model that shall stay
-// loaded. Beside other requests to the server nothing is noted: one of them may have been the cause.
+// loaded. Beside a question to yet another model nothing is noted: that may have been the cause.
 func (m *Model) watchSwap(ctx context.Context, t target, work func() error) error {
 	if !t.server.large.isExclusive() {
 		return work() // swaps are accepted
 	}
-	begun, active := t.server.countRequests()
+	begun := time.Now()
 	before := m.listKept(ctx, t)
 	err := work()
-	if now, _ := t.server.countRequests(); len(before) == 0 || active > 1 || now != begun {
+	if len(before) == 0 || slices.ContainsFunc(t.server.askedModels(begun), func(name string) bool {
+		isSame := func(other string) bool { return trimLatest(other) == trimLatest(name) }
+		return !isSame(t.backendName) && !slices.ContainsFunc(before, isSame)
+	}) {
 		return err
 	}
 	after := m.listKept(context.WithoutCancel(ctx), t)

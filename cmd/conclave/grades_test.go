@@ -213,8 +213,6 @@ func TestAskGradeTerminal(t *testing.T) {
 		t.Errorf("graded later: %q, want %q", got, want)
 	}
 	want := "I have saved it.\n" + summary +
-		"\x1b[33mthe answer claims \"I have saved it\uFFFD[2J\", but no call did that: it needs save_memory or " +
-		"fs_write\x1b[0m\n" +
 		"\x1b[2mgraded 1 of 5: Right,; and short\uFFFD[2J.\x1b[0m\n\x1b[2mtry again: conclave ask --retry\x1b[0m\n"
 	if got := end(p.onTerminal("ask", "--grade-wait", "1m", "low")); got != want {
 		t.Errorf("low: %q, want %q", got, want)

@@ -11,6 +11,7 @@ import (
 
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
+	"conclave/pkg/datatest"
 	"conclave/subjects"
 )
 
@@ -144,7 +145,7 @@ func TestDamagedBlockIsSetAside(t *testing.T) {
 	if err := os.WriteFile(file, damaged, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	aside := filepath.Join(t.TempDir(), "damaged", "1")
+	aside := filepath.Join(datatest.Dir(t), "damaged", "1") // on the same file system
 	if err := openFiles(t, dir).SetDamageAside(aside); err != nil {
 		t.Fatal(err)
 	}

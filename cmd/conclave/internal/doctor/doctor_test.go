@@ -151,7 +151,7 @@ func TestCheckCritic(t *testing.T) {
 		{
 			"the assistant's model", "", "", role(subjects.RoleModel{Model: "big:1b"}), LevelOK,
 			"big:1b grades every answer, its own too; optional: with a model that was made to grade (conclave model " +
-				"pull prometheus:7b, and roles: {critic: prometheus:7b} in models.yaml)", "", "", "",
+				"pull prometheus:7b)", "", "", "",
 		},
 		{
 			"the assistant's stands in", "", "",
