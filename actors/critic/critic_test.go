@@ -347,14 +347,25 @@ func TestShutdownKeepsGrade(t *testing.T) {
 	}
 }
 
-// TestMalformedReplyIsRemindedOnce: a judge that did not keep to the form is told so once, in the same conversation.
+// TestMalformedReplyIsRemindedOnce: a judge that did not keep to the form is told so once, in the same conversation,
+// and a server that can is made to hold it to a schema; one that cannot may reply in the form.
 func TestMalformedReplyIsRemindedOnce(t *testing.T) {
 	t.Parallel()
+	for _, second := range []string{"Feedback: Right. [RESULT] 4", `{"feedback": "Right.", "result": "4"}`} {
+		testRemindedJudge(t, second)
+	}
+}
+
+func testRemindedJudge(t *testing.T, second string) {
+	t.Helper()
 	w := newHarness(t)
-	w.setJudge(inTurn("The answer is right. 4/5", "Feedback: Right. [RESULT] 4"))
+	w.setJudge(inTurn("The answer is right. 4/5", second))
 	w.mustDeliver("generator", plainAnswer("q1"))
-	if got := w.critique(); got.Score != 4 {
-		t.Errorf("%+v", got)
+	if got := w.critique(); got.Score != 4 || got.Feedback != "Right." {
+		t.Errorf("%s: %+v", second, got)
+	}
+	if len(w.asked[0].Format) > 0 || string(w.asked[1].Format) != string(replySchema(scores)) {
+		t.Errorf("schemas %s and %s", w.asked[0].Format, w.asked[1].Format)
 	}
 	if len(w.asked) != 2 {
 		t.Fatalf("asked %d times", len(w.asked))

@@ -2,6 +2,7 @@ package critic
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -65,12 +66,13 @@ func (c *Critic) askJudge(ctx context.Context, out actor.Out, m judgeInput, allo
 	return v, err
 }
 
-// askWithReminder asks the model, and once more with a reminder when the reply has not the required form. A second such
-// reply is errUnreadable. allowed must be a key of reminders.
+// askWithReminder asks the model, and once more with a reminder when the reply has not the required form. The second
+// reply is held to the form by a JSON schema, where the server can do that: small models do not keep to it by
+// themselves. A second unreadable reply is errUnreadable. allowed must be a key of reminders.
 func (c *Critic) askWithReminder(ctx context.Context, out actor.Out, r []model.Message, allowed string) (judgeReply,
 	error,
 ) {
-	v, reply, err := c.askModel(ctx, out, r, allowed)
+	v, reply, err := c.askModel(ctx, out, r, nil, allowed)
 	if !errors.Is(err, errUnreadable) {
 		return v, err
 	}
@@ -80,24 +82,24 @@ func (c *Critic) askWithReminder(ctx context.Context, out actor.Out, r []model.M
 	}
 	r = append(r, model.Message{Role: model.Assistant, Content: echo},
 		model.Message{Role: model.User, Content: reminders[allowed]})
-	v, _, err = c.askModel(ctx, out, r, allowed)
+	v, _, err = c.askModel(ctx, out, r, replySchema(allowed), allowed)
 	return v, err
 }
 
-// askModel asks the model once. A reply that has not the required form is errUnreadable, and reply is then its redacted
+// askModel asks the model once, for a reply by the schema; nil = in words. A reply that has not the required form is errUnreadable, and reply is then its redacted
 // text; otherwise reply is "". Replies of the built-in demo model are rejected with errDemoModel.
-func (c *Critic) askModel(ctx context.Context, out actor.Out, r []model.Message, allowed string) (v judgeReply,
-	reply string, err error,
-) {
+func (c *Critic) askModel(ctx context.Context, out actor.Out, r []model.Message, schema json.RawMessage,
+	allowed string,
+) (v judgeReply, reply string, err error) {
 	var last subjects.ChatChunk
 	quiet := false // the model actor leaves it out for models that cannot think
 	client := wire.Client{
 		Out: out, Role: subjects.RoleCritic, Timeout: c.cfg.CallTimeout,
 		OnDone: func(p subjects.ChatChunk) { last = p },
 	}
-	said, final,
-		err := model.Collect(
-		client.Chat(ctx, model.Request{Messages: r, Think: &quiet, Options: model.Options{Predict: c.cfg.Predict}}))
+	said, final, err := model.Collect(client.Chat(ctx, model.Request{
+		Messages: r, Think: &quiet, Format: schema, Options: model.Options{Predict: c.cfg.Predict},
+	}))
 	switch {
 	case errors.Is(err, model.ErrMalformed):
 		return v, "", fmt.Errorf("%w: %w", errUnreadable, err)

@@ -1,6 +1,7 @@
 package critic
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -32,14 +33,31 @@ var (
 	feedbackLabel = text.Pattern(`(?i)^[#*_\s]*feedback[*_\s]*:[*_\s]*`)
 )
 
-// parseReply parses a judge's reply: feedback, one [RESULT] mark, and one character of allowed. It rejects everything
-// else with [errUnreadable]: more than maxReply bytes, no or several marks, no words before the mark, fractions, and
+// replySchema is the JSON schema of a judge's reply with one character of allowed.
+func replySchema(allowed string) json.RawMessage {
+	return json.RawMessage(fmt.Sprintf(`{"type":"object","properties":{`+
+		`"feedback":{"type":"string","minLength":1,"maxLength":600},"result":{"type":"string","enum":["%s"]}},`+
+		`"required":["feedback","result"],"additionalProperties":false}`,
+		strings.Join(strings.Split(allowed, ""), `","`)))
+}
+
+// readObject returns a reply by [replySchema] in the form that parseReply reads, and any other one unchanged.
+func readObject(said string) string {
+	var v struct{ Feedback, Result string }
+	if strings.HasPrefix(said, "{") && json.Unmarshal([]byte(said), &v) == nil {
+		return v.Feedback + " [RESULT] " + v.Result
+	}
+	return said
+}
+
+// parseReply parses a judge's reply: feedback, one [RESULT] mark, and one character of allowed, or an object by
+// [replySchema]. It rejects everything else with [errUnreadable]: more than maxReply bytes, no or several marks, no words before the mark, fractions, and
 // results out of range. The feedback is redacted and cut to maxFeedback.
 func parseReply(reply, allowed string) (words string, verdict byte, err error) {
 	if len(reply) > maxReply {
 		return "", 0, fmt.Errorf("%w: it goes on for %d bytes", errUnreadable, len(reply))
 	}
-	said := strings.TrimSpace(stripThinking(strings.ToValidUTF8(reply, "\uFFFD")))
+	said := readObject(strings.TrimSpace(stripThinking(strings.ToValidUTF8(reply, "\uFFFD"))))
 	ends := resultMark().FindAllStringIndex(said, -1)
 	switch {
 	case said == "":

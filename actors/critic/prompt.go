@@ -139,7 +139,8 @@ func (m judgeInput) renderAttached(s inputLimits) string {
 func (m judgeInput) renderCalls(s inputLimits) string {
 	switch {
 	case len(m.calls) == 0 && m.complete:
-		return "\n\nTo answer it, no tool was called: nothing was searched, read, run, saved or sent."
+		return "\n\nTo answer it, no tool was called: nothing was searched, read, run, saved or sent. " +
+			"A response that says otherwise deserves 2 at most."
 	case len(m.calls) == 0:
 		return ""
 	case s.calls == 0 || m.namesOnly:
@@ -175,7 +176,8 @@ func (m judgeInput) renderOutcomes() string {
 	if m.more > 0 {
 		all = append(all, fmt.Sprintf("and %d more", m.more))
 	}
-	return "\n\nTo answer it, these tools were called: " + strings.Join(all, ", ") + "."
+	return "\n\nTo answer it, these tools were called: " + strings.Join(all, ", ") + ". A response that says it did " +
+		"more than that deserves 2 at most."
 }
 
 // newGradeInput returns the input for grading one answer with the rubric of that name and text, sanitized. Calls, at

@@ -8,7 +8,7 @@ import (
 )
 
 func TestSchemas(t *testing.T) {
-	schemas := map[string]json.RawMessage{}
+	schemas := map[string]json.RawMessage{"grade": replySchema(scores), "comparison": replySchema(letters)}
 	for _, tool := range Tools() {
 		schemas[tool.Schema.Name] = tool.Schema.Parameters
 	}
