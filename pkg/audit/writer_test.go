@@ -631,12 +631,14 @@ func simulate(t *testing.T, rt *rapid.T) (*stream, []subjects.AuditHead) {
 }
 
 func TestRandomFailuresVerify(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rapid.Check(inBubble{t}, func(rt *rapid.T) { simulate(t, rt) })
 	})
 }
 
 func TestAnyMutationIsDetected(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rapid.Check(inBubble{t}, func(rt *rapid.T) {
 			s, heads := simulate(t, rt)
