@@ -48,7 +48,8 @@ func homeIn(dir string) bus.Home {
 // noOllama is the address of no server, so that no test asks an Ollama that happens to run on this machine.
 const noOllama = "http://127.0.0.1:1"
 
-// settings are the shipped ones on a free port, with more flags laid over: path, value, path, value.
+// settings are the shipped ones on a free port, with more flags laid over: path, value, path, value. No test cuts the
+// power, so that nothing waits for the disk.
 func settings(t testing.TB, more ...string) config.Config {
 	t.Helper()
 	c, err := config.Load("")
@@ -56,7 +57,7 @@ func settings(t testing.TB, more ...string) config.Config {
 		t.Fatal(err)
 	}
 	c.Models.Ollama.URL = noOllama
-	flags := map[string]string{"system.listen": "127.0.0.1:0"}
+	flags := map[string]string{"system.listen": "127.0.0.1:0", "system.sync": "10s"}
 	for i := 0; i < len(more); i += 2 {
 		flags[more[i]] = more[i+1]
 	}
