@@ -30,8 +30,9 @@ var (
 		"manifest.yaml, to another folder", ErrForeign)
 )
 
-// lockTimeout is how long a write waits for others in the same folder; one takes milliseconds.
-const lockTimeout = 10 * time.Second
+// lockTimeout is how long a write waits for others in the same folder. One takes milliseconds, but nothing orders those
+// that wait: a hundred at a time by two processes made one of them wait for more than ten seconds.
+const lockTimeout = time.Minute
 
 // ReplaceInside writes a regular file in one of the allowed folders atomically: a reader sees the old content or the
 // new one, also after a crash. It writes a temporary file beside it, syncs it and renames it. It keeps permissions and
