@@ -240,11 +240,25 @@ func TestElicitationExpires(t *testing.T) {
 	}
 }
 
+// seesDecline reports whether live output of the trick's tool says within ten seconds that a question was declined.
+func (e *elicitation) seesDecline(trick string) bool {
+	for end := time.After(10 * time.Second); ; {
+		select {
+		case o := <-e.output:
+			if o.Tool == mountedName(trick, "act") && strings.Contains(o.Text, "declined") {
+				return true
+			}
+		case <-end:
+			return false
+		}
+	}
+}
+
 // TestElicitationHostile shows that the user is not asked the questions that a server must not ask.
 func TestElicitationHostile(t *testing.T) {
 	t.Parallel()
 	tricks := []string{"phishing", "phishing-words", "form-huge", "form-nested", "form-url", "asks-early", "asks-much"}
-	e := newElicitation(t, time.Minute, tricks...)
+	e := newElicitation(t, 5*time.Minute, tricks...) // no question expires meanwhile
 	call, _ := e.start(t.Context(), "booking") // a question of another server waits meanwhile
 	waiting := e.question(call)
 	for _, trick := range tricks {
@@ -280,16 +294,16 @@ func TestElicitationHostile(t *testing.T) {
 		if trick == "asks-early" { // no call runs that could show it
 			continue
 		}
-		for end := time.After(testTimeout); ; {
-			select {
-			case o := <-e.output:
-				if o.Tool != mountedName(trick, "act") || !strings.Contains(o.Text, "declined") {
-					continue
-				}
-			case <-end:
-				t.Errorf("%s: the user does not see that a question was declined", trick)
+		seen := e.seesDecline(trick)
+		for range 2 { // live output is lossy by design: a busy machine may drop it
+			if !seen {
+				_, result := e.start(t.Context(), trick)
+				e.await(result)
+				seen = e.seesDecline(trick)
 			}
-			break
+		}
+		if !seen {
+			t.Errorf("%s: the user does not see that a question was declined", trick)
 		}
 	}
 	l, err := e.user.Approvals(t.Context(), false)
