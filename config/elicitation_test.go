@@ -259,7 +259,7 @@ func TestElicitationHostile(t *testing.T) {
 	t.Parallel()
 	tricks := []string{"phishing", "phishing-words", "form-huge", "form-nested", "form-url", "asks-early", "asks-much"}
 	e := newElicitation(t, 5*time.Minute, tricks...) // no question expires meanwhile
-	call, _ := e.start(t.Context(), "booking") // a question of another server waits meanwhile
+	call, _ := e.start(t.Context(), "booking")       // a question of another server waits meanwhile
 	waiting := e.question(call)
 	for _, trick := range tricks {
 		_, result := e.start(t.Context(), trick)
