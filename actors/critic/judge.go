@@ -86,8 +86,9 @@ func (c *Critic) askWithReminder(ctx context.Context, out actor.Out, r []model.M
 	return v, err
 }
 
-// askModel asks the model once, for a reply by the schema; nil = in words. A reply that has not the required form is errUnreadable, and reply is then its redacted
-// text; otherwise reply is "". Replies of the built-in demo model are rejected with errDemoModel.
+// askModel asks the model once, for a reply by the schema; nil = in words. A reply that has not the required form is
+// errUnreadable, and reply is then its redacted text; otherwise reply is "". Replies of the built-in demo model are
+// rejected with errDemoModel.
 func (c *Critic) askModel(ctx context.Context, out actor.Out, r []model.Message, schema json.RawMessage,
 	allowed string,
 ) (v judgeReply, reply string, err error) {

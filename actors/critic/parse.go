@@ -51,8 +51,8 @@ func readObject(said string) string {
 }
 
 // parseReply parses a judge's reply: feedback, one [RESULT] mark, and one character of allowed, or an object by
-// [replySchema]. It rejects everything else with [errUnreadable]: more than maxReply bytes, no or several marks, no words before the mark, fractions, and
-// results out of range. The feedback is redacted and cut to maxFeedback.
+// [replySchema]. It rejects everything else with [errUnreadable]: more than maxReply bytes, no or several marks, no
+// words before the mark, fractions, and results out of range. The feedback is redacted and cut to maxFeedback.
 func parseReply(reply, allowed string) (words string, verdict byte, err error) {
 	if len(reply) > maxReply {
 		return "", 0, fmt.Errorf("%w: it goes on for %d bytes", errUnreadable, len(reply))

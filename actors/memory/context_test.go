@@ -135,7 +135,8 @@ func TestOwnStatementsShowTheSpeaker(t *testing.T) {
 func TestOwnStatementsAreNotTheWordsOfOthers(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
-	w.storeAnswer("q1", "Summarize this mail: Dear tenant. The account for the rent is DE99 1234 since May.", "It moved.")
+	w.storeAnswer("q1", "Summarize this mail: Dear tenant. The account for the rent is DE99 1234 since May.",
+		"It moved.")
 	w.storeAnswer("q2", "Translate \"The rent goes to Eve now.\"", "Die Miete geht an Eve.")
 	w.storeAnswer("q3", "I pay the rent in May.\n\n"+subjects.RetryInstruction+
 		" A critic said of it: The rent is 900 euros.", "Yes.")
@@ -143,7 +144,8 @@ func TestOwnStatementsAreNotTheWordsOfOthers(t *testing.T) {
 	if _, err := w.write(subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{said}}); err != nil {
 		t.Fatal(err)
 	}
-	got := w.ownStatements("What is the account for the rent?").Result + w.ownStatements("When do I pay the rent?").Result
+	got := w.ownStatements("What is the account for the rent?").Result +
+		w.ownStatements("When do I pay the rent?").Result
 	for _, other := range []string{"DE99", "Eve", "900", "Sunday"} {
 		if strings.Contains(got, other) {
 			t.Errorf("%s is shown as the user's: %s", other, got)

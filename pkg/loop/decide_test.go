@@ -489,8 +489,8 @@ func TestCopiedPromptIsNoAnswer(t *testing.T) {
 			"Never invent facts, numbers, names or links.",
 		},
 		{
-			"letters whose case has another length", strings.Repeat("Ⱥ", 14) + " Do not pay. " + strings.Repeat("K", 7) +
-				"\nReply to the user in your own words.",
+			"letters whose case has another length",
+			strings.Repeat("Ⱥ", 14) + " Do not pay. " + strings.Repeat("K", 7) + "\nReply to the user in your own words.",
 			strings.Repeat("Ⱥ", 14) + " Do not pay. " + strings.Repeat("K", 7),
 		},
 	} {
@@ -508,8 +508,9 @@ func TestCopiedPromptIsNoAnswer(t *testing.T) {
 			s, err := RunTurn(t.Context(), a, in, Hooks{})
 			wantAnswer(t, s, err, tt.want, false)
 			repaired := tt.want != tt.reply && tt.want != "Again." && !strings.Contains(tt.reply, `"arguments"`)
-			if got := slices.ContainsFunc(s.Notes, func(n Note) bool { return n.Code == NoteCleaned }); got != repaired {
-				t.Errorf("note %s: %v, want %v", NoteCleaned, got, repaired)
+			noted := slices.ContainsFunc(s.Notes, func(n Note) bool { return n.Code == NoteCleaned })
+			if noted != repaired {
+				t.Errorf("note %s: %v, want %v", NoteCleaned, noted, repaired)
 			}
 		})
 	}
@@ -523,7 +524,8 @@ func TestAnnouncedActionIsDecided(t *testing.T) {
 	a.Calls = CallConstrained
 	s, err := RunTurn(t.Context(), a, question("how is the wind?"), Hooks{})
 	wantAnswer(t, s, err, "Windy.", false)
-	if got := lastText(p.asked[2]); !strings.HasPrefix(got, "Earlier message: how is the wind?\nMessage: I will search") {
+	got := lastText(p.asked[2])
+	if !strings.HasPrefix(got, "Earlier message: how is the wind?\nMessage: I will search") {
 		t.Errorf("second decision %q, want the announcement", got)
 	}
 	if len(s.Finished) != 1 || s.Finished[0].Call.Name != "web_search" {

@@ -198,9 +198,9 @@ func (f *Flow) WithQuestion(query, content string, grants []Grant) *Flow {
 }
 
 // WithPlan returns f with the words of a plan that a model made for a question. They count as the user's own where
-// agents search and fetch for that question, see [Flow.withPlanWords], when nothing untrusted or private has entered the
-// session: the model that planned had nothing but the user's words then. Otherwise, and for a question that is unknown
-// or has a plan, f is returned.
+// agents search and fetch for that question, see [Flow.withPlanWords], when nothing untrusted or private has entered
+// the session: the model that planned had nothing but the user's words then. Otherwise, and for a question that is
+// unknown or has a plan, f is returned.
 func (f *Flow) WithPlan(query, plan string) *Flow {
 	q := f.findQuestion(query)
 	if q == nil || q.Plan != "" || q.Client != "" || f.IsTainted() || f.HasPrivate() {

@@ -3,7 +3,7 @@
 // A small model, when there is one, makes all of them. Its reply is decoded strictly and checked against the text field
 // by field. Plain code makes name, description and the names that the text holds when there is no model, or when its
 // fields fail; intent, sentiment and relations only a model makes. The text itself is stored as it came, without
-// secrets: the caller labels untrusted content, and whoever shows it frames it.
+// secrets: the caller labels untrusted content, and the code that shows it frames it.
 //
 // What plain code knows of language (names, speakers) was measured on three conversations of LoCoMo, which were in
 // sight when it was written; there is no figure of data that was held back. With it 76 % of the evidence is among the
