@@ -23,6 +23,8 @@ import (
 
 	"conclave/bench/internal/instance"
 	"conclave/bench/internal/meter"
+	"conclave/pkg/model"
+	"conclave/pkg/model/ollama"
 	"conclave/pkg/story"
 )
 
@@ -103,6 +105,11 @@ func run(ctx context.Context, o options, files []string) (bool, error) {
 			}
 		}
 	}
+	for _, row := range rows {
+		if err := row.askBare(ctx, o); err != nil {
+			return false, err
+		}
+	}
 	if o.scenarios != "" {
 		more, err := runScenarios(ctx, o, in, meters)
 		if rows = append(rows, more...); err != nil {
@@ -157,6 +164,14 @@ type row struct {
 	calls          int // chat calls; those of embeddings are not counted
 	prompt, output int // tokens
 	cut            int // calls that were cut off, whose tokens are unknown
+	texts          []string
+	bare           bareFigures
+}
+
+// bareFigures are those of the same model, asked the questions of a story directly, in one conversation.
+type bareFigures struct {
+	took           time.Duration
+	prompt, output int // tokens
 }
 
 func readStories(files []string) ([]*row, error) {
@@ -173,6 +188,7 @@ func readStories(files []string) ([]*row, error) {
 		for _, t := range s.Turns {
 			if t.Query != "" {
 				r.questions++
+				r.texts = append(r.texts, t.Query)
 			}
 		}
 		rows = append(rows, r)
@@ -245,24 +261,61 @@ func (r *row) measure(meters []*meter.Meter) {
 	}
 }
 
+// askBare asks the model the questions of the story without the product.
+func (r *row) askBare(ctx context.Context, o options) error {
+	chat, err := ollama.New(ollama.Config{URL: o.ollama})
+	if err != nil {
+		return err
+	}
+	temperature := 0.0
+	var messages []model.Message
+	began := time.Now()
+	for _, text := range r.texts {
+		messages = append(messages, model.Message{Role: model.User, Content: text})
+		var answer strings.Builder
+		for c, err := range chat.Chat(ctx, model.Request{
+			Model: o.chat, Messages: messages, Stream: true,
+			Options: model.Options{Window: 8192, Predict: 4096, Temperature: &temperature, KeepAlive: "-1"},
+		}) {
+			if err != nil {
+				return err
+			}
+			answer.WriteString(c.Content)
+			if c.Done {
+				r.bare.prompt += c.Final.PromptTokens
+				r.bare.output += c.Final.OutputTokens
+			}
+		}
+		messages = append(messages, model.Message{Role: model.Assistant, Content: answer.String()})
+	}
+	r.bare.took = time.Since(began)
+	return nil
+}
+
 func printTable(o options, rows []*row) {
 	backend := "Ollama"
 	if o.openai != "" {
 		backend = "OpenAI-compatible server"
 	}
 	fmt.Printf("%s on %s; calls and tokens per question, background calls included\n\n", o.chat, backend)
-	fmt.Println("| story | passed | seconds | model calls | prompt tokens | completion tokens |")
-	fmt.Println("|---|---|---|---|---|---|")
+	fmt.Println("| story | passed | seconds | model calls | prompt tokens | completion tokens | " +
+		"bare: seconds | prompt tokens | completion tokens |")
+	fmt.Println("|---|---|---|---|---|---|---|---|---|")
 	cut := 0
 	for _, r := range rows {
 		if r.runs == 0 {
-			fmt.Printf("| %s | skipped: %s | | | | |\n", r.name, r.skipped)
+			fmt.Printf("| %s | skipped: %s | | | | | | | |\n", r.name, r.skipped)
 			continue
 		}
 		asked := float64(max(1, r.questions*r.runs))
-		fmt.Printf("| %s | %d of %d | %.0f | %.1f | %.0f | %.0f |\n", r.name, r.passed, r.runs,
+		fmt.Printf("| %s | %d of %d | %.0f | %.1f | %.0f | %.0f |", r.name, r.passed, r.runs,
 			r.took.Seconds()/float64(r.runs),
 			float64(r.calls)/asked, float64(r.prompt)/asked, float64(r.output)/asked)
+		if n := len(r.texts); n > 0 {
+			fmt.Printf(" %.1f | %d | %d |\n", r.bare.took.Seconds(), r.bare.prompt/n, r.bare.output/n)
+		} else {
+			fmt.Println(" | | |")
+		}
 		cut += r.cut
 	}
 	if cut > 0 {

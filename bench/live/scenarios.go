@@ -14,6 +14,7 @@ import (
 
 	"conclave/bench/internal/instance"
 	"conclave/bench/internal/meter"
+	"conclave/subjects"
 )
 
 // scenario is something that a user does with a running system, checked by what comes back. run returns "" when it
@@ -193,7 +194,7 @@ func checkTask(ctx context.Context, in *instance.Instance, task string) string {
 		return fmt.Sprintf("no report: %.300s", talk)
 	}
 	if r.Error != nil || r.Partial {
-		return fmt.Sprintf("%.300q %.300s", r.Answer, talk)
+		return fmt.Sprintf("%.900q %.300s", r.Answer, talk)
 	}
 	return ""
 }
@@ -213,7 +214,8 @@ func runAttachment(ctx context.Context, in *instance.Instance, n int) string {
 	return ""
 }
 
-// runVectors stores a sentence and expects that within ten seconds no entry is without a vector.
+// runVectors stores a sentence and expects that within ten seconds no entry is without a vector, and that no embedding
+// was denied because of another model.
 func runVectors(ctx context.Context, in *instance.Instance, n int) string {
 	facts := []string{"Ada plays chess.", "The bicycle has a flat tyre.", "The cellar key hangs by the door."}
 	if _, talk := runCommand(ctx, in, "memory", "add", facts[n%len(facts)]); strings.Contains(talk, "(exit") {
@@ -228,12 +230,26 @@ func runVectors(ctx context.Context, in *instance.Instance, n int) string {
 			return fmt.Sprintf("%v %s", err, talk)
 		}
 		if s.Unembedded == 0 {
-			return ""
+			return checkDenied(in)
 		}
 		if time.Now().After(deadline) {
 			return fmt.Sprintf("%d entries have no vector", s.Unembedded)
 		}
 	}
+}
+
+// checkDenied returns the first line of the log that says that an embedding was denied.
+func checkDenied(in *instance.Instance) string {
+	log, err := os.ReadFile(filepath.Join(in.DataDir(), "..", "log"))
+	if err != nil {
+		return err.Error()
+	}
+	for line := range bytes.Lines(log) {
+		if bytes.Contains(line, []byte(subjects.CodeModelSwap)) {
+			return string(line)
+		}
+	}
+	return ""
 }
 
 // selectScenarios keeps the scenarios whose name contains one of the words, all without words.

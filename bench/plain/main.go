@@ -262,11 +262,11 @@ func (o options) compareFirstTokens(ctx context.Context, sys *instance.System, b
 	return nil
 }
 
-// firstToken asks a question and returns the time until its first delta is on the event stream.
+// firstToken asks a question and returns the time until its first delta is on the event stream of its session.
 func firstToken(ctx context.Context, sys *instance.System, session, text string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, sys.API+"/events?deltas=1", nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, sys.API+"/events?deltas=1&session="+session, nil)
 	if err != nil {
 		return 0, err
 	}
