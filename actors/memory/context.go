@@ -23,8 +23,8 @@ const (
 	maxPinnedBytes    = 1200 // of all of them together
 	maxStatementBytes = 300  // of one statement that was found
 	maxSentences      = 20   // of the user's words that are read for statements
-	// fitScore is the score of a statement that clearly fits the question.
-	fitScore = 0.65
+	// fitScore is the score of a statement that clearly fits the question: see docs/live.md for what was measured.
+	fitScore = 0.5
 )
 
 // recallOwn returns what a model should know before it is asked, for [subjects.ModeOwn]: the pinned facts, and the

@@ -223,6 +223,7 @@ const maxVerbatim = 300
 func (t *turn) fillArguments(ctx context.Context, tool *model.Tool) (json.RawMessage, reply, error) {
 	required, optional := argumentNames(tool.Parameters)
 	question := t.question()
+	isVerbatim := len(required) == 1 && slices.Contains(verbatimArguments, required[0]) && len(question) <= maxVerbatim
 	schema := shapeOf(tool.Parameters)
 	switch {
 	case len(required)+len(optional) == 0:
@@ -235,11 +236,13 @@ func (t *turn) fillArguments(ctx context.Context, tool *model.Tool) (json.RawMes
 		schema = json.RawMessage(`{"type":"object","properties":{` + string(encodeJSON(required[0])) +
 			`:{"type":"string","enum":` +
 			string(encodeJSON(known)) + `}},"required":[` + string(encodeJSON(required[0])) + `]}`)
-	case len(required) == 1 && slices.Contains(verbatimArguments, required[0]) && len(t.history) == 0 &&
-		len(question) <= maxVerbatim:
+	case isVerbatim && len(t.history) == 0:
 		return newArguments(required[0], question), reply{}, nil
 	}
 	r, err := t.requestObject(ctx, instructArguments(tool, question), schema)
+	if r.hitTokenLimit && isVerbatim { // a small model elaborated on the user's words until the limit
+		return newArguments(required[0], question), r, err
+	}
 	return objectOrNil(json.RawMessage(r.text)), r, err
 }
 

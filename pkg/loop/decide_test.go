@@ -82,6 +82,22 @@ func TestConstrainedStep(t *testing.T) {
 	}
 }
 
+// A small model that is asked for the words to remember elaborates on them until its token limit: the user's own words
+// are used then.
+func TestArgumentsCutOffAreOwnWords(t *testing.T) {
+	t.Parallel()
+	a, _ := newAgent(t, textReply(`{"choice": "web_search"}`), cutReply(`{"query": "It is important to`),
+		textReply("Windy."))
+	a.Calls = CallConstrained
+	in := question("how is the wind?")
+	in.History = []model.Message{{Role: model.User, Content: "hi"}, {Role: model.Assistant, Content: "Hello."}}
+	s, err := RunTurn(t.Context(), a, in, Hooks{})
+	wantAnswer(t, s, err, "Windy.", false)
+	if len(s.Finished) != 1 || string(s.Finished[0].Call.Arguments) != `{"query":"how is the wind?"}` {
+		t.Errorf("calls %+v, want one with the user's words", s.Finished)
+	}
+}
+
 // The instruction of a decision quotes the user's own words, not the message with its attachments.
 func TestDecisionQuotesOwnWordsOnly(t *testing.T) {
 	t.Parallel()
