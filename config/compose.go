@@ -454,7 +454,8 @@ func (c Config) newBroker(ctx context.Context, home bus.Home, book *policy.Activ
 		CallTimeout: c.System.Actor.CallTimeout, AuditTimeout: c.System.Actor.AuditTimeout,
 		ShowResult: int(c.System.Broker.ShowResult), ModelTimeout: c.System.Broker.ModelTimeout,
 		QuestionRate: c.System.Broker.QuestionRate, ModelKeys: modelCredentials(c.Models),
-		Workspace: c.Workspace.Folder,
+		Workspace:  c.Workspace.Folder,
+		EventBytes: c.ServerConfig(home).StreamBytes(subjects.EventStream("broker")),
 	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -108,7 +109,8 @@ func streams() []Stream {
 	kv("broker", "schemas", "announced tools, each definition's hash pinned")
 	// as long as the conversation itself: taint does not expire
 	kv("broker", "flow", "taint of a session: the origin of its content")
-	kv("broker", "approvals", "approval requests and decisions").MaxAge = 90 * 24 * time.Hour
+	approvals := kv("broker", "approvals", "approval requests and decisions")
+	approvals.MaxAge, approvals.MaxBytes = 90*24*time.Hour, 2<<30 // more than ApprovalBytes on each of these days
 	kv("broker", "rules", "standing approval rules, until they are revoked")
 	kv("broker", "parked", "complete results that were too large to return").MaxAge = 7 * 24 * time.Hour
 	kv("critic", "judged", "answers that were graded or wait for comparison").MaxAge = 30 * 24 * time.Hour
@@ -161,8 +163,9 @@ func AuditStream(account string) string {
 const eventQuotaPeriod = 24 * time.Hour
 
 // eventStreams returns EVENTS and the streams by which events enter it, one per author, each with a quota of bytes per
-// day, and one for dead letters, with a quota of messages per author and day. An author over its quota gets an error
-// until its earlier events are a day old, and cannot drop the events of others: at most its share of EVENTS per day.
+// day, one for approvals, so that no other event of the broker takes their place, and one for dead letters, with a
+// quota of messages per author and day. An author over its quota gets an error until its earlier events are a day old,
+// and cannot drop the events of others: at most its share of EVENTS per day.
 func eventStreams() (out []Stream) {
 	events := Stream{
 		Name: "EVENTS", Account: Core, Doc: "all events, in order, under their author's account; republished live " +
@@ -182,16 +185,21 @@ func eventStreams() (out []Stream) {
 			Share: share, RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
 		}
 		for _, e := range publishEdges() {
-			if stored, _ := e.Resolve(author); slices.Contains(e.Callers, author) && e.Remote != deadLetters {
+			stored, _ := e.Resolve(author)
+			elsewhere := e.Remote == deadLetters || slices.Contains(approvalEvents, stored)
+			if slices.Contains(e.Callers, author) && !elsewhere {
 				s.Subjects = append(s.Subjects, stored)
 			}
 		}
 		out = append(out, s)
 	}
-	out = append(out, Stream{
+	out = append(out, Stream{ // after that of the broker, which had these subjects in earlier builds
+		Name: approvalStream, Account: Core, Doc: "approvals of the last day", Subjects: approvalEvents,
+		MaxAge: eventQuotaPeriod, MaxBytes: ApprovalBytes, RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
+	}, Stream{
 		Name: deadLetterStream, Account: Core, Doc: "dead letters of the last day", Subjects: []string{"from.*.dead.*"},
 		MaxAge:   eventQuotaPeriod,
-		MaxBytes: 64 << 20, MaxPerSubject: 500, MaxMsgSize: 8 << 10, RejectWhenFull: true,
+		MaxBytes: 64 << 20, MaxPerSubject: MaxDeadLetters, MaxMsgSize: 8 << 10, RejectWhenFull: true,
 		DedupeWindow: 2 * time.Minute,
 	})
 	for _, s := range out {
@@ -200,10 +208,20 @@ func eventStreams() (out []Stream) {
 	return append(out, events)
 }
 
+// MaxDeadLetters is the number of dead letters of an actor that are stored per day.
+const MaxDeadLetters = 500
+
+// ApprovalBytes is the size of the approval requests and decisions that are stored per day.
+const ApprovalBytes = 16 << 20
+
 const (
 	deadLetters      = "from.<who>.dead.<who>"
 	deadLetterStream = "EVENTS_dead"
+	approvalStream   = "EVENTS_approvals"
 )
+
+// approvalEvents are the stored subjects of approval requests and decisions.
+var approvalEvents = []string{ApprovalRequestEvent.StoredBy("broker"), ApprovalDecisionEvent.StoredBy("broker")}
 
 // eventAuthors lists the accounts that publish events other than dead letters, in the order of the edges.
 func eventAuthors() (out []string) {
@@ -226,6 +244,8 @@ func (s Spec) StoredIn(account string) string {
 		return s.Stream
 	case s.Subscription() == DeadLetterEvent.Subscription():
 		return deadLetterStream
+	case strings.HasPrefix(s.Received, "from.*.approval."):
+		return approvalStream
 	}
 	return EventStream(account)
 }

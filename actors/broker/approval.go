@@ -143,10 +143,11 @@ func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c call, ask
 			"for this one; answer some with conclave approve, then try again")
 	}
 	defer leave()
-	if b.needsPreview(ctx, out, id) {
+	isNew := b.isNewRequest(ctx, out, id)
+	if isNew {
 		c.preview = b.previewCall(ctx, out, c)
 	}
-	if fault := b.storeApproval(ctx, out, c, id, open, flow); fault != nil {
+	if fault := b.storeApproval(ctx, out, c, id, open, flow, isNew); fault != nil {
 		return fault
 	}
 	fault := b.awaitDecision(ctx, out, id, c.tool, woken)
@@ -207,17 +208,22 @@ func hashParts(parts ...string) string {
 
 // storeApproval stores the approval request and publishes it. An approval that is stored already is kept in its state,
 // and published only if it is pending and was not yet; one that was approved more than approvalTTL ago is replaced by a
-// new request. It denies a call whose request exceeds the event's limit, one whose id is taken by another call, and
-// every call when the bucket or the stream cannot be written. nil means that an approval is stored, not that it is
-// approved.
+// new request. It denies a call whose request exceeds the event's limit, one whose id is taken by another call, a new
+// request (isNew) of an account whose share of the requests of the last day is used up, and every call when the bucket
+// or the stream cannot be written. nil means that an approval is stored, not that it is approved.
 func (b *Broker) storeApproval(ctx context.Context, out actor.Out, c call, id string, open []policy.Question,
-	flow *policy.Flow,
+	flow *policy.Flow, isNew bool,
 ) *subjects.Fault {
 	store := out.Store(bucketApprovals)
 	q := b.newApproval(out, c, id, open, flow)
-	if data, err := json.Marshal(q); err != nil || len(data) > subjects.ApprovalRequestEvent.Limit() {
+	data, err := json.Marshal(q)
+	if err != nil || len(data) > subjects.ApprovalRequestEvent.Limit() {
 		return subjects.Faultf(subjects.CodeTooLarge, "the call of %s is too large for an approval request, so it "+
 			"was denied; send smaller arguments", c.tool)
+	}
+	if isNew && !b.requests.Admit(c.account(), int64(len(data)+2*copyOverhead), 1, out.Now()) { // and its decision
+		return subjects.Faultf(subjects.CodeLimit, "%s requested so many approvals during the last day that none was "+
+			"requested for this call of %s, which was denied", c.account(), c.tool)
 	}
 	rev, err := putApproval(ctx, store, q, 0)
 	for errors.Is(err, actor.ErrChanged) {

@@ -48,7 +48,10 @@ func (w *busFixture) startAskingBroker(wait time.Duration) (kill func()) {
 		if err != nil {
 			return nil, err
 		}
-		cfg := broker.Config{CallTimeout: testTimeout, AuditTimeout: testTimeout, ApprovalWait: wait}
+		cfg := broker.Config{
+			CallTimeout: testTimeout, AuditTimeout: testTimeout, ApprovalWait: wait,
+			EventBytes: w.eventBytes,
+		}
 		book := policy.NewActiveRules(policy.Rules{
 			Manifest: parseTestManifest(w.t),
 			Chain:    policy.Chain{alwaysAskLayer{}},

@@ -34,7 +34,8 @@ var noon = time.Date(2026, 1, 15, 12, 0, 0, 0, time.UTC)
 func newApprovalFixture(wait time.Duration) *approvalFixture {
 	d := &approvalFixture{published: make(chan string, 1024), refuse: map[string]error{}}
 	d.Broker = &Broker{
-		cfg: Config{AuditTimeout: time.Minute, ApprovalWait: wait}, audit: d,
+		requests: actor.Shares{Quota: subjects.ApprovalBytes},
+		cfg:      Config{AuditTimeout: time.Minute, ApprovalWait: wait}, audit: d,
 		gate: &actor.Gate{Log: d, Timeout: time.Minute}, table: newTable(nil, func(string) (policy.Tool, bool) {
 			return policy.Tool{}, false
 		}),
@@ -405,7 +406,8 @@ func TestRepeatedRequestSharesApproval(t *testing.T) {
 				tt.before(d, <-d.published)
 				// Another broker after a crash of the first: only the stored state is left.
 				d.Broker = &Broker{
-					cfg: d.cfg, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Minute},
+					requests: actor.Shares{Quota: subjects.ApprovalBytes},
+					cfg:      d.cfg, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Minute},
 					table: newTable(nil, func(string) (policy.Tool, bool) { return policy.Tool{}, false }),
 				}
 				for range 2 {
@@ -528,7 +530,8 @@ func TestDecisionThroughOtherBroker(t *testing.T) {
 	id, got := d.startApproval(t, egressCall(), egressQuestion(place))
 	here := d.Broker
 	d.Broker = &Broker{
-		cfg: here.cfg, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Minute},
+		requests: actor.Shares{Quota: subjects.ApprovalBytes},
+		cfg:      here.cfg, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Minute},
 		table: newTable(nil, func(string) (policy.Tool, bool) { return policy.Tool{}, false }),
 	}
 	if r, err := d.decide(t, id, subjects.ApprovalDecision{Approve: true}); err != nil || !r.Accepted {

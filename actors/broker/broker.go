@@ -28,7 +28,6 @@ import (
 	"time"
 
 	"conclave/pkg/actor"
-	"conclave/pkg/firewall"
 	"conclave/pkg/policy"
 	"conclave/subjects"
 )
@@ -59,13 +58,21 @@ type Broker struct {
 	waiting   waitingCalls
 	cancelled cancelledQueries
 	usage     *policy.UsageCounter
-	derive    func(question string) []policy.Grant // policy.DeriveGrants, except in a simulation
+	copies    actor.Shares // bytes of the copies of calls and results, by the account that called
+	requests  actor.Shares // bytes of approval requests, by the account that called
+	// fullShares has the hour in which a used up share was logged last, by account
+	fullShares sync.Map
+	derive     func(question string) []policy.Grant // policy.DeriveGrants, except in a simulation
 }
 
 // New returns a broker that decides by the rules in book. cfg must be valid. build holds the facts and definition
 // hashes of the build's own tools.
 func New(cfg Config, book *policy.ActiveRules, a Audit, h Hasher, build []Known) *Broker {
-	b := &Broker{cfg: cfg, rules: book, audit: a, hash: h, derive: policy.DeriveGrants}
+	b := &Broker{
+		cfg: cfg, rules: book, audit: a, hash: h, derive: policy.DeriveGrants,
+		copies:   actor.Shares{Quota: cmp.Or(cfg.EventBytes, defaultEventBytes)},
+		requests: actor.Shares{Quota: subjects.ApprovalBytes},
+	}
 	b.table = newTable(build, func(tool string) (policy.Tool, bool) {
 		t, ok := book.Load().Manifest.Tools[tool]
 		return t, ok
@@ -143,6 +150,7 @@ type call struct {
 	counted       *policy.Attempt       // the call as it was counted, nil when it was not
 	announce      func()                // publishes the copy of the call, once; nil before the call runs
 	judgement     *subjects.Judgement   // how the rules judged it, for the copy of the call; nil before
+	refused       bool                  // it does not run, for its copies
 }
 
 // onToolRequest decides about a tool call, stores the decision in the audit log, runs the tool, stores the outcome and
@@ -555,6 +563,7 @@ func (b *Broker) denyCall(ctx context.Context, out actor.Out, c call, f *subject
 	if err := b.gate.Record(ctx, out, c.record, subjects.StatusDenied, denialReason(f)); err != nil {
 		return b.answerUnaudited(ctx, out, c, err)
 	}
+	c.refused = true
 	b.publishCall(ctx, out, c)
 	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool, Error: f, Egress: b.unrunEgress(c)}
 	b.publishResult(ctx, out, c, res)
@@ -572,6 +581,7 @@ func denialReason(f *subjects.Fault) string {
 // answerUnaudited returns and publishes the result of a call that was not recorded and so did not run. err is the
 // gate's error; one that is no fault becomes a no-audit fault.
 func (b *Broker) answerUnaudited(ctx context.Context, out actor.Out, c call, err error) subjects.ToolResult {
+	c.refused = true
 	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool, Egress: b.unrunEgress(c)}
 	if !errors.As(err, &res.Error) {
 		res.Error = subjects.Faultf(subjects.CodeNoAudit, "the call was not recorded, so nothing was run; see "+
@@ -595,43 +605,6 @@ func (b *Broker) recordRejectedCall(ctx context.Context, rej actor.Rejection, ou
 		Query: rej.Query,
 	}
 	b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, rej.Fault.Code)
-}
-
-// publishCall publishes the broker's copy of a call, with secrets redacted from the arguments; arguments that are no
-// JSON are left out. The copy of its result follows on the same stream, and its acknowledgement stands for both: the
-// audit is the record, this is the view.
-func (b *Broker) publishCall(ctx context.Context, out actor.Out, c call) {
-	topic, err := subjects.ToolRequestEvent.With(append([]string{c.tool}, c.path...)...)
-	if err != nil {
-		return // the tool name is no token: the request is a dead letter
-	}
-	shown, _ := firewall.Redact(string(c.args)) // a model may put a secret into the arguments
-	if c.judgement != nil {
-		c.judgement.Redacted = shown != string(c.args)
-	}
-	args := json.RawMessage(shown)
-	if !json.Valid(args) {
-		args = nil // rejected as no JSON, or no longer JSON after redaction: the event cannot carry it
-	}
-	if err := actor.EmitUnacknowledged(ctx, out, topic, subjects.ToolRequest{
-		CallID: c.id, QueryID: c.query,
-		Tool: c.tool, Caller: c.record.AgentID, Args: args, Judgement: c.judgement,
-	}); err != nil {
-		out.LogError(fmt.Errorf("publishing a call of %s: %w", c.tool, err))
-	}
-}
-
-// publishResult publishes the broker's copy of a result, with the caller of the subject. It does not wait for the
-// acknowledgement, and a failure is logged only.
-func (b *Broker) publishResult(ctx context.Context, out actor.Out, c call, res subjects.ToolResult) {
-	res.Caller = c.record.AgentID
-	topic, err := subjects.ToolResultEvent.With(res.Tool)
-	if err != nil {
-		return
-	}
-	if err := actor.EmitAsync(ctx, out, topic, res); err != nil {
-		out.LogError(fmt.Errorf("publishing a result of %s: %w", res.Tool, err))
-	}
 }
 
 // Start implements [actor.Starter]: it requests the definitions of tools that announced themselves before the broker

@@ -38,6 +38,8 @@ type busFixture struct {
 	*bustest.Bus
 	t     *testing.T
 	known broker.Known
+
+	eventBytes int64 // of [broker.Config]
 }
 
 func newBusFixture(t *testing.T) *busFixture {

@@ -22,6 +22,8 @@ type Config struct {
 	ApprovalWait time.Duration // how long an approval request stays pending; 0 = as the manifest says
 	// how long a tool runs before the copy of its call is published without that of the result; 0 = [defaultCopyDelay]
 	CopyDelay time.Duration
+	// bytes of the copies of calls and results per day, which the callers share; 0 = [defaultEventBytes]
+	EventBytes int64
 }
 
 // Usage is counted in memory.
@@ -33,6 +35,9 @@ const (
 
 // defaultCopyDelay is longer than a fast tool takes, and too short to notice.
 const defaultCopyDelay = 2 * time.Millisecond
+
+// defaultEventBytes is the broker's part of the events in the shipped settings.
+const defaultEventBytes = 120 << 20
 
 // defaultApprovalWait is how long an approval request stays pending when neither configuration nor manifest sets it.
 const defaultApprovalWait = 5 * time.Minute

@@ -24,9 +24,9 @@ const (
 	maxPreview = 24 << 10
 )
 
-// needsPreview reports whether [Broker.storeApproval] will store a new request: none is stored under the id, or an
+// isNewRequest reports whether [Broker.storeApproval] will store a new request: none is stored under the id, or an
 // outdated approval.
-func (b *Broker) needsPreview(ctx context.Context, out actor.Out, id string) bool {
+func (b *Broker) isNewRequest(ctx context.Context, out actor.Out, id string) bool {
 	q, _, err := readApproval(ctx, out.Store(bucketApprovals), id)
 	return errors.Is(err, actor.ErrNotFound) || err == nil && q.isOutdated(out.Now())
 }

@@ -145,16 +145,16 @@ func (r *running) rejectFlood(l *routeRun, in *inbound, m *nats.Msg, f *subjects
 	r.reply(l, m, in, nil, f)
 	now, last := r.cfg.Now().UnixNano(), l.lastFloodLetter.Load()
 	if now-last > int64(time.Second) && l.lastFloodLetter.CompareAndSwap(last, now) {
-		r.writeDeadLetter(in, f.Code, f.Text)
+		r.writeSenderLetter(l.sender(m), in, f.Code, f.Text)
 	}
 }
 
 // sender is the account whose quota a message uses: the one that the server wrote into the subject, for an announcement
-// of a tool its zone; "" where it writes none.
+// or output of a tool its zone; "" where it writes none.
 func (l *routeRun) sender(m *nats.Msg) string {
 	_, rest, _ := strings.Cut(m.Subject, ".")
 	switch {
-	case l.spec.Received == subjects.ToolSchemaEvent.Received:
+	case l.spec.Received == subjects.ToolSchemaEvent.Received, l.spec.Received == subjects.ToolRunOutput.Received:
 		_, rest, _ = strings.Cut(rest, ".")
 	case !isAttested(l.spec):
 		return ""

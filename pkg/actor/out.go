@@ -72,14 +72,6 @@ func EmitAsync[T any](ctx context.Context, out Out, t subjects.Topic[T], body T)
 	return publishBody(ctx, out, t, body, false)
 }
 
-// EmitUnacknowledged publishes an event without any acknowledgement: whether it is stored is not known. It is for an
-// event that [EmitAsync] follows on the same stream, whose acknowledgement stands for both, and saves a third of the
-// cost.
-func EmitUnacknowledged[T any](ctx context.Context, out Out, t subjects.Topic[T], body T) error {
-	t.Stream = "" // published as an event that no stream has
-	return publishBody(ctx, out, t, body, false)
-}
-
 // EmitOnce publishes an event under an id that the caller stored before, and returns when it is stored. Published again
 // under that id after a crash, within the stream's dedupe window, it is stored once. The topic must have a stream, and
 // the id must be unguessable: see [NewID]. It rejects what [Emit] rejects. [Bucket] does the storing.

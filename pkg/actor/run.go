@@ -94,6 +94,7 @@ type running struct {
 	fail   chan error         // why it must be restarted
 	health *Health
 
+	letters     Shares       // dead letters about rejected messages, by sender
 	lastRefusal atomic.Value // string, see fault
 }
 
@@ -132,6 +133,8 @@ func startActor(ctx context.Context, spec Spec, dial Dial, cfg Config, health *H
 	r := &running{
 		cfg: cfg, actor: a, nc: nc, id: NewID(), quit: make(chan struct{}), fail: make(chan error, 1),
 		health: health,
+		// the others are for its own failures
+		letters: Shares{Quota: subjects.MaxDeadLetters * 4 / 5},
 	}
 	ctx = telemetry.WithScope(WithSteps(ctx, cfg.Steps), &telemetry.Scope{
 		Actor: a.Name(), Meter: health.meter,
@@ -285,7 +288,7 @@ func (r *running) reportUnreplied(l *routeRun, m *nats.Msg, in *inbound, f *subj
 	if l.refused {
 		reason = f.Text
 	}
-	r.writeDeadLetter(in, f.Code, reason)
+	r.writeSenderLetter(l.sender(m), in, f.Code, reason)
 }
 
 // handle calls the handler with the message's deadline, if it has one, and counts the result. A panic is logged and
@@ -358,8 +361,11 @@ func (r *running) rejectMessage(l *routeRun, in *inbound, m *nats.Msg, f *subjec
 	if m != nil {
 		r.reply(l, m, in, nil, f)
 	}
-	if !l.spec.Lossy || f.Code != subjects.CodeBusy {
+	switch {
+	case m == nil:
 		r.writeDeadLetter(in, f.Code, reason)
+	case !l.spec.Lossy || f.Code != subjects.CodeBusy:
+		r.writeSenderLetter(l.sender(m), in, f.Code, reason)
 	}
 	if l.reject == nil {
 		return
@@ -374,6 +380,18 @@ func (r *running) rejectMessage(l *routeRun, in *inbound, m *nats.Msg, f *subjec
 		r.cfg.Log.Error("panic in reject hook", "actor", r.actor.Name(), "subject", in.subject, "query", in.query,
 			"err", err)
 	}
+}
+
+// writeSenderLetter is [running.writeDeadLetter] about a message that an account sent, unless its share of the actor's
+// dead letters of the last day is used up: a sender of malformed messages must not displace the letters about others.
+func (r *running) writeSenderLetter(sender string, in *inbound, code, reason string) {
+	if r.letters.Admit(sender, 1, 1, r.cfg.Now()) {
+		r.writeDeadLetter(in, code, reason)
+		return
+	}
+	r.health.meter.Add(&telemetry.DeadLetters, 1, code)
+	r.cfg.Log.Debug("dead letter left out: too many about this sender", "actor", r.actor.Name(), "subject", in.subject,
+		"code", code)
 }
 
 // writeDeadLetter logs and publishes a dead letter about in, without waiting until it is stored; a failure is only

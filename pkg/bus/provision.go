@@ -265,6 +265,16 @@ const (
 	minAuditShare = 1 << 20
 )
 
+// StreamBytes returns the largest size of a stream of the table, 0 for none.
+func (c ServerConfig) StreamBytes(name string) int64 {
+	for _, st := range subjects.Table().Streams {
+		if st.Name == name {
+			return streamConfig(st, c.withDefaults()).MaxBytes
+		}
+	}
+	return 0
+}
+
 // streamConfig returns the settings of a stream of the table. A part of a configured size is at least
 // minShare or minAuditShare.
 func streamConfig(st subjects.Stream, cfg ServerConfig) jetstream.StreamConfig {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -38,6 +39,23 @@ type StreamStatus struct {
 // EventStatus returns the state of the event log.
 func (c *Client) EventStatus(ctx context.Context) (StreamStatus, error) {
 	return c.streamStatus(ctx, coreAPI, EventLog)
+}
+
+// EventQuotas returns the state of the streams by which events enter the log, by name: each holds those of the last day
+// and rejects more when it is full. Only the account "user" may read them.
+func (c *Client) EventQuotas(ctx context.Context) (map[string]StreamStatus, error) {
+	out := map[string]StreamStatus{}
+	for _, st := range subjects.Table().Streams {
+		if !strings.HasPrefix(st.Name, subjects.EventStream("")) {
+			continue
+		}
+		s, err := c.streamStatus(ctx, coreAPI, st.Name)
+		if err != nil {
+			return nil, err
+		}
+		out[st.Name] = s
+	}
+	return out, nil
 }
 
 // AuditStatus returns the state of the audit log by writer: each has a stream of its own. Only the auditor's account

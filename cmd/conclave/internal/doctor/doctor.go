@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -175,11 +176,7 @@ func (x *examination) checkSystem(ctx context.Context) {
 		x.fail("server", seeLog, "%v", err)
 		return
 	}
-	if log, err := c.EventStatus(ctx); err != nil {
-		x.fail("streams", startAgain, "%v", err)
-	} else {
-		x.ok("streams", "%d events, %s", log.Messages, term.Bytes(log.Bytes))
-	}
+	x.checkEvents(ctx, c)
 	x.checkCluster(ctx, c)
 	x.checkAuditSpace(ctx)
 	x.checkAuditRecords(ctx, b)
@@ -198,6 +195,33 @@ func (x *examination) checkSystem(ctx context.Context) {
 		x.checkMachines(ctx, c)
 	}
 	x.checkContexts(b.URL)
+}
+
+// checkEvents warns when an account has used more than half of its quota of events of the last day: an agent alone gets
+// no more of the broker's, and an account that is over its quota gets an error for each event.
+func (x *examination) checkEvents(ctx context.Context, c *client.Client) {
+	log, err := c.EventStatus(ctx)
+	var quotas map[string]client.StreamStatus
+	if err == nil {
+		quotas, err = c.EventQuotas(ctx)
+	}
+	if err != nil {
+		x.fail("streams", startAgain, "%v", err)
+		return
+	}
+	var much []string
+	for _, name := range slices.Sorted(maps.Keys(quotas)) {
+		if s := quotas[name]; s.Max > 0 && s.Bytes > s.Max/2 {
+			much = append(much, fmt.Sprintf("%s %d %%", name, s.Bytes*100/s.Max))
+		}
+	}
+	text := fmt.Sprintf("%d events, %s", log.Messages, term.Bytes(log.Bytes))
+	if len(much) > 0 {
+		x.warn("streams", "see with conclave tap which account publishes so much; a larger event_max in system.yaml "+
+			"gives more per day", "%s; of the quota of a day are used: %s", text, strings.Join(much, ", "))
+		return
+	}
+	x.ok("streams", "%s", text)
 }
 
 // checkActors fails when an expected actor or tool does not answer, and returns the names of those that do, sorted.

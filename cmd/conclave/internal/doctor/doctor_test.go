@@ -14,6 +14,10 @@ import (
 
 	"conclave/actors/model"
 	"conclave/cmd/conclave/internal/cli"
+	"conclave/pkg/actor"
+	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
 
@@ -86,6 +90,34 @@ func TestProbeSearXNG(t *testing.T) {
 			!strings.Contains(l.What, "no SearXNG answers at "+at) || !strings.Contains(l.Fix, "provider: none") {
 			t.Errorf("%s: %+v", name, l)
 		}
+	}
+}
+
+// TestCheckEvents warns of an account that has used more than half of its quota of events.
+func TestCheckEvents(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t, func(c *bus.ServerConfig) { c.EventMax = 8 << 20 })
+	c, err := client.New(b.Connect("user"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func() Check {
+		x := &examination{}
+		x.checkEvents(t.Context(), c)
+		return x.checks[0]
+	}
+	if got := check(); got.Level != LevelOK || got.Name != "streams" {
+		t.Errorf("at first %+v", got)
+	}
+	critic := b.Out("critic")
+	for range 4 { // of 4 MB
+		if err := actor.Emit(t.Context(), critic, subjects.CritiqueResult,
+			subjects.Critique{Feedback: strings.Repeat("x", 700<<10)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := check(); got.Level != LevelWarn || !strings.Contains(got.Text, "EVENTS_critic 6") {
+		t.Errorf("then %+v", got)
 	}
 }
 
