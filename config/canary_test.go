@@ -217,8 +217,8 @@ func (s *leakingSearch) Routes() []actor.Route {
 	if err != nil {
 		return nil
 	}
-	return []actor.Route{actor.Serve(at, func(ctx context.Context, in actor.Msg[subjects.ToolOrder],
-		_ actor.Out,
+	return append(actor.ConfirmKey(s.key.Public()), actor.Serve(at, func(ctx context.Context,
+		in actor.Msg[subjects.ToolOrder], _ actor.Out,
 	) (subjects.ToolResult, error) {
 		key, err := seal.Open(s.key, in.Body.Sealed["brave_api_key"])
 		if err != nil {
@@ -229,7 +229,7 @@ func (s *leakingSearch) Routes() []actor.Route {
 			return subjects.ToolResult{Error: subjects.Faultf(subjects.CodeTool, "%v", err)}, nil
 		}
 		return subjects.ToolResult{Result: got.Text, Links: got.Links}, err
-	})}
+	}))
 }
 
 func (s *leakingSearch) Start(ctx context.Context, out actor.Out) error {

@@ -304,6 +304,10 @@ func (c Config) newSecrets(ctx context.Context, home bus.Home, nc *nats.Conn) (a
 		return nil, err
 	}
 	cfg := c.Secrets
+	cfg.ModelKeys = modelCredentials(c.Models)
+	for _, t := range tools.Known(c.toolConfig()) {
+		cfg.ToolKeys = append(cfg.ToolKeys, t.Facts().Secrets...)
+	}
 	cfg.AuditTimeout = c.System.Actor.AuditTimeout
 	once, again := splitAuditTimeout(cfg.AuditTimeout)
 	w, err := audit.Open(ctx, audit.Options{

@@ -106,8 +106,9 @@ func listModelFields(c model.Config) []strict.Field {
 // keyLookup returns the credential of a name.
 type keyLookup func(ctx context.Context, name string) (string, error)
 
-// newBrokeredKeyring returns a [keyLookup] that requests credentials from the broker, sealed to this run of the model
-// actor, for 30 seconds at most. They are not cached. Every failure of a lookup is [llm.ErrUnauthorized].
+// newBrokeredKeyring returns a [keyLookup] that requests credentials from the broker, sealed to this run of the actor
+// with this connection, for 30 seconds at most. The connection answers for its key. Credentials are not cached. Every
+// failure of a lookup is [llm.ErrUnauthorized].
 func newBrokeredKeyring(nc *nats.Conn) (keyLookup, error) {
 	out, err := actor.NewOut(nc)
 	if err != nil {
@@ -115,6 +116,13 @@ func newBrokeredKeyring(nc *nats.Conn) (keyLookup, error) {
 	}
 	own, err := seal.NewKey()
 	if err != nil {
+		return nil, err
+	}
+	key, err := subjects.SealKeyEndpoint(own.Public())
+	if err != nil {
+		return nil, err
+	}
+	if _, err := nc.Subscribe(key.Received, func(m *nats.Msg) { _ = m.Respond([]byte("{}")) }); err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context, name string) (string, error) {

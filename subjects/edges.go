@@ -98,6 +98,8 @@ var (
 		"run_code", "run_shell", "package_install", "academic_search", "get_location", "calendar_read", "calendar_add",
 		"notes_read", "notes_add",
 	}
+	// CredentialTools are the tools that may use a credential.
+	CredentialTools = []string{"web_search"}
 	// Zones are groups of tools, by the name that the broker calls them under: the account that serves them, or the
 	// tools of this machine.
 	Zones = map[string][]string{
@@ -129,6 +131,14 @@ const respondentBConsumers = 4
 
 // ToolRole is the role and the account of a tool of this machine.
 func ToolRole(tool string) string { return "tool_" + tool }
+
+// ZoneAccount is the account that serves a tool of a zone.
+func ZoneAccount(zone, tool string) string {
+	if zone == toolsZone {
+		return ToolRole(tool)
+	}
+	return zone
+}
 
 // ZoneOf returns the zone of a tool of the table, "" when none does.
 func ZoneOf(tool string) string {
@@ -280,7 +290,7 @@ func brokerEdges() (out []Edge) {
 	for _, z := range zoneOrder[1:] {
 		out = append(out, toolEdges(z, z, Zones[z])...)
 	}
-	return append(out,
+	return append(out, sealKeyEdge("model"), sealKeyEdge(MCP),
 		Edge{
 			Callers: []string{"broker"}, Kind: ServiceImport, Owner: "secrets", Remote: "secret.get",
 			ReplyTimeout: "30s",
@@ -292,6 +302,20 @@ func brokerEdges() (out []Edge) {
 			Local: "secret.use", ReplyTimeout: "30s",
 		},
 		Edge{Callers: UserAccounts, Kind: StreamImport, Owner: "broker", Remote: "tool.output.*"})
+}
+
+// sealKeyEdge lets the secrets actor ask an account whether a process of it has a key. The server, and not the broker,
+// says whose key it is: a credential is sealed to no other.
+func sealKeyEdge(owner string) Edge {
+	return Edge{
+		Callers: []string{"secrets"}, Kind: ServiceImport, Owner: owner, Remote: SealKeyService.Received,
+		Local: "receiver." + owner + "." + SealKeyService.Received, ReplyTimeout: "5s",
+	}
+}
+
+// usesCredentials reports whether one of the tools may use a credential.
+func usesCredentials(tools []string) bool {
+	return slices.ContainsFunc(tools, func(t string) bool { return slices.Contains(CredentialTools, t) })
 }
 
 // principalEdges let the user change the run-time principals, and the actors that use them read the list and learn of
@@ -727,11 +751,11 @@ func fixedAccounts() []Account {
 		{
 			Name: "model", Doc: "inference; its own account, so that it can run on another machine", Serves: true,
 			Users: []User{{Role: "model", Sub: append(discoverySubjects("model"), "agent.*.model.>",
-				"ctl.*.config.set")}},
+				"ctl.*.config.set", SealKeyService.Received)}},
 		},
 		{
 			Name: MCP, Doc: "starts MCP servers; each serves its tools with the key of a principal of its own",
-			Serves: true, Users: []User{{Role: MCP, Sub: discoverySubjects(MCP)}},
+			Serves: true, Users: []User{{Role: MCP, Sub: append(discoverySubjects(MCP), SealKeyService.Received)}},
 		},
 		routerAccount(),
 		{
@@ -792,6 +816,9 @@ func zoneAccount(z string) Account {
 
 // serveTools lets u receive the calls of tools, and publish their schemas and output.
 func (u *User) serveTools(tools []string) {
+	if usesCredentials(tools) {
+		u.Sub = append(u.Sub, SealKeyService.Received)
+	}
 	for _, t := range tools {
 		u.Sub, u.Pub = append(u.Sub, "tool.request."+t), append(u.Pub, "tool.schema."+t, "tool.output."+t+".*")
 	}
@@ -841,8 +868,8 @@ func discoverySubjects(name string) (out []string) {
 }
 
 // toolEdges returns the edges from the broker to tools of the account owner: calls, announced schemas, live output and
-// discovery. A call is local to the broker as tool.call.<zone>.<tool>. Each edge names its tool, so that an account can
-// announce and serve no other.
+// discovery, and from the secrets actor to the key of a tool with credentials. A call is local to the broker as
+// tool.call.<zone>.<tool>. Each edge names its tool, so that an account can announce and serve no other.
 func toolEdges(zone, owner string, tools []string) (out []Edge) {
 	broker := []string{"broker"}
 	for _, t := range tools {
@@ -855,6 +882,9 @@ func toolEdges(zone, owner string, tools []string) (out []Edge) {
 				Callers: broker, Kind: StreamImport, Owner: owner, Remote: "tool.output." + t + ".*",
 				Local: "tool.output." + zone + "." + t + ".*",
 			})
+	}
+	if usesCredentials(tools) {
+		out = append(out, sealKeyEdge(owner))
 	}
 	if zone == toolsZone {
 		for _, t := range tools {

@@ -31,10 +31,12 @@ type DeadLetter struct {
 	Time    time.Time `json:"time"`
 }
 
-// SecretGet requests one credential, sealed to the tool that needs it.
+// SecretGet requests one credential, sealed to the receiver that needs it. The secrets actor believes neither that the
+// receiver may have the credential nor that the key is its own.
 type SecretGet struct {
-	Name string `json:"name"`
-	For  string `json:"for"` // the tool's public curve key
+	Name     string `json:"name"`
+	Receiver string `json:"receiver"` // account
+	For      string `json:"for"`      // public curve key of a process of the receiver
 }
 
 // SecretValue is the sealed credential.

@@ -416,7 +416,7 @@ func checkPrincipals(l Layout) (wrong []string) {
 			case caller == ToolPrincipal:
 				ok = false
 			case owner == ToolPrincipal, owner == MachinePrincipal && part == toolsZone:
-				ok = w == "broker"
+				ok = w == "broker" || w == "secrets" && e.Remote == SealKeyService.Received
 			case owner == MachinePrincipal && part == modelActor:
 				ok = w == "model"
 			case owner == MachinePrincipal && part == witnessActor:

@@ -406,6 +406,11 @@ var (
 		Name: "secret.get", Codec: Msgpack,
 		NeedsDeadline: true, Stream: "AUDIT", Doc: "one credential, sealed to the tool that needs it",
 	}}
+	SealKeyService = Service[Empty, Empty]{Spec{
+		Name: "receiver.*.seal.key.*", Received: "seal.key.*",
+		NeedsDeadline: true, MaxPayload: 4 << 10, Doc: "the secrets actor asks the account of a receiver for a key; " +
+			"the process that has its private half replies",
+	}}
 	MaxDeliveriesAdvisory = Topic[Advisory]{Spec{
 		Name:     "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>",
 		Received: "core.EVENT.MAX_DELIVERIES.>", MaxPayload: 4 << 10, Doc: "advisory of the server: a message " +
@@ -465,7 +470,7 @@ func AllSpecs() []Spec {
 		MemoryStored.Spec, MemoryAnnotated.Spec, MemoryRecalled.Spec,
 		DeliberationEvent.Spec, TaskProgressEvent.Spec, AgentReturnEvent.Spec,
 		DeadLetterEvent.Spec, MachineInviteService.Spec, MachineListService.Spec, WitnessHead.Spec,
-		SecretGetService.Spec, MaxDeliveriesAdvisory.Spec, AuditLogHeadEvent.Spec, AuditCapacityEvent.Spec,
+		SecretGetService.Spec, SealKeyService.Spec, MaxDeliveriesAdvisory.Spec, AuditLogHeadEvent.Spec, AuditCapacityEvent.Spec,
 		AuditRecordEvent.Spec,
 	}
 }
@@ -475,5 +480,13 @@ func ToolEndpoint(tool string) (Service[ToolOrder, ToolResult], error) {
 	s := ToolCallService
 	var err error
 	s.Received, err = fillWildcards(s.Received, []string{tool})
+	return s, err
+}
+
+// SealKeyEndpoint is [SealKeyService] as the process with the private half of a public key receives it.
+func SealKeyEndpoint(key string) (Service[Empty, Empty], error) {
+	s := SealKeyService
+	var err error
+	s.Received, err = fillWildcards(s.Received, []string{key})
 	return s, err
 }

@@ -25,7 +25,9 @@ func (b *Broker) getCredentials(ctx context.Context, out actor.Out, p *actor.Per
 	}
 	sealed := map[string]subjects.SecretValue{}
 	for _, name := range k.Secrets {
-		v, fault := getCredential(ctx, out, p, name, k.schema.Key)
+		v, fault := getCredential(ctx, out, p, subjects.SecretGet{
+			Name: name, Receiver: subjects.ZoneAccount(k.Zone, c.tool), For: k.schema.Key,
+		})
 		if fault != nil {
 			return nil, fault
 		}
@@ -34,16 +36,16 @@ func (b *Broker) getCredentials(ctx context.Context, out actor.Out, p *actor.Per
 	return sealed, nil
 }
 
-// getCredential requests one credential, sealed to key. Without a valid permit nothing is requested. A credential that
+// getCredential requests one credential. Without a valid permit nothing is requested. A credential that
 // does not exist is a no-secret fault with the text of the secrets actor; every other failure, an empty reply included,
 // is an unavailable fault.
-func getCredential(ctx context.Context, out actor.Out, p *actor.Permit, name, key string) (subjects.SecretValue,
+func getCredential(ctx context.Context, out actor.Out, p *actor.Permit, q subjects.SecretGet) (subjects.SecretValue,
 	*subjects.Fault,
 ) {
 	if err := p.Check(); err != nil {
 		return subjects.SecretValue{}, subjects.Faultf(subjects.CodeNoAudit, "%v", err)
 	}
-	v, err := actor.Ask(ctx, out, subjects.SecretGetService, subjects.SecretGet{Name: name, For: key})
+	v, err := actor.Ask(ctx, out, subjects.SecretGetService, q)
 	var fault *subjects.Fault
 	switch {
 	case err == nil && len(v.Sealed) > 0:
@@ -52,10 +54,10 @@ func getCredential(ctx context.Context, out actor.Out, p *actor.Permit, name, ke
 		return v, subjects.Faultf(subjects.CodeNoSecret, "%s", text.OneLine(fault.Text, 300))
 	case errors.As(err, &fault):
 		return v, subjects.Faultf(subjects.CodeUnavailable, "credential %s is unavailable (%s), so nothing was run; "+
-			"see conclave secret check", name, fault.Code)
+			"see conclave secret check", q.Name, fault.Code)
 	}
 	return v, subjects.Faultf(subjects.CodeUnavailable, "credential %s is unavailable, so nothing was run; see "+
-		"conclave secret check", name)
+		"conclave secret check", q.Name)
 }
 
 // onSecretUse gives the model actor a credential listed in [Config].ModelKeys, and the actor of MCP servers one that
@@ -92,7 +94,9 @@ func (b *Broker) onSecretUse(ctx context.Context, in actor.Msg[subjects.SecretUs
 	v, err := actor.Audited(ctx, out, b.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.SecretValue,
 		error,
 	) {
-		v, fault := getCredential(ctx, out, p, in.Body.Name, in.Body.For)
+		v, fault := getCredential(ctx, out, p, subjects.SecretGet{
+			Name: in.Body.Name, Receiver: in.From, For: in.Body.For,
+		})
 		if fault != nil {
 			return subjects.SecretValue{}, fault
 		}

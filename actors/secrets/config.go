@@ -17,6 +17,8 @@ type Config struct {
 	Timeout time.Duration `yaml:"timeout"` // longest wait for the keyring
 
 	AuditTimeout time.Duration // how long a request waits for its audit record; not in the file
+	ToolKeys     []string      // names of the credentials of tools; not in the file
+	ModelKeys    []string      // names of the credentials of the model actor; not in the file
 }
 
 // maxTimeout is below the reply timeout of secret.get in the table of edges.

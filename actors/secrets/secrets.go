@@ -1,15 +1,20 @@
 // Package secrets hands out credentials, one at a time and sealed to the public key of the process that will use them.
 //
-// It serves secret.get, which the server's grants open to the broker only. A request names a credential and the public
-// key of its receiver; only that receiver can open the reply, so the broker forwards a value it cannot read. Each read
-// of the keyring is in the audit log before it happens. There is no way to write: conclave secret set writes to the
-// keyring itself.
+// It serves secret.get, which the server's grants open to the broker only, and requests
+// receiver.<account>.seal.key.<key>. A request names a credential, the account that needs it and the public key of a
+// process of that account. The actor does not believe the broker: which account may have which credential is in its own
+// configuration, and it asks the account whether the key is one of its own. The server's grants let only that account
+// answer, so that the broker forwards a value which it cannot read. Each read of the keyring is in the audit log before
+// it happens. There is no way to write: conclave secret set writes to the keyring itself.
 package secrets
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
+	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/keyring"
@@ -63,14 +68,15 @@ func (s *Secrets) Close(ctx context.Context) error {
 }
 
 // onGet reads a credential and returns it sealed to the key in the request. A malformed name or key is rejected before
-// the keyring is read, and recorded as refused; a malformed name is not recorded itself. Without an acknowledged audit
-// record nothing is read. Every other failure is a fault without the keyring's own text.
+// the keyring is read, and recorded as refused; a malformed name is not recorded itself. A credential that is not the
+// receiver's, and a key that no process of the receiver has, are denied before the keyring is read. Without an
+// acknowledged audit record nothing is read. Every other failure is a fault without the keyring's own text.
 func (s *Secrets) onGet(ctx context.Context, in actor.Msg[subjects.SecretGet], out actor.Out) (subjects.SecretValue,
 	error,
 ) {
 	rec := subjects.AuditRecord{
 		AgentID: caller, Action: action, Tool: in.Body.Name, Session: in.Session, Query: in.Query,
-		ParamsHash: s.hash.Hash([]byte(in.Body.Name + "\n" + in.Body.For)),
+		ParamsHash: s.hash.Hash([]byte(in.Body.Name + "\n" + in.Body.Receiver + "\n" + in.Body.For)),
 	}
 	err := keyring.CheckName(in.Body.Name)
 	if err != nil {
@@ -81,6 +87,12 @@ func (s *Secrets) onGet(ctx context.Context, in actor.Msg[subjects.SecretGet], o
 	if err != nil {
 		s.gate.Refuse(ctx, out, rec, subjects.StatusRefused, subjects.CodeMalformed)
 		return subjects.SecretValue{}, subjects.Faultf(subjects.CodeMalformed, "%v", err)
+	}
+	if fault := s.checkReceiver(ctx, out, in.Body); fault != nil {
+		if err := s.gate.Record(ctx, out, rec, subjects.StatusDenied, fault.Code); err != nil {
+			return subjects.SecretValue{}, err
+		}
+		return subjects.SecretValue{}, fault
 	}
 	return actor.Audited(ctx, out, s.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.SecretValue,
 		error,
@@ -93,6 +105,37 @@ func (s *Secrets) onGet(ctx context.Context, in actor.Msg[subjects.SecretGet], o
 		return sealed, nil
 	})
 }
+
+// checkReceiver returns a fault unless the configuration gives the credential to the receiver and a process of that
+// account confirms within confirmTimeout that the key is its own.
+func (s *Secrets) checkReceiver(ctx context.Context, out actor.Out, q subjects.SecretGet) *subjects.Fault {
+	denied := subjects.Faultf(subjects.CodeDenied, "the credential %s is not configured for this receiver", q.Name)
+	switch zone, isMachine := strings.CutPrefix(q.Receiver, "tools_"); {
+	case q.Receiver == "model" && slices.Contains(s.cfg.ModelKeys, q.Name):
+	case q.Receiver == subjects.MCP && subjects.MCPSecretServer(q.Name) != "":
+	case !slices.Contains(s.cfg.ToolKeys, q.Name):
+		return denied
+	case isMachine && subjects.CheckToken(zone) == nil: // that joined, and serves tools
+	case !slices.ContainsFunc(subjects.CredentialTools, func(t string) bool {
+		return subjects.ToolRole(t) == q.Receiver
+	}):
+		return denied
+	}
+	key, err := subjects.SealKeyService.With(q.Receiver, q.For)
+	if err != nil {
+		return denied
+	}
+	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
+	defer cancel()
+	if _, err := actor.Ask(ctx, out, key, subjects.Empty{}); err != nil {
+		return subjects.Faultf(subjects.CodeDenied, "no running process of the receiver has the key to which %s is to "+
+			"be sealed; try again", q.Name)
+	}
+	return nil
+}
+
+// confirmTimeout is how long a receiver may take to confirm its key.
+const confirmTimeout = 5 * time.Second
 
 // readSealed reads a credential within the configured timeout and seals it to the key of q. It fails without a valid
 // permit. The value is wiped before it returns. Errors may be the keyring's and must not reach the caller.

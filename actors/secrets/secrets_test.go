@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"conclave/actors/secrets"
+	"conclave/pkg/actor"
 	"conclave/pkg/actor/actortest"
 	"conclave/pkg/audit"
 	"conclave/pkg/keyring"
@@ -39,6 +40,7 @@ type fixture struct {
 	returned    []keyring.Secret // values that the keyring returned
 	get         func(ctx context.Context, name string) (keyring.Secret, error)
 	auditErrors map[string]error // by phase: the error of the audit log
+	confirmed   map[string]bool  // subjects that a receiver answers
 
 	mu       sync.Mutex
 	records  []subjects.AuditRecord
@@ -58,12 +60,29 @@ func newFixture(t *testing.T) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := secrets.Config{Backend: keyring.File, Timeout: 20 * time.Second, AuditTimeout: 20 * time.Second}
+	cfg := secrets.Config{
+		Backend: keyring.File, Timeout: 20 * time.Second, AuditTimeout: 20 * time.Second,
+		ToolKeys: []string{"brave_api_key", "other"}, ModelKeys: []string{"openai"},
+	}
 	if err := cfg.Validate(); err != nil {
 		t.Fatal(err)
 	}
 	w.actor = secrets.New(cfg, w, w, h)
+	w.rec.Reply = func(subject string, _ []byte) (any, error) {
+		if w.confirmed[subject] {
+			return subjects.Empty{}, nil
+		}
+		return nil, actor.NoResponder(subject)
+	}
 	return w
+}
+
+// confirm lets an account answer for a key.
+func (w *fixture) confirm(account, key string) {
+	if w.confirmed == nil {
+		w.confirmed = map[string]bool{}
+	}
+	w.confirmed["receiver."+account+".seal.key."+key] = true
 }
 
 // Get implements [keyring.Ring].
@@ -140,7 +159,9 @@ func newKey(t *testing.T) *seal.Key {
 func TestGetCredential(t *testing.T) {
 	t.Parallel()
 	good := newKey(t)
-	get := func(name string) subjects.SecretGet { return subjects.SecretGet{Name: name, For: good.Public()} }
+	get := func(name string) subjects.SecretGet {
+		return subjects.SecretGet{Name: name, Receiver: webSearch, For: good.Public()}
+	}
 	fails := func(err error) func(*fixture) {
 		return func(w *fixture) {
 			w.get = func(context.Context, string) (keyring.Secret, error) {
@@ -287,6 +308,7 @@ func TestGetCredential(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newFixture(t)
+				w.confirm(webSearch, good.Public())
 				if tt.setup != nil {
 					tt.setup(w)
 				}
@@ -344,6 +366,58 @@ func TestGetCredential(t *testing.T) {
 					t.Errorf("noted %v", w.rec.Logged())
 				}
 			})
+		})
+	}
+}
+
+// webSearch is the account of the tool with a credential.
+const webSearch = "tool_web_search"
+
+// TestReceiverIsConfirmed: a credential is read only for an account that may have it and that answers for the key.
+func TestReceiverIsConfirmed(t *testing.T) {
+	t.Parallel()
+	own, other := newKey(t).Public(), newKey(t).Public()
+	for _, tt := range []struct {
+		name       string
+		credential string
+		receiver   string // that the broker names
+		key        string
+		answers    string // account that answers for the key own
+		received   bool
+	}{
+		{"a tool", "brave_api_key", webSearch, own, webSearch, true},
+		{"a tool of a machine", "brave_api_key", "tools_box", own, "tools_box", true},
+		{"the model actor", "openai", "model", own, "model", true},
+		{"an MCP server", "mcp_issues", "mcp", own, "mcp", true},
+		{"trick: a key that nobody answers for", "brave_api_key", webSearch, other, webSearch, false},
+		{"trick: a key of another account", "brave_api_key", webSearch, own, "model", false},
+		{"trick: no receiver", "brave_api_key", "", own, "broker", false},
+		{"trick: the broker", "brave_api_key", "broker", own, "broker", false},
+		{"trick: another tool", "brave_api_key", "tool_run_shell", own, "tool_run_shell", false},
+		{"trick: a credential of a model for a tool", "openai", webSearch, own, webSearch, false},
+		{"trick: a credential of a tool for a model", "brave_api_key", "model", own, "model", false},
+		{"trick: a credential of a model for MCP", "openai", "mcp", own, "mcp", false},
+		{"trick: a credential of MCP for a tool", "mcp_issues", webSearch, own, webSearch, false},
+		{"trick: every machine", "brave_api_key", "tools_*", own, "tools_*", false},
+		{"trick: a subject", "brave_api_key", "tools_x.y", own, "tools_x.y", false},
+		{"trick: no machine", "brave_api_key", "tools_", own, "tools_", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := newFixture(t)
+			w.confirm(tt.answers, own)
+			w.get = func(context.Context, string) (keyring.Secret, error) { return seal.NewSecret([]byte(canary)), nil }
+			_, err := w.request(subjects.SecretGet{Name: tt.credential, Receiver: tt.receiver, For: tt.key})
+			if (err == nil) != tt.received || err != nil && actortest.Code(err) != subjects.CodeDenied {
+				t.Errorf("told %v", err)
+			}
+			want := []string{"before denied denied"}
+			if tt.received {
+				want = []string{"before allowed", "read " + tt.credential, "after ok"}
+			}
+			if !slices.Equal(w.sequence, want) {
+				t.Errorf("it went %q, want %q", w.sequence, want)
+			}
 		})
 	}
 }

@@ -165,8 +165,14 @@ func (t *Tool) Disabled() string { return t.disabled }
 // Schema returns the definition of the tool, the same in every process.
 func (t *Tool) Schema() subjects.ToolSchema { return t.schema }
 
-// Routes implements [actor.Actor].
-func (t *Tool) Routes() []actor.Route { return t.toolset().Routes() }
+// Routes implements [actor.Actor]: the tool, and for the secrets actor the key of this process.
+func (t *Tool) Routes() []actor.Route {
+	routes := t.toolset().Routes()
+	if k := t.sealKey(); k != nil {
+		routes = append(routes, actor.ConfirmKey(k.Public())...)
+	}
+	return routes
+}
 
 // Start implements [actor.Starter].
 func (t *Tool) Start(ctx context.Context, out actor.Out) error { return t.toolset().Announce(ctx, out) }

@@ -46,6 +46,18 @@ func (s Toolset) Routes() (routes []Route) {
 	return routes
 }
 
+// ConfirmKey tells the secrets actor that this process has the private half of a public curve key, so that credentials
+// may be sealed to it. It returns no route for a text that is no key.
+func ConfirmKey(public string) []Route {
+	service, err := subjects.SealKeyEndpoint(public)
+	if err != nil {
+		return nil
+	}
+	return []Route{Serve(service, func(context.Context, Msg[subjects.Empty], Out) (subjects.Empty, error) {
+		return subjects.Empty{}, nil
+	})}
+}
+
 // Announce publishes the definition of each tool, for a broker that runs already; [Toolset.Definitions] is for one that
 // starts later. It ends at the first tool whose name is no valid token or that is not published.
 func (s Toolset) Announce(ctx context.Context, out Out) error {

@@ -1139,6 +1139,17 @@ func serviceRows() []row {
 				"secret.get"),
 			control: request("broker", "secret.get"), receivers: []string{"secrets secret.get", replyTo("broker")},
 		},
+		{
+			name: "a key that one who is not the secrets actor asks for",
+			denied: slices.Concat(publishedByEach(rolesExcept("secrets"), "receiver.tool_web_search.seal.key.XABC"),
+				publishedByEach(rolesExcept(), "seal.key.XABC"),
+				publishedBy("secrets", "receiver.tool_run_shell.seal.key.XABC"),
+				publishedBy("secrets", "receiver.broker.seal.key.XABC")),
+			control: request("secrets", "receiver.tool_web_search.seal.key.XABC"), receivers: []string{
+				"tool_web_search seal.key.XABC",
+				replyTo("secrets"),
+			},
+		},
 		{name: "the secrets speak first", denied: slices.Concat(publishedBy("secrets", "tool.call.tools.run_shell"),
 			publishedBy("secrets", "model.chat"), publishedBy("secrets", "event.tool.result.x"), publishedBy("secrets",
 				"secret.get")), control: request("secrets", "dead.secrets"), receivers: []string{

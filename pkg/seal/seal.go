@@ -1,6 +1,6 @@
 // Package seal encrypts a credential to its receiver, so that the broker forwards a value that it cannot read. The
-// receiver generates a curve key per process and sends the public half with its request; the secrets actor encrypts to
-// that key.
+// receiver generates a curve key per process and answers for it under its own account; the secrets actor encrypts to a
+// key that the receiver's account has confirmed.
 //
 // A sealed value does not authenticate its sender, whose key is generated per reply and discarded. That it came from
 // the secrets actor is a fact of routing.
