@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"conclave/pkg/local"
+	"conclave/pkg/sandbox"
 	"conclave/pkg/strict"
 	"conclave/pkg/text"
 	"conclave/subjects"
@@ -27,10 +28,11 @@ type Config struct {
 // Server is how one MCP server is reached, in the form that other clients use, and what it may reach. It has either a
 // command or a URL.
 type Server struct {
-	Type    string            `yaml:"type,omitempty"`    // stdio or http; "" = by the other fields
-	Command string            `yaml:"command,omitempty"` // program; it runs in the sandbox
-	Args    []string          `yaml:"args,omitempty"`
-	Env     map[string]string `yaml:"env,omitempty"` // values may hold ${secret:mcp_<server>_name}
+	Type    string   `yaml:"type,omitempty"`    // stdio or http; "" = by the other fields
+	Command string   `yaml:"command,omitempty"` // program; it runs in the sandbox
+	Args    []string `yaml:"args,omitempty"`
+	// values may hold ${secret:mcp_<server>_name}, or ${secretfile:mcp_<server>_name} for the path of a file with it
+	Env map[string]string `yaml:"env,omitempty"`
 
 	URL     string            `yaml:"url,omitempty"`     // of a server with streamable HTTP
 	Headers map[string]string `yaml:"headers,omitempty"` // values may hold ${secret:mcp_<server>_name}
@@ -51,7 +53,7 @@ var (
 	serverName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,19}$`)
 	variable   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
-	secretRef  = regexp.MustCompile(`\$\{secret:([^}]*)\}`)
+	secretRef  = regexp.MustCompile(`\$\{secret(file)?:([^}]*)\}`) // the second part is the name
 	secretName = regexp.MustCompile(`^` + subjects.MCPSecretPrefix + `[a-z0-9_-]{1,60}$`)
 	hostPort   = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?$`)
 )
@@ -128,6 +130,9 @@ func (s Server) Problems() (out strict.Problems) {
 			out.Add("headers", "%q is not a header", text.Clip(name, 40))
 		}
 		checkReferences(&out, strict.JoinPath("headers", name), s.Headers[name])
+		if strings.Contains(s.Headers[name], "${secretfile:") {
+			out.Add(strict.JoinPath("headers", name), "a header holds the credential itself: write ${secret:...}")
+		}
 	}
 	for field, paths := range map[string][]string{"read": s.Read, "write": s.Write} {
 		for _, p := range paths {
@@ -152,12 +157,13 @@ func (s Server) Problems() (out strict.Problems) {
 // checkReferences adds a problem for each reference to a credential that is malformed. The value itself is not quoted.
 func checkReferences(out *strict.Problems, at, value string) {
 	for _, m := range secretRef.FindAllStringSubmatch(value, -1) {
-		if !secretName.MatchString(m[1]) {
+		if !secretName.MatchString(m[2]) {
 			out.Add(at, "the name of a credential of an MCP server begins with %s and has a to z, 0 to 9 and \"_\"",
 				subjects.MCPSecretPrefix)
 		}
 	}
-	if strings.Contains(secretRef.ReplaceAllString(value, ""), "${secret:") {
+	rest := secretRef.ReplaceAllString(value, "")
+	if strings.Contains(rest, "${secret:") || strings.Contains(rest, "${secretfile:") {
 		out.Add(at, "a reference to a credential has no end; write ${secret:%sname}", subjects.MCPSecretPrefix)
 	}
 }
@@ -176,7 +182,7 @@ func (s Server) Secrets() (out []string) {
 	for _, values := range []map[string]string{s.Env, s.Headers} {
 		for _, v := range values {
 			for _, m := range secretRef.FindAllStringSubmatch(v, -1) {
-				out = append(out, m[1])
+				out = append(out, m[2])
 			}
 		}
 	}
@@ -187,16 +193,23 @@ func (s Server) Secrets() (out []string) {
 // SecretLookup returns the value of a credential.
 type SecretLookup func(ctx context.Context, name string) (string, error)
 
-// resolveSecrets returns the values of a server's settings with the references to credentials replaced, and the
-// credentials themselves. It rejects a credential of another server. The error names the credential and never holds a
-// value.
+// resolved are the values of a server's settings with the references to credentials replaced.
+type resolved struct {
+	values  map[string]string
+	secrets [][]byte          // every credential
+	files   map[string][]byte // those that are named by the path of a file, by name
+}
+
+// resolveSecrets looks up the credentials in the values of a server's settings. It rejects a credential of another
+// server. The error names the credential and never holds a value.
 func resolveSecrets(ctx context.Context, server string, values map[string]string,
 	lookup SecretLookup,
-) (out map[string]string, secrets [][]byte, err error) {
-	out = map[string]string{}
+) (out resolved, err error) {
+	out = resolved{values: map[string]string{}, files: map[string][]byte{}}
 	for name, v := range values {
-		out[name] = secretRef.ReplaceAllStringFunc(v, func(ref string) string {
-			secret := secretRef.FindStringSubmatch(ref)[1]
+		out.values[name] = secretRef.ReplaceAllStringFunc(v, func(ref string) string {
+			parts := secretRef.FindStringSubmatch(ref)
+			secret := parts[2]
 			if foreign := checkOwner(server, secret); foreign != nil {
 				err = foreign
 				return ""
@@ -207,11 +220,15 @@ func resolveSecrets(ctx context.Context, server string, values map[string]string
 					secret, failed, secret)
 				return ""
 			}
-			secrets = append(secrets, []byte(value))
-			return value
+			out.secrets = append(out.secrets, []byte(value))
+			if parts[1] == "" {
+				return value
+			}
+			out.files[secret] = []byte(value)
+			return sandbox.SecretFolder + "/" + secret
 		})
 	}
-	return out, secrets, err
+	return out, err
 }
 
 // parseEndpoint parses the URL of a server. Without encryption it must be on this machine. An address of another

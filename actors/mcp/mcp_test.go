@@ -77,6 +77,11 @@ func serveFixture() {
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: strings.Join(os.Environ(), " ")}}},
 			nil, nil
 	})
+	sdk.AddTool(s, &sdk.Tool{Name: "token-file"}, func(context.Context, *sdk.CallToolRequest,
+		struct{},
+	) (*sdk.CallToolResult, any, error) {
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: describeTokenFile()}}}, nil, nil
+	})
 	sdk.AddTool(s, &sdk.Tool{Name: "extra"}, func(context.Context, *sdk.CallToolRequest, struct{}) (*sdk.CallToolResult,
 		any, error,
 	) {
@@ -103,6 +108,42 @@ func serveFixture() {
 		}, nil, nil
 	})
 	_ = s.Run(context.Background(), &sdk.StdioTransport{})
+}
+
+// describeTokenFile says what the program sees of the file with its credential.
+func describeTokenFile() string {
+	path := os.Getenv("TOKEN_FILE")
+	value, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return err.Error()
+	}
+	writes := os.WriteFile(path, nil, 0o600) == nil || os.Remove(path) == nil
+	return fmt.Sprintf("%s has %s, mode %s, writable %t, in the environment %t", path, value, info.Mode(), writes,
+		strings.Contains(strings.Join(os.Environ(), " "), string(value)))
+}
+
+// TestCredentialAsFile: a server that reads a file gets its credential in one that no process but its own sees, and
+// not in the environment.
+func TestCredentialAsFile(t *testing.T) {
+	t.Parallel()
+	server, folder := fixtureServer(t)
+	delete(server.Env, "TOKEN")
+	server.Env["TOKEN_FILE"] = "${secretfile:mcp_fixture_token}"
+	secret := func(context.Context, string) (string, error) { return "s3cr3t-value", nil }
+	call := startMounts(t, mcp.Options{Secret: secret}, nil, folder, map[string]mcp.Server{"fixture": server},
+		map[string][]string{"fixture": {"mcp_fixture_token_file"}})
+	const want = "/run/credentials/mcp_fixture_token has [redacted], mode -r--------, writable false, in the " +
+		"environment false"
+	if got, fault := call("fixture", "mcp_fixture_token_file", `{}`); fault != nil || got != want {
+		t.Errorf("%q, %v", got, fault)
+	}
+	if _, err := os.Stat(sandbox.SecretFolder + "/mcp_fixture_token"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file is outside of the sandbox: %v", err)
+	}
 }
 
 // fetchWithToken returns the body of a page, requested with the credential of the server through the proxy of its
@@ -516,6 +557,18 @@ func TestServerProblems(t *testing.T) {
 		"secret of another": {
 			mcp.Server{Command: "x", Env: map[string]string{"K": "${secret:openai}"}},
 			"begins with mcp_",
+		},
+		"secret in a file": {
+			mcp.Server{Command: "x", Env: map[string]string{"K_FILE": "${secretfile:mcp_k}"}}, "",
+		},
+		"file with the secret of another": {
+			mcp.Server{Command: "x", Env: map[string]string{"K": "${secretfile:openai}"}},
+			"begins with mcp_",
+		},
+		"file without an end": {mcp.Server{Command: "x", Env: map[string]string{"K": "${secretfile:mcp_k"}}, "no end"},
+		"file in a header": {
+			mcp.Server{URL: "https://example.org", Headers: map[string]string{"K": "${secretfile:mcp_k}"}},
+			"the credential itself",
 		},
 		"secret without an end": {mcp.Server{Command: "x", Env: map[string]string{"K": "${secret:mcp_k"}}, "no end"},
 		"variable with a blank": {mcp.Server{Command: "x", Env: map[string]string{"A B": "1"}}, "variable"},

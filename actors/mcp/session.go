@@ -116,20 +116,20 @@ func (s *Session) newTransport(ctx context.Context, o Options) (sdk.Transport, e
 		}
 		values = o.Server.Headers
 	}
-	values, secrets, err := resolveSecrets(ctx, o.Name, values, o.Secret)
+	got, err := resolveSecrets(ctx, o.Name, values, o.Secret)
 	if err != nil {
 		return nil, err
 	}
-	s.redact = seal.NewRedactor(secrets...)
+	s.redact = seal.NewRedactor(got.secrets...)
 	if endpoint != nil {
 		s.hideURL = newURLHider(endpoint)
-		return newHTTP(life, endpoint, values), nil
+		return newHTTP(life, endpoint, got.values), nil
 	}
 	p := &program{
-		server: o.Server, folder: filepath.Join(o.Folder, o.Name), closed: o.Closed, env: values,
-		self: o.Self, redact: s.redact,
+		server: o.Server, folder: filepath.Join(o.Folder, o.Name), closed: o.Closed, env: got.values,
+		files: got.files, self: o.Self, redact: s.redact,
 	}
-	for _, secret := range secrets {
+	for _, secret := range got.secrets {
 		p.longest = max(p.longest, len(secret))
 	}
 	s.outcome, s.program = p.outcome, true

@@ -42,7 +42,8 @@ type program struct {
 	folder string   // working folder, made when it is missing
 	closed []string // folders that no program may see
 	env    map[string]string
-	self   string // file of this program; "" = that of the process
+	files  map[string][]byte // credentials as files, by name
+	self   string            // file of this program; "" = that of the process
 
 	redact  func(string) string // replaces credentials
 	longest int                 // bytes of the longest credential
@@ -162,7 +163,7 @@ func (p *program) spec() (sandbox.Spec, error) {
 	}
 	s := sandbox.Spec{
 		Args: append([]string{p.server.Command}, p.server.Args...), Dir: p.folder, Closed: p.closed,
-		Limits: serverLimits, ReadWrite: p.server.Write,
+		Limits: serverLimits, ReadWrite: p.server.Write, Secrets: p.files,
 	}
 	for _, path := range p.server.Read {
 		if !slices.Contains(s.ReadWrite, path) {

@@ -37,7 +37,8 @@ The listed definition of a new tool is the accepted one: a server that announces
 
 Without --agent you alone can call the tools of a new server, and those of a server that was added before keep the agents that they have; --agent
 none withdraws them from all agents. Without --act each call of an agent asks you. A credential is never an argument: store it with "conclave secret
-set mcp_<server>_<name>", and write ${secret:mcp_<server>_<name>} where its value belongs.`,
+set mcp_<server>_<name>", and write ${secret:mcp_<server>_<name>} where its value belongs, or ${secretfile:mcp_<server>_<name>} in --env for the path
+of a file with it, if the program reads one: it is then not in the environment.`,
 		Example: `  conclave mcp add time --act get_current_time=read --read /opt/mcp --env PYTHONPATH=/opt/mcp -- python3 -m mcp_server_time
   conclave mcp add issues --url https://mcp.example.org/mcp --header 'Authorization=Bearer ${secret:mcp_issues}'
   conclave mcp add files

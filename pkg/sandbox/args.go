@@ -71,6 +71,15 @@ func (r *runner) arguments(f *files) ([]string, error) {
 		return nil, err
 	}
 	args = append(append(args, system...), r.folderMounts()...)
+	for name, value := range r.spec.Secrets {
+		if err := f.data("", name, value); err != nil {
+			return nil, err
+		}
+		if supports("--perms") { // 0600 otherwise
+			args = append(args, "--perms", "0400")
+		}
+		args = append(args, "--ro-bind-data", strconv.Itoa(f.last()), SecretFolder+"/"+name)
+	}
 	args = append(args, "--remount-ro", "/", "--chdir", r.spec.Dir,
 		"--setenv", "PATH", Path, "--setenv", "HOME", r.spec.Dir, "--setenv", "TMPDIR", "/tmp", "--setenv", "LANG",
 		"C.UTF-8")
@@ -141,7 +150,7 @@ func (r *runner) folderMounts() (args []string) {
 }
 
 // environment returns the arguments that set the environment, each ended by a zero byte: other users can read a command
-// line, and a server gets its credentials by the environment.
+// line, and a server may get a credential by the environment.
 func (r *runner) environment() string {
 	var b strings.Builder
 	for _, e := range r.spec.Env {

@@ -37,8 +37,10 @@ type Spec struct {
 	// in one, and hides those below the system's folders.
 	Closed []string
 	// Env is the whole environment besides PATH, HOME, TMPDIR and LANG. It is not on a command line.
-	Env   []string
-	Stdin []byte
+	Env []string
+	// Secrets are files in [SecretFolder] by name, read-only, in memory, and gone with the sandbox.
+	Secrets map[string][]byte
+	Stdin   []byte
 	// Pipes connects a program that is a server; nil = Stdin, and the output is collected.
 	Pipes  *Pipes
 	Limits Limits
@@ -135,6 +137,9 @@ type Result struct {
 // MaxChanged bounds the files in [Result.Changed].
 const MaxChanged = 200
 
+// SecretFolder is the folder of [Spec.Secrets] inside the sandbox.
+const SecretFolder = "/run/credentials"
+
 // Path is the search path inside the sandbox.
 const Path = "/usr/local/bin:/usr/local/go/bin:/usr/bin:/bin"
 
@@ -155,6 +160,11 @@ func (s Spec) validate() error {
 	for _, a := range append(append([]string{s.Dir}, s.Args...), s.Env...) {
 		if strings.IndexByte(a, 0) >= 0 {
 			return errors.New("sandbox: an argument contains a zero byte")
+		}
+	}
+	for name := range s.Secrets {
+		if name == "." || name == ".." || name != filepath.Base(name) || strings.IndexByte(name, 0) >= 0 {
+			return errors.New("sandbox: the name of a credential is not that of a file")
 		}
 	}
 	if err := s.checkFolder(s.Dir); err != nil {
