@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"conclave/subjects"
 )
 
 // TestDocumentsNameWhatExists: a test, fuzz target, story or folder that the documentation cites is there.
@@ -75,6 +77,43 @@ func declaredTests(t *testing.T, root string) map[string]bool {
 func fileExists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
+}
+
+// TestEveryKeyIsDocumented: the table of keys in SECURITY.md has every account of the bus, and no other.
+func TestEveryKeyIsDocumented(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("..", "SECURITY.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "\n### What a key can do\n")
+	table, _, _ = strings.Cut(table, "\nInvariants")
+	named := map[string]bool{}
+	for line := range strings.Lines(table) {
+		account, _, _ := strings.Cut(strings.TrimPrefix(line, "| "), " | ")
+		for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(account, -1) {
+			named[m[1]] = true
+		}
+	}
+	used := map[string]bool{}
+	for _, a := range subjects.Table().Accounts {
+		name := a.Name
+		switch {
+		case strings.HasPrefix(name, subjects.ToolRole("")):
+			name = subjects.ToolRole("<name>")
+		case strings.HasSuffix(name, "_in"):
+			name = "<actor>_in"
+		}
+		used[name] = true
+		if !named[name] {
+			t.Errorf("%s is not in the table", a.Name)
+		}
+	}
+	for name := range named {
+		if !used[name] {
+			t.Errorf("%s is in the table and no account", name)
+		}
+	}
 }
 
 // TestReadmeListsEverything requires that the README names every actor, every package, every settings file and every

@@ -440,8 +440,10 @@ func questionEdges(all []Consumer) (out []Edge) {
 		},
 		// The router reads a turn that reached its delivery limit, to notify the client. The router is its only author.
 		jetStreamEdge(Router, "STREAM.MSG.GET.TURNS", false, ""),
-		// The broker reads the user's text as the router stored it, and does not trust an agent's copy.
+		// The broker reads the user's text as the router ordered it, and does not trust an agent's copy.
 		jetStreamEdge("broker", "STREAM.MSG.GET.TURNS", false, ""),
+		// The broker compares a turn with the question that the user stored: the router is not the user.
+		jetStreamEdge("broker", "STREAM.MSG.GET.QUERIES", false, ""),
 		// The broker reads whether the user cancelled a query, also while no broker was running.
 		jetStreamEdge("broker", "STREAM.MSG.GET.EVENTS", false, ""))
 	for _, c := range all {

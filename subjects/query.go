@@ -39,6 +39,9 @@ type Query struct {
 	// ignored from any other publisher.
 	Schedule string   `json:"schedule,omitempty"`
 	Fixed    []string `json:"fixed_grants,omitempty"`
+	// Source is the sequence in QUERIES of the question that a turn is made of, 0 for one of a schedule: the broker
+	// compares them, because the router is not the user. Set by the router; ignored from any other publisher.
+	Source uint64 `json:"source,omitempty"`
 }
 
 // APIClient is the client of questions that come with the user's own credential over an interface for programs. No

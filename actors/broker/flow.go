@@ -46,8 +46,8 @@ func (b *Broker) loadFlow(ctx context.Context, out actor.Out, account, session, 
 }
 
 // addTurns returns f with the messages and their grants that the router stored for the session after the last one in f,
-// up to the query. It returns nil when the query is not among them. ctx bounds it: the messages that f lacks may be
-// many.
+// up to the query. A message that is not the user's ([isUserTurn]) counts as that of an unknown client. It returns nil
+// when the query is not among them. ctx bounds it: the messages that f lacks may be many.
 func (b *Broker) addTurns(ctx context.Context, out actor.Out, f *policy.Flow, session, query string) (*policy.Flow,
 	error,
 ) {
@@ -62,6 +62,13 @@ func (b *Broker) addTurns(ctx context.Context, out actor.Out, f *policy.Flow, se
 		}
 		if m.Seq <= f.LastTurn() {
 			return nil, fmt.Errorf("reading the turns of a session: sequence %d follows %d", m.Seq, f.LastTurn())
+		}
+		isUser, err := isUserTurn(ctx, out, q, m)
+		if err != nil {
+			return nil, err
+		}
+		if !isUser {
+			q.Client, q.ClientMemory = unverified, false
 		}
 		now, respondent := out.Now().UTC(), subjects.TurnRespondent(m.Subject)
 		if q.Client != "" {

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"conclave/pkg/actor"
 	"conclave/pkg/actor/actortest"
 	"conclave/pkg/policy"
 	"conclave/subjects"
@@ -461,19 +460,10 @@ func TestSessionConfigNeedsAudit(t *testing.T) {
 // TestOnceSettingOnBus: the next message is the next one in the real stream, under the real grants.
 func TestOnceSettingOnBus(t *testing.T) {
 	w := startSpawnBroker(t)
-	router, user := outAs(t, w, "router"), outAs(t, w, "user")
+	user := outAs(t, w, "user")
 	asks := func(session, query string) {
 		t.Helper()
-		topic, err := subjects.QuerySession.With(session)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := actor.Emit(t.Context(), router, topic, subjects.Query{
-			SessionID: session, QueryID: query,
-			Query: "?",
-		}); err != nil {
-			t.Fatal(err)
-		}
+		askOnBus(t, w, subjects.Query{SessionID: session, QueryID: query, Query: "?"})
 	}
 	asks("s1", "q1")
 	reply, err := requestOn(t, user, subjects.SessionConfigService,

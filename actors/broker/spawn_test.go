@@ -78,7 +78,7 @@ func newSpawnFixture(t testing.TB) *spawnFixture {
 	return o
 }
 
-// answerTurns serves the JetStream reads of the stream TURNS.
+// answerTurns serves the JetStream reads of the streams TURNS and QUERIES.
 func (o *spawnFixture) answerTurns(subject string, body []byte) (any, error) {
 	var q struct {
 		Seq  uint64 `json:"seq"`
@@ -88,11 +88,16 @@ func (o *spawnFixture) answerTurns(subject string, body []byte) (any, error) {
 	if subject == actor.StoredSubject(subjects.QueryCancel.Stream) {
 		return o.answerCancellation(body)
 	}
-	if err := json.Unmarshal(body, &q); err != nil || subject != actor.StoredSubject(subjects.QuerySession.Stream) {
-		return nil, fmt.Errorf("asked %s %s", subject, body)
-	}
+	err := json.Unmarshal(body, &q)
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if err == nil && subject == actor.StoredSubject(subjects.QueryReceived.Stream) && q.Seq <= uint64(len(o.turns)) {
+		data, err := json.Marshal(o.turns[q.Seq-1]) // as the user asked it
+		return map[string]any{"message": map[string]any{"subject": "query.received", "seq": q.Seq, "data": data}}, err
+	}
+	if err != nil || subject != actor.StoredSubject(subjects.QuerySession.Stream) {
+		return nil, fmt.Errorf("asked %s %s", subject, body)
+	}
 	found := -1
 	for i, turn := range o.turns {
 		switch of := "turn.*." + turn.SessionID; {
@@ -105,8 +110,13 @@ func (o *spawnFixture) answerTurns(subject string, body []byte) (any, error) {
 	if found < 0 {
 		return map[string]any{"error": map[string]any{"code": 404, "description": "no message found"}}, nil
 	}
-	data, err := json.Marshal(o.turns[found])
-	return map[string]any{"message": map[string]any{"subject": "turn.0.s1", "seq": found + 1, "data": data}}, err
+	turn := o.turns[found]
+	turn.Source = uint64(found) + 1
+	data, err := json.Marshal(turn)
+	return map[string]any{"message": map[string]any{
+		"subject": "turn.0." + turn.SessionID, "seq": found + 1,
+		"data": data,
+	}}, err
 }
 
 // answerCancellation serves the reads of cancellations in EVENTS.

@@ -1,9 +1,12 @@
 package broker
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"conclave/pkg/actor"
@@ -12,7 +15,8 @@ import (
 
 // A session id is no secret: the event log shows it to every account. What the user allowed for a session therefore
 // holds only for the queries that the router, its only writer, stored in TURNS, and only for the accounts that consume
-// TURNS.
+// TURNS. The router is not the user: a turn counts only if it is the one that follows from a question in QUERIES, which
+// only the user's accounts can write, or from the definition of a schedule, which only the broker can.
 
 // isServedQuery reports whether the router stored the query as a message of the session and the account is the one that
 // answers it. It reads the session's last message, then up to maxTurns from the first; a query beyond them
@@ -30,15 +34,29 @@ func findServedTurn(ctx context.Context, out actor.Out, account, session, query 
 		return m, false, nil
 	}
 	filter := "turn.*." + session
+	// isServed reports whether the account answers the turn that was found, and the turn is the user's.
+	isServed := func(q subjects.Query, m actor.StoredMessage) (actor.StoredMessage, bool, error) {
+		if !subjects.Answers(account, subjects.TurnRespondent(m.Subject)) {
+			return m, false, nil
+		}
+		asked, err := isUserTurn(ctx, out, q, m)
+		return m, asked && err == nil, err
+	}
 	q, last, found, err := readTurn(ctx, out, map[string]any{"last_by_subj": filter})
-	if err != nil || !found || q.QueryID == query {
-		return last, found && err == nil && subjects.Answers(account, subjects.TurnRespondent(last.Subject)), err
+	switch {
+	case err != nil || !found:
+		return last, false, err
+	case q.QueryID == query:
+		return isServed(q, last)
 	}
 	// A later message of the session is queued: search those before it.
 	for seq, n := uint64(1), 0; n < maxTurns; n++ {
 		q, at, found, err := readTurn(ctx, out, map[string]any{"seq": seq, "next_by_subj": filter})
-		if err != nil || !found || q.QueryID == query {
-			return at, found && err == nil && subjects.Answers(account, subjects.TurnRespondent(at.Subject)), err
+		switch {
+		case err != nil || !found:
+			return at, false, err
+		case q.QueryID == query:
+			return isServed(q, at)
 		}
 		seq = at.Seq + 1
 	}
@@ -105,4 +123,62 @@ func readTurn(ctx context.Context, out actor.Out, selector map[string]any) (q su
 		return q, m, false, nil
 	}
 	return q, *stored, true, nil
+}
+
+// unverified is the client of a turn that is not the user's. No principal has this name.
+const unverified = "(unverified)"
+
+// isUserTurn reports whether the turn q, stored as m, is the one that follows from a question of the user, or from the
+// definition of a schedule. A turn of an earlier build, which does not name its question, is not. On an error the
+// caller must deny.
+func isUserTurn(ctx context.Context, out actor.Out, q subjects.Query, m actor.StoredMessage) (bool, error) {
+	if !strings.HasSuffix(m.Subject, "."+q.SessionID) {
+		return false, nil
+	}
+	if q.Schedule != "" {
+		return isScheduledTurn(ctx, out, q, m)
+	}
+	if q.Source == 0 {
+		return false, nil
+	}
+	stored, err := actor.ReadStored(ctx, out, subjects.QueryReceived.Stream, map[string]any{"seq": q.Source})
+	if err != nil || stored == nil {
+		return false, err
+	}
+	topic := subjects.QueryReceived
+	topic.Name = stored.Subject // or that of the committee or a task
+	in, err := actor.DecodeQueued(topic, *stored)
+	if err != nil {
+		return false, nil // the router rejects it
+	}
+	asked := subjects.StoredQuestion{
+		Query: in.Body, Subject: in.Subject, Seq: in.Seq, StoredAt: in.StoredAt,
+		QueryHeader: in.Query, SessionHeader: in.Session,
+	}
+	want, err := json.Marshal(asked.Turn())
+	if err != nil {
+		return false, err
+	}
+	got, err := json.Marshal(q)
+	return bytes.Equal(got, want) && asked.Respondent() == subjects.TurnRespondent(m.Subject), err
+}
+
+// isScheduledTurn is [isUserTurn] for a turn of a schedule. The time is not compared: the router can have a schedule
+// ask its question at another one.
+func isScheduledTurn(ctx context.Context, out actor.Out, q subjects.Query, m actor.StoredMessage) (bool, error) {
+	topic, err := subjects.ScheduleDefinition.With(q.Schedule)
+	if err != nil {
+		return false, nil
+	}
+	stored, err := actor.ReadStored(ctx, out, topic.Stream, map[string]any{"last_by_subj": topic.Name})
+	if err != nil || stored == nil || stored.Subject != topic.Name {
+		return false, err
+	}
+	var def subjects.Schedule
+	if json.Unmarshal(stored.Data, &def) != nil {
+		return false, nil
+	}
+	of, _ := subjects.ScheduleOf(q.SessionID)
+	return of == q.Schedule && q.Query == def.Query && slices.Equal(q.Fixed, def.Fixed) && q.Client == "" &&
+		len(q.Attachments) == 0 && subjects.Modes[def.Mode] == subjects.TurnRespondent(m.Subject), nil
 }

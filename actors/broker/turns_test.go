@@ -177,16 +177,7 @@ func TestSessionIsNotBorrowed(t *testing.T) {
 // generator's answer to the query that was asked, and for no other account or query.
 func TestSessionIsNotBorrowedOnBus(t *testing.T) {
 	w := startSpawnBroker(t)
-	topic, err := subjects.QuerySession.With("s1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := actor.Emit(t.Context(), outAs(t, w, "router"), topic, subjects.Query{
-		SessionID: "s1", QueryID: "q1",
-		Query: "?",
-	}); err != nil {
-		t.Fatal(err)
-	}
+	askOnBus(t, w, subjects.Query{SessionID: "s1", QueryID: "q1", Query: "?"})
 	set := subjects.SessionConfig{
 		SessionID: "s1", Override: "NONE",
 		Grant: []string{"assistant:fs_read", "orchestrator:web_search"},

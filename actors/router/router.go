@@ -9,15 +9,12 @@ package router
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 
 	"conclave/pkg/actor"
-	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -56,21 +53,18 @@ func (r *Router) route(to subjects.Topic[subjects.Query]) func(context.Context, 
 	}
 }
 
-// onQuery publishes a question as a turn of its session, on the topic to, under a message id that dedupes redeliveries.
-// A missing id is generated, that of the body wins over the header's, and an id that is no valid subject token is
-// replaced by one derived from it, with a note for the user. An empty or too long question, one whose attachments
+// onQuery publishes a question as a turn of its session ([subjects.StoredQuestion.Turn]), on the topic to, under a
+// message id that dedupes redeliveries. An empty or too long question, one whose attachments
 // [subjects.CheckAttachments] or whose options or session [subjects.Query.CheckOptions] or
 // [subjects.Query.CheckSession] rejects, and one for which TURNS has no room becomes a dead letter and is not retried.
 func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out actor.Out,
 	to subjects.Topic[subjects.Query],
 ) error {
-	key := messageKey(in)
-	q := in.Body
-	var notes []string
-	q.QueryID, notes = chooseID(bodyOrHeader(q.QueryID, in.Query), "q", key, "query", notes)
-	q.SessionID, notes = chooseID(bodyOrHeader(q.SessionID, in.Session), "s", key, "session", notes)
-	q.Note = strings.Join(notes, " ")
-	q.Schedule, q.Fixed = "", nil // only onDue sets them
+	asked := subjects.StoredQuestion{
+		Query: in.Body, Subject: in.Subject, Seq: in.Seq, StoredAt: in.StoredAt,
+		QueryHeader: in.Query, SessionHeader: in.Session,
+	}
+	key, q := asked.Key(), asked.Turn()
 	out = out.WithIDs(q.SessionID, q.QueryID)
 	if strings.TrimSpace(q.Query) == "" {
 		return writeDeadLetter(ctx, out, "dead-"+key, in.Subject, subjects.CodeMalformed, "the question is empty")
@@ -145,63 +139,4 @@ func writeDeadLetter(ctx context.Context, out actor.Out, id, subject, code, reas
 		Actor: subjects.Router, Subject: subject, Code: code,
 		Reason: reason, Time: out.Now().UTC(),
 	})
-}
-
-// messageKey identifies a question by its position and time in the stream: the same at every redelivery, and another
-// one after the stream was created anew.
-func messageKey(in actor.Msg[subjects.Query]) string {
-	return hashParts(in.Subject, fmt.Sprint(in.Seq), fmt.Sprint(in.StoredAt.UnixNano()))
-}
-
-// bodyOrHeader returns the id of the body, or the header's when the body has none.
-func bodyOrHeader(body, header string) string {
-	if id := strings.TrimSpace(body); id != "" {
-		return id
-	}
-	return header
-}
-
-// chooseID returns id when it is a valid token, a token derived from id when it is not, and prefix with key when id is
-// empty. Only the second appends a note for the user to notes; kind names the id in it.
-func chooseID(id, prefix, key, kind string, notes []string) (string, []string) {
-	switch {
-	case id == "":
-		return prefix + "-" + key, notes
-	case subjects.CheckToken(id) == nil:
-		return id, notes
-	}
-	token := readablePrefix(id) + hashParts(id)
-	return token, append(notes, fmt.Sprintf("The %s id %q is invalid and was replaced by %s. Use letters, digits, - "+
-		"and _ only, at most %d characters.", kind, text.Clip(id, 40), token, subjects.MaxToken))
-}
-
-// readablePrefix returns the part of an id that a user recognizes in its token: up to 20 letters, digits, "-" and "_",
-// with "-" for any run of other characters and at the end; "" when nothing is left. The caller appends a hash, which
-// distinguishes ids with the same prefix.
-func readablePrefix(id string) string {
-	var b strings.Builder
-	for _, r := range id {
-		if b.Len() == 20 {
-			break
-		}
-		switch {
-		case r == '_', r == '-', r >= '0' && r <= '9', r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z':
-			b.WriteRune(r)
-		case b.Len() > 0 && !strings.HasSuffix(b.String(), "-"):
-			b.WriteByte('-')
-		}
-	}
-	if s := strings.Trim(b.String(), "-"); s != "" {
-		return s + "-"
-	}
-	return ""
-}
-
-// hashParts returns a short hash of its parts, a valid token.
-func hashParts(parts ...string) string {
-	h := sha256.New()
-	for _, p := range parts {
-		fmt.Fprintf(h, "%d:%s", len(p), p)
-	}
-	return hex.EncodeToString(h.Sum(nil)[:12])
 }

@@ -165,8 +165,8 @@ func TestIDsAreStableAndDistinct(t *testing.T) {
 	tokens := map[string]string{}
 	for _, odd := range []string{"a b", "a  b", "a.b", "a\x00b", " a b c", "a" + strings.Repeat("b", 80), "a" +
 		strings.Repeat("b", 81)} {
-		one, _ := chooseID(odd, "s", "x", "session", nil)
-		two, _ := chooseID(odd, "s", "y", "session", nil)
+		one := subjects.StoredQuestion{Query: subjects.Query{SessionID: odd}, Seq: 1}.Turn().SessionID
+		two := subjects.StoredQuestion{Query: subjects.Query{SessionID: odd}, Seq: 2}.Turn().SessionID
 		if one != two || tokens[one] != "" {
 			t.Errorf("%q: %s, %s, shared with %q", odd, one, two, tokens[one])
 		}

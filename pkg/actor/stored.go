@@ -4,8 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"conclave/subjects"
 )
@@ -16,6 +19,24 @@ type StoredMessage struct {
 	Seq     uint64    `json:"seq"`
 	Data    []byte    `json:"data"`
 	Time    time.Time `json:"time"` // when it was stored
+	Headers []byte    `json:"hdrs"` // as on the wire
+}
+
+// DecodeQueued decodes a stored message as its consumer gets it. It rejects what the consumer's actor would reject.
+func DecodeQueued[T any](t subjects.Topic[T], m StoredMessage) (Msg[T], error) {
+	h := nats.Header{}
+	if len(m.Headers) > 0 {
+		var err error
+		if h, err = nats.DecodeHeadersMsg(m.Headers); err != nil {
+			return Msg[T]{}, fmt.Errorf("decoding %s: %w", m.Subject, err)
+		}
+	}
+	in, fault := Route{kind: durable, spec: t.Spec}.readMessage(m.Subject, h, m.Data, m.Time)
+	if fault != nil {
+		return Msg[T]{}, fault
+	}
+	in.seq, in.storedAt = m.Seq, m.Time
+	return rawMessage[T](in)
 }
 
 // StoredSubject returns the subject of the JetStream API by which messages of a stream are read; the table of edges has

@@ -117,10 +117,11 @@ func brokerRows() []row {
 			receivers: []string{replyTo("gateway")},
 		},
 		row{
-			name:  "the broker reads turns and nothing else of the questions",
+			name:  "the broker reads turns and questions, and writes and administers neither",
 			setup: []publication{{role: "router", subject: "query.session.s1"}},
 			denied: slices.Concat(publishedBy("broker", "query.session.s1"), publishedBy("broker", "turn.0.s1"),
-				publishedBy("broker", "core.API.STREAM.MSG.GET.QUERIES"), publishedBy("broker",
+				publishedBy("broker", "query.received"), publishedBy("broker", "core.API.STREAM.PURGE.QUERIES"),
+				publishedBy("broker", "core.API.STREAM.INFO.QUERIES"), publishedBy("broker",
 					"core.API.STREAM.MSG.DELETE.TURNS"), publishedBy("broker", "core.API.STREAM.PURGE.TURNS"),
 				publishedBy("broker", "core.API.CONSUMER.CREATE.TURNS.x"), publishedBy("broker",
 					"core.API.STREAM.INFO.TURNS")),

@@ -1213,7 +1213,8 @@ func serviceRows() []row {
 		{
 			name: "reads of questions, events and turns",
 			denied: slices.Concat(publishedByEach(rolesExcept("user", "gateway", "broker"),
-				"core.API.STREAM.MSG.GET.EVENTS"), publishedByEach(rolesExcept(), "core.API.STREAM.MSG.GET.QUERIES"),
+				"core.API.STREAM.MSG.GET.EVENTS"),
+				publishedByEach(rolesExcept("broker"), "core.API.STREAM.MSG.GET.QUERIES"),
 				publishedByEach(rolesExcept(), "core.API.DIRECT.GET.EVENTS")), control: publication{
 				role:    "user",
 				subject: "core.API.STREAM.MSG.GET.EVENTS", reply: inbox, body: `{"seq":1}`,

@@ -159,9 +159,9 @@ func (o out) PublishOnce(ctx context.Context, spec subjects.Spec, body []byte, _
 	return o.Publish(ctx, spec, body, true)
 }
 
-// readTurn replies for the stream of turns: the question at the requested sequence, which counts from 1, or the current
-// one. Later questions are not stored yet.
-func (s *session) readTurn(request []byte) ([]byte, error) {
+// readTurn replies for the streams of questions and turns: the question at the requested sequence, which counts from 1,
+// or the current one. Later questions are not stored yet.
+func (s *session) readTurn(stream string, request []byte) ([]byte, error) {
 	var selector struct {
 		Seq int `json:"seq"`
 	}
@@ -177,22 +177,27 @@ func (s *session) readTurn(request []byte) ([]byte, error) {
 	if at > s.current {
 		return json.Marshal(map[string]any{"error": map[string]any{"code": 404}})
 	}
-	question, err := json.Marshal(subjects.Query{SessionID: sessionID, QueryID: queryID(at), Query: s.questions[at]})
+	q := subjects.Query{SessionID: sessionID, QueryID: queryID(at), Query: s.questions[at]}
+	subject := "turn.0." + sessionID
+	if stream == subjects.QueryReceived.Stream {
+		subject = subjects.QueryReceived.Name
+	} else {
+		q.Source = uint64(at) + 1
+	}
+	data, err := json.Marshal(q)
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(map[string]any{"message": map[string]any{
-		"subject": "turn.0." + sessionID, "seq": at + 1,
-		"data": question,
-	}})
+	return json.Marshal(map[string]any{"message": map[string]any{"subject": subject, "seq": at + 1, "data": data}})
 }
 
 // Request replies for the tools with the session's next result, and for the stream of turns with the questions. Every
 // other request is unavailable.
 func (o out) Request(_ context.Context, spec subjects.Spec, body []byte) ([]byte, string, error) {
 	switch {
-	case strings.HasSuffix(spec.Name, ".STREAM.MSG.GET.TURNS"):
-		reply, err := o.s.readTurn(body)
+	case spec.Name == actor.StoredSubject(subjects.QuerySession.Stream),
+		spec.Name == actor.StoredSubject(subjects.QueryReceived.Stream):
+		reply, err := o.s.readTurn(spec.Name[strings.LastIndexByte(spec.Name, '.')+1:], body)
 		return reply, subjects.TypeJSON, err
 	case strings.Contains(spec.Name, ".STREAM.MSG.GET."): // no question is cancelled
 		return []byte(`{"error":{"code":404}}`), subjects.TypeJSON, nil
