@@ -246,3 +246,32 @@ func FuzzWithPrincipals(f *testing.F) {
 		}
 	})
 }
+
+// TestKeyOfMachineToolIsAskedFor: the secrets actor may ask a machine that serves a tool with a credential for its key,
+// and no other account of a principal.
+func TestKeyOfMachineToolIsAskedFor(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		add  Principal
+		want bool
+	}{
+		"web_search":     {Principal{Name: "box", Kind: MachinePrincipal, Actors: []string{"web_search"}}, true},
+		"another tool":   {Principal{Name: "box", Kind: MachinePrincipal, Actors: []string{"get_datetime"}}, false},
+		"a model":        {Principal{Name: "box", Kind: MachinePrincipal, Actors: []string{"model"}}, false},
+		"the user's own": {Principal{Name: "box", Kind: ToolPrincipal, Tools: []string{"forecast"}}, false},
+	} {
+		l, err := Table().With([]Principal{withExampleKeys(tt.add, 50)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		asked := slices.ContainsFunc(l.Edges[len(Table().Edges):], func(e Edge) bool {
+			return slices.Contains(e.Callers, "secrets") && e.Local == "receiver.tools_box.seal.key.*"
+		})
+		reached := slices.ContainsFunc(l.Edges[len(Table().Edges):], func(e Edge) bool {
+			return slices.Contains(e.Callers, "secrets")
+		})
+		if asked != tt.want || reached != tt.want {
+			t.Errorf("%s: asked %t, reached %t", name, asked, reached)
+		}
+	}
+}
