@@ -3,6 +3,7 @@ package term
 import (
 	"fmt"
 	"io"
+	"iter"
 	"slices"
 	"strings"
 	"unicode"
@@ -132,50 +133,50 @@ func tableWidth(widths []int) (n int) {
 // Width is the number of terminal columns that s takes: two for wide characters, none for combining marks, joiners and
 // colours. Terminals differ in emoji that are joined from several; they count as one.
 func Width(s string) (n int) {
-	scanWidth(s, func(_, w int) bool {
+	for _, w := range RuneWidths(s) {
 		n += w
-		return true
-	})
+	}
 	return n
 }
 
 // cutWidth is the beginning of s that takes at most columns. The end of a colour is kept.
 func cutWidth(s string, columns int) string {
-	end, n, cut := len(s), 0, false
-	scanWidth(s, func(at, w int) bool {
-		if n+w > columns {
-			end, cut = at, true
-			return false
+	n := 0
+	for at, w := range RuneWidths(s) {
+		if n += w; n <= columns {
+			continue
 		}
-		n += w
-		return true
-	})
-	if cut && strings.ContainsRune(s[:end], escapeMark) {
-		return s[:end] + "\x1b[0m"
+		if strings.ContainsRune(s[:at], escapeMark) {
+			return s[:at] + "\x1b[0m"
+		}
+		return s[:at]
 	}
-	return s[:end]
+	return s
 }
 
-// scanWidth calls visit with the position and width of each rune of s until it returns false. Colours have no width.
-func scanWidth(s string, visit func(at, w int) bool) {
-	inEscape, joined := false, false
-	for at, r := range s {
-		w := 0
-		switch {
-		case inEscape:
-			inEscape = r != 'm'
-		case r == escapeMark:
-			inEscape = true
-		case text.IsShaping(r), unicode.In(r, unicode.Mn, unicode.Me):
-		case joined && unicode.Is(unicode.So, r):
-		default:
-			if w = 1; isWide(r) {
+// RuneWidths returns the position and the width of each rune of s. Colours have no width, and neither has a rune that
+// depends on the one before: a text that is cut only before runes with a width shows the same runes.
+func RuneWidths(s string) iter.Seq2[int, int] {
+	return func(yield func(at, w int) bool) {
+		inEscape, joined := false, false
+		for at, r := range s {
+			w := 0
+			switch {
+			case inEscape:
+				inEscape = r != 'm'
+			case r == escapeMark:
+				inEscape = true
+			case text.IsShaping(r), unicode.In(r, unicode.Mn, unicode.Me):
+			case joined && text.IsEmoji(r):
+			case isWide(r):
 				w = 2
+			default:
+				w = 1
 			}
-		}
-		joined = r == '\u200d' || joined && text.IsShaping(r)
-		if !visit(at, w) {
-			return
+			joined = r == '\u200d' || joined && text.IsShaping(r)
+			if !yield(at, w) {
+				return
+			}
 		}
 	}
 }

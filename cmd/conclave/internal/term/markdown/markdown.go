@@ -3,15 +3,21 @@
 package markdown
 
 import (
+	"fmt"
 	"html"
-	"regexp"
+	"iter"
 	"strings"
+	"sync"
 
-	"charm.land/glamour/v2"
-	"charm.land/glamour/v2/ansi"
-	xansi "github.com/charmbracelet/x/ansi"
+	"github.com/yuin/goldmark"
+	"github.com/yuin/goldmark/ast"
+	"github.com/yuin/goldmark/extension"
+	extast "github.com/yuin/goldmark/extension/ast"
+	"github.com/yuin/goldmark/parser"
+	source "github.com/yuin/goldmark/text"
 
 	"conclave/cmd/conclave/internal/term"
+	"conclave/pkg/text"
 )
 
 // Format is how a text is rendered.
@@ -22,200 +28,39 @@ type Format struct {
 
 const (
 	minColumns = 20
+	minIndent  = 8        // columns that are left behind an indent; deeper blocks are not indented
 	maxBlock   = 64 << 10 // bytes; a larger block is shown as it is
 )
 
+// Styles use the sixteen colours of the terminal, so that they fit light and dark ones. They are joined.
+const (
+	bold, faint, italic, underline, crossed = ";1", ";2", ";3", ";4", ";9"
+	yellow, cyan                            = ";33", ";36"
+	endStyle                                = "\x1b[m"
+)
+
+// markdownParser knows no definitions of link references: they would be hidden, and a block does not see those of
+// another one.
+var markdownParser = sync.OnceValue(func() parser.Parser {
+	p := parser.NewParser(parser.WithBlockParsers(parser.DefaultBlockParsers()...),
+		parser.WithInlineParsers(parser.DefaultInlineParsers()...))
+	goldmark.New(goldmark.WithParser(p),
+		goldmark.WithExtensions(extension.Table, extension.Strikethrough, extension.TaskList))
+	return p
+})
+
 // Render renders a block of a [Stream] into lines. Each line is complete in itself: it leaves no colour behind, and it
-// is never wider than the format allows. Links are shown with their address, images are never loaded.
+// is never wider than the format allows. Links are shown with their address, images are never loaded, HTML is text.
 func (f Format) Render(b Block) []string {
 	f.Columns = max(f.Columns, minColumns)
-	if b.Code {
-		return f.renderCode(b.Text)
+	r := renderer{f, []byte(term.PlainText(b.Text)), ""}
+	switch {
+	case b.Code:
+		return r.code(b.Text)
+	case len(r.source) > maxBlock:
+		return r.wrap(r.paint(b.Text), true)
 	}
-	source := exposeHTML(neutralizeEntities(term.PlainText(b.Text)))
-	if isList(source) {
-		source = joinParagraphs(source)
-	}
-	if w := tableWidth(source); w > 0 {
-		f.Columns = min(f.Columns, max(w, minColumns))
-	}
-	if len(source) <= maxBlock {
-		if out, err := f.renderer().Render(source); err == nil {
-			return f.splitLines(out)
-		}
-	}
-	return f.splitLines(source)
-}
-
-// renderCode renders a line of code, or of a fence: indented and never reformatted.
-func (f Format) renderCode(text string) []string {
-	text = strings.ReplaceAll(term.PlainText(text), "\t", "    ")
-	var lines []string
-	for l := range strings.SplitSeq(xansi.Hardwrap(text, f.Columns-2, true), "\n") {
-		if l = strings.TrimRight(l, " "); f.Colour && l != "" {
-			l = "\x1b[33m" + l + "\x1b[m"
-		}
-		lines = append(lines, "  "+l)
-	}
-	return lines
-}
-
-// hyperlink is an OSC 8 sequence: the address is in the text already, and a link could hide another one.
-var hyperlink = regexp.MustCompile("\x1b\\]8;[^\x07\x1b]*(\x07|\x1b\\\\)")
-
-// splitLines makes lines of rendered text, without the padding of the renderer.
-func (f Format) splitLines(out string) []string {
-	out = hyperlink.ReplaceAllString(out, "")
-	if !f.Colour {
-		out = xansi.Strip(out)
-	}
-	var lines []string
-	for l := range strings.SplitSeq(xansi.Hardwrap(strings.ReplaceAll(out, "\t", "    "), f.Columns, true), "\n") {
-		if l = trimPadding(l); strings.Contains(l, "\x1b") {
-			l += "\x1b[m"
-		}
-		lines = append(lines, l)
-	}
-	for len(lines) > 0 && xansi.Strip(lines[0]) == "" {
-		lines = lines[1:]
-	}
-	for len(lines) > 0 && xansi.Strip(lines[len(lines)-1]) == "" {
-		lines = lines[:len(lines)-1]
-	}
-	return lines
-}
-
-// trailingPadding is blanks and colours at the end of a line.
-var trailingPadding = regexp.MustCompile("(\x1b\\[[0-9;]*m| )*$")
-
-// trimPadding removes what is not visible at the end of a line; a line with colours is closed by the caller.
-func trimPadding(l string) string { return trailingPadding.ReplaceAllString(l, "") }
-
-// entity is a character reference of HTML, which the renderer decodes after the text was sanitized.
-var entity = regexp.MustCompile(`&#?[0-9A-Za-z]+;?`)
-
-// neutralizeEntities replaces character references that stand for control or hidden characters.
-func neutralizeEntities(s string) string {
-	return entity.ReplaceAllStringFunc(s, func(ref string) string {
-		plain := html.UnescapeString(ref)
-		if plain == ref || term.Plain(plain) == plain {
-			return ref
-		}
-		return "\uFFFD"
-	})
-}
-
-// exposeHTML makes HTML tags visible, which the renderer would drop with their content: nothing of an answer may be
-// hidden. Code is left as it is.
-func exposeHTML(s string) string {
-	if !strings.Contains(s, "<") {
-		return s
-	}
-	var b strings.Builder
-	code := "" // the backticks of the open code span, or the fence of the open code block
-	for i := 0; i < len(s); {
-		switch run := s[i : i+len(s[i:])-len(strings.TrimLeft(s[i:], "`"))]; {
-		case run != "":
-			if code == "" && strings.Contains(s[i+len(run):], run) {
-				code = run
-			} else if code == run {
-				code = ""
-			}
-			b.WriteString(run)
-			i += len(run)
-			continue
-		case s[i] == '<' && code == "":
-			b.WriteString("&lt;")
-		default:
-			b.WriteByte(s[i])
-		}
-		i++
-	}
-	return b.String()
-}
-
-// joinParagraphs turns blank lines inside of a list into line breaks: the renderer joins the paragraphs of an item
-// without a blank.
-func joinParagraphs(list string) string {
-	var b strings.Builder
-	lines := strings.Split(list, "\n")
-	for i, l := range lines {
-		if strings.TrimSpace(l) == "" {
-			continue
-		}
-		b.WriteString(l)
-		if i+2 < len(lines) && strings.TrimSpace(lines[i+1]) == "" {
-			if next := strings.TrimSpace(lines[i+2]); next != "" && !isList(next) && fenceOf(next) == "" {
-				b.WriteString("\\")
-			}
-		}
-		b.WriteString("\n")
-	}
-	return b.String()
-}
-
-// delimiterRow is the second line of a table.
-var delimiterRow = regexp.MustCompile(`^ *\|?( *:?-+:? *\|)+( *:?-+:? *)?$`)
-
-// tableWidth is how wide a table is when no cell wraps, 0 for another block. The renderer would fill the terminal.
-func tableWidth(source string) int {
-	lines := strings.Split(source, "\n")
-	if len(lines) < 2 || !delimiterRow.MatchString(lines[1]) {
-		return 0
-	}
-	var widths []int
-	for _, l := range lines {
-		for i, cell := range strings.Split(strings.Trim(strings.TrimSpace(l), "|"), "|") {
-			if i == len(widths) {
-				widths = append(widths, 0)
-			}
-			if l != lines[1] {
-				widths[i] = max(widths[i], term.Width(strings.TrimSpace(cell)))
-			}
-		}
-	}
-	all := 0
-	for _, w := range widths {
-		all += w + 3
-	}
-	return all
-}
-
-// renderer returns the Markdown renderer of the format.
-func (f Format) renderer() *glamour.TermRenderer {
-	r, err := glamour.NewTermRenderer(glamour.WithStyles(style), glamour.WithWordWrap(f.Columns))
-	if err != nil {
-		panic(err) // the style is a constant
-	}
-	return r
-}
-
-func set[T any](v T) *T { return &v }
-
-// style uses the sixteen colours of the terminal, so that it fits light and dark ones.
-var style = ansi.StyleConfig{
-	BlockQuote: ansi.StyleBlock{
-		StylePrimitive: ansi.StylePrimitive{Faint: set(true)}, Indent: set(uint(1)),
-		IndentToken: set("│ "),
-	},
-	List:           ansi.StyleList{LevelIndent: 2},
-	Heading:        ansi.StyleBlock{StylePrimitive: ansi.StylePrimitive{Bold: set(true), Color: set("6")}},
-	H1:             ansi.StyleBlock{StylePrimitive: ansi.StylePrimitive{Underline: set(true)}},
-	Emph:           ansi.StylePrimitive{Italic: set(true)},
-	Strong:         ansi.StylePrimitive{Bold: set(true)},
-	Strikethrough:  ansi.StylePrimitive{CrossedOut: set(true)},
-	HorizontalRule: ansi.StylePrimitive{Format: "────────"},
-	Item:           ansi.StylePrimitive{BlockPrefix: "• "},
-	Enumeration:    ansi.StylePrimitive{BlockPrefix: ". "},
-	Task:           ansi.StyleTask{Ticked: "[x] ", Unticked: "[ ] "},
-	Link:           ansi.StylePrimitive{Underline: set(true)},
-	Image:          ansi.StylePrimitive{Underline: set(true)},
-	ImageText:      ansi.StylePrimitive{Format: "[image: {{.text}}]"},
-	Code:           ansi.StyleBlock{StylePrimitive: ansi.StylePrimitive{Color: set("3")}},
-	CodeBlock: ansi.StyleCodeBlock{
-		StyleBlock: ansi.StyleBlock{StylePrimitive: ansi.StylePrimitive{Color: set("3")}, Margin: set(uint(2))},
-	},
-	Table: ansi.StyleTable{CenterSeparator: set("┼"), ColumnSeparator: set("│"), RowSeparator: set("─")},
+	return r.blocks(markdownParser().Parse(source.NewReader(r.source)))
 }
 
 // RenderText renders a complete text, with a blank line between its blocks.
@@ -227,5 +72,211 @@ func (f Format) RenderText(text string) (lines []string) {
 		}
 		lines = append(lines, f.Render(b)...)
 	}
+	return lines
+}
+
+// renderer renders the nodes of a block.
+type renderer struct {
+	Format
+	source []byte
+	style  string // around the node
+}
+
+// with returns a renderer for text in a further style.
+func (r renderer) with(style string) renderer {
+	r.style += style
+	return r
+}
+
+// children returns the nodes right below n.
+func children(n ast.Node) iter.Seq[ast.Node] {
+	return func(yield func(ast.Node) bool) {
+		for c := n.FirstChild(); c != nil && yield(c); c = c.NextSibling() {
+		}
+	}
+}
+
+// blocks renders the blocks below n, with blank lines where the source has them.
+func (r renderer) blocks(n ast.Node) (lines []string) {
+	for c := range children(n) {
+		if len(lines) > 0 && c.HasBlankPreviousLines() {
+			lines = append(lines, "")
+		}
+		lines = append(lines, r.block(c)...)
+	}
+	return lines
+}
+
+// block renders a block.
+func (r renderer) block(n ast.Node) []string {
+	switch n := n.(type) {
+	case *ast.Heading:
+		if r.style += bold + cyan; n.Level == 1 {
+			r.style += underline
+		}
+	case *ast.ThematicBreak:
+		return []string{r.paint("────────")}
+	case *ast.CodeBlock, *ast.FencedCodeBlock:
+		return r.code(string(n.Lines().Value(r.source)))
+	case *ast.HTMLBlock:
+		if n.HasClosure() {
+			n.Lines().Append(n.ClosureLine)
+		}
+		return r.wrap(r.paint(strings.TrimRight(string(n.Lines().Value(r.source)), "\n")), true)
+	case *ast.Blockquote:
+		return r.with(faint).indent(n, "│ ", "│ ")
+	case *ast.List:
+		return r.blocks(n)
+	case *ast.ListItem:
+		marker := "• "
+		if list := n.Parent().(*ast.List); list.IsOrdered() {
+			marker = fmt.Sprintf("%d%c ", list.Start, list.Marker)
+			list.Start++ // the number of the next item
+		}
+		return r.indent(n, marker, strings.Repeat(" ", term.Width(marker)))
+	case *extast.Table:
+		return r.table(n)
+	}
+	return r.wrap(r.inline(n), true)
+}
+
+// indent renders the blocks below n behind a prefix, which the first line has of its own.
+func (r renderer) indent(n ast.Node, first, rest string) []string {
+	inner := r
+	if inner.Columns -= term.Width(first); inner.Columns < minIndent {
+		return r.blocks(n)
+	}
+	lines := inner.blocks(n)
+	if len(lines) == 0 {
+		lines = []string{""}
+	}
+	for i, l := range lines {
+		if l == "" {
+			first = strings.TrimRight(first, " ")
+		}
+		lines[i] = r.paint(first) + l
+		first = rest
+	}
+	return lines
+}
+
+// code renders lines of code: indented and never reformatted.
+func (r renderer) code(text string) []string {
+	r.Columns -= 2
+	lines := r.wrap(r.with(yellow).paint(strings.TrimRight(text, "\n")), false)
+	for i, l := range lines {
+		lines[i] = strings.TrimRight("  "+l, " ")
+	}
+	return lines
+}
+
+// inline renders the text below n, which is not wrapped.
+func (r renderer) inline(n ast.Node) string {
+	var b strings.Builder
+	for c := range children(n) {
+		switch c := c.(type) {
+		case *ast.Text:
+			value := string(c.Value(r.source))
+			if !c.IsRaw() {
+				value = unescape(value)
+			}
+			b.WriteString(r.paint(strings.ReplaceAll(value, "\n", " ")))
+			if c.HardLineBreak() {
+				b.WriteByte('\n')
+			} else if c.SoftLineBreak() {
+				b.WriteByte(' ')
+			}
+		case *ast.CodeSpan:
+			b.WriteString(r.with(yellow).inline(c))
+		case *ast.Emphasis:
+			b.WriteString(r.with([]string{italic, bold}[c.Level-1]).inline(c))
+		case *extast.Strikethrough:
+			b.WriteString(r.with(crossed).inline(c))
+		case *extast.TaskCheckBox:
+			mark := "[ ] "
+			if c.IsChecked {
+				mark = "[x] "
+			}
+			b.WriteString(r.paint(mark))
+		case *ast.RawHTML:
+			b.WriteString(r.paint(string(c.Segments.Value(r.source))))
+		case *ast.AutoLink:
+			b.WriteString(r.with(underline).paint(string(c.Label(r.source))))
+		case *ast.Link:
+			b.WriteString(r.link(r.inline(c), c.Destination))
+		case *ast.Image:
+			b.WriteString(r.link(r.paint("[image: ")+r.inline(c)+r.paint("]"), c.Destination))
+		}
+	}
+	return b.String()
+}
+
+// link renders a link with its address.
+func (r renderer) link(label string, address []byte) string {
+	return strings.TrimSpace(label + " " + r.with(underline).paint(unescape(string(address))))
+}
+
+// escaped is an escaped character, or a character reference of HTML.
+var escaped = text.Pattern("\\\\[!-/:-@\\[-`{-~]|&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]*);")
+
+// unescape returns s with the characters that its escapes stand for.
+func unescape(s string) string {
+	return escaped().ReplaceAllStringFunc(s, func(e string) string {
+		if e[0] == '\\' {
+			return e[1:]
+		}
+		return html.UnescapeString(e)
+	})
+}
+
+// paint returns s, sanitized, in the style of the renderer.
+func (r renderer) paint(s string) string {
+	s = strings.ReplaceAll(term.PlainText(s), "\t", "    ")
+	if !r.Colour || r.style == "" || s == "" {
+		return s
+	}
+	return "\x1b[" + r.style[1:] + "m" + s + endStyle
+}
+
+// wrap breaks painted text at its line breaks and into lines that fit: at blanks where it can, or with words unset
+// anywhere.
+func (r renderer) wrap(s string, words bool) (lines []string) {
+	start, width := 0, 0  // of the line
+	blank, before := 0, 0 // the last blank of the line, and the width up to it
+	style := ""
+	addLine := func(end int) {
+		l := style + strings.TrimRight(s[start:end], " ")
+		if at := strings.LastIndexByte(l, '\x1b'); at >= 0 {
+			if style = l[at : at+strings.IndexByte(l[at:], 'm')+1]; style == endStyle {
+				style = ""
+			}
+		}
+		if style != "" {
+			l += endStyle
+		}
+		lines = append(lines, l)
+	}
+	for at, w := range term.RuneWidths(s) {
+		isBlank := words && s[at] == ' '
+		switch {
+		case s[at] == '\n' || isBlank && width+w > r.Columns:
+			addLine(at)
+			start, width, before = at+1, 0, 0
+			continue
+		case width+w <= r.Columns:
+			if width += w; isBlank {
+				blank, before = at, width
+			}
+			continue
+		case before > 1:
+			addLine(blank)
+			start, width = blank+1, width-before+w
+		default:
+			addLine(at)
+			start, width = at, w
+		}
+		before = 0
+	}
+	addLine(len(s))
 	return lines
 }

@@ -13,17 +13,24 @@ import (
 func TestRender(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ source, want string }{
-		"heading":        {"## Two words", "Two words"},
-		"paragraph":      {"one **two** *three* `four`\nfive", "one two three four five"},
-		"long line":      {strings.Repeat("word ", 12), "word word word word word word word word\nword word word word"},
-		"link":           {"see [here](https://example.org)", "see here https://example.org"},
-		"image":          {"![cat](http://x/y.png)", "[image: cat] http://x/y.png"},
-		"list":           {"- a\n- b\n  - c", "• a\n• b\n  • c"},
-		"numbers go on":  {"3. c\n4. d", "3. c\n4. d"},
-		"loose list":     {"1. a\n\n   more of a\n\n2. b", "1. a\nmore of a\n\n2. b"},
-		"quote":          {"> so", "│ so"},
-		"rule":           {"a\n\n---\n\nb", "a\n\n────────\n\nb"},
-		"table":          {"| a | b |\n|---|---|\n| 1 | 22 |", " a        │ b\n──────────┼─────────\n 1        │ 22"},
+		"heading":       {"## Two words", "Two words"},
+		"paragraph":     {"one **two** *three* `four`\nfive", "one two three four five"},
+		"long line":     {strings.Repeat("word ", 12), "word word word word word word word word\nword word word word"},
+		"link":          {"see [here](https://example.org)", "see here https://example.org"},
+		"image":         {"![cat](http://x/y.png)", "[image: cat] http://x/y.png"},
+		"list":          {"- a\n- b\n  - c", "• a\n• b\n  • c"},
+		"numbers go on": {"3. c\n4. d", "3. c\n4. d"},
+		"loose list":    {"1. a\n\n   more of a\n\n2. b", "1. a\n\n   more of a\n\n2. b"},
+		"quote":         {"> so", "│ so"},
+		"rule":          {"a\n\n---\n\nb", "a\n\n────────\n\nb"},
+		"table":         {"| a | b |\n|---|---|\n| 1 | 22 |", " a │ b\n───┼────\n 1 │ 22"},
+		"table of text": {
+			"|a|b|\n|-|-:|\n|" + strings.Repeat("word ", 8) + "|1|",
+			" a                                  │ b\n────────────────────────────────────┼───\n" +
+				" word word word word word word word │ 1\n word                               │",
+		},
+		"table of words": {"|a|b|\n|-|-|\n|" + strings.Repeat("a", 20) + "|" + strings.Repeat("b", 20) + "|",
+			"a: " + strings.Repeat("a", 20) + "\nb: " + strings.Repeat("b", 20)},
 		"code":           {"```go\nif x {\n\ty()\n}\n```\nafter", "  if x {\n      y()\n  }\n\nafter"},
 		"open fence":     {"```\nx := `1`", "  x := `1`"},
 		"html is shown":  {"<b>bold</b> and `<i>`", "<b>bold</b> and <i>"},
@@ -33,7 +40,11 @@ func TestRender(t *testing.T) {
 		"escape":         {"a\x1b[31mb", "a\uFFFD[31mb"},
 		"entity escape":  {"a&#27;[31mb &#x1b;1m", "a\uFFFD[31mb \uFFFD1m"},
 		"bidi":           {"a\u202eb&#8238;c&rlm;d", "a\uFFFDb\uFFFDc\uFFFDd"},
-		"entity in code": {"`&#27;[1m`", "\uFFFD[1m"},
+		"entity in code": {"`&#27;[1m`", "&#27;[1m"},
+		"line break":     {"a\\\nb \\*c\\*", "a\nb *c*"},
+		"definition":     {"[1]: http://x", "[1]: http://x"},
+		"code in a list": {"- a\n  ```\n  b\n\n  c\n  ```", "• a\n    b\n\n    c"},
+		"long item":      {"> - " + strings.Repeat("word ", 9), "│ • word word word word word word word\n│   word word"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
