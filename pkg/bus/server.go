@@ -391,28 +391,27 @@ const leafNodes = "leaf nodes"
 // the end of the minute.
 func (l *serverLog) Errorf(format string, v ...any) {
 	text := fmt.Sprintf(format, v...)
-	if failedWrite.MatchString(text) {
-		l.writeFailed.Store(true)
-	}
 	m := violation.FindStringSubmatch(text)
-	if m == nil && keyRejection.MatchString(text) { // a revoked machine repeats it every second
-		level := slog.LevelWarn
-		if !l.admitDenial(leafNodes) {
-			level = slog.LevelDebug
+	switch {
+	case m != nil:
+		l.write(l.denialLevel(m[1]), "denied: %s may not %s %s",
+			[]any{m[1], map[string]string{"Publish": "publish", "Subscription": "subscribe to"}[m[2]], m[3]})
+	case keyRejection.MatchString(text): // a revoked machine repeats it every second
+		l.write(l.denialLevel(leafNodes), "%s", []any{text})
+	default:
+		if failedWrite.MatchString(text) {
+			l.writeFailed.Store(true)
 		}
-		l.write(level, "%s", []any{text})
-		return
-	}
-	if m == nil {
 		l.write(slog.LevelError, format, v)
-		return
 	}
-	level := slog.LevelWarn
-	if !l.admitDenial(m[1]) {
-		level = slog.LevelDebug
+}
+
+// denialLevel is the level of a line about a denial: a warning while the budget of account permits one.
+func (l *serverLog) denialLevel(account string) slog.Level {
+	if l.admitDenial(account) {
+		return slog.LevelWarn
 	}
-	l.write(level, "denied: %s may not %s %s",
-		[]any{m[1], map[string]string{"Publish": "publish", "Subscription": "subscribe to"}[m[2]], m[3]})
+	return slog.LevelDebug
 }
 
 const (
