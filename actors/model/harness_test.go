@@ -17,6 +17,7 @@ import (
 	"conclave/actors/model"
 	"conclave/pkg/actor/actortest"
 	"conclave/pkg/audit"
+	"conclave/pkg/bus/bustest"
 	"conclave/pkg/datatest"
 	llm "conclave/pkg/model"
 	"conclave/pkg/model/modeltest"
@@ -26,7 +27,10 @@ import (
 	"conclave/subjects"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	bustest.AllowParallel(4)
+	goleak.VerifyTestMain(m)
+}
 
 // soon is the timeout of a test for an expected event.
 const soon = time.Minute

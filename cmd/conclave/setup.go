@@ -94,7 +94,7 @@ func (o setupFlags) run(ctx context.Context, a *cli.App) error {
 			return err
 		}
 	}
-	m := setup.Look(ctx, cfg)
+	m := lookAtMachine(ctx, cfg)
 	if o.model != "" {
 		if err := o.setModel(ctx, a, cfg, m); err != nil {
 			return err
@@ -114,13 +114,21 @@ func (o setupFlags) run(ctx context.Context, a *cli.App) error {
 		if cfg, err = a.LoadConfig(nil); err != nil {
 			return err
 		}
-		m = setup.Look(ctx, cfg)
+		m = lookAtMachine(ctx, cfg)
 	}
 	if a.JSON {
 		return a.PrintJSON(m)
 	}
 	m.Print(a.Out, a.Program())
 	return a.Out.Err
+}
+
+// lookAtMachine finds out which of the things that the settings name the machine has.
+func lookAtMachine(ctx context.Context, cfg config.Config) setup.Machine {
+	return setup.Look(ctx, setup.Settings{
+		OllamaURL: cfg.Models.Ollama.URL, Model: cfg.Models.Roles["assistant"],
+		Search: cfg.WebSearch.Provider, SearXNGURL: cfg.WebSearch.SearXNG.URL,
+	})
 }
 
 // setModel pulls a model unless Ollama has it, and makes it the assistant's.
@@ -220,7 +228,7 @@ func showWelcome(ctx context.Context, a *cli.App) error {
 	if err != nil {
 		return err
 	}
-	m := setup.Look(ctx, cfg)
+	m := lookAtMachine(ctx, cfg)
 	a.Say("This is the first start here.")
 	m.Print(a.Err, a.Program())
 	fmt.Fprintln(a.Err)

@@ -21,6 +21,7 @@ import (
 	"conclave/actors/gateway"
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/doctor"
+	"conclave/cmd/conclave/internal/setup"
 	"conclave/cmd/conclave/internal/term"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/config"
@@ -289,13 +290,13 @@ func printBanner(ctx context.Context, a *cli.App, cfg config.Config, c *config.I
 	assistant, list, waiting := queryBannerFacts(ctx, c)
 	b.Problems = append(startProblems(cfg, c, assistant, list, b.API), toolProblems(ctx, a, cfg)...)
 	if contextsErr != nil {
-		b.Contexts, b.Problems = "", append(b.Problems, doctor.Problem{
+		b.Contexts, b.Problems = "", append(b.Problems, setup.Problem{
 			What: "the nats contexts could not be written",
 			Fix:  contextsErr.Error(),
 		})
 	}
 	if waiting > 0 {
-		b.Problems = append(b.Problems, doctor.Problem{What: view.WaitingCalls(waiting), Fix: "conclave approve" +
+		b.Problems = append(b.Problems, setup.Problem{What: view.WaitingCalls(waiting), Fix: "conclave approve" +
 			a.FolderFlags()})
 	}
 	b.URL, b.Ready, b.Actors, b.Tools = c.Bus.URL, readyActors(c), len(c.System.Actors()), listTools(cfg, a.Home)
@@ -321,7 +322,7 @@ func printBanner(ctx context.Context, a *cli.App, cfg config.Config, c *config.I
 		if link, err := requestLoginLink(ctx, a, cfg); err == nil {
 			b.Login = link.URL
 		} else {
-			b.Problems = append(b.Problems, doctor.Problem{What: "no login link", Fix: err.Error()})
+			b.Problems = append(b.Problems, setup.Problem{What: "no login link", Fix: err.Error()})
 		}
 	}
 	b.Print(a.Err)
@@ -350,8 +351,8 @@ func listTools(cfg config.Config, home bus.Home) (out []string) {
 // is "" without HTTP.
 func startProblems(cfg config.Config, c *config.Instance, assistant subjects.RoleModel, list subjects.ModelList,
 	api string,
-) (out []doctor.Problem) {
-	add := func(what, fix string) { out = append(out, doctor.Problem{What: what, Fix: fix}) }
+) (out []setup.Problem) {
+	add := func(what, fix string) { out = append(out, setup.Problem{What: what, Fix: fix}) }
 	switch wanted := cfg.Models.Roles[subjects.RoleAssistant]; {
 	case assistant.DemoModel:
 		add("Ollama does not answer at "+cfg.Models.Ollama.URL+", so the built-in demo model answers",
@@ -387,18 +388,18 @@ func startProblems(cfg config.Config, c *config.Instance, assistant subjects.Rol
 
 // toolProblems lists a SearXNG that cannot be used and credentials that are missing; nil when there are none. After an
 // interrupt nothing is known, and nothing is listed.
-func toolProblems(ctx context.Context, a *cli.App, cfg config.Config) (out []doctor.Problem) {
+func toolProblems(ctx context.Context, a *cli.App, cfg config.Config) (out []setup.Problem) {
 	if cfg.WebSearch.Provider == "searxng" {
-		if p := doctor.ProbeSearXNG(ctx, cfg.WebSearch.SearXNG.URL, time.Second); p != nil && ctx.Err() == nil {
+		if p := setup.ProbeSearXNG(ctx, cfg.WebSearch.SearXNG.URL, time.Second); p != nil && ctx.Err() == nil {
 			out = append(out, *p)
 		}
 	}
 	switch missing, _, err := doctor.MissingCredentials(ctx, cfg, a.Home.Data); {
 	case ctx.Err() != nil:
 	case err != nil:
-		out = append(out, doctor.Problem{What: "the credentials cannot be read", Fix: "see conclave secret check"})
+		out = append(out, setup.Problem{What: "the credentials cannot be read", Fix: "see conclave secret check"})
 	case len(missing) > 0:
-		out = append(out, doctor.Problem{
+		out = append(out, setup.Problem{
 			What: "no credential " + strings.Join(missing, ", "),
 			Fix:  "conclave secret set " + missing[0],
 		})

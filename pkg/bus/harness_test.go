@@ -28,6 +28,11 @@ import (
 // testTimeout is the wait for messages that must arrive.
 const testTimeout = time.Minute
 
+func TestMain(m *testing.M) {
+	bustest.AllowParallel(4)
+	m.Run()
+}
+
 // startBus runs a provisioned server that stops with the test.
 func startBus(t testing.TB) *bus.Bus {
 	t.Helper()

@@ -39,9 +39,6 @@ type Check struct {
 	Fix   string `json:"fix,omitempty"`
 }
 
-// Problem is something that is missing, and how to get it.
-type Problem struct{ What, Fix string }
-
 // Fast keeps a check short when the server does not answer.
 var Fast = nats.Timeout(2 * time.Second)
 

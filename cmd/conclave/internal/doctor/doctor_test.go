@@ -2,13 +2,11 @@ package doctor
 
 import (
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,78 +18,6 @@ import (
 	"conclave/pkg/client"
 	"conclave/subjects"
 )
-
-// TestProbeSearXNG probes without a search: the request has no query.
-func TestProbeSearXNG(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name     string
-		status   int
-		kind     string // of the answer
-		what     string // "" = it can be searched
-		fix      string
-		redirect string
-	}{
-		{"JSON is on", http.StatusBadRequest, "application/json", "", "", ""},
-		{"one that answers nothing with nothing", http.StatusOK, "application/json; charset=utf-8", "", "", ""},
-		{
-			"JSON is off", http.StatusForbidden, "text/html", "does not answer in JSON", "search.formats: [html, json]",
-			"",
-		},
-		{
-			"a page for people", http.StatusOK, "text/html", "does not answer in JSON", "search.formats: [html, json]",
-			"",
-		},
-		{"a limiter", http.StatusTooManyRequests, "text/html", "limits the request rate", "server.limiter: false", ""},
-		{"somebody else", http.StatusNotFound, "text/plain", "is not a SearXNG (status 404)", "searxng.url", ""},
-		{
-			"somebody else's refusal", http.StatusBadRequest, "text/plain", "is not a SearXNG (status 400)",
-			"searxng.url",
-			"",
-		},
-		{
-			"it leads elsewhere", http.StatusFound, "text/html", "is not a SearXNG (status 302)", "searxng.url",
-			"http://127.0.0.1:1/elsewhere",
-		},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			var asked atomic.Value
-			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				asked.Store(r.Method + " " + r.URL.String())
-				w.Header().Set("Content-Type", tt.kind)
-				if tt.redirect != "" {
-					w.Header().Set("Location", tt.redirect)
-				}
-				w.WriteHeader(tt.status)
-			}))
-			defer srv.Close()
-			l := ProbeSearXNG(t.Context(), srv.URL+"/below", 20*time.Second)
-			switch {
-			case tt.what == "" && l != nil:
-				t.Errorf("%+v", l)
-			case tt.what != "" && (l == nil || !strings.Contains(l.What, tt.what) ||
-				!strings.Contains(l.What, srv.URL+"/below") || !strings.Contains(l.Fix, tt.fix)):
-				t.Errorf("%+v", l)
-			}
-			if got := asked.Load(); got != "GET /below/search?format=json" {
-				t.Errorf("it was asked %v", got)
-			}
-		})
-	}
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close() // takes connections and never answers
-	for name, at := range map[string]string{"nobody": "http://127.0.0.1:1", "silent": "http://" +
-		silent.Addr().String()} {
-		if l := ProbeSearXNG(t.Context(), at, 50*time.Millisecond); l == nil ||
-			!strings.Contains(l.What, "no SearXNG answers at "+at) || !strings.Contains(l.Fix, "provider: none") {
-			t.Errorf("%s: %+v", name, l)
-		}
-	}
-}
 
 // TestCheckEvents warns of an account that has used more than half of its quota of events.
 func TestCheckEvents(t *testing.T) {

@@ -13,9 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"conclave/cmd/conclave/internal/doctor"
 	"conclave/cmd/conclave/internal/term"
-	"conclave/config"
 	"conclave/pkg/local"
 	"conclave/pkg/model"
 	"conclave/pkg/model/ollama"
@@ -57,18 +55,26 @@ var candidates = []Candidate{
 	{"qwen2.5:1.5b-instruct", 1_000 << 20},
 }
 
+// Settings are the settings that name what the machine should have.
+type Settings struct {
+	OllamaURL  string
+	Model      string // of the assistant
+	Search     string // provider of web_search
+	SearXNGURL string
+}
+
 // Look finds out what the machine has. It changes nothing and takes a few seconds at most.
-func Look(ctx context.Context, cfg config.Config) Machine {
+func Look(ctx context.Context, s Settings) Machine {
 	m := Machine{
-		OllamaURL: cfg.Models.Ollama.URL, Models: []string{}, Wanted: cfg.Models.Roles["assistant"],
-		Memory: local.AvailableMemory(), Search: cfg.WebSearch.Provider,
+		OllamaURL: s.OllamaURL, Models: []string{}, Wanted: s.Model,
+		Memory: local.AvailableMemory(), Search: s.Search,
 	}
 	m.GPU, m.GPUMemory = findGPU(ctx)
 	m.listModels(ctx)
-	switch cfg.WebSearch.Provider {
+	switch s.Search {
 	case "searxng":
-		p := doctor.ProbeSearXNG(ctx, cfg.WebSearch.SearXNG.URL, probeTimeout)
-		if m.Search, m.SearchOK = "SearXNG at "+cfg.WebSearch.SearXNG.URL, p == nil; p != nil {
+		p := ProbeSearXNG(ctx, s.SearXNGURL, probeTimeout)
+		if m.Search, m.SearchOK = "SearXNG at "+s.SearXNGURL, p == nil; p != nil {
 			m.SearchFix = "conclave setup --search searxng shows how to start one; --search none switches it off"
 		}
 	default:

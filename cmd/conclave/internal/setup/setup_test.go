@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"conclave/config"
 	"conclave/pkg/model"
 )
 
@@ -61,11 +60,7 @@ func TestLook(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	cfg, err := config.Load("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Models.Ollama.URL, cfg.WebSearch.Provider = server.URL, "none"
+	cfg := Settings{OllamaURL: server.URL, Model: "gemma4:12b", Search: "none"}
 	m := Look(t.Context(), cfg)
 	if !m.Ollama || !m.Missing() || m.Has("gemma4:12b") || !m.SearchOK {
 		t.Errorf("%+v", m)

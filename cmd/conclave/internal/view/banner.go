@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"conclave/cmd/conclave/internal/doctor"
+	"conclave/cmd/conclave/internal/setup"
 	"conclave/cmd/conclave/internal/term"
 )
 
@@ -22,7 +22,7 @@ type Banner struct {
 	Ready                     []string
 	Actors                    int // that should be ready
 	Tools                     []string
-	Problems                  []doctor.Problem
+	Problems                  []setup.Problem
 	Flags                     string // to be repeated in the suggested commands
 }
 
