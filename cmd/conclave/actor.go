@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/config"
 	"conclave/subjects"
 )
@@ -57,7 +58,7 @@ It runs until Ctrl-C or SIGTERM, and prints the same readiness line as conclave 
 // conclave up runs on this data folder with another server: both would write the same audit anchors. names must be
 // known; health is the socket of health checks, "" for none.
 func runActors(cmd *cobra.Command, a *cli.App, health string, names []string) error {
-	cfg, err := a.LoadConfig(nil)
+	cfg, err := userconfig.Load(a, nil)
 	if err != nil {
 		return err
 	}
@@ -69,7 +70,7 @@ func runActors(cmd *cobra.Command, a *cli.App, health string, names []string) er
 		return cli.Fail(cli.ExitFailed, fmt.Sprintf("conclave runs on this data folder (process %d at %s) and uses "+
 			"the same audit anchors", r.PID, r.URL), "stop it first, or name its address with --server")
 	}
-	log, closeLog := a.ServiceLogger(cfg, "actor")
+	log, closeLog := a.ServiceLogger(cfg.System.Level(), int64(cfg.System.LogMax), "actor")
 	defer closeLog()
 	var listen atomic.Pointer[string]
 	cfg = cfg.WithWiring(config.Wiring{Version: readBuild().Version, OnListen: func(addr string) {
@@ -91,7 +92,7 @@ func runActors(cmd *cobra.Command, a *cli.App, health string, names []string) er
 
 // runnableActors are the names that conclave actor accepts: the actors of this build and the enabled tools.
 func runnableActors(a *cli.App) []string {
-	return append(slices.Clone(config.Actors), a.ToolNames()...)
+	return append(slices.Clone(config.Actors), userconfig.ToolNames(userconfig.LoadNames(a))...)
 }
 
 // actorTexts describe the actors.
@@ -116,7 +117,7 @@ func listActors(a *cli.App) error {
 	for _, n := range config.Actors {
 		all = append(all, listed{n, "actor", actorTexts[n]})
 	}
-	for _, t := range a.Settings().Tools() {
+	for _, t := range userconfig.LoadNames(a).Tools() {
 		text, _, _ := strings.Cut(strings.ReplaceAll(t.Schema().Description, "\n", " "), ". ")
 		all = append(all, listed{t.Name(), "tool", text + "."})
 	}

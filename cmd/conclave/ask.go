@@ -16,6 +16,7 @@ import (
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/pkg/actor"
 	"conclave/pkg/attachment"
@@ -121,7 +122,7 @@ func askCommand(a *cli.App) *cobra.Command {
 	o.defineCommittee(cmd.Flags())
 	cli.CompleteFlags(cmd, map[string]cli.Completion{
 		"session": a.CompleteSessions(), "model": completeModels(a), "override": cli.Words(overrideLevels[1:]...),
-		"disable-tool": a.CompleteTools, "hint": cli.Words(subjects.Hints...),
+		"disable-tool": userconfig.CompleteTools(a), "hint": cli.Words(subjects.Hints...),
 	})
 	return cmd
 }

@@ -9,6 +9,7 @@ import (
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
 )
@@ -39,7 +40,7 @@ func rotateAudit(ctx context.Context, a *cli.App) error {
 	if err := checkAuditExists(a); err != nil {
 		return err
 	}
-	cfg, err := a.LoadConfig(nil)
+	cfg, err := userconfig.Load(a, nil)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/pkg/actor"
 	"conclave/pkg/client"
@@ -43,7 +44,7 @@ the call, or when its approval expired, and 4 when the tool is unknown or does n
   echo '{"timezone":"UTC"}' | conclave call get_datetime - --json
   conclave call --parked 3f9c01d2a4b5c6d7e8f9a0b1c2d3e4f5 > page.txt`,
 		Args:              cli.Args(cobra.RangeArgs(0, 2)),
-		ValidArgsFunction: cli.FirstArg(a.CompleteTools),
+		ValidArgsFunction: cli.FirstArg(userconfig.CompleteTools(a)),
 		RunE: func(cmd *cobra.Command, v []string) error {
 			if err := cli.FirstError(cli.CheckTimeout(timeout, "60s"), cli.CheckID("id", session),
 				cli.CheckID("id", query)); err != nil {

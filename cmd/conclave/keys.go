@@ -14,6 +14,7 @@ import (
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
 	"conclave/pkg/client"
@@ -121,7 +122,7 @@ func ensureKeys(a *cli.App) (all []publicKey, created int, err error) {
 // createCluster creates missing keys, writes the folders of the servers of a cluster and prints the commands that
 // follow. hosts are their client addresses.
 func createCluster(a *cli.App, hosts []string) error {
-	cfg, err := a.LoadConfig(nil)
+	cfg, err := userconfig.Load(a, nil)
 	if err != nil {
 		return err
 	}
@@ -144,14 +145,15 @@ func createCluster(a *cli.App, hosts []string) error {
 			term.ShellQuote(s.Folder), s.URL)
 	}
 	fmt.Fprintf(a.Out, "conclave provision%s\n", a.FolderFlags())
-	fmt.Fprintf(a.Out, "conclave actor %s%s\n", strings.Join(cli.EnabledActors(a.Settings()), " "), a.FolderFlags())
+	actors := userconfig.EnabledActors(userconfig.LoadNames(a))
+	fmt.Fprintf(a.Out, "conclave actor %s%s\n", strings.Join(actors, " "), a.FolderFlags())
 	return nil
 }
 
 // createKeys creates missing keys, writes the configuration of a stand-alone server and prints the commands that
 // follow. listen is host:port, "" for the setting; port 0 becomes 4222.
 func createKeys(a *cli.App, listen string) error {
-	cfg, err := a.LoadConfig(map[string]string{"system.listen": listen})
+	cfg, err := userconfig.Load(a, map[string]string{"system.listen": listen})
 	if err != nil {
 		return err
 	}
@@ -187,8 +189,8 @@ func createKeys(a *cli.App, listen string) error {
 	url := "nats://" + net.JoinHostPort(host, port)
 	fmt.Fprintf(a.Out, "set -a; . %s; set +a; nats-server -c %s\n", term.ShellQuote(out.Env), term.ShellQuote(out.Conf))
 	fmt.Fprintf(a.Out, "conclave provision --server %s%s\n", url, a.FolderFlags())
-	fmt.Fprintf(a.Out, "conclave actor %s --server %s%s\n", strings.Join(cli.EnabledActors(a.Settings()), " "), url,
-		a.FolderFlags())
+	actors := userconfig.EnabledActors(userconfig.LoadNames(a))
+	fmt.Fprintf(a.Out, "conclave actor %s --server %s%s\n", strings.Join(actors, " "), url, a.FolderFlags())
 	return nil
 }
 
@@ -225,7 +227,7 @@ type provisionReport struct {
 // the streams there it changes nothing and succeeds; with both missing it fails and names the way back. It waits ten
 // seconds for a server that does not answer, and fails when the data folder is locked.
 func provisionServer(ctx context.Context, a *cli.App) error {
-	cfg, err := a.LoadConfig(nil)
+	cfg, err := userconfig.Load(a, nil)
 	if err != nil {
 		return err
 	}

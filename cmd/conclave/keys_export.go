@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
 	"conclave/pkg/file"
@@ -39,10 +40,10 @@ func parseKeyExport(a *cli.App, text string) (keyExport, error) {
 		switch {
 		case n == "tools":
 			roles = nil
-			for _, tool := range a.ToolNames() {
+			for _, tool := range userconfig.ToolNames(userconfig.LoadNames(a)) {
 				roles = append(roles, subjects.ToolRole(tool))
 			}
-		case slices.Contains(a.ToolNames(), n):
+		case slices.Contains(userconfig.ToolNames(userconfig.LoadNames(a)), n):
 			roles = []string{subjects.ToolRole(n)}
 		}
 		roles = slices.DeleteFunc(roles, func(r string) bool { return !slices.Contains(lasting, r) })

@@ -16,6 +16,7 @@ import (
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/config"
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
@@ -186,7 +187,7 @@ conclave machines rotate replaces its keys; with --new-hub-key also after the hu
   conclave join`,
 		Args: cli.Args(cobra.MaximumNArgs(1)), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, v []string) error {
-			cfg, err := a.LoadConfig(nil)
+			cfg, err := userconfig.Load(a, nil)
 			if err != nil {
 				return err
 			}
@@ -236,7 +237,7 @@ func joinHub(ctx context.Context, a *cli.App, text string, o machine.JoinOptions
 // runMachine runs the actors of a machine that joined until ctx ends. health is the socket for conclave health, "" =
 // none.
 func runMachine(ctx context.Context, a *cli.App, cfg config.Config, health string) error {
-	log, closeLog := a.ServiceLogger(cfg, "up")
+	log, closeLog := a.ServiceLogger(cfg.System.Level(), int64(cfg.System.LogMax), "up")
 	defer closeLog()
 	c, state, err := cfg.WithWiring(config.Wiring{Version: readBuild().Version}).StartMachine(ctx, a.Home, log)
 	if errors.Is(err, machine.ErrNotJoined) {

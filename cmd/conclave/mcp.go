@@ -21,6 +21,7 @@ import (
 	"conclave/actors/mcp"
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/config"
 	"conclave/pkg/bus"
 	"conclave/pkg/client"
@@ -275,7 +276,7 @@ func testServer(ctx context.Context, a *cli.App, name, tool, args string) error 
 	if tool != "" && !json.Valid([]byte(args)) {
 		return cli.Usage("--args: not a JSON object")
 	}
-	cfg, err := a.LoadConfig(nil)
+	cfg, err := userconfig.Load(a, nil)
 	if err != nil {
 		return err
 	}
@@ -338,7 +339,7 @@ Credentials stay in the keyring.`,
 // removeServer revokes the account of a server and removes its settings. It returns what was removed. A server that was
 // not added has no account: its settings are removed also while conclave does not run.
 func removeServer(ctx context.Context, a *cli.App, name string) (said string, err error) {
-	cfg, err := a.LoadConfig(nil)
+	cfg, err := userconfig.Load(a, nil)
 	if err != nil {
 		return "", err
 	}
@@ -410,6 +411,6 @@ func awaitStop(ctx context.Context, c *client.Client, tools []string) bool {
 // completeServers completes the names of configured servers.
 func completeServers(a *cli.App) cli.Completion {
 	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return strict.SortedKeys(a.Settings().MCP.Servers), cobra.ShellCompDirectiveNoFileComp
+		return strict.SortedKeys(userconfig.LoadNames(a).MCP.Servers), cobra.ShellCompDirectiveNoFileComp
 	}
 }

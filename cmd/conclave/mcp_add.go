@@ -14,6 +14,7 @@ import (
 
 	"conclave/actors/mcp"
 	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/config"
 	"conclave/pkg/client"
 	"conclave/pkg/policy"
@@ -112,7 +113,7 @@ var downloaders = []string{"npx", "pnpx", "bunx", "uvx", "pipx"}
 
 // addServer adds a server, or its new tools when it was added before.
 func addServer(ctx context.Context, a *cli.App, name string, s mcp.Server, choice mcpChoice) error {
-	cfg, err := a.LoadConfig(nil)
+	cfg, err := userconfig.Load(a, nil)
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 
 	"conclave/actors/mcp"
 	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/config"
 	"conclave/pkg/file"
 	"conclave/pkg/firewall"
@@ -158,7 +159,7 @@ func stripComments(s string) string {
 // importServers writes the servers with a valid form to mcp.yaml, and their credentials to the keyring. The error says
 // which servers were left out and why; done lists the others.
 func importServers(ctx context.Context, a *cli.App, found map[string]foreignServer) (done []mcpImported, err error) {
-	cfg, err := a.LoadConfig(nil)
+	cfg, err := userconfig.Load(a, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/pkg/bus"
 	"conclave/pkg/client"
 	"conclave/pkg/logfile"
@@ -81,7 +82,7 @@ once and lists its tools, resources and prompts. Status of a server that was add
 
 // listServers returns the servers of mcp.yaml by name.
 func listServers(ctx context.Context, a *cli.App) ([]mcpState, error) {
-	cfg, err := a.LoadConfig(nil)
+	cfg, err := userconfig.Load(a, nil)
 	if err != nil {
 		return nil, err
 	}

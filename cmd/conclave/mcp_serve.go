@@ -20,6 +20,7 @@ import (
 
 	"conclave/actors/gateway"
 	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/pkg/file"
 )
 
@@ -39,7 +40,7 @@ program has the identity of the client that you name, and its rights and limits:
 			if (name == "") == !asUser {
 				return cli.Usage("give --client with the name of a client, or --as-user")
 			}
-			cfg, err := a.LoadConfig(nil)
+			cfg, err := userconfig.Load(a, nil)
 			if err != nil {
 				return err
 			}

@@ -12,6 +12,7 @@ import (
 	"conclave/actors/gateway"
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/config"
 	"conclave/pkg/bus"
 )
@@ -41,7 +42,7 @@ The exit code is 4 if conclave is not running.`,
   conclave open --json | jq -r .url`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := a.LoadConfig(nil)
+			cfg, err := userconfig.Load(a, nil)
 			if err != nil {
 				return err
 			}
@@ -73,7 +74,7 @@ The exit code is 4 if conclave is not running.`,
 func requestLoginLink(ctx context.Context, a *cli.App, cfg config.Config) (link gateway.LoginLink, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return link, a.RequestHTTP(ctx, cfg, http.MethodPost, "/login/links", &link)
+	return link, a.RequestHTTP(ctx, cfg.GatewayConfig(a.Home).Socket, http.MethodPost, "/login/links", &link)
 }
 
 // replaceToken replaces the token of HTTP and reports whether a gateway runs. On a stopped system it replaces the file
@@ -81,7 +82,7 @@ func requestLoginLink(ctx context.Context, a *cli.App, cfg config.Config) (link 
 func replaceToken(ctx context.Context, a *cli.App, cfg config.Config) (running bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	err = a.RequestHTTP(ctx, cfg, http.MethodPost, "/login/token", nil)
+	err = a.RequestHTTP(ctx, cfg.GatewayConfig(a.Home).Socket, http.MethodPost, "/login/token", nil)
 	if cli.Code(err) != cli.ExitAbsent {
 		if err == nil {
 			fmt.Fprintln(a.Err, "The token is replaced. Earlier tokens, login links and logins are revoked.")

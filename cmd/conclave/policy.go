@@ -22,6 +22,7 @@ import (
 	"conclave/actors/broker/simulate"
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/pkg/client"
 	"conclave/pkg/file"
@@ -60,7 +61,7 @@ document: allowed, denial, asks, layers, monitored.`,
   conclave policy explain web_search '{"query":"tides"}' --as orchestrator.coder-1
   conclave policy explain web_fetch '{"url":"https://example.org"}' --session notes --json`,
 		Args:              cli.Args(cobra.RangeArgs(1, 2)),
-		ValidArgsFunction: cli.FirstArg(a.CompleteTools),
+		ValidArgsFunction: cli.FirstArg(userconfig.CompleteTools(a)),
 		RunE: func(cmd *cobra.Command, v []string) (err error) {
 			call.Tool = v[0]
 			if subjects.CheckToken(call.Tool) != nil {

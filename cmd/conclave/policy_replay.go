@@ -10,6 +10,7 @@ import (
 	"conclave/actors/broker/replay"
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/pkg/client"
 	"conclave/pkg/file"
@@ -54,7 +55,7 @@ judged, and so is a call of a tool that was removed since. Tools of conclave too
 				if err != nil {
 					return err
 				}
-				rules, err := a.Settings().ReplayRules(m, a.Home, principals)
+				rules, err := userconfig.LoadNames(a).ReplayRules(m, a.Home, principals)
 				if err != nil {
 					return err
 				}

@@ -22,6 +22,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/config"
 	"conclave/pkg/bus"
 	"conclave/pkg/datatest"
@@ -115,7 +116,7 @@ func scriptParams(dir, data string) testscript.Params {
 			if err != nil {
 				return err
 			}
-			env.Setenv("ACTORS", strings.Join(cli.EnabledActors(cfg), " "))
+			env.Setenv("ACTORS", strings.Join(userconfig.EnabledActors(cfg), " "))
 			env.Setenv("READY", `"`+strings.Join(defaultActors(cfg), `","`)+`"`)
 			env.Setenv("THERE", strings.Join(slices.Sorted(slices.Values(defaultActors(cfg))), ", "))
 			return writeSystem(filepath.Join(env.WorkDir, "home/config/conclave"))
@@ -129,7 +130,7 @@ func scriptParams(dir, data string) testscript.Params {
 
 // usual are the actors that run when nothing is set, in the order in which they start.
 func defaultActors(cfg config.Config) []string {
-	return append(cli.ToolNames(cfg), slices.DeleteFunc(cli.EnabledActors(cfg), func(n string) bool {
+	return append(userconfig.ToolNames(cfg), slices.DeleteFunc(userconfig.EnabledActors(cfg), func(n string) bool {
 		return n == "tools"
 	})...)
 }

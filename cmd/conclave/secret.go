@@ -14,6 +14,7 @@ import (
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/pkg/keyring"
 	"conclave/pkg/seal"
 )
@@ -60,7 +61,7 @@ func withKeyring(ctx context.Context, a *cli.App,
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, keyringTimeout)
 	defer cancel()
-	cfg, err := a.LoadConfig(nil)
+	cfg, err := userconfig.Load(a, nil)
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/setup"
 	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/config"
 	"conclave/pkg/model/ollama"
@@ -82,7 +83,7 @@ with its comments.`,
 
 // run does what the flags say, then prints what the machine has.
 func (o setupFlags) run(ctx context.Context, a *cli.App) error {
-	cfg, err := a.LoadConfig(nil)
+	cfg, err := userconfig.Load(a, nil)
 	if err != nil {
 		return err
 	}
@@ -90,7 +91,7 @@ func (o setupFlags) run(ctx context.Context, a *cli.App) error {
 		if err := changeSettings(a, "models.yaml", fileSetting{[]string{"ollama", "url"}, o.ollamaURL}); err != nil {
 			return err
 		}
-		if cfg, err = a.LoadConfig(nil); err != nil {
+		if cfg, err = userconfig.Load(a, nil); err != nil {
 			return err
 		}
 	}
@@ -111,7 +112,7 @@ func (o setupFlags) run(ctx context.Context, a *cli.App) error {
 		}
 	}
 	if o.model+o.search != "" { // it has changed
-		if cfg, err = a.LoadConfig(nil); err != nil {
+		if cfg, err = userconfig.Load(a, nil); err != nil {
 			return err
 		}
 		m = lookAtMachine(ctx, cfg)
@@ -224,7 +225,7 @@ func showWelcome(ctx context.Context, a *cli.App) error {
 	if _, err := os.Stat(a.Home.Keys().Dir); err == nil || !asks || !term.IsTerminal(a.Err) || a.JSON {
 		return nil
 	}
-	cfg, err := a.LoadConfig(nil)
+	cfg, err := userconfig.Load(a, nil)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/pkg/client"
 	"conclave/subjects"
@@ -57,7 +58,7 @@ survives a crash and a restart of conclave.`,
 	o.define(cmd.Flags())
 	cli.CompleteFlags(cmd, map[string]cli.Completion{
 		"session": a.CompleteSessions(), "hint": cli.Words(subjects.Hints...),
-		"override": cli.Words(overrideLevels[1:]...), "disable-tool": a.CompleteTools,
+		"override": cli.Words(overrideLevels[1:]...), "disable-tool": userconfig.CompleteTools(a),
 	})
 	for _, name := range askOnly {
 		_ = cmd.Flags().MarkHidden(name)

@@ -14,6 +14,7 @@ import (
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/pkg/client"
 	"conclave/pkg/text"
 	"conclave/subjects"
@@ -313,7 +314,7 @@ accepted no longer holds. The folder of the program is left as it is.`,
 
 // hasServer reports whether mcp.yaml has a server.
 func hasServer(a *cli.App, name string) bool {
-	_, ok := a.Settings().MCP.Servers[name]
+	_, ok := userconfig.LoadNames(a).MCP.Servers[name]
 	return ok
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/pkg/client"
 	"conclave/pkg/policy"
 	"conclave/pkg/tool"
@@ -44,7 +45,7 @@ func (f *declareFlags) add(cmd *cobra.Command) {
 
 // declaration returns what the flags declare about a tool. It rejects what [checkDeclaration] rejects.
 func (f *declareFlags) declaration(cmd *cobra.Command, a *cli.App, name string) (subjects.ToolDeclaration, error) {
-	manifest := a.Settings().Manifest
+	manifest := userconfig.LoadNames(a).Manifest
 	d := subjects.ToolDeclaration{Agents: f.agents, Act: f.act, Args: f.args, About: f.about}
 	switch {
 	case !cmd.Flags().Changed("agents"):

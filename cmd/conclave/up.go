@@ -23,6 +23,7 @@ import (
 	"conclave/cmd/conclave/internal/doctor"
 	"conclave/cmd/conclave/internal/setup"
 	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/config"
 	"conclave/pkg/actor"
@@ -109,13 +110,13 @@ another. When it is not, the log is JSON lines, and there is no link in it.`,
 func runUp(cmd *cobra.Command, a *cli.App, o upFlags) error {
 	if a.Server != "" {
 		return cli.Usage("conclave up runs its own server: use conclave actor %s --server %s",
-			strings.Join(cli.EnabledActors(a.Settings()), " "), a.Server)
+			strings.Join(userconfig.EnabledActors(userconfig.LoadNames(a)), " "), a.Server)
 	}
 	set, err := o.settings(a, cmd)
 	if err != nil {
 		return err
 	}
-	cfg, err := a.LoadConfig(set)
+	cfg, err := userconfig.Load(a, set)
 	if err != nil {
 		return err
 	}
@@ -137,7 +138,7 @@ func runUp(cmd *cobra.Command, a *cli.App, o upFlags) error {
 		}
 		return runMachine(cmd.Context(), a, cfg, o.health)
 	}
-	actors := cli.EnabledActors(cfg)
+	actors := userconfig.EnabledActors(cfg)
 	if o.busOnly {
 		actors = slices.DeleteFunc(actors, func(n string) bool { return !slices.Contains(serverActors, n) })
 	}
@@ -153,7 +154,7 @@ func (o upFlags) settings(a *cli.App, cmd *cobra.Command) (map[string]string, er
 		set["generator.respondent_b.enabled"] = "true"
 	} else if o.modelB != "" || o.temperatureB != "" {
 		// Without the flag, generator.yaml must have it on.
-		enabled = a.Settings().Generator.RespondentB.Enabled && !cmd.Flags().Changed("respondent-b")
+		enabled = userconfig.LoadNames(a).Generator.RespondentB.Enabled && !cmd.Flags().Changed("respondent-b")
 		if !enabled {
 			return nil, cli.Usage("--model-b and --temperature-b are for respondent B: add --respondent-b, or leave " +
 				"them out")
@@ -178,7 +179,7 @@ func (o upFlags) settings(a *cli.App, cmd *cobra.Command) (map[string]string, er
 // ends; then it stops in order and returns nil. A taken port, and an interrupt while starting, are errors. With
 // o.busOnly there is no banner, because most actors start later in other processes.
 func startSystem(ctx context.Context, a *cli.App, cfg config.Config, actors []string, o upFlags) error {
-	log, closeLog := a.ServiceLogger(cfg, "up")
+	log, closeLog := a.ServiceLogger(cfg.System.Level(), int64(cfg.System.LogMax), "up")
 	defer closeLog()
 	var api atomic.Pointer[string] // a restarted gateway sets it again
 	wiring := config.Wiring{Version: readBuild().Version, OnListen: func(addr string) {

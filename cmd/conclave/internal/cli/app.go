@@ -16,7 +16,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -25,7 +24,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"conclave/cmd/conclave/internal/term"
-	"conclave/config"
 	"conclave/pkg/bus"
 	"conclave/pkg/client"
 	"conclave/pkg/file"
@@ -77,58 +75,6 @@ func (a *App) ResolveFolders() error {
 	return nil
 }
 
-// LoadConfig reads the configuration and applies flags to it, by path of the setting, and --log-level. An empty value
-// means that the flag was not given. Invalid files are errors, invalid flags usage errors; missing files are the
-// shipped ones. flags may be nil.
-func (a *App) LoadConfig(flags map[string]string) (config.Config, error) {
-	cfg, err := config.Load(a.Home.Config)
-	if err != nil {
-		return cfg, err
-	}
-	set := map[string]string{}
-	for path, v := range flags {
-		if v != "" {
-			set[path] = v
-		}
-	}
-	if a.Level != "" {
-		set["system.log_level"] = a.Level
-	}
-	if err := cfg.Apply(set); err != nil { // the files are valid
-		return cfg, &Failure{ExitUsage, err}
-	}
-	return cfg, nil
-}
-
-// Settings is the configuration for naming things, such as tools in help and completions: the shipped one when the
-// user's cannot be read. It must not decide how the system runs.
-func (a *App) Settings() config.Config {
-	cfg, err := a.LoadConfig(nil)
-	if err != nil {
-		cfg, _ = config.Load("")
-	}
-	return cfg
-}
-
-// ToolNames are the tools that are switched on.
-func (a *App) ToolNames() []string { return ToolNames(a.Settings()) }
-
-// ToolNames are the tools that a configuration switches on.
-func ToolNames(cfg config.Config) (out []string) {
-	for _, t := range cfg.Tools() {
-		out = append(out, t.Name())
-	}
-	return out
-}
-
-// EnabledActors are the actors that a configuration wants: all of this build, and respondent B only where it is
-// enabled.
-func EnabledActors(cfg config.Config) []string {
-	return slices.DeleteFunc(slices.Clone(config.Actors), func(n string) bool {
-		return n == subjects.RespondentB && !cfg.Generator.RespondentB.Enabled
-	})
-}
-
 // Logger logs to stderr: as readable lines without control characters on a terminal, as JSON elsewhere. Records below
 // level are dropped.
 func (a *App) Logger(level slog.Level) *slog.Logger {
@@ -141,15 +87,14 @@ func (a *App) Logger(level slog.Level) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(a.Err, &slog.HandlerOptions{Level: level}))
 }
 
-// ServiceLogger is [App.Logger] of a process that stays, which also keeps its log in a file for conclave logs, unless
-// the settings say otherwise. Credentials in texts are redacted there. A file that cannot be written is only logged.
-func (a *App) ServiceLogger(cfg config.Config, name string) (log *slog.Logger, closeLog func()) {
-	level := cfg.System.Level()
+// ServiceLogger is [App.Logger] of a process that stays, which also keeps its log in a file of at most maxBytes for
+// conclave logs, none with 0. Credentials in texts are redacted there. A file that cannot be written is only logged.
+func (a *App) ServiceLogger(level slog.Level, maxBytes int64, name string) (log *slog.Logger, closeLog func()) {
 	stderr := a.Logger(level)
-	if cfg.System.LogMax == 0 {
+	if maxBytes == 0 {
 		return stderr, func() {}
 	}
-	f := logfile.New(a.Home.Logs(), name, int64(cfg.System.LogMax), func(err error) {
+	f := logfile.New(a.Home.Logs(), name, maxBytes, func(err error) {
 		stderr.Warn("conclave logs has no records of this process", "err", err) // not to the file, which is locked here
 	})
 	file := slog.NewJSONHandler(f, &slog.HandlerOptions{Level: level, ReplaceAttr: redactAttr})

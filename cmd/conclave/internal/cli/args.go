@@ -194,11 +194,6 @@ func FirstArg(complete Completion) Completion {
 	}
 }
 
-// CompleteTools completes the names of tools.
-func (a *App) CompleteTools(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	return a.ToolNames(), cobra.ShellCompDirectiveNoFileComp
-}
-
 // completionTimeout bounds a completion: the shell waits for it.
 const completionTimeout = time.Second
 

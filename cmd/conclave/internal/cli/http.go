@@ -12,18 +12,16 @@ import (
 	"syscall"
 
 	"conclave/actors/gateway"
-	"conclave/config"
 	"conclave/subjects"
 )
 
 // maxReply bounds a reply of [App.RequestHTTP], in bytes.
 const maxReply = 1 << 20
 
-// RequestHTTP sends a request without a body to the gateway of this data folder, over its Unix socket, and decodes the
-// reply into a pointer unless it is nil. It never uses TCP: another program may have the port, and would get the token.
+// RequestHTTP sends a request without a body to the gateway, over its Unix socket, and decodes the reply into a pointer
+// unless it is nil. It never uses TCP: another program may have the port, and would get the token.
 // A gateway that does not run is exit code 4, an error response a failure with its text.
-func (a *App) RequestHTTP(ctx context.Context, cfg config.Config, method, path string, into any) error {
-	socket := cfg.GatewayConfig(a.Home).Socket
+func (a *App) RequestHTTP(ctx context.Context, socket, method, path string, into any) error {
 	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return gateway.DialSocket(ctx, socket)
 	}}

@@ -17,6 +17,7 @@ import (
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/config"
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
@@ -140,8 +141,8 @@ func OwnFiles(dir string) string {
 
 // expectedActors are the names that discovery should find, with every tool in place of "tools".
 func expectedActors(cfg config.Config) []string {
-	out := slices.DeleteFunc(cli.EnabledActors(cfg), func(n string) bool { return n == "tools" })
-	return append(out, cli.ToolNames(cfg)...)
+	out := slices.DeleteFunc(userconfig.EnabledActors(cfg), func(n string) bool { return n == "tools" })
+	return append(out, userconfig.ToolNames(cfg)...)
 }
 
 // checkSystem checks the running system with the user's key: server, streams, audit log, actors, and those of models,
@@ -230,7 +231,7 @@ func (x *examination) checkActors(ctx context.Context, c *client.Client) []strin
 	}
 	slices.Sort(running)
 	running = slices.Compact(running)
-	for _, n := range expectedActors(x.Settings()) {
+	for _, n := range expectedActors(userconfig.LoadNames(x.App)) {
 		if !slices.Contains(running, n) {
 			missing = append(missing, n)
 		}

@@ -135,7 +135,7 @@ func (x *examination) checkHTTP(ctx context.Context, cfg config.Config) {
 	default:
 		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 		defer cancel()
-		if err := x.RequestHTTP(ctx, cfg, http.MethodGet, "/health", nil); err != nil {
+		if err := x.RequestHTTP(ctx, cfg.GatewayConfig(x.Home).Socket, http.MethodGet, "/health", nil); err != nil {
 			x.warn("http", "restart conclave up", "%v", err)
 			return
 		}

@@ -11,6 +11,7 @@ import (
 
 	"conclave/actors/model"
 	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/config"
 	"conclave/pkg/client"
 	"conclave/pkg/local"
@@ -56,7 +57,7 @@ func (x *examination) checkRoles(list subjects.ModelList) {
 	switch {
 	case demo:
 		x.warn("models", "run ollama serve, then conclave model pull "+
-			x.Settings().Models.Roles[subjects.RoleAssistant],
+			userconfig.LoadNames(x.App).Models.Roles[subjects.RoleAssistant],
 			"Ollama does not answer: the built-in demo model is used")
 	case good:
 		x.ok("models", "%s, and every role in use has one", term.Count(len(list.Models), "model available",
