@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -78,9 +77,9 @@ func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 // chatLine matches the first line of a message: three numbers of a date, a time, a speaker and text. A line with a time
 // but without a speaker is a message of the program, such as that somebody joined.
 var (
-	chatLine = regexp.MustCompile(
+	chatLine = text.Pattern(
 		`^\[?(\d{1,4})([-/.])(\d{1,2})[-/.](\d{1,4}),?[ T]+(\d{1,2}:\d{2}(?::\d{2})?)(?: ?([AaPp])\.?[Mm]\.?)?\]?(?: -|:)? +([^:\n]{1,100}): ?(.*)$`)
-	stampLine = regexp.MustCompile(`^\[?\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4},?[ T]+\d{1,2}:\d{2}`)
+	stampLine = text.Pattern(`^\[?\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4},?[ T]+\d{1,2}:\d{2}`)
 )
 
 // stamp is the time of a message as it is written: the order of day and month is decided for the whole file.
@@ -113,7 +112,7 @@ func parseTextChat(s string) []Turn {
 			}
 			return r
 		}, strings.TrimRight(line, "\r\n"))
-		m := chatLine.FindStringSubmatch(line)
+		m := chatLine().FindStringSubmatch(line)
 		switch {
 		case m != nil:
 			at := stamp{clock: m[5], half: strings.ToLower(m[6]), dotted: m[2] == "."}
@@ -123,7 +122,7 @@ func parseTextChat(s string) []Turn {
 			closeTurn()
 			stamps, turns, lines, open = append(stamps, at), append(turns, Turn{Speaker: cleanSpeaker(m[7])}),
 				append(lines, m[8]), true
-		case stampLine.MatchString(line):
+		case stampLine().MatchString(line):
 			open = false
 		case open:
 			lines = append(lines, line)

@@ -2,9 +2,10 @@ package scripted
 
 import (
 	"encoding/json"
-	"regexp"
 	"slices"
 	"strings"
+
+	"conclave/pkg/text"
 )
 
 // The tools that the demo model knows how to use.
@@ -15,31 +16,31 @@ const (
 )
 
 var (
-	timeWord         = regexp.MustCompile(`(?i)\b(time|date|day|today|hour|weekday|clock|o'clock|month|year)\b`)
-	questionWord     = regexp.MustCompile(`(?i)\b(what|what's|which|current|currently|now|tell|how late|is it)\b`)
-	zoneName         = regexp.MustCompile(`\b[A-Z][A-Za-z]+/[A-Z][A-Za-z_]+(/[A-Z][A-Za-z_]+)?\b`)
-	asksAboutHistory = regexp.MustCompile(
+	timeWord         = text.Pattern(`(?i)\b(time|date|day|today|hour|weekday|clock|o'clock|month|year)\b`)
+	questionWord     = text.Pattern(`(?i)\b(what|what's|which|current|currently|now|tell|how late|is it)\b`)
+	zoneName         = text.Pattern(`\b[A-Z][A-Za-z]+/[A-Z][A-Za-z_]+(/[A-Z][A-Za-z_]+)?\b`)
+	asksAboutHistory = text.Pattern(
 		`(?i)\b(did i|have i|i just|i) (ask|asked|say|said|tell|told)\b|\b(previous|earlier|last|first) (question|message)\b|\bask(ed)? before\b`)
-	pronoun = regexp.MustCompile(
+	pronoun = text.Pattern(
 		`(?i)\b(it|its|that|this|they|them|their|those|these|he|him|his|she|her|there|one)\b`)
-	placeName       = regexp.MustCompile(`\b(in|at) \p{Lu}\p{L}+`)
-	rememberRequest = regexp.MustCompile(`(?i)^\s*(please\s+)?(remember|keep in mind|note)\s*(that\b|:)\s*`)
-	aboutUser       = regexp.MustCompile(`(?i)\b(my|do i|did i|am i|was i|about me)\b`)
+	placeName       = text.Pattern(`\b(in|at) \p{Lu}\p{L}+`)
+	rememberRequest = text.Pattern(`(?i)^\s*(please\s+)?(remember|keep in mind|note)\s*(that\b|:)\s*`)
+	aboutUser       = text.Pattern(`(?i)\b(my|do i|did i|am i|was i|about me)\b`)
 	// toolWithArguments matches a name and the start of a JSON object.
-	toolWithArguments = regexp.MustCompile(`\b([A-Za-z][A-Za-z0-9_-]*)\s*\{`)
-	followUpStart     = regexp.MustCompile(`(?i)^\s*(and|but|so|why|what about|how about|also|more)\b`)
+	toolWithArguments = text.Pattern(`\b([A-Za-z][A-Za-z0-9_-]*)\s*\{`)
+	followUpStart     = text.Pattern(`(?i)^\s*(and|but|so|why|what about|how about|also|more)\b`)
 )
 
 // mentionsTime reports whether q asks for the time or the date.
-func mentionsTime(q string) bool { return timeWord.MatchString(q) && questionWord.MatchString(q) }
+func mentionsTime(q string) bool { return timeWord().MatchString(q) && questionWord().MatchString(q) }
 
 // refersBack reports whether q asks about an earlier question or depends on one: it has at most eight words and
 // contains a pronoun or starts like a follow-up.
 func refersBack(q string) bool {
-	if asksAboutHistory.MatchString(q) {
+	if asksAboutHistory().MatchString(q) {
 		return true
 	}
-	return len(strings.Fields(q)) <= 8 && (pronoun.MatchString(q) || followUpStart.MatchString(q))
+	return len(strings.Fields(q)) <= 8 && (pronoun().MatchString(q) || followUpStart().MatchString(q))
 }
 
 // zones maps place names to time zones. A name must come before the names that it contains.
@@ -104,7 +105,7 @@ var zones = []struct{ place, zone string }{
 // guessZone returns the time zone that q names, by something in the form of a zone name, which is not checked, or by a
 // known place, and UTC otherwise. unknownPlace reports that q names a place that is not in zones.
 func guessZone(q string) (zone string, unknownPlace bool) {
-	if name := zoneName.FindString(q); name != "" {
+	if name := zoneName().FindString(q); name != "" {
 		return name, false
 	}
 	low := strings.ToLower(q)
@@ -113,7 +114,7 @@ func guessZone(q string) (zone string, unknownPlace bool) {
 			return z.zone, false
 		}
 	}
-	return "UTC", placeName.MatchString(q)
+	return "UTC", placeName().MatchString(q)
 }
 
 // trimFrame removes the lines that mark the beginning and the end of an untrusted tool result.

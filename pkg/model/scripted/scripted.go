@@ -194,13 +194,13 @@ func (b Backend) applyRules(r model.Request, t turn) reply {
 		zone, _ := guessZone(t.question)
 		return callTool(r, timeTool, map[string]string{"timezone": zone}, "The question is about the time. I do not "+
 			"know it, but the tool %s does. The zone is "+zone+".")
-	case rememberRequest.MatchString(t.question) && t.hasTool(saveTool):
+	case rememberRequest().MatchString(t.question) && t.hasTool(saveTool):
 		return callTool(r, saveTool,
-			map[string]string{"content": strings.TrimSpace(rememberRequest.ReplaceAllString(t.question, ""))},
+			map[string]string{"content": strings.TrimSpace(rememberRequest().ReplaceAllString(t.question, ""))},
 			"Something is to be remembered. The tool %s keeps it.")
-	case asksAboutHistory.MatchString(t.question) || len(t.earlier) > 0 && !t.attached && refersBack(t.question):
+	case asksAboutHistory().MatchString(t.question) || len(t.earlier) > 0 && !t.attached && refersBack(t.question):
 		return b.recallQuestion(t)
-	case aboutUser.MatchString(t.question) && t.hasTool(searchTool):
+	case aboutUser().MatchString(t.question) && t.hasTool(searchTool):
 		return callTool(r, searchTool, map[string]string{"query": t.question}, "The question is about the user. I "+
 			"know nobody, but the tool %s may find what was said before.")
 	}
@@ -231,7 +231,7 @@ func callTool(r model.Request, tool string, arguments any, thinking string) repl
 // namedCall returns the first tool in the question whose name is followed by a JSON object, with that object: an
 // offered one, else a word with "_", as names of tools have and prose has not.
 func (t turn) namedCall() (name string, args json.RawMessage, ok bool) {
-	for _, at := range toolWithArguments.FindAllStringSubmatchIndex(t.question, -1) {
+	for _, at := range toolWithArguments().FindAllStringSubmatchIndex(t.question, -1) {
 		word, object := t.question[at[2]:at[3]], json.RawMessage(nil)
 		if json.NewDecoder(strings.NewReader(t.question[at[3]:])).Decode(&object) != nil {
 			continue
@@ -253,8 +253,8 @@ func (t turn) asksForTime() bool {
 		return true
 	}
 	n := len(t.earlier)
-	return n > 0 && followUpStart.MatchString(t.question) && mentionsTime(t.earlier[n-1]) &&
-		placeName.MatchString(t.question) && t.hasTool(timeTool)
+	return n > 0 && followUpStart().MatchString(t.question) && mentionsTime(t.earlier[n-1]) &&
+		placeName().MatchString(t.question) && t.hasTool(timeTool)
 }
 
 // quoteResults returns an answer that quotes the tool results of the turn, each at most maxQuotedBytes, without the

@@ -1,11 +1,12 @@
 package readable
 
 import (
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"conclave/pkg/text"
 )
 
 // maxDeclarations is how many bytes of a style attribute or of the body of a CSS rule are read.
@@ -52,14 +53,14 @@ func cutImportant(v string) (value string, ok bool) {
 
 // shownValue matches the values that browsers know for the properties of hidingStyles: a keyword of display, visibility
 // or a length, a number with a unit, a color in hexadecimal or a function.
-var shownValue = regexp.MustCompile(
+var shownValue = text.Pattern(
 	`^(?:block|inline|flex|grid|contents|list-item|flow-root|(?:inline|table)(?:-[a-z]+)?|table|visible|auto|none|normal|inherit|initial|unset|revert|` +
 		`small|medium|large|smaller|larger|x+-(?:small|large)|black|white|red|green|blue|gray|grey|silver|navy|orange|currentcolor|[+-]?[0-9.]+[a-z%]*|#[0-9a-f]{3,8}|[a-z-]+\(.+\))$`)
 
 // isShown reports whether a browser takes a value of a property that hides nothing, so that it may replace one that
 // does.
 func isShown(property, value string) bool {
-	return shownValue.MatchString(value) && !hidesElement(map[string]string{property: value})
+	return shownValue().MatchString(value) && !hidesElement(map[string]string{property: value})
 }
 
 // maxOffscreen is how many pixels outside of the window nobody scrolls to.
@@ -76,8 +77,8 @@ var hidingStyles = []hidingStyle{
 	{[]string{"visibility"}, func(v string) bool { return v == "hidden" || v == "collapse" }},
 	{[]string{"content-visibility"}, func(v string) bool { return v == "hidden" }},
 	{[]string{"color", "-webkit-text-fill-color"}, isTransparent},
-	{[]string{"filter"}, func(v string) bool { return hidingFilter.MatchString(v) }},
-	{[]string{"font"}, func(v string) bool { return hidingFont.MatchString(v) }},
+	{[]string{"filter"}, func(v string) bool { return hidingFilter().MatchString(v) }},
+	{[]string{"font"}, func(v string) bool { return hidingFont().MatchString(v) }},
 	{[]string{"scale", "zoom"}, ofNumber(func(n float64, _ string) bool { return n < 0.05 })},
 	{[]string{"opacity"}, ofNumber(func(n float64, unit string) bool { return n < 0.05 || unit == "%" && n < 5 })},
 	{[]string{"font-size"}, ofNumber(func(n float64, unit string) bool {
@@ -110,8 +111,8 @@ var hidingStyles = []hidingStyle{
 }
 
 var (
-	hidingFilter = regexp.MustCompile(`opacity\(\s*(?:0*\.?0[0-4]?[0-9]*|[0-4](?:\.[0-9]+)?%)\s*\)`)
-	hidingFont   = regexp.MustCompile(`(?:^|\s)[+]?0*(?:\.0[0-9]*)?0(?:px|pt|em|rem|%)?\s*(?:/|\s)`)
+	hidingFilter = text.Pattern(`opacity\(\s*(?:0*\.?0[0-4]?[0-9]*|[0-4](?:\.[0-9]+)?%)\s*\)`)
+	hidingFont   = text.Pattern(`(?:^|\s)[+]?0*(?:\.0[0-9]*)?0(?:px|pt|em|rem|%)?\s*(?:/|\s)`)
 )
 
 // isOffscreen reports whether a shift moves an element out of the window.
@@ -163,7 +164,7 @@ func hidesElement(declared map[string]string) bool {
 func parseNumber(v string) (n float64, unit string, ok bool) {
 	if inner, isCalc := strings.CutPrefix(v, "calc("); isCalc {
 		inner = strings.TrimSpace(strings.TrimSuffix(inner, ")"))
-		if timesZero.MatchString(inner) {
+		if timesZero().MatchString(inner) {
 			return 0, "", true
 		}
 		if strings.ContainsAny(inner, "*/ ") {
@@ -179,7 +180,7 @@ func parseNumber(v string) (n float64, unit string, ok bool) {
 	return n, strings.TrimSpace(v[i:]), err == nil
 }
 
-var timesZero = regexp.MustCompile(`(?:\*\s*[+-]?0(?:\.0*)?\s*$|^[+-]?0(?:\.0*)?\s*\*)`)
+var timesZero = text.Pattern(`(?:\*\s*[+-]?0(?:\.0*)?\s*$|^[+-]?0(?:\.0*)?\s*\*)`)
 
 // splitColor returns the parts of a color function, such as rgb(0 0 0 / 0), with its alpha last and apart; nil when v
 // is no function. alpha is "" when the color has none. Commas and blanks divide alike.

@@ -1,11 +1,12 @@
 package readable
 
 import (
-	"regexp"
 	"strings"
 
 	"github.com/andybalholm/cascadia"
 	"golang.org/x/net/html"
+
+	"conclave/pkg/text"
 )
 
 // hidingRules are the selectors of the page's own style sheets whose elements are hidden.
@@ -90,25 +91,25 @@ func (h *hidingRules) collect(css string) {
 }
 
 var (
-	simpleSelector = regexp.MustCompile(`^([.#][A-Za-z_][A-Za-z0-9_-]*)$`)
-	selectorNames  = regexp.MustCompile(`[.#]?[A-Za-z_][A-Za-z0-9_-]*`)
+	simpleSelector = text.Pattern(`^([.#][A-Za-z_][A-Za-z0-9_-]*)$`)
+	selectorNames  = text.Pattern(`[.#]?[A-Za-z_][A-Za-z0-9_-]*`)
 	// minWidth and maxWidth match conditions on the width of the window that every screen meets.
-	alwaysMet = regexp.MustCompile(
+	alwaysMet = text.Pattern(
 		`\(\s*(?:min-(?:width|height)\s*:\s*(?:[0-2]?[0-9]{1,2}(?:\.[0-9]+)?(?:px)?|[0-9](?:\.[0-9]+)?r?em)|max-(?:width|height)\s*:\s*[0-9]{5,}(?:px)?)\s*\)`)
-	someScreens = regexp.MustCompile(`\(|print|speech|not `)
+	someScreens = text.Pattern(`\(|print|speech|not `)
 )
 
 // add adds one selector. It ignores a selector that is not understood, such as a state or a pseudo-element, except that
 // of :is and :where all names count.
 func (h *hidingRules) add(sel string) {
-	if simpleSelector.MatchString(sel) {
+	if simpleSelector().MatchString(sel) {
 		h.names[sel] = true
 		return
 	}
 	parsed, err := cascadia.Parse(sel)
 	if err != nil {
 		if strings.Contains(sel, ":is(") || strings.Contains(sel, ":where(") {
-			for _, name := range selectorNames.FindAllString(sel, -1) {
+			for _, name := range selectorNames().FindAllString(sel, -1) {
 				h.names[name] = name[0] == '.' || name[0] == '#'
 			}
 		}
@@ -119,7 +120,7 @@ func (h *hidingRules) add(sel string) {
 	}
 	h.selectors = append(h.selectors, parsed)
 	last := sel[strings.LastIndexAny(sel, " >+~")+1:]
-	if names := selectorNames.FindAllString(last, -1); len(names) > 0 && last[0] != '[' && last[0] != ':' {
+	if names := selectorNames().FindAllString(last, -1); len(names) > 0 && last[0] != '[' && last[0] != ':' {
 		h.rough[names[len(names)-1]] = true
 		return
 	}
@@ -138,7 +139,7 @@ func holdsAlways(head string) bool {
 	case "@layer", "@supports", "@scope", "@starting-style":
 		return true
 	case "@media":
-		return !someScreens.MatchString(alwaysMet.ReplaceAllString(condition, ""))
+		return !someScreens().MatchString(alwaysMet().ReplaceAllString(condition, ""))
 	}
 	return false
 }
