@@ -63,7 +63,7 @@ func (f filter) apply(s string) string {
 }
 
 // keeps reports whether a squeezed word may be shown.
-func (f filter) keeps(w string) bool { return w != "" && (f.allowed[w] || commonWords[w]) }
+func (f filter) keeps(w string) bool { return w != "" && (f.allowed[w] || commonWords(w)) }
 
 // splitWords yields the words of s, runs of letters, digits and marks, with their byte offsets. Invisible characters do
 // not end a word. Each character of a script without blanks is a word of its own, so that no run of them hides another.

@@ -50,7 +50,7 @@ func FuzzFilter(f *testing.F) {
 	f.Fuzz(func(t *testing.T, allowed, summary string) {
 		own := newFilter(allowed)
 		for w := range splitWords(own.apply(summary)) {
-			if w = foldWord(w); w != "" && !commonWords[w] && !own.allowed[w] {
+			if w = foldWord(w); w != "" && !commonWords(w) && !own.allowed[w] {
 				t.Errorf("%q is neither common nor allowed", w)
 			}
 		}

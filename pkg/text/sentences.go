@@ -117,7 +117,7 @@ func endsAbbreviated(s string) bool {
 	switch {
 	case word == "":
 		return false
-	case abbreviations[word]:
+	case abbreviations(word):
 		return true
 	case strings.Trim(word, "0123456789") == "" && len(word) <= 2:
 		return strings.TrimSpace(s[:at+1]) == ""

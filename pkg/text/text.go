@@ -4,6 +4,7 @@ package text
 
 import (
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 )
@@ -68,11 +69,15 @@ func IsASCII(s string) bool {
 // IsQuestion reports whether s holds a question mark of any script.
 func IsQuestion(s string) bool { return strings.ContainsAny(s, "?？؟") }
 
-// WordSet returns the words of a list that is separated by white space, each folded.
-func WordSet(list string) map[string]bool {
-	set := map[string]bool{}
-	for w := range strings.FieldsSeq(list) {
-		set[Fold(w)] = true
-	}
-	return set
+// WordSet returns a function that reports whether a folded word is one of a list that is separated by white space. As
+// with [Pattern], the list is read at the first call.
+func WordSet(list string) func(folded string) bool {
+	words := sync.OnceValue(func() map[string]bool {
+		set := map[string]bool{}
+		for w := range strings.FieldsSeq(list) {
+			set[Fold(w)] = true
+		}
+		return set
+	})
+	return func(folded string) bool { return words()[folded] }
 }

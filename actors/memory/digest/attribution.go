@@ -121,7 +121,7 @@ func speaksInPerson(s string) bool {
 		if i == 40 {
 			break
 		}
-		if personWords[w.Folded] {
+		if personWords(w.Folded) {
 			return true
 		}
 	}
@@ -154,7 +154,7 @@ func isSpeakerName(s string) bool {
 	}
 	for i, w := range words {
 		folded := text.Fold(w)
-		if i > 0 && nameParticles[folded] && i < len(words)-1 {
+		if i > 0 && nameParticles(folded) && i < len(words)-1 {
 			continue
 		}
 		if w != "" && strings.HasSuffix(w, ".") && utf8.RuneCountInString(w) <= 4 { // an initial, or Dr.
@@ -164,9 +164,9 @@ func isSpeakerName(s string) bool {
 		other := strings.ContainsFunc(w, func(r rune) bool {
 			return !unicode.IsLetter(r) && !unicode.IsMark(r) && !strings.ContainsRune("-'’", r)
 		})
-		if other || !unicode.IsLetter(r) || unicode.IsLower(r) || labelWords[folded] || programNames[folded] ||
-			isUser(folded) || personWords[folded] || functionWords[folded] || capitalizedWords[folded] &&
-			!titleWords[folded] ||
+		if other || !unicode.IsLetter(r) || unicode.IsLower(r) || labelWords(folded) || programNames(folded) ||
+			isUser(folded) || personWords(folded) || functionWords(folded) || capitalizedWords(folded) &&
+			!titleWords(folded) ||
 			len(words) == 1 && (isAllCapitals(w) || hasNounEnding(folded)) {
 			return false
 		}

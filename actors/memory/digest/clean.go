@@ -56,7 +56,7 @@ func IsReservedName(name string) bool {
 
 // IsProgramName reports whether a name means a program, such as an assistant.
 func IsProgramName(name string) bool {
-	return programNames[text.NameKey(name)] || programNames[text.Fold(name)]
+	return programNames(text.NameKey(name)) || programNames(text.Fold(name))
 }
 
 // part is one text that a digest is made of.

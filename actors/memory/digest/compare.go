@@ -163,13 +163,13 @@ func measure(s string) measurement {
 		case w.IsNumber:
 			m.numbers = append(m.numbers, w.Folded)
 			continue
-		case negations[w.Folded]:
+		case negations(w.Folded):
 			m.denied = !m.denied
 			continue
-		case presentVerbs[w.Folded]:
+		case presentVerbs(w.Folded):
 			m.lasting = true
 		}
-		if !functionWords[w.Folded] {
+		if !functionWords(w.Folded) {
 			m.keys[text.Stem(w.Folded)] = true
 		}
 	}
@@ -236,7 +236,7 @@ func readAttributes(s string) map[string]string {
 			}
 		}
 		for _, w := range f.all[at+1:] {
-			if !functionWords[w.Folded] {
+			if !functionWords(w.Folded) {
 				value = append(value, w.Folded)
 			}
 		}

@@ -73,8 +73,8 @@ func findNames(s string) (out []string) {
 
 // isName reports whether word i can be part of a name.
 func (f sentence) isName(i int) bool {
-	return i >= 0 && i < len(f.all) && f.all[i].IsUpper && !functionWords[f.all[i].Folded] &&
-		!capitalizedWords[f.all[i].Folded]
+	return i >= 0 && i < len(f.all) && f.all[i].IsUpper && !functionWords(f.all[i].Folded) &&
+		!capitalizedWords(f.all[i].Folded)
 }
 
 // nameEnd returns the last word of the name that begins at word i, over particles such as "de" and "of" inside of it. A

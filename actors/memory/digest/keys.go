@@ -19,7 +19,7 @@ func contentKeys(s string) []string {
 			}
 			continue
 		}
-		if !functionWords[w.Folded] {
+		if !functionWords(w.Folded) {
 			out = append(out, text.Stem(w.Folded))
 		}
 	}

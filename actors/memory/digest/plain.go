@@ -2,6 +2,7 @@ package digest
 
 import (
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 
@@ -79,7 +80,7 @@ func plainName(asked, said string) string {
 }
 
 // openingPhrases begin a question or a note and do not tell its topic. The longest that fits is dropped.
-var openingPhrases = func() (out [][]string) {
+var openingPhrases = sync.OnceValue(func() (out [][]string) {
 	for line := range strings.Lines(`hello|hi|hey|ok|okay|so|well|thanks|thank you|good morning|good evening|dear assistant
 please|please could you|could you|could you please|can you|can you please|would you|would you please|will you|i want you to|i'd like you to
 i want to know|i would like to know|i'd like to know|do you know|tell me|tell me about|explain|explain to me|show me|give me|let me know
@@ -94,7 +95,7 @@ que es|cual es|quien es|donde esta|por favor|puedes|dime`) {
 		}
 	}
 	return out
-}()
+})
 
 // trimOpening returns a sentence without its opening phrases and end marks; a phrase that is all of the rest is kept.
 // "How do I ...?" becomes "how to ...". "" when s has no word.
@@ -104,7 +105,7 @@ func trimOpening(s string) string {
 	for again := true; again; {
 		again = false
 		longest := 0
-		for _, o := range openingPhrases {
+		for _, o := range openingPhrases() {
 			if len(o) > longest && len(o) < len(all)-from && beginsWith(all[from:], o) {
 				longest = len(o)
 			}
@@ -177,7 +178,7 @@ func isFiller(s string) bool {
 	case len(all) > 4:
 		return false
 	}
-	return fillerWords[all[0].Folded] || all[len(all)-1].Folded == "question" ||
+	return fillerWords(all[0].Folded) || all[len(all)-1].Folded == "question" ||
 		beginsWith(all, []string{"of", "course"}[:min(2, len(all))]) && len(all) > 1
 }
 

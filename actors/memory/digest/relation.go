@@ -2,6 +2,7 @@ package digest
 
 import (
 	"strings"
+	"sync"
 	"unicode"
 
 	"conclave/pkg/text"
@@ -67,7 +68,7 @@ func isSingle(predicate string) bool {
 }
 
 // predicateSynonyms maps other words for a predicate to the stored one.
-var predicateSynonyms = func() map[string]string {
+var predicateSynonyms = sync.OnceValue(func() map[string]string {
 	m := map[string]string{}
 	for line := range strings.Lines(`lives in|live in|lived in|living in|resides in|resided in|reside in
 lives in|residence|has residence in|home is|home in|location
@@ -87,7 +88,7 @@ was born on|born on|birthday|birth date|date of birth`) {
 		}
 	}
 	return m
-}()
+})
 
 // canonicalPredicate returns a model's predicate as it is stored: a synonym as its known form, a relative or role as
 // "is ... of", others folded. "" when it is longer than maxPredicate bytes or 5 words, blank, or holds anything but
@@ -104,20 +105,20 @@ func canonicalPredicate(s string) string {
 	if len(list) == 0 || len(list) > 5 {
 		return ""
 	}
-	for len(list) > 1 && leadingWords[list[0]] {
+	for len(list) > 1 && leadingWords(list[0]) {
 		list = list[1:]
 	}
 	short := strings.Join(list, " ")
-	if known, ok := predicateSynonyms[whole]; ok {
+	if known, ok := predicateSynonyms()[whole]; ok {
 		return known
 	}
-	if known, ok := predicateSynonyms[short]; ok {
+	if known, ok := predicateSynonyms()[short]; ok {
 		return known
 	}
 	if rest, ok := strings.CutPrefix(whole, "has favorite "); ok {
 		return "has favourite " + rest
 	}
-	if kinWords[strings.TrimSuffix(short, " of")] || roleWords[strings.TrimSuffix(short, " of")] {
+	if kinWords(strings.TrimSuffix(short, " of")) || roleWords(strings.TrimSuffix(short, " of")) {
 		return "is " + strings.TrimSuffix(short, " of") + " of"
 	}
 	return whole
@@ -127,7 +128,7 @@ func canonicalPredicate(s string) string {
 var userNames = text.WordSet(`user person i me myself you yourself`)
 
 // isUser reports whether a folded name means the user.
-func isUser(folded string) bool { return userNames[strings.TrimPrefix(folded, "the ")] }
+func isUser(folded string) bool { return userNames(strings.TrimPrefix(folded, "the ")) }
 
 // isUsers reports whether a folded name is a possession of the user, such as "the user's sister".
 func isUsers(folded string) bool {

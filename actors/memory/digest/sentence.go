@@ -18,6 +18,6 @@ func (f sentence) is(i int, list ...string) bool {
 }
 
 // in reports whether word i is in a set.
-func (f sentence) in(i int, set map[string]bool) bool {
-	return i >= 0 && i < len(f.all) && set[f.all[i].Folded]
+func (f sentence) in(i int, isOne func(string) bool) bool {
+	return i >= 0 && i < len(f.all) && isOne(f.all[i].Folded)
 }

@@ -20,7 +20,7 @@ func (p part) voices() []part {
 	for line := range strings.Lines(p.text) {
 		who, _, body, ok := ParseAttribution(line)
 		if label, rest, found := strings.Cut(line, ":"); !ok && found &&
-			programNames[text.Fold(strings.TrimSpace(label))] {
+			programNames(text.Fold(strings.TrimSpace(label))) {
 			who, body, ok = string(byUnknown), rest, true
 		}
 		switch {

@@ -201,7 +201,7 @@ func (p *dateParser) parseMonth(i int, month time.Month) (dateRange, int) {
 		return p.months(year, month, 1), 1
 	case before == "last" && month == p.now.Month():
 		return p.months(p.now.Year()-1, month, 1), 1
-	case monthPrepositions[before]:
+	case monthPrepositions(before):
 		return p.months(p.latestYear(0, month, 1), month, 1), 1
 	}
 	return dateRange{}, 0

@@ -91,13 +91,13 @@ func guardForm(word string, first bool) string {
 	if before, _, ok := strings.Cut(plain, "n't"); ok && before != "" {
 		return pivots["not"]
 	}
-	if at := strings.LastIndexByte(plain, '\''); at >= 0 && contractions[plain[at+1:]] {
+	if at := strings.LastIndexByte(plain, '\''); at >= 0 && contractions(plain[at+1:]) {
 		plain = plain[:at]
 	}
 	switch form := pivots[strings.ReplaceAll(plain, "'", "")]; {
 	case form != "":
 		return form
-	case !stopWords[plain] && (first || isDistinctive(word)):
+	case !stopWords(plain) && (first || isDistinctive(word)):
 		return plain
 	}
 	return ""
@@ -159,7 +159,7 @@ func cutQuotation(s string, behind bool) (inside, rest string, ok bool) {
 
 // contentTerms returns the sorted terms of a query without stop words; all of them when it has no others.
 func contentTerms(query string) []string {
-	if list := extractTerms(query, func(word []byte) bool { return !stopWords[string(word)] }); len(list) > 0 {
+	if list := extractTerms(query, func(word []byte) bool { return !stopWords(string(word)) }); len(list) > 0 {
 		return list
 	}
 	return extractTerms(query, nil)

@@ -82,7 +82,7 @@ func (s *speakers) findNamed(question string) (found map[*speaker]bool) {
 	isLower := !slices.ContainsFunc(words, func(w text.Word) bool { return w.IsUpper })
 	for _, w := range words {
 		word := strings.TrimSuffix(w.Folded, "'s")
-		if stopWords[word] {
+		if stopWords(word) {
 			continue
 		}
 		from, _ := slices.BinarySearchFunc(s.words, word, func(w speakerWord, word string) int {
@@ -117,7 +117,7 @@ func (s *speakers) indexWords() {
 	s.words = []speakerWord{}
 	for _, who := range s.byName {
 		for _, w := range text.Words(who.name) {
-			if !stopWords[w.Folded] {
+			if !stopWords(w.Folded) {
 				s.words = append(s.words, speakerWord{w.Folded, who})
 			}
 		}

@@ -400,7 +400,7 @@ func (x *wordIndex) parseQuery(query string, tmp *scratch) *wordQuery {
 		}
 		n := float64(len(a.postings))
 		a.weight = math.Log(1 + (max(float64(x.live)-n, 0)+0.5)/(n+0.5))
-		if stopWords[shown] || x.live >= 8 && len(a.postings) > x.live/2 {
+		if stopWords(shown) || x.live >= 8 && len(a.postings) > x.live/2 {
 			rest = append(rest, a)
 		} else {
 			telling = append(telling, a)
