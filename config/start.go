@@ -14,6 +14,7 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
+	"conclave/pkg/damage"
 	"conclave/pkg/keyring"
 	"conclave/pkg/policy"
 	"conclave/pkg/telemetry"
@@ -61,10 +62,11 @@ func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, name
 			r.Stop(context.WithoutCancel(ctx))
 		}
 	}()
-	files, err := openAuditFiles(home, log) // before the server, which would repair what is damaged
-	if err != nil {
+	files, found, err := openStreamFiles(home) // before the server, which would repair what is damaged
+	if err := errors.Join(err, damage.Add(home.Data, found...)); err != nil {
 		return nil, err
 	}
+	defer func() { logDamage(home, log) }() // with that which actors find
 	if err := r.startServer(ctx, c, home, log); err != nil {
 		return nil, err
 	}
@@ -79,6 +81,7 @@ func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, name
 	}
 	r.serveBackups(watching, c, home, log)
 	r.watch.Go(func() { r.server.WatchDisk(watching, time.Second) })
+	r.watch.Go(func() { r.server.KeepCounts(watching, home) })
 	r.watch.Go(func() { holdMemory(watching) })
 	r.watch.Go(func() { watchAuditCapacity(watching, r.Bus, log) })
 	if slices.Contains(names, "broker") {
@@ -140,16 +143,35 @@ func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log
 	return home.WriteRunning(r.server.URL())
 }
 
-// openAuditFiles opens the files of the audit log, after it has kept the damaged ones, and logs the damage. It returns
-// none for a new log. log may be nil.
-func openAuditFiles(home bus.Home, log *slog.Logger) (bus.AuditReaders, error) {
-	streams, folder, damage, err := auditlog.OpenFiles(home)
-	for _, d := range damage {
-		if log != nil {
-			log.Error("the audit log is damaged: see conclave audit verify", "damage", d.String(), "kept_in", folder)
-		}
+// openStreamFiles opens the files of the audit log, none for a new one, and moves the damaged files of all streams
+// aside. found is their damage, and what is missing since the last run.
+func openStreamFiles(home bus.Home) (files bus.AuditReaders, found []damage.Report, err error) {
+	streams, folder, damaged, err := auditlog.OpenFiles(home)
+	for _, d := range damaged {
+		found = append(found, damage.Report{
+			Found: time.Now(), Kept: folder,
+			Text: "the audit log is damaged: " + d.String() + "; see conclave audit verify",
+		})
 	}
-	return bus.ReadFiles(streams), err
+	if err != nil {
+		return nil, found, err
+	}
+	others, err := bus.FindDamagedStreams(home)
+	return bus.ReadFiles(streams), append(found, others...), err
+}
+
+// logDamage logs the damage that the user has not accepted. log may be nil.
+func logDamage(home bus.Home, log *slog.Logger) {
+	reports, err := damage.Read(home.Data)
+	if log == nil {
+		return
+	}
+	if err != nil {
+		log.Error("damage", "err", err)
+	}
+	for _, r := range reports {
+		log.Error("damage: "+r.String(), "found", r.Found, "fix", damage.Remedy)
+	}
 }
 
 // HeadStores returns the stores that keep the head of the audit log outside the data folder. It rejects a file inside

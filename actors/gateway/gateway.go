@@ -49,6 +49,8 @@ type Gateway struct {
 	RunStory func(ctx context.Context, file string, observe func(story.Progress)) story.Result
 	// Version is the build that /health reports.
 	Version string
+	// Data is the data folder, whose damage /health reports; "" = not reported.
+	Data string
 	// Counters, when set before the start, has profiles and counters of the process served below /debug, on a loopback
 	// address only and behind the same credential as everything else. It returns the counters that the Go runtime does
 	// not have.

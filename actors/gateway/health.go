@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/damage"
 	"conclave/subjects"
 )
 
@@ -78,7 +79,28 @@ func (m *modelCache) get(ctx context.Context, out actor.Out) (*ModelHealth, erro
 	return m.model, m.err
 }
 
-// onHealth reports the state of the bus, the event log, the assistant's model and the links to other machines. The
+// maxDamage bounds the reports of damage in /health.
+const maxDamage = 5
+
+// describeDamage returns the damage that was found in the data folder, for a client without details.
+func (g *Gateway) describeDamage(client bool) (out []string) {
+	reports, err := damage.Read(g.Data)
+	switch {
+	case g.Data == "", len(reports) == 0 && err == nil:
+		return nil
+	case err != nil:
+		return []string{"data: the list of damage cannot be read"}
+	case client:
+		return []string{"data: stored data is damaged"}
+	}
+	for _, r := range reports[:min(len(reports), maxDamage)] {
+		out = append(out, fmt.Sprintf("data: %s; %s", r, damage.Remedy))
+	}
+	return out
+}
+
+// onHealth reports the state of the bus, the event log, the stored data, the assistant's model and the links to other
+// machines. The
 // status code is 200 even when the state is degraded, with a reason each: the gateway itself runs. The built-in demo
 // model counts as degraded.
 func (g *Gateway) onHealth(w http.ResponseWriter, r *http.Request) error {
@@ -88,6 +110,7 @@ func (g *Gateway) onHealth(w http.ResponseWriter, r *http.Request) error {
 	} else if err := g.events.lastError(); err != nil {
 		h.Degraded = append(h.Degraded, "events: the event log cannot be read; answers are delayed until it can")
 	}
+	h.Degraded = append(h.Degraded, g.describeDamage(clientOf(r) != nil)...)
 	var f *subjects.Fault
 	model, err := g.models.get(r.Context(), g.out)
 	switch {

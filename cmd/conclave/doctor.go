@@ -9,6 +9,7 @@ import (
 	"conclave/cmd/conclave/internal/doctor"
 	"conclave/cmd/conclave/internal/term"
 	"conclave/config"
+	"conclave/pkg/damage"
 )
 
 // setting is a value and its origin.
@@ -18,10 +19,11 @@ type setting struct {
 	Origin string `json:"origin"`
 }
 
-// doctorCommand checks the installation and prints a line for each check. It changes nothing. A failed check is exit
+// doctorCommand checks the installation and prints a line for each check. It changes nothing but the list of damage,
+// with --accept-damage. A failed check is exit
 // code 1, a warning is not.
 func doctorCommand(a *cli.App) *cobra.Command {
-	var verbose bool
+	var verbose, acceptDamage bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check the installation, with a fix for each problem",
@@ -30,12 +32,20 @@ memory, waiting approvals, and the nats tool with its contexts. It asks your Sea
 used, and a local Ollama whether its cloud is on. It opens no keyring but the encrypted files, of which it reads only the
 names. It prints one line for each check: ok, warn or fail, and the fix. It changes nothing.
 
+A start that finds damaged or lost data keeps the damaged files and reports the damage here, in the log, in /health and in the page.
+Restore a backup into another folder, or accept the loss with --accept-damage: it is not reported any more then.
+
 With --verbose it also lists every setting and its origin. The exit code is 1 if a check failed.`,
 		Example: `  conclave doctor
   conclave doctor --verbose
   conclave doctor --json | jq '.checks[] | select(.level != "ok")'`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if acceptDamage {
+				if err := damage.Accept(a.Home.Data); err != nil {
+					return err
+				}
+			}
 			cfg, err := config.Load(a.Home.Config)
 			checks := doctor.Run(cmd.Context(), a, cfg, err)
 			var settings []setting
@@ -64,6 +74,8 @@ With --verbose it also lists every setting and its origin. The exit code is 1 if
 		},
 	}
 	cmd.Flags().BoolVar(&verbose, "verbose", false, "also list every setting and its origin")
+	cmd.Flags().BoolVar(&acceptDamage, "accept-damage", false, "accept the reported loss of data: it is not reported "+
+		"any more")
 	return cmd
 }
 

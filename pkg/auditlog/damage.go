@@ -50,7 +50,7 @@ func OpenFiles(home bus.Home) (files []*bus.AuditFiles, folder string, damage []
 			err = file.Replace(filepath.Join(folder, damageFile), append(b, '\n'))
 		}
 		if err != nil {
-			return nil, folder, damage, fmt.Errorf("setting the damaged audit log aside: %w", err)
+			return nil, folder, damage, fmt.Errorf("setting damaged files aside: %w", err)
 		}
 	}
 	if len(damage) > 0 {

@@ -71,6 +71,9 @@ func Rotate(ctx context.Context, home bus.Home, server bus.ServerConfig, log *sl
 			return rot, fmt.Errorf("moving the old stream: %w", err)
 		}
 	}
+	if err := home.ForgetAuditCounts(); err != nil {
+		return rot, err
+	}
 	return rot, r.openSuccessor(ctx, data)
 }
 

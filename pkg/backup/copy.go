@@ -40,7 +40,9 @@ var dataContents = map[string]content{
 	"jetstream": records, "audit": records, "memory": records, "version.json": records, "principals.json": records,
 	withheldFile:         records,
 	"manifest.last.yaml": records, "model-speeds.json": records, "last_session": records,
+	"streams.json": records, "damage.json": records,
 	"lock": transient, "run.json": transient, "nats.env": transient, "nats.conf": transient,
+	"damaged":          transient, // files that were set aside
 	"invitations.json": transient, // one that is used after the backup must not be open again
 }
 

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"hash"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/klauspost/compress/s2"
 	"github.com/minio/highwayhash"
 
 	"conclave/pkg/audit"
@@ -24,13 +26,14 @@ import (
 	"conclave/subjects"
 )
 
-// AuditFiles is one audit stream in the block files of a stopped server. A server repairs a damaged block when it
-// starts, by cutting off the rest of it; AuditFiles opens the files for reading only, skips what is damaged and reads
-// on behind it.
+// AuditFiles is one stream, of the audit log or another, in the block files of a stopped server. A server repairs a
+// damaged block when it starts, by cutting off the rest of it, or does not notice it before the message is read;
+// AuditFiles opens the files for reading only, skips what is damaged and reads on behind it.
 //
 // A block file is a sequence of records: length (4 bytes, the highest bit set if there are headers), sequence (8), time
 // (8), length of the subject (2), subject, headers with their length (4) before them, payload, and a checksum (8) whose
-// key is derived from the names of stream and block. All numbers are little-endian.
+// key is derived from the names of stream and block. All numbers are little-endian. The server compresses a full block
+// of streams outside the audit log: see decompressBlock.
 type AuditFiles struct {
 	stream      string
 	first, last uint64
@@ -42,6 +45,7 @@ type AuditFiles struct {
 type blockFile struct {
 	path   string
 	index  int
+	size   int64
 	ranges [][2]int // readable parts, as offsets
 }
 
@@ -115,11 +119,12 @@ func (f *AuditFiles) scanBlock(b *blockFile) error {
 	if err != nil {
 		return err
 	}
+	b.size = info.Size()
 	if !info.Mode().IsRegular() || info.Size() > maxBlockFile {
 		f.damage = append(f.damage, audit.Damage{File: f.nameOf(*b), Bytes: info.Size(), After: f.last})
 		return nil
 	}
-	data, err := os.ReadFile(b.path)
+	data, missing, err := readBlock(b.path)
 	if err != nil {
 		return err
 	}
@@ -127,6 +132,13 @@ func (f *AuditFiles) scanBlock(b *blockFile) error {
 	if err != nil {
 		return err
 	}
+	defer func() {
+		if missing > 0 {
+			f.damage = append(f.damage, audit.Damage{
+				File: f.nameOf(*b), Offset: int64(len(data)), Bytes: missing, After: f.last,
+			})
+		}
+	}()
 	for at := 0; at < len(data); {
 		rec, ok := parseBlockRecord(data[at:], sum)
 		if !ok {
@@ -202,7 +214,7 @@ func (f *AuditFiles) eachMessage(ctx context.Context, b blockFile, seq uint64,
 	if len(b.ranges) == 0 {
 		return true
 	}
-	data, err := os.ReadFile(b.path)
+	data, _, err := readBlock(b.path)
 	sum, herr := f.newBlockHash(b.index)
 	if err = errors.Join(err, herr, ctx.Err()); err != nil {
 		yield(audit.Stored{}, fmt.Errorf("reading the audit log: %w", err))
@@ -280,20 +292,48 @@ func parseBlockRecord(b []byte, sum hash.Hash64) (blockRecord, bool) {
 	}, true
 }
 
-// findBlockRecord returns the offset of the first valid message record of data at or after from, len(data) when there
-// is none.
+// findBlockRecord returns the offset of the first valid record of data at or after from, len(data) when there is none.
+// To hash few offsets that begin no record, it expects sequences below 2^40.
 func findBlockRecord(data []byte, from int, sum hash.Hash64) int {
-	for at := from + blockHeaderSize; at < len(data); at++ {
-		i := bytes.Index(data[at:], []byte("audit.")) // the subject of a record, behind its header
-		if i < 0 {
-			break
+	for at := from; at+blockHeaderSize+blockSumSize <= len(data); at++ {
+		seq := binary.LittleEndian.Uint64(data[at+4:]) &^ (blockErased | blockTombstone)
+		if seq == 0 || seq >= 1<<40 {
+			continue
 		}
-		at += i
-		if _, ok := parseBlockRecord(data[at-blockHeaderSize:], sum); ok {
-			return at - blockHeaderSize
+		if _, ok := parseBlockRecord(data[at:], sum); ok {
+			return at
 		}
 	}
 	return len(data)
+}
+
+// readBlock reads the records of a block file. missing is the number of bytes, at least one, that a damaged file should
+// hold behind those that are returned.
+func readBlock(path string) (data []byte, missing int64, err error) {
+	if data, err = os.ReadFile(path); err != nil {
+		return nil, 0, err
+	}
+	data, missing = decompressBlock(data)
+	return data, missing, nil
+}
+
+// decompressBlock returns the records of a compressed block, and any other block as it is. A compressed one begins with
+// "cmp" and a 1 for S2, has the size of its records as a varint and all but the last 8 bytes of them as an S2 stream,
+// then these.
+func decompressBlock(b []byte) (data []byte, missing int64) {
+	if !bytes.HasPrefix(b, []byte("cmp\x01")) {
+		return b, 0
+	}
+	size, n := binary.Uvarint(b[4:])
+	if n <= 0 || 4+n+blockSumSize > len(b) || size > maxBlockFile {
+		return nil, int64(len(b))
+	}
+	end := len(b) - blockSumSize
+	data, err := io.ReadAll(io.LimitReader(s2.NewReader(bytes.NewReader(b[4+n:end])), maxBlockFile))
+	if err != nil {
+		return data, max(int64(size)-int64(len(data)), 1)
+	}
+	return append(data, b[end:]...), 0
 }
 
 // SetDamageAside moves each damaged block into folder and puts a block with its readable records in its place. The
@@ -315,13 +355,13 @@ func (f *AuditFiles) SetDamageAside(folder string) error {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(folder), 0o700); err != nil {
-		return fmt.Errorf("setting the damaged audit log aside: %w", err)
+		return fmt.Errorf("setting damaged files aside: %w", err)
 	}
 	switch free, err := FreeBytes(filepath.Dir(damaged[0].path)); {
 	case err != nil:
-		return fmt.Errorf("setting the damaged audit log aside: %w", err)
+		return fmt.Errorf("setting damaged files aside: %w", err)
 	case free < need:
-		return fmt.Errorf("setting the damaged audit log aside: it needs %d MiB of disk space, %d MiB are free",
+		return fmt.Errorf("setting damaged files aside: it needs %d MiB of disk space, %d MiB are free",
 			need>>20, free>>20)
 	}
 	err := os.Mkdir(folder, 0o700)
@@ -337,7 +377,7 @@ func (f *AuditFiles) SetDamageAside(folder string) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("setting the damaged audit log aside: %w", err)
+		return fmt.Errorf("setting damaged files aside: %w", err)
 	}
 	return nil
 }
@@ -347,7 +387,7 @@ func (f *AuditFiles) SetDamageAside(folder string) error {
 func (b blockFile) replace(folder string) error {
 	var readable []byte
 	if len(b.ranges) > 0 {
-		data, err := os.ReadFile(b.path)
+		data, _, err := readBlock(b.path)
 		if err != nil {
 			return err
 		}

@@ -94,6 +94,7 @@ func Run(ctx context.Context, a *cli.App, cfg config.Config, cfgErr error) []Che
 	}
 	x.checkEnvironment()
 	x.checkDisk()
+	x.checkDamage()
 	x.checkAnchors()
 	x.checkNATSTool()
 	x.checkSystem(ctx)

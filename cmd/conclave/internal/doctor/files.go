@@ -19,6 +19,7 @@ import (
 	"conclave/config"
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
+	"conclave/pkg/damage"
 	"conclave/subjects"
 )
 
@@ -193,6 +194,20 @@ func (x *examination) checkDisk() {
 		x.warn("disk", "free some space soon", "%s", text)
 	default:
 		x.ok("disk", "%s", text)
+	}
+}
+
+// checkDamage fails for each damage of the data folder that the user has not accepted.
+func (x *examination) checkDamage() {
+	reports, err := damage.Read(x.Home.Data)
+	if err != nil {
+		x.fail("data", damage.Remedy, "%v", err)
+	}
+	for _, r := range reports {
+		x.fail("data", damage.Remedy, "found %s: %s", r.Found.Local().Format(time.DateTime), r)
+	}
+	if err == nil && len(reports) == 0 {
+		x.ok("data", "no start has found damage")
 	}
 }
 

@@ -1,0 +1,247 @@
+package bus
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"conclave/pkg/damage"
+	"conclave/pkg/file"
+	"conclave/subjects"
+)
+
+// FindDamagedStreams compares the files of the streams with the counts of the last run, which [Server.KeepCounts]
+// wrote, and reads every message. Damaged files of streams outside the audit log are moved to a folder of damaged files,
+// and their readable messages left in place, see [AuditFiles.SetDamageAside]. The server must be stopped: it drops the
+// rest of a damaged block when it starts, or does not start the stream, or serves older values of a bucket.
+func FindDamagedStreams(home Home) (found []damage.Report, err error) {
+	now := time.Now()
+	add := func(kept, stream, format string, v ...any) {
+		found = append(found, damage.Report{
+			Found: now, Kept: kept, Text: describeStream(stream) + ": " + fmt.Sprintf(format, v...),
+		})
+	}
+	before, err := home.readCounts()
+	if err != nil {
+		found = append(found, damage.Report{Found: now, Text: "the counts of the streams (" + home.countsPath() +
+			") cannot be read: whether messages are missing is not known"})
+	}
+	dirs, err := filepath.Glob(home.streamFolder("*", "*"))
+	if err != nil {
+		return found, err
+	}
+	folder := damage.Folder(home.Data, now)
+	for _, dir := range dirs {
+		f, err := OpenAuditFiles(dir)
+		if err != nil {
+			return found, err
+		}
+		account := filepath.Base(filepath.Dir(filepath.Dir(dir)))
+		count := before[account+"/"+f.stream]
+		delete(before, account+"/"+f.stream)
+		if missing := f.missingBlocks(count.Blocks); len(missing) > 0 {
+			add("", f.stream, "files of messages are missing or empty: %s", strings.Join(missing, ", "))
+		}
+		if count.Messages > 0 && f.last < count.Last {
+			add("", f.stream, "messages %d to %d, the last ones, are missing", f.last+1, count.Last)
+		}
+		if len(f.damage) == 0 || account == subjects.Audit { // see auditlog.OpenFiles
+			continue
+		}
+		kept := filepath.Join(folder, f.stream)
+		if err := f.SetDamageAside(kept); err != nil {
+			return found, err
+		}
+		bytes := int64(0)
+		for _, d := range f.damage {
+			bytes += d.Bytes
+		}
+		if f.damage[0].Tail {
+			add(kept, f.stream, "its last %d bytes, after message %d, are no whole message, as a power failure leaves "+
+				"one that was not acknowledged", bytes, f.damage[0].After)
+		} else {
+			add(kept, f.stream, "%d bytes in %d places of its files cannot be read, the first after message %d", bytes,
+				len(f.damage), f.damage[0].After)
+		}
+	}
+	for name, count := range before {
+		if _, stream, _ := strings.Cut(name, "/"); count.Messages > 0 {
+			add("", stream, "it is missing, with %d messages", count.Messages)
+		}
+	}
+	return found, nil
+}
+
+// missingBlocks returns the names of the blocks that have no file, or an empty one.
+func (f *AuditFiles) missingBlocks(blocks []int) (out []string) {
+	for _, index := range blocks {
+		if !slices.ContainsFunc(f.blocks, func(b blockFile) bool { return b.index == index && b.size > 0 }) {
+			out = append(out, fmt.Sprintf("%d.blk", index))
+		}
+	}
+	return out
+}
+
+// describeStream returns the name of a stream and the purpose that the table gives it.
+func describeStream(name string) string {
+	for _, st := range subjects.Table().Streams {
+		if st.Name == name {
+			return fmt.Sprintf("stream %s (%s)", name, st.Doc)
+		}
+	}
+	return "stream " + name
+}
+
+// streamCount is the content of a stream at some time.
+type streamCount struct {
+	Last     uint64 `json:"last"` // sequence of the last message, which the stream has unless it is empty
+	Messages uint64 `json:"messages"`
+	Blocks   []int  `json:"blocks"` // indices of its block files with content
+}
+
+// counts are the contents of all streams, by account/name.
+type counts map[string]streamCount
+
+// countsFile is the content of the file of the counts.
+type countsFile struct {
+	Streams counts `json:"streams"`
+	SHA256  string `json:"sha256"` // of Streams in JSON
+}
+
+// countsPath is the file beside the streams with their counts, by which a start finds lost messages.
+func (h Home) countsPath() string { return filepath.Join(h.Data, "streams.json") }
+
+// readCounts reads the counts of the last run, none without a file.
+func (h Home) readCounts() (counts, error) {
+	b, err := os.ReadFile(h.countsPath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var f countsFile
+	if err == nil {
+		err = json.Unmarshal(b, &f)
+	}
+	if err == nil && f.Streams.sum() != f.SHA256 {
+		err = errors.New("wrong checksum")
+	}
+	return f.Streams, err
+}
+
+func (c counts) sum() string {
+	b, _ := json.Marshal(c) // numbers only
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+// writeCounts replaces the counts; they are on disk when it returns.
+func (h Home) writeCounts(c counts) error {
+	b, err := json.Marshal(countsFile{c, c.sum()})
+	if err == nil {
+		err = file.Replace(h.countsPath(), append(b, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("writing the counts of the streams: %w", err)
+	}
+	return nil
+}
+
+// ForgetAuditCounts removes the counts of the audit log, which begins again when it is rotated. The server must be
+// stopped.
+func (h Home) ForgetAuditCounts() error {
+	kept, err := h.readCounts()
+	if err != nil || kept == nil { // the next start reports it
+		return nil
+	}
+	for name := range kept {
+		if strings.HasPrefix(name, subjects.Audit+"/") {
+			delete(kept, name)
+		}
+	}
+	return h.writeCounts(kept)
+}
+
+// countStreams returns the counts of all streams, none while the server is down.
+func (s *Server) countStreams(home Home) counts {
+	s.mu.Lock()
+	ns := s.ns
+	s.mu.Unlock()
+	if ns == nil {
+		return nil
+	}
+	js, err := ns.Jsz(&server.JSzOptions{Accounts: true, Streams: true})
+	if err != nil {
+		return nil
+	}
+	out := counts{}
+	for _, a := range js.AccountDetails {
+		for _, st := range a.Streams {
+			out[a.Name+"/"+st.Name] = streamCount{
+				st.State.LastSeq, st.State.Msgs,
+				listBlocks(home.streamFolder(a.Name, st.Name)),
+			}
+		}
+	}
+	return out
+}
+
+// streamFolder is where the server keeps a stream of an account.
+func (h Home) streamFolder(account, stream string) string {
+	return filepath.Join(h.Store(), "jetstream", account, "streams", stream)
+}
+
+// listBlocks returns the indices of the block files of a stream that are not empty.
+func listBlocks(dir string) (out []int) {
+	files, _ := os.ReadDir(filepath.Join(dir, "msgs")) // one that cannot be read is not checked
+	for _, e := range files {
+		index, err := strconv.Atoi(strings.TrimSuffix(e.Name(), ".blk"))
+		if info, ierr := e.Info(); err == nil && ierr == nil && info.Size() > 0 {
+			out = append(out, index)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// countInterval is how often the counts of the streams are written. A loss of later messages can only be found by the
+// damage that caused it.
+const countInterval = time.Second
+
+// KeepCounts writes the counts of the streams when they change, every countInterval, until ctx ends, and then once
+// more. An error is logged once.
+func (s *Server) KeepCounts(ctx context.Context, home Home) {
+	tick := time.NewTicker(countInterval)
+	defer tick.Stop()
+	var written counts
+	failed := false
+	for ended := false; !ended; {
+		select {
+		case <-ctx.Done():
+			ended = true
+		case <-tick.C:
+		}
+		current := s.countStreams(home)
+		if len(current) == 0 || reflect.DeepEqual(current, written) {
+			continue
+		}
+		err := home.writeCounts(current)
+		if err != nil && !failed {
+			s.logWarning("a loss of messages may not be found", "err", err)
+		}
+		if failed = err != nil; !failed {
+			written = current
+		}
+	}
+}

@@ -1,0 +1,213 @@
+package bus_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"conclave/pkg/bus"
+	"conclave/pkg/datatest"
+	"conclave/subjects"
+)
+
+// filledHomes returns the data folders of a system that was killed, and of one that was stopped: QUERIES has 40
+// messages, some of them in a compressed block, and the bucket flow has 20 keys, each written twice.
+func filledHomes(t *testing.T) (killed, stopped bus.Home) {
+	t.Helper()
+	b := startBus(t)
+	for role, subject := range map[string]string{"user": "query.received", "broker": "core.API.$KV.flow.k%d"} {
+		nc, err := b.Dial(role)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		for i := range 40 {
+			name := subject
+			if strings.Contains(name, "%") {
+				name = fmt.Sprintf(name, i%20)
+			}
+			text := bytes.Repeat([]byte{byte('a' + i%26)}, 300_000)
+			m, err := nc.Request(name, text, testTimeout)
+			if err != nil || !bytes.Contains(m.Data, []byte(`"seq"`)) {
+				t.Fatalf("%s: %v, %s", name, err, m.Data)
+			}
+		}
+	}
+	running := bus.Home{Data: filepath.Dir(b.Keys.Dir)}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	b.Server.KeepCounts(ended, running)
+	killed = copyStreams(t, running)
+	b.Server.Stop(t.Context())
+	return killed, copyStreams(t, running)
+}
+
+// copyStreams copies the streams and their counts into a new data folder, which gets keys of its own.
+func copyStreams(t *testing.T, from bus.Home) bus.Home {
+	t.Helper()
+	home := bus.Home{Data: datatest.Dir(t)}
+	if err := os.CopyFS(home.Store(), os.DirFS(from.Store())); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(filepath.Join(from.Data, "streams.json"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(home.Data, "streams.json"), b, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	lasting, _ := subjects.Table().Roles()
+	if _, err := home.Keys().Ensure(lasting); err != nil {
+		t.Fatal(err)
+	}
+	return home
+}
+
+// countServed starts a server and returns how many messages it has in a stream.
+func countServed(t *testing.T, home bus.Home, stream string) uint64 {
+	t.Helper()
+	s, err := bus.StartServer(bus.ServerConfig{Store: home.Store()}, home.Keys(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Stop(context.Background())
+	if err := s.Provision(t.Context(), []byte("genesis")); err != nil {
+		t.Fatal(err)
+	}
+	for _, st := range s.StreamSizes() {
+		if st.Name == stream {
+			return st.Messages
+		}
+	}
+	return 0
+}
+
+// TestStreamDamageIsFound damages the files of streams as a disk or a hand can, and starts a server on them. Each loss
+// is reported with the stream; a damage without a loss and no damage are not. The readable messages are served.
+func TestStreamDamageIsFound(t *testing.T) {
+	t.Parallel()
+	killed, stopped := filledHomes(t)
+	const streams = "jetstream/jetstream/CORE/streams/"
+	flip := func(at float64) func(path string) error {
+		return func(path string) error {
+			b, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			b[int(at*float64(len(b)-1))] ^= 0x10
+			return os.WriteFile(path, b, 0o600)
+		}
+	}
+	cut := func(keep float64) func(path string) error {
+		return func(path string) error {
+			info, err := os.Stat(path)
+			if err != nil {
+				return err
+			}
+			return os.Truncate(path, int64(keep*float64(info.Size())))
+		}
+	}
+	for _, tt := range []struct {
+		name, file string
+		damage     func(path string) error
+		want       string // "" = nothing is lost
+		served     uint64 // questions that the server has then; 0 = it is not started
+	}{
+		{"nothing", "", nil, "", 40},
+		{"the index is gone", streams + "QUERIES/msgs/index.db", os.RemoveAll, "", 0},
+		{"a byte of a message", streams + "QUERIES/msgs/2.blk", flip(0.4), "stream QUERIES", 39},
+		{"a byte of a compressed block", streams + "QUERIES/msgs/1.blk", flip(0.5), "stream QUERIES", 23},
+		{"a byte of a bucket", streams + "KV_flow/msgs/2.blk", flip(0.6), "stream KV_flow", 0},
+		{"the end is cut off", streams + "QUERIES/msgs/2.blk", cut(0.7), "stream QUERIES", 0},
+		{"an empty block", streams + "QUERIES/msgs/2.blk", cut(0), "stream QUERIES", 0},
+		{"a block is gone", streams + "QUERIES/msgs/1.blk", os.Remove, "stream QUERIES", 0},
+		{"the last block is gone", streams + "KV_flow/msgs/2.blk", os.Remove, "stream KV_flow", 0},
+		{"the first block of a bucket is gone", streams + "KV_flow/msgs/1.blk", os.Remove, "stream KV_flow", 0},
+		{"a stream is gone", streams + "QUERIES", os.RemoveAll, "stream QUERIES", 0},
+		{"a bucket is gone", streams + "KV_flow", os.RemoveAll, "stream KV_flow", 0},
+		{"the settings of a stream are gone", streams + "QUERIES/meta.inf", os.Remove, "", 40},
+		{"the settings of a stream are damaged", streams + "KV_flow/meta.inf", flip(0.5), "", 0},
+		{"the counts are damaged", "streams.json", flip(0.5), "the counts of the streams", 0},
+	} {
+		for after, from := range map[string]bus.Home{"killed": killed, "stopped": stopped} {
+			t.Run(tt.name+", "+after, func(t *testing.T) {
+				t.Parallel()
+				home := copyStreams(t, from)
+				if tt.damage != nil {
+					if err := tt.damage(filepath.Join(home.Data, tt.file)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				found, err := bus.FindDamagedStreams(home)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if (len(found) > 0) != (tt.want != "") {
+					t.Fatalf("found %v, want %q", found, tt.want)
+				}
+				for _, r := range found {
+					if !strings.HasPrefix(r.Text, tt.want) {
+						t.Errorf("found %v, want %q", r, tt.want)
+					}
+				}
+				kept, err := filepath.Glob(filepath.Join(home.Data, "damaged", "*", "*", "*.blk"))
+				if err != nil || strings.HasPrefix(tt.name, "a byte") && len(kept) != 1 {
+					t.Errorf("the damaged files were not kept: %v, %v", kept, err)
+				}
+				if tt.served == 0 {
+					return
+				}
+				if n := countServed(t, home, "QUERIES"); n != tt.served {
+					t.Errorf("%d questions are served, want %d", n, tt.served)
+				}
+			})
+		}
+	}
+}
+
+// TestCountsAreWritten: the counts follow the streams, so that a loss is found without a clean stop, and a rotation
+// makes them forget the audit log.
+func TestCountsAreWritten(t *testing.T) {
+	t.Parallel()
+	b := startBus(t)
+	home := bus.Home{Data: filepath.Dir(b.Keys.Dir)}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b.Server.KeepCounts(ctx, home)
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	nc, err := b.Dial("user")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if _, err := nc.Request("query.received", []byte("hello"), testTimeout); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(home.Data, "streams.json")
+	holds := func(text string) bool {
+		data, err := os.ReadFile(path)
+		return err == nil && bytes.Contains(data, []byte(text))
+	}
+	for end := time.Now().Add(testTimeout); !holds(`"CORE/QUERIES":{"last":1,"messages":1,"blocks":[1]}`); {
+		if time.Now().After(end) {
+			t.Fatal("the counts do not follow")
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	cancel()
+	<-done
+	if !holds(`"AUDIT/AUDIT":{"last":1`) {
+		t.Error("the audit log is not counted")
+	}
+	if err := home.ForgetAuditCounts(); err != nil || holds("AUDIT/AUDIT") || !holds("CORE/QUERIES") {
+		t.Errorf("after a rotation: %v", err)
+	}
+}
