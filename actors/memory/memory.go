@@ -25,6 +25,7 @@ import (
 	"conclave/actors/memory/recall"
 	"conclave/actors/memory/store"
 	"conclave/pkg/actor"
+	"conclave/pkg/damage"
 	"conclave/pkg/model/scripted"
 	"conclave/subjects"
 )
@@ -132,7 +133,12 @@ func Open(ctx context.Context, cfg Config, data string, a Audit, h Hasher) *Memo
 	}
 	db, err := store.Open(ctx, DatabaseFile(data), o)
 	if err != nil {
-		return newUnavailable(err, a, h)
+		return newUnavailable(errors.Join(err, reportDamage(data, err)), a, h)
+	}
+	if lost := db.Lost(); lost != "" {
+		if err := damage.Add(data, damage.Report{Found: time.Now(), Text: "memory: " + lost}); err != nil {
+			return newUnavailable(errors.Join(err, db.Close(ctx)), a, h)
+		}
 	}
 	// The last shutdown may have had no time to rewrite the file without forgotten content.
 	if pending, err := db.NeedsRewrite(ctx); err == nil && pending {
@@ -145,9 +151,17 @@ func Open(ctx context.Context, cfg Config, data string, a Audit, h Hasher) *Memo
 	}
 	m, err := newMemory(ctx, cfg, db, a, h, time.Now)
 	if err != nil {
-		return newUnavailable(errors.Join(err, db.Close(ctx)), a, h)
+		return newUnavailable(errors.Join(err, reportDamage(data, err), db.Close(ctx)), a, h)
 	}
 	return m
+}
+
+// reportDamage adds err to the damage of the data folder if it means that the database is damaged or missing.
+func reportDamage(data string, err error) error {
+	if !errors.Is(err, store.ErrDamaged) {
+		return nil
+	}
+	return damage.Add(data, damage.Report{Found: time.Now(), Text: "memory is unavailable: " + err.Error()})
 }
 
 // newUnavailable returns an actor without a database. It consumes no events, so that they wait in the stream, and

@@ -114,12 +114,16 @@ func (s *Store) prepareFile(ctx context.Context) error {
 }
 
 // createFile creates an empty memory. It is written under another name first, so that a crash leaves no file or a
-// complete one. A log without its file is [ErrDamaged]: a new file would not match it. If another process creates the
+// complete one. A log or a count of writes without its file is [ErrDamaged]: a new file would not match it. If another process creates the
 // file meanwhile, that one is kept and the result is nil.
 func (s *Store) createFile(ctx context.Context) error {
 	if _, err := os.Lstat(s.path + walSuffix); err == nil {
 		return fmt.Errorf("%w: %s is missing but its log %s exists; restore the file, or move the log away to start "+
 			"a new memory", ErrDamaged, s.path, s.path+walSuffix)
+	}
+	if n, err := readCount(s.path); n > 0 || err != nil {
+		return fmt.Errorf("%w: %s is missing, and had entries; restore it from a backup, or delete %s to start a new "+
+			"memory", ErrDamaged, s.path, s.path+countSuffix)
 	}
 	fresh := fmt.Sprintf("%s%s-%d", s.path, newSuffix, os.Getpid())
 	for _, leftover := range []string{fresh, fresh + walSuffix} {

@@ -17,7 +17,7 @@ const (
 // createMeta creates the table meta, which migrate needs.
 func createMeta(ctx context.Context, db *sql.DB) error {
 	_, err := db.ExecContext(ctx, `CREATE TABLE meta (name VARCHAR PRIMARY KEY, value BIGINT NOT NULL);
-INSERT INTO meta VALUES ('schema', 0), ('high', 0), ('forgot', 0)`)
+INSERT INTO meta VALUES ('schema', 0), ('high', 0), ('forgot', 0), ('writes', 0)`)
 	return explainError(err)
 }
 

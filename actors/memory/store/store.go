@@ -73,6 +73,8 @@ type Store struct {
 	statements statementCache
 	accesses   accessCounts
 	steps      []string // of the schema
+	count      *os.File // of the acknowledged transactions, see openCount
+	lost       string   // see [Store.Lost]
 
 	lifecycle sync.RWMutex // guards closed: held for reading while a write is queued or a read begins
 	closed    bool
@@ -103,14 +105,17 @@ func openWithSteps(ctx context.Context, path string, o Options, steps []string) 
 		if s.engine != nil {
 			err = errors.Join(err, s.engine.close())
 		}
+		if s.count != nil {
+			err = errors.Join(err, s.count.Close())
+		}
 		free()
 		return nil, err
 	}
 	return s, nil
 }
 
-// start creates or opens the file, removes leftovers of a crash, migrates, denies DuckDB other files and starts the
-// writer. On an error the caller closes s.engine, if it is set.
+// start creates or opens the file, removes leftovers of a crash, migrates, denies DuckDB other files, reads everything
+// and starts the writer. On an error the caller closes s.engine and s.count, if they are set.
 func (s *Store) start(ctx context.Context) error {
 	if err := s.prepareFile(ctx); err != nil {
 		return err
@@ -129,8 +134,15 @@ func (s *Store) start(ctx context.Context) error {
 	if err := s.engine.lockDown(ctx); err != nil {
 		return err
 	}
+	if err := s.readAll(ctx); err != nil {
+		return errors.Join(err, s.engine.skipCheckpoint(ctx))
+	}
 	s.statements.db = s.db
-	s.writer, err = newWriter(ctx, s)
+	writes, err := s.openCount(ctx)
+	if err != nil {
+		return err
+	}
+	s.writer, err = newWriter(ctx, s, writes)
 	return err
 }
 
@@ -167,7 +179,7 @@ func (s *Store) Close(ctx context.Context) error {
 	if _, err := s.db.ExecContext(context.WithoutCancel(ctx), "CHECKPOINT "+catalog); err != nil {
 		errs = append(errs, fmt.Errorf("checkpointing: %w", explainError(err)))
 	}
-	errs = append(errs, s.writer.close(), s.statements.close(), s.engine.close())
+	errs = append(errs, s.writer.close(), s.statements.close(), s.engine.close(), s.count.Close())
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("closing the memory: %w", err)
 	}

@@ -36,6 +36,7 @@ type writer struct {
 
 	nextRow    int64
 	nextEntity int64
+	writes     int64          // transactions so far, see openCount
 	dims       map[string]int // of each model's vectors
 }
 
@@ -48,10 +49,10 @@ type appender interface {
 }
 
 // newWriter reads the counters of the file and starts the goroutine of the writer, which ends when its queue is closed.
-// ctx only bounds the start.
-func newWriter(ctx context.Context, s *Store) (w *writer, err error) {
+// ctx only bounds the start. writes is the number of transactions so far.
+func newWriter(ctx context.Context, s *Store, writes int64) (w *writer, err error) {
 	w = &writer{
-		store: s, queue: make(chan *writeRequest, maxQueued), stopped: make(chan struct{}),
+		store: s, writes: writes, queue: make(chan *writeRequest, maxQueued), stopped: make(chan struct{}),
 		prepared: map[string]*sql.Stmt{}, appenders: map[string]appender{}, dims: map[string]int{},
 	}
 	if w.conn, err = s.db.Conn(ctx); err != nil {
@@ -215,7 +216,7 @@ func (w *writer) commitOnce(careful bool, batch ...*writeRequest) (t *tx, err er
 		}
 	}
 	if err == nil {
-		err = t.flush()
+		_, err = t.exec("UPDATE meta SET value = ? WHERE name = 'writes'", w.writes+1)
 	}
 	if err == nil {
 		if _, cerr := w.conn.ExecContext(context.Background(), "COMMIT"); cerr != nil {
@@ -230,7 +231,8 @@ func (w *writer) commitOnce(careful bool, batch ...*writeRequest) (t *tx, err er
 		_, _ = w.conn.ExecContext(context.Background(), "ROLLBACK")
 		return nil, err
 	}
-	w.nextRow, w.nextEntity = t.nextRow, t.nextEntity
+	w.nextRow, w.nextEntity, w.writes = t.nextRow, t.nextEntity, w.writes+1
+	_ = w.store.writeCount(w.writes) // the change is durable; an older count finds fewer losses
 	for model, dims := range t.dims {
 		w.dims[model] = dims
 	}
