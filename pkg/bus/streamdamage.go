@@ -24,9 +24,9 @@ import (
 )
 
 // FindDamagedStreams compares the files of the streams with the counts of the last run, which [Server.KeepCounts]
-// wrote, and reads every message. Damaged files of streams outside the audit log are moved to a folder of damaged files,
-// and their readable messages left in place, see [AuditFiles.SetDamageAside]. The server must be stopped: it drops the
-// rest of a damaged block when it starts, or does not start the stream, or serves older values of a bucket.
+// wrote, and reads every message. Damaged files of streams outside the audit log are moved to a folder of damaged
+// files, and their readable messages left in place, see [AuditFiles.SetDamageAside]. The server must be stopped: it
+// drops the rest of a damaged block when it starts, or does not start the stream, or serves older values of a bucket.
 func FindDamagedStreams(home Home) (found []damage.Report, err error) {
 	now := time.Now()
 	add := func(kept, stream, format string, v ...any) {
@@ -69,12 +69,14 @@ func FindDamagedStreams(home Home) (found []damage.Report, err error) {
 		for _, d := range f.damage {
 			bytes += d.Bytes
 		}
-		if f.damage[0].Tail {
+		switch first := f.damage[0]; {
+		case first.Tail && first.Zeros: // nothing acknowledged is lost, unless it was reported above
+		case first.Tail:
 			add(kept, f.stream, "its last %d bytes, after message %d, are no whole message, as a power failure leaves "+
-				"one that was not acknowledged", bytes, f.damage[0].After)
-		} else {
+				"one that was not acknowledged", bytes, first.After)
+		default:
 			add(kept, f.stream, "%d bytes in %d places of its files cannot be read, the first after message %d", bytes,
-				len(f.damage), f.damage[0].After)
+				len(f.damage), first.After)
 		}
 	}
 	for name, count := range before {
@@ -215,22 +217,32 @@ func listBlocks(dir string) (out []int) {
 	return out
 }
 
-// countInterval is how often the counts of the streams are written. A loss of later messages can only be found by the
-// damage that caused it.
-const countInterval = time.Second
+// Intervals at which the counts of the streams are compared: by totals, and each stream after so many of these.
+// A loss of later messages can only be found by the damage that caused it.
+const (
+	countInterval = 200 * time.Millisecond
+	countAllAfter = 5
+)
 
-// KeepCounts writes the counts of the streams when they change, every countInterval, until ctx ends, and then once
-// more. An error is logged once.
+// KeepCounts writes the counts of the streams when they change, within countInterval as a rule, until ctx ends, and
+// then once more. An error is logged once.
 func (s *Server) KeepCounts(ctx context.Context, home Home) {
 	tick := time.NewTicker(countInterval)
 	defer tick.Stop()
 	var written counts
+	var totals [2]int64
 	failed := false
-	for ended := false; !ended; {
+	for n, ended := 0, false; !ended; n++ {
 		select {
 		case <-ctx.Done():
 			ended = true
 		case <-tick.C:
+		}
+		c := s.Counters()
+		before := totals
+		totals = [2]int64{c["stored_messages"], c["stored_bytes"]}
+		if totals == before && n%countAllAfter > 0 && !ended {
+			continue
 		}
 		current := s.countStreams(home)
 		if len(current) == 0 || reflect.DeepEqual(current, written) {

@@ -132,6 +132,16 @@ func TestStreamDamageIsFound(t *testing.T) {
 		{"a bucket is gone", streams + "KV_flow", os.RemoveAll, "stream KV_flow", 0},
 		{"the settings of a stream are gone", streams + "QUERIES/meta.inf", os.Remove, "", 40},
 		{"the settings of a stream are damaged", streams + "KV_flow/meta.inf", flip(0.5), "", 0},
+		{
+			"zeros at the end, as a power failure leaves them", streams + "QUERIES/msgs/2.blk",
+			func(path string) error {
+				b, err := os.ReadFile(path)
+				if err != nil {
+					return err
+				}
+				return os.WriteFile(path, append(b, make([]byte, 442)...), 0o600)
+			}, "", 40,
+		},
 		{"the counts are damaged", "streams.json", flip(0.5), "the counts of the streams", 0},
 	} {
 		for after, from := range map[string]bus.Home{"killed": killed, "stopped": stopped} {
