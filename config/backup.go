@@ -2,11 +2,14 @@ package config
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -15,7 +18,9 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/audit"
 	"conclave/pkg/auditlog"
+	"conclave/pkg/backup"
 	"conclave/pkg/bus"
+	"conclave/pkg/damage"
 	"conclave/subjects"
 )
 
@@ -149,6 +154,109 @@ func (r *Instance) pauseForBackup(conn net.Conn, lines *bufio.Scanner) error {
 		}
 	}
 	return errBackupFailed
+}
+
+// Times of scheduled backups.
+const (
+	firstBackup = 10 * time.Minute // after the start
+	backupRetry = time.Hour        // after one that failed
+	quietTime   = time.Minute      // without a stored message; longer than an hour is not waited for it
+)
+
+// BackupFolder is the folder of the scheduled backups of home.
+func (c Config) BackupFolder(home bus.Home) string {
+	return cmp.Or(c.System.Backup.Folder, filepath.Clean(home.Data)+"-backups")
+}
+
+// keepBackups makes a backup whenever the newest is older than configured, at a quiet moment, until ctx ends. log may
+// be nil.
+func (r *Instance) keepBackups(ctx context.Context, c Config, home bus.Home, log *slog.Logger) {
+	if c.System.Backup.Every == 0 {
+		return
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	wait := firstBackup
+	for {
+		made, err := backup.ListScheduled(c.BackupFolder(home))
+		if len(made) > 0 {
+			wait = max(wait, time.Until(made[0].Time.Add(c.System.Backup.Every)))
+		}
+		if err != nil {
+			log.Error("scheduled backups cannot be listed", "err", err)
+		}
+		if !sleep(ctx, wait) || !r.awaitQuiet(ctx) {
+			return
+		}
+		wait = firstBackup
+		if path, err := r.makeBackup(ctx, c, home); err == nil {
+			log.Info("backup made and verified", "path", path)
+		} else if ctx.Err() == nil {
+			log.Error("the scheduled backup failed", "err", err, "next", backupRetry)
+			wait = backupRetry
+		}
+	}
+}
+
+// sleep waits for d, and reports whether ctx has not ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// awaitQuiet waits until no message was stored for quietTime, an hour at most, and reports whether ctx has not ended.
+func (r *Instance) awaitQuiet(ctx context.Context) bool {
+	for end := time.Now().Add(time.Hour); time.Now().Before(end); {
+		before := r.server.Counters()["stored_messages"]
+		if !sleep(ctx, quietTime) {
+			return false
+		}
+		if r.server.Counters()["stored_messages"] == before {
+			break
+		}
+	}
+	return true
+}
+
+// makeBackup makes a scheduled backup, verifies it and deletes those that are too many. It fails when the disk has less
+// space than twice the data and 1 GiB: a full disk would stop the system. While damage is not accepted it deletes none:
+// the older ones may have what is lost.
+func (r *Instance) makeBackup(ctx context.Context, c Config, home bus.Home) (path string, err error) {
+	folder := c.BackupFolder(home)
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return "", err
+	}
+	size, err := backup.Size(home)
+	if err != nil {
+		return "", err
+	}
+	if free, err := bus.FreeBytes(folder); err != nil || free < 2*size+1<<30 {
+		return "", errors.Join(err, fmt.Errorf("%s has %d MiB of free space, and %d MiB are needed", folder, free>>20,
+			(2*size+1<<30)>>20))
+	}
+	path = backup.ScheduledPath(folder, time.Now())
+	err = r.recordBackup(ctx, c, home, func() error {
+		_, err := backup.Create(ctx, path, backup.Options{
+			Home: home, Build: c.wiring.Version,
+			Pause: func(context.Context) (func() bool, error) { return r.server.Pause(maxPause), nil },
+		})
+		if err == nil {
+			err = backup.Check(ctx, path)
+		}
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	if found, err := damage.Read(home.Data); err != nil || len(found) > 0 {
+		return path, err
+	}
+	return path, backup.PruneScheduled(folder, c.System.Backup.Keep)
 }
 
 // Backup is the part of a running system in a backup. It is used by one goroutine.

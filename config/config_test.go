@@ -46,7 +46,8 @@ func TestShipped(t *testing.T) {
 	}
 	want := config.System{
 		Listen: "127.0.0.1:4222", Sync: "always", AuditMax: 1 << 30, EventMax: 1 << 30,
-		AuditHead: config.AuditHead{Keyring: true}, LogLevel: "info", LogMax: 10 << 20,
+		AuditHead: config.AuditHead{Keyring: true}, Backup: config.Backups{Every: 24 * time.Hour, Keep: 7},
+		LogLevel: "info", LogMax: 10 << 20,
 		Machines: config.Machines{Listen: "0.0.0.0:7422"},
 		Actor: config.Actor{
 			Concurrency: 64, Mailbox: 1024,

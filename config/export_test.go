@@ -1,6 +1,8 @@
 package config
 
 import (
+	"context"
+
 	"github.com/nats-io/nats.go"
 
 	"conclave/pkg/actor"
@@ -12,3 +14,8 @@ func (r *Reloader) Reload() error { return r.check(false) }
 
 // NewMCP is what the supervisor calls at each start of the actor mcp.
 func (c Config) NewMCP(home bus.Home, nc *nats.Conn) (actor.Actor, error) { return c.newMCP(home, nc) }
+
+// MakeBackup makes a scheduled backup now.
+func (r *Instance) MakeBackup(ctx context.Context, c Config, home bus.Home) (string, error) {
+	return r.makeBackup(ctx, c, home)
+}

@@ -16,7 +16,7 @@ func TestRenamedFieldNamesItsSuccessor(t *testing.T) {
 		{"web_search.yaml", "results: 3\n", ":1: results: unknown field: results was renamed to max_results"},
 		{"manifest.yaml", "shadow: []\n", ":1: shadow: unknown field: shadow was renamed to monitor_only"},
 		{"system.yaml", "trail: 2s\n", ":1: trail: unknown field; known here: listen, allow_remote, sync, audit_max, " +
-			"event_max, replicas, audit_head, log_level, log_max, telemetry, machines, actor, broker, gateway"},
+			"event_max, replicas, audit_head, backup, log_level, log_max, telemetry, machines, actor, broker, gateway"},
 	} {
 		dir := folder(t, map[string]string{tt.file: tt.text})
 		_, err := config.Load(dir)

@@ -80,6 +80,9 @@ func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, name
 		return nil, err
 	}
 	r.serveBackups(watching, c, home, log)
+	if slices.Contains(names, "broker") { // with --bus-only other processes have a part of the data
+		r.watch.Go(func() { r.keepBackups(watching, c, home, log) })
+	}
 	r.watch.Go(func() { r.server.WatchDisk(watching, time.Second) })
 	r.watch.Go(func() { r.server.KeepCounts(watching, home) })
 	r.watch.Go(func() { holdMemory(watching) })
@@ -148,6 +151,9 @@ func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log
 func openStreamFiles(home bus.Home) (files bus.AuditReaders, found []damage.Report, err error) {
 	streams, folder, damaged, err := auditlog.OpenFiles(home)
 	for _, d := range damaged {
+		if d.Tail && d.Zeros { // nothing that was acknowledged
+			continue
+		}
 		found = append(found, damage.Report{
 			Found: time.Now(), Kept: folder,
 			Text: "the audit log is damaged: " + d.String() + "; see conclave audit verify",

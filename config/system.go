@@ -25,6 +25,7 @@ type System struct {
 	EventMax    strict.Size `yaml:"event_max"`
 	Replicas    int         `yaml:"replicas"` // of each stream: 0 = 3 in a cluster and 1 otherwise, 1 or 3
 	AuditHead   AuditHead   `yaml:"audit_head"`
+	Backup      Backups     `yaml:"backup"`
 	LogLevel    string      `yaml:"log_level"` // debug, info, warn, error
 	LogMax      strict.Size `yaml:"log_max"`   // of the log file and its predecessor each; 0 = none
 	Telemetry   Telemetry   `yaml:"telemetry"`
@@ -52,6 +53,13 @@ type Machines struct {
 type AuditHead struct {
 	Keyring bool   `yaml:"keyring"` // in the system keyring, where there is one
 	File    string `yaml:"file"`    // absolute path of a file, "" = none
+}
+
+// Backups are the backups that the running system makes by itself.
+type Backups struct {
+	Every  time.Duration `yaml:"every"`  // 0 = none
+	Keep   int           `yaml:"keep"`   // how many; older ones are deleted
+	Folder string        `yaml:"folder"` // absolute path, "" = see [Config.BackupFolder]
 }
 
 // Broker is the settings of the broker for results and tool selection.
@@ -120,6 +128,13 @@ func (s System) Problems() (out strict.Problems) {
 	if f := s.AuditHead.File; f != "" && !filepath.IsAbs(f) {
 		out.Add("audit_head.file", "%q is not an absolute path", f)
 	}
+	if f := s.Backup.Folder; f != "" && !filepath.IsAbs(f) {
+		out.Add("backup.folder", "%q is not an absolute path", f)
+	}
+	if s.Backup.Every != 0 {
+		out.CheckDuration("backup.every", s.Backup.Every, time.Minute, 365*24*time.Hour)
+	}
+	out.CheckInt("backup.keep", s.Backup.Keep, 1, 1000)
 	if m := s.Machines; m.Listen != "off" {
 		if text := checkListenAddress(m.Listen, true); text != "" {
 			out.Add("machines.listen", `%s; or "off"`, text)

@@ -2,8 +2,6 @@ package backup
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -163,16 +161,12 @@ func unpack(ctx context.Context, s *source, dir string, progress func(done, all 
 		if err != nil {
 			return err
 		}
-		sum := sha256.New()
-		n, err := io.Copy(io.MultiWriter(to, sum), io.LimitReader(r, file.Size+1))
+		err = copyVerified(to, r, file)
 		if err := errors.Join(err, to.Sync(), to.Close()); err != nil {
-			return fmt.Errorf("%w: %s: %w", ErrUnreadable, file.Path, err)
-		}
-		if n != file.Size || hex.EncodeToString(sum.Sum(nil)) != file.SHA256 {
-			return fmt.Errorf("%w: %s is damaged: its checksum does not match", ErrUnreadable, file.Path)
+			return err
 		}
 		written = append(written, file)
-		done += n
+		done += file.Size
 		if progress != nil {
 			progress(done, all)
 		}

@@ -91,6 +91,7 @@ func Run(ctx context.Context, a *cli.App, cfg config.Config, cfgErr error) []Che
 		x.checkSandbox(cfg)
 		x.checkOllamaCloud(ctx, cfg.Models.Ollama)
 		x.checkHTTP(ctx, cfg)
+		x.checkBackups(cfg)
 	}
 	x.checkEnvironment()
 	x.checkDisk()

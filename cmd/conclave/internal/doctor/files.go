@@ -18,6 +18,7 @@ import (
 	"conclave/cmd/conclave/internal/term"
 	"conclave/config"
 	"conclave/pkg/audit"
+	"conclave/pkg/backup"
 	"conclave/pkg/bus"
 	"conclave/pkg/damage"
 	"conclave/subjects"
@@ -208,6 +209,30 @@ func (x *examination) checkDamage() {
 	}
 	if err == nil && len(reports) == 0 {
 		x.ok("data", "no start has found damage")
+	}
+}
+
+// checkBackups warns when scheduled backups are off, and when the newest is older than twice their interval. Before the
+// first start it reports nothing.
+func (x *examination) checkBackups(cfg config.Config) {
+	if x.neverStarted() {
+		return
+	}
+	folder, every := cfg.BackupFolder(x.Home), cfg.System.Backup.Every
+	made, err := backup.ListScheduled(folder)
+	switch {
+	case err != nil:
+		x.fail("backup", "make it readable for you", "%v", err)
+	case every == 0:
+		x.warn("backup", "set backup.every in system.yaml, or run conclave backup", "scheduled backups are off")
+	case len(made) == 0:
+		x.ok("backup", "none yet in %s; conclave up makes one after it has run for a while", folder)
+	case time.Since(made[0].Time) > 2*every:
+		x.warn("backup", "conclave logs says why, if it runs", "the newest of %s is of %s: %s",
+			term.Count(len(made), "backup"), made[0].Time.Local().Format(time.DateTime), made[0].Path)
+	default:
+		x.ok("backup", "%s, the newest of %s: %s", term.Count(len(made), "backup"),
+			made[0].Time.Local().Format(time.DateTime), made[0].Path)
 	}
 }
 
