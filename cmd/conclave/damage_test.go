@@ -223,9 +223,10 @@ func isDamageReported(t *testing.T, p *installation) (where []string, after cont
 	var health struct {
 		Degraded []string `json:"degraded"`
 	}
-	web := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(p.data, "http.sock"))
-	}}}
+	}
+	web := http.Client{Transport: &http.Transport{DialContext: dial}}
 	res, err := web.Get("http://localhost/health")
 	if err != nil {
 		t.Fatal(err)
@@ -328,6 +329,6 @@ func TestChaosDamage(t *testing.T) {
 		}
 		t.Logf("%s: lost %q, reported in %v", what, lost, where)
 	}
-	t.Logf("seed %d: of %d damages %d lost data and were reported, %d lost nothing and were reported, %d harmless", seed,
-		rounds, reported, alarms, harmless-1)
+	t.Logf("seed %d: of %d damages %d lost data and were reported, %d lost nothing and were reported, %d harmless",
+		seed, rounds, reported, alarms, harmless-1)
 }

@@ -127,8 +127,8 @@ type Damage struct {
 	// Tail means that no readable record follows in the stream. A crash during a write leaves such an end; the anchors
 	// show whether acknowledged records were in it.
 	Tail bool `json:"tail,omitempty"`
-	// Zeros means that it holds nothing else. With Tail it is a write that a power failure cut off before it was
-	// acknowledged.
+	// Zeros means that it ends in zeros, where a record has its checksum. With Tail it is a write that a power failure
+	// cut off before it was acknowledged.
 	Zeros bool `json:"zeros,omitempty"`
 }
 

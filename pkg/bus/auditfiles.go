@@ -145,7 +145,7 @@ func (f *AuditFiles) scanBlock(b *blockFile) error {
 			next := findBlockRecord(data, at+1, sum)
 			f.damage = append(f.damage, audit.Damage{
 				File: f.nameOf(*b), Offset: int64(at), Bytes: int64(next - at),
-				After: f.last, Zeros: len(bytes.Trim(data[at:next], "\x00")) == 0,
+				After: f.last, Zeros: bytes.HasSuffix(data[at:next], make([]byte, min(blockSumSize, next-at))),
 			})
 			at = next
 			continue

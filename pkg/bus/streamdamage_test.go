@@ -139,7 +139,8 @@ func TestStreamDamageIsFound(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				return os.WriteFile(path, append(b, make([]byte, 442)...), 0o600)
+				end := append([]byte{42, 1, 0, 0, 41}, make([]byte, 442)...) // a part of a message too
+				return os.WriteFile(path, append(b, end...), 0o600)
 			}, "", 40,
 		},
 		{"the counts are damaged", "streams.json", flip(0.5), "the counts of the streams", 0},

@@ -8,6 +8,8 @@ import (
 	"hash/crc32"
 	"io/fs"
 	"os"
+
+	"conclave/pkg/file"
 )
 
 // countSuffix is that of the file with the number of acknowledged transactions. The table meta has it too, as 'writes':
@@ -54,11 +56,14 @@ func (s *Store) openCount(ctx context.Context) (writes int64, err error) {
 			return 0, explainError(err)
 		}
 	}
-	s.count, err = os.OpenFile(s.path+countSuffix, os.O_CREATE|os.O_WRONLY, 0o600)
+	err = file.Replace(s.path+countSuffix, []byte(formatCount(writes))) // a power failure must not leave an empty one
+	if err == nil {
+		s.count, err = os.OpenFile(s.path+countSuffix, os.O_WRONLY, 0)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("opening the count of the memory: %w", err)
 	}
-	return writes, s.writeCount(writes)
+	return writes, nil
 }
 
 // writeCount notes the number of acknowledged transactions. It is not synced: a power failure leaves an older number,
