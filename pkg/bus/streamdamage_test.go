@@ -129,6 +129,8 @@ func TestStreamDamageIsFound(t *testing.T) {
 		{"the last block is gone", streams + "KV_flow/msgs/2.blk", os.Remove, "stream KV_flow", 0},
 		{"the first block of a bucket is gone", streams + "KV_flow/msgs/1.blk", os.Remove, "stream KV_flow", 0},
 		{"a stream is gone", streams + "QUERIES", os.RemoveAll, "stream QUERIES", 0},
+		{"the file of an empty bucket is gone", streams + "KV_rules/msgs/1.blk", os.Remove, "stream KV_rules", 0},
+		{"an empty bucket is gone", streams + "KV_rules", os.RemoveAll, "stream KV_rules", 0},
 		{"a bucket is gone", streams + "KV_flow", os.RemoveAll, "stream KV_flow", 0},
 		{"the settings of a stream are gone", streams + "QUERIES/meta.inf", os.Remove, "", 40},
 		{"the settings of a stream are damaged", streams + "KV_flow/meta.inf", flip(0.5), "", 0},
