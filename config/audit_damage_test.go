@@ -17,6 +17,7 @@ import (
 	"conclave/pkg/audit"
 	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
+	"conclave/pkg/damage"
 	"conclave/subjects"
 )
 
@@ -412,5 +413,37 @@ func TestDamageDoesNotHeal(t *testing.T) {
 			!strings.Contains(p.Text, "links to record 13 of chain "+s.first+", which ends at 9 here") {
 			t.Fatalf("named %v", p)
 		}
+	}
+}
+
+// TestRotationReportsDamagedStreams: a rotation starts a server too, which would repair a damaged stream of another
+// account without a word. The rotated audit log itself is not reported as lost.
+func TestRotationReportsDamagedStreams(t *testing.T) {
+	t.Parallel()
+	home := newHome(t)
+	c := settings(t)
+	r := up(t, c, home, "broker", "get_datetime")
+	calls(t, r.Bus, 3)
+	if err := r.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(home.Store(), "jetstream", subjects.Core, "streams", "EVENTS_broker", "msgs", "1.blk")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)/2] ^= 0x10
+	index := filepath.Join(filepath.Dir(path), "index.db") // which a killed server does not leave
+	if err := errors.Join(os.WriteFile(path, b, 0o600), os.Remove(index)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := auditlog.Rotate(t.Context(), home, c.ServerConfig(home), nil); err != nil {
+		t.Fatal(err)
+	}
+	up(t, c, home)
+	found, err := damage.Read(home.Data)
+	if err != nil || len(found) != 1 || found[0].Kept == "" ||
+		!strings.HasPrefix(found[0].Text, "stream EVENTS_broker") {
+		t.Errorf("found %v, %v", found, err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
+	"conclave/pkg/damage"
 	"conclave/subjects"
 )
 
@@ -71,14 +72,14 @@ func Rotate(ctx context.Context, home bus.Home, server bus.ServerConfig, log *sl
 			return rot, fmt.Errorf("moving the old stream: %w", err)
 		}
 	}
-	if err := home.ForgetAuditCounts(); err != nil {
-		return rot, err
-	}
 	return rot, r.openSuccessor(ctx, data)
 }
 
 // openSuccessor creates the next log with a pending genesis record.
 func (r rotator) openSuccessor(ctx context.Context, genesis []byte) error {
+	if err := r.home.ForgetAuditCounts(); err != nil {
+		return err
+	}
 	return WithServer(r.home, r.server, r.log, func(s *bus.Server, b *bus.Bus) error {
 		return openLog(ctx, r.home, b, s.Provision, genesis)
 	})
@@ -201,11 +202,16 @@ func exportLog(ctx context.Context, src audit.Source, file string, sum io.Writer
 }
 
 // WithServer runs the embedded server on a free port of the loopback interface, without actors, until f returns, and
-// returns its error. Missing keys are created; streams are not. The caller must hold the lock of the data folder.
+// returns its error. Missing keys are created; streams are not. Damage of streams is reported before the server repairs
+// it. The caller must hold the lock of the data folder.
 func WithServer(home bus.Home, server bus.ServerConfig, log *slog.Logger, f func(*bus.Server, *bus.Bus) error) error {
 	lasting, _ := subjects.Table().Roles()
 	keys := home.Keys()
 	if _, err := keys.Ensure(lasting); err != nil {
+		return err
+	}
+	found, err := bus.FindDamagedStreams(home)
+	if err := errors.Join(err, damage.Add(home.Data, found...)); err != nil {
 		return err
 	}
 	server.Listen = "127.0.0.1:0"
