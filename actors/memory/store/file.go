@@ -114,8 +114,8 @@ func (s *Store) prepareFile(ctx context.Context) error {
 }
 
 // createFile creates an empty memory. It is written under another name first, so that a crash leaves no file or a
-// complete one. A log or a count of writes without its file is [ErrDamaged]: a new file would not match it. If another process creates the
-// file meanwhile, that one is kept and the result is nil.
+// complete one. A log or a count of writes without its file is [ErrDamaged]: a new file would not match it. If another
+// process creates the file meanwhile, that one is kept and the result is nil.
 func (s *Store) createFile(ctx context.Context) error {
 	if _, err := os.Lstat(s.path + walSuffix); err == nil {
 		return fmt.Errorf("%w: %s is missing but its log %s exists; restore the file, or move the log away to start "+
