@@ -29,8 +29,10 @@ func TestRender(t *testing.T) {
 			" a                                  │ b\n────────────────────────────────────┼───\n" +
 				" word word word word word word word │ 1\n word                               │",
 		},
-		"table of words": {"|a|b|\n|-|-|\n|" + strings.Repeat("a", 20) + "|" + strings.Repeat("b", 20) + "|",
-			"a: " + strings.Repeat("a", 20) + "\nb: " + strings.Repeat("b", 20)},
+		"table of words": {
+			"|a|b|\n|-|-|\n|" + strings.Repeat("a", 20) + "|" + strings.Repeat("b", 20) + "|",
+			"a: " + strings.Repeat("a", 20) + "\nb: " + strings.Repeat("b", 20),
+		},
 		"code":           {"```go\nif x {\n\ty()\n}\n```\nafter", "  if x {\n      y()\n  }\n\nafter"},
 		"open fence":     {"```\nx := `1`", "  x := `1`"},
 		"html is shown":  {"<b>bold</b> and `<i>`", "<b>bold</b> and <i>"},
