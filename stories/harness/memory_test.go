@@ -1,4 +1,4 @@
-package stories_test
+package harness_test
 
 import (
 	"errors"
@@ -132,7 +132,7 @@ turns:
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if r := harness.RunStory(t.Context(), parseStory(t, text), inMemory(t), patient); !r.OK() {
+			if r := harness.RunStory(t.Context(), parseStory(t, text), inMemory(t), story.Options{}); !r.OK() {
 				t.Error(r.Report())
 			}
 		})
@@ -156,7 +156,7 @@ turns:
     answer: {equals: Noted too.}
   - after: memory.stored action=stored times=2
 events: {present: [memory.stored times=2]}
-`), inMemory(t), patient)
+`), inMemory(t), story.Options{})
 	if !r.OK() {
 		t.Error(r.Report())
 	}

@@ -1,4 +1,4 @@
-package stories_test
+package harness_test
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"conclave/pkg/datatest"
 	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/scriptserver"
 	"conclave/pkg/story"
@@ -16,6 +17,12 @@ import (
 )
 
 const testTimeout = 60 * time.Second
+
+// inMemory are the options of a system whose data folder is removed with the test.
+func inMemory(t testing.TB) harness.Options {
+	t.Helper()
+	return harness.Options{Data: filepath.Join(datatest.Dir(t), "data")}
+}
 
 // parseStory parses a story whose first three lines are the same in all these tests.
 func parseStory(t testing.TB, text string) *story.Story {
@@ -230,7 +237,7 @@ turns:
     answer: {equals: It is gone.}
   - request: {as: operator, tool: web_fetch, args: {url: "http://a.example.org/q"}}
     error: tool_failed
-`), inMemory(t), patient)
+`), inMemory(t), story.Options{})
 	if !r.OK() {
 		t.Error(r.Report())
 	}
