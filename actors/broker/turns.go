@@ -19,8 +19,9 @@ import (
 // only the user's accounts can write, or from the definition of a schedule, which only the broker can.
 
 // isServedQuery reports whether the router stored the query as a message of the session and the account is the one that
-// answers it. It reads the session's last message, then up to maxTurns from the first; a query beyond them
-// is not served. It is false without a session or query. On an error the caller must deny.
+// answers it, and every message with its id is the user's. It reads the session's last message, then up to maxTurns
+// from the first; a query beyond them is not served. It is false without a session or query. On an error the caller
+// must deny.
 func isServedQuery(ctx context.Context, out actor.Out, account, session, query string) (bool, error) {
 	_, served, err := findServedTurn(ctx, out, account, session, query)
 	return served, err
@@ -34,62 +35,84 @@ func findServedTurn(ctx context.Context, out actor.Out, account, session, query 
 		return m, false, nil
 	}
 	filter := "turn.*." + session
-	// isServed reports whether the account answers the turn that was found, and the turn is the user's.
-	isServed := func(q subjects.Query, m actor.StoredMessage) (actor.StoredMessage, bool, error) {
-		if !subjects.Answers(account, subjects.TurnRespondent(m.Subject)) {
+	q, m, found, err := readTurn(ctx, out, map[string]any{"last_by_subj": filter})
+	// A later message of the session is queued: search those before it.
+	for seq, n := uint64(1), 0; err == nil && found && q.QueryID != query; n++ {
+		if n == maxTurns {
 			return m, false, nil
 		}
-		asked, err := isUserTurn(ctx, out, q, m)
-		return m, asked && err == nil, err
+		q, m, found, err = readTurn(ctx, out, map[string]any{"seq": seq, "next_by_subj": filter})
+		seq = m.Seq + 1
 	}
-	q, last, found, err := readTurn(ctx, out, map[string]any{"last_by_subj": filter})
-	switch {
-	case err != nil || !found:
-		return last, false, err
-	case q.QueryID == query:
-		return isServed(q, last)
+	if err != nil || !found || !subjects.Answers(account, subjects.TurnRespondent(m.Subject)) {
+		return m, false, err
 	}
-	// A later message of the session is queued: search those before it.
-	for seq, n := uint64(1), 0; n < maxTurns; n++ {
-		q, at, found, err := readTurn(ctx, out, map[string]any{"seq": seq, "next_by_subj": filter})
-		switch {
-		case err != nil || !found:
-			return at, false, err
-		case q.QueryID == query:
-			return isServed(q, at)
-		}
-		seq = at.Seq + 1
-	}
-	return m, false, nil
+	served, err = areUserTurns(ctx, out, filter, q)
+	return m, served && err == nil, err
 }
 
-// isAnswered reports whether the account has published its answer to a query that was asked at a time. It finds the
-// first answer since then, less maxClockSkew, by bisection, and reads on from there.
-func isAnswered(ctx context.Context, out actor.Out, account, query string, asked time.Time) (bool, error) {
-	topic, stream := subjects.ResponseGeneration.StoredBy(account), subjects.ResponseGeneration.Stream
-	asked = asked.Add(-maxClockSkew)
-	last, err := actor.ReadStored(ctx, out, stream, map[string]any{"last_by_subj": topic})
-	if err != nil || last == nil || last.Time.Before(asked) {
-		return false, err
+// areUserTurns reports whether every turn of the session that has the id of q is the user's, see [isUserTurn]: of
+// several, any may be the one that is answered. It is false when more than twice maxTurns turns were
+// stored since the question.
+func areUserTurns(ctx context.Context, out actor.Out, filter string, q subjects.Query) (bool, error) {
+	seq := uint64(1) // a schedule has a session for each of its questions
+	if q.Source != 0 {
+		asked, err := actor.ReadStored(ctx, out, subjects.QueryReceived.Stream, map[string]any{"seq": q.Source})
+		if err != nil || asked == nil {
+			return false, err
+		}
+		if seq, err = firstSince(ctx, out, subjects.QuerySession.Stream, filter, asked.Time); err != nil || seq == 0 {
+			return false, err
+		}
 	}
-	next := func(seq uint64) (*actor.StoredMessage, error) {
-		return actor.ReadStored(ctx, out, stream, map[string]any{"seq": seq, "next_by_subj": topic})
+	for range 2 * maxTurns {
+		turn, m, found, err := readTurn(ctx, out, map[string]any{"seq": seq, "next_by_subj": filter})
+		if err != nil || !found {
+			return err == nil, err
+		}
+		if turn.QueryID == q.QueryID {
+			if isUser, err := isUserTurn(ctx, out, turn, m); err != nil || !isUser {
+				return false, err
+			}
+		}
+		seq = m.Seq + 1
+	}
+	return false, nil
+}
+
+// firstSince returns a sequence from which the next message of a subject is the first since a time, less maxClockSkew.
+// It finds it by bisection; 0 = there is none.
+func firstSince(ctx context.Context, out actor.Out, stream, subject string, since time.Time) (uint64, error) {
+	since = since.Add(-maxClockSkew)
+	last, err := actor.ReadStored(ctx, out, stream, map[string]any{"last_by_subj": subject})
+	if err != nil || last == nil || last.Time.Before(since) {
+		return 0, err
 	}
 	first := uint64(1)
 	for end := last.Seq; first < end; {
 		middle := first + (end-first)/2
-		m, err := next(middle)
+		m, err := actor.ReadStored(ctx, out, stream, map[string]any{"seq": middle, "next_by_subj": subject})
 		switch {
 		case err != nil:
-			return false, err
-		case m != nil && m.Time.Before(asked):
+			return 0, err
+		case m != nil && m.Time.Before(since):
 			first = m.Seq + 1
 		default:
 			end = middle
 		}
 	}
+	return first, nil
+}
+
+// isAnswered reports whether the account has published its answer to a query that was asked at a time.
+func isAnswered(ctx context.Context, out actor.Out, account, query string, asked time.Time) (bool, error) {
+	topic, stream := subjects.ResponseGeneration.StoredBy(account), subjects.ResponseGeneration.Stream
+	first, err := firstSince(ctx, out, stream, topic, asked)
+	if err != nil || first == 0 {
+		return false, err
+	}
 	for {
-		m, err := next(first)
+		m, err := actor.ReadStored(ctx, out, stream, map[string]any{"seq": first, "next_by_subj": topic})
 		if err != nil || m == nil {
 			return false, err
 		}
