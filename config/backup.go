@@ -21,6 +21,7 @@ import (
 	"conclave/pkg/backup"
 	"conclave/pkg/bus"
 	"conclave/pkg/damage"
+	"conclave/pkg/file"
 	"conclave/subjects"
 )
 
@@ -80,7 +81,7 @@ func (r *Instance) serveBackup(ctx context.Context, c Config, home bus.Home, con
 	if !lines.Scan() || lines.Text() != lineBegin {
 		return errors.New("malformed request")
 	}
-	err := r.recordBackup(ctx, c, home, func() error {
+	err := r.recordBackup(ctx, c, home, "user", func() error {
 		if _, err := fmt.Fprintln(conn, lineOK); err != nil {
 			return err
 		}
@@ -95,8 +96,9 @@ func (r *Instance) serveBackup(ctx context.Context, c Config, home bus.Home, con
 	return err
 }
 
-// recordBackup runs a backup between its two audit records. Without the first it does not run.
-func (r *Instance) recordBackup(ctx context.Context, c Config, home bus.Home, run func() error) error {
+// recordBackup runs a backup between its two audit records, in which it is an act of agent. Without the first it does
+// not run.
+func (r *Instance) recordBackup(ctx context.Context, c Config, home bus.Home, agent string, run func() error) error {
 	nc, err := r.Bus.Dial("gateway")
 	if err != nil {
 		return err
@@ -119,7 +121,7 @@ func (r *Instance) recordBackup(ctx context.Context, c Config, home bus.Home, ru
 		Log: w, Timeout: c.System.Actor.AuditTimeout, NotDone: "nothing was backed up",
 		Done: "the backup was made",
 	}
-	rec := subjects.AuditRecord{AgentID: "user", AgentType: "user", Action: subjects.ActionBackup}
+	rec := subjects.AuditRecord{AgentID: agent, AgentType: agent, Action: subjects.ActionBackup}
 	_, err = actor.Audited(ctx, out, gate, rec, func(context.Context, *actor.Permit) (struct{}, error) {
 		return struct{}{}, run()
 	})
@@ -193,7 +195,7 @@ func (r *Instance) keepBackups(ctx context.Context, c Config, home bus.Home, log
 		if path, err := r.makeBackup(ctx, c, home); err == nil {
 			log.Info("backup made and verified", "path", path)
 		} else if ctx.Err() == nil {
-			log.Error("the scheduled backup failed", "err", err, "next", backupRetry)
+			log.Error("the scheduled backup failed", "err", err)
 			wait = backupRetry
 		}
 	}
@@ -228,27 +230,34 @@ func (r *Instance) awaitQuiet(ctx context.Context) bool {
 // the older ones may have what is lost.
 func (r *Instance) makeBackup(ctx context.Context, c Config, home bus.Home) (path string, err error) {
 	folder := c.BackupFolder(home)
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return "", err
+	if err := file.MakeFolder(folder); err != nil {
+		return "", fmt.Errorf("%s: %w: set backup.folder in system.yaml", folder, err)
 	}
 	size, err := backup.Size(home)
 	if err != nil {
 		return "", err
 	}
-	if free, err := bus.FreeBytes(folder); err != nil || free < 2*size+1<<30 {
-		return "", errors.Join(err, fmt.Errorf("%s has %d MiB of free space, and %d MiB are needed", folder, free>>20,
-			(2*size+1<<30)>>20))
+	free, err := bus.FreeBytes(folder)
+	if err != nil {
+		return "", err
+	}
+	if need := 2*size + 1<<30; free < need {
+		return "", fmt.Errorf("%s has %d MiB of free space, a backup needs %d MiB: free some, or set backup.folder in "+
+			"system.yaml", folder, free>>20, need>>20)
 	}
 	path = backup.ScheduledPath(folder, time.Now())
-	err = r.recordBackup(ctx, c, home, func() error {
+	err = r.recordBackup(ctx, c, home, "gateway", func() error {
 		_, err := backup.Create(ctx, path, backup.Options{
 			Home: home, Build: c.wiring.Version,
 			Pause: func(context.Context) (func() bool, error) { return r.server.Pause(maxPause), nil },
 		})
-		if err == nil {
-			err = backup.Check(ctx, path)
+		if err != nil {
+			return err
 		}
-		return err
+		if err := backup.Verify(ctx, path); err != nil {
+			return errors.Join(err, os.Remove(path)) // it would count as the newest
+		}
+		return nil
 	})
 	if err != nil {
 		return "", err
@@ -256,7 +265,10 @@ func (r *Instance) makeBackup(ctx context.Context, c Config, home bus.Home) (pat
 	if found, err := damage.Read(home.Data); err != nil || len(found) > 0 {
 		return path, err
 	}
-	return path, backup.PruneScheduled(folder, c.System.Backup.Keep)
+	if err := backup.PruneScheduled(folder, c.System.Backup.Keep); err != nil {
+		return path, fmt.Errorf("%s was made, but older backups were not deleted: %w", path, err)
+	}
+	return path, nil
 }
 
 // Backup is the part of a running system in a backup. It is used by one goroutine.

@@ -3,6 +3,7 @@ package config_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,9 @@ func TestScheduledBackup(t *testing.T) {
 	folder := c.BackupFolder(home)
 	if rel, err := filepath.Rel(home.Data, folder); err != nil || filepath.IsLocal(rel) {
 		t.Fatalf("the backups are in the data folder: %s", folder)
+	}
+	if !slices.Contains(c.PolicyEnv(home).Closed, folder) || !slices.Contains(c.MCPOptions(home).Closed, folder) {
+		t.Error("tools or MCP servers can read the backups")
 	}
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		t.Fatal(err)
@@ -88,7 +92,7 @@ func TestScheduledBackup(t *testing.T) {
 	if err := os.Truncate(second, 1000); err != nil {
 		t.Fatal(err)
 	}
-	if err := backup.Check(t.Context(), second); err == nil {
+	if err := backup.Verify(t.Context(), second); err == nil {
 		t.Error("a backup that is cut off is accepted")
 	}
 }

@@ -275,22 +275,18 @@ func (c Config) ServerConfig(home bus.Home) bus.ServerConfig {
 
 // NewBook returns a rule book of the manifest.
 func (c Config) NewBook(home bus.Home) *policy.ActiveRules {
-	return policy.NewActiveRules(newRules(c.Manifest, home))
-}
-
-// newRules returns the rules of a manifest on this machine. No tool may use Conclave's own folders.
-func newRules(m policy.Manifest, home bus.Home) policy.Rules {
-	return policy.Rules{Manifest: m, Chain: m.Chain(policyEnv(home))}
+	return policy.NewActiveRules(policy.Rules{Manifest: c.Manifest, Chain: c.Manifest.Chain(c.policyEnv(home))})
 }
 
 // OmittedFolders returns why folders of the manifest give no access on this machine, see [policy.OmittedFolders].
 func (c Config) OmittedFolders(home bus.Home) []error {
-	return policy.OmittedFolders(c.Manifest, policyEnv(home).Home)
+	return policy.OmittedFolders(c.Manifest, c.policyEnv(home).Home)
 }
 
-// policyEnv returns the facts about this machine that the layers use.
-func policyEnv(home bus.Home) policy.Env {
-	env := policy.Env{Closed: []string{home.Data, home.Config, home.MCP()}}
+// policyEnv returns the facts about this machine that the layers use. No tool may use Conclave's own folders, and those
+// of its backups.
+func (c Config) policyEnv(home bus.Home) policy.Env {
+	env := policy.Env{Closed: []string{home.Data, home.Config, home.MCP(), c.BackupFolder(home)}}
 	if dir, err := os.UserHomeDir(); err == nil { // without a home, paths with ~ match nothing
 		env.Home = dir
 	}
@@ -437,7 +433,7 @@ func (c Config) ReplayRules(m policy.Manifest, home bus.Home, principals []subje
 		added = append(added, tools...)
 	}
 	r := replay.Rules{
-		Manifest: m.WithTools(added), Env: policyEnv(home), Build: map[string]policy.Tool{},
+		Manifest: m.WithTools(added), Env: c.policyEnv(home), Build: map[string]policy.Tool{},
 		InForce: c.Manifest.Tools,
 	}
 	for _, k := range c.buildTools() {

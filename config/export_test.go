@@ -7,6 +7,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
+	"conclave/pkg/policy"
 )
 
 // Reload applies the file at once: the caller knows that it is complete. The error is that of the current file.
@@ -19,3 +20,6 @@ func (c Config) NewMCP(home bus.Home, nc *nats.Conn) (actor.Actor, error) { retu
 func (r *Instance) MakeBackup(ctx context.Context, c Config, home bus.Home) (string, error) {
 	return r.makeBackup(ctx, c, home)
 }
+
+// PolicyEnv returns the facts about this machine that the layers use.
+func (c Config) PolicyEnv(home bus.Home) policy.Env { return c.policyEnv(home) }

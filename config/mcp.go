@@ -29,7 +29,7 @@ func (c Config) newMCP(home bus.Home, nc *nats.Conn) (actor.Actor, error) {
 // MCPOptions returns how MCP servers are reached, without their credentials.
 func (c Config) MCPOptions(home bus.Home) mcp.Options {
 	return mcp.Options{
-		Folder: cmp.Or(c.MCP.Folder, home.MCP()), Closed: []string{home.Data, home.Config},
+		Folder: cmp.Or(c.MCP.Folder, home.MCP()), Closed: []string{home.Data, home.Config, c.BackupFolder(home)},
 		Version: c.wiring.Version, Self: c.wiring.Program,
 	}
 }

@@ -99,7 +99,7 @@ func (r *Instance) watchManifest(ctx context.Context, c Config, home bus.Home, l
 	if c.manifest != "" && c.manifest != filepath.Join(home.Config, "manifest.yaml") {
 		return
 	}
-	rl := NewReloader(home.Config, lastManifest(home), policyEnv(home), r.book, func(n Reloaded) {
+	rl := NewReloader(home.Config, lastManifest(home), c.policyEnv(home), r.book, func(n Reloaded) {
 		if log == nil {
 			log = slog.New(slog.DiscardHandler)
 		}

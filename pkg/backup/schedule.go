@@ -70,8 +70,8 @@ func Size(home bus.Home) (sum int64, err error) {
 	return sum, err
 }
 
-// Check reads a backup and compares every file with its checksum. The error wraps [ErrUnreadable].
-func Check(ctx context.Context, from string) error {
+// Verify reads a backup and compares every file with its checksum. The error wraps [ErrUnreadable] unless ctx ended.
+func Verify(ctx context.Context, from string) error {
 	s, err := open(from)
 	if err != nil {
 		return err
@@ -85,7 +85,8 @@ func Check(ctx context.Context, from string) error {
 	})
 }
 
-// copyVerified copies a file of a backup and compares size and checksum. The error wraps [ErrUnreadable].
+// copyVerified copies a file of a backup and compares size and checksum. The error wraps [ErrUnreadable],
+// also when to cannot be written.
 func copyVerified(to io.Writer, r io.Reader, file File) error {
 	sum := sha256.New()
 	n, err := io.Copy(io.MultiWriter(to, sum), io.LimitReader(r, file.Size+1))
