@@ -20,8 +20,7 @@ type setting struct {
 }
 
 // doctorCommand checks the installation and prints a line for each check. It changes nothing but the list of damage,
-// with --accept-damage. A failed check is exit
-// code 1, a warning is not.
+// with --accept-damage. A failed check is exit code 1, a warning is not.
 func doctorCommand(a *cli.App) *cobra.Command {
 	var verbose, acceptDamage bool
 	cmd := &cobra.Command{
@@ -30,9 +29,11 @@ func doctorCommand(a *cli.App) *cobra.Command {
 		Long: `Checks folders, keys, the credentials of HTTP, configuration, manifest, keyring, disk, the running system with its streams, actors and audit log, models,
 memory, waiting approvals, and the nats tool with its contexts. It asks your SearXNG server, without a search, whether its API can be
 used, and a local Ollama whether its cloud is on. It opens no keyring but the encrypted files, of which it reads only the
-names. It prints one line for each check: ok, warn or fail, and the fix. It changes nothing.
+names. It prints one line for each check: ok, warn or fail, and the fix. It changes nothing, except
+that --accept-damage empties the list of damage.
 
-A start that finds damaged or lost data keeps the damaged files and reports the damage here, in the log, in /health and in the page.
+A start that finds damaged or lost data keeps the damaged files and reports the damage here,
+in the log, in /health and in the page.
 Restore a backup into another folder, or accept the loss with --accept-damage: it is not reported any more then.
 
 With --verbose it also lists every setting and its origin. The exit code is 1 if a check failed.`,

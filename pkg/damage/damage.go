@@ -35,7 +35,7 @@ func (r Report) String() string {
 const Remedy = "restore a backup into another folder (conclave restore <backup> --data <folder>), or accept the loss " +
 	"with conclave doctor --accept-damage"
 
-// maxReports bounds the list. Further reports are only logged.
+// maxReports bounds the list. Further reports are dropped; their damaged files are kept nevertheless.
 const maxReports = 100
 
 var mu sync.Mutex // held while the list is changed

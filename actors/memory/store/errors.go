@@ -96,8 +96,8 @@ func explainError(err error) error {
 }
 
 // explainOpenError classifies an error of opening a file as [ErrLocked], [ErrNewer] or [ErrDamaged] and names the
-// remedy. A missing permission, a full disk and too many open files are none of the three; an error that is not
-// recognized is [ErrDamaged]. err must not be nil.
+// remedy. A missing permission, a full disk, too many open files and too little memory are none of the three; an error
+// that is not recognized is [ErrDamaged]. err must not be nil.
 func explainOpenError(path string, err error) error {
 	said := err.Error()
 	switch {
@@ -112,8 +112,8 @@ func explainOpenError(path string, err error) error {
 		"was written with a storage version greater"):
 		return fmt.Errorf("%w of DuckDB: %s is unchanged; use the version that wrote it (%w)", ErrNewer, path,
 			&duckError{err})
-	case strings.Contains(said, "Permission denied"), strings.Contains(said, "No space left"), strings.Contains(said,
-		"Too many open files"):
+	case strings.Contains(said, "Permission denied"), strings.Contains(said, "No space left"),
+		strings.Contains(said, "Too many open files"), strings.Contains(said, "Out of Memory Error"):
 		return fmt.Errorf("opening the memory at %s: %w", path, &duckError{err})
 	case strings.Contains(said, "replaying WAL"):
 		return fmt.Errorf("%w: the log %s cannot be read (%w). Nothing was changed. Keep a copy of both files; "+
@@ -125,6 +125,6 @@ func explainOpenError(path string, err error) error {
 
 // damagedError returns an [ErrDamaged] with the remedy.
 func damagedError(path string, why error) error {
-	return fmt.Errorf("%w: %s: %w. It was not changed: move it away and start with a new memory, then restore an "+
-		"export with conclave memory import", ErrDamaged, path, why)
+	return fmt.Errorf("%w: %s: %w. It was not changed: restore a backup, or move it away together with %s to start a "+
+		"new memory, then restore an export with conclave memory import", ErrDamaged, path, why, path+countSuffix)
 }

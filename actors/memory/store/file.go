@@ -118,11 +118,11 @@ func (s *Store) prepareFile(ctx context.Context) error {
 // process creates the file meanwhile, that one is kept and the result is nil.
 func (s *Store) createFile(ctx context.Context) error {
 	if _, err := os.Lstat(s.path + walSuffix); err == nil {
-		return fmt.Errorf("%w: %s is missing but its log %s exists; restore the file, or move the log away to start "+
-			"a new memory", ErrDamaged, s.path, s.path+walSuffix)
+		return fmt.Errorf("%w: %s is missing but its log %s exists; restore the file, or move the log and %s away "+
+			"to start a new memory", ErrDamaged, s.path, s.path+walSuffix, s.path+countSuffix)
 	}
 	if n, err := readCount(s.path); n > 0 || err != nil {
-		return fmt.Errorf("%w: %s is missing, and had entries; restore it from a backup, or delete %s to start a new "+
+		return fmt.Errorf("%w: %s is missing, and was written to; restore it from a backup, or delete %s to start a new "+
 			"memory", ErrDamaged, s.path, s.path+countSuffix)
 	}
 	fresh := fmt.Sprintf("%s%s-%d", s.path, newSuffix, os.Getpid())

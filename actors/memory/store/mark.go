@@ -66,7 +66,7 @@ func (s *Store) openCount(ctx context.Context) (writes int64, err error) {
 	return writes, nil
 }
 
-// writeCount notes the number of acknowledged transactions. It is not synced: a power failure leaves an older number,
+// writeCount writes the number of acknowledged transactions. It is not synced: a power failure leaves an older number,
 // never one of a transaction that is not on disk.
 func (s *Store) writeCount(n int64) error {
 	_, err := s.count.WriteAt([]byte(formatCount(n)), 0)
@@ -76,14 +76,14 @@ func (s *Store) writeCount(n int64) error {
 // Lost describes writes that were acknowledged and that the database did not have when it was opened, "" = none.
 func (s *Store) Lost() string { return s.lost }
 
-// readAll reads every value of every table, so that damage of the file is found now: DuckDB compares the checksum of a
-// block when it reads it. The error is [ErrDamaged] then.
+// readAll reads every value of the tables but meta, so that damage of the file is found now: DuckDB compares the
+// checksum of a block when it reads it. For the error see explainOpenError.
 func (s *Store) readAll(ctx context.Context) error {
 	for _, table := range tables {
 		var sum any
 		row := s.db.QueryRowContext(ctx, "SELECT max(hash(t)) FROM "+table+" t")
 		if err := row.Scan(&sum); err != nil && ctx.Err() == nil {
-			return damagedError(s.path, &duckError{err})
+			return explainOpenError(s.path, err)
 		} else if err != nil {
 			return ctx.Err()
 		}

@@ -123,5 +123,8 @@ func TestFlippedBytesAreFound(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if found == 0 {
+		t.Error("no flipped byte was found")
+	}
 	t.Logf("%d of 20 flipped bytes damaged the memory", found)
 }

@@ -226,7 +226,8 @@ func (x *examination) checkBackups(cfg config.Config) {
 	case every == 0:
 		x.warn("backup", "set backup.every in system.yaml, or run conclave backup", "scheduled backups are off")
 	case len(made) == 0:
-		x.ok("backup", "none yet in %s; conclave up makes one after it has run for a while", folder)
+		x.ok("backup", "none yet in %s: conclave up makes one after ten minutes; if it does not, see conclave logs",
+			folder)
 	case time.Since(made[0].Time) > 2*every:
 		x.warn("backup", "conclave logs says why, if it runs", "the newest of %s is of %s: %s",
 			term.Count(len(made), "backup"), made[0].Time.Local().Format(time.DateTime), made[0].Path)
