@@ -470,8 +470,8 @@ func AllSpecs() []Spec {
 		MemoryStored.Spec, MemoryAnnotated.Spec, MemoryRecalled.Spec,
 		DeliberationEvent.Spec, TaskProgressEvent.Spec, AgentReturnEvent.Spec,
 		DeadLetterEvent.Spec, MachineInviteService.Spec, MachineListService.Spec, WitnessHead.Spec,
-		SecretGetService.Spec, SealKeyService.Spec, MaxDeliveriesAdvisory.Spec, AuditLogHeadEvent.Spec, AuditCapacityEvent.Spec,
-		AuditRecordEvent.Spec,
+		SecretGetService.Spec, SealKeyService.Spec, MaxDeliveriesAdvisory.Spec,
+		AuditLogHeadEvent.Spec, AuditCapacityEvent.Spec, AuditRecordEvent.Spec,
 	}
 }
 

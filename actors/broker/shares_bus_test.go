@@ -43,7 +43,8 @@ func (a toolClient) callWith(tool, id string, size int) subjects.ToolResult {
 func TestAgentCannotStarveApprovals(t *testing.T) {
 	t.Parallel()
 	// the least size of the broker's part
-	w := &busFixture{Bus: bustest.Start(t, func(c *bus.ServerConfig) { c.EventMax = 8 << 20 }), t: t, known: clockFacts()}
+	b := bustest.Start(t, func(c *bus.ServerConfig) { c.EventMax = 8 << 20 })
+	w := &busFixture{Bus: b, t: t, known: clockFacts()}
 	w.known.MaxArgs, w.eventBytes = 0, 4<<20
 	w.startTool(&fakeTool{schema: clock})
 	w.startAskingBroker(time.Hour)

@@ -389,7 +389,7 @@ func TestReceiverIsConfirmed(t *testing.T) {
 		{"a tool of a machine", "brave_api_key", "tools_box", own, "tools_box", true},
 		{"the model actor", "openai", "model", own, "model", true},
 		{"an MCP server", "mcp_issues", "mcp", own, "mcp", true},
-		{"trick: a key that nobody answers for", "brave_api_key", webSearch, other, webSearch, false},
+		{"trick: a key that no process confirms", "brave_api_key", webSearch, other, webSearch, false},
 		{"trick: a key of another account", "brave_api_key", webSearch, own, "model", false},
 		{"trick: no receiver", "brave_api_key", "", own, "broker", false},
 		{"trick: the broker", "brave_api_key", "broker", own, "broker", false},

@@ -75,6 +75,7 @@ func run(ctx context.Context, o options, files []string) (bool, error) {
 	if o.conclave == "" || o.ollama == "" || o.chat == "" || len(files) == 0 && o.scenarios == "" || o.runs < 1 {
 		return false, errors.New("-conclave, -ollama, -chat and stories are needed")
 	}
+	bareURL := o.ollama // not metered: those calls belong to no row
 	meters, err := startMeters(&o)
 	if err != nil {
 		return false, err
@@ -106,7 +107,10 @@ func run(ctx context.Context, o options, files []string) (bool, error) {
 		}
 	}
 	for _, row := range rows {
-		if err := row.askBare(ctx, o); err != nil {
+		if row.skipped != "" || o.openai != "" {
+			continue
+		}
+		if err := row.askBare(ctx, bareURL, o.chat); err != nil {
 			return false, err
 		}
 	}
@@ -261,9 +265,9 @@ func (r *row) measure(meters []*meter.Meter) {
 	}
 }
 
-// askBare asks the model the questions of the story without the product.
-func (r *row) askBare(ctx context.Context, o options) error {
-	chat, err := ollama.New(ollama.Config{URL: o.ollama})
+// askBare asks the model with this name, at an Ollama, the questions of the story without the product.
+func (r *row) askBare(ctx context.Context, url, name string) error {
+	chat, err := ollama.New(ollama.Config{URL: url})
 	if err != nil {
 		return err
 	}
@@ -274,7 +278,7 @@ func (r *row) askBare(ctx context.Context, o options) error {
 		messages = append(messages, model.Message{Role: model.User, Content: text})
 		var answer strings.Builder
 		for c, err := range chat.Chat(ctx, model.Request{
-			Model: o.chat, Messages: messages, Stream: true,
+			Model: name, Messages: messages, Stream: true,
 			Options: model.Options{Window: 8192, Predict: 4096, Temperature: &temperature, KeepAlive: "-1"},
 		}) {
 			if err != nil {
@@ -311,7 +315,7 @@ func printTable(o options, rows []*row) {
 		fmt.Printf("| %s | %d of %d | %.0f | %.1f | %.0f | %.0f |", r.name, r.passed, r.runs,
 			r.took.Seconds()/float64(r.runs),
 			float64(r.calls)/asked, float64(r.prompt)/asked, float64(r.output)/asked)
-		if n := len(r.texts); n > 0 {
+		if n := len(r.texts); n > 0 && r.bare.took > 0 {
 			fmt.Printf(" %.1f | %d | %d |\n", r.bare.took.Seconds(), r.bare.prompt/n, r.bare.output/n)
 		} else {
 			fmt.Println(" | | |")

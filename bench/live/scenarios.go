@@ -92,8 +92,8 @@ func runCommand(ctx context.Context, in *instance.Instance, args ...string) (out
 	return stdout.Bytes(), strings.TrimSpace(stderr.String())
 }
 
-// runChat asks ten questions: a follow-up and two recalls in sessions of their own must be right, and five of the
-// others.
+// runChat asks ten questions: a follow-up and two recalls in sessions of their own must be right, and four
+// of the five others that are checked.
 func runChat(ctx context.Context, in *instance.Instance, n int) string {
 	session := fmt.Sprintf("chat-%d", n)
 	var wrong []string
@@ -132,7 +132,7 @@ func runChat(ctx context.Context, in *instance.Instance, n int) string {
 	return strings.Join(wrong, "; ")
 }
 
-// runCommittee expects a deliberation of each active persona and an answer of more than a yes or no.
+// runCommittee expects deliberations of three personas and an answer of more than a yes or no.
 func runCommittee(ctx context.Context, in *instance.Instance, n int) string {
 	questions := []string{
 		"Should I learn to play the piano at forty?", "Should I move from the city to a village?",

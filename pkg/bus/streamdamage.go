@@ -231,7 +231,7 @@ const (
 )
 
 // KeepCounts writes the counts of the streams when they change, within countInterval as a rule, until ctx ends, and
-// then once more. An error is logged once.
+// then once more. Of consecutive errors the first is logged.
 func (s *Server) KeepCounts(ctx context.Context, home Home) {
 	tick := time.NewTicker(countInterval)
 	defer tick.Stop()

@@ -32,9 +32,9 @@ func TestProbeSearXNG(t *testing.T) {
 			"",
 		},
 		{"a limiter", http.StatusTooManyRequests, "text/html", "limits the request rate", "server.limiter: false", ""},
-		{"somebody else", http.StatusNotFound, "text/plain", "is not a SearXNG (status 404)", "searxng.url", ""},
+		{"another server", http.StatusNotFound, "text/plain", "is not a SearXNG (status 404)", "searxng.url", ""},
 		{
-			"somebody else's refusal", http.StatusBadRequest, "text/plain", "is not a SearXNG (status 400)",
+			"refusal of another server", http.StatusBadRequest, "text/plain", "is not a SearXNG (status 400)",
 			"searxng.url",
 			"",
 		},
@@ -73,7 +73,7 @@ func TestProbeSearXNG(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close() // takes connections and never answers
-	for name, at := range map[string]string{"nobody": "http://127.0.0.1:1", "silent": "http://" +
+	for name, at := range map[string]string{"no server": "http://127.0.0.1:1", "silent": "http://" +
 		silent.Addr().String()} {
 		if l := ProbeSearXNG(t.Context(), at, 50*time.Millisecond); l == nil ||
 			!strings.Contains(l.What, "no SearXNG answers at "+at) || !strings.Contains(l.Fix, "provider: none") {

@@ -1,4 +1,5 @@
-// Package userconfig reads the configuration of the user for a command. It is apart from cli, which knows no actor.
+// Package userconfig reads the configuration of the user for a command. It is apart from cli, so that
+// cli does not import config.
 package userconfig
 
 import (
