@@ -90,6 +90,9 @@ func countServed(t *testing.T, home bus.Home, stream string) uint64 {
 // TestStreamDamageIsFound damages the files of streams as a disk or a hand can, and starts a server on them. Each loss
 // is reported with the stream; a damage without a loss and no damage are not. The readable messages are served.
 func TestStreamDamageIsFound(t *testing.T) {
+	if os.Getenv("CONCLAVE_SHORT") != "" {
+		t.Skip("CONCLAVE_SHORT is set")
+	}
 	t.Parallel()
 	killed, stopped := filledHomes(t)
 	const streams = "jetstream/jetstream/CORE/streams/"

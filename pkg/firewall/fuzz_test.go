@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"encoding/base64"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +34,9 @@ func FuzzScan(f *testing.F) {
 // TestTimeIsLinear gives what would make a careless scanner slow. Each input is looked at in two lengths: four times
 // the text may take about four times as long, where a quadratic scanner takes sixteen. Then a megabyte of it.
 func TestTimeIsLinear(t *testing.T) {
+	if os.Getenv("CONCLAVE_SHORT") != "" {
+		t.Skip("CONCLAVE_SHORT is set")
+	}
 	tests := []struct{ name, unit string }{
 		{"the same trigger", "ignore "},
 		{"triggers that nearly match", "ignore all your "},
