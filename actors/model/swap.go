@@ -53,38 +53,45 @@ func (m *Model) watchSwap(ctx context.Context, t target, work func() error) erro
 		return work() // swaps are accepted
 	}
 	begun := time.Now()
-	before := m.listKept(ctx, t)
+	before, _ := t.listLoaded(ctx)
+	kept := slices.DeleteFunc(before, func(name string) bool { return !m.isKept(t, name) })
 	err := work()
-	if len(before) == 0 || slices.ContainsFunc(t.server.askedModels(begun), func(name string) bool {
+	if slices.ContainsFunc(t.server.askedModels(begun), func(name string) bool {
 		isSame := func(other string) bool { return trimLatest(other) == trimLatest(name) }
-		return !isSame(t.backendName) && !slices.ContainsFunc(before, isSame)
+		return !isSame(t.backendName) && !slices.ContainsFunc(kept, isSame)
 	}) {
 		return err
 	}
-	after := m.listKept(context.WithoutCancel(ctx), t)
-	for _, name := range before {
-		if after != nil && !slices.Contains(after, name) {
-			m.swaps.mu.Lock()
-			m.swaps.seen[t.key()] = swap{name, time.Now()}
-			m.swaps.mu.Unlock()
-		}
+	after, listErr := t.listLoaded(context.WithoutCancel(ctx))
+	if unloaded := m.findUnloaded(t, kept, after, err == nil); listErr == nil && unloaded != "" {
+		m.swaps.mu.Lock()
+		m.swaps.seen[t.key()] = swap{unloaded, time.Now()}
+		m.swaps.mu.Unlock()
 	}
 	return err
 }
 
-// listKept lists the other loaded models of t's server that shall stay loaded, nil when that is not known.
-func (m *Model) listKept(ctx context.Context, t target) []string {
-	kept := []string{}
-	loaded, err := t.listLoaded(ctx)
-	if err != nil {
-		return nil
-	}
-	for _, name := range loaded {
-		if trimLatest(name) != trimLatest(t.backendName) && m.cfg.OptionsFor(name).KeepAlive == "-1" {
-			kept = append(kept, name)
+// findUnloaded returns the model that the server unloaded for t, "" when it unloaded none: one of kept, which were
+// loaded before the call, that is missing after it. A question may have loaded that one again meanwhile. So when only
+// models that shall stay are loaded after a call that succeeded, and t is not, one of them has taken its place.
+func (m *Model) findUnloaded(t target, kept, after []string, succeeded bool) string {
+	for _, name := range kept {
+		if !slices.Contains(after, name) {
+			return name
 		}
 	}
-	return kept
+	keep, _ := time.ParseDuration(t.opts.KeepAlive)
+	stays := t.opts.KeepAlive == "-1" || keep >= time.Minute
+	if succeeded && stays && len(after) > 0 &&
+		!slices.ContainsFunc(after, func(name string) bool { return !m.isKept(t, name) }) {
+		return after[0]
+	}
+	return ""
+}
+
+// isKept reports whether a model other than t shall stay loaded.
+func (m *Model) isKept(t target, name string) bool {
+	return trimLatest(name) != trimLatest(t.backendName) && m.cfg.OptionsFor(name).KeepAlive == "-1"
 }
 
 // isLoaded reports whether the server of t says that the model is loaded.

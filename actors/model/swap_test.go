@@ -1,6 +1,7 @@
 package model_test
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +102,34 @@ func TestSwapOfAnotherRequestIsNotTheEmbeddings(t *testing.T) {
 	}
 	if notice := w.roleNotice(subjects.RoleEmbeddings); strings.Contains(notice, "unloaded") {
 		t.Errorf("the list says %q", notice)
+	}
+}
+
+// A swap is noticed also when the next question has loaded the assistant's model again before the server is asked.
+func TestSwapIsSeenAfterTheNextQuestion(t *testing.T) {
+	t.Parallel()
+	for room, want := range map[int]bool{1: true, 2: false} {
+		w := capacityHarness(t, room, nil)
+		ask := func() error { return w.ask(subjects.ChatRequest{}).err }
+		if err := ask(); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.m.DuringEmbedding(t.Context(), func() error {
+			resp, err := http.Post(w.srv.URL+"/api/embed", "application/json",
+				strings.NewReader(`{"model": "nomic-embed-text", "input": ["a b"]}`))
+			if err != nil {
+				return err
+			}
+			if err := resp.Body.Close(); err != nil || resp.StatusCode != http.StatusOK {
+				t.Errorf("status %s, %v", resp.Status, err)
+			}
+			return ask()
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if notice := w.roleNotice(subjects.RoleEmbeddings); strings.Contains(notice, "unloaded big") != want {
+			t.Errorf("room for %d: the list says %q", room, notice)
+		}
 	}
 }
 
