@@ -11,7 +11,8 @@ import (
 )
 
 // A server with room for one model, the shipped settings, and a grading and an embedding model installed: each of the
-// two may unload the assistant's once, and from then on twenty questions with grades and memory load no other one.
+// two may unload the assistant's twice (the first time unnoticed, when the other one had unloaded it just before), and
+// from then on twenty questions with grades and memory load no other one.
 func TestTwentyQuestionsSwapNoModel(t *testing.T) {
 	t.Parallel()
 	server := modeltest.New(t, scriptserver.Script{"gemma4:12b": {
@@ -37,7 +38,7 @@ func TestTwentyQuestionsSwapNoModel(t *testing.T) {
 	}
 	s := server.Stats()
 	t.Logf("%d chats, %d loads, %d of them after six questions", s.Started, s.Loads, s.Loads-settled.Loads)
-	if settled.Swaps > 6 || s.Loads != settled.Loads {
+	if settled.Swaps > 7 || s.Loads != settled.Loads {
 		t.Errorf("after six questions %d loads and %d swaps, at the end %d and %d", settled.Loads, settled.Swaps,
 			s.Loads, s.Swaps)
 	}
