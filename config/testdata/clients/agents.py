@@ -56,14 +56,15 @@ async def main():
     out["hello"] = await prompt(assistant, "Hello!")
     out["attached"] = await prompt(assistant, "Hello!", attachments=[Attachment.from_bytes("a.txt", b"a note")])
     out["committee"] = await prompt(agents["committee"], "Hello!")
-    out["clock"] = await prompt(assistant, "What time is it in Tokyo?", subject="agents.prompt.assistant.phone.clock")
     out["unknown"] = await prompt(assistant, "Hello!", subject="agents.prompt.nobody.phone.main")
-    await client.close()
 
     user = await connect(os.environ["USER_KEY"], out["errors"])
-    client = Agents(nc=user)
-    assistant = (await discover(client))["assistant"]
-    out["approved"] = await prompt(assistant, "What time is it in Tokyo?", "approve")
+    decider = Agents(nc=user)
+    out["approved"] = await prompt((await discover(decider))["assistant"], "What time is it in Tokyo?", "approve")
+    await decider.close()
+
+    # The last one: no question of another session of its partition is answered while it waits for approval.
+    out["clock"] = await prompt(assistant, "What time is it in Tokyo?", subject="agents.prompt.assistant.phone.clock")
     await client.close()
     await phone.close()
     await user.close()
