@@ -71,10 +71,30 @@ func TestOfficialClients(t *testing.T) {
 			t.Errorf("errors: %q %q", seen.UnknownModel, seen.WrongKey)
 		}
 	})
+	t.Run("python", func(t *testing.T) {
+		var seen map[string]struct {
+			Models           []string
+			Model            string
+			Answer, Streamed string
+			Embedding        int
+		}
+		runClient(t, folder, "openai_clients.py", base, string(bytes.TrimSpace(token)), &seen,
+			"PYTHONPATH="+filepath.Join(folder, "python"))
+		for _, name := range []string{"openai", "langchain", "litellm", "llm"} {
+			s := seen[name]
+			if !strings.Contains(s.Answer, "Asia/Tokyo") || !strings.Contains(s.Streamed, "America/Lima") ||
+				name != "llm" && s.Embedding == 0 {
+				t.Errorf("%s: %+v", name, s)
+			}
+		}
+		if s := seen["openai"]; len(s.Models) != 3 || s.Model != "assistant" {
+			t.Errorf("models %v, retrieved %q", s.Models, s.Model)
+		}
+	})
 }
 
 // TestOfficialMCP runs MCP clients and servers that others wrote, unchanged: the clients of the npm and of the Python
-// SDK against /mcp and conclave mcp serve, each with the identity of a client, and two servers from npm and one from
+// SDK and the MCP Inspector against /mcp and conclave mcp serve, each with the identity of a client, and two servers from npm and one from
 // PyPI behind the broker.
 func TestOfficialMCP(t *testing.T) {
 	folder := os.Getenv("CONCLAVE_CLIENTS")
@@ -169,6 +189,30 @@ func TestOfficialMCP(t *testing.T) {
 		CombinedOutput(); err != nil {
 		t.Fatalf("building: %v\n%s", err, out)
 	}
+	t.Run("inspector", func(t *testing.T) {
+		for _, tt := range []struct {
+			args []string
+			want string
+		}{
+			{[]string{"--method", "tools/list"}, `"name": "search_memory"`},
+			{
+				[]string{
+					"--method", "tools/call", "--tool-name", "ask", "--tool-arg",
+					"question=What time is it in Tokyo?",
+				},
+				"Asia/Tokyo",
+			},
+		} {
+			args := append([]string{
+				"--cli", url + "/mcp", "--transport", "http", "--header",
+				"Authorization: Bearer " + token,
+			}, tt.args...)
+			out, err := exec.CommandContext(t.Context(), filepath.Join(modules, ".bin", "mcp-inspector"), args...).Output()
+			if err != nil || !strings.Contains(string(out), tt.want) {
+				t.Errorf("%v: %v\n%s", tt.args, err, out)
+			}
+		}
+	})
 	serve, err := json.Marshal([]string{
 		program, "mcp", "serve", "--client", "desktop", "--data", home.Data, "--config",
 		home.Config,
