@@ -1,8 +1,10 @@
 package config_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -104,7 +106,19 @@ func TestDataOfEveryVersionIsRead(t *testing.T) {
 			if v, err := home.ReadVersion(); err != nil || v != restored.Manifest.DataVersion {
 				t.Errorf("version %d, %v", v, err)
 			}
-			r := up(t, fixtureSettings(t), home, config.Actors...)
+			var logged bytes.Buffer
+			r, err := fixtureSettings(t).Start(t.Context(), home, slog.New(slog.NewTextHandler(&logged, nil)),
+				config.Actors...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				down(t, r)
+				isOlder := restored.Manifest.DataVersion < bus.DataVersion
+				if strings.Contains(logged.String(), "the data folder was upgraded") != isOlder {
+					t.Errorf("data of version %d; the log: %s", restored.Manifest.DataVersion, &logged)
+				}
+			})
 			if v, err := home.ReadVersion(); err != nil || v != bus.DataVersion {
 				t.Errorf("after the start it has version %d, %v", v, err)
 			}

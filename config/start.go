@@ -140,8 +140,13 @@ func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log
 	if err := auditlog.Provision(ctx, home, r.Bus, r.server.Provision); err != nil {
 		return err
 	}
-	if err := home.WriteVersion(); err != nil {
+	before, err := home.WriteVersion()
+	if err != nil {
 		return err
+	}
+	if before != 0 && before != bus.DataVersion && log != nil {
+		log.Warn("the data folder was upgraded; earlier builds refuse it, and open only a backup that was made before",
+			"data", home.Data, "from", before, "to", bus.DataVersion)
 	}
 	return home.WriteRunning(r.server.URL())
 }

@@ -14,7 +14,7 @@ import (
 // DataVersion is the version of the data folder that this build writes. It increases when a build writes data that
 // earlier builds cannot read. A build opens the data of its own and of every earlier version; 0 is data without a
 // version file.
-const DataVersion = 2
+const DataVersion = 3
 
 // ErrNewerData means that a newer build wrote the data folder.
 var ErrNewerData = errors.New("the data folder was written by a newer version of conclave")
@@ -52,19 +52,21 @@ func CheckVersion(version int) error {
 	return nil
 }
 
-// WriteVersion sets the version of the data folder to that of this build, unless it has it already. The caller must
-// hold the lock, and must have opened the data: earlier builds refuse it from then on.
-func (h Home) WriteVersion() error {
-	if v, err := h.ReadVersion(); err != nil || v == DataVersion {
-		return err
+// WriteVersion sets the version of the data folder to that of this build, unless it has it already. It returns the
+// version before, 0 for new data. The caller must hold the lock, and must have opened the data: earlier builds refuse it
+// from then on.
+func (h Home) WriteVersion() (before int, err error) {
+	before, err = h.ReadVersion()
+	if err != nil || before == DataVersion {
+		return before, err
 	}
 	b, err := json.Marshal(dataVersion{DataVersion})
 	if err != nil {
-		return err
+		return before, err
 	}
 	err = file.Replace(h.versionFilePath(), append(b, '\n'))
 	if err != nil {
-		return fmt.Errorf("writing the version of the data folder: %w", err)
+		return before, fmt.Errorf("writing the version of the data folder: %w", err)
 	}
-	return nil
+	return before, nil
 }

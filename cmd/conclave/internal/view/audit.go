@@ -66,9 +66,18 @@ func AuditLine(w io.Writer, e AuditEntry) error {
 	_, err := fmt.Fprintf(w, "%s  %-12s  %-8s  %-6s  %-22s  %-30s  %-7s  query %s  params %s\n",
 		at, e.Message, term.Plain(cmp.Or(e.Account, "?")),
 		term.Plain(e.Phase), term.Plain(agent), term.Plain(strings.TrimSpace(e.Action+" "+e.Tool)),
-		term.Paint(w, statusColours[e.Status], term.Plain(status)), term.Plain(cmp.Or(term.ShortID(e.Query), "-")),
+		term.Paint(w, statusColours[e.Status], term.Plain(status)), term.Plain(cmp.Or(shortQuery(e.Query), "-")),
 		term.Plain(cmp.Or(term.ShortID(e.ParamsHash), "-")))
 	return err
+}
+
+// shortQuery is the beginning of the id of a question. All ids of a client begin with its scope, which is kept.
+func shortQuery(id string) string {
+	scope := ""
+	if subjects.ClientOf(id) != "" {
+		scope = id[:strings.LastIndex(id, "_")+1]
+	}
+	return scope + term.ShortID(strings.TrimPrefix(id, scope))
 }
 
 // auditFields is the order of the fields of a record.
