@@ -96,17 +96,17 @@ type TaskProgress struct {
 	Millis   int64     `json:"ms,omitempty"`    // since the subtask began
 }
 
-// AgentReturn is the structured return of a subagent.
+// AgentReturn is the structured return of a subagent. Its JSON always has the seven fields that an agent fills.
 type AgentReturn struct {
 	Subtask       string   `json:"subtask,omitempty"` // set by the orchestrator, as is Agent
 	Agent         string   `json:"agent,omitempty"`   // name of the spawned agent
 	Status        string   `json:"status"`
 	Summary       string   `json:"summary"` // at most three sentences
-	Artifacts     []string `json:"artifacts,omitempty"`
+	Artifacts     []string `json:"artifacts"`
 	ResultQuality string   `json:"result_quality"`
 	Source        string   `json:"source"`
-	Candidates    []string `json:"new_memory_candidates,omitempty"`
-	FailureReason string   `json:"failure_reason,omitempty"`
+	Candidates    []string `json:"new_memory_candidates"`
+	FailureReason string   `json:"failure_reason"` // "" = it did not fail
 }
 
 // Values of an [AgentReturn].

@@ -474,6 +474,8 @@ func (w *worker) evidence() evidence {
 // storeReturn stores the return, with the id under which it is published.
 func (w *worker) storeReturn(ctx context.Context, ret subjects.AgentReturn) error {
 	ret.Subtask, ret.Agent = w.subtask.ID, w.record.Child
+	ret.Artifacts = append([]string{}, ret.Artifacts...) // not null
+	ret.Candidates = append([]string{}, ret.Candidates...)
 	w.record.Return, w.record.ReturnID = &ret, w.t.out.NewID()
 	return w.store(ctx, "work.return")
 }
