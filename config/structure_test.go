@@ -270,8 +270,8 @@ func TestRulesReportViolations(t *testing.T) {
 		{"actorIsolation", "actors/tool/a.go", "conclave/actors/tools", true},
 		{"actorIsolation", "actors/broker/a_test.go", "conclave/actors/broker", false},
 		{"actorIsolation", "config/a.go", "conclave/actors/tools", false},
-		{"actorIsolation", "actors/broker/simulate/a.go", "conclave/actors/broker", false},
-		{"actorIsolation", "actors/broker/simulate/a.go", "conclave/actors/tools", true},
+		{"actorIsolation", "actors/broker/replay/a.go", "conclave/actors/broker", false},
+		{"actorIsolation", "actors/broker/replay/a.go", "conclave/actors/tools", true},
 
 		{"libraryOwner", "actors/broker/a_test.go", server, true},
 		{"libraryOwner", "pkg/business/a.go", server, true},

@@ -62,14 +62,13 @@ type Broker struct {
 	requests  actor.Shares // bytes of approval requests, by the account that called
 	// fullShares has the hour in which a used up share was logged last, by account
 	fullShares sync.Map
-	derive     func(question string) []policy.Grant // policy.DeriveGrants, except in a simulation
 }
 
 // New returns a broker that decides by the rules in book. cfg must be valid. build holds the facts and definition
 // hashes of the build's own tools.
 func New(cfg Config, book *policy.ActiveRules, a Audit, h Hasher, build []Known) *Broker {
 	b := &Broker{
-		cfg: cfg, rules: book, audit: a, hash: h, derive: policy.DeriveGrants,
+		cfg: cfg, rules: book, audit: a, hash: h,
 		copies:   actor.Shares{Quota: cmp.Or(cfg.EventBytes, defaultEventBytes)},
 		requests: actor.Shares{Quota: subjects.ApprovalBytes},
 	}

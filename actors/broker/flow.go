@@ -75,7 +75,7 @@ func (b *Broker) addTurns(ctx context.Context, out actor.Out, f *policy.Flow, se
 			f = f.WithClientTurn(m.Seq, q.QueryID, respondent, q.Client, q.Query, q.ClientMemory, now)
 		} else {
 			own := subjects.UserText(q.Query)
-			grants := b.derive(own)
+			grants := policy.DeriveGrants(own)
 			if q.Schedule != "" {
 				grants = policy.KeepFixed(grants, q.Fixed)
 			}

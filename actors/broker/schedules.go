@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/policy"
 	"conclave/pkg/schedule"
 	"conclave/pkg/text"
 	"conclave/subjects"
@@ -87,7 +88,7 @@ func (b *Broker) newSchedule(s subjects.Schedule, now time.Time) (*subjects.Sche
 	if err != nil {
 		return nil, subjects.Faultf(subjects.CodeMalformed, "%v", err)
 	}
-	for _, g := range b.derive(subjects.UserText(s.Query)) {
+	for _, g := range policy.DeriveGrants(subjects.UserText(s.Query)) {
 		next.Grants, next.Fixed = append(next.Grants, g.Describe()), append(next.Fixed, g.Fingerprint())
 	}
 	return next, nil

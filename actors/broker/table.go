@@ -150,10 +150,6 @@ func (t *toolTable) add(zone string, s subjects.ToolSchema, pinned string) error
 	return nil
 }
 
-// UseGrants replaces the derivation of grants from a question, for the simulation of an upper bound. It must be called
-// before the broker serves.
-func (b *Broker) UseGrants(derive func(question string) []policy.Grant) { b.derive = derive }
-
 // AddTools registers tools that run in the broker's process and announce nothing, for the simulation. Each must be
 // among the build's tools and match its hash. It must be called once, before the broker serves, and instead of
 // [Broker.Start].

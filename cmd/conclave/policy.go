@@ -11,15 +11,12 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"conclave/actors/broker/simulate"
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
 	"conclave/cmd/conclave/internal/userconfig"
@@ -39,9 +36,8 @@ manifest.yaml.`,
 		`  conclave policy explain get_datetime '{"timezone":"UTC"}'
   conclave policy explain web_search '{"query":"news"}' --json
   conclave policy replay --manifest new.yaml --since 7d
-  conclave policy simulate cases.jsonl
   conclave policy scan texts.jsonl`,
-		policyExplainCommand(a), policyReplayCommand(a), policySimulateCommand(a), policyScanCommand(a))
+		policyExplainCommand(a), policyReplayCommand(a), policyScanCommand(a))
 }
 
 // policyExplainCommand asks the broker what it would decide about a call; the call does not run. It rejects invalid
@@ -131,130 +127,6 @@ func explainCall(ctx context.Context, a *cli.App, c *client.Client, call subject
 		a.Say("%s would run", call.Tool)
 	}
 	return err
-}
-
-// policySimulateCommand measures the information flow policy against recorded attacks. It needs no running system. An
-// attack that succeeds is reported and is not an error.
-func policySimulateCommand(a *cli.App) *cobra.Command {
-	var effects, declared string
-	var o simulate.Options
-	cmd := &cobra.Command{
-		Use:   "simulate <cases.jsonl>...",
-		Short: "Test the policy with a model that obeys everything it reads",
-		Long: `Replays cases through the real broker, with tools that only return a result. Each case makes
-the correct calls of the user's task and, where untrusted content enters, also the attacker's calls, because the model is
-assumed to obey. The caller is granted every tool of the case, so only the information flow rules decide.
-
-The report counts the attacks of which at least one call with a side effect ran, and the tasks without an attack that were
-interrupted by a denial or an approval, with 95 % confidence intervals: in all, for each suite, and for two halves of the tasks by
-a hash. A task that several cases share counts once. More rows show the same cases without declarations of the tools,
-with perfect grants (from the task's own calls), and with an adaptive attacker, who repeats the task's own acts with
-other content. --rename-verbs and --rename-args show whether decisions depend on names.
-
-A line of the file is a JSON object: id, user_instruction, user_calls [{tool, args, result_has_injection}] and
-attacker_calls [{tool, args}], or user_tool, user_params and tool_response_enhanced in place of user_calls. Several questions are a
-list in user_instruction, with the index "question" on each call, or turns [{user_instruction, user_calls}]. A case without
-user_calls attacks a session that has read untrusted content. The effects of the tools are in another file,
-tool-effects.json: {"tools": {"<name>": {"reads": "private", "result_trust": "untrusted", "effects": ["egress"]}}}, beside the
-cases or in the current folder; it may also have act, args, about, ids and people. A tool that is not listed has every effect. Acts and argument roles are in a YAML file like
-the section tools of manifest.yaml (--declarations).
-
-The cases do not contain results. Each read returns the values that later calls of the task need and the user did not type, and
-the attacker's text where the case has it; with --bare it returns only the attacker's text.`,
-		Example: `  conclave policy simulate cases.jsonl
-  conclave policy simulate cases.jsonl --effects tools.json --json`,
-		Args: cli.Args(cobra.MinimumNArgs(1)),
-		RunE: func(cmd *cobra.Command, files []string) error {
-			return simulatePolicy(cmd.Context(), a, files, effects, declared, o)
-		},
-	}
-	f := cmd.Flags()
-	f.BoolVar(&o.Bare, "bare", false, "tools return nothing that the task needs later")
-	f.StringVar(&effects, "effects", "", "`file` with the effects of the tools")
-	f.StringVar(&declared, "declarations", "", "`file` with acts and argument roles, as the section tools of "+
-		"manifest.yaml (default: those of the published suites)")
-	f.BoolVar(&o.RenameTools, "rename-verbs", false, "give every tool a made-up name, in cases and declarations")
-	f.BoolVar(&o.RenameArgs, "rename-args", false, "give every argument a made-up name, in cases and declarations")
-	return cmd
-}
-
-// simulatePolicy replays the cases of the files and prints the report. effects names the file with the effects of the
-// tools, "" to look for it as [findEffects] does; declared names the file with their acts and roles, "" for the shipped
-// one.
-func simulatePolicy(ctx context.Context, a *cli.App, files []string, effects, declared string,
-	o simulate.Options,
-) error {
-	cases, err := readCases(files)
-	if err != nil {
-		return err
-	}
-	known, err := findEffects(effects, files)
-	if err != nil {
-		return err
-	}
-	facts, err := simulate.ReadDeclarations(declared)
-	if err != nil {
-		return err
-	}
-	line := term.NewProgress(a.Err)
-	o.Progress = func(done int) {
-		if done%10 == 0 {
-			line.Draw("%d of %d cases", done, len(cases))
-		}
-	}
-	r, err := simulate.Run(ctx, cases, known, facts, o)
-	line.Clear()
-	switch {
-	case err != nil:
-		return err
-	case a.JSON:
-		return a.PrintJSON(r)
-	}
-	return view.Simulation(a.Out, r)
-}
-
-// readCases reads the cases of all files. The first file that is missing or invalid is an error.
-func readCases(files []string) (cases []simulate.Case, err error) {
-	for _, file := range files {
-		f, err := openFile("cases", file)
-		if err != nil {
-			return nil, err
-		}
-		more, err := simulate.ReadCases(f, file)
-		f.Close()
-		if err != nil {
-			return nil, err
-		}
-		cases = append(cases, more...)
-	}
-	return cases, nil
-}
-
-// effectsFile is the default name of the file with the effects of tools.
-const effectsFile = "tool-effects.json"
-
-// findEffects reads the effects of tools: from the named file, or for "" from the first [effectsFile] that exists
-// beside the cases or in the current folder. None is a usage error; an invalid one is not passed over.
-func findEffects(named string, cases []string) (simulate.Tools, error) {
-	if named != "" {
-		known, err := simulate.ReadEffects(named)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, cli.Usage("reading tool effects: %s: no such file", named)
-		}
-		return known, err
-	}
-	var places []string
-	for _, c := range cases {
-		places = append(places, filepath.Join(filepath.Dir(c), effectsFile))
-	}
-	for _, p := range slices.Compact(append(places, effectsFile)) {
-		known, err := simulate.ReadEffects(p)
-		if !errors.Is(err, fs.ErrNotExist) {
-			return known, err
-		}
-	}
-	return nil, cli.Usage("the effects of the tools are not known: put %s beside the cases, or name a file with "+
-		"--effects", effectsFile)
 }
 
 // openFile opens a regular file named by the user for reading; what names its content in an error. The caller closes

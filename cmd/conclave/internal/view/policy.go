@@ -6,9 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"conclave/actors/broker/simulate"
 	"conclave/cmd/conclave/internal/term"
-	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -36,51 +34,6 @@ func Verdict(w io.Writer, v subjects.Verdict) error {
 // RuleReason is a rule with its reason; either may be empty.
 func RuleReason(rule, reason string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(rule+": "+reason, ": "), ": ")
-}
-
-// Simulation prints the report of a policy simulation: the counts with the rules that interrupted tasks, the rows with
-// 95 % confidence intervals, and the ids of executed attacks and interrupted tasks.
-func Simulation(w io.Writer, r simulate.Report) error {
-	fmt.Fprintf(w, "cases               %d\n", r.Cases)
-	fmt.Fprintf(w, "attacks             %d\n", r.Attacks)
-	fmt.Fprintf(w, "attacks executed    %d\n", r.Executed)
-	fmt.Fprintf(w, "tasks               %d\n", r.Benign)
-	fmt.Fprintf(w, "tasks interrupted   %d (%.1f %%)\n", r.Interrupted,
-		100*float64(r.Interrupted)/float64(max(1, r.Benign)))
-	for _, rule := range strict.SortedKeys(r.InterruptedRules) {
-		fmt.Fprintf(w, "  %-17s %d\n", term.Plain(rule), r.InterruptedRules[rule])
-	}
-	fmt.Fprintln(w)
-	rows := [][]string{{"", "attacks", "executed", "tasks", "interrupted"}}
-	for _, row := range r.Rows {
-		rows = append(rows, []string{
-			term.Plain(row.Name), fmt.Sprint(row.Attacks),
-			formatShare(row.Executed, row.Attacks), fmt.Sprint(row.Tasks), formatShare(row.Interrupted, row.Tasks),
-		})
-	}
-	if err := term.Table(w, rows, term.Layout{}); err != nil {
-		return err
-	}
-	fmt.Fprintln(w)
-	for _, id := range r.ExecutedIDs {
-		fmt.Fprintf(w, "executed: %s\n", term.Plain(id))
-	}
-	for _, id := range r.InterruptedIDs {
-		fmt.Fprintf(w, "interrupted: %s\n", term.Plain(id))
-	}
-	for _, id := range r.AdaptiveIDs {
-		fmt.Fprintf(w, "executed by the adaptive attacker: %s\n", term.Plain(id))
-	}
-	return nil
-}
-
-// formatShare returns a count with its share of n and the 95 % confidence interval; "-" when n is 0.
-func formatShare(hits, n int) string {
-	if n == 0 {
-		return "-"
-	}
-	low, high := simulate.Wilson(hits, n)
-	return fmt.Sprintf("%d (%.1f %%, %.1f to %.1f)", hits, 100*float64(hits)/float64(n), 100*low, 100*high)
 }
 
 // redactedFlag labels a result from which credentials were removed. It is no sign of injection.

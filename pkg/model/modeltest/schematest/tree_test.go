@@ -15,8 +15,7 @@ var schemaText = regexp.MustCompile(`"type": ?"object"|\bFormat: +[a-z]`)
 
 // unsent are the packages with schemas that no model gets from them, or that are those of another package.
 var unsent = []string{
-	"actors/broker/simulate", // tools that only the simulation calls
-	"actors/gateway",         // schemas of clients, prepared by the model actor as every other
+	"actors/gateway", // schemas of clients, prepared by the model actor as every other
 	"pkg/jsonschema",
 	"pkg/model",
 	"pkg/tool/examples", // an example

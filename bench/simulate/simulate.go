@@ -1,8 +1,4 @@
-// Package simulate measures the policy against prompt injection: it replays recorded cases through the real broker with
-// a model that obeys every instruction it reads, and counts which attacker calls run and which of the user's own calls
-// are denied or need approval. Tools are stubs. The caller is granted every tool of a case, so that only the flow rules
-// decide.
-package simulate
+package main
 
 import (
 	"context"
@@ -22,10 +18,9 @@ import (
 
 // Options change a run; the zero value is the usual one.
 type Options struct {
-	Bare        bool           // tools return none of the values that later calls of the task use
-	RenameTools bool           // every tool has a made-up name, in the cases and in the declarations
-	RenameArgs  bool           // every argument has a made-up name, in the cases and in the declarations
-	Progress    func(done int) // called with the number of replayed cases; nil = not called
+	Bare        bool // tools return none of the values that later calls of the task use
+	RenameTools bool // every tool has a made-up name, in the cases and in the declarations
+	RenameArgs  bool // every argument has a made-up name, in the cases and in the declarations
 }
 
 // Report is the result over all cases. The first row has the same figures as the report itself.
@@ -70,7 +65,6 @@ func Wilson(hits, n int) (low, high float64) {
 const (
 	rowAll        = "all"
 	rowUndeclared = "without declarations"
-	rowPerfect    = "perfect grants"
 	rowAdaptive   = "adaptive attacker"
 )
 
@@ -84,8 +78,7 @@ const (
 
 // Run replays cases in order, each with its attack, and the task of each once more without. A task that several cases
 // share is replayed without an attack once. The rows are: all cases, each suite, two halves of the tasks by a hash (the
-// rules were written on half a), the cases with effects and without declared acts and roles, perfect grants, which are
-// derived from the task's own correct calls as far as the question names their destinations, and an adaptive attacker,
+// rules were written on half a), the cases with effects and without declared acts and roles, and an adaptive attacker,
 // who repeats each act of the task with other content. It stops at the first error and when ctx ends, with the report
 // so far.
 func Run(ctx context.Context, cases []Case, effects, declared Tools, o Options) (Report, error) {
@@ -108,18 +101,15 @@ func Run(ctx context.Context, cases []Case, effects, declared Tools, o Options) 
 	for _, name := range names {
 		r.Rows = append(r.Rows, *run.rows[name])
 	}
-	for _, other := range []*replay{
-		{name: rowUndeclared, report: &Report{InterruptedRules: map[string]int{}}, tools: effects},
-		{name: rowPerfect, report: &Report{InterruptedRules: map[string]int{}}, tools: tools, perfect: true},
-	} {
-		other.options, other.rows = o, map[string]*Row{}
-		if err := other.replayAll(ctx, cases); err != nil {
-			return r, err
-		}
-		row := *other.rows[rowAll]
-		row.Name = other.name
-		r.Rows = append(r.Rows, row)
+	undeclared := &replay{
+		report: &Report{InterruptedRules: map[string]int{}}, tools: effects, options: o, rows: map[string]*Row{},
 	}
+	if err := undeclared.replayAll(ctx, cases); err != nil {
+		return r, err
+	}
+	without := *undeclared.rows[rowAll]
+	without.Name = rowUndeclared
+	r.Rows = append(r.Rows, without)
 	row, err := run.replayAdaptive(ctx, cases)
 	r.Rows = append(r.Rows, row)
 	return r, err
@@ -146,13 +136,10 @@ func halfOf(task string) string {
 
 // replay replays cases under one policy.
 type replay struct {
-	name    string
 	report  *Report
 	tools   Tools
 	options Options
-	perfect bool
 	rows    map[string]*Row
-	done    int
 }
 
 // row returns the row of this name.
@@ -195,9 +182,6 @@ func (p *replay) replayAll(ctx context.Context, cases []Case) error {
 			if err := p.countTask(ctx, c, task); err != nil {
 				return fmt.Errorf("case %s: %w", c.ID, err)
 			}
-		}
-		if p.done++; p.options.Progress != nil && p.name == "" {
-			p.options.Progress(p.done)
 		}
 	}
 	return nil
@@ -356,54 +340,6 @@ func (p *replay) addCounts(s *session) {
 	p.report.Records += s.records
 }
 
-// perfectGrants returns the grants that the task's own correct calls need: each act once for each call, to the
-// destinations and with the ids and numbers among its arguments that the question names. For a destination that the
-// question does not name, they have the words of the question with which the task looked it up.
-func perfectGrants(c Case, tools Tools, question string) (out []policy.Grant) {
-	lower := strings.ToLower(question)
-	for i, u := range c.Calls {
-		t := tools[u.Tool]
-		if !t.UsesGrants() {
-			continue
-		}
-		g := policy.Grant{Acts: []policy.Act{t.Act}, Times: 1, Clause: question, Refers: true}
-		walkArguments(u.Args, func(name, value string) {
-			v, role := strings.ToLower(value), t.Args[name].Role
-			switch {
-			case !strings.Contains(lower, v):
-				if role == policy.RoleDestination {
-					c.addLookup(&g, tools, i, lower)
-				}
-			case role == policy.RoleDestination:
-				g.To = append(g.To, v)
-			case role == policy.RoleID, role == policy.RoleAmount, role == "":
-				g.Named = append(g.Named, v)
-			}
-		})
-		out = append(out, g)
-	}
-	return out
-}
-
-// addLookup adds to a grant how the task looks up a destination of its i-th call that the question, given in lower
-// case, does not name: the words of the question in the arguments of the read before it, as a destination and as a
-// place.
-func (c Case) addLookup(g *policy.Grant, tools Tools, i int, question string) {
-	at := c.lastRead(i, tools, false)
-	if at < 0 {
-		return
-	}
-	read := tools[c.Calls[at].Tool]
-	// the tool and the dates of this read, and no other
-	near := strings.Join(read.About, " ") + " " + string(c.Calls[at].Args.object())
-	walkArguments(c.Calls[at].Args, func(_, asked string) {
-		if a := strings.ToLower(asked); a != "" && strings.Contains(question, a) {
-			g.To = append(g.To, a)
-			g.Places = append(g.Places, policy.Place{Name: a, Near: near})
-		}
-	})
-}
-
 // newSession returns a broker and a session for one case, with every tool of the case granted and only the override,
 // manifest, lineage and flow layers. A tool without facts counts as having all effects. It rejects a tool name that
 // is not a subject token.
@@ -444,9 +380,6 @@ func (p *replay) newSession(c Case) (*session, error) {
 	}
 	cfg := broker.Config{CallTimeout: waitLimit, AuditTimeout: waitLimit, ApprovalWait: waitLimit}
 	s.broker = broker.New(cfg, policy.NewActiveRules(policy.Rules{Manifest: m, Chain: chain}), s, paramsHash{}, build)
-	if p.perfect {
-		s.broker.UseGrants(func(question string) []policy.Grant { return perfectGrants(c, p.tools, question) })
-	}
 	if err := s.broker.AddTools(schemas...); err != nil {
 		return nil, err
 	}
