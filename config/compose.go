@@ -31,7 +31,6 @@ import (
 	"conclave/pkg/bus"
 	keys "conclave/pkg/keyring"
 	"conclave/pkg/policy"
-	"conclave/pkg/story"
 	"conclave/pkg/strict"
 	"conclave/pkg/webclient"
 	"conclave/subjects"
@@ -59,10 +58,6 @@ type Wiring struct {
 
 	// Doctor runs the checks of conclave doctor for the page; nil = the page cannot.
 	Doctor func(ctx context.Context) []subjects.DoctorCheck
-
-	Stories []gateway.Story // of the build, for the page
-	// RunStory runs one of Stories for the page, on a system of its own; nil = the page cannot.
-	RunStory func(ctx context.Context, file string, observe func(story.Progress)) story.Result
 
 	// Program is the file of this program, which MCP servers with hosts have in their sandbox; "" = that of the
 	// process.
@@ -164,7 +159,7 @@ func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string)
 			g := gateway.New(c.GatewayConfig(home), nc)
 			g.OnListen, g.Version = c.wiring.OnListen, cmp.Or(c.wiring.Version, g.Version)
 			g.Data = home.Data
-			g.Counters, g.Stories, g.RunStory = c.wiring.counters, c.wiring.Stories, c.wiring.RunStory
+			g.Counters = c.wiring.counters
 			g.AnyPort = c.Origin("system.gateway.listen") == Shipped // the port was not chosen by the user
 			return g, nil
 		}},

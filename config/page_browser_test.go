@@ -49,7 +49,7 @@ func openPage(t *testing.T) *browserPage {
 	address := make(chan string, 1)
 	c := settings(t, "system.gateway.listen", "127.0.0.1:0").WithWiring(config.Wiring{OnListen: func(addr string) {
 		address <- addr
-	}, Doctor: pageChecks, Stories: pageStories, RunStory: runPageStory})
+	}, Doctor: pageChecks})
 	c.Models.Ollama.URL = "http://127.0.0.1:1" // nothing answers there, so the demo model does
 	home := newHome(t)
 	up(t, c, home, config.Actors...)

@@ -97,7 +97,7 @@ func startPageSystemOn(t *testing.T, models, last string) *pageSystem {
 	c = c.WithWiring(config.Wiring{
 		OnListen: func(addr string) { address <- addr },
 		Web:      webclient.NewStaged(webclient.Config{Version: "test"}, hosts),
-		Doctor:   pageChecks, Stories: pageStories, RunStory: runPageStory,
+		Doctor:   pageChecks,
 	})
 	up(t, c, home, config.Actors...)
 	return &pageSystem{t: t, url: "http://" + <-address, token: readToken(t, home)}

@@ -2,7 +2,6 @@ package config_test
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -10,13 +9,9 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
-	"conclave/actors/gateway"
 	"conclave/config"
 	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/scriptserver"
-	"conclave/pkg/story"
-	"conclave/stories"
-	"conclave/stories/harness"
 	"conclave/subjects"
 )
 
@@ -35,45 +30,6 @@ func pageChecks(context.Context) []subjects.DoctorCheck {
 		},
 		{Name: "actors", Level: "ok", Text: "answers from broker, critic, gateway, generator, memory, model"},
 	}
-}
-
-// pageStories are the stories of the page in tests. The last one expects another answer than its model gives, and
-// fails.
-var pageStories = []gateway.Story{
-	{
-		File: "s1_capital.yaml", ID: "S1", Title: "a question is answered", Why: "the whole path from question to " +
-			"answer",
-		Command: "conclave story run stories/s1_capital.yaml",
-	},
-	{
-		File: "s3_web_search.yaml", ID: "S3", Title: "a current-data question searches the web",
-		Why: "current data must be looked up", Command: "conclave story run stories/s3_web_search.yaml",
-	},
-	{
-		File: "s1_oslo.yaml", ID: "S1x", Title: "a question is answered otherwise", Why: "a story that fails",
-		Command: "conclave story run stories/s1_oslo.yaml",
-	},
-}
-
-// runPageStory runs one of pageStories on a system of its own.
-func runPageStory(ctx context.Context, file string, observe func(story.Progress)) story.Result {
-	from, change := file, strings.NewReplacer()
-	if file == "s1_oslo.yaml" {
-		from = "s1_capital.yaml"
-		change = strings.NewReplacer("contains: [Paris]", "contains: [Oslo]", "- answer.dialog answer~Paris",
-			"- tool.request.web_search\n    - answer.dialog answer~Paris", "absent: [tool.request.web_search, ",
-			"absent: [")
-	}
-	text, err := stories.Read(from)
-	if err != nil {
-		return story.Result{Failures: []story.Failure{{Text: err.Error()}}}
-	}
-	s, err := story.Parse([]byte(change.Replace(string(text))), "stories/"+file)
-	if err != nil {
-		return story.Result{Failures: []story.Failure{{Text: err.Error()}}}
-	}
-	return harness.RunStory(ctx, s, harness.Options{Log: slog.New(slog.DiscardHandler)},
-		story.Options{Observe: observe})
 }
 
 // TestPageFirstModel is the first run in a browser, with an Ollama that has no model that answers: the page offers to
@@ -119,57 +75,6 @@ func TestPageFirstModel(t *testing.T) {
 	p.checkQuiet()
 }
 
-// TestPageStories runs stories from the page: one that passes and one that fails, with the difference of expected and
-// observed. A reload and a second tab show the same run, and the system of the user has no trace of it.
-func TestPageStories(t *testing.T) {
-	p := openPage(t)
-	p.visit("/stories", ".ops tbody tr")
-	p.click(`[aria-label="Run S1"]`)
-	p.waitFor(`location.pathname === "/stories/s1_capital.yaml" && document.querySelector(".checks li")`)
-	p.waitFor(`document.querySelector(".outcome.good")`)
-	if got := eval[float64](p, `document.querySelectorAll(".checks li:not(.is-ok)").length`); got != 0 {
-		t.Errorf("%v expectations do not hold: %s", got, p.text(".checks"))
-	}
-	if got := p.text(".steps"); !strings.Contains(got, "What is the capital of France?") ||
-		!strings.Contains(got, "Paris") {
-		t.Errorf("steps %q", got)
-	}
-	p.visit("/stories/s1_oslo.yaml", "main .primary")
-	p.click("main .primary")
-	p.waitFor(`document.querySelector(".outcome.bad")`)
-	const shown = `[...document.querySelectorAll(".checks li.is-failed")].map((l) => l.innerText).join(" / ")`
-	failed := eval[string](p, shown)
-	want, got := p.text(".checks li.is-failed .diff .want"), p.text(".checks li.is-failed .diff .got")
-	if !strings.Contains(want, "Oslo") || !strings.Contains(got, "The capital of France is Paris.") ||
-		!strings.Contains(failed, "tool.request.web_search") {
-		t.Errorf("expected %q, observed %q in %q", want, got, failed)
-	}
-	p.visit("/stories/s1_oslo.yaml", ".outcome.bad")
-	if again := eval[string](p, shown); again != failed {
-		t.Errorf("after a reload %q, before %q", again, failed)
-	}
-	second := openTab(t, p.ctx, p.url, p.url+"/stories/s1_oslo.yaml")
-	second.waitFor(`document.querySelector(".outcome.bad")`)
-	if again := eval[string](second, shown); again != failed {
-		t.Errorf("a second tab %q, the first %q", again, failed)
-	}
-	if sessions := eval[float64](p,
-		`fetch("/sessions").then((r) => r.json()).then((s) => (s.sessions ?? []).length)`); sessions != 0 {
-		t.Errorf("%v sessions of the user after stories", sessions)
-	}
-	p.visit("/stories", ".ops tbody tr")
-	if got := p.text(".ops tbody"); !strings.Contains(got, "passed") || !strings.Contains(got, "failed") {
-		t.Errorf("the list: %q", got)
-	}
-	t.Run("axe", func(t *testing.T) {
-		p.t = t
-		p.checkAccess("/stories", "/stories/s1_oslo.yaml", "/stories/s1_capital.yaml")
-	})
-	p.t = t
-	p.checkQuiet()
-	second.checkQuiet()
-}
-
 // visit opens a view and waits until it has drawn what selector names.
 func (p *browserPage) visit(path, selector string) {
 	p.t.Helper()
@@ -178,7 +83,7 @@ func (p *browserPage) visit(path, selector string) {
 }
 
 // TestPageOperations is the views for looking after the system in a real browser: a setting that is changed and one
-// that is refused, the figures of the actors, models, machines, stories, doctor and the context of a session.
+// that is refused, the figures of the actors, models, machines, doctor and the context of a session.
 func TestPageOperations(t *testing.T) {
 	p := openPage(t)
 	p.do(chromedp.SendKeys(chromedp.CSS("#question"), "What time is it in Tokyo?"), chromedp.KeyEvent(kb.Enter))
@@ -215,7 +120,6 @@ func TestPageOperations(t *testing.T) {
 
 	p.visit("/models", ".ops tbody tr")
 	p.visit("/machines", ".empty-state")
-	p.visit("/stories", ".ops tbody tr")
 	p.visit("/doctor", ".ops tbody tr")
 	if got := p.text(".ops tbody tr"); !strings.Contains(got, "disk") || !strings.Contains(got, "free 1 GB") {
 		t.Errorf("the first check is %q", got)
@@ -227,7 +131,7 @@ func TestPageOperations(t *testing.T) {
 	t.Run("axe", func(t *testing.T) {
 		p.t = t
 		p.checkAccess("/agents", "/agents/critic", "/agents/generator", "/agents/generator/settings",
-			"/agents/broker/settings", "/models", "/machines", "/stories", "/doctor", "/context/"+session)
+			"/agents/broker/settings", "/models", "/machines", "/doctor", "/context/"+session)
 	})
 	p.t = t
 	p.mu.Lock() // the browser reports the rejected value itself

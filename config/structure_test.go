@@ -52,13 +52,9 @@ var layers = []string{"subjects", "pkg", "actors", "config", "stories", "cmd"}
 // unrestricted are the folders that may import every package.
 var unrestricted = []string{"bench"}
 
-// importDirection reports imports against the order of [layers]. The browser tests of config may import stories, which
-// the page runs.
+// importDirection reports imports against the order of [layers].
 func importDirection(s source) (out []string) {
 	from := slices.Index(layers, topFolder(s.path))
-	if s.test() && strings.HasPrefix(s.path, "config/page_") {
-		from = slices.Index(layers, "stories")
-	}
 	if from < 0 {
 		if !slices.Contains(unrestricted, topFolder(s.path)) {
 			out = append(out, fmt.Sprintf("%s: Go code outside the known folders", s.path))

@@ -26,7 +26,6 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/client"
-	"conclave/pkg/story"
 	"conclave/pkg/telemetry"
 	"conclave/subjects"
 )
@@ -43,10 +42,6 @@ type Gateway struct {
 	OnListen func(addr string)
 	// AnyPort allows any free port when the configured one is taken.
 	AnyPort bool
-	// Stories are the acceptance stories of the build, for the page.
-	Stories []Story
-	// RunStory runs one of Stories by file on a system of its own and reports its progress; nil = this process cannot.
-	RunStory func(ctx context.Context, file string, observe func(story.Progress)) story.Result
 	// Version is the build that /health reports.
 	Version string
 	// Data is the data folder, whose damage /health reports; "" = not reported.
@@ -69,7 +64,6 @@ type Gateway struct {
 	auditHead      auditCache
 	links          linkCache
 	pulls          pullLog
-	stories        storyLog
 	slots          struct{ waiting, streams, clients chan struct{} }
 	credentials    *credentials
 	bodyTimeout    time.Duration

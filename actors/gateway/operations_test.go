@@ -105,10 +105,7 @@ func TestOperations(t *testing.T) {
 			}, nil
 		}),
 	}})
-	d, w := describe(t), startGateway(t, b, setup{change: func(g *gateway.Gateway) {
-		g.Stories = []gateway.Story{{File: "s1.yaml", ID: "S1", Title: "a question", Command: "conclave story run " +
-			"stories/s1.yaml"}}
-	}})
+	d, w := describe(t), startGateway(t, b, setup{})
 	w.checkRoutes(d, func() string { return "" }, []routeTest{
 		{"settings", "GET", "/settings", "/settings", "", 200, `"name":"generator.steps"`, ""},
 		{
@@ -146,7 +143,6 @@ func TestOperations(t *testing.T) {
 			`{"head":"","note":"no head of the audit log was published yet`, "",
 		},
 		{"the audit log with a parameter", "GET", "/audit", "/audit?show=records", "", 400, "show", ""},
-		{"stories", "GET", "/stories", "/stories", "", 200, `conclave story run stories/s1.yaml`, ""},
 		{"context", "GET", "/sessions/{id}/context", "/sessions/s1/context", "", 200, `"content":"Be brief."`, ""},
 		{"context of no session", "GET", "/sessions/{id}/context", "/sessions/a.b/context", "", 400, "session id", ""},
 		{"pull", "POST", "/models/{name}/pull", "/models/big%2Fmodel:1b/pull", "", 202, `"model":"big/model:1b"`, ""},

@@ -28,7 +28,7 @@ const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img
 // pageViews are the first tokens of the addresses of the page.
 var pageViews = []string{
 	"chat", "runs", "approvals", "tasks", "memory", "agents", "bus", "decisions", "deliberations",
-	"models", "machines", "stories", "doctor", "context",
+	"models", "machines", "doctor", "context",
 }
 
 // isPageRequest reports whether a browser opens an address of the page, as opposed to a program that uses the same path

@@ -184,11 +184,7 @@ func startSystem(ctx context.Context, a *cli.App, cfg config.Config, actors []st
 	var api atomic.Pointer[string] // a restarted gateway sets it again
 	wiring := config.Wiring{Version: readBuild().Version, OnListen: func(addr string) {
 		api.Store(&addr)
-	}, KeepHeads: true, Profiles: o.pprof, Doctor: checkInstallation(a), RunStory: runShippedStory}
-	var err error
-	if wiring.Stories, err = listStories(); err != nil {
-		return err
-	}
+	}, KeepHeads: true, Profiles: o.pprof, Doctor: checkInstallation(a)}
 	c, err := cfg.WithWiring(wiring).Start(ctx, a.Home, log, actors...)
 	switch {
 	case errors.Is(err, gateway.ErrPortTaken):

@@ -1,7 +1,6 @@
 package story
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -27,11 +26,6 @@ type checker struct {
 
 func (c *checker) fail(path, format string, a ...any) {
 	c.failures = append(c.failures, Failure{Line: c.story.Line(path), Path: path, Text: fmt.Sprintf(format, a...)})
-}
-
-// addDiff adds the difference of expected and observed lines to the last failure.
-func (c *checker) addDiff(want, got []string) {
-	c.failures[len(c.failures)-1].Diff = diffLines(want, got)
 }
 
 // checkAll returns all failures, mismatches with the script first: they explain the rest.
@@ -87,10 +81,8 @@ func (c *checker) checkTurn(i int) {
 	switch {
 	case r.Error != nil && r.Error.Code != t.Error:
 		fail("error", "it failed with %s (%s)%s", r.Error.Code, text.Clip(r.Error.Text, 300), insteadOf(t.Error))
-		c.addDiff([]string{cmp.Or(t.Error, "an answer")}, []string{r.Error.Code + ": " + r.Error.Text})
 	case r.Error == nil && t.Error != "":
 		fail("error", "it did not fail with %s: %q", t.Error, text.Clip(r.Answer, 300))
-		c.addDiff([]string{t.Error}, splitLines(r.Answer))
 	case r.Error == nil && strings.TrimSpace(r.Answer) == "":
 		fail("answer", "the answer is empty")
 	}
@@ -144,22 +136,18 @@ func (c *checker) checkAnswer(fail func(string, string, ...any), path string, a 
 	for i, part := range a.Contains {
 		if !containsFold(got, part) {
 			fail(fmt.Sprintf("answer.contains[%d]", i), "the answer does not contain %q: %q", part, text.Clip(got, 500))
-			c.addDiff(splitLines(part), splitLines(got))
 		}
 	}
 	for i, part := range a.NotContains {
 		if containsFold(got, part) {
 			fail(fmt.Sprintf("answer.not_contains[%d]", i), "the answer contains %q: %q", part, text.Clip(got, 500))
-			c.addDiff([]string{"without " + part}, splitLines(got))
 		}
 	}
 	if a.Equals != "" && strings.TrimSpace(got) != strings.TrimSpace(a.Equals) {
 		fail("answer.equals", "the answer is %q", text.Clip(got, 500))
-		c.addDiff(splitLines(a.Equals), splitLines(got))
 	}
 	if a.Matches != "" && !a.matches.MatchString(got) {
 		fail("answer.matches", "the answer does not match %s: %q", a.Matches, text.Clip(got, 500))
-		c.addDiff([]string{a.Matches}, splitLines(got))
 	}
 	if a.NotEmpty && strings.TrimSpace(got) == "" {
 		fail("answer.not_empty", "the answer is empty")
@@ -215,7 +203,6 @@ func (c *checker) checkQuote(fail func(string, string, ...any), path string, src
 		return
 	}
 	fail(field, "the answer quotes nothing of %q: %q", text.Clip(whole, 500), text.Clip(at.response.Answer, 500))
-	c.addDiff(splitLines(whole), splitLines(at.response.Answer))
 }
 
 // checkThinking reports thinking that is there or missing against want, or lacks expected words.
@@ -242,7 +229,6 @@ func (c *checker) checkCalls(fail func(string, string, ...any), want []Call, got
 	isOwn := func(have subjects.ToolCall) bool { return have.Layer != subjects.LayerRecall }
 	if want != nil && len(want) == 0 && slices.ContainsFunc(got, isOwn) {
 		fail("tool_calls", "unexpected tool calls: %s", formatCalls(got))
-		c.addDiff(nil, listCalls(got))
 		return
 	}
 	rest := got
@@ -256,7 +242,6 @@ func (c *checker) checkCalls(fail func(string, string, ...any), want []Call, got
 		at := slices.IndexFunc(rest, func(have subjects.ToolCall) bool { return w.matches(have) })
 		if at < 0 {
 			fail(fmt.Sprintf("tool_calls[%d]", i), "no such call of %s in this order: %s", w.Tool, formatCalls(got))
-			c.addDiff([]string{w.String()}, listCalls(got))
 			return
 		}
 		rest = rest[at+1:]
@@ -330,17 +315,14 @@ func (c *checker) checkEvents() []Failure {
 		case c.isSkipped(w):
 		case n == 0:
 			c.fail(path, "no event %s", w)
-			c.addDiff([]string{w.String()}, c.similarEvents(w))
 		case w.times >= 0 && n != w.times:
 			c.fail(path, "%d events %s", n, w)
-			c.addDiff([]string{w.String()}, c.similarEvents(w))
 		}
 	}
 	for i, w := range e.Absent {
 		for _, ev := range c.events {
 			if !c.isSkipped(w) && w.matches(ev) {
 				c.fail(fmt.Sprintf("events.absent[%d]", i), "unexpected event %s: %s", w, ev)
-				c.addDiff([]string{"no " + w.String()}, []string{ev.summary()})
 				break
 			}
 		}
@@ -355,7 +337,7 @@ const reorderWindow = 100 * time.Millisecond
 
 // checkOrder reports the first of want that does not follow the one before it. Each event counts once.
 func (c *checker) checkOrder(want []EventPattern) {
-	used, found := make([]bool, len(c.events)), map[int]int{} // found: the expectation that an event met
+	used := make([]bool, len(c.events))
 	last := -1
 	follows := func(i int) bool {
 		if i > last {
@@ -381,65 +363,10 @@ func (c *checker) checkOrder(want []EventPattern) {
 				after = fmt.Sprintf(" after %s", want[i-1])
 			}
 			c.fail(fmt.Sprintf("events.in_order[%d]", i), "no event %s%s", w, after)
-			c.failures[len(c.failures)-1].Diff = c.diffOrder(want, found)
 			return
 		}
-		used[at], last, found[at] = true, max(last, at), i
+		used[at], last = true, max(last, at)
 	}
-}
-
-// diffOrder returns the difference between the expected order of events and the observed one. found is the expectation
-// that each event met, by index. Events of kinds that the order does not name are left out.
-func (c *checker) diffOrder(want []EventPattern, found map[int]int) (out []DiffLine) {
-	last := -1
-	for k := range found {
-		last = max(last, k)
-	}
-	met := map[int]bool{}
-	for _, i := range found {
-		met[i] = true
-	}
-	missing := func() {
-		for i, w := range want {
-			if !met[i] && !c.isSkipped(w) {
-				out = append(out, DiffLine{"-", w.String()})
-			}
-		}
-	}
-	if last < 0 {
-		missing()
-	}
-	for k, e := range c.events {
-		if i, ok := found[k]; ok {
-			out = append(out, DiffLine{" ", want[i].String()})
-		} else if slices.ContainsFunc(want, func(w EventPattern) bool { return w.isKind(e) }) && len(out) < maxDiff {
-			out = append(out, DiffLine{"+", e.summary()})
-		}
-		if k == last {
-			missing()
-		}
-	}
-	return out
-}
-
-// maxSimilar bounds the events that a difference shows beside an expected one.
-const maxSimilar = 8
-
-// similarEvents returns the first events whose subject w expects, whatever its conditions, or without any those of its
-// kind.
-func (c *checker) similarEvents(w EventPattern) (out []string) {
-	bare := EventPattern{pattern: w.pattern, times: -1}
-	for _, matches := range []func(Event) bool{bare.matches, w.isKind} {
-		for _, e := range c.events {
-			if matches(e) && len(out) < maxSimilar {
-				out = append(out, e.summary())
-			}
-		}
-		if len(out) > 0 {
-			break
-		}
-	}
-	return out
 }
 
 func (c *checker) isSkipped(w EventPattern) bool { return c.live && w.scriptedOnly }

@@ -42,21 +42,6 @@ func (e Event) String() string {
 		text.Clip(idFields.ReplaceAllString(string(e.Body), ""), 240))
 }
 
-// summary returns author, subject and the body without ids, cut.
-func (e Event) summary() string {
-	return strings.TrimSpace(fmt.Sprintf("%s by=%s %s", e.Subject, e.From,
-		text.Clip(idFields.ReplaceAllString(string(e.Body), ""), 120)))
-}
-
-// isKind reports whether an event has the first two tokens of the pattern's subject.
-func (w EventPattern) isKind(e Event) bool {
-	head := func(subject string) string {
-		tokens := strings.SplitN(subject, ".", 3)
-		return strings.Join(tokens[:min(len(tokens), 2)], ".")
-	}
-	return head(w.pattern) == head(e.Subject)
-}
-
 // EventPattern matches events: a subject, which may have wildcards, and conditions. It is written as one text:
 //
 //	tool.result.* error.code=denied by=broker times=1

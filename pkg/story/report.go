@@ -24,10 +24,9 @@ type Result struct {
 
 // Failure is one expectation that was not met.
 type Failure struct {
-	Line int        `json:"line"`
-	Text string     `json:"text"`
-	Path string     `json:"path"` // of the expectation in the story; "" = the run itself
-	Diff []DiffLine `json:"diff,omitempty"`
+	Line int    `json:"line"`
+	Text string `json:"text"`
+	Path string `json:"path"` // of the expectation in the story; "" = the run itself
 }
 
 // Failed is the result of a story that could not be run.

@@ -5,11 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
-	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -70,9 +68,6 @@ type Options struct {
 	Live          bool          // a real model: the script and the expectations marked scripted_only are not used
 	AnswerTimeout time.Duration // of an answer; 0 = 20 s, with a real model 10 min
 	SettleTimeout time.Duration // of events after the last answer; 0 = 3 s, with a real model 3 min: it may grade long
-	// Observe, when set, is called with each step of the run, from one goroutine. The caller of [Run] reports the end
-	// itself.
-	Observe func(Progress)
 }
 
 // withDefaults returns o with timeouts of 0 or less replaced: 20 seconds for an answer and 3 to settle, 10 and 3
@@ -96,10 +91,7 @@ func (o Options) withDefaults() Options {
 // Run runs the turns of a story in order, waits for the events that follow, and checks the expectations. Errors are
 // failures of the result. A live run skips a story that is only for scripted models; w may be nil then.
 func Run(ctx context.Context, s *Story, w System, o Options) Result {
-	r := &runner{
-		story: s, system: w, opts: o.withDefaults(), session: "story-" + newID(), checks: s.expectations(),
-		reported: map[string]bool{},
-	}
+	r := &runner{story: s, system: w, opts: o.withDefaults(), session: "story-" + newID()}
 	r.result = Result{Story: s.ID, File: s.file, Title: s.Title}
 	if o.Live && s.ScriptedOnly {
 		return Skipped(s, "it needs a scripted model")
@@ -107,7 +99,6 @@ func Run(ctx context.Context, s *Story, w System, o Options) Result {
 	start := time.Now()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	r.observe(Progress{Checks: slices.Clone(r.checks)})
 	err := r.runTurns(ctx)
 	if err != nil {
 		// Mismatches with the script come first: they explain the rest.
@@ -120,7 +111,6 @@ func Run(ctx context.Context, s *Story, w System, o Options) Result {
 		}
 		r.result.fail(s, path, "%v", err)
 		r.result.Events = r.events
-		r.finishChecks(false)
 	}
 	r.result.Took = time.Since(start)
 	r.result.ModelRequests = w.ScriptReport().Requests
@@ -139,9 +129,6 @@ type runner struct {
 	turns   []turnState
 	events  []Event
 	result  Result
-
-	checks   []Check         // for Options.Observe
-	reported map[string]bool // events that were observed
 }
 
 // turnState is the outcome of a turn.
@@ -173,17 +160,7 @@ func (r *runner) runTurns(ctx context.Context) error {
 		r.queries = append(r.queries, newID())
 	}
 	for i := range r.story.Turns {
-		turn := TurnProgress{N: i + 1, Step: r.story.Turns[i].step(), State: StateRunning}
-		r.observe(Progress{Turn: &turn})
-		err := r.runTurn(ctx, i)
-		turn.State = StateOK
-		if response := r.turns[i].response; response != nil {
-			turn.Answer = text.Clip(response.Answer, 2000)
-		} else if err != nil || !r.turns[i].asksNothing {
-			turn.State = StateFailed
-		}
-		r.observe(Progress{Turn: &turn})
-		if err != nil {
+		if err := r.runTurn(ctx, i); err != nil {
 			return err
 		}
 		if r.turns[i].response == nil && !r.turns[i].asksNothing {
@@ -198,7 +175,6 @@ func (r *runner) runTurns(ctx context.Context) error {
 		pages: r.system.PageRequests(),
 	}
 	r.result.Events, r.result.Failures = r.events, c.checkAll()
-	r.finishChecks(true)
 	return nil
 }
 
@@ -380,8 +356,6 @@ func (r *runner) readEvents(ctx context.Context) error {
 			}
 		}
 	}
-	r.observeEvents()
-	r.observeChecks()
 	return nil
 }
 

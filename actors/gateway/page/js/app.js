@@ -36,7 +36,6 @@ const views = [
   { name: "deliberations", title: "Deliberations", key: "e", module: deliberations },
   { name: "models", title: "Models", key: "o", module: lazy("models") },
   { name: "machines", title: "Machines", key: "h", module: lazy("machines") },
-  { name: "stories", title: "Stories", key: "s", module: lazy("stories") },
   { name: "doctor", title: "Doctor", key: "x", module: lazy("doctor") },
   { name: "context", title: "Context", module: lazy("context"), hidden: true }, // opened from the chat
 ];

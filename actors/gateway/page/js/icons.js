@@ -14,7 +14,6 @@ const paths = {
   deliberations: "M2.500 3.500h7v5h-4l-2 1.500v-1.500h-1zM11 6h2.500v5h-1v1.500L10.500 11H7v-1",
   models: "M4 4h8v8H4zM6.500 6.500h3v3h-3zM6 2v2M10 2v2M6 12v2M10 12v2M2 6h2M2 10h2M12 6h2M12 10h2",
   machines: "M2.500 3h11v7h-11zM6 13h4M8 10v3",
-  stories: "M3 2.500h7l3 3v8H3zM10 2.500v3h3M5.500 8h5M5.500 10.500h5",
   doctor: "M2 8h3l1.500-4 3 8L11 8h3",
   more: "M3.500 8h.01M8 8h.01M12.500 8h.01",
   plus: "M8 3v10M3 8h10",
