@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,6 +26,7 @@ func rootCommand(a *cli.App) *cobra.Command {
 every decision is in an audit log that can be verified.
 
 Without a command it runs "conclave up": it starts everything and runs until Ctrl-C.
+"conclave help all" lists every command, also those that are seldom needed.
 
 ` + cli.ExitHelp,
 		Example: `  conclave                                          start everything
@@ -70,7 +72,7 @@ Without a command it runs "conclave up": it starts everything and runs until Ctr
 		tapCommand(a), logsCommand(a), topCommand(a), healthCommand(a), auditCommand(a),
 		backupCommand(a), restoreCommand(a), secretCommand(a), memoryCommand(a), setupCommand(a), serviceCommand(a),
 		doctorCommand(a), versionCommand(a), completionCommand(a), manCommand(a))
-	root.SetHelpCommand(helpCommand(root))
+	setHelp(root)
 	root.SetIn(a.In)
 	root.SetOut(a.Out)
 	root.SetErr(a.Err)
@@ -78,13 +80,36 @@ Without a command it runs "conclave up": it starts everything and runs until Ctr
 	return root
 }
 
-// helpCommand is cobra's help command, except that an unknown topic is a usage error. Without words it explains root.
-func helpCommand(root *cobra.Command) *cobra.Command {
+// firstPage are the commands that the help of root lists.
+var firstPage = []string{
+	"up", "open", "chat", "ask", "task", "schedule", "approve", "session", "memory", "model", "tool", "mcp", "secret",
+	"setup", "doctor", "help",
+}
+
+// setHelp lets the help of root list the commands of [firstPage], and adds the command help.
+func setHelp(root *cobra.Command) {
+	print := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, words []string) {
+		for _, c := range root.Commands() {
+			c.Hidden = c.Hidden || cmd == root && !slices.Contains(firstPage, c.Name())
+		}
+		print(cmd, words)
+	})
+	root.SetHelpCommand(helpCommand(root, func() { print(root, nil) }))
+}
+
+// helpCommand is cobra's help command, except that an unknown topic is a usage error. Without words it explains root,
+// and with "all" printAll does.
+func helpCommand(root *cobra.Command, printAll func()) *cobra.Command {
 	return &cobra.Command{
-		Use:     "help [command]",
-		Short:   "Explain a command",
-		Example: "  conclave help audit verify",
+		Use:     "help [command | all]",
+		Short:   "Explain a command, or list all of them",
+		Example: "  conclave help all\n  conclave help audit verify",
 		RunE: func(_ *cobra.Command, words []string) error {
+			if slices.Equal(words, []string{"all"}) {
+				printAll()
+				return nil
+			}
 			cmd, rest, err := root.Find(words)
 			if err != nil || cmd == nil || len(rest) > 0 && cmd == root {
 				return cli.Usage("unknown command %q: see conclave --help", strings.Join(words, " "))
