@@ -260,19 +260,19 @@ func (o *approveFlags) confirm(ctx context.Context, a *cli.App, c *client.Client
 
 // approvalError explains an error of looking up a request by id or prefix.
 func approvalError(a *cli.App, id string, err error) error {
-	return findError("request", id, a.Program()+" approve", cli.BrokerError("the approvals", err))
+	return findError("request", id, "list them with "+a.Program()+" approve", cli.BrokerError("the approvals", err))
 }
 
-// findError explains an error of looking up a thing by id or prefix: unknown or ambiguous. list is the command that
-// lists the things. Other errors are returned as they are.
-func findError(thing, id, list string, err error) error {
+// findError explains an error of looking up a thing by id or prefix: unknown or ambiguous. fix says how to list the
+// things. Other errors, and nil, are returned as they are.
+func findError(thing, id, fix string, err error) error {
 	var ambiguous *client.AmbiguousError
 	switch {
 	case errors.As(err, &ambiguous):
 		return cli.Fail(cli.ExitFailed, fmt.Sprintf("%d %ss begin with %s", ambiguous.Count, thing, id),
 			"give more of the id")
 	case errors.Is(err, client.ErrNotFound):
-		return cli.Fail(cli.ExitFailed, "there is no "+thing+" "+id, "list them with "+list)
+		return cli.Fail(cli.ExitFailed, "there is no "+thing+" "+id, fix)
 	}
 	return err
 }
@@ -463,22 +463,12 @@ the decision. With --json it prints one array.`,
 		Example: `  conclave approve rules
   conclave approve rules --json | jq -r '.[].id'`,
 		Args: cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
-				l, err := c.Approvals(cmd.Context(), false)
-				switch {
-				case err != nil:
-					return cli.BrokerError("the approvals", err)
-				case a.JSON:
-					return a.PrintJSON(append([]subjects.ApprovalRule{}, l.Rules...))
-				case len(l.Rules) == 0:
-					a.Say("no decisions are remembered: make one with %s approve <id> --session or --always",
-						a.Program())
-					return nil
-				}
-				return view.ApprovalRules(a.Out, l.Rules)
-			})
-		},
+		RunE: a.Read(func(ctx context.Context, c *client.Client, _ []string) error {
+			l, err := c.Approvals(ctx, false)
+			return cli.PrintList(a, l.Rules, cli.BrokerError("the approvals", err),
+				"no decisions are remembered: make one with "+a.Program()+" approve <id> --session or --always",
+				func() error { return view.ApprovalRules(a.Out, l.Rules) })
+		}),
 	}
 }
 
@@ -505,7 +495,7 @@ characters of the id are enough.`,
 				}
 				switch {
 				case err != nil:
-					return findError("rule", cmp.Or(id, v[0]), a.Program()+" approve rules",
+					return findError("rule", cmp.Or(id, v[0]), "list them with "+a.Program()+" approve rules",
 						cli.BrokerError("the rule", err))
 				case a.JSON:
 					return a.PrintJSON(done)

@@ -159,20 +159,15 @@ func printParked(ctx context.Context, a *cli.App, id string) error {
 	}
 	return a.WithClient(func(c *client.Client) error {
 		whole, err := c.ParkedResult(ctx, id)
-		switch {
-		case errors.Is(err, client.ErrNotFound):
+		if errors.Is(err, client.ErrNotFound) {
 			return cli.Fail(cli.ExitFailed, "there is no stored result "+id, "the id is at the end of a cut result; "+
 				"results are kept for a week")
-		case err != nil:
-			return err
-		case a.JSON:
-			return a.PrintJSON(struct {
-				ID     string `json:"id"`
-				Bytes  int    `json:"bytes"`
-				Result string `json:"result"`
-			}{id, len(whole), string(whole)})
 		}
-		return view.ToolText(a.Streams, string(whole))
+		return a.Print(struct {
+			ID     string `json:"id"`
+			Bytes  int    `json:"bytes"`
+			Result string `json:"result"`
+		}{id, len(whole), string(whole)}, err, func() error { return view.ToolText(a.Streams, string(whole)) })
 	})
 }
 

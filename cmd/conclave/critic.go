@@ -73,31 +73,18 @@ With --json it prints one array, or one document.`,
 // listGrades prints at most n of the latest grades, newest first. None is no error.
 func listGrades(ctx context.Context, a *cli.App, c *client.Client, n int) error {
 	grades, err := c.Grades(ctx, n)
-	switch {
-	case err != nil:
-		return err
-	case a.JSON:
-		return a.PrintJSON(grades)
-	case len(grades) == 0:
-		a.Say("no grades yet: the critic grades each answer after it was given; check with %s doctor that it runs",
-			a.Program())
-		return nil
-	}
-	return view.Grades(a.Out, grades)
+	return cli.PrintList(a, grades, err, "no grades yet: the critic grades each answer after it was given; check with "+
+		a.Program()+" doctor that it runs", func() error { return view.Grades(a.Out, grades) })
 }
 
 // showJudgement prints everything about the answers to one question, given by its id or prefix. A question
 // without an answer in the event log is an error.
 func showJudgement(ctx context.Context, a *cli.App, c *client.Client, id string) error {
 	j, err := c.Judge(ctx, id)
-	switch {
-	case err != nil:
-		return queryError(a, id, err)
-	case a.JSON:
-		return a.PrintJSON(j)
-	}
-	view.Judgement(a.Out, j)
-	return a.Out.Err
+	return a.Print(j, queryError(a, id, err), func() error {
+		view.Judgement(a.Out, j)
+		return a.Out.Err
+	})
 }
 
 // queryError explains an error of looking up a question by id or prefix: ambiguous, unknown, or a prefix that is too

@@ -9,7 +9,6 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -270,7 +269,14 @@ func machinesCommand(a *cli.App) *cobra.Command {
 		Long:    `Lists the machines: name, state of the connection, round trip, what they run. With --json it prints one array.`,
 		Example: "  conclave machines list --json",
 		Args:    cli.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return listMachines(cmd.Context(), a) },
+		RunE: a.Read(func(ctx context.Context, c *client.Client, _ []string) error {
+			all, err := c.Machines(ctx)
+			return cli.PrintTable(a, all, machineError(err),
+				"no machine has joined: invite one with "+a.Program()+" invite", term.Layout{Whole: true},
+				func(m subjects.MachineStatus) []string {
+					return []string{m.Name, describeLink(m, time.Now()), strings.Join(m.Actors, ",")}
+				})
+		}),
 	}
 	revoke := &cobra.Command{
 		Use:   "revoke <machine>",
@@ -278,8 +284,11 @@ func machinesCommand(a *cli.App) *cobra.Command {
 		Long: `Removes a machine: its connections are closed before the command returns, and its keys are not accepted any more. The invitation
 of a machine that has not joined is cancelled.`,
 		Example: "  conclave machines revoke gpu-box",
-		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: completePrincipals(a),
-		RunE: func(cmd *cobra.Command, v []string) error { return revokeMachine(cmd.Context(), a, v[0]) },
+		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: completeNames(a),
+		RunE: a.ChangeEach(func(ctx context.Context, c *client.Client, name string) (any, string, error) {
+			done, err := revokeMachine(ctx, c, name)
+			return principalReport{Name: name, Action: subjects.PrincipalRevoke}, done, err
+		}),
 	}
 	var f inviteFlags
 	rotate := &cobra.Command{
@@ -287,7 +296,7 @@ of a machine that has not joined is cancelled.`,
 		Short:   "Print a token with which a machine replaces its keys",
 		Long:    `Prints a token for a machine that has joined. conclave join - there replaces its keys; the old ones are valid until then.`,
 		Example: "  conclave machines rotate gpu-box",
-		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: completePrincipals(a),
+		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: completeNames(a),
 		RunE: func(cmd *cobra.Command, v []string) error {
 			return printInvitation(cmd.Context(), a, subjects.MachineInvite{Machine: v[0], Rotate: true}, f)
 		},
@@ -299,68 +308,41 @@ of a machine that has not joined is cancelled.`,
 		Long:    `Without a command it lists the machines. conclave invite adds one.`,
 		Example: "  conclave machines\n  conclave machines revoke gpu-box",
 		Args:    cli.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return listMachines(cmd.Context(), a) },
+		RunE:    list.RunE,
 	}
 	cmd.AddCommand(list, revoke, rotate)
 	return cmd
 }
 
-// revokeMachine removes a machine, or cancels its invitation, and prints which. It fails for a principal of another
-// kind.
-func revokeMachine(ctx context.Context, a *cli.App, name string) error {
-	return a.WithClient(func(c *client.Client) error {
-		all, err := c.Machines(ctx)
-		if err != nil {
-			return machineError(err)
-		}
-		principals, err := c.Principals(ctx)
-		if err != nil {
-			return machineError(err)
-		}
-		if slices.ContainsFunc(principals, func(p subjects.Principal) bool {
-			return p.Name == name && p.Kind != subjects.MachinePrincipal
-		}) {
-			return cli.Fail(cli.ExitFailed, name+" is not a machine", "see conclave principal revoke")
-		}
-		done := "revoked " + name
-		if slices.ContainsFunc(all, func(m subjects.MachineStatus) bool { return m.Name == name && m.Added.IsZero() }) {
-			done = "cancelled the invitation of " + name
-		}
-		// Also for a name that is not listed: the server may not have applied an earlier revocation.
-		err = c.ChangePrincipal(ctx, subjects.PrincipalChange{
-			Action:    subjects.PrincipalRevoke,
-			Principal: subjects.Principal{Name: name},
-		})
-		var f *subjects.Fault
-		switch {
-		case errors.As(err, &f) && f.Code == subjects.CodeMalformed:
-			return cli.Fail(cli.ExitFailed, "no machine has joined or is invited as "+name, "see conclave machines")
-		case err != nil:
-			return machineError(err)
-		}
-		return printPrincipal(a, principalReport{Name: name, Action: subjects.PrincipalRevoke}, done)
+// revokeMachine removes a machine, or cancels its invitation, and says which. It fails for a principal of another kind.
+func revokeMachine(ctx context.Context, c *client.Client, name string) (done string, err error) {
+	all, err := c.Machines(ctx)
+	if err != nil {
+		return "", machineError(err)
+	}
+	principals, err := c.Principals(ctx)
+	if err != nil {
+		return "", machineError(err)
+	}
+	if slices.ContainsFunc(principals, func(p subjects.Principal) bool {
+		return p.Name == name && p.Kind != subjects.MachinePrincipal
+	}) {
+		return "", cli.Fail(cli.ExitFailed, name+" is not a machine", "see conclave principal revoke")
+	}
+	done = "revoked " + name
+	if slices.ContainsFunc(all, func(m subjects.MachineStatus) bool { return m.Name == name && m.Added.IsZero() }) {
+		done = "cancelled the invitation of " + name
+	}
+	// Also for a name that is not listed: the server may not have applied an earlier revocation.
+	err = c.ChangePrincipal(ctx, subjects.PrincipalChange{
+		Action:    subjects.PrincipalRevoke,
+		Principal: subjects.Principal{Name: name},
 	})
-}
-
-// listMachines prints the machines.
-func listMachines(ctx context.Context, a *cli.App) error {
-	return a.ReadWithClient(ctx, func(c *client.Client) error {
-		all, err := c.Machines(ctx)
-		switch {
-		case err != nil:
-			return machineError(err)
-		case a.JSON:
-			return a.PrintJSON(all)
-		case len(all) == 0:
-			a.Say("no machine has joined: invite one with %s invite", a.Program())
-			return nil
-		}
-		w := tabwriter.NewWriter(a.Out, 0, 4, 2, ' ', 0)
-		for _, m := range all {
-			fmt.Fprintf(w, "%s\t%s\t%s\n", m.Name, describeLink(m, time.Now()), strings.Join(m.Actors, ","))
-		}
-		return w.Flush()
-	})
+	var f *subjects.Fault
+	if errors.As(err, &f) && f.Code == subjects.CodeMalformed {
+		return "", cli.Fail(cli.ExitFailed, "no machine has joined or is invited as "+name, "see conclave machines")
+	}
+	return done, machineError(err)
 }
 
 // describeLink says how a machine is connected.

@@ -300,17 +300,13 @@ func testServer(ctx context.Context, a *cli.App, name, tool, args string) error 
 		}
 		return err
 	})
-	switch {
-	case err != nil:
-		return err
-	case a.JSON:
-		return a.PrintJSON(r)
-	}
-	printReport(a, r)
-	if tool != "" {
-		fmt.Fprintln(a.Out, r.Result)
-	}
-	return nil
+	return a.Print(r, err, func() error {
+		printReport(a, r)
+		if tool != "" {
+			fmt.Fprintln(a.Out, r.Result)
+		}
+		return nil
+	})
 }
 
 // mcpRemoveCommand removes servers.

@@ -58,24 +58,13 @@ once and lists its tools, resources and prompts. Status of a server that was add
 				return testServer(cmd.Context(), a, v[0], "", "")
 			}
 			states, err := listServers(cmd.Context(), a)
-			switch {
-			case err != nil:
-				return err
-			case a.JSON:
-				return a.PrintJSON(states)
-			case len(states) == 0:
-				a.Say("no MCP servers: add one with %s mcp add", a.Program())
-				return nil
-			}
-			var rows [][]string
-			for _, s := range states {
-				row := []string{s.Server, s.Kind, s.State, fmt.Sprintf("%d tools", len(s.Tools)), s.Status}
-				if s.Reason != "" {
-					row[4] += ": " + term.OneLine(s.Reason)
-				}
-				rows = append(rows, row)
-			}
-			return term.Table(a.Out, rows, term.Layout{Whole: true})
+			return cli.PrintTable(a, states, err, "no MCP servers: add one with "+a.Program()+" mcp add",
+				term.Layout{Whole: true}, func(s mcpState) []string {
+					if s.Reason != "" {
+						s.Status += ": " + term.OneLine(s.Reason)
+					}
+					return []string{s.Server, s.Kind, s.State, fmt.Sprintf("%d tools", len(s.Tools)), s.Status}
+				})
 		},
 	}
 }

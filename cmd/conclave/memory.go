@@ -111,18 +111,10 @@ and how many memories wait for an embedding. With --json it prints one document.
 		Example: `  conclave memory status
   conclave memory status --json | jq .unembedded`,
 		Args: cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
-				s, err := c.MemoryStatus(cmd.Context())
-				switch {
-				case err != nil:
-					return a.MemoryError(err)
-				case a.JSON:
-					return a.PrintJSON(s)
-				}
-				return view.MemoryStatus(a.Streams, s, a.Program())
-			})
-		},
+		RunE: a.Read(func(ctx context.Context, c *client.Client, _ []string) error {
+			s, err := c.MemoryStatus(ctx)
+			return a.Print(s, a.MemoryError(err), func() error { return view.MemoryStatus(a.Streams, s, a.Program()) })
+		}),
 	}
 }
 
@@ -251,15 +243,11 @@ With --json it prints one document with hits, notes and the time it took.`,
 			defer cancel()
 			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
 				r, err := c.SearchMemory(ctx, q)
-				switch {
-				case errors.Is(err, client.ErrIncomplete):
+				if errors.Is(err, client.ErrIncomplete) {
 					return cli.Fail(cli.ExitFailed, "memory: "+err.Error(), "try again")
-				case err != nil:
-					return a.MemoryError(err)
-				case a.JSON:
-					return a.PrintJSON(r)
 				}
-				return view.MemoryHits(a.Streams, r, reasons, q.Whole)
+				return a.Print(r, a.MemoryError(err),
+					func() error { return view.MemoryHits(a.Streams, r, reasons, q.Whole) })
 			})
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -303,14 +291,13 @@ With --json it prints one document with entry and correlated.`,
 				if err != nil { // the memory is still worth showing
 					a.Say("related memories are not available: %s", term.OneLine(a.MemoryError(err).Error()))
 				}
-				if a.JSON {
-					return a.PrintJSON(struct {
-						Entry      subjects.MemoryEntry   `json:"entry"`
-						Correlated []subjects.MemoryEntry `json:"correlated"`
-					}{e, related})
-				}
-				view.Memory(a.Out, e, related)
-				return a.Out.Err
+				return a.Print(struct {
+					Entry      subjects.MemoryEntry   `json:"entry"`
+					Correlated []subjects.MemoryEntry `json:"correlated"`
+				}{e, related}, nil, func() error {
+					view.Memory(a.Out, e, related)
+					return a.Out.Err
+				})
 			})
 		},
 	}

@@ -48,13 +48,8 @@ With --json it prints one document with models and roles.`,
 			defer cancel()
 			return a.WithClient(func(c *client.Client) error {
 				list, err := c.Models(ctx)
-				switch {
-				case err != nil:
-					return cli.ModelError(err)
-				case a.JSON:
-					return a.PrintJSON(list)
-				}
-				return view.Models(a.Streams, list, a.Program())
+				return a.Print(list, cli.ModelError(err),
+					func() error { return view.Models(a.Streams, list, a.Program()) })
 			})
 		},
 	}

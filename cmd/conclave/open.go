@@ -53,17 +53,13 @@ The exit code is 4 if conclave is not running.`,
 				}
 			}
 			link, err := requestLoginLink(cmd.Context(), a, cfg)
-			if err != nil {
+			return a.Print(link, err, func() error {
+				if term.IsTerminal(a.Out) {
+					fmt.Fprintln(a.Err, "Open this link in a browser. It is valid once, for ten minutes.")
+				}
+				_, err := fmt.Fprintln(a.Out, link.URL)
 				return err
-			}
-			if a.JSON {
-				return a.PrintJSON(link)
-			}
-			if term.IsTerminal(a.Out) {
-				fmt.Fprintln(a.Err, "Open this link in a browser. It is valid once, for ten minutes.")
-			}
-			_, err = fmt.Fprintln(a.Out, link.URL)
-			return err
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&newToken, "new-token", false, "replace the token; revokes every login")

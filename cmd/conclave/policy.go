@@ -186,11 +186,10 @@ Techniques:
 			if r.Bytes > 0 {
 				r.PerTenKB = float64(r.spent.Microseconds()) / 1000 * 10240 / float64(r.Bytes)
 			}
-			if a.JSON {
-				return a.PrintJSON(r)
-			}
-			r.print(a.Out)
-			return nil
+			return a.Print(r, nil, func() error {
+				r.print(a.Out)
+				return nil
+			})
 		},
 	}
 }

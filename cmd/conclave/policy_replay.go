@@ -88,11 +88,5 @@ func replayPolicy(ctx context.Context, a *cli.App, c *client.Client, rules repla
 	line.Clear()
 	slices.Reverse(events)
 	r, err := replay.Run(ctx, rules, events)
-	switch {
-	case err != nil:
-		return err
-	case a.JSON:
-		return a.PrintJSON(r)
-	}
-	return view.Replay(a.Out, r)
+	return a.Print(r, err, func() error { return view.Replay(a.Out, r) })
 }

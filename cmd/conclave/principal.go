@@ -91,28 +91,16 @@ func principalListCommand(a *cli.App) *cobra.Command {
 		Long:    `Lists the principals that were added: name, kind, tools or actors, and when. With --json it prints one array, with the public keys.`,
 		Example: `  conclave principal list --json | jq -r '.[].name'`,
 		Args:    cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
-				all, err := c.Principals(cmd.Context())
-				switch {
-				case err != nil:
-					return err
-				case a.JSON:
-					return a.PrintJSON(append([]subjects.Principal{}, all...))
-				case len(all) == 0:
-					a.Say("no principals were added: add one with %s principal add", a.Program())
-					return nil
-				}
-				var rows [][]string
-				for _, p := range all {
-					rows = append(rows, []string{
+		RunE: a.Read(func(ctx context.Context, c *client.Client, _ []string) error {
+			all, err := c.Principals(ctx)
+			return cli.PrintTable(a, all, err, "no principals were added: add one with "+a.Program()+" principal add",
+				term.Layout{}, func(p subjects.Principal) []string {
+					return []string{
 						p.Name, string(p.Kind), p.Added.Local().Format("2006-01-02 15:04"),
 						strings.Join(append(p.Tools, p.Actors...), ","),
-					})
-				}
-				return term.Table(a.Out, rows, term.Layout{})
-			})
-		},
+					}
+				})
+		}),
 	}
 }
 
@@ -123,31 +111,19 @@ func principalRevokeCommand(a *cli.App) *cobra.Command {
 		Short:   "Remove accounts and close their connections",
 		Long:    `Removes principals. Their connections are closed before the command returns, and their key files are deleted.`,
 		Example: "  conclave principal revoke weather",
-		Args:    cli.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completePrincipals(a),
-		RunE: func(cmd *cobra.Command, names []string) error {
-			return a.WithClient(func(c *client.Client) error {
-				for _, name := range names {
-					if err := revokePrincipal(cmd.Context(), a, c, name); err != nil {
-						return err
-					}
-					if err := printPrincipal(a, principalReport{Name: name, Action: subjects.PrincipalRevoke},
-						"revoked "+name); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-		},
+		Args:    cli.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeNames(a),
+		RunE: a.ChangeEach(func(ctx context.Context, c *client.Client, name string) (any, string, error) {
+			return principalReport{Name: name, Action: subjects.PrincipalRevoke}, "revoked " + name,
+				revokePrincipal(ctx, a, c, name)
+		}),
 	}
 }
 
 // revokePrincipal revokes a principal and deletes its key files.
 func revokePrincipal(ctx context.Context, a *cli.App, c *client.Client, name string) error {
-	if err := c.ChangePrincipal(ctx, subjects.PrincipalChange{
-		Action:    subjects.PrincipalRevoke,
-		Principal: subjects.Principal{Name: name},
-	}); err != nil {
-		return principalError(a, err)
+	err := changePrincipal(ctx, a, c, subjects.PrincipalRevoke, subjects.Principal{Name: name})
+	if err != nil {
+		return err
 	}
 	if err := errors.Join(a.Home.Keys().Remove(name), removeToken(a, name)); err != nil {
 		return fmt.Errorf("%s is revoked, but its key file is left: %w", name, err)
@@ -162,7 +138,7 @@ func principalRotateCommand(a *cli.App) *cobra.Command {
 		Short:   "Replace the key of an account",
 		Long:    `Makes a new key for a principal and writes it over the old one. Connections with the old key are closed before the command returns.`,
 		Example: "  conclave principal rotate weather",
-		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: completePrincipals(a),
+		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: completeNames(a),
 		RunE: func(cmd *cobra.Command, v []string) error {
 			return changeKey(cmd.Context(), a, subjects.PrincipalRotate, subjects.Principal{Name: v[0]})
 		},
@@ -180,7 +156,7 @@ func changeKey(ctx context.Context, a *cli.App, action string, p subjects.Princi
 	if report.Token != "" {
 		text += ", HTTP token in " + report.Token
 	}
-	return printPrincipal(a, report, text)
+	return a.PrintText(report, text)
 }
 
 // connectAndMakeKey is [makeKey] with a connection of its own. It rejects a name that no principal can have before it
@@ -215,8 +191,8 @@ func makeKey(ctx context.Context, a *cli.App, c *client.Client, action string,
 	} else if isClient {
 		token, p.TokenHash = newClientToken()
 	}
-	if err := c.ChangePrincipal(ctx, subjects.PrincipalChange{Action: action, Principal: p}); err != nil {
-		return report, principalError(a, err)
+	if err := changePrincipal(ctx, a, c, action, p); err != nil {
+		return report, err
 	}
 	path, err := key.Commit()
 	if err != nil {
@@ -240,11 +216,8 @@ func makeKey(ctx context.Context, a *cli.App, c *client.Client, action string,
 // updatePrincipal replaces what is stored about p. It makes a new key when the key folder does not have the key of p,
 // as after a change whose key could not be stored.
 func updatePrincipal(ctx context.Context, a *cli.App, c *client.Client, p subjects.Principal) error {
-	if err := c.ChangePrincipal(ctx, subjects.PrincipalChange{
-		Action:    subjects.PrincipalUpdate,
-		Principal: p,
-	}); err != nil {
-		return principalError(a, err)
+	if err := changePrincipal(ctx, a, c, subjects.PrincipalUpdate, p); err != nil {
+		return err
 	}
 	if public, err := a.Home.Keys().Public(p.Name); err == nil && public == p.Keys[p.Name] {
 		return nil
@@ -294,18 +267,17 @@ func removeToken(a *cli.App, name string) error {
 	return err
 }
 
-func printPrincipal(a *cli.App, r principalReport, text string) error {
-	if a.JSON {
-		return a.PrintLine(r)
-	}
-	_, err := fmt.Fprintln(a.Out, text)
-	return err
+// changePrincipal has a principal added, updated, rotated or revoked.
+func changePrincipal(ctx context.Context, a *cli.App, c *client.Client, action string, p subjects.Principal) error {
+	return principalError(a, c.ChangePrincipal(ctx, subjects.PrincipalChange{Action: action, Principal: p}))
 }
 
-// principalError returns the error of a rejected change, with what to do.
+// principalError returns the error of a rejected change, with what to do; nil for nil.
 func principalError(a *cli.App, err error) error {
 	var f *subjects.Fault
 	switch {
+	case err == nil:
+		return nil
 	case errors.Is(err, subjects.ErrPrincipal):
 		return cli.Usage("%v", err)
 	case errors.As(err, &f) && f.Code == subjects.CodeMalformed:
@@ -314,13 +286,18 @@ func principalError(a *cli.App, err error) error {
 	return fmt.Errorf("changing the principals: %w", err)
 }
 
-// completePrincipals completes the names of run-time principals.
-func completePrincipals(a *cli.App) cli.Completion {
-	return a.CompleteFrom(func(ctx context.Context, c *client.Client) (names []string, err error) {
+// completeNames completes the names of run-time principals.
+func completeNames(a *cli.App) cli.Completion {
+	return completePrincipals(a, func(p subjects.Principal) []string { return []string{p.Name} })
+}
+
+// completePrincipals completes the words by which the user names run-time principals.
+func completePrincipals(a *cli.App, words func(subjects.Principal) []string) cli.Completion {
+	return a.CompleteFrom(func(ctx context.Context, c *client.Client) (out []string, err error) {
 		all, err := c.Principals(ctx)
 		for _, p := range all {
-			names = append(names, p.Name)
+			out = append(out, words(p)...)
 		}
-		return names, err
+		return out, err
 	})
 }

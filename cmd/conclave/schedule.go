@@ -228,36 +228,25 @@ func scheduleListCommand(a *cli.App) *cobra.Command {
 		Long:    `Lists the schedules: name, when, the next time, and the question. With --json it prints one array.`,
 		Example: `  conclave schedule list --json | jq -r '.[].id'`,
 		Args:    cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
-				ids, all, err := c.Schedules(cmd.Context())
-				if err != nil {
+		RunE: a.Read(func(ctx context.Context, c *client.Client, _ []string) error {
+			ids, all, err := c.Schedules(ctx)
+			var views []scheduleView
+			next := map[string]string{}
+			for _, id := range ids {
+				if all[id].Removed {
+					continue
+				}
+				v := viewSchedule(id, all[id], subjects.ScheduleRun{})
+				if next[id], err = nextTime(ctx, c, v); err != nil {
 					return err
 				}
-				views := []scheduleView{}
-				var rows [][]string
-				for _, id := range ids {
-					if all[id].Removed {
-						continue
-					}
-					v := viewSchedule(id, all[id], subjects.ScheduleRun{})
-					next, err := nextTime(cmd.Context(), c, v)
-					if err != nil {
-						return err
-					}
-					views, rows = append(views, v), append(rows,
-						[]string{v.ID, term.Plain(v.When), next, term.Plain(v.Query)})
-				}
-				switch {
-				case a.JSON:
-					return a.PrintJSON(views)
-				case len(rows) == 0:
-					a.Say("no schedules yet: add one with %s schedule add", a.Program())
-					return nil
-				}
-				return term.Table(a.Out, rows, term.Layout{})
-			})
-		},
+				views = append(views, v)
+			}
+			return cli.PrintTable(a, views, err, "no schedules yet: add one with "+a.Program()+" schedule add",
+				term.Layout{}, func(v scheduleView) []string {
+					return []string{v.ID, term.Plain(v.When), next[v.ID], term.Plain(v.Query)}
+				})
+		}),
 	}
 }
 
@@ -306,19 +295,17 @@ func scheduleShowCommand(a *cli.App) *cobra.Command {
 		Long:    `Prints a schedule: when, the next three times, the last one, the question, and what its words permit.`,
 		Example: "  conclave schedule show s1",
 		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: cli.FirstArg(completeSchedules(a)),
-		RunE: func(cmd *cobra.Command, v []string) error {
-			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
-				s, err := findSchedule(cmd.Context(), a, c, v[0])
-				if err != nil {
-					return err
-				}
-				last, err := c.LastScheduleRun(cmd.Context(), v[0])
-				if err != nil {
-					return err
-				}
-				return printSchedule(a, viewSchedule(v[0], s, last))
-			})
-		},
+		RunE: a.Read(func(ctx context.Context, c *client.Client, v []string) error {
+			s, err := findSchedule(ctx, a, c, v[0])
+			if err != nil {
+				return err
+			}
+			last, err := c.LastScheduleRun(ctx, v[0])
+			if err != nil {
+				return err
+			}
+			return printSchedule(a, viewSchedule(v[0], s, last))
+		}),
 	}
 }
 
@@ -328,28 +315,13 @@ func scheduleChangeCommand(a *cli.App, action, short, long, done string) *cobra.
 		Use: action + " <name>...", Short: short, Long: long,
 		Example: "  conclave schedule " + action + " s1",
 		Args:    cli.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeSchedules(a),
-		RunE: func(cmd *cobra.Command, v []string) error {
-			return a.WithClient(func(c *client.Client) error {
-				for _, id := range v {
-					if _, err := findSchedule(cmd.Context(), a, c, id); err != nil {
-						return err
-					}
-					s, err := c.ChangeSchedule(cmd.Context(), subjects.ScheduleChange{ID: id, Action: action})
-					if err != nil {
-						return err
-					}
-					if a.JSON {
-						err = a.PrintLine(viewSchedule(id, s, subjects.ScheduleRun{}))
-					} else {
-						_, err = fmt.Fprintf(a.Out, "%s schedule %s\n", done, id)
-					}
-					if err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-		},
+		RunE: a.ChangeEach(func(ctx context.Context, c *client.Client, id string) (any, string, error) {
+			if _, err := findSchedule(ctx, a, c, id); err != nil {
+				return nil, "", err
+			}
+			s, err := c.ChangeSchedule(ctx, subjects.ScheduleChange{ID: id, Action: action})
+			return viewSchedule(id, s, subjects.ScheduleRun{}), done + " schedule " + id, err
+		}),
 	}
 }
 
@@ -418,20 +390,16 @@ come, and so does nats sub answer.dialog; their sessions begin with schedule_. W
 						break
 					}
 				}
-				switch {
-				case a.JSON:
-					return a.PrintJSON(all)
-				case len(all) == 0:
-					a.Say("no answers yet")
-				}
-				for i, r := range all {
-					if i > 0 {
-						fmt.Fprintln(a.Out)
+				return cli.PrintList(a, all, nil, "no answers yet", func() error {
+					for i, r := range all {
+						if i > 0 {
+							fmt.Fprintln(a.Out)
+						}
+						fmt.Fprintf(a.Out, "%s  %s  %s\n%s\n", r.Time.Local().Format(timeForm), term.Plain(r.Schedule),
+							term.Plain(r.Query), term.PlainText(r.Answer))
 					}
-					fmt.Fprintf(a.Out, "%s  %s  %s\n%s\n", r.Time.Local().Format(timeForm), term.Plain(r.Schedule),
-						term.Plain(r.Query), term.PlainText(r.Answer))
-				}
-				return nil
+					return nil
+				})
 			})
 		},
 	}

@@ -45,16 +45,12 @@ systemd, print shows the command for another supervisor.`,
 			func(ctx context.Context) error { return uninstallService(ctx, a) }),
 		sub("print", "Print the unit", "  conclave service print > conclave.service", func(context.Context) error {
 			unit, err := serviceUnit(a)
-			if err != nil {
+			return a.Print(struct {
+				Unit string `json:"unit"`
+			}{unit}, err, func() error {
+				_, err := fmt.Fprint(a.Out, unit)
 				return err
-			}
-			if a.JSON {
-				return a.PrintJSON(struct {
-					Unit string `json:"unit"`
-				}{unit})
-			}
-			_, err = fmt.Fprint(a.Out, unit)
-			return err
+			})
 		}))
 }
 

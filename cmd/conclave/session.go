@@ -44,28 +44,17 @@ question is being answered, also the first. With --json it prints one array, wit
 		Example: `  conclave session list
   conclave session list --json | jq -r '.[0].session_id'`,
 		Args: cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
-				list, err := c.Sessions(cmd.Context())
-				if err != nil {
-					return err
+		RunE: a.Read(func(ctx context.Context, c *client.Client, _ []string) error {
+			list, err := c.Sessions(ctx)
+			for _, s := range list {
+				if s.Err != nil {
+					a.Say("%s", term.OneLine(s.Err.Error()))
 				}
-				for _, s := range list {
-					if s.Err != nil {
-						a.Say("%s", term.OneLine(s.Err.Error()))
-					}
-				}
-				list = slices.DeleteFunc(list, func(s client.SessionSummary) bool { return s.Err != nil })
-				switch {
-				case a.JSON:
-					return a.PrintJSON(list)
-				case len(list) == 0:
-					a.Say("no sessions yet: start one with %s ask", a.Program())
-					return nil
-				}
-				return view.Sessions(a.Out, list)
-			})
-		},
+			}
+			list = slices.DeleteFunc(list, func(s client.SessionSummary) bool { return s.Err != nil })
+			return cli.PrintList(a, list, err, "no sessions yet: start one with "+a.Program()+" ask",
+				func() error { return view.Sessions(a.Out, list) })
+		}),
 	}
 }
 
@@ -106,14 +95,12 @@ With --json it prints one document: the stored session, the messages, and the gr
 				if err != nil {
 					a.Say("grants are not shown: %s", term.OneLine(err.Error()))
 				}
-				if a.JSON {
-					return a.PrintJSON(struct {
-						subjects.Conversation
-						Messages []subjects.Message          `json:"messages"`
-						Grants   map[string][]subjects.Grant `json:"grants"`
-					}{conv, append([]subjects.Message{}, conv.Messages()...), grants})
-				}
-				return view.Session(a.Streams, conv, grants)
+				return a.Print(struct {
+					subjects.Conversation
+					Messages []subjects.Message          `json:"messages"`
+					Grants   map[string][]subjects.Grant `json:"grants"`
+				}{conv, append([]subjects.Message{}, conv.Messages()...), grants}, nil,
+					func() error { return view.Session(a.Streams, conv, grants) })
 			})
 		},
 	}
@@ -134,7 +121,7 @@ the audit log.`,
 		Args:              cli.Args(cobra.MinimumNArgs(1)),
 		ValidArgsFunction: a.CompleteSessions(),
 		RunE: func(cmd *cobra.Command, v []string) error {
-			return changeSessions(cmd.Context(), a, v, subjects.SessionDelete, 30*time.Second,
+			return changeSessions(cmd, a, v, subjects.SessionDelete, 30*time.Second,
 				func(r subjects.SessionChanged) string {
 					return fmt.Sprintf("deleted session %s with %s", r.SessionID, term.Count(r.Turns, "turn"))
 				})
@@ -160,7 +147,7 @@ generator.yaml). The first 6 characters of the id are enough.`,
 			if err := cli.CheckTimeout(timeout, "5m"); err != nil {
 				return err
 			}
-			return changeSessions(cmd.Context(), a, v, subjects.SessionCompact, timeout,
+			return changeSessions(cmd, a, v, subjects.SessionCompact, timeout,
 				func(r subjects.SessionChanged) string {
 					if r.Turns == 0 {
 						return "nothing to summarize: session " + r.SessionID + " has one turn"
@@ -175,7 +162,7 @@ generator.yaml). The first 6 characters of the id are enough.`,
 
 // changeSessions changes sessions, given by id or prefix, one after the other, each within timeout. describe says on
 // stdout what was done; with --json it prints a line for each. The first failure ends it.
-func changeSessions(ctx context.Context, a *cli.App, ids []string, change string, timeout time.Duration,
+func changeSessions(cmd *cobra.Command, a *cli.App, ids []string, change string, timeout time.Duration,
 	describe func(subjects.SessionChanged) string,
 ) error {
 	for _, id := range ids {
@@ -186,32 +173,19 @@ func changeSessions(ctx context.Context, a *cli.App, ids []string, change string
 			return err
 		}
 	}
-	return a.WithClient(func(c *client.Client) error {
-		for _, id := range ids {
-			conv, err := findSession(ctx, a, c, id)
-			if err != nil {
-				return sessionError(a, id, err)
-			}
-			bounded, cancel := context.WithTimeout(ctx, timeout)
-			r, err := c.ChangeSession(bounded, conv.SessionID, change)
-			cancel()
-			if err == nil && change == subjects.SessionDelete {
-				err = a.ForgetLastSession(conv.SessionID)
-			}
-			switch {
-			case err != nil:
-				return changeError(err)
-			case a.JSON:
-				err = a.PrintLine(r)
-			default:
-				_, err = fmt.Fprintln(a.Out, describe(r))
-			}
-			if err != nil {
-				return err
-			}
+	return a.ChangeEach(func(ctx context.Context, c *client.Client, id string) (any, string, error) {
+		conv, err := findSession(ctx, a, c, id)
+		if err != nil {
+			return nil, "", sessionError(a, id, err)
 		}
-		return nil
-	})
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		r, err := c.ChangeSession(ctx, conv.SessionID, change)
+		if err == nil && change == subjects.SessionDelete {
+			err = a.ForgetLastSession(conv.SessionID)
+		}
+		return r, describe(r), changeError(err)
+	})(cmd, ids)
 }
 
 // changeError explains why a session was not changed, also that no generator is running. Other errors are returned as
@@ -263,19 +237,12 @@ func findSession(ctx context.Context, a *cli.App, c *client.Client, id string) (
 // sessionError explains an error of looking up a session by id or prefix: unknown or ambiguous. Other errors, and nil,
 // are returned as they are.
 func sessionError(a *cli.App, id string, err error) error {
-	var ambiguous *client.AmbiguousError
-	switch {
-	case errors.As(err, &ambiguous):
-		return cli.Fail(cli.ExitFailed, fmt.Sprintf("%d sessions begin with %s", ambiguous.Count, id),
-			"give more of the id")
-	case errors.Is(err, client.ErrNotFound) && id == "":
+	if errors.Is(err, client.ErrNotFound) && id == "" {
 		return cli.Fail(cli.ExitFailed, "there is no session yet", "start one with "+a.Program()+
 			" ask; a question appears there when it is answered")
-	case errors.Is(err, client.ErrNotFound):
-		return cli.Fail(cli.ExitFailed, "there is no session "+id, "list sessions with "+a.Program()+
-			" session list; a question appears there when it is answered")
 	}
-	return err
+	return findError("session", id, "list sessions with "+a.Program()+
+		" session list; a question appears there when it is answered", err)
 }
 
 // resolveSession returns the complete id of the session with an id or prefix, and true. A session that does not exist
@@ -376,10 +343,7 @@ func overrideSession(ctx context.Context, a *cli.App, c *client.Client, set subj
 	if !exists && !set.Show {
 		a.Say("there is no such session yet; the override holds when it starts")
 	}
-	if a.JSON {
-		return a.PrintJSON(holds)
-	}
-	return view.Override(a.Streams, holds, a.Program())
+	return a.Print(holds, nil, func() error { return view.Override(a.Streams, holds, a.Program()) })
 }
 
 // checkOverride rejects, as a usage error, an invalid session, query, tool or grant (type:tool), an unknown or missing

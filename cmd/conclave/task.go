@@ -86,21 +86,11 @@ func taskListCommand(a *cli.App) *cobra.Command {
 		Example: `  conclave task list
   conclave task list --json | jq -r '.[0].task_id'`,
 		Args: cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
-				all, err := c.Tasks(cmd.Context(), most)
-				switch {
-				case err != nil:
-					return err
-				case a.JSON:
-					return a.PrintJSON(all)
-				case len(all) == 0:
-					a.Say("no tasks yet: give one with %s task", a.Program())
-					return nil
-				}
-				return view.Tasks(a.Out, all)
-			})
-		},
+		RunE: a.Read(func(ctx context.Context, c *client.Client, _ []string) error {
+			all, err := c.Tasks(ctx, most)
+			return cli.PrintList(a, all, err, "no tasks yet: give one with "+a.Program()+" task",
+				func() error { return view.Tasks(a.Out, all) })
+		}),
 	}
 	cmd.Flags().IntVar(&most, "limit", 50, "most tasks that are listed; 0 for all")
 	return cmd
@@ -117,22 +107,14 @@ id are enough. With --json it prints the stored task as one document.`,
   conclave task show 3f9c01d2 --json | jq '.subtasks[].return.artifacts'`,
 		Args:              cli.Args(cobra.ExactArgs(1)),
 		ValidArgsFunction: cli.FirstArg(completeTasks(a)),
-		RunE: func(cmd *cobra.Command, v []string) error {
-			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
-				id, err := findTask(cmd.Context(), a, c, v[0])
-				if err != nil {
-					return err
-				}
-				t, err := c.Task(cmd.Context(), id)
-				switch {
-				case err != nil:
-					return err
-				case a.JSON:
-					return a.PrintJSON(t)
-				}
-				return view.Task(a.Streams, t)
-			})
-		},
+		RunE: a.Read(func(ctx context.Context, c *client.Client, v []string) error {
+			id, err := findTask(ctx, a, c, v[0])
+			if err != nil {
+				return err
+			}
+			t, err := c.Task(ctx, id)
+			return a.Print(t, err, func() error { return view.Task(a.Streams, t) })
+		}),
 	}
 }
 
@@ -144,32 +126,21 @@ func taskChangeCommand(a *cli.App, action, short, long, done string) *cobra.Comm
 		Long:    long + " The first 6 characters of an id are enough.",
 		Example: "  conclave task " + action + " 3f9c01d2",
 		Args:    cli.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeTasks(a),
-		RunE: func(cmd *cobra.Command, v []string) error {
-			return a.WithClient(func(c *client.Client) error {
-				for _, id := range v {
-					full, err := findTask(cmd.Context(), a, c, id)
-					if err != nil {
-						return err
-					}
-					changed, err := c.ChangeTask(cmd.Context(), full, action)
-					var f *subjects.Fault
-					switch {
-					case errors.As(err, &f) && f.Code == subjects.CodeMalformed:
-						return cli.Fail(cli.ExitFailed, f.Text, "see "+a.Program()+" task show "+full)
-					case err != nil:
-						return fmt.Errorf("changing the task: %w", err)
-					case a.JSON:
-						err = a.PrintLine(changed)
-					default:
-						_, err = fmt.Fprintf(a.Out, "%s task %s\n", done, full)
-					}
-					if err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-		},
+		RunE: a.ChangeEach(func(ctx context.Context, c *client.Client, id string) (any, string, error) {
+			full, err := findTask(ctx, a, c, id)
+			if err != nil {
+				return nil, "", err
+			}
+			changed, err := c.ChangeTask(ctx, full, action)
+			var f *subjects.Fault
+			switch {
+			case errors.As(err, &f) && f.Code == subjects.CodeMalformed:
+				err = cli.Fail(cli.ExitFailed, f.Text, "see "+a.Program()+" task show "+full)
+			case err != nil:
+				err = fmt.Errorf("changing the task: %w", err)
+			}
+			return changed, done + " task " + full, err
+		}),
 	}
 }
 
@@ -179,15 +150,7 @@ func findTask(ctx context.Context, a *cli.App, c *client.Client, id string) (str
 		return "", err
 	}
 	full, err := c.FindTask(ctx, id)
-	var ambiguous *client.AmbiguousError
-	switch {
-	case errors.As(err, &ambiguous):
-		return "", cli.Fail(cli.ExitFailed, fmt.Sprintf("%d tasks begin with %s", ambiguous.Count, id),
-			"give more of the id")
-	case errors.Is(err, client.ErrNotFound):
-		return "", cli.Fail(cli.ExitFailed, "there is no task "+id, "list tasks with "+a.Program()+" task list")
-	}
-	return full, err
+	return full, findError("task", id, "list tasks with "+a.Program()+" task list", err)
 }
 
 // completeTasks completes the ids of tasks.

@@ -48,28 +48,13 @@ func toolListCommand(a *cli.App) *cobra.Command {
   not announced          the program has not connected since the broker started, or its MCP server is still starting: see conclave mcp list`,
 		Example: `  conclave tool list --json | jq -r '.[] | select(.state == "changed") | .tool'`,
 		Args:    cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
-				all, err := c.Tools(cmd.Context(), "")
-				switch {
-				case err != nil:
-					return err
-				case a.JSON:
-					return a.PrintJSON(append([]subjects.ToolStatus{}, all...))
-				case len(all) == 0:
-					a.Say("no tools were added: add one with %s tool add", a.Program())
-					return nil
-				}
-				var rows [][]string
-				for _, s := range all {
-					rows = append(rows, []string{
-						s.Tool, describeToolState(s), describeAgents(s),
-						fmt.Sprint(s.Effects),
-					})
-				}
-				return term.Table(a.Out, rows, term.Layout{})
-			})
-		},
+		RunE: a.Read(func(ctx context.Context, c *client.Client, _ []string) error {
+			all, err := c.Tools(ctx, "")
+			return cli.PrintTable(a, all, err, "no tools were added: add one with "+a.Program()+" tool add",
+				term.Layout{}, func(s subjects.ToolStatus) []string {
+					return []string{s.Tool, describeToolState(s), describeAgents(s), fmt.Sprint(s.Effects)}
+				})
+		}),
 	}
 }
 
@@ -128,37 +113,35 @@ func toolShowCommand(a *cli.App) *cobra.Command {
 		Long:    `Shows the state of a tool that was added, what you declared about it, its accepted definition with its hash, and a changed definition that waits for you.`,
 		Example: "  conclave tool show word_count",
 		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: cli.FirstArg(completeAddedTools(a)),
-		RunE: func(cmd *cobra.Command, v []string) error {
-			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
-				s, err := findTool(cmd.Context(), a, c, v[0])
-				switch {
-				case err != nil:
-					return err
-				case a.JSON:
-					return a.PrintJSON(s)
-				}
-				fmt.Fprintf(a.Out, "tool       %s, served by the principal %s\nstate      %s\ncalled by  %s\neffects "+
-					"   %s\n", s.Tool, s.Principal, describeToolState(s), describeAgents(s), s.Effects)
-				if s.Rejected != "" {
-					fmt.Fprintf(a.Out, "rejected   %s\n           correct the program: docs/tools.md has the "+
-						"contract\n", term.Visible(s.Rejected))
-				}
-				if s.Declared.Act == "" {
-					fmt.Fprintf(a.Out, "           each call of an agent asks you; say what it does with %s tool set "+
-						"%s --act\n", a.Program(), s.Tool)
-				} else {
-					fmt.Fprintf(a.Out, "act        %s\n", s.Declared.Act)
-				}
-				if s.Pin != "" {
-					fmt.Fprintf(a.Out, "accepted   sha256 %s\n%s", s.Pin, formatDefinition(s.Accepted))
-				}
-				if s.New != nil {
-					fmt.Fprintf(a.Out, "waiting    sha256 %s\n%s", s.NewPin, formatDefinition(s.New))
-				}
-				return a.Out.Err
-			})
-		},
+		RunE: a.Read(func(ctx context.Context, c *client.Client, v []string) error {
+			s, err := findTool(ctx, a, c, v[0])
+			return a.Print(s, err, func() error { return printTool(a, s) })
+		}),
 	}
+}
+
+// printTool prints the state of a tool, what is declared about it, and its definitions.
+func printTool(a *cli.App, s subjects.ToolStatus) error {
+	fmt.Fprintf(a.Out, "tool       %s, served by the principal %s\nstate      %s\n", s.Tool, s.Principal,
+		describeToolState(s))
+	fmt.Fprintf(a.Out, "called by  %s\neffects    %s\n", describeAgents(s), s.Effects)
+	if s.Rejected != "" {
+		fmt.Fprintf(a.Out, "rejected   %s\n           correct the program: docs/tools.md has the contract\n",
+			term.Visible(s.Rejected))
+	}
+	if s.Declared.Act == "" {
+		fmt.Fprintf(a.Out, "           each call of an agent asks you; say what it does with %s tool set %s --act\n",
+			a.Program(), s.Tool)
+	} else {
+		fmt.Fprintf(a.Out, "act        %s\n", s.Declared.Act)
+	}
+	if s.Pin != "" {
+		fmt.Fprintf(a.Out, "accepted   sha256 %s\n%s", s.Pin, formatDefinition(s.Accepted))
+	}
+	if s.New != nil {
+		fmt.Fprintf(a.Out, "waiting    sha256 %s\n%s", s.NewPin, formatDefinition(s.New))
+	}
+	return a.Out.Err
 }
 
 // formatDefinition returns a definition as indented JSON with hidden characters escaped, "" for none: definitions that
@@ -233,11 +216,12 @@ changes its definition meanwhile waits again. The acceptance is in the audit log
 				switch {
 				case err != nil:
 					return err
-				case s.New == nil && s.Pin != "" && s.Rejected == "" && a.JSON:
-					return a.PrintJSON(s)
 				case s.New == nil && s.Pin != "" && s.Rejected == "":
-					_, err := fmt.Fprintf(a.Out, "the definition of %s is already accepted, sha256 %s\n", s.Tool, s.Pin)
-					return err
+					return a.Print(s, nil, func() error {
+						_, err := fmt.Fprintf(a.Out, "the definition of %s is already accepted, sha256 %s\n", s.Tool,
+							s.Pin)
+						return err
+					})
 				case s.New == nil:
 					return cli.Fail(cli.ExitFailed, "no changed definition of "+s.Tool+" waits", "see "+a.Program()+
 						" tool show "+s.Tool)
@@ -260,11 +244,10 @@ changes its definition meanwhile waits again. The acceptance is in the audit log
 				if err != nil {
 					return fmt.Errorf("accepting the definition of %s: %w", s.Tool, err)
 				}
-				if a.JSON {
-					return a.PrintJSON(accepted)
-				}
-				_, err = fmt.Fprintf(a.Out, "accepted %s, sha256 %s\n", s.Tool, accepted.Pin)
-				return err
+				return a.Print(accepted, nil, func() error {
+					_, err = fmt.Fprintf(a.Out, "accepted %s, sha256 %s\n", s.Tool, accepted.Pin)
+					return err
+				})
 			})
 		},
 	}
@@ -281,41 +264,29 @@ func toolRemoveCommand(a *cli.App) *cobra.Command {
 accepted no longer holds. The folder of the program is left as it is.`,
 		Example: "  conclave tool remove word_count",
 		Args:    cli.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeAddedTools(a),
-		RunE: func(cmd *cobra.Command, names []string) error {
-			return a.WithClient(func(c *client.Client) error {
-				for _, name := range names {
-					p, err := findToolPrincipal(cmd.Context(), a, c, name)
-					if err != nil {
-						return err
-					}
-					if server, ok := strings.CutPrefix(p.Name, subjects.MCPPrincipal("")); ok && hasServer(a, server) {
-						return cli.Fail(cli.ExitFailed, fmt.Sprintf("%s is a tool of the MCP server %s", name, server),
-							"remove the server with "+a.Program()+" mcp remove "+server)
-					}
-					if len(p.Tools) > 1 {
-						return cli.Fail(cli.ExitFailed, fmt.Sprintf("the principal %s serves %s together", p.Name,
-							strings.Join(p.Tools, ", ")), "remove them all with "+a.Program()+" principal revoke "+
-							p.Name)
-					}
-					if err := revokePrincipal(cmd.Context(), a, c, p.Name); err != nil {
-						return err
-					}
-					if err := printPrincipal(a, principalReport{Name: name, Action: subjects.PrincipalRevoke},
-						"removed "+name); err != nil {
-						return err
-					}
-					a.Say("stop the program of %s if it runs: it can no longer connect", name)
-				}
-				return nil
-			})
-		},
+		RunE: a.ChangeEach(func(ctx context.Context, c *client.Client, name string) (any, string, error) {
+			p, err := findToolPrincipal(ctx, a, c, name)
+			server, isMCP := strings.CutPrefix(p.Name, subjects.MCPPrincipal(""))
+			if isMCP {
+				_, isMCP = userconfig.LoadNames(a).MCP.Servers[server]
+			}
+			switch {
+			case err != nil:
+			case isMCP:
+				err = cli.Fail(cli.ExitFailed, fmt.Sprintf("%s is a tool of the MCP server %s", name, server),
+					"remove the server with "+a.Program()+" mcp remove "+server)
+			case len(p.Tools) > 1:
+				err = cli.Fail(cli.ExitFailed, fmt.Sprintf("the principal %s serves %s together", p.Name,
+					strings.Join(p.Tools, ", ")), "remove them all with "+a.Program()+" principal revoke "+p.Name)
+			default:
+				err = revokePrincipal(ctx, a, c, p.Name)
+			}
+			if err == nil {
+				a.Say("stop the program of %s if it runs: it can no longer connect", name)
+			}
+			return principalReport{Name: name, Action: subjects.PrincipalRevoke}, "removed " + name, err
+		}),
 	}
-}
-
-// hasServer reports whether mcp.yaml has a server.
-func hasServer(a *cli.App, name string) bool {
-	_, ok := userconfig.LoadNames(a).MCP.Servers[name]
-	return ok
 }
 
 // findToolPrincipal returns the principal that serves an added tool.
@@ -334,11 +305,5 @@ func findToolPrincipal(ctx context.Context, a *cli.App, c *client.Client, tool s
 
 // completeAddedTools completes the names of tools that were added.
 func completeAddedTools(a *cli.App) cli.Completion {
-	return a.CompleteFrom(func(ctx context.Context, c *client.Client) (names []string, err error) {
-		all, err := c.Principals(ctx)
-		for _, p := range all {
-			names = append(names, p.Tools...)
-		}
-		return names, err
-	})
+	return completePrincipals(a, func(p subjects.Principal) []string { return p.Tools })
 }

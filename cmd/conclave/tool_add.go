@@ -183,11 +183,8 @@ func addTool(ctx context.Context, a *cli.App, p subjects.Principal, name, lang, 
 			next += "\n" + needs
 		}
 	}
-	if a.JSON {
-		return a.PrintLine(report)
-	}
-	_, err = fmt.Fprintf(a.Out, "added %s, key in %s\n%s\n", name, key.Key, next)
-	if p.Declared[name].Act == "" {
+	err = a.PrintText(report, "added "+name+", key in "+key.Key+"\n"+next)
+	if p.Declared[name].Act == "" && !a.JSON {
 		a.Say("each call of an agent will ask you; say what the tool does with %s tool set %s --act", a.Program(), name)
 	}
 	return err
@@ -222,13 +219,10 @@ tool keeps its key and its accepted definition.`,
 					d = keepDeclared(cmd, d, known)
 				}
 				p.Declared[v[0]] = d
-				if err := c.ChangePrincipal(cmd.Context(), subjects.PrincipalChange{
-					Action:    subjects.PrincipalUpdate,
-					Principal: p,
-				}); err != nil {
-					return principalError(a, err)
+				if err := changePrincipal(cmd.Context(), a, c, subjects.PrincipalUpdate, p); err != nil {
+					return err
 				}
-				return printPrincipal(a, principalReport{Name: v[0], Action: subjects.PrincipalUpdate}, "set "+v[0])
+				return a.PrintText(principalReport{Name: v[0], Action: subjects.PrincipalUpdate}, "set "+v[0])
 			})
 		},
 	}

@@ -1,0 +1,85 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"conclave/cmd/conclave/internal/term"
+	"conclave/pkg/client"
+)
+
+// Run is what a command does with its arguments.
+type Run = func(cmd *cobra.Command, v []string) error
+
+// Read returns the run of a command that changes nothing: f has the user's connection and the arguments. After an
+// interrupt it succeeds, as [App.ReadWithClient] does.
+func (a *App) Read(f func(ctx context.Context, c *client.Client, v []string) error) Run {
+	return func(cmd *cobra.Command, v []string) error {
+		return a.ReadWithClient(cmd.Context(), func(c *client.Client) error { return f(cmd.Context(), c, v) })
+	}
+}
+
+// ChangeEach returns the run of a command that changes each thing that it is given, one after the other. change returns
+// what is printed as [App.PrintText] does. The first failure ends it.
+func (a *App) ChangeEach(
+	change func(ctx context.Context, c *client.Client, name string) (report any, text string, err error),
+) Run {
+	return func(cmd *cobra.Command, names []string) error {
+		return a.WithClient(func(c *client.Client) error {
+			for _, name := range names {
+				report, text, err := change(cmd.Context(), c, name)
+				if err == nil {
+					err = a.PrintText(report, text)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// PrintText prints a text on a line, or with --json the report as a line.
+func (a *App) PrintText(report any, text string) error {
+	if a.JSON {
+		return a.PrintLine(report)
+	}
+	_, err := fmt.Fprintln(a.Out, text)
+	return err
+}
+
+// Print returns err when there is one. Otherwise it prints v with --json, and calls print without.
+func (a *App) Print(v any, err error, print func() error) error {
+	switch {
+	case err != nil:
+		return err
+	case a.JSON:
+		return a.PrintJSON(v)
+	}
+	return print()
+}
+
+// PrintList is [App.Print] of a list, which is an array also when it is empty; then none is said on stderr.
+func PrintList[T any](a *App, all []T, err error, none string, print func() error) error {
+	return a.Print(append([]T{}, all...), err, func() error {
+		if len(all) == 0 {
+			a.Say("%s", none)
+			return nil
+		}
+		return print()
+	})
+}
+
+// PrintTable is [PrintList] with a row for each element.
+func PrintTable[T any](a *App, all []T, err error, none string, l term.Layout, row func(T) []string) error {
+	return PrintList(a, all, err, none, func() error {
+		var rows [][]string
+		for _, v := range all {
+			rows = append(rows, row(v))
+		}
+		return term.Table(a.Out, rows, l)
+	})
+}
