@@ -230,6 +230,9 @@ func scheduleListCommand(a *cli.App) *cobra.Command {
 		Args:    cli.NoArgs,
 		RunE: a.Read(func(ctx context.Context, c *client.Client, _ []string) error {
 			ids, all, err := c.Schedules(ctx)
+			if err != nil {
+				return err
+			}
 			var views []scheduleView
 			next := map[string]string{}
 			for _, id := range ids {
@@ -242,7 +245,7 @@ func scheduleListCommand(a *cli.App) *cobra.Command {
 				}
 				views = append(views, v)
 			}
-			return cli.PrintTable(a, views, err, "no schedules yet: add one with "+a.Program()+" schedule add",
+			return cli.PrintTable(a, views, nil, "no schedules yet: add one with "+a.Program()+" schedule add",
 				term.Layout{}, func(v scheduleView) []string {
 					return []string{v.ID, term.Plain(v.When), next[v.ID], term.Plain(v.Query)}
 				})

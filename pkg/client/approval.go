@@ -8,16 +8,13 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"conclave/pkg/actor"
 	"conclave/subjects"
 )
 
 // Approvals returns the calls that wait for the user's decision, newest first, and the remembered decisions. With all,
 // decided and expired calls are included.
 func (c *Client) Approvals(ctx context.Context, all bool) (subjects.ApprovalList, error) {
-	ctx, cancel := context.WithTimeout(ctx, brokerTimeout)
-	defer cancel()
-	return actor.Ask(ctx, c.out, subjects.ApprovalListService, subjects.ApprovalQuery{All: all})
+	return request(ctx, c, brokerTimeout, subjects.ApprovalListService, subjects.ApprovalQuery{All: all})
 }
 
 // FindApproval returns the complete id of the approval with this id or prefix, of any length; decided and expired ones
@@ -44,9 +41,7 @@ func (c *Client) DecideApproval(ctx context.Context, id string, d subjects.Appro
 	if err != nil {
 		return subjects.ApprovalReply{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, brokerTimeout)
-	defer cancel()
-	return actor.Ask(ctx, c.out, s, d)
+	return request(ctx, c, brokerTimeout, s, d)
 }
 
 // AwaitCallApproval returns the request for approval of the call with this id as soon as the broker has one, false when
@@ -106,9 +101,7 @@ func (c *Client) RevokeRule(ctx context.Context, id string) (subjects.Done, erro
 	if err != nil {
 		return subjects.Done{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, brokerTimeout)
-	defer cancel()
-	done, err := actor.Ask(ctx, c.out, s, subjects.Empty{})
+	done, err := request(ctx, c, brokerTimeout, s, subjects.Empty{})
 	if err == nil && !done.OK {
 		err = fmt.Errorf("rule %s: %w", id, ErrNotFound)
 	}

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -197,6 +198,31 @@ func (c *Client) publishStored(ctx context.Context, publish func(ctx context.Con
 		case <-time.After(retryPause):
 		}
 	}
+}
+
+// request is [actor.Ask] with a timeout.
+func request[Q, A any](ctx context.Context, c *Client, timeout time.Duration, s subjects.Service[Q, A],
+	body Q,
+) (A, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return actor.Ask(ctx, c.out, s, body)
+}
+
+// findID returns the one of ids that equals id or begins with it, if id has at least [IDPrefix] characters. None is
+// [ErrNotFound], several are an [*AmbiguousError].
+func findID(thing, id string, ids []string) (string, error) {
+	if slices.Contains(ids, id) {
+		return id, nil
+	}
+	ids = slices.DeleteFunc(ids, func(s string) bool { return len(id) < IDPrefix || !strings.HasPrefix(s, id) })
+	switch len(ids) {
+	case 0:
+		return "", fmt.Errorf("%s %s: %w", thing, id, ErrNotFound)
+	case 1:
+		return ids[0], nil
+	}
+	return "", &AmbiguousError{id, len(ids)}
 }
 
 // MatchID returns the one of ids that equals typed or begins with it; a prefix may have any length. Several are an

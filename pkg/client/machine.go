@@ -14,16 +14,12 @@ import (
 
 // InviteMachine stores an invitation on the hub, and returns what its token needs besides the secret.
 func (c *Client) InviteMachine(ctx context.Context, q subjects.MachineInvite) (subjects.MachineInvited, error) {
-	ctx, cancel := context.WithTimeout(ctx, principalTimeout)
-	defer cancel()
-	return actor.Ask(ctx, c.out, subjects.MachineInviteService, q)
+	return request(ctx, c, principalTimeout, subjects.MachineInviteService, q)
 }
 
 // Machines lists the machines that joined or are invited.
 func (c *Client) Machines(ctx context.Context) ([]subjects.MachineStatus, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	l, err := actor.Ask(ctx, c.out, subjects.MachineListService, subjects.Empty{})
+	l, err := request(ctx, c, readTimeout, subjects.MachineListService, subjects.Empty{})
 	if err != nil {
 		return nil, fmt.Errorf("listing the machines: %w", err)
 	}

@@ -38,9 +38,7 @@ const (
 // AdminMemory sends one administrative request, such as list or forget, within a minute. What memory rejects is a
 // [*subjects.Fault]. Entries in the reply are never nil.
 func (c *Client) AdminMemory(ctx context.Context, q subjects.MemoryAdminRequest) (subjects.MemoryAdminReply, error) {
-	ctx, cancel := context.WithTimeout(ctx, memoryTimeout)
-	defer cancel()
-	r, err := actor.Ask(ctx, c.out, subjects.MemoryAdminService, q)
+	r, err := request(ctx, c, memoryTimeout, subjects.MemoryAdminService, q)
 	if r.Entries == nil {
 		r.Entries = []subjects.MemoryEntry{}
 	}
@@ -156,9 +154,7 @@ func (c *Client) RelatedMemories(ctx context.Context, e subjects.MemoryEntry) ([
 	if len(e.Correlating) == 0 {
 		return related, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, memoryTimeout)
-	defer cancel()
-	r, err := actor.Ask(ctx, c.out, subjects.MemoryCorrelated, subjects.MemoryIDs{IDs: []string{e.ID}})
+	r, err := request(ctx, c, memoryTimeout, subjects.MemoryCorrelated, subjects.MemoryIDs{IDs: []string{e.ID}})
 	for _, h := range r.Hits {
 		related = append(related, h.Entry)
 	}
@@ -264,9 +260,7 @@ func (c *Client) AddMemories(ctx context.Context, facts []subjects.MemoryEntry, 
 // not retried: the write may have been done.
 func (c *Client) WriteMemory(ctx context.Context, w subjects.MemoryWriteRequest) (subjects.MemoryWriteReply, error) {
 	for backoff := 100 * time.Millisecond; ; backoff *= 2 {
-		timed, cancel := context.WithTimeout(ctx, writeTimeout)
-		r, err := actor.Ask(timed, c.out, subjects.MemoryWriteService, w)
-		cancel()
+		r, err := request(ctx, c, writeTimeout, subjects.MemoryWriteService, w)
 		var f *subjects.Fault
 		if !errors.As(err, &f) || f.Code != subjects.CodeBusy || backoff > 5*time.Second {
 			return r, err

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"conclave/pkg/actor"
 	"conclave/subjects"
 )
 
@@ -14,9 +13,7 @@ const principalTimeout = time.Minute
 
 // Principals lists the run-time principals by name.
 func (c *Client) Principals(ctx context.Context) ([]subjects.Principal, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	l, err := actor.Ask(ctx, c.out, subjects.PrincipalListService, subjects.Empty{})
+	l, err := request(ctx, c, readTimeout, subjects.PrincipalListService, subjects.Empty{})
 	if err != nil {
 		return nil, fmt.Errorf("listing the principals: %w", err)
 	}
@@ -25,9 +22,7 @@ func (c *Client) Principals(ctx context.Context) ([]subjects.Principal, error) {
 
 // Tools lists the tools of run-time principals by name: all without their definitions, or the one with this name.
 func (c *Client) Tools(ctx context.Context, tool string) ([]subjects.ToolStatus, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	l, err := actor.Ask(ctx, c.out, subjects.ToolListService, subjects.ToolQuery{Tool: tool})
+	l, err := request(ctx, c, readTimeout, subjects.ToolListService, subjects.ToolQuery{Tool: tool})
 	if err != nil {
 		return nil, fmt.Errorf("listing the tools: %w", err)
 	}
@@ -36,16 +31,12 @@ func (c *Client) Tools(ctx context.Context, tool string) ([]subjects.ToolStatus,
 
 // AcceptTool accepts the changed definition of a tool that has this hash.
 func (c *Client) AcceptTool(ctx context.Context, tool, pin string) (subjects.ToolStatus, error) {
-	ctx, cancel := context.WithTimeout(ctx, principalTimeout)
-	defer cancel()
-	return actor.Ask(ctx, c.out, subjects.ToolAcceptService, subjects.ToolAccept{Tool: tool, Pin: pin})
+	return request(ctx, c, principalTimeout, subjects.ToolAcceptService, subjects.ToolAccept{Tool: tool, Pin: pin})
 }
 
 // ChangePrincipal adds, revokes, rotates or updates a run-time principal. When it returns without an error, the change
 // holds for live connections too.
 func (c *Client) ChangePrincipal(ctx context.Context, change subjects.PrincipalChange) error {
-	ctx, cancel := context.WithTimeout(ctx, principalTimeout)
-	defer cancel()
-	_, err := actor.Ask(ctx, c.out, subjects.PrincipalChangeService, change)
+	_, err := request(ctx, c, principalTimeout, subjects.PrincipalChangeService, change)
 	return err
 }

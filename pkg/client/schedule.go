@@ -41,9 +41,7 @@ func (c *Client) Schedules(ctx context.Context) (ids []string, all map[string]su
 // ChangeSchedule adds, pauses, resumes or removes a schedule, and returns its definition after that. The broker records
 // the change in the audit log before it stores it.
 func (c *Client) ChangeSchedule(ctx context.Context, change subjects.ScheduleChange) (subjects.Schedule, error) {
-	ctx, cancel := context.WithTimeout(ctx, scheduleTimeout)
-	defer cancel()
-	return actor.Ask(ctx, c.out, subjects.ScheduleChangeService, change)
+	return request(ctx, c, scheduleTimeout, subjects.ScheduleChangeService, change)
 }
 
 // LastScheduleRun returns the last occurrence of a schedule that was due; the zero value when there was none.

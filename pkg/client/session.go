@@ -135,21 +135,7 @@ func (c *Client) FindSession(ctx context.Context, id string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if slices.Contains(ids, id) {
-		return id, nil
-	}
-	if len(id) >= IDPrefix {
-		ids = slices.DeleteFunc(ids, func(s string) bool { return !strings.HasPrefix(s, id) })
-	} else {
-		ids = nil
-	}
-	switch len(ids) {
-	case 0:
-		return "", fmt.Errorf("session %s: %w", id, ErrNotFound)
-	case 1:
-		return ids[0], nil
-	}
-	return "", &AmbiguousError{id, len(ids)}
+	return findID("session", id, ids)
 }
 
 // ErrNoAnswer means that a session exists and no answer is in it. It is an [ErrNotFound].
@@ -176,9 +162,7 @@ func (c *Client) LastTurn(ctx context.Context, session string) (subjects.Turn, s
 // SetSession replaces the override of a session, or only reads it with Show, and returns the one that the broker says
 // holds. It may differ from the one requested: the caller compares.
 func (c *Client) SetSession(ctx context.Context, set subjects.SessionConfig) (subjects.SessionConfig, error) {
-	ctx, cancel := context.WithTimeout(ctx, brokerTimeout)
-	defer cancel()
-	return actor.Ask(ctx, c.out, subjects.SessionConfigService, set)
+	return request(ctx, c, brokerTimeout, subjects.SessionConfigService, set)
 }
 
 const (
@@ -240,7 +224,6 @@ func (c *Client) QuestionGrants(ctx context.Context, conv subjects.Conversation)
 
 // SessionContext returns what the model gets with the next question of a session.
 func (c *Client) SessionContext(ctx context.Context, session string) (subjects.SessionContext, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	return actor.Ask(ctx, c.out, subjects.SessionContextService, subjects.SessionContextRequest{SessionID: session})
+	return request(ctx, c, readTimeout, subjects.SessionContextService,
+		subjects.SessionContextRequest{SessionID: session})
 }

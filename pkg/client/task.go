@@ -93,17 +93,7 @@ func (c *Client) FindTask(ctx context.Context, id string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if slices.Contains(ids, id) {
-		return id, nil
-	}
-	ids = slices.DeleteFunc(ids, func(s string) bool { return len(id) < IDPrefix || !strings.HasPrefix(s, id) })
-	switch len(ids) {
-	case 0:
-		return "", fmt.Errorf("task %s: %w", id, ErrNotFound)
-	case 1:
-		return ids[0], nil
-	}
-	return "", &AmbiguousError{id, len(ids)}
+	return findID("task", id, ids)
 }
 
 // ChangeTask pauses, resumes or cancels a task. A cancellation is also published for the model and the broker, which

@@ -12,9 +12,7 @@ import (
 
 // Models returns the available models and the model of each role. The lists are never nil, also with an error.
 func (c *Client) Models(ctx context.Context) (subjects.ModelList, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	list, err := actor.Ask(ctx, c.out, subjects.ModelListService, subjects.Empty{})
+	list, err := request(ctx, c, readTimeout, subjects.ModelListService, subjects.Empty{})
 	if list.Models == nil {
 		list.Models = []subjects.ModelInfo{}
 	}
@@ -74,7 +72,5 @@ func (c *Client) ParkedResult(ctx context.Context, id string) ([]byte, error) {
 
 // ExplainPolicy returns what the broker would decide about a call. Nothing runs.
 func (c *Client) ExplainPolicy(ctx context.Context, call subjects.ExplainRequest) (subjects.Verdict, error) {
-	ctx, cancel := context.WithTimeout(ctx, brokerTimeout)
-	defer cancel()
-	return actor.Ask(ctx, c.out, subjects.PolicyExplain, call)
+	return request(ctx, c, brokerTimeout, subjects.PolicyExplain, call)
 }
