@@ -108,11 +108,7 @@ func (r *Instance) recordBackup(ctx context.Context, c Config, home bus.Home, ag
 	if err != nil {
 		return err
 	}
-	once, again := splitAuditTimeout(c.System.Actor.AuditTimeout)
-	w, err := audit.Open(ctx, audit.Options{
-		Account: "gateway", Dir: home.Heads(), Log: bus.NewAuditLog(nc),
-		Timeout: once, Retry: again,
-	})
+	w, _, err := openAudit(ctx, home, "gateway", nc, c.System.Actor.AuditTimeout)
 	if err != nil {
 		return err
 	}

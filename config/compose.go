@@ -250,13 +250,9 @@ func (c Config) listenAddresses() (out []netip.AddrPort) {
 	return out
 }
 
-// ActorConfig returns the runtime limits of every actor.
+// ActorConfig returns how every actor runs.
 func (c Config) ActorConfig() actor.Config {
-	a := c.System.Actor
-	return actor.Config{
-		Workers: a.Concurrency, Mailbox: a.Mailbox, DrainTimeout: a.Drain, Version: c.wiring.Version,
-		Budget: actor.Budget{Intensity: a.Restarts.Intensity, Period: a.Restarts.Period},
-	}
+	return actor.Config{DrainTimeout: c.System.Actor.Drain, Version: c.wiring.Version}
 }
 
 // ServerConfig returns the settings of the embedded server.
@@ -291,21 +287,13 @@ func (c Config) policyEnv(home bus.Home) policy.Env {
 // newSecrets returns the actor that reads the keyring. It starts even if the keyring cannot be opened; requests for a
 // credential fail then. It fails without the hash key of home or an audit log that can be opened.
 func (c Config) newSecrets(ctx context.Context, home bus.Home, nc *nats.Conn) (actor.Actor, error) {
-	h, err := audit.LoadHasher(home.HashKey())
-	if err != nil {
-		return nil, err
-	}
 	cfg := c.Secrets
 	cfg.ModelKeys = modelCredentials(c.Models)
 	for _, t := range tools.Known(c.toolConfig()) {
 		cfg.ToolKeys = append(cfg.ToolKeys, t.Facts().Secrets...)
 	}
 	cfg.AuditTimeout = c.System.Actor.AuditTimeout
-	once, again := splitAuditTimeout(cfg.AuditTimeout)
-	w, err := audit.Open(ctx, audit.Options{
-		Account: "secrets", Dir: home.Heads(), Log: bus.NewAuditLog(nc),
-		Timeout: once, Retry: again,
-	})
+	w, h, err := openAudit(ctx, home, "secrets", nc, cfg.AuditTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -315,24 +303,15 @@ func (c Config) newSecrets(ctx context.Context, home bus.Home, nc *nats.Conn) (a
 // newRegistry returns the actor that keeps the run-time principals. A stand-alone server is told of changes with the
 // key of the monitoring account.
 func (c Config) newRegistry(ctx context.Context, home bus.Home, nc *nats.Conn) (actor.Actor, error) {
-	h, err := audit.LoadHasher(home.HashKey())
-	if err != nil {
-		return nil, err
-	}
 	server := c.wiring.server
 	if server == nil {
 		server = bus.NewStandalone(home, nc.ConnectedUrl())
 	}
-	timeout := c.System.Actor.AuditTimeout
-	once, again := splitAuditTimeout(timeout)
-	w, err := audit.Open(ctx, audit.Options{
-		Account: subjects.Registry, Dir: home.Heads(), Log: bus.NewAuditLog(nc),
-		Timeout: once, Retry: again,
-	})
+	w, h, err := openAudit(ctx, home, subjects.Registry, nc, c.System.Actor.AuditTimeout)
 	if err != nil {
 		return nil, err
 	}
-	r, err := registry.New(registry.Config{AuditTimeout: timeout}, server, home, w, h)
+	r, err := registry.New(registry.Config{AuditTimeout: c.System.Actor.AuditTimeout}, server, home, w, h)
 	if err != nil {
 		return nil, err
 	}
@@ -354,17 +333,9 @@ func (c Config) newRegistry(ctx context.Context, home bus.Home, nc *nats.Conn) (
 
 // newOrchestrator returns the orchestrator. It fails without the hash key of home or an audit log that can be opened.
 func (c Config) newOrchestrator(ctx context.Context, home bus.Home, nc *nats.Conn) (actor.Actor, error) {
-	h, err := audit.LoadHasher(home.HashKey())
-	if err != nil {
-		return nil, err
-	}
 	cfg := c.Orchestrator
 	cfg.AuditTimeout, cfg.Workspace = c.System.Actor.AuditTimeout, c.Workspace.Folder
-	once, again := splitAuditTimeout(cfg.AuditTimeout)
-	w, err := audit.Open(ctx, audit.Options{
-		Account: subjects.Orchestrator, Dir: home.Heads(), Log: bus.NewAuditLog(nc),
-		Timeout: once, Retry: again,
-	})
+	w, h, err := openAudit(ctx, home, subjects.Orchestrator, nc, cfg.AuditTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -376,17 +347,9 @@ func (c Config) newOrchestrator(ctx context.Context, home bus.Home, nc *nats.Con
 func (c Config) newMemory(ctx context.Context, home bus.Home, book *policy.ActiveRules, nc *nats.Conn) (actor.Actor,
 	error,
 ) {
-	h, err := audit.LoadHasher(home.HashKey())
-	if err != nil {
-		return nil, err
-	}
 	cfg := c.Memory
 	cfg.AuditTimeout, cfg.AgentType = c.System.Actor.AuditTimeout, book.AgentType
-	once, again := splitAuditTimeout(cfg.AuditTimeout)
-	w, err := audit.Open(ctx, audit.Options{
-		Account: "memory", Dir: home.Heads(), Log: bus.NewAuditLog(nc),
-		Timeout: once, Retry: again,
-	})
+	w, h, err := openAudit(ctx, home, "memory", nc, cfg.AuditTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -442,12 +405,8 @@ func (c Config) ReplayRules(m policy.Manifest, home bus.Home, principals []subje
 func (c Config) newBroker(ctx context.Context, home bus.Home, book *policy.ActiveRules, nc *nats.Conn) (actor.Actor,
 	error,
 ) {
-	h, err := audit.LoadHasher(home.HashKey())
-	if err != nil {
-		return nil, err
-	}
 	cfg := broker.Config{
-		CallTimeout: c.System.Actor.CallTimeout, AuditTimeout: c.System.Actor.AuditTimeout,
+		CallTimeout: callTimeout, AuditTimeout: c.System.Actor.AuditTimeout,
 		ShowResult: int(c.System.Broker.ShowResult), ModelTimeout: c.System.Broker.ModelTimeout,
 		QuestionRate: c.System.Broker.QuestionRate, ModelKeys: modelCredentials(c.Models),
 		Workspace:  c.Workspace.Folder,
@@ -456,20 +415,29 @@ func (c Config) newBroker(ctx context.Context, home bus.Home, book *policy.Activ
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	once, again := splitAuditTimeout(cfg.AuditTimeout)
-	w, err := audit.Open(ctx, audit.Options{
-		Account: "broker", Dir: home.Heads(), Log: bus.NewAuditLog(nc),
-		Timeout: once, Retry: again,
-	})
+	w, h, err := openAudit(ctx, home, "broker", nc, cfg.AuditTimeout)
 	if err != nil {
 		return nil, err
 	}
 	return broker.New(cfg, book, w, h, c.buildTools()), nil
 }
 
-// splitAuditTimeout splits the timeout of an audit record into that of the first attempt and that of the retries. A
-// writer completes its attempts regardless of the caller's context, so it needs the timeout itself.
-func splitAuditTimeout(whole time.Duration) (once, again time.Duration) {
-	once = min(whole/2, 2*time.Second)
-	return once, min(whole-once, time.Minute) // the stream dedupes message ids for two minutes
+// callTimeout is the timeout of a tool call whose tool sets none.
+const callTimeout = time.Minute
+
+// openAudit opens the audit log for the records of an account, and the key of the hashes in them. The writer completes
+// its attempts regardless of the caller's context: the first and the retries together take timeout.
+func openAudit(ctx context.Context, home bus.Home, account string, nc *nats.Conn, timeout time.Duration) (*audit.Writer,
+	*audit.Hasher, error,
+) {
+	h, err := audit.LoadHasher(home.HashKey())
+	if err != nil {
+		return nil, nil, err
+	}
+	once := min(timeout/2, 2*time.Second)
+	w, err := audit.Open(ctx, audit.Options{
+		Account: account, Dir: home.Heads(), Log: bus.NewAuditLog(nc), Timeout: once,
+		Retry: min(timeout-once, time.Minute), // the stream dedupes message ids for two minutes
+	})
+	return w, h, err
 }

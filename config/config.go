@@ -313,7 +313,7 @@ func (c Config) findOrigin(section, path string) string {
 }
 
 // Origin returns the origin of the value at path: [Shipped], [Flag], or file:line. Paths look like "system.listen",
-// "system.actor.drain" and "manifest.types.coder.tools". It is [Shipped] also for a path that does not exist.
+// "system.backup.every" and "manifest.types.coder.tools". It is [Shipped] also for a path that does not exist.
 func (c Config) Origin(path string) string {
 	if from, ok := c.origins[path]; ok {
 		return from

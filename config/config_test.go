@@ -49,12 +49,8 @@ func TestShipped(t *testing.T) {
 		AuditHead: config.AuditHead{Keyring: true}, Backup: config.Backups{Every: 24 * time.Hour, Keep: 7},
 		LogLevel: "info", LogMax: 10 << 20,
 		Machines: config.Machines{Listen: "0.0.0.0:7422"},
-		Actor: config.Actor{
-			Concurrency: 64, Mailbox: 1024,
-			CallTimeout: time.Minute, AuditTimeout: 5 * time.Second, Drain: 10 * time.Second,
-			Restarts: config.Restarts{Intensity: 5, Period: time.Minute},
-		},
-		Broker: config.Broker{ShowResult: 15 << 10, ModelTimeout: 10 * time.Second, QuestionRate: 5},
+		Actor:    config.Actor{AuditTimeout: 5 * time.Second, Drain: 10 * time.Second},
+		Broker:   config.Broker{ShowResult: 15 << 10, ModelTimeout: 10 * time.Second, QuestionRate: 5},
 		Gateway: gateway.Config{
 			Listen: "127.0.0.1:8765", Page: true, Hosts: []string{}, QueryTimeout: 10 * time.Minute,
 			GradeWait: 2 * time.Second, MaxWaiting: 64, MaxStreams: 32,
@@ -162,19 +158,21 @@ func TestShippedManifest(t *testing.T) {
 }
 
 func TestFileOverridesFieldByField(t *testing.T) {
-	c, dir := load(t, map[string]string{"system.yaml": "# mine\nlisten: 127.0.0.1:0\nactor:\n  drain: 2s\n  " +
-		"restarts: {period: 90s}\n"})
-	if c.System.Listen != "127.0.0.1:0" || c.System.Actor.Drain != 2*time.Second ||
-		c.System.Actor.Restarts.Period != 90*time.Second {
+	c, dir := load(t, map[string]string{
+		"system.yaml":    "# mine\nlisten: 127.0.0.1:0\nbackup:\n  every: 2h\n",
+		"generator.yaml": "hedge: {reask: false}\n",
+	})
+	if c.System.Listen != "127.0.0.1:0" || c.System.Backup.Every != 2*time.Hour || c.Generator.Hedge.Reask {
 		t.Errorf("not overridden: %+v", c.System)
 	}
-	if c.System.Actor.Restarts.Intensity != 5 || c.System.Actor.Mailbox != 1024 {
-		t.Errorf("fields that were not named have changed: %+v", c.System.Actor)
+	if c.System.Backup.Keep != 7 || c.Generator.Hedge.Search != "web_search" {
+		t.Errorf("fields that were not named have changed: %+v", c.System.Backup)
 	}
 	file := filepath.Join(dir, "system.yaml")
 	for path, want := range map[string]string{
-		"system.listen": file + ":2", "system.actor.drain": file + ":4", "system.actor.restarts.period": file + ":5",
-		"system.sync": config.Shipped, "system.actor.restarts.intensity": config.Shipped,
+		"system.listen": file + ":2", "system.backup.every": file + ":4",
+		"generator.hedge.reask": filepath.Join(dir, "generator.yaml") + ":1",
+		"system.sync":           config.Shipped, "system.backup.keep": config.Shipped,
 		"manifest.types.coder.tools": config.Shipped,
 	} {
 		if got := c.Origin(path); got != want {
@@ -219,10 +217,12 @@ func TestLoadRefuses(t *testing.T) {
 		{"size too small", "system.yaml", "audit_max: 10KB\n", "system.yaml:1: audit_max: 10KB is not between 1MB " +
 			"and 512GB"},
 		{"size too large", "system.yaml", "audit_max: 1TB\n", "audit_max: 1TB is not between"},
-		{"not a duration", "system.yaml", "actor:\n  call_timeout: 60\n", "system.yaml:2: actor.call_timeout: 60 is " +
-			"not a duration; write 60s or 10m"},
-		{"no time at all", "system.yaml", "actor: {drain: 0s}\n", "system.yaml:1: actor.drain: 0s is not between 1ms " +
-			"and 24h"},
+		{
+			"not a duration", "system.yaml", "actor:\n  audit_timeout: 60\n",
+			"system.yaml:2: actor.audit_timeout: 60 is not a duration; write 60s or 10m",
+		},
+		{"no time at all", "system.yaml", "actor: {audit_timeout: 0s}\n", "system.yaml:1: actor.audit_timeout: 0s is " +
+			"not between 1ms and 24h"},
 		{
 			"sync of nothing", "system.yaml", "sync: 0s\n",
 			`system.yaml:1: sync: "0s" is neither "always" nor a duration`,
@@ -232,10 +232,8 @@ func TestLoadRefuses(t *testing.T) {
 			"log level", "system.yaml", "log_level: loud\n",
 			`system.yaml:1: log_level: invalid level "loud"; use debug, info, warn or error`,
 		},
-		{"no concurrency", "system.yaml", "actor: {concurrency: 0}\n", "system.yaml:1: actor.concurrency: 0 is not " +
-			"between 1 and 65536"},
-		{"half a message at once", "system.yaml", "actor: {concurrency: 1.5}\n", "actor.concurrency: 1.5 is not a " +
-			"whole number"},
+		{"no backup", "system.yaml", "backup: {keep: 0}\n", "system.yaml:1: backup.keep: 0 is not between 1 and 1000"},
+		{"half a backup", "system.yaml", "backup: {keep: 1.5}\n", "backup.keep: 1.5 is not a whole number"},
 		{"no value", "system.yaml", "listen:\n", "system.yaml:1: listen: has no value"},
 		{"not YAML", "system.yaml", "listen: [\n", "system.yaml:"},
 		{"the manifest is wrong", "manifest.yaml", "types:\n  a:\n    tools: ['*']\n", "manifest.yaml:3: " +
@@ -287,7 +285,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"nobody for a shipped role", "models.yaml", "# mine\nroles: {embeddings: ''}\n", "models.yaml:2: keep[1]: " +
 			"there is no role embeddings"},
 
-		{"trick: negative time", "system.yaml", "actor: {drain: -1s}\n", "-1s is not a duration"},
+		{"trick: negative time", "system.yaml", "actor: {audit_timeout: -1s}\n", "-1s is not a duration"},
 		{"trick: a size that wraps around", "system.yaml", "audit_max: 9007199254740993TB\n", "is not a size"},
 		{"trick: negative size", "system.yaml", "audit_max: -1GB\n", "-1GB is not a size"},
 		{"trick: misspelled file", "sytem.yaml", "listen: 127.0.0.1:1\n", "sytem.yaml: unknown configuration file; " +
@@ -377,15 +375,15 @@ func TestApply(t *testing.T) {
 	// The two only make sense together, whatever their order.
 	if err := c.Apply(map[string]string{
 		"system.listen": "0.0.0.0:4222", "system.allow_remote": "true",
-		"system.actor.mailbox": "7", "system.audit_max": "2GB",
+		"system.backup.keep": "9", "system.audit_max": "2GB",
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if c.System.Listen != "0.0.0.0:4222" || c.System.Actor.Mailbox != 7 || c.System.AuditMax != 2<<30 {
+	if c.System.Listen != "0.0.0.0:4222" || c.System.Backup.Keep != 9 || c.System.AuditMax != 2<<30 {
 		t.Errorf("got %+v", c.System)
 	}
 	for path, want := range map[string]string{
-		"system.listen": config.Flag, "system.actor.mailbox": config.Flag,
+		"system.listen": config.Flag, "system.backup.keep": config.Flag,
 		"system.sync": filepath.Join(dir, "system.yaml") + ":1", "system.event_max": config.Shipped,
 	} {
 		if got := c.Origin(path); got != want {
@@ -396,8 +394,8 @@ func TestApply(t *testing.T) {
 	for _, tt := range []struct{ path, value, want string }{
 		{"system.listen", "nowhere", "flag: listen: \"nowhere\" is not an address"},
 		{"system.audit_max", "much", "flag: audit_max: much is not a size"},
-		{"system.actor.mailbox", "many", "flag: actor.mailbox: many is not a whole number"},
-		{"system.actor", "x", "actor: must hold fields"},
+		{"system.backup.keep", "many", "flag: backup.keep: many is not a whole number"},
+		{"system.backup", "x", "backup: must hold fields"},
 		{"system.nope", "x", "flag: nope: unknown field"},
 		{"manifest.types", "x", "flag: manifest.types: cannot be set by a flag"},
 		{"models.roles.assistant", "a b", `flag: roles.assistant: "a b" is not the name of a model`},
@@ -416,7 +414,7 @@ func TestApply(t *testing.T) {
 }
 
 func TestExplain(t *testing.T) {
-	c, dir := load(t, map[string]string{"system.yaml": "actor:\n  drain: 90s\n"})
+	c, dir := load(t, map[string]string{"system.yaml": "actor:\n  audit_timeout: 90s\n"})
 	var keys []string
 	got := map[string]config.Setting{}
 	for _, s := range c.Explain() {
@@ -428,8 +426,8 @@ func TestExplain(t *testing.T) {
 	}
 	for _, want := range []config.Setting{
 		{Key: "system.audit_max", Value: "1GB", Origin: config.Shipped},
-		{Key: "system.actor.drain", Value: "1m30s", Origin: filepath.Join(dir, "system.yaml") + ":2"},
-		{Key: "system.actor.restarts.period", Value: "1m", Origin: config.Shipped},
+		{Key: "system.actor.audit_timeout", Value: "1m30s", Origin: filepath.Join(dir, "system.yaml") + ":2"},
+		{Key: "system.backup.every", Value: "24h", Origin: config.Shipped},
 		{Key: "system.gateway.query_timeout", Value: "10m", Origin: config.Shipped},
 		{Key: "system.gateway.grade_wait", Value: "2s", Origin: config.Shipped},
 		{Key: "generator.system_prompt", Value: "", Origin: config.Shipped},
@@ -516,7 +514,7 @@ func TestLevel(t *testing.T) {
 
 // FuzzLoadSystem: whatever stands in system.yaml either fails with its name or is a valid system that keeps to itself.
 func FuzzLoadSystem(f *testing.F) {
-	f.Add("listen: 127.0.0.1:4222\nactor: {drain: 1s, restarts: {intensity: 1}}\n")
+	f.Add("listen: 127.0.0.1:4222\nbackup: {every: 1h, keep: 1}\n")
 	f.Add("listen: 0.0.0.0:1\nallow_remote: true\n")
 	f.Add("audit_max: 12parsecs\nsync: always\n")
 	f.Add("listen: !!binary AAAA\nlog_level: &a info\nsync: *a\n")
@@ -541,7 +539,7 @@ func FuzzLoadSystem(f *testing.F) {
 			!strings.HasPrefix(s.Listen, "[") {
 			t.Fatalf("listens on %s", s.Listen)
 		}
-		if s.AuditMax <= 0 || s.EventMax <= 0 || s.Actor.Concurrency <= 0 || s.Actor.Drain <= 0 {
+		if s.AuditMax <= 0 || s.EventMax <= 0 || s.Backup.Keep <= 0 || s.Actor.AuditTimeout <= 0 {
 			t.Fatalf("without bounds: %+v", s)
 		}
 		for _, e := range c.Explain() {

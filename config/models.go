@@ -13,7 +13,6 @@ import (
 
 	"conclave/actors/model"
 	"conclave/pkg/actor"
-	"conclave/pkg/audit"
 	"conclave/pkg/bus"
 	llm "conclave/pkg/model"
 	"conclave/pkg/model/anthropic"
@@ -214,19 +213,11 @@ func newModel(ctx context.Context, c model.Config, home bus.Home, nc *nats.Conn,
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	h, err := audit.LoadHasher(home.HashKey())
-	if err != nil {
-		return nil, err
-	}
 	backends, err := newBackends(c, keys)
 	if err != nil {
 		return nil, err
 	}
-	once, again := splitAuditTimeout(auditTimeout)
-	w, err := audit.Open(ctx, audit.Options{
-		Account: "model", Dir: home.Heads(), Log: bus.NewAuditLog(nc),
-		Timeout: once, Retry: again,
-	})
+	w, h, err := openAudit(ctx, home, "model", nc, auditTimeout)
 	if err != nil {
 		return nil, err
 	}

@@ -8,16 +8,30 @@ import (
 	"conclave/pkg/strict"
 )
 
+// removed is what became of a setting for which nobody could choose a better value.
+const removed = "is no longer a setting; delete it"
+
 // renamedFields maps the path of a field of an earlier version, with the section in front, to what became of it.
 var renamedFields = map[string]string{
-	"critic.claim_cap":        "removed; delete the line",
-	"critic.claims":           "removed; delete the line",
-	"manifest.shadow":         "renamed to monitor_only",
-	"models.background_limit": "removed; delete the line",
-	"models.ollama.rest":      "removed; delete the line",
-	"models.stand_in":         "renamed to demo_model",
-	"system.gateway.trail":    "renamed to grade_wait",
-	"web_search.results":      "renamed to max_results",
+	"critic.claim_cap":          removed,
+	"critic.claims":             removed,
+	"manifest.shadow":           "was renamed to monitor_only",
+	"memory.cache.document":     removed,
+	"memory.cache.engram":       removed,
+	"memory.cache.fact":         removed,
+	"memory.cache.near":         removed,
+	"memory.embed_timeout":      removed,
+	"memory.model_timeout":      removed,
+	"memory.threads":            removed,
+	"models.background_limit":   removed,
+	"models.ollama.rest":        removed,
+	"models.stand_in":           "was renamed to demo_model",
+	"system.actor.call_timeout": removed,
+	"system.actor.concurrency":  removed,
+	"system.actor.mailbox":      removed,
+	"system.actor.restarts":     removed,
+	"system.gateway.trail":      "was renamed to grade_wait",
+	"web_search.results":        "was renamed to max_results",
 }
 
 // explainRenamed adds what became of a field to the errors of a section that has a field of an earlier version: the
@@ -40,6 +54,6 @@ func explainRenamed(section string, err error) error {
 		return err
 	}
 	old := e.Path[strings.LastIndex(e.Path, ".")+1:]
-	return &strict.Error{File: e.File, Line: e.Line, Path: e.Path, Text: fmt.Sprintf("unknown field: %s was %s",
+	return &strict.Error{File: e.File, Line: e.Line, Path: e.Path, Text: fmt.Sprintf("unknown field: %s %s",
 		old, became)}
 }

@@ -14,6 +14,14 @@ func TestRenamedFieldNamesItsSuccessor(t *testing.T) {
 		{"models.yaml", "stand_in: auto\n", ":1: stand_in: unknown field: stand_in was renamed to demo_model"},
 		{"system.yaml", "gateway:\n  trail: 2s\n", ":2: gateway.trail: unknown field: trail was renamed to grade_wait"},
 		{"web_search.yaml", "results: 3\n", ":1: results: unknown field: results was renamed to max_results"},
+		{
+			"system.yaml", "actor: {restarts: {period: 90s}}\n",
+			":1: actor.restarts: unknown field: restarts is no longer a setting; delete it",
+		},
+		{
+			"memory.yaml", "cache:\n  near: 90\n",
+			":2: cache.near: unknown field: near is no longer a setting; delete it",
+		},
 		{"manifest.yaml", "shadow: []\n", ":1: shadow: unknown field: shadow was renamed to monitor_only"},
 		{"system.yaml", "trail: 2s\n", ":1: trail: unknown field; known here: listen, allow_remote, sync, audit_max, " +
 			"event_max, replicas, audit_head, backup, log_level, log_max, telemetry, machines, actor, broker, gateway"},

@@ -73,18 +73,8 @@ type Broker struct {
 
 // Actor is the limits that every actor runs under.
 type Actor struct {
-	Concurrency  int           `yaml:"concurrency"`   // messages handled at once
-	Mailbox      int           `yaml:"mailbox"`       // messages in the queue
-	CallTimeout  time.Duration `yaml:"call_timeout"`  // of a tool without its own timeout
 	AuditTimeout time.Duration `yaml:"audit_timeout"` // for the acknowledgement of an audit record
 	Drain        time.Duration `yaml:"drain"`         // time to finish running messages
-	Restarts     Restarts      `yaml:"restarts"`
-}
-
-// Restarts is a restart budget: at most Intensity restarts within Period, then the actor stays down.
-type Restarts struct {
-	Intensity int           `yaml:"intensity"`
-	Period    time.Duration `yaml:"period"`
 }
 
 // logLevels are the values of log_level.
@@ -164,13 +154,8 @@ func (s System) Problems() (out strict.Problems) {
 			out.Add("telemetry.otlp", "%q is %v", e, err)
 		}
 	}
-	out.CheckInt("actor.concurrency", s.Actor.Concurrency, 1, 1<<16)
-	out.CheckInt("actor.mailbox", s.Actor.Mailbox, 1, 1<<20)
-	out.CheckInt("actor.restarts.intensity", s.Actor.Restarts.Intensity, 1, 1000)
-	out.CheckDuration("actor.call_timeout", s.Actor.CallTimeout, time.Millisecond, 24*time.Hour)
 	out.CheckDuration("actor.audit_timeout", s.Actor.AuditTimeout, time.Millisecond, 24*time.Hour)
 	out.CheckDuration("actor.drain", s.Actor.Drain, time.Millisecond, 24*time.Hour)
-	out.CheckDuration("actor.restarts.period", s.Actor.Restarts.Period, time.Millisecond, 24*time.Hour)
 	for _, p := range s.Gateway.Problems() {
 		out.Add("gateway."+p.Path, "%s", p.Text)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"conclave/actors/memory/recall"
 	"conclave/pkg/strict"
+	"conclave/subjects"
 )
 
 // Config is the memory section of the configuration.
@@ -22,11 +23,7 @@ type Config struct {
 
 	Weights recall.Weights `yaml:"weights"` // of scoring; all zero = [recall.DefaultWeights]
 
-	ModelTimeout time.Duration `yaml:"model_timeout"`
-	EmbedTimeout time.Duration `yaml:"embed_timeout"`
-
-	Threads int         `yaml:"threads"`      // per search; 0 = all cores
-	Limit   strict.Size `yaml:"memory_limit"` // of DuckDB; 0 = by the size of its file
+	Limit strict.Size `yaml:"memory_limit"` // of DuckDB; 0 = by the size of its file
 
 	AuditTimeout time.Duration // for the acknowledgement of an audit record; not in the file
 	// AgentType returns the agent type of an account for the audit log, see [policy.ActiveRules.AgentType]; not in the
@@ -34,21 +31,27 @@ type Config struct {
 	AgentType func(account string) string
 }
 
-// Cache configures the cache of recalls. The durations are the lifetime of a cached recall by the kinds it contains.
+// Cache configures the cache of recalls.
 type Cache struct {
-	Entries  int           `yaml:"entries"` // 0 = no cache
-	Near     int           `yaml:"near"`    // similarity in percent from which two questions share a result
-	Engram   time.Duration `yaml:"engram"`
-	Fact     time.Duration `yaml:"fact"`
-	Document time.Duration `yaml:"document"`
+	Entries int `yaml:"entries"` // 0 = no cache
+}
+
+const (
+	sameQuestion = 0.95             // similarity from which two questions share a cached recall
+	modelTimeout = 30 * time.Second // of one call of the small model
+	embedTimeout = 20 * time.Second // of the vectors of one entry
+)
+
+// cacheLife is the lifetime of a cached recall by the kinds of entries in it.
+var cacheLife = map[string]time.Duration{
+	subjects.KindEngram: 10 * time.Minute, subjects.KindFact: time.Hour, subjects.KindDocument: 24 * time.Hour,
 }
 
 // Bounds of the settings.
 const (
-	maxResults     = 200
-	maxTop         = 20
-	maxScore       = 2
-	maxCallTimeout = 5 * time.Minute
+	maxResults = 200
+	maxTop     = 20
+	maxScore   = 2
 )
 
 // Validate reports everything wrong with c.
@@ -68,15 +71,7 @@ func (c Config) Problems() (out strict.Problems) {
 	for _, p := range c.Weights.OrDefault().Problems() {
 		out.Add("weights."+p.Path, "%s", p.Text)
 	}
-	out.CheckInt("threads", c.Threads, 0, 256)
-	out.CheckDuration("model_timeout", c.ModelTimeout, time.Millisecond, maxCallTimeout)
-	out.CheckDuration("embed_timeout", c.EmbedTimeout, time.Millisecond, maxCallTimeout)
 	out.CheckInt("cache.entries", c.Cache.Entries, 0, 1024)
-	out.CheckInt("cache.near", c.Cache.Near, 50, 100)
-	week := 7 * 24 * time.Hour
-	out.CheckDuration("cache.engram", c.Cache.Engram, 0, week)
-	out.CheckDuration("cache.fact", c.Cache.Fact, 0, week)
-	out.CheckDuration("cache.document", c.Cache.Document, 0, week)
 	if c.Limit != 0 && c.Limit < 64<<20 {
 		out.Add("memory_limit", "%s is less than 64MB; 0MB means by the size of the database", c.Limit)
 	}

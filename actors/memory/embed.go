@@ -75,7 +75,7 @@ func (m *Memory) requestVectors(ctx context.Context, out actor.Out, task string,
 		}
 		clipped[i] = text.Clip(t, maxEmbedded)
 	}
-	timeout := m.cfg.EmbedTimeout * time.Duration(1+len(clipped)/embedBatch)
+	timeout := embedTimeout * time.Duration(1+len(clipped)/embedBatch)
 	got, err := wire.Client{Out: out, Timeout: timeout, Task: task}.Embed(ctx, "", clipped)
 	if err != nil {
 		return embedded{}, err
@@ -226,7 +226,7 @@ func (m *Memory) askModel(out actor.Out, background bool) digest.Ask {
 	return func(ctx context.Context, system, user string, schema json.RawMessage) (string, error) {
 		demo, zero, quiet := false, 0.0, false
 		client := wire.Client{
-			Out: out, Role: subjects.RoleSummaries, Hint: "simple", Timeout: m.cfg.ModelTimeout, Background: background,
+			Out: out, Role: subjects.RoleSummaries, Hint: "simple", Timeout: modelTimeout, Background: background,
 			OnDone: func(c subjects.ChatChunk) { demo = c.DemoModel },
 		}
 		reply, _, err := model.Collect(client.Chat(ctx, model.Request{

@@ -30,9 +30,8 @@ var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 // plainConfig is memory without a small model: what plain code makes of a text is always the same.
 func plainConfig() Config {
 	return Config{
-		Enabled: true, Results: 20, Top: 5, Hybrid: true, ContextScore: 0.6, Threads: 1, Limit: 128 << 20,
-		Cache:        Cache{Entries: 32, Near: 95, Engram: 10 * time.Minute, Fact: time.Hour, Document: 24 * time.Hour},
-		ModelTimeout: 10 * time.Second, EmbedTimeout: 10 * time.Second, AuditTimeout: 5 * time.Second,
+		Enabled: true, Results: 20, Top: 5, Hybrid: true, ContextScore: 0.6, Limit: 128 << 20,
+		Cache: Cache{Entries: 32}, AuditTimeout: 5 * time.Second,
 	}
 }
 

@@ -97,11 +97,7 @@ func newMemory(ctx context.Context, cfg Config, db *store.Store, a Audit, h Hash
 	}
 	if cfg.Cache.Entries > 0 {
 		m.cache = recall.NewCache(recall.CacheOptions{
-			Max: cfg.Cache.Entries, Near: float64(cfg.Cache.Near) / 100, Margin: cfg.Weights.OrDefault().Extras(),
-			TTL: map[string]time.Duration{
-				subjects.KindEngram: cfg.Cache.Engram, subjects.KindFact: cfg.Cache.Fact,
-				subjects.KindDocument: cfg.Cache.Document,
-			},
+			Max: cfg.Cache.Entries, Near: sameQuestion, Margin: cfg.Weights.OrDefault().Extras(), TTL: cacheLife,
 		}, now)
 	}
 	stats, err := db.Stats(ctx)
@@ -260,7 +256,7 @@ func (m *Memory) switchIndex(ctx context.Context, model string, dims int) error 
 		return nil
 	}
 	index, err := recall.New(recall.Options{
-		Dims: dims, Threads: m.cfg.Threads, Names: m.cfg.Results, Top: m.cfg.Top,
+		Dims: dims, Names: m.cfg.Results, Top: m.cfg.Top,
 		Hybrid: m.cfg.Hybrid, Hashed: model == scripted.Name, Weights: m.cfg.Weights, Now: m.now,
 	})
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -246,15 +245,7 @@ func TestConfig(t *testing.T) {
 		"none at the end":          {func(c *Config) { c.Top = 0 }, "top_k"},
 		"more at the end":          {func(c *Config) { c.Results, c.Top = 3, 4 }, "top_k"},
 		"too many at the end":      {func(c *Config) { c.Top = 21 }, "top_k"},
-		"threads that run back":    {func(c *Config) { c.Threads = -1 }, "threads"},
-		"no time for the model":    {func(c *Config) { c.ModelTimeout = 0 }, "model_timeout"},
-		"a model that never ends":  {func(c *Config) { c.ModelTimeout = time.Hour }, "model_timeout"},
-		"no time for vectors":      {func(c *Config) { c.EmbedTimeout = 0 }, "embed_timeout"},
 		"less than nothing cached": {func(c *Config) { c.Cache.Entries = -1 }, "cache.entries"},
-		"anything is the same":     {func(c *Config) { c.Cache.Near = 0 }, "cache.near"},
-		"nearer than the same":     {func(c *Config) { c.Cache.Near = 101 }, "cache.near"},
-		"for ever":                 {func(c *Config) { c.Cache.Fact = 30 * 24 * time.Hour }, "cache.fact"},
-		"until yesterday":          {func(c *Config) { c.Cache.Engram = -time.Second }, "cache.engram"},
 		"a weight above 1": {func(c *Config) {
 			c.Weights = recall.DefaultWeights()
 			c.Weights.Words = 1.5
@@ -282,7 +273,7 @@ func TestConfig(t *testing.T) {
 		}
 	}
 	off := plainConfig()
-	off.Cache.Entries, off.Threads = 0, 0
+	off.Cache.Entries = 0
 	if err := off.Validate(); err != nil {
 		t.Errorf("without a cache: %v", err)
 	}

@@ -60,10 +60,9 @@ func (v Vectors) list() [3][]float32 {
 
 // Options of a [Recall]. The zero value of each field but Dims and Now is useful.
 type Options struct {
-	Dims    int
-	Threads int // of a search; 0 = all processors
-	Names   int // rows that [Found.Names] shows; 0 = 20
-	Top     int // rows of the result; 0 = 5
+	Dims  int
+	Names int // rows that [Found.Names] shows; 0 = 20
+	Top   int // rows of the result; 0 = 5
 	// Hybrid lets words count beside vectors. Without it they are used only when a query has no vector.
 	Hybrid bool
 	// Hashed says that the vectors are made of letters and words and not of meaning, so that only a part of a cosine
@@ -149,7 +148,7 @@ func New(o Options) (*Recall, error) {
 		speakers:      speakers{byName: map[string]*speaker{}},
 	}
 	for of := range r.vectors {
-		x, err := vector.New(vector.Options{Dims: o.Dims, Threads: o.Threads})
+		x, err := vector.New(vector.Options{Dims: o.Dims})
 		if err != nil {
 			return nil, errors.Join(err, r.closeVectors())
 		}
