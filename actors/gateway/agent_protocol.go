@@ -172,14 +172,6 @@ func (g *Gateway) onPrompt(ctx context.Context, in actor.Msg[[]byte], send func(
 		return err
 	}
 	q.Mode, q.SessionID = mode, caller.sessionID(agent, session)
-	scopeQuestion(out, caller, &q)
-	if err := validateQuestion(out, &q); err != nil {
-		return toFault(err)
-	}
-	if err := g.admitQuestion(out, caller, &q); err != nil {
-		return toFault(err)
-	}
-	defer q.place.leave()
 	ctx, cancel := context.WithTimeout(ctx, g.cfg.QueryTimeout)
 	defer cancel()
 	ctx, release := withRevocation(ctx, caller.revoked)
@@ -191,7 +183,7 @@ func (g *Gateway) onPrompt(ctx context.Context, in actor.Msg[[]byte], send func(
 	stop := chunks.keepAlive(ctx, g.cfg.Heartbeat)
 	defer stop()
 	defer g.prompts.drop(chunks)
-	return g.answerOnBus(ctx, out, q, images, true, func(ev Event) {
+	return g.answerOnBus(ctx, out, caller, &q, images, true, func(ev Event) {
 		g.announceApproval(chunks, in.From, caller, ev, out)
 	}, func(_, _ int, t string) error { return chunks.writeText(t) })
 }

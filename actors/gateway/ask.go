@@ -40,58 +40,42 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 		if caller, err = g.tokens.findName(ctx, out, in.From); err != nil {
 			return err
 		}
-		scopeQuestion(out, caller, &q)
 	}
-	if err := validateQuestion(out, &q); err != nil {
-		return toFault(err)
-	}
-	if err := g.admitQuestion(out, caller, &q); err != nil {
-		return toFault(err)
-	}
-	defer q.place.leave()
 	if in.Deadline.IsZero() {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, defaultAskTimeout)
 		defer cancel()
 	}
-	return g.answerOnBus(ctx, out, q, nil, in.Streams, func(Event) {}, func(step, n int, t string) error {
+	return g.answerOnBus(ctx, out, caller, &q, nil, in.Streams, nil, func(step, n int, t string) error {
 		return say(subjects.Delta{QueryID: q.QueryID, RespondentID: subjects.Generator, Step: step, N: n, Text: t})
 	})
 }
 
-// answerOnBus stores a question for a caller on the bus, with its images, waits for its outcome and emits the answer,
-// with streams as it grows. onEvent gets each event of the question. q must be validated and admitted. The error is the
-// fault for the caller.
-func (g *Gateway) answerOnBus(ctx context.Context, out actor.Out, q Question, images [][]byte, streams bool,
-	onEvent func(Event), emit func(step, n int, text string) error,
+// answerOnBus asks a question for a caller on the bus and emits the answer, with streams as it grows. onEvent, which
+// may be nil, gets each event of the question. The error is the fault for the caller.
+func (g *Gateway) answerOnBus(ctx context.Context, out actor.Out, caller *clientAccess, in *Question, images [][]byte,
+	streams bool, onEvent func(Event), emit func(step, n int, text string) error,
 ) error {
-	delta, err := subjects.ResponseDelta.With(q.QueryID)
-	if err != nil {
-		return err
+	var hear []subjects.Topic[subjects.Delta]
+	if streams {
+		hear = append(hear, subjects.ResponseDelta)
 	}
-	hear := g.live.subscribe(func(ev Event) bool { return streams && ev.Subject == delta.Name })
-	defer g.live.unsubscribe(hear)
-	cur := g.events.openCursor(ctx)
-	defer cur.close()
-	if _, err := g.storeQuestion(ctx, out, q, images); err != nil {
+	q, err := g.ask(ctx, out, caller, in, images, hear...)
+	if err != nil {
 		return toFault(err)
 	}
+	defer q.leave()
 	text := &answerStream{emit: emit}
-	end, err := g.waitForOutcomeOf(ctx, cur, question{id: q.QueryID, respondent: q.respondent()}, onEvent, hear.events,
-		func(l liveEvent) error { return text.add(*l.delta) })
+	end, err := q.wait(ctx, sink{onEvent, func(l liveEvent) error { return text.add(*l.delta) }})
 	switch {
 	case err == nil:
 		return finishAnswer(text, end, streams)
 	case errors.Is(err, errRevoked):
 		return subjects.Faultf(subjects.CodeDenied, "the client was revoked")
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return subjects.Faultf(subjects.CodeTimeout, "timeout: no answer yet; question %s is still running, in "+
-			"session %s", q.QueryID, q.SessionID)
-	case ctx.Err() != nil:
-		return subjects.Faultf(subjects.CodeUnavailable, "the gateway is stopping; question %s is stored and will be "+
-			"answered, in session %s", q.QueryID, q.SessionID)
+	case errors.Is(err, context.Canceled):
+		err = errClosing
 	}
-	return toFault(err)
+	return toFault(explainUnanswered(q.question, err))
 }
 
 // finishAnswer sends the missing part of the answer and returns the fault of the outcome: a dead letter, for which

@@ -3,11 +3,13 @@ package gateway_test
 import (
 	"context"
 	"errors"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/nats-io/nats.go"
 	"pgregory.net/rapid"
 
@@ -145,7 +147,65 @@ func TestAsk(t *testing.T) {
 		{"PlainRequestGetsTheWholeAnswer", testPlainRequestGetsTheWholeAnswer},
 		{"AskThatFails", testAskThatFails},
 		{"AskInVain", testAskInVain},
+		{"AskWhatIsAnswered", testAskWhatIsAnswered},
+		{"EveryQuestionIsFound", testEveryQuestionIsFound},
 	})
+}
+
+// A question that is answered would not be answered again: the caller learns so at once and does not wait for it.
+func testAskWhatIsAnswered(t *testing.T, b *bustest.Bus) {
+	w := startGateway(t, b, setup{})
+	w.answerQuestions(func(q subjects.Query, out actor.Out) {
+		emitStored(w, out, subjects.ResponseGeneration, reply(q, "It is noon."))
+	})
+	q := subjects.Query{Query: "what time is it?", SessionID: "s", QueryID: "q"}
+	if _, err := w.ask(q); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.ask(q); actortest.Code(err) != "conflict" {
+		t.Errorf("asked again: %v", err)
+	}
+	q.SessionID = ""
+	if _, err := w.ask(q); actortest.Code(err) != subjects.CodeMalformed {
+		t.Errorf("without its session: %v", err)
+	}
+}
+
+// A question is found by its id while it is answered and with its events afterwards, however it was asked.
+func testEveryQuestionIsFound(t *testing.T, b *bustest.Bus) {
+	w := startGateway(t, b, setup{})
+	asked, answer := make(chan subjects.Query), make(chan struct{})
+	w.answerQuestions(func(q subjects.Query, out actor.Out) {
+		asked <- q
+		<-answer
+		emitStored(w, out, subjects.ResponseGeneration, reply(q, "It is noon."))
+	})
+	mcpClient, nc := w.connectMCP(t, token), w.Connect("user")
+	for name, ask := range map[string]func(){
+		"http":      func() { w.do("POST", "/query", `{"query":"hi"}`) },
+		"query.ask": func() { _, _ = w.ask(subjects.Query{Query: "hi"}) },
+		"/v1": func() {
+			w.do("POST", "/v1/chat/completions", `{"model":"assistant","messages":[{"role":"user","content":"hi"}]}`)
+		},
+		"mcp": func() {
+			_, _ = mcpClient.CallTool(t.Context(),
+				&mcp.CallToolParams{Name: "ask", Arguments: map[string]any{"question": "hi"}})
+		},
+		"agent protocol": func() { sendPrompt(t, nc, "agents.prompt.assistant.user.main", []byte("hi")).finish() },
+	} {
+		done := make(chan struct{})
+		go func() { defer close(done); ask() }()
+		q := <-asked
+		if status, _, body := w.do("GET", "/queries/"+q.QueryID, ""); status != http.StatusAccepted {
+			t.Errorf("%s: while it is answered: %d %s", name, status, body)
+		}
+		answer <- struct{}{}
+		<-done
+		status, _, body := w.do("GET", "/queries/"+q.QueryID, "")
+		if a := read[gateway.Answer](t, body); status != http.StatusOK || a.Answer != "It is noon." || len(a.Events) == 0 {
+			t.Errorf("%s: answered: %d %s", name, status, body)
+		}
+	}
 }
 
 func testAsk(t *testing.T, b *bustest.Bus) {

@@ -182,13 +182,6 @@ func (g *Gateway) admit(out actor.Out, client *clientAccess, cost, images int) (
 	return &place{g: g, client: client}, nil
 }
 
-// admitQuestion is [Gateway.admit] for a question, whose place it sets.
-func (g *Gateway) admitQuestion(out actor.Out, client *clientAccess, q *Question) (err error) {
-	cost, images := q.cost()
-	q.place, err = g.admit(out, client, cost, images)
-	return err
-}
-
 // leave ends the admission, unless the question is followed.
 func (p *place) leave() {
 	if p != nil && !p.followed {
@@ -205,7 +198,7 @@ func (p *place) follow(cur *cursor, q question) {
 		defer cur.close()
 		ctx, cancel := withRevocation(p.g.life, p.client.revoked)
 		defer cancel()
-		if _, err := p.g.waitForOutcomeOf(ctx, cur, q, func(Event) {}, nil, nil); errors.Is(err, errRevoked) {
+		if _, err := cur.awaitOutcome(ctx, q, nil, sink{}); errors.Is(err, errRevoked) {
 			p.g.cancelQuestion(ctx, q, "the client was revoked")
 		}
 	})

@@ -856,7 +856,7 @@ func testAskIsPublished(t *testing.T) {
 	}
 	ask := func(body any, query string) error {
 		_, err := rec.Deliver(t, g, actortest.Message{
-			Subject: "client.user.query.ask", Body: body, Query: query,
+			Subject: "client.user.query.ask", Body: body, Query: query, Session: "s-7",
 			Deadline: rec.Out().Now().Add(time.Minute),
 		})
 		return err

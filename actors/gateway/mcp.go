@@ -192,24 +192,18 @@ func (g *Gateway) explainToClient(err error) error {
 // askForClient stores a question and waits for its answer. When ctx ends the question is cancelled.
 func (g *Gateway) askForClient(ctx context.Context, caller *clientAccess, in mcpAsk) (out mcpAnswer, err error) {
 	q := Question{Query: in.Question, SessionID: in.Session, Mode: in.Mode}
-	scopeQuestion(g.out, caller, &q)
-	if err := validateQuestion(g.out, &q); err != nil {
+	asked, err := g.ask(ctx, g.out, caller, &q, nil)
+	if err != nil {
 		return out, err
 	}
-	if err := g.admitQuestion(g.out, caller, &q); err != nil {
-		return out, err
-	}
-	defer q.place.leave()
-	cur := g.events.openCursor(ctx)
-	defer cur.close()
-	asked := question{q.QueryID, q.SessionID, cur.at, q.respondent()}
-	if _, err := g.storeQuestion(ctx, g.out, q, nil); err != nil {
-		return out, err
-	}
-	end, err := g.waitForOutcomeOf(ctx, cur, asked, func(Event) {}, nil, nil)
+	defer asked.leave()
+	end, err := asked.wait(ctx, sink{})
 	switch {
+	case errors.Is(err, errTimeout):
+		g.cancelQuestion(ctx, asked.question, "timeout")
+		return out, err
 	case err != nil:
-		g.cancelQuestion(ctx, asked, "the client disconnected")
+		g.cancelQuestion(ctx, asked.question, "the client disconnected")
 		return out, err
 	case end.Dead != nil:
 		return out, explainDeadLetter(end.Dead)

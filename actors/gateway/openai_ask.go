@@ -32,36 +32,18 @@ func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, i
 			g.conversations.putBack(*q.continues)
 		}
 	}()
-	scopeQuestion(g.out, programOf(r), &q)
-	if err := g.checkQuestion(r.Context(), &q); err != nil {
-		return err
+	hear := []subjects.Topic[subjects.Delta]{subjects.ResponseDelta, subjects.ResponseThinking}
+	switch {
+	case !in.Stream:
+		hear = nil
+	case clientOf(r) != nil: // thinking may hold private data of the user
+		hear = hear[:1]
 	}
-	if err := g.admitQuestion(g.out, clientOf(r), &q); err != nil {
-		return err
-	}
-	defer q.place.leave()
-	delta, err := subjects.ResponseDelta.With(q.QueryID)
+	asked, err := g.ask(r.Context(), g.out, programOf(r), &q, images, hear...)
 	if err != nil {
 		return err
 	}
-	thinking, err := subjects.ResponseThinking.With(q.QueryID)
-	if err != nil {
-		return err
-	}
-	hear := g.live.subscribe(func(ev Event) bool { // thinking may hold private data of the user: not for a client
-		return in.Stream && (ev.Subject == delta.Name || ev.Subject == thinking.Name && clientOf(r) == nil)
-	})
-	defer g.live.unsubscribe(hear)
-	cur := g.events.openCursor(r.Context())
-	defer cur.close()
-	asked := question{q.QueryID, q.SessionID, cur.at, q.respondent()}
-	if !g.questions.add(asked) {
-		return problemf(http.StatusConflict, codeConflict, "another client waits for question %s", asked.id)
-	}
-	defer g.questions.release(asked.id)
-	if _, err := g.storeQuestion(r.Context(), g.out, q, images); err != nil {
-		return err
-	}
+	defer asked.leave()
 	stored = true
 	w.Header().Set(headerSession, q.SessionID)
 	w.Header().Set(headerQuery, q.QueryID)
@@ -72,22 +54,20 @@ func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, i
 	stop := out.keepAlive(ctx)
 	defer stop()
 	words := &answerStream{emit: func(_, _ int, t string) error { return out.writeText(t) }}
-	end, err := g.waitForOutcomeOf(ctx, cur, asked, func(ev Event) {
-		out.writeNotice(ev)
-	}, hear.events, func(l liveEvent) error {
-		if l.Subject == thinking.Name {
+	end, err := asked.wait(ctx, sink{out.writeNotice, func(l liveEvent) error {
+		if strings.HasPrefix(l.Subject, "response.thinking.") {
 			return out.writeThinking(l.delta.Text)
 		}
 		return words.add(*l.delta)
-	})
+	}})
 	if err != nil {
 		if r.Context().Err() != nil && !errors.Is(context.Cause(r.Context()), errRevoked) {
 			if r.Header.Get(headerRunOn) != "1" {
-				g.cancelQuestion(r.Context(), asked, "the client disconnected")
+				g.cancelQuestion(r.Context(), asked.question, "the client disconnected")
 			}
 			return nil
 		}
-		return out.fail(g.explainUnanswered(asked, err))
+		return out.fail(explainUnanswered(asked.question, err))
 	}
 	return g.writeOutcome(r, in, q, out, words, end)
 }

@@ -36,7 +36,6 @@ type Question struct {
 	Reference   string                `json:"reference"` // what a good answer says; only the critic gets it
 	Client      string                `json:"-"`         // the client that asks; "" = the user
 
-	place        *place    // of a client
 	keyed        bool      // the ids follow from headerKey
 	clientMemory bool      // see [subjects.Query]
 	continues    *[32]byte // key of the conversation whose session it continues, see [conversationIndex]; nil = none
@@ -94,20 +93,6 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	if err := in.setKeyedIDs(r); err != nil {
 		return err
 	}
-	scopeQuestion(g.out, clientOf(r), &in)
-	cur := g.events.openCursor(r.Context()) // before the check: the answer may come after it
-	defer cur.close()
-	err = g.checkQuestion(r.Context(), &in)
-	if in.keyed && errors.Is(err, errAnswered) {
-		return g.writeState(w, r, in.QueryID)
-	}
-	if err != nil {
-		return err
-	}
-	if err := g.admitQuestion(g.out, clientOf(r), &in); err != nil {
-		return err
-	}
-	defer in.place.leave()
 	if wait {
 		leave, err := g.acquireWaiting(r)
 		if err != nil {
@@ -115,26 +100,14 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 		}
 		defer leave()
 	}
-	q := question{in.QueryID, in.SessionID, cur.at, in.respondent()}
-	if !g.questions.add(q) {
-		if in.keyed {
-			return g.writeState(w, r, q.id)
-		}
-		return problemf(http.StatusConflict, codeConflict, "another client waits for question %s; omit query_id to "+
-			"ask a new one", q.id)
-	}
-	defer g.questions.release(q.id)
-	first, err := g.storeQuestion(r.Context(), g.out, in, images)
-	if f := (*subjects.Fault)(nil); errors.As(err, &f) && f.Code == subjects.CodeUnavailable {
-		return &problem{
-			status: http.StatusServiceUnavailable, IDs: q.ids("unknown"),
-			Fault: subjects.Faultf(f.Code, "the question was not stored, or the acknowledgement was lost; to retry "+
-				"without asking twice, send it with this query_id and session_id, or with the same %s", headerKey),
-		}
-	}
-	if err != nil {
+	q, err := g.ask(r.Context(), g.out, clientOf(r), &in, images)
+	switch {
+	case in.keyed && errors.Is(err, errAsked):
+		return g.writeState(w, r, in.QueryID)
+	case err != nil:
 		return err
 	}
+	defer q.leave()
 	if !wait {
 		w.Header().Set("Location", "/queries/"+q.id)
 		if r.Header.Get("Prefer") != "" {
@@ -146,15 +119,15 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := g.withTimeout(r.Context(), g.cfg.QueryTimeout)
 	defer cancel()
 	rec := answerRecord{judgements: judgements{respondent: q.respondent}}
-	rec.add(first)
-	outcome, err := g.waitForOutcomeOf(ctx, cur, q, rec.add, nil, nil)
+	rec.add(q.stored)
+	outcome, err := q.wait(ctx, sink{event: rec.add})
 	if err != nil {
-		return g.explainUnanswered(q, err)
+		return explainUnanswered(q.question, err)
 	}
 	if outcome.Response != nil {
-		g.waitForGrade(r.Context(), cur, q.id, window, &rec)
+		g.waitForGrade(r.Context(), q.cur, q.id, window, &rec)
 	}
-	return g.writeAnswer(w, r, q, outcome, &rec)
+	return g.writeAnswer(w, r, q.question, outcome, &rec)
 }
 
 // headerKey is the header by which a client repeats a question without asking it twice.
@@ -184,39 +157,6 @@ func (q *Question) setKeyedIDs(r *http.Request) error {
 	id := hex.EncodeToString(sum[:12])
 	q.QueryID, q.SessionID, q.keyed = id, cmp.Or(q.SessionID, id), true
 	return nil
-}
-
-// errAnswered is joined with the problem of a question that is answered.
-var errAnswered = errors.New("the question is answered")
-
-// checkQuestion validates a question and completes it. It rejects a query_id without its session, and one that is
-// answered: it would not be answered again, and the client would wait in vain.
-func (g *Gateway) checkQuestion(ctx context.Context, in *Question) error {
-	named := in.QueryID != ""
-	if named && in.SessionID == "" {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "query_id: name its session_id too; the same "+
-			"question in a new session would be another one")
-	}
-	if err := validateQuestion(g.out, in); err != nil || !named {
-		return err
-	}
-	if g.isAnswered(ctx, *in) {
-		return errors.Join(errAnswered, problemf(http.StatusConflict, codeConflict, "question %s is answered already: "+
-			"see GET /queries/%s; omit query_id to ask a new one", in.QueryID, in.QueryID))
-	}
-	return nil
-}
-
-// isAnswered reports whether a question has an answer: in its session, or in the event log when it was asked here,
-// because the session is stored after the answer.
-func (g *Gateway) isAnswered(ctx context.Context, in Question) bool {
-	if q, known := g.questions.find(in.QueryID); known {
-		if end, err := g.findOutcome(ctx, q); err == nil && end.Response != nil {
-			return true
-		}
-	}
-	c, err := g.client.Session(ctx, in.SessionID)
-	return err == nil && c.Answered(in.QueryID)
 }
 
 // readWait reads whether the client waits for the answer, and its grade wait. wait=0 or the header "Prefer:
@@ -304,9 +244,11 @@ func (q Question) checkOptions() error {
 }
 
 // storeQuestion stores the images of the question and then the question, also when the client disconnects meanwhile:
-// whether it is stored must be known. It returns the event without its sequence. The question of a client is followed
-// from then on. in must be validated.
-func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question, images [][]byte) (Event, error) {
+// whether it is stored must be known. It returns the event without its sequence. The question of a client, which has a
+// place, is followed from then on. in must be validated.
+func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question, images [][]byte, p *place) (Event,
+	error,
+) {
 	if err := g.client.StoreImages(ctx, in.SessionID, images); err != nil {
 		return Event{}, storeFault(out, "an attached image", err)
 	}
@@ -320,7 +262,7 @@ func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question,
 	ctx, cancel := withStoreTimeout(ctx)
 	defer cancel()
 	var cur *cursor
-	if in.place != nil {
+	if p != nil {
 		cur = g.events.openCursor(g.life)
 	}
 	if err := client.Wrap(out).StoreQuestion(ctx, in.respondent(), body); err != nil {
@@ -329,8 +271,8 @@ func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question,
 		}
 		return Event{}, storeFault(out, topic.Name, err)
 	}
-	if in.place != nil {
-		in.place.follow(cur, question{id: in.QueryID, session: in.SessionID, respondent: in.respondent()})
+	if p != nil {
+		p.follow(cur, question{id: in.QueryID, session: in.SessionID, respondent: in.respondent()})
 	}
 	data, err := json.Marshal(body)
 	if err != nil {
@@ -376,39 +318,6 @@ func readOutcome(ev client.Event, q question) (*client.Outcome, error) {
 // explainDeadLetter returns the fault of a question that was abandoned.
 func explainDeadLetter(d *subjects.DeadLetter) *subjects.Fault {
 	return subjects.Faultf(d.Code, "%s failed permanently: %s", d.Actor, d.Reason)
-}
-
-// waitForOutcomeOf waits for the outcome of a question and passes each of its events, the outcome included, to onEvent,
-// and each event of live, which may be nil, to onLive; an error of onLive ends the wait. It retries while the bus is
-// not connected. When ctx ends the error is its cause.
-func (g *Gateway) waitForOutcomeOf(ctx context.Context, cur *cursor, q question, onEvent func(Event),
-	live <-chan liveEvent, onLive func(liveEvent) error,
-) (*client.Outcome, error) {
-	for {
-		ev, ok, more, err := cur.next(ctx)
-		switch {
-		case ok && ev.Query != q.id:
-			continue
-		case ok:
-			onEvent(ev)
-			if end, err := readOutcome(ev.toClient(), q); end != nil || err != nil {
-				return end, err
-			}
-			continue
-		case err != nil:
-			more = nil // not connected; events of that time are read afterwards
-		}
-		select {
-		case <-more:
-		case l := <-live:
-			if err := onLive(l); err != nil {
-				return nil, err
-			}
-		case <-time.After(pollInterval):
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
 }
 
 // answerRecord collects the events of one question, within bounds, and the judgements of its answer.
@@ -485,21 +394,21 @@ func (g *Gateway) writeAnswer(w http.ResponseWriter, req *http.Request, q questi
 // explainUnanswered returns the problem of a wait that ended without an answer: 504 after the timeout, 503 when the
 // gateway stops, both with links to the answer later, 401 for a revoked credential. Any other err is returned
 // unchanged.
-func (g *Gateway) explainUnanswered(q question, err error) error {
+func explainUnanswered(q question, err error) error {
 	switch {
-	case errors.Is(err, errTimeout):
+	case errors.Is(err, errTimeout), errors.Is(err, context.DeadlineExceeded):
 		return &problem{
 			status: http.StatusGatewayTimeout, IDs: q.ids("waiting"),
-			Fault: subjects.Faultf(subjects.CodeTimeout, "timeout: no answer within %s; the question is still "+
-				"running: see the links", strict.FormatDuration(g.cfg.QueryTimeout)),
+			Fault: subjects.Faultf(subjects.CodeTimeout, "timeout: no answer yet; question %s is still running, in "+
+				"session %s", q.id, q.session),
 		}
 	case errors.Is(err, errRevoked):
 		return errUnauthorized
 	case errors.Is(err, errClosing):
 		return &problem{
 			status: http.StatusServiceUnavailable, IDs: q.ids("waiting"),
-			Fault: subjects.Faultf(subjects.CodeUnavailable, "the gateway is stopping; the question is stored and "+
-				"will be answered: see the links"),
+			Fault: subjects.Faultf(subjects.CodeUnavailable, "the gateway is stopping; question %s is stored and "+
+				"will be answered, in session %s", q.id, q.session),
 		}
 	}
 	return err

@@ -1,10 +1,164 @@
 package gateway
 
 import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
 	"sync"
+	"time"
 
+	"conclave/pkg/actor"
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
+
+// asked is a stored question whose caller waits for its outcome.
+type asked struct {
+	question
+	stored Event // the question itself, without a sequence
+
+	cur    *cursor
+	tokens *subscriber
+	undo   []func()
+}
+
+// sink hears of a question while its caller waits, in one goroutine. Both functions may be nil.
+type sink struct {
+	event func(Event)           // each stored event, the outcome included
+	token func(liveEvent) error // each live token; an error ends the wait
+}
+
+// errAsked is joined with the problem of a question that is answered or that another caller waits for.
+var errAsked = errors.New("the question was asked before")
+
+// ask scopes a question to its caller, nil for the user, completes and checks it, admits it, registers it and stores it
+// with its images. The caller hears the live tokens of the topics hear, and must call leave. A question whose caller
+// leaves stays: it is answered, and GET /queries/{id} finds it. It rejects a query_id without its session, and one that
+// is answered or waited for: it would not be answered again, and the caller would wait in vain.
+func (g *Gateway) ask(ctx context.Context, out actor.Out, caller *clientAccess, q *Question, images [][]byte,
+	hear ...subjects.Topic[subjects.Delta],
+) (_ *asked, err error) {
+	named := q.QueryID != ""
+	if named && q.SessionID == "" {
+		return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "query_id: name its session_id too; the "+
+			"same question in a new session would be another one")
+	}
+	scopeQuestion(out, caller, q)
+	if err := validateQuestion(out, q); err != nil {
+		return nil, err
+	}
+	a := &asked{}
+	defer func() {
+		if err != nil {
+			a.leave()
+		}
+	}()
+	a.cur = g.events.openCursor(ctx) // before the check: the answer may come after it
+	a.undo = append(a.undo, a.cur.close)
+	a.question = question{q.QueryID, q.SessionID, a.cur.at, q.respondent()}
+	if named && g.isAnswered(ctx, out, a.question) {
+		return nil, errors.Join(errAsked, problemf(http.StatusConflict, codeConflict, "question %s is answered "+
+			"already: see GET /queries/%s; omit query_id to ask a new one", a.id, a.id))
+	}
+	cost, size := q.cost()
+	place, err := g.admit(out, caller, cost, size)
+	if err != nil {
+		return nil, err
+	}
+	a.undo = append(a.undo, place.leave)
+	if err := a.hear(&g.live, hear); err != nil {
+		return nil, err
+	}
+	if !g.questions.add(a.question) {
+		return nil, errors.Join(errAsked, problemf(http.StatusConflict, codeConflict, "another client waits for "+
+			"question %s; omit query_id to ask a new one", a.id))
+	}
+	a.undo = append(a.undo, func() { g.questions.release(a.id) })
+	a.stored, err = g.storeQuestion(ctx, out, *q, images, place)
+	if f := (*subjects.Fault)(nil); errors.As(err, &f) && f.Code == subjects.CodeUnavailable {
+		err = &problem{
+			status: http.StatusServiceUnavailable, IDs: a.ids("unknown"),
+			Fault: subjects.Faultf(f.Code, "the question was not stored, or the acknowledgement was lost; to retry "+
+				"without asking twice, send it with query_id %s and session_id %s, or with the same %s", a.id,
+				a.session, headerKey),
+		}
+	}
+	return a, err
+}
+
+// hear subscribes to the live tokens of the topics.
+func (a *asked) hear(live *broadcaster, topics []subjects.Topic[subjects.Delta]) error {
+	var names []string
+	for _, t := range topics {
+		of, err := t.With(a.id)
+		if err != nil {
+			return err
+		}
+		names = append(names, of.Name)
+	}
+	a.tokens = live.subscribe(func(ev Event) bool { return slices.Contains(names, ev.Subject) })
+	a.undo = append(a.undo, func() { live.unsubscribe(a.tokens) })
+	return nil
+}
+
+// leave ends the wait.
+func (a *asked) leave() {
+	for _, f := range slices.Backward(a.undo) {
+		f()
+	}
+}
+
+// wait waits for the outcome and passes events and tokens to to. When ctx ends the error is its cause.
+func (a *asked) wait(ctx context.Context, to sink) (*client.Outcome, error) {
+	return a.cur.awaitOutcome(ctx, a.question, a.tokens.events, to)
+}
+
+// awaitOutcome waits for the outcome of a question and passes its events and those of live, which may be nil, to to. It
+// retries while the bus is not connected. When ctx ends the error is its cause.
+func (c *cursor) awaitOutcome(ctx context.Context, q question, live <-chan liveEvent, to sink) (*client.Outcome,
+	error,
+) {
+	for {
+		ev, ok, more, err := c.next(ctx)
+		switch {
+		case ok && ev.Query != q.id:
+			continue
+		case ok:
+			if to.event != nil {
+				to.event(ev)
+			}
+			if end, err := readOutcome(ev.toClient(), q); end != nil || err != nil {
+				return end, err
+			}
+			continue
+		case err != nil:
+			more = nil // not connected; events of that time are read afterwards
+		}
+		select {
+		case <-more:
+		case l := <-live:
+			if err := to.token(l); err != nil {
+				return nil, err
+			}
+		case <-time.After(pollInterval):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// isAnswered reports whether a question has an answer: in its session, or in the event log when it was asked here,
+// because the session is stored after the answer.
+func (g *Gateway) isAnswered(ctx context.Context, out actor.Out, q question) bool {
+	if known, ok := g.questions.find(q.id); ok {
+		if end, err := g.findOutcome(ctx, known); err == nil && end.Response != nil {
+			return true
+		}
+	}
+	c, err := client.Wrap(out).Session(ctx, q.session)
+	return err == nil && c.Answered(q.id)
+}
 
 // question is a question that was asked through this gateway.
 type question struct {
