@@ -99,6 +99,27 @@ type TurnRecord struct {
 	Finished  bool   `json:"finished"`   // also false in a record of the generator, whose conversation tells it
 }
 
+// AnswerBucket is the bucket in which the reward actor keeps the answers that the user saw, for as long as EVENTS does.
+// It is the index of answers by query: see [AnswerPlace].
+const AnswerBucket = "rewarded"
+
+// AnswerKey is the key of the answer to a query in [AnswerBucket]. The query must be a valid token.
+func AnswerKey(query string) string { return answerPrefix + query }
+
+const answerPrefix = "answer."
+
+// AnswerPlace is where EVENTS has an answer, of the record under [AnswerKey]. It is a hint: the event decides.
+type AnswerPlace struct {
+	Answer Place `json:"place"`
+	Rated  Place `json:"heard"` // of the feedback that holds; a reward by it is stored later
+	Count  int   `json:"count"` // of its last reward; 0 = none
+}
+
+// Place is the position of an event in EVENTS.
+type Place struct {
+	Seq uint64 `json:"seq"`
+}
+
 // SessionOf is the session of a conversation's key. It reports false for any other key.
 func SessionOf(key string) (session string, ok bool) {
 	session, ok = strings.CutPrefix(key, ConversationPrefix+".")

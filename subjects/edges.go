@@ -475,7 +475,7 @@ func scheduleEdges() []Edge {
 
 // stateEdges gives each owner read and write access to its buckets in all, the user the list and the figures of all
 // streams, the other respondents read-only access to the generator's conversations, and the user's accounts to large
-// results and to the respondents' state, that of conversations also in the order of changes.
+// results, to the index of answers and to the respondents' state, that of conversations also in the order of changes.
 func stateEdges(all []Stream) (out []Edge) {
 	for _, s := range all {
 		if s.Bucket != "" {
@@ -503,7 +503,8 @@ func stateEdges(all []Stream) (out []Edge) {
 		readOnly(who, StateBucket(Generator), ".$KV."+StateBucket(Generator)+".conv.>")
 	}
 	for _, p := range UserAccounts {
-		readOnly(p, "parked", ".>") // large results
+		readOnly(p, "parked", ".>")                                          // large results
+		readOnly(p, AnswerBucket, ".$KV."+AnswerBucket+"."+answerPrefix+">") // where the answer to a question is
 		for _, a := range Respondents {
 			readOnly(p, StateBucket(a), ".>")     // the user's own conversations
 			if a == Generator || a == Committee { // what changed since the last list of sessions

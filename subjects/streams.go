@@ -114,7 +114,7 @@ func streams() []Stream {
 	kv("broker", "rules", "standing approval rules, until they are revoked")
 	kv("broker", "parked", "complete results that were too large to return").MaxAge = 7 * 24 * time.Hour
 	kv("critic", "judged", "answers that were graded or wait for comparison").MaxAge = 30 * 24 * time.Hour
-	kv("reward", "rewarded", "answers that can be rated, and their rewards").MaxAge = 90 * 24 * time.Hour
+	kv("reward", AnswerBucket, "answers that can be rated, and their rewards").MaxAge = 90 * 24 * time.Hour
 	kv("gateway", "sessions", "session list of the page")
 	for _, a := range Respondents {
 		kv(a, StateBucket(a), "conversation and checkpoints of "+a).MaxBytes = 4 << 30

@@ -186,8 +186,8 @@ func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 	g.serving.Go(func() { g.events.follow(g.life, g.trackCritic) })
 	g.serving.Go(func() { g.tokens.follow(g.life, out) })
 	g.serving.Go(func() { g.sendHeartbeats(g.life) })
-	// The first list reads every conversation: not while the user waits for it. One that fails keeps what it has read.
-	g.serving.Go(func() { _, _ = g.client.Sessions(g.life) })
+	// The first list reads many conversations: not while the user waits for it. One that fails keeps what it has read.
+	g.serving.Go(func() { _, _, _ = g.client.Sessions(g.life, maxSessions, nil) })
 	g.serve(ln)
 	if g.cfg.Socket != "" {
 		socket, err := ListenSocket(ctx, g.cfg.Socket)

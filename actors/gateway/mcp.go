@@ -271,13 +271,16 @@ func (g *Gateway) rememberForClient(ctx context.Context, caller *clientAccess, i
 
 // listSessions lists the latest sessions, of a client only its own.
 func (g *Gateway) listSessions(ctx context.Context, caller *clientAccess) ([]Session, error) {
-	found, err := g.client.Sessions(ctx)
+	isOwn := func(s client.SessionSummary) bool {
+		return s.Err == nil && (caller.isUser || strings.HasPrefix(s.ID, caller.scope))
+	}
+	found, _, err := g.client.Sessions(ctx, maxSessions, isOwn)
 	if err != nil {
 		return nil, g.mapReadError(ctx, err)
 	}
 	list := []Session{}
 	for _, s := range found {
-		if s.Err == nil && (caller.isUser || strings.HasPrefix(s.ID, caller.scope)) && len(list) < maxSessions {
+		if isOwn(s) && len(list) < maxSessions {
 			list = append(list, describeSession(s))
 		}
 	}

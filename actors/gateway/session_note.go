@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"math"
 	"net/http"
 	"sync"
 
@@ -118,13 +119,14 @@ func (g *Gateway) readNotes(ctx context.Context) map[string]sessionNote {
 		x.next, x.all = 1, map[string]sessionNote{}
 	}
 	var err error
-	x.next, err = actor.ReadChanges(ctx, g.out, noteBucket, ">", x.next, func(session string, m actor.StoredMessage) {
-		if len(m.Data) == 0 {
-			delete(x.all, session)
-			return
-		}
-		x.all[session] = decodeNote(m.Data)
-	})
+	x.next, err = actor.ReadChanges(ctx, g.out, noteBucket, ">", x.next, math.MaxUint64,
+		func(session string, m actor.StoredMessage) {
+			if len(m.Data) == 0 {
+				delete(x.all, session)
+				return
+			}
+			x.all[session] = decodeNote(m.Data)
+		})
 	if err != nil {
 		g.out.LogError(err)
 	}

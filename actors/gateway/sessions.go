@@ -38,12 +38,13 @@ const (
 func (g *Gateway) onSessions(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
 	defer cancel()
-	found, err := g.client.Sessions(ctx)
+	found, more, err := g.client.Sessions(ctx, maxSessions, nil)
 	if err != nil {
 		return g.mapReadError(ctx, err)
 	}
-	more := max(0, len(found)-maxSessions)
-	found = found[:len(found)-more]
+	if extra := len(found) - maxSessions; extra > 0 {
+		found, more = found[:maxSessions], more+extra
+	}
 	list := make([]Session, len(found))
 	notes := g.readNotes(ctx)
 	for i, s := range found {

@@ -10,17 +10,16 @@ import (
 	"conclave/subjects"
 )
 
-// bucket holds the answers that can be rated and their ratings. It drops keys that are not written for 90 days.
-const bucket = "rewarded"
+// bucket holds the answers that can be rated and their ratings. It drops keys that are not written for 90 days. Fields
+// of an answer are read by others: see [subjects.AnswerPlace].
+const bucket = subjects.AnswerBucket
 
 var (
-	answers     = actor.Bucket[answer]{Name: bucket}     // by answerKey
+	answers     = actor.Bucket[answer]{Name: bucket}     // by [subjects.AnswerKey]
 	lastAnswers = actor.Bucket[lastAnswer]{Name: bucket} // by lastKey
 )
 
-// answerKey is the key of an answer, lastKey that of the last answer of a session. Both ids must be tokens.
-func answerKey(query string) string { return "answer." + query }
-
+// lastKey is the key of the last answer of a session, whose id must be a token.
 func lastKey(session string) string { return "last." + session }
 
 // streamPosition is where and when the stream stored a message.
@@ -103,7 +102,7 @@ const (
 func (r *Reward) updateAnswer(ctx context.Context, out actor.Out, query string, decide func(*answer) outcome) (
 	result outcome, err error,
 ) {
-	key := answerKey(query)
+	key := subjects.AnswerKey(query)
 	stored, err := answers.Load(ctx, out, key)
 	if err != nil {
 		return ignored, err

@@ -120,7 +120,7 @@ func (w *harness) rewardSummary() (out string) {
 // storedAnswer returns the record of an answer, nil when there is none.
 func (w *harness) storedAnswer(query string) *answer {
 	w.t.Helper()
-	v, err := answers.Load(w.t.Context(), w.Out(), answerKey(query))
+	v, err := answers.Load(w.t.Context(), w.Out(), subjects.AnswerKey(query))
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -26,13 +26,14 @@ func (r *Reward) onResponse(ctx context.Context, in actor.Msg[subjects.Response]
 	if subjects.CheckToken(a.Session) != nil {
 		a.Session = in.Session // a token, or ""
 	}
-	stored, err := answers.Update(ctx, out, "answer", answerKey(query), func(v *answer, found bool) (bool, error) {
-		if found { // the first answer stands: a second one does not take its rating
-			return false, nil
-		}
-		*v = a
-		return true, nil
-	})
+	stored, err := answers.Update(ctx, out, "answer", subjects.AnswerKey(query),
+		func(v *answer, found bool) (bool, error) {
+			if found { // the first answer stands: a second one does not take its rating
+				return false, nil
+			}
+			*v = a
+			return true, nil
+		})
 	if err != nil {
 		return fmt.Errorf("storing the answer to %s: %w", query, err)
 	}

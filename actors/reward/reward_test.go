@@ -177,7 +177,7 @@ func TestFailedWriteIsAnError(t *testing.T) {
 	}
 	// What stands there and cannot be read is not written over.
 	store := w.Out().Store(bucket)
-	if _, err := store.Put(t.Context(), answerKey("q9"), []byte("{"), 0); err != nil {
+	if _, err := store.Put(t.Context(), subjects.AnswerKey("q9"), []byte("{"), 0); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.deliverFeedback(4, subjects.Feedback{QueryID: "q9", Thumb: 1}); err == nil || len(w.deadLetters()) > 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -45,7 +46,7 @@ question is being answered, also the first. With --json it prints one array, wit
   conclave session list --json | jq -r '.[0].session_id'`,
 		Args: cli.NoArgs,
 		RunE: a.Read(func(ctx context.Context, c *client.Client, _ []string) error {
-			list, err := c.Sessions(ctx)
+			list, _, err := c.Sessions(ctx, math.MaxInt, nil)
 			for _, s := range list {
 				if s.Err != nil {
 					a.Say("%s", term.OneLine(s.Err.Error()))

@@ -3,12 +3,12 @@ package actor
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"conclave/subjects"
 )
@@ -43,51 +43,60 @@ func DecodeQueued[T any](t subjects.Topic[T], m StoredMessage) (Msg[T], error) {
 // the grants.
 func StoredSubject(stream string) string { return "core.API.STREAM.MSG.GET." + stream }
 
-// ReadStored reads one message of a stream within 5 seconds. selector is the body of the request. Subject is
+// ReadStored reads one message of a stream, as [RequestAPI] does. selector is the body of the request. Subject is
 // authoritative: the server writes it. nil, without an error, means that there is no such message.
 func ReadStored(ctx context.Context, out Out, stream string, selector map[string]any) (*StoredMessage, error) {
-	body, err := json.Marshal(selector)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	data, _, err := out.Request(ctx, subjects.Spec{Name: StoredSubject(stream)}, body)
-	if err != nil {
-		return nil, err
-	}
 	var got struct {
-		Error *struct {
-			Code int    `json:"code"`
-			Text string `json:"description"`
-		} `json:"error"`
-		Message *StoredMessage `json:"message"`
+		Error   *jetstream.APIError `json:"error"`
+		Message *StoredMessage      `json:"message"`
 	}
-	if err := json.Unmarshal(data, &got); err != nil {
-		return nil, err
-	}
+	err := RequestAPI(ctx, out, StoredSubject(stream), selector, &got)
 	switch {
+	case err != nil:
+		return nil, err
 	case got.Error != nil && got.Error.Code == 404:
 		return nil, nil
 	case got.Error != nil:
-		return nil, errors.New(got.Error.Text)
+		return nil, fmt.Errorf("reading stream %s: %w", stream, got.Error)
 	case got.Message == nil:
-		return nil, errors.New("no message")
+		return nil, fmt.Errorf("reading stream %s: empty reply", stream)
 	}
 	return got.Message, nil
 }
 
-// ReadChanges calls each with the values of a bucket that were written at a sequence or later, oldest first, of the
-// keys that match filter, and returns the sequence with which to go on. A bucket keeps the last value of a key only, so
-// that a key is reported once, however often it was written. With an error, the values before it were reported, and
-// next stands after them.
-func ReadChanges(ctx context.Context, out Out, bucket, filter string, seq uint64,
+// RequestAPI sends a read request to the JetStream API and decodes the reply into reply. It makes up to three attempts
+// of five seconds each, because the reply is lost when the server that routes it stops. An error of the API is in the
+// decoded reply, not in the returned error: the caller checks it.
+func RequestAPI(ctx context.Context, out Out, subject string, body, reply any) error {
+	data, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	for attempt := 1; ; attempt++ {
+		try, cancel := context.WithTimeout(ctx, 5*time.Second)
+		got, _, err := out.Request(try, subjects.Spec{Name: subject}, data)
+		lost := try.Err() != nil && ctx.Err() == nil
+		cancel()
+		switch {
+		case err == nil:
+			return json.Unmarshal(got, reply)
+		case !lost || attempt == 3:
+			return fmt.Errorf("requesting %s: %w", subject, err)
+		}
+	}
+}
+
+// ReadChanges calls each with the values of a bucket that were written at the sequence seq or later and before end,
+// oldest first, of the keys that match filter, and returns the sequence with which to go on. A bucket keeps the last
+// value of a key only, so that a key is reported once, however often it was written. With an error, the values before
+// it were reported, and next stands after them.
+func ReadChanges(ctx context.Context, out Out, bucket, filter string, seq, end uint64,
 	each func(key string, m StoredMessage),
 ) (next uint64, err error) {
 	whole := "$KV." + bucket + "."
 	for next = seq; ; {
 		m, err := ReadStored(ctx, out, "KV_"+bucket, map[string]any{"seq": next, "next_by_subj": whole + filter})
-		if err != nil || m == nil {
+		if err != nil || m == nil || m.Seq >= end {
 			return next, err
 		}
 		next = m.Seq + 1

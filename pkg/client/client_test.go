@@ -324,7 +324,7 @@ func TestSessions(t *testing.T) {
 		`{"session_id":"lies","turns":[{"query_id":"q1","query":"first?","answer":"a"},{"query_id":"q2","query":"second?","answer":"b"}],"updated":"2026-01-01T00:00:00Z"}`)
 	put("session-one-b", `{"session_id":"session-one-b","turns":[],"updated":"2026-01-02T00:00:00Z"}`)
 	put("damaged", `not JSON`)
-	list, err := f.c.Sessions(t.Context())
+	list, _, err := f.c.Sessions(t.Context(), 500, nil)
 	if err != nil || len(list) != 3 || list[0].ID != "session-one-b" || list[1].Turns != 2 ||
 		list[1].Question != "first?" || !errors.Is(list[2].Err, client.ErrUnreadable) {
 		t.Errorf("list %+v, %v", list, err)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"conclave/pkg/actor"
 	"conclave/subjects"
 )
 
@@ -38,7 +39,7 @@ func (c *Client) clusterStatus(ctx context.Context, api, account string) (out Cl
 			Cluster *jetstream.ClusterInfo `json:"cluster"`
 			Error   *jetstream.APIError    `json:"error"`
 		}
-		err := c.requestAPI(ctx, api+".STREAM.INFO."+st.Name, struct{}{}, &reply)
+		err := actor.RequestAPI(ctx, c.out, api+".STREAM.INFO."+st.Name, struct{}{}, &reply)
 		switch {
 		case ctx.Err() != nil:
 			return out, ctx.Err()

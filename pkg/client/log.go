@@ -3,11 +3,11 @@ package client
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -87,7 +87,7 @@ func (c *Client) streamStatus(ctx context.Context, api, stream string) (StreamSt
 		} `json:"state"`
 		Error *jetstream.APIError `json:"error"`
 	}
-	if err := c.requestAPI(ctx, api+".STREAM.INFO."+stream, struct{}{}, &reply); err != nil {
+	if err := actor.RequestAPI(ctx, c.out, api+".STREAM.INFO."+stream, struct{}{}, &reply); err != nil {
 		return StreamStatus{}, err
 	}
 	if reply.Error != nil {
@@ -95,28 +95,6 @@ func (c *Client) streamStatus(ctx context.Context, api, stream string) (StreamSt
 	}
 	s := reply.State
 	return StreamStatus{s.Messages, s.Bytes, reply.Config.MaxBytes, s.First, s.Last}, nil
-}
-
-// requestAPI sends a read request to the JetStream API and decodes the reply into reply. It makes up to three attempts
-// of five seconds each, because the reply is lost when the server that routes it stops. An error of the API is in the
-// decoded reply, not in the returned error: the caller checks it.
-func (c *Client) requestAPI(ctx context.Context, subject string, body, reply any) error {
-	data, err := json.Marshal(body)
-	if err != nil {
-		return err
-	}
-	for attempt := 1; ; attempt++ {
-		try, cancel := context.WithTimeout(ctx, 5*time.Second)
-		got, _, err := c.out.Request(try, subjects.Spec{Name: subject}, data)
-		lost := try.Err() != nil && ctx.Err() == nil
-		cancel()
-		switch {
-		case err == nil:
-			return json.Unmarshal(got, reply)
-		case !lost || attempt == 3:
-			return fmt.Errorf("requesting %s: %w", subject, err)
-		}
-	}
 }
 
 // Event reads the event at a sequence. It reports false when the log has none there.
@@ -133,28 +111,10 @@ func (c *Client) EventFrom(ctx context.Context, seq uint64, stored string) (Even
 // readEvent reads one event of the log; which is the body of a STREAM.MSG.GET request. It reports false, without an
 // error, when no event matches. Headers that cannot be decoded are treated as missing, so the event may lack its ids.
 func (c *Client) readEvent(ctx context.Context, which map[string]any) (Event, bool, error) {
-	var reply struct {
-		Message *struct {
-			Seq     uint64    `json:"seq"`
-			Subject string    `json:"subject"`
-			Headers []byte    `json:"hdrs"`
-			Data    []byte    `json:"data"`
-			Time    time.Time `json:"time"`
-		} `json:"message"`
-		Error *jetstream.APIError `json:"error"`
-	}
-	err := c.requestAPI(ctx, actor.StoredSubject(EventLog), which, &reply)
-	switch {
-	case err != nil:
+	m, err := actor.ReadStored(ctx, c.out, EventLog, which)
+	if err != nil || m == nil {
 		return Event{}, false, err
-	case reply.Error != nil && reply.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
-		return Event{}, false, nil
-	case reply.Error != nil:
-		return Event{}, false, fmt.Errorf("reading event %v: %w", which["seq"], reply.Error)
-	case reply.Message == nil:
-		return Event{}, false, fmt.Errorf("reading event %v: empty reply", which["seq"])
 	}
-	m := reply.Message
 	e := Event{Stream: EventLog, Seq: m.Seq, Time: m.Time}
 	e.Subject, e.From = splitStored(m.Subject)
 	h := nats.Header{}
@@ -185,12 +145,31 @@ func (c *Client) EventsFrom(ctx context.Context, seq uint64, stored string) iter
 	}
 }
 
-// backStride is the number of sequences searched at once on the way back.
-const backStride = 2048
+// AnswerPlace returns where the event log has the first answer to a query that the user saw. It reports false when the
+// reward actor, which keeps the index, has read none, and for a query that is no valid token.
+func (c *Client) AnswerPlace(ctx context.Context, query string) (at subjects.AnswerPlace, ok bool, err error) {
+	if subjects.CheckToken(query) != nil {
+		return at, false, nil
+	}
+	data, _, err := c.out.Store(subjects.AnswerBucket).Get(ctx, subjects.AnswerKey(query))
+	if errors.Is(err, actor.ErrNotFound) {
+		return at, false, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &at)
+	}
+	return at, err == nil, err
+}
+
+// Numbers of sequences that are searched at once on the way back: at first, since most searches end soon, and at most.
+const (
+	firstStride = 16
+	backStride  = 2048
+)
 
 // EventsBack iterates over the events of a stored subject from the newest to the oldest, as the log was at the start.
-// An error is yielded last and ends it. Events are read in strides of [backStride] sequences, so a rare subject takes
-// many requests.
+// An error is yielded last and ends it. Events are read in strides of up to [backStride] sequences, so a rare subject
+// takes many requests.
 func (c *Client) EventsBack(ctx context.Context, stored string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		log, err := c.EventStatus(ctx)
@@ -198,8 +177,9 @@ func (c *Client) EventsBack(ctx context.Context, stored string) iter.Seq2[Event,
 			yield(Event{}, err)
 			return
 		}
-		for end := log.Last + 1; end > log.First; {
-			begin := max(log.First, end-min(backStride, end))
+		stride := uint64(firstStride)
+		for end := log.Last + 1; end > log.First; stride = min(2*stride, backStride) {
+			begin := max(log.First, end-min(stride, end))
 			var found []Event
 			for e, err := range c.EventsFrom(ctx, begin, stored) {
 				if err != nil {

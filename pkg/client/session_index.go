@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -30,14 +32,17 @@ type SessionSummary struct {
 
 const (
 	maxQuestion = 4 << 10 // bytes of a question in the list
+	// sessionStride is the number of writes to a bucket that are searched at once for earlier sessions.
+	sessionStride = 500
 	// turnWindow is the number of writes to a bucket before the first list among which unfinished turns are looked for:
 	// the records of all turns would double the cost of that list.
 	turnWindow = 2000
 )
 
-// sessionIndex has the summary of every stored session. A list reads only what was written since the last one, by the
-// sequences of the buckets: a conversation that did not change is not read again. It belongs to a client, is empty at
-// first, and is rebuilt when the sequences of a bucket begin anew. The zero value is ready.
+// sessionIndex has the summaries of the sessions that were used last. A list reads what was written since the last one,
+// by the sequences of the buckets, and earlier sessions until it has enough: a conversation that did not change is not
+// read again. It belongs to a client, is empty at first, and is rebuilt when the sequences of a bucket begin anew. The
+// zero value is ready.
 type sessionIndex struct {
 	mu    sync.Mutex
 	parts map[string]*indexPart // by bucket
@@ -45,7 +50,9 @@ type sessionIndex struct {
 
 // indexPart is the part of the index that comes from one bucket.
 type indexPart struct {
-	nextConversation, nextTurn uint64 // first sequences that were not read; 0 = nothing was
+	nextConversation, nextTurn uint64          // first sequences that were not read; 0 = nothing was
+	first                      uint64          // conversations before it were not read
+	unread                     map[string]bool // their sessions
 	conversations              map[string]indexedConversation
 	turns                      map[string]indexedTurn // not finished, by key
 }
@@ -71,15 +78,24 @@ func (x *sessionIndex) refresh(ctx context.Context, c *Client, bucket string) (*
 	}
 	p := x.parts[bucket]
 	if p == nil || max(p.nextConversation, p.nextTurn) > state.Last+1 {
+		end := state.Last + 1
 		p = &indexPart{
-			1, max(1, state.Last-min(state.Last, turnWindow)),
-			map[string]indexedConversation{},
-			map[string]indexedTurn{},
+			nextConversation: end, nextTurn: end - min(state.Last, turnWindow), first: end, unread: map[string]bool{},
+			conversations: map[string]indexedConversation{}, turns: map[string]indexedTurn{},
+		}
+		keys, err := c.out.Store(bucket).Keys(ctx, subjects.ConversationPrefix)
+		if err != nil {
+			return nil, err
+		}
+		for _, key := range keys {
+			if id, ok := subjects.SessionOf(key); ok {
+				p.unread[id] = true
+			}
 		}
 		x.parts[bucket] = p
 	}
 	// Turns first: one that is finished in between is then in a conversation that is read below.
-	p.nextTurn, err = actor.ReadChanges(ctx, c.out, bucket, subjects.TurnPrefix+".*", p.nextTurn,
+	p.nextTurn, err = actor.ReadChanges(ctx, c.out, bucket, subjects.TurnPrefix+".*", p.nextTurn, math.MaxUint64,
 		func(key string, m actor.StoredMessage) {
 			t := indexedTurn{written: m.Time}
 			// another version's record counts as none
@@ -96,8 +112,15 @@ func (x *sessionIndex) refresh(ctx context.Context, c *Client, bucket string) (*
 	if err != nil {
 		return nil, err
 	}
-	p.nextConversation, err = actor.ReadChanges(ctx, c.out, bucket, subjects.ConversationPrefix+".*",
-		p.nextConversation, func(key string, m actor.StoredMessage) {
+	p.nextConversation, err = p.read(ctx, c, bucket, p.nextConversation, math.MaxUint64)
+	return p, err
+}
+
+// read reads the conversations of a bucket that were written at the sequence from or later and before end, and returns
+// the sequence with which to go on.
+func (p *indexPart) read(ctx context.Context, c *Client, bucket string, from, end uint64) (next uint64, err error) {
+	return actor.ReadChanges(ctx, c.out, bucket, subjects.ConversationPrefix+".*", from, end,
+		func(key string, m actor.StoredMessage) {
 			id, ok := subjects.SessionOf(key)
 			if !ok {
 				return
@@ -108,8 +131,31 @@ func (x *sessionIndex) refresh(ctx context.Context, c *Client, bucket string) (*
 				s = indexConversation(conv)
 			}
 			p.conversations[id] = s
+			delete(p.unread, id)
 		})
-	return p, err
+}
+
+// readEarlier reads earlier conversations until n of those that were read are wanted, or none is left.
+func (p *indexPart) readEarlier(ctx context.Context, c *Client, bucket string, n int,
+	want func(SessionSummary) bool,
+) error {
+	for len(p.unread) > 0 && p.first > 1 {
+		found := 0
+		for _, s := range p.conversations {
+			if s.isStored && want(s.SessionSummary) {
+				found++
+			}
+		}
+		if found >= n {
+			return nil
+		}
+		from := p.first - min(p.first-1, sessionStride)
+		if _, err := p.read(ctx, c, bucket, from, p.first); err != nil {
+			return err
+		}
+		p.first = from
+	}
+	return nil
 }
 
 // indexConversation returns what the index keeps of a conversation. One that was deleted is kept as not stored.
@@ -146,29 +192,70 @@ func (p *indexPart) isRunning(t indexedTurn, now time.Time) bool {
 		now.Sub(t.written) < subjects.TurnAbandoned
 }
 
-// Sessions lists the sessions, last used first, never nil, also those whose first question is being answered. One that
-// cannot be decoded is listed with Err. The first list of a client reads every conversation, a later one those that
-// changed. A list that fails or ends with ctx keeps what it has read.
-func (c *Client) Sessions(ctx context.Context) ([]SessionSummary, error) {
+// Sessions lists the sessions, last used first, never nil, also those whose first question is being answered: all that
+// it has read, among them the n wanted ones that were used last; a nil want is every session. unread is the number of
+// the others, which may be deleted. One that cannot be decoded is listed with Err. A later list of a client reads the
+// conversations that changed. A list that fails or ends with ctx keeps what it has read.
+func (c *Client) Sessions(ctx context.Context, n int, want func(SessionSummary) bool) (list []SessionSummary,
+	unread int, err error,
+) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
+	if want == nil {
+		want = func(SessionSummary) bool { return true }
+	}
 	x := &c.sessions
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.parts == nil {
 		x.parts = map[string]*indexPart{}
 	}
-	all, running := map[string]indexedConversation{}, map[string]indexedTurn{}
 	for _, bucket := range sessionBuckets {
 		p, err := x.refresh(ctx, c, bucket)
-		if err != nil {
-			return nil, fmt.Errorf("listing the sessions: %w", err)
+		if err == nil {
+			err = p.readEarlier(ctx, c, bucket, n, want)
 		}
+		if err != nil {
+			return nil, 0, fmt.Errorf("listing the sessions: %w", err)
+		}
+	}
+	if unread, err = x.complete(ctx, c); err != nil {
+		return nil, 0, fmt.Errorf("listing the sessions: %w", err)
+	}
+	return x.list(c.out.Now()), unread, nil
+}
+
+// complete reads the part of each session that only one bucket was read of, and returns the number of sessions of which
+// nothing was read.
+func (x *sessionIndex) complete(ctx context.Context, c *Client) (unread int, err error) {
+	others := map[string]bool{}
+	for bucket, p := range x.parts {
+		for id := range p.unread {
+			if !slices.ContainsFunc(sessionBuckets, func(b string) bool { return x.parts[b].conversations[id].isStored }) {
+				others[id] = true
+				continue
+			}
+			switch conv, err := c.readConversation(ctx, bucket, id); {
+			case err == nil:
+				p.conversations[id] = indexConversation(conv)
+			case !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrUnreadable):
+				return 0, err
+			}
+			delete(p.unread, id)
+		}
+	}
+	return len(others), nil
+}
+
+// list merges the parts.
+func (x *sessionIndex) list(now time.Time) []SessionSummary {
+	all, running := map[string]indexedConversation{}, map[string]indexedTurn{}
+	for _, p := range x.parts {
 		for id, s := range p.conversations {
 			all[id] = all[id].merge(s)
 		}
 		for _, t := range p.turns {
-			if p.isRunning(t, c.out.Now()) && t.written.After(running[t.SessionID].written) {
+			if p.isRunning(t, now) && t.written.After(running[t.SessionID].written) {
 				running[t.SessionID] = t
 			}
 		}
@@ -190,20 +277,19 @@ func (c *Client) Sessions(ctx context.Context) ([]SessionSummary, error) {
 	slices.SortFunc(found, func(a, b SessionSummary) int {
 		return cmp.Or(b.Updated.Compare(a.Updated), cmp.Compare(a.ID, b.ID))
 	})
-	return found, nil
+	return found
 }
 
 // LastSession returns the id of the user's readable session that was used last, [ErrNotFound] when there is none. One
 // without a stored answer is none.
 func (c *Client) LastSession(ctx context.Context) (string, error) {
-	all, err := c.Sessions(ctx)
+	isOwn := func(s SessionSummary) bool { return s.Err == nil && s.isStored && subjects.ClientOf(s.ID) == "" }
+	all, _, err := c.Sessions(ctx, 1, isOwn)
 	if err != nil {
 		return "", err
 	}
-	for _, s := range all {
-		if s.Err == nil && s.isStored && subjects.ClientOf(s.ID) == "" {
-			return s.ID, nil
-		}
+	if i := slices.IndexFunc(all, isOwn); i >= 0 {
+		return all[i].ID, nil
 	}
 	return "", fmt.Errorf("session %w", ErrNotFound)
 }

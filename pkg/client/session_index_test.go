@@ -79,7 +79,7 @@ func describe(list []client.SessionSummary) string {
 
 func (f *fixture) checkSessions(c *client.Client, when, want string) {
 	f.t.Helper()
-	list, err := c.Sessions(f.t.Context())
+	list, _, err := c.Sessions(f.t.Context(), 500, nil)
 	if got := describe(list); err != nil || got != want {
 		f.t.Errorf("%s: %s, %v; want %s", when, got, err, want)
 	}
@@ -97,25 +97,61 @@ func TestSessionListReadsChangesOnly(t *testing.T) {
 	var requests atomic.Int64
 	for _, account := range subjects.UserAccounts {
 		c := client.Wrap(countingOut{f.as(account), &requests})
-		if list, err := c.Sessions(t.Context()); err != nil || len(list) != sessions {
+		if list, _, err := c.Sessions(t.Context(), 500, nil); err != nil || len(list) != sessions {
 			t.Fatalf("%s: %d sessions, %v", account, len(list), err)
 		}
 		if n := requests.Swap(0); n < sessions {
 			t.Errorf("%s: the first list made %d requests: they are not counted", account, n)
 		}
 		for range 3 {
-			if _, err := c.Sessions(t.Context()); err != nil {
+			if _, _, err := c.Sessions(t.Context(), 500, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
 		unchanged := requests.Swap(0) / 3
 		w.conversation("s007", 500, "changed?")
-		list, err := c.Sessions(t.Context())
+		list, _, err := c.Sessions(t.Context(), 500, nil)
 		if n := requests.Swap(0); err != nil || unchanged > 10 || n != unchanged+1 || list[0].Question != "changed?" {
 			t.Errorf("%s: %d requests without a change, %d with one; first %+v, %v", account, unchanged, n, list[0],
 				err)
 		}
 		w.conversation("s007", 7, "first?")
+	}
+}
+
+// A list of a few sessions reads those that were used last, complete, and counts the others.
+func TestSessionListReadsTheLatest(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	assistant, committee := f.sessionWriter(subjects.Generator), f.sessionWriter(subjects.Committee)
+	committee.conversation("old", 0, "first?")
+	for i := range 3 {
+		assistant.conversation(fmt.Sprintf("early%d", i), 0, "early?")
+	}
+	const writes = 4000 // more than two strides, of sessions that were used again
+	data := []byte(`{"turns":[{"query":"late?"}],"updated":"2026-03-05T05:06:07Z"}`)
+	for account, key := range map[string]string{subjects.Generator: "late", subjects.Committee: "said"} {
+		store, rev := f.as(account).Store(subjects.StateBucket(account)), uint64(0)
+		for range writes {
+			var err error
+			if rev, err = store.Put(t.Context(), subjects.ConversationKey(key), data, rev); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	assistant.conversation("old", 5000, "second?")
+	for _, tt := range []struct {
+		n, unread int
+		want      string
+	}{
+		{1, 3, "old 2 first?; late 1 late?; said 1 late?"},
+		{100, 0, "old 2 first?; late 1 late?; said 1 late?; early0 1 early?; early1 1 early?; early2 1 early?"},
+	} {
+		c := client.Wrap(f.as("gateway"))
+		list, unread, err := c.Sessions(t.Context(), tt.n, nil)
+		if got := describe(list); err != nil || got != tt.want || unread != tt.unread {
+			t.Errorf("%d: %s, %d unread, %v", tt.n, got, unread, err)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -169,7 +170,7 @@ func (m *model) chooseSession(id string) tea.Cmd {
 		return nil
 	case id == "":
 		return m.query(func(ctx context.Context, s *term.Streams) error {
-			list, err := m.Client.Sessions(ctx)
+			list, _, err := m.Client.Sessions(ctx, math.MaxInt, nil)
 			if err != nil {
 				return err
 			}
