@@ -183,7 +183,7 @@ func (g *Gateway) onPrompt(ctx context.Context, in actor.Msg[[]byte], send func(
 	stop := chunks.keepAlive(ctx, g.cfg.Heartbeat)
 	defer stop()
 	defer g.prompts.drop(chunks)
-	return g.answerOnBus(ctx, out, caller, &q, images, true, func(ev Event) {
+	return g.answerOnBus(ctx, out, caller, &q, images, true, func(ev client.Event) {
 		g.announceApproval(chunks, in.From, caller, ev, out)
 	}, func(_, _ int, t string) error { return chunks.writeText(t) })
 }
@@ -243,8 +243,8 @@ func (w *chunkWriter) keepAlive(ctx context.Context, interval time.Duration) (st
 // announceApproval tells a caller that a call of its question waits for approval: as a query when the caller may
 // decide, which is the user's account alone, else as a status. It names the tool and not the arguments to a client:
 // they may hold private data of the user.
-func (g *Gateway) announceApproval(chunks *chunkWriter, account string, caller *clientAccess, ev Event, out actor.Out) {
-	a, _ := client.ReadApproval(ev.toClient())
+func (g *Gateway) announceApproval(chunks *chunkWriter, account string, caller *clientAccess, ev client.Event, out actor.Out) {
+	a, _ := client.ReadApproval(ev)
 	if a == nil {
 		return
 	}

@@ -54,7 +54,7 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 // answerOnBus asks a question for a caller on the bus and emits the answer, with streams as it grows. onEvent, which
 // may be nil, gets each event of the question. The error is the fault for the caller.
 func (g *Gateway) answerOnBus(ctx context.Context, out actor.Out, caller *clientAccess, in *Question, images [][]byte,
-	streams bool, onEvent func(Event), emit func(step, n int, text string) error,
+	streams bool, onEvent func(client.Event), emit func(step, n int, text string) error,
 ) error {
 	var hear []subjects.Topic[subjects.Delta]
 	if streams {

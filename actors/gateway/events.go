@@ -21,8 +21,14 @@ type Event struct {
 	Query   string          `json:"query,omitempty"`
 	Session string          `json:"session,omitempty"`
 	Payload json.RawMessage `json:"payload"`
+}
 
-	ofRespondentB bool // see [isOfRespondentB]
+// newEvent returns an event as the API has it.
+func newEvent(e client.Event) Event {
+	return Event{
+		Seq: e.Seq, Subject: e.Subject, From: e.From, Time: e.Time, Query: e.Query, Session: e.Session,
+		Payload: e.Body,
+	}
 }
 
 // LogEntry is an event of an answer, with the seconds since the first one.
@@ -58,7 +64,7 @@ type eventFeed struct {
 	maxEvents int // events in ring
 
 	mu      sync.Mutex
-	ring    []Event
+	ring    []client.Event
 	size    int
 	start   uint64 // everything after start and up to end is in ring
 	end     uint64
@@ -116,7 +122,7 @@ func (e *eventFeed) skipToEnd(ctx context.Context) error {
 // cannot be read it retries every pollInterval, or when woken, and keeps the error for [eventFeed.lastError]. An event
 // after a pause is read at once, the further ones of a burst together, after readPause. While nobody watches it only
 // moves to the end.
-func (e *eventFeed) follow(ctx context.Context, onEvent func(Event)) {
+func (e *eventFeed) follow(ctx context.Context, onEvent func(client.Event)) {
 	for ctx.Err() == nil {
 		if !e.isWatched() {
 			e.setError(e.skipToEnd(ctx))
@@ -128,8 +134,8 @@ func (e *eventFeed) follow(ctx context.Context, onEvent func(Event)) {
 			continue
 		}
 		_, end := e.bounds()
-		ev, err := e.readEvent(ctx, end+1, storedPattern(""))
-		if err == nil {
+		ev, ok, err := e.client.EventFrom(ctx, end+1, storedPattern(""))
+		if ok {
 			onEvent(ev)
 			e.add(ev)
 			continue
@@ -147,9 +153,6 @@ func (e *eventFeed) follow(ctx context.Context, onEvent func(Event)) {
 
 // setError records the error of the last read, for /health.
 func (e *eventFeed) setError(err error) {
-	if errors.Is(err, errNone) {
-		err = nil
-	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.err = err
@@ -170,17 +173,17 @@ func (e *eventFeed) bounds() (start, end uint64) {
 
 // add makes ev visible to cursors and wakes those that wait. It drops the oldest events beyond maxEvents or ringBytes,
 // but never ev itself. Events must be added in the order of their sequence; one that was skipped meanwhile is dropped.
-func (e *eventFeed) add(ev Event) {
+func (e *eventFeed) add(ev client.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.err = nil; ev.Seq <= e.end {
 		return
 	}
 	e.ring, e.end = append(e.ring, ev), ev.Seq
-	e.size += len(ev.Payload)
+	e.size += len(ev.Body)
 	for len(e.ring) > e.maxEvents || e.size > ringBytes && len(e.ring) > 1 {
-		e.size -= len(e.ring[0].Payload)
-		e.start, e.ring[0] = e.ring[0].Seq, Event{}
+		e.size -= len(e.ring[0].Body)
+		e.start, e.ring[0] = e.ring[0].Seq, client.Event{}
 		e.ring = e.ring[1:]
 	}
 	close(e.changed)
@@ -222,20 +225,14 @@ func (c *cursor) close() {
 // next returns the next event without waiting, and moves the cursor behind it. ok is false when there is none yet; more
 // is then closed when there may be one. A cursor behind the events in memory reads the event log, only events that
 // match its pattern; err is the error of that read, and the cursor stays.
-func (c *cursor) next(ctx context.Context) (ev Event, ok bool, more <-chan struct{}, err error) {
+func (c *cursor) next(ctx context.Context) (ev client.Event, ok bool, more <-chan struct{}, err error) {
 	for {
 		e := c.events
 		e.mu.Lock()
 		start, end, changed := e.start, e.end, e.changed
 		if c.at >= start {
-			i, _ := slices.BinarySearchFunc(e.ring, c.at+1, func(ev Event, seq uint64) int {
-				switch {
-				case ev.Seq < seq:
-					return -1
-				case ev.Seq > seq:
-					return 1
-				}
-				return 0
+			i, _ := slices.BinarySearchFunc(e.ring, c.at+1, func(ev client.Event, seq uint64) int {
+				return cmp.Compare(ev.Seq, seq)
 			})
 			if ok = i < len(e.ring); ok {
 				ev = e.ring[i]
@@ -245,13 +242,12 @@ func (c *cursor) next(ctx context.Context) (ev Event, ok bool, more <-chan struc
 			return ev, ok, changed, nil
 		}
 		e.mu.Unlock()
-		ev, err = e.readEvent(ctx, c.at+1, storedPattern(c.pattern))
-		switch {
-		case err == nil:
+		ev, ok, err = e.client.EventFrom(ctx, c.at+1, storedPattern(c.pattern))
+		if ok {
 			c.moveTo(ev.Seq, c.pattern == "")
-			return ev, true, changed, nil
-		case !errors.Is(err, errNone):
-			return ev, false, changed, err
+		}
+		if ok || err != nil {
+			return ev, ok, changed, err
 		}
 		c.at = max(c.at, end) // no match up to the end before the read
 	}
@@ -268,7 +264,7 @@ func (c *cursor) moveTo(seq uint64, every bool) {
 
 // wait waits for the next event and returns it. When ctx ends first, the error is the cause of ctx; a failed read of
 // the event log is returned at once and not retried.
-func (c *cursor) wait(ctx context.Context) (Event, error) {
+func (c *cursor) wait(ctx context.Context) (client.Event, error) {
 	for {
 		ev, ok, more, err := c.next(ctx)
 		if ok || err != nil {
@@ -282,36 +278,5 @@ func (c *cursor) wait(ctx context.Context) (Event, error) {
 	}
 }
 
-// readEvent reads the first event with a sequence of seq or higher whose stored subject matches the pattern stored.
-// [errNone] means that there is none yet.
-func (e *eventFeed) readEvent(ctx context.Context, seq uint64, stored string) (Event, error) {
-	got, ok, err := e.client.EventFrom(ctx, seq, stored)
-	switch {
-	case err != nil:
-		return Event{}, err
-	case !ok:
-		return Event{}, errNone
-	}
-	return newEvent(got), nil
-}
-
-// newEvent converts an event of the event log.
-func newEvent(e client.Event) Event {
-	ev := Event{
-		Seq: e.Seq, Subject: e.Subject, From: e.From, Time: e.Time, Query: e.Query, Session: e.Session,
-		Payload: e.Body,
-	}
-	ev.ofRespondentB = isOfRespondentB(ev)
-	return ev
-}
-
 // storedPattern returns the stored subjects of a live subject from any account; "" is every event.
 func storedPattern(subject string) string { return "from.*." + cmp.Or(subject, ">") }
-
-// toClient converts an event for the functions of package client that read events.
-func (e Event) toClient() client.Event {
-	return client.Event{
-		Stream: client.EventLog, Seq: e.Seq, Subject: e.Subject, From: e.From, Time: e.Time,
-		Query: e.Query, Session: e.Session, Body: e.Payload,
-	}
-}

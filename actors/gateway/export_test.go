@@ -5,6 +5,7 @@ import (
 	"net/http/httptest"
 	"time"
 
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
 
@@ -59,7 +60,9 @@ func (g *Gateway) SetBodyTimeout(d time.Duration) { g.bodyTimeout = d }
 func (g *Gateway) SetOutcomeTimeout(d time.Duration) { g.outcomeTimeout = d }
 
 // IsOfRespondentB calls isOfRespondentB.
-func IsOfRespondentB(ev Event) bool { return isOfRespondentB(ev) }
+func IsOfRespondentB(ev Event) bool {
+	return isOfRespondentB(client.Event{Subject: ev.Subject, From: ev.From, Body: ev.Payload})
+}
 
 // CriticLate reports whether answers do not wait for a grade.
 func CriticLate(g *Gateway) bool { return g.criticLate.Load() }

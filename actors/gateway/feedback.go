@@ -147,7 +147,7 @@ func (g *Gateway) waitForOutcome(ctx context.Context, cur *cursor, rating *clien
 		if err != nil {
 			return nil, nil
 		}
-		reward, err := rating.Outcome(ev.toClient())
+		reward, err := rating.Outcome(ev)
 		var rejected *client.RejectedError
 		switch {
 		case errors.As(err, &rejected):

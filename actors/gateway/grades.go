@@ -23,20 +23,20 @@ type judgements struct {
 // add records the grade, comparison or reward of an event; other events are ignored. Only the accounts of critic and
 // reward count, and no grade or reward of another account's answer. A reward with a lower count than the recorded one
 // is ignored.
-func (j *judgements) add(ev Event) {
+func (j *judgements) add(ev client.Event) {
 	switch {
 	case ev.Subject == subjects.CritiqueResult.Name:
-		if c := client.ReadGrade(ev.toClient()); c != nil && c.RespondentID == j.respondent {
+		if c := client.ReadGrade(ev); c != nil && c.RespondentID == j.respondent {
 			j.grade = c
 		}
 	case ev.Subject == subjects.PairwiseResult.Name && ev.From == criticAccount:
 		var p subjects.Pairwise
-		if actor.DecodeStored(ev.Payload, &p) == nil {
+		if actor.DecodeStored(ev.Body, &p) == nil {
 			j.pairwise = &p
 		}
 	case ev.Subject == subjects.RewardEvent.Name && ev.From == rewardAccount:
 		var r subjects.Reward
-		if actor.DecodeStored(ev.Payload, &r) == nil && r.RespondentID == j.respondent &&
+		if actor.DecodeStored(ev.Body, &r) == nil && r.RespondentID == j.respondent &&
 			(j.reward == nil || r.Count >= j.reward.Count) {
 			j.reward = &r
 		}
@@ -84,7 +84,7 @@ const maxAnswerTimes = 256
 
 // trackCritic records the times of answers, and marks the critic as on time when a grade arrives within the configured
 // grade wait after its answer. Only the reader of the event feed may call it: answerTimes has no lock.
-func (g *Gateway) trackCritic(ev Event) {
+func (g *Gateway) trackCritic(ev client.Event) {
 	switch {
 	case slices.Contains(subjects.VisibleRespondents, ev.From) && ev.Subject == subjects.ResponseGeneration.Name:
 		g.answerTimes.add(ev.Query, ev.Time)
@@ -111,10 +111,10 @@ func (p *answerTimes) add(query string, at time.Time) {
 	}
 }
 
-// Bounds of the search for judgements of an earlier answer. Grade and comparison follow soon after the answer, and
-// ratings are rare.
+// Bounds of the search for judgements of an earlier answer. Grade and comparison follow soon after the answer, and a
+// reward after its feedback.
 const (
-	maxJudgementReads = 1000
+	maxJudgementReads = 100
 	judgementTimeout  = 2 * time.Second
 )
 
@@ -124,7 +124,7 @@ const (
 func (g *Gateway) findJudgements(ctx context.Context, query string, after uint64, into *judgements) {
 	ctx, cancel := g.withTimeout(ctx, judgementTimeout)
 	defer cancel()
-	search := func(stored string, found func() bool) {
+	search := func(after uint64, stored string, found func() bool) {
 		reads := 0
 		for ev, err := range g.client.EventsFrom(ctx, after+1, stored) {
 			if reads++; err != nil || reads > maxJudgementReads {
@@ -133,12 +133,17 @@ func (g *Gateway) findJudgements(ctx context.Context, query string, after uint64
 			if ev.Query != query {
 				continue
 			}
-			if into.add(newEvent(ev)); found() {
+			if into.add(ev); found() {
 				return
 			}
 		}
 	}
-	search(subjects.CritiqueResult.StoredBy(criticAccount), func() bool { return into.grade != nil })
-	search(subjects.PairwiseResult.StoredBy(criticAccount), func() bool { return into.pairwise != nil })
-	search(subjects.RewardEvent.StoredBy(rewardAccount), func() bool { return false }) // the last reward counts
+	search(after, subjects.CritiqueResult.StoredBy(criticAccount), func() bool { return into.grade != nil })
+	search(after, subjects.PairwiseResult.StoredBy(criticAccount), func() bool { return into.pairwise != nil })
+	at, indexed, err := g.client.AnswerPlace(ctx, query)
+	if err == nil && (at.Count > 0 || !indexed) {
+		search(max(after, at.Rated.Seq), subjects.RewardEvent.StoredBy(rewardAccount), func() bool {
+			return indexed && into.reward != nil && into.reward.Count >= at.Count
+		})
+	}
 }

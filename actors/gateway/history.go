@@ -53,7 +53,7 @@ func (g *Gateway) onHistory(w http.ResponseWriter, r *http.Request) error {
 		}
 		body.Last = ev.Seq
 		if query == "" || ev.Query == query {
-			body.Events, size = append(body.Events, ev), size+len(ev.Payload)
+			body.Events, size = append(body.Events, newEvent(ev)), size+len(ev.Body)
 		}
 	}
 	g.writeJSON(w, http.StatusOK, body)

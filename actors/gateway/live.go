@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
 
@@ -18,13 +19,13 @@ type broadcaster struct {
 
 // subscriber receives the live events that it wants.
 type subscriber struct {
-	want   func(Event) bool
+	want   func(client.Event) bool
 	events chan liveEvent
 }
 
 // liveEvent is a live event, with its token.
 type liveEvent struct {
-	Event
+	client.Event
 	delta *subjects.Delta // nil = a question
 }
 
@@ -33,7 +34,7 @@ const subscriberBuffer = 256
 
 // subscribe adds a subscriber to the events that want selects; want must not be nil and is called with the broadcaster
 // locked. While subscriberBuffer events wait unread, further ones are dropped silently. The caller must unsubscribe it.
-func (l *broadcaster) subscribe(want func(Event) bool) *subscriber {
+func (l *broadcaster) subscribe(want func(client.Event) bool) *subscriber {
 	n := &subscriber{want: want, events: make(chan liveEvent, subscriberBuffer)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,9 +73,9 @@ func (g *Gateway) onDelta(_ context.Context, in actor.Msg[subjects.Delta], _ act
 	if err != nil || len(in.Tokens) != 1 || subjects.CheckToken(in.Tokens[0]) != nil {
 		return nil // tokens may be dropped
 	}
-	g.live.publish(liveEvent{Event{
+	g.live.publish(liveEvent{client.Event{
 		Subject: in.Subject, Time: in.Time.UTC(), Query: in.Tokens[0], Session: in.Session,
-		Payload: body,
+		Body: body,
 	}, &in.Body})
 	return nil
 }
@@ -129,9 +130,9 @@ func (g *Gateway) onQuestion(_ context.Context, in actor.Msg[subjects.Query], _ 
 	if err != nil {
 		return err
 	}
-	ev := Event{
+	ev := client.Event{
 		Subject: in.Subject, Time: in.Time.UTC(), Query: firstToken(in.Query, in.Body.QueryID),
-		Session: firstToken(in.Session, in.Body.SessionID), Payload: body,
+		Session: firstToken(in.Session, in.Body.SessionID), Body: body,
 	}
 	if g.recent.isNew(ev.Subject, ev.Session, ev.Query) {
 		g.live.publish(liveEvent{Event: ev})

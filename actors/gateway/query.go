@@ -246,11 +246,11 @@ func (q Question) checkOptions() error {
 // storeQuestion stores the images of the question and then the question, also when the client disconnects meanwhile:
 // whether it is stored must be known. It returns the event without its sequence. The question of a client, which has a
 // place, is followed from then on. in must be validated.
-func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question, images [][]byte, p *place) (Event,
+func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question, images [][]byte, p *place) (client.Event,
 	error,
 ) {
 	if err := g.client.StoreImages(ctx, in.SessionID, images); err != nil {
-		return Event{}, storeFault(out, "an attached image", err)
+		return client.Event{}, storeFault(out, "an attached image", err)
 	}
 	body := subjects.Query{
 		SessionID: in.SessionID, QueryID: in.QueryID, Query: in.Query, Attachments: in.Attachments, Model: in.Model,
@@ -269,18 +269,18 @@ func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question,
 		if cur != nil {
 			cur.close()
 		}
-		return Event{}, storeFault(out, topic.Name, err)
+		return client.Event{}, storeFault(out, topic.Name, err)
 	}
 	if p != nil {
 		p.follow(cur, question{id: in.QueryID, session: in.SessionID, respondent: in.respondent()})
 	}
 	data, err := json.Marshal(body)
 	if err != nil {
-		return Event{}, fmt.Errorf("encoding the question: %w", err)
+		return client.Event{}, fmt.Errorf("encoding the question: %w", err)
 	}
-	return Event{
+	return client.Event{
 		Subject: topic.Name, From: g.Name(), Time: out.Now().UTC(), Query: in.QueryID, Session: in.SessionID,
-		Payload: data,
+		Body: data,
 	}, nil
 }
 
@@ -323,23 +323,23 @@ func explainDeadLetter(d *subjects.DeadLetter) *subjects.Fault {
 // answerRecord collects the events of one question, within bounds, and the judgements of its answer.
 type answerRecord struct {
 	judgements
-	events  []Event
+	events  []client.Event
 	bytes   int
 	dropped int
 }
 
 // add records an event and its judgement. Events of respondent B are ignored; events beyond logEvents or logBytes are
 // only counted as dropped, but their judgements are kept.
-func (c *answerRecord) add(ev Event) {
-	if ev.ofRespondentB {
+func (c *answerRecord) add(ev client.Event) {
+	if isOfRespondentB(ev) {
 		return
 	}
 	c.judgements.add(ev)
-	if len(c.events) >= logEvents || c.bytes+len(ev.Payload) > logBytes {
+	if len(c.events) >= logEvents || c.bytes+len(ev.Body) > logBytes {
 		c.dropped++
 		return
 	}
-	c.events, c.bytes = append(c.events, ev), c.bytes+len(ev.Payload)
+	c.events, c.bytes = append(c.events, ev), c.bytes+len(ev.Body)
 }
 
 // writeAnswer responds with the outcome of a question: 200 with the answer, 502 with it when it is empty because of an
@@ -372,7 +372,7 @@ func (g *Gateway) writeAnswer(w http.ResponseWriter, req *http.Request, q questi
 	for _, ev := range rec.events {
 		seconds = max(seconds, ev.Time.Sub(rec.events[0].Time).Seconds())
 		a.Events = append(a.Events, ev.Subject)
-		a.EventLog = append(a.EventLog, LogEntry{ev, seconds})
+		a.EventLog = append(a.EventLog, LogEntry{newEvent(ev), seconds})
 	}
 	if a.ToolCalls == nil {
 		a.ToolCalls = []subjects.ToolCall{}

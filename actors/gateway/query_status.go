@@ -62,20 +62,24 @@ func (g *Gateway) writeState(w http.ResponseWriter, r *http.Request, id string) 
 	return g.writeAnswer(w, r, q, end, &rec)
 }
 
-// findOutcome searches the answers, then the dead letters, behind the sequence q.since; 0 searches the whole event log.
-// [errNone] means that there is no outcome yet. When ctx ends the error is its cause.
+// findOutcome finds the answer to a question, else the dead letter behind the sequence q.since. [errNone] means that
+// there is no outcome yet. When ctx ends the error is its cause.
 func (g *Gateway) findOutcome(ctx context.Context, q question) (*client.Outcome, error) {
-	search := []string{subjects.DeadLetterEvent.StoredBy(subjects.Router)}
-	for _, who := range q.respondents() {
-		search = append([]string{subjects.ResponseGeneration.StoredBy(who)},
-			append(search, subjects.DeadLetterEvent.StoredBy(who))...)
+	end, err := g.findAnswer(ctx, q)
+	if end == nil && err == nil {
+		end, err = g.findDeadLetter(ctx, q)
 	}
-	for _, stored := range search {
-		for ev, err := range g.client.EventsFrom(ctx, q.since+1, stored) {
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return end, err
+}
+
+// findDeadLetter finds the dead letter of a question, or returns [errNone].
+func (g *Gateway) findDeadLetter(ctx context.Context, q question) (*client.Outcome, error) {
+	for _, who := range append([]string{subjects.Router}, q.respondents()...) {
+		for ev, err := range g.client.EventsFrom(ctx, q.since+1, subjects.DeadLetterEvent.StoredBy(who)) {
 			if err != nil {
-				if ctx.Err() != nil {
-					err = context.Cause(ctx)
-				}
 				return nil, err
 			}
 			if end, err := readOutcome(ev, q); end != nil || err != nil {
@@ -86,8 +90,38 @@ func (g *Gateway) findOutcome(ctx context.Context, q question) (*client.Outcome,
 	return nil, errNone
 }
 
+// findAnswer finds the answer to a question by the index of answers, or among those that are newer than the index; nil
+// when there is none. Without an index, because the reward actor does not run, it reads all answers.
+func (g *Gateway) findAnswer(ctx context.Context, q question) (*client.Outcome, error) {
+	at, indexed, err := g.client.AnswerPlace(ctx, q.id)
+	if err != nil {
+		return nil, err
+	}
+	if indexed {
+		ev, _, err := g.client.Event(ctx, at.Answer.Seq)
+		if err != nil {
+			return nil, err
+		}
+		if end, err := readOutcome(ev, q); end != nil || err != nil {
+			return end, err
+		}
+	}
+	for ev, err := range g.client.EventsBack(ctx, subjects.ResponseGeneration.Subscription()) {
+		if err != nil || ev.Seq <= q.since {
+			return nil, err
+		}
+		if end, err := readOutcome(ev, q); end != nil || err != nil {
+			return end, err
+		}
+		if _, indexed, err := g.client.AnswerPlace(ctx, ev.Query); err != nil || indexed {
+			return nil, err
+		}
+	}
+	return nil, nil
+}
+
 // readEventsOf passes the events of a question, up to the sequence last of its outcome, to onEvent.
-func (g *Gateway) readEventsOf(ctx context.Context, q question, last uint64, onEvent func(Event)) error {
+func (g *Gateway) readEventsOf(ctx context.Context, q question, last uint64, onEvent func(client.Event)) error {
 	cur := g.events.openCursor(ctx)
 	defer cur.close()
 	cur.at = q.since

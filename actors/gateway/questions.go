@@ -16,7 +16,7 @@ import (
 // asked is a stored question whose caller waits for its outcome.
 type asked struct {
 	question
-	stored Event // the question itself, without a sequence
+	stored client.Event // the question itself, without a sequence
 
 	cur    *cursor
 	tokens *subscriber
@@ -25,7 +25,7 @@ type asked struct {
 
 // sink hears of a question while its caller waits, in one goroutine. Both functions may be nil.
 type sink struct {
-	event func(Event)           // each stored event, the outcome included
+	event func(client.Event)    // each stored event, the outcome included
 	token func(liveEvent) error // each live token; an error ends the wait
 }
 
@@ -97,7 +97,7 @@ func (a *asked) hear(live *broadcaster, topics []subjects.Topic[subjects.Delta])
 		}
 		names = append(names, of.Name)
 	}
-	a.tokens = live.subscribe(func(ev Event) bool { return slices.Contains(names, ev.Subject) })
+	a.tokens = live.subscribe(func(ev client.Event) bool { return slices.Contains(names, ev.Subject) })
 	a.undo = append(a.undo, func() { live.unsubscribe(a.tokens) })
 	return nil
 }
@@ -128,7 +128,7 @@ func (c *cursor) awaitOutcome(ctx context.Context, q question, live <-chan liveE
 			if to.event != nil {
 				to.event(ev)
 			}
-			if end, err := readOutcome(ev.toClient(), q); end != nil || err != nil {
+			if end, err := readOutcome(ev, q); end != nil || err != nil {
 				return end, err
 			}
 			continue

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
 
@@ -18,7 +19,7 @@ const (
 // isOfRespondentB reports whether an event belongs to respondent B's answer and not to the one that the user sees: its
 // events, calls and results, memory operations, grade, and dead letters about them. Clients get these only on request.
 // A comparison of the two answers is shown, and so is every approval request, because only the user can decide it.
-func isOfRespondentB(ev Event) bool {
+func isOfRespondentB(ev client.Event) bool {
 	if ev.From == subjects.RespondentB {
 		return true
 	}
@@ -59,10 +60,10 @@ func deadLetterOfRespondentB(subject string) bool {
 }
 
 // payloadField returns a text field of the payload, "" when there is none.
-func payloadField(ev Event, field string) string {
+func payloadField(ev client.Event, field string) string {
 	var body map[string]json.RawMessage
 	var text string
-	if json.Unmarshal(ev.Payload, &body) != nil || json.Unmarshal(body[field], &text) != nil {
+	if json.Unmarshal(ev.Body, &body) != nil || json.Unmarshal(body[field], &text) != nil {
 		return ""
 	}
 	return text

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
 
@@ -26,22 +27,18 @@ type eventFilter struct {
 
 // matches reports whether the filter selects a stored event. An empty query, session or subject selects every one;
 // events of respondent B are selected only with respondentB.
-func (f eventFilter) matches(ev Event) bool {
-	if ev.ofRespondentB && !f.respondentB {
-		return false
-	}
+func (f eventFilter) matches(ev client.Event) bool {
 	if f.query != "" && ev.Query != f.query || f.session != "" && ev.Session != f.session {
 		return false
 	}
-	if f.subject == "" {
-		return true
+	if _, ok := subjects.Match(f.subject, ev.Subject); f.subject != "" && !ok {
+		return false
 	}
-	_, ok := subjects.Match(f.subject, ev.Subject)
-	return ok
+	return f.respondentB || !isOfRespondentB(ev)
 }
 
 // matchesLive reports whether the filter selects an event that is not stored. Deltas must be requested.
-func (f eventFilter) matchesLive(ev Event) bool {
+func (f eventFilter) matchesLive(ev client.Event) bool {
 	return (f.deltas || !strings.HasPrefix(ev.Subject, "response.")) && f.matches(ev)
 }
 
@@ -231,14 +228,14 @@ func (s *eventWriter) writeHeader() {
 
 // writeEvent buffers a stored event if the filter selects it. A gap in the event log before it is reported as lost
 // first, also for an event that is not selected. A stream that began at 0 has no gap.
-func (s *eventWriter) writeEvent(ev Event) {
+func (s *eventWriter) writeEvent(ev client.Event) {
 	if n := s.cursor.missing; n > 0 && ev.Seq > n+1 {
 		s.writef("%s", formatLost(ev.Seq-n, ev.Seq-1, tooOld))
 	}
 	if !s.filter.matches(ev) {
 		return
 	}
-	data, err := json.Marshal(ev)
+	data, err := json.Marshal(newEvent(ev))
 	if err != nil {
 		return
 	}
@@ -248,7 +245,7 @@ func (s *eventWriter) writeEvent(ev Event) {
 // writeLive writes and flushes an event that is not stored: a token as "delta", a question without a name. It has no
 // id, so the client's position stays.
 func (s *eventWriter) writeLive(l liveEvent) {
-	data, err := json.Marshal(l.Event)
+	data, err := json.Marshal(newEvent(l.Event))
 	if err != nil {
 		return
 	}
