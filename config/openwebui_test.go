@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -80,7 +81,7 @@ func TestOpenWebUI(t *testing.T) {
 	t.Log("picture of the page:", picture)
 
 	// The chat of the page is one session with both questions; titles, tags and follow-up questions began none.
-	sessions, err := user.Sessions(t.Context())
+	sessions, _, err := user.Sessions(t.Context(), math.MaxInt, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
