@@ -68,8 +68,8 @@ type Gateway struct {
 	credentials    *credentials
 	bodyTimeout    time.Duration
 	outcomeTimeout time.Duration
-	criticLate     atomic.Bool // see [Gateway.waitForGrade]
-	answerTimes    answerTimes
+	criticLate     atomic.Bool                  // see [Gateway.waitForGrade]
+	answerTimes    recentMap[string, time.Time] // of the latest answers, to measure the critic
 	clients        clientLimits
 	metrics        metricStore
 	runtimeMetrics prometheus.Collector

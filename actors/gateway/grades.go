@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"conclave/pkg/actor"
 	"conclave/pkg/client"
 	"conclave/subjects"
 )
@@ -24,22 +23,15 @@ type judgements struct {
 // reward count, and no grade or reward of another account's answer. A reward with a lower count than the recorded one
 // is ignored.
 func (j *judgements) add(ev client.Event) {
-	switch {
-	case ev.Subject == subjects.CritiqueResult.Name:
-		if c := client.ReadGrade(ev); c != nil && c.RespondentID == j.respondent {
-			j.grade = c
-		}
-	case ev.Subject == subjects.PairwiseResult.Name && ev.From == criticAccount:
-		var p subjects.Pairwise
-		if actor.DecodeStored(ev.Body, &p) == nil {
-			j.pairwise = &p
-		}
-	case ev.Subject == subjects.RewardEvent.Name && ev.From == rewardAccount:
-		var r subjects.Reward
-		if actor.DecodeStored(ev.Body, &r) == nil && r.RespondentID == j.respondent &&
-			(j.reward == nil || r.Count >= j.reward.Count) {
-			j.reward = &r
-		}
+	if c := client.ReadGrade(ev); c != nil && c.RespondentID == j.respondent {
+		j.grade = c
+	}
+	if p, _, ok := client.DecodeAs(ev, subjects.PairwiseResult); ok && ev.From == criticAccount {
+		j.pairwise = &p
+	}
+	if r, _, ok := client.DecodeAs(ev, subjects.RewardEvent); ok && ev.From == rewardAccount &&
+		r.RespondentID == j.respondent && (j.reward == nil || r.Count >= j.reward.Count) {
+		j.reward = &r
 	}
 }
 
@@ -73,12 +65,6 @@ func (g *Gateway) waitForGrade(ctx context.Context, cur *cursor, query string, w
 	}
 }
 
-// answerTimes are the times of the latest answers, to measure the critic. It is used by one goroutine.
-type answerTimes struct {
-	given map[string]time.Time
-	order []string
-}
-
 // maxAnswerTimes is the number of answers that are remembered.
 const maxAnswerTimes = 256
 
@@ -87,27 +73,11 @@ const maxAnswerTimes = 256
 func (g *Gateway) trackCritic(ev client.Event) {
 	switch {
 	case slices.Contains(subjects.VisibleRespondents, ev.From) && ev.Subject == subjects.ResponseGeneration.Name:
-		g.answerTimes.add(ev.Query, ev.Time)
+		g.answerTimes.put(ev.Query, ev.Time, maxAnswerTimes)
 	case ev.From == criticAccount && ev.Subject == subjects.CritiqueResult.Name:
-		if given, known := g.answerTimes.given[ev.Query]; known && ev.Time.Sub(given) <= g.cfg.GradeWait {
+		if given, known := g.answerTimes.values[ev.Query]; known && ev.Time.Sub(given) <= g.cfg.GradeWait {
 			g.criticLate.Store(false)
 		}
-	}
-}
-
-// add records the time of the answer to query, the last one when there are several. Beyond maxAnswerTimes the oldest
-// query is dropped.
-func (p *answerTimes) add(query string, at time.Time) {
-	if p.given == nil {
-		p.given = map[string]time.Time{}
-	}
-	if _, again := p.given[query]; !again {
-		p.order = append(p.order, query)
-	}
-	p.given[query] = at
-	if len(p.order) > maxAnswerTimes {
-		delete(p.given, p.order[0])
-		p.order = p.order[1:]
 	}
 }
 

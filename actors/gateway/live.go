@@ -97,8 +97,7 @@ const maxRecentQuestions = 1024
 // as its own message, and as the copy that every client of the user gets. The zero value is ready.
 type recentQuestions struct {
 	mu    sync.Mutex
-	order []string
-	known map[string]bool
+	known recentMap[string, bool]
 }
 
 // isNew remembers a question by its subject and ids, and reports whether it was not known. One without a query id is
@@ -110,17 +109,10 @@ func (r *recentQuestions) isNew(subject, session, query string) bool {
 	key := subject + " " + session + " " + query
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.known[key] {
+	if r.known.values[key] {
 		return false
 	}
-	if r.known == nil {
-		r.known = map[string]bool{}
-	}
-	if len(r.order) == maxRecentQuestions {
-		delete(r.known, r.order[0])
-		r.order = r.order[1:]
-	}
-	r.known[key], r.order = true, append(r.order, key)
+	r.known.put(key, true, maxRecentQuestions)
 	return true
 }
 

@@ -374,8 +374,7 @@ func decodeImages(ctx context.Context, urls []string) (list []subjects.Attachmen
 // only by the first request after its last answer, and messages that were said in two sessions continue neither.
 type conversationIndex struct {
 	mu    sync.Mutex
-	known map[[32]byte]*knownConversation
-	order [][32]byte
+	known recentMap[[32]byte, *knownConversation]
 }
 
 // knownConversation is the state of a session after an answer.
@@ -406,26 +405,18 @@ func digestConversation(scope string, messages []completionMessage) (out [32]byt
 func (x *conversationIndex) add(key [32]byte, session string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if c := x.known[key]; c != nil {
+	if c := x.known.values[key]; c != nil {
 		c.ambiguous = c.ambiguous || c.session != session
 		return
 	}
-	if x.known == nil {
-		x.known = map[[32]byte]*knownConversation{}
-	}
-	x.known[key] = &knownConversation{session: session}
-	x.order = append(x.order, key)
-	if len(x.order) > maxConversations {
-		delete(x.known, x.order[0])
-		x.order = x.order[1:]
-	}
+	x.known.put(key, &knownConversation{session: session}, maxConversations)
 }
 
 // find returns the session of a conversation, "" when it is not known.
 func (x *conversationIndex) find(key [32]byte) string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if c := x.known[key]; c != nil && !c.ambiguous {
+	if c := x.known.values[key]; c != nil && !c.ambiguous {
 		return c.session
 	}
 	return ""
@@ -435,7 +426,7 @@ func (x *conversationIndex) find(key [32]byte) string {
 func (x *conversationIndex) take(key [32]byte) string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	c := x.known[key]
+	c := x.known.values[key]
 	if c == nil || c.ambiguous || c.continued {
 		return ""
 	}
@@ -447,7 +438,7 @@ func (x *conversationIndex) take(key [32]byte) string {
 func (x *conversationIndex) putBack(key [32]byte) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if c := x.known[key]; c != nil {
+	if c := x.known.values[key]; c != nil {
 		c.continued = false
 	}
 }

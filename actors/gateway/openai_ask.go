@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"strings"
@@ -168,11 +167,7 @@ func (g *Gateway) newCompletionQuestion(r *http.Request, in completionRequest, m
 
 // writeNotice tells the client what an answer waits for, as thinking.
 func (o *completionWriter) writeNotice(ev client.Event) {
-	if !strings.HasPrefix(ev.Subject, "approval.request.") {
-		return
-	}
-	var a subjects.ApprovalRequest
-	if json.Unmarshal(ev.Body, &a) == nil {
+	if a, _ := client.ReadApproval(ev); a != nil {
 		_ = o.writeThinking("[" + a.Tool + " waits for your approval: run conclave approve, or open Approvals in the " +
 			"page]\n")
 	}

@@ -179,8 +179,7 @@ func (q question) respondents() []string {
 // log.
 type questionLog struct {
 	mu      sync.Mutex
-	known   map[string]question
-	order   []string
+	known   recentMap[string, question]
 	waiting map[string]bool // by query id: a client waits for the answer
 }
 
@@ -192,21 +191,14 @@ const maxAsked = 4096
 func (a *questionLog) add(q question) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.known == nil {
-		a.known, a.waiting = map[string]question{}, map[string]bool{}
-	}
 	if a.waiting[q.id] {
 		return false
 	}
+	if a.waiting == nil {
+		a.waiting = map[string]bool{}
+	}
 	a.waiting[q.id] = true
-	if _, again := a.known[q.id]; !again {
-		a.order = append(a.order, q.id)
-	}
-	a.known[q.id] = q
-	if len(a.order) > maxAsked {
-		delete(a.known, a.order[0])
-		a.order = a.order[1:]
-	}
+	a.known.put(q.id, q, maxAsked)
 	return true
 }
 
@@ -221,6 +213,6 @@ func (a *questionLog) release(id string) {
 func (a *questionLog) find(id string) (question, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	q, ok := a.known[id]
+	q, ok := a.known.values[id]
 	return q, ok
 }

@@ -148,17 +148,11 @@ func ReadApproval(e Event) (*subjects.ApprovalRequest, *subjects.ApprovalReply) 
 	if e.From != accountBroker {
 		return nil, nil
 	}
-	if words, ok := subjects.Match(subjects.ApprovalRequestEvent.LiveSubject(), e.Subject); ok {
-		var r subjects.ApprovalRequest
-		if e.Decode(&r) && r.ID == words[0] {
-			return &r, nil
-		}
+	if r, words, ok := DecodeAs(e, subjects.ApprovalRequestEvent); ok && r.ID == words[0] {
+		return &r, nil
 	}
-	if words, ok := subjects.Match(subjects.ApprovalDecisionEvent.LiveSubject(), e.Subject); ok {
-		var r subjects.ApprovalReply
-		if e.Decode(&r) && r.ID == words[0] {
-			return nil, &r
-		}
+	if r, words, ok := DecodeAs(e, subjects.ApprovalDecisionEvent); ok && r.ID == words[0] {
+		return nil, &r
 	}
 	return nil, nil
 }

@@ -391,7 +391,7 @@ func (e *ending) isAnswered() bool { return e.answer != nil && e.liveCopy }
 // neither found leaves end without one. A failed read is scheduled again after [retryPause]. Only the first failure is
 // kept, and it is delivered only when no answer follows within [untakenGrace].
 func (q *Query) readEnd(ctx context.Context, end *ending) {
-	res, fault, err := q.readLog(ctx)
+	res, fault, err := q.readLog(ctx, q.send)
 	end.reads.finish(err)
 	if res != nil && end.answer == nil {
 		end.answer, end.settled = res, time.After(deltaGrace)
@@ -409,6 +409,7 @@ func (q *Query) receive(m *nats.Msg, end *ending) {
 		return
 	}
 	e, ok := decodeLive(m)
+	output, _, isToolOutput := DecodeAs(e, subjects.ToolOutputEvent)
 	switch {
 	case !ok:
 	case e.Subject == q.deltaSubject || e.Subject == q.thinkingSubject:
@@ -417,23 +418,14 @@ func (q *Query) receive(m *nats.Msg, end *ending) {
 			q.started = true
 			q.send(Delta{d, e.Subject == q.thinkingSubject})
 		}
-	case e.Query == q.ID && isToolOutput(e.Subject):
-		var o subjects.ToolOutput
-		if e.Decode(&o) {
-			q.send(ToolOutput{o})
-		}
+	case e.Query == q.ID && isToolOutput:
+		q.send(ToolOutput{output})
 	case e.Query == q.ID && isStored(e.Subject):
 		end.reads.hint()
 		if e.Subject == subjects.ResponseGeneration.LiveSubject() && e.From == q.respondent {
 			end.liveCopy = true
 		}
 	}
-}
-
-// isToolOutput reports whether a subject is that of live output.
-func isToolOutput(subject string) bool {
-	_, ok := subjects.Match(subjects.ToolOutputEvent.Name, subject)
-	return ok
 }
 
 // missingActors pings all actors and names which of router and respondent did not answer, in this order; nil when both
@@ -467,11 +459,11 @@ func (q *Query) cancel(ctx context.Context) (*subjects.Fault, <-chan time.Time) 
 	return subjects.Faultf(subjects.CodeStopped, "stopped without a partial answer"), time.After(cancelGrace)
 }
 
-// readLog reads the events from q.next to the present end of the log, sends an update for each event of this query, and
-// advances q.next. It stops at the answer and returns it. A fault means that the question was given up and no answer
-// was read after it, also with an error; all nil means that the question has not ended yet. After an error it can be
-// called again and goes on where it failed.
-func (q *Query) readLog(ctx context.Context) (*subjects.Response, *subjects.Fault, error) {
+// readLog reads the events from q.next to the present end of the log, passes the update of each event of this query to
+// send, and advances q.next. It stops at the answer and returns it. A fault means that the question was given up and no
+// answer was read after it, also with an error; all nil means that the question has not ended yet. After an error it
+// can be called again and goes on where it failed.
+func (q *Query) readLog(ctx context.Context, send func(Update)) (*subjects.Response, *subjects.Fault, error) {
 	log, err := q.c.EventStatus(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -490,7 +482,9 @@ func (q *Query) readLog(ctx context.Context) (*subjects.Response, *subjects.Faul
 		case err != nil:
 			fault, q.started = subjects.Faultf(subjects.CodeMalformed, "%v", err), true
 		case end == nil:
-			q.report(e)
+			if u := q.readUpdate(e); u != nil {
+				send(u)
+			}
 		case end.Response != nil:
 			return end.Response, nil, nil
 		default:
@@ -524,87 +518,56 @@ func ReadOutcome(e Event, respondents ...string) (*Outcome, error) {
 		}
 		return &Outcome{Response: &r, From: e.From, Seq: e.Seq}, nil
 	}
-	if words, ok := subjects.Match(subjects.DeadLetterEvent.LiveSubject(), e.Subject); ok && len(words) == 1 {
-		var d subjects.DeadLetter
-		if e.Decode(&d) && subjects.IsFinalFailure(e.From, d) {
-			d.Actor = e.From
-			return &Outcome{Dead: &d, From: e.From, Seq: e.Seq}, nil
-		}
+	if d, _, ok := DecodeAs(e, subjects.DeadLetterEvent); ok && subjects.IsFinalFailure(e.From, d) {
+		d.Actor = e.From
+		return &Outcome{Dead: &d, From: e.From, Seq: e.Seq}, nil
 	}
 	return nil, nil
 }
 
-// report sends the update for one stored event of this query: a state or note of the generator, a tool call, its
-// result, an approval or its decision. A grade of the generator's answer is kept in q.grade and not sent. Dropped are
-// bodies that cannot be decoded, calls of other callers, and results of calls that were not reported. The caller has
-// compared the query id.
-func (q *Query) report(e Event) {
-	if words, ok := subjects.Match(subjects.AgentStateEvent.LiveSubject(), e.Subject); ok && words[0] == q.respondent {
-		var s subjects.AgentState
-		if e.Decode(&s) {
-			q.reportState(s, strings.Join(words, "."))
+// readUpdate returns the update of a stored event of this query, nil for none: a state or note of the respondent, a tool
+// call, its result, progress, an approval or its decision. A grade of the answer is kept in q.grade. There is none for
+// bodies that cannot be decoded, calls of other callers, results of calls that were not reported, and the note that a
+// grade has come, because the grade is reported. The caller has compared the query id.
+func (q *Query) readUpdate(e Event) Update {
+	if s, words, ok := DecodeAs(e, subjects.AgentStateEvent); ok && words[0] == q.respondent {
+		q.started = true
+		switch s.Code {
+		case "":
+			return State{s, strings.Join(words, ".")}
+		case subjects.NoteGraded:
+			return nil
 		}
-		return
+		return Note{subjects.Note{Code: s.Code, Text: s.Words}}
 	}
-	if _, ok := subjects.Match(subjects.DeliberationEvent.LiveSubject(), e.Subject); ok && e.From == q.respondent {
-		var d subjects.Deliberation
-		if q.started = true; e.Decode(&d) {
-			q.send(Deliberation{d})
-		}
-		return
+	if d, _, ok := DecodeAs(e, subjects.DeliberationEvent); ok && e.From == q.respondent {
+		q.started = true
+		return Deliberation{d}
 	}
-	if _, ok := subjects.Match(subjects.ToolRequestEvent.LiveSubject(), e.Subject); ok {
-		var r subjects.ToolRequest
-		if !e.Decode(&r) {
-			return
-		}
+	if r, _, ok := DecodeAs(e, subjects.ToolRequestEvent); ok {
 		// Another caller may use a tool under the id of this query; that is not the assistant's call.
 		if caller, _, _ := strings.Cut(r.Caller, "."); caller == q.respondent {
 			q.calls[r.CallID] = r.Tool
-			q.send(ToolCall{r})
+			return ToolCall{r}
 		}
-		return
 	}
-	if _, ok := subjects.Match(subjects.ToolResultEvent.LiveSubject(), e.Subject); ok {
-		var r subjects.ToolResult
-		if e.Decode(&r) && q.calls[r.CallID] == r.Tool {
-			q.send(ToolResult{r})
-		}
-		return
+	if r, _, ok := DecodeAs(e, subjects.ToolResultEvent); ok && q.calls[r.CallID] == r.Tool {
+		return ToolResult{r}
 	}
-	if _, ok := subjects.Match(subjects.TaskProgressEvent.LiveSubject(), e.Subject); ok {
-		var p subjects.TaskProgress
-		if e.Decode(&p) && p.TaskID == q.ID && e.From == q.respondent {
-			q.started = true
-			q.send(Progress{p})
-		}
-		return
+	if p, _, ok := DecodeAs(e, subjects.TaskProgressEvent); ok && p.TaskID == q.ID && e.From == q.respondent {
+		q.started = true
+		return Progress{p}
 	}
-	if c := ReadGrade(e); c != nil {
-		if c.QueryID == q.ID && c.RespondentID == q.respondent {
-			q.grade = c
-		}
-		return
+	if c := ReadGrade(e); c != nil && c.QueryID == q.ID && c.RespondentID == q.respondent {
+		q.grade = c
 	}
 	if asked, decided := ReadApproval(e); asked != nil {
 		q.started = true
-		q.send(ApprovalAsked{*asked})
+		return ApprovalAsked{*asked}
 	} else if decided != nil {
-		q.send(ApprovalDecided{*decided})
+		return ApprovalDecided{*decided}
 	}
-}
-
-// reportState sends a transition of the generator as [State], or as [Note] when it has a code. A note that a grade has
-// come is not sent, because the grade is. Either one means that a generator has started. agent is the one that changed.
-func (q *Query) reportState(s subjects.AgentState, agent string) {
-	q.started = true
-	switch s.Code {
-	case "":
-		q.send(State{s, agent})
-	case subjects.NoteGraded: // the grade itself is reported
-	default:
-		q.send(Note{subjects.Note{Code: s.Code, Text: s.Words}})
-	}
+	return nil
 }
 
 // receivePing reports whether m is a reply to the ping of the critic, and sets q.critic when that critic grades. One
@@ -640,7 +603,8 @@ func (q *Query) Grade(ctx context.Context, within time.Duration) *subjects.Criti
 		case <-q.status:
 			reads.hint()
 		case <-reads.due:
-			reads.finish(q.readGrade(ctx))
+			_, _, err := q.readLog(ctx, func(Update) {}) // nobody reads updates after the answer
+			reads.finish(err)
 			if q.grade != nil {
 				return q.grade
 			}
@@ -656,29 +620,11 @@ func (q *Query) Grade(ctx context.Context, within time.Duration) *subjects.Criti
 	}
 }
 
-// readGrade looks for the grade of the generator's answer from q.next to the present end of the log, and sets q.grade
-// and q.next. It does not wait. nil with q.grade unset means that there is no grade yet; after an error it can be
-// called again.
-func (q *Query) readGrade(ctx context.Context) error {
-	for e, err := range q.c.EventsFrom(ctx, q.next, subjects.CritiqueResult.StoredBy(accountCritic)) {
-		if err != nil {
-			return err
-		}
-		q.next = e.Seq + 1
-		if c := ReadGrade(e); c != nil && c.QueryID == q.ID && c.RespondentID == q.respondent {
-			q.grade = c
-			return nil
-		}
-	}
-	return nil
-}
-
 // ReadGrade decodes a stored grade. It is nil for any other event, a grade that another account than the critic's
 // published, and a body that cannot be decoded. e must come from the event log, where From is authoritative.
 func ReadGrade(e Event) *subjects.Critique {
-	var c subjects.Critique
-	if e.Subject != subjects.CritiqueResult.LiveSubject() || e.From != accountCritic || !e.Decode(&c) {
-		return nil
+	if c, _, ok := DecodeAs(e, subjects.CritiqueResult); ok && e.From == accountCritic {
+		return &c
 	}
-	return &c
+	return nil
 }

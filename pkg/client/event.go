@@ -33,6 +33,15 @@ type Event struct {
 // the body does not fit v.
 func (e Event) Decode(v any) bool { return actor.DecodeStored(e.Body, v) == nil }
 
+// DecodeAs decodes an event of a topic. words are the tokens of the topic's wildcards in the subject. It reports false
+// for an event of another topic, and for a body that does not fit.
+func DecodeAs[T any](e Event, t subjects.Topic[T]) (body T, words []string, ok bool) {
+	if words, ok = subjects.Match(t.LiveSubject(), e.Subject); ok {
+		ok = e.Decode(&body)
+	}
+	return body, words, ok
+}
+
 // Text is the body as text: the string itself when it is a JSON string, which may have line breaks, and the JSON
 // otherwise.
 func (e Event) Text() string {

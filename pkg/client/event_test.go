@@ -81,7 +81,7 @@ func TestReadGrade(t *testing.T) {
 		"without a respondent":                `{"query_id":"q1","score":5}`,
 	} {
 		q := &Query{ID: "q1", respondent: subjects.Generator, calls: map[string]string{}}
-		if q.report(Event{
+		if q.readUpdate(Event{
 			Subject: "critique.result", From: "critic", Query: "q1",
 			Body: json.RawMessage(body),
 		}); q.grade != nil {

@@ -117,18 +117,16 @@ func (r *Rating) Outcome(e Event) (*subjects.Reward, error) {
 	if e.From != accountReward || e.Query != r.Feedback.QueryID {
 		return nil, nil
 	}
-	if e.Subject == subjects.RewardEvent.LiveSubject() {
-		var v subjects.Reward
+	if v, _, ok := DecodeAs(e, subjects.RewardEvent); ok {
 		f := r.Feedback
-		if !e.Decode(&v) || v.QueryID != f.QueryID || v.Source != subjects.RewardUser ||
-			f.Thumb != 0 && v.Thumb != f.Thumb || f.Stars != 0 && v.Stars != f.Stars {
+		if v.QueryID != f.QueryID || v.Source != subjects.RewardUser || f.Thumb != 0 && v.Thumb != f.Thumb ||
+			f.Stars != 0 && v.Stars != f.Stars {
 			return nil, nil
 		}
 		return &v, nil
 	}
-	var d subjects.DeadLetter
-	if _, ok := subjects.Match(subjects.DeadLetterEvent.LiveSubject(), e.Subject); !ok || !e.Decode(&d) ||
-		d.SHA256 != r.digest {
+	d, _, ok := DecodeAs(e, subjects.DeadLetterEvent)
+	if !ok || d.SHA256 != r.digest {
 		return nil, nil
 	}
 	if _, ok := subjects.Match(subjects.UserFeedback.Received, d.Subject); !ok {
