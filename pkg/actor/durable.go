@@ -163,8 +163,9 @@ func (l *retryAfter) Unwrap() error { return l.error }
 
 // handlePulled handles one message of a consumer by the first of lanes that matches: acknowledged when handled or when
 // no lane matches, redelivered after RetryDelay or [RetryAfter] when its handler fails, a dead letter after
-// [subjects.MaxDeliver] attempts. A malformed message is rejected and not retried. Its acknowledgement deadline is
-// extended while the handler runs.
+// [subjects.MaxDeliver] attempts unless the shutdown ended the last one: the server decides then whether it is
+// delivered again. A malformed message is rejected and not retried. Its acknowledgement deadline is extended while the
+// handler runs.
 func (r *running) handlePulled(m jetstream.Msg, lanes []*routeRun) {
 	var l *routeRun
 	for _, x := range lanes {
@@ -223,7 +224,7 @@ func (r *running) handlePulled(m jetstream.Msg, lanes []*routeRun) {
 		}
 	default:
 		f := r.fault(in, err)
-		if in.attempt >= subjects.MaxDeliver {
+		if in.attempt >= subjects.MaxDeliver && r.ctx.Err() == nil { // an interrupted handler did not fail
 			r.writeDeadLetter(in, f.Code, fmt.Sprintf("failed after %d attempts: %s", in.attempt, f.Text))
 			_ = m.Term()
 			return

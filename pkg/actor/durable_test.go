@@ -145,6 +145,40 @@ func TestOnWritesDeadLetterAfterMaxDeliver(t *testing.T) {
 	}
 }
 
+// A handler that the shutdown interrupts fails at no attempt: its message is delivered after the next start, however
+// often that happens, and becomes no dead letter.
+func TestOnInterruptedByShutdownIsRedelivered(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	attempts := make(chan int, 1)
+	spec := (&testActor{name: "critic", routes: []actor.Route{actor.On(subjects.ResponseGeneration,
+		func(ctx context.Context, in answerMsg, _ actor.Out) error {
+			attempts <- in.Attempt
+			if in.Attempt > subjects.MaxDeliver+1 {
+				return nil
+			}
+			<-ctx.Done()
+			return fmt.Errorf("the work is interrupted: %w", context.Cause(ctx))
+		})}}).spec()
+	user := b.Connect("user")
+	letters := subscribe(t, user, "dead.critic")
+	publishResponse(t, newOut(t, b.Connect("generator")), "long")
+	for n := 1; n <= subjects.MaxDeliver+2; n++ {
+		s, err := actor.Supervise(t.Context(), spec, b.Dial,
+			actor.Config{RetryDelay: time.Millisecond, DrainTimeout: time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := receive(t, "the message", attempts); got != n {
+			t.Errorf("attempt %d, want %d", got, n)
+		}
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	}
+	expectNone(t, letters, user)
+}
+
 // A handler that returns a retry delay is retried after it, not after the default backoff.
 func TestOnRetryLater(t *testing.T) {
 	t.Parallel()
