@@ -14,6 +14,7 @@ import (
 	"conclave/pkg/agent"
 	"conclave/pkg/loop"
 	"conclave/pkg/model"
+	"conclave/pkg/respondent/conversation"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -96,21 +97,17 @@ func (t *turn) searchContext(ctx context.Context, by *agent.Agent, found *agent.
 	return nil
 }
 
-// Bounds of the conversation.
-const (
-	maxPast         = 200 // query ids of dropped turns, kept to recognize duplicates
-	maxConversation = 700 << 10
-	maxHistoryText  = 4 << 10 // bytes of one question or answer that personas are given
-)
+// maxHistoryText bounds one question or answer that personas are given, in bytes.
+const maxHistoryText = 4 << 10
 
 // loadHistory reads the conversation before the question: the turns of the assistant, which the committee may read, and
 // the committee's own, by time. It fails when its own conversation cannot be read.
 func (t *turn) loadHistory(ctx context.Context) error {
-	own, _, err := readConversation(ctx, t.out.Store(subjects.StateBucket(name)), t.sessionID)
+	own, _, err := conversation.Read(ctx, t.out.Store(subjects.StateBucket(name)), t.sessionID)
 	if err != nil {
 		return errors.Join(errNotStored, err)
 	}
-	said, _, err := readConversation(ctx, t.out.Store(subjects.StateBucket(subjects.Generator)), t.sessionID)
+	said, _, err := conversation.Read(ctx, t.out.Store(subjects.StateBucket(subjects.Generator)), t.sessionID)
 	if err != nil {
 		t.out.LogError(fmt.Errorf("reading the conversation with the assistant: %w", err))
 		t.addNote(subjects.NoteNoHistory, "the conversation with the assistant could not be read; this answer does "+
@@ -127,20 +124,4 @@ func (t *turn) loadHistory(ctx context.Context) error {
 			model.Message{Role: model.Assistant, Content: text.Clip(p.Answer, maxHistoryText)})
 	}
 	return nil
-}
-
-// readConversation reads the conversation of a session; one that does not exist is empty, with revision 0.
-func readConversation(ctx context.Context, store actor.Store, session string) (subjects.Conversation, uint64, error) {
-	c := subjects.Conversation{SessionID: session, Turns: []subjects.Turn{}}
-	data, rev, err := store.Get(ctx, subjects.ConversationKey(session))
-	switch {
-	case errors.Is(err, actor.ErrNotFound):
-		return c, 0, nil
-	case err != nil:
-		return c, 0, err
-	}
-	if err := json.Unmarshal(data, &c); err != nil {
-		return c, 0, fmt.Errorf("reading the conversation of session %s: %w", session, err)
-	}
-	return c, rev, nil
 }

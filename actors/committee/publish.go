@@ -3,15 +3,13 @@ package committee
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
 	"slices"
 	"strings"
 	"time"
 
-	"conclave/pkg/actor"
 	"conclave/pkg/agent"
 	"conclave/pkg/loop"
+	"conclave/pkg/respondent/conversation"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -124,8 +122,7 @@ func addContribution(r *subjects.Response, c contribution) {
 }
 
 // storeConversation adds the published answer to the committee's conversation, once, and then makes the record of the
-// turn small: it stays to recognize a duplicate. It retries against concurrent writers and fails with CodeBusy after 8
-// attempts.
+// turn small: it stays to recognize a duplicate.
 func (t *turn) storeConversation(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
@@ -133,61 +130,20 @@ func (t *turn) storeConversation(ctx context.Context) error {
 	if p == nil {
 		return errNotOwner
 	}
-	r := p.Response
-	added := subjects.Turn{
-		QueryID: r.QueryID, Query: r.Query, Answer: r.Answer, Respondent: name,
-		Model: text.Clip(r.Model, maxModel), Partial: r.Partial, Labels: r.Labels, Time: t.out.Now().UTC(),
-	}
-	for _, a := range r.Attachments {
-		a.Text = text.Clip(a.Text, 200)
-		added.Attachments = append(added.Attachments, a)
-	}
-	if r.Error != nil {
-		added.Error = r.Error.Code
-	}
 	store := t.out.Store(subjects.StateBucket(name))
-	for range 8 {
-		c, rev, err := readConversation(ctx, store, t.sessionID)
-		if err != nil {
-			return err
-		}
-		if !c.Answered(added.QueryID) {
-			data, err := appendTurn(c, added, t.c.cfg.Turns)
-			if err != nil {
-				return err
-			}
-			_, err = store.Put(ctx, subjects.ConversationKey(t.sessionID), data, rev)
-			switch {
-			case errors.Is(err, actor.ErrChanged):
-				continue
-			case err != nil:
-				return err
-			}
-		}
-		return t.update(ctx, "turn.finish", func(r *record) {
-			*r = record{
-				SessionID: r.SessionID, QueryID: r.QueryID, Owner: r.Owner, Began: r.Began, Published: true,
-				Finished: true,
-			}
-		})
+	c, rev, err := conversation.Read(ctx, store, t.sessionID)
+	if err != nil {
+		return err
 	}
-	return subjects.Faultf(subjects.CodeBusy, "storing the conversation: others kept changing it; it is retried later")
-}
-
-// appendTurn returns the encoded conversation with a turn added and the oldest turns dropped beyond most and beyond
-// maxConversation bytes. Labels of dropped turns stay.
-func appendTurn(c subjects.Conversation, added subjects.Turn, most int) ([]byte, error) {
-	added.Query = text.Clip(added.Query, maxQuestion)
-	c.Turns, c.Updated, c.Labels, c.Deleted = append(c.Turns, added), added.Time, c.Labels.Join(added.Labels), false
-	for {
-		data, err := json.Marshal(c)
-		if err != nil {
-			return nil, err
-		}
-		if len(c.Turns) <= most && (len(data) <= maxConversation || len(c.Turns) == 1) {
-			return data, nil
-		}
-		c.Past, c.Dropped = append(c.Past, c.Turns[0].QueryID), c.Dropped+1
-		c.Turns, c.Past = c.Turns[1:], c.Past[max(0, len(c.Past)-maxPast):]
+	added := conversation.NewTurn(p.Response, t.out.Now().UTC())
+	added.Respondent = name
+	if _, _, _, err = conversation.Append(ctx, store, c, rev, func() subjects.Turn { return added },
+		t.c.cfg.Turns); err != nil {
+		return err
 	}
+	return t.update(ctx, "turn.finish", func(r *record) {
+		*r = record{
+			SessionID: r.SessionID, QueryID: r.QueryID, Owner: r.Owner, Began: r.Began, Published: true, Finished: true,
+		}
+	})
 }

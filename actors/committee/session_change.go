@@ -2,10 +2,10 @@ package committee
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/respondent/conversation"
 	"conclave/subjects"
 )
 
@@ -21,19 +21,12 @@ func (c *Committee) onSessionChange(ctx context.Context, in actor.Msg[subjects.S
 			"makes no other change")
 	}
 	store := out.Store(subjects.StateBucket(name))
-	conv, rev, err := readConversation(ctx, store, q.SessionID)
+	conv, rev, err := conversation.Read(ctx, store, q.SessionID)
 	n := len(conv.Turns) + conv.Dropped
 	if err != nil || n == 0 {
 		return subjects.SessionChanged{SessionID: q.SessionID, Change: q.Change}, err
 	}
-	past := conv.Past
-	for _, t := range conv.Turns {
-		past = append(past, t.QueryID)
-	}
-	data, err := json.Marshal(subjects.Conversation{
-		SessionID: q.SessionID, Turns: []subjects.Turn{},
-		Past: past[max(0, len(past)-maxPast):], Updated: out.Now().UTC(), Deleted: true,
-	})
+	data, err := conversation.Erase(conv, out.Now().UTC())
 	if err != nil {
 		return none, err
 	}

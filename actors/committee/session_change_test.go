@@ -5,6 +5,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/actor/actortest"
+	"conclave/pkg/respondent/conversation"
 	"conclave/subjects"
 )
 
@@ -33,7 +34,7 @@ func TestSessionDelete(t *testing.T) {
 	if got, err := change("s1", subjects.SessionDelete); err != nil || got.Turns != 0 {
 		t.Errorf("again: %+v %v", got, err)
 	}
-	conv, _, err := readConversation(t.Context(), w.Out().Store(subjects.StateBucket(name)), "s1")
+	conv, _, err := conversation.Read(t.Context(), w.Out().Store(subjects.StateBucket(name)), "s1")
 	if err != nil || len(conv.Turns) != 0 || !conv.Deleted || !conv.Answered("q1") {
 		t.Errorf("%+v %v", conv, err)
 	}

@@ -61,19 +61,6 @@ func frameAttachments(all []subjects.Attachment, nonce string) string {
 	return strings.Join(frames, "\n\n")
 }
 
-// maxAttachmentStart bounds the text of an attachment that the conversation keeps for views, in bytes.
-const maxAttachmentStart = 200
-
-// shortenAttachments returns the attachments with at most most bytes of each text. The slice is not modified.
-func shortenAttachments(all []subjects.Attachment, most int) []subjects.Attachment {
-	var out []subjects.Attachment
-	for _, a := range all {
-		a.Text = text.Clip(a.Text, most)
-		out = append(out, a)
-	}
-	return out
-}
-
 // noteAttachments notes, for the user, what is treated as untrusted content.
 func (t *turn) noteAttachments() {
 	for _, a := range t.record.Attachments {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"conclave/pkg/firewall"
+	"conclave/pkg/respondent/conversation"
 	"conclave/subjects"
 )
 
@@ -130,7 +131,7 @@ func TestLargeAttachmentsAreRejectedAndLabelled(t *testing.T) {
 	}
 	r := w.onlyResponse()
 	if len(w.asked) != 0 || r.Error == nil || r.Error.Code != subjects.CodeTooLarge ||
-		r.Labels.Trust != subjects.Untrusted || len(r.Attachments[0].Text) > maxAttachmentStart+len("...") {
+		r.Labels.Trust != subjects.Untrusted || len(r.Attachments[0].Text) > conversation.MaxAttachmentStart+len("...") {
 		t.Errorf("asked %d times, response %+v", len(w.asked), r)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"conclave/pkg/bus/bustest"
 	"conclave/pkg/model"
 	"conclave/pkg/model/wire"
+	"conclave/pkg/respondent/conversation"
 	"conclave/subjects"
 )
 
@@ -174,7 +175,7 @@ func (w *busHarness) nextAnswer() subjects.Response {
 func (w *busHarness) awaitConversation(session string, n int) subjects.Conversation {
 	w.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
-		c, _, err := readConversation(w.t.Context(), w.user.Store(bucket), session)
+		c, _, err := conversation.Read(w.t.Context(), w.user.Store(bucket), session)
 		if err == nil && len(c.Turns) == n {
 			return c
 		}

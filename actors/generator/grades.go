@@ -12,6 +12,7 @@ import (
 	"text/template"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/respondent/conversation"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -77,7 +78,7 @@ func (g *Generator) storeGrades(ctx context.Context, out actor.Out, session, que
 		}
 		if try > 0 || !hot {
 			var err error
-			if c, rev, err = readConversation(ctx, store, session); err != nil {
+			if c, rev, err = conversation.Read(ctx, store, session); err != nil {
 				return err
 			}
 		}
@@ -93,7 +94,7 @@ func (g *Generator) storeGrades(ctx context.Context, out actor.Out, session, que
 		}
 		next, changed := applyGrades(c, at, *add)
 		if changed {
-			data, err := encodeJSON(next)
+			data, err := actor.EncodeValue(next)
 			if err != nil || len(data) > maxRecord {
 				g.pendingGrades.remove(key, *add)
 				return errors.Join(err, fmt.Errorf("storing a grade of query %s: its conversation is too large", query))

@@ -11,6 +11,7 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/actor/actortest"
 	"conclave/pkg/model"
+	"conclave/pkg/respondent/conversation"
 	"conclave/subjects"
 )
 
@@ -218,7 +219,7 @@ func (w *harness) onlyResponse() subjects.Response {
 
 func (w *harness) conversation(session string) subjects.Conversation {
 	w.t.Helper()
-	c, _, err := readConversation(w.t.Context(), w.Out().Store(bucket), session)
+	c, _, err := conversation.Read(w.t.Context(), w.Out().Store(bucket), session)
 	if err != nil {
 		w.t.Fatal(err)
 	}

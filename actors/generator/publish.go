@@ -8,7 +8,7 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/agent"
 	"conclave/pkg/loop"
-	"conclave/pkg/text"
+	"conclave/pkg/respondent/conversation"
 	"conclave/subjects"
 )
 
@@ -77,48 +77,30 @@ func (t *turn) publish(ctx context.Context) error {
 }
 
 // storeConversation adds the turn to the conversation, once, and caches the session. It retries against concurrent
-// writers: a summary, a grade, or a process that has taken over the turn. After 8 attempts it fails with CodeBusy.
+// writers: a summary, a grade, or a process that has taken over the turn.
 func (t *turn) storeConversation(ctx context.Context) error {
-	r := t.record.Publish.Response
-	added := subjects.Turn{
-		QueryID: r.QueryID, Query: r.Query, Messages: t.record.Publish.Messages, Answer: r.Answer,
-		Model:   text.Clip(r.Model, 200),
-		Partial: r.Partial, Labels: r.Labels, Time: t.out.Now().UTC(),
-		Attachments: shortenAttachments(r.Attachments, maxAttachmentStart),
-		Attached:    frameAttachments(t.record.Attachments, t.record.Nonce),
-	}
-	if r.Error != nil {
-		added.Error = r.Error.Code
-	}
-	c, rev := t.loaded.conversation, t.loaded.conversationRev
-	for range 8 {
-		if c.Answered(added.QueryID) {
-			t.cacheSession(ctx, c, rev, 0)
-			return nil
-		}
+	added := conversation.NewTurn(t.record.Publish.Response, t.out.Now().UTC())
+	added.Messages = t.record.Publish.Messages
+	added.Attached = frameAttachments(t.record.Attachments, t.record.Nonce)
+	next := func() subjects.Turn {
 		added.Grades = t.g.pendingGrades.get(gradeKey(t.sessionID, added.QueryID))
-		next, data, err := appendTurn(c, added, t.g.cfg.Turns)
-		if err != nil {
-			return err
-		}
-		now, err := t.store.Put(ctx, subjects.ConversationKey(t.sessionID), data, rev)
-		switch {
-		case err == nil:
-			t.shrinkRecord(ctx)
-			t.cacheSession(ctx, next, now, len(data))
-			// grades that came during the write
-			if err := t.g.storeGrades(ctx, t.out, t.sessionID, added.QueryID); err != nil {
-				t.out.LogError(err)
-			}
-			return nil
-		case !errors.Is(err, actor.ErrChanged):
-			return err
-		}
-		if c, rev, err = readConversation(ctx, t.store, t.sessionID); err != nil {
-			return err
+		return added
+	}
+	c, rev, size, err := conversation.Append(ctx, t.store, t.loaded.conversation, t.loaded.conversationRev, next,
+		t.g.cfg.Turns)
+	if err != nil {
+		return err
+	}
+	if size > 0 {
+		t.shrinkRecord(ctx)
+	}
+	t.cacheSession(ctx, c, rev, size)
+	if size > 0 { // grades that came during the write
+		if err := t.g.storeGrades(ctx, t.out, t.sessionID, added.QueryID); err != nil {
+			t.out.LogError(err)
 		}
 	}
-	return subjects.Faultf(subjects.CodeBusy, "storing the conversation: others kept changing it; it is retried later")
+	return nil
 }
 
 // shrinkRecord makes a large record of a finished turn small: the conversation holds the answer, and the record of a
@@ -127,7 +109,7 @@ func (t *turn) shrinkRecord(ctx context.Context) {
 	t.resultMu.Lock()
 	r := t.record
 	t.resultMu.Unlock()
-	if data, err := encodeJSON(r); err == nil && len(data) < maxFinishedRecord {
+	if data, err := actor.EncodeValue(r); err == nil && len(data) < maxFinishedRecord {
 		return
 	}
 	t.record = turnRecord{QueryID: r.QueryID, Owner: r.Owner, Stage: r.Stage, Try: r.Try, Began: r.Began}
@@ -161,7 +143,7 @@ func (t *turn) awaitOtherOwner(ctx context.Context) error {
 	wait, cancel := context.WithTimeout(ctx, t.g.cfg.Wall)
 	defer cancel()
 	for {
-		c, _, err := readConversation(wait, t.store, t.sessionID)
+		c, _, err := conversation.Read(wait, t.store, t.sessionID)
 		if err == nil && c.Answered(t.query.QueryID) {
 			return nil
 		}

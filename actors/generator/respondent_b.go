@@ -7,6 +7,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/agent"
+	"conclave/pkg/respondent/conversation"
 	"conclave/subjects"
 )
 
@@ -35,7 +36,7 @@ func (g *Generator) isTooOld(in actor.Msg[subjects.Query], out actor.Out) bool {
 func (t *turn) userConversation(ctx context.Context, own subjects.Conversation) subjects.Conversation {
 	ctx, cancel := context.WithTimeout(ctx, agent.LookupTimeout)
 	defer cancel()
-	c, _, err := readConversation(ctx, t.out.Store(subjects.StateBucket(subjects.Generator)), t.sessionID)
+	c, _, err := conversation.Read(ctx, t.out.Store(subjects.StateBucket(subjects.Generator)), t.sessionID)
 	if err != nil {
 		t.out.LogError(fmt.Errorf("reading the user's conversation: %w", err))
 		t.addNote(subjects.NoteNoHistory, "the conversation could not be read; this answer does not use it")

@@ -10,6 +10,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/model"
+	"conclave/pkg/respondent/conversation"
 	"conclave/subjects"
 )
 
@@ -52,7 +53,7 @@ func (w *harness) chats() (out []subjects.ChatRequest) {
 // storeConversation stores a conversation in the generator's bucket.
 func (w *harness) storeConversation(c subjects.Conversation) {
 	w.t.Helper()
-	data, err := encodeJSON(c)
+	data, err := actor.EncodeValue(c)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -286,7 +287,7 @@ func TestRespondentBKeepsFewTurns(t *testing.T) {
 	if n := len(w.responses()); n != 8 {
 		t.Errorf("%d answers", n)
 	}
-	own, _, err := readConversation(t.Context(), w.Out().Store("state_respondent_b"), "s1")
+	own, _, err := conversation.Read(t.Context(), w.Out().Store("state_respondent_b"), "s1")
 	if err != nil || len(own.Turns) != respondentBTurns || own.Summary != "" || !own.Answered("b0") {
 		t.Errorf("it keeps %d turns, %q, %v", len(own.Turns), own.Summary, err)
 	}

@@ -5,8 +5,10 @@ import (
 	"slices"
 	"strings"
 
+	"conclave/pkg/actor"
 	"conclave/pkg/firewall"
 	"conclave/pkg/loop"
+	"conclave/pkg/respondent/conversation"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -126,13 +128,13 @@ func shrinkResponse(r subjects.Response) subjects.Response {
 	for i, shrink := range []func(){
 		results(4 << 10),
 		func() { r.Thinking = text.Clip(r.Thinking, 16<<10) },
-		func() { r.Attachments = shortenAttachments(r.Attachments, 4<<10) },
+		func() { r.Attachments = conversation.ShortenAttachments(r.Attachments, 4<<10) },
 		func() { r.Query = text.Clip(r.Query, 16<<10) },
 		results(256),
 		func() { r.Answer = text.Clip(r.Answer, 32<<10) },
 		func() { r.ToolCalls = []subjects.ToolCall{} },
 	} {
-		if data, err := encodeJSON(r); err == nil && len(data) <= maxResponse {
+		if data, err := actor.EncodeValue(r); err == nil && len(data) <= maxResponse {
 			break
 		}
 		if i == 0 {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"conclave/pkg/actor"
 	"conclave/pkg/loop"
 	"conclave/pkg/model"
 	"conclave/subjects"
@@ -34,14 +35,14 @@ func TestResponseIsShrunk(t *testing.T) {
 				[]subjects.ToolCall{{Tool: strings.Repeat("t", 1000), Result: strings.Repeat("y", 1000)}}, 1000),
 		},
 	} {
-		before, _ := encodeJSON(r)
+		before, _ := actor.EncodeValue(r)
 		got := shrinkResponse(r)
-		data, err := encodeJSON(got)
+		data, err := actor.EncodeValue(got)
 		if err != nil || len(data) > maxResponse || !slices.Contains(noteCodes(got.Notes), subjects.NoteRecordCut) ||
 			got.Answer == "" {
 			t.Errorf("%s: %v, %d bytes, notes %v", name, err, len(data), got.Notes)
 		}
-		if after, _ := encodeJSON(r); string(after) != string(before) {
+		if after, _ := actor.EncodeValue(r); string(after) != string(before) {
 			t.Errorf("%s: the original was changed", name)
 		}
 	}

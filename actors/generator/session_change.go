@@ -8,6 +8,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/attachment"
+	"conclave/pkg/respondent/conversation"
 	"conclave/subjects"
 )
 
@@ -68,7 +69,7 @@ func (g *Generator) deleteConversation(ctx context.Context, out actor.Out, sessi
 		return 0, err
 	}
 	if s.recordRev != 0 {
-		data, err := encodeJSON(turnRecord{})
+		data, err := actor.EncodeValue(turnRecord{})
 		if err != nil {
 			return 0, err
 		}
@@ -77,14 +78,7 @@ func (g *Generator) deleteConversation(ctx context.Context, out actor.Out, sessi
 		}
 	}
 	for {
-		for len(c.Branches) > 0 {
-			c = dropOldestBranch(c)
-		}
-		past := removeOldestTurns(c, len(c.Turns)).Past
-		data, err := encodeJSON(subjects.Conversation{
-			SessionID: session, Turns: []subjects.Turn{}, Past: past,
-			Updated: out.Now().UTC(), Deleted: true,
-		})
+		data, err := conversation.Erase(c, out.Now().UTC())
 		if err != nil {
 			return 0, err
 		}
@@ -93,7 +87,7 @@ func (g *Generator) deleteConversation(ctx context.Context, out actor.Out, sessi
 			break
 		}
 		// A grade of the last answer may be stored at any time.
-		fresh, rev, rerr := readConversation(ctx, store, session)
+		fresh, rev, rerr := conversation.Read(ctx, store, session)
 		if !errors.Is(err, actor.ErrChanged) || rerr != nil || !sameTurns(c, fresh) {
 			return 0, err
 		}
@@ -145,9 +139,9 @@ func (g *Generator) branchConversation(ctx context.Context, out actor.Out, q sub
 			"turns before it were summarized")
 	}
 	n := len(c.Turns) - at
-	c = setTurnsAside(c, at)
+	c = conversation.SetAside(c, at)
 	c.Turns, c.Updated = append(c.Turns, next...), out.Now().UTC()
-	data, err := encodeJSON(c)
+	data, err := actor.EncodeValue(c)
 	if err == nil {
 		_, err = out.Store(g.bucket()).Put(ctx, subjects.ConversationKey(q.SessionID), data, s.conversationRev)
 	}

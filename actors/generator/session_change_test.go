@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"conclave/pkg/actor"
 	"conclave/pkg/actor/actortest"
 	"conclave/pkg/client"
 	"conclave/subjects"
@@ -97,7 +98,7 @@ func TestSessionChangeRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	running, err := encodeJSON(turnRecord{QueryID: "q2", Query: "running", Stage: stageWorking, Written: w.Out().Now()})
+	running, err := actor.EncodeValue(turnRecord{QueryID: "q2", Query: "running", Stage: stageWorking, Written: w.Out().Now()})
 	if err != nil {
 		t.Fatal(err)
 	}

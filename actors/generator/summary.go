@@ -11,6 +11,7 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/loop"
 	"conclave/pkg/model/wire"
+	"conclave/pkg/respondent/conversation"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -132,9 +133,9 @@ func (g *Generator) summarizeTurns(ctx context.Context, out actor.Out, session s
 	}
 	store := out.Store(g.bucket())
 	for {
-		next := removeOldestTurns(c, n)
+		next := conversation.RemoveOldest(c, n)
 		next.Summary, next.Summarized, next.Updated = text.Clip(summary, 16<<10), c.Summarized+n, out.Now().UTC()
-		data, err := encodeJSON(next)
+		data, err := actor.EncodeValue(next)
 		if err != nil {
 			return err
 		}
@@ -146,7 +147,7 @@ func (g *Generator) summarizeTurns(ctx context.Context, out actor.Out, session s
 			break
 		}
 		// A grade is often stored just now: it comes soon after an answer, as a summary does.
-		fresh, at, rerr := readConversation(ctx, store, session)
+		fresh, at, rerr := conversation.Read(ctx, store, session)
 		if !errors.Is(err, actor.ErrChanged) || rerr != nil || !sameTurns(c, fresh) {
 			return err
 		}

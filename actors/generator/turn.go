@@ -14,6 +14,7 @@ import (
 	"conclave/pkg/loop"
 	"conclave/pkg/model"
 	"conclave/pkg/model/wire"
+	"conclave/pkg/respondent/conversation"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -156,11 +157,11 @@ func (t *turn) adoptRecord(s sessionState) {
 		}
 		t.adoptAttachments()
 	}
-	t.record.Labels = t.record.Labels.Join(joinLabels(t.prior)).Join(labelAttachments(t.record.Attachments)).
+	t.record.Labels = t.record.Labels.Join(conversation.Labels(t.prior)).Join(labelAttachments(t.record.Attachments)).
 		Join(agent.LabelQuestion(t.query, t.sessionID))
 	if t.isQueryTooLong() {
 		t.record.Query, t.record.Attachments = text.Clip(t.record.Query, 16<<10),
-			shortenAttachments(t.record.Attachments, maxAttachmentStart)
+			conversation.ShortenAttachments(t.record.Attachments, conversation.MaxAttachmentStart)
 	}
 	t.record.Owner, t.record.Try = t.out.NewID(), t.attempt
 }
@@ -170,7 +171,7 @@ func (t *turn) adoptRecord(s sessionState) {
 const maxQuestion = 128 << 10
 
 func (t *turn) isQueryTooLong() bool {
-	data, err := encodeJSON(subjects.Query{Query: t.query.Query, Attachments: t.query.Attachments})
+	data, err := actor.EncodeValue(subjects.Query{Query: t.query.Query, Attachments: t.query.Attachments})
 	return err != nil || len(data) > maxQuestion
 }
 

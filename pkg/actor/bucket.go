@@ -101,7 +101,7 @@ func (b Bucket[T]) Load(ctx context.Context, out Out, key string) (v Versioned[T
 // failed write wraps [ErrNotStored], with [ErrChanged] when another writer was first and [ErrTooLarge] over MaxSize.
 // The write lies between the steps step/before and step/after. Pending events are not published: see [Bucket.Update].
 func (b Bucket[T]) Store(ctx context.Context, out Out, step, key string, v Versioned[T]) (Versioned[T], error) {
-	data, err := encodeValue(v.Value)
+	data, err := EncodeValue(v.Value)
 	if err != nil {
 		return v, fmt.Errorf("encoding %s for %s: %w", key, b.Name, err)
 	}
@@ -121,8 +121,8 @@ func (b Bucket[T]) Store(ctx context.Context, out Out, step, key string, v Versi
 	return v, nil
 }
 
-// encodeValue encodes a value as JSON without escaping <, > and &, which values are full of.
-func encodeValue(v any) ([]byte, error) {
+// EncodeValue encodes a value as JSON without escaping <, > and &, which values are full of.
+func EncodeValue(v any) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)
