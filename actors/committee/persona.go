@@ -3,7 +3,6 @@ package committee
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,7 +10,6 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/agent"
-	"conclave/pkg/firewall"
 	"conclave/pkg/loop"
 	"conclave/pkg/model"
 	"conclave/pkg/model/wire"
@@ -61,8 +59,8 @@ func (t *turn) newVoice(p Persona, round int, closing bool, earlier []contributi
 	}
 	v.agent = t.newAgent(fmt.Sprintf("%s %s %d", t.owner, v.token, round), &v.found)
 	v.agent.OnClipped = func(tool string) {
-		t.emitState(v.token, subjects.AgentState{Code: loop.NoteClipped, Words: "a result of " + tool +
-			" was clipped for the model"})
+		t.emitState(subjects.AgentState{Code: loop.NoteClipped, Words: "a result of " + tool +
+			" was clipped for the model"}, v.token)
 	}
 	return v
 }
@@ -205,7 +203,7 @@ func (v *voice) onReply(c subjects.ChatChunk) {
 func (v *voice) addNote(code, words string) {
 	if n := (subjects.Note{Code: code, Text: words}); !slices.Contains(v.notes, n) {
 		v.notes = append(v.notes, n)
-		v.t.emitState(v.token, subjects.AgentState{Code: code, Words: text.Clip(words, 1<<10)})
+		v.t.emitState(subjects.AgentState{Code: code, Words: text.Clip(words, 1<<10)}, v.token)
 	}
 }
 
@@ -218,20 +216,20 @@ func (v *voice) hooks(ctx context.Context) loop.Hooks {
 	h := loop.Hooks{
 		Generating: func(step int) {
 			flush()
-			v.t.emitState(v.token, subjects.AgentState{To: "GENERATING", Event: "START_GENERATION", Step: step})
+			v.t.emitState(subjects.AgentState{To: "GENERATING", Event: "START_GENERATION", Step: step}, v.token)
 		},
 		Reading: func(step int, r model.Reading) {
-			v.t.emitState(v.token, subjects.AgentState{
+			v.t.emitState(subjects.AgentState{
 				To: "GENERATING", Step: step,
 				Reading: &subjects.PromptReading{Tokens: r.Tokens, Millis: r.Expected.Milliseconds(), Whole: r.Whole},
-			})
+			}, v.token)
 		},
 		Interim: func(step int, interim string) {
 			flush()
-			v.t.emitState(v.token, subjects.AgentState{To: "GENERATING", Step: step, Words: text.Clip(interim, 4<<10)})
+			v.t.emitState(subjects.AgentState{To: "GENERATING", Step: step, Words: text.Clip(interim, 4<<10)}, v.token)
 		},
 		Started: func(step int, _ model.Call, _ string) {
-			v.t.emitState(v.token, subjects.AgentState{To: "WAITING_FOR_TOOL", Event: "DISPATCH_TOOL", Step: step})
+			v.t.emitState(subjects.AgentState{To: "WAITING_FOR_TOOL", Event: "DISPATCH_TOOL", Step: step}, v.token)
 		},
 		Note: func(n loop.Note) { v.addNote(n.Code, n.Text) },
 	}
@@ -300,25 +298,9 @@ func (v *voice) joinLabels(l *subjects.Labels) *subjects.Labels {
 // traceCalls lists the first calls of a contribution, each result cut to size bytes and arguments without credentials.
 func (v *voice) traceCalls(s loop.State, most, size int) (out []subjects.ToolCall) {
 	for _, d := range s.Finished[:min(most, len(s.Finished))] {
-		out = append(out, newToolCall(v.agent.CallID(d.Call.ID), d, size))
+		out = append(out, v.agent.RecordCall(d, size, maxTracedResult))
 	}
 	return out
-}
-
-// newToolCall is a call in the record of an answer. Arguments that are too long, or no valid JSON without their
-// credentials, are left out.
-func newToolCall(id string, d loop.FinishedCall, size int) subjects.ToolCall {
-	c := subjects.ToolCall{
-		CallID: id, Tool: d.Call.Name, Result: text.Clip(d.Result.Text, size), Layer: d.Layer,
-		Ephemeral: d.Result.Ephemeral,
-	}
-	if args, _ := firewall.Redact(string(d.Call.Arguments)); len(args) <= maxTracedResult && json.Valid([]byte(args)) {
-		c.Args = json.RawMessage(args)
-	}
-	if d.Result.Fault != "" {
-		c.Error = subjects.Faultf(d.Result.Fault, "%s", text.Clip(d.Result.Text, size))
-	}
-	return c
 }
 
 // abilities are those of a persona's model that matter here, with the window of the assistant. Tools means that it

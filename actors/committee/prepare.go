@@ -82,10 +82,8 @@ func (t *turn) searchContext(ctx context.Context, by *agent.Agent, found *agent.
 		}
 		call := model.Call{ID: recallTool, Name: recallTool, Arguments: args}
 		res := by.RecallOwn(ctx, call)
-		c.Calls = append(c.Calls, newToolCall(by.CallID(call.ID), loop.FinishedCall{
-			Call: call, Layer: loop.LayerRecall,
-			Result: res,
-		}, maxTracedResult))
+		c.Calls = append(c.Calls, by.RecordCall(loop.FinishedCall{Call: call, Layer: loop.LayerRecall, Result: res},
+			maxTracedResult, maxTracedResult))
 		if res.Fault == "" && len(c.Text)+len(res.Text) <= maxContext {
 			c.Text = strings.TrimSpace(c.Text + "\n\n" + res.Text)
 		}

@@ -30,7 +30,7 @@ func (t *turn) storeAnswer(ctx context.Context, s loop.State, last *closed, err 
 	t.setState(statePublishing, "PUBLISH", 0)
 	p := &pendingAnswer{Response: t.buildResponse(s, last, err), ResponseID: t.out.NewID(), DialogID: t.out.NewID()}
 	if f := p.Response.Error; f != nil {
-		t.emitState("", subjects.AgentState{To: t.state, Code: f.Code, Words: f.Text})
+		t.emitState(subjects.AgentState{To: t.state, Code: f.Code, Words: f.Text})
 	}
 	return t.update(ctx, "turn.answer", func(r *record) {
 		if r.Answer != nil {

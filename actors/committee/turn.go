@@ -216,7 +216,7 @@ func (t *turn) runRound(ctx context.Context, personas []Persona, round int) erro
 func (t *turn) setState(to, event string, step int) {
 	from := t.state
 	t.state = to
-	t.emitState("", subjects.AgentState{From: from, To: to, Event: event, Step: step})
+	t.emitState(subjects.AgentState{From: from, To: to, Event: event, Step: step})
 }
 
 // addNote adds a note to the answer, once, and publishes it now.
@@ -229,23 +229,12 @@ func (t *turn) addNote(code, words string) {
 	}
 	t.mu.Unlock()
 	if !known {
-		t.emitState("", subjects.AgentState{To: t.state, Code: code, Words: words})
+		t.emitState(subjects.AgentState{To: t.state, Code: code, Words: words})
 	}
 }
 
-// emitState publishes a state of the committee, or of a persona by its token, without waiting: it is a view of the
-// turn, and a failure is only logged.
-func (t *turn) emitState(persona string, s subjects.AgentState) {
-	path := []string{name}
-	if persona != "" {
-		path = append(path, persona)
-	}
+// emitState publishes a state of the committee, or of a persona by its token.
+func (t *turn) emitState(s subjects.AgentState, persona ...string) {
 	s.SessionID, s.QueryID = t.sessionID, t.query.QueryID
-	topic, err := subjects.AgentStateEvent.With(path...)
-	if err == nil {
-		err = actor.EmitAsync(context.Background(), t.out, topic, s)
-	}
-	if err != nil {
-		t.out.LogError(err)
-	}
+	agent.EmitState(t.out, s, append([]string{name}, persona...)...)
 }

@@ -86,7 +86,7 @@ func (c *Critic) gradeOnce(ctx context.Context, out actor.Out, a answer) error {
 // gradeAnswer has one answer judged. It returns an error only for a failure that a retry may overcome; after any other,
 // and at the last attempt, the critique has no score, and Ungraded says why.
 func (c *Critic) gradeAnswer(ctx context.Context, out actor.Out, a answer) (subjects.Critique, error) {
-	agent.EmitState(out, name, agent.StateGrading, a.SessionID, a.QueryID)
+	agent.EmitState(out, subjects.AgentState{SessionID: a.SessionID, QueryID: a.QueryID, To: agent.StateGrading}, name)
 	begun := out.Now()
 	g := subjects.Critique{
 		SessionID: a.SessionID, QueryID: a.QueryID, RespondentID: a.from, Persona: a.persona, Round: a.round,

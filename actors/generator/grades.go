@@ -109,7 +109,7 @@ func (g *Generator) storeGrades(ctx context.Context, out actor.Out, session, que
 		}
 		g.sessions.replaceOlder(session, next, rev)
 		if changed {
-			g.emitGraded(ctx, out, session, query)
+			g.emitSessionNote(out, session, query, subjects.NoteGraded, "the grade is stored with the answer")
 		}
 		if g.pendingGrades.remove(key, *add) {
 			return nil
@@ -120,20 +120,6 @@ func (g *Generator) storeGrades(ctx context.Context, out actor.Out, session, que
 		out.LogError(fmt.Errorf("storing a grade of query %s: others kept changing its conversation", query))
 	}
 	return nil
-}
-
-// emitGraded publishes, without waiting, that the grades of a turn are stored. A failure is only logged.
-func (g *Generator) emitGraded(ctx context.Context, out actor.Out, session, query string) {
-	topic, err := subjects.AgentStateEvent.With(g.name)
-	if err == nil {
-		err = actor.EmitAsync(ctx, out.WithIDs(session, query), topic, subjects.AgentState{
-			SessionID: session, QueryID: query, To: string(idle), Code: subjects.NoteGraded,
-			Words: "the grade is stored with the answer",
-		})
-	}
-	if err != nil {
-		out.LogError(err)
-	}
 }
 
 // applyGrades merges grades into the turn at index at, which must exist, and reports whether that changes it. The turns

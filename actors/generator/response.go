@@ -1,12 +1,10 @@
 package generator
 
 import (
-	"encoding/json"
 	"slices"
 	"strings"
 
 	"conclave/pkg/actor"
-	"conclave/pkg/firewall"
 	"conclave/pkg/loop"
 	"conclave/pkg/respondent/conversation"
 	"conclave/pkg/text"
@@ -41,15 +39,7 @@ func (t *turn) buildResponse(s loop.State, err error) subjects.Response {
 		r.Labels = &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}
 	}
 	for _, d := range t.finishedCalls(s) {
-		c := subjects.ToolCall{
-			CallID: t.caller().CallID(d.Call.ID), Tool: d.Call.Name,
-			Args: redactArguments(d.Call.Arguments), Result: d.Result.Text, Layer: d.Layer,
-			Ephemeral: d.Result.Ephemeral,
-		}
-		if d.Result.Fault != "" {
-			c.Error = subjects.Faultf(d.Result.Fault, "%s", text.Clip(d.Result.Text, 1<<10))
-		}
-		r.ToolCalls = append(r.ToolCalls, c)
+		r.ToolCalls = append(r.ToolCalls, t.caller().RecordCall(d, maxRecord, maxRecord))
 	}
 	for _, n := range s.Notes {
 		r.Notes = append(r.Notes, subjects.Note{Code: n.Code, Text: n.Text})
@@ -90,19 +80,6 @@ func noteFailedCalls(calls []loop.FinishedCall) (notes []subjects.Note) {
 		})
 	}
 	return notes
-}
-
-// redactArguments removes credentials from the arguments of a call, so that an event may hold them. nil = the redacted
-// arguments are not valid JSON any more and are left out.
-func redactArguments(args json.RawMessage) json.RawMessage {
-	text, hidden := firewall.Redact(string(args))
-	switch {
-	case hidden == 0:
-		return args
-	case !json.Valid([]byte(text)):
-		return nil
-	}
-	return json.RawMessage(text)
 }
 
 // maxReference bounds a reference answer, in bytes.

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/agent"
 	"conclave/pkg/attachment"
 	"conclave/pkg/respondent/conversation"
 	"conclave/subjects"
@@ -94,8 +95,8 @@ func (g *Generator) deleteConversation(ctx context.Context, out actor.Out, sessi
 		c, s.conversationRev = fresh, rev
 	}
 	g.sessions.remove(session)
-	return n, g.emitSessionNote(ctx, out, session, subjects.NoteDeleted,
-		fmt.Sprintf("%d turns were deleted by the user", n))
+	g.emitSessionNote(out, session, "", subjects.NoteDeleted, fmt.Sprintf("%d turns were deleted by the user", n))
+	return n, nil
 }
 
 // compactConversation replaces all turns but the last by a summary, and returns their number; 0 when there is only one.
@@ -149,18 +150,14 @@ func (g *Generator) branchConversation(ctx context.Context, out actor.Out, q sub
 		return 0, err
 	}
 	g.sessions.remove(q.SessionID)
-	return n, g.emitSessionNote(ctx, out, q.SessionID, subjects.NoteBranched, fmt.Sprintf("%d turns were set aside "+
-		"by the user", n))
+	g.emitSessionNote(out, q.SessionID, "", subjects.NoteBranched, fmt.Sprintf("%d turns were set aside by the user",
+		n))
+	return n, nil
 }
 
-// emitSessionNote publishes a note about a session that belongs to no question.
-func (g *Generator) emitSessionNote(ctx context.Context, out actor.Out, session, code, words string) error {
-	topic, err := subjects.AgentStateEvent.With(g.name)
-	if err != nil {
-		return err
-	}
-	return actor.EmitAsync(ctx, out, topic, subjects.AgentState{
-		SessionID: session, To: string(idle), Code: code,
-		Words: words,
-	})
+// emitSessionNote publishes a note about a session, or about an answered question of it.
+func (g *Generator) emitSessionNote(out actor.Out, session, query, code, words string) {
+	agent.EmitState(out.WithIDs(session, query), subjects.AgentState{
+		SessionID: session, QueryID: query, To: string(idle), Code: code, Words: words,
+	}, g.name)
 }

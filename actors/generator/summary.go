@@ -153,8 +153,9 @@ func (g *Generator) summarizeTurns(ctx context.Context, out actor.Out, session s
 		}
 		c, rev = fresh, at
 	}
-	return g.emitSessionNote(ctx, out, session, subjects.NoteCompacted, fmt.Sprintf("%d turns were summarized to "+
-		"make room", n))
+	g.emitSessionNote(out, session, "", subjects.NoteCompacted, fmt.Sprintf("%d turns were summarized to make room",
+		n))
+	return nil
 }
 
 // sameTurns reports whether two conversations differ in their grades at most.

@@ -332,7 +332,7 @@ func (t *turn) agent(ctx context.Context) loop.Agent {
 		System:   t.g.systemPrompt(),
 		Plain:    &cfg.System,
 		Tools:    t.discoverTools(ctx),
-		Calls:    t.callMode(),
+		Calls:    agent.CallMode(t.role),
 		Question: t.describeQuestion(),
 		Stream:   cfg.Stream && t.role.Stream,
 		Limits:   cfg.loopLimits(),
@@ -353,18 +353,6 @@ func (t *turn) agent(ctx context.Context) loop.Agent {
 		a.Hedge.SearchTool = "" // it must be offered
 	}
 	return a
-}
-
-// callMode is how the model of this turn calls tools. A model that the user chose for this question is not known; the
-// loop falls back when it does not support tool calls.
-func (t *turn) callMode() loop.CallMode {
-	switch {
-	case t.role.Calls != "":
-		return loop.CallMode(t.role.Calls)
-	case t.role.Tools:
-		return loop.CallNative
-	}
-	return loop.CallText
 }
 
 // noteChunk notes a reply of the built-in demo model, and notices of the model actor. c is the last chunk of a reply.
@@ -503,14 +491,8 @@ func (t *turn) emitState(s subjects.AgentState) {
 	if t.g.isRespondentB && s.Event == "" {
 		return
 	}
-	topic, err := subjects.AgentStateEvent.With(t.g.name)
-	if err != nil {
-		return
-	}
 	s.SessionID, s.QueryID = t.sessionID, t.query.QueryID
-	if err := actor.EmitAsync(context.Background(), t.out, topic, s); err != nil {
-		t.out.LogError(err)
-	}
+	agent.EmitState(t.out, s, t.g.name)
 }
 
 // recordFirstToken records how long a model call took to its first token. Further tokens of the call change nothing.

@@ -10,7 +10,6 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/agent"
-	"conclave/pkg/firewall"
 	"conclave/pkg/loop"
 	"conclave/pkg/model"
 	"conclave/pkg/model/wire"
@@ -228,18 +227,7 @@ func toolCalls(w *worker, r workRecord) (out []subjects.ToolCall) {
 	}
 	a := w.agentOf(r.Child)
 	for _, d := range r.State.Finished {
-		args, hidden := firewall.Redact(string(d.Call.Arguments))
-		c := subjects.ToolCall{
-			CallID: a.CallID(d.Call.ID), Tool: d.Call.Name, Args: d.Call.Arguments,
-			Result: text.Clip(d.Result.Text, 512), Layer: d.Layer, Ephemeral: d.Result.Ephemeral,
-		}
-		if c.Args = json.RawMessage(args); hidden > 0 && !json.Valid(c.Args) || len(args) > 2<<10 {
-			c.Args = nil
-		}
-		if d.Result.Fault != "" {
-			c.Error = subjects.Faultf(d.Result.Fault, "%s", text.Clip(d.Result.Text, 512))
-		}
-		out = append(out, c)
+		out = append(out, a.RecordCall(d, 512, 2<<10))
 	}
 	return out
 }

@@ -357,12 +357,6 @@ func (t *task) emitProgress(p subjects.TaskProgress) {
 
 // emitState publishes a state of the orchestrator, or of an agent below it.
 func (t *task) emitState(s subjects.AgentState, path ...string) {
-	topic, err := subjects.AgentStateEvent.With(append([]string{subjects.Orchestrator}, path...)...)
-	if err == nil {
-		s.SessionID, s.QueryID = t.session, t.id
-		err = actor.EmitAsync(context.Background(), t.out, topic, s)
-	}
-	if err != nil {
-		t.out.LogError(err)
-	}
+	s.SessionID, s.QueryID = t.session, t.id
+	agent.EmitState(t.out, s, append([]string{subjects.Orchestrator}, path...)...)
 }

@@ -265,7 +265,7 @@ func (w *worker) runLoop(ctx context.Context) error {
 	}
 	a := loop.Agent{
 		Chat:    wire.Client{Out: w.t.out, Role: role, Hint: w.subtask.Hint, Timeout: cfg.Wall},
-		RunTool: w.agent.RunTool, System: readPrompt(w.subtask.Agent), Tools: tools, Calls: callMode(info),
+		RunTool: w.agent.RunTool, System: readPrompt(w.subtask.Agent), Tools: tools, Calls: agent.CallMode(info),
 		Question: w.subtask.Instructions,
 		Stream:   info.Stream, Limits: cfg.loopLimits(w.t.tokensLeft()), Settings: settingsFile, Now: w.t.out.Now,
 		NewID: w.t.out.NewID,
@@ -321,17 +321,6 @@ func roleOf(agentType string) string {
 		return subjects.RoleCoder
 	}
 	return subjects.RoleAssistant
-}
-
-// callMode is how a model calls tools.
-func callMode(r subjects.RoleModel) loop.CallMode {
-	switch {
-	case r.Calls != "":
-		return loop.CallMode(r.Calls)
-	case r.Tools:
-		return loop.CallNative
-	}
-	return loop.CallText
 }
 
 // taskMessage is the first message to the agent, behind the system prompt, which is the same for every subtask: the

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -102,6 +103,22 @@ func (a *Agent) CallID(id string) string {
 	}
 	sum := sha256.Sum256([]byte(of))
 	return hex.EncodeToString(sum[:16])
+}
+
+// RecordCall is a finished call in the record of an answer, with at most mostResult bytes of its result. Credentials in
+// its arguments are removed; arguments of more than mostArgs bytes, or no valid JSON without them, are left out.
+func (a *Agent) RecordCall(d loop.FinishedCall, mostResult, mostArgs int) subjects.ToolCall {
+	c := subjects.ToolCall{
+		CallID: a.CallID(d.Call.ID), Tool: d.Call.Name, Result: text.Clip(d.Result.Text, mostResult), Layer: d.Layer,
+		Ephemeral: d.Result.Ephemeral,
+	}
+	if args, _ := firewall.Redact(string(d.Call.Arguments)); len(args) <= mostArgs && json.Valid([]byte(args)) {
+		c.Args = json.RawMessage(args)
+	}
+	if d.Result.Fault != "" {
+		c.Error = subjects.Faultf(d.Result.Fault, "%s", text.Clip(d.Result.Text, min(mostResult, 2<<10)))
+	}
+	return c
 }
 
 // unavailableText is the result of a tool that timed out.

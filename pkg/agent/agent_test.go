@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"conclave/pkg/actor/actortest"
+	"conclave/pkg/loop"
 	"conclave/pkg/model"
 	"conclave/subjects"
 )
@@ -148,5 +149,31 @@ func TestSpawnedAgentCallsUnderItsPath(t *testing.T) {
 	if grandchild, _, err := child.Spawn(t.Context(), subjects.SpawnRequest{Type: "researcher"}); err != nil ||
 		!slices.Equal(grandchild.Path, []string{"coder-1", "researcher-2"}) {
 		t.Errorf("%+v %v", grandchild, err)
+	}
+}
+
+// The record of a call holds no credentials from its arguments, and is bounded.
+func TestRecordCall(t *testing.T) {
+	t.Parallel()
+	token := "ghp_0123456789abcdefghijklmnopqrstuvwxyz"
+	for in, want := range map[string]string{
+		`{"query":"fish"}`:                            `{"query":"fish"}`,
+		`{"content":"` + token + `"}`:                 "",
+		`{"a":["x","` + token + ` y"]}`:               "",
+		`{"long":"` + strings.Repeat("x", 200) + `"}`: "",
+		`no JSON`: "",
+	} {
+		c := (&Agent{Session: "s", Query: "q"}).RecordCall(loop.FinishedCall{
+			Call:   model.Call{ID: "c1", Name: "fs_read", Arguments: json.RawMessage(in)},
+			Result: loop.Result{Text: strings.Repeat("y", 100), Fault: subjects.CodeTool},
+		}, 10, 100)
+		got := string(c.Args)
+		if strings.Contains(got, token) || want != "" && got != want || got != "" && !json.Valid([]byte(got)) ||
+			len(got) > 100 {
+			t.Errorf("%s: %s", in, got)
+		}
+		if len(c.Result) > 20 || c.Error == nil || c.Error.Code != subjects.CodeTool || len(c.Error.Text) > 20 {
+			t.Errorf("%+v", c)
+		}
 	}
 }

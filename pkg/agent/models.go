@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/loop"
 	"conclave/subjects"
 )
 
@@ -63,4 +64,16 @@ func (m *Models) list(ctx context.Context, out actor.Out) []subjects.RoleModel {
 	defer m.mu.Unlock()
 	m.roles, m.at = list.Roles, out.Now()
 	return list.Roles
+}
+
+// CallMode is how the model of a role calls tools. A model that the user chose for a question is not known; the loop
+// falls back when it does not support tool calls.
+func CallMode(r subjects.RoleModel) loop.CallMode {
+	switch {
+	case r.Calls != "":
+		return loop.CallMode(r.Calls)
+	case r.Tools:
+		return loop.CallNative
+	}
+	return loop.CallText
 }

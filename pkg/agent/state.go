@@ -14,15 +14,12 @@ const (
 	StateStoring   = "STORING"   // memory; ends with memory.stored
 )
 
-// EmitState publishes a state of an actor without waiting: it is a view of the work, and a failure is only logged. The
-// ids of out are those of the question.
-func EmitState(out actor.Out, name, to, session, query string) {
-	topic, err := subjects.AgentStateEvent.With(name)
+// EmitState publishes a state of an actor, or of an agent below it, without waiting: it is a view of the work, and a
+// failure is only logged. path is the name of the actor and the agents below it. The ids of out are those of s.
+func EmitState(out actor.Out, s subjects.AgentState, path ...string) {
+	topic, err := subjects.AgentStateEvent.With(path...)
 	if err == nil {
-		err = actor.EmitAsync(context.Background(), out, topic, subjects.AgentState{
-			SessionID: session, QueryID: query,
-			To: to,
-		})
+		err = actor.EmitAsync(context.Background(), out, topic, s)
 	}
 	if err != nil {
 		out.LogError(err)
