@@ -12,12 +12,12 @@ package committee
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"sync"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/agent"
+	"conclave/pkg/respondent"
 	"conclave/subjects"
 )
 
@@ -26,16 +26,28 @@ const name = subjects.Committee
 
 // Committee is the actor. Several may run: they share the questions.
 type Committee struct {
+	respondent.Respondent[record]
 	cfg      Config
-	cancels  agent.Cancellations
 	sessions sessionLocks
 }
 
 // New returns a committee. cfg must be valid, and the prompt of each persona set: see [Config.WithPrompts].
-func New(cfg Config) *Committee { return &Committee{cfg: cfg} }
-
-// Name implements [actor.Actor].
-func (c *Committee) Name() string { return name }
+func New(cfg Config) *Committee {
+	c := &Committee{cfg: cfg}
+	c.Respondent = respondent.Respondent[record]{
+		Account: name, Bucket: records, Key: func(_, query string) string { return recordKey(query) },
+		Fields: func(r *record) respondent.Fields {
+			return respondent.Fields{
+				QueryID: &r.QueryID, Owner: &r.Owner, Stalled: &r.Stalled, Written: &r.Written, Pending: &r.Answer,
+			}
+		},
+		New: func(t *respondent.Turn[record]) respondent.Work[record] {
+			return &turn{Turn: t, c: c, labels: agent.LabelQuestion(t.Query, t.Session)}
+		},
+		Patience: cfg.Wall,
+	}
+	return c
+}
 
 // Describe implements [actor.Describer].
 func (c *Committee) Describe() (metadata map[string]string) {
@@ -50,38 +62,19 @@ func (c *Committee) Describe() (metadata map[string]string) {
 func (c *Committee) Routes() []actor.Route {
 	return []actor.Route{
 		actor.On(subjects.TurnCommittee, c.onTurn, actor.Workers(4)),
-		actor.Subscribe(subjects.QueryCancel, c.onCancel),
+		actor.Subscribe(subjects.QueryCancel, c.OnCancel),
 		actor.Serve(subjects.SessionChangeCommittee, c.onSessionChange, actor.Workers(1)),
 	}
 }
 
-// onTurn answers one question. It returns nil when the answer is stored, also when it was stored before or by another
-// process. It rejects a message without a session and a query id: only the router publishes turns. Any other error has
-// the message delivered again; on the last attempt the answer says that it failed.
+// onTurn answers one question, after those of its session before it.
 func (c *Committee) onTurn(ctx context.Context, in actor.Msg[subjects.Query], out actor.Out) error {
-	if len(in.Tokens) != 1 || subjects.CheckToken(in.Tokens[0]) != nil || subjects.CheckToken(in.Body.QueryID) != nil {
-		return subjects.Faultf(subjects.CodeMalformed, "a turn needs a valid session and query id; only the router "+
-			"publishes turns")
-	}
-	unlock, err := c.sessions.lock(ctx, in.Tokens[0])
+	unlock, err := c.sessions.lock(ctx, strings.Join(in.Tokens, "."))
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	t := c.newTurn(in, out)
-	err = t.run(ctx)
-	if errors.Is(err, errNotOwner) {
-		return t.awaitOtherOwner(ctx)
-	}
-	return err
-}
-
-// onCancel cancels a query that is running here, or that will.
-func (c *Committee) onCancel(_ context.Context, in actor.Msg[subjects.Cancel], _ actor.Out) error {
-	if len(in.Tokens) == 1 && subjects.CheckToken(in.Tokens[0]) == nil {
-		c.cancels.Cancel(in.Tokens[0])
-	}
-	return nil
+	return c.OnTurn(ctx, in, out)
 }
 
 // sessionLocks let one turn of a session run at a time in this process, so that each has the answers before it in its

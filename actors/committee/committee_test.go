@@ -12,6 +12,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/model"
+	"conclave/pkg/respondent/respondenttest"
 	"conclave/subjects"
 )
 
@@ -431,7 +432,7 @@ func TestCancel(t *testing.T) {
 			c := New(shippedConfig(t))
 			cancel := func() {
 				in := actor.Msg[subjects.Cancel]{Subject: "query.cancel.q1", Tokens: []string{"q1"}}
-				if err := c.onCancel(t.Context(), in, w.Out()); err != nil {
+				if err := c.OnCancel(t.Context(), in, w.Out()); err != nil {
 					t.Error(err)
 				}
 			}
@@ -459,57 +460,82 @@ func TestCancel(t *testing.T) {
 // errCrash ends an attempt as a crash does: nothing after it runs.
 var errCrash = errors.New("crash")
 
-// TestCrashAtEveryStep: after a crash at any write or publication the next attempt finishes the turn: finished
-// contributions are not repeated, and every event of an end and the answer are published once.
-func TestCrashAtEveryStep(t *testing.T) {
+// TestConformance: whatever happens between two durable steps, finished contributions are not repeated, and every event
+// of an end and the answer are published once.
+func TestConformance(t *testing.T) {
 	t.Parallel()
-	attempt := func(ctx context.Context, w *harness, n int) (err error) {
-		defer func() {
-			if p := recover(); p != nil {
-				err = p.(error)
-			}
-		}()
-		return w.ask(ctx, New(shippedConfig(t)), question(), n)
-	}
-	var steps []string
-	if err := attempt(actor.WithSteps(t.Context(), func(s string) { steps = append(steps, s) }), newHarness(t),
-		1); err != nil || len(steps) < 10 {
-		t.Fatal(err, steps)
-	}
-	for i, name := range steps {
-		t.Run(fmt.Sprintf("%d %s", i, strings.ReplaceAll(name, "/", " ")), func(t *testing.T) {
+	respondenttest.Run(t, func(t testing.TB) *respondenttest.Case {
+		w := newHarness(t)
+		return &respondenttest.Case{
+			Recorder: &w.Recorder,
+			Deliver: func(ctx context.Context, out actor.Out, attempt int) error {
+				return w.deliver(ctx, New(shippedConfig(t)), question(), attempt, out)
+			},
+			Check: func(t testing.TB, interrupted bool) {
+				if r := w.response(); r.Answer != "The answer." || len(r.Deliberations) != 3 || r.Error != nil {
+					t.Errorf("%+v", r)
+				}
+				ends := map[string]int{}
+				for _, d := range w.deliberations() {
+					if strings.HasSuffix(d, "done") {
+						ends[d]++
+					}
+				}
+				if len(ends) != 4 || ends["The Inner Child 1 done"] != 1 || ends["The Self 2 done"] != 1 {
+					t.Errorf("%v", ends)
+				}
+				// at most the one that was interrupted speaks again
+				if got := w.speakers(); len(got) > 5 || !interrupted && len(got) != 4 {
+					t.Errorf("asked %q", got)
+				}
+			},
+		}
+	})
+}
+
+// TestRecordsOfEarlierVersions: a turn that an earlier version began is finished from its record.
+func TestRecordsOfEarlierVersions(t *testing.T) {
+	t.Parallel()
+	const head = `{"session_id":"s1","query_id":"q1","owner":"x","began":"2026-01-02T03:04:05Z"`
+	const answer = `,"answer":{"response":{"session_id":"s1","query_id":"q1","query":"Should I move?",` +
+		`"answer":"Old.","tool_calls":[],"respondent_id":"committee"},"response_id":"r1","dialog_id":"d1"}`
+	for name, tt := range map[string]struct {
+		record string
+		ids    []string // of the events that are published
+		asked  int
+	}{
+		"claimed": {head + `,"stalled":1}`, []string{"", "", "", "", "", ""}, 4},
+		"a contribution": {
+			head + `,"done":[{"persona":"The Inner Child","round":1,"response":"Yes.","usage":{}}],"events":[{"id":` +
+				`"e1","body":{"session_id":"s1","query_id":"q1","persona":"The Inner Child","round":1,` +
+				`"status":"done"}}]}`,
+			[]string{"e1", "", "", "", "", ""},
+			3,
+		},
+		"answered":  {head + answer + `}`, []string{"r1", "d1"}, 0},
+		"published": {head + answer + `,"published":true}`, []string{"r1", "d1"}, 0},
+		"finished":  {head + `,"published":true,"finished":true}`, nil, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newHarness(t)
-			at := 0
-			ctx := actor.WithSteps(t.Context(), func(string) {
-				if at++; at == i+1 {
-					panic(errCrash)
-				}
-			})
-			if err := attempt(ctx, w, 1); !errors.Is(err, errCrash) {
-				t.Fatalf("no crash: %v", err)
-			}
-			if err := attempt(t.Context(), w, 2); err != nil {
+			if _, err := w.Out().Store(records.Name).Put(t.Context(), "turn.q1", []byte(tt.record), 0); err != nil {
 				t.Fatal(err)
 			}
-			if r := w.response(); r.Answer != "The answer." || len(r.Deliberations) != 3 || r.Error != nil {
-				t.Errorf("%+v", r)
+			if err := w.ask(t.Context(), New(shippedConfig(t)), question(), 2); err != nil {
+				t.Fatal(err)
 			}
-			ends := map[string]int{}
-			for _, d := range w.deliberations() {
-				if strings.HasSuffix(d, "done") {
-					ends[d]++
+			n := 0
+			for _, m := range w.Published() {
+				if m.ID == "" {
+					continue
+				}
+				if n++; n > len(tt.ids) || tt.ids[n-1] != "" && m.ID != tt.ids[n-1] {
+					t.Errorf("published %s under %s", m.Subject, m.ID)
 				}
 			}
-			if len(ends) != 4 || ends["The Inner Child 1 done"] != 1 || ends["The Self 2 done"] != 1 {
-				t.Errorf("%v", ends)
-			}
-			if got := w.speakers(); len(got) > 5 { // at most the one that was interrupted speaks again
-				t.Errorf("asked %q", got)
-			}
-			if err := attempt(t.Context(), w, 3); err != nil ||
-				len(emitted[subjects.Response](w, "response.generation")) != 1 {
-				t.Errorf("a redelivery after the end: %v", err)
+			if n != len(tt.ids) || len(w.asked) != tt.asked {
+				t.Errorf("%d events, want %d; %d requests, want %d", n, len(tt.ids), len(w.asked), tt.asked)
 			}
 		})
 	}

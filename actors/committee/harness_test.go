@@ -168,11 +168,15 @@ func (w *harness) chat(body []byte) (any, error) {
 
 // ask delivers a question as the runtime does.
 func (w *harness) ask(ctx context.Context, c *Committee, q subjects.Query, attempt int) error {
+	return w.deliver(ctx, c, q, attempt, w.Out())
+}
+
+func (w *harness) deliver(ctx context.Context, c *Committee, q subjects.Query, attempt int, out actor.Out) error {
 	in := actor.Msg[subjects.Query]{
 		Subject: "turn.committee." + q.SessionID, Tokens: []string{q.SessionID},
 		Attempt: attempt, Body: q,
 	}
-	return c.onTurn(ctx, in, w.Out())
+	return c.onTurn(ctx, in, out)
 }
 
 // question is the usual one.

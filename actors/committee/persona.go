@@ -29,9 +29,6 @@ const (
 	maxTools        = 4 // offered to a persona
 )
 
-// errNotStored means that the checkpoint or the event of a contribution could not be stored: the turn is retried.
-var errNotStored = errors.New("storing a contribution")
-
 // voice is one persona's turn in one round.
 type voice struct {
 	t       *turn
@@ -57,9 +54,9 @@ func (t *turn) newVoice(p Persona, round int, closing bool, earlier []contributi
 		t: t, persona: p, round: round, closing: closing, earlier: earlier,
 		token: subjects.PersonaToken(p.Name),
 	}
-	v.agent = t.newAgent(fmt.Sprintf("%s %s %d", t.owner, v.token, round), &v.found)
+	v.agent = t.newAgent(fmt.Sprintf("%s %s %d", t.Owner, v.token, round), &v.found)
 	v.agent.OnClipped = func(tool string) {
-		t.emitState(subjects.AgentState{Code: loop.NoteClipped, Words: "a result of " + tool +
+		t.EmitState(subjects.AgentState{Code: loop.NoteClipped, Words: "a result of " + tool +
 			" was clipped for the model"}, v.token)
 	}
 	return v
@@ -68,7 +65,7 @@ func (t *turn) newVoice(p Persona, round int, closing bool, earlier []contributi
 // newAgent is an agent of the committee's account; results are added to found.
 func (t *turn) newAgent(scope string, found *agent.Collection) *agent.Agent {
 	return &agent.Agent{
-		Out: t.out, Session: t.sessionID, Query: t.query.QueryID, Scope: scope, ToolTimeout: t.c.cfg.ToolTimeout,
+		Out: t.Out, Session: t.Session, Query: t.Query.QueryID, Scope: scope, ToolTimeout: t.c.cfg.ToolTimeout,
 		MaxResult: int(t.c.cfg.Result),
 		OnResult:  func(_ string, res subjects.ToolResult) { found.Add(res) },
 	}
@@ -83,16 +80,10 @@ func (t *turn) contribute(ctx context.Context, p Persona, round int, earlier []c
 		return context.Cause(ctx)
 	}
 	said, event := v.finish(state, err)
-	err = t.update(ctx, "turn.contribution", func(r *record) {
-		if !r.has(p.Name, round) {
-			r.Done = append(slices.Clip(r.Done), said)
-			r.Events = append(slices.Clip(r.Events), pendingEvent{ID: t.out.NewID(), Body: event})
-		}
+	return t.Checkpoint(ctx, "turn.contribution", func(r *record) {
+		r.Done = append(slices.Clip(r.Done), said)
+		r.Events = append(slices.Clip(r.Events), pendingEvent{ID: t.Out.NewID(), Body: event})
 	})
-	if err != nil && !errors.Is(err, errNotOwner) {
-		return fmt.Errorf("%w of %s: %w", errNotStored, p.Name, err)
-	}
-	return err
 }
 
 // closed is the closing persona's turn, with the event about it, which is stored with the answer.
@@ -104,19 +95,19 @@ type closed struct {
 // close lets the closing persona give the answer. It returns the state of its loop, also after an error, and what is
 // published about it; nil when the process shuts down.
 func (t *turn) close(ctx context.Context, p Persona) (loop.State, *closed, error) {
-	v := t.newVoice(p, t.rounds()+1, true, t.snapshot().Done)
+	v := t.newVoice(p, t.rounds()+1, true, t.Record().Done)
 	var err error
-	if v.delta, err = agent.NewDeltaStream(t.out, subjects.ResponseDelta, name, t.query.QueryID); err != nil {
+	if v.delta, err = agent.NewDeltaStream(t.Out, subjects.ResponseDelta, name, t.Query.QueryID); err != nil {
 		return loop.State{}, nil, err
 	}
-	if v.thought, err = agent.NewDeltaStream(t.out, subjects.ResponseThinking, name, t.query.QueryID); err != nil {
+	if v.thought, err = agent.NewDeltaStream(t.Out, subjects.ResponseThinking, name, t.Query.QueryID); err != nil {
 		return loop.State{}, nil, err
 	}
 	state, err := v.speak(ctx)
 	v.thought.Flush(ctx)
 	v.delta.Flush(ctx)
 	for _, n := range v.notes {
-		t.addNote(n.Code, n.Text)
+		t.Note(n.Code, n.Text)
 	}
 	var end closed
 	switch {
@@ -140,18 +131,18 @@ func (v *voice) speak(ctx context.Context) (loop.State, error) {
 	of := t.abilities(v.persona)
 	a := loop.Agent{
 		Chat: wire.Client{
-			Out: t.out, Role: subjects.RoleAssistant, Hint: t.query.Hint, Timeout: cfg.Wall,
+			Out: t.Out, Role: subjects.RoleAssistant, Hint: t.Query.Hint, Timeout: cfg.Wall,
 			OnDone: v.onReply,
 		},
 		RunTool:  v.agent.RunTool,
-		Model:    cmp.Or(v.persona.Model, t.query.Model),
+		Model:    cmp.Or(v.persona.Model, t.Query.Model),
 		System:   systemPrompt(v.persona, v.closing),
 		Calls:    loop.CallNative,
 		Stream:   cfg.Stream && of.Stream,
 		Limits:   cfg.loopLimits(v.closing),
 		Settings: settingsFile,
-		Now:      t.out.Now,
-		NewID:    t.out.NewID,
+		Now:      t.Out.Now,
+		NewID:    t.Out.NewID,
 	}
 	a.Options.Window = of.Window
 	if of.Thinking {
@@ -160,7 +151,7 @@ func (v *voice) speak(ctx context.Context) (loop.State, error) {
 	context := ""
 	if of.Tools {
 		a.Tools = t.tools
-	} else if c := t.snapshot().Context; c != nil {
+	} else if c := t.Record().Context; c != nil {
 		context = c.Text
 	}
 	// a quarter of the window at four bytes a token
@@ -174,19 +165,19 @@ func (v *voice) speak(ctx context.Context) (loop.State, error) {
 
 // emitWorking publishes that the persona begins. It is a view of the turn, and a failure is only logged.
 func (v *voice) emitWorking(ctx context.Context) {
-	topic, err := subjects.DeliberationEvent.With(v.t.query.QueryID)
+	topic, err := subjects.DeliberationEvent.With(v.t.Query.QueryID)
 	if err == nil {
-		err = actor.EmitAsync(ctx, v.t.out, topic, v.event(subjects.DeliberationWorking))
+		err = actor.EmitAsync(ctx, v.t.Out, topic, v.event(subjects.DeliberationWorking))
 	}
 	if err != nil {
-		v.t.out.LogError(err)
+		v.t.Out.LogError(err)
 	}
 }
 
 // event is an event of this persona's turn.
 func (v *voice) event(status string) subjects.Deliberation {
 	return subjects.Deliberation{
-		SessionID: v.t.sessionID, QueryID: v.t.query.QueryID, Persona: v.persona.Name,
+		SessionID: v.t.Session, QueryID: v.t.Query.QueryID, Persona: v.persona.Name,
 		Round: v.round, Status: status, Closing: v.closing,
 	}
 }
@@ -203,7 +194,7 @@ func (v *voice) onReply(c subjects.ChatChunk) {
 func (v *voice) addNote(code, words string) {
 	if n := (subjects.Note{Code: code, Text: words}); !slices.Contains(v.notes, n) {
 		v.notes = append(v.notes, n)
-		v.t.emitState(subjects.AgentState{Code: code, Words: text.Clip(words, 1<<10)}, v.token)
+		v.t.EmitState(subjects.AgentState{Code: code, Words: text.Clip(words, 1<<10)}, v.token)
 	}
 }
 
@@ -216,20 +207,20 @@ func (v *voice) hooks(ctx context.Context) loop.Hooks {
 	h := loop.Hooks{
 		Generating: func(step int) {
 			flush()
-			v.t.emitState(subjects.AgentState{To: "GENERATING", Event: "START_GENERATION", Step: step}, v.token)
+			v.t.EmitState(subjects.AgentState{To: "GENERATING", Event: "START_GENERATION", Step: step}, v.token)
 		},
 		Reading: func(step int, r model.Reading) {
-			v.t.emitState(subjects.AgentState{
+			v.t.EmitState(subjects.AgentState{
 				To: "GENERATING", Step: step,
 				Reading: &subjects.PromptReading{Tokens: r.Tokens, Millis: r.Expected.Milliseconds(), Whole: r.Whole},
 			}, v.token)
 		},
 		Interim: func(step int, interim string) {
 			flush()
-			v.t.emitState(subjects.AgentState{To: "GENERATING", Step: step, Words: text.Clip(interim, 4<<10)}, v.token)
+			v.t.EmitState(subjects.AgentState{To: "GENERATING", Step: step, Words: text.Clip(interim, 4<<10)}, v.token)
 		},
 		Started: func(step int, _ model.Call, _ string) {
-			v.t.emitState(subjects.AgentState{To: "WAITING_FOR_TOOL", Event: "DISPATCH_TOOL", Step: step}, v.token)
+			v.t.EmitState(subjects.AgentState{To: "WAITING_FOR_TOOL", Event: "DISPATCH_TOOL", Step: step}, v.token)
 		},
 		Note: func(n loop.Note) { v.addNote(n.Code, n.Text) },
 	}
@@ -264,11 +255,11 @@ func (v *voice) finish(s loop.State, err error) (contribution, subjects.Delibera
 	if e.Partial = s.Partial; err != nil {
 		c.Error, _ = agent.Explain(err, explanations...)
 		if c.Error.Code == subjects.CodeInternal {
-			v.t.out.LogError(fmt.Errorf("%s: %w", v.persona.Name, err))
+			v.t.Out.LogError(fmt.Errorf("%s: %w", v.persona.Name, err))
 		}
 		e.Status, e.Error, c.Dissents, c.Dissent = subjects.DeliberationFailed, c.Error, false, ""
 		if !v.closing {
-			v.t.addNote(subjects.NotePersona, fmt.Sprintf("%s could not speak in round %d and was skipped: %s",
+			v.t.Note(subjects.NotePersona, fmt.Sprintf("%s could not speak in round %d and was skipped: %s",
 				v.persona.Name, v.round, c.Error.Text))
 		}
 	}
@@ -278,7 +269,7 @@ func (v *voice) finish(s loop.State, err error) (contribution, subjects.Delibera
 	e.Dissents, e.Dissent, e.Model, e.Usage, e.Notes, e.Labels = c.Dissents, c.Dissent, c.Model, c.Usage, v.notes,
 		(&subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}).Join(c.Labels)
 	if v.t.c.cfg.GradePersonas && v.persona.Rubric != "" && err == nil && !v.closing {
-		e.Query, e.Rubric = text.Clip(v.t.query.Query, maxSaid), v.persona.Rubric
+		e.Query, e.Rubric = text.Clip(v.t.Query.Query, maxSaid), v.persona.Rubric
 	}
 	return c, e
 }
@@ -286,7 +277,7 @@ func (v *voice) finish(s loop.State, err error) (contribution, subjects.Delibera
 // joinLabels joins the labels of the persona's results with those of everything else that it read.
 func (v *voice) joinLabels(l *subjects.Labels) *subjects.Labels {
 	l = l.Join(v.t.labels)
-	if c := v.t.snapshot().Context; c != nil {
+	if c := v.t.Record().Context; c != nil {
 		l = l.Join(c.Labels)
 	}
 	for _, e := range v.earlier {
@@ -314,7 +305,7 @@ func (t *turn) abilities(p Persona) subjects.RoleModel {
 			of.Tools = r.Calls == subjects.CallNative || r.Calls == "" && r.Tools
 		}
 	}
-	chosen := cmp.Or(p.Model, t.query.Model)
+	chosen := cmp.Or(p.Model, t.Query.Model)
 	if chosen == "" {
 		return of
 	}

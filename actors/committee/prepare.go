@@ -14,6 +14,7 @@ import (
 	"conclave/pkg/agent"
 	"conclave/pkg/loop"
 	"conclave/pkg/model"
+	"conclave/pkg/respondent"
 	"conclave/pkg/respondent/conversation"
 	"conclave/pkg/text"
 	"conclave/subjects"
@@ -23,35 +24,35 @@ import (
 // the model of one of them uses no tools. Without a model actor or a broker the turn goes on with defaults, and a note
 // says so. It fails only when the conversation or the record cannot be stored or read.
 func (t *turn) prepare(ctx context.Context, personas []Persona) error {
-	sum := sha256.Sum256([]byte(t.out.NewID()))
+	sum := sha256.Sum256([]byte(t.Out.NewID()))
 	t.nonce = hex.EncodeToString(sum[:8])
-	attached, labels := describeAttachments(t.query.Attachments, t.nonce)
-	t.asked, t.labels = subjects.JoinAttached(t.query.Query, attached), t.labels.Join(labels)
-	if t.query.Note != "" {
-		t.addNote(subjects.NoteRenamed, t.query.Note)
+	attached, labels := describeAttachments(t.Query.Attachments, t.nonce)
+	t.asked, t.labels = subjects.JoinAttached(t.Query.Query, attached), t.labels.Join(labels)
+	if t.Query.Note != "" {
+		t.Note(subjects.NoteRenamed, t.Query.Note)
 	}
 	lookup, cancel := context.WithTimeout(ctx, agent.LookupTimeout)
 	defer cancel()
-	t.models, _ = actor.Ask(lookup, t.out, subjects.ModelListService, subjects.Empty{}) // without it the defaults hold
+	t.models, _ = actor.Ask(lookup, t.Out, subjects.ModelListService, subjects.Empty{}) // without it the defaults hold
 	if err := t.loadHistory(ctx); err != nil {
 		return err
 	}
 	var found agent.Collection
-	searcher := t.newAgent(t.owner+" context", &found)
+	searcher := t.newAgent(t.Owner+" context", &found)
 	var err error
-	if t.tools, err = searcher.Discover(ctx, text.Clip(t.query.Query, maxTask), maxTools); err != nil {
+	if t.tools, err = searcher.Discover(ctx, text.Clip(t.Query.Query, maxTask), maxTools); err != nil {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		t.addNote(subjects.NoteNoBroker, "no tools could be used: asking the broker for tools failed")
+		t.Note(subjects.NoteNoBroker, "no tools could be used: asking the broker for tools failed")
 	}
 	without := slices.IndexFunc(personas, func(p Persona) bool { return !t.abilities(p).Tools })
 	if without < 0 || len(t.tools) == 0 {
 		return nil
 	}
-	t.addNote(subjects.NoteContext, fmt.Sprintf("the model %s uses no tools; memory was searched once for the "+
+	t.Note(subjects.NoteContext, fmt.Sprintf("the model %s uses no tools; memory was searched once for the "+
 		"committee", t.abilities(personas[without]).Model))
-	if t.snapshot().Context != nil {
+	if t.Record().Context != nil {
 		return nil // searched before an interruption
 	}
 	return t.searchContext(ctx, searcher, &found)
@@ -73,7 +74,7 @@ const recallTool = "search_memory"
 // searchContext recalls the user's own statements for the user's words, by a call that is authorized and recorded by
 // the broker, and stores what it returns. A recall that fails is left out.
 func (t *turn) searchContext(ctx context.Context, by *agent.Agent, found *agent.Collection) error {
-	words := text.Cut(subjects.UserText(t.query.Query), maxSearch)
+	words := text.Cut(subjects.UserText(t.Query.Query), maxSearch)
 	var c staticContext
 	if slices.ContainsFunc(t.tools, func(o model.Tool) bool { return o.Name == recallTool }) {
 		args, err := json.Marshal(map[string]any{"query": words, "max": contextEntries})
@@ -89,10 +90,7 @@ func (t *turn) searchContext(ctx context.Context, by *agent.Agent, found *agent.
 		}
 	}
 	c.Labels, c.Recalls = found.Result()
-	if err := t.update(ctx, "turn.context", func(r *record) { r.Context = &c }); err != nil {
-		return errors.Join(errNotStored, err)
-	}
-	return nil
+	return t.Checkpoint(ctx, "turn.context", func(r *record) { r.Context = &c })
 }
 
 // maxHistoryText bounds one question or answer that personas are given, in bytes.
@@ -101,19 +99,19 @@ const maxHistoryText = 4 << 10
 // loadHistory reads the conversation before the question: the turns of the assistant, which the committee may read, and
 // the committee's own, by time. It fails when its own conversation cannot be read.
 func (t *turn) loadHistory(ctx context.Context) error {
-	own, _, err := conversation.Read(ctx, t.out.Store(subjects.StateBucket(name)), t.sessionID)
+	own, _, err := conversation.Read(ctx, t.Out.Store(subjects.StateBucket(name)), t.Session)
 	if err != nil {
-		return errors.Join(errNotStored, err)
+		return errors.Join(respondent.ErrNotStored, err)
 	}
-	said, _, err := conversation.Read(ctx, t.out.Store(subjects.StateBucket(subjects.Generator)), t.sessionID)
+	said, _, err := conversation.Read(ctx, t.Out.Store(subjects.StateBucket(subjects.Generator)), t.Session)
 	if err != nil {
-		t.out.LogError(fmt.Errorf("reading the conversation with the assistant: %w", err))
-		t.addNote(subjects.NoteNoHistory, "the conversation with the assistant could not be read; this answer does "+
+		t.Out.LogError(fmt.Errorf("reading the conversation with the assistant: %w", err))
+		t.Note(subjects.NoteNoHistory, "the conversation with the assistant could not be read; this answer does "+
 			"not use it")
 	}
 	turns := slices.Concat(said.Turns, own.Turns)
 	slices.SortStableFunc(turns, func(a, b subjects.Turn) int { return a.Time.Compare(b.Time) })
-	turns = slices.DeleteFunc(turns, func(p subjects.Turn) bool { return p.QueryID == t.query.QueryID })
+	turns = slices.DeleteFunc(turns, func(p subjects.Turn) bool { return p.QueryID == t.Query.QueryID })
 	t.history = nil
 	for _, p := range turns[max(0, len(turns)-t.c.cfg.History):] {
 		t.labels = t.labels.Join(p.Labels)

@@ -3,12 +3,13 @@ package committee
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strings"
-	"time"
 
 	"conclave/pkg/agent"
 	"conclave/pkg/loop"
+	"conclave/pkg/respondent"
 	"conclave/pkg/respondent/conversation"
 	"conclave/pkg/text"
 	"conclave/subjects"
@@ -20,41 +21,35 @@ const (
 	maxAnswer      = 64 << 10
 	maxRecalls     = 100
 	maxReference   = 16 << 10
-	storeTimeout   = 10 * time.Second // of the conversation
 )
 
-// storeAnswer stores the answer and publishes it: that of the closing persona's state, or, when it was not closed, what
-// the members said. last is the closing persona's turn, nil = there was none. err is the error that the answer is
-// about, nil = none.
-func (t *turn) storeAnswer(ctx context.Context, s loop.State, last *closed, err error) error {
-	t.setState(statePublishing, "PUBLISH", 0)
-	p := &pendingAnswer{Response: t.buildResponse(s, last, err), ResponseID: t.out.NewID(), DialogID: t.out.NewID()}
-	if f := p.Response.Error; f != nil {
-		t.emitState(subjects.AgentState{To: t.state, Code: f.Code, Words: f.Text})
+// Respond implements [respondent.Work]: the answer is that of the closing persona, or, when it was not closed, what the
+// members said.
+func (t *turn) Respond(cause error) (respondent.Pending, func(r *record)) {
+	s := t.said
+	if errors.Is(cause, agent.ErrCanceled) {
+		s.Partial, cause = true, nil
 	}
-	return t.update(ctx, "turn.answer", func(r *record) {
-		if r.Answer != nil {
-			return
+	return respondent.Pending{Response: t.buildResponse(s, t.last, cause)}, func(r *record) {
+		if t.last != nil {
+			r.Events = append(slices.Clip(r.Events), pendingEvent{ID: t.Out.NewID(), Body: t.last.event})
 		}
-		if r.Answer = p; last != nil {
-			r.Events = append(slices.Clip(r.Events), pendingEvent{ID: t.out.NewID(), Body: last.event})
-		}
-	})
+	}
 }
 
 // buildResponse is the response event. Its answer is never empty: an error is explained in it, and a turn that was
 // canceled before anybody spoke says so. Both make it partial.
 func (t *turn) buildResponse(s loop.State, last *closed, err error) subjects.Response {
-	rec := t.snapshot()
+	rec := t.Record()
 	r := subjects.Response{
-		SessionID: t.sessionID, QueryID: t.query.QueryID, Query: text.Clip(t.query.Query, maxQuestion),
+		SessionID: t.Session, QueryID: t.Query.QueryID, Query: text.Clip(t.Query.Query, maxQuestion),
 		Answer: strings.TrimSpace(text.Clip(s.Answer, maxAnswer)), Thinking: text.Clip(s.Thinking, maxThinking),
 		ToolCalls: []subjects.ToolCall{}, GeneratorID: name, RespondentID: name, Partial: s.Partial,
-		Reference: text.Clip(t.query.Reference, maxReference),
+		Reference: text.Clip(t.Query.Reference, maxReference),
 		// explicit: memory relies on labels
 		Labels: (&subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}).Join(t.labels),
 	}
-	for _, a := range t.query.Attachments {
+	for _, a := range t.Query.Attachments {
 		a.Text = text.Clip(a.Text, 4<<10)
 		r.Attachments = append(r.Attachments, a)
 	}
@@ -71,11 +66,9 @@ func (t *turn) buildResponse(s loop.State, last *closed, err error) subjects.Res
 		r.Usage.Estimated, r.Usage.Counted = last.Usage.Estimated, last.Usage.Counted
 	}
 	if r.ToolCalls = r.ToolCalls[:min(len(r.ToolCalls), maxAnswerCalls)]; !rec.Began.IsZero() {
-		r.Usage.Millis = t.out.Now().Sub(rec.Began).Milliseconds()
+		r.Usage.Millis = t.Out.Now().Sub(rec.Began).Milliseconds()
 	}
-	t.mu.Lock()
-	r.Notes = slices.Clone(t.notes)
-	t.mu.Unlock()
+	r.Notes = t.Notes()
 	if r.DemoModel {
 		r.Notes = append(r.Notes, subjects.Note{Code: subjects.NoteDemoModel, Text: "answered by the built-in demo " +
 			"model, which is not a language model"})
@@ -121,29 +114,15 @@ func addContribution(r *subjects.Response, c contribution) {
 	r.Model, r.DemoModel = cmp.Or(r.Model, c.Model), r.DemoModel || c.Demo
 }
 
-// storeConversation adds the published answer to the committee's conversation, once, and then makes the record of the
-// turn small: it stays to recognize a duplicate.
-func (t *turn) storeConversation(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
-	defer cancel()
-	p := t.snapshot().Answer
-	if p == nil {
-		return errNotOwner
-	}
-	store := t.out.Store(subjects.StateBucket(name))
-	c, rev, err := conversation.Read(ctx, store, t.sessionID)
+// Append implements [respondent.Work].
+func (t *turn) Append(ctx context.Context, p respondent.Pending) error {
+	store := t.Out.Store(subjects.StateBucket(name))
+	c, rev, err := conversation.Read(ctx, store, t.Session)
 	if err != nil {
 		return err
 	}
-	added := conversation.NewTurn(p.Response, t.out.Now().UTC())
+	added := conversation.NewTurn(p.Response, t.Out.Now().UTC())
 	added.Respondent = name
-	if _, _, _, err = conversation.Append(ctx, store, c, rev, func() subjects.Turn { return added },
-		t.c.cfg.Turns); err != nil {
-		return err
-	}
-	return t.update(ctx, "turn.finish", func(r *record) {
-		*r = record{
-			SessionID: r.SessionID, QueryID: r.QueryID, Owner: r.Owner, Began: r.Began, Published: true, Finished: true,
-		}
-	})
+	_, _, _, err = conversation.Append(ctx, store, c, rev, func() subjects.Turn { return added }, t.c.cfg.Turns)
+	return err
 }

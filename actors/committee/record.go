@@ -2,12 +2,11 @@ package committee
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/respondent"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -26,13 +25,13 @@ type record struct {
 	Owner     string    `json:"owner"`             // id of the attempt that holds the turn
 	Stalled   int       `json:"stalled,omitempty"` // times it was claimed again since its last progress
 	Began     time.Time `json:"began"`
+	Written   time.Time `json:"written,omitzero"` // the last write
 
-	Context   *staticContext `json:"context,omitempty"`
-	Done      []contribution `json:"done,omitempty"` // finished and failed ones, in the order of their end
-	Events    []pendingEvent `json:"events,omitempty"`
-	Answer    *pendingAnswer `json:"answer,omitempty"`
-	Published bool           `json:"published,omitempty"` // the answer is
-	Finished  bool           `json:"finished,omitempty"`  // the answer is also part of the conversation
+	Context  *staticContext      `json:"context,omitempty"`
+	Done     []contribution      `json:"done,omitempty"` // finished and failed ones, in the order of their end
+	Events   []pendingEvent      `json:"events,omitempty"`
+	Answer   *respondent.Pending `json:"answer,omitempty"`
+	Finished bool                `json:"finished,omitempty"` // the answer is published and part of the conversation
 }
 
 // contribution is one persona's turn in one round, as far as later turns and the answer need it.
@@ -66,13 +65,6 @@ type pendingEvent struct {
 	Body subjects.Deliberation `json:"body"`
 }
 
-// pendingAnswer is a finished answer with the ids of its events. Published again under the same ids it is stored once.
-type pendingAnswer struct {
-	Response   subjects.Response `json:"response"`
-	ResponseID string            `json:"response_id"`
-	DialogID   string            `json:"dialog_id"`
-}
-
 // Pending implements [actor.Outbox].
 func (r *record) Pending() (out []actor.Event) {
 	for _, e := range r.Events {
@@ -80,27 +72,38 @@ func (r *record) Pending() (out []actor.Event) {
 			out = append(out, actor.NewEvent("deliberation", topic, e.ID, e.Body))
 		}
 	}
-	if a := r.Answer; a != nil && !r.Published {
-		d := subjects.Dialog{
-			SessionID: a.Response.SessionID, QueryID: a.Response.QueryID, Query: a.Response.Query,
-			Answer: a.Response.Answer, RespondentID: a.Response.RespondentID,
-		}
-		out = append(out, actor.NewEvent("response", subjects.ResponseGeneration, a.ResponseID, a.Response),
-			actor.NewEvent("dialog", subjects.AnswerDialog, a.DialogID, d))
-	}
 	return out
 }
 
 // MarkPublished implements [actor.Outbox].
-func (r *record) MarkPublished() { r.Events, r.Published = nil, r.Answer != nil }
+func (r *record) MarkPublished() { r.Events = nil }
 
 // has reports whether a persona's turn in a round has ended.
 func (r record) has(persona string, round int) bool {
 	return slices.ContainsFunc(r.Done, func(c contribution) bool { return c.Persona == persona && c.Round == round })
 }
 
-// shrink drops what the events hold too, for a record that would be too large.
-func (r *record) shrink() {
+// Load implements [respondent.Work].
+func (t *turn) Load(ctx context.Context, _ bool) (v actor.Versioned[record], done bool, err error) {
+	v, err = records.Load(ctx, t.Out, recordKey(t.Query.QueryID))
+	return v, v.Value.Finished, err
+}
+
+// Claim implements [respondent.Work].
+func (t *turn) Claim(r *record, resumed bool) {
+	if !resumed {
+		r.SessionID, r.Began = t.Session, t.Out.Now().UTC()
+	}
+}
+
+// Finish implements [respondent.Work]: the record stays to recognize a duplicate.
+func (t *turn) Finish(r *record) bool {
+	*r = record{SessionID: r.SessionID, QueryID: r.QueryID, Owner: r.Owner, Began: r.Began, Finished: true}
+	return true
+}
+
+// Shrink implements [respondent.Work].
+func (t *turn) Shrink(r *record) bool {
 	r.Done = slices.Clone(r.Done)
 	for i := range r.Done {
 		r.Done[i].Calls, r.Done[i].Response = nil, text.Clip(r.Done[i].Response, 1<<10)
@@ -114,83 +117,5 @@ func (r *record) shrink() {
 				"shortened"})
 		r.Answer = &short
 	}
-}
-
-// errNotOwner means that another process has taken over the turn: this one must publish nothing more.
-var errNotOwner = errors.New("another process has taken over this turn")
-
-// claim makes this attempt the owner of the turn. It reports true when the turn is finished.
-func (t *turn) claim(ctx context.Context) (finished bool, err error) {
-	t.stored, err = records.Update(ctx, t.out, "turn.start", recordKey(t.query.QueryID),
-		func(r *record, found bool) (bool, error) {
-			if r.Finished {
-				return false, nil
-			}
-			if !found {
-				*r = record{SessionID: t.sessionID, QueryID: t.query.QueryID, Began: t.out.Now().UTC()}
-			} else if r.Owner != t.owner { // not the write of this attempt whose acknowledgement was lost
-				r.Stalled++
-			}
-			r.Owner = t.owner
-			return true, nil
-		})
-	return t.stored.Value.Finished, err
-}
-
-// update changes the record and publishes its pending events. It fails with errNotOwner when another attempt has
-// claimed the turn. A record that is too large is shortened. change may be called more than once, each time with the
-// stored record.
-func (t *turn) update(ctx context.Context, step string, change func(r *record)) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, short := range []bool{false, true} {
-		stored, err := records.UpdateFrom(ctx, t.out, step, recordKey(t.query.QueryID), t.stored,
-			func(r *record, found bool) (bool, error) {
-				if !found || r.Owner != t.owner {
-					return false, errNotOwner
-				}
-				r.Stalled = 0
-				if change(r); short {
-					r.shrink()
-				}
-				return true, nil
-			})
-		switch {
-		case err == nil:
-			t.stored = stored
-			return nil
-		case !errors.Is(err, actor.ErrTooLarge):
-			return fmt.Errorf("storing the turn: %w", err)
-		}
-	}
-	return errRecordTooLarge
-}
-
-// snapshot is the record as it was stored last.
-func (t *turn) snapshot() record {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.stored.Value
-}
-
-// awaitInterval is how often awaitOtherOwner polls.
-const awaitInterval = 250 * time.Millisecond
-
-// awaitOtherOwner waits until the process that has taken over the turn has finished it, and returns nil. It fails with
-// CodeBusy when that takes longer than one contribution may or than ctx. Acknowledging the message earlier would take
-// it from the other process.
-func (t *turn) awaitOtherOwner(ctx context.Context) error {
-	wait, cancel := context.WithTimeout(ctx, t.c.cfg.Wall)
-	defer cancel()
-	for {
-		r, err := records.Load(wait, t.out, recordKey(t.query.QueryID))
-		if err == nil && r.Value.Finished {
-			return nil
-		}
-		select {
-		case <-wait.Done():
-			return subjects.Faultf(subjects.CodeBusy, "another committee has taken over this turn")
-		case <-time.After(awaitInterval):
-		}
-	}
+	return true
 }

@@ -162,7 +162,7 @@ func (b Bucket[T]) UpdateFrom(ctx context.Context, out Out, step, key string, v 
 	}
 	for range attempts {
 		var err error
-		if v, err = b.publish(ctx, out, key, v); err != nil {
+		if v, err = b.Publish(ctx, out, key, v); err != nil {
 			return v, err
 		}
 		changed, err := change(&v.Value, v.Revision > 0)
@@ -172,7 +172,7 @@ func (b Bucket[T]) UpdateFrom(ctx context.Context, out Out, step, key string, v 
 		stored, err := b.Store(ctx, out, step, key, v)
 		switch {
 		case err == nil:
-			return b.publish(ctx, out, key, stored)
+			return b.Publish(ctx, out, key, stored)
 		case !errors.Is(err, ErrChanged):
 			return v, err
 		}
@@ -183,10 +183,10 @@ func (b Bucket[T]) UpdateFrom(ctx context.Context, out Out, step, key string, v 
 	return v, fmt.Errorf("%w: %w: %s in %s", ErrNotStored, ErrBusy, key, b.Name)
 }
 
-// publish publishes the pending events of v and stores that they are published; it does nothing for a value that is not
+// Publish publishes the pending events of v and stores that they are published; it does nothing for a value that is not
 // stored or has none. Two processes may publish at the same time: under the same id an event is stored once. No error
 // wraps [ErrNotStored]: v itself is stored.
-func (b Bucket[T]) publish(ctx context.Context, out Out, key string, v Versioned[T]) (Versioned[T], error) {
+func (b Bucket[T]) Publish(ctx context.Context, out Out, key string, v Versioned[T]) (Versioned[T], error) {
 	pending := pendingEvents(&v.Value)
 	if v.Revision == 0 || len(pending) == 0 {
 		return v, nil
