@@ -35,7 +35,7 @@ type Committee struct {
 func New(cfg Config) *Committee {
 	c := &Committee{cfg: cfg}
 	c.Respondent = respondent.Respondent[record]{
-		Account: name, Bucket: records, Key: func(_, query string) string { return recordKey(query) },
+		Account: name, Tokens: 1, Bucket: records, Key: func(_, query string) string { return recordKey(query) },
 		Fields: func(r *record) respondent.Fields {
 			return respondent.Fields{
 				QueryID: &r.QueryID, Owner: &r.Owner, Stalled: &r.Stalled, Written: &r.Written, Pending: &r.Answer,

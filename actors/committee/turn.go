@@ -96,7 +96,7 @@ func (t *turn) Run(ctx context.Context) error {
 }
 
 // Enter implements [respondent.Work].
-func (t *turn) Enter(s respondent.Stage) {
+func (t *turn) Enter(_ context.Context, s respondent.Stage) {
 	switch s {
 	case respondent.Claimed:
 		t.setState(stateDeliberating, "RECEIVE_QUERY", 0)

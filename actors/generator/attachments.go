@@ -21,17 +21,17 @@ import (
 // and the labels of the answer say so, in this turn and in all later ones of the session.
 
 // adoptAttachments fills in the attachments of a new record, without credentials, as tool results are sent to a model.
-func (t *turn) adoptAttachments() {
-	if len(t.query.Attachments) == 0 {
+func (t *turn) adoptAttachments(r *turnRecord) {
+	if len(t.Query.Attachments) == 0 {
 		return
 	}
-	for _, a := range t.query.Attachments {
+	for _, a := range t.Query.Attachments {
 		a.Text, _ = firewall.Redact(strings.ToValidUTF8(a.Text, "\uFFFD"))
 		a.Name, _ = firewall.Redact(a.Name)
-		t.record.Attachments = append(t.record.Attachments, a)
+		r.Attachments = append(r.Attachments, a)
 	}
-	sum := sha256.Sum256([]byte(t.out.NewID()))
-	t.record.Nonce = hex.EncodeToString(sum[:8])
+	sum := sha256.Sum256([]byte(t.Out.NewID()))
+	r.Nonce = hex.EncodeToString(sum[:8])
 }
 
 // describeContent is the content of an attachment as the model reads it. The name is part of it, because its author may
@@ -63,13 +63,13 @@ func frameAttachments(all []subjects.Attachment, nonce string) string {
 
 // noteAttachments notes, for the user, what is treated as untrusted content.
 func (t *turn) noteAttachments() {
-	for _, a := range t.record.Attachments {
+	for _, a := range t.Record().Attachments {
 		words := fmt.Sprintf("%s (%d bytes) is treated as untrusted content: what it asks for is not done without "+
 			"your approval", a.Describe(), len(a.Text)+a.Size)
 		if flags := firewall.Scan(describeContent(a)).Techniques(); len(flags) > 0 {
 			words += "; parts of it look like instructions (" + strings.Join(flags, ", ") + ")"
 		}
-		t.addNote(subjects.NoteUntrusted, words)
+		t.Note(subjects.NoteUntrusted, words)
 	}
 }
 
@@ -80,7 +80,7 @@ func (t *turn) describeQuestion() string {
 
 // ownWords is the part of the question that the user typed. It is "" when the whole question is attached.
 func (t *turn) ownWords() string {
-	if own := subjects.UserText(t.query.Query); own != subjects.PipedQuestion {
+	if own := subjects.UserText(t.Query.Query); own != subjects.PipedQuestion {
 		return own
 	}
 	return ""
@@ -89,9 +89,9 @@ func (t *turn) ownWords() string {
 // task describes the question to the broker, which selects tools for it: the user's words, or the beginning of the
 // attachments when there are none.
 func (t *turn) task() string {
-	task := t.query.Query
-	if t.ownWords() == "" && len(t.record.Attachments) > 0 {
-		task = t.record.Attachments[0].Content()
+	task := t.Query.Query
+	if t.ownWords() == "" && len(t.Record().Attachments) > 0 {
+		task = t.Record().Attachments[0].Content()
 	}
 	return text.Clip(task, maxTask)
 }
@@ -114,18 +114,18 @@ func listImages(session string, all []subjects.Attachment) (out []model.Image) {
 // question says. The capabilities of a model that the question names are checked by the model actor. t.role must be
 // set.
 func (t *turn) checkImages(ctx context.Context) error {
-	if len(listImages(t.sessionID, t.record.Attachments)) == 0 {
+	if len(listImages(t.Session, t.Record().Attachments)) == 0 {
 		return nil
 	}
-	if t.query.Model == "" && t.role.Model != "" && !t.role.Vision {
-		list, _ := actor.Ask(ctx, t.out, subjects.ModelListService, subjects.Empty{}) // only to name others
+	if t.Query.Model == "" && t.role.Model != "" && !t.role.Vision {
+		list, _ := actor.Ask(ctx, t.Out, subjects.ModelListService, subjects.Empty{}) // only to name others
 		return model.NoVisionError(t.role.Model, list.Seeing())
 	}
-	for _, a := range t.record.Attachments {
+	for _, a := range t.Record().Attachments {
 		if !a.IsImage() {
 			continue
 		}
-		if _, err := attachment.Read(ctx, t.out, t.sessionID, a); err != nil {
+		if _, err := attachment.Read(ctx, t.Out, t.Session, a); err != nil {
 			return err
 		}
 	}
@@ -137,7 +137,7 @@ func (t *turn) checkImages(ctx context.Context) error {
 // out. t.role must be set.
 func (t *turn) history(ctx context.Context) []model.Message {
 	out := buildHistory(t.prior)
-	if t.query.Model != "" || !t.role.Vision {
+	if t.Query.Model != "" || !t.role.Vision {
 		return out
 	}
 	at, left := len(out), subjects.MaxImages
@@ -147,11 +147,11 @@ func (t *turn) history(ctx context.Context) []model.Message {
 			if !a.IsImage() || left == 0 {
 				continue
 			}
-			if _, err := attachment.Read(ctx, t.out, t.sessionID, a); err != nil {
+			if _, err := attachment.Read(ctx, t.Out, t.Session, a); err != nil {
 				continue
 			}
 			left--
-			out[at].Images = append(out[at].Images, listImages(t.sessionID, []subjects.Attachment{a})...)
+			out[at].Images = append(out[at].Images, listImages(t.Session, []subjects.Attachment{a})...)
 		}
 	}
 	return out

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"conclave/pkg/firewall"
+	"conclave/pkg/respondent"
 	"conclave/pkg/respondent/conversation"
 	"conclave/subjects"
 )
@@ -131,7 +132,8 @@ func TestLargeAttachmentsAreRejectedAndLabelled(t *testing.T) {
 	}
 	r := w.onlyResponse()
 	if len(w.asked) != 0 || r.Error == nil || r.Error.Code != subjects.CodeTooLarge ||
-		r.Labels.Trust != subjects.Untrusted || len(r.Attachments[0].Text) > conversation.MaxAttachmentStart+len("...") {
+		r.Labels.Trust != subjects.Untrusted ||
+		len(r.Attachments[0].Text) > conversation.MaxAttachmentStart+len("...") {
 		t.Errorf("asked %d times, response %+v", len(w.asked), r)
 	}
 }
@@ -157,7 +159,8 @@ func TestPipedQuestionHasNoOwnWords(t *testing.T) {
 			" A critic said of it: vague": "", "Why?": "Why?",
 		"Why?\n\n" + subjects.RetryInstruction: "Why?",
 	} {
-		if got := (&turn{query: subjects.Query{Query: question}}).ownWords(); got != want {
+		asked := &respondent.Turn[turnRecord]{Query: subjects.Query{Query: question}}
+		if got := (&turn{Turn: asked}).ownWords(); got != want {
 			t.Errorf("%q: %q, want %q", question, got, want)
 		}
 	}

@@ -2,12 +2,14 @@ package generator
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/agent"
 	"conclave/pkg/loop"
+	"conclave/pkg/respondent"
+	"conclave/pkg/respondent/conversation"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -33,15 +35,15 @@ type turnRecord struct {
 	Reference string `json:"reference,omitempty"`
 	// Graded tells the model how its last answer was graded; "" = nothing. Later grades do not change a turn that has
 	// begun.
-	Graded  string         `json:"graded,omitempty"`
-	Owner   string         `json:"owner"` // id of the attempt that holds the turn
-	Stage   string         `json:"stage"`
-	Try     int            `json:"try"`               // delivery attempt of the message
-	Stalled int            `json:"stalled,omitempty"` // times it was claimed again since its last progress
-	Began   time.Time      `json:"began"`
-	Written time.Time      `json:"written"`
-	State   *loop.State    `json:"state,omitempty"`
-	Publish *pendingAnswer `json:"publish,omitempty"`
+	Graded  string              `json:"graded,omitempty"`
+	Owner   string              `json:"owner"` // id of the attempt that holds the turn
+	Stage   string              `json:"stage"`
+	Try     int                 `json:"try"`               // delivery attempt of the message
+	Stalled int                 `json:"stalled,omitempty"` // times it was claimed again since its last progress
+	Began   time.Time           `json:"began"`
+	Written time.Time           `json:"written"`
+	State   *loop.State         `json:"state,omitempty"`
+	Publish *respondent.Pending `json:"publish,omitempty"`
 	// Labels join those of all results so far: the trust and the privacy of the answer.
 	Labels  *subjects.Labels `json:"labels,omitempty"`
 	Recalls []string         `json:"recalls,omitempty"` // memories in the results
@@ -49,84 +51,78 @@ type turnRecord struct {
 	Recall *loop.FinishedCall `json:"recall,omitempty"`
 }
 
-// pendingAnswer is a finished answer with the ids of its events. Published again under the same ids it is stored once.
-type pendingAnswer struct {
-	Response   subjects.Response  `json:"response"`
-	ResponseID string             `json:"response_id"`
-	DialogID   string             `json:"dialog_id"`
-	Messages   []subjects.Message `json:"messages,omitempty"` // for the conversation
+// maxRecord bounds a record, in bytes: below the limit of the bucket.
+const maxRecord = 960 << 10
+
+// Load implements [respondent.Work].
+func (t *turn) Load(ctx context.Context, fresh bool) (v actor.Versioned[turnRecord], done bool, err error) {
+	if fresh {
+		t.g.sessions.remove(t.Session)
+	}
+	s, err := t.g.loadSession(ctx, t.Out.Store(t.g.Bucket.Name), t.Session)
+	if err != nil {
+		return v, false, err
+	}
+	if t.loaded, t.prior = s, s.conversation; t.g.isRespondentB {
+		t.prior = t.userConversation(ctx, s.conversation)
+	}
+	v.Value, v.Revision = s.record, s.recordRev
+	return v, s.conversation.Answered(t.Query.QueryID), nil
 }
 
-// errNotOwner means that another process has taken over the turn: this one must publish nothing more.
-var errNotOwner = errors.New("another process has taken over this turn")
-
-const (
-	maxRecord           = 960 << 10        // bytes; below the limit of the bucket
-	storeTimeout        = 10 * time.Second // of one write
-	ownershipCheckAfter = time.Minute      // after this long without a write, ownership is checked before publishing
-)
-
-// records is the bucket of turn records.
-func (g *Generator) records() actor.Bucket[turnRecord] {
-	return actor.Bucket[turnRecord]{Name: g.bucket(), MaxSize: maxRecord, Timeout: storeTimeout}
+// Abandoned implements [respondent.Abandoner]. Nobody waits for the answers of respondent B.
+func (t *turn) Abandoned(r turnRecord) (q subjects.Query, ok bool) {
+	return subjects.Query{
+		SessionID: t.Session, QueryID: r.QueryID, Query: r.Query, Attachments: r.Attachments, Reference: r.Reference,
+	}, r.QueryID != "" && !t.loaded.conversation.Answered(r.QueryID) && !t.g.isRespondentB
 }
 
-// storeRecord writes the record by compare-and-set, also when ctx has ended. step names the write. It fails with
-// errNotOwner when another process was first, with errRecordTooLarge when the record exceeds maxRecord, and with the
-// error of the store.
-func (t *turn) storeRecord(ctx context.Context, step string) error {
-	t.record.Written = t.out.Now().UTC()
-	t.resultMu.Lock()
-	v := actor.Versioned[turnRecord]{Value: t.record, Revision: t.rev}
-	t.resultMu.Unlock()
-	stored, err := t.g.records().Store(ctx, t.out, step, turnKey(t.sessionID), v)
-	if errors.Is(err, actor.ErrChanged) {
-		stored, err = t.replaceOwnRecord(ctx, step, v)
+// Claim implements [respondent.Work]. A question that is too long is clipped.
+func (t *turn) Claim(r *turnRecord, resumed bool) {
+	if !resumed {
+		r.Query, r.Reference, r.Stage = t.Query.Query, text.Clip(t.Query.Reference, maxReference), stageReceived
+		r.Began, r.Graded = t.Out.Now().UTC(), t.g.describeGrades(t.prior)
+		t.adoptAttachments(r)
 	}
-	switch {
-	case errors.Is(err, actor.ErrTooLarge):
-		return errRecordTooLarge
-	case err != nil:
-		return fmt.Errorf("storing the turn: %w", err)
+	r.Labels = r.Labels.Join(conversation.Labels(t.prior)).Join(labelAttachments(r.Attachments)).
+		Join(agent.LabelQuestion(t.Query, t.Session))
+	t.results = agent.Collection{}
+	t.results.Add(subjects.ToolResult{Labels: r.Labels, Recalls: r.Recalls})
+	if t.isQueryTooLong() {
+		r.Query, r.Attachments = text.Clip(r.Query, 16<<10),
+			conversation.ShortenAttachments(r.Attachments, conversation.MaxAttachmentStart)
 	}
-	t.rev = stored.Revision
-	return nil
+	r.Try = max(r.Try, t.Attempt)
 }
 
-// replaceOwnRecord writes v after a write failed as changed: over the last write of this attempt, whose acknowledgement
-// was lost. It fails with errNotOwner when the stored record belongs to another attempt or changes again, and with
-// actor.ErrNotFound when there is none.
-func (t *turn) replaceOwnRecord(ctx context.Context, step string, v actor.Versioned[turnRecord]) (
-	actor.Versioned[turnRecord], error,
-) {
-	there, err := t.g.records().Load(ctx, t.out, turnKey(t.sessionID))
-	switch {
-	case err != nil:
-		return v, err
-	case there.Revision == 0:
-		return v, actor.ErrNotFound
-	case there.Value.Owner != v.Value.Owner:
-		return v, errNotOwner
-	}
-	v.Revision = there.Revision
-	stored, err := t.g.records().Store(ctx, t.out, step, turnKey(t.sessionID), v)
-	if errors.Is(err, actor.ErrChanged) {
-		return v, errNotOwner
-	}
-	return stored, err
+// maxQuestion bounds an encoded question with its attachments, in bytes: with the progress of the turn it must fit into
+// a record.
+const maxQuestion = 128 << 10
+
+func (t *turn) isQueryTooLong() bool {
+	data, err := actor.EncodeValue(subjects.Query{Query: t.Query.Query, Attachments: t.Query.Attachments})
+	return err != nil || len(data) > maxQuestion
 }
 
-// checkOwnership fails with errNotOwner when another process has taken over the turn. It checks, by writing the record,
-// only when the last write is older than ownershipCheckAfter. A process that was paused for longer than the stream
-// remembers message ids would otherwise publish an answer that another has published in its place.
-func (t *turn) checkOwnership(ctx context.Context) error {
-	if t.out.Now().Sub(t.record.Written) < ownershipCheckAfter {
-		return nil
+// Shrink implements [respondent.Work]: tool results are in the events too.
+func (t *turn) Shrink(r *turnRecord) bool {
+	if r.Publish == nil {
+		return false
 	}
-	return t.storeRecord(ctx, "turn.hold")
+	short := *r.Publish
+	short.Messages, r.Publish = nil, &short
+	return true
 }
 
-// withStoreTimeout is a context for a write that must be completed although the turn was canceled.
-func withStoreTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+// maxFinishedRecord is how large the record of a finished turn may stay, in bytes.
+const maxFinishedRecord = 16 << 10
+
+// Finish implements [respondent.Work]: the conversation holds the answer, and the record of a session that is never
+// used again would stay. A small one does.
+func (t *turn) Finish(r *turnRecord) bool {
+	if data, err := actor.EncodeValue(r); err == nil && len(data) < maxFinishedRecord {
+		return false
+	}
+	*r = turnRecord{QueryID: r.QueryID, Owner: r.Owner, Stage: r.Stage, Try: r.Try, Began: r.Began}
+	return true
 }

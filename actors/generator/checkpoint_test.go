@@ -2,15 +2,16 @@ package generator
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"conclave/pkg/actor"
 	"conclave/pkg/model"
+	"conclave/pkg/respondent/conversation"
+	"conclave/pkg/respondent/respondenttest"
 	"conclave/subjects"
 )
 
@@ -49,39 +50,98 @@ func (w *harness) crashGeneratorAt(g *Generator, at string, nth int, session, qu
 	_ = w.ask(g, session, query, "What time is it?", try)
 }
 
-func TestCrashAtEachStep(t *testing.T) {
+// Whatever happens between two durable steps, the answer is published once, and the tool runs once.
+func TestConformance(t *testing.T) {
 	t.Parallel()
-	for _, at := range crashPoints() {
-		for nth := 1; nth <= 2; nth++ {
-			if nth == 2 && !strings.HasPrefix(at, "turn.step") { // the others are passed once
-				continue
-			}
-			t.Run(fmt.Sprintf("%s %d", at, nth), func(t *testing.T) {
-				t.Parallel()
-				w := newHarness(t, lookupCall("c1"), "It is noon.")
-				if nth == 1 && at == "turn.step/before" {
-					// nothing was written down: it is asked again
-					w.replies = []any{lookupCall("c1"), lookupCall("c1"), "It is noon."}
-				}
-				w.tools = []string{"clock"}
-				w.crashAt(at, nth, "s1", "q1", 1)
-				if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "What time is it?",
-					2); err != nil {
-					t.Fatal(err)
-				}
-				r := w.onlyResponse()
-				if r.Answer != "It is noon." || len(r.ToolCalls) != 1 || r.ToolCalls[0].Result != "noon" {
-					t.Errorf("answer: %+v", r)
-				}
-				if w.ran != 1 {
-					t.Errorf("the tool ran %d times", w.ran)
-				}
-				if c := w.conversation("s1"); len(c.Turns) != 1 || len(c.Turns[0].Messages) != 2 {
-					t.Errorf("conversation: %+v", c)
-				}
-				w.requireNoErrors()
-			})
+	for _, name := range []string{subjects.Generator, subjects.RespondentB} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			respondenttest.Run(t, func(t testing.TB) *respondenttest.Case { return newConformanceCase(t, name) })
+		})
+	}
+}
+
+// newConformanceCase is a question to a generator that is answered with one tool call.
+func newConformanceCase(t testing.TB, name string) *respondenttest.Case {
+	w := newHarness(t)
+	// a request after a question gets the call, one after a result the answer
+	w.replies = []any{func() any {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		last := w.asked[len(w.asked)-1].Messages
+		if last[len(last)-1].Role == model.ToolRole {
+			return "It is noon."
 		}
+		return lookupCall("c1")
+	}}
+	w.tools = []string{"clock"}
+	return &respondenttest.Case{
+		Recorder: &w.Recorder,
+		Deliver: func(ctx context.Context, out actor.Out, attempt int) error {
+			return w.deliver(ctx, New(name, shippedConfig()), subjects.Query{
+				SessionID: "s1", QueryID: "q1", Query: "What time is it?",
+			}, attempt, out)
+		},
+		Check: func(t testing.TB, interrupted bool) {
+			all := w.responses()
+			if len(all) != 1 || all[0].Answer != "It is noon." || len(all[0].ToolCalls) != 1 ||
+				all[0].ToolCalls[0].Result != "noon" {
+				t.Errorf("answers: %+v", all)
+			}
+			dialogs := len(emitted[subjects.Dialog](w, "answer.dialog"))
+			if (dialogs == 1) != (name == subjects.Generator) {
+				t.Errorf("%d dialogs", dialogs)
+			}
+			if w.ran != 1 || !interrupted && len(w.asked) != 2 {
+				t.Errorf("the tool ran %d times, the model was asked %d times", w.ran, len(w.asked))
+			}
+			c, _, err := conversation.Read(t.Context(), w.Out().Store(subjects.StateBucket(name)), "s1")
+			if err != nil || len(c.Turns) != 1 || len(c.Turns[0].Messages) != 2 {
+				t.Errorf("conversation: %+v, %v", c, err)
+			}
+			w.requireNoErrors()
+		},
+	}
+}
+
+// Records that earlier versions stored are resumed.
+func TestRecordsOfEarlierVersions(t *testing.T) {
+	t.Parallel()
+	const head = `{"query_id":"q1","query":"Capital?","owner":"x","try":1,"began":"2026-01-02T03:04:05Z",` +
+		`"written":"2026-01-02T03:04:05Z"`
+	for name, tt := range map[string]struct {
+		record string
+		id     string // of the response, "" = any
+		asked  int
+	}{
+		"received": {head + `,"stage":"received"}`, "", 1},
+		"working": {
+			head + `,"stage":"working","state":{"messages":[{"role":"user","content":"Capital?"}],"step":1}}`, "", 1,
+		},
+		"publishing": {
+			head + `,"stage":"publishing","publish":{"response":{"session_id":"s1","query_id":"q1",` +
+				`"query":"Capital?","answer":"Paris.","tool_calls":[],"respondent_id":"generator"},"response_id":"r1","dialog_id":"d1"}}`,
+			"r1", 0,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newHarness(t, "Paris.")
+			if _, err := w.Out().Store(bucket).Put(t.Context(), "turn.s1", []byte(tt.record), 0); err != nil {
+				t.Fatal(err)
+			}
+			if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "Capital?", 2); err != nil {
+				t.Fatal(err)
+			}
+			if r := w.onlyResponse(); r.Answer != "Paris." || r.Error != nil || len(w.asked) != tt.asked {
+				t.Errorf("%d requests: %+v", len(w.asked), r)
+			}
+			for _, m := range w.Published() {
+				if m.Subject == "response.generation" && tt.id != "" && m.ID != tt.id {
+					t.Errorf("published under %s", m.ID)
+				}
+			}
+		})
 	}
 }
 
@@ -96,79 +156,6 @@ func TestResumeSkipsFinishedModelCalls(t *testing.T) {
 	}
 	if r := w.onlyResponse(); r.Answer != "It is noon." || len(w.asked) != 2 {
 		t.Errorf("%d model calls, %+v", len(w.asked), r)
-	}
-}
-
-// Of two processes with the same turn, the one that was paused publishes nothing.
-func TestLosingOwnerPublishesNothing(t *testing.T) {
-	t.Parallel()
-	for _, at := range crashPoints() {
-		t.Run(at, func(t *testing.T) {
-			t.Parallel()
-			w := newHarness(t, lookupCall("c1"), "It is noon.")
-			// whoever asks first after a question gets the call, after a result the answer
-			w.replies = []any{func() any {
-				w.mu.Lock()
-				defer w.mu.Unlock()
-				last := w.asked[len(w.asked)-1].Messages
-				if last[len(last)-1].Role == model.ToolRole {
-					return "It is noon."
-				}
-				return lookupCall("c1")
-			}}
-			w.tools = []string{"clock"}
-			paused, wake := make(chan struct{}), make(chan struct{})
-			a := New(subjects.Generator, shippedConfig())
-			var once sync.Once
-			w.observe(a, func(s string) {
-				if s == at {
-					once.Do(func() { close(paused); <-wake })
-				}
-			})
-			lost := make(chan error)
-			go func() { lost <- w.ask(a, "s1", "q1", "What time is it?", 1) }()
-			<-paused
-			if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "What time is it?", 2); err != nil {
-				t.Error(err)
-			}
-			close(wake)
-			if err := <-lost; err != nil {
-				t.Errorf("the one who was paused: %v", err)
-			}
-			if r := w.onlyResponse(); r.Answer != "It is noon." || len(r.ToolCalls) != 1 {
-				t.Errorf("answer: %+v", r)
-			}
-			if c := w.conversation("s1"); len(c.Turns) != 1 || w.ran != 1 {
-				t.Errorf("the tool ran %d times; conversation: %+v", w.ran, c)
-			}
-			w.requireNoErrors()
-		})
-	}
-}
-
-// A process that was paused for longer than the stream remembers ids must not publish the answer again.
-func TestOwnershipIsCheckedAfterALongPause(t *testing.T) {
-	t.Parallel()
-	w := newHarness(t, "It is noon.")
-	w.Time = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	a := New(subjects.Generator, shippedConfig())
-	var said int
-	w.observe(a, func(s string) {
-		switch s {
-		case "turn.answer/after": // here it is paused; the other one finishes
-			if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "What time is it?", 2); err != nil {
-				t.Error(err)
-			}
-			w.Time = w.Time.Add(10 * time.Minute)
-		case "response/before":
-			said++
-		}
-	})
-	if err := w.ask(a, "s1", "q1", "What time is it?", 1); err != nil {
-		t.Error(err)
-	}
-	if w.onlyResponse(); said != 0 {
-		t.Error("it spoke although its turn was taken")
 	}
 }
 
@@ -196,27 +183,6 @@ func TestDuplicateQueryIsNotAnsweredAgain(t *testing.T) {
 	}
 	if n != 2 {
 		t.Errorf("told %d times", n)
-	}
-}
-
-// A shutdown during a turn publishes no answer: the turn resumes after the restart.
-func TestShutdownLeavesTurnForRedelivery(t *testing.T) {
-	t.Parallel()
-	w := newHarness(t, "Paris.")
-	ctx, stop := context.WithCancel(t.Context())
-	w.replies = []any{func() any { stop(); return "Par" }, "Paris."}
-	q := subjects.Query{SessionID: "s1", QueryID: "q1", Query: "Capital?"}
-	if err := w.askCtx(ctx, New(subjects.Generator, shippedConfig()), q, 1); err == nil {
-		t.Error("it was acknowledged")
-	}
-	if n := len(w.responses()); n != 0 {
-		t.Fatalf("%d answers", n)
-	}
-	if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "Capital?", 2); err != nil {
-		t.Fatal(err)
-	}
-	if r := w.onlyResponse(); r.Answer != "Paris." || r.Partial {
-		t.Errorf("answer: %+v", r)
 	}
 }
 

@@ -22,7 +22,7 @@ func (g *Generator) onContext(ctx context.Context, in actor.Msg[subjects.Session
 	if subjects.CheckToken(session) != nil {
 		return subjects.SessionContext{}, subjects.Faultf(subjects.CodeMalformed, "invalid session id")
 	}
-	s, err := g.loadSession(ctx, out.Store(g.bucket()), session)
+	s, err := g.loadSession(ctx, out.Store(g.Bucket.Name), session)
 	if err != nil {
 		return subjects.SessionContext{}, err
 	}

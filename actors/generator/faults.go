@@ -5,26 +5,22 @@ import (
 	"errors"
 
 	"conclave/pkg/agent"
+	"conclave/pkg/respondent"
 	"conclave/subjects"
 )
 
-// Errors of a turn that are not the model's.
-var (
-	errRetriesExhausted = errors.New("answering this question failed each time it was tried")
-	errQueryTooLong     = errors.New("the question with its attachments is too long to be stored")
-	errRecordTooLarge   = errors.New("the turn has grown too large to be written down")
-)
+var errQueryTooLong = errors.New("the question with its attachments is too long to be stored")
 
-// explanations are those of the generator's own errors.
+// explanations are those of the errors that are not the model's.
 var explanations = []agent.Explanation{
 	{
-		Err: errRetriesExhausted, Code: subjects.CodeInternal, Say: errRetriesExhausted.Error(),
+		Err: respondent.ErrExhausted, Code: subjects.CodeInternal, Say: respondent.ErrExhausted.Error(),
 		Advice: "What was found so far is kept. Ask again, and look into the log of the generator.",
 	},
 	{Err: errQueryTooLong, Code: subjects.CodeTooLarge, Say: errQueryTooLong.Error(), Advice: "Shorten it, then ask " +
 		"again."},
 	{
-		Err: errRecordTooLarge, Code: subjects.CodeTooLarge, Say: errRecordTooLarge.Error(),
+		Err: respondent.ErrTooLarge, Code: subjects.CodeTooLarge, Say: respondent.ErrTooLarge.Error(),
 		Advice: "What was found so far is kept. Ask for less at once.",
 	},
 	{Err: context.DeadlineExceeded, Code: subjects.CodeTimeout, Say: "the time for this question is over (wall in " +

@@ -20,16 +20,16 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/agent"
+	"conclave/pkg/respondent"
 	"conclave/subjects"
 )
 
 // Generator is the actor. Several may run, in one process or in many: they share the partitions of TURNS.
 type Generator struct {
-	name          string // the account, and the respondent id in its events
+	respondent.Respondent[turnRecord]
 	isRespondentB bool
 	cfg           Config
 	sessions      *sessionCache
-	cancels       agent.Cancellations
 	pendingGrades gradeBuffer
 	models        agent.Models
 	summaries     summaries
@@ -40,25 +40,30 @@ type Generator struct {
 // New returns a generator with the name of its account: [subjects.Generator] or [subjects.RespondentB]. cfg must be
 // valid.
 func New(name string, cfg Config) *Generator {
-	g := &Generator{name: name, isRespondentB: name == subjects.RespondentB, cfg: cfg}
+	g := &Generator{isRespondentB: name == subjects.RespondentB, cfg: cfg}
 	if g.isRespondentB {
 		g.cfg = cfg.forRespondentB()
+	}
+	g.Respondent = respondent.Respondent[turnRecord]{
+		Account: name, Tokens: 2, Hidden: g.isRespondentB, Patience: cfg.Wall,
+		Bucket: actor.Bucket[turnRecord]{Name: subjects.StateBucket(name), MaxSize: maxRecord},
+		Key:    func(session, _ string) string { return turnKey(session) },
+		Fields: func(r *turnRecord) respondent.Fields {
+			return respondent.Fields{
+				QueryID: &r.QueryID, Owner: &r.Owner, Stalled: &r.Stalled, Written: &r.Written, Pending: &r.Publish,
+			}
+		},
+		New: func(t *respondent.Turn[turnRecord]) respondent.Work[turnRecord] { return g.newTurn(t) },
 	}
 	g.sessions = newSessionCache(g.cfg.HotSessions)
 	return g
 }
 
-// Name implements [actor.Actor].
-func (g *Generator) Name() string { return g.name }
-
-// bucket is the bucket of conversations and of the records of running turns.
-func (g *Generator) bucket() string { return subjects.StateBucket(g.name) }
-
 // Routes implements [actor.Actor]. Respondent B gets no grades: its answers are not part of a conversation.
 func (g *Generator) Routes() []actor.Route {
 	routes := []actor.Route{
 		actor.On(subjects.QuerySession, g.onTurn, actor.Workers(g.cfg.Concurrency)),
-		actor.Subscribe(subjects.QueryCancel, g.onCancel),
+		actor.Subscribe(subjects.QueryCancel, g.OnCancel),
 	}
 	if g.isRespondentB {
 		return routes
@@ -95,35 +100,12 @@ func (g *Generator) Close(ctx context.Context) error {
 	}
 }
 
-// onTurn answers one question. It returns nil when the answer is stored, also when it was stored before or by another
-// process, and when respondent B skips a question that is too old. It rejects a message without a session and a query
-// id: only the router may publish turns. Any other error has the message delivered again; on the last attempt a failure
-// is published.
+// onTurn answers one question, see [respondent.Respondent.OnTurn]. Respondent B skips one that is too old.
 func (g *Generator) onTurn(ctx context.Context, in actor.Msg[subjects.Query], out actor.Out) error {
-	if len(in.Tokens) != 2 || subjects.CheckToken(in.Tokens[1]) != nil || subjects.CheckToken(in.Body.QueryID) != nil {
-		return subjects.Faultf(subjects.CodeMalformed, "a turn needs a valid session and query id; only the router "+
-			"publishes turns")
-	}
 	if g.isTooOld(in, out) {
 		return nil
 	}
-	t := g.newTurn(in, out)
-	err := t.run(ctx)
-	switch {
-	case errors.Is(err, errNotOwner):
-		return t.awaitOtherOwner(ctx)
-	case err != nil && t.isLastAttempt:
-		t.emitFailure(ctx, err)
-	}
-	return err
-}
-
-// onCancel cancels a query that is running here, or that will.
-func (g *Generator) onCancel(_ context.Context, in actor.Msg[subjects.Cancel], _ actor.Out) error {
-	if len(in.Tokens) == 1 && subjects.CheckToken(in.Tokens[0]) == nil {
-		g.cancels.Cancel(in.Tokens[0])
-	}
-	return nil
+	return g.OnTurn(ctx, in, out)
 }
 
 // systemPrompt is the system prompt of every turn: the configured one unchanged, or the shipped one.

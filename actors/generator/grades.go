@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"sync"
 	"text/template"
+	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/respondent/conversation"
@@ -25,12 +26,13 @@ const (
 	maxGradeShown    = 400     // bytes of a comment that the model is sent
 	gradeAttempts    = 5       // attempts to store a grade against concurrent writers
 	maxPendingGrades = 256     // grades that wait for their turn to be stored
+	storeTimeout     = 10 * time.Second
 )
 
 // onCritique stores a grade of the critic. It ignores other respondents' grades, ungraded answers and invalid scores.
 func (g *Generator) onCritique(ctx context.Context, in actor.Msg[subjects.Critique], out actor.Out) error {
 	c := in.Body
-	if c.RespondentID != g.name || c.Ungraded != "" || c.Score < 1 || c.Score > 5 {
+	if c.RespondentID != g.Account || c.Ungraded != "" || c.Score < 1 || c.Score > 5 {
 		return nil
 	}
 	return g.addGrade(ctx, out, c.SessionID, c.QueryID,
@@ -41,7 +43,7 @@ func (g *Generator) onCritique(ctx context.Context, in actor.Msg[subjects.Critiq
 // to 1. Of a rating that a model derived from the conversation only the value is stored: its text is not the user's.
 func (g *Generator) onReward(ctx context.Context, in actor.Msg[subjects.Reward], out actor.Out) error {
 	r := in.Body
-	if r.RespondentID != g.name || r.Count < 1 || r.Value < -1 || r.Value > 1 {
+	if r.RespondentID != g.Account || r.Count < 1 || r.Value < -1 || r.Value > 1 {
 		return nil
 	}
 	add := subjects.Grades{Reward: r.Value, Rewards: r.Count}
@@ -66,9 +68,9 @@ func (g *Generator) addGrade(ctx context.Context, out actor.Out, session, query 
 // Grades of a turn that was dropped are discarded, as are those that exceed the size of a record (an error) or lose
 // against concurrent writers gradeAttempts times (logged only).
 func (g *Generator) storeGrades(ctx context.Context, out actor.Out, session, query string) error {
-	ctx, cancel := withStoreTimeout(ctx)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
-	store, key := out.Store(g.bucket()), gradeKey(session, query)
+	store, key := out.Store(g.Bucket.Name), gradeKey(session, query)
 	s, hot := g.sessions.get(session)
 	c, rev := s.conversation, s.conversationRev
 	for try := range gradeAttempts {

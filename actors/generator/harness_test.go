@@ -166,11 +166,15 @@ func (w *harness) ask(g *Generator, session, query, text string, try int) error 
 }
 
 func (w *harness) askCtx(ctx context.Context, g *Generator, q subjects.Query, try int) error {
+	return w.deliver(w.withObserver(ctx, g), g, q, try, w.Out())
+}
+
+func (w *harness) deliver(ctx context.Context, g *Generator, q subjects.Query, try int, out actor.Out) error {
 	in := actor.Msg[subjects.Query]{
 		Subject: "turn.3." + q.SessionID, Tokens: []string{"3", q.SessionID}, Attempt: try,
 		StoredAt: w.Out().Now(), Body: q,
 	}
-	return g.onTurn(w.withObserver(ctx, g), in, w.Out())
+	return g.onTurn(ctx, in, out)
 }
 
 // withObserver is ctx with the step observer of g, if there is one.

@@ -58,24 +58,24 @@ func (t *turn) recallFirst(ctx context.Context, a *loop.Agent, state loop.State)
 	}
 	args, err := json.Marshal(map[string]any{"query": text.Cut(t.ownWords(), maxRecallQuery), "max": most})
 	if err != nil {
-		t.out.LogError(err)
+		t.Out.LogError(err)
 		return nil
 	}
 	t.transition(startRecall, 0)
 	c := model.Call{ID: recallCall, Name: recallTool, Arguments: args}
-	before := len(t.record.Recalls)
-	r := t.caller().RecallOwn(ctx, c)
-	t.record.Recall = &loop.FinishedCall{Call: c, Layer: loop.LayerRecall, Step: 1, Result: r}
-	if r.Fault != "" || len(t.record.Recalls) == before {
+	_, before := t.results.Result()
+	done := &loop.FinishedCall{Call: c, Layer: loop.LayerRecall, Step: 1, Result: t.caller().RecallOwn(ctx, c)}
+	t.Edit(func(r *turnRecord) { r.Recall = done })
+	if _, now := t.results.Result(); done.Result.Fault != "" || len(now) == len(before) {
 		return nil
 	}
-	return t.record.Recall
+	return done
 }
 
 // finishedCalls returns the calls of a turn with their results, in order, the recall before the first model call among
 // them also when it found nothing or the prompt does not have it yet.
 func (t *turn) finishedCalls(s loop.State) []loop.FinishedCall {
-	r := t.record.Recall
+	r := t.Record().Recall
 	if r == nil || slices.ContainsFunc(s.Finished, func(d loop.FinishedCall) bool { return d.Layer == r.Layer }) {
 		return s.Finished
 	}

@@ -36,20 +36,20 @@ func (g *Generator) isTooOld(in actor.Msg[subjects.Query], out actor.Out) bool {
 func (t *turn) userConversation(ctx context.Context, own subjects.Conversation) subjects.Conversation {
 	ctx, cancel := context.WithTimeout(ctx, agent.LookupTimeout)
 	defer cancel()
-	c, _, err := conversation.Read(ctx, t.out.Store(subjects.StateBucket(subjects.Generator)), t.sessionID)
+	c, _, err := conversation.Read(ctx, t.Out.Store(subjects.StateBucket(subjects.Generator)), t.Session)
 	if err != nil {
-		t.out.LogError(fmt.Errorf("reading the user's conversation: %w", err))
-		t.addNote(subjects.NoteNoHistory, "the conversation could not be read; this answer does not use it")
-		return subjects.Conversation{SessionID: t.sessionID}
+		t.Out.LogError(fmt.Errorf("reading the user's conversation: %w", err))
+		t.Note(subjects.NoteNoHistory, "the conversation could not be read; this answer does not use it")
+		return subjects.Conversation{SessionID: t.Session}
 	}
-	c, ok := cutConversation(c, t.query.QueryID)
+	c, ok := cutConversation(c, t.Query.QueryID)
 	if !ok {
-		t.addNote(subjects.NoteNoHistory, "the conversation is already summarized together with the answer to this "+
+		t.Note(subjects.NoteNoHistory, "the conversation is already summarized together with the answer to this "+
 			"question; this answer does not use it")
-		return subjects.Conversation{SessionID: t.sessionID}
+		return subjects.Conversation{SessionID: t.Session}
 	}
 	if n := len(own.Turns); n > 0 && !c.Answered(own.Turns[n-1].QueryID) {
-		t.addNote(subjects.NoteNoHistory, "the previous question was not answered yet; this answer does not use its "+
+		t.Note(subjects.NoteNoHistory, "the previous question was not answered yet; this answer does not use its "+
 			"answer")
 	}
 	return c

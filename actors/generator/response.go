@@ -14,11 +14,13 @@ import (
 // buildResponse is the response event for a state, shortened to its size limit. Its answer is never empty: err, nil =
 // none, is explained in it, and a turn that was canceled before there was text says so. Both make it partial.
 func (t *turn) buildResponse(s loop.State, err error) subjects.Response {
+	record := t.Record()
 	r := subjects.Response{
-		SessionID: t.sessionID, QueryID: t.query.QueryID, Query: t.query.Query, Answer: s.Answer, Thinking: s.Thinking,
+		SessionID: t.Session, QueryID: t.Query.QueryID, Query: t.Query.Query, Answer: s.Answer, Thinking: s.Thinking,
 		ToolCalls:   []subjects.ToolCall{},
-		GeneratorID: t.g.name, RespondentID: t.g.name, Model: s.Usage.Model, DemoModel: t.demoModel, Partial: s.Partial,
-		Reference: text.Clip(t.query.Reference, maxReference), Attachments: t.record.Attachments,
+		GeneratorID: t.g.Account, RespondentID: t.g.Account, Model: s.Usage.Model, DemoModel: t.demoModel,
+		Partial:   s.Partial,
+		Reference: text.Clip(t.Query.Reference, maxReference), Attachments: record.Attachments,
 		ModelCalls: t.modelCalls,
 		Usage: subjects.Usage{
 			PromptTokens: s.Usage.Prompt, CompletionTokens: s.Usage.Output, ModelCalls: s.Usage.Calls,
@@ -28,13 +30,13 @@ func (t *turn) buildResponse(s loop.State, err error) subjects.Response {
 	if t.g.isRespondentB {
 		r.Thinking = "" // its thinking is never published
 	}
-	if !t.record.Began.IsZero() {
-		r.Usage.Millis = t.out.Now().Sub(t.record.Began).Milliseconds()
+	if !record.Began.IsZero() {
+		r.Usage.Millis = t.Out.Now().Sub(record.Began).Milliseconds()
 	}
 	if r.Model == "" {
 		r.Model = t.role.Model
 	}
-	r.Labels, r.Recalls = t.answerLabels()
+	r.Labels, r.Recalls = t.results.Result()
 	if r.Labels == nil { // no untrusted input: say so explicitly, because memory relies on labels
 		r.Labels = &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}
 	}
@@ -45,10 +47,7 @@ func (t *turn) buildResponse(s loop.State, err error) subjects.Response {
 		r.Notes = append(r.Notes, subjects.Note{Code: n.Code, Text: n.Text})
 	}
 	r.Notes = append(r.Notes, noteFailedCalls(s.Finished)...)
-	r.Notes = append(r.Notes, t.notes...)
-	t.resultMu.Lock()
-	r.Notes = append(r.Notes, t.clipNotes...)
-	t.resultMu.Unlock()
+	r.Notes = append(r.Notes, t.Notes()...)
 	if err != nil {
 		fault, words := explain(err)
 		r.Error, r.Partial = fault, true

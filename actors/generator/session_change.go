@@ -25,7 +25,7 @@ func (g *Generator) onSessionChange(ctx context.Context, in actor.Msg[subjects.S
 	}
 	out = out.WithIDs(q.SessionID, "")
 	g.sessions.remove(q.SessionID) // the stored state decides, not the cached one
-	s, err := g.loadSession(ctx, out.Store(g.bucket()), q.SessionID)
+	s, err := g.loadSession(ctx, out.Store(g.Bucket.Name), q.SessionID)
 	if err != nil {
 		return subjects.SessionChanged{}, err
 	}
@@ -64,7 +64,7 @@ func (g *Generator) deleteConversation(ctx context.Context, out actor.Out, sessi
 ) {
 	c := s.conversation
 	n := len(c.Turns) + c.Summarized + c.Dropped
-	store := out.Store(g.bucket())
+	store := out.Store(g.Bucket.Name)
 	// first: after the conversation is deleted there is no second try
 	if err := attachment.Delete(ctx, out, session); err != nil {
 		return 0, err
@@ -144,7 +144,7 @@ func (g *Generator) branchConversation(ctx context.Context, out actor.Out, q sub
 	c.Turns, c.Updated = append(c.Turns, next...), out.Now().UTC()
 	data, err := actor.EncodeValue(c)
 	if err == nil {
-		_, err = out.Store(g.bucket()).Put(ctx, subjects.ConversationKey(q.SessionID), data, s.conversationRev)
+		_, err = out.Store(g.Bucket.Name).Put(ctx, subjects.ConversationKey(q.SessionID), data, s.conversationRev)
 	}
 	if err != nil {
 		return 0, err
@@ -159,5 +159,5 @@ func (g *Generator) branchConversation(ctx context.Context, out actor.Out, q sub
 func (g *Generator) emitSessionNote(out actor.Out, session, query, code, words string) {
 	agent.EmitState(out.WithIDs(session, query), subjects.AgentState{
 		SessionID: session, QueryID: query, To: string(idle), Code: code, Words: words,
-	}, g.name)
+	}, g.Account)
 }

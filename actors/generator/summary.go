@@ -131,7 +131,7 @@ func (g *Generator) summarizeTurns(ctx context.Context, out actor.Out, session s
 	if err != nil {
 		return err
 	}
-	store := out.Store(g.bucket())
+	store := out.Store(g.Bucket.Name)
 	for {
 		next := conversation.RemoveOldest(c, n)
 		next.Summary, next.Summarized, next.Updated = text.Clip(summary, 16<<10), c.Summarized+n, out.Now().UTC()

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -175,5 +176,31 @@ func TestRecordCall(t *testing.T) {
 		if len(c.Result) > 20 || c.Error == nil || c.Error.Code != subjects.CodeTool || len(c.Error.Text) > 20 {
 			t.Errorf("%+v", c)
 		}
+	}
+}
+
+// The labels of concurrent results are joined.
+func TestCollectionJoinsLabels(t *testing.T) {
+	t.Parallel()
+	var c Collection
+	c.Add(subjects.ToolResult{})
+	if l, _ := c.Result(); l != nil {
+		t.Fatal("labels of nothing")
+	}
+	var wg sync.WaitGroup
+	for _, l := range []subjects.Labels{
+		{Trust: subjects.Trusted, Privacy: subjects.Public},
+		{Trust: subjects.Untrusted, Privacy: subjects.Public, Flags: []string{"override"}},
+		{Trust: subjects.Trusted, Privacy: subjects.Private, Flags: []string{"override", "hidden_text"}},
+		{Trust: "", Privacy: subjects.Public}, // nobody vouches for it
+	} {
+		wg.Go(func() { c.Add(subjects.ToolResult{Labels: &l}) })
+	}
+	wg.Wait()
+	got, _ := c.Result()
+	slices.Sort(got.Flags)
+	if got.Trust != subjects.Untrusted || got.Privacy != subjects.Private ||
+		!slices.Equal(got.Flags, []string{"hidden_text", "override"}) {
+		t.Fatalf("%+v", got)
 	}
 }

@@ -78,7 +78,7 @@ type Work[R any] interface {
 	// Shrink removes from a record that is too large what events hold too. false = there is nothing.
 	Shrink(r *R) bool
 	// Enter tells the stages of the turn.
-	Enter(s Stage)
+	Enter(ctx context.Context, s Stage)
 }
 
 // Abandoner is a [Work] whose record is shared by the questions of a session.
@@ -91,6 +91,7 @@ type Abandoner[R any] interface {
 // Respondent answers questions with records of type R.
 type Respondent[R any] struct {
 	Account string // its name, and the respondent id in its events
+	Tokens  int    // in the subject of a turn, of which the last is the session
 	Hidden  bool   // it publishes no notes and no dialog: users do not see its answers
 	Bucket  actor.Bucket[R]
 	Key     func(session, query string) string // of the record
@@ -130,7 +131,8 @@ func (k *Respondent[R]) Name() string { return k.Account }
 // other error has the message delivered again; on the last attempt a failure is published.
 func (k *Respondent[R]) OnTurn(ctx context.Context, in actor.Msg[subjects.Query], out actor.Out) error {
 	n := len(in.Tokens)
-	if n == 0 || subjects.CheckToken(in.Tokens[n-1]) != nil || subjects.CheckToken(in.Body.QueryID) != nil {
+	if n == 0 || n != k.Tokens || subjects.CheckToken(in.Tokens[n-1]) != nil ||
+		subjects.CheckToken(in.Body.QueryID) != nil {
 		return subjects.Faultf(subjects.CodeMalformed, "a turn needs a valid session and query id; only the router "+
 			"publishes turns")
 	}
@@ -160,12 +162,13 @@ type Turn[R any] struct {
 	Session string
 	Query   subjects.Query
 	Owner   string // id of this attempt
-	Attempt int    // delivery of the message; 0 for a question that is not delivered again
+	Attempt int    // delivery of the message
 	Last    bool   // the message will not be delivered again
 	State   string // published last, for notes
 
-	k    *Respondent[R]
-	work Work[R]
+	k           *Respondent[R]
+	work        Work[R]
+	isAbandoned bool // the message of the question is not delivered at all
 
 	mu       sync.Mutex // guards stored, notes and storeErr
 	stored   actor.Versioned[R]
@@ -192,12 +195,12 @@ func (t *Turn[R]) run(ctx context.Context) (err error) {
 	}
 	done, err := t.claim(ctx)
 	if done {
-		t.work.Enter(Duplicate)
+		t.work.Enter(ctx, Duplicate)
 	}
 	if done || err != nil {
 		return err
 	}
-	t.work.Enter(Claimed)
+	t.work.Enter(ctx, Claimed)
 	if t.pending() == nil {
 		err = t.answer(ctx)
 		if err != nil && !errors.Is(err, ErrNotOwner) && t.Last {
@@ -206,14 +209,14 @@ func (t *Turn[R]) run(ctx context.Context) (err error) {
 		}
 	}
 	if err == nil {
-		t.work.Enter(Answered)
+		t.work.Enter(ctx, Answered)
 		err = t.publish(ctx)
 	}
 	if err != nil {
-		t.work.Enter(Failed)
+		t.work.Enter(ctx, Failed)
 		return err
 	}
-	t.work.Enter(Finished)
+	t.work.Enter(ctx, Finished)
 	return nil
 }
 
@@ -231,7 +234,7 @@ func (t *Turn[R]) claim(ctx context.Context) (done bool, err error) {
 		}
 		if q, ok := t.abandoned(v.Value); ok {
 			left := t.k.newTurn(t.Session, q, t.Out)
-			left.Last = true
+			left.Last, left.isAbandoned = true, true
 			err = left.run(ctx)
 		} else if err = t.adopt(ctx, v); err == nil {
 			return false, nil
@@ -277,7 +280,7 @@ func (t *Turn[R]) adopt(ctx context.Context, v actor.Versioned[R]) error {
 func (t *Turn[R]) answer(ctx context.Context) error {
 	r := t.Record()
 	switch {
-	case t.Attempt == 0:
+	case t.isAbandoned:
 		t.Note(subjects.NoteLost, "every attempt to answer it was interrupted")
 		return t.storeAnswer(ctx, ErrExhausted)
 	case t.Last && *t.k.Fields(&r).Stalled >= maxStalled:
@@ -341,9 +344,6 @@ func (t *Turn[R]) publish(ctx context.Context) error {
 			return actor.EmitOnce(ctx, t.Out, subjects.ResponseGeneration, p.ResponseID, p.Response)
 		}},
 		{"dialog", func(ctx context.Context) error {
-			if t.k.Hidden {
-				return nil
-			}
 			return actor.EmitOnce(ctx, t.Out, subjects.AnswerDialog, p.DialogID, subjects.Dialog{
 				SessionID: t.Session, QueryID: t.Query.QueryID, Query: p.Response.Query, Answer: p.Response.Answer,
 				RespondentID: t.k.Account,
@@ -351,6 +351,9 @@ func (t *Turn[R]) publish(ctx context.Context) error {
 		}},
 		{"conversation", func(ctx context.Context) error { return t.work.Append(ctx, *p) }},
 	} {
+		if t.k.Hidden && s.step == "dialog" {
+			continue
+		}
 		if err := t.hold(ctx); err != nil {
 			return err
 		}
@@ -431,6 +434,13 @@ func (t *Turn[R]) Record() R {
 func (t *Turn[R]) pending() *Pending {
 	r := t.Record()
 	return *t.k.Fields(&r).Pending
+}
+
+// Revision is that of the record as it is stored.
+func (t *Turn[R]) Revision() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.stored.Revision
 }
 
 // Edit changes the record. The change is stored with the next checkpoint.
