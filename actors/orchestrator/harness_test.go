@@ -229,10 +229,14 @@ func (w *harness) give(o *Orchestrator, session, query, text string) error {
 }
 
 func (w *harness) giveCtx(ctx context.Context, o *Orchestrator, q subjects.Query, attempt int) error {
+	return w.deliver(ctx, o, q, attempt, w.Out())
+}
+
+func (w *harness) deliver(ctx context.Context, o *Orchestrator, q subjects.Query, attempt int, out actor.Out) error {
 	return o.onTask(ctx, actor.Msg[subjects.Query]{
 		Subject: "turn.orchestrator." + q.SessionID,
 		Tokens:  []string{q.SessionID}, Attempt: attempt, Body: q,
-	}, w.Out())
+	}, out)
 }
 
 // emitted are the bodies published on a subject.

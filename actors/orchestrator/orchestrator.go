@@ -20,6 +20,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/agent"
+	"conclave/pkg/respondent"
 	"conclave/subjects"
 )
 
@@ -84,7 +85,7 @@ func (o *Orchestrator) onTask(ctx context.Context, in actor.Msg[subjects.Query],
 	t := o.newTask(in, out)
 	err := t.run(ctx)
 	switch {
-	case errors.Is(err, errNotOwner):
+	case errors.Is(err, respondent.ErrNotOwner):
 		return t.awaitOtherOwner(ctx)
 	case err != nil && ctx.Err() == nil && in.Attempt >= subjects.MaxDeliver: // it is not delivered again
 		out.LogError(err)
@@ -108,7 +109,6 @@ var (
 	errDemoModel        = errors.New("the built-in demo model follows fixed rules and cannot plan a task")
 	errNothingPlanned   = errors.New("the model found nothing to do for this task")
 	errTooLong          = errors.New("the task with its attachments is too long to be stored")
-	errTooLarge         = errors.New("the work has grown too large to store")
 	errNoTokens         = errors.New("the token budget of this session is used up (session_tokens in " +
 		"orchestrator.yaml)")
 )
@@ -135,7 +135,7 @@ func explain(err error) (*subjects.Fault, string) {
 			Advice: "Shorten it, then give it again.",
 		},
 		agent.Explanation{
-			Err: errTooLarge, Code: subjects.CodeTooLarge, Say: errTooLarge.Error(),
+			Err: respondent.ErrTooLarge, Code: subjects.CodeTooLarge, Say: "the work has grown too large to store",
 			Advice: "Ask for less at once.",
 		},
 		agent.Explanation{

@@ -13,6 +13,7 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/loop"
 	"conclave/pkg/model"
+	"conclave/pkg/respondent/respondenttest"
 	"conclave/subjects"
 )
 
@@ -113,6 +114,30 @@ func TestCrashAtEveryStep(t *testing.T) {
 		if !slices.Contains(steps, want) {
 			t.Errorf("no crash at %s; crashed at %v", want, steps)
 		}
+	}
+}
+
+// A write of a task or of the work of an agent whose acknowledgement is lost is not taken for one of another process.
+func TestLostAcknowledgement(t *testing.T) {
+	t.Parallel()
+	for at := 0; ; at++ {
+		w := newHarness(t)
+		out, lost := respondenttest.LoseAcknowledgement(w.Out(), at)
+		if err := w.deliver(t.Context(), New(testConfig(), w, w), subjects.Query{
+			SessionID: "s1", QueryID: "q1", Query: "Do it",
+		}, 1, out); err != nil {
+			t.Fatalf("write %d: %v", at, err)
+		}
+		if res := w.onlyResponse(); res.Partial || len(w.requests(callWork)) != 1 {
+			t.Errorf("write %d: %d requests, %+v", at, len(w.requests(callWork)), res)
+		}
+		if lost() {
+			continue
+		}
+		if at < 8 {
+			t.Errorf("only %d writes", at)
+		}
+		return
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"conclave/pkg/agent"
 	"conclave/pkg/firewall"
 	"conclave/pkg/loop"
+	"conclave/pkg/respondent"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -81,9 +82,6 @@ type workRecord struct {
 	ReturnID  string                `json:"return_id,omitempty"`
 }
 
-// errNotOwner means that another process has taken over the task: this one must do nothing more.
-var errNotOwner = errors.New("another process has taken over this task")
-
 func tasks() actor.Bucket[taskRecord] {
 	return actor.Bucket[taskRecord]{Name: bucket, MaxSize: maxRecord, Timeout: storeTimeout}
 }
@@ -150,7 +148,7 @@ func (t *task) newRecord() taskRecord {
 }
 
 // update changes the record and stores it, also when ctx has ended. step names the write. Without a stored change the
-// record is as before. It fails with errNotOwner when another process was first.
+// record is as before. It fails with respondent.ErrNotOwner when another process was first.
 func (t *task) update(ctx context.Context, step string, change func(r *taskRecord)) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -159,26 +157,10 @@ func (t *task) update(ctx context.Context, step string, change func(r *taskRecor
 	change(&next)
 	next.Updated = t.out.Now().UTC()
 	v := actor.Versioned[taskRecord]{Value: next, Revision: t.rev}
-	stored, err := tasks().Store(ctx, t.out, step, subjects.TaskKey(t.id), v)
-	if errors.Is(err, actor.ErrChanged) {
-		there, lerr := tasks().Load(ctx, t.out, subjects.TaskKey(t.id))
-		if lerr != nil {
-			return lerr
-		}
-		if there.Value.Owner != next.Owner {
-			return errNotOwner
-		}
-		v.Revision = there.Revision // the acknowledgement of this attempt's last write was lost
-		stored, err = tasks().Store(ctx, t.out, step, subjects.TaskKey(t.id), v)
-		if errors.Is(err, actor.ErrChanged) {
-			return errNotOwner
-		}
-	}
-	switch {
-	case errors.Is(err, actor.ErrTooLarge):
-		return errTooLarge
-	case err != nil:
-		return fmt.Errorf("storing the task: %w", err)
+	stored, err := respondent.StoreOwned(ctx, t.out, tasks(), step, subjects.TaskKey(t.id), v,
+		func(r *taskRecord) string { return r.Owner })
+	if err != nil {
+		return err
 	}
 	t.record, t.rev = stored.Value, stored.Revision
 	return nil

@@ -12,6 +12,7 @@ import (
 	"conclave/pkg/agent"
 	"conclave/pkg/loop"
 	"conclave/pkg/model"
+	"conclave/pkg/respondent"
 	"conclave/subjects"
 )
 
@@ -78,7 +79,7 @@ func (t *task) run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil: // shutdown
 			return context.Cause(ctx)
-		case errors.Is(err, errNotOwner):
+		case errors.Is(err, respondent.ErrNotOwner):
 			return err
 		case errors.Is(cause, agent.ErrCanceled):
 			return t.finish(ctx, subjects.TaskCanceled, "", nil)
@@ -105,7 +106,7 @@ func (t *task) isTooLong() bool {
 // isAnswerable reports whether an error ends the task or the subtask with a report about it: an error of the model, of
 // another actor's reply, or of the plan. Any other is retried.
 func isAnswerable(err error) bool {
-	for _, e := range []error{errInvalidPlan, errDemoModel, errNothingPlanned, errNoTokens, errTooLarge} {
+	for _, e := range []error{errInvalidPlan, errDemoModel, errNothingPlanned, errNoTokens, respondent.ErrTooLarge} {
 		if errors.Is(err, e) {
 			return true
 		}

@@ -18,6 +18,7 @@ import (
 	"conclave/pkg/model"
 	"conclave/pkg/model/wire"
 	"conclave/pkg/policy"
+	"conclave/pkg/respondent"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -106,7 +107,7 @@ func (t *task) openWork(ctx context.Context, kind string, s subjects.Subtask) (*
 		}
 		w.record, w.rev = v.Value, v.Revision
 		w.record.Owner = t.snapshot().Owner
-		if err = w.store(ctx, "work.claim"); !errors.Is(err, errNotOwner) {
+		if err = w.store(ctx, "work.claim"); !errors.Is(err, respondent.ErrNotOwner) {
 			if w.record.Child != "" {
 				w.agent = w.agentOf(w.record.Child)
 			}
@@ -119,36 +120,27 @@ func (t *task) openWork(ctx context.Context, kind string, s subjects.Subtask) (*
 	return nil, subjects.Faultf(subjects.CodeBusy, "claiming the work on a subtask: others kept changing it")
 }
 
-// checkOwner fails with errNotOwner when another process has claimed the task.
+// checkOwner fails with respondent.ErrNotOwner when another process has claimed the task.
 func (t *task) checkOwner(ctx context.Context) error {
 	v, err := tasks().Load(ctx, t.out, subjects.TaskKey(t.id))
 	if err == nil && v.Value.Owner != t.snapshot().Owner {
-		err = errNotOwner
+		err = respondent.ErrNotOwner
 	}
 	return err
 }
 
 func (w *worker) key() string { return workKey(w.t.id, w.kind, w.subtask.ID) }
 
-// store writes the record by compare-and-set, also when ctx has ended. It fails with errNotOwner when another process
-// was first, and with errTooLarge when the record has grown too large.
+// store writes the record, also when ctx has ended: see [respondent.StoreOwned].
 func (w *worker) store(ctx context.Context, step string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	stored, err := workBucket().Store(ctx, w.t.out, step, w.key(), actor.Versioned[workRecord]{
+	stored, err := respondent.StoreOwned(ctx, w.t.out, workBucket(), step, w.key(), actor.Versioned[workRecord]{
 		Value:    w.record,
 		Revision: w.rev,
-	})
-	switch {
-	case errors.Is(err, actor.ErrChanged):
-		return errNotOwner
-	case errors.Is(err, actor.ErrTooLarge):
-		return errTooLarge
-	case err != nil:
-		return fmt.Errorf("storing the work on a subtask: %w", err)
-	}
+	}, func(r *workRecord) string { return r.Owner })
 	w.rev = stored.Revision
-	return nil
+	return err
 }
 
 // agentOf is the agent of the account with this name, spawned before.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -112,19 +113,25 @@ func takeOverAt(t *testing.T, c *Case, at int) {
 	c.Check(t, true)
 }
 
-// loseAcknowledgement stores one write and reports it as failed because of itself, as a retry after a lost reply does.
 func loseAcknowledgement(t *testing.T, c *Case, at int) {
-	n := 0
-	if err := c.Deliver(t.Context(), &lossyOut{c.Recorder.Out(), &n, at}, 1); err != nil {
+	out, _ := LoseAcknowledgement(c.Recorder.Out(), at)
+	if err := c.Deliver(t.Context(), out, 1); err != nil {
 		t.Fatal(err)
 	}
 	c.Check(t, false)
 }
 
+// LoseAcknowledgement is out with a store whose write number at, from 0, is stored and reported as failed because of
+// itself, as a retry after a lost reply does. lost reports whether there was such a write.
+func LoseAcknowledgement(out actor.Out, at int) (lossy actor.Out, lost func() bool) {
+	o := &lossyOut{out, new(atomic.Int64), int64(at)}
+	return o, func() bool { return o.n.Load() > o.at }
+}
+
 type lossyOut struct {
 	actor.Out
-	n  *int
-	at int
+	n  *atomic.Int64
+	at int64
 }
 
 func (o *lossyOut) WithIDs(session, query string) actor.Out {
@@ -140,7 +147,7 @@ type lossyStore struct {
 
 func (s *lossyStore) Put(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
 	rev, err := s.Store.Put(ctx, key, value, revision)
-	if *s.o.n++; err == nil && *s.o.n == s.o.at+1 {
+	if n := s.o.n.Add(1); err == nil && n == s.o.at+1 {
 		return 0, fmt.Errorf("%w: by itself", actor.ErrChanged)
 	}
 	return rev, err
