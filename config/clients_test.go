@@ -94,8 +94,8 @@ func TestOfficialClients(t *testing.T) {
 }
 
 // TestOfficialMCP runs MCP clients and servers that others wrote, unchanged: the clients of the npm and of the Python
-// SDK and the MCP Inspector against /mcp and conclave mcp serve, each with the identity of a client, and two servers from npm and one from
-// PyPI behind the broker.
+// SDK and the MCP Inspector against /mcp and conclave mcp serve, each with the identity of a client, and two servers
+// from npm and one from PyPI behind the broker.
 func TestOfficialMCP(t *testing.T) {
 	folder := os.Getenv("CONCLAVE_CLIENTS")
 	if folder == "" {
@@ -207,7 +207,8 @@ func TestOfficialMCP(t *testing.T) {
 				"--cli", url + "/mcp", "--transport", "http", "--header",
 				"Authorization: Bearer " + token,
 			}, tt.args...)
-			out, err := exec.CommandContext(t.Context(), filepath.Join(modules, ".bin", "mcp-inspector"), args...).Output()
+			inspector := filepath.Join(modules, ".bin", "mcp-inspector")
+			out, err := exec.CommandContext(t.Context(), inspector, args...).Output()
 			if err != nil || !strings.Contains(string(out), tt.want) {
 				t.Errorf("%v: %v\n%s", tt.args, err, out)
 			}

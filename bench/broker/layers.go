@@ -74,7 +74,7 @@ func startTurning(ctx context.Context, c *config.Instance, cfg config.Config, ho
 	for _, t := range cfg.Tools() {
 		build = append(build, broker.Known{Tool: t.Facts(), Pin: broker.Pin(t.Schema())})
 	}
-	limits := broker.Config{CallTimeout: time.Minute, AuditTimeout: 5 * time.Second}
+	limits := broker.Config{CallTimeout: time.Minute, AuditTimeout: cfg.System.Actor.AuditTimeout}
 	spec := actor.Spec{Name: "broker", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
 		h, err := audit.LoadHasher(home.HashKey())
 		if err != nil {

@@ -53,8 +53,8 @@ func CheckVersion(version int) error {
 }
 
 // WriteVersion sets the version of the data folder to that of this build, unless it has it already. It returns the
-// version before, 0 for new data. The caller must hold the lock, and must have opened the data: earlier builds refuse it
-// from then on.
+// version before, 0 for new data. The caller must hold the lock, and must have opened the data: earlier builds refuse
+// it from then on.
 func (h Home) WriteVersion() (before int, err error) {
 	before, err = h.ReadVersion()
 	if err != nil || before == DataVersion {
