@@ -25,7 +25,7 @@ const (
 
 // Respond implements [respondent.Work]: the answer is that of the closing persona, or, when it was not closed, what the
 // members said.
-func (t *turn) Respond(cause error) (respondent.Pending, func(r *record)) {
+func (t *turn) Respond(_ context.Context, cause error) (respondent.Pending, func(r *record), error) {
 	s := t.said
 	if errors.Is(cause, agent.ErrCanceled) {
 		s.Partial, cause = true, nil
@@ -34,7 +34,7 @@ func (t *turn) Respond(cause error) (respondent.Pending, func(r *record)) {
 		if t.last != nil {
 			r.Events = append(slices.Clip(r.Events), pendingEvent{ID: t.Out.NewID(), Body: t.last.event})
 		}
-	}
+	}, nil
 }
 
 // buildResponse is the response event. Its answer is never empty: an error is explained in it, and a turn that was

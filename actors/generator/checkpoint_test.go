@@ -120,7 +120,8 @@ func TestRecordsOfEarlierVersions(t *testing.T) {
 		},
 		"publishing": {
 			head + `,"stage":"publishing","publish":{"response":{"session_id":"s1","query_id":"q1",` +
-				`"query":"Capital?","answer":"Paris.","tool_calls":[],"respondent_id":"generator"},"response_id":"r1","dialog_id":"d1"}}`,
+				`"query":"Capital?","answer":"Paris.","tool_calls":[],"respondent_id":"generator"},` +
+				`"response_id":"r1","dialog_id":"d1"}}`,
 			"r1", 0,
 		},
 	} {

@@ -12,13 +12,13 @@ import (
 )
 
 // Respond implements [respondent.Work].
-func (t *turn) Respond(cause error) (respondent.Pending, func(r *turnRecord)) {
+func (t *turn) Respond(_ context.Context, cause error) (respondent.Pending, func(r *turnRecord), error) {
 	s := t.start()
 	if errors.Is(cause, agent.ErrCanceled) {
 		s.Partial, cause = true, nil
 	}
 	return respondent.Pending{Response: t.buildResponse(s, cause), Messages: selectCompleteRounds(s.Messages)},
-		func(r *turnRecord) { r.Stage, r.State = stagePublishing, nil }
+		func(r *turnRecord) { r.Stage, r.State = stagePublishing, nil }, nil
 }
 
 // Append implements [respondent.Work]. Concurrent writers are a summary, a grade, or a process that has taken over the

@@ -99,7 +99,9 @@ func TestSessionChangeRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	running, err := actor.EncodeValue(turnRecord{QueryID: "q2", Query: "running", Stage: stageWorking, Written: w.Out().Now()})
+	running, err := actor.EncodeValue(turnRecord{
+		QueryID: "q2", Query: "running", Stage: stageWorking, Written: w.Out().Now(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,7 @@ func (t *task) keepCandidates(ctx context.Context, all []candidate, labels *subj
 		return ""
 	}
 	root := &agent.Agent{
-		Out: t.out, Session: t.session, Query: t.id, Scope: "memory", ToolTimeout: t.o.cfg.ToolTimeout,
+		Out: t.Out, Session: t.Session, Query: t.Query.QueryID, Scope: "memory", ToolTimeout: t.o.cfg.ToolTimeout,
 		MaxResult: int(t.o.cfg.Result),
 	}
 	var kept, dropped []string

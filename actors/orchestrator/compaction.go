@@ -10,6 +10,7 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/loop"
 	"conclave/pkg/model"
+	"conclave/pkg/respondent"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -46,7 +47,7 @@ func sessions() actor.Bucket[sessionRecord] {
 
 // loadSession reads the record of the session.
 func (t *task) loadSession(ctx context.Context) (sessionRecord, error) {
-	v, err := sessions().Load(ctx, t.out, sessionKey(t.session))
+	v, err := sessions().Load(ctx, t.Out, sessionKey(t.Session))
 	return v.Value, err
 }
 
@@ -75,22 +76,23 @@ func (s sessionRecord) describe() string {
 	return strings.Join(lines, "\n")
 }
 
-// storeSession adds the ended task and its tokens to the record of its session, once, and summarizes the earlier tasks
-// when they take too much of the window.
-func (t *task) storeSession(ctx context.Context, r taskRecord) error {
-	v, err := sessions().Update(ctx, t.out, "session.add", sessionKey(t.session),
+// Append implements [respondent.Work]: it adds the ended task and its tokens to the record of its session, once, and
+// summarizes the earlier tasks when they take too much of the window.
+func (t *task) Append(ctx context.Context, p respondent.Pending) error {
+	r := t.Record()
+	v, err := sessions().Update(ctx, t.Out, "session.add", sessionKey(t.Session),
 		func(s *sessionRecord, _ bool) (bool, error) {
-			if _, ok := s.Tokens[t.id]; ok {
+			if _, ok := s.Tokens[t.Query.QueryID]; ok {
 				return false, nil
 			}
-			tokens := map[string]int{t.id: r.Tokens}
+			tokens := map[string]int{t.Query.QueryID: r.Tokens}
 			for id, n := range s.Tokens {
 				tokens[id] = n
 			}
 			s.Tokens = tokens
 			s.Tasks = append(slices.Clone(s.Tasks), pastTask{
-				TaskID: t.id, Task: text.OneLine(r.Query, maxPastQuery),
-				State: r.State, Summary: r.Publish.Summary,
+				TaskID: t.Query.QueryID, Task: text.OneLine(r.Query, maxPastQuery),
+				State: r.State, Summary: p.Summary,
 			})
 			for len(s.Tasks) > maxPastTasks {
 				s.Tasks, s.Compacted = s.Tasks[1:], s.Compacted+1
@@ -120,7 +122,7 @@ func (s sessionRecord) needsCompaction(window, percent, budget int) bool {
 // passes the filter: only words of the record itself remain. When the model fails, the words of the tasks alone are
 // kept, shortened. A failed write is only logged; a later task tries again.
 func (t *task) compact(ctx context.Context, s sessionRecord) {
-	window := t.o.models.Role(ctx, t.out, subjects.RoleOrchestrator).Window
+	window := t.o.models.Role(ctx, t.Out, subjects.RoleOrchestrator).Window
 	if !s.needsCompaction(window, t.o.cfg.CompactAt, t.o.cfg.SessionTokens) {
 		return
 	}
@@ -135,7 +137,7 @@ func (t *task) compact(ctx context.Context, s sessionRecord) {
 	if summary = newFilter(old).apply(summary); err != nil || strings.Trim(summary, " ….,") == "" {
 		summary = describeTitles(s.Tasks[:n])
 	}
-	_, err = sessions().Update(ctx, t.out, "session.compact", sessionKey(t.session),
+	_, err = sessions().Update(ctx, t.Out, "session.compact", sessionKey(t.Session),
 		func(now *sessionRecord, _ bool) (bool, error) {
 			if len(now.Tasks) < n || now.Tasks[0].TaskID != s.Tasks[0].TaskID ||
 				now.Tasks[n-1].TaskID != s.Tasks[n-1].TaskID {
@@ -146,10 +148,10 @@ func (t *task) compact(ctx context.Context, s sessionRecord) {
 			return true, nil
 		})
 	if err != nil {
-		t.out.LogError(fmt.Errorf("summarizing earlier tasks: %w", err))
+		t.Out.LogError(fmt.Errorf("summarizing earlier tasks: %w", err))
 		return
 	}
-	t.emitState(subjects.AgentState{
+	t.EmitState(subjects.AgentState{
 		To: t.snapshot().State, Code: subjects.NoteCompacted,
 		Words: fmt.Sprintf("%d earlier tasks were summarized", n),
 	})

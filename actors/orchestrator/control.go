@@ -118,7 +118,7 @@ func (o *Orchestrator) onChange(ctx context.Context, in actor.Msg[subjects.TaskC
 			return subjects.TaskChanged{}, err
 		}
 		if q.Action == subjects.ChangeCancel {
-			o.cancels.Cancel(q.TaskID)
+			o.Cancel(q.TaskID)
 		}
 		o.controls.change(q.TaskID, q.Action)
 		state := map[string]string{
@@ -131,7 +131,7 @@ func (o *Orchestrator) onChange(ctx context.Context, in actor.Msg[subjects.TaskC
 
 // wanted is the user's last change of the task; "" = there is none, or it cannot be read now.
 func (t *task) wanted(ctx context.Context) string {
-	v, err := controlBucket().Load(ctx, t.out, controlKey(t.id))
+	v, err := controlBucket().Load(ctx, t.Out, controlKey(t.Query.QueryID))
 	if err != nil {
 		return ""
 	}
@@ -141,7 +141,6 @@ func (t *task) wanted(ctx context.Context) string {
 // watchControl returns a context that ends when the user pauses the task (errPaused) or cancels it
 // ([agent.ErrCanceled]), and a function that must be called at the end.
 func (t *task) watchControl(ctx context.Context) (context.Context, func()) {
-	ctx, end := t.o.cancels.Watch(ctx, t.id)
 	ctx, cancel := context.WithCancelCause(ctx)
 	apply := func(action string) {
 		switch action {
@@ -151,7 +150,7 @@ func (t *task) watchControl(ctx context.Context) (context.Context, func()) {
 			cancel(agent.ErrCanceled)
 		}
 	}
-	leave := t.o.controls.join(t.id, apply)
+	leave := t.o.controls.join(t.Query.QueryID, apply)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -170,7 +169,6 @@ func (t *task) watchControl(ctx context.Context) (context.Context, func()) {
 		cancel(nil)
 		<-done
 		leave()
-		end()
 	}
 }
 
@@ -180,10 +178,8 @@ func (t *task) awaitResume(ctx context.Context) error {
 	if err := t.setState(ctx, subjects.TaskPaused); err != nil {
 		return err
 	}
-	held, end := t.o.cancels.Watch(ctx, t.id)
-	defer end()
 	wake := make(chan struct{}, 1)
-	defer t.o.controls.join(t.id, func(string) {
+	defer t.o.controls.join(t.Query.QueryID, func(string) {
 		select {
 		case wake <- struct{}{}:
 		default: // it is woken already
@@ -191,9 +187,9 @@ func (t *task) awaitResume(ctx context.Context) error {
 	})()
 	tick := time.NewTicker(controlInterval)
 	defer tick.Stop()
-	for t.wanted(ctx) == subjects.ChangePause && held.Err() == nil {
+	for t.wanted(ctx) == subjects.ChangePause && ctx.Err() == nil {
 		select {
-		case <-held.Done():
+		case <-ctx.Done():
 		case <-wake:
 		case <-tick.C:
 		}

@@ -233,7 +233,7 @@ func (w *harness) giveCtx(ctx context.Context, o *Orchestrator, q subjects.Query
 }
 
 func (w *harness) deliver(ctx context.Context, o *Orchestrator, q subjects.Query, attempt int, out actor.Out) error {
-	return o.onTask(ctx, actor.Msg[subjects.Query]{
+	return o.OnTurn(ctx, actor.Msg[subjects.Query]{
 		Subject: "turn.orchestrator." + q.SessionID,
 		Tokens:  []string{q.SessionID}, Attempt: attempt, Body: q,
 	}, out)

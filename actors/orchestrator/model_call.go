@@ -30,7 +30,7 @@ func (t *task) askJSON(ctx context.Context, r jsonRequest) (string, error) {
 	if left == 0 {
 		return "", errNoTokens
 	}
-	role := t.o.models.Role(ctx, t.out, r.role)
+	role := t.o.models.Role(ctx, t.Out, r.role)
 	q := model.Request{Messages: r.messages, Format: r.schema, Options: model.Options{
 		Window:  role.Window,
 		Predict: cmp.Or(r.predict, cfg.Predict), Temperature: new(float64),
@@ -41,7 +41,7 @@ func (t *task) askJSON(ctx context.Context, r jsonRequest) (string, error) {
 	if role.Thinking {
 		q.Think = new(bool)
 	}
-	chat := wire.Client{Out: t.out, Role: r.role, Hint: r.hint, Timeout: cfg.FirstToken + cfg.CallTimeout}
+	chat := wire.Client{Out: t.Out, Role: r.role, Hint: r.hint, Timeout: cfg.FirstToken + cfg.CallTimeout}
 	for backoff := 250 * time.Millisecond; ; backoff *= 2 {
 		reply, err := t.readReply(ctx, chat, q)
 		if err == nil || backoff > 2*time.Second || !errors.Is(err, model.ErrBusy) && !errors.Is(err, model.ErrCut) &&

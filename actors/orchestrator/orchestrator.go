@@ -35,12 +35,12 @@ type Hasher interface{ Hash(params []byte) string }
 
 // Orchestrator is the actor. Several may run, in one process or in many: they share the consumer of tasks.
 type Orchestrator struct {
+	respondent.Respondent[taskRecord]
 	cfg      Config
 	audit    Audit
 	gate     *actor.Gate
 	hash     Hasher
 	models   agent.Models
-	cancels  agent.Cancellations
 	controls controls
 	slots    chan struct{} // one for each task that runs
 }
@@ -50,11 +50,19 @@ func New(cfg Config, a Audit, h Hasher) *Orchestrator {
 	gate := &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, TypeOf: func(string) string {
 		return "user"
 	}, NotDone: "the task was not changed", Done: "the task was changed"}
-	return &Orchestrator{cfg: cfg, audit: a, gate: gate, hash: h, slots: make(chan struct{}, cfg.Tasks)}
+	o := &Orchestrator{cfg: cfg, audit: a, gate: gate, hash: h, slots: make(chan struct{}, cfg.Tasks)}
+	o.Respondent = respondent.Respondent[taskRecord]{
+		Account: subjects.Orchestrator, Tokens: 1, Unlimited: true, Patience: otherOwnerPatience, Bucket: tasks(),
+		Key: func(_, query string) string { return subjects.TaskKey(query) },
+		Fields: func(r *taskRecord) respondent.Fields {
+			return respondent.Fields{
+				QueryID: &r.TaskID, Owner: &r.Owner, Stalled: &r.Stalled, Written: &r.Updated, Pending: &r.Publish,
+			}
+		},
+		New: func(t *respondent.Turn[taskRecord]) respondent.Work[taskRecord] { return &task{Turn: t, o: o} },
+	}
+	return o
 }
-
-// Name implements [actor.Actor].
-func (o *Orchestrator) Name() string { return subjects.Orchestrator }
 
 // waitingTasks bounds the tasks that this process holds: those that run, those that wait for a slot, and paused ones.
 const waitingTasks = 32
@@ -62,8 +70,8 @@ const waitingTasks = 32
 // Routes implements [actor.Actor].
 func (o *Orchestrator) Routes() []actor.Route {
 	return []actor.Route{
-		actor.On(subjects.TurnTask, o.onTask, actor.Workers(waitingTasks)),
-		actor.Subscribe(subjects.QueryCancel, o.onCancel),
+		actor.On(subjects.TurnTask, o.OnTurn, actor.Workers(waitingTasks)),
+		actor.Subscribe(subjects.QueryCancel, o.OnCancel),
 		actor.Serve(subjects.TaskChangeService, o.onChange, actor.Workers(4),
 			o.gate.OnReject(subjects.ActionTaskChange, nil)),
 	}
@@ -74,42 +82,13 @@ func (o *Orchestrator) Close(ctx context.Context) error {
 	return errors.Join(o.gate.Close(ctx), o.audit.Close(ctx))
 }
 
-// onTask carries out one task. It returns nil when its report is published, now or before. It rejects a message without
-// a session and a query id: only the router publishes tasks. Any other error has the message delivered again, and the
-// task resumes.
-func (o *Orchestrator) onTask(ctx context.Context, in actor.Msg[subjects.Query], out actor.Out) error {
-	if len(in.Tokens) != 1 || subjects.CheckToken(in.Tokens[0]) != nil || subjects.CheckToken(in.Body.QueryID) != nil {
-		return subjects.Faultf(subjects.CodeMalformed, "a task needs a valid session and query id; only the router "+
-			"publishes tasks")
-	}
-	t := o.newTask(in, out)
-	err := t.run(ctx)
-	switch {
-	case errors.Is(err, respondent.ErrNotOwner):
-		return t.awaitOtherOwner(ctx)
-	case err != nil && ctx.Err() == nil && in.Attempt >= subjects.MaxDeliver: // it is not delivered again
-		out.LogError(err)
-		return t.finish(ctx, subjects.TaskFailed, "", errRetriesExhausted)
-	}
-	return err
-}
-
-// onCancel cancels a task that runs here, or that will.
-func (o *Orchestrator) onCancel(_ context.Context, in actor.Msg[subjects.Cancel], _ actor.Out) error {
-	if len(in.Tokens) == 1 && subjects.CheckToken(in.Tokens[0]) == nil {
-		o.cancels.Cancel(in.Tokens[0])
-	}
-	return nil
-}
-
 // Errors of a task that are not a model's.
 var (
-	errRetriesExhausted = errors.New("carrying out this task failed each time it was tried")
-	errInvalidPlan      = errors.New("the model made no valid plan")
-	errDemoModel        = errors.New("the built-in demo model follows fixed rules and cannot plan a task")
-	errNothingPlanned   = errors.New("the model found nothing to do for this task")
-	errTooLong          = errors.New("the task with its attachments is too long to be stored")
-	errNoTokens         = errors.New("the token budget of this session is used up (session_tokens in " +
+	errInvalidPlan    = errors.New("the model made no valid plan")
+	errDemoModel      = errors.New("the built-in demo model follows fixed rules and cannot plan a task")
+	errNothingPlanned = errors.New("the model found nothing to do for this task")
+	errTooLong        = errors.New("the task with its attachments is too long to be stored")
+	errNoTokens       = errors.New("the token budget of this session is used up (session_tokens in " +
 		"orchestrator.yaml)")
 )
 
@@ -117,7 +96,8 @@ var (
 func explain(err error) (*subjects.Fault, string) {
 	return agent.Explain(err,
 		agent.Explanation{
-			Err: errRetriesExhausted, Code: subjects.CodeInternal, Say: errRetriesExhausted.Error(),
+			Err: respondent.ErrExhausted, Code: subjects.CodeInternal,
+			Say:    "carrying out this task failed each time it was tried",
 			Advice: "What is done so far is kept. Look into the log of the orchestrator, then give the task again.",
 		},
 		agent.Explanation{Err: errInvalidPlan, Code: subjects.CodeModelMalformed, Advice: "Put the task differently, " +

@@ -499,7 +499,7 @@ func TestRejectsOddIDs(t *testing.T) {
 		{Tokens: []string{"s1"}},
 		{},
 	} {
-		if err := o.onTask(t.Context(), in, w.Out()); err == nil {
+		if err := o.OnTurn(t.Context(), in, w.Out()); err == nil {
 			t.Errorf("%+v was accepted", in)
 		}
 	}

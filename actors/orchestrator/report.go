@@ -1,6 +1,7 @@
 package orchestrator
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,11 +9,11 @@ import (
 	"slices"
 	"strings"
 
-	"conclave/pkg/actor"
 	"conclave/pkg/agent"
 	"conclave/pkg/loop"
 	"conclave/pkg/model"
 	"conclave/pkg/model/wire"
+	"conclave/pkg/respondent"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -26,12 +27,12 @@ func (t *task) writeReport(ctx context.Context) string {
 		t.tokensLeft() == 0 {
 		return ""
 	}
-	root := &agent.Agent{Out: t.out, Session: t.session, Query: t.id, Scope: "report", ToolTimeout: t.o.cfg.ToolTimeout}
+	root := &agent.Agent{Out: t.Out, Session: t.Session, Query: t.Query.QueryID, Scope: "report", ToolTimeout: t.o.cfg.ToolTimeout}
 	if _, _, err := root.Spawn(ctx, subjects.SpawnRequest{Type: "assistant"}); err != nil {
-		t.out.LogError(fmt.Errorf("spawning the agent that reports: %w", err))
+		t.Out.LogError(fmt.Errorf("spawning the agent that reports: %w", err))
 		return ""
 	}
-	delta, err := agent.NewDeltaStream(t.out, subjects.ResponseDelta, subjects.Orchestrator, t.id)
+	delta, err := agent.NewDeltaStream(t.Out, subjects.ResponseDelta, subjects.Orchestrator, t.Query.QueryID)
 	if err != nil {
 		return ""
 	}
@@ -44,11 +45,11 @@ func (t *task) writeReport(ctx context.Context) string {
 			results = append(results, fmt.Sprintf("%s (%s): %s", s.Title, s.State, s.Doubt))
 		}
 	}
-	info := t.o.models.Role(ctx, t.out, subjects.RoleAssistant)
+	info := t.o.models.Role(ctx, t.Out, subjects.RoleAssistant)
 	a := loop.Agent{
-		Chat:   wire.Client{Out: t.out, Role: subjects.RoleAssistant, Timeout: t.o.cfg.Wall},
+		Chat:   wire.Client{Out: t.Out, Role: subjects.RoleAssistant, Timeout: t.o.cfg.Wall},
 		System: readPrompt("report"), Stream: info.Stream,
-		Limits: t.o.cfg.loopLimits(t.tokensLeft()), Settings: settingsFile, Now: t.out.Now, NewID: t.out.NewID,
+		Limits: t.o.cfg.loopLimits(t.tokensLeft()), Settings: settingsFile, Now: t.Out.Now, NewID: t.Out.NewID,
 	}
 	a.Options.Window = info.Window
 	if info.Thinking {
@@ -64,7 +65,7 @@ func (t *task) writeReport(ctx context.Context) string {
 	t.addUsage(last.Usage)
 	if err != nil {
 		if ctx.Err() == nil {
-			t.out.LogError(fmt.Errorf("writing the report: %w", err))
+			t.Out.LogError(fmt.Errorf("writing the report: %w", err))
 		}
 		return ""
 	}
@@ -122,12 +123,21 @@ func appendFacts(report string, all []subjects.Subtask) string {
 	return strings.TrimSpace(strings.Join(parts, "\n\n"))
 }
 
-// finish stores the end of the task with its report and publishes it. state "" is derived from the subtasks. err is the
-// error that the report is about, nil = none. Subtasks that have not ended are skipped.
-func (t *task) finish(ctx context.Context, state, report string, err error) error {
+// Respond implements [respondent.Work]: the end of the task with its report. Its state is derived from the subtasks;
+// those that have not ended are skipped.
+func (t *task) Respond(ctx context.Context, cause error) (p respondent.Pending, change func(r *taskRecord), err error) {
+	state, report := "", ""
+	switch {
+	case errors.Is(cause, agent.ErrCanceled):
+		state, cause = subjects.TaskCanceled, nil
+	case cause != nil:
+		state = subjects.TaskFailed
+	default:
+		report = t.report
+	}
 	f := t.newFilter()
 	r := t.snapshot()
-	now := t.out.Now().UTC()
+	now := t.Out.Now().UTC()
 	done := 0
 	for i := range r.Subtasks {
 		s := &r.Subtasks[i]
@@ -142,27 +152,18 @@ func (t *task) finish(ctx context.Context, state, report string, err error) erro
 		switch {
 		case done == 0:
 			state = subjects.TaskFailed
-		case done == len(r.Subtasks) && err == nil:
+		case done == len(r.Subtasks) && cause == nil:
 			state = subjects.TaskDone
 		default:
 			state = subjects.TaskPartial
 		}
 	}
-	res, rerr := t.buildResponse(ctx, r, state, report, err)
-	if rerr != nil {
-		return rerr
-	}
-	p := &pendingReport{Response: res, ResponseID: t.out.NewID(), DialogID: t.out.NewID(), Summary: f.apply(report)}
-	if report == "" {
-		p.Summary = f.apply(assembleReport(r.Subtasks))
-	}
-	if err := t.update(ctx, "task.report", func(next *taskRecord) {
-		next.Subtasks, next.State, next.Report, next.Error, next.Ended, next.Publish = r.Subtasks, state,
-			text.Clip(res.Answer, 64<<10), res.Error, now, p
-	}); err != nil {
-		return err
-	}
-	return t.publish(ctx)
+	p.Response, err = t.buildResponse(ctx, r, state, report, cause)
+	p.Summary = f.apply(cmp.Or(report, assembleReport(r.Subtasks)))
+	return p, func(next *taskRecord) {
+		next.Subtasks, next.State, next.Report = r.Subtasks, state, text.Clip(p.Response.Answer, 64<<10)
+		next.Error, next.Ended = p.Response.Error, now
+	}, err
 }
 
 // buildResponse is the response event of the task. Its answer is never empty.
@@ -170,19 +171,19 @@ func (t *task) buildResponse(ctx context.Context, r taskRecord, state, report st
 	error,
 ) {
 	res := subjects.Response{
-		SessionID: t.session, QueryID: t.id, Query: r.Query, ToolCalls: []subjects.ToolCall{},
+		SessionID: t.Session, QueryID: t.Query.QueryID, Query: r.Query, ToolCalls: []subjects.ToolCall{},
 		GeneratorID: subjects.Orchestrator, RespondentID: subjects.Orchestrator,
-		Usage: r.Usage, Labels: r.Labels, Notes: t.notes, Partial: state != subjects.TaskDone,
-		Model: t.o.models.Role(ctx, t.out, subjects.RoleOrchestrator).Model,
+		Usage: r.Usage, Labels: r.Labels, Notes: t.Notes(), Partial: state != subjects.TaskDone,
+		Model: t.o.models.Role(ctx, t.Out, subjects.RoleOrchestrator).Model,
 	}
-	res.Usage.Millis = t.out.Now().Sub(r.Began).Milliseconds()
+	res.Usage.Millis = t.Out.Now().Sub(r.Began).Milliseconds()
 	if res.Labels == nil { // no untrusted input: say so explicitly, because memory relies on labels
 		res.Labels = &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}
 	}
 	var candidates []candidate
 	for _, s := range r.Subtasks {
 		for _, kind := range []string{kindSubtask, kindCheck} {
-			v, err := workBucket().Load(ctx, t.out, workKey(t.id, kind, s.ID))
+			v, err := workBucket().Load(ctx, t.Out, workKey(t.Query.QueryID, kind, s.ID))
 			if err != nil {
 				return res, err
 			}
@@ -204,9 +205,6 @@ func (t *task) buildResponse(ctx context.Context, r taskRecord, state, report st
 		report = strings.TrimSpace("Stopped by you before the task was finished.\n\n" + report)
 	case failure != nil:
 		fault, words := explain(failure)
-		if fault.Code == subjects.CodeInternal && !errors.Is(failure, errRetriesExhausted) {
-			t.out.LogError(failure)
-		}
 		res.Error, report = fault, strings.TrimSpace(report+"\n\n"+words)
 	case report == "":
 		report = "The task failed: no subtask has a result."
@@ -249,51 +247,19 @@ func shrinkResponse(r subjects.Response) subjects.Response {
 	return r
 }
 
-// publish publishes the stored report, adds the task to its session, and marks the task as published. It stops at the
-// first error; a retry publishes under the same ids, so that nothing is stored twice. record.Publish must be set.
-func (t *task) publish(ctx context.Context) error {
-	r := t.snapshot()
-	p := r.Publish
-	steps, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*storeTimeout)
-	defer cancel()
-	actor.Step(ctx, "response/before")
-	if err := actor.EmitOnce(steps, t.out, subjects.ResponseGeneration, p.ResponseID, p.Response); err != nil {
-		return err
-	}
-	actor.Step(ctx, "dialog/before")
-	if err := actor.EmitOnce(steps, t.out, subjects.AnswerDialog, p.DialogID, subjects.Dialog{
-		SessionID: t.session, QueryID: t.id, Query: p.Response.Query, Answer: p.Response.Answer,
-		RespondentID: subjects.Orchestrator,
-	}); err != nil {
-		return err
-	}
-	if err := t.storeSession(ctx, r); err != nil {
-		return err
-	}
-	t.emitProgress(subjects.TaskProgress{State: r.State, Text: "finished", Subtasks: r.Subtasks})
-	t.emitState(subjects.AgentState{From: subjects.TaskReporting, To: r.State, Event: "FINISH"})
-	if err := t.update(ctx, "task.published", func(next *taskRecord) {
-		next.Published, next.Publish, next.Attachments = true, nil, nil // the events hold them
-	}); err != nil {
-		return err
-	}
-	t.shrinkWorks(ctx, r.Subtasks)
-	return nil
-}
-
 // shrinkWorks removes the conversations of agents from their large records: the task has ended. A failure is only
 // logged.
 func (t *task) shrinkWorks(ctx context.Context, all []subjects.Subtask) {
 	for _, s := range all {
 		for _, kind := range []string{kindSubtask, kindCheck} {
-			key := workKey(t.id, kind, s.ID)
-			v, err := workBucket().Load(ctx, t.out, key)
+			key := workKey(t.Query.QueryID, kind, s.ID)
+			v, err := workBucket().Load(ctx, t.Out, key)
 			if err == nil && v.Value.State != nil {
 				v.Value.State, v.Value.Runs = nil, nil
-				_, err = workBucket().Store(ctx, t.out, "work.shrink", key, v)
+				_, err = workBucket().Store(ctx, t.Out, "work.shrink", key, v)
 			}
 			if err != nil {
-				t.out.LogError(err)
+				t.Out.LogError(err)
 			}
 		}
 	}

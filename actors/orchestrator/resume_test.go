@@ -108,12 +108,73 @@ func TestCrashAtEveryStep(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"task.claim/after", "task.plan/before", "work.spawn/after", "work.step/before",
-		"work.return/after", "subtask.end/before", "task.report/after", "session.add/after",
+		"turn.start/after", "task.plan/before", "work.spawn/after", "work.step/before",
+		"work.return/after", "subtask.end/before", "turn.answer/after", "session.add/after",
 	} {
 		if !slices.Contains(steps, want) {
 			t.Errorf("no crash at %s; crashed at %v", want, steps)
 		}
+	}
+}
+
+// Whatever happens between two durable steps, one report is published, and the tool runs once.
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	respondenttest.Run(t, func(t testing.TB) *respondenttest.Case {
+		w := newHarness(t)
+		w.model = func(r request) any {
+			if r.kind == callWork && r.messages[len(r.messages)-1].Role == model.User {
+				return toolCall("c1", "lookup", `{}`)
+			}
+			return nil
+		}
+		return &respondenttest.Case{
+			Recorder: &w.Recorder, Unlimited: true,
+			Deliver: func(ctx context.Context, out actor.Out, attempt int) error {
+				return w.deliver(ctx, New(testConfig(), w, w), subjects.Query{
+					SessionID: "s1", QueryID: "q1", Query: "Do it",
+				}, attempt, out)
+			},
+			Check: func(t testing.TB, _ bool) {
+				if res := w.onlyResponse(); res.Partial || res.Error != nil || len(res.ToolCalls) != 1 {
+					t.Errorf("%+v", res)
+				}
+				if n := len(emitted[subjects.AgentReturn](w, "agent.return.q1")); n != 1 || w.ran["lookup"] != 1 {
+					t.Errorf("%d returns, the tool ran %d times", n, w.ran["lookup"])
+				}
+				if task := w.stored("q1"); task.State != subjects.TaskDone {
+					t.Errorf("%+v", task)
+				}
+			},
+		}
+	})
+}
+
+// A report that an earlier version stored is published under its ids, without a model.
+func TestRecordOfEarlierVersion(t *testing.T) {
+	t.Parallel()
+	w := newHarness(t)
+	const record = `{"task_id":"q1","session_id":"s1","query":"Do it","state":"done","began":"2026-01-02T03:04:05Z",` +
+		`"updated":"2026-01-02T03:04:05Z","owner":"x","nonce":"n","usage":{},"publish":{"response":{"session_id":"s1",` +
+		`"query_id":"q1","query":"Do it","answer":"Done.","tool_calls":[],"respondent_id":"orchestrator"},` +
+		`"response_id":"r1","dialog_id":"d1","summary":"It is done."}}`
+	if _, err := w.Out().Store(bucket).Put(t.Context(), subjects.TaskKey("q1"), []byte(record), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.give(New(testConfig(), w, w), "s1", "q1", "Do it"); err != nil {
+		t.Fatal(err)
+	}
+	if res := w.onlyResponse(); res.Answer != "Done." || len(w.asked) > 0 {
+		t.Errorf("%+v", res)
+	}
+	for _, m := range w.Published() {
+		if m.ID != "" && m.ID != "r1" && m.ID != "d1" {
+			t.Errorf("published %s under %s", m.Subject, m.ID)
+		}
+	}
+	v, err := sessions().Load(t.Context(), w.Out(), sessionKey("s1"))
+	if err != nil || len(v.Value.Tasks) != 1 || v.Value.Tasks[0].Summary != "It is done." {
+		t.Errorf("%+v %v", v.Value, err)
 	}
 }
 
@@ -308,7 +369,7 @@ func TestQueryCancel(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t)
 	o := New(testConfig(), w, w)
-	if err := o.onCancel(t.Context(), actor.Msg[subjects.Cancel]{Tokens: []string{"q1"}}, w.Out()); err != nil {
+	if err := o.OnCancel(t.Context(), actor.Msg[subjects.Cancel]{Tokens: []string{"q1"}}, w.Out()); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.give(o, "s1", "q1", "Do it"); err != nil {

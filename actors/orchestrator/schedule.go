@@ -103,7 +103,7 @@ func (t *task) skipBlocked(ctx context.Context) error {
 // skip marks a subtask as skipped.
 func (t *task) skip(ctx context.Context, id, why string) error {
 	err := t.updateSubtask(ctx, "subtask.skip", id, func(s *subjects.Subtask) {
-		s.State, s.Ended, s.Doubt = subjects.SubtaskSkipped, t.out.Now().UTC(), why
+		s.State, s.Ended, s.Doubt = subjects.SubtaskSkipped, t.Out.Now().UTC(), why
 	})
 	if err == nil {
 		t.emitProgress(subjects.TaskProgress{Subtask: id, State: subjects.SubtaskSkipped, Text: why})

@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -54,16 +52,8 @@ type taskRecord struct {
 	Replans     int                   `json:"replans,omitempty"`
 	Usage       subjects.Usage        `json:"usage"`
 	Labels      *subjects.Labels      `json:"labels,omitempty"` // joined from all results so far
-	Publish     *pendingReport        `json:"publish,omitempty"`
+	Publish     *respondent.Pending   `json:"publish,omitempty"`
 	Published   bool                  `json:"published,omitempty"`
-}
-
-// pendingReport is a finished report with the ids of its events. Published again under the same ids it is stored once.
-type pendingReport struct {
-	Response   subjects.Response `json:"response"`
-	ResponseID string            `json:"response_id"`
-	DialogID   string            `json:"dialog_id"`
-	Summary    string            `json:"summary"` // filtered, for later tasks of the session
 }
 
 // workRecord is the checkpoint of an agent's work.
@@ -90,52 +80,47 @@ func workBucket() actor.Bucket[workRecord] {
 	return actor.Bucket[workRecord]{Name: bucket, MaxSize: maxRecord, Timeout: storeTimeout}
 }
 
-// claim loads or makes the record of the task and stores it under this owner. It reports true when the report was
-// published before.
-func (t *task) claim(ctx context.Context) (published bool, err error) {
-	for range 8 {
-		v, err := tasks().Load(ctx, t.out, subjects.TaskKey(t.id))
-		if err != nil {
-			return false, err
-		}
-		if v.Value.Published {
-			return true, nil
-		}
-		if v.Revision == 0 {
-			v.Value = t.newRecord()
-		} else {
-			t.resumed = true
-		}
-		v.Value.Owner, v.Value.Updated = t.out.NewID(), t.out.Now().UTC()
-		stored, err := tasks().Store(ctx, t.out, "task.claim", subjects.TaskKey(t.id), v)
-		if errors.Is(err, actor.ErrChanged) {
-			continue
-		}
-		if err != nil {
-			return false, fmt.Errorf("claiming the task: %w", err)
-		}
-		t.record, t.rev = stored.Value, stored.Revision
-		return false, nil
+// Load implements [respondent.Work].
+func (t *task) Load(ctx context.Context, _ bool) (v actor.Versioned[taskRecord], done bool, err error) {
+	v, err = tasks().Load(ctx, t.Out, subjects.TaskKey(t.Query.QueryID))
+	if err == nil {
+		t.past, err = t.loadSession(ctx)
 	}
-	return false, subjects.Faultf(subjects.CodeBusy, "claiming the task: others kept changing it; it is retried later")
+	return v, v.Value.Published, err
 }
+
+// Claim implements [respondent.Work].
+func (t *task) Claim(r *taskRecord, resumed bool) {
+	if t.resumed = resumed; !resumed {
+		*r = t.newRecord()
+	}
+}
+
+// Finish implements [respondent.Work]: the events hold the report.
+func (t *task) Finish(r *taskRecord) bool {
+	r.Published, r.Publish, r.Attachments = true, nil, nil
+	return true
+}
+
+// Shrink implements [respondent.Work].
+func (t *task) Shrink(*taskRecord) bool { return false }
 
 // newRecord is the record of a new task. Credentials in attachments are removed. A task that is too long is shortened.
 func (t *task) newRecord() taskRecord {
-	now := t.out.Now().UTC()
-	sum := sha256.Sum256([]byte(t.out.NewID()))
+	now := t.Out.Now().UTC()
+	sum := sha256.Sum256([]byte(t.Out.NewID()))
 	r := taskRecord{
 		Task: subjects.Task{
-			TaskID: t.id, SessionID: t.session, Query: t.query.Query, State: subjects.TaskPlanning, Began: now,
+			TaskID: t.Query.QueryID, SessionID: t.Session, Query: t.Query.Query, State: subjects.TaskPlanning, Began: now,
 			Updated: now,
 		},
-		Nonce: hex.EncodeToString(sum[:8]), Hint: t.query.Hint, Labels: agent.LabelQuestion(t.query, t.session),
+		Nonce: hex.EncodeToString(sum[:8]), Hint: t.Query.Hint, Labels: agent.LabelQuestion(t.Query, t.Session),
 	}
 	if t.isTooLong() { // the report says so
 		r.Query = text.Clip(r.Query, 16<<10)
 		return r
 	}
-	for _, a := range t.query.Attachments {
+	for _, a := range t.Query.Attachments {
 		a.Text, _ = firewall.Redact(strings.ToValidUTF8(a.Text, "\uFFFD"))
 		a.Name, _ = firewall.Redact(a.Name)
 		r.Attachments = append(r.Attachments, a)
@@ -147,23 +132,12 @@ func (t *task) newRecord() taskRecord {
 	return r
 }
 
-// update changes the record and stores it, also when ctx has ended. step names the write. Without a stored change the
-// record is as before. It fails with respondent.ErrNotOwner when another process was first.
+// update is [respondent.Turn.Update] with subtasks that change may modify.
 func (t *task) update(ctx context.Context, step string, change func(r *taskRecord)) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	next := t.record
-	next.Subtasks = slices.Clone(t.record.Subtasks)
-	change(&next)
-	next.Updated = t.out.Now().UTC()
-	v := actor.Versioned[taskRecord]{Value: next, Revision: t.rev}
-	stored, err := respondent.StoreOwned(ctx, t.out, tasks(), step, subjects.TaskKey(t.id), v,
-		func(r *taskRecord) string { return r.Owner })
-	if err != nil {
-		return err
-	}
-	t.record, t.rev = stored.Value, stored.Revision
-	return nil
+	return t.Update(ctx, step, func(r *taskRecord) {
+		r.Subtasks = slices.Clone(r.Subtasks)
+		change(r)
+	})
 }
 
 // updateSubtask is [task.update] for one subtask of the plan.
@@ -180,30 +154,10 @@ func (t *task) updateSubtask(ctx context.Context, step, id string, change func(s
 
 // snapshot is a copy of the record.
 func (t *task) snapshot() taskRecord {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	r := t.record
+	r := t.Record()
 	r.Subtasks = slices.Clone(r.Subtasks)
 	return r
 }
 
 // otherOwnerPatience is how long a process waits for another that has taken over its task and writes nothing.
 const otherOwnerPatience = 10 * time.Minute
-
-// awaitOtherOwner waits until the process that has taken over the task has finished it, and returns nil. It fails with
-// CodeBusy when that writes nothing for otherOwnerPatience. Acknowledging the message earlier would take it from the
-// other process; returning an error at once would deliver it a third time.
-func (t *task) awaitOtherOwner(ctx context.Context) error {
-	for {
-		v, err := tasks().Load(ctx, t.out, subjects.TaskKey(t.id))
-		switch {
-		case err == nil && v.Value.Published:
-			return nil
-		case err == nil && t.out.Now().Sub(v.Value.Updated) > otherOwnerPatience:
-			return subjects.Faultf(subjects.CodeBusy, "another process has taken over this task and did not finish "+
-				"it; it is retried")
-		case !loop.Sleep(ctx, time.Second):
-			return context.Cause(ctx)
-		}
-	}
-}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/agent"
@@ -16,52 +15,25 @@ import (
 	"conclave/subjects"
 )
 
-// task is one attempt, in this process, to carry out one task.
+// task is one attempt, in this process, to carry out one task. It implements [respondent.Work].
 type task struct {
+	*respondent.Turn[taskRecord]
 	o       *Orchestrator
-	out     actor.Out
-	id      string // of the query
-	session string
-	query   subjects.Query
-
-	mu     sync.Mutex // guards record and rev: subtasks run at the same time
-	record taskRecord
-	rev    uint64
-	past   sessionRecord // the session when the task began; read-only
-
-	resumed bool // an earlier attempt left a record
-	notes   []subjects.Note
+	past    sessionRecord // the session when the task began; read-only
+	resumed bool          // an earlier attempt left a record
+	report  string        // of the model
 }
 
-// newTask is a task for a message whose tokens and query id are valid.
-func (o *Orchestrator) newTask(in actor.Msg[subjects.Query], out actor.Out) *task {
-	session := in.Tokens[0]
-	return &task{
-		o: o, out: out.WithIDs(session, in.Body.QueryID), id: in.Body.QueryID, session: session,
-		query: in.Body,
-	}
-}
-
-// run carries out the task until its report is published. A pause gives its slot to others. An error means that the
-// task is resumed later.
-func (t *task) run(ctx context.Context) error {
-	published, err := t.claim(ctx)
-	if published || err != nil {
-		return err
-	}
-	if t.past, err = t.loadSession(ctx); err != nil {
-		return err
-	}
-	switch {
-	case t.record.Publish != nil: // stored before a crash
-		return t.publish(ctx)
+// Run implements [respondent.Work]: it carries out the task until there is a report. A pause gives its slot to others.
+func (t *task) Run(ctx context.Context) error {
+	switch r := t.Record(); {
 	case t.isTooLong():
-		return t.finish(ctx, subjects.TaskFailed, "", errTooLong)
-	case t.record.Stalled >= maxStalled:
-		return t.finish(ctx, subjects.TaskFailed, "", errRetriesExhausted)
+		return errTooLong
+	case r.Stalled >= maxStalled:
+		return respondent.ErrExhausted
 	case t.resumed:
-		t.emitState(subjects.AgentState{To: t.record.State, Code: subjects.NoteResumed, Words: "resumed after an " +
-			"interruption; it was " + t.record.State})
+		t.EmitState(subjects.AgentState{To: r.State, Code: subjects.NoteResumed, Words: "resumed after an " +
+			"interruption; it was " + r.State})
 	}
 	for {
 		if err := t.awaitSlot(ctx); err != nil {
@@ -77,29 +49,39 @@ func (t *task) run(ctx context.Context) error {
 		stop()
 		<-t.o.slots
 		switch {
-		case ctx.Err() != nil: // shutdown
+		case ctx.Err() != nil: // shutdown, or canceled
 			return context.Cause(ctx)
 		case errors.Is(err, respondent.ErrNotOwner):
 			return err
 		case errors.Is(cause, agent.ErrCanceled):
-			return t.finish(ctx, subjects.TaskCanceled, "", nil)
+			return cause
 		case errors.Is(cause, errPaused):
 			if err := t.awaitResume(ctx); err != nil {
 				return err
 			}
-		case err != nil && isAnswerable(err):
-			return t.finish(ctx, subjects.TaskFailed, "", err)
-		case err != nil:
-			return err
+		case err != nil && !isAnswerable(err):
+			return errors.Join(respondent.ErrNotStored, err)
 		default:
-			return t.finish(ctx, "", report, nil)
+			t.report = report
+			return err
 		}
 	}
 }
 
+// Enter implements [respondent.Work].
+func (t *task) Enter(ctx context.Context, s respondent.Stage) {
+	if s != respondent.Finished {
+		return
+	}
+	r := t.snapshot()
+	t.emitProgress(subjects.TaskProgress{State: r.State, Text: "finished", Subtasks: r.Subtasks})
+	t.EmitState(subjects.AgentState{From: subjects.TaskReporting, To: r.State, Event: "FINISH"})
+	t.shrinkWorks(ctx, r.Subtasks)
+}
+
 // isTooLong reports whether the task with its attachments does not fit into a record.
 func (t *task) isTooLong() bool {
-	data, err := json.Marshal(subjects.Query{Query: t.query.Query, Attachments: t.query.Attachments})
+	data, err := json.Marshal(subjects.Query{Query: t.Query.Query, Attachments: t.Query.Attachments})
 	return err != nil || len(data) > maxQuestion
 }
 
@@ -168,7 +150,8 @@ func (t *task) setState(ctx context.Context, state string) error {
 			return err
 		}
 	}
-	t.emitState(subjects.AgentState{From: before, To: state, Event: strings.ToUpper(state)})
+	t.State = state
+	t.EmitState(subjects.AgentState{From: before, To: state, Event: strings.ToUpper(state)})
 	t.emitProgress(subjects.TaskProgress{State: state})
 	return nil
 }
@@ -176,7 +159,7 @@ func (t *task) setState(ctx context.Context, state string) error {
 // makePlan asks the model for a plan and stores it. An invalid one is sent back with the error, twice; then the error
 // is errInvalidPlan with the reason. The built-in demo model is not asked: errDemoModel.
 func (t *task) makePlan(ctx context.Context) error {
-	if t.o.models.Role(ctx, t.out, subjects.RoleOrchestrator).DemoModel {
+	if t.o.models.Role(ctx, t.Out, subjects.RoleOrchestrator).DemoModel {
 		return errDemoModel
 	}
 	added, err := t.askPlan(ctx, t.planMessages(), nil)
@@ -216,7 +199,7 @@ func (t *task) askPlan(ctx context.Context, messages []model.Message, existing [
 	var invalid error
 	for range planRetries + 1 {
 		reply, err := t.askJSON(ctx, jsonRequest{
-			role: subjects.RoleOrchestrator, hint: t.record.Hint,
+			role: subjects.RoleOrchestrator, hint: t.Record().Hint,
 			messages: messages, schema: planSchema,
 		})
 		if err != nil {
@@ -242,8 +225,8 @@ func (t *task) planMessages() []model.Message {
 		out = append(out, model.Message{Role: model.User, Content: "Earlier tasks of this session, for reference " +
 			"only:\n" + earlier}, model.Message{Role: model.Assistant, Content: "Noted."})
 	}
-	question := "Task: " + t.record.Query
-	if n := len(t.record.Attachments); n > 0 {
+	question := "Task: " + t.Record().Query
+	if n := len(t.Record().Attachments); n > 0 {
 		question += fmt.Sprintf("\n\nThe user attached %d text(s) or image(s), which every agent is given.", n)
 	}
 	return append(out, model.Message{Role: model.User, Content: question + "\n\nReply with the plan as JSON."})
@@ -275,7 +258,7 @@ func (t *task) extendPlan(ctx context.Context) (bool, error) {
 	}
 	if err != nil {
 		if !errors.Is(err, errEmptyPlan) {
-			t.out.LogError(fmt.Errorf("extending the plan: %w", err))
+			t.Out.LogError(fmt.Errorf("extending the plan: %w", err))
 		}
 		return false, nil
 	}
@@ -325,13 +308,13 @@ func (t *task) newFilter() filter {
 
 // addUsage adds tokens to the task's sum. They are stored with the next write.
 func (t *task) addUsage(u loop.Usage) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.record.Tokens += u.Prompt + u.Output
-	t.record.Usage.PromptTokens += u.Prompt
-	t.record.Usage.CompletionTokens += u.Output
-	t.record.Usage.ModelCalls += u.Calls
-	t.record.Usage.Hosts = subjects.AddHosts(t.record.Usage.Hosts, subjects.JoinHosts(u.Hosts))
+	t.Edit(func(r *taskRecord) {
+		r.Tokens += u.Prompt + u.Output
+		r.Usage.PromptTokens += u.Prompt
+		r.Usage.CompletionTokens += u.Output
+		r.Usage.ModelCalls += u.Calls
+		r.Usage.Hosts = subjects.AddHosts(r.Usage.Hosts, subjects.JoinHosts(u.Hosts))
+	})
 }
 
 // tokensLeft is what is left of the session's token budget; -1 = there is no budget, 0 = it is used up.
@@ -339,25 +322,17 @@ func (t *task) tokensLeft() int {
 	if t.o.cfg.SessionTokens == 0 {
 		return -1
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return max(0, t.o.cfg.SessionTokens-t.past.tokensWithout(t.id)-t.record.Tokens)
+	return max(0, t.o.cfg.SessionTokens-t.past.tokensWithout(t.Query.QueryID)-t.Record().Tokens)
 }
 
 // emitProgress publishes a change of the task without waiting: it is a view of the task, and a failure is only logged.
 func (t *task) emitProgress(p subjects.TaskProgress) {
-	topic, err := subjects.TaskProgressEvent.With(t.id)
+	topic, err := subjects.TaskProgressEvent.With(t.Query.QueryID)
 	if err == nil {
-		p.TaskID = t.id
-		err = actor.EmitAsync(context.Background(), t.out, topic, p)
+		p.TaskID = t.Query.QueryID
+		err = actor.EmitAsync(context.Background(), t.Out, topic, p)
 	}
 	if err != nil {
-		t.out.LogError(err)
+		t.Out.LogError(err)
 	}
-}
-
-// emitState publishes a state of the orchestrator, or of an agent below it.
-func (t *task) emitState(s subjects.AgentState, path ...string) {
-	s.SessionID, s.QueryID = t.session, t.id
-	agent.EmitState(t.out, s, append([]string{subjects.Orchestrator}, path...)...)
 }

@@ -47,7 +47,7 @@ func (t *task) runSubtask(ctx context.Context, s subjects.Subtask) error {
 		if err := t.updateSubtask(ctx, "subtask.start", s.ID, func(s *subjects.Subtask) {
 			s.State = subjects.SubtaskRunning
 			if s.Began.IsZero() {
-				s.Began = t.out.Now().UTC()
+				s.Began = t.Out.Now().UTC()
 			}
 		}); err != nil {
 			return err
@@ -85,7 +85,7 @@ func (w *worker) end(ctx context.Context, ret subjects.AgentReturn, doubt string
 	err := w.t.update(ctx, "subtask.end", func(r *taskRecord) {
 		for i := range r.Subtasks {
 			if s := &r.Subtasks[i]; s.ID == w.subtask.ID {
-				s.State, s.Return, s.Doubt, s.Ended, s.Calls, s.Child = state, &ret, doubt, w.t.out.Now().UTC(),
+				s.State, s.Return, s.Doubt, s.Ended, s.Calls, s.Child = state, &ret, doubt, w.t.Out.Now().UTC(),
 					w.countCalls(), w.record.Child
 			}
 		}
@@ -101,12 +101,12 @@ func (w *worker) end(ctx context.Context, ret subjects.AgentReturn, doubt string
 func (t *task) openWork(ctx context.Context, kind string, s subjects.Subtask) (*worker, error) {
 	w := &worker{t: t, kind: kind, subtask: s}
 	for range 8 {
-		v, err := workBucket().Load(ctx, t.out, w.key())
+		v, err := workBucket().Load(ctx, t.Out, w.key())
 		if err != nil {
 			return nil, err
 		}
 		w.record, w.rev = v.Value, v.Revision
-		w.record.Owner = t.snapshot().Owner
+		w.record.Owner = t.Owner
 		if err = w.store(ctx, "work.claim"); !errors.Is(err, respondent.ErrNotOwner) {
 			if w.record.Child != "" {
 				w.agent = w.agentOf(w.record.Child)
@@ -122,20 +122,20 @@ func (t *task) openWork(ctx context.Context, kind string, s subjects.Subtask) (*
 
 // checkOwner fails with respondent.ErrNotOwner when another process has claimed the task.
 func (t *task) checkOwner(ctx context.Context) error {
-	v, err := tasks().Load(ctx, t.out, subjects.TaskKey(t.id))
-	if err == nil && v.Value.Owner != t.snapshot().Owner {
+	v, err := tasks().Load(ctx, t.Out, subjects.TaskKey(t.Query.QueryID))
+	if err == nil && v.Value.Owner != t.Owner {
 		err = respondent.ErrNotOwner
 	}
 	return err
 }
 
-func (w *worker) key() string { return workKey(w.t.id, w.kind, w.subtask.ID) }
+func (w *worker) key() string { return workKey(w.t.Query.QueryID, w.kind, w.subtask.ID) }
 
 // store writes the record, also when ctx has ended: see [respondent.StoreOwned].
 func (w *worker) store(ctx context.Context, step string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	stored, err := respondent.StoreOwned(ctx, w.t.out, workBucket(), step, w.key(), actor.Versioned[workRecord]{
+	stored, err := respondent.StoreOwned(ctx, w.t.Out, workBucket(), step, w.key(), actor.Versioned[workRecord]{
 		Value:    w.record,
 		Revision: w.rev,
 	}, func(r *workRecord) string { return r.Owner })
@@ -154,7 +154,7 @@ func (w *worker) agentOf(child string) *agent.Agent {
 // agent.
 func (w *worker) rootAgent() *agent.Agent {
 	return &agent.Agent{
-		Out: w.t.out, Session: w.t.session, Query: w.t.id, Scope: w.kind + " " + w.subtask.ID,
+		Out: w.t.Out, Session: w.t.Session, Query: w.t.Query.QueryID, Scope: w.kind + " " + w.subtask.ID,
 		ToolTimeout: w.t.o.cfg.ToolTimeout, MaxResult: int(w.t.o.cfg.Result), OnResult: w.onResult,
 	}
 }
@@ -247,7 +247,7 @@ func (w *worker) runLoop(ctx context.Context) error {
 		return nil
 	}
 	cfg, role := w.t.o.cfg, roleOf(w.subtask.Agent)
-	info := w.t.o.models.Role(ctx, w.t.out, role)
+	info := w.t.o.models.Role(ctx, w.t.Out, role)
 	tools, err := w.agent.Discover(ctx, text.Clip(w.subtask.Title+"\n"+w.subtask.Instructions, 4<<10), cfg.MaxTools)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -256,11 +256,11 @@ func (w *worker) runLoop(ctx context.Context) error {
 		w.emitNote(subjects.NoteNoBroker, "no tools could be used: asking the broker for tools failed")
 	}
 	a := loop.Agent{
-		Chat:    wire.Client{Out: w.t.out, Role: role, Hint: w.subtask.Hint, Timeout: cfg.Wall},
+		Chat:    wire.Client{Out: w.t.Out, Role: role, Hint: w.subtask.Hint, Timeout: cfg.Wall},
 		RunTool: w.agent.RunTool, System: readPrompt(w.subtask.Agent), Tools: tools, Calls: agent.CallMode(info),
 		Question: w.subtask.Instructions,
-		Stream:   info.Stream, Limits: cfg.loopLimits(w.t.tokensLeft()), Settings: settingsFile, Now: w.t.out.Now,
-		NewID: w.t.out.NewID,
+		Stream:   info.Stream, Limits: cfg.loopLimits(w.t.tokensLeft()), Settings: settingsFile, Now: w.t.Out.Now,
+		NewID: w.t.Out.NewID,
 	}
 	a.Options.Window = info.Window
 	if info.Thinking {
@@ -336,7 +336,7 @@ func (w *worker) taskMessage() model.Message {
 		content := a.Describe() + ":\n\n" + a.Content()
 		fmt.Fprintf(&b, "\n%s\n", firewall.FrameAttachment(content, r.Nonce, firewall.Scan(content)))
 		if a.IsImage() {
-			m.Images = append(m.Images, model.Image{Session: w.t.session, SHA256: a.SHA256, Type: a.Type, Size: a.Size})
+			m.Images = append(m.Images, model.Image{Session: w.t.Session, SHA256: a.SHA256, Type: a.Type, Size: a.Size})
 		}
 	}
 	m.Content = strings.TrimSpace(b.String())
@@ -377,7 +377,9 @@ func describeReturn(s subjects.Subtask) string {
 func frame(s, nonce string) string { return firewall.Frame(s, nonce, firewall.Scan(s)) }
 
 // workFolder is the working folder of the task; "" = there is none.
-func (t *task) workFolder() string { return policy.WorkFolder(t.o.cfg.Workspace, t.session, t.id) }
+func (t *task) workFolder() string {
+	return policy.WorkFolder(t.o.cfg.Workspace, t.Session, t.Query.QueryID)
+}
 
 // requestReturn asks the agent's model for the structured return. An invalid one is sent back with the error, twice;
 // then it is a failed return.
@@ -457,19 +459,19 @@ func (w *worker) storeReturn(ctx context.Context, ret subjects.AgentReturn) erro
 	ret.Subtask, ret.Agent = w.subtask.ID, w.record.Child
 	ret.Artifacts = append([]string{}, ret.Artifacts...) // not null
 	ret.Candidates = append([]string{}, ret.Candidates...)
-	w.record.Return, w.record.ReturnID = &ret, w.t.out.NewID()
+	w.record.Return, w.record.ReturnID = &ret, w.t.Out.NewID()
 	return w.store(ctx, "work.return")
 }
 
 // publishReturn publishes the stored return, once.
 func (w *worker) publishReturn(ctx context.Context) error {
-	topic, err := subjects.AgentReturnEvent.With(w.t.id)
+	topic, err := subjects.AgentReturnEvent.With(w.t.Query.QueryID)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
-	return actor.EmitOnce(ctx, w.t.out, topic, w.record.ReturnID, *w.record.Return)
+	return actor.EmitOnce(ctx, w.t.Out, topic, w.record.ReturnID, *w.record.Return)
 }
 
 // countCalls is the number of tool calls of the work so far.
@@ -496,7 +498,7 @@ func (w *worker) emitProgress(state, words string) {
 	}
 	for _, s := range w.t.snapshot().Subtasks {
 		if s.ID == w.subtask.ID && !s.Began.IsZero() {
-			p.Millis = w.t.out.Now().Sub(s.Began).Milliseconds()
+			p.Millis = w.t.Out.Now().Sub(s.Began).Milliseconds()
 		}
 	}
 	w.t.emitProgress(p)
@@ -505,7 +507,7 @@ func (w *worker) emitProgress(state, words string) {
 // emitNote publishes a note about the agent's work.
 func (w *worker) emitNote(code, words string) {
 	if w.record.Child != "" {
-		w.t.emitState(subjects.AgentState{To: subjects.SubtaskRunning, Code: code, Words: text.Clip(words, 1<<10)},
+		w.t.EmitState(subjects.AgentState{To: subjects.SubtaskRunning, Code: code, Words: text.Clip(words, 1<<10)},
 			w.record.Child)
 	}
 }

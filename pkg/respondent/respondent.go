@@ -44,6 +44,7 @@ type Pending struct {
 	ResponseID string             `json:"response_id"`
 	DialogID   string             `json:"dialog_id"`
 	Messages   []subjects.Message `json:"messages,omitempty"` // for the conversation
+	Summary    string             `json:"summary,omitempty"`  // for later tasks of the session
 }
 
 // Stage is what a turn has reached.
@@ -70,7 +71,7 @@ type Work[R any] interface {
 	Run(ctx context.Context) error
 	// Respond is the answer to what Run left, or without Run to the progress in the record, and the change of the
 	// record that is stored with it. cause is nil, the error that the answer is about, or [agent.ErrCanceled].
-	Respond(cause error) (p Pending, change func(r *R))
+	Respond(ctx context.Context, cause error) (p Pending, change func(r *R), err error)
 	// Append adds the published answer to the conversation, once.
 	Append(ctx context.Context, p Pending) error
 	// Finish makes the record of a finished turn small. false = it stays as it is.
@@ -93,10 +94,13 @@ type Respondent[R any] struct {
 	Account string // its name, and the respondent id in its events
 	Tokens  int    // in the subject of a turn, of which the last is the session
 	Hidden  bool   // it publishes no notes and no dialog: users do not see its answers
-	Bucket  actor.Bucket[R]
-	Key     func(session, query string) string // of the record
-	Fields  func(r *R) Fields
-	New     func(t *Turn[R]) Work[R]
+	// Unlimited means that the consumer of its turns has no delivery limit: an interrupted attempt is resumed, however
+	// many there were. Run counts those without progress in Stalled itself.
+	Unlimited bool
+	Bucket    actor.Bucket[R]
+	Key       func(session, query string) string // of the record
+	Fields    func(r *R) Fields
+	New       func(t *Turn[R]) Work[R]
 	// Patience is how long another process that has taken over a turn may write nothing.
 	Patience time.Duration
 
@@ -142,7 +146,7 @@ func (k *Respondent[R]) OnTurn(ctx context.Context, in actor.Msg[subjects.Query]
 	switch {
 	case errors.Is(err, ErrNotOwner):
 		return t.awaitOtherOwner(ctx)
-	case err != nil && t.Last:
+	case err != nil && t.mustAnswer(ctx):
 		t.emitFailure(ctx, err)
 	}
 	return err
@@ -151,10 +155,13 @@ func (k *Respondent[R]) OnTurn(ctx context.Context, in actor.Msg[subjects.Query]
 // OnCancel cancels a query that is running here, or that will.
 func (k *Respondent[R]) OnCancel(_ context.Context, in actor.Msg[subjects.Cancel], _ actor.Out) error {
 	if len(in.Tokens) == 1 && subjects.CheckToken(in.Tokens[0]) == nil {
-		k.cancels.Cancel(in.Tokens[0])
+		k.Cancel(in.Tokens[0])
 	}
 	return nil
 }
+
+// Cancel cancels a query that is running here, or that will.
+func (k *Respondent[R]) Cancel(query string) { k.cancels.Cancel(query) }
 
 // Turn is one attempt, in this process, to answer one question. Its methods may be called concurrently.
 type Turn[R any] struct {
@@ -203,7 +210,7 @@ func (t *Turn[R]) run(ctx context.Context) (err error) {
 	t.work.Enter(ctx, Claimed)
 	if t.pending() == nil {
 		err = t.answer(ctx)
-		if err != nil && !errors.Is(err, ErrNotOwner) && t.Last {
+		if err != nil && !errors.Is(err, ErrNotOwner) && t.mustAnswer(ctx) {
 			t.Out.LogError(err)
 			err = t.storeAnswer(ctx, ErrExhausted)
 		}
@@ -218,6 +225,11 @@ func (t *Turn[R]) run(ctx context.Context) (err error) {
 	}
 	t.work.Enter(ctx, Finished)
 	return nil
+}
+
+// mustAnswer reports whether a failure must be answered, because the message is not delivered again.
+func (t *Turn[R]) mustAnswer(ctx context.Context) bool {
+	return t.Last && (ctx.Err() == nil || !t.k.Unlimited)
 }
 
 // claim makes this attempt the owner of the turn. It reports true when the question was answered before. It first
@@ -264,7 +276,7 @@ func (t *Turn[R]) adopt(ctx context.Context, v actor.Versioned[R]) error {
 		v.Value = *new(R)
 	}
 	f := t.k.Fields(&v.Value)
-	if resumed {
+	if resumed && !t.k.Unlimited {
 		*f.Stalled++
 	}
 	t.work.Claim(&v.Value, resumed)
@@ -283,7 +295,7 @@ func (t *Turn[R]) answer(ctx context.Context) error {
 	case t.isAbandoned:
 		t.Note(subjects.NoteLost, "every attempt to answer it was interrupted")
 		return t.storeAnswer(ctx, ErrExhausted)
-	case t.Last && *t.k.Fields(&r).Stalled >= maxStalled:
+	case t.Last && !t.k.Unlimited && *t.k.Fields(&r).Stalled >= maxStalled:
 		t.Note(subjects.NoteLost, fmt.Sprintf("%d attempts were interrupted before there was an answer", t.Attempt))
 		return t.storeAnswer(ctx, ErrExhausted)
 	}
@@ -306,7 +318,7 @@ func (t *Turn[R]) answer(ctx context.Context) error {
 		return storeErr
 	case errors.Is(ctx.Err(), context.Canceled): // shutdown: the turn is resumed, or its cancellation handled, later
 		return context.Cause(ctx)
-	case errors.Is(context.Cause(inner), agent.ErrCanceled):
+	case errors.Is(context.Cause(inner), agent.ErrCanceled), errors.Is(err, agent.ErrCanceled):
 		err = agent.ErrCanceled
 	case ctx.Err() != nil: // the caller's own deadline
 		err = ctx.Err()
@@ -316,9 +328,12 @@ func (t *Turn[R]) answer(ctx context.Context) error {
 
 // storeAnswer stores the answer with the ids under which it will be published.
 func (t *Turn[R]) storeAnswer(ctx context.Context, cause error) error {
-	p, change := t.work.Respond(cause)
+	p, change, err := t.work.Respond(ctx, cause)
+	if err != nil {
+		return err
+	}
 	p.ResponseID, p.DialogID = t.Out.NewID(), t.Out.NewID()
-	err := t.Checkpoint(ctx, "turn.answer", func(r *R) {
+	err = t.Checkpoint(ctx, "turn.answer", func(r *R) {
 		*t.k.Fields(r).Pending = &p
 		change(r)
 	})
@@ -418,8 +433,11 @@ func (t *Turn[R]) emitFailure(ctx context.Context, cause error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
 	t.Out.LogError(cause)
-	p, _ := t.work.Respond(ErrExhausted)
-	if err := actor.EmitOnce(ctx, t.Out, subjects.ResponseGeneration, t.Out.NewID(), p.Response); err != nil {
+	p, _, err := t.work.Respond(ctx, ErrExhausted)
+	if err == nil {
+		err = actor.EmitOnce(ctx, t.Out, subjects.ResponseGeneration, t.Out.NewID(), p.Response)
+	}
+	if err != nil {
 		t.Out.LogError(err)
 	}
 }
@@ -450,15 +468,22 @@ func (t *Turn[R]) Edit(change func(r *R)) {
 	change(&t.stored.Value)
 }
 
-// Checkpoint changes the record and stores it, also when ctx has ended, then publishes the events of an R that is an
+// Checkpoint is [Turn.Update] for progress: attempts before it do not count as stalled.
+func (t *Turn[R]) Checkpoint(ctx context.Context, step string, change func(r *R)) error {
+	return t.Update(ctx, step, func(r *R) {
+		change(r)
+		*t.k.Fields(r).Stalled = 0
+	})
+}
+
+// Update changes the record and stores it, also when ctx has ended, then publishes the events of an R that is an
 // [actor.Outbox]. step names the write. change must not modify what the record refers to; without a write the record is
 // as before. A record that is too large is shrunk.
-func (t *Turn[R]) Checkpoint(ctx context.Context, step string, change func(r *R)) error {
+func (t *Turn[R]) Update(ctx context.Context, step string, change func(r *R)) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	v := t.stored
 	change(&v.Value)
-	*t.k.Fields(&v.Value).Stalled = 0
 	err := t.store(ctx, step, v)
 	if errors.Is(err, ErrTooLarge) && t.work.Shrink(&v.Value) {
 		err = t.store(ctx, step, v)
