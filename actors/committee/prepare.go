@@ -2,8 +2,6 @@ package committee
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,10 +22,10 @@ import (
 // the model of one of them uses no tools. Without a model actor or a broker the turn goes on with defaults, and a note
 // says so. It fails only when the conversation or the record cannot be stored or read.
 func (t *turn) prepare(ctx context.Context, personas []Persona) error {
-	sum := sha256.Sum256([]byte(t.Out.NewID()))
-	t.nonce = hex.EncodeToString(sum[:8])
-	attached, labels := describeAttachments(t.Query.Attachments, t.nonce)
-	t.asked, t.labels = subjects.JoinAttached(t.Query.Query, attached), t.labels.Join(labels)
+	t.nonce = agent.NewNonce(t.Out)
+	attached := agent.RedactAttachments(t.Query.Attachments)
+	t.asked = subjects.JoinAttached(t.Query.Query, agent.FrameAttachments(attached, t.nonce))
+	t.labels = t.labels.Join(agent.LabelAttachments(attached))
 	if t.Query.Note != "" {
 		t.Note(subjects.NoteRenamed, t.Query.Note)
 	}

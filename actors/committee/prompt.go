@@ -92,19 +92,3 @@ func describeDeliberation(all []contribution) string {
 	}
 	return "The deliberation was not closed. What the members said:\n\n" + strings.Join(said, "\n\n")
 }
-
-// describeAttachments returns the attachments as the model reads them, each framed as untrusted content, and their
-// labels; "" and nil = there are none.
-func describeAttachments(all []subjects.Attachment, nonce string) (framed string, labels *subjects.Labels) {
-	var frames []string
-	for _, a := range all {
-		content, _ := firewall.Redact(strings.ToValidUTF8(a.Describe()+":\n\n"+a.Content(), "\uFFFD"))
-		report := firewall.Scan(content)
-		frames = append(frames, firewall.FrameAttachment(content, nonce, report))
-		labels = labels.Join(&subjects.Labels{
-			Trust: subjects.Untrusted, Privacy: subjects.Private,
-			Flags: report.Techniques(),
-		})
-	}
-	return strings.Join(frames, "\n\n"), labels
-}

@@ -82,9 +82,9 @@ func (t *turn) Claim(r *turnRecord, resumed bool) {
 	if !resumed {
 		r.Query, r.Reference, r.Stage = t.Query.Query, text.Clip(t.Query.Reference, maxReference), stageReceived
 		r.Began, r.Graded = t.Out.Now().UTC(), t.g.describeGrades(t.prior)
-		t.adoptAttachments(r)
+		r.Attachments, r.Nonce = agent.RedactAttachments(t.Query.Attachments), agent.NewNonce(t.Out)
 	}
-	r.Labels = r.Labels.Join(conversation.Labels(t.prior)).Join(labelAttachments(r.Attachments)).
+	r.Labels = r.Labels.Join(conversation.Labels(t.prior)).Join(agent.LabelAttachments(r.Attachments)).
 		Join(agent.LabelQuestion(t.Query, t.Session))
 	t.results = agent.Collection{}
 	t.results.Add(subjects.ToolResult{Labels: r.Labels, Recalls: r.Recalls})

@@ -26,7 +26,7 @@ func (t *turn) Respond(_ context.Context, cause error) (respondent.Pending, func
 func (t *turn) Append(ctx context.Context, p respondent.Pending) (err error) {
 	r := t.Record()
 	added := conversation.NewTurn(p.Response, t.Out.Now().UTC())
-	added.Messages, added.Attached = p.Messages, frameAttachments(r.Attachments, r.Nonce)
+	added.Messages, added.Attached = p.Messages, agent.FrameAttachments(r.Attachments, r.Nonce)
 	next := func() subjects.Turn {
 		added.Grades = t.g.pendingGrades.get(gradeKey(t.Session, added.QueryID))
 		return added

@@ -69,7 +69,7 @@ func (t *turn) start() loop.State {
 		return *r.State
 	}
 	question := model.Message{Role: model.User, Content: subjects.JoinAttached(t.Query.Query,
-		frameAttachments(r.Attachments, r.Nonce)), Images: listImages(t.Session, r.Attachments)}
+		agent.FrameAttachments(r.Attachments, r.Nonce)), Images: agent.ListImages(t.Session, r.Attachments)}
 	if r.Graded == "" {
 		return loop.State{Messages: []model.Message{question}}
 	}

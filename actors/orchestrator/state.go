@@ -2,15 +2,11 @@ package orchestrator
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"slices"
-	"strings"
 	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/agent"
-	"conclave/pkg/firewall"
 	"conclave/pkg/loop"
 	"conclave/pkg/respondent"
 	"conclave/pkg/text"
@@ -108,27 +104,19 @@ func (t *task) Shrink(*taskRecord) bool { return false }
 // newRecord is the record of a new task. Credentials in attachments are removed. A task that is too long is shortened.
 func (t *task) newRecord() taskRecord {
 	now := t.Out.Now().UTC()
-	sum := sha256.Sum256([]byte(t.Out.NewID()))
 	r := taskRecord{
 		Task: subjects.Task{
 			TaskID: t.Query.QueryID, SessionID: t.Session, Query: t.Query.Query, State: subjects.TaskPlanning, Began: now,
 			Updated: now,
 		},
-		Nonce: hex.EncodeToString(sum[:8]), Hint: t.Query.Hint, Labels: agent.LabelQuestion(t.Query, t.Session),
+		Nonce: agent.NewNonce(t.Out), Hint: t.Query.Hint, Labels: agent.LabelQuestion(t.Query, t.Session),
 	}
 	if t.isTooLong() { // the report says so
 		r.Query = text.Clip(r.Query, 16<<10)
 		return r
 	}
-	for _, a := range t.Query.Attachments {
-		a.Text, _ = firewall.Redact(strings.ToValidUTF8(a.Text, "\uFFFD"))
-		a.Name, _ = firewall.Redact(a.Name)
-		r.Attachments = append(r.Attachments, a)
-		r.Labels = r.Labels.Join(&subjects.Labels{
-			Trust: subjects.Untrusted, Privacy: subjects.Private,
-			Flags: firewall.Scan(a.Content()).Techniques(),
-		})
-	}
+	r.Attachments = agent.RedactAttachments(t.Query.Attachments)
+	r.Labels = r.Labels.Join(agent.LabelAttachments(r.Attachments))
 	return r
 }
 

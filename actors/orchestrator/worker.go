@@ -332,13 +332,8 @@ func (w *worker) taskMessage() model.Message {
 			fmt.Fprintf(&b, "\nResult of %s:\n%s\n", s.ID, frame(describeReturn(s), r.Nonce))
 		}
 	}
-	for _, a := range r.Attachments {
-		content := a.Describe() + ":\n\n" + a.Content()
-		fmt.Fprintf(&b, "\n%s\n", firewall.FrameAttachment(content, r.Nonce, firewall.Scan(content)))
-		if a.IsImage() {
-			m.Images = append(m.Images, model.Image{Session: w.t.Session, SHA256: a.SHA256, Type: a.Type, Size: a.Size})
-		}
-	}
+	b.WriteString("\n" + agent.FrameAttachments(r.Attachments, r.Nonce))
+	m.Images = agent.ListImages(w.t.Session, r.Attachments)
 	m.Content = strings.TrimSpace(b.String())
 	return m
 }
