@@ -102,6 +102,9 @@ func (t *turn) Finish(r *record) bool {
 	return true
 }
 
+// maxShrunk bounds the answer in a record that was too large, in bytes.
+const maxShrunk = 128 << 10
+
 // Shrink implements [respondent.Work].
 func (t *turn) Shrink(r *record) bool {
 	r.Done = slices.Clone(r.Done)
@@ -110,11 +113,7 @@ func (t *turn) Shrink(r *record) bool {
 	}
 	if r.Answer != nil {
 		short := *r.Answer
-		short.Response.ToolCalls, short.Response.Thinking, short.Response.Answer = []subjects.ToolCall{},
-			text.Clip(short.Response.Thinking, 4<<10), text.Clip(short.Response.Answer, 32<<10)
-		short.Response.Notes = append(slices.Clone(short.Response.Notes),
-			subjects.Note{Code: subjects.NoteRecordCut, Text: "the record of this answer was too large and is " +
-				"shortened"})
+		short.Response = respondent.ShrinkResponse(short.Response, maxShrunk)
 		r.Answer = &short
 	}
 	return true

@@ -4,9 +4,8 @@ import (
 	"slices"
 	"strings"
 
-	"conclave/pkg/actor"
 	"conclave/pkg/loop"
-	"conclave/pkg/respondent/conversation"
+	"conclave/pkg/respondent"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -59,7 +58,7 @@ func (t *turn) buildResponse(s loop.State, err error) subjects.Response {
 			r.Notes = append(r.Notes, subjects.Note{Code: loop.NoteStopped, Text: "stopped before it began"})
 		}
 	}
-	return shrinkResponse(r)
+	return respondent.ShrinkResponse(r, maxResponse)
 }
 
 // noteFailedCalls is a note for each tool of which no call gave a result, with the reason of the last: a model may
@@ -86,40 +85,3 @@ const maxReference = 16 << 10
 
 // maxResponse bounds a response, in bytes, so that the record has room for more.
 const maxResponse = 640 << 10
-
-// shrinkResponse shortens a response until it has at most maxResponse bytes or nothing is left to shorten, first the
-// parts that are in other events too, and notes it. The slices of r are not modified.
-func shrinkResponse(r subjects.Response) subjects.Response {
-	results := func(most int) func() {
-		return func() {
-			r.ToolCalls = slices.Clone(r.ToolCalls)
-			for i := range r.ToolCalls {
-				c := &r.ToolCalls[i]
-				if c.Result = text.Clip(c.Result, most); len(c.Args) > most {
-					c.Args = nil
-				}
-			}
-		}
-	}
-	for i, shrink := range []func(){
-		results(4 << 10),
-		func() { r.Thinking = text.Clip(r.Thinking, 16<<10) },
-		func() { r.Attachments = conversation.ShortenAttachments(r.Attachments, 4<<10) },
-		func() { r.Query = text.Clip(r.Query, 16<<10) },
-		results(256),
-		func() { r.Answer = text.Clip(r.Answer, 32<<10) },
-		func() { r.ToolCalls = []subjects.ToolCall{} },
-	} {
-		if data, err := actor.EncodeValue(r); err == nil && len(data) <= maxResponse {
-			break
-		}
-		if i == 0 {
-			r.Notes = append(slices.Clone(r.Notes), subjects.Note{
-				Code: subjects.NoteRecordCut,
-				Text: "the record of this answer was too large and is shortened",
-			})
-		}
-		shrink()
-	}
-	return r
-}

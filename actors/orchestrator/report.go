@@ -3,7 +3,6 @@ package orchestrator
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -214,7 +213,7 @@ func (t *task) buildResponse(ctx context.Context, r taskRecord, state, report st
 		res.Error, res.Partial, report = fault, true, report+"\n\n"+words
 	}
 	res.Answer = appendFacts(report, r.Subtasks)
-	return shrinkResponse(res), nil
+	return respondent.ShrinkResponse(res, maxResponse), nil
 }
 
 // toolCalls are the calls of the work of w for the response event, with the beginning of each result: the whole is in
@@ -232,20 +231,6 @@ func toolCalls(w *worker, r workRecord) (out []subjects.ToolCall) {
 
 // maxResponse bounds a response, in bytes, so that the record has room for more.
 const maxResponse = 400 << 10
-
-// shrinkResponse drops the tool calls of a response that is too large, and then shortens its texts.
-func shrinkResponse(r subjects.Response) subjects.Response {
-	for _, shrink := range []func(){
-		func() { r.ToolCalls = []subjects.ToolCall{} },
-		func() { r.Answer, r.Query = text.Clip(r.Answer, 64<<10), text.Clip(r.Query, 16<<10) },
-	} {
-		if data, err := json.Marshal(r); err == nil && len(data) <= maxResponse {
-			break
-		}
-		shrink()
-	}
-	return r
-}
 
 // shrinkWorks removes the conversations of agents from their large records: the task has ended. A failure is only
 // logged.
