@@ -493,15 +493,8 @@ characters of the id are enough.`,
 				if err == nil {
 					done, err = c.RevokeRule(cmd.Context(), id)
 				}
-				switch {
-				case err != nil:
-					return findError("rule", cmp.Or(id, v[0]), "list them with "+a.Program()+" approve rules",
-						cli.BrokerError("the rule", err))
-				case a.JSON:
-					return a.PrintJSON(done)
-				}
-				a.Say("revoked: you are asked again")
-				return nil
+				return a.Print(done, findError("rule", cmp.Or(id, v[0]), "list them with "+a.Program()+" approve rules",
+					cli.BrokerError("the rule", err)), a.Saying("revoked: you are asked again"))
 			})
 		},
 	}

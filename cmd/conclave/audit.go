@@ -382,15 +382,9 @@ func exportAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, file strin
 		sum, err = audit.Export(ctx, src, w)
 		return err
 	})
-	switch {
-	case err != nil:
-		return err
-	case a.JSON:
-		return a.PrintJSON(struct {
-			File string `json:"file"`
-			audit.Summary
-		}{file, sum})
-	}
-	a.Say("exported %d records in %d messages to %s, sha256 %s", sum.Records, sum.Messages, file, sum.SHA256)
-	return nil
+	return a.Print(struct {
+		File string `json:"file"`
+		audit.Summary
+	}{file, sum}, err, a.Saying("exported %d records in %d messages to %s, sha256 %s", sum.Records, sum.Messages, file,
+		sum.SHA256))
 }

@@ -323,18 +323,12 @@ with relations.`,
 			}
 			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
 				relations, err := c.MemoryGraph(cmd.Context(), strings.TrimSpace(strings.Join(v, " ")), limit)
-				switch {
-				case err != nil:
-					return a.MemoryError(err)
-				case a.JSON:
-					return a.PrintJSON(struct {
-						Relations []subjects.Relation `json:"relations"`
-					}{relations})
-				case len(relations) == 0:
+				if len(relations) == 0 && err == nil && !a.JSON {
 					a.Say("no relations are known")
-					return nil
 				}
-				return view.MemoryGraph(a.Out, relations)
+				return a.Print(struct {
+					Relations []subjects.Relation `json:"relations"`
+				}{relations}, a.MemoryError(err), func() error { return view.MemoryGraph(a.Out, relations) })
 			})
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -372,17 +366,10 @@ With a file, stderr shows the number of memories; with --json that is a document
 					n, err = c.ExportMemories(cmd.Context(), w)
 					return err
 				})
-				switch {
-				case err != nil:
-					return a.MemoryError(err)
-				case a.JSON:
-					return a.PrintJSON(struct {
-						File    string `json:"file"`
-						Entries int    `json:"entries"`
-					}{v[0], n})
-				}
-				a.Say("exported %s to %s", view.Memories(n), v[0])
-				return nil
+				return a.Print(struct {
+					File    string `json:"file"`
+					Entries int    `json:"entries"`
+				}{v[0], n}, a.MemoryError(err), a.Saying("exported %s to %s", view.Memories(n), v[0]))
 			})
 		},
 	}

@@ -203,9 +203,6 @@ func (o *rateFlags) print(a *cli.App, c *client.Client, reward *subjects.Reward)
 	default:
 		out.Note = "the reward actor is not running: it is counted when it runs"
 	}
-	if a.JSON {
-		return a.PrintJSON(out)
-	}
 	text := "stored; " + out.Note
 	if reward != nil {
 		text = fmt.Sprintf("counted as %s for %s", view.Reward(reward.Value),
@@ -217,6 +214,8 @@ func (o *rateFlags) print(a *cli.App, c *client.Client, reward *subjects.Reward)
 			text += "; it replaces your last rating"
 		}
 	}
-	_, err := fmt.Fprintln(a.Out, text)
-	return err
+	return a.Print(out, nil, func() error {
+		_, err := fmt.Fprintln(a.Out, text)
+		return err
+	})
 }

@@ -134,15 +134,11 @@ Names consist of letters, digits, - and _. A running system uses the new value t
 			}
 			defer value.Wipe()
 			return withKeyring(cmd.Context(), a, func(ctx context.Context, r keyring.Ring, info keyring.Info) error {
-				if err := r.Set(ctx, v[0], value); err != nil {
-					return err
-				}
-				if a.JSON {
-					return a.PrintJSON(secretChange{v[0], "set", info.Backend})
-				}
-				a.Say("%s is stored in %s", v[0], info.Backend)
-				printSkippedKeyrings(a.Err, info)
-				return nil
+				return a.Print(secretChange{v[0], "set", info.Backend}, r.Set(ctx, v[0], value), func() error {
+					a.Say("%s is stored in %s", v[0], info.Backend)
+					printSkippedKeyrings(a.Err, info)
+					return nil
+				})
 			})
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -187,17 +183,13 @@ func secretRemoveCommand(a *cli.App) *cobra.Command {
 		Args:    checkSecretNames(1, 1),
 		RunE: func(cmd *cobra.Command, v []string) error {
 			return withKeyring(cmd.Context(), a, func(ctx context.Context, r keyring.Ring, info keyring.Info) error {
-				switch err := r.Remove(ctx, v[0]); {
-				case errors.Is(err, keyring.ErrNotFound):
-					return cli.Fail(cli.ExitFailed, "there is no credential "+v[0], "list them with "+a.Program()+
+				err := r.Remove(ctx, v[0])
+				if errors.Is(err, keyring.ErrNotFound) {
+					err = cli.Fail(cli.ExitFailed, "there is no credential "+v[0], "list them with "+a.Program()+
 						" secret list-names")
-				case err != nil:
-					return err
-				case a.JSON:
-					return a.PrintJSON(secretChange{v[0], "removed", info.Backend})
 				}
-				a.Say("%s is deleted from %s", v[0], info.Backend)
-				return nil
+				return a.Print(secretChange{v[0], "removed", info.Backend}, err,
+					a.Saying("%s is deleted from %s", v[0], info.Backend))
 			})
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,

@@ -62,6 +62,14 @@ func (a *App) Print(v any, err error, print func() error) error {
 	return print()
 }
 
+// Saying returns a print of [App.Print] that says a text on stderr.
+func (a *App) Saying(format string, v ...any) func() error {
+	return func() error {
+		a.Say(format, v...)
+		return nil
+	}
+}
+
 // PrintList is [App.Print] of a list, which is an array also when it is empty; then none is said on stderr.
 func PrintList[T any](a *App, all []T, err error, none string, print func() error) error {
 	return a.Print(append([]T{}, all...), err, func() error {

@@ -67,7 +67,7 @@ func NewAnswerView(o AnswerOptions) AnswerView {
 	return &screen{AnswerOptions: o, noted: map[subjects.Note]bool{}, spinner: newSpinner(o.Streams)}
 }
 
-// still is the part of a view without an animation.
+// still is the part of a view without an animation and without a keyboard.
 type still struct{}
 
 // Ticks implements [AnswerView].
@@ -78,6 +78,12 @@ func (still) Tick() {}
 
 // SetModel implements [AnswerView].
 func (still) SetModel(ModelState) {}
+
+// Typed returns nil: there is no keyboard. Waiting calls are decided with conclave approve.
+func (still) Typed() <-chan string { return nil }
+
+// Decide reports false: nothing is typed here.
+func (still) Decide(string) (id string, d subjects.ApprovalDecision, ok bool) { return "", d, false }
 
 // DemoNotice is printed with an answer of the demo model that does not say itself where it comes from.
 const DemoNotice = "answered by the built-in demo model, which is not a language model: start Ollama for real answers"

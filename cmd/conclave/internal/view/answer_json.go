@@ -113,14 +113,6 @@ func (l *jsonLines) note(n subjects.Note) {
 	}{l.head("note"), n})
 }
 
-// Typed returns nil: a program decides with conclave approve, from the approval line.
-func (l *jsonLines) Typed() <-chan string { return nil }
-
-// Decide reports false: nothing is typed here.
-func (l *jsonLines) Decide(string) (id string, d subjects.ApprovalDecision, ok bool) {
-	return "", d, false
-}
-
 // Warn prints a note with this code, once.
 func (l *jsonLines) Warn(code, text string) { l.note(subjects.Note{Code: code, Text: text}) }
 

@@ -37,12 +37,6 @@ func (p *pipe) Show(u client.Update) {
 	}
 }
 
-// Typed returns nil: a pipe has no keyboard. Waiting calls are decided with conclave approve.
-func (p *pipe) Typed() <-chan string { return nil }
-
-// Decide reports false: a pipe has no keyboard.
-func (p *pipe) Decide(string) (id string, d subjects.ApprovalDecision, ok bool) { return "", d, false }
-
 // endLine ends a line of thinking that is still open, so that a message begins on a line of its own.
 func (p *pipe) endLine() {
 	if p.midLine {
