@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"net/http"
 	"slices"
 
@@ -28,12 +29,10 @@ func kindOf(name string) string {
 
 // onAgents lists the actors that answer, with the figures of conclave top. The gateway itself is not among them: it
 // would measure this request.
-func (g *Gateway) onAgents(w http.ResponseWriter, r *http.Request) error {
-	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
-	defer cancel()
+func (g *Gateway) onAgents(ctx context.Context, _ *http.Request) (any, error) {
 	stats, err := g.client.Stats(ctx)
 	if err != nil {
-		return g.mapReadError(ctx, err)
+		return nil, err
 	}
 	personas := []string{}
 	for _, s := range stats {
@@ -49,8 +48,7 @@ func (g *Gateway) onAgents(w http.ResponseWriter, r *http.Request) error {
 		}
 		list = append(list, p)
 	}
-	g.writeJSON(w, http.StatusOK, struct {
+	return struct {
 		Agents []Participant `json:"agents"`
-	}{list})
-	return nil
+	}{list}, nil
 }

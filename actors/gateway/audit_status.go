@@ -3,7 +3,6 @@ package gateway
 import (
 	"context"
 	"net/http"
-	"sync"
 	"time"
 
 	"conclave/pkg/audit"
@@ -29,44 +28,23 @@ const noAuditHead = "no head of the audit log was published yet; conclave up pub
 // auditCacheTime is the lifetime of a cached head: the search for it may take many requests.
 const auditCacheTime = 30 * time.Second
 
-// auditCache caches the status of the audit log.
-type auditCache struct {
-	mu     sync.Mutex
-	until  time.Time
-	status AuditStatus
-	err    error
-}
-
 // onAuditStatus returns the state of the audit log: to the user, and to clients with the permission audit_status.
-func (g *Gateway) onAuditStatus(w http.ResponseWriter, r *http.Request) error {
-	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
-	defer cancel()
-	s, err := g.auditStatus(ctx)
-	if err != nil {
-		return g.mapReadError(ctx, err)
-	}
-	g.writeJSON(w, http.StatusOK, s)
-	return nil
+func (g *Gateway) onAuditStatus(ctx context.Context, _ *http.Request) (any, error) {
+	return g.auditStatus(ctx)
 }
 
 // auditStatus returns the head of the audit log that was published last; only a note before the first.
 func (g *Gateway) auditStatus(ctx context.Context) (AuditStatus, error) {
-	c := &g.auditHead
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if g.out.Now().Before(c.until) {
-		return c.status, c.err
-	}
-	status, err := g.readAuditHead(ctx)
-	if ctx.Err() != nil {
-		return status, g.mapReadError(ctx, err)
-	}
-	keep := auditCacheTime
-	if status.Head == "" {
-		keep = time.Second // the first may come at any moment
-	}
-	c.status, c.err, c.until = status, err, g.out.Now().Add(keep)
-	return c.status, c.err
+	return g.auditHead.get(g.out.Now, func() (AuditStatus, time.Duration, error) {
+		status, err := g.readAuditHead(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return status, 0, g.mapReadError(ctx, err)
+		case status.Head == "":
+			return status, time.Second, err // the first may come at any moment
+		}
+		return status, auditCacheTime, err
+	})
 }
 
 func (g *Gateway) readAuditHead(ctx context.Context) (s AuditStatus, err error) {

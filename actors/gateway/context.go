@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"time"
@@ -10,22 +11,19 @@ import (
 
 // onContext returns what the model gets with the next question of a session: the messages with their tokens, the
 // window, and what was summarized, dropped or left out.
-func (g *Gateway) onContext(w http.ResponseWriter, r *http.Request) error {
+func (g *Gateway) onContext(ctx context.Context, r *http.Request) (any, error) {
 	id, err := parseID(r, "the session id")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
-	defer cancel()
 	c, err := g.client.SessionContext(ctx, id)
 	if err != nil {
-		return g.mapReadError(ctx, err)
+		return nil, err
 	}
 	if c.Messages == nil {
 		c.Messages = []subjects.ContextMessage{}
 	}
-	g.writeJSON(w, http.StatusOK, c)
-	return nil
+	return c, nil
 }
 
 // doctorTimeout is the timeout of all checks of the installation.

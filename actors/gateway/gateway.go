@@ -60,9 +60,9 @@ type Gateway struct {
 	conversations  conversationIndex
 	tokens         clientTokens
 	mcp            http.Handler
-	models         modelCache
-	auditHead      auditCache
-	links          linkCache
+	models         cached[*ModelHealth]
+	auditHead      cached[AuditStatus]
+	links          cached[[]string]
 	pulls          pullLog
 	slots          struct{ waiting, streams, clients chan struct{} }
 	credentials    *credentials

@@ -42,41 +42,46 @@ const (
 	modelTimeout   = 2 * time.Second
 )
 
-// modelCache caches the model actor's reply, because /health may be polled often.
-type modelCache struct {
+// cached is a value that callers share for some time, because it may be asked for often.
+type cached[T any] struct {
 	mu    sync.Mutex
 	until time.Time
-	model *ModelHealth
+	value T
 	err   error
 }
 
-// get returns the assistant's model, or the error of the request, both cached for modelCacheTime. Otherwise it asks the
-// model actor, for modelTimeout at most; concurrent callers wait for that one request, even beyond the end of their
-// ctx. No model for the role assistant is an error.
-func (m *modelCache) get(ctx context.Context, out actor.Out) (*ModelHealth, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if now := out.Now(); now.Before(m.until) {
-		return m.model, m.err
+// get returns what read returned last, for as long as that said; then it calls read. Concurrent callers wait for that
+// call.
+func (c *cached[T]) get(now func() time.Time, read func() (T, time.Duration, error)) (T, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !now().Before(c.until) {
+		var keep time.Duration
+		c.value, keep, c.err = read()
+		c.until = now().Add(keep)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), modelTimeout) // other callers wait for this reply
-	defer cancel()
-	m.model, m.err = nil, nil
-	list, err := actor.Ask(ctx, out, subjects.ModelListService, subjects.Empty{})
-	if err != nil {
-		m.err = fmt.Errorf("model: %w", err)
-	} else {
+	return c.value, c.err
+}
+
+// assistantModel returns the assistant's model, or the error of the request, both cached for modelCacheTime. Otherwise
+// it asks the model actor, for modelTimeout at most, even beyond the end of ctx: other callers wait for the reply. No
+// model for the role assistant is an error.
+func (g *Gateway) assistantModel(ctx context.Context) (*ModelHealth, error) {
+	return g.models.get(g.out.Now, func() (*ModelHealth, time.Duration, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), modelTimeout)
+		defer cancel()
+		list, err := actor.Ask(ctx, g.out, subjects.ModelListService, subjects.Empty{})
+		if err != nil {
+			return nil, modelCacheTime, fmt.Errorf("model: %w", err)
+		}
 		for _, r := range list.Roles {
 			if r.Role == subjects.RoleAssistant {
-				m.model = &ModelHealth{Role: r.Role, Model: r.Model, DemoModel: r.DemoModel, Notice: r.Notice}
+				m := &ModelHealth{Role: r.Role, Model: r.Model, DemoModel: r.DemoModel, Notice: r.Notice}
+				return m, modelCacheTime, nil
 			}
 		}
-		if m.model == nil {
-			m.err = errors.New("model: no model has the role assistant; set one in models.yaml")
-		}
-	}
-	m.until = out.Now().Add(modelCacheTime)
-	return m.model, m.err
+		return nil, modelCacheTime, errors.New("model: no model has the role assistant; set one in models.yaml")
+	})
 }
 
 // maxDamage bounds the reports of damage in /health.
@@ -112,7 +117,7 @@ func (g *Gateway) onHealth(w http.ResponseWriter, r *http.Request) error {
 	}
 	h.Degraded = append(h.Degraded, g.describeDamage(clientOf(r) != nil)...)
 	var f *subjects.Fault
-	model, err := g.models.get(r.Context(), g.out)
+	model, err := g.assistantModel(r.Context())
 	switch {
 	case errors.As(err, &f) && f.Code == subjects.CodeUnavailable:
 		h.Degraded = append(h.Degraded, "model: the model actor is not running; start it with: conclave actor model")
@@ -128,7 +133,7 @@ func (g *Gateway) onHealth(w http.ResponseWriter, r *http.Request) error {
 		}
 		h.Degraded = append(h.Degraded, "model: "+why)
 	}
-	links := g.links.get(r.Context(), g)
+	links := g.describeLinks(r.Context())
 	if len(links) > 0 && clientOf(r) != nil { // the names of machines are for the user
 		links = []string{"machines: a machine is not connected"}
 	}

@@ -39,6 +39,23 @@ const (
 // been written before it.
 type handler func(w http.ResponseWriter, r *http.Request) error
 
+// read returns the handler of a read within lookupTimeout. f returns the body of the response.
+func (g *Gateway) read(f func(ctx context.Context, r *http.Request) (any, error)) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
+		defer cancel()
+		body, err := f(ctx, r)
+		switch p := (*problem)(nil); {
+		case errors.As(err, &p):
+			return err
+		case err != nil:
+			return g.mapReadError(ctx, err)
+		}
+		g.writeJSON(w, http.StatusOK, body)
+		return nil
+	}
+}
+
 // route is one operation of the API.
 type route struct {
 	method, path string
@@ -69,8 +86,8 @@ func (g *Gateway) routes() []route {
 		{"GET", "/queries/{id}", "", g.onQueryStatus},
 		{"DELETE", "/queries/{id}", "", g.onCancel},
 		{"POST", "/feedback", "", g.onFeedback},
-		{"GET", "/tasks", "", g.onTasks},
-		{"GET", "/tasks/{id}", "", g.onTask},
+		{"GET", "/tasks", "", g.read(g.onTasks)},
+		{"GET", "/tasks/{id}", "", g.read(g.onTask)},
 		{"POST", "/tasks/{id}/cancel", "", g.onTaskChange(subjects.ChangeCancel)},
 		{"POST", "/tasks/{id}/pause", "", g.onTaskChange(subjects.ChangePause)},
 		{"POST", "/tasks/{id}/resume", "", g.onTaskChange(subjects.ChangeResume)},
@@ -99,16 +116,16 @@ func (g *Gateway) routes() []route {
 		{"DELETE", "/memory/{id}/pin", "", g.onMark("unpin", "unpinned")},
 		{"POST", "/memory/{id}/accept", "", g.onMark("accept", "accepted")},
 		{"POST", "/memory/{id}/reject", "", g.onMark("reject", "rejected")},
-		{"GET", "/sessions/{id}/context", "", g.onContext},
-		{"GET", "/agents", "", g.onAgents},
-		{"GET", "/models", "", g.onModels},
+		{"GET", "/sessions/{id}/context", "", g.read(g.onContext)},
+		{"GET", "/agents", "", g.read(g.onAgents)},
+		{"GET", "/models", "", g.read(g.onModels)},
 		{"POST", "/models/{name}/pull", "", g.onPull},
 		{"DELETE", "/models/{name}/pull", "", g.onPullStop},
-		{"GET", "/machines", "", g.onMachines},
+		{"GET", "/machines", "", g.read(g.onMachines)},
 		{"GET", "/doctor", "", g.onDoctor},
-		{"GET", "/audit", "", g.onAuditStatus},
+		{"GET", "/audit", "", g.read(g.onAuditStatus)},
 		{"GET", "/metrics", "", g.onMetrics},
-		{"GET", "/settings", "", g.onSettings},
+		{"GET", "/settings", "", g.read(g.onSettings)},
 		{"PUT", "/settings/{name}", "", g.onSettingChange},
 		{"GET", "/events", "query session subject after deltas respondent_b", g.onEvents},
 		{"POST", "/mcp", "", g.onMCP},

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"conclave/pkg/client"
@@ -21,12 +20,10 @@ type Machine struct {
 }
 
 // onMachines lists the machines with their links and models.
-func (g *Gateway) onMachines(w http.ResponseWriter, r *http.Request) error {
-	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
-	defer cancel()
+func (g *Gateway) onMachines(ctx context.Context, _ *http.Request) (any, error) {
 	all, err := g.client.Machines(ctx)
 	if err != nil {
-		return g.mapReadError(ctx, err)
+		return nil, err
 	}
 	models, modelErr := g.client.Models(ctx)
 	if modelErr != nil {
@@ -48,36 +45,21 @@ func (g *Gateway) onMachines(w http.ResponseWriter, r *http.Request) error {
 		}
 		list = append(list, one)
 	}
-	g.writeJSON(w, http.StatusOK, struct {
+	return struct {
 		Machines []Machine `json:"machines"`
-	}{list})
-	return nil
+	}{list}, nil
 }
 
-// linkCache caches the links that are down, because /health may be polled often.
-type linkCache struct {
-	mu    sync.Mutex
-	until time.Time
-	lines []string
-}
-
-// get returns a line for each machine that joined and whose link is down, cached for modelCacheTime. Without a
-// registry, as with some actors alone, there are none.
-func (l *linkCache) get(ctx context.Context, g *Gateway) []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if g.out.Now().Before(l.until) {
-		return l.lines
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), modelTimeout) // other callers wait for this reply
-	defer cancel()
-	all, err := g.client.Machines(ctx)
-	l.lines = nil
-	if err == nil {
-		l.lines = client.DescribeLinks(all)
-	}
-	l.until = g.out.Now().Add(modelCacheTime)
-	return l.lines
+// describeLinks returns a line for each machine that joined and whose link is down, cached for modelCacheTime. Without
+// a registry, as with some actors alone, there are none.
+func (g *Gateway) describeLinks(ctx context.Context) []string {
+	lines, _ := g.links.get(g.out.Now, func() ([]string, time.Duration, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), modelTimeout)
+		defer cancel()
+		all, err := g.client.Machines(ctx)
+		return client.DescribeLinks(all), modelCacheTime, err
+	})
+	return lines
 }
 
 // splitList splits a list that is joined by commas; "" is an empty one.

@@ -47,12 +47,10 @@ func fitOf(m subjects.ModelInfo, free int64) string {
 }
 
 // onModels lists the models, the model of each role, and the downloads.
-func (g *Gateway) onModels(w http.ResponseWriter, r *http.Request) error {
-	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
-	defer cancel()
+func (g *Gateway) onModels(ctx context.Context, _ *http.Request) (any, error) {
 	list, err := g.client.Models(ctx)
 	if err != nil {
-		return g.mapReadError(ctx, err)
+		return nil, err
 	}
 	out := Models{
 		Models: []Model{}, Roles: list.Roles, FreeMemory: local.AvailableMemory(), Pulls: g.pulls.list(),
@@ -67,8 +65,7 @@ func (g *Gateway) onModels(w http.ResponseWriter, r *http.Request) error {
 		}
 		out.Models = append(out.Models, one)
 	}
-	g.writeJSON(w, http.StatusOK, out)
-	return nil
+	return out, nil
 }
 
 // Pull is the download of a model.

@@ -20,15 +20,12 @@ type Settings struct {
 const settingTimeout = time.Minute
 
 // onSettings lists every setting, without the values of secrets.
-func (g *Gateway) onSettings(w http.ResponseWriter, r *http.Request) error {
-	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
-	defer cancel()
+func (g *Gateway) onSettings(ctx context.Context, _ *http.Request) (any, error) {
 	l, err := g.client.Settings(ctx)
 	if err != nil {
-		return g.mapReadError(ctx, err)
+		return nil, err
 	}
-	g.writeJSON(w, http.StatusOK, Settings{Settings: l.Settings, Folder: l.Folder, Error: l.Error})
-	return nil
+	return Settings{Settings: l.Settings, Folder: l.Folder, Error: l.Error}, nil
 }
 
 // SettingChange is the body of PUT /settings/{name}.

@@ -39,34 +39,28 @@ func newTask(t subjects.Task) Task {
 const maxTasks = 200
 
 // onTasks lists at most maxTasks tasks, latest first, without their reports.
-func (g *Gateway) onTasks(w http.ResponseWriter, r *http.Request) error {
-	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
-	defer cancel()
+func (g *Gateway) onTasks(ctx context.Context, _ *http.Request) (any, error) {
 	all, err := g.client.Tasks(ctx, maxTasks)
 	if err != nil {
-		return g.mapReadError(ctx, err)
+		return nil, err
 	}
 	list := make([]Task, 0, len(all))
 	for _, t := range all {
 		t.Report = ""
 		list = append(list, newTask(t))
 	}
-	g.writeJSON(w, http.StatusOK, struct {
+	return struct {
 		Tasks []Task `json:"tasks"`
-	}{list})
-	return nil
+	}{list}, nil
 }
 
 // onTask returns one task. An unknown one is 404.
-func (g *Gateway) onTask(w http.ResponseWriter, r *http.Request) error {
-	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
-	defer cancel()
+func (g *Gateway) onTask(ctx context.Context, r *http.Request) (any, error) {
 	t, err := g.findTask(ctx, r)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	g.writeJSON(w, http.StatusOK, newTask(t))
-	return nil
+	return newTask(t), nil
 }
 
 // findTask reads the task of the path.
