@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -26,22 +27,33 @@ type GradedAnswer struct {
 func (c *Client) Grades(ctx context.Context, n int) ([]GradedAnswer, error) {
 	grades := []GradedAnswer{}
 	var oldest uint64
-	read := 0
-	for e, err := range c.EventsBack(ctx, subjects.CritiqueResult.StoredBy(accountCritic)) {
-		if err != nil {
-			return nil, err
-		}
+	err := eachEvent(c.EventsBack(ctx, subjects.CritiqueResult.StoredBy(accountCritic)), func(e Event) bool {
 		if g := ReadGrade(e); g != nil {
 			grades, oldest = append(grades, GradedAnswer{Time: e.Time, Critique: *g}), e.Seq
 		}
-		if read++; len(grades) >= n || read == maxGradeEvents {
-			break
-		}
-	}
-	if len(grades) == 0 {
+		return len(grades) < n
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case len(grades) == 0:
 		return grades, nil
 	}
 	return grades, c.completeGrades(ctx, grades, oldest)
+}
+
+// eachEvent calls f with the events, at most [maxGradeEvents], until it returns false. An error ends the events.
+func eachEvent(events iter.Seq2[Event, error], f func(Event) bool) error {
+	n := 0
+	for e, err := range events {
+		if err != nil {
+			return err
+		}
+		if n++; !f(e) || n == maxGradeEvents {
+			break
+		}
+	}
+	return nil
 }
 
 // completeGrades adds to grades the comparisons, read forward from the sequence oldest, and the questions, read back
@@ -52,26 +64,19 @@ func (c *Client) completeGrades(ctx context.Context, grades []GradedAnswer, olde
 		id := grades[i].Critique.QueryID
 		byQuery[id] = append(byQuery[id], &grades[i])
 	}
-	read := 0
-	for e, err := range c.EventsFrom(ctx, oldest, subjects.PairwiseResult.StoredBy(accountCritic)) {
-		if err != nil {
-			return err
-		}
+	err := eachEvent(c.EventsFrom(ctx, oldest, subjects.PairwiseResult.StoredBy(accountCritic)), func(e Event) bool {
 		var p subjects.Pairwise
 		if e.Decode(&p) {
 			for _, g := range byQuery[p.QueryID] {
 				g.Pairwise = &p
 			}
 		}
-		if read++; read == maxGradeEvents {
-			break
-		}
+		return true
+	})
+	if err != nil {
+		return err
 	}
-	read = 0
-	for e, err := range c.EventsBack(ctx, subjects.ResponseGeneration.Subscription()) {
-		if err != nil {
-			return err
-		}
+	return eachEvent(c.EventsBack(ctx, subjects.ResponseGeneration.Subscription()), func(e Event) bool {
 		var r subjects.Response
 		if e.Decode(&r) {
 			for _, g := range byQuery[r.QueryID] {
@@ -79,11 +84,8 @@ func (c *Client) completeGrades(ctx context.Context, grades []GradedAnswer, olde
 			}
 			delete(byQuery, r.QueryID)
 		}
-		if read++; len(byQuery) == 0 || read == maxGradeEvents {
-			break
-		}
-	}
-	return nil
+		return len(byQuery) > 0
+	})
 }
 
 // Judgement is everything known about the answers to one question.
@@ -130,15 +132,11 @@ func (c *Client) Judge(ctx context.Context, id string) (Judgement, error) {
 		{subjects.PairwiseResult.StoredBy(accountCritic), j.addComparison},
 		{subjects.RewardEvent.StoredBy(accountReward), j.addReward},
 	} {
-		n := 0
-		for e, err := range c.EventsFrom(ctx, first, read.stored) {
-			if err != nil {
-				return j, err
-			}
+		if err := eachEvent(c.EventsFrom(ctx, first, read.stored), func(e Event) bool {
 			read.add(e)
-			if n++; n == maxGradeEvents {
-				break
-			}
+			return true
+		}); err != nil {
+			return j, err
 		}
 	}
 	return j, nil
@@ -149,21 +147,14 @@ func (c *Client) Judge(ctx context.Context, id string) (Judgement, error) {
 // prefix shorter than [IDPrefix] fits nothing; none is [ErrNotFound], several questions are an [*AmbiguousError].
 func (c *Client) answersTo(ctx context.Context, id string) (j Judgement, first uint64, err error) {
 	others := map[string]bool{}
-	n := 0
-	for e, err := range c.EventsBack(ctx, subjects.ResponseGeneration.Subscription()) {
-		if err != nil {
-			return j, 0, err
-		}
-		if n++; n > maxGradeEvents {
-			break
-		}
+	err = eachEvent(c.EventsBack(ctx, subjects.ResponseGeneration.Subscription()), func(e Event) bool {
 		var r subjects.Response
 		if !e.Decode(&r) || r.QueryID != id && (len(id) < IDPrefix || !strings.HasPrefix(r.QueryID, id)) {
-			continue
+			return true
 		}
 		if j.Query != "" && j.Query != r.QueryID {
 			others[r.QueryID] = true
-			continue
+			return true
 		}
 		j.Session, j.Query, j.Question, first = r.SessionID, r.QueryID, r.Query, e.Seq
 		if j.answerOf(e.From) == nil {
@@ -172,11 +163,11 @@ func (c *Client) answersTo(ctx context.Context, id string) (j Judgement, first u
 				Time: e.Time, Model: r.Model, Answer: r.Answer,
 			})
 		}
-		if r.QueryID == id && len(j.Answers) == 2 { // a complete id, and both respondents: nothing else can fit
-			break
-		}
-	}
+		return r.QueryID != id || len(j.Answers) != 2 // a complete id, and both respondents: nothing else can fit
+	})
 	switch {
+	case err != nil:
+		return Judgement{}, 0, err
 	case len(others) > 0 && j.Query != id:
 		return Judgement{}, 0, &AmbiguousError{id, len(others) + 1}
 	case j.Query == "":
