@@ -39,6 +39,7 @@ func New(cfg Config) *Committee {
 		Fields: func(r *record) respondent.Fields {
 			return respondent.Fields{
 				QueryID: &r.QueryID, Owner: &r.Owner, Stalled: &r.Stalled, Written: &r.Written, Pending: &r.Answer,
+				Published: &r.Published,
 			}
 		},
 		New: func(t *respondent.Turn[record]) respondent.Work[record] {

@@ -27,11 +27,13 @@ type record struct {
 	Began     time.Time `json:"began"`
 	Written   time.Time `json:"written,omitzero"` // the last write
 
-	Context  *staticContext      `json:"context,omitempty"`
-	Done     []contribution      `json:"done,omitempty"` // finished and failed ones, in the order of their end
-	Events   []pendingEvent      `json:"events,omitempty"`
-	Answer   *respondent.Pending `json:"answer,omitempty"`
-	Finished bool                `json:"finished,omitempty"` // the answer is published and part of the conversation
+	Context *staticContext      `json:"context,omitempty"`
+	Done    []contribution      `json:"done,omitempty"` // finished and failed ones, in the order of their end
+	Events  []pendingEvent      `json:"events,omitempty"`
+	Answer  *respondent.Pending `json:"answer,omitempty"`
+	// Published means that the events of the answer are stored.
+	Published bool `json:"published,omitempty"`
+	Finished  bool `json:"finished,omitempty"` // and it is part of the conversation
 }
 
 // contribution is one persona's turn in one round, as far as later turns and the answer need it.

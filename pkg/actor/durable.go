@@ -69,7 +69,7 @@ func (r *running) startConsumers(ctx context.Context, dial Dial) error {
 			return fmt.Errorf("finding consumer %s of %s: %w", p.Name, p.Stream, err)
 		}
 		for range workers {
-			r.pulls.Go(func() { r.consume(c, mine) })
+			r.pulls.Go(func() { r.consume(c, mine, p.Unlimited) })
 		}
 	}
 	for _, l := range lanes {
@@ -88,15 +88,16 @@ func filterMatches(p subjects.Consumer, spec subjects.Spec) bool {
 }
 
 // consume pulls and handles messages for lanes until shutdown, and retries forever while the connection is down. It
-// requests one message at a time: in a batch, an empty message would end the reply of the import.
-func (r *running) consume(c jetstream.Consumer, lanes []*routeRun) {
+// requests one message at a time: in a batch, an empty message would end the reply of the import. unlimited means that
+// the server delivers a message until it is acknowledged.
+func (r *running) consume(c jetstream.Consumer, lanes []*routeRun, unlimited bool) {
 	back := r.pullNC.StatusChanged(nats.CONNECTED)
 	defer r.pullNC.RemoveStatusListener(back)
 	for !r.isQuitting() {
 		m, err := r.nextMessage(c, back)
 		switch {
 		case err == nil:
-			r.handlePulled(m, lanes)
+			r.handlePulled(m, lanes, unlimited)
 		case errors.Is(err, nats.ErrTimeout), errors.Is(err, context.DeadlineExceeded), errors.Is(err,
 			context.Canceled), errors.Is(err, jetstream.ErrNoMessages):
 		default:
@@ -163,10 +164,9 @@ func (l *retryAfter) Unwrap() error { return l.error }
 
 // handlePulled handles one message of a consumer by the first of lanes that matches: acknowledged when handled or when
 // no lane matches, redelivered after RetryDelay or [RetryAfter] when its handler fails, a dead letter after
-// [subjects.MaxDeliver] attempts unless the shutdown ended the last one: the server decides then whether it is
-// delivered again. A malformed message is rejected and not retried. Its acknowledgement deadline is extended while the
-// handler runs.
-func (r *running) handlePulled(m jetstream.Msg, lanes []*routeRun) {
+// [subjects.MaxDeliver] attempts unless the shutdown ended the last one and the server delivers it again (unlimited). A
+// malformed message is rejected and not retried. Its acknowledgement deadline is extended while the handler runs.
+func (r *running) handlePulled(m jetstream.Msg, lanes []*routeRun, unlimited bool) {
 	var l *routeRun
 	for _, x := range lanes {
 		if _, ok := subjects.Match(x.spec.Subscription(), m.Subject()); ok {
@@ -224,7 +224,8 @@ func (r *running) handlePulled(m jetstream.Msg, lanes []*routeRun) {
 		}
 	default:
 		f := r.fault(in, err)
-		if in.attempt >= subjects.MaxDeliver && r.ctx.Err() == nil { // an interrupted handler did not fail
+		interrupted := unlimited && r.ctx.Err() != nil // its handler did not fail
+		if in.attempt >= subjects.MaxDeliver && !interrupted {
 			r.writeDeadLetter(in, f.Code, fmt.Sprintf("failed after %d attempts: %s", in.attempt, f.Text))
 			_ = m.Term()
 			return

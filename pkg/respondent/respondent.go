@@ -7,9 +7,10 @@
 //	claimed    the record, with the id of the attempt   the next delivery claims it
 //	working    the record, by [Turn.Checkpoint]         it resumes from the last checkpoint
 //	answered   the record, with the ids of the events   it is published, without another answer
-//	published  EVENTS, under these ids                  it is published again under the same ids
-//	appended   the conversation, by [Work] Append       [Work] Load finds it
-//	finished   the record, by [Work] Finish             there is nothing to do
+//	published  EVENTS, under these ids                  it is published again under the same ids, unless
+//	                                                    the record tells that it was
+//	appended   the conversation, by [Work.Append]       [Work.Load] finds it
+//	finished   the record, by [Work.Finish]             there is nothing to do
 //
 // EVENTS knows an id for two minutes. A crash between the first publication and the end of Append that is resumed later
 // than that publishes twice; a process that was paused for as long does not, because it checks that it still owns the
@@ -36,6 +37,7 @@ type Fields struct {
 	Stalled        *int       // claims by further attempts since the last checkpoint
 	Written        *time.Time // the last write
 	Pending        **Pending  // nil = there is no answer yet
+	Published      *bool      // the events of the answer are stored; nil = the record does not tell
 }
 
 // Pending is a finished answer with the ids of its events. Published again under the same ids it is stored once.
@@ -50,13 +52,13 @@ type Pending struct {
 // Stage is what a turn has reached.
 type Stage int
 
-// Stages of a turn, in this order; a turn that has an answer already goes from Claimed to Answered.
+// Stages of a turn; a turn that has an answer already goes from Claimed to Answered.
 const (
 	Claimed   Stage = iota // this attempt owns the turn
 	Answered               // the answer is stored, and is published next
 	Finished               // the answer is published and part of the conversation
-	Duplicate              // it was before, instead of all others
-	Failed                 // the attempt ended without it; the turn is retried or runs elsewhere
+	Duplicate              // the question was answered before; the only stage of such an attempt
+	Failed                 // the attempt ended before that; the turn is retried or runs elsewhere
 )
 
 // Work is an actor's part of one attempt at a turn. Its methods are called one after the other.
@@ -69,7 +71,7 @@ type Work[R any] interface {
 	// Run works until there is an answer, from the progress in the record. Its error is explained in the answer, unless
 	// it is one of a checkpoint.
 	Run(ctx context.Context) error
-	// Respond is the answer to what Run left, or without Run to the progress in the record, and the change of the
+	// Respond builds the answer from what Run left, or without Run from the progress in the record, and the change of the
 	// record that is stored with it. cause is nil, the error that the answer is about, or [agent.ErrCanceled].
 	Respond(ctx context.Context, cause error) (p Pending, change func(r *R), err error)
 	// Append adds the published answer to the conversation, once.
@@ -78,7 +80,7 @@ type Work[R any] interface {
 	Finish(r *R) bool
 	// Shrink removes from a record that is too large what events hold too. false = there is nothing.
 	Shrink(r *R) bool
-	// Enter tells the stages of the turn.
+	// Enter is called when the turn enters a stage, to publish its state.
 	Enter(ctx context.Context, s Stage)
 }
 
@@ -212,7 +214,10 @@ func (t *Turn[R]) run(ctx context.Context) (err error) {
 		err = t.answer(ctx)
 		if err != nil && !errors.Is(err, ErrNotOwner) && t.mustAnswer(ctx) {
 			t.Out.LogError(err)
-			err = t.storeAnswer(ctx, ErrExhausted)
+			err = nil
+			if t.pending() == nil { // a stored answer whose events could not be published stays
+				err = t.storeAnswer(ctx, ErrExhausted)
+			}
 		}
 	}
 	if err == nil {
@@ -283,6 +288,7 @@ func (t *Turn[R]) adopt(ctx context.Context, v actor.Versioned[R]) error {
 	*f.QueryID, *f.Owner = t.Query.QueryID, t.Owner
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.stored = v // also when the write fails: emitFailure must know of a stored answer
 	return t.store(ctx, "turn.start", v)
 }
 
@@ -316,10 +322,10 @@ func (t *Turn[R]) answer(ctx context.Context) error {
 		err = ErrTooLarge
 	case storeErr != nil:
 		return storeErr
-	case errors.Is(ctx.Err(), context.Canceled): // shutdown: the turn is resumed, or its cancellation handled, later
-		return context.Cause(ctx)
 	case errors.Is(context.Cause(inner), agent.ErrCanceled), errors.Is(err, agent.ErrCanceled):
-		err = agent.ErrCanceled
+		err = agent.ErrCanceled // also at shutdown: a cancellation is not stored
+	case errors.Is(ctx.Err(), context.Canceled): // shutdown: the turn is resumed later
+		return context.Cause(ctx)
 	case ctx.Err() != nil: // the caller's own deadline
 		err = ctx.Err()
 	}
@@ -351,7 +357,7 @@ func (t *Turn[R]) storeAnswer(ctx context.Context, cause error) error {
 // nothing is stored twice.
 func (t *Turn[R]) publish(ctx context.Context) error {
 	p := t.pending()
-	for _, s := range []struct {
+	steps := []struct {
 		step string
 		do   func(ctx context.Context) error
 	}{
@@ -364,9 +370,18 @@ func (t *Turn[R]) publish(ctx context.Context) error {
 				RespondentID: t.k.Account,
 			})
 		}},
+		{"published", func(ctx context.Context) error {
+			return t.Checkpoint(ctx, "turn.published", func(r *R) { *t.k.Fields(r).Published = true })
+		}},
 		{"conversation", func(ctx context.Context) error { return t.work.Append(ctx, *p) }},
-	} {
-		if t.k.Hidden && s.step == "dialog" {
+	}
+	r := t.Record()
+	published := t.k.Fields(&r).Published
+	if published != nil && *published {
+		steps = steps[len(steps)-1:]
+	}
+	for _, s := range steps {
+		if t.k.Hidden && s.step == "dialog" || published == nil && s.step == "published" {
 			continue
 		}
 		if err := t.hold(ctx); err != nil {
@@ -381,11 +396,16 @@ func (t *Turn[R]) publish(ctx context.Context) error {
 		}
 		actor.Step(ctx, s.step+"/after")
 	}
-	r := t.Record()
+	r = t.Record()
 	if !t.work.Finish(&r) {
 		return nil
 	}
-	return t.Checkpoint(ctx, "turn.finish", func(next *R) { *next = r })
+	err := t.Checkpoint(ctx, "turn.finish", func(next *R) { *next = r })
+	if err != nil && !errors.Is(err, ErrNotOwner) {
+		t.Out.LogError(err) // the answer is published and part of the conversation
+		return nil
+	}
+	return err
 }
 
 // hold fails with ErrNotOwner when another process has taken over the turn. It checks, by writing the record, only when
@@ -394,7 +414,7 @@ func (t *Turn[R]) publish(ctx context.Context) error {
 func (t *Turn[R]) hold(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.Out.Now().Sub(*t.k.Fields(&t.stored.Value).Written) < holdAfter {
+	if age := t.Out.Now().Sub(*t.k.Fields(&t.stored.Value).Written); age >= 0 && age < holdAfter {
 		return nil
 	}
 	return t.store(ctx, "turn.hold", t.stored)
@@ -404,16 +424,16 @@ func (t *Turn[R]) hold(ctx context.Context) error {
 // CodeBusy when that writes nothing for Patience, and when ctx ends. Acknowledging the message earlier would take it
 // from the other process; returning an error at once would deliver it a third time.
 func (t *Turn[R]) awaitOtherOwner(ctx context.Context) error {
-	silent := t.Out.Now()
+	last, changed := uint64(0), t.Out.Now() // by this clock: that of the other process may differ
 	for {
 		v, done, err := t.work.Load(ctx, true)
 		if err == nil && done {
 			return nil
 		}
-		if written := *t.k.Fields(&v.Value).Written; written.After(silent) {
-			silent = written
+		if err == nil && v.Revision != last {
+			last, changed = v.Revision, t.Out.Now()
 		}
-		if t.Out.Now().Sub(silent) <= t.k.Patience {
+		if t.Out.Now().Sub(changed) <= t.k.Patience {
 			select {
 			case <-ctx.Done():
 			case <-time.After(awaitInterval):
