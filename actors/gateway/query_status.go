@@ -30,7 +30,7 @@ func (g *Gateway) writeState(w http.ResponseWriter, r *http.Request, id string) 
 	q, known := g.questions.find(id)
 	if !known {
 		q = question{id: id}
-		p, err := g.admit(g.out, clientOf(r), 1, 0) // it may read the whole event log
+		p, err := g.admit(g.out, clientOf(r), 1, 0) // without an index of answers it reads all of them
 		if err != nil {
 			return err
 		}
@@ -113,7 +113,8 @@ func (g *Gateway) findAnswer(ctx context.Context, q question) (*client.Outcome, 
 		if end, err := readOutcome(ev, q); end != nil || err != nil {
 			return end, err
 		}
-		if _, indexed, err := g.client.AnswerPlace(ctx, ev.Query); err != nil || indexed {
+		// Only the answer that the index has tells that it covers the log up to here.
+		if at, indexed, err := g.client.AnswerPlace(ctx, ev.Query); err != nil || indexed && at.Answer.Seq == ev.Seq {
 			return nil, err
 		}
 	}

@@ -23,7 +23,8 @@ type asked struct {
 	undo   []func()
 }
 
-// sink hears of a question while its caller waits, in one goroutine. Both functions may be nil.
+// sink hears of a question while its caller waits, in one goroutine. event may be nil, and token where no topic is
+// heard.
 type sink struct {
 	event func(client.Event)    // each stored event, the outcome included
 	token func(liveEvent) error // each live token; an error ends the wait
@@ -54,6 +55,12 @@ func (g *Gateway) ask(ctx context.Context, out actor.Out, caller *clientAccess, 
 			a.leave()
 		}
 	}()
+	cost, size := q.cost()
+	place, err := g.admit(out, caller, cost, size) // before the check, which reads several streams
+	if err != nil {
+		return nil, err
+	}
+	a.undo = append(a.undo, place.leave)
 	a.cur = g.events.openCursor(ctx) // before the check: the answer may come after it
 	a.undo = append(a.undo, a.cur.close)
 	a.question = question{q.QueryID, q.SessionID, a.cur.at, q.respondent()}
@@ -61,12 +68,6 @@ func (g *Gateway) ask(ctx context.Context, out actor.Out, caller *clientAccess, 
 		return nil, errors.Join(errAsked, problemf(http.StatusConflict, codeConflict, "question %s is answered "+
 			"already: see GET /queries/%s; omit query_id to ask a new one", a.id, a.id))
 	}
-	cost, size := q.cost()
-	place, err := g.admit(out, caller, cost, size)
-	if err != nil {
-		return nil, err
-	}
-	a.undo = append(a.undo, place.leave)
 	if err := a.hear(&g.live, hear); err != nil {
 		return nil, err
 	}
@@ -89,6 +90,9 @@ func (g *Gateway) ask(ctx context.Context, out actor.Out, caller *clientAccess, 
 
 // hear subscribes to the live tokens of the topics.
 func (a *asked) hear(live *broadcaster, topics []subjects.Topic[subjects.Delta]) error {
+	if len(topics) == 0 {
+		return nil
+	}
 	var names []string
 	for _, t := range topics {
 		of, err := t.With(a.id)
@@ -111,7 +115,11 @@ func (a *asked) leave() {
 
 // wait waits for the outcome and passes events and tokens to to. When ctx ends the error is its cause.
 func (a *asked) wait(ctx context.Context, to sink) (*client.Outcome, error) {
-	return a.cur.awaitOutcome(ctx, a.question, a.tokens.events, to)
+	var live <-chan liveEvent
+	if a.tokens != nil {
+		live = a.tokens.events
+	}
+	return a.cur.awaitOutcome(ctx, a.question, live, to)
 }
 
 // awaitOutcome waits for the outcome of a question and passes its events and those of live, which may be nil, to to. It

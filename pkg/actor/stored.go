@@ -54,7 +54,7 @@ func ReadStored(ctx context.Context, out Out, stream string, selector map[string
 	switch {
 	case err != nil:
 		return nil, err
-	case got.Error != nil && got.Error.Code == 404:
+	case got.Error != nil && got.Error.Code == 404 && got.Error.ErrorCode != jetstream.JSErrCodeStreamNotFound:
 		return nil, nil
 	case got.Error != nil:
 		return nil, fmt.Errorf("reading stream %s: %w", stream, got.Error)

@@ -424,16 +424,16 @@ func (t *Turn[R]) hold(ctx context.Context) error {
 // CodeBusy when that writes nothing for Patience, and when ctx ends. Acknowledging the message earlier would take it
 // from the other process; returning an error at once would deliver it a third time.
 func (t *Turn[R]) awaitOtherOwner(ctx context.Context) error {
-	last, changed := uint64(0), t.Out.Now() // by this clock: that of the other process may differ
+	last, changed := uint64(0), time.Now() // not the time of the write: the clock of the other process may differ
 	for {
 		v, done, err := t.work.Load(ctx, true)
 		if err == nil && done {
 			return nil
 		}
 		if err == nil && v.Revision != last {
-			last, changed = v.Revision, t.Out.Now()
+			last, changed = v.Revision, time.Now()
 		}
-		if t.Out.Now().Sub(changed) <= t.k.Patience {
+		if time.Since(changed) <= t.k.Patience {
 			select {
 			case <-ctx.Done():
 			case <-time.After(awaitInterval):
