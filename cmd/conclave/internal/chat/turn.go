@@ -26,20 +26,13 @@ type turn struct {
 	cancel   context.CancelFunc
 	stopping bool
 
-	phase  view.Phase
-	deltas view.Deltas
-	plain  term.PlainStream
-	text   markdown.Stream // of the deltas
-	shown  bool            // a block of this step was printed
-	noted  map[subjects.Note]bool
-	held   []subjects.Note // printed before the next thing
-
-	results []subjects.ToolResult // of the calls so far, as the broker reports them
+	phase view.Phase
+	view.Transcript
 }
 
 // tail is the growing end of the answer, at most so many lines of it, behind a blank line.
 func (t *turn) tail(f markdown.Format, most int) []string {
-	b, ok := t.text.Tail()
+	b, ok := t.Tail()
 	if !ok {
 		return nil
 	}
@@ -91,7 +84,7 @@ func (m *model) ask(text string) tea.Cmd {
 	m.next = client.Question{}
 	q.Session, q.Model, q.Text, q.Graded = m.Session, m.Model, cmp.Or(text, subjects.PipedQuestion), true
 	ctx, cancel := context.WithCancel(m.ctx)
-	t := &turn{cancel: cancel, noted: map[subjects.Note]bool{}}
+	t := &turn{cancel: cancel, Transcript: view.NewTranscript(m)}
 	m.turn = t
 	store := func() tea.Msg {
 		query, err := m.Client.Ask(ctx, q)
@@ -142,115 +135,45 @@ func (m *model) onUpdate(u client.Update) tea.Cmd {
 	t := m.turn
 	t.phase.Follow(u)
 	switch u := u.(type) {
-	case client.Delta:
-		m.onDelta(u)
-	case client.State:
-		if u.Words != "" && strings.TrimSpace(t.deltas.Text()) != strings.TrimSpace(u.Words) {
-			m.talk("%s", u.Words)
-		}
-	case client.Note:
-		m.holdNote(u.Note)
-	case client.ToolCall:
-		m.talk("tool %s %s", u.Tool, u.Args)
-	case client.ToolOutput:
-		for l := range strings.Lines(u.Text) {
-			m.talk("| %s", strings.TrimSuffix(l, "\n"))
-		}
-	case client.ToolResult:
-		m.turn.results = append(m.turn.results, u.ToolResult)
-		m.talk("%s", view.DescribeResult(u.ToolResult))
 	case client.ApprovalAsked:
 		m.onApproval(u.ApprovalRequest)
 	case client.ApprovalDecided:
 		m.onDecided(u.ApprovalReply)
-	case client.Deliberation:
-		m.talk("%s", view.DescribeDeliberation(u.Deliberation))
 	case client.Waiting:
-		m.talk("%s", view.WaitingText(u))
+		m.Talk(view.WaitingText(u))
 	case client.Answer:
 		return m.onAnswer(u.Response)
 	case client.Failure:
-		m.flushText()
+		t.Flush()
 		m.fail(m.ExplainFault(m.Session, u.Fault))
 		return m.endTurn()
+	default:
+		t.Show(u)
 	}
 	return nil
 }
 
-// talk prints a note below the answer so far.
-func (m *model) talk(format string, v ...any) {
-	m.flushText()
-	m.printNotes()
-	m.note(format, v...)
+// Talk implements [view.Printer].
+func (m *model) Talk(line string) {
+	m.turn.Interrupt()
+	m.note("%s", line)
 }
 
-// onDelta adds a piece to the answer and prints the blocks that it completes. The thinking is not shown.
-func (m *model) onDelta(d client.Delta) {
-	if d.Thinking {
-		return
+// PrintBlock implements [view.Printer]: a blank line precedes each block.
+func (m *model) PrintBlock(b markdown.Block, _ bool) {
+	if b.First {
+		m.print("")
 	}
-	t := m.turn
-	text, begins := t.deltas.Next(d)
-	if begins {
-		m.flushText()
-		t.plain.Reset()
-		t.shown = false
-	}
-	if text != "" {
-		m.printNotes()
-		m.printBlocks(t.text.Write(t.plain.Next(text)))
-	}
-}
-
-// printBlocks prints blocks of the answer, a blank line before each.
-func (m *model) printBlocks(blocks []markdown.Block) {
-	for _, b := range blocks {
-		if b.First {
-			m.print("")
-		}
-		m.print(m.format().Render(b)...)
-		m.turn.shown = true
-	}
-}
-
-// flushText prints the rest of the text so far: something else follows.
-func (m *model) flushText() { m.printBlocks(m.turn.text.End()) }
-
-// holdNote keeps a note back until something follows: the last one before a failed answer is about the failure.
-func (m *model) holdNote(n subjects.Note) {
-	if t := m.turn; !t.noted[n] && !n.IsDemoModel() {
-		t.noted[n] = true
-		t.held = append(t.held, n)
-	}
-}
-
-func (m *model) printNotes() {
-	for _, n := range m.turn.held {
-		m.note("note: %s", cmp.Or(n.Text, n.Code))
-	}
-	m.turn.held = nil
+	m.print(m.format().Render(b)...)
 }
 
 // onAnswer prints what of the answer was not shown, its notes and a summary, and waits for the grade beside the next
 // question.
 func (m *model) onAnswer(r subjects.Response) tea.Cmd {
 	t := m.turn
-	answer := view.AnswerText(r)
-	switch rest, continues := t.deltas.Rest(answer); {
-	case rest == "":
-	case continues && (t.shown || hasTail(&t.text)):
-		m.printBlocks(t.text.Write(t.plain.Next(rest)))
-	default:
-		m.flushText()
-		m.printBlocks(t.text.Write(term.PlainText(answer)))
-	}
-	m.flushText()
+	t.PrintAnswer(r)
 	m.print("")
-	for _, n := range r.Notes {
-		m.holdNote(n)
-	}
-	t.held = slices.DeleteFunc(t.held, func(n subjects.Note) bool { return r.Error != nil && n.Code == r.Error.Code })
-	m.printNotes()
+	t.PrintAnswerNotes(r)
 	if r.DemoModel && !strings.Contains(r.Answer, "built-in demo model") {
 		m.print(m.paint(term.Yellow, view.DemoNotice))
 	}
@@ -259,7 +182,7 @@ func (m *model) onAnswer(r subjects.Response) tea.Cmd {
 	if r.Error != nil {
 		m.fail(m.ExplainFault(m.Session, r.Error))
 	} else {
-		m.note("%s, %s", view.SummarizeAnswer(r), subjects.DescribeEgress(t.results, r))
+		m.note("%s", t.Summarize(r))
 		query := t.query
 		t.query = nil
 		grade = func() tea.Msg {
@@ -268,11 +191,6 @@ func (m *model) onAnswer(r subjects.Response) tea.Cmd {
 		}
 	}
 	return tea.Batch(grade, m.endTurn())
-}
-
-func hasTail(s *markdown.Stream) bool {
-	_, ok := s.Tail()
-	return ok
 }
 
 // onGrade prints the grade of an answer; nil means that there is none.
@@ -342,8 +260,8 @@ type decidedMsg struct {
 
 // onApproval shows a waiting call in full, or queues it behind the one that was asked before.
 func (m *model) onApproval(r subjects.ApprovalRequest) {
-	m.flushText()
-	m.printNotes()
+	m.turn.Interrupt()
+	m.turn.PrintNotes()
 	if m.waiting = append(m.waiting, approval{request: r}); len(m.waiting) == 1 {
 		m.showApproval()
 	}

@@ -64,7 +64,7 @@ func NewAnswerView(o AnswerOptions) AnswerView {
 	case o.JSON || !term.IsTerminal(o.Out):
 		return &pipe{AnswerOptions: o}
 	}
-	return &screen{AnswerOptions: o, noted: map[subjects.Note]bool{}, spinner: newSpinner(o.Streams)}
+	return newScreen(o)
 }
 
 // still is the part of a view without an animation and without a keyboard.

@@ -1,7 +1,6 @@
 package view
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -14,24 +13,14 @@ import (
 	"conclave/subjects"
 )
 
-// screen shows an answer on a terminal as it grows. Deltas can be lost, so the shown text is compared with the answer
-// at the end, and the rest, or all of it, is printed then.
+// screen shows an answer on a terminal as it grows.
 type screen struct {
 	AnswerOptions
+	Transcript
 	spinner *spinner
-	open    io.Writer // stream whose line is not ended; nil = none
-	last    io.Writer // stream written to last
-	deltas  Deltas
-	text    markdown.Stream // of the answer
-	blocks  int             // of it that were printed
-	shown   bool            // nothing was printed since it began but the text itself
-
-	plain, thought term.PlainStream // sanitize the answer and the thinking
-
-	results []subjects.ToolResult // of the calls so far, as the broker reports them
-	noted   map[subjects.Note]bool
-	held    []subjects.Note // to be shown before the next thing
-	tree    taskTree        // of a task
+	open    io.Writer        // stream whose line is not ended; nil = none
+	last    io.Writer        // stream written to last
+	thought term.PlainStream // sanitizes the thinking
 
 	lines   <-chan string              // the keyboard, once a call has waited
 	waiting []subjects.ApprovalRequest // calls that wait for a decision; the first was asked
@@ -77,58 +66,46 @@ func (s *screen) endLine() {
 	}
 }
 
-// talk prints one dim line on stderr, cut to the width of the terminal, or to 199 characters elsewhere.
-func (s *screen) talk(format string, v ...any) {
+// newScreen returns the screen of a question.
+func newScreen(o AnswerOptions) *screen {
+	s := &screen{AnswerOptions: o, spinner: newSpinner(o.Streams)}
+	s.Transcript = NewTranscript(s)
+	return s
+}
+
+// Talk implements [Printer]: one dim line on stderr, cut to the width of the terminal, or to 199 characters elsewhere.
+func (s *screen) Talk(line string) {
 	columns, _, ok := term.Size(s.Err)
 	if !ok || columns < 20 {
 		columns = 200
 	}
 	if term.IsTerminal(s.Err) {
-		s.interruptText()
+		s.Interrupt()
 		s.endLine()
 	}
-	s.write(s.Err, term.Dim, term.Clip(fmt.Sprintf(format, v...), columns-1)+"\n")
+	s.write(s.Err, term.Dim, term.Clip(line, columns-1)+"\n")
 }
 
 // Show prints an update as it comes: pieces of the answer on stdout, everything else as lines on stderr. A call that
-// waits for approval is asked about when there is a keyboard. Notes are held back; see note.
+// waits for approval is asked about when there is a keyboard.
 func (s *screen) Show(u client.Update) {
 	s.spinner.follow(u)
 	switch u := u.(type) {
-	case client.Delta:
-		s.delta(u)
-	case client.State:
-		// Text of a step that was streamed is on the screen already.
-		if u.Words != "" && strings.TrimSpace(s.deltas.Text()) != strings.TrimSpace(u.Words) {
-			s.printNotes()
-			s.talk("%s", u.Words)
-		}
-	case client.Note:
-		s.note(u.Note)
-	case client.ToolCall:
-		s.printNotes()
-		s.talk("tool %s %s", u.Tool, u.Args)
-	case client.ToolOutput:
-		for l := range strings.Lines(u.Text) {
-			s.talk("| %s", strings.TrimSuffix(l, "\n"))
-		}
-	case client.ToolResult:
-		s.printNotes()
-		s.results = append(s.results, u.ToolResult)
-		s.talk("%s", DescribeResult(u.ToolResult))
 	case client.ApprovalAsked:
 		s.approval(u.ApprovalRequest)
 	case client.ApprovalDecided:
 		s.decided(u.ApprovalReply)
-	case client.Deliberation:
-		s.printNotes()
-		s.talk("%s", DescribeDeliberation(u.Deliberation))
-	case client.Progress:
-		for _, line := range s.tree.follow(u.TaskProgress) {
-			s.talk("%s", line)
-		}
 	case client.Waiting:
 		s.Warn("", WaitingText(u))
+	case client.Delta:
+		if u.Thinking && s.Thinking && u.Text != "" {
+			s.Interrupt()
+			s.writePlain(s.Err, term.Dim, s.thought.Next(u.Text))
+		}
+		s.Transcript.Show(u)
+		s.spinner.preview(s.Tail())
+	default:
+		s.Transcript.Show(u)
 	}
 }
 
@@ -149,87 +126,25 @@ func (s *screen) SetModel(m ModelState) {
 	}
 }
 
-// delta prints the next piece of the answer, or of the thinking on stderr where it was asked for. After a lost piece it
-// prints no more of this step, since the text would have a gap; End prints the rest. A new step, or one that begins
-// again, starts a line.
-func (s *screen) delta(d client.Delta) {
-	if d.Thinking {
-		if s.Thinking && d.Text != "" {
-			s.interruptText()
-			s.writePlain(s.Err, term.Dim, s.thought.Next(d.Text))
-		}
-		return
-	}
-	text, begins := s.deltas.Next(d)
-	if begins {
-		s.beginText()
-	}
-	if text != "" {
-		s.printNotes()
-		s.printBlocks(s.text.Write(s.plain.Next(text)))
-		s.spinner.preview(s.text.Tail())
-	}
-}
-
-// beginText ends the text so far: what follows is another one.
-func (s *screen) beginText() {
-	s.flushText()
-	s.plain.Reset()
-	s.blocks, s.shown = 0, true
-}
-
-// interruptText prints the text so far because something else follows: what comes of it later is not its continuation
-// on the screen.
-func (s *screen) interruptText() {
-	s.flushText()
-	s.shown = false
-}
-
-// flushText prints the rest of the text so far.
-func (s *screen) flushText() { s.printBlocks(s.text.End()) }
-
-// printBlocks prints complete blocks of the answer, rendered, with a blank line between two.
-func (s *screen) printBlocks(blocks []markdown.Block) {
+// PrintBlock implements [Printer]: the block is rendered on stdout, with a blank line between two.
+func (s *screen) PrintBlock(b markdown.Block, begins bool) {
 	columns, _, _ := term.Size(s.Out)
-	format := markdown.Format{Columns: columns - 1, Colour: term.HasColour(s.Out)}
-	for _, b := range blocks {
-		s.endLine()
-		if b.First && s.blocks > 0 {
-			fmt.Fprintln(s.Out)
-		}
-		for _, l := range format.Render(b) {
-			fmt.Fprintln(s.Out, l)
-		}
-		s.blocks++
-		s.last = s.Out
+	s.endLine()
+	if b.First && !begins {
+		fmt.Fprintln(s.Out)
 	}
-	if len(blocks) > 0 {
-		s.spinner.preview(markdown.Block{}, false)
+	for _, l := range (markdown.Format{Columns: columns - 1, Colour: term.HasColour(s.Out)}).Render(b) {
+		fmt.Fprintln(s.Out, l)
 	}
-}
-
-// note holds a note back until something follows: the last one before a failed answer is about the failure, which is
-// printed as an error. The demo model has a notice of its own at the end.
-func (s *screen) note(n subjects.Note) {
-	if !s.noted[n] && !n.IsDemoModel() {
-		s.noted[n] = true
-		s.held = append(s.held, n)
-	}
-}
-
-// printNotes prints the notes that were held back.
-func (s *screen) printNotes() {
-	for _, n := range s.held {
-		s.talk("note: %s", cmp.Or(n.Text, n.Code))
-	}
-	s.held = nil
+	s.last = s.Out
+	s.spinner.preview(markdown.Block{}, false)
 }
 
 // Warn prints the text on a line of its own on stderr, not dimmed and not cut. The code is not shown.
 func (s *screen) Warn(_, text string) {
 	s.spinner.clear()
 	if term.IsTerminal(s.Err) {
-		s.interruptText()
+		s.Interrupt()
 		s.endLine()
 		s.last = s.Err
 	}
@@ -241,31 +156,18 @@ func (s *screen) Warn(_, text string) {
 // answer's own error is left out: the caller prints that.
 func (s *screen) End(r subjects.Response, grade func() *subjects.Critique) error {
 	s.spinner.stop()
-	answer := AnswerText(r)
-	switch rest, continues := s.deltas.Rest(answer); {
-	case rest == "":
-	case continues && s.shown:
-		s.printBlocks(s.text.Write(s.plain.Next(rest)))
-	default:
-		s.beginText()
-		s.printBlocks(s.text.Write(term.PlainText(answer)))
-	}
-	s.flushText()
-	for _, n := range r.Notes {
-		s.note(n)
-	}
-	s.held = slices.DeleteFunc(s.held, func(n subjects.Note) bool { return r.Error != nil && n.Code == r.Error.Code })
-	s.printNotes()
+	s.PrintAnswer(r)
+	s.PrintAnswerNotes(r)
 	if r.DemoModel && !strings.Contains(r.Answer, "built-in demo model") {
 		s.Say("%s", term.Paint(s.Err, term.Yellow, DemoNotice))
 	}
 	if r.Error == nil {
-		s.talk("(%s, %s; continue with --continue)", SummarizeAnswer(r), subjects.DescribeEgress(s.results, r))
+		s.Talk("(" + s.Summarize(r) + "; continue with --continue)")
 	}
 	if c := grade(); c != nil {
-		s.talk("%s", GradeLine(*c))
+		s.Talk(GradeLine(*c))
 		if hint := retryHint(*c, s.Program); hint != "" {
-			s.talk("%s", hint)
+			s.Talk(hint)
 		}
 	}
 	return s.Out.Err
@@ -274,7 +176,7 @@ func (s *screen) End(r subjects.Response, grade func() *subjects.Critique) error
 // Fail ends the open line. The notes that are held back are dropped, and the caller prints the error.
 func (s *screen) Fail(*subjects.Fault) error {
 	s.spinner.stop()
-	s.flushText()
+	s.Flush()
 	s.endLine()
 	return nil
 }
@@ -282,8 +184,8 @@ func (s *screen) Fail(*subjects.Fault) error {
 // approval shows a waiting call and asks, or queues it behind the one that was asked before. Without a keyboard, or
 // when stderr is no terminal, it prints how to decide elsewhere.
 func (s *screen) approval(r subjects.ApprovalRequest) {
-	s.interruptText()
-	s.printNotes()
+	s.Interrupt()
+	s.PrintNotes()
 	s.endLine()
 	if s.lines == nil && term.IsTerminal(s.Err) {
 		s.lines = term.ReadLines(s.In)
@@ -342,7 +244,7 @@ func (s *screen) decided(r subjects.ApprovalReply) {
 		}
 		s.waiting = slices.Delete(s.waiting, i, i+1)
 		s.endLine()
-		s.talk("%s: %s", w.Tool, strings.TrimSuffix(r.State+" by "+r.By, " by "))
+		s.Talk(w.Tool + ": " + strings.TrimSuffix(r.State+" by "+r.By, " by "))
 		if i == 0 && len(s.waiting) > 0 {
 			s.prompt()
 		}
