@@ -80,16 +80,6 @@ func (g *Gateway) onDelta(_ context.Context, in actor.Msg[subjects.Delta], _ act
 	return nil
 }
 
-// firstToken returns the first id that is a valid token. Ids tell what an event is about, never who published it.
-func firstToken(ids ...string) string {
-	for _, id := range ids {
-		if subjects.CheckToken(id) == nil {
-			return id
-		}
-	}
-	return ""
-}
-
 // maxRecentQuestions is the number of questions that are remembered to recognize a second copy.
 const maxRecentQuestions = 1024
 
@@ -123,8 +113,8 @@ func (g *Gateway) onQuestion(_ context.Context, in actor.Msg[subjects.Query], _ 
 		return err
 	}
 	ev := client.Event{
-		Subject: in.Subject, Time: in.Time.UTC(), Query: firstToken(in.Query, in.Body.QueryID),
-		Session: firstToken(in.Session, in.Body.SessionID), Body: body,
+		Subject: in.Subject, Time: in.Time.UTC(), Query: client.FirstToken(in.Query, in.Body.QueryID),
+		Session: client.FirstToken(in.Session, in.Body.SessionID), Body: body,
 	}
 	if g.recent.isNew(ev.Subject, ev.Session, ev.Query) {
 		g.live.publish(liveEvent{Event: ev})

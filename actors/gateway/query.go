@@ -352,6 +352,12 @@ func (g *Gateway) writeAnswer(w http.ResponseWriter, req *http.Request, q questi
 		return &problem{status: http.StatusBadGateway, IDs: q.ids("failed"), Fault: explainDeadLetter(end.Dead)}
 	}
 	r := end.Response
+	if clientOf(req) != nil {
+		r, rec = &subjects.Response{
+			SessionID: r.SessionID, Answer: r.Answer, Model: r.Model, DemoModel: r.DemoModel, Usage: r.Usage,
+			Partial: r.Partial, Error: r.Error,
+		}, &answerRecord{}
+	}
 	a := Answer{
 		QueryID: q.id, SessionID: r.SessionID, Answer: r.Answer, Thinking: r.Thinking, ToolCalls: r.ToolCalls,
 		Notes: r.Notes,
@@ -360,13 +366,6 @@ func (g *Gateway) writeAnswer(w http.ResponseWriter, req *http.Request, q questi
 		Grade:         rec.grade, Pairwise: rec.pairwise, Reward: rec.reward, Events: []string{},
 		EventLog: []LogEntry{},
 		Dropped:  rec.dropped,
-	}
-	if clientOf(req) != nil {
-		a = Answer{
-			QueryID: a.QueryID, SessionID: a.SessionID, Answer: a.Answer, Model: a.Model, DemoModel: a.DemoModel,
-			Usage: a.Usage, Partial: a.Partial, Error: a.Error, Events: []string{}, EventLog: []LogEntry{},
-		}
-		rec = &answerRecord{}
 	}
 	var seconds float64 // never decreases: the server's wall clock may be set back between two events
 	for _, ev := range rec.events {

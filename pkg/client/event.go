@@ -139,12 +139,12 @@ func (e *Event) fill(h nats.Header, data []byte) {
 	if t, ok := subjects.Match(subjects.QueryCancel.Name, e.Subject); ok && len(t) == 1 {
 		ids.Query = t[0]
 	}
-	e.Session = firstToken(h.Get(subjects.HeaderSession), ids.Session)
-	e.Query = firstToken(h.Get(subjects.HeaderQuery), ids.Query)
+	e.Session = FirstToken(h.Get(subjects.HeaderSession), ids.Session)
+	e.Query = FirstToken(h.Get(subjects.HeaderQuery), ids.Query)
 }
 
-// firstToken is the first id that is a valid subject token, "" when none is.
-func firstToken(ids ...string) string {
+// FirstToken is the first id that is a valid subject token, "" when none is.
+func FirstToken(ids ...string) string {
 	for _, id := range ids {
 		if subjects.CheckToken(id) == nil {
 			return id
