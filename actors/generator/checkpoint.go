@@ -38,7 +38,6 @@ type turnRecord struct {
 	Graded  string              `json:"graded,omitempty"`
 	Owner   string              `json:"owner"` // id of the attempt that holds the turn
 	Stage   string              `json:"stage"`
-	Try     int                 `json:"try"`               // delivery attempt of the message
 	Stalled int                 `json:"stalled,omitempty"` // times it was claimed again since its last progress
 	Began   time.Time           `json:"began"`
 	Written time.Time           `json:"written"`
@@ -92,7 +91,6 @@ func (t *turn) Claim(r *turnRecord, resumed bool) {
 		r.Query, r.Attachments = text.Clip(r.Query, 16<<10),
 			conversation.ShortenAttachments(r.Attachments, conversation.MaxAttachmentStart)
 	}
-	r.Try = max(r.Try, t.Attempt)
 }
 
 // maxQuestion bounds an encoded question with its attachments, in bytes: with the progress of the turn it must fit into
@@ -123,6 +121,6 @@ func (t *turn) Finish(r *turnRecord) bool {
 	if data, err := actor.EncodeValue(r); err == nil && len(data) < maxFinishedRecord {
 		return false
 	}
-	*r = turnRecord{QueryID: r.QueryID, Owner: r.Owner, Stage: r.Stage, Try: r.Try, Began: r.Began}
+	*r = turnRecord{QueryID: r.QueryID, Owner: r.Owner, Stage: r.Stage, Began: r.Began}
 	return true
 }

@@ -226,7 +226,7 @@ func (t *turn) hooks(ctx context.Context) loop.Hooks {
 	return h
 }
 
-// storeCheckpoint stores the progress of the loop. A final state is stored as the answer.
+// storeCheckpoint stores the progress of the loop. A final state is stored with the answer, not here.
 func (t *turn) storeCheckpoint(ctx context.Context, s *loop.State) error {
 	if s.Final {
 		return nil

@@ -139,7 +139,9 @@ func (w *worker) store(ctx context.Context, step string) error {
 		Value:    w.record,
 		Revision: w.rev,
 	}, func(r *workRecord) string { return r.Owner })
-	w.rev = stored.Revision
+	if err == nil {
+		w.rev = stored.Revision
+	}
 	return err
 }
 
