@@ -243,7 +243,9 @@ func (w *chunkWriter) keepAlive(ctx context.Context, interval time.Duration) (st
 // announceApproval tells a caller that a call of its question waits for approval: as a query when the caller may
 // decide, which is the user's account alone, else as a status. It names the tool and not the arguments to a client:
 // they may hold private data of the user.
-func (g *Gateway) announceApproval(chunks *chunkWriter, account string, caller *clientAccess, ev client.Event, out actor.Out) {
+func (g *Gateway) announceApproval(chunks *chunkWriter, account string, caller *clientAccess, ev client.Event,
+	out actor.Out,
+) {
 	a, _ := client.ReadApproval(ev)
 	if a == nil {
 		return

@@ -202,7 +202,8 @@ func testEveryQuestionIsFound(t *testing.T, b *bustest.Bus) {
 		answer <- struct{}{}
 		<-done
 		status, _, body := w.do("GET", "/queries/"+q.QueryID, "")
-		if a := read[gateway.Answer](t, body); status != http.StatusOK || a.Answer != "It is noon." || len(a.Events) == 0 {
+		a := read[gateway.Answer](t, body)
+		if status != http.StatusOK || a.Answer != "It is noon." || len(a.Events) == 0 {
 			t.Errorf("%s: answered: %d %s", name, status, body)
 		}
 	}

@@ -72,7 +72,9 @@ func storeHistory(b *testing.B, bus *bustest.Bus) {
 	inParallel(lookupSessions, func(i int) {
 		c := subjects.Conversation{SessionID: fmt.Sprintf("session%d", i), Updated: time.Now()}
 		for n := range 3 {
-			c.Turns = append(c.Turns, subjects.Turn{QueryID: fmt.Sprint(n), Query: "why?", Answer: text, Time: c.Updated})
+			c.Turns = append(c.Turns, subjects.Turn{
+				QueryID: fmt.Sprint(n), Query: "why?", Answer: text, Time: c.Updated,
+			})
 		}
 		data, err := json.Marshal(c)
 		if err == nil {

@@ -246,8 +246,8 @@ func (q Question) checkOptions() error {
 // storeQuestion stores the images of the question and then the question, also when the client disconnects meanwhile:
 // whether it is stored must be known. It returns the event without its sequence. The question of a client, which has a
 // place, is followed from then on. in must be validated.
-func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question, images [][]byte, p *place) (client.Event,
-	error,
+func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question, images [][]byte, p *place) (
+	client.Event, error,
 ) {
 	if err := g.client.StoreImages(ctx, in.SessionID, images); err != nil {
 		return client.Event{}, storeFault(out, "an attached image", err)

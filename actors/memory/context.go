@@ -41,7 +41,7 @@ func (m *Memory) recallOwn(ctx context.Context, out actor.Out, q recallRequest) 
 	return audited(ctx, m, out, q.act([]byte(q.Query)), func(ctx context.Context, db *access) (subjects.ToolResult,
 		error,
 	) {
-		agent.EmitState(out, subjects.AgentState{SessionID: q.session, QueryID: q.queryID, To: agent.StateRecalling}, name)
+		emitState(out, q.session, q.queryID, agent.StateRecalling)
 		pinned, err := pinnedFacts(ctx, db)
 		if err != nil {
 			return none, err

@@ -25,6 +25,7 @@ import (
 	"conclave/actors/memory/recall"
 	"conclave/actors/memory/store"
 	"conclave/pkg/actor"
+	"conclave/pkg/agent"
 	"conclave/pkg/damage"
 	"conclave/pkg/model/scripted"
 	"conclave/subjects"
@@ -308,4 +309,9 @@ func Verify(ctx context.Context, data string) error {
 		return err
 	}
 	return errors.Join(db.Verify(ctx), db.Close(ctx))
+}
+
+// emitState publishes what memory does for a question: see [agent.EmitState].
+func emitState(out actor.Out, session, query, state string) {
+	agent.EmitState(out, subjects.AgentState{SessionID: session, QueryID: query, To: state}, name)
 }

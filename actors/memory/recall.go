@@ -79,7 +79,7 @@ func (m *Memory) recallAudited(ctx context.Context, out actor.Out, q recallReque
 	}
 	done, err := audited(ctx, m, out, q.act([]byte(q.Query)),
 		func(ctx context.Context, db *access) (subjects.MemoryReply, error) {
-			agent.EmitState(out, subjects.AgentState{SessionID: q.session, QueryID: q.queryID, To: agent.StateRecalling}, name)
+			emitState(out, q.session, q.queryID, agent.StateRecalling)
 			done, err := m.recallStages(ctx, out, db, q, send)
 			if err != nil {
 				return done, err

@@ -54,7 +54,7 @@ func (m *Memory) onResponse(ctx context.Context, in actor.Msg[subjects.Response]
 	}
 	return m.retryEvent(ctx, out, func() error {
 		_, err := audited(ctx, m, out, a, func(ctx context.Context, db *access) (none struct{}, err error) {
-			agent.EmitState(out, subjects.AgentState{SessionID: r.SessionID, QueryID: query, To: agent.StateStoring}, name)
+			emitState(out, r.SessionID, query, agent.StateStoring)
 			return none, m.storeAnswer(ctx, out, db, in.From, query, r, questionTime(in))
 		})
 		return err

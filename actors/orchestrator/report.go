@@ -26,7 +26,9 @@ func (t *task) writeReport(ctx context.Context) string {
 		t.tokensLeft() == 0 {
 		return ""
 	}
-	root := &agent.Agent{Out: t.Out, Session: t.Session, Query: t.Query.QueryID, Scope: "report", ToolTimeout: t.o.cfg.ToolTimeout}
+	root := &agent.Agent{
+		Out: t.Out, Session: t.Session, Query: t.Query.QueryID, Scope: "report", ToolTimeout: t.o.cfg.ToolTimeout,
+	}
 	if _, _, err := root.Spawn(ctx, subjects.SpawnRequest{Type: "assistant"}); err != nil {
 		t.Out.LogError(fmt.Errorf("spawning the agent that reports: %w", err))
 		return ""

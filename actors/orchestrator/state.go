@@ -106,7 +106,8 @@ func (t *task) newRecord() taskRecord {
 	now := t.Out.Now().UTC()
 	r := taskRecord{
 		Task: subjects.Task{
-			TaskID: t.Query.QueryID, SessionID: t.Session, Query: t.Query.Query, State: subjects.TaskPlanning, Began: now,
+			TaskID: t.Query.QueryID, SessionID: t.Session, Query: t.Query.Query, State: subjects.TaskPlanning,
+			Began:   now,
 			Updated: now,
 		},
 		Nonce: agent.NewNonce(t.Out), Hint: t.Query.Hint, Labels: agent.LabelQuestion(t.Query, t.Session),

@@ -525,8 +525,8 @@ func ReadOutcome(e Event, respondents ...string) (*Outcome, error) {
 	return nil, nil
 }
 
-// readUpdate returns the update of a stored event of this query, nil for none: a state or note of the respondent, a tool
-// call, its result, progress, an approval or its decision. A grade of the answer is kept in q.grade. There is none for
+// readUpdate returns the update of a stored event of this query, nil for none: a state or note of the respondent, a
+// tool call, its result, progress, an approval or its decision. A grade of the answer is kept in q.grade. None is for
 // bodies that cannot be decoded, calls of other callers, results of calls that were not reported, and the note that a
 // grade has come, because the grade is reported. The caller has compared the query id.
 func (q *Query) readUpdate(e Event) Update {

@@ -231,7 +231,9 @@ func (x *sessionIndex) complete(ctx context.Context, c *Client) (unread int, err
 	others := map[string]bool{}
 	for bucket, p := range x.parts {
 		for id := range p.unread {
-			if !slices.ContainsFunc(sessionBuckets, func(b string) bool { return x.parts[b].conversations[id].isStored }) {
+			if !slices.ContainsFunc(sessionBuckets, func(b string) bool {
+				return x.parts[b].conversations[id].isStored
+			}) {
 				others[id] = true
 				continue
 			}

@@ -71,8 +71,8 @@ type Work[R any] interface {
 	// Run works until there is an answer, from the progress in the record. Its error is explained in the answer, unless
 	// it is one of a checkpoint.
 	Run(ctx context.Context) error
-	// Respond builds the answer from what Run left, or without Run from the progress in the record, and the change of the
-	// record that is stored with it. cause is nil, the error that the answer is about, or [agent.ErrCanceled].
+	// Respond builds the answer from what Run left, or without Run from the progress in the record, and the change of
+	// the record that is stored with it. cause is nil, the error that the answer is about, or [agent.ErrCanceled].
 	Respond(ctx context.Context, cause error) (p Pending, change func(r *R), err error)
 	// Append adds the published answer to the conversation, once.
 	Append(ctx context.Context, p Pending) error

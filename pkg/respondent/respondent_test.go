@@ -157,7 +157,8 @@ func TestOtherOwnerWithAnotherClock(t *testing.T) {
 	rec := &actortest.Recorder{}
 	storeRecord(t, rec, testRecord{QueryID: "q1", Owner: "other", Written: time.Now().Add(time.Hour)})
 	k := &Respondent[testRecord]{
-		Patience: 10 * time.Millisecond, New: func(t *Turn[testRecord]) Work[testRecord] { return testWork{t, new(int)} },
+		Patience: 10 * time.Millisecond,
+		New:      func(t *Turn[testRecord]) Work[testRecord] { return testWork{t, new(int)} },
 	}
 	turn := k.newTurn("s1", subjects.Query{QueryID: "q1"}, rec.Out())
 	if err := turn.awaitOtherOwner(t.Context()); actortest.Code(err) != subjects.CodeBusy {

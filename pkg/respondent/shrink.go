@@ -9,8 +9,8 @@ import (
 	"conclave/subjects"
 )
 
-// ShrinkResponse shortens a response until it has at most most bytes or nothing is left to shorten, first the parts that
-// are in other events too, and notes it. The slices of r are not modified.
+// ShrinkResponse shortens a response until it has at most most bytes or nothing is left to shorten, first the parts
+// that are in other events too, and notes it. The slices of r are not modified.
 func ShrinkResponse(r subjects.Response, most int) subjects.Response {
 	results := func(each int) func() {
 		return func() {

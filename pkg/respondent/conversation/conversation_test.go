@@ -89,7 +89,8 @@ func TestAppendAgainstOthers(t *testing.T) {
 		if len(c.Turns) != tt.others+1 || c.Turns[tt.others].QueryID != "q1" || size == 0 {
 			t.Errorf("%d others: %+v, %d bytes", tt.others, c, size)
 		}
-		if _, again, size, err := Append(t.Context(), store, c, rev, next, 50); err != nil || size != 0 || again != rev {
+		_, again, size, err := Append(t.Context(), store, c, rev, next, 50)
+		if err != nil || size != 0 || again != rev {
 			t.Errorf("added twice: %v", err)
 		}
 	}
