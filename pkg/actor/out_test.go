@@ -182,7 +182,7 @@ func TestPostManyInOrder(t *testing.T) {
 					posted <- nil
 					return nil
 				})},
-		}).spec(), b.Dial, actor.Config{Log: book.logger()})
+		}).spec(), b.Dial, actor.Config{Log: book.logger(), DrainTimeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
