@@ -152,8 +152,9 @@ func BenchmarkLookups(b *testing.B) {
 			n := 0
 			for b.Loop() {
 				status, _, body := w.do("GET", path(n), "")
-				if a := (gateway.Answer{}); name == "query" && (status != 200 || json.Unmarshal([]byte(body), &a) != nil ||
-					a.Grade == nil || a.Reward == nil) {
+				var a gateway.Answer
+				if name == "query" && (status != 200 || json.Unmarshal([]byte(body), &a) != nil || a.Grade == nil ||
+					a.Reward == nil) {
 					b.Fatalf("%d %s", status, body)
 				}
 				n++

@@ -49,7 +49,7 @@ func (w testWork) Load(ctx context.Context, _ bool) (v actor.Versioned[testRecor
 
 func (w testWork) Claim(*testRecord, bool)                         {}
 func (w testWork) Run(context.Context) error                       { return nil }
-func (w testWork) Finish(*testRecord) bool                         { return false }
+func (w testWork) Finish(*testRecord) bool                         { return true }
 func (w testWork) Shrink(*testRecord) bool                         { return false }
 func (w testWork) Enter(context.Context, Stage)                    {}
 func (w testWork) Append(_ context.Context, _ Pending) (err error) { *w.appended++; return nil }
@@ -85,7 +85,11 @@ func deliver(t *testing.T, rec *actortest.Recorder, attempt int) (appended int, 
 		},
 		New: func(t *Turn[testRecord]) Work[testRecord] { return testWork{t, &appended} },
 	}
-	err = k.OnTurn(t.Context(), actor.Msg[subjects.Query]{
+	ctx := t.Context()
+	if rec.Steps != nil {
+		ctx = actor.WithSteps(ctx, rec.Steps)
+	}
+	err = k.OnTurn(ctx, actor.Msg[subjects.Query]{
 		Tokens: []string{"s1"}, Attempt: attempt, Body: subjects.Query{SessionID: "s1", QueryID: "q1", Query: "?"},
 	}, rec.Out())
 	return appended, err
@@ -163,5 +167,21 @@ func TestOtherOwnerWithAnotherClock(t *testing.T) {
 	turn := k.newTurn("s1", subjects.Query{QueryID: "q1"}, rec.Out())
 	if err := turn.awaitOtherOwner(t.Context()); actortest.Code(err) != subjects.CodeBusy {
 		t.Error(err)
+	}
+}
+
+// A turn that is published and appended has been answered, also when its last write fails.
+func TestFailedLastWriteIsLogged(t *testing.T) {
+	t.Parallel()
+	rec := &actortest.Recorder{}
+	rec.Steps = func(step string) {
+		if step == "turn.finish/before" {
+			rec.FailStore = errors.New("no space")
+		}
+	}
+	appended, err := deliver(t, rec, subjects.MaxDeliver)
+	if all, faults := countResponses(rec); err != nil || all != 1 || faults != 0 || appended != 1 ||
+		len(rec.Logged()) == 0 {
+		t.Errorf("%d responses, %d faults, %d times appended, logged %v, %v", all, faults, appended, rec.Logged(), err)
 	}
 }

@@ -122,8 +122,8 @@ func (s *Store) createFile(ctx context.Context) error {
 			"to start a new memory", ErrDamaged, s.path, s.path+walSuffix, s.path+countSuffix)
 	}
 	if n, err := readCount(s.path); n > 0 || err != nil {
-		return fmt.Errorf("%w: %s is missing, and was written to; restore it from a backup, or delete %s to start a new "+
-			"memory", ErrDamaged, s.path, s.path+countSuffix)
+		return fmt.Errorf("%w: %s is missing, and was written to; restore it from a backup, or delete %s to start a "+
+			"new memory", ErrDamaged, s.path, s.path+countSuffix)
 	}
 	fresh := fmt.Sprintf("%s%s-%d", s.path, newSuffix, os.Getpid())
 	for _, leftover := range []string{fresh, fresh + walSuffix} {
