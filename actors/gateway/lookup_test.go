@@ -116,6 +116,9 @@ func TestAnswerIsFoundByIndex(t *testing.T) {
 	w := startGateway(t, b, setup{})
 	emitStored(w, out.WithIDs("s", "newest"), subjects.ResponseGeneration,
 		subjects.Response{SessionID: "s", QueryID: "newest", Answer: "newest", RespondentID: "generator"})
+	// A later answer to an indexed question, which is not in the index, does not end the search for one before it.
+	emitStored(w, b.Out("respondent_b").WithIDs("s", "question7"), subjects.ResponseGeneration,
+		subjects.Response{SessionID: "s", QueryID: "question7", Answer: "other", RespondentID: "respondent_b"})
 	for id, want := range map[string]int{"question7": 200, "question298": 200, "newest": 200, "unknown": 404} {
 		before := w.nc.Stats().OutMsgs
 		status, _, body := w.do("GET", "/queries/"+id, "")
