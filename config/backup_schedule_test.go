@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,9 +10,12 @@ import (
 	"time"
 
 	"conclave/config"
+	"conclave/pkg/audit"
 	"conclave/pkg/backup"
 	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
 	"conclave/pkg/damage"
+	"conclave/pkg/datatest"
 	"conclave/subjects"
 )
 
@@ -19,9 +23,29 @@ import (
 // that are too many, and none while damage is not accepted.
 func TestScheduledBackup(t *testing.T) {
 	t.Parallel()
-	home := newHome(t)
-	c := settings(t, "system.backup.keep", "2")
-	r := up(t, c, home, "broker")
+	newHome := func() bus.Home {
+		dir := datatest.Dir(t)
+		return bus.Home{Data: filepath.Join(dir, "data"), Config: filepath.Join(dir, "config")}
+	}
+	home := newHome()
+	c, err := config.Load("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Apply(map[string]string{
+		"system.listen": "127.0.0.1:0", "system.sync": "10s", "system.backup.keep": "2",
+	}); err != nil {
+		t.Fatal(err)
+	}
+	r, err := c.Start(t.Context(), home, nil, "broker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
 	folder := c.BackupFolder(home)
 	if rel, err := filepath.Rel(home.Data, folder); err != nil || filepath.IsLocal(rel) {
 		t.Fatalf("the backups are in the data folder: %s", folder)
@@ -70,12 +94,16 @@ func TestScheduledBackup(t *testing.T) {
 		}
 	}
 	records := 0
-	for _, st := range readAuditLog(t, r.Bus) {
+	for _, st := range bustest.ReadAuditLog(t, r.Bus) {
 		if strings.Contains(st.Subject, ".genesis") {
 			continue
 		}
-		for _, rec := range decoded(t, st) {
-			if rec.Action == subjects.ActionBackup {
+		batch, err := audit.DecodeBatch(st.Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range batch {
+			if d.Record.Action == subjects.ActionBackup {
 				records++
 			}
 		}
@@ -83,7 +111,7 @@ func TestScheduledBackup(t *testing.T) {
 	if records != 4 {
 		t.Errorf("%d records of two backups, want an intent and an outcome each", records)
 	}
-	if _, err := backup.Restore(t.Context(), second, newHome(t), nil, func(restored bus.Home) error {
+	if _, err := backup.Restore(t.Context(), second, newHome(), nil, func(restored bus.Home) error {
 		_, err := config.VerifyStopped(t.Context(), restored)
 		return err
 	}); err != nil {

@@ -47,7 +47,7 @@ func within(p, folder string) bool { return p == folder || strings.HasPrefix(p, 
 const module = "conclave"
 
 // layers are the top-level folders, lowest first: each may import itself and the ones before it.
-var layers = []string{"subjects", "pkg", "actors", "config", "stories", "cmd"}
+var layers = []string{"subjects", "pkg", "actors", "config", "systemtest", "stories", "cmd"}
 
 // unrestricted are the folders that may import every package.
 var unrestricted = []string{"bench"}
@@ -252,6 +252,9 @@ func TestRulesReportViolations(t *testing.T) {
 		{"importDirection", "pkg/bus/a.go", "conclave/pkg/audit", false},
 		{"importDirection", "cmd/conclave/a.go", "conclave/config", false},
 		{"importDirection", "bench/a.go", "conclave/cmd/conclave", false},
+		{"importDirection", "systemtest/a_test.go", "conclave/config", false},
+		{"importDirection", "systemtest/a_test.go", "conclave/stories/harness", true},
+		{"importDirection", "config/a_test.go", "conclave/systemtest", true},
 		{"importDirection", "stories/a_test.go", "conclave/config", false},
 		{"importDirection", "stories/harness/a.go", "conclave/config", false},
 		{"importDirection", "stories/harness/a.go", "conclave/cmd/conclave", true},

@@ -108,6 +108,45 @@ func (b *Bus) AuditRecords() (rep audit.Report, recs []subjects.AuditRecord, raw
 	return rep, recs, raw
 }
 
+// ReadAuditLog returns every message of the audit log.
+func ReadAuditLog(t testing.TB, b *bus.Bus) []audit.Stored {
+	t.Helper()
+	nc := Dial(t, b, "auditor")
+	defer nc.Close()
+	src, err := bus.NewAuditReader(nc).ReadAll(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []audit.Stored
+	for st, err := range src.Messages {
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, st)
+	}
+	return out
+}
+
+// AddPrincipals stores principals of an installation, each with a key of its own, as an earlier run would have left
+// them. Others of the installation are removed.
+func AddPrincipals(t testing.TB, home bus.Home, principals ...subjects.Principal) {
+	t.Helper()
+	if err := home.CreateFolders(); err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range principals {
+		ensureKeys(t, home.Keys(), []string{p.Name})
+		key, err := home.Keys().Public(p.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		principals[i].Keys = map[string]string{p.Name: key}
+	}
+	if err := home.WritePrincipals(principals); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Subscribe decodes every message on a subject and sends it to a channel. The test fails on one that is not a T. The
 // caller confirms the subscription with [ConfirmSubscriptions].
 func Subscribe[T any](t testing.TB, nc *nats.Conn, subject string, to chan<- T) {
