@@ -87,7 +87,7 @@ func BenchmarkScan(b *testing.B) {
 		s := newReplyScanner(offeredNames, nil)
 		for range 800 {
 			s.feed("word ")
-			s.tokens = s.tokens[:0]
+			s.shown = s.textEnd
 		}
 		s.finish(false)
 	}

@@ -107,16 +107,6 @@ func (t *turn) checkCall(c *model.Call, i int, before []model.Call) (res Result,
 	return Result{}, false
 }
 
-// objectOrNil is b when it is a valid JSON object, as servers require of arguments, and nests no deeper than maxDepth;
-// otherwise nil. White space before the object is not accepted.
-func objectOrNil(b json.RawMessage) json.RawMessage {
-	var w valueScanner
-	if _, _ = w.findEnd(b); !json.Valid(b) || b[0] != '{' || w.tooDeep {
-		return nil
-	}
-	return b
-}
-
 // assignID is the call's own id when that is valid and not used before, otherwise a new one of [Agent.NewID], or a
 // random one when NewID keeps returning unusable ids. before are the calls ahead of it in the same reply.
 func (t *turn) assignID(id string, before []model.Call) string {
@@ -143,7 +133,7 @@ func (t *turn) isUsedID(id string, before []model.Call) bool {
 // isValidID reports whether s can be an id on the bus: 1 to 64 letters, digits, underscores and hyphens.
 func isValidID(s string) bool {
 	for i := range len(s) {
-		if c := s[i]; !isNameByte(c) || c == '.' {
+		if c := s[i]; !isWordByte(c) && c != '-' {
 			return false
 		}
 	}

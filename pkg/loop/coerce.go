@@ -25,38 +25,25 @@ func compileSchema(tool *model.Tool) (*jsonschema.Schema, error) {
 }
 
 // coerceArguments makes the arguments of a call fit the schema and describes, for the model, the first thing that still
-// does not: "" = they are valid. fit is a JSON object in any case, {} when raw is empty, null, "" or no object. It
-// corrects without asking "true" for true, "30000" for 30000, one value for a list or for the only property, an object
-// as a string, and null for an argument that is left out. The order of keys stays.
+// does not: "" = they are valid. fit is a JSON object in any case, {} when raw is empty, null or no object. Nothing is
+// guessed: see [coerceValue]. The order of keys stays.
 func coerceArguments(s *jsonschema.Schema, raw []byte) (fit json.RawMessage, problem string) {
 	raw = bytes.TrimSpace(raw)
+	if len(raw) == 0 || string(raw) == "null" {
+		raw = []byte("{}")
+	}
 	if !utf8.Valid(raw) {
 		raw = bytes.ToValidUTF8(raw, []byte(string(utf8.RuneError)))
 	}
-	if len(raw) == 0 || string(raw) == "null" || string(raw) == `""` {
-		raw = []byte("{}")
+	v, err := jsonschema.Parse(raw)
+	if err != nil {
+		return json.RawMessage("{}"), "the arguments are invalid: " + err.Error()
 	}
-	v, err := parseLenient(raw)
-	switch {
-	case err != nil && json.Valid(raw):
-		if fit = objectOrNil(raw); fit == nil {
-			fit = json.RawMessage("{}")
-		}
-		return fit, "the arguments are invalid: " + err.Error()
-	case err != nil:
-		return json.RawMessage("{}"), "the arguments are not valid JSON; they must be one object, such as " +
-			exampleArguments(s)
-	}
-	if embedded, ok := parseEmbedded(&v, jsonschema.Object); ok {
+	if embedded, ok := parseEmbedded(&v, jsonschema.Object); ok { // as some protocols send them
 		v = embedded
 	}
 	if v.Type != jsonschema.Object {
-		name := soleProperty(s)
-		if name == "" {
-			return json.RawMessage("{}"), "the arguments must be one object, such as " + exampleArguments(s) +
-				", got " + clip(string(raw), 80)
-		}
-		v = newObject([]jsonschema.Member{{Name: name, Value: v}})
+		return json.RawMessage("{}"), "the arguments must be one JSON object, got " + clip(string(raw), 80)
 	}
 	coerced := coerceValue(s, v)
 	fit = json.RawMessage(coerced.Text)
@@ -79,29 +66,10 @@ func describeProblem(err error) string {
 	return "the arguments are invalid: " + err.Error()
 }
 
-// soleProperty is the property that a lone value must mean: the only one that is required, or else the only one. "" =
-// there is a choice.
-func soleProperty(s *jsonschema.Schema) string {
-	if len(s.Required) == 1 {
-		return s.Required[0]
-	}
-	if len(s.PropertyNames) == 1 {
-		return s.PropertyNames[0]
-	}
-	return ""
-}
-
-// exampleArguments is an object with the required keys, to show the form.
-func exampleArguments(s *jsonschema.Schema) string {
-	var keys []string
-	for _, r := range s.Required {
-		keys = append(keys, string(encodeJSON(r))+": ...")
-	}
-	return "{" + strings.Join(keys, ", ") + "}"
-}
-
-// coerceValue converts v to a type that s allows, as far as v can mean only one thing; nil s allows everything. It
-// never fails: a value that it cannot convert is returned unchanged, for the validation to reject.
+// coerceValue converts v to a type that s allows where v can mean only one thing: a string that holds the JSON of an
+// allowed type to that value ("30000" to 30000, "true" to true), one value to a list of it, 3.0 to the integer 3, and
+// null for an optional member to none. nil s allows everything. It never fails: a value that it cannot convert is
+// returned unchanged, for the validation to reject.
 func coerceValue(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
 	if s == nil {
 		return v
@@ -110,19 +78,19 @@ func coerceValue(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
 		return coerceAnyOf(s, v)
 	}
 	if s.Types != 0 && s.Types&v.Type == 0 {
-		v = convertType(s, v)
-	}
-	switch v.Type {
-	case jsonschema.Integer:
-		if s.Types&jsonschema.Integer != 0 && s.Types&jsonschema.Number == 0 {
-			v.Text = formatInteger(v.Text)
+		if embedded, ok := parseEmbedded(&v, s.Types); ok {
+			v = embedded
+		} else if s.Types&jsonschema.Array != 0 && v.Type != jsonschema.Null {
+			v = newArray([]jsonschema.Value{v})
 		}
-	case jsonschema.Object:
+	}
+	switch {
+	case v.Type == jsonschema.Integer && s.Types&jsonschema.Integer != 0 && s.Types&jsonschema.Number == 0:
+		v.Text = formatInteger(v.Text)
+	case v.Type == jsonschema.Object:
 		return coerceObject(s, v)
-	case jsonschema.Array:
+	case v.Type == jsonschema.Array:
 		return coerceArray(s, v)
-	case jsonschema.String:
-		return coerceEnum(s, v)
 	}
 	return v
 }
@@ -143,44 +111,6 @@ func coerceAnyOf(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
 	return v
 }
 
-// convertType converts v, whose type s does not allow: a string to the value it spells, 0 and 1 to a boolean, a number
-// or boolean to a string, a single value to a list of one. v is returned unchanged when none applies.
-func convertType(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
-	if v.Type == jsonschema.String {
-		if parsed, ok := parseString(s, &v); ok {
-			return parsed
-		}
-	}
-	switch {
-	case s.Types&jsonschema.Boolean != 0 && v.Type == jsonschema.Integer && (v.Text == "0" || v.Text == "1"):
-		return newBoolean(v.Text == "1")
-	case s.Types&jsonschema.String != 0 && v.Type&(jsonschema.Integer|jsonschema.Number|jsonschema.Boolean) != 0:
-		return newString(v.Text)
-	case s.Types&jsonschema.Array != 0 && v.Type != jsonschema.Null:
-		return newArray([]jsonschema.Value{coerceValue(s.Items, v)})
-	}
-	return v
-}
-
-// parseString reads the string v as a type that s allows: an embedded object, list or number, true, yes, false or no as
-// a boolean, and an empty string as an empty list. It reports false when v spells none of the allowed types.
-func parseString(s *jsonschema.Schema, v *jsonschema.Value) (jsonschema.Value, bool) {
-	t := strings.TrimSpace(v.Text)
-	switch {
-	case s.Types&jsonschema.Object != 0 && strings.HasPrefix(t, "{"):
-		return parseEmbedded(v, jsonschema.Object)
-	case s.Types&jsonschema.Array != 0 && strings.HasPrefix(t, "["):
-		return parseEmbedded(v, jsonschema.Array)
-	case s.Types&jsonschema.Array != 0 && t == "":
-		return newArray(nil), true
-	case s.Types&jsonschema.Boolean != 0 && (strings.EqualFold(t, "true") || strings.EqualFold(t, "yes")):
-		return newBoolean(true), true
-	case s.Types&jsonschema.Boolean != 0 && (strings.EqualFold(t, "false") || strings.EqualFold(t, "no")):
-		return newBoolean(false), true
-	}
-	return parseEmbedded(v, s.Types&(jsonschema.Integer|jsonschema.Number))
-}
-
 // parseEmbedded parses the JSON value that is the content of the string v. ok is false when it is none of these types.
 func parseEmbedded(v *jsonschema.Value, types jsonschema.Types) (embedded jsonschema.Value, ok bool) {
 	if v.Type != jsonschema.String {
@@ -188,10 +118,6 @@ func parseEmbedded(v *jsonschema.Value, types jsonschema.Types) (embedded jsonsc
 	}
 	embedded, err := jsonschema.Parse([]byte(strings.TrimSpace(v.Text)))
 	return embedded, err == nil && embedded.Type&types != 0
-}
-
-func newBoolean(b bool) jsonschema.Value {
-	return jsonschema.Value{Type: jsonschema.Boolean, Text: strconv.FormatBool(b)}
 }
 
 // formatInteger writes an integer without fraction and exponent, as parsers of integers require: 3.0 becomes 3.
@@ -204,8 +130,8 @@ func formatInteger(s string) string {
 	return strconv.FormatInt(int64(f), 10)
 }
 
-// coerceObject converts the members of v; undeclared ones follow s.AdditionalProperties. A member that means "no value"
-// (see isOmitted) is removed unless it is required.
+// coerceObject converts the members of v; undeclared ones follow s.AdditionalProperties. A null where the schema allows
+// none is removed unless the member is required.
 func coerceObject(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
 	changed := false
 	members := make([]jsonschema.Member, 0, len(v.Members))
@@ -215,7 +141,7 @@ func coerceObject(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
 			p = s.AdditionalProperties
 		}
 		fit := coerceValue(p, m.Value)
-		if isOmitted(p, &fit) && !slices.Contains(s.Required, m.Name) {
+		if p != nil && fit.Type == jsonschema.Null && p.Validate(&fit) != nil && !slices.Contains(s.Required, m.Name) {
 			changed = true
 			continue
 		}
@@ -226,17 +152,6 @@ func coerceObject(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
 		return v
 	}
 	return newObject(members)
-}
-
-// isOmitted reports whether v means "no value" where s does not allow it: null, or, where s allows no string, the
-// string null, None or an empty one. A nil or untyped s allows everything: false.
-func isOmitted(s *jsonschema.Schema, v *jsonschema.Value) bool {
-	if s == nil || s.Types == 0 && len(s.AnyOf) == 0 {
-		return false
-	}
-	isNone := v.Type == jsonschema.Null || v.Type == jsonschema.String && s.Types&jsonschema.String == 0 &&
-		(v.Text == "null" || v.Text == "None" || v.Text == "")
-	return isNone && s.Validate(v) != nil
 }
 
 // coerceArray converts the elements of v to s.Items. Elements that cannot be converted stay, for the validation to
@@ -252,24 +167,4 @@ func coerceArray(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
 		return v
 	}
 	return newArray(items)
-}
-
-// coerceEnum replaces a string that differs from exactly one string of s.Enum only in case or surrounding space by that
-// one. An exact match, no match and an ambiguous one are returned unchanged.
-func coerceEnum(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
-	t := strings.TrimSpace(v.Text)
-	var matches []jsonschema.Value
-	for _, e := range s.Enum {
-		switch {
-		case e.Type != jsonschema.String:
-		case e.Text == v.Text:
-			return v
-		case strings.EqualFold(e.Text, t):
-			matches = append(matches, e)
-		}
-	}
-	if len(matches) != 1 {
-		return v
-	}
-	return matches[0]
 }

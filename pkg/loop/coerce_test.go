@@ -34,8 +34,8 @@ func TestCoerceArguments(t *testing.T) {
 	for _, tt := range []struct{ name, in, out, wrong string }{
 		{"as it is", `{"text":"a", "n" : 3}`, `{"text":"a", "n" : 3}`, ""},
 		{"boolean as text", `{"text":"a","on":"true"}`, `{"text":"a","on":true}`, ""},
-		{"boolean as another text", `{"text":"a","on":" No "}`, `{"text":"a","on":false}`, ""},
-		{"boolean as number", `{"text":"a","on":1}`, `{"text":"a","on":true}`, ""},
+		{"boolean as another text", `{"text":"a","on":"No"}`, "", `"on" must be of type boolean, got "No"`},
+		{"boolean as number", `{"text":"a","on":1}`, "", `"on" must be of type boolean, got 1`},
 		{"integer as text", `{"n":"30000","text":"a"}`, `{"n":30000,"text":"a"}`, ""},
 		{"integer with a fraction of nothing", `{"text":"a","n":3.0}`, `{"text":"a","n":3}`, ""},
 		{"integer with a fraction", `{"text":"a","n":3.5}`, "", `"n" must be of type integer, got 3.5`},
@@ -43,15 +43,15 @@ func TestCoerceArguments(t *testing.T) {
 		{"not a number", `{"text":"a","n":"many"}`, "", `"n" must be of type integer, got "many"`},
 		{"too small", `{"text":"a","n":0}`, "", `"n" must be at least 1, got 0`},
 		{"too large", `{"text":"a","n":"50001"}`, "", `"n" must be at most 50000, got 50001`},
-		{"text as number", `{"text":12}`, `{"text":"12"}`, ""},
-		{"text as boolean", `{"text":true}`, `{"text":"true"}`, ""},
+		{"text as number", `{"text":12}`, "", `"text" must be of type string, got 12`},
+		{"text as boolean", `{"text":true}`, "", `"text" must be of type string, got true`},
 		{"text as object", `{"text":{"a":1}}`, "", `"text" must be of type string, got {"a":1}`},
 		{"text too long", `{"text":"123456789"}`, "", `"text" must have at most 8 characters, got 9`},
 		{"lone value for a list", `{"text":"a","tags":"x"}`, `{"text":"a","tags":["x"]}`, ""},
 		{"lone value of another kind", `{"text":"a","ids":"7"}`, `{"text":"a","ids":[7]}`, ""},
 		{"list as text", `{"text":"a","ids":"[1, \"2\"]"}`, `{"text":"a","ids":[1,2]}`, ""},
-		{"list of other kinds", `{"text":"a","tags":[1,true,"x"]}`, `{"text":"a","tags":["1","true","x"]}`, ""},
-		{"list too long", `{"text":"a","tags":[1,2,3,4]}`, "", `"tags" must have at most 3 elements, got 4`},
+		{"list of other kinds", `{"text":"a","tags":["x",1]}`, "", `"tags[1]" must be of type string, got 1`},
+		{"list too long", `{"text":"a","ids":[1,"2"],"tags":["1","2","3","4"]}`, "", `"tags" must have at most 3 elements, got 4`},
 		{"wrong inside a list", `{"text":"a","ids":[1,"x"]}`, "", `"ids[1]" must be of type integer, got "x"`},
 		{"object as text", `{"text":"a","deep":"{\"n\":\"4\"}"}`, `{"text":"a","deep":{"n":4}}`, ""},
 		{"unknown inside", `{"text":"a","deep":{"m":4}}`, "", `"deep.m" is not known; known are: n`},
@@ -62,8 +62,8 @@ func TestCoerceArguments(t *testing.T) {
 			"null where it is allowed", `{"text":"a","two":null,"maybe":null}`, `{"text":"a","two":null,"maybe":null}`,
 			"",
 		},
-		{"None for a number", `{"text":"a","n":"None"}`, `{"text":"a"}`, ""},
-		{"case of a word", `{"text":"a","mode":"FAST"}`, `{"text":"a","mode":"fast"}`, ""},
+		{"None for a number", `{"text":"a","n":"None"}`, "", `"n" must be of type integer, got "None"`},
+		{"case of a word", `{"text":"a","mode":"FAST"}`, "", `"mode" must be one of "fast", "slow", got "FAST"`},
 		{"another word", `{"text":"a","mode":"medium"}`, "", `"mode" must be one of "fast", "slow", got "medium"`},
 		{"one of several", `{"text":"a","maybe":"5"}`, `{"text":"a","maybe":5}`, ""},
 		{
@@ -75,12 +75,12 @@ func TestCoerceArguments(t *testing.T) {
 		{"twice", `{"text":"a","text":"b"}`, "", `duplicate key "text"`},
 		{"twice, once escaped", `{"text":"a","te\u0078t":"b"}`, "", `duplicate key "text"`},
 		{"all as text", `"{\"text\":\"a\"}"`, `{"text":"a"}`, ""},
-		{"lone value for all", `"hello"`, `{"text":"hello"}`, ""},
-		{"list for all", `[1,2]`, "", `"text" must be of type string`},
+		{"lone value for all", `"hello"`, "", `the arguments must be one JSON object, got "hello"`},
+		{"list for all", `[1,2]`, "", `the arguments must be one JSON object, got [1,2]`},
 		{"nothing", ``, "", `"text" is missing`},
 		{"null for all", `null`, "", `"text" is missing`},
-		{"no JSON", `text=a`, "", `the arguments are not valid JSON; they must be one object, such as {"text": ...}`},
-		{"nearly JSON", "{\"text\":\"a\nb\",}", `{"text":"a\nb"}`, ""},
+		{"no JSON", `text=a`, "", "the arguments are invalid: invalid JSON at byte 0"},
+		{"nearly JSON", `{"text":"a",}`, "", "the arguments are invalid: invalid JSON at byte 1"},
 		{
 			"too deep", `{"text":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`, "",
 			"nested deeper than 64 levels",
@@ -140,10 +140,8 @@ func TestSchemaKeywords(t *testing.T) {
 func TestCanonicalJSON(t *testing.T) {
 	t.Parallel()
 	for _, pair := range [][2]string{
-		{`{"a":1,"b":[1,2]}`, "{ \"b\" : [1 ,2],\n\"a\":1.0}"},
+		{`{"a":1,"b":[1,2]}`, "{ \"b\" : [1 ,2],\n\"a\":1}"},
 		{`{"a":"x"}`, `{"\u0061":"\u0078"}`},
-		{`1e2`, `100`},
-		{`-0`, `0`},
 	} {
 		if canonicalJSON([]byte(pair[0])) != canonicalJSON([]byte(pair[1])) {
 			t.Errorf("%s and %s differ", pair[0], pair[1])

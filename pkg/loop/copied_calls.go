@@ -2,80 +2,70 @@ package loop
 
 import (
 	"html"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 
+	"conclave/pkg/jsonschema"
 	"conclave/pkg/model"
 )
 
-// copiedCalls knows the calls in tool results, in the history's and in the summary. A model that shows a page to the
-// user writes calls as they are on the page; they must not run, because the page is untrusted content. Nothing is
-// searched before a call was read from text, and each result once. The nil value knows none.
+// copiedCalls knows the tool results, those of the history, and the summary. A model that shows a page to the user
+// writes calls as they are on the page; they must not run, because the page is untrusted content. No text is prepared
+// before a call was read from a reply, and each once. The nil value knows none.
 type copiedCalls struct {
 	turn        *turn
-	historyRead bool // the history and the summary were searched
-	nextMessage int  // the first of the turn's messages that was not searched
+	historyRead bool // the history and the summary were added
+	nextMessage int  // the first of the turn's messages that was not added
 	sources     []copySource
-	calls       map[string]bool // [callKey] of the calls in the sources
 }
 
-// copySource is untrusted text without white space.
+// copySource is untrusted text that names an offered tool.
 type copySource struct {
-	text       string
-	incomplete bool // the search for calls exceeded its budget: no call of a tool that the text names is run
+	text    string
+	letters string // its letters and digits
 }
 
-// hasSources searches the results that came since the last call and reports whether any untrusted text names an offered
-// tool, so that a call may be copied from it.
-func (q *copiedCalls) hasSources() bool {
+// contains reports whether f, a call that was read from text, is copied: one source has the text that it was read from,
+// or the name of its tool and each value of its arguments, whatever stands between them. Texts are compared by their
+// letters and digits, because models copy white space and quotes differently. A copied call is noted.
+func (q *copiedCalls) contains(f *foundCall) bool {
 	if q == nil || q.turn == nil {
 		return false
 	}
 	q.collect()
-	return len(q.sources) > 0
-}
-
-// contains reports whether f, a call that was read from text, is also in a result, to the letter or in another form;
-// then it must not run, and a note says so.
-func (q *copiedCalls) contains(f *foundCall) bool {
-	if !q.hasSources() || !q.matches(f) {
-		return false
+	source := lettersOf(f.source)
+	var values []string
+	if v, err := jsonschema.Parse(f.Arguments); err == nil {
+		values = appendValues(nil, &v)
 	}
-	q.turn.addNote(NoteCopied, "a call that the model copied from a tool result was not run")
-	return true
-}
-
-// matches reports whether a source has a call that would run like f, or the text that f was read from, white space
-// aside. A source that could not be searched completely matches when it has the name of f's tool anywhere.
-func (q *copiedCalls) matches(f *foundCall) bool {
-	if key, ok := q.canonicalCall(&f.Call); ok && q.calls[key] {
-		return true
-	}
-	name, source := removeSpace(f.Name), removeSpace(string(f.source))
-	return slices.ContainsFunc(q.sources, func(s copySource) bool {
-		return s.incomplete && strings.Contains(s.text, name) || source != "" && strings.Contains(s.text, source)
+	isCopied := slices.ContainsFunc(q.sources, func(s copySource) bool {
+		return strings.Contains(s.letters, source) || strings.Contains(s.text, f.Name) &&
+			!slices.ContainsFunc(values, func(value string) bool { return !strings.Contains(s.letters, value) })
 	})
+	if isCopied {
+		q.turn.addNote(NoteCopied, "a call that the model copied from a tool result was not run")
+	}
+	return isCopied
 }
 
-// canonicalCall is the [callKey] of a call with coerced arguments, as it would run. ok is false when it would not run:
-// its tool is not offered or its arguments do not fit.
-func (q *copiedCalls) canonicalCall(c *model.Call) (key string, ok bool) {
-	at := slices.Index(q.turn.tools, c.Name)
-	if at < 0 {
-		return "", false
+// appendValues appends the letters of the values in v that are no list and no object.
+func appendValues(out []string, v *jsonschema.Value) []string {
+	for i := range v.Items {
+		out = appendValues(out, &v.Items[i])
 	}
-	s, err := compileSchema(&q.turn.agent.Tools[at])
-	if err != nil {
-		return "", false
+	for i := range v.Members {
+		out = appendValues(out, &v.Members[i].Value)
 	}
-	fit, problem := coerceArguments(s, c.Arguments)
-	return callKey(&model.Call{Name: c.Name, Arguments: fit}), problem == ""
+	if v.Type&(jsonschema.Array|jsonschema.Object) == 0 {
+		out = append(out, lettersOf(v.Text))
+	}
+	return out
 }
 
-// collect searches the results that came since the last call; the first time also the summary and the results of the
+// collect adds the results that came since the last call; the first time also the summary and the results of the
 // history.
 func (q *copiedCalls) collect() {
 	if !q.historyRead {
@@ -96,16 +86,14 @@ func (q *copiedCalls) addResults(ms []model.Message) {
 	}
 }
 
-// addText searches a text for calls, as it is and unescaped up to twice: many results are JSON or HTML that hold a page
-// as text. A text that names no offered tool is no source.
+// addText adds a text as it is and unescaped up to twice: many results are JSON or HTML that hold a page as text. A
+// text that names no offered tool is no source.
 func (q *copiedCalls) addText(text string) {
 	for range maxUnescapes {
 		if slices.ContainsFunc(q.turn.tools, func(name string) bool { return strings.Contains(text, name) }) {
-			budget := maxSearchBytes + 32*len(text)
-			q.findCalls([]byte(text), &budget)
-			q.sources = append(q.sources, copySource{removeSpace(text), budget < 0})
+			q.sources = append(q.sources, copySource{text, lettersOf(text)})
 		}
-		plain := unescapeText(text)
+		plain := escapePattern.ReplaceAllStringFunc(html.UnescapeString(text), decodeEscape)
 		if plain == text {
 			return
 		}
@@ -113,104 +101,29 @@ func (q *copiedCalls) addText(text string) {
 	}
 }
 
-const (
-	maxUnescapes   = 3       // rounds of searching a text, each but the first unescaped once more
-	maxSearchBytes = 1 << 20 // bytes that are parsed in search of calls in one text, besides 32 for each of its own
-)
+// maxUnescapes is how often a text is looked at, each time but the first unescaped once more.
+const maxUnescapes = 3
 
-// findCalls adds the calls anywhere in b. It subtracts the bytes that it parses from the budget and stops when that is
-// below 0: then it did not search all of b.
-func (q *copiedCalls) findCalls(b []byte, budget *int) {
-	tools := q.turn.tools
-	for i := 0; i < len(b) && *budget >= 0; i++ {
-		var calls []foundCall
-		size := 0
-		switch c := b[i]; {
-		case c == '{' && looksLikeCall(b[i:min(len(b), i+4*maxGap)]) == match:
-			w := valueScanner{pos: i}
-			end, _ := w.findEnd(b)
-			size = end - i
-			if !w.tooDeep {
-				calls, _, _ = tools.parseJSONCalls(b[i:end])
-			}
-		case c == '<' && tools.has(elementTool(b[i:])):
-			if calls, _, size = tools.parseElement(b[i:]); size == 0 {
-				size = len(b) - i
-			}
-		case isNameByte(c) && (i == 0 || !isNameByte(b[i-1])):
-			if _, _, v := tools.parseCallHead(b[i:min(len(b), i+maxName+2*maxGap)]); v != match {
-				continue
-			}
-			if calls, size = tools.parseNamedCall(b[i:]); size == 0 {
-				size = len(b) - i
-			}
-		}
-		*budget -= size
-		q.addCalls(calls)
+// escapePattern matches the escapes of JSON strings.
+var escapePattern = regexp.MustCompile(`\\(?:u[0-9a-fA-F]{4}|.)`)
+
+// decodeEscape decodes an escape of a JSON string. Escaped white space becomes a space.
+func decodeEscape(s string) string {
+	if n, err := strconv.ParseUint(s[2:], 16, 16); len(s) == 6 && err == nil {
+		return string(rune(n))
 	}
-}
-
-// addCalls adds the keys of calls to the known ones, except calls that would not run.
-func (q *copiedCalls) addCalls(calls []foundCall) {
-	for i := range calls {
-		if key, ok := q.canonicalCall(&calls[i].Call); ok {
-			if q.calls == nil {
-				q.calls = map[string]bool{}
-			}
-			q.calls[key] = true
-		}
+	if strings.ContainsAny(s[1:], "nrtfb") {
+		return " "
 	}
+	return s[1:]
 }
 
-// elementTool is the tool that an element at the start of b names; "" = none.
-func elementTool(b []byte) string {
-	_, name, _ := parseOpenTag(b[:min(len(b), maxName+40)])
-	return name
-}
-
-// removeSpace is s without white space: models break the lines of what they copy differently.
-func removeSpace(s string) string {
+// lettersOf is the letters and digits of s.
+func lettersOf(s string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsSpace(r) {
-			return -1
+		if unicode.IsLetter(r) || unicode.IsDigit(r) {
+			return r
 		}
-		return r
+		return -1
 	}, s)
-}
-
-// unescapeText undoes, once, the escapes of HTML and of JSON strings in s. Escaped white space becomes a space. A
-// backslash at the end stays.
-func unescapeText(s string) string {
-	s = html.UnescapeString(s)
-	var out strings.Builder
-	for {
-		before, after, ok := strings.Cut(s, `\`)
-		out.WriteString(before)
-		if !ok {
-			return out.String()
-		}
-		if after == "" {
-			out.WriteByte('\\')
-			return out.String()
-		}
-		r, size := decodeEscape(after)
-		out.WriteRune(r)
-		s = after[size:]
-	}
-}
-
-// decodeEscape decodes the escape behind a backslash; size is how many bytes of s it has. Escaped white space becomes a
-// space, and a character that needs no escape is itself. s must not be empty.
-func decodeEscape(s string) (r rune, size int) {
-	switch s[0] {
-	case 'n', 'r', 't', 'f', 'b':
-		return ' ', 1
-	case 'u':
-		if len(s) >= 5 {
-			if n, err := strconv.ParseUint(s[1:5], 16, 16); err == nil {
-				return rune(n), 5
-			}
-		}
-	}
-	return utf8.DecodeRuneInString(s)
 }

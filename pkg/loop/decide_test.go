@@ -473,10 +473,7 @@ func TestCopiedPromptIsNoAnswer(t *testing.T) {
 	for _, tt := range []struct{ name, reply, want string }{
 		{"a choice before the answer", "answer: Paris.", "Paris."},
 		{"an instruction behind it", "Paris. Reply to the user in your own words.", "Paris."},
-		{
-			"a call of answer", `{"name": "answer", "arguments": {"content": "Paris, on the Seine."}}`,
-			"Paris, on the Seine.",
-		},
+		{"a call of answer", `{"name": "answer", "arguments": {"content": "Paris, on the Seine."}}`, "Again."},
 		{"a decision", `{"choice": "web_search"}`, "Again."},
 		{"a call that was made for it", `{"name": "search_memory", "arguments": {"query": "capital"}}`, "Again."},
 		{"a fenced call", "```json\n{\"name\": \"answer\", \"arguments\": {}}\n```", "Again."},
@@ -523,7 +520,7 @@ func TestCopiedPromptIsNoAnswer(t *testing.T) {
 			}
 			s, err := RunTurn(t.Context(), a, in, Hooks{})
 			wantAnswer(t, s, err, tt.want, false)
-			repaired := tt.want != tt.reply && tt.want != "Again." && !strings.Contains(tt.reply, `"arguments"`)
+			repaired := tt.want != tt.reply && tt.want != "Again."
 			noted := slices.ContainsFunc(s.Notes, func(n Note) bool { return n.Code == NoteCleaned })
 			if noted != repaired {
 				t.Errorf("note %s: %v, want %v", NoteCleaned, noted, repaired)

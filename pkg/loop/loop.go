@@ -3,6 +3,9 @@
 //
 // [RunTurn] runs a turn. It can be stopped at any point and resumed from its last [State]: see [Hooks.Checkpoint].
 //
+// Calls that a model wrote as text are read in the forms that were seen from real models (text_calls.go), copied parts
+// of prompts and frames are removed or asked about again (clean_answer.go, frame_filter.go).
+//
 // The patterns for hedges, announced and claimed actions know English, German, French, Spanish, Portuguese and Italian.
 // They were checked on the sentences of their tests only; there is no figure of data that was held back.
 package loop

@@ -7,80 +7,46 @@ import (
 	"unicode"
 )
 
-// replyScanner separates the content of a reply, as it comes, into text, thinking and calls. The result does not depend
-// on where the content is split into pieces: what cannot be decided yet is held back.
+// replyScanner separates the content of a reply, as it comes, into thinking, text and calls. The result does not depend
+// on where the content is split into pieces. From the first place that begins like a call, nothing is shown until the
+// reply is complete; then the calls are read.
 //
-// In this order:
-//   - Think tags, anywhere outside code: their content is thinking. A closing tag without an opening one makes
-//     everything
-//     before it thinking; an opening one without a closing one, everything after.
-//   - Call tags (<tool_call> and its variants, <function=name>), anywhere outside code: a call, whatever is around it.
-//     A
-//     tagged call that cannot be read, or whose tool is not offered, makes the reply unreadable: it is no answer.
-//   - JSON in the form of a call, fenced or not, and the form name {json}: a call when it begins a line and only
-//     further
-//     calls follow it to the end of the reply, unless the line before it announces an example. JSON that begins the
-//     reply
-//     is a call too when text follows on a new line: models go on and invent the result.
+//   - A <think> tag that begins the text: what follows up to </think>, or to the end, is thinking. A </think> without
+//     an opening tag anywhere before it makes everything before it thinking.
+//   - A call between tags or behind a marker, anywhere outside code, is a call whatever is around it. One that cannot
+//     be read, or whose tool is not offered, makes the reply unreadable: it is no answer.
+//   - JSON in the form of a call, fenced or not, and the form name {json} are a call when they begin a line and only
+//     further calls follow to the end of the reply, unless the line before announces an example. JSON that begins the
+//     reply is a call too when text follows on a new line: models go on and invent the result.
 //
 // Everything else is text: in particular JSON in another form, calls of tools that are not offered, a call that is
-// shown in the middle of an explanation, and a call that is copied from a tool result.
+// shown in the middle of an explanation, and a call that is copied from a tool result. See [callReader] for the forms.
 type replyScanner struct {
-	tools     toolNames
-	copied    *copiedCalls // nil = no call is copied
-	buf       []byte       // content so far, valid UTF-8
-	pos       int          // everything before it is decided
-	mode      scanMode
-	closeFrom int          // from here on a closing tag has not been looked for
-	value     valueScanner // of the JSON value that is held back
-	heldAt    int          // where the held text begins: the value, or the name before it; -1 = none
+	tools  toolNames
+	copied *copiedCalls // nil = no call is copied
+	utf8   utf8Decoder
 
-	// The region is the part of buf with calls that count only if nothing else follows.
-	pending     []foundCall
-	regionStart int  // where the first of them, or its fence, begins; -1 = no region
-	inFence     bool // inside the fence of the region
-	startsReply bool // the region begins the reply, with JSON that is not fenced
+	undecided     []byte // content that is neither thinking nor in buf: the beginning of a think tag
+	inThinking    bool
+	namesThinking bool // buf has a <think> that is text
+	thinking      []byte
 
-	skipFenceEnd bool // the end of the fence around confirmed calls is still to come
+	buf       []byte // content outside of thinking
+	pos       int    // everything before it is text
+	held      bool   // a call may begin at pos
+	noJSON    bool   // broken JSON came before: no JSON is a call any more
+	lineStart bool   // only white space is on the line before pos
+	inCode    bool   // pos is inside a code block that holds no call
+	textEnd   int    // end of the last in buf before pos that is no space
+	shown     int    // how much of buf was shown
+	unshown   string // text that may be shown and turned out to be thinking
 
-	text         []byte
-	lineStart    bool   // only spaces are on the last line of text
-	textEnd      int    // end of the last of text that is no space
-	exampleAt    int    // textEnd when followsExample last looked at the text
-	exampleFound bool   // its result
-	tokensEnd    int    // how much of text was added to tokens
-	tokens       []byte // text that may be shown and was not taken yet
-	thinking     []byte
-	calls        []foundCall
-	compared     int    // calls that were compared with tool results
-	unreadable   string // what is unreadable about the reply, for the model; "" = nothing
-	unknownTool  string // the tool of a tagged call that is not offered
-	utf8         utf8Decoder
+	text        []byte // the text without calls; complete after finish
+	calls       []foundCall
+	read        int    // calls that were read, copied ones too
+	unreadable  string // what is unreadable about the reply, for the model; "" = nothing
+	unknownTool string // the tool of an unreadable call that is not offered
 }
-
-type scanMode int
-
-const (
-	modeText scanMode = iota
-	modeThink
-	modeFence // inside a code block that holds no call
-)
-
-// Tags that are looked for in text: those of thinking always, the others only when tools are offered.
-var (
-	openThinkTags  = []string{"<think>", "<thinking>"}
-	closeThinkTags = []string{"</think>", "</thinking>"}
-	openCallTags   = []string{"<tool_call>", "<tool_calls>", "<function_call>", "<function_calls>", "<tools>"}
-	closeCallTags  = []string{
-		"</tool_call>", "</tool_calls>", "</function_call>", "</function_calls>", "</tools>",
-		"</function>",
-	}
-	openFunctionTags = []string{"<function=", "<function name=", "<invoke name="}
-	callMarkers      = []string{"<|python_tag|>", "[TOOL_CALLS]"} // they announce calls
-
-	wrapTags    = slices.Concat(openCallTags, closeCallTags)
-	allCallTags = wrapTags[:len(wrapTags)-1] // without </function>
-)
 
 // maxTextCalls is how many calls are read from the text of one reply.
 const maxTextCalls = 64
@@ -88,345 +54,241 @@ const maxTextCalls = 64
 // newReplyScanner returns a scanner for one reply. Without tools no calls are read; copied nil means that no call is
 // copied.
 func newReplyScanner(tools toolNames, copied *copiedCalls) *replyScanner {
-	return &replyScanner{tools: tools, copied: copied, heldAt: -1, regionStart: -1, lineStart: true}
+	return &replyScanner{tools: tools, copied: copied, lineStart: true}
 }
 
 // feed scans the next piece of content.
 func (s *replyScanner) feed(piece string) {
-	s.buf = s.utf8.append(s.buf, piece)
-	s.advance(false)
+	s.undecided = s.utf8.append(s.undecided, piece)
+	s.splitThinking(false)
+	s.scan(false)
 }
 
 // finish decides about everything that is held back; text, thinking and calls are complete after it. cut says that the
-// reply did not come to its own end: then no JSON is repaired, because a call may lack more than a bracket.
+// reply did not come to its own end.
 func (s *replyScanner) finish(cut bool) {
 	if !cut {
-		s.buf = s.utf8.flush(s.buf)
+		s.undecided = s.utf8.flush(s.undecided)
 	}
-	s.advance(true)
-	if s.mode == modeText && s.pos < len(s.buf) {
-		s.resolveHeld(cut)
+	s.splitThinking(true)
+	s.scan(true)
+	if !s.held {
+		s.text = s.buf
+		return
 	}
-	s.resolveRegion()
-	s.emit(len(s.buf) - s.pos)
-}
-
-// takeTokens returns the text that may be shown since the last call.
-func (s *replyScanner) takeTokens() string {
-	tokens := string(s.tokens)
-	s.tokens = s.tokens[:0]
-	return tokens
-}
-
-// advance decides as much as can be decided and leaves the rest of buf undecided. final says that nothing follows.
-func (s *replyScanner) advance(final bool) {
-	for s.pos < len(s.buf) {
-		pos, mode, region := s.pos, s.mode, s.regionStart
-		switch s.mode {
-		case modeThink:
-			s.scanThinking(final)
-		case modeFence:
-			s.scanCodeBlock(final)
-		default:
-			s.scanText(final)
+	content, from := string(s.buf), 0
+	for s.held && s.unreadable == "" {
+		r := callReader{tools: s.tools, text: content, pos: s.pos, end: s.pos}
+		r.read()
+		start := s.pos
+		if s.accept(&r) {
+			s.text = append(s.text, content[from:start]...)
+			from = s.pos
 		}
-		if s.pos == pos && s.mode == mode && s.regionStart == region {
-			return // undecided
-		}
+		s.scan(true)
+	}
+	if s.unreadable == "" {
+		s.text = append(s.text, content[from:]...)
 	}
 }
 
-// scanThinking reads thinking up to its closing tag, or all of it so far. The beginning of a closing tag at the end is
-// held back unless final.
-func (s *replyScanner) scanThinking(final bool) {
-	rest := s.buf[s.pos:]
-	if end, size := indexAnyTag(rest, closeThinkTags); end >= 0 {
-		s.thinking = append(append(s.thinking, rest[:end]...), '\n')
-		s.pos += end + size
-		s.mode = modeText
-		return
-	}
-	if i := bytes.LastIndexByte(rest, '<'); i >= 0 && !final {
-		if _, more := matchTag(rest[i:], closeThinkTags); more {
-			rest = rest[:i]
-		}
-	}
-	s.thinking = append(s.thinking, rest...)
-	s.pos += len(rest)
-}
-
-// scanCodeBlock emits one line of a code block, or the fence that ends it. A line that may still become that fence is
-// held back unless final.
-func (s *replyScanner) scanCodeBlock(final bool) {
-	rest := s.buf[s.pos:]
-	if s.lineStart {
-		line := bytes.TrimLeft(rest, " \t")
-		switch startsFence(line) {
-		case needMore:
-			if !final && len(rest)-len(line) <= maxGap {
-				return
-			}
-		case match:
-			s.mode = modeText
-			s.emit(len(rest) - len(line) + len(fence))
-			return
-		}
-	}
-	if i := bytes.IndexByte(rest, '\n'); i >= 0 {
-		rest = rest[:i+1]
-	}
-	s.emit(len(rest))
-}
-
-const fence = "```"
-
-// startsFence decides whether b begins with a fence. A shorter b that may become one, also an empty one, is needMore.
-func startsFence(b []byte) verdict {
-	switch {
-	case bytes.HasPrefix(b, []byte(fence)):
-		return match
-	case strings.HasPrefix(fence, string(b)):
-		return needMore
-	}
-	return noMatch
-}
-
-// scanText decides about the byte at pos outside of thinking and code blocks. Calls other than tagged ones are looked
-// for only at the start of a line or in the region, and only when there are tools.
-func (s *replyScanner) scanText(final bool) {
-	c := s.buf[s.pos]
-	inRegion := s.regionStart >= 0
-	switch {
-	case inRegion && (isSpace(c) || c == ',' || c == ';'): // separators between calls
-		s.pos++
-	case isSpace(c):
-		s.emit(1)
-	case c == '<':
-		s.scanTag(final)
-	case !inRegion && (len(s.tools) == 0 || !s.lineStart):
-		s.emitToNextTag()
-	case c == '`':
-		s.scanFence(final)
-	case c == '{' || c == '[':
-		s.scanJSON(final)
-	case isNameByte(c):
-		s.scanNamedCall(final)
-	case inRegion:
-		s.releaseRegion()
-	default:
-		s.emitToNextTag()
-	}
-}
-
-// scanFence decides about the backtick at pos: the end of a fence around calls, the start of a region that may hold
-// calls, a code block, or text. It waits for the line of an opening fence, at most maxGap bytes, unless final.
-func (s *replyScanner) scanFence(final bool) {
-	rest := s.buf[s.pos:]
-	switch v := startsFence(rest); {
-	case v == needMore && !final:
-		return
-	case v != match:
-		s.emitByte()
-		return
-	case s.regionStart >= 0 && s.inFence:
-		s.inFence = false
-		s.pos += len(fence)
-		return
-	case s.skipFenceEnd:
-		s.skipFenceEnd = false
-		s.pos += len(fence)
-		return
-	}
-	end := bytes.IndexByte(rest[:min(len(rest), maxGap)], '\n')
-	if end < 0 && !final && len(rest) < maxGap {
-		return
-	}
-	if end < 0 || !mayHoldCalls(string(bytes.TrimSpace(rest[len(fence):end]))) {
-		isBlock := s.regionStart < 0 && end >= 0 && bytes.IndexByte(rest[len(fence):end], '`') < 0
-		s.emitByte()
-		if isBlock {
-			s.mode = modeFence
-		}
-		return
-	}
-	if s.regionStart < 0 {
-		s.regionStart, s.startsReply = s.pos, false
-	}
-	s.inFence = true
-	s.pos += end + 1
-}
-
-// mayHoldCalls reports whether a code block with this info string may hold calls.
-func mayHoldCalls(info string) bool {
-	switch strings.ToLower(info) {
-	case "", "json", "jsonc", "tool_call", "tool_calls", "tool_code", "tool", "tools", "function_call", "xml", "text":
+// accept decides about what r has read from pos on, and goes on behind it. It reports true when that is not text.
+func (s *replyScanner) accept(r *callReader) bool {
+	s.held, s.noJSON = false, s.noJSON || r.brokenJSON
+	isCall := r.unreadable != "" || r.marked || len(r.calls) > 0 && s.isCall(r)
+	if isCall && !s.addCalls(r.calls) {
+		s.unreadable, s.unknownTool = r.unreadable, r.unknownTool
+		s.pos, s.lineStart = r.end, false
 		return true
 	}
+	s.emit(max(1, r.end-s.pos))
+	s.inCode = r.endInFence || r.brokenJSON && r.inFence
 	return false
 }
 
-// holdCalls adds calls, read from buf between pos and end, to the region, which they begin if there is none. Calls
-// beyond maxTextCalls are dropped.
-func (s *replyScanner) holdCalls(calls []foundCall, layer string, end int) {
-	for i := range calls {
-		calls[i].layer, calls[i].source = layer, s.buf[s.pos:end]
+// isCall decides about calls without a tag by what is around them: see [replyScanner].
+func (s *replyScanner) isCall(r *callReader) bool {
+	rest := r.text[r.end:]
+	after := strings.TrimLeft(rest, blanks)
+	if after == "" {
+		return !s.followsExample()
 	}
-	if s.regionStart < 0 {
-		s.regionStart = s.pos
-		s.startsReply = layer == LayerJSON && s.textEnd == 0 && len(s.calls) == 0
-	}
-	s.pending = append(s.pending, calls[:min(len(calls), maxTextCalls)]...)
-	s.pending = s.pending[:min(len(s.pending), maxTextCalls)]
-	s.pos = end
+	return s.textEnd == 0 && s.buf[s.pos] != '`' && r.calls[0].layer == LayerJSON &&
+		strings.Contains(rest[:len(rest)-len(after)], "\n")
 }
 
-// markUnreadable remembers why a call up to end could not be read. It is not part of the text.
-func (s *replyScanner) markUnreadable(why string, end int) {
-	s.unreadable = why
-	s.confirmCalls()
-	s.pos = end
-}
-
-// releaseRegion makes text of the region, if there is one, because something else followed. JSON that began the reply
-// stays a call when the rest begins on a new line.
-func (s *replyScanner) releaseRegion() {
-	if s.regionStart < 0 {
-		return
-	}
-	space := s.buf[len(bytes.TrimRight(s.buf[:s.pos], " \n\t\r")):s.pos]
-	if s.startsReply && len(s.pending) > 0 && bytes.IndexByte(space, '\n') >= 0 {
-		s.confirmCalls()
-		return
-	}
-	s.emitRegion()
-}
-
-// emitRegion makes text of the region. An open fence becomes a code block.
-func (s *replyScanner) emitRegion() {
-	s.appendText(s.buf[s.regionStart:s.pos])
-	s.regionStart, s.pending = -1, nil
-	if s.inFence {
-		s.inFence = false
-		s.mode = modeFence
-	}
-}
-
-// confirmCalls ends the region, if there is one, and adds its calls to the calls of the reply, except copied ones. The
-// region is text as well when some of them are copied.
-func (s *replyScanner) confirmCalls() {
-	own := s.withoutCopied(s.pending)
-	s.addCalls(own)
-	if len(own) < len(s.pending) {
-		s.emitRegion()
-		return
-	}
-	s.regionStart, s.pending = -1, nil
-	s.skipFenceEnd = s.skipFenceEnd || s.inFence
-	s.inFence = false
-}
-
-// withoutCopied returns the calls that are not copied from tool results: those the model only shows. At most
-// 4*maxTextCalls calls of a reply are compared, which bounds the cost; none beyond that is run.
-func (s *replyScanner) withoutCopied(calls []foundCall) (own []foundCall) {
-	if len(calls) == 0 || len(s.calls) >= maxTextCalls || !s.copied.hasSources() {
-		return calls
-	}
-	if s.compared += len(calls); s.compared > 4*maxTextCalls {
-		return nil
-	}
-	for i := range calls {
-		if !s.copied.contains(&calls[i]) {
-			own = append(own, calls[i])
-		}
-	}
-	return own
-}
-
-// addCalls adds calls, each once: some models write the same call in two forms.
-func (s *replyScanner) addCalls(calls []foundCall) {
-	for _, c := range calls {
-		if len(s.calls) < maxTextCalls && !slices.ContainsFunc(s.calls, c.equals) {
-			s.calls = append(s.calls, c)
-		}
-	}
-}
-
-// hasCalls reports whether the reply has a call, so that its text is not the answer.
-func (s *replyScanner) hasCalls() bool { return len(s.calls) > 0 || s.unreadable != "" }
-
-// resolveRegion decides about the region, if there is one, when nothing follows it: its calls count, unless the line
-// before it announces an example; then it is text.
-func (s *replyScanner) resolveRegion() {
-	switch {
-	case s.regionStart < 0:
-	case len(s.pending) > 0 && !s.followsExample():
-		s.confirmCalls()
-	default:
-		s.startsReply = false
-		s.releaseRegion()
-	}
-}
-
-// followsExample reports whether the text before the region announces an example. Only the last line is looked at, at
-// most its last maxExampleBytes, and once: many regions may follow one long line.
+// followsExample reports whether the last line before pos announces an example.
 func (s *replyScanner) followsExample() bool {
-	if s.textEnd == s.exampleAt {
-		return s.exampleFound
-	}
-	line := s.text[max(0, s.textEnd-maxExampleBytes):s.textEnd]
-	line = line[bytes.LastIndexByte(line, '\n')+1:]
-	s.exampleAt, s.exampleFound = s.textEnd, examplePattern().Match(line)
-	return s.exampleFound
+	line := s.buf[max(0, s.textEnd-maxHead):s.textEnd]
+	return examplePattern().Match(line[bytes.LastIndexByte(line, '\n')+1:])
 }
 
-// maxExampleBytes is how many bytes before a call may announce that it is an example.
-const maxExampleBytes = 256
+// addCalls adds calls, each once: some models write the same call in two forms. It reports whether some are copied from
+// a tool result, which the model only shows; they are not added. The calls of a reply beyond maxTextCalls are dropped.
+func (s *replyScanner) addCalls(calls []foundCall) (hasCopied bool) {
+	for i := range calls {
+		s.read++
+		switch {
+		case s.read > maxTextCalls:
+		case s.copied.contains(&calls[i]):
+			hasCopied = true
+		case !slices.ContainsFunc(s.calls, calls[i].equals):
+			s.calls = append(s.calls, calls[i])
+		}
+	}
+	return hasCopied
+}
+
+// takeTokens returns the text that may be shown since the last call. Spaces at the ends are not shown, because they may
+// be the ends of the answer, and nothing is once there is a call, because then the text is not the answer.
+func (s *replyScanner) takeTokens() string {
+	if len(s.calls) > 0 || s.unreadable != "" {
+		return ""
+	}
+	tokens := s.unshown + string(s.buf[s.shown:max(s.shown, s.textEnd)])
+	s.unshown, s.shown = "", max(s.shown, s.textEnd)
+	return tokens
+}
+
+const (
+	openThink  = "<think>"
+	closeThink = "</think>"
+)
+
+// splitThinking moves the undecided content to thinking and buf. The beginning of a think tag at the end stays unless
+// final.
+func (s *replyScanner) splitThinking(final bool) {
+	rest := s.undecided
+	for len(rest) > 0 {
+		n := bytes.IndexByte(rest, '<')
+		switch {
+		case n < 0:
+			n = len(rest)
+		case n > 0:
+		case !final && len(rest) < len(closeThink) &&
+			(strings.HasPrefix(openThink, string(rest)) || strings.HasPrefix(closeThink, string(rest))):
+			s.undecided = append(s.undecided[:0], rest...)
+			return
+		default:
+			if n = s.switchThinking(rest); n > 0 {
+				rest = rest[n:]
+				continue
+			}
+			n = 1
+		}
+		if s.inThinking {
+			s.thinking = append(s.thinking, rest[:n]...)
+		} else {
+			s.buf = append(s.buf, rest[:n]...)
+		}
+		rest = rest[n:]
+	}
+	s.undecided = s.undecided[:0]
+}
+
+// switchThinking handles a think tag at the start of rest and returns its size; 0 = there is none, or it is text.
+func (s *replyScanner) switchThinking(rest []byte) int {
+	isOpen := bytes.HasPrefix(rest, []byte(openThink))
+	switch {
+	case isOpen && !s.inThinking && !s.namesThinking && len(bytes.TrimSpace(s.buf)) == 0:
+		s.inThinking = true
+		s.buf, s.pos = s.buf[:0], 0
+		return len(openThink)
+	case isOpen:
+		s.namesThinking = s.namesThinking || !s.inThinking
+		return 0
+	case !bytes.HasPrefix(rest, []byte(closeThink)):
+		return 0
+	case !s.inThinking && (s.namesThinking || s.isQuoted(len(s.buf))):
+		return 0
+	case !s.inThinking: // everything before it was thinking
+		s.scan(false)
+		s.unshown = s.takeTokens()
+		s.thinking = append(s.thinking, s.buf...)
+		s.buf, s.pos, s.textEnd, s.shown = s.buf[:0], 0, 0, 0
+		s.held, s.lineStart, s.inCode = false, true, false
+	}
+	s.thinking = append(s.thinking, '\n')
+	s.inThinking = false
+	return len(closeThink)
+}
+
+// isQuoted reports whether a quote or backtick is before index i of buf: the text is about tags.
+func (s *replyScanner) isQuoted(i int) bool {
+	return i > 0 && strings.IndexByte("`\"'", s.buf[i-1]) >= 0
+}
+
+// scan decides how much of buf is text, up to the first place that begins like a call. Where one may begin it waits for
+// maxStart bytes, unless final.
+func (s *replyScanner) scan(final bool) {
+	for s.pos < len(s.buf) && !s.held {
+		rest := s.buf[s.pos:]
+		if s.mayStartCall(rest) {
+			if len(rest) < maxStart && !final {
+				return
+			}
+			s.held = !s.inCode && s.tools.startsCall(rest[:min(len(rest), maxStart)])
+			if s.held {
+				return
+			}
+		}
+		s.emitPart(rest)
+	}
+}
+
+// maxStart is how many bytes decide whether a call begins.
+const maxStart = 512
+
+// mayStartCall reports whether the first bytes of rest, at pos, leave it open that a call begins there, or that a code
+// block begins or ends. Only tags are looked for in the middle of a line.
+func (s *replyScanner) mayStartCall(rest []byte) bool {
+	switch c := rest[0]; {
+	case len(s.tools) == 0:
+		return false
+	case s.inCode || c == '`':
+		return s.lineStart && c == '`'
+	case c == '<':
+		return !s.isQuoted(s.pos) && (len(rest) == 1 || rest[1] == 't' || rest[1] == 'f')
+	case !s.lineStart || s.noJSON:
+		return false
+	case c == '{' || c == '[':
+		return true
+	}
+	return slices.ContainsFunc(s.tools, func(name string) bool {
+		n := min(len(name), len(rest))
+		return name[:n] == string(rest[:n])
+	})
+}
+
+// emitPart makes the next part of rest, which begins at pos, text: white space, or everything up to the next tag or
+// line. A fence begins or ends a code block.
+func (s *replyScanner) emitPart(rest []byte) {
+	if n := len(rest) - len(bytes.TrimLeft(rest, blanks)); n > 0 {
+		s.emit(n)
+		return
+	}
+	n := bytes.IndexAny(rest[1:], "<\n") + 1
+	if n == 0 {
+		n = len(rest)
+	}
+	if s.lineStart && bytes.HasPrefix(rest, []byte(fence)) {
+		line, _, _ := bytes.Cut(rest[len(fence):min(len(rest), maxStart)], []byte("\n"))
+		s.inCode = !s.inCode && bytes.IndexByte(line, '`') < 0
+	}
+	s.emit(n)
+}
 
 // emit makes the next n bytes text.
 func (s *replyScanner) emit(n int) {
-	s.appendText(s.buf[s.pos : s.pos+n])
-	s.pos += n
-}
-
-// emitByte makes one byte text, or the region if there is one.
-func (s *replyScanner) emitByte() {
-	if s.regionStart >= 0 {
-		s.releaseRegion()
-		return
+	part := s.buf[s.pos : s.pos+n]
+	if i := bytes.LastIndexByte(part, '\n'); i >= 0 || s.lineStart {
+		s.lineStart = len(bytes.Trim(part[i+1:], blanks)) == 0
 	}
-	s.emit(1)
-}
-
-// emitTo makes everything up to end text, with the region.
-func (s *replyScanner) emitTo(end int) {
-	s.releaseRegion()
-	s.emit(end - s.pos)
-}
-
-// emitToNextTag makes everything text up to the next tag or line.
-func (s *replyScanner) emitToNextTag() {
-	n := bytes.IndexAny(s.buf[s.pos+1:], "<\n")
-	if n < 0 {
-		n = len(s.buf) - s.pos - 1
-	}
-	s.emit(n + 1)
-}
-
-// appendText appends to the text, and to the tokens as far as they may be shown: spaces at the ends are not, because
-// they may be the ends of the answer, and nothing is once there is a call, because then the text is not the answer.
-func (s *replyScanner) appendText(b []byte) {
-	if i := bytes.LastIndexByte(b, '\n'); i >= 0 || s.lineStart {
-		s.lineStart = len(bytes.TrimLeft(b[i+1:], " \t\r")) == 0
-	}
-	if len(bytes.TrimSpace(b)) > 0 {
+	if len(bytes.TrimSpace(part)) > 0 {
 		if s.textEnd == 0 {
-			s.tokensEnd = len(s.text) + len(b) - len(bytes.TrimLeftFunc(b, unicode.IsSpace))
+			s.shown = s.pos + len(part) - len(bytes.TrimLeftFunc(part, unicode.IsSpace))
 		}
-		s.textEnd = len(s.text) + len(bytes.TrimRightFunc(b, unicode.IsSpace))
+		s.textEnd = s.pos + len(bytes.TrimRightFunc(part, unicode.IsSpace))
 	}
-	s.text = append(s.text, b...)
-	if s.textEnd > s.tokensEnd && !s.hasCalls() {
-		s.tokens = append(s.tokens, s.text[s.tokensEnd:s.textEnd]...)
-		s.tokensEnd = s.textEnd
-	}
+	s.pos += n
 }

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"encoding/json"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -44,7 +45,7 @@ func scanCost(unit string, n int) time.Duration {
 	before := threadTime()
 	for range n {
 		s.feed(unit)
-		s.tokens = s.tokens[:0]
+		s.shown = s.textEnd
 	}
 	s.finish(true)
 	return threadTime() - before
@@ -125,7 +126,7 @@ func TestCostlyRepliesAreLinear(t *testing.T) {
 		before := threadTime()
 		for ; content != ""; content = content[min(step, len(content)):] {
 			s.feed(content[:min(step, len(content))])
-			s.tokens = s.tokens[:0]
+			s.shown = s.textEnd
 		}
 		s.finish(false)
 		return threadTime() - before
@@ -188,9 +189,8 @@ func TestCostlyArgumentsAreLinear(t *testing.T) {
 		escaped(88<<10) + "}")} {
 		before := threadTime()
 		for range walks {
-			var w valueScanner
-			if end, done := w.findEnd(b); end != len(b) || !done {
-				t.Fatalf("%s: scanned to %d of %d", name, end, len(b))
+			if !json.Valid(b) {
+				t.Fatalf("%s is not valid", name)
 			}
 		}
 		once := (threadTime() - before) / walks

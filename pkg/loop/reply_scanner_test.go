@@ -31,11 +31,10 @@ func scanAll(s *replyScanner, pieces []string) scanResult {
 	var tokens strings.Builder
 	for _, p := range pieces {
 		s.feed(p)
-		tokens.Write(s.tokens)
-		s.tokens = s.tokens[:0]
+		tokens.WriteString(s.takeTokens())
 	}
 	s.finish(false)
-	tokens.Write(s.tokens)
+	tokens.WriteString(s.takeTokens())
 	out := scanResult{
 		words: strings.TrimSpace(string(s.text)), tokens: tokens.String(),
 		thought: strings.TrimSpace(string(s.thinking)),
@@ -80,12 +79,7 @@ func TestReplyScanner(t *testing.T) {
 			calls: []string{`json web_search {"query":"x","n":{"deep":[1,2]}}`},
 		},
 		{
-			name:    "function object",
-			content: `{"type":"function","function":{"name":"web_search","arguments":{"query":"x"}}}`,
-			calls:   []string{`json web_search {"query":"x"}`},
-		},
-		{
-			name: "tool and args", content: `{"tool":"web_search","args":{"query":"x"}}`,
+			name: "args", content: `{"name":"web_search","args":{"query":"x"}}`,
 			calls: []string{`json web_search {"query":"x"}`},
 		},
 		{
@@ -96,10 +90,6 @@ func TestReplyScanner(t *testing.T) {
 		{
 			name: "list", content: `[` + call + `, {"name":"get_time","arguments":{}}]`,
 			calls: []string{"json " + search, "json get_time {}"},
-		},
-		{
-			name: "tool_calls", content: `{"tool_calls":[{"id":"a","function":{"name":"get_time","arguments":{}}}]}`,
-			calls: []string{"json get_time {}"},
 		},
 		{
 			name: "one after another", content: call + "\n" + `{"name":"get_time","arguments":{}}`,
@@ -127,18 +117,9 @@ func TestReplyScanner(t *testing.T) {
 			calls: []string{"json " + search},
 		},
 		{name: "marker", content: "[TOOL_CALLS][" + call + "]", calls: []string{"json " + search}},
-		{name: "python tag", content: "<|python_tag|>" + call, calls: []string{"json " + search}},
 		{
-			name: "brackets left open", content: `{"name": "web_search", "arguments": {"query": "x"}`,
+			name: "marker, then a made-up result", content: "[TOOL_CALLS] [" + call + "] It is 42.", words: "It is 42.",
 			calls: []string{"json " + search},
-		},
-		{
-			name: "line break in a text", content: "{\"name\":\"fs_write\",\"arguments\":{\"text\":\"a\nb\"}}",
-			calls: []string{`json fs_write {"text":"a\nb"}`},
-		},
-		{
-			name: "comma too many", content: `{"name":"web_search","arguments":{"query":"x",},}`,
-			calls: []string{`json web_search {"query":"x"}`},
 		},
 		{name: "tags", content: "<tool_call>\n" + call + "\n</tool_call>", calls: []string{"xml " + search}},
 		{
@@ -156,20 +137,6 @@ func TestReplyScanner(t *testing.T) {
 		},
 		{name: "tag left open", content: "<tool_call>" + call, calls: []string{"xml " + search}},
 		{
-			name: "tag left open, then words", content: "<tool_call>" + call + "\nNow I wait.",
-			calls: []string{"xml " + search},
-		},
-		{
-			name: "tag opened twice", content: "<tool_call>" + call +
-				"\n<tool_call>{\"name\":\"get_time\"}</tool_call>",
-			calls: []string{"xml " + search, "xml get_time {}"},
-		},
-		{
-			name:    "bracket missing in tags",
-			content: `<tool_call>{"name": "web_search", "arguments": {"query": "x"}</tool_call>`,
-			calls:   []string{"xml " + search},
-		},
-		{
 			name:    "parameters as elements",
 			content: "<tool_call>\n<function=web_search>\n<parameter=query>\nx\n</parameter>\n<parameter=n>\n3\n</parameter>\n</function>\n</tool_call>", calls: []string{`xml web_search {"query":"x","n":"3"}`},
 		},
@@ -179,20 +146,10 @@ func TestReplyScanner(t *testing.T) {
 			calls:   []string{`xml web_search {"query":"x"}`},
 		},
 		{
-			name: "function with JSON", content: `<function=web_search>{"query": "x"}</function>`,
-			calls: []string{"xml " + search},
-		},
-		{
-			name:    "invoke",
-			content: `<function_calls><invoke name="web_search"><parameter name="query">x</parameter></invoke></function_calls>`, calls: []string{`xml web_search {"query":"x"}`},
-		},
-		{
 			name: "fenced tags", content: "```xml\n<tool_call>" + call + "</tool_call>\n```",
 			calls: []string{"xml " + search},
 		},
 		{name: "text form", content: search, calls: []string{"text " + search}},
-		{name: "text form with brackets", content: `web_search({"query": "x"})`, calls: []string{"text " + search}},
-		{name: "text form with a colon", content: `web_search: {"query": "x"}`, calls: []string{"text " + search}},
 		{name: "text form over lines", content: "web_search\n{\"query\": \"x\"}", calls: []string{"text " + search}},
 		{
 			name: "text form after words", content: "Let me see.\n" + search, words: "Let me see.",
@@ -206,8 +163,7 @@ func TestReplyScanner(t *testing.T) {
 
 		// Thinking.
 		{name: "think block", content: "<think>hm</think>Yes.", thought: "hm", words: "Yes."},
-		{name: "thinking block", content: "<thinking>hm\n</thinking>\nYes.", thought: "hm", words: "Yes."},
-		{name: "think in the middle", content: "a<think>b</think>c", thought: "b", words: "ac"},
+		{name: "two blocks", content: "<think>hm\n</think>\n<think>so</think>Yes.", thought: "hm\n\nso", words: "Yes."},
 		{name: "never closed", content: "<think>hm and so on", thought: "hm and so on"},
 		{name: "never opened", content: "hm and so on</think>Yes.", thought: "hm and so on", words: "Yes."},
 		{name: "nested", content: "<think>a<think>b</think>c</think>d", thought: "a<think>b\nc", words: "d"},
@@ -215,13 +171,12 @@ func TestReplyScanner(t *testing.T) {
 		{
 			name: "call in thinking that was not opened", content: "<tool_call>" + call +
 				"</tool_call></think>No need.",
-			words: "No need.",
+			thought: "<tool_call>" + call + "</tool_call>", words: "No need.",
 		},
 		{
 			name: "thinking, then a call", content: "<think>hm</think>\n" + call, thought: "hm",
 			calls: []string{"json " + search},
 		},
-		{name: "case", content: "<THINK>hm</Think>Yes.", thought: "hm", words: "Yes."},
 		{
 			name: "talk about the tag", content: "The tag `<think>` opens it, `</think>` closes it.",
 			words: "The tag `<think>` opens it, `</think>` closes it.",
@@ -274,7 +229,47 @@ func TestReplyScanner(t *testing.T) {
 			calls: []string{"json " + search},
 		},
 
+		// Forms that no model was seen to write are shown unchanged.
+		{name: "function object", content: `{"function":{"name":"web_search","arguments":{"query":"x"}}}`,
+			words: `{"function":{"name":"web_search","arguments":{"query":"x"}}}`},
+		{name: "tool and args", content: `{"tool":"web_search","args":{}}`, words: `{"tool":"web_search","args":{}}`},
+		{
+			name: "tool_calls", content: `{"tool_calls":[{"name":"get_time","arguments":{}}]}`,
+			words: `{"tool_calls":[{"name":"get_time","arguments":{}}]}`,
+		},
+		{name: "python tag", content: "<|python_tag|>" + call, words: "<|python_tag|>" + call},
+		{name: "like Python", content: `web_search(query="x")`, words: `web_search(query="x")`},
+		{name: "text form with brackets", content: `web_search({"query": "x"})`, words: `web_search({"query": "x"})`},
+		{name: "text form with a colon", content: `web_search: {"query": "x"}`, words: `web_search: {"query": "x"}`},
+		{
+			name: "invoke", content: `<invoke name="web_search"><parameter name="query">x</parameter></invoke>`,
+			words: `<invoke name="web_search"><parameter name="query">x</parameter></invoke>`,
+		},
+		{name: "another tag", content: "<tools>" + call + "</tools>", words: "<tools>" + call + "</tools>"},
+		{name: "upper case", content: "<THINK>hm</THINK>Yes.", words: "<THINK>hm</THINK>Yes."},
+		{name: "think in the middle", content: "a<think>b</think>c", words: "a<think>b</think>c"},
+		{
+			name: "broken JSON of something else", content: "{\"name\": Ada}\n<function=get_time></function>",
+			words: `{"name": Ada}`, calls: []string{"xml get_time {}"},
+		},
+
 		// Unreadable.
+		{name: "brackets left open", content: `{"name": "web_search", "arguments": {"query": "x"}`, bad: true},
+		{name: "line break in a text", content: "{\"name\":\"fs_write\",\"arguments\":{\"text\":\"a\nb\"}}", bad: true},
+		{name: "comma too many", content: `{"name":"web_search","arguments":{"query":"x",},}`, bad: true},
+		{name: "tag left open, then words", content: "<tool_call>" + call + "\nNow I wait.", bad: true},
+		{
+			name: "tag opened twice", bad: true,
+			content: "<tool_call>" + call + "\n<tool_call>{\"name\":\"get_time\"}</tool_call>",
+		},
+		{
+			name: "bracket missing in tags", bad: true,
+			content: `<tool_call>{"name": "web_search", "arguments": {"query": "x"}</tool_call>`,
+		},
+		{name: "function with JSON", content: `<function=web_search>{"query": "x"}</function>`, bad: true},
+		{name: "function left open", content: "<function=get_time>\n</tool_call>", bad: true},
+		{name: "function, not offered", content: "<function=rm></function>", bad: true},
+		{name: "marker of another form", content: `[TOOL_CALLS]web_search[ARGS]{"query":"x"}`, bad: true},
 		{name: "tagged, not offered", content: `<tool_call>{"name":"rm","arguments":{}}</tool_call>`, bad: true},
 		{name: "tagged, no JSON", content: `<tool_call>{"name": web_search}</tool_call>`, bad: true},
 		{name: "cut in a text", content: `{"name": "web_search", "arguments": {"query": "x`, bad: true},
@@ -312,7 +307,7 @@ func TestTokensAreTheAnswer(t *testing.T) {
 		"<tool_call>{\"name\":\"web_search\"}</tool_call> and so on": "",
 		"{\"temperature\": 3}": "{\"temperature\": 3}",
 		"```json\n{\"name\":\"web_search\",\"arguments\":{}}\n```": "",
-		"a<think>b</think>c":           "ac",
+		"<think>b</think>c":            "c",
 		"web_search {\"query\":\"x\"}": "",
 		"{\"name\":\"web_search\",\"arguments\":{}}\nand I make up the result": "",
 	} {
@@ -324,25 +319,30 @@ func TestTokensAreTheAnswer(t *testing.T) {
 	}
 }
 
-// Text that can no longer become a call is released at once.
+// Text is held back where a call may begin, until it is clear that there is none; then it is shown.
 func TestUndecidedTextIsHeldBackBriefly(t *testing.T) {
 	t.Parallel()
+	more := strings.Repeat("more ", maxStart/5+1)
 	for _, tt := range []struct{ piece, shown string }{
 		{"Hello", "Hello"},
-		{"{\"city", ""},
-		{"{\"city\"", "{\"city\""},
-		{"{\"name\"", ""},
-		{"```json\n{\"name\"", ""},
-		{"```go\nx", "```go\nx"},
+		{"{\"city\": ", ""},
+		{"{\"city\": " + more, "{\"city\": " + more},
+		{"{\"name\": " + more, ""},
+		{"```json\n{\"name\": " + more, ""},
+		{"```json\n{\"city\": " + more, "```json\n{\"city\": " + more},
+		{"```go\nx" + more, "```go\nx" + more},
 		{"web_s", ""},
 		{"web_searc is", "web_searc is"},
+		{"[TOOL_C", ""},
+		{"[1] " + more, "[1] " + more},
+		{"Now: <function=", "Now:"},
 		{"a <tool_c", "a"},
 		{"a <b", "a <b"},
-		{"[1", "[1"},
+		{"I look.\n```json\n{\"name\": \"get_time\"}\n```\n" + more, "I look."},
 	} {
 		s := newReplyScanner(offeredNames, nil)
 		s.feed(tt.piece)
-		if got := string(s.tokens); got != tt.shown {
+		if got := s.takeTokens(); got != strings.TrimSpace(tt.shown) {
 			t.Errorf("after %q shown %q, want %q", tt.piece, got, tt.shown)
 		}
 	}

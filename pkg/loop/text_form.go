@@ -2,6 +2,7 @@ package loop
 
 import (
 	"encoding/json"
+	"regexp"
 	"strings"
 
 	"conclave/pkg/model"
@@ -50,19 +51,9 @@ func renderAsText(ms []model.Message) []model.Message {
 
 // escapeResultEnd escapes closing tags of results in s, in any case, so that a result cannot end its own tag and pose
 // as the user. The '<' of each gets a backslash behind it.
-func escapeResultEnd(s string) string {
-	var out strings.Builder
-	for b := []byte(s); ; {
-		i := indexFold(b, "</tool_result")
-		if i < 0 {
-			out.Write(b)
-			return out.String()
-		}
-		out.Write(b[:i])
-		out.WriteString("<\\")
-		b = b[i+1:]
-	}
-}
+func escapeResultEnd(s string) string { return resultEndPattern.ReplaceAllString(s, `<\$1`) }
+
+var resultEndPattern = regexp.MustCompile(`(?i)<(/tool_result)`)
 
 // renderCalls is the text of m and its calls in the form that text_form.md asks for. The arguments must be JSON: they
 // are inserted as they are.
