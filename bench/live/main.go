@@ -1,16 +1,14 @@
 // Command live runs stories on real models and prints, for each, how many runs passed, the time, and the model calls
 // and tokens of a question. The script .ci/live brings the servers and starts it.
 //
-//	live -conclave ./conclave -ollama http://127.0.0.1:11434 -chat qwen-coder:1.5b -embeddings all-minilm stories/s1_capital.yaml
+//	live -ollama http://127.0.0.1:11434 -chat qwen-coder:1.5b -embeddings all-minilm stories/s1_capital.yaml
 //
 // With -openai the chat model is asked at that server; embeddings stay with Ollama. The exit code is 1 when a story
 // passed in less than the share -need of its runs.
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -26,6 +24,7 @@ import (
 	"conclave/pkg/model"
 	"conclave/pkg/model/ollama"
 	"conclave/pkg/story"
+	"conclave/stories/harness"
 )
 
 // options are the flags.
@@ -44,7 +43,7 @@ type options struct {
 
 func main() {
 	var o options
-	flag.StringVar(&o.conclave, "conclave", "", "the `program` conclave")
+	flag.StringVar(&o.conclave, "conclave", "", "the `program` conclave, for the scenarios")
 	flag.StringVar(&o.ollama, "ollama", "", "`URL` of an Ollama")
 	flag.StringVar(&o.openai, "openai", "", "`URL` of an OpenAI-compatible server for the chat model")
 	flag.StringVar(&o.chat, "chat", "", "chat `model`")
@@ -72,8 +71,11 @@ func main() {
 
 // run runs every story o.runs times, round by round, and prints the table. It reports whether enough runs passed.
 func run(ctx context.Context, o options, files []string) (bool, error) {
-	if o.conclave == "" || o.ollama == "" || o.chat == "" || len(files) == 0 && o.scenarios == "" || o.runs < 1 {
-		return false, errors.New("-conclave, -ollama, -chat and stories are needed")
+	if o.ollama == "" || o.chat == "" || len(files) == 0 && o.scenarios == "" || o.runs < 1 {
+		return false, errors.New("-ollama, -chat and stories are needed")
+	}
+	if o.scenarios != "" && o.conclave == "" {
+		return false, errors.New("-scenarios needs -conclave")
 	}
 	bareURL := o.ollama // not metered: those calls belong to no row
 	meters, err := startMeters(&o)
@@ -200,35 +202,16 @@ func readStories(files []string) ([]*row, error) {
 	return rows, nil
 }
 
-// report is what conclave story run --json prints, as far as it is used here.
-type report struct {
-	Stories []struct {
-		OK       bool   `json:"ok"`
-		Skipped  string `json:"skipped"`
-		Millis   int64  `json:"ms"`
-		Failures []struct {
-			Line int    `json:"line"`
-			Text string `json:"text"`
-		} `json:"failures"`
-	} `json:"stories"`
-}
-
 // play runs the story once and adds the figures. A failed story is no error.
 func (r *row) play(ctx context.Context, in *instance.Instance, meters []*meter.Meter) error {
-	cmd := in.Command(ctx, "story", "run", r.file, "--live", "--json")
-	cmd.WaitDelay = time.Minute
-	var out, talk bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &talk
-	failed := cmd.Run()
+	s, err := story.Load(r.file)
+	if err != nil {
+		return err
+	}
+	res := harness.RunStory(ctx, s, harness.Options{Live: true, Config: in.ConfigDir()}, story.Options{})
 	if ctx.Err() != nil {
 		return errors.New("interrupted")
 	}
-	var rep report
-	if err := json.Unmarshal(out.Bytes(), &rep); err != nil || len(rep.Stories) != 1 {
-		return fmt.Errorf("conclave story run %s gave no result: %v: %s", r.file, failed,
-			strings.TrimSpace(talk.String()))
-	}
-	res := rep.Stories[0]
 	r.measure(meters)
 	if res.Skipped != "" {
 		r.skipped = res.Skipped
@@ -236,13 +219,13 @@ func (r *row) play(ctx context.Context, in *instance.Instance, meters []*meter.M
 		return nil
 	}
 	r.runs++
-	r.took += time.Duration(res.Millis) * time.Millisecond
+	r.took += res.Took
 	word := "FAILED"
-	if res.OK {
+	if res.OK() {
 		r.passed++
 		word = "ok"
 	}
-	fmt.Fprintf(os.Stderr, "%s, %.0f s\n", word, float64(res.Millis)/1000)
+	fmt.Fprintf(os.Stderr, "%s, %.0f s\n", word, res.Took.Seconds())
 	for _, f := range res.Failures {
 		fmt.Fprintf(os.Stderr, "  %s:%d: %s\n", r.file, f.Line, strings.ReplaceAll(f.Text, "\n", "\n    "))
 	}

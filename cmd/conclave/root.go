@@ -66,8 +66,8 @@ Without a command it runs "conclave up": it starts everything and runs until Ctr
 	f.BoolVar(&a.JSON, "json", false, "print JSON")
 	f.StringVar(&a.Level, "log-level", "", "debug, info, warn or error")
 	root.AddCommand(up, openCommand(a), chatCommand(a), askCommand(a), taskCommand(a), rateCommand(a), criticCommand(a),
-		sessionCommand(a), approveCommand(a), policyCommand(a), modelCommand(a),
-		storyCommand(a), actorCommand(a), keysCommand(a), provisionCommand(a), inviteCommand(a), joinCommand(a),
+		sessionCommand(a), approveCommand(a), policyCommand(a), modelCommand(a), actorCommand(a),
+		keysCommand(a), provisionCommand(a), inviteCommand(a), joinCommand(a),
 		machinesCommand(a), principalCommand(a), toolCommand(a), mcpCommand(a), callCommand(a), scheduleCommand(a),
 		tapCommand(a), logsCommand(a), topCommand(a), healthCommand(a), auditCommand(a),
 		backupCommand(a), restoreCommand(a), secretCommand(a), memoryCommand(a), setupCommand(a), serviceCommand(a),

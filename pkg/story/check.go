@@ -25,7 +25,7 @@ type checker struct {
 }
 
 func (c *checker) fail(path, format string, a ...any) {
-	c.failures = append(c.failures, Failure{Line: c.story.Line(path), Path: path, Text: fmt.Sprintf(format, a...)})
+	c.failures = append(c.failures, Failure{Line: c.story.Line(path), Text: fmt.Sprintf(format, a...)})
 }
 
 // checkAll returns all failures, mismatches with the script first: they explain the rest.

@@ -1,9 +1,7 @@
 package story_test
 
 import (
-	"bytes"
 	"encoding/json"
-	"encoding/xml"
 	"errors"
 	"slices"
 	"strings"
@@ -531,48 +529,5 @@ events:
 	strict := head + "turns:\n  - query: one\n    answer: {contains: [flat]}\n"
 	if got := run(t, parse(t, strict), &fakeSystem{answer: replies(good())}, live); got.OK() {
 		t.Error("a wrong answer of a real model passes")
-	}
-}
-
-func TestJUnit(t *testing.T) {
-	t.Parallel()
-	bad := run(t, parse(t, simple), &fakeSystem{answer: replies(subjects.Response{Answer: "<flat>\x00"})}, quick)
-	results := []story.Result{
-		{Story: "S1", Title: "fine", File: "stories/s1.yaml", Took: 1500 * time.Millisecond},
-		bad,
-		{Story: "S3", Title: "not now", Skipped: "it is about a script"},
-		story.Failed(parse(t, simple), errors.New("no room")),
-	}
-	var b bytes.Buffer
-	if err := story.JUnit(&b, results); err != nil {
-		t.Fatal(err)
-	}
-	var got struct {
-		XMLName  xml.Name `xml:"testsuite"`
-		Tests    int      `xml:"tests,attr"`
-		Failures int      `xml:"failures,attr"`
-		Skipped  int      `xml:"skipped,attr"`
-		Cases    []struct {
-			Name    string  `xml:"name,attr"`
-			Time    string  `xml:"time,attr"`
-			Failure *string `xml:"failure"`
-			Skipped *string `xml:"skipped"`
-		} `xml:"testcase"`
-	}
-	if err := xml.Unmarshal(b.Bytes(), &got); err != nil {
-		t.Fatalf("%v\n%s", err, b.String())
-	}
-	if got.Tests != 4 || got.Failures != 2 || got.Skipped != 1 || len(got.Cases) != 4 {
-		t.Fatalf("got %+v", got)
-	}
-	c := got.Cases
-	if c[0].Failure != nil || c[0].Time != "1.500" || c[0].Name != "S1 fine" || c[2].Skipped == nil ||
-		c[3].Failure == nil {
-		t.Errorf("got %s", b.String())
-	}
-	if c[1].Failure == nil ||
-		!strings.Contains(*c[1].Failure, "stories/t.yaml:6: turn 1: the answer does not contain") ||
-		!strings.Contains(*c[1].Failure, "<flat>") {
-		t.Errorf("got %s", b.String())
 	}
 }

@@ -35,7 +35,7 @@ func Create(program string, settings map[string]string) (*Instance, error) {
 		return nil, err
 	}
 	i := &Instance{program: program, dir: dir}
-	if err = os.Mkdir(i.configDir(), 0o700); err == nil {
+	if err = os.Mkdir(i.ConfigDir(), 0o700); err == nil {
 		err = i.Configure("secrets.yaml", "backend: file\n")
 	}
 	for name, content := range settings {
@@ -70,12 +70,12 @@ func Build(ctx context.Context) (program string, remove func(), err error) {
 // DataDir is the data folder.
 func (i *Instance) DataDir() string { return filepath.Join(i.dir, "data") }
 
-// configDir is the folder of the settings.
-func (i *Instance) configDir() string { return filepath.Join(i.dir, "config") }
+// ConfigDir is the folder of the settings.
+func (i *Instance) ConfigDir() string { return filepath.Join(i.dir, "config") }
 
 // Configure replaces a file of the settings. It takes effect at the next start.
 func (i *Instance) Configure(name, content string) error {
-	return os.WriteFile(filepath.Join(i.configDir(), name), []byte(content), 0o600)
+	return os.WriteFile(filepath.Join(i.ConfigDir(), name), []byte(content), 0o600)
 }
 
 // Remove deletes the folder. No process of the instance may run.
@@ -83,7 +83,7 @@ func (i *Instance) Remove() { _ = os.RemoveAll(i.dir) }
 
 // Command is the program with the folders of the instance, interrupted when ctx ends. Nothing is attached to its input.
 func (i *Instance) Command(ctx context.Context, args ...string) *exec.Cmd {
-	args = append(args, "--data", i.DataDir(), "--config", i.configDir())
+	args = append(args, "--data", i.DataDir(), "--config", i.ConfigDir())
 	cmd := exec.CommandContext(ctx, i.program, args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 30 * time.Second
