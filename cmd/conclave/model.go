@@ -16,13 +16,14 @@ import (
 	"conclave/subjects"
 )
 
-// modelCommand is the parent of the commands that list and fetch models.
+// modelCommand is the parent of the commands that list, fetch and test models.
 func modelCommand(a *cli.App) *cobra.Command {
-	return cli.Group("model", "List and fetch models",
-		`Lists the available models with their roles, and fetches models. The model of each role is set in models.yaml.`,
+	return cli.Group("model", "List, fetch and test models",
+		`Lists the available models with their roles, and fetches and tests models. The model of each role is set in models.yaml.`,
 		`  conclave model list
-  conclave model pull gemma4:12b`,
-		modelListCommand(a), modelPullCommand(a))
+  conclave model pull gemma4:12b
+  conclave model test`,
+		modelListCommand(a), modelPullCommand(a), modelTestCommand(a))
 }
 
 // modelListCommand lists the available models, and on stderr the roles that lack theirs. It rejects a timeout that is
