@@ -70,6 +70,9 @@ func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, name
 	if err := r.startServer(ctx, c, home, log); err != nil {
 		return nil, err
 	}
+	if err := home.WriteRunning(r.server.URL(), names...); err != nil {
+		return nil, err
+	}
 	c.wiring.server = r.server
 	if c.wiring.Profiles {
 		c.wiring.counters = r.server.Counters
@@ -113,8 +116,8 @@ func (r *Instance) watchManifest(ctx context.Context, c Config, home bus.Home, l
 	r.watch.Go(func() { rl.Run(ctx, nil) })
 }
 
-// startServer creates missing keys, starts the server, creates its streams and writes its address into home. When the
-// default port is taken it uses a free one; a taken port that the user chose is an error.
+// startServer creates missing keys, starts the server and creates its streams. When the default port is taken it uses a
+// free one; a taken port that the user chose is an error.
 func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log *slog.Logger) error {
 	lasting, _ := subjects.Table().Roles()
 	keys := home.Keys()
@@ -148,7 +151,7 @@ func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log
 		log.Warn("the data folder was upgraded; earlier builds refuse it, and open only a backup that was made before",
 			"data", home.Data, "from", before, "to", bus.DataVersion)
 	}
-	return home.WriteRunning(r.server.URL())
+	return nil
 }
 
 // openStreamFiles opens the files of the audit log, none for a new one, and moves the damaged files of all streams

@@ -146,8 +146,9 @@ func (h Home) CreateFolders() error {
 
 // Running is the content of the run file, by which commands find the running system.
 type Running struct {
-	PID int    `json:"pid"`
-	URL string `json:"url"`
+	PID    int      `json:"pid"`
+	URL    string   `json:"url"`
+	Actors []string `json:"actors"` // that the process was started with; others may run elsewhere
 }
 
 // ErrInUse means that another conclave runs on the same data folder.
@@ -213,10 +214,10 @@ func unlockFile(f *os.File) {
 
 func (h Home) lockFilePath() string { return filepath.Join(h.Data, "lock") }
 
-// WriteRunning writes the run file with the id of this process and the URL of its server. The caller must hold the
-// lock, whose unlock removes the file.
-func (h Home) WriteRunning(url string) error {
-	b, err := json.Marshal(Running{os.Getpid(), url})
+// WriteRunning writes the run file with the id of this process, the URL of its server and the names of its actors. The
+// caller must hold the lock, whose unlock removes the file.
+func (h Home) WriteRunning(url string, actors ...string) error {
+	b, err := json.Marshal(Running{os.Getpid(), url, actors})
 	if err != nil {
 		return err
 	}

@@ -224,18 +224,28 @@ func (x *examination) checkEvents(ctx context.Context, c *client.Client) {
 	x.ok("streams", "%s", text)
 }
 
+// coreActors are those without which no question is answered, or no tool is called.
+var coreActors = []string{"broker", "model", "router", subjects.Generator}
+
 // checkActors fails when an expected actor or tool does not answer, and returns the names of those that do, sorted.
+// Where actors run in processes of their own, as in containers, one that is not of [coreActors] may be left out by
+// design, and is a warning.
 func (x *examination) checkActors(ctx context.Context, c *client.Client) []string {
 	pings, err := c.Ping(ctx, "")
-	var running, missing []string
+	var running, missing, absent []string
 	for _, p := range pings {
 		running = append(running, p.Name)
 	}
 	slices.Sort(running)
 	running = slices.Compact(running)
+	inOneProcess := x.runsInOneProcess()
 	for _, n := range expectedActors(userconfig.LoadNames(x.App)) {
-		if !slices.Contains(running, n) {
+		switch {
+		case slices.Contains(running, n):
+		case inOneProcess || slices.Contains(coreActors, n):
 			missing = append(missing, n)
+		default:
+			absent = append(absent, n)
 		}
 	}
 	switch {
@@ -244,10 +254,20 @@ func (x *examination) checkActors(ctx context.Context, c *client.Client) []strin
 	case len(missing) > 0:
 		x.fail("actors", seeLog+", or start them with conclave actor "+strings.Join(missing, " "), "no answer from %s",
 			strings.Join(missing, ", "))
+	case len(absent) > 0:
+		x.warn("actors", "start them with conclave actor "+strings.Join(absent, " ")+" unless they are left out by "+
+			"design", "answers from %s; none from %s", strings.Join(running, ", "), strings.Join(absent, ", "))
 	default:
 		x.ok("actors", "answers from %s", strings.Join(running, ", "))
 	}
 	return running
+}
+
+// runsInOneProcess reports whether the system is that of a conclave up which started the actors itself: one without
+// --bus-only, and not a server that --server names.
+func (x *examination) runsInOneProcess() bool {
+	r, err := x.Home.ReadRunning()
+	return x.Server == "" && err == nil && slices.Contains(r.Actors, "broker")
 }
 
 // checkAuditSpace warns when a writer's part of the audit log is 80 % full, because its actor does nothing when it is
