@@ -105,18 +105,18 @@ func (q storedApproval) isRememberable() bool {
 
 // requestApproval asks the user about a call and waits for the decision until ctx ends. It returns nil when the user
 // approved everything in asks, now, earlier for the same call, or by a stored rule, and otherwise the fault that denies
-// the call. It denies when asks is empty, when the query was cancelled, when too many calls wait, and when approvals
+// the call. It sets c.previewed. It denies when asks is empty, when the query was cancelled, when too many calls wait, and when approvals
 // cannot be stored or read. The sources and grants of flow, and the preview of a tool that has one, are shown to the
 // user. When ctx ends, an agent's request stays pending, because the agent may resume its question; one of the user's
 // own call is withdrawn.
-func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c call, asks []policy.Question,
+func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c *call, asks []policy.Question,
 	flow *policy.Flow,
 ) *subjects.Fault {
 	if len(asks) == 0 {
 		return approvalFault(subjects.CodeDenied, ruleNoQuestion, "the call needs approval, but no layer asked a "+
 			"question")
 	}
-	open, err := b.findUncovered(ctx, out, c, asks, flow)
+	open, err := b.findUncovered(ctx, out, *c, asks, flow)
 	if err != nil {
 		out.LogError(fmt.Errorf("reading approval rules: %w", err))
 		return approvalsUnavailable()
@@ -132,7 +132,7 @@ func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c call, ask
 	if cancelled {
 		return cancelledFault(c.tool)
 	}
-	id, err := b.approvalID(ctx, out, c, open)
+	id, err := b.approvalID(ctx, out, *c, open)
 	if err != nil {
 		out.LogError(fmt.Errorf("reading the approval of a call of %s: %w", c.tool, err))
 		return approvalsUnavailable()
@@ -143,11 +143,13 @@ func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c call, ask
 			"for this one; answer some with conclave approve, then try again")
 	}
 	defer leave()
-	isNew := b.isNewRequest(ctx, out, id)
+	isNew, preview := b.isNewRequest(ctx, out, id), ""
 	if isNew {
-		c.preview = b.previewCall(ctx, out, c)
+		preview = b.previewCall(ctx, out, c)
 	}
-	if fault := b.storeApproval(ctx, out, c, id, open, flow, isNew); fault != nil {
+	q := b.newApproval(out, *c, id, open, flow)
+	q.Preview = preview
+	if fault := b.storeApproval(ctx, out, c.account(), q, isNew); fault != nil {
 		return fault
 	}
 	fault := b.awaitDecision(ctx, out, id, c.tool, woken)
@@ -206,29 +208,28 @@ func hashParts(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// storeApproval stores the approval request and publishes it. An approval that is stored already is kept in its state,
+// storeApproval stores the approval request q of an account and publishes it. An approval that is stored already is kept in its state,
 // and published only if it is pending and was not yet; one that was approved more than approvalTTL ago is replaced by a
 // new request. It denies a call whose request exceeds the event's limit, one whose id is taken by another call, a new
 // request (isNew) of an account whose share of the requests of the last day is used up, and every call when the bucket
 // or the stream cannot be written. nil means that an approval is stored, not that it is approved.
-func (b *Broker) storeApproval(ctx context.Context, out actor.Out, c call, id string, open []policy.Question,
-	flow *policy.Flow, isNew bool,
+func (b *Broker) storeApproval(ctx context.Context, out actor.Out, account string, q storedApproval,
+	isNew bool,
 ) *subjects.Fault {
 	store := out.Store(bucketApprovals)
-	q := b.newApproval(out, c, id, open, flow)
 	data, err := json.Marshal(q)
 	if err != nil || len(data) > subjects.ApprovalRequestEvent.Limit() {
 		return subjects.Faultf(subjects.CodeTooLarge, "the call of %s is too large for an approval request, so it "+
-			"was denied; send smaller arguments", c.tool)
+			"was denied; send smaller arguments", q.Tool)
 	}
-	if isNew && !b.requests.Admit(c.account(), int64(len(data)+2*copyOverhead), 1, out.Now()) { // and its decision
+	if isNew && !b.requests.Admit(account, int64(len(data)+2*copyOverhead), 1, out.Now()) { // and its decision
 		return subjects.Faultf(subjects.CodeLimit, "%s requested so many approvals during the last day that none was "+
-			"requested for this call of %s, which was denied", c.account(), c.tool)
+			"requested for this call of %s, which was denied", account, q.Tool)
 	}
 	rev, err := putApproval(ctx, store, q, 0)
 	for errors.Is(err, actor.ErrChanged) {
 		var old storedApproval
-		old, rev, err = readApproval(ctx, store, id)
+		old, rev, err = readApproval(ctx, store, q.ID)
 		switch {
 		case err != nil:
 		case old.Call != q.Call || old.SessionID != q.SessionID || old.Tool != q.Tool || old.Params != q.Params:
@@ -247,9 +248,9 @@ func (b *Broker) storeApproval(ctx context.Context, out actor.Out, c call, id st
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return pendingFault(id, c.tool)
+		return pendingFault(q.ID, q.Tool)
 	}
-	out.LogError(fmt.Errorf("requesting approval for %s: %w", c.tool, err))
+	out.LogError(fmt.Errorf("requesting approval for %s: %w", q.Tool, err))
 	return approvalsUnavailable()
 }
 
@@ -266,7 +267,7 @@ func (b *Broker) newApproval(out actor.Out, c call, id string, open []policy.Que
 	q.ApprovalRequest = subjects.ApprovalRequest{
 		ID: id, CallID: c.id, SessionID: c.session, QueryID: c.query, Caller: c.record.AgentID, Type: c.typ,
 		Tool: c.tool, Args: c.args,
-		Layer: open[0].Layer, Rule: open[0].Rule, Reason: joinReasons(open), Preview: c.preview, Taint: flow.Sources(),
+		Layer: open[0].Layer, Rule: open[0].Rule, Reason: joinReasons(open), Taint: flow.Sources(),
 		Grants: describeGrants(flow.Grants(c.query)), Asked: now, Expires: now.Add(wait),
 	}
 	for _, o := range open {

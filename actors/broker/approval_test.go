@@ -108,7 +108,7 @@ func (d *approvalFixture) requestAsync(t testing.TB, c call, asks []policy.Quest
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	go func() {
 		defer cancel()
-		got <- d.requestApproval(ctx, d.rec.Out(), c, asks, nil)
+		got <- d.requestApproval(ctx, d.rec.Out(), &c, asks, nil)
 	}()
 	return got
 }
@@ -206,7 +206,7 @@ func TestRequestApproval(t *testing.T) {
 				}
 				defer cancel()
 				got := make(chan *subjects.Fault, 1)
-				go func() { got <- d.requestApproval(ctx, d.rec.Out(), egressCall(), egressQuestion(place), nil) }()
+				go func() { got <- d.requestApproval(ctx, d.rec.Out(), new(egressCall()), egressQuestion(place), nil) }()
 				id := <-d.published
 				if tt.answer != nil {
 					if r, err := d.decide(t, id, *tt.answer); err != nil || !r.Accepted || r.State != tt.state ||
@@ -254,7 +254,7 @@ func TestAbandonedUserCallIsWithdrawn(t *testing.T) {
 		c.record.AgentID = agent
 		ctx, cancel := context.WithCancel(t.Context())
 		got := make(chan *subjects.Fault, 1)
-		go func() { got <- d.requestApproval(ctx, d.rec.Out(), c, egressQuestion(place), nil) }()
+		go func() { got <- d.requestApproval(ctx, d.rec.Out(), &c, egressQuestion(place), nil) }()
 		id := <-d.published
 		cancel()
 		if fault := <-got; verdict(fault) != want[0] {
@@ -294,7 +294,7 @@ func TestApprovalRequestIsComplete(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	got := make(chan *subjects.Fault, 1)
-	go func() { got <- d.requestApproval(ctx, d.rec.Out(), c, asks, flow) }()
+	go func() { got <- d.requestApproval(ctx, d.rec.Out(), &c, asks, flow) }()
 	id := <-d.published
 	cancel()
 	<-got
@@ -368,7 +368,7 @@ func TestApprovalFailuresDeny(t *testing.T) {
 			tt.change(d, &c)
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
-			if got := verdict(d.requestApproval(ctx, d.rec.Out(), c, tt.asks, nil)); got != tt.want {
+			if got := verdict(d.requestApproval(ctx, d.rec.Out(), &c, tt.asks, nil)); got != tt.want {
 				t.Errorf("%s, want %s", got, tt.want)
 			}
 		})
@@ -399,7 +399,7 @@ func TestRepeatedRequestSharesApproval(t *testing.T) {
 				d := newApprovalFixture(0)
 				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 				defer cancel()
-				if got := verdict(d.requestApproval(ctx, d.rec.Out(), egressCall(), egressQuestion(place),
+				if got := verdict(d.requestApproval(ctx, d.rec.Out(), new(egressCall()), egressQuestion(place),
 					nil)); got != "unanswered approval: pending" {
 					t.Fatal(got)
 				}
@@ -554,7 +554,7 @@ func TestWaitingCallsAreLimited(t *testing.T) {
 		c := egressCall()
 		c.id, c.record.AgentID = fmt.Sprintf("c%d", i), account
 		got := make(chan string, 1)
-		wg.Go(func() { got <- verdict(d.requestApproval(ctx, d.rec.Out(), c, egressQuestion(place), nil)) })
+		wg.Go(func() { got <- verdict(d.requestApproval(ctx, d.rec.Out(), &c, egressQuestion(place), nil)) })
 		select {
 		case <-d.published:
 			return "waits"

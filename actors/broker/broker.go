@@ -144,7 +144,7 @@ type call struct {
 	distilledOnly bool                  // the caller gets a finding instead of untrusted content
 	folders       *subjects.FolderRules // folders that the tool may access, nil for a tool without files
 	answersQuery  bool                  // the router stored the query for the caller's account to answer
-	preview       string                // what the call would do, for an approval request
+	previewed     bool                  // its tool was asked for a preview
 	reuse         *subjects.ToolResult  // of the same call of the generator; only for respondent B
 	counted       *policy.Attempt       // the call as it was counted, nil when it was not
 	announce      func()                // publishes the copy of the call, once; nil before the call runs
@@ -298,7 +298,7 @@ func (b *Broker) judgeCall(ctx context.Context, out actor.Out, caller subjects.C
 		before := out.Now()
 		d := seen.rules.Chain.Decide(ctx, asked)
 		c.judgement = b.newJudgement(ctx, seen.rules, asked, d)
-		yes, claimed, fault := b.decideCall(ctx, out, c, d, asked)
+		yes, claimed, fault := b.decideCall(ctx, out, &c, d, asked)
 		c.approved = c.approved || yes
 		if fault == nil && b.cancelled.has(c.query) {
 			fault = cancelledFault(c.tool)
@@ -323,8 +323,8 @@ const (
 // reports an approval, now or by a stored rule; claimed that the call is allowed without one, and a grant that it needs
 // is claimed; a fault denies the call. With none of them another call used the grant first, and the caller must judge
 // again. Calls of respondent B with side effects are denied before any layer, and its calls that need approval are
-// denied without a request. A match of a monitor-only rule is logged and does not deny.
-func (b *Broker) decideCall(ctx context.Context, out actor.Out, c call, d policy.Decision, asked policy.Call) (yes,
+// denied without a request. A match of a monitor-only rule is logged and does not deny. It sets c.previewed.
+func (b *Broker) decideCall(ctx context.Context, out actor.Out, c *call, d policy.Decision, asked policy.Call) (yes,
 	claimed bool, _ *subjects.Fault,
 ) {
 	if no := denyRespondentB(asked); no != nil {
@@ -355,7 +355,7 @@ func (b *Broker) decideCall(ctx context.Context, out actor.Out, c call, d policy
 		return false, true, nil
 	}
 	if d.Allowed() {
-		claimed, err := b.claimGrant(ctx, out, asked, c)
+		claimed, err := b.claimGrant(ctx, out, asked, *c)
 		if err != nil {
 			out.LogError(fmt.Errorf("claiming a grant for a call of %s: %w", c.tool, err))
 			return false, false, subjects.Faultf(subjects.CodeUnavailable, "the session's records cannot be written, "+

@@ -41,7 +41,7 @@ func (b *Broker) setEgress(res *subjects.ToolResult, c call, k Known) {
 // data.
 func (b *Broker) unrunEgress(c call) string {
 	k, ok := b.table.get(c.tool)
-	if c.preview != "" && (!ok || k.Has(policy.Egress) || k.Has(policy.Fetch)) {
+	if c.previewed && (!ok || k.Has(policy.Egress) || k.Has(policy.Fetch)) {
 		return subjects.EgressUnknown
 	}
 	return subjects.EgressNone

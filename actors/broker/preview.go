@@ -38,8 +38,8 @@ func (q storedApproval) isOutdated(now time.Time) bool {
 
 // previewCall returns what a call would do, in the words of its tool: redacted, bounded and without control characters.
 // It is "" for a tool without a preview. A preview that fails, or that the audit log does not acknowledge, is a
-// sentence that says so: the user can decide without it.
-func (b *Broker) previewCall(ctx context.Context, out actor.Out, c call) string {
+// sentence that says so: the user can decide without it. It sets c.previewed when the tool is asked.
+func (b *Broker) previewCall(ctx context.Context, out actor.Out, c *call) string {
 	k, ok := b.table.get(c.tool)
 	if !ok || !k.Known || !k.Preview {
 		return ""
@@ -60,6 +60,7 @@ func (b *Broker) previewCall(ctx context.Context, out actor.Out, c call) string 
 		if err := p.Check(); err != nil {
 			return subjects.ToolResult{}, err
 		}
+		c.previewed = true
 		ctx, cancel := context.WithTimeout(ctx, previewTimeout)
 		defer cancel()
 		order := subjects.ToolOrder{

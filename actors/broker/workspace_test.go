@@ -301,6 +301,58 @@ func TestApprovalShowsDiff(t *testing.T) {
 	}
 }
 
+// TestDeniedCallReportsEgressOfItsPreview: the result of a denied call says that data may have left this machine when
+// its tool, which may send, was asked for a preview, and only then.
+func TestDeniedCallReportsEgressOfItsPreview(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name    string
+		effects policy.Effects
+		caller  string
+		shown   string // beginning of the preview
+		want    string
+	}{
+		{
+			"a tool that sends", policy.Declare(policy.Mutate, policy.Egress), "operator", "would write",
+			subjects.EgressUnknown,
+		},
+		{"a tool that sends nothing", policy.Declare(policy.Mutate), "operator", "would write", subjects.EgressNone},
+		{
+			"an unknown session: no preview runs", policy.Declare(policy.Mutate, policy.Egress), "generator",
+			"[no preview:", subjects.EgressNone,
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			write := newOrderTool(policy.Tool{
+				Name: "fs_write", Effects: tt.effects, Paths: []string{"path"}, Preview: true,
+				Args: policy.Args{"content": {Role: policy.RoleQuery}},
+			}, pathSchema)
+			write.run = func(context.Context, subjects.ToolOrder, actor.Out) (subjects.ToolResult, error) {
+				return subjects.ToolResult{Result: "would write"}, nil
+			}
+			w := newWorkspaceFixture(t, askingManifest, write)
+			user, agent := w.userClient("user"), w.client(tt.caller)
+			done := make(chan subjects.ToolResult, 1)
+			go func() { done <- agent.request("fs_write", "s1", "q1", "c1", nil, `{"path":"a.txt","content":"new"}`) }()
+			var q subjects.ApprovalRequest
+			select {
+			case q = <-user.questions:
+			case res := <-done:
+				t.Fatalf("it was not asked about: %+v", res.Error)
+			}
+			if !strings.HasPrefix(q.Preview, tt.shown) {
+				t.Errorf("the preview is %q", q.Preview)
+			}
+			user.answer(q.ID, subjects.ApprovalDecision{})
+			res := receive(t, done)
+			if res.Error == nil || res.Error.Code != subjects.CodeNotApproved || res.Egress != tt.want {
+				t.Errorf("egress %q, want %q: %+v", res.Egress, tt.want, res.Error)
+			}
+		})
+	}
+}
+
 // TestApprovedWriteStaysInPlace: the user sees the path without symlinks, and a folder that becomes a symlink while the
 // user decides does not lead the approved write to another allowed folder.
 func TestApprovedWriteStaysInPlace(t *testing.T) {
