@@ -3,13 +3,16 @@
 package setup
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -120,19 +123,45 @@ func isEmbedder(name string) bool {
 	return strings.Contains(name, "embed") || strings.Contains(name, "minilm")
 }
 
-// findGPU asks the driver of NVIDIA; a Mac with Apple silicon shares its memory. "" = none was found.
+// findGPU asks the driver of NVIDIA, then reads what Linux knows of AMD cards; a Mac with Apple silicon shares its
+// memory. "" = none was found.
 func findGPU(ctx context.Context) (name string, free int64) {
 	if runtime.GOOS == "darwin" && runtime.GOARCH == "arm64" {
 		return "Apple silicon, which shares the memory", 0
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=name,memory.free", "--format=csv,noheader,nounits").
-		Output()
-	if err != nil {
-		return "", 0
+	out, _ := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=name,memory.free", "--format=csv,noheader,nounits").
+		Output() // nothing without the driver
+	if name, free = parseGPU(string(out)); name != "" {
+		return name, free
 	}
-	return parseGPU(string(out))
+	return findAMD("/sys")
+}
+
+// vendorAMD is the PCI vendor id of AMD as sysfs shows it.
+const vendorAMD = "0x1002"
+
+// findAMD returns the AMD card with the most free memory; sysfs is the folder of that file system. A card whose driver
+// does not report its memory is left out. "" = none was found.
+func findAMD(sysfs string) (name string, free int64) {
+	devices, _ := filepath.Glob(filepath.Join(sysfs, "class/drm/card*/device")) // the pattern is valid
+	for _, device := range devices {
+		read := func(attribute string) string {
+			b, _ := os.ReadFile(filepath.Join(device, attribute)) // an attribute that is missing is empty
+			return strings.TrimSpace(string(b))
+		}
+		total, err := strconv.ParseInt(read("mem_info_vram_total"), 10, 64)
+		if err != nil || read("vendor") != vendorAMD {
+			continue
+		}
+		used, err := strconv.ParseInt(read("mem_info_vram_used"), 10, 64)
+		if err != nil || total-used <= free {
+			continue
+		}
+		name, free = cmp.Or(term.Plain(read("product_name")), "AMD GPU"), total-used
+	}
+	return name, free
 }
 
 // parseGPU reads the first line of the driver's list: name, free MiB.

@@ -3,6 +3,8 @@ package setup
 import (
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -42,6 +44,47 @@ func TestParseGPU(t *testing.T) {
 		if name, free := parseGPU(odd); name != "" || free != 0 {
 			t.Errorf("%q: %q, %d", odd, name, free)
 		}
+	}
+}
+
+// TestFindAMD reads cards as the driver of AMD shows them, and leaves out what is not one.
+func TestFindAMD(t *testing.T) {
+	t.Parallel()
+	const small, large, foreign, odd = "card0", "card1", "card2", "card3"
+	for _, tt := range []struct {
+		name  string
+		cards map[string]string // vendor, total, used and name of the product
+		want  string
+		free  int64
+	}{
+		{"no card", nil, "", 0},
+		{"one", map[string]string{small: "0x1002 8000 500 "}, "AMD GPU", 7500},
+		{"its name", map[string]string{small: "0x1002 8000 500 W7900"}, "W7900", 7500},
+		{"most free", map[string]string{small: "0x1002 8000 500 A", large: "0x1002 16000 9000 B"}, "A", 7500},
+		{"another vendor", map[string]string{foreign: "0x8086 8000 500 Arc"}, "", 0},
+		{"no memory", map[string]string{odd: "0x1002   "}, "", 0},
+		{"no number", map[string]string{odd: "0x1002 much 0 "}, "", 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			sysfs := t.TempDir()
+			for card, text := range tt.cards {
+				device := filepath.Join(sysfs, "class/drm", card, "device")
+				if err := os.MkdirAll(device, 0o700); err != nil {
+					t.Fatal(err)
+				}
+				attributes := []string{"vendor", "mem_info_vram_total", "mem_info_vram_used", "product_name"}
+				for i, value := range strings.Split(text, " ") {
+					path := filepath.Join(device, attributes[i])
+					if err := os.WriteFile(path, []byte(value+"\n"), 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if name, free := findAMD(sysfs); name != tt.want || free != tt.free {
+				t.Errorf("%q, %d, want %q, %d", name, free, tt.want, tt.free)
+			}
+		})
 	}
 }
 
