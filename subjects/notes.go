@@ -18,7 +18,7 @@ const (
 	NoteGraded    = "graded"       // a grade was added to an earlier answer
 	NoteNoHistory = "no_history"   // the conversation could not be read
 	NotePersona   = "persona"      // a persona failed and was skipped
-	NoteContext   = "context"      // the model uses no tools; memory was searched for it
+	NoteContext   = "context"      // the model does not search memory by itself; it was searched for it
 
 	NoteCandidates = "memory_candidates" // which memories that agents proposed were kept
 )

@@ -334,6 +334,35 @@ func TestStaticContext(t *testing.T) {
 	}
 }
 
+// TestConstrainedTools: a persona on a model with constrained calls is offered its tools, except those that read
+// memory, which was searched for it.
+func TestConstrainedTools(t *testing.T) {
+	t.Parallel()
+	w := newHarness(t)
+	w.role.Calls = subjects.CallConstrained
+	w.tools = append(w.tools, "clock")
+	w.says = func(r request) (any, error) {
+		switch {
+		case strings.Contains(r.Format, "search_"):
+			t.Errorf("memory can be searched: %s", r.Format)
+		case strings.Contains(r.Format, `"clock"`) && !strings.Contains(r.text(), "IS: Ada"):
+			return `{"choice":"clock"}`, nil
+		case strings.Contains(r.Format, `"choice"`):
+			return `{"choice":"answer"}`, nil
+		case r.Format != "":
+			return `{"query":"now"}`, nil
+		}
+		return nil, nil
+	}
+	if err := w.ask(t.Context(), New(shippedConfig(t)), question(), 1); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"search_memory", "clock", "clock", "clock", "clock"} // three personas and the closing one
+	if !slices.Equal(w.calls, want) {
+		t.Errorf("called %q, want %q", w.calls, want)
+	}
+}
+
 // TestHistory: personas get the turns of the assistant and of the committee by time, within bounds, and their labels.
 func TestHistory(t *testing.T) {
 	t.Parallel()

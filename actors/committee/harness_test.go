@@ -51,6 +51,7 @@ type request struct {
 	Hint     string
 	Messages []model.Message
 	Tools    []model.Tool
+	Format   string // schema of the reply
 }
 
 // text is everything but the system message.
@@ -123,11 +124,12 @@ func (w *harness) chat(body []byte) (any, error) {
 		Hint     string          `json:"hint"`
 		Messages []model.Message `json:"messages"`
 		Tools    []model.Tool    `json:"tools"`
+		Format   json.RawMessage `json:"format"`
 	}
 	if err := json.Unmarshal(body, &q); err != nil {
 		w.t.Errorf("unreadable request: %v", err)
 	}
-	r := request{Model: q.Model, Hint: q.Hint, Messages: q.Messages, Tools: q.Tools}
+	r := request{Model: q.Model, Hint: q.Hint, Messages: q.Messages, Tools: q.Tools, Format: string(q.Format)}
 	_, who, _ := strings.Cut(q.Messages[0].Content, "# Who you are\n\nYou are ")
 	r.Persona = strings.TrimRight(strings.Join(strings.Fields(who)[:min(3, len(strings.Fields(who)))], " "), ":")
 	for _, known := range []string{"The Self", "The Inner Child", "The Inner Critic", "The Protector"} {

@@ -137,7 +137,8 @@ func (v *voice) speak(ctx context.Context) (loop.State, error) {
 		RunTool:  v.agent.RunTool,
 		Model:    cmp.Or(v.persona.Model, t.Query.Model),
 		System:   systemPrompt(v.persona, v.closing),
-		Calls:    loop.CallNative,
+		Calls:    agent.CallMode(of),
+		Question: subjects.UserText(t.Query.Query),
 		Stream:   cfg.Stream && of.Stream,
 		Limits:   cfg.loopLimits(v.closing),
 		Settings: settingsFile,
@@ -149,10 +150,14 @@ func (v *voice) speak(ctx context.Context) (loop.State, error) {
 		a.Think = &cfg.Thinking
 	}
 	context := ""
-	if of.Tools {
-		a.Tools = t.tools
-	} else if c := t.Record().Context; c != nil {
+	if c := t.Record().Context; c != nil && a.Calls != loop.CallNative {
 		context = c.Text
+	}
+	switch a.Calls {
+	case loop.CallNative:
+		a.Tools = t.tools
+	case loop.CallConstrained:
+		a.Tools = agent.RemoveRecallTools(t.tools)
 	}
 	// a quarter of the window at four bytes a token
 	question := buildMessage(context, v.earlier, t.asked, t.nonce, of.Window)
@@ -294,25 +299,24 @@ func (v *voice) traceCalls(s loop.State, most, size int) (out []subjects.ToolCal
 	return out
 }
 
-// abilities are those of a persona's model that matter here, with the window of the assistant. Tools means that it
-// calls them by itself: a model whose calls are constrained to a schema chooses a search for almost any question, so
-// that memory is searched for it instead.
+// abilities are those of a persona's model that matter here, with the window of the assistant. A model that is not in
+// the list is taken for one that calls tools natively. One whose calls are constrained to a schema chooses a search for
+// almost any question, so that memory is searched for it, and it is offered the other tools.
 func (t *turn) abilities(p Persona) subjects.RoleModel {
 	of := subjects.RoleModel{Window: agent.DefaultWindow, Stream: true, Tools: true}
 	for _, r := range t.models.Roles {
 		if r.Role == subjects.RoleAssistant {
 			of, of.Window = r, cmp.Or(r.Window, agent.DefaultWindow)
-			of.Tools = r.Calls == subjects.CallNative || r.Calls == "" && r.Tools
 		}
 	}
 	chosen := cmp.Or(p.Model, t.Query.Model)
 	if chosen == "" {
 		return of
 	}
-	of.Model, of.Tools, of.Thinking = chosen, true, false
+	of.Model, of.Calls, of.Tools, of.Thinking = chosen, "", true, false
 	for _, m := range t.models.Models {
 		if strings.TrimSuffix(m.Name, ":latest") == strings.TrimSuffix(chosen, ":latest") {
-			of.Tools, of.Thinking = m.Calls == subjects.CallNative, m.Thinking
+			of.Calls, of.Tools, of.Thinking = m.Calls, false, m.Thinking
 		}
 	}
 	return of

@@ -19,8 +19,8 @@ import (
 )
 
 // prepare reads what all personas share: the models, the tools, the conversation before, and the static context when
-// the model of one of them uses no tools. Without a model actor or a broker the turn goes on with defaults, and a note
-// says so. It fails only when the conversation or the record cannot be stored or read.
+// the model of one of them does not search memory by itself. Without a model actor or a broker the turn goes on with
+// defaults, and a note says so. It fails only when the conversation or the record cannot be stored or read.
 func (t *turn) prepare(ctx context.Context, personas []Persona) error {
 	t.nonce = agent.NewNonce(t.Out)
 	attached := agent.RedactAttachments(t.Query.Attachments)
@@ -44,12 +44,14 @@ func (t *turn) prepare(ctx context.Context, personas []Persona) error {
 		}
 		t.Note(subjects.NoteNoBroker, "no tools could be used: asking the broker for tools failed")
 	}
-	without := slices.IndexFunc(personas, func(p Persona) bool { return !t.abilities(p).Tools })
+	without := slices.IndexFunc(personas, func(p Persona) bool {
+		return agent.CallMode(t.abilities(p)) != loop.CallNative
+	})
 	if without < 0 || len(t.tools) == 0 {
 		return nil
 	}
-	t.Note(subjects.NoteContext, fmt.Sprintf("the model %s uses no tools; memory was searched once for the "+
-		"committee", t.abilities(personas[without]).Model))
+	t.Note(subjects.NoteContext, fmt.Sprintf("the model %s does not search memory by itself; memory was searched once "+
+		"for the committee", t.abilities(personas[without]).Model))
 	if t.Record().Context != nil {
 		return nil // searched before an interruption
 	}
@@ -66,20 +68,17 @@ const (
 	maxContext     = 32 << 10
 )
 
-// recallTool is the tool of the recall that the runtime makes.
-const recallTool = "search_memory"
-
 // searchContext recalls the user's own statements for the user's words, by a call that is authorized and recorded by
 // the broker, and stores what it returns. A recall that fails is left out.
 func (t *turn) searchContext(ctx context.Context, by *agent.Agent, found *agent.Collection) error {
 	words := text.Cut(subjects.UserText(t.Query.Query), maxSearch)
 	var c staticContext
-	if slices.ContainsFunc(t.tools, func(o model.Tool) bool { return o.Name == recallTool }) {
+	if slices.ContainsFunc(t.tools, func(o model.Tool) bool { return o.Name == agent.RecallTool }) {
 		args, err := json.Marshal(map[string]any{"query": words, "max": contextEntries})
 		if err != nil {
 			return err
 		}
-		call := model.Call{ID: recallTool, Name: recallTool, Arguments: args}
+		call := model.Call{ID: agent.RecallTool, Name: agent.RecallTool, Arguments: args}
 		res := by.RecallOwn(ctx, call)
 		c.Calls = append(c.Calls, by.RecordCall(loop.FinishedCall{Call: call, Layer: loop.LayerRecall, Result: res},
 			maxTracedResult, maxTracedResult))

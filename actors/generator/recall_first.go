@@ -5,15 +5,15 @@ import (
 	"encoding/json"
 	"slices"
 
+	"conclave/pkg/agent"
 	"conclave/pkg/loop"
 	"conclave/pkg/model"
 	"conclave/pkg/text"
 )
 
-// Tools by name. Small models choose graphTool for any question about a fact.
+// Tools by name.
 const (
-	recallTool = "search_memory"
-	graphTool  = "search_knowledge_graph"
+	recallTool = agent.RecallTool
 	saveTool   = "save_memory"
 )
 
@@ -49,7 +49,7 @@ func (t *turn) recallFirst(ctx context.Context, a *loop.Agent, state loop.State)
 	}
 	most := recallEntries
 	if a.Calls == loop.CallConstrained {
-		a.Tools = RemoveRecallTools(a.Tools)
+		a.Tools = agent.RemoveRecallTools(a.Tools)
 	} else if setting == recallAuto {
 		most = 0 // pinned facts only
 	}
@@ -80,12 +80,4 @@ func (t *turn) finishedCalls(s loop.State) []loop.FinishedCall {
 		return s.Finished
 	}
 	return append([]loop.FinishedCall{*r}, s.Finished...)
-}
-
-// RemoveRecallTools returns the tools that do not read memory: those that a model with constrained calls is offered,
-// because memory was searched for it.
-func RemoveRecallTools(tools []model.Tool) []model.Tool {
-	return slices.DeleteFunc(slices.Clone(tools), func(tool model.Tool) bool {
-		return tool.Name == recallTool || tool.Name == graphTool
-	})
 }

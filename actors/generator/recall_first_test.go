@@ -68,7 +68,7 @@ func TestMemoryIsSearchedBeforeFirstModelCall(t *testing.T) {
 				decision = "Black."
 			}
 			w := newHarness(t, decision, "Black.")
-			w.tools, w.role.Calls, w.role.DemoModel = []string{recallTool, graphTool, "clock"}, tt.calls, tt.demo
+			w.tools, w.role.Calls, w.role.DemoModel = []string{recallTool, "search_knowledge_graph", "clock"}, tt.calls, tt.demo
 			var searches []subjects.ToolRequest
 			w.run = func(c subjects.ToolRequest) (subjects.ToolResult, error) {
 				searches = append(searches, c)

@@ -11,6 +11,7 @@ import (
 	"conclave/actors/generator"
 	"conclave/actors/memory"
 	"conclave/actors/tools"
+	"conclave/pkg/agent"
 	"conclave/pkg/loop"
 	"conclave/pkg/model"
 )
@@ -76,7 +77,7 @@ func loopDecider(calls loop.CallMode) decider {
 		offered := offeredTools(q)
 		d := decision{}
 		if calls == loop.CallConstrained {
-			offered, d.recalled = generator.RemoveRecallTools(offered), true
+			offered, d.recalled = agent.RemoveRecallTools(offered), true
 		}
 		var once sync.Once
 		began := time.Now()

@@ -136,6 +136,21 @@ func (a *Agent) RecallOwn(ctx context.Context, c model.Call) loop.Result {
 	return a.runTool(ctx, c, true)
 }
 
+// Tools that read memory. Small models choose graphTool for any question about a fact.
+const (
+	// RecallTool is the tool of the recalls that the runtime makes.
+	RecallTool = "search_memory"
+	graphTool  = "search_knowledge_graph"
+)
+
+// RemoveRecallTools returns the tools that do not read memory: those that a model with constrained calls is offered,
+// because memory was searched for it.
+func RemoveRecallTools(tools []model.Tool) []model.Tool {
+	return slices.DeleteFunc(slices.Clone(tools), func(tool model.Tool) bool {
+		return tool.Name == RecallTool || tool.Name == graphTool
+	})
+}
+
 func (a *Agent) runTool(ctx context.Context, c model.Call, own bool) loop.Result {
 	service, err := subjects.ToolRequestService.With(append([]string{c.Name}, a.Path...)...)
 	if err != nil {
