@@ -11,8 +11,8 @@ import (
 	"strings"
 	"sync"
 
-	"conclave/pkg/actor"
 	"conclave/pkg/attachment"
+	"conclave/pkg/strict"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -277,7 +277,7 @@ func (g *Gateway) readLenient(w http.ResponseWriter, r *http.Request, limit int6
 		return err
 	}
 	if err := json.Unmarshal(data, into); err != nil {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%v", actor.ExplainJSON(err))
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%v", strict.ExplainJSON(err))
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"time"
 
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -203,9 +204,9 @@ func rawMessage[T any](in *inbound) (Msg[T], error) {
 	}
 	if err := decode(in.codec, in.data, &m.Body); err != nil {
 		why := "malformed"
-		var u decodeError
-		if errors.As(err, &u) {
-			why = u.reason
+		var rejected strict.DecodeError
+		if errors.As(err, &rejected) {
+			why = rejected.Reason
 		}
 		return m, errMalformed{subjects.Faultf(subjects.CodeMalformed, "%v", err), why}
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -90,7 +91,7 @@ func (b Bucket[T]) Load(ctx context.Context, out Out, key string) (v Versioned[T
 	case err != nil:
 		return v, err
 	}
-	if err := DecodeStored(data, &v.Value); err != nil {
+	if err := strict.DecodeStored(data, &v.Value); err != nil {
 		return Versioned[T]{}, fmt.Errorf("reading %s in %s: %w", key, b.Name, err)
 	}
 	v.Revision = revision

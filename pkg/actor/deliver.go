@@ -8,6 +8,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/vmihailenco/msgpack/v5"
+
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -63,19 +66,38 @@ func Deliver(ctx context.Context, route Route, subject string, header map[string
 	return "", fault
 }
 
-// FormatJSON returns a body as JSON for display: msgpack is decoded leniently, without a schema, and any other codec
-// returned as it is, as is a body that cannot be decoded. The result need not be valid JSON.
+// FormatJSON returns a body as JSON for display: msgpack is decoded without a schema, and any other codec returned as it
+// is, as is a body that [strict.CheckMsgpack] rejects. The result need not be valid JSON.
 func FormatJSON(spec subjects.Spec, body []byte) string {
 	if spec.Codec != subjects.Msgpack || len(body) == 0 {
 		return string(body)
 	}
-	v, err := decodeAnyMsgpack(body)
-	if err != nil {
+	var v any
+	if strict.CheckMsgpack(body) != nil || msgpack.Unmarshal(body, &v) != nil {
 		return string(body)
 	}
-	b, err := json.Marshal(v)
+	b, err := json.Marshal(showBytes(v))
 	if err != nil {
 		return string(body)
 	}
 	return string(b)
+}
+
+// showBytes replaces the byte strings in a decoded value that hold JSON by that JSON.
+func showBytes(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for k := range v {
+			v[k] = showBytes(v[k])
+		}
+	case []any:
+		for i := range v {
+			v[i] = showBytes(v[i])
+		}
+	case []byte:
+		if json.Valid(v) {
+			return json.RawMessage(v)
+		}
+	}
+	return v
 }

@@ -117,7 +117,7 @@ func fillFields(v reflect.Value) {
 		v.Set(reflect.New(v.Type().Elem()))
 		fillFields(v.Elem())
 	case reflect.Struct:
-		if v.Type() == timeType {
+		if v.Type() == reflect.TypeFor[time.Time]() {
 			v.Set(reflect.ValueOf(time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)))
 			return
 		}

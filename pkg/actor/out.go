@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"conclave/pkg/strict"
 	"conclave/pkg/telemetry"
 	"conclave/subjects"
 )
@@ -463,7 +464,7 @@ func replyError(r *nats.Msg) error {
 		return nil
 	}
 	f := &subjects.Fault{}
-	if decodeJSON(r.Data, f) != nil || f.Code != code {
+	if strict.DecodeJSON(r.Data, f) != nil || f.Code != code {
 		f = &subjects.Fault{Code: code, Text: r.Header.Get(subjects.HeaderErrText)}
 	}
 	return ReplyFault(f)

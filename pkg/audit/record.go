@@ -12,6 +12,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -23,7 +24,6 @@ const (
 	maxRecord       = 16 << 10  // bytes of one caller's record
 	maxBatchRecords = 128       // callers' records in one message
 	maxBatchBytes   = 128 << 10 // callers' bytes in one message: with links and framing below the limit of the streams
-	maxDepth        = 8         // of nested msgpack values; a record needs four
 )
 
 // Decoded is one record of a message and the SHA-256 of its encoding.
@@ -84,7 +84,7 @@ func DecodeBatch(data []byte) ([]Decoded, error) {
 	if len(data) > MaxMessage {
 		return nil, fmt.Errorf("decode audit batch: %d bytes, at most %d", len(data), MaxMessage)
 	}
-	if err := checkMsgpack(data); err != nil {
+	if err := strict.CheckMsgpack(data); err != nil {
 		return nil, fmt.Errorf("decode audit batch: %w", err)
 	}
 	dec := msgpack.NewDecoder(bytes.NewReader(data))
@@ -117,17 +117,11 @@ func DecodeBatch(data []byte) ([]Decoded, error) {
 	return out, nil
 }
 
-// decodeRecord decodes one record. It rejects unknown fields, trailing bytes, and times outside the years 1 to 9999,
+// decodeRecord decodes one record. It rejects what [strict.DecodeMsgpack] rejects, and times outside the years 1 to 9999,
 // which JSON cannot represent. Other deviations from the canonical encoding are for the caller to find.
 func decodeRecord(raw []byte) (subjects.AuditRecord, error) {
 	var rec subjects.AuditRecord
-	if err := checkMsgpack(raw); err != nil {
-		return rec, err
-	}
-	dec := msgpack.NewDecoder(bytes.NewReader(raw))
-	dec.SetCustomStructTag("json")
-	dec.DisallowUnknownFields(true)
-	if err := dec.Decode(&rec); err != nil {
+	if err := strict.DecodeMsgpack(raw, &rec); err != nil {
 		return rec, err
 	}
 	rec.Time = rec.Time.UTC()
@@ -203,103 +197,6 @@ func (b *batchEncoder) message() ([]byte, error) {
 		return nil, fmt.Errorf("encode audit batch: %d bytes, at most %d", len(msg), MaxMessage)
 	}
 	return msg, nil
-}
-
-var errMalformed = errors.New("malformed msgpack value")
-
-// checkMsgpack rejects b unless it is exactly one msgpack value whose lengths fit into b. The decoder allocates the
-// length that an array claims before it reads an element, so a claim of four billion elements must be rejected first.
-func checkMsgpack(b []byte) error {
-	rest, err := skipValue(b, maxDepth)
-	if err != nil {
-		return err
-	}
-	if len(rest) > 0 {
-		return fmt.Errorf("%d bytes after the value", len(rest))
-	}
-	return nil
-}
-
-// skipValue returns the bytes after the first value of b. It rejects an empty b, a value that is cut off or of an
-// unknown type, and values nested deeper than depth.
-func skipValue(b []byte, depth int) ([]byte, error) {
-	if len(b) == 0 || depth == 0 {
-		return nil, errMalformed
-	}
-	size, items, rest, err := parseHeader(b[0], b[1:])
-	if err != nil || size > len(rest) || items > len(rest) {
-		return nil, errMalformed
-	}
-	rest = rest[size:]
-	for range items {
-		if rest, err = skipValue(rest, depth-1); err != nil {
-			return nil, err
-		}
-	}
-	return rest, nil
-}
-
-// parseHeader parses the type byte c of a msgpack value and the length field in b after it. It returns the bytes of the
-// value's own content, the number of values inside it (two per pair of a map), and the bytes after the header. It
-// rejects an unknown type and a length larger than the rest of b.
-func parseHeader(c byte, b []byte) (size, items int, rest []byte, err error) {
-	switch {
-	case c <= 0x7f, c >= 0xe0: // small integers
-		return 0, 0, b, nil
-	case c <= 0x8f: // small map
-		return 0, 2 * int(c&0x0f), b, nil
-	case c <= 0x9f: // small array
-		return 0, int(c & 0x0f), b, nil
-	case c <= 0xbf: // short string
-		return int(c & 0x1f), 0, b, nil
-	}
-	h := headers[c-0xc0]
-	if !h.valid || len(b) < h.width {
-		return 0, 0, nil, errMalformed
-	}
-	claim := uint64(0)
-	for _, x := range b[:h.width] {
-		claim = claim<<8 | uint64(x)
-	}
-	rest = b[h.width:]
-	if claim > uint64(len(rest)) {
-		return 0, 0, nil, errMalformed
-	}
-	return h.size + h.perByte*int(claim), h.perItem * int(claim), rest, nil
-}
-
-// header describes the msgpack values of one type byte from 0xc0 to 0xdf.
-type header struct {
-	valid   bool
-	size    int // fixed bytes of content
-	width   int // bytes of the length field, whose value is the claimed length
-	perByte int // bytes of content per unit of the claimed length
-	perItem int // values inside per unit of the claimed length
-}
-
-var headers = [0xe0 - 0xc0]header{
-	0x00: {valid: true}, 0x02: {valid: true}, 0x03: {valid: true}, // nil, false, true
-	// bytes
-	0x04: {valid: true, width: 1, perByte: 1}, 0x05: {valid: true, width: 2, perByte: 1},
-	0x06: {valid: true, width: 4, perByte: 1},
-	// extensions
-	0x07: {valid: true, width: 1, perByte: 1, size: 1}, 0x08: {valid: true, width: 2, perByte: 1, size: 1},
-	0x09: {valid: true, width: 4, perByte: 1, size: 1},
-	0x0a: {valid: true, size: 4}, 0x0b: {valid: true, size: 8}, // floats
-	// unsigned integers
-	0x0c: {valid: true, size: 1}, 0x0d: {valid: true, size: 2}, 0x0e: {valid: true, size: 4},
-	0x0f: {valid: true, size: 8},
-	// integers
-	0x10: {valid: true, size: 1}, 0x11: {valid: true, size: 2}, 0x12: {valid: true, size: 4},
-	0x13: {valid: true, size: 8},
-	// fixed extensions
-	0x14: {valid: true, size: 2}, 0x15: {valid: true, size: 3}, 0x16: {valid: true, size: 5},
-	0x17: {valid: true, size: 9}, 0x18: {valid: true, size: 17},
-	// strings
-	0x19: {valid: true, width: 1, perByte: 1}, 0x1a: {valid: true, width: 2, perByte: 1},
-	0x1b: {valid: true, width: 4, perByte: 1},
-	0x1c: {valid: true, width: 2, perItem: 1}, 0x1d: {valid: true, width: 4, perItem: 1}, // arrays
-	0x1e: {valid: true, width: 2, perItem: 2}, 0x1f: {valid: true, width: 4, perItem: 2}, // maps
 }
 
 // checkRecord rejects a record that a caller with account may not append: a phase other than before and after, no id,

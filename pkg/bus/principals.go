@@ -1,7 +1,6 @@
 package bus
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +16,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"conclave/pkg/file"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -47,12 +47,7 @@ func (h Home) ReadPrincipals() ([]subjects.Principal, error) {
 		return nil, fmt.Errorf("reading the run-time principals: %w", err)
 	}
 	var f principalFile
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	err = d.Decode(&f)
-	if err == nil && d.More() {
-		err = errors.New("text after its end")
-	}
+	err = strict.DecodeJSON(b, &f)
 	if err == nil && f.Version != principalFileVersion {
 		err = fmt.Errorf("its version is %d, this build reads %d", f.Version, principalFileVersion)
 	}

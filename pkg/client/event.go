@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -31,7 +32,7 @@ type Event struct {
 
 // Decode decodes the body into v, also one that an earlier build stored under former field names. It reports false when
 // the body does not fit v.
-func (e Event) Decode(v any) bool { return actor.DecodeStored(e.Body, v) == nil }
+func (e Event) Decode(v any) bool { return strict.DecodeStored(e.Body, v) == nil }
 
 // DecodeAs decodes an event of a topic. words are the tokens of the topic's wildcards in the subject. It reports false
 // for an event of another topic, and for a body that does not fit.

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/strict"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -91,7 +92,7 @@ func (c *Client) readConversation(ctx context.Context, bucket, id string) (conv 
 // decodeConversation decodes the stored conversation of a session; the error wraps [ErrUnreadable]. A deleted one is no
 // error.
 func decodeConversation(id string, data []byte) (conv subjects.Conversation, err error) {
-	if err := actor.DecodeStored(data, &conv); err != nil {
+	if err := strict.DecodeStored(data, &conv); err != nil {
 		return subjects.Conversation{}, fmt.Errorf("session %s: %w: %w", id, ErrUnreadable, err)
 	}
 	conv.SessionID = id

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"conclave/pkg/strict"
 )
 
 // Limits of a grammar. Model servers turn the JSON schema of a reply into a grammar in which each bound of a length is
@@ -23,21 +25,23 @@ const (
 const anyObject = `{"type":"object"}`
 
 // anyValue is the schema of every value: converters reject one without a type.
-var anyValue = Value{Type: Object, Members: []Member{{Name: "type", Value: Value{Type: Array, Items: []Value{
-	{Type: String, Text: "string"},
-	{Type: String, Text: "number"},
-	{Type: String, Text: "boolean"},
-	{Type: String, Text: "object"},
-	{Type: String, Text: "array"},
-	{Type: String, Text: "null"},
-}}}}}
+var anyValue = strict.Value{Type: strict.Object, Members: []strict.Member{{
+	Name: "type", Value: strict.Value{Type: strict.Array, Items: []strict.Value{
+		{Type: strict.String, Text: "string"},
+		{Type: strict.String, Text: "number"},
+		{Type: strict.String, Text: "boolean"},
+		{Type: strict.String, Text: "object"},
+		{Type: strict.String, Text: "array"},
+		{Type: strict.String, Text: "null"},
+	}},
+}}}
 
 // ForGrammar returns the part of a schema that every model server can turn into a grammar: which members and values
 // there are, and bounds of a size that grammars can hold. What it leaves out, patterns and formats among it, is
 // accepted by the grammar, so that a reply must be checked against the whole schema. The order of members is kept. A
 // schema that is invalid or too large becomes that of any object.
 func ForGrammar(raw []byte) []byte {
-	v, err := Parse(raw)
+	v, err := strict.Parse(raw)
 	if err != nil || !isShaped(&v) {
 		return []byte(anyObject)
 	}
@@ -46,7 +50,7 @@ func ForGrammar(raw []byte) []byte {
 	if g.bytes > maxGrammarBytes {
 		return []byte(anyObject)
 	}
-	return out.appendJSON(nil)
+	return appendJSON(nil, &out)
 }
 
 // grammar counts what the grammar of a schema holds.
@@ -57,16 +61,16 @@ type grammar struct {
 
 // reduce returns the part of a schema that a grammar can hold. most is the largest repetition that may stand here, path
 // the length of the rule's name, depth how many levels may follow.
-func (g *grammar) reduce(v *Value, most, path, depth int) Value {
+func (g *grammar) reduce(v *strict.Value, most, path, depth int) strict.Value {
 	g.bytes += ruleBytes + 4*path
 	if depth == 0 || !isShaped(v) {
 		return anyValue
 	}
 	lengths, _ := g.keepBounds(v, "minLength", "maxLength", most)
 	counts, inside := g.keepBounds(v, "minItems", "maxItems", most)
-	reduce := func(v *Value, name string) Value { return g.reduce(v, inside, path+len(name)+1, depth-1) }
+	reduce := func(v *strict.Value, name string) strict.Value { return g.reduce(v, inside, path+len(name)+1, depth-1) }
 	bounds := append(lengths, counts...)
-	var kept []Member
+	var kept []strict.Member
 	for _, m := range v.Members {
 		switch m.Name {
 		case "description", "title", "required":
@@ -75,41 +79,41 @@ func (g *grammar) reduce(v *Value, most, path, depth int) Value {
 				continue
 			}
 		case "enum", "const":
-			if m.Name == "enum" && (m.Value.Type != Array || len(m.Value.Items) == 0) {
+			if m.Name == "enum" && (m.Value.Type != strict.Array || len(m.Value.Items) == 0) {
 				continue
 			}
-			g.bytes += 2 * len(m.Value.appendJSON(nil))
+			g.bytes += 2 * len(appendJSON(nil, &m.Value))
 		case "properties", "$defs", "definitions":
 			members := slices.Clone(m.Value.Members)
 			for i := range members {
 				members[i].Value = reduce(&members[i].Value, members[i].Name)
 			}
-			m.Value = Value{Type: Object, Members: members}
+			m.Value = strict.Value{Type: strict.Object, Members: members}
 		case "items":
 			m.Value = reduce(&m.Value, "item")
 		case "additionalProperties":
 			if v.Member("patternProperties") != nil {
 				continue
 			}
-			if m.Value.Type != Boolean {
+			if m.Value.Type != strict.Boolean {
 				m.Value = reduce(&m.Value, "value")
 			}
 		case "anyOf", "oneOf":
 			// Beside members these are conditions on them, which no grammar holds.
-			if v.Member("properties") != nil || m.Value.Type != Array || len(m.Value.Items) == 0 {
+			if v.Member("properties") != nil || m.Value.Type != strict.Array || len(m.Value.Items) == 0 {
 				continue
 			}
 			items := slices.Clone(m.Value.Items)
 			for i := range items {
 				items[i] = reduce(&items[i], "alternative")
 			}
-			m.Value = Value{Type: Array, Items: items}
+			m.Value = strict.Value{Type: strict.Array, Items: items}
 		case "$ref":
 			if !strings.HasPrefix(m.Value.Text, "#/$defs/") && !strings.HasPrefix(m.Value.Text, "#/definitions/") {
 				return anyValue
 			}
 		case "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum":
-			if _, short := m.Value.shortFloat(); m.Value.Type != Integer || !short {
+			if _, short := shortFloat(&m.Value); m.Value.Type != strict.Integer || !short {
 				continue
 			}
 		default:
@@ -119,22 +123,22 @@ func (g *grammar) reduce(v *Value, most, path, depth int) Value {
 		}
 		kept = append(kept, m)
 	}
-	return Value{Type: Object, Members: kept}
+	return strict.Value{Type: strict.Object, Members: kept}
 }
 
 // isShaped reports whether a schema says which values there are; converters reject others.
-func isShaped(v *Value) bool {
-	return v.Type == Object && slices.ContainsFunc(v.Members, func(m Member) bool {
+func isShaped(v *strict.Value) bool {
+	return v.Type == strict.Object && slices.ContainsFunc(v.Members, func(m strict.Member) bool {
 		switch m.Name {
 		case "type":
 			_, err := readTypes(&m.Value)
 			return err == nil
 		case "enum", "anyOf", "oneOf":
-			return m.Value.Type == Array && len(m.Value.Items) > 0
+			return m.Value.Type == strict.Array && len(m.Value.Items) > 0
 		case "const", "$ref":
 			return true
 		case "properties", "items":
-			return m.Value.Type == Object
+			return m.Value.Type == strict.Object
 		}
 		return false
 	})
@@ -142,7 +146,7 @@ func isShaped(v *Value) bool {
 
 // keepBounds returns those of the two bounds of a length that a grammar can hold, and the largest repetition that may
 // stand inside of what they repeat. An upper bound below the lower one is left out.
-func (g *grammar) keepBounds(v *Value, low, high string, most int) (kept []string, inside int) {
+func (g *grammar) keepBounds(v *strict.Value, low, high string, most int) (kept []string, inside int) {
 	lowest := 0
 	for _, name := range []string{low, high} {
 		bound := v.Member(name)
@@ -150,7 +154,7 @@ func (g *grammar) keepBounds(v *Value, low, high string, most int) (kept []strin
 			continue
 		}
 		n, err := strconv.Atoi(bound.Text)
-		if err != nil || bound.Type != Integer || n < lowest || n > most ||
+		if err != nil || bound.Type != strict.Integer || n < lowest || n > most ||
 			g.repetitions+n > maxRepetitions {
 			continue
 		}
@@ -162,31 +166,31 @@ func (g *grammar) keepBounds(v *Value, low, high string, most int) (kept []strin
 }
 
 // appendJSON appends a value as JSON, without white space.
-func (v *Value) appendJSON(out []byte) []byte {
+func appendJSON(out []byte, v *strict.Value) []byte {
 	appendString := func(s string) {
 		encoded, _ := json.Marshal(s)
 		out = append(out, encoded...)
 	}
 	switch v.Type {
-	case String:
+	case strict.String:
 		appendString(v.Text)
-	case Array:
+	case strict.Array:
 		out = append(out, '[')
 		for i := range v.Items {
 			if i > 0 {
 				out = append(out, ',')
 			}
-			out = v.Items[i].appendJSON(out)
+			out = appendJSON(out, &v.Items[i])
 		}
 		out = append(out, ']')
-	case Object:
+	case strict.Object:
 		out = append(out, '{')
 		for i := range v.Members {
 			if i > 0 {
 				out = append(out, ',')
 			}
 			appendString(v.Members[i].Name)
-			out = v.Members[i].Value.appendJSON(append(out, ':'))
+			out = appendJSON(append(out, ':'), &v.Members[i].Value)
 		}
 		out = append(out, '}')
 	default:

@@ -5,7 +5,7 @@
 //   - rejects a schema with a keyword it does not understand, and never loads a reference;
 //   - limits the size of a schema, the cost of a pattern and the work of one check, so that no pair of schema and
 //     arguments keeps it busy or overflows the stack;
-//   - compares numbers without rounding, and rejects JSON that readers understand differently (see [Parse]);
+//   - compares numbers without rounding, and rejects JSON that readers understand differently (see [strict.Parse]);
 //   - rejects an argument whose name differs from a declared one only in case.
 //
 // Where the general library and this package understand the same schema, tests hold them to the same answer.
@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"strings"
 
+	"conclave/pkg/strict"
 	"conclave/pkg/text"
 )
 
@@ -34,8 +35,8 @@ const (
 // Schema is a compiled JSON Schema or subschema. It must not be changed. The exported fields are what a caller needs to
 // convert a value to the form that the schema asks for; a nil subschema accepts every value.
 type Schema struct {
-	Types                Types // 0 = every type
-	Enum                 []Value
+	Types                strict.Types // 0 = every type
+	Enum                 []strict.Value
 	Required             []string
 	PropertyNames        []string // of Properties, in the order of the document
 	Properties           map[string]*Schema
@@ -46,7 +47,7 @@ type Schema struct {
 	rejectAll        bool // the schema false
 	hasEnum          bool
 	minimum, maximum *bound
-	multipleOf       *Value
+	multipleOf       *strict.Value
 	length           lengthRange // of a string, in code points
 	pattern          *pattern
 	prefixItems      []*Schema
@@ -64,7 +65,7 @@ func (s *Schema) RejectsAll() bool { return s != nil && s.rejectAll }
 
 // bound is the least or the greatest number that is valid.
 type bound struct {
-	number    *Value
+	number    *strict.Value
 	exclusive bool
 }
 
@@ -93,30 +94,30 @@ var annotations = []string{
 	"deprecated", "description", "example", "examples", "format", "readOnly", "title", "writeOnly",
 }
 
-// Compile reads a schema: an object or a boolean. It rejects documents that [Parse] rejects, schemas beyond the limits,
-// references that leave the document, and every keyword that it does not understand: a keyword that is skipped is a
-// rule that is not enforced. Keywords that begin with "x-" are annotations.
+// Compile reads a schema: an object or a boolean. It rejects documents that [strict.Parse] rejects, schemas beyond the
+// limits, references that leave the document, and every keyword that it does not understand: a keyword that is skipped
+// is a rule that is not enforced. Keywords that begin with "x-" are annotations.
 func Compile(raw []byte) (*Schema, error) {
 	if len(raw) > maxSchemaBytes {
 		return nil, fmt.Errorf("schema of %d bytes; at most %d are allowed", len(raw), maxSchemaBytes)
 	}
-	root, err := Parse(raw)
+	root, err := strict.Parse(raw)
 	if err != nil {
 		return nil, err
 	}
-	c := compiler{root: &root, compiled: map[*Value]*Schema{}}
+	c := compiler{root: &root, compiled: map[*strict.Value]*Schema{}}
 	return c.compile(&root)
 }
 
 type compiler struct {
-	root     *Value
-	compiled map[*Value]*Schema // includes schemas under way, because a schema may refer to itself
+	root     *strict.Value
+	compiled map[*strict.Value]*Schema // includes schemas under way, because a schema may refer to itself
 }
 
 // compile compiles the schema at v, once for each v. It rejects values other than objects and booleans, unsupported
 // keywords, and more than maxSubschemas schemas. A schema that is under way, because it refers to itself, is returned
 // unfinished.
-func (c *compiler) compile(v *Value) (*Schema, error) {
+func (c *compiler) compile(v *strict.Value) (*Schema, error) {
 	if s := c.compiled[v]; s != nil {
 		return s, nil
 	}
@@ -125,11 +126,11 @@ func (c *compiler) compile(v *Value) (*Schema, error) {
 	}
 	s := &Schema{}
 	c.compiled[v] = s
-	if v.Type == Boolean {
+	if v.Type == strict.Boolean {
 		s.rejectAll = v.Text == "false"
 		return s, nil
 	}
-	if v.Type != Object {
+	if v.Type != strict.Object {
 		return nil, errors.New("a subschema is neither an object nor a boolean")
 	}
 	for i := range v.Members {
@@ -150,22 +151,22 @@ func (c *compiler) compile(v *Value) (*Schema, error) {
 
 // readAssertion reads a keyword that holds no subschema into s. known is false for other keywords. It rejects a value
 // that the keyword does not allow.
-func (s *Schema) readAssertion(keyword string, v *Value) (known bool, err error) {
+func (s *Schema) readAssertion(keyword string, v *strict.Value) (known bool, err error) {
 	switch keyword {
 	case "type":
 		s.Types, err = readTypes(v)
 	case "enum":
-		if err = requireType(keyword, v, Array); err == nil {
+		if err = requireType(keyword, v, strict.Array); err == nil {
 			s.restrictEnum(v.Items)
 		}
 	case "const":
-		s.restrictEnum([]Value{*v})
+		s.restrictEnum([]strict.Value{*v})
 	case "minimum", "exclusiveMinimum":
 		s.minimum, err = narrowBound(s.minimum, keyword, v, 1)
 	case "maximum", "exclusiveMaximum":
 		s.maximum, err = narrowBound(s.maximum, keyword, v, -1)
 	case "multipleOf":
-		if s.multipleOf = v; !v.isNumber() || v.rat().Sign() <= 0 {
+		if s.multipleOf = v; !isNumber(v) || v.Rat().Sign() <= 0 {
 			err = errors.New("multipleOf is not a number above 0")
 		}
 	case "minLength", "maxLength":
@@ -175,15 +176,15 @@ func (s *Schema) readAssertion(keyword string, v *Value) (known bool, err error)
 	case "minProperties", "maxProperties":
 		err = s.memberCount.read(keyword, v)
 	case "pattern":
-		if err = requireType(keyword, v, String); err == nil {
+		if err = requireType(keyword, v, strict.String); err == nil {
 			s.pattern, err = compilePattern(v.Text)
 		}
 	case "uniqueItems":
 		s.uniqueItems = v.Text == "true"
-		err = requireType(keyword, v, Boolean)
+		err = requireType(keyword, v, strict.Boolean)
 	case "required":
 		names, ok := v.Strings()
-		if s.Required = names; !ok || v.Type != Array {
+		if s.Required = names; !ok || v.Type != strict.Array {
 			err = errors.New("required is not an array of strings")
 		}
 	default:
@@ -195,7 +196,7 @@ func (s *Schema) readAssertion(keyword string, v *Value) (known bool, err error)
 // compileApplicator compiles a keyword that holds subschemas or a reference into s. in is the schema object that holds
 // the keyword. known is false for other keywords. It rejects $id in a subschema, and ignores additionalItems unless
 // items is a list.
-func (c *compiler) compileApplicator(s *Schema, keyword string, v, in *Value) (known bool, err error) {
+func (c *compiler) compileApplicator(s *Schema, keyword string, v, in *strict.Value) (known bool, err error) {
 	switch keyword {
 	case "properties":
 		err = c.compileProperties(s, v)
@@ -206,7 +207,7 @@ func (c *compiler) compileApplicator(s *Schema, keyword string, v, in *Value) (k
 	case "propertyNames":
 		s.propertyNames, err = c.compile(v)
 	case "items":
-		if v.Type == Array { // before draft 2020-12
+		if v.Type == strict.Array { // before draft 2020-12
 			s.prefixItems, err = c.compileList(keyword, v)
 		} else {
 			s.Items, err = c.compile(v)
@@ -214,7 +215,7 @@ func (c *compiler) compileApplicator(s *Schema, keyword string, v, in *Value) (k
 	case "prefixItems":
 		s.prefixItems, err = c.compileList(keyword, v)
 	case "additionalItems":
-		if items := in.Member("items"); items != nil && items.Type == Array {
+		if items := in.Member("items"); items != nil && items.Type == strict.Array {
 			s.Items, err = c.compile(v)
 		}
 	case "allOf":
@@ -228,7 +229,7 @@ func (c *compiler) compileApplicator(s *Schema, keyword string, v, in *Value) (k
 	case "$ref":
 		s.ref, err = c.compileReference(v)
 	case "$id":
-		if v.Type != String || in != c.root { // an inner $id would change the base of references
+		if v.Type != strict.String || in != c.root { // an inner $id would change the base of references
 			err = errors.New("$id in a subschema")
 		}
 	default:
@@ -238,34 +239,28 @@ func (c *compiler) compileApplicator(s *Schema, keyword string, v, in *Value) (k
 }
 
 // readTypes reads the value of the keyword type: a name or a list of names. It rejects an empty list and unknown names.
-func readTypes(v *Value) (types Types, err error) {
+func readTypes(v *strict.Value) (types strict.Types, err error) {
 	names, ok := v.Strings()
 	if !ok || len(names) == 0 {
 		return 0, errors.New("type is neither a name nor a list of names")
 	}
 	for _, name := range names {
-		i := slices.IndexFunc(typeNames, func(n struct {
-			name  string
-			types Types
-		},
-		) bool {
-			return n.name == name
-		})
-		if i < 0 {
+		named := strict.TypesNamed(name)
+		if named == 0 {
 			return 0, fmt.Errorf("unknown type %q", text.OneLine(name, 40))
 		}
-		types |= typeNames[i].types
+		types |= named
 	}
 	return types, nil
 }
 
 // restrictEnum allows only values that are in the list, and in the one of an earlier enum or const. An empty list
 // allows nothing.
-func (s *Schema) restrictEnum(values []Value) {
+func (s *Schema) restrictEnum(values []strict.Value) {
 	if s.hasEnum {
 		c := checker{budget: maxWork}
-		values = slices.DeleteFunc(slices.Clone(s.Enum), func(a Value) bool {
-			return !slices.ContainsFunc(values, func(b Value) bool { return c.isEqual(&a, &b) })
+		values = slices.DeleteFunc(slices.Clone(s.Enum), func(a strict.Value) bool {
+			return !slices.ContainsFunc(values, func(b strict.Value) bool { return c.isEqual(&a, &b) })
 		})
 	}
 	s.Enum, s.hasEnum = values, true
@@ -274,8 +269,8 @@ func (s *Schema) restrictEnum(values []Value) {
 // narrowBound reads minimum, maximum and their exclusive forms. Of v and the earlier bound old, nil when there is none,
 // it keeps the narrower one. direction is 1 for a lower bound and -1 for an upper one. It rejects a v that is no
 // number.
-func narrowBound(old *bound, keyword string, v *Value, direction int) (*bound, error) {
-	if !v.isNumber() {
+func narrowBound(old *bound, keyword string, v *strict.Value, direction int) (*bound, error) {
+	if !isNumber(v) {
 		return nil, fmt.Errorf("%s is not a number", keyword)
 	}
 	b := &bound{v, strings.HasPrefix(keyword, "exclusive")}
@@ -289,11 +284,11 @@ func narrowBound(old *bound, keyword string, v *Value, direction int) (*bound, e
 
 // read sets the lower end of the range for a keyword that begins with min, otherwise the upper one. It accepts whole
 // numbers from 0 to 999,999,999.
-func (r *lengthRange) read(keyword string, v *Value) error {
-	if v.Type != Integer {
+func (r *lengthRange) read(keyword string, v *strict.Value) error {
+	if v.Type != strict.Integer {
 		return fmt.Errorf("%s is not a whole number", keyword)
 	}
-	n, err := strconv.Atoi(v.rat().Num().String())
+	n, err := strconv.Atoi(v.Rat().Num().String())
 	switch {
 	case err != nil || n < 0 || n > 999_999_999:
 		return fmt.Errorf("%s is not between 0 and 999999999", keyword)
@@ -305,7 +300,7 @@ func (r *lengthRange) read(keyword string, v *Value) error {
 	return nil
 }
 
-func requireType(keyword string, v *Value, t Types) error {
+func requireType(keyword string, v *strict.Value, t strict.Types) error {
 	if v.Type != t {
 		return fmt.Errorf("%s is not of type %s", keyword, t)
 	}
@@ -313,8 +308,8 @@ func requireType(keyword string, v *Value, t Types) error {
 }
 
 // compileList compiles a list of schemas. It rejects an empty list.
-func (c *compiler) compileList(keyword string, v *Value) (out []*Schema, err error) {
-	if v.Type != Array || len(v.Items) == 0 {
+func (c *compiler) compileList(keyword string, v *strict.Value) (out []*Schema, err error) {
+	if v.Type != strict.Array || len(v.Items) == 0 {
 		return nil, fmt.Errorf("%s is not a list of schemas", keyword)
 	}
 	for i := range v.Items {
@@ -329,7 +324,7 @@ func (c *compiler) compileList(keyword string, v *Value) (out []*Schema, err err
 
 // compileProperties compiles the keyword properties into s and keeps the order of the names. It rejects anything but an
 // object.
-func (c *compiler) compileProperties(s *Schema, v *Value) error {
+func (c *compiler) compileProperties(s *Schema, v *strict.Value) error {
 	s.Properties = make(map[string]*Schema, len(v.Members))
 	for i := range v.Members {
 		m := &v.Members[i]
@@ -340,12 +335,12 @@ func (c *compiler) compileProperties(s *Schema, v *Value) error {
 		s.PropertyNames = append(s.PropertyNames, m.Name)
 		s.Properties[m.Name] = inner
 	}
-	return requireType("properties", v, Object)
+	return requireType("properties", v, strict.Object)
 }
 
 // compilePatternProperties compiles the keyword patternProperties into s. It rejects anything but an object, and names
 // that [compilePattern] rejects.
-func (c *compiler) compilePatternProperties(s *Schema, v *Value) error {
+func (c *compiler) compilePatternProperties(s *Schema, v *strict.Value) error {
 	for i := range v.Members {
 		m := &v.Members[i]
 		inner, err := c.compile(&m.Value)
@@ -358,14 +353,14 @@ func (c *compiler) compilePatternProperties(s *Schema, v *Value) error {
 		}
 		s.patterns = append(s.patterns, patternProperty{p, inner})
 	}
-	return requireType("patternProperties", v, Object)
+	return requireType("patternProperties", v, strict.Object)
 }
 
 // compileReference compiles the schema that a $ref points to. It rejects references that are not a JSON pointer into
 // the document itself, percent escapes, and pointers to nothing; nothing is ever loaded. A schema may refer to itself.
-func (c *compiler) compileReference(v *Value) (*Schema, error) {
+func (c *compiler) compileReference(v *strict.Value) (*Schema, error) {
 	path, local := strings.CutPrefix(v.Text, "#")
-	if v.Type != String || !local || path != "" && path[0] != '/' || strings.Contains(path, "%") {
+	if v.Type != strict.String || !local || path != "" && path[0] != '/' || strings.Contains(path, "%") {
 		return nil, fmt.Errorf("reference %q does not point into the schema itself", text.OneLine(v.Text, 40))
 	}
 	target := c.root
@@ -376,9 +371,9 @@ func (c *compiler) compileReference(v *Value) (*Schema, error) {
 		token = strings.NewReplacer("~1", "/", "~0", "~").Replace(token)
 		n, err := strconv.Atoi(token)
 		switch {
-		case target.Type == Object:
+		case target.Type == strict.Object:
 			target = target.Member(token)
-		case target.Type == Array && err == nil && n >= 0 && n < len(target.Items):
+		case target.Type == strict.Array && err == nil && n >= 0 && n < len(target.Items):
 			target = &target.Items[n]
 		default:
 			target = nil

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"conclave/pkg/strict"
 	"conclave/pkg/text"
 )
 
@@ -57,9 +58,9 @@ var (
 	errBudget = &Error{Reason: "takes too many steps to check"}
 )
 
-// ValidateJSON parses raw and validates it. The error is one of [Parse] or of [Schema.Validate].
+// ValidateJSON parses raw and validates it. The error is one of [strict.Parse] or of [Schema.Validate].
 func (s *Schema) ValidateJSON(raw []byte) error {
-	v, err := Parse(raw)
+	v, err := strict.Parse(raw)
 	if err != nil {
 		return err
 	}
@@ -68,7 +69,7 @@ func (s *Schema) ValidateJSON(raw []byte) error {
 
 // Validate returns nil when v is valid, [ErrTooComplex] when the check exceeds its budget, and otherwise an [*Error]
 // with the first violation. A nil s accepts every value.
-func (s *Schema) Validate(v *Value) error {
+func (s *Schema) Validate(v *strict.Value) error {
 	c := checker{budget: maxWork}
 	e := c.check(s, v, 0)
 	switch {
@@ -97,7 +98,7 @@ func (c *checker) charge(n int) bool {
 
 // fail returns the error for v, never nil: errBudget over budget and errTrial inside a trial, which must not be
 // changed. got is the type or length found; nil v leaves the value out of the error.
-func (c *checker) fail(v *Value, got, format string, a ...any) *Error {
+func (c *checker) fail(v *strict.Value, got, format string, a ...any) *Error {
 	switch {
 	case c.exhausted:
 		return errBudget
@@ -106,7 +107,7 @@ func (c *checker) fail(v *Value, got, format string, a ...any) *Error {
 	}
 	e := &Error{Reason: fmt.Sprintf(format, a...), Got: got}
 	if v != nil {
-		e.Value = v.quote(80)
+		e.Value = quote(v, 80)
 	}
 	return e
 }
@@ -125,8 +126,8 @@ func (c *checker) within(segment string, e *Error) *Error {
 }
 
 // quote returns the value as it is written, on one line of at most limit bytes.
-func (v *Value) quote(limit int) string {
-	if v.Type == String {
+func quote(v *strict.Value, limit int) string {
+	if v.Type == strict.String {
 		return strconv.Quote(text.OneLine(v.Text, limit))
 	}
 	return text.OneLine(v.Text, limit)
@@ -134,7 +135,7 @@ func (v *Value) quote(limit int) string {
 
 // matches reports whether v is valid for s, without an error text. It is false over budget; the caller must check
 // c.exhausted where a mismatch accepts the value.
-func (c *checker) matches(s *Schema, v *Value, depth int) bool {
+func (c *checker) matches(s *Schema, v *strict.Value, depth int) bool {
 	c.trials++
 	e := c.check(s, v, depth)
 	c.trials--
@@ -143,7 +144,7 @@ func (c *checker) matches(s *Schema, v *Value, depth int) bool {
 
 // check returns nil when v is valid for s, otherwise the first violation, or errBudget over budget or maxDepth. depth
 // counts the schemas around s. A nil s accepts every value.
-func (c *checker) check(s *Schema, v *Value, depth int) *Error {
+func (c *checker) check(s *Schema, v *strict.Value, depth int) *Error {
 	if s == nil {
 		return nil
 	}
@@ -168,20 +169,20 @@ func (c *checker) check(s *Schema, v *Value, depth int) *Error {
 		return e
 	}
 	switch v.Type {
-	case String:
+	case strict.String:
 		return c.checkString(s, v)
-	case Integer, Number:
+	case strict.Integer, strict.Number:
 		return c.checkNumber(s, v)
-	case Array:
+	case strict.Array:
 		return c.checkArray(s, v, depth)
-	case Object:
+	case strict.Object:
 		return c.checkObject(s, v, depth)
 	}
 	return nil
 }
 
 // checkEnum rejects a value that equals none of enum. The error lists at most 20 of the allowed values.
-func (c *checker) checkEnum(enum []Value, v *Value) *Error {
+func (c *checker) checkEnum(enum []strict.Value, v *strict.Value) *Error {
 	for i := range enum {
 		if c.isEqual(&enum[i], v) {
 			return nil
@@ -193,8 +194,8 @@ func (c *checker) checkEnum(enum []Value, v *Value) *Error {
 	var quoted, allowed []string
 	for i := range enum[:min(len(enum), 20)] {
 		e := &enum[i]
-		quoted = append(quoted, e.quote(60))
-		if e.Type&(Array|Object) == 0 {
+		quoted = append(quoted, quote(e, 60))
+		if e.Type&(strict.Array|strict.Object) == 0 {
 			allowed = append(allowed, text.OneLine(e.Text, 60))
 		}
 	}
@@ -205,7 +206,7 @@ func (c *checker) checkEnum(enum []Value, v *Value) *Error {
 
 // checkCombined checks the subschemas that apply to v itself: $ref, allOf, anyOf, oneOf and not. A trial that exceeds
 // the budget rejects the value.
-func (c *checker) checkCombined(s *Schema, v *Value, depth int) *Error {
+func (c *checker) checkCombined(s *Schema, v *strict.Value, depth int) *Error {
 	if s.ref != nil {
 		if e := c.check(s.ref, v, depth+1); e != nil {
 			return e
@@ -245,7 +246,7 @@ func (c *checker) checkCombined(s *Schema, v *Value, depth int) *Error {
 
 // describeTypes returns the types of the forms in parentheses after a space, "" when one of them has no type.
 func describeTypes(forms []*Schema) string {
-	var types Types
+	var types strict.Types
 	for _, f := range forms {
 		if types |= f.Types; f.Types == 0 {
 			return ""
@@ -255,7 +256,7 @@ func describeTypes(forms []*Schema) string {
 }
 
 // checkString checks the length in code points and the pattern of a string.
-func (c *checker) checkString(s *Schema, v *Value) *Error {
+func (c *checker) checkString(s *Schema, v *strict.Value) *Error {
 	if (s.length != lengthRange{}) {
 		if !c.charge(len(v.Text) / 256) {
 			return errBudget
@@ -287,8 +288,8 @@ func (c *checker) checkLength(r lengthRange, n int, unit string) *Error {
 }
 
 // checkNumber checks the bounds and multipleOf of a number, without rounding.
-func (c *checker) checkNumber(s *Schema, v *Value) *Error {
-	if (s.minimum != nil || s.maximum != nil) && !c.charge(v.compareCost()) {
+func (c *checker) checkNumber(s *Schema, v *strict.Value) *Error {
+	if (s.minimum != nil || s.maximum != nil) && !c.charge(compareCost(v)) {
 		return errBudget
 	}
 	if b := s.minimum; b != nil {
@@ -305,7 +306,7 @@ func (c *checker) checkNumber(s *Schema, v *Value) *Error {
 		if !c.charge(32) {
 			return errBudget
 		}
-		if q := v.rat(); !q.Quo(q, m.rat()).IsInt() {
+		if q := v.Rat(); !q.Quo(q, m.Rat()).IsInt() {
 			return c.fail(v, "", "must be a multiple of %s", text.Clip(m.Text, 40))
 		}
 	}
@@ -321,7 +322,7 @@ func (b *bound) describe(inclusive, exclusive string) string {
 
 // checkArray checks the number of elements, each element, and uniqueItems. The path of the error has the index of the
 // element.
-func (c *checker) checkArray(s *Schema, v *Value, depth int) *Error {
+func (c *checker) checkArray(s *Schema, v *strict.Value, depth int) *Error {
 	if e := c.checkLength(s.itemCount, len(v.Items), "elements"); e != nil {
 		return e
 	}
@@ -347,7 +348,7 @@ func (c *checker) checkArray(s *Schema, v *Value, depth int) *Error {
 
 // checkObject checks required members, the number of members, and each member. The path of the error has the member's
 // name.
-func (c *checker) checkObject(s *Schema, v *Value, depth int) *Error {
+func (c *checker) checkObject(s *Schema, v *strict.Value, depth int) *Error {
 	for _, name := range s.Required {
 		if !c.charge(1+len(v.Members)/8) || v.Member(name) == nil {
 			expected := ""
@@ -371,8 +372,8 @@ func (c *checker) checkObject(s *Schema, v *Value, depth int) *Error {
 
 // checkMember checks one member by its name, properties, patternProperties, and additionalProperties if neither names
 // it. It also rejects a member that neither names and whose name differs from a declared one only in case.
-func (c *checker) checkMember(s *Schema, m *Member, depth int) *Error {
-	if s.propertyNames != nil && !c.matches(s.propertyNames, &Value{Type: String, Text: m.Name}, depth) {
+func (c *checker) checkMember(s *Schema, m *strict.Member, depth int) *Error {
+	if s.propertyNames != nil && !c.matches(s.propertyNames, &strict.Value{Type: strict.String, Text: m.Name}, depth) {
 		return c.fail(nil, "", "is not an allowed name")
 	}
 	inner, named := s.Properties[m.Name]
@@ -417,14 +418,14 @@ func (c *checker) checkMember(s *Schema, m *Member, depth int) *Error {
 
 // isEqual reports whether two values are equal as JSON: numbers by value, objects in any order of members. It is false
 // over budget, and then c.exhausted is set.
-func (c *checker) isEqual(a, b *Value) bool {
+func (c *checker) isEqual(a, b *strict.Value) bool {
 	if !c.charge(1) || a.Type != b.Type || len(a.Items) != len(b.Items) || len(a.Members) != len(b.Members) {
 		return false
 	}
 	if a.Text == b.Text {
 		return true
 	}
-	if a.isNumber() {
+	if isNumber(a) {
 		return c.charge(32) && compareNumbers(a, b) == 0
 	}
 	for i := range a.Items {
@@ -441,5 +442,5 @@ func (c *checker) isEqual(a, b *Value) bool {
 			return false
 		}
 	}
-	return a.Type&(Array|Object) != 0
+	return a.Type&(strict.Array|strict.Object) != 0
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"sync"
 
-	"conclave/pkg/jsonschema"
+	"conclave/pkg/strict"
 	"conclave/pkg/text"
 )
 
@@ -16,7 +16,7 @@ import (
 // of this turn becomes "". copied reports whether something was removed. All of it was seen from a model of 1.5 billion
 // parameters.
 func (t *turn) cleanAnswer(answer string) (clean string, copied bool) {
-	isConstrained := t.state.Calls == CallConstrained                      // only its prompts name choices and ask for calls as JSON
+	isConstrained := t.state.Calls == CallConstrained // only its prompts name choices and ask for calls as JSON
 	// a call that is quoted from a page is part of the answer
 	if isConstrained && !t.hasNote(NoteCopied) && t.isCopiedStep(answer) {
 		return "", true
@@ -117,7 +117,7 @@ func (t *turn) isCopiedStep(answer string) bool {
 		names = append(names, t.state.Finished[i].Call.Name)
 	}
 	body := strings.TrimPrefix(strings.Trim(answer, "`"+blanks), "json")
-	if v, err := jsonschema.Parse([]byte(body)); err == nil && len(v.Members) == 1 && v.Members[0].Name == "choice" {
+	if v, err := strict.Parse([]byte(body)); err == nil && len(v.Members) == 1 && v.Members[0].Name == "choice" {
 		return names.has(v.Members[0].Value.Text)
 	}
 	calls, _ := names.parseCalls(json.RawMessage(body))

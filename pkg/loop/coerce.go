@@ -11,6 +11,7 @@ import (
 
 	"conclave/pkg/jsonschema"
 	"conclave/pkg/model"
+	"conclave/pkg/strict"
 )
 
 // schemas holds the compiled schemas of tools. Tools are the same from turn to turn.
@@ -19,7 +20,7 @@ var schemas jsonschema.Cache
 // compileSchema compiles a tool's schema. A tool without one accepts any object.
 func compileSchema(tool *model.Tool) (*jsonschema.Schema, error) {
 	if len(tool.Parameters) == 0 || string(tool.Parameters) == "null" {
-		return &jsonschema.Schema{Types: jsonschema.Object}, nil
+		return &jsonschema.Schema{Types: strict.Object}, nil
 	}
 	return schemas.Compile(tool.Parameters)
 }
@@ -35,14 +36,14 @@ func coerceArguments(s *jsonschema.Schema, raw []byte) (fit json.RawMessage, pro
 	if !utf8.Valid(raw) {
 		raw = bytes.ToValidUTF8(raw, []byte(string(utf8.RuneError)))
 	}
-	v, err := jsonschema.Parse(raw)
+	v, err := strict.Parse(raw)
 	if err != nil {
 		return json.RawMessage("{}"), "the arguments are invalid: " + err.Error()
 	}
-	if embedded, ok := parseEmbedded(&v, jsonschema.Object); ok { // as some protocols send them
+	if embedded, ok := parseEmbedded(&v, strict.Object); ok { // as some protocols send them
 		v = embedded
 	}
-	if v.Type != jsonschema.Object {
+	if v.Type != strict.Object {
 		return json.RawMessage("{}"), "the arguments must be one JSON object, got " + clip(string(raw), 80)
 	}
 	coerced := coerceValue(s, v)
@@ -70,7 +71,7 @@ func describeProblem(err error) string {
 // allowed type to that value ("30000" to 30000, "true" to true), one value to a list of it, 3.0 to the integer 3, and
 // null for an optional member to none. nil s allows everything. It never fails: a value that it cannot convert is
 // returned unchanged, for the validation to reject.
-func coerceValue(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
+func coerceValue(s *jsonschema.Schema, v strict.Value) strict.Value {
 	if s == nil {
 		return v
 	}
@@ -80,16 +81,16 @@ func coerceValue(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
 	if s.Types != 0 && s.Types&v.Type == 0 {
 		if embedded, ok := parseEmbedded(&v, s.Types); ok {
 			v = embedded
-		} else if s.Types&jsonschema.Array != 0 && v.Type != jsonschema.Null {
-			v = newArray([]jsonschema.Value{v})
+		} else if s.Types&strict.Array != 0 && v.Type != strict.Null {
+			v = newArray([]strict.Value{v})
 		}
 	}
 	switch {
-	case v.Type == jsonschema.Integer && s.Types&jsonschema.Integer != 0 && s.Types&jsonschema.Number == 0:
+	case v.Type == strict.Integer && s.Types&strict.Integer != 0 && s.Types&strict.Number == 0:
 		v.Text = formatInteger(v.Text)
-	case v.Type == jsonschema.Object:
+	case v.Type == strict.Object:
 		return coerceObject(s, v)
-	case v.Type == jsonschema.Array:
+	case v.Type == strict.Array:
 		return coerceArray(s, v)
 	}
 	return v
@@ -97,7 +98,7 @@ func coerceValue(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
 
 // coerceAnyOf returns a value that fits one of s.AnyOf unchanged, and otherwise converts it to the first form that it
 // can fit. A value that fits none, even converted, is unchanged.
-func coerceAnyOf(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
+func coerceAnyOf(s *jsonschema.Schema, v strict.Value) strict.Value {
 	for _, form := range s.AnyOf {
 		if form.Validate(&v) == nil {
 			return v
@@ -112,11 +113,11 @@ func coerceAnyOf(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
 }
 
 // parseEmbedded parses the JSON value that is the content of the string v. ok is false when it is none of these types.
-func parseEmbedded(v *jsonschema.Value, types jsonschema.Types) (embedded jsonschema.Value, ok bool) {
-	if v.Type != jsonschema.String {
+func parseEmbedded(v *strict.Value, types strict.Types) (embedded strict.Value, ok bool) {
+	if v.Type != strict.String {
 		return embedded, false
 	}
-	embedded, err := jsonschema.Parse([]byte(strings.TrimSpace(v.Text)))
+	embedded, err := strict.Parse([]byte(strings.TrimSpace(v.Text)))
 	return embedded, err == nil && embedded.Type&types != 0
 }
 
@@ -132,21 +133,21 @@ func formatInteger(s string) string {
 
 // coerceObject converts the members of v; undeclared ones follow s.AdditionalProperties. A null where the schema allows
 // none is removed unless the member is required.
-func coerceObject(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
+func coerceObject(s *jsonschema.Schema, v strict.Value) strict.Value {
 	changed := false
-	members := make([]jsonschema.Member, 0, len(v.Members))
+	members := make([]strict.Member, 0, len(v.Members))
 	for _, m := range v.Members {
 		p, declared := s.Properties[m.Name]
 		if !declared {
 			p = s.AdditionalProperties
 		}
 		fit := coerceValue(p, m.Value)
-		if p != nil && fit.Type == jsonschema.Null && p.Validate(&fit) != nil && !slices.Contains(s.Required, m.Name) {
+		if p != nil && fit.Type == strict.Null && p.Validate(&fit) != nil && !slices.Contains(s.Required, m.Name) {
 			changed = true
 			continue
 		}
 		changed = changed || fit.Type != m.Value.Type || fit.Text != m.Value.Text
-		members = append(members, jsonschema.Member{Name: m.Name, Value: fit})
+		members = append(members, strict.Member{Name: m.Name, Value: fit})
 	}
 	if !changed {
 		return v
@@ -156,9 +157,9 @@ func coerceObject(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
 
 // coerceArray converts the elements of v to s.Items. Elements that cannot be converted stay, for the validation to
 // reject.
-func coerceArray(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
+func coerceArray(s *jsonschema.Schema, v strict.Value) strict.Value {
 	changed := false
-	items := make([]jsonschema.Value, len(v.Items))
+	items := make([]strict.Value, len(v.Items))
 	for i, item := range v.Items {
 		items[i] = coerceValue(s.Items, item)
 		changed = changed || items[i].Type != item.Type || items[i].Text != item.Text

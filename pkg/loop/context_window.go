@@ -7,8 +7,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"conclave/pkg/jsonschema"
 	"conclave/pkg/model"
+	"conclave/pkg/strict"
 )
 
 // promptParts are the parts of each request of a turn, with their estimated tokens.
@@ -387,8 +387,8 @@ func shortenArguments(b json.RawMessage) json.RawMessage {
 	if len(b) <= shortArgumentBytes {
 		return b
 	}
-	v, err := jsonschema.Parse(b)
-	if err != nil || v.Type != jsonschema.Object {
+	v, err := strict.Parse(b)
+	if err != nil || v.Type != strict.Object {
 		return b
 	}
 	for i := range v.Members {

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"unicode"
 
-	"conclave/pkg/jsonschema"
 	"conclave/pkg/model"
+	"conclave/pkg/strict"
 )
 
 // copiedCalls knows the tool results, those of the history, and the summary. A model that shows a page to the user
@@ -38,7 +38,7 @@ func (q *copiedCalls) contains(f *foundCall) bool {
 	q.collect()
 	source := lettersOf(f.source)
 	var values []string
-	if v, err := jsonschema.Parse(f.Arguments); err == nil {
+	if v, err := strict.Parse(f.Arguments); err == nil {
 		values = appendValues(nil, &v)
 	}
 	isCopied := slices.ContainsFunc(q.sources, func(s copySource) bool {
@@ -52,14 +52,14 @@ func (q *copiedCalls) contains(f *foundCall) bool {
 }
 
 // appendValues appends the letters of the values in v that are no list and no object.
-func appendValues(out []string, v *jsonschema.Value) []string {
+func appendValues(out []string, v *strict.Value) []string {
 	for i := range v.Items {
 		out = appendValues(out, &v.Items[i])
 	}
 	for i := range v.Members {
 		out = appendValues(out, &v.Members[i].Value)
 	}
-	if v.Type&(jsonschema.Array|jsonschema.Object) == 0 {
+	if v.Type&(strict.Array|strict.Object) == 0 {
 		out = append(out, lettersOf(v.Text))
 	}
 	return out

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"conclave/pkg/jsonschema"
 	"conclave/pkg/model"
+	"conclave/pkg/strict"
 	"conclave/pkg/text"
 )
 
@@ -248,7 +248,7 @@ func (t *turn) fillArguments(ctx context.Context, tool *model.Tool) (json.RawMes
 
 // newArguments are arguments with one member.
 func newArguments(name, value string) json.RawMessage {
-	return json.RawMessage(newObject([]jsonschema.Member{{Name: name, Value: newString(value)}}).Text)
+	return json.RawMessage(newObject([]strict.Member{{Name: name, Value: newString(value)}}).Text)
 }
 
 // urlArgument is the name of a tool's only required argument when that is an address; otherwise "".
@@ -314,15 +314,15 @@ var shapeKeywords = []string{"type", "properties", "required", "items", "enum", 
 // shapeOf is a tool's parameter schema reduced to [shapeKeywords], and to the required arguments where there are any:
 // small models make up values for the others. A schema that is not a JSON object becomes that of any object.
 func shapeOf(parameters json.RawMessage) json.RawMessage {
-	v, err := jsonschema.Parse(parameters)
-	if err != nil || v.Type != jsonschema.Object {
+	v, err := strict.Parse(parameters)
+	if err != nil || v.Type != strict.Object {
 		return json.RawMessage(`{"type":"object"}`)
 	}
 	shape := reduceSchema(&v, shapeKeywords)
 	if required, _ := argumentNames(parameters); len(required) > 0 {
 		for i := range shape.Members {
 			if m := &shape.Members[i]; m.Name == "properties" {
-				m.Value = newObject(slices.DeleteFunc(slices.Clone(m.Value.Members), func(p jsonschema.Member) bool {
+				m.Value = newObject(slices.DeleteFunc(slices.Clone(m.Value.Members), func(p strict.Member) bool {
 					return !slices.Contains(required, p.Name)
 				}))
 			}
@@ -333,11 +333,11 @@ func shapeOf(parameters json.RawMessage) json.RawMessage {
 }
 
 // reduceSchema is the schema v with the members in keywords only, at every depth.
-func reduceSchema(v *jsonschema.Value, keywords []string) jsonschema.Value {
-	if v.Type != jsonschema.Object {
+func reduceSchema(v *strict.Value, keywords []string) strict.Value {
+	if v.Type != strict.Object {
 		return *v
 	}
-	var kept []jsonschema.Member
+	var kept []strict.Member
 	for _, m := range v.Members {
 		if !slices.Contains(keywords, m.Name) {
 			continue
@@ -368,7 +368,7 @@ func reduceSchema(v *jsonschema.Value, keywords []string) jsonschema.Value {
 func shortenTools(tools []model.Tool) []model.Tool {
 	out := slices.Clone(tools)
 	for i := range out {
-		if v, err := jsonschema.Parse(out[i].Parameters); err == nil && v.Type == jsonschema.Object {
+		if v, err := strict.Parse(out[i].Parameters); err == nil && v.Type == strict.Object {
 			short := reduceSchema(&v, append([]string{"description"}, shapeKeywords...))
 			out[i].Parameters = encodeValue(&short)
 		}
@@ -378,8 +378,8 @@ func shortenTools(tools []model.Tool) []model.Tool {
 
 // describeArguments lists a tool's arguments with their descriptions, one after another; "" = there are none.
 func describeArguments(parameters json.RawMessage) string {
-	v, err := jsonschema.Parse(parameters)
-	if err != nil || v.Type != jsonschema.Object || v.Member("properties") == nil {
+	v, err := strict.Parse(parameters)
+	if err != nil || v.Type != strict.Object || v.Member("properties") == nil {
 		return ""
 	}
 	var parts []string
@@ -419,8 +419,8 @@ func selectExamples(names []string) string {
 // argumentNames are the names of a tool's required and optional arguments in the order of the schema. A schema that
 // cannot be read has none.
 func argumentNames(parameters json.RawMessage) (required, optional []string) {
-	v, err := jsonschema.Parse(parameters)
-	if err != nil || v.Type != jsonschema.Object || v.Member("properties") == nil {
+	v, err := strict.Parse(parameters)
+	if err != nil || v.Type != strict.Object || v.Member("properties") == nil {
 		return nil, nil
 	}
 	var names []string

@@ -10,7 +10,9 @@ import (
 // The loop imports neither the bus nor HTTP, directly or indirectly.
 func TestImports(t *testing.T) {
 	t.Parallel()
-	allowed := []string{"conclave/pkg/loop", "conclave/pkg/model", "conclave/pkg/jsonschema", "conclave/pkg/text"}
+	allowed := []string{
+		"conclave/pkg/loop", "conclave/pkg/model", "conclave/pkg/jsonschema", "conclave/pkg/strict", "conclave/pkg/text",
+	}
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").CombinedOutput()
 	if err != nil {
 		t.Fatalf("go list: %v\n%s", err, out)

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"conclave/pkg/jsonschema"
 	"conclave/pkg/model"
+	"conclave/pkg/strict"
 )
 
 // withDefaults replaces zero limits by their defaults; see [Limits]. Negative Nudges, Retries and WholeRounds become 0
@@ -236,7 +236,7 @@ func (t *turn) handleHedge(ctx context.Context, r reply) (goesOn bool, err error
 	t.state.Attempts.Search++
 	t.addNote(NoteSearched, "the answer hedged and no tool had run; "+t.agent.Hedge.SearchTool+" was called for it")
 	args := newObject(
-		[]jsonschema.Member{
+		[]strict.Member{
 			{
 				Name:  "query",
 				Value: newString(firstRunes(strings.Join(strings.Fields(t.agent.Hedge.Query), " "), maxHedgeQuery)),

@@ -4,19 +4,19 @@ import (
 	"bytes"
 	"encoding/json"
 
-	"conclave/pkg/jsonschema"
+	"conclave/pkg/strict"
 )
 
 // encodeValue is v as JSON.
-func encodeValue(v *jsonschema.Value) []byte {
-	if v.Type == jsonschema.String {
+func encodeValue(v *strict.Value) []byte {
+	if v.Type == strict.String {
 		return encodeJSON(v.Text)
 	}
 	return []byte(v.Text)
 }
 
 // newObject is an object with these members in their order; its Text is their JSON. A name twice is not rejected.
-func newObject(members []jsonschema.Member) jsonschema.Value {
+func newObject(members []strict.Member) strict.Value {
 	out := []byte{'{'}
 	for i := range members {
 		if i > 0 {
@@ -25,11 +25,11 @@ func newObject(members []jsonschema.Member) jsonschema.Value {
 		out = append(append(out, encodeJSON(members[i].Name)...), ':')
 		out = append(out, encodeValue(&members[i].Value)...)
 	}
-	return jsonschema.Value{Type: jsonschema.Object, Members: members, Text: string(append(out, '}'))}
+	return strict.Value{Type: strict.Object, Members: members, Text: string(append(out, '}'))}
 }
 
 // newArray is an array with these elements; its Text is their JSON.
-func newArray(items []jsonschema.Value) jsonschema.Value {
+func newArray(items []strict.Value) strict.Value {
 	out := []byte{'['}
 	for i := range items {
 		if i > 0 {
@@ -37,11 +37,11 @@ func newArray(items []jsonschema.Value) jsonschema.Value {
 		}
 		out = append(out, encodeValue(&items[i])...)
 	}
-	return jsonschema.Value{Type: jsonschema.Array, Items: items, Text: string(append(out, ']'))}
+	return strict.Value{Type: strict.Array, Items: items, Text: string(append(out, ']'))}
 }
 
 // newString is a JSON string.
-func newString(s string) jsonschema.Value { return jsonschema.Value{Type: jsonschema.String, Text: s} }
+func newString(s string) strict.Value { return strict.Value{Type: strict.String, Text: s} }
 
 // encodeJSON is v, which must be encodable, as JSON without escapes for HTML.
 func encodeJSON(v any) []byte {
@@ -66,7 +66,7 @@ func canonicalJSON(b []byte) string {
 
 // objectOrNil is b when it is a valid JSON object, as servers require of arguments; otherwise nil.
 func objectOrNil(b json.RawMessage) json.RawMessage {
-	if v, err := jsonschema.Parse(b); err != nil || v.Type != jsonschema.Object {
+	if v, err := strict.Parse(b); err != nil || v.Type != strict.Object {
 		return nil
 	}
 	return b

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"conclave/pkg/jsonschema"
+	"conclave/pkg/strict"
 )
 
 // A reply that never decides itself costs as much as it is long, not the square of it: eight times the pieces must not
@@ -183,7 +184,7 @@ func TestCostlyArgumentsAreLinear(t *testing.T) {
 		}
 		return b.String() + "]"
 	}
-	anyObject := &jsonschema.Schema{Types: jsonschema.Object}
+	anyObject := &jsonschema.Schema{Types: strict.Object}
 	const walks, most = 20, 300
 	for name, b := range map[string][]byte{"nested": []byte(object(88 << 10)), "escaped": []byte(`{"a":` +
 		escaped(88<<10) + "}")} {

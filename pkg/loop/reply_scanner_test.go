@@ -230,8 +230,10 @@ func TestReplyScanner(t *testing.T) {
 		},
 
 		// Forms that no model was seen to write are shown unchanged.
-		{name: "function object", content: `{"function":{"name":"web_search","arguments":{"query":"x"}}}`,
-			words: `{"function":{"name":"web_search","arguments":{"query":"x"}}}`},
+		{
+			name: "function object", content: `{"function":{"name":"web_search","arguments":{"query":"x"}}}`,
+			words: `{"function":{"name":"web_search","arguments":{"query":"x"}}}`,
+		},
 		{name: "tool and args", content: `{"tool":"web_search","args":{}}`, words: `{"tool":"web_search","args":{}}`},
 		{
 			name: "tool_calls", content: `{"tool_calls":[{"name":"get_time","arguments":{}}]}`,

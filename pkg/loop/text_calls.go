@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"conclave/pkg/jsonschema"
 	"conclave/pkg/model"
+	"conclave/pkg/strict"
 )
 
 // This file reads calls that a model wrote as text. It knows the forms that were seen from real models:
@@ -178,12 +178,12 @@ func decodeJSON(s string) (raw json.RawMessage, size int) {
 // parseCalls reads a JSON value as a call or a list of calls. All of it must be calls of offered tools; otherwise it is
 // data and there are none. unknown is the tool of a call that is not offered.
 func (n toolNames) parseCalls(raw json.RawMessage) (calls []foundCall, unknown string) {
-	v, err := jsonschema.Parse(raw)
+	v, err := strict.Parse(raw)
 	if err != nil {
 		return nil, ""
 	}
-	items := []jsonschema.Value{v}
-	if v.Type == jsonschema.Array {
+	items := []strict.Value{v}
+	if v.Type == strict.Array {
 		items = v.Items
 	}
 	for i := range items {
@@ -200,14 +200,14 @@ func (n toolNames) parseCalls(raw json.RawMessage) (calls []foundCall, unknown s
 }
 
 // parseCall reads one object as a call; ok is false for an object in any other form. Missing arguments are {}.
-func parseCall(v *jsonschema.Value) (c model.Call, ok bool) {
+func parseCall(v *strict.Value) (c model.Call, ok bool) {
 	for i := range v.Members {
 		m := &v.Members[i]
 		switch {
-		case m.Name == "name" && m.Value.Type == jsonschema.String:
+		case m.Name == "name" && m.Value.Type == strict.String:
 			c.Name = m.Value.Text
 		case slices.Contains(argumentKeys, m.Name) && c.Arguments == nil:
-			if embedded, ok := parseEmbedded(&m.Value, jsonschema.Object); ok {
+			if embedded, ok := parseEmbedded(&m.Value, strict.Object); ok {
 				m.Value = embedded
 			}
 			c.Arguments = encodeValue(&m.Value)
@@ -285,7 +285,7 @@ func (r *callReader) readFunction() {
 
 // parseParameters reads <parameter=key>value</parameter> elements. The line breaks around a value only separate it from
 // its tags. ok is false when there is anything else.
-func parseParameters(s string) (members []jsonschema.Member, ok bool) {
+func parseParameters(s string) (members []strict.Member, ok bool) {
 	for s = strings.Trim(s, blanks); s != ""; s = strings.TrimLeft(s, blanks) {
 		rest, isOpen := strings.CutPrefix(s, "<parameter=")
 		key, rest, isNamed := strings.Cut(rest, ">")
@@ -294,7 +294,7 @@ func parseParameters(s string) (members []jsonschema.Member, ok bool) {
 			return nil, false
 		}
 		value = strings.TrimSuffix(strings.TrimPrefix(value, "\n"), "\n")
-		members = append(members, jsonschema.Member{Name: key, Value: newString(value)})
+		members = append(members, strict.Member{Name: key, Value: newString(value)})
 		s = after
 	}
 	return members, true

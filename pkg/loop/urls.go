@@ -5,20 +5,20 @@ import (
 	"slices"
 	"strings"
 
-	"conclave/pkg/jsonschema"
 	"conclave/pkg/model"
+	"conclave/pkg/strict"
 )
 
 // inventedURL is the first argument of c that is an address and that the model made up: the address stands in no
 // message of the user, no tool result and no summary. "" = there is none. An address counts as known without its
 // scheme, a leading "www." and a final slash, in any case, because users write it so.
 func (t *turn) inventedURL(c *model.Call) string {
-	v, err := jsonschema.Parse(c.Arguments)
+	v, err := strict.Parse(c.Arguments)
 	if err != nil {
 		return ""
 	}
 	for _, m := range v.Members {
-		if url := m.Value.Text; m.Value.Type == jsonschema.String && isURL(url) && !t.isKnownURL(url) {
+		if url := m.Value.Text; m.Value.Type == strict.String && isURL(url) && !t.isKnownURL(url) {
 			return url
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"conclave/pkg/jsonschema"
+	"conclave/pkg/strict"
 	"conclave/pkg/text"
 )
 
@@ -86,16 +87,16 @@ func (l ArgumentsLayer) Judge(_ context.Context, c Call) Verdict {
 }
 
 // parseArgs parses the arguments of a call into an object; nil means that the verdict denies the call. It rejects
-// everything but one JSON object, and JSON that [jsonschema.Parse] rejects. Every layer that reads an argument by name
+// everything but one JSON object, and JSON that [strict.Parse] rejects. Every layer that reads an argument by name
 // must parse with parseArgs, because it denies names that differ from a declared one only in case: a tool that ignores
 // case would use an argument that no layer has checked.
-func parseArgs(c Call) (*jsonschema.Value, Verdict) {
-	args, err := jsonschema.Parse(c.Args)
+func parseArgs(c Call) (*strict.Value, Verdict) {
+	args, err := strict.Parse(c.Args)
 	switch {
 	case err != nil:
 		return nil, Deny(ruleMalformed, fmt.Sprintf("the arguments of %s are rejected: %v", c.Tool.Name, err),
 			"one JSON object")
-	case args.Type != jsonschema.Object:
+	case args.Type != strict.Object:
 		return nil, Deny(ruleMalformed, fmt.Sprintf("the arguments of %s must be an object, got %s", c.Tool.Name,
 			args.Type), "one JSON object")
 	}

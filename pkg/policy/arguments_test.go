@@ -9,7 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"conclave/pkg/jsonschema"
+	"conclave/pkg/strict"
 )
 
 // judgeCall decides a call with a chain of one layer. rule is "" when it passes, and "ask:..." when it asks.
@@ -337,7 +337,7 @@ func FuzzArguments(f *testing.F) {
 		if rule == "" && (!json.Valid([]byte(args)) || !json.Valid([]byte(schema))) {
 			t.Errorf("passed, and is not JSON: %q %q", schema, args)
 		}
-		if _, err := jsonschema.Parse([]byte(args)); err == nil && !json.Valid([]byte(args)) {
+		if _, err := strict.Parse([]byte(args)); err == nil && !json.Valid([]byte(args)) {
 			t.Errorf("parsed, and is not JSON: %q", args)
 		}
 	})

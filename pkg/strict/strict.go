@@ -1,8 +1,9 @@
-// Package strict decodes YAML as a policy requires: an unknown field, a duplicate field, a value of the wrong type or
-// an empty one is an error with file, line and field. It also returns the line of each value, so that a user can be
-// told where a setting came from.
+// Package strict decodes YAML, JSON and msgpack as a policy requires: two readers of the same bytes must not see two
+// different documents. An unknown field, a duplicate field or a value of the wrong type is an error.
 //
-// Anchors, merge keys and tags are rejected: with them a file means more than its reader sees.
+// An error in YAML has file, line and field; an empty value is one too. The line of each value is returned, so that a
+// user can be told where a setting came from. Anchors, merge keys and tags are rejected: with them a file means more
+// than its reader sees.
 package strict
 
 import (

@@ -110,32 +110,32 @@ func TestAnswerByModel(t *testing.T) {
 			},
 		},
 
-		{name: "trick: not JSON", reply: "the capital of Norway", want: plainAll, notes: "not one JSON object"},
-		{name: "trick: empty", reply: "", want: plainAll, notes: "not one JSON object"},
+		{name: "trick: not JSON", reply: "the capital of Norway", want: plainAll, notes: "not one valid JSON object"},
+		{name: "trick: empty", reply: "", want: plainAll, notes: "not one valid JSON object"},
 		{
 			name: "trick: a list", reply: "[" + fill(t, nil) + "," + fill(t, nil) + "]", want: plainAll,
-			notes: "not one JSON object",
+			notes: "not one valid JSON object",
 		},
 		{
 			name: "trick: two objects", reply: fill(t, nil) + "\n" + fill(t, nil), want: plainAll,
-			notes: "not one JSON object",
+			notes: "not one valid JSON object",
 		},
 		{
 			name: "trick: a field twice", reply: `{"name": "a", ` + fill(t, nil)[1:], want: plainAll,
-			notes: "duplicate field",
+			notes: "duplicate key",
 		},
 		{
 			name: "trick: a field twice in other letters", reply: `{"NAME": "a", ` + fill(t, nil)[1:], want: plainAll,
-			notes: "duplicate field",
+			notes: "duplicate key",
 		},
-		{name: "trick: broken off", reply: fill(t, nil)[:60], want: plainAll, notes: "not one JSON object"},
+		{name: "trick: broken off", reply: fill(t, nil)[:60], want: plainAll, notes: "not one valid JSON object"},
 		{
 			name: "trick: 10 MB", reply: `{"name": "` + strings.Repeat("a", 10<<20) + `"}`, want: plainAll,
 			notes: "too long",
 		},
 		{name: "trick: nested without end", reply: `{"name":` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) +
-			"}", want: plainAll, notes: "too deeply"},
-		{name: "trick: invalid UTF-8", reply: "{\"name\": \"\xff\"}", want: plainAll, notes: "not one JSON object"},
+			"}", want: plainAll, notes: "nested deeper"},
+		{name: "trick: invalid UTF-8", reply: "{\"name\": \"\xff\"}", want: plainAll, notes: "not one valid JSON object"},
 		{name: "trick: nothing in it", reply: "{}", want: plainAll, notes: "name, description, intent, sentiment, " +
 			"entities, relations"},
 		{

@@ -1,21 +1,19 @@
 package digest
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
+	"conclave/pkg/strict"
 	"conclave/pkg/text"
 )
 
 // Bounds of a reply.
 const (
 	maxReply     = 64 << 10
-	maxDepth     = 8
 	maxRead      = 64 // elements of a list that are looked at
 	maxEntities  = 16
 	maxRelations = 12
@@ -25,18 +23,16 @@ const (
 )
 
 var (
-	errLong    = errors.New("reply too long")
-	errNoJSON  = errors.New("reply is not one JSON object")
-	errTwice   = errors.New("reply has a duplicate field")
-	errTooDeep = errors.New("reply nested too deeply")
+	errLong   = errors.New("reply too long")
+	errNoJSON = errors.New("reply is not one valid JSON object")
 )
 
 // reply is the object that a model replied with, field by field.
 type reply map[string]json.RawMessage
 
 // readReply decodes the one JSON object of a model's reply. Thoughts before it and a code fence around it are skipped.
-// It rejects a reply of more than maxReply bytes, no object or more than one, duplicate fields, nesting deeper than
-// maxDepth and invalid UTF-8.
+// It rejects a reply of more than maxReply bytes, no object or more than one, what [strict.CheckObject] rejects, and
+// invalid UTF-8.
 func readReply(said string) (reply, error) {
 	if len(said) > maxReply {
 		return nil, errLong
@@ -49,61 +45,15 @@ func readReply(said string) (reply, error) {
 		return nil, errNoJSON
 	}
 	data := []byte(said[from : to+1])
-	if !json.Valid(data) {
-		return nil, errNoJSON
-	}
-	if err := checkFields(data); err != nil {
-		return nil, err
+	var rejected strict.DecodeError
+	if errors.As(strict.CheckObject(data), &rejected) {
+		return nil, errors.New("reply rejected: " + rejected.Reason) // its detail quotes the reply
 	}
 	var r reply
 	if err := json.Unmarshal(data, &r); err != nil {
 		return nil, errNoJSON
 	}
 	return r, nil
-}
-
-// checkFields rejects what JSON readers understand differently: duplicate fields, also in other case (errTwice), and
-// nesting deeper than maxDepth (errTooDeep). The caller guarantees that data is valid JSON.
-func checkFields(data []byte) error {
-	type level struct {
-		fields map[string]bool // nil in a list
-		key    bool            // a key comes next
-	}
-	var open []level
-	in := json.NewDecoder(bytes.NewReader(data))
-	in.UseNumber()
-	for {
-		t, err := in.Token()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return errNoJSON
-		}
-		top := len(open) - 1
-		if name, ok := t.(string); ok && top >= 0 && open[top].key {
-			// encoding/json does not tell large letters from small
-			if name = strings.ToLower(name); open[top].fields[name] {
-				return errTwice
-			}
-			open[top].fields[name], open[top].key = true, false
-			continue
-		}
-		switch t {
-		case json.Delim('{'):
-			open = append(open, level{fields: map[string]bool{}, key: true})
-		case json.Delim('['):
-			open = append(open, level{})
-		case json.Delim('}'), json.Delim(']'):
-			open = open[:top]
-		}
-		if len(open) > maxDepth {
-			return errTooDeep
-		}
-		if top = len(open) - 1; top >= 0 && t != json.Delim('{') && t != json.Delim('[') {
-			open[top].key = open[top].fields != nil // a value has ended
-		}
-	}
 }
 
 // text returns a field that holds a string, "" when it holds anything else.

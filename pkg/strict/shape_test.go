@@ -1,4 +1,4 @@
-package actor
+package strict
 
 import (
 	"encoding/json"
@@ -46,7 +46,7 @@ func TestFormerFieldNames(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var got renamed
-			if err := DecodeStrict([]byte(tt.in), &got); (err == nil) != tt.ok {
+			if err := DecodeJSON([]byte(tt.in), &got); (err == nil) != tt.ok {
 				t.Fatalf("JSON: %+v, %v", got, err)
 			}
 			var loose any
@@ -57,7 +57,7 @@ func TestFormerFieldNames(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !tt.ok && decodeMsgpack(packed, new(renamed)) == nil {
+			if !tt.ok && DecodeMsgpack(packed, new(renamed)) == nil {
 				t.Error("accepted as msgpack")
 			}
 			if tt.ok && got.Any != nil && (!got.Flag || got.List[0].N != 1 || got.Map["k"].N != 2 ||
@@ -83,7 +83,7 @@ func TestFormerFieldNamesInMsgpack(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got renamed
-	if err := decodeMsgpack(packed, &got); err != nil || !got.Flag || got.List[0].N != 7 {
+	if err := DecodeMsgpack(packed, &got); err != nil || !got.Flag || got.List[0].N != 7 {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -92,15 +92,15 @@ func TestFormerFieldNamesInMsgpack(t *testing.T) {
 func TestFormerPayloads(t *testing.T) {
 	t.Parallel()
 	var r subjects.Response
-	if err := DecodeStrict([]byte(`{"query_id":"q","stand_in":true}`), &r); err != nil || !r.DemoModel {
+	if err := DecodeJSON([]byte(`{"query_id":"q","stand_in":true}`), &r); err != nil || !r.DemoModel {
 		t.Errorf("%+v, %v", r, err)
 	}
 	var c subjects.ChatChunk
-	if err := DecodeStrict([]byte(`{"done":true,"stand_in":true}`), &c); err != nil || !c.DemoModel {
+	if err := DecodeJSON([]byte(`{"done":true,"stand_in":true}`), &c); err != nil || !c.DemoModel {
 		t.Errorf("%+v, %v", c, err)
 	}
 	var l subjects.ModelList
-	if err := DecodeStrict([]byte(`{"roles":[{"role":"assistant","stand_in":true}]}`), &l); err != nil ||
+	if err := DecodeJSON([]byte(`{"roles":[{"role":"assistant","stand_in":true}]}`), &l); err != nil ||
 		!l.Roles[0].DemoModel {
 		t.Errorf("%+v, %v", l, err)
 	}
