@@ -26,11 +26,9 @@ func programTimeout(w Workspace) time.Duration { return w.Sandbox.Time + 15*time
 
 // program is a program to run in the working folder of a call.
 type program struct {
-	args     []string
-	stdin    string
-	files    []codeFile // written to the working folder before
-	env      []string
-	readOnly []string
+	args  []string
+	stdin string
+	files []codeFile // written to the working folder before
 }
 
 // codeFile is a file in the working folder, by relative path.
@@ -54,8 +52,7 @@ func (c Call) runProgram(ctx context.Context, w Workspace, p program) (Output, e
 	}
 	live := lineEmitter{emit: c.Emit}
 	r, err := sandbox.Run(ctx, sandbox.Spec{
-		Args: p.args, Dir: c.Folders.Work, ReadOnly: p.readOnly, Closed: c.Folders.Closed,
-		Env:   append(programEnv(c.Folders.Work), p.env...),
+		Args: p.args, Dir: c.Folders.Work, Closed: c.Folders.Closed, Env: programEnv(c.Folders.Work),
 		Stdin: []byte(p.stdin), Limits: w.Sandbox.limits(), Output: live.write,
 	})
 	live.flush()

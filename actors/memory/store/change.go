@@ -180,31 +180,20 @@ func (t *tx) setTags(row int64, tags []string) error {
 	return nil
 }
 
-// Addition is what a duplicate adds to the entry it repeats. Texts replace those of the entry, lists are appended
-// without duplicates.
+// Addition is what a duplicate adds to the entry it repeats: lists that are appended without duplicates.
 type Addition struct {
-	Corpus, Description         *string
 	Tags, Entities, Correlating []string
-	Vectors                     *Vectors // of the new text; nil = embedded later if the text changes
 }
 
-// Merge adds to the entry with the id into. It fails with [ErrNotFound] for an unknown id, with [ErrInvalid] for texts
-// beyond the limits or malformed ids in Correlating, and with the error of unusable vectors. Correlating links the
-// entry with others; ids that do not exist are skipped. The update time increases even if nothing changes.
+// Merge adds to the entry with the id into. It fails with [ErrNotFound] for an unknown id, and with [ErrInvalid] for
+// malformed ids in Correlating. Correlating links the entry with others; ids that do not exist are skipped. The update
+// time increases even if nothing changes.
 func (s *Store) Merge(ctx context.Context, into string, add Addition) error {
-	if err := checkEdit(nil, add.Description, add.Corpus); err != nil {
-		return err
-	}
-	p, err := packOptional(add.Vectors)
-	if err != nil {
-		return fmt.Errorf("vectors of %s: %w", into, err)
-	}
 	for _, id := range add.Correlating {
 		if err := checkID("id", id); err != nil {
 			return err
 		}
 	}
-	description, corpus := sanitizeOptional(add.Description), sanitizeOptional(add.Corpus)
 	tags, entities, others := sanitizeAll(add.Tags), sanitizeAll(add.Entities), unique(add.Correlating)
 	return s.write(ctx, func(t *tx) error {
 		old, err := t.readText(into)
@@ -212,8 +201,6 @@ func (s *Store) Merge(ctx context.Context, into string, add Addition) error {
 			return err
 		}
 		e := old
-		setOptional(&e.description, description)
-		setOptional(&e.corpus, corpus)
 		had, err := decodeList(old.entities)
 		if err != nil {
 			return err
@@ -239,7 +226,7 @@ func (s *Store) Merge(ctx context.Context, into string, add Addition) error {
 		if err := t.linkEntries(e.row, into, others); err != nil {
 			return err
 		}
-		return t.writeText(old, e, p, s.opts.Now())
+		return t.writeText(old, e, nil, s.opts.Now())
 	})
 }
 

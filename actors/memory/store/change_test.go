@@ -123,14 +123,14 @@ func TestMerge(t *testing.T) {
 	if n := queryCount(t, s, "SELECT count(*) FROM vectors"); n != 3 {
 		t.Errorf("%d vectors are left of 3: the words are the same", n)
 	}
-	if err := s.Merge(t.Context(), "a", Addition{Corpus: ptr("more"), Correlating: []string{"b"}}); err != nil {
+	if err := s.Merge(t.Context(), "a", Addition{Correlating: []string{"b"}}); err != nil {
 		t.Fatal(err)
 	}
 	e := getEntry(t, s, "a")
-	if e.Corpus != "more" || fmt.Sprint(e.Correlating) != "[b]" || !e.Updated.After(truncateTime(testTime)) {
+	if fmt.Sprint(e.Correlating) != "[b]" || !e.Updated.After(truncateTime(testTime)) {
 		t.Errorf("got %+v", e)
 	}
-	if waiting, err := s.Unembedded(t.Context(), "m", 10); err != nil || ids(waiting) != "a" {
+	if waiting, err := s.Unembedded(t.Context(), "m", 10); err != nil || ids(waiting) != "" {
 		t.Errorf("waiting are %q, %v", ids(waiting), err)
 	}
 	if err := s.Merge(t.Context(), "missing", Addition{}); !errors.Is(err, ErrNotFound) {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -43,7 +42,7 @@ func newEngine(path string, o Options) (*engine, error) {
 		"allow_community_extensions":   {"false"},
 		"allow_unsigned_extensions":    {"false"},
 		"allow_persistent_secrets":     {"false"},
-		"threads":                      {strconv.Itoa(o.Threads)},
+		"threads":                      {"1"}, // per query: queries are short and run concurrently
 		"memory_limit":                 {o.MemoryLimit},
 		"temp_directory":               {path + tempSuffix},
 		// What queries have freed goes back to the system at once, and by a thread of the allocator: by default it is

@@ -131,7 +131,7 @@ func (s *Store) createFile(ctx context.Context) error {
 			return fmt.Errorf("removing an incomplete file: %w", err)
 		}
 	}
-	e, err := openEngine(ctx, fresh, Options{Threads: s.opts.Threads, MemoryLimit: s.opts.MemoryLimit})
+	e, err := openEngine(ctx, fresh, Options{MemoryLimit: s.opts.MemoryLimit})
 	if err != nil {
 		return err
 	}

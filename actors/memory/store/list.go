@@ -15,7 +15,6 @@ import (
 type Filter struct {
 	Kind, State, Trust, Tag string
 	From                    string // file or address of origin
-	Session                 string
 	Pinned                  bool   // pinned ones only
 	Text                    string // substring of name, description or corpus; case and accents are ignored
 	Limit                   int    // page size; 0 = 50, capped at 1000
@@ -97,7 +96,7 @@ func (f Filter) condition() (string, []any, error) {
 		parts, args = append(parts, condition), append(args, values...)
 	}
 	for _, c := range []struct{ column, value string }{
-		{"kind", f.Kind}, {"state", f.State}, {"trust", f.Trust}, {"session", f.Session},
+		{"kind", f.Kind}, {"state", f.State}, {"trust", f.Trust},
 	} {
 		if c.value != "" {
 			also(c.column+" = ?", sanitize(c.value))

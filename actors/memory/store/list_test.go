@@ -39,7 +39,6 @@ func TestListFilters(t *testing.T) {
 		{"tag", Filter{Tag: "food"}, "b a"},
 		{"part of a tag does not match", Filter{Tag: "foo"}, ""},
 		{"from", Filter{From: "/x.md"}, "c"},
-		{"session", Filter{Session: "s1"}, "b"},
 		{"pinned", Filter{Pinned: true}, "b"},
 		{"several", Filter{Tag: "food", Kind: "engram"}, "b"},
 		{"substring of the corpus", Filter{Text: "trinkt"}, "a"},

@@ -21,13 +21,11 @@ import (
 
 // Options configures the database. The zero value is usable.
 type Options struct {
-	Threads     int              // per query; 0 = 1, since queries are short and run concurrently
 	MemoryLimit string           // of DuckDB, in its syntax; "" = by the size of the file, see memoryLimit
 	Now         func() time.Time // nil = time.Now
 }
 
 const (
-	defaultThreads = 1
 	minMemoryLimit = 64 << 20
 	maxMemoryLimit = 2 << 30
 	largeFile      = 512 << 20
@@ -42,12 +40,9 @@ func memoryLimit(size int64) string {
 	return strconv.FormatInt(min(limit, maxMemoryLimit), 10) + "B"
 }
 
-// withDefaults returns o with the defaults for Threads of 0 or less, an empty MemoryLimit for the file at path, which
-// need not exist, and a nil Now.
+// withDefaults returns o with the defaults for an empty MemoryLimit for the file at path, which need not exist, and a
+// nil Now.
 func (o Options) withDefaults(path string) Options {
-	if o.Threads <= 0 {
-		o.Threads = defaultThreads
-	}
 	if o.MemoryLimit == "" {
 		var size int64
 		for _, name := range []string{path, path + walSuffix} {
