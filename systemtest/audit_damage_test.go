@@ -13,7 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"conclave/config"
 	"conclave/pkg/audit"
 	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
@@ -299,7 +298,7 @@ func TestDamagedFiles(t *testing.T) {
 		if rot.Report.OK || rot.Records != 0 {
 			t.Errorf("the rotation says %+v", rot)
 		}
-		r := up(t, s.cfg, s.home, config.Actors...)
+		r := up(t, s.cfg, s.home, clockActors...)
 		calls(t, r.Bus, 1)
 		rep := verified(t, s.home, r.Bus)
 		if !slices.ContainsFunc(rep.Genesis.OldHeads, func(h subjects.AuditHead) bool {
@@ -402,7 +401,7 @@ func TestDamageDoesNotHeal(t *testing.T) {
 	s := newDamageFixture(t, 6)
 	s.writeBlock(t, readBlock(t, s.lastBlock(t))[:9])
 	for range 2 {
-		r := up(t, s.cfg, s.home, config.Actors...)
+		r := up(t, s.cfg, s.home, clockActors...)
 		calls(t, r.Bus, 3)
 		rep, err := auditlog.Verify(t.Context(), s.home, r.Bus)
 		if err != nil {

@@ -200,7 +200,7 @@ func TestRotationInterrupted(t *testing.T) {
 	t.Run("moved, the successor not opened: start", func(t *testing.T) {
 		s := newDamageFixture(t, 3)
 		plan := s.rotate(t)
-		r := up(t, s.cfg, s.home, config.Actors...)
+		r := up(t, s.cfg, s.home, clockActors...)
 		calls(t, r.Bus, 1)
 		if rep := verified(t, s.home, r.Bus); rep.Genesis.Sealed != plan.Sealed {
 			t.Errorf("the successor names %q, the plan %q", rep.Genesis.Sealed, plan.Sealed)
@@ -268,7 +268,7 @@ func (s *damageFixture) checkRecovers(t *testing.T, records int) {
 	if !rot.Report.OK || rot.Records != records+1 {
 		t.Errorf("sealed %+v, want %d records and the first one", rot, records)
 	}
-	r := up(t, s.cfg, s.home, config.Actors...)
+	r := up(t, s.cfg, s.home, clockActors...)
 	calls(t, r.Bus, 2)
 	rep := verified(t, s.home, r.Bus)
 	if rep.Genesis.Sealed != filepath.Base(rot.Sealed) {

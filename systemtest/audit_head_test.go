@@ -17,6 +17,7 @@ import (
 	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
 	"conclave/pkg/bus/bustest"
+	"conclave/pkg/datatest"
 	"conclave/pkg/keyring"
 	"conclave/pkg/seal"
 	"conclave/subjects"
@@ -107,7 +108,7 @@ func TestRollbackOfTheDataFolderIsFound(t *testing.T) {
 	c := headSettings(t, outside)
 	home := newHome(t)
 	runCalls(t, c, home, 2)
-	older := filepath.Join(t.TempDir(), "older")
+	older := filepath.Join(datatest.Dir(t), "older")
 	copyTree(t, home.Data, older)
 	runCalls(t, c, home, 2)
 	newest := verifyWithHeads(t, c, home)
@@ -190,7 +191,7 @@ func TestRollbackOfOneWritersStreamIsFound(t *testing.T) {
 		down(t, r)
 	}
 	search()
-	older := filepath.Join(t.TempDir(), "older")
+	older := filepath.Join(datatest.Dir(t), "older")
 	copyTree(t, stream, filepath.Join(older, "stream"))
 	copyTree(t, home.Heads(), filepath.Join(older, "heads"))
 	search()

@@ -199,7 +199,7 @@ func TestForgedEnd(t *testing.T) {
 	if err != nil || !rep.OK || rep.Unacknowledged != 4 {
 		t.Errorf("%+v, %v", rep, err)
 	}
-	r := up(t, s.cfg, s.home, config.Actors...)
+	r := up(t, s.cfg, s.home, clockActors...)
 	calls(t, r.Bus, 2)
 	if rep := verified(t, s.home, r.Bus); rep.Unacknowledged != 4 {
 		t.Errorf("after going on: %+v", rep)
@@ -386,7 +386,7 @@ func TestRotationInterruptedBeforeTheAnchor(t *testing.T) {
 	}
 	goesOn := func(t *testing.T, s *damageFixture, rot auditlog.Rotation) {
 		t.Helper()
-		r := up(t, s.cfg, s.home, config.Actors...)
+		r := up(t, s.cfg, s.home, clockActors...)
 		calls(t, r.Bus, 1)
 		if rep := verified(t, s.home, r.Bus); rot.Sealed != "" && rep.Genesis.Sealed != filepath.Base(rot.Sealed) {
 			t.Errorf("the successor names %q", rep.Genesis.Sealed)
@@ -448,7 +448,7 @@ func TestSealedFiles(t *testing.T) {
 			t.Fatalf("%+v, %v", rot, err)
 		}
 		sealed = append(sealed, rot.Sealed)
-		r := up(t, s.cfg, s.home, config.Actors...)
+		r := up(t, s.cfg, s.home, clockActors...)
 		calls(t, r.Bus, 1)
 		down(t, r)
 	}
@@ -572,16 +572,8 @@ func TestSealedWithForgedBeginning(t *testing.T) {
 // TestAnchorsGone removes everything that vouches for the audit log from outside: the system does not begin a new one
 // over it.
 func TestAnchorsGone(t *testing.T) {
-	cfg, err := config.Load("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Models.Ollama.URL = noOllama
-	if err := cfg.Apply(map[string]string{"system.listen": "127.0.0.1:0"}); err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	home := bus.Home{Data: filepath.Join(dir, "data"), Config: filepath.Join(dir, "config")}
+	t.Parallel()
+	cfg, home := settings(t), newHome(t)
 	for _, want := range []error{nil, auditlog.ErrAnchorsMissing, auditlog.ErrAnchorsMissing} {
 		c, err := cfg.Start(t.Context(), home, nil, config.Actors...)
 		if !errors.Is(err, want) {

@@ -79,6 +79,7 @@ func TestPageBranches(t *testing.T) {
 // turns before the edited question only, the branch can be switched back to, and the event log and the audit log keep
 // the records of both.
 func TestBranchedConversation(t *testing.T) {
+	t.Parallel()
 	s := startPageSystem(t)
 	ask := func(session, question string) (query string) {
 		t.Helper()

@@ -191,6 +191,7 @@ func debugLog(w io.Writer) *slog.Logger {
 func full() bool { return os.Getenv("CONCLAVE_CHAOS") != "" }
 
 func TestStart(t *testing.T) {
+	t.Parallel()
 	home := newHome(t)
 	cfg := settings(t)
 	keys := func() map[string]string {
@@ -328,6 +329,7 @@ func TestJoin(t *testing.T) {
 // TestStartWithoutLastManifestFails: a system that ran with the user's manifest does not start with the shipped one
 // when the file is gone, and starts again when it is restored or the user gives it up.
 func TestStartWithoutLastManifestFails(t *testing.T) {
+	t.Parallel()
 	home := newHome(t)
 	if err := os.MkdirAll(home.Config, 0o700); err != nil {
 		t.Fatal(err)
