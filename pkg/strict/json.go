@@ -127,8 +127,8 @@ func describeType(t reflect.Type) string {
 	return "a number that fits"
 }
 
-// checkObject is [CheckObject], and rejects keys that s does not allow. Types of values are not checked. It returns data
-// with former field names replaced.
+// checkObject is [CheckObject], and rejects keys that s does not allow. Types of values are not checked. It returns
+// data with former field names replaced.
 func checkObject(data []byte, s *shape) ([]byte, error) {
 	trimmed := bytes.TrimLeft(data, " \t\r\n")
 	switch {
@@ -211,8 +211,8 @@ func (p *parser) parseValue(s *shape, depth int) (Value, error) {
 	case c == '[':
 		return p.parseArray(s, depth+1)
 	case c == '"':
-		s, err := p.parseString()
-		return Value{Type: String, Text: s}, err
+		content, err := p.parseString(p.tree)
+		return Value{Type: String, Text: content}, err
 	case c == '-' || isDigit(c):
 		return p.parseNumber()
 	}
@@ -244,7 +244,7 @@ func (p *parser) parseObject(s *shape, depth int) (Value, error) {
 			return Value{}, p.syntaxError()
 		}
 		from := p.at
-		key, err := p.parseString()
+		key, err := p.parseString(true)
 		if err != nil {
 			return Value{}, err
 		}
@@ -323,8 +323,8 @@ func (p *parser) parseArray(s *shape, depth int) (Value, error) {
 }
 
 // parseString reads the string whose quote is at p.at. It rejects control characters. A string without escapes is not
-// copied.
-func (p *parser) parseString() (string, error) {
+// copied, one with escapes is returned only with keep.
+func (p *parser) parseString(keep bool) (string, error) {
 	start := p.at + 1
 	for i := start; i < len(p.in); i++ {
 		switch c := p.in[i]; {
@@ -332,7 +332,7 @@ func (p *parser) parseString() (string, error) {
 			p.at = i + 1
 			return p.in[start:i], nil
 		case c == '\\':
-			return p.parseEscapedString(start, i)
+			return p.parseEscapedString(start, i, keep)
 		case c < ' ':
 			p.at = i
 			return "", p.syntaxError()
@@ -341,54 +341,65 @@ func (p *parser) parseString() (string, error) {
 	return "", p.syntaxError()
 }
 
-// escapeLetters are the one-letter escapes, escapeValues the bytes they stand for.
-const escapeLetters, escapeValues = `"\/bfnrt`, "\"\\/\b\f\n\r\t"
-
-// parseEscapedString reads the string whose content begins at start and has its first escape at i. It rejects unknown
-// escapes and, in a tree, unpaired surrogates.
-func (p *parser) parseEscapedString(start, i int) (string, error) {
-	out := append(make([]byte, 0, 64), p.in[start:i]...)
+// parseEscapedString reads the string whose content begins at start and has its first escape at i; see parseString.
+func (p *parser) parseEscapedString(start, i int, keep bool) (string, error) {
+	var out []byte
 	for ; i < len(p.in); i++ {
-		c := p.in[i]
-		switch {
+		switch c := p.in[i]; {
 		case c == '"':
 			p.at = i + 1
-			return string(out), nil
+			if !keep {
+				return "", nil
+			}
+			return string(append(out, p.in[start:i]...)), nil
 		case c < ' ':
 			p.at = i
 			return "", p.syntaxError()
 		case c != '\\':
-			out = append(out, c)
 			continue
 		}
-		if i++; i >= len(p.in) {
-			break
+		char, size, err := p.parseEscape(i)
+		if err != nil {
+			return "", err
 		}
-		if n := strings.IndexByte(escapeLetters, p.in[i]); n >= 0 {
-			out = append(out, escapeValues[n])
-			continue
+		if keep {
+			out = utf8.AppendRune(append(out, p.in[start:i]...), char)
 		}
-		char, ok := p.hexEscape(i)
-		if !ok {
-			p.at = i
-			return "", p.syntaxError()
-		}
-		i += 4
-		if utf16.IsSurrogate(char) {
-			low, ok := p.hexEscape(i + 2)
-			pair := utf16.DecodeRune(char, low)
-			paired := ok && p.in[i+1] == '\\' && pair != utf8.RuneError
-			switch {
-			case paired:
-				char, i = pair, i+6
-			case p.tree:
-				return "", DecodeError{Reason: "unpaired surrogate in a string"}
-			}
-		}
-		out = utf8.AppendRune(out, char)
+		i += size - 1
+		start = i + 1
 	}
 	p.at = len(p.in)
 	return "", p.syntaxError()
+}
+
+// escapeLetters are the one-letter escapes, escapeValues the bytes they stand for.
+const escapeLetters, escapeValues = `"\/bfnrt`, "\"\\/\b\f\n\r\t"
+
+// parseEscape reads the escape whose backslash is at i, and returns its character and size in bytes. It rejects unknown
+// escapes and, in a tree, unpaired surrogates.
+func (p *parser) parseEscape(i int) (char rune, size int, err error) {
+	if i+1 < len(p.in) {
+		if n := strings.IndexByte(escapeLetters, p.in[i+1]); n >= 0 {
+			return rune(escapeValues[n]), 2, nil
+		}
+	}
+	char, ok := p.hexEscape(i + 1)
+	if !ok {
+		p.at = i + 1
+		return 0, 0, p.syntaxError()
+	}
+	if !utf16.IsSurrogate(char) {
+		return char, 6, nil
+	}
+	low, ok := p.hexEscape(i + 7)
+	pair := utf16.DecodeRune(char, low)
+	switch {
+	case ok && p.in[i+6] == '\\' && pair != utf8.RuneError:
+		return pair, 12, nil
+	case p.tree:
+		return 0, 0, DecodeError{Reason: "unpaired surrogate in a string"}
+	}
+	return utf8.RuneError, 6, nil
 }
 
 // hexEscape reads the four digits behind the u at i.
