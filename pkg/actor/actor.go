@@ -72,7 +72,7 @@ type Rejection struct {
 // Option changes a route.
 type Option func(*Route)
 
-// Workers bounds how many handlers of a route run at once; 1 keeps the order. The default is [Config] Workers.
+// Workers bounds how many handlers of a route run at once; 1 keeps the order. The default is 64.
 func Workers(n int) Option { return func(r *Route) { r.workers = n } }
 
 // MaxRate bounds the requests of each account to perSecond, and to ten times as many at once after a pause. The others

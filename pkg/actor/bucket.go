@@ -16,10 +16,9 @@ import (
 // on. A T that implements [Outbox] publishes its events exactly once: they are stored with the value before they are
 // published.
 type Bucket[T any] struct {
-	Name     string
-	MaxSize  int           // bytes of one encoded value; 0 = the bucket's own limit
-	Timeout  time.Duration // for one read, write or publish; 0 = 10 s
-	Attempts int           // of [Bucket.Update] against concurrent writers; 0 = 8
+	Name    string
+	MaxSize int           // bytes of one encoded value; 0 = the bucket's own limit
+	Timeout time.Duration // for one read, write or publish; 0 = 10 s
 }
 
 // Versioned is a value and the revision of the bucket that holds it. Revision 0 means that it is not stored.
@@ -67,7 +66,7 @@ var (
 
 const (
 	defaultBucketTimeout = 10 * time.Second
-	defaultAttempts      = 8
+	maxAttempts          = 8
 )
 
 // bound returns a context for one operation. It outlives the caller's: what was begun is brought to its end.
@@ -157,11 +156,7 @@ func (b Bucket[T]) Update(ctx context.Context, out Out, step, key string, change
 func (b Bucket[T]) UpdateFrom(ctx context.Context, out Out, step, key string, v Versioned[T],
 	change func(v *T, found bool) (changed bool, err error),
 ) (Versioned[T], error) {
-	attempts := b.Attempts
-	if attempts <= 0 {
-		attempts = defaultAttempts
-	}
-	for range attempts {
+	for range maxAttempts {
 		var err error
 		if v, err = b.Publish(ctx, out, key, v); err != nil {
 			return v, err
@@ -198,7 +193,7 @@ func (b Bucket[T]) Publish(ctx context.Context, out Out, key string, v Versioned
 		}
 	}
 	last := pending[len(pending)-1]
-	for range defaultAttempts {
+	for range maxAttempts {
 		any(&v.Value).(Outbox).MarkPublished()
 		stored, err := b.Store(ctx, out, last.name+".mark", key, v)
 		if err == nil {

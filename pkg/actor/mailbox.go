@@ -29,10 +29,12 @@ type mailbox struct {
 // maxParked bounds the parked workers of a route.
 const maxParked = 2
 
-// openMailbox prepares the mailbox of a route for Config.Workers workers, unless the route sets a number. One sender
-// may hold about half of it.
+// defaultWorkers is how many handlers of a route run at once, unless it sets [Workers].
+const defaultWorkers = 64
+
+// openMailbox prepares the mailbox of a route for its workers. One sender may hold about half of it.
 func (l *routeRun) openMailbox(cfg Config) {
-	l.mailbox.size, l.mailbox.max, l.mailbox.hand = cfg.Mailbox, cfg.Workers, make(chan *nats.Msg, maxParked)
+	l.mailbox.size, l.mailbox.max, l.mailbox.hand = cfg.Mailbox, defaultWorkers, make(chan *nats.Msg, maxParked)
 	if l.Route.workers > 0 {
 		l.mailbox.max = l.Route.workers
 	}

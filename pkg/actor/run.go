@@ -32,7 +32,6 @@ type Spec struct {
 
 // Config bounds an actor. The zero value has defaults.
 type Config struct {
-	Workers      int           // handlers at once per route; 0 = 64
 	Mailbox      int           // messages waiting per route; 0 = 1024
 	DrainTimeout time.Duration // for handlers to finish at a stop; 0 = 10 s
 	RetryDelay   time.Duration // before a message of a durable route is redelivered after an error; 0 = 1 s
@@ -46,12 +45,9 @@ type Config struct {
 	Steps        func(name string) // observes each [Step]; for crash tests, nil in production
 }
 
-// withDefaults returns c with defaults for zero and negative fields: 64 workers per route, a mailbox of 1024, 10 s to
-// drain, 1 s between retries, no log.
+// withDefaults returns c with defaults for zero and negative fields: a mailbox of 1024, 10 s to drain, 1 s between
+// retries, no log.
 func (c Config) withDefaults() Config {
-	if c.Workers <= 0 {
-		c.Workers = 64
-	}
 	if c.Mailbox <= 0 {
 		c.Mailbox = 1024
 	}
