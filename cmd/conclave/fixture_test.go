@@ -245,6 +245,7 @@ var scriptedAnswers = map[string]func(x *turn){
 	},
 	"echo": echo,
 	"The":  echo, // a pipe without a question
+	"What": echo,
 	"tools": func(x *turn) {
 		x.delta(0, "Let me look that up.")
 		x.state(subjects.AgentState{To: "DISPATCHING_TOOL", Words: "Let me look that up."})
