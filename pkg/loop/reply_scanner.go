@@ -77,7 +77,7 @@ func (s *replyScanner) finish(cut bool) {
 		return
 	}
 	content, from := string(s.buf), 0
-	for s.held && s.unreadable == "" {
+	for s.held {
 		r := callReader{tools: s.tools, text: content, pos: s.pos, end: s.pos}
 		r.read()
 		start := s.pos
@@ -87,17 +87,17 @@ func (s *replyScanner) finish(cut bool) {
 		}
 		s.scan(true)
 	}
-	if s.unreadable == "" {
-		s.text = append(s.text, content[from:]...)
-	}
+	s.text = append(s.text, content[from:]...)
 }
 
 // accept decides about what r has read from pos on, and goes on behind it. It reports true when that is not text.
 func (s *replyScanner) accept(r *callReader) bool {
 	s.held, s.noJSON = false, s.noJSON || r.brokenJSON
 	isCall := r.unreadable != "" || r.marked || len(r.calls) > 0 && s.isCall(r)
-	if isCall && !s.addCalls(r.calls) {
+	if r.unreadable != "" {
 		s.unreadable, s.unknownTool = r.unreadable, r.unknownTool
+	}
+	if isCall && !s.addCalls(r.calls) {
 		s.pos, s.lineStart = r.end, false
 		return true
 	}

@@ -278,6 +278,11 @@ func TestReplyScanner(t *testing.T) {
 		{name: "text form, cut", content: `web_search {"query": "x`, bad: true},
 		{name: "tag and nothing", content: "Yes.\n<tool_call>", words: "Yes.", bad: true},
 		{name: "empty tags", content: "<tool_call></tool_call>", bad: true},
+		{name: "between words", content: "So.\n<tool_call>{x}</tool_call>\nYes.", words: "So.\n\nYes.", bad: true},
+		{
+			name: "unreadable, then readable", content: "<tool_call>{x}</tool_call>\n<tool_call>" + call + "</tool_call>",
+			calls: []string{"xml " + search}, bad: true,
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -128,10 +128,17 @@ func (r *callReader) fail(why, unknown string) {
 	r.unreadable, r.unknownTool = why, unknown
 }
 
+// failAtEnd makes the reply unreadable because of broken JSON. Where that ends is unknown: nothing behind it is text.
+func (r *callReader) failAtEnd() {
+	r.fail("a tool call was not valid JSON", "")
+	r.endAt(len(r.text))
+}
+
 // readMarked reads JSON behind a marker, where it must be calls.
 func (r *callReader) readMarked() {
 	if !r.readJSON() && r.unreadable == "" {
 		r.fail("a tool call could not be read", r.unknownTool)
+		r.endAt(len(r.text))
 	}
 }
 
@@ -146,7 +153,7 @@ func (r *callReader) readJSON() bool {
 	if size == 0 {
 		head := rest[:min(len(rest), maxHead)]
 		if slices.ContainsFunc(r.tools, func(name string) bool { return strings.Contains(head, `"`+name+`"`) }) {
-			r.fail("a tool call was not valid JSON", "")
+			r.failAtEnd()
 		}
 		r.brokenJSON = true
 		return false
@@ -155,7 +162,7 @@ func (r *callReader) readJSON() bool {
 	if len(calls) == 0 {
 		r.unknownTool = unknown
 		if len(r.calls) == 0 {
-			r.endAt(r.pos + size)
+			r.end, r.endInFence = r.pos+size, r.inFence
 		}
 		return false
 	}
@@ -229,7 +236,7 @@ func (r *callReader) readNamed() bool {
 	}
 	raw, size := decodeJSON(r.rest()[len(m[0])-1:])
 	if size == 0 {
-		r.fail("a tool call was not valid JSON", "")
+		r.failAtEnd()
 		return false
 	}
 	r.add(r.pos+len(m[0])-1+size, foundCall{Call: model.Call{Name: m[1], Arguments: raw}, layer: LayerText})
@@ -249,6 +256,11 @@ func (r *callReader) readElement() {
 			inner.readMarked()
 		}
 	}
+	end := r.pos + len(openCall) + len(content)
+	if closed {
+		end += len(closeCall)
+	}
+	r.endAt(end)
 	if inner.unreadable != "" || len(inner.calls) == 0 {
 		r.fail("a tool call between tags could not be read", inner.unknownTool)
 		return
@@ -257,11 +269,6 @@ func (r *callReader) readElement() {
 		inner.calls[i].layer = LayerXML
 	}
 	r.calls = append(r.calls, inner.calls...)
-	end := r.pos + len(openCall) + len(content)
-	if closed {
-		end += len(closeCall)
-	}
-	r.endAt(end)
 }
 
 // readFunction reads a <function=name> element. Its values are strings, which coercion converts.
@@ -270,17 +277,17 @@ func (r *callReader) readFunction() {
 	element, _, closed := strings.Cut(r.rest(), "</function>")
 	name, body, _ := strings.Cut(element[len(openFunction):], ">")
 	members, ok := parseParameters(body)
-	switch {
-	case !r.tools.has(name):
-		r.fail("a tool call between tags could not be read", name)
-		return
-	case !closed || !ok:
-		r.fail("a tool call between tags could not be read", "")
+	ok = ok && closed
+	if ok && r.tools.has(name) {
+		c := model.Call{Name: name, Arguments: json.RawMessage(newObject(members).Text)}
+		r.add(r.pos+len(element)+len("</function>"), foundCall{Call: c, layer: LayerXML})
 		return
 	}
-	arguments := json.RawMessage(newObject(members).Text)
-	r.add(r.pos+len(element)+len("</function>"),
-		foundCall{Call: model.Call{Name: name, Arguments: arguments}, layer: LayerXML})
+	r.fail("a tool call between tags could not be read", "")
+	if ok {
+		r.unknownTool = name
+	}
+	r.endAt(min(len(r.text), r.pos+len(element)+len("</function>")))
 }
 
 // parseParameters reads <parameter=key>value</parameter> elements. The line breaks around a value only separate it from
