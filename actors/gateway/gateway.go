@@ -145,9 +145,9 @@ func (g *Gateway) Routes() []actor.Route {
 	return routes
 }
 
-// Start implements [actor.Starter]: it reads the token file, or creates it, finds the end of the event log, then
-// listens and serves; meanwhile it reads the list of sessions. It fails when one of these fails; a port that is taken
-// is replaced by a free one only with AnyPort. A Unix socket that cannot be opened is logged: the API is served without
+// Start implements [actor.Starter]: it reads the token file, or creates it, finds the end of the event log, reads the
+// list of sessions, then listens and serves. It fails when one of these fails, except the list; a port that is taken is
+// replaced by a free one only with AnyPort. A Unix socket that cannot be opened is logged: the API is served without
 // it. OnListen is called last.
 func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 	g.out, g.client, g.scope = out, client.Wrap(out), telemetry.ScopeOf(ctx)
@@ -161,6 +161,7 @@ func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 	if err := g.events.open(ctx, g.client); err != nil {
 		return err
 	}
+	g.readSessions(ctx)
 	ln, err := openListener(ctx, g.cfg.Listen)
 	if errors.Is(err, ErrPortTaken) && g.AnyPort {
 		host, _, _ := net.SplitHostPort(g.cfg.Listen)
@@ -186,8 +187,6 @@ func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 	g.serving.Go(func() { g.events.follow(g.life, g.trackCritic) })
 	g.serving.Go(func() { g.tokens.follow(g.life, out) })
 	g.serving.Go(func() { g.sendHeartbeats(g.life) })
-	// The first list reads many conversations: not while the user waits for it. One that fails keeps what it has read.
-	g.serving.Go(func() { _, _, _ = g.client.Sessions(g.life, maxSessions, nil) })
 	g.serve(ln)
 	if g.cfg.Socket != "" {
 		socket, err := ListenSocket(ctx, g.cfg.Socket)
@@ -201,6 +200,17 @@ func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 		g.OnListen(g.Addr())
 	}
 	return nil
+}
+
+// sessionsTimeout bounds how long the start waits for the list of sessions. 10,000 sessions take 0.2 s.
+const sessionsTimeout = 2 * time.Second
+
+// readSessions reads the list of sessions, so that the first request for it reads only what changed since. A read that
+// fails or takes too long keeps what it has read, and the first request reads the rest.
+func (g *Gateway) readSessions(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, sessionsTimeout)
+	defer cancel()
+	_, _, _ = g.client.Sessions(ctx, maxSessions, nil)
 }
 
 // serve serves the connections of ln in the background until the server shuts down.
