@@ -99,6 +99,15 @@ func (l Layout) writeAccount(b *strings.Builder, a Account, streamImports bool) 
 		b.WriteString("    ]\n")
 	}
 	imports, pub, sub := l.importsOf(a.Name)
+	watched := routeAroundWatchers(imports)
+	if len(watched) > 0 {
+		b.WriteString("    mappings: {\n")
+		for _, s := range watched {
+			fmt.Fprintf(b, "      %q: %q\n", s, publishPrefix+replaceWildcards(s))
+			pub = append(pub, publishPrefix+s)
+		}
+		b.WriteString("    }\n")
+	}
 	if !streamImports {
 		imports = slices.DeleteFunc(imports, func(i Import) bool { return i.Kind == StreamImport })
 	}
@@ -125,10 +134,44 @@ func (l Layout) writeAccount(b *strings.Builder, a Account, streamImports bool) 
 		if u.Leaf {
 			key += ", allowed_connection_types: [LEAFNODE]"
 		}
+		receives := quoteList(s)
+		if len(watched) > 0 { // a subscription to > does not receive them either
+			receives = fmt.Sprintf("{ allow: %s, deny: %q }", receives, publishPrefix+">")
+		}
 		fmt.Fprintf(b, "      { nkey: %s, permissions: {\n          publish:   %s\n          subscribe: %s } }\n", key,
-			quoteList(p), quoteList(s))
+			quoteList(p), receives)
 	}
 	b.WriteString("    ]\n  }\n")
+}
+
+// publishPrefix is the first token of the subject to which the server maps what an account publishes and watches.
+const publishPrefix = "publish."
+
+// routeAroundWatchers returns the subjects that an account both publishes to another account and watches, and gives
+// their requests in imports the mapped name. Without that a watcher would receive a message of its own account twice:
+// as published, and as the copy of the stored one.
+func routeAroundWatchers(imports []Import) (watched []string) {
+	for i, request := range imports {
+		if request.Kind == ServiceImport && slices.ContainsFunc(imports, func(w Import) bool {
+			return w.Kind == StreamImport && w.Local == request.Local
+		}) {
+			watched = append(watched, request.Local)
+			imports[i].Local = publishPrefix + request.Local
+		}
+	}
+	return watched
+}
+
+// replaceWildcards writes the wildcards of a subject as the destination of a mapping has them.
+func replaceWildcards(subject string) string {
+	tokens, n := strings.Split(subject, "."), 0
+	for i := range tokens {
+		if tokens[i] == "*" {
+			n++
+			tokens[i] = fmt.Sprintf("{{wildcard(%d)}}", n)
+		}
+	}
+	return strings.Join(tokens, ".")
 }
 
 // confName returns an account's name for nats.conf. Names of run-time principals are quoted: a bare word like "on"
@@ -243,6 +286,7 @@ func (e Edge) Resolve(who string) (remote, local string) {
 func (l Layout) Doc() string {
 	var b strings.Builder
 	writeSubjects(&b)
+	writePayloads(&b)
 	l.writePrincipals(&b)
 	l.writeStreams(&b)
 	l.writeEdges(&b)
@@ -257,10 +301,11 @@ Generated from the tables in ` + "`subjects/`" + ` by ` + "`go generate ./subjec
 
 ## Subjects
 
-Each subject as its publisher and watchers see it. The owner receives it under another name where the server has written
-the publisher's account into it: ` + "`agent.generator.tool.request.get_datetime`" + `. Only live tokens *may drop*; any
-other message arrives, or its publisher gets an error. A subject *not served yet* reaches
-the router from the user's account only: a request gets an error at once, a publication becomes a dead letter.
+Each subject as its publisher and watchers see it. The owner receives it under another name where
+the server has written the publisher's account into it:
+` + "`agent.generator.tool.request.get_datetime`" + `. Only live tokens *may drop*; any other message
+arrives, or its publisher gets an error. A subject *not served yet* reaches the router from the
+user's account only: a request gets an error at once, a publication becomes a dead letter.
 
 | subject | received as | payload | stored in | may drop | meaning |
 |---|---|---|---|---|---|
@@ -315,10 +360,18 @@ func (l Layout) writeStreams(b *strings.Builder) {
 
 // writeEdges writes the table of edges for docs/bus.md.
 func (l Layout) writeEdges(b *strings.Builder) {
-	b.WriteString("\n## Edges\n\nWhich account reaches which subject of which owner, under which local name. " +
-		"*request*: the caller publishes and the owner replies. *watch*: the owner publishes and the caller " +
-		"subscribes.\n\n| callers | kind | local subject | owner | owner's subject | replies | reply timeout " +
-		"|\n|---|---|---|---|---|---|---|\n")
+	b.WriteString(`
+## Edges
+
+Which account reaches which subject of which owner, under which local name. *request*: the caller
+publishes and the owner replies. *watch*: the owner publishes and the caller subscribes. What an
+account both requests and watches, such as ` + "`query.received`" + `, the server maps to
+` + "`publish.<subject>`" + ` on its way to the owner, so that a watcher receives the copy of the stored
+message and not the published one too.
+
+| callers | kind | local subject | owner | owner's subject | replies | reply timeout |
+|---|---|---|---|---|---|---|
+`)
 	for _, e := range l.Edges {
 		kind, replies := "request", "one"
 		if e.Kind == StreamImport {
