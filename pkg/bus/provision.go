@@ -238,24 +238,45 @@ func releaseEventSubjects(ctx context.Context, js jetstream.JetStream, l subject
 }
 
 // awaitSources waits until EVENTS takes the events of every author, which takes the server about 0.2 s: until then
-// events of several authors would be stored in another order than they were published in.
+// events of several authors would be stored in another order than they were published in. The server restores EVENTS
+// first, and repeats an attempt that came before the stream of an author was there only after 12 s: such a source is
+// renewed.
 func awaitSources(ctx context.Context, js jetstream.JetStream) error {
 	for {
 		events, err := js.Stream(ctx, "EVENTS")
 		if err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(events.CachedInfo().Sources, func(s *jetstream.StreamSourceInfo) bool {
-			return s.Active < 0
-		}) {
+		info, waits := events.CachedInfo(), false
+		for _, s := range info.Sources {
+			waits = waits || s.Active < 0
+			if s.Active < 0 && s.Error != nil {
+				if err := renewSource(ctx, js, info.Config, s.Name); err != nil {
+					return err
+				}
+			}
+		}
+		if !waits {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep(ctx, 5*time.Millisecond) {
 			return ctx.Err()
-		case <-time.After(5 * time.Millisecond):
 		}
 	}
+}
+
+// renewSource removes a source from the stream with configuration c and adds it again, so that the server begins anew
+// with it, behind the last message that the stream has of it.
+func renewSource(ctx context.Context, js jetstream.JetStream, c jetstream.StreamConfig, name string) error {
+	without := c
+	without.Sources = slices.DeleteFunc(slices.Clone(c.Sources), func(s *jetstream.StreamSource) bool {
+		return s.Name == name
+	})
+	if _, err := js.UpdateStream(ctx, without); err != nil {
+		return err
+	}
+	_, err := js.UpdateStream(ctx, c)
+	return err
 }
 
 // Least sizes of a stream with a part of a configured size, in bytes: it must hold some of the largest messages. Audit

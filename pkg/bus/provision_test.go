@@ -3,9 +3,12 @@ package bus_test
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -79,6 +82,69 @@ func TestProvisionOnExistingStoreChangesNothing(t *testing.T) {
 	}
 	if s := before["EVENTS"]; s.Msgs != 1 {
 		t.Errorf("EVENTS holds %+v, want one message", s)
+	}
+}
+
+// TestProvisionDoesNotWaitForLateSource: a stream that EVENTS has looked for before it was there is a source at once,
+// and not when the server looks again, after 12 s. Events before and after are stored once.
+func TestProvisionDoesNotWaitForLateSource(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	emit := func(b *bus.Bus, role, subject string) {
+		t.Helper()
+		if _, err := bustest.Dial(t, b, role).Request(subject, []byte("{}"), testTimeout); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := startUnprovisioned(t, dir)
+	if err := b.Server.Provision(t.Context(), []byte("genesis")); err != nil {
+		t.Fatal(err)
+	}
+	emit(b, "generator", "response.generation")
+	awaitEvents(t, b, 1)
+	b.Server.Stop(context.Background())
+	found, err := filepath.Glob(filepath.Join(dir, "jetstream", "jetstream", "CORE", "streams", "EVENTS_critic"))
+	if err != nil || len(found) != 1 {
+		t.Fatal(found, err)
+	}
+	if err := os.RemoveAll(found[0]); err != nil {
+		t.Fatal(err)
+	}
+
+	b = startUnprovisioned(t, dir)
+	user := bustest.Dial(t, b, "user")
+	for hasFailed := false; !hasFailed; {
+		m, err := user.Request("core.API.STREAM.INFO.EVENTS", nil, testTimeout)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var info jetstream.StreamInfo
+		if err := json.Unmarshal(m.Data, &info); err != nil {
+			t.Fatal(err)
+		}
+		hasFailed = slices.ContainsFunc(info.Sources, func(s *jetstream.StreamSourceInfo) bool {
+			return s.Error != nil
+		})
+	}
+	began := time.Now()
+	if err := b.Server.Provision(t.Context(), []byte("genesis")); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > 6*time.Second {
+		t.Errorf("provisioning took %s", took)
+	}
+	emit(b, "critic", "critique.result")
+	emit(b, "generator", "response.generation")
+	awaitEvents(t, b, 3)
+}
+
+// awaitEvents waits until EVENTS has n messages, and fails when it has more.
+func awaitEvents(t *testing.T, b *bus.Bus, n uint64) {
+	t.Helper()
+	for has := uint64(0); has != n; {
+		if has = readStreamStates(t, b)["EVENTS"].Msgs; has > n || t.Context().Err() != nil {
+			t.Fatalf("EVENTS has %d messages, want %d", has, n)
+		}
 	}
 }
 
