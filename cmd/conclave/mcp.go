@@ -261,7 +261,16 @@ place of the folder of the running server. Files of the running server are not i
 		Example: `  conclave mcp test time
   conclave mcp test time --tool get_current_time --args '{"timezone":"UTC"}'`,
 		Args: cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: completeServers(a),
-		RunE: func(cmd *cobra.Command, v []string) error { return testServer(cmd.Context(), a, v[0], tool, args) },
+		RunE: func(cmd *cobra.Command, v []string) error {
+			var object map[string]json.RawMessage
+			if tool == "" && cmd.Flags().Changed("args") {
+				return cli.Usage("--args are the arguments of a tool: name it with --tool")
+			}
+			if err := json.Unmarshal([]byte(args), &object); err != nil || object == nil {
+				return cli.Usage(`--args is not a JSON object such as '{"timezone":"UTC"}', in quotes for the shell`)
+			}
+			return testServer(cmd.Context(), a, v[0], tool, args)
+		},
 	}
 	cmd.Flags().StringVar(&tool, "tool", "", "`name` of a tool to call, as the server calls it")
 	cmd.Flags().StringVar(&args, "args", "{}", "arguments of the call, a `JSON` object")
@@ -271,11 +280,9 @@ place of the folder of the running server. Files of the running server are not i
 // missingFile matches the texts by which programs say that a file is missing.
 var missingFile = regexp.MustCompile(`(?i)\bENOENT\b|no such file`)
 
-// testServer prints what a server offers, and calls a tool unless it is "".
+// testServer prints what a server offers, and calls a tool unless it is "", with args, a JSON object. A tool that the
+// server does not list is not called.
 func testServer(ctx context.Context, a *cli.App, name, tool, args string) error {
-	if tool != "" && !json.Valid([]byte(args)) {
-		return cli.Usage("--args: not a JSON object")
-	}
 	cfg, err := userconfig.Load(a, nil)
 	if err != nil {
 		return err
@@ -286,6 +293,9 @@ func testServer(ctx context.Context, a *cli.App, name, tool, args string) error 
 	}
 	r, err := inspectMCP(ctx, a, cfg, name, s, func(ctx context.Context, s *mcp.Session, r *mcpReport) (err error) {
 		if tool != "" {
+			if err := checkListed(tool, r); err != nil {
+				return err
+			}
 			r.Result, err = s.Call(ctx, tool, json.RawMessage(args))
 		}
 		if err != nil && r.TestRun != "" && missingFile.MatchString(err.Error()) {
@@ -307,6 +317,22 @@ func testServer(ctx context.Context, a *cli.App, name, tool, args string) error 
 		}
 		return nil
 	})
+}
+
+// checkListed rejects a tool that the server of r does not list, mounted or not.
+func checkListed(tool string, r *mcpReport) error {
+	var names []string
+	for _, t := range r.Tools {
+		names = append(names, t.Tool)
+	}
+	for _, t := range r.Rejected {
+		names = append(names, t.Tool)
+	}
+	if slices.Contains(names, tool) {
+		return nil
+	}
+	return cli.Usage("%s has no tool %q%s: choose from %s", r.Server, tool, cli.Nearest(tool, names),
+		strings.Join(names, ", "))
 }
 
 // mcpRemoveCommand removes servers.
