@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -397,12 +398,8 @@ func TestPageStoryS8(t *testing.T) {
 	}
 	p.click(`.turn .critic .pop a[href^="/memory/"]`)
 	p.waitFor(`location.pathname.startsWith("/memory/") && document.querySelector(".pairs")`)
-	for range 200 { // memory adds the grade a moment after the critic published it
-		if strings.Contains(eval[string](p, `document.querySelector(".pairs")?.textContent ?? ""`), "Right, short") {
-			break
-		}
-		p.open(eval[string](p, `location.pathname`))
-	}
+	// Memory adds the grade a moment after the critic published it.
+	p.waitFor(`document.querySelector(".pairs")?.textContent.includes("Right, short")`)
 	if got := p.text(".pairs"); !strings.Contains(got, "Right, short and to the point.") ||
 		!strings.Contains(got, "answer") {
 		t.Errorf("memory shows %q", got)
@@ -506,6 +503,34 @@ func TestPageSaysWhatLeft(t *testing.T) {
 			return facts()?.textContent ?? document.body.innerText;
 		})()`, i, tt.results, tt.usage))
 		if !strings.Contains(got, tt.want) {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+// TestPageShowsRecall: the recall that the runtime made is shown with its state and content, also when the page has
+// only the answer, when nothing was found, and when it failed.
+func TestPageShowsRecall(t *testing.T) {
+	p := openPage(t)
+	for i, tt := range []struct{ name, call, want string }{
+		{"found", `{"result":"- Monday, you said: I like Lisbon"}`, "Recalled what you said.*done.*I like Lisbon"},
+		{"nothing", `{"result":""}`, "Recalled nothing.*done"},
+		{"failed", `{"error":{"code":"unavailable","text":"memory does not answer"}}`,
+			"Recalled nothing.*failed.*memory does not answer"},
+	} {
+		got := eval[string](p, fmt.Sprintf(`(async () => {
+			const store = await import("/page/js/store.js");
+			const time = new Date().toISOString(), query = "recalled%d", session = query;
+			const call = { call_id: "c", tool: "search_memory", args: { query: "?" }, layer: "recall", ...%s };
+			store.apply({ subject: "query.received", query, session, time, payload: { query: "?" } });
+			store.apply({ subject: "response.generation", from: "generator", query, session, time, payload: { session_id: session, query_id: query, query: "?", answer: "done", tool_calls: [call], respondent_id: "generator" } });
+			history.pushState(null, "", "/chat/" + session);
+			dispatchEvent(new PopStateEvent("popstate"));
+			const card = () => document.querySelector(".turn[data-query='" + query + "'] .memory-card");
+			for (let n = 0; n < 600 && !card(); n++) await new Promise(requestAnimationFrame);
+			return card()?.textContent.replace(/\s+/g, " ") ?? document.body.innerText;
+		})()`, i, tt.call))
+		if !regexp.MustCompile(tt.want).MatchString(got) {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}

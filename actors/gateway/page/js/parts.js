@@ -3,7 +3,7 @@
 import { html, noChange, nothing } from "./lit-html.js";
 import { icon } from "./icons.js";
 import * as store from "./store.js";
-import { age, clientOf, grade, json, seconds, visible } from "./format.js";
+import { age, clientOf, count, grade, json, seconds, visible } from "./format.js";
 
 class Guard {
   get _$AU() {
@@ -76,15 +76,24 @@ export function toolCard(t) {
     <summary>${icon("tool")}<span class="name">${t.tool}</span> <code class="line">${json(args).slice(0, 160)}</code>
       ${t.layer && t.layer !== "native" && t.layer !== "recall" ? html`<span class="chip" title="The model wrote the call as text; it was recovered">recovered</span>` : nothing}
       ${trustLabel(t.labels)}<span class="state">${stateIcons[name] ? icon(stateIcons[name]) : nothing}${state}</span></summary>
-    <div class="body">
-      ${codeView(json(t.args ?? {}), "arguments")}
-      ${t.output ? codeView(visible(t.output), "output") : nothing}
-      ${t.error ? denial(t.error) : nothing}
-      ${t.result !== undefined && t.result !== "" ? untrusted(t.labels, codeView(json(t.result), isUntrusted(t.labels) ? "result as the model saw it, untrusted" : "result as the model saw it")) : nothing}
-      ${t.artifacts?.length ? html`<p class="quiet">Files: ${t.artifacts.map((a) => html`<code>${visible(a)}</code> `)}</p>` : nothing}
-    </div>
+    <div class="body">${callDetails(t)}</div>
   </details>`;
 }
+
+// callDetails shows the arguments of a call and what came of it.
+const callDetails = (t) => html`${codeView(json(t.args ?? {}), "arguments")}
+  ${t.output ? codeView(visible(t.output), "output") : nothing}
+  ${t.error ? denial(t.error) : nothing}
+  ${t.result !== undefined && t.result !== "" ? untrusted(t.labels, codeView(json(t.result), isUntrusted(t.labels) ? "result as the model saw it, untrusted" : "result as the model saw it")) : nothing}
+  ${t.artifacts?.length ? html`<p class="quiet">Files: ${t.artifacts.map((a) => html`<code>${visible(a)}</code> `)}</p>` : nothing}`;
+
+// recallCard shows what was recalled for a question, and the recall that the runtime made before the first model call:
+// its state, what it found, also when that is nothing, and why it failed. call may be missing.
+export const recallCard = (hits, call) => html`<details class="card memory-card">
+  <summary>${icon("memory")}<span class="name">${call?.state === "running" ? "Recalling" : `Recalled ${hits.length ? count(hits.length, "memory", "memories") : call?.state === "done" && call.result ? "what you said" : "nothing"}`}</span><span class="line">${hits.map((h) => visible(h.name)).join(", ").slice(0, 120)}</span>
+    ${call ? html`<span class="state">${call.state}</span>` : nothing}</summary>
+  <div class="body">${recallList(hits)}${call ? callDetails(call) : nothing}</div>
+</details>`;
 
 const denial = (e) => html`<div class="failed"><p>${visible(e.text ?? e.message ?? e.code)}</p>${e.denial ? html`<p class="quiet">Layer <code>${e.denial.layer}</code>, rule <code>${e.denial.rule}</code>${e.denial.allowed?.length ? html`. Allowed instead: ${e.denial.allowed.join(", ")}` : nothing}</p>` : nothing}</div>`;
 

@@ -135,6 +135,9 @@ export function apply(ev) {
   changed();
 }
 
+// newest is the sequence of the newest event of subjects that begin so, 0 for none: what a view read before it is old.
+export const newest = (...subjects) => state.log.findLast((ev) => subjects.some((s) => ev.subject.startsWith(s)))?.seq ?? 0;
+
 function applyToRun(r, ev) {
   const [kind, action] = ev.subject.split(".");
   const p = ev.payload ?? {};

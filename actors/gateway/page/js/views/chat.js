@@ -5,7 +5,7 @@ import { icon } from "../icons.js";
 import * as api from "../api.js";
 import * as store from "../store.js";
 import { Incremental } from "../markdown.js";
-import { act, clientLabel, copy, go, gradeBadge, guard, personaCard, recallList, toolCard, trustLabel, untrusted } from "../parts.js";
+import { act, clientLabel, copy, go, gradeBadge, guard, personaCard, recallCard, toolCard, trustLabel, untrusted } from "../parts.js";
 import { age, clientOf, count, isLongPaste, seconds, visible } from "../format.js";
 import * as approvals from "./approvals.js";
 import * as runs from "./runs.js";
@@ -268,11 +268,13 @@ function liveTurn(r, turns) {
 
 function turn(r, running, turns) {
   const u = r.response?.usage;
-  const tools = [...r.tools.values()].filter((t) => t.layer !== "recall" && !(t.tool === "search_memory" && t.args?.context));
+  const isRecall = (t) => t.layer === "recall" || (t.tool === "search_memory" && t.args?.context);
+  const recall = [...r.tools.values()].find(isRecall);
+  const tools = [...r.tools.values()].filter((t) => !isRecall(t));
   const waiting = [...store.state.approvals.values()].filter((a) => a.query_id === r.id);
   return html`<article class="turn" aria-label="Question and answer" aria-busy=${running} data-query=${r.id}>
     ${question(r.id, r.session, r.query, r.attachments)}
-    ${r.recalled.length ? html`<details class="card memory-card"><summary>${icon("memory")}<span class="name">Recalled ${count(r.recalled.length, "memory", "memories")}</span><span class="line">${r.recalled.map((h) => visible(h.name)).join(", ").slice(0, 120)}</span></summary><div class="body">${recallList(r.recalled)}</div></details>` : nothing}
+    ${r.recalled.length || recall ? recallCard(r.recalled, recall) : nothing}
     ${r.thinking ? html`<details class="thinking"><summary>${icon("think")}${running && !r.text ? `Thinking, ${seconds(Date.now() - r.thinkingSince)}` : `Thought${r.thinkingMs ? ` for ${seconds(r.thinkingMs)}` : ""}, about ${count(Math.ceil(r.thinking.length / 4), "token")}`}</summary><p class="thought">${visible(r.thinking)}</p></details>` : nothing}
     ${tools.map(toolCard)}
     ${r.deliberations.size ? html`<section class="deliberation" aria-label="Deliberation">${[...r.deliberations.values()].map(personaCard)}<p class="quiet"><a href="/deliberations/${r.id}">Open the deliberation</a></p></section>` : nothing}

@@ -8,10 +8,14 @@ import { act, empty, go, gradeBadge, trustLabel } from "../parts.js";
 import { age, count, visible } from "../format.js";
 import { graphView, loadGraph } from "./graph.js";
 
-const shown = { text: "", kind: "", state: "active", trust: "", entries: [], hits: null, next: "", entry: null, expanded: "", editing: null, loading: false, error: "", status: null };
+const shown = { text: "", kind: "", state: "active", trust: "", entries: [], hits: null, next: "", entry: null, expanded: "", editing: null, loading: false, error: "", status: null, read: 0 };
+
+const pageSize = 50;
+
+const newestChange = () => store.newest("memory.stored", "memory.annotated");
 
 export async function load([id]) {
-  Object.assign(shown, { error: "", loading: true, editing: null });
+  Object.assign(shown, { error: "", loading: true, editing: null, read: newestChange() });
   store.changed();
   try {
     if (id === "graph") await loadGraph();
@@ -36,11 +40,28 @@ async function list(after = "") {
     return;
   }
   shown.hits = null;
-  const p = new URLSearchParams({ limit: 50 });
+  const p = new URLSearchParams({ limit: pageSize });
   for (const [k, v] of [["kind", shown.kind], ["state", shown.state], ["trust", shown.trust], ["after", after]]) if (v) p.set(k, v);
   const page = await api.get("/memory?" + p);
   shown.entries = after ? [...shown.entries, ...page.entries] : page.entries;
   shown.next = page.next;
+}
+
+// refresh reads the list or the entry again when memory has changed since it was read. A search, an entry that is being
+// edited and a list of several pages stay as they are.
+function refresh(id) {
+  const now = newestChange();
+  if (now <= shown.read || shown.loading || shown.editing || shown.error || (!id && (shown.hits || shown.entries.length > pageSize))) return;
+  shown.read = now;
+  queueMicrotask(async () => {
+    try {
+      if (id) shown.entry = await api.get("/memory/" + encodeURIComponent(id));
+      else await list();
+    } catch {
+      return; // what is shown stays
+    }
+    store.changed();
+  });
 }
 
 const reload = () => act(() => list()).then(store.changed);
@@ -66,6 +87,7 @@ const sentence = (label, value, options, set) => html`<label>${label} <select ar
 export function view([id]) {
   if (id === "graph") return html`<div class="page wide-page">${head("graph")}${shown.error ? html`<p class="failed">${shown.error}</p>` : graphView()}</div>`;
   if (shown.error) return html`<div class="page"><h1>Memory</h1><p class="failed">${shown.error}</p></div>`;
+  refresh(id);
   if (id) return shown.entry?.entry && !shown.loading ? one(shown.entry) : html`<div class="page"><h1>Memory</h1><p class="quiet">Loading.</p></div>`;
   const rows = shown.hits ? shown.hits.map((h) => row(h.entry, h)) : shown.entries.map((e) => row(e));
   const s = shown.status;

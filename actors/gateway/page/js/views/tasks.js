@@ -10,13 +10,18 @@ import { age, count, seconds, visible } from "../format.js";
 
 const tasks = loader(() => api.get("/tasks"));
 const task = loader((id) => api.get("/tasks/" + encodeURIComponent(id)));
-const shown = { version: 0, subtask: "", report: null };
+const shown = { version: 0, subtask: "", report: null, read: 0 };
+
+const newestChange = () => store.newest("query.task", "task.progress.", "agent.return.");
 
 export function load([id]) {
   if (id) {
     shown.subtask = "";
     task.load(id);
-  } else tasks.load();
+  } else {
+    shown.read = newestChange();
+    tasks.load();
+  }
 }
 
 const ended = (t) => ["done", "failed", "canceled", "partial"].includes(t.state);
@@ -39,6 +44,11 @@ export function view([id]) {
     const t = r?.task?.subtasks?.length && task.value?.task_id === id && !ended(task.value) ? merge(task.value, r.task) : task.value;
     if (task.error) return html`<div class="page"><h1>Task</h1><p class="failed">${task.error}</p></div>`;
     return t?.task_id === id ? one(t) : html`<div class="page"><h1>Task</h1><p class="quiet">Loading.</p></div>`;
+  }
+  const now = newestChange();
+  if (now > shown.read && !tasks.loading) {
+    shown.read = now;
+    queueMicrotask(() => tasks.load());
   }
   const all = tasks.value?.tasks ?? [];
   return html`<div class="page"><h1>Tasks</h1>
