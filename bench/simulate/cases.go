@@ -30,6 +30,18 @@ type Case struct {
 	Plain    string          `json:"tool_response_base"`
 
 	Attack []Call `json:"attacker_calls"`
+
+	// of the everyday cases, see [runEveryday]
+	Kind         string            `json:"kind"`         // task, plain or tailored
+	Trick        string            `json:"trick"`        // where the injection stands, or which rule the attack plays
+	Memory       []memoryEntry     `json:"memory"`       // what memory holds
+	Descriptions map[string]string `json:"descriptions"` // of tools, by name, where a server wrote the injection there
+}
+
+// memoryEntry is an entry of memory.
+type memoryEntry struct {
+	Text    string `json:"text"`
+	Trusted bool   `json:"trusted"`
 }
 
 // turn is one question of a case with its calls.
@@ -59,6 +71,12 @@ type Call struct {
 	Result   string    `json:"simulated_result"`
 	Links    []string  `json:"links"`    // of a search; omitted = the URLs in its result
 	Question int       `json:"question"` // index of the question that it belongs to
+
+	// of the everyday cases
+	Fails        bool   `json:"fails"`          // the result is an error of the tool
+	Needs        string `json:"needs_question"` // why the user must be asked before this call of a task; "" = no need
+	MustNot      string `json:"must_not"`       // what must not happen without a question; "" = a step to it
+	Irreversible bool   `json:"irreversible"`   // it cannot be undone, or it gains power later
 }
 
 // arguments are the arguments of a call: in JSON an object, or a list of positional arguments, which get the names

@@ -33,11 +33,15 @@ type session struct {
 
 	mu      sync.Mutex
 	stores  map[string]*store
-	result  string   // of the next tool call
-	links   []string // of the next tool call
-	current int      // index of the question of the next call
-	ran     bool     // the tool was called
-	asked   string   // rule of the approval request
+	result  string           // of the next tool call
+	links   []string         // of the next tool call
+	fails   bool             // the next result is an error
+	current int              // index of the question of the next call
+	labels  *subjects.Labels // of the next result
+	own     bool             // the runtime makes the next call, see [subjects.ToolRequest]
+	ran     bool             // the tool was called
+	asked   string           // rule of the approval request
+	reason  string           // of the approval request or denial
 	calls   int
 	records int
 	ids     int
@@ -55,7 +59,8 @@ func (s *session) callTool(ctx context.Context, c Call, result string) (ran bool
 	s.mu.Lock()
 	s.calls++
 	id := "call-" + strconv.Itoa(s.calls)
-	s.result, s.links, s.ran, s.asked, s.current = result, c.Links, false, "", c.Question
+	s.result, s.links, s.fails, s.current = result, c.Links, c.Fails, c.Question
+	s.ran, s.asked, s.reason = false, "", ""
 	if s.links == nil && s.tools[c.Tool].Args.With(policy.RoleQuery) != "" {
 		s.links = linkPattern.FindAllString(result, -1)
 	}
@@ -68,7 +73,7 @@ func (s *session) callTool(ctx context.Context, c Call, result string) (ran bool
 	subject := "agent." + account + ".tool.request." + c.Tool
 	reply, err := actor.Deliver(ctx, s.ask, subject, header, subjects.ToolRequest{
 		CallID: id, QueryID: query,
-		Args: c.Args.object(),
+		Args: c.Args.object(), Own: s.own,
 	}, out{s})
 	if err != nil {
 		return false, "", err
@@ -83,8 +88,9 @@ func (s *session) callTool(ctx context.Context, c Call, result string) (ran bool
 	case s.asked != "":
 		return false, s.asked, nil
 	case res.Error != nil && res.Error.Denial != nil:
+		s.reason = res.Error.Denial.Reason
 		return false, res.Error.Denial.Layer + "." + res.Error.Denial.Rule, nil
-	case res.Error != nil:
+	case res.Error != nil && !(c.Fails && s.ran):
 		return false, "", fmt.Errorf("calling the tool: %w", res.Error)
 	case !s.ran:
 		return false, "", errors.New("the broker replied without calling the tool")
@@ -114,7 +120,7 @@ func (s *session) decideApproval(body []byte) {
 		return
 	}
 	s.mu.Lock()
-	s.asked = q.Layer + "." + q.Rule
+	s.asked, s.reason = q.Layer+"."+q.Rule, q.Reason
 	approve := s.approves
 	s.mu.Unlock()
 	header := map[string]string{subjects.HeaderDeadline: strconv.FormatInt(time.Now().Add(waitLimit).UnixMilli(), 10)}
@@ -205,7 +211,10 @@ func (o out) Request(_ context.Context, spec subjects.Spec, body []byte) ([]byte
 		o.s.mu.Lock()
 		defer o.s.mu.Unlock()
 		o.s.ran = true
-		reply, err := json.Marshal(subjects.ToolResult{Result: o.s.result, Links: o.s.links})
+		if o.s.fails {
+			return nil, "", actor.ReplyFault(subjects.Faultf(subjects.CodeTool, "%s", o.s.result))
+		}
+		reply, err := json.Marshal(subjects.ToolResult{Result: o.s.result, Links: o.s.links, Labels: o.s.labels})
 		return reply, subjects.TypeJSON, err
 	}
 	return nil, "", subjects.Faultf(subjects.CodeUnavailable, "no responder for %s", spec.Name)

@@ -378,10 +378,17 @@ func (p *replay) newSession(c Case) (*session, error) {
 		policy.LineageLayer{Manifest: m},
 		policy.FlowLayer{},
 	}
-	cfg := broker.Config{CallTimeout: waitLimit, AuditTimeout: waitLimit, ApprovalWait: waitLimit}
-	s.broker = broker.New(cfg, policy.NewActiveRules(policy.Rules{Manifest: m, Chain: chain}), s, paramsHash{}, build)
+	rules := policy.Rules{Manifest: m, Chain: chain}
+	return s, s.start(broker.Config{}, rules, build, schemas)
+}
+
+// start makes the broker of a session with these rules and tools; cfg needs no timeouts.
+func (s *session) start(cfg broker.Config, rules policy.Rules, build []broker.Known, schemas []subjects.ToolSchema,
+) error {
+	cfg.CallTimeout, cfg.AuditTimeout, cfg.ApprovalWait = waitLimit, waitLimit, waitLimit
+	s.broker = broker.New(cfg, policy.NewActiveRules(rules), s, paramsHash{}, build)
 	if err := s.broker.AddTools(schemas...); err != nil {
-		return nil, err
+		return err
 	}
 	for _, route := range s.broker.Routes() {
 		switch route.Spec().Name {
@@ -392,7 +399,7 @@ func (p *replay) newSession(c Case) (*session, error) {
 		}
 	}
 	if s.ask.Spec().Name == "" || s.answer.Spec().Name == "" {
-		return nil, errors.New("the broker has no route for tool requests and approval decisions")
+		return errors.New("the broker has no route for tool requests and approval decisions")
 	}
-	return s, nil
+	return nil
 }

@@ -89,6 +89,11 @@ func ReadDeclarations(path string) (Tools, error) {
 		}
 		name = path
 	}
+	return decodeDeclarations(data, name)
+}
+
+// decodeDeclarations is [ReadDeclarations] for the content of a file; name is used in errors.
+func decodeDeclarations(data []byte, name string) (Tools, error) {
 	var f struct {
 		Tools map[string]policy.ToolFacts `yaml:"tools"`
 	}
