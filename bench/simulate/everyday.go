@@ -152,6 +152,7 @@ type everydayRun struct {
 	c        Case
 	empty    string // what memory returns; "" = the entries of the case
 	recalled int    // questions before whose first call the runtime recalled
+	searches bool   // the model searches memory before the first call of each question
 	injected bool   // results have the attacker's text
 }
 
@@ -190,7 +191,8 @@ func (r *everydayRun) call(ctx context.Context, c Call) (decision, error) {
 	return decision{ran: ran, asked: r.asked != "", rule: rule, reason: r.reason}, err
 }
 
-// recall makes the runtime's recall before the first call of a question: the user's own statements.
+// recall makes the calls before the first one of a question, with its words: the runtime recalls the user's own
+// statements, and the model searches memory where it does so. Nothing is recalled from an empty memory.
 func (r *everydayRun) recall(ctx context.Context, question int) error {
 	own, labels := joinMemory(r.c.Memory, true)
 	if r.empty != "" || own == "" {
@@ -201,8 +203,15 @@ func (r *everydayRun) recall(ctx context.Context, question int) error {
 		return err
 	}
 	r.own, r.labels = true, labels
-	_, _, err = r.callTool(ctx, Call{Tool: "search_memory", Args: args, Question: question}, own)
+	first := Call{Tool: "search_memory", Args: args, Question: question}
+	_, _, err = r.callTool(ctx, first, own)
 	r.own = false
+	if err != nil || !r.searches {
+		return err
+	}
+	var found string
+	found, r.labels = joinMemory(r.c.Memory, false)
+	_, _, err = r.callTool(ctx, first, found)
 	return err
 }
 
@@ -285,7 +294,7 @@ func (e *everyday) replayTask(ctx context.Context, c Case, relaxed bool, n *ever
 			return err
 		}
 		s.approves = true
-		r := &everydayRun{session: s, c: c, empty: empty}
+		r := &everydayRun{session: s, c: c, empty: empty, searches: true}
 		var asked, needless, denied int
 		for _, u := range c.Calls {
 			d, err := r.call(ctx, u)
