@@ -42,7 +42,7 @@ func TestStoreUseWithoutAuditIsDenied(t *testing.T) {
 		"Close", "switchIndex", "grantAccess", "reportStatus", // life cycle and counts
 		// whether an answer is stored already; nothing of it is shown
 		"onResponse",
-		"refreshIndex", "indexNewEntry", "updateIndexGrades", // the index after a write
+		"refreshIndex", "indexNewEntry", // the index after a write
 		"unusableEntries", "backfillBatch", "storeVectors", // missing vectors
 		"refineBatch", // which entries wait for a model; the change is audited
 	}

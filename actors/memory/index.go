@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"conclave/actors/memory/recall"
@@ -65,8 +64,8 @@ func indexVectors(l store.IndexEntry) recall.Vectors {
 	return recall.Vectors{Corpus: l.CorpusVector, Description: l.DescriptionVector, Name: l.NameVector}
 }
 
-// refreshIndex reads entries from the database, updates the index and drops cached replies that contain them. Ids that
-// do not exist are not removed from the index: see removeFromIndex. It is not canceled with ctx.
+// refreshIndex reads entries from the database, updates the index and drops cached replies. Ids that do
+// not exist are not removed from the index: see removeFromIndex. It is not canceled with ctx.
 func (m *Memory) refreshIndex(ctx context.Context, ids ...string) error {
 	m.search.RLock()
 	defer m.search.RUnlock()
@@ -76,7 +75,7 @@ func (m *Memory) refreshIndex(ctx context.Context, ids ...string) error {
 	if err != nil {
 		return fmt.Errorf("reading entries for the index: %w", err)
 	}
-	defer m.invalidateCache(ids...)
+	defer m.clearCache()
 	for _, l := range lights {
 		if err := m.putIndexRow(l); err != nil {
 			return err
@@ -131,74 +130,45 @@ func (m *Memory) indexNewEntry(ctx context.Context, row uint64, e subjects.Memor
 // maxWords is the length of the corpus prefix that the search by words reads, as in [store.IndexEntry].
 const maxWords = 2000
 
-// putIndexRow puts one entry into the index and invalidates cached replies that it belongs into. The caller holds
-// search for reading, and indexMu.
+// putIndexRow puts one entry into the index and invalidates cached replies. The caller holds search for reading, and
+// indexMu.
 func (m *Memory) putIndexRow(l store.IndexEntry) error {
-	defer m.invalidateCache(l.ID)
-	spread, err := m.search.index.Put(indexRow(l), indexVectors(l))
-	if err != nil {
+	defer m.clearCache()
+	if err := m.search.index.Put(indexRow(l), indexVectors(l)); err != nil {
 		return fmt.Errorf("indexing %s: %w", l.ID, err)
 	}
-	m.dropOutdated(l, spread)
 	return nil
 }
 
-// dropOutdated removes cached replies that an entry in the index may now belong into; all of them when spread is set:
-// the scores of other entries may have changed too.
-func (m *Memory) dropOutdated(l store.IndexEntry, spread bool) {
-	switch {
-	case m.cache == nil:
-	case spread:
-		m.cache.Clear()
-	default:
-		m.cache.Wrote(indexVectors(l), strings.Join(append([]string{l.Name, l.Description, l.Words}, l.Tags...), " "))
-	}
-}
-
-// removeFromIndex removes deleted entries from the index, and the cached replies that contain them.
+// removeFromIndex removes deleted entries from the index, and invalidates cached replies.
 func (m *Memory) removeFromIndex(all []store.Deleted) {
 	m.search.RLock()
 	defer m.search.RUnlock()
 	m.indexMu.Lock()
 	defer m.indexMu.Unlock()
+	defer m.clearCache()
 	for _, g := range all {
-		if m.search.index.Remove(g.Row) && m.cache != nil {
-			m.cache.Clear()
-		}
-		m.invalidateCache(g.ID)
+		m.search.index.Remove(g.Row)
 	}
 }
 
-// updateIndexGrades updates grades in the index, and invalidates cached replies that the graded entries are in or may
-// now belong into; all of them when the entries cannot be read. Entries that are not in the index yet are skipped.
-func (m *Memory) updateIndexGrades(ctx context.Context, all []store.Graded) {
+// updateIndexGrades updates grades in the index, and invalidates cached replies. Entries that are not in the index yet
+// are skipped.
+func (m *Memory) updateIndexGrades(all []store.Graded) {
 	m.search.RLock()
 	defer m.search.RUnlock()
 	m.indexMu.Lock()
 	defer m.indexMu.Unlock()
-	ids := make([]string, len(all))
-	for i, g := range all {
+	defer m.clearCache()
+	for _, g := range all {
 		m.search.index.Grade(g.Row, g.Grades)
-		ids[i] = g.ID
 	}
-	if m.cache == nil || len(ids) == 0 {
-		return
-	}
-	lights, err := m.unaudited.IndexEntries(context.WithoutCancel(ctx), m.search.model, ids...)
-	if err != nil {
-		m.cache.Clear()
-		return
-	}
-	for _, l := range lights {
-		m.dropOutdated(l, l.Conversation != "") // a neighbour may have lifted it
-	}
-	m.invalidateCache(ids...)
 }
 
-// invalidateCache removes cached replies that contain any of these entries.
-func (m *Memory) invalidateCache(ids ...string) {
+// clearCache removes all cached replies, when there is a cache.
+func (m *Memory) clearCache() {
 	if m.cache != nil {
-		m.cache.Drop(ids...)
+		m.cache.Clear()
 	}
 }
 

@@ -98,7 +98,7 @@ func newMemory(ctx context.Context, cfg Config, db *store.Store, a Audit, h Hash
 	}
 	if cfg.Cache.Entries > 0 {
 		m.cache = recall.NewCache(recall.CacheOptions{
-			Max: cfg.Cache.Entries, Near: sameQuestion, Margin: cfg.Weights.OrDefault().Extras(), TTL: cacheLife,
+			Max: cfg.Cache.Entries, Near: sameQuestion, TTL: cacheLife,
 		}, now)
 	}
 	stats, err := db.Stats(ctx)
@@ -275,9 +275,7 @@ func (m *Memory) switchIndex(ctx context.Context, model string, dims int) error 
 	}
 	old := m.search.index
 	m.search.index, m.search.model, m.search.dims, m.search.unusable = index, model, dims, unusable
-	if m.cache != nil {
-		m.cache.Clear()
-	}
+	m.clearCache()
 	if old != nil {
 		return old.Close() // readers hold the lock while they use it, so there are none
 	}

@@ -133,7 +133,7 @@ func (m *Memory) recallStages(ctx context.Context, out actor.Out, db *access, q 
 			text.OneLine(err.Error(), 200)})
 	}
 	key := recall.Key{Text: q.Query, Vector: vector, Options: fmt.Sprintf("%s %d %t %t %t", q.Kind, q.Max, q.Whole,
-		q.All, q.trusted), Scope: q.cacheScope(), Top: q.Max}
+		q.All, q.trusted), Scope: q.cacheScope()}
 	var generation uint64
 	if m.cache != nil {
 		generation = m.cache.Generation()

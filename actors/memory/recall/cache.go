@@ -19,12 +19,6 @@ type CacheOptions struct {
 	TTL map[string]time.Duration
 	// for results without hits, and for those that came with notes about what was missing; 0 = 1 minute
 	Empty time.Duration
-	// Floor is the cosine from which something new could be part of a result that is not full; 0 = 0.15, somewhat below
-	// the floor of a recall.
-	Floor float64
-	// Margin is what an entry can have more than the best cosine of its vectors without sharing a word with the query,
-	// see [Weights.Extras]; 0 = that of [DefaultWeights].
-	Margin float64
 }
 
 const (
@@ -32,9 +26,6 @@ const (
 	maxResults      = 1024
 	defaultNear     = 0.95
 	defaultEmptyTTL = time.Minute
-	defaultReach    = 0.15
-	// maxWrites is how many writes a result may have missed and still be judged against each of them.
-	maxWrites = 256
 	// maxResultBytes is the text of a result that is kept, in bytes.
 	maxResultBytes = 256 << 10
 )
@@ -47,16 +38,13 @@ type Key struct {
 	Options string
 	// Scope says who may see it. A result is never given to another scope.
 	Scope string
-	// Top is how many hits were wanted. Something new that is farther away than the last of so many cannot be among
-	// them; 0 = unknown.
-	Top int
 }
 
-// Cache keeps results of recalls. It returns a result to queries with the same meaning in other words, and drops it as
-// soon as an entry in it is written or a new entry could be part of it.
+// Cache keeps results of recalls, and returns a result to queries with the same meaning in other words. A write empties
+// it: any entry may change the rank of others, and the answer to a question is stored with the words of the question.
 //
-// A recall reads the [Cache.Generation] before it searches and puts the result with it. A writer reports a write after
-// others can find it. So a result that missed a write is either in the cache when the write is reported, or is put
+// A recall reads the [Cache.Generation] before it searches and puts the result with it. A writer calls [Cache.Clear]
+// after others can find the write. So a result that missed a write is either in the cache when that is called, or is put
 // later with an old generation.
 type Cache struct {
 	o   CacheOptions
@@ -65,16 +53,13 @@ type Cache struct {
 	mu         sync.Mutex
 	results    []*cachedResult
 	uses       uint64 // counts up, to know which result was used last
-	generation uint64
-	writes     []cacheWrite // the latest, oldest first; the last one made the generation what it is
+	generation uint64 // counts writes
 }
 
 // cachedResult is a result in the cache.
 type cachedResult struct {
 	cacheQuery
 	reply subjects.MemoryReply
-	ids   []string // sorted
-	reach float64  // cosine from which something new could be part of it
 	until time.Time
 	used  uint64
 }
@@ -85,16 +70,6 @@ type cacheQuery struct {
 	text           string // with single blanks
 	guard          string // words that must be the same, see guard
 	vector         []float32
-	words          []string // sorted: what something new may share with it
-}
-
-// cacheWrite is a write that may invalidate results.
-type cacheWrite struct {
-	ids     []string
-	vectors [][]float32
-	words   []string
-	isNew   bool // vectors and words are of something new
-	isAll   bool // whatever there is
 }
 
 // NewCache returns an empty cache with the defaults filled in. now must not be nil.
@@ -108,12 +83,6 @@ func NewCache(o CacheOptions, now func() time.Time) *Cache {
 	}
 	if o.Empty == 0 {
 		o.Empty = defaultEmptyTTL
-	}
-	if o.Floor == 0 {
-		o.Floor = defaultReach
-	}
-	if o.Margin == 0 {
-		o.Margin = DefaultWeights().Extras()
 	}
 	ttl := map[string]time.Duration{
 		subjects.KindEngram: 10 * time.Minute, subjects.KindFact: time.Hour,
@@ -154,29 +123,18 @@ func (c *Cache) Get(key Key) (subjects.MemoryReply, bool) {
 }
 
 // Put stores a result, replaces that of the same query, and evicts the one not used for longest when the cache is full.
-// saw is the [Cache.Generation] from before the search: when a write since then could affect the result, or more than
-// maxWrites came, it is not stored. Nor is a result without a lifetime or with more than maxResultBytes of text.
+// saw is the [Cache.Generation] from before the search: after a write since then it is not stored. Nor is a result
+// without a lifetime or with more than maxResultBytes of text.
 func (c *Cache) Put(key Key, reply subjects.MemoryReply, saw uint64) {
 	ttl := c.ttlOf(reply)
 	if ttl <= 0 || len(key.Text)+textSize(reply) > maxResultBytes {
 		return
 	}
-	r := &cachedResult{
-		cacheQuery: newCacheQuery(key), reply: cloneReply(reply), ids: referencedIDs(reply),
-		reach: c.reachOf(key, reply),
-	}
+	r := &cachedResult{cacheQuery: newCacheQuery(key), reply: cloneReply(reply)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// More writes than are remembered; or a generation that was never given out, before which more was written than
-	// ever.
-	missed := c.generation - saw
-	if missed > uint64(len(c.writes)) {
+	if c.generation != saw {
 		return
-	}
-	for _, w := range c.writes[uint64(len(c.writes))-missed:] {
-		if w.invalidates(r) {
-			return
-		}
 	}
 	now := c.now()
 	r.until = now.Add(ttl)
@@ -204,42 +162,12 @@ func (c *Cache) Generation() uint64 {
 	return c.generation
 }
 
-// Drop removes every result that holds or names one of these entries, because they were changed or removed.
-func (c *Cache) Drop(ids ...string) {
-	if len(ids) > 0 {
-		c.recordWrite(cacheWrite{ids: slices.Clone(ids)})
-	}
-}
-
-// Wrote removes every result that a new entry could be part of: its query is near to one of the vectors or shares a
-// content word with text. vectors may be empty or hold nil. Without vectors and words that is every result. It does not
-// know the neighbours of an entry: a write that changes the scores of other entries, as [Recall.Put] reports, must
-// [Cache.Clear] all.
-func (c *Cache) Wrote(vectors Vectors, text string) {
-	w := cacheWrite{isNew: true, words: extractTerms(text, nil)}
-	for _, v := range vectors.list() {
-		if v = normalize(v); v != nil {
-			w.vectors = append(w.vectors, v)
-		}
-	}
-	w.isAll = w.vectors == nil && len(w.words) == 0
-	c.recordWrite(w)
-}
-
 // Clear removes everything, also results of searches under way.
-func (c *Cache) Clear() { c.recordWrite(cacheWrite{isAll: true}) }
-
-// recordWrite starts a new generation, remembers the write for results that are put later (the last maxWrites) and
-// removes the results that it invalidates.
-func (c *Cache) recordWrite(w cacheWrite) {
+func (c *Cache) Clear() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.generation++
-	if len(c.writes) == maxWrites {
-		c.writes = slices.Delete(c.writes, 0, 1)
-	}
-	c.writes = append(c.writes, w)
-	c.results = slices.DeleteFunc(c.results, w.invalidates)
+	c.results = nil
 }
 
 // Len returns how many results are kept, expired ones included.
@@ -247,30 +175,6 @@ func (c *Cache) Len() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.results)
-}
-
-// invalidates reports whether r may not be returned any more: it names a written entry, or a new entry is near to its
-// query or shares a word with it. When in doubt it may not: also a query without words, or with vectors of another
-// size.
-func (w cacheWrite) invalidates(r *cachedResult) bool {
-	if w.isAll || slices.ContainsFunc(w.ids, func(id string) bool {
-		_, ok := slices.BinarySearch(r.ids, id)
-		return ok
-	}) {
-		return true
-	}
-	if !w.isNew {
-		return false
-	}
-	for _, v := range w.vectors {
-		if r.vector != nil && (len(v) != len(r.vector) || dotProduct(v, r.vector) >= r.reach) {
-			return true
-		}
-	}
-	return len(r.words) == 0 || slices.ContainsFunc(w.words, func(word string) bool {
-		_, ok := slices.BinarySearch(r.words, word)
-		return ok
-	})
 }
 
 // similarity returns how near two queries are, 1 at most, 0 when one must not answer the other: another scope, other
@@ -311,23 +215,10 @@ func (c *Cache) ttlOf(reply subjects.MemoryReply) time.Duration {
 	return ttl
 }
 
-// reachOf returns the cosine from which a new entry could be part of a result: with fewer hits than wanted, or an
-// unknown number wanted, the floor, else what could come before the last hit.
-func (c *Cache) reachOf(key Key, reply subjects.MemoryReply) float64 {
-	if key.Top <= 0 || len(reply.Hits) < key.Top {
-		return c.o.Floor
-	}
-	last := math.Inf(1)
-	for _, h := range reply.Hits {
-		last = min(last, h.Score)
-	}
-	return max(last-c.o.Margin, c.o.Floor)
-}
-
 func newCacheQuery(key Key) cacheQuery {
 	return cacheQuery{
 		scope: key.Scope, options: key.Options, text: strings.Join(strings.Fields(key.Text), " "),
-		guard: guardWords(key.Text), vector: normalize(key.Vector), words: contentTerms(key.Text),
+		guard: guardWords(key.Text), vector: normalize(key.Vector),
 	}
 }
 

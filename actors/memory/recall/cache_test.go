@@ -36,7 +36,7 @@ func reply(entries ...string) subjects.MemoryReply {
 
 // queryTerm is a key in the usual scope.
 func queryTerm(text string, cosine float64) recall.Key {
-	return recall.Key{Text: text, Vector: near(cosine, 1), Options: "o", Scope: "people", Top: 5}
+	return recall.Key{Text: text, Vector: near(cosine, 1), Options: "o", Scope: "people"}
 }
 
 // TestCacheGet: which questions are answered with the result of "What coffee do I like?".
@@ -188,141 +188,35 @@ func TestCacheTime(t *testing.T) {
 	}
 }
 
-// TestCacheDrop: which writes make a result go that holds m1 and m2, and when it was put before the write or is put
-// after.
-func TestCacheDrop(t *testing.T) {
-	t.Parallel()
-	full := reply("fact:m1", "fact:m2") // scores of 0.8 and 0.7
-	full.Hits[0].Entry.Correlating = []string{"m3"}
-	full.Hits[0].Entry.Supersedes = []string{"m4"}
-	full.Hits[1].Entry.SupersededBy = "m5"
-	two := func(k recall.Key) recall.Key { k.Top = 2; return k }
-	wordless := two(queryTerm("?", 1))
-	byWords := recall.Key{Text: "coffee beans", Scope: "people"}
-	for _, tt := range []struct {
-		name  string
-		key   recall.Key
-		reply subjects.MemoryReply
-		write func(*recall.Cache)
-		gone  bool
-	}{
-		{"an entry of it", queryTerm("coffee", 1), full, func(c *recall.Cache) { c.Drop("x", "m2") }, true},
-		{"an entry it names", queryTerm("coffee", 1), full, func(c *recall.Cache) { c.Drop("m3") }, true},
-		{"one that an entry took the place of", queryTerm("coffee", 1), full, func(c *recall.Cache) {
-			c.Drop("m4")
-		}, true},
-		{"one that took an entry's place", queryTerm("coffee", 1), full, func(c *recall.Cache) { c.Drop("m5") }, true},
-		{"another entry", queryTerm("coffee", 1), full, func(c *recall.Cache) { c.Drop("m6", "m", "m11") }, false},
-		{"no entry", queryTerm("coffee", 1), full, func(c *recall.Cache) { c.Drop() }, false},
-		{"everything", queryTerm("coffee", 1), full, func(c *recall.Cache) { c.Clear() }, true},
-		{"something new that is near", queryTerm("coffee", 1), full, func(c *recall.Cache) {
-			c.Wrote(recall.Vectors{Corpus: near(0.9, 2)}, "")
-		}, true},
-		{"new and far, and there were places left", queryTerm("coffee", 1), full, func(c *recall.Cache) {
-			c.Wrote(recall.Vectors{Corpus: near(0.3, 2)}, "")
-		}, true},
-		{"new and below all floors", queryTerm("coffee", 1), full, func(c *recall.Cache) {
-			c.Wrote(recall.Vectors{Corpus: near(0.1, 2)}, "")
-		}, false},
-		{"new, too far for a full result", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) {
-			c.Wrote(recall.Vectors{Corpus: near(0.35, 2)}, "tea")
-		}, false},
-		{"new, near enough for a full result", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) {
-			c.Wrote(recall.Vectors{Corpus: near(0.6, 2)}, "tea")
-		}, true},
-		{"new, with a name that is near enough", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) {
-			c.Wrote(recall.Vectors{Corpus: near(0, 2), Name: near(0.6, 2)}, "tea")
-		}, true},
-		{"new and far, with a form of a word of it", two(queryTerm("Who was hiking?", 1)), full, func(c *recall.Cache) {
-			c.Wrote(recall.Vectors{Corpus: near(0, 2)}, "They hike.")
-		}, true},
-		{"new and far, with a word of it", two(queryTerm("Which coffee?", 1)), full, func(c *recall.Cache) {
-			c.Wrote(recall.Vectors{Corpus: near(0, 2)}, "Anna hates coffees.")
-		}, true},
-		{
-			"new and far, with a word that tells nothing", two(queryTerm("Which coffee?", 1)), full,
-			func(c *recall.Cache) { c.Wrote(recall.Vectors{Corpus: near(0, 2)}, "which tea") }, false,
-		},
-		{"the query has only words that tell nothing", two(queryTerm("Who am I?", 1)), full, func(c *recall.Cache) {
-			c.Wrote(recall.Vectors{Corpus: near(0, 2)}, "I live in Ulm")
-		}, true},
-		{"new without a vector", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) {
-			c.Wrote(recall.Vectors{}, "black coffee")
-		}, true},
-		{"new without a vector and without a word of it", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) {
-			c.Wrote(recall.Vectors{}, "green tea")
-		}, false},
-		{"trick: new, and nobody says what", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) {
-			c.Wrote(recall.Vectors{}, "?!")
-		}, true},
-		{"trick: new, with a vector that is none", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) {
-			c.Wrote(recall.Vectors{Corpus: make([]float32, dims)}, "")
-		}, true},
-		{"trick: new, of another model", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) {
-			c.Wrote(recall.Vectors{Corpus: []float32{1, 0}}, "tea")
-		}, true},
-		{"trick: a query without words", wordless, full, func(c *recall.Cache) {
-			c.Wrote(recall.Vectors{Corpus: near(0, 2)}, "tea")
-		}, true},
-		{"found by words, new with a word", byWords, full, func(c *recall.Cache) {
-			c.Wrote(recall.Vectors{Corpus: near(0, 2)}, "bean")
-		}, true},
-		{"found by words, new without one", byWords, full, func(c *recall.Cache) {
-			c.Wrote(recall.Vectors{Corpus: near(1, 2)}, "tea")
-		}, false},
-		{"nothing was found, new and near", queryTerm("coffee", 1), reply(), func(c *recall.Cache) {
-			c.Wrote(recall.Vectors{Corpus: near(0.4, 2)}, "tea")
-		}, true},
-	} {
-		c := recall.NewCache(recall.CacheOptions{}, clock)
-		c.Put(tt.key, tt.reply, c.Generation())
-		tt.write(c)
-		if _, ok := c.Get(tt.key); ok == tt.gone {
-			t.Errorf("%s: there %v", tt.name, ok)
-		}
-		// The write comes while somebody is looking.
-		c = recall.NewCache(recall.CacheOptions{}, clock)
-		saw := c.Generation()
-		tt.write(c)
-		c.Put(tt.key, tt.reply, saw)
-		if _, ok := c.Get(tt.key); ok == tt.gone {
-			t.Errorf("%s, meanwhile: there %v", tt.name, ok)
-		}
-		// And it does not count for who began after it.
-		c.Put(tt.key, tt.reply, c.Generation())
-		if _, ok := c.Get(tt.key); !ok {
-			t.Errorf("%s, before: not there", tt.name)
-		}
-	}
-}
-
-// TestCacheGeneration: a result that missed more writes than are remembered, or whose generation was never given out,
-// is not kept.
-func TestCacheGeneration(t *testing.T) {
+// TestCacheClear: a write removes a result, and one whose search began before the write, or whose generation was never
+// given out, is not kept.
+func TestCacheClear(t *testing.T) {
 	t.Parallel()
 	key := queryTerm("coffee", 1)
+	c := recall.NewCache(recall.CacheOptions{}, clock)
 	for _, tt := range []struct {
-		name   string
-		writes int
-		saw    func(before, after uint64) uint64
-		want   bool
+		name string
+		saw  func(before, after uint64) uint64
+		want bool
 	}{
-		{"no write", 0, func(before, _ uint64) uint64 { return before }, true},
-		{"some that do not concern it", 200, func(before, _ uint64) uint64 { return before }, true},
-		{"too many to remember", 10_000, func(before, _ uint64) uint64 { return before }, false},
-		{"after them", 10_000, func(_, after uint64) uint64 { return after }, true},
-		{"trick: none taken", 0, func(uint64, uint64) uint64 { return 0 }, false},
-		{"trick: from the future", 0, func(_, after uint64) uint64 { return after + 1 }, false},
-		{"trick: from far in the future", 3, func(uint64, uint64) uint64 { return math.MaxUint64 }, false},
+		{"before the write", func(before, _ uint64) uint64 { return before }, false},
+		{"after it", func(_, after uint64) uint64 { return after }, true},
+		{"trick: none taken", func(uint64, uint64) uint64 { return 0 }, false},
+		{"trick: from the future", func(_, after uint64) uint64 { return after + 1 }, false},
+		{"trick: from far in the future", func(uint64, uint64) uint64 { return math.MaxUint64 }, false},
 	} {
-		c := recall.NewCache(recall.CacheOptions{}, clock)
 		before := c.Generation()
-		for i := range tt.writes {
-			c.Drop(fmt.Sprint("other", i))
+		c.Put(key, reply("fact:m1"), before)
+		if _, ok := c.Get(key); !ok {
+			t.Errorf("%s: not there before", tt.name)
+		}
+		c.Clear()
+		if _, ok := c.Get(key); ok {
+			t.Errorf("%s: there after a write", tt.name)
 		}
 		c.Put(key, reply("fact:m1"), tt.saw(before, c.Generation()))
 		if _, ok := c.Get(key); ok != tt.want {
-			t.Errorf("%s: %v", tt.name, ok)
+			t.Errorf("%s: there %v", tt.name, ok)
 		}
 	}
 }

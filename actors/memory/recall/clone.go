@@ -21,20 +21,6 @@ func cloneReply(r subjects.MemoryReply) subjects.MemoryReply {
 	return r
 }
 
-// referencedIDs returns the ids of the entries that a reply holds or names, sorted and each once.
-func referencedIDs(r subjects.MemoryReply) (ids []string) {
-	for _, h := range r.Hits {
-		e := h.Entry
-		ids = append(ids, e.ID)
-		ids = append(append(ids, e.Correlating...), e.Supersedes...)
-		if e.SupersededBy != "" {
-			ids = append(ids, e.SupersededBy)
-		}
-	}
-	slices.Sort(ids)
-	return slices.Compact(ids)
-}
-
 // textSize returns about how many bytes the texts of a reply take: names, descriptions, corpora and segments.
 func textSize(r subjects.MemoryReply) (n int) {
 	for _, h := range r.Hits {

@@ -45,14 +45,13 @@ func compareTurns(a, b turn) int {
 }
 
 // add inserts a row and returns its conversation, nil for a row without an id or a position, which has no neighbours.
-// shared means that the conversation has other rows.
-func (c *conversations) add(key conversationKey, t turn) (v *conversation, shared bool) {
+func (c *conversations) add(key conversationKey, t turn) *conversation {
 	if key.id == "" || t.position <= 0 {
-		return nil, false
+		return nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	v = c.byKey[key]
+	v := c.byKey[key]
 	if v == nil {
 		key.id = strings.Clone(key.id)
 		v = &conversation{conversationKey: key}
@@ -61,13 +60,13 @@ func (c *conversations) add(key conversationKey, t turn) (v *conversation, share
 	if at, ok := slices.BinarySearchFunc(v.turns, t, compareTurns); !ok {
 		v.turns = slices.Insert(v.turns, at, t)
 	}
-	return v, len(v.turns) > 1
+	return v
 }
 
-// remove removes a row that add inserted. v may be nil. It reports whether the conversation has other rows.
-func (c *conversations) remove(v *conversation, t turn) (shared bool) {
+// remove removes a row that add inserted. v may be nil.
+func (c *conversations) remove(v *conversation, t turn) {
 	if v == nil {
-		return false
+		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,7 +76,6 @@ func (c *conversations) remove(v *conversation, t turn) (shared bool) {
 	if len(v.turns) == 0 && c.byKey[v.conversationKey] == v {
 		delete(c.byKey, v.conversationKey)
 	}
-	return len(v.turns) > 0
 }
 
 // appendNeighbours appends the keys of the rows directly before and after a row of v that admit lets through, at most

@@ -75,7 +75,7 @@ func TestDuplicatesAreShownOnce(t *testing.T) {
 	} {
 		m := newMind(t)
 		for _, p := range []put{best, tt.other} {
-			if _, err := m.Put(p.row, recall.Vectors{Corpus: p.corpus}); err != nil {
+			if err := m.Put(p.row, recall.Vectors{Corpus: p.corpus}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -147,7 +147,7 @@ func TestRepeatedUntrustedTextIsShownOnce(t *testing.T) {
 	t.Parallel()
 	m := newMind(t)
 	for i, change := range []func(*recall.Row){by("Ana"), by("Ben"), on("2026-02-01")} {
-		if _, err := m.Put(row(uint64(i+1), "one", "x", text("Coffee, black"), change, untrusted),
+		if err := m.Put(row(uint64(i+1), "one", "x", text("Coffee, black"), change, untrusted),
 			recall.Vectors{Corpus: near(0.8, 1)}); err != nil {
 			t.Fatal(err)
 		}

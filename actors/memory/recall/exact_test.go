@@ -349,7 +349,7 @@ func TestTopEqualsExhaustiveScoring(t *testing.T) {
 				for range 10 { // rows that are written, removed, graded and pinned since
 					key := uint64(1 + x.rng.IntN(n))
 					row := x.row(key)
-					if _, err := x.r.Put(row, x.vectors()); err != nil {
+					if err := x.r.Put(row, x.vectors()); err != nil {
 						t.Fatal(err)
 					}
 					x.rows[key] = row

@@ -1,7 +1,6 @@
 package recall
 
 import (
-	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -156,28 +155,3 @@ func cutQuotation(s string, behind bool) (inside, rest string, ok bool) {
 	}
 	return "", "", false
 }
-
-// contentTerms returns the sorted terms of a query without stop words; all of them when it has no others.
-func contentTerms(query string) []string {
-	if list := extractTerms(query, func(word []byte) bool { return !stopWords(string(word)) }); len(list) > 0 {
-		return list
-	}
-	return extractTerms(query, nil)
-}
-
-// extractTerms returns the stemmed terms of the first maxWrittenBytes of a text that counts admits (nil = all), sorted
-// and each once. counts gets the word before it is stemmed.
-func extractTerms(s string, counts func(word []byte) bool) (list []string) {
-	var split text.TermSplitter
-	var stems stemmer
-	split.Each(s[:min(len(s), maxWrittenBytes)], func(word []byte, _ bool) {
-		if counts == nil || counts(word) {
-			list = append(list, stems.stem(word))
-		}
-	})
-	slices.Sort(list)
-	return slices.Compact(list)
-}
-
-// maxWrittenBytes is how many bytes of a written text are compared with queries: more than are indexed of a row.
-const maxWrittenBytes = 8 << 10

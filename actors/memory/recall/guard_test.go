@@ -63,10 +63,5 @@ func FuzzGuard(f *testing.F) {
 		if !utf8.ValidString(got) || guardWords(" "+text+" ") != got {
 			t.Errorf("%q: %q, with blanks %q", text, got, guardWords(" "+text+" "))
 		}
-		for _, w := range contentTerms(text) {
-			if w == "" {
-				t.Errorf("%q has an empty word", text)
-			}
-		}
 	})
 }

@@ -102,7 +102,7 @@ func vectors(key uint64, corpus, description float64) recall.Vectors {
 // put adds a row whose corpus and description have these cosines to the query.
 func (m mind) put(r recall.Row, corpus, description float64) {
 	m.t.Helper()
-	if _, err := m.Put(r, vectors(r.Key, corpus, description)); err != nil {
+	if err := m.Put(r, vectors(r.Key, corpus, description)); err != nil {
 		m.t.Fatal(err)
 	}
 }
@@ -110,7 +110,7 @@ func (m mind) put(r recall.Row, corpus, description float64) {
 // bare adds a row without vectors.
 func (m mind) bare(r recall.Row) {
 	m.t.Helper()
-	if _, err := m.Put(r, recall.Vectors{}); err != nil {
+	if err := m.Put(r, recall.Vectors{}); err != nil {
 		m.t.Fatal(err)
 	}
 }

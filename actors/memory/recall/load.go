@@ -25,7 +25,7 @@ func (r *Recall) Load(fill func(put func(row Row, v Vectors) error) error) (bad 
 			return err
 		}
 		again := r.table.row(row.Key) != nil
-		version, _, err := r.storeRow(row, v)
+		version, err := r.storeRow(row, v)
 		if errors.Is(err, vector.ErrNotFinite) || errors.Is(err, vector.ErrZero) {
 			bad = append(bad, row.Key)
 		} else if err != nil {
@@ -42,14 +42,14 @@ func (r *Recall) Load(fill func(put func(row Row, v Vectors) error) error) (bad 
 }
 
 // storeRow stores a row with its vectors but without its words, and returns its version. When the vectors are rejected,
-// the row is stored without and the error returned; missing vectors remove former ones. spread is as for [Recall.Put].
-// The caller must hold mu and have called checkRow.
-func (r *Recall) storeRow(row Row, v Vectors) (version uint32, spread bool, err error) {
+// the row is stored without and the error returned; missing vectors remove former ones. The caller
+// must hold mu and have called checkRow.
+func (r *Recall) storeRow(row Row, v Vectors) (version uint32, err error) {
 	rec := newRecord(row)
 	rec.labels = r.internLabels(labels{row.Kind, row.State, row.Trust, row.Source})
 	r.version++
 	rec.version = r.version
-	spread = r.placeRow(rec, row)
+	r.placeRow(rec, row)
 	if err = r.storeVectors(row.Key, v); err != nil {
 		v = Vectors{}
 		err = fmt.Errorf("indexing the vectors of %s: %w", row.ID, err)
@@ -58,17 +58,14 @@ func (r *Recall) storeRow(row Row, v Vectors) (version uint32, spread bool, err 
 		rec.sketch, rec.vectors = makeSketch(v.Corpus, r.signs), true
 	}
 	r.table.set(row.Key, rec)
-	return rec.version, spread, err
+	return rec.version, err
 }
 
 // placeRow sets the conversation and the speaker of a new record, and takes the record that it replaces out of its own.
-// spread is as for [Recall.Put]. The caller must hold mu.
-func (r *Recall) placeRow(rec *record, row Row) (spread bool) {
-	rec.speaker, spread = r.speakers.add(row.Speaker)
-	var shared bool
-	rec.conversation, shared = r.conversations.add(conversationKey{row.Conversation, rec.isTrusted()},
-		rec.turn(row.Key))
-	spread = spread || shared
+// The caller must hold mu.
+func (r *Recall) placeRow(rec *record, row Row) {
+	rec.speaker = r.speakers.add(row.Speaker)
+	rec.conversation = r.conversations.add(conversationKey{row.Conversation, rec.isTrusted()}, rec.turn(row.Key))
 	if rec.conversation != nil {
 		rec.conversed = rec.conversation.id
 	} else {
@@ -76,13 +73,12 @@ func (r *Recall) placeRow(rec *record, row Row) (spread bool) {
 	}
 	old := r.table.row(row.Key)
 	if old == nil {
-		return spread
+		return
 	}
-	spread = r.speakers.remove(old.speaker) || spread
+	r.speakers.remove(old.speaker)
 	if old.conversation != rec.conversation || old.position != rec.position {
-		spread = r.conversations.remove(old.conversation, old.turn(row.Key)) || spread
+		r.conversations.remove(old.conversation, old.turn(row.Key))
 	}
-	return spread
 }
 
 // storeVectors sets the vectors of a row in the indexes; those that are nil, and after an error all, are removed.

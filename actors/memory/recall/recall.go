@@ -171,25 +171,23 @@ func (r *Recall) closeVectors() (err error) {
 // none = found only by words. It rejects a row without an id or with a key of 2^32 or more ([ErrRow]), other vectors
 // without that of the corpus ([ErrVectors]), and vectors of another size, of zeros or not finite; nothing has changed
 // then. After any other error the row is found by words only.
-//
-// spread reports that the scores of other rows may have changed too: the row has neighbours, or a speaker came or went.
-func (r *Recall) Put(row Row, v Vectors) (spread bool, err error) {
+func (r *Recall) Put(row Row, v Vectors) error {
 	if err := r.checkRow(row, v); err != nil {
-		return false, err
+		return err
 	}
 	for _, v := range v.list() {
 		if err := r.checkVector(v); err != nil {
-			return false, fmt.Errorf("row %s: %w", row.ID, err)
+			return fmt.Errorf("row %s: %w", row.ID, err)
 		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
-		return false, vector.ErrClosed
+		return vector.ErrClosed
 	}
-	_, spread, err = r.storeRow(row, v)
+	_, err := r.storeRow(row, v)
 	r.words.add(uint32(row.Key), indexedText(row))
-	return spread, err
+	return err
 }
 
 // internLabels returns the one shared copy of l. The caller must hold mu.
@@ -203,12 +201,12 @@ func (r *Recall) internLabels(l labels) *labels {
 }
 
 // Remove removes rows; unknown keys are ignored. A search that begins after Remove returned does not find them. It does
-// nothing after Close. spread is as for [Recall.Put].
-func (r *Recall) Remove(keys ...uint64) (spread bool) {
+// nothing after Close.
+func (r *Recall) Remove(keys ...uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
-		return false
+		return
 	}
 	for _, key := range keys {
 		rec := r.table.row(key)
@@ -217,13 +215,12 @@ func (r *Recall) Remove(keys ...uint64) (spread bool) {
 		}
 		r.table.set(key, nil)
 		r.words.remove(uint32(key))
-		shared := r.conversations.remove(rec.conversation, rec.turn(key))
-		spread = r.speakers.remove(rec.speaker) || shared || spread
+		r.conversations.remove(rec.conversation, rec.turn(key))
+		r.speakers.remove(rec.speaker)
 	}
 	for _, x := range r.vectors {
 		x.Remove(keys...)
 	}
-	return spread
 }
 
 // Grade sets the grades of a row. It reports whether the row exists.

@@ -78,9 +78,6 @@ func (w Weights) Problems() (out strict.Problems) {
 	return out
 }
 
-// Extras returns the most that speaker, time and shifts together add to a row.
-func (w Weights) Extras() float64 { return w.Speaker + w.When + w.Bound }
-
 // match is how a row matches the query: the cosine of its best vector and its share of the words.
 type match struct {
 	vectors bool    // cosine is known

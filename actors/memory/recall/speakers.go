@@ -31,36 +31,34 @@ type speakerWord struct {
 	of   *speaker
 }
 
-// add counts a row of the speaker with this name and returns the speaker, nil for "". isNew means that it had no row
-// before.
-func (s *speakers) add(name string) (who *speaker, isNew bool) {
+// add counts a row of the speaker with this name and returns the speaker, nil for "".
+func (s *speakers) add(name string) *speaker {
 	if name == "" {
-		return nil, false
+		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	who = s.byName[name]
+	who := s.byName[name]
 	if who == nil {
-		who, isNew = &speaker{name: strings.Clone(name)}, true
+		who = &speaker{name: strings.Clone(name)}
 		s.byName[who.name], s.words = who, nil
 	}
 	who.rows++
-	return who, isNew
+	return who
 }
 
-// remove uncounts a row. who may be nil. It reports whether that was the last one.
-func (s *speakers) remove(who *speaker) bool {
+// remove uncounts a row. who may be nil.
+func (s *speakers) remove(who *speaker) {
 	if who == nil {
-		return false
+		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if who.rows--; who.rows > 0 {
-		return false
+		return
 	}
 	delete(s.byName, who.name)
 	s.words = nil
-	return true
 }
 
 // maxNamed is how many speakers one word of a question can name: the first by name.
