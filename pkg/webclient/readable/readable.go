@@ -5,7 +5,6 @@ package readable
 import (
 	"bytes"
 	"net/url"
-	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -47,15 +46,16 @@ type Removed struct {
 // Parts returns how many removed parts could have been meant for a model alone.
 func (r Removed) Parts() int { return r.Hidden + r.Comments + r.DataURLs }
 
-// HTML reads a page of this address as Markdown; address makes links absolute and may be "". When parsing or rendering
-// fails, the words of the page remain. Only the first maxHTML bytes are read. Text is "" for a page without words.
+// HTML reads a page of this address as Markdown; address makes links absolute and may be "". When rendering fails, the
+// words of the page remain. Only the first maxHTML bytes are read. Text is "" for a page without words, and for one that
+// is nested deeper than the parser goes: nothing tells what of it is hidden.
 func HTML(body, address string) Doc {
 	if len(body) > maxHTML {
 		body = strings.ToValidUTF8(body[:maxHTML], "")
 	}
 	root, err := html.Parse(strings.NewReader(body))
 	if err != nil {
-		return tokenize(body) // nested deeper than the parser goes
+		return Doc{}
 	}
 	doc := Doc{}
 	nodes, work := doc.Removed.strip(root)
@@ -260,77 +260,4 @@ var inlineElements = map[atom.Atom]bool{
 	atom.Kbd: true, atom.Label: true, atom.Mark: true, atom.Q: true, atom.S: true, atom.Small: true, atom.Span: true,
 	atom.Strong: true,
 	atom.Sub:    true, atom.Sup: true, atom.Time: true, atom.U: true, atom.Var: true,
-}
-
-// tokenize returns title and words, without links, of a page that the parser rejects. Without a tree nothing tells
-// where an element ends or which rule of a style sheet applies, so it shows only text that is known to be visible: up
-// to the first element that may hide text, and nothing of a page with a style sheet.
-func tokenize(body string) (doc Doc) {
-	z := html.NewTokenizer(strings.NewReader(body))
-	var b, title strings.Builder
-	var in atom.Atom // the element whose raw text comes next, such as title or script
-	hidden := false  // from here to the end of the page
-	for {
-		switch kind := z.Next(); kind {
-		case html.ErrorToken:
-			doc.Title = text.OneLine(cleanText(text.Clip(title.String(), 4*maxTitle)), maxTitle)
-			doc.Text = cleanText(b.String())
-			return doc
-		case html.CommentToken:
-			doc.Removed.Comments++
-		case html.TextToken:
-			switch s := strings.Join(strings.Fields(string(z.Text())), " "); {
-			case hidden, rawElements[in]:
-			case in == atom.Title:
-				title.WriteString(s)
-			case s != "":
-				b.WriteString(s + " ")
-			}
-		case html.StartTagToken, html.SelfClosingTagToken:
-			t := z.Token()
-			in = t.DataAtom
-			switch {
-			case isStyleSheet(t):
-				doc.Removed.Hidden++
-				hidden = true
-				b.Reset()
-			case rawElements[in] && kind == html.StartTagToken:
-				doc.Removed.Scripts++
-			case !hidden && mayHide(t):
-				doc.Removed.Hidden++
-				hidden = true
-			case !inlineElements[in]:
-				b.WriteString("\n")
-			}
-		case html.EndTagToken:
-			in = 0
-			if !inlineElements[z.Token().DataAtom] {
-				b.WriteString("\n")
-			}
-		}
-	}
-}
-
-// rawElements are dropped elements whose text the tokenizer reads as one piece, up to their own end tag.
-var rawElements = map[atom.Atom]bool{
-	atom.Script: true, atom.Style: true, atom.Noscript: true, atom.Iframe: true, atom.Noframes: true,
-	atom.Noembed: true, atom.Textarea: true,
-}
-
-// isStyleSheet reports whether a tag brings a style sheet, which can hide any text of the page.
-func isStyleSheet(t html.Token) bool {
-	return t.DataAtom == atom.Style || t.DataAtom == atom.Link &&
-		slices.ContainsFunc(t.Attr, func(a html.Attribute) bool {
-			return a.Key == "rel" && strings.Contains(strings.ToLower(a.Val), "stylesheet")
-		})
-}
-
-// mayHide reports whether the text of an element may be invisible: an unknown element, one that is dropped, a dialog,
-// and one that an attribute hides or styles.
-func mayHide(t html.Token) bool {
-	return t.DataAtom == 0 || droppedElements[t.DataAtom] || t.DataAtom == atom.Dialog || t.DataAtom == atom.Details ||
-		hasHidingAttribute(t.Attr) ||
-		slices.ContainsFunc(t.Attr, func(a html.Attribute) bool {
-			return slices.Contains([]string{"style", "color", "bgcolor", "background", "text"}, a.Key)
-		})
 }

@@ -290,10 +290,7 @@ func TestPlain(t *testing.T) {
 
 // hostile are pages made to be slow, deep or large.
 var hostile = map[string]string{
-	"deep":                    strings.Repeat("<div>", 100000) + "words",
-	"deep and hidden":         "words<!-- c -->" + strings.Repeat("<div>", 100000) + "<span hidden>secret</span>",
-	"deep in formatting":      strings.Repeat("<b><i><a>", 30000) + "words",
-	"unclosed tables":         strings.Repeat("<table><tr><td>", 200) + strings.Repeat("words ", 10000),
+	"unclosed tables":         strings.Repeat("<table><tr><td>", 100) + strings.Repeat("words ", 10000),
 	"brackets":                "<p>words " + strings.Repeat("![](<", 40000),
 	"hashes":                  "<p>words " + strings.Repeat("<br># 1. - > ", 20000),
 	"backticks":               "<pre><code>words " + strings.Repeat("```\n", 40000) + "</code></pre>",
@@ -329,35 +326,19 @@ var hostile = map[string]string{
 	"select in select":       "<p>words</p>" + strings.Repeat("<select><option>", 20000),
 }
 
-// Of a page that is nested deeper than the parser goes, nothing is shown that may be hidden: where an element ends and
-// which rules of a style sheet apply is not known.
-func TestDeepPagesShowOnlyWhatIsVisible(t *testing.T) {
+// Of a page that is nested deeper than the parser goes nothing is shown: where an element ends and which rules of a
+// style sheet apply is not known.
+func TestDeepPagesShowNothing(t *testing.T) {
 	t.Parallel()
-	deep := strings.Repeat("<div>", 1000)
 	for name, page := range map[string]string{
-		"by an attribute":                       "<p>words</p><div hidden>secret</div>",
-		"by a style attribute":                  "<p>words</p><p style='text-indent:-9999px'>secret</p>",
-		"by its color":                          "<p>words</p><font color=white>secret</font>",
-		"by a style sheet":                      "<p class=x>secret</p><style>.x{display:none}</style>",
-		"by a style sheet at the end":           "<p class=x>secret</p>" + deep + "<style>.x{display:none}</style>",
-		"by a linked style sheet":               "<link rel='Preload StyleSheet' href=x.css><p class=x>secret</p>",
-		"in an unknown element":                 "<p>words</p><x-card>secret</x-card>",
-		"in an unknown element that is hidden":  "<p>words</p><x-card hidden>secret</x-card>",
-		"in a self-closing hidden element":      "<p>words</p><div hidden/>secret",
-		"behind an end tag that closes nothing": "<p>words</p><span hidden><div></span>secret</div></span>",
-		"in a template":                         "<p>words</p><template>secret</template>",
-		"in a template that ends inside":        "<p>words</p><template><template></template>secret</template>",
-		"in a script":                           "<p>words</p><script>secret</script>",
-		"in a self-closing script":              "<p>words</p><script/>secret<b>secret</b></script>",
-		"in a dialog":                           "<p>words</p><dialog>secret</dialog>",
-		"in a picture":                          "<p>words</p><svg><p>secret</p></svg>",
+		"words":              strings.Repeat("<div>", 100000) + "words",
+		"hidden":             "words<!-- c -->" + strings.Repeat("<div>", 100000) + "<span hidden>secret</span>",
+		"formatting":         strings.Repeat("<b><i><a>", 30000) + "words",
+		"by a style sheet":   "<p class=x>secret</p>" + strings.Repeat("<div>", 1000) + "<style>.x{display:none}</style>",
+		"by a style of text": "<p>words</p><p style='text-indent:-9999px'>secret</p>" + strings.Repeat("<div>", 1000),
 	} {
-		doc := readable.HTML(page+deep, "https://example.com/")
-		if strings.Contains(doc.Text, "secret") || doc.Removed.Parts()+doc.Removed.Scripts == 0 {
+		if doc := readable.HTML(page, "https://example.com/"); doc != (readable.Doc{}) {
 			t.Errorf("%s: %+v", name, doc)
-		}
-		if strings.Contains(page, "words") != strings.Contains(doc.Text, "words") {
-			t.Errorf("%s: shown %q", name, doc.Text)
 		}
 	}
 }
