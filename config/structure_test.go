@@ -25,6 +25,7 @@ type source struct {
 	imports []string
 	prints  []string // calls that write to standard output or error
 	skips   []string // calls of a test that look for a program, or skip it for a reason that a command cannot change
+	sends   []string // names and subjects of the services of tools and secrets
 	doc     string   // package comment
 }
 
@@ -205,6 +206,18 @@ func actorFolders(all []source) (out []string) {
 	return out
 }
 
+// brokerStages reports the services of tools and secrets in the broker outside its stages: only a call that is
+// permitted and on record reaches them.
+func brokerStages(s source) (out []string) {
+	if !within(s.dir(), "actors/broker") || within(s.dir(), "actors/broker/internal/stage") || s.testing() {
+		return nil
+	}
+	for _, p := range s.sends {
+		out = append(out, fmt.Sprintf("%s names %s: only actors/broker/internal/stage does", s.path, p))
+	}
+	return out
+}
+
 // rules by name.
 var rules = map[string]func(source) []string{
 	"importDirection":  importDirection,
@@ -213,6 +226,7 @@ var rules = map[string]func(source) []string{
 	"subjectsImports":  subjectsImports,
 	"noPrinting":       noPrinting,
 	"optionalPrograms": optionalPrograms,
+	"brokerStages":     brokerStages,
 }
 
 func TestStructure(t *testing.T) {
@@ -343,6 +357,27 @@ func b() {
 		s, err := parseSource(path, skipping)
 		if err != nil || len(optionalPrograms(s)) != want {
 			t.Errorf("%s: %v, %v, want %d", path, optionalPrograms(s), err, want)
+		}
+	}
+}
+
+func TestStageRuleReportsViolations(t *testing.T) {
+	const sending = `package broker
+import . "conclave/subjects"
+import other "conclave/subjects"
+var a = ToolCallService
+var b = other.SecretGetService
+var c = "agent.tool.call.tools.send"
+var d = "secret.get"
+var e = "a tool called" // ToolCallService
+`
+	for name, want := range map[string]int{
+		"actors/broker/a.go": 4, "actors/broker/replay/a.go": 4, "actors/broker/internal/a.go": 4,
+		"actors/broker/a_test.go": 0, "actors/broker/internal/stage/a.go": 0, "actors/secrets/a.go": 0,
+	} {
+		s, err := parseSource(name, sending)
+		if got := brokerStages(s); err != nil || len(got) != want {
+			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
 }
@@ -489,6 +524,13 @@ func parseSource(name, text string) (source, error) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		if fn, ok := n.(*ast.FuncDecl); ok && s.test() && isExample(fn) {
 			return false // go test compares the output of an example
+		}
+		if id, ok := n.(*ast.Ident); ok && slices.Contains([]string{"ToolCallService", "SecretGetService"}, id.Name) {
+			s.sends = append(s.sends, id.Name)
+		}
+		if lit, ok := n.(*ast.BasicLit); ok && (strings.Contains(lit.Value, "tool.call.") ||
+			strings.Contains(lit.Value, "secret.get")) {
+			s.sends = append(s.sends, lit.Value)
 		}
 		call, ok := n.(*ast.CallExpr)
 		if !ok {

@@ -154,7 +154,7 @@ func TestApprovalDecision(t *testing.T) {
 			d := newApprovalFixture(0)
 			ctx, cancel := context.WithCancel(t.Context())
 			got := make(chan *subjects.Fault, 1)
-			go func() { got <- d.requestApproval(ctx, d.rec.Out(), new(egressCall()), egressQuestion(place), nil) }()
+			go func() { got <- d.requestApproval(ctx, d.rec.Out(), egressCall().judged(), egressQuestion(place)) }()
 			id := <-d.published
 			cancel() // the waiting caller is not part of this test
 			<-got
@@ -213,7 +213,7 @@ func TestConcurrentDecisionsAcceptOne(t *testing.T) {
 	for round := range 200 {
 		d := newApprovalFixture(0)
 		c := egressCall()
-		c.id = fmt.Sprintf("c%d", round)
+		c.ID = fmt.Sprintf("c%d", round)
 		id, got := d.startApproval(t, c, egressQuestion(place))
 		const people = 6
 		replies := make([]subjects.ApprovalReply, people)

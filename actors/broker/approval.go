@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
 	"conclave/pkg/policy"
 	"conclave/pkg/text"
@@ -105,18 +106,19 @@ func (q storedApproval) isRememberable() bool {
 
 // requestApproval asks the user about a call and waits for the decision until ctx ends. It returns nil when the user
 // approved everything in asks, now, earlier for the same call, or by a stored rule, and otherwise the fault that denies
-// the call. It sets c.previewed. It denies when asks is empty, when the query was cancelled, when too many calls wait, and when approvals
-// cannot be stored or read. The sources and grants of flow, and the preview of a tool that has one, are shown to the
-// user. When ctx ends, an agent's request stays pending, because the agent may resume its question; one of the user's
-// own call is withdrawn.
-func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c *call, asks []policy.Question,
-	flow *policy.Flow,
+// the call. It denies when asks is empty, when the query was cancelled, when too many calls wait, and when approvals
+// cannot be stored or read. The sources and grants of the flow, and the preview of a tool that has one, are shown to
+// the user. When ctx ends, an agent's request stays pending, because the agent may resume its question; one of the
+// user's own call is withdrawn.
+func (b *Broker) requestApproval(ctx context.Context, out actor.Out, j *stage.Judged,
+	asks []policy.Question,
 ) *subjects.Fault {
+	r := j.Received()
 	if len(asks) == 0 {
 		return approvalFault(subjects.CodeDenied, ruleNoQuestion, "the call needs approval, but no layer asked a "+
 			"question")
 	}
-	open, err := b.findUncovered(ctx, out, *c, asks, flow)
+	open, err := b.findUncovered(ctx, out, j.Facts(), asks)
 	if err != nil {
 		out.LogError(fmt.Errorf("reading approval rules: %w", err))
 		return approvalsUnavailable()
@@ -124,20 +126,20 @@ func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c *call, as
 	if len(open) == 0 {
 		return nil
 	}
-	cancelled, err := b.isCancelled(ctx, out, c.query)
+	cancelled, err := b.isCancelled(ctx, out, r.Query)
 	if err != nil {
 		out.LogError(err)
 		return approvalsUnavailable()
 	}
 	if cancelled {
-		return cancelledFault(c.tool)
+		return cancelledFault(r.Tool)
 	}
-	id, err := b.approvalID(ctx, out, *c, open)
+	id, err := b.approvalID(ctx, out, r, open)
 	if err != nil {
-		out.LogError(fmt.Errorf("reading the approval of a call of %s: %w", c.tool, err))
+		out.LogError(fmt.Errorf("reading the approval of a call of %s: %w", r.Tool, err))
 		return approvalsUnavailable()
 	}
-	woken, leave, ok := b.waiting.join(id, c.account())
+	woken, leave, ok := b.waiting.join(id, r.Caller.Account)
 	if !ok {
 		return subjects.Faultf(subjects.CodeBusy, "too many calls are waiting for approval, so none was requested "+
 			"for this one; answer some with conclave approve, then try again")
@@ -145,16 +147,16 @@ func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c *call, as
 	defer leave()
 	isNew, preview := b.isNewRequest(ctx, out, id), ""
 	if isNew {
-		preview = b.previewCall(ctx, out, c)
+		preview = b.previewCall(ctx, out, j)
 	}
-	q := b.newApproval(out, *c, id, open, flow)
+	q := b.newApproval(out, j, id, open)
 	q.Preview = preview
-	if fault := b.storeApproval(ctx, out, c.account(), q, isNew); fault != nil {
+	if fault := b.storeApproval(ctx, out, r.Caller.Account, q, isNew); fault != nil {
 		return fault
 	}
-	fault := b.awaitDecision(ctx, out, id, c.tool, woken)
-	if fault != nil && ctx.Err() != nil && c.account() == userAccount {
-		return b.withdrawAbandoned(ctx, out, id, c.tool, fault)
+	fault := b.awaitDecision(ctx, out, id, r.Tool, woken)
+	if fault != nil && ctx.Err() != nil && r.Caller.Account == userAccount {
+		return b.withdrawAbandoned(ctx, out, id, r.Tool, fault)
 	}
 	return fault
 }
@@ -178,8 +180,11 @@ func (b *Broker) withdrawAbandoned(ctx context.Context, out actor.Out, id, tool 
 // approvalID is the id of the approval of a call: the same call with the same arguments has the same id. When the
 // approval stored under it does not cover open, the id is derived from the open questions as well, so that the old
 // decision does not apply. An error means that the stored approval cannot be read: the caller must deny.
-func (b *Broker) approvalID(ctx context.Context, out actor.Out, c call, open []policy.Question) (string, error) {
-	id := hashParts(c.key(), c.session, c.tool, c.record.ParamsHash)
+func (b *Broker) approvalID(ctx context.Context, out actor.Out, r stage.Received, open []policy.Question) (string,
+	error,
+) {
+	parts := []string{r.Key(), r.Session, r.Tool, r.Record.ParamsHash}
+	id := hashParts(parts...)
 	q, _, err := readApproval(ctx, out.Store(bucketApprovals), id)
 	switch {
 	case errors.Is(err, actor.ErrNotFound):
@@ -189,7 +194,6 @@ func (b *Broker) approvalID(ctx context.Context, out actor.Out, c call, open []p
 	case q.covers(open):
 		return id, nil
 	}
-	parts := []string{c.key(), c.session, c.tool, c.record.ParamsHash}
 	for _, o := range open {
 		parts = append(parts, ruleName(o.Layer, o.Rule))
 		parts = append(parts, o.Sinks...)
@@ -208,11 +212,11 @@ func hashParts(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// storeApproval stores the approval request q of an account and publishes it. An approval that is stored already is kept in its state,
-// and published only if it is pending and was not yet; one that was approved more than approvalTTL ago is replaced by a
-// new request. It denies a call whose request exceeds the event's limit, one whose id is taken by another call, a new
-// request (isNew) of an account whose share of the requests of the last day is used up, and every call when the bucket
-// or the stream cannot be written. nil means that an approval is stored, not that it is approved.
+// storeApproval stores the approval request q of an account and publishes it. An approval that is stored already is
+// kept in its state, and published only if it is pending and was not yet; one that was approved more than approvalTTL
+// ago is replaced by a new request. It denies a call whose request exceeds the event's limit, one whose id is taken by
+// another call, a new request (isNew) of an account whose share of the requests of the last day is used up, and every
+// call when the bucket or the stream cannot be written. nil means that an approval is stored, not that it is approved.
 func (b *Broker) storeApproval(ctx context.Context, out actor.Out, account string, q storedApproval,
 	isNew bool,
 ) *subjects.Fault {
@@ -254,26 +258,30 @@ func (b *Broker) storeApproval(ctx context.Context, out actor.Out, account strin
 	return approvalsUnavailable()
 }
 
-// newApproval returns a pending approval for the open questions, which must not be empty. It expires after the
-// configured time, otherwise the manifest's, otherwise defaultApprovalWait. Its request lists the sinks only when it is
-// rememberable: a rule never covers a sink that the user was not shown.
-func (b *Broker) newApproval(out actor.Out, c call, id string, open []policy.Question,
-	flow *policy.Flow,
-) storedApproval {
+// newPending returns a pending request about a call, without what it asks. It expires after the configured time,
+// otherwise the manifest's, otherwise defaultApprovalWait.
+func (b *Broker) newPending(out actor.Out, j *stage.Judged, id string) storedApproval {
 	wait := cmp.Or(b.cfg.ApprovalWait, b.rules.Load().Manifest.Approvals.Expires, defaultApprovalWait)
-	now := out.Now()
-	q := storedApproval{Call: c.key(), Params: c.record.ParamsHash, Event: out.NewID()}
+	r, now := j.Received(), out.Now()
+	q := storedApproval{Call: r.Key(), Params: r.Record.ParamsHash, Event: out.NewID()}
 	q.State = subjects.ApprovalPending
 	q.ApprovalRequest = subjects.ApprovalRequest{
-		ID: id, CallID: c.id, SessionID: c.session, QueryID: c.query, Caller: c.record.AgentID, Type: c.typ,
-		Tool: c.tool, Args: c.args,
-		Layer: open[0].Layer, Rule: open[0].Rule, Reason: joinReasons(open), Taint: flow.Sources(),
-		Grants: describeGrants(flow.Grants(c.query)), Asked: now, Expires: now.Add(wait),
+		ID: id, CallID: r.ID, SessionID: r.Session, QueryID: r.Query, Caller: r.Caller.ID(), Type: j.Facts().Type,
+		Tool: r.Tool, Args: r.Args, Asked: now, Expires: now.Add(wait),
 	}
+	return q
+}
+
+// newApproval returns a pending approval for the open questions, which must not be empty. Its request lists the sinks
+// only when it is rememberable: a rule never covers a sink that the user was not shown.
+func (b *Broker) newApproval(out actor.Out, j *stage.Judged, id string, open []policy.Question) storedApproval {
+	q, flow := b.newPending(out, j, id), j.Facts().Flow
+	q.Layer, q.Rule, q.Reason = open[0].Layer, open[0].Rule, joinReasons(open)
+	q.Taint, q.Grants = flow.Sources(), describeGrants(flow.Grants(q.QueryID))
 	for _, o := range open {
 		q.Asks = append(q.Asks, newApprovalAsk(o))
 	}
-	q.Hosts = findLookAlikes(c.args, open)
+	q.Hosts = findLookAlikes(q.Args, open)
 	if q.isRememberable() {
 		for _, a := range q.Asks {
 			for _, s := range a.Sinks {

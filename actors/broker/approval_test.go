@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
 	"conclave/pkg/actor/actortest"
 	"conclave/pkg/policy"
@@ -85,13 +86,27 @@ func (d *approvalFixture) audited() (out []string) {
 	return out
 }
 
+// testCall is a call with what the facts of it say.
+type testCall struct {
+	stage.Received
+	typ  string
+	flow *policy.Flow
+}
+
+// judged returns the call as no layer has judged it: it is denied, and so can only be asked about.
+func (c testCall) judged() *stage.Judged {
+	return stage.Judge(context.Background(), policy.Rules{}, c.Received, policy.Call{
+		Type: c.typ, Tool: policy.Tool{Name: c.Tool}, Flow: c.flow,
+		FromUser: c.Caller.Account == userAccount && len(c.Caller.Path) == 0,
+	}, nil)
+}
+
 // egressCall is a call of a tool with egress.
-func egressCall() call {
-	return call{
-		id: "c1", tool: "web_fetch", args: json.RawMessage(`{"url":"https://example.org/?q=a"}`), query: "q1",
-		session: "s1", typ: "assistant",
-		record: subjects.AuditRecord{AgentID: "generator", ParamsHash: "h1"},
-	}
+func egressCall() testCall {
+	return testCall{typ: "assistant", Received: stage.Received{
+		ID: "c1", Tool: "web_fetch", Args: json.RawMessage(`{"url":"https://example.org/?q=a"}`), Query: "q1",
+		Session: "s1", Caller: callerOf("generator"), Record: subjects.AuditRecord{ParamsHash: "h1"},
+	}}
 }
 
 func egressQuestion(sinks ...string) []policy.Question {
@@ -102,13 +117,13 @@ func egressQuestion(sinks ...string) []policy.Question {
 const place = "https://example.org/?q=a"
 
 // requestAsync runs requestApproval in the background and sends its fault.
-func (d *approvalFixture) requestAsync(t testing.TB, c call, asks []policy.Question) <-chan *subjects.Fault {
+func (d *approvalFixture) requestAsync(t testing.TB, c testCall, asks []policy.Question) <-chan *subjects.Fault {
 	t.Helper()
 	got := make(chan *subjects.Fault, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	go func() {
 		defer cancel()
-		got <- d.requestApproval(ctx, d.rec.Out(), &c, asks, nil)
+		got <- d.requestApproval(ctx, d.rec.Out(), c.judged(), asks)
 	}()
 	return got
 }
@@ -131,7 +146,9 @@ func (d *approvalFixture) decideAs(t testing.TB, who, id string, body any) (subj
 }
 
 // startApproval requests approval and returns the id of the pending approval and the channel of the fault.
-func (d *approvalFixture) startApproval(t testing.TB, c call, asks []policy.Question) (string, <-chan *subjects.Fault) {
+func (d *approvalFixture) startApproval(t testing.TB, c testCall, asks []policy.Question) (string,
+	<-chan *subjects.Fault,
+) {
 	t.Helper()
 	got := d.requestAsync(t, c, asks)
 	select {
@@ -206,7 +223,7 @@ func TestRequestApproval(t *testing.T) {
 				}
 				defer cancel()
 				got := make(chan *subjects.Fault, 1)
-				go func() { got <- d.requestApproval(ctx, d.rec.Out(), new(egressCall()), egressQuestion(place), nil) }()
+				go func() { got <- d.requestApproval(ctx, d.rec.Out(), egressCall().judged(), egressQuestion(place)) }()
 				id := <-d.published
 				if tt.answer != nil {
 					if r, err := d.decide(t, id, *tt.answer); err != nil || !r.Accepted || r.State != tt.state ||
@@ -251,10 +268,10 @@ func TestAbandonedUserCallIsWithdrawn(t *testing.T) {
 	} {
 		d := newApprovalFixture(time.Minute)
 		c := egressCall()
-		c.record.AgentID = agent
+		c.Caller = callerOf(agent)
 		ctx, cancel := context.WithCancel(t.Context())
 		got := make(chan *subjects.Fault, 1)
-		go func() { got <- d.requestApproval(ctx, d.rec.Out(), &c, egressQuestion(place), nil) }()
+		go func() { got <- d.requestApproval(ctx, d.rec.Out(), c.judged(), egressQuestion(place)) }()
 		id := <-d.published
 		cancel()
 		if fault := <-got; verdict(fault) != want[0] {
@@ -277,7 +294,7 @@ func TestApprovalRequestIsComplete(t *testing.T) {
 	t.Parallel()
 	d := newApprovalFixture(0)
 	c := egressCall()
-	c.args = json.RawMessage(`{"url":"https://example.org/?q=a","note":"\u001b[2J\u202e"}`)
+	c.Args = json.RawMessage(`{"url":"https://example.org/?q=a","note":"\u001b[2J\u202e"}`)
 	taint := []subjects.Taint{{
 		Tool: "web_search", CallID: "c0", QueryID: "q0", From: "https://evil.example",
 		Flags: []string{"override"}, Time: noon,
@@ -292,15 +309,16 @@ func TestApprovalRequestIsComplete(t *testing.T) {
 		Layer: "limits", Rule: "often",
 		Reason: "the third\n\x1b[2Jtime", Sinks: []string{"x", place},
 	})
+	c.flow = flow
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	got := make(chan *subjects.Fault, 1)
-	go func() { got <- d.requestApproval(ctx, d.rec.Out(), &c, asks, flow) }()
+	go func() { got <- d.requestApproval(ctx, d.rec.Out(), c.judged(), asks) }()
 	id := <-d.published
 	cancel()
 	<-got
 	want := subjects.ApprovalRequest{
-		ID: id, CallID: c.id, SessionID: "s1", QueryID: "q1", Caller: "generator", Type: "assistant", Tool: "web_fetch",
-		Args: c.args, Layer: "flow", Rule: "flow.egress",
+		ID: id, CallID: c.ID, SessionID: "s1", QueryID: "q1", Caller: "generator", Type: "assistant", Tool: "web_fetch",
+		Args: c.Args, Layer: "flow", Rule: "flow.egress",
 		Reason: "(1) flow: flow.egress: it would send to " + place + " (2) limits: often: the third [2Jtime",
 		Sinks:  []string{place, "x"}, Taint: taint,
 		Grants: []subjects.Grant{{Acts: []string{"send"}, To: []string{"ana"}, Times: 1, Clause: "Send it to Ana"}},
@@ -328,38 +346,38 @@ func TestApprovalFailuresDeny(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name   string
-		change func(d *approvalFixture, c *call)
+		change func(d *approvalFixture, c *testCall)
 		asks   []policy.Question
 		want   string
 	}{
-		{"trick: no questions", func(*approvalFixture, *call) {}, nil, "denied approval: nothing_asked"},
-		{"store fails", func(d *approvalFixture, _ *call) {
+		{"trick: no questions", func(*approvalFixture, *testCall) {}, nil, "denied approval: nothing_asked"},
+		{"store fails", func(d *approvalFixture, _ *testCall) {
 			d.rec.FailStore = errors.New("no stream")
 		}, egressQuestion(place), "unavailable"},
-		{"publish fails", func(d *approvalFixture, _ *call) {
+		{"publish fails", func(d *approvalFixture, _ *testCall) {
 			d.rec.FailPublish = func(string) error { return errors.New("no stream") }
 		}, egressQuestion(place), "unavailable"},
-		{"request too large", func(_ *approvalFixture, c *call) {
-			c.args = json.RawMessage(`{"a":"` + strings.Repeat("x", subjects.ApprovalRequestEvent.Limit()) + `"}`)
+		{"request too large", func(_ *approvalFixture, c *testCall) {
+			c.Args = json.RawMessage(`{"a":"` + strings.Repeat("x", subjects.ApprovalRequestEvent.Limit()) + `"}`)
 		}, egressQuestion(place), "too_large"},
-		{"trick: arguments that are no JSON", func(_ *approvalFixture, c *call) {
-			c.args = json.RawMessage(`{"a":`)
+		{"trick: arguments that are no JSON", func(_ *approvalFixture, c *testCall) {
+			c.Args = json.RawMessage(`{"a":`)
 		}, egressQuestion(place), "too_large"},
-		{"trick: id taken by another call", func(d *approvalFixture, c *call) {
-			q := d.newApproval(d.rec.Out(), *c, hashParts(c.key(), c.session, c.tool, c.record.ParamsHash),
-				egressQuestion(place), nil)
+		{"trick: id taken by another call", func(d *approvalFixture, c *testCall) {
+			q := d.newApproval(d.rec.Out(), c.judged(), hashParts(c.Key(), c.Session, c.Tool, c.Record.ParamsHash),
+				egressQuestion(place))
 			q.State, q.Call = subjects.ApprovalApproved, "operator.c1"
 			_, _ = putApproval(context.Background(), d.rec.Out().Store(bucketApprovals), q, 0)
 		}, egressQuestion(place), "denied approval: unreadable"},
-		{"trick: unknown state", func(d *approvalFixture, c *call) {
-			q := d.newApproval(d.rec.Out(), *c, hashParts(c.key(), c.session, c.tool, c.record.ParamsHash),
-				egressQuestion(place), nil)
+		{"trick: unknown state", func(d *approvalFixture, c *testCall) {
+			q := d.newApproval(d.rec.Out(), c.judged(), hashParts(c.Key(), c.Session, c.Tool, c.Record.ParamsHash),
+				egressQuestion(place))
 			q.State = "APPROVED"
 			_, _ = putApproval(context.Background(), d.rec.Out().Store(bucketApprovals), q, 0)
 		}, egressQuestion(place), "denied approval: unreadable"},
-		{"trick: corrupt approval", func(d *approvalFixture, c *call) {
+		{"trick: corrupt approval", func(d *approvalFixture, c *testCall) {
 			_, _ = d.rec.Out().Store(bucketApprovals).Put(context.Background(),
-				hashParts(c.key(), c.session, c.tool, c.record.ParamsHash), []byte(`[`), 0)
+				hashParts(c.Key(), c.Session, c.Tool, c.Record.ParamsHash), []byte(`[`), 0)
 		}, egressQuestion(place), "unavailable"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -368,7 +386,7 @@ func TestApprovalFailuresDeny(t *testing.T) {
 			tt.change(d, &c)
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
-			if got := verdict(d.requestApproval(ctx, d.rec.Out(), &c, tt.asks, nil)); got != tt.want {
+			if got := verdict(d.requestApproval(ctx, d.rec.Out(), c.judged(), tt.asks)); got != tt.want {
 				t.Errorf("%s, want %s", got, tt.want)
 			}
 		})
@@ -399,8 +417,8 @@ func TestRepeatedRequestSharesApproval(t *testing.T) {
 				d := newApprovalFixture(0)
 				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 				defer cancel()
-				if got := verdict(d.requestApproval(ctx, d.rec.Out(), new(egressCall()), egressQuestion(place),
-					nil)); got != "unanswered approval: pending" {
+				if got := verdict(d.requestApproval(ctx, d.rec.Out(), egressCall().judged(),
+					egressQuestion(place))); got != "unanswered approval: pending" {
 					t.Fatal(got)
 				}
 				tt.before(d, <-d.published)
@@ -436,8 +454,8 @@ func TestRepeatedRequestSharesApproval(t *testing.T) {
 	t.Run("killed before the request was published", func(t *testing.T) {
 		t.Parallel()
 		d := newApprovalFixture(0)
-		q := d.newApproval(d.rec.Out(), egressCall(), hashParts(egressCall().key(), egressCall().session, "web_fetch",
-			"h1"), egressQuestion(place), nil)
+		q := d.newApproval(d.rec.Out(), egressCall().judged(), hashParts(egressCall().Key(), egressCall().Session,
+			"web_fetch", "h1"), egressQuestion(place))
 		if _, err := putApproval(t.Context(), d.rec.Out().Store(bucketApprovals), q, 0); err != nil {
 			t.Fatal(err)
 		}
@@ -455,42 +473,42 @@ func TestApprovalCoversOneCall(t *testing.T) {
 	asks := egressQuestion(place)
 	for _, tt := range []struct {
 		name   string
-		change func(c *call, asks *[]policy.Question, d *approvalFixture)
+		change func(c *testCall, asks *[]policy.Question, d *approvalFixture)
 		again  bool
 	}{
-		{"the same call", func(*call, *[]policy.Question, *approvalFixture) {}, false},
-		{"same call, other reason", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+		{"the same call", func(*testCall, *[]policy.Question, *approvalFixture) {}, false},
+		{"same call, other reason", func(_ *testCall, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Reason = "again"
 		}, false},
-		{"another call", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.id = "c2" }, true},
-		{"trick: other arguments under the same call id", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
-			c.record.ParamsHash = "h2"
+		{"another call", func(c *testCall, _ *[]policy.Question, _ *approvalFixture) { c.ID = "c2" }, true},
+		{"trick: other arguments under the same call id", func(c *testCall, _ *[]policy.Question, _ *approvalFixture) {
+			c.Record.ParamsHash = "h2"
 		}, true},
-		{"trick: another tool under the same call id", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
-			c.tool = "run_shell"
+		{"trick: another tool under the same call id", func(c *testCall, _ *[]policy.Question, _ *approvalFixture) {
+			c.Tool = "run_shell"
 		}, true},
-		{"trick: another account's call id", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
-			c.record.AgentID = "operator"
+		{"trick: another account's call id", func(c *testCall, _ *[]policy.Question, _ *approvalFixture) {
+			c.Caller = callerOf("operator")
 		}, true},
-		{"trick: a spawned agent's call id", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
-			c.record.AgentID = "generator.coder-1"
+		{"trick: a spawned agent's call id", func(c *testCall, _ *[]policy.Question, _ *approvalFixture) {
+			c.Caller = callerOf("generator.coder-1")
 		}, true},
-		{"trick: session and tool split elsewhere", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
-			c.tool, c.record.ParamsHash = "web_fetchh", "1"
+		{"trick: session and tool split elsewhere", func(c *testCall, _ *[]policy.Question, _ *approvalFixture) {
+			c.Tool, c.Record.ParamsHash = "web_fetchh", "1"
 		}, true},
-		{"trick: one question more", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+		{"trick: one question more", func(_ *testCall, a *[]policy.Question, _ *approvalFixture) {
 			*a = append(*a, policy.Question{Layer: "limits", Rule: "often"})
 		}, true},
-		{"trick: another sink", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+		{"trick: another sink", func(_ *testCall, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Sinks = []string{"https://evil.example"}
 		}, true},
-		{"trick: one sink more", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+		{"trick: one sink more", func(_ *testCall, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Sinks = []string{place, "https://evil.example"}
 		}, true},
-		{"trick: another rule", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+		{"trick: another rule", func(_ *testCall, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Rule = "flow.exec"
 		}, true},
-		{"trick: approval older than its TTL", func(_ *call, _ *[]policy.Question, d *approvalFixture) {
+		{"trick: approval older than its TTL", func(_ *testCall, _ *[]policy.Question, d *approvalFixture) {
 			d.rec.Time = noon.Add(approvalTTL + time.Second)
 		}, true},
 	} {
@@ -552,9 +570,9 @@ func TestWaitingCallsAreLimited(t *testing.T) {
 	defer cancel()
 	ask := func(account string, i int) string {
 		c := egressCall()
-		c.id, c.record.AgentID = fmt.Sprintf("c%d", i), account
+		c.ID, c.Caller = fmt.Sprintf("c%d", i), callerOf(account)
 		got := make(chan string, 1)
-		wg.Go(func() { got <- verdict(d.requestApproval(ctx, d.rec.Out(), &c, egressQuestion(place), nil)) })
+		wg.Go(func() { got <- verdict(d.requestApproval(ctx, d.rec.Out(), c.judged(), egressQuestion(place))) })
 		select {
 		case <-d.published:
 			return "waits"
@@ -609,9 +627,9 @@ func FuzzHashParts(f *testing.F) {
 func TestApprovalNamesLookAlikeHosts(t *testing.T) {
 	t.Parallel()
 	c := egressCall()
-	c.args = json.RawMessage(`{"url":"https://ex\u0430mple.org/","note":"plain.example"}`)
-	got := newApprovalFixture(time.Minute).newApproval((&actortest.Recorder{Time: noon}).Out(), c, "id",
-		egressQuestion("https://müller.example/"), nil).Hosts
+	c.Args = json.RawMessage(`{"url":"https://ex\u0430mple.org/","note":"plain.example"}`)
+	got := newApprovalFixture(time.Minute).newApproval((&actortest.Recorder{Time: noon}).Out(), c.judged(), "id",
+		egressQuestion("https://müller.example/")).Hosts
 	want := []subjects.LookAlikeHost{
 		{Written: "exаmple.org", Punycode: "xn--exmple-4nf.org"},
 		{Written: "müller.example", Punycode: "xn--mller-kva.example"},

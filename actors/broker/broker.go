@@ -14,19 +14,20 @@
 // [Broker.onToolRequest] handles a call: it gathers the facts (facts.go), decides by the layers of pkg/policy,
 // requests the user's approval when a layer asks for it (approval.go), stores the decision in the audit log, gets the
 // credentials (credentials.go), runs the tool at most once (ledger.go), labels and frames the result (result.go),
-// stores the outcome and replies.
+// stores the outcome and replies. What is known of the call at each stage, and the only way to its
+// tool, is in internal/stage.
 package broker
 
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"time"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
 	"conclave/pkg/policy"
 	"conclave/subjects"
@@ -122,36 +123,6 @@ func (b *Broker) Close(ctx context.Context) error {
 	return errors.Join(b.gate.Close(ctx), b.audit.Close(ctx))
 }
 
-// call is one tool request while the broker handles it.
-type call struct {
-	id            string // call_id of the caller, or a new id
-	record        subjects.AuditRecord
-	tool          string
-	path          []string
-	args          json.RawMessage
-	session       string
-	respondentB   bool // the caller is respondent B: its results are not recorded in the session
-	own           bool // the runtime recalls the user's own statements: no model chose the call
-	query         string
-	typ           string                // agent type of the caller
-	fromUser      bool                  // the user called: no model reads the result
-	mode          string                // mode in the tool order, see toolMode
-	hosts         *subjects.HostRules   // hosts that the tool may fetch from
-	mayReadPages  bool                  // the caller may use a tool that fetches pages
-	wasBegun      bool                  // the ledger has an unfinished entry: the call is counted already
-	approved      bool                  // the user approved it
-	labels        *subjects.Labels      // labels of everything recorded in the session
-	distilledOnly bool                  // the caller gets a finding instead of untrusted content
-	folders       *subjects.FolderRules // folders that the tool may access, nil for a tool without files
-	answersQuery  bool                  // the router stored the query for the caller's account to answer
-	previewed     bool                  // its tool was asked for a preview
-	reuse         *subjects.ToolResult  // of the same call of the generator; only for respondent B
-	counted       *policy.Attempt       // the call as it was counted, nil when it was not
-	announce      func()                // publishes the copy of the call, once; nil before the call runs
-	judgement     *subjects.Judgement   // how the rules judged it, for the copy of the call; nil before
-	refused       bool                  // it does not run, for its copies
-}
-
 // onToolRequest decides about a tool call, stores the decision in the audit log, runs the tool, stores the outcome and
 // replies, in this order. A denial is a reply with an error in the result; only a malformed subject returns an error. A
 // call whose call_id completed before is answered from the ledger, whatever the current rules say, and one that is
@@ -169,12 +140,38 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, subjects.CodeSubject)
 		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeSubject, "invalid tool request subject: %v", err)
 	}
-	c := call{
-		id: in.Body.CallID, tool: tool, path: caller.Path, args: in.Body.Args, session: in.Session,
-		respondentB: isRespondentB(caller), own: in.Body.Own, query: queryID(in),
+	r, known, fault := b.receive(ctx, in, out, caller, tool)
+	if fault != nil {
+		actor.Step(ctx, "decided")
+		res := b.refuseCall(ctx, out, r, nil, fault)
+		measureCall(ctx, known, stage.Permitted{}, fault, res, 0)
+		return res, nil
 	}
-	if c.id == "" {
-		c.id = out.NewID()
+	if !r.Named {
+		return b.handleCall(ctx, out, r, known), nil
+	}
+	end, joined := b.joinHandled(ctx, out, r)
+	if joined != nil {
+		return *joined, nil
+	}
+	var done *subjects.ToolResult // nil after a panic
+	defer func() { end(done) }()
+	res := b.handleCall(ctx, out, r, known)
+	done = &res
+	return res, nil
+}
+
+// receive returns the call of a request with its tool, and a fault when the request is malformed or the tool cannot be
+// called.
+func (b *Broker) receive(ctx context.Context, in actor.Msg[subjects.ToolRequest], out actor.Out, caller subjects.Caller,
+	tool string,
+) (stage.Received, Known, *subjects.Fault) {
+	r := stage.Received{
+		ID: in.Body.CallID, Named: in.Body.CallID != "", Caller: caller, Tool: tool, Args: in.Body.Args,
+		Own: in.Body.Own, Session: in.Session, Query: queryID(in),
+	}
+	if !r.Named {
+		r.ID = out.NewID()
 	}
 	known, found := b.table.find(ctx, tool)
 	if !found {
@@ -184,132 +181,110 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 	fault := checkRequest(in.Body, caller, known)
 	rules := b.rules.Load()
 	if fault == nil {
-		c.args = rules.Chain.ExpandPaths(known.Tool, c.args, b.workFolder(c))
+		r.Args = rules.Chain.ExpandPaths(known.Tool, r.Args, b.workFolder(r))
 	}
-	c.record = subjects.AuditRecord{
+	r.Record = subjects.AuditRecord{
 		ID: out.NewID(), AgentID: caller.ID(), Action: subjects.ActionToolCall, Tool: tool,
-		ParamsHash: b.hash.Hash(c.args), Session: in.Session, Query: c.query,
+		ParamsHash: b.hash.Hash(r.Args), Session: r.Session, Query: r.Query,
 	}
-	c.record.AgentType, _ = rules.Manifest.TypeOf(caller)
-	if fault == nil && !found {
+	r.Record.AgentType, _ = rules.Manifest.TypeOf(caller)
+	switch {
+	case fault != nil:
+	case !found:
 		fault = subjects.Faultf(subjects.CodeUnknownTool, "unknown tool %s", tool)
-		if rules.Manifest.HasTool(c.record.AgentType, tool) && b.table.isChanged(tool) {
+		if rules.Manifest.HasTool(r.Record.AgentType, tool) && b.table.isChanged(tool) {
 			fault.Text = fmt.Sprintf("the definition of %s changed, so it is not called until the user accepts it: "+
 				"conclave tool accept %[1]s shows the change", tool)
 		}
-	}
-	if fault == nil && known.Disabled != "" {
+	case known.Disabled != "":
 		fault = subjects.Faultf(subjects.CodeUnavailable, "%s is disabled: %s", tool, known.Disabled)
 	}
-	named := in.Body.CallID != ""
-	if fault != nil || !named {
-		return b.handleCall(ctx, out, caller, known, c, named, fault), nil
-	}
-	end, joined := b.joinHandled(ctx, out, c)
-	if joined != nil {
-		return *joined, nil
-	}
-	var done *subjects.ToolResult // nil after a panic
-	defer func() { end(done) }()
-	res := b.handleCall(ctx, out, caller, known, c, named, nil)
-	done = &res
-	return res, nil
+	return r, known, fault
 }
 
-// handleCall judges a call, unless it has a fault already, and denies it or runs it. named reports whether the request
-// had a call_id.
-func (b *Broker) handleCall(ctx context.Context, out actor.Out, caller subjects.Caller, known Known, c call, named bool,
-	fault *subjects.Fault,
-) subjects.ToolResult {
+// handleCall judges a call, and denies it or runs it.
+func (b *Broker) handleCall(ctx context.Context, out actor.Out, r stage.Received, k Known) subjects.ToolResult {
 	begun := time.Now()
-	if fault == nil {
-		c.reuse = b.findReusable(ctx, out, c, known)
-		seen, ran := b.gatherAndLookUp(ctx, out, caller, known, &c, named)
-		if ran != nil {
-			return *ran
-		}
-		c, fault = b.traceDecision(ctx, out, caller, known, c, seen)
+	before, seen := b.gatherAndLookUp(ctx, out, r, k)
+	if before.completed != nil {
+		return b.replayResult(ctx, out, r, *before.completed, "ledger")
 	}
+	r.Record.AgentType = seen.call.Type
+	var counted *policy.Attempt
+	if seen.fault == nil { // a call is counted once, however often it is judged
+		seen.call.Usage, counted = b.countUsage(out, r, seen, before.begun)
+	}
+	p, j, fault := b.traceDecision(ctx, out, r, k, before, seen)
 	actor.Step(ctx, "decided")
 	var res subjects.ToolResult
 	switch {
 	case fault != nil:
-		res = b.denyCall(ctx, out, c, fault)
-	case c.reuse != nil:
-		res = b.reuseResult(ctx, out, c)
-	case !named || isHarmless(known.Tool) && !c.approved:
-		res = b.runAudited(ctx, out, c, known)
+		res = b.refuseCall(ctx, out, r, j, fault)
+	case before.reuse != nil:
+		res = b.replayResult(ctx, out, r, *before.reuse, "reused")
+	case !r.Named || isHarmless(k.Tool) && !p.Approved():
+		res = b.runAudited(ctx, out, p, k)
 	default:
-		res = b.runShared(ctx, out, c, known) // an approval allows one run, also of a harmless tool
+		res = b.runShared(ctx, out, p, k) // an approval allows one run, also of a harmless tool
 	}
-	b.endCount(out, c, res, fault == nil)
-	measureCall(ctx, known, c, res, fault, time.Since(begun))
+	b.endCount(out, counted, res, fault == nil)
+	measureCall(ctx, k, p, fault, res, time.Since(begun))
 	return res
 }
 
-// gatherAndLookUp gathers the facts of a call and, when the caller named it, looks the call up in the ledger at the
-// same time. ran is the stored result of a completed call, nil when there is none; for an unfinished ledger entry it
-// sets c.wasBegun. named reports whether the request had a call_id. For a completed call, gathering has the side
-// effects of any call of the same query: it stores the query text and claims a pending one-message override.
-func (b *Broker) gatherAndLookUp(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c *call,
-	named bool,
-) (seen facts, ran *subjects.ToolResult) {
-	var wg sync.WaitGroup
-	var old subjects.ToolResult
-	var done, begun bool
-	if asked := *c; named && !isHarmless(k.Tool) { // a harmless call is not in the ledger
-		wg.Go(func() { old, done, begun = b.findCompleted(ctx, out, asked, k) })
-	}
-	seen = b.gatherFacts(ctx, out, caller, k, *c, false)
-	wg.Wait()
-	if done {
-		return seen, &old
-	}
-	c.wasBegun = begun
-	return seen, nil
+// prior is what is known of earlier runs of a call.
+type prior struct {
+	completed *subjects.ToolResult // its stored result; nil when it did not complete
+	begun     bool                 // the ledger has an entry of it: it is counted already
+	reuse     *subjects.ToolResult // of the same call of the generator; only for respondent B
 }
 
-// judgeCall decides about a call by the facts in seen and returns the call with what was decided, and a fault when it
-// must not run. It may wait for the user. After an approval that took maxFactsAge or longer it gathers the facts and
-// decides again, because rules or session may have changed. It denies with busy after maxJudgements rounds, and when
-// the facts have a fault. The call is counted once.
-func (b *Broker) judgeCall(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call,
+// gatherAndLookUp gathers the facts of a call and, when the caller named it, looks the call up in the ledger at the
+// same time. For a completed call, gathering has the side effects of any call of the same query: it stores the query
+// text and claims a pending one-message override.
+func (b *Broker) gatherAndLookUp(ctx context.Context, out actor.Out, r stage.Received, k Known) (before prior,
 	seen facts,
-) (call, *subjects.Fault) {
-	var spent *policy.Usage
-	for range maxJudgements {
-		asked := seen.call
-		c.typ, c.fromUser, c.mode = asked.Type, asked.FromUser, toolMode(asked)
-		if c.own {
-			c.mode = subjects.ModeOwn
-		}
-		c.hosts, c.mayReadPages = seen.pageAccess(b.table)
-		c.labels, c.distilledOnly, c.answersQuery = sessionLabels(asked), seesDistilledOnly(asked), asked.Flow != nil
-		c.folders = seen.rules.Chain.FolderRules(asked, b.workFolder(c))
-		c.record.AgentType = asked.Type
-		if seen.fault != nil {
-			return c, seen.fault
-		}
-		if spent == nil { // a call is counted once, however often it is judged
-			now := b.countUsage(out, asked, &c, seen, false)
-			spent = &now
-		}
-		asked.Usage = *spent
-		before := out.Now()
-		d := seen.rules.Chain.Decide(ctx, asked)
-		c.judgement = b.newJudgement(ctx, seen.rules, asked, d)
-		yes, claimed, fault := b.decideCall(ctx, out, &c, d, asked)
-		c.approved = c.approved || yes
-		if fault == nil && b.cancelled.has(c.query) {
-			fault = cancelledFault(c.tool)
-		}
-		if fault != nil || claimed || yes && out.Now().Sub(before) < maxFactsAge {
-			return c, fault
-		}
-		seen = b.gatherFacts(ctx, out, caller, k, c, false)
+) {
+	before.reuse = b.findReusable(ctx, out, r, k)
+	var wg sync.WaitGroup
+	if r.Named && !isHarmless(k.Tool) { // a harmless call is not in the ledger
+		wg.Go(func() { before.completed, before.begun = b.findCompleted(ctx, out, r) })
 	}
-	return c, subjects.Faultf(subjects.CodeBusy, "each approval of this call of %s was followed by another approval "+
-		"question, so it was not run; try again", c.tool)
+	seen = b.gatherFacts(ctx, out, r, k, false)
+	wg.Wait()
+	return before, seen
+}
+
+// judgeCall decides about a call by the facts in seen and returns it as permitted, or with a fault when it must not
+// run; one whose result is reused is neither. j is its last judgement, nil without any. It may wait for the user. After
+// an approval that took maxFactsAge or longer it gathers the facts and decides again, because rules or session may have
+// changed. It denies with busy after maxJudgements rounds, and when the facts have a fault.
+func (b *Broker) judgeCall(ctx context.Context, out actor.Out, r stage.Received, k Known, before prior,
+	seen facts,
+) (p stage.Permitted, j *stage.Judged, fault *subjects.Fault) {
+	spent := seen.call.Usage
+	for range maxJudgements {
+		if seen.fault != nil {
+			return stage.Permitted{}, j, seen.fault
+		}
+		seen.call.Usage = spent
+		began := out.Now()
+		j = stage.Judge(ctx, seen.rules, r, seen.call, j)
+		p, ok, fault := b.permitCall(ctx, out, j, before.reuse != nil)
+		if fault == nil && b.cancelled.has(r.Query) {
+			fault = cancelledFault(r.Tool)
+		}
+		if fault != nil {
+			return stage.Permitted{}, j, fault
+		}
+		isAsked := before.reuse == nil && len(j.Decision().Asks()) > 0
+		if ok && (!isAsked || out.Now().Sub(began) < maxFactsAge) {
+			return p, j, nil
+		}
+		seen = b.gatherFacts(ctx, out, r, k, false)
+	}
+	return stage.Permitted{}, j, subjects.Faultf(subjects.CodeBusy, "each approval of this call of %s was followed by "+
+		"another approval question, so it was not run; try again", r.Tool)
 }
 
 const (
@@ -319,59 +294,54 @@ const (
 	maxJudgements = 4
 )
 
-// decideCall acts on the decision d of the layers and requests the user's approval when a layer asks for it. yes
-// reports an approval, now or by a stored rule; claimed that the call is allowed without one, and a grant that it needs
-// is claimed; a fault denies the call. With none of them another call used the grant first, and the caller must judge
-// again. Calls of respondent B with side effects are denied before any layer, and its calls that need approval are
-// denied without a request. A match of a monitor-only rule is logged and does not deny. It sets c.previewed.
-func (b *Broker) decideCall(ctx context.Context, out actor.Out, c *call, d policy.Decision, asked policy.Call) (yes,
-	claimed bool, _ *subjects.Fault,
+// permitCall permits a call by its judgement, see [stage.Judged.Permit], and requests the user's approval when a layer
+// asks for it. Calls of respondent B with side effects are denied before any layer, and its calls that need approval
+// are denied without a request; a call whose result is reused (isReused) runs nothing and needs neither approval nor
+// grant. A match of a monitor-only rule is logged and does not deny.
+func (b *Broker) permitCall(ctx context.Context, out actor.Out, j *stage.Judged, isReused bool) (_ stage.Permitted,
+	ok bool, _ *subjects.Fault,
 ) {
+	r, asked, d := j.Received(), j.Facts(), j.Decision()
 	if no := denyRespondentB(asked); no != nil {
-		return false, false, denialFault(no)
+		return stage.Permitted{}, false, denialFault(no)
 	}
 	if err := d.Failure(); err != nil {
-		out.LogError(fmt.Errorf("deciding a call of %s: %w", c.tool, err))
+		out.LogError(fmt.Errorf("deciding a call of %s: %w", r.Tool, err))
 	}
 	for _, s := range d.Monitored() {
-		out.LogError(fmt.Errorf("monitor-only rule %s.%s matched a call of %s by %s: %s", s.Layer, s.Rule, c.tool,
-			c.record.AgentID, s.Reason))
+		out.LogError(fmt.Errorf("monitor-only rule %s.%s matched a call of %s by %s: %s", s.Layer, s.Rule, r.Tool,
+			r.Caller.ID(), s.Reason))
 	}
-	if asks := d.Asks(); len(asks) > 0 {
-		if c.reuse != nil {
-			return false, true, nil // nothing runs
-		}
-		if no := denyRespondentBApproval(asked); no != nil {
-			return false, false, denialFault(no)
-		}
-		if c.own { // the user did not ask for it, and is not asked about it
-			no := asks[0]
-			return false, false, denialFault(&subjects.Denial{Layer: no.Layer, Rule: no.Rule, Reason: no.Reason})
-		}
-		fault := b.requestApproval(ctx, out, c, asks, asked.Flow)
-		return fault == nil, false, fault
+	if isReused && d.Denial() == nil {
+		return stage.Permitted{}, true, nil
 	}
-	if d.Allowed() && (c.approved || !d.NeedsGrant()) {
-		return false, true, nil
-	}
-	if d.Allowed() {
-		claimed, err := b.claimGrant(ctx, out, asked, *c)
+	return j.Permit(func() (bool, *subjects.Fault) {
+		claimed, err := b.claimGrant(ctx, out, j)
 		if err != nil {
-			out.LogError(fmt.Errorf("claiming a grant for a call of %s: %w", c.tool, err))
-			return false, false, subjects.Faultf(subjects.CodeUnavailable, "the session's records cannot be written, "+
-				"so nothing was run; see conclave doctor")
+			out.LogError(fmt.Errorf("claiming a grant for a call of %s: %w", r.Tool, err))
+			return false, subjects.Faultf(subjects.CodeUnavailable, "the session's records cannot be written, so "+
+				"nothing was run; see conclave doctor")
 		}
-		return false, claimed, nil
-	}
-	denial := d.Denial()
-	code := subjects.CodeDenied
-	if denial.Layer == (policy.LimitsLayer{}).Name() {
-		code = subjects.CodeLimit
-	}
-	return false, false, &subjects.Fault{Code: code, Text: denial.Reason, Denial: denial}
+		return claimed, nil
+	}, func(asks []policy.Question) *subjects.Fault {
+		if no := denyRespondentBApproval(asked); no != nil {
+			return denialFault(no)
+		}
+		if r.Own { // the user did not ask for it, and is not asked about it
+			no := asks[0]
+			return denialFault(&subjects.Denial{Layer: no.Layer, Rule: no.Rule, Reason: no.Reason})
+		}
+		return b.requestApproval(ctx, out, j, asks)
+	})
 }
 
-// runAudited runs the tool of an allowed call behind the audit gate and publishes the broker's copies of call and
+// running is a call while its tool runs.
+type running struct {
+	stage.Running
+	announce func() // publishes the copy of the call, once
+}
+
+// runAudited runs the tool of a permitted call behind the audit gate and publishes the broker's copies of call and
 // result. The tool does not run, and the result is a no-audit fault, unless the audit log has acknowledged the
 // decision. When the outcome cannot be recorded the result is withheld and the caller gets an unrecorded fault.
 //
@@ -379,89 +349,63 @@ func (b *Broker) decideCall(ctx context.Context, out actor.Out, c *call, d polic
 // that takes longer than [Config].CopyDelay or writes live output, it is published then.
 //
 // Its steps are before, sent, answered, learned and after.
-func (b *Broker) runAudited(ctx context.Context, out actor.Out, c call, k Known) subjects.ToolResult {
-	var res subjects.ToolResult
-	_, err := actor.Audited(ctx, out, b.gate, c.record, func(ctx context.Context, p *actor.Permit) (struct{}, error) {
+func (b *Broker) runAudited(ctx context.Context, out actor.Out, p stage.Permitted, k Known) subjects.ToolResult {
+	j := p.Judged()
+	r := j.Received()
+	announce := sync.OnceFunc(func() { b.publishCall(ctx, out, r, b.newJudgement(ctx, j), false) })
+	res, err := p.Run(ctx, out, b.gate, func(ctx context.Context, run stage.Running) subjects.ToolResult {
 		actor.Step(ctx, "before")
-		c.announce = sync.OnceFunc(func() { b.publishCall(ctx, out, c) })
-		defer time.AfterFunc(cmp.Or(b.cfg.CopyDelay, defaultCopyDelay), c.announce).Stop()
-		raw, of := b.traceTool(ctx, c, func(ctx context.Context) (subjects.ToolResult, Known) {
-			return b.callZones(ctx, out, p, c, k)
+		defer time.AfterFunc(cmp.Or(b.cfg.CopyDelay, defaultCopyDelay), announce).Stop()
+		raw, of := b.traceTool(ctx, r, func(ctx context.Context) (subjects.ToolResult, Known) {
+			return b.callZones(ctx, out, running{run, announce}, k)
 		})
-		res = b.processResult(ctx, out, c, of, raw)
-		b.setEgress(&res, c, of)
+		res := b.processResult(ctx, out, j, of, raw)
+		b.setEgress(&res, r.Args, of)
 		actor.Step(ctx, "learned")
-		if res.Error == nil {
-			return struct{}{}, nil
-		}
-		if res.Error.Code == subjects.CodeTimeout {
-			p.Report(subjects.StatusUnknown, subjects.CodeTimeout) // the tool may have run
-		}
-		return struct{}{}, res.Error
+		return res
 	})
-	if res.CallID == "" { // the act did not begin
-		return b.answerUnaudited(ctx, out, c, err)
-	}
-	if errors.Is(err, actor.ErrUnrecorded) {
-		res.Result, res.Links, res.Parked, res.Artifacts = "", nil, nil, nil
-		res.Error = subjects.Faultf(subjects.CodeUnrecorded, "%s ran, but its outcome could not be recorded in the "+
-			"audit log, so the result is withheld", c.tool)
+	if err != nil { // it did not begin
+		return b.answerUnaudited(ctx, out, r, unrunEgress(j), err)
 	}
 	actor.Step(ctx, "after")
-	c.announce()
-	b.publishResult(ctx, out, c, res)
+	announce()
+	b.publishResult(ctx, out, r, res, false)
 	return res
 }
 
-// callTool requests credentials and calls the tool within its timeout, or [Config].CallTimeout when it has none. It
+// callTool requests credentials and calls the tool within its timeout. It
 // always returns a result with the ids of the call: a tool that fails, times out, is unavailable or returns more than
-// its MaxResult is an error in the result. The time and the bytes of the reply are added to the caller's usage. Without
-// a valid permit nothing is requested. The result is raw: see [Broker.processResult]. unsent means that no tool
-// received the call, as far as the server or the tool itself says.
-func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c call, k Known) (_ subjects.ToolResult,
-	unsent bool,
-) {
-	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool}
-	if err := p.Check(); err != nil {
-		res.Error = subjects.Faultf(subjects.CodeNoAudit, "%v", err)
-		return res, false
-	}
-	limit := k.Timeout
-	if limit <= 0 {
-		limit = b.cfg.CallTimeout
-	}
-	isPrincipal := b.table.isPrincipal(k.Zone)
-	order := newToolOrder(c, k, isPrincipal)
+// its MaxResult is an error in the result. The time and the bytes of the reply are added to the caller's usage. The
+// result is raw: see [Broker.processResult]. unsent means that no tool received the call, as far as the server or the
+// tool itself says.
+func (b *Broker) callTool(ctx context.Context, out actor.Out, c running, k Known) (_ subjects.ToolResult, unsent bool) {
+	r := c.Judged().Received()
+	res := r.Result()
+	limit, isPrincipal := b.timeoutOf(k), b.table.isPrincipal(k.Zone)
+	order := b.newToolOrder(c.Judged(), k, isPrincipal)
 	// Credentials are requested before the tool's timeout starts: the keyring may wait for the user to unlock it.
-	if order.Sealed, res.Error = b.getCredentials(ctx, out, p, c, k); res.Error != nil {
+	if order.Sealed, res.Error = getCredentials(ctx, out, c.Running, k); res.Error != nil {
 		return res, false
 	}
 	whole := ctx
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	service, err := subjects.ToolCallService.With(k.Zone, c.tool)
-	if err != nil {
-		res.Error = subjects.Faultf(subjects.CodeUnavailable, "no valid subject for tool %s", c.tool)
-		return res, false
-	}
-	if isPrincipal {
-		service.Codec = subjects.JSON // a tool of the user needs nothing but a NATS client
-	}
 	actor.Step(ctx, "sent")
 	start := out.Now()
 	endOutput := b.live.begin(k, c)
-	got, err := actor.Ask(ctx, out, service, order)
+	got, err := c.Send(ctx, out, k.Zone, isPrincipal, order) // a tool of the user needs nothing but a NATS client
 	if isPrincipal {
-		got, err = b.answerForms(whole, out, c, k.Zone, service, limit, got, err)
+		got, err = b.answerForms(whole, out, c, k.Zone, limit, got, err)
 	}
 	rest, output := endOutput()
 	b.forwardOutput(ctx, out, output, rest)
 	took := out.Now().Sub(start)
 	res.Millis = took.Milliseconds()
-	b.usage.AddResult(out.Now(), c.record.AgentID, took.Seconds(), int64(len(got.Result)))
+	b.usage.AddResult(out.Now(), r.Caller.ID(), took.Seconds(), int64(len(got.Result)))
 	actor.Step(ctx, "answered")
-	if res.Error = replyFault(out, c, k, isPrincipal, got, err); res.Error == nil {
-		res.Result, res.Links, res.Artifacts = got.Result, got.Links, filterArtifacts(got.Artifacts, c.folders)
+	if res.Error = replyFault(out, k, isPrincipal, got, err); res.Error == nil {
+		res.Result, res.Links = got.Result, got.Links
+		res.Artifacts = filterArtifacts(got.Artifacts, b.folderRules(c.Judged()))
 		if k.Graded {
 			// processResult checks them
 			res.Labels, res.Recalls = got.Labels, got.Recalls
@@ -470,66 +414,63 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c
 	return res, actor.IsNoResponder(err)
 }
 
-// newToolOrder returns the order of a call, without credentials. Only a tool that writes memory or labels its results
+// timeoutOf is the timeout of a tool, or [Config].CallTimeout when it has none.
+func (b *Broker) timeoutOf(k Known) time.Duration {
+	return cmp.Or(max(0, k.Timeout), b.cfg.CallTimeout)
+}
+
+// newToolOrder returns how a call runs, without credentials. Only a tool that writes memory or labels its results
 // itself learns the caller and the labels; a tool of the user learns nothing but the call.
-func newToolOrder(c call, k Known, isPrincipal bool) subjects.ToolOrder {
-	order := subjects.ToolOrder{CallID: c.id, QueryID: c.query, Args: c.args}
+func (b *Broker) newToolOrder(j *stage.Judged, k Known, isPrincipal bool) (order subjects.ToolOrder) {
 	if isPrincipal {
 		return order
 	}
-	order.Mode, order.Hosts, order.Pages, order.Folders = c.mode, c.hosts, c.mayReadPages, c.folders
-	if k.Has(policy.Remember) || k.Graded {
-		order.Caller, order.CallerType, order.Spawned, order.Labels = c.record.AgentID, c.record.AgentType,
-			len(c.path) > 0, c.labels
+	order = b.newAccessOrder(j)
+	order.Mode = callMode(j)
+	if r := j.Received(); k.Has(policy.Remember) || k.Graded {
+		order.Caller, order.CallerType, order.Spawned = r.Caller.ID(), r.Record.AgentType, len(r.Caller.Path) > 0
+		order.Labels = sessionLabels(j.Facts())
 	}
+	return order
+}
+
+// newAccessOrder returns an order with the hosts, pages and folders that the tool of a call may access.
+func (b *Broker) newAccessOrder(j *stage.Judged) (order subjects.ToolOrder) {
+	order.Hosts, order.Pages = facts{call: j.Facts(), rules: j.Rules()}.pageAccess(b.table)
+	order.Folders = b.folderRules(j)
 	return order
 }
 
 // replyFault returns the fault of a call that a tool failed or did not answer, or whose result exceeds MaxResult; nil
 // for any other result. err is the error of asking the tool.
-func replyFault(out actor.Out, c call, k Known, isPrincipal bool, got subjects.ToolResult, err error) *subjects.Fault {
+func replyFault(out actor.Out, k Known, isPrincipal bool, got subjects.ToolResult, err error) *subjects.Fault {
 	var fault *subjects.Fault
 	switch {
 	case actor.IsReplyFault(err) && errors.As(err, &fault):
 		return toolFault(fault)
 	case actor.IsNoResponder(err) && isPrincipal:
-		return subjects.Faultf(subjects.CodeUnavailable, "%s is not running: %s", c.tool, startAdvice(k.Zone))
+		return subjects.Faultf(subjects.CodeUnavailable, "%s is not running: %s", k.Name, startAdvice(k.Zone))
 	case errors.As(err, &fault) && fault.Code == subjects.CodeMalformed && isPrincipal:
 		return subjects.Faultf(subjects.CodeTool, "%s: correct the program, docs/tools.md has the contract",
-			nameContractSubject(c.tool, k.Zone, fault.Text))
+			stage.NameServedSubject(k.Name, k.Zone, fault.Text))
 	case errors.As(err, &fault) && fault.Code == subjects.CodeMalformed && !isHarmless(k.Tool):
 		// its text quotes the reply, which may be untrusted
-		out.LogError(fmt.Errorf("calling %s in the zone %s: %w", c.tool, k.Zone, err))
+		out.LogError(fmt.Errorf("calling %s in the zone %s: %w", k.Name, k.Zone, err))
 		return subjects.Faultf(subjects.CodeMalformed, "the reply of %s could not be read; see the log of the broker",
-			c.tool)
+			k.Name)
 	case errors.As(err, &fault) && isPrincipal:
-		return subjects.Faultf(fault.Code, "%s", nameContractSubject(c.tool, k.Zone, fault.Text))
+		return subjects.Faultf(fault.Code, "%s", stage.NameServedSubject(k.Name, k.Zone, fault.Text))
 	case errors.As(err, &fault):
 		return subjects.Faultf(fault.Code, "%s", fault.Text)
 	case err != nil:
-		return subjects.Faultf(subjects.CodeUnavailable, "tool %s is unavailable", c.tool)
+		return subjects.Faultf(subjects.CodeUnavailable, "tool %s is unavailable", k.Name)
 	case got.Error != nil:
 		return toolFault(got.Error)
 	case k.MaxResult > 0 && len(got.Result) > k.MaxResult:
-		return subjects.Faultf(subjects.CodeTooLarge, "result of %s too large: %d bytes, limit %d", c.tool,
+		return subjects.Faultf(subjects.CodeTooLarge, "result of %s too large: %d bytes, limit %d", k.Name,
 			len(got.Result), k.MaxResult)
 	}
 	return nil
-}
-
-// nameContractSubject replaces the subject on which the broker requests a tool of a principal, in the text of a fault
-// of [actor.Ask], by the one that the program subscribes to. Only the first is replaced: a later one is in the quoted
-// reply.
-func nameContractSubject(tool, zone, text string) string {
-	requested, err := subjects.ToolCallService.With(zone, tool)
-	if err != nil {
-		return text
-	}
-	served, err := subjects.ToolEndpoint(tool)
-	if err != nil {
-		return text
-	}
-	return strings.Replace(text, requested.Name, served.Subscription(), 1)
 }
 
 // startAdvice says how the user starts the tools of a principal.
@@ -556,16 +497,22 @@ func toolFault(f *subjects.Fault) *subjects.Fault {
 // maxFaultBytes bounds the error text of a tool.
 const maxFaultBytes = 4096
 
-// denyCall records a denial, publishes call and result and returns the denial as the result. A denial that cannot be
-// recorded becomes a no-audit fault; the tool does not run in either case.
-func (b *Broker) denyCall(ctx context.Context, out actor.Out, c call, f *subjects.Fault) subjects.ToolResult {
-	if err := b.gate.Record(ctx, out, c.record, subjects.StatusDenied, denialReason(f)); err != nil {
-		return b.answerUnaudited(ctx, out, c, err)
+// refuseCall records a denial, publishes call and result and returns the denial as the result. j is the judgement of
+// the call, nil when no layer judged it. A denial that cannot be recorded becomes a no-audit fault; the tool does not
+// run in either case.
+func (b *Broker) refuseCall(ctx context.Context, out actor.Out, r stage.Received, j *stage.Judged,
+	f *subjects.Fault,
+) subjects.ToolResult {
+	if j != nil {
+		r = j.Received()
 	}
-	c.refused = true
-	b.publishCall(ctx, out, c)
-	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool, Error: f, Egress: b.unrunEgress(c)}
-	b.publishResult(ctx, out, c, res)
+	res := r.Result()
+	res.Error, res.Egress = f, unrunEgress(j)
+	if err := b.gate.Record(ctx, out, r.Record, subjects.StatusDenied, denialReason(f)); err != nil {
+		return b.answerUnaudited(ctx, out, r, res.Egress, err)
+	}
+	b.publishCall(ctx, out, r, b.newJudgement(ctx, j), true)
+	b.publishResult(ctx, out, r, res, true)
 	return res
 }
 
@@ -579,14 +526,16 @@ func denialReason(f *subjects.Fault) string {
 
 // answerUnaudited returns and publishes the result of a call that was not recorded and so did not run. err is the
 // gate's error; one that is no fault becomes a no-audit fault.
-func (b *Broker) answerUnaudited(ctx context.Context, out actor.Out, c call, err error) subjects.ToolResult {
-	c.refused = true
-	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool, Egress: b.unrunEgress(c)}
+func (b *Broker) answerUnaudited(ctx context.Context, out actor.Out, r stage.Received, egress string,
+	err error,
+) subjects.ToolResult {
+	res := r.Result()
+	res.Egress = egress
 	if !errors.As(err, &res.Error) {
 		res.Error = subjects.Faultf(subjects.CodeNoAudit, "the call was not recorded, so nothing was run; see "+
 			"conclave doctor")
 	}
-	b.publishResult(ctx, out, c, res)
+	b.publishResult(ctx, out, r, res, true)
 	return res
 }
 

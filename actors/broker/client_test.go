@@ -92,12 +92,15 @@ func TestClientIsNotTheUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	for session, want := range map[string]int{"s1": 0, "s2": 1} {
-		c := call{session: session, query: "q" + session[1:], tool: "web_fetch", typ: "assistant"}
-		f, err := h.loadFlow(t.Context(), h.rec.Out(), "generator", c.session, c.query, true)
+		c := policy.Call{
+			Session: session, Query: "q" + session[1:], Tool: policy.Tool{Name: "web_fetch"}, Type: "assistant",
+		}
+		f, err := h.loadFlow(t.Context(), h.rec.Out(), "generator", c.Session, c.Query, true)
 		if err != nil || f == nil {
 			t.Fatal(f, err)
 		}
-		if open, err := h.findUncovered(t.Context(), h.rec.Out(), c, asks, f); err != nil || len(open) != want {
+		c.Flow = f
+		if open, err := h.findUncovered(t.Context(), h.rec.Out(), c, asks); err != nil || len(open) != want {
 			t.Errorf("session %s: %d questions are open, %v", session, len(open), err)
 		}
 	}

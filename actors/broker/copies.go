@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
 	"conclave/pkg/firewall"
 	"conclave/pkg/text"
@@ -32,59 +33,66 @@ type clippedArgs struct {
 }
 
 // publishCall publishes the broker's copy of a call, with secrets redacted from the arguments; arguments that are no
-// JSON are left out. The copy of its result follows on the same stream, and its acknowledgement stands for both.
-func (b *Broker) publishCall(ctx context.Context, out actor.Out, c call) {
-	topic, err := subjects.ToolRequestEvent.With(append([]string{c.tool}, c.path...)...)
+// JSON are left out. judgement is nil for a call that no layer judged; refused means that it does not run. The copy of
+// its result follows on the same stream, and its acknowledgement stands for both.
+func (b *Broker) publishCall(ctx context.Context, out actor.Out, r stage.Received, judgement *subjects.Judgement,
+	refused bool,
+) {
+	topic, err := subjects.ToolRequestEvent.With(append([]string{r.Tool}, r.Caller.Path...)...)
 	if err != nil {
 		return // the tool name is no token: the request is a dead letter
 	}
-	shown, _ := firewall.Redact(string(c.args)) // a model may put a secret into the arguments
+	shown, _ := firewall.Redact(string(r.Args)) // a model may put a secret into the arguments
 	args := json.RawMessage(shown)
 	switch {
-	case c.refused && len(shown) > maxRefusedArgs:
-		args, _ = json.Marshal(clippedArgs{text.Clip(shown, maxRefusedArgs), len(c.args), c.record.ParamsHash})
+	case refused && len(shown) > maxRefusedArgs:
+		args, _ = json.Marshal(clippedArgs{text.Clip(shown, maxRefusedArgs), len(r.Args), r.Record.ParamsHash})
 	case !json.Valid(args):
 		args = nil // rejected as no JSON, or no longer JSON after redaction: the event cannot carry it
 	}
-	if c.judgement != nil {
-		c.judgement.Redacted = string(args) != string(c.args)
+	if judgement != nil {
+		judgement.Redacted = string(args) != string(r.Args)
 	}
 	topic.Stream = "" // without an acknowledgement, which saves a third of the cost
-	publishCopy(ctx, out, b, c, topic, subjects.ToolRequest{
-		CallID: c.id, QueryID: c.query,
-		Tool: c.tool, Caller: c.record.AgentID, Args: args, Judgement: c.judgement,
+	publishCopy(ctx, out, b, r, refused, topic, subjects.ToolRequest{
+		CallID: r.ID, QueryID: r.Query, Tool: r.Tool, Caller: r.Caller.ID(), Args: args, Judgement: judgement,
 	})
 }
 
 // publishResult publishes the broker's copy of a result, with the caller of the subject. It does not wait for the
 // acknowledgement, and a failure is logged only.
-func (b *Broker) publishResult(ctx context.Context, out actor.Out, c call, res subjects.ToolResult) {
-	res.Caller = c.record.AgentID
+func (b *Broker) publishResult(ctx context.Context, out actor.Out, r stage.Received, res subjects.ToolResult,
+	refused bool,
+) {
+	res.Caller = r.Caller.ID()
 	if topic, err := subjects.ToolResultEvent.With(res.Tool); err == nil {
-		publishCopy(ctx, out, b, c, topic, res)
+		publishCopy(ctx, out, b, r, refused, topic, res)
 	}
 }
 
 // publishCopy publishes a copy of a call or of its result, unless the share of its caller is used up. A failure is
 // logged only.
-func publishCopy[T any](ctx context.Context, out actor.Out, b *Broker, c call, topic subjects.Topic[T], body T) {
+func publishCopy[T any](ctx context.Context, out actor.Out, b *Broker, r stage.Received, refused bool,
+	topic subjects.Topic[T], body T,
+) {
 	data, err := json.Marshal(body)
 	weight := int64(1)
-	if c.refused {
+	if refused {
 		weight = refusedWeight
 	}
 	switch {
 	case err != nil:
-	case !b.copies.Admit(c.account(), int64(len(data)+copyOverhead), weight, out.Now()):
+	case !b.copies.Admit(r.Caller.Account, int64(len(data)+copyOverhead), weight, out.Now()):
 		hour := out.Now().Unix() / 3600
-		if last, _ := b.fullShares.Swap(c.account(), hour); last == hour {
+		if last, _ := b.fullShares.Swap(r.Caller.Account, hour); last == hour {
 			return // it is logged once an hour
 		}
-		err = fmt.Errorf("the share of %s in the events of the last day is used up; they are left out", c.account())
+		err = fmt.Errorf("the share of %s in the events of the last day is used up; they are left out",
+			r.Caller.Account)
 	default:
 		err = out.Publish(ctx, topic.Spec, data, false)
 	}
 	if err != nil {
-		out.LogError(fmt.Errorf("publishing a copy of a call of %s: %w", c.tool, err))
+		out.LogError(fmt.Errorf("publishing a copy of a call of %s: %w", r.Tool, err))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
 	"conclave/pkg/text"
 	"conclave/subjects"
@@ -13,20 +14,20 @@ import (
 // getCredentials returns the credentials that the facts of the tool name, each sealed to the key of the tool's actor:
 // the broker cannot read them. It returns nil for a tool that needs none. It fails when the tool announced no key, and
 // when one credential is unavailable: there is no partial result.
-func (b *Broker) getCredentials(ctx context.Context, out actor.Out, p *actor.Permit, c call,
-	k Known,
-) (map[string]subjects.SecretValue, *subjects.Fault) {
+func getCredentials(ctx context.Context, out actor.Out, run stage.Running, k Known) (map[string]subjects.SecretValue,
+	*subjects.Fault,
+) {
 	if len(k.Secrets) == 0 {
 		return nil, nil
 	}
 	if k.schema.Key == "" {
 		return nil, subjects.Faultf(subjects.CodeUnavailable, "%s needs a credential but announced no key to seal it "+
-			"to, so it was not run; restart its actor", c.tool)
+			"to, so it was not run; restart its actor", k.Name)
 	}
 	sealed := map[string]subjects.SecretValue{}
 	for _, name := range k.Secrets {
-		v, fault := getCredential(ctx, out, p, subjects.SecretGet{
-			Name: name, Receiver: subjects.ZoneAccount(k.Zone, c.tool), For: k.schema.Key,
+		v, fault := run.Credential(ctx, out, subjects.SecretGet{
+			Name: name, Receiver: subjects.ZoneAccount(k.Zone, k.Name), For: k.schema.Key,
 		})
 		if fault != nil {
 			return nil, fault
@@ -34,30 +35,6 @@ func (b *Broker) getCredentials(ctx context.Context, out actor.Out, p *actor.Per
 		sealed[name] = v
 	}
 	return sealed, nil
-}
-
-// getCredential requests one credential. Without a valid permit nothing is requested. A credential that
-// does not exist is a no-secret fault with the text of the secrets actor; every other failure, an empty reply included,
-// is an unavailable fault.
-func getCredential(ctx context.Context, out actor.Out, p *actor.Permit, q subjects.SecretGet) (subjects.SecretValue,
-	*subjects.Fault,
-) {
-	if err := p.Check(); err != nil {
-		return subjects.SecretValue{}, subjects.Faultf(subjects.CodeNoAudit, "%v", err)
-	}
-	v, err := actor.Ask(ctx, out, subjects.SecretGetService, q)
-	var fault *subjects.Fault
-	switch {
-	case err == nil && len(v.Sealed) > 0:
-		return v, nil
-	case actor.IsReplyFault(err) && errors.As(err, &fault) && fault.Code == subjects.CodeNoSecret:
-		return v, subjects.Faultf(subjects.CodeNoSecret, "%s", text.OneLine(fault.Text, 300))
-	case errors.As(err, &fault):
-		return v, subjects.Faultf(subjects.CodeUnavailable, "credential %s is unavailable (%s), so nothing was run; "+
-			"see conclave secret check", q.Name, fault.Code)
-	}
-	return v, subjects.Faultf(subjects.CodeUnavailable, "credential %s is unavailable, so nothing was run; see "+
-		"conclave secret check", q.Name)
 }
 
 // onSecretUse gives the model actor a credential listed in [Config].ModelKeys, and the actor of MCP servers one that
@@ -91,16 +68,8 @@ func (b *Broker) onSecretUse(ctx context.Context, in actor.Msg[subjects.SecretUs
 		return subjects.SecretValue{}, subjects.Faultf(subjects.CodeDenied, "%s is not configured to use this "+
 			"credential", text.Clip(in.From, 40))
 	}
-	v, err := actor.Audited(ctx, out, b.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.SecretValue,
-		error,
-	) {
-		v, fault := getCredential(ctx, out, p, subjects.SecretGet{
-			Name: in.Body.Name, Receiver: in.From, For: in.Body.For,
-		})
-		if fault != nil {
-			return subjects.SecretValue{}, fault
-		}
-		return v, nil
+	v, err := stage.UseCredential(ctx, out, b.gate, rec, subjects.SecretGet{
+		Name: in.Body.Name, Receiver: in.From, For: in.Body.For,
 	})
 	if errors.Is(err, actor.ErrUnrecorded) {
 		return subjects.SecretValue{}, subjects.Faultf(subjects.CodeUnrecorded, "the outcome could not be recorded "+

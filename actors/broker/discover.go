@@ -10,6 +10,7 @@ import (
 	"strings"
 	"unicode"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
 	"conclave/pkg/policy"
 	"conclave/subjects"
@@ -34,7 +35,7 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 		return subjects.DiscoverReply{}, subjects.Faultf(subjects.CodeSubject, "invalid discover subject: %v", err)
 	}
 	turnErr := b.recordTurns(ctx, out, caller, in.Session, in.Query)
-	seen := b.gatherFacts(ctx, out, caller, Known{}, call{session: in.Session, query: in.Query}, true)
+	seen := b.gatherFacts(ctx, out, stage.Received{Caller: caller, Session: in.Session, Query: in.Query}, Known{}, true)
 	asked, rules, fault := seen.call, seen.rules, seen.fault
 	if turnErr != nil && fault == nil {
 		out.LogError(fmt.Errorf("recording the turns of a session: %w", turnErr))
@@ -85,7 +86,7 @@ func (b *Broker) findFolder(asked policy.Call, rules policy.Rules, k Known) (all
 		return true, false
 	}
 	asked.Tool = k.Tool
-	folders := rules.Chain.FolderRules(asked, b.workFolder(call{session: asked.Session, query: asked.Query}))
+	folders := rules.Chain.FolderRules(asked, b.workFolder(stage.Received{Session: asked.Session, Query: asked.Query}))
 	if folders == nil {
 		return true, false
 	}

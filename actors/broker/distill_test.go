@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor/actortest"
 	"conclave/subjects"
 )
@@ -378,7 +379,7 @@ func FuzzDistill(f *testing.F) {
 		h.setModelReply(reply)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		got, err := h.distill(ctx, (&actortest.Recorder{Reply: h.rec.Reply}).Out(), call{tool: "web_fetch"}, page,
+		got, err := h.distill(ctx, (&actortest.Recorder{Reply: h.rec.Reply}).Out(), stage.Received{}, page,
 			[]string{"https://a.example/"})
 		if err != nil {
 			if got != "" {

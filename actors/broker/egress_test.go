@@ -69,7 +69,7 @@ func TestEgressOfACall(t *testing.T) {
 		},
 	} {
 		res := subjects.ToolResult{Error: tt.fault}
-		h.setEgress(&res, call{tool: tt.k.Name, args: json.RawMessage(tt.args)}, tt.k)
+		h.setEgress(&res, json.RawMessage(tt.args), tt.k)
 		if res.Egress != tt.want || !slices.Equal(res.Destinations, tt.to) {
 			t.Errorf("%s: %s %v, want %s %v", tt.name, res.Egress, res.Destinations, tt.want, tt.to)
 		}

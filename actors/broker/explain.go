@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
 	"conclave/pkg/policy"
 	"conclave/subjects"
@@ -80,18 +81,17 @@ func (b *Broker) explainCall(ctx context.Context, out actor.Out, requester strin
 		args = json.RawMessage("{}")
 	}
 	known, found := b.table.find(ctx, tool)
-	c := call{id: out.NewID(), tool: tool, path: caller.Path, args: args, session: session, query: query}
+	r := stage.Received{ID: out.NewID(), Caller: caller, Tool: tool, Args: args, Session: session, Query: query}
 	malformed := checkRequest(subjects.ToolRequest{Args: args}, caller, known)
 	if malformed == nil {
-		args = b.rules.Load().Chain.ExpandPaths(known.Tool, args, b.workFolder(c))
-		c.args = args
+		r.Args = b.rules.Load().Chain.ExpandPaths(known.Tool, args, b.workFolder(r))
 	}
-	seen := b.gatherFacts(ctx, out, caller, known, c, true)
+	seen := b.gatherFacts(ctx, out, r, known, true)
 	asked, rules, fault := seen.call, seen.rules, seen.fault
 	rec := subjects.AuditRecord{
 		ID: out.NewID(), AgentID: requester, AgentType: asked.Type, Lineage: caller.Lineage(),
 		Action: subjects.ActionValidate, Tool: tool,
-		ParamsHash: b.hash.Hash(args), Session: session, Query: query,
+		ParamsHash: b.hash.Hash(r.Args), Session: session, Query: query,
 	}
 	if err := b.gate.Record(ctx, out, rec, subjects.StatusShown, ""); err != nil {
 		return subjects.Verdict{}, err
@@ -108,7 +108,7 @@ func (b *Broker) explainCall(ctx context.Context, out actor.Out, requester strin
 	if f := malformed; f != nil {
 		return subjects.Verdict{Denial: &subjects.Denial{Layer: policy.LayerTool, Rule: f.Code, Reason: f.Text}}, nil
 	}
-	asked.Usage = b.countUsage(out, asked, &c, seen, true)
+	asked.Usage = withBudgets(b.usage.Peek(out.Now(), b.newAttempt(r, seen)), seen.budgets)
 	if session == "" && asked.Flow == nil && slices.Contains(subjects.UserAccounts, requester) {
 		asked.Flow = &policy.Flow{} // without a session the user means a new one
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
 	"conclave/pkg/policy"
 	"conclave/subjects"
@@ -32,28 +33,27 @@ type facts struct {
 // which the layers deny. The flow is nil without a session, without a tool, for a harmless tool and for an account that
 // does not answer the user's messages. With dry nothing is written: neither the query text nor a claim of a once
 // setting.
-func (b *Broker) gatherFacts(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call,
-	dry bool,
-) (f facts) {
+func (b *Broker) gatherFacts(ctx context.Context, out actor.Out, r stage.Received, k Known, dry bool) (f facts) {
 	f.rules = b.rules.Load()
+	caller := r.Caller
 	asked := policy.Call{
-		Caller: caller, Tool: k.Tool, Schema: k.schema.Parameters, Args: c.args, Session: c.session, Query: c.query,
+		Caller: caller, Tool: k.Tool, Schema: k.schema.Parameters, Args: r.Args, Session: r.Session, Query: r.Query,
 		FromUser: caller.Account == userAccount && len(caller.Path) == 0,
 	}
 	asked.Type, _ = f.rules.Manifest.TypeOf(caller)
 	var lineageErr, overrideErr, flowErr error
 	var wg sync.WaitGroup
 	if len(caller.Path) > 0 {
-		wg.Go(func() { asked.Lineage, f.budgets, lineageErr = b.loadLineageBudgets(ctx, out, caller, c.session) })
+		wg.Go(func() { asked.Lineage, f.budgets, lineageErr = b.loadLineageBudgets(ctx, out, caller, r.Session) })
 	}
-	if c.session != "" {
-		if c.tool != "" && !isHarmless(k.Tool) && subjects.ConsumesTurns(caller.Account) {
+	if r.Session != "" {
+		if r.Tool != "" && !isHarmless(k.Tool) && subjects.ConsumesTurns(caller.Account) {
 			wg.Go(func() {
-				asked.Flow, flowErr = b.loadFlow(ctx, out, caller.Account, c.session, c.query, dry ||
+				asked.Flow, flowErr = b.loadFlow(ctx, out, caller.Account, r.Session, r.Query, dry ||
 					isRespondentB(caller))
 			})
 		}
-		asked.Override, overrideErr = b.callerOverride(ctx, out, caller, c.session, c.query, dry)
+		asked.Override, overrideErr = b.callerOverride(ctx, out, caller, r.Session, r.Query, dry)
 	}
 	wg.Wait()
 	if n := len(asked.Lineage); n > 0 && n == len(caller.Path) {
@@ -62,7 +62,7 @@ func (b *Broker) gatherFacts(ctx context.Context, out actor.Out, caller subjects
 	asked.Flow = taintRespondentB(asked.Flow, caller, k.Tool)
 	f.call = asked
 	if err := errors.Join(lineageErr, overrideErr, flowErr); err != nil {
-		out.LogError(fmt.Errorf("gathering the facts of a call of %s: %w", c.tool, err))
+		out.LogError(fmt.Errorf("gathering the facts of a call of %s: %w", r.Tool, err))
 		f.fault = subjects.Faultf(subjects.CodeUnavailable, "the session's records cannot be read, so nothing was "+
 			"run; see conclave doctor")
 	}
@@ -108,9 +108,18 @@ func compactJSON(args json.RawMessage) []byte {
 	return b.Bytes()
 }
 
-// toolMode is the mode in the tool order: structured when the tool reads untrusted content and the caller may only see
-// findings. A spawned agent gets files and the output of programs as they are, framed and labelled: it cannot work on
-// source code by findings. The orchestrator never does, and gets the entries of memory as summaries, trusted ones too.
+// callMode is the mode in the tool order of a call.
+func callMode(j *stage.Judged) string {
+	if j.Received().Own {
+		return subjects.ModeOwn
+	}
+	return toolMode(j.Facts())
+}
+
+// toolMode is the mode of a call that a model chose: structured when the tool reads untrusted content and the caller
+// may only see findings. A spawned agent gets files and the output of programs as they are, framed and labelled: it
+// cannot work on source code by findings. The orchestrator never does, and gets the entries of memory as summaries,
+// trusted ones too.
 func toolMode(c policy.Call) string {
 	if isOrchestrator(c.Caller) && c.Tool.Graded && c.Tool.Has(policy.ReadsPrivate) {
 		return subjects.ModeSummary
@@ -155,31 +164,33 @@ func sessionLabels(c policy.Call) *subjects.Labels {
 	return l
 }
 
-// countUsage returns the usage before a call, with the budgets of its agents, and counts the call, which sets
-// c.counted. With dry it counts nothing. A call that was begun before is counted already: it is not counted again, and
-// its first attempt is left out of the usage. The account itself has no budget.
-func (b *Broker) countUsage(out actor.Out, asked policy.Call, c *call, seen facts, dry bool) policy.Usage {
+// countUsage counts a call, and returns the usage before it and what was counted. A call that was begun before is
+// counted already: it is not counted again, and its first attempt is left out of the usage.
+func (b *Broker) countUsage(out actor.Out, r stage.Received, seen facts, begun bool) (policy.Usage, *policy.Attempt) {
+	a := b.newAttempt(r, seen)
+	if !begun {
+		return withBudgets(b.usage.Count(out.Now(), a), seen.budgets), &a
+	}
+	s := b.usage.Peek(out.Now(), a)
+	s.Identical, s.Calls = max(0, s.Identical-1), max(0, s.Calls-1) // without its own first attempt
+	for i := range s.Agents {
+		s.Agents[i].Calls = max(0, s.Agents[i].Calls-1)
+	}
+	return withBudgets(s, seen.budgets), nil
+}
+
+// newAttempt returns a call as the usage counter knows it, by the window of the rules in seen.
+func (b *Broker) newAttempt(r stage.Received, seen facts) policy.Attempt {
 	b.usage.SetWindow(cmp.Or(seen.rules.Manifest.Limits.Window, defaultWindow))
-	a := policy.Attempt{
-		Caller: asked.Caller.ID(), Session: c.session, Query: c.query, Tool: c.tool,
-		ParamsHash: b.hash.Hash(compactJSON(c.args)),
+	return policy.Attempt{
+		Caller: r.Caller.ID(), Session: r.Session, Query: r.Query, Tool: r.Tool,
+		ParamsHash: b.hash.Hash(compactJSON(r.Args)),
 	}
-	var s policy.Usage
-	switch {
-	case dry:
-		s = b.usage.Peek(out.Now(), a)
-	case c.wasBegun:
-		s = b.usage.Peek(out.Now(), a)
-		s.Identical, s.Calls = max(0, s.Identical-1), max(0, s.Calls-1) // without its own first attempt
-		for i := range s.Agents {
-			s.Agents[i].Calls = max(0, s.Agents[i].Calls-1)
-		}
-	default:
-		s = b.usage.Count(out.Now(), a)
-		c.counted = &a
-	}
-	budgets := seen.budgets
-	for i := range s.Agents { // the account itself has no budget; each agent below it has its own
+}
+
+// withBudgets returns the usage with the budgets of its agents. The account itself has none.
+func withBudgets(s policy.Usage, budgets []subjects.Budget) policy.Usage {
+	for i := range s.Agents {
 		if i > 0 && i <= len(budgets) {
 			s.Agents[i].Budget = budgets[i-1]
 		}
@@ -187,20 +198,21 @@ func (b *Broker) countUsage(out actor.Out, asked policy.Call, c *call, seen fact
 	return s
 }
 
-// endCount ends the count of a call that was counted: one that ran is a repetition when call and result equal the last
-// ones of the question, one that did not run is none. res is what the caller gets; allowed is the decision.
-func (b *Broker) endCount(out actor.Out, c call, res subjects.ToolResult, allowed bool) {
+// endCount ends the count of a call, nil for one that was not counted: one that ran is a repetition when call and
+// result equal the last ones of the question, one that did not run is none. res is what the caller gets; allowed is the
+// decision.
+func (b *Broker) endCount(out actor.Out, counted *policy.Attempt, res subjects.ToolResult, allowed bool) {
 	switch {
-	case c.counted == nil:
+	case counted == nil:
 	case !allowed, res.Error != nil && slices.Contains(notRunCodes, res.Error.Code):
-		b.usage.Refused(out.Now(), *c.counted)
+		b.usage.Refused(out.Now(), *counted)
 	default:
 		sum := sha256.New()
 		fmt.Fprintf(sum, "%d:%s", len(res.Result), res.Result)
 		if res.Error != nil {
 			fmt.Fprintf(sum, "%s:%s", res.Error.Code, res.Error.Text)
 		}
-		b.usage.Ended(out.Now(), *c.counted, string(sum.Sum(nil)))
+		b.usage.Ended(out.Now(), *counted, string(sum.Sum(nil)))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
 	"conclave/pkg/policy"
 	"conclave/subjects"
@@ -416,8 +417,11 @@ func TestGatherFacts(t *testing.T) {
 		{"trick: an account that ends like the user's", "not_operator", "s1", search, "", false, false, ""},
 		{"trick: account in another case", "Operator", "s1", search, "", false, false, ""},
 	} {
-		c := call{tool: tt.known.Name, session: tt.session, query: "q1", args: json.RawMessage(`{}`)}
-		seen := h.gatherFacts(t.Context(), h.rec.Out(), callerOf(tt.who), tt.known, c, false)
+		r := stage.Received{
+			Caller: callerOf(tt.who), Tool: tt.known.Name, Session: tt.session, Query: "q1",
+			Args: json.RawMessage(`{}`),
+		}
+		seen := h.gatherFacts(t.Context(), h.rec.Out(), r, tt.known, false)
 		if seen.fault != nil {
 			t.Errorf("%s: %v", tt.name, seen.fault)
 			continue

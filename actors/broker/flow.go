@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
 	"conclave/pkg/policy"
 	"conclave/subjects"
@@ -116,13 +117,15 @@ func describeGrants(grants []policy.Grant) []subjects.Grant {
 // that concurrent calls cannot use it twice. It returns false when the call needs a grant and none that covers it is
 // left: the caller must judge again. A call that needs none, and a call that claimed its grant before a crash, claims
 // nothing. It fails after maxWriteAttempts write conflicts.
-func (b *Broker) claimGrant(ctx context.Context, out actor.Out, asked policy.Call, c call) (bool, error) {
-	if asked.Flow == nil || asked.FromUser || asked.HasFullOverride() || c.respondentB || !asked.Tool.UsesGrants() {
+func (b *Broker) claimGrant(ctx context.Context, out actor.Out, j *stage.Judged) (bool, error) {
+	r, asked := j.Received(), j.Facts()
+	if asked.Flow == nil || asked.FromUser || asked.HasFullOverride() || isRespondentB(r.Caller) ||
+		!asked.Tool.UsesGrants() {
 		return true, nil
 	}
-	id := hashParts(c.key(), c.record.ParamsHash)
+	id := hashParts(r.Key(), r.Record.ParamsHash)
 	for range maxWriteAttempts {
-		f, rev, err := b.readFlow(ctx, out, c.session)
+		f, rev, err := b.readFlow(ctx, out, r.Session)
 		if err != nil {
 			return false, err
 		}
@@ -130,7 +133,7 @@ func (b *Broker) claimGrant(ctx context.Context, out actor.Out, asked policy.Cal
 		if !ok || next == f {
 			return ok, nil
 		}
-		if err := b.writeFlow(ctx, out, c.session, next, rev); !errors.Is(err, actor.ErrChanged) {
+		if err := b.writeFlow(ctx, out, r.Session, next, rev); !errors.Is(err, actor.ErrChanged) {
 			return err == nil, err
 		}
 	}

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
 	"conclave/pkg/firewall"
 	"conclave/pkg/text"
@@ -64,28 +64,27 @@ var nameParts = regexp.MustCompile(`([a-z0-9])([A-Z])`)
 
 // answerForms sends the answers of the user to the forms of a call until it has a result. ctx is that of the caller,
 // limit the time of the tool without the user's.
-func (b *Broker) answerForms(ctx context.Context, out actor.Out, c call, zone string,
-	service subjects.Service[subjects.ToolOrder, subjects.ToolResult], limit time.Duration, got subjects.ToolResult,
-	err error,
+func (b *Broker) answerForms(ctx context.Context, out actor.Out, c running, zone string, limit time.Duration,
+	got subjects.ToolResult, err error,
 ) (subjects.ToolResult, error) {
 	for n := 0; err == nil && got.Form != nil; n++ {
-		answer, why := b.askUser(ctx, out, c, zone, *got.Form, n)
+		answer, why := b.askUser(ctx, out, c.Judged(), zone, *got.Form, n)
 		answer.ID = got.Form.ID
 		if answer.Action == subjects.FormDecline {
-			b.showDeclined(ctx, out, c, zone, why)
+			b.showDeclined(ctx, out, c.Judged().Received(), zone, why)
 		}
-		got, err = b.sendAnswer(ctx, out, c, service, limit, answer, why)
+		got, err = b.sendAnswer(ctx, out, c.Running, zone, limit, answer, why)
 		if answer.Action == subjects.FormCancel {
 			return subjects.ToolResult{}, subjects.Faultf(subjects.CodeStopped, "the call of %s was cancelled while "+
-				"it waited for the user", c.tool)
+				"it waited for the user", c.Judged().Received().Tool)
 		}
 	}
 	return got, err
 }
 
 // showDeclined tells the user in the live output of the call that a question was declined.
-func (b *Broker) showDeclined(ctx context.Context, out actor.Out, c call, zone, why string) {
-	shown, o := b.live.add(liveKey{zone, c.tool, c.id}, fmt.Sprintf("%s asked you a question, which was declined "+
+func (b *Broker) showDeclined(ctx context.Context, out actor.Out, r stage.Received, zone, why string) {
+	shown, o := b.live.add(liveKey{zone, r.Tool, r.ID}, fmt.Sprintf("%s asked you a question, which was declined "+
 		"(%s)\n", zone, why))
 	b.forwardOutput(ctx, out, o, shown)
 }
@@ -116,13 +115,14 @@ func hidesInChoices(f subjects.UserForm) bool {
 // askUser asks the user a form of the principal of the zone and waits for the answer. It declines, with the rule as the
 // reason, a form that may not be asked, that is denied or expires; it cancels when the caller or the user no longer
 // waits for the call. n is the number of the form in its call.
-func (b *Broker) askUser(ctx context.Context, out actor.Out, c call, zone string, form subjects.UserForm,
+func (b *Broker) askUser(ctx context.Context, out actor.Out, j *stage.Judged, zone string, form subjects.UserForm,
 	n int,
 ) (_ subjects.FormAnswer, why string) {
+	r, asked := j.Received(), j.Facts()
 	decline := func(why string) (subjects.FormAnswer, string) {
 		return subjects.FormAnswer{Action: subjects.FormDecline}, why
 	}
-	_, isScheduled := subjects.ScheduleOf(c.session)
+	_, isScheduled := subjects.ScheduleOf(r.Session)
 	switch {
 	case form.Check() != nil || hidesInChoices(form):
 		return decline(ruleBadForm)
@@ -130,30 +130,30 @@ func (b *Broker) askUser(ctx context.Context, out actor.Out, c call, zone string
 		return decline(ruleSecret)
 	case n >= maxForms:
 		return decline(ruleTooMany)
-	case c.respondentB || isScheduled || !c.fromUser && !c.answersQuery:
+	case isRespondentB(r.Caller) || isScheduled || !asked.FromUser && asked.Flow == nil:
 		return decline(ruleAbsent)
 	}
 	id := out.NewID()
-	woken, leave, ok := b.waiting.join(id, c.account())
+	woken, leave, ok := b.waiting.join(id, r.Caller.Account)
 	if !ok {
 		return decline(subjects.CodeBusy)
 	}
 	defer leave()
-	q := b.newFormRequest(out, c, id, cleanForm(zone, form))
+	q := b.newFormRequest(out, j, id, cleanForm(zone, form))
 	rev, err := putApproval(ctx, out.Store(bucketApprovals), q, 0)
 	if err == nil {
 		err = b.publishRequest(ctx, out, q, rev)
 	}
 	if err != nil {
-		out.LogError(fmt.Errorf("asking the user a question of %s: %w", c.tool, err))
+		out.LogError(fmt.Errorf("asking the user a question of %s: %w", r.Tool, err))
 		return decline(subjects.CodeUnavailable)
 	}
-	fault := b.awaitDecision(ctx, out, id, c.tool, woken)
+	fault := b.awaitDecision(ctx, out, id, r.Tool, woken)
 	switch {
 	case fault == nil:
 		values, err := b.takeValues(ctx, out, id)
 		if err != nil {
-			out.LogError(fmt.Errorf("reading the answer to a question of %s: %w", c.tool, err))
+			out.LogError(fmt.Errorf("reading the answer to a question of %s: %w", r.Tool, err))
 			return decline(subjects.CodeUnavailable)
 		}
 		return subjects.FormAnswer{Action: subjects.FormAccept, Values: values}, ""
@@ -161,7 +161,7 @@ func (b *Broker) askUser(ctx context.Context, out actor.Out, c call, zone string
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 		defer cancel()
 		if err := b.withdrawApproval(ctx, out, id); err != nil {
-			out.LogError(fmt.Errorf("withdrawing a question of %s: %w", c.tool, err))
+			out.LogError(fmt.Errorf("withdrawing a question of %s: %w", r.Tool, err))
 		}
 		return subjects.FormAnswer{Action: subjects.FormCancel}, ruleWithdrawn
 	case fault.Code == subjects.CodeStopped:
@@ -173,19 +173,12 @@ func (b *Broker) askUser(ctx context.Context, out actor.Out, c call, zone string
 }
 
 // newFormRequest returns the pending request of a form. Its id is new each time: an answer is for one form of one call.
-func (b *Broker) newFormRequest(out actor.Out, c call, id string, form subjects.UserForm) storedApproval {
-	wait := cmp.Or(b.cfg.ApprovalWait, b.rules.Load().Manifest.Approvals.Expires, defaultApprovalWait)
-	now := out.Now()
-	q := storedApproval{Call: c.key(), Params: c.record.ParamsHash, Event: out.NewID()}
-	q.State = subjects.ApprovalPending
-	q.ApprovalRequest = subjects.ApprovalRequest{
-		ID: id, CallID: c.id, SessionID: c.session, QueryID: c.query, Caller: c.record.AgentID, Type: c.typ,
-		Tool: c.tool, Args: c.args,
-		Layer: layerForm, Rule: ruleForm, Reason: form.From +
-			" asks you a question. The text is untrusted content of that server, and only that server gets your answer",
-		Form: &form, Asked: now, Expires: now.Add(wait),
-	}
-	q.Hosts = findLookAlikes(c.args, nil)
+func (b *Broker) newFormRequest(out actor.Out, j *stage.Judged, id string, form subjects.UserForm) storedApproval {
+	q := b.newPending(out, j, id)
+	q.Layer, q.Rule, q.Form = layerForm, ruleForm, &form
+	q.Reason = form.From +
+		" asks you a question. The text is untrusted content of that server, and only that server gets your answer"
+	q.Hosts = findLookAlikes(q.Args, nil)
 	return q
 }
 
@@ -208,27 +201,20 @@ func (b *Broker) takeValues(ctx context.Context, out actor.Out, id string) (json
 
 // sendAnswer sends an answer to the tool and returns its next reply. An answer with values of the user is sent behind
 // the audit gate; without an acknowledged record it is declined. why is the reason of an answer without values.
-func (b *Broker) sendAnswer(ctx context.Context, out actor.Out, c call,
-	service subjects.Service[subjects.ToolOrder, subjects.ToolResult], limit time.Duration, answer subjects.FormAnswer,
-	why string,
+func (b *Broker) sendAnswer(ctx context.Context, out actor.Out, run stage.Running, zone string, limit time.Duration,
+	answer subjects.FormAnswer, why string,
 ) (subjects.ToolResult, error) {
 	send := func(ctx context.Context, answer subjects.FormAnswer) (subjects.ToolResult, error) {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
-		return actor.Ask(ctx, out, service, subjects.ToolOrder{
-			CallID: c.id, QueryID: c.query,
-			Args: json.RawMessage(`{}`), Mode: subjects.ModeAnswer, Answer: &answer,
-		})
+		return run.Answer(ctx, out, zone, answer)
 	}
-	rec := c.record
+	rec := run.Judged().Received().Record
 	rec.ID, rec.Action, rec.ParamsHash = out.NewID(), subjects.ActionToolAnswer, b.hash.Hash(answer.Values)
 	if answer.Action == subjects.FormAccept {
 		sent := false
 		got, err := actor.Audited(ctx, out, b.gate, rec,
 			func(ctx context.Context, p *actor.Permit) (subjects.ToolResult, error) {
-				if err := p.Check(); err != nil {
-					return subjects.ToolResult{}, err
-				}
 				sent = true
 				got, err := send(ctx, answer)
 				if actor.IsReplyFault(err) {
@@ -239,12 +225,12 @@ func (b *Broker) sendAnswer(ctx context.Context, out actor.Out, c call,
 			})
 		if sent {
 			if errors.Is(err, actor.ErrUnrecorded) {
-				out.LogError(fmt.Errorf("recording that an answer was sent to %s: %w", c.tool, err))
+				out.LogError(fmt.Errorf("recording that an answer was sent to %s: %w", rec.Tool, err))
 				err = nil
 			}
 			return got, err
 		}
-		out.LogError(fmt.Errorf("the answer to a question of %s is declined: %w", c.tool, err))
+		out.LogError(fmt.Errorf("the answer to a question of %s is declined: %w", rec.Tool, err))
 		answer, why, rec.ID = subjects.FormAnswer{ID: answer.ID, Action: subjects.FormDecline}, ruleNoRecord,
 			out.NewID()
 	}
@@ -254,7 +240,7 @@ func (b *Broker) sendAnswer(ctx context.Context, out actor.Out, c call,
 		defer cancel()
 	}
 	if err := b.gate.Record(ctx, out, rec, subjects.StatusDenied, ruleName(layerForm, why)); err != nil {
-		out.LogError(fmt.Errorf("recording that a question of %s was declined: %w", c.tool, err))
+		out.LogError(fmt.Errorf("recording that a question of %s was declined: %w", rec.Tool, err))
 	}
 	return send(ctx, answer)
 }

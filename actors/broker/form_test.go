@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
+	"conclave/pkg/policy"
 	"conclave/subjects"
 )
 
@@ -22,20 +24,23 @@ func TestFormsWithoutUser(t *testing.T) {
 	field := func(f subjects.FormField) subjects.UserForm {
 		return subjects.UserForm{Message: "One more value, please.", Fields: []subjects.FormField{f}}
 	}
-	answers := call{answersQuery: true, session: "s1", tool: "t", id: "c1"}
-	scheduled := answers
-	scheduled.session = "schedule_s1_1"
-	b := answers
-	b.respondentB = true
+	answers := testCall{flow: &policy.Flow{}, Received: stage.Received{
+		Caller: callerOf("generator"), Session: "s1", Tool: "t", ID: "c1",
+	}}
+	scheduled, b, user, other := answers, answers, answers, answers
+	scheduled.Session = "schedule_s1_1"
+	b.Caller = callerOf(subjects.RespondentB)
+	user.Caller, user.flow = callerOf(userAccount), nil
+	other.flow = nil
 	for name, tt := range map[string]struct {
-		call call
+		call testCall
 		form subjects.UserForm
 		n    int
 		want string // "" = the user is asked
 	}{
 		"a question of the user":  {answers, ordinary, 0, ""},
-		"a call of the user":      {call{fromUser: true, tool: "t", id: "c1"}, ordinary, 0, ""},
-		"no question of the user": {call{tool: "t", id: "c1"}, ordinary, 0, ruleAbsent},
+		"a call of the user":      {user, ordinary, 0, ""},
+		"no question of the user": {other, ordinary, 0, ruleAbsent},
 		"a schedule":              {scheduled, ordinary, 0, ruleAbsent},
 		"respondent B":            {b, ordinary, 0, ruleAbsent},
 		"the fourth":              {answers, ordinary, 3, ruleTooMany},
@@ -99,7 +104,7 @@ func TestFormsWithoutUser(t *testing.T) {
 				case <-ctx.Done():
 				}
 			}()
-			answer, why := h.askUser(ctx, h.rec.Out(), tt.call, "mcp-s", tt.form, tt.n)
+			answer, why := h.askUser(ctx, h.rec.Out(), tt.call.judged(), "mcp-s", tt.form, tt.n)
 			if tt.want == "" && (answer.Action != subjects.FormCancel || why != ruleWithdrawn) {
 				t.Errorf("%+v, %s", answer, why)
 			}
@@ -118,20 +123,36 @@ func TestRecordOfAnswerHasNoValues(t *testing.T) {
 	h.tools["forecast"] = func(o subjects.ToolOrder) (any, error) {
 		return nil, actor.ReplyFault(subjects.Faultf(string(o.Answer.Values), "no"))
 	}
-	service, err := subjects.ToolCallService.With("weather", "forecast")
-	if err != nil {
-		t.Fatal(err)
+	tool := policy.Tool{Name: "forecast", Known: true}
+	j := stage.Judge(t.Context(), policy.Rules{Chain: policy.Chain{passLayer{}}}, stage.Received{
+		ID: "c1", Tool: "forecast", Caller: callerOf(userAccount), Record: subjects.AuditRecord{
+			AgentID: userAccount, Action: subjects.ActionToolCall, Tool: "forecast",
+		},
+	}, policy.Call{Tool: tool, FromUser: true}, nil)
+	p, ok, fault := j.Permit(func() (bool, *subjects.Fault) { return true, nil }, nil)
+	if !ok || fault != nil {
+		t.Fatal(ok, fault)
 	}
-	c := call{fromUser: true, tool: "forecast", id: "c1", record: subjects.AuditRecord{
-		AgentID: "operator",
-		Action:  subjects.ActionToolCall, Tool: "forecast",
-	}}
 	answer := subjects.FormAnswer{ID: "f1", Action: subjects.FormAccept, Values: json.RawMessage(`{"seat":"14C"}`)}
-	if _, err := h.sendAnswer(t.Context(), h.rec.Out(), c, service, time.Minute, answer, ""); !actor.IsReplyFault(err) {
-		t.Errorf("%v", err)
-	}
-	if got := h.recentEvents(); strings.Contains(got, "14C") ||
-		!strings.HasSuffix(got, "after failed "+subjects.CodeTool) {
-		t.Errorf("records: %s", got)
+	if _, err := p.Run(t.Context(), h.rec.Out(), h.gate, func(ctx context.Context,
+		run stage.Running,
+	) subjects.ToolResult {
+		if _, err := h.sendAnswer(ctx, h.rec.Out(), run, "weather", time.Minute, answer, ""); !actor.IsReplyFault(err) {
+			t.Errorf("%v", err)
+		}
+		if got := h.recentEvents(); strings.Contains(got, "14C") ||
+			!strings.HasSuffix(got, "after failed "+subjects.CodeTool) {
+			t.Errorf("records: %s", got)
+		}
+		return subjects.ToolResult{}
+	}); err != nil {
+		t.Error(err)
 	}
 }
+
+// passLayer passes each call.
+type passLayer struct{}
+
+func (passLayer) Name() string { return "pass" }
+
+func (passLayer) Judge(context.Context, policy.Call) policy.Verdict { return policy.Pass() }

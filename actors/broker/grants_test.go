@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/policy"
 	"conclave/subjects"
 )
@@ -56,21 +57,18 @@ func TestGrantIsClaimedBeforeTheCallRuns(t *testing.T) {
 	if got := h.dryRunResult(t, "generator", "save_memory", `{"content":"fish"}`); got != "ok" {
 		t.Fatal(got)
 	}
-	asked := policy.Call{
-		Query: "q1", Tool: h.table.build["save_memory"].Tool,
-		Args: json.RawMessage(`{"content":"fish"}`), Flow: h.flowOf(t, "s1"),
-	}
+	asked := policy.Call{Tool: h.table.build["save_memory"].Tool, Flow: h.flowOf(t, "s1")}
 	var mu sync.Mutex
 	claimed := 0
 	var wg sync.WaitGroup
 	for _, id := range []string{"c1", "c2", "c3", "c4"} {
 		wg.Go(func() {
-			c := call{
-				id: id, tool: "save_memory", session: "s1", query: "q1",
-				record: subjects.AuditRecord{AgentID: "generator", ParamsHash: "p"},
-			}
+			j := stage.Judge(t.Context(), policy.Rules{}, stage.Received{
+				ID: id, Tool: "save_memory", Session: "s1", Query: "q1", Caller: callerOf("generator"),
+				Args: json.RawMessage(`{"content":"fish"}`), Record: subjects.AuditRecord{ParamsHash: "p"},
+			}, asked, nil)
 			for range 2 { // the second is a retry
-				ok, err := h.claimGrant(t.Context(), h.rec.Out(), asked, c)
+				ok, err := h.claimGrant(t.Context(), h.rec.Out(), j)
 				if err != nil {
 					t.Error(err)
 				}

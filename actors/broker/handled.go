@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
 	"conclave/subjects"
 )
@@ -86,22 +87,23 @@ func (h *handledCalls) claimRecord(key handledKey, query string) bool {
 // joinHandled registers a named call, and answers a repetition of one that is being handled. A repetition that gets the
 // result is recorded each time, one that ends while the call is pending as [handledCalls.claimRecord] says. joined is
 // nil for a new call, whose result the caller must pass to end; it passes nil when it panics.
-func (b *Broker) joinHandled(ctx context.Context, out actor.Out, c call) (end func(*subjects.ToolResult),
+func (b *Broker) joinHandled(ctx context.Context, out actor.Out, r stage.Received) (end func(*subjects.ToolResult),
 	joined *subjects.ToolResult,
 ) {
-	key := handledKey{c.record.AgentID, c.id, c.session, c.tool, c.record.ParamsHash}
+	key := handledKey{r.Caller.ID(), r.ID, r.Session, r.Tool, r.Record.ParamsHash}
 	end, wait := b.handled.begin(key)
 	if wait == nil {
 		return end, nil
 	}
 	res, ok := wait(ctx)
 	if !ok {
-		if b.handled.claimRecord(key, c.query) {
-			b.gate.Refuse(ctx, out, c.record, subjects.StatusPending, "repeated")
+		if b.handled.claimRecord(key, r.Query) {
+			b.gate.Refuse(ctx, out, r.Record, subjects.StatusPending, "repeated")
 		}
-		fault := subjects.Faultf(subjects.CodeTimeout, "%s waits for an approval or is still running", c.tool)
-		return nil, &subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool, Error: fault}
+		pending := r.Result()
+		pending.Error = subjects.Faultf(subjects.CodeTimeout, "%s waits for an approval or is still running", r.Tool)
+		return nil, &pending
 	}
-	replayed := b.replayResult(ctx, out, c, *res)
+	replayed := b.replayResult(ctx, out, r, *res, "ledger")
 	return nil, &replayed
 }

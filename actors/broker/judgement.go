@@ -5,15 +5,18 @@ import (
 	"context"
 	"slices"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/policy"
 	"conclave/subjects"
 )
 
 // newJudgement returns how the rules judged a call, for the broker's copy of it. After a denial every layer judges by
-// itself, so that other rules can be tried on the call later.
-func (b *Broker) newJudgement(ctx context.Context, rules policy.Rules, c policy.Call,
-	d policy.Decision,
-) *subjects.Judgement {
+// itself, so that other rules can be tried on the call later. It is nil for a call that no layer judged.
+func (b *Broker) newJudgement(ctx context.Context, judged *stage.Judged) *subjects.Judgement {
+	if judged == nil {
+		return nil
+	}
+	rules, c, d := judged.Rules(), judged.Facts(), judged.Decision()
 	j := &subjects.Judgement{
 		Type: c.Type, Override: c.Override.Level, Disabled: c.Override.Disable, Granted: c.Override.Grant,
 		Identical: c.Usage.Identical, Calls: c.Usage.Calls,

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
 	"conclave/pkg/policy"
 	"conclave/subjects"
@@ -69,24 +70,21 @@ func (r *runningCalls) join(key string) (wait <-chan struct{}, leave func()) {
 	}
 }
 
-// key is the call's key in the ledger: the caller's id from the subject, and the call_id.
-func (c call) key() string { return c.record.AgentID + "." + c.id }
-
 // runOnce runs a named call unless it ran before: then its stored result is the result, and a run with unknown outcome
 // is denied as uncertain or, for a repeatable tool, repeated; see [Broker.enterAndRun]. A call that is running in this
 // broker is waited for; when ctx ends first, the result is a timeout.
-func (b *Broker) runOnce(ctx context.Context, out actor.Out, c call, k Known) subjects.ToolResult {
-	key := c.key()
+func (b *Broker) runOnce(ctx context.Context, out actor.Out, p stage.Permitted, k Known) subjects.ToolResult {
+	key := p.Judged().Received().Key()
 	for {
 		wait, leave := b.running.join(key)
 		if wait == nil {
 			defer leave()
-			return b.enterAndRun(ctx, out, c, k, key)
+			return b.enterAndRun(ctx, out, p, k, key)
 		}
 		select {
 		case <-wait: // then read the ledger again
 		case <-ctx.Done():
-			return b.denyUnrun(ctx, out, c, subjects.CodeTimeout, "%s is still running", c.tool)
+			return b.denyUnrun(ctx, out, p, subjects.CodeTimeout, "%s is still running", k.Name)
 		}
 	}
 }
@@ -94,15 +92,14 @@ func (b *Broker) runOnce(ctx context.Context, out actor.Out, c call, k Known) su
 // enterAndRun stores the ledger entry of a call, runs it and stores its result, also an error. An existing entry
 // decides: a completed call is replayed, a call_id of another call is rejected, a run in another broker is waited for,
 // one that never ran is run, and a run with unknown outcome is repeated only if the tool is repeatable. Without a
-// stored entry nothing runs. After a timeout or an unrecorded outcome the entry stays open. key is [call.key], which
-// the caller has joined.
-func (b *Broker) enterAndRun(ctx context.Context, out actor.Out, c call, k Known, key string) subjects.ToolResult {
-	store := out.Store("ledger")
-	limit := k.Timeout
-	if limit <= 0 {
-		limit = b.cfg.CallTimeout
-	}
-	mine := ledgerEntry{Tool: c.tool, Params: c.record.ParamsHash, Session: c.session, Until: out.Now().Add(limit)}
+// stored entry nothing runs. After a timeout or an unrecorded outcome the entry stays open. key is that of the
+// call, which the caller has joined.
+func (b *Broker) enterAndRun(ctx context.Context, out actor.Out, p stage.Permitted, k Known,
+	key string,
+) subjects.ToolResult {
+	r, store := p.Judged().Received(), out.Store("ledger")
+	mine := ledgerEntry{Tool: r.Tool, Params: r.Record.ParamsHash, Session: r.Session}
+	mine.Until = out.Now().Add(b.timeoutOf(k))
 	rev, err := putEntry(ctx, store, key, mine, 0)
 	for errors.Is(err, actor.ErrChanged) {
 		var old ledgerEntry
@@ -110,31 +107,30 @@ func (b *Broker) enterAndRun(ctx context.Context, out actor.Out, c call, k Known
 		switch {
 		case err != nil:
 		case old.Tool != mine.Tool || old.Params != mine.Params || old.Session != mine.Session:
-			return b.denyCall(ctx, out, c, subjects.Faultf(subjects.CodeMalformed, "call_id was already used for "+
-				"another call"))
+			return b.denyUnrun(ctx, out, p, subjects.CodeMalformed, "call_id was already used for another call")
 		case old.Result != nil:
-			return b.replayResult(ctx, out, c, *old.Result)
+			return b.replayResult(ctx, out, r, *old.Result, "ledger")
 		case old.Void:
 			rev, err = putEntry(ctx, store, key, mine, rev)
 		case out.Now().Before(old.Until) && b.waitForOtherBroker(ctx): // another broker may be running it
 			err = actor.ErrChanged
 		case ctx.Err() != nil:
-			return b.denyUnrun(ctx, out, c, subjects.CodeTimeout, "%s is still running", c.tool)
+			return b.denyUnrun(ctx, out, p, subjects.CodeTimeout, "%s is still running", r.Tool)
 		case !isRepeatable(k.Tool):
-			return b.denyUnrun(ctx, out, c, subjects.CodeUncertain, "an earlier run of %s has an unknown outcome, so "+
+			return b.denyUnrun(ctx, out, p, subjects.CodeUncertain, "an earlier run of %s has an unknown outcome, so "+
 				"it was not run again; check whether it took effect, and call it with a new call_id if it did not",
-				c.tool)
+				r.Tool)
 		default:
 			rev, err = putEntry(ctx, store, key, mine, rev)
 		}
 	}
 	if err != nil {
-		out.LogError(fmt.Errorf("entering a call of %s into the ledger: %w", c.tool, err))
-		return b.denyUnrun(ctx, out, c, subjects.CodeUnavailable, "the ledger cannot be written, so %s was not run; "+
-			"see conclave doctor", c.tool)
+		out.LogError(fmt.Errorf("entering a call of %s into the ledger: %w", r.Tool, err))
+		return b.denyUnrun(ctx, out, p, subjects.CodeUnavailable, "the ledger cannot be written, so %s was not run; "+
+			"see conclave doctor", r.Tool)
 	}
 	actor.Step(ctx, "entered")
-	res := b.runAudited(ctx, out, c, k)
+	res := b.runAudited(ctx, out, p, k)
 	switch {
 	case res.Error == nil:
 		mine.Result = &res
@@ -149,29 +145,23 @@ func (b *Broker) enterAndRun(ctx context.Context, out actor.Out, c call, k Known
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
 	if _, err := putEntry(ctx, store, key, mine, rev); err != nil {
-		out.LogError(fmt.Errorf("storing the result of %s in the ledger: %w", c.tool, err))
+		out.LogError(fmt.Errorf("storing the result of %s in the ledger: %w", r.Tool, err))
 	}
 	actor.Step(ctx, "kept")
 	return res
 }
 
-// findCompleted replays a call that completed before. ran is false for a new call and for one with an unknown outcome,
-// which is judged like any other; begun reports an entry of the same call. Both are false for a harmless tool, for a
+// findCompleted returns the stored result of a call that completed before, nil for any other. begun reports an entry of
+// the same call, also without a result: a call with an unknown outcome is judged like any other. It is false for a
 // call_id of another call, and when the ledger cannot be read.
-func (b *Broker) findCompleted(ctx context.Context, out actor.Out, c call, k Known) (res subjects.ToolResult, ran,
+func (b *Broker) findCompleted(ctx context.Context, out actor.Out, r stage.Received) (_ *subjects.ToolResult,
 	begun bool,
 ) {
-	if isHarmless(k.Tool) {
-		return res, false, false
+	old, _, err := readEntry(ctx, out.Store("ledger"), r.Key())
+	if err != nil || old.Tool != r.Tool || old.Params != r.Record.ParamsHash || old.Session != r.Session {
+		return nil, false
 	}
-	old, _, err := readEntry(ctx, out.Store("ledger"), c.key())
-	switch {
-	case err != nil, old.Tool != c.tool, old.Params != c.record.ParamsHash, old.Session != c.session:
-		return res, false, false
-	case old.Result == nil:
-		return res, false, true
-	}
-	return b.replayResult(ctx, out, c, *old.Result), true, true
+	return old.Result, true
 }
 
 // waitForOtherBroker waits 100 ms for a call that another broker may be running. It returns false when ctx ends first;
@@ -187,19 +177,23 @@ func (b *Broker) waitForOtherBroker(ctx context.Context) bool {
 	}
 }
 
-// replayResult returns the stored result of a call, after recording that it was replayed.
-func (b *Broker) replayResult(ctx context.Context, out actor.Out, c call, res subjects.ToolResult) subjects.ToolResult {
-	if err := b.gate.Record(ctx, out, c.record, subjects.StatusReplayed, "ledger"); err != nil {
-		return b.answerUnaudited(ctx, out, c, err)
+// replayResult returns the stored result of a call, after recording that it was replayed, and from where. Nothing is
+// sent to the tool.
+func (b *Broker) replayResult(ctx context.Context, out actor.Out, r stage.Received, res subjects.ToolResult,
+	from string,
+) subjects.ToolResult {
+	if err := b.gate.Record(ctx, out, r.Record, subjects.StatusReplayed, from); err != nil {
+		return b.answerUnaudited(ctx, out, r, subjects.EgressNone, err)
 	}
 	return res
 }
 
-// denyUnrun denies a call by the ledger. See [Broker.denyCall].
-func (b *Broker) denyUnrun(ctx context.Context, out actor.Out, c call, code, format string,
+// denyUnrun denies a permitted call by the ledger. See [Broker.refuseCall].
+func (b *Broker) denyUnrun(ctx context.Context, out actor.Out, p stage.Permitted, code, format string,
 	a ...any,
 ) subjects.ToolResult {
-	return b.denyCall(ctx, out, c, subjects.Faultf(code, format, a...))
+	j := p.Judged()
+	return b.refuseCall(ctx, out, j.Received(), j, subjects.Faultf(code, format, a...))
 }
 
 func putEntry(ctx context.Context, s actor.Store, key string, e ledgerEntry, rev uint64) (uint64, error) {

@@ -29,7 +29,7 @@ type liveKey struct{ zone, tool, call string }
 
 // liveOutput is the live output of a running call.
 type liveOutput struct {
-	call    call
+	call    running
 	tool    policy.Tool
 	running int    // calls of this key; the output of more than one cannot be told apart, so none is forwarded
 	pending string // an incomplete line
@@ -45,8 +45,8 @@ type liveOutputs struct {
 }
 
 // begin registers a running call; the caller must call end once, which returns the rest of its output.
-func (l *liveOutputs) begin(k Known, c call) (end func() (rest string, o liveOutput)) {
-	key := liveKey{k.Zone, c.tool, c.id}
+func (l *liveOutputs) begin(k Known, c running) (end func() (rest string, o liveOutput)) {
+	key := liveKey{k.Zone, k.Name, c.Judged().Received().ID}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.calls == nil {
@@ -145,15 +145,17 @@ func (b *Broker) forwardOutput(ctx context.Context, out actor.Out, o liveOutput,
 	if shown == "" {
 		return
 	}
-	c := o.call
-	c.announce()
+	o.call.announce()
+	j := o.call.Judged()
+	r := j.Received()
 	labels := policy.Result{Tool: o.tool, Text: shown, Flags: firewall.Scan(shown).Techniques()}.Labels()
-	piece := subjects.ToolOutput{CallID: c.id, Tool: c.tool, N: o.n, Text: shown, Labels: &labels}
-	out = out.WithIDs(c.session, c.query)
-	if topic, err := subjects.ToolOutputEvent.With(c.id); err == nil && !c.respondentB {
+	piece := subjects.ToolOutput{CallID: r.ID, Tool: r.Tool, N: o.n, Text: shown, Labels: &labels}
+	out = out.WithIDs(r.Session, r.Query)
+	if topic, err := subjects.ToolOutputEvent.With(r.ID); err == nil && !isRespondentB(r.Caller) {
 		_ = actor.Emit(ctx, out, topic, piece)
 	}
-	if topic, err := subjects.AgentOutputEvent.With(c.account(), c.id); err == nil && !c.mustDistill(o.tool, labels) {
+	if topic, err := subjects.AgentOutputEvent.With(r.Caller.Account, r.ID); err == nil &&
+		!mustDistill(j, o.tool, labels) {
 		_ = actor.Emit(ctx, out, topic, piece)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
 	"conclave/pkg/firewall"
 	"conclave/pkg/policy"
@@ -38,41 +39,20 @@ func (q storedApproval) isOutdated(now time.Time) bool {
 
 // previewCall returns what a call would do, in the words of its tool: redacted, bounded and without control characters.
 // It is "" for a tool without a preview. A preview that fails, or that the audit log does not acknowledge, is a
-// sentence that says so: the user can decide without it. It sets c.previewed when the tool is asked.
-func (b *Broker) previewCall(ctx context.Context, out actor.Out, c *call) string {
-	k, ok := b.table.get(c.tool)
+// sentence that says so: the user can decide without it.
+func (b *Broker) previewCall(ctx context.Context, out actor.Out, j *stage.Judged) string {
+	k, ok := b.table.get(j.Received().Tool)
 	if !ok || !k.Known || !k.Preview {
 		return ""
 	}
-	if !mayPreview(k.Tool, c.labels) {
+	if !mayPreview(k.Tool, sessionLabels(j.Facts())) {
 		return "[no preview: it would send the arguments off this machine before you decide, and the session holds " +
 			"untrusted or private content]"
 	}
-	service, err := subjects.ToolCallService.With(k.Zone, c.tool)
-	if err != nil {
-		return ""
+	got, err := j.Preview(ctx, out, b.gate, k.Zone, previewTimeout, b.newAccessOrder(j))
+	if err == nil && got.Error != nil {
+		err = toolFault(got.Error)
 	}
-	rec := c.record
-	rec.ID, rec.Action = out.NewID(), subjects.ActionToolPreview
-	got, err := actor.Audited(ctx, out, b.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.ToolResult,
-		error,
-	) {
-		if err := p.Check(); err != nil {
-			return subjects.ToolResult{}, err
-		}
-		c.previewed = true
-		ctx, cancel := context.WithTimeout(ctx, previewTimeout)
-		defer cancel()
-		order := subjects.ToolOrder{
-			CallID: c.id, QueryID: c.query, Args: c.args, Mode: subjects.ModePreview,
-			Hosts: c.hosts, Pages: c.mayReadPages, Folders: c.folders,
-		}
-		res, err := actor.Ask(ctx, out, service, order)
-		if err == nil && res.Error != nil {
-			err = toolFault(res.Error)
-		}
-		return res, err
-	})
 	if err != nil {
 		var fault *subjects.Fault
 		reason := "the tool is unavailable"

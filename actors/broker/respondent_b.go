@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
 	"conclave/pkg/policy"
 	"conclave/subjects"
@@ -119,11 +120,11 @@ func (s *sharedCalls) find(id string) (sharedCall, bool) {
 
 // shareID identifies a call that another respondent may make too: the question, the tool and the arguments, whatever
 // the order of their names. It is "" for a call that is not shared.
-func (b *Broker) shareID(c call, k Known) string {
-	if c.session == "" || c.query == "" || len(c.path) > 0 || isHarmless(k.Tool) || hasSideEffects(k.Tool) {
+func (b *Broker) shareID(r stage.Received, k Known) string {
+	if r.Session == "" || r.Query == "" || len(r.Caller.Path) > 0 || isHarmless(k.Tool) || hasSideEffects(k.Tool) {
 		return ""
 	}
-	return hashParts(c.session, c.query, c.tool, b.hash.Hash(canonicalJSON(c.args)), strconv.FormatBool(c.own))
+	return hashParts(r.Session, r.Query, r.Tool, b.hash.Hash(canonicalJSON(r.Args)), strconv.FormatBool(r.Own))
 }
 
 // canonicalJSON returns a JSON value with sorted names and without insignificant blanks; a value that is no JSON is
@@ -143,18 +144,19 @@ func canonicalJSON(args json.RawMessage) []byte {
 }
 
 // runShared is [Broker.runOnce], and makes a call of the generator reusable.
-func (b *Broker) runShared(ctx context.Context, out actor.Out, c call, k Known) subjects.ToolResult {
-	if id := b.shareID(c, k); id != "" && c.account() == subjects.Generator {
-		defer b.shared.begin(id, c.key())()
+func (b *Broker) runShared(ctx context.Context, out actor.Out, p stage.Permitted, k Known) subjects.ToolResult {
+	r := p.Judged().Received()
+	if id := b.shareID(r, k); id != "" && r.Caller.Account == subjects.Generator {
+		defer b.shared.begin(id, r.Key())()
 	}
-	return b.runOnce(ctx, out, c, k)
+	return b.runOnce(ctx, out, p, k)
 }
 
 // findReusable returns the result of the same call of the generator for a call of respondent B, nil when there is none.
 // It waits for a call that is running, until ctx ends.
-func (b *Broker) findReusable(ctx context.Context, out actor.Out, c call, k Known) *subjects.ToolResult {
-	id := b.shareID(c, k)
-	if !c.respondentB || id == "" {
+func (b *Broker) findReusable(ctx context.Context, out actor.Out, r stage.Received, k Known) *subjects.ToolResult {
+	id := b.shareID(r, k)
+	if !isRespondentB(r.Caller) || id == "" {
 		return nil
 	}
 	same, ok := b.shared.find(id)
@@ -167,19 +169,10 @@ func (b *Broker) findReusable(ctx context.Context, out actor.Out, c call, k Know
 		return nil
 	}
 	entry, _, err := readEntry(ctx, out.Store("ledger"), same.key)
-	if err != nil || entry.Result == nil || entry.Tool != c.tool || entry.Session != c.session {
+	if err != nil || entry.Result == nil || entry.Tool != r.Tool || entry.Session != r.Session {
 		return nil
 	}
 	res := *entry.Result
-	res.CallID, res.QueryID, res.Caller = c.id, c.query, ""
+	res.CallID, res.QueryID, res.Caller = r.ID, r.Query, ""
 	return &res
-}
-
-// reuseResult returns the result of the generator's call in place of a run, after recording that. Nothing is sent to
-// the tool.
-func (b *Broker) reuseResult(ctx context.Context, out actor.Out, c call) subjects.ToolResult {
-	if err := b.gate.Record(ctx, out, c.record, subjects.StatusReplayed, "reused"); err != nil {
-		return b.answerUnaudited(ctx, out, c, err)
-	}
-	return *c.reuse
 }

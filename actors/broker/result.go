@@ -11,6 +11,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
 	"conclave/pkg/firewall"
 	"conclave/pkg/policy"
@@ -19,22 +20,23 @@ import (
 )
 
 // processResult prepares a tool's result for the caller: it redacts secrets, scans for injection, labels the result,
-// records it in the session's flow (see [call.isRecorded]; not for harmless tools), distills it for callers that must
+// records it in the session's flow (see [isRecorded]; not for harmless tools), distills it for callers that must
 // not see untrusted content, parks what is too large, and frames untrusted content, except for the user's own calls. A
 // result that cannot be recorded or parked is withheld with an unrecorded fault, and so is a recall by the runtime that
 // is untrusted; one that cannot be distilled with an unavailable one. An error goes to [Broker.processFault].
-func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Known,
+func (b *Broker) processResult(ctx context.Context, out actor.Out, j *stage.Judged, k Known,
 	res subjects.ToolResult,
 ) subjects.ToolResult {
+	c := j.Received()
 	res.Ephemeral = k.Ephemeral && res.Error == nil
 	if res.Error != nil {
-		return b.processFault(ctx, out, c, k, res)
+		return b.processFault(ctx, out, j, k, res)
 	}
 	res.Links = filterLinks(k.Tool, res.Links)
 	whole, hidden := firewall.Redact(strings.ToValidUTF8(res.Result, "\uFFFD"))
 	scan := firewall.Scan(whole)
 	r := policy.Result{
-		Tool: k.Tool, CallID: c.id, Query: c.query, Args: c.args, Source: sourceOf(k.Tool, c.args), Text: whole,
+		Tool: k.Tool, CallID: c.ID, Query: c.Query, Args: c.Args, Source: sourceOf(k.Tool, c.Args), Text: whole,
 		Links: res.Links,
 		Flags: scan.Techniques(), Declared: res.Labels, Time: out.Now().UTC(),
 	}
@@ -44,41 +46,41 @@ func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Kno
 	if hidden > 0 {
 		labels.Flags = append(labels.Flags, "redacted")
 	}
-	if c.own && labels.Trust != subjects.Trusted {
+	if c.Own && labels.Trust != subjects.Trusted {
 		res.Labels, res.Recalls = nil, nil // nothing of it reaches the caller
-		return withholdResult(res, "the result of %s is not the user's own, so it is withheld", c.tool)
+		return withholdResult(res, "the result of %s is not the user's own, so it is withheld", c.Tool)
 	}
-	if c.isRecorded() && !isHarmless(k.Tool) {
-		if err := b.recordFlow(ctx, out, c.session, r); err != nil {
+	if isRecorded(j) && !isHarmless(k.Tool) {
+		if err := b.recordFlow(ctx, out, c.Session, r); err != nil {
 			out.LogError(err)
 			return withholdResult(res, "the result of %s could not be recorded in the session, so it is withheld",
-				c.tool)
+				c.Tool)
 		}
 	}
 	shown := whole
 	var err error
-	if c.mode == subjects.ModeSummary {
+	if callMode(j) == subjects.ModeSummary {
 		if shown, err = checkSummary(k.Tool, whole); err != nil {
-			return withholdUndistilled(out, c, res, err)
+			return withholdUndistilled(out, res, err)
 		}
 	}
-	if c.mustDistill(k.Tool, labels) {
+	if mustDistill(j, k.Tool, labels) {
 		links := res.Links
-		if requestedURL(k.Tool, c.args) != "" {
+		if requestedURL(k.Tool, c.Args) != "" {
 			links = append([]string{r.Source}, links...)
 		}
 		res.Artifacts = nil // a file name can carry content
 		if shown, err = b.distill(ctx, out, c, shown, links); err != nil {
-			return withholdUndistilled(out, c, res, err)
+			return withholdUndistilled(out, res, err)
 		}
 	}
 	if shown, res.Parked, err = b.parkResult(ctx, out, c, shown); err != nil {
 		out.LogError(err)
-		return withholdResult(res, "the result of %s is too large and could not be parked, so it is withheld", c.tool)
+		return withholdResult(res, "the result of %s is too large and could not be parked, so it is withheld", c.Tool)
 	}
 	res.Result = shown
-	if labels.Trust == subjects.Untrusted && !c.fromUser { // no model reads the result of the user's own call
-		res.Result = firewall.Frame(shown, b.frameNonce(c, shown), scan)
+	if labels.Trust == subjects.Untrusted && !j.Facts().FromUser { // no model reads the result of the user's own call
+		res.Result = firewall.Frame(shown, b.frameNonce(c.Session, shown), scan)
 	}
 	return res
 }
@@ -86,24 +88,20 @@ func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Kno
 // mustDistill reports whether the caller gets findings instead of the result: it sees findings only, and the tool reads
 // untrusted content, or the result is untrusted and comes from memory or goes to the orchestrator, which never sees a
 // raw result.
-func (c call) mustDistill(t policy.Tool, l subjects.Labels) bool {
-	return c.mode == subjects.ModeStructured || c.distilledOnly && l.Trust == subjects.Untrusted &&
-		(t.Graded || len(c.path) == 0)
+func mustDistill(j *stage.Judged, t policy.Tool, l subjects.Labels) bool {
+	asked := j.Facts()
+	return callMode(j) == subjects.ModeStructured || seesDistilledOnly(asked) && l.Trust == subjects.Untrusted &&
+		(t.Graded || len(asked.Caller.Path) == 0)
 }
 
 // isRecorded reports whether the results of the call enter the session's flow: the user called, or the generator, or
 // another account that answers the query. For every other caller the session is unknown and counts as tainted, so that
 // nothing needs recording, and its results must not become permitted values of the user's session. Nor does what the
 // runtime recalls: it is trusted, and private data that no model looked up must not make later calls ask the user.
-func (c call) isRecorded() bool {
-	return c.session != "" && !c.own && !c.respondentB &&
-		(c.fromUser || c.account() == subjects.Generator || c.answersQuery)
-}
-
-// account is the caller's account.
-func (c call) account() string {
-	account, _, _ := strings.Cut(c.record.AgentID, ".")
-	return account
+func isRecorded(j *stage.Judged) bool {
+	r, asked := j.Received(), j.Facts()
+	return r.Session != "" && !r.Own && !isRespondentB(r.Caller) &&
+		(asked.FromUser || r.Caller.Account == subjects.Generator || asked.Flow != nil)
 }
 
 // filterTokens returns the ids that are tokens, at most the first maxRecalls; the others are dropped.
@@ -121,26 +119,27 @@ const maxRecalls = 100
 
 // frameNonce returns the nonce of the frame around a text. It is a keyed hash of the text: unpredictable, so no text
 // can contain its own nonce, and equal for equal texts, so that repeated results are recognized.
-func (b *Broker) frameNonce(c call, text string) string {
-	sum := sha256.Sum256([]byte(b.hash.Hash([]byte("frame " + c.session + " " + text))))
+func (b *Broker) frameNonce(session, text string) string {
+	sum := sha256.Sum256([]byte(b.hash.Hash([]byte("frame " + session + " " + text))))
 	return hex.EncodeToString(sum[:8])
 }
 
 // processFault prepares a tool's error for the caller; res.Error must be set. The text may be untrusted content: it is
-// redacted, recorded in the session's flow (see [call.isRecorded]), withheld when it cannot be recorded, framed with a
+// redacted, recorded in the session's flow (see [isRecorded]), withheld when it cannot be recorded, framed with a
 // note when it looks like instructions, and withheld from callers that only see findings unless it is a [statusText].
 // The user's own calls get it whole. Faults of the broker itself, of harmless tools and with a trusted text are only
 // redacted.
-func (b *Broker) processFault(ctx context.Context, out actor.Out, c call, k Known,
+func (b *Broker) processFault(ctx context.Context, out actor.Out, j *stage.Judged, k Known,
 	res subjects.ToolResult,
 ) subjects.ToolResult {
+	c := j.Received()
 	res.Error.Text, _ = firewall.Redact(res.Error.Text)
 	if res.Error.Code != subjects.CodeTool || isHarmless(k.Tool) {
 		return res
 	}
 	scan := firewall.Scan(res.Error.Text)
 	r := policy.Result{
-		Tool: k.Tool, CallID: c.id, Query: c.query, Args: c.args, Text: res.Error.Text,
+		Tool: k.Tool, CallID: c.ID, Query: c.Query, Args: c.Args, Text: res.Error.Text,
 		Flags: scan.Techniques(), Time: out.Now().UTC(),
 	}
 	if k.Graded { // a graded tool's error is its own text
@@ -151,21 +150,21 @@ func (b *Broker) processFault(ctx context.Context, out actor.Out, c call, k Know
 		return res
 	}
 	res.Labels = &labels
-	if c.isRecorded() {
-		if err := b.recordFlow(ctx, out, c.session, r); err != nil {
+	if isRecorded(j) {
+		if err := b.recordFlow(ctx, out, c.Session, r); err != nil {
 			out.LogError(err)
-			res.Error = subjects.Faultf(subjects.CodeTool, "%s failed", c.tool)
+			res.Error = subjects.Faultf(subjects.CodeTool, "%s failed", c.Tool)
 			return res
 		}
 	}
 	switch {
-	case c.fromUser:
-	case c.mustDistill(k.Tool, labels) && !statusText.MatchString(res.Error.Text):
+	case j.Facts().FromUser:
+	case mustDistill(j, k.Tool, labels) && !statusText.MatchString(res.Error.Text):
 		res.Error = subjects.Faultf(subjects.CodeTool, "%s failed; this agent gets findings only, so the error text "+
-			"is withheld", c.tool)
+			"is withheld", c.Tool)
 	case scan.Flagged:
-		res.Error = subjects.Faultf(subjects.CodeTool, "%s failed:\n%s", c.tool,
-			firewall.Frame(res.Error.Text, b.frameNonce(c, res.Error.Text), scan))
+		res.Error = subjects.Faultf(subjects.CodeTool, "%s failed:\n%s", c.Tool,
+			firewall.Frame(res.Error.Text, b.frameNonce(c.Session, res.Error.Text), scan))
 	}
 	return res
 }
@@ -230,17 +229,17 @@ func stringArgument(args json.RawMessage, name string) string {
 }
 
 // parkID names a parked text by a keyed hash: unpredictable, and equal for equal texts of a session.
-func (b *Broker) parkID(c call, text string) string {
-	sum := sha256.Sum256([]byte(b.hash.Hash([]byte("park " + c.session + " " + text))))
+func (b *Broker) parkID(session, text string) string {
+	sum := sha256.Sum256([]byte(b.hash.Hash([]byte("park " + session + " " + text))))
 	return hex.EncodeToString(sum[:16])
 }
 
 // parkResult stores a text over [Config].ShowResult bytes whole in the bucket parked, and returns its beginning with a
 // note and where the rest is. A shorter text is returned as it is, with nil. On an error the text must be withheld. The
 // caller's deadline does not interrupt the write. whole must be valid UTF-8.
-func (b *Broker) parkResult(ctx context.Context, out actor.Out, c call, whole string) (string, *subjects.Parked,
-	error,
-) {
+func (b *Broker) parkResult(ctx context.Context, out actor.Out, c stage.Received,
+	whole string,
+) (string, *subjects.Parked, error) {
 	most := b.cfg.ShowResult
 	if most <= 0 {
 		most = DefaultShow
@@ -248,12 +247,12 @@ func (b *Broker) parkResult(ctx context.Context, out actor.Out, c call, whole st
 	if len(whole) <= most {
 		return whole, nil, nil
 	}
-	id := b.parkID(c, whole)
+	id := b.parkID(c.Session, whole)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
 	// Equal texts share one entry.
 	if _, err := out.Store("parked").Put(ctx, id, []byte(whole), 0); err != nil && !errors.Is(err, actor.ErrChanged) {
-		return "", nil, fmt.Errorf("parking a result of %s: %w", c.tool, err)
+		return "", nil, fmt.Errorf("parking a result of %s: %w", c.Tool, err)
 	}
 	end := most
 	for !utf8.RuneStart(whole[end]) {

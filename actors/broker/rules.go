@@ -51,11 +51,12 @@ func (r storedRule) isActive(now time.Time) bool {
 // covers reports whether the rule approves question q about c: type, tool, layer and rule are equal, and the rule has
 // every sink of q. A question without sinks, a caller without a type, and a call in another session than the rule's
 // are never covered.
-func (r storedRule) covers(c call, q policy.Question) bool {
-	if r.Type != c.typ || r.Tool != c.tool || r.Rule != ruleName(q.Layer, q.Rule) || c.typ == "" || len(q.Sinks) == 0 {
+func (r storedRule) covers(c policy.Call, q policy.Question) bool {
+	if r.Type != c.Type || r.Tool != c.Tool.Name || r.Rule != ruleName(q.Layer, q.Rule) || c.Type == "" ||
+		len(q.Sinks) == 0 {
 		return false
 	}
-	if r.Session != "" && r.Session != c.session {
+	if r.Session != "" && r.Session != c.Session {
 		return false
 	}
 	return !slices.ContainsFunc(q.Sinks, func(s string) bool { return !slices.Contains(r.Sinks, s) })
@@ -64,19 +65,19 @@ func (r storedRule) covers(c call, q policy.Question) bool {
 // findUncovered returns the questions that no active rule covers; none means that rules approve them all. A question
 // without sinks, a caller without a type and the question of a client are never covered. A rule for a session covers
 // only queries that the router stored for it, see [isServedQuery]. On an error the caller must deny.
-func (b *Broker) findUncovered(ctx context.Context, out actor.Out, c call, asks []policy.Question,
-	flow *policy.Flow,
+func (b *Broker) findUncovered(ctx context.Context, out actor.Out, c policy.Call,
+	asks []policy.Question,
 ) ([]policy.Question, error) {
-	if flow.IsClientQuestion(c.query) || c.typ == "" || subjects.CheckToken(c.typ) != nil ||
+	if c.Flow.IsClientQuestion(c.Query) || c.Type == "" || subjects.CheckToken(c.Type) != nil ||
 		!slices.ContainsFunc(asks, func(q policy.Question) bool { return len(q.Sinks) > 0 }) {
 		return asks, nil
 	}
-	rules, err := loadRules(ctx, out, c.typ+"."+c.tool)
+	rules, err := loadRules(ctx, out, c.Type+"."+c.Tool.Name)
 	if err != nil {
 		return nil, err
 	}
-	if slices.ContainsFunc(rules, func(r storedRule) bool { return r.Session != "" && r.Session == c.session }) {
-		served, err := isServedQuery(ctx, out, c.account(), c.session, c.query)
+	if slices.ContainsFunc(rules, func(r storedRule) bool { return r.Session != "" && r.Session == c.Session }) {
+		served, err := isServedQuery(ctx, out, c.Caller.Account, c.Session, c.Query)
 		if err != nil {
 			return nil, err
 		}

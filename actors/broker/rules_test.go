@@ -75,84 +75,86 @@ func TestRememberedApproval(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		level  string
-		change func(c *call, asks *[]policy.Question, d *approvalFixture)
+		change func(c *testCall, asks *[]policy.Question, d *approvalFixture)
 		asked  bool // the next call needs approval
 	}{
-		{"always: the next call", "always", func(*call, *[]policy.Question, *approvalFixture) {}, false},
-		{"always: in another session", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
-			c.session = "s2"
+		{"always: the next call", "always", func(*testCall, *[]policy.Question, *approvalFixture) {}, false},
+		{"always: in another session", "always", func(c *testCall, _ *[]policy.Question, _ *approvalFixture) {
+			c.Session = "s2"
 		}, false},
-		{"always: another account of the type", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
-			c.record.AgentID = "operator"
+		{"always: another account of the type", "always", func(c *testCall, _ *[]policy.Question, _ *approvalFixture) {
+			c.Caller = callerOf("operator")
 		}, false},
-		{"always: one of the sinks", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+		{"always: one of the sinks", "always", func(_ *testCall, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Sinks = []string{place}
 		}, false},
-		{"always: years later", "always", func(_ *call, _ *[]policy.Question, d *approvalFixture) {
+		{"always: years later", "always", func(_ *testCall, _ *[]policy.Question, d *approvalFixture) {
 			d.rec.Time = noon.AddDate(3, 0, 0)
 		}, false},
-		{"session: the next call", "session", func(*call, *[]policy.Question, *approvalFixture) {}, false},
-		{"session: another session", "session", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
-			c.session = "s2"
+		{"session: the next call", "session", func(*testCall, *[]policy.Question, *approvalFixture) {}, false},
+		{"session: another session", "session", func(c *testCall, _ *[]policy.Question, _ *approvalFixture) {
+			c.Session = "s2"
 		}, true},
-		{"session: no session", "session", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
-			c.session = ""
+		{"session: no session", "session", func(c *testCall, _ *[]policy.Question, _ *approvalFixture) {
+			c.Session = ""
 		}, true},
-		{"session: long after", "session", func(_ *call, _ *[]policy.Question, d *approvalFixture) {
+		{"session: long after", "session", func(_ *testCall, _ *[]policy.Question, d *approvalFixture) {
 			d.rec.Time = noon.Add(sessionRuleTTL)
 		}, true},
-		{"trick: session: another account", "session", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
-			c.record.AgentID = "orchestrator"
+		{"trick: session: another account", "session", func(c *testCall, _ *[]policy.Question, _ *approvalFixture) {
+			c.Caller = callerOf("orchestrator")
 		}, true},
-		{"trick: session: a query never asked", "session", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
-			c.query = "q2"
+		{"trick: session: a query never asked", "session", func(c *testCall, _ *[]policy.Question, _ *approvalFixture) {
+			c.Query = "q2"
 		}, true},
-		{"once: the next call", "", func(*call, *[]policy.Question, *approvalFixture) {}, true},
-		{"another type", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.typ = "coder" }, true},
-		{"trick: no type", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.typ = "" }, true},
-		{"trick: wildcard type", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
+		{"once: the next call", "", func(*testCall, *[]policy.Question, *approvalFixture) {}, true},
+		{"another type", "always", func(c *testCall, _ *[]policy.Question, _ *approvalFixture) {
+			c.typ = "coder"
+		}, true},
+		{"trick: no type", "always", func(c *testCall, _ *[]policy.Question, _ *approvalFixture) { c.typ = "" }, true},
+		{"trick: wildcard type", "always", func(c *testCall, _ *[]policy.Question, _ *approvalFixture) {
 			c.typ = "*"
 		}, true},
-		{"another tool", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
-			c.tool = "web_search"
+		{"another tool", "always", func(c *testCall, _ *[]policy.Question, _ *approvalFixture) {
+			c.Tool = "web_search"
 		}, true},
-		{"another rule", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+		{"another rule", "always", func(_ *testCall, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Rule = "flow.exec"
 		}, true},
-		{"another layer", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+		{"another layer", "always", func(_ *testCall, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Layer = "limits"
 		}, true},
 		{
 			"trick: layer and rule cut in another sink", "always",
-			func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+			func(_ *testCall, a *[]policy.Question, _ *approvalFixture) {
 				(*a)[0].Layer, (*a)[0].Rule = "flow: flow.egress", ""
 			}, true,
 		},
-		{"another sink", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+		{"another sink", "always", func(_ *testCall, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Sinks = []string{"https://evil.example"}
 		}, true},
-		{"trick: one sink more", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+		{"trick: one sink more", "always", func(_ *testCall, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Sinks = append((*a)[0].Sinks, "https://evil.example")
 		}, true},
-		{"trick: a longer sink", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+		{"trick: a longer sink", "always", func(_ *testCall, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Sinks = []string{place + "&secret=1"}
 		}, true},
-		{"trick: the beginning of the sink", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+		{"trick: the beginning of the sink", "always", func(_ *testCall, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Sinks = []string{"https://example.org/"}
 		}, true},
-		{"trick: the sink in capitals", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+		{"trick: the sink in capitals", "always", func(_ *testCall, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Sinks = []string{strings.ToUpper(place)}
 		}, true},
-		{"trick: both sinks as one", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+		{"trick: both sinks as one", "always", func(_ *testCall, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Sinks = []string{place + "," + "https://b.example"}
 		}, true},
-		{"trick: no sink at all", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+		{"trick: no sink at all", "always", func(_ *testCall, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Sinks = nil
 		}, true},
-		{"trick: a second question beside it", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+		{"trick: a second question beside it", "always", func(_ *testCall, a *[]policy.Question, _ *approvalFixture) {
 			*a = append(*a, policy.Question{Layer: "flow", Rule: "flow.exec", Reason: "it runs a program"})
 		}, true},
-		{"revoked", "always", func(_ *call, _ *[]policy.Question, d *approvalFixture) {
+		{"revoked", "always", func(_ *testCall, _ *[]policy.Question, d *approvalFixture) {
 			for _, r := range d.list(t, false).Rules {
 				if ok, err := d.revoke(t, "user", r.ID); !ok || err != nil {
 					t.Errorf("%v, %v", ok, err)
@@ -161,17 +163,17 @@ func TestRememberedApproval(t *testing.T) {
 		}, true},
 		{
 			"trick: a rule that was moved to another tool", "always",
-			func(c *call, _ *[]policy.Question, d *approvalFixture) {
+			func(c *testCall, _ *[]policy.Question, d *approvalFixture) {
 				store := d.rec.Out().Store(bucketRules)
 				keys, _ := store.Keys(t.Context(), "")
 				data, _, _ := store.Get(t.Context(), keys[0])
-				c.tool = "run_shell"
+				c.Tool = "run_shell"
 				if _, err := store.Put(t.Context(), "assistant.run_shell.x", data, 0); err != nil {
 					t.Error(err)
 				}
 			}, true,
 		},
-		{"trick: corrupt rule", "", func(_ *call, _ *[]policy.Question, d *approvalFixture) {
+		{"trick: corrupt rule", "", func(_ *testCall, _ *[]policy.Question, d *approvalFixture) {
 			if _, err := d.rec.Out().Store(bucketRules).Put(t.Context(), "assistant.web_fetch.x", []byte(`{"sinks":`),
 				0); err != nil {
 				t.Error(err)
@@ -185,7 +187,7 @@ func TestRememberedApproval(t *testing.T) {
 				t.Fatalf("%+v", r)
 			}
 			c, asks := egressCall(), two()
-			c.id = "c2"
+			c.ID = "c2"
 			tt.change(&c, &asks, d)
 			if !tt.asked {
 				if f := <-d.requestAsync(t, c, asks); f != nil || len(d.published) != 0 {
@@ -212,25 +214,33 @@ func TestUnrememberableApprovalHoldsOnce(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		level  string
-		change func(d *approvalFixture, c *call)
+		change func(d *approvalFixture, c *testCall)
 		asks   []policy.Question
 	}{
-		{"an act and no sink", "always", func(*approvalFixture, *call) {}, []policy.Question{act}},
-		{"an act and no sink, for the session", "session", func(*approvalFixture, *call) {}, []policy.Question{act}},
-		{"trick: an act beside a sink", "always", func(*approvalFixture, *call) {}, append(egressQuestion(place), act)},
-		{"session rule without a session", "session", func(_ *approvalFixture, c *call) {
-			c.session = ""
+		{"an act and no sink", "always", func(*approvalFixture, *testCall) {}, []policy.Question{act}},
+		{
+			"an act and no sink, for the session", "session", func(*approvalFixture, *testCall) {},
+			[]policy.Question{act},
+		},
+		{
+			"trick: an act beside a sink", "always", func(*approvalFixture, *testCall) {},
+			append(egressQuestion(place), act),
+		},
+		{"session rule without a session", "session", func(_ *approvalFixture, c *testCall) {
+			c.Session = ""
 		}, egressQuestion(place)},
-		{"session rule for another account", "session", func(_ *approvalFixture, c *call) {
-			c.record.AgentID = "orchestrator"
+		{"session rule for another account", "session", func(_ *approvalFixture, c *testCall) {
+			c.Caller = callerOf("orchestrator")
 		}, egressQuestion(place)},
-		{"trick: for no type", "always", func(_ *approvalFixture, c *call) { c.typ = "" }, egressQuestion(place)},
-		{"trick: wildcard type", "always", func(_ *approvalFixture, c *call) { c.typ = ">" }, egressQuestion(place)},
-		{"too many rules", "always", func(d *approvalFixture, _ *call) {
+		{"trick: for no type", "always", func(_ *approvalFixture, c *testCall) { c.typ = "" }, egressQuestion(place)},
+		{"trick: wildcard type", "always", func(_ *approvalFixture, c *testCall) {
+			c.typ = ">"
+		}, egressQuestion(place)},
+		{"too many rules", "always", func(d *approvalFixture, _ *testCall) {
 			d.addRules(t, maxRules)
 		}, egressQuestion(place)},
 		{
-			"a sink too long to be listed", "always", func(*approvalFixture, *call) {},
+			"a sink too long to be listed", "always", func(*approvalFixture, *testCall) {},
 			egressQuestion(strings.Repeat("x", maxRuleBytes/2)),
 		},
 	} {
@@ -240,7 +250,7 @@ func TestUnrememberableApprovalHoldsOnce(t *testing.T) {
 			tt.change(d, &c)
 			before := len(d.list(t, false).Rules)
 			for _, id := range []string{"c1", "c2"} { // both need approval
-				c.id = id
+				c.ID = id
 				q, got := d.startApproval(t, c, tt.asks)
 				if r, err := d.decide(t, q, subjects.ApprovalDecision{Approve: true, Remember: tt.level}); err != nil ||
 					!r.Accepted || r.Remember != "" || <-got != nil {
@@ -252,8 +262,8 @@ func TestUnrememberableApprovalHoldsOnce(t *testing.T) {
 			}
 		})
 	}
-	if got := newApprovalFixture(0).newApproval((&actortest.Recorder{}).Out(), egressCall(), "x",
-		append(egressQuestion(place), act), nil); got.Sinks != nil {
+	if got := newApprovalFixture(0).newApproval((&actortest.Recorder{}).Out(), egressCall().judged(), "x",
+		append(egressQuestion(place), act)); got.Sinks != nil {
 		t.Errorf("the user is shown %q as what would be remembered", got.Sinks)
 	}
 }

@@ -3,6 +3,7 @@ package broker
 import (
 	"cmp"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/firewall"
 	"conclave/pkg/policy"
 	"conclave/pkg/text"
@@ -11,8 +12,13 @@ import (
 
 // workFolder returns the working folder of the call's question, or of the call itself when it has no question; ""
 // without a workspace.
-func (b *Broker) workFolder(c call) string {
-	return policy.WorkFolder(b.cfg.Workspace, c.session, cmp.Or(c.query, c.id))
+func (b *Broker) workFolder(r stage.Received) string {
+	return policy.WorkFolder(b.cfg.Workspace, r.Session, cmp.Or(r.Query, r.ID))
+}
+
+// folderRules returns the folders that the tool of a call may access, nil for a tool without files.
+func (b *Broker) folderRules(j *stage.Judged) *subjects.FolderRules {
+	return j.Rules().Chain.FolderRules(j.Facts(), b.workFolder(j.Received()))
 }
 
 // filterArtifacts returns the paths that are in the folders of the call and are plain text without secrets, at most

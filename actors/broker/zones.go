@@ -110,18 +110,16 @@ func (b *Broker) onPrincipalChanged(ctx context.Context, _ actor.Msg[subjects.Pr
 // callZones calls the tool k, and when it has no responder, the same tool of the next zone. It returns the result and
 // the tool that it is of. A responder can forge "no responder" and have acted, so only repeatable tools are called in
 // another zone; and only in one where the tool has no effect beyond those of k, by which the call was allowed.
-func (b *Broker) callZones(ctx context.Context, out actor.Out, p *actor.Permit, c call, k Known) (subjects.ToolResult,
-	Known,
-) {
-	res, unsent := b.callTool(ctx, out, p, c, k)
+func (b *Broker) callZones(ctx context.Context, out actor.Out, c running, k Known) (subjects.ToolResult, Known) {
+	res, unsent := b.callTool(ctx, out, c, k)
 	if !unsent || !isRepeatable(k.Tool) {
 		return res, k
 	}
-	for _, other := range b.table.inZones(c.tool) {
+	for _, other := range b.table.inZones(k.Name) {
 		if other.Zone == k.Zone || !k.Effects.Includes(other.Effects) {
 			continue
 		}
-		if res, unsent = b.callTool(ctx, out, p, c, other); !unsent {
+		if res, unsent = b.callTool(ctx, out, c, other); !unsent {
 			return res, other
 		}
 	}
