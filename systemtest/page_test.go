@@ -515,8 +515,10 @@ func TestPageShowsRecall(t *testing.T) {
 	for i, tt := range []struct{ name, call, want string }{
 		{"found", `{"result":"- Monday, you said: I like Lisbon"}`, "Recalled what you said.*done.*I like Lisbon"},
 		{"nothing", `{"result":""}`, "Recalled nothing.*done"},
-		{"failed", `{"error":{"code":"unavailable","text":"memory does not answer"}}`,
-			"Recalled nothing.*failed.*memory does not answer"},
+		{
+			"failed", `{"error":{"code":"unavailable","text":"memory does not answer"}}`,
+			"Recalled nothing.*failed.*memory does not answer",
+		},
 	} {
 		got := eval[string](p, fmt.Sprintf(`(async () => {
 			const store = await import("/page/js/store.js");
