@@ -28,6 +28,7 @@ import (
 	"conclave/pkg/bus"
 	"conclave/pkg/bus/bustest"
 	"conclave/pkg/policy"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -151,7 +152,7 @@ func (w *lineTool) Routes() []actor.Route {
 			Line string `json:"line"`
 			Fail bool   `json:"fail"`
 		}
-		if err := actor.DecodeStrict(in.Body.Args, &a); err != nil {
+		if err := strict.DecodeJSON(in.Body.Args, &a); err != nil {
 			return subjects.ToolResult{}, err
 		}
 		if a.Fail {

@@ -15,9 +15,9 @@ import (
 	"testing"
 
 	"conclave/config"
-	"conclave/pkg/actor"
 	"conclave/pkg/bus"
 	"conclave/pkg/client"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -180,7 +180,7 @@ func TestEventsOfPreviousBuildDecode(t *testing.T) {
 				continue
 			}
 			seen[pattern]++
-			if err := actor.DecodeStrict(e.Body, payload()); err != nil {
+			if err := strict.DecodeJSON(e.Body, payload()); err != nil {
 				t.Errorf("%s of %s: %v", e.Subject, e.From, err)
 			}
 		}

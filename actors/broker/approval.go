@@ -148,6 +148,8 @@ func (b *Broker) requestApproval(ctx context.Context, out actor.Out, j *stage.Ju
 	isNew, preview := b.isNewRequest(ctx, out, id), ""
 	if isNew {
 		preview = b.previewCall(ctx, out, j)
+	} else {
+		b.assumePreview(j)
 	}
 	q := b.newApproval(out, j, id, open)
 	q.Preview = preview

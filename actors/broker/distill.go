@@ -14,6 +14,7 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/firewall"
 	"conclave/pkg/policy"
+	"conclave/pkg/strict"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -159,7 +160,7 @@ func checkSummary(t policy.Tool, reported string) (string, error) {
 		return reported, nil
 	}
 	var list subjects.MemorySummary
-	if err := actor.DecodeStrict([]byte(reported), &list); err != nil {
+	if err := strict.DecodeJSON([]byte(reported), &list); err != nil {
 		return "", fmt.Errorf("decoding a summary of memory: %w", err)
 	}
 	kept := subjects.MemorySummary{Entries: []subjects.MemorySummaryEntry{}}

@@ -8,6 +8,7 @@ import (
 	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
 	"conclave/pkg/policy"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -205,7 +206,7 @@ func (b *Broker) readFlow(ctx context.Context, out actor.Out, session string) (*
 		return f, rev, nil
 	}
 	f := &policy.Flow{}
-	if err = actor.CheckJSONObject(data); err == nil { // null would decode to an empty flow
+	if err = strict.CheckObject(data); err == nil { // null would decode to an empty flow
 		err = f.UnmarshalJSON(data)
 	}
 	if err != nil {

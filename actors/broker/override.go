@@ -12,6 +12,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/policy"
+	"conclave/pkg/strict"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -366,7 +367,7 @@ func readSetting(ctx context.Context, out actor.Out, session string) (s sessionS
 		return s, 0, nil
 	}
 	if err == nil {
-		err = actor.DecodeStrict(data, &s)
+		err = strict.DecodeJSON(data, &s)
 	}
 	if err != nil {
 		return sessionSetting{}, 0, fmt.Errorf("reading session config: %w", err)

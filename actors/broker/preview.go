@@ -68,6 +68,14 @@ func (b *Broker) previewCall(ctx context.Context, out actor.Out, j *stage.Judged
 	return shown
 }
 
+// assumePreview marks a repeated request of a call whose tool has a preview: the first request may have run it.
+func (b *Broker) assumePreview(j *stage.Judged) {
+	k, ok := b.table.get(j.Received().Tool)
+	if ok && k.Known && k.Preview && mayPreview(k.Tool, sessionLabels(j.Facts())) {
+		j.AssumePreview()
+	}
+}
+
 // mayPreview reports whether a preview may run before the user has decided. One that sends data off this machine may
 // not when the session, whose labels are l, holds untrusted or private content: the arguments could carry it out. nil
 // is an unknown session.

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -37,7 +38,7 @@ func checkRequest(r subjects.ToolRequest, caller subjects.Caller, k Known) *subj
 	if k.MaxArgs > 0 && len(r.Args) > k.MaxArgs {
 		return subjects.Faultf(subjects.CodeTooLarge, "arguments too large: %d bytes, limit %d", len(r.Args), k.MaxArgs)
 	}
-	if err := actor.CheckJSONObject(r.Args); err != nil {
+	if err := strict.CheckObject(r.Args); err != nil {
 		return subjects.Faultf(subjects.CodeMalformed, "args must be one JSON object: %v", err)
 	}
 	return nil

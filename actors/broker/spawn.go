@@ -12,6 +12,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/policy"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -216,7 +217,7 @@ func (b *Broker) loadLineageBudgets(ctx context.Context, out actor.Out, caller s
 		}
 		var e spawnEntry
 		if err == nil {
-			err = actor.DecodeStrict(data, &e)
+			err = strict.DecodeJSON(data, &e)
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("reading the spawn registry: %w", err)

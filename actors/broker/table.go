@@ -15,6 +15,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/policy"
+	"conclave/pkg/strict"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -250,7 +251,7 @@ func (b *Broker) acceptSchema(ctx context.Context, out actor.Out, zone, name str
 	case !b.table.serves(ctx, zone, name, func(ctx context.Context) { b.refreshZones(ctx, out) }):
 		return subjects.Faultf(subjects.CodeDenied, "zone %s has no tool %s", text.Clip(zone, 40), name)
 	}
-	if err := actor.CheckJSONObject(s.Parameters); err != nil {
+	if err := strict.CheckObject(s.Parameters); err != nil {
 		return subjects.Faultf(subjects.CodeMalformed, "the schema of %s is not a JSON object: %v", name, err)
 	}
 	if _, ours := b.table.build[name]; !ours {
@@ -293,7 +294,7 @@ func (b *Broker) discoverTool(ctx context.Context, out actor.Out, zone, tool str
 	if !ok && strings.HasPrefix(zone, subjects.MCPPrincipal("")) {
 		return false, nil
 	}
-	if err := actor.DecodeStrict([]byte(announced), &s); err != nil {
+	if err := strict.DecodeJSON([]byte(announced), &s); err != nil {
 		b.noteAnnouncement(zoneTool{zone, tool}, subjects.Faultf(subjects.CodeMalformed, "metadata %s of its INFO "+
 			"reply: %v", field, err))
 		return false, nil

@@ -349,6 +349,10 @@ func TestDeniedCallReportsEgressOfItsPreview(t *testing.T) {
 			if res.Error == nil || res.Error.Code != subjects.CodeNotApproved || res.Egress != tt.want {
 				t.Errorf("egress %q, want %q: %+v", res.Egress, tt.want, res.Error)
 			}
+			again := agent.request("fs_write", "s1", "q1", "c1", nil, `{"path":"a.txt","content":"new"}`)
+			if again.Error == nil || again.Egress != tt.want {
+				t.Errorf("repeated: egress %q, want %q: %+v", again.Egress, tt.want, again.Error)
+			}
 		})
 	}
 }

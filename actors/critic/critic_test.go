@@ -14,6 +14,7 @@ import (
 	"conclave/pkg/actor/actortest"
 	"conclave/pkg/model"
 	"conclave/pkg/model/wire"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -37,7 +38,7 @@ func TestRoutesAndTools(t *testing.T) {
 	}
 	described := w.c.Describe()
 	var s subjects.ToolSchema
-	if err := actor.DecodeStrict([]byte(described["definition.compare_answers"]), &s); err != nil ||
+	if err := strict.DecodeJSON([]byte(described["definition.compare_answers"]), &s); err != nil ||
 		!reflect.DeepEqual(s, Tools()[0].Schema) {
 		t.Errorf("it is described as %+v, %v", s, err)
 	}

@@ -16,6 +16,7 @@ import (
 	"conclave/pkg/actor/actortest"
 	"conclave/pkg/model"
 	"conclave/pkg/model/wire"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -185,7 +186,7 @@ func publishedEvents[T any](w *harness, subject string) (out []T) {
 			continue
 		}
 		var v T
-		if err := actor.DecodeStrict([]byte(s.Body), &v); err != nil {
+		if err := strict.DecodeJSON([]byte(s.Body), &v); err != nil {
 			w.t.Fatal(err)
 		}
 		if !s.Waited || s.ID == "" {

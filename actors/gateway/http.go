@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/strict"
 	"conclave/pkg/telemetry"
 	"conclave/pkg/text"
 	"conclave/subjects"
@@ -383,7 +384,7 @@ func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request, into any) err
 	if err != nil {
 		return err
 	}
-	if err := actor.DecodeStrict(data, into); err != nil {
+	if err := strict.DecodeJSON(data, into); err != nil {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%v", err)
 	}
 	return nil

@@ -68,7 +68,8 @@ func TestMemoryIsSearchedBeforeFirstModelCall(t *testing.T) {
 				decision = "Black."
 			}
 			w := newHarness(t, decision, "Black.")
-			w.tools, w.role.Calls, w.role.DemoModel = []string{recallTool, "search_knowledge_graph", "clock"}, tt.calls, tt.demo
+			w.tools = []string{recallTool, "search_knowledge_graph", "clock"}
+			w.role.Calls, w.role.DemoModel = tt.calls, tt.demo
 			var searches []subjects.ToolRequest
 			w.run = func(c subjects.ToolRequest) (subjects.ToolResult, error) {
 				searches = append(searches, c)

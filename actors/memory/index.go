@@ -64,18 +64,18 @@ func indexVectors(l store.IndexEntry) recall.Vectors {
 	return recall.Vectors{Corpus: l.CorpusVector, Description: l.DescriptionVector, Name: l.NameVector}
 }
 
-// refreshIndex reads entries from the database, updates the index and drops cached replies. Ids that do
-// not exist are not removed from the index: see removeFromIndex. It is not canceled with ctx.
+// refreshIndex reads entries from the database, updates the index and drops cached replies. Ids that do not exist are
+// not removed from the index: see removeFromIndex. It is not canceled with ctx.
 func (m *Memory) refreshIndex(ctx context.Context, ids ...string) error {
 	m.search.RLock()
 	defer m.search.RUnlock()
 	m.indexMu.Lock()
 	defer m.indexMu.Unlock()
+	defer m.clearCache() // the database has changed, whatever fails here
 	lights, err := m.unaudited.IndexEntries(context.WithoutCancel(ctx), m.search.model, ids...)
 	if err != nil {
 		return fmt.Errorf("reading entries for the index: %w", err)
 	}
-	defer m.clearCache()
 	for _, l := range lights {
 		if err := m.putIndexRow(l); err != nil {
 			return err

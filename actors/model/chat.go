@@ -12,6 +12,7 @@ import (
 	"conclave/pkg/jsonschema"
 	"conclave/pkg/model"
 	"conclave/pkg/model/wire"
+	"conclave/pkg/strict"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -318,7 +319,7 @@ func parseChat(q subjects.ChatRequest) (model.Request, error) {
 		}
 	}
 	for _, tool := range r.Tools {
-		if tool.Name == "" || actor.CheckJSONObject(tool.Parameters) != nil {
+		if tool.Name == "" || strict.CheckObject(tool.Parameters) != nil {
 			return malformed("a tool needs a name and parameters that are one JSON object")
 		}
 	}

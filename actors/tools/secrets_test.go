@@ -14,9 +14,9 @@ import (
 	"testing"
 
 	"conclave/actors/tools"
-	"conclave/pkg/actor"
 	"conclave/pkg/actor/actortest"
 	"conclave/pkg/seal"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -36,7 +36,7 @@ func TestFactsNameSecrets(t *testing.T) {
 			t.Fatal(err)
 		}
 		var said subjects.ToolSchema
-		if err := actor.DecodeStrict([]byte(rec.Published()[0].Body), &said); err != nil {
+		if err := strict.DecodeJSON([]byte(rec.Published()[0].Body), &said); err != nil {
 			t.Fatal(err)
 		}
 		if said.Key != key(t, x) || x.Schema().Key != "" || (said.Key == "") != (want == nil) {

@@ -19,6 +19,7 @@ import (
 	"conclave/pkg/actor/actortest"
 	"conclave/pkg/bus"
 	"conclave/pkg/bus/bustest"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -273,11 +274,11 @@ func TestToolDefinitions(t *testing.T) {
 				t.Fatalf("said %+v", said)
 			}
 			var heard, found subjects.ToolSchema
-			if err := actor.DecodeStrict([]byte(said[0].Body), &heard); err != nil {
+			if err := strict.DecodeJSON([]byte(said[0].Body), &heard); err != nil {
 				t.Fatal(err)
 			}
 			meta := x.Describe()
-			if err := actor.DecodeStrict([]byte(meta["definition"]), &found); err != nil {
+			if err := strict.DecodeJSON([]byte(meta["definition"]), &found); err != nil {
 				t.Fatal(err)
 			}
 			want, _ := json.Marshal(s)

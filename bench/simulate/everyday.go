@@ -25,7 +25,7 @@ import (
 var everydayFiles embed.FS
 
 // everydayHalves are the halves of the everyday cases. The rules may be developed on the first; the second is held
-// back, and figures are those of the second.
+// back, and figures of the second are the ones to quote.
 var everydayHalves = []string{"development", "held"}
 
 // Kinds of everyday cases.
@@ -224,7 +224,8 @@ func joinMemory(entries []memoryEntry, own bool) (string, *subjects.Labels) {
 		if own && !e.Trusted {
 			continue
 		}
-		if lines = append(lines, e.Text); !e.Trusted {
+		lines = append(lines, e.Text)
+		if !e.Trusted {
 			labels.Trust = subjects.Untrusted
 		}
 	}

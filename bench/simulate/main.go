@@ -26,11 +26,11 @@
 //	go run ./simulate -effects simulate/testdata/tools.json -declarations simulate/testdata/tools.yaml \
 //		simulate/testdata/cases.jsonl
 //
-// The everyday cases are in the folder everyday: tasks that a person gives to an assistant with the tools of this
+// The everyday cases are in the folder everyday: tasks that a user gives to an assistant with the tools of this
 // build and some MCP tools (tools.yaml), plain injections, and attacks tailored by somebody who has read the rules.
 // Their words and calls were written before any of them was run; docs/policy.md says what was changed then. Half of
 // each kind was dealt to development.jsonl, half to held.jsonl, in the order of the SHA-256 of "everyday 1 <id>":
-// rules are written on the first, figures are those of the second.
+// rules are written on the first, figures of the second are the ones to quote.
 //
 //	go run ./simulate -everyday held -v
 //

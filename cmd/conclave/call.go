@@ -13,8 +13,8 @@ import (
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/cmd/conclave/internal/view"
-	"conclave/pkg/actor"
 	"conclave/pkg/client"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -183,7 +183,7 @@ func readArguments(ctx context.Context, a *cli.App, text string) ([]byte, error)
 			return nil, fmt.Errorf("reading the arguments from stdin: %w", err)
 		}
 	}
-	if err := actor.CheckJSONObject(body); err != nil {
+	if err := strict.CheckObject(body); err != nil {
 		return nil, cli.Usage(`invalid arguments, %v: write one JSON object such as '{"timezone":"UTC"}'`, err)
 	}
 	return body, nil

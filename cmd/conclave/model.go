@@ -19,7 +19,8 @@ import (
 // modelCommand is the parent of the commands that list, fetch and test models.
 func modelCommand(a *cli.App) *cobra.Command {
 	return cli.Group("model", "List, fetch and test models",
-		`Lists the available models with their roles, and fetches and tests models. The model of each role is set in models.yaml.`,
+		`Lists the available models with their roles, and fetches and tests models. The model of each role is
+set in models.yaml.`,
 		`  conclave model list
   conclave model pull gemma4:12b
   conclave model test`,

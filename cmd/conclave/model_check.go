@@ -28,8 +28,8 @@ func modelTestCommand(a *cli.App) *cobra.Command {
 question, call a tool for the time in Tokyo, and answer in a new session from a fact that is stored in memory. It prints
 a line for each, ok or fail, with the time, and the measured speed of the model in tokens per second.
 
-The sessions and memories of the test are deleted at the end; the event log and the audit log keep their records. The
-exit code is 1 if a check failed.`,
+The sessions and memories of the test are deleted at the end, except an entry that replaced one of yours; the event log
+and the audit log keep their records. The exit code is 1 if a check failed.`,
 		Example: `  conclave model test
   conclave model test qwen3:8b
   conclave model test --json | jq '.checks[] | select(.level == "fail")'`,
@@ -95,7 +95,8 @@ func (x *modelExamination) run(ctx context.Context, c *client.Client) error {
 		x.add("recall", doctor.LevelWarn, "not tested: "+x.MemoryError(noMemory).Error())
 	}
 	x.deleteSessions(ctx, c)
-	if list, err = c.Models(ctx); err == nil {
+	list, err = c.Models(ctx)
+	if err == nil {
 		for _, m := range list.Models {
 			if strings.TrimSuffix(m.Name, ":latest") == strings.TrimSuffix(name, ":latest") {
 				x.add("speed", doctor.LevelOK, name+": "+term.Speeds(m.PromptSpeed, m.OutputSpeed)+" tokens/s")
@@ -172,7 +173,8 @@ func (x *modelExamination) forget(ctx context.Context, c *client.Client, stored 
 	ids := []string{fact}
 	for e := range stored.Events(waiting) {
 		event, _, ok := client.DecodeAs(e, subjects.MemoryStored)
-		if at := slices.Index(x.kept, event.QueryID); ok && at >= 0 {
+		at := slices.Index(x.kept, event.QueryID)
+		if ok && at >= 0 && len(event.IDs) > 0 {
 			x.kept = slices.Delete(x.kept, at, at+1)
 			ids = append(ids, event.IDs[0]) // the others are older ones that it was compared with
 		}

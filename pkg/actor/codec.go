@@ -139,9 +139,3 @@ func sanitizeError(err error) string {
 	}, strings.ToValidUTF8(err.Error(), "?"))
 	return text.Clip(s, 160)
 }
-
-// CheckJSONObject is [strict.CheckObject].
-func CheckJSONObject(data []byte) error { return strict.CheckObject(data) }
-
-// DecodeStrict decodes JSON as messages are decoded, see [strict.DecodeJSON].
-func DecodeStrict(data []byte, v any) error { return strict.DecodeJSON(data, v) }

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/nats-io/nats.go"
-
 	"github.com/vmihailenco/msgpack/v5"
 
 	"conclave/pkg/strict"
@@ -66,8 +65,8 @@ func Deliver(ctx context.Context, route Route, subject string, header map[string
 	return "", fault
 }
 
-// FormatJSON returns a body as JSON for display: msgpack is decoded without a schema, and any other codec returned as it
-// is, as is a body that [strict.CheckMsgpack] rejects. The result need not be valid JSON.
+// FormatJSON returns a body as JSON for display: msgpack is decoded without a schema, and any other codec returned as
+// it is, as is a body that [strict.CheckMsgpack] rejects. The result need not be valid JSON.
 func FormatJSON(spec subjects.Spec, body []byte) string {
 	if spec.Codec != subjects.Msgpack || len(body) == 0 {
 		return string(body)

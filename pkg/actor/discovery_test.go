@@ -12,6 +12,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/bus/bustest"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -65,7 +66,7 @@ func TestDiscovery(t *testing.T) {
 	}
 	for range versions {
 		var p micro.Ping
-		if m := nextMessage(t, inbox); actor.DecodeStrict(m.Data, &p) != nil && json.Unmarshal(m.Data, &p) != nil {
+		if m := nextMessage(t, inbox); strict.DecodeJSON(m.Data, &p) != nil && json.Unmarshal(m.Data, &p) != nil {
 			t.Fatalf("%s", m.Data)
 		}
 		if p.Type != micro.PingResponseType || p.ID == "" || p.Version != versions[p.Name] || p.Metadata == nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -362,7 +363,7 @@ func TestDeepNesting(t *testing.T) {
 		if err := decode(codec(subjects.JSON), []byte(`{"args":`+data), &subjects.ToolRequest{}); err == nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if err := CheckJSONObject([]byte(`{"args":` + data)); err == nil {
+		if err := strict.CheckObject([]byte(`{"args":` + data)); err == nil {
 			t.Errorf("%s: an object", name)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/actor/actortest"
 	"conclave/pkg/bus/bustest"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -315,7 +316,7 @@ func TestMalformedMessagesAreRejected(t *testing.T) {
 			r := sendRaw(t, nc, m)
 
 			var f subjects.Fault
-			if err := actor.DecodeStrict(r.Data, &f); err != nil {
+			if err := strict.DecodeJSON(r.Data, &f); err != nil {
 				t.Fatalf("told %s %q: %v", r.Header, r.Data, err)
 			}
 			if f.Code != tt.code || f.Code != r.Header.Get(subjects.HeaderErrCode) || f.Text == "" ||

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"conclave/pkg/policy"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -30,7 +31,7 @@ var ErrArguments = errors.New("bad arguments")
 // DecodeArguments decodes the arguments of a tool call strictly: unknown fields, fields in another case, duplicate keys
 // and trailing data are rejected with [ErrArguments].
 func DecodeArguments(raw json.RawMessage, v any) error {
-	if err := DecodeStrict(raw, v); err != nil {
+	if err := strict.DecodeJSON(raw, v); err != nil {
 		return fmt.Errorf("%w: %w", ErrArguments, err)
 	}
 	return nil

@@ -117,8 +117,8 @@ func DecodeBatch(data []byte) ([]Decoded, error) {
 	return out, nil
 }
 
-// decodeRecord decodes one record. It rejects what [strict.DecodeMsgpack] rejects, and times outside the years 1 to 9999,
-// which JSON cannot represent. Other deviations from the canonical encoding are for the caller to find.
+// decodeRecord decodes one record. It rejects what [strict.DecodeMsgpack] rejects, and times outside the years 1 to
+// 9999, which JSON cannot represent. Other deviations from the canonical encoding are for the caller to find.
 func decodeRecord(raw []byte) (subjects.AuditRecord, error) {
 	var rec subjects.AuditRecord
 	if err := strict.DecodeMsgpack(raw, &rec); err != nil {

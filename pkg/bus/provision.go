@@ -240,8 +240,9 @@ func releaseEventSubjects(ctx context.Context, js jetstream.JetStream, l subject
 // awaitSources waits until EVENTS takes the events of every author, which takes the server about 0.2 s: until then
 // events of several authors would be stored in another order than they were published in. The server restores EVENTS
 // first, and repeats an attempt that came before the stream of an author was there only after 12 s: such a source is
-// renewed.
+// renewed, once, because the server then searches EVENTS for its last message.
 func awaitSources(ctx context.Context, js jetstream.JetStream) error {
+	var renewed []string
 	for {
 		events, err := js.Stream(ctx, "EVENTS")
 		if err != nil {
@@ -250,7 +251,8 @@ func awaitSources(ctx context.Context, js jetstream.JetStream) error {
 		info, waits := events.CachedInfo(), false
 		for _, s := range info.Sources {
 			waits = waits || s.Active < 0
-			if s.Active < 0 && s.Error != nil {
+			if s.Active < 0 && s.Error != nil && !slices.Contains(renewed, s.Name) {
+				renewed = append(renewed, s.Name)
 				if err := renewSource(ctx, js, info.Config, s.Name); err != nil {
 					return err
 				}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -471,7 +472,7 @@ func ReadExport(r io.Reader) iter.Seq2[subjects.MemoryEntry, error] {
 				continue
 			}
 			var e subjects.MemoryEntry
-			err := actor.DecodeStrict(line, &e)
+			err := strict.DecodeJSON(line, &e)
 			if err == nil {
 				err = checkExported(e)
 			}

@@ -17,33 +17,28 @@ import (
 // before a call was read from a reply, and each once. The nil value knows none.
 type copiedCalls struct {
 	turn        *turn
-	historyRead bool // the history and the summary were added
-	nextMessage int  // the first of the turn's messages that was not added
-	sources     []copySource
-}
-
-// copySource is untrusted text that names an offered tool.
-type copySource struct {
-	text    string
-	letters string // its letters and digits
+	historyRead bool     // the history and the summary were added
+	nextMessage int      // the first of the turn's messages that was not added
+	sources     []string // letters and digits of the texts that name an offered tool
 }
 
 // contains reports whether f, a call that was read from text, is copied: one source has the text that it was read from,
-// or the name of its tool and each value of its arguments, whatever stands between them. Texts are compared by their
-// letters and digits, because models copy white space and quotes differently. A copied call is noted.
+// or the name of its tool and each value of its arguments, if there are any, whatever stands between them. Texts are
+// compared by their letters and digits, because models copy white space and quotes differently. A copied call is noted.
 func (q *copiedCalls) contains(f *foundCall) bool {
 	if q == nil || q.turn == nil {
 		return false
 	}
 	q.collect()
 	source := lettersOf(f.source)
+	name := lettersOf(f.Name)
 	var values []string
 	if v, err := strict.Parse(f.Arguments); err == nil {
 		values = appendValues(nil, &v)
 	}
-	isCopied := slices.ContainsFunc(q.sources, func(s copySource) bool {
-		return strings.Contains(s.letters, source) || strings.Contains(s.text, f.Name) &&
-			!slices.ContainsFunc(values, func(value string) bool { return !strings.Contains(s.letters, value) })
+	isCopied := slices.ContainsFunc(q.sources, func(letters string) bool {
+		return strings.Contains(letters, source) || len(values) > 0 && strings.Contains(letters, name) &&
+			!slices.ContainsFunc(values, func(value string) bool { return !strings.Contains(letters, value) })
 	})
 	if isCopied {
 		q.turn.addNote(NoteCopied, "a call that the model copied from a tool result was not run")
@@ -51,7 +46,7 @@ func (q *copiedCalls) contains(f *foundCall) bool {
 	return isCopied
 }
 
-// appendValues appends the letters of the values in v that are no list and no object.
+// appendValues appends the letters of the values in v that are no list and no object and have any.
 func appendValues(out []string, v *strict.Value) []string {
 	for i := range v.Items {
 		out = appendValues(out, &v.Items[i])
@@ -59,8 +54,8 @@ func appendValues(out []string, v *strict.Value) []string {
 	for i := range v.Members {
 		out = appendValues(out, &v.Members[i].Value)
 	}
-	if v.Type&(strict.Array|strict.Object) == 0 {
-		out = append(out, lettersOf(v.Text))
+	if letters := lettersOf(v.Text); v.Type&(strict.Array|strict.Object) == 0 && letters != "" {
+		out = append(out, letters)
 	}
 	return out
 }
@@ -89,9 +84,12 @@ func (q *copiedCalls) addResults(ms []model.Message) {
 // addText adds a text as it is and unescaped up to twice: many results are JSON or HTML that hold a page as text. A
 // text that names no offered tool is no source.
 func (q *copiedCalls) addText(text string) {
-	for range maxUnescapes {
-		if slices.ContainsFunc(q.turn.tools, func(name string) bool { return strings.Contains(text, name) }) {
-			q.sources = append(q.sources, copySource{text, lettersOf(text)})
+	for range maxReadings {
+		letters := lettersOf(text)
+		if slices.ContainsFunc(q.turn.tools, func(name string) bool {
+			return strings.Contains(letters, lettersOf(name))
+		}) {
+			q.sources = append(q.sources, letters)
 		}
 		plain := escapePattern.ReplaceAllStringFunc(html.UnescapeString(text), decodeEscape)
 		if plain == text {
@@ -101,8 +99,8 @@ func (q *copiedCalls) addText(text string) {
 	}
 }
 
-// maxUnescapes is how often a text is looked at, each time but the first unescaped once more.
-const maxUnescapes = 3
+// maxReadings is how often a text is read, each time but the first unescaped once more.
+const maxReadings = 3
 
 // escapePattern matches the escapes of JSON strings.
 var escapePattern = regexp.MustCompile(`\\(?:u[0-9a-fA-F]{4}|.)`)

@@ -181,6 +181,20 @@ func TestOwnCallsRunBesideCopiedOnes(t *testing.T) {
 	}
 }
 
+// A result that only names a tool is no source of a call without arguments; one that has the call is.
+func TestNamedToolIsNoCopiedCall(t *testing.T) {
+	t.Parallel()
+	const call = `{"name":"get_time","arguments":{}}`
+	for result, want := range map[string]int{"Give a path: get_time shows them.": 2, "A page: " + call: 1} {
+		a, _ := newAgent(t, callReply("web_search", `{"query":"x"}`), textReply(call), textReply("done"))
+		a.RunTool = func(context.Context, model.Call) Result { return Result{Text: result} }
+		s, err := RunTurn(t.Context(), a, question("q"), Hooks{})
+		if err != nil || len(s.Finished) != want {
+			t.Errorf("%s: %d calls ran, want %d; error %v", result, len(s.Finished), want, err)
+		}
+	}
+}
+
 // A summary is made of results too.
 func TestCallCopiedFromSummaryDoesNotRun(t *testing.T) {
 	t.Parallel()

@@ -11,7 +11,8 @@ import (
 func TestImports(t *testing.T) {
 	t.Parallel()
 	allowed := []string{
-		"conclave/pkg/loop", "conclave/pkg/model", "conclave/pkg/jsonschema", "conclave/pkg/strict", "conclave/pkg/text",
+		"conclave/pkg/loop", "conclave/pkg/model", "conclave/pkg/jsonschema", "conclave/pkg/strict",
+		"conclave/pkg/text",
 	}
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").CombinedOutput()
 	if err != nil {

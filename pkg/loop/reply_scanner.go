@@ -13,8 +13,8 @@ import (
 //
 //   - A <think> tag that begins the text: what follows up to </think>, or to the end, is thinking. A </think> without
 //     an opening tag anywhere before it makes everything before it thinking.
-//   - A call between tags or behind a marker, anywhere outside code, is a call whatever is around it. One that cannot
-//     be read, or whose tool is not offered, makes the reply unreadable: it is no answer.
+//   - A call between tags, anywhere outside code, or behind a marker that begins a line, is a call whatever is around
+//     it. One that cannot be read, or whose tool is not offered, makes the reply unreadable: it is no answer.
 //   - JSON in the form of a call, fenced or not, and the form name {json} are a call when they begin a line and only
 //     further calls follow to the end of the reply, unless the line before announces an example. JSON that begins the
 //     reply is a call too when text follows on a new line: models go on and invent the result.
@@ -37,7 +37,7 @@ type replyScanner struct {
 	noJSON    bool   // broken JSON came before: no JSON is a call any more
 	lineStart bool   // only white space is on the line before pos
 	inCode    bool   // pos is inside a code block that holds no call
-	textEnd   int    // end of the last in buf before pos that is no space
+	textEnd   int    // end of the last character before pos that is no white space
 	shown     int    // how much of buf was shown
 	unshown   string // text that may be shown and turned out to be thinking
 

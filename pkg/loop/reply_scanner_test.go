@@ -229,7 +229,7 @@ func TestReplyScanner(t *testing.T) {
 			calls: []string{"json " + search},
 		},
 
-		// Forms that no model was seen to write are shown unchanged.
+		// Forms that are not read are shown unchanged.
 		{
 			name: "function object", content: `{"function":{"name":"web_search","arguments":{"query":"x"}}}`,
 			words: `{"function":{"name":"web_search","arguments":{"query":"x"}}}`,

@@ -12,12 +12,12 @@ import (
 
 // This file reads calls that a model wrote as text. It knows the forms that were seen from real models:
 //   - {"name": ..., "arguments": {...}}, alone or one after another, the arguments left out where there are none:
-//     Qwen2.5-Coder (ollama#12174, hermes-agent#87900); in a fence and with "parameters": Llama 3.2 (ollama#13519);
-//     with "args": Gemma 3n (ollama#18357)
+//     Qwen2.5-Coder; in a fence and with "parameters": Llama 3.2;
+//     with "args": Gemma 3n
 //   - the same between <tool_call> tags, which text_form.md asks for
 //   - <function=name><parameter=key>value</parameter></function>, also without the opening <tool_call> around it:
-//     Qwen3-Coder (ollama#16686)
-//   - [TOOL_CALLS] and a list of calls: Mistral (mlx-lm#1374)
+//     Qwen3-Coder
+//   - [TOOL_CALLS] and a list of calls: Mistral
 //   - name {json}, which a model writes that was shown calls so
 //
 // JSON is decoded strictly. A text that must be meant as a call and is not one makes the reply unreadable: the model is
@@ -63,7 +63,7 @@ type callReader struct {
 	marked      bool   // a tag or marker says that these are calls, whatever follows them
 	inFence     bool   // pos is inside a fence
 	endInFence  bool   // end is inside a fence
-	brokenJSON  bool   // the text begins with something that is no JSON and names no offered tool
+	brokenJSON  bool   // JSON was begun and is not valid
 	unreadable  string // why a text that must be meant as a call is none, for the model; "" = there is none
 	unknownTool string // the tool that it names, when that is not offered
 }

@@ -16,7 +16,7 @@ import (
 
 	"github.com/nats-io/nkeys"
 
-	"conclave/pkg/actor"
+	"conclave/pkg/strict"
 )
 
 // protocolName is the ALPN protocol by which the listener tells an enrolment from a leaf node.
@@ -202,7 +202,7 @@ func readLine(r *bufio.Reader, v any) error {
 	if err != nil {
 		return fmt.Errorf("the other side ended the enrolment: %w", err)
 	}
-	if err := actor.DecodeStrict(line, v); err != nil {
+	if err := strict.DecodeJSON(line, v); err != nil {
 		return errors.New("the other side sent a malformed message")
 	}
 	return nil

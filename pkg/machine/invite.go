@@ -11,8 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"conclave/pkg/actor"
 	"conclave/pkg/file"
+	"conclave/pkg/strict"
 )
 
 // Invitation lets one machine join once, until it expires.
@@ -60,7 +60,7 @@ func OpenInvitations(path string) (*Invitations, error) {
 		return l, nil
 	}
 	if err == nil {
-		err = actor.DecodeStrict(b, &struct {
+		err = strict.DecodeJSON(b, &struct {
 			Invitations *[]Invitation `json:"invitations"`
 		}{&l.all})
 	}

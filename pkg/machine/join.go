@@ -11,9 +11,9 @@ import (
 	"slices"
 	"time"
 
-	"conclave/pkg/actor"
 	"conclave/pkg/bus"
 	"conclave/pkg/file"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -43,7 +43,7 @@ func ReadState(home bus.Home) (State, error) {
 		return s, ErrNotJoined
 	}
 	if err == nil {
-		err = actor.DecodeStrict(b, &s)
+		err = strict.DecodeJSON(b, &s)
 	}
 	if err == nil {
 		_, err = bus.ParsePin(s.Pin)

@@ -13,8 +13,8 @@ import (
 	"strconv"
 	"strings"
 
-	"conclave/pkg/actor"
 	"conclave/pkg/bus"
+	"conclave/pkg/strict"
 )
 
 // tokenPrefix is the format version of a token.
@@ -92,7 +92,7 @@ func ParseToken(s string) (Token, error) {
 		return Token{}, ErrToken
 	}
 	var b tokenBody
-	if err := actor.DecodeStrict(text, &b); err != nil {
+	if err := strict.DecodeJSON(text, &b); err != nil {
 		return Token{}, ErrToken
 	}
 	t := Token{Address: b.Address, ID: b.ID}

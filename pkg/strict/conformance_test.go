@@ -151,8 +151,8 @@ func TestMsgpack(t *testing.T) {
 		{"trick: text of four billion bytes", "\x81\xa4name\xdb\xff\xff\xff\xffa", nothing},
 		{"trick: bytes of four billion", "\x81\xa3any\xc6\xff\xff\xff\xffa", nothing},
 		{"trick: extension of four billion", "\x81\xa4when\xc9\xff\xff\xff\xff\xffa", nothing},
-		{"64 levels", strings.Repeat("\x91", 63) + "\xc0", value},
-		{"trick: 65 levels", strings.Repeat("\x91", 64) + "\xc0", nothing},
+		{"64 levels", strings.Repeat("\x91", 64) + "\xc0", value},
+		{"trick: 65 levels", strings.Repeat("\x91", 65) + "\xc0", nothing},
 		{"trick: a million levels", strings.Repeat("\x91", 1<<20), nothing},
 
 		{"number for a text", "\x81\xa4name\x01", value},

@@ -48,10 +48,9 @@ type syntaxError int
 
 func (e syntaxError) Error() string { return fmt.Sprintf("invalid JSON at byte %d", int(e)) }
 
-// Parse reads one JSON value and rejects every document that two readers could understand differently: a key twice in
-// one object, invalid UTF-8, an unpaired surrogate, anything but white space behind the value. It also rejects empty
-// input and documents beyond the limits above. Keys that differ in case alone are for the caller to compare with the
-// names that it knows.
+// Parse reads one JSON value. It rejects a key twice in one object, invalid UTF-8, an unpaired surrogate, anything but
+// white space behind the value, empty input and documents beyond the limits above. Keys that differ in case alone are
+// for the caller to compare with the names that it knows.
 func Parse(raw []byte) (Value, error) {
 	p := parser{in: string(raw), tree: true}
 	return p.parseDocument(nil)
@@ -166,7 +165,8 @@ func (p *parser) parseDocument(s *shape) (Value, error) {
 	if err != nil {
 		return Value{}, err
 	}
-	if p.skipSpace(); p.at < len(p.in) {
+	p.skipSpace()
+	if p.at < len(p.in) {
 		return Value{}, p.syntaxError()
 	}
 	return v, nil
@@ -186,7 +186,8 @@ func (p *parser) skipSpace() {
 
 // consume skips white space, then c if it is next.
 func (p *parser) consume(c byte) bool {
-	if p.skipSpace(); p.at < len(p.in) && p.in[p.at] == c {
+	p.skipSpace()
+	if p.at < len(p.in) && p.in[p.at] == c {
 		p.at++
 		return true
 	}
@@ -194,9 +195,10 @@ func (p *parser) consume(c byte) bool {
 }
 
 // parseValue skips white space and reads one value. depth counts the objects and lists around it. It rejects more than
-// maxValues values in a tree and more than maxNesting levels.
+// maxValues values in a tree and more than maxNesting levels, unless it is lenient.
 func (p *parser) parseValue(s *shape, depth int) (Value, error) {
-	if p.values++; p.tree && p.values > maxValues {
+	p.values++
+	if p.tree && p.values > maxValues {
 		return Value{}, DecodeError{Reason: fmt.Sprintf("more than %d values", maxValues)}
 	}
 	p.skipSpace()
@@ -204,7 +206,7 @@ func (p *parser) parseValue(s *shape, depth int) (Value, error) {
 		return Value{}, p.syntaxError()
 	}
 	switch c := p.in[p.at]; {
-	case (c == '{' || c == '[') && depth == maxNesting:
+	case (c == '{' || c == '[') && depth == maxNesting && !p.lenient: // package json has a limit of its own
 		return Value{}, errNesting
 	case c == '{':
 		return p.parseObject(s, depth+1)
@@ -240,7 +242,8 @@ func (p *parser) parseObject(s *shape, depth int) (Value, error) {
 	var buffer [16]string
 	keys := buffer[:0]
 	for {
-		if p.skipSpace(); p.at >= len(p.in) || p.in[p.at] != '"' {
+		p.skipSpace()
+		if p.at >= len(p.in) || p.in[p.at] != '"' {
 			return Value{}, p.syntaxError()
 		}
 		from := p.at
@@ -440,7 +443,8 @@ func (p *parser) parseNumber() (Value, error) {
 	}
 	if p.at < len(p.in) && p.in[p.at]|0x20 == 'e' {
 		exponent = true
-		if p.at++; p.at < len(p.in) && (p.in[p.at] == '+' || p.in[p.at] == '-') {
+		p.at++
+		if p.at < len(p.in) && (p.in[p.at] == '+' || p.in[p.at] == '-') {
 			p.at++
 		}
 		switch n := skipDigits(); {

@@ -30,8 +30,8 @@ func DecodeMsgpack(data []byte, v any) error {
 	return nil
 }
 
-// CheckMsgpack rejects data unless it is one msgpack value that any two readers read alike, and that the msgpack
-// package can decode without exhausting stack or memory. It rejects duplicate keys, keys that are no text, nesting
+// CheckMsgpack rejects data unless it is one msgpack value that the msgpack package can decode without exhausting stack
+// or memory. It rejects duplicate keys, keys that are no text, nesting
 // deeper than maxNesting, lengths without their bytes and trailing bytes.
 func CheckMsgpack(data []byte) error {
 	_, err := checkMsgpack(data, nil)
@@ -42,7 +42,7 @@ func CheckMsgpack(data []byte) error {
 // with former field names replaced.
 func checkMsgpack(data []byte, s *shape) ([]byte, error) {
 	c := msgpackChecker{rest: data, size: len(data)}
-	if err := c.value(s, 1); err != nil {
+	if err := c.value(s, 0); err != nil {
 		return nil, err
 	}
 	if len(c.rest) > 0 {
@@ -125,15 +125,15 @@ func (c *msgpackChecker) take(n int) ([]byte, error) {
 	return b, nil
 }
 
-// value checks one value and everything below it against s, at this depth (1 = the message). It rejects nesting deeper
-// than maxNesting and a value of another type.
+// value checks one value and everything below it against s. depth counts the lists and maps around it. It rejects
+// nesting deeper than maxNesting and a value of another type.
 func (c *msgpackChecker) value(s *shape, depth int) error {
-	if depth > maxNesting {
-		return errNesting
-	}
 	code, data, n, err := c.item()
 	if err != nil {
 		return err
+	}
+	if depth == maxNesting && (isMapCode(code) || isListCode(code)) {
+		return errNesting
 	}
 	if !s.fits(code, data) {
 		return DecodeError{Reason: "a value is not of its field's type"}
@@ -154,8 +154,8 @@ func (c *msgpackChecker) value(s *shape, depth int) error {
 // pairs checks the n keys and values of a map. It rejects keys that are no text, unknown fields and duplicate keys; a
 // former name and its present one are duplicates.
 func (c *msgpackChecker) pairs(s *shape, n, depth int) error {
-	var seen uint64          // fields of a struct, by their bit
-	var keys map[string]bool // of a map whose keys are free
+	var seen uint64              // fields of a struct, by their bit
+	var keys map[string]struct{} // of a map whose keys are free
 	for range n {
 		from := c.size - len(c.rest)
 		code, raw, _, err := c.item()
@@ -182,10 +182,10 @@ func (c *msgpackChecker) pairs(s *shape, n, depth int) error {
 			duplicate, seen = seen&(1<<f.bit) != 0, seen|1<<f.bit
 		} else {
 			if keys == nil {
-				keys = map[string]bool{}
+				keys = map[string]struct{}{}
 			}
-			duplicate = keys[key]
-			keys[key] = true
+			_, duplicate = keys[key]
+			keys[key] = struct{}{}
 		}
 		if duplicate {
 			return DecodeError{"duplicate key", key}

@@ -10,7 +10,7 @@ import (
 
 // NewStaged returns a client for stories that reaches only the loopback servers in hosts, by name and whatever the
 // port. It asks no name server and denies numeric addresses and servers off this machine. A test ensures that only the
-// story runner calls it.
+// story harness calls it, outside of tests.
 func NewStaged(cfg Config, hosts map[string]netip.AddrPort) *Client {
 	c := New(cfg)
 	own := maps.Clone(hosts)

@@ -16,9 +16,9 @@ import (
 	"strings"
 	"time"
 
-	"conclave/pkg/actor"
 	"conclave/pkg/client"
 	"conclave/pkg/policy"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -151,7 +151,7 @@ func readRecord(e client.Event) (record, error) {
 	case body.Caller == "" || !slices.Equal(who[1:], path):
 		return record{}, fmt.Errorf("the subject has the agents %q, the body the caller %q", path, body.Caller)
 	case body.Judgement == nil: // may have no arguments
-	case actor.CheckJSONObject(body.Args) != nil && !body.Judgement.Redacted:
+	case strict.CheckObject(body.Args) != nil && !body.Judgement.Redacted:
 		return record{}, errors.New("the arguments are not a JSON object")
 	case len(body.Judgement.Layers) == 0 && body.Judgement.Denied == "":
 		return record{}, errors.New("the judgement has no layers")

@@ -44,8 +44,8 @@ type Key struct {
 // it: any entry may change the rank of others, and the answer to a question is stored with the words of the question.
 //
 // A recall reads the [Cache.Generation] before it searches and puts the result with it. A writer calls [Cache.Clear]
-// after others can find the write. So a result that missed a write is either in the cache when that is called, or is put
-// later with an old generation.
+// after others can find the write. So a result that missed a write is either in the cache when that is called, or is
+// put later with an old generation.
 type Cache struct {
 	o   CacheOptions
 	now func() time.Time

@@ -47,8 +47,8 @@ type Removed struct {
 func (r Removed) Parts() int { return r.Hidden + r.Comments + r.DataURLs }
 
 // HTML reads a page of this address as Markdown; address makes links absolute and may be "". When rendering fails, the
-// words of the page remain. Only the first maxHTML bytes are read. Text is "" for a page without words, and for one that
-// is nested deeper than the parser goes: nothing tells what of it is hidden.
+// words of the page remain. Only the first maxHTML bytes are read. Text is "" for a page without words, and for one
+// that is nested deeper than the parser goes: nothing tells what of it is hidden.
 func HTML(body, address string) Doc {
 	if len(body) > maxHTML {
 		body = strings.ToValidUTF8(body[:maxHTML], "")

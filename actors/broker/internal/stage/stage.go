@@ -74,8 +74,11 @@ func (j *Judged) Rules() policy.Rules { return j.rules }
 // Decision returns the decision of the layers.
 func (j *Judged) Decision() policy.Decision { return j.decision }
 
-// Previewed reports whether the tool was asked for a preview of the call.
+// Previewed reports whether the tool was, or may have been, asked for a preview of the call.
 func (j *Judged) Previewed() bool { return j.previewed }
+
+// AssumePreview notes that an earlier request of the call may have asked the tool for a preview.
+func (j *Judged) AssumePreview() { j.previewed = true }
 
 // Permit permits a call that the layers allow, after claim has used a grant for it where it needs one, and a call about
 // which they have questions, after ask got the user's approval of all of them. A fault denies the call. ok is false
@@ -244,9 +247,9 @@ func UseCredential(ctx context.Context, out actor.Out, gate *actor.Gate, rec sub
 	})
 }
 
-// getCredential requests one credential. Without a valid permit nothing is requested. A credential that
-// does not exist is a no-secret fault with the text of the secrets actor; every other failure, an empty reply included,
-// is an unavailable fault.
+// getCredential requests one credential. Without a valid permit nothing is requested. A credential that does not exist
+// is a no-secret fault with the text of the secrets actor; every other failure, an empty reply included, is an
+// unavailable fault.
 func getCredential(ctx context.Context, out actor.Out, p *actor.Permit, q subjects.SecretGet) (subjects.SecretValue,
 	*subjects.Fault,
 ) {
@@ -271,14 +274,14 @@ func getCredential(ctx context.Context, out actor.Out, p *actor.Permit, q subjec
 // NameServedSubject replaces the subject on which the broker requests a tool of a principal, in the text of a fault of
 // [Running.Send], by the one that the program subscribes to. Only the first is replaced: a later one is in the quoted
 // reply.
-func NameServedSubject(tool, zone, text string) string {
+func NameServedSubject(tool, zone, message string) string {
 	requested, err := subjects.ToolCallService.With(zone, tool)
 	if err != nil {
-		return text
+		return message
 	}
 	served, err := subjects.ToolEndpoint(tool)
 	if err != nil {
-		return text
+		return message
 	}
-	return strings.Replace(text, requested.Name, served.Subscription(), 1)
+	return strings.Replace(message, requested.Name, served.Subscription(), 1)
 }
