@@ -43,8 +43,8 @@ func (p payload) fields() (names []string) {
 
 // writePayloads writes the fields of the payloads for docs/bus.md, those of one type together.
 func writePayloads(b *strings.Builder) {
-	b.WriteString("\n## Payloads\n\nThe fields of the events, live tokens and live output that you can watch. A field " +
-		"without a value\nmay be left out. The comments of the types in `subjects/` say what each means.\n\n")
+	b.WriteString("\n## Payloads\n\nThe fields of the events, live tokens and live output that you can watch. A " +
+		"field without a value\nmay be left out. The comments of the types in `subjects/` say what each means.\n\n")
 	all := watchedPayloads()
 	for len(all) > 0 {
 		n := slices.IndexFunc(all, func(p payload) bool { return p.body != all[0].body })
