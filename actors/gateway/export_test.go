@@ -22,6 +22,9 @@ func OpenQuestions(g *Gateway, scope string) int {
 // SetMaxEvents sets the number of events in memory.
 func (g *Gateway) SetMaxEvents(n int) { g.events.maxEvents = n }
 
+// SetSessionsTimeout sets how long the start waits for the list of sessions.
+func (g *Gateway) SetSessionsTimeout(d time.Duration) { g.sessionsTimeout = d }
+
 // StreamAnswer passes tokens and then the answer to the stream of query.ask.
 func StreamAnswer(say func(string), answer string, pieces ...subjects.Delta) error {
 	t := &answerStream{emit: func(_, _ int, text string) error { say(text); return nil }}

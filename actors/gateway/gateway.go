@@ -51,30 +51,31 @@ type Gateway struct {
 	// not have.
 	Counters func() map[string]int64
 
-	cfg            Config
-	link           Link
-	events         *eventFeed
-	live           broadcaster
-	recent         recentQuestions
-	questions      questionLog
-	conversations  conversationIndex
-	tokens         clientTokens
-	mcp            http.Handler
-	models         cached[*ModelHealth]
-	auditHead      cached[AuditStatus]
-	links          cached[[]string]
-	pulls          pullLog
-	slots          struct{ waiting, streams, clients chan struct{} }
-	credentials    *credentials
-	bodyTimeout    time.Duration
-	outcomeTimeout time.Duration
-	criticLate     atomic.Bool                  // see [Gateway.waitForGrade]
-	answerTimes    recentMap[string, time.Time] // of the latest answers, to measure the critic
-	clients        clientLimits
-	metrics        metricStore
-	runtimeMetrics prometheus.Collector
-	scope          *telemetry.Scope // of the requests of HTTP clients
-	notes          noteIndex
+	cfg             Config
+	link            Link
+	events          *eventFeed
+	live            broadcaster
+	recent          recentQuestions
+	questions       questionLog
+	conversations   conversationIndex
+	tokens          clientTokens
+	mcp             http.Handler
+	models          cached[*ModelHealth]
+	auditHead       cached[AuditStatus]
+	links           cached[[]string]
+	pulls           pullLog
+	slots           struct{ waiting, streams, clients chan struct{} }
+	credentials     *credentials
+	bodyTimeout     time.Duration
+	outcomeTimeout  time.Duration
+	sessionsTimeout time.Duration
+	criticLate      atomic.Bool                  // see [Gateway.waitForGrade]
+	answerTimes     recentMap[string, time.Time] // of the latest answers, to measure the critic
+	clients         clientLimits
+	metrics         metricStore
+	runtimeMetrics  prometheus.Collector
+	scope           *telemetry.Scope // of the requests of HTTP clients
+	notes           noteIndex
 
 	out     actor.Out
 	client  *client.Client
@@ -95,7 +96,7 @@ type Gateway struct {
 func New(cfg Config, link Link) *Gateway {
 	g := &Gateway{
 		cfg: cfg, link: link, events: newEventFeed(), Version: "dev", runtimeMetrics: newRuntimeMetrics(),
-		bodyTimeout: defaultBodyTimeout, outcomeTimeout: outcomeTimeout,
+		bodyTimeout: defaultBodyTimeout, outcomeTimeout: outcomeTimeout, sessionsTimeout: sessionsTimeout,
 	}
 	g.slots.waiting = make(chan struct{}, g.cfg.MaxWaiting)
 	g.slots.streams = make(chan struct{}, g.cfg.MaxStreams)
@@ -208,7 +209,7 @@ const sessionsTimeout = 2 * time.Second
 // readSessions reads the list of sessions, so that the first request for it reads only what changed since. A read that
 // fails or takes too long keeps what it has read, and the first request reads the rest.
 func (g *Gateway) readSessions(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, sessionsTimeout)
+	ctx, cancel := context.WithTimeout(ctx, g.sessionsTimeout)
 	defer cancel()
 	_, _, _ = g.client.Sessions(ctx, maxSessions, nil)
 }

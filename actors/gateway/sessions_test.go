@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"conclave/actors/gateway"
 	"conclave/pkg/actor"
 	"conclave/pkg/bus/bustest"
 	"conclave/subjects"
@@ -46,7 +47,7 @@ func TestSessionsAreReadAtStart(t *testing.T) {
 		}
 	}
 	(&fixture{Bus: b, t: t}).storeConversations(conversations...)
-	w := startGateway(t, b, setup{})
+	w := startGateway(t, b, setup{change: func(g *gateway.Gateway) { g.SetSessionsTimeout(testTimeout) }})
 	before := w.nc.Stats().OutMsgs
 	status, _, body := w.do("GET", "/sessions", "")
 	if n := w.nc.Stats().OutMsgs - before; status != http.StatusOK || strings.Count(body, `"session_id"`) != sessions ||
