@@ -525,7 +525,11 @@ func TestPageShowsRecall(t *testing.T) {
 			const time = new Date().toISOString(), query = "recalled%d", session = query;
 			const call = { call_id: "c", tool: "search_memory", args: { query: "?" }, layer: "recall", ...%s };
 			store.apply({ subject: "query.received", query, session, time, payload: { query: "?" } });
-			store.apply({ subject: "response.generation", from: "generator", query, session, time, payload: { session_id: session, query_id: query, query: "?", answer: "done", tool_calls: [call], respondent_id: "generator" } });
+			const payload = {
+				session_id: session, query_id: query, query: "?", answer: "done", tool_calls: [call],
+				respondent_id: "generator",
+			};
+			store.apply({ subject: "response.generation", from: "generator", query, session, time, payload });
 			history.pushState(null, "", "/chat/" + session);
 			dispatchEvent(new PopStateEvent("popstate"));
 			const card = () => document.querySelector(".turn[data-query='" + query + "'] .memory-card");

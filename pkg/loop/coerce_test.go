@@ -51,7 +51,10 @@ func TestCoerceArguments(t *testing.T) {
 		{"lone value of another kind", `{"text":"a","ids":"7"}`, `{"text":"a","ids":[7]}`, ""},
 		{"list as text", `{"text":"a","ids":"[1, \"2\"]"}`, `{"text":"a","ids":[1,2]}`, ""},
 		{"list of other kinds", `{"text":"a","tags":["x",1]}`, "", `"tags[1]" must be of type string, got 1`},
-		{"list too long", `{"text":"a","ids":[1,"2"],"tags":["1","2","3","4"]}`, "", `"tags" must have at most 3 elements, got 4`},
+		{
+			"list too long", `{"text":"a","ids":[1,"2"],"tags":["1","2","3","4"]}`, "",
+			`"tags" must have at most 3 elements, got 4`,
+		},
 		{"wrong inside a list", `{"text":"a","ids":[1,"x"]}`, "", `"ids[1]" must be of type integer, got "x"`},
 		{"object as text", `{"text":"a","deep":"{\"n\":\"4\"}"}`, `{"text":"a","deep":{"n":4}}`, ""},
 		{"unknown inside", `{"text":"a","deep":{"m":4}}`, "", `"deep.m" is not known; known are: n`},

@@ -280,8 +280,9 @@ func TestReplyScanner(t *testing.T) {
 		{name: "empty tags", content: "<tool_call></tool_call>", bad: true},
 		{name: "between words", content: "So.\n<tool_call>{x}</tool_call>\nYes.", words: "So.\n\nYes.", bad: true},
 		{
-			name: "unreadable, then readable", content: "<tool_call>{x}</tool_call>\n<tool_call>" + call + "</tool_call>",
-			calls: []string{"xml " + search}, bad: true,
+			name:    "unreadable, then readable",
+			content: "<tool_call>{x}</tool_call>\n<tool_call>" + call + "</tool_call>",
+			calls:   []string{"xml " + search}, bad: true,
 		},
 	}
 	for _, tt := range tests {

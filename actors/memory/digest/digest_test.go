@@ -135,7 +135,10 @@ func TestAnswerByModel(t *testing.T) {
 		},
 		{name: "trick: nested without end", reply: `{"name":` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) +
 			"}", want: plainAll, notes: "nested deeper"},
-		{name: "trick: invalid UTF-8", reply: "{\"name\": \"\xff\"}", want: plainAll, notes: "not one valid JSON object"},
+		{
+			name: "trick: invalid UTF-8", reply: "{\"name\": \"\xff\"}", want: plainAll,
+			notes: "not one valid JSON object",
+		},
 		{name: "trick: nothing in it", reply: "{}", want: plainAll, notes: "name, description, intent, sentiment, " +
 			"entities, relations"},
 		{

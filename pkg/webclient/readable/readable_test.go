@@ -331,10 +331,11 @@ var hostile = map[string]string{
 func TestDeepPagesShowNothing(t *testing.T) {
 	t.Parallel()
 	for name, page := range map[string]string{
-		"words":              strings.Repeat("<div>", 100000) + "words",
-		"hidden":             "words<!-- c -->" + strings.Repeat("<div>", 100000) + "<span hidden>secret</span>",
-		"formatting":         strings.Repeat("<b><i><a>", 30000) + "words",
-		"by a style sheet":   "<p class=x>secret</p>" + strings.Repeat("<div>", 1000) + "<style>.x{display:none}</style>",
+		"words":      strings.Repeat("<div>", 100000) + "words",
+		"hidden":     "words<!-- c -->" + strings.Repeat("<div>", 100000) + "<span hidden>secret</span>",
+		"formatting": strings.Repeat("<b><i><a>", 30000) + "words",
+		"by a style sheet": "<p class=x>secret</p>" + strings.Repeat("<div>", 1000) +
+			"<style>.x{display:none}</style>",
 		"by a style of text": "<p>words</p><p style='text-indent:-9999px'>secret</p>" + strings.Repeat("<div>", 1000),
 	} {
 		if doc := readable.HTML(page, "https://example.com/"); doc != (readable.Doc{}) {
