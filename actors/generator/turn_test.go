@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"conclave/pkg/actor"
@@ -177,22 +178,24 @@ func TestFailedCallsAreResults(t *testing.T) {
 
 func TestTurnWithoutBrokerAndModelActor(t *testing.T) {
 	t.Parallel()
-	w := newHarness(t)
-	w.Recorder.Reply = nil // no other actor runs
-	if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "Hello?", 1); err != nil {
-		t.Fatal(err)
-	}
-	r := w.onlyResponse()
-	if r.Error == nil || r.Error.Code != subjects.CodeModelUnreachable || !strings.Contains(r.Answer, "conclave top") ||
-		!r.Partial {
-		t.Errorf("answer: %+v", r)
-	}
-	if !slices.Contains(noteCodes(r.Notes), subjects.NoteNoBroker) {
-		t.Errorf("notes: %+v", r.Notes)
-	}
-	if c := w.conversation("s1"); len(c.Turns) != 1 || c.Turns[0].Error != subjects.CodeModelUnreachable {
-		t.Errorf("conversation: %+v", c)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newHarness(t)
+		w.Recorder.Reply = nil // no other actor runs
+		if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "Hello?", 1); err != nil {
+			t.Fatal(err)
+		}
+		r := w.onlyResponse()
+		if r.Error == nil || r.Error.Code != subjects.CodeModelUnreachable || !strings.Contains(r.Answer, "conclave top") ||
+			!r.Partial {
+			t.Errorf("answer: %+v", r)
+		}
+		if !slices.Contains(noteCodes(r.Notes), subjects.NoteNoBroker) {
+			t.Errorf("notes: %+v", r.Notes)
+		}
+		if c := w.conversation("s1"); len(c.Turns) != 1 || c.Turns[0].Error != subjects.CodeModelUnreachable {
+			t.Errorf("conversation: %+v", c)
+		}
+	})
 }
 
 func TestTooLongQueryIsAnswered(t *testing.T) {
