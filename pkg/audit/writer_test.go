@@ -16,6 +16,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"conclave/pkg/datatest"
 	"conclave/subjects"
 )
 
@@ -558,8 +559,7 @@ type inBubble struct{ rapid.TB }
 
 // simulate runs writers through random failures and crashes.
 func simulate(t *testing.T, rt *rapid.T) (*stream, []subjects.AuditHead) {
-	dir, err := os.MkdirTemp(t.TempDir(), "")
-	must(t, err)
+	dir := datatest.Dir(t)
 	s := newStream(t, dir)
 	writers := map[string]*Writer{}
 	started := map[string][]string{} // acts that the running writer has begun
