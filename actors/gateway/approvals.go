@@ -42,120 +42,85 @@ type Decided struct {
 
 // onApprovals lists the calls that wait for the user's approval; with all=1 also those that are decided or expired. It
 // rejects other values of all than 0, 1 and "".
-func (g *Gateway) onApprovals(w http.ResponseWriter, r *http.Request) error {
-	v := r.URL.Query()
-	if all := v.Get("all"); !slices.Contains([]string{"", "0", "1"}, all) {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "all must be 0 or 1")
+func (g *Gateway) onApprovals(ctx context.Context, r *http.Request) (any, error) {
+	all := r.URL.Query().Get("all")
+	if !slices.Contains([]string{"", "0", "1"}, all) {
+		return nil, malformedf("all must be 0 or 1")
 	}
-	l, err := g.listApprovals(r, v.Get("all") == "1")
+	l, err := g.client.Approvals(ctx, all == "1")
 	if err != nil {
-		return err
+		return nil, mapBrokerFault(err)
 	}
 	shown := []Approval{}
 	for _, a := range l.Approvals {
 		shown = append(shown, Approval{a, text.VisibleJSON(a.Args, "")})
 	}
-	g.writeJSON(w, http.StatusOK, struct {
+	return struct {
 		Approvals []Approval `json:"approvals"`
-	}{shown})
-	return nil
+	}{shown}, nil
 }
 
 // onRules lists the remembered decisions as rules, [] when there are none.
-func (g *Gateway) onRules(w http.ResponseWriter, r *http.Request) error {
-	l, err := g.listApprovals(r, false)
+func (g *Gateway) onRules(ctx context.Context, _ *http.Request) (any, error) {
+	l, err := g.client.Approvals(ctx, false)
 	if err != nil {
-		return err
+		return nil, mapBrokerFault(err)
 	}
-	g.writeJSON(w, http.StatusOK, struct {
+	return struct {
 		Rules []subjects.ApprovalRule `json:"rules"`
-	}{append([]subjects.ApprovalRule{}, l.Rules...)})
-	return nil
-}
-
-// listApprovals requests the approvals and rules from the broker; all includes the approvals that are decided or
-// expired. It fails after brokerTimeout, which is also how a missing broker shows, and with errClosing when the gateway
-// stops.
-func (g *Gateway) listApprovals(r *http.Request, all bool) (subjects.ApprovalList, error) {
-	ctx, cancel := g.withTimeout(r.Context(), brokerTimeout)
-	defer cancel()
-	l, err := g.client.Approvals(ctx, all)
-	if err != nil && ctx.Err() != nil && errors.Is(context.Cause(ctx), errClosing) {
-		err = errClosing
-	}
-	return l, mapBrokerFault(err)
+	}{append([]subjects.ApprovalRule{}, l.Rules...)}, nil
 }
 
 // onDecision decides an approval request as the user and responds with the decision. [Gateway.guardRequests] has
 // authorized the client; the broker accepts the decision because of the gateway's account. It rejects a body without
 // approve or with an unknown remember, and responds with 404 to an unknown request and 409 to one that is withdrawn,
-// expired or decided. A decision is sent even when the client disconnects.
-func (g *Gateway) onDecision(w http.ResponseWriter, r *http.Request) error {
+// expired or decided.
+func (g *Gateway) onDecision(ctx context.Context, r *http.Request, in Decision) (any, error) {
 	id, err := parseID(r, "the approval's id")
-	if err != nil {
-		return err
-	}
-	var in Decision
-	if err := g.readBody(w, r, &in); err != nil {
-		return err
-	}
 	switch {
+	case err != nil:
+		return nil, err
 	case in.Approve == nil:
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "approve is required: true or false")
+		return nil, malformedf("approve is required: true or false")
 	case !slices.Contains([]string{"", subjects.RememberSession, subjects.RememberAlways}, in.Remember):
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "remember must be session or always, or be "+
-			"omitted")
+		return nil, malformedf("remember must be session or always, or be omitted")
 	}
-	// The decision is valid even when the client disconnects.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), brokerTimeout)
-	defer cancel()
 	got, err := g.client.DecideApproval(ctx, id, subjects.ApprovalDecision{
 		Approve: *in.Approve, Remember: in.Remember,
 		Values: in.Values,
 	})
 	switch {
 	case err != nil:
-		return mapBrokerFault(err)
+		return nil, mapBrokerFault(err)
 	case got.State == subjects.ApprovalUnknown:
-		return problemf(http.StatusNotFound, codeNotFound, "approval request %s not found; GET /approvals lists the "+
-			"pending ones", id)
+		return nil, notFoundf("approval request %s not found; GET /approvals lists the pending ones", id)
 	case got.State == subjects.ApprovalWithdrawn:
-		return problemf(http.StatusConflict, codeConflict, "the approval request was withdrawn and nothing was run: "+
-			"the question was cancelled, or the caller stopped waiting")
+		return nil, conflictf("the approval request was withdrawn and nothing was run: the question was cancelled, or " +
+			"the caller stopped waiting")
 	case got.State == subjects.ApprovalExpired:
-		return problemf(http.StatusConflict, codeConflict, "the approval request has expired without a decision, and "+
-			"the call was denied")
+		return nil, conflictf("the approval request has expired without a decision, and the call was denied")
 	case !got.Accepted:
-		return problemf(http.StatusConflict, codeConflict, "already decided: %s by %s; the first decision is final",
-			got.State, got.By)
+		return nil, conflictf("already decided: %s by %s; the first decision is final", got.State, got.By)
 	}
-	g.writeJSON(w, http.StatusOK, Decided{got.ID, got.Accepted, got.State, got.By, got.Remember})
-	return nil
+	return Decided{got.ID, got.Accepted, got.State, got.By, got.Remember}, nil
 }
 
-// onRevoke revokes the remembered decision (rule) whose id is in the path, also when the client disconnects meanwhile.
-// An unknown rule is 404.
-func (g *Gateway) onRevoke(w http.ResponseWriter, r *http.Request) error {
+// onRevoke revokes the remembered decision (rule) whose id is in the path. An unknown rule is 404.
+func (g *Gateway) onRevoke(ctx context.Context, r *http.Request) (any, error) {
 	id, err := parseID(r, "the rule's id")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), brokerTimeout)
-	defer cancel()
-	_, err = g.client.RevokeRule(ctx, id)
-	switch {
-	case err == nil:
-	case !errors.Is(err, client.ErrNotFound):
-		return mapBrokerFault(err)
-	default:
-		return problemf(http.StatusNotFound, codeNotFound, "rule %s not found; GET /approvals/rules lists the rules",
-			id)
+	switch _, err = g.client.RevokeRule(ctx, id); {
+	case errors.Is(err, client.ErrNotFound):
+		return nil, notFoundf("rule %s not found; GET /approvals/rules lists the rules", id)
+	case err != nil:
+		return nil, mapBrokerFault(err)
 	}
-	g.writeJSON(w, http.StatusOK, struct {
+	return struct {
 		ID    string `json:"id"`
 		State string `json:"state"`
-	}{id, "revoked"})
-	return nil
+	}{id, "revoked"}, nil
 }
 
 // mapBrokerFault returns 503 for a fault of the audit log, which would otherwise be reported as an internal error.

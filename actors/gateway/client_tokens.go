@@ -213,11 +213,10 @@ func (a *clientAccess) mayUseRoute(pattern string) bool {
 }
 
 // errScraper is the response to a question of a client that reads metrics only.
-var errScraper = problemf(http.StatusForbidden, subjects.CodeDenied, "denied: this client may read metrics only")
+var errScraper = deniedf("denied: this client may read metrics only")
 
 // errClientRoute is the response to a client that uses a route of the user.
-var errClientRoute = problemf(http.StatusForbidden, subjects.CodeDenied, "denied: a client may ask questions and "+
-	"read its own answers only")
+var errClientRoute = deniedf("denied: a client may ask questions and read its own answers only")
 
 // scopeQuestion turns a question into one of a client; nil is the user, whose question it does not change.
 func scopeQuestion(out actor.Out, a *clientAccess, q *Question) {

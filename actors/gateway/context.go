@@ -20,9 +20,7 @@ func (g *Gateway) onContext(ctx context.Context, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.Messages == nil {
-		c.Messages = []subjects.ContextMessage{}
-	}
+	c.Messages = append([]subjects.ContextMessage{}, c.Messages...)
 	return c, nil
 }
 
@@ -30,23 +28,17 @@ func (g *Gateway) onContext(ctx context.Context, r *http.Request) (any, error) {
 const doctorTimeout = time.Minute
 
 // onDoctor runs the checks of conclave doctor. Where the process of the registry cannot, as in containers, it is 503.
-func (g *Gateway) onDoctor(w http.ResponseWriter, r *http.Request) error {
-	ctx, cancel := g.withTimeout(r.Context(), doctorTimeout)
-	defer cancel()
+func (g *Gateway) onDoctor(ctx context.Context, _ *http.Request) (any, error) {
 	checks, err := g.client.RunDoctor(ctx)
 	var f *subjects.Fault
 	if errors.As(err, &f) && f.Code == subjects.CodeUnavailable {
-		return problemf(http.StatusServiceUnavailable, subjects.CodeUnavailable, "the checks cannot run here; run "+
-			"conclave doctor in a terminal")
+		return nil, problemf(http.StatusServiceUnavailable, subjects.CodeUnavailable, "the checks cannot run here; "+
+			"run conclave doctor in a terminal")
 	}
 	if err != nil {
-		return g.mapReadError(ctx, err)
+		return nil, g.mapReadError(ctx, err)
 	}
-	if checks == nil {
-		checks = []subjects.DoctorCheck{}
-	}
-	g.writeJSON(w, http.StatusOK, struct {
+	return struct {
 		Checks []subjects.DoctorCheck `json:"checks"`
-	}{checks})
-	return nil
+	}{append([]subjects.DoctorCheck{}, checks...)}, nil
 }

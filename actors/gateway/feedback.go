@@ -83,7 +83,7 @@ func (g *Gateway) onFeedback(w http.ResponseWriter, r *http.Request) error {
 func (in FeedbackRequest) validate() (body subjects.Feedback, err error) {
 	body = subjects.Feedback{QueryID: in.QueryID, Words: strings.TrimSpace(in.Words)}
 	bad := func(format string, a ...any) (subjects.Feedback, error) {
-		return body, problemf(http.StatusBadRequest, subjects.CodeMalformed, format, a...)
+		return body, malformedf(format, a...)
 	}
 	switch {
 	case in.QueryID != "" && in.SessionID != "":
@@ -122,8 +122,7 @@ func (g *Gateway) findLastAnswer(ctx context.Context, session string) (string, e
 	c, err := g.client.Session(ctx, session)
 	switch {
 	case errors.Is(err, client.ErrNotFound) || err == nil && len(c.Turns) == 0:
-		return "", problemf(http.StatusNotFound, codeNotFound, "there is no answer in the session %s; GET /sessions "+
-			"lists the sessions", session)
+		return "", notFoundf("there is no answer in the session %s; GET /sessions lists the sessions", session)
 	case err != nil:
 		return "", g.mapReadError(ctx, err)
 	}
@@ -151,7 +150,7 @@ func (g *Gateway) waitForOutcome(ctx context.Context, cur *cursor, rating *clien
 		var rejected *client.RejectedError
 		switch {
 		case errors.As(err, &rejected):
-			return nil, problemf(http.StatusNotFound, codeNotFound, "%s", rejected.Reason)
+			return nil, notFoundf("%s", rejected.Reason)
 		case reward != nil:
 			return reward, nil
 		}

@@ -14,7 +14,6 @@ import (
 
 	"conclave/pkg/local"
 	"conclave/pkg/text"
-	"conclave/subjects"
 )
 
 // guardRequests wraps every route. It denies requests for a foreign Host (DNS rebinding) and requests from pages of
@@ -51,10 +50,9 @@ func (g *Gateway) guardRequests(next http.Handler) http.Handler {
 		}
 		switch {
 		case !g.isOwnHost(r.Host):
-			err = problemf(http.StatusForbidden, subjects.CodeDenied, "host %q denied; use localhost, or add the "+
-				"name to gateway.hosts", text.Clip(r.Host, 60))
+			err = deniedf("host %q denied; use localhost, or add the name to gateway.hosts", text.Clip(r.Host, 60))
 		case isCrossSite(r) || cross.Check(r) != nil:
-			err = problemf(http.StatusForbidden, subjects.CodeDenied, "cross-site request denied")
+			err = deniedf("cross-site request denied")
 		case !authorized:
 			err = errUnauthorized
 		}

@@ -1,6 +1,9 @@
 package gateway
 
-import "net/http"
+import (
+	"context"
+	"net/http"
+)
 
 // Bounds of one response with stored events.
 const (
@@ -13,23 +16,21 @@ const (
 // stored of one question, whose search takes lookupTimeout at most. It includes the events of respondent B's answer.
 // first is the sequence behind which the search began, last that of the newest event it saw, for the parameter after of
 // /events.
-func (g *Gateway) onHistory(w http.ResponseWriter, r *http.Request) error {
+func (g *Gateway) onHistory(ctx context.Context, r *http.Request) (any, error) {
 	p := r.URL.Query()
 	limit, err := parseNumber("limit", p.Get("limit"), defaultEventHistory, maxEventHistory)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	query := p.Get("query")
 	if p.Has("query") {
 		if err := checkID("query", query); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
-	defer cancel()
 	log, err := g.client.EventStatus(ctx)
 	if err != nil {
-		return g.mapReadError(ctx, err)
+		return nil, err
 	}
 	first := max(log.First, 1) - 1
 	if known, ok := g.questions.find(query); ok {
@@ -46,7 +47,7 @@ func (g *Gateway) onHistory(w http.ResponseWriter, r *http.Request) error {
 	for size := 0; cur.at < log.Last && len(body.Events) < limit && size < historyBytes; {
 		ev, ok, _, err := cur.next(ctx)
 		if err != nil {
-			return g.mapReadError(ctx, err)
+			return nil, err
 		}
 		if !ok {
 			break
@@ -56,6 +57,5 @@ func (g *Gateway) onHistory(w http.ResponseWriter, r *http.Request) error {
 			body.Events, size = append(body.Events, newEvent(ev)), size+len(ev.Body)
 		}
 	}
-	g.writeJSON(w, http.StatusOK, body)
-	return nil
+	return body, nil
 }

@@ -40,20 +40,66 @@ const (
 // been written before it.
 type handler func(w http.ResponseWriter, r *http.Request) error
 
-// read returns the handler of a read within lookupTimeout. f returns the body of the response.
-func (g *Gateway) read(f func(ctx context.Context, r *http.Request) (any, error)) handler {
+// responder returns the body of the response to a request. One of the type accepted has the status 202, any other 200.
+type responder func(ctx context.Context, r *http.Request) (body any, err error)
+
+// accepted is the body of a response about what is done later.
+type accepted struct{ body any }
+
+// respond returns the handler of a request that f answers within timeout.
+func (g *Gateway) respond(timeout time.Duration, f responder) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
+		ctx, cancel := g.withTimeout(r.Context(), timeout)
 		defer cancel()
 		body, err := f(ctx, r)
-		switch p := (*problem)(nil); {
-		case errors.As(err, &p):
-			return err
+		switch {
+		case err != nil && errors.Is(context.Cause(ctx), errClosing):
+			return errClosing
 		case err != nil:
-			return g.mapReadError(ctx, err)
+			return err
 		}
-		g.writeJSON(w, http.StatusOK, body)
+		status := http.StatusOK
+		if later, ok := body.(accepted); ok {
+			status, body = http.StatusAccepted, later.body
+		}
+		g.writeJSON(w, status, body)
 		return nil
+	}
+}
+
+// read is [Gateway.respond] for a read within lookupTimeout.
+func (g *Gateway) read(f responder) handler {
+	return g.respond(lookupTimeout, func(ctx context.Context, r *http.Request) (any, error) {
+		body, err := f(ctx, r)
+		if p := (*problem)(nil); err == nil || errors.As(err, &p) {
+			return body, err
+		}
+		return nil, g.mapReadError(ctx, err)
+	})
+}
+
+// change is [Gateway.respond] for a change without a body, which is completed when the client disconnects.
+func (g *Gateway) change(timeout time.Duration, f responder) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		if r.ContentLength != 0 {
+			return malformedf("%s takes no body", r.URL.Path)
+		}
+		return g.respond(timeout, f)(w, r.WithContext(context.WithoutCancel(r.Context())))
+	}
+}
+
+// changeBy is [Gateway.change] for a request with a body, which [Gateway.readBody] decodes.
+func changeBy[T any](g *Gateway, timeout time.Duration,
+	f func(ctx context.Context, r *http.Request, in T) (any, error),
+) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		var in T
+		if err := g.readBody(w, r, &in); err != nil {
+			return err
+		}
+		return g.respond(timeout, func(ctx context.Context, r *http.Request) (any, error) {
+			return f(ctx, r, in)
+		})(w, r.WithContext(context.WithoutCancel(r.Context())))
 	}
 }
 
@@ -80,39 +126,42 @@ func (g *Gateway) routes() []route {
 	return []route{
 		{"GET", "/", "", g.onRoot},
 		{"GET", loginPath, "code", g.onLogin},
-		{"POST", "/login/links", "", g.onNewLink},
-		{"POST", "/login/token", "", g.onNewToken},
+		{"POST", "/login/links", "", g.change(lookupTimeout, g.onNewLink)},
+		{"POST", "/login/token", "", g.change(lookupTimeout, g.onNewToken)},
 		{"GET", "/health", "", g.onHealth},
 		{"POST", "/query", "wait grade_wait", g.onQuery},
 		{"GET", "/queries/{id}", "", g.onQueryStatus},
-		{"DELETE", "/queries/{id}", "", g.onCancel},
+		{"DELETE", "/queries/{id}", "", g.change(lookupTimeout, g.onCancel)},
 		{"POST", "/feedback", "", g.onFeedback},
 		{"GET", "/tasks", "", g.read(g.onTasks)},
 		{"GET", "/tasks/{id}", "", g.read(g.onTask)},
 		{"POST", "/tasks/{id}/cancel", "", g.onTaskChange(subjects.ChangeCancel)},
 		{"POST", "/tasks/{id}/pause", "", g.onTaskChange(subjects.ChangePause)},
 		{"POST", "/tasks/{id}/resume", "", g.onTaskChange(subjects.ChangeResume)},
-		{"GET", "/sessions", "", g.onSessions},
-		{"GET", "/sessions/{id}", "", g.onSession},
-		{"PATCH", "/sessions/{id}", "", g.onSessionPatch},
+		{"GET", "/sessions", "", g.read(g.onSessions)},
+		{"GET", "/sessions/{id}", "", g.read(g.onSession)},
+		{"PATCH", "/sessions/{id}", "", changeBy(g, lookupTimeout, g.onSessionPatch)},
 		{"DELETE", "/sessions/{id}", "", g.onSessionChange(subjects.SessionDelete)},
-		{"POST", "/sessions/{id}/branch", "", g.onSessionBranch},
+		{"POST", "/sessions/{id}/branch", "", changeBy(g, lookupTimeout, g.onSessionBranch)},
 		{"POST", "/sessions/{id}/compact", "", g.onSessionChange(subjects.SessionCompact)},
-		{"GET", "/approvals", "all", g.onApprovals},
-		{"POST", "/approvals/{id}", "", g.onDecision},
-		{"GET", "/approvals/rules", "", g.onRules},
-		{"DELETE", "/approvals/rules/{id}", "", g.onRevoke},
-		{"GET", "/memory", "kind state trust tag from text limit after whole", g.onMemories},
-		{"POST", "/memory", "", g.onRemember},
-		{"GET", "/memory/search", "q max kind whole fresh all", g.onRecall},
-		{"GET", "/memory/graph", "q limit", g.onGraph},
-		{"GET", "/memory/status", "", g.onMemoryStatus},
+		{"GET", "/approvals", "all", g.respond(brokerTimeout, g.onApprovals)},
+		{"POST", "/approvals/{id}", "", changeBy(g, brokerTimeout, g.onDecision)},
+		{"GET", "/approvals/rules", "", g.respond(brokerTimeout, g.onRules)},
+		{"DELETE", "/approvals/rules/{id}", "", g.change(brokerTimeout, g.onRevoke)},
+		{
+			"GET", "/memory", "kind state trust tag from text limit after whole",
+			g.respond(memoryTimeout, g.onMemories),
+		},
+		{"POST", "/memory", "", changeBy(g, noTimeout, g.onRemember)},
+		{"GET", "/memory/search", "q max kind whole fresh all", g.respond(memoryTimeout, g.onRecall)},
+		{"GET", "/memory/graph", "q limit", g.respond(memoryTimeout, g.onGraph)},
+		{"GET", "/memory/status", "", g.respond(memoryTimeout, g.onMemoryStatus)},
 		{"GET", "/memory/export", "", g.onExport},
 		{"POST", "/memory/import", "trusted", g.onImport},
-		{"POST", "/memory/forget", "", g.onForget},
-		{"GET", "/memory/{id}", "", g.onMemory},
-		{"PATCH", "/memory/{id}", "", g.onEdit},
-		{"DELETE", "/memory/{id}", "", g.onForgetOne},
+		{"POST", "/memory/forget", "", changeBy(g, memoryTimeout, g.onForget)},
+		{"GET", "/memory/{id}", "", g.respond(memoryTimeout, g.onMemory)},
+		{"PATCH", "/memory/{id}", "", changeBy(g, memoryTimeout, g.onEdit)},
+		{"DELETE", "/memory/{id}", "", g.change(memoryTimeout, g.onForgetOne)},
 		{"POST", "/memory/{id}/pin", "", g.onMark("pin", "pinned")},
 		{"DELETE", "/memory/{id}/pin", "", g.onMark("unpin", "unpinned")},
 		{"POST", "/memory/{id}/accept", "", g.onMark("accept", "accepted")},
@@ -120,14 +169,14 @@ func (g *Gateway) routes() []route {
 		{"GET", "/sessions/{id}/context", "", g.read(g.onContext)},
 		{"GET", "/agents", "", g.read(g.onAgents)},
 		{"GET", "/models", "", g.read(g.onModels)},
-		{"POST", "/models/{name}/pull", "", g.onPull},
-		{"DELETE", "/models/{name}/pull", "", g.onPullStop},
+		{"POST", "/models/{name}/pull", "", g.change(lookupTimeout, g.onPull)},
+		{"DELETE", "/models/{name}/pull", "", g.change(lookupTimeout, g.onPullStop)},
 		{"GET", "/machines", "", g.read(g.onMachines)},
-		{"GET", "/doctor", "", g.onDoctor},
+		{"GET", "/doctor", "", g.respond(doctorTimeout, g.onDoctor)},
 		{"GET", "/audit", "", g.read(g.onAuditStatus)},
 		{"GET", "/metrics", "", g.onMetrics},
 		{"GET", "/settings", "", g.read(g.onSettings)},
-		{"PUT", "/settings/{name}", "", g.onSettingChange},
+		{"PUT", "/settings/{name}", "", changeBy(g, settingTimeout, g.onSettingChange)},
 		{"GET", "/events", "query session subject after deltas respondent_b", g.onEvents},
 		{"POST", "/mcp", "", g.onMCP},
 		{"GET", "/v1/models", anyParams, g.onModelNames},
@@ -135,7 +184,7 @@ func (g *Gateway) routes() []route {
 		{"POST", "/v1/chat/completions", "", g.onCompletion},
 		{"POST", "/v1/responses", "", g.onResponse},
 		{"POST", "/v1/embeddings", "", g.onEmbeddings},
-		{"GET", "/events/history", "query limit", g.onHistory},
+		{"GET", "/events/history", "query limit", g.read(g.onHistory)},
 		{"GET", "/openapi.yaml", "", g.onOpenAPI},
 	}
 }
@@ -197,7 +246,7 @@ func (g *Gateway) explainUnrouted(mux *http.ServeMux, w http.ResponseWriter, r *
 	case len(allowed) == 0 && denied:
 		return errClientRoute
 	case len(allowed) == 0:
-		return problemf(http.StatusNotFound, codeNotFound, "not found; /openapi.yaml lists the routes")
+		return notFoundf("not found; /openapi.yaml lists the routes")
 	}
 	w.Header().Set("Allow", strings.Join(allowed, ", "))
 	return problemf(http.StatusMethodNotAllowed, codeMethod, "method not allowed; use %s",
@@ -215,7 +264,7 @@ func (g *Gateway) serveRoute(rt route, w http.ResponseWriter, r *http.Request) {
 	}()
 	if rt.method != http.MethodPost && rt.method != http.MethodPut && rt.method != http.MethodPatch &&
 		r.ContentLength != 0 {
-		g.writeProblem(w, r, problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s takes no body", rt.method))
+		g.writeProblem(w, r, malformedf("%s takes no body", rt.method))
 		return
 	}
 	r, span := g.startSpan(rt, r)
@@ -268,6 +317,23 @@ var errInternal = problemf(http.StatusInternalServerError, subjects.CodeInternal
 
 func problemf(status int, code, format string, a ...any) *problem {
 	return &problem{status: status, Fault: subjects.Faultf(code, format, a...)}
+}
+
+// malformedf, notFoundf, conflictf and deniedf are [problemf] for the statuses 400, 404, 409 and 403.
+func malformedf(format string, a ...any) *problem {
+	return problemf(http.StatusBadRequest, subjects.CodeMalformed, format, a...)
+}
+
+func notFoundf(format string, a ...any) *problem {
+	return problemf(http.StatusNotFound, codeNotFound, format, a...)
+}
+
+func conflictf(format string, a ...any) *problem {
+	return problemf(http.StatusConflict, codeConflict, format, a...)
+}
+
+func deniedf(format string, a ...any) *problem {
+	return problemf(http.StatusForbidden, subjects.CodeDenied, format, a...)
 }
 
 // ids identify the question of a response, with links to its answer.
@@ -369,8 +435,7 @@ func (g *Gateway) readLimited(w http.ResponseWriter, r *http.Request, limit int6
 			limit>>10)
 	case err != nil:
 		w.Header().Set("Connection", "close")
-		return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "incomplete body, or timeout after %s",
-			g.bodyTimeout)
+		return nil, malformedf("incomplete body, or timeout after %s", g.bodyTimeout)
 	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // it is for the body only
 	return data, nil
@@ -385,7 +450,7 @@ func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request, into any) err
 		return err
 	}
 	if err := strict.DecodeJSON(data, into); err != nil {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%v", err)
+		return malformedf("%v", err)
 	}
 	return nil
 }
@@ -413,20 +478,19 @@ func (rt route) checkParams(r *http.Request) error {
 	}
 	v, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "malformed query string")
+		return malformedf("malformed query string")
 	}
 	names := strings.Fields(rt.params)
 	for name, values := range v {
 		if !slices.Contains(names, name) {
 			if len(names) == 0 {
-				return problemf(http.StatusBadRequest, subjects.CodeMalformed, "unknown parameter %q; there are no "+
-					"parameters", text.Clip(name, 60))
+				return malformedf("unknown parameter %q; there are no parameters", text.Clip(name, 60))
 			}
-			return problemf(http.StatusBadRequest, subjects.CodeMalformed,
-				"unknown parameter %q; the parameters are %s", text.Clip(name, 60), strings.Join(names, ", "))
+			return malformedf("unknown parameter %q; the parameters are %s", text.Clip(name, 60), strings.Join(names,
+				", "))
 		}
 		if len(values) != 1 {
-			return problemf(http.StatusBadRequest, subjects.CodeMalformed, "parameter %s is given more than once", name)
+			return malformedf("parameter %s is given more than once", name)
 		}
 	}
 	return nil
@@ -435,8 +499,7 @@ func (rt route) checkParams(r *http.Request) error {
 // checkID rejects an id that is not a subject token: ids become parts of subjects and keys. name is used in the error.
 func checkID(name, id string) error {
 	if subjects.CheckToken(id) != nil {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s: letters, digits, - and _ only, 1 to %d "+
-			"of them", name, subjects.MaxToken)
+		return malformedf("%s: letters, digits, - and _ only, 1 to %d of them", name, subjects.MaxToken)
 	}
 	return nil
 }

@@ -1,14 +1,13 @@
 package gateway
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"time"
-
-	"conclave/subjects"
 )
 
 // loginPath is the only path that needs no credential: it exchanges a login code for the cookie of a browser login.
@@ -59,44 +58,30 @@ func (g *Gateway) requireDirect(r *http.Request) error {
 	if isFromSocket(r) || g.credentials.hasToken(r) {
 		return nil
 	}
-	return problemf(http.StatusForbidden, subjects.CodeDenied, "not allowed with a cookie; use conclave open, the "+
-		"token or the Unix socket")
+	return deniedf("not allowed with a cookie; use conclave open, the token or the Unix socket")
 }
 
 // onNewLink returns a login link with a new code.
-func (g *Gateway) onNewLink(w http.ResponseWriter, r *http.Request) error {
-	if err := g.readEmpty(r); err != nil {
-		return err
+func (g *Gateway) onNewLink(_ context.Context, r *http.Request) (any, error) {
+	if err := g.requireDirect(r); err != nil {
+		return nil, err
 	}
 	code, expires := g.credentials.newCode()
-	g.writeJSON(w, http.StatusOK, LoginLink{g.loginURL(code), expires.UTC()})
-	return nil
+	return LoginLink{g.loginURL(code), expires.UTC()}, nil
 }
 
 // onNewToken replaces the token and revokes every browser login and login code. Requests in progress with a revoked
 // credential end, except this one.
-func (g *Gateway) onNewToken(w http.ResponseWriter, r *http.Request) error {
-	if err := g.readEmpty(r); err != nil {
-		return err
+func (g *Gateway) onNewToken(_ context.Context, r *http.Request) (any, error) {
+	if err := g.requireDirect(r); err != nil {
+		return nil, err
 	}
 	if err := g.credentials.replaceToken(); err != nil {
-		return err
+		return nil, err
 	}
-	g.writeJSON(w, http.StatusOK, struct {
+	return struct {
 		Replaced bool `json:"replaced"`
-	}{true})
-	return nil
-}
-
-// readEmpty rejects a body, and a request that [Gateway.requireDirect] denies.
-func (g *Gateway) readEmpty(r *http.Request) error {
-	if err := g.requireDirect(r); err != nil {
-		return err
-	}
-	if r.ContentLength != 0 {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s takes no body", r.URL.Path)
-	}
-	return nil
+	}{true}, nil
 }
 
 // loginURL is the link for a browser: at the configured URL of a proxy, or else on this machine. A gateway on every

@@ -29,15 +29,8 @@ const (
 	maxFact     = 64 << 10
 )
 
-// adminMemory sends an administrative request to memory as the user, for memoryTimeout at most. A read (list, show,
-// graph, status) ends when the client disconnects; a change does not. Errors are those of [mapMemoryFault].
-func (g *Gateway) adminMemory(r *http.Request, q subjects.MemoryAdminRequest) (subjects.MemoryAdminReply, error) {
-	from := r.Context()
-	if !slices.Contains([]string{"list", "show", "graph", "status"}, q.Op) {
-		from = context.WithoutCancel(from) // a change is made even when the client disconnects
-	}
-	ctx, cancel := g.withTimeout(from, memoryTimeout)
-	defer cancel()
+// adminMemory sends an administrative request to memory as the user. Errors are those of [mapMemoryFault].
+func (g *Gateway) adminMemory(ctx context.Context, q subjects.MemoryAdminRequest) (subjects.MemoryAdminReply, error) {
 	got, err := g.client.AdminMemory(ctx, q)
 	return got, mapMemoryFault(ctx, err)
 }
@@ -73,27 +66,23 @@ func mapMemoryFault(ctx context.Context, err error) error {
 
 // findEntry returns the memory whose id, or unambiguous id prefix, is in the request's path, with its whole text. It
 // rejects an invalid id and one shorter than minIDPrefix; an unknown or ambiguous one is 404.
-func (g *Gateway) findEntry(r *http.Request) (subjects.MemoryEntry, error) {
+func (g *Gateway) findEntry(ctx context.Context, r *http.Request) (subjects.MemoryEntry, error) {
 	var none subjects.MemoryEntry
 	id := r.PathValue("id")
 	if err := checkID("the memory's id", id); err != nil {
 		return none, err
 	}
 	if len(id) < minIDPrefix {
-		return none, problemf(http.StatusBadRequest, subjects.CodeMalformed, "the memory's id: at least %d "+
-			"characters are required", minIDPrefix)
+		return none, malformedf("the memory's id: at least %d characters are required", minIDPrefix)
 	}
-	ctx, cancel := g.withTimeout(r.Context(), memoryTimeout)
-	defer cancel()
 	e, err := g.client.ShowMemory(ctx, id)
 	var f *subjects.Fault
 	var ambiguous *client.AmbiguousError
 	switch {
 	case errors.As(err, &f) && f.Code == subjects.CodeMalformed: // not found or ambiguous; the fault's text says which
-		return none, problemf(http.StatusNotFound, codeNotFound, "%s", f.Text)
+		return none, notFoundf("%s", f.Text)
 	case errors.Is(err, client.ErrNotFound), errors.As(err, &ambiguous):
-		return none, problemf(http.StatusNotFound, codeNotFound, "memory %s not found; GET /memory lists the entries",
-			id)
+		return none, notFoundf("memory %s not found; GET /memory lists the entries", id)
 	}
 	return e, mapMemoryFault(ctx, err)
 }
@@ -103,8 +92,7 @@ func checkChoice(name, v string, words ...string) error {
 	if v == "" || slices.Contains(words, v) {
 		return nil
 	}
-	return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s must be one of %s", name,
-		strings.Join(words, ", "))
+	return malformedf("%s must be one of %s", name, strings.Join(words, ", "))
 }
 
 // parseNumber parses the value v of the parameter name. It rejects everything but a number from 1 to most; usual is the
@@ -115,123 +103,111 @@ func parseNumber(name, v string, usual, most int) (int, error) {
 	}
 	n, err := strconv.Atoi(v)
 	if err != nil || n < 1 || n > most {
-		return 0, problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s must be a number from 1 to %d", name,
-			most)
+		return 0, malformedf("%s must be a number from 1 to %d", name, most)
 	}
 	return n, nil
 }
 
 // onMemories lists one page of memories, newest first, with the cursor of the next page. It rejects unknown values of
 // kind, state, trust and whole, and a limit beyond maxPage.
-func (g *Gateway) onMemories(w http.ResponseWriter, r *http.Request) error {
+func (g *Gateway) onMemories(ctx context.Context, r *http.Request) (any, error) {
 	v := r.URL.Query()
 	limit, err := parseNumber("limit", v.Get("limit"), defaultPage, maxPage)
 	if err := cmp.Or(err, checkChoice("kind", v.Get("kind"), client.MemoryKinds...),
 		checkChoice("state", v.Get("state"), client.MemoryStates...),
 		checkChoice("trust", v.Get("trust"), client.MemoryTrust...), checkChoice("whole", v.Get("whole"), "0",
 			"1")); err != nil {
-		return err
+		return nil, err
 	}
-	got, err := g.adminMemory(r, subjects.MemoryAdminRequest{
+	got, err := g.adminMemory(ctx, subjects.MemoryAdminRequest{
 		Op: "list", Kind: v.Get("kind"), State: v.Get("state"), Trust: v.Get("trust"), Tag: v.Get("tag"),
 		From: v.Get("from"), Text: v.Get("text"),
 		Limit: limit, After: v.Get("after"), Whole: v.Get("whole") == "1",
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	g.writeJSON(w, http.StatusOK, struct {
+	return struct {
 		Entries []subjects.MemoryEntry `json:"entries"`
 		Next    string                 `json:"next"` // cursor of the next page; "": this is the last one
-	}{got.Entries, got.Next})
-	return nil
+	}{got.Entries, got.Next}, nil
 }
 
 // onRecall searches memory with the ranking that the assistant gets. It rejects an empty q, and max beyond maxHits;
 // without max memory decides the number of hits. A reply that ends early is 502.
-func (g *Gateway) onRecall(w http.ResponseWriter, r *http.Request) error {
+func (g *Gateway) onRecall(ctx context.Context, r *http.Request) (any, error) {
 	v := r.URL.Query()
 	most, err := parseNumber("max", v.Get("max"), 0, maxHits)
 	if err := cmp.Or(err, checkChoice("kind", v.Get("kind"), client.MemoryKinds...),
 		checkChoice("whole", v.Get("whole"), "0", "1"), checkChoice("fresh", v.Get("fresh"), "0", "1"),
 		checkChoice("all", v.Get("all"), "0", "1")); err != nil {
-		return err
+		return nil, err
 	}
 	q := subjects.MemoryQuery{
 		Query: strings.TrimSpace(v.Get("q")), Max: most, Kind: v.Get("kind"),
 		Whole: v.Get("whole") == "1", Fresh: v.Get("fresh") == "1", All: v.Get("all") == "1",
 	}
 	if q.Query == "" {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "q is required: the text to search for")
+		return nil, malformedf("q is required: the text to search for")
 	}
-	ctx, cancel := g.withTimeout(r.Context(), memoryTimeout)
-	defer cancel()
 	last, err := g.client.SearchMemory(ctx, q)
 	switch {
 	case errors.Is(err, client.ErrIncomplete):
-		return problemf(http.StatusBadGateway, subjects.CodeUnavailable, "incomplete reply from memory; retry")
+		return nil, problemf(http.StatusBadGateway, subjects.CodeUnavailable, "incomplete reply from memory; retry")
 	case err != nil:
-		return mapMemoryFault(ctx, err)
+		return nil, mapMemoryFault(ctx, err)
 	}
-	g.writeJSON(w, http.StatusOK, struct {
+	return struct {
 		Hits   []subjects.MemoryHit `json:"hits"`
 		Cached bool                 `json:"cached"`
 		Notes  []subjects.Note      `json:"notes"`
 		Millis float64              `json:"ms"`
-	}{last.Hits, last.Cached, append([]subjects.Note{}, last.Notes...), last.Millis})
-	return nil
+	}{last.Hits, last.Cached, append([]subjects.Note{}, last.Notes...), last.Millis}, nil
 }
 
 // onMemory returns one memory with its correlated entries, [] when there are none. Errors are those of
 // [Gateway.findEntry].
-func (g *Gateway) onMemory(w http.ResponseWriter, r *http.Request) error {
-	e, err := g.findEntry(r)
+func (g *Gateway) onMemory(ctx context.Context, r *http.Request) (any, error) {
+	e, err := g.findEntry(ctx, r)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	ctx, cancel := g.withTimeout(r.Context(), memoryTimeout)
-	defer cancel()
 	others, err := g.client.RelatedMemories(ctx, e)
 	if err != nil {
-		return mapMemoryFault(ctx, err)
+		return nil, mapMemoryFault(ctx, err)
 	}
-	g.writeJSON(w, http.StatusOK, struct {
+	return struct {
 		Entry      subjects.MemoryEntry   `json:"entry"`
 		Correlated []subjects.MemoryEntry `json:"correlated"`
-	}{e, others})
-	return nil
+	}{e, others}, nil
 }
 
 // onGraph lists relations of the knowledge graph that match q, any when it is empty; at most limit, which is at most
 // maxPage.
-func (g *Gateway) onGraph(w http.ResponseWriter, r *http.Request) error {
+func (g *Gateway) onGraph(ctx context.Context, r *http.Request) (any, error) {
 	v := r.URL.Query()
 	limit, err := parseNumber("limit", v.Get("limit"), defaultPage, maxPage)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	got, err := g.adminMemory(r, subjects.MemoryAdminRequest{
-		Op: "graph", Query: strings.TrimSpace(v.Get("q")),
-		Limit: limit,
-	})
+	graph := subjects.MemoryAdminRequest{Op: "graph", Query: strings.TrimSpace(v.Get("q")), Limit: limit}
+	got, err := g.adminMemory(ctx, graph)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	g.writeJSON(w, http.StatusOK, struct {
+	return struct {
 		Relations []subjects.Relation `json:"relations"`
-	}{append([]subjects.Relation{}, got.Relations...)})
-	return nil
+	}{append([]subjects.Relation{}, got.Relations...)}, nil
 }
 
 // onMemoryStatus returns the size and search mode of memory.
-func (g *Gateway) onMemoryStatus(w http.ResponseWriter, r *http.Request) error {
-	got, err := g.adminMemory(r, subjects.MemoryAdminRequest{Op: "status"})
+func (g *Gateway) onMemoryStatus(ctx context.Context, _ *http.Request) (any, error) {
+	got, err := g.adminMemory(ctx, subjects.MemoryAdminRequest{Op: "status"})
 	switch {
 	case err != nil:
-		return err
+		return nil, err
 	case got.Status == nil:
-		return problemf(http.StatusBadGateway, subjects.CodeInternal, "no status in the reply of memory; see its log")
+		return nil, problemf(http.StatusBadGateway, subjects.CodeInternal, "no status in the reply of memory; see its log")
 	}
-	g.writeJSON(w, http.StatusOK, got.Status)
-	return nil
+	return got.Status, nil
 }

@@ -105,7 +105,7 @@ type Refused struct {
 func (g *Gateway) onImport(w http.ResponseWriter, r *http.Request) error {
 	v := r.URL.Query()
 	if !slices.Contains([]string{"", "0", "1"}, v.Get("trusted")) {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "trusted must be 0 or 1")
+		return malformedf("trusted must be 0 or 1")
 	}
 	leave, err := acquireSlot(g.slots.streams, "streams are open")
 	if err != nil {
@@ -168,7 +168,7 @@ func (g *Gateway) readEntries(w http.ResponseWriter, r *http.Request) ([]subject
 			"MB. Import larger files with: conclave memory import", maxImport>>20)
 	case err != nil:
 		w.Header().Set("Connection", "close")
-		return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "incomplete body, or timeout")
+		return nil, malformedf("incomplete body, or timeout")
 	}
 	_ = rc.SetReadDeadline(time.Time{}) // the deadline is for the body only
 	var out []subjects.MemoryEntry
@@ -179,15 +179,14 @@ func (g *Gateway) readEntries(w http.ResponseWriter, r *http.Request) ([]subject
 			return nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "line %d: too large; at "+
 				"most %d KB", line.Line, client.MaxExportLine>>10)
 		case errors.As(err, &line):
-			return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "line %d: %v", line.Line, line.Err)
+			return nil, malformedf("line %d: %v", line.Line, line.Err)
 		case err != nil:
 			return nil, err
 		}
 		out = append(out, e)
 	}
 	if len(out) == 0 {
-		return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "no entries; send one JSON object on "+
-			"each line")
+		return nil, malformedf("no entries; send one JSON object on each line")
 	}
 	return out, nil
 }

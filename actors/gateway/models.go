@@ -111,8 +111,7 @@ func (l *pullLog) add(p *Pull) error {
 	for i, other := range l.pulls {
 		if other.Model == p.Model {
 			if other.Ended.IsZero() {
-				return problemf(http.StatusConflict, codeConflict, "%s is being fetched already; GET /models shows "+
-					"the progress", p.Model)
+				return conflictf("%s is being fetched already; GET /models shows the progress", p.Model)
 			}
 			l.pulls = slices.Delete(l.pulls, i, i+1)
 			break
@@ -159,39 +158,34 @@ func modelName(r *http.Request) (string, error) {
 	if name == "" || len(name) > maxModelName || strings.ContainsFunc(name, func(c rune) bool {
 		return c <= ' ' || c > '~'
 	}) {
-		return "", problemf(http.StatusBadRequest, subjects.CodeMalformed, "the name of a model: 1 to %d printable "+
-			"characters without blanks", maxModelName)
+		return "", malformedf("the name of a model: 1 to %d printable characters without blanks", maxModelName)
 	}
 	return name, nil
 }
 
 // onPull starts the download of a model by the model actor, which records it in the audit log. GET /models shows the
 // progress. With a cookie only, it denies names with a registry or a namespace: anybody can publish a model there.
-func (g *Gateway) onPull(w http.ResponseWriter, r *http.Request) error {
+func (g *Gateway) onPull(_ context.Context, r *http.Request) (any, error) {
 	name, err := modelName(r)
 	if err != nil {
-		return err
-	}
-	if r.ContentLength != 0 {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s takes no body", r.URL.Path)
+		return nil, err
 	}
 	if strings.Contains(name, "/") && g.requireDirect(r) != nil {
-		return problemf(http.StatusForbidden, subjects.CodeDenied, "a browser fetches models of Ollama's library "+
-			"only, without a slash in the name; for this one use conclave model pull %s", name)
+		return nil, deniedf("a browser fetches models of Ollama's library only, without a slash in the name; for "+
+			"this one use conclave model pull %s", name)
 	}
 	ctx, cancel := context.WithTimeout(g.life, pullTimeout)
 	p := &Pull{Model: name, Status: "starting", Began: g.out.Now(), cancel: cancel}
 	if err := g.pulls.add(p); err != nil {
 		cancel()
-		return err
+		return nil, err
 	}
 	shown := *p
 	g.serving.Go(func() {
 		defer cancel()
 		g.runPull(ctx, p)
 	})
-	g.writeJSON(w, http.StatusAccepted, shown)
-	return nil
+	return accepted{shown}, nil
 }
 
 // runPull fetches a model and keeps the progress in p.
@@ -217,17 +211,16 @@ func (g *Gateway) runPull(ctx context.Context, p *Pull) {
 }
 
 // onPullStop stops the download of a model. What was fetched is kept.
-func (g *Gateway) onPullStop(w http.ResponseWriter, r *http.Request) error {
+func (g *Gateway) onPullStop(_ context.Context, r *http.Request) (any, error) {
 	name, err := modelName(r)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if !g.pulls.cancel(name) {
-		return problemf(http.StatusNotFound, codeNotFound, "%s is not being fetched", name)
+		return nil, notFoundf("%s is not being fetched", name)
 	}
-	g.writeJSON(w, http.StatusAccepted, struct {
+	return accepted{struct {
 		Model  string `json:"model"`
 		Status string `json:"status"`
-	}{name, "stopping"})
-	return nil
+	}{name, "stopping"}}, nil
 }

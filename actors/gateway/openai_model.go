@@ -238,8 +238,8 @@ func newModelMessages(in []completionMessage) (messages []model.Message, err err
 					arguments = json.RawMessage("{}")
 				}
 				if !json.Valid(arguments) {
-					return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "tool_calls: the arguments "+
-						"of %s are not JSON", text.Clip(c.Function.Name, 60))
+					return nil, malformedf("tool_calls: the arguments of %s are not JSON", text.Clip(c.Function.Name,
+						60))
 				}
 				names[c.ID] = c.Function.Name
 				out.Calls = append(out.Calls, model.Call{ID: c.ID, Name: c.Function.Name, Arguments: arguments})
@@ -247,8 +247,7 @@ func newModelMessages(in []completionMessage) (messages []model.Message, err err
 		case model.ToolRole:
 			out.CallID, out.ToolName = m.CallID, names[m.CallID]
 		default:
-			return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "messages: unknown role %q",
-				text.Clip(m.Role, 40))
+			return nil, malformedf("messages: unknown role %q", text.Clip(m.Role, 40))
 		}
 		messages = append(messages, out)
 	}
@@ -299,7 +298,7 @@ func (g *Gateway) onEmbeddings(w http.ResponseWriter, r *http.Request) error {
 			"model's tokenizer are not accepted. In LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False)")
 	}
 	if len(input) == 0 || len(input) > maxEmbedTexts {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "input: a text, or 1 to %d texts", maxEmbedTexts)
+		return malformedf("input: a text, or 1 to %d texts", maxEmbedTexts)
 	}
 	if in.Format != "" && in.Format != "float" && in.Format != "base64" {
 		return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "encoding_format is float or base64")

@@ -55,7 +55,7 @@ func (g *Gateway) writePage(w http.ResponseWriter, r *http.Request) {
 func (g *Gateway) onPageFile(w http.ResponseWriter, r *http.Request) error {
 	name := path.Clean(r.PathValue("file"))
 	if !g.cfg.Page || !fs.ValidPath(name) || !g.writePageFile(w, r, name) {
-		return problemf(http.StatusNotFound, codeNotFound, "not found; /openapi.yaml lists the routes")
+		return notFoundf("not found; /openapi.yaml lists the routes")
 	}
 	return nil
 }

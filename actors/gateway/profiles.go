@@ -10,7 +10,6 @@ import (
 	"runtime/metrics"
 
 	"conclave/pkg/local"
-	"conclave/subjects"
 )
 
 // profilesPath is the path below which the profiles of the process are served, when they are.
@@ -41,7 +40,7 @@ func (g *Gateway) profileRoutes() []route {
 		return func(w http.ResponseWriter, r *http.Request) error {
 			// A proxy for other machines, which names a host of gateway.hosts, must not reach them.
 			if !local.IsLocalHost(trimPort(r.Host)) {
-				return problemf(http.StatusForbidden, subjects.CodeDenied, "profiles are served on this machine only")
+				return deniedf("profiles are served on this machine only")
 			}
 			h(w, r)
 			return nil

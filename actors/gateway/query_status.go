@@ -44,7 +44,7 @@ func (g *Gateway) writeState(w http.ResponseWriter, r *http.Request, id string) 
 		g.writeJSON(w, http.StatusAccepted, q.ids("waiting"))
 		return nil
 	case errors.Is(err, errNone):
-		return problemf(http.StatusNotFound, codeNotFound, "no answer to %s, and the question was not asked here", id)
+		return notFoundf("no answer to %s, and the question was not asked here", id)
 	case errors.Is(err, errTimeout):
 		return problemf(http.StatusGatewayTimeout, subjects.CodeTimeout, "timeout: no answer to %s found within %s; "+
 			"see its session", id, lookupTimeout)
@@ -143,20 +143,19 @@ func (g *Gateway) readEventsOf(ctx context.Context, q question, last uint64, onE
 
 // onCancel publishes the cancellation of a question and responds with 202 without waiting for its effect, also for an
 // unknown question. The text so far becomes a partial answer.
-func (g *Gateway) onCancel(w http.ResponseWriter, r *http.Request) error {
+func (g *Gateway) onCancel(ctx context.Context, r *http.Request) (any, error) {
 	id := r.PathValue("id")
 	if err := cmp.Or(checkID("the query id", id), checkOwnQuery(r, id)); err != nil {
-		return err
+		return nil, err
 	}
 	q, _ := g.questions.find(id)
-	ctx, cancel := withStoreTimeout(r.Context())
+	ctx, cancel := withStoreTimeout(ctx)
 	defer cancel()
 	if err := g.client.CancelQuery(ctx, q.session, id, "asked for over HTTP"); err != nil {
-		return storeFault(g.out, subjects.QueryCancel.Name, err)
+		return nil, storeFault(g.out, subjects.QueryCancel.Name, err)
 	}
-	g.writeJSON(w, http.StatusAccepted, struct {
+	return accepted{struct {
 		QueryID string `json:"query_id"`
 		State   string `json:"state"`
-	}{id, "cancelling"})
-	return nil
+	}{id, "cancelling"}}, nil
 }

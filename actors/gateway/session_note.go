@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	"conclave/pkg/actor"
-	"conclave/subjects"
 )
 
 // noteBucket has what the user noted about sessions, by session id.
@@ -30,22 +29,16 @@ type SessionPatch struct {
 
 // onSessionPatch gives a session a title, or pins it; an empty title restores the beginning of its first question. An
 // unknown session is 404.
-func (g *Gateway) onSessionPatch(w http.ResponseWriter, r *http.Request) error {
+func (g *Gateway) onSessionPatch(ctx context.Context, r *http.Request, in SessionPatch) (any, error) {
 	id, err := parseID(r, "the session id")
 	if err != nil {
-		return err
-	}
-	var in SessionPatch
-	if err := g.readBody(w, r, &in); err != nil {
-		return err
+		return nil, err
 	}
 	if in.Title == nil && in.Pinned == nil {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "title or pinned is required")
+		return nil, malformedf("title or pinned is required")
 	}
-	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
-	defer cancel()
 	if _, err := g.client.Session(ctx, id); err != nil {
-		return g.mapSessionError(ctx, id, err)
+		return nil, g.mapSessionError(ctx, id, err)
 	}
 	note, err := g.storeNote(ctx, id, func(n sessionNote) sessionNote {
 		if in.Title != nil {
@@ -57,14 +50,13 @@ func (g *Gateway) onSessionPatch(w http.ResponseWriter, r *http.Request) error {
 		return n
 	})
 	if err != nil {
-		return storeFault(g.out, noteBucket, err)
+		return nil, storeFault(g.out, noteBucket, err)
 	}
-	g.writeJSON(w, http.StatusOK, struct {
+	return struct {
 		SessionID string `json:"session_id"`
 		Title     string `json:"title"`
 		Pinned    bool   `json:"pinned"`
-	}{id, note.Title, note.Pinned})
-	return nil
+	}{id, note.Title, note.Pinned}, nil
 }
 
 // storeNote stores what change makes of the note of a session, and returns it. The empty note removes what is stored.

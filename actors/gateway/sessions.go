@@ -35,12 +35,10 @@ const (
 
 // onSessions lists at most maxSessions sessions, last used first, and the number of those left out. A session that
 // cannot be decoded is listed with that as its title.
-func (g *Gateway) onSessions(w http.ResponseWriter, r *http.Request) error {
-	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
-	defer cancel()
+func (g *Gateway) onSessions(ctx context.Context, _ *http.Request) (any, error) {
 	found, more, err := g.client.Sessions(ctx, maxSessions, nil)
 	if err != nil {
-		return g.mapReadError(ctx, err)
+		return nil, err
 	}
 	if extra := len(found) - maxSessions; extra > 0 {
 		found, more = found[:maxSessions], more+extra
@@ -55,11 +53,10 @@ func (g *Gateway) onSessions(w http.ResponseWriter, r *http.Request) error {
 			list[i].Title = "(cannot be decoded)"
 		}
 	}
-	g.writeJSON(w, http.StatusOK, struct {
+	return struct {
 		Sessions []Session `json:"sessions"`
 		More     int       `json:"more"` // sessions that are not in the list
-	}{list, more})
-	return nil
+	}{list, more}, nil
 }
 
 // describeSession returns the line of a session in the list. Without a turn the title is the summary.
@@ -101,22 +98,20 @@ func (g *Gateway) mapReadError(ctx context.Context, err error) error {
 // mapSessionError is [Gateway.mapReadError] for a read of one session, which is 404 when it does not exist.
 func (g *Gateway) mapSessionError(ctx context.Context, id string, err error) error {
 	if errors.Is(err, client.ErrNotFound) {
-		return problemf(http.StatusNotFound, codeNotFound, "session %s not found; GET /sessions lists the sessions", id)
+		return notFoundf("session %s not found; GET /sessions lists the sessions", id)
 	}
 	return g.mapReadError(ctx, err)
 }
 
 // onSession returns one conversation: its turns, and its messages as the model gets them. An unknown session is 404.
-func (g *Gateway) onSession(w http.ResponseWriter, r *http.Request) error {
+func (g *Gateway) onSession(ctx context.Context, r *http.Request) (any, error) {
 	id, err := parseID(r, "the session id")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
-	defer cancel()
 	c, err := g.client.Session(ctx, id)
 	if err != nil {
-		return g.mapSessionError(ctx, id, err)
+		return nil, g.mapSessionError(ctx, id, err)
 	}
 	body := struct {
 		Session
@@ -126,15 +121,11 @@ func (g *Gateway) onSession(w http.ResponseWriter, r *http.Request) error {
 		Messages   []subjects.Message `json:"messages"`
 		Kept       []subjects.Turn    `json:"conversation"`
 		Branches   []Branch           `json:"branches"`
-	}{describeSession(client.Summarize(c)), c.Summary, c.Summarized, c.Dropped, c.Messages(), c.Turns, listBranches(c)}
-	if body.Messages == nil {
-		body.Messages = []subjects.Message{}
+	}{
+		describeSession(client.Summarize(c)), c.Summary, c.Summarized, c.Dropped,
+		append([]subjects.Message{}, c.Messages()...), append([]subjects.Turn{}, c.Turns...), listBranches(c),
 	}
-	if body.Kept == nil {
-		body.Kept = []subjects.Turn{}
-	}
-	g.writeJSON(w, http.StatusOK, body)
-	return nil
+	return body, nil
 }
 
 // Branch is a part of a conversation that was set aside.
@@ -165,77 +156,59 @@ type SessionBranch struct {
 
 // onSessionBranch sets a question and the turns after it aside, so that the next question follows the turn before it,
 // or continues with a branch that was set aside. Nothing is deleted. A session whose question is being answered is 409.
-func (g *Gateway) onSessionBranch(w http.ResponseWriter, r *http.Request) error {
+func (g *Gateway) onSessionBranch(ctx context.Context, r *http.Request, in SessionBranch) (any, error) {
 	id, err := parseID(r, "the session id")
 	if err != nil {
-		return err
-	}
-	var in SessionBranch
-	if err := g.readBody(w, r, &in); err != nil {
-		return err
+		return nil, err
 	}
 	change, query := subjects.SessionBranch, in.Before
 	if in.To != "" {
 		change, query = subjects.SessionSwitch, in.To
 	}
 	if in.Before != "" && in.To != "" || subjects.CheckToken(query) != nil {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "before or to is required: the id of a question")
+		return nil, malformedf("before or to is required: the id of a question")
 	}
 	if owner := subjects.ClientOf(id); owner != "" {
-		return problemf(http.StatusForbidden, subjects.CodeDenied, "session %s belongs to the client %s", id, owner)
+		return nil, deniedf("session %s belongs to the client %s", id, owner)
 	}
-	ctx, cancel := g.withTimeout(context.WithoutCancel(r.Context()), lookupTimeout)
-	defer cancel()
 	if _, err := g.client.Session(ctx, id); err != nil {
-		return g.mapSessionError(ctx, id, err)
+		return nil, g.mapSessionError(ctx, id, err)
 	}
 	done, err := g.client.BranchSession(ctx, id, change, query)
+	return done, mapConflict(err, subjects.CodeBusy)
+}
+
+// mapConflict returns a problem 409 for a fault with this code, and any other err as it is.
+func mapConflict(err error, code string) error {
 	var f *subjects.Fault
-	switch {
-	case errors.As(err, &f) && f.Code == subjects.CodeBusy:
-		return problemf(http.StatusConflict, codeConflict, "%s", f.Text)
-	case err != nil:
-		return err
+	if errors.As(err, &f) && f.Code == code {
+		return conflictf("%s", f.Text)
 	}
-	g.writeJSON(w, http.StatusOK, done)
-	return nil
+	return err
 }
 
 // changeTimeout is the timeout of a change of a conversation; a model writes the summary.
 const changeTimeout = 5 * time.Minute
 
 // onSessionChange returns the handler that deletes or summarizes one conversation; change is [subjects.SessionDelete]
-// or [subjects.SessionCompact]. An unknown session is 404, one whose question is being answered 409. A change that has
-// begun is completed when the client disconnects.
+// or [subjects.SessionCompact]. An unknown session is 404, one whose question is being answered 409.
 func (g *Gateway) onSessionChange(change string) handler {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		id := r.PathValue("id")
-		if err := checkID("the session id", id); err != nil {
-			return err
+	return g.change(changeTimeout, func(ctx context.Context, r *http.Request) (any, error) {
+		id, err := parseID(r, "the session id")
+		if err != nil {
+			return nil, err
 		}
-		if r.ContentLength != 0 {
-			return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s takes no body", r.URL.Path)
-		}
-		ctx, cancel := g.withTimeout(context.WithoutCancel(r.Context()), changeTimeout)
-		defer cancel()
-		_, err := g.client.Session(ctx, id)
+		_, err = g.client.Session(ctx, id)
 		if err != nil && !errors.Is(err, client.ErrUnreadable) {
-			return g.mapSessionError(ctx, id, err)
+			return nil, g.mapSessionError(ctx, id, err)
 		}
 		done, err := g.client.ChangeSession(ctx, id, change)
-		var f *subjects.Fault
-		if errors.As(err, &f) && f.Code == subjects.CodeBusy {
-			return problemf(http.StatusConflict, codeConflict, "%s", f.Text)
+		if err != nil || change != subjects.SessionDelete {
+			return done, mapConflict(err, subjects.CodeBusy)
 		}
-		if err != nil {
-			return err
+		if _, err := g.storeNote(ctx, id, func(sessionNote) sessionNote { return sessionNote{} }); err != nil {
+			return nil, storeFault(g.out, noteBucket, err)
 		}
-		if change == subjects.SessionDelete {
-			if _, err := g.storeNote(ctx, id, func(sessionNote) sessionNote { return sessionNote{} }); err != nil {
-				return storeFault(g.out, noteBucket, err)
-			}
-		}
-		g.writeJSON(w, http.StatusOK, done)
-		return nil
-	}
+		return done, nil
+	})
 }

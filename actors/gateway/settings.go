@@ -39,27 +39,14 @@ type SettingChanged struct {
 	Restarted []string         `json:"restarted"`
 }
 
-// onSettingChange changes one setting. What may be changed is decided by the registry, which records every attempt. A
-// change that has begun is completed when the client disconnects.
-func (g *Gateway) onSettingChange(w http.ResponseWriter, r *http.Request) error {
-	var in SettingChange
-	if err := g.readBody(w, r, &in); err != nil {
-		return err
-	}
+// onSettingChange changes one setting. What may be changed is decided by the registry, which records every attempt.
+func (g *Gateway) onSettingChange(ctx context.Context, r *http.Request, in SettingChange) (any, error) {
 	if in.Value == nil {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed,
-			`value is required: the new value as text, as in {"value":"5m"}`)
+		return nil, malformedf(`value is required: the new value as text, as in {"value":"5m"}`)
 	}
-	ctx, cancel := g.withTimeout(context.WithoutCancel(r.Context()), settingTimeout)
-	defer cancel()
 	done, err := g.client.ChangeSetting(ctx, text.Clip(r.PathValue("name"), 200), *in.Value)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	restarted := done.Restarted
-	if restarted == nil {
-		restarted = []string{}
-	}
-	g.writeJSON(w, http.StatusOK, SettingChanged{Setting: done.Setting, Restarted: restarted})
-	return nil
+	return SettingChanged{Setting: done.Setting, Restarted: append([]string{}, done.Restarted...)}, nil
 }

@@ -56,8 +56,7 @@ func parseEventFilter(r *http.Request) (eventFilter, error) {
 		}
 	}
 	if p.Has("subject") && !isSubjectPattern(f.subject) {
-		return f, problemf(http.StatusBadRequest, subjects.CodeMalformed,
-			`invalid subject: tokens joined by dots, * for one token, > at the end for the rest, like tool.request.>`)
+		return f, malformedf(`invalid subject: tokens joined by dots, * for one token, > at the end for the rest, like tool.request.>`)
 	}
 	for name, to := range map[string]*bool{"deltas": &f.deltas, "respondent_b": &f.respondentB} {
 		switch p.Get(name) {
@@ -65,7 +64,7 @@ func parseEventFilter(r *http.Request) (eventFilter, error) {
 		case "1":
 			*to = true
 		default:
-			return f, problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s is 0 or 1", name)
+			return f, malformedf("%s is 0 or 1", name)
 		}
 	}
 	positions := r.Header.Values("Last-Event-ID")
@@ -78,8 +77,8 @@ func parseEventFilter(r *http.Request) (eventFilter, error) {
 	var err error
 	f.after, err = strconv.ParseUint(positions[0], 10, 63)
 	if err != nil || len(positions) > 1 {
-		return f, problemf(http.StatusBadRequest, subjects.CodeMalformed, "invalid Last-Event-ID or after: use the "+
-			"sequence number of an event, or 0 for all stored events")
+		return f, malformedf("invalid Last-Event-ID or after: use the sequence number of an event, or 0 for all " +
+			"stored events")
 	}
 	f.resume = true
 	return f, nil

@@ -25,14 +25,11 @@ type Task struct {
 }
 
 func newTask(t subjects.Task) Task {
-	out := Task{
-		TaskID: t.TaskID, SessionID: t.SessionID, Query: t.Query, State: t.State, Subtasks: t.Subtasks,
-		Report: t.Report, Error: t.Error, Tokens: t.Tokens, Began: t.Began, Updated: t.Updated,
+	return Task{
+		TaskID: t.TaskID, SessionID: t.SessionID, Query: t.Query, State: t.State,
+		Subtasks: append([]subjects.Subtask{}, t.Subtasks...), Report: t.Report, Error: t.Error, Tokens: t.Tokens,
+		Began: t.Began, Updated: t.Updated,
 	}
-	if out.Subtasks == nil {
-		out.Subtasks = []subjects.Subtask{}
-	}
-	return out
 }
 
 // maxTasks bounds the list of tasks.
@@ -65,13 +62,13 @@ func (g *Gateway) onTask(ctx context.Context, r *http.Request) (any, error) {
 
 // findTask reads the task of the path.
 func (g *Gateway) findTask(ctx context.Context, r *http.Request) (subjects.Task, error) {
-	id := r.PathValue("id")
-	if err := checkID("the task id", id); err != nil {
+	id, err := parseID(r, "the task id")
+	if err != nil {
 		return subjects.Task{}, err
 	}
 	t, err := g.client.Task(ctx, id)
 	if errors.Is(err, client.ErrNotFound) {
-		return t, problemf(http.StatusNotFound, codeNotFound, "task %s not found; GET /tasks lists the tasks", id)
+		return t, notFoundf("task %s not found; GET /tasks lists the tasks", id)
 	}
 	if err != nil {
 		return t, g.mapReadError(ctx, err)
@@ -82,25 +79,12 @@ func (g *Gateway) findTask(ctx context.Context, r *http.Request) (subjects.Task,
 // onTaskChange returns the handler that pauses, resumes or cancels a task. An unknown task is 404, one that has ended
 // 409.
 func (g *Gateway) onTaskChange(action string) handler {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		if r.ContentLength != 0 {
-			return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s takes no body", r.URL.Path)
-		}
-		ctx, cancel := g.withTimeout(context.WithoutCancel(r.Context()), lookupTimeout)
-		defer cancel()
+	return g.change(lookupTimeout, func(ctx context.Context, r *http.Request) (any, error) {
 		t, err := g.findTask(ctx, r)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		done, err := g.client.ChangeTask(ctx, t.TaskID, action)
-		var f *subjects.Fault
-		if errors.As(err, &f) && f.Code == subjects.CodeMalformed {
-			return problemf(http.StatusConflict, codeConflict, "%s", f.Text)
-		}
-		if err != nil {
-			return err
-		}
-		g.writeJSON(w, http.StatusOK, done)
-		return nil
-	}
+		return done, mapConflict(err, subjects.CodeMalformed)
+	})
 }

@@ -33,7 +33,7 @@ func (g *Gateway) readQuestion(w http.ResponseWriter, r *http.Request) (in Quest
 	r.Body = http.MaxBytesReader(w, r.Body, maxUpload)
 	form, err := r.MultipartReader()
 	if err != nil {
-		return in, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "malformed form: %v", err)
+		return in, nil, malformedf("malformed form: %v", err)
 	}
 	fields := map[string]*string{
 		"query": &in.Query, "session_id": &in.SessionID, "query_id": &in.QueryID,
@@ -61,9 +61,8 @@ func (g *Gateway) readQuestion(w http.ResponseWriter, r *http.Request) (in Quest
 				images = append(images, f.Image)
 			}
 		case !known && name != "paste":
-			return in, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "unknown or repeated field %q; "+
-				"the fields are query, session_id, query_id, model, hint, mode, reference, paste and file",
-				text.Clip(name, 60))
+			return in, nil, malformedf("unknown or repeated field %q; the fields are query, session_id, query_id, "+
+				"model, hint, mode, reference, paste and file", text.Clip(name, 60))
 		default:
 			data, err := io.ReadAll(io.LimitReader(part, maxBody+1))
 			if err != nil {
@@ -100,7 +99,7 @@ func (g *Gateway) readFile(w http.ResponseWriter, r *http.Request, part *multipa
 	}
 	f, err := attachment.Decode(r.Context(), subjects.AttachmentFile, name, data)
 	if err != nil {
-		return attachment.File{}, problemf(http.StatusBadRequest, subjects.CodeMalformed, "file %q: %v", name, err)
+		return attachment.File{}, malformedf("file %q: %v", name, err)
 	}
 	return f, nil
 }
@@ -113,6 +112,5 @@ func (g *Gateway) explainUpload(w http.ResponseWriter, err error) error {
 		return problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "form too large; at most %d MB: "+
 			"send fewer files", maxUpload>>20)
 	}
-	return problemf(http.StatusBadRequest, subjects.CodeMalformed, "incomplete form, or timeout after %s",
-		g.bodyTimeout)
+	return malformedf("incomplete form, or timeout after %s", g.bodyTimeout)
 }
