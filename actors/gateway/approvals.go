@@ -95,8 +95,8 @@ func (g *Gateway) onDecision(ctx context.Context, r *http.Request, in Decision) 
 	case got.State == subjects.ApprovalUnknown:
 		return nil, notFoundf("approval request %s not found; GET /approvals lists the pending ones", id)
 	case got.State == subjects.ApprovalWithdrawn:
-		return nil, conflictf("the approval request was withdrawn and nothing was run: the question was cancelled, or " +
-			"the caller stopped waiting")
+		return nil, conflictf("the approval request was withdrawn and nothing was run: the question was cancelled, " +
+			"or the caller stopped waiting")
 	case got.State == subjects.ApprovalExpired:
 		return nil, conflictf("the approval request has expired without a decision, and the call was denied")
 	case !got.Accepted:

@@ -127,7 +127,7 @@ func Serve[Q, A any](s subjects.Service[Q, A], h RequestHandler[Q, A], opts ...O
 		if err != nil {
 			return nil, err
 		}
-		return encode(in.codec.replyCodec(), a)
+		return encode(replyCodec(in.codec), a)
 	}
 	return r.apply(opts)
 }

@@ -13,13 +13,10 @@ import (
 	"conclave/subjects"
 )
 
-// codec is the encoding of one message.
-type codec subjects.Codec
-
-// replyCodec is the encoding of the reply: JSON for a request in plain text.
-func (c codec) replyCodec() codec {
-	if subjects.Codec(c) == subjects.Text {
-		return codec(subjects.JSON)
+// replyCodec is the encoding of the reply to a request in the encoding c: JSON for one in plain text.
+func replyCodec(c subjects.Codec) subjects.Codec {
+	if c == subjects.Text {
+		return subjects.JSON
 	}
 	return c
 }
@@ -28,31 +25,31 @@ func (c codec) replyCodec() codec {
 // the first byte, so that a bare `nats pub` works: "{" is JSON (no payload is a single msgpack integer), otherwise
 // plain text where spec accepts it, then the codec of spec. A raw subject has no encoding, whatever the header says. It
 // rejects other types, and plain text where spec does not accept it.
-func detectCodec(contentType string, spec subjects.Spec, data []byte) (codec, *subjects.Fault) {
+func detectCodec(contentType string, spec subjects.Spec, data []byte) (subjects.Codec, *subjects.Fault) {
 	if spec.Codec == subjects.Raw {
-		return codec(subjects.Raw), nil
+		return subjects.Raw, nil
 	}
 	base, _, _ := strings.Cut(contentType, ";")
 	switch strings.ToLower(strings.TrimSpace(base)) {
 	case subjects.TypeJSON:
-		return codec(subjects.JSON), nil
+		return subjects.JSON, nil
 	case subjects.TypeMsgpack, "application/x-msgpack":
-		return codec(subjects.Msgpack), nil
+		return subjects.Msgpack, nil
 	case subjects.TypeText:
 		if spec.PlainText {
-			return codec(subjects.Text), nil
+			return subjects.Text, nil
 		}
 	case "":
 		trimmed := bytes.TrimLeft(data, " \t\r\n")
 		switch {
 		case len(trimmed) > 0 && trimmed[0] == '{':
-			return codec(subjects.JSON), nil
+			return subjects.JSON, nil
 		case spec.PlainText:
-			return codec(subjects.Text), nil
+			return subjects.Text, nil
 		case spec.Codec == subjects.Msgpack:
-			return codec(subjects.Msgpack), nil
+			return subjects.Msgpack, nil
 		}
-		return codec(subjects.JSON), nil
+		return subjects.JSON, nil
 	}
 	return 0, subjects.Faultf(subjects.CodeCodec, "this subject accepts %s", acceptedCodecs(spec))
 }
@@ -64,8 +61,8 @@ func acceptedCodecs(spec subjects.Spec) string {
 	return "JSON or msgpack"
 }
 
-func encode(c codec, v any) ([]byte, error) {
-	switch subjects.Codec(c) {
+func encode(c subjects.Codec, v any) ([]byte, error) {
+	switch c {
 	case subjects.Msgpack:
 		return encodeMsgpack(v)
 	case subjects.Raw:
@@ -93,8 +90,8 @@ func encodeMsgpack(v any) ([]byte, error) {
 
 // decode decodes data into the struct that v points to by the rules of [strict.DecodeJSON] and [strict.DecodeMsgpack].
 // Error texts are for the sender: they may quote a key and name no Go types. v may be partly filled when it fails.
-func decode(c codec, data []byte, v any) error {
-	switch subjects.Codec(c) {
+func decode(c subjects.Codec, data []byte, v any) error {
+	switch c {
 	case subjects.Msgpack:
 		return strict.DecodeMsgpack(data, v)
 	case subjects.Text:

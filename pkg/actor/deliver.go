@@ -23,7 +23,7 @@ func Deliver(ctx context.Context, route Route, subject string, header map[string
 	data, ok := body.([]byte)
 	if !ok {
 		var err error
-		if data, err = encode(codec(route.spec.Codec), body); err != nil {
+		if data, err = encode(route.spec.Codec, body); err != nil {
 			return "", err
 		}
 	}
@@ -45,7 +45,7 @@ func Deliver(ctx context.Context, route Route, subject string, header map[string
 		}
 		var pieces []string
 		in.piece = func(data []byte) error {
-			pieces = append(pieces, FormatJSON(subjects.Spec{Codec: subjects.Codec(in.codec.replyCodec())}, data))
+			pieces = append(pieces, FormatJSON(subjects.Spec{Codec: replyCodec(in.codec)}, data))
 			return nil
 		}
 		reply, err := route.handle(ctx, in, out)
@@ -55,7 +55,7 @@ func Deliver(ctx context.Context, route Route, subject string, header map[string
 		case route.stream:
 			return strings.Join(pieces, "\n"), err
 		default:
-			return FormatJSON(subjects.Spec{Codec: subjects.Codec(in.codec.replyCodec())}, reply), err
+			return FormatJSON(subjects.Spec{Codec: replyCodec(in.codec)}, reply), err
 		}
 		fault = undecoded.fault
 	}

@@ -162,20 +162,20 @@ func TestPayloadsRoundTrip(t *testing.T) {
 		for _, c := range []subjects.Codec{subjects.JSON, subjects.Msgpack} {
 			filled := p()
 			fillFields(reflect.ValueOf(filled).Elem())
-			data, err := encode(codec(c), filled)
+			data, err := encode(c, filled)
 			if err != nil {
 				t.Fatalf("%T as %s: %v", filled, c, err)
 			}
 			got := p()
-			if err := decode(codec(c), data, got); err != nil {
+			if err := decode(c, data, got); err != nil {
 				t.Errorf("%T as %s: %v: %q", filled, c, err, data)
 				continue
 			}
-			if again, err := encode(codec(c), got); err != nil || !bytes.Equal(again, data) {
+			if again, err := encode(c, got); err != nil || !bytes.Equal(again, data) {
 				t.Errorf("%T as %s: %q became %q, %v", filled, c, data, again, err)
 			}
-			if data, err := encode(codec(c), p()); err != nil || decode(codec(c), data, p()) != nil {
-				t.Errorf("empty %T as %s: %q, %v, %v", p(), c, data, err, decode(codec(c), data, p()))
+			if data, err := encode(c, p()); err != nil || decode(c, data, p()) != nil {
+				t.Errorf("empty %T as %s: %q, %v, %v", p(), c, data, err, decode(c, data, p()))
 			}
 		}
 	}
@@ -199,7 +199,7 @@ func TestClaimedLengthsAreNotAllocated(t *testing.T) {
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		err := decode(codec(subjects.Msgpack), []byte(tt.data), tt.v)
+		err := decode(subjects.Msgpack, []byte(tt.data), tt.v)
 		runtime.ReadMemStats(&after)
 		if err == nil {
 			t.Errorf("%s: read %+v", tt.name, tt.v)
@@ -238,7 +238,7 @@ func seedPayloads(f *testing.F, c subjects.Codec) {
 	for _, p := range payloads {
 		v := p()
 		fillFields(reflect.ValueOf(v).Elem())
-		data, err := encode(codec(c), v)
+		data, err := encode(c, v)
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -250,21 +250,21 @@ func seedPayloads(f *testing.F, c subjects.Codec) {
 func decodeAll(t *testing.T, c subjects.Codec, data []byte) {
 	for _, p := range payloads {
 		v := p()
-		if err := decode(codec(c), data, v); err != nil {
+		if err := decode(c, data, v); err != nil {
 			if len(err.Error()) > 400 {
 				t.Errorf("%T: a long error: %v", v, err)
 			}
 			continue
 		}
-		first, err := encode(codec(c), v)
+		first, err := encode(c, v)
 		if err != nil {
 			t.Fatalf("%T was read from %q and cannot be written: %v", v, data, err)
 		}
 		w := p()
-		if err := decode(codec(c), first, w); err != nil {
+		if err := decode(c, first, w); err != nil {
 			t.Fatalf("%T was written as %q and cannot be read: %v", v, first, err)
 		}
-		second, err := encode(codec(c), w)
+		second, err := encode(c, w)
 		if err != nil || !bytes.Equal(first, second) {
 			t.Fatalf("%T: %q became %q, %v", v, first, second, err)
 		}
@@ -355,12 +355,12 @@ func TestDeepNesting(t *testing.T) {
 		if got := FormatJSON(subjects.Spec{Codec: subjects.Msgpack}, []byte(data)); got != data {
 			t.Errorf("%s: shown as %d bytes", name, len(got))
 		}
-		if err := decode(codec(subjects.Msgpack), []byte("\x81\xa4args"+data), &subjects.ToolRequest{}); err == nil {
+		if err := decode(subjects.Msgpack, []byte("\x81\xa4args"+data), &subjects.ToolRequest{}); err == nil {
 			t.Errorf("%s: read", name)
 		}
 	}
 	for name, data := range map[string]string{"lists": strings.Repeat("[", n), "maps": strings.Repeat(`{"a":`, n/5)} {
-		if err := decode(codec(subjects.JSON), []byte(`{"args":`+data), &subjects.ToolRequest{}); err == nil {
+		if err := decode(subjects.JSON, []byte(`{"args":`+data), &subjects.ToolRequest{}); err == nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err := strict.CheckObject([]byte(`{"args":` + data)); err == nil {

@@ -22,7 +22,7 @@ type inbound struct {
 	trace    string
 	deadline time.Time
 	time     time.Time
-	codec    codec
+	codec    subjects.Codec
 	data     []byte
 	seq      uint64
 	storedAt time.Time

@@ -77,46 +77,36 @@ func EmitAsync[T any](ctx context.Context, out Out, t subjects.Topic[T], body T)
 // under that id after a crash, within the stream's dedupe window, it is stored once. The topic must have a stream, and
 // the id must be unguessable: see [NewID]. It rejects what [Emit] rejects. [Bucket] does the storing.
 func EmitOnce[T any](ctx context.Context, out Out, t subjects.Topic[T], id string, body T) error {
-	data, err := encode(codec(t.Codec), body)
+	data, err := encodeFor(t.Spec, body)
 	if err != nil {
-		return fmt.Errorf("encoding %s: %w", t.Name, err)
-	}
-	if err := checkPublishable(t.Spec, data); err != nil {
 		return err
 	}
 	return out.PublishOnce(ctx, t.Spec, data, id)
 }
 
-// revisionPublisher is an [Out] with a connection.
-type revisionPublisher interface {
-	publishRevision(ctx context.Context, spec subjects.Spec, body []byte, id string, revision uint64) error
-}
-
 // EmitRevision is [EmitOnce] for a topic with one message per subject: the event is stored only if the last one of its
 // subject has the given sequence, 0 for none. Otherwise the error is [ErrChanged]. out must have a connection.
 func EmitRevision[T any](ctx context.Context, out Out, t subjects.Topic[T], id string, revision uint64, body T) error {
-	p, ok := out.(revisionPublisher)
+	c, ok := out.(*connOut)
 	if !ok {
 		return fmt.Errorf("publishing %s: a revision needs a connection", t.Name)
 	}
-	data, err := encode(codec(t.Codec), body)
+	data, err := encodeFor(t.Spec, body)
 	if err != nil {
-		return fmt.Errorf("encoding %s: %w", t.Name, err)
-	}
-	if err := checkPublishable(t.Spec, data); err != nil {
 		return err
 	}
-	return p.publishRevision(ctx, t.Spec, data, id, revision)
+	err = c.publishOnce(ctx, t.Spec, data, id, jetstream.WithExpectLastSequencePerSubject(revision))
+	if isWrongRevision(err) {
+		return fmt.Errorf("publishing %s: %w", t.Name, ErrChanged)
+	}
+	return publishFault(t.Spec, err)
 }
 
 // publishBody encodes and publishes an event; with wait it returns when the event is stored. It rejects a topic with
 // wildcards ([ErrIncomplete]) and a body over the topic's limit.
 func publishBody[T any](ctx context.Context, out Out, t subjects.Topic[T], body T, wait bool) error {
-	data, err := encode(codec(t.Codec), body)
+	data, err := encodeFor(t.Spec, body)
 	if err != nil {
-		return fmt.Errorf("encoding %s: %w", t.Name, err)
-	}
-	if err := checkPublishable(t.Spec, data); err != nil {
 		return err
 	}
 	return out.Publish(ctx, t.Spec, data, wait)
@@ -127,11 +117,8 @@ func publishBody[T any](ctx context.Context, out Out, t subjects.Topic[T], body 
 // [*subjects.Fault] errors; see [IsReplyFault] for faults of the service itself. With an error the reply is zero.
 func Ask[Q, A any](ctx context.Context, out Out, s subjects.Service[Q, A], body Q) (A, error) {
 	var a A
-	data, err := encode(codec(s.Codec), body)
+	data, err := encodeFor(s.Spec, body)
 	if err != nil {
-		return a, fmt.Errorf("encoding %s: %w", s.Name, err)
-	}
-	if err := checkPublishable(s.Spec, data); err != nil {
 		return a, err
 	}
 	reply, contentType, err := out.Request(ctx, s.Spec, data)
@@ -148,6 +135,15 @@ func Ask[Q, A any](ctx context.Context, out Out, s subjects.Service[Q, A], body 
 		return a, subjects.Faultf(subjects.CodeMalformed, "the reply to %s could not be read: %v", s.Name, err)
 	}
 	return answer, nil
+}
+
+// encodeFor encodes the body of a message for a subject. It fails as [checkPublishable] does.
+func encodeFor(spec subjects.Spec, body any) ([]byte, error) {
+	data, err := encode(spec.Codec, body)
+	if err != nil {
+		return nil, fmt.Errorf("encoding %s: %w", spec.Name, err)
+	}
+	return data, checkPublishable(spec, data)
 }
 
 // checkPublishable rejects a subject with wildcards, with [ErrIncomplete], and a body over the subject's limit, with a
@@ -367,17 +363,7 @@ func (s *connOut) PublishOnce(ctx context.Context, spec subjects.Spec, body []by
 	return publishFault(spec, s.publishOnce(ctx, spec, body, id))
 }
 
-// publishRevision implements [revisionPublisher].
-func (s *connOut) publishRevision(ctx context.Context, spec subjects.Spec, body []byte, id string,
-	revision uint64,
-) error {
-	err := s.publishOnce(ctx, spec, body, id, jetstream.WithExpectLastSequencePerSubject(revision))
-	if isWrongRevision(err) {
-		return fmt.Errorf("publishing %s: %w", spec.Name, ErrChanged)
-	}
-	return publishFault(spec, err)
-}
-
+// publishOnce is [Out.PublishOnce] with options; the error is that of the stream.
 func (s *connOut) publishOnce(ctx context.Context, spec subjects.Spec, body []byte, id string,
 	opts ...jetstream.PublishOpt,
 ) error {

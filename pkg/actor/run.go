@@ -437,9 +437,9 @@ func (r *running) reply(l *routeRun, m *nats.Msg, in *inbound, body []byte, f *s
 		reply.Header[subjects.HeaderErrCode] = []string{l.spec.ErrorCode(f)}
 		reply.Header[subjects.HeaderErrText] = []string{f.Text}
 		reply.Header[subjects.HeaderType] = []string{subjects.TypeJSON}
-		reply.Data, _ = encode(codec(subjects.JSON), f)
+		reply.Data, _ = encode(subjects.JSON, f)
 	} else {
-		reply.Header[subjects.HeaderType] = []string{subjects.Codec(in.codec.replyCodec()).String()}
+		reply.Header[subjects.HeaderType] = []string{replyCodec(in.codec).String()}
 	}
 	err := r.nc.PublishMsg(reply)
 	if errors.Is(err, nats.ErrMaxPayload) {

@@ -111,26 +111,18 @@ func (k *store) readFromLeader(ctx context.Context, key string) ([]byte, uint64,
 	if err != nil {
 		return nil, 0, err
 	}
-	var got struct {
-		Message *struct {
-			Seq    uint64 `json:"seq"`
-			Header []byte `json:"hdrs"`
-			Data   []byte `json:"data"`
-		} `json:"message"`
-		Error *jetstream.APIError `json:"error"`
-	}
+	var got storedReply
 	if err := json.Unmarshal(m.Data, &got); err != nil {
 		return nil, 0, err
 	}
+	stored, err := got.message("KV_" + k.bucket)
 	switch {
-	case got.Error != nil && got.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
+	case err != nil:
+		return nil, 0, err
+	case stored == nil:
 		return nil, 0, jetstream.ErrKeyNotFound
-	case got.Error != nil:
-		return nil, 0, got.Error
-	case got.Message == nil:
-		return nil, 0, errors.New("empty reply")
-	case len(got.Message.Header) > 0:
-		h, err := nats.DecodeHeadersMsg(got.Message.Header)
+	case len(stored.Headers) > 0:
+		h, err := nats.DecodeHeadersMsg(stored.Headers)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -138,7 +130,7 @@ func (k *store) readFromLeader(ctx context.Context, key string) ([]byte, uint64,
 			return nil, 0, jetstream.ErrKeyNotFound
 		}
 	}
-	return got.Message.Data, got.Message.Seq, nil
+	return stored.Data, stored.Seq, nil
 }
 
 // Put implements [Store] and returns the new revision. The error wraps [ErrChanged] when the key has another revision,

@@ -46,14 +46,22 @@ func StoredSubject(stream string) string { return "core.API.STREAM.MSG.GET." + s
 // ReadStored reads one message of a stream, as [RequestAPI] does. selector is the body of the request. Subject is
 // authoritative: the server writes it. nil, without an error, means that there is no such message.
 func ReadStored(ctx context.Context, out Out, stream string, selector map[string]any) (*StoredMessage, error) {
-	var got struct {
-		Error   *jetstream.APIError `json:"error"`
-		Message *StoredMessage      `json:"message"`
-	}
-	err := RequestAPI(ctx, out, StoredSubject(stream), selector, &got)
-	switch {
-	case err != nil:
+	var got storedReply
+	if err := RequestAPI(ctx, out, StoredSubject(stream), selector, &got); err != nil {
 		return nil, err
+	}
+	return got.message(stream)
+}
+
+// storedReply is the reply of the JetStream API to a request for a message.
+type storedReply struct {
+	Error   *jetstream.APIError `json:"error"`
+	Message *StoredMessage      `json:"message"`
+}
+
+// message returns the message of the reply of a stream, nil when there is none.
+func (got storedReply) message(stream string) (*StoredMessage, error) {
+	switch {
 	case got.Error != nil && got.Error.Code == 404 && got.Error.ErrorCode != jetstream.JSErrCodeStreamNotFound:
 		return nil, nil
 	case got.Error != nil:

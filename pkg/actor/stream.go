@@ -45,11 +45,11 @@ func ServeStream[Q, A any](s subjects.Service[Q, A], h StreamHandler[Q, A], opts
 	return r.apply(opts)
 }
 
-func encodePiece(c codec, v any) ([]byte, error) {
-	if p, ok := v.(PlainTexter); ok && subjects.Codec(c) == subjects.Text {
+func encodePiece(c subjects.Codec, v any) ([]byte, error) {
+	if p, ok := v.(PlainTexter); ok && c == subjects.Text {
 		return []byte(p.PlainText()), nil
 	}
-	return encode(c.replyCodec(), v)
+	return encode(replyCodec(c), v)
 }
 
 // AskStream sends a request when it is iterated, and yields the pieces of the reply; an error is the last element. ctx
@@ -58,12 +58,8 @@ func encodePiece(c codec, v any) ([]byte, error) {
 func AskStream[Q, A any](ctx context.Context, out Out, s subjects.Service[Q, A], body Q) iter.Seq2[A, error] {
 	return func(yield func(A, error) bool) {
 		var none A
-		data, err := encode(codec(s.Codec), body)
+		data, err := encodeFor(s.Spec, body)
 		if err != nil {
-			yield(none, fmt.Errorf("encoding %s: %w", s.Name, err))
-			return
-		}
-		if err := checkPublishable(s.Spec, data); err != nil {
 			yield(none, err)
 			return
 		}
@@ -284,9 +280,9 @@ func (r *running) sendPiece(m *nats.Msg, in *inbound, data []byte) error {
 		return nil // would end the reply
 	}
 	var h nats.Header
-	if subjects.Codec(in.codec) != subjects.Raw { // the headers are ours, the protocol of a raw subject is not
+	if in.codec != subjects.Raw { // the headers are ours, the protocol of a raw subject is not
 		h = nats.Header{
-			subjects.HeaderType:  []string{in.pieceType()},
+			subjects.HeaderType:  []string{in.codec.String()},
 			subjects.HeaderPiece: []string{strconv.Itoa(in.pieces)},
 		}
 	}
@@ -304,9 +300,4 @@ func (r *running) endStream(m *nats.Msg, in *inbound) {
 		r.cfg.Log.Error("end of reply not sent", "actor", r.actor.Name(), "subject", in.subject, "query", in.query,
 			"err", err)
 	}
-}
-
-// pieceType is the content type of the pieces: that of the request.
-func (in *inbound) pieceType() string {
-	return subjects.Codec(in.codec).String()
 }
