@@ -209,6 +209,9 @@ func (c *HeadChecker) pass(stream string, seq uint64) {
 	}
 }
 
+// Hasher returns the hasher of the messages so far.
+func (c *HeadChecker) Hasher() HeadHasher { return c.hasher }
+
 // Finish returns the head of the log, the problems of the kept heads that belong to it, and those of other logs. It
 // must be called after the last message.
 func (c *HeadChecker) Finish() (head LogHead, problems []Problem, foreign []KeptHead) {
@@ -222,13 +225,13 @@ func (c *HeadChecker) Finish() (head LogHead, problems []Problem, foreign []Kept
 		for _, stream := range append([]string{""}, slices.Sorted(maps.Keys(k.Others))...) {
 			want, end := k.seqOf(stream), c.hasher.Seq(stream)
 			if covered[stream], short = c.passed[stream][want], short || want > end; want > end {
-				problems = append(problems, Problem{Message: MessageName(stream, end), Text: fmt.Sprintf(
+				problems = append(problems, Problem{Kept: k.Where, Message: MessageName(stream, end), Text: fmt.Sprintf(
 					"the log was rolled back: it ends at %s, and the head that %s holds is that of %s",
 					MessageName(stream, end), k.Where, MessageName(stream, want))})
 			}
 		}
 		if !short && joinHashes(covered) != k.Hash {
-			problems = append(problems, Problem{Message: MessageName("", k.Seq), Text: fmt.Sprintf(
+			problems = append(problems, Problem{Kept: k.Where, Message: MessageName("", k.Seq), Text: fmt.Sprintf(
 				"the head that %s holds does not match: a message up to %s was changed, or the log was replaced",
 				k.Where, k.position())})
 		}

@@ -27,6 +27,7 @@ type Problem struct {
 	Chain   string `json:"chain,omitempty"`
 	Record  uint64 `json:"record,omitempty"` // sequence of the record in its chain
 	Text    string `json:"text"`             // for the user
+	Kept    string `json:"-"`                // where the kept head is that the log does not match
 }
 
 // String returns the text with its position before it: message, account, chain and record, as far as known.

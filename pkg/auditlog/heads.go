@@ -85,8 +85,9 @@ func checkForeign(ctx context.Context, home bus.Home, foreign []audit.KeptHead, 
 		problems = append(problems, found...)
 	}
 	for _, k := range foreign {
-		problems = append(problems, audit.Problem{Text: fmt.Sprintf("the head that %s holds belongs to the log %s, "+
-			"which is neither the current one nor a sealed one: the log was rolled back or replaced", k.Where, k.Log)})
+		problems = append(problems, audit.Problem{Kept: k.Where, Text: fmt.Sprintf("the head that %s holds belongs to "+
+			"the log %s, which is neither the current one nor a sealed one: the log was rolled back or replaced",
+			k.Where, k.Log)})
 	}
 	return problems, nil
 }
@@ -402,42 +403,38 @@ func (k *HeadKeeper) compareHeads(ctx context.Context, files bus.AuditReaders) e
 		return err
 	}
 	var usable []HeadStore
-	checks := make([]*audit.HeadChecker, 0, len(k.Stores))
+	var kept []audit.KeptHead
 	for _, s := range k.Stores {
 		limited, cancel := context.WithTimeout(ctx, storeTimeout)
-		kept, err := LoadHeads(limited, []HeadStore{s})
+		heads, err := LoadHeads(limited, []HeadStore{s})
 		cancel()
 		if err != nil {
 			k.warn("the head of the audit log is not kept", err)
 			continue
 		}
-		usable, checks = append(usable, s), append(checks, audit.NewHeadChecker(kept))
+		usable, kept = append(usable, s), append(kept, heads...)
 	}
+	check := audit.NewHeadChecker(kept)
 	for m, err := range src.Messages {
 		if err != nil {
 			return err
 		}
-		k.hasher.Add(m)
-		for _, c := range checks {
-			c.Add(m)
-		}
+		check.Add(m)
 	}
-	k.Stores = nil
-	for i, s := range usable {
-		_, problems, foreign := checks[i].Finish()
-		if len(foreign) > 0 {
-			more, err := k.checkSealed(ctx, files, foreign)
-			if err != nil {
-				return err
-			}
-			problems = append(problems, more...)
+	_, problems, foreign := check.Finish()
+	if len(foreign) > 0 {
+		more, err := k.checkSealed(ctx, files, foreign)
+		if err != nil {
+			return err
 		}
-		if len(problems) == 0 {
-			k.Stores = append(k.Stores, s)
-		}
-		for _, p := range problems {
-			k.warn("the audit log is not the one that was kept: see conclave audit verify", errors.New(p.Text))
-		}
+		problems = append(problems, more...)
+	}
+	k.hasher = check.Hasher()
+	k.Stores = slices.DeleteFunc(usable, func(s HeadStore) bool {
+		return slices.ContainsFunc(problems, func(p audit.Problem) bool { return p.Kept == s.Where() })
+	})
+	for _, p := range problems {
+		k.warn("the audit log is not the one that was kept: see conclave audit verify", errors.New(p.Text))
 	}
 	return nil
 }
