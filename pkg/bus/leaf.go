@@ -116,9 +116,7 @@ type LeafLink struct {
 
 // LeafLinks lists the leaf node connections. It fails while the server is down.
 func (s *Server) LeafLinks() (out []LeafLink, err error) {
-	s.mu.Lock()
-	ns := s.ns
-	s.mu.Unlock()
+	ns := s.current()
 	if ns == nil {
 		return nil, errors.New("embedded server down")
 	}

@@ -247,23 +247,27 @@ func (s *Server) URL() string {
 
 // LeafAddress returns host:port of the leaf nodes, on loopback; "" while the server is down.
 func (s *Server) LeafAddress() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ns == nil {
+	ns := s.current()
+	if ns == nil {
 		return ""
 	}
-	if v, err := s.ns.Varz(nil); err == nil && v.LeafNode.Port > 0 {
+	if v, err := ns.Varz(nil); err == nil && v.LeafNode.Port > 0 {
 		return net.JoinHostPort(v.LeafNode.Host, strconv.Itoa(v.LeafNode.Port))
 	}
 	return ""
 }
 
+// current returns the running server, nil while it is down.
+func (s *Server) current() *server.Server {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ns
+}
+
 // InProcessConn implements [nats.InProcessConnProvider] on the current server, so that in-process clients reconnect
 // after a restart. It fails while the server is down.
 func (s *Server) InProcessConn() (net.Conn, error) {
-	s.mu.Lock()
-	ns := s.ns
-	s.mu.Unlock()
+	ns := s.current()
 	if ns == nil {
 		return nil, errors.New("embedded server down")
 	}
@@ -277,9 +281,7 @@ func (s *Server) InProcessConn() (net.Conn, error) {
 // Counters returns how many subscriptions, connections and stored messages and bytes the server has; none while it is
 // down.
 func (s *Server) Counters() map[string]int64 {
-	s.mu.Lock()
-	ns := s.ns
-	s.mu.Unlock()
+	ns := s.current()
 	if ns == nil {
 		return nil
 	}
@@ -300,22 +302,27 @@ type StreamSize struct {
 
 // StreamSizes lists the sizes of all streams, none while the server is down.
 func (s *Server) StreamSizes() (out []StreamSize) {
-	s.mu.Lock()
-	ns := s.ns
-	s.mu.Unlock()
+	s.eachStream(func(_ string, st server.StreamDetail) {
+		out = append(out, StreamSize{st.Name, st.State.Msgs, int64(st.State.Bytes), st.Config.MaxBytes})
+	})
+	return out
+}
+
+// eachStream calls f with each stream and its account, none while the server is down.
+func (s *Server) eachStream(f func(account string, st server.StreamDetail)) {
+	ns := s.current()
 	if ns == nil {
-		return nil
+		return
 	}
 	js, err := ns.Jsz(&server.JSzOptions{Accounts: true, Streams: true, Config: true})
 	if err != nil {
-		return nil
+		return
 	}
 	for _, a := range js.AccountDetails {
 		for _, st := range a.Streams {
-			out = append(out, StreamSize{st.Name, st.State.Msgs, int64(st.State.Bytes), st.Config.MaxBytes})
+			f(a.Name, st)
 		}
 	}
-	return out
 }
 
 // Restart stops the server and starts it again on the same store and port; acknowledged messages survive. It returns

@@ -183,25 +183,11 @@ func (h Home) ForgetAuditCounts() error {
 
 // countStreams returns the counts of all streams, none while the server is down.
 func (s *Server) countStreams(home Home) counts {
-	s.mu.Lock()
-	ns := s.ns
-	s.mu.Unlock()
-	if ns == nil {
-		return nil
-	}
-	js, err := ns.Jsz(&server.JSzOptions{Accounts: true, Streams: true})
-	if err != nil {
-		return nil
-	}
 	out := counts{}
-	for _, a := range js.AccountDetails {
-		for _, st := range a.Streams {
-			out[a.Name+"/"+st.Name] = streamCount{
-				st.State.LastSeq, st.State.Msgs,
-				listBlocks(home.streamFolder(a.Name, st.Name)),
-			}
-		}
-	}
+	s.eachStream(func(account string, st server.StreamDetail) {
+		blocks := listBlocks(home.streamFolder(account, st.Name))
+		out[account+"/"+st.Name] = streamCount{st.State.LastSeq, st.State.Msgs, blocks}
+	})
 	return out
 }
 
