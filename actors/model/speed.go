@@ -198,12 +198,8 @@ func (m *meter) write(now time.Time, force bool) error {
 	if m.file == "" || !m.changed || !force && now.Sub(m.written) < writeInterval {
 		return nil
 	}
-	data, err := json.MarshalIndent(m.models, "", "  ")
-	if err != nil {
-		return err
-	}
 	m.written, m.changed = now, false
-	if err := file.Replace(m.file, append(data, '\n')); err != nil {
+	if err := file.ReplaceJSON(m.file, m.models); err != nil {
 		return fmt.Errorf("writing what was measured of models: %w", err)
 	}
 	return nil

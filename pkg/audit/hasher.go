@@ -7,10 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
-	"syscall"
 
 	"conclave/pkg/file"
 )
@@ -48,29 +45,11 @@ func (h *Hasher) Hash(params []byte) string {
 
 // readKey reads a key file and denies what [LoadHasher] denies. The error wraps [fs.ErrNotExist] when there is none.
 func readKey(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
+	key, err := file.ReadPrivate(path, 1<<10)
+	if err == nil && len(key) != keySize {
+		err = fmt.Errorf("%s is not a key of %d bytes", path, keySize)
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", path)
-	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("%s is readable by other users: chmod 600 %s", path, path)
-	}
-	key, err := io.ReadAll(io.LimitReader(f, keySize+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(key) != keySize {
-		return nil, fmt.Errorf("%s is not a key of %d bytes", path, keySize)
-	}
-	return key, nil
+	return key, err
 }
 
 // createKey writes a random key to path; a path that exists is kept and no error. The key is durable when it returns.

@@ -45,11 +45,7 @@ func OpenFiles(home bus.Home) (files []*bus.AuditFiles, folder string, damage []
 		if err := f.SetDamageAside(folder); err != nil {
 			return nil, "", damage, err
 		}
-		b, err := json.MarshalIndent(foundDamage{now, found}, "", "  ")
-		if err == nil {
-			err = file.Replace(filepath.Join(folder, damageFile), append(b, '\n'))
-		}
-		if err != nil {
+		if err := file.ReplaceJSON(filepath.Join(folder, damageFile), foundDamage{now, found}); err != nil {
 			return nil, folder, damage, fmt.Errorf("setting damaged files aside: %w", err)
 		}
 	}

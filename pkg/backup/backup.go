@@ -10,7 +10,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -155,7 +154,7 @@ func Create(ctx context.Context, dest string, o Options) (m Manifest, err error)
 	}
 	m.Omitted = c.omitted
 	if m.Files, err = hashFiles(ctx, staging, c.paths()); err == nil {
-		err = writeManifest(staging, m)
+		err = file.ReplaceJSON(filepath.Join(staging, manifestFile), m)
 	}
 	if err != nil {
 		return m, fmt.Errorf("backing up: %w", err)
@@ -204,20 +203,6 @@ func hashFiles(ctx context.Context, staging string, paths []string) ([]File, err
 	}
 	slices.SortFunc(out, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
 	return out, nil
-}
-
-// writeManifest writes the manifest into a folder and syncs it.
-func writeManifest(dir string, m Manifest) error {
-	b, err := json.MarshalIndent(m, "", "  ")
-	if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(filepath.Join(dir, manifestFile), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(b, '\n'))
-	return errors.Join(err, f.Sync(), f.Close())
 }
 
 // publishFolder renames a complete folder to dest, which must not exist or be an empty folder, and syncs its parent.

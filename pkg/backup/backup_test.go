@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"conclave/pkg/bus"
+	"conclave/pkg/file"
 	"conclave/subjects"
 )
 
@@ -225,7 +226,7 @@ func TestRestoreRejects(t *testing.T) {
 				t.Fatal(err)
 			}
 			edit(&m)
-			if err := errors.Join(os.Remove(filepath.Join(dir, manifestFile)), writeManifest(dir, m)); err != nil {
+			if err := file.ReplaceJSON(filepath.Join(dir, manifestFile), m); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -320,8 +321,7 @@ func TestRestorePlantsNothing(t *testing.T) {
 					paths = append(paths, "data/"+rel)
 				}
 				m.Files, err = hashFiles(t.Context(), dir, paths)
-				if err := errors.Join(err, os.Remove(filepath.Join(dir, manifestFile)), writeManifest(dir,
-					m)); err != nil {
+				if err := errors.Join(err, file.ReplaceJSON(filepath.Join(dir, manifestFile), m)); err != nil {
 					t.Fatal(err)
 				}
 				from := dir

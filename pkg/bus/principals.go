@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -67,12 +66,8 @@ func (h Home) WritePrincipals(principals []subjects.Principal) error {
 	if _, err := subjects.Table().With(principals); err != nil {
 		return err
 	}
-	b, err := json.MarshalIndent(principalFile{principalFileVersion, append([]subjects.Principal{}, principals...)}, "",
-		"  ")
-	if err != nil {
-		return err
-	}
-	if err := file.Replace(h.Principals(), append(b, '\n')); err != nil {
+	list := principalFile{principalFileVersion, append([]subjects.Principal{}, principals...)}
+	if err := file.ReplaceJSON(h.Principals(), list); err != nil {
 		return fmt.Errorf("writing the run-time principals: %w", err)
 	}
 	return nil

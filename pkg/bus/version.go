@@ -60,12 +60,7 @@ func (h Home) WriteVersion() (before int, err error) {
 	if err != nil || before == DataVersion {
 		return before, err
 	}
-	b, err := json.Marshal(dataVersion{DataVersion})
-	if err != nil {
-		return before, err
-	}
-	err = file.Replace(h.versionFilePath(), append(b, '\n'))
-	if err != nil {
+	if err := file.ReplaceJSON(h.versionFilePath(), dataVersion{DataVersion}); err != nil {
 		return before, fmt.Errorf("writing the version of the data folder: %w", err)
 	}
 	return before, nil

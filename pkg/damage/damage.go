@@ -79,11 +79,7 @@ func Add(data string, reports ...Report) error {
 			list = append(list, r)
 		}
 	}
-	b, err := json.MarshalIndent(list, "", "  ")
-	if err == nil {
-		err = file.Replace(listFile(data), append(b, '\n'))
-	}
-	if err != nil {
+	if err := file.ReplaceJSON(listFile(data), list); err != nil {
 		return fmt.Errorf("writing the list of damage: %w", err)
 	}
 	return nil

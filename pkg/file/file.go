@@ -4,6 +4,7 @@
 package file
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -24,15 +25,43 @@ func Read(path string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
+	return readAll(f, limit)
+}
+
+// readAll returns the content of a file of at most limit bytes.
+func readAll(f *os.File, limit int64) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err == nil && int64(len(data)) > limit {
-		return nil, fmt.Errorf("%s has more than %d KB", path, limit>>10)
+		return nil, fmt.Errorf("%s has more than %d KB", f.Name(), limit>>10)
 	}
 	return data, err
 }
 
 // Open opens a regular file for reading and rejects everything else. The caller closes it.
 func Open(path string) (*os.File, error) { return openRegular(path, os.Stat, os.OpenFile) }
+
+// ErrShared means that other users may access a file that is for its owner alone.
+var ErrShared = errors.New("readable by other users")
+
+// ReadPrivate is [Read] for a file that its owner alone may access, else the error wraps [ErrShared]. It does not
+// follow a link, which could lead to another user's file.
+func ReadPrivate(path string, limit int64) ([]byte, error) {
+	f, err := openRegular(path, os.Lstat, func(path string, flag int, mode fs.FileMode) (*os.File, error) {
+		return os.OpenFile(path, flag|syscall.O_NOFOLLOW, mode)
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err == nil && info.Mode().Perm()&0o077 != 0 {
+		err = fmt.Errorf("%s is %w (mode %o): run chmod 600 on it", path, ErrShared, info.Mode().Perm())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return readAll(f, limit)
+}
 
 // OpenIn is [Open] for a file in root.
 func OpenIn(root *os.Root, name string) (*os.File, error) {
@@ -66,6 +95,15 @@ func openRegular(path string, stat func(string) (fs.FileInfo, error), open func(
 // Replace writes data to the file at path, mode 0600, in place of an earlier one. Content and name are on disk when it
 // returns. Its folder must exist.
 func Replace(path string, data []byte) error { return write(path, data, os.Rename) }
+
+// ReplaceJSON is [Replace] with v as indented JSON.
+func ReplaceJSON(path string, v any) error {
+	data, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	return Replace(path, append(data, '\n'))
+}
 
 // Create is [Replace] for a file that does not exist; the error wraps [io/fs.ErrExist] when it does. One of several
 // concurrent calls creates the file.

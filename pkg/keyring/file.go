@@ -5,11 +5,9 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	lib "github.com/99designs/keyring"
 
@@ -77,31 +75,16 @@ func (c Config) checkNoFiles() error {
 // readKey returns the key, encoded as text. It denies a file that other users may access, a link, anything but a
 // regular file and another size than keySize, with [ErrUnavailable], and returns [errNoKey] if there is none.
 func (c Config) readKey() (string, error) {
-	// A link could lead to another user's file; opening a pipe would block.
-	f, err := os.OpenFile(c.Key, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", errNoKey
-	}
-	if err != nil {
-		return "", fmt.Errorf("%w: reading the key of the encrypted files: %w", ErrUnavailable, err)
-	}
-	defer f.Close()
-	info, err := f.Stat()
+	key, err := file.ReadPrivate(c.Key, 1<<10)
+	defer clear(key)
 	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", errNoKey
+	case errors.Is(err, file.ErrShared):
+		return "", fmt.Errorf("%w: %w, and set the credentials again if somebody has read it", ErrUnavailable, err)
 	case err != nil:
 		return "", fmt.Errorf("%w: reading the key of the encrypted files: %w", ErrUnavailable, err)
-	case !info.Mode().IsRegular():
-		return "", fmt.Errorf("%w: %s is not a regular file", ErrUnavailable, c.Key)
-	case info.Mode().Perm()&0o077 != 0:
-		return "", fmt.Errorf("%w: other users may read %s (mode %o); run chmod 600 on it, and set the credentials "+
-			"again if somebody has read it", ErrUnavailable, c.Key, info.Mode().Perm())
-	}
-	key, err := io.ReadAll(io.LimitReader(f, keySize+1))
-	defer clear(key)
-	if err != nil {
-		return "", fmt.Errorf("%w: reading the key of the encrypted files: %w", ErrUnavailable, err)
-	}
-	if len(key) != keySize {
+	case len(key) != keySize:
 		return "", fmt.Errorf("%w: %s does not hold a key of %d bytes; put it back from a backup", ErrUnavailable,
 			c.Key, keySize)
 	}

@@ -2,7 +2,6 @@ package machine
 
 import (
 	"crypto/subtle"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -173,11 +172,7 @@ func (l *Invitations) find(id string, s Secret, now time.Time) (int, error) {
 
 // replace writes the list aside and renames it, and keeps it when that succeeded.
 func (l *Invitations) replace(all []Invitation) error {
-	b, err := json.MarshalIndent(map[string][]Invitation{"invitations": all}, "", "  ")
-	if err == nil {
-		err = file.Replace(l.path, append(b, '\n'))
-	}
-	if err != nil {
+	if err := file.ReplaceJSON(l.path, map[string][]Invitation{"invitations": all}); err != nil {
 		return fmt.Errorf("storing the invitations: %w", err)
 	}
 	l.all = all

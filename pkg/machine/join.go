@@ -2,7 +2,6 @@ package machine
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -127,11 +126,7 @@ func Join(ctx context.Context, home bus.Home, t Token, o JoinOptions, now time.T
 		return State{}, err
 	}
 	s.Hub, s.Machine, s.Actors = offer.Hub, offer.Machine, offer.Actors
-	b, err := json.MarshalIndent(s, "", "  ")
-	if err == nil {
-		err = file.Replace(StatePath(home), append(b, '\n'))
-	}
-	if err != nil {
+	if err := file.ReplaceJSON(StatePath(home), s); err != nil {
 		return State{},
 			fmt.Errorf("storing what the hub answered: %w: get a new token with conclave machines rotate %s", err,
 				s.Machine)
