@@ -15,17 +15,14 @@ import (
 // the first text. Its methods may be called by several goroutines.
 type completionWriter struct {
 	g      *Gateway
-	w      http.ResponseWriter
-	rc     *http.ResponseController
 	stream bool
 	usage  bool // the client asks for the usage at the end of the stream
 	head   completion
 
 	response *responseState // of /v1/responses, nil for a completion
 
-	mu    sync.Mutex
-	begun bool
-	err   error // of a write: the client is gone
+	mu  sync.Mutex
+	sse sseWriter
 }
 
 // newCompletionWriter returns the writer of the reply to in. id is that of the question or of the call.
@@ -39,7 +36,8 @@ func (g *Gateway) newCompletionWriter(w http.ResponseWriter, in completionReques
 		object += ".chunk"
 	}
 	return &completionWriter{
-		g: g, w: w, rc: http.NewResponseController(w), stream: in.Stream, usage: in.StreamOptions.IncludeUsage,
+		g: g, sse: sseWriter{w: w, timeout: g.cfg.WriteTimeout}, stream: in.Stream,
+		usage:    in.StreamOptions.IncludeUsage,
 		response: in.response, head: completion{
 			ID: prefix + id, Object: object, Created: g.out.Now().Unix(),
 			Model: in.Model,
@@ -103,10 +101,7 @@ func (o *completionWriter) writeDelta(part completionText) error {
 
 // writeChunk writes one event of the stream. The first has the role.
 func (o *completionWriter) writeChunk(choice completionChoice, usage *completionUsage) error {
-	o.mu.Lock()
-	first := !o.begun
-	o.mu.Unlock()
-	if first && choice.Delta != nil {
+	if !o.hasBegun() && choice.Delta != nil {
 		choice.Delta.Role = "assistant"
 	}
 	chunk := o.head
@@ -139,23 +134,20 @@ func (o *completionWriter) writeEnd(reason string, usage *completionUsage) error
 func (o *completionWriter) writeWhole(text completionText, reason string, usage *completionUsage) error {
 	if o.response != nil {
 		status, incomplete := responseStatus(reason)
-		o.g.writeJSON(o.w, http.StatusOK,
+		o.g.writeJSON(o.sse.w, http.StatusOK,
 			o.newResponse(status, incomplete, []responseMessage{o.newMessage(status, *text.Content)}, usage))
 		return nil
 	}
 	text.Role = "assistant"
 	reply := o.head
 	reply.Choices, reply.Usage = []completionChoice{{Message: &text, Finish: &reason}}, usage
-	o.g.writeJSON(o.w, http.StatusOK, reply)
+	o.g.writeJSON(o.sse.w, http.StatusOK, reply)
 	return nil
 }
 
 // fail reports an error: in the stream when it has begun, otherwise by returning it.
 func (o *completionWriter) fail(err error) error {
-	o.mu.Lock()
-	begun := o.begun
-	o.mu.Unlock()
-	if !begun {
+	if !o.hasBegun() {
 		return err
 	}
 	var p *problem
@@ -184,20 +176,12 @@ func (o *completionWriter) fail(err error) error {
 func (o *completionWriter) write(data []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.begun {
-		o.begun = true
-		h := o.w.Header()
-		h.Set("Content-Type", "text/event-stream; charset=utf-8")
-		h.Set("X-Accel-Buffering", "no")
-		o.w.WriteHeader(http.StatusOK)
-	}
-	if o.err != nil {
-		return o.err
-	}
-	if o.err = o.rc.SetWriteDeadline(time.Now().Add(o.g.cfg.WriteTimeout)); o.err == nil {
-		if _, o.err = o.w.Write(data); o.err == nil {
-			o.err = o.rc.Flush()
-		}
-	}
-	return o.err
+	return o.sse.send(data)
+}
+
+// hasBegun reports whether a part of the stream was sent.
+func (o *completionWriter) hasBegun() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.sse.begun
 }

@@ -124,10 +124,7 @@ func (g *Gateway) onEvents(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	live := g.live.subscribe(f.matchesLive)
 	defer g.live.unsubscribe(live)
-	s := &eventWriter{
-		w: w, rc: http.NewResponseController(w), timeout: g.cfg.WriteTimeout,
-		cursor: g.events.openCursor(ctx), filter: f,
-	}
+	s := &eventWriter{sseWriter: sseWriter{w: w, timeout: g.cfg.WriteTimeout}, cursor: g.events.openCursor(ctx), filter: f}
 	defer s.cursor.close()
 	if f.resume {
 		log, err := g.client.EventStatus(ctx)
@@ -171,15 +168,42 @@ func (g *Gateway) onEvents(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// sseWriter writes a response of server-sent events.
+type sseWriter struct {
+	w       http.ResponseWriter
+	timeout time.Duration // of a write
+	begun   bool
+	err     error // of a write: the client is gone
+}
+
+// send sends bytes at once, after the header when they are the first. A write that fails or exceeds the timeout sets
+// s.err; after that nothing is sent.
+func (s *sseWriter) send(data []byte) error {
+	if !s.begun {
+		s.begun = true
+		h := s.w.Header()
+		h.Set("Content-Type", "text/event-stream; charset=utf-8")
+		h.Set("X-Accel-Buffering", "no")
+		s.w.WriteHeader(http.StatusOK)
+	}
+	if s.err != nil {
+		return s.err
+	}
+	rc := http.NewResponseController(s.w)
+	if s.err = rc.SetWriteDeadline(time.Now().Add(s.timeout)); s.err == nil {
+		if _, s.err = s.w.Write(data); s.err == nil {
+			s.err = rc.Flush()
+		}
+	}
+	return s.err
+}
+
 // eventWriter writes the events of one client.
 type eventWriter struct {
-	w          http.ResponseWriter
-	rc         *http.ResponseController
-	timeout    time.Duration
+	sseWriter
 	cursor     *cursor
 	filter     eventFilter
 	lostNotice string // written before the first event, "" when nothing is lost
-	err        error  // set when a write failed: the client is disconnected
 	buf        bytes.Buffer
 }
 
@@ -217,10 +241,6 @@ func formatLost(from, to uint64, why string) string {
 
 // writeHeader starts the response and sends the current id, so that a client can resume even before the first event.
 func (s *eventWriter) writeHeader() {
-	h := s.w.Header()
-	h.Set("Content-Type", "text/event-stream; charset=utf-8")
-	h.Set("X-Accel-Buffering", "no")
-	s.w.WriteHeader(http.StatusOK)
 	s.writef("retry: 1000\nid: %d\n: events as they are stored\n\n%s", s.cursor.at, s.lostNotice)
 	s.flush()
 }
@@ -279,17 +299,10 @@ func (s *eventWriter) writef(format string, a ...any) {
 	}
 }
 
-// flush writes the buffer to the client and empties it. A write that fails or exceeds the timeout sets s.err, which
-// ends the stream; with s.err set nothing is written.
+// flush sends the buffer to the client and empties it. An error ends the stream.
 func (s *eventWriter) flush() {
-	if s.err != nil || s.buf.Len() == 0 {
-		return
+	if s.buf.Len() > 0 {
+		_ = s.send(s.buf.Bytes())
+		s.buf.Reset()
 	}
-	if s.err = s.rc.SetWriteDeadline(time.Now().Add(s.timeout)); s.err != nil {
-		return
-	}
-	if _, s.err = s.w.Write(s.buf.Bytes()); s.err == nil {
-		s.err = s.rc.Flush()
-	}
-	s.buf.Reset()
 }
