@@ -153,7 +153,7 @@ func (s *damageFixture) verify(t testing.TB) (audit.Report, error) {
 		return audit.Report{}, err
 	}
 	defer down(t, r)
-	return auditlog.Verify(t.Context(), s.home, r.Bus)
+	return verifyLog(t, s.home, r.Bus)
 }
 
 // firstProblem is the first problem that names a record. A hole in the stream's own sequence is told before it.

@@ -341,7 +341,7 @@ func TestDamageAtStartIsSetAside(t *testing.T) {
 	if b, err := os.ReadFile(kept[0]); err != nil || !bytes.Equal(b, damaged) {
 		t.Errorf("the damaged block was not kept as it was: %v", err)
 	}
-	rep, err := auditlog.Verify(t.Context(), s.home, r.Bus)
+	rep, err := verifyLog(t, s.home, r.Bus)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -403,7 +403,7 @@ func TestDamageDoesNotHeal(t *testing.T) {
 	for range 2 {
 		r := up(t, s.cfg, s.home, clockActors...)
 		calls(t, r.Bus, 3)
-		rep, err := auditlog.Verify(t.Context(), s.home, r.Bus)
+		rep, err := verifyLog(t, s.home, r.Bus)
 		if err != nil {
 			t.Fatal(err)
 		}

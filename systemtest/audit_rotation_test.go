@@ -234,7 +234,7 @@ func TestForgedActionIsReported(t *testing.T) {
 	if _, err := bus.NewAuditLog(nc).Append(t.Context(), chain, "forged", data); err != nil {
 		t.Fatal(err)
 	}
-	rep, err := auditlog.Verify(t.Context(), s.home, r.Bus)
+	rep, err := verifyLog(t, s.home, r.Bus)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -202,30 +202,10 @@ func (p *pending) checkSealed(ctx context.Context, home bus.Home, heads []subjec
 	return err
 }
 
-// Verify checks the audit log on the bus against its anchors, with the auditor's key, and then that the sealed logs
-// before it are unchanged. Problems are in the report, which is not OK then; the error means that the log could not be
-// read.
-func Verify(ctx context.Context, home bus.Home, b *bus.Bus) (audit.Report, error) {
-	nc, err := b.Dial("auditor")
-	if err != nil {
-		return audit.Report{}, err
-	}
-	defer nc.Close()
-	// before the end of the stream is read: every anchored record must be in it
-	heads, err := audit.ReadHeads(home.Heads())
-	if err != nil {
-		return audit.Report{}, err
-	}
-	src, err := bus.NewAuditReader(nc).ReadAll(ctx)
-	if err != nil {
-		return audit.Report{}, err
-	}
-	return VerifySource(ctx, home, src, heads, nil)
-}
-
-// VerifySource is [Verify] for a log that is open already, and also compares it with heads that were kept outside.
-// heads and kept must have been read before src was opened. Sealed logs are checked only if the genesis record is
-// anchored: another one proves nothing about them.
+// VerifySource checks an open audit log against its anchors, and compares it with heads that were kept outside; then it
+// checks that the sealed logs before it are unchanged. heads and kept must have been read before src was opened: every
+// anchored record must be in it. Problems are in the report, which is not OK then; the error means that the log could
+// not be read. Sealed logs are checked only if the genesis record is anchored: another one proves nothing about them.
 func VerifySource(ctx context.Context, home bus.Home, src audit.Source, heads []subjects.AuditHead,
 	kept []audit.KeptHead,
 ) (audit.Report, error) {
