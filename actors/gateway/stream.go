@@ -56,7 +56,8 @@ func parseEventFilter(r *http.Request) (eventFilter, error) {
 		}
 	}
 	if p.Has("subject") && !isSubjectPattern(f.subject) {
-		return f, malformedf(`invalid subject: tokens joined by dots, * for one token, > at the end for the rest, like tool.request.>`)
+		return f, malformedf("invalid subject: tokens joined by dots, * for one token, > at the end for the rest, like " +
+			"tool.request.>")
 	}
 	for name, to := range map[string]*bool{"deltas": &f.deltas, "respondent_b": &f.respondentB} {
 		switch p.Get(name) {
@@ -124,7 +125,10 @@ func (g *Gateway) onEvents(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	live := g.live.subscribe(f.matchesLive)
 	defer g.live.unsubscribe(live)
-	s := &eventWriter{sseWriter: sseWriter{w: w, timeout: g.cfg.WriteTimeout}, cursor: g.events.openCursor(ctx), filter: f}
+	s := &eventWriter{
+		sseWriter: sseWriter{w: w, timeout: g.cfg.WriteTimeout}, cursor: g.events.openCursor(ctx),
+		filter: f,
+	}
 	defer s.cursor.close()
 	if f.resume {
 		log, err := g.client.EventStatus(ctx)

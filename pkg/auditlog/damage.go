@@ -24,8 +24,8 @@ const damageFile = "damage.json"
 
 // OpenFiles opens the files of the audit log before a server starts on them; none means that there is no log. It keeps
 // damaged files in a new folder per stream, because the server would cut off what it cannot read. The readable records
-// stay in the log; [VerifySource] names the damage until the log is rotated. damage is what was found, and folder where its
-// files are, the last of several. The caller must hold the lock of the data folder.
+// stay in the log; [VerifySource] names the damage until the log is rotated. damage is what was found, and folder where
+// its files are, the last of several. The caller must hold the lock of the data folder.
 func OpenFiles(home bus.Home) (files []*bus.AuditFiles, folder string, damage []audit.Damage, err error) {
 	files, err = bus.OpenAuditLog(home)
 	if errors.Is(err, bus.ErrNoAudit) {
