@@ -329,7 +329,11 @@ func (c Config) Origin(path string) string {
 }
 
 // Setting is one value and its origin.
-type Setting struct{ Key, Value, Origin string }
+type Setting struct {
+	Key    string `json:"key"`
+	Value  string `json:"value"`
+	Origin string `json:"origin"`
+}
 
 // Explain lists every setting with its value and origin, in the order of the files. Empty lists of a manifest type are
 // left out.

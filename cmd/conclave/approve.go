@@ -181,7 +181,7 @@ func (o *approveFlags) decide(ctx context.Context, a *cli.App, c *client.Client,
 		err = a.PrintJSON(r)
 	}
 	if !r.Accepted {
-		return rejectedDecision(a, r)
+		return a.RejectedDecision(r)
 	}
 	if !a.JSON {
 		a.Say("%s", view.AcceptedDecision(d, r))
@@ -221,7 +221,7 @@ func (o *approveFlags) confirm(ctx context.Context, a *cli.App, c *client.Client
 	}
 	at := slices.IndexFunc(l.Approvals, func(q subjects.Approval) bool { return q.ID == id })
 	if at < 0 {
-		return false, rejectedDecision(a, subjects.ApprovalReply{ID: id, State: subjects.ApprovalUnknown})
+		return false, a.RejectedDecision(subjects.ApprovalReply{ID: id, State: subjects.ApprovalUnknown})
 	}
 	q := l.Approvals[at]
 	if q.State != subjects.ApprovalPending {
@@ -275,27 +275,6 @@ func findError(thing, id, fix string, err error) error {
 		return cli.Fail(cli.ExitFailed, "there is no "+thing+" "+id, fix)
 	}
 	return err
-}
-
-// rejectedDecision explains why a decision was not accepted: the request is unknown, has expired or was decided before.
-// r must be a reply without Accepted.
-func rejectedDecision(a *cli.App, r subjects.ApprovalReply) error {
-	list := a.Program() + " approve"
-	switch r.State {
-	case subjects.ApprovalUnknown:
-		return cli.Fail(cli.ExitFailed, "there is no request "+r.ID, "list them with "+list)
-	case subjects.ApprovalWithdrawn:
-		return cli.Fail(cli.ExitFailed, "the request was withdrawn and nothing was run: the question was cancelled, "+
-			"or the caller stopped waiting", "ask or call again")
-	case subjects.ApprovalExpired:
-		return cli.Fail(cli.ExitFailed, "the request has expired and the call was denied", "let the agent try again; "+
-			list+" --watch shows each request as it comes")
-	case subjects.ApprovalApproved, subjects.ApprovalDenied:
-		return cli.Fail(cli.ExitFailed, fmt.Sprintf("the request was decided before: %s by %s", r.State,
-			term.Plain(cmp.Or(r.By, "another client"))), "the first decision holds")
-	}
-	return cli.Fail(cli.ExitFailed, "the decision was not accepted: the request is "+term.Plain(r.State),
-		"list requests with "+list)
 }
 
 // approvalPrompt asks about waiting calls on a screen, one at a time.
@@ -446,7 +425,7 @@ func (p *approvalPrompt) decide(ctx context.Context, line string) error {
 		delete(p.shown, q.ID) // it is asked again
 		return cli.BrokerError("the decision", err)
 	case !r.Accepted:
-		p.Say("%s", term.OneLine(rejectedDecision(p.App, r).Error()))
+		p.Say("%s", term.OneLine(p.RejectedDecision(r).Error()))
 	default:
 		p.Say("%s", view.AcceptedDecision(d, r))
 	}

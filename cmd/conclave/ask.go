@@ -4,22 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"conclave/cmd/conclave/internal/chat"
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
 	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/pkg/actor"
-	"conclave/pkg/attachment"
 	"conclave/pkg/bus"
 	"conclave/pkg/client"
 	"conclave/pkg/document"
@@ -293,17 +291,8 @@ func (o *askFlags) attachStdin(ctx context.Context, a *cli.App) error {
 // attachFiles attaches the files of --attach: images, and everything else as text.
 func (o *askFlags) attachFiles(ctx context.Context) error {
 	for _, path := range o.files {
-		data, err := document.Load(path, document.MaxBytes)
-		var f attachment.File
-		if err == nil {
-			f, err = attachment.Decode(ctx, subjects.AttachmentFile, filepath.Base(path), data)
-		}
-		if err != nil {
-			return cli.Usage("--attach %s: %v", path, err)
-		}
-		o.question.Attachments = append(o.question.Attachments, f.Attachment)
-		if f.Image != nil {
-			o.question.Images = append(o.question.Images, f.Image)
+		if err := cli.AttachFile(ctx, path, &o.question); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -348,7 +337,7 @@ func (o *askFlags) run(ctx context.Context, a *cli.App) (err error) {
 		return diskError(f)
 	}
 	if o.retry {
-		if q.Text, err = retryQuestion(ctx, a, c, q.Session); err != nil {
+		if q.Text, err = a.RetryQuestion(ctx, c, q.Session); err != nil {
 			return err
 		}
 	}
@@ -362,7 +351,7 @@ func (o *askFlags) run(ctx context.Context, a *cli.App) (err error) {
 	q.Graded = gradeWait > 0
 	query, err := c.Ask(ctx, *q)
 	if err != nil {
-		return askError(ctx, a, q.Session, err)
+		return a.AskError(ctx, q.Session, err)
 	}
 	defer query.Close()
 	_ = a.SaveLastSession(q.Session) // only for --continue: the question is stored
@@ -379,7 +368,7 @@ func (o *askFlags) run(ctx context.Context, a *cli.App) (err error) {
 		return errors.Join(v.Fail(fault), diskError(fault))
 	}
 	if fault != nil {
-		return errors.Join(v.Fail(fault), unansweredError(a, query.Session, fault))
+		return errors.Join(v.Fail(fault), a.UnansweredError(query.Session, fault))
 	}
 	err = v.End(res, func() *subjects.Critique {
 		if res.Error != nil {
@@ -413,7 +402,7 @@ func showUpdates(ctx context.Context, a *cli.App, c *client.Client, query *clien
 	if v.Ticks() != nil {
 		polling, stop := context.WithCancel(ctx)
 		defer stop()
-		states = pollModel(polling, c, model)
+		states = chat.PollModel(polling, c, model)
 	}
 	disk := time.NewTicker(diskPoll)
 	defer disk.Stop()
@@ -445,7 +434,7 @@ func showUpdates(ctx context.Context, a *cli.App, c *client.Client, query *clien
 			case err != nil:
 				v.Warn("approval", term.OneLine(cli.BrokerError("the decision", err).Error()))
 			case !r.Accepted: // an accepted decision comes as an update
-				v.Warn("approval", term.OneLine(rejectedDecision(a, r).Error()))
+				v.Warn("approval", term.OneLine(a.RejectedDecision(r).Error()))
 				v.Show(client.ApprovalDecided{ApprovalReply: r})
 			}
 		}
@@ -477,90 +466,6 @@ func diskError(f *subjects.Fault) error {
 	return cli.Fail(cli.ExitFailed, f.Text, "free some space, then ask again")
 }
 
-// modelPoll is the time between two looks at whether the model is loaded.
-const modelPoll = time.Second
-
-// pollModel reports whether the model is loaded, "" for the assistant's, until it is or ctx ends; see [modelState] for
-// what counts as loaded.
-func pollModel(ctx context.Context, c *client.Client, name string) <-chan view.ModelState {
-	states := make(chan view.ModelState)
-	go func() {
-		for {
-			list, err := c.Models(ctx)
-			if err != nil {
-				return
-			}
-			m := modelState(list, name)
-			select {
-			case states <- m:
-			case <-ctx.Done():
-				return
-			}
-			if m.Loaded {
-				return
-			}
-			select {
-			case <-time.After(modelPoll):
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return states
-}
-
-// modelState finds the model, "" for the assistant's, in a list; ":latest" does not matter. Only an Ollama model on
-// this machine can be not loaded: the demo model, whose name stays "", remote ones, those of other servers and ones
-// that are not listed count as loaded, as there is nothing to wait for.
-func modelState(list subjects.ModelList, name string) view.ModelState {
-	for _, r := range list.Roles {
-		if name == "" && r.Role == subjects.RoleAssistant && !r.DemoModel {
-			name = r.Model
-		}
-	}
-	for _, m := range list.Models {
-		if strings.TrimSuffix(m.Name, ":latest") == strings.TrimSuffix(name, ":latest") {
-			return view.ModelState{Name: name, Loaded: m.Loaded || m.Remote != "" || m.Backend != "ollama"}
-		}
-	}
-	return view.ModelState{Name: name, Loaded: true}
-}
-
-// retryQuestion is the last question of a session, with the criticism of its answer. It is an error when the session
-// does not exist or has no answer.
-func retryQuestion(ctx context.Context, a *cli.App, c *client.Client, session string) (string, error) {
-	turn, _, err := c.LastTurn(ctx, session)
-	if errors.Is(err, client.ErrNotFound) {
-		return "", cli.Fail(cli.ExitFailed, "there is no answer in the session "+session, "ask something first; list "+
-			"sessions with "+a.Program()+" session list")
-	}
-	return client.RetryText(turn), err
-}
-
-// askError turns an error of [client.Client.Ask] into one for the user. Errors of the override say that nothing was
-// asked; with ctx ended, that the user stopped it. A question that is too large is a usage error. Other faults,
-// rejections by the stream and [client.ErrNotStored] refer to doctor: the question may be stored. Any other err is
-// returned as it is.
-func askError(ctx context.Context, a *cli.App, session string, err error) error {
-	var f *subjects.Fault
-	var rejected *jetstream.APIError
-	isFault := errors.As(err, &f)
-	switch {
-	case errors.Is(err, client.ErrOverride):
-		return cli.Fail(cli.ExitFailed, "nothing was asked: "+err.Error(), "see "+a.Program()+" session override "+
-			session+" --show")
-	case errors.Is(err, client.ErrOverrideNotSet) && ctx.Err() != nil:
-		return cli.Fail(cli.ExitFailed, "stopped before anything was asked", "ask again")
-	case errors.Is(err, client.ErrOverrideNotSet):
-		return cli.BrokerError("nothing was asked, the override was not set", err)
-	case isFault && f.Code == subjects.CodeTooLarge:
-		return cli.Usage("the question is too large (%s): name the file instead of piping it in, or shorten it", f.Text)
-	case isFault, errors.As(err, &rejected), errors.Is(err, client.ErrNotStored):
-		return fmt.Errorf("%w: see conclave doctor", err)
-	}
-	return err
-}
-
 // printIDs prints session and query of a stored question, for --no-wait, in the format of the flags.
 func (o *askFlags) printIDs(a *cli.App, ids view.IDs) error {
 	switch {
@@ -571,19 +476,6 @@ func (o *askFlags) printIDs(a *cli.App, ids view.IDs) error {
 	}
 	_, err := fmt.Fprintf(a.Out, "session %s\nquery %s\n", ids.Session, ids.Query)
 	return err
-}
-
-// unansweredError explains the fault of a question without an answer. After a timeout or a cancellation an answer may
-// still be stored, and the error says where.
-func unansweredError(a *cli.App, session string, f *subjects.Fault) error {
-	later := a.Program() + " session show " + session
-	switch f.Code {
-	case subjects.CodeTimeout:
-		return cli.Fail(cli.ExitAbsent, f.Text, "raise --timeout; the answer will be in "+later)
-	case subjects.CodeStopped:
-		return cli.Fail(cli.ExitFailed, f.Text, "an answer will be in "+later)
-	}
-	return cli.AnswerFault(f)
 }
 
 // partialNotes are the codes of notes that say why an answer is partial.

@@ -15,7 +15,6 @@ import (
 	"conclave/cmd/conclave/internal/chat"
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
-	"conclave/cmd/conclave/internal/view"
 	"conclave/pkg/bus"
 	"conclave/pkg/client"
 	"conclave/subjects"
@@ -107,17 +106,6 @@ func runChat(ctx context.Context, a *cli.App, o chat.Options, resume bool) error
 		return err
 	}
 	o.App, o.Client, o.Resume = a, c, o.Session != ""
-	o.Attach = func(ctx context.Context, path string, to *client.Question) error {
-		files := askFlags{files: []string{path}}
-		err := files.attachFiles(ctx)
-		to.Attachments, to.Images = files.question.Attachments, files.question.Images
-		return err
-	}
-	o.Retry = func(ctx context.Context, session string) (string, error) { return retryQuestion(ctx, a, c, session) }
-	o.ExplainAsk = func(ctx context.Context, session string, err error) error { return askError(ctx, a, session, err) }
-	o.ExplainFault = func(session string, f *subjects.Fault) error { return unansweredError(a, session, f) }
-	o.ExplainDecision = func(r subjects.ApprovalReply) error { return rejectedDecision(a, r) }
-	o.ModelState = func(ctx context.Context, model string) <-chan view.ModelState { return pollModel(ctx, c, model) }
 	return chat.Run(ctx, o)
 }
 

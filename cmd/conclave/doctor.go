@@ -12,13 +12,6 @@ import (
 	"conclave/pkg/damage"
 )
 
-// setting is a value and its origin.
-type setting struct {
-	Key    string `json:"key"`
-	Value  string `json:"value"`
-	Origin string `json:"origin"`
-}
-
 // doctorCommand checks the installation and prints a line for each check. It changes nothing but the list of damage,
 // with --accept-damage. A failed check is exit code 1, a warning is not.
 func doctorCommand(a *cli.App) *cobra.Command {
@@ -49,18 +42,16 @@ With --verbose it also lists every setting and its origin. The exit code is 1 if
 			}
 			cfg, err := config.Load(a.Home.Config)
 			checks := doctor.Run(cmd.Context(), a, cfg, err)
-			var settings []setting
+			var settings []config.Setting
 			if verbose && err == nil {
-				for _, s := range cfg.Explain() {
-					settings = append(settings, setting(s))
-				}
+				settings = cfg.Explain()
 			}
 			failed := doctor.CountFailed(checks)
 			if a.JSON {
 				err = a.PrintJSON(struct {
-					OK       bool           `json:"ok"`
-					Checks   []doctor.Check `json:"checks"`
-					Settings []setting      `json:"settings,omitempty"`
+					OK       bool             `json:"ok"`
+					Checks   []doctor.Check   `json:"checks"`
+					Settings []config.Setting `json:"settings,omitempty"`
 				}{failed == 0, checks, settings})
 			} else {
 				doctor.Print(a.Out, checks)
@@ -82,7 +73,7 @@ With --verbose it also lists every setting and its origin. The exit code is 1 if
 
 // printSettings prints every setting with its value and origin, after an empty line; none print nothing. Settings
 // contain no credentials.
-func printSettings(a *cli.App, settings []setting) {
+func printSettings(a *cli.App, settings []config.Setting) {
 	if len(settings) > 0 {
 		fmt.Fprintln(a.Out)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"conclave/cmd/conclave/internal/chat"
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/doctor"
 	"conclave/cmd/conclave/internal/term"
@@ -75,7 +76,7 @@ func (x *modelExamination) run(ctx context.Context, c *client.Client) error {
 	if err != nil {
 		return cli.ModelError(err)
 	}
-	name := modelState(list, x.model).Name
+	name := chat.StateOf(list, x.model).Name
 	if name == "" {
 		return cli.Fail(cli.ExitAbsent, "there is only the built-in demo model, which is no language model",
 			"run ollama serve, then "+x.Program()+" model pull")

@@ -59,20 +59,20 @@ On a terminal it refreshes in place until Ctrl-C. In a pipe, with --once or with
 }
 
 // queryFigures returns the figures of the running actors, of the one called name unless that is "".
-func queryFigures(ctx context.Context, c *client.Client, name string) ([]view.ActorFigures, error) {
+func queryFigures(ctx context.Context, c *client.Client, name string) ([]client.ActorFigures, error) {
 	stats, err := c.Stats(ctx)
 	if err != nil {
 		return nil, err
 	}
 	all := client.ListFigures(stats)
 	if name != "" {
-		all = slices.DeleteFunc(all, func(f view.ActorFigures) bool { return f.Actor != name })
+		all = slices.DeleteFunc(all, func(f client.ActorFigures) bool { return f.Actor != name })
 	}
 	return all, nil
 }
 
 // writeFigures writes the table of all actors, or of the subjects of one.
-func writeFigures(w io.Writer, all []view.ActorFigures, name string) error {
+func writeFigures(w io.Writer, all []client.ActorFigures, name string) error {
 	if name != "" {
 		return view.SubjectTable(w, all[0])
 	}
@@ -88,8 +88,8 @@ func printFigures(ctx context.Context, a *cli.App, c *client.Client, name string
 	}
 	if a.JSON {
 		err = a.PrintJSON(struct {
-			Time   time.Time           `json:"time"`
-			Actors []view.ActorFigures `json:"actors"`
+			Time   time.Time             `json:"time"`
+			Actors []client.ActorFigures `json:"actors"`
 		}{time.Now().UTC(), all})
 	} else if len(all) > 0 {
 		err = writeFigures(a.Out, all, name)

@@ -184,7 +184,10 @@ func startSystem(ctx context.Context, a *cli.App, cfg config.Config, actors []st
 	var api atomic.Pointer[string] // a restarted gateway sets it again
 	wiring := config.Wiring{Version: readBuild().Version, OnListen: func(addr string) {
 		api.Store(&addr)
-	}, KeepHeads: true, Profiles: o.pprof, Doctor: checkInstallation(a)}
+	}, KeepHeads: true, Profiles: o.pprof, Doctor: func(ctx context.Context) []subjects.DoctorCheck {
+		cfg, err := config.Load(a.Home.Config)
+		return doctor.Run(ctx, a, cfg, err)
+	}}
 	c, err := cfg.WithWiring(wiring).Start(ctx, a.Home, log, actors...)
 	switch {
 	case errors.Is(err, gateway.ErrPortTaken):

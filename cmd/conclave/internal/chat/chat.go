@@ -30,25 +30,13 @@ import (
 	"conclave/subjects"
 )
 
-// Options configure a conversation. The functions word errors as the other commands do.
+// Options configure a conversation.
 type Options struct {
 	App     *cli.App
 	Client  *client.Client
 	Session string // "" = a new one
 	Model   string // "" = the assistant's
 	Resume  bool   // show the last turn of the session first
-
-	// Attach reads a file as untrusted content.
-	Attach func(ctx context.Context, path string, to *client.Question) error
-	// Retry is the last question of a session, with the criticism of its answer.
-	Retry func(ctx context.Context, session string) (string, error)
-	// ExplainAsk and ExplainFault say why nothing was asked, and why there is no answer.
-	ExplainAsk   func(ctx context.Context, session string, err error) error
-	ExplainFault func(session string, f *subjects.Fault) error
-	// ExplainDecision says why a decision was not accepted.
-	ExplainDecision func(r subjects.ApprovalReply) error
-	// ModelState reports whether the model is loaded, until it is or ctx ends; nil reports nothing.
-	ModelState func(ctx context.Context, model string) <-chan ModelState
 }
 
 const (

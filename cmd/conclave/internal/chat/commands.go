@@ -287,7 +287,7 @@ func (m *model) retry(string) tea.Cmd {
 	session := m.Session
 	var text string
 	return m.query(func(ctx context.Context, _ *term.Streams) (err error) {
-		text, err = m.Retry(ctx, session)
+		text, err = m.App.RetryQuestion(ctx, m.Client, session)
 		return err
 	}, func() tea.Cmd { return m.ask(text) })
 }
@@ -304,7 +304,7 @@ func (m *model) attachFile(path string) tea.Cmd {
 		}
 	}
 	var q client.Question
-	return m.query(func(ctx context.Context, _ *term.Streams) error { return m.Attach(ctx, path, &q) }, func() tea.Cmd {
+	return m.query(func(ctx context.Context, _ *term.Streams) error { return cli.AttachFile(ctx, path, &q) }, func() tea.Cmd {
 		for _, a := range q.Attachments {
 			if err := m.attach(a); err != nil {
 				m.fail(err)

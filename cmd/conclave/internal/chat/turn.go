@@ -17,9 +17,6 @@ import (
 	"conclave/subjects"
 )
 
-// ModelState is which model answers, and whether it is loaded.
-type ModelState = view.ModelState
-
 // turn is a question on its way to the answer.
 type turn struct {
 	query    *client.Query // nil until the question is stored
@@ -65,7 +62,7 @@ type (
 	}
 	modelMsg struct {
 		turn  *turn
-		state ModelState
+		state view.ModelState
 	}
 	gradeMsg struct{ grade *subjects.Critique }
 )
@@ -90,15 +87,13 @@ func (m *model) ask(text string) tea.Cmd {
 		query, err := m.Client.Ask(ctx, q)
 		return storedMsg{t, query, err}
 	}
-	if m.ModelState != nil {
-		go m.watchModel(ctx, t, q.Model)
-	}
+	go m.watchModel(ctx, t, q.Model)
 	return tea.Batch(store, tickSpinner(t))
 }
 
 // watchModel reports whether the model of a turn is loaded, until ctx ends.
 func (m *model) watchModel(ctx context.Context, t *turn, name string) {
-	states := m.ModelState(ctx, name)
+	states := PollModel(ctx, m.Client, name)
 	for {
 		select {
 		case s := <-states:
@@ -109,6 +104,55 @@ func (m *model) watchModel(ctx context.Context, t *turn, name string) {
 	}
 }
 
+// modelPoll is the time between two looks at whether the model is loaded.
+const modelPoll = time.Second
+
+// PollModel reports whether the model is loaded, "" for the assistant's, until it is or ctx ends; see [StateOf] for
+// what counts as loaded.
+func PollModel(ctx context.Context, c *client.Client, name string) <-chan view.ModelState {
+	states := make(chan view.ModelState)
+	go func() {
+		for {
+			list, err := c.Models(ctx)
+			if err != nil {
+				return
+			}
+			m := StateOf(list, name)
+			select {
+			case states <- m:
+			case <-ctx.Done():
+				return
+			}
+			if m.Loaded {
+				return
+			}
+			select {
+			case <-time.After(modelPoll):
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return states
+}
+
+// StateOf finds the model, "" for the assistant's, in a list; ":latest" does not matter. Only an Ollama model on
+// this machine can be not loaded: the demo model, whose name stays "", remote ones, those of other servers and ones
+// that are not listed count as loaded, as there is nothing to wait for.
+func StateOf(list subjects.ModelList, name string) view.ModelState {
+	for _, r := range list.Roles {
+		if name == "" && r.Role == subjects.RoleAssistant && !r.DemoModel {
+			name = r.Model
+		}
+	}
+	for _, m := range list.Models {
+		if strings.TrimSuffix(m.Name, ":latest") == strings.TrimSuffix(name, ":latest") {
+			return view.ModelState{Name: name, Loaded: m.Loaded || m.Remote != "" || m.Backend != "ollama"}
+		}
+	}
+	return view.ModelState{Name: name, Loaded: true}
+}
+
 func tickSpinner(t *turn) tea.Cmd {
 	return tea.Tick(spinnerTime, func(time.Time) tea.Msg { return spinMsg{t} })
 }
@@ -117,7 +161,7 @@ func tickSpinner(t *turn) tea.Cmd {
 func (m *model) onStored(msg storedMsg) tea.Cmd {
 	t := msg.turn
 	if msg.err != nil {
-		m.fail(m.ExplainAsk(m.ctx, m.Session, msg.err))
+		m.fail(m.App.AskError(m.ctx, m.Session, msg.err))
 		return m.endTurn()
 	}
 	t.query = msg.query
@@ -145,7 +189,7 @@ func (m *model) onUpdate(u client.Update) tea.Cmd {
 		return m.onAnswer(u.Response)
 	case client.Failure:
 		t.Flush()
-		m.fail(m.ExplainFault(m.Session, u.Fault))
+		m.fail(m.App.UnansweredError(m.Session, u.Fault))
 		return m.endTurn()
 	default:
 		t.Show(u)
@@ -180,7 +224,7 @@ func (m *model) onAnswer(r subjects.Response) tea.Cmd {
 	m.last = &r
 	var grade tea.Cmd
 	if r.Error != nil {
-		m.fail(m.ExplainFault(m.Session, r.Error))
+		m.fail(m.App.UnansweredError(m.Session, r.Error))
 	} else {
 		m.note("%s", t.Summarize(r))
 		query := t.query
@@ -321,7 +365,7 @@ func (m *model) onDecision(d decidedMsg) {
 			m.waiting[at].sent, m.waiting[at].typed = false, ""
 		}
 	case !d.reply.Accepted:
-		m.fail(m.ExplainDecision(d.reply))
+		m.fail(m.App.RejectedDecision(d.reply))
 		m.onDecided(subjects.ApprovalReply{ID: d.id, State: d.reply.State, By: d.reply.By})
 	}
 }

@@ -81,7 +81,7 @@ func (a *App) Logger(level slog.Level) *slog.Logger {
 	if term.IsTerminal(a.Err) {
 		return slog.New(tint.NewTextHandler(a.Err, &tint.Options{
 			Level: level, TimeFormat: time.TimeOnly,
-			NoColor: !term.HasColour(a.Err), ReplaceAttr: sanitizeAttr,
+			NoColor: !term.HasColour(a.Err), ReplaceAttr: replaceText(term.PlainText),
 		}))
 	}
 	return slog.New(slog.NewJSONHandler(a.Err, &slog.HandlerOptions{Level: level}))
@@ -97,21 +97,25 @@ func (a *App) ServiceLogger(level slog.Level, maxBytes int64, name string) (log 
 	f := logfile.New(a.Home.Logs(), name, maxBytes, func(err error) {
 		stderr.Warn("conclave logs has no records of this process", "err", err) // not to the file, which is locked here
 	})
-	file := slog.NewJSONHandler(f, &slog.HandlerOptions{Level: level, ReplaceAttr: redactAttr})
+	redact := replaceText(func(s string) string {
+		s, _ = firewall.Redact(s)
+		return s
+	})
+	file := slog.NewJSONHandler(f, &slog.HandlerOptions{Level: level, ReplaceAttr: redact})
 	return slog.New(slog.NewMultiHandler(stderr.Handler(), file)), func() { _ = f.Close() }
 }
 
-// redactAttr replaces credentials in attributes that are strings or errors. It serves slog's ReplaceAttr.
-func redactAttr(_ []string, at slog.Attr) slog.Attr {
-	switch v := at.Value.Any().(type) {
-	case string:
-		s, _ := firewall.Redact(v)
-		at.Value = slog.StringValue(s)
-	case error:
-		s, _ := firewall.Redact(v.Error())
-		at.Value = slog.StringValue(s)
+// replaceText returns a ReplaceAttr of slog that replaces the text of attributes that are strings or errors.
+func replaceText(replace func(string) string) func([]string, slog.Attr) slog.Attr {
+	return func(_ []string, at slog.Attr) slog.Attr {
+		switch v := at.Value.Any().(type) {
+		case string:
+			at.Value = slog.StringValue(replace(v))
+		case error:
+			at.Value = slog.StringValue(replace(v.Error()))
+		}
+		return at
 	}
-	return at
 }
 
 // QuietLogger is the logger of a short command: warnings and errors, unless --log-level names another level.
@@ -121,18 +125,6 @@ func (a *App) QuietLogger() *slog.Logger {
 		_ = level.UnmarshalText([]byte(a.Level)) // checked by ResolveFolders
 	}
 	return a.Logger(level)
-}
-
-// sanitizeAttr replaces control characters in attributes that are strings or errors, which can hold text from others.
-// It serves slog's ReplaceAttr.
-func sanitizeAttr(_ []string, at slog.Attr) slog.Attr {
-	switch v := at.Value.Any().(type) {
-	case string:
-		at.Value = slog.StringValue(term.PlainText(v))
-	case error:
-		at.Value = slog.StringValue(term.PlainText(v.Error()))
-	}
-	return at
 }
 
 // Bus is the server named by --server, or the running one; without either the error wraps [bus.ErrNotRunning]. It does

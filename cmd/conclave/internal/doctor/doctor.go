@@ -18,6 +18,7 @@ import (
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
 	"conclave/cmd/conclave/internal/userconfig"
+	"conclave/cmd/conclave/internal/view"
 	"conclave/config"
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
@@ -33,12 +34,7 @@ const (
 )
 
 // Check is the result of one check.
-type Check struct {
-	Name  string `json:"name"`
-	Level string `json:"level"`
-	Text  string `json:"text"`
-	Fix   string `json:"fix,omitempty"`
-}
+type Check = subjects.DoctorCheck
 
 // Fast keeps a check short when the server does not answer.
 var Fast = nats.Timeout(2 * time.Second)
@@ -58,17 +54,19 @@ type examination struct {
 	checks []Check
 }
 
-// ok, warn and fail add a check. fix is the command or action that solves the problem.
-func (x *examination) ok(name, format string, v ...any) {
-	x.checks = append(x.checks, Check{name, LevelOK, fmt.Sprintf(format, v...), ""})
+// add, ok, warn and fail add a check. fix is the command or action that solves the problem.
+func (x *examination) add(name, level, fix, format string, v ...any) {
+	x.checks = append(x.checks, Check{Name: name, Level: level, Text: fmt.Sprintf(format, v...), Fix: fix})
 }
 
+func (x *examination) ok(name, format string, v ...any) { x.add(name, LevelOK, "", format, v...) }
+
 func (x *examination) warn(name, fix, format string, v ...any) {
-	x.checks = append(x.checks, Check{name, LevelWarn, fmt.Sprintf(format, v...), fix})
+	x.add(name, LevelWarn, fix, format, v...)
 }
 
 func (x *examination) fail(name, fix, format string, v ...any) {
-	x.checks = append(x.checks, Check{name, LevelFail, fmt.Sprintf(format, v...), fix})
+	x.add(name, LevelFail, fix, format, v...)
 }
 
 // Run runs every check and returns the results in order. It changes nothing. cfgErr is the error of loading cfg; it is
@@ -437,10 +435,8 @@ func (x *examination) checkApprovals(ctx context.Context, c *client.Client) {
 	switch n := len(l.Approvals); {
 	case err != nil:
 		x.fail("approvals", seeLog, "%s", term.OneLine(cli.BrokerError("approvals", err).Error()))
-	case n == 1:
-		x.warn("approvals", "list and decide with conclave approve", "1 call waits for your approval")
-	case n > 1:
-		x.warn("approvals", "list and decide with conclave approve", "%d calls wait for your approval", n)
+	case n > 0:
+		x.warn("approvals", "list and decide with conclave approve", "%s", view.WaitingCalls(n))
 	default:
 		x.ok("approvals", "no call waits for your approval; %s remembered", term.Count(len(l.Rules), "decision"))
 	}

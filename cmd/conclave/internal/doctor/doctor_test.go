@@ -214,34 +214,35 @@ func TestCheckRoles(t *testing.T) {
 			{Role: "assistant", Model: "big"},
 			{Role: "summaries", Model: "big"},
 		}, []Check{
-			{"models", LevelOK, "1 model available, and every role in use has one", ""},
+			{Name: "models", Level: LevelOK, Text: "1 model available, and every role in use has one"},
 		}},
 		{"an optional one is missing", []subjects.RoleModel{
 			{Role: "assistant", Model: "big"},
 			{Role: "embeddings", Model: "e", Wanted: "e", Improves: "memory is better", Notice: "n"},
 		}, []Check{
 			{
-				"models", LevelOK, "optional, not installed: e for embeddings; with it, memory is better",
-				"conclave model pull e",
+				Name: "models", Level: LevelOK,
+				Text: "optional, not installed: e for embeddings; with it, memory is better",
+				Fix:  "conclave model pull e",
 			},
-			{"models", LevelOK, "1 model available, and every role in use has one", ""},
+			{Name: "models", Level: LevelOK, Text: "1 model available, and every role in use has one"},
 		}},
 		{"one that the user chose is missing", []subjects.RoleModel{
 			{Role: "assistant", Model: "big"},
 			{Role: "tools", Model: "big", Wanted: "t", Notice: "install t"},
 		}, []Check{
-			{"models", LevelWarn, "for tools", "install t"},
+			{Name: "models", Level: LevelWarn, Text: "for tools", Fix: "install t"},
 		}},
 		{"the demo model in one role", []subjects.RoleModel{
 			{Role: "assistant", Model: "big"},
 			{Role: "tools", Model: "demo", DemoModel: true},
 		}, []Check{
 			{
-				"models", LevelWarn, "Ollama does not answer: the built-in demo model is used",
-				"run ollama serve, then conclave model pull gemma4:12b",
+				Name: "models", Level: LevelWarn, Text: "Ollama does not answer: the built-in demo model is used",
+				Fix: "run ollama serve, then conclave model pull gemma4:12b",
 			},
 		}},
-		{"no roles", nil, []Check{{"models", LevelFail, "the model actor lists no role", seeLog}}},
+		{"no roles", nil, []Check{{Name: "models", Level: LevelFail, Text: "the model actor lists no role", Fix: seeLog}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

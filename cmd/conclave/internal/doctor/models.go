@@ -48,7 +48,7 @@ func (x *examination) checkRoles(list subjects.ModelList) {
 			demo = true
 		case r.Role == subjects.RoleCritic:
 		case r.Improves != "":
-			x.checks = append(x.checks, Check{"models", LevelOK, optionalModel(r), "conclave model pull " + r.Wanted})
+			x.add("models", LevelOK, "conclave model pull "+r.Wanted, "%s", optionalModel(r))
 		case r.Notice != "": // names its fix
 			good = false
 			x.warn("models", r.Notice, "for %s", r.Role)
@@ -206,10 +206,8 @@ func (x *examination) checkCriticModel(list subjects.ModelList) {
 		case r.Wanted == "" && r.Notice == "":
 			x.ok("critic", "%s grades every answer%s", r.Model, ownGrades(list, r.Model))
 		case r.Improves != "":
-			x.checks = append(x.checks, Check{
-				"critic", LevelOK, r.Model + " grades every answer; " + optionalModel(r),
-				"conclave model pull " + r.Wanted,
-			})
+			x.add("critic", LevelOK, "conclave model pull "+r.Wanted, "%s grades every answer; %s", r.Model,
+				optionalModel(r))
 		case r.Wanted != "" && (r.Notice == "" || strings.Contains(r.Notice, "conclave model pull")):
 			x.warn("critic", "conclave model pull "+r.Wanted, "%s is not available, so %s grades", r.Wanted, r.Model)
 		default: // the notice names its fix

@@ -19,12 +19,6 @@ var subjectColours = map[string]string{
 	"committee": term.Blue, "task": term.Blue,
 }
 
-// The figures of actors, as package client reads them.
-type (
-	SubjectFigures = client.SubjectFigures
-	ActorFigures   = client.ActorFigures
-)
-
 // figureColumns are the headers of the figures that actors and subjects share; dropFigures are left out on a narrow
 // terminal.
 var (
@@ -48,7 +42,7 @@ func figureCells(s actor.RouteStats, requests, errors int) []string {
 }
 
 // FigureTable prints a row for each actor under a header, fitted to w.
-func FigureTable(w io.Writer, all []ActorFigures) error {
+func FigureTable(w io.Writer, all []client.ActorFigures) error {
 	rows := [][]string{append([]string{"ACTOR"}, figureColumns...)}
 	for _, f := range all {
 		name := term.Plain(f.Actor)
@@ -62,7 +56,7 @@ func FigureTable(w io.Writer, all []ActorFigures) error {
 
 // SubjectTable prints a row for each subject of an actor under a header, fitted to w; of several instances, behind the
 // beginning of the instance's id.
-func SubjectTable(w io.Writer, f ActorFigures) error {
+func SubjectTable(w io.Writer, f client.ActorFigures) error {
 	rows := [][]string{append([]string{"SUBJECT"}, figureColumns...)}
 	for _, r := range f.Subjects {
 		subject := term.Plain(r.Subject)
