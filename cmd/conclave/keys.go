@@ -249,7 +249,7 @@ func provisionServer(ctx context.Context, a *cli.App) error {
 	again := "run conclave keys" + a.FolderFlags() + " and restart nats-server with the new environment file"
 	switch {
 	case errors.Is(err, bus.ErrMissingKey):
-		if !hasStreams(ctx, b) {
+		if !hasStreams(ctx, a) {
 			return cli.Fail(cli.ExitFailed, "the provisioners' keys are gone and streams are missing",
 				again+", then provision again")
 		}
@@ -312,20 +312,17 @@ func retryUnreachable(ctx context.Context, step func() error) error {
 
 // hasStreams reports whether the event log and the audit log exist, read with the user's and the auditor's key. It is
 // false also when the server or a key cannot be used.
-func hasStreams(ctx context.Context, b *bus.Bus) bool {
+func hasStreams(ctx context.Context, a *cli.App) bool {
 	for role, read := range map[string]func(*client.Client) error{
 		"user":    func(c *client.Client) error { _, err := c.EventStatus(ctx); return err },
 		"auditor": func(c *client.Client) error { _, err := c.AuditStatus(ctx); return err },
 	} {
-		nc, err := b.Dial(role)
+		c, done, err := a.Connect(role)
 		if err != nil {
 			return false
 		}
-		c, err := client.New(nc)
-		if err == nil {
-			err = read(c)
-		}
-		nc.Close()
+		err = read(c)
+		done()
 		if err != nil {
 			return false
 		}

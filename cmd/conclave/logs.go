@@ -56,11 +56,7 @@ with telemetry.content: true in system.yaml.`,
 	fs.StringVar(&f.level, "level", "", "only records of this `level` and above: debug, info, warn or error")
 	fs.StringVar(&f.since, "since", "", "only records after a `time`: 10m, 24h, 7d, 2006-01-02 or 2006-01-02T15:04:05Z")
 	fs.IntVarP(&f.tail, "tail", "n", 0, "only the last `number` of records so far")
-	_ = cmd.RegisterFlagCompletionFunc("actor", func(*cobra.Command, []string, string) ([]string,
-		cobra.ShellCompDirective,
-	) {
-		return config.Actors, cobra.ShellCompDirectiveNoFileComp
-	})
+	cli.CompleteFlags(cmd, map[string]cli.Completion{"actor": cli.Words(config.Actors...)})
 	return cmd
 }
 

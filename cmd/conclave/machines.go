@@ -17,7 +17,6 @@ import (
 	"conclave/cmd/conclave/internal/term"
 	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/config"
-	"conclave/pkg/actor"
 	"conclave/pkg/bus"
 	"conclave/pkg/client"
 	"conclave/pkg/machine"
@@ -130,17 +129,12 @@ func printInvitation(ctx context.Context, a *cli.App, q subjects.MachineInvite, 
 	})
 }
 
-// machineError returns the error of a rejected request about machines, with what to do.
+// machineError is [cli.RequestError] of a request about machines.
 func machineError(err error) error {
-	var f *subjects.Fault
-	switch {
-	case errors.As(err, &f) && f.Code == subjects.CodeUnavailable && !actor.IsReplyFault(err):
-		return cli.Fail(cli.ExitAbsent, "the registry does not answer", "machines join the embedded server of "+
-			"conclave up: start it")
-	case errors.As(err, &f):
+	return cli.RequestError(err, cli.Fail(cli.ExitAbsent, "the registry does not answer", "machines join the embedded "+
+		"server of conclave up: start it"), func(f *subjects.Fault) error {
 		return cli.Fail(cli.ExitFailed, f.Text, "see conclave machines")
-	}
-	return err
+	})
 }
 
 // reachableAddress returns the address of the hub for other machines: that of listen, with an address of this machine
@@ -320,13 +314,10 @@ func revokeMachine(ctx context.Context, c *client.Client, name string) (done str
 	if err != nil {
 		return "", machineError(err)
 	}
-	principals, err := c.Principals(ctx)
-	if err != nil {
+	switch p, err := findPrincipal(ctx, c, isNamed(name)); {
+	case err != nil:
 		return "", machineError(err)
-	}
-	if slices.ContainsFunc(principals, func(p subjects.Principal) bool {
-		return p.Name == name && p.Kind != subjects.MachinePrincipal
-	}) {
+	case p != nil && p.Kind != subjects.MachinePrincipal:
 		return "", cli.Fail(cli.ExitFailed, name+" is not a machine", "see conclave principal revoke")
 	}
 	done = "revoked " + name

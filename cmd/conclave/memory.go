@@ -48,15 +48,15 @@ Memories with external content are marked UNTRUSTED. The first 6 characters of a
 
 // missingMemories is the error of ids that do not exist, nil when there are none. ids may be prefixes.
 func missingMemories(a *cli.App, ids []string) error {
+	what := "there are no memories "
 	switch len(ids) {
 	case 0:
 		return nil
 	case 1:
-		return cli.Fail(cli.ExitFailed, "there is no memory "+term.Visible(ids[0]), "list them with "+a.Program()+
-			" memory list")
+		what = "there is no memory "
 	}
-	return cli.Fail(cli.ExitFailed, "there are no memories "+term.Visible(strings.Join(ids, ", ")), "list them with "+
-		a.Program()+" memory list")
+	return cli.Fail(cli.ExitFailed, what+term.Visible(strings.Join(ids, ", ")), "list them with "+a.Program()+
+		" memory list")
 }
 
 // memoryLookupError explains an error of looking up a memory by id or prefix: unknown, ambiguous, or a fault of memory.

@@ -245,24 +245,13 @@ func selectToForget(ctx context.Context, a *cli.App, c *client.Client,
 	for _, e := range found {
 		ids = append(ids, e.ID)
 	}
-	if yes {
-		return ids, nil
+	if !yes {
+		if err := view.MemoryTable(a.Err, found); err != nil {
+			return nil, err
+		}
 	}
-	if err := view.MemoryTable(a.Err, found); err != nil {
-		return nil, err
-	}
-	keyboard, ok := term.Keyboard(a.In)
-	if !ok {
-		return nil, cli.Usage("this would forget %s: add --yes to confirm", view.Memories(len(ids)))
-	}
-	confirmed, err := a.Confirm(ctx, keyboard, fmt.Sprintf("forget %s for good?", view.Memories(len(ids))))
-	switch {
-	case errors.Is(err, term.ErrStopped):
-		return nil, cli.Fail(cli.ExitFailed, "stopped", "nothing was changed")
-	case !confirmed:
-		return nil, cli.Fail(cli.ExitFailed, "nothing was forgotten", "you did not confirm")
-	}
-	return ids, nil
+	what := "forget " + view.Memories(len(ids))
+	return ids, a.RequireYes(ctx, yes, what, what+" for good?", "nothing was forgotten")
 }
 
 // forgotten is the result of forget.

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -185,12 +186,12 @@ func (p *importer) importAll(ctx context.Context, files []document.File,
 		for i := range results {
 			results[i] = make(chan importedFile, 1)
 		}
-		next := make(chan int)
 		var wg sync.WaitGroup
 		defer wg.Wait()
+		var next atomic.Int64
 		for range min(p.jobs, len(files)) {
 			wg.Go(func() {
-				for i := range next {
+				for i := next.Add(1) - 1; i < int64(len(files)) && ctx.Err() == nil; i = next.Add(1) - 1 {
 					r, err := p.importFile(ctx, files[i], exports)
 					if errors.Is(err, cli.ErrNoMemory) {
 						stop(err)
@@ -199,16 +200,6 @@ func (p *importer) importAll(ctx context.Context, files []document.File,
 				}
 			})
 		}
-		wg.Go(func() {
-			defer close(next)
-			for i := range files {
-				select {
-				case next <- i:
-				case <-ctx.Done():
-					return
-				}
-			}
-		})
 		for _, c := range results {
 			select {
 			case r := <-c:

@@ -186,9 +186,17 @@ func makeKey(ctx context.Context, a *cli.App, c *client.Client, action string,
 	defer key.Discard()
 	p.Keys = map[string]string{p.Name: key.Public}
 	token := ""
-	if isClient, err := isClientPrincipal(ctx, c, p); err != nil {
-		return report, err
-	} else if isClient {
+	kind := p.Kind
+	if kind == "" { // a rotation has the name only
+		known, err := findPrincipal(ctx, c, isNamed(p.Name))
+		if err != nil {
+			return report, err
+		}
+		if known != nil {
+			kind = known.Kind
+		}
+	}
+	if kind == subjects.ClientPrincipal {
 		token, p.TokenHash = newClientToken()
 	}
 	if err := changePrincipal(ctx, a, c, action, p); err != nil {
@@ -226,15 +234,20 @@ func updatePrincipal(ctx context.Context, a *cli.App, c *client.Client, p subjec
 	return err
 }
 
-// isClientPrincipal reports whether p is a client. A rotation has the name only.
-func isClientPrincipal(ctx context.Context, c *client.Client, p subjects.Principal) (bool, error) {
-	if p.Kind != "" {
-		return p.Kind == subjects.ClientPrincipal, nil
-	}
+// findPrincipal returns the first run-time principal that fits, nil when none does.
+func findPrincipal(ctx context.Context, c *client.Client, fits func(subjects.Principal) bool) (*subjects.Principal,
+	error,
+) {
 	all, err := c.Principals(ctx)
-	return slices.ContainsFunc(all, func(o subjects.Principal) bool {
-		return o.Name == p.Name && o.Kind == subjects.ClientPrincipal
-	}), err
+	if at := slices.IndexFunc(all, fits); at >= 0 {
+		return &all[at], err
+	}
+	return nil, err
+}
+
+// isNamed fits the principal with a name.
+func isNamed(name string) func(subjects.Principal) bool {
+	return func(p subjects.Principal) bool { return p.Name == name }
 }
 
 // newClientToken returns a token of 256 random bits for HTTP, and its hash.

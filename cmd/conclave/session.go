@@ -15,7 +15,6 @@ import (
 	"conclave/cmd/conclave/internal/term"
 	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/cmd/conclave/internal/view"
-	"conclave/pkg/actor"
 	"conclave/pkg/client"
 	"conclave/subjects"
 )
@@ -189,20 +188,15 @@ func changeSessions(cmd *cobra.Command, a *cli.App, ids []string, change string,
 	})(cmd, ids)
 }
 
-// changeError explains why a session was not changed, also that no generator is running. Other errors are returned as
-// they are.
+// changeError is [cli.RequestError] of a change of a session.
 func changeError(err error) error {
-	var f *subjects.Fault
-	switch {
-	case !errors.As(err, &f):
-		return err
-	case f.Code == subjects.CodeUnavailable && !actor.IsReplyFault(err):
-		return cli.Fail(cli.ExitAbsent, "no generator is running", "see conclave doctor, or start one with conclave "+
-			"actor generator")
-	case f.Code == subjects.CodeBusy:
-		return &cli.Failure{Code: cli.ExitFailed, Err: errors.New(f.Text)}
-	}
-	return cli.AnswerFault(f)
+	return cli.RequestError(err, cli.Fail(cli.ExitAbsent, "no generator is running", "see conclave doctor, or start "+
+		"one with conclave actor generator"), func(f *subjects.Fault) error {
+		if f.Code == subjects.CodeBusy {
+			return &cli.Failure{Code: cli.ExitFailed, Err: errors.New(f.Text)}
+		}
+		return cli.AnswerFault(f)
+	})
 }
 
 // lastSession returns the id of the last session: the one that ask used last from this data folder or, when there is

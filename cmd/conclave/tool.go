@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -229,16 +228,9 @@ changes its definition meanwhile waits again. The acceptance is in the audit log
 				a.Say("%s",
 					term.PlainText(string(diff.Diff("accepted", []byte(formatDefinition(s.Accepted)), "new",
 						[]byte(formatDefinition(s.New))))))
-				if !yes {
-					keyboard, ok := term.Keyboard(a.In)
-					if !ok {
-						return cli.Usage("this would accept the definition above: add --yes to confirm")
-					}
-					confirmed, err := a.Confirm(ctx, keyboard, fmt.Sprintf("accept this definition of %s?", s.Tool))
-					if err != nil || !confirmed {
-						return errors.Join(stoppedError(err), cli.Fail(cli.ExitFailed, "nothing was accepted",
-							"you did not confirm"))
-					}
+				if err := a.RequireYes(ctx, yes, "accept the definition above", "accept this definition of "+s.Tool+"?",
+					"nothing was accepted"); err != nil {
+					return err
 				}
 				accepted, err := c.AcceptTool(ctx, s.Tool, s.NewPin)
 				if err != nil {
@@ -291,16 +283,14 @@ accepted no longer holds. The folder of the program is left as it is.`,
 
 // findToolPrincipal returns the principal that serves an added tool.
 func findToolPrincipal(ctx context.Context, a *cli.App, c *client.Client, tool string) (subjects.Principal, error) {
-	all, err := c.Principals(ctx)
-	if err != nil {
+	p, err := findPrincipal(ctx, c, func(p subjects.Principal) bool { return slices.Contains(p.Tools, tool) })
+	switch {
+	case err != nil:
 		return subjects.Principal{}, err
+	case p == nil:
+		return subjects.Principal{}, unknownToolError(a, tool)
 	}
-	for _, p := range all {
-		if slices.Contains(p.Tools, tool) {
-			return p, nil
-		}
-	}
-	return subjects.Principal{}, unknownToolError(a, tool)
+	return *p, nil
 }
 
 // completeAddedTools completes the names of tools that were added.

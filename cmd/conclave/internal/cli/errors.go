@@ -182,45 +182,44 @@ func BrokerError(what string, err error) error {
 	return err
 }
 
-// ModelError explains a fault of a request to the model actor, also that none is running. Other errors, and nil, are
-// returned as they are.
-func ModelError(err error) error {
+// RequestError explains a fault of a request to an actor: with absent when no such actor is running, else as explain
+// does. Other errors, and nil, are returned as they are.
+func RequestError(err, absent error, explain func(f *subjects.Fault) error) error {
 	var f *subjects.Fault
 	switch {
 	case !errors.As(err, &f):
 		return err
 	case f.Code == subjects.CodeUnavailable && !actor.IsReplyFault(err):
-		return Fail(ExitAbsent, "no model actor is running", "see conclave doctor, or start one with conclave actor "+
-			"model")
+		return absent
 	}
-	return AnswerFault(f)
+	return explain(f)
+}
+
+// ModelError is [RequestError] of a request to the model actor.
+func ModelError(err error) error {
+	return RequestError(err, Fail(ExitAbsent, "no model actor is running", "see conclave doctor, or start one with "+
+		"conclave actor model"), AnswerFault)
 }
 
 // ErrNoMemory means that no memory actor runs: the next request would fail too.
 var ErrNoMemory = errors.New("no memory actor is running")
 
-// MemoryError explains a fault of a request to memory; it wraps [ErrNoMemory] when no memory actor is running. Other
-// errors, and nil, are returned as they are.
+// MemoryError is [RequestError] of a request to memory; it wraps [ErrNoMemory] when no memory actor is running.
 func (a *App) MemoryError(err error) error {
-	var f *subjects.Fault
-	switch {
-	case !errors.As(err, &f):
-		return err
-	case f.Code == subjects.CodeUnavailable && !actor.IsReplyFault(err):
-		return &Failure{ExitAbsent, fmt.Errorf("%w: see %s doctor, or start one with %s actor memory", ErrNoMemory,
-			a.Program(), a.Program())}
-	}
-	what := f.Text
-	if !strings.HasPrefix(what, "memory") {
-		what = "memory: " + what
-	}
-	if _, ok := memoryFaults[f.Code]; !ok {
-		return ToolFault("memory", f)
-	}
-	if row := memoryFaults[f.Code]; row.fix == "" {
-		return &Failure{row.exit, errors.New(what)}
-	}
-	return explain(what, memoryFaults, f)
+	return RequestError(err, &Failure{ExitAbsent, fmt.Errorf("%w: see %s doctor, or start one with %[2]s actor memory",
+		ErrNoMemory, a.Program())}, func(f *subjects.Fault) error {
+		what := f.Text
+		if !strings.HasPrefix(what, "memory") {
+			what = "memory: " + what
+		}
+		switch row, ok := memoryFaults[f.Code]; {
+		case !ok:
+			return ToolFault("memory", f)
+		case row.fix == "":
+			return &Failure{row.exit, errors.New(what)}
+		}
+		return explain(what, memoryFaults, f)
+	})
 }
 
 // FirstError is the first error that is not nil, nil when all are.

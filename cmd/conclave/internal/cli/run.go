@@ -42,6 +42,25 @@ func (a *App) ChangeEach(
 	}
 }
 
+// RequireYes returns nil with yes, and when the user confirms the question. Without a terminal it is a usage error that
+// says what the command would do; not confirmed, and an interrupt, fail with nothing, what was left undone.
+func (a *App) RequireYes(ctx context.Context, yes bool, would, question, nothing string) error {
+	if yes {
+		return nil
+	}
+	keyboard, ok := term.Keyboard(a.In)
+	if !ok {
+		return Usage("this would %s: add --yes to confirm", would)
+	}
+	switch confirmed, err := a.Confirm(ctx, keyboard, question); {
+	case err != nil:
+		return Fail(ExitFailed, "stopped", nothing)
+	case !confirmed:
+		return Fail(ExitFailed, nothing, "you did not confirm")
+	}
+	return nil
+}
+
 // PrintText prints a text on a line, or with --json the report as a line.
 func (a *App) PrintText(report any, text string) error {
 	if a.JSON {
