@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"conclave/actors/memory/recall"
@@ -42,8 +41,7 @@ func (o *ours) load(d *dataset) (time.Duration, error) {
 	if err := o.open(context.Background()); err != nil {
 		return 0, err
 	}
-	took := time.Since(began)
-	return took, o.decidePrefilter()
+	return time.Since(began), nil
 }
 
 // open opens the store and builds the index from it.
@@ -72,28 +70,6 @@ func (o *ours) open(ctx context.Context) (err error) {
 		err = fmt.Errorf("%d entries have vectors that cannot be used", len(bad))
 	}
 	return errors.Join(err, o.rc.Warm(ctx))
-}
-
-// prefilterFrom is the number of entries above which the index may begin with a one-bit prefilter.
-const prefilterFrom = 300_000
-
-// decidePrefilter searches until a large index has decided on its prefilter, with queries that are not measured.
-func (o *ours) decidePrefilter() error {
-	const others = 1 << 30
-	began := time.Now()
-	for j := others; o.data.n > prefilterFrom; j++ {
-		path := o.rc.DescribeSearch()
-		switch {
-		case strings.Contains(path, "1-bit prefilter (") || strings.Contains(path, "switched off"):
-			return nil
-		case time.Since(began) > 2*time.Minute:
-			return fmt.Errorf("the index has not decided on its prefilter in two minutes: %s", path)
-		}
-		if _, err := o.rc.Find(recall.Query{Vector: o.data.queryVector(j)}); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (o *ours) query(j int, v []float32) recall.Query {

@@ -1,10 +1,8 @@
 package vector
 
 import (
-	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -41,17 +39,6 @@ func dataFor(n int) benchData {
 	return made.(func() benchData)()
 }
 
-func benchIndex(b *testing.B, n int, o Options) (*Index, benchData) {
-	d := dataFor(n)
-	x := open(b, o)
-	for first := 0; first < n; first += 10_000 {
-		m := min(10_000, n-first)
-		add(b, x, numbered(first, m), d.vectors[first*benchDims:(first+m)*benchDims])
-	}
-	x.background.wait()
-	return x, d
-}
-
 func (d benchData) query(i int) []float32 {
 	n := len(d.queries) / benchDims
 	return d.queries[i%n*benchDims : (i%n+1)*benchDims]
@@ -70,115 +57,67 @@ func (d benchData) stream() uint64 {
 	return s + t + u + v
 }
 
-// recall compares some answers with those that plain numbers give.
-func (d benchData) recall(b *testing.B, x *Index, queries int) (sum float64) {
-	for i := range queries {
-		q := d.query(i)
-		want := top{k: 20}
-		for key := range len(d.vectors) / benchDims {
-			want.add(Hit{uint64(key), float32(cosine(q, d.vectors[key*benchDims:][:benchDims]))})
-		}
-		for _, h := range nearest(b, x, q, 20, nil) {
-			if slices.ContainsFunc(want.hits, func(w Hit) bool { return w.Key == h.Key }) {
-				sum += 1. / 20
-			}
-		}
-	}
-	return sum / float64(queries)
-}
-
-// BenchmarkNearest looks for 20 of each size, every search beside one read of the same vectors, and says the median of
-// both: the ratio holds on a busy machine too.
-func BenchmarkNearest(b *testing.B) {
+// BenchmarkBounds bounds every cosine, each time beside one read of the same vectors, and says the median of both: the
+// ratio holds on a busy machine too.
+func BenchmarkBounds(b *testing.B) {
 	for name, n := range benchSizes() {
-		for _, p := range []Prefilter{Off, Auto} {
-			path := "exact"
-			if p == Auto {
-				if path = "1bit"; n < defaultTuning().prefilterAt {
-					continue
+		b.Run(name, func(b *testing.B) {
+			d := dataFor(n)
+			x := open(b, benchDims)
+			add(b, x, numbered(0, n), d.vectors)
+			var search, read []time.Duration
+			var sum uint64
+			for i := 0; b.Loop(); i++ {
+				began := time.Now()
+				if _, err := x.Bounds(d.query(i)); err != nil {
+					b.Fatal(err)
+				}
+				search = append(search, time.Since(began))
+				if n < 1_000_000 || i%8 == 0 {
+					began = time.Now()
+					sum += d.stream()
+					read = append(read, time.Since(began))
 				}
 			}
-			b.Run(name+"/"+path, func(b *testing.B) {
-				x, d := benchIndex(b, n, Options{Dims: benchDims, Prefilter: p})
-				for i := range 2 * defaultTuning().measureFirst { // until it is proven
-					nearest(b, x, d.query(i), 20, nil)
-				}
-				if p == Auto && !strings.HasPrefix(x.Path(), "1-bit") {
-					b.Fatal(x.Path())
-				}
-				var search, read []time.Duration
-				var sum uint64
-				for i := 0; b.Loop(); i++ {
-					began := time.Now()
-					nearest(b, x, d.query(i), 20, nil)
-					search = append(search, time.Since(began))
-					if n < 1_000_000 || i%8 == 0 {
-						began = time.Now()
-						sum += d.stream()
-						read = append(read, time.Since(began))
-					}
-				}
-				slices.Sort(search)
-				slices.Sort(read)
-				b.ReportMetric(search[len(search)/2].Seconds()*1e3, "p50-ms")
-				b.ReportMetric(read[len(read)/2].Seconds()*1e3, "read-ms")
-				b.ReportMetric(float64(search[len(search)/2])/float64(read[len(read)/2]), "ratio")
-				b.ReportMetric(float64(x.Bytes())/float64(n), "B/row")
-				b.ReportMetric(d.recall(b, x, 8), "recall@20")
-				b.Logf("%s (%d)", x.Path(), sum&1)
-			})
-		}
+			slices.Sort(search)
+			slices.Sort(read)
+			b.ReportMetric(search[len(search)/2].Seconds()*1e3, "p50-ms")
+			b.ReportMetric(read[len(read)/2].Seconds()*1e3, "read-ms")
+			b.ReportMetric(float64(search[len(search)/2])/float64(read[len(read)/2]), "ratio")
+			b.ReportMetric(float64(x.Bytes())/float64(n), "B/row")
+			b.Logf("%s (%d)", x.Path(), sum&1)
+		})
 	}
 }
 
-// BenchmarkKeep looks for 20 among the few that count.
-func BenchmarkKeep(b *testing.B) {
-	for name, n := range benchSizes() {
-		for _, one := range []uint64{2, 100, 10_000} {
-			b.Run(fmt.Sprintf("%s/1 in %d", name, one), func(b *testing.B) {
-				x, d := benchIndex(b, n, Options{Dims: benchDims})
-				for i := 0; b.Loop(); i++ {
-					nearest(b, x, d.query(i), 20, func(k uint64) bool { return k%one == 0 })
-				}
-			})
-		}
-	}
-}
-
-// BenchmarkScan is the first pass of each level over rows that are near the processor: what it could do if memory were
+// BenchmarkDots is the first pass of each level over rows that are near the processor: what it could do if memory were
 // quick.
-func BenchmarkScan(b *testing.B) {
+func BenchmarkDots(b *testing.B) {
 	const n = blockRows
 	d := dataFor(1000)
 	of, q := quantized(b, d.vectors[:n*benchDims/2], benchDims), queryOf(b, d.query(0))
 	for _, k := range available {
 		b.Run(k.level(), func(b *testing.B) {
-			var found block
+			var found [n]int32
 			b.SetBytes(n / 2 * benchDims)
 			for b.Loop() {
-				k.scan(of, 0, n/2, q, 2, &found)
+				k.dots(of, 0, n/2, q, found[:])
 			}
 		})
 	}
 }
 
-// BenchmarkAdd is how fast vectors come in: many at once, and one by one.
+// BenchmarkAdd is how fast vectors come in.
 func BenchmarkAdd(b *testing.B) {
 	const n = 20_000
 	d := dataFor(n)
-	for _, size := range []int{1, 1000, n} {
-		b.Run(fmt.Sprintf("by%d", size), func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				x := open(b, Options{Dims: benchDims})
-				for i := 0; i < n; i += size {
-					add(b, x, numbered(i, size), d.vectors[i*benchDims:(i+size)*benchDims])
-				}
-				if err := x.Close(); err != nil {
-					b.Fatal(err)
-				}
-			}
-			b.ReportMetric(float64(n)*float64(b.N)/b.Elapsed().Seconds(), "vectors/s")
-		})
+	b.ReportAllocs()
+	for b.Loop() {
+		x := open(b, benchDims)
+		add(b, x, numbered(0, n), d.vectors)
+		if err := x.Close(); err != nil {
+			b.Fatal(err)
+		}
 	}
+	b.ReportMetric(float64(n)*float64(b.N)/b.Elapsed().Seconds(), "vectors/s")
 }

@@ -1,6 +1,7 @@
 package vector
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -92,13 +93,11 @@ type exactHit struct {
 	cosine float64
 }
 
-// nearest is every key that counts, best first.
-func (n naive) nearest(q []float32, keep func(uint64) bool) []exactHit {
+// nearest is every key, best first.
+func (n naive) nearest(q []float32) []exactHit {
 	var out []exactHit
 	for k, v := range n.of {
-		if keep == nil || keep(k) {
-			out = append(out, exactHit{k, cosine(q, v)})
-		}
+		out = append(out, exactHit{k, cosine(q, v)})
 	}
 	slices.SortFunc(out, func(a, b exactHit) int {
 		switch {
@@ -112,9 +111,9 @@ func (n naive) nearest(q []float32, keep func(uint64) bool) []exactHit {
 }
 
 // check compares an answer with the right one.
-func (n naive) check(t testing.TB, q []float32, k int, keep func(uint64) bool, got []Hit, off float64) {
+func (n naive) check(t testing.TB, q []float32, k int, got []Hit, off float64) {
 	t.Helper()
-	compare(t, n.nearest(q, keep), k, got, off)
+	compare(t, n.nearest(q), k, got, off)
 }
 
 // compare asks for as many hits as there are, in order, each with its own cosine, and none left out that is better than
@@ -164,13 +163,13 @@ func recall(want []exactHit, got []Hit, k int, off float64) float64 {
 }
 
 // open makes an index that is closed at the end of the test.
-func open(t testing.TB, o Options, change ...func(*tuning)) *Index {
+func open(t testing.TB, dims int, change ...func(*tuning)) *Index {
 	t.Helper()
 	u := defaultTuning()
 	for _, c := range change {
 		c(&u)
 	}
-	x, err := newIndex(o, u)
+	x, err := newIndex(dims, u)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,25 +177,54 @@ func open(t testing.TB, o Options, change ...func(*tuning)) *Index {
 		if err := x.Close(); err != nil {
 			t.Error(err)
 		}
-		if n := x.mapped.Load(); n != 0 {
-			t.Errorf("%d bytes are not given back", n)
-		}
 	})
 	return x
 }
 
+// threads sets how many threads a search has.
+func threads(n int) func(*tuning) { return func(t *tuning) { t.threads = n } }
+
 func add(t testing.TB, x *Index, keys []uint64, vectors []float32) {
 	t.Helper()
-	if err := x.Add(keys, vectors); err != nil {
-		t.Fatal(err)
+	for i, key := range keys {
+		if err := x.Add(key, vectors[i*x.dims:(i+1)*x.dims]); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
-func nearest(t testing.TB, x *Index, q []float32, k int, keep func(uint64) bool) []Hit {
+// has reports whether the index has a vector of key.
+func has(t testing.TB, x *Index, key uint64) bool {
 	t.Helper()
-	hits, err := x.Nearest(q, k, keep)
+	q := make([]float32, x.dims)
+	q[0] = 1
+	hits, err := x.Cosines(q, []uint64{key})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return hits
+	return len(hits) == 1
+}
+
+// nearest returns the best k of all keys, best first, of equal ones the smaller key.
+func nearest(t testing.TB, x *Index, q []float32, k int) []Hit {
+	t.Helper()
+	bounds, err := x.Bounds(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := make([]uint64, len(bounds))
+	for i, b := range bounds {
+		keys[i] = b.Key
+	}
+	hits, err := x.Cosines(q, keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(hits, compareHits)
+	return hits[:min(k, len(hits))]
+}
+
+// compareHits orders hits: the larger cosine first, of equal ones the smaller key.
+func compareHits(a, b Hit) int {
+	return cmp.Or(cmp.Compare(b.Cosine, a.Cosine), cmp.Compare(a.Key, b.Key))
 }

@@ -62,18 +62,6 @@ void cvec_dots_plain(const uint8_t *high, long n, long stride, const int16_t *q1
 	}
 }
 
-long cvec_select_plain(const int32_t *dots, long n, const float *scale, const float *err, float factor, float floor,
-                       uint32_t *rows, float *upper) {
-	long c = 0;
-	for (long i = 0; i < n; i++) {
-		float up = (float)dots[i] * (scale[i] * factor) + err[i];
-		rows[c] = (uint32_t)i;
-		upper[c] = up;
-		c += up >= floor;
-	}
-	return c;
-}
-
 void cvec_score_plain(const uint8_t *high, const int8_t *low, const float *scale, long stride, const float *q,
                       const uint32_t *rows, long n, float *out) {
 	for (long r = 0; r < n; r++) {
@@ -91,46 +79,6 @@ void cvec_score_plain(const uint8_t *high, const int8_t *low, const float *scale
 		}
 		out[r] = sum * scale[rows[r]];
 	}
-}
-
-void cvec_signs_plain(const uint8_t *high, const int8_t *low, const float *scale, long stride, long words,
-                      const float *centre, long first, long n, uint64_t *bits) {
-	for (long r = first; r < first + n; r++) {
-		const uint8_t *h = high + (size_t)r * stride;
-		const int8_t *l = low + (size_t)r * stride;
-		uint64_t *out = bits + (r >> 3) * words * 8 + (r & 7);
-		for (long w = 0; w < words; w++) {
-			uint64_t word = 0;
-			for (long j = 0; j < 64; j++) {
-				long i = w * 64 + j;
-				float v = (float)(h[i] * 256 + l[i] - 32768) * scale[r];
-				word |= (uint64_t)(v > centre[i]) << j;
-			}
-			out[w * 8] = word;
-		}
-	}
-}
-
-void cvec_hamming_plain(const uint64_t *bits, long words, long n, const uint64_t *q, uint16_t *dist) {
-	for (long g = 0; g < n; g += 8, bits += words * 8) {
-		uint16_t sum[8] = {0};
-		for (long w = 0; w < words; w++) {
-			for (int j = 0; j < 8; j++) {
-				sum[j] += (uint16_t)__builtin_popcountll(bits[w * 8 + j] ^ q[w]);
-			}
-		}
-		memcpy(dist + g, sum, sizeof sum);
-	}
-}
-
-long cvec_gather_plain(const uint16_t *dist, long n, uint16_t from, uint16_t to, uint32_t *rows) {
-	long c = 0;
-	uint16_t width = to - from;
-	for (long i = 0; i < n; i++) {
-		rows[c] = (uint32_t)i;
-		c += (uint16_t)(dist[i] - from) <= width;
-	}
-	return c;
 }
 
 // The doors: they choose the level.
@@ -179,45 +127,7 @@ void cvec_dots(int level, const uint8_t *high, long n, long stride, const int16_
 	CVEC_CALL(dots, high, n, stride, q16, q8, bias, dots)
 }
 
-static long cvec_select(int level, const int32_t *dots, long n, const float *scale, const float *err, float factor,
-                        float floor, uint32_t *rows, float *upper) {
-	CVEC_CALL(select, dots, n, scale, err, factor, floor, rows, upper)
-}
-
-long cvec_scan(int level, const uint8_t *high, long n, long stride, const int16_t *q16, const int8_t *q8, int32_t bias,
-               const float *scale, const float *err, float factor, float floor, int32_t *dots, uint32_t *rows,
-               float *upper) {
-	cvec_dots(level, high, n, stride, q16, q8, bias, dots);
-	return cvec_select(level, dots, n, scale, err, factor, floor, rows, upper);
-}
-
 void cvec_score(int level, const uint8_t *high, const int8_t *low, const float *scale, long stride, const float *q,
                 const uint32_t *rows, long n, float *out) {
 	CVEC_CALL(score, high, low, scale, stride, q, rows, n, out)
-}
-
-void cvec_signs(int level, const uint8_t *high, const int8_t *low, const float *scale, long stride, long words,
-                const float *centre, long first, long n, uint64_t *bits) {
-	CVEC_CALL(signs, high, low, scale, stride, words, centre, first, n, bits)
-}
-
-static void cvec_distances(int level, const uint64_t *bits, long words, long n, const uint64_t *q, uint16_t *dist) {
-	CVEC_CALL(hamming, bits, words, n, q, dist)
-}
-
-void cvec_hamming(int level, const uint64_t *bits, long words, long n, const uint64_t *q, uint16_t *dist,
-                  uint32_t *histogram) {
-#ifdef CVEC_X86
-	if (level == CVEC_AVX512 && !cvec_has_popcount512()) {
-		level = CVEC_AVX2;
-	}
-#endif
-	cvec_distances(level, bits, words, n, q, dist);
-	for (long i = 0; i < n; i++) {
-		histogram[dist[i]]++;
-	}
-}
-
-long cvec_gather(int level, const uint16_t *dist, long n, uint16_t from, uint16_t to, uint32_t *rows) {
-	CVEC_CALL(gather, dist, n, from, to, rows)
 }

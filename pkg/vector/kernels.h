@@ -33,47 +33,21 @@ long cvec_quantize(int level, const float *src, long n, long dims, long stride, 
 void cvec_dots(int level, const uint8_t *high, long n, long stride, const int16_t *q16, const int8_t *q8, int32_t bias,
                int32_t *dots);
 
-// cvec_scan is cvec_dots, and then the rows that may be as near as floor: dot * scale * factor + err >= floor. It writes
-// their numbers and those sums, and returns how many there are. rows, upper and dots have room for n + 16.
-long cvec_scan(int level, const uint8_t *high, long n, long stride, const int16_t *q16, const int8_t *q8, int32_t bias,
-               const float *scale, const float *err, float factor, float floor, int32_t *dots, uint32_t *rows,
-               float *upper);
-
 // cvec_score is the cosine of each of these rows, by both planes.
 void cvec_score(int level, const uint8_t *high, const int8_t *low, const float *scale, long stride, const float *q,
                 const uint32_t *rows, long n, float *out);
-
-// cvec_signs writes one bit per number: whether it is above the centre. Bits of 8 rows stand together: the first word of
-// each, then the second of each. centre has stride numbers, infinity where there are no dimensions.
-void cvec_signs(int level, const uint8_t *high, const int8_t *low, const float *scale, long stride, long words,
-                const float *centre, long first, long n, uint64_t *bits);
-
-// cvec_hamming counts the bits in which each row differs from the query, and how many rows there are of each count.
-// bits begins at a group of 8; dist has room for n rounded up to 8.
-void cvec_hamming(int level, const uint64_t *bits, long words, long n, const uint64_t *q, uint16_t *dist, uint32_t *histogram);
-
-// cvec_gather writes the numbers of those whose count is between from and to, both included, and returns how many.
-// rows has room for n + 32.
-long cvec_gather(int level, const uint16_t *dist, long n, uint16_t from, uint16_t to, uint32_t *rows);
 
 // What every level has to bring.
 #define CVEC_DECLARE(level)                                                                                               \
 	long cvec_quantize_##level(const float *, long, long, long, uint8_t *, int8_t *, float *, float *);                   \
 	void cvec_dots_##level(const uint8_t *, long, long, const int16_t *, const int8_t *, int32_t, int32_t *);             \
-	long cvec_select_##level(const int32_t *, long, const float *, const float *, float, float, uint32_t *, float *);     \
 	void cvec_score_##level(const uint8_t *, const int8_t *, const float *, long, const float *, const uint32_t *, long,  \
-	                        float *);                                                                                     \
-	void cvec_signs_##level(const uint8_t *, const int8_t *, const float *, long, long, const float *, long, long,        \
-	                        uint64_t *);                                                                                  \
-	void cvec_hamming_##level(const uint64_t *, long, long, const uint64_t *, uint16_t *);                                \
-	long cvec_gather_##level(const uint16_t *, long, uint16_t, uint16_t, uint32_t *);
+	                        float *);
 
 CVEC_DECLARE(plain)
 #ifdef CVEC_X86
 CVEC_DECLARE(avx2)
 CVEC_DECLARE(avx512)
-// Apart, because there are processors with the rest of the level and without it.
-int cvec_has_popcount512(void);
 #endif
 
 // cvec_row keeps the two numbers of a row: what makes a cosine of its codes, and how far its high bytes may be off.

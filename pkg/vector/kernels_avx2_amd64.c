@@ -100,35 +100,6 @@ AVX2 void cvec_dots_avx2(const uint8_t *high, long n, long stride, const int16_t
 #undef STEP
 }
 
-AVX2 long cvec_select_avx2(const int32_t *dots, long n, const float *scale, const float *err, float factor, float floor,
-                           uint32_t *rows, float *upper) {
-	__m256 f = _mm256_set1_ps(factor), low = _mm256_set1_ps(floor);
-	long c = 0, i = 0;
-	for (; i + 8 <= n; i += 8) {
-		__m256 d = _mm256_cvtepi32_ps(_mm256_loadu_si256((const __m256i *)(dots + i)));
-		__m256 up = _mm256_add_ps(_mm256_mul_ps(d, _mm256_mul_ps(_mm256_loadu_ps(scale + i), f)), _mm256_loadu_ps(err + i));
-		unsigned hit = (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(up, low, _CMP_GE_OQ));
-		if (hit == 0) {
-			continue;
-		}
-		float v[8];
-		_mm256_storeu_ps(v, up);
-		for (; hit != 0; hit &= hit - 1) {
-			int j = __builtin_ctz(hit);
-			rows[c] = (uint32_t)(i + j);
-			upper[c++] = v[j];
-		}
-	}
-	for (; i < n; i++) {
-		float up = (float)dots[i] * (scale[i] * factor) + err[i];
-		if (up >= floor) {
-			rows[c] = (uint32_t)i;
-			upper[c++] = up;
-		}
-	}
-	return c;
-}
-
 AVX2 void cvec_score_avx2(const uint8_t *high, const int8_t *low, const float *scale, long stride, const float *q,
                           const uint32_t *rows, long n, float *out) {
 	for (long r = 0; r < n; r++) {
@@ -154,69 +125,4 @@ AVX2 void cvec_score_avx2(const uint8_t *high, const int8_t *low, const float *s
 		t = _mm_add_ss(t, _mm_movehdup_ps(t));
 		out[r] = _mm_cvtss_f32(t) * scale[rows[r]];
 	}
-}
-
-AVX2 void cvec_signs_avx2(const uint8_t *high, const int8_t *low, const float *scale, long stride, long words,
-                          const float *centre, long first, long n, uint64_t *bits) {
-	for (long r = first; r < first + n; r++) {
-		const uint8_t *h = high + (size_t)r * stride;
-		const int8_t *l = low + (size_t)r * stride;
-		uint64_t *out = bits + (r >> 3) * words * 8 + (r & 7);
-		__m256 f = _mm256_set1_ps(scale[r]);
-		for (long w = 0; w < words; w++) {
-			uint64_t word = 0;
-			for (long j = 0; j < 64; j += 8) {
-				long i = w * 64 + j;
-				__m256 v = _mm256_mul_ps(_mm256_cvtepi32_ps(codes8(h + i, l + i)), f);
-				__m256 above = _mm256_cmp_ps(v, _mm256_loadu_ps(centre + i), _CMP_GT_OQ);
-				word |= (uint64_t)(unsigned)_mm256_movemask_ps(above) << j;
-			}
-			out[w * 8] = word;
-		}
-	}
-}
-
-// count8 counts the bits of each of four words, by looking up its half bytes.
-AVX2 static inline __m256i count8(__m256i v) {
-	const __m256i table = _mm256_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4, 0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2,
-	                                       3, 3, 4);
-	const __m256i half = _mm256_set1_epi8(15);
-	__m256i a = _mm256_shuffle_epi8(table, _mm256_and_si256(v, half));
-	__m256i b = _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(v, 4), half));
-	return _mm256_sad_epu8(_mm256_add_epi8(a, b), _mm256_setzero_si256());
-}
-
-AVX2 void cvec_hamming_avx2(const uint64_t *bits, long words, long n, const uint64_t *q, uint16_t *dist) {
-	for (long g = 0; g < n; g += 8, bits += words * 8) {
-		__m256i a = _mm256_setzero_si256(), b = a;
-		for (long w = 0; w < words; w++) {
-			__m256i x = _mm256_set1_epi64x((long long)q[w]);
-			a = _mm256_add_epi64(a, count8(_mm256_xor_si256(x, _mm256_loadu_si256((const __m256i *)(bits + w * 8)))));
-			b = _mm256_add_epi64(b, count8(_mm256_xor_si256(x, _mm256_loadu_si256((const __m256i *)(bits + w * 8 + 4)))));
-		}
-		uint64_t sum[8];
-		_mm256_storeu_si256((__m256i *)sum, a);
-		_mm256_storeu_si256((__m256i *)(sum + 4), b);
-		for (int j = 0; j < 8; j++) {
-			dist[g + j] = (uint16_t)sum[j];
-		}
-	}
-}
-
-AVX2 long cvec_gather_avx2(const uint16_t *dist, long n, uint16_t from, uint16_t to, uint32_t *rows) {
-	const __m256i low = _mm256_set1_epi16((short)from), width = _mm256_set1_epi16((short)(to - from));
-	long c = 0, i = 0;
-	for (; i + 16 <= n; i += 16) {
-		__m256i d = _mm256_sub_epi16(_mm256_loadu_si256((const __m256i *)(dist + i)), low);
-		unsigned hit = (unsigned)_mm256_movemask_epi8(_mm256_cmpeq_epi16(_mm256_min_epu16(d, width), d)) & 0x55555555u;
-		for (; hit != 0; hit &= hit - 1) {
-			rows[c++] = (uint32_t)(i + __builtin_ctz(hit) / 2);
-		}
-	}
-	for (; i < n; i++) {
-		if (dist[i] >= from && dist[i] <= to) {
-			rows[c++] = (uint32_t)i;
-		}
-	}
-	return c;
 }

@@ -101,26 +101,6 @@ AVX512 void cvec_dots_avx512(const uint8_t *high, long n, long stride, const int
 #undef STEP
 }
 
-AVX512 long cvec_select_avx512(const int32_t *dots, long n, const float *scale, const float *err, float factor, float floor,
-                               uint32_t *rows, float *upper) {
-	__m512 f = _mm512_set1_ps(factor), low = _mm512_set1_ps(floor);
-	__m512i number = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-	long c = 0;
-	for (long i = 0; i < n; i += 16, number = _mm512_add_epi32(number, _mm512_set1_epi32(16))) {
-		__mmask16 in = n - i >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << (n - i)) - 1);
-		__m512 d = _mm512_cvtepi32_ps(_mm512_maskz_loadu_epi32(in, dots + i));
-		__m512 s = _mm512_mul_ps(_mm512_maskz_loadu_ps(in, scale + i), f);
-		__m512 up = _mm512_add_ps(_mm512_mul_ps(d, s), _mm512_maskz_loadu_ps(in, err + i));
-		__mmask16 hit = _mm512_mask_cmp_ps_mask(in, up, low, _CMP_GE_OQ);
-		if (hit != 0) {
-			_mm512_storeu_si512(rows + c, _mm512_maskz_compress_epi32(hit, number));
-			_mm512_storeu_ps(upper + c, _mm512_maskz_compress_ps(hit, up));
-			c += __builtin_popcount(hit);
-		}
-	}
-	return c;
-}
-
 AVX512 void cvec_score_avx512(const uint8_t *high, const int8_t *low, const float *scale, long stride, const float *q,
                               const uint32_t *rows, long n, float *out) {
 	for (long r = 0; r < n; r++) {
@@ -143,51 +123,4 @@ AVX512 void cvec_score_avx512(const uint8_t *high, const int8_t *low, const floa
 		__m512 s = _mm512_add_ps(_mm512_add_ps(s0, s1), _mm512_add_ps(s2, s3));
 		out[r] = _mm512_reduce_add_ps(s) * scale[rows[r]];
 	}
-}
-
-AVX512 void cvec_signs_avx512(const uint8_t *high, const int8_t *low, const float *scale, long stride, long words,
-                              const float *centre, long first, long n, uint64_t *bits) {
-	for (long r = first; r < first + n; r++) {
-		const uint8_t *h = high + (size_t)r * stride;
-		const int8_t *l = low + (size_t)r * stride;
-		uint64_t *out = bits + (r >> 3) * words * 8 + (r & 7);
-		__m512 f = _mm512_set1_ps(scale[r]);
-		for (long w = 0; w < words; w++) {
-			uint64_t word = 0;
-			for (long j = 0; j < 64; j += 16) {
-				long i = w * 64 + j;
-				__m512 v = _mm512_mul_ps(_mm512_cvtepi32_ps(codes16(h + i, l + i)), f);
-				word |= (uint64_t)_mm512_cmp_ps_mask(v, _mm512_loadu_ps(centre + i), _CMP_GT_OQ) << j;
-			}
-			out[w * 8] = word;
-		}
-	}
-}
-
-int cvec_has_popcount512(void) { return __builtin_cpu_supports("avx512vpopcntdq"); }
-
-__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vpopcntdq"))) void
-cvec_hamming_avx512(const uint64_t *bits, long words, long n, const uint64_t *q, uint16_t *dist) {
-	for (long g = 0; g < n; g += 8, bits += words * 8) {
-		__m512i sum = _mm512_setzero_si512();
-		for (long w = 0; w < words; w++) {
-			__m512i x = _mm512_xor_si512(_mm512_loadu_si512(bits + w * 8), _mm512_set1_epi64((long long)q[w]));
-			sum = _mm512_add_epi64(sum, _mm512_popcnt_epi64(x));
-		}
-		_mm_storeu_si128((__m128i *)(dist + g), _mm512_cvtepi64_epi16(sum));
-	}
-}
-
-AVX512 long cvec_gather_avx512(const uint16_t *dist, long n, uint16_t from, uint16_t to, uint32_t *rows) {
-	const __m512i low = _mm512_set1_epi16((short)from), width = _mm512_set1_epi16((short)(to - from));
-	long c = 0;
-	for (long i = 0; i < n; i += 32) {
-		__mmask32 in = n - i >= 32 ? 0xffffffffu : (1u << (n - i)) - 1;
-		__m512i d = _mm512_sub_epi16(_mm512_maskz_loadu_epi16(in, dist + i), low);
-		uint32_t hit = _mm512_mask_cmple_epu16_mask(in, d, width);
-		for (; hit != 0; hit &= hit - 1) {
-			rows[c++] = (uint32_t)(i + __builtin_ctz(hit));
-		}
-	}
-	return c;
 }

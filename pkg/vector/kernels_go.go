@@ -1,9 +1,6 @@
 package vector
 
-import (
-	"math"
-	"math/bits"
-)
+import "math"
 
 // plainGo are the kernels in Go: for builds without a C compiler, and the reference in tests. The float32 conversions
 // around products prevent fused multiply-add, which rounds once where C rounds twice.
@@ -59,20 +56,6 @@ func (plainGo) dots(of *rows, first, n int, q *query, out []int32) {
 	}
 }
 
-// scan implements [kernels]. The indexes that it writes are relative to first.
-func (k plainGo) scan(of *rows, first, n int, q *query, floor float32, b *block) int {
-	k.dots(of, first, n, q, b.dots[:n])
-	found := 0
-	for i, d := range b.dots[:n] {
-		up := float32(float32(d)*float32(of.scale[first+i]*q.factor)) + of.err[first+i]
-		if up >= floor {
-			b.which[found], b.upper[found] = uint32(i), up
-			found++
-		}
-	}
-	return found
-}
-
 // score implements [kernels]. The results are not clamped and may exceed 1 slightly.
 func (plainGo) score(of *rows, q *query, which []uint32, out []float32) {
 	for i, r := range which {
@@ -90,45 +73,3 @@ func (plainGo) score(of *rows, q *query, which []uint32, out []float32) {
 
 // code joins the two bytes of a code.
 func code(high, low byte) int32 { return int32(high)<<8 + int32(int8(low)) - 1<<15 }
-
-// signs implements [kernels]. The words of eight rows are interleaved, as hamming reads them.
-func (plainGo) signs(of *rows, centre []float32, first, n int, out []uint64) {
-	words := of.stride / 64
-	for r := first; r < first+n; r++ {
-		high, low := of.high[r*of.stride:][:of.stride], of.low[r*of.stride:][:of.stride]
-		for w := range words {
-			var word uint64
-			for j := range 64 {
-				i := w*64 + j
-				if float32(float32(code(high[i], low[i]))*of.scale[r]) > centre[i] {
-					word |= 1 << j
-				}
-			}
-			out[(r/8*words+w)*8+r%8] = word
-		}
-	}
-}
-
-// hamming implements [kernels]. It adds to the histogram and does not clear it.
-func (plainGo) hamming(b []uint64, words, n int, q []uint64, dist []uint16, histogram []uint32) {
-	for r := range n {
-		sum := 0
-		for w := range words {
-			sum += bits.OnesCount64(b[(r/8*words+w)*8+r%8] ^ q[w])
-		}
-		dist[r] = uint16(sum)
-		histogram[sum]++
-	}
-}
-
-// gather implements [kernels]. out must have room for every distance.
-func (plainGo) gather(dist []uint16, from, to uint16, out []uint32) int {
-	found := 0
-	for i, d := range dist {
-		if d >= from && d <= to {
-			out[found] = uint32(i)
-			found++
-		}
-	}
-	return found
-}

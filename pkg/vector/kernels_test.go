@@ -40,7 +40,7 @@ func quantized(t testing.TB, vectors []float32, dims int) *rows {
 
 func queryOf(t testing.TB, v []float32) *query {
 	t.Helper()
-	q, err := open(t, Options{Dims: len(v)}).prepareQuery(v)
+	q, err := open(t, len(v)).prepareQuery(v)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,53 +138,6 @@ func TestDotsMatchGo(t *testing.T) {
 	})
 }
 
-// TestScanFindsRowsAboveFloor compares with cosines of the codes themselves: what is left out may not reach the floor,
-// and what is found may not be farther away than it says.
-func TestScanFindsRowsAboveFloor(t *testing.T) {
-	levels(t, func(t *testing.T, k kernels) {
-		r := rand.New(rand.NewPCG(1, 4))
-		for _, dims := range kernelDims {
-			for _, n := range []int{1, 16, 33, 100} {
-				vectors := random(r, n, dims)
-				for i := range vectors { // some numbers stand out, as in the vectors of some models
-					if r.IntN(50) == 0 {
-						vectors[i] *= 20
-					}
-				}
-				of, q := quantized(t, vectors, dims), queryOf(t, random(r, 1, dims))
-				all := make([]uint32, n)
-				for i := range all {
-					all[i] = uint32(i)
-				}
-				cosines := make([]float32, n)
-				reference.score(of, q, all, cosines)
-				var b block
-				for _, floor := range []float32{float32(math.Inf(-1)), -1, -0.1, 0, 0.02, 0.1, 2} {
-					found := k.scan(of, 0, n, q, floor-q.off, &b)
-					if floor < -1 && found != n || floor > 1.1 && found != 0 {
-						t.Fatalf("%d rows, floor %v: %d found", n, floor, found)
-					}
-					for i, c := range cosines {
-						at, ok := slices.BinarySearch(b.which[:found], uint32(i))
-						if !ok {
-							if c >= floor {
-								t.Errorf("%d dimensions, %d rows, floor %v: row %d with %v is left out", dims, n, floor,
-									i, c)
-							}
-							continue
-						}
-						up := b.upper[at] + q.off
-						if low := up - 2*(of.err[i]+q.off); c > up || c < low || up < floor {
-							t.Errorf("%d dimensions, %d rows, floor %v: row %d has %v, not between %v and %v", dims, n,
-								floor, i, c, low, up)
-						}
-					}
-				}
-			}
-		}
-	})
-}
-
 func TestScoresAreCosines(t *testing.T) {
 	levels(t, func(t *testing.T, k kernels) {
 		r := rand.New(rand.NewPCG(1, 5))
@@ -213,76 +166,6 @@ func TestScoresAreCosines(t *testing.T) {
 			}
 			if got[0] != got[3] {
 				t.Errorf("the same row has the cosines %v and %v", got[0], got[3])
-			}
-		}
-	})
-}
-
-func TestSignsAndHammingMatchGo(t *testing.T) {
-	levels(t, func(t *testing.T, k kernels) {
-		r := rand.New(rand.NewPCG(1, 6))
-		for _, dims := range kernelDims {
-			const n = 45
-			of := quantized(t, random(r, n, dims), dims)
-			centre := slices.Repeat([]float32{float32(math.Inf(1))}, of.stride)
-			copy(centre, quietly(random(r, 1, dims)))
-			words := of.stride / 64
-			want, got := make([]uint64, 48*words), make([]uint64, 48*words)
-			for _, part := range [][2]int{{0, 3}, {3, 1}, {4, 16}, {20, 25}} { // as rows come in
-				reference.signs(of, centre, part[0], part[1], want)
-				k.signs(of, centre, part[0], part[1], got)
-			}
-			if !slices.Equal(got, want) {
-				t.Fatalf("%d dimensions: other bits", dims)
-			}
-			q := make([]uint64, words)
-			for i := range q {
-				q[i] = r.Uint64()
-			}
-			for _, n := range []int{1, 8, 11, n} {
-				dist, wantDist := make([]uint16, 48), make([]uint16, 48)
-				count, wantCount := make([]uint32, of.stride+1), make([]uint32, of.stride+1)
-				k.hamming(got, words, n, q, dist, count)
-				reference.hamming(want, words, n, q, wantDist, wantCount)
-				if !slices.Equal(dist[:n], wantDist[:n]) || !slices.Equal(count, wantCount) {
-					t.Errorf("%d dimensions, %d rows: other distances", dims, n)
-				}
-			}
-		}
-	})
-}
-
-// quietly makes numbers small, as those of a centre are.
-func quietly(v []float32) []float32 {
-	for i := range v {
-		v[i] /= 50
-	}
-	return v
-}
-
-func TestGatherMatchesGo(t *testing.T) {
-	levels(t, func(t *testing.T, k kernels) {
-		r := rand.New(rand.NewPCG(1, 7))
-		for _, n := range []int{0, 1, 15, 16, 17, 31, 32, 33, 1000} {
-			dist := make([]uint16, n)
-			for i := range dist {
-				dist[i] = uint16(r.IntN(40))
-			}
-			for _, span := range [][2]uint16{
-				{0, 0},
-				{0, 39},
-				{3, 3},
-				{10, 20},
-				{39, 50},
-				{0, math.MaxUint16},
-				{41, 90},
-			} {
-				want, got := make([]uint32, n+slack), make([]uint32, n+slack)
-				want = want[:reference.gather(dist, span[0], span[1], want)]
-				got = got[:k.gather(dist, span[0], span[1], got)]
-				if !slices.Equal(got, want) {
-					t.Errorf("%d between %d and %d: %v, want %v", n, span[0], span[1], got, want)
-				}
 			}
 		}
 	})

@@ -24,7 +24,7 @@ func resident(t *testing.T) (kilobytes int64) {
 
 func TestCloseReleasesMemory(t *testing.T) {
 	const n, dims = 40_000, 512
-	x := open(t, Options{Dims: dims})
+	x := open(t, dims)
 	v := random(rand.New(rand.NewPCG(1, 1)), 1000, dims)
 	for first := 0; first < n; first += 1000 {
 		add(t, x, numbered(first, 1000), v)

@@ -1,13 +1,9 @@
-// Package vector is an in-memory index for exact nearest-neighbor search by cosine.
+// Package vector is an in-memory index for exact search by cosine.
 //
-// Vectors are quantized to 16-bit codes in two byte planes. A search scans the plane of high bytes with several
-// threads. The error bound of that first pass is known for every row, so only rows that cannot be among the nearest are
-// pruned; the others are scored with both planes. The result equals scoring every row, with cosines within about 1e-5
-// of the input.
-//
-// Above some hundred thousand rows a prefilter with one sign bit per dimension may replace the scan. It is used only
-// while its recall against the exact search is at least 0.99, measured on the data and on live queries; see
-// [Index.Path].
+// Vectors are quantized to 16-bit codes in two byte planes. [Index.Bounds] scans the plane of high bytes with several
+// threads. The error of that first pass is known for every row, so it gives an upper bound of each cosine;
+// [Index.Cosines] scores the rows that the caller does not rule out by that with both planes, within about 1e-5 of the
+// input.
 //
 // The inner loops are in C, chosen by the instruction set, with a Go implementation for builds without a C compiler.
 package vector
@@ -18,10 +14,9 @@ import (
 	"math"
 	"runtime"
 	"sync"
-	"sync/atomic"
 )
 
-// MaxDims is the maximum of [Options.Dims].
+// MaxDims is the maximum number of dimensions.
 const MaxDims = 1 << 15
 
 // Errors of [Index.Add], which then adds nothing, and of searches.
@@ -32,140 +27,78 @@ var (
 	ErrClosed    = errors.New("the index is closed")
 )
 
-// Prefilter selects whether large indexes may use the 1-bit prefilter.
-type Prefilter int
-
-// Values of [Prefilter].
-const (
-	Auto Prefilter = iota // while its recall is at least 0.99
-	Off                   // never
-)
-
-// Options configure an index.
-type Options struct {
-	Dims      int
-	Threads   int // per search; 0 = GOMAXPROCS
-	Prefilter Prefilter
-}
-
 // Hit is a key and the cosine of its vector to the query.
 type Hit struct {
 	Key    uint64
 	Cosine float32
 }
 
-// Index holds one vector per key. Readers never block on writers; writers are serialized. The zero value is not usable.
-// Its memory is outside of the Go heap: [Index.Close] releases it.
+// Index holds one vector per key. Searches run at the same time; a writer waits for them, and they for the writer. The
+// zero value is not usable. Its memory is outside of the Go heap: [Index.Close] releases it.
 type Index struct {
 	dims, stride int
-	threads      int
-	prefilter    Prefilter
 	tuning       tuning
 
-	current atomic.Pointer[snapshot]
-	table   *table
-	mapped  atomic.Int64 // bytes allocated outside of the heap
-	scratch sync.Pool    // of *scratch
-
-	mu     sync.Mutex // of writers
-	nextID uint32     // of segments
-
-	latest    atomic.Pointer[generation] // of the prefilter, also when it is off
-	building  bool                       // a new generation is being built; guarded by mu
-	changes   int                        // rows added or removed since it was built; guarded by mu
-	notBefore int                        // rows needed for the next attempt after a failed build; guarded by mu
-
-	background background
+	mu       sync.RWMutex // held for reading by searches
+	closed   bool
+	segments []*segment // all but the last are full
+	places   map[uint64]place
 }
+
+// place is the position of a row.
+type place struct{ segment, row uint32 }
 
 // tuning holds the thresholds that tests lower.
 type tuning struct {
-	kernels      kernels
-	firstRows    int // capacity of the first segment
-	mostRows     int // capacity of the largest
-	fewDead      int // dead rows up to which a segment is not rewritten
-	threadBytes  int // minimum bytes to scan per thread
-	prefilterAt  int // rows from which the prefilter is built
-	candidates   int // minimum that pass the prefilter
-	measureRows  int // rows used as queries to measure a new prefilter
-	measureFirst int // live queries measured before it is used
-	measureEvery int // one in so many queries is measured after that
+	kernels     kernels
+	threads     int // per search
+	firstRows   int // capacity of the first segment
+	mostRows    int // capacity of the largest
+	threadBytes int // minimum bytes to scan per thread
 }
 
 func defaultTuning() tuning {
 	return tuning{
-		kernels: available[len(available)-1], firstRows: 4096, mostRows: 1 << 16, fewDead: 64, threadBytes: 2 << 20,
-		prefilterAt: 300_000, candidates: 2048, measureRows: 32, measureFirst: 32, measureEvery: 64,
+		kernels: available[len(available)-1], threads: runtime.GOMAXPROCS(0), firstRows: 4096, mostRows: 1 << 16,
+		threadBytes: 2 << 20,
 	}
 }
 
-// New returns an empty index.
-func New(o Options) (*Index, error) { return newIndex(o, defaultTuning()) }
+// New returns an empty index for vectors of 1 to [MaxDims] dimensions.
+func New(dims int) (*Index, error) { return newIndex(dims, defaultTuning()) }
 
-// newIndex is [New] with a tuning, which tests vary. It rejects dimensions beyond 1 to [MaxDims], negative threads (0 =
-// all processors) and an unknown prefilter option.
-func newIndex(o Options, t tuning) (*Index, error) {
-	switch {
-	case o.Dims < 1 || o.Dims > MaxDims:
-		return nil, fmt.Errorf("vectors of %d dimensions: give between 1 and %d", o.Dims, MaxDims)
-	case o.Threads < 0:
-		return nil, fmt.Errorf("%d threads: give a number above 0, or 0 for all", o.Threads)
-	case o.Prefilter != Auto && o.Prefilter != Off:
-		return nil, fmt.Errorf("prefilter %d: give Auto or Off", o.Prefilter)
+// newIndex is [New] with a tuning, which tests vary.
+func newIndex(dims int, t tuning) (*Index, error) {
+	if dims < 1 || dims > MaxDims {
+		return nil, fmt.Errorf("vectors of %d dimensions: give between 1 and %d", dims, MaxDims)
 	}
-	x := &Index{
-		dims: o.Dims, stride: (o.Dims + lane - 1) / lane * lane, threads: o.Threads, prefilter: o.Prefilter, tuning: t,
-		table: newTable(),
-	}
-	if x.threads == 0 {
-		x.threads = runtime.GOMAXPROCS(0)
-	}
-	x.scratch.New = func() any { return new(scratch) }
-	x.background.init()
-	empty := new(snapshot)
-	empty.refs.Store(1)
-	x.current.Store(empty)
-	return x, nil
+	stride := (dims + lane - 1) / lane * lane
+	return &Index{dims: dims, stride: stride, tuning: t, places: map[uint64]place{}}, nil
 }
 
-// Has reports whether the index has a vector of key.
-func (x *Index) Has(key uint64) bool {
-	_, ok := x.table.get(key)
-	return ok
-}
+// Path describes the search method for display. The text is not meant to be parsed.
+func (x *Index) Path() string { return "exact, int8 first pass, " + x.tuning.kernels.level() }
 
 // Len returns the number of vectors.
-func (x *Index) Len() int { return int(x.table.live.Load()) }
-
-// Bytes returns the memory in use by rows, dead ones included, their sign bits and the table. Capacity that is not used
-// yet does not count.
-func (x *Index) Bytes() int64 {
-	r := x.read()
-	defer r.drop()
-	total := x.table.bytes()
-	for i := range r.views {
-		v := &r.views[i]
-		total += int64(r.count(i)*rowBytes(x.stride) + len(v.dead)*8)
-		if v.bits != nil {
-			total += int64(r.count(i) * x.stride / 8)
-		}
-	}
-	return total
+func (x *Index) Len() int {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return len(x.places)
 }
 
-// Close releases the memory once running searches are done; it does not wait for them, but for background work. Later
-// calls fail with [ErrClosed]. It is idempotent.
+// Bytes returns the memory in use by rows and their keys. Capacity that is not used yet does not count.
+func (x *Index) Bytes() int64 { return int64(x.Len() * (rowBytes(x.stride) + 16)) }
+
+// Close releases the memory once running searches are done. Later calls fail with [ErrClosed]. It is idempotent.
 func (x *Index) Close() error {
-	x.background.close()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.current.Load().closed {
-		return nil
+	var errs []error
+	for _, seg := range x.segments {
+		errs = append(errs, releaseMemory(seg.memory))
 	}
-	x.publish(&snapshot{closed: true})
-	x.table.clear()
-	x.latest.Store(nil)
-	return nil
+	x.closed, x.segments, x.places = true, nil, nil
+	return errors.Join(errs...)
 }
 
 // measureExtent returns the largest absolute component of v and its squared length, or [ErrNotFinite] or [ErrZero].

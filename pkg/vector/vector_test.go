@@ -6,13 +6,12 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 )
 
-// small makes everything happen with few rows: many segments, rewriting, several threads.
+// small makes everything happen with few rows: many segments, several threads.
 func small(t *tuning) {
-	t.firstRows, t.mostRows, t.fewDead, t.threadBytes = 32, 128, 4, 1<<12
+	t.firstRows, t.mostRows, t.threadBytes = 32, 128, 1<<12
 }
 
 // with chooses the level.
@@ -41,12 +40,12 @@ func TestNearestMatchesFullScan(t *testing.T) {
 		model.add(keys, vectors)
 		var want [4][]exactHit
 		for i := range want {
-			want[i] = model.nearest(queries[i*tt.dims:(i+1)*tt.dims], nil)
+			want[i] = model.nearest(queries[i*tt.dims : (i+1)*tt.dims])
 		}
 		for name, change := range map[string]func(*tuning){"one segment": func(*tuning) {}, "many": small} {
 			for _, level := range available {
 				t.Run(fmt.Sprintf("%d of %d, %s, %s", tt.n, tt.dims, name, level.level()), func(t *testing.T) {
-					x := open(t, Options{Dims: tt.dims, Threads: 3}, change, with(level))
+					x := open(t, tt.dims, threads(3), change, with(level))
 					for first := 0; first < tt.n; first += 777 {
 						end := min(first+777, tt.n)
 						add(t, x, keys[first:end], vectors[first*tt.dims:end*tt.dims])
@@ -55,7 +54,7 @@ func TestNearestMatchesFullScan(t *testing.T) {
 						t.Fatalf("%d vectors, want %d", x.Len(), tt.n)
 					}
 					for i, k := range []int{1, 20, tt.n, tt.n + 5} {
-						compare(t, want[i], k, nearest(t, x, queries[i*tt.dims:(i+1)*tt.dims], k, nil),
+						compare(t, want[i], k, nearest(t, x, queries[i*tt.dims:(i+1)*tt.dims], k),
 							tolerance(tt.dims))
 					}
 				})
@@ -91,13 +90,13 @@ func TestRecall(t *testing.T) {
 			const n, dims, queries = 1500, 768, 8
 			c := newClusters(11, 40, dims)
 			vectors := tt.make(c, n)
-			x, model := open(t, Options{Dims: dims}), naive{dims, map[uint64][]float32{}}
+			x, model := open(t, dims), naive{dims, map[uint64][]float32{}}
 			add(t, x, numbered(0, n), vectors)
 			model.add(numbered(0, n), vectors)
 			var found float64
 			for range queries {
 				q := tt.make(c, 1)
-				found += recall(model.nearest(q, nil), nearest(t, x, q, 20, nil), 20, tt.off) / queries
+				found += recall(model.nearest(q), nearest(t, x, q, 20), 20, tt.off) / queries
 			}
 			if found < 0.999 {
 				t.Errorf("recall %v", found)
@@ -107,7 +106,7 @@ func TestRecall(t *testing.T) {
 }
 
 func TestAddReplaces(t *testing.T) {
-	x := open(t, Options{Dims: 3}, small)
+	x := open(t, 3, small)
 	model := naive{3, map[uint64][]float32{}}
 	r := rand.New(rand.NewPCG(2, 1))
 	for range 40 { // far more than stay
@@ -122,29 +121,25 @@ func TestAddReplaces(t *testing.T) {
 			t.Fatalf("%d vectors, want %d", x.Len(), len(model.of))
 		}
 		q := random(r, 1, 3)
-		model.check(t, q, 30, nil, nearest(t, x, q, 30, nil), tolerance(3))
+		model.check(t, q, 30, nearest(t, x, q, 30), tolerance(3))
 	}
-	now := x.read()
-	defer now.drop()
-	if n := now.total(); n > 100+100/2+32 {
-		t.Errorf("%d rows for %d keys: what was replaced is never rewritten", n, x.Len())
+	if n := len(x.segments); n > 3 {
+		t.Errorf("%d segments for %d keys: what was replaced keeps its row", n, x.Len())
 	}
 }
 
 func TestRemove(t *testing.T) {
 	const n = 1000
-	x := open(t, Options{Dims: 16}, small)
+	x := open(t, 16, small)
 	model := naive{16, map[uint64][]float32{}}
 	r := rand.New(rand.NewPCG(2, 2))
 	vectors := random(r, n, 16)
 	add(t, x, numbered(0, n), vectors)
 	model.add(numbered(0, n), vectors)
 	before := x.Bytes()
-	if got := x.Remove(5, 5, 7, 4000); got != 2 {
-		t.Errorf("removed %d, want 2", got)
-	}
-	if x.Has(5) || !x.Has(6) || x.Len() != n-2 {
-		t.Errorf("has 5: %v, has 6: %v, %d left", x.Has(5), x.Has(6), x.Len())
+	x.Remove(5, 5, 7, 4000)
+	if has(t, x, 5) || !has(t, x, 6) || x.Len() != n-2 {
+		t.Errorf("has 5: %v, has 6: %v, %d left", has(t, x, 5), has(t, x, 6), x.Len())
 	}
 	for k := range uint64(n) {
 		if k%10 != 3 {
@@ -155,7 +150,7 @@ func TestRemove(t *testing.T) {
 			q := random(r, 1, 16)
 			delete(model.of, 5)
 			delete(model.of, 7)
-			model.check(t, q, 20, nil, nearest(t, x, q, 20, nil), tolerance(16))
+			model.check(t, q, 20, nearest(t, x, q, 20), tolerance(16))
 		}
 	}
 	if x.Len() != n/10 {
@@ -167,86 +162,13 @@ func TestRemove(t *testing.T) {
 	for k := range uint64(n) {
 		x.Remove(k)
 	}
-	if hits := nearest(t, x, vectors[:16], 5, nil); len(hits) != 0 || x.Len() != 0 {
+	if hits := nearest(t, x, vectors[:16], 5); len(hits) != 0 || x.Len() != 0 {
 		t.Errorf("%v found where nothing is", hits)
 	}
 	add(t, x, []uint64{3}, vectors[:16])
-	if hits := nearest(t, x, vectors[:16], 5, nil); len(hits) != 1 || hits[0].Key != 3 {
+	if hits := nearest(t, x, vectors[:16], 5); len(hits) != 1 || hits[0].Key != 3 {
 		t.Errorf("%v, want the key that came back", hits)
 	}
-}
-
-func TestKeep(t *testing.T) {
-	levels(t, func(t *testing.T, k kernels) {
-		const n, dims = 3000, 32
-		c := newClusters(4, 10, dims)
-		vectors := c.vectors(n)
-		x, model := open(t, Options{Dims: dims, Threads: 4}, small, with(k)), naive{dims, map[uint64][]float32{}}
-		add(t, x, numbered(0, n), vectors)
-		model.add(numbered(0, n), vectors)
-		for name, keep := range map[string]func(uint64) bool{
-			"all": func(uint64) bool {
-				return true
-			}, "none": func(uint64) bool { return false }, "half": func(k uint64) bool { return k%2 == 0 },
-			"few": func(k uint64) bool { return k%500 == 7 }, "one": func(k uint64) bool { return k == 2999 },
-		} {
-			t.Run(name, func(t *testing.T) {
-				calls := 0 // not atomic: it is never asked by two at once
-				q := c.vectors(1)
-				model.check(t, q, 20, keep, nearest(t, x, q, 20, func(k uint64) bool { calls++; return keep(k) }),
-					tolerance(dims))
-				if calls == 0 {
-					t.Error("it was not asked")
-				}
-			})
-		}
-	})
-}
-
-func TestPanicInKeepIsPropagated(t *testing.T) {
-	x := open(t, Options{Dims: 8, Threads: 4}, small)
-	v := random(rand.New(rand.NewPCG(1, 1)), 2000, 8)
-	add(t, x, numbered(0, 2000), v)
-	func() {
-		defer func() {
-			if p := recover(); p != "no" {
-				t.Errorf("recovered %v", p)
-			}
-		}()
-		_, _ = x.Nearest(v[:8], 20, func(k uint64) bool {
-			if k == 1500 {
-				panic("no")
-			}
-			return false
-		})
-	}()
-	if hits := nearest(t, x, v[:8], 1, nil); len(hits) != 1 || hits[0].Key != 0 {
-		t.Errorf("%v after it", hits)
-	}
-}
-
-func TestTiesGoToTheSmallerKey(t *testing.T) {
-	levels(t, func(t *testing.T, k kernels) {
-		x := open(t, Options{Dims: 70, Threads: 3}, small, with(k))
-		v := random(rand.New(rand.NewPCG(3, 3)), 1, 70)
-		keys := rand.New(rand.NewPCG(3, 4)).Perm(700)
-		for i, key := range keys {
-			scaled := slices.Clone(v)
-			for j := range scaled {
-				scaled[j] *= float32(int(1) << (i % 9)) // the length says nothing
-			}
-			add(t, x, []uint64{uint64(key)}, scaled)
-		}
-		hits := nearest(t, x, v, 25, nil)
-		for i, h := range hits {
-			if h.Key != uint64(i) || math.Abs(float64(h.Cosine)-1) > 1e-6 {
-				t.Fatalf("hit %d is %v", i, h)
-			}
-		}
-		if len(hits) != 25 {
-			t.Errorf("%d hits", len(hits))
-		}
-	})
 }
 
 func TestInvalidVectorsAreRejected(t *testing.T) {
@@ -269,23 +191,23 @@ func TestInvalidVectorsAreRejected(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			levels(t, func(t *testing.T, k kernels) {
-				x := open(t, Options{Dims: 3}, with(k))
+				x := open(t, 3, with(k))
 				add(t, x, []uint64{1}, []float32{1, 2, 3})
-				if err := x.Add([]uint64{2}, tt.vector); !errors.Is(err, tt.want) {
+				if err := x.Add(2, tt.vector); !errors.Is(err, tt.want) {
 					t.Errorf("Add: %v, want %v", err, tt.want)
 				}
-				hits, err := x.Nearest(tt.vector, 1, nil)
-				if !errors.Is(err, tt.want) {
-					t.Errorf("Nearest: %v, want %v", err, tt.want)
+				if _, err := x.Bounds(tt.vector); !errors.Is(err, tt.want) {
+					t.Errorf("Bounds: %v, want %v", err, tt.want)
 				}
-				if _, err := x.Cosines(tt.vector, []uint64{1}); !errors.Is(err, tt.want) {
+				hits, err := x.Cosines(tt.vector, []uint64{2})
+				if !errors.Is(err, tt.want) {
 					t.Errorf("Cosines: %v, want %v", err, tt.want)
 				}
 				if tt.want == nil {
-					if len(hits) != 1 || hits[0].Key != 2 || hits[0].Cosine < 0.99999 {
+					if len(hits) != 1 || hits[0].Cosine < 0.99999 {
 						t.Errorf("%v, want the vector itself", hits)
 					}
-				} else if x.Len() != 1 || x.Has(2) {
+				} else if x.Len() != 1 || has(t, x, 2) {
 					t.Error("it was added all the same")
 				}
 			})
@@ -294,73 +216,56 @@ func TestInvalidVectorsAreRejected(t *testing.T) {
 }
 
 func TestFailedAddChangesNothing(t *testing.T) {
-	for _, bad := range []int{0, 20, 40, 400} {
-		t.Run(fmt.Sprint(bad), func(t *testing.T) {
-			x := open(t, Options{Dims: 5}, small)
-			r := rand.New(rand.NewPCG(4, 4))
-			old := random(r, 30, 5)
-			add(t, x, numbered(0, 30), old)
-			mapped := x.mapped.Load()
-			vectors := random(r, 500, 5) // over several segments, and keys that are there
-			vectors[bad*5+2] = float32(math.NaN())
-			err := x.Add(numbered(10, 500), vectors)
-			if !errors.Is(err, ErrNotFinite) || !strings.Contains(err.Error(), fmt.Sprint("key ", bad+10)) {
-				t.Fatalf("%v, want the key %d", err, bad+10)
-			}
-			if x.Len() != 30 || x.Has(30) || x.mapped.Load() != mapped {
-				t.Errorf("%d vectors, %d bytes more", x.Len(), x.mapped.Load()-mapped)
-			}
-			model := naive{5, map[uint64][]float32{}}
-			model.add(numbered(0, 30), old)
-			model.check(t, old[:5], 30, nil, nearest(t, x, old[:5], 30, nil), tolerance(5))
-			more := random(r, 500, 5)
-			add(t, x, numbered(10, 500), more)
-			model.add(numbered(10, 500), more)
-			model.check(t, old[:5], 1000, nil, nearest(t, x, old[:5], 1000, nil), tolerance(5))
-		})
-	}
-}
-
-func TestOptions(t *testing.T) {
-	for name, o := range map[string]Options{
-		"no dimensions": {}, "fewer than none": {Dims: -1}, "too many": {Dims: MaxDims + 1},
-		"threads":   {Dims: 3, Threads: -1},
-		"prefilter": {Dims: 3, Prefilter: 2},
-	} {
-		if _, err := New(o); err == nil {
-			t.Error(name, "passes")
+	x := open(t, 5, small)
+	r := rand.New(rand.NewPCG(4, 4))
+	old := random(r, 30, 5)
+	add(t, x, numbered(0, 30), old)
+	bad := random(r, 1, 5)
+	bad[2] = float32(math.NaN())
+	for _, key := range []uint64{10, 30} { // one that is there, and a new one
+		if err := x.Add(key, bad); !errors.Is(err, ErrNotFinite) {
+			t.Fatal(err)
 		}
 	}
-	x, err := New(Options{Dims: 2})
+	if x.Len() != 30 || has(t, x, 30) {
+		t.Errorf("%d vectors", x.Len())
+	}
+	model := naive{5, map[uint64][]float32{}}
+	model.add(numbered(0, 30), old)
+	model.check(t, old[:5], 30, nearest(t, x, old[:5], 30), tolerance(5))
+	more := random(r, 500, 5)
+	add(t, x, numbered(10, 500), more)
+	model.add(numbered(10, 500), more)
+	model.check(t, old[:5], 1000, nearest(t, x, old[:5], 1000), tolerance(5))
+}
+
+func TestNew(t *testing.T) {
+	for _, dims := range []int{0, -1, MaxDims + 1} {
+		if _, err := New(dims); err == nil {
+			t.Errorf("%d dimensions pass", dims)
+		}
+	}
+	x, err := New(2)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer x.Close()
-	if hits, err := x.Nearest([]float32{1, 0}, 3, nil); err != nil || len(hits) != 0 {
+	if hits, err := x.Bounds([]float32{1, 0}); err != nil || len(hits) != 0 {
 		t.Errorf("an empty index finds %v, %v", hits, err)
 	}
 	add(t, x, []uint64{0, 1}, []float32{1, 0, 0, 1}) // 0 is a key like any other
-	for _, k := range []int{0, -1, math.MinInt} {
-		if hits, err := x.Nearest([]float32{1, 0}, k, nil); err != nil || len(hits) != 0 {
-			t.Errorf("k = %d: %v, %v", k, hits, err)
-		}
-	}
-	if hits := nearest(t, x, []float32{1, 0}, math.MaxInt, nil); len(hits) != 2 || hits[0] != (Hit{0, 1}) ||
-		hits[1] != (Hit{1, 0}) {
+	if hits := nearest(t, x, []float32{1, 0}, 3); len(hits) != 2 || hits[0] != (Hit{0, 1}) || hits[1] != (Hit{1, 0}) {
 		t.Errorf("%v", hits)
 	}
 	if p := x.Path(); p != "exact, int8 first pass, "+available[len(available)-1].level() {
 		t.Error(p)
-	}
-	if err := x.Add(nil, nil); err != nil {
-		t.Error(err)
 	}
 }
 
 func TestCosines(t *testing.T) {
 	levels(t, func(t *testing.T, k kernels) {
 		const n, dims = 400, 96
-		x := open(t, Options{Dims: dims}, small, with(k))
+		x := open(t, dims, small, with(k))
 		r := rand.New(rand.NewPCG(5, 5))
 		vectors := random(r, n, dims)
 		add(t, x, numbered(100, n), vectors)
@@ -380,58 +285,49 @@ func TestCosines(t *testing.T) {
 				t.Errorf("hit %d is %v, want the key %d with %v", i, h, want[i], cosine(q, v))
 			}
 		}
-		near := nearest(t, x, q, 50, nil)
-		for _, h := range near {
-			if same, err := x.Cosines(q, []uint64{h.Key}); err != nil || len(same) != 1 || same[0] != h {
-				t.Errorf("%v, %v, but Nearest says %v", same, err, h)
-			}
-		}
 	})
 }
 
-// TestVisitFindsEveryRowAboveTheFloor: no row that reaches the floor is left out, bounds hold, and removed rows are not
-// visited.
-func TestVisitFindsEveryRowAboveTheFloor(t *testing.T) {
-	t.Parallel()
-	const dims, rows = 48, 5000
-	data := newClusters(11, 30, dims)
-	x, err := New(Options{Dims: dims, Prefilter: Off})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer x.Close()
-	vectors := data.vectors(rows)
-	if err := x.Add(numbered(1, rows), vectors); err != nil {
-		t.Fatal(err)
-	}
-	x.Remove(7, 8, 9)
-	q := data.vectors(1)
-	for _, floor := range []float32{-2, -0.2, 0, 0.3, 0.6, 0.9} {
-		visited := map[uint64]float32{}
-		if err := x.Visit(q, floor, func(key uint64, upper float32) {
-			if _, twice := visited[key]; twice {
-				t.Errorf("row %d is visited twice", key)
+// TestBounds: every key is there once, unless it was removed, and the bounds hold.
+func TestBounds(t *testing.T) {
+	levels(t, func(t *testing.T, k kernels) {
+		for _, dims := range kernelDims {
+			const rows = 1200
+			data := newClusters(11, 30, dims)
+			vectors := data.vectors(rows)
+			for i := range vectors { // some numbers stand out, as in the vectors of some models
+				if data.r.IntN(50) == 0 {
+					vectors[i] *= 20
+				}
 			}
-			visited[key] = upper
-		}); err != nil {
-			t.Fatal(err)
-		}
-		hits, err := x.Cosines(q, numbered(1, rows))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, h := range hits {
-			upper, ok := visited[h.Key]
-			if !ok && h.Cosine >= floor || ok && upper < h.Cosine || ok && upper > h.Cosine+0.1 {
-				t.Fatalf("floor %v: row %d with the cosine %v is visited %v with the bound %v", floor, h.Key, h.Cosine,
-					ok, upper)
+			x := open(t, dims, threads(3), small, with(k))
+			add(t, x, numbered(1, rows), vectors)
+			x.Remove(7, 8, 9)
+			q := data.vectors(1)
+			bounds, err := x.Bounds(q)
+			if err != nil || len(bounds) != rows-3 {
+				t.Fatalf("%d dimensions: %d bounds, %v", dims, len(bounds), err)
+			}
+			keys := make([]uint64, len(bounds))
+			for i, b := range bounds {
+				keys[i] = b.Key
+			}
+			hits, err := x.Cosines(q, keys)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, h := range hits {
+				at := x.places[h.Key]
+				most := h.Cosine + 2*(x.segments[at.segment].err[at.row]+1e-4)
+				if h.Key != keys[i] || bounds[i].Cosine < h.Cosine || bounds[i].Cosine > most {
+					t.Fatalf("%d dimensions: row %d with the cosine %v has the bound %v", dims, h.Key, h.Cosine,
+						bounds[i])
+				}
+			}
+			slices.Sort(keys)
+			if len(slices.Compact(keys)) != rows-3 {
+				t.Errorf("%d dimensions: a key is there twice", dims)
 			}
 		}
-		if _, ok := visited[8]; ok || len(visited) > rows-3 {
-			t.Errorf("floor %v: %d rows are visited", floor, len(visited))
-		}
-	}
-	if err := x.Visit(q[:3], 0, nil); !errors.Is(err, ErrDims) {
-		t.Errorf("a query of another size: %v", err)
-	}
+	})
 }

@@ -75,8 +75,7 @@ func (c *crowd) recall(b *testing.B) *Recall {
 	return r
 }
 
-// BenchmarkFind: a whole search beside a scan of the vectors, of which it has two, and the search for words that is in
-// it.
+// BenchmarkFind: a whole search beside the scan of the vectors and the search for words that are in it.
 func BenchmarkFind(b *testing.B) {
 	for _, n := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("%dk", n/1000), func(b *testing.B) {
@@ -99,9 +98,9 @@ func BenchmarkFind(b *testing.B) {
 			for i := range queries {
 				queries[i] = Query{Text: c.text(8), Vector: c.vector()}
 			}
-			b.Run("nearest", func(b *testing.B) {
+			b.Run("bounds", func(b *testing.B) {
 				for i := range b.N {
-					if _, err := r.vectors[ofCorpus].Nearest(queries[i%64].Vector, defaultNames, nil); err != nil {
+					if _, err := r.vectors[ofCorpus].Bounds(queries[i%64].Vector); err != nil {
 						b.Fatal(err)
 					}
 				}

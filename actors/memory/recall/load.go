@@ -88,7 +88,7 @@ func (r *Recall) storeVectors(key uint64, v Vectors) error {
 			r.vectors[of].Remove(key)
 			continue
 		}
-		if err := r.vectors[of].Add([]uint64{key}, v); err != nil {
+		if err := r.vectors[of].Add(key, v); err != nil {
 			for _, x := range r.vectors {
 				x.Remove(key)
 			}

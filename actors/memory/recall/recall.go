@@ -6,7 +6,7 @@
 // up to the score.
 //
 // The result equals that of scoring every row. The search scores only the rows whose upper bound reaches the last row
-// of the result, which the vector index and the word index enumerate; approximate search only chooses where to begin.
+// of the result; the vector index and the word index bound every row.
 //
 // [Cache] keeps results for queries with the same meaning, and drops each as soon as a write could change it.
 package recall
@@ -148,7 +148,7 @@ func New(o Options) (*Recall, error) {
 		speakers:      speakers{byName: map[string]*speaker{}},
 	}
 	for of := range r.vectors {
-		x, err := vector.New(vector.Options{Dims: o.Dims})
+		x, err := vector.New(o.Dims)
 		if err != nil {
 			return nil, errors.Join(err, r.closeVectors())
 		}

@@ -11,16 +11,15 @@ import (
 	"conclave/subjects"
 )
 
-// The exact search. Let maxExtra be the largest sum of what speaker, time and shifts add to any row. A lift by
-// neighbours never brings a row above the best base of itself and its neighbours. So a row whose score reaches some
-// value has itself, or next to it, a row whose base reaches that value minus maxExtra. [search.collectRows] enumerates
-// all rows with such a base, and scores them and their neighbours; what it leaves out cannot reach the value.
+// The exact search. One pass over all vectors gives an upper bound of the base of each row. Let maxExtra be the largest
+// sum of what speaker, time and shifts add to any row. A lift by neighbours never brings a row above the best base of
+// itself and its neighbours. So a row whose score reaches some value has itself, or next to it, a row whose base
+// reaches that value minus maxExtra. [search.collectRows] enumerates all rows with such a bound, and scores them and
+// their neighbours; what it leaves out cannot reach the value.
 
 const (
 	// firstFactor is how many times as many rows as wanted a search begins with, at least minFirst.
 	firstFactor, minFirst = 3, 48
-	// maxByWords is about how many rows with the largest shares of words are scored whatever their vectors are.
-	maxByWords = 256
 	// slack covers the rounding of bounds.
 	slack = 1e-6
 )
@@ -35,6 +34,7 @@ type search struct {
 	words    *wordQuery
 	maxExtra float64 // upper bound of what speaker, time and shifts add to a row
 
+	bounds  []bound
 	rows    map[uint64]*candidate // rows whose base is known; nil = not admitted
 	scored  []*candidate
 	reached float64 // every row whose score reaches it is scored
@@ -51,6 +51,13 @@ type candidate struct {
 	isScored bool
 	beside   []uint64 // neighbours that the query admits
 	besides  [2]uint64
+}
+
+// bound is an upper bound of the base of a row.
+type bound struct {
+	key    uint64
+	base   float64
+	counts bool // false = it is below the floor by itself
 }
 
 // newSearch prepares a search. The caller must release words.
@@ -82,11 +89,10 @@ func (s *search) findTop(top int) ([]*candidate, error) {
 		slices.SortFunc(s.scored, compareCandidates)
 		return s.r.selectTop(s.scored, top, s.q.Duplicates), err
 	}
-	keys, err := s.selectFirstRows(max(firstFactor*top, minFirst))
-	if err != nil {
+	if err := s.boundRows(); err != nil {
 		return nil, err
 	}
-	if err := s.scoreRows(keys); err != nil {
+	if err := s.scoreRows(s.selectFirstRows(max(firstFactor*top, minFirst))); err != nil {
 		return nil, err
 	}
 	for s.reached = math.Inf(1); ; {
@@ -106,96 +112,81 @@ func (s *search) findTop(top int) ([]*candidate, error) {
 	}
 }
 
-// selectFirstRows returns about n rows of each index that are likely to be the best. They need not be.
-func (s *search) selectFirstRows(n int) (keys []uint64, err error) {
-	if s.q.Vector != nil {
-		for _, x := range s.r.vectors {
-			hits, err := x.Nearest(s.q.Vector, n, s.admit)
-			if err != nil {
-				return nil, fmt.Errorf("comparing vectors: %w", err)
-			}
-			for _, h := range hits {
-				keys = append(keys, h.Key)
-			}
-		}
-	}
-	least := s.chooseMinShare(n)
+// boundRows bounds the base of every row that the query admits. A row with several vectors has a bound for each.
+func (s *search) boundRows() error {
+	w, floor := s.r.o.Weights, s.r.o.Floor-slack
 	for _, m := range s.words.matches() {
-		if m.share >= least && s.admitsKey(uint64(m.key)) {
-			keys = append(keys, uint64(m.key))
+		key := uint64(m.key)
+		if s.admitsKey(key) && (s.q.Vector == nil || s.r.table.marks(key)&markVector == 0) {
+			s.bounds = append(s.bounds, bound{key, w.base(match{share: m.share}), true})
 		}
 	}
-	return keys, nil
+	if s.q.Vector == nil {
+		return nil
+	}
+	for _, x := range s.r.vectors {
+		hits, err := x.Bounds(s.q.Vector)
+		if err != nil {
+			return fmt.Errorf("comparing vectors: %w", err)
+		}
+		s.bounds = slices.Grow(s.bounds, len(hits))
+		for _, h := range hits {
+			if s.admitsKey(h.Key) {
+				similarity, share := w.cosine*float64(h.Cosine), s.words.match(h.Key).share
+				base := similarity + w.Words*float64(share)
+				s.bounds = append(s.bounds, bound{h.Key, base, share > 0 || similarity >= floor})
+			}
+		}
+	}
+	return nil
+}
+
+// selectFirstRows returns the rows with the n largest bounds.
+func (s *search) selectFirstRows(n int) []uint64 {
+	best := make([]bound, 0, n+1)
+	for _, b := range s.bounds {
+		if len(best) == n && b.base <= best[n-1].base {
+			continue
+		}
+		at, _ := slices.BinarySearchFunc(best, b, func(x, b bound) int { return cmp.Compare(b.base, x.base) })
+		best = slices.Insert(best, at, b)
+		best = best[:min(n, len(best))]
+	}
+	keys := make([]uint64, len(best))
+	for i, b := range best {
+		keys[i] = b.key
+	}
+	return keys
 }
 
 // collectRows scores every row whose score may reach value.
 func (s *search) collectRows(value float64) error {
 	s.reached = value
-	o, w := s.r.o, s.r.o.Weights
-	need := value - s.maxExtra - slack // base that itself or a neighbour of such a row has
-	least := float32(0)
-	if need >= o.Floor {
-		least = s.chooseMinShare(maxByWords)
-	}
 	var keys []uint64
-	for _, m := range s.words.matches() {
-		if s.isDone(uint64(m.key)) || !s.admitsKey(uint64(m.key)) {
-			continue
-		}
-		if s.q.Vector == nil || s.r.table.marks(uint64(m.key))&markVector == 0 {
-			if w.base(match{share: m.share}) >= need {
-				keys = append(keys, uint64(m.key))
-			}
-		} else if m.share >= least {
-			keys = append(keys, uint64(m.key))
-		}
-	}
-	if s.q.Vector != nil {
-		floor := (max(need, o.Floor-slack) - w.Words*float64(least)) / w.cosine // of a cosine
-		for _, x := range s.r.vectors {
-			if x.Len() == 0 {
-				continue
-			}
-			if err := x.Visit(s.q.Vector, float32(floor-slack), func(key uint64, upper float32) {
-				if s.mayReach(key, upper, value) {
-					keys = append(keys, key)
-				}
-			}); err != nil {
-				return fmt.Errorf("comparing vectors: %w", err)
-			}
+	for _, b := range s.bounds {
+		if b.counts && b.base+s.maxExtra >= value-slack && s.mayReach(b, value) {
+			keys = append(keys, b.key)
 		}
 	}
 	return s.scoreRows(keys)
 }
 
-// mayReach reports whether a row that has a vector with at most this cosine, or a neighbour of that row for its sake,
-// can have a score of at least value. It is false for rows that are scored.
-func (s *search) mayReach(key uint64, upper float32, value float64) bool {
-	if !s.admitsKey(key) {
-		return false
-	}
-	share := s.words.match(key).share
-	similarity := s.r.o.Weights.cosine * float64(upper)
-	if share == 0 && similarity < s.r.o.Floor-slack {
-		return false
-	}
-	base := similarity + s.r.o.Weights.Words*float64(share)
-	if base+s.maxExtra < value-slack {
-		return false
-	}
-	rec := s.r.table.row(key)
-	if rec == nil || s.isDone(key) {
+// mayReach reports whether a row with this bound, or a neighbour of that row for its sake, can have a score of at least
+// value. It is false for rows that are scored.
+func (s *search) mayReach(b bound, value float64) bool {
+	rec := s.r.table.row(b.key)
+	if rec == nil || s.isDone(b.key) {
 		return false
 	}
 	extra := s.boundExtra(rec)
 	var buffer [2]uint64
-	for _, beside := range s.r.conversations.appendNeighbours(buffer[:0], rec.conversation, rec.turn(key),
+	for _, beside := range s.r.conversations.appendNeighbours(buffer[:0], rec.conversation, rec.turn(b.key),
 		s.admitsKey) {
 		if rec := s.r.table.row(beside); rec != nil {
 			extra = max(extra, s.boundExtra(rec))
 		}
 	}
-	return base+extra >= value-slack
+	return b.base+extra >= value-slack
 }
 
 // boundExtra returns an upper bound of what speaker, time and shifts add to a row: all but the age of a row without
@@ -223,28 +214,6 @@ func (s *search) isDone(key uint64) bool {
 
 // admitsKey reports whether the query admits the row with this key, as far as the marks tell.
 func (s *search) admitsKey(key uint64) bool { return s.admit == nil || s.admit(key) }
-
-// chooseMinShare returns a share of words that at most about most rows reach, 0 when all of them may.
-func (s *search) chooseMinShare(most int) float32 {
-	const steps = 256
-	matches := s.words.matches()
-	if len(matches) <= most {
-		return 0
-	}
-	var counts [steps]int
-	for _, m := range matches {
-		if s.admitsKey(uint64(m.key)) {
-			counts[min(int(m.share*steps), steps-1)]++
-		}
-	}
-	total := 0
-	for i := steps - 1; i >= 0; i-- {
-		if total += counts[i]; total > most {
-			return float32(i+1) / steps
-		}
-	}
-	return 0
-}
 
 // scoreRows scores rows, and the neighbours of those that may lift one to what the search has reached. Rows that were
 // scored before are skipped.
