@@ -13,7 +13,6 @@ import (
 const (
 	Same        = "same"
 	Contradicts = "contradicts"
-	Adds        = "adds"
 	Unrelated   = "unrelated" // also when it is not sure: nothing is superseded by a guess
 )
 
@@ -29,10 +28,10 @@ type Statement struct {
 // Relationship is how a new statement relates to an old one, and why.
 type Relationship struct{ Kind, Why string }
 
-// Compare returns by plain rules whether next says the same as old, contradicts it, adds to it, or is unrelated;
-// [Unrelated] also means unsure. Only the content is compared, never the names. An untrusted statement never supersedes
-// a trusted one, nor an older one a newer, nor one of another speaker; a blank one is unrelated. The same words on
-// another day or in another conversation are another statement.
+// Compare returns by plain rules whether next says the same as old, contradicts it, or is unrelated; [Unrelated] also
+// means unsure. Only the content is compared, never the names. An untrusted statement never supersedes a trusted one,
+// nor an older one a newer, nor one of another speaker; a blank one is unrelated. The same words on another day or in
+// another conversation are another statement.
 func Compare(old, next Statement) Relationship {
 	old, next = old.cleaned(), next.cleaned()
 	if why := CheckOrder(old, next); why != "" {
@@ -91,8 +90,7 @@ func (s Statement) claim() string {
 	return text.Cut(s.Corpus, bestWindow)
 }
 
-// plainCompare compares by words, then by attributes; the first that decides counts. next adds when it has all words
-// and numbers of old and more. Anything else is [Unrelated].
+// plainCompare compares by words, then by attributes; the first that decides counts. Anything else is [Unrelated].
 func plainCompare(old, next Statement) (kind, why string) {
 	x, y := measure(old.claim()), measure(next.claim())
 	if kind, why := compareWords(x, y); kind != "" {
@@ -100,10 +98,6 @@ func plainCompare(old, next Statement) (kind, why string) {
 	}
 	if kind, why := compareAttributes(old.claim(), next.claim()); kind != "" {
 		return kind, why
-	}
-	if x.sharedKeys(y) == len(x.keys) && x.denied == y.denied && len(y.keys) > len(x.keys) &&
-		y.holdsNumbers(x.numbers) {
-		return Adds, "it says all of the old one and more"
 	}
 	return Unrelated, "it is not sure that both speak of the same"
 }
@@ -189,10 +183,6 @@ func (m measurement) sharedKeys(o measurement) (n int) {
 
 func (m measurement) agrees(o measurement) bool {
 	return slices.Equal(m.numbers, o.numbers) && m.denied == o.denied
-}
-
-func (m measurement) holdsNumbers(numbers []string) bool {
-	return !slices.ContainsFunc(numbers, func(n string) bool { return !slices.Contains(m.numbers, n) })
 }
 
 // attributeWords are attributes with one value at a time.

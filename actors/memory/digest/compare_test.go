@@ -40,8 +40,8 @@ func TestCompareByPlainCode(t *testing.T) {
 		{"the same in other words", "Ana works at Acme.", "Ana works for Acme.", Same},
 		{"only emoji", "😀😀", "😀😀", Unrelated},
 
-		{"more", "I live in Oslo.", "I live in Oslo. I work at Acme.", Adds},
-		{"more words", "The bridge is red and old.", "The bridge is red and old and near the station.", Adds},
+		{"more", "I live in Oslo.", "I live in Oslo. I work at Acme.", Unrelated},
+		{"more words", "The bridge is red and old.", "The bridge is red and old and near the station.", Unrelated},
 
 		{"only a model knows: moved", "I live in Oslo.", "I live in Bergen.", Unrelated},
 		{"only a model knows: another job", "Ana works at Acme.", "Ana works for Initech.", Unrelated},

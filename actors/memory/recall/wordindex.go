@@ -21,7 +21,6 @@ const (
 	maxRows             = 1 << 26 // a posting is a number of this size and how often
 	maxCount            = 1<<6 - 1
 	minSweep            = 1024 // removed rows before their postings are looked for
-	sweepStep           = 4096 // postings that one write looks at then
 )
 
 // Parameters of BM25.
@@ -37,8 +36,7 @@ const maxStems = 1 << 15
 // word of the query again and again, 0 one that has none.
 //
 // Rows get a new number each time they are written, so that a number never stands for two texts. Numbers of removed
-// rows stay in the posting lists until a sweep, which writes run step by step, has removed them; only then are they
-// reused.
+// rows stay in the posting lists until a sweep has removed them; only then are they reused.
 type wordIndex struct {
 	mu          sync.RWMutex
 	terms       map[string]uint32
@@ -48,11 +46,8 @@ type wordIndex struct {
 	live        int
 	totalLength int // of all live ones
 
-	dead       []uint32 // numbers that no sweep has taken out
-	sweeping   []uint32 // those that the sweep under way takes out
-	free       []uint32
-	sweepAt    int // list that the sweep comes to next; without a sweep -1
-	emptyLists int // lists that the sweep under way found without a row
+	dead []uint32 // numbers that no sweep has taken out
+	free []uint32
 
 	splitter    text.TermSplitter // for writing
 	stemmer     stemmer           // for writing
@@ -85,7 +80,7 @@ type (
 
 func newWordIndex() *wordIndex {
 	return &wordIndex{
-		terms: map[string]uint32{}, stems: map[string]uint32{}, sweepAt: -1,
+		terms: map[string]uint32{}, stems: map[string]uint32{},
 		scratchPool: sync.Pool{New: func() any { return new(scratch) }},
 	}
 }
@@ -239,48 +234,23 @@ func (x *wordIndex) termID(word []byte) uint32 {
 	return id
 }
 
-// sweep removes dead rows from some posting lists, about sweepStep postings at a time. It does nothing until at least
-// minSweep rows are dead, and a quarter as many as are live. The caller must hold mu.
+// sweep removes the dead rows from all posting lists, and terms without rows, which are renumbered. It does nothing
+// until at least minSweep rows are dead, and a quarter as many as are live. The caller must hold mu.
 func (x *wordIndex) sweep() {
-	if x.sweepAt < 0 {
-		if len(x.dead) < minSweep || len(x.dead) < x.live/4 {
-			return
-		}
-		x.sweeping, x.dead, x.sweepAt, x.emptyLists = x.dead, nil, 0, 0
-	}
-	for looked := 0; looked < sweepStep && x.sweepAt < len(x.lists); x.sweepAt++ {
-		list := x.lists[x.sweepAt]
-		looked += len(list) + 1
-		x.lists[x.sweepAt] = slices.DeleteFunc(list, func(p posting) bool { return !x.docs[p>>6].live })
-		switch left := x.lists[x.sweepAt]; {
-		case len(left) == 0:
-			x.lists[x.sweepAt] = nil
-			x.emptyLists++
-		case len(left) < cap(left)/2:
-			x.lists[x.sweepAt] = slices.Clone(left)
-		}
-	}
-	if x.sweepAt < len(x.lists) {
+	if len(x.dead) < minSweep || len(x.dead) < x.live/4 {
 		return
 	}
-	x.free, x.sweeping, x.sweepAt = append(x.free, x.sweeping...), nil, -1
-	if x.emptyLists > minSweep && x.emptyLists > len(x.lists)/2 {
-		x.dropEmptyTerms()
-	}
-}
-
-// dropEmptyTerms renumbers the terms and drops those without rows. No sweep may be under way, and the caller must hold
-// mu.
-func (x *wordIndex) dropEmptyTerms() {
-	terms, lists := map[string]uint32{}, make([][]posting, 0, len(x.lists)-x.emptyLists)
+	terms, lists := map[string]uint32{}, make([][]posting, 0, len(x.lists))
 	for word, id := range x.terms {
-		if len(x.lists[id]) > 0 {
-			terms[strings.Clone(word)] = uint32(len(lists))
-			lists = append(lists, x.lists[id])
+		list := slices.DeleteFunc(x.lists[id], func(p posting) bool { return !x.docs[p>>6].live })
+		if len(list) > 0 {
+			terms[word] = uint32(len(lists))
+			lists = append(lists, slices.Clone(list)) // without the room of those that went
 		}
 	}
 	x.terms, x.lists = terms, lists
 	clear(x.stems)
+	x.free, x.dead = append(x.free, x.dead...), nil
 }
 
 // queryTerm is one word of a query.

@@ -209,12 +209,7 @@ func (s *Store) Merge(ctx context.Context, into string, add Addition) error {
 			return err
 		}
 		var known []string
-		err = t.query(func(r *sql.Rows) error {
-			var tag string
-			err := r.Scan(&tag)
-			known = append(known, tag)
-			return err
-		}, "SELECT tag FROM tags WHERE row = ? ORDER BY place", e.row)
+		err = t.query(appendText(&known), "SELECT tag FROM tags WHERE row = ? ORDER BY place", e.row)
 		if err != nil {
 			return err
 		}
@@ -241,12 +236,7 @@ func (s *Store) Pin(ctx context.Context, pinned bool, ids ...string) (changed []
 		changed = nil
 		for chunk := range slices.Chunk(ids, maxListed) {
 			in, named := inList(chunk)
-			err := t.query(func(r *sql.Rows) error {
-				var id string
-				err := r.Scan(&id)
-				changed = append(changed, id)
-				return err
-			}, "UPDATE entries SET pinned = ? WHERE pinned <> ? AND id IN "+in+" RETURNING id",
+			err := t.query(appendText(&changed), "UPDATE entries SET pinned = ? WHERE pinned <> ? AND id IN "+in+" RETURNING id",
 				append([]any{pinned, pinned}, named...)...)
 			if err != nil {
 				return err
@@ -293,12 +283,7 @@ func (s *Store) SetVectors(ctx context.Context, id string, updated time.Time, v 
 // ListUndigested returns the ids of at most limit active entries whose digest is pending, oldest first. limit is capped
 // at 1000.
 func (s *Store) ListUndigested(ctx context.Context, limit int) (ids []string, err error) {
-	err = s.query(ctx, func(r *sql.Rows) error {
-		var id string
-		err := r.Scan(&id)
-		ids = append(ids, id)
-		return err
-	}, "SELECT id FROM entries WHERE digest = ? AND state = ? ORDER BY row LIMIT "+
+	err = s.query(ctx, appendText(&ids), "SELECT id FROM entries WHERE digest = ? AND state = ? ORDER BY row LIMIT "+
 		strconv.Itoa(max(0, min(limit, maxPageSize))), subjects.DigestPending, subjects.MemoryActive)
 	if err != nil {
 		return nil, fmt.Errorf("listing entries without a digest of a model: %w", err)

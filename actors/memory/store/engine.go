@@ -144,7 +144,9 @@ func quoteSQL(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") +
 
 // statementCache holds prepared statements by their text until close.
 type statementCache struct {
-	db       *sql.DB
+	on interface { // the database or a connection
+		PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
+	}
 	mu       sync.Mutex
 	prepared map[string]*sql.Stmt
 }
@@ -163,7 +165,7 @@ func (r *statementCache) get(ctx context.Context, query string) (*sql.Stmt, erro
 	if len(r.prepared) >= maxStatements {
 		return nil, errors.New("too many prepared statements")
 	}
-	st, err := r.db.PrepareContext(ctx, query)
+	st, err := r.on.PrepareContext(ctx, query)
 	if err != nil {
 		return nil, err
 	}

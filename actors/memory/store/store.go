@@ -132,7 +132,7 @@ func (s *Store) start(ctx context.Context) error {
 	if err := s.readAll(ctx); err != nil {
 		return errors.Join(err, s.engine.skipCheckpoint(ctx))
 	}
-	s.statements.db = s.db
+	s.statements.on = s.db
 	writes, err := s.openCount(ctx)
 	if err != nil {
 		return err

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 
 	"conclave/pkg/text"
 )
@@ -79,10 +78,8 @@ var invariants = []invariant{
 // block that cannot be read, or [ErrInconsistent] with all violations. It takes about as long as reading the file.
 func (s *Store) Verify(ctx context.Context) error {
 	return s.readSnapshot(ctx, func(m snapshot) error {
-		for _, table := range tables {
-			if err := readTable(ctx, m, table); err != nil {
-				return fmt.Errorf("reading %s: %w", table, err)
-			}
+		if err := s.readAll(ctx); err != nil {
+			return err
 		}
 		return errors.Join(verifyIDs(ctx, m), verifyInvariants(ctx, m))
 	})
@@ -116,12 +113,7 @@ func verifyInvariants(ctx context.Context, m snapshot) error {
 // without it.
 func verifyIDs(ctx context.Context, m querier) error {
 	var ids []string
-	err := m.query(ctx, func(r *sql.Rows) error {
-		var id string
-		err := r.Scan(&id)
-		ids = append(ids, id)
-		return err
-	}, fmt.Sprintf("SELECT id FROM entries ORDER BY row DESC LIMIT %d", maxListed))
+	err := m.query(ctx, appendText(&ids), fmt.Sprintf("SELECT id FROM entries ORDER BY row DESC LIMIT %d", maxListed))
 	if err != nil || len(ids) == 0 {
 		return err
 	}
@@ -136,19 +128,4 @@ func verifyIDs(ctx context.Context, m querier) error {
 		return fmt.Errorf("%w: the index of ids finds %d of %d entries", ErrInconsistent, n, len(ids))
 	}
 	return nil
-}
-
-// readTable reads every value of a table, so that a damaged block is found.
-func readTable(ctx context.Context, m snapshot, table string) error {
-	var columns []string
-	err := m.queryOnce(ctx, func(r *sql.Rows) error {
-		var name string
-		err := r.Scan(&name)
-		columns = append(columns, "bit_xor(hash("+name+"))")
-		return err
-	}, "SELECT column_name FROM duckdb_columns() WHERE database_name = ? AND table_name = ?", catalog, table)
-	if err != nil {
-		return err
-	}
-	return m.queryOnce(ctx, func(*sql.Rows) error { return nil }, "SELECT "+strings.Join(columns, ", ")+" FROM "+table)
 }

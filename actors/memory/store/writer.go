@@ -31,8 +31,8 @@ type writer struct {
 	conn      *sql.Conn
 	queue     chan *writeRequest
 	stopped   chan struct{}
-	prepared  map[string]*sql.Stmt // by query text
-	appenders map[string]appender  // by table
+	prepared  statementCache
+	appenders map[string]appender // by table
 
 	nextRow    int64
 	nextEntity int64
@@ -53,11 +53,12 @@ type appender interface {
 func newWriter(ctx context.Context, s *Store, writes int64) (w *writer, err error) {
 	w = &writer{
 		store: s, writes: writes, queue: make(chan *writeRequest, maxQueued), stopped: make(chan struct{}),
-		prepared: map[string]*sql.Stmt{}, appenders: map[string]appender{}, dims: map[string]int{},
+		appenders: map[string]appender{}, dims: map[string]int{},
 	}
 	if w.conn, err = s.db.Conn(ctx); err != nil {
 		return nil, fmt.Errorf("connecting to the memory: %w", explainError(err))
 	}
+	w.prepared.on = w.conn
 	if err := w.loadCounters(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("reading counters: %w", explainError(err)), w.conn.Close())
 	}
@@ -245,10 +246,7 @@ func (w *writer) close() error {
 	for _, a := range w.appenders {
 		errs = append(errs, a.Close())
 	}
-	for _, st := range w.prepared {
-		errs = append(errs, st.Close())
-	}
-	return errors.Join(append(errs, w.conn.Close())...)
+	return errors.Join(append(errs, w.prepared.close(), w.conn.Close())...)
 }
 
 // tx is a transaction of the writer. It is not bound to the context of any caller: a batch serves several.
@@ -298,7 +296,7 @@ func (t *tx) flush() error {
 // insertSingly writes rows one by one with a prepared statement. rows must not be empty and all have a value for every
 // column.
 func (t *tx) insertSingly(table string, rows [][]any) error {
-	st, err := t.w.prepare(context.Background(), "INSERT INTO "+table+" VALUES ("+placeholders(len(rows[0]))+")")
+	st, err := t.w.prepared.get(context.Background(), "INSERT INTO "+table+" VALUES ("+placeholders(len(rows[0]))+")")
 	if err != nil {
 		return err
 	}
@@ -341,7 +339,7 @@ func (t *tx) exec(query string, args ...any) (int64, error) {
 	if err := t.flush(); err != nil {
 		return 0, err
 	}
-	st, err := t.w.prepare(context.Background(), query)
+	st, err := t.w.prepared.get(context.Background(), query)
 	if err != nil {
 		return 0, explainError(err)
 	}
@@ -358,34 +356,12 @@ func (t *tx) query(each func(*sql.Rows) error, query string, args ...any) error 
 	if err := t.flush(); err != nil {
 		return err
 	}
-	st, err := t.w.prepare(context.Background(), query)
+	st, err := t.w.prepared.get(context.Background(), query)
 	if err != nil {
 		return explainError(err)
 	}
 	rows, err := st.QueryContext(context.Background(), args...)
 	return scanRows(rows, err, each)
-}
-
-// prepare returns a cached prepared statement. A full cache (maxStatements) closes and evicts any one statement, so a
-// result must not be used after another call.
-func (w *writer) prepare(ctx context.Context, query string) (*sql.Stmt, error) {
-	if st := w.prepared[query]; st != nil {
-		return st, nil
-	}
-	if len(w.prepared) >= maxStatements {
-		for q, st := range w.prepared {
-			delete(w.prepared, q)
-			if err := st.Close(); err != nil {
-				return nil, err
-			}
-			break
-		}
-	}
-	st, err := w.conn.PrepareContext(ctx, query)
-	if err == nil {
-		w.prepared[query] = st
-	}
-	return st, err
 }
 
 // scanRows calls each for every row and closes rows. err is the error of the query: rows may be nil then. An error of
@@ -404,6 +380,16 @@ func scanRows(rows *sql.Rows, err error, each func(*sql.Rows) error) error {
 		return explainError(err)
 	}
 	return nil
+}
+
+// appendText returns a function for scanRows that appends the one column of each row to a list.
+func appendText(to *[]string) func(*sql.Rows) error {
+	return func(r *sql.Rows) error {
+		var text string
+		err := r.Scan(&text)
+		*to = append(*to, text)
+		return err
+	}
 }
 
 // placeholders returns n placeholders for values.
