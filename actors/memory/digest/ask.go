@@ -26,7 +26,7 @@ func randomNonce() string {
 	return hex.EncodeToString(b[:])
 }
 
-// askObject asks the model about the texts, within the timeout, and decodes the object that it replies with. It returns
+// askObject asks the model about the texts and decodes the object that it replies with. It returns
 // errNoModel without a model, errNonce, the error of the model or of ctx, and that of readReply for a malformed reply.
 // The fields are not checked against schema.
 func (d *Digester) askObject(ctx context.Context, system string, schema json.RawMessage, fences []fence) (reply,
@@ -38,11 +38,6 @@ func (d *Digester) askObject(ctx context.Context, system string, schema json.Raw
 	user, err := d.frameTexts(fences)
 	if err != nil {
 		return nil, err
-	}
-	if d.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, d.timeout)
-		defer cancel()
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("asking the model: %w", err)

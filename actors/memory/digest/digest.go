@@ -20,7 +20,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"conclave/pkg/firewall"
 	"conclave/pkg/text"
@@ -36,21 +35,19 @@ type Ask func(ctx context.Context, system, user string, schema json.RawMessage) 
 
 // Options configure a Digester. The zero value works without a model.
 type Options struct {
-	Ask     Ask           // nil = plain code only
-	Timeout time.Duration // for one question to the model; 0 = as long as ctx lets it
-	Nonce   func() string // 16 hexadecimal characters that no text can know of itself; nil = random
+	Ask   Ask           // nil = plain code only
+	Nonce func() string // 16 hexadecimal characters that no text can know of itself; nil = random
 }
 
 // Digester makes digests. It is safe for concurrent use.
 type Digester struct {
-	ask     Ask
-	timeout time.Duration
-	nonce   func() string
+	ask   Ask
+	nonce func() string
 }
 
 // New returns a digester.
 func New(o Options) *Digester {
-	d := &Digester{ask: o.Ask, timeout: o.Timeout, nonce: o.Nonce}
+	d := &Digester{ask: o.Ask, nonce: o.Nonce}
 	if d.nonce == nil {
 		d.nonce = randomNonce
 	}

@@ -10,6 +10,9 @@ import (
 	"conclave/subjects"
 )
 
+// sameContent is the cosine of two corpora above which only the better row is shown.
+const sameContent = 0.97
+
 // sketchSize is how many numbers stand for a vector in a [sketch].
 const sketchSize = 64
 
@@ -95,7 +98,7 @@ func (r *Recall) selectTop(list []*candidate, top int, withDuplicates bool) (cho
 			break
 		}
 		if !r.isBelowFloor(c) && (withDuplicates || !slices.ContainsFunc(chosen, func(better *candidate) bool {
-			return r.isDuplicate(c.rec, better.rec)
+			return isDuplicate(c.rec, better.rec)
 		})) {
 			chosen = append(chosen, c)
 		}
@@ -104,11 +107,11 @@ func (r *Recall) selectTop(list []*candidate, top int, withDuplicates bool) (cho
 }
 
 // isDuplicate reports whether two rows have the same content: the same text, or vectors of the corpus with a cosine
-// above [Options.Duplicates]. The name does not count. Rows of different speakers or days are no duplicates, except
+// above sameContent. The name does not count. Rows of different speakers or days are no duplicates, except
 // untrusted rows with the same text: repeated, it would fill a result. Rows of different states are none, because a
 // search for superseded rows shows them beside their successors; nor are rows of different trust, because untrusted
 // content must not hide the user's own.
-func (r *Recall) isDuplicate(a, b *record) bool {
+func isDuplicate(a, b *record) bool {
 	if a.labels.state != b.labels.state || a.labels.trust != b.labels.trust {
 		return false
 	}
@@ -116,7 +119,7 @@ func (r *Recall) isDuplicate(a, b *record) bool {
 	if a.speaker != b.speaker || a.dayHappened() != b.dayHappened() {
 		return sameText && a.labels.trust == subjects.Untrusted
 	}
-	return sameText || a.sketch.cosine(&b.sketch) > r.o.Duplicates
+	return sameText || a.sketch.cosine(&b.sketch) > sameContent
 }
 
 // dayHappened returns the number of the day on which a row happened, math.MinInt64 when it is not known.

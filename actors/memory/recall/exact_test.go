@@ -288,7 +288,7 @@ func (x *world) distinct(list []ranked, q Query) (out []ranked) {
 			continue
 		}
 		if !q.Duplicates && slices.ContainsFunc(out, func(better ranked) bool {
-			return x.r.isDuplicate(x.r.table.row(c.key), x.r.table.row(better.key))
+			return isDuplicate(x.r.table.row(c.key), x.r.table.row(better.key))
 		}) {
 			continue
 		}

@@ -279,11 +279,11 @@ func TestFind(t *testing.T) {
 		{name: "superseded later", fill: func(m mind) {
 			m.put(row(1, "coffee", "x"), 0.9, 0.9)
 			m.put(row(2, "coffee too", "y"), 0.8, 0.8)
-			m.State(1, subjects.MemorySuperseded)
+			m.put(row(1, "coffee", "x", state(subjects.MemorySuperseded)), 0.9, 0.9)
 		}, q: both("coffee"), want: "m2"},
 		{name: "decided later", fill: func(m mind) {
 			m.put(row(1, "coffee", "x", state(subjects.MemoryCandidate)), 0.9, 0.9)
-			m.State(1, subjects.MemoryActive)
+			m.put(row(1, "coffee", "x"), 0.9, 0.9)
 		}, q: both("coffee"), want: "m1"},
 		{name: "fewer at the end", fill: func(m mind) {
 			m.put(row(1, "a", "x"), 0.9, 0.9)
@@ -434,14 +434,14 @@ func TestRow(t *testing.T) {
 	if !equalRows(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	if m.Grade(8, subjects.Grades{Critic: 1}) || m.State(8, "active") || m.Pin(8, true) {
+	if m.Grade(8, subjects.Grades{Critic: 1}) {
 		t.Error("a row that is not there was changed")
 	}
-	if !m.Grade(7, subjects.Grades{}) || !m.Pin(7, false) {
+	if !m.Grade(7, subjects.Grades{}) {
 		t.Error("no row")
 	}
 	got = m.find(recall.Query{Vector: cacheQuery()}).Top[0].Row
-	if got.Pinned || got.Grades != (subjects.Grades{}) || got.Name != want.Name || got.Respondent != "a" {
+	if got.Grades != (subjects.Grades{}) || got.Name != want.Name || got.Respondent != "a" {
 		t.Errorf("after changes: %+v", got)
 	}
 }

@@ -39,8 +39,9 @@ func TestFindWhileWriting(t *testing.T) {
 		for i := range uint64(rounds) {
 			key := 100_001 + i
 			m.put(named(key), 0.8, 0.8)
-			m.Pin(key, true)
-			m.State(key, subjects.MemorySuperseded)
+			old := named(key)
+			old.Pinned, old.State = true, subjects.MemorySuperseded
+			m.put(old, 0.8, 0.8)
 			superseded.Store(key)
 		}
 	})

@@ -70,19 +70,16 @@ type Options struct {
 	Hashed bool
 	// Floor is the cosine below which a row that shares no word with the query is left out, unless a neighbour lifts it
 	// to that; 0 = 0.25.
-	Floor float64
-	// Duplicates is the cosine of two corpora above which only the better row is shown; 0 = 0.97.
-	Duplicates float64
-	Weights    Weights // all zero = [DefaultWeights]
-	Now        func() time.Time
+	Floor   float64
+	Weights Weights // all zero = [DefaultWeights]
+	Now     func() time.Time
 }
 
 // Defaults of options.
 const (
-	defaultNames      = 20
-	defaultTop        = 5
-	defaultFloor      = 0.25
-	defaultDuplicates = 0.97
+	defaultNames = 20
+	defaultTop   = 5
+	defaultFloor = 0.25
 )
 
 // Recall holds rows and searches them. Searches take no lock but that of the word index; writers exclude each other.
@@ -123,9 +120,6 @@ func New(o Options) (*Recall, error) {
 	}
 	if o.Floor == 0 {
 		o.Floor = defaultFloor
-	}
-	if o.Duplicates == 0 {
-		o.Duplicates = defaultDuplicates
 	}
 	o.Weights = o.Weights.OrDefault()
 	switch {
@@ -225,34 +219,14 @@ func (r *Recall) Remove(keys ...uint64) {
 
 // Grade sets the grades of a row. It reports whether the row exists.
 func (r *Recall) Grade(key uint64, g subjects.Grades) bool {
-	return r.update(key, func(rec *record) { rec.grades = packGrades(g) })
-}
-
-// State sets the state of a row, which is not checked. It reports whether the row exists.
-func (r *Recall) State(key uint64, state string) bool {
-	return r.update(key, func(rec *record) {
-		l := *rec.labels
-		l.state = state
-		rec.labels = r.internLabels(l)
-	})
-}
-
-// Pin sets whether a row is pinned. It reports whether the row exists.
-func (r *Recall) Pin(key uint64, pinned bool) bool {
-	return r.update(key, func(rec *record) { rec.pinned = pinned })
-}
-
-// update replaces a row by a copy that f changed, so that searches see the old or the new one. It reports whether the
-// row exists; f is not called otherwise. f runs under mu.
-func (r *Recall) update(key uint64, f func(*record)) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := r.table.row(key)
 	if old == nil {
 		return false
 	}
-	rec := *old
-	f(&rec)
+	rec := *old // searches see the old or the new one
+	rec.grades = packGrades(g)
 	r.table.set(key, &rec)
 	return true
 }

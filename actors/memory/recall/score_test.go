@@ -113,8 +113,12 @@ func TestGradeLater(t *testing.T) {
 		{"nothing yet", func() {}, "m1 m2"},
 		{"a low grade", func() { m.Grade(1, subjects.Grades{Critic: 1}) }, "m2 m1"},
 		{"a better one after all", func() { m.Grade(1, subjects.Grades{Critic: 4}) }, "m1 m2"},
-		{"pinned", func() { m.Pin(2, true) }, "m2 m1"},
-		{"unpinned", func() { m.Pin(2, false) }, "m1 m2"},
+		{"pinned", func() {
+			pinned := row(2, "two", "y")
+			pinned.Pinned = true
+			m.put(pinned, 0.7, 0.7)
+		}, "m2 m1"},
+		{"unpinned", func() { m.put(row(2, "two", "y"), 0.7, 0.7) }, "m1 m2"},
 	} {
 		tt.do()
 		if got := ids(m.find(recall.Query{Vector: cacheQuery()}).Top); got != tt.want {
