@@ -108,44 +108,51 @@ func (g *Gateway) newMCPServer(r *http.Request) *mcp.Server {
 	caller := programOf(r)
 	readOnly := &mcp.ToolAnnotations{ReadOnlyHint: true}
 	addTool(g, s, r, &mcp.Tool{Name: "ask", Description: "Ask Conclave a question and wait for the answer."},
-		g.cfg.QueryTimeout, func(ctx context.Context, in mcpAsk) (mcpAnswer, error) {
+		g.cfg.QueryTimeout, func(ctx context.Context, call *mcp.CallToolRequest, in mcpAsk) (mcpAnswer, error) {
 			release, err := g.acquireWaiting(r)
 			if err != nil {
 				return mcpAnswer{}, err
 			}
 			defer release()
-			return g.askForClient(ctx, caller, in)
+			keys := r.Header.Values(headerKey)
+			if v, ok := call.Params.Meta[headerKey]; ok {
+				key, _ := v.(string)
+				keys = append(keys, key)
+			}
+			return g.askForClient(ctx, caller, keys, in)
 		})
 	if caller.mayUse("search_memory") {
 		addTool(g, s, r, &mcp.Tool{
 			Name: "search_memory", Description: "Search the user's memory.",
 			Annotations: readOnly,
-		}, memoryTimeout, func(ctx context.Context, in mcpSearch) (mcpMemories, error) {
+		}, memoryTimeout, func(ctx context.Context, _ *mcp.CallToolRequest, in mcpSearch) (mcpMemories, error) {
 			return g.searchForClient(ctx, caller, in)
 		})
 	}
 	if caller.mayUse("add_memory") {
 		addTool(g, s, r, &mcp.Tool{Name: "add_memory", Description: "Remember a fact. What a program adds counts as " +
-			"untrusted content."}, memoryTimeout, func(ctx context.Context, in mcpFact) (mcpStored, error) {
-			return g.rememberForClient(ctx, caller, in)
-		})
+			"untrusted content."}, memoryTimeout,
+			func(ctx context.Context, _ *mcp.CallToolRequest, in mcpFact) (mcpStored, error) {
+				return g.rememberForClient(ctx, caller, in)
+			})
 	}
 	addTool(g, s, r, &mcp.Tool{Name: "list_sessions", Description: "List sessions, the latest first; a client sees " +
-		"its own.", Annotations: readOnly}, lookupTimeout, func(ctx context.Context, _ struct{}) (mcpSessions, error) {
-		list, err := g.listSessions(ctx, caller)
-		return mcpSessions{list}, err
-	})
+		"its own.", Annotations: readOnly}, lookupTimeout,
+		func(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (mcpSessions, error) {
+			list, err := g.listSessions(ctx, caller)
+			return mcpSessions{list}, err
+		})
 	if caller.mayUse("audit_status") { // the published head: no account but the auditor's reads the audit log
 		addTool(g, s, r, &mcp.Tool{Name: "audit_status", Description: "The length and the head of the audit log, as " +
 			"the auditor published them last; no contents.", Annotations: readOnly}, lookupTimeout,
-			func(ctx context.Context, _ struct{}) (AuditStatus, error) {
+			func(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (AuditStatus, error) {
 				return g.auditStatus(ctx)
 			})
 	}
 	if caller.isUser {
 		addTool(g, s, r, &mcp.Tool{Name: "approvals_status", Description: "List the calls that wait for the user's " +
 			"decision, who decides in the page or with conclave approve.", Annotations: readOnly}, lookupTimeout,
-			func(ctx context.Context, _ struct{}) (mcpApprovals, error) {
+			func(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (mcpApprovals, error) {
 				out := mcpApprovals{Waiting: []mcpApproval{}}
 				list, err := g.client.Approvals(ctx, false)
 				for _, a := range list.Approvals {
@@ -160,12 +167,12 @@ func (g *Gateway) newMCPServer(r *http.Request) *mcp.Server {
 // addTool adds a tool that runs with the context of the request r and a timeout. The context of the SDK ends neither
 // with the credential nor, in older protocols, with the request.
 func addTool[In, Out any](g *Gateway, s *mcp.Server, r *http.Request, t *mcp.Tool, timeout time.Duration,
-	run func(context.Context, In) (Out, error),
+	run func(context.Context, *mcp.CallToolRequest, In) (Out, error),
 ) {
-	mcp.AddTool(s, t, func(_ context.Context, _ *mcp.CallToolRequest, in In) (*mcp.CallToolResult, Out, error) {
+	mcp.AddTool(s, t, func(_ context.Context, call *mcp.CallToolRequest, in In) (*mcp.CallToolResult, Out, error) {
 		ctx, cancel := g.withTimeout(r.Context(), timeout)
 		defer cancel()
-		out, err := run(ctx, in)
+		out, err := run(ctx, call, in)
 		return nil, out, g.explainToClient(err)
 	})
 }
@@ -189,16 +196,24 @@ func (g *Gateway) explainToClient(err error) error {
 	return errors.New("internal error; see the log of the gateway")
 }
 
-// askForClient stores a question and waits for its answer. When ctx ends the question is cancelled.
-func (g *Gateway) askForClient(ctx context.Context, caller *clientAccess, in mcpAsk) (out mcpAnswer, err error) {
+// askForClient stores a question and waits for its answer. When ctx ends the question is cancelled, unless it has a
+// key. keys are the values of headerKey.
+func (g *Gateway) askForClient(ctx context.Context, caller *clientAccess, keys []string, in mcpAsk) (out mcpAnswer,
+	err error,
+) {
 	q := Question{Query: in.Question, SessionID: in.Session, Mode: in.Mode}
-	asked, err := g.ask(ctx, g.out, caller, &q, nil)
+	if err := q.setKeyedIDs(keys, caller, in); err != nil {
+		return out, err
+	}
+	asked, err := g.askOnce(ctx, caller, &q, nil)
 	if err != nil {
 		return out, err
 	}
 	defer asked.leave()
 	end, err := asked.wait(ctx, sink{})
 	switch {
+	case err != nil && q.key != "":
+		return out, err
 	case errors.Is(err, errTimeout):
 		g.cancelQuestion(ctx, asked.question, "timeout")
 		return out, err

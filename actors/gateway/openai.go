@@ -89,6 +89,11 @@ type messageContent struct {
 	images []string
 }
 
+// MarshalJSON implements [json.Marshaler], for the digest of a request.
+func (c messageContent) MarshalJSON() ([]byte, error) {
+	return json.Marshal(append([]string{c.text}, c.images...))
+}
+
 // UnmarshalJSON implements [json.Unmarshaler]. It rejects parts that are neither texts nor images.
 func (c *messageContent) UnmarshalJSON(data []byte) error {
 	if string(data) == "null" {

@@ -17,7 +17,7 @@ const maxHistory = 64 << 10
 // completeByRespondent asks the last message of the request as a question of a program and writes the answer. The
 // session is that of the header, or that of the same conversation ([conversationIndex]), or a new one; in a new one the
 // earlier messages are an attachment, because nobody knows whether they were said here. When the client disconnects the
-// question is cancelled, unless headerRunOn is set.
+// question is cancelled, unless headerRunOn or headerKey is set.
 func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, in completionRequest,
 	mode string,
 ) error {
@@ -31,6 +31,11 @@ func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, i
 			g.conversations.putBack(*q.continues)
 		}
 	}()
+	// What the client sent: the session of a conversation differs in a retry.
+	content := []any{in.Model, in.session, in.Messages}
+	if err := q.setKeyedIDs(r.Header.Values(headerKey), programOf(r), content); err != nil {
+		return err
+	}
 	hear := []subjects.Topic[subjects.Delta]{subjects.ResponseDelta, subjects.ResponseThinking}
 	switch {
 	case !in.Stream:
@@ -38,7 +43,7 @@ func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, i
 	case clientOf(r) != nil: // thinking may hold private data of the user
 		hear = hear[:1]
 	}
-	asked, err := g.ask(r.Context(), g.out, programOf(r), &q, images, hear...)
+	asked, err := g.askOnce(r.Context(), programOf(r), &q, images, hear...)
 	if err != nil {
 		return err
 	}
@@ -61,7 +66,7 @@ func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, i
 	}})
 	if err != nil {
 		if r.Context().Err() != nil && !errors.Is(context.Cause(r.Context()), errRevoked) {
-			if r.Header.Get(headerRunOn) != "1" {
+			if r.Header.Get(headerRunOn) != "1" && q.key == "" {
 				g.cancelQuestion(r.Context(), asked.question, "the client disconnected")
 			}
 			return nil

@@ -36,7 +36,7 @@ type Question struct {
 	Reference   string                `json:"reference"` // what a good answer says; only the critic gets it
 	Client      string                `json:"-"`         // the client that asks; "" = the user
 
-	keyed        bool      // the ids follow from headerKey
+	key          string    // digest of headerKey and of the client, from which the ids follow; "" = none
 	clientMemory bool      // see [subjects.Query]
 	continues    *[32]byte // key of the conversation whose session it continues, see [conversationIndex]; nil = none
 }
@@ -90,7 +90,7 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := in.setKeyedIDs(r); err != nil {
+	if err := in.setKeyedIDs(r.Header.Values(headerKey), clientOf(r), in); err != nil {
 		return err
 	}
 	if wait {
@@ -102,7 +102,7 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	}
 	q, err := g.ask(r.Context(), g.out, clientOf(r), &in, images)
 	switch {
-	case in.keyed && errors.Is(err, errAsked):
+	case in.key != "" && errors.Is(err, errAsked):
 		return g.writeState(w, r, in.QueryID)
 	case err != nil:
 		return err
@@ -130,14 +130,15 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	return g.writeAnswer(w, r, q.question, outcome, &rec)
 }
 
-// headerKey is the header by which a client repeats a question without asking it twice.
+// headerKey is the header by which a client repeats a question without asking it twice. In the metadata of a call of
+// /mcp it has the same name.
 const headerKey = "Idempotency-Key"
 
-// setKeyedIDs gives a question of a request with headerKey the ids that follow from the key, the authenticated client
-// and the content: a repeated request is the same question, and a key of another client or with another content another
-// one. It rejects a key beside a query_id.
-func (q *Question) setKeyedIDs(r *http.Request) error {
-	keys := r.Header.Values(headerKey)
+// setKeyedIDs gives a question of a request with headerKey, whose values are keys, the ids that follow from the key,
+// the authenticated client, nil for the user, and the content that the client sent: a repeated request is the same
+// question, and a key of another client is another one. The same key with another content is a conflict, see
+// [questionLog.add]. It rejects a key beside a query_id.
+func (q *Question) setKeyedIDs(keys []string, caller *clientAccess, content any) error {
 	if len(keys) == 0 {
 		return nil
 	}
@@ -145,17 +146,18 @@ func (q *Question) setKeyedIDs(r *http.Request) error {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s: one of at most %d characters, without "+
 			"query_id", headerKey, maxKey)
 	}
-	content, err := json.Marshal(q)
+	data, err := json.Marshal(content)
 	if err != nil {
 		return err
 	}
 	scope := "user"
-	if c := clientOf(r); c != nil {
-		scope = c.scope
+	if caller != nil {
+		scope = caller.scope
 	}
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%d\n%s%s", scope, len(keys[0]), keys[0], content))
+	prefix := fmt.Appendf(nil, "%s\n%d\n%s", scope, len(keys[0]), keys[0])
+	key, sum := sha256.Sum256(prefix), sha256.Sum256(append(prefix, data...))
 	id := hex.EncodeToString(sum[:12])
-	q.QueryID, q.SessionID, q.keyed = id, cmp.Or(q.SessionID, id), true
+	q.QueryID, q.SessionID, q.key = id, cmp.Or(q.SessionID, id), hex.EncodeToString(key[:])
 	return nil
 }
 

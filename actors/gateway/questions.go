@@ -46,6 +46,9 @@ func (g *Gateway) ask(ctx context.Context, out actor.Out, caller *clientAccess, 
 			"same question in a new session would be another one")
 	}
 	scopeQuestion(out, caller, q)
+	if known, ok := g.questions.find(q.QueryID); ok && q.key != "" {
+		q.SessionID = known.session // /v1 finds the session of a conversation only once
+	}
 	if err := validateQuestion(out, q); err != nil {
 		return nil, err
 	}
@@ -63,7 +66,7 @@ func (g *Gateway) ask(ctx context.Context, out actor.Out, caller *clientAccess, 
 	a.undo = append(a.undo, place.leave)
 	a.cur = g.events.openCursor(ctx) // before the check: the answer may come after it
 	a.undo = append(a.undo, a.cur.close)
-	a.question = question{q.QueryID, q.SessionID, a.cur.at, q.respondent()}
+	a.question = question{q.QueryID, q.SessionID, a.cur.at, q.respondent(), q.key}
 	if named && g.isAnswered(ctx, out, a.question) {
 		return nil, errors.Join(errAsked, problemf(http.StatusConflict, codeConflict, "question %s is answered "+
 			"already: see GET /queries/%s; omit query_id to ask a new one", a.id, a.id))
@@ -71,9 +74,8 @@ func (g *Gateway) ask(ctx context.Context, out actor.Out, caller *clientAccess, 
 	if err := a.hear(&g.live, hear); err != nil {
 		return nil, err
 	}
-	if !g.questions.add(a.question) {
-		return nil, errors.Join(errAsked, problemf(http.StatusConflict, codeConflict, "another client waits for "+
-			"question %s; omit query_id to ask a new one", a.id))
+	if err := g.questions.add(a.question); err != nil {
+		return nil, err
 	}
 	a.undo = append(a.undo, func() { g.questions.release(a.id) })
 	a.stored, err = g.storeQuestion(ctx, out, *q, images, place)
@@ -86,6 +88,35 @@ func (g *Gateway) ask(ctx context.Context, out actor.Out, caller *clientAccess, 
 		}
 	}
 	return a, err
+}
+
+// askOnce is [Gateway.ask] for a caller that waits: a question that was asked before with the same key is not asked
+// again, and the caller waits for its outcome, without live tokens.
+func (g *Gateway) askOnce(ctx context.Context, caller *clientAccess, q *Question, images [][]byte,
+	hear ...subjects.Topic[subjects.Delta],
+) (*asked, error) {
+	a, err := g.ask(ctx, g.out, caller, q, images, hear...)
+	if q.key == "" || !errors.Is(err, errAsked) {
+		return a, err
+	}
+	first, ok := g.questions.find(q.QueryID)
+	if !ok {
+		first = question{id: q.QueryID}
+	}
+	end, err := g.findOutcome(ctx, first)
+	switch {
+	case err == nil:
+		first.since = end.Seq - 1
+	case !errors.Is(err, errNone):
+		return nil, err
+	}
+	if !ok && err == nil && end.Response != nil { // asked before a restart
+		first.session = end.Response.SessionID
+	}
+	q.SessionID = first.session
+	cur := g.events.openCursor(ctx)
+	cur.at = first.since
+	return &asked{question: first, cur: cur, undo: []func(){cur.close}}, nil
 }
 
 // hear subscribes to the live tokens of the topics.
@@ -157,10 +188,14 @@ func (c *cursor) awaitOutcome(ctx context.Context, q question, live <-chan liveE
 }
 
 // isAnswered reports whether a question has an answer: in its session, or in the event log when it was asked here,
-// because the session is stored after the answer.
+// because the session is stored after the answer, or has a key, because a retry may not know the session.
 func (g *Gateway) isAnswered(ctx context.Context, out actor.Out, q question) bool {
-	if known, ok := g.questions.find(q.id); ok {
-		if end, err := g.findOutcome(ctx, known); err == nil && end.Response != nil {
+	known, ok := g.questions.find(q.id)
+	if !ok {
+		known = question{id: q.id}
+	}
+	if ok || q.key != "" {
+		if end, err := g.findAnswer(ctx, known); err == nil && end != nil {
 			return true
 		}
 	}
@@ -173,6 +208,7 @@ type question struct {
 	id, session string
 	since       uint64 // its events have a higher sequence
 	respondent  string // the account that it was asked; "" = not known, as for a question that was asked elsewhere
+	key         string // see [Question]
 }
 
 // respondents are the accounts whose response can be the answer.
@@ -188,26 +224,36 @@ func (q question) respondents() []string {
 type questionLog struct {
 	mu      sync.Mutex
 	known   recentMap[string, question]
-	waiting map[string]bool // by query id: a client waits for the answer
+	keys    recentMap[string, string] // query ids by key
+	waiting map[string]bool           // by query id: a client waits for the answer
 }
 
 // maxAsked is the number of questions that are kept; the oldest are dropped.
 const maxAsked = 4096
 
-// add records a question and marks it as waited for, until release. It reports false, and records nothing, when a
-// client already waits for it. Beyond maxAsked the oldest question is dropped.
-func (a *questionLog) add(q question) bool {
+// add records a question and marks it as waited for, until release. It returns a problem, and records nothing, when its
+// key belongs to another question, or when a client already waits for it. Beyond maxAsked the oldest question and the
+// oldest key are dropped.
+func (a *questionLog) add(q question) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if first, used := a.keys.values[q.key]; used && first != q.id {
+		return problemf(http.StatusUnprocessableEntity, codeConflict, "%s: it was sent with another question; use a "+
+			"new key for each question", headerKey)
+	}
 	if a.waiting[q.id] {
-		return false
+		return errors.Join(errAsked, problemf(http.StatusConflict, codeConflict, "another client waits for question "+
+			"%s; omit query_id to ask a new one", q.id))
 	}
 	if a.waiting == nil {
 		a.waiting = map[string]bool{}
 	}
 	a.waiting[q.id] = true
 	a.known.put(q.id, q, maxAsked)
-	return true
+	if q.key != "" {
+		a.keys.put(q.key, q.id, maxAsked)
+	}
+	return nil
 }
 
 // release ends the wait for a question.
