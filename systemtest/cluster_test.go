@@ -3,7 +3,9 @@ package systemtest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -64,7 +66,10 @@ func TestCluster(t *testing.T) {
 	leave := func(act func()) {
 		for n := range meanwhile {
 			go func() {
-				_, err := ask(fmt.Sprintf("s%d", n)) // without the tool is honest too: its call may have been lost
+				a, err := ask(fmt.Sprintf("s%d", n)) // without the tool is honest too, when the answer says so
+				if err == nil && !usedTool(a) && !isMarked(a) {
+					err = fmt.Errorf("answered without the tool, and not marked: %+v", a)
+				}
 				answered <- err
 			}()
 		}
@@ -90,7 +95,7 @@ func TestCluster(t *testing.T) {
 	for deadline := time.Now().Add(2 * time.Minute); ; {
 		asked++
 		a, err := ask("after") // every connection has moved: the audit log takes records, and the tool answers
-		if err == nil && strings.Contains(a.Answer, "get_datetime says") {
+		if err == nil && usedTool(a) {
 			break
 		}
 		if time.Now().After(deadline) {
@@ -99,6 +104,48 @@ func TestCluster(t *testing.T) {
 	}
 	verified(t, home, b)
 	requireOneAnswerEach(t, user, asked)
+}
+
+// usedTool reports whether a tool call of an answer gave a result.
+func usedTool(a subjects.Response) bool {
+	return slices.ContainsFunc(a.ToolCalls, func(c subjects.ToolCall) bool { return c.Error == nil })
+}
+
+// isMarked reports whether an answer says that a tool, or all of them, could not be used.
+func isMarked(a subjects.Response) bool {
+	return a.Error != nil || slices.ContainsFunc(a.Notes, func(n subjects.Note) bool {
+		return n.Code == subjects.NoteNoResult || n.Code == subjects.NoteNoBroker
+	})
+}
+
+// TestUnreachableToolIsMarked stops the process of a tool, as when its host is gone: the answer to the next question
+// says that the tool gave no result, why, and what to do.
+func TestUnreachableToolIsMarked(t *testing.T) {
+	t.Parallel()
+	home := newHome(t)
+	cfg := settings(t)
+	cfg.Models.DemoModel = "always"
+	r := up(t, cfg, home, "secrets", "broker", "model", "router", "generator")
+	far, err := cfg.Join(t.Context(), home, r.Bus.URL, nil, "get_datetime")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopFar := sync.OnceFunc(func() { down(t, far) })
+	t.Cleanup(stopFar)
+	user := dialUser(t, r.Bus)
+	const question = "What time is it in Berlin?"
+	if a := askQuestion(t, user, "s1", question); !usedTool(a) {
+		t.Fatalf("%q, %+v", a.Answer, a.Notes)
+	}
+	stopFar()
+	a := askQuestion(t, user, "s2", question)
+	if want := (subjects.Note{
+		Code: subjects.NoteNoResult,
+		Text: `get_datetime gave no result: "get_datetime is not running: restart conclave up, or start it with ` +
+			`conclave actor get_datetime"`,
+	}); !slices.Contains(a.Notes, want) {
+		t.Errorf("%q, %+v, %+v", a.Answer, a.Notes, a.ToolCalls)
+	}
 }
 
 // requireReplicas fails the test unless every stream of CORE has n replicas.

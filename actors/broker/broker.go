@@ -448,8 +448,9 @@ func replyFault(out actor.Out, k Known, isPrincipal bool, got subjects.ToolResul
 	switch {
 	case actor.IsReplyFault(err) && errors.As(err, &fault):
 		return toolFault(fault)
-	case actor.IsNoResponder(err) && isPrincipal:
-		return subjects.Faultf(subjects.CodeUnavailable, "%s is not running: %s", k.Name, startAdvice(k.Zone))
+	case actor.IsNoResponder(err):
+		return subjects.Faultf(subjects.CodeUnavailable, "%s is not running: %s", k.Name,
+			startAdvice(k.Name, k.Zone, isPrincipal))
 	case errors.As(err, &fault) && fault.Code == subjects.CodeMalformed && isPrincipal:
 		return subjects.Faultf(subjects.CodeTool, "%s: correct the program, docs/tools.md has the contract",
 			stage.NameServedSubject(k.Name, k.Zone, fault.Text))
@@ -473,12 +474,19 @@ func replyFault(out actor.Out, k Known, isPrincipal bool, got subjects.ToolResul
 	return nil
 }
 
-// startAdvice says how the user starts the tools of a principal.
-func startAdvice(principal string) string {
-	if strings.HasPrefix(principal, subjects.MCP+"-") {
+// startAdvice says how the user starts a tool of a zone.
+func startAdvice(tool, zone string, isPrincipal bool) string {
+	switch {
+	case strings.HasPrefix(zone, subjects.MCP+"-"):
 		return "see conclave mcp list"
+	case isPrincipal:
+		return "start its program"
+	case strings.HasPrefix(zone, "tools_"):
+		return "see conclave machine list"
+	case zone == "tools":
+		zone = tool // each is an actor of its own
 	}
-	return "start its program"
+	return "restart conclave up, or start it with conclave actor " + zone
 }
 
 // toolFault turns an error that a tool reported into a tool fault, with its text cut to maxFaultBytes. The tool's own

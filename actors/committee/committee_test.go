@@ -226,6 +226,34 @@ func TestToolsAndLabels(t *testing.T) {
 	}
 }
 
+// TestToolIsUnreachable: the answer says which tool of a persona gave no result, why, and what to do.
+func TestToolIsUnreachable(t *testing.T) {
+	t.Parallel()
+	w := newHarness(t)
+	w.run = func(tool string) (subjects.ToolResult, error) {
+		return subjects.ToolResult{
+			Tool:  tool,
+			Error: subjects.Faultf(subjects.CodeUnavailable, "%s is not running: restart conclave up", tool),
+		}, nil
+	}
+	w.says = func(r request) (any, error) {
+		if r.Persona == "The Inner Critic" && r.Messages[len(r.Messages)-1].Role == model.User {
+			return model.Call{ID: "c1", Name: "search_memory", Arguments: json.RawMessage(`{"query":"Ada"}`)}, nil
+		}
+		return nil, nil
+	}
+	if err := w.ask(t.Context(), New(shippedConfig(t)), question(), 1); err != nil {
+		t.Fatal(err)
+	}
+	want := subjects.Note{
+		Code: subjects.NoteNoResult,
+		Text: `search_memory gave no result: "search_memory is not running: restart conclave up"`,
+	}
+	if r := w.response(); !slices.Contains(r.Notes, want) || strings.Contains(r.ToolCalls[0].Result, "restart") {
+		t.Errorf("%+v %+v", r.Notes, r.ToolCalls)
+	}
+}
+
 // TestFailures: a persona that fails is skipped; when all fail, or the closing one does, the answer says so.
 func TestFailures(t *testing.T) {
 	t.Parallel()

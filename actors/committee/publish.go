@@ -68,7 +68,7 @@ func (t *turn) buildResponse(s loop.State, last *closed, err error) subjects.Res
 	if r.ToolCalls = r.ToolCalls[:min(len(r.ToolCalls), maxAnswerCalls)]; !rec.Began.IsZero() {
 		r.Usage.Millis = t.Out.Now().Sub(rec.Began).Milliseconds()
 	}
-	r.Notes = t.Notes()
+	r.Notes = append(t.Notes(), respondent.NoteFailedCalls(r.ToolCalls)...)
 	if r.DemoModel {
 		r.Notes = append(r.Notes, subjects.Note{Code: subjects.NoteDemoModel, Text: "answered by the built-in demo " +
 			"model, which is not a language model"})

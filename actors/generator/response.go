@@ -45,7 +45,7 @@ func (t *turn) buildResponse(s loop.State, err error) subjects.Response {
 	for _, n := range s.Notes {
 		r.Notes = append(r.Notes, subjects.Note{Code: n.Code, Text: n.Text})
 	}
-	r.Notes = append(r.Notes, noteFailedCalls(s.Finished)...)
+	r.Notes = append(r.Notes, respondent.NoteFailedCalls(r.ToolCalls)...)
 	r.Notes = append(r.Notes, t.Notes()...)
 	if err != nil {
 		fault, words := explain(err)
@@ -59,25 +59,6 @@ func (t *turn) buildResponse(s loop.State, err error) subjects.Response {
 		}
 	}
 	return respondent.ShrinkResponse(r, maxResponse)
-}
-
-// noteFailedCalls is a note for each tool of which no call gave a result, with the reason of the last: a model may
-// answer as if it had looked something up.
-func noteFailedCalls(calls []loop.FinishedCall) (notes []subjects.Note) {
-	for i, d := range calls {
-		if d.Result.Fault == "" || slices.ContainsFunc(calls, func(other loop.FinishedCall) bool {
-			return other.Call.Name == d.Call.Name && other.Result.Fault == ""
-		}) || slices.ContainsFunc(calls[i+1:], func(later loop.FinishedCall) bool {
-			return later.Call.Name == d.Call.Name
-		}) {
-			continue
-		}
-		notes = append(notes, subjects.Note{
-			Code: subjects.NoteNoResult,
-			Text: d.Call.Name + " gave no result: \"" + text.OneLine(d.Result.Text, maxTextBytes) + "\"",
-		})
-	}
-	return notes
 }
 
 // maxReference bounds a reference answer, in bytes.

@@ -86,6 +86,39 @@ func TestTask(t *testing.T) {
 	}
 }
 
+// TestToolIsUnreachable: the answer says which tool of an agent gave no result, why, and what to do.
+func TestToolIsUnreachable(t *testing.T) {
+	t.Parallel()
+	w := newHarness(t)
+	w.tool = func(tool, _ string, c subjects.ToolRequest) (subjects.ToolResult, error) {
+		return subjects.ToolResult{
+			CallID: c.CallID,
+			Error:  subjects.Faultf(subjects.CodeUnavailable, "%s is not running: restart conclave up", tool),
+		}, nil
+	}
+	w.model = func(r request) any {
+		switch {
+		case r.kind == callPlan:
+			return planJSON(strings.Replace(subtaskJSON("find"), `"T"`, `"Find"`, 1))
+		case r.kind == callWork && r.messages[len(r.messages)-1].Role == model.User:
+			return toolCall("c1", "lookup", `{}`)
+		case r.kind == callReturn:
+			return returnJSON("It is 42.", "Result.")
+		}
+		return nil
+	}
+	if err := w.give(New(testConfig(), w, w), "s1", "q1", "Find it"); err != nil {
+		t.Fatal(err)
+	}
+	want := subjects.Note{
+		Code: subjects.NoteNoResult,
+		Text: `lookup gave no result: "lookup is not running: restart conclave up"`,
+	}
+	if res := w.onlyResponse(); !slices.Contains(res.Notes, want) {
+		t.Errorf("%+v %+v", res.Notes, res.ToolCalls)
+	}
+}
+
 // An invalid plan is sent back with the error twice; then the task fails with a structured answer.
 func TestInvalidPlan(t *testing.T) {
 	t.Parallel()

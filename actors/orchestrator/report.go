@@ -195,6 +195,7 @@ func (t *task) buildResponse(ctx context.Context, r taskRecord, state, report st
 			}
 		}
 	}
+	res.Notes = append(res.Notes, respondent.NoteFailedCalls(res.ToolCalls)...)
 	if note := t.keepCandidates(ctx, candidates, res.Labels, state); note != "" {
 		res.Notes = append(res.Notes, subjects.Note{Code: subjects.NoteCandidates, Text: note})
 	}

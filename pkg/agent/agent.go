@@ -116,7 +116,8 @@ func (a *Agent) RecordCall(d loop.FinishedCall, mostResult, mostArgs int) subjec
 		c.Args = json.RawMessage(args)
 	}
 	if d.Result.Fault != "" {
-		c.Error = subjects.Faultf(d.Result.Fault, "%s", text.Clip(d.Result.Text, min(mostResult, 2<<10)))
+		why := cmp.Or(d.Result.Cause, d.Result.Text)
+		c.Error = subjects.Faultf(d.Result.Fault, "%s", text.Clip(why, min(mostResult, 2<<10)))
 	}
 	return c
 }
@@ -167,7 +168,10 @@ func (a *Agent) runTool(ctx context.Context, c model.Call, own bool) loop.Result
 	case errors.As(err, &f) && f != nil:
 		return DescribeFault(f)
 	case err != nil:
-		return loop.Result{Text: unavailableText, Fault: subjects.CodeUnavailable}
+		return loop.Result{
+			Text: unavailableText, Fault: subjects.CodeUnavailable,
+			Cause: "the broker did not reply: ask again, and see conclave doctor",
+		}
 	}
 	if a.OnResult != nil {
 		a.OnResult(c.Name, res)
@@ -268,7 +272,7 @@ func DescribeFault(f *subjects.Fault) loop.Result {
 	r := loop.Result{Fault: f.Code}
 	switch f.Code {
 	case subjects.CodeTimeout, subjects.CodeUnavailable:
-		r.Text = unavailableText
+		r.Text, r.Cause = unavailableText, text.OneLine(f.Text, maxTextBytes)
 	case subjects.CodeDenied:
 		r.Text = "This call is not allowed"
 		if f.Denial != nil {

@@ -75,7 +75,10 @@ func (t *turn) runRound(ctx, wall context.Context, at int) error {
 }
 
 // unavailableResult is the result of a call that did not return in time or panicked.
-var unavailableResult = Result{Text: resultUnavailable, Fault: FaultUnavailable}
+var unavailableResult = Result{
+	Text: resultUnavailable, Fault: FaultUnavailable,
+	Cause: "it did not return: ask again, and see conclave doctor",
+}
 
 // runCall runs one call and sends its result, with the index i, to results, which must have room for it. A tool that
 // panics or ends its goroutine is unavailable.

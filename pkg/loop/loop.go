@@ -91,6 +91,8 @@ type Hedge struct {
 type Result struct {
 	Text  string `json:"text"`            // for the model
 	Fault string `json:"fault,omitempty"` // code of a call that failed, was denied or did not return; "" = it succeeded
+	// Cause says to the user why the call failed and what to do, where the text does not; "" = the text says it.
+	Cause string `json:"cause,omitempty"`
 	// Ephemeral means that the text holds only at the time of the call.
 	Ephemeral bool `json:"ephemeral,omitempty"`
 }

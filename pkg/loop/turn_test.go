@@ -459,7 +459,7 @@ func TestGuards(t *testing.T) {
 			},
 			play: []scriptedReply{look("x"), textReply("fine")}, answer: "fine",
 			check: func(t *testing.T, s State, _ *scriptedModel) {
-				if s.Finished[0].Result != (Result{Text: resultUnavailable, Fault: FaultUnavailable}) {
+				if s.Finished[0].Result != unavailableResult {
 					t.Errorf("result %+v", s.Finished[0].Result)
 				}
 			},

@@ -1,0 +1,36 @@
+package respondent
+
+import (
+	"slices"
+
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// NoteFailedCalls is a note for each tool of which no call gave a result, with the reason of the last: a model may
+// answer as if it had looked something up. A recall of the runtime counts when memory could not be reached.
+func NoteFailedCalls(calls []subjects.ToolCall) (notes []subjects.Note) {
+	for i, c := range calls {
+		isSame := func(other subjects.ToolCall) bool { return other.Tool == c.Tool }
+		switch {
+		case c.Error == nil:
+			continue
+		case c.Layer == subjects.LayerRecall && c.Error.Code != subjects.CodeUnavailable &&
+			c.Error.Code != subjects.CodeTimeout:
+			continue
+		case slices.ContainsFunc(calls[i+1:], isSame):
+			continue
+		case slices.ContainsFunc(calls, func(other subjects.ToolCall) bool { return isSame(other) && other.Error == nil }):
+			continue
+		}
+		words := c.Tool + " gave no result: \"" + text.OneLine(c.Error.Text, maxReason) + "\""
+		if c.Error.Code == subjects.CodeTimeout {
+			words += "; ask again, and see conclave doctor"
+		}
+		notes = append(notes, subjects.Note{Code: subjects.NoteNoResult, Text: words})
+	}
+	return notes
+}
+
+// maxReason bounds the reason of a failed call in a note, in bytes.
+const maxReason = 600
