@@ -541,3 +541,29 @@ func TestPageShowsRecall(t *testing.T) {
 		}
 	}
 }
+
+// TestPageListsFollowChanges: the lists of memory and of tasks show an entry, its end, and a task with its later state
+// without a reload.
+func TestPageListsFollowChanges(t *testing.T) {
+	s, p := openScriptedPage(t)
+	const unchanged = `window.opened === location.pathname`
+	open := func(path, loaded string) {
+		p.open(path)
+		p.waitFor(loaded)
+		eval[bool](p, `(window.opened = location.pathname) !== ""`) // lost by a reload
+	}
+	open("/memory", `document.querySelector(".empty-state, .entries")`)
+	s.call(t.Context(), http.MethodPost, "/memory", map[string]string{"text": "My cat is called Whiskers."}, nil)
+	p.waitFor(unchanged + ` && document.querySelector(".entries tbody")?.textContent.includes("Whiskers")`)
+	var list struct{ Entries []struct{ ID string } }
+	s.call(t.Context(), http.MethodGet, "/memory", nil, &list)
+	s.call(t.Context(), http.MethodDelete, "/memory/"+list.Entries[0].ID, nil, nil)
+	p.waitFor(unchanged + ` && !document.querySelector("main").textContent.includes("Whiskers")`)
+
+	open("/tasks", `document.querySelector(".empty-state")`)
+	s.call(t.Context(), http.MethodPost, "/query?wait=0", map[string]string{"query": "Find out how many people live in " +
+		"Oslo and Bergen, and say which city is larger.", "mode": "task"}, nil)
+	p.waitFor(unchanged + ` && document.querySelector("main").textContent.includes("Oslo")`)
+	p.waitFor(unchanged + ` && document.querySelector("main .state")?.textContent.includes("done")`)
+	p.checkQuiet()
+}
