@@ -19,7 +19,7 @@ import (
 // Limits of a document; maxNesting is that of msgpack too.
 const (
 	maxNesting = 64   // objects and lists inside one another
-	maxKeys    = 1024 // of one object: they are compared with one another
+	maxKeys    = 1024 // of one object
 )
 
 // Limits of a document that becomes a tree.
@@ -239,8 +239,7 @@ func (p *parser) parseObject(s *shape, depth int) (Value, error) {
 		v.Text = p.in[start:p.at]
 		return v, nil
 	}
-	var buffer [16]string
-	keys := buffer[:0]
+	var keys keySet
 	for {
 		p.skipSpace()
 		if p.at >= len(p.in) || p.in[p.at] != '"' {
@@ -264,12 +263,11 @@ func (p *parser) parseObject(s *shape, depth int) (Value, error) {
 			switch {
 			case !known:
 				return Value{}, DecodeError{"unknown field", key}
-			case slices.Contains(keys, same):
+			case !keys.add(same):
 				return Value{}, DecodeError{"duplicate key", key}
-			case len(keys) == maxKeys:
+			case keys.n > maxKeys:
 				return Value{}, DecodeError{Reason: fmt.Sprintf("more than %d keys in one object", maxKeys)}
 			}
-			keys = append(keys, same)
 		}
 		if !p.consume(':') {
 			return Value{}, p.syntaxError()
@@ -289,6 +287,32 @@ func (p *parser) parseObject(s *shape, depth int) (Value, error) {
 			return Value{}, p.syntaxError()
 		}
 	}
+}
+
+// keySet is a set of keys of an object. The first ones are in a list, which needs no allocation, the others in a map,
+// so that a document with many keys costs no more per key. The zero value is empty.
+type keySet struct {
+	first [32]string
+	more  map[string]struct{}
+	n     int
+}
+
+// add adds a key. It reports false for one that the set has.
+func (s *keySet) add(key string) bool {
+	_, known := s.more[key]
+	if known || slices.Contains(s.first[:min(s.n, len(s.first))], key) {
+		return false
+	}
+	switch {
+	case s.n < len(s.first):
+		s.first[s.n] = key
+	case s.more == nil:
+		s.more = map[string]struct{}{key: {}}
+	default:
+		s.more[key] = struct{}{}
+	}
+	s.n++
+	return true
 }
 
 // foldKey returns the same text for keys that differ in case alone. Most keys are lower-case ASCII and not copied.

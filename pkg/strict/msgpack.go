@@ -2,6 +2,7 @@ package strict
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"reflect"
 
@@ -154,8 +155,7 @@ func (c *msgpackChecker) value(s *shape, depth int) error {
 // pairs checks the n keys and values of a map. It rejects keys that are no text, unknown fields and duplicate keys; a
 // former name and its present one are duplicates.
 func (c *msgpackChecker) pairs(s *shape, n, depth int) error {
-	var seen uint64              // fields of a struct, by their bit
-	var keys map[string]struct{} // of a map whose keys are free
+	var keys keySet
 	for range n {
 		from := c.size - len(c.rest)
 		code, raw, _, err := c.item()
@@ -177,17 +177,7 @@ func (c *msgpackChecker) pairs(s *shape, n, depth int) error {
 			}
 			c.edits = append(c.edits, edit{from, c.size - len(c.rest), name})
 		}
-		duplicate := false
-		if s != nil && s.kind == reflect.Struct {
-			duplicate, seen = seen&(1<<f.bit) != 0, seen|1<<f.bit
-		} else {
-			if keys == nil {
-				keys = map[string]struct{}{}
-			}
-			_, duplicate = keys[key]
-			keys[key] = struct{}{}
-		}
-		if duplicate {
+		if !keys.add(cmp.Or(f.renamed, key)) {
 			return DecodeError{"duplicate key", key}
 		}
 		if err := c.value(f.shape, depth+1); err != nil {

@@ -23,7 +23,6 @@ type shape struct {
 }
 
 type field struct {
-	bit     int    // among the fields already seen
 	renamed string // the present name when this is a former one, "" otherwise
 	*shape
 }
@@ -59,15 +58,15 @@ func makeShape(t reflect.Type, around []reflect.Type) *shape {
 	switch t.Kind() {
 	case reflect.Struct:
 		s.fields = map[string]field{}
-		for i, f := range reflect.VisibleFields(t) {
+		for _, f := range reflect.VisibleFields(t) {
 			if f.Anonymous { // its fields are listed themselves
 				continue
 			}
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 			below := makeShape(f.Type, around)
-			s.fields[name] = field{bit: i, shape: below}
+			s.fields[name] = field{shape: below}
 			if former := f.Tag.Get("was"); former != "" {
-				s.fields[former] = field{bit: i, renamed: name, shape: below}
+				s.fields[former] = field{renamed: name, shape: below}
 			}
 		}
 	case reflect.Slice, reflect.Array:

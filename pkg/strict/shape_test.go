@@ -2,6 +2,9 @@ package strict
 
 import (
 	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/vmihailenco/msgpack/v5"
@@ -115,5 +118,48 @@ func TestFormerPayloads(t *testing.T) {
 	}
 	if err := DecodeStored([]byte(`{`), &state); err == nil {
 		t.Error("damaged JSON was decoded")
+	}
+}
+
+// TestDuplicatesAmongManyKeys finds a key that occurs twice at any place of an object, also of a struct with more
+// fields than an integer has bits.
+func TestDuplicatesAmongManyKeys(t *testing.T) {
+	t.Parallel()
+	const n = 100
+	var fields []reflect.StructField
+	var members []string
+	for i := range n {
+		fields = append(fields, reflect.StructField{
+			Name: fmt.Sprintf("F%d", i), Type: reflect.TypeFor[int](),
+			Tag: reflect.StructTag(fmt.Sprintf(`json:"f%d"`, i)),
+		})
+		members = append(members, fmt.Sprintf(`"f%d":%d`, i, i))
+	}
+	s := makeShape(reflect.StructOf(fields), nil)
+	encode := func(last int) (out []byte) {
+		out = append(out, 0xdc+2, 0, n+1) // a map of n+1 pairs
+		for i := range n + 1 {
+			key := fmt.Sprintf("f%d", i)
+			if i == n {
+				key = fmt.Sprintf("f%d", last)
+			}
+			out = append(append(append(out, 0xa0|byte(len(key))), key...), 1)
+		}
+		return out
+	}
+	for i := range n {
+		again := `{` + strings.Join(members, ",") + fmt.Sprintf(`,"f%d":0}`, i)
+		if _, err := Parse([]byte(again)); err == nil || !strings.Contains(err.Error(), "duplicate key") {
+			t.Errorf("JSON, key %d: %v", i, err)
+		}
+		for name, of := range map[string]*shape{"a struct": s, "free keys": nil} {
+			_, err := checkMsgpack(encode(i), of)
+			if err == nil || !strings.Contains(err.Error(), "duplicate key") {
+				t.Errorf("msgpack with %s, key %d: %v", name, i, err)
+			}
+		}
+	}
+	if _, err := Parse([]byte(`{` + strings.Join(members, ",") + `}`)); err != nil {
+		t.Error(err)
 	}
 }
