@@ -365,7 +365,7 @@ func (b *Broker) runAudited(ctx context.Context, out actor.Out, p stage.Permitte
 		return res
 	})
 	if err != nil { // it did not begin
-		return b.answerUnaudited(ctx, out, r, unrunEgress(j), err)
+		return b.answerUnaudited(ctx, out, r, b.unrunEgress(j), err)
 	}
 	actor.Step(ctx, "after")
 	announce()
@@ -515,7 +515,7 @@ func (b *Broker) refuseCall(ctx context.Context, out actor.Out, r stage.Received
 		r = j.Received()
 	}
 	res := r.Result()
-	res.Error, res.Egress = f, unrunEgress(j)
+	res.Error, res.Egress = f, b.unrunEgress(j)
 	if err := b.gate.Record(ctx, out, r.Record, subjects.StatusDenied, denialReason(f)); err != nil {
 		return b.answerUnaudited(ctx, out, r, res.Egress, err)
 	}

@@ -22,9 +22,9 @@ import (
 // A call that sends and failed may have sent nothing, so that it is unknown.
 func (b *Broker) setEgress(res *subjects.ToolResult, args json.RawMessage, k Known) {
 	_, ours := b.table.build[k.Name]
-	sends := k.Has(policy.Egress) || k.Has(policy.Fetch)
+	sends := b.sendsData(k.Tool)
 	switch {
-	case ours && b.table.build[k.Name].Zone != k.Zone:
+	case b.isElsewhere(k.Tool):
 		res.Egress, res.Destinations = subjects.EgressSent, []string{strings.TrimPrefix(k.Zone, "tools_")}
 	case !k.Known || !k.Effects.Declared() || sends && res.Error != nil || !ours && !sends &&
 		strings.HasPrefix(k.Name, subjects.MCP+"_"):
@@ -39,13 +39,22 @@ func (b *Broker) setEgress(res *subjects.ToolResult, args json.RawMessage, k Kno
 	}
 }
 
+// isElsewhere reports whether a tool of this build runs on another machine.
+func (b *Broker) isElsewhere(t policy.Tool) bool {
+	home, ours := b.table.build[t.Name]
+	return ours && home.Zone != t.Zone
+}
+
+// sendsData reports whether a tool sends data off this machine when it runs or makes a preview: by its effects, which
+// an unknown tool has all of, or because it gets its arguments on another machine.
+func (b *Broker) sendsData(t policy.Tool) bool {
+	return t.Has(policy.Egress) || t.Has(policy.Fetch) || b.isElsewhere(t)
+}
+
 // unrunEgress is the egress of a call that was denied or not recorded: none, unless a preview of it ran that may send
 // data. j is nil for a call that no layer judged.
-func unrunEgress(j *stage.Judged) string {
-	if j == nil || !j.Previewed() {
-		return subjects.EgressNone
-	}
-	if t := j.Facts().Tool; t.Has(policy.Egress) || t.Has(policy.Fetch) {
+func (b *Broker) unrunEgress(j *stage.Judged) string {
+	if j != nil && j.Previewed() && b.sendsData(j.Facts().Tool) {
 		return subjects.EgressUnknown
 	}
 	return subjects.EgressNone

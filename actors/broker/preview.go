@@ -45,7 +45,7 @@ func (b *Broker) previewCall(ctx context.Context, out actor.Out, j *stage.Judged
 	if !ok || !k.Known || !k.Preview {
 		return ""
 	}
-	if !mayPreview(k.Tool, sessionLabels(j.Facts())) {
+	if !b.mayPreview(k.Tool, sessionLabels(j.Facts())) {
 		return "[no preview: it would send the arguments off this machine before you decide, and the session holds " +
 			"untrusted or private content]"
 	}
@@ -71,7 +71,7 @@ func (b *Broker) previewCall(ctx context.Context, out actor.Out, j *stage.Judged
 // assumePreview marks a repeated request of a call whose tool has a preview: the first request may have run it.
 func (b *Broker) assumePreview(j *stage.Judged) {
 	k, ok := b.table.get(j.Received().Tool)
-	if ok && k.Known && k.Preview && mayPreview(k.Tool, sessionLabels(j.Facts())) {
+	if ok && k.Known && k.Preview && b.mayPreview(k.Tool, sessionLabels(j.Facts())) {
 		j.AssumePreview()
 	}
 }
@@ -79,8 +79,8 @@ func (b *Broker) assumePreview(j *stage.Judged) {
 // mayPreview reports whether a preview may run before the user has decided. One that sends data off this machine may
 // not when the session, whose labels are l, holds untrusted or private content: the arguments could carry it out. nil
 // is an unknown session.
-func mayPreview(t policy.Tool, l *subjects.Labels) bool {
-	return !t.Has(policy.Egress) || l != nil && l.Trust == subjects.Trusted && l.Privacy == subjects.Public
+func (b *Broker) mayPreview(t policy.Tool, l *subjects.Labels) bool {
+	return !b.sendsData(t) || l != nil && l.Trust == subjects.Trusted && l.Privacy == subjects.Public
 }
 
 // cleanOutput returns text of a tool for the user's screen: secrets are redacted, and characters that a terminal obeys
