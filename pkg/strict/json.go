@@ -292,7 +292,7 @@ func (p *parser) parseObject(s *shape, depth int) (Value, error) {
 // keySet is a set of keys of an object. The first ones are in a list, which needs no allocation, the others in a map,
 // so that a document with many keys costs no more per key. The zero value is empty.
 type keySet struct {
-	first [32]string
+	first [16]string
 	more  map[string]struct{}
 	n     int
 }
