@@ -50,7 +50,7 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 
 var (
 	testName   = regexp.MustCompile(`^(Test|Fuzz|Benchmark)[A-Z]\w*$`)
-	folderName = regexp.MustCompile(`^(actors|pkg|stories|config|systemtest|subjects|docs|cmd|bench)/`)
+	folderName = regexp.MustCompile(`^(actors|pkg|stories|config|acceptance|subjects|docs|cmd|bench)/`)
 )
 
 // declaredTests returns the names of all test functions below root.

@@ -48,7 +48,7 @@ func within(p, folder string) bool { return p == folder || strings.HasPrefix(p, 
 const module = "conclave"
 
 // layers are the top-level folders, lowest first: each may import itself and the ones before it.
-var layers = []string{"subjects", "pkg", "actors", "config", "systemtest", "stories", "cmd"}
+var layers = []string{"subjects", "pkg", "actors", "config", "acceptance", "stories", "cmd"}
 
 // unrestricted are the folders that may import every package.
 var unrestricted = []string{"bench"}
@@ -266,9 +266,9 @@ func TestRulesReportViolations(t *testing.T) {
 		{"importDirection", "pkg/bus/a.go", "conclave/pkg/audit", false},
 		{"importDirection", "cmd/conclave/a.go", "conclave/config", false},
 		{"importDirection", "bench/a.go", "conclave/cmd/conclave", false},
-		{"importDirection", "systemtest/a_test.go", "conclave/config", false},
-		{"importDirection", "systemtest/a_test.go", "conclave/stories/harness", true},
-		{"importDirection", "config/a_test.go", "conclave/systemtest", true},
+		{"importDirection", "acceptance/a_test.go", "conclave/config", false},
+		{"importDirection", "acceptance/a_test.go", "conclave/stories/harness", true},
+		{"importDirection", "config/a_test.go", "conclave/acceptance", true},
 		{"importDirection", "stories/a_test.go", "conclave/config", false},
 		{"importDirection", "stories/harness/a.go", "conclave/config", false},
 		{"importDirection", "stories/harness/a.go", "conclave/cmd/conclave", true},

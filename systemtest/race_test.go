@@ -1,6 +1,0 @@
-//go:build race
-
-package systemtest
-
-// underRace says that the race detector is on, which multiplies the memory that a process uses.
-const underRace = true
