@@ -561,8 +561,9 @@ func TestPageListsFollowChanges(t *testing.T) {
 	p.waitFor(unchanged + ` && !document.querySelector("main").textContent.includes("Whiskers")`)
 
 	open("/tasks", `document.querySelector(".empty-state")`)
-	s.call(t.Context(), http.MethodPost, "/query?wait=0", map[string]string{"query": "Find out how many people live in " +
-		"Oslo and Bergen, and say which city is larger.", "mode": "task"}, nil)
+	s.call(t.Context(), http.MethodPost, "/query?wait=0", map[string]string{
+		"query": "Find out how many people live in Oslo and Bergen, and say which city is larger.", "mode": "task",
+	}, nil)
 	p.waitFor(unchanged + ` && document.querySelector("main").textContent.includes("Oslo")`)
 	p.waitFor(unchanged + ` && document.querySelector("main .state")?.textContent.includes("done")`)
 	p.checkQuiet()

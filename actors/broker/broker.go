@@ -482,7 +482,7 @@ func startAdvice(tool, zone string, isPrincipal bool) string {
 	case isPrincipal:
 		return "start its program"
 	case strings.HasPrefix(zone, "tools_"):
-		return "see conclave machine list"
+		return "see conclave machines list"
 	case zone == "tools":
 		zone = tool // each is an actor of its own
 	}

@@ -65,10 +65,11 @@ func (t *turn) buildResponse(s loop.State, last *closed, err error) subjects.Res
 		r.Model = cmp.Or(last.Model, r.Model)
 		r.Usage.Estimated, r.Usage.Counted = last.Usage.Estimated, last.Usage.Counted
 	}
-	if r.ToolCalls = r.ToolCalls[:min(len(r.ToolCalls), maxAnswerCalls)]; !rec.Began.IsZero() {
+	r.Notes = append(t.Notes(), respondent.NoteFailedCalls(r.ToolCalls)...)
+	r.ToolCalls = r.ToolCalls[:min(len(r.ToolCalls), maxAnswerCalls)]
+	if !rec.Began.IsZero() {
 		r.Usage.Millis = t.Out.Now().Sub(rec.Began).Milliseconds()
 	}
-	r.Notes = append(t.Notes(), respondent.NoteFailedCalls(r.ToolCalls)...)
 	if r.DemoModel {
 		r.Notes = append(r.Notes, subjects.Note{Code: subjects.NoteDemoModel, Text: "answered by the built-in demo " +
 			"model, which is not a language model"})

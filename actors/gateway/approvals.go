@@ -85,6 +85,8 @@ func (g *Gateway) onDecision(ctx context.Context, r *http.Request, in Decision) 
 	case !slices.Contains([]string{"", subjects.RememberSession, subjects.RememberAlways}, in.Remember):
 		return nil, malformedf("remember must be session or always, or be omitted")
 	}
+	ctx, cancel := untilDecided(ctx)
+	defer cancel()
 	got, err := g.client.DecideApproval(ctx, id, subjects.ApprovalDecision{
 		Approve: *in.Approve, Remember: in.Remember,
 		Values: in.Values,
@@ -105,12 +107,20 @@ func (g *Gateway) onDecision(ctx context.Context, r *http.Request, in Decision) 
 	return Decided{got.ID, got.Accepted, got.State, got.By, got.Remember}, nil
 }
 
+// untilDecided returns a context that only brokerTimeout ends: while the gateway stops, a decision that the broker has
+// accepted is still reported.
+func untilDecided(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), brokerTimeout)
+}
+
 // onRevoke revokes the remembered decision (rule) whose id is in the path. An unknown rule is 404.
 func (g *Gateway) onRevoke(ctx context.Context, r *http.Request) (any, error) {
 	id, err := parseID(r, "the rule's id")
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := untilDecided(ctx)
+	defer cancel()
 	switch _, err = g.client.RevokeRule(ctx, id); {
 	case errors.Is(err, client.ErrNotFound):
 		return nil, notFoundf("rule %s not found; GET /approvals/rules lists the rules", id)

@@ -52,10 +52,11 @@ func (g *Gateway) respond(timeout time.Duration, f responder) handler {
 		ctx, cancel := g.withTimeout(r.Context(), timeout)
 		defer cancel()
 		body, err := f(ctx, r)
-		switch {
-		case err != nil && errors.Is(context.Cause(ctx), errClosing):
+		switch p := (*problem)(nil); {
+		case err == nil:
+		case errors.Is(context.Cause(ctx), errClosing) && !errors.As(err, &p):
 			return errClosing
-		case err != nil:
+		default:
 			return err
 		}
 		status := http.StatusOK

@@ -207,7 +207,8 @@ func (g *Gateway) onMemoryStatus(ctx context.Context, _ *http.Request) (any, err
 	case err != nil:
 		return nil, err
 	case got.Status == nil:
-		return nil, problemf(http.StatusBadGateway, subjects.CodeInternal, "no status in the reply of memory; see its log")
+		return nil, problemf(http.StatusBadGateway, subjects.CodeInternal,
+			"no status in the reply of memory; see its log")
 	}
 	return got.Status, nil
 }

@@ -67,7 +67,13 @@ func (g *Gateway) ask(ctx context.Context, out actor.Out, caller *clientAccess, 
 	a.cur = g.events.openCursor(ctx) // before the check: the answer may come after it
 	a.undo = append(a.undo, a.cur.close)
 	a.question = question{q.QueryID, q.SessionID, a.cur.at, q.respondent(), q.key}
-	if named && g.isAnswered(ctx, out, a.question) {
+	answered := false
+	if named {
+		if answered, err = g.isAnswered(ctx, out, a.question); err != nil {
+			return nil, err
+		}
+	}
+	if answered {
 		return nil, errors.Join(errAsked, problemf(http.StatusConflict, codeConflict, "question %s is answered "+
 			"already: see GET /queries/%s; omit query_id to ask a new one", a.id, a.id))
 	}
@@ -103,12 +109,17 @@ func (g *Gateway) askOnce(ctx context.Context, caller *clientAccess, q *Question
 	if !ok {
 		first = question{id: q.QueryID}
 	}
-	end, err := g.findOutcome(ctx, first)
+	lookup, cancel := g.withTimeout(ctx, lookupTimeout)
+	end, err := g.findOutcome(lookup, first)
+	cancel()
 	switch {
 	case err == nil:
 		first.since = end.Seq - 1
 	case !errors.Is(err, errNone):
 		return nil, err
+	case !ok:
+		return nil, conflictf("question %s was answered, and the event log no longer has the answer: see its session",
+			q.QueryID)
 	}
 	if !ok && err == nil && end.Response != nil { // asked before a restart
 		first.session = end.Response.SessionID
@@ -188,19 +199,26 @@ func (c *cursor) awaitOutcome(ctx context.Context, q question, live <-chan liveE
 }
 
 // isAnswered reports whether a question has an answer: in its session, or in the event log when it was asked here,
-// because the session is stored after the answer, or has a key, because a retry may not know the session.
-func (g *Gateway) isAnswered(ctx context.Context, out actor.Out, q question) bool {
+// because the session is stored after the answer, or has a key, because a retry may not know the session. When the log
+// cannot be read a question with a key is not asked again.
+func (g *Gateway) isAnswered(ctx context.Context, out actor.Out, q question) (bool, error) {
+	ctx, cancel := g.withTimeout(ctx, lookupTimeout)
+	defer cancel()
 	known, ok := g.questions.find(q.id)
 	if !ok {
 		known = question{id: q.id}
 	}
 	if ok || q.key != "" {
-		if end, err := g.findAnswer(ctx, known); err == nil && end != nil {
-			return true
+		end, err := g.findAnswer(ctx, known)
+		switch {
+		case err == nil && end != nil:
+			return true, nil
+		case err != nil && q.key != "":
+			return false, g.mapReadError(ctx, err)
 		}
 	}
 	c, err := client.Wrap(out).Session(ctx, q.session)
-	return err == nil && c.Answered(q.id)
+	return err == nil && c.Answered(q.id), nil
 }
 
 // question is a question that was asked through this gateway.

@@ -185,8 +185,8 @@ func TestTurnWithoutBrokerAndModelActor(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := w.onlyResponse()
-		if r.Error == nil || r.Error.Code != subjects.CodeModelUnreachable || !strings.Contains(r.Answer, "conclave top") ||
-			!r.Partial {
+		if r.Error == nil || r.Error.Code != subjects.CodeModelUnreachable || !r.Partial ||
+			!strings.Contains(r.Answer, "conclave top") {
 			t.Errorf("answer: %+v", r)
 		}
 		if !slices.Contains(noteCodes(r.Notes), subjects.NoteNoBroker) {

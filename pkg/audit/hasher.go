@@ -46,10 +46,13 @@ func (h *Hasher) Hash(params []byte) string {
 // readKey reads a key file and denies what [LoadHasher] denies. The error wraps [fs.ErrNotExist] when there is none.
 func readKey(path string) ([]byte, error) {
 	key, err := file.ReadPrivate(path, 1<<10)
-	if err == nil && len(key) != keySize {
-		err = fmt.Errorf("%s is not a key of %d bytes", path, keySize)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(key) != keySize:
+		return nil, fmt.Errorf("%s is not a key of %d bytes", path, keySize)
 	}
-	return key, err
+	return key, nil
 }
 
 // createKey writes a random key to path; a path that exists is kept and no error. The key is durable when it returns.

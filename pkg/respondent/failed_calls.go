@@ -12,6 +12,7 @@ import (
 func NoteFailedCalls(calls []subjects.ToolCall) (notes []subjects.Note) {
 	for i, c := range calls {
 		isSame := func(other subjects.ToolCall) bool { return other.Tool == c.Tool }
+		gaveResult := func(other subjects.ToolCall) bool { return isSame(other) && other.Error == nil }
 		switch {
 		case c.Error == nil:
 			continue
@@ -20,7 +21,7 @@ func NoteFailedCalls(calls []subjects.ToolCall) (notes []subjects.Note) {
 			continue
 		case slices.ContainsFunc(calls[i+1:], isSame):
 			continue
-		case slices.ContainsFunc(calls, func(other subjects.ToolCall) bool { return isSame(other) && other.Error == nil }):
+		case slices.ContainsFunc(calls, gaveResult):
 			continue
 		}
 		words := c.Tool + " gave no result: \"" + text.OneLine(c.Error.Text, maxReason) + "\""

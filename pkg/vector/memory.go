@@ -29,8 +29,8 @@ type segment struct {
 // rowBytes returns the size of a row in a segment.
 func rowBytes(stride int) int { return 2*stride + 4 + 4 + 8 }
 
-// newSegment returns an empty segment for room rows behind first others, whose memory the caller releases. stride must be a multiple of
-// lane. It fails when memory is short.
+// newSegment returns an empty segment for room rows behind first others, whose memory the caller releases. stride must
+// be a multiple of lane. It fails when memory is short.
 func newSegment(first, room, stride int) (*segment, error) {
 	size := room*rowBytes(stride) + 5*lane
 	memory, err := allocateMemory(size)

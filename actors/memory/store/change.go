@@ -236,7 +236,8 @@ func (s *Store) Pin(ctx context.Context, pinned bool, ids ...string) (changed []
 		changed = nil
 		for chunk := range slices.Chunk(ids, maxListed) {
 			in, named := inList(chunk)
-			err := t.query(appendText(&changed), "UPDATE entries SET pinned = ? WHERE pinned <> ? AND id IN "+in+" RETURNING id",
+			err := t.query(appendText(&changed),
+				"UPDATE entries SET pinned = ? WHERE pinned <> ? AND id IN "+in+" RETURNING id",
 				append([]any{pinned, pinned}, named...)...)
 			if err != nil {
 				return err

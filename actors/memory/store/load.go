@@ -410,7 +410,8 @@ func (s *Store) Unembedded(ctx context.Context, model string, limit int) ([]subj
 	}
 	var ids []string
 	model = sanitize(model)
-	err := s.query(ctx, appendText(&ids), "SELECT id"+unembeddedFrom+" ORDER BY state = 'active' DESC, row DESC LIMIT ?", model, model,
+	err := s.query(ctx, appendText(&ids),
+		"SELECT id"+unembeddedFrom+" ORDER BY state = 'active' DESC, row DESC LIMIT ?", model, model,
 		min(limit, maxPageSize))
 	if err != nil {
 		return nil, fmt.Errorf("looking for entries without vectors: %w", err)

@@ -380,7 +380,8 @@ func (s *Store) Correlated(ctx context.Context, ids ...string) ([]subjects.Memor
 	var others []string
 	for chunk := range slices.Chunk(ids, maxListed) {
 		in, named := inList(chunk)
-		err := s.query(ctx, appendText(&others), "SELECT DISTINCT other FROM links WHERE row IN (SELECT row FROM entries WHERE id IN "+in+") ORDER BY other",
+		err := s.query(ctx, appendText(&others),
+			"SELECT DISTINCT other FROM links WHERE row IN (SELECT row FROM entries WHERE id IN "+in+") ORDER BY other",
 			named...)
 		if err != nil {
 			return nil, fmt.Errorf("reading links: %w", err)
@@ -396,7 +397,8 @@ const maxIDMatches = 10
 // FindIDs returns the ids with a prefix in alphabetical order, an exact match first, at most maxIDMatches. "" matches
 // every id.
 func (s *Store) FindIDs(ctx context.Context, prefix string) (ids []string, err error) {
-	err = s.query(ctx, appendText(&ids), fmt.Sprintf("SELECT id FROM entries WHERE starts_with(id, ?) ORDER BY id = ? DESC, id LIMIT %d", maxIDMatches),
+	err = s.query(ctx, appendText(&ids),
+		fmt.Sprintf("SELECT id FROM entries WHERE starts_with(id, ?) ORDER BY id = ? DESC, id LIMIT %d", maxIDMatches),
 		sanitize(prefix), sanitize(prefix))
 	if err != nil {
 		return nil, fmt.Errorf("finding ids: %w", err)

@@ -304,7 +304,8 @@ func (m *model) attachFile(path string) tea.Cmd {
 		}
 	}
 	var q client.Question
-	return m.query(func(ctx context.Context, _ *term.Streams) error { return cli.AttachFile(ctx, path, &q) }, func() tea.Cmd {
+	read := func(ctx context.Context, _ *term.Streams) error { return cli.AttachFile(ctx, path, &q) }
+	return m.query(read, func() tea.Cmd {
 		for _, a := range q.Attachments {
 			if err := m.attach(a); err != nil {
 				m.fail(err)

@@ -242,7 +242,9 @@ func TestCheckRoles(t *testing.T) {
 				Fix: "run ollama serve, then conclave model pull gemma4:12b",
 			},
 		}},
-		{"no roles", nil, []Check{{Name: "models", Level: LevelFail, Text: "the model actor lists no role", Fix: seeLog}}},
+		{"no roles", nil, []Check{
+			{Name: "models", Level: LevelFail, Text: "the model actor lists no role", Fix: seeLog},
+		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
