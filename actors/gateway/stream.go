@@ -56,7 +56,7 @@ func parseEventFilter(r *http.Request) (eventFilter, error) {
 		}
 	}
 	if p.Has("subject") && !isSubjectPattern(f.subject) {
-		return f, malformedf("invalid subject: tokens joined by dots, * for one token, > at the end for the rest, "+
+		return f, malformedf("invalid subject: tokens joined by dots, * for one token, > at the end for the rest, " +
 			"like tool.request.>")
 	}
 	for name, to := range map[string]*bool{"deltas": &f.deltas, "respondent_b": &f.respondentB} {

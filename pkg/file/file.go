@@ -41,7 +41,7 @@ func readAll(f *os.File, limit int64) ([]byte, error) {
 func Open(path string) (*os.File, error) { return openRegular(path, os.Stat, os.OpenFile) }
 
 // ErrShared means that other users may access a file that is for its owner alone.
-var ErrShared = errors.New("readable by other users")
+var ErrShared = errors.New("other users may read or change")
 
 // ReadPrivate is [Read] for a file that its owner alone may access, else the error wraps [ErrShared]. It does not
 // follow a link, which could lead to another user's file.
@@ -55,7 +55,7 @@ func ReadPrivate(path string, limit int64) ([]byte, error) {
 	defer f.Close()
 	info, err := f.Stat()
 	if err == nil && info.Mode().Perm()&0o077 != 0 {
-		err = fmt.Errorf("%s is %w (mode %o): run chmod 600 on it", path, ErrShared, info.Mode().Perm())
+		err = fmt.Errorf("%w %s (mode %o): run chmod 600 on it", ErrShared, path, info.Mode().Perm())
 	}
 	if err != nil {
 		return nil, err
