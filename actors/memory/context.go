@@ -55,7 +55,7 @@ func (m *Memory) recallOwn(ctx context.Context, out actor.Out, q recallRequest) 
 		fits := slices.DeleteFunc(slices.Clone(r.Hits), func(h subjects.MemoryHit) bool {
 			return h.Score < float64(m.cfg.ContextScore)
 		})
-		r.Hits = selectStatements(pinned, fits, most)
+		r.Hits = selectStatements(q.Query, pinned, fits, most)
 		return formatOwn(out.Now(), r.Hits), m.emitRecalled(ctx, out, db, q, r)
 	})
 }
@@ -84,8 +84,9 @@ func pinnedFacts(ctx context.Context, db *access) (out []subjects.MemoryHit, err
 }
 
 // selectStatements returns the pinned facts, then the first most of found that are statements of the user, each with
-// its statement as the segment. One that another contains is left out.
-func selectStatements(pinned, found []subjects.MemoryHit, most int) (out []subjects.MemoryHit) {
+// its statement as the segment. One that another contains is left out, and so is one that repeats the message: small
+// models quote it as their answer.
+func selectStatements(message string, pinned, found []subjects.MemoryHit, most int) (out []subjects.MemoryHit) {
 	var seen []string
 	add := func(h subjects.MemoryHit) {
 		folded := text.Fold(h.Segment)
@@ -99,10 +100,13 @@ func selectStatements(pinned, found []subjects.MemoryHit, most int) (out []subje
 	for _, h := range pinned {
 		add(h)
 	}
+	repeated := text.Fold(text.OneLine(message, maxStatementBytes))
 	for most += len(out); len(found) > 0 && len(out) < most; found = found[1:] {
 		h := found[0]
 		h.Segment = text.OneLine(ownStatement(h.Entry), maxStatementBytes)
-		add(h)
+		if text.Fold(h.Segment) != repeated {
+			add(h)
+		}
 	}
 	return out
 }

@@ -116,6 +116,19 @@ func TestOwnStatementsAreShownOnce(t *testing.T) {
 	}
 }
 
+// A statement that the user makes again is not shown beside itself.
+func TestOwnStatementsDoNotRepeatTheMessage(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t)
+	w.storeAnswer("q1", "My dog is called Bruno.", "A fine name.")
+	if res := w.ownStatements("my dog is called Bruno."); len(res.Recalls) != 0 {
+		t.Errorf("shown: %s", res.Result)
+	}
+	if res := w.ownStatements("My dog is called Bruno, is it?"); len(res.Recalls) != 1 {
+		t.Errorf("shown for a question: %s", res.Result)
+	}
+}
+
 // A model is shown who said a fact when it was not the user.
 func TestOwnStatementsShowTheSpeaker(t *testing.T) {
 	t.Parallel()
