@@ -251,7 +251,7 @@ func TestChaosKillServer(t *testing.T) {
 	if full() {
 		kills, alone = 100, 1500*time.Millisecond
 	}
-	const seed = 7
+	seed := chaosSeed(7)
 	rng := rand.New(rand.NewSource(seed))
 	start := time.Now()
 	v := newKilledProcess(t, "none")
@@ -352,7 +352,7 @@ func TestChaosKillAll(t *testing.T) {
 	if full() {
 		kills, alone = 20, 1500*time.Millisecond
 	}
-	const seed = 11
+	seed := chaosSeed(11)
 	rng := rand.New(rand.NewSource(seed))
 	start := time.Now()
 	v := newKilledProcess(t, strings.Join(config.Actors, ","))

@@ -151,7 +151,7 @@ func TestChaosKillCritic(t *testing.T) {
 	}
 	spoken := make(chan error, 1)
 	go func() { spoken <- s.answerQuestions(ids) }()
-	rng := rand.New(rand.NewSource(1))
+	rng := rand.New(rand.NewSource(chaosSeed(1)))
 	for range kills {
 		s.startProcess(criticAlone)
 		before := heard.countGraded(ids)

@@ -166,10 +166,7 @@ func TestChaosFaults(t *testing.T) {
 	if n, err := strconv.Atoi(os.Getenv("CONCLAVE_FAULTS")); err == nil {
 		count, each = n, min(n, 50)
 	}
-	seed, err := strconv.ParseInt(os.Getenv("CONCLAVE_SEED"), 10, 64)
-	if err != nil {
-		seed = 1
-	}
+	seed := chaosSeed(1)
 	total, begin := newFaultCounts(), time.Now()
 	for done := 0; done < count && !t.Failed(); done += each {
 		h := newFaultHarness(t, seed+int64(done))

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -205,6 +206,14 @@ func debugLog(w io.Writer) *slog.Logger {
 
 // full reports whether the long form of the tests of destruction was asked for.
 func full() bool { return os.Getenv("CONCLAVE_CHAOS") != "" }
+
+// chaosSeed is CONCLAVE_SEED, or the seed of the short form.
+func chaosSeed(shipped int64) int64 {
+	if seed, err := strconv.ParseInt(os.Getenv("CONCLAVE_SEED"), 10, 64); err == nil {
+		return seed
+	}
+	return shipped
+}
 
 func TestStart(t *testing.T) {
 	t.Parallel()
