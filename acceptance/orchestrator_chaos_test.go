@@ -171,7 +171,7 @@ func TestChaosKillOrchestrator(t *testing.T) {
 			if err := bustest.ConfirmSubscriptions(t.Context(), user); err != nil {
 				t.Fatal(err)
 			}
-			rng := rand.New(rand.NewSource(chaosSeed(0)+int64(lane)))
+			rng := rand.New(rand.NewSource(chaosSeed(0) + int64(lane)))
 			var ids []string
 			for k := lane; k < kills; k += lanes {
 				id := fmt.Sprintf("task-%d", k)
