@@ -111,7 +111,7 @@ func (t *turn) useRecalled(choices []model.Tool) []model.Tool {
 		t.addRecalled()
 		return choices
 	}
-	return append(slices.Clip(choices), model.Tool{Name: t.recalled.Call.Name, Description: recallChoice})
+	return append(slices.Clip(choices), model.Tool{Name: t.recalled.Call.Name, Description: describeRecall(said)})
 }
 
 // addRecalled appends [Input.Recalled], if there is one, to the turn, once.

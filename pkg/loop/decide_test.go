@@ -425,6 +425,11 @@ func TestRecalledStatements(t *testing.T) {
 		}
 		s, err := RunTurn(t.Context(), a, in, Hooks{})
 		wantAnswer(t, s, err, "Black.", false)
+		offer := "\n- search_memory: The user said: \"I take my coffee black.\"\n"
+		if offered := tt.choice != "" && strings.Contains(p.asked[0].Messages[0].Content, offer); offered !=
+			(strings.Contains(tt.name, "chosen")) {
+			t.Errorf("%s: decision %q", tt.name, p.asked[0].Messages[0].Content)
+		}
 		if got := p.asked[len(p.asked)-1].Messages; len(got) != 1 || got[0].Content != tt.want ||
 			got[0].Role != model.User {
 			t.Errorf("%s: asked %v, want %q", tt.name, got, tt.want)

@@ -53,8 +53,14 @@ const (
 // recallMarks removes the marks, which say nothing to a model.
 var recallMarks = strings.NewReplacer("\n- "+RecallPinned, "\n- ", "\n- "+RecallFits, "\n- ")
 
-// recallChoice describes the choice to use recalled statements.
-const recallChoice = "Finds what the user said about themselves, their people and things."
+// describeRecall describes the choice to use the recalled statements in result by the first of them: a small model does
+// not guess that the answer is in one which it does not see.
+func describeRecall(result string) string {
+	_, line, _ := strings.Cut(result, "\n- ")
+	line, _, _ = strings.Cut(line, "\n")
+	_, quoted, _ := strings.Cut(line, ": ")
+	return "The user said: " + quoted
+}
 
 // instructFromMemory asks a question behind the user's own statements. Without it small models explain how coffee is
 // made when they are asked how the user takes it.
