@@ -164,7 +164,7 @@ func (t *turn) foldRecall(ms []model.Message) []model.Message {
 		return ms
 	}
 	question, notes := ms[at-1], ms[at+1].Content
-	if t.answersFromRecall {
+	if t.answersFromRecall && text.IsQuestion(question.Content) { // a statement would be repeated as the answer
 		question.Content = instructFromMemory(question.Content)
 	}
 	question.Content = recallMarks.Replace(notes) + "\n\n" + question.Content

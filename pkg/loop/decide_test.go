@@ -402,11 +402,12 @@ func TestRecalledStatements(t *testing.T) {
 	const head = "What the user told you."
 	said := "yesterday, you said: \"I take my coffee black.\""
 	plain := "How do I take my coffee?"
-	asked := instructFromMemory(plain)
+	asked, stated := instructFromMemory(plain), "I take my coffee black, with a biscuit."
 	for _, tt := range []struct {
 		name, line, choice string // "" = no decision is made
 		want               string
 	}{
+		{"chosen for a statement", "- " + said, "search_memory", head + "\n- " + said + "\n\n" + stated},
 		{"chosen", "- " + said, "search_memory", head + "\n- " + said + "\n\n" + asked},
 		{"not chosen", "- " + said, "answer", plain},
 		{"a close match", "- " + RecallFits + said, "", head + "\n- " + said + "\n\n" + asked},
@@ -419,6 +420,9 @@ func TestRecalledStatements(t *testing.T) {
 		a, p := newAgent(t, replies...)
 		a.Calls, a.Plain = CallConstrained, new(string)
 		in := question(plain)
+		if strings.HasSuffix(tt.want, stated) {
+			in = question(stated)
+		}
 		in.Recalled = &FinishedCall{
 			Call:  model.Call{ID: "r", Name: "search_memory", Arguments: json.RawMessage("{}")},
 			Layer: LayerRecall, Step: 1, Result: Result{Text: head + "\n" + tt.line},
