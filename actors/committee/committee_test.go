@@ -517,16 +517,32 @@ func TestCancel(t *testing.T) {
 // errCrash ends an attempt as a crash does: nothing after it runs.
 var errCrash = errors.New("crash")
 
+// earlierHead begins a record as an earlier version stored it.
+const earlierHead = `{"session_id":"s1","query_id":"q1","owner":"x","began":"2026-01-02T03:04:05Z"`
+
 // TestConformance: whatever happens between two durable steps, finished contributions are not repeated, and every event
 // of an end and the answer are published once.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	respondenttest.Run(t, func(t testing.TB) *respondenttest.Case {
+	const answer = `,"answer":{"response":{"session_id":"s1","query_id":"q1","query":"Should I move?",` +
+		`"answer":"Old.","tool_calls":[],"respondent_id":"committee"},"response_id":"r1","dialog_id":"d1"}`
+	respondenttest.Run(t, func(t testing.TB) *respondenttest.Case[*Committee] {
 		w := newHarness(t)
-		return &respondenttest.Case{
-			Recorder: &w.Recorder,
-			Deliver: func(ctx context.Context, out actor.Out, attempt int) error {
-				return w.deliver(ctx, New(shippedConfig(t)), question(), attempt, out)
+		return &respondenttest.Case[*Committee]{
+			Recorder: &w.Recorder, Bucket: records.Name, Key: recordKey(respondenttest.Query),
+			Earlier: map[string]respondenttest.Earlier{
+				"claimed": {Record: earlierHead + `,"stalled":1}`},
+				"a contribution": {
+					Record: earlierHead + `,"done":[{"persona":"The Inner Child","round":1,` +
+						`"response":"Yes.","usage":{}}]}`,
+				},
+				"answered":  {Record: earlierHead + answer + `}`, Answered: true},
+				"published": {Record: earlierHead + answer + `,"published":true}`, Published: true},
+				"finished":  {Record: earlierHead + `,"published":true,"finished":true}`, Published: true},
+			},
+			New: func() *Committee { return New(shippedConfig(t)) },
+			Deliver: func(ctx context.Context, c *Committee, out actor.Out, attempt int) error {
+				return w.deliver(ctx, c, question(), attempt, out)
 			},
 			Check: func(t testing.TB, interrupted bool) {
 				if r := w.response(); r.Answer != "The answer." || len(r.Deliberations) != 3 || r.Error != nil {
@@ -550,51 +566,27 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// TestRecordsOfEarlierVersions: a turn that an earlier version began is finished from its record.
-func TestRecordsOfEarlierVersions(t *testing.T) {
+// TestEventsOfEarlierVersion: the events that a record of an earlier version holds are published under their ids.
+func TestEventsOfEarlierVersion(t *testing.T) {
 	t.Parallel()
-	const head = `{"session_id":"s1","query_id":"q1","owner":"x","began":"2026-01-02T03:04:05Z"`
-	const answer = `,"answer":{"response":{"session_id":"s1","query_id":"q1","query":"Should I move?",` +
-		`"answer":"Old.","tool_calls":[],"respondent_id":"committee"},"response_id":"r1","dialog_id":"d1"}`
-	for name, tt := range map[string]struct {
-		record string
-		ids    []string // of the events that are published
-		asked  int
-	}{
-		"claimed": {head + `,"stalled":1}`, []string{"", "", "", "", "", ""}, 4},
-		"a contribution": {
-			head + `,"done":[{"persona":"The Inner Child","round":1,"response":"Yes.","usage":{}}],"events":[{"id":` +
-				`"e1","body":{"session_id":"s1","query_id":"q1","persona":"The Inner Child","round":1,` +
-				`"status":"done"}}]}`,
-			[]string{"e1", "", "", "", "", ""},
-			3,
-		},
-		"answered":  {head + answer + `}`, []string{"r1", "d1"}, 0},
-		"published": {head + answer + `,"published":true}`, nil, 0},
-		"finished":  {head + `,"published":true,"finished":true}`, nil, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newHarness(t)
-			if _, err := w.Out().Store(records.Name).Put(t.Context(), "turn.q1", []byte(tt.record), 0); err != nil {
-				t.Fatal(err)
-			}
-			if err := w.ask(t.Context(), New(shippedConfig(t)), question(), 2); err != nil {
-				t.Fatal(err)
-			}
-			n := 0
-			for _, m := range w.Published() {
-				if m.ID == "" {
-					continue
-				}
-				if n++; n > len(tt.ids) || tt.ids[n-1] != "" && m.ID != tt.ids[n-1] {
-					t.Errorf("published %s under %s", m.Subject, m.ID)
-				}
-			}
-			if n != len(tt.ids) || len(w.asked) != tt.asked {
-				t.Errorf("%d events, want %d; %d requests, want %d", n, len(tt.ids), len(w.asked), tt.asked)
-			}
-		})
+	w := newHarness(t)
+	const record = earlierHead + `,"done":[{"persona":"The Inner Child","round":1,"response":"Yes.","usage":{}}],` +
+		`"events":[{"id":"e1","body":{"session_id":"s1","query_id":"q1","persona":"The Inner Child","round":1,` +
+		`"status":"done"}}]}`
+	if _, err := w.Out().Store(records.Name).Put(t.Context(), "turn.q1", []byte(record), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.ask(t.Context(), New(shippedConfig(t)), question(), 2); err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for _, m := range w.Published() {
+		if m.ID != "" {
+			ids = append(ids, m.ID)
+		}
+	}
+	if len(ids) != 6 || ids[0] != "e1" || len(w.asked) != 3 {
+		t.Errorf("published %q after %d requests", ids, len(w.asked))
 	}
 }
 

@@ -2,6 +2,7 @@ package generator
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"conclave/pkg/actor"
@@ -59,14 +60,14 @@ func (t *turn) Load(ctx context.Context, fresh bool) (v actor.Versioned[turnReco
 		t.g.sessions.remove(t.Session)
 	}
 	s, err := t.g.loadSession(ctx, t.Out.Store(t.g.Bucket.Name), t.Session)
-	if err != nil {
+	if err != nil && !errors.Is(err, actor.ErrUnreadable) {
 		return v, false, err
 	}
 	if t.loaded, t.prior = s, s.conversation; t.g.isRespondentB {
 		t.prior = t.userConversation(ctx, s.conversation)
 	}
 	v.Value, v.Revision = s.record, s.recordRev
-	return v, s.conversation.Answered(t.Query.QueryID), nil
+	return v, s.conversation.Answered(t.Query.QueryID), err
 }
 
 // Abandoned implements [respondent.Abandoner]. Nobody waits for the answers of respondent B.

@@ -56,13 +56,15 @@ func TestConformance(t *testing.T) {
 	for _, name := range []string{subjects.Generator, subjects.RespondentB} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			respondenttest.Run(t, func(t testing.TB) *respondenttest.Case { return newConformanceCase(t, name) })
+			respondenttest.Run(t, func(t testing.TB) *respondenttest.Case[*Generator] {
+				return newConformanceCase(t, name)
+			})
 		})
 	}
 }
 
 // newConformanceCase is a question to a generator that is answered with one tool call.
-func newConformanceCase(t testing.TB, name string) *respondenttest.Case {
+func newConformanceCase(t testing.TB, name string) *respondenttest.Case[*Generator] {
 	w := newHarness(t)
 	// a request after a question gets the call, one after a result the answer
 	w.replies = []any{func() any {
@@ -75,11 +77,27 @@ func newConformanceCase(t testing.TB, name string) *respondenttest.Case {
 		return lookupCall("c1")
 	}}
 	w.tools = []string{"clock"}
-	return &respondenttest.Case{
-		Recorder: &w.Recorder,
-		Deliver: func(ctx context.Context, out actor.Out, attempt int) error {
-			return w.deliver(ctx, New(name, shippedConfig()), subjects.Query{
-				SessionID: "s1", QueryID: "q1", Query: "What time is it?",
+	const head = `{"query_id":"q1","query":"What time is it?","owner":"x","try":1,"began":"2026-01-02T03:04:05Z",` +
+		`"written":"2026-01-02T03:04:05Z"`
+	return &respondenttest.Case[*Generator]{
+		Recorder: &w.Recorder, Bucket: subjects.StateBucket(name), Key: turnKey("s1"),
+		Earlier: map[string]respondenttest.Earlier{
+			"received": {Record: head + `,"stage":"received"}`},
+			"working": {
+				Record: head + `,"stage":"working","state":{"messages":[{"role":"user",` +
+					`"content":"What time is it?"}],"step":1}}`,
+			},
+			"publishing": {
+				Record: head + `,"stage":"publishing","publish":{"response":{"session_id":"s1","query_id":"q1",` +
+					`"query":"What time is it?","answer":"Noon.","tool_calls":[],"respondent_id":"` + name +
+					`","stand_in":true},"response_id":"r1","dialog_id":"d1"}}`,
+				Answered: true,
+			},
+		},
+		New: func() *Generator { return New(name, shippedConfig()) },
+		Deliver: func(ctx context.Context, g *Generator, out actor.Out, attempt int) error {
+			return w.deliver(ctx, g, subjects.Query{
+				SessionID: "s1", QueryID: respondenttest.Query, Query: "What time is it?",
 			}, attempt, out)
 		},
 		Check: func(t testing.TB, interrupted bool) {
@@ -105,48 +123,6 @@ func newConformanceCase(t testing.TB, name string) *respondenttest.Case {
 			}
 			w.requireNoErrors()
 		},
-	}
-}
-
-// Records that earlier versions stored are resumed.
-func TestRecordsOfEarlierVersions(t *testing.T) {
-	t.Parallel()
-	const head = `{"query_id":"q1","query":"Capital?","owner":"x","try":1,"began":"2026-01-02T03:04:05Z",` +
-		`"written":"2026-01-02T03:04:05Z"`
-	for name, tt := range map[string]struct {
-		record string
-		id     string // of the response, "" = any
-		asked  int
-	}{
-		"received": {head + `,"stage":"received"}`, "", 1},
-		"working": {
-			head + `,"stage":"working","state":{"messages":[{"role":"user","content":"Capital?"}],"step":1}}`, "", 1,
-		},
-		"publishing": {
-			head + `,"stage":"publishing","publish":{"response":{"session_id":"s1","query_id":"q1",` +
-				`"query":"Capital?","answer":"Paris.","tool_calls":[],"respondent_id":"generator"},` +
-				`"response_id":"r1","dialog_id":"d1"}}`,
-			"r1", 0,
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newHarness(t, "Paris.")
-			if _, err := w.Out().Store(bucket).Put(t.Context(), "turn.s1", []byte(tt.record), 0); err != nil {
-				t.Fatal(err)
-			}
-			if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "Capital?", 2); err != nil {
-				t.Fatal(err)
-			}
-			if r := w.onlyResponse(); r.Answer != "Paris." || r.Error != nil || len(w.asked) != tt.asked {
-				t.Errorf("%d requests: %+v", len(w.asked), r)
-			}
-			for _, m := range w.Published() {
-				if m.Subject == "response.generation" && tt.id != "" && m.ID != tt.id {
-					t.Errorf("published under %s", m.ID)
-				}
-			}
-		})
 	}
 }
 

@@ -2,6 +2,7 @@ package generator
 
 import (
 	"context"
+	"errors"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/loop"
@@ -23,7 +24,7 @@ func (g *Generator) onContext(ctx context.Context, in actor.Msg[subjects.Session
 		return subjects.SessionContext{}, subjects.Faultf(subjects.CodeMalformed, "invalid session id")
 	}
 	s, err := g.loadSession(ctx, out.Store(g.Bucket.Name), session)
-	if err != nil {
+	if err != nil && !errors.Is(err, actor.ErrUnreadable) {
 		return subjects.SessionContext{}, err
 	}
 	role := g.models.Role(ctx, out, subjects.RoleAssistant)

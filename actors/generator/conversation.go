@@ -3,14 +3,15 @@ package generator
 import (
 	"container/list"
 	"context"
-	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/model"
 	"conclave/pkg/respondent/conversation"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -147,25 +148,28 @@ func (h *sessionCache) remove(session string) {
 	}
 }
 
-// loadSession returns a session from the cache, or reads it; one that does not exist is empty. A record that cannot be
-// decoded, as of another version, counts as none: the turn starts again. A conversation that cannot be decoded is an
-// error.
+// loadSession returns a session from the cache, or reads it; one that does not exist is empty. A conversation that
+// cannot be decoded is an error. A record that cannot be decoded is [actor.ErrUnreadable], with all else.
 func (g *Generator) loadSession(ctx context.Context, store actor.Store, session string) (sessionState, error) {
 	if s, ok := g.sessions.get(session); ok {
 		return s, nil
 	}
 	var s sessionState
 	data, rev, err := store.Get(ctx, turnKey(session))
+	var unreadable error
 	switch {
 	case errors.Is(err, actor.ErrNotFound):
 	case err != nil:
 		return s, err
 	default:
-		if err := json.Unmarshal(data, &s.record); err != nil {
+		if err := strict.DecodeStored(data, &s.record); err != nil {
 			s.record = turnRecord{}
+			unreadable = fmt.Errorf("%w: turn of session %s: %w", actor.ErrUnreadable, session, err)
 		}
 		s.recordRev = rev
 	}
-	s.conversation, s.conversationRev, err = conversation.Read(ctx, store, session)
-	return s, err
+	if s.conversation, s.conversationRev, err = conversation.Read(ctx, store, session); err != nil {
+		return s, err
+	}
+	return s, unreadable
 }

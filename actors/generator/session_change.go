@@ -26,7 +26,7 @@ func (g *Generator) onSessionChange(ctx context.Context, in actor.Msg[subjects.S
 	out = out.WithIDs(q.SessionID, "")
 	g.sessions.remove(q.SessionID) // the stored state decides, not the cached one
 	s, err := g.loadSession(ctx, out.Store(g.Bucket.Name), q.SessionID)
-	if err != nil {
+	if err != nil && !errors.Is(err, actor.ErrUnreadable) {
 		return subjects.SessionChanged{}, err
 	}
 	if s.conversationRev == 0 || s.conversation.Deleted {

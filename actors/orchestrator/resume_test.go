@@ -120,7 +120,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 // Whatever happens between two durable steps, one report is published, and the tool runs once.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	respondenttest.Run(t, func(t testing.TB) *respondenttest.Case {
+	respondenttest.Run(t, func(t testing.TB) *respondenttest.Case[*Orchestrator] {
 		w := newHarness(t)
 		w.model = func(r request) any {
 			if r.kind == callWork && r.messages[len(r.messages)-1].Role == model.User {
@@ -128,11 +128,28 @@ func TestConformance(t *testing.T) {
 			}
 			return nil
 		}
-		return &respondenttest.Case{
-			Recorder: &w.Recorder, Unlimited: true,
-			Deliver: func(ctx context.Context, out actor.Out, attempt int) error {
-				return w.deliver(ctx, New(testConfig(), w, w), subjects.Query{
-					SessionID: "s1", QueryID: "q1", Query: "Do it",
+		const head = `{"task_id":"q1","session_id":"s1","query":"Do it","began":"2026-01-02T03:04:05Z",` +
+			`"updated":"2026-01-02T03:04:05Z","owner":"x","nonce":"n","usage":{}`
+		return &respondenttest.Case[*Orchestrator]{
+			Recorder: &w.Recorder, Unlimited: true, Bucket: bucket, Key: subjects.TaskKey(respondenttest.Query),
+			Earlier: map[string]respondenttest.Earlier{
+				"planning": {Record: head + `,"state":"planning","tokens":0}`},
+				"running": {
+					Record: head + `,"state":"running","tokens":9,"subtasks":[{"id":"a","title":"First",` +
+						`"instructions":"Do a.","agent":"researcher","state":"waiting"}]}`,
+				},
+				"answered": {
+					Record: head + `,"state":"done","publish":{"response":{"session_id":"s1","query_id":"q1",` +
+						`"query":"Do it","answer":"Done.","tool_calls":[],"respondent_id":"orchestrator"},` +
+						`"response_id":"r1","dialog_id":"d1","summary":"It is done."}}`,
+					Answered: true,
+				},
+				"published": {Record: head + `,"state":"done","published":true}`, Published: true},
+			},
+			New: func() *Orchestrator { return New(testConfig(), w, w) },
+			Deliver: func(ctx context.Context, o *Orchestrator, out actor.Out, attempt int) error {
+				return w.deliver(ctx, o, subjects.Query{
+					SessionID: "s1", QueryID: respondenttest.Query, Query: "Do it",
 				}, attempt, out)
 			},
 			Check: func(t testing.TB, _ bool) {

@@ -2,6 +2,8 @@ package orchestrator
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -79,8 +81,11 @@ func workBucket() actor.Bucket[workRecord] {
 // Load implements [respondent.Work].
 func (t *task) Load(ctx context.Context, _ bool) (v actor.Versioned[taskRecord], done bool, err error) {
 	v, err = tasks().Load(ctx, t.Out, subjects.TaskKey(t.Query.QueryID))
-	if err == nil {
-		t.past, err = t.loadSession(ctx)
+	if err != nil {
+		return v, false, err
+	}
+	if t.past, err = t.loadSession(ctx); errors.Is(err, actor.ErrUnreadable) { // the record of the task is readable
+		err = fmt.Errorf("reading the session: %v", err)
 	}
 	return v, v.Value.Published, err
 }

@@ -62,6 +62,8 @@ var (
 	ErrNotStored = errors.New("value not stored")
 	// ErrTooLarge means that an encoded value exceeds [Bucket.MaxSize].
 	ErrTooLarge = errors.New("value too large")
+	// ErrUnreadable means that a stored value does not decode into the bucket's type.
+	ErrUnreadable = errors.New("stored value cannot be read")
 )
 
 const (
@@ -79,7 +81,8 @@ func (b Bucket[T]) bound(ctx context.Context) (context.Context, context.CancelFu
 }
 
 // Load reads the value of a key. A key that does not exist has the zero value and revision 0, and is no error; a stored
-// value that does not decode into T is one. The read ends after b.Timeout, not with ctx.
+// value that does not decode into T is the zero value with its revision and ErrUnreadable. The read ends after
+// b.Timeout, not with ctx.
 func (b Bucket[T]) Load(ctx context.Context, out Out, key string) (v Versioned[T], err error) {
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
@@ -91,7 +94,7 @@ func (b Bucket[T]) Load(ctx context.Context, out Out, key string) (v Versioned[T
 		return v, err
 	}
 	if err := strict.DecodeStored(data, &v.Value); err != nil {
-		return Versioned[T]{}, fmt.Errorf("reading %s in %s: %w", key, b.Name, err)
+		return Versioned[T]{Revision: revision}, fmt.Errorf("%w: %s in %s: %w", ErrUnreadable, key, b.Name, err)
 	}
 	v.Revision = revision
 	return v, nil

@@ -64,7 +64,8 @@ const (
 // Work is an actor's part of one attempt at a turn. Its methods are called one after the other.
 type Work[R any] interface {
 	// Load reads the record, from a cache unless fresh is set, and reports whether the question is answered and part of
-	// the conversation. The record may be that of another question.
+	// the conversation. The record may be that of another question. One that cannot be decoded is
+	// [actor.ErrUnreadable], with its revision.
 	Load(ctx context.Context, fresh bool) (v actor.Versioned[R], done bool, err error)
 	// Claim completes the record before it is stored: an empty one, or that of an interrupted attempt.
 	Claim(r *R, resumed bool)
@@ -178,6 +179,7 @@ type Turn[R any] struct {
 	k           *Respondent[R]
 	work        Work[R]
 	isAbandoned bool // the message of the question is not delivered at all
+	isUnread    bool // the record of earlier attempts could not be read
 
 	mu       sync.Mutex // guards stored, notes and storeErr
 	stored   actor.Versioned[R]
@@ -238,11 +240,15 @@ func (t *Turn[R]) mustAnswer(ctx context.Context) bool {
 }
 
 // claim makes this attempt the owner of the turn. It reports true when the question was answered before. It first
-// finishes another turn of the record that was abandoned. It fails with CodeBusy when others change the record in each
-// of claimAttempts.
+// finishes another turn of the record that was abandoned. A record that cannot be read is replaced. It fails with
+// CodeBusy when others change the record in each of claimAttempts.
 func (t *Turn[R]) claim(ctx context.Context) (done bool, err error) {
 	for n := range claimAttempts {
 		v, done, err := t.work.Load(ctx, n > 0)
+		if t.isUnread = errors.Is(err, actor.ErrUnreadable); t.isUnread {
+			t.Out.LogError(err)
+			err = nil
+		}
 		if err == nil && !done {
 			v, err = t.k.Bucket.Publish(ctx, t.Out, t.key(), v)
 		}
@@ -293,11 +299,15 @@ func (t *Turn[R]) adopt(ctx context.Context, v actor.Versioned[R]) error {
 }
 
 // answer runs the work and stores the answer; what prevents one, and a cancellation by the user, are stored as the
-// answer too. It answers without the work on a last attempt after maxStalled crashes without progress, and a question
-// that is not delivered again. An error means that the turn is retried later.
+// answer too. It answers without the work on a last attempt after maxStalled crashes without progress, a question that
+// is not delivered again, and one whose record could not be read: starting over could do twice what has an effect. An
+// error means that the turn is retried later.
 func (t *Turn[R]) answer(ctx context.Context) error {
 	r := t.Record()
 	switch {
+	case t.isUnread:
+		t.Note(subjects.NoteLost, "what was stored of an earlier attempt cannot be read")
+		return t.storeAnswer(ctx, ErrExhausted)
 	case t.isAbandoned:
 		t.Note(subjects.NoteLost, "every attempt to answer it was interrupted")
 		return t.storeAnswer(ctx, ErrExhausted)

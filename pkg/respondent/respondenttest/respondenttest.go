@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,22 +19,45 @@ import (
 	"conclave/subjects"
 )
 
-// Case is one question to an actor, in an environment of its own.
-type Case struct {
+// Case is one question to an actor of type A, in an environment of its own. The id of the question is [Query].
+type Case[A Process] struct {
 	Recorder  *actortest.Recorder
 	Unlimited bool // the actor is one of an unlimited consumer
-	// Deliver gives the question to a new process of the actor, which publishes and stores with out.
-	Deliver func(ctx context.Context, out actor.Out, attempt int) error
+	// Bucket and Key are the place of the record of the question.
+	Bucket, Key string
+	// Earlier are records of the question that earlier builds stored, by a name.
+	Earlier map[string]Earlier
+	// New returns a new process of the actor.
+	New func() A
+	// Deliver gives the question to a process, which publishes and stores with out.
+	Deliver func(ctx context.Context, a A, out actor.Out, attempt int) error
 	// Check fails the test unless the question has one answer, without an error, and nothing was done twice.
 	// interrupted says that the process of the first attempt did not end it.
 	Check func(t testing.TB, interrupted bool)
 }
 
+// Process is a process of an actor.
+type Process interface{ Cancel(query string) }
+
+// Query is the id of the question of a [Case].
+const Query = "q1"
+
+// Earlier is a record of an interrupted turn that an earlier build stored.
+type Earlier struct {
+	Record string
+	// Answered means that the record has an answer: it is published under the ids of the record, r1 and d1, and no
+	// model is asked.
+	Answered bool
+	// Published means that there is nothing left to publish.
+	Published bool
+}
+
 // errCrash ends an attempt as a killed process does: nothing after it runs.
 var errCrash = errors.New("the process was killed")
 
-// attempt delivers the question and calls observe at each durable step. A panic with errCrash is returned.
-func (c *Case) attempt(t testing.TB, n int, observe func(step string)) (err error) {
+// attempt delivers the question to a new process and calls observe at each durable step. A panic with errCrash is
+// returned.
+func (c *Case[A]) attempt(t testing.TB, n int, observe func(step string)) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			if p != errCrash { //nolint:errorlint // the value of a panic
@@ -42,19 +66,25 @@ func (c *Case) attempt(t testing.TB, n int, observe func(step string)) (err erro
 			err = errCrash
 		}
 	}()
-	return c.Deliver(actor.WithSteps(t.Context(), observe), c.Recorder.Out(), n)
+	return c.Deliver(actor.WithSteps(t.Context(), observe), c.New(), c.Recorder.Out(), n)
 }
 
 // Run runs the suite. newCase must return the same question in a new environment each time.
-func Run(t *testing.T, newCase func(t testing.TB) *Case) {
+func Run[A Process](t *testing.T, newCase func(t testing.TB) *Case[A]) {
 	var steps []string
 	first := newCase(t)
 	if err := first.attempt(t, 1, func(s string) { steps = append(steps, s) }); err != nil {
 		t.Fatal(err)
 	}
 	first.Check(t, false)
-	t.Run("crash", func(t *testing.T) { runAtEach(t, steps, newCase, crashAt) })
-	t.Run("taken over", func(t *testing.T) { runAtEach(t, steps, newCase, takeOverAt) })
+	t.Run("crash", func(t *testing.T) { runAtEach(t, steps, newCase, crashAt[A]) })
+	t.Run("crash at every attempt", func(t *testing.T) { crashAlways(t, newCase(t)) })
+	t.Run("taken over", func(t *testing.T) { runAtEach(t, steps, newCase, takeOverAt[A]) })
+	t.Run("canceled before it begins", func(t *testing.T) { cancelQueued(t, newCase(t)) })
+	t.Run("canceled", func(t *testing.T) {
+		answered := slices.Index(steps, "turn.answer/before")
+		runAtEach(t, steps, newCase, func(t *testing.T, c *Case[A], at int) { cancelAt(t, c, at, at >= answered) })
+	})
 	t.Run("acknowledgement lost", func(t *testing.T) {
 		for at := 0; loseAcknowledgement(t, newCase(t), at); at++ {
 			if at > len(steps) {
@@ -66,10 +96,25 @@ func Run(t *testing.T, newCase func(t testing.TB) *Case) {
 	t.Run("shutdown", func(t *testing.T) { shutDown(t, newCase(t)) })
 	t.Run("shutdown at the last attempt", func(t *testing.T) { shutDownLast(t, newCase(t)) })
 	t.Run("nothing can be stored at the last attempt", func(t *testing.T) { failLast(t, newCase(t)) })
+	t.Run("the models fail at the last attempt", func(t *testing.T) { failModels(t, newCase(t)) })
+	t.Run("panic at the last attempt", func(t *testing.T) { panicLast(t, newCase(t)) })
+	t.Run("a write is too large", func(t *testing.T) {
+		for at := 0; exceedAt(t, newCase(t), at); at++ {
+			if at > len(steps) {
+				t.Fatal("there are more writes than steps")
+			}
+		}
+	})
+	t.Run("the record is too large", func(t *testing.T) { exceedAlways(t, newCase(t)) })
+	t.Run("out of time", func(t *testing.T) { endDeadline(t, newCase(t)) })
+	t.Run("unreadable record", func(t *testing.T) { damageRecord(t, newCase(t)) })
+	for name := range first.Earlier {
+		t.Run("earlier build "+name, func(t *testing.T) { resumeEarlier(t, newCase(t), name) })
+	}
 }
 
-func runAtEach(t *testing.T, steps []string, newCase func(t testing.TB) *Case,
-	test func(t *testing.T, c *Case, at int),
+func runAtEach[A Process](t *testing.T, steps []string, newCase func(t testing.TB) *Case[A],
+	test func(t *testing.T, c *Case[A], at int),
 ) {
 	for i, s := range steps {
 		t.Run(fmt.Sprintf("%d %s", i, strings.ReplaceAll(s, "/", " ")), func(t *testing.T) {
@@ -80,7 +125,7 @@ func runAtEach(t *testing.T, steps []string, newCase func(t testing.TB) *Case,
 }
 
 // crashAt kills the process at a step. The next delivery finishes the turn, and one after it changes nothing.
-func crashAt(t *testing.T, c *Case, at int) {
+func crashAt[A Process](t *testing.T, c *Case[A], at int) {
 	n := 0
 	if err := c.attempt(t, 1, func(string) {
 		if n++; n > at {
@@ -97,8 +142,182 @@ func crashAt(t *testing.T, c *Case, at int) {
 	}
 }
 
+// crashAlways kills every attempt but the last before there is an answer; then there is one, whatever it says.
+func crashAlways[A Process](t *testing.T, c *Case[A]) {
+	for n := 1; n < subjects.MaxDeliver; n++ {
+		if err := c.attempt(t, n, func(s string) {
+			if s == "turn.answer/before" {
+				panic(errCrash)
+			}
+		}); err == nil {
+			t.Fatal("no crash")
+		}
+	}
+	c.finish(t, subjects.MaxDeliver)
+}
+
+// finish delivers the question, and again to another process. There is one answer then, which it returns.
+func (c *Case[A]) finish(t testing.TB, attempt int) subjects.Response {
+	t.Helper()
+	for range 2 {
+		if err := c.attempt(t, attempt, nil); err != nil {
+			t.Errorf("delivery %d: %v", attempt, err)
+		}
+	}
+	all := c.responses(t)
+	if len(all) != 1 {
+		t.Fatalf("%d answers: %+v", len(all), all)
+	}
+	return all[0]
+}
+
+// cancelQueued cancels the question before a process gets it: it is answered as stopped, without a model.
+func cancelQueued[A Process](t *testing.T, c *Case[A]) {
+	a := c.New()
+	a.Cancel(Query)
+	if err := c.Deliver(t.Context(), a, c.Recorder.Out(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if r := c.finish(t, 2); !r.Partial || r.Error != nil || c.modelCalls() > 0 {
+		t.Errorf("%d model calls, %+v", c.modelCalls(), r)
+	}
+}
+
+// cancelAt cancels the question at a step. It is answered once, without an error, and completely if it was answered
+// already.
+func cancelAt[A Process](t *testing.T, c *Case[A], at int, answered bool) {
+	a, n := c.New(), 0
+	ctx := actor.WithSteps(t.Context(), func(string) {
+		if n++; n > at {
+			a.Cancel(Query)
+		}
+	})
+	if err := c.Deliver(ctx, a, c.Recorder.Out(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if r := c.finish(t, 2); r.Error != nil || answered && r.Partial {
+		t.Errorf("%+v", r)
+	}
+	if answered {
+		c.Check(t, false)
+	}
+}
+
+// failModels lets every model call fail at the last attempt: the question is answered with the error.
+func failModels[A Process](t *testing.T, c *Case[A]) {
+	c.replaceModel(func() (any, error) { return nil, subjects.Faultf(subjects.CodeModelUnreachable, "no server") })
+	if r := c.finish(t, subjects.MaxDeliver); r.Error == nil {
+		t.Errorf("%+v", r)
+	}
+}
+
+// panicLast lets the process panic in a model call at the last attempt: the question is answered with an error that
+// says nothing of the inside of the program.
+func panicLast[A Process](t *testing.T, c *Case[A]) {
+	c.replaceModel(func() (any, error) { panic("a bug in the program") })
+	_ = c.attempt(t, subjects.MaxDeliver, nil) // an error is a dead letter: the message is not delivered again
+	if r := c.responses(t); len(r) != 1 || r[0].Error == nil || strings.Contains(r[0].Answer+r[0].Error.Text, "a bug") {
+		t.Errorf("answers: %+v", r)
+	}
+}
+
+// replaceModel replaces the replies of all models.
+func (c *Case[A]) replaceModel(chat func() (any, error)) {
+	reply := c.Recorder.Reply
+	c.Recorder.Reply = func(subject string, body []byte) (any, error) {
+		if subject == subjects.ModelChat.Name {
+			return chat()
+		}
+		return reply(subject, body)
+	}
+}
+
+func (c *Case[A]) modelCalls() (n int) {
+	for _, r := range c.Recorder.Requested() {
+		if r.Subject == subjects.ModelChat.Name {
+			n++
+		}
+	}
+	return n
+}
+
+// exceedAt makes the value of write number at, from 0, too large, and reports whether there was such a write. There is
+// one answer, in which something may be missing, or which is the error.
+func exceedAt[A Process](t *testing.T, c *Case[A], at int) bool {
+	out, exceeded := failWrite(c.Recorder.Out(), at, func(func() (uint64, error)) (uint64, error) {
+		return 0, fmt.Errorf("%w: for this test", actor.ErrTooLarge)
+	})
+	_ = c.Deliver(t.Context(), c.New(), out, 1) // an error has it delivered again
+	c.finish(t, 2)
+	return exceeded()
+}
+
+// exceedAlways makes the record too large from the first request on. At the last attempt the user is told.
+func exceedAlways[A Process](t *testing.T, c *Case[A]) {
+	out := &hookedOut{c.Recorder.Out(), func(key string, write func() (uint64, error)) (uint64, error) {
+		if key == c.Key && len(c.Recorder.Requested()) > 0 {
+			return 0, fmt.Errorf("%w: for this test", actor.ErrTooLarge)
+		}
+		return write()
+	}}
+	for n := 1; n <= subjects.MaxDeliver; n++ {
+		if err := c.Deliver(t.Context(), c.New(), out, n); err == nil {
+			t.Error("the message was acknowledged")
+		}
+	}
+	if r := c.responses(t); len(r) != 1 || r[0].Error == nil || r[0].Error.Code != subjects.CodeInternal {
+		t.Errorf("answers: %+v", r)
+	}
+}
+
+// endDeadline gives the question to a process after the caller's deadline: the answer says so, and no model is asked.
+func endDeadline[A Process](t *testing.T, c *Case[A]) {
+	ctx, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	if err := c.Deliver(ctx, c.New(), c.Recorder.Out(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if r := c.finish(t, 2); r.Error == nil || r.Error.Code != subjects.CodeTimeout || c.modelCalls() > 0 {
+		t.Errorf("%d model calls, %+v", c.modelCalls(), r)
+	}
+}
+
+// damageRecord damages the record of an interrupted turn. What it did is not known, so that it does not begin again:
+// the question is answered with an error.
+func damageRecord[A Process](t *testing.T, c *Case[A]) {
+	if _, err := c.Recorder.Out().Store(c.Bucket).Put(t.Context(), c.Key, []byte("no JSON"), 0); err != nil {
+		t.Fatal(err)
+	}
+	r := c.finish(t, 2)
+	if r.Error == nil || r.Error.Code != subjects.CodeInternal || c.modelCalls() > 0 {
+		t.Errorf("%d model calls, %+v", c.modelCalls(), r)
+	}
+}
+
+// resumeEarlier resumes a turn from a record that an earlier build stored.
+func resumeEarlier[A Process](t *testing.T, c *Case[A], name string) {
+	e := c.Earlier[name]
+	if _, err := c.Recorder.Out().Store(c.Bucket).Put(t.Context(), c.Key, []byte(e.Record), 0); err != nil {
+		t.Fatal(err)
+	}
+	if e.Published {
+		if err := c.attempt(t, 2, nil); err != nil || len(c.responses(t)) > 0 || c.modelCalls() > 0 {
+			t.Errorf("%d model calls, answers %+v, %v", c.modelCalls(), c.responses(t), err)
+		}
+		return
+	}
+	if r := c.finish(t, 2); r.Error != nil || r.Partial || e.Answered == (c.modelCalls() > 0) {
+		t.Errorf("%d model calls, %+v", c.modelCalls(), r)
+	}
+	for _, m := range c.Recorder.Published() {
+		if e.Answered && m.ID != "" && m.ID != "r1" && m.ID != "d1" {
+			t.Errorf("published %s under %s", m.Subject, m.ID)
+		}
+	}
+}
+
 // takeOverAt pauses the process at a step while another gets the message and finishes the turn.
-func takeOverAt(t *testing.T, c *Case, at int) {
+func takeOverAt[A Process](t *testing.T, c *Case[A], at int) {
 	paused, wake, ended := make(chan struct{}), make(chan struct{}), make(chan error)
 	n := 0
 	var once sync.Once
@@ -121,9 +340,9 @@ func takeOverAt(t *testing.T, c *Case, at int) {
 }
 
 // loseAcknowledgement loses the acknowledgement of write number at and reports whether there was one.
-func loseAcknowledgement(t *testing.T, c *Case, at int) bool {
+func loseAcknowledgement[A Process](t *testing.T, c *Case[A], at int) bool {
 	out, lost := LoseAcknowledgement(c.Recorder.Out(), at)
-	if err := c.Deliver(t.Context(), out, 1); err != nil {
+	if err := c.Deliver(t.Context(), c.New(), out, 1); err != nil {
 		t.Fatal(err)
 	}
 	c.Check(t, false)
@@ -136,38 +355,55 @@ func loseAcknowledgement(t *testing.T, c *Case, at int) bool {
 // LoseAcknowledgement is out with a store whose write number at, from 0, is stored and reported as failed because of
 // itself, as a retry after a lost reply does. lost reports whether there was such a write.
 func LoseAcknowledgement(out actor.Out, at int) (lossy actor.Out, lost func() bool) {
-	o := &lossyOut{out, new(atomic.Int64), int64(at)}
-	return o, func() bool { return o.n.Load() > o.at }
-}
-
-type lossyOut struct {
-	actor.Out
-	n  *atomic.Int64
-	at int64
-}
-
-func (o *lossyOut) WithIDs(session, query string) actor.Out {
-	return &lossyOut{o.Out.WithIDs(session, query), o.n, o.at}
-}
-
-func (o *lossyOut) Store(bucket string) actor.Store { return &lossyStore{o.Out.Store(bucket), o} }
-
-type lossyStore struct {
-	actor.Store
-	o *lossyOut
-}
-
-func (s *lossyStore) Put(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
-	rev, err := s.Store.Put(ctx, key, value, revision)
-	if n := s.o.n.Add(1); err == nil && n == s.o.at+1 {
+	return failWrite(out, at, func(write func() (uint64, error)) (uint64, error) {
+		if rev, err := write(); err != nil {
+			return rev, err
+		}
 		return 0, fmt.Errorf("%w: by itself", actor.ErrChanged)
-	}
-	return rev, err
+	})
+}
+
+// failWrite is out with a store whose write number at, from 0, is done by fail. failed reports whether there was such a
+// write.
+func failWrite(out actor.Out, at int, fail func(write func() (uint64, error)) (uint64, error)) (o actor.Out,
+	failed func() bool,
+) {
+	n := new(atomic.Int64)
+	return &hookedOut{out, func(_ string, write func() (uint64, error)) (uint64, error) {
+		if n.Add(1) != int64(at)+1 {
+			return write()
+		}
+		return fail(write)
+	}}, func() bool { return n.Load() > int64(at) }
+}
+
+// hookedOut is an Out whose buckets are written through put.
+type hookedOut struct {
+	actor.Out
+	put func(key string, write func() (uint64, error)) (uint64, error)
+}
+
+// WithIDs implements [actor.Out].
+func (o *hookedOut) WithIDs(session, query string) actor.Out {
+	return &hookedOut{o.Out.WithIDs(session, query), o.put}
+}
+
+// Store implements [actor.Out].
+func (o *hookedOut) Store(bucket string) actor.Store { return &hookedStore{o.Out.Store(bucket), o} }
+
+type hookedStore struct {
+	actor.Store
+	o *hookedOut
+}
+
+// Put implements [actor.Store].
+func (s *hookedStore) Put(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
+	return s.o.put(key, func() (uint64, error) { return s.Store.Put(ctx, key, value, revision) })
 }
 
 // takeOverInPause pauses the process with a stored answer for longer than the stream remembers message ids, while
 // another finishes the turn: it publishes nothing.
-func takeOverInPause(t *testing.T, c *Case) {
+func takeOverInPause[A Process](t *testing.T, c *Case[A]) {
 	c.Recorder.Time = c.Recorder.Out().Now()
 	if err := c.attempt(t, 1, func(s string) {
 		switch s {
@@ -186,7 +422,7 @@ func takeOverInPause(t *testing.T, c *Case) {
 }
 
 // shutDown ends the process in a model call. Nothing is published then; the next delivery finishes the turn.
-func shutDown(t *testing.T, c *Case) {
+func shutDown[A Process](t *testing.T, c *Case[A]) {
 	if err := c.stopInModelCall(t, 1); err == nil {
 		t.Error("the message was acknowledged")
 	}
@@ -201,7 +437,7 @@ func shutDown(t *testing.T, c *Case) {
 
 // shutDownLast ends the process at the last attempt: no further delivery comes, so the user is told. With an unlimited
 // consumer there is no last one.
-func shutDownLast(t *testing.T, c *Case) {
+func shutDownLast[A Process](t *testing.T, c *Case[A]) {
 	err := c.stopInModelCall(t, subjects.MaxDeliver)
 	if c.Unlimited {
 		if n := len(c.responses(t)); n != 0 || err == nil {
@@ -218,7 +454,7 @@ func shutDownLast(t *testing.T, c *Case) {
 }
 
 // failLast fails every write: at the last attempt the user is told although nothing is stored.
-func failLast(t *testing.T, c *Case) {
+func failLast[A Process](t *testing.T, c *Case[A]) {
 	c.Recorder.FailStore = errors.New("disk full")
 	for n := subjects.MaxDeliver - 1; n <= subjects.MaxDeliver; n++ {
 		if err := c.attempt(t, n, nil); err == nil {
@@ -231,7 +467,7 @@ func failLast(t *testing.T, c *Case) {
 }
 
 // stopInModelCall delivers the question and shuts the process down when a model is asked.
-func (c *Case) stopInModelCall(t testing.TB, attempt int) error {
+func (c *Case[A]) stopInModelCall(t testing.TB, attempt int) error {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	reply := c.Recorder.Reply
@@ -242,10 +478,10 @@ func (c *Case) stopInModelCall(t testing.TB, attempt int) error {
 		}
 		return reply(subject, body)
 	}
-	return c.Deliver(ctx, c.Recorder.Out(), attempt)
+	return c.Deliver(ctx, c.New(), c.Recorder.Out(), attempt)
 }
 
-func (c *Case) responses(t testing.TB) (out []subjects.Response) {
+func (c *Case[A]) responses(t testing.TB) (out []subjects.Response) {
 	for _, m := range c.Recorder.Published() {
 		if m.Subject != subjects.ResponseGeneration.Name {
 			continue
