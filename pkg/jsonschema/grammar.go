@@ -1,6 +1,7 @@
 package jsonschema
 
 import (
+	"bytes"
 	"encoding/json"
 	"slices"
 	"strconv"
@@ -68,7 +69,6 @@ func (g *grammar) reduce(v *strict.Value, most, path, depth int) strict.Value {
 	}
 	lengths, _ := g.keepBounds(v, "minLength", "maxLength", most)
 	counts, inside := g.keepBounds(v, "minItems", "maxItems", most)
-	reduce := func(v *strict.Value, name string) strict.Value { return g.reduce(v, inside, path+len(name)+1, depth-1) }
 	bounds := append(lengths, counts...)
 	var kept []strict.Member
 	for _, m := range v.Members {
@@ -83,31 +83,16 @@ func (g *grammar) reduce(v *strict.Value, most, path, depth int) strict.Value {
 				continue
 			}
 			g.bytes += 2 * len(appendJSON(nil, &m.Value))
-		case "properties", "$defs", "definitions":
-			members := slices.Clone(m.Value.Members)
-			for i := range members {
-				members[i].Value = reduce(&members[i].Value, members[i].Name)
-			}
-			m.Value = strict.Value{Type: strict.Object, Members: members}
-		case "items":
-			m.Value = reduce(&m.Value, "item")
+		case "properties", "$defs", "definitions", "items":
 		case "additionalProperties":
 			if v.Member("patternProperties") != nil {
 				continue
-			}
-			if m.Value.Type != strict.Boolean {
-				m.Value = reduce(&m.Value, "value")
 			}
 		case "anyOf", "oneOf":
 			// Beside members these are conditions on them, which no grammar holds.
 			if v.Member("properties") != nil || m.Value.Type != strict.Array || len(m.Value.Items) == 0 {
 				continue
 			}
-			items := slices.Clone(m.Value.Items)
-			for i := range items {
-				items[i] = reduce(&items[i], "alternative")
-			}
-			m.Value = strict.Value{Type: strict.Array, Items: items}
 		case "$ref":
 			if !strings.HasPrefix(m.Value.Text, "#/$defs/") && !strings.HasPrefix(m.Value.Text, "#/definitions/") {
 				return anyValue
@@ -121,9 +106,65 @@ func (g *grammar) reduce(v *strict.Value, most, path, depth int) strict.Value {
 				continue
 			}
 		}
+		replaceSubschemas(&m, func(v *strict.Value, name string) strict.Value {
+			return g.reduce(v, inside, path+len(name)+1, depth-1)
+		})
 		kept = append(kept, m)
 	}
 	return strict.Value{Type: strict.Object, Members: kept}
+}
+
+// replaceSubschemas replaces the schemas in a member of a schema by what replace returns for them and the name of their
+// rule. The values of m are not modified.
+func replaceSubschemas(m *strict.Member, replace func(v *strict.Value, name string) strict.Value) {
+	switch m.Name {
+	case "properties", "$defs", "definitions":
+		members := slices.Clone(m.Value.Members)
+		for i := range members {
+			members[i].Value = replace(&members[i].Value, members[i].Name)
+		}
+		m.Value = strict.Value{Type: strict.Object, Members: members}
+	case "items":
+		m.Value = replace(&m.Value, "item")
+	case "additionalProperties":
+		if m.Value.Type != strict.Boolean {
+			m.Value = replace(&m.Value, "value")
+		}
+	case "anyOf", "oneOf":
+		items := slices.Clone(m.Value.Items)
+		for i := range items {
+			items[i] = replace(&items[i], "alternative")
+		}
+		m.Value = strict.Value{Type: strict.Array, Items: items}
+	}
+}
+
+// Shape returns the schema of an object with the members in keywords only, at every depth, and those properties of the
+// object itself that keep accepts. A schema that is no JSON object is returned as it is.
+func Shape(raw []byte, keywords []string, keep func(property string) bool) []byte {
+	v, err := strict.Parse(raw)
+	if err != nil || v.Type != strict.Object {
+		return raw
+	}
+	var reduce func(v *strict.Value, _ string) strict.Value
+	reduce = func(v *strict.Value, _ string) strict.Value {
+		if v.Type != strict.Object {
+			return *v
+		}
+		var kept []strict.Member
+		for _, m := range v.Members {
+			if slices.Contains(keywords, m.Name) {
+				replaceSubschemas(&m, reduce)
+				kept = append(kept, m)
+			}
+		}
+		return strict.Value{Type: strict.Object, Members: kept}
+	}
+	v = reduce(&v, "")
+	if properties := v.Member("properties"); properties != nil {
+		properties.Members = slices.DeleteFunc(properties.Members, func(m strict.Member) bool { return !keep(m.Name) })
+	}
+	return appendJSON(nil, &v)
 }
 
 // isShaped reports whether a schema says which values there are; converters reject others.
@@ -165,11 +206,14 @@ func (g *grammar) keepBounds(v *strict.Value, low, high string, most int) (kept 
 	return kept, most / max(1, lowest)
 }
 
-// appendJSON appends a value as JSON, without white space.
+// appendJSON appends a value as JSON, without white space and without escapes for HTML.
 func appendJSON(out []byte, v *strict.Value) []byte {
 	appendString := func(s string) {
-		encoded, _ := json.Marshal(s)
-		out = append(out, encoded...)
+		var b bytes.Buffer
+		e := json.NewEncoder(&b)
+		e.SetEscapeHTML(false)
+		_ = e.Encode(s) // a string can be encoded
+		out = append(out, bytes.TrimSuffix(b.Bytes(), []byte("\n"))...)
 	}
 	switch v.Type {
 	case strict.String:

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"conclave/pkg/jsonschema"
 	"conclave/pkg/model"
 	"conclave/pkg/strict"
 	"conclave/pkg/text"
@@ -65,7 +66,7 @@ func (t *turn) decide(ctx context.Context) (reply, error) {
 
 // requestDecision asks which of the choices comes next. Behind a result the conversation itself is asked.
 func (t *turn) requestDecision(ctx context.Context, choices []model.Tool) (reply, error) {
-	schema := decisionSchema(choiceNames(choices))
+	schema := choiceSchema("choice", choiceNames(choices))
 	if t.hasToolResult() {
 		return t.requestObject(ctx, instructNext(t.question(), choices), schema)
 	}
@@ -233,9 +234,7 @@ func (t *turn) fillArguments(ctx context.Context, tool *model.Tool) (json.RawMes
 		if len(known) == 1 {
 			return newArguments(required[0], known[0]), reply{}, nil
 		}
-		schema = json.RawMessage(`{"type":"object","properties":{` + string(encodeJSON(required[0])) +
-			`:{"type":"string","enum":` +
-			string(encodeJSON(known)) + `}},"required":[` + string(encodeJSON(required[0])) + `]}`)
+		schema = choiceSchema(required[0], known)
 	case isVerbatim && len(t.history) == 0:
 		return newArguments(required[0], question), reply{}, nil
 	}
@@ -290,11 +289,12 @@ func (t *turn) question() string {
 	return last
 }
 
-// decisionSchema is the JSON schema of a decision between names. The choice is its only member: small models decide
-// worse with more around it.
-func decisionSchema(names []string) json.RawMessage {
-	return json.RawMessage(`{"type":"object","properties":{"choice":{"type":"string","enum":` +
-		string(encodeJSON(names)) + `}},"required":["choice"]}`)
+// choiceSchema is the JSON schema of an object with one member that is one of values. A decision has no other: small
+// models decide worse with more around it.
+func choiceSchema(name string, values []string) json.RawMessage {
+	member := string(encodeJSON(name))
+	return json.RawMessage(`{"type":"object","properties":{` + member + `:{"type":"string","enum":` +
+		string(encodeJSON(values)) + `}},"required":[` + member + `]}`)
 }
 
 // choiceNames are the names of the choices of a decision, the answer first.
@@ -311,56 +311,13 @@ func choiceNames(tools []model.Tool) []string {
 // against the whole schema anyway.
 var shapeKeywords = []string{"type", "properties", "required", "items", "enum", "const", "anyOf", "oneOf"}
 
-// shapeOf is a tool's parameter schema reduced to [shapeKeywords], and to the required arguments where there are any:
-// small models make up values for the others. A schema that is not a JSON object becomes that of any object.
+// shapeOf is a tool's parameter schema, a JSON object, reduced to [shapeKeywords], and to the required arguments where
+// there are any: small models make up values for the others.
 func shapeOf(parameters json.RawMessage) json.RawMessage {
-	v, err := strict.Parse(parameters)
-	if err != nil || v.Type != strict.Object {
-		return json.RawMessage(`{"type":"object"}`)
-	}
-	shape := reduceSchema(&v, shapeKeywords)
-	if required, _ := argumentNames(parameters); len(required) > 0 {
-		for i := range shape.Members {
-			if m := &shape.Members[i]; m.Name == "properties" {
-				m.Value = newObject(slices.DeleteFunc(slices.Clone(m.Value.Members), func(p strict.Member) bool {
-					return !slices.Contains(required, p.Name)
-				}))
-			}
-		}
-		shape = newObject(shape.Members)
-	}
-	return encodeValue(&shape)
-}
-
-// reduceSchema is the schema v with the members in keywords only, at every depth.
-func reduceSchema(v *strict.Value, keywords []string) strict.Value {
-	if v.Type != strict.Object {
-		return *v
-	}
-	var kept []strict.Member
-	for _, m := range v.Members {
-		if !slices.Contains(keywords, m.Name) {
-			continue
-		}
-		switch m.Name {
-		case "properties":
-			members := slices.Clone(m.Value.Members)
-			for i := range members {
-				members[i].Value = reduceSchema(&members[i].Value, keywords)
-			}
-			m.Value = newObject(members)
-		case "items":
-			m.Value = reduceSchema(&m.Value, keywords)
-		case "anyOf", "oneOf":
-			items := slices.Clone(m.Value.Items)
-			for i := range items {
-				items[i] = reduceSchema(&items[i], keywords)
-			}
-			m.Value = newArray(items)
-		}
-		kept = append(kept, m)
-	}
-	return newObject(kept)
+	required, _ := argumentNames(parameters)
+	return jsonschema.Shape(parameters, shapeKeywords, func(name string) bool {
+		return len(required) == 0 || slices.Contains(required, name)
+	})
 }
 
 // shortenTools are the tools with parameters as a model needs them: which arguments there are, of which type, and what
@@ -368,10 +325,8 @@ func reduceSchema(v *strict.Value, keywords []string) strict.Value {
 func shortenTools(tools []model.Tool) []model.Tool {
 	out := slices.Clone(tools)
 	for i := range out {
-		if v, err := strict.Parse(out[i].Parameters); err == nil && v.Type == strict.Object {
-			short := reduceSchema(&v, append([]string{"description"}, shapeKeywords...))
-			out[i].Parameters = encodeValue(&short)
-		}
+		out[i].Parameters = jsonschema.Shape(out[i].Parameters, append([]string{"description"}, shapeKeywords...),
+			func(string) bool { return true })
 	}
 	return out
 }

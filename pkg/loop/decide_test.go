@@ -306,7 +306,7 @@ func TestChoicesOfDecision(t *testing.T) {
 // The schema of a decision accepts the choices and nothing else.
 func TestDecisionSchema(t *testing.T) {
 	t.Parallel()
-	schema, err := jsonschema.Compile(decisionSchema(choiceNames(testTools)))
+	schema, err := jsonschema.Compile(choiceSchema("choice", choiceNames(testTools)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -329,14 +329,19 @@ func TestDecisionSchema(t *testing.T) {
 // The schema for the arguments of a chosen tool has no bounds that make a grammar large.
 func TestShapeOfParameters(t *testing.T) {
 	t.Parallel()
-	got := shapeOf(
-		json.RawMessage(
-			`{"type":"object","properties":{"url":{"type":"string","minLength":1,"maxLength":2000,"description":"x"},"tags":{"type":"array","items":{"type":"string","maxLength":9}}},"required":["url"],"additionalProperties":false}`))
+	parameters := json.RawMessage(`{"type":"object","properties":{` +
+		`"url":{"type":"string","minLength":1,"maxLength":2000,"description":"a < b"},` +
+		`"tags":{"type":"array","items":{"type":"string","maxLength":9}}},` +
+		`"required":["url"],"additionalProperties":false}`)
+	got := shapeOf(parameters)
 	if want := `{"type":"object","properties":{"url":{"type":"string"}},"required":["url"]}`; string(got) != want {
 		t.Errorf("got %s", got)
 	}
-	if got := shapeOf(json.RawMessage(`[`)); string(got) != `{"type":"object"}` {
-		t.Errorf("broken schema: got %s", got)
+	short := shortenTools([]model.Tool{{Parameters: parameters}, {Parameters: json.RawMessage(`[`)}, {}})
+	if want := `{"type":"object","properties":{"url":{"type":"string","description":"a < b"},` +
+		`"tags":{"type":"array","items":{"type":"string"}}},"required":["url"]}`; string(short[0].Parameters) != want ||
+		string(short[1].Parameters) != "[" || short[2].Parameters != nil {
+		t.Errorf("for a prompt: %s", short)
 	}
 }
 

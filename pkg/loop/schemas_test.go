@@ -12,8 +12,8 @@ func TestSchemas(t *testing.T) {
 	parameters := json.RawMessage(`{"type":"object","properties":{"path":{"type":"string","maxLength":70000},` +
 		`"mode":{"enum":["a","b"]},"more":{"description":"anything"}},"required":["path","more"]}`)
 	schematest.Check(t, map[string]json.RawMessage{
-		"decision":  decisionSchema(choiceNames([]model.Tool{{Name: "web_search"}, {Name: "fs_read"}})),
+		"decision":  choiceSchema("choice", choiceNames([]model.Tool{{Name: "web_search"}, {Name: "fs_read"}})),
+		"address":   choiceSchema("url", []string{"https://example.org/"}),
 		"arguments": shapeOf(parameters),
-		"no object": shapeOf(json.RawMessage(`[]`)),
 	})
 }

@@ -16,9 +16,12 @@ const (
 	invalidSchema = "invalid JSON schema in format"
 )
 
-// Limits of llama.cpp's converter of JSON schemas, and of Ollama's buffer for its result.
+// Limits of llama.cpp's converter of JSON schemas, and of Ollama's buffer for its result. Ollama 0.17.4 compares each
+// repetition with maxRepetition; nested ones multiply in cost, so that their product is compared here. llama.cpp has no
+// limit of nesting: deeper schemas than this were never sent to a server.
 const (
 	maxRepetition  = 2000
+	maxNesting     = 20
 	minGrammarSize = 32 << 10
 )
 
@@ -42,7 +45,7 @@ func CheckGrammar(schema []byte) error {
 	if err := json.Unmarshal(schema, &root); err != nil {
 		return fmt.Errorf("%s", invalidSchema)
 	}
-	c := converter{}
+	c := converter{repeated: 1}
 	if !c.visit(root, "root") {
 		return fmt.Errorf("%s", invalidSchema)
 	}
@@ -54,8 +57,10 @@ func CheckGrammar(schema []byte) error {
 
 // converter counts the grammar of a schema.
 type converter struct {
-	size int  // bytes, about
-	died bool // the grammar cannot be parsed
+	size     int     // bytes, about
+	died     bool    // the grammar cannot be parsed
+	depth    int     // schemas around this one
+	repeated float64 // the product of the repetitions around this one
 }
 
 // visit converts one subschema and reports whether the converter accepts it. name is that of its rule.
@@ -65,6 +70,9 @@ func (c *converter) visit(v any, name string) bool {
 		return false
 	}
 	c.size += 3*len(name) + 30
+	c.depth++
+	defer func() { c.depth-- }()
+	c.died = c.died || c.depth > maxNesting
 	all := func(list any, suffix string) bool {
 		items, _ := list.([]any)
 		return !slices.ContainsFunc(items, func(item any) bool { return !c.visit(item, name+suffix) })
@@ -85,7 +93,9 @@ func (c *converter) visit(v any, name string) bool {
 	case is("object") && (s["properties"] != nil || s["additionalProperties"] != nil):
 		return c.visitObject(s, name)
 	case is("array") && s["items"] != nil:
-		c.repeat(s["minItems"], s["maxItems"])
+		outer := c.repeated
+		defer func() { c.repeated = outer }()
+		c.repeated *= c.repeat(s["minItems"], s["maxItems"])
 		return c.visit(s["items"], name+"-item")
 	case is("string") && s["pattern"] != nil:
 		pattern, _ := s["pattern"].(string)
@@ -121,10 +131,12 @@ func (c *converter) visitObject(s map[string]any, name string) bool {
 	return true
 }
 
-// repeat notes a repetition from least to most; nil is no bound. The grammar of one that is too large, or whose bounds
-// are exchanged, is not parsed.
-func (c *converter) repeat(least, most any) {
+// repeat notes a repetition from least to most, nil is no bound, and returns how often it repeats, at least 1. The
+// grammar of one that is too large, with those around it, or whose bounds are exchanged, is not parsed.
+func (c *converter) repeat(least, most any) float64 {
 	low, _ := least.(float64)
 	high, bounded := most.(float64)
-	c.died = c.died || low > maxRepetition || bounded && (high > maxRepetition || high < low)
+	times := max(1, low, high)
+	c.died = c.died || c.repeated*times > maxRepetition || bounded && high < low
+	return times
 }

@@ -563,3 +563,35 @@ func TestOllamaEndpoints(t *testing.T) {
 		}
 	}
 }
+
+// TestCheckGrammar has schemas at the limits of what servers turn into a grammar.
+func TestCheckGrammar(t *testing.T) {
+	t.Parallel()
+	nested := func(depth int) string {
+		return strings.Repeat(`{"type":"array","items":`, depth) + `{"type":"string"}` + strings.Repeat("}", depth)
+	}
+	lists := func(outer, inner, length int) string {
+		return fmt.Sprintf(`{"type":"array","maxItems":%d,"items":{"type":"array","maxItems":%d,"items":`+
+			`{"type":"string","maxLength":%d}}}`, outer, inner, length)
+	}
+	for name, tt := range map[string]struct {
+		schema string
+		fails  bool
+	}{
+		"a repetition":             {`{"type":"string","maxLength":2000}`, false},
+		"a large repetition":       {`{"type":"string","maxLength":2001}`, true},
+		"nested repetitions":       {lists(20, 10, 10), false},
+		"large nested repetitions": {lists(20, 10, 11), true},
+		"repetitions side by side": {
+			`{"type":"object","properties":{"a":` + lists(20, 10, 10) + `,"b":` + lists(20, 10, 10) + `}}`, false,
+		},
+		"nested schemas":            {nested(19), false},
+		"more nested schemas":       {nested(20), true},
+		"trick: exchanged bounds":   {`{"type":"array","minItems":3,"maxItems":2,"items":{"type":"string"}}`, true},
+		"trick: a minimum is large": {`{"type":"array","minItems":2001,"items":{"type":"string"}}`, true},
+	} {
+		if err := scriptserver.CheckGrammar([]byte(tt.schema)); (err != nil) != tt.fails {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

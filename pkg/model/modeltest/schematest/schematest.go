@@ -1,5 +1,5 @@
 // Package schematest checks that model servers accept the JSON schemas that a package sends. A test of this package
-// walks the tree and fails when a package with a schema has no test that calls [Check].
+// walks the tree and fails when a schema is in no test that calls [Check].
 package schematest
 
 import (
