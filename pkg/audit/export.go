@@ -15,6 +15,7 @@ import (
 	"slices"
 	"unicode/utf8"
 
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -230,9 +231,7 @@ func (e *exportReader) readLine() (exportLine, error) {
 		return exportLine{}, err
 	}
 	var line exportLine
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&line); err != nil {
+	if err := strict.DecodeJSON(raw, &line); err != nil {
 		return line, fmt.Errorf("%w: malformed line: %w", ErrExport, err)
 	}
 	same := exportLine{Header: line.Header, Footer: line.Footer}

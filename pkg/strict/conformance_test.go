@@ -198,3 +198,25 @@ func TestStoredJSON(t *testing.T) {
 		})
 	}
 }
+
+// TestDecodeValue: a list is decoded under the rules of an object, and what stays raw is not judged.
+func TestDecodeValue(t *testing.T) {
+	for name, tt := range map[string]struct {
+		in      string
+		rejects bool
+	}{
+		"a list":                        {`[{"any":{"a":1,"a":2,"A":3}},{"list":[]}] `, false},
+		"an unknown field":              {`[{"other":1}]`, true},
+		"a name in another case":        {`[{"Any":1}]`, true},
+		"a field twice":                 {`[{"any":1,"any":2}]`, true},
+		"an object in place of a list":  {`{"any":1}`, true},
+		"trick: a second value":         {`[] []`, true},
+		"trick: nested raw JSON":        {`[{"any":` + strings.Repeat("[", 70) + strings.Repeat("]", 70) + `}]`, true},
+		"trick: raw JSON with an error": {`[{"any":{"a":}}]`, true},
+	} {
+		var got []document
+		if err := DecodeValue([]byte(tt.in), &got); (err != nil) != tt.rejects {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

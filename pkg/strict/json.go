@@ -72,9 +72,24 @@ func DecodeJSON(data []byte, v any) error {
 	if err != nil {
 		return err
 	}
+	return decodeChecked(data, v)
+}
+
+// DecodeValue is [DecodeJSON] for any value, a list for example. Of what v keeps as raw JSON only syntax and nesting
+// are checked: arguments that a model wrote are for their reader to judge.
+func DecodeValue(data []byte, v any) error {
+	p := parser{in: string(data), opaque: true}
+	if _, err := p.parseDocument(shapeOf(v)); err != nil {
+		return err
+	}
+	return decodeChecked(applyEdits(data, p.edits), v)
+}
+
+// decodeChecked decodes a document that was compared with the shape of v.
+func decodeChecked(data []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
-	err = dec.Decode(v)
+	err := dec.Decode(v)
 	var when *time.ParseError
 	switch {
 	case errors.As(err, new(*json.UnmarshalTypeError)):
@@ -151,6 +166,7 @@ type parser struct {
 	values  int    // parsed so far
 	tree    bool   // values have their items and members; without it only keys and nesting are checked
 	lenient bool   // unknown and duplicate keys are accepted
+	opaque  bool   // duplicate keys are accepted where there is no shape
 	edits   []edit // that replace former field names
 }
 
@@ -255,7 +271,7 @@ func (p *parser) parseObject(s *shape, depth int) (Value, error) {
 			key = member.renamed
 			p.edits = append(p.edits, edit{from, p.at, []byte(`"` + key + `"`)})
 		}
-		if !p.lenient {
+		if !p.lenient && (!p.opaque || s != nil) {
 			same := key
 			if !p.tree { // some readers take keys that differ in case alone for one key, others for two
 				same = foldKey(key)

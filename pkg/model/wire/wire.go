@@ -3,17 +3,16 @@
 package wire
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/model"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -162,7 +161,7 @@ func DecodeRequest(q subjects.ChatRequest) (model.Request, error) {
 		if len(part.raw) == 0 {
 			continue
 		}
-		if err := decodeStrict(part.raw, part.to); err != nil {
+		if err := strict.DecodeValue(part.raw, part.to); err != nil {
 			return r, subjects.Faultf(subjects.CodeMalformed, "invalid %s", part.name)
 		}
 	}
@@ -214,7 +213,7 @@ func DecodeChunk(p subjects.ChatChunk) (model.Chunk, error) {
 		c.Notice = p.Notice
 	}
 	if len(p.ToolCalls) > 0 {
-		if err := decodeStrict(p.ToolCalls, &c.Calls); err != nil {
+		if err := strict.DecodeValue(p.ToolCalls, &c.Calls); err != nil {
 			return c, fmt.Errorf("%w: invalid tool calls from the model actor", model.ErrMalformed)
 		}
 	}
@@ -287,16 +286,3 @@ type modelError struct {
 func (e modelError) Error() string { return e.fault.Text }
 
 func (e modelError) Unwrap() []error { return []error{e.sentinel, e.fault} }
-
-// decodeStrict decodes JSON and rejects unknown fields and trailing data.
-func decodeStrict(raw json.RawMessage, to any) error {
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(to); err != nil {
-		return err
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("trailing data")
-	}
-	return nil
-}
