@@ -130,6 +130,9 @@ func formatHits(now time.Time, r subjects.MemoryReply) subjects.ToolResult {
 			b.WriteString("(Only words were compared: the model for vectors does not answer.)\n")
 		}
 	}
+	if strings.Contains(b.String(), " you said: \"") { // only the runtime writes this: see labelWords
+		b.WriteString("(After \"you said\", \"I\" and \"my\" are the user, not you.)\n")
+	}
 	return newToolResult(strings.TrimRight(b.String(), "\n"), trusted, ids...)
 }
 

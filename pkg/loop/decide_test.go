@@ -490,6 +490,10 @@ func TestCopiedPromptIsNoAnswer(t *testing.T) {
 		{"a call of answer", `{"name": "answer", "arguments": {"content": "Paris, on the Seine."}}`, "Again."},
 		{"a decision", `{"choice": "web_search"}`, "Again."},
 		{"a call that was made for it", `{"name": "search_memory", "arguments": {"query": "capital"}}`, "Again."},
+		{
+			"the call of a question after a search",
+			`{"name": "search_memory", "arguments": {"query": "How do I take my coffee?"}}`, "Again.",
+		},
 		{"a fenced call", "```json\n{\"name\": \"answer\", \"arguments\": {}}\n```", "Again."},
 		{"a line of the rules", "Never invent facts, numbers, names or links.\nParis.", "Paris."},
 		{
@@ -523,7 +527,7 @@ func TestCopiedPromptIsNoAnswer(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			a, _ := newAgent(t, textReply(`{"choice":"web_search"}`), textReply(tt.reply), textReply("Again."))
+			a, p := newAgent(t, textReply(`{"choice":"web_search"}`), textReply(tt.reply), textReply("Again."))
 			a.Calls, a.System = CallConstrained, "- Never invent facts, numbers, names or links."
 			a.RunTool = func(context.Context, model.Call) Result { return Result{Text: "none", Fault: "failed"} }
 			a.Tools = a.Tools[:1]
@@ -534,12 +538,27 @@ func TestCopiedPromptIsNoAnswer(t *testing.T) {
 			}
 			s, err := RunTurn(t.Context(), a, in, Hooks{})
 			wantAnswer(t, s, err, tt.want, false)
+			for _, r := range p.asked {
+				requireNotSent(t, r)
+			}
 			repaired := tt.want != tt.reply && tt.want != "Again."
 			noted := slices.ContainsFunc(s.Notes, func(n Note) bool { return n.Code == NoteCleaned })
 			if noted != repaired {
 				t.Errorf("note %s: %v, want %v", NoteCleaned, noted, repaired)
 			}
 		})
+	}
+}
+
+// requireNotSent fails the test when a request has a sentence of earlier prompts that models gave as their answers.
+func requireNotSent(t *testing.T, r model.Request) {
+	t.Helper()
+	for _, m := range r.Messages {
+		for _, s := range []string{"The step is", "there is no result", "from your own knowledge"} {
+			if strings.Contains(m.Content, s) {
+				t.Errorf("the model gets %q, which it would copy: %s", s, m.Content)
+			}
+		}
 	}
 }
 

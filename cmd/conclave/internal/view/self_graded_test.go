@@ -2,6 +2,7 @@ package view
 
 import (
 	"bytes"
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -27,8 +28,14 @@ func TestSelfGradedIsSaid(t *testing.T) {
 			Pairwise: &subjects.Pairwise{Winner: subjects.Tie, Model: "big", SelfGraded: self},
 		})
 		Basis(&basis, subjects.Response{}, []subjects.MemoryRecall{{Critic: 4, Feedback: feedback}})
+		body, err := json.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
 		for name, text := range map[string]string{
-			"line": GradeLine(c), "list": list.String(), "detail": detail.String(), "basis": basis.String(),
+			"event": describeEvent(client.Event{Subject: subjects.CritiqueResult.Name, Body: body}),
+			"line":  GradeLine(c),
+			"list":  list.String(), "detail": detail.String(), "basis": basis.String(),
 			"session": GradeLine(subjects.Critique{Score: 4, Feedback: feedback}),
 		} {
 			if strings.Contains(text, subjects.GradedByItself) != self {

@@ -65,6 +65,7 @@ type eventBody struct {
 	By        string            `json:"by"`
 	Reason    string            `json:"reason"`
 	Score     int               `json:"score"`
+	Self      bool              `json:"self_graded"`
 	Feedback  string            `json:"feedback"`
 	Why       string            `json:"why"`
 	Status    string            `json:"status"`
@@ -97,6 +98,8 @@ func describeEvent(e client.Event) string {
 		add("%s %s", b.Caller, b.Args)
 	case b.State != "":
 		add("%s", strings.TrimSuffix(b.State+" by "+b.By, " by "))
+	case b.Score > 0 && b.Self:
+		add("%d of 5, %s: %s", b.Score, subjects.GradedByItself, b.Feedback)
 	case b.Score > 0:
 		add("%d of 5: %s", b.Score, b.Feedback)
 	}
