@@ -47,6 +47,8 @@ func (g *Gateway) auditStatus(ctx context.Context) (AuditStatus, error) {
 	})
 }
 
+// readAuditHead returns the status by the head that was published last. Events that are no head are skipped; without
+// any the status has a note.
 func (g *Gateway) readAuditHead(ctx context.Context) (s AuditStatus, err error) {
 	for e, err := range g.client.EventsBack(ctx, auditHeadSubject) {
 		if err != nil {

@@ -274,8 +274,11 @@ func (c *recordingConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Write discards p: the alert of the handshake that [readClientHello] gives up must not reach the other side.
 func (c *recordingConn) Write(p []byte) (int, error) { return len(p), nil }
-func (c *recordingConn) Close() error                { return nil }
+
+// Close does nothing: the connection is used after the handshake was given up.
+func (c *recordingConn) Close() error { return nil }
 
 // replayedConn is a connection whose first bytes were read already.
 type replayedConn struct {
