@@ -20,7 +20,7 @@ func TestRenamedFieldNamesItsSuccessor(t *testing.T) {
 		},
 		{
 			"memory.yaml", "cache:\n  near: 90\n",
-			":2: cache.near: unknown field: near is no longer a setting; delete it",
+			":1: cache: unknown field: cache is no longer a setting; delete it",
 		},
 		{"manifest.yaml", "shadow: []\n", ":1: shadow: unknown field: shadow was renamed to monitor_only"},
 		{"system.yaml", "trail: 2s\n", ":1: trail: unknown field; known here: listen, allow_remote, sync, audit_max, " +

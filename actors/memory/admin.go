@@ -268,7 +268,7 @@ func (m *Memory) updateEntry(ctx context.Context, db *access, id string, e subje
 	defer cancel()
 	m.editMu.Lock()
 	defer m.editMu.Unlock()
-	now, err := db.Update(ctx, id, e, nil, at)
+	now, err := db.Update(ctx, id, e, at)
 	if err != nil {
 		return now, fmt.Errorf("editing %s: %w", id, err)
 	}
@@ -363,8 +363,6 @@ func (m *Memory) reportStatus(ctx context.Context) (done subjects.MemoryAdminRep
 	if done.Status.Unembedded > 0 {
 		done.Status.Problem = m.embeddingProblem()
 	}
-	if m.cache != nil {
-		done.Status.Cached = m.cache.Len()
-	}
+	done.Status.Cached = m.cache.Len()
 	return done, nil
 }

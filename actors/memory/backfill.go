@@ -69,11 +69,9 @@ func (m *Memory) deferEntry(out actor.Out, e subjects.MemoryEntry, by string, wh
 // manyRows is from how many entries on loading them leaves more garbage than a forced collection is worth.
 const manyRows = 1000
 
-// runBackfill embeds entries without vectors, has a model describe new entries, and fills the word index: once at the
-// start, at each wakeBackfill and every backfillRetry. Errors are logged, except that no model is available. It runs
-// until ctx ends.
+// runBackfill embeds entries without vectors and has a model describe new entries: once at the start, at each
+// wakeBackfill and every backfillRetry. Errors are logged, except that no model is available. It runs until ctx ends.
 func (m *Memory) runBackfill(ctx context.Context, out actor.Out) {
-	m.warmIndex(ctx, out)
 	m.search.RLock()
 	rows := m.search.index.Stats().Rows
 	m.search.RUnlock()
@@ -99,48 +97,13 @@ func (m *Memory) runBackfill(ctx context.Context, out actor.Out) {
 			}
 		}
 		m.refinePending(ctx, out)
-		m.warmIndex(ctx, out)
 		retry.Reset(backfillRetry)
 	}
 }
 
-// warmIndex fills the word index and returns when it is complete or ctx ends. A failure is logged.
-func (m *Memory) warmIndex(ctx context.Context, out actor.Out) {
-	m.search.RLock()
-	defer m.search.RUnlock()
-	if err := m.search.index.Warm(ctx); err != nil && ctx.Err() == nil {
-		out.LogError(fmt.Errorf("filling the word index: %w", err))
-	}
-}
-
-// unusableEntries returns at most backfillSize entries whose stored vectors are damaged, none when there are no more or
-// those were forgotten.
-func (m *Memory) unusableEntries(ctx context.Context) ([]subjects.MemoryEntry, error) {
-	m.search.RLock()
-	rows := slices.Clone(m.search.unusable[:min(backfillSize, len(m.search.unusable))])
-	m.search.RUnlock()
-	if len(rows) == 0 {
-		return nil, nil
-	}
-	entries, err := m.unaudited.GetRows(ctx, rows...)
-	if err == nil && len(entries) == 0 {
-		m.clearUnusable(rows...) // forgotten meanwhile
-	}
-	return entries, err
-}
-
-// clearUnusable removes rows from the list of those with damaged vectors.
-func (m *Memory) clearUnusable(rows ...uint64) {
-	m.search.Lock()
-	defer m.search.Unlock()
-	m.search.unusable = slices.DeleteFunc(slices.Clone(m.search.unusable), func(row uint64) bool {
-		return slices.Contains(rows, row)
-	})
-}
-
-// backfillBatch embeds up to backfillSize entries without vectors of the current model, or else with damaged ones, and
-// returns how many; 0 means that none is left that is not deferred. Entries that the model rejects are deferred; when a
-// request fails as a whole, each entry is embedded alone.
+// backfillBatch embeds up to backfillSize entries without vectors of the current model and returns how many; 0 means
+// that none is left that is not deferred. Entries that the model rejects are deferred; when a request fails as a whole,
+// each entry is embedded alone.
 func (m *Memory) backfillBatch(ctx context.Context, out actor.Out) (int, error) {
 	m.search.RLock()
 	by := m.search.model
@@ -149,13 +112,9 @@ func (m *Memory) backfillBatch(ctx context.Context, out actor.Out) (int, error) 
 	if err != nil {
 		return 0, err
 	}
-	isDeferred := func(e subjects.MemoryEntry) bool { return m.isDeferred(e, by, out.Now()) }
-	waiting = slices.DeleteFunc(waiting, isDeferred)
+	waiting = slices.DeleteFunc(waiting, func(e subjects.MemoryEntry) bool { return m.isDeferred(e, by, out.Now()) })
 	if waiting = waiting[:min(backfillSize, len(waiting))]; len(waiting) == 0 {
-		waiting, err = m.unusableEntries(ctx)
-		if waiting = slices.DeleteFunc(waiting, isDeferred); err != nil || len(waiting) == 0 {
-			return 0, err
-		}
+		return 0, nil
 	}
 	n, err := m.embedAndStore(ctx, out, by, waiting...)
 	if err != nil && !isModelUnavailable(err) && !isStoreError(err) && ctx.Err() == nil {
@@ -228,18 +187,6 @@ func (m *Memory) storeVectors(ctx context.Context, e subjects.MemoryEntry, v sto
 	defer cancel()
 	if err := m.unaudited.SetVectors(ctx, e.ID, e.Updated, v); err != nil && !errors.Is(err, store.ErrChanged) {
 		return err
-	}
-	m.search.RLock()
-	waits := len(m.search.unusable) > 0
-	m.search.RUnlock()
-	if waits {
-		lights, err := m.unaudited.IndexEntries(ctx, v.Model, e.ID)
-		if err != nil {
-			return err
-		}
-		for _, l := range lights {
-			m.clearUnusable(l.Row)
-		}
 	}
 	return m.refreshIndex(ctx, e.ID)
 }

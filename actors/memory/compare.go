@@ -81,8 +81,8 @@ func (m *Memory) findSimilar(ctx context.Context, db *access, e subjects.MemoryE
 	}
 	var ids []string
 	for _, f := range found.Top {
-		if f.Kind != subjects.KindDocument && f.Similarity >= minCompareSimilarity && len(ids) < maxCompared {
-			ids = append(ids, f.ID)
+		if f.Entry.Kind != subjects.KindDocument && f.Similarity >= minCompareSimilarity && len(ids) < maxCompared {
+			ids = append(ids, f.Entry.ID)
 		}
 	}
 	return db.Get(ctx, ids...)

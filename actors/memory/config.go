@@ -11,13 +11,12 @@ import (
 
 // Config is the memory section of the configuration.
 type Config struct {
-	Enabled bool  `yaml:"enabled"`
-	Results int   `yaml:"n_results"` // entries that the first stage of a recall shows
-	Top     int   `yaml:"top_k"`     // entries that a recall returns
-	Rerank  bool  `yaml:"rerank"`    // let a small model order the returned entries
-	Hybrid  bool  `yaml:"hybrid"`    // match words beside vectors
-	Model   bool  `yaml:"model"`     // use a small model for names and passages; false = rules only
-	Cache   Cache `yaml:"cache"`
+	Enabled bool `yaml:"enabled"`
+	Results int  `yaml:"n_results"` // entries that the first stage of a recall shows
+	Top     int  `yaml:"top_k"`     // entries that a recall returns
+	Rerank  bool `yaml:"rerank"`    // let a small model order the returned entries
+	Hybrid  bool `yaml:"hybrid"`    // match words beside vectors
+	Model   bool `yaml:"model"`     // use a small model for names and passages; false = rules only
 	// ContextScore is the score from which an entry is shown before the first model call, see [Memory.recallOwn].
 	ContextScore strict.Decimal `yaml:"context_score"`
 
@@ -31,21 +30,10 @@ type Config struct {
 	AgentType func(account string) string
 }
 
-// Cache configures the cache of recalls.
-type Cache struct {
-	Entries int `yaml:"entries"` // 0 = no cache
-}
-
 const (
-	sameQuestion = 0.95             // similarity from which two questions share a cached recall
 	modelTimeout = 30 * time.Second // of one call of the small model
 	embedTimeout = 20 * time.Second // of the vectors of one entry
 )
-
-// cacheLife is the lifetime of a cached recall by the kinds of entries in it.
-var cacheLife = map[string]time.Duration{
-	subjects.KindEngram: 10 * time.Minute, subjects.KindFact: time.Hour, subjects.KindDocument: 24 * time.Hour,
-}
 
 // Bounds of the settings.
 const (
@@ -71,7 +59,6 @@ func (c Config) Problems() (out strict.Problems) {
 	for _, p := range c.Weights.OrDefault().Problems() {
 		out.Add("weights."+p.Path, "%s", p.Text)
 	}
-	out.CheckInt("cache.entries", c.Cache.Entries, 0, 1024)
 	if c.Limit != 0 && c.Limit < 64<<20 {
 		out.Add("memory_limit", "%s is less than 64MB; 0MB means by the size of the database", c.Limit)
 	}

@@ -243,7 +243,7 @@ func TestEntryChangedDuringBackfill(t *testing.T) {
 		if texts = append(texts, all...); len(texts) == 1 {
 			if _,
 				err := w.db.Update(t.Context(), id,
-				subjects.MemoryEdit{Name: new("sledge"), Description: new("The sledge hangs under the roof.")}, nil,
+				subjects.MemoryEdit{Name: new("sledge"), Description: new("The sledge hangs under the roof.")},
 				noon); err != nil {
 				t.Error(err)
 			}

@@ -153,7 +153,7 @@ func (m *Memory) writeEntry(ctx context.Context, out actor.Out, db *access, by s
 		it.Entry.Provenance.Digest = subjects.DigestPending
 	}
 	e := it.Entry
-	rows, err := db.Put(ctx, it)
+	_, err := db.Put(ctx, it)
 	if errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrKnown) {
 		done.Action = "unchanged"
 		return done, m.refreshIndex(ctx, e.ID) // a crash may have come between storing and indexing it
@@ -170,7 +170,7 @@ func (m *Memory) writeEntry(ctx context.Context, out actor.Out, db *access, by s
 		}
 		touched = append(touched, e.SupersededBy)
 	}
-	if err := m.indexNewEntry(ctx, rows[0], e, it.Vectors, touched); err != nil {
+	if err := m.refreshIndex(ctx, touched...); err != nil {
 		return done, err
 	}
 	if it.Vectors == nil || e.Provenance.Digest == subjects.DigestPending {

@@ -105,7 +105,6 @@ func measureFootprint(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 	defer m.Close(t.Context())
-	m.warmIndex(t.Context(), w.rec.Out())
 	logFootprint(t, "loaded")
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 100 {
@@ -113,14 +112,14 @@ func measureFootprint(t *testing.T, path string) {
 		for j := range v {
 			v[j] = r.Float32() - 0.5
 		}
-		if _, err := m.searchIndex(recall.Query{
-			Text:   fmt.Sprint("word", r.IntN(20_000)),
-			Vector: v,
-		}); err != nil {
+		found, err := m.searchIndex(recall.Query{Text: fmt.Sprint("word", r.IntN(20_000)), Vector: v})
+		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := db.GetRows(t.Context(), uint64(1+r.IntN(2000))); err != nil {
-			t.Fatal(err)
+		for _, h := range found.Top {
+			if _, err := db.Get(t.Context(), h.Entry.ID); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	t.Logf("index: %+v", m.search.index.Stats())

@@ -119,7 +119,7 @@ func (m *Memory) findByWords(ctx context.Context, out actor.Out, q subjects.Memo
 		if c.Similarity >= minForgetSimilarity || slices.ContainsFunc(c.Reasons, func(r subjects.MemoryReason) bool {
 			return r.What == "words"
 		}) {
-			ids = append(ids, c.ID)
+			ids = append(ids, c.Entry.ID)
 		}
 	}
 	return ids, nil

@@ -31,7 +31,7 @@ var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 func plainConfig() Config {
 	return Config{
 		Enabled: true, Results: 20, Top: 5, Hybrid: true, ContextScore: 0.6, Limit: 128 << 20,
-		Cache: Cache{Entries: 32}, AuditTimeout: 5 * time.Second,
+		AuditTimeout: 5 * time.Second,
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"conclave/actors/memory/recall"
 	"conclave/actors/memory/store"
 	"conclave/pkg/actor"
-	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -49,19 +48,12 @@ func (m *Memory) retryEvent(ctx context.Context, out actor.Out, do func() error)
 	}
 }
 
-// indexRow converts an entry for the index.
-func indexRow(l store.IndexEntry) recall.Row {
-	return recall.Row{
-		Key: l.Row, ID: l.ID, Kind: l.Kind, State: l.State, Trust: l.Trust, Source: l.Source, Respondent: l.Respondent,
-		Name: l.Name, Description: l.Description, Tags: l.Tags, Created: l.Created, Pinned: l.Pinned, Grades: l.Grades,
-		Words:        l.Words,
-		Conversation: l.Conversation, Position: l.Position, Speaker: l.Speaker, Happened: l.Happened,
-	}
-}
-
 // indexVectors returns the vectors of an entry for the index.
-func indexVectors(l store.IndexEntry) recall.Vectors {
-	return recall.Vectors{Corpus: l.CorpusVector, Description: l.DescriptionVector, Name: l.NameVector}
+func indexVectors(v *store.Vectors) recall.Vectors {
+	if v == nil {
+		return recall.Vectors{}
+	}
+	return recall.Vectors{Corpus: v.Corpus, Description: v.Description, Name: v.Name}
 }
 
 // refreshIndex reads entries from the database, updates the index and drops cached replies. Ids that do not exist are
@@ -71,71 +63,15 @@ func (m *Memory) refreshIndex(ctx context.Context, ids ...string) error {
 	defer m.search.RUnlock()
 	m.indexMu.Lock()
 	defer m.indexMu.Unlock()
-	defer m.clearCache() // the database has changed, whatever fails here
+	defer m.cache.Clear() // the database has changed, whatever fails here
 	lights, err := m.unaudited.IndexEntries(context.WithoutCancel(ctx), m.search.model, ids...)
 	if err != nil {
 		return fmt.Errorf("reading entries for the index: %w", err)
 	}
 	for _, l := range lights {
-		if err := m.putIndexRow(l); err != nil {
-			return err
+		if err := m.search.index.Put(l.Row, l.MemoryEntry, indexVectors(l.Vectors)); err != nil {
+			return fmt.Errorf("indexing %s: %w", l.ID, err)
 		}
-	}
-	return nil
-}
-
-// indexNewEntry adds an entry that was just written at row to the index without reading it back, which would cost more
-// than the write. touched are its id and those of the entries that changed with it; when there are any, v is nil or of
-// another model than the index, or the entry was graded before it arrived, all of touched are read instead.
-func (m *Memory) indexNewEntry(ctx context.Context, row uint64, e subjects.MemoryEntry, v *store.Vectors,
-	touched []string,
-) error {
-	graded := false
-	if e.Kind == subjects.KindEngram {
-		var err error
-		if graded, err = m.unaudited.HasGrades(ctx, e.Provenance.QueryID); err != nil {
-			return err
-		}
-	}
-	if graded || v == nil || len(touched) > 1 {
-		return m.refreshIndex(ctx, touched...)
-	}
-	m.search.RLock()
-	if v.Model != m.search.model {
-		m.search.RUnlock()
-		return m.refreshIndex(ctx, e.ID)
-	}
-	m.indexMu.Lock()
-	l := store.IndexEntry{
-		Row: row, ID: e.ID, Kind: e.Kind, State: e.State, Trust: e.Provenance.Trust,
-		Source: string(e.Provenance.Source), Respondent: e.Respondent, Name: e.Name,
-		Description: e.Description, Words: subjects.SearchText(e.Speaker, e.Happened, text.Clip(e.Corpus, maxWords)),
-		Tags: e.Tags, Created: e.Created, Pinned: e.Pinned,
-		Conversation: e.Conversation, Position: e.Position, Speaker: e.Speaker, Happened: e.Happened,
-		CorpusVector: v.Corpus, NameVector: v.Name, DescriptionVector: v.Description,
-	}
-	err := m.putIndexRow(l)
-	m.indexMu.Unlock()
-	m.search.RUnlock()
-	if err != nil || e.Kind != subjects.KindEngram {
-		return err
-	}
-	// A grade that arrived in between is in the database, and found no entry in the index to update.
-	if graded, err = m.unaudited.HasGrades(ctx, e.Provenance.QueryID); err != nil || !graded {
-		return err
-	}
-	return m.refreshIndex(ctx, e.ID)
-}
-
-// maxWords is the length of the corpus prefix that the search by words reads, as in [store.IndexEntry].
-const maxWords = 2000
-
-// putIndexRow puts one entry into the index and invalidates cached replies. The caller holds search for reading, and
-// indexMu.
-func (m *Memory) putIndexRow(l store.IndexEntry) error {
-	defer m.clearCache()
-	if err := m.search.index.Put(indexRow(l), indexVectors(l)); err != nil {
-		return fmt.Errorf("indexing %s: %w", l.ID, err)
 	}
 	return nil
 }
@@ -146,7 +82,7 @@ func (m *Memory) removeFromIndex(all []store.Deleted) {
 	defer m.search.RUnlock()
 	m.indexMu.Lock()
 	defer m.indexMu.Unlock()
-	defer m.clearCache()
+	defer m.cache.Clear()
 	for _, g := range all {
 		m.search.index.Remove(g.Row)
 	}
@@ -159,16 +95,9 @@ func (m *Memory) updateIndexGrades(all []store.Graded) {
 	defer m.search.RUnlock()
 	m.indexMu.Lock()
 	defer m.indexMu.Unlock()
-	defer m.clearCache()
+	defer m.cache.Clear()
 	for _, g := range all {
 		m.search.index.Grade(g.Row, g.Grades)
-	}
-}
-
-// clearCache removes all cached replies, when there is a cache.
-func (m *Memory) clearCache() {
-	if m.cache != nil {
-		m.cache.Clear()
 	}
 }
 

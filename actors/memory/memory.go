@@ -28,6 +28,7 @@ import (
 	"conclave/pkg/agent"
 	"conclave/pkg/damage"
 	"conclave/pkg/model/scripted"
+	"conclave/pkg/vector"
 	"conclave/subjects"
 )
 
@@ -52,7 +53,7 @@ type Memory struct {
 	audit Audit
 	gate  *actor.Gate
 	hash  Hasher
-	cache *recall.Cache // nil = none
+	cache *recall.Cache
 	now   func() time.Time
 
 	// unaudited is the database. Requests of callers reach it through [audited] only; what remains is upkeep: the
@@ -65,10 +66,9 @@ type Memory struct {
 	// the index; switchIndex holds it for writing.
 	search struct {
 		sync.RWMutex
-		index    *recall.Recall
-		model    string
-		dims     int
-		unusable []uint64 // rows whose stored vectors are damaged; backfill replaces them
+		index *recall.Recall
+		model string
+		dims  int
 	}
 
 	indexMu    sync.Mutex // one index update at a time, so that an older read never overwrites a newer one
@@ -87,19 +87,13 @@ type Memory struct {
 	embedProblem, rejection atomic.Pointer[string]
 }
 
-// newMemory returns the actor on an open database and builds its index: when it returns, every entry with vectors can
-// be recalled; words follow after [Memory.Start]. On an error the caller still owns db. cfg must be valid.
+// newMemory returns the actor on an open database and builds its index: when it returns, every entry can be recalled. On an error the caller still owns db. cfg must be valid.
 func newMemory(ctx context.Context, cfg Config, db *store.Store, a Audit, h Hasher, now func() time.Time) (*Memory,
 	error,
 ) {
 	m := &Memory{
 		cfg: cfg, unaudited: db, audit: a, gate: newGate(a, cfg), hash: h,
-		backfillWake: make(chan struct{}, 1), now: now,
-	}
-	if cfg.Cache.Entries > 0 {
-		m.cache = recall.NewCache(recall.CacheOptions{
-			Max: cfg.Cache.Entries, Near: sameQuestion, TTL: cacheLife,
-		}, now)
+		backfillWake: make(chan struct{}, 1), now: now, cache: recall.NewCache(now),
 	}
 	stats, err := db.Stats(ctx)
 	if err != nil {
@@ -257,25 +251,29 @@ func (m *Memory) switchIndex(ctx context.Context, model string, dims int) error 
 		return nil
 	}
 	index, err := recall.New(recall.Options{
-		Dims: dims, Names: m.cfg.Results, Top: m.cfg.Top,
-		Hybrid: m.cfg.Hybrid, Hashed: model == scripted.Name, Weights: m.cfg.Weights, Now: m.now,
+		Dims: dims, Hybrid: m.cfg.Hybrid, Hashed: model == scripted.Name, Weights: m.cfg.Weights, Now: m.now,
 	})
 	if err != nil {
 		return fmt.Errorf("building the index: %w", err)
 	}
-	unusable, err := index.Load(func(put func(recall.Row, recall.Vectors) error) error {
-		return m.unaudited.Load(ctx, model, func(e store.IndexEntry) error { return put(indexRow(e), indexVectors(e)) })
+	var damaged []string
+	err = m.unaudited.Load(ctx, model, func(e store.IndexEntry) error {
+		err := index.Put(e.Row, e.MemoryEntry, indexVectors(e.Vectors))
+		if errors.Is(err, vector.ErrNotFinite) || errors.Is(err, vector.ErrZero) {
+			damaged = append(damaged, e.ID)
+			err = index.Put(e.Row, e.MemoryEntry, recall.Vectors{})
+		}
+		return err
 	})
-	if err == nil && m.search.index != nil {
-		err = index.Warm(ctx) // few entries have vectors of a new model yet, so words must find the others at once
+	if err == nil && len(damaged) > 0 { // the backfill embeds them again
+		err = m.unaudited.DropVectors(ctx, damaged...)
 	}
 	if err != nil {
-		_ = index.Close()
-		return fmt.Errorf("loading the index: %w", err)
+		return errors.Join(fmt.Errorf("loading the index: %w", err), index.Close())
 	}
 	old := m.search.index
-	m.search.index, m.search.model, m.search.dims, m.search.unusable = index, model, dims, unusable
-	m.clearCache()
+	m.search.index, m.search.model, m.search.dims = index, model, dims
+	m.cache.Clear()
 	if old != nil {
 		return old.Close() // readers hold the lock while they use it, so there are none
 	}

@@ -239,13 +239,12 @@ func TestConfig(t *testing.T) {
 		change func(*Config)
 		path   string
 	}{
-		"nothing":                  {func(c *Config) { *c = Config{} }, "n_results"},
-		"no names":                 {func(c *Config) { c.Results = 0 }, "n_results"},
-		"too many names":           {func(c *Config) { c.Results = 201 }, "n_results"},
-		"none at the end":          {func(c *Config) { c.Top = 0 }, "top_k"},
-		"more at the end":          {func(c *Config) { c.Results, c.Top = 3, 4 }, "top_k"},
-		"too many at the end":      {func(c *Config) { c.Top = 21 }, "top_k"},
-		"less than nothing cached": {func(c *Config) { c.Cache.Entries = -1 }, "cache.entries"},
+		"nothing":             {func(c *Config) { *c = Config{} }, "n_results"},
+		"no names":            {func(c *Config) { c.Results = 0 }, "n_results"},
+		"too many names":      {func(c *Config) { c.Results = 201 }, "n_results"},
+		"none at the end":     {func(c *Config) { c.Top = 0 }, "top_k"},
+		"more at the end":     {func(c *Config) { c.Results, c.Top = 3, 4 }, "top_k"},
+		"too many at the end": {func(c *Config) { c.Top = 21 }, "top_k"},
 		"a weight above 1": {func(c *Config) {
 			c.Weights = recall.DefaultWeights()
 			c.Weights.Words = 1.5
@@ -271,10 +270,5 @@ func TestConfig(t *testing.T) {
 		}) {
 			t.Errorf("%s: %v says nothing of %s", name, err, tt.path)
 		}
-	}
-	off := plainConfig()
-	off.Cache.Entries = 0
-	if err := off.Validate(); err != nil {
-		t.Errorf("without a cache: %v", err)
 	}
 }

@@ -46,14 +46,6 @@ func (q recallRequest) act(params []byte) act {
 	}
 }
 
-// cacheScope separates cached replies to the user from those to agents, whose segments a model selected.
-func (q recallRequest) cacheScope() string {
-	if q.tool == "" {
-		return "user"
-	}
-	return "agent"
-}
-
 // onRecall streams the stages of a recall to the user: names, descriptions, then the texts. It rejects what
 // normalizeQuery rejects.
 func (m *Memory) onRecall(ctx context.Context, in actor.Msg[subjects.MemoryQuery],
@@ -132,15 +124,13 @@ func (m *Memory) recallStages(ctx context.Context, out actor.Out, db *access, q 
 		notes = append(notes, subjects.Note{Code: noteNoVectors, Text: "only words were compared: " +
 			text.OneLine(err.Error(), 200)})
 	}
-	key := recall.Key{Text: q.Query, Vector: vector, Options: fmt.Sprintf("%s %d %t %t %t", q.Kind, q.Max, q.Whole,
-		q.All, q.trusted), Scope: q.cacheScope()}
-	var generation uint64
-	if m.cache != nil {
-		generation = m.cache.Generation()
-		if r, ok := m.cache.Get(key); ok && !q.Fresh {
-			r.Cached, r.Done, r.Millis = true, true, millis()
-			return r, nil
-		}
+	// Segments for the user and for agents are cached apart, because a model selected those of agents.
+	key := recall.Key{Text: q.Query, Vector: vector, Scope: fmt.Sprintf("%t %s %d %t %t %t", q.tool == "", q.Kind, q.Max,
+		q.Whole, q.All, q.trusted)}
+	generation := m.cache.Generation()
+	if r, ok := m.cache.Get(key); ok && !q.Fresh {
+		r.Cached, r.Done, r.Millis = true, true, millis()
+		return r, nil
 	}
 	found, err := m.searchIndex(recall.Query{
 		Text: q.Query, Vector: vector, Kind: q.Kind, All: q.All,
@@ -149,7 +139,7 @@ func (m *Memory) recallStages(ctx context.Context, out actor.Out, db *access, q 
 	if err != nil {
 		return done, fmt.Errorf("searching: %w", err)
 	}
-	if err := send(subjects.MemoryReply{Stage: "names", Hits: nameHits(found.Names), Millis: millis()}); err != nil {
+	if err := send(subjects.MemoryReply{Stage: "names", Hits: found.Names, Millis: millis()}); err != nil {
 		return done, err
 	}
 	top, err := loadHits(ctx, db, found.Top)
@@ -178,53 +168,32 @@ func (m *Memory) recallStages(ctx context.Context, out actor.Out, db *access, q 
 		}
 	}
 	done = subjects.MemoryReply{Stage: "corpus", Hits: top, Notes: notes, Millis: millis(), Done: true}
-	if m.cache != nil && vector != nil {
-		m.cache.Put(key, done, generation)
-	}
+	m.cache.Put(key, done, generation)
 	return done, nil
 }
 
-// nameHits returns candidates as the first stage shows them, from the index alone: without description, corpus and
-// links.
-func nameHits(found []recall.Candidate) []subjects.MemoryHit {
-	hits := make([]subjects.MemoryHit, 0, len(found))
-	for _, c := range found {
-		e := subjects.MemoryEntry{
-			ID: c.ID, Kind: c.Kind, Name: c.Name, Tags: c.Tags, State: c.State, Pinned: c.Pinned, Grades: c.Grades,
-			Created:      c.Created,
-			Conversation: c.Conversation, Position: c.Position, Speaker: c.Speaker, Happened: c.Happened,
-			Respondent: c.Respondent, Provenance: subjects.Provenance{
-				Source: subjects.Source(c.Source),
-				Trust:  c.Trust,
-			},
-		}
-		hits = append(hits, subjects.MemoryHit{Entry: e, Similarity: c.Similarity, Score: c.Score, Reasons: c.Reasons})
-	}
-	return hits
-}
-
-// loadHits returns candidates with their texts, in order, with the tags and grades of the index, and the critic's
-// feedback of graded ones. Entries that were forgotten meanwhile are left out.
-func loadHits(ctx context.Context, db *access, found []recall.Candidate) ([]subjects.MemoryHit, error) {
+// loadHits returns hits of the index with their texts, in order, and the critic's feedback of graded ones. Entries that
+// were forgotten meanwhile are left out.
+func loadHits(ctx context.Context, db *access, found []subjects.MemoryHit) ([]subjects.MemoryHit, error) {
 	ids := make([]string, len(found))
-	for i, c := range found {
-		ids[i] = c.ID
+	for i, h := range found {
+		ids[i] = h.Entry.ID
 	}
 	entries, err := db.GetTexts(ctx, ids...)
 	if err != nil {
 		return nil, fmt.Errorf("reading the entries found: %w", err)
 	}
 	hits := make([]subjects.MemoryHit, 0, len(found))
-	for _, c := range found {
-		if at := slices.IndexFunc(entries, func(e subjects.MemoryEntry) bool { return e.ID == c.ID }); at >= 0 {
-			entries[at].Tags, entries[at].Grades = c.Tags, c.Grades
-			hits = append(hits, subjects.MemoryHit{
-				Entry: entries[at], Similarity: c.Similarity, Score: c.Score,
-				Reasons: c.Reasons,
-			})
-		}
-	}
 	var graded []*subjects.MemoryEntry
+	for _, h := range found {
+		at := slices.IndexFunc(entries, func(e subjects.MemoryEntry) bool { return e.ID == h.Entry.ID })
+		if at < 0 {
+			continue
+		}
+		entries[at].Tags, entries[at].Grades = h.Entry.Tags, h.Entry.Grades
+		h.Entry = entries[at]
+		hits = append(hits, h)
+	}
 	for i := range hits {
 		if hits[i].Entry.Grades.Critic > 0 {
 			graded = append(graded, &hits[i].Entry)

@@ -49,31 +49,24 @@ func (o *ours) open(ctx context.Context) (err error) {
 	if o.st, err = store.Open(ctx, filepath.Join(o.dir, storeFile), store.Options{}); err != nil {
 		return err
 	}
-	options := recall.Options{Dims: dims, Top: top, Hybrid: o.words, Now: time.Now}
+	options := recall.Options{Dims: dims, Hybrid: o.words, Now: time.Now}
 	if !o.words {
 		options.Weights = recall.Weights{Hashed: 1, HalfLife: time.Hour} // all that counts beside the cosine is 0
 	}
 	if o.rc, err = recall.New(options); err != nil {
 		return err
 	}
-	bad, err := o.rc.Load(func(put func(recall.Row, recall.Vectors) error) error {
-		return o.st.Load(ctx, embedder, func(l store.IndexEntry) error {
-			return put(recall.Row{
-				Key: l.Row, ID: l.ID, Kind: l.Kind, State: l.State, Trust: l.Trust, Source: l.Source, Name: l.Name,
-				Description: l.Description,
-				Words:       l.Words, Created: l.Created, Conversation: l.Conversation, Position: l.Position,
-				Speaker: l.Speaker, Happened: l.Happened,
-			}, recall.Vectors{Corpus: l.CorpusVector, Description: l.DescriptionVector, Name: l.NameVector})
-		})
+	return o.st.Load(ctx, embedder, func(e store.IndexEntry) error {
+		var v recall.Vectors
+		if e.Vectors != nil {
+			v = recall.Vectors{Corpus: e.Vectors.Corpus, Description: e.Vectors.Description, Name: e.Vectors.Name}
+		}
+		return o.rc.Put(e.Row, e.MemoryEntry, v)
 	})
-	if err == nil && len(bad) > 0 {
-		err = fmt.Errorf("%d entries have vectors that cannot be used", len(bad))
-	}
-	return errors.Join(err, o.rc.Warm(ctx))
 }
 
 func (o *ours) query(j int, v []float32) recall.Query {
-	q := recall.Query{Vector: v, Duplicates: !o.words}
+	q := recall.Query{Vector: v, Top: top, Duplicates: !o.words}
 	if o.words {
 		q.Text = o.data.queryText(j)
 	}
@@ -88,7 +81,7 @@ func (o *ours) search(j int, v []float32) ([]int, error) {
 	began := time.Now()
 	ids := make([]string, len(found.Top))
 	for i, c := range found.Top {
-		ids[i] = c.ID
+		ids[i] = c.Entry.ID
 	}
 	entries, err := o.st.GetTexts(context.Background(), ids...)
 	if err != nil {
@@ -114,10 +107,10 @@ func (o *ours) findExhaustive(j int, v []float32) ([]int, error) {
 	return rowsOf(found.Top)
 }
 
-func rowsOf(found []recall.Candidate) (rows []int, err error) {
+func rowsOf(found []subjects.MemoryHit) (rows []int, err error) {
 	rows = make([]int, len(found))
 	for i, c := range found {
-		if rows[i], err = rowOf(c.ID); err != nil {
+		if rows[i], err = rowOf(c.Entry.ID); err != nil {
 			return nil, err
 		}
 	}

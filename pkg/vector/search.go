@@ -36,6 +36,23 @@ func (x *Index) Cosines(q []float32, keys []uint64) ([]Hit, error) {
 	return hits, nil
 }
 
+// Similarity returns the cosine of the vectors of two keys, 0 when one of them has none.
+func (x *Index) Similarity(a, b uint64) float32 {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	p, one := x.places[a]
+	q, two := x.places[b]
+	if !one || !two {
+		return 0
+	}
+	s, t := x.segments[p.segment], x.segments[q.segment]
+	i, j, dot := int(p.row)*x.stride, int(q.row)*x.stride, int64(0)
+	for d := range x.dims {
+		dot += int64(code(s.high[i+d], s.low[i+d])) * int64(code(t.high[j+d], t.low[j+d]))
+	}
+	return clamp(float32(dot) * s.scale[p.row] * t.scale[q.row])
+}
+
 // clamp limits a cosine to [-1, 1] after rounding.
 func clamp(c float32) float32 { return max(-1, min(1, c)) }
 

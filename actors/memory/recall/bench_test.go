@@ -1,7 +1,6 @@
 package recall
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -51,12 +50,11 @@ func (c *crowd) text(n int) string {
 	return strings.Join(words, " ")
 }
 
-func (c *crowd) row(key uint64) Row {
-	return Row{
-		Key: key, ID: fmt.Sprintf("01890000-0000-7000-8000-%012d", key), Kind: subjects.KindEngram,
-		State: subjects.MemoryActive,
-		Trust: "trusted", Source: subjects.SourceConversation, Name: c.text(5), Words: c.text(15),
-		Respondent: "generator",
+func (c *crowd) row(key uint64) subjects.MemoryEntry {
+	return subjects.MemoryEntry{
+		ID: fmt.Sprintf("01890000-0000-7000-8000-%012d", key), Kind: subjects.KindEngram,
+		State: subjects.MemoryActive, Name: c.text(5), Corpus: c.text(15), Respondent: "generator",
+		Provenance: subjects.Provenance{Trust: subjects.Trusted, Source: subjects.SourceConversation},
 		Tags:       []string{c.text(1), c.text(1)}, Created: time.Unix(1_700_000_000+int64(key), 0),
 	}
 }
@@ -81,18 +79,10 @@ func BenchmarkFind(b *testing.B) {
 		b.Run(fmt.Sprintf("%dk", n/1000), func(b *testing.B) {
 			c := newCrowd()
 			r := c.recall(b)
-			if _, err := r.Load(func(put func(Row, Vectors) error) error {
-				for i := range n {
-					if err := put(c.row(uint64(i+1)), Vectors{Corpus: c.vector()}); err != nil {
-						return err
-					}
+			for key := uint64(1); key <= uint64(n); key++ {
+				if err := r.Put(key, c.row(key), Vectors{Corpus: c.vector()}); err != nil {
+					b.Fatal(err)
 				}
-				return nil
-			}); err != nil {
-				b.Fatal(err)
-			}
-			if err := r.Warm(context.Background()); err != nil {
-				b.Fatal(err)
 			}
 			queries := make([]Query, 64)
 			for i := range queries {
@@ -124,7 +114,7 @@ func BenchmarkFind(b *testing.B) {
 // BenchmarkLoad: what a row costs when the system starts, and how many bytes it takes on the heap.
 func BenchmarkLoad(b *testing.B) {
 	c := newCrowd()
-	rows := make([]Row, 100_000)
+	rows := make([]subjects.MemoryEntry, 100_000)
 	for i := range rows {
 		rows[i] = c.row(uint64(i + 1))
 	}
@@ -139,30 +129,17 @@ func BenchmarkLoad(b *testing.B) {
 				r := c.recall(b)
 				empty := heap()
 				b.StartTimer()
-				if _, err := r.Load(func(put func(Row, Vectors) error) error {
-					for i, row := range rows {
-						var v []float32
-						if vectored {
-							v = vectors[i%len(vectors)]
-						}
-						if err := put(row, Vectors{Corpus: v}); err != nil {
-							return err
-						}
+				for i, row := range rows {
+					var v []float32
+					if vectored {
+						v = vectors[i%len(vectors)]
 					}
-					return nil
-				}); err != nil {
-					b.Fatal(err)
+					if err := r.Put(uint64(i+1), row, Vectors{Corpus: v}); err != nil {
+						b.Fatal(err)
+					}
 				}
 				b.StopTimer()
-				loaded := heap()
-				start := time.Now()
-				if err := r.Warm(context.Background()); err != nil {
-					b.Fatal(err)
-				}
-				b.ReportMetric(float64(time.Since(start).Nanoseconds())/float64(len(rows)), "ns/row-words")
-				warm := heap()
-				b.ReportMetric(float64(loaded-empty)/float64(len(rows)), "B/row")
-				b.ReportMetric(float64(warm-loaded)/float64(len(rows)), "B/row-words")
+				b.ReportMetric(float64(heap()-empty)/float64(len(rows)), "B/row")
 				runtime.KeepAlive(r)
 				b.StartTimer()
 			}
@@ -183,12 +160,12 @@ func heap() int64 {
 func BenchmarkCache(b *testing.B) {
 	c := newCrowd()
 	at := time.Unix(1_800_000_000, 0)
-	cache := NewCache(CacheOptions{}, func() time.Time { return at })
+	cache := NewCache(func() time.Time { return at })
 	key := func() Key { return Key{Text: "tell me about " + c.text(6), Vector: c.vector()} }
 	hit := subjects.MemoryReply{
 		Hits: []subjects.MemoryHit{{Entry: subjects.MemoryEntry{ID: "m1", Kind: subjects.KindFact}, Score: 0.9}},
 	}
-	for range defaultResults {
+	for range maxResults {
 		cache.Put(key(), hit, cache.Generation())
 	}
 	missed := key()

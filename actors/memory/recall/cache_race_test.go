@@ -17,16 +17,16 @@ import (
 func TestCacheWhileWriting(t *testing.T) {
 	t.Parallel()
 	const entries, writes = 4, 300
-	c := recall.NewCache(recall.CacheOptions{}, clock)
+	c := recall.NewCache(clock)
 	var stored, told [entries]atomic.Int64 // versions that can be found, and those that the cache was told of
 	var added, addedTold atomic.Int64      // entries about a subject of its own
 
 	key := func(e int) recall.Key {
 		return recall.Key{
-			Text: fmt.Sprint("entry", e), Vector: near(1, 1), Options: fmt.Sprint(e), Scope: "people",
+			Text: fmt.Sprint("entry", e), Vector: near(1, 1), Scope: fmt.Sprint("people ", e),
 		}
 	}
-	news := recall.Key{Text: "mountains", Vector: near(1, 2), Options: "news", Scope: "people"}
+	news := recall.Key{Text: "mountains", Vector: near(1, 2), Scope: "people news"}
 	look := func(e int) subjects.MemoryReply {
 		r := reply(fmt.Sprint("fact:m", e))
 		r.Hits[0].Segment = fmt.Sprint(stored[e].Load())

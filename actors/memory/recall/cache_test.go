@@ -3,7 +3,6 @@ package recall_test
 import (
 	"fmt"
 	"math"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -36,7 +35,7 @@ func reply(entries ...string) subjects.MemoryReply {
 
 // queryTerm is a key in the usual scope.
 func queryTerm(text string, cosine float64) recall.Key {
-	return recall.Key{Text: text, Vector: near(cosine, 1), Options: "o", Scope: "people"}
+	return recall.Key{Text: text, Vector: near(cosine, 1), Scope: "people"}
 }
 
 // TestCacheGet: which questions are answered with the result of "What coffee do I like?".
@@ -51,9 +50,8 @@ func TestCacheGet(t *testing.T) {
 		want bool
 	}{
 		{"the same", queryTerm(first, 1), queryTerm(first, 1), true},
-		{"in other words", queryTerm(first, 1), queryTerm("which coffee do I prefer", 0.96), true},
+		{"in other words", queryTerm(first, 1), queryTerm("which coffee do I prefer", 0.96), false},
 		{"another case and other blanks", queryTerm(first, 1), queryTerm("  WHAT  coffee do I like??", 0.99), true},
-		{"a capital can be a name", queryTerm(first, 1), queryTerm("What Coffee do I like?", 0.99), false},
 		{"a sentence's capital", queryTerm("show me coffee", 1), queryTerm("Show me coffee.", 0.99), true},
 		{"politely", queryTerm(first, 1), queryTerm("Please, tell me: what coffee do I like?", 0.97), true},
 		{"not near enough", queryTerm(first, 1), queryTerm("what coffee do I like", 0.94), false},
@@ -63,22 +61,8 @@ func TestCacheGet(t *testing.T) {
 				k.Vector[i] *= 2
 			}
 		}), true},
-		{"other options", queryTerm(first, 1), change(func(k *recall.Key) { k.Options = "x" }), false},
 		{"trick: another scope", queryTerm(first, 1), change(func(k *recall.Key) { k.Scope = "agent" }), false},
 		{"trick: no scope", queryTerm(first, 1), change(func(k *recall.Key) { k.Scope = "" }), false},
-		{
-			"trick: the border between scope and options moved",
-			recall.Key{Text: first, Options: "b", Scope: "a"},
-			recall.Key{Text: first, Options: "", Scope: "ab"},
-			false,
-		},
-		{"by words, the same", change(func(k *recall.Key) {
-			k.Vector = nil
-		}), change(func(k *recall.Key) { k.Vector = nil }), true},
-		{"by words, in other words", change(func(k *recall.Key) {
-			k.Vector = nil
-		}), recall.Key{Text: "which coffee do I prefer", Options: "o", Scope: "people"}, false},
-		{"by words, and now with a vector", change(func(k *recall.Key) { k.Vector = nil }), queryTerm(first, 1), false},
 		{"with a vector, and now by words", queryTerm(first, 1), change(func(k *recall.Key) { k.Vector = nil }), false},
 		{"trick: a vector that is none", queryTerm(first, 1), change(func(k *recall.Key) {
 			k.Vector[0] = float32(math.NaN())
@@ -106,7 +90,7 @@ func TestCacheGet(t *testing.T) {
 		{"trick: only signs differ", queryTerm("how to learn c++", 1), queryTerm("how to learn c#", 0.99), false},
 		{"trick: Chinese that says the opposite", queryTerm("我喜欢咖啡吗", 1), queryTerm("我不喜欢咖啡吗", 0.99), false},
 	} {
-		c := recall.NewCache(recall.CacheOptions{}, clock)
+		c := recall.NewCache(clock)
 		c.Put(tt.put, reply("fact:m1"), c.Generation())
 		if c.Len() != 1 {
 			t.Fatalf("%s: not kept", tt.name)
@@ -122,12 +106,12 @@ func TestCacheGet(t *testing.T) {
 // TestCacheNearest: of several that mean the same the nearest is given.
 func TestCacheNearest(t *testing.T) {
 	t.Parallel()
-	c := recall.NewCache(recall.CacheOptions{Near: 0.5}, clock)
-	for i, cosine := range []float64{0.7, 0.9, 0.8} {
+	c := recall.NewCache(clock)
+	for i, cosine := range []float64{0.96, 0.999, 0.97} {
 		c.Put(queryTerm(fmt.Sprint("coffee", strings.Repeat("!", i)), cosine), reply(fmt.Sprint("fact:m", i)),
 			c.Generation())
 	}
-	if got, ok := c.Get(queryTerm("coffee", 0.95)); !ok || got.Hits[0].Entry.ID != "m1" {
+	if got, ok := c.Get(queryTerm("coffee", 0.999)); !ok || got.Hits[0].Entry.ID != "m1" {
 		t.Errorf("%+v", got)
 	}
 }
@@ -139,40 +123,19 @@ func TestCacheTime(t *testing.T) {
 	noted.Notes = []subjects.Note{{Code: "no_model"}}
 	for _, tt := range []struct {
 		name  string
-		o     recall.CacheOptions
 		reply subjects.MemoryReply
-		want  time.Duration // 0 = not kept
+		want  time.Duration
 	}{
-		{"an engram", recall.CacheOptions{}, reply("engram:a"), 10 * time.Minute},
-		{"a fact", recall.CacheOptions{}, reply("fact:a"), time.Hour},
-		{"a document", recall.CacheOptions{}, reply("document:a"), 24 * time.Hour},
-		{"the shortest counts", recall.CacheOptions{}, reply("document:a", "engram:b", "fact:c"), 10 * time.Minute},
-		{"nothing found", recall.CacheOptions{}, reply(), time.Minute},
-		{"something was missing", recall.CacheOptions{}, noted, time.Minute},
-		{"an unknown kind", recall.CacheOptions{}, reply("fact:a", "poem:b"), time.Minute},
-		{
-			"as set",
-			recall.CacheOptions{TTL: map[string]time.Duration{"fact": time.Second}},
-			reply("fact:a", "document:b"), time.Second,
-		},
-		{
-			"not set, so the usual",
-			recall.CacheOptions{TTL: map[string]time.Duration{"fact": time.Second}},
-			reply("engram:a"), 10 * time.Minute,
-		},
-		{"set to nothing", recall.CacheOptions{TTL: map[string]time.Duration{"fact": 0}}, reply("fact:a"), 0},
-		{"nothing found, as set", recall.CacheOptions{Empty: time.Second}, reply(), time.Second},
-		{"nothing found is not kept", recall.CacheOptions{Empty: -1}, reply(), 0},
+		{"an engram", reply("engram:a"), 10 * time.Minute},
+		{"a fact", reply("fact:a"), time.Hour},
+		{"a document", reply("document:a"), 24 * time.Hour},
+		{"the shortest counts", reply("document:a", "engram:b", "fact:c"), 10 * time.Minute},
+		{"nothing found", reply(), time.Minute},
+		{"something was missing", noted, time.Minute},
 	} {
 		clock := &ticking{now}
-		c := recall.NewCache(tt.o, clock.now)
+		c := recall.NewCache(clock.now)
 		c.Put(queryTerm("coffee", 1), tt.reply, c.Generation())
-		if tt.want == 0 {
-			if c.Len() != 0 {
-				t.Errorf("%s: kept", tt.name)
-			}
-			continue
-		}
 		clock.after(tt.want - 1)
 		if _, ok := c.Get(queryTerm("coffee", 1)); !ok {
 			t.Errorf("%s: gone too early", tt.name)
@@ -193,7 +156,7 @@ func TestCacheTime(t *testing.T) {
 func TestCacheClear(t *testing.T) {
 	t.Parallel()
 	key := queryTerm("coffee", 1)
-	c := recall.NewCache(recall.CacheOptions{}, clock)
+	c := recall.NewCache(clock)
 	for _, tt := range []struct {
 		name string
 		saw  func(before, after uint64) uint64
@@ -221,21 +184,21 @@ func TestCacheClear(t *testing.T) {
 	}
 }
 
-// TestCacheMax: the least used goes, and asking again replaces.
+// TestCacheMax: the least used goes, and what is too long is not kept.
 func TestCacheMax(t *testing.T) {
 	t.Parallel()
-	c := recall.NewCache(recall.CacheOptions{Max: 3}, clock)
+	const most = 256
+	c := recall.NewCache(clock)
 	put := func(text string) { c.Put(queryTerm(text, 1), reply("fact:"+text), c.Generation()) }
 	there := func(text string) bool { _, ok := c.Get(queryTerm(text, 1)); return ok }
-	put("one")
-	put("two")
-	put("three")
-	put("three")
-	if c.Len() != 3 || !there("one") {
+	for i := range most {
+		put(fmt.Sprint("q", i))
+	}
+	if c.Len() != most || !there("q0") {
 		t.Errorf("%d", c.Len())
 	}
-	put("four")
-	if c.Len() != 3 || there("two") || !there("one") || !there("three") || !there("four") {
+	put("more")
+	if c.Len() != most || there("q1") || !there("q0") || !there("q2") || !there("more") {
 		t.Error("the wrong one went")
 	}
 	long := reply("fact:a")
@@ -248,76 +211,20 @@ func TestCacheMax(t *testing.T) {
 	if c.Len() != 0 {
 		t.Error("not cleared")
 	}
-	many := recall.NewCache(recall.CacheOptions{Max: 1 << 40}, clock)
-	for i := range 1030 {
-		many.Put(recall.Key{Text: fmt.Sprint("q", i)}, reply("fact:a"), many.Generation())
-	}
-	if n := many.Len(); n != 1024 {
-		t.Errorf("%d are kept", n)
-	}
 }
 
-// TestCacheCopies: nobody can change what is kept.
+// TestCacheCopies: who gets a result can change its list of hits.
 func TestCacheCopies(t *testing.T) {
 	t.Parallel()
-	given := filled()
-	given.Cached = false
-	c := recall.NewCache(recall.CacheOptions{Empty: time.Hour}, clock)
-	c.Put(queryTerm("coffee", 1), given, c.Generation())
-	scribble(reflect.ValueOf(&given).Elem())
-	first, ok := c.Get(queryTerm("coffee", 1))
-	if !ok {
-		t.Fatal("not kept")
-	}
-	want := filled()
-	want.Cached = true
-	if !reflect.DeepEqual(first, want) {
-		t.Errorf("who put it changed it: %+v", first)
-	}
-	scribble(reflect.ValueOf(&first).Elem())
-	if second, _ := c.Get(queryTerm("coffee", 1)); !reflect.DeepEqual(second, want) {
-		t.Errorf("who got it changed it: %+v", second)
-	}
-}
-
-// filled is a reply in which every list has something.
-func filled() subjects.MemoryReply {
-	var r subjects.MemoryReply
-	fill(reflect.ValueOf(&r).Elem())
-	r.Hits[0].Entry.Kind = subjects.KindFact
-	return r
-}
-
-func fill(v reflect.Value) {
-	switch v.Kind() {
-	case reflect.Struct:
-		for i := range v.NumField() {
-			if v.Type() != reflect.TypeFor[time.Time]() {
-				fill(v.Field(i))
-			}
+	c, key := recall.NewCache(clock), queryTerm("coffee", 1)
+	given := reply("fact:m1", "fact:m2")
+	c.Put(key, given, c.Generation())
+	given.Hits[0].Segment = "changed"
+	for range 2 {
+		got, ok := c.Get(key)
+		if !ok || !got.Cached || len(got.Hits) != 2 || got.Hits[0].Segment != "what m1 says" {
+			t.Fatalf("%+v", got)
 		}
-	case reflect.Slice:
-		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
-		fill(v.Index(0))
-	case reflect.String:
-		v.SetString("x")
-	}
-}
-
-// scribble changes every element of every list.
-func scribble(v reflect.Value) {
-	switch v.Kind() {
-	case reflect.Struct:
-		for i := range v.NumField() {
-			if v.Type() != reflect.TypeFor[time.Time]() {
-				scribble(v.Field(i))
-			}
-		}
-	case reflect.Slice:
-		for i := range v.Len() {
-			scribble(v.Index(i))
-		}
-	case reflect.String:
-		v.SetString("scribbled")
+		got.Hits[0] = got.Hits[1]
 	}
 }

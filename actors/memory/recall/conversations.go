@@ -3,8 +3,6 @@ package recall
 import (
 	"cmp"
 	"slices"
-	"strings"
-	"sync"
 	"time"
 )
 
@@ -19,10 +17,7 @@ const (
 // conversations orders rows by their position in a conversation, to find the neighbours of a row. Trusted and untrusted
 // rows of one id are apart: the author of an untrusted entry chooses its conversation and position, and so would lift
 // entries of the user.
-type conversations struct {
-	mu    sync.RWMutex
-	byKey map[conversationKey]*conversation
-}
+type conversations map[conversationKey]*conversation
 
 type conversationKey struct {
 	id      string
@@ -36,8 +31,8 @@ type conversation struct {
 }
 
 type turn struct {
-	position int32
-	key      uint32
+	position int
+	key      uint64
 }
 
 func compareTurns(a, b turn) int {
@@ -45,17 +40,14 @@ func compareTurns(a, b turn) int {
 }
 
 // add inserts a row and returns its conversation, nil for a row without an id or a position, which has no neighbours.
-func (c *conversations) add(key conversationKey, t turn) *conversation {
+func (c conversations) add(key conversationKey, t turn) *conversation {
 	if key.id == "" || t.position <= 0 {
 		return nil
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	v := c.byKey[key]
+	v := c[key]
 	if v == nil {
-		key.id = strings.Clone(key.id)
 		v = &conversation{conversationKey: key}
-		c.byKey[key] = v
+		c[key] = v
 	}
 	if at, ok := slices.BinarySearchFunc(v.turns, t, compareTurns); !ok {
 		v.turns = slices.Insert(v.turns, at, t)
@@ -64,31 +56,27 @@ func (c *conversations) add(key conversationKey, t turn) *conversation {
 }
 
 // remove removes a row that add inserted. v may be nil.
-func (c *conversations) remove(v *conversation, t turn) {
+func (c conversations) remove(v *conversation, t turn) {
 	if v == nil {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if at, ok := slices.BinarySearchFunc(v.turns, t, compareTurns); ok {
 		v.turns = slices.Delete(v.turns, at, at+1)
 	}
-	if len(v.turns) == 0 && c.byKey[v.conversationKey] == v {
-		delete(c.byKey, v.conversationKey)
+	if len(v.turns) == 0 {
+		delete(c, v.conversationKey)
 	}
 }
 
 // appendNeighbours appends the keys of the rows directly before and after a row of v that admit lets through, at most
 // maxSkipped others between, to list. v may be nil. The relation is symmetric: a row is a neighbour of its neighbours.
-func (c *conversations) appendNeighbours(list []uint64, v *conversation, t turn, admit func(key uint64) bool) []uint64 {
+func (v *conversation) appendNeighbours(list []uint64, t turn, admit func(key uint64) bool) []uint64 {
 	if v == nil {
 		return list
 	}
-	c.mu.RLock()
-	defer c.mu.RUnlock()
 	at, ok := slices.BinarySearchFunc(v.turns, t, compareTurns)
 	for i := at - 1; i >= max(0, at-1-maxSkipped); i-- {
-		if key := uint64(v.turns[i].key); admit(key) {
+		if key := v.turns[i].key; admit(key) {
 			list = append(list, key)
 			break
 		}
@@ -97,7 +85,7 @@ func (c *conversations) appendNeighbours(list []uint64, v *conversation, t turn,
 		at++
 	}
 	for i := at; i <= min(len(v.turns)-1, at+maxSkipped); i++ {
-		if key := uint64(v.turns[i].key); admit(key) {
+		if key := v.turns[i].key; admit(key) {
 			return append(list, key)
 		}
 	}

@@ -23,7 +23,7 @@ func TestDuplicatesAreShownOnce(t *testing.T) {
 		return v
 	}
 	type put struct {
-		row    recall.Row
+		row    entry
 		corpus []float32
 	}
 	ana, may := by("Ana"), on("2026-02-08")
@@ -75,7 +75,7 @@ func TestDuplicatesAreShownOnce(t *testing.T) {
 	} {
 		m := newMind(t)
 		for _, p := range []put{best, tt.other} {
-			if err := m.Put(p.row, recall.Vectors{Corpus: p.corpus}); err != nil {
+			if err := m.Put(p.row.Key, p.row.MemoryEntry, recall.Vectors{Corpus: p.corpus}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -95,7 +95,7 @@ func TestDuplicatesAreShownOnce(t *testing.T) {
 	}
 }
 
-func untrusted(r *recall.Row) { r.Trust = subjects.Untrusted }
+func untrusted(r *entry) { r.Provenance.Trust = subjects.Untrusted }
 
 // TestRowsOfOneNameAreAllFound: without a model the name is the beginning of the text, so that many entries share one.
 func TestRowsOfOneNameAreAllFound(t *testing.T) {
@@ -112,7 +112,7 @@ func TestRowsOfOneNameAreAllFound(t *testing.T) {
 // TestUnseen: what was answered in respondent B is found only where it was the better answer, and by who looks for all.
 func TestUnseen(t *testing.T) {
 	t.Parallel()
-	from := func(who string) func(*recall.Row) { return func(r *recall.Row) { r.Respondent = who } }
+	from := func(who string) func(*entry) { return func(r *entry) { r.Respondent = who } }
 	m := newMind(t)
 	m.put(row(1, "coffee", "black", from(subjects.Generator)), 0.8, 0.8)
 	m.put(row(2, "coffee", "white", from(subjects.RespondentB)), 0.9, 0.9)
@@ -146,8 +146,8 @@ func TestUnseen(t *testing.T) {
 func TestRepeatedUntrustedTextIsShownOnce(t *testing.T) {
 	t.Parallel()
 	m := newMind(t)
-	for i, change := range []func(*recall.Row){by("Ana"), by("Ben"), on("2026-02-01")} {
-		if err := m.Put(row(uint64(i+1), "one", "x", text("Coffee, black"), change, untrusted),
+	for i, change := range []func(*entry){by("Ana"), by("Ben"), on("2026-02-01")} {
+		if err := m.Put(uint64(i+1), row(uint64(i+1), "one", "x", text("Coffee, black"), change, untrusted).MemoryEntry,
 			recall.Vectors{Corpus: near(0.8, 1)}); err != nil {
 			t.Fatal(err)
 		}

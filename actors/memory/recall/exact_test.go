@@ -2,7 +2,6 @@ package recall
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -21,7 +20,7 @@ type world struct {
 	rng     *rand.Rand
 	zipf    *rand.Zipf
 	r       *Recall
-	rows    map[uint64]Row
+	rows    map[uint64]subjects.MemoryEntry
 	centres [][]float32
 	now     time.Time
 	cosines map[uint64]float64 // of the query at hand, the best of each row
@@ -34,7 +33,7 @@ var worldSpeakers = []string{"", "", "Melanie", "Caroline", "Anna Schmidt", "Ben
 
 func newWorld(t testing.TB, seed uint64, n int, w Weights) *world {
 	x := &world{
-		t: t, rng: rand.New(rand.NewPCG(seed, 1)), rows: make(map[uint64]Row, n),
+		t: t, rng: rand.New(rand.NewPCG(seed, 1)), rows: make(map[uint64]subjects.MemoryEntry, n),
 		now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC),
 	}
 	x.zipf = rand.NewZipf(x.rng, 1.1, 4, uint64(max(200, n/20)))
@@ -48,26 +47,18 @@ func newWorld(t testing.TB, seed uint64, n int, w Weights) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = x.r.Close() })
-	if _, err := x.r.Load(func(put func(Row, Vectors) error) error {
-		var before Row
-		var was Vectors
-		for key := range uint64(n) {
-			row, v := x.row(key+1), x.vectors()
-			if x.rng.IntN(20) == 0 && before.ID != "" { // a duplicate
-				row.Words, row.Speaker, row.Happened, v = before.Words, before.Speaker, before.Happened, was
-			}
-			if err := put(row, v); err != nil {
-				return err
-			}
-			x.rows[row.Key] = row
-			before, was = row, v
+	var before subjects.MemoryEntry
+	var was Vectors
+	for key := uint64(1); key <= uint64(n); key++ {
+		row, v := x.row(key), x.vectors()
+		if x.rng.IntN(20) == 0 && before.ID != "" { // a duplicate
+			row.Corpus, row.Speaker, row.Happened, v = before.Corpus, before.Speaker, before.Happened, was
 		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if err := x.r.Warm(context.Background()); err != nil {
-		t.Fatal(err)
+		if err := x.r.Put(key, row, v); err != nil {
+			t.Fatal(err)
+		}
+		x.rows[key] = row
+		before, was = row, v
 	}
 	return x
 }
@@ -104,11 +95,11 @@ func (x *world) vectors() (v Vectors) {
 	return v
 }
 
-func (x *world) row(key uint64) Row {
-	r := Row{
-		Key: key, ID: fmt.Sprint("m", key), Kind: subjects.KindEngram, State: subjects.MemoryActive,
-		Trust: subjects.Trusted, Source: subjects.SourceConversation,
-		Name: x.text(2), Description: x.text(4), Words: x.text(5 + x.rng.IntN(15)), Respondent: "a",
+func (x *world) row(key uint64) subjects.MemoryEntry {
+	r := subjects.MemoryEntry{
+		ID: fmt.Sprint("m", key), Kind: subjects.KindEngram, State: subjects.MemoryActive,
+		Provenance: subjects.Provenance{Trust: subjects.Trusted, Source: subjects.SourceConversation},
+		Name:       x.text(2), Description: x.text(4), Corpus: x.text(5 + x.rng.IntN(15)), Respondent: "a",
 		Created: x.now.AddDate(0, 0, -x.rng.IntN(400)),
 		Speaker: worldSpeakers[x.rng.IntN(len(worldSpeakers))],
 	}
@@ -116,7 +107,7 @@ func (x *world) row(key uint64) Row {
 		r.Kind = []string{subjects.KindFact, subjects.KindDocument, "other"}[x.rng.IntN(3)]
 	}
 	if x.rng.IntN(4) == 0 {
-		r.Trust = subjects.Untrusted
+		r.Provenance.Trust = subjects.Untrusted
 	}
 	if x.rng.IntN(10) == 0 {
 		r.State = []string{subjects.MemorySuperseded, subjects.MemoryCandidate}[x.rng.IntN(2)]
@@ -174,7 +165,7 @@ func (x *world) exhaustive(q Query, who []string, when []dateRange) (list []rank
 	admitted := map[uint64]bool{}
 	for key, row := range x.rows {
 		admitted[key] = (q.Kind == "" || row.Kind == q.Kind) && (q.All || row.State == subjects.MemoryActive) &&
-			(!q.Trusted || row.Trust == subjects.Trusted)
+			(!q.Trusted || row.Provenance.Trust == subjects.Trusted)
 	}
 	w, words := x.r.o.Weights, x.r.words.search(q.Text)
 	defer words.release()
@@ -182,7 +173,7 @@ func (x *world) exhaustive(q Query, who []string, when []dateRange) (list []rank
 	x.bases = map[uint64]float64{}
 	lifts := map[uint64]bool{} // something could be compared
 	for key := range x.rows {
-		share := float64(words.match(key).share)
+		share := float64(words.match(x.r.rows.get(key).number).share)
 		cosine, ok := x.cosines[key]
 		if cosine *= w.cosine; !ok {
 			cosine = w.Alone * share
@@ -205,8 +196,8 @@ func (x *world) exhaustive(q Query, who []string, when []dateRange) (list []rank
 			}
 		}
 		near := x.bases[key] + w.Neighbours*(best-x.bases[key])
-		score := near + x.extras(row, who, when)
-		list = append(list, ranked{key, near, score, words.match(key).share})
+		score := near + x.extras(key, who, when)
+		list = append(list, ranked{key, near, score, words.match(x.r.rows.get(key).number).share})
 	}
 	slices.SortFunc(list, func(a, b ranked) int {
 		return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.key, b.key))
@@ -242,7 +233,7 @@ func (x *world) neighbours(admitted map[uint64]bool) map[uint64][]uint64 {
 	conversations := map[string][]uint64{}
 	for key, row := range x.rows {
 		if row.Conversation != "" && row.Position > 0 {
-			conversations[row.Trust+row.Conversation] = append(conversations[row.Trust+row.Conversation], key)
+			conversations[row.Provenance.Trust+row.Conversation] = append(conversations[row.Provenance.Trust+row.Conversation], key)
 		}
 	}
 	beside := map[uint64][]uint64{}
@@ -265,8 +256,8 @@ func (x *world) neighbours(admitted map[uint64]bool) map[uint64][]uint64 {
 }
 
 // extras are what speaker, time and shifts add to a row.
-func (x *world) extras(row Row, who []string, when []dateRange) (sum float64) {
-	w := x.r.o.Weights
+func (x *world) extras(key uint64, who []string, when []dateRange) (sum float64) {
+	w, row := x.r.o.Weights, x.rows[key]
 	if slices.Contains(who, row.Speaker) {
 		sum += w.Speaker
 	}
@@ -275,7 +266,7 @@ func (x *world) extras(row Row, who []string, when []dateRange) (sum float64) {
 		at = row.Created
 	}
 	sum += w.When * rateCloseness(when, at)
-	return sum + sumReasons(w.appendShifts(nil, x.r.table.row(row.Key), x.now))
+	return sum + sumReasons(w.appendShifts(nil, x.r.rows.get(key), x.now))
 }
 
 // distinct is the first rows of list that are shown.
@@ -284,11 +275,11 @@ func (x *world) distinct(list []ranked, q Query) (out []ranked) {
 		if len(out) == q.Top {
 			break
 		}
-		if c.share == 0 && (c.near < x.r.o.Floor || c.near == 0) {
+		if c.share == 0 && (c.near < x.r.floor || c.near == 0) {
 			continue
 		}
 		if !q.Duplicates && slices.ContainsFunc(out, func(better ranked) bool {
-			return isDuplicate(x.r.table.row(c.key), x.r.table.row(better.key))
+			return x.r.isDuplicate(x.r.rows.get(c.key), x.r.rows.get(better.key))
 		}) {
 			continue
 		}
@@ -310,7 +301,7 @@ func (x *world) check() {
 		isSame := len(want) == len(found.Top)
 		for i := 0; isSame && i < len(want); i++ {
 			isSame = math.Abs(want[i].score-found.Top[i].Score) < 1e-9 &&
-				(want[i].key == found.Top[i].Key || i+1 < len(want) &&
+				(fmt.Sprint("m", want[i].key) == found.Top[i].Entry.ID || i+1 < len(want) &&
 					math.Abs(want[i].score-want[i+1].score) < 1e-12 || i > 0 &&
 					math.Abs(want[i].score-want[i-1].score) < 1e-12)
 		}
@@ -319,7 +310,7 @@ func (x *world) check() {
 		}
 		var got []string
 		for _, c := range found.Top {
-			got = append(got, fmt.Sprintf("%d %.6f", c.Key, c.Score))
+			got = append(got, fmt.Sprintf("%s %.6f", c.Entry.ID, c.Score))
 		}
 		q.Vector = nil
 		x.t.Fatalf("%+v (names %v, dates %v)\n got %v\nwant %+v", q, who, when, got, want)
@@ -349,7 +340,7 @@ func TestTopEqualsExhaustiveScoring(t *testing.T) {
 				for range 10 { // rows that are written, removed, graded and pinned since
 					key := uint64(1 + x.rng.IntN(n))
 					row := x.row(key)
-					if err := x.r.Put(row, x.vectors()); err != nil {
+					if err := x.r.Put(key, row, x.vectors()); err != nil {
 						t.Fatal(err)
 					}
 					x.rows[key] = row

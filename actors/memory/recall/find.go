@@ -2,7 +2,6 @@ package recall
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,8 +17,8 @@ type Query struct {
 	All    bool      // superseded rows and candidates too
 	// Trusted leaves out untrusted rows.
 	Trusted bool
-	Names   int // 0 = as in [Options]
-	Top     int // 0 = as in [Options]
+	Names   int // how many [Found.Names] shows; 0 = 20, and at least Top
+	Top     int // rows of the result; 0 = 5
 	// Duplicates shows rows that say the same, all of them: a caller that forgets something wants to forget it
 	// everywhere.
 	Duplicates bool
@@ -27,31 +26,26 @@ type Query struct {
 	Exhaustive bool
 }
 
-// Candidate is a row that was found. The reasons add up to the score.
-type Candidate struct {
-	Row
-	// Similarity is between -1 and 1: the best cosine of the row's vectors, or [Weights.Alone] times the share of the
-	// query's words where no vectors could be compared.
-	Similarity float64
-	Score      float64
-	Reasons    []subjects.MemoryReason
-}
+// Defaults of a query.
+const (
+	defaultNames = 20
+	defaultTop   = 5
+)
 
-// Found is the result of a search.
+// Found is the result of a search. Its entries have no texts; the reasons of a hit add up to its score. Similarity is
+// between -1 and 1: the best cosine of the row's vectors, or [Weights.Alone] times the share of the query's words where
+// no vectors could be compared.
 type Found struct {
-	Names []Candidate // the first rows that were scored, best first, with duplicates and rows below the floor
-	Top   []Candidate // the result, best first: the same as if every row had been scored
-	Why   string      // why Top is empty
-	// Waiting is how many rows were not yet to be found by words. They are found by their vectors.
-	Waiting int
+	Names []subjects.MemoryHit // the first rows that were scored, best first, with duplicates and those below the floor
+	Top   []subjects.MemoryHit // the result, best first: the same as if every row had been scored
+	Why   string               // why Top is empty
 }
 
 // Find returns the rows that match the query best, with the reasons. It fails with [ErrEmpty] when the query has
 // neither words nor a vector, for negative Names or Top, and for a vector of another size, of zeros or not finite. No
-// match is no error: Found.Why says why. A query without a vector waits until the words of all loaded rows are indexed;
-// others wait only when at most warmRows are missing.
+// match is no error: Found.Why says why.
 func (r *Recall) Find(q Query) (Found, error) {
-	names, top := cmp.Or(q.Names, r.o.Names), cmp.Or(q.Top, r.o.Top)
+	names, top := cmp.Or(q.Names, defaultNames), cmp.Or(q.Top, defaultTop)
 	switch {
 	case q.Vector == nil && strings.TrimSpace(q.Text) == "":
 		return Found{}, ErrEmpty
@@ -62,50 +56,43 @@ func (r *Recall) Find(q Query) (Found, error) {
 		return Found{}, fmt.Errorf("searching memory: %w", err)
 	}
 	names = max(names, top)
-	if n := r.pending.Load(); n > 0 && (q.Vector == nil || n <= warmRows) {
-		// There is nothing else to find rows by, and half of them would be worse than a moment; or it is only a moment.
-		if err := r.Warm(context.Background()); err != nil {
-			return Found{}, err
-		}
-	}
-	found := Found{Waiting: int(r.pending.Load())}
-
+	r.mu.RLock()
+	defer r.mu.RUnlock()
 	s := r.newSearch(q)
 	defer s.words.release()
 	best, err := s.findTop(top)
 	if err != nil {
 		return Found{}, err
 	}
-	found.Names, found.Top = s.exportCandidates(s.scored[:min(names, len(s.scored))]), s.exportCandidates(best)
+	found := Found{Names: s.hits(s.scored[:min(names, len(s.scored))]), Top: s.hits(best)}
 	if len(best) == 0 {
 		found.Why = r.explainEmpty(q, s.scored, s.words)
 	}
 	return found, nil
 }
 
-// admits reports whether the query asks for rows of this kind, state and trust. It is called for each row found,
-// because the row may have changed since the search began.
+// admits reports whether the query asks for rows of this kind, state and trust.
 func (q Query) admits(rec *record) bool {
-	return (q.Kind == "" || rec.labels.kind == q.Kind) && (q.All || rec.isRecallable()) &&
+	return (q.Kind == "" || rec.kind == q.Kind) && (q.All || rec.isRecallable()) &&
 		(!q.Trusted || rec.isTrusted())
 }
 
 // isBelowFloor reports whether a row has too little to do with the query to be shown: it shares no word, and neither
-// its similarity nor its neighbours bring it to [Options.Floor].
+// its similarity nor its neighbours bring it to minSimilarity.
 func (r *Recall) isBelowFloor(c *candidate) bool {
-	return c.share == 0 && (c.near < r.o.Floor || c.near == 0)
+	return c.share == 0 && (c.near < r.floor || c.near == 0)
 }
 
 // explainEmpty explains to a user why nothing was found. scored are the candidates, all of them below the floor.
 func (r *Recall) explainEmpty(q Query, scored []*candidate, words *wordQuery) string {
-	s := r.Stats()
+	s := r.stats()
 	switch {
 	case s.Rows == 0:
 		return "nothing is remembered yet"
 	case len(scored) > 0:
 		most := slices.MaxFunc(scored, func(a, b *candidate) int { return cmp.Compare(a.near, b.near) })
 		return fmt.Sprintf("nothing is near enough: the nearest is %q with a similarity of %.2f, and less than %.2f "+
-			"does not count", most.rec.name(), most.near, r.o.Floor)
+			"does not count", most.rec.name, most.near, r.floor)
 	case q.Vector == nil && len(words.terms) == 0:
 		return "there is no word in the query"
 	case q.Vector == nil:

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -53,7 +54,7 @@ func TestFind(t *testing.T) {
 			for key := range uint64(200) {
 				m.put(row(key+1, "n"+strings.Repeat("n", int(key)), "x"+strings.Repeat("x", int(key))), 0.6, 0.6)
 			}
-			if err := m.Put(row(201, "near", "far"),
+			if err := m.Put(201, row(201, "near", "far").MemoryEntry,
 				recall.Vectors{Corpus: near(0.1, 3), Name: near(0.9, 3)}); err != nil {
 				m.t.Fatal(err)
 			}
@@ -205,7 +206,7 @@ func TestFind(t *testing.T) {
 			m.bare(row(1, "a", "x", tagged("travel", "Japan")))
 		}, q: words("japan"), want: "m1"},
 		{name: "by the beginning of the corpus", fill: func(m mind) {
-			m.bare(row(1, "a", "x", func(r *recall.Row) { r.Words = "It was in Kyoto." }))
+			m.bare(row(1, "a", "x", func(r *entry) { r.Corpus = "It was in Kyoto." }))
 		}, q: words("kyoto"), want: "m1"},
 		{name: "by a plural", fill: func(m mind) {
 			m.bare(row(1, "Our dogs", "two stories about boxes"))
@@ -328,7 +329,7 @@ func TestFind(t *testing.T) {
 			}
 			for _, c := range slices.Concat(f.Names, f.Top) {
 				if !addUp(c) || c.Similarity < -1 || c.Similarity > 1 {
-					t.Errorf("%s: similarity %v, score %v, reasons %+v", c.ID, c.Similarity, c.Score, c.Reasons)
+					t.Errorf("%s: similarity %v, score %v, reasons %+v", c.Entry.ID, c.Similarity, c.Score, c.Reasons)
 				}
 			}
 		})
@@ -382,11 +383,11 @@ func TestPutRefuses(t *testing.T) {
 	tea := row(1, "tea", "green")
 	for _, tt := range []struct {
 		name            string
-		row             recall.Row
+		row             entry
 		corpus, another []float32
 		is              error
 	}{
-		{"no id", recall.Row{Key: 1, Name: "tea"}, good, good, recall.ErrRow},
+		{"no id", entry{1, subjects.MemoryEntry{Name: "tea"}}, good, good, recall.ErrRow},
 		{"a key that no database counts to", row(1<<32, "tea", "green"), good, good, recall.ErrRow},
 		{"the largest key", row(math.MaxUint64, "tea", "green"), good, good, recall.ErrRow},
 		{"no vector of the corpus", tea, nil, good, recall.ErrVectors},
@@ -399,12 +400,12 @@ func TestPutRefuses(t *testing.T) {
 			{Corpus: tt.corpus, Description: tt.another},
 			{Corpus: tt.corpus, Name: tt.another},
 		} {
-			if err := m.Put(tt.row, v); !errors.Is(err, tt.is) {
+			if err := m.Put(tt.row.Key, tt.row.MemoryEntry, v); !errors.Is(err, tt.is) {
 				t.Errorf("%s: %v", tt.name, err)
 			}
 		}
 		f := m.find(recall.Query{Text: "coffee", Vector: cacheQuery()})
-		if s := m.Stats(); ids(f.Top) != "m1" || f.Top[0].Name != "coffee" || s.Rows != 1 || s.Vectors != 1 ||
+		if s := m.Stats(); ids(f.Top) != "m1" || f.Top[0].Entry.Name != "coffee" || s.Rows != 1 || s.Vectors != 1 ||
 			s.Words != 1 {
 			t.Errorf("%s: %+v, %+v", tt.name, f.Top, s)
 		}
@@ -418,11 +419,11 @@ func TestRow(t *testing.T) {
 	in := row(7, "Ωmega — name", "descr\x00iption \xff", kind(subjects.KindFact),
 		tagged("", "a", strings.Repeat("long ", 100), "日本"), pinned, days(3),
 		graded(subjects.Grades{Critic: 4, Feedback: "well said", Pairwise: "b", Reward: -0.25, Rewards: 3}))
-	in.Words, in.Conversation, in.Position, in.Speaker, in.Happened = "words", "c1", 3, "Ana", now.AddDate(0, 0, -5)
+	in.Corpus, in.Conversation, in.Position, in.Speaker, in.Happened = "words", "c1", 3, "Ana", now.AddDate(0, 0, -5)
 	m.put(in, 0.9, 0.9)
-	want := in
-	want.Words, want.Description, want.Grades.Feedback = "", "", ""
-	got := m.find(recall.Query{Vector: cacheQuery()}).Top[0].Row
+	want := in.MemoryEntry
+	want.Corpus, want.Description, want.Grades.Feedback = "", "", ""
+	got := m.find(recall.Query{Vector: cacheQuery()}).Top[0].Entry
 	if !slices.Equal(got.Tags, want.Tags) {
 		t.Errorf("tags %q", got.Tags)
 	}
@@ -431,7 +432,7 @@ func TestRow(t *testing.T) {
 		t.Errorf("created %v", got.Created)
 	}
 	got.Created = want.Created
-	if !equalRows(got, want) {
+	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 	if m.Grade(8, subjects.Grades{Critic: 1}) {
@@ -440,20 +441,10 @@ func TestRow(t *testing.T) {
 	if !m.Grade(7, subjects.Grades{}) {
 		t.Error("no row")
 	}
-	got = m.find(recall.Query{Vector: cacheQuery()}).Top[0].Row
+	got = m.find(recall.Query{Vector: cacheQuery()}).Top[0].Entry
 	if got.Grades != (subjects.Grades{}) || got.Name != want.Name || got.Respondent != "a" {
 		t.Errorf("after changes: %+v", got)
 	}
-}
-
-func equalRows(a, b recall.Row) bool {
-	a.Tags, b.Tags = nil, nil
-	return a.Key == b.Key && a.ID == b.ID && a.Kind == b.Kind && a.State == b.State && a.Trust == b.Trust &&
-		a.Source == b.Source && a.Name == b.Name &&
-		a.Description == b.Description && a.Respondent == b.Respondent && a.Created.Equal(b.Created) &&
-		a.Pinned == b.Pinned && a.Grades == b.Grades && a.Words == b.Words &&
-		a.Conversation == b.Conversation && a.Position == b.Position && a.Speaker == b.Speaker &&
-		a.Happened.Equal(b.Happened)
 }
 
 // TestNew: what no recall is made of.
@@ -467,7 +458,6 @@ func TestNew(t *testing.T) {
 	}{
 		{"no clock", func(o *recall.Options) { o.Now = nil }, "clock"},
 		{"no dimensions", func(o *recall.Options) { o.Dims = 0 }, "dimensions"},
-		{"fewer than none", func(o *recall.Options) { o.Top = -1 }, "at least 1"},
 		{"a weight below zero", func(o *recall.Options) {
 			o.Weights = recall.DefaultWeights()
 			o.Weights.Critic = -0.1
@@ -497,13 +487,8 @@ func TestClosed(t *testing.T) {
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Put(row(2, "tea", "x"), recall.Vectors{Corpus: cacheQuery()}); !errors.Is(err, vector.ErrClosed) {
+	if err := m.Put(2, row(2, "tea", "x").MemoryEntry, recall.Vectors{Corpus: cacheQuery()}); !errors.Is(err, vector.ErrClosed) {
 		t.Errorf("put: %v", err)
-	}
-	if _, err := m.Load(func(func(recall.Row, recall.Vectors) error) error {
-		return nil
-	}); !errors.Is(err, vector.ErrClosed) {
-		t.Errorf("load: %v", err)
 	}
 	m.Remove(1)
 	if _, err := m.Find(recall.Query{Vector: cacheQuery()}); !errors.Is(err, vector.ErrClosed) {

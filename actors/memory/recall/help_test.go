@@ -31,40 +31,46 @@ func near(cosine float64, own int) []float32 {
 	return v
 }
 
+// entry is an entry with its row number.
+type entry struct {
+	Key uint64
+	subjects.MemoryEntry
+}
+
 // row is an active engram of today.
-func row(key uint64, name, description string, change ...func(*recall.Row)) recall.Row {
-	r := recall.Row{
-		Key: key, ID: fmt.Sprintf("m%d", key), Kind: subjects.KindEngram, State: subjects.MemoryActive,
-		Trust:  "trusted",
-		Source: subjects.SourceConversation, Name: name, Description: description, Respondent: "a", Created: now,
-	}
+func row(key uint64, name, description string, change ...func(*entry)) entry {
+	r := entry{key, subjects.MemoryEntry{
+		ID: fmt.Sprintf("m%d", key), Kind: subjects.KindEngram, State: subjects.MemoryActive,
+		Provenance: subjects.Provenance{Trust: subjects.Trusted, Source: subjects.SourceConversation},
+		Name:       name, Description: description, Respondent: "a", Created: now,
+	}}
 	for _, f := range change {
 		f(&r)
 	}
 	return r
 }
 
-func kind(k string) func(*recall.Row)            { return func(r *recall.Row) { r.Kind = k } }
-func state(s string) func(*recall.Row)           { return func(r *recall.Row) { r.State = s } }
-func graded(g subjects.Grades) func(*recall.Row) { return func(r *recall.Row) { r.Grades = g } }
-func days(n int) func(*recall.Row)               { return func(r *recall.Row) { r.Created = now.AddDate(0, 0, -n) } }
-func text(s string) func(*recall.Row)            { return func(r *recall.Row) { r.Words = s } }
-func tagged(tags ...string) func(*recall.Row)    { return func(r *recall.Row) { r.Tags = tags } }
-func trust(t string) func(*recall.Row)           { return func(r *recall.Row) { r.Trust = t } }
-func by(speaker string) func(*recall.Row)        { return func(r *recall.Row) { r.Speaker = speaker } }
+func kind(k string) func(*entry)            { return func(r *entry) { r.Kind = k } }
+func state(s string) func(*entry)           { return func(r *entry) { r.State = s } }
+func graded(g subjects.Grades) func(*entry) { return func(r *entry) { r.Grades = g } }
+func days(n int) func(*entry)               { return func(r *entry) { r.Created = now.AddDate(0, 0, -n) } }
+func text(s string) func(*entry)            { return func(r *entry) { r.Corpus = s } }
+func tagged(tags ...string) func(*entry)    { return func(r *entry) { r.Tags = tags } }
+func trust(t string) func(*entry)           { return func(r *entry) { r.Provenance.Trust = t } }
+func by(speaker string) func(*entry)        { return func(r *entry) { r.Speaker = speaker } }
 
-func said(conversation string, position int) func(*recall.Row) {
-	return func(r *recall.Row) { r.Conversation, r.Position = conversation, position }
+func said(conversation string, position int) func(*entry) {
+	return func(r *entry) { r.Conversation, r.Position = conversation, position }
 }
 
-func on(day string) func(*recall.Row) {
+func on(day string) func(*entry) {
 	at, err := time.Parse(time.DateOnly, day)
 	if err != nil {
 		panic(err)
 	}
-	return func(r *recall.Row) { r.Happened = at }
+	return func(r *entry) { r.Happened = at }
 }
-func pinned(r *recall.Row) { r.Pinned = true }
+func pinned(r *entry) { r.Pinned = true }
 
 // mind is a recall to test with.
 type mind struct {
@@ -100,17 +106,17 @@ func vectors(key uint64, corpus, description float64) recall.Vectors {
 }
 
 // put adds a row whose corpus and description have these cosines to the query.
-func (m mind) put(r recall.Row, corpus, description float64) {
+func (m mind) put(r entry, corpus, description float64) {
 	m.t.Helper()
-	if err := m.Put(r, vectors(r.Key, corpus, description)); err != nil {
+	if err := m.Put(r.Key, r.MemoryEntry, vectors(r.Key, corpus, description)); err != nil {
 		m.t.Fatal(err)
 	}
 }
 
 // bare adds a row without vectors.
-func (m mind) bare(r recall.Row) {
+func (m mind) bare(r entry) {
 	m.t.Helper()
-	if err := m.Put(r, recall.Vectors{}); err != nil {
+	if err := m.Put(r.Key, r.MemoryEntry, recall.Vectors{}); err != nil {
 		m.t.Fatal(err)
 	}
 }
@@ -125,16 +131,16 @@ func (m mind) find(q recall.Query) recall.Found {
 }
 
 // ids are the candidates' in their order.
-func ids(list []recall.Candidate) string {
+func ids(list []subjects.MemoryHit) string {
 	var out []string
 	for _, c := range list {
-		out = append(out, c.ID)
+		out = append(out, c.Entry.ID)
 	}
 	return strings.Join(out, " ")
 }
 
 // reason is the one of this sort.
-func reason(c recall.Candidate, what string) (r subjects.MemoryReason, ok bool) {
+func reason(c subjects.MemoryHit, what string) (r subjects.MemoryReason, ok bool) {
 	for _, r := range c.Reasons {
 		if r.What == what {
 			return r, true
@@ -144,7 +150,7 @@ func reason(c recall.Candidate, what string) (r subjects.MemoryReason, ok bool) 
 }
 
 // addUp reports whether the reasons do.
-func addUp(c recall.Candidate) bool {
+func addUp(c subjects.MemoryHit) bool {
 	sum := 0.0
 	for _, r := range c.Reasons {
 		sum += r.Value

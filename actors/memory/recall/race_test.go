@@ -24,7 +24,7 @@ func TestFindWhileWriting(t *testing.T) {
 	superseded.Store(100_000)
 	var writers, readers sync.WaitGroup
 	done := make(chan struct{})
-	named := func(key uint64) recall.Row { return row(key, fmt.Sprint("row", key), fmt.Sprint("coffee of ", key)) }
+	named := func(key uint64) entry { return row(key, fmt.Sprint("row", key), fmt.Sprint("coffee of ", key)) }
 	writers.Go(func() {
 		for i := range uint64(rounds) {
 			key := 1001 + i
@@ -58,10 +58,8 @@ func TestFindWhileWriting(t *testing.T) {
 	})
 	writers.Go(func() {
 		for i := range 5 {
-			m.load(named(uint64(500+i)), named(uint64(600+i)))
-			if err := m.Warm(t.Context()); err != nil {
-				t.Error(err)
-			}
+			m.put(named(uint64(500+i)), 0.6, 0.6)
+			m.put(named(uint64(600+i)), 0.6, 0.6)
 		}
 	})
 	for reader := range 3 {
@@ -77,18 +75,21 @@ func TestFindWhileWriting(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if reader < 2 && (len(f.Top) == 0 || f.Top[0].ID != "m1") {
+				if reader < 2 && (len(f.Top) == 0 || f.Top[0].Entry.ID != "m1") {
 					t.Errorf("the best was not found: %s", ids(f.Top))
 					return
 				}
 				for _, c := range slices.Concat(f.Names, f.Top) {
-					switch {
-					case c.Key > 1000 && c.Key <= gone, c.Key > 100_000 &&
-						c.Key <= old, c.State != subjects.MemoryActive:
-						t.Errorf("row %d is shown, which is %s", c.Key, c.State)
+					var key uint64
+					if _, err := fmt.Sscanf(c.Entry.ID, "m%d", &key); err != nil {
+						t.Error(err)
 						return
-					case c.Key != 1 && (c.Name != fmt.Sprint("row", c.Key) || c.ID != fmt.Sprint("m", c.Key)),
-						!addUp(c):
+					}
+					switch {
+					case key > 1000 && key <= gone, key > 100_000 && key <= old, c.Entry.State != subjects.MemoryActive:
+						t.Errorf("row %d is shown, which is %s", key, c.Entry.State)
+						return
+					case key != 1 && c.Entry.Name != fmt.Sprint("row", key), !addUp(c):
 						t.Errorf("%+v", c)
 						return
 					}

@@ -3,6 +3,8 @@ package recall
 import (
 	"fmt"
 	"time"
+
+	"conclave/subjects"
 )
 
 // Reasons that a row has its score, as [subjects.MemoryReason] names them.
@@ -40,20 +42,20 @@ func (c *candidate) explainReason(what string, words *wordQuery, now time.Time) 
 	case whatWords:
 		return words.explain(c.match.found)
 	case whatCritic:
-		return fmt.Sprintf("critic gave %d of 5", g.critic)
+		return fmt.Sprintf("critic gave %d of 5", g.Critic)
 	case whatPairwise:
-		switch g.pairwise {
-		case c.rec.respondent():
+		switch g.Pairwise {
+		case c.rec.respondent:
 			return "the better of two answers"
-		case tie:
+		case subjects.Tie:
 			return "as good as another answer"
 		}
 		return "another answer was better"
 	case whatReward:
-		if g.rewards > 1 {
-			return fmt.Sprintf("reward %+.2f, the mean of %d", g.reward, g.rewards)
+		if g.Rewards > 1 {
+			return fmt.Sprintf("reward %+.2f, the mean of %d", g.Reward, g.Rewards)
 		}
-		return fmt.Sprintf("reward %+.2f", g.reward)
+		return fmt.Sprintf("reward %+.2f", g.Reward)
 	case whatAge:
 		if days := c.rec.ageDays(now); days != 1 {
 			return fmt.Sprintf("asked %d days ago", days)

@@ -1,6 +1,7 @@
 // Package recall searches memory by vectors, words, neighbours in a conversation, speaker, date and grades.
 //
-// It works on rows in RAM and knows no bus, no database and no model. [Recall.Find] scores rows on everything that is
+// It works on rows in RAM and knows no bus, no database and no model. [Recall.Put] is the one way in, at the start and
+// for each change. [Recall.Find] scores rows on everything that is
 // known of them: the best cosine of their vectors, the words they share with the query, their neighbours in the
 // conversation, who spoke and when, then grades, pins and age; see [Weights]. Each result is explained: the reasons add
 // up to the score.
@@ -15,9 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"conclave/pkg/vector"
@@ -31,24 +30,6 @@ var (
 	ErrRow     = errors.New("a row needs an id, and a key below 4294967296")
 )
 
-// Row is an entry as a recall holds it.
-type Row struct {
-	Key                            uint64 // the row's number in the database
-	ID, Kind, State, Trust, Source string
-	Name, Description, Respondent  string
-	Tags                           []string
-	Created                        time.Time
-	Pinned                         bool
-	Grades                         subjects.Grades // without the critic's words, which the database has
-	Conversation                   string          // id; "" = none
-	Position                       int             // in the conversation, from 1; 0 = not known
-	Speaker                        string          // who said it; "" = not known
-	Happened                       time.Time       // when it was said or took place; zero = not known
-	// Words is the beginning of the searchable text, for the index of words. Neither it nor Description is kept: a
-	// search returns rows without them.
-	Words string
-}
-
 // Vectors are the vectors of a row. Without Corpus there must be none. A nil Description or Name means that the text
 // says nothing that the corpus does not: the vector of the corpus stands for it.
 type Vectors struct{ Corpus, Description, Name []float32 }
@@ -60,73 +41,44 @@ func (v Vectors) list() [3][]float32 {
 
 // Options of a [Recall]. The zero value of each field but Dims and Now is useful.
 type Options struct {
-	Dims  int
-	Names int // rows that [Found.Names] shows; 0 = 20
-	Top   int // rows of the result; 0 = 5
+	Dims int
 	// Hybrid lets words count beside vectors. Without it they are used only when a query has no vector.
 	Hybrid bool
 	// Hashed says that the vectors are made of letters and words and not of meaning, so that only a part of a cosine
 	// counts, see [Weights.Hashed].
-	Hashed bool
-	// Floor is the cosine below which a row that shares no word with the query is left out, unless a neighbour lifts it
-	// to that; 0 = 0.25.
-	Floor   float64
+	Hashed  bool
 	Weights Weights // all zero = [DefaultWeights]
 	Now     func() time.Time
 }
 
-// Defaults of options.
-const (
-	defaultNames = 20
-	defaultTop   = 5
-	defaultFloor = 0.25
-)
+// minSimilarity is the cosine below which a row that shares no word with the query is left out, unless a neighbour
+// lifts it to that.
+const minSimilarity = 0.25
 
-// Recall holds rows and searches them. Searches take no lock but that of the word index; writers exclude each other.
+// Recall holds rows and searches them. Searches run at the same time; a writer waits for them, and they for the writer.
 type Recall struct {
-	o Options
+	o     Options
+	floor float64 // minSimilarity, as far as a cosine counts
+
+	mu     sync.RWMutex
+	closed bool
 	// vectors are the indexes by what the vectors were made of. Those of descriptions and names hold only the rows with
 	// a vector of their own.
 	vectors       [3]*vector.Index
-	table         table
+	rows          paged[*record]
 	words         *wordIndex
 	conversations conversations
 	speakers      speakers
-	signs         []float32
 
-	mu      sync.Mutex // serializes writers
-	closed  bool
-	version uint32
-	labels  map[labels]*labels
-	queue   []pendingRow // rows whose words are not indexed, in the order they came
-	pending atomic.Int64 // the length of queue, at most
+	count, inactive, shifted int // rows; those that are not recallable; those with grades or a pin
 }
 
-// pendingRow is a row whose words are not indexed yet. It is obsolete when the row has another version by then.
-type pendingRow struct {
-	key     uint64
-	version uint32
-	text    rowText
-}
-
-// New returns an empty Recall. It rejects options without a clock, with negative counts, with invalid weights or with
-// dimensions that package vector rejects.
+// New returns an empty Recall. It rejects options without a clock, with invalid weights or with dimensions that package
+// vector rejects.
 func New(o Options) (*Recall, error) {
-	if o.Names == 0 {
-		o.Names = defaultNames
-	}
-	if o.Top == 0 {
-		o.Top = defaultTop
-	}
-	if o.Floor == 0 {
-		o.Floor = defaultFloor
-	}
 	o.Weights = o.Weights.OrDefault()
-	switch {
-	case o.Now == nil:
+	if o.Now == nil {
 		return nil, errors.New("recall needs a clock")
-	case o.Names < 0 || o.Top < 0:
-		return nil, fmt.Errorf("recall of %d names and %d at the end: both must be at least 1", o.Names, o.Top)
 	}
 	if err := o.Weights.Problems().Err(); err != nil {
 		return nil, fmt.Errorf("weights of a recall: %w", err)
@@ -135,11 +87,9 @@ func New(o Options) (*Recall, error) {
 		o.Weights.cosine = o.Weights.Hashed
 		o.Weights.When *= o.Weights.Hashed
 	}
-	o.Floor *= o.Weights.cosine
 	r := &Recall{
-		o: o, words: newWordIndex(), signs: randomSigns(max(o.Dims, 0)), labels: map[labels]*labels{},
-		conversations: conversations{byKey: map[conversationKey]*conversation{}},
-		speakers:      speakers{byName: map[string]*speaker{}},
+		o: o, floor: minSimilarity * o.Weights.cosine, words: newWordIndex(), conversations: conversations{},
+		speakers: speakers{},
 	}
 	for of := range r.vectors {
 		x, err := vector.New(o.Dims)
@@ -161,37 +111,76 @@ func (r *Recall) closeVectors() (err error) {
 	return err
 }
 
-// Put adds a row or replaces the one with the same key. When it returns, the row is found by words; v are its vectors,
-// none = found only by words. It rejects a row without an id or with a key of 2^32 or more ([ErrRow]), other vectors
-// without that of the corpus ([ErrVectors]), and vectors of another size, of zeros or not finite; nothing has changed
-// then. After any other error the row is found by words only.
-func (r *Recall) Put(row Row, v Vectors) error {
-	if err := r.checkRow(row, v); err != nil {
-		return err
+// Put adds an entry or replaces the one with the same key, its row number in the database. The corpus may be the
+// beginning of a longer one; what it leaves out is not found by words. v are its vectors, none = found only by words. It
+// rejects an entry without an id or with a key of 2^32 or more ([ErrRow]), other vectors without that of the corpus
+// ([ErrVectors]), and vectors of another size, of zeros or not finite; nothing has changed then. After any other error
+// the row is found by words only.
+func (r *Recall) Put(key uint64, e subjects.MemoryEntry, v Vectors) error {
+	switch {
+	case e.ID == "" || key >= maxKey:
+		return fmt.Errorf("row %d with the id %q: %w", key, e.ID, ErrRow)
+	case v.Corpus == nil && (v.Description != nil || v.Name != nil):
+		return fmt.Errorf("row %s: %w", e.ID, ErrVectors)
 	}
 	for _, v := range v.list() {
 		if err := r.checkVector(v); err != nil {
-			return fmt.Errorf("row %s: %w", row.ID, err)
+			return fmt.Errorf("row %s: %w", e.ID, err)
 		}
 	}
+	rec := newRecord(key, e)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return vector.ErrClosed
 	}
-	_, err := r.storeRow(row, v)
-	r.words.add(uint32(row.Key), indexedText(row))
+	r.drop(key)
+	var err error
+	for of, v := range v.list() {
+		if v == nil || err != nil {
+			r.vectors[of].Remove(key)
+		} else if err = r.vectors[of].Add(key, v); err == nil {
+			rec.vectors = true
+		}
+	}
+	if err != nil {
+		rec.vectors = false
+		for _, x := range r.vectors {
+			x.Remove(key)
+		}
+		err = fmt.Errorf("indexing the vectors of %s: %w", e.ID, err)
+	}
+	rec.number = r.words.add(key, e)
+	rec.beside = r.conversations.add(conversationKey{rec.conversation, rec.isTrusted()}, rec.turn())
+	rec.speaker = r.speakers.add(intern(e.Speaker))
+	r.rows.set(key, rec)
+	r.countRow(rec, 1)
 	return err
 }
 
-// internLabels returns the one shared copy of l. The caller must hold mu.
-func (r *Recall) internLabels(l labels) *labels {
-	kept := r.labels[l]
-	if kept == nil {
-		kept = &labels{strings.Clone(l.kind), strings.Clone(l.state), strings.Clone(l.trust), strings.Clone(l.source)}
-		r.labels[*kept] = kept
+// countRow adds n to the counts that rec is part of. The caller must hold mu.
+func (r *Recall) countRow(rec *record, n int) {
+	r.count += n
+	if !rec.isRecallable() {
+		r.inactive += n
 	}
-	return kept
+	if rec.grades != nil || rec.pinned {
+		r.shifted += n
+	}
+}
+
+// drop removes a row but for its vectors, and reports whether it was there. The caller must hold mu.
+func (r *Recall) drop(key uint64) bool {
+	rec := r.rows.get(key)
+	if rec == nil {
+		return false
+	}
+	r.countRow(rec, -1)
+	r.rows.set(key, nil)
+	r.words.remove(rec.number)
+	r.conversations.remove(rec.beside, rec.turn())
+	r.speakers.remove(rec.speaker)
+	return true
 }
 
 // Remove removes rows; unknown keys are ignored. A search that begins after Remove returned does not find them. It does
@@ -203,14 +192,7 @@ func (r *Recall) Remove(keys ...uint64) {
 		return
 	}
 	for _, key := range keys {
-		rec := r.table.row(key)
-		if rec == nil {
-			continue
-		}
-		r.table.set(key, nil)
-		r.words.remove(uint32(key))
-		r.conversations.remove(rec.conversation, rec.turn(key))
-		r.speakers.remove(rec.speaker)
+		r.drop(key)
 	}
 	for _, x := range r.vectors {
 		x.Remove(keys...)
@@ -221,13 +203,13 @@ func (r *Recall) Remove(keys ...uint64) {
 func (r *Recall) Grade(key uint64, g subjects.Grades) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	old := r.table.row(key)
-	if old == nil {
+	rec := r.rows.get(key)
+	if rec == nil {
 		return false
 	}
-	rec := *old // searches see the old or the new one
-	rec.grades = packGrades(g)
-	r.table.set(key, &rec)
+	r.countRow(rec, -1)
+	rec.grades = keepGrades(g)
+	r.countRow(rec, 1)
 	return true
 }
 
@@ -238,23 +220,27 @@ type Stats struct {
 	Vectors int   // rows with vectors
 	Own     int   // further vectors, of descriptions and names
 	Words   int   // rows that are found by words
-	Waiting int   // rows whose words are still to be indexed; see [Recall.Warm]
 	Terms   int   // different words
 	Bytes   int64 // of the vectors
 }
 
 // Stats returns the current counts.
 func (r *Recall) Stats() Stats {
-	rows, other := r.table.rows.Load(), r.table.inactive.Load()
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.stats()
+}
+
+// stats is [Recall.Stats] for a caller that holds mu.
+func (r *Recall) stats() Stats {
 	s := Stats{
-		Rows: int(rows), Active: int(rows - other), Vectors: r.vectors[ofCorpus].Len(),
-		Waiting: int(r.pending.Load()),
+		Rows: r.count, Active: r.count - r.inactive, Vectors: r.vectors[ofCorpus].Len(),
+		Own:   r.vectors[ofDescription].Len() + r.vectors[ofName].Len(),
+		Words: r.words.live, Terms: len(r.words.terms),
 	}
-	s.Own = r.vectors[ofDescription].Len() + r.vectors[ofName].Len()
 	for _, x := range r.vectors {
 		s.Bytes += x.Bytes()
 	}
-	s.Words, s.Terms = r.words.size()
 	return s
 }
 
@@ -263,19 +249,14 @@ func (r *Recall) Stats() Stats {
 func (r *Recall) DescribeSearch() string {
 	s := r.Stats()
 	path := fmt.Sprintf("%d texts: exact result, begins with %s", s.Vectors, r.vectors[ofCorpus].Path())
-	switch {
-	case !r.o.Hybrid:
-		path += "; words only for queries without a vector"
-	case s.Waiting > 0:
-		path += fmt.Sprintf("; words of %d rows, %d are still being read", s.Words, s.Waiting)
-	default:
-		path += fmt.Sprintf("; words of %d rows", s.Words)
+	if !r.o.Hybrid {
+		return path + "; words only for queries without a vector"
 	}
-	return path
+	return path + fmt.Sprintf("; words of %d rows", s.Words)
 }
 
-// Close frees the memory of the vectors. No search may run meanwhile or afterwards; Put and Load fail then, and Remove
-// does nothing. A second call returns nil.
+// Close frees the memory of the vectors. Put fails afterwards, and so does a search with a vector. A second call returns
+// nil.
 func (r *Recall) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -284,24 +265,6 @@ func (r *Recall) Close() error {
 	}
 	r.closed = true
 	return r.closeVectors()
-}
-
-// checkRow rejects a row without an id or with a key of maxKey or more ([ErrRow]), other vectors without that of the
-// corpus ([ErrVectors]), and vectors of the wrong size. No vector is valid. It does not read the vectors.
-func (r *Recall) checkRow(row Row, v Vectors) error {
-	switch {
-	case row.ID == "" || row.Key >= maxKey:
-		return fmt.Errorf("row %d with the id %q: %w", row.Key, row.ID, ErrRow)
-	case v.Corpus == nil && (v.Description != nil || v.Name != nil):
-		return fmt.Errorf("row %s: %w", row.ID, ErrVectors)
-	}
-	for _, v := range v.list() {
-		if v != nil && len(v) != r.o.Dims {
-			return fmt.Errorf("row %s has a vector of %d numbers, and %d are needed: %w", row.ID, len(v), r.o.Dims,
-				vector.ErrDims)
-		}
-	}
-	return nil
 }
 
 // checkVector rejects a vector of the wrong size, with a number that is not finite, or of zeros, with the errors of

@@ -16,12 +16,12 @@ import (
 )
 
 // hits are candidates with the description that each row was given.
-func hits(list []recall.Candidate) (out []subjects.MemoryHit) {
+func hits(list []subjects.MemoryHit) (out []subjects.MemoryHit) {
 	about := map[string]string{"one": "x", "two": "y", "three": "z"}
 	for _, c := range list {
 		out = append(out,
 			subjects.MemoryHit{
-				Entry:      subjects.MemoryEntry{ID: c.ID, Name: c.Name, Description: about[c.Name]},
+				Entry:      subjects.MemoryEntry{ID: c.Entry.ID, Name: c.Entry.Name, Description: about[c.Entry.Name]},
 				Similarity: c.Similarity, Score: c.Score, Reasons: c.Reasons,
 			})
 	}
@@ -79,8 +79,8 @@ func TestRerank(t *testing.T) {
 			t.Errorf("%s: the model was asked %q", tt.name, got)
 		}
 		for i, c := range out {
-			r, ok := reason(recall.Candidate{Reasons: c.Reasons}, "rerank")
-			if !addUp(recall.Candidate{Score: c.Score, Reasons: c.Reasons}) || ok == tt.fails || ok && r.Text == "" ||
+			r, ok := reason(subjects.MemoryHit{Reasons: c.Reasons}, "rerank")
+			if !addUp(subjects.MemoryHit{Score: c.Score, Reasons: c.Reasons}) || ok == tt.fails || ok && r.Text == "" ||
 				i > 0 && c.Score > out[i-1].Score+1e-12 ||
 				c.Similarity != before[slices.IndexFunc(before, func(b subjects.MemoryHit) bool {
 					return b.Entry.ID == c.Entry.ID
@@ -129,7 +129,7 @@ func TestRerankScores(t *testing.T) {
 			if in[i].Reasons[:3][2].What != "" {
 				rt.Errorf("%+v was written behind what was given", in[i].Reasons[:3][2])
 			}
-			if !addUp(recall.Candidate{Score: c.Score, Reasons: c.Reasons}) || math.Abs(c.Score-given[i]) > 1e-9 ||
+			if !addUp(subjects.MemoryHit{Score: c.Score, Reasons: c.Reasons}) || math.Abs(c.Score-given[i]) > 1e-9 ||
 				i > 0 && said[c.Entry.Position] > said[out[i-1].Entry.Position] {
 				rt.Errorf("%d: %+v", i, c)
 			}

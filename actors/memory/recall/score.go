@@ -153,27 +153,27 @@ func (w Weights) appendShifts(to []subjects.MemoryReason, rec *record, now time.
 	from := len(to)
 	add := func(what string, value float64) { to = append(to, subjects.MemoryReason{What: what, Value: value}) }
 	if g := rec.grades; g != nil {
-		if g.critic > 0 {
-			add(whatCritic, w.Critic*float64(g.critic-3)/2)
+		if g.Critic > 0 {
+			add(whatCritic, w.Critic*float64(g.Critic-3)/2)
 		}
-		if who := rec.respondent(); g.pairwise != "" && who != "" {
-			switch g.pairwise {
+		if who := rec.respondent; g.Pairwise != "" && who != "" {
+			switch g.Pairwise {
 			case who:
 				add(whatPairwise, w.Pairwise)
-			case tie:
+			case subjects.Tie:
 				add(whatPairwise, 0)
 			default:
 				add(whatPairwise, -w.Pairwise)
 			}
 		}
-		if g.rewards > 0 || g.reward != 0 {
-			add(whatReward, w.Reward*g.reward)
+		if g.Rewards > 0 || g.Reward != 0 {
+			add(whatReward, w.Reward*g.Reward)
 		}
 	}
 	switch days := rec.ageDays(now); {
 	case rec.pinned:
 		add(whatPinned, w.Pinned)
-	case rec.labels.kind == subjects.KindEngram && days > 0 && w.Age > 0:
+	case rec.kind == subjects.KindEngram && days > 0 && w.Age > 0:
 		add(whatAge, -w.Age*(1-math.Exp2(-float64(days)*float64(24*time.Hour)/float64(w.HalfLife))))
 	}
 	if sum := math.Abs(sumReasons(to[from:])); sum > w.Bound { // each gives way in proportion
@@ -184,12 +184,9 @@ func (w Weights) appendShifts(to []subjects.MemoryReason, rec *record, now time.
 	return to
 }
 
-// tie is the winner of a comparison without one.
-const tie = "tie"
-
 // ageDays returns the age of a row in days, never negative.
 func (r *record) ageDays(now time.Time) int {
-	return max(0, int(now.Sub(time.UnixMicro(r.created))/(24*time.Hour)))
+	return max(0, int(now.Sub(r.created)/day))
 }
 
 // sumReasons returns the sum of the values.

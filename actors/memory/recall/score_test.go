@@ -15,11 +15,11 @@ import (
 // TestGrades: what others thought turns the order of answers that are about equally similar. m1 is always a bit nearer.
 func TestGrades(t *testing.T) {
 	t.Parallel()
-	grade := func(g subjects.Grades) func(*recall.Row) { return graded(g) }
-	nothing := func(*recall.Row) {}
+	grade := func(g subjects.Grades) func(*entry) { return graded(g) }
+	nothing := func(*entry) {}
 	for _, tt := range []struct {
 		name          string
-		first, second func(*recall.Row) // of m1 and m2
+		first, second func(*entry) // of m1 and m2
 		want          string
 		reason        string // the text of m2's only shift, "" = it has none
 	}{
@@ -40,7 +40,7 @@ func TestGrades(t *testing.T) {
 		{"the other was better", grade(subjects.Grades{Pairwise: "b"}), nothing, "m2 m1", ""},
 		{"neither was better", nothing, grade(subjects.Grades{Pairwise: "tie"}), "m1 m2", "pairwise: as good as " +
 			"another answer"},
-		{"trick: a winner, and nobody knows who answered", nothing, func(r *recall.Row) {
+		{"trick: a winner, and nobody knows who answered", nothing, func(r *entry) {
 			r.Respondent, r.Grades.Pairwise = "", "a"
 		}, "m1 m2", ""},
 		{"rewarded", nothing, grade(subjects.Grades{Reward: 1, Rewards: 1}), "m2 m1", "reward: reward +1.00"},
@@ -65,12 +65,12 @@ func TestGrades(t *testing.T) {
 		{"trick: from the future", nothing, days(-400), "m1 m2", ""},
 		// a duration does not reach farther
 		{"trick: from before all time", days(300_000), days(700_000), "m1 m2", "age: asked 106751 days ago"},
-		{"a fact does not age", nothing, func(r *recall.Row) { days(400)(r); r.Kind = subjects.KindFact }, "m1 m2", ""},
-		{"a document does not age", nothing, func(r *recall.Row) {
+		{"a fact does not age", nothing, func(r *entry) { days(400)(r); r.Kind = subjects.KindFact }, "m1 m2", ""},
+		{"a document does not age", nothing, func(r *entry) {
 			days(400)(r)
 			r.Kind = subjects.KindDocument
 		}, "m1 m2", ""},
-		{"what is pinned does not age", days(400), func(r *recall.Row) {
+		{"what is pinned does not age", days(400), func(r *entry) {
 			days(400)(r)
 			r.Pinned = true
 		}, "m2 m1", "pinned: pinned"},
@@ -85,7 +85,7 @@ func TestGrades(t *testing.T) {
 				t.Errorf("%s, want %s: %+v", got, tt.want, f.Top)
 			}
 			var shifts []string
-			at := slices.IndexFunc(f.Top, func(c recall.Candidate) bool { return c.ID == "m2" })
+			at := slices.IndexFunc(f.Top, func(c subjects.MemoryHit) bool { return c.Entry.ID == "m2" })
 			for _, r := range f.Top[at].Reasons[1:] {
 				shifts = append(shifts, r.What+": "+r.Text)
 			}
@@ -140,7 +140,7 @@ func TestReasons(t *testing.T) {
 	for _, r := range c.Reasons {
 		got = append(got, r.What+": "+r.Text)
 	}
-	const want = "corpus: the text is near by 0.80\nwords: words: black, coffees\nneighbours: next to a better match " +
+	const want = "corpus: the text is near by 0.80\nwords: words: ana, black, coffees, january, 2026\nneighbours: next to a better match " +
 		"in the conversation\n" +
 		"speaker: said by Ana\nwhen: of 2026-01-20\ncritic: critic gave 2 of 5\nage: asked 40 days ago"
 	if s := strings.Join(got, "\n"); s != want {
@@ -164,7 +164,7 @@ func TestReasons(t *testing.T) {
 }
 
 // anyRow is a row with whatever grades and whatever age.
-func anyRow(rt *rapid.T, key uint64) recall.Row {
+func anyRow(rt *rapid.T, key uint64) entry {
 	r := row(key, "n"+strings.Repeat("n", int(key)), "d"+strings.Repeat("d", int(key)))
 	r.Kind = rapid.SampledFrom([]string{subjects.KindEngram, subjects.KindFact, subjects.KindDocument, "", "poem"}).
 		Draw(rt, "kind")
@@ -201,7 +201,7 @@ func anyWeights(rt *rapid.T) recall.Weights {
 func TestScores(t *testing.T) {
 	t.Parallel()
 	similar := []string{"corpus", "description", "words"}
-	plain := func(c recall.Candidate) (sum float64) {
+	plain := func(c subjects.MemoryHit) (sum float64) {
 		for _, r := range c.Reasons {
 			if slices.Contains(similar, r.What) {
 				sum += r.Value
@@ -212,7 +212,7 @@ func TestScores(t *testing.T) {
 	turned := 0 // rows that a shift brought before one that is nearer
 	rapid.Check(t, func(rt *rapid.T) {
 		w := anyWeights(rt)
-		m := newMind(t, func(o *recall.Options) { o.Weights, o.Floor = w, -1 })
+		m := newMind(t, func(o *recall.Options) { o.Weights = w })
 		defer m.Close()
 		n := rapid.IntRange(1, 12).Draw(rt, "rows")
 		for key := range uint64(n) {
@@ -275,7 +275,7 @@ func TestUnrelated(t *testing.T) {
 		m.put(right, rapid.Float64Range(0.6, 1).Draw(rt, "right name"), rapid.Float64Range(0.6, 1).Draw(rt, "right"))
 		m.put(wrong, rapid.Float64Range(-1, 0.39).Draw(rt, "wrong name"),
 			rapid.Float64Range(-1, 0.39).Draw(rt, "wrong"))
-		if got := m.find(recall.Query{Text: "coffee", Vector: cacheQuery()}).Top; len(got) == 0 || got[0].ID != "m1" {
+		if got := m.find(recall.Query{Text: "coffee", Vector: cacheQuery()}).Top; len(got) == 0 || got[0].Entry.ID != "m1" {
 			rt.Errorf("%+v", got)
 		}
 	})
@@ -299,7 +299,7 @@ func TestHashedVectorsCountLess(t *testing.T) {
 				want *= recall.DefaultWeights().Hashed
 			}
 			if r, _ := reason(c, "corpus"); math.Abs(r.Value-want) > 1e-9 || !addUp(c) {
-				t.Errorf("hashed %t: %s has %+v", hashed, c.ID, c.Reasons)
+				t.Errorf("hashed %t: %s has %+v", hashed, c.Entry.ID, c.Reasons)
 			}
 		}
 	}

@@ -30,7 +30,6 @@ type search struct {
 	q        Query
 	now      time.Time
 	question question
-	admit    func(key uint64) bool // nil = every row; a hint, see [Query.admits]
 	words    *wordQuery
 	maxExtra float64 // upper bound of what speaker, time and shifts add to a row
 
@@ -42,7 +41,6 @@ type search struct {
 
 // candidate is a row during a search.
 type candidate struct {
-	key uint64
 	rec *record
 	match
 	base     float64
@@ -60,11 +58,10 @@ type bound struct {
 	counts bool // false = it is below the floor by itself
 }
 
-// newSearch prepares a search. The caller must release words.
+// newSearch prepares a search. The caller must hold mu until it is done, and release words.
 func (r *Recall) newSearch(q Query) *search {
 	s := &search{
-		r: r, q: q, now: r.o.Now(), admit: r.table.filter(q), words: &wordQuery{},
-		rows: map[uint64]*candidate{}, reached: math.Inf(-1),
+		r: r, q: q, now: r.o.Now(), words: &wordQuery{}, rows: map[uint64]*candidate{}, reached: math.Inf(-1),
 	}
 	s.question = question{r.speakers.findNamed(q.Text), parseDates(q.Text, s.now)}
 	if r.o.Hybrid || q.Vector == nil {
@@ -76,7 +73,7 @@ func (r *Recall) newSearch(q Query) *search {
 	if len(s.question.dates) > 0 {
 		s.maxExtra += r.o.Weights.When
 	}
-	if r.table.shifted.Load() > 0 { // age only takes away
+	if r.shifted > 0 { // age only takes away
 		s.maxExtra += r.o.Weights.Bound
 	}
 	return s
@@ -85,7 +82,11 @@ func (r *Recall) newSearch(q Query) *search {
 // findTop returns the best top rows. It leaves the rows that were scored in s.scored, best first.
 func (s *search) findTop(top int) ([]*candidate, error) {
 	if s.q.Exhaustive {
-		err := s.scoreRows(s.r.table.keys())
+		all := make([]uint64, len(s.r.rows)*pageSize)
+		for key := range all {
+			all[key] = uint64(key)
+		}
+		err := s.scoreRows(all)
 		slices.SortFunc(s.scored, compareCandidates)
 		return s.r.selectTop(s.scored, top, s.q.Duplicates), err
 	}
@@ -114,11 +115,11 @@ func (s *search) findTop(top int) ([]*candidate, error) {
 
 // boundRows bounds the base of every row that the query admits. A row with several vectors has a bound for each.
 func (s *search) boundRows() error {
-	w, floor := s.r.o.Weights, s.r.o.Floor-slack
-	for _, m := range s.words.matches() {
-		key := uint64(m.key)
-		if s.admitsKey(key) && (s.q.Vector == nil || s.r.table.marks(key)&markVector == 0) {
-			s.bounds = append(s.bounds, bound{key, w.base(match{share: m.share}), true})
+	w, floor := s.r.o.Weights, s.r.floor-slack
+	for key := range s.words.matches() {
+		rec := s.admitted(key)
+		if rec != nil && (s.q.Vector == nil || !rec.vectors) {
+			s.bounds = append(s.bounds, bound{key, w.base(match{share: s.words.match(rec.number).share}), true})
 		}
 	}
 	if s.q.Vector == nil {
@@ -131,8 +132,8 @@ func (s *search) boundRows() error {
 		}
 		s.bounds = slices.Grow(s.bounds, len(hits))
 		for _, h := range hits {
-			if s.admitsKey(h.Key) {
-				similarity, share := w.cosine*float64(h.Cosine), s.words.match(h.Key).share
+			if rec := s.admitted(h.Key); rec != nil {
+				similarity, share := w.cosine*float64(h.Cosine), s.words.match(rec.number).share
 				base := similarity + w.Words*float64(share)
 				s.bounds = append(s.bounds, bound{h.Key, base, share > 0 || similarity >= floor})
 			}
@@ -174,17 +175,14 @@ func (s *search) collectRows(value float64) error {
 // mayReach reports whether a row with this bound, or a neighbour of that row for its sake, can have a score of at least
 // value. It is false for rows that are scored.
 func (s *search) mayReach(b bound, value float64) bool {
-	rec := s.r.table.row(b.key)
-	if rec == nil || s.isDone(b.key) {
+	if s.isDone(b.key) {
 		return false
 	}
+	rec := s.r.rows.get(b.key)
 	extra := s.boundExtra(rec)
 	var buffer [2]uint64
-	for _, beside := range s.r.conversations.appendNeighbours(buffer[:0], rec.conversation, rec.turn(b.key),
-		s.admitsKey) {
-		if rec := s.r.table.row(beside); rec != nil {
-			extra = max(extra, s.boundExtra(rec))
-		}
+	for _, beside := range rec.beside.appendNeighbours(buffer[:0], rec.turn(), s.admits) {
+		extra = max(extra, s.boundExtra(s.r.rows.get(beside)))
 	}
 	return b.base+extra >= value-slack
 }
@@ -212,8 +210,16 @@ func (s *search) isDone(key uint64) bool {
 	return ok && (c == nil || c.isScored)
 }
 
-// admitsKey reports whether the query admits the row with this key, as far as the marks tell.
-func (s *search) admitsKey(key uint64) bool { return s.admit == nil || s.admit(key) }
+// admitted returns the row with this key, nil when there is none that the query admits.
+func (s *search) admitted(key uint64) *record {
+	if rec := s.r.rows.get(key); rec != nil && s.q.admits(rec) {
+		return rec
+	}
+	return nil
+}
+
+// admits reports whether there is a row with this key that the query admits.
+func (s *search) admits(key uint64) bool { return s.admitted(key) != nil }
 
 // scoreRows scores rows, and the neighbours of those that may lift one to what the search has reached. Rows that were
 // scored before are skipped.
@@ -254,7 +260,7 @@ func (s *search) appendLifted(keys []uint64, c *candidate) []uint64 {
 		return keys
 	}
 	for _, key := range c.beside {
-		if rec := s.r.table.row(key); rec != nil && !s.isDone(key) && c.base+s.boundExtra(rec) >= s.reached-slack {
+		if !s.isDone(key) && c.base+s.boundExtra(s.r.rows.get(key)) >= s.reached-slack {
 			keys = append(keys, key)
 		}
 	}
@@ -267,8 +273,7 @@ func (s *search) addCandidates(list []*candidate, keys []uint64) []*candidate {
 	for _, key := range keys {
 		if c := s.rows[key]; c != nil && !c.isScored {
 			c.isScored = true
-			c.beside = s.r.conversations.appendNeighbours(c.besides[:0], c.rec.conversation, c.rec.turn(key),
-				s.admitsKey)
+			c.beside = c.rec.beside.appendNeighbours(c.besides[:0], c.rec.turn(), s.admits)
 			list = append(list, c)
 		}
 	}
@@ -283,10 +288,9 @@ func (s *search) loadRows(keys []uint64) error {
 			continue
 		}
 		s.rows[key] = nil
-		if rec := s.r.table.row(key); rec != nil && s.q.admits(rec) {
+		if rec := s.admitted(key); rec != nil {
 			missing = append(missing, key)
-			found := s.words.match(key)
-			s.rows[key] = &candidate{key: key, rec: rec, match: match{share: found.share, found: found.terms}}
+			s.rows[key] = &candidate{rec: rec, match: s.words.match(rec.number)}
 		}
 	}
 	if s.q.Vector != nil && len(missing) > 0 {
@@ -334,11 +338,7 @@ func (s *search) computeLift(c *candidate) float64 {
 
 // areApart reports whether two rows are known to have happened more than maxGap from each other.
 func areApart(a, b *record) bool {
-	if a.happened == unknownTime || b.happened == unknownTime {
-		return false
-	}
-	gap := time.UnixMicro(a.happened).Sub(time.UnixMicro(b.happened))
-	return gap > maxGap || gap < -maxGap
+	return !a.happened.IsZero() && !b.happened.IsZero() && a.happened.Sub(b.happened).Abs() > maxGap
 }
 
 // maxReasons is how many reasons a row has at most.
@@ -355,17 +355,16 @@ func (s *search) appendReasons(to []subjects.MemoryReason, c *candidate) []subje
 	return w.appendShifts(to, c.rec, s.now)
 }
 
-// exportCandidates returns candidates with their rows and explained reasons.
-func (s *search) exportCandidates(list []*candidate) []Candidate {
-	out := make([]Candidate, len(list))
+// hits returns candidates as entries without their texts, with explained reasons.
+func (s *search) hits(list []*candidate) []subjects.MemoryHit {
+	out := make([]subjects.MemoryHit, len(list))
 	for i, c := range list {
 		reasons := s.appendReasons(nil, c)
 		for j := range reasons {
 			reasons[j].Text = c.explainReason(reasons[j].What, s.words, s.now)
 		}
-		out[i] = Candidate{
-			Row: c.rec.row(c.key), Similarity: s.r.o.Weights.similarity(c.match), Score: c.score,
-			Reasons: reasons,
+		out[i] = subjects.MemoryHit{
+			Entry: c.rec.entry(), Similarity: s.r.o.Weights.similarity(c.match), Score: c.score, Reasons: reasons,
 		}
 	}
 	return out
@@ -373,5 +372,5 @@ func (s *search) exportCandidates(list []*candidate) []Candidate {
 
 // compareCandidates orders by score, then by key, so that the order is stable.
 func compareCandidates(a, b *candidate) int {
-	return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.key, b.key))
+	return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.rec.key, b.rec.key))
 }

@@ -1,339 +1,171 @@
 package recall
 
 import (
-	"encoding/binary"
+	"hash/maphash"
 	"math"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
+	"unique"
 
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
 const (
-	pageBits = 12
-	pageSize = 1 << pageBits
+	pageSize = 1 << 12
 	maxKey   = 1 << 32 // keys are smaller
 )
 
-// table holds the rows by key. Readers take no lock; writers hold that of [Recall].
-type table struct {
-	pages    atomic.Pointer[[]*page]
-	rows     atomic.Int64
-	inactive atomic.Int64 // rows that are not active
-	shifted  atomic.Int64 // rows with grades or a pin
+// paged maps keys to values in pages, since keys may begin anywhere. A missing key has the zero value.
+type paged[T any] []*[pageSize]T
+
+func (p paged[T]) get(key uint64) (v T) {
+	if page := key / pageSize; page < uint64(len(p)) && p[page] != nil {
+		return p[page][key%pageSize]
+	}
+	return v
 }
 
-// page is a range of keys. The marks are apart from the rows, because a search reads those of every row.
-type page struct {
-	marks [pageSize]atomic.Uint32
-	rows  [pageSize]atomic.Pointer[record]
+func (p *paged[T]) set(key uint64, v T) {
+	page := int(key / pageSize)
+	if page >= len(*p) {
+		*p = append(*p, make(paged[T], page+1-len(*p))...)
+	}
+	if (*p)[page] == nil {
+		(*p)[page] = new([pageSize]T)
+	}
+	(*p)[page][key%pageSize] = v
 }
 
-// Marks of a row. One of the kinds that are known is in two bits; any other kind is 0 there.
-const (
-	markThere  = 1 << 0
-	markActive = 1 << 1
-	markVector = 1 << 4
-	markKind   = 3 << 2
-	markEngram = 1 << 2
-	markFact   = 2 << 2
-	markPiece  = 3 << 2
-	markTrust  = 1 << 5 // trusted
-)
-
-// kindMark returns the bits of a kind, 0 for one that is not known here.
-func kindMark(kind string) uint32 {
-	switch kind {
-	case subjects.KindEngram:
-		return markEngram
-	case subjects.KindFact:
-		return markFact
-	case subjects.KindDocument:
-		return markPiece
-	}
-	return 0
-}
-
-// page returns the page of a key, nil when no key of it was ever stored.
-func (t *table) page(key uint64) *page {
-	pages := t.pages.Load()
-	if pages == nil || key>>pageBits >= uint64(len(*pages)) {
-		return nil
-	}
-	return (*pages)[key>>pageBits]
-}
-
-// row returns the row with this key, nil when there is none.
-func (t *table) row(key uint64) *record {
-	if p := t.page(key); p != nil {
-		return p.rows[key%pageSize].Load()
-	}
-	return nil
-}
-
-// marks returns the marks of the row with this key, 0 when there is none.
-func (t *table) marks(key uint64) uint32 {
-	if p := t.page(key); p != nil {
-		return p.marks[key%pageSize].Load()
-	}
-	return 0
-}
-
-// keys returns the keys of all rows, ascending.
-func (t *table) keys() []uint64 {
-	pages := t.pages.Load()
-	if pages == nil {
-		return nil
-	}
-	keys := make([]uint64, 0, t.rows.Load())
-	for i, p := range *pages {
-		for j := range uint64(pageSize) {
-			if p != nil && p.rows[j].Load() != nil {
-				keys = append(keys, uint64(i)<<pageBits|j)
-			}
-		}
-	}
-	return keys
-}
-
-// set stores a row; nil removes it. The caller must hold the lock of [Recall], and key must be below maxKey.
-func (t *table) set(key uint64, r *record) {
-	p := t.page(key)
-	if p == nil {
-		if r == nil {
-			return
-		}
-		p = t.grow(key)
-	}
-	old := p.rows[key%pageSize].Swap(r)
-	p.marks[key%pageSize].Store(r.marks())
-	t.rows.Add(r.count() - old.count())
-	t.inactive.Add(r.countInactive() - old.countInactive())
-	t.shifted.Add(r.countShifted() - old.countShifted())
-}
-
-// grow adds the page of key, which must not exist, and returns it. Readers continue with the list of pages that they
-// have. The caller must hold the lock of [Recall].
-func (t *table) grow(key uint64) *page {
-	var pages []*page
-	if old := t.pages.Load(); old != nil {
-		pages = slices.Clone(*old)
-	}
-	if short := int(key>>pageBits) + 1 - len(pages); short > 0 {
-		pages = append(pages, make([]*page, short)...)
-	}
-	p := new(page)
-	pages[key>>pageBits] = p
-	t.pages.Store(&pages)
-	return p
-}
-
-// filter returns which keys a query admits by kind, state and trust, nil when it admits all. It is a hint for the
-// search: rows may change meanwhile, see [Query.admits].
-func (t *table) filter(q Query) func(key uint64) bool {
-	kind := q.Kind
-	if kind == "" && !q.Trusted && (q.All || t.inactive.Load() == 0) {
-		return nil
-	}
-	mask, want := uint32(markThere), uint32(markThere)
-	if !q.All {
-		mask, want = mask|markActive, want|markActive
-	}
-	if q.Trusted {
-		mask, want = mask|markTrust, want|markTrust
-	}
-	if kind == "" {
-		return func(key uint64) bool { return t.marks(key)&mask == want }
-	}
-	mask, want = mask|markKind, want|kindMark(kind)
-	if kindMark(kind) != 0 {
-		return func(key uint64) bool { return t.marks(key)&mask == want }
-	}
-	return func(key uint64) bool { // a kind that is not known here: slower, and as right
-		if t.marks(key)&mask != want {
-			return false
-		}
-		r := t.row(key)
-		return r != nil && r.labels.kind == kind
-	}
-}
-
-// record is a row as it is stored: compact and immutable. A change replaces it by a copy.
+// record is an entry as it is kept: what scores it and what the first stage of a recall shows, without its texts.
 type record struct {
-	text         string // id, name, respondent, and then each tag behind its length
-	ends         [3]uint32
-	version      uint32 // of the text: it is another one when the row is put again
-	labels       *labels
-	grades       *grades       // nil = nobody said anything
-	speaker      *speaker      // nil = not known
-	conversation *conversation // nil = it has no neighbours
-	conversed    string        // id of the conversation
-	position     int32
-	created      int64  // microseconds
-	happened     int64  // microseconds; unknownTime = not known
-	content      uint64 // hash of the folded text, 0 = not comparable
-	sketch       sketch // of the corpus
-	pinned       bool
-	vectors      bool
+	key                        uint64
+	id, name, respondent       string
+	kind, state, trust, source string // shared by many records, like conversation
+	tags                       []string
+	created                    time.Time
+	happened                   time.Time // zero = not known
+	conversation               string
+	position                   int
+	pinned                     bool
+	vectors                    bool
+	grades                     *subjects.Grades // without the critic's words; nil = nobody said anything
+	content                    uint64           // hash of the text as duplicates are compared, 0 = not comparable
+	number                     uint32           // in the index of words; 0 = not indexed
+	speaker                    *speaker         // nil = not known
+	beside                     *conversation    // nil = it has no neighbours
 }
 
-// unknownTime stands for a time that is not known.
-const unknownTime = math.MinInt64
-
-// time returns when a row happened, or was stored where that is not known.
-func (r *record) time() time.Time {
-	if r.happened == unknownTime {
-		return time.UnixMicro(r.created).UTC()
+// newRecord returns the record of an entry. The caller sets number, speaker, beside and vectors.
+func newRecord(key uint64, e subjects.MemoryEntry) *record {
+	return &record{
+		key: key, id: strings.Clone(e.ID), name: strings.Clone(e.Name), respondent: intern(e.Respondent),
+		kind: intern(e.Kind), state: intern(e.State), trust: intern(e.Provenance.Trust),
+		source: intern(string(e.Provenance.Source)), tags: slices.Clone(e.Tags), created: e.Created,
+		happened: e.Happened, conversation: intern(e.Conversation), position: e.Position, pinned: e.Pinned,
+		grades: keepGrades(e.Grades), content: hashContent(e.Corpus),
 	}
-	return time.UnixMicro(r.happened).UTC()
 }
 
-// turn returns the place of a row with this key in its conversation.
-func (r *record) turn(key uint64) turn { return turn{r.position, uint32(key)} }
+// intern returns the one shared copy of a value that many records have.
+func intern(s string) string { return unique.Make(s).Value() }
 
-// labels are values that many rows share. Each combination is stored once.
-type labels struct{ kind, state, trust, source string }
-
-type grades struct {
-	critic   int32
-	rewards  int32
-	reward   float64
-	pairwise string
-}
-
-// packGrades returns grades in their stored form, clamped to their ranges (NaN becomes 0), without feedback; nil when
-// there are none.
-func packGrades(g subjects.Grades) *grades {
-	kept := grades{
-		critic: int32(min(max(g.Critic, 0), 5)), rewards: int32(min(max(g.Rewards, 0), math.MaxInt32)),
-		pairwise: g.Pairwise,
+// keepGrades returns what a record keeps of grades, in their ranges (NaN is 0); nil when there are none.
+func keepGrades(g subjects.Grades) *subjects.Grades {
+	g = subjects.Grades{
+		Critic: min(max(g.Critic, 0), 5), Pairwise: intern(g.Pairwise), Reward: min(max(g.Reward, -1), 1),
+		Rewards: g.Rewards,
 	}
-	if !math.IsNaN(g.Reward) {
-		kept.reward = min(max(g.Reward, -1), 1)
+	if math.IsNaN(g.Reward) {
+		g.Reward = 0
 	}
-	if kept == (grades{}) {
+	if g == (subjects.Grades{}) {
 		return nil
 	}
-	out := kept // a copy, so that only rows with grades cost memory
-	out.pairwise = strings.Clone(g.Pairwise)
-	return &out
+	return &g
 }
 
-// newRecord packs a row without its key and description. The caller sets labels, speaker and conversation. It shares no
-// memory with row.
-func newRecord(row Row) *record {
-	size := len(row.ID) + len(row.Name) + len(row.Respondent)
-	for _, tag := range row.Tags {
-		size += binary.MaxVarintLen32 + len(tag)
-	}
-	r := &record{
-		created: row.Created.UnixMicro(), happened: unknownTime, pinned: row.Pinned, grades: packGrades(row.Grades),
-		position: int32(min(max(row.Position, 0), math.MaxInt32)), content: hashContent(row.Words),
-	}
-	if !row.Happened.IsZero() {
-		r.happened = row.Happened.UnixMicro()
-	}
-	var b strings.Builder
-	b.Grow(size)
-	for i, s := range []string{row.ID, row.Name, row.Respondent} {
-		b.WriteString(s)
-		r.ends[i] = uint32(b.Len())
-	}
-	for _, tag := range row.Tags {
-		var n [binary.MaxVarintLen64]byte
-		b.Write(n[:binary.PutUvarint(n[:], uint64(len(tag)))])
-		b.WriteString(tag)
-	}
-	r.text = b.String()
-	return r
-}
-
-func (r *record) id() string         { return r.text[:r.ends[0]] }
-func (r *record) name() string       { return r.text[r.ends[0]:r.ends[1]] }
-func (r *record) respondent() string { return r.text[r.ends[1]:r.ends[2]] }
-
-// tags returns the tags in their order, nil when there are none.
-func (r *record) tags() (tags []string) {
-	for rest := r.text[r.ends[2]:]; rest != ""; {
-		var head [binary.MaxVarintLen64]byte
-		n, used := binary.Uvarint(head[:copy(head[:], rest)])
-		tags = append(tags, rest[used:used+int(n)])
-		rest = rest[used+int(n):]
-	}
-	return tags
-}
-
-// row unpacks the record as the row with this key, without Description and Words. labels must be set.
-func (r *record) row(key uint64) Row {
-	row := Row{
-		Key: key, ID: r.id(), Kind: r.labels.kind, State: r.labels.state, Trust: r.labels.trust,
-		Source: r.labels.source,
-		Name:   r.name(), Respondent: r.respondent(), Tags: r.tags(),
-		Created: time.UnixMicro(r.created).UTC(), Pinned: r.pinned, Conversation: r.conversed,
-		Position: int(r.position),
+// entry returns the record as an entry without its texts.
+func (r *record) entry() subjects.MemoryEntry {
+	e := subjects.MemoryEntry{
+		ID: r.id, Kind: r.kind, State: r.state, Name: r.name, Respondent: r.respondent, Tags: slices.Clone(r.tags),
+		Created: r.created, Pinned: r.pinned, Conversation: r.conversation, Position: r.position,
+		Happened: r.happened, Provenance: subjects.Provenance{Source: subjects.Source(r.source), Trust: r.trust},
 	}
 	if r.speaker != nil {
-		row.Speaker = r.speaker.name
+		e.Speaker = r.speaker.name
 	}
-	if r.happened != unknownTime {
-		row.Happened = r.time()
+	if r.grades != nil {
+		e.Grades = *r.grades
 	}
-	if g := r.grades; g != nil {
-		row.Grades = subjects.Grades{
-			Critic: int(g.critic), Pairwise: g.pairwise, Reward: g.reward,
-			Rewards: int(g.rewards),
-		}
-	}
-	return row
+	return e
 }
 
-// marks returns the marks of the row, 0 for nil.
-func (r *record) marks() uint32 {
-	if r == nil {
-		return 0
+// time returns when an entry happened, or was stored where that is not known.
+func (r *record) time() time.Time {
+	if r.happened.IsZero() {
+		return r.created
 	}
-	m := markThere | kindMark(r.labels.kind)
-	if r.isRecallable() {
-		m |= markActive
-	}
-	if r.vectors {
-		m |= markVector
-	}
-	if r.isTrusted() {
-		m |= markTrust
-	}
-	return m
+	return r.happened
 }
+
+// turn returns the place of a row in its conversation.
+func (r *record) turn() turn { return turn{r.position, r.key} }
 
 // isRecallable reports whether a search that does not ask for all rows finds this one: active rows, and answers of
 // respondent B only where they won the comparison, since the user has not seen them.
 func (r *record) isRecallable() bool {
-	won := r.grades != nil && r.grades.pairwise == subjects.RespondentB
-	return r.labels.state == subjects.MemoryActive && (won || r.respondent() != subjects.RespondentB)
+	won := r.grades != nil && r.grades.Pairwise == subjects.RespondentB
+	return r.state == subjects.MemoryActive && (won || r.respondent != subjects.RespondentB)
 }
 
 // isTrusted reports whether the row holds trusted content only.
-func (r *record) isTrusted() bool { return r.labels.trust == subjects.Trusted }
+func (r *record) isTrusted() bool { return r.trust == subjects.Trusted }
 
-func (r *record) count() int64 {
-	if r == nil {
-		return 0
+// sameContent is the cosine of two corpora above which only the better row is shown.
+const sameContent = 0.97
+
+// selectTop returns the first top rows that are not below the floor and, unless withDuplicates is set, no duplicates of
+// a better one. list must be sorted, best first. The result is nil when none is left.
+func (r *Recall) selectTop(list []*candidate, top int, withDuplicates bool) (chosen []*candidate) {
+	for _, c := range list {
+		if len(chosen) == top {
+			break
+		}
+		if !r.isBelowFloor(c) && (withDuplicates || !slices.ContainsFunc(chosen, func(better *candidate) bool {
+			return r.isDuplicate(c.rec, better.rec)
+		})) {
+			chosen = append(chosen, c)
+		}
 	}
-	return 1
+	return chosen
 }
 
-func (r *record) countInactive() int64 {
-	if r == nil || r.isRecallable() {
-		return 0
+// isDuplicate reports whether two rows have the same content: the same text, or vectors of the corpus with a cosine
+// above sameContent. The name does not count. Rows of different speakers or days are no duplicates, except
+// untrusted rows with the same text: repeated, it would fill a result. Rows of different states are none, because a
+// search for superseded rows shows them beside their successors; nor are rows of different trust, because untrusted
+// content must not hide the user's own.
+func (r *Recall) isDuplicate(a, b *record) bool {
+	if a.state != b.state || a.trust != b.trust {
+		return false
 	}
-	return 1
+	sameText := a.content != 0 && a.content == b.content
+	if a.speaker != b.speaker || !a.happened.Truncate(day).Equal(b.happened.Truncate(day)) {
+		return sameText && a.trust == subjects.Untrusted
+	}
+	return sameText || r.vectors[ofCorpus].Similarity(a.key, b.key) > sameContent
 }
 
-func (r *record) countShifted() int64 {
-	if r == nil || r.grades == nil && !r.pinned {
+// contentSeed is the seed of hashContent for this process.
+var contentSeed = maphash.MakeSeed()
+
+// hashContent returns a hash of a text as duplicates are compared: folded, with single blanks. It is 0 for an empty
+// text and for one that may be only the beginning of a longer one.
+func hashContent(s string) uint64 {
+	if s == "" || len(s) >= maxTextBytes {
 		return 0
 	}
-	return 1
+	return maphash.String(contentSeed, strings.Join(strings.Fields(text.Fold(s)), " ")) | 1
 }

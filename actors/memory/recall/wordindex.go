@@ -2,12 +2,14 @@ package recall
 
 import (
 	"cmp"
+	"iter"
 	"math"
 	"slices"
 	"strings"
 	"sync"
 
 	"conclave/pkg/text"
+	"conclave/subjects"
 )
 
 // Bounds of the index of words. What lies beyond is found by what lies before.
@@ -36,13 +38,12 @@ const maxStems = 1 << 15
 // word of the query again and again, 0 one that has none.
 //
 // Rows get a new number each time they are written, so that a number never stands for two texts. Numbers of removed
-// rows stay in the posting lists until a sweep has removed them; only then are they reused.
+// rows stay in the posting lists until a sweep has removed them; only then are they reused. The caller of add and remove
+// excludes all others.
 type wordIndex struct {
-	mu          sync.RWMutex
 	terms       map[string]uint32
 	lists       [][]posting  // by term
-	docs        []indexedRow // by number
-	numbers     keyMap       // number of a row, plus one
+	docs        []indexedRow // by number; 0 is none
 	live        int
 	totalLength int // of all live ones
 
@@ -59,11 +60,11 @@ type wordIndex struct {
 type (
 	posting    uint32 // number of the row, and how often
 	indexedRow struct {
-		key    uint32
+		key    uint64
 		length uint16
 		live   bool
 	}
-	// tally is what a search has counted for a row so far.
+	// tally is what a search has counted for a row.
 	tally struct {
 		score float32
 		terms uint32 // words of the query, a bit each
@@ -71,8 +72,6 @@ type (
 	scratch struct {
 		tallies []tally // by number; all zero between searches
 		touched []uint32
-		matches []wordMatch
-		places  keyMap // place in matches by key, plus one; all zero between searches
 		split   text.TermSplitter
 		stemmer stemmer
 	}
@@ -80,58 +79,24 @@ type (
 
 func newWordIndex() *wordIndex {
 	return &wordIndex{
-		terms: map[string]uint32{}, stems: map[string]uint32{},
+		terms: map[string]uint32{}, stems: map[string]uint32{}, docs: make([]indexedRow, 1),
 		scratchPool: sync.Pool{New: func() any { return new(scratch) }},
 	}
 }
 
-// keyMap maps the store's keys to numbers, plus one; 0 = none. It is paged, since keys may begin anywhere.
-type keyMap []*[pageSize]uint32
-
-// get returns the number of a key, plus one; 0 when it has none.
-func (n keyMap) get(key uint32) uint32 {
-	if page := int(key >> pageBits); page < len(n) && n[page] != nil {
-		return n[page][key%pageSize]
-	}
-	return 0
-}
-
-// set sets the number of a key, plus one; 0 removes it.
-func (n *keyMap) set(key, to uint32) {
-	page := int(key >> pageBits)
-	if page >= len(*n) {
-		*n = append(*n, make(keyMap, page+1-len(*n))...)
-	}
-	if (*n)[page] == nil {
-		(*n)[page] = new([pageSize]uint32)
-	}
-	(*n)[page][key%pageSize] = to
-}
-
-// rowText is the text of a row that is indexed.
-type rowText struct {
-	name, description string
-	tags              []string
-	text              string // the searchable text, or its beginning
-}
-
-// add indexes the row with this key, replacing its former text. Texts are read up to the bounds above. A name or a
-// description that is part of the text is not counted again. When the index is full (maxRows) the former text is
-// removed and the row is not indexed.
-func (x *wordIndex) add(row uint32, w rowText) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.markDead(row)
+// add indexes the beginnings of the texts of an entry and returns its number, 0 when the index is full (maxRows). A
+// name or a description that is part of the text is not counted again.
+func (x *wordIndex) add(key uint64, e subjects.MemoryEntry) (number uint32) {
 	n, ok := x.allocate()
 	if !ok {
-		return
+		return 0
 	}
 	x.rowTerms = x.rowTerms[:0]
-	size := x.readTerms(w.text, maxTextBytes)
+	size := x.readTerms(e.SearchText(), maxTextBytes)
 	for _, part := range []struct {
 		s    string
 		most int
-	}{{w.name, maxNameBytes}, {w.description, maxDescriptionBytes}} {
+	}{{e.Name, maxNameBytes}, {e.Description, maxDescriptionBytes}} {
 		from := len(x.rowTerms)
 		more := x.readTerms(part.s, part.most)
 		if contains(x.rowTerms[:from], x.rowTerms[from:]) {
@@ -139,7 +104,7 @@ func (x *wordIndex) add(row uint32, w rowText) {
 		}
 		size += more
 	}
-	for _, tag := range w.tags[:min(len(w.tags), maxTags)] {
+	for _, tag := range e.Tags[:min(len(e.Tags), maxTags)] {
 		size += x.readTerms(tag, maxNameBytes)
 	}
 	slices.Sort(x.rowTerms)
@@ -150,37 +115,26 @@ func (x *wordIndex) add(row uint32, w rowText) {
 		}
 		x.lists[term] = append(x.lists[term], posting(n<<6|min(times, maxCount)))
 	}
-	x.docs[n] = indexedRow{key: row, length: uint16(min(size, math.MaxUint16)), live: true}
-	x.numbers.set(row, n+1)
+	x.docs[n] = indexedRow{key: key, length: uint16(min(size, math.MaxUint16)), live: true}
 	x.live++
 	x.totalLength += int(x.docs[n].length)
-	x.sweep()
+	return n
 }
 
-// remove removes a row; a key that is not indexed is ignored. Its number is reused after a sweep.
-func (x *wordIndex) remove(key uint32) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.markDead(key)
-	x.sweep()
-}
-
-// markDead marks the number of a row as removed, if it has one. The caller must hold mu.
-func (x *wordIndex) markDead(key uint32) {
-	n := x.numbers.get(key)
-	if n == 0 {
+// remove removes the row with this number; 0 is ignored. The number is reused after a sweep.
+func (x *wordIndex) remove(number uint32) {
+	if number == 0 {
 		return
 	}
-	n--
 	x.live--
-	x.totalLength -= int(x.docs[n].length)
-	x.docs[n].live = false
-	x.numbers.set(key, 0)
-	x.dead = append(x.dead, n)
+	x.totalLength -= int(x.docs[number].length)
+	x.docs[number].live = false
+	x.dead = append(x.dead, number)
+	x.sweep()
 }
 
 // allocate returns a number that no posting list holds. It is not ok when the index has maxRows numbers and none is
-// free. The caller must hold mu.
+// free.
 func (x *wordIndex) allocate() (n uint32, ok bool) {
 	if last := len(x.free) - 1; last >= 0 {
 		n, x.free = x.free[last], x.free[:last]
@@ -194,7 +148,7 @@ func (x *wordIndex) allocate() (n uint32, ok bool) {
 }
 
 // readTerms appends the terms of the first most bytes of a text to x.rowTerms, in order, and returns the number of
-// words. The caller must hold mu.
+// words.
 func (x *wordIndex) readTerms(s string, most int) (words int) {
 	x.splitter.Each(s[:min(len(s), most)], func(word []byte, single bool) {
 		x.rowTerms = append(x.rowTerms, x.termID(word))
@@ -215,7 +169,7 @@ func contains(all, part []uint32) bool {
 	return false
 }
 
-// termID returns the number of the term of a word, adding it when it is new. word is copied. The caller must hold mu.
+// termID returns the number of the term of a word, adding it when it is new. word is copied.
 func (x *wordIndex) termID(word []byte) uint32 {
 	if id, ok := x.stems[string(word)]; ok {
 		return id
@@ -235,7 +189,7 @@ func (x *wordIndex) termID(word []byte) uint32 {
 }
 
 // sweep removes the dead rows from all posting lists, and terms without rows, which are renumbered. It does nothing
-// until at least minSweep rows are dead, and a quarter as many as are live. The caller must hold mu.
+// until at least minSweep rows are dead, and a quarter as many as are live.
 func (x *wordIndex) sweep() {
 	if len(x.dead) < minSweep || len(x.dead) < x.live/4 {
 		return
@@ -268,30 +222,27 @@ type wordQuery struct {
 	index       *wordIndex
 }
 
-// wordMatch is a row that shares words with the query.
-type wordMatch struct {
-	key   uint32
-	share float32
-	terms uint32
+// match returns what the row with this number shares with the query. The result is valid until release.
+func (s *wordQuery) match(number uint32) match {
+	if s.tmp == nil || s.tmp.tallies[number].terms == 0 {
+		return match{}
+	}
+	t := s.tmp.tallies[number]
+	return match{share: float32(min(float64(t.score)/s.totalWeight, 1)), found: t.terms}
 }
 
-// match returns what a row shares with the query.
-func (s *wordQuery) match(key uint64) wordMatch {
-	if s.tmp == nil || key >= maxKey {
-		return wordMatch{}
+// matches returns the keys of all rows that share a word with the query, in no order.
+func (s *wordQuery) matches() iter.Seq[uint64] {
+	return func(yield func(uint64) bool) {
+		if s.tmp == nil {
+			return
+		}
+		for _, number := range s.tmp.touched {
+			if d := s.index.docs[number]; d.live && !yield(d.key) {
+				return
+			}
+		}
 	}
-	if at := s.tmp.places.get(uint32(key)); at > 0 {
-		return s.tmp.matches[at-1]
-	}
-	return wordMatch{}
-}
-
-// matches returns every row that shares a word with the query, in no order. They are valid until release.
-func (s *wordQuery) matches() []wordMatch {
-	if s.tmp == nil {
-		return nil
-	}
-	return s.tmp.matches
 }
 
 // release returns the memory of the matches. The words stay.
@@ -299,10 +250,10 @@ func (s *wordQuery) release() {
 	if s.tmp == nil {
 		return
 	}
-	for _, m := range s.tmp.matches {
-		s.tmp.places.set(m.key, 0)
+	for _, number := range s.tmp.touched {
+		s.tmp.tallies[number] = tally{}
 	}
-	s.tmp.matches = s.tmp.matches[:0]
+	s.tmp.touched = s.tmp.touched[:0]
 	s.index.scratchPool.Put(s.tmp)
 	s.tmp = nil
 }
@@ -322,35 +273,18 @@ func (s *wordQuery) explain(found uint32) string {
 // never nil; a query without words has no terms and matches nothing.
 func (x *wordIndex) search(query string) *wordQuery {
 	tmp := x.scratchPool.Get().(*scratch)
-	x.mu.RLock()
-	defer x.mu.RUnlock()
 	s := x.parseQuery(query, tmp)
 	s.tmp, s.index = tmp, x
 	if len(tmp.tallies) < len(x.docs) {
 		tmp.tallies = make([]tally, len(x.docs)+len(x.docs)/4)
 	}
-	tmp.touched = tmp.touched[:0]
 	x.tallyRows(s, tmp)
-	for _, num := range tmp.touched {
-		t := tmp.tallies[num]
-		tmp.tallies[num] = tally{}
-		if d := x.docs[num]; d.live {
-			tmp.matches = append(tmp.matches, wordMatch{
-				d.key, float32(min(float64(t.score)/s.totalWeight, 1)),
-				t.terms,
-			})
-			tmp.places.set(d.key, uint32(len(tmp.matches)))
-		}
-	}
-	for i := range s.terms {
-		s.terms[i].postings = nil // it belongs to the lock
-	}
 	return s
 }
 
 // parseQuery splits the first maxQueryBytes of a query into at most maxQueryTerms different terms; beyond that the
 // rarest that some row has are kept. Stop words, and words that more than half of the rows have, count only when there
-// are no others. The caller must hold mu while it uses the postings.
+// are no others.
 func (x *wordIndex) parseQuery(query string, tmp *scratch) *wordQuery {
 	var telling, rest []queryTerm
 	seen := map[string]bool{}
@@ -411,11 +345,4 @@ func (x *wordIndex) tallyRows(s *wordQuery, tmp *scratch) {
 			t.score += rarity * times / (times + base + perWord*float32(x.docs[num].length))
 		}
 	}
-}
-
-// size returns the number of rows and of terms.
-func (x *wordIndex) size() (rows, terms int) {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	return x.live, len(x.terms)
 }

@@ -11,26 +11,45 @@ import (
 	"pgregory.net/rapid"
 
 	"conclave/pkg/text"
+	"conclave/subjects"
 )
 
-// rankMatches returns the rows that share words with a query, the largest share first, among equals the smaller key.
-func rankMatches(s *wordQuery) []wordMatch {
-	list := slices.Clone(s.matches())
-	slices.SortFunc(list, func(a, b wordMatch) int {
-		return cmp.Or(cmp.Compare(b.share, a.share), cmp.Compare(a.key, b.key))
+// rowText is the text of a row.
+type rowText struct {
+	name, description string
+	tags              []string
+	text              string
+}
+
+// keyed is an index that knows the number of each key.
+type keyed struct {
+	*wordIndex
+	numbers map[uint64]uint32
+}
+
+func newKeyed() keyed { return keyed{newWordIndex(), map[uint64]uint32{}} }
+
+func (x keyed) put(key uint64, w rowText) {
+	x.remove(x.numbers[key])
+	x.numbers[key] = x.add(key, subjects.MemoryEntry{
+		Name: w.name, Description: w.description, Tags: w.tags, Corpus: w.text,
 	})
-	return list
+}
+
+func (x keyed) drop(key uint64) {
+	x.remove(x.numbers[key])
+	delete(x.numbers, key)
 }
 
 // keysOf are the rows that a search for words finds, in their order.
-func (x *wordIndex) keysOf(query string) string {
+func (x keyed) keysOf(query string) string {
 	s := x.search(query)
 	defer s.release()
-	var out []string
-	for _, m := range rankMatches(s) {
-		out = append(out, fmt.Sprint(m.key))
-	}
-	return strings.Join(out, " ")
+	keys := slices.Sorted(s.matches())
+	slices.SortStableFunc(keys, func(a, b uint64) int {
+		return cmp.Compare(s.match(x.numbers[b]).share, s.match(x.numbers[a]).share)
+	})
+	return strings.Trim(fmt.Sprint(keys), "[]")
 }
 
 // TestWordsRank: which rows come first.
@@ -146,16 +165,17 @@ func TestWordsRank(t *testing.T) {
 			{name: "tea"},
 		}, "ada", "1 2 3 4 5 6 7"},
 	} {
-		x := newWordIndex()
+		x := newKeyed()
 		for i, w := range tt.rows {
-			x.add(uint32(i+1), w)
+			x.put(uint64(i+1), w)
 		}
 		if got := x.keysOf(tt.query); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
-		for _, b := range x.search(tt.query).matches() {
-			if b.share <= 0 || b.share > 1 {
-				t.Errorf("%s: row %d shares %v", tt.name, b.key, b.share)
+		s := x.search(tt.query)
+		for key := range s.matches() {
+			if m := s.match(x.numbers[key]); m.share <= 0 || m.share > 1 {
+				t.Errorf("%s: row %d shares %v", tt.name, key, m.share)
 			}
 		}
 	}
@@ -177,11 +197,11 @@ func TestWordsModel(t *testing.T) {
 		return strings.Join(rapid.SliceOfN(rapid.SampledFrom(vocabulary), 0, 3).Draw(rt, "words"), " ")
 	})
 	rapid.Check(t, func(rt *rapid.T) {
-		x, model := newWordIndex(), map[uint32][]string{}
+		x, model := newKeyed(), map[uint64][]string{}
 		for range rapid.IntRange(0, 40).Draw(rt, "steps") {
-			key := uint32(rapid.IntRange(0, 9).Draw(rt, "key")) * 5000 // on several pages
+			key := uint64(rapid.IntRange(0, 9).Draw(rt, "key")) * 5000 // on several pages
 			if rapid.IntRange(0, 3).Draw(rt, "remove") == 0 {
-				x.remove(key)
+				x.drop(key)
 				delete(model, key)
 				continue
 			}
@@ -190,14 +210,14 @@ func TestWordsModel(t *testing.T) {
 				[]string{phrase.Draw(rt, "tag")},
 				phrase.Draw(rt, "begin"),
 			}
-			x.add(key, w)
+			x.put(key, w)
 			model[key] = strings.Fields(splitTerms(strings.Join([]string{w.name, w.description, w.tags[0], w.text},
 				" | ")))
 		}
 		query := phrase.Draw(rt, "query")
 		s := x.search(query)
 		defer s.release()
-		if s.match(77).terms != 0 || s.match(1<<50).terms != 0 {
+		if s.match(0).found != 0 {
 			rt.Error("a row that was never put is found")
 		}
 		for key, has := range model {
@@ -207,11 +227,11 @@ func TestWordsModel(t *testing.T) {
 					want = append(want, s.terms[i].word)
 				}
 			}
-			got := s.match(uint64(key))
-			if len(want) == 0 && got.terms == 0 {
+			got := s.match(x.numbers[key])
+			if len(want) == 0 && got.found == 0 {
 				continue
 			}
-			if shown := "words: " + strings.Join(want, ", "); s.explain(got.terms) != shown || got.share <= 0 ||
+			if shown := "words: " + strings.Join(want, ", "); s.explain(got.found) != shown || got.share <= 0 ||
 				got.share > 1 {
 				rt.Errorf("%q in %q: %+v, want %q", query, has, got, shown)
 			}
@@ -219,9 +239,9 @@ func TestWordsModel(t *testing.T) {
 		if x.live != len(model) {
 			rt.Errorf("%d rows, want %d", x.live, len(model))
 		}
-		for _, b := range s.matches() {
-			if model[b.key] == nil {
-				rt.Errorf("row %d is gone and was found", b.key)
+		for key := range s.matches() {
+			if model[key] == nil {
+				rt.Errorf("row %d is gone and was found", key)
 			}
 		}
 	})
@@ -230,17 +250,17 @@ func TestWordsModel(t *testing.T) {
 // TestWordsSweep: rows that are written again and again leave nothing behind, and are never found by what they were.
 func TestWordsSweep(t *testing.T) {
 	t.Parallel()
-	x, rng := newWordIndex(), rand.New(rand.NewPCG(3, 4))
+	x, rng := newKeyed(), rand.New(rand.NewPCG(3, 4))
 	const rows = 400
-	current := map[uint32]int{}
+	current := map[uint64]int{}
 	most := 0
 	for version := range 20_000 {
-		key := uint32(rng.IntN(rows))
+		key := uint64(rng.IntN(rows))
 		if rng.IntN(4) == 0 {
-			x.remove(key)
+			x.drop(key)
 			delete(current, key)
 		} else {
-			x.add(key, rowText{
+			x.put(key, rowText{
 				name: fmt.Sprint("version", version), description: "coffee filler",
 				tags: []string{fmt.Sprint("row", key)},
 			})
@@ -249,11 +269,11 @@ func TestWordsSweep(t *testing.T) {
 		if version%1500 == 0 || version > 19_997 {
 			most = max(most, len(x.docs), len(x.terms))
 			s := x.search("coffee")
-			if n := len(s.matches()); n != len(current) {
+			if n := len(slices.Collect(s.matches())); n != len(current) {
 				t.Fatalf("after %d: %d rows found, want %d", version, n, len(current))
 			}
 			s.release()
-			for key := range uint32(rows) {
+			for key := range uint64(rows) {
 				v, there := current[key]
 				if got := x.keysOf(fmt.Sprint("row", key)); there != (got == fmt.Sprint(key)) || !there && got != "" {
 					t.Fatalf("after %d: row %d is found as %q", version, key, got)

@@ -114,7 +114,7 @@ func BenchmarkLoad100k(b *testing.B) {
 		begun := time.Now()
 		if err := s.Load(b.Context(), "nomic-embed-text", func(l IndexEntry) error {
 			seen++
-			sum += l.CorpusVector[0] + l.DescriptionVector[1]
+			sum += l.Vectors.Corpus[0] + l.Vectors.Description[1]
 			return nil
 		}); err != nil {
 			b.Fatal(err)

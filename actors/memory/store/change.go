@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -12,47 +11,101 @@ import (
 	"conclave/subjects"
 )
 
-// entryText is the part of an entry that an edit or a merge changes.
-type entryText struct {
-	row                       int64
-	id, kind                  string
-	name, description, corpus string
-	entities                  string
-	updated                   time.Time
-}
-
-// readText reads the text of an entry, or fails with [ErrNotFound].
-func (t *tx) readText(id string) (e entryText, err error) {
-	there := false
-	err = t.query(func(r *sql.Rows) error {
-		there = true
-		return r.Scan(&e.row, &e.id, &e.kind, &e.name, &e.description, &e.corpus, &e.entities, &e.updated)
-	}, "SELECT row, id, kind, name, description, corpus, entities, updated FROM entries WHERE id = ?", id)
-	if err == nil && !there {
+// readEntry reads an entry with its tags, or fails with [ErrNotFound]. Other fields of other tables stay empty.
+func (t *tx) readEntry(id string) (e storedEntry, err error) {
+	err = t.query(func(r *sql.Rows) (err error) {
+		e, err = scanEntry(r)
+		return err
+	}, "SELECT "+entryColumns+"corpus FROM entries WHERE id = ?", id)
+	if err == nil && e.ID == "" {
 		err = fmt.Errorf("%w: %s", ErrNotFound, id)
+	}
+	if err == nil {
+		err = t.query(appendText(&e.Tags), "SELECT tag FROM tags WHERE row = ? ORDER BY place", e.row)
 	}
 	return e, err
 }
 
-// writeText replaces name, description, corpus and entities of the entry old with those of e, which must have the same
-// row, id and kind. If one of the three texts changed or v is not nil, v replaces the vectors; v nil then deletes them
-// and the entry is embedded later. The update time is now, or a microsecond after the old one if that is not earlier,
-// so that a caller with an older copy can tell.
-func (t *tx) writeText(old, e entryText, v *packedVectors, now time.Time) error {
-	if e.updated = truncateTime(now); !e.updated.After(old.updated) {
-		e.updated = old.updated.UTC().Add(time.Microsecond)
+// changeEntry reads an entry, lets change alter its texts, tags, entities, intent, sentiment and digest, and writes it.
+// Correlating holds the links to add. v are the vectors of the new text; nil deletes the former ones if the text
+// changed, and the entry is embedded later. It rejects an empty name and texts beyond the limits ([ErrInvalid]), and an
+// unknown id ([ErrNotFound]). An error of change is returned and nothing is written. The update time is now, or a
+// microsecond after the old one if that is not earlier, so that a caller with an older copy can tell.
+func (s *Store) changeEntry(ctx context.Context, id string, now time.Time, v *Vectors,
+	change func(t *tx, e *subjects.MemoryEntry) error,
+) error {
+	if err := checkTime("update time", now); err != nil {
+		return err
 	}
-	_, err := t.exec("UPDATE entries SET name = ?, description = ?, corpus = ?, entities = ?, hash = ?, updated = ? "+
-		"WHERE id = ?",
-		e.name, e.description, e.corpus, e.entities, pieceHash(e.kind, e.corpus), e.updated, e.id)
+	var packed *packedVectors
+	if v != nil {
+		var err error
+		if packed, err = v.pack(); err != nil {
+			return fmt.Errorf("vectors of %s: %w", id, err)
+		}
+	}
+	return s.write(ctx, func(t *tx) error {
+		old, err := t.readEntry(id)
+		if err != nil {
+			return err
+		}
+		e := old.MemoryEntry
+		if err := change(t, &e); err != nil {
+			return err
+		}
+		for _, c := range []struct {
+			what string
+			text *string
+			most int
+		}{
+			{"name", &e.Name, maxShort},
+			{"description", &e.Description, maxText},
+			{"corpus", &e.Corpus, maxText},
+			{"intent", &e.Intent, maxShort},
+			{"sentiment", &e.Sentiment, maxShort},
+		} {
+			if err := checkLength(c.what, *c.text, c.most); err != nil {
+				return err
+			}
+			*c.text = sanitize(*c.text)
+		}
+		if e.Name == "" {
+			return invalidf("an entry needs a name")
+		}
+		return t.writeEntry(old, e, packed, now)
+	})
+}
+
+// writeEntry writes what [Store.changeEntry] may have changed of an entry.
+func (t *tx) writeEntry(old storedEntry, e subjects.MemoryEntry, v *packedVectors, now time.Time) error {
+	if e.Updated = truncateTime(now); !e.Updated.After(old.Updated) {
+		e.Updated = old.Updated.Add(time.Microsecond)
+	}
+	entities, err := encodeList(unique(sanitizeAll(e.Entities)))
 	if err != nil {
 		return err
 	}
-	same := old.name == e.name && old.description == e.description && old.corpus == e.corpus
-	if same && v == nil {
+	_, err = t.exec("UPDATE entries SET name = ?, description = ?, corpus = ?, entities = ?, intent = ?, "+
+		"sentiment = ?, digest = ?, hash = ?, updated = ? WHERE id = ?", e.Name, e.Description, e.Corpus, entities,
+		e.Intent, e.Sentiment, sanitize(e.Provenance.Digest), pieceHash(e.Kind, e.Corpus), e.Updated, e.ID)
+	if err != nil {
+		return err
+	}
+	if tags := unique(sanitizeAll(e.Tags)); !slices.Equal(tags, old.Tags) {
+		if _, err := t.exec("DELETE FROM tags WHERE row = ?", old.row); err != nil {
+			return err
+		}
+		for i, tag := range tags {
+			t.insert("tags", old.row, int32(i), tag)
+		}
+	}
+	if err := t.linkEntries(old.row, e.ID, unique(e.Correlating)); err != nil {
+		return err
+	}
+	if v == nil && old.Name == e.Name && old.Description == e.Description && old.Corpus == e.Corpus {
 		return nil
 	}
-	return t.replaceVectors(e.row, v)
+	return t.replaceVectors(old.row, v)
 }
 
 // replaceVectors deletes the vectors of an entry, of whatever model, and writes v; nil leaves the entry without any.
@@ -63,58 +116,26 @@ func (t *tx) replaceVectors(row int64, v *packedVectors) error {
 	return t.putVectors(row, v)
 }
 
-// Update changes the fields of an entry that are not nil in edit and returns the whole entry. Tags replaces all tags.
-// It rejects an empty name, texts beyond the limits and a time outside the years 1 to 9999 ([ErrInvalid]), unusable
-// vectors, and an unknown id ([ErrNotFound]; also if the entry is forgotten before the result is read). v holds the
-// vectors of the new text; if name, description or corpus changes and v is nil, the old vectors are deleted and the
-// entry is embedded later.
-func (s *Store) Update(ctx context.Context, id string, edit subjects.MemoryEdit, v *Vectors,
-	now time.Time,
-) (subjects.MemoryEntry, error) {
-	none := subjects.MemoryEntry{}
-	if err := errors.Join(checkEdit(edit.Name, edit.Description, edit.Corpus),
-		checkTime("update time", now)); err != nil {
-		return none, err
-	}
-	if edit.Name != nil && sanitize(*edit.Name) == "" {
-		return none, invalidf("an entry needs a name")
-	}
-	p, err := packOptional(v)
-	if err != nil {
-		return none, fmt.Errorf("vectors of %s: %w", id, err)
-	}
-	var tags []string
-	if edit.Tags != nil {
-		tags = unique(sanitizeAll(*edit.Tags))
-	}
-	name, description, corpus := sanitizeOptional(edit.Name), sanitizeOptional(edit.Description),
-		sanitizeOptional(edit.Corpus)
-	err = s.write(ctx, func(t *tx) error {
-		old, err := t.readText(id)
-		if err != nil {
-			return err
+// Update changes the fields of an entry that are not nil in edit and returns the whole entry. Tags replaces all tags. An
+// entry whose name or description is given is not described by a model any more. It fails as [Store.changeEntry] does,
+// also when the entry is forgotten before the result is read.
+func (s *Store) Update(ctx context.Context, id string, edit subjects.MemoryEdit, now time.Time) (
+	none subjects.MemoryEntry, err error,
+) {
+	err = s.changeEntry(ctx, id, now, nil, func(t *tx, e *subjects.MemoryEntry) error {
+		was := *e
+		setOptional(&e.Name, edit.Name)
+		setOptional(&e.Description, edit.Description)
+		setOptional(&e.Corpus, edit.Corpus)
+		setOptional(&e.Tags, edit.Tags)
+		if (edit.Name != nil || edit.Description != nil) && e.Provenance.Digest == subjects.DigestPending {
+			e.Provenance.Digest = subjects.DigestGiven
 		}
-		e := old
-		setOptional(&e.name, name)
-		setOptional(&e.description, description)
-		setOptional(&e.corpus, corpus)
-		if edit.Tags != nil {
-			if err := t.setTags(e.row, tags); err != nil {
-				return err
-			}
+		if e.Name == was.Name && e.Description == was.Description && e.Corpus == was.Corpus {
+			return nil
 		}
-		if name != nil || description != nil { // no model names it any more
-			if _, err := t.exec("UPDATE entries SET digest = ? WHERE id = ? AND digest = ?", subjects.DigestGiven, id,
-				subjects.DigestPending); err != nil {
-				return err
-			}
-		}
-		if e != old { // the file holds the old text until it is rewritten
-			if _, err := t.exec(markForgotSQL); err != nil {
-				return err
-			}
-		}
-		return t.writeText(old, e, p, now)
+		_, err := t.exec(markForgotSQL) // the file holds the old text until it is rewritten
+		return err
 	})
 	if err != nil {
 		return none, err
@@ -129,55 +150,10 @@ func (s *Store) Update(ctx context.Context, id string, edit subjects.MemoryEdit,
 	return entries[0], nil
 }
 
-// checkEdit returns an [ErrInvalid] for a name of more than maxShort bytes and a description or corpus of more than
-// maxText; nil texts are not checked. An empty text passes.
-func checkEdit(name, description, corpus *string) error {
-	for _, c := range []struct {
-		what string
-		text *string
-		most int
-	}{{"name", name, maxShort}, {"description", description, maxText}, {"corpus", corpus, maxText}} {
-		if c.text != nil {
-			if err := checkLength(c.what, *c.text, c.most); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// packOptional is [Vectors.pack] for optional vectors: nil for nil.
-func packOptional(v *Vectors) (*packedVectors, error) {
-	if v == nil {
-		return nil, nil
-	}
-	return v.pack()
-}
-
-// sanitizeOptional returns a sanitized copy of an optional text.
-func sanitizeOptional(s *string) *string {
-	if s == nil {
-		return nil
-	}
-	c := sanitize(*s)
-	return &c
-}
-
-func setOptional(to *string, from *string) {
+func setOptional[T any](to, from *T) {
 	if from != nil {
 		*to = *from
 	}
-}
-
-// setTags replaces all tags of an entry, in this order. tags must be sanitized and without duplicates.
-func (t *tx) setTags(row int64, tags []string) error {
-	if _, err := t.exec("DELETE FROM tags WHERE row = ?", row); err != nil {
-		return err
-	}
-	for i, tag := range tags {
-		t.insert("tags", row, int32(i), tag)
-	}
-	return nil
 }
 
 // Addition is what a duplicate adds to the entry it repeats: lists that are appended without duplicates.
@@ -194,34 +170,10 @@ func (s *Store) Merge(ctx context.Context, into string, add Addition) error {
 			return err
 		}
 	}
-	tags, entities, others := sanitizeAll(add.Tags), sanitizeAll(add.Entities), unique(add.Correlating)
-	return s.write(ctx, func(t *tx) error {
-		old, err := t.readText(into)
-		if err != nil {
-			return err
-		}
-		e := old
-		had, err := decodeList(old.entities)
-		if err != nil {
-			return err
-		}
-		if e.entities, err = encodeList(unique(slices.Concat(had, entities))); err != nil {
-			return err
-		}
-		var known []string
-		err = t.query(appendText(&known), "SELECT tag FROM tags WHERE row = ? ORDER BY place", e.row)
-		if err != nil {
-			return err
-		}
-		for i, tag := range unique(slices.Concat(known, tags)) {
-			if i >= len(known) {
-				t.insert("tags", e.row, int32(i), tag)
-			}
-		}
-		if err := t.linkEntries(e.row, into, others); err != nil {
-			return err
-		}
-		return t.writeText(old, e, nil, s.opts.Now())
+	return s.changeEntry(ctx, into, s.opts.Now(), nil, func(_ *tx, e *subjects.MemoryEntry) error {
+		e.Tags, e.Entities = slices.Concat(e.Tags, add.Tags), slices.Concat(e.Entities, add.Entities)
+		e.Correlating = add.Correlating
+		return nil
 	})
 }
 
@@ -262,22 +214,14 @@ func (s *Store) SetVectors(ctx context.Context, id string, updated time.Time, v 
 		return fmt.Errorf("vectors of %s: %w", id, err)
 	}
 	return s.write(ctx, func(t *tx) error {
-		var row int64
-		var is time.Time
-		there := false
-		err := t.query(func(r *sql.Rows) error {
-			there = true
-			return r.Scan(&row, &is)
-		}, "SELECT row, updated FROM entries WHERE id = ?", id)
-		switch {
-		case err != nil:
-			return err
-		case !there:
-			return fmt.Errorf("%w: %s", ErrNotFound, id)
-		case !is.Equal(truncateTime(updated)):
-			return fmt.Errorf("%w: %s", ErrChanged, id)
+		e, err := t.readEntry(id)
+		if err == nil && !e.Updated.Equal(truncateTime(updated)) {
+			err = fmt.Errorf("%w: %s", ErrChanged, id)
 		}
-		return t.replaceVectors(row, p)
+		if err != nil {
+			return err
+		}
+		return t.replaceVectors(e.row, p)
 	})
 }
 
@@ -293,40 +237,15 @@ func (s *Store) ListUndigested(ctx context.Context, limit int) (ids []string, er
 }
 
 // SetDigest replaces name, description, corpus, entities, intent, sentiment and digest of the entry with the id of e by
-// those of e, and its vectors by v; nil deletes them if a text changed, and the entry is embedded later. It rejects an
-// empty name and texts beyond the limits ([ErrInvalid]), and fails with [ErrChanged] when the entry was changed after
-// e.Updated, [ErrNotFound] when there is none.
+// those of e, and its vectors by v; nil deletes them if a text changed, and the entry is embedded later. It fails as
+// [Store.changeEntry] does, and with [ErrChanged] when the entry was changed after e.Updated.
 func (s *Store) SetDigest(ctx context.Context, e subjects.MemoryEntry, v *Vectors, now time.Time) error {
-	if err := errors.Join(checkEdit(&e.Name, &e.Description, &e.Corpus), checkTime("update time", now)); err != nil {
-		return err
-	}
-	if sanitize(e.Name) == "" {
-		return invalidf("an entry needs a name")
-	}
-	p, err := packOptional(v)
-	if err != nil {
-		return fmt.Errorf("vectors of %s: %w", e.ID, err)
-	}
-	entities, err := encodeList(unique(sanitizeAll(e.Entities)))
-	if err != nil {
-		return err
-	}
-	return s.write(ctx, func(t *tx) error {
-		old, err := t.readText(e.ID)
-		if err != nil {
-			return err
-		}
-		if !old.updated.Equal(truncateTime(e.Updated)) {
+	return s.changeEntry(ctx, e.ID, now, v, func(_ *tx, is *subjects.MemoryEntry) error {
+		if !is.Updated.Equal(truncateTime(e.Updated)) {
 			return fmt.Errorf("%w: %s", ErrChanged, e.ID)
 		}
-		next := old
-		next.name, next.description, next.corpus, next.entities = sanitize(e.Name), sanitize(e.Description),
-			sanitize(e.Corpus), entities
-		_, err = t.exec("UPDATE entries SET intent = ?, sentiment = ?, digest = ? WHERE id = ?", sanitize(e.Intent),
-			sanitize(e.Sentiment), sanitize(e.Provenance.Digest), e.ID)
-		if err != nil {
-			return err
-		}
-		return t.writeText(old, next, p, now)
+		is.Name, is.Description, is.Corpus, is.Entities = e.Name, e.Description, e.Corpus, e.Entities
+		is.Intent, is.Sentiment, is.Provenance.Digest = e.Intent, e.Sentiment, e.Provenance.Digest
+		return nil
 	})
 }

@@ -104,7 +104,7 @@ func (a *actor) act(ctx context.Context) error {
 		_, err = a.s.Forget(ctx, old)
 		a.mine = slices.DeleteFunc(a.mine, func(m string) bool { return m == old })
 	case "update":
-		_, err = a.s.Update(ctx, old, subjects.MemoryEdit{Name: ptr("name-" + id)}, randomVectors("m", 64, uint64(a.n)),
+		_, err = a.s.Update(ctx, old, subjects.MemoryEdit{Name: ptr("name-" + id)},
 			time.Now())
 	case "relate":
 		r := line1("rel-"+id, old, "Anna", "knows", id)

@@ -143,7 +143,7 @@ func TestForgetDocument(t *testing.T) {
 	}); err != nil || fmt.Sprint(pieces) != want {
 		t.Errorf("pieces are %v, %v; want %v", pieces, err, want)
 	}
-	if _, err := s.Update(t.Context(), "p2", subjects.MemoryEdit{Corpus: ptr("new")}, nil, testTime); err != nil {
+	if _, err := s.Update(t.Context(), "p2", subjects.MemoryEdit{Corpus: ptr("new")}, testTime); err != nil {
 		t.Fatal(err)
 	}
 	if pieces, err = s.Pieces(t.Context(), "/a/b.md"); err != nil || pieces[1].Hash != hashText("new") {

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -66,15 +67,6 @@ func (g Grade) validate() error {
 func (s *Store) Grade(ctx context.Context, g Grade) (all []Graded, err error) {
 	if err := g.validate(); err != nil {
 		return nil, err
-	}
-	g.Feedback, g.Pairwise = sanitizeOptional(g.Feedback), sanitizeOptional(g.Pairwise)
-	if g.Critic != nil {
-		n := *g.Critic
-		g.Critic = &n
-	}
-	if g.Reward != nil {
-		r := *g.Reward
-		g.Reward = &r
 	}
 	told := false
 	err = s.write(ctx, func(t *tx) (err error) {
@@ -162,61 +154,31 @@ func (t *tx) updateGrades(query, respondent string, g Grade) (changed bool, err 
 	if err != nil || answers > 0 && answers == forgotten {
 		return false, err
 	}
-	var was gradeColumns
+	var was gradeRow
 	there := false
 	err = t.query(func(r *sql.Rows) error {
 		there = true
-		return r.Scan(&was.critic, &was.feedback, &was.pairwise, &was.reward, &was.rewards)
-	}, "SELECT critic, feedback, pairwise, reward, rewards FROM grades WHERE answer = ?", answerKey(query, respondent))
+		return was.scan(r)
+	}, "SELECT "+gradeColumns+" FROM grades WHERE answer = ?", answerKey(query, respondent))
 	if err != nil {
 		return false, err
 	}
 	is := was
-	if is.apply(g); is == was {
+	if is.merge(g); is == was {
 		return false, nil
 	}
 	if !there {
-		t.insert("grades", answerKey(query, respondent), query, respondent, is.critic, is.feedback, is.pairwise,
-			is.reward, is.rewards)
+		t.insertGrades(query, respondent, is)
 		return true, nil
 	}
-	_,
-		err = t.exec(
-		"UPDATE grades SET critic = ?, feedback = ?, pairwise = ?, reward = ?, rewards = ? WHERE answer = ?",
-		is.critic, is.feedback, is.pairwise, is.reward, is.rewards, answerKey(query, respondent))
+	_, err = t.exec("UPDATE grades SET critic = ?, feedback = ?, pairwise = ?, reward = ?, rewards = ? WHERE answer = ?",
+		append(is.values(), answerKey(query, respondent))...)
 	return true, err
 }
 
-// gradeColumns is a row of the table grades as it is written.
-type gradeColumns struct {
-	critic             any     // int32 or nil
-	feedback, pairwise any     // string or nil
-	reward             float64 // the latest
-	rewards            int32   // the count of that reward
-}
-
-// apply merges a grade into the row; nil fields change nothing. Of counted rewards the highest count wins, in whatever
-// order they arrive: one with a count up to the stored one is ignored. A reward with count 0 always wins and increments
-// the count.
-func (l *gradeColumns) apply(g Grade) {
-	if g.Critic != nil {
-		l.critic = int32(*g.Critic)
-	}
-	if g.Feedback != nil {
-		l.feedback = *g.Feedback
-	}
-	if g.Pairwise != nil {
-		l.pairwise = *g.Pairwise
-	}
-	switch {
-	case g.Reward == nil || g.Count > 0 && int32(g.Count) <= l.rewards:
-	case g.Count > 0:
-		l.reward, l.rewards = *g.Reward, int32(g.Count)
-	case l.rewards < math.MaxInt32:
-		l.reward, l.rewards = *g.Reward, l.rewards+1
-	default:
-		l.reward = *g.Reward
-	}
+// insertGrades stores the grades of a query and a respondent that has none.
+func (t *tx) insertGrades(query, respondent string, g gradeRow) {
+	t.insert("grades", append([]any{answerKey(query, respondent), query, respondent}, g.values()...)...)
 }
 
 // restoreGrades stores the grades of an imported answer, which isAnswer must accept. Grades that are stored already, of
@@ -226,34 +188,22 @@ func (t *tx) restoreGrades(e subjects.MemoryEntry) error {
 	if g == (subjects.Grades{}) {
 		return nil
 	}
-	put := func(respondent string, l gradeColumns) error {
-		there, key := false, answerKey(e.Provenance.QueryID, respondent)
-		err := t.query(func(*sql.Rows) error { there = true; return nil }, "SELECT 1 FROM grades WHERE answer = ?", key)
-		if err == nil && !there {
-			t.insert("grades", key, e.Provenance.QueryID, respondent, l.critic, l.feedback, l.pairwise, l.reward,
-				l.rewards)
+	put := func(respondent string, l gradeRow) error {
+		there := false
+		err := t.query(func(*sql.Rows) error { there = true; return nil }, "SELECT 1 FROM grades WHERE answer = ?",
+			answerKey(e.Provenance.QueryID, respondent))
+		if err == nil && !there && l != (gradeRow{}) {
+			t.insertGrades(e.Provenance.QueryID, respondent, l)
 		}
 		return err
 	}
-	if g.Pairwise != "" {
-		if err := put("", gradeColumns{pairwise: g.Pairwise}); err != nil {
-			return err
-		}
+	own := gradeRow{
+		critic: newNull(int32(g.Critic)), feedback: newNull(g.Feedback), reward: g.Reward, rewards: int32(g.Rewards),
 	}
-	own := gradeColumns{reward: g.Reward, rewards: int32(g.Rewards)}
 	if own.rewards == 0 && own.reward != 0 {
 		own.rewards = 1
 	}
-	if g.Critic != 0 {
-		own.critic = int32(g.Critic)
-	}
-	if g.Feedback != "" {
-		own.feedback = g.Feedback
-	}
-	if own == (gradeColumns{}) {
-		return nil
-	}
-	return put(e.Respondent, own)
+	return errors.Join(put("", gradeRow{pairwise: newNull(g.Pairwise)}), put(e.Respondent, own))
 }
 
 // gradeTarget is an answer whose grades are read into to.
@@ -275,10 +225,10 @@ func readGrades(ctx context.Context, m querier, all []gradeTarget) error {
 		err := m.query(ctx, func(r *sql.Rows) error {
 			var key string
 			var g gradeRow
-			err := r.Scan(&key, &g.critic, &g.feedback, &g.pairwise, &g.reward, &g.rewards)
+			err := g.scan(r, &key)
 			rows[key] = g
 			return err
-		}, "SELECT answer, critic, feedback, pairwise, reward, rewards FROM grades WHERE answer IN "+in, named...)
+		}, "SELECT answer, "+gradeColumns+" FROM grades WHERE answer IN "+in, named...)
 		if err != nil {
 			return err
 		}
@@ -292,28 +242,81 @@ func readGrades(ctx context.Context, m querier, all []gradeTarget) error {
 	return nil
 }
 
-// gradeRow is a row of the table grades as it is read.
+// gradeColumns are the columns of a gradeRow, in its order.
+const gradeColumns = "critic, feedback, pairwise, reward, rewards"
+
+// gradeRow is a row of the table grades.
 type gradeRow struct {
-	critic             sql.NullInt32
-	feedback, pairwise sql.NullString
-	reward             float64
-	rewards            int
+	critic             sql.Null[int32]
+	feedback, pairwise sql.Null[string]
+	reward             float64 // the latest
+	rewards            int32   // the count of that reward
+}
+
+// newNull returns v as a value of a column that is NULL for the zero value.
+func newNull[T comparable](v T) sql.Null[T] {
+	var zero T
+	return sql.Null[T]{V: v, Valid: v != zero}
+}
+
+// scan reads gradeColumns behind the columns of first.
+func (g *gradeRow) scan(r *sql.Rows, first ...any) error {
+	return r.Scan(append(first, &g.critic, &g.feedback, &g.pairwise, &g.reward, &g.rewards)...)
+}
+
+// values returns the values of gradeColumns. The appender takes no [sql.Null].
+func (g gradeRow) values() []any {
+	out := []any{nil, nil, nil, g.reward, g.rewards}
+	if g.critic.Valid {
+		out[0] = g.critic.V
+	}
+	if g.feedback.Valid {
+		out[1] = g.feedback.V
+	}
+	if g.pairwise.Valid {
+		out[2] = g.pairwise.V
+	}
+	return out
+}
+
+// merge merges a grade into the row; nil fields change nothing. Of counted rewards the highest count wins, in whatever
+// order they arrive: one with a count up to the stored one is ignored. A reward with count 0 always wins and increments
+// the count.
+func (g *gradeRow) merge(from Grade) {
+	if from.Critic != nil {
+		g.critic = sql.Null[int32]{V: int32(*from.Critic), Valid: true}
+	}
+	if from.Feedback != nil {
+		g.feedback = sql.Null[string]{V: sanitize(*from.Feedback), Valid: true}
+	}
+	if from.Pairwise != nil {
+		g.pairwise = sql.Null[string]{V: sanitize(*from.Pairwise), Valid: true}
+	}
+	switch {
+	case from.Reward == nil || from.Count > 0 && int32(from.Count) <= g.rewards:
+	case from.Count > 0:
+		g.reward, g.rewards = *from.Reward, int32(from.Count)
+	case g.rewards < math.MaxInt32:
+		g.reward, g.rewards = *from.Reward, g.rewards+1
+	default:
+		g.reward = *from.Reward
+	}
 }
 
 // applyTo copies the values of the row that are set; a critic grade without feedback clears the feedback. The row of
 // all answers must be applied first, so that the respondent's own replaces it.
 func (g gradeRow) applyTo(to *subjects.Grades) {
 	if g.critic.Valid {
-		to.Critic, to.Feedback = int(g.critic.Int32), ""
+		to.Critic, to.Feedback = int(g.critic.V), ""
 	}
 	if g.feedback.Valid {
-		to.Feedback = g.feedback.String
+		to.Feedback = g.feedback.V
 	}
 	if g.pairwise.Valid {
-		to.Pairwise = g.pairwise.String
+		to.Pairwise = g.pairwise.V
 	}
 	if g.rewards > 0 {
-		to.Reward, to.Rewards = g.reward, g.rewards
+		to.Reward, to.Rewards = g.reward, int(g.rewards)
 	}
 }
 

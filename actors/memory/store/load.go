@@ -3,67 +3,42 @@ package store
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io"
+	"maps"
 	"math"
 	"slices"
 	"sync"
-	"time"
-	"unsafe"
 
 	"conclave/subjects"
 )
 
-// IndexEntry is an entry with the fields that the search index needs.
+// IndexEntry is an entry with what the search index needs: the corpus is the first 2000 characters, grades are without
+// feedback, and links and access counts are missing.
 type IndexEntry struct {
-	Row                            uint64
-	ID, Kind, State, Trust, Source string
-	Respondent                     string
-	Name, Description              string
-	Words                          string // [subjects.SearchText] of the first 2000 characters of the corpus
-	Conversation, Speaker          string
-	Position                       int       // in the conversation; 0 = unknown
-	Happened                       time.Time // zero = unknown
-	Tags                           []string
-	Created                        time.Time
-	Pinned                         bool
-	Grades                         subjects.Grades // without feedback
-	// CorpusVector is nil when the entry has no vectors of the model. NameVector and DescriptionVector are nil then,
-	// and when they are the same as CorpusVector. Those of Load are valid during the callback.
-	CorpusVector, NameVector, DescriptionVector []float32
+	Row uint64
+	subjects.MemoryEntry
+	Vectors *Vectors // nil = none of the model
 }
 
 const (
-	indexColumns = "row, id, kind, state, trust, source, respondent, name, description, created, pinned, " +
-		"left(corpus, 2000), conversation, position, speaker, happened"
 	// loadWorkers read at the same time: one waits for the disk or for the callback while the other works.
 	loadWorkers = 2
 	// loadRangeSize is the number of rows that one query reads: a result is whole in memory before the first row is
 	// seen.
-	loadRangeSize = 2 * rowGroup
+	loadRangeSize = rowGroup
 )
 
 // Load calls each for every entry, one at a time and in no particular order, with its vectors of model where it has
 // any; model "" loads no vectors. It returns when all were delivered, or with the first error of each, of the file or
 // of ctx. It is meant for start-up: writes during Load may or may not be seen.
 func (s *Store) Load(ctx context.Context, model string, each func(IndexEntry) error) error {
-	leave, err := s.beginRead()
-	if err != nil {
-		return err
-	}
-	defer leave()
 	var first, last sql.NullInt64
-	err = s.query(ctx, func(r *sql.Rows) error {
+	err := s.query(ctx, func(r *sql.Rows) error {
 		return r.Scan(&first, &last)
 	}, "SELECT min(row), max(row) FROM entries")
 	if err != nil {
 		return fmt.Errorf("loading the memory: %w", err)
-	}
-	if !first.Valid {
-		return nil
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -72,18 +47,15 @@ func (s *Store) Load(ctx context.Context, model string, each func(IndexEntry) er
 	next := make(chan int64)
 	for range loadWorkers {
 		tasks.Go(func() {
-			if err := s.loadRanges(ctx, model, next, &one, each); err != nil {
-				cancel(err)
+			for from := range next {
+				if err := s.loadRange(ctx, model, from, &one, each); err != nil {
+					cancel(err)
+				}
 			}
 		})
 	}
-feed:
-	for from := first.Int64; from <= last.Int64; from += loadRangeSize {
-		select {
-		case next <- from:
-		case <-ctx.Done():
-			break feed
-		}
+	for from := first.Int64; first.Valid && from <= last.Int64 && ctx.Err() == nil; from += loadRangeSize {
+		next <- from
 	}
 	close(next)
 	tasks.Wait()
@@ -93,245 +65,45 @@ feed:
 	return nil
 }
 
-// loadRanges reads the ranges of loadRangeSize rows that begin at the numbers from ranges, until that is closed, with a
-// connection of its own. one serializes each between workers. It bypasses database/sql, which costs as much as all the
-// rest.
-func (s *Store) loadRanges(ctx context.Context, model string, ranges <-chan int64, one *sync.Mutex,
+// loadRange calls each, under one, for the entries of the loadRangeSize rows from a number on, until ctx ends.
+func (s *Store) loadRange(ctx context.Context, model string, from int64, one *sync.Mutex,
 	each func(IndexEntry) error,
 ) error {
-	conn, err := s.db.Conn(ctx)
-	if err != nil {
-		return explainError(err)
-	}
-	defer func() { _ = conn.Close() }()
-	return conn.Raw(func(c any) error {
-		q, ok := c.(driver.QueryerContext)
-		if !ok {
-			return errors.New("no connection of DuckDB")
-		}
-		for from := range ranges {
-			if err := loadRange(ctx, q, model, from, from+loadRangeSize-1, one, each); err != nil {
-				return err
-			}
-		}
-		return nil
+	rows := condition{"row BETWEEN ? AND ?", []any{from, from + loadRangeSize - 1}}
+	all := map[int64]*IndexEntry{}
+	err := s.readSnapshot(ctx, func(m snapshot) error {
+		return readIndexEntries(ctx, m, model, rows, func() condition { return rows }, all)
 	})
-}
-
-// loadRange calls each, under one, for the entries with row numbers from to to, both included. It fails with ctx's
-// error once another worker has failed.
-func loadRange(ctx context.Context, q driver.QueryerContext, model string, from, to int64, one *sync.Mutex,
-	each func(IndexEntry) error,
-) error {
-	lights := make(map[int64]*IndexEntry, loadRangeSize)
-	err := scanDriverRows(ctx, q, func(v []driver.Value) error {
-		l, err := scanIndexEntry(v)
-		lights[int64(l.Row)] = l
-		return err
-	}, "SELECT "+indexColumns+" FROM entries WHERE row BETWEEN ? AND ?", from, to)
 	if err != nil {
 		return err
 	}
-	err = scanDriverRows(ctx, q, func(v []driver.Value) error {
-		row, tag, err := scanPair[int64, string](v)
-		if l := lights[row]; l != nil {
-			l.Tags = append(l.Tags, tag)
+	one.Lock()
+	defer one.Unlock()
+	for _, e := range all {
+		if ctx.Err() != nil { // another worker failed
+			return ctx.Err()
 		}
-		return err
-	}, "SELECT row, tag FROM tags WHERE row BETWEEN ? AND ? ORDER BY row, place", from, to)
-	if err != nil {
-		return err
-	}
-	// The row of all answers to a query comes before that of the respondent.
-	err = scanDriverRows(ctx, q, func(v []driver.Value) error {
-		row, g, err := scanIndexGrades(v)
-		if l := lights[row]; err == nil && l != nil {
-			g.applyTo(&l.Grades)
-		}
-		return err
-	}, `SELECT e.row, g.critic, g.pairwise, g.reward, g.rewards FROM entries e JOIN grades g
-		ON g.query = e.query AND e.kind = 'engram' AND (g.respondent = e.respondent OR g.respondent = '')
-		WHERE e.row BETWEEN ? AND ? ORDER BY e.row, g.respondent`, from, to)
-	if err != nil {
-		return err
-	}
-	deliver := func(e *IndexEntry) error {
-		one.Lock()
-		defer one.Unlock()
-		if err := ctx.Err(); err != nil { // another worker failed
-			return err
-		}
-		return each(*e)
-	}
-	return deliverRange(ctx, q, model, from, to, lights, deliver)
-}
-
-// deliverRange calls deliver for every entry of a range, with its vectors of model where it has any; model "" reads
-// none. It removes entries with vectors from the map. The vectors are valid during the call only.
-func deliverRange(ctx context.Context, q driver.QueryerContext, model string, from, to int64,
-	entries map[int64]*IndexEntry, deliver func(*IndexEntry) error,
-) error {
-	if model != "" {
-		err := scanDriverRows(ctx, q, func(v []driver.Value) error {
-			row, _ := v[0].(int64)
-			e := entries[row]
-			if e == nil {
-				return nil // written since
-			}
-			delete(entries, row)
-			if err := e.setVectors(v[1], v[2], v[3], v[4]); err != nil {
-				return err
-			}
-			return deliver(e)
-		}, "SELECT row, dims, corpus, name, description FROM vectors WHERE row BETWEEN ? AND ? AND model = ?", from, to,
-			model)
-		if err != nil {
-			return err
-		}
-	}
-	for _, e := range entries {
-		if err := deliver(e); err != nil {
+		if err := each(*e); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// scanDriverRows runs a query on the driver's connection and calls each for every row. An error of each ends it. The
-// values are valid until each returns.
-func scanDriverRows(ctx context.Context, q driver.QueryerContext, each func([]driver.Value) error, query string,
-	args ...any,
-) error {
-	named := make([]driver.NamedValue, len(args))
-	for i, a := range args {
-		named[i] = driver.NamedValue{Ordinal: i + 1, Value: a}
-	}
-	rows, err := q.QueryContext(ctx, query, named)
-	if err != nil {
-		return explainError(err)
-	}
-	values := make([]driver.Value, len(rows.Columns()))
-	for err == nil {
-		switch err = rows.Next(values); {
-		case err == nil:
-			err = each(values)
-		case errors.Is(err, io.EOF):
-			return rows.Close()
-		default:
-			err = explainError(err)
-		}
-	}
-	return errors.Join(err, rows.Close())
-}
-
-var errColumns = errors.New("a column is not what it should be")
-
-// scanPair returns the first two columns of a row, or errColumns if they have other types.
-func scanPair[A, B any](v []driver.Value) (a A, b B, err error) {
-	a, one := v[0].(A)
-	b, two := v[1].(B)
-	if !one || !two {
-		err = errColumns
-	}
-	return a, b, err
-}
-
-// scanIndexEntry reads a row of indexColumns, or fails with errColumns if one has another type. The entry is never nil.
-func scanIndexEntry(v []driver.Value) (*IndexEntry, error) {
-	l := &IndexEntry{}
-	ok := true
-	row, is := v[0].(int64)
-	ok = ok && is
-	l.Row = uint64(row)
-	for i, to := range []*string{
-		&l.ID, &l.Kind, &l.State, &l.Trust, &l.Source, &l.Respondent, &l.Name,
-		&l.Description,
-	} {
-		*to, is = v[1+i].(string)
-		ok = ok && is
-	}
-	l.Created, is = v[9].(time.Time)
-	ok = ok && is
-	l.Pinned, is = v[10].(bool)
-	ok = ok && is
-	l.Words, is = v[11].(string)
-	ok = ok && is
-	l.Conversation, is = v[12].(string)
-	ok = ok && is
-	position, is := v[13].(int32)
-	ok = ok && is
-	l.Speaker, is = v[14].(string)
-	if !ok || !is {
-		return l, errColumns
-	}
-	happened, known := v[15].(time.Time)
-	l.setContext(int(position), sql.NullTime{Time: happened, Valid: known})
-	return l, nil
-}
-
-// setContext sets position and times of l, and its Words, which hold the corpus. Speaker must be set.
-func (l *IndexEntry) setContext(position int, happened sql.NullTime) {
-	l.Position, l.Created, l.Happened = position, l.Created.UTC(), timeOrZero(happened)
-	l.Words = subjects.SearchText(l.Speaker, l.Happened, l.Words)
-}
-
-// setVectors sets the vectors of l from columns of the table vectors, whose bytes they may share; name and description
-// may be NULL. A size that does not match dims is [ErrDamaged].
-func (l *IndexEntry) setVectors(dims, corpus, name, description driver.Value) error {
-	n, _ := dims.(int32)
-	for i, column := range []driver.Value{corpus, name, description} {
-		b, _ := column.([]byte)
-		if b == nil && i > 0 {
-			continue
-		}
-		if n <= 0 || len(b) != int(n)*4 {
-			return fmt.Errorf("%w: the vectors of %s have the wrong size", ErrDamaged, l.ID)
-		}
-		*[]*[]float32{&l.CorpusVector, &l.NameVector, &l.DescriptionVector}[i] = unpackVector(b)
-	}
-	return nil
-}
-
-// littleEndian says whether numbers stand in the file as they stand in memory.
-var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
-
-// unpackVector decodes a vector of packVector. Where the machine allows it the result shares the memory of b, because
-// vectors are many. The length of b must be a multiple of 4.
-func unpackVector(b []byte) []float32 {
-	if p := unsafe.Pointer(unsafe.SliceData(b)); littleEndian && uintptr(p)%unsafe.Alignof(float32(0)) == 0 {
-		return unsafe.Slice((*float32)(p), len(b)/4)
-	}
-	v := make([]float32, len(b)/4)
-	for i := range v {
-		v[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
-	}
-	return v
-}
-
-// scanIndexGrades reads a row number and grades without feedback, or fails with errColumns. A NULL critic or pairwise
-// grade stays unset.
-func scanIndexGrades(v []driver.Value) (row int64, g gradeRow, err error) {
-	row, one := v[0].(int64)
-	g.critic.Int32, g.critic.Valid = v[1].(int32)
-	g.pairwise.String, g.pairwise.Valid = v[2].(string)
-	g.reward, _ = v[3].(float64)
-	n, two := v[4].(int32)
-	g.rewards = int(n)
-	if !one || !two {
-		err = errColumns
-	}
-	return row, g, err
 }
 
 // IndexEntries returns entries for the index in the order of ids, with their vectors of model; model "" reads none.
 // Unknown ids are left out.
 func (s *Store) IndexEntries(ctx context.Context, model string, ids ...string) ([]IndexEntry, error) {
 	ids = unique(sanitizeAll(ids))
-	byRow := map[int64]*IndexEntry{}
+	var out []IndexEntry
 	err := s.readSnapshot(ctx, func(m snapshot) error {
 		for chunk := range slices.Chunk(ids, maxListed) {
-			if err := readIndexEntries(ctx, m, model, chunk, byRow); err != nil {
+			all := map[int64]*IndexEntry{}
+			rows := func() condition { return oneOf("row", slices.Collect(maps.Keys(all))) }
+			if err := readIndexEntries(ctx, m, model, oneOf("id", chunk), rows, all); err != nil {
 				return err
+			}
+			for _, e := range all {
+				out = append(out, *e)
 			}
 		}
 		return nil
@@ -339,64 +111,105 @@ func (s *Store) IndexEntries(ctx context.Context, model string, ids ...string) (
 	if err != nil {
 		return nil, fmt.Errorf("reading entries: %w", err)
 	}
-	out := make([]IndexEntry, 0, len(byRow))
-	for _, l := range byRow {
-		out = append(out, *l)
-	}
 	order := positions(ids)
 	slices.SortFunc(out, func(a, b IndexEntry) int { return order[a.ID] - order[b.ID] })
 	return out, nil
 }
 
-// readIndexEntries reads the entries with these ids into byRow, with tags, grades and their vectors of model ("" =
-// none). ids must not be empty and hold at most maxListed.
-func readIndexEntries(ctx context.Context, m snapshot, model string, ids []string, byRow map[int64]*IndexEntry) error {
-	in, named := inList(ids)
-	var rows []int64
-	var grades []gradeTarget
+// condition is a condition of a query with its arguments.
+type condition struct {
+	sql  string
+	args []any
+}
+
+// oneOf returns the condition that a column has one of values, at most maxListed and not none.
+func oneOf[T any](column string, values []T) condition {
+	in, args := inList(values)
+	return condition{column + " IN " + in, args}
+}
+
+// readIndexEntries reads the entries that a condition selects into byRow, with tags, grades and their vectors of model
+// ("" = none). Tables that have no ids are read by rows, which is called when there is an entry in byRow.
+func readIndexEntries(ctx context.Context, m snapshot, model string, selected condition, rows func() condition,
+	byRow map[int64]*IndexEntry,
+) error {
 	err := m.query(ctx, func(r *sql.Rows) error {
-		var l IndexEntry
+		e, err := scanEntry(r)
+		byRow[e.row] = &IndexEntry{Row: uint64(e.row), MemoryEntry: e.MemoryEntry}
+		return err
+	}, "SELECT "+entryColumns+"left(corpus, 2000) FROM entries WHERE "+selected.sql, selected.args...)
+	if err != nil || len(byRow) == 0 {
+		return err
+	}
+	// The row of all answers to a query comes before that of the respondent.
+	err = m.query(ctx, func(r *sql.Rows) error {
 		var row int64
-		var query string
-		var happened sql.NullTime
-		err := r.Scan(&row, &l.ID, &l.Kind, &l.State, &l.Trust, &l.Source, &l.Respondent, &l.Name, &l.Description,
-			&l.Created, &l.Pinned, &l.Words,
-			&l.Conversation, &l.Position, &l.Speaker, &happened, &query)
-		l.Row = uint64(row)
-		l.setContext(l.Position, happened)
-		byRow[row] = &l
-		rows = append(rows, row)
-		if l.Kind == subjects.KindEngram && query != "" {
-			grades = append(grades, gradeTarget{query, l.Respondent, &l.Grades})
+		var g gradeRow
+		err := r.Scan(&row, &g.critic, &g.pairwise, &g.reward, &g.rewards)
+		if e := byRow[row]; err == nil && e != nil {
+			g.applyTo(&e.Grades)
 		}
 		return err
-	}, "SELECT "+indexColumns+", query FROM entries WHERE id IN "+in, named...)
-	if err != nil || len(rows) == 0 {
+	}, `SELECT e.row, g.critic, g.pairwise, g.reward, g.rewards FROM
+		(SELECT row, query, respondent FROM entries WHERE kind = 'engram' AND `+selected.sql+`) e
+		JOIN grades g ON g.query = e.query AND (g.respondent = e.respondent OR g.respondent = '')
+		ORDER BY e.row, g.respondent`, selected.args...)
+	if err != nil {
 		return err
 	}
-	if err := readTags(ctx, m, rows, func(row int64, tags []string) { byRow[row].Tags = tags }); err != nil {
+	tables := rows()
+	err = readTags(ctx, m, tables, func(row int64, tags []string) {
+		if e := byRow[row]; e != nil {
+			e.Tags = tags
+		}
+	})
+	if err != nil || model == "" {
 		return err
 	}
-	if err := readGrades(ctx, m, grades); err != nil {
-		return err
-	}
-	for _, g := range grades {
-		g.to.Feedback = ""
-	}
-	if model == "" {
-		return nil
-	}
-	inRows, numbers := inList(rows)
 	return m.query(ctx, func(r *sql.Rows) error {
 		var row int64
 		var by string
-		var dims int32
-		var corpus, name, description []byte
-		if err := r.Scan(&row, &by, &dims, &corpus, &name, &description); err != nil || by != model {
-			return err
+		var dims int
+		var texts [3][]byte
+		err := r.Scan(&row, &by, &dims, &texts[0], &texts[1], &texts[2])
+		if e := byRow[row]; err == nil && e != nil && by == model {
+			e.Vectors, err = unpackVectors(e.ID, by, dims, texts)
 		}
-		return byRow[row].setVectors(dims, corpus, name, description)
-	}, "SELECT row, model, dims, corpus, name, description FROM vectors WHERE row IN "+inRows, numbers...)
+		return err
+	}, "SELECT row, model, dims, corpus, name, description FROM vectors WHERE "+tables.sql, tables.args...)
+}
+
+// unpackVectors decodes the vectors of corpus, name and description; the last two may be nil. A size that does not match
+// dims is [ErrDamaged].
+func unpackVectors(id, model string, dims int, texts [3][]byte) (*Vectors, error) {
+	v := &Vectors{Model: model}
+	for i, to := range []*[]float32{&v.Corpus, &v.Name, &v.Description} {
+		if texts[i] == nil && i > 0 {
+			continue
+		}
+		if dims <= 0 || len(texts[i]) != 4*dims {
+			return nil, fmt.Errorf("%w: the vectors of %s have the wrong size", ErrDamaged, id)
+		}
+		*to = make([]float32, dims)
+		for d := range *to {
+			(*to)[d] = math.Float32frombits(binary.LittleEndian.Uint32(texts[i][4*d:]))
+		}
+	}
+	return v, nil
+}
+
+// DropVectors deletes the vectors of entries, so that they are embedded again.
+func (s *Store) DropVectors(ctx context.Context, ids ...string) error {
+	return s.write(ctx, func(t *tx) error {
+		for chunk := range slices.Chunk(ids, maxListed) {
+			in, args := inList(chunk)
+			_, err := t.exec("DELETE FROM vectors WHERE row IN (SELECT row FROM entries WHERE id IN "+in+")", args...)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // unembeddedFrom are entries without vectors of a model, or of any when the model is "".

@@ -7,13 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"slices"
 	"testing"
-
-	"conclave/subjects"
+	"time"
 )
 
-// loaded are all entries, by id. The vectors are copied: they are valid during the call.
+// loaded are all entries, by id.
 func loaded(t *testing.T, s *Store, model string) map[string]IndexEntry {
 	t.Helper()
 	all := map[string]IndexEntry{}
@@ -27,8 +25,6 @@ func loaded(t *testing.T, s *Store, model string) map[string]IndexEntry {
 		if _, twice := all[l.ID]; twice {
 			return fmt.Errorf("%s comes twice", l.ID)
 		}
-		l.CorpusVector, l.NameVector, l.DescriptionVector = slices.Clone(l.CorpusVector), slices.Clone(l.NameVector),
-			slices.Clone(l.DescriptionVector)
 		all[l.ID] = l
 		return nil
 	})
@@ -52,24 +48,18 @@ func TestLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := IndexEntry{
-		Row: rows[0], ID: "a", Kind: a.Kind, State: a.State, Trust: a.Provenance.Trust,
-		Source: string(a.Provenance.Source), Respondent: a.Respondent, Name: a.Name,
-		Description: a.Description, Words: a.SearchText(), Tags: a.Tags, Created: truncateTime(a.Created), Pinned: true,
-		Grades:       subjects.Grades{Critic: 4, Pairwise: "generator", Reward: 0.5, Rewards: 2},
-		Conversation: a.Conversation, Position: a.Position, Speaker: a.Speaker, Happened: truncateTime(a.Happened),
-		CorpusVector: va.Corpus, NameVector: va.Name,
-	}
+	want := IndexEntry{Row: rows[0], MemoryEntry: getEntry(t, s, "a"), Vectors: va}
+	want.Grades.Feedback, want.Accesses, want.Accessed, want.Correlating = "", 0, time.Time{}, nil
 	for _, when := range []string{"at once", "after a restart"} {
 		got := loaded(t, s, "m")
 		if len(got) != 3 || !reflect.DeepEqual(got["a"], want) {
 			t.Errorf("%s: %d entries, a is\n%+v, want\n%+v", when, len(got), got["a"], want)
 		}
-		if got["b"].CorpusVector != nil || got["c"].CorpusVector != nil {
+		if got["b"].Vectors != nil || got["c"].Vectors != nil {
 			t.Errorf("%s: vectors of another model, or of none", when)
 		}
-		if got = loaded(t, s, "other"); !reflect.DeepEqual(got["b"].DescriptionVector, vb.Description) {
-			t.Errorf("%s: the vectors of b are %v", when, got["b"].DescriptionVector)
+		if got = loaded(t, s, "other"); !reflect.DeepEqual(got["b"].Vectors, vb) {
+			t.Errorf("%s: the vectors of b are %v", when, got["b"].Vectors)
 		}
 		lights, err := s.IndexEntries(t.Context(), "m", "c", "missing", "a")
 		if err != nil || len(lights) != 2 || lights[0].ID != "c" || !reflect.DeepEqual(lights[1], want) {
@@ -113,8 +103,8 @@ func TestLoadMany(t *testing.T) {
 		if !there {
 			continue
 		}
-		if fmt.Sprint(l.Tags) != fmt.Sprintf("[t%d x]", i) || (l.CorpusVector != nil) != (i%3 == 0) || i%3 == 0 &&
-			(l.CorpusVector[0] != float32(i) || l.NameVector[1] != float32(i) || l.DescriptionVector != nil) {
+		if fmt.Sprint(l.Tags) != fmt.Sprintf("[t%d x]", i) || (l.Vectors != nil) != (i%3 == 0) || i%3 == 0 &&
+			(l.Vectors.Corpus[0] != float32(i) || l.Vectors.Name[1] != float32(i) || l.Vectors.Description != nil) {
 			t.Fatalf("e%d is %+v", i, l)
 		}
 	}
@@ -147,16 +137,14 @@ func TestLoadStops(t *testing.T) {
 	forgetEntries(t, s, "b")
 }
 
-func TestUnpack(t *testing.T) {
-	v := randomVectors("m", 5, 3).Name
-	b, err := packVector(v)
-	if err != nil {
+func TestDropVectors(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	putEntries(t, s, newFact("a"), newFact("b"))
+	if err := s.DropVectors(t.Context(), "a", "missing"); err != nil {
 		t.Fatal(err)
 	}
-	odd := append(make([]byte, 1, 64), b...)[1:] // not where a number may lie
-	for name, bytes := range map[string][]byte{"in place": b, "copied": odd} {
-		if got := unpackVector(bytes); !slices.Equal(got, v) {
-			t.Errorf("%s: got %v, want %v", name, got, v)
-		}
+	if waiting, err := s.Unembedded(t.Context(), "m", 10); err != nil || ids(waiting) != "a" {
+		t.Errorf("waiting are %q, %v", ids(waiting), err)
 	}
 }

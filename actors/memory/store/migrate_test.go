@@ -129,7 +129,7 @@ func checkMigrated(t *testing.T, s *Store) {
 		if l.Conversation != "" || l.Position != 0 || l.Speaker != "" || !l.Happened.IsZero() {
 			return fmt.Errorf("%s has a context: %+v", l.ID, l)
 		}
-		if l.CorpusVector != nil && l.NameVector != nil && l.DescriptionVector != nil && l.Source != "person" {
+		if l.Vectors.Corpus != nil && l.Vectors.Name != nil && l.Vectors.Description != nil && l.Provenance.Source != "person" {
 			loaded++
 		}
 		return nil

@@ -190,45 +190,6 @@ func (s *Store) FindPosition(ctx context.Context, conversation, trust, query str
 	return min(n, subjects.MaxPosition), nil
 }
 
-// HasGrades reports whether there is a grade of an answer to the query.
-func (s *Store) HasGrades(ctx context.Context, query string) (is bool, err error) {
-	err = s.query(ctx, func(r *sql.Rows) error {
-		return r.Scan(&is)
-	}, "SELECT count(*) > 0 FROM grades WHERE query = ?", sanitize(query))
-	if err != nil {
-		return false, fmt.Errorf("finding grades: %w", err)
-	}
-	return is, nil
-}
-
-// GetRows reads whole entries by row number, in the order given. Rows that do not exist are left out. rows should not
-// repeat: across chunks of maxListed a repeated row may be returned twice.
-func (s *Store) GetRows(ctx context.Context, rows ...uint64) ([]subjects.MemoryEntry, error) {
-	numbers := make([]int64, 0, len(rows))
-	for _, r := range rows {
-		if r <= 1<<62 {
-			numbers = append(numbers, int64(r))
-		}
-	}
-	// Entries are read by id, which has an index: reading by row number would read the texts of the 2048 rows around
-	// it.
-	var ids []string
-	for chunk := range slices.Chunk(numbers, maxListed) {
-		in, named := inList(chunk)
-		err := s.query(ctx, appendText(&ids), "SELECT id FROM entries WHERE row IN "+in, named...)
-		if err != nil {
-			return nil, fmt.Errorf("reading entries: %w", err)
-		}
-	}
-	all, err := s.readEntries(ctx, ids)
-	if err != nil {
-		return nil, fmt.Errorf("reading entries: %w", err)
-	}
-	order := positions(numbers)
-	slices.SortFunc(all, func(a, b storedEntry) int { return order[a.row] - order[b.row] })
-	return entriesOf(all), nil
-}
-
 // positions maps each value to its first index in list.
 func positions[T comparable](list []T) map[T]int {
 	m := make(map[T]int, len(list))
@@ -294,7 +255,7 @@ func (s *Store) fillRelatedChunk(ctx context.Context, m querier, all []storedEnt
 	inRows, numbers := inList(rows)
 	inIDs, names := inList(ids)
 	// Sorting happens here: in DuckDB it costs more than the reading.
-	err := readTags(ctx, m, rows, func(row int64, tags []string) { byRow[row].Tags = tags })
+	err := readTags(ctx, m, oneOf("row", rows), func(row int64, tags []string) { byRow[row].Tags = tags })
 	if err != nil {
 		return err
 	}
@@ -344,21 +305,20 @@ func (s *Store) fillRelatedChunk(ctx context.Context, m querier, all []storedEnt
 	return nil
 }
 
-// readTags calls set with the tags of each row that has any, in their order. rows must not be empty.
-func readTags(ctx context.Context, m querier, rows []int64, set func(row int64, tags []string)) error {
+// readTags calls set with the tags, in their order, of each row with any that a condition on the table tags selects.
+func readTags(ctx context.Context, m querier, rows condition, set func(row int64, tags []string)) error {
 	type tag struct {
 		place int
 		word  string
 	}
 	all := map[int64][]tag{}
-	in, numbers := inList(rows)
 	err := m.query(ctx, func(r *sql.Rows) error {
 		var row int64
 		var t tag
 		err := r.Scan(&row, &t.place, &t.word)
 		all[row] = append(all[row], t)
 		return err
-	}, "SELECT row, place, tag FROM tags WHERE row IN "+in, numbers...)
+	}, "SELECT row, place, tag FROM tags WHERE "+rows.sql, rows.args...)
 	if err != nil {
 		return err
 	}

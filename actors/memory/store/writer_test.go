@@ -231,7 +231,7 @@ func TestConcurrentWrites(t *testing.T) {
 						t.Error(err)
 					}
 				case 3:
-					if _, err := s.Update(ctx, id, subjects.MemoryEdit{Name: ptr("n")}, nil, testTime); err != nil {
+					if _, err := s.Update(ctx, id, subjects.MemoryEdit{Name: ptr("n")}, testTime); err != nil {
 						t.Error(err)
 					}
 				}
