@@ -435,7 +435,7 @@ func TestStatus(t *testing.T) {
 	w := newFixture(t)
 	w.storeFact("The address of Anna is Rome.")
 	w.relate(w.storeFact("The address of Anna is Oslo."), digest.Relation{
-		Subject: "Anna", Predicate: "lives in", Object: "Oslo", Kind: digest.KindPlace, Tense: subjects.TenseIs,
+		Subject: "Anna", Predicate: "lives in", Object: "Oslo", Kind: "place", Tense: subjects.TenseIs,
 	})
 	w.storeAnswer("q1", "What colour has the bicycle?", "The bicycle is red.")
 	w.importPieces("/notes.md", "The tent has nine pegs.")

@@ -20,53 +20,29 @@ const (
 	maxCompared          = 3
 )
 
-// comparison is the relation of a new entry to existing ones: at most one of duplicateOf and supersedes is set.
-type comparison struct {
-	duplicateOf string
-	supersedes  []string
-	why         string
-	seen        map[string]time.Time // last update of each of these entries when it was compared
-}
-
-// compareWithSimilar compares a new entry with the most similar active ones by plain rules, by content and not by name;
-// the zero result means that it stands beside them. Nothing is superseded by a guess: without vectors (v nil), and when
-// the rules are not sure, both entries stay. An untrusted entry cannot supersede a trusted one, duplicates are merged
-// only at the same trust, and pinned entries are never superseded. Another answer to the same query is not compared.
-// Errors are logged.
-func (m *Memory) compareWithSimilar(ctx context.Context, out actor.Out, db *access, e subjects.MemoryEntry,
+// findDuplicate returns the active entry whose content a new entry repeats, by content and not by name; false when there
+// is none, and without vectors (v nil). Duplicates are merged only at the same trust. Another answer to the same query is
+// not compared. Errors are logged.
+func (m *Memory) findDuplicate(ctx context.Context, out actor.Out, db *access, e subjects.MemoryEntry,
 	v *store.Vectors,
-) (c comparison) {
+) (old subjects.MemoryEntry, found bool) {
 	if v == nil {
-		return c
+		return old, false
 	}
-	c.seen = map[string]time.Time{}
 	similar, err := m.findSimilar(ctx, db, e, v)
 	if err != nil {
 		out.LogError(fmt.Errorf("looking for similar entries: %w", err))
-		return c
+		return old, false
 	}
 	for _, old := range similar {
-		if old.ID == e.ID || old.State != subjects.MemoryActive || old.Provenance.QueryID != "" &&
-			old.Provenance.QueryID == e.Provenance.QueryID {
-			continue
-		}
-		if old.Provenance.Trust == subjects.Trusted && e.Provenance.Trust != subjects.Trusted {
-			continue
-		}
-		is := digest.Compare(statementOf(old), statementOf(e))
-		switch {
-		case is.Kind == digest.Same && old.Provenance.Trust == e.Provenance.Trust &&
-			old.Respondent != subjects.RespondentB:
-			return comparison{
-				duplicateOf: old.ID, why: cmp.Or(is.Why, "it says the same"),
-				seen: map[string]time.Time{old.ID: old.Updated},
-			}
-		case is.Kind == digest.Contradicts && !old.Pinned:
-			c.supersedes, c.seen[old.ID] = append(c.supersedes, old.ID), old.Updated
-			c.why = cmp.Or(c.why, is.Why, "it says otherwise")
+		isAnswer := old.Provenance.QueryID != "" && old.Provenance.QueryID == e.Provenance.QueryID
+		if old.ID != e.ID && old.State == subjects.MemoryActive && !isAnswer &&
+			old.Provenance.Trust == e.Provenance.Trust && old.Respondent != subjects.RespondentB &&
+			digest.IsRepeated(statementOf(old), statementOf(e)) {
+			return old, true
 		}
 	}
-	return c
+	return old, false
 }
 
 // findSimilar returns at most maxCompared entries with a similarity to e of at least minCompareSimilarity, most similar
@@ -88,29 +64,18 @@ func (m *Memory) findSimilar(ctx context.Context, db *access, e subjects.MemoryE
 	return db.Get(ctx, ids...)
 }
 
-// recheckComparison returns c without what no longer holds: entries that were edited, superseded or forgotten while
-// they were compared, and entries to supersede that were pinned. When they cannot be read, nothing holds. The caller
-// holds editMu.
-func recheckComparison(ctx context.Context, out actor.Out, db *access, c comparison) comparison {
-	now, err := db.Get(ctx, slices.Collect(maps.Keys(c.seen))...)
+// isUnchanged reports whether an entry is as it was read, but for a pin. An error is logged and means that it is not.
+// The caller holds editMu.
+func isUnchanged(ctx context.Context, out actor.Out, db *access, e subjects.MemoryEntry) bool {
+	now, err := db.GetTexts(ctx, e.ID)
 	if err != nil {
-		out.LogError(fmt.Errorf("reading compared entries again: %w", err))
-		return comparison{}
+		out.LogError(fmt.Errorf("reading a compared entry again: %w", err))
 	}
-	changed := func(id string) bool {
-		at := slices.IndexFunc(now, func(e subjects.MemoryEntry) bool { return e.ID == id })
-		return at < 0 || now[at].State != subjects.MemoryActive || !now[at].Updated.Equal(c.seen[id]) ||
-			now[at].Pinned && id != c.duplicateOf
-	}
-	if c.duplicateOf != "" && changed(c.duplicateOf) {
-		c.duplicateOf = ""
-	}
-	c.supersedes = slices.DeleteFunc(c.supersedes, changed)
-	return c
+	return len(now) == 1 && now[0].State == subjects.MemoryActive && now[0].Updated.Equal(e.Updated)
 }
 
 // supersedeContradicted supersedes the entries with a relation that one of relations, which a model made of e,
-// contradicts, and returns them with the first reason. As in compareWithSimilar an untrusted entry supersedes no
+// contradicts, and returns them with the first reason. An untrusted entry supersedes no
 // trusted one, and pinned entries, documents and those that were said later or by another speaker stay. What respondent
 // B said supersedes nothing. The relations of e must not be stored yet.
 func supersedeContradicted(ctx context.Context, db *access, e subjects.MemoryEntry,
@@ -153,9 +118,8 @@ func supersedeContradicted(ctx context.Context, db *access, e subjects.MemoryEnt
 // statementOf returns what an entry claims. A time in the future, as earlier versions accepted it, counts as unknown.
 func statementOf(e subjects.MemoryEntry) digest.Statement {
 	s := digest.Statement{
-		Description: e.Description, Corpus: e.Corpus, Created: e.Created,
-		Untrusted: e.Provenance.Trust != subjects.Trusted,
-		Speaker:   e.Speaker, Conversation: e.Conversation, Happened: e.Happened,
+		Corpus: e.Corpus, Created: e.Created, Untrusted: e.Provenance.Trust != subjects.Trusted,
+		Speaker: e.Speaker, Conversation: e.Conversation, Happened: e.Happened,
 	}
 	if e.CheckHappened(e.Created) != nil {
 		s.Happened = time.Time{}

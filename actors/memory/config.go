@@ -6,7 +6,6 @@ import (
 
 	"conclave/actors/memory/recall"
 	"conclave/pkg/strict"
-	"conclave/subjects"
 )
 
 // Config is the memory section of the configuration.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"conclave/pkg/model"
 	"conclave/pkg/model/wire"
 	"conclave/pkg/text"
+	"conclave/pkg/vector"
 	"conclave/subjects"
 )
 
@@ -91,8 +91,8 @@ func (m *Memory) requestVectors(ctx context.Context, out actor.Out, task string,
 		err := got.Failed[i]
 		if err == nil {
 			dims = cmp.Or(dims, len(v))
-			if bad := checkVector(v, dims); bad != nil {
-				err = fmt.Errorf("%w: %s %v", errVectors, got.Model, bad)
+			if bad := vector.Check(v, dims); bad != nil {
+				err = fmt.Errorf("%w of %s: %w", errVectors, got.Model, bad)
 			}
 		}
 		if err != nil {
@@ -121,25 +121,6 @@ func (m *Memory) adoptModel(ctx context.Context, name string, dims int) error {
 		return err
 	}
 	m.wakeBackfill()
-	return nil
-}
-
-// checkVector rejects an empty vector and one of another size than dims, with NaN or infinity, or of length zero. The
-// error continues a sentence that begins with the model.
-func checkVector(v []float32, dims int) error {
-	if len(v) == 0 || len(v) != dims {
-		return fmt.Errorf("made vectors of %d and of %d dimensions", dims, len(v))
-	}
-	sum := 0.0
-	for _, x := range v {
-		sum += float64(x) * float64(x)
-	}
-	switch {
-	case math.IsNaN(sum) || math.IsInf(sum, 0):
-		return errors.New("made a vector with NaN or infinity")
-	case sum == 0:
-		return errors.New("made a zero vector")
-	}
 	return nil
 }
 

@@ -3,7 +3,6 @@ package memory
 import (
 	"database/sql"
 	"errors"
-	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -202,18 +201,6 @@ func TestInvalidEmbeddingsAreRejected(t *testing.T) {
 	}
 	if w.unembedded() != 0 {
 		t.Errorf("%d still wait", w.unembedded())
-	}
-	// A message may carry numbers that JSON cannot.
-	for name, v := range map[string][]float32{
-		"no number": {1, float32(math.NaN())}, "beyond all": {1, float32(math.Inf(1))}, "nowhere": {0, 0},
-		"nothing": {}, "another size": {1}, "trick: beyond below": {float32(math.Inf(-1)), float32(math.Inf(1))},
-	} {
-		if checkVector(v, 2) == nil {
-			t.Errorf("%s can be used", name)
-		}
-	}
-	if err := checkVector([]float32{math.MaxFloat32, -math.MaxFloat32}, 2); err != nil {
-		t.Errorf("large numbers: %v", err)
 	}
 }
 

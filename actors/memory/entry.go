@@ -103,7 +103,7 @@ func fillFromDigest(e subjects.MemoryEntry, d digest.Digest) subjects.MemoryEntr
 
 // storeEntry stores e redacted, indexes it and publishes what became of it once durable, even if ctx ends meanwhile;
 // why is the reason for the event. Active entries but documents and respondent B's answers are compared first: a
-// duplicate is stored as superseded ("merged"), a contradiction supersedes others. Without a position it follows the
+// duplicate is stored as superseded ("merged"). Without a position it follows the
 // last entry of its conversation. "unchanged" means that the id or answer exists or was forgotten: nothing is stored or
 // published. An unavailable model is no error. After an error e may be stored; a failed merge is only logged.
 func (m *Memory) storeEntry(ctx context.Context, out actor.Out, db *access, by string, e subjects.MemoryEntry,
@@ -120,19 +120,13 @@ func (m *Memory) storeEntry(ctx context.Context, out actor.Out, db *access, by s
 	vectors := m.tryEmbedEntry(ctx, out, e)
 	done := subjects.MemoryWriteResult{ID: e.ID, Action: "stored", Why: why}
 	if e.State == subjects.MemoryActive && e.Kind != subjects.KindDocument && e.Respondent != subjects.RespondentB {
-		c := m.compareWithSimilar(ctx, out, db, e, vectors)
-		if len(c.seen) > 0 { // the compared entries must not change until this one is stored
-			m.editMu.Lock()
+		if old, found := m.findDuplicate(ctx, out, db, e, vectors); found {
+			m.editMu.Lock() // the compared entry must not change until this one is stored
 			defer m.editMu.Unlock()
-			c = recheckComparison(ctx, out, db, c)
-		}
-		switch {
-		case c.duplicateOf != "":
-			e.State, e.SupersededBy = subjects.MemorySuperseded, c.duplicateOf
-			done.Action, done.Other, done.Why = "merged", c.duplicateOf, c.why
-		case len(c.supersedes) > 0:
-			e.Supersedes = c.supersedes
-			done.Action, done.Other, done.Why = "superseded", c.supersedes[0], c.why
+			if isUnchanged(ctx, out, db, old) {
+				e.State, e.SupersededBy = subjects.MemorySuperseded, old.ID
+				done.Action, done.Other, done.Why = "merged", old.ID, "both have the same words"
+			}
 		}
 	}
 	if e.State == subjects.MemoryCandidate {
@@ -160,7 +154,7 @@ func (m *Memory) writeEntry(ctx context.Context, out actor.Out, db *access, by s
 	} else if err != nil {
 		return done, fmt.Errorf("storing %s: %w", e.ID, err)
 	}
-	touched := append([]string{e.ID}, e.Supersedes...)
+	touched := []string{e.ID}
 	if done.Action == "merged" {
 		if err := db.Merge(ctx, e.SupersededBy, store.Addition{
 			Tags: e.Tags, Entities: e.Entities,

@@ -117,8 +117,6 @@ func formatSaved(w subjects.MemoryWriteResult) string {
 	switch w.Action {
 	case "merged":
 		return fmt.Sprintf("It was known: %s says the same as %s.", w.ID, w.Other)
-	case "superseded":
-		return fmt.Sprintf("Remembered as %s; it supersedes %s.", w.ID, w.Other)
 	case "candidate":
 		return fmt.Sprintf("Proposed as %s; it counts when it is accepted.", w.ID)
 	case "unchanged":

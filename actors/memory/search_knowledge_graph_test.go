@@ -17,13 +17,13 @@ func TestGraph(t *testing.T) {
 	w := newFixture(t)
 	lives := func(place, from string) digest.Relation {
 		return digest.Relation{
-			Subject: "Anna", Predicate: "lives in", Object: place, Kind: digest.KindPlace, Tense: subjects.TenseIs,
+			Subject: "Anna", Predicate: "lives in", Object: place, Kind: "place", Tense: subjects.TenseIs,
 			From: from, Single: true,
 		}
 	}
 	works := func(firm string) digest.Relation {
 		return digest.Relation{
-			Subject: "Berta", Predicate: "works at", Object: firm, Kind: digest.KindOther, Tense: subjects.TenseIs,
+			Subject: "Berta", Predicate: "works at", Object: firm, Kind: "other", Tense: subjects.TenseIs,
 			Single: true,
 		}
 	}
@@ -39,7 +39,7 @@ func TestGraph(t *testing.T) {
 	w.relate(stranger, works("Philips"))
 	proposal := w.saved(`{"content":"Berta lives in Paris."}`, func(o *subjects.ToolOrder) { o.Spawned = true })
 	w.relate(proposal.Recalls[0], digest.Relation{
-		Subject: "Berta", Predicate: "lives in", Object: "Paris", Kind: digest.KindPlace, Tense: subjects.TenseIs,
+		Subject: "Berta", Predicate: "lives in", Object: "Paris", Kind: "place", Tense: subjects.TenseIs,
 	})
 	w.advance(time.Minute)
 	for _, tt := range []struct {

@@ -89,8 +89,8 @@ func memoryAddCommand(a *cli.App) *cobra.Command {
 		Use:   "add <text...>",
 		Short: "Remember something",
 		Long: `Remembers a fact that you state; it is trusted. "-" reads it from stdin: such text is UNTRUSTED, because others may have
-written it, unless --trusted says that you trust every word. A known fact is merged with it; a fact that it contradicts is
-superseded and no longer recalled.
+written it, unless --trusted says that you trust every word. A known fact is merged with it. A fact that it contradicts
+is superseded, and no longer recalled, when the small model has described it.
 
 --speaker, --at, --conversation and --position say who said it, when it was said or took place, and where it stands in a
 conversation. They help to find it by questions such as "what did Ana say about the boat in May?". Without --position it follows

@@ -117,6 +117,16 @@ func measureExtent(v []float32) (most float32, square float64, err error) {
 	return math.Float32frombits(top), square, nil
 }
 
+// Check rejects a vector of other dimensions with [ErrDims], and one without a direction with [ErrNotFinite] or
+// [ErrZero].
+func Check(v []float32, dims int) error {
+	if len(v) != dims {
+		return fmt.Errorf("%w: %d, not %d", ErrDims, len(v), dims)
+	}
+	_, _, err := measureExtent(v)
+	return err
+}
+
 // query is a query vector in the forms that the kernels need.
 type query struct {
 	unit   []float32 // of length 1, with zeros up to the stride

@@ -8,10 +8,7 @@ import (
 // Add stores the vector of a key in place of a former one. It changes nothing on an error: a wrong number of
 // components, a vector that is zero or not finite, or lack of memory.
 func (x *Index) Add(key uint64, v []float32) error {
-	if len(v) != x.dims {
-		return fmt.Errorf("%w: %d, not %d", ErrDims, len(v), x.dims)
-	}
-	if _, _, err := measureExtent(v); err != nil {
+	if err := Check(v, x.dims); err != nil {
 		return err
 	}
 	x.mu.Lock()

@@ -1,6 +1,7 @@
 package digest
 
 import (
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -16,25 +17,23 @@ const (
 	maxStamp        = 40 // bytes of a time in brackets
 )
 
-// ParseAttribution reads who said a text, and when, from its beginning:
+// ParseAttribution reads who said a text, and when, from its beginning, in the forms of chat exports and quotations:
 //
+//	[2023-05-08 13:56] Caroline: Good to see you.
 //	(1:56 pm on 8 May, 2023) Caroline said, "Good to see you."
 //	Caroline said, "Good to see you."
-//	[2023-05-08 13:56] Caroline: Good to see you.
-//	Caroline: It is good to see you.
 //
 // body is what was said, without the quotation marks around it. happened is in UTC, and zero when no time is given. It
-// is not ok when anything is in doubt, and body is s then: a label such as "Note:", a colon in prose, a time that no
-// layout fits, a name for the user or an assistant, text behind the closing quotation mark, a transcript of several
-// speakers. A name with a colon and no time counts only when the body speaks of "I" or "you".
+// is not ok when anything is in doubt, and body is s then: a label without a time, a time that no layout fits, a name
+// for the user or an assistant, text behind the closing quotation mark, a transcript of several speakers.
 func ParseAttribution(s string) (speaker string, happened time.Time, body string, ok bool) {
 	rest := strings.TrimSpace(s)
 	happened, rest, stamped, valid := cutStamp(rest)
 	if !valid {
 		return "", time.Time{}, s, false
 	}
-	if speaker, body, ok = cutQuotedSpeech(rest); !ok {
-		speaker, body, ok = cutSpeakerLabel(rest, stamped)
+	if speaker, body, ok = cutQuotedSpeech(rest); !ok && stamped {
+		speaker, body, ok = cutSpeakerLabel(rest)
 	}
 	if !ok {
 		return "", time.Time{}, s, false
@@ -60,6 +59,8 @@ var (
 	saidForms    = `(?:said|says|wrote|writes|replied|replies|asked|asks|answered|added)`
 	quotedSpeech = text.Pattern(`^([^"“”«»\n:]{1,100}?),? ` + saidForms + `(?:,|:)? ?(["“«])`)
 	sentTail     = text.Pattern(`^,? (?:and|\(|\[) ?(?:shared|shares|sent|sends|attached) `)
+	// nextSpeech is the end of a quotation after which another one begins, by the same or another speaker.
+	nextSpeech = text.Pattern(`["”»][^"“”«»]{0,60}\b` + saidForms + `\b[^"“”«»]{0,40}["“«]`)
 )
 
 // cutQuotedSpeech reads: Caroline said, "...". The quotation must reach to the end of s; only a note that something was
@@ -88,20 +89,13 @@ func cutQuotedSpeech(s string) (speaker, body string, ok bool) {
 	return "", "", false
 }
 
-// nextSpeech is the end of a quotation after which another one begins, by the same or another speaker.
-var nextSpeech = text.Pattern(`["”»][^"“”«»]{0,60}\b` + saidForms + `\b[^"“”«»]{0,40}["“«]`)
-
-// cutSpeakerLabel reads "Caroline: ...". Without a time before it the body must speak of "I" or "you". It is not ok
-// when another line has a speaker of its own.
-func cutSpeakerLabel(s string, stamped bool) (speaker, body string, ok bool) {
+// cutSpeakerLabel reads "Caroline: ..." behind a time. It is not ok when another line has a speaker of its own.
+func cutSpeakerLabel(s string) (speaker, body string, ok bool) {
 	speaker, body, found := strings.Cut(s, ":")
-	if !found || !isSpeakerName(speaker) || body == "" || !unicode.IsSpace(rune(body[0])) {
+	if !found || !isSpeakerName(speaker) || body == "" || !unicode.IsSpace(rune(body[0])) || isBlank(body) {
 		return "", "", false
 	}
 	body = strings.TrimSpace(body)
-	if isBlank(body) || !stamped && !speaksInPerson(body) {
-		return "", "", false
-	}
 	_, lines, _ := strings.Cut(body, "\n")
 	for line := range strings.Lines(lines) {
 		if _, _, _, other := ParseAttribution(line); other {
@@ -111,42 +105,12 @@ func cutSpeakerLabel(s string, stamped bool) (speaker, body string, ok bool) {
 	return speaker, body, true
 }
 
-// personWords tell that somebody speaks.
-var personWords = text.WordSet(
-	`i i'm i've i'd i'll me my mine myself you you're you've your yours we we're we've we'll our us let's`)
-
-// speaksInPerson reports whether one of the first words of s is of the first or second person.
-func speaksInPerson(s string) bool {
-	for i, w := range text.Words(text.Cut(s, 400)) {
-		if i == 40 {
-			break
-		}
-		if personWords(w.Folded) {
-			return true
-		}
-	}
-	return false
-}
-
-// labelWords stand before a colon and name no speaker.
-var labelWords = text.WordSet(`note notes recipe todo fixme question answer subject warning example summary remark reminder task tasks idea ideas title name date time place
-	location address email mail phone url link links source sources reference references update edit fact facts tip tips hint important attention caution danger info information
-	description definition conclusion result results step steps goal goals plan plans agenda topic topics problem solution issue error fix bug feature request response reply
-	shopping groceries list lists ingredients directions instructions method todo's monday tuesday wednesday thursday friday saturday sunday today tomorrow yesterday january
-	february march april may june july august september october november december morning afternoon evening night breakfast lunch dinner work home family friends health travel
-	money budget finance car house garden school project projects meeting meetings call calls appointment appointments birthday birthdays password username login key keys version
-	status priority deadline due tags tag category categories chapter section part page quote quotes lyrics song book books movie movies film films music poem story draft
-	introduction background overview context abstract appendix contents ps nb re fwd fw cc bcc from to the a an this that these those my our your his her their it he she we they
-	what who where when why how which yes no ok okay also and but or so then thus hence however therefore meanwhile finally first second third next last remember dear hello hi hey
-	pros cons advantages disadvantages option options choice choices vote votes decision decisions diary journal log entry dream dreams thought thoughts memory memories wish wishes
-	somebody someone everybody everyone nobody anyone anybody people http https ftp file mailto`)
-
 // programNames are no speakers, and so are userNames: a text cannot say of itself that one of them wrote it.
 var programNames = text.WordSet(
 	`assistant system ai bot chatbot chatgpt model agent admin administrator operator tool developer human`)
 
-// isSpeakerName reports whether s is a name of one to maxSpeakerWords words, each of letters and with a capital first
-// one, and neither a label nor a name for the user or a program.
+// isSpeakerName reports whether s is a name of one to maxSpeakerWords words of letters, the first and the last with a
+// capital if their script has any, none of which is a function word such as "she", or a name for the user or a program.
 func isSpeakerName(s string) bool {
 	words := strings.Split(s, " ")
 	if len(s) > maxSpeaker || len(words) > maxSpeakerWords {
@@ -154,35 +118,57 @@ func isSpeakerName(s string) bool {
 	}
 	for i, w := range words {
 		folded := text.Fold(w)
-		if i > 0 && nameParticles(folded) && i < len(words)-1 {
-			continue
-		}
-		if w != "" && strings.HasSuffix(w, ".") && utf8.RuneCountInString(w) <= 4 { // an initial, or Dr.
-			w = w[:len(w)-1]
-		}
 		r, _ := utf8.DecodeRuneInString(w)
-		other := strings.ContainsFunc(w, func(r rune) bool {
-			return !unicode.IsLetter(r) && !unicode.IsMark(r) && !strings.ContainsRune("-'’", r)
-		})
-		if other || !unicode.IsLetter(r) || unicode.IsLower(r) || labelWords(folded) || programNames(folded) ||
-			isUser(folded) || personWords(folded) || functionWords(folded) || capitalizedWords(folded) &&
-			!titleWords(folded) ||
-			len(words) == 1 && (isAllCapitals(w) || hasNounEnding(folded)) {
+		inside := i > 0 && i < len(words)-1 && unicode.IsLower(r) // de, van
+		if strings.Trim(w, ".-'’") == "" || unicode.IsLower(r) && !inside || functionWords(folded) && !inside ||
+			programNames(folded) || isUser(folded) || strings.ContainsFunc(w, func(r rune) bool {
+			return !unicode.IsLetter(r) && !unicode.IsMark(r) && !strings.ContainsRune(".-'’", r)
+		}) {
 			return false
 		}
 	}
 	return true
 }
 
-// hasNounEnding reports whether a single word looks like a common noun, such as "shopping" or "decision".
-func hasNounEnding(folded string) bool {
-	for _, end := range []string{
-		"ing", "tion", "sion", "ment", "ness", "ship", "ology", "ings", "tions", "sions",
-		"ments",
-	} {
-		if len(folded) > len(end)+2 && strings.HasSuffix(folded, end) {
-			return true
+var (
+	quotation = text.Pattern(`["“”„«»「『][^"“”„«»」』]*["“”„«»」』]?`)
+	labelled  = text.Pattern(`(?m)^\s*(?:[\[(][^\])\n]*[\])])?[^\n:："“„«]{1,60}[:：](?:\s|$)`)
+)
+
+// firstPerson returns the part of a text in which "I" is its author: all before the first line that may begin with the
+// name of somebody who speaks, without quotations. What may be the words of others is never taken for the author's.
+func firstPerson(s string) string {
+	if at := labelled().FindStringIndex(s); at != nil {
+		s = s[:at[0]]
+	}
+	return quotation().ReplaceAllString(s, "… ")
+}
+
+// plainEntities returns the runs of capitalized words inside of a sentence, which are names in most languages: at most
+// maxEntities, each once, without the user and names of more than maxThing bytes. It reads maxPlain bytes of each text.
+func plainEntities(texts ...string) (out []string) {
+	for _, whole := range texts {
+		for _, s := range text.SentenceTexts(stripMarkdown(text.Cut(whole, maxPlain)), 400) {
+			words := text.Words(s)
+			for from := 0; from < len(words); {
+				to := from
+				for to < len(words) && words[to].IsUpper && !functionWords(words[to].Folded) &&
+					(to == from || words[to].Gap == 0) {
+					to++
+				}
+				if to > from && words[from].Gap&(text.GapEnd|text.GapColon|text.GapQuote) == 0 {
+					name := strings.TrimSuffix(strings.TrimSuffix(s[words[from].From:words[to-1].To], "'s"), "’s")
+					known := slices.ContainsFunc(out, func(o string) bool { return text.Fold(o) == text.Fold(name) })
+					if len(out) < maxEntities && len(name) <= maxThing && !known && !isUser(text.Fold(name)) {
+						out = append(out, name)
+					}
+				}
+				from = max(to, from+1)
+			}
 		}
 	}
-	return false
+	return out
 }
+
+// maxPlain is how many bytes of a text plain code reads for names.
+const maxPlain = 16 << 10

@@ -101,10 +101,8 @@ func (m material) allText() string {
 func (m material) trustedText() string {
 	var b strings.Builder
 	for _, p := range m {
-		for _, v := range p.voices() {
-			if v.by == byUser || v.by == byAssistant {
-				b.WriteString(v.text + "\n")
-			}
+		if p.by == byUser || p.by == byAssistant {
+			b.WriteString(firstPerson(p.text) + "\n")
 		}
 	}
 	return b.String()

@@ -5,9 +5,10 @@
 // fields fail; intent, sentiment and relations only a model makes. The text itself is stored as it came, without
 // secrets: the caller labels untrusted content, and the code that shows it frames it.
 //
-// What plain code knows of language (names, speakers) was measured on three conversations of LoCoMo, which were in
-// sight when it was written; there is no figure of data that was held back. With it 76 % of the evidence is among the
-// first ten entries, and BM25 over the same texts finds 66 %.
+// Plain code knows forms and no language: the time in brackets, "NAME: ..." and 'NAME said, "..."' of chats, capitals,
+// sentences. The words that it knows are function words, the verbs of speech of these forms, and the names that mean
+// the user or a program, which is a security rule. What words said beyond that (negations, attributes, kinship,
+// openings) was removed, because no data that was held back showed that it earned its lines.
 //
 // The package knows no bus and no database, and keeps nothing between calls.
 package digest
@@ -53,31 +54,6 @@ func New(o Options) *Digester {
 	}
 	return d
 }
-
-// Intents of what the user said.
-const (
-	IntentAsk    = "ask fact"
-	IntentHow    = "ask how"
-	IntentPrefer = "tell preference"
-	IntentTell   = "tell fact"
-	IntentTask   = "task"
-	IntentChat   = "chat"
-)
-
-// Sentiments of what the user said.
-const (
-	Positive = "positive"
-	Neutral  = "neutral"
-	Negative = "negative"
-)
-
-// Kinds of the object of a relation.
-const (
-	KindPerson = "person"
-	KindPlace  = "place"
-	KindThing  = "thing"
-	KindOther  = "other"
-)
 
 // UserEntity is the name of the user in relations. Texts that call the user "the person", as earlier versions did, mean
 // the same entity; see isUser.

@@ -24,8 +24,8 @@ func says(reply string) Ask {
 func fill(t testing.TB, change map[string]any) string {
 	t.Helper()
 	form := map[string]any{
-		"name": "capital of Norway", "description": "Oslo is the capital of Norway.", "intent": IntentAsk,
-		"sentiment": Neutral,
+		"name": "capital of Norway", "description": "Oslo is the capital of Norway.", "intent": "ask fact",
+		"sentiment": "neutral",
 		"entities":  []any{"Oslo", "Norway"},
 		"relations": []any{map[string]any{
 			"subject": "Oslo", "predicate": "is capital of", "object": "Norway",
@@ -56,14 +56,14 @@ var (
 	good = Digest{
 		Name: "capital of Norway", Description: "Oslo is the capital of Norway.", Corpus: "Question: " + asked +
 			"\nAnswer: " + answer,
-		Intent: IntentAsk, Sentiment: Neutral, Entities: []string{"Oslo", "Norway"},
+		Intent: "ask fact", Sentiment: "neutral", Entities: []string{"Oslo", "Norway"},
 		Relations: []Relation{{
-			Subject: "Oslo", Predicate: "is capital of", Object: "Norway", Kind: KindPlace,
+			Subject: "Oslo", Predicate: "is capital of", Object: "Norway", Kind: "place",
 			Tense: "is", Single: true,
 		}}, By: subjects.DigestModel,
 	}
 	plainGood = Digest{
-		Name: "capital of Norway", Description: answer, Corpus: good.Corpus, Entities: []string{"Norway", "Oslo"},
+		Name: "What is the capital of Norway", Description: answer, Corpus: good.Corpus, Entities: []string{"Norway", "Oslo"},
 		By: subjects.DigestPlain,
 	}
 )
@@ -104,7 +104,7 @@ func TestAnswerByModel(t *testing.T) {
 			want: func(d *Digest) {
 				d.Relations = []Relation{{
 					Subject: UserEntity, Predicate: "asked about", Object: "Norway",
-					Kind:  KindPlace,
+					Kind:  "place",
 					Tense: "is",
 				}}
 			},
@@ -400,7 +400,7 @@ func TestNote(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d.Name != "my sister Ana lives in Oslo since 2019" || d.Corpus != note || d.By != subjects.DigestPlain ||
+	if d.Name != "Please remember that my sister Ana lives in" || d.Corpus != note || d.By != subjects.DigestPlain ||
 		d.Intent != "" || d.Relations != nil || !slices.Equal(d.Entities, []string{"Ana", "Oslo"}) {
 		t.Errorf("%+v", d)
 	}
@@ -409,7 +409,7 @@ func TestNote(t *testing.T) {
 		Options{
 			Ask: says(fill(t, map[string]any{
 				"name": "Ana's home", "description": "Ana lives in Oslo.",
-				"intent": IntentTell, "entities": []any{}, "relations": []any{},
+				"intent": "tell fact", "entities": []any{}, "relations": []any{},
 			})),
 		}).Note(t.Context(), "", note, false)
 	if err != nil || d.Name != "Ana's home" || d.Description != "Ana lives in Oslo." || d.By != subjects.DigestModel ||
@@ -437,12 +437,11 @@ func TestModelRelations(t *testing.T) {
 		want                                     string // "" = the model's is of no use
 	}{
 		{"named", "Ana", "lives in", "Rome", "is", "", "Ana|lives in|Rome|is|March 2020|"},
-		{"my", "my sister", "resides in", "Rome", "is", "", "the user's sister|lives in|Rome|is|March 2020|"},
+		{"my", "my sister", "resides in", "Rome", "is", "", "the user's sister|resides in|Rome|is|March 2020|"},
 		{"the user's", "the user's sister", "is called", "Ana", "is", "", "the user's sister|is called|Ana|is|March " +
 			"2020|"},
-		{"the former name of the user", "the person", "sister", "Ana", "is", "", "the user|is sister of|Ana|is|March " +
-			"2020|"},
-		{"two of the user", "Ana", "sister of", "me", "is", "", "Ana|is sister of|the user|is|March 2020|"},
+		{"the former name of the user", "the person", "sister", "Ana", "is", "", "the user|sister|Ana|is|March 2020|"},
+		{"two of the user", "Ana", "sister of", "me", "is", "", "Ana|sister of|the user|is|March 2020|"},
 		{"a date", "Ana", "lives in", "Rome", "was", "march 2020", "Ana|lives in|Rome|was|March 2020|march 2020"},
 		{"trick: a date of its own", "Ana", "lives in", "Rome", "was", "2021", "Ana|lives in|Rome|was|March 2020|"},
 		{"trick: a date without a number", "Ana", "lives in", "Rome", "was", "March", "Ana|lives in|Rome|was|March " +

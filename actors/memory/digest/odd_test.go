@@ -85,9 +85,8 @@ func TestOddInput(t *testing.T) {
 				t.Fatalf("%d segments, %v", len(list), err)
 			}
 			verbatim(t, list[0], cleanText(text.Cut(in, maxCorpus)))
-			if got := Compare(Statement{Description: in, Corpus: in}, Statement{Corpus: in}); got.Why == "" ||
-				!utf8.ValidString(got.Why) {
-				t.Errorf("%+v", got)
+			if said := (Statement{Corpus: in}); IsRepeated(said, said) != (said.words() != "") {
+				t.Error("a text does not repeat itself")
 			}
 		})
 	}

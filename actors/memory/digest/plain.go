@@ -2,7 +2,6 @@ package digest
 
 import (
 	"strings"
-	"sync"
 	"unicode"
 	"unicode/utf8"
 
@@ -53,23 +52,20 @@ func firstSentences(s string, n, most int) string {
 	return shortLine(out, most)
 }
 
-// plainName returns a name from the first question in asked, else its first sentence, without its opening phrases. A
-// blank asked means said. It returns "untitled" when both are blank.
+// plainName returns the beginning of the first question in asked, else of its first sentence. A blank asked means said.
+// It returns "untitled" when both are blank.
 func plainName(asked, said string) string {
 	source := asked
 	if isBlank(source) {
 		source = said
 	}
-	list := text.SentenceTexts(stripMarkdown(text.Cut(source, 4<<10)), 40)
 	best := ""
-	for _, t := range list {
+	for _, t := range text.SentenceTexts(stripMarkdown(text.Cut(source, 4<<10)), 40) {
 		if best == "" || text.IsQuestion(t) && !text.IsQuestion(best) {
-			if short := trimOpening(t); short != "" {
-				best = t
-			}
+			best = t
 		}
 	}
-	name := firstWords(trimOpening(best))
+	name := firstWords(strings.Trim(best, " .,:;!?？。！؟*#`_()[]-"))
 	if name == "" {
 		name = firstWords(strings.Join(strings.Fields(source), " "))
 	}
@@ -79,72 +75,8 @@ func plainName(asked, said string) string {
 	return name
 }
 
-// openingPhrases begin a question or a note and do not tell its topic. The longest that fits is dropped.
-var openingPhrases = sync.OnceValue(func() (out [][]string) {
-	for line := range strings.Lines(`hello|hi|hey|ok|okay|so|well|thanks|thank you|good morning|good evening|dear assistant
-please|please could you|could you|could you please|can you|can you please|would you|would you please|will you|i want you to|i'd like you to
-i want to know|i would like to know|i'd like to know|do you know|tell me|tell me about|explain|explain to me|show me|give me|let me know
-remember|remember that|please remember|please remember that|note|note that|please note that|keep in mind that|save|save that|don't forget that
-what is|what are|what was|what were|what's|who is|who are|who was|who were|who's|where is|where are|where was|where's|when is|when was|when did
-which is|the|a|an|me|about|to know
-was ist|was sind|wer ist|wer war|wo ist|bitte|kannst du|kannst du mir|sag mir|merke dir dass|der|die|das
-qu'est-ce que|quel est|quelle est|qui est|s'il te plait|peux-tu|dis-moi
-que es|cual es|quien es|donde esta|por favor|puedes|dime`) {
-		for phrase := range strings.SplitSeq(strings.TrimSpace(line), "|") {
-			out = append(out, strings.Fields(phrase))
-		}
-	}
-	return out
-})
-
-// trimOpening returns a sentence without its opening phrases and end marks; a phrase that is all of the rest is kept.
-// "How do I ...?" becomes "how to ...". "" when s has no word.
-func trimOpening(s string) string {
-	all := text.Words(s)
-	from := 0
-	for again := true; again; {
-		again = false
-		longest := 0
-		for _, o := range openingPhrases() {
-			if len(o) > longest && len(o) < len(all)-from && beginsWith(all[from:], o) {
-				longest = len(o)
-			}
-		}
-		if longest > 0 {
-			from += longest
-			again = true
-		}
-	}
-	rest := all[from:]
-	if len(rest) == 0 {
-		return ""
-	}
-	if len(rest) > 3 && rest[0].Folded == "how" && (rest[1].Folded == "do" || rest[1].Folded == "can" ||
-		rest[1].Folded == "should" || rest[1].Folded == "would") &&
-		(rest[2].Folded == "i" || rest[2].Folded == "you" || rest[2].Folded == "we" || rest[2].Folded == "one") {
-		return "how to " + trimEnd(s[rest[3].From:])
-	}
-	return trimEnd(s[rest[0].From:])
-}
-
-// beginsWith reports whether the words begin with phrase, whose words must be folded. phrase must not be longer than
-// all.
-func beginsWith(all []text.Word, phrase []string) bool {
-	for i, w := range phrase {
-		if all[i].Folded != w {
-			return false
-		}
-	}
-	return true
-}
-
-func trimEnd(s string) string { return strings.Trim(s, " .,:;!?？。！؟*#`_()[]-") }
-
-// fillerWords begin sentences without content.
-var fillerWords = text.WordSet(`sure certainly absolutely okay ok yes great thanks hello hi gerne klar naturlich`)
-
 // plainDescription returns the first two sentences of the answer, or of the user's words when they hold no question or
-// the answer is blank. Fillers such as "Sure!" are skipped. It has at most 300 bytes; "" when both are blank.
+// the answer is blank. It has at most 300 bytes; "" when both are blank.
 func plainDescription(asked, said string) string {
 	order := []string{said, asked}
 	if !text.IsQuestion(asked) { // "Noted." is not what was learned
@@ -152,9 +84,6 @@ func plainDescription(asked, said string) string {
 	}
 	for _, source := range order {
 		list := text.SentenceTexts(stripMarkdown(text.Cut(source, 8<<10)), 12)
-		for len(list) > 1 && isFiller(list[0]) {
-			list = list[1:]
-		}
 		for i, t := range list {
 			list[i] = strings.TrimLeft(t, "-*•· ")
 		}
@@ -163,23 +92,6 @@ func plainDescription(asked, said string) string {
 		}
 	}
 	return shortLine(said, 300)
-}
-
-// isFiller reports whether a sentence is without content, such as "Sure!", "Great question!" or "Here is what I
-// found:", or has no word.
-func isFiller(s string) bool {
-	all := text.Words(s)
-	switch {
-	case len(all) == 0:
-		return true
-	case strings.HasSuffix(s, ":") && (all[0].Folded == "here" || all[0].Folded == "here's" ||
-		all[0].Folded == "below"):
-		return true
-	case len(all) > 4:
-		return false
-	}
-	return fillerWords(all[0].Folded) || all[len(all)-1].Folded == "question" ||
-		beginsWith(all, []string{"of", "course"}[:min(2, len(all))]) && len(all) > 1
 }
 
 // pieceName names a piece of a document by its title and the last of its headings, which are separated by > or /.

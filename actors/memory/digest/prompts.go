@@ -17,12 +17,16 @@ var (
 	segmentsPrompt string
 )
 
+// Values of fields, as the schema and the prompts have them.
 var (
-	intents       = []string{IntentAsk, IntentHow, IntentPrefer, IntentTell, IntentTask, IntentChat}
-	sentiments    = []string{Positive, Neutral, Negative}
-	relationKinds = []string{KindPerson, KindPlace, KindThing, KindOther}
+	intents       = []string{"ask fact", "ask how", "tell preference", "tell fact", "task", "chat"}
+	sentiments    = []string{"positive", "neutral", "negative"}
+	relationKinds = []string{"person", "place", "thing", kindOther}
 	tenses        = []string{tenseIs, tenseWas}
 )
+
+// kindOther is the kind of an object of an unknown kind.
+const kindOther = "other"
 
 var (
 	digestSchema = json.RawMessage(`{"type": "object", "additionalProperties": false,

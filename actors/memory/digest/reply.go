@@ -96,7 +96,7 @@ func (r reply) entities(m material) (out []string, ok bool) {
 	if !ok {
 		return nil, false
 	}
-	ground := newLookupText(m.allText())
+	ground := newWordIndex(m.allText())
 	for _, name := range list[:min(len(list), maxRead)] {
 		name = shortLine(name, maxThing+1)
 		switch {
@@ -118,7 +118,7 @@ func (r reply) relations(m material) ([]Relation, bool) {
 	if !ok {
 		return nil, false
 	}
-	all, ours := newLookupText(m.allText()), newLookupText(m.trustedText())
+	all, ours := newWordIndex(m.allText()), newWordIndex(m.trustedText())
 	var out []Relation
 	for _, e := range list[:min(len(list), maxRead)] {
 		rel := Relation{
@@ -133,7 +133,7 @@ func (r reply) relations(m material) ([]Relation, bool) {
 			continue
 		}
 		if !slices.Contains(relationKinds, rel.Kind) {
-			rel.Kind = KindOther
+			rel.Kind = kindOther
 		}
 		rel.From, rel.Until = all.holdsDate(e.From), all.holdsDate(e.Until)
 		rel.Single = isSingle(rel.Predicate)
@@ -147,7 +147,7 @@ func (r reply) relations(m material) ([]Relation, bool) {
 // relationEnd returns the end s of a relation whose other end is other: the user, a possession of the user, or a name
 // in the texts all; "" when it is none of these or too long. Untrusted content knows nothing about the user: those ends
 // count only when the text that backs them is in ours, the words of the user and the assistant.
-func relationEnd(s, other string, all, ours lookupText) string {
+func relationEnd(s, other string, all, ours wordIndex) string {
 	s = shortLine(s, maxThing+1)
 	if s == "" || len(s) > maxThing {
 		return ""
@@ -168,31 +168,10 @@ func relationEnd(s, other string, all, ours lookupText) string {
 	return ""
 }
 
-// lookupText is a text in which names are looked up: its folded words, each between blanks.
-type lookupText string
-
-// newLookupText returns the folded words of s, without a possessive 's, for lookupText.holds.
-func newLookupText(s string) lookupText {
-	var b strings.Builder
-	b.Grow(len(s) + 16)
-	for _, w := range text.Words(s) {
-		b.WriteByte(' ')
-		b.WriteString(strings.TrimSuffix(w.Folded, "'s"))
-	}
-	b.WriteByte(' ')
-	return lookupText(b.String())
-}
-
-// holds reports whether the words of s stand there one after the other.
-func (g lookupText) holds(s string) bool {
-	name := newLookupText(s)
-	return len(name) > 1 && strings.Contains(string(g), string(name))
-}
-
 // holdsDate returns s when it is a short date that the text holds, else "".
-func (g lookupText) holdsDate(s string) string {
+func (l wordIndex) holdsDate(s string) string {
 	s = shortLine(s, maxDate+1)
-	if len(s) > maxDate || !strings.ContainsAny(s, "0123456789") || !g.holds(s) {
+	if len(s) > maxDate || !strings.ContainsAny(s, "0123456789") || !l.holds(s) {
 		return ""
 	}
 	return s

@@ -147,17 +147,23 @@ type wordIndex struct {
 	start []int  // where in line each begins
 }
 
-// newWordIndex returns the index of the folded words of body.
+// newWordIndex returns the index of the folded words of body, without a possessive 's.
 func newWordIndex(body string) wordIndex {
 	l := wordIndex{all: text.Words(body)}
 	var b strings.Builder
 	for _, w := range l.all {
 		l.start = append(l.start, b.Len())
-		b.WriteString(" " + w.Folded)
+		b.WriteString(" " + strings.TrimSuffix(w.Folded, "'s"))
 	}
 	b.WriteByte(' ')
 	l.line = b.String()
 	return l
+}
+
+// holds reports whether the words of s stand there one after the other; false when s has none.
+func (l wordIndex) holds(s string) bool {
+	want := newWordIndex(s)
+	return len(want.all) > 0 && strings.Contains(l.line, want.line)
 }
 
 // find returns where in the text, in bytes, the words of s stand one after the other. It is not ok when they do not, or

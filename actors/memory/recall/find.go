@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"conclave/pkg/vector"
 	"conclave/subjects"
 )
 
@@ -52,8 +53,10 @@ func (r *Recall) Find(q Query) (Found, error) {
 	case names < 0 || top < 0:
 		return Found{}, fmt.Errorf("recall of %d names and %d at the end: both must be at least 1", names, top)
 	}
-	if err := r.checkVector(q.Vector); err != nil {
-		return Found{}, fmt.Errorf("searching memory: %w", err)
+	if q.Vector != nil {
+		if err := vector.Check(q.Vector, r.o.Dims); err != nil {
+			return Found{}, fmt.Errorf("searching memory: %w", err)
+		}
 	}
 	names = max(names, top)
 	r.mu.RLock()

@@ -15,7 +15,6 @@ package recall
 import (
 	"errors"
 	"fmt"
-	"math"
 	"sync"
 	"time"
 
@@ -124,7 +123,10 @@ func (r *Recall) Put(key uint64, e subjects.MemoryEntry, v Vectors) error {
 		return fmt.Errorf("row %s: %w", e.ID, ErrVectors)
 	}
 	for _, v := range v.list() {
-		if err := r.checkVector(v); err != nil {
+		if v == nil {
+			continue
+		}
+		if err := vector.Check(v, r.o.Dims); err != nil {
 			return fmt.Errorf("row %s: %w", e.ID, err)
 		}
 	}
@@ -265,26 +267,4 @@ func (r *Recall) Close() error {
 	}
 	r.closed = true
 	return r.closeVectors()
-}
-
-// checkVector rejects a vector of the wrong size, with a number that is not finite, or of zeros, with the errors of
-// package vector. nil is valid; an empty vector is not.
-func (r *Recall) checkVector(v []float32) error {
-	if v == nil {
-		return nil
-	}
-	if len(v) != r.o.Dims {
-		return fmt.Errorf("the vector has %d numbers, and %d are needed: %w", len(v), r.o.Dims, vector.ErrDims)
-	}
-	sum := 0.0
-	for _, x := range v {
-		sum += float64(x) * float64(x)
-	}
-	switch {
-	case math.IsNaN(sum) || math.IsInf(sum, 0):
-		return vector.ErrNotFinite
-	case sum == 0:
-		return vector.ErrZero
-	}
-	return nil
 }
