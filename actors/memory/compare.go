@@ -20,9 +20,9 @@ const (
 	maxCompared          = 3
 )
 
-// findDuplicate returns the active entry whose content a new entry repeats, by content and not by name; false when there
-// is none, and without vectors (v nil). Duplicates are merged only at the same trust. Another answer to the same query is
-// not compared. Errors are logged.
+// findDuplicate returns the active entry whose content a new entry repeats, by content and not by name; false when
+// there is none, and without vectors (v nil). Duplicates are merged only at the same trust. Another answer to the same
+// query is not compared. Errors are logged.
 func (m *Memory) findDuplicate(ctx context.Context, out actor.Out, db *access, e subjects.MemoryEntry,
 	v *store.Vectors,
 ) (old subjects.MemoryEntry, found bool) {
@@ -75,9 +75,9 @@ func isUnchanged(ctx context.Context, out actor.Out, db *access, e subjects.Memo
 }
 
 // supersedeContradicted supersedes the entries with a relation that one of relations, which a model made of e,
-// contradicts, and returns them with the first reason. An untrusted entry supersedes no
-// trusted one, and pinned entries, documents and those that were said later or by another speaker stay. What respondent
-// B said supersedes nothing. The relations of e must not be stored yet.
+// contradicts, and returns them with the first reason. An untrusted entry supersedes no trusted one, and pinned
+// entries, documents and those that were said later or by another speaker stay. What respondent B said supersedes
+// nothing. The relations of e must not be stored yet.
 func supersedeContradicted(ctx context.Context, db *access, e subjects.MemoryEntry,
 	relations []digest.Relation,
 ) (olds []string, why string, err error) {

@@ -103,9 +103,9 @@ func fillFromDigest(e subjects.MemoryEntry, d digest.Digest) subjects.MemoryEntr
 
 // storeEntry stores e redacted, indexes it and publishes what became of it once durable, even if ctx ends meanwhile;
 // why is the reason for the event. Active entries but documents and respondent B's answers are compared first: a
-// duplicate is stored as superseded ("merged"). Without a position it follows the
-// last entry of its conversation. "unchanged" means that the id or answer exists or was forgotten: nothing is stored or
-// published. An unavailable model is no error. After an error e may be stored; a failed merge is only logged.
+// duplicate is stored as superseded ("merged"). Without a position it follows the last entry of its conversation.
+// "unchanged" means that the id or answer exists or was forgotten: nothing is stored or published. An unavailable model
+// is no error. After an error e may be stored; a failed merge is only logged.
 func (m *Memory) storeEntry(ctx context.Context, out actor.Out, db *access, by string, e subjects.MemoryEntry,
 	why string,
 ) (subjects.MemoryWriteResult, error) {

@@ -87,7 +87,8 @@ type Memory struct {
 	embedProblem, rejection atomic.Pointer[string]
 }
 
-// newMemory returns the actor on an open database and builds its index: when it returns, every entry can be recalled. On an error the caller still owns db. cfg must be valid.
+// newMemory returns the actor on an open database and builds its index: when it returns, every entry can be recalled.
+// On an error the caller still owns db. cfg must be valid.
 func newMemory(ctx context.Context, cfg Config, db *store.Store, a Audit, h Hasher, now func() time.Time) (*Memory,
 	error,
 ) {

@@ -125,8 +125,8 @@ func (m *Memory) recallStages(ctx context.Context, out actor.Out, db *access, q 
 			text.OneLine(err.Error(), 200)})
 	}
 	// Segments for the user and for agents are cached apart, because a model selected those of agents.
-	key := recall.Key{Text: q.Query, Vector: vector, Scope: fmt.Sprintf("%t %s %d %t %t %t", q.tool == "", q.Kind, q.Max,
-		q.Whole, q.All, q.trusted)}
+	scope := fmt.Sprintf("%t %s %d %t %t %t", q.tool == "", q.Kind, q.Max, q.Whole, q.All, q.trusted)
+	key := recall.Key{Text: q.Query, Vector: vector, Scope: scope}
 	generation := m.cache.Generation()
 	if r, ok := m.cache.Get(key); ok && !q.Fresh {
 		r.Cached, r.Done, r.Millis = true, true, millis()

@@ -63,8 +63,9 @@ var (
 		}}, By: subjects.DigestModel,
 	}
 	plainGood = Digest{
-		Name: "What is the capital of Norway", Description: answer, Corpus: good.Corpus, Entities: []string{"Norway", "Oslo"},
-		By: subjects.DigestPlain,
+		Name: "What is the capital of Norway", Description: answer, Corpus: good.Corpus,
+		Entities: []string{"Norway", "Oslo"},
+		By:       subjects.DigestPlain,
 	}
 )
 

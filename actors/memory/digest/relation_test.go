@@ -30,8 +30,11 @@ func TestModelCannotGiveTheUserTheWordsOfOthers(t *testing.T) {
 		speaker, text string
 		want          []string
 	}{
-		"attributed":          {"", `Melanie said, "I love live music."`, []string{"Melanie|likes|live music|is||"}},
-		"a line with a name":  {"", "Look at this.\nMelanie: I love live music.", []string{"Melanie|likes|live music|is||"}},
+		"attributed": {"", `Melanie said, "I love live music."`, []string{"Melanie|likes|live music|is||"}},
+		"a line with a name": {
+			"", "Look at this.\nMelanie: I love live music.",
+			[]string{"Melanie|likes|live music|is||"},
+		},
 		"a line with a time":  {"", "[10:00] Melanie: I love live music.", []string{"Melanie|likes|live music|is||"}},
 		"quoted to the end":   {"", `Melanie told me: "I love live music.`, []string{"Melanie|likes|live music|is||"}},
 		"named by the caller": {"Melanie", "I love live music.", []string{"Melanie|likes|live music|is||"}},

@@ -233,7 +233,8 @@ func (x *world) neighbours(admitted map[uint64]bool) map[uint64][]uint64 {
 	conversations := map[string][]uint64{}
 	for key, row := range x.rows {
 		if row.Conversation != "" && row.Position > 0 {
-			conversations[row.Provenance.Trust+row.Conversation] = append(conversations[row.Provenance.Trust+row.Conversation], key)
+			id := row.Provenance.Trust + row.Conversation
+			conversations[id] = append(conversations[id], key)
 		}
 	}
 	beside := map[uint64][]uint64{}

@@ -487,7 +487,8 @@ func TestClosed(t *testing.T) {
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Put(2, row(2, "tea", "x").MemoryEntry, recall.Vectors{Corpus: cacheQuery()}); !errors.Is(err, vector.ErrClosed) {
+	err := m.Put(2, row(2, "tea", "x").MemoryEntry, recall.Vectors{Corpus: cacheQuery()})
+	if !errors.Is(err, vector.ErrClosed) {
 		t.Errorf("put: %v", err)
 	}
 	m.Remove(1)

@@ -111,8 +111,8 @@ func (r *Recall) closeVectors() (err error) {
 }
 
 // Put adds an entry or replaces the one with the same key, its row number in the database. The corpus may be the
-// beginning of a longer one; what it leaves out is not found by words. v are its vectors, none = found only by words. It
-// rejects an entry without an id or with a key of 2^32 or more ([ErrRow]), other vectors without that of the corpus
+// beginning of a longer one; what it leaves out is not found by words. v are its vectors, none = found only by words.
+// It rejects an entry without an id or with a key of 2^32 or more ([ErrRow]), other vectors without that of the corpus
 // ([ErrVectors]), and vectors of another size, of zeros or not finite; nothing has changed then. After any other error
 // the row is found by words only.
 func (r *Recall) Put(key uint64, e subjects.MemoryEntry, v Vectors) error {
@@ -257,8 +257,8 @@ func (r *Recall) DescribeSearch() string {
 	return path + fmt.Sprintf("; words of %d rows", s.Words)
 }
 
-// Close frees the memory of the vectors. Put fails afterwards, and so does a search with a vector. A second call returns
-// nil.
+// Close frees the memory of the vectors. Put fails afterwards, and so does a search with a vector. A second call
+// returns nil.
 func (r *Recall) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -140,8 +140,8 @@ func TestReasons(t *testing.T) {
 	for _, r := range c.Reasons {
 		got = append(got, r.What+": "+r.Text)
 	}
-	const want = "corpus: the text is near by 0.80\nwords: words: ana, black, coffees, january, 2026\nneighbours: next to a better match " +
-		"in the conversation\n" +
+	const want = "corpus: the text is near by 0.80\nwords: words: ana, black, coffees, january, 2026\n" +
+		"neighbours: next to a better match in the conversation\n" +
 		"speaker: said by Ana\nwhen: of 2026-01-20\ncritic: critic gave 2 of 5\nage: asked 40 days ago"
 	if s := strings.Join(got, "\n"); s != want {
 		t.Errorf("%s", s)
@@ -275,7 +275,8 @@ func TestUnrelated(t *testing.T) {
 		m.put(right, rapid.Float64Range(0.6, 1).Draw(rt, "right name"), rapid.Float64Range(0.6, 1).Draw(rt, "right"))
 		m.put(wrong, rapid.Float64Range(-1, 0.39).Draw(rt, "wrong name"),
 			rapid.Float64Range(-1, 0.39).Draw(rt, "wrong"))
-		if got := m.find(recall.Query{Text: "coffee", Vector: cacheQuery()}).Top; len(got) == 0 || got[0].Entry.ID != "m1" {
+		got := m.find(recall.Query{Text: "coffee", Vector: cacheQuery()}).Top
+		if len(got) == 0 || got[0].Entry.ID != "m1" {
 			rt.Errorf("%+v", got)
 		}
 	})

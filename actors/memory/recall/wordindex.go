@@ -38,8 +38,8 @@ const maxStems = 1 << 15
 // word of the query again and again, 0 one that has none.
 //
 // Rows get a new number each time they are written, so that a number never stands for two texts. Numbers of removed
-// rows stay in the posting lists until a sweep has removed them; only then are they reused. The caller of add and remove
-// excludes all others.
+// rows stay in the posting lists until a sweep has removed them; only then are they reused. The caller of add and
+// remove excludes all others.
 type wordIndex struct {
 	terms       map[string]uint32
 	lists       [][]posting  // by term

@@ -116,9 +116,9 @@ func (t *tx) replaceVectors(row int64, v *packedVectors) error {
 	return t.putVectors(row, v)
 }
 
-// Update changes the fields of an entry that are not nil in edit and returns the whole entry. Tags replaces all tags. An
-// entry whose name or description is given is not described by a model any more. It fails as [Store.changeEntry] does,
-// also when the entry is forgotten before the result is read.
+// Update changes the fields of an entry that are not nil in edit and returns the whole entry. Tags replaces all tags.
+// An entry whose name or description is given is not described by a model any more. It fails as [Store.changeEntry]
+// does, also when the entry is forgotten before the result is read.
 func (s *Store) Update(ctx context.Context, id string, edit subjects.MemoryEdit, now time.Time) (
 	none subjects.MemoryEntry, err error,
 ) {

@@ -171,8 +171,8 @@ func (t *tx) updateGrades(query, respondent string, g Grade) (changed bool, err 
 		t.insertGrades(query, respondent, is)
 		return true, nil
 	}
-	_, err = t.exec("UPDATE grades SET critic = ?, feedback = ?, pairwise = ?, reward = ?, rewards = ? WHERE answer = ?",
-		append(is.values(), answerKey(query, respondent))...)
+	_, err = t.exec("UPDATE grades SET critic = ?, feedback = ?, pairwise = ?, reward = ?, rewards = ? "+
+		"WHERE answer = ?", append(is.values(), answerKey(query, respondent))...)
 	return true, err
 }
 

@@ -179,8 +179,8 @@ func readIndexEntries(ctx context.Context, m snapshot, model string, selected co
 	}, "SELECT row, model, dims, corpus, name, description FROM vectors WHERE "+tables.sql, tables.args...)
 }
 
-// unpackVectors decodes the vectors of corpus, name and description; the last two may be nil. A size that does not match
-// dims is [ErrDamaged].
+// unpackVectors decodes the vectors of corpus, name and description; the last two may be nil. A size that does not
+// match dims is [ErrDamaged].
 func unpackVectors(id, model string, dims int, texts [3][]byte) (*Vectors, error) {
 	v := &Vectors{Model: model}
 	for i, to := range []*[]float32{&v.Corpus, &v.Name, &v.Description} {

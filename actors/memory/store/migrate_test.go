@@ -129,7 +129,8 @@ func checkMigrated(t *testing.T, s *Store) {
 		if l.Conversation != "" || l.Position != 0 || l.Speaker != "" || !l.Happened.IsZero() {
 			return fmt.Errorf("%s has a context: %+v", l.ID, l)
 		}
-		if l.Vectors.Corpus != nil && l.Vectors.Name != nil && l.Vectors.Description != nil && l.Provenance.Source != "person" {
+		v := l.Vectors
+		if v != nil && v.Name != nil && v.Description != nil && l.Provenance.Source != "person" {
 			loaded++
 		}
 		return nil
