@@ -121,10 +121,9 @@ func listActors(a *cli.App) error {
 		text, _, _ := strings.Cut(strings.ReplaceAll(t.Schema().Description, "\n", " "), ". ")
 		all = append(all, listed{t.Name(), "tool", text + "."})
 	}
-	return a.Print(all, nil, func() error {
+	return a.Print(all, nil, func() {
 		for _, l := range all {
 			fmt.Fprintf(a.Out, "%-14s %-6s %s\n", l.Name, l.Kind, l.Text)
 		}
-		return nil
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -123,29 +124,25 @@ func (o *approveFlags) check(v []string) error {
 // there are none, and how many decisions are remembered. With --json it prints the broker's list.
 func listApprovals(ctx context.Context, a *cli.App, c *client.Client, all bool) error {
 	l, err := c.Approvals(ctx, all)
-	switch {
-	case err != nil:
-		return cli.BrokerError("the approvals", err)
-	case a.JSON:
-		return a.PrintJSON(l)
-	case len(l.Approvals) == 0:
-		a.Say("no call waits for your approval")
-	}
-	now, pending := time.Now(), false
-	for i, p := range l.Approvals {
-		if i > 0 {
-			fmt.Fprintln(a.Out)
+	return a.Print(l, cli.BrokerError("the approvals", err), func() {
+		if len(l.Approvals) == 0 {
+			a.Say("no call waits for your approval")
 		}
-		view.PrintApproval(a.Out, p, now)
-		pending = pending || p.State == subjects.ApprovalPending
-	}
-	if pending {
-		a.Say("decide with: %s approve <id>, or --deny <id>", a.Program())
-	}
-	if n := len(l.Rules); n > 0 {
-		a.Say("%s for later calls: list with %s approve rules", term.Count(n, "remembered decision"), a.Program())
-	}
-	return a.Out.Err
+		now, pending := time.Now(), false
+		for i, p := range l.Approvals {
+			if i > 0 {
+				fmt.Fprintln(a.Out)
+			}
+			view.PrintApproval(a.Out, p, now)
+			pending = pending || p.State == subjects.ApprovalPending
+		}
+		if pending {
+			a.Say("decide with: %s approve <id>, or --deny <id>", a.Program())
+		}
+		if n := len(l.Rules); n > 0 {
+			a.Say("%s for later calls: list with %s approve rules", term.Count(n, "remembered decision"), a.Program())
+		}
+	})
 }
 
 // decide approves or denies the request with an id or prefix. An unknown or ambiguous id, and a decision that the
@@ -177,14 +174,13 @@ func (o *approveFlags) decide(ctx context.Context, a *cli.App, c *client.Client,
 	if err != nil {
 		return cli.BrokerError("the decision", err)
 	}
-	if a.JSON {
-		err = a.PrintJSON(r)
-	}
+	err = a.Print(r, nil, func() {
+		if r.Accepted {
+			a.Say("%s", view.AcceptedDecision(d, r))
+		}
+	})
 	if !r.Accepted {
 		return a.RejectedDecision(r)
-	}
-	if !a.JSON {
-		a.Say("%s", view.AcceptedDecision(d, r))
 	}
 	return err
 }
@@ -269,7 +265,11 @@ func findError(thing, id, fix string, err error) error {
 	var ambiguous *client.AmbiguousError
 	switch {
 	case errors.As(err, &ambiguous):
-		return cli.Fail(cli.ExitFailed, fmt.Sprintf("%d %ss begin with %s", ambiguous.Count, thing, id),
+		things := thing + "s"
+		if stem, ok := strings.CutSuffix(thing, "y"); ok {
+			things = stem + "ies"
+		}
+		return cli.Fail(cli.ExitFailed, fmt.Sprintf("%d %s begin with %s", ambiguous.Count, things, id),
 			"give more of the id")
 	case errors.Is(err, client.ErrNotFound):
 		return cli.Fail(cli.ExitFailed, "there is no "+thing+" "+id, fix)
@@ -446,7 +446,7 @@ the decision. With --json it prints one array.`,
 			l, err := c.Approvals(ctx, false)
 			return cli.PrintList(a, l.Rules, cli.BrokerError("the approvals", err),
 				"no decisions are remembered: make one with "+a.Program()+" approve <id> --session or --always",
-				func() error { return view.ApprovalRules(a.Out, l.Rules) })
+				func() { view.ApprovalRules(a.Out, l.Rules) })
 		}),
 	}
 }

@@ -364,22 +364,20 @@ func (o *askFlags) run(ctx context.Context, a *cli.App) (err error) {
 		Lines: o.lines,
 	})
 	res, fault := showUpdates(ctx, a, c, query, v, q.Model)
-	if fault != nil && fault.Code == codeDiskFull {
-		return errors.Join(v.Fail(fault), diskError(fault))
-	}
 	if fault != nil {
-		return errors.Join(v.Fail(fault), a.UnansweredError(query.Session, fault))
+		v.Fail(fault)
+		if fault.Code == codeDiskFull {
+			return diskError(fault)
+		}
+		return a.UnansweredError(query.Session, fault)
 	}
-	err = v.End(res, func() *subjects.Critique {
+	v.End(res, func() *subjects.Critique {
 		if res.Error != nil {
 			return nil
 		}
 		return query.Grade(ctx, gradeWait)
 	})
-	if err != nil {
-		return err
-	}
-	return answerError(a, res)
+	return cli.FirstError(a.Out.Err, answerError(a, res))
 }
 
 // gradeWindow is how long ask waits for the grade after the answer: --grade-wait where it was given, else the default
@@ -398,11 +396,16 @@ func (o *askFlags) gradeWindow(asJSON, onTerminal bool) time.Duration {
 func showUpdates(ctx context.Context, a *cli.App, c *client.Client, query *client.Query, v view.AnswerView,
 	model string,
 ) (subjects.Response, *subjects.Fault) {
-	var states <-chan view.ModelState
+	states := make(chan view.ModelState)
 	if v.Ticks() != nil {
 		polling, stop := context.WithCancel(ctx)
 		defer stop()
-		states = chat.PollModel(polling, c, model)
+		go chat.PollModel(polling, c, model, func(m view.ModelState) {
+			select {
+			case states <- m:
+			case <-polling.Done():
+			}
+		})
 	}
 	disk := time.NewTicker(diskPoll)
 	defer disk.Stop()
@@ -468,14 +471,10 @@ func diskError(f *subjects.Fault) error {
 
 // printIDs prints session and query of a stored question, for --no-wait, in the format of the flags.
 func (o *askFlags) printIDs(a *cli.App, ids view.IDs) error {
-	switch {
-	case a.JSON:
-		return a.PrintJSON(ids)
-	case o.lines:
+	if o.lines {
 		return a.PrintLine(ids)
 	}
-	_, err := fmt.Fprintf(a.Out, "session %s\nquery %s\n", ids.Session, ids.Query)
-	return err
+	return a.Print(ids, nil, func() { fmt.Fprintf(a.Out, "session %s\nquery %s\n", ids.Session, ids.Query) })
 }
 
 // partialNotes are the codes of notes that say why an answer is partial.

@@ -193,12 +193,6 @@ func tailAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, filter audit
 			at[i] = src.Last - min(last, src.Last)
 		}
 	}
-	print := func(e view.AuditEntry) error {
-		if a.JSON {
-			return a.PrintLine(e)
-		}
-		return view.AuditLine(a.Out, e)
-	}
 	for first := true; ; first = false {
 		entries, err := readNewRecords(ctx, r, at)
 		if err != nil {
@@ -209,7 +203,7 @@ func tailAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, filter audit
 			entries = entries[max(0, len(entries)-int(min(last, 1<<30))):]
 		}
 		for _, e := range entries {
-			if err := print(e); err != nil {
+			if err := a.PrintEach(e, func() { view.AuditLine(a.Out, e) }); err != nil {
 				return err
 			}
 		}
@@ -328,18 +322,15 @@ func showAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, what string)
 	case len(found) == 0:
 		return cli.Fail(cli.ExitFailed, fmt.Sprintf("the audit log has no record %q", what),
 			"list records with conclave audit tail")
-	case a.JSON:
-		return a.PrintJSON(found)
 	}
-	for i, e := range found {
-		if i > 0 {
-			fmt.Fprintln(a.Out)
+	return a.Print(found, nil, func() {
+		for i, e := range found {
+			if i > 0 {
+				fmt.Fprintln(a.Out)
+			}
+			view.AuditRecord(a.Out, e)
 		}
-		if err := view.AuditRecord(a.Out, e); err != nil {
-			return err
-		}
-	}
-	return nil
+	})
 }
 
 // auditExportCommand writes the audit log as JSON lines to a new file, or to stdout for "-", without verifying it.

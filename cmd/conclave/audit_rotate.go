@@ -61,12 +61,11 @@ func rotateAudit(ctx context.Context, a *cli.App) error {
 			"stop conclave up, rotate, start it again")
 	case err != nil:
 		return err
-	case a.JSON:
-		err = a.PrintJSON(rot)
-	default:
-		_, err = fmt.Fprintf(a.Out, "sealed  %s\nsha256  %s\nstore   %s\nrecords %d\n", rot.Sealed, rot.SHA256,
-			rot.Store, rot.Records)
 	}
+	err = a.Print(rot, nil, func() {
+		fmt.Fprintf(a.Out, "sealed  %s\nsha256  %s\nstore   %s\nrecords %d\n", rot.Sealed, rot.SHA256, rot.Store,
+			rot.Records)
+	})
 	if rot.Report.OK {
 		return err
 	}

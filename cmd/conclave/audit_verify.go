@@ -324,20 +324,16 @@ func listPredecessors(ctx context.Context, a *cli.App) (sealed []audit.Sealed, e
 // verification is returned as an error with exit code 5, and a verdict that could not be printed as one with exit code
 // 1.
 func printAuditReport(a *cli.App, r audit.Report, what string, sealed *view.SealedExport, witnesses []string) error {
-	var err error
-	if a.JSON {
-		err = a.PrintJSON(struct {
-			audit.Report
-			Sealed    *view.SealedExport `json:"sealed,omitempty"`
-			Witnesses []string           `json:"witnesses,omitempty"` // machines whose copies were compared
-		}{r, sealed, witnesses})
-	} else {
+	err := a.Print(struct {
+		audit.Report
+		Sealed    *view.SealedExport `json:"sealed,omitempty"`
+		Witnesses []string           `json:"witnesses,omitempty"` // machines whose copies were compared
+	}{r, sealed, witnesses}, nil, func() {
 		view.AuditReport(a.Out, r, what, sealed)
 		if r.OK && len(witnesses) > 0 {
 			fmt.Fprintf(a.Out, "   the copies of these machines agree: %s\n", strings.Join(witnesses, ", "))
 		}
-		err = a.Out.Err
-	}
+	})
 	switch {
 	case r.OK && err != nil:
 		// also when the reader of stdout has gone: a verification without a verdict did not succeed

@@ -96,16 +96,14 @@ func createBackup(ctx context.Context, a *cli.App, dest string, withKeys bool) e
 		return err
 	}
 	rep := backupReport{dest, m.Created, len(m.Files), m.Size(), m.Running, m.WithKeys, m.Omitted}
-	if a.JSON {
-		return a.PrintJSON(rep)
-	}
-	a.Say("backed up %d files, %s, to %s", rep.Files, term.Bytes(rep.Bytes), dest)
-	if withKeys {
-		a.Say("It holds the keys of this installation: anyone who can read it can act as you.")
-	} else {
-		a.Say("Left out: %s (--with-keys includes them).", strings.Join(m.Omitted, ", "))
-	}
-	return nil
+	return a.Print(rep, nil, func() {
+		a.Say("backed up %d files, %s, to %s", rep.Files, term.Bytes(rep.Bytes), dest)
+		if withKeys {
+			a.Say("It holds the keys of this installation: anyone who can read it can act as you.")
+		} else {
+			a.Say("Left out: %s (--with-keys includes them).", strings.Join(m.Omitted, ", "))
+		}
+	})
 }
 
 // beginBackup asks the running system to take part, or keeps a stopped one from starting; session is nil then. release
@@ -242,6 +240,6 @@ func restoreBackup(ctx context.Context, a *cli.App, from string, withPrincipals 
 		a.Say("Not admitted, because they may have been revoked since: %s. Add or invite them again, or restore with "+
 			"--with-principals.", strings.Join(withheld, ", "))
 	}
-	_, err = fmt.Fprintf(a.Out, "conclave up%s\n", a.FolderFlags())
-	return err
+	fmt.Fprintf(a.Out, "conclave up%s\n", a.FolderFlags())
+	return nil
 }

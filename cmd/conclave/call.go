@@ -167,7 +167,7 @@ func printParked(ctx context.Context, a *cli.App, id string) error {
 			ID     string `json:"id"`
 			Bytes  int    `json:"bytes"`
 			Result string `json:"result"`
-		}{id, len(whole), string(whole)}, err, func() error { return view.ToolText(a.Streams, string(whole)) })
+		}{id, len(whole), string(whole)}, err, func() { view.ToolText(a.Streams, string(whole)) })
 	})
 }
 
@@ -192,17 +192,14 @@ func readArguments(ctx context.Context, a *cli.App, text string) ([]byte, error)
 // printResult prints the result of a call with its warnings, or with --json the whole reply, also a failed one. A
 // result with an error is returned as an error with its exit code.
 func printResult(a *cli.App, res subjects.ToolResult) error {
-	var err error
-	switch {
-	case a.JSON:
-		err = a.PrintJSON(res)
-	case res.Error == nil:
-		if err = view.ToolText(a.Streams, res.Result); err == nil {
+	err := a.Print(res, nil, func() {
+		if res.Error == nil {
+			view.ToolText(a.Streams, res.Result)
 			view.ToolWarnings(a.Streams, res, a.Program())
 		}
+	})
+	if res.Error != nil {
+		return cli.ToolFault(res.Tool, res.Error)
 	}
-	if res.Error == nil {
-		return err
-	}
-	return cli.ToolFault(res.Tool, res.Error)
+	return err
 }

@@ -74,32 +74,22 @@ With --json it prints one array, or one document.`,
 func listGrades(ctx context.Context, a *cli.App, c *client.Client, n int) error {
 	grades, err := c.Grades(ctx, n)
 	return cli.PrintList(a, grades, err, "no grades yet: the critic grades each answer after it was given; check with "+
-		a.Program()+" doctor that it runs", func() error { return view.Grades(a.Out, grades) })
+		a.Program()+" doctor that it runs", func() { view.Grades(a.Out, grades) })
 }
 
 // showJudgement prints everything about the answers to one question, given by its id or prefix. A question
 // without an answer in the event log is an error.
 func showJudgement(ctx context.Context, a *cli.App, c *client.Client, id string) error {
 	j, err := c.Judge(ctx, id)
-	return a.Print(j, queryError(a, id, err), func() error {
-		view.Judgement(a.Out, j)
-		return a.Out.Err
-	})
+	return a.Print(j, queryError(a, id, err), func() { view.Judgement(a.Out, j) })
 }
 
 // queryError explains an error of looking up a question by id or prefix: ambiguous, unknown, or a prefix that is too
 // short. Other errors are returned as they are.
 func queryError(a *cli.App, id string, err error) error {
-	var ambiguous *client.AmbiguousError
-	switch {
-	case errors.As(err, &ambiguous):
-		return cli.Fail(cli.ExitFailed, "several questions begin with "+id, "give more of the id")
-	case errors.Is(err, client.ErrNotFound) && len(id) < client.IDPrefix:
+	if errors.Is(err, client.ErrNotFound) && len(id) < client.IDPrefix {
 		return cli.Fail(cli.ExitFailed, fmt.Sprintf("there is no question %s, and %d characters are too few for a "+
 			"prefix", id, len(id)), fmt.Sprintf("give at least %d characters of the id", client.IDPrefix))
-	case errors.Is(err, client.ErrNotFound):
-		return cli.Fail(cli.ExitFailed, "there is no answer to the question "+id, "list graded answers with "+
-			a.Program()+" critic show")
 	}
-	return err
+	return findError("question", id, "list graded answers with "+a.Program()+" critic show", err)
 }

@@ -47,17 +47,14 @@ With --verbose it also lists every setting and its origin. The exit code is 1 if
 				settings = cfg.Explain()
 			}
 			failed := doctor.CountFailed(checks)
-			if a.JSON {
-				err = a.PrintJSON(struct {
-					OK       bool             `json:"ok"`
-					Checks   []doctor.Check   `json:"checks"`
-					Settings []config.Setting `json:"settings,omitempty"`
-				}{failed == 0, checks, settings})
-			} else {
+			err = a.Print(struct {
+				OK       bool             `json:"ok"`
+				Checks   []doctor.Check   `json:"checks"`
+				Settings []config.Setting `json:"settings,omitempty"`
+			}{failed == 0, checks, settings}, nil, func() {
 				doctor.Print(a.Out, checks)
 				printSettings(a, settings)
-				err = a.Out.Err
-			}
+			})
 			if failed > 0 {
 				return cli.Fail(cli.ExitFailed, fmt.Sprintf("%d of %d checks failed", failed, len(checks)),
 					"apply the fixes above")

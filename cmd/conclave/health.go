@@ -5,20 +5,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
-	"os"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"conclave/actors/gateway"
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/config"
 	"conclave/pkg/actor"
 )
 
-// healthTimeout bounds the connection of a health check.
+// healthTimeout bounds a health check.
 const healthTimeout = 5 * time.Second
 
 // healthReport is the answer to a health check: the states of the actors of one process.
@@ -54,7 +52,7 @@ The exit code is 0 if every actor is ready, 1 if one is not, and 4 if no process
 
 // checkHealth prints the states of the actors of the process that serves the socket. It fails unless all are ready.
 func checkHealth(ctx context.Context, a *cli.App, socket string) error {
-	conn, err := (&net.Dialer{Timeout: healthTimeout}).DialContext(ctx, "unix", socket)
+	conn, err := gateway.DialSocket(ctx, socket)
 	if err != nil {
 		return cli.Fail(cli.ExitAbsent, "no process answers at "+socket, "start conclave up or conclave actor with "+
 			"--health "+socket)
@@ -65,15 +63,11 @@ func checkHealth(ctx context.Context, a *cli.App, socket string) error {
 	if err := json.NewDecoder(conn).Decode(&r); err != nil {
 		return cli.Fail(cli.ExitAbsent, "no complete answer from "+socket, "see the log of the process")
 	}
-	if a.JSON {
-		err = a.PrintJSON(r)
-	} else {
+	err = a.Print(r, nil, func() {
 		for _, s := range r.Actors {
-			if _, err = fmt.Fprintf(a.Out, "%-14s %-10s %d restarts\n", s.Name, s.State, s.Restarts); err != nil {
-				break
-			}
+			fmt.Fprintf(a.Out, "%-14s %-10s %d restarts\n", s.Name, s.State, s.Restarts)
 		}
-	}
+	})
 	if err == nil && !r.Ready {
 		err = cli.Fail(cli.ExitFailed, "not every actor is ready", "see the log of the process")
 	}
@@ -86,21 +80,9 @@ func serveHealth(ctx context.Context, socket string, c *config.Instance) error {
 	if socket == "" {
 		return nil
 	}
-	switch conn, err := net.DialTimeout("unix", socket, time.Second); {
-	case err == nil: // another process serves it, and Listen fails
-		conn.Close()
-	case errors.Is(err, syscall.ECONNREFUSED):
-		if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("serving health checks: %w", err)
-		}
-	}
-	ln, err := (&net.ListenConfig{}).Listen(ctx, "unix", socket)
+	ln, err := gateway.ListenSocket(ctx, socket)
 	if err != nil {
 		return fmt.Errorf("serving health checks: %w: choose another --health", err)
-	}
-	if err := os.Chmod(socket, 0o600); err != nil {
-		ln.Close()
-		return fmt.Errorf("serving health checks: %w", err)
 	}
 	context.AfterFunc(ctx, func() { ln.Close() })
 	go func() {

@@ -134,20 +134,28 @@ func createCluster(a *cli.App, hosts []string) error {
 	if out.Servers, err = a.Home.WriteCluster(cfg.ServerConfig(a.Home), hosts); err != nil {
 		return err
 	}
-	if a.JSON {
-		return a.PrintJSON(out)
+	var start []string
+	for _, server := range out.Servers {
+		start = append(start, fmt.Sprintf("cd %s && set -a && . ./nats.env && set +a && nats-server -c nats.conf   # %s",
+			term.ShellQuote(server.Folder), server.URL))
 	}
-	a.Say("%d keys in %s, %d of them new.", len(out.Keys), a.Home.Keys().Dir, created)
-	a.Say("Each server has a folder with its configuration and its private TLS key. Copy each to its host and start " +
-		"it there. Next:\n")
-	for _, s := range out.Servers {
-		fmt.Fprintf(a.Out, "cd %s && set -a && . ./nats.env && set +a && nats-server -c nats.conf   # %s\n",
-			term.ShellQuote(s.Folder), s.URL)
-	}
-	fmt.Fprintf(a.Out, "conclave provision%s\n", a.FolderFlags())
-	actors := userconfig.EnabledActors(userconfig.LoadNames(a))
-	fmt.Fprintf(a.Out, "conclave actor %s%s\n", strings.Join(actors, " "), a.FolderFlags())
-	return nil
+	return printKeys(a, out, created, "Each server has a folder with its configuration and its private TLS key. Copy "+
+		"each to its host and start it there.", start, "")
+}
+
+// printKeys prints what was written, and the commands that follow: start, then those of this program with the flag
+// server.
+func printKeys(a *cli.App, out keysReport, created int, wrote string, start []string, server string) error {
+	return a.Print(out, nil, func() {
+		a.Say("%d keys in %s, %d of them new.", len(out.Keys), a.Home.Keys().Dir, created)
+		a.Say("%s Next:\n", wrote)
+		for _, command := range start {
+			fmt.Fprintln(a.Out, command)
+		}
+		fmt.Fprintf(a.Out, "conclave provision%s%s\n", server, a.FolderFlags())
+		actors := userconfig.EnabledActors(userconfig.LoadNames(a))
+		fmt.Fprintf(a.Out, "conclave actor %s%s%s\n", strings.Join(actors, " "), server, a.FolderFlags())
+	})
 }
 
 // createKeys creates missing keys, writes the configuration of a stand-alone server and prints the commands that
@@ -181,17 +189,9 @@ func createKeys(a *cli.App, listen string) error {
 	if err := a.Home.WriteConf(principals); err != nil {
 		return err
 	}
-	if a.JSON {
-		return a.PrintJSON(out)
-	}
-	a.Say("%d keys in %s, %d of them new.", len(public), a.Home.Keys().Dir, created)
-	a.Say("Public keys and paths are in %s, the server's configuration is in %s. Next:\n", out.Env, out.Conf)
-	url := "nats://" + net.JoinHostPort(host, port)
-	fmt.Fprintf(a.Out, "set -a; . %s; set +a; nats-server -c %s\n", term.ShellQuote(out.Env), term.ShellQuote(out.Conf))
-	fmt.Fprintf(a.Out, "conclave provision --server %s%s\n", url, a.FolderFlags())
-	actors := userconfig.EnabledActors(userconfig.LoadNames(a))
-	fmt.Fprintf(a.Out, "conclave actor %s --server %s%s\n", strings.Join(actors, " "), url, a.FolderFlags())
-	return nil
+	return printKeys(a, out, created, "Public keys and paths are in "+out.Env+", the server's configuration is in "+
+		out.Conf+".", []string{"set -a; . " + term.ShellQuote(out.Env) + "; set +a; nats-server -c " +
+		term.ShellQuote(out.Conf)}, " --server nats://"+net.JoinHostPort(host, port))
 }
 
 // provisionCommand creates the streams of a stand-alone server, which --server must name.
@@ -265,16 +265,12 @@ func provisionServer(ctx context.Context, a *cli.App) error {
 	if _, err := writeContexts(a, b.Keys, b.URL, b.CA); err != nil {
 		a.Say("the nats contexts could not be written: %v", err)
 	}
-	switch {
-	case a.JSON:
-		return a.PrintJSON(out)
-	case out.Done:
-		a.Say("The streams are created. The provisioners' seeds are deleted, so nobody can change the streams; to "+
-			"provision again, %s.", again)
-	default:
-		a.Say("The streams exist and the provisioners' keys are gone: nothing to do. To provision again, %s.", again)
+	said := a.Saying("The streams exist and the provisioners' keys are gone: nothing to do. To provision again, %s.", again)
+	if out.Done {
+		said = a.Saying("The streams are created. The provisioners' seeds are deleted, so nobody can change the streams; "+
+			"to provision again, %s.", again)
 	}
-	return nil
+	return a.Print(out, nil, said)
 }
 
 // deleteProvisioners deletes the seeds of the provisioners and returns the files it deleted, never nil. A seed that is

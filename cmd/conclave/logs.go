@@ -122,8 +122,8 @@ func (f logFlags) filter(now time.Time) (func(logfile.Record) bool, error) {
 // or escaped in JSON: parts of a record may come from others.
 func printRecord(a *cli.App, r logfile.Record) error {
 	if a.JSON {
-		_, err := fmt.Fprintln(a.Out, text.EscapeJSON(string(r.Line)))
-		return err
+		fmt.Fprintln(a.Out, text.EscapeJSON(string(r.Line)))
+		return a.Out.Err
 	}
 	var fields map[string]any
 	if json.Unmarshal(r.Line, &fields) != nil {
@@ -144,8 +144,8 @@ func printRecord(a *cli.App, r logfile.Record) error {
 		}
 		fmt.Fprintf(&b, " %s=%s", k, v)
 	}
-	_, err := fmt.Fprintln(a.Out,
+	fmt.Fprintln(a.Out,
 		term.PlainText(fmt.Sprintf("%s %-5s %-12s %s%s", r.Time.Local().Format("2006-01-02 15:04:05.000"), r.Level,
 			r.Actor, strings.ReplaceAll(r.Text, "\n", " "), b.String())))
-	return err
+	return a.Out.Err
 }

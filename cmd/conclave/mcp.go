@@ -240,7 +240,7 @@ func printReport(a *cli.App, r mcpReport) {
 	for _, i := range r.Prompts {
 		rows = append(rows, []string{"  prompt", i.Name, term.Clip(i.Description, 80)})
 	}
-	_ = term.Table(a.Out, rows, term.Layout{Whole: true})
+	term.Table(a.Out, rows, term.Layout{Whole: true})
 	for _, what := range r.Refused {
 		fmt.Fprintln(a.Out, "  refused: "+what)
 	}
@@ -310,12 +310,11 @@ func testServer(ctx context.Context, a *cli.App, name, tool, args string) error 
 		}
 		return err
 	})
-	return a.Print(r, err, func() error {
+	return a.Print(r, err, func() {
 		printReport(a, r)
 		if tool != "" {
 			fmt.Fprintln(a.Out, r.Result)
 		}
-		return nil
 	})
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"path/filepath"
 	"slices"
@@ -60,17 +59,8 @@ func missingMemories(a *cli.App, ids []string) error {
 }
 
 // memoryLookupError explains an error of looking up a memory by id or prefix: unknown, ambiguous, or a fault of memory.
-// err must not be nil.
 func memoryLookupError(a *cli.App, id string, err error) error {
-	var ambiguous *client.AmbiguousError
-	switch {
-	case errors.As(err, &ambiguous):
-		return cli.Fail(cli.ExitFailed, fmt.Sprintf("%s begin with %s", view.Memories(ambiguous.Count), id),
-			"give more of the id")
-	case errors.Is(err, client.ErrNotFound):
-		return missingMemories(a, []string{id})
-	}
-	return a.MemoryError(err)
+	return findError("memory", id, "list them with "+a.Program()+" memory list", a.MemoryError(err))
 }
 
 // checkMemoryIDs rejects an id or prefix that is no valid token or has fewer than 6 characters, and removes duplicates.
@@ -113,7 +103,7 @@ and how many memories wait for an embedding. With --json it prints one document.
 		Args: cli.NoArgs,
 		RunE: a.Read(func(ctx context.Context, c *client.Client, _ []string) error {
 			s, err := c.MemoryStatus(ctx)
-			return a.Print(s, a.MemoryError(err), func() error { return view.MemoryStatus(a.Streams, s, a.Program()) })
+			return a.Print(s, a.MemoryError(err), func() { view.MemoryStatus(a.Streams, s, a.Program()) })
 		}),
 	}
 }
@@ -178,22 +168,16 @@ func listMemories(ctx context.Context, a *cli.App, c *client.Client, filter subj
 	limit int,
 ) error {
 	entries, next, err := c.ListMemories(ctx, filter, limit)
-	switch {
-	case err != nil:
-		return a.MemoryError(err)
-	case a.JSON:
-		return a.PrintJSON(subjects.MemoryAdminReply{Entries: entries, Next: next})
-	case len(entries) == 0:
-		a.Say("no memory matches: see %s memory status", a.Program())
-		return nil
-	}
-	if err := view.MemoryTable(a.Out, entries); err != nil {
-		return err
-	}
-	if next != "" {
-		a.Say("there are more: --limit %d lists twice as many, --limit 0 all", 2*limit)
-	}
-	return nil
+	return a.Print(subjects.MemoryAdminReply{Entries: entries, Next: next}, a.MemoryError(err), func() {
+		if len(entries) == 0 {
+			a.Say("no memory matches: see %s memory status", a.Program())
+			return
+		}
+		view.MemoryTable(a.Out, entries)
+		if next != "" {
+			a.Say("there are more: --limit %d lists twice as many, --limit 0 all", 2*limit)
+		}
+	})
 }
 
 // resolveSource is the name under which a document was imported: the absolute path, without links, of a file that
@@ -246,8 +230,7 @@ With --json it prints one document with hits, notes and the time it took.`,
 				if errors.Is(err, client.ErrIncomplete) {
 					return cli.Fail(cli.ExitFailed, "memory: "+err.Error(), "try again")
 				}
-				return a.Print(r, a.MemoryError(err),
-					func() error { return view.MemoryHits(a.Streams, r, reasons, q.Whole) })
+				return a.Print(r, a.MemoryError(err), func() { view.MemoryHits(a.Streams, r, reasons, q.Whole) })
 			})
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -294,10 +277,7 @@ With --json it prints one document with entry and correlated.`,
 				return a.Print(struct {
 					Entry      subjects.MemoryEntry   `json:"entry"`
 					Correlated []subjects.MemoryEntry `json:"correlated"`
-				}{e, related}, nil, func() error {
-					view.Memory(a.Out, e, related)
-					return a.Out.Err
-				})
+				}{e, related}, nil, func() { view.Memory(a.Out, e, related) })
 			})
 		},
 	}
@@ -323,12 +303,9 @@ with relations.`,
 			}
 			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
 				relations, err := c.MemoryGraph(cmd.Context(), strings.TrimSpace(strings.Join(v, " ")), limit)
-				if len(relations) == 0 && err == nil && !a.JSON {
-					a.Say("no relations are known")
-				}
 				return a.Print(struct {
 					Relations []subjects.Relation `json:"relations"`
-				}{relations}, a.MemoryError(err), func() error { return view.MemoryGraph(a.Out, relations) })
+				}{relations}, a.MemoryError(err), func() { view.MemoryGraph(a.Streams, relations) })
 			})
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,

@@ -48,19 +48,14 @@ func memoryMarkCommand(a *cli.App, op, short, long, done string) *cobra.Command 
 				if err != nil {
 					return a.MemoryError(err)
 				}
-				if a.JSON {
-					err = a.PrintJSON(struct {
-						Changed int      `json:"changed"`
-						Missing []string `json:"missing"`
-					}{changed, missing})
-				} else {
-					text := fmt.Sprintf("%s %s", view.Memories(changed), done)
-					if same := len(ids) - changed - len(missing); same > 0 {
-						text += fmt.Sprintf("; %d unchanged", same)
-					}
-					a.Say("%s", text)
+				text := fmt.Sprintf("%s %s", view.Memories(changed), done)
+				if same := len(ids) - changed - len(missing); same > 0 {
+					text += fmt.Sprintf("; %d unchanged", same)
 				}
-				return cli.FirstError(err, missingMemories(a, missing))
+				return cli.FirstError(a.Print(struct {
+					Changed int      `json:"changed"`
+					Missing []string `json:"missing"`
+				}{changed, missing}, nil, a.Saying("%s", text)), missingMemories(a, missing))
 			})
 		},
 	}
@@ -147,17 +142,15 @@ func addMemory(ctx context.Context, a *cli.App, c *client.Client, fact subjects.
 	if err != nil {
 		return a.MemoryError(err)
 	}
-	if a.JSON {
-		err = a.PrintJSON(w)
-	}
 	if w.Action == "refused" {
-		return cli.Fail(cli.ExitFailed, "it is not remembered: "+term.Plain(cmp.Or(w.Why, "memory gave no reason")),
+		err = cli.Fail(cli.ExitFailed, "it is not remembered: "+term.Plain(cmp.Or(w.Why, "memory gave no reason")),
 			"rephrase it")
 	}
-	if !a.JSON {
-		view.MemoryWritten(a.Streams, w, notes)
-	}
-	return err
+	return cli.FirstError(err, a.Print(w, nil, func() {
+		if err == nil {
+			view.MemoryWritten(a.Streams, w, notes)
+		}
+	}))
 }
 
 // memoryForgetCommand deletes memories by ids or by a search, not both. A search lists them and asks first, unless
@@ -246,9 +239,7 @@ func selectToForget(ctx context.Context, a *cli.App, c *client.Client,
 		ids = append(ids, e.ID)
 	}
 	if !yes {
-		if err := view.MemoryTable(a.Err, found); err != nil {
-			return nil, err
-		}
+		view.MemoryTable(a.Err, found)
 	}
 	what := "forget " + view.Memories(len(ids))
 	return ids, a.RequireYes(ctx, yes, what, what+" for good?", "nothing was forgotten")
@@ -270,21 +261,19 @@ func forgetMemories(ctx context.Context, a *cli.App, c *client.Client, ids []str
 		}
 		return a.MemoryError(err)
 	}
-	if a.JSON {
-		out := forgotten{[]string{}, missing}
-		for _, e := range entries {
-			out.Forgotten = append(out.Forgotten, e.ID)
-		}
-		return cli.FirstError(missingMemories(a, missing), a.PrintJSON(out))
-	}
+	out := forgotten{[]string{}, missing}
 	for _, e := range entries {
-		a.Say("forgotten: %s  %s", term.Visible(term.ShortID(e.ID)), term.Visible(term.Clip(e.Name, 80)))
+		out.Forgotten = append(out.Forgotten, e.ID)
 	}
-	a.Say("%s forgotten", view.Memories(len(entries)))
-	if len(entries) > 0 {
-		a.Say("conversations and the event log keep the messages until they expire")
-	}
-	return missingMemories(a, missing)
+	return cli.FirstError(missingMemories(a, missing), a.Print(out, nil, func() {
+		for _, e := range entries {
+			a.Say("forgotten: %s  %s", term.Visible(term.ShortID(e.ID)), term.Visible(term.Clip(e.Name, 80)))
+		}
+		a.Say("%s forgotten", view.Memories(len(entries)))
+		if len(entries) > 0 {
+			a.Say("conversations and the event log keep the messages until they expire")
+		}
+	}))
 }
 
 // editHelp is the help text of conclave memory edit.
@@ -387,14 +376,8 @@ func checkEdit(e subjects.MemoryEdit) error {
 // Unknown and ambiguous ids are errors.
 func editMemory(ctx context.Context, a *cli.App, c *client.Client, id string, edit subjects.MemoryEdit) error {
 	e, err := c.EditMemory(ctx, id, edit)
-	switch {
-	case err != nil:
-		return memoryLookupError(a, id, err)
-	case a.JSON:
-		return a.PrintJSON(e)
-	}
-	a.Say("edited %s  %s", term.Visible(term.ShortID(e.ID)), term.Visible(term.Clip(e.Name, 80)))
-	return nil
+	return a.Print(e, memoryLookupError(a, id, err), a.Saying("edited %s  %s", term.Visible(term.ShortID(e.ID)),
+		term.Visible(term.Clip(e.Name, 80))))
 }
 
 // editInEditor opens a memory in the user's editor and stores the changes; without any it stores nothing. It rejects

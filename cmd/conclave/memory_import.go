@@ -153,14 +153,8 @@ func (p *importer) run(ctx context.Context, paths []string) error {
 		}
 	}
 	p.line.Clear()
-	if p.JSON {
-		if err := p.PrintJSON(p.report); err != nil {
-			return err
-		}
-	} else {
-		p.Say("%s: %s%s", term.Count(len(p.report.Files), "file"), cmp.Or(view.CountBy(p.report.States), "nothing"),
-			p.summarizeRate())
-	}
+	printed := p.Print(p.report, nil, p.Saying("%s: %s%s", term.Count(len(p.report.Files), "file"),
+		cmp.Or(view.CountBy(p.report.States), "nothing"), p.summarizeRate()))
 	if err := context.Cause(ctx); errors.Is(err, context.Canceled) {
 		return cli.Fail(cli.ExitFailed, "stopped", "imported files are kept; import again to continue")
 	} else if err != nil {
@@ -171,7 +165,7 @@ func (p *importer) run(ctx context.Context, paths []string) error {
 			term.Count(len(p.report.Files), "file")), "correct the errors above, and import again: unchanged files "+
 			"are not sent twice")
 	}
-	return p.Out.Err
+	return printed
 }
 
 // importAll imports files, p.jobs at once, and yields the results in the order of the files. When memory is gone it

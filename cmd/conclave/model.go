@@ -50,8 +50,7 @@ With --json it prints one document with models and roles.`,
 			defer cancel()
 			return a.WithClient(func(c *client.Client) error {
 				list, err := c.Models(ctx)
-				return a.Print(list, cli.ModelError(err),
-					func() error { return view.Models(a.Streams, list, a.Program()) })
+				return a.Print(list, cli.ModelError(err), func() { view.Models(a.Streams, list, a.Program()) })
 			})
 		},
 	}
@@ -117,12 +116,11 @@ func pullModel(ctx context.Context, a *cli.App, c *client.Client, name string) e
 			return err
 		}
 	}
-	if a.JSON {
-		return nil
+	if !a.JSON {
+		progress.Clear()
+		fmt.Fprintf(a.Out, "%s is available\n", term.Plain(name))
 	}
-	progress.Clear()
-	_, err := fmt.Fprintf(a.Out, "%s is available\n", term.Plain(name))
-	return err
+	return a.Out.Err
 }
 
 // completeModels completes the names of the available models that are not denied.

@@ -105,15 +105,11 @@ func (x *modelExamination) run(ctx context.Context, c *client.Client) error {
 		}
 	}
 	failed := doctor.CountFailed(x.checks)
-	if x.JSON {
-		err = x.PrintJSON(struct {
-			OK     bool           `json:"ok"`
-			Model  string         `json:"model"`
-			Checks []doctor.Check `json:"checks"`
-		}{failed == 0, name, x.checks})
-	} else {
-		err = x.Out.Err
-	}
+	err = x.Print(struct {
+		OK     bool           `json:"ok"`
+		Model  string         `json:"model"`
+		Checks []doctor.Check `json:"checks"`
+	}{failed == 0, name, x.checks}, nil, func() {})
 	if failed > 0 {
 		return cli.Fail(cli.ExitFailed, fmt.Sprintf("%s failed", term.Count(failed, "check")), "choose another model "+
 			"from "+x.Program()+" model list")

@@ -53,12 +53,11 @@ The exit code is 4 if conclave is not running.`,
 				}
 			}
 			link, err := requestLoginLink(cmd.Context(), a, cfg)
-			return a.Print(link, err, func() error {
+			return a.Print(link, err, func() {
 				if term.IsTerminal(a.Out) {
 					fmt.Fprintln(a.Err, "Open this link in a browser. It is valid once, for ten minutes.")
 				}
-				_, err := fmt.Fprintln(a.Out, link.URL)
-				return err
+				fmt.Fprintln(a.Out, link.URL)
 			})
 		},
 	}

@@ -105,11 +105,7 @@ func explainCall(ctx context.Context, a *cli.App, c *client.Client, call subject
 	if err != nil {
 		return cli.BrokerError("the policy", err)
 	}
-	if a.JSON {
-		err = a.PrintJSON(v)
-	} else {
-		err = view.Verdict(a.Out, v)
-	}
+	err = a.Print(v, nil, func() { view.Verdict(a.Out, v) })
 	switch {
 	case v.Denial != nil:
 		return cli.ToolFault(call.Tool, &subjects.Fault{
@@ -186,10 +182,7 @@ Techniques:
 			if r.Bytes > 0 {
 				r.PerTenKB = float64(r.spent.Microseconds()) / 1000 * 10240 / float64(r.Bytes)
 			}
-			return a.Print(r, nil, func() error {
-				r.print(a.Out)
-				return nil
-			})
+			return a.Print(r, nil, func() { r.print(a.Out) })
 		},
 	}
 }

@@ -88,5 +88,5 @@ func replayPolicy(ctx context.Context, a *cli.App, c *client.Client, rules repla
 	line.Clear()
 	slices.Reverse(events)
 	r, err := replay.Run(ctx, rules, events)
-	return a.Print(r, err, func() error { return view.Replay(a.Out, r) })
+	return a.Print(r, err, func() { view.Replay(a.Out, r) })
 }

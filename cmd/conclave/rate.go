@@ -214,8 +214,5 @@ func (o *rateFlags) print(a *cli.App, c *client.Client, reward *subjects.Reward)
 			text += "; it replaces your last rating"
 		}
 	}
-	return a.Print(out, nil, func() error {
-		_, err := fmt.Fprintln(a.Out, text)
-		return err
-	})
+	return a.Print(out, nil, func() { fmt.Fprintln(a.Out, text) })
 }

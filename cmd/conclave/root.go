@@ -214,9 +214,6 @@ func versionCommand(a *cli.App) *cobra.Command {
 // printVersion prints the version of the build, with --json as a document.
 func printVersion(a *cli.App) error {
 	b := readBuild()
-	if a.JSON {
-		return a.PrintJSON(b)
-	}
 	source := ""
 	if b.Revision != "" {
 		source = " " + term.ShortID(b.Revision) + " " + b.Time
@@ -224,7 +221,8 @@ func printVersion(a *cli.App) error {
 	if b.Modified {
 		source += " (modified)"
 	}
-	_, err := fmt.Fprintf(a.Out, "conclave %s%s\n%s %s, nats-server %s, nats.go %s\n", b.Version, source, b.Go,
-		b.Platform, b.NATSServer, b.NATSClient)
-	return err
+	return a.Print(b, nil, func() {
+		fmt.Fprintf(a.Out, "conclave %s%s\n%s %s, nats-server %s, nats.go %s\n", b.Version, source, b.Go, b.Platform,
+			b.NATSServer, b.NATSClient)
+	})
 }

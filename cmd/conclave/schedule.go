@@ -94,7 +94,8 @@ It prints what the words permit, which is fixed from then on.`,
 					case err != nil:
 						return err
 					}
-					return printSchedule(a, viewSchedule(id, added, subjects.ScheduleRun{}))
+					shown := viewSchedule(id, added, subjects.ScheduleRun{})
+					return a.Print(shown, nil, func() { printSchedule(a, shown) })
 				}
 			})
 		},
@@ -190,10 +191,7 @@ func viewSchedule(id string, s subjects.Schedule, last subjects.ScheduleRun) sch
 const timeForm = "Mon 2006-01-02 15:04 MST"
 
 // printSchedule prints one schedule.
-func printSchedule(a *cli.App, v scheduleView) error {
-	if a.JSON {
-		return a.PrintJSON(v)
-	}
+func printSchedule(a *cli.App, v scheduleView) {
 	line := func(name, text string) { fmt.Fprintf(a.Out, "%-10s %s\n", name, term.Plain(text)) }
 	line("schedule", v.ID)
 	line("when", v.When+" ("+v.Zone+")")
@@ -217,7 +215,6 @@ func printSchedule(a *cli.App, v scheduleView) error {
 	if len(v.Grants) == 0 {
 		line("may", "read and search; anything that sends, changes or runs after untrusted content asks you")
 	}
-	return nil
 }
 
 // scheduleListCommand lists the schedules.
@@ -304,10 +301,8 @@ func scheduleShowCommand(a *cli.App) *cobra.Command {
 				return err
 			}
 			last, err := c.LastScheduleRun(ctx, v[0])
-			if err != nil {
-				return err
-			}
-			return printSchedule(a, viewSchedule(v[0], s, last))
+			shown := viewSchedule(v[0], s, last)
+			return a.Print(shown, err, func() { printSchedule(a, shown) })
 		}),
 	}
 }
@@ -393,7 +388,7 @@ come, and so does nats sub answer.dialog; their sessions begin with schedule_. W
 						break
 					}
 				}
-				return cli.PrintList(a, all, nil, "no answers yet", func() error {
+				return cli.PrintList(a, all, nil, "no answers yet", func() {
 					for i, r := range all {
 						if i > 0 {
 							fmt.Fprintln(a.Out)
@@ -401,7 +396,6 @@ come, and so does nats sub answer.dialog; their sessions begin with schedule_. W
 						fmt.Fprintf(a.Out, "%s  %s  %s\n%s\n", r.Time.Local().Format(timeForm), term.Plain(r.Schedule),
 							term.Plain(r.Query), term.PlainText(r.Answer))
 					}
-					return nil
 				})
 			})
 		},

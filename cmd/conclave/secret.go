@@ -134,10 +134,9 @@ Names consist of letters, digits, - and _. A running system uses the new value t
 			}
 			defer value.Wipe()
 			return withKeyring(cmd.Context(), a, func(ctx context.Context, r keyring.Ring, info keyring.Info) error {
-				return a.Print(secretChange{v[0], "set", info.Backend}, r.Set(ctx, v[0], value), func() error {
+				return a.Print(secretChange{v[0], "set", info.Backend}, r.Set(ctx, v[0], value), func() {
 					a.Say("%s is stored in %s", v[0], info.Backend)
 					printSkippedKeyrings(a.Err, info)
-					return nil
 				})
 			})
 		},
@@ -208,21 +207,17 @@ func secretNamesCommand(a *cli.App) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withKeyring(cmd.Context(), a, func(ctx context.Context, r keyring.Ring, info keyring.Info) error {
 				names, err := r.Names(ctx)
-				switch {
-				case err != nil:
-					return err
-				case a.JSON:
-					return a.PrintJSON(struct {
-						Backend string   `json:"backend"`
-						Names   []string `json:"names"`
-					}{info.Backend, append([]string{}, names...)})
-				case len(names) == 0:
-					a.Say("no credentials yet: store one with %s secret set", a.Program())
-				}
-				for _, n := range names {
-					fmt.Fprintln(a.Out, n)
-				}
-				return nil
+				return a.Print(struct {
+					Backend string   `json:"backend"`
+					Names   []string `json:"names"`
+				}{info.Backend, append([]string{}, names...)}, err, func() {
+					if len(names) == 0 {
+						a.Say("no credentials yet: store one with %s secret set", a.Program())
+					}
+					for _, n := range names {
+						fmt.Fprintln(a.Out, n)
+					}
+				})
 			})
 		},
 	}
@@ -265,15 +260,11 @@ func checkSecrets(ctx context.Context, a *cli.App, r keyring.Ring, info keyring.
 	}
 	states := readSecretStates(ctx, r, names)
 	bad := slices.DeleteFunc(slices.Clone(states), func(s secretState) bool { return s.State == "present" })
-	if a.JSON {
-		err = a.PrintJSON(struct {
-			OK bool `json:"ok"`
-			keyring.Info
-			Credentials []secretState `json:"credentials"`
-		}{len(bad) == 0, info, states})
-	} else {
-		printSecretStates(a.Out, info, states)
-	}
+	err = a.Print(struct {
+		OK bool `json:"ok"`
+		keyring.Info
+		Credentials []secretState `json:"credentials"`
+	}{len(bad) == 0, info, states}, nil, func() { printSecretStates(a.Out, info, states) })
 	if len(bad) == 0 {
 		return err
 	}

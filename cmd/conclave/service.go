@@ -47,10 +47,7 @@ systemd, print shows the command for another supervisor.`,
 			unit, err := serviceUnit(a)
 			return a.Print(struct {
 				Unit string `json:"unit"`
-			}{unit}, err, func() error {
-				_, err := fmt.Fprint(a.Out, unit)
-				return err
-			})
+			}{unit}, err, func() { fmt.Fprint(a.Out, unit) })
 		}))
 }
 

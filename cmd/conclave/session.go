@@ -53,7 +53,7 @@ question is being answered, also the first. With --json it prints one array, wit
 			}
 			list = slices.DeleteFunc(list, func(s client.SessionSummary) bool { return s.Err != nil })
 			return cli.PrintList(a, list, err, "no sessions yet: start one with "+a.Program()+" ask",
-				func() error { return view.Sessions(a.Out, list) })
+				func() { view.Sessions(a.Out, list) })
 		}),
 	}
 }
@@ -100,7 +100,7 @@ With --json it prints one document: the stored session, the messages, and the gr
 					Messages []subjects.Message          `json:"messages"`
 					Grants   map[string][]subjects.Grant `json:"grants"`
 				}{conv, append([]subjects.Message{}, conv.Messages()...), grants}, nil,
-					func() error { return view.Session(a.Streams, conv, grants) })
+					func() { view.Session(a.Streams, conv, grants) })
 			})
 		},
 	}
@@ -338,7 +338,7 @@ func overrideSession(ctx context.Context, a *cli.App, c *client.Client, set subj
 	if !exists && !set.Show {
 		a.Say("there is no such session yet; the override holds when it starts")
 	}
-	return a.Print(holds, nil, func() error { return view.Override(a.Streams, holds, a.Program()) })
+	return a.Print(holds, nil, func() { view.Override(a.Streams, holds, a.Program()) })
 }
 
 // checkOverride rejects, as a usage error, an invalid session, query, tool or grant (type:tool), an unknown or missing

@@ -117,11 +117,7 @@ func (o setupFlags) run(ctx context.Context, a *cli.App) error {
 		}
 		m = lookAtMachine(ctx, cfg)
 	}
-	if a.JSON {
-		return a.PrintJSON(m)
-	}
-	m.Print(a.Out, a.Program())
-	return a.Out.Err
+	return a.Print(m, nil, func() { m.Print(a.Out, a.Program()) })
 }
 
 // lookAtMachine finds out which of the things that the settings name the machine has.

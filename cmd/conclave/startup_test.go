@@ -147,13 +147,13 @@ func TestMissing(t *testing.T) {
 		}
 	}
 	const engine, credential = `"what":"web_search: no SearXNG answers at http://127.0.0.1:1","fix":"start it there`,
-		`"what":"no credential brave_api_key","fix":"conclave secret set brave_api_key"`
+		`"what":"secrets: not in the keyring: brave_api_key","fix":"conclave secret set brave_api_key"`
 	none := said("provider: none\n")
 	has("none", none, "web_search", false)
-	has("none", none, "credential", false)
+	has("none", none, `"secrets: `, false)
 	gone := said("searxng: {url: http://127.0.0.1:1}\n")
 	has("nobody there", gone, engine, true)
-	has("nobody there", gone, "credential", false)
+	has("nobody there", gone, `"secrets: `, false)
 	brave := said("provider: brave\n")
 	has("no key", brave, credential, true)
 	has("no key", brave, "SearXNG", false)
@@ -163,6 +163,6 @@ func TestMissing(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	kept := said("provider: brave\n")
-	has("a key", kept, "credential", false)
+	has("a key", kept, `"secrets: `, false)
 	has("a key", kept, "canary", false)
 }

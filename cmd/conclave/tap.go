@@ -47,6 +47,7 @@ Ends with Ctrl-C, after --count messages, or when its output is closed.`,
 			if err := checkPattern(t.pattern); err != nil {
 				return err
 			}
+			a.JSON = a.JSON || t.raw
 			if t.count < 0 {
 				return cli.Usage("--count %d: give a number of messages, or leave it out for all", t.count)
 			}
@@ -117,12 +118,7 @@ func (t *tapFlags) print(ctx context.Context, a *cli.App, w *client.Watch) error
 		if !e.About(t.session, t.query) {
 			continue
 		}
-		if a.JSON || t.raw {
-			err = a.PrintLine(e)
-		} else {
-			err = view.Event(a.Out, e)
-		}
-		if err != nil {
+		if err := a.PrintEach(e, func() { view.Event(a.Out, e) }); err != nil {
 			return err
 		}
 		if printed++; printed == t.count {

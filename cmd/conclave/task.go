@@ -89,7 +89,7 @@ func taskListCommand(a *cli.App) *cobra.Command {
 		RunE: a.Read(func(ctx context.Context, c *client.Client, _ []string) error {
 			all, err := c.Tasks(ctx, most)
 			return cli.PrintList(a, all, err, "no tasks yet: give one with "+a.Program()+" task",
-				func() error { return view.Tasks(a.Out, all) })
+				func() { view.Tasks(a.Out, all) })
 		}),
 	}
 	cmd.Flags().IntVar(&most, "limit", 50, "most tasks that are listed; 0 for all")
@@ -113,7 +113,7 @@ id are enough. With --json it prints the stored task as one document.`,
 				return err
 			}
 			t, err := c.Task(ctx, id)
-			return a.Print(t, err, func() error { return view.Task(a.Streams, t) })
+			return a.Print(t, err, func() { view.Task(a.Out, t) })
 		}),
 	}
 }

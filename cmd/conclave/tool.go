@@ -114,13 +114,13 @@ func toolShowCommand(a *cli.App) *cobra.Command {
 		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: cli.FirstArg(completeAddedTools(a)),
 		RunE: a.Read(func(ctx context.Context, c *client.Client, v []string) error {
 			s, err := findTool(ctx, a, c, v[0])
-			return a.Print(s, err, func() error { return printTool(a, s) })
+			return a.Print(s, err, func() { printTool(a, s) })
 		}),
 	}
 }
 
 // printTool prints the state of a tool, what is declared about it, and its definitions.
-func printTool(a *cli.App, s subjects.ToolStatus) error {
+func printTool(a *cli.App, s subjects.ToolStatus) {
 	fmt.Fprintf(a.Out, "tool       %s, served by the principal %s\nstate      %s\n", s.Tool, s.Principal,
 		describeToolState(s))
 	fmt.Fprintf(a.Out, "called by  %s\neffects    %s\n", describeAgents(s), s.Effects)
@@ -140,7 +140,6 @@ func printTool(a *cli.App, s subjects.ToolStatus) error {
 	if s.New != nil {
 		fmt.Fprintf(a.Out, "waiting    sha256 %s\n%s", s.NewPin, formatDefinition(s.New))
 	}
-	return a.Out.Err
 }
 
 // formatDefinition returns a definition as indented JSON with hidden characters escaped, "" for none: definitions that
@@ -216,10 +215,8 @@ changes its definition meanwhile waits again. The acceptance is in the audit log
 				case err != nil:
 					return err
 				case s.New == nil && s.Pin != "" && s.Rejected == "":
-					return a.Print(s, nil, func() error {
-						_, err := fmt.Fprintf(a.Out, "the definition of %s is already accepted, sha256 %s\n", s.Tool,
-							s.Pin)
-						return err
+					return a.Print(s, nil, func() {
+						fmt.Fprintf(a.Out, "the definition of %s is already accepted, sha256 %s\n", s.Tool, s.Pin)
 					})
 				case s.New == nil:
 					return cli.Fail(cli.ExitFailed, "no changed definition of "+s.Tool+" waits", "see "+a.Program()+
@@ -236,9 +233,8 @@ changes its definition meanwhile waits again. The acceptance is in the audit log
 				if err != nil {
 					return fmt.Errorf("accepting the definition of %s: %w", s.Tool, err)
 				}
-				return a.Print(accepted, nil, func() error {
-					_, err = fmt.Fprintf(a.Out, "accepted %s, sha256 %s\n", s.Tool, accepted.Pin)
-					return err
+				return a.Print(accepted, nil, func() {
+					fmt.Fprintf(a.Out, "accepted %s, sha256 %s\n", s.Tool, accepted.Pin)
 				})
 			})
 		},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -71,12 +72,15 @@ func queryFigures(ctx context.Context, c *client.Client, name string) ([]client.
 	return all, nil
 }
 
-// writeFigures writes the table of all actors, or of the subjects of one.
-func writeFigures(w io.Writer, all []client.ActorFigures, name string) error {
-	if name != "" {
-		return view.SubjectTable(w, all[0])
+// writeFigures writes the table of all actors, or of the subjects of one, and nothing for none.
+func writeFigures(w io.Writer, all []client.ActorFigures, name string) {
+	switch {
+	case len(all) == 0:
+	case name != "":
+		view.SubjectTable(w, all[0])
+	default:
+		view.FigureTable(w, all)
 	}
-	return view.FigureTable(w, all)
 }
 
 // printFigures prints the figures once. It is an error when no actor, or not the one called name, answers; with --json
@@ -86,14 +90,10 @@ func printFigures(ctx context.Context, a *cli.App, c *client.Client, name string
 	if err != nil {
 		return err
 	}
-	if a.JSON {
-		err = a.PrintJSON(struct {
-			Time   time.Time             `json:"time"`
-			Actors []client.ActorFigures `json:"actors"`
-		}{time.Now().UTC(), all})
-	} else if len(all) > 0 {
-		err = writeFigures(a.Out, all, name)
-	}
+	err = a.Print(struct {
+		Time   time.Time             `json:"time"`
+		Actors []client.ActorFigures `json:"actors"`
+	}{time.Now().UTC(), all}, nil, func() { writeFigures(a.Out, all, name) })
 	switch {
 	case err != nil || len(all) > 0:
 		return err
@@ -117,15 +117,9 @@ func drawFigures(ctx context.Context, a *cli.App, c *client.Client, name string,
 			up = fmt.Sprintf("\x1b[%dA\x1b[J", drawn)
 		}
 		columns, height, _ := term.Size(a.Out)
-		text := "no actor answers\n"
-		if len(all) > 0 {
-			var b strings.Builder
-			if err := writeFigures(term.Sized(&b, columns), all, name); err != nil {
-				return err
-			}
-			text = b.String()
-		}
-		lines := term.Fit(text, columns, height)
+		var b strings.Builder
+		writeFigures(term.Sized(&b, columns), all, name)
+		lines := term.Fit(cmp.Or(b.String(), "no actor answers\n"), columns, height)
 		if _, err := fmt.Fprint(a.Out, up+strings.Join(lines, "\n")+"\n"); err != nil {
 			return err
 		}

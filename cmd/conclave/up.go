@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -21,14 +20,12 @@ import (
 	"conclave/actors/gateway"
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/doctor"
-	"conclave/cmd/conclave/internal/setup"
 	"conclave/cmd/conclave/internal/term"
 	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/config"
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
-	"conclave/pkg/client"
 	"conclave/pkg/local"
 	"conclave/pkg/machine"
 	"conclave/subjects"
@@ -282,22 +279,24 @@ func waitAndStop(ctx context.Context, c *config.Instance, log *slog.Logger) erro
 
 // printBanner prints the addresses, problems and commands to try. b has API and Contexts set; the rest is filled in
 // here. A stderr that is no terminal gets log records instead. contextsErr is the error of writing the nats contexts,
-// which is only a problem in the list. It waits a few seconds at most: for the connection, the actors and SearXNG.
+// which is only a problem in the list. It waits two seconds at most for what it asks.
 func printBanner(ctx context.Context, a *cli.App, cfg config.Config, c *config.Instance, b view.Banner,
 	contextsErr error, log *slog.Logger,
 ) {
 	b.Took = time.Since(a.Started)
-	assistant, list, waiting := queryBannerFacts(ctx, c)
-	b.Problems = append(startProblems(cfg, c, assistant, list, b.API), toolProblems(ctx, a, cfg)...)
+	list, problems := doctor.CheckStart(ctx, a, cfg, c.Bus)
+	b.Problems = append(describePorts(cfg, c, b.API), problems...)
 	if contextsErr != nil {
-		b.Contexts, b.Problems = "", append(b.Problems, setup.Problem{
-			What: "the nats contexts could not be written",
-			Fix:  contextsErr.Error(),
+		b.Contexts, b.Problems = "", append(b.Problems, doctor.Check{
+			Name: "contexts", Text: "the nats contexts could not be written",
+			Fix: contextsErr.Error(),
 		})
 	}
-	if waiting > 0 {
-		b.Problems = append(b.Problems, setup.Problem{What: view.WaitingCalls(waiting), Fix: "conclave approve" +
-			a.FolderFlags()})
+	var assistant subjects.RoleModel
+	for _, r := range list.Roles {
+		if r.Role == subjects.RoleAssistant {
+			assistant = r
+		}
 	}
 	b.URL, b.Ready, b.Actors, b.Tools = c.Bus.URL, readyActors(c), len(c.System.Actors()), listTools(cfg, a.Home)
 	b.RespondentB = describeRespondentB(cfg)
@@ -307,7 +306,7 @@ func printBanner(ctx context.Context, a *cli.App, cfg config.Config, c *config.I
 			"model", assistant.Model, "demo_model", assistant.DemoModel, "respondent_b", b.RespondentB, "ms",
 			b.Took.Milliseconds())
 		for _, p := range b.Problems {
-			log.Warn("missing", "what", p.What, "fix", p.Fix)
+			log.Warn("missing", "what", p.Name+": "+p.Text, "fix", p.Fix)
 		}
 		return
 	}
@@ -322,7 +321,7 @@ func printBanner(ctx context.Context, a *cli.App, cfg config.Config, c *config.I
 		if link, err := requestLoginLink(ctx, a, cfg); err == nil {
 			b.Login = link.URL
 		} else {
-			b.Problems = append(b.Problems, setup.Problem{What: "no login link", Fix: err.Error()})
+			b.Problems = append(b.Problems, doctor.Check{Name: "login", Text: "no link", Fix: err.Error()})
 		}
 	}
 	b.Print(a.Err)
@@ -346,95 +345,20 @@ func listTools(cfg config.Config, home bus.Home) (out []string) {
 	return out
 }
 
-// startProblems lists missing models, a missing nats tool, ports that differ from the wanted ones, and a respondent B
-// that cannot answer or is not compared; nil when all is well. A zero assistant means that no model actor answered; api
-// is "" without HTTP.
-func startProblems(cfg config.Config, c *config.Instance, assistant subjects.RoleModel, list subjects.ModelList,
-	api string,
-) (out []setup.Problem) {
-	add := func(what, fix string) { out = append(out, setup.Problem{What: what, Fix: fix}) }
-	switch wanted := cfg.Models.Roles[subjects.RoleAssistant]; {
-	case assistant.DemoModel:
-		add("Ollama does not answer at "+cfg.Models.Ollama.URL+", so the built-in demo model answers",
-			"install it (https://ollama.com/download), run ollama serve, then conclave model pull "+wanted+
-				"; one at another address: conclave setup --ollama-url <url>")
-	case assistant.Notice != "":
-		add("the assistant's model "+cmp.Or(assistant.Wanted, wanted), assistant.Notice)
-	case assistant.Model == "":
-		add("no model answers", "see conclave doctor")
-	}
-	if _, err := exec.LookPath("nats"); err != nil {
-		add("the nats tool is not on PATH", doctor.NATSToolFix)
-	}
+// describePorts lists the ports that differ from the wanted ones; api is "" without HTTP.
+func describePorts(cfg config.Config, c *config.Instance, api string) (out []doctor.Check) {
 	for _, p := range []struct{ name, listen, actual, flag string }{
 		{"the bus", cfg.System.Listen, c.Bus.URL, "--listen"}, {"HTTP", cfg.System.Gateway.Listen, api, "--api-port"},
 	} {
 		_, want, _ := net.SplitHostPort(p.listen)
 		if u, err := url.Parse(p.actual); err == nil && p.actual != "" && want != "0" && u.Port() != want {
-			add("port "+want+" is used by another program, so "+p.name+" is on "+u.Port(), "nothing, or choose a "+
-				"port with "+p.flag)
+			out = append(out, doctor.Check{
+				Name: "port " + want, Text: "used by another program, so " + p.name + " is on " + u.Port(),
+				Fix: "nothing, or choose a port with " + p.flag,
+			})
 		}
-	}
-	b := cfg.Generator.RespondentB
-	if b.Enabled && b.Model != "" && list.Models != nil && !assistant.DemoModel && !client.HasModel(list, b.Model) {
-		add("respondent B's model "+b.Model+" is not available, so it does not answer", "conclave model pull "+b.Model)
-	}
-	if b.Enabled && !cfg.Critic.Enabled {
-		add("respondent B is on and the critic is off, so the answers are not compared", "enabled: true in "+
-			"critic.yaml, or disable respondent_b")
 	}
 	return out
-}
-
-// toolProblems lists a SearXNG that cannot be used and credentials that are missing; nil when there are none. After an
-// interrupt nothing is known, and nothing is listed.
-func toolProblems(ctx context.Context, a *cli.App, cfg config.Config) (out []setup.Problem) {
-	if cfg.WebSearch.Provider == "searxng" {
-		if p := setup.ProbeSearXNG(ctx, cfg.WebSearch.SearXNG.URL, time.Second); p != nil && ctx.Err() == nil {
-			out = append(out, *p)
-		}
-	}
-	switch missing, _, err := doctor.MissingCredentials(ctx, cfg, a.Home.Data); {
-	case ctx.Err() != nil:
-	case err != nil:
-		out = append(out, setup.Problem{What: "the credentials cannot be read", Fix: "see conclave secret check"})
-	case len(missing) > 0:
-		out = append(out, setup.Problem{
-			What: "no credential " + strings.Join(missing, ", "),
-			Fix:  "conclave secret set " + missing[0],
-		})
-	}
-	return out
-}
-
-// queryBannerFacts returns the assistant's model, the models, and how many calls wait for the user: zero values for
-// what is not answered within two seconds. It connects with the user's key and reports no error.
-func queryBannerFacts(ctx context.Context, c *config.Instance) (assistant subjects.RoleModel, list subjects.ModelList,
-	waiting int,
-) {
-	nc, err := c.Bus.Dial("user", doctor.Fast)
-	if err != nil {
-		return assistant, subjects.ModelList{}, 0
-	}
-	defer nc.Close()
-	user, err := client.New(nc)
-	if err != nil {
-		return assistant, subjects.ModelList{}, 0
-	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	if l, err := user.Approvals(ctx, false); err == nil {
-		waiting = len(l.Approvals)
-	}
-	if list, err = user.Models(ctx); err != nil {
-		return assistant, subjects.ModelList{}, waiting
-	}
-	for _, r := range list.Roles {
-		if r.Role == subjects.RoleAssistant {
-			assistant = r
-		}
-	}
-	return assistant, list, waiting
 }
 
 // describeRespondentB says with which model respondent B answers, "" when it is off.

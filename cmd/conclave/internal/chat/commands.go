@@ -123,7 +123,7 @@ func (m *model) showHelp(string) tea.Cmd {
 		[]string{"  Up, Down", "earlier inputs"}, []string{"  Tab", "complete a command"},
 		[]string{"  Ctrl-C, Esc", "stop the answer"}, []string{"  Ctrl-C, Ctrl-D", "quit when nothing runs"})
 	var b strings.Builder
-	_ = term.Table(term.Sized(&b, m.width()), rows, term.Layout{})
+	term.Table(term.Sized(&b, m.width()), rows, term.Layout{})
 	m.print(strings.Split(strings.TrimRight(b.String(), "\n"), "\n")...)
 	return nil
 }
@@ -149,7 +149,7 @@ func (m *model) chooseModel(name string) tea.Cmd {
 		case err != nil:
 			return err
 		case name == "":
-			return view.Models(s, list, m.App.Program())
+			view.Models(s, list, m.App.Program())
 		case !client.HasModel(list, name):
 			return cli.Fail(cli.ExitFailed, "there is no model "+name, "pull it with "+m.App.Program()+" model pull "+
 				name)
@@ -171,12 +171,10 @@ func (m *model) chooseSession(id string) tea.Cmd {
 	case id == "":
 		return m.query(func(ctx context.Context, s *term.Streams) error {
 			list, _, err := m.Client.Sessions(ctx, math.MaxInt, nil)
-			if err != nil {
-				return err
+			if err == nil {
+				view.Sessions(s.Out, slices.DeleteFunc(list, func(c client.SessionSummary) bool { return c.Err != nil }))
 			}
-			return view.Sessions(s.Out, slices.DeleteFunc(list, func(c client.SessionSummary) bool {
-				return c.Err != nil
-			}))
+			return err
 		}, nil)
 	}
 	var found string
@@ -223,10 +221,10 @@ func (m *model) searchMemory(words string) tea.Cmd {
 	}
 	return m.query(func(ctx context.Context, s *term.Streams) error {
 		r, err := m.Client.SearchMemory(ctx, subjects.MemoryQuery{Query: words})
-		if err != nil {
-			return m.App.MemoryError(err)
+		if err == nil {
+			view.MemoryHits(s, r, false, false)
 		}
-		return view.MemoryHits(s, r, false, false)
+		return m.App.MemoryError(err)
 	}, nil)
 }
 
@@ -240,11 +238,10 @@ func (m *model) explainAnswer(string) tea.Cmd {
 	r := *m.last
 	return m.query(func(ctx context.Context, s *term.Streams) error {
 		recalls, err := m.recalls(ctx, r.QueryID)
-		if err != nil {
-			return err
+		if err == nil {
+			view.Basis(s.Out, r, recalls)
 		}
-		view.Basis(s.Out, r, recalls)
-		return nil
+		return err
 	}, nil)
 }
 

@@ -87,21 +87,8 @@ func (m *model) ask(text string) tea.Cmd {
 		query, err := m.Client.Ask(ctx, q)
 		return storedMsg{t, query, err}
 	}
-	go m.watchModel(ctx, t, q.Model)
+	go PollModel(ctx, m.Client, q.Model, func(s view.ModelState) { m.send(modelMsg{t, s}) })
 	return tea.Batch(store, tickSpinner(t))
-}
-
-// watchModel reports whether the model of a turn is loaded, until ctx ends.
-func (m *model) watchModel(ctx context.Context, t *turn, name string) {
-	states := PollModel(ctx, m.Client, name)
-	for {
-		select {
-		case s := <-states:
-			m.send(modelMsg{t, s})
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // modelPoll is the time between two looks at whether the model is loaded.
@@ -109,31 +96,21 @@ const modelPoll = time.Second
 
 // PollModel reports whether the model is loaded, "" for the assistant's, until it is or ctx ends; see [StateOf] for
 // what counts as loaded.
-func PollModel(ctx context.Context, c *client.Client, name string) <-chan view.ModelState {
-	states := make(chan view.ModelState)
-	go func() {
-		for {
-			list, err := c.Models(ctx)
-			if err != nil {
-				return
-			}
-			m := StateOf(list, name)
-			select {
-			case states <- m:
-			case <-ctx.Done():
-				return
-			}
-			if m.Loaded {
-				return
-			}
-			select {
-			case <-time.After(modelPoll):
-			case <-ctx.Done():
-				return
-			}
+func PollModel(ctx context.Context, c *client.Client, name string, report func(view.ModelState)) {
+	for ctx.Err() == nil {
+		list, err := c.Models(ctx)
+		if err != nil {
+			return
 		}
-	}()
-	return states
+		m := StateOf(list, name)
+		if report(m); m.Loaded {
+			return
+		}
+		select {
+		case <-time.After(modelPoll):
+		case <-ctx.Done():
+		}
+	}
 }
 
 // StateOf finds the model, "" for the assistant's, in a list; ":latest" does not matter. Only an Ollama model on

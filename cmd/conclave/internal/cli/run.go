@@ -63,50 +63,49 @@ func (a *App) RequireYes(ctx context.Context, yes bool, would, question, nothing
 
 // PrintText prints a text on a line, or with --json the report as a line.
 func (a *App) PrintText(report any, text string) error {
-	if a.JSON {
-		return a.PrintLine(report)
-	}
-	_, err := fmt.Fprintln(a.Out, text)
-	return err
+	return a.PrintEach(report, func() { fmt.Fprintln(a.Out, text) })
 }
 
-// Print returns err when there is one. Otherwise it prints v with --json, and calls print without.
-func (a *App) Print(v any, err error, print func() error) error {
+// PrintEach prints one of several values: v on a line with --json, and as print does without.
+func (a *App) PrintEach(v any, print func()) error {
+	if a.JSON {
+		return a.PrintLine(v)
+	}
+	print()
+	return a.Out.Err
+}
+
+// Print returns err when there is one. Otherwise it prints v with --json, and calls print without. The error of a
+// failed write to stdout, which stdout remembers, is returned too.
+func (a *App) Print(v any, err error, print func()) error {
 	switch {
 	case err != nil:
 		return err
 	case a.JSON:
 		return a.PrintJSON(v)
 	}
-	return print()
+	print()
+	return a.Out.Err
 }
 
 // Saying returns a print of [App.Print] that says a text on stderr.
-func (a *App) Saying(format string, v ...any) func() error {
-	return func() error {
-		a.Say(format, v...)
-		return nil
-	}
-}
+func (a *App) Saying(format string, v ...any) func() { return func() { a.Say(format, v...) } }
 
 // PrintList is [App.Print] of a list, which is an array also when it is empty; then none is said on stderr.
-func PrintList[T any](a *App, all []T, err error, none string, print func() error) error {
-	return a.Print(append([]T{}, all...), err, func() error {
-		if len(all) == 0 {
-			a.Say("%s", none)
-			return nil
-		}
-		return print()
-	})
+func PrintList[T any](a *App, all []T, err error, none string, print func()) error {
+	if len(all) == 0 {
+		print = a.Saying("%s", none)
+	}
+	return a.Print(append([]T{}, all...), err, print)
 }
 
 // PrintTable is [PrintList] with a row for each element.
 func PrintTable[T any](a *App, all []T, err error, none string, l term.Layout, row func(T) []string) error {
-	return PrintList(a, all, err, none, func() error {
+	return PrintList(a, all, err, none, func() {
 		var rows [][]string
 		for _, v := range all {
 			rows = append(rows, row(v))
 		}
-		return term.Table(a.Out, rows, l)
+		term.Table(a.Out, rows, l)
 	})
 }

@@ -44,13 +44,12 @@ const (
 	auditReadTimeout = 10 * time.Second
 	seeLog           = "see the log of conclave up"
 	startAgain       = "restart conclave up, or run conclave provision on a stand-alone server"
-	// NATSToolFix is how to install the nats tool.
-	NATSToolFix = "go install github.com/nats-io/natscli/nats@latest"
 )
 
 // examination collects checks.
 type examination struct {
 	*cli.App
+	cfg    config.Config // the shipped one when the user's is invalid
 	checks []Check
 }
 
@@ -73,13 +72,14 @@ func (x *examination) fail(name, fix, format string, v ...any) {
 // a failed check, and the checks of the settings are left out then. The checks of actors are left out when the system
 // does not run.
 func Run(ctx context.Context, a *cli.App, cfg config.Config, cfgErr error) []Check {
-	x := &examination{App: a}
+	x := &examination{App: a, cfg: cfg}
 	x.checkClock()
 	x.checkFolders()
 	x.checkKeys()
 	if cfgErr != nil {
 		x.fail("config", "correct the file; without it the shipped settings are used (a manifest.yaml also needs "+
 			"manifest.last.yaml in the data folder removed)", "%s", term.OneLine(cfgErr.Error()))
+		x.cfg = userconfig.LoadNames(a)
 	} else {
 		x.ok("config", "valid%s", OwnFiles(a.Home.Config))
 		x.checkManifest(cfg)
@@ -98,6 +98,28 @@ func Run(ctx context.Context, a *cli.App, cfg config.Config, cfgErr error) []Che
 	x.checkNATSTool()
 	x.checkSystem(ctx)
 	return x.checks
+}
+
+// CheckStart returns the models of a system that was started with cfg, and its problems: of models, approvals,
+// credentials, web search and the nats tool, as far as they are known within two seconds.
+func CheckStart(ctx context.Context, a *cli.App, cfg config.Config, b *bus.Bus) (list subjects.ModelList,
+	problems []Check,
+) {
+	limited, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	x := &examination{App: a, cfg: cfg}
+	if c, done := x.connect(b); c != nil {
+		defer done()
+		list = x.checkModels(limited, c, cfg.Generator.RespondentB.Enabled)
+		x.checkApprovals(limited, c)
+	}
+	x.checkCredentials(limited, cfg)
+	x.checkWeb(limited, cfg)
+	x.checkNATSTool()
+	if ctx.Err() != nil { // after an interrupt nothing is known
+		return list, nil
+	}
+	return list, slices.DeleteFunc(x.checks, func(c Check) bool { return c.Level == LevelOK })
 }
 
 // CountFailed counts the checks that failed.
@@ -162,18 +184,11 @@ func (x *examination) checkSystem(ctx context.Context) {
 		return
 	}
 	x.ok("running", "%s", b.URL)
-	nc, err := b.Dial("user", Fast)
-	if err != nil {
-		x.fail("server", "see the log of conclave up or nats-server", "%v", err)
+	c, done := x.connect(b)
+	if c == nil {
 		return
 	}
-	defer nc.Close()
-	x.ok("server", "connected with the user's key, nats-server %s", nc.ConnectedServerVersion())
-	c, err := client.New(nc)
-	if err != nil {
-		x.fail("server", seeLog, "%v", err)
-		return
-	}
+	defer done()
 	x.checkEvents(ctx, c)
 	x.checkCluster(ctx, c)
 	x.checkAuditSpace(ctx)
@@ -193,6 +208,20 @@ func (x *examination) checkSystem(ctx context.Context) {
 		x.checkMachines(ctx, c)
 	}
 	x.checkContexts(b.URL)
+}
+
+// connect connects with the user's key. Without a connection the client is nil.
+func (x *examination) connect(b *bus.Bus) (c *client.Client, done func()) {
+	nc, err := b.Dial("user", Fast)
+	if err == nil {
+		c, err = client.New(nc)
+	}
+	if err != nil {
+		x.fail("server", "see the log of conclave up or nats-server", "%v", err)
+		return nil, nil
+	}
+	x.ok("server", "connected with the user's key, nats-server %s", nc.ConnectedServerVersion())
+	return c, nc.Close
 }
 
 // checkEvents warns when an account has used more than half of its quota of events of the last day: an agent alone gets
@@ -237,7 +266,7 @@ func (x *examination) checkActors(ctx context.Context, c *client.Client) []strin
 	slices.Sort(running)
 	running = slices.Compact(running)
 	inOneProcess := x.runsInOneProcess()
-	for _, n := range expectedActors(userconfig.LoadNames(x.App)) {
+	for _, n := range expectedActors(x.cfg) {
 		switch {
 		case slices.Contains(running, n):
 		case inOneProcess || slices.Contains(coreActors, n):
@@ -368,7 +397,7 @@ func (x *examination) checkMemory(ctx context.Context, c *client.Client) {
 	var f *subjects.Fault
 	switch {
 	case errors.As(err, &f):
-		if cfg, err := config.Load(x.Home.Config); err == nil && !cfg.Memory.Enabled {
+		if !x.cfg.Memory.Enabled {
 			x.ok("memory", "switched off in memory.yaml")
 			return
 		}

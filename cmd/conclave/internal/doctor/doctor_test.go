@@ -12,6 +12,7 @@ import (
 
 	"conclave/actors/model"
 	"conclave/cmd/conclave/internal/cli"
+	"conclave/config"
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
 	"conclave/pkg/bus/bustest"
@@ -176,7 +177,11 @@ func TestCheckCritic(t *testing.T) {
 					}
 				}
 			}
-			x := examination{App: a}
+			cfg, err := config.Load(a.Home.Config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			x := examination{App: a, cfg: cfg}
 			x.checkCritic(subjects.ModelList{Models: []subjects.ModelInfo{
 				{Name: "big:1b"},
 				{Name: "judge:1b"},
@@ -238,8 +243,10 @@ func TestCheckRoles(t *testing.T) {
 			{Role: "tools", Model: "demo", DemoModel: true},
 		}, []Check{
 			{
-				Name: "models", Level: LevelWarn, Text: "Ollama does not answer: the built-in demo model is used",
-				Fix: "run ollama serve, then conclave model pull gemma4:12b",
+				Name: "models", Level: LevelWarn,
+				Text: "Ollama does not answer at http://127.0.0.1:11434: the built-in demo model is used",
+				Fix: "run ollama serve (https://ollama.com/download), then conclave model pull gemma4:12b; one at " +
+					"another address: conclave setup --ollama-url <url>",
 			},
 		}},
 		{"no roles", nil, []Check{
@@ -248,9 +255,11 @@ func TestCheckRoles(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			a := cli.New(nil, io.Discard, io.Discard)
-			a.Home.Config = t.TempDir()
-			x := examination{App: a}
+			cfg, err := config.Load("")
+			if err != nil {
+				t.Fatal(err)
+			}
+			x := examination{cfg: cfg}
 			x.checkRoles(subjects.ModelList{Models: []subjects.ModelInfo{{Name: "big"}}, Roles: tt.roles})
 			if !slices.Equal(x.checks, tt.want) {
 				t.Errorf("got  %+v\nwant %+v", x.checks, tt.want)

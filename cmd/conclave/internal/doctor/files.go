@@ -259,7 +259,7 @@ func (x *examination) checkAnchors() {
 func (x *examination) checkNATSTool() {
 	path, err := exec.LookPath("nats")
 	if err != nil {
-		x.warn("nats tool", NATSToolFix, "not on PATH")
+		x.warn("nats tool", "go install github.com/nats-io/natscli/nats@latest", "not on PATH")
 		return
 	}
 	x.ok("nats tool", "%s", path)

@@ -11,8 +11,6 @@ import (
 
 	"conclave/actors/model"
 	"conclave/cmd/conclave/internal/term"
-	"conclave/cmd/conclave/internal/userconfig"
-	"conclave/config"
 	"conclave/pkg/client"
 	"conclave/pkg/local"
 	llm "conclave/pkg/model"
@@ -22,20 +20,21 @@ import (
 
 // checkModels warns of roles in use without their own model, and fails when the model actor does not answer. A role
 // whose model is optional is no problem: the check names what its model would improve. It ends with the check of the
-// critic and respondent B; respondentB says whether that one runs.
-func (x *examination) checkModels(ctx context.Context, c *client.Client, respondentB bool) {
+// critic and respondent B; respondentB says whether that one runs. It returns the models.
+func (x *examination) checkModels(ctx context.Context, c *client.Client, respondentB bool) subjects.ModelList {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	list, err := c.Models(ctx)
 	if err != nil {
 		x.fail("models", seeLog, "%v", err)
-		return
+		return list
 	}
 	x.checkRoles(list)
 	x.checkCalls(list)
 	x.checkSpeed(list)
 	x.checkSecondModel(list, local.AvailableMemory())
 	x.checkCritic(list, respondentB)
+	return list
 }
 
 // checkRoles reports the model of every role in use but the critic's, which has its own check. The demo model in all
@@ -56,9 +55,9 @@ func (x *examination) checkRoles(list subjects.ModelList) {
 	}
 	switch {
 	case demo:
-		x.warn("models", "run ollama serve, then conclave model pull "+
-			userconfig.LoadNames(x.App).Models.Roles[subjects.RoleAssistant],
-			"Ollama does not answer: the built-in demo model is used")
+		x.warn("models", "run ollama serve (https://ollama.com/download), then conclave model pull "+
+			x.cfg.Models.Roles[subjects.RoleAssistant]+"; one at another address: conclave setup --ollama-url <url>",
+			"Ollama does not answer at %s: the built-in demo model is used", x.cfg.Models.Ollama.URL)
 	case good:
 		x.ok("models", "%s, and every role in use has one", term.Count(len(list.Models), "model available",
 			"models available"))
@@ -161,13 +160,9 @@ func optionalModel(r subjects.RoleModel) string {
 }
 
 // checkCritic reports whether answers are graded and by which model, and whether respondent B has its model and a
-// critic that compares. running says whether respondent B runs, which a flag of conclave up may have enabled. Without
-// readable settings it reports nothing.
+// critic that compares. running says whether respondent B runs, which a flag of conclave up may have enabled.
 func (x *examination) checkCritic(list subjects.ModelList, running bool) {
-	cfg, err := config.Load(x.Home.Config)
-	if err != nil {
-		return // has its own check
-	}
+	cfg := x.cfg
 	if cfg.Critic.Enabled {
 		x.checkCriticModel(list)
 	} else {

@@ -48,7 +48,7 @@ func (x *examination) checkCredentials(ctx context.Context, cfg config.Config) {
 		x.ok("secrets", "the settings name no credential")
 		return
 	}
-	missing, known, err := MissingCredentials(ctx, cfg, x.Home.Data)
+	missing, known, err := missingCredentials(ctx, cfg, x.Home.Data)
 	switch {
 	case err != nil:
 		x.fail("secrets", "see conclave secret check", "%v", err)
@@ -77,10 +77,10 @@ func requiredCredentials(cfg config.Config) []string {
 	return slices.Compact(out)
 }
 
-// MissingCredentials are the required credentials that the keyring does not have; data is the data folder. Only the
+// missingCredentials are the required credentials that the keyring does not have; data is the data folder. Only the
 // file backend is read: it answers at once and opens no dialog. known is false for every other backend, on an error,
 // and when none is required: then missing says nothing.
-func MissingCredentials(ctx context.Context, cfg config.Config, data string) (missing []string, known bool, err error) {
+func missingCredentials(ctx context.Context, cfg config.Config, data string) (missing []string, known bool, err error) {
 	named := requiredCredentials(cfg)
 	ring := cfg.Secrets.Ring(data)
 	info, err := keyring.Inspect(ring)
@@ -207,8 +207,8 @@ func (x *examination) checkWeb(ctx context.Context, cfg config.Config) {
 	case "none":
 		x.ok("web_search", "off (provider none in web_search.yaml); searxng, brave or tavily switch it on")
 	case "searxng":
-		if p := setup.ProbeSearXNG(ctx, search.SearXNG.URL, 2*time.Second); p != nil {
-			x.warn("web_search", p.Fix, "%s", p.What)
+		if what, fix := setup.ProbeSearXNG(ctx, search.SearXNG.URL, 2*time.Second); what != "" {
+			x.warn("web_search", fix, "%s", what)
 		} else {
 			x.ok("web_search", "SearXNG answers in JSON at %s", search.SearXNG.URL)
 		}

@@ -76,8 +76,8 @@ func Look(ctx context.Context, s Settings) Machine {
 	m.listModels(ctx)
 	switch s.Search {
 	case "searxng":
-		p := ProbeSearXNG(ctx, s.SearXNGURL, probeTimeout)
-		if m.Search, m.SearchOK = "SearXNG at "+s.SearXNGURL, p == nil; p != nil {
+		problem, _ := ProbeSearXNG(ctx, s.SearXNGURL, probeTimeout)
+		if m.Search, m.SearchOK = "SearXNG at "+s.SearXNGURL, problem == ""; !m.SearchOK {
 			m.SearchFix = "conclave setup --search searxng shows how to start one; --search none switches it off"
 		}
 	default:

@@ -6,17 +6,13 @@ import (
 	"iter"
 	"slices"
 	"strings"
-	"unicode"
 
-	"golang.org/x/text/width"
-
-	"conclave/pkg/text"
+	"github.com/charmbracelet/x/ansi"
 )
 
 const (
-	columnGap  = 2  // blanks between two columns
-	leastClip  = 12 // a last column is not clipped to less
-	escapeMark = '\x1b'
+	columnGap = 2  // blanks between two columns
+	leastClip = 12 // a last column is not clipped to less
 )
 
 // Layout says how a table is made narrower when the terminal is.
@@ -28,17 +24,11 @@ type Layout struct {
 // Table prints rows in columns, without trailing blanks. On a terminal it fits the width: columns in l.Drop are left
 // out, then the last column is clipped, then the lines are. Elsewhere it is complete. The first row is the header where
 // l.Drop is used. Cells must be sanitized.
-func Table(w io.Writer, rows [][]string, l Layout) error {
-	columns := 0
-	if c, _, ok := Size(w); ok {
-		columns = c
-	}
+func Table(w io.Writer, rows [][]string, l Layout) {
+	columns, _, _ := Size(w)
 	for _, line := range tableLines(rows, l, columns) {
-		if _, err := fmt.Fprintln(w, line); err != nil {
-			return err
-		}
+		fmt.Fprintln(w, line)
 	}
-	return nil
 }
 
 // tableLines lays a table out for a terminal of so many columns; 0 is no limit.
@@ -132,57 +122,21 @@ func tableWidth(widths []int) (n int) {
 
 // Width is the number of terminal columns that s takes: two for wide characters, none for combining marks, joiners and
 // colours. Terminals differ in emoji that are joined from several; they count as one.
-func Width(s string) (n int) {
-	for _, w := range RuneWidths(s) {
-		n += w
-	}
-	return n
-}
+func Width(s string) int { return ansi.StringWidth(s) }
 
 // cutWidth is the beginning of s that takes at most columns. The end of a colour is kept.
-func cutWidth(s string, columns int) string {
-	n := 0
-	for at, w := range RuneWidths(s) {
-		if n += w; n <= columns {
-			continue
-		}
-		if strings.ContainsRune(s[:at], escapeMark) {
-			return s[:at] + "\x1b[0m"
-		}
-		return s[:at]
-	}
-	return s
-}
+func cutWidth(s string, columns int) string { return ansi.Truncate(s, columns, "") }
 
-// RuneWidths returns the position and the width of each rune of s. Colours have no width, and neither has a rune that
-// depends on the one before: a text that is cut only before runes with a width shows the same runes.
-func RuneWidths(s string) iter.Seq2[int, int] {
+// Widths returns the position and the width of each character of s. Colours have no width.
+func Widths(s string) iter.Seq2[int, int] {
 	return func(yield func(at, w int) bool) {
-		inEscape, joined := false, false
-		for at, r := range s {
-			w := 0
-			switch {
-			case inEscape:
-				inEscape = r != 'm'
-			case r == escapeMark:
-				inEscape = true
-			case text.IsShaping(r), unicode.In(r, unicode.Mn, unicode.Me):
-			case joined && text.IsEmoji(r):
-			case isWide(r):
-				w = 2
-			default:
-				w = 1
-			}
-			joined = r == '\u200d' || joined && text.IsShaping(r)
+		var state byte
+		for at := 0; at < len(s); {
+			_, w, n, next := ansi.DecodeSequence(s[at:], state, nil)
 			if !yield(at, w) {
 				return
 			}
+			at, state = at+n, next
 		}
 	}
-}
-
-// isWide reports whether r takes two columns.
-func isWide(r rune) bool {
-	k := width.LookupRune(r).Kind()
-	return k == width.EastAsianWide || k == width.EastAsianFullwidth
 }

@@ -33,9 +33,9 @@ type AnswerView interface {
 	// Warn reports a problem that is not about the answer.
 	Warn(code, text string)
 	// End shows the answer, then calls grade, which may wait, and shows the grade.
-	End(r subjects.Response, grade func() *subjects.Critique) error
+	End(r subjects.Response, grade func() *subjects.Critique)
 	// Fail ends without an answer.
-	Fail(f *subjects.Fault) error
+	Fail(f *subjects.Fault)
 }
 
 // AnswerOptions configure an [AnswerView].

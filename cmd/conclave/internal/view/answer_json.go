@@ -118,7 +118,7 @@ func (l *jsonLines) Warn(code, text string) { l.note(subjects.Note{Code: code, T
 
 // End prints the notes that were not printed yet, the response, and then waits for the grade and prints it when there
 // is one.
-func (l *jsonLines) End(r subjects.Response, grade func() *subjects.Critique) error {
+func (l *jsonLines) End(r subjects.Response, grade func() *subjects.Critique) {
 	for _, n := range r.Notes {
 		l.note(n)
 	}
@@ -132,12 +132,11 @@ func (l *jsonLines) End(r subjects.Response, grade func() *subjects.Critique) er
 			Grade subjects.Critique `json:"grade"`
 		}{l.head("grade"), *c})
 	}
-	return l.Out.Err
 }
 
 // Fail prints the fault as a line of type error.
-func (l *jsonLines) Fail(f *subjects.Fault) error {
-	return l.PrintLine(struct {
+func (l *jsonLines) Fail(f *subjects.Fault) {
+	l.print(struct {
 		lineHead
 		Error *subjects.Fault `json:"error"`
 	}{l.head("error"), f})

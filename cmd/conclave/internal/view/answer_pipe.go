@@ -53,23 +53,25 @@ func (p *pipe) Warn(_, text string) {
 
 // End prints the answer alone and then waits for the grade, which goes to stderr; with JSON it waits first and prints
 // one document. An empty answer prints nothing and waits for no grade.
-func (p *pipe) End(r subjects.Response, grade func() *subjects.Critique) error {
+func (p *pipe) End(r subjects.Response, grade func() *subjects.Critique) {
 	p.endLine()
 	if p.JSON {
-		return p.PrintJSON(struct {
+		_ = p.PrintJSON(struct { // stdout remembers its error
 			subjects.Response
 			Grade *subjects.Critique `json:"grade,omitempty"`
 		}{r, grade()})
+		return
 	}
 	if r.DemoModel && !strings.Contains(r.Answer, "built-in demo model") {
 		p.Say("%s", DemoNotice)
 	}
 	text := AnswerText(r)
 	if text == "" {
-		return nil
+		return
 	}
-	if _, err := fmt.Fprintln(p.Out, strings.TrimSuffix(text, "\n")); err != nil {
-		return err
+	fmt.Fprintln(p.Out, strings.TrimSuffix(text, "\n"))
+	if p.Out.Err != nil {
+		return
 	}
 	if c := grade(); c != nil {
 		for _, l := range []string{GradeLine(*c), retryHint(*c, p.Program)} {
@@ -78,18 +80,16 @@ func (p *pipe) End(r subjects.Response, grade func() *subjects.Critique) error {
 			}
 		}
 	}
-	return nil
 }
 
 // Fail prints, with JSON, a partial response with the fault, so that a program always reads one document; otherwise
 // nothing. The caller prints the error.
-func (p *pipe) Fail(f *subjects.Fault) error {
+func (p *pipe) Fail(f *subjects.Fault) {
 	p.endLine()
-	if !p.JSON {
-		return nil
+	if p.JSON {
+		_ = p.PrintJSON(subjects.Response{
+			SessionID: p.Session, QueryID: p.Query, Query: p.Question,
+			ToolCalls: []subjects.ToolCall{}, Partial: true, Error: f,
+		})
 	}
-	return p.PrintJSON(subjects.Response{
-		SessionID: p.Session, QueryID: p.Query, Query: p.Question,
-		ToolCalls: []subjects.ToolCall{}, Partial: true, Error: f,
-	})
 }

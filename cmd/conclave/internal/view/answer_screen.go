@@ -89,7 +89,7 @@ func (s *screen) Talk(line string) {
 // Show prints an update as it comes: pieces of the answer on stdout, everything else as lines on stderr. A call that
 // waits for approval is asked about when there is a keyboard.
 func (s *screen) Show(u client.Update) {
-	s.spinner.follow(u)
+	s.spinner.phase.Follow(u)
 	switch u := u.(type) {
 	case client.ApprovalAsked:
 		s.approval(u.ApprovalRequest)
@@ -110,7 +110,7 @@ func (s *screen) Show(u client.Update) {
 }
 
 // Ticks implements [AnswerView].
-func (s *screen) Ticks() <-chan time.Time { return s.spinner.ticks() }
+func (s *screen) Ticks() <-chan time.Time { return s.spinner.ticker.C }
 
 // Tick implements [AnswerView].
 func (s *screen) Tick() {
@@ -120,11 +120,7 @@ func (s *screen) Tick() {
 }
 
 // SetModel implements [AnswerView].
-func (s *screen) SetModel(m ModelState) {
-	if s.spinner != nil {
-		s.spinner.phase.SetModel(m)
-	}
-}
+func (s *screen) SetModel(m ModelState) { s.spinner.phase.SetModel(m) }
 
 // PrintBlock implements [Printer]: the block is rendered on stdout, with a blank line between two.
 func (s *screen) PrintBlock(b markdown.Block, begins bool) {
@@ -154,7 +150,7 @@ func (s *screen) Warn(_, text string) {
 // End prints the part of the answer that the deltas did not show, or all of it when they differ or other text came
 // between, then the notes, a summary unless the answer failed, and, after waiting for it, the grade. A note about the
 // answer's own error is left out: the caller prints that.
-func (s *screen) End(r subjects.Response, grade func() *subjects.Critique) error {
+func (s *screen) End(r subjects.Response, grade func() *subjects.Critique) {
 	s.spinner.stop()
 	s.PrintAnswer(r)
 	s.PrintAnswerNotes(r)
@@ -170,15 +166,13 @@ func (s *screen) End(r subjects.Response, grade func() *subjects.Critique) error
 			s.Talk(hint)
 		}
 	}
-	return s.Out.Err
 }
 
 // Fail ends the open line. The notes that are held back are dropped, and the caller prints the error.
-func (s *screen) Fail(*subjects.Fault) error {
+func (s *screen) Fail(*subjects.Fault) {
 	s.spinner.stop()
 	s.Flush()
 	s.endLine()
-	return nil
 }
 
 // approval shows a waiting call and asks, or queues it behind the one that was asked before. Without a keyboard, or

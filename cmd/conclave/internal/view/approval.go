@@ -184,7 +184,7 @@ func AcceptedDecision(d subjects.ApprovalDecision, r subjects.ApprovalReply) str
 }
 
 // ApprovalRules prints remembered decisions as a table, a header alone when there are none.
-func ApprovalRules(w io.Writer, rules []subjects.ApprovalRule) error {
+func ApprovalRules(w io.Writer, rules []subjects.ApprovalRule) {
 	rows := [][]string{{"RULE", "MADE", "HOLDS IN", "AGENTS", "TOOL", "ASKED BY", "TARGETS"}}
 	for _, r := range rules {
 		rows = append(rows, []string{
@@ -193,7 +193,7 @@ func ApprovalRules(w io.Writer, rules []subjects.ApprovalRule) error {
 			term.Visible(r.Rule), term.Visible(strings.Join(r.Sinks, " ")),
 		})
 	}
-	return term.Table(w, rows, term.Layout{Drop: []string{"MADE", "ASKED BY", "AGENTS"}, Whole: true})
+	term.Table(w, rows, term.Layout{Drop: []string{"MADE", "ASKED BY", "AGENTS"}, Whole: true})
 }
 
 // WaitingCalls says how many calls wait for the user.

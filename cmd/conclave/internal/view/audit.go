@@ -48,12 +48,12 @@ var statusColours = map[string]string{
 
 // AuditLine prints a record on one sanitized line. The writer is the account that the server wrote into the subject;
 // everything after it is the writer's statement. Ids and hashes are shortened; an empty field is "-".
-func AuditLine(w io.Writer, e AuditEntry) error {
+func AuditLine(w io.Writer, e AuditEntry) {
 	at := e.Time.Local().Format("2006-01-02 15:04:05.000")
 	if e.Bad != "" {
-		_, err := fmt.Fprintf(w, "%s  %-12s  %-8s  %s: %s\n", at, e.Message, term.Plain(cmp.Or(e.Account, "?")),
+		fmt.Fprintf(w, "%s  %-12s  %-8s  %s: %s\n", at, e.Message, term.Plain(cmp.Or(e.Account, "?")),
 			term.Paint(w, term.Red, "bad"), term.Plain(e.Bad))
-		return err
+		return
 	}
 	agent := cmp.Or(e.AgentID, "-")
 	if e.AgentType != "" {
@@ -63,12 +63,11 @@ func AuditLine(w io.Writer, e AuditEntry) error {
 	if e.Reason != "" {
 		status += ": " + e.Reason
 	}
-	_, err := fmt.Fprintf(w, "%s  %-12s  %-8s  %-6s  %-22s  %-30s  %-7s  query %s  params %s\n",
+	fmt.Fprintf(w, "%s  %-12s  %-8s  %-6s  %-22s  %-30s  %-7s  query %s  params %s\n",
 		at, e.Message, term.Plain(cmp.Or(e.Account, "?")),
 		term.Plain(e.Phase), term.Plain(agent), term.Plain(strings.TrimSpace(e.Action+" "+e.Tool)),
 		term.Paint(w, statusColours[e.Status], term.Plain(status)), term.Plain(cmp.Or(shortQuery(e.Query), "-")),
 		term.Plain(cmp.Or(term.ShortID(e.ParamsHash), "-")))
-	return err
 }
 
 // shortQuery is the beginning of the id of a question. All ids of a client begin with its scope, which is kept.
@@ -88,15 +87,10 @@ var auditFields = []string{
 }
 
 // AuditRecord prints each field of a record that is not empty on a line, with the names of the JSON form and sanitized.
-func AuditRecord(w io.Writer, e AuditEntry) error {
-	b, err := json.Marshal(e)
-	if err != nil {
-		return err
-	}
+func AuditRecord(w io.Writer, e AuditEntry) {
+	b, _ := json.Marshal(e) // an entry can be encoded, and decoded again
 	fields := map[string]json.RawMessage{}
-	if err := json.Unmarshal(b, &fields); err != nil {
-		return err
-	}
+	_ = json.Unmarshal(b, &fields)
 	for _, name := range auditFields {
 		raw, ok := fields[name]
 		if !ok || string(raw) == `""` {
@@ -107,12 +101,8 @@ func AuditRecord(w io.Writer, e AuditEntry) error {
 		if json.Unmarshal(raw, &s) == nil {
 			text = s
 		}
-		if _, err := fmt.Fprintf(w, "%s %s\n", term.Paint(w, term.Dim, fmt.Sprintf("%-12s", name)),
-			term.Plain(text)); err != nil {
-			return err
-		}
+		fmt.Fprintf(w, "%s %s\n", term.Paint(w, term.Dim, fmt.Sprintf("%-12s", name)), term.Plain(text))
 	}
-	return nil
 }
 
 // SealedExport is a sealed audit log in a file.

@@ -16,9 +16,7 @@ func TestAuditLineTellsQuestionsOfAClientApart(t *testing.T) {
 		"f471b5c2b877b5fe4e3b709b",
 	} {
 		var b strings.Builder
-		if err := AuditLine(&b, AuditEntry{AuditRecord: subjects.AuditRecord{Query: id}}); err != nil {
-			t.Fatal(err)
-		}
+		AuditLine(&b, AuditEntry{AuditRecord: subjects.AuditRecord{Query: id}})
 		_, rest, _ := strings.Cut(b.String(), "  query ")
 		short, _, _ := strings.Cut(rest, " ")
 		if short == "" || len(short) == len(id) || !strings.HasPrefix(id, short) || seen[short] {

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"conclave/cmd/conclave/internal/setup"
 	"conclave/cmd/conclave/internal/term"
+	"conclave/subjects"
 )
 
 // Banner is what conclave up prints when it is ready. Empty rows are left out.
@@ -22,7 +22,7 @@ type Banner struct {
 	Ready                     []string
 	Actors                    int // that should be ready
 	Tools                     []string
-	Problems                  []setup.Problem
+	Problems                  []subjects.DoctorCheck
 	Flags                     string // to be repeated in the suggested commands
 }
 
@@ -55,7 +55,7 @@ func (b Banner) Print(w io.Writer) {
 	if len(b.Problems) > 0 {
 		head("Missing")
 		for _, p := range b.Problems {
-			row("", p.What+": "+p.Fix)
+			row("", p.Name+": "+p.Text+": "+p.Fix)
 		}
 	}
 	head("Try")

@@ -42,7 +42,7 @@ func figureCells(s actor.RouteStats, requests, errors int) []string {
 }
 
 // FigureTable prints a row for each actor under a header, fitted to w.
-func FigureTable(w io.Writer, all []client.ActorFigures) error {
+func FigureTable(w io.Writer, all []client.ActorFigures) {
 	rows := [][]string{append([]string{"ACTOR"}, figureColumns...)}
 	for _, f := range all {
 		name := term.Plain(f.Actor)
@@ -51,12 +51,12 @@ func FigureTable(w io.Writer, all []client.ActorFigures) error {
 		}
 		rows = append(rows, append([]string{name}, figureCells(f.RouteStats, f.Requests, f.Errors)...))
 	}
-	return term.Table(w, rows, term.Layout{Drop: dropFigures})
+	term.Table(w, rows, term.Layout{Drop: dropFigures})
 }
 
 // SubjectTable prints a row for each subject of an actor under a header, fitted to w; of several instances, behind the
 // beginning of the instance's id.
-func SubjectTable(w io.Writer, f client.ActorFigures) error {
+func SubjectTable(w io.Writer, f client.ActorFigures) {
 	rows := [][]string{append([]string{"SUBJECT"}, figureColumns...)}
 	for _, r := range f.Subjects {
 		subject := term.Plain(r.Subject)
@@ -65,5 +65,5 @@ func SubjectTable(w io.Writer, f client.ActorFigures) error {
 		}
 		rows = append(rows, append([]string{subject}, figureCells(r.RouteStats, r.Requests, r.Errors)...))
 	}
-	return term.Table(w, rows, term.Layout{Drop: dropFigures})
+	term.Table(w, rows, term.Layout{Drop: dropFigures})
 }

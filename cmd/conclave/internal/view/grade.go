@@ -58,7 +58,7 @@ func verdictFor(p *subjects.Pairwise, respondent string) string {
 
 // Grades prints a list of grades as a table, in the order given. A question that the log no longer has is shown as
 // such.
-func Grades(w io.Writer, grades []client.GradedAnswer) error {
+func Grades(w io.Writer, grades []client.GradedAnswer) {
 	rows := [][]string{{"TIME", "GRADE", "RUBRIC", "RESPONDENT", "VERDICT", "QUERY", "QUESTION"}}
 	for _, g := range grades {
 		c := g.Critique
@@ -76,7 +76,7 @@ func Grades(w io.Writer, grades []client.GradedAnswer) error {
 				nameRoom(w))),
 		})
 	}
-	return term.Table(w, rows, term.Layout{Drop: []string{"RUBRIC", "VERDICT", "RESPONDENT", "TIME"}})
+	term.Table(w, rows, term.Layout{Drop: []string{"RUBRIC", "VERDICT", "RESPONDENT", "TIME"}})
 }
 
 // fields prints lines of a dim name and a sanitized value.

@@ -38,7 +38,7 @@ func nameRoom(w io.Writer) int {
 
 // MemoryTable prints memories, a line each, under a header. A star marks a pinned one, a number the piece of a
 // document.
-func MemoryTable(w io.Writer, entries []subjects.MemoryEntry) error {
+func MemoryTable(w io.Writer, entries []subjects.MemoryEntry) {
 	now := time.Now()
 	rows := [][]string{{"ID", "KIND", "STATE", "TRUST", "AGE", "NAME"}}
 	for _, e := range entries {
@@ -54,13 +54,13 @@ func MemoryTable(w io.Writer, entries []subjects.MemoryEntry) error {
 			trustWord(e.Provenance.Trust), term.Age(now.Sub(e.Created)), term.Visible(name),
 		})
 	}
-	return term.Table(w, rows, term.Layout{Drop: []string{"STATE", "AGE", "KIND"}})
+	term.Table(w, rows, term.Layout{Drop: []string{"STATE", "AGE", "KIND"}})
 }
 
 // MemoryHits prints the result of a search, and on stderr its notes, whether it was cached, and that nothing matched.
 // With reasons, each score is broken down; with whole, the whole text is printed in place of the relevant part.
 // Untrusted memories are marked.
-func MemoryHits(s *term.Streams, r subjects.MemoryReply, reasons, whole bool) error {
+func MemoryHits(s *term.Streams, r subjects.MemoryReply, reasons, whole bool) {
 	if len(r.Hits) == 0 {
 		s.Say("no memory matches")
 	}
@@ -93,7 +93,6 @@ func MemoryHits(s *term.Streams, r subjects.MemoryReply, reasons, whole bool) er
 	if r.Cached {
 		s.Say("this is a cached result; --fresh searches again")
 	}
-	return s.Out.Err
 }
 
 // Notes prints notes on stderr.
@@ -233,7 +232,7 @@ func formatTimes(n int) string {
 
 // MemoryStatus prints counts, sizes and models of memory, and on stderr what waits for an embedding or for the user's
 // decision. program begins the printed command.
-func MemoryStatus(s *term.Streams, m subjects.MemoryStatus, program string) error {
+func MemoryStatus(s *term.Streams, m subjects.MemoryStatus, program string) {
 	line := func(name, format string, v ...any) {
 		fmt.Fprintf(s.Out, "%-10s %s\n", name, term.Visible(fmt.Sprintf(format, v...)))
 	}
@@ -259,7 +258,6 @@ func MemoryStatus(s *term.Streams, m subjects.MemoryStatus, program string) erro
 	if n := m.States[subjects.MemoryCandidate]; n > 0 {
 		s.Say("%s waiting for your decision; list with: %s memory list --state candidate", Memories(n), program)
 	}
-	return s.Out.Err
 }
 
 // CountBy lists counts sorted by name: "3 document, 12 fact"; "" for none.
@@ -271,9 +269,12 @@ func CountBy(by map[string]int) string {
 	return strings.Join(parts, ", ")
 }
 
-// MemoryGraph prints relations under IS and WAS, current ones first. A tense that is unknown counts as past, so that it
-// is not presented as a fact of today. Untrusted relations are marked. No relations print nothing.
-func MemoryGraph(w io.Writer, all []subjects.Relation) error {
+// MemoryGraph prints relations under IS and WAS, current ones first, and on stderr that there are none. A tense that is
+// unknown counts as past, so that it is not presented as a fact of today. Untrusted relations are marked.
+func MemoryGraph(s *term.Streams, all []subjects.Relation) {
+	if len(all) == 0 {
+		s.Say("no relations are known")
+	}
 	var rows [][]string
 	for _, current := range []bool{true, false} {
 		head := false
@@ -300,7 +301,7 @@ func MemoryGraph(w io.Writer, all []subjects.Relation) error {
 			})
 		}
 	}
-	return term.Table(w, rows, term.Layout{})
+	term.Table(s.Out, rows, term.Layout{})
 }
 
 // relationSpan is when a relation holds, as far as it is known: from and to, since or until; "" when neither end is.

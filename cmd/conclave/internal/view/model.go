@@ -13,7 +13,7 @@ import (
 
 // Models prints the available models as a table, with the machine of each when there are others than this one, and on
 // stderr that there are none, and the roles whose own model is not used. program begins the commands in the fixes.
-func Models(s *term.Streams, list subjects.ModelList, program string) error {
+func Models(s *term.Streams, list subjects.ModelList, program string) {
 	roles := map[string][]string{}
 	for _, r := range list.Roles {
 		name := strings.TrimSuffix(r.Model, ":latest")
@@ -39,10 +39,7 @@ func Models(s *term.Streams, list subjects.ModelList, program string) error {
 				rows[i] = slices.Delete(r, 1, 3)
 			}
 		}
-		if err := term.Table(s.Out, rows,
-			term.Layout{Drop: []string{"PARAMETERS", "TOKENS/S", "SUPPORTS", "SIZE"}}); err != nil {
-			return err
-		}
+		term.Table(s.Out, rows, term.Layout{Drop: []string{"PARAMETERS", "TOKENS/S", "SUPPORTS", "SIZE"}})
 	}
 	for _, m := range list.Machines {
 		if !m.Connected {
@@ -52,7 +49,6 @@ func Models(s *term.Streams, list subjects.ModelList, program string) error {
 	for _, n := range RoleNotices(list.Roles, program) {
 		s.Say("%s", n)
 	}
-	return nil
 }
 
 func orDash(v []string) string { return cmp.Or(strings.Join(v, ", "), "-") }

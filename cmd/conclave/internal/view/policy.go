@@ -14,7 +14,7 @@ var verdictColours = map[string]string{"pass": term.Green, "ask": term.Yellow, "
 
 // Verdict prints what each layer of the policy says, a line each, then the monitor-only rules that would have denied or
 // asked. The colours have the same length, so that the columns stay aligned.
-func Verdict(w io.Writer, v subjects.Verdict) error {
+func Verdict(w io.Writer, v subjects.Verdict) {
 	var rows [][]string
 	for _, l := range v.Layers {
 		rows = append(rows, []string{
@@ -22,13 +22,10 @@ func Verdict(w io.Writer, v subjects.Verdict) error {
 			term.Visible(l.Layer), term.Visible(RuleReason(l.Rule, l.Reason)),
 		})
 	}
-	if err := term.Table(w, rows, term.Layout{Whole: true}); err != nil {
-		return err
-	}
+	term.Table(w, rows, term.Layout{Whole: true})
 	for _, m := range v.Monitored {
 		fmt.Fprintf(w, "monitor-only: %s\n", term.Visible(m.Layer+": "+RuleReason(m.Rule, m.Reason)))
 	}
-	return nil
 }
 
 // RuleReason is a rule with its reason; either may be empty.
@@ -41,12 +38,11 @@ const redactedFlag = "redacted"
 
 // ToolText prints the text of a result with one line break at its end. On a terminal it is sanitized; a pipe gets it
 // unchanged.
-func ToolText(s *term.Streams, text string) error {
+func ToolText(s *term.Streams, text string) {
 	if term.IsTerminal(s.Out) {
 		text = term.PlainText(text)
 	}
-	_, err := fmt.Fprintln(s.Out, strings.TrimSuffix(text, "\n"))
-	return err
+	fmt.Fprintln(s.Out, strings.TrimSuffix(text, "\n"))
 }
 
 // ToolWarnings prints on stderr what the user should know before trusting a result: external content, signs of

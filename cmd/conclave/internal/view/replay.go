@@ -13,7 +13,7 @@ const replayedCalls = 10
 
 // Replay prints the report of a policy replay: the counts, then each rule that decides differently with its calls, what
 // cannot be judged, and the damaged records.
-func Replay(w io.Writer, r replay.Report) error {
+func Replay(w io.Writer, r replay.Report) {
 	fmt.Fprintf(w, "calls       %d", r.Calls)
 	if r.Calls > 0 {
 		fmt.Fprintf(w, ", %s to %s", r.First.Local().Format("2006-01-02 15:04"),
@@ -22,9 +22,7 @@ func Replay(w io.Writer, r replay.Report) error {
 	fmt.Fprintf(w, "\nunchanged   %d\nchanged     %d\n", r.Unchanged, r.Changed)
 	for _, c := range r.Changes {
 		fmt.Fprintf(w, "\n%s: %d %s\n", term.Plain(c.Rule), len(c.Calls), c.Effect)
-		if err := replayedTable(w, c.Calls); err != nil {
-			return err
-		}
+		replayedTable(w, c.Calls)
 	}
 	for _, u := range r.Unjudged {
 		fmt.Fprintf(w, "\ncannot be judged: %d: %s\n", u.Count, term.Plain(u.Reason))
@@ -33,11 +31,10 @@ func Replay(w io.Writer, r replay.Report) error {
 		fmt.Fprintf(w, "\ndamaged: event %d of %s: %s\n", d.Seq, d.Time.Local().Format("2006-01-02 15:04"),
 			term.Plain(d.Reason))
 	}
-	return nil
 }
 
 // replayedTable prints calls, one line each.
-func replayedTable(w io.Writer, calls []replay.Call) error {
+func replayedTable(w io.Writer, calls []replay.Call) {
 	var rows [][]string
 	for _, c := range calls[:min(len(calls), replayedCalls)] {
 		rows = append(rows, []string{
@@ -45,11 +42,8 @@ func replayedTable(w io.Writer, calls []replay.Call) error {
 			term.Plain(c.Tool), c.Before + " -> " + c.After, term.Plain(term.Clip(string(c.Args), 60)),
 		})
 	}
-	if err := term.Table(w, rows, term.Layout{}); err != nil {
-		return err
-	}
+	term.Table(w, rows, term.Layout{})
 	if more := len(calls) - replayedCalls; more > 0 {
 		fmt.Fprintf(w, "  and %d more: --json lists all\n", more)
 	}
-	return nil
 }

@@ -20,9 +20,7 @@ func TestSelfGradedIsSaid(t *testing.T) {
 			feedback = subjects.GradedByItself + ": " + feedback
 		}
 		var list, detail, basis bytes.Buffer
-		if err := Grades(&list, []client.GradedAnswer{{Critique: c}}); err != nil {
-			t.Fatal(err)
-		}
+		Grades(&list, []client.GradedAnswer{{Critique: c}})
 		Judgement(&detail, client.Judgement{
 			Answers:  []client.JudgedAnswer{{Critique: &c}},
 			Pairwise: &subjects.Pairwise{Winner: subjects.Tie, Model: "big", SelfGraded: self},

@@ -13,7 +13,7 @@ import (
 
 // Sessions prints a list of sessions as a table, in the order given. The first question is cut to the width of the
 // terminal, and marked when a question of the session is being answered.
-func Sessions(w io.Writer, sessions []client.SessionSummary) error {
+func Sessions(w io.Writer, sessions []client.SessionSummary) {
 	rows := [][]string{{"SESSION", "TURNS", "LAST USED", "FIRST QUESTION"}}
 	for _, s := range sessions {
 		question := s.Question
@@ -28,7 +28,7 @@ func Sessions(w io.Writer, sessions []client.SessionSummary) error {
 			term.Plain(term.Clip(question, nameRoom(w))),
 		})
 	}
-	return term.Table(w, rows, term.Layout{Drop: []string{"TURNS", "LAST USED"}})
+	term.Table(w, rows, term.Layout{Drop: []string{"TURNS", "LAST USED"}})
 }
 
 var roleColours = map[string]string{"user": term.Cyan, "assistant": term.Green, "tool": term.Yellow}
@@ -36,7 +36,7 @@ var roleColours = map[string]string{"user": term.Cyan, "assistant": term.Green, 
 // Session prints a conversation: the summary of older turns, then each question with its grants (by query id),
 // attachment, tool call, result and answer with its grades. The questions of a client are labelled with its name. On
 // stderr it says how many turns were dropped.
-func Session(s *term.Streams, c subjects.Conversation, grants map[string][]subjects.Grant) error {
+func Session(s *term.Streams, c subjects.Conversation, grants map[string][]subjects.Grant) {
 	if c.Dropped > 0 {
 		s.Say("%s dropped: too many, or too large", term.Count(c.Dropped, "turn"))
 	}
@@ -70,7 +70,6 @@ func Session(s *term.Streams, c subjects.Conversation, grants map[string][]subje
 		message(s.Out, cmp.Or(t.Respondent, "assistant"), strings.TrimSpace(about+" "+t.Error), t.Answer)
 		turnGrades(s.Out, t.Grades)
 	}
-	return s.Out.Err
 }
 
 // message prints one message, sanitized: the role, a remark about it unless it is "", and the text indented below.
@@ -111,7 +110,7 @@ func turnGrades(w io.Writer, g *subjects.Grades) {
 
 // Override prints the override that holds in a session. For ALL it says on stderr how to undo it; program begins that
 // command.
-func Override(s *term.Streams, c subjects.SessionConfig, program string) error {
+func Override(s *term.Streams, c subjects.SessionConfig, program string) {
 	line := func(name, text string) { fmt.Fprintf(s.Out, "%-9s %s\n", name, text) }
 	line("session", term.Visible(c.SessionID))
 	level, colour := c.Override, term.Yellow
@@ -138,5 +137,4 @@ func Override(s *term.Streams, c subjects.SessionConfig, program string) error {
 	if level == subjects.OverrideAll {
 		s.Say("every call in this session is allowed now; undo with: %s session override %s NONE", program, c.SessionID)
 	}
-	return s.Out.Err
 }

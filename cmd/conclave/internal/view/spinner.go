@@ -2,6 +2,7 @@ package view
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -31,7 +32,6 @@ type ModelState struct {
 type spinner struct {
 	line   *term.Progress
 	ticker *time.Ticker
-	now    func() time.Time
 	quiet  time.Time // since when nothing was printed
 	frame  int
 	phase  Phase
@@ -51,48 +51,28 @@ type Phase struct {
 	reading *subjects.PromptReading // the model reads a prompt; nil = it does not, or the time is not known
 }
 
-// newSpinner returns a spinner on stderr, nil when that is no terminal or cannot draw over a line. A nil spinner does
-// nothing.
+// newSpinner returns a spinner on stderr, which draws nothing when that is no terminal or cannot draw over a line.
 func newSpinner(s *term.Streams) *spinner {
-	if !term.IsTerminal(s.Err) || os.Getenv("TERM") == "dumb" {
-		return nil
+	w := s.Err
+	if os.Getenv("TERM") == "dumb" {
+		w = io.Discard
 	}
 	now := time.Now()
 	return &spinner{
-		line: term.NewProgress(s.Err), ticker: time.NewTicker(spinnerFrame), now: time.Now, quiet: now,
-		phase: Phase{since: now},
+		line: term.NewProgress(w), ticker: time.NewTicker(spinnerFrame), quiet: now, phase: Phase{since: now},
 	}
-}
-
-// ticks delivers the times of the frames; nil for a nil spinner.
-func (p *spinner) ticks() <-chan time.Time {
-	if p == nil {
-		return nil
-	}
-	return p.ticker.C
 }
 
 // stop removes the line for good.
 func (p *spinner) stop() {
-	if p != nil {
-		p.line.Clear()
-		p.ticker.Stop()
-	}
+	p.line.Clear()
+	p.ticker.Stop()
 }
 
 // clear removes the line before other output.
 func (p *spinner) clear() {
-	if p != nil {
-		p.line.Clear()
-		p.quiet = p.now()
-	}
-}
-
-// follow takes the phase from an update.
-func (p *spinner) follow(u client.Update) {
-	if p != nil {
-		p.phase.Follow(u)
-	}
+	p.line.Clear()
+	p.quiet = time.Now()
 }
 
 // SetModel tells which model answers, and whether it is loaded.
@@ -168,9 +148,6 @@ func groupDigits(n int) string {
 
 // preview shows the end of a block that grows behind the phase; false for none.
 func (p *spinner) preview(b markdown.Block, ok bool) {
-	if p == nil {
-		return
-	}
 	if p.tail = ""; ok {
 		r := []rune(strings.Join(strings.Fields(term.Plain(b.Text)), " "))
 		p.tail = string(r[max(0, len(r)-maxPreview):])
@@ -182,7 +159,7 @@ func SpinnerFrame(n int) string { return string(`|/-\`[n%4]) }
 
 // tick draws the next frame when nothing was printed for [spinnerDelay].
 func (p *spinner) tick() {
-	now := p.now()
+	now := time.Now()
 	text := p.phase.Text(now)
 	if now.Sub(p.quiet) < spinnerDelay {
 		return

@@ -19,7 +19,7 @@ const (
 
 // Event prints one event on a line: local time, who published it, the query, the subject, and a preview of what it
 // says, with "~" before thinking and the number of tool calls. On a terminal the line is cut to its width.
-func Event(w io.Writer, e client.Event) error {
+func Event(w io.Writer, e client.Event) {
 	family, _, _ := strings.Cut(e.Subject, ".")
 	about := cmp.Or(term.ShortID(e.Query), term.ShortID(e.Session), "-")
 	what := eventName(e)
@@ -29,9 +29,8 @@ func Event(w io.Writer, e client.Event) error {
 	if columns, _, ok := term.Size(w); ok {
 		room = max(minPreviewColumns, columns-term.Width(head)-term.Width(what)-2)
 	}
-	_, err := fmt.Fprintf(w, "%s%s %s\n", head, term.Paint(w, subjectColours[family], what),
+	fmt.Fprintf(w, "%s%s %s\n", head, term.Paint(w, subjectColours[family], what),
 		term.Clip(term.Plain(joinLines.Replace(describeEvent(e))), room))
-	return err
 }
 
 // joinLines replaces line breaks and tabs by blanks.

@@ -18,7 +18,7 @@ var taskMarks = map[string]string{
 }
 
 // Tasks prints a list of tasks as a table, in the order given.
-func Tasks(w io.Writer, all []subjects.Task) error {
+func Tasks(w io.Writer, all []subjects.Task) {
 	rows := [][]string{{"TASK", "STATE", "DONE", "BEGAN", "WHAT"}}
 	for _, t := range all {
 		done := 0
@@ -32,33 +32,32 @@ func Tasks(w io.Writer, all []subjects.Task) error {
 			term.Stamp(t.Began), term.Plain(term.Clip(t.Query, nameRoom(w))),
 		})
 	}
-	return term.Table(w, rows, term.Layout{Drop: []string{"DONE", "BEGAN"}})
+	term.Table(w, rows, term.Layout{Drop: []string{"DONE", "BEGAN"}})
 }
 
 // Task prints a task: its words and state, the tree of its subtasks with their results, and the report.
-func Task(w *term.Streams, t subjects.Task) error {
-	fmt.Fprintf(w.Out, "%s %s, %d tokens\n", term.Paint(w.Out, term.Cyan, t.TaskID), t.State, t.Tokens)
-	fmt.Fprintln(w.Out, "  "+term.Plain(term.OneLine(t.Query)))
+func Task(w io.Writer, t subjects.Task) {
+	fmt.Fprintf(w, "%s %s, %d tokens\n", term.Paint(w, term.Cyan, t.TaskID), t.State, t.Tokens)
+	fmt.Fprintln(w, "  "+term.Plain(term.OneLine(t.Query)))
 	for _, s := range t.Subtasks {
-		fmt.Fprintln(w.Out, subtaskLine(s))
+		fmt.Fprintln(w, subtaskLine(s))
 		if r := s.Return; r != nil {
-			fmt.Fprintf(w.Out, "      %s, %s, %s: %s\n", r.Status, r.ResultQuality, r.Source,
+			fmt.Fprintf(w, "      %s, %s, %s: %s\n", r.Status, r.ResultQuality, r.Source,
 				term.Plain(term.OneLine(r.Summary)))
 			for _, a := range r.Artifacts {
-				fmt.Fprintln(w.Out, "      file "+term.Plain(a))
+				fmt.Fprintln(w, "      file "+term.Plain(a))
 			}
 			if r.FailureReason != "" {
-				fmt.Fprintln(w.Out, "      "+term.Plain(term.OneLine(r.FailureReason)))
+				fmt.Fprintln(w, "      "+term.Plain(term.OneLine(r.FailureReason)))
 			}
 		}
 		if s.Doubt != "" {
-			fmt.Fprintln(w.Out, "      "+term.Plain(term.OneLine(s.Doubt)))
+			fmt.Fprintln(w, "      "+term.Plain(term.OneLine(s.Doubt)))
 		}
 	}
 	if t.Report != "" {
-		message(w.Out, "report", "", t.Report)
+		message(w, "report", "", t.Report)
 	}
-	return w.Out.Err
 }
 
 // subtaskLine is a subtask as a line of the tree: mark, id, title, state, agent, time and tool calls.

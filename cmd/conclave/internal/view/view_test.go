@@ -80,9 +80,7 @@ func TestScreenShowsInterruptedSteps(t *testing.T) {
 		for _, d := range tt.pieces {
 			v.Show(client.Delta{Delta: d})
 		}
-		if err := v.End(subjects.Response{Answer: tt.answer}, func() *subjects.Critique { return nil }); err != nil {
-			t.Fatal(err)
-		}
+		v.End(subjects.Response{Answer: tt.answer}, func() *subjects.Critique { return nil })
 		if text := termtest.ReadAll(t, master, slave); text != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, text, tt.want)
 		}
@@ -173,9 +171,7 @@ func TestSessionShowsGrants(t *testing.T) {
 		Acts: []string{"send", "create"}, To: []string{"Anna"}, Times: 1,
 		Clause: "Write to\x1b[2J\nAnna",
 	}}, "q3": {{Acts: []string{"spend"}, Times: 2}}}
-	if err := Session(term.NewStreams(nil, &out, &talk), conv, grants); err != nil {
-		t.Fatal(err)
-	}
+	Session(term.NewStreams(nil, &out, &talk), conv, grants)
 	if got := out.String(); !strings.Contains(got,
 		"  Write to Anna.\n  grants send or create, at most 1 time: Write to") || strings.Count(got, "grants ") != 1 ||
 		strings.Contains(got, "\x1b") || strings.Contains(got, "spend") || strings.Count(got, "\n") != 9 {
@@ -191,15 +187,11 @@ func TestSessionNamesItsClient(t *testing.T) {
 		SessionID: subjects.ScopeClientID("phone", "s1"),
 		Turns:     []subjects.Turn{{QueryID: "q1", Query: "Write to Anna.", Answer: "Done."}},
 	}
-	if err := Session(term.NewStreams(nil, &out, &talk), conv, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := Sessions(&out, []client.SessionSummary{
+	Session(term.NewStreams(nil, &out, &talk), conv, nil)
+	Sessions(&out, []client.SessionSummary{
 		{ID: conv.SessionID, Turns: 1, Question: "Write to Anna."},
 		{ID: "s2", Turns: 1, Question: "And now?"},
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	if got := out.String(); !strings.Contains(got, "phone, untrusted") ||
 		!strings.Contains(got, "[asked by phone, untrusted] Write") || strings.Contains(got, "user") ||
 		strings.Count(got, "untrusted") != 2 {
@@ -238,9 +230,7 @@ func TestModelsNameTheirMachine(t *testing.T) {
 			list.Machines = nil
 		}
 		var out, err bytes.Buffer
-		if e := Models(term.NewStreams(nil, &out, &err), list, "conclave"); e != nil {
-			t.Fatal(e)
-		}
+		Models(term.NewStreams(nil, &out, &err), list, "conclave")
 		if strings.Contains(out.String(), "MACHINE") != several ||
 			strings.Contains(out.String(), "gpu-box") != several ||
 			strings.Contains(err.String(), "old-box is not connected: the connection is interrupted") != several {

@@ -256,7 +256,7 @@ func (r renderer) wrap(s string, words bool) (lines []string) {
 		}
 		lines = append(lines, l)
 	}
-	for at, w := range term.RuneWidths(s) {
+	for at, w := range term.Widths(s) {
 		isBlank := words && s[at] == ' '
 		switch {
 		case s[at] == '\n' || isBlank && width+w > r.Columns:
