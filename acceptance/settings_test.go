@@ -153,7 +153,7 @@ func TestSettings(t *testing.T) {
 			"one line",
 		},
 		"a second field": {
-			"generator.respondent_b.max_age", "5m, enabled: true", subjects.CodeMalformed,
+			"generator.respondent_b.temperature", "1, enabled: true", subjects.CodeMalformed,
 			"",
 		},
 		"an anchor":                 {"generator.steps", "&a 7", subjects.CodeMalformed, "anchors"},

@@ -144,6 +144,9 @@ func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string)
 		}},
 		{Name: subjects.Committee, Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
 			cfg, err := c.Personas.Actor()
+			g := now().Generator
+			cfg.CallTimeout, cfg.FirstToken, cfg.Result = g.CallTimeout, g.FirstToken, g.Result
+			cfg.Stream, cfg.Turns = g.Stream, g.Turns
 			return committee.New(cfg), err
 		}},
 		{Name: subjects.Orchestrator, Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
@@ -333,7 +336,9 @@ func (c Config) newRegistry(ctx context.Context, home bus.Home, nc *nats.Conn) (
 
 // newOrchestrator returns the orchestrator. It fails without the hash key of home or an audit log that can be opened.
 func (c Config) newOrchestrator(ctx context.Context, home bus.Home, nc *nats.Conn) (actor.Actor, error) {
-	cfg := c.Orchestrator
+	cfg, g := c.Orchestrator, c.Generator
+	cfg.CallTimeout, cfg.FirstToken, cfg.ToolTimeout = g.CallTimeout, g.FirstToken, g.ToolTimeout
+	cfg.Result = g.Result
 	cfg.AuditTimeout, cfg.Workspace = c.System.Actor.AuditTimeout, c.Workspace.Folder
 	w, h, err := openAudit(ctx, home, subjects.Orchestrator, nc, cfg.AuditTimeout)
 	if err != nil {

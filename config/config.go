@@ -15,7 +15,10 @@ import (
 	"slices"
 	"strings"
 
+	"conclave/actors/committee"
 	"conclave/actors/critic"
+	"conclave/actors/gateway"
+	"conclave/actors/generator"
 	"conclave/actors/mcp"
 	"conclave/actors/memory"
 	"conclave/actors/model"
@@ -108,6 +111,8 @@ func Load(dir string) (Config, error) {
 // load is [Load] into c, with c.edited in place of the files of dir. After an error c must not be used.
 func (c *Config) load(dir string) error {
 	c.origins = map[string]string{}
+	c.System.Gateway, c.Generator.Config = gateway.Defaults(), generator.Defaults()
+	c.Critic, c.Orchestrator, c.Personas.Config = critic.Defaults(), orchestrator.Defaults(), committee.Defaults()
 	if err := c.loadFolder("", shipped); err != nil {
 		return err
 	}

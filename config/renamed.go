@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"conclave/pkg/strict"
@@ -11,24 +12,39 @@ import (
 // removed is what became of a setting for which nobody could choose a better value.
 const removed = "is no longer a setting; delete it"
 
+// ofGenerator is what became of a setting of the committee or of tasks that repeated one of the generator.
+const ofGenerator = "is no longer a setting here; delete it: that of generator.yaml holds"
+
 // renamedFields maps the path of a field of an earlier version, with the section in front, to what became of it.
 var renamedFields = map[string]string{
-	"critic.claim_cap":          removed,
-	"critic.claims":             removed,
-	"manifest.shadow":           "was renamed to monitor_only",
-	"memory.cache":              removed,
-	"memory.embed_timeout":      removed,
-	"memory.model_timeout":      removed,
-	"memory.threads":            removed,
-	"models.background_limit":   removed,
-	"models.ollama.rest":        removed,
-	"models.stand_in":           "was renamed to demo_model",
-	"system.actor.call_timeout": removed,
-	"system.actor.concurrency":  removed,
-	"system.actor.mailbox":      removed,
-	"system.actor.restarts":     removed,
-	"system.gateway.trail":      "was renamed to grade_wait",
-	"web_search.results":        "was renamed to max_results",
+	"manifest.shadow":      "was renamed to monitor_only",
+	"models.stand_in":      "was renamed to demo_model",
+	"system.gateway.trail": "was renamed to grade_wait",
+	"web_search.results":   "was renamed to max_results",
+}
+
+// removedFields lists the paths of removed fields by what became of them.
+var removedFields = map[string][]string{
+	removed: {
+		"critic.call_timeout", "critic.claim_cap", "critic.claims", "critic.max_age", "critic.pair_wait", "critic.predict",
+		"generator.hot_sessions", "generator.respondent_b.max_age", "generator.retries",
+		"memory.cache", "memory.embed_timeout", "memory.model_timeout", "memory.threads",
+		"models.background_limit", "models.ollama.rest",
+		"orchestrator.answer", "orchestrator.compact_at", "orchestrator.max_tools", "orchestrator.memories",
+		"orchestrator.predict", "orchestrator.verify_attempts", "orchestrator.whole_rounds",
+		"personas.answer", "personas.predict", "personas.tool_timeout",
+		"system.actor.call_timeout", "system.actor.concurrency", "system.actor.mailbox", "system.actor.restarts",
+		"system.gateway.header_timeout", "system.gateway.max_streams", "system.gateway.max_waiting",
+		"system.gateway.write_timeout",
+		"tools.sandbox.cpu", "tools.sandbox.entries", "tools.sandbox.file_size", "tools.sandbox.open_files",
+		"tools.sandbox.output",
+	},
+	ofGenerator: {
+		"orchestrator.call_timeout", "orchestrator.first_token_timeout", "orchestrator.result",
+		"orchestrator.tool_timeout",
+		"personas.call_timeout", "personas.first_token_timeout", "personas.result", "personas.stream",
+		"personas.turns",
+	},
 }
 
 // explainRenamed adds what became of a field to the errors of a section that has a field of an earlier version: the
@@ -46,8 +62,13 @@ func explainRenamed(section string, err error) error {
 	if !errors.As(err, &e) {
 		return err
 	}
-	became, ok := renamedFields[section+"."+e.Path]
-	if !ok {
+	became := renamedFields[section+"."+e.Path]
+	for text, fields := range removedFields {
+		if slices.Contains(fields, section+"."+e.Path) {
+			became = text
+		}
+	}
+	if became == "" {
 		return err
 	}
 	old := e.Path[strings.LastIndex(e.Path, ".")+1:]

@@ -22,6 +22,14 @@ func TestRenamedFieldNamesItsSuccessor(t *testing.T) {
 			"memory.yaml", "cache:\n  near: 90\n",
 			":1: cache: unknown field: cache is no longer a setting; delete it",
 		},
+		{
+			"generator.yaml", "respondent_b: {max_age: 5m}\n",
+			":1: respondent_b.max_age: unknown field: max_age is no longer a setting; delete it",
+		},
+		{
+			"orchestrator.yaml", "call_timeout: 5m\n", ":1: call_timeout: unknown field: call_timeout is no longer a " +
+				"setting here; delete it: that of generator.yaml holds",
+		},
 		{"manifest.yaml", "shadow: []\n", ":1: shadow: unknown field: shadow was renamed to monitor_only"},
 		{"system.yaml", "trail: 2s\n", ":1: trail: unknown field; known here: listen, allow_remote, sync, audit_max, " +
 			"event_max, replicas, audit_head, backup, log_level, log_max, telemetry, machines, actor, broker, gateway"},

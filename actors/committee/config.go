@@ -24,22 +24,34 @@ type Config struct {
 	Rounds   int      `yaml:"rounds"`   // contributions of each persona
 	Parallel bool     `yaml:"parallel"` // the personas of a round deliberate at the same time
 	History  int      `yaml:"history"`  // earlier turns of the session that each persona is given
-	Turns    int      `yaml:"turns"`    // turns kept of a session
 
-	Steps       int           `yaml:"steps"`               // model calls of a contribution that may ask for tools
-	Wall        time.Duration `yaml:"wall"`                // timeout of one contribution
-	CallTimeout time.Duration `yaml:"call_timeout"`        // between two tokens of a model call
-	FirstToken  time.Duration `yaml:"first_token_timeout"` // before the first token, at least
-	ToolTimeout time.Duration `yaml:"tool_timeout"`        // of one tool call
-	Predict     int           `yaml:"predict"`             // output tokens of a contribution
-	Answer      int           `yaml:"answer"`              // output tokens of the answer
-	Result      strict.Size   `yaml:"result"`              // most bytes of one tool result sent to the model
-	// publish the answer as it is generated, where the model supports it
-	Stream   bool `yaml:"stream"`
-	Thinking bool `yaml:"thinking"` // request thinking, where the model supports it
+	Steps    int           `yaml:"steps"`    // model calls of a contribution that may ask for tools
+	Wall     time.Duration `yaml:"wall"`     // timeout of one contribution
+	Thinking bool          `yaml:"thinking"` // request thinking, where the model supports it
 
 	GradePersonas bool     `yaml:"grade_personas"` // have the critic grade the contributions of personas with a rubric
 	Personas      Personas `yaml:"personas"`
+
+	// What follows are no settings, see [Defaults].
+
+	Predict     int           `yaml:"-"` // output tokens of a contribution
+	Answer      int           `yaml:"-"` // output tokens of the answer
+	ToolTimeout time.Duration `yaml:"-"` // of one tool call, which waits for nobody: personas have tools of memory only
+	Turns       int           `yaml:"-"` // turns kept of a session
+	Stream      bool          `yaml:"-"` // publish the answer as it is generated, where the model supports it
+	CallTimeout time.Duration `yaml:"-"` // between two tokens of a model call
+	FirstToken  time.Duration `yaml:"-"` // before the first token, at least
+	Result      strict.Size   `yaml:"-"` // most bytes of one tool result sent to the model
+}
+
+// Defaults are the values that are no settings. A contribution is short, so that the last persona can read those of all
+// others. Package config replaces the values after ToolTimeout by those of the generator: they depend on the machine and the
+// user, and not on who answers.
+func Defaults() Config {
+	return Config{
+		Predict: 1024, Answer: 4096, ToolTimeout: time.Minute, Turns: 50, Stream: true,
+		CallTimeout: 120 * time.Second, FirstToken: 5 * time.Minute, Result: 16 << 10,
+	}
 }
 
 // Persona is a member of the committee.
@@ -123,7 +135,6 @@ func (c Config) Validate() error { return c.Problems().Err() }
 func (c Config) Problems() (out strict.Problems) {
 	out.CheckInt("rounds", c.Rounds, 1, subjects.MaxRounds)
 	out.CheckInt("history", c.History, 0, 50)
-	out.CheckInt("turns", c.Turns, 1, 1000)
 	limits := c.loopLimits(true)
 	limits.StepTokens = c.Predict
 	agent.CheckLimits(&out, limits, c.ToolTimeout, 20)

@@ -12,36 +12,36 @@ import (
 
 // Config is the critic's section of the configuration. Its defaults are in the shipped critic.yaml.
 type Config struct {
-	Enabled     bool          `yaml:"enabled"`
-	CallTimeout time.Duration `yaml:"call_timeout"` // of one judgement, including the wait in the model queue
-	Predict     int           `yaml:"predict"`      // tokens of one judgement
-	// most time between the two answers of a pair; 0 = answers are not compared
-	PairWait time.Duration `yaml:"pair_wait"`
-	MaxAge   time.Duration `yaml:"max_age"`  // older answers are not judged
-	RetryAt  int           `yaml:"retry_at"` // scores up to this one offer a retry; 0 = never
+	Enabled bool `yaml:"enabled"`
+	RetryAt int  `yaml:"retry_at"` // scores up to this one offer a retry; 0 = never
+
+	// The limits are no settings, see [Defaults].
+	CallTimeout time.Duration `yaml:"-"` // of one judgement, including the wait in the model queue
+	Predict     int           `yaml:"-"` // tokens of one judgement
+	PairWait    time.Duration `yaml:"-"` // most time between the two answers of a pair; 0 = answers are not compared
+	MaxAge      time.Duration `yaml:"-"` // older answers are not judged
 
 	// Rubrics replace shipped ones by name; an empty one does not.
 	Rubrics map[string]string `yaml:"rubrics"`
 }
 
-// Bounds of the settings.
-const (
-	maxCall     = time.Hour
-	maxWait     = 24 * time.Hour
-	maxAgeLimit = 30 * 24 * time.Hour // as long as the bucket keeps a record
-	maxRubric   = 8 << 10
-)
+// Defaults are the limits of the critic. They are no settings, because what fits them does not depend on the user: a
+// judgement waits in the queue behind every answer and needs few tokens; a grade that comes after a day, or a second
+// answer that comes after minutes, is of no use any more.
+func Defaults() Config {
+	return Config{
+		CallTimeout: 10 * time.Minute, Predict: 1024, PairWait: 5 * time.Minute, MaxAge: 24 * time.Hour,
+	}
+}
+
+const maxRubric = 8 << 10
 
 // Validate reports everything wrong with c.
 func (c Config) Validate() error { return c.Problems().Err() }
 
-// Problems returns everything wrong with c, by the fields of critic.yaml: numbers and durations out of range, unknown
-// names of rubrics and invalid rubrics. An empty rubric is valid.
+// Problems returns everything wrong with c, by the fields of critic.yaml: retry_at out of range, unknown names of
+// rubrics and invalid rubrics. An empty rubric is valid.
 func (c Config) Problems() (out strict.Problems) {
-	out.CheckDuration("call_timeout", c.CallTimeout, 10*time.Millisecond, maxCall)
-	out.CheckInt("predict", c.Predict, 64, 16<<10)
-	out.CheckDuration("pair_wait", c.PairWait, 0, maxWait)
-	out.CheckDuration("max_age", c.MaxAge, time.Minute, maxAgeLimit)
 	out.CheckInt("retry_at", c.RetryAt, 0, 4)
 	for _, name := range strict.SortedKeys(c.Rubrics) {
 		path := "rubrics." + name

@@ -21,17 +21,8 @@ func TestConfig(t *testing.T) {
 	}{
 		{"as shipped", func(*Config) {}, ""},
 		{"never a retry", func(c *Config) { c.RetryAt = 0 }, ""},
-		{"no pairs", func(c *Config) { c.PairWait = 0 }, ""},
 		{"a rubric", own(subjects.RubricPlain, rubric), ""},
 		{"a rubric as shipped", own(subjects.RubricTask, ""), ""},
-		{"no time", func(c *Config) { c.CallTimeout = 0 }, "call_timeout"},
-		{"too much time", func(c *Config) { c.CallTimeout = 2 * time.Hour }, "call_timeout"},
-		{"no words", func(c *Config) { c.Predict = 0 }, "predict"},
-		{"too many words", func(c *Config) { c.Predict = 1 << 20 }, "predict"},
-		{"a wait below nothing", func(c *Config) { c.PairWait = -time.Second }, "pair_wait"},
-		{"a wait for ever", func(c *Config) { c.PairWait = 48 * time.Hour }, "pair_wait"},
-		{"no age", func(c *Config) { c.MaxAge = 0 }, "max_age"},
-		{"older than the book", func(c *Config) { c.MaxAge = 31 * 24 * time.Hour }, "max_age"},
 		{"a retry of every answer", func(c *Config) { c.RetryAt = 5 }, "retry_at"},
 		{"a rubric of another name", own("kind", rubric), "rubrics"},
 		{

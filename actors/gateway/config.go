@@ -28,13 +28,21 @@ type Config struct {
 	QueryTimeout time.Duration `yaml:"query_timeout"` // longest wait of POST /query
 	// how long POST /query waits for a grade after the answer; 0 = not at all
 	GradeWait      time.Duration `yaml:"grade_wait"`
-	MaxWaiting     int           `yaml:"max_waiting"`     // questions that wait at once
-	MaxStreams     int           `yaml:"max_streams"`     // open event streams
 	ClientInterval time.Duration `yaml:"client_interval"` // average time between questions of one client
 	// interval of heartbeats on an idle stream, and of those of the agent protocol
-	Heartbeat     time.Duration `yaml:"heartbeat"`
-	WriteTimeout  time.Duration `yaml:"write_timeout"`  // timeout of a write to a client that does not read
-	HeaderTimeout time.Duration `yaml:"header_timeout"` // timeout of a client's request header
+	Heartbeat time.Duration `yaml:"heartbeat"`
+
+	// The limits are no settings, see [Defaults].
+	MaxWaiting    int           `yaml:"-"` // questions that wait at once
+	MaxStreams    int           `yaml:"-"` // open event streams
+	WriteTimeout  time.Duration `yaml:"-"` // timeout of a write to a client that does not read
+	HeaderTimeout time.Duration `yaml:"-"` // timeout of a client's request header
+}
+
+// Defaults are the limits of the gateway. They are no settings, because they protect it from clients that ask or connect
+// without end, and are far above what a person with a few programs needs.
+func Defaults() Config {
+	return Config{MaxWaiting: 64, MaxStreams: 32, WriteTimeout: 10 * time.Second, HeaderTimeout: 5 * time.Second}
 }
 
 // Validate reports everything wrong with c.
@@ -42,7 +50,7 @@ func (c Config) Validate() error { return c.Problems().Err() }
 
 // Problems returns everything wrong with c: a listen address that is neither loopback nor an IP address, one beyond
 // loopback without a token file, relative paths, hosts that are not host names, a URL with more than scheme, host and
-// port, and durations and counts out of range. The token file is checked only when the gateway starts.
+// port, and durations out of range. The token file is checked only when the gateway starts.
 func (c Config) Problems() (out strict.Problems) {
 	host, port, err := net.SplitHostPort(c.Listen)
 	if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || strconv.FormatUint(n, 10) != port {
@@ -77,10 +85,6 @@ func (c Config) Problems() (out strict.Problems) {
 	out.CheckDuration("grade_wait", c.GradeWait, 0, time.Minute)
 	out.CheckDuration("client_interval", c.ClientInterval, time.Millisecond, time.Hour)
 	out.CheckDuration("heartbeat", c.Heartbeat, time.Millisecond, 10*time.Minute)
-	out.CheckDuration("write_timeout", c.WriteTimeout, time.Millisecond, 10*time.Minute)
-	out.CheckDuration("header_timeout", c.HeaderTimeout, time.Millisecond, time.Minute)
-	out.CheckInt("max_waiting", c.MaxWaiting, 1, 4096)
-	out.CheckInt("max_streams", c.MaxStreams, 1, 4096)
 	return out
 }
 

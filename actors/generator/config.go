@@ -29,7 +29,7 @@ type Config struct {
 	Answer      int           `yaml:"answer"`       // output tokens of the answer
 	Result      strict.Size   `yaml:"result"`       // most bytes of one tool result sent to the model
 	Nudges      int           `yaml:"nudges"`       // 0 = none
-	Retries     int           `yaml:"retries"`      // 0 = none
+	Retries     int           `yaml:"-"`            // after an unusable reply; 0 = none; see [Defaults]
 	// the call with this number is refused when all have the same arguments and result
 	Repeats  int   `yaml:"repeats"`
 	Hedge    Hedge `yaml:"hedge"`
@@ -39,10 +39,10 @@ type Config struct {
 	RecallFirst string `yaml:"recall_first"`
 	// publish the answer as it is generated, where the model supports it
 	Stream      bool `yaml:"stream"`
-	Thinking    bool `yaml:"thinking"`     // request thinking, where the model supports it
-	Turns       int  `yaml:"turns"`        // turns kept of a session
-	HotSessions int  `yaml:"hot_sessions"` // sessions cached in memory
-	Concurrency int  `yaml:"concurrency"`  // questions that one process answers at once
+	Thinking    bool `yaml:"thinking"`    // request thinking, where the model supports it
+	Turns       int  `yaml:"turns"`       // turns kept of a session
+	HotSessions int  `yaml:"-"`           // sessions cached in memory, see [Defaults]
+	Concurrency int  `yaml:"concurrency"` // questions that one process answers at once
 	// percent of the window at which old turns are summarized; 0 = never
 	CompactAt   int         `yaml:"compact_at"`
 	Grades      Grades      `yaml:"grades"`
@@ -61,13 +61,20 @@ type RespondentB struct {
 	Enabled     bool           `yaml:"enabled"`
 	Model       string         `yaml:"model"`       // "" = the assistant's model
 	Temperature strict.Decimal `yaml:"temperature"` // of its model calls
-	MaxAge      time.Duration  `yaml:"max_age"`     // older questions are skipped
+	MaxAge      time.Duration  `yaml:"-"`           // older questions are skipped, see [Defaults]
 }
 
 // Hedge is what to do about an answer that says it cannot know current facts.
 type Hedge struct {
 	Search string `yaml:"search"` // tool for one search when no tool ran; "" = never
 	Reask  bool   `yaml:"reask"`  // ask once more when there are results
+}
+
+// Defaults are the values that are no settings. Two retries correct an unusable reply of a small model where one is not
+// enough, and a model that fails three times fails on. Fifty sessions are as many as are used at once; the others are
+// read from disk. A question that is older than minutes was asked while respondent B did not run.
+func Defaults() Config {
+	return Config{Retries: 2, HotSessions: 50, RespondentB: RespondentB{MaxAge: 5 * time.Minute}}
 }
 
 // Problems lists everything invalid in c, by the fields of generator.yaml: numbers, sizes and durations out of bounds,
@@ -77,16 +84,13 @@ func (c Config) Problems() (out strict.Problems) {
 	out.CheckInt("concurrency", c.Concurrency, 1, subjects.Partitions)
 	out.CheckInt("tokens", c.Tokens, 0, 10_000_000)
 	out.CheckInt("nudges", c.Nudges, 0, 10)
-	out.CheckInt("retries", c.Retries, 0, 10)
 	out.CheckInt("repeats", c.Repeats, 2, 10)
 	out.CheckInt("max_tools", c.MaxTools, 0, 12)
-	out.CheckInt("hot_sessions", c.HotSessions, 1, 10_000)
 	out.CheckInt("turns", c.Turns, 1, 1000)
 	out.CheckInt("compact_at", c.CompactAt, 0, 90)
 	if b := c.RespondentB; b.Temperature < 0 || b.Temperature > maxTemperature {
 		out.Add("respondent_b.temperature", "%s is not between 0 and %d", b.Temperature, maxTemperature)
 	}
-	out.CheckDuration("respondent_b.max_age", c.RespondentB.MaxAge, time.Second, 24*time.Hour)
 	if m := c.RespondentB.Model; m != text.OneLine(m, maxModel) {
 		out.Add("respondent_b.model", "%q is not the name of a model", text.OneLine(m, 40))
 	}

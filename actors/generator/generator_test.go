@@ -22,7 +22,7 @@ func TestConfigBounds(t *testing.T) {
 		}, "tool_timeout": func(c *Config) { c.ToolTimeout = 48 * time.Hour },
 		"nudges": func(c *Config) {
 			c.Nudges = 11
-		}, "retries": func(c *Config) { c.Retries = -1 }, "repeats": func(c *Config) { c.Repeats = 1 },
+		}, "repeats": func(c *Config) { c.Repeats = 1 },
 		"predict": func(c *Config) {
 			c.Predict = 0
 		}, "answer": func(c *Config) { c.Answer = 1 }, "result": func(c *Config) { c.Result = 1 << 20 },
@@ -31,12 +31,10 @@ func TestConfigBounds(t *testing.T) {
 		}, "recall_first": func(c *Config) {
 			c.RecallFirst = "sometimes"
 		}, "hedge.search": func(c *Config) { c.Hedge.Search = "web search" },
-		"hot_sessions": func(c *Config) {
-			c.HotSessions = 0
-		}, "turns": func(c *Config) { c.Turns = 0 }, "compact_at": func(c *Config) { c.CompactAt = 100 },
+		"turns": func(c *Config) { c.Turns = 0 }, "compact_at": func(c *Config) { c.CompactAt = 100 },
 		"respondent_b.temperature": func(c *Config) {
 			c.RespondentB.Temperature = 2.5
-		}, "respondent_b.max_age": func(c *Config) { c.RespondentB.MaxAge = 0 },
+		},
 		"respondent_b.model": func(c *Config) { c.RespondentB.Model = "a\nb" },
 		"system_prompt":      func(c *Config) { c.System = strings.Repeat("x", maxSystem+1) },
 	} {

@@ -13,27 +13,29 @@ const settingsFile = "orchestrator.yaml"
 
 // Config is the orchestrator's section of the configuration. Its defaults are in the shipped orchestrator.yaml.
 type Config struct {
-	Tasks    int `yaml:"tasks"`    // tasks that run at once
-	Parallel int `yaml:"parallel"` // subtasks of a task that run at once
-	// times that a plan is extended after failed subtasks; 0 = never
-	Replans int `yaml:"replans"`
+	Tasks         int           `yaml:"tasks"`          // tasks that run at once
+	Parallel      int           `yaml:"parallel"`       // subtasks of a task that run at once
+	Replans       int           `yaml:"replans"`        // times that a plan is extended after failed subtasks; 0 = never
+	SessionTokens int           `yaml:"session_tokens"` // token budget of all tasks of a session; 0 = no budget
+	Steps         int           `yaml:"steps"`          // model calls of an agent that may ask for tools
+	Wall          time.Duration `yaml:"wall"`           // timeout of one agent's work
+	Thinking      bool          `yaml:"thinking"`       // request thinking of agents, where the model supports it
+
+	// What follows are no settings, see [Defaults].
+
 	// failed verifications of a subtask that go back to its agent; 0 = none
-	Checks        int `yaml:"verify_attempts"`
-	SessionTokens int `yaml:"session_tokens"` // token budget of all tasks of a session; 0 = no budget
-	// percent of the window at which earlier tasks are summarized; 0 = never
-	CompactAt   int           `yaml:"compact_at"`
-	Memories    int           `yaml:"memories"`     // memory candidates that are kept of a task; 0 = none
-	Steps       int           `yaml:"steps"`        // model calls of an agent that may ask for tools
-	Rounds      int           `yaml:"whole_rounds"` // tool rounds of an agent that its model is sent whole
-	Wall        time.Duration `yaml:"wall"`         // timeout of one agent's work
-	CallTimeout time.Duration `yaml:"call_timeout"` // between two tokens of a model call
-	FirstToken  time.Duration `yaml:"first_token_timeout"`
-	ToolTimeout time.Duration `yaml:"tool_timeout"` // of one tool call
-	Predict     int           `yaml:"predict"`      // output tokens of a plan, a return or a call with tools
-	Answer      int           `yaml:"answer"`       // output tokens of an agent's result or the report
-	Result      strict.Size   `yaml:"result"`       // most bytes of one tool result sent to a model
-	MaxTools    int           `yaml:"max_tools"`    // tools offered to an agent; 0 = none
-	Thinking    bool          `yaml:"thinking"`     // request thinking of agents, where the model supports it
+	Checks    int `yaml:"-"`
+	CompactAt int `yaml:"-"` // percent of the window at which earlier tasks are summarized; 0 = never
+	Memories  int `yaml:"-"` // memory candidates that are kept of a task; 0 = none
+	Rounds    int `yaml:"-"` // tool rounds of an agent that its model is sent whole
+	Predict   int `yaml:"-"` // output tokens of a plan, a return or a call with tools
+	Answer    int `yaml:"-"` // output tokens of an agent's result or the report
+	MaxTools  int `yaml:"-"` // tools offered to an agent; 0 = none
+
+	CallTimeout time.Duration `yaml:"-"` // between two tokens of a model call
+	FirstToken  time.Duration `yaml:"-"` // before the first token, at least
+	ToolTimeout time.Duration `yaml:"-"` // of one tool call
+	Result      strict.Size   `yaml:"-"` // most bytes of one tool result sent to a model
 
 	// Workspace is the folder of the tasks' working folders. Package config sets it.
 	Workspace string `yaml:"-"`
@@ -41,18 +43,23 @@ type Config struct {
 	AuditTimeout time.Duration `yaml:"-"`
 }
 
+// Defaults are the values that are no settings. The numbers are those with which small models finish the tasks of the
+// tests; more attempts, tools or text in a prompt did not help them. Package config replaces the timeouts and the size of
+// a result by those of the generator: they depend on the machine, and not on who asks the model.
+func Defaults() Config {
+	return Config{
+		Checks: 3, CompactAt: 60, Memories: 3, Rounds: 3, Predict: 2048, Answer: 4096, MaxTools: 8,
+		CallTimeout: 120 * time.Second, FirstToken: 5 * time.Minute, ToolTimeout: 6 * time.Minute, Result: 16 << 10,
+	}
+}
+
 // Problems lists everything invalid in c, by the fields of orchestrator.yaml. None = c is valid.
 func (c Config) Problems() (out strict.Problems) {
 	out.CheckInt("tasks", c.Tasks, 1, 16)
 	out.CheckInt("parallel", c.Parallel, 1, 12)
 	out.CheckInt("replans", c.Replans, 0, 3)
-	out.CheckInt("verify_attempts", c.Checks, 0, 3)
 	out.CheckInt("session_tokens", c.SessionTokens, 0, 1_000_000_000)
-	out.CheckInt("compact_at", c.CompactAt, 0, 90)
-	out.CheckInt("memories", c.Memories, 0, 20)
 	agent.CheckLimits(&out, c.loopLimits(0), c.ToolTimeout, 50)
-	out.CheckInt("whole_rounds", c.Rounds, 1, 10)
-	out.CheckInt("max_tools", c.MaxTools, 0, 12)
 	return out
 }
 

@@ -28,16 +28,11 @@ type Workspace struct {
 
 // SandboxLimits are the limits of a program and everything that it starts.
 type SandboxLimits struct {
-	Time        time.Duration `yaml:"time"`
-	CPU         time.Duration `yaml:"cpu"`
+	Time        time.Duration `yaml:"time"` // by the clock, and of the processor for each process
 	Memory      strict.Size   `yaml:"memory"`
 	TotalMemory strict.Size   `yaml:"total_memory"`
 	Processes   int           `yaml:"processes"`
-	OpenFiles   int           `yaml:"open_files"`
-	FileSize    strict.Size   `yaml:"file_size"`
 	Disk        strict.Size   `yaml:"disk"`
-	Entries     int           `yaml:"entries"`
-	Output      strict.Size   `yaml:"output"`
 }
 
 // BlockedCommand is a pattern of shell commands with its name in the failure.
@@ -58,10 +53,7 @@ func (w Workspace) Problems() (out strict.Problems) {
 	}
 	s := w.Sandbox
 	out.CheckDuration("sandbox.time", s.Time, time.Second, 10*time.Minute)
-	out.CheckDuration("sandbox.cpu", s.CPU, time.Second, time.Hour)
 	out.CheckInt("sandbox.processes", s.Processes, 8, 4096)
-	out.CheckInt("sandbox.open_files", s.OpenFiles, 32, 65536)
-	out.CheckInt("sandbox.entries", s.Entries, 100, 1_000_000)
 	for _, size := range []struct {
 		name       string
 		value      strict.Size
@@ -69,9 +61,7 @@ func (w Workspace) Problems() (out strict.Problems) {
 	}{
 		{"memory", s.Memory, 64 << 20, 1 << 40},
 		{"total_memory", s.TotalMemory, 64 << 20, 1 << 40},
-		{"file_size", s.FileSize, 1 << 10, 1 << 40},
 		{"disk", s.Disk, 1 << 20, 1 << 40},
-		{"output", s.Output, 1 << 10, maxOutput},
 	} {
 		if size.value < size.least || size.value > size.top {
 			out.Add("sandbox."+size.name, "%s is not between %s and %s", size.value, size.least, size.top)
@@ -102,15 +92,24 @@ func (w Workspace) Problems() (out strict.Problems) {
 	return out
 }
 
-// maxOutput bounds the output of a program, so that a result fits into a message.
-const maxOutput = 512 << 10
+// Limits of a run that are no settings. A program that needs more files is not one that a model wrote for an answer; a
+// file may fill a quarter of the working folder as shipped; a model reads no longer output.
+const (
+	maxOpenFiles = 256
+	maxFileSize  = 64 << 20
+	maxEntries   = 20_000 // files and folders in the working folder
+	outputLimit  = 256 << 10
+)
+
+// maxOutput bounds the encoded output of a program, so that a result fits into a message.
+const maxOutput = 2 * outputLimit
 
 // limits returns the limits of a run.
 func (s SandboxLimits) limits() sandbox.Limits {
 	return sandbox.Limits{
-		Time: s.Time, CPU: s.CPU, Memory: int64(s.Memory), TotalMemory: int64(s.TotalMemory), Processes: s.Processes,
-		OpenFiles: s.OpenFiles,
-		FileSize:  int64(s.FileSize), Disk: int64(s.Disk), Entries: s.Entries, Output: int(s.Output),
+		Time: s.Time, CPU: s.Time, Memory: int64(s.Memory), TotalMemory: int64(s.TotalMemory), Processes: s.Processes,
+		OpenFiles: maxOpenFiles, FileSize: maxFileSize, Disk: int64(s.Disk), Entries: maxEntries,
+		Output: outputLimit,
 	}
 }
 
