@@ -3,9 +3,9 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -153,14 +153,24 @@ func (o *approveFlags) decide(ctx context.Context, a *cli.App, c *client.Client,
 	if err != nil {
 		return cli.IgnoreInterrupt(ctx, approvalError(a, prefix, err))
 	}
+	keyboard, asks := term.Keyboard(a.In)
+	if !o.deny && !o.yes && (a.JSON || !asks) {
+		return cli.Usage("there is no terminal to ask on: add --yes to approve %s, or --deny", term.ShortID(id))
+	}
 	var d subjects.ApprovalDecision
-	if len(o.answers) > 0 {
-		if d.Values, err = o.values(ctx, c, id); err != nil {
+	if !a.JSON || len(o.answers) > 0 {
+		q, err := findRequest(ctx, a, c, id)
+		switch {
+		case err != nil:
+			return cli.IgnoreInterrupt(ctx, err)
+		case len(o.answers) > 0 && q.Form == nil:
+			return cli.Usage("the request asks no question: it takes no --answer")
+		case len(o.answers) > 0:
+			d.Values = view.ParseValues(o.answers, *q.Form)
+		}
+		if ok, err := o.confirm(ctx, a, q, keyboard); err != nil || !ok {
 			return cli.IgnoreInterrupt(ctx, err)
 		}
-	}
-	if ok, err := o.confirm(ctx, a, c, id); err != nil || !ok {
-		return cli.IgnoreInterrupt(ctx, err)
 	}
 	switch d.Approve = !o.deny; {
 	case o.deny:
@@ -185,43 +195,28 @@ func (o *approveFlags) decide(ctx context.Context, a *cli.App, c *client.Client,
 	return err
 }
 
-// values returns the values of --answer for the form of a request.
-func (o *approveFlags) values(ctx context.Context, c *client.Client, id string) (json.RawMessage, error) {
+// findRequest returns the request with an id. One that the broker does not list is unknown.
+func findRequest(ctx context.Context, a *cli.App, c *client.Client, id string) (subjects.Approval, error) {
 	l, err := c.Approvals(ctx, true)
 	if err != nil {
-		return nil, cli.BrokerError("the approvals", err)
+		return subjects.Approval{}, cli.BrokerError("the approvals", err)
 	}
-	for _, q := range l.Approvals {
-		if q.ID == id && q.Form != nil {
-			return view.ParseValues(o.answers, *q.Form), nil
-		}
+	at := slices.IndexFunc(l.Approvals, func(q subjects.Approval) bool { return q.ID == id })
+	if at < 0 {
+		return subjects.Approval{}, a.RejectedDecision(subjects.ApprovalReply{ID: id, State: subjects.ApprovalUnknown})
 	}
-	return nil, cli.Usage("the request asks no question: it takes no --answer")
+	return l.Approvals[at], nil
 }
 
 // confirm shows a pending request with its exact arguments on stderr before it is decided, and asks unless --yes or
 // --deny is given. A typed answer sets the flags that it stands for. ok is false when the user decides nothing: the
-// request stays open. Without a terminal there is nobody to ask, so --yes is required. A request that the broker does
-// not list is unknown. With --json nothing is shown or asked.
-func (o *approveFlags) confirm(ctx context.Context, a *cli.App, c *client.Client, id string) (ok bool, err error) {
-	keyboard, asks := term.Keyboard(a.In)
-	if !o.deny && !o.yes && (a.JSON || !asks) {
-		return false, cli.Usage("there is no terminal to ask on: add --yes to approve %s, or --deny", term.ShortID(id))
-	}
-	if a.JSON {
+// request stays open. With --json nothing is shown or asked. A request that is not pending passes: the broker says how it
+// was decided.
+func (o *approveFlags) confirm(ctx context.Context, a *cli.App, q subjects.Approval, keyboard *os.File) (ok bool,
+	err error,
+) {
+	if a.JSON || q.State != subjects.ApprovalPending {
 		return true, nil
-	}
-	l, err := c.Approvals(ctx, true)
-	if err != nil {
-		return false, cli.BrokerError("the approvals", err)
-	}
-	at := slices.IndexFunc(l.Approvals, func(q subjects.Approval) bool { return q.ID == id })
-	if at < 0 {
-		return false, a.RejectedDecision(subjects.ApprovalReply{ID: id, State: subjects.ApprovalUnknown})
-	}
-	q := l.Approvals[at]
-	if q.State != subjects.ApprovalPending {
-		return true, nil // the broker says how it was decided
 	}
 	view.PrintApproval(a.Err, q, time.Now())
 	if o.deny || o.yes {
@@ -245,7 +240,7 @@ func (o *approveFlags) confirm(ctx context.Context, a *cli.App, c *client.Client
 	switch {
 	case !ok:
 		a.Say("nothing was decided: the request stays open; deny it with %s approve --deny %s", a.Program(),
-			term.ShortID(id))
+			term.ShortID(q.ID))
 	case !d.Approve:
 		o.deny, o.session, o.always = true, false, false
 	case d.Remember != "":
