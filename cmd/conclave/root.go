@@ -2,12 +2,15 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
@@ -225,4 +228,35 @@ func printVersion(a *cli.App) error {
 		fmt.Fprintf(a.Out, "conclave %s%s\n%s %s, nats-server %s, nats.go %s\n", b.Version, source, b.Go, b.Platform,
 			b.NATSServer, b.NATSClient)
 	})
+}
+
+// manCommand writes a manual page for each command.
+func manCommand(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "man <folder>",
+		Short: "Write manual pages into a folder",
+		Long: "Writes a manual page for each command into a folder, which is created. They have the date of the " +
+			"source, not of the day.",
+		Example: `  conclave man ~/.local/share/man/man1
+  man conclave-ask`,
+		Args: cli.Args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, v []string) error {
+			if err := os.MkdirAll(v[0], 0o755); err != nil {
+				return err
+			}
+			b := readBuild()
+			date, err := time.Parse(time.RFC3339, b.Time)
+			if err != nil {
+				date = time.Unix(0, 0).UTC()
+			}
+			root := cmd.Root()
+			root.DisableAutoGenTag = true
+			if err := doc.GenManTree(root, &doc.GenManHeader{Title: "CONCLAVE", Section: "1", Source: "conclave " +
+				b.Version, Manual: "Conclave", Date: &date}, v[0]); err != nil {
+				return err
+			}
+			a.Say("wrote the manual pages to %s", v[0])
+			return nil
+		},
+	}
 }
