@@ -26,7 +26,8 @@ var renamedFields = map[string]string{
 // removedFields lists the paths of removed fields by what became of them.
 var removedFields = map[string][]string{
 	removed: {
-		"critic.call_timeout", "critic.claim_cap", "critic.claims", "critic.max_age", "critic.pair_wait", "critic.predict",
+		"critic.call_timeout", "critic.claim_cap", "critic.claims", "critic.max_age", "critic.pair_wait",
+		"critic.predict",
 		"generator.hot_sessions", "generator.respondent_b.max_age", "generator.retries",
 		"memory.cache", "memory.embed_timeout", "memory.model_timeout", "memory.threads",
 		"models.background_limit", "models.ollama.rest",

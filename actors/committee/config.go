@@ -45,8 +45,8 @@ type Config struct {
 }
 
 // Defaults are the values that are no settings. A contribution is short, so that the last persona can read those of all
-// others. Package config replaces the values after ToolTimeout by those of the generator: they depend on the machine and the
-// user, and not on who answers.
+// others. Package config replaces the values after ToolTimeout by those of the generator: they depend on the machine
+// and the user, and not on who answers.
 func Defaults() Config {
 	return Config{
 		Predict: 1024, Answer: 4096, ToolTimeout: time.Minute, Turns: 50, Stream: true,

@@ -39,8 +39,8 @@ type Config struct {
 	HeaderTimeout time.Duration `yaml:"-"` // timeout of a client's request header
 }
 
-// Defaults are the limits of the gateway. They are no settings, because they protect it from clients that ask or connect
-// without end, and are far above what a person with a few programs needs.
+// Defaults are the limits of the gateway. They are no settings, because they protect it from clients that ask or
+// connect without end, and are far above what a user with a few programs needs.
 func Defaults() Config {
 	return Config{MaxWaiting: 64, MaxStreams: 32, WriteTimeout: 10 * time.Second, HeaderTimeout: 5 * time.Second}
 }

@@ -15,7 +15,7 @@ const settingsFile = "orchestrator.yaml"
 type Config struct {
 	Tasks         int           `yaml:"tasks"`          // tasks that run at once
 	Parallel      int           `yaml:"parallel"`       // subtasks of a task that run at once
-	Replans       int           `yaml:"replans"`        // times that a plan is extended after failed subtasks; 0 = never
+	Replans       int           `yaml:"replans"`        // extensions of a plan after failed subtasks; 0 = never
 	SessionTokens int           `yaml:"session_tokens"` // token budget of all tasks of a session; 0 = no budget
 	Steps         int           `yaml:"steps"`          // model calls of an agent that may ask for tools
 	Wall          time.Duration `yaml:"wall"`           // timeout of one agent's work
@@ -44,8 +44,8 @@ type Config struct {
 }
 
 // Defaults are the values that are no settings. The numbers are those with which small models finish the tasks of the
-// tests; more attempts, tools or text in a prompt did not help them. Package config replaces the timeouts and the size of
-// a result by those of the generator: they depend on the machine, and not on who asks the model.
+// tests; more attempts, tools or text in a prompt did not help them. Package config replaces the timeouts and the size
+// of a result by those of the generator: they depend on the machine, and not on who asks the model.
 func Defaults() Config {
 	return Config{
 		Checks: 3, CompactAt: 60, Memories: 3, Rounds: 3, Predict: 2048, Answer: 4096, MaxTools: 8,

@@ -210,8 +210,8 @@ func findRequest(ctx context.Context, a *cli.App, c *client.Client, id string) (
 
 // confirm shows a pending request with its exact arguments on stderr before it is decided, and asks unless --yes or
 // --deny is given. A typed answer sets the flags that it stands for. ok is false when the user decides nothing: the
-// request stays open. With --json nothing is shown or asked. A request that is not pending passes: the broker says how it
-// was decided.
+// request stays open. With --json nothing is shown or asked. A request that is not pending passes: the broker says how
+// it was decided.
 func (o *approveFlags) confirm(ctx context.Context, a *cli.App, q subjects.Approval, keyboard *os.File) (ok bool,
 	err error,
 ) {

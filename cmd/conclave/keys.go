@@ -141,8 +141,8 @@ func createCluster(a *cli.App, hosts []string) error {
 	}
 	var start []string
 	for _, server := range out.Servers {
-		start = append(start, fmt.Sprintf("cd %s && set -a && . ./nats.env && set +a && nats-server -c nats.conf   # %s",
-			term.ShellQuote(server.Folder), server.URL))
+		start = append(start, "cd "+term.ShellQuote(server.Folder)+
+			" && set -a && . ./nats.env && set +a && nats-server -c nats.conf   # "+server.URL)
 	}
 	return printKeys(a, out, created, "Each server has a folder with its configuration and its private TLS key. Copy "+
 		"each to its host and start it there.", start, "")
@@ -270,12 +270,12 @@ func provisionServer(ctx context.Context, a *cli.App) error {
 	if _, err := writeContexts(a, b.Keys, b.URL, b.CA); err != nil {
 		a.Say("the nats contexts could not be written: %v", err)
 	}
-	said := a.Saying("The streams exist and the provisioners' keys are gone: nothing to do. To provision again, %s.", again)
+	said := "The streams exist and the provisioners' keys are gone: nothing to do. To provision again, %s."
 	if out.Done {
-		said = a.Saying("The streams are created. The provisioners' seeds are deleted, so nobody can change the streams; "+
-			"to provision again, %s.", again)
+		said = "The streams are created. The provisioners' seeds are deleted, so nobody can change the streams; to " +
+			"provision again, %s."
 	}
-	return a.Print(out, nil, said)
+	return a.Print(out, nil, a.Saying(said, again))
 }
 
 // deleteProvisioners deletes the seeds of the provisioners and returns the files it deleted, never nil. A seed that is

@@ -172,7 +172,9 @@ func (m *model) chooseSession(id string) tea.Cmd {
 		return m.query(func(ctx context.Context, s *term.Streams) error {
 			list, _, err := m.Client.Sessions(ctx, math.MaxInt, nil)
 			if err == nil {
-				view.Sessions(s.Out, slices.DeleteFunc(list, func(c client.SessionSummary) bool { return c.Err != nil }))
+				view.Sessions(s.Out, slices.DeleteFunc(list, func(c client.SessionSummary) bool {
+					return c.Err != nil
+				}))
 			}
 			return err
 		}, nil)

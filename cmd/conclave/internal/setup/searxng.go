@@ -10,12 +10,12 @@ import (
 )
 
 // ProbeSearXNG returns what keeps the SearXNG at the URL at from being used, and how to solve that; "" when it can be
-// searched. It waits at most timeout; no answer is a problem too. The request has a format and no query: SearXNG rejects
-// it in the format it would answer in, and nothing leaves this machine.
+// searched. It waits at most timeout; no answer is a problem too. The request has a format and no query: SearXNG
+// rejects it in the format it would answer in, and nothing leaves this machine.
 func ProbeSearXNG(ctx context.Context, at string, timeout time.Duration) (what, fix string) {
 	absent := "no SearXNG answers at " + at
-	const start = "start it there, or set searxng.url or provider in web_search.yaml; provider: none switches the tool " +
-		"off"
+	const start = "start it there, or set searxng.url or provider in web_search.yaml; provider: none switches the " +
+		"tool off"
 	u, err := url.Parse(at)
 	if err != nil {
 		return absent, start // the settings are valid
