@@ -70,9 +70,9 @@ type Hedge struct {
 	Reask  bool   `yaml:"reask"`  // ask once more when there are results
 }
 
-// Defaults are the values that are no settings. Two retries correct an unusable reply of a small model where one is not
-// enough, and a model that fails three times fails on. Fifty sessions are as many as are used at once; the others are
-// read from disk. A question that is older than minutes was asked while respondent B did not run.
+// Defaults are the values that are no settings. A third unusable reply in a row is reported and not retried. A user has
+// fewer sessions than fifty in use at once; the others are read from disk. A question that is older than minutes was
+// asked while respondent B did not run.
 func Defaults() Config {
 	return Config{Retries: 2, HotSessions: 50, RespondentB: RespondentB{MaxAge: 5 * time.Minute}}
 }

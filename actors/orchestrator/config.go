@@ -43,9 +43,9 @@ type Config struct {
 	AuditTimeout time.Duration `yaml:"-"`
 }
 
-// Defaults are the values that are no settings. The numbers are those with which small models finish the tasks of the
-// tests; more attempts, tools or text in a prompt did not help them. Package config replaces the timeouts and the size
-// of a result by those of the generator: they depend on the machine, and not on who asks the model.
+// Defaults are the values that are no settings. What a task may cost is set by steps, wall and session_tokens; these
+// only divide it among attempts, prompts and tools. Package config replaces the timeouts and the size of a result by
+// those of the generator: they depend on the machine, and not on who asks the model.
 func Defaults() Config {
 	return Config{
 		Checks: 3, CompactAt: 60, Memories: 3, Rounds: 3, Predict: 2048, Answer: 4096, MaxTools: 8,
