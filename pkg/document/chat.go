@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode"
 
+	"conclave/pkg/date"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -309,7 +310,7 @@ func textOf(v any) string {
 }
 
 // timeOf returns the time of a value: seconds or milliseconds since 1970, as a number or in a string, or what
-// [text.ParseTime] reads. Anything else is the zero time.
+// [date.Parse] reads. Anything else is the zero time.
 func timeOf(v any) time.Time {
 	if n, ok := v.(json.Number); ok {
 		v = n.String()
@@ -317,7 +318,7 @@ func timeOf(v any) time.Time {
 	s, _ := v.(string)
 	seconds, err := strconv.ParseFloat(s, 64)
 	if err != nil {
-		at, _ := text.ParseTime(s)
+		at, _ := date.Parse(s, time.UTC)
 		return at
 	}
 	if seconds > 1e11 {

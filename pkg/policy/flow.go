@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"conclave/pkg/date"
 	"conclave/pkg/text"
 )
 
@@ -277,7 +278,7 @@ func (v *actValues) add(c Call, g Grant, q *question, a argument, args []argumen
 		isUsers = isTyped && hasWhole(q.Text, a.text)
 		isBinding = isBinding && isTyped || c.Flow.isMadeOfUserWords(a.text)
 	case RoleTime:
-		v.clocks = append(v.clocks, extractClocks(a.text)...)
+		v.clocks = append(v.clocks, date.FindClocks(a.text)...)
 		isTyped, isBound := g.namesTime(q.Text, a.text, v.exact)
 		all = append(all, judgeTime(c, a, args, isTyped, isBound)...)
 		isBinding = isTyped
@@ -351,22 +352,22 @@ func (g Grant) namesOwnDestination(f *Flow, question, destination string) bool {
 // must be: a question with dates binds the call to them. The year binds only what cannot be undone (exact), which needs
 // a date of the user in any case: a wrong year of an event does no harm, and users leave it out.
 func (g Grant) namesTime(question, value string, exact bool) (isTyped, isBound bool) {
-	typed, _ := extractDays(g.Clause)
+	typed, _ := date.FindDays(g.Clause)
 	if len(typed) == 0 {
-		typed, _ = extractDays(question)
+		typed, _ = date.FindDays(question)
 	}
 	if exact {
-		return areAmong(value, typed, day.matches), true
+		return areAmong(value, typed, date.Day.Matches), true
 	}
-	return areAmong(value, typed, day.matchesDay), len(typed) > 0
+	return areAmong(value, typed, date.Day.MatchesDay), len(typed) > 0
 }
 
 // listClocks returns the times of day in the clause, or in the question when the clause has none.
 func (g Grant) listClocks(question string) []int {
-	if own := extractClocks(g.Clause); len(own) > 0 {
+	if own := date.FindClocks(g.Clause); len(own) > 0 {
 		return own
 	}
-	return extractClocks(question)
+	return date.FindClocks(question)
 }
 
 // isDictated reports whether a content is a text that the question dictates, or little more than that. A dictated text

@@ -7,6 +7,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"conclave/pkg/date"
 	"conclave/pkg/text"
 )
 
@@ -20,7 +21,7 @@ func (f *Flow) index() {
 	}
 	f.userText = b.String()
 	f.userTextLower = strings.ToLower(f.userText)
-	_, f.userTextIDs = extractDays(f.userTextLower)
+	_, f.userTextIDs = date.FindDays(f.userTextLower)
 	f.userTextIDs = listNumber().ReplaceAllString(f.userTextIDs, "$1 ")
 	f.userWords = map[string]int{}
 	for _, w := range splitWords(f.userTextLower) {
@@ -185,17 +186,17 @@ func (f *Flow) isMadeOfUserWords(s string) bool {
 
 // isUserDay reports whether the user named the date in value.
 func (f *Flow) isUserDay(value string) bool {
-	if days, _ := extractDays(value); len(days) == 0 {
+	if days, _ := date.FindDays(value); len(days) == 0 {
 		return false // before all questions are searched, which takes milliseconds in a long session
 	}
-	typed, _ := extractDays(f.userText)
-	return areAmong(value, typed, day.matches)
+	typed, _ := date.FindDays(f.userText)
+	return areAmong(value, typed, date.Day.Matches)
 }
 
 // areAmong reports whether value has dates, and each of them is among typed.
-func areAmong(value string, typed []day, same func(day, day) bool) bool {
-	days, _ := extractDays(value)
-	return len(days) > 0 && !slices.ContainsFunc(days, func(d day) bool {
-		return !slices.ContainsFunc(typed, func(t day) bool { return same(d, t) })
+func areAmong(value string, typed []date.Day, same func(a, b date.Day) bool) bool {
+	days, _ := date.FindDays(value)
+	return len(days) > 0 && !slices.ContainsFunc(days, func(d date.Day) bool {
+		return !slices.ContainsFunc(typed, func(t date.Day) bool { return same(d, t) })
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"unicode"
 
+	"conclave/pkg/date"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -390,9 +391,9 @@ func listNamed(clause []word) (out []string) {
 			plain.WriteString(" ,")
 		}
 	}
-	_, rest := extractDays(plain.String())
+	_, rest := date.FindDays(plain.String())
 	run := ""
-	for _, f := range append(strings.Fields(dateGap().ReplaceAllString(removeClocks(rest), " , ")), ",") {
+	for _, f := range append(strings.Fields(dateGap().ReplaceAllString(date.RemoveClocks(rest), " , ")), ",") {
 		w := word{text: f, lower: strings.ToLower(f)}
 		switch {
 		case f == "," || !isNameLike(w) || isStopWord(w.lower):
@@ -409,7 +410,7 @@ func listNamed(clause []word) (out []string) {
 	return out
 }
 
-// dateGap matches the spaces that [extractDays] and [removeClocks] leave in the place of a date or time.
+// dateGap matches the spaces that [date.FindDays] and [date.RemoveClocks] leave in the place of a date or time.
 var dateGap = text.Pattern(` {2,}`)
 
 // names reports whether the clause of the grant names a value, as what cannot be undone needs it: as a destination, as
@@ -519,8 +520,9 @@ func findDictated(s []word) (out []string) {
 // after "to" or "with". A word after "from", "by" or "about" is a source.
 func isDestination(before, w word) bool {
 	switch {
-	case sources[before.lower] && !before.quoted, strings.HasSuffix(w.lower, "'s"), !w.quoted &&
-		timeWord().MatchString(w.lower):
+	case sources[before.lower] && !before.quoted, strings.HasSuffix(w.lower, "'s"):
+		return false
+	case !w.quoted && (date.IsMonth(w.lower) || timeWord().MatchString(w.lower)):
 		return false
 	case isNameLike(w):
 		return true
@@ -541,6 +543,5 @@ func isCapitalized(s string) bool {
 	return false
 }
 
-// timeWord matches a part of a date or time: a month, a year or other short number, an ordinal, a time of day.
-var timeWord = text.Pattern(`^(?:` + monthPattern +
-	`|\d{1,4}(?:st|nd|rd|th)?|\d{4}-\d\d?-\d\d?|\d{1,2}:\d\d|\d{1,2}[ap]m)$`)
+// timeWord matches a part of a date or time: a year or other short number, an ordinal, a day, a time of day.
+var timeWord = text.Pattern(`^(?:\d{1,4}(?:st|nd|rd|th)?|\d{4}-\d\d?-\d\d?|\d{1,2}:\d\d|\d{1,2}[ap]m)$`)

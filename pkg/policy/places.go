@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"conclave/pkg/date"
 	"conclave/pkg/text"
 )
 
@@ -96,12 +97,12 @@ func (p Place) isNamedBy(args []argument) bool {
 // read: the tool declares people and its nouns (about) are beside the place, one argument is the place, and every other
 // is a date beside it.
 func (p Place) isReadBy(t Tool, args []argument) bool {
-	days, _ := extractDays(p.Near)
+	days, _ := date.FindDays(p.Near)
 	for _, a := range args {
 		switch {
 		case a.text == "":
 		case a.role != RoleTime && strings.ToLower(strings.TrimSpace(a.text)) == p.Name:
-		case a.role == RoleTime && areAmong(a.text, days, day.matches):
+		case a.role == RoleTime && areAmong(a.text, days, date.Day.Matches):
 		default:
 			return false
 		}

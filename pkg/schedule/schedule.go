@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 	_ "time/tzdata" // the machine may have no zone files
+
+	"conclave/pkg/date"
 )
 
 // MinInterval is the shortest interval.
@@ -53,8 +55,8 @@ func Parse(when, zone string) (Times, error) {
 	s := strings.Join(strings.Fields(strings.ToLower(when)), " ")
 	t := Times{loc: loc}
 	if onceForm.MatchString(s) {
-		at, err := time.ParseInLocation("2006-01-02 15:04", s, loc)
-		if err != nil {
+		at, ok := date.Parse(s, loc)
+		if !ok {
 			return Times{}, fmt.Errorf("%q is not a valid date and time: %w", when, errTimes)
 		}
 		t.once = at

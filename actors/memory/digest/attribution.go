@@ -7,6 +7,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"conclave/pkg/date"
 	"conclave/pkg/text"
 )
 
@@ -51,7 +52,7 @@ func cutStamp(s string) (at time.Time, rest string, stamped, valid bool) {
 	if end < 0 || end > maxStamp {
 		return at, s, false, false
 	}
-	at, ok := text.ParseTime(s[1:end])
+	at, ok := date.Parse(s[1:end], time.UTC)
 	return at, strings.TrimSpace(s[end+1:]), ok, ok
 }
 

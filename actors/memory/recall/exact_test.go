@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"conclave/pkg/date"
 	"conclave/subjects"
 )
 
@@ -129,7 +130,7 @@ func (x *world) row(key uint64) subjects.MemoryEntry {
 }
 
 // query is a random one, with whom it names and when it asks about.
-func (x *world) query() (q Query, who []string, when []dateRange) {
+func (x *world) query() (q Query, who []string, when []date.Range) {
 	q = Query{
 		Text: x.text(1 + x.rng.IntN(6)), Top: []int{1, 3, 5, 20}[x.rng.IntN(4)], All: x.rng.IntN(4) == 0,
 		Trusted: x.rng.IntN(4) == 0, Duplicates: x.rng.IntN(4) == 0,
@@ -148,7 +149,9 @@ func (x *world) query() (q Query, who []string, when []dateRange) {
 	}
 	if x.rng.IntN(3) == 0 {
 		at := time.Date(2026, 2, 1+x.rng.IntN(28), 0, 0, 0, 0, time.UTC)
-		q.Text, when = q.Text+" on "+at.Format(time.DateOnly), []dateRange{{at, at.AddDate(0, 0, 1)}}
+		q.Text, when = q.Text+" on "+at.Format(time.DateOnly), []date.Range{
+			{From: at, Until: at.AddDate(0, 0, 1)},
+		}
 	}
 	return q, who, when
 }
@@ -161,7 +164,7 @@ type ranked struct {
 }
 
 // exhaustive is the definition: it scores every row that the query admits.
-func (x *world) exhaustive(q Query, who []string, when []dateRange) (list []ranked) {
+func (x *world) exhaustive(q Query, who []string, when []date.Range) (list []ranked) {
 	admitted := map[uint64]bool{}
 	for key, row := range x.rows {
 		admitted[key] = (q.Kind == "" || row.Kind == q.Kind) && (q.All || row.State == subjects.MemoryActive) &&
@@ -257,7 +260,7 @@ func (x *world) neighbours(admitted map[uint64]bool) map[uint64][]uint64 {
 }
 
 // extras are what speaker, time and shifts add to a row.
-func (x *world) extras(key uint64, who []string, when []dateRange) (sum float64) {
+func (x *world) extras(key uint64, who []string, when []date.Range) (sum float64) {
 	w, row := x.r.o.Weights, x.rows[key]
 	if slices.Contains(who, row.Speaker) {
 		sum += w.Speaker

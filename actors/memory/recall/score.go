@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"conclave/pkg/date"
 	"conclave/pkg/strict"
 	"conclave/subjects"
 )
@@ -129,7 +130,22 @@ func (w Weights) appendBase(to []subjects.MemoryReason, m match) []subjects.Memo
 // question is what a query asks for beside its words and its vector.
 type question struct {
 	speakers map[*speaker]bool
-	dates    []dateRange
+	dates    []date.Range
+}
+
+const (
+	day = 24 * time.Hour
+	// dateSlack is how far outside of a range a time still counts: people tell of things some days later.
+	dateSlack = 7 * day
+)
+
+// rateCloseness returns 1 for a time within one of the ranges, falling to 0 over dateSlack outside of them.
+func rateCloseness(ranges []date.Range, at time.Time) (most float64) {
+	for _, r := range ranges {
+		gap := max(r.From.Sub(at), at.Sub(r.Until), 0)
+		most = max(most, 1-float64(gap)/float64(dateSlack))
+	}
+	return most
 }
 
 // appendContext appends what the speaker and the time of a row add. A row whose time is not known counts by when it was

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"conclave/pkg/date"
 	"conclave/pkg/vector"
 	"conclave/subjects"
 )
@@ -63,7 +64,9 @@ func (r *Recall) newSearch(q Query) *search {
 	s := &search{
 		r: r, q: q, now: r.o.Now(), words: &wordQuery{}, rows: map[uint64]*candidate{}, reached: math.Inf(-1),
 	}
-	s.question = question{r.speakers.findNamed(q.Text), parseDates(q.Text, s.now)}
+	s.question = question{
+		r.speakers.findNamed(q.Text), date.FindRanges(q.Text[:min(len(q.Text), maxQueryBytes)], s.now),
+	}
 	if r.o.Hybrid || q.Vector == nil {
 		s.words = r.words.search(q.Text)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"conclave/cmd/conclave/internal/term"
 	"conclave/pkg/client"
+	"conclave/pkg/date"
 	"conclave/pkg/strict"
 	"conclave/subjects"
 )
@@ -235,10 +236,8 @@ func ParseSince(v string, now time.Time) (time.Time, error) {
 	if d, err := strict.ParseDuration(v); err == nil {
 		return now.Add(-d), nil
 	}
-	for _, layout := range []string{time.RFC3339, time.DateTime, time.DateOnly} {
-		if t, err := time.ParseInLocation(layout, v, time.Local); err == nil {
-			return t, nil
-		}
+	if at, ok := date.Parse(v, time.Local); ok {
+		return at, nil
 	}
 	return time.Time{}, Usage("--since %q: give a duration like 10m or 30d, or a time like 2006-01-02 or "+
 		"2006-01-02T15:04:05Z", v)

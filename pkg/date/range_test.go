@@ -1,14 +1,13 @@
-package recall
+package date
 
 import (
 	"fmt"
-	"math"
 	"strings"
 	"testing"
 	"time"
 )
 
-func TestDatesInAQuestion(t *testing.T) {
+func TestFindRanges(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2023, 8, 2, 15, 0, 0, 0, time.UTC) // a Wednesday
 	for question, want := range map[string]string{
@@ -41,30 +40,21 @@ func TestDatesInAQuestion(t *testing.T) {
 		"the week before August 3, 2022":             "2022-07-24..2022-08-03",
 		"since July":                                 "2023-07-01..2023-08-02",
 		"on 31 February 2023":                        "2023-02-01..2023-02-28",
+		"8.5.2023 and 9.5.2023, 3 to 5 July":         "2023-05-08..2023-05-08 2023-05-09..2023-05-09 2023-07-03..2023-07-05",
+		"version 1.2.3, el agua de mar":              "",
 		"who has 3 children, 12 cats and 2 cars?":    "",
 		"What is 1234 plus 99999999999999999999?":    "",
 	} {
 		var got []string
-		for _, r := range parseDates(question, now) {
-			last := r.until.Add(-time.Nanosecond)
-			got = append(got, fmt.Sprintf("%s..%s", r.from.Format(time.DateOnly), last.Format(time.DateOnly)))
+		for _, r := range FindRanges(question, now) {
+			last := r.Until.Add(-time.Nanosecond)
+			got = append(got, fmt.Sprintf("%s..%s", r.From.Format(time.DateOnly), last.Format(time.DateOnly)))
 		}
 		if s := strings.Join(got, " "); s != want {
 			t.Errorf("%q: %s, want %s", question, s, want)
 		}
 	}
-	if n := len(parseDates(strings.Repeat("yesterday ", 50), now)); n != maxRanges {
+	if n := len(FindRanges(strings.Repeat("yesterday ", 50), now)); n != maxRanges {
 		t.Errorf("%d ranges, want %d", n, maxRanges)
-	}
-}
-
-func TestClosenessFallsOverAWeek(t *testing.T) {
-	t.Parallel()
-	at := func(d int) time.Time { return time.Date(2023, 5, d, 0, 0, 0, 0, time.UTC) }
-	ranges := []dateRange{{at(8), at(9)}}
-	for d, want := range map[int]float64{8: 1, 9: 1, 12: 1 - 3./7, 16: 0, 25: 0, 1: 0, 7: 1 - 1./7} {
-		if got := rateCloseness(ranges, at(d)); math.Abs(got-want) > 1e-9 {
-			t.Errorf("%d May: %v, want %v", d, got, want)
-		}
 	}
 }

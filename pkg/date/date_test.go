@@ -1,4 +1,4 @@
-package text
+package date
 
 import (
 	"strings"
@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestParseTime(t *testing.T) {
+func TestParse(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2023, 5, 8, 13, 56, 0, 0, time.UTC)
 	for s, want := range map[string]time.Time{
@@ -16,8 +16,17 @@ func TestParseTime(t *testing.T) {
 		"8 May 2023": at.Truncate(24 * time.Hour),
 		"05/08/2023": {}, "soon": {}, "": {}, "8 May 1823": {}, "2323-05-08": {}, strings.Repeat("8 May 2023 ", 20): {},
 	} {
-		if got, ok := ParseTime(s); !got.Equal(want) || ok == want.IsZero() {
+		if got, ok := Parse(s, time.UTC); !got.Equal(want) || ok == want.IsZero() {
 			t.Errorf("%q: %v, %t", s, got, ok)
+		}
+	}
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []string{"2023-05-08 15:56", "2023-05-08T13:56:00Z"} {
+		if got, ok := Parse(s, berlin); !ok || !got.Equal(at) || got.Location() != berlin {
+			t.Errorf("%q in Berlin: %v, %t", s, got, ok)
 		}
 	}
 }
