@@ -77,7 +77,8 @@ func lineSchema(name string) subjects.ToolSchema {
 	return subjects.ToolSchema{
 		Name: name, Description: "writes a line", Version: "1",
 		Parameters: json.RawMessage(
-			`{"type":"object","properties":{"line":{"type":"string"},"fail":{"type":"boolean"}},"required":["line"],"additionalProperties":false}`),
+			`{"type":"object","properties":{"line":{"type":"string"},"fail":{"type":"boolean"}},"required":["line"],` +
+				`"additionalProperties":false}`),
 	}
 }
 

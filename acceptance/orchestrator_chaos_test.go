@@ -66,7 +66,8 @@ limits: {spawns: 1000, calls: 1000}
 monitor_only: [flow.undeclared] # the results of the tool are untrusted, and nobody is there to approve the next call
 `
 
-const returnReply = `{"status":"success","summary":"It is written.","artifacts":[],"result_quality":"verified","source":"tool_output","new_memory_candidates":[],"failure_reason":null}`
+const returnReply = `{"status":"success","summary":"It is written.","artifacts":[],"result_quality":"verified",` +
+	`"source":"tool_output","new_memory_candidates":[],"failure_reason":null}`
 
 // newTaskHarness is everything but the orchestrator: a scripted model that replies after delay and plans by plan, the
 // broker, and a tool that appends the task and the part to a file.

@@ -34,7 +34,8 @@ func TestPageBranches(t *testing.T) {
 		eval[bool](p, `(document.querySelectorAll('.turn [aria-label="Edit the question"]')[0].click(), true)`)
 		p.waitFor(`document.querySelector("#edit")`)
 		eval[bool](p, `(async () => { const e = document.querySelector("#edit"); e.value = `+quoteJS(words)+
-			`; e.dispatchEvent(new Event("input", { bubbles: true })); await new Promise(requestAnimationFrame); await new Promise(requestAnimationFrame); e.form.requestSubmit(); return true; })()`)
+			`; e.dispatchEvent(new Event("input", { bubbles: true })); await new Promise(requestAnimationFrame);
+				await new Promise(requestAnimationFrame); e.form.requestSubmit(); return true; })()`)
 	}
 	edit("Ada used to live in Bremen.")
 	p.waitFor(questions + ` === "Ada used to live in Bremen." && document.querySelector(".turn .facts")`)
@@ -57,7 +58,8 @@ func TestPageBranches(t *testing.T) {
 	// The other tab switches back, and the first one follows.
 	second.click(`[aria-label="Previous version"]`)
 	const first = questions +
-		` === "My sister Ada lives in Lisbon. | Which city do I like most?" && document.querySelector(".versions")?.textContent.includes("1/2")`
+		` === "My sister Ada lives in Lisbon. | Which city do I like most?"
+			&& document.querySelector(".versions")?.textContent.includes("1/2")`
 	second.waitFor(first)
 	p.front()
 	p.waitFor(first)

@@ -271,7 +271,8 @@ func (p *browserPage) checkAccess(paths ...string) {
 			p.show(look.width, 800, look.scheme)
 			// the view draws itself again for the width
 			eval[bool](p, `new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(() => r(true))))`)
-			for _, f := range eval[[]string](p, `axe.run().then((r) => r.violations.map((v) => v.id + ": " + v.nodes.map((n) => n.html).join(" ").slice(0, 400)))`) {
+			for _, f := range eval[[]string](p, `axe.run().then((r) => r.violations.map((v) =>
+				v.id + ": " + v.nodes.map((n) => n.html).join(" ").slice(0, 400)))`) {
 				p.t.Errorf("%s, %d px, %s: %s", path, look.width, look.scheme, f)
 			}
 		}

@@ -28,7 +28,8 @@ func TestPageLive(t *testing.T) {
 		eval[bool](p, `new Promise((r) => setTimeout(() => r(true), 400))`)
 		p.takePicture(filepath.Join(folder, "live-"+name+".webp"))
 	}
-	const answered = `document.querySelectorAll(".turn .facts").length === document.querySelectorAll(".turn").length && document.querySelector(".turn .facts")`
+	const answered = `document.querySelectorAll(".turn .facts").length
+		=== document.querySelectorAll(".turn").length && document.querySelector(".turn .facts")`
 
 	t.Run("tool", func(t *testing.T) {
 		p.t = t

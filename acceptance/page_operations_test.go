@@ -53,7 +53,8 @@ func TestPageFirstModel(t *testing.T) {
 	const fetch = `[...document.querySelectorAll("main button")].find((b) => b.textContent.trim() === `
 	p.waitFor(fetch + quoteJS("Fetch "+name) + `)`)
 	eval[bool](p, `(`+fetch+quoteJS("Fetch "+name)+`).click(), true)`)
-	half := `document.querySelector(".pull progress")?.position === 0.5 && document.querySelector(".pull").textContent.includes("2 MB of 4 MB")`
+	half := `document.querySelector(".pull progress")?.position === 0.5
+		&& document.querySelector(".pull").textContent.includes("2 MB of 4 MB")`
 	p.waitFor(half)
 	p.open("/models")
 	p.waitFor(half)
@@ -67,9 +68,12 @@ func TestPageFirstModel(t *testing.T) {
 	p.t = t
 	close(release)
 	p.waitFor(
-		`document.querySelector(".pull")?.textContent.includes("done after") && [...document.querySelectorAll("[aria-label=Models] th[scope=row]")].some((e) => e.textContent.startsWith(` + quoteJS(name) + `))`)
+		`document.querySelector(".pull")?.textContent.includes("done after")
+			&& [...document.querySelectorAll("[aria-label=Models] th[scope=row]")]
+				.some((e) => e.textContent.startsWith(` + quoteJS(name) + `))`)
 	p.waitFor(
-		`[...document.querySelectorAll("[aria-label=Roles] tr")].some((r) => r.textContent.startsWith("assistant") && r.cells[1].textContent.trim() === ` + quoteJS(name) + `)`)
+		`[...document.querySelectorAll("[aria-label=Roles] tr")].some((r) => r.textContent.startsWith("assistant")
+			&& r.cells[1].textContent.trim() === ` + quoteJS(name) + `)`)
 	p.open("/chat")
 	p.waitFor(`document.querySelector(".welcome") && !document.querySelector(".first-run")`)
 	p.checkQuiet()
@@ -100,7 +104,8 @@ func TestPageOperations(t *testing.T) {
 	set := func(value string) {
 		eval[bool](p, `(async () => { const i = document.getElementById("set-generator.steps"); i.value = `+
 			quoteJS(value)+
-			`; i.dispatchEvent(new Event("input", {bubbles: true})); await new Promise(requestAnimationFrame); await new Promise(requestAnimationFrame); i.form.requestSubmit(); return true; })()`)
+			`; i.dispatchEvent(new Event("input", {bubbles: true})); await new Promise(requestAnimationFrame);
+				await new Promise(requestAnimationFrame); i.form.requestSubmit(); return true; })()`)
 	}
 	set("-3")
 	if got := p.text(".settings .failed"); !strings.Contains(got, "steps") {
@@ -109,7 +114,8 @@ func TestPageOperations(t *testing.T) {
 	set("7")
 	p.waitFor(`document.querySelector(".notice")?.textContent.includes("generator.steps is 7")`)
 	p.waitFor(
-		`[...document.querySelectorAll(".settings tr")].find((r) => r.textContent.trim().startsWith("steps"))?.textContent.includes("generator.yaml:")`)
+		`[...document.querySelectorAll(".settings tr")].find((r) => r.textContent.trim().startsWith("steps"))
+			?.textContent.includes("generator.yaml:")`)
 	if locked := p.text(".locked"); !strings.Contains(locked, "system_prompt") {
 		t.Errorf("locked settings: %q", locked)
 	}

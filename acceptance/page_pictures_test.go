@@ -51,13 +51,15 @@ func TestPagePictures(t *testing.T) {
 	p.open("/approvals")
 	p.waitFor(`document.querySelector(".approval")`)
 
-	search := `(() => { const i = document.querySelector("#memory-text"); i.value = "favourite city"; i.dispatchEvent(new Event("input", { bubbles: true })); i.form.requestSubmit(); return true; })()`
+	search := `(() => { const i = document.querySelector("#memory-text"); i.value = "favourite city";
+		i.dispatchEvent(new Event("input", { bubbles: true })); i.form.requestSubmit(); return true; })()`
 	p.takePictures(folder, []picture{
 		{name: "welcome", path: "/chat", wait: ".welcome"},
 		{name: "chat", path: chatOf(s, t, ids["nats"]), wait: ".critic"},
 		{
 			name: "recall", path: chatOf(s, t, ids["city"]), wait: ".critic",
-			run: `(document.querySelectorAll(".turn .memory-card, .turn .thinking").forEach((d) => (d.open = true)), true)`,
+			run: `(document.querySelectorAll(".turn .memory-card, .turn .thinking").forEach((d) =>
+				(d.open = true)), true)`,
 		},
 		{
 			name: "drawer", path: chatOf(s, t, ids["nats"]), wait: ".critic",

@@ -77,8 +77,9 @@ func TestPageShowsHostileTextAsText(t *testing.T) {
 	b, _ := json.Marshal(hostile)
 	wrong := eval[[]string](p, `(async () => {
 		const { render } = await import("/page/js/markdown.js");
-		const allowed = new Set(["P","A","SPAN","CODE","PRE","FIGURE","FIGCAPTION","BUTTON","UL","OL","LI","BLOCKQUOTE","TABLE","THEAD","TBODY","TR","TH","TD","DIV","BR","HR","STRONG","EM","S","H3","H4","H5","H6"]);
-		const attributes = new Set(["href","target","rel","class","type","tabindex","role","aria-label","scope","start"]);
+		const allowed = new Set(("P A SPAN CODE PRE FIGURE FIGCAPTION BUTTON UL OL LI BLOCKQUOTE TABLE " +
+			"THEAD TBODY TR TH TD DIV BR HR STRONG EM S H3 H4 H5 H6").split(" "));
+		const attributes = new Set("href target rel class type tabindex role aria-label scope start".split(" "));
 		const out = [];
 		for (const text of `+string(b)+`) {
 			const box = document.createElement("div");
@@ -86,21 +87,27 @@ func TestPageShowsHostileTextAsText(t *testing.T) {
 			document.body.append(box);
 			for (const e of box.querySelectorAll("*")) {
 				if (!allowed.has(e.tagName)) out.push(text.slice(0, 60) + " -> " + e.tagName);
-				for (const a of e.attributes) if (!attributes.has(a.name)) out.push(text.slice(0, 60) + " -> " + a.name);
-				if (e.href && (!/^(https?|mailto):/.test(e.href) || e.href.includes("@evil"))) out.push(text.slice(0, 60) + " -> " + e.href);
+				for (const a of e.attributes) if (!attributes.has(a.name)) 
+					out.push(text.slice(0, 60) + " -> " + a.name);
+				if (e.href && (!/^(https?|mailto):/.test(e.href) || e.href.includes("@evil")))
+					out.push(text.slice(0, 60) + " -> " + e.href);
 			}
 			if (/[\u202a-\u202e]/.test(box.textContent)) out.push("bidi control");
 			box.remove();
 		}
-		if (performance.getEntriesByType("resource").some((r) => !r.name.startsWith(location.origin))) out.push("a foreign host was contacted");
+		if (performance.getEntriesByType("resource").some((r) => !r.name.startsWith(location.origin)))
+			out.push("a foreign host was contacted");
 		if (document.title.startsWith("x")) out.push("a script ran");
 		return out;
 	})()`)
 	if len(wrong) > 0 {
 		t.Errorf("%q", wrong)
 	}
-	if host := eval[string](p,
-		`(async () => { const { render } = await import("/page/js/markdown.js"); return render("[аррӏе](https://аррӏе.com/)")[0].textContent; })()`); !strings.Contains(host, "xn--") {
+	host := eval[string](p, `(async () => {
+		const { render } = await import("/page/js/markdown.js");
+		return render("[аррӏе](https://аррӏе.com/)")[0].textContent;
+	})()`)
+	if !strings.Contains(host, "xn--") {
 		t.Errorf("a look-alike host is shown as %q", host)
 	}
 	t.Run("links", func(t *testing.T) { testLinksShowTheirHost(t, p) })
@@ -119,10 +126,12 @@ func TestPageRendersManyTokens(t *testing.T) {
 		dispatchEvent(new PopStateEvent("popstate"));
 		const began = performance.now();
 		for (let n = 0; n < 5000; n++) {
-			store.apply({ subject: "response.delta.many", query: "many", session: "many", time, payload: { n, text: n % 40 ? "word" + n + " " : "\n\n- **item** " } });
+			store.apply({ subject: "response.delta.many", query: "many", session: "many", time, 
+				payload: { n, text: n % 40 ? "word" + n + " " : "\n\n- **item** " } });
 			if (n % 50 === 0) await scheduler.yield();
 		}
-		while (!document.querySelector(".answer")?.textContent.includes("word4999")) await new Promise(requestAnimationFrame);
+		while (!document.querySelector(".answer")?.textContent.includes("word4999"))
+			await new Promise(requestAnimationFrame);
 		return performance.now() - began;
 	})()`)
 	t.Logf("5,000 token events in %.0f ms", ms)
@@ -164,7 +173,8 @@ func TestPageScreens(t *testing.T) {
 	t.Run("run after a reload", func(t *testing.T) {
 		p.t = t
 		p.open("/runs/" + search)
-		const spans = `[...document.querySelectorAll(".waterfall g.span")].map((e) => e.getAttribute("aria-label")).sort().join("\n")`
+		const spans = `[...document.querySelectorAll(".waterfall g.span")].map((e) =>
+			e.getAttribute("aria-label")).sort().join("\n")`
 		p.waitFor(`document.querySelector(".waterfall g.span.critic") && document.querySelector(".waterfall .first")`)
 		before := eval[string](p, spans)
 		if !strings.Contains(before, "model call 2, generator") || !strings.Contains(before, "web_search, web_search") {
@@ -203,7 +213,8 @@ func TestPageScreens(t *testing.T) {
 		for _, tab := range []*browserPage{p, other} {
 			tab.front()
 			tab.waitFor(
-				`document.querySelector(".turn").textContent.includes("You stopped this answer") && document.querySelectorAll(".turn .facts").length === 2`)
+				`document.querySelector(".turn").textContent.includes("You stopped this answer")
+					&& document.querySelectorAll(".turn .facts").length === 2`)
 			if got := eval[string](tab, `document.querySelector(".turn .answer").textContent`); !strings.Contains(got,
 				"three") || strings.Contains(got, "forty") {
 				t.Errorf("stopped answer %q", got)
@@ -222,7 +233,8 @@ func TestPageScreens(t *testing.T) {
 		p.do(chromedp.SendKeys(chromedp.CSS("#question"), "What time is it in Tokyo?"))
 		p.click(".steer")
 		p.waitFor(
-			`document.querySelector(".turn").textContent.includes("You stopped this answer") && document.querySelectorAll(".turn .facts").length === 2`)
+			`document.querySelector(".turn").textContent.includes("You stopped this answer")
+				&& document.querySelectorAll(".turn .facts").length === 2`)
 		if got := eval[string](p, `document.querySelector(".turn .answer").textContent`); strings.Contains(got,
 			"forty") {
 			t.Errorf("stopped answer %q", got)
@@ -244,7 +256,8 @@ func TestPageScreens(t *testing.T) {
 		p.t = t
 		denied = p.ask("Read the soup recipe at http://cook.example.org/soup for me.")
 		p.waitFor(
-			`document.querySelector(".turn .approval .actions")?.getBoundingClientRect().bottom <= document.querySelector("#log").getBoundingClientRect().bottom`)
+			`document.querySelector(".turn .approval .actions")?.getBoundingClientRect().bottom
+				<= document.querySelector("#log").getBoundingClientRect().bottom`)
 		p.open("/approvals")
 		p.waitFor(`document.activeElement?.textContent === "Deny"`)
 		got := p.text(".approval")
@@ -279,7 +292,8 @@ func TestPageScreens(t *testing.T) {
 		p.t = t
 		p.open("/chat")
 		eval[bool](p,
-			`(() => { const m = document.querySelector("#mode"); m.value = "committee"; m.dispatchEvent(new Event("change")); return true; })()`)
+			`(() => { const m = document.querySelector("#mode"); m.value = "committee";
+				m.dispatchEvent(new Event("change")); return true; })()`)
 		p.typeQuestion("Should I move to Lisbon, closer to Ada?")
 		p.waitFor(`document.querySelector(".turn .facts")`)
 		committee = eval[string](p, `document.querySelector(".turn[data-query]").dataset.query`)
@@ -316,14 +330,16 @@ func TestPageScreens(t *testing.T) {
 		p.open("/memory")
 		p.do(chromedp.SendKeys(chromedp.CSS("#memory-text"), "name of the cat\r"))
 		p.waitFor(
-			`document.querySelector(".entries th:nth-child(9)") && document.querySelector(".entries tbody a")?.textContent.includes("Whiskers")`)
+			`document.querySelector(".entries th:nth-child(9)") && document.querySelector(".entries tbody a")
+				?.textContent.includes("Whiskers")`)
 		p.click(".fold")
 		if got := p.text(".reasons"); !strings.Contains(got, "words") && !strings.Contains(got, "corpus") {
 			t.Errorf("reasons %q", got)
 		}
 		p.open("/chat")
 		eval[bool](p,
-			`document.dispatchEvent(new KeyboardEvent("keydown", { key: "k", ctrlKey: true, bubbles: true, cancelable: true }))||true`)
+			`document.dispatchEvent(new KeyboardEvent("keydown", { key: "k", ctrlKey: true, bubbles: true,
+				cancelable: true }))||true`)
 		p.do(chromedp.WaitVisible(chromedp.CSS("#palette-text")), chromedp.SendKeys(chromedp.CSS("#palette-text"),
 			"decis\r"))
 		p.waitFor(`location.pathname === "/decisions"`)
@@ -334,7 +350,10 @@ func TestPageScreens(t *testing.T) {
 		p.ask("Print something hostile.")
 		p.waitFor(`document.querySelector(".turn .facts")`)
 		wrong := eval[[]string](p,
-			`[...document.querySelectorAll(".answer *")].filter((e) => /^(SCRIPT|IMG|IFRAME|STYLE|SVG|OBJECT|EMBED|LINK|FORM|INPUT)$/.test(e.tagName) || [...e.attributes].some((a) => a.name.startsWith("on") || a.name === "style" || a.name === "src") || e.href?.startsWith("javascript:")).map((e) => e.outerHTML)`)
+			`[...document.querySelectorAll(".answer *")].filter((e) =>
+				/^(SCRIPT|IMG|IFRAME|STYLE|SVG|OBJECT|EMBED|LINK|FORM|INPUT)$/.test(e.tagName)
+				|| [...e.attributes].some((a) => a.name.startsWith("on") || a.name === "style"
+				|| a.name === "src") || e.href?.startsWith("javascript:")).map((e) => e.outerHTML)`)
 		if len(wrong) > 0 || strings.Contains(eval[string](p, `document.title`), "owned") {
 			t.Errorf("hostile output became %q", wrong)
 		}
@@ -381,7 +400,9 @@ func TestPageReconnects(t *testing.T) {
 	}, nil)
 	proxy.restore()
 	p.waitFor(
-		`document.querySelectorAll(".turn .facts").length === 2 && document.querySelector("main").textContent.includes("Are you sure?") && !document.querySelector(".banner")`)
+		`document.querySelectorAll(".turn .facts").length === 2
+			&& document.querySelector("main").textContent.includes("Are you sure?")
+			&& !document.querySelector(".banner")`)
 	if got := eval[int](p, `document.querySelectorAll('.turn[data-query="`+id+`"]').length`); got != 1 {
 		t.Errorf("the first answer is shown %d times", got)
 	}
@@ -412,9 +433,11 @@ func TestPageSize(t *testing.T) {
 	_, p := openScriptedPage(t)
 	p.open("/chat")
 	bytes := eval[float64](p,
-		`performance.getEntriesByType("resource").filter((r) => r.name.includes("/page/")).reduce((n, r) => n + r.transferSize, performance.getEntriesByType("navigation")[0].transferSize)`)
+		`performance.getEntriesByType("resource").filter((r) => r.name.includes("/page/"))
+			.reduce((n, r) => n + r.transferSize, performance.getEntriesByType("navigation")[0].transferSize)`)
 	paint := eval[float64](p,
-		`new Promise((done) => new PerformanceObserver((l) => done(l.getEntries()[0].startTime)).observe({ type: "paint", buffered: true }))`)
+		`new Promise((done) => new PerformanceObserver((l) => done(l.getEntries()[0].startTime)).observe({
+			type: "paint", buffered: true }))`)
 	t.Logf("the page transfers %.0f kB and paints after %.0f ms", bytes/1000, paint)
 	if bytes > 200_000 {
 		t.Errorf("the page transfers %.0f bytes, at most 200,000", bytes)
@@ -426,7 +449,8 @@ func TestPageSize(t *testing.T) {
 	for i := range 1000 {
 		turns = append(turns,
 			fmt.Sprintf(
-				`{"query_id":"q%d","query":"Question %d","answer":"Answer **%d** with some text, a list\n\n- one\n- two","model":"m","time":"2026-01-01T00:00:00Z"}`, i, i, i))
+				`{"query_id":"q%d","query":"Question %d","model":"m","time":"2026-01-01T00:00:00Z",`+
+					`"answer":"Answer **%d** with some text, a list\n\n- one\n- two"}`, i, i, i))
 	}
 	times := eval[[]float64](p, `(async () => {
 		const store = await import("/page/js/store.js");
@@ -494,11 +518,15 @@ func TestPageSaysWhatLeft(t *testing.T) {
 			const store = await import("/page/js/store.js");
 			const time = new Date().toISOString(), query = "left%d", session = query;
 			store.apply({ subject: "query.received", query, session, time, payload: { query: "?" } });
-			%s.forEach((r, n) => store.apply({ subject: "tool.result." + r.tool, from: "broker", query, session, time, payload: { call_id: "c" + n, query_id: query, result: "x", ...r } }));
-			store.apply({ subject: "response.generation", from: "generator", query, session, time, payload: { session_id: session, query_id: query, query: "?", answer: "done", tool_calls: [], respondent_id: "generator", usage: %s } });
+			%s.forEach((r, n) => store.apply({ subject: "tool.result." + r.tool, from: "broker", query, session,
+				time, payload: { call_id: "c" + n, query_id: query, result: "x", ...r } }));
+			store.apply({ subject: "response.generation", from: "generator", query, session, time, payload: {
+				session_id: session, query_id: query, query: "?", answer: "done", tool_calls: [],
+				respondent_id: "generator", usage: %s } });
 			history.pushState(null, "", "/chat/" + session);
 			dispatchEvent(new PopStateEvent("popstate"));
-			const facts = () => document.querySelector(".facts a[href='/runs/" + query + "']")?.closest(".facts").querySelector(".sent, .local");
+			const facts = () => document.querySelector(".facts a[href='/runs/" + query + "']")?.closest(".facts")
+				.querySelector(".sent, .local");
 			for (let n = 0; n < 600 && !facts(); n++) await new Promise(requestAnimationFrame);
 			return facts()?.textContent ?? document.body.innerText;
 		})()`, i, tt.results, tt.usage))

@@ -55,8 +55,8 @@ func newCollector(t *testing.T) *collector {
 }
 
 // otlpKeys are the keys that an export may have, as OTLP spells them.
-var otlpKeys = strings.Fields(`resourceSpans resource attributes key value stringValue intValue scopeSpans scope name spans
-	traceId spanId parentSpanId kind startTimeUnixNano endTimeUnixNano status code message`)
+var otlpKeys = strings.Fields(`resourceSpans resource attributes key value stringValue intValue scopeSpans scope
+	name spans traceId spanId parentSpanId kind startTimeUnixNano endTimeUnixNano status code message`)
 
 // checkKeys rejects a key that is not in otlpKeys. A decoder into a struct would also accept it in another case, which
 // a collector ignores.

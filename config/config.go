@@ -31,7 +31,8 @@ import (
 	"conclave/subjects"
 )
 
-//go:embed system.yaml models.yaml generator.yaml web_search.yaml web_fetch.yaml tools.yaml secrets.yaml memory.yaml critic.yaml orchestrator.yaml personas.yaml mcp.yaml manifest.yaml
+//go:embed critic.yaml generator.yaml manifest.yaml mcp.yaml memory.yaml models.yaml orchestrator.yaml
+//go:embed personas.yaml secrets.yaml system.yaml tools.yaml web_fetch.yaml web_search.yaml
 var shipped embed.FS
 
 // Files are the file names that a config folder may contain.

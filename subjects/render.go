@@ -11,14 +11,16 @@ import (
 // confHead is the part of nats.conf that does not depend on the table.
 const confHead = `# Generated from the table in subjects/edges.go by "go generate ./subjects". Do not edit.
 #
-# Nothing here is secret: public keys, the address and the store come from the environment ("conclave keys" writes a file
-# for it). Every principal has its own account; the server writes the caller's account into the subject that the owner
-# receives (account_token_position); CORE and AUDIT hold streams and no clients. An account's imports are its boundary; the
-# permissions of its users repeat it. docs/bus.md shows the same as a table. The disk quota of each stream is set when it
-# is created; the limits here only have to be above that. The connections of all accounts together stay below the server's
-# limit, so that no account takes those of another. max_buffered_size and max_pending bound the memory that one publisher
-# or one slow subscriber can take. Leaf nodes are the machines that joined: their users have the connection type LEAFNODE, and a
-# reload could not add this block.
+# Nothing here is secret: public keys, the address and the store come from the environment
+# ("conclave keys" writes a file for it). Every principal has its own account; the server writes the
+# caller's account into the subject that the owner receives (account_token_position); CORE and AUDIT
+# hold streams and no clients. An account's imports are its boundary; the permissions of its users
+# repeat it. docs/bus.md shows the same as a table. The disk quota of each stream is set when it is
+# created; the limits here only have to be above that. The connections of all accounts together stay
+# below the server's limit, so that no account takes those of another. max_buffered_size and
+# max_pending bound the memory that one publisher or one slow subscriber can take. Leaf nodes are
+# the machines that joined: their users have the connection type LEAFNODE, and a reload could not
+# add this block.
 server_name: $CONCLAVE_NAME
 listen: $CONCLAVE_LISTEN
 max_payload: 1MB
@@ -31,9 +33,14 @@ ping_max: 2
 write_deadline: "5s"
 authorization { timeout: 10 }
 lame_duck_duration: "30s"
-jetstream { store_dir: $CONCLAVE_STORE, max_mem: 64MB, max_file: 1TB, sync_interval: $CONCLAVE_SYNC, max_buffered_size: 16MB }
+jetstream {
+  store_dir: $CONCLAVE_STORE, max_mem: 64MB, max_file: 1TB, sync_interval: $CONCLAVE_SYNC, max_buffered_size: 16MB
+}
 system_account: SYS
-leafnodes { listen: $CONCLAVE_LEAF_LISTEN, no_advertise: true, tls { cert_file: $CONCLAVE_TLS_CERT, key_file: $CONCLAVE_TLS_KEY, handshake_first: true } }
+leafnodes {
+  listen: $CONCLAVE_LEAF_LISTEN, no_advertise: true
+  tls { cert_file: $CONCLAVE_TLS_CERT, key_file: $CONCLAVE_TLS_KEY, handshake_first: true }
+}
 
 accounts {
 `

@@ -13,6 +13,7 @@ import (
 	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
 	"conclave/pkg/firewall"
+	"conclave/pkg/jsonschema"
 	"conclave/pkg/policy"
 	"conclave/pkg/strict"
 	"conclave/pkg/text"
@@ -46,11 +47,30 @@ const (
 )
 
 // findingsFormat is the form that the model fills in: findings with a mark of whether each answers the request.
-var findingsFormat = json.RawMessage(
-	fmt.Sprintf(
-		`{"type":"object","additionalProperties":false,"required":["findings"],"properties":{"findings":{"type":"array","maxItems":%d,"items":`+
-			`{"type":"object","additionalProperties":false,"required":["relevant","claim","source_url","confidence","date","summary"],"properties":{"relevant":{"type":"boolean"},"claim":{"type":"string"},`+
-			`"source_url":{"type":"string"},"confidence":{"type":"string","enum":["low","medium","high"]},"date":{"type":"string"},"summary":{"type":"string"}}}}}}`, maxFindings))
+var findingsFormat = jsonschema.Literal(fmt.Sprintf(`{
+	"type": "object",
+	"additionalProperties": false,
+	"required": ["findings"],
+	"properties": {
+		"findings": {
+			"type": "array",
+			"maxItems": %d,
+			"items": {
+				"type": "object",
+				"additionalProperties": false,
+				"required": ["relevant", "claim", "source_url", "confidence", "date", "summary"],
+				"properties": {
+					"relevant": {"type": "boolean"},
+					"claim": {"type": "string"},
+					"source_url": {"type": "string"},
+					"confidence": {"type": "string", "enum": ["low", "medium", "high"]},
+					"date": {"type": "string"},
+					"summary": {"type": "string"}
+				}
+			}
+		}
+	}
+}`, maxFindings))
 
 // reportedFinding is a finding as the model fills it in, unchecked.
 type reportedFinding struct {

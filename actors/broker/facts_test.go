@@ -21,7 +21,8 @@ import (
 const sessionManifest = `
 types:
   assistant:
-    tools: [get_datetime, web_search, web_fetch, search_memory, save_memory, run_shell, search_knowledge_graph, package_install]
+    tools: [get_datetime, web_search, web_fetch, search_memory, save_memory, run_shell, search_knowledge_graph,
+    package_install]
     can_spawn: [researcher]
   researcher:
     tools: [web_search, web_fetch, search_memory]

@@ -42,7 +42,10 @@ const (
 // secretWords match texts that ask for a credential. MCP forbids it in a form, so a form that matches is declined
 // unseen.
 var secretWords = regexp.MustCompile(
-	`(?i)pass[ _-]?(?:word|phrase|code|wd)|passwort|kennwort|mot de passe|contraseña|\bpwd\b|\bpin\b|secret|credential|api[ _-]?key|private[ _-]?key|access[ _-]?key|\btoken|\bjwt\b|seed[ _-]?phrase|recovery (?:code|phrase)|mnemonic|\bcv[vc]\d?\b|card[ _-]?number|\botp\b|one[ _-]?time|\b2fa\b|\bmfa\b|verification code|\bssn\b|social security`)
+	`(?i)pass[ _-]?(?:word|phrase|code|wd)|passwort|kennwort|mot de passe|contraseña|\bpwd\b|\bpin\b|secret|` +
+		`credential|api[ _-]?key|private[ _-]?key|access[ _-]?key|\btoken|\bjwt\b|seed[ _-]?phrase|recovery (?:code|` +
+		`phrase)|mnemonic|\bcv[vc]\d?\b|card[ _-]?number|\botp\b|one[ _-]?time|\b2fa\b|\bmfa\b|verification code|` +
+		`\bssn\b|social security`)
 
 // asksForSecret reports whether a form asks for a credential, by any of its texts. Look-alike letters and invisible
 // characters do not hide it.

@@ -422,8 +422,9 @@ func TestLoadLineage(t *testing.T) {
 		}
 	}
 	for key, entry := range map[string]string{
-		"orchestrator.coder-free": `{"type":"coder","budget":{},"session":"","query":"q1","made":"2026-01-15T12:00:00Z"}`,
-		"orchestrator.coder-bad":  `{"type":"coder","session":"s1","root":true}`,
+		"orchestrator.coder-free": `{"type":"coder","budget":{},"session":"","query":"q1",` +
+			`"made":"2026-01-15T12:00:00Z"}`,
+		"orchestrator.coder-bad": `{"type":"coder","session":"s1","root":true}`,
 	} {
 		if _, err := o.rec.Out().Store(bucketSpawns).Put(t.Context(), key, []byte(entry), 0); err != nil {
 			t.Fatal(err)

@@ -57,7 +57,8 @@ func newOrderTool(facts policy.Tool, parameters string) *orderTool {
 	}}
 }
 
-const pathSchema = `{"type":"object","properties":{"path":{"type":"string"},"content":{"type":"string"}},"required":["path"],"additionalProperties":false}`
+const pathSchema = `{"type":"object","properties":{"path":{"type":"string"},"content":{"type":"string"}},` +
+	`"required":["path"],"additionalProperties":false}`
 
 // workspaceFixture is a broker with the real layers over folders of the test, on the bus.
 type workspaceFixture struct {

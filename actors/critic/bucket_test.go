@@ -260,7 +260,8 @@ func TestDamagedRecordIsNotReplaced(t *testing.T) {
 func TestStoredGradeOfEarlierVersionIsPublished(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t)
-	record := `{"id":"earlier","session":"s1","critique":{"session_id":"s1","query_id":"q1","respondent_id":"generator","score":4,"rubric":"plain"}}`
+	record := `{"id":"earlier","session":"s1","critique":{"session_id":"s1","query_id":"q1",` +
+		`"respondent_id":"generator","score":4,"rubric":"plain"}}`
 	if _, err := w.rec.Out().Store(bucket).Put(t.Context(), gradeKey("q1", "generator"), []byte(record),
 		0); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/jsonschema"
 	"conclave/pkg/policy"
 	"conclave/pkg/text"
 	"conclave/subjects"
@@ -33,12 +34,21 @@ func (c *Critic) compareAnswersTool() actor.Tool {
 	return actor.Tool{
 		Schema: subjects.ToolSchema{
 			Name: "compare_answers", Version: Version, Description: strings.TrimSpace(compareAnswersText),
-			Parameters: json.RawMessage(`{"type":"object","properties":{` +
-				`"question":{"type":"string","minLength":1,"maxLength":4000,"description":"what both answer"},` +
-				`"first":{"type":"string","minLength":1,"maxLength":12000,"description":"one answer, whole"},` +
-				`"second":{"type":"string","minLength":1,"maxLength":12000,"description":"the other answer, whole"},` +
-				`"reference":{"type":"string","maxLength":4000,"description":"an answer that is known to be right"}` +
-				`},"required":["question","first","second"],"additionalProperties":false}`),
+			Parameters: jsonschema.Literal(`{
+				"type": "object",
+				"properties": {
+					"question": {"type": "string", "minLength": 1, "maxLength": 4000,
+						"description": "what both answer"},
+					"first": {"type": "string", "minLength": 1, "maxLength": 12000,
+						"description": "one answer, whole"},
+					"second": {"type": "string", "minLength": 1, "maxLength": 12000,
+						"description": "the other answer, whole"},
+					"reference": {"type": "string", "maxLength": 4000,
+						"description": "an answer that is known to be right"}
+				},
+				"required": ["question", "first", "second"],
+				"additionalProperties": false
+			}`),
 		},
 		Facts: policy.Tool{
 			Name: "compare_answers", Zone: name, Known: true, Effects: policy.Declare(), Timeout: 5 * time.Minute,

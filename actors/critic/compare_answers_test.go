@@ -27,7 +27,8 @@ func (w *harness) compareOrder(args string) (res subjects.ToolResult, err error)
 
 func TestCompareAnswers(t *testing.T) {
 	t.Parallel()
-	ask := `{"question":"What is the capital of Norway?","first":"Good: Oslo.","second":"Bad: Bergen.","reference":"Oslo"}`
+	ask := `{"question":"What is the capital of Norway?","first":"Good: Oslo.","second":"Bad: Bergen.",` +
+		`"reference":"Oslo"}`
 	for _, c := range []struct {
 		name, args string
 		judge      func(model.Request) (string, error)

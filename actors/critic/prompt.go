@@ -245,7 +245,8 @@ var (
 	resultMarkers = text.Pattern(`(?i)\[\s*(results?)\b\s*\]?`)
 	// turnMarkers match what a model server may take for a turn boundary of a chat template.
 	turnMarkers = text.Pattern(
-		`(?i)<\|[^|<>\n]{0,40}\|>|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS)\]|</?s>|<<?/?SYS>?>|<(?:start|end)_of_turn>|<(?:bos|eos)>|` +
+		`(?i)<\|[^|<>\n]{0,40}\|>|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS)\]|</?s>|<<?/?SYS>?>|` +
+			`<(?:start|end)_of_turn>|<(?:bos|eos)>|` +
 			`<[|｜][^\s<>]{1,40}>|<[^\s<>|｜]{1,40}[|｜]>|</?(?:think|thinking|reasoning)>`)
 )
 

@@ -65,7 +65,8 @@ func decodeEnvelope(data []byte) (e promptEnvelope, err error) {
 		if json.Unmarshal(data, &e) != nil || e.Prompt == nil {
 			return e,
 				subjects.Faultf(subjects.CodeMalformed,
-					`malformed envelope: send {"prompt": "...", "attachments": [{"filename": "...", "content": "base64"}]}, or plain text`)
+					`malformed envelope: send {"prompt": "...", "attachments": [{"filename": "...",`+
+						` "content": "base64"}]}, or plain text`)
 		}
 	} else {
 		e.Prompt = new(string)

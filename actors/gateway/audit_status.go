@@ -15,9 +15,9 @@ const auditHeadSubject = "from.auditor.auditlog.head"
 // AuditStatus is the state of the audit log as the head that the auditor published last. It has no record and nothing
 // of one.
 type AuditStatus struct {
-	Messages uint64    `json:"messages,omitempty" jsonschema:"messages of the log up to the head; each holds one or more records"`
-	Head     string    `json:"head" jsonschema:"the head in the form that conclave audit verify --head checks; empty before the first"`
-	Kept     time.Time `json:"kept,omitzero" jsonschema:"when the head was computed from the log and published; the system does so at its start and every ten minutes"`
+	Messages uint64    `json:"messages,omitempty" jsonschema:"messages up to the head, each of one or more records"`
+	Head     string    `json:"head" jsonschema:"the head that conclave audit verify --head checks"`
+	Kept     time.Time `json:"kept,omitzero" jsonschema:"when the head was computed and published"`
 	Note     string    `json:"note,omitempty" jsonschema:"why there is no head"`
 }
 

@@ -319,11 +319,15 @@ func TestClientLimits(t *testing.T) {
 	}
 	schema := func(levels, bytes int) string {
 		return fmt.Sprintf(
-			`{"model":"assistant","messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_schema","json_schema":{"schema":{"description":%q,"items":%s%s}}}}`, strings.Repeat("x", bytes), strings.Repeat("[", levels), strings.Repeat("]", levels))
+			`{"model":"assistant","messages":[{"role":"user","content":"x"}],`+
+				`"response_format":{"type":"json_schema","json_schema":{"schema":{"description":%q,`+
+				`"items":%s%s}}}}`, strings.Repeat("x", bytes),
+			strings.Repeat("[", levels), strings.Repeat("]", levels))
 	}
 	// Tools that a chat page repeats with each message count an eighth; nothing serves the model here.
 	tools := fmt.Sprintf(
-		`{"model":"assistant","messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"x","description":%q}}]}`, strings.Repeat("x", 24<<10))
+		`{"model":"assistant","messages":[{"role":"user","content":"x"}],"tools":[{"type":"function",`+
+			`"function":{"name":"x","description":%q}}]}`, strings.Repeat("x", 24<<10))
 	for range 3 {
 		if got := ask(phoneToken, "/v1/chat/completions", tools); got != http.StatusBadGateway {
 			t.Errorf("a message with 24 KB of tools: %d", got)
@@ -352,7 +356,8 @@ func TestClientLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	message := fmt.Sprintf(
-		`{"model":"assistant","messages":[{"role":"user","content":[{"type":"text","text":"?"},{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}}]}]}`, base64.StdEncoding.EncodeToString(data.Bytes()))
+		`{"model":"assistant","messages":[{"role":"user","content":[{"type":"text","text":"?"},{"type":"image_url",`+
+			`"image_url":{"url":"data:image/png;base64,%s"}}]}]}`, base64.StdEncoding.EncodeToString(data.Bytes()))
 	if got := ask(cameraToken, "/v1/chat/completions", message); got != http.StatusOK {
 		t.Errorf("an image: %d", got)
 	}

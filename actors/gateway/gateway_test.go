@@ -146,7 +146,8 @@ func testQuestionToTheCommittee(t *testing.T, b *bustest.Bus) {
 		}
 	}()
 	status, _, body := w.do("POST", "/query",
-		`{"query":"should I?","mode":"committee","personas":["inner child"],"rounds":2,"parallel":true,"hint":"reasoning"}`)
+		`{"query":"should I?","mode":"committee","personas":["inner child"],"rounds":2,"parallel":true,`+
+			`"hint":"reasoning"}`)
 	<-done
 	a := read[gateway.Answer](t, body)
 	if status != 200 || a.Answer != "decided" || len(a.Deliberations) != 1 || !a.Deliberations[0].Dissents ||

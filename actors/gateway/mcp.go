@@ -47,7 +47,7 @@ func (g *Gateway) onMCP(w http.ResponseWriter, r *http.Request) error {
 // mcpAsk and the types below are the arguments of the tools; their schemas are generated from them.
 type mcpAsk struct {
 	Question string `json:"question" jsonschema:"the question, in the user's language"`
-	Session  string `json:"session_id,omitempty" jsonschema:"the session to continue, from an earlier result; empty begins a new one"`
+	Session  string `json:"session_id,omitempty" jsonschema:"session to continue, of an earlier result; or a new one"`
 	Mode     string `json:"mode,omitempty" jsonschema:"who answers: assistant (default), committee or task"`
 }
 

@@ -205,8 +205,10 @@ func TestMCP(t *testing.T) {
 			"application/json, text/event-stream", "Mcp-Protocol-Version", "2025-03-26")
 		return status, got
 	}
-	const search = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"search_memory","arguments":{"query":"x"}}}`
-	const add = `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"add_memory","arguments":{"text":"The library closes at six."}}}`
+	const search = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"search_memory",` +
+		`"arguments":{"query":"x"}}}`
+	const add = `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"add_memory",` +
+		`"arguments":{"text":"The library closes at six."}}}`
 	if status, body := call(search); status != http.StatusOK || !strings.Contains(body, "Anna") {
 		t.Errorf("search_memory: %d %s", status, body)
 	}

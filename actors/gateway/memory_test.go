@@ -217,7 +217,8 @@ func TestMemory(t *testing.T) {
 			"list with everything", "GET", "/memory",
 			"/memory?kind=fact&state=active&trust=trusted&tag=t&from=f&text=x&limit=7&after=" + candidateID +
 				"&whole=1", "", 200, `"next":""`,
-			`gateway admin {"op":"list","kind":"fact","state":"active","trust":"trusted","tag":"t","from":"f","text":"x","limit":7,"after":"` + candidateID + `","whole":true}`,
+			`gateway admin {"op":"list","kind":"fact","state":"active","trust":"trusted","tag":"t","from":"f",` +
+				`"text":"x","limit":7,"after":"` + candidateID + `","whole":true}`,
 		},
 		{
 			"search", "GET", "/memory/search", "/memory/search?q=Anna&max=3&kind=fact&whole=1&fresh=1&all=1", "", 200,
@@ -350,7 +351,8 @@ func TestMemory(t *testing.T) {
 		},
 		{
 			"remember what somebody said", "POST", "/memory", "/memory",
-			`{"text":"I sold the boat.","external":true,"conversation":"chat 1","position":3,"speaker":"Ana","happened":"2023-05-08"}`, 200,
+			`{"text":"I sold the boat.","external":true,"conversation":"chat 1","position":3,"speaker":"Ana",` +
+				`"happened":"2023-05-08"}`, 200,
 			`"action":"stored"`, `gateway write false [" I sold the boat. (chat 1 3 Ana 2023-05-08T00:00:00Z)"]`,
 		},
 		{

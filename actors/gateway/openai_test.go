@@ -64,7 +64,8 @@ func testCompletion(t *testing.T, b *bustest.Bus) {
 		emitStored(w, out, subjects.ResponseGeneration, reply(q, "It is "+q.Query))
 	})
 	status, header, body := w.do("POST", "/v1/chat/completions",
-		`{"model":"assistant","messages":[{"role":"system","content":"Be brief."},{"role":"user","content":[{"type":"text","text":"noon"}]}],"temperature":0.2,"unknown":1}`)
+		`{"model":"assistant","messages":[{"role":"system","content":"Be brief."},{"role":"user",`+
+			`"content":[{"type":"text","text":"noon"}]}],"temperature":0.2,"unknown":1}`)
 	got := read[completionBody](t, body)
 	if status != http.StatusOK || got.Object != "chat.completion" || got.Model != "assistant" ||
 		len(got.Choices) != 1 || got.Usage == nil || got.Usage.Prompt != 3 {
@@ -131,7 +132,8 @@ func testCompletionStream(t *testing.T, b *bustest.Bus) {
 	})
 	events,
 		_ := w.streamCompletion(
-		`{"model":"assistant","stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"count"}]}`)
+		`{"model":"assistant","stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user",` +
+			`"content":"count"}]}`)
 	var text, finish string
 	usage := 0
 	for _, e := range events {
@@ -315,7 +317,8 @@ func (m clientToolModel) Routes() []actor.Route {
 func testCompletionTools(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{})
 	startActor(t, b, clientToolModel{t})
-	const tools = `"tools":[{"type":"function","function":{"name":"roll","description":"rolls a die","parameters":{"type":"object"}}}]`
+	const tools = `"tools":[{"type":"function","function":{"name":"roll","description":"rolls a die",` +
+		`"parameters":{"type":"object"}}}]`
 	const user = `{"role":"user","content":"Roll a die."}`
 	_, _, body := w.do("POST", "/v1/chat/completions", `{"model":"assistant",`+tools+`,"messages":[`+user+`]}`)
 	c := read[completionBody](t, body).Choices[0]
@@ -326,7 +329,9 @@ func testCompletionTools(t *testing.T, b *bustest.Bus) {
 	events,
 		_ := w.streamCompletion(
 		fmt.Sprintf(
-			`{"model":"assistant","stream":true,%s,"messages":[%s,{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"roll","arguments":"{\"sides\":6}"}}]},{"role":"tool","tool_call_id":"c1","content":"6"}]}`, tools, user))
+			`{"model":"assistant","stream":true,%s,"messages":[%s,{"role":"assistant","content":null,`+
+				`"tool_calls":[{"id":"c1","type":"function","function":{"name":"roll",`+
+				`"arguments":"{\"sides\":6}"}}]},{"role":"tool","tool_call_id":"c1","content":"6"}]}`, tools, user))
 	var text string
 	for _, e := range events {
 		for _, c := range e.Choices {
@@ -485,7 +490,8 @@ func testCompletionRefusals(t *testing.T, b *bustest.Bus) {
 		},
 		{
 			"an image of the network", "/v1/chat/completions",
-			`{"model":"assistant","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://evil.example/x.png"}}]}]}`, nil, 400, "invalid_request_error",
+			`{"model":"assistant","messages":[{"role":"user","content":[{"type":"image_url",` +
+				`"image_url":{"url":"http://evil.example/x.png"}}]}]}`, nil, 400, "invalid_request_error",
 		},
 		{
 			"a session id that is a subject", "/v1/chat/completions", `{"model":"assistant","messages":[` + user + `]}`,
@@ -542,7 +548,8 @@ func testTextsAboutChat(t *testing.T, b *bustest.Bus) {
 	w.answerQuestions(func(q subjects.Query, _ actor.Out) { t.Errorf("a question was stored: %q", q.Query) })
 	for _, name := range []string{"assistant", "committee"} {
 		_, header, body := w.do("POST", "/v1/chat/completions", `{"model":"`+name+
-			`","messages":[{"role":"user","content":"### Task:\nGenerate a title.\n### Chat History:\n<chat_history>\nUSER: hi\n</chat_history>"}]}`)
+			`","messages":[{"role":"user","content":"### Task:\nGenerate a title.\n### Chat `+
+			`History:\n<chat_history>\nUSER: hi\n</chat_history>"}]}`)
 		got := read[completionBody](t, body)
 		if len(got.Choices) != 1 || len(got.Choices[0].Message.ToolCalls)+len(got.Choices[0].Message.Content) == 0 ||
 			got.Model != name || header.Get("X-Conclave-Session") != "" {

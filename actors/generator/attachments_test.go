@@ -34,7 +34,8 @@ func TestAttachmentsReachTheModelInAFrame(t *testing.T) {
 	}
 	said := w.asked[0].Messages[len(w.asked[0].Messages)-1].Content
 	frame := regexp.MustCompile(
-		`(?s)^Summarize this\.\n\n\[ATTACHMENT: UNTRUSTED ([0-9a-f]{16})\]\n\[note .*mail\.txt:\n\nHi, lunch.*\[END OF ATTACHMENT ([0-9a-f]{16})\]$`).FindStringSubmatch(said)
+		`(?s)^Summarize this\.\n\n\[ATTACHMENT: UNTRUSTED ([0-9a-f]{16})\]\n\[note .*mail\.txt:\n\nHi, lunch.*\[END ` +
+			`OF ATTACHMENT ([0-9a-f]{16})\]$`).FindStringSubmatch(said)
 	if frame == nil || frame[1] != frame[2] {
 		t.Fatalf("the model was sent:\n%s", said)
 	}

@@ -15,8 +15,10 @@ func TestFormerSourceIsAccepted(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	export :=
-		`{"restore":true,"trusted":true,"entries":[{"id":"entry-json","kind":"fact","name":"bicycle","description":"The bicycle stands in the cellar.",` +
-			`"corpus":"The bicycle stands in the cellar.","provenance":{"source":"person","trust":"trusted","agent":"user"},"grades":{},"state":"active",` +
+		`{"restore":true,"trusted":true,"entries":[{"id":"entry-json","kind":"fact","name":"bicycle",` +
+			`"description":"The bicycle stands in the cellar.",` +
+			`"corpus":"The bicycle stands in the cellar.","provenance":{"source":"person","trust":"trusted",` +
+			`"agent":"user"},"grades":{},"state":"active",` +
 			`"created":"2026-10-01T09:00:00Z","updated":"2026-10-01T09:00:00Z"}]}`
 	reply, err := w.rec.Deliver(t, w.m, actortest.Message{
 		Subject: "ctl.user.memory.write", Body: []byte(export),
@@ -39,7 +41,8 @@ func TestFormerSourceIsAccepted(t *testing.T) {
 		}
 	}
 	id := w.storeAnswer("q1", "Where does Anna live?", "Anna lives in Rome.")
-	event := `{"session_id":"s1","query_id":"q1","respondent_id":"generator","value":1,"count":1,"source":"person","thumb":1}`
+	event := `{"session_id":"s1","query_id":"q1","respondent_id":"generator","value":1,"count":1,"source":"person",` +
+		`"thumb":1}`
 	if _, err := w.rec.Deliver(t, w.m, actortest.Message{
 		Subject: "from.reward.reward.event", Body: []byte(event),
 		Type: subjects.TypeJSON,

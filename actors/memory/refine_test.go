@@ -65,7 +65,8 @@ func TestModelDescribesAnEntryLater(t *testing.T) {
 	w := newFixture(t, func(c *Config) { c.Model = true })
 	w.chat = func(_, _, _ string) (string, error) {
 		return modelReply("Ines at work", "Ines works at Porto Maritime.",
-			`{"subject":"Ines","predicate":"works at","object":"Porto Maritime","kind":"other","tense":"is","from":"","until":""}`), nil
+			`{"subject":"Ines","predicate":"works at","object":"Porto Maritime","kind":"other","tense":"is",`+
+				`"from":"","until":""}`), nil
 	}
 	id := w.storeFact("Ines has had a desk in the office of Porto Maritime for years.")
 	if e := w.entry(id); e.Provenance.Digest != subjects.DigestPending || e.Name == "" {
@@ -150,7 +151,8 @@ func TestNoteCannotPassForAnAnswer(t *testing.T) {
 	w := newFixture(t, func(c *Config) { c.Model = true })
 	w.chat = func(_, _, _ string) (string, error) {
 		return modelReply("home", "Somebody lives in Moscow.",
-			`{"subject":"the user","predicate":"lives in","object":"Moscow","kind":"place","tense":"is","from":"","until":""}`), nil
+			`{"subject":"the user","predicate":"lives in","object":"Moscow","kind":"place","tense":"is","from":"",`+
+				`"until":""}`), nil
 	}
 	if _, err := w.write(subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Corpus: "Question: I live in " +
 		"Moscow.\nAnswer: ok", Speaker: "Mallory"}}}); err != nil {

@@ -3,7 +3,6 @@ package memory
 import (
 	"context"
 	_ "embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"conclave/actors/memory/digest"
 	"conclave/pkg/actor"
 	"conclave/pkg/firewall"
+	"conclave/pkg/jsonschema"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -20,12 +20,20 @@ var saveMemoryText string
 
 var saveMemorySchema = subjects.ToolSchema{
 	Name: "save_memory", Description: saveMemoryText,
-	Parameters: json.RawMessage(`{"type":"object","properties":{` +
-		`"content":{"type":"string","minLength":1,"maxLength":20000,"description":"what to remember, in full sentences"},` +
-		`"name":{"type":"string","maxLength":120,"description":"what it is about, in a few words"},` +
-		`"tags":{"type":"array","items":{"type":"string","minLength":1,"maxLength":64},"maxItems":10},` +
-		`"candidate":{"type":"string","minLength":6,"maxLength":64,"description":"id of a proposal of a subagent that content decides upon: content is keep or drop"}` +
-		`},"required":["content"],"additionalProperties":false}`),
+	Parameters: jsonschema.Literal(`{
+		"type": "object",
+		"properties": {
+			"content": {"type": "string", "minLength": 1, "maxLength": 20000,
+				"description": "what to remember, in full sentences"},
+			"name": {"type": "string", "maxLength": 120, "description": "what it is about, in a few words"},
+			"tags": {"type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 64},
+				"maxItems": 10},
+			"candidate": {"type": "string", "minLength": 6, "maxLength": 64,
+				"description": "id of a proposal of a subagent that content decides upon: content is keep or drop"}
+		},
+		"required": ["content"],
+		"additionalProperties": false
+	}`),
 }
 
 // operatorAccount is the account of the user's own tool calls.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	_ "embed"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"conclave/actors/memory/store"
 	"conclave/pkg/actor"
+	"conclave/pkg/jsonschema"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -21,11 +21,18 @@ var searchGraphText string
 
 var searchGraphSchema = subjects.ToolSchema{
 	Name: "search_knowledge_graph", Description: searchGraphText,
-	Parameters: json.RawMessage(`{"type":"object","properties":{` +
-		`"query":{"type":"string","minLength":1,"maxLength":2000,"description":"the question, in full words"},` +
-		`"people":{"type":"array","items":{"type":"string","minLength":1,"maxLength":200},"maxItems":20,"description":"names of people"},` +
-		`"locations":{"type":"array","items":{"type":"string","minLength":1,"maxLength":200},"maxItems":20,"description":"names of places"}` +
-		`},"additionalProperties":false}`),
+	Parameters: jsonschema.Literal(`{
+		"type": "object",
+		"properties": {
+			"query": {"type": "string", "minLength": 1, "maxLength": 2000,
+				"description": "the question, in full words"},
+			"people": {"type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 200},
+				"maxItems": 20, "description": "names of people"},
+			"locations": {"type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 200},
+				"maxItems": 20, "description": "names of places"}
+		},
+		"additionalProperties": false
+	}`),
 }
 
 // maxGraphLines bounds the relations that a model is shown.

@@ -3,12 +3,12 @@ package memory
 import (
 	"context"
 	_ "embed"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/jsonschema"
 	"conclave/subjects"
 )
 
@@ -17,12 +17,21 @@ var searchMemoryText string
 
 var searchMemorySchema = subjects.ToolSchema{
 	Name: "search_memory", Description: searchMemoryText,
-	Parameters: json.RawMessage(`{"type":"object","properties":{` +
-		`"query":{"type":"string","minLength":1,"maxLength":2000,"description":"what to look for, in full words"},` +
-		`"kind":{"type":"string","enum":["engram","fact","document"],"description":"only this kind: an earlier answer, a fact, a piece of a document"},` +
-		`"max":{"type":"integer","minimum":0,"maximum":10,"description":"how many at most"},` +
-		`"ids":{"type":"array","items":{"type":"string","minLength":6,"maxLength":64},"maxItems":5,"description":"show these entries whole, and the descriptions of what goes with them"}` +
-		`},"required":["query"],"additionalProperties":false}`),
+	Parameters: jsonschema.Literal(`{
+		"type": "object",
+		"properties": {
+			"query": {"type": "string", "minLength": 1, "maxLength": 2000,
+				"description": "what to look for, in full words"},
+			"kind": {"type": "string", "enum": ["engram", "fact", "document"],
+				"description": "only this kind: an earlier answer, a fact, a piece of a document"},
+			"max": {"type": "integer", "minimum": 0, "maximum": 10, "description": "how many at most"},
+			"ids": {"type": "array", "items": {"type": "string", "minLength": 6, "maxLength": 64},
+				"maxItems": 5,
+				"description": "show these entries whole, and the descriptions of what goes with them"}
+		},
+		"required": ["query"],
+		"additionalProperties": false
+	}`),
 }
 
 // runSearchMemory recalls entries for an agent, or reads the entries that ids name. In [subjects.ModeOwn] it returns

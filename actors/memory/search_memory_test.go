@@ -72,7 +72,8 @@ func TestSearch(t *testing.T) {
 		{
 			"untrusted document", `{"query":"tent pegs"}`, subjects.Untrusted,
 			[]string{piece},
-			`from a document \(/home/p/notes\.md\), UNTRUSTED\] similarity .*\n> /home/p/notes\.md:\n> The tent has nine pegs\.`,
+			`from a document \(/home/p/notes\.md\), UNTRUSTED\] similarity .*\n> /home/p/notes\.md:\n> The tent has ` +
+				`nine pegs\.`,
 		},
 		{"nothing", `{"query":"xylophone"}`, subjects.Trusted, nil, `^Nothing is remembered about that\.$`},
 		{
@@ -303,7 +304,8 @@ func TestSummarizeHitsHasNoContent(t *testing.T) {
 	e.Grades.Feedback = "CANARY feedback"
 	got := summarizeHits(time.Time{},
 		subjects.MemoryReply{Hits: []subjects.MemoryHit{{Entry: e, Segment: "CANARY segment"}}})
-	if want := `{"entries":[{"id":"entry-1","kind":"fact","name":"The tide","description":"When it comes."}]}`; got.Result != want || got.Labels.Trust != subjects.Trusted {
+	if want := `{"entries":[{"id":"entry-1","kind":"fact","name":"The tide","description":"When it ` +
+		`comes."}]}`; got.Result != want || got.Labels.Trust != subjects.Trusted {
 		t.Errorf("%+v, want %s", got, want)
 	}
 	e.Provenance.Trust = subjects.Untrusted

@@ -130,7 +130,8 @@ is are was were be been being am do does did have has had will would can could m
 and or but if then than so because as of at by for with about into to from in on out over under up down off
 not no nor all any both each few more most other some such only also very too just
 one two three four five six seven eight nine ten
-der die das den dem des ein eine einen einem einer und oder aber nicht kein keine ist sind war waren wird werden hat haben
+der die das den dem des ein eine einen einem einer und oder aber nicht kein keine ist sind war waren wird
+werden hat haben
 mit von zu zum zur im in am an auf aus bei nach vor es er sie wir
 le la les un une des du de et ou mais ne pas est sont etait dans sur avec pour par il elle ils elles ce cette
 el los las una y o pero es son en con por para que se lo

@@ -14,19 +14,40 @@ import (
 
 // planSchema is the JSON schema of a plan, for the constrained decoding and for the validation. Long texts have no
 // bound in it, because a grammar cannot hold large ones: see maxPlanText.
-var planSchema = json.RawMessage(
-	fmt.Sprintf(
-		`{"type":"object","properties":{"subtasks":{"type":"array","maxItems":%d,"items":{"type":"object","properties":{`+
-			`"id":{"type":"string","minLength":1,"maxLength":32},`+
-			`"title":{"type":"string","minLength":1,"maxLength":120},`+
-			`"instructions":{"type":"string","minLength":1},`+
-			`"agent":{"type":"string","enum":["assistant","researcher","coder","sysadmin"]},`+
-			`"depends_on":{"type":"array","maxItems":%[1]d,"items":{"type":"string"}},`+
-			`"hint":{"type":"string","enum":["simple","reasoning","code"]},`+
-			`"tools":{"type":"array","maxItems":16,"items":{"type":"string"}},`+
-			`"verify":{"type":"object","properties":{"language":{"type":"string","maxLength":32},`+
-			`"code":{"type":"string"},"command":{"type":"string","maxLength":1000}},"additionalProperties":false}`+
-			`},"required":["id","title","instructions","agent"],"additionalProperties":false}}},"required":["subtasks"],"additionalProperties":false}`, subjects.MaxSubtasks))
+var planSchema = jsonschema.Literal(fmt.Sprintf(`{
+	"type": "object",
+	"properties": {
+		"subtasks": {
+			"type": "array",
+			"maxItems": %d,
+			"items": {
+				"type": "object",
+				"properties": {
+					"id": {"type": "string", "minLength": 1, "maxLength": 32},
+					"title": {"type": "string", "minLength": 1, "maxLength": 120},
+					"instructions": {"type": "string", "minLength": 1},
+					"agent": {"type": "string", "enum": ["assistant", "researcher", "coder", "sysadmin"]},
+					"depends_on": {"type": "array", "maxItems": %[1]d, "items": {"type": "string"}},
+					"hint": {"type": "string", "enum": ["simple", "reasoning", "code"]},
+					"tools": {"type": "array", "maxItems": 16, "items": {"type": "string"}},
+					"verify": {
+						"type": "object",
+						"properties": {
+							"language": {"type": "string", "maxLength": 32},
+							"code": {"type": "string"},
+							"command": {"type": "string", "maxLength": 1000}
+						},
+						"additionalProperties": false
+					}
+				},
+				"required": ["id", "title", "instructions", "agent"],
+				"additionalProperties": false
+			}
+		}
+	},
+	"required": ["subtasks"],
+	"additionalProperties": false
+}`, subjects.MaxSubtasks))
 
 var compiledPlan = mustCompile(planSchema)
 

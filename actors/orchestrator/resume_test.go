@@ -173,7 +173,8 @@ func TestRecordOfEarlierVersion(t *testing.T) {
 	w := newHarness(t)
 	const record = `{"task_id":"q1","session_id":"s1","query":"Do it","state":"done","began":"2026-01-02T03:04:05Z",` +
 		`"updated":"2026-01-02T03:04:05Z","owner":"x","nonce":"n","usage":{},"publish":{"response":{` +
-		`"session_id":"s1","query_id":"q1","query":"Do it","answer":"Done.","tool_calls":[],"respondent_id":"orchestrator"},` +
+		`"session_id":"s1","query_id":"q1","query":"Do it","answer":"Done.","tool_calls":[],` +
+		`"respondent_id":"orchestrator"},` +
 		`"response_id":"r1","dialog_id":"d1","summary":"It is done."}}`
 	if _, err := w.Out().Store(bucket).Put(t.Context(), subjects.TaskKey("q1"), []byte(record), 0); err != nil {
 		t.Fatal(err)

@@ -8,20 +8,29 @@ import (
 	"slices"
 	"strings"
 
+	"conclave/pkg/jsonschema"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
 // returnSchema is the JSON schema of an agent's return.
-var returnSchema = json.RawMessage(`{"type":"object","properties":{` +
-	`"status":{"type":"string","enum":["success","partial","failed"]},` +
-	`"summary":{"type":"string","minLength":1,"maxLength":1200},` +
-	`"artifacts":{"type":"array","maxItems":20,"items":{"type":"string","minLength":1,"maxLength":1000}},` +
-	`"result_quality":{"type":"string","enum":["verified","inferred","uncertain"]},` +
-	`"source":{"type":"string","enum":["tool_output","model_knowledge","web"]},` +
-	`"new_memory_candidates":{"type":"array","maxItems":5,"items":{"type":"string","minLength":1,"maxLength":400}},` +
-	`"failure_reason":{"anyOf":[{"type":"string","maxLength":400},{"type":"null"}]}` +
-	`},"required":["status","summary","artifacts","result_quality","source","new_memory_candidates","failure_reason"],"additionalProperties":false}`)
+var returnSchema = jsonschema.Literal(`{
+	"type": "object",
+	"properties": {
+		"status": {"type": "string", "enum": ["success", "partial", "failed"]},
+		"summary": {"type": "string", "minLength": 1, "maxLength": 1200},
+		"artifacts": {"type": "array", "maxItems": 20,
+			"items": {"type": "string", "minLength": 1, "maxLength": 1000}},
+		"result_quality": {"type": "string", "enum": ["verified", "inferred", "uncertain"]},
+		"source": {"type": "string", "enum": ["tool_output", "model_knowledge", "web"]},
+		"new_memory_candidates": {"type": "array", "maxItems": 5,
+			"items": {"type": "string", "minLength": 1, "maxLength": 400}},
+		"failure_reason": {"anyOf": [{"type": "string", "maxLength": 400}, {"type": "null"}]}
+	},
+	"required": ["status", "summary", "artifacts", "result_quality", "source", "new_memory_candidates",
+		"failure_reason"],
+	"additionalProperties": false
+}`)
 
 var compiledReturn = mustCompile(returnSchema)
 

@@ -9,7 +9,8 @@ import (
 	"conclave/subjects"
 )
 
-const goodReturn = `{"status":"success","summary":"It is 42.","artifacts":[],"result_quality":"inferred","source":"tool_output","new_memory_candidates":[],"failure_reason":""}`
+const goodReturn = `{"status":"success","summary":"It is 42.","artifacts":[],"result_quality":"inferred",` +
+	`"source":"tool_output","new_memory_candidates":[],"failure_reason":""}`
 
 func TestParseReturn(t *testing.T) {
 	t.Parallel()

@@ -215,7 +215,9 @@ func TestFailedPublishKeepsEventID(t *testing.T) {
 func TestRatingOfEarlierVersionIsPublished(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t)
-	record := `{"session":"s1","respondent":"generator","place":{"seq":1,"stored":"2026-05-04T12:00:01Z"},"opinion":{"value":1,"source":"user","thumb":1},"count":1,"event_id":"earlier","heard":{"seq":2,"stored":"2026-05-04T12:00:02Z"}}`
+	record := `{"session":"s1","respondent":"generator","place":{"seq":1,"stored":"2026-05-04T12:00:01Z"},` +
+		`"opinion":{"value":1,"source":"user","thumb":1},"count":1,"event_id":"earlier","heard":{"seq":2,` +
+		`"stored":"2026-05-04T12:00:02Z"}}`
 	if _, err := w.Out().Store(bucket).Put(t.Context(), subjects.AnswerKey("q1"), []byte(record), 0); err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/jsonschema"
 	"conclave/pkg/policy"
 	"conclave/subjects"
 )
@@ -25,10 +26,17 @@ func (r *Reward) giveFeedbackTool() actor.Tool {
 	return actor.Tool{
 		Schema: subjects.ToolSchema{
 			Name: "give_feedback", Version: Version, Description: strings.TrimSpace(giveFeedbackText),
-			Parameters: json.RawMessage(`{"type":"object","properties":{` +
-				`"opinion":{"type":"string","enum":["good","bad","mixed"],"description":"what the user thinks of the previous answer"},` +
-				`"words":{"type":"string","minLength":1,"maxLength":2000,"description":"the user's own words that say so, unchanged"}` +
-				`},"required":["opinion","words"],"additionalProperties":false}`),
+			Parameters: jsonschema.Literal(`{
+				"type": "object",
+				"properties": {
+					"opinion": {"type": "string", "enum": ["good", "bad", "mixed"],
+						"description": "what the user thinks of the previous answer"},
+					"words": {"type": "string", "minLength": 1, "maxLength": 2000,
+						"description": "the user's own words that say so, unchanged"}
+				},
+				"required": ["opinion", "words"],
+				"additionalProperties": false
+			}`),
 		},
 		Facts: policy.Tool{
 			Name: "give_feedback", Zone: name, Known: true, Effects: policy.Declare(policy.Remember),

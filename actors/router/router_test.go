@@ -234,7 +234,8 @@ func TestTurnRecordsAttachments(t *testing.T) {
 		{Name: "mail.txt", Source: subjects.AttachmentFile, Text: "Dear user"},
 		{Source: subjects.AttachmentPipe, Text: "log"},
 	}
-	body := `{"query":"summarize","attachments":[{"name":"mail.txt","source":"file","text":"Dear user"},{"source":"pipe","text":"log"}]}`
+	body := `{"query":"summarize","attachments":[{"name":"mail.txt","source":"file","text":"Dear user"},` +
+		`{"source":"pipe","text":"log"}]}`
 	if _, err := rec.Deliver(t, New(), actortest.Message{Subject: "query.received", Body: []byte(body)}); err != nil {
 		t.Fatal(err)
 	}
@@ -272,7 +273,8 @@ func TestExhaustedTurnBecomesDeadLetter(t *testing.T) {
 		}}
 		// As the server says it, word for word.
 		body :=
-			`{"type":"io.nats.jetstream.advisory.v1.max_deliver","id":"x","timestamp":"2026-01-02T03:04:05.678Z","stream":"` + tt.stream + `","consumer":"` + tt.consumer + `","stream_seq":12,"deliveries":5}`
+			`{"type":"io.nats.jetstream.advisory.v1.max_deliver","id":"x","timestamp":"2026-01-02T03:04:05.678Z",` +
+				`"stream":"` + tt.stream + `","consumer":"` + tt.consumer + `","stream_seq":12,"deliveries":5}`
 		for range 2 { // under two ids, neither of them predictable
 			if _, err := rec.Deliver(t, New(), actortest.Message{Subject: "core.EVENT.MAX_DELIVERIES." + tt.stream +
 				"." + tt.consumer, Body: []byte(body), Type: "application/json"}); err != nil {

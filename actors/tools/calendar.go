@@ -43,10 +43,12 @@ const (
 // invitations.
 func calendarRead() *Tool {
 	return &Tool{
-		schema: fileSchema("calendar_read", calendarReadText, `"from":{"type":"string","maxLength":10,`+
-			`"description":"first day: today, tomorrow, or such as 2026-12-24"},`+
-			`"to":{"type":"string","maxLength":10,"description":"last day"},`+
-			fmt.Sprintf(pathProperty, "an .ics file, or a folder of them, where there are several"), `"from"`),
+		schema: fileSchema("calendar_read", calendarReadText, `"from"`, `
+			"from": {"type": "string", "maxLength": 10,
+				"description": "first day: today, tomorrow, or such as 2026-12-24"},
+			"to": {"type": "string", "maxLength": 10, "description": "last day"},
+			"path": {"type": "string", "minLength": 1, "maxLength": 4096,
+				"description": "an .ics file, or a folder of them, where there are several"}`),
 		facts: policy.Tool{
 			Name: "calendar_read", Zone: "tools", Known: true, Act: policy.ActRead, Paths: []string{"path"},
 			Rare: calendarWords,
@@ -186,13 +188,14 @@ func isCalendar(file string) bool { return strings.EqualFold(path.Ext(file), ".i
 // the file as it is.
 func calendarAdd() *Tool {
 	return &Tool{
-		schema: fileSchema("calendar_add", calendarAddText,
-			`"title":{"type":"string","minLength":1,"maxLength":200,"description":"what it is"},`+
-				`"start":{"type":"string","maxLength":16,"description":"such as 2026-12-24 18:00, or a day"},`+
-				`"end":{"type":"string","maxLength":16,"description":"in the same form; for days the last one"},`+
-				`"location":{"type":"string","maxLength":200,"description":"where it is"},`+
-				`"description":{"type":"string","maxLength":4000,"description":"more about it"},`+
-				fmt.Sprintf(pathProperty, "the .ics file, where there are several"), `"title","start"`),
+		schema: fileSchema("calendar_add", calendarAddText, `"title","start"`, `
+			"title": {"type": "string", "minLength": 1, "maxLength": 200, "description": "what it is"},
+			"start": {"type": "string", "maxLength": 16, "description": "such as 2026-12-24 18:00, or a day"},
+			"end": {"type": "string", "maxLength": 16, "description": "in the same form; for days the last one"},
+			"location": {"type": "string", "maxLength": 200, "description": "where it is"},
+			"description": {"type": "string", "maxLength": 4000, "description": "more about it"},
+			"path": {"type": "string", "minLength": 1, "maxLength": 4096,
+				"description": "the .ics file, where there are several"}`),
 		facts: policy.Tool{
 			Name: "calendar_add", Zone: "tools", Known: true, Act: policy.ActCreate, Paths: []string{"path"},
 			Preview: true, Rare: calendarWords,

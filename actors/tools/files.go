@@ -15,6 +15,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/file"
+	"conclave/pkg/jsonschema"
 	"conclave/pkg/policy"
 	"conclave/subjects"
 )
@@ -155,13 +156,11 @@ func fileFailure(what string, err error) error {
 }
 
 // fileSchema returns the schema of a file tool. properties are the JSON members of the arguments.
-func fileSchema(name, description, properties, required string) subjects.ToolSchema {
+func fileSchema(name, description, required, properties string) subjects.ToolSchema {
 	return subjects.ToolSchema{
 		Name: name, Version: Version, Description: strings.TrimSpace(description),
-		Parameters: []byte(`{"type":"object","properties":{` + properties + `},"required":[` + required +
-			`],"additionalProperties":false}`),
+		Parameters: jsonschema.Literal(
+			`{"type": "object", "properties": {` + properties + `}, "required": [` + required +
+				`], "additionalProperties": false}`),
 	}
 }
-
-// pathProperty is the argument path of every file tool.
-const pathProperty = `"path":{"type":"string","minLength":1,"maxLength":4096,"description":"%s"}`

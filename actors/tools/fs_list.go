@@ -27,8 +27,10 @@ const (
 // fsList returns the tool fs_list. Names of files are private and, like content, untrusted.
 func fsList() *Tool {
 	return &Tool{
-		schema: fileSchema("fs_list", fsListText, fmt.Sprintf(pathProperty, "the folder")+
-			`,"depth":{"type":"integer","minimum":1,"maximum":5,"description":"levels of folders to list; 1 when left out"}`, `"path"`),
+		schema: fileSchema("fs_list", fsListText, `"path"`, `
+			"path": {"type": "string", "minLength": 1, "maxLength": 4096, "description": "the folder"},
+			"depth": {"type": "integer", "minimum": 1, "maximum": 5,
+				"description": "levels of folders to list; 1 when left out"}`),
 		facts: policy.Tool{
 			Name: "fs_list", Zone: "tools", Known: true, Act: policy.ActRead, Paths: []string{"path"},
 			Args:    policy.Args{"path": {Role: policy.RoleID}, "depth": {Role: policy.RoleSetting}},

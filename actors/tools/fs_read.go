@@ -28,8 +28,10 @@ const (
 // fsRead returns the tool fs_read. Files are private and, as anybody may have written them, untrusted.
 func fsRead() *Tool {
 	return &Tool{
-		schema: fileSchema("fs_read", fsReadText, fmt.Sprintf(pathProperty, "the file")+
-			`,"offset":{"type":"integer","minimum":1,"description":"first line to return, from 1"},"limit":{"type":"integer","minimum":1,"maximum":2000,"description":"most lines to return"}`, `"path"`),
+		schema: fileSchema("fs_read", fsReadText, `"path"`, `
+			"path": {"type": "string", "minLength": 1, "maxLength": 4096, "description": "the file"},
+			"offset": {"type": "integer", "minimum": 1, "description": "first line to return, from 1"},
+			"limit": {"type": "integer", "minimum": 1, "maximum": 2000, "description": "most lines to return"}`),
 		facts: policy.Tool{
 			Name: "fs_read", Zone: "tools", Known: true, Act: policy.ActRead, Paths: []string{"path"},
 			Args: policy.Args{

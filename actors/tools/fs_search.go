@@ -36,8 +36,13 @@ const (
 // fsSearch returns the tool fs_search. It does not follow symlinks and leaves out binary files and .git.
 func fsSearch() *Tool {
 	return &Tool{
-		schema: fileSchema("fs_search", fsSearchText, fmt.Sprintf(pathProperty, "the folder, or one file")+
-			`,"pattern":{"type":"string","minLength":1,"maxLength":1000,"description":"regular expression"},"glob":{"type":"string","minLength":1,"maxLength":200,"description":"names of files, such as *.go"}`, `"path","pattern"`),
+		schema: fileSchema("fs_search", fsSearchText, `"path","pattern"`, `
+			"path": {"type": "string", "minLength": 1, "maxLength": 4096,
+				"description": "the folder, or one file"},
+			"pattern": {"type": "string", "minLength": 1, "maxLength": 1000,
+				"description": "regular expression"},
+			"glob": {"type": "string", "minLength": 1, "maxLength": 200,
+				"description": "names of files, such as *.go"}`),
 		facts: policy.Tool{
 			Name: "fs_search", Zone: "tools", Known: true, Act: policy.ActRead, Paths: []string{"path"},
 			Args: policy.Args{

@@ -33,8 +33,10 @@ const (
 // fsWrite returns the tool fs_write. It writes atomically; its preview is the difference to the file as it is.
 func fsWrite() *Tool {
 	return &Tool{
-		schema: fileSchema("fs_write", fsWriteText, fmt.Sprintf(pathProperty, "the file")+
-			`,"content":{"type":"string","maxLength":131072,"description":"the text"},"append":{"type":"boolean","description":"add the text at the end of the file"}`, `"path","content"`),
+		schema: fileSchema("fs_write", fsWriteText, `"path","content"`, `
+			"path": {"type": "string", "minLength": 1, "maxLength": 4096, "description": "the file"},
+			"content": {"type": "string", "maxLength": 131072, "description": "the text"},
+			"append": {"type": "boolean", "description": "add the text at the end of the file"}`),
 		facts: policy.Tool{
 			Name: "fs_write", Zone: "tools", Known: true, Act: policy.ActChange, Paths: []string{"path"}, Preview: true,
 			Args: policy.Args{

@@ -3,7 +3,6 @@ package tools
 import (
 	"context"
 	_ "embed"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path"
@@ -13,6 +12,7 @@ import (
 	_ "time/tzdata" // the machine may have no zone files
 
 	"conclave/pkg/actor"
+	"conclave/pkg/jsonschema"
 	"conclave/pkg/policy"
 	"conclave/pkg/text"
 	"conclave/subjects"
@@ -27,8 +27,14 @@ func getDatetime() *Tool {
 	return &Tool{
 		schema: subjects.ToolSchema{
 			Name: "get_datetime", Version: Version, Description: strings.TrimSpace(getDatetimeText),
-			Parameters: json.RawMessage(
-				`{"type":"object","properties":{"timezone":{"type":"string","minLength":1,"maxLength":64,"description":"IANA time zone, e.g. Europe/Berlin or UTC; the user's own when left out"}},"additionalProperties":false}`),
+			Parameters: jsonschema.Literal(`{
+				"type": "object",
+				"properties": {
+					"timezone": {"type": "string", "minLength": 1, "maxLength": 64,
+						"description": "IANA time zone, e.g. Europe/Berlin or UTC; the user's own when left out"}
+				},
+				"additionalProperties": false
+			}`),
 		},
 		facts: policy.Tool{
 			Name: "get_datetime", Zone: "tools", Known: true, Effects: policy.Declare(), Ephemeral: true,

@@ -32,9 +32,11 @@ var noteWords = []string{"note", "notes", "notebook", "memo", "list", "journal",
 // notesRead returns the tool notes_read, under the path rules of the file tools.
 func notesRead() *Tool {
 	return &Tool{
-		schema: fileSchema("notes_read", notesReadText, `"query":{"type":"string","minLength":1,"maxLength":200,`+
-			`"description":"words to search for, or * to list or read all"},`+
-			fmt.Sprintf(pathProperty, "one note, or a folder of notes, where there are several"), `"query"`),
+		schema: fileSchema("notes_read", notesReadText, `"query"`, `
+			"query": {"type": "string", "minLength": 1, "maxLength": 200,
+				"description": "words to search for, or * to list or read all"},
+			"path": {"type": "string", "minLength": 1, "maxLength": 4096,
+				"description": "one note, or a folder of notes, where there are several"}`),
 		facts: policy.Tool{
 			Name: "notes_read", Zone: "tools", Known: true, Act: policy.ActRead, Paths: []string{"path"},
 			Rare:    noteWords,
@@ -110,9 +112,11 @@ func isNote(file string) bool { return strings.EqualFold(path.Ext(file), ".md") 
 // note as it is.
 func notesAdd() *Tool {
 	return &Tool{
-		schema: fileSchema("notes_add", notesAddText,
-			`"text":{"type":"string","minLength":1,"maxLength":32768,"description":"what to add, in Markdown"},`+
-				fmt.Sprintf(pathProperty, "the note, where there are several"), `"text"`),
+		schema: fileSchema("notes_add", notesAddText, `"text"`, `
+			"text": {"type": "string", "minLength": 1, "maxLength": 32768,
+				"description": "what to add, in Markdown"},
+			"path": {"type": "string", "minLength": 1, "maxLength": 4096,
+				"description": "the note, where there are several"}`),
 		facts: policy.Tool{
 			Name: "notes_add", Zone: "tools", Known: true, Act: policy.ActCreate, Paths: []string{"path"},
 			Preview: true, Rare: noteWords,

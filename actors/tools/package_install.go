@@ -3,7 +3,6 @@ package tools
 import (
 	"context"
 	_ "embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -18,6 +17,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/egress"
+	"conclave/pkg/jsonschema"
 	"conclave/pkg/policy"
 	"conclave/pkg/sandbox"
 	"conclave/subjects"
@@ -57,10 +57,17 @@ func packageInstall(w Workspace, disabled string) *Tool {
 		disabled: disabled,
 		schema: subjects.ToolSchema{
 			Name: "package_install", Version: Version, Description: strings.TrimSpace(packageInstallText),
-			Parameters: json.RawMessage(`{"type":"object","properties":{` +
-				`"manager":{"type":"string","enum":["pip"],"description":"the package manager"},` +
-				`"packages":{"type":"array","items":{"type":"string","minLength":1,"maxLength":200},"minItems":1,"maxItems":32,"description":"names of packages, each with an optional version: name or name==1.2.3"}},` +
-				`"required":["manager","packages"],"additionalProperties":false}`),
+			Parameters: jsonschema.Literal(`{
+				"type": "object",
+				"properties": {
+					"manager": {"type": "string", "enum": ["pip"], "description": "the package manager"},
+					"packages": {"type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 200},
+						"minItems": 1, "maxItems": 32,
+						"description": "names of packages, each with an optional version: name or name==1.2.3"}
+				},
+				"required": ["manager", "packages"],
+				"additionalProperties": false
+			}`),
 		},
 		facts: policy.Tool{
 			Name: "package_install", Zone: "tools", Known: true, Act: policy.ActExecute, Preview: true,

@@ -189,7 +189,8 @@ const calendarFile = "BEGIN:VCALENDAR\r\nVERSION:2.0\r\n" +
 	"sit\r\nDTSTART:20261116T090000Z\r\nDTEND:20261116T100000Z\r\nLOCATION:Main " +
 	"street\r\nBEGIN:VALARM\r\nDESCRIPTION:alarm\r\nEND:VALARM\r\nEND:VEVENT\r\n" +
 	"BEGIN:VEVENT\r\nSUMMARY:Fair\r\nDTSTART;VALUE=DATE:20261120\r\nDTEND;VALUE=DATE:20261123\r\nEND:VEVENT\r\n" +
-	"BEGIN:VEVENT\r\nSUMMARY:Choir\r\nDTSTART;TZID=\"Europe/Berlin\":20200107T193000\r\nRRULE:FREQ=WEEKLY\r\nEND:VEVENT\r\n" +
+	"BEGIN:VEVENT\r\nSUMMARY:Choir\r\n" +
+	"DTSTART;TZID=\"Europe/Berlin\":20200107T193000\r\nRRULE:FREQ=WEEKLY\r\nEND:VEVENT\r\n" +
 	"BEGIN:VEVENT\r\nSUMMARY:Old " +
 	"course\r\nDTSTART:20200107T193000Z\r\nRRULE:FREQ=WEEKLY;UNTIL=20210101T000000Z\r\nEND:VEVENT\r\n" +
 	"BEGIN:VEVENT\r\nSUMMARY:Long ago\r\nDTSTART:20200107T193000Z\r\nEND:VEVENT\r\n" +
@@ -358,8 +359,11 @@ func TestLocation(t *testing.T) {
 // TestProvidersWithoutKey: how Wikipedia, arXiv and Semantic Scholar are asked, and what is made of their answers.
 func TestProvidersWithoutKey(t *testing.T) {
 	t.Parallel()
-	const feed = `<?xml version="1.0"?><feed xmlns="http://www.w3.org/2005/Atom"><entry><id>http://arxiv.org/abs/1706.03762v7</id><title>Attention Is
- All You Need</title><summary>The dominant models</summary><published>2017-06-12T17:57:34Z</published><author><name>A. Vaswani</name></author><author><name>N. Shazeer</name></author><author><name>N. Parmar</name></author><author><name>J. Uszkoreit</name></author></entry></feed>`
+	const feed = `<?xml version="1.0"?><feed xmlns="http://www.w3.org/2005/Atom"><entry>
+<id>http://arxiv.org/abs/1706.03762v7</id><title>Attention Is
+ All You Need</title><summary>The dominant models</summary><published>2017-06-12T17:57:34Z</published>
+<author><name>A. Vaswani</name></author><author><name>N. Shazeer</name></author><author><name>N. Parmar</name></author>
+<author><name>J. Uszkoreit</name></author></entry></feed>`
 	for name, tt := range map[string]struct {
 		cfg          WebSearch
 		path, query  string // as asked
@@ -368,7 +372,8 @@ func TestProvidersWithoutKey(t *testing.T) {
 		"wikipedia": {
 			WebSearch{Provider: "wikipedia", Results: 5},
 			"/w/api.php", "srsearch=wind+%26+boats",
-			`{"query":{"search":[{"title":"Sail","pageid":7,"snippet":"a <span class=\"searchmatch\">wind</span> &amp; boat"}]}}`,
+			`{"query":{"search":[{"title":"Sail","pageid":7,"snippet":"a <span class=\"searchmatch\">wind</span> ` +
+				`&amp; boat"}]}}`,
 			"1. Sail\n   a wind & boat\n   URL/?curid=7",
 		},
 		"arxiv": {
@@ -380,7 +385,8 @@ func TestProvidersWithoutKey(t *testing.T) {
 		"semantic_scholar": {
 			WebSearch{Results: 5, Academic: Academic{Provider: "semantic_scholar"}},
 			"/graph/v1/paper/search", "query=wind+%26+boats",
-			`{"data":[{"title":"Boats","abstract":null,"url":"https://example.org/p","year":2020,"authors":[{"name":"A"}]}]}`,
+			`{"data":[{"title":"Boats","abstract":null,"url":"https://example.org/p","year":2020,` +
+				`"authors":[{"name":"A"}]}]}`,
 			"1. Boats (A 2020)\n   https://example.org/p",
 		},
 	} {

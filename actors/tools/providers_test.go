@@ -104,7 +104,9 @@ var spoken = map[string]struct {
 			}
 		},
 		found: `{"query":"wind","number_of_results":0,"results":[
-			{"url":"https://example.org/a","title":"A & B","content":"first","engine":"x","parsed_url":["https","example.org","/a","","",""],"engines":["x"],"positions":[1],"score":1.0,"category":"general","publishedDate":null},
+			{"url":"https://example.org/a","title":"A & B","content":"first","engine":"x",
+	"parsed_url":["https","example.org","/a","","",""],"engines":["x"],"positions":[1],"score":1.0,
+	"category":"general","publishedDate":null},
 			{"url":"https://example.org/b","title":"B","content":null,"thumbnail":null}],
 			"answers":[],"corrections":[],"infoboxes":[],"suggestions":["x"],"unresponsive_engines":[["y","timeout"]]}`,
 		none: `{"query":"wind","results":[],"answers":[],"unresponsive_engines":[]}`,
@@ -127,7 +129,8 @@ var spoken = map[string]struct {
 			}
 		},
 		found: `{"type":"search","query":{"original":"wind"},"mixed":{"main":[]},"web":{"type":"search","results":[
-			{"type":"search_result","title":"A &amp; B","url":"https://example.org/a","description":"first","page_age":"2026-01-01","meta_url":{"hostname":"example.org"}},
+			{"type":"search_result","title":"A &amp; B","url":"https://example.org/a","description":"first",
+	"page_age":"2026-01-01","meta_url":{"hostname":"example.org"}},
 			{"title":"B","url":"https://example.org/b"}],"family_friendly":true}}`,
 		none: `{"type":"search","query":{"original":"wind"}}`,
 	},
@@ -151,7 +154,8 @@ var spoken = map[string]struct {
 		},
 		found: `{"query":"wind","answer":null,"images":[],"follow_up_questions":null,"results":[
 			{"title":"A & B","url":"https://example.org/a","content":"first","score":0.9,"raw_content":null},
-			{"title":"B","url":"https://example.org/b","content":"","score":0.5}],"response_time":1.2,"request_id":"x"}`,
+			{"title":"B","url":"https://example.org/b","content":"","score":0.5}],
+	"response_time":1.2,"request_id":"x"}`,
 		none: `{"query":"wind","results":[],"response_time":1.2}`,
 	},
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/jsonschema"
 	"conclave/pkg/policy"
 	"conclave/subjects"
 )
@@ -112,15 +113,34 @@ func runCodeSchema(offered []string) subjects.ToolSchema {
 	}
 	return subjects.ToolSchema{
 		Name: "run_code", Version: Version, Description: strings.TrimSpace(runCodeText),
-		Parameters: json.RawMessage(`{"type":"object","properties":{` +
-			`"language":{"type":"string","enum":` + string(names) + `,"description":"the language of the program"},` +
-			`"code":{"type":"string","minLength":1,"description":"the whole program"},` +
-			`"stdin":{"type":"string","description":"its standard input"},` +
-			`"args":{"type":"array","items":{"type":"string"},"maxItems":64,"description":"its arguments"},` +
-			`"files":{"type":"array","maxItems":32,"description":"files to write before the run","items":{"type":"object","properties":{` +
-			`"path":{"type":"string","minLength":1,"maxLength":512,"description":"relative to the working folder"},"content":{"type":"string"}},` +
-			`"required":["path","content"],"additionalProperties":false}}},` +
-			`"required":["language","code"],"additionalProperties":false}`),
+		Parameters: jsonschema.Literal(`{
+			"type": "object",
+			"properties": {
+				"language": {"type": "string", "enum": ` + string(names) + `,
+					"description": "the language of the program"},
+				"code": {"type": "string", "minLength": 1, "description": "the whole program"},
+				"stdin": {"type": "string", "description": "its standard input"},
+				"args": {"type": "array", "items": {"type": "string"}, "maxItems": 64,
+					"description": "its arguments"},
+				"files": {
+					"type": "array",
+					"maxItems": 32,
+					"description": "files to write before the run",
+					"items": {
+						"type": "object",
+						"properties": {
+							"path": {"type": "string", "minLength": 1, "maxLength": 512,
+								"description": "relative to the working folder"},
+							"content": {"type": "string"}
+						},
+						"required": ["path", "content"],
+						"additionalProperties": false
+					}
+				}
+			},
+			"required": ["language", "code"],
+			"additionalProperties": false
+		}`),
 	}
 }
 

@@ -3,9 +3,9 @@ package tools
 import (
 	"context"
 	_ "embed"
-	"encoding/json"
 	"strings"
 
+	"conclave/pkg/jsonschema"
 	"conclave/pkg/policy"
 	"conclave/subjects"
 )
@@ -19,8 +19,15 @@ func runShell(w Workspace, disabled string) *Tool {
 		disabled: disabled,
 		schema: subjects.ToolSchema{
 			Name: "run_shell", Version: Version, Description: strings.TrimSpace(runShellText),
-			Parameters: json.RawMessage(
-				`{"type":"object","properties":{"command":{"type":"string","minLength":1,"maxLength":65536,"description":"the command, as in a shell"}},"required":["command"],"additionalProperties":false}`),
+			Parameters: jsonschema.Literal(`{
+				"type": "object",
+				"properties": {
+					"command": {"type": "string", "minLength": 1, "maxLength": 65536,
+						"description": "the command, as in a shell"}
+				},
+				"required": ["command"],
+				"additionalProperties": false
+			}`),
 		},
 		facts: policy.Tool{
 			Name: "run_shell", Zone: "tools", Known: true, Act: policy.ActExecute,

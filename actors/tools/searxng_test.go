@@ -33,16 +33,22 @@ import (
 // settings are the least that searx starts with when it has no defaults of its own.
 const settings = `general: {debug: false, instance_name: test, contact_url: false, enable_stats: false}
 brand: {git_url: "", git_branch: "", issue_url: "", docs_url: "", public_instances: "", wiki_url: "", twitter_url: ""}
-search: {safe_search: 0, autocomplete: "", default_lang: "", ban_time_on_fail: 5, max_ban_time_on_fail: 120, prefer_configured_language: false, formats: [html, json]}
-server: {port: %d, bind_address: 127.0.0.1, secret_key: only-for-this-test, base_url: false, image_proxy: false, http_protocol_version: "1.0", method: GET, default_http_headers: {}}
-ui: {autofocus: true, archive_today: false, static_path: /usr/share/python3-searx/static, templates_path: /usr/share/python3-searx/templates, default_theme: oscar, default_locale: "", theme_args: {oscar_style: logicodev}}
+search: {safe_search: 0, autocomplete: "", default_lang: "", ban_time_on_fail: 5, max_ban_time_on_fail: 120,
+    prefer_configured_language: false, formats: [html, json]}
+server: {port: %d, bind_address: 127.0.0.1, secret_key: only-for-this-test, base_url: false,
+    image_proxy: false, http_protocol_version: "1.0", method: GET, default_http_headers: {}}
+ui: {autofocus: true, archive_today: false, static_path: /usr/share/python3-searx/static,
+    templates_path: /usr/share/python3-searx/templates, default_theme: oscar, default_locale: "",
+    theme_args: {oscar_style: logicodev}}
 outgoing: {request_timeout: 3.0, useragent_suffix: "", pool_connections: 10, pool_maxsize: 10}
 checker: {off_when_debug: true}
 locales: {en: English}
 doi_resolvers: {doi.org: "https://doi.org/"}
 default_doi_resolver: doi.org
 engines:
-  - {name: notes, engine: json_engine, search_url: "%s/find?q={query}", results_query: hits, url_query: address, title_query: name, content_query: words, shortcut: nt, categories: general, timeout: 3.0, enable_http: true}
+  - {name: notes, engine: json_engine, search_url: "%s/find?q={query}", results_query: hits,
+      url_query: address, title_query: name, content_query: words, shortcut: nt, categories: general,
+      timeout: 3.0, enable_http: true}
 `
 
 // searx starts the engine and returns its address.

@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"context"
 	_ "embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"unicode/utf8"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/jsonschema"
 	"conclave/pkg/policy"
 	"conclave/pkg/webclient"
 	"conclave/pkg/webclient/readable"
@@ -36,9 +36,17 @@ func webFetch(cfg WebFetch, web *webclient.Client) *Tool {
 	return &Tool{
 		schema: subjects.ToolSchema{
 			Name: "web_fetch", Version: Version, Description: strings.TrimSpace(webFetchText),
-			Parameters: json.RawMessage(
-				fmt.Sprintf(
-					`{"type":"object","properties":{"url":{"type":"string","minLength":1,"maxLength":2000,"description":"address of the page, with http:// or https://"},"max_chars":{"type":"integer","minimum":200,"maximum":20000,"description":"how many characters of the page's text to return; %d when left out"}},"required":["url"],"additionalProperties":false}`, usual)),
+			Parameters: jsonschema.Literal(fmt.Sprintf(`{
+				"type": "object",
+				"properties": {
+					"url": {"type": "string", "minLength": 1, "maxLength": 2000,
+						"description": "address of the page, with http:// or https://"},
+					"max_chars": {"type": "integer", "minimum": 200, "maximum": 20000,
+						"description": "how many characters of the page's text to return; %d when left out"}
+				},
+				"required": ["url"],
+				"additionalProperties": false
+			}`, usual)),
 		},
 		facts: policy.Tool{
 			Name: "web_fetch", Zone: "tools", Known: true, Act: policy.ActFetch,

@@ -34,7 +34,11 @@ func newWebTools(t *testing.T, h http.HandlerFunc, found ...tools.WebResult) (ba
 	for i := range found {
 		found[i].URL = strings.ReplaceAll(found[i].URL, "{site}", s.URL)
 	}
-	for _, x := range tools.Configured(tools.Config{WebSearch: tools.WebSearch{Provider: "mock", Results: 5, Mock: found}, WebFetch: tools.WebFetch{Enabled: true}, Web: web}) {
+	for _, x := range tools.Configured(tools.Config{
+		WebSearch: tools.WebSearch{Provider: "mock", Results: 5, Mock: found},
+		WebFetch:  tools.WebFetch{Enabled: true},
+		Web:       web,
+	}) {
 		switch x.Name() {
 		case "web_fetch":
 			fetch = x

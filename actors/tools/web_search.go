@@ -3,7 +3,6 @@ package tools
 import (
 	"context"
 	_ "embed"
-	"encoding/json"
 	"fmt"
 	"net/url"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/jsonschema"
 	"conclave/pkg/policy"
 	"conclave/pkg/text"
 	"conclave/subjects"
@@ -49,8 +49,15 @@ func searchTool(name, description string, s *searcher) *Tool {
 	return &Tool{
 		schema: subjects.ToolSchema{
 			Name: name, Version: Version, Description: strings.TrimSpace(description),
-			Parameters: json.RawMessage(
-				`{"type":"object","properties":{"query":{"type":"string","minLength":1,"maxLength":400,"description":"a few words to search for"}},"required":["query"],"additionalProperties":false}`),
+			Parameters: jsonschema.Literal(`{
+				"type": "object",
+				"properties": {
+					"query": {"type": "string", "minLength": 1, "maxLength": 400,
+						"description": "a few words to search for"}
+				},
+				"required": ["query"],
+				"additionalProperties": false
+			}`),
 		},
 		facts: facts,
 		run: withArgs(func(ctx context.Context, c Call, a struct {

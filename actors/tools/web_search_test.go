@@ -17,7 +17,9 @@ import (
 func search(t *testing.T, args string, most int, pages ...tools.WebResult) subjects.ToolResult {
 	t.Helper()
 	at := time.Date(2026, 11, 13, 9, 0, 0, 0, time.UTC)
-	for _, x := range tools.Configured(tools.Config{WebSearch: tools.WebSearch{Provider: "mock", Results: most, Mock: pages}}) {
+	for _, x := range tools.Configured(tools.Config{
+		WebSearch: tools.WebSearch{Provider: "mock", Results: most, Mock: pages},
+	}) {
 		if x.Name() != "web_search" {
 			continue
 		}
@@ -182,7 +184,8 @@ func TestWebSearchFacts(t *testing.T) {
 
 // Without a provider the tool is not there at all: not started, not offered, not pinned.
 func TestWebSearchDisabled(t *testing.T) {
-	for _, c := range []tools.Config{{}, {WebSearch: tools.WebSearch{Provider: "none", Results: 5, Mock: []tools.WebResult{alpha}}}} {
+	none := tools.WebSearch{Provider: "none", Results: 5, Mock: []tools.WebResult{alpha}}
+	for _, c := range []tools.Config{{}, {WebSearch: none}} {
 		for _, x := range tools.Configured(c) {
 			if x.Name() == "web_search" {
 				t.Errorf("there with provider %q", c.WebSearch.Provider)

@@ -2,8 +2,8 @@
 // what. It asks the same questions in three modes, one mode after the other, so that each finds its own prompt in the
 // cache of the server, as in use:
 //
-//	constrained   pkg/loop with decisions under a JSON schema; as in the generator, memory is searched for every question before
-//	              the decision, so that no decision to search it is left to make
+//	constrained   pkg/loop with decisions under a JSON schema; as in the generator, memory is searched for every
+//	              question before the decision, so that no decision to search it is left to make
 //	native        pkg/loop with the model's own tool calls
 //	bare          one request with native tools and a short system text, no loop around it
 //

@@ -112,7 +112,8 @@ const (
 var tool = model.Tool{
 	Name: "lookup", Description: "looks up the fact of a step",
 	Parameters: json.RawMessage(
-		`{"type":"object","properties":{"step":{"type":"integer","description":"which step"}},"required":["step"],"additionalProperties":false}`),
+		`{"type":"object","properties":{"step":{"type":"integer","description":"which step"}},"required":["step"],` +
+			`"additionalProperties":false}`),
 }
 
 // agent is our loop with the given model.

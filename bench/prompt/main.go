@@ -2,7 +2,8 @@
 // that needs a tool, and for the fifth question of a session. It runs several builds of conclave in turn against the
 // same model server, round by round, so that a build can be compared with an older one on one machine.
 //
-//	go run ./prompt -ollama http://127.0.0.1:11434 -model qwen-coder:1.5b before=/tmp/conclave-old after=/tmp/conclave-new
+//	go run ./prompt -ollama http://127.0.0.1:11434 -model qwen-coder:1.5b \
+//	    before=/tmp/conclave-old after=/tmp/conclave-new
 //
 // Each build runs as a user has it: everything in one process, a folder of its own, the shipped settings with this one
 // model for all roles. Between two questions the program waits for background calls (digest, critic), because they

@@ -24,8 +24,9 @@ const (
 // stopWords are left out of a question, unless it has no others.
 var stopWords = func() map[string]bool {
 	set := map[string]bool{}
-	for _, w := range strings.Fields(`a an the and or but if so of to in on at for with from by as about is are was were be been am have has had do did
-		does can could would will not no yes i me my you your he him his she her it we our they their this that these those what how when where who why which`) {
+	for _, w := range strings.Fields(`a an the and or but if so of to in on at for with from by as about is are was
+	were be been am have has had do did does can could would will not no yes i me my you your he him his she her it we
+	our they their this that these those what how when where who why which`) {
 		set[w] = true
 	}
 	return set

@@ -24,11 +24,12 @@ func actorCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "actor [names...]",
 		Short: "Run some actors against an existing NATS server",
-		Long: `Runs the named actors against a NATS server in another process: a stand-alone one that conclave provision has prepared
-(--server), or the one of conclave up. "tools" stands for every tool of this build; a single tool is run by its name. Each actor
-reads only its own key from the data folder.
+		Long: `Runs the named actors against a NATS server in another process: a stand-alone one that conclave
+provision has prepared (--server), or the one of conclave up. "tools" stands for every tool of this
+build; a single tool is run by its name. Each actor reads only its own key from the data folder.
 
-It runs until Ctrl-C or SIGTERM, and prints the same readiness line as conclave up. Without names it lists the actors.`,
+It runs until Ctrl-C or SIGTERM, and prints the same readiness line as conclave up. Without names it
+lists the actors.`,
 		Example: `  conclave actor
   conclave actor tools broker --server nats://127.0.0.1:4222
   conclave actor generator --server nats://127.0.0.1:4222     several share the work

@@ -36,25 +36,30 @@ func approveCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "approve [id]",
 		Short: "Decide calls that need your approval",
-		Long: `Lists the calls that wait for your approval: the caller, the tool with its exact arguments, the rule and its reason, the
-sources of untrusted content, and when the request expires. A request that is not decided in time is denied, and the agent
-is told that nobody answered.
+		Long: `Lists the calls that wait for your approval: the caller, the tool with its exact arguments, the rule
+and its reason, the sources of untrusted content, and when the request expires. A request that is
+not decided in time is denied, and the agent is told that nobody answered.
 
-With an id it shows that call and asks before it approves it; without a terminal, and with --json, it needs --yes. --deny
-denies it. --session and --always also approve later calls of the same tool by the
-same type of agent to the same targets, in this session or until revoked: see conclave approve rules and conclave approve
-revoke. A call without a target needs your approval each time. When a request is decided in two places, the first decision
-holds. The first 6 characters of an id are enough.
+With an id it shows that call and asks before it approves it; without a terminal, and with --json,
+it needs --yes. --deny denies it. --session and --always also approve later calls of the same tool
+by the same type of agent to the same targets, in this session or until revoked: see conclave
+approve rules and conclave approve revoke. A call without a target needs your approval each time.
+When a request is decided in two places, the first decision holds. The first 6 characters of an id
+are enough.
 
 --watch keeps running, shows each new request and, on a terminal, asks you.
 
-A prompt is answered with the first 4 characters of the id, which approve once; with " s" behind them they approve for this session, with
-" a" always. With an id, no denies and Enter decides nothing: the request stays open. With --watch, Enter and any other answer deny. y alone is asked again: pasted text could contain it.
+A prompt is answered with the first 4 characters of the id, which approve once; with " s" behind
+them they approve for this session, with " a" always. With an id, no denies and Enter decides
+nothing: the request stays open. With --watch, Enter and any other answer deny. y alone is asked
+again: pasted text could contain it.
 
-A request can also be a question of an MCP server whose call runs: --answer name=value sends the values of its fields to that server
-and to nobody else, --deny declines. The text of the question is the server's: never enter a password or a key.
+A request can also be a question of an MCP server whose call runs: --answer name=value sends the
+values of its fields to that server and to nobody else, --deny declines. The text of the question is
+the server's: never enter a password or a key.
 
-Exit code 1 means that the decision was not accepted: the request was decided before, has expired or is unknown.`,
+Exit code 1 means that the decision was not accepted: the request was decided before, has expired or
+is unknown.`,
 		Example: `  conclave approve
   conclave approve 3f9c01d2
   conclave approve 3f9c01d2 --session --yes
@@ -432,8 +437,8 @@ func approveRulesCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rules",
 		Short: "List remembered decisions",
-		Long: `Lists the decisions that you made with --session or --always: type of agent, tool, rule, targets or exact values, and the time of
-the decision. With --json it prints one array.`,
+		Long: `Lists the decisions that you made with --session or --always: type of agent, tool, rule, targets or
+exact values, and the time of the decision. With --json it prints one array.`,
 		Example: `  conclave approve rules
   conclave approve rules --json | jq -r '.[].id'`,
 		Args: cli.NoArgs,
@@ -452,8 +457,8 @@ func approveRevokeCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "revoke <rule>",
 		Short: "End a remembered decision",
-		Long: `Ends a remembered decision: from now on you are asked again. Calls that it approved before are not undone. The first 6
-characters of the id are enough.`,
+		Long: `Ends a remembered decision: from now on you are asked again. Calls that it approved before are not
+undone. The first 6 characters of the id are enough.`,
 		Example: `  conclave approve revoke 3f9c01d2
   conclave approve revoke 3f9c01d2 --json`,
 		Args: cli.Args(cobra.ExactArgs(1)),

@@ -44,44 +44,50 @@ type askFlags struct {
 }
 
 // askHelp is the help text of conclave ask.
-const askHelp = `Asks the assistant and prints the answer. The question is given on the command line, typed on the terminal, or read from the
-file that --question names ("-" for stdin): these are your own words.
+const askHelp = `Asks the assistant and prints the answer. The question is given on the command line, typed on the
+terminal, or read from the file that --question names ("-" for stdin): these are your own words.
 
-Text from a pipe, a file given with --attach and a long paste are UNTRUSTED content that the question is about, because
-others may have written in them: the assistant reads them, and a call that they lead to needs your approval. This also holds for
-a pipe without a question. --attach reads text, Markdown, HTML, PDF (with pdftotext) and images (PNG, JPEG and WebP of at most
-5 MB, four in a question); the content decides, not the name. Images need a model that can read them: conclave model list shows
-which can, and --model chooses one. They are stored for 30 days, or until the session is deleted. In a shell loop that reads
-lines from stdin, give ask an empty stdin: conclave ask "$line" < /dev/null.
+Text from a pipe, a file given with --attach and a long paste are UNTRUSTED content that the
+question is about, because others may have written in them: the assistant reads them, and a call
+that they lead to needs your approval. This also holds for a pipe without a question. --attach reads
+text, Markdown, HTML, PDF (with pdftotext) and images (PNG, JPEG and WebP of at most 5 MB, four in a
+question); the content decides, not the name. Images need a model that can read them: conclave model
+list shows which can, and --model chooses one. They are stored for 30 days, or until the session is
+deleted. In a shell loop that reads lines from stdin, give ask an empty stdin: conclave ask "$line"
+< /dev/null.
 
-On a terminal the answer is printed as it is generated; interim text, tool calls and notes are dim lines on stderr, and
---thinking adds the model's thinking. While nothing is printed, a line on stderr shows the phase: queued, loading the model,
-thinking, calling a tool. In a pipe, stdout has only the answer and a newline, and stderr only problems, and on a terminal what is
-treated as untrusted content.
+On a terminal the answer is printed as it is generated; interim text, tool calls and notes are dim
+lines on stderr, and --thinking adds the model's thinking. While nothing is printed, a line on
+stderr shows the phase: queued, loading the model, thinking, calling a tool. In a pipe, stdout has
+only the answer and a newline, and stderr only problems, and on a terminal what is treated as
+untrusted content.
 
---json prints the whole response as one document at the end: answer, thinking, tool calls, notes, model, tokens.
---stream-json prints a JSON line for each event as it happens, with a type: delta, thinking, state, tool, note, approval, deliberation,
-response, grade, error.
+--json prints the whole response as one document at the end: answer, thinking, tool calls, notes,
+model, tokens.
+--stream-json prints a JSON line for each event as it happens, with a type: delta, thinking, state,
+tool, note, approval, deliberation, response, grade, error.
 
---committee asks the committee: the active personas of personas.yaml, or the named ones, speak one after the other, with their own
-prompts and the tools of memory, and The Self answers. Each persona is a line on stderr when it begins and when it is done. --rounds
-has each of them speak more than once, and --parallel all of a round at the same time. --hint names the kind of question and
-chooses the model where models.yaml has none for the role.
+--committee asks the committee: the active personas of personas.yaml, or the named ones, speak one
+after the other, with their own prompts and the tools of memory, and The Self answers. Each persona
+is a line on stderr when it begins and when it is done. --rounds has each of them speak more than
+once, and --parallel all of a round at the same time. --hint names the kind of question and chooses
+the model where models.yaml has none for the role.
 
-After the answer, ask waits up to --grade-wait for the critic's grade; the answer is printed before that, except with --json.
-It does not wait when no critic is running, nor in a pipe without --json, --stream-json or --grade-wait. conclave critic show
-has the grades that come later.
+After the answer, ask waits up to --grade-wait for the critic's grade; the answer is printed before
+that, except with --json. It does not wait when no critic is running, nor in a pipe without --json,
+--stream-json or --grade-wait. conclave critic show has the grades that come later.
 
---retry asks the last question of a session again, and adds your criticism and the critic's. The critic's feedback is left out
-when the answer contained external content. --reference gives the critic an example of a good answer; the assistant does not see
-it.
+--retry asks the last question of a session again, and adds your criticism and the critic's. The
+critic's feedback is left out when the answer contained external content. --reference gives the
+critic an example of a good answer; the assistant does not see it.
 
---override, --disable-tool and --grant set the policy for this message as conclave session override does for a session. They
-are set first; if the broker rejects them, nothing is asked.
+--override, --disable-tool and --grant set the policy for this message as conclave session override
+does for a session. They are set first; if the broker rejects them, nothing is asked.
 
-The question is stored before it is processed. Ctrl-C cancels it: the partial answer is printed, and the exit code is 1. A
-second Ctrl-C exits at once. After --timeout ask exits with 4; the question is not cancelled, and its answer will be in the
-session. Other exit codes: 1 failed or partial answer, 3 denied by policy, 4 no model or conclave is not running.`
+The question is stored before it is processed. Ctrl-C cancels it: the partial answer is printed, and
+the exit code is 1. A second Ctrl-C exits at once. After --timeout ask exits with 4; the question is
+not cancelled, and its answer will be in the session. Other exit codes: 1 failed or partial answer,
+3 denied by policy, 4 no model or conclave is not running.`
 
 // askCommand asks the assistant and shows the answer as it grows. What it rejects is in check and readQuestion.
 func askCommand(a *cli.App) *cobra.Command {

@@ -389,7 +389,8 @@ func TestOnlyTypedTextIsTheQuestion(t *testing.T) {
 			t.Errorf("%s: %q with %+v, %v", tt.name, got.Text, got.Attachments, err)
 		}
 		if told := strings.Contains(talk.String(),
-			"treated as untrusted content; if it is your question, use conclave"); told != (tt.want == subjects.PipedQuestion) {
+			"treated as untrusted content; if it is your question, use "+
+				"conclave"); told != (tt.want == subjects.PipedQuestion) {
 			t.Errorf("%s: the user is told %q", tt.name, &talk)
 		}
 	}

@@ -26,11 +26,12 @@ import (
 // nothing else.
 func auditCommand(a *cli.App) *cobra.Command {
 	return cli.Group("audit", "Read, verify, export and rotate the audit log",
-		`Reads the audit log of every decision and action, with the auditor's key. It contains no arguments and no results, only a
-keyed hash of the arguments.
+		`Reads the audit log of every decision and action, with the auditor's key. It contains no arguments
+and no results, only a keyed hash of the arguments.
 
-Everything but tail -f also works while conclave is stopped: the files of the log are then read directly. Only rotate changes
-them; the other commands write nothing, also when the files are damaged.`,
+Everything but tail -f also works while conclave is stopped: the files of the log are then read
+directly. Only rotate changes them; the other commands write nothing, also when the files are
+damaged.`,
 		`  conclave audit tail -f
   conclave audit show broker/17
   conclave audit verify`,
@@ -137,10 +138,11 @@ func auditTailCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tail",
 		Short: "Print the last records, one line each",
-		Long: `Prints the last records, one line each: time, name of the message, writer, phase, agent and its type, action and tool, status
-and reason, query, and the beginning of the keyed hash of the arguments. The writer is the account that the server wrote; the
-rest of the line is its statement. With -f it continues with new records. With --query and --tool the last records of this query and tool are printed. With --json each
-line is a JSON object.`,
+		Long: `Prints the last records, one line each: time, name of the message, writer, phase, agent and its
+type, action and tool, status and reason, query, and the beginning of the keyed hash of the
+arguments. The writer is the account that the server wrote; the rest of the line is its statement.
+With -f it continues with new records. With --query and --tool the last records of this query and
+tool are printed. With --json each line is a JSON object.`,
 		Example: `  conclave audit tail -n 50
   conclave audit tail --tool word_count
   conclave audit tail -f --json | jq 'select(.status == "denied")'`,
@@ -265,9 +267,10 @@ func auditShowCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show <message | id | chain>",
 		Short: "Print records in full",
-		Long: `Prints records in full. The argument is the name of a message, such as broker/17, as audit tail, verify and export show it, the id
-of an action, or the name of a chain; the first 6 characters of an id or chain are enough. Each writer has a stream of its own: the
-name of a message is that of its writer with the sequence in this stream. With --json it prints one array.`,
+		Long: `Prints records in full. The argument is the name of a message, such as broker/17, as audit tail,
+verify and export show it, the id of an action, or the name of a chain; the first 6 characters of an
+id or chain are enough. Each writer has a stream of its own: the name of a message is that of its
+writer with the sequence in this stream. With --json it prints one array.`,
 		Example: `  conclave audit show broker/17
   conclave audit show 3f9c01d2 --json`,
 		Args: cli.Args(cobra.ExactArgs(1)),
@@ -338,11 +341,11 @@ func auditExportCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "export <file | ->",
 		Short: "Write the audit log to a file",
-		Long: `Writes the whole audit log as JSON lines that conclave audit verify --file reads. It does not verify. An existing file is not
-overwritten. "-" writes to stdout.
+		Long: `Writes the whole audit log as JSON lines that conclave audit verify --file reads. It does not
+verify. An existing file is not overwritten. "-" writes to stdout.
 
-stderr shows the number of records and the SHA-256 of the file: keep the hash elsewhere. With --json this summary is a document
-on stdout, unless the export itself goes to stdout.`,
+stderr shows the number of records and the SHA-256 of the file: keep the hash elsewhere. With --json
+this summary is a document on stdout, unless the export itself goes to stdout.`,
 		Example: `  conclave audit export audit.jsonl
   conclave audit export - | zstd > audit.jsonl.zst`,
 		Args: cli.Args(cobra.ExactArgs(1)),

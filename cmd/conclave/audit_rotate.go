@@ -19,11 +19,12 @@ func auditRotateCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rotate",
 		Short: "Seal the audit log and open a new one (while conclave is stopped)",
-		Long: `Exports the audit log, seals the export, moves the old stream aside and opens a new log whose first record has the hash of the
-export and the ends of all its chains. Nothing is deleted. Conclave must be stopped.
+		Long: `Exports the audit log, seals the export, moves the old stream aside and opens a new log whose first
+record has the hash of the export and the ends of all its chains. Nothing is deleted. Conclave must
+be stopped.
 
-A log that does not verify is rotated too, so that work can continue; the exit code is then 5, and the report says what was
-wrong.`,
+A log that does not verify is rotated too, so that work can continue; the exit code is then 5, and
+the report says what was wrong.`,
 		Example: "  conclave audit rotate",
 		Args:    cli.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return rotateAudit(cmd.Context(), a) },

@@ -38,20 +38,22 @@ func auditVerifyCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Verify that the audit log is complete and unchanged",
-		Long: `Verifies the whole audit log: every record has the hash of the one before, and the end of every chain is anchored in a file
-outside the stream. Any change, loss or reordering is found, and the first bad record is named. The sealed files of earlier
-logs must exist as they were sealed. The exit code is 5 when something is wrong.
+		Long: `Verifies the whole audit log: every record has the hash of the one before, and the end of every
+chain is anchored in a file outside the stream. Any change, loss or reordering is found, and the
+first bad record is named. The sealed files of earlier logs must exist as they were sealed. The exit
+code is 5 when something is wrong.
 
-The report ends with the head of the log: a hash of all messages of all writers. Write it down elsewhere; --head verifies later that the log
-still holds everything that it held then. The heads that conclave keeps itself, in the system keyring and in the file
-audit_head.file of system.yaml, are compared too, and so are the copies of machines that were invited as witness, while conclave
-runs. Only these show that the whole data folder was replaced by an older copy. A witness that does not answer, has
-no copy or reports a conflict is a problem, because an attacker who replaces the log can cut the link to its witness; --without-witnesses leaves
-them out.
+The report ends with the head of the log: a hash of all messages of all writers. Write it down
+elsewhere; --head verifies later that the log still holds everything that it held then. The heads
+that conclave keeps itself, in the system keyring and in the file audit_head.file of system.yaml,
+are compared too, and so are the copies of machines that were invited as witness, while conclave
+runs. Only these show that the whole data folder was replaced by an older copy. A witness that does
+not answer, has no copy or reports a conflict is a problem, because an attacker who replaces the log
+can cut the link to its witness; --without-witnesses leaves them out.
 
-With --file it verifies a sealed export. A sealed file is anchored when its hash is in the first record of the next log: the
-current one, or a sealed file that is itself anchored. Without an anchor, a change inside the file is found, but not that the
-file was cut and sealed again.`,
+With --file it verifies a sealed export. A sealed file is anchored when its hash is in the first
+record of the next log: the current one, or a sealed file that is itself anchored. Without an
+anchor, a change inside the file is found, but not that the file was cut and sealed again.`,
 		Example: `  conclave audit verify
   conclave audit verify --json
   conclave audit verify --head 3f9c01d2a4b5c6d7-1234+memory.56+model.78-…
@@ -343,7 +345,8 @@ func printAuditReport(a *cli.App, r audit.Report, what string, sealed *view.Seal
 	}
 	return cli.Fail(cli.ExitAudit, fmt.Sprintf("%s does not verify, %d problems, first %s", what, r.Bad,
 		firstProblem(r)),
-		"keep the data folder for an investigation; conclave audit rotate opens a new audit log that refers to this one")
+		"keep the data folder for an investigation; conclave audit rotate opens a new audit log that refers to this "+
+			"one")
 }
 
 // firstProblem describes the first bad record of a failed verification, or that the problem has no record.

@@ -27,17 +27,19 @@ func backupCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup <file.tar.gz | folder>",
 		Short: "Back up the data and the configuration, also while conclave runs",
-		Long: `Writes streams, buckets, memory, the audit log with its anchors and sealed logs, and the configuration to a new folder, or to an
-archive when the name ends with .tar, .tar.gz or .tgz. Everything in it is of one moment. A running system continues to work:
-it is paused for the files that change while they are copied, usually well below a second, and no request fails. The backup
+		Long: `Writes streams, buckets, memory, the audit log with its anchors and sealed logs, and the
+configuration to a new folder, or to an archive when the name ends with .tar, .tar.gz or .tgz.
+Everything in it is of one moment. A running system continues to work: it is paused for the files
+that change while they are copied, usually well below a second, and no request fails. The backup
 appears under its name complete or not at all, and only you can read it.
 
-A backup holds your conversations and memories in plain text. Keys, tokens and stored credentials are left out, and a restored
-system makes new keys; credentials must then be set again. With --with-keys they are included: anyone who can read such a backup
-can act as you, so keep it where you would keep the keys themselves.
+A backup holds your conversations and memories in plain text. Keys, tokens and stored credentials
+are left out, and a restored system makes new keys; credentials must then be set again. With
+--with-keys they are included: anyone who can read such a backup can act as you, so keep it where
+you would keep the keys themselves.
 
-A backup of a running system is recorded in the audit log (system.backup). The data of a stand-alone NATS server can be backed
-up while that server is stopped.`,
+A backup of a running system is recorded in the audit log (system.backup). The data of a stand-alone
+NATS server can be backed up while that server is stopped.`,
 		Example: `  conclave backup /mnt/disk/conclave-2026-11-16.tar.gz
   conclave backup --with-keys /mnt/encrypted/conclave
   conclave restore /mnt/disk/conclave-2026-11-16.tar.gz --data ~/restored`,
@@ -140,19 +142,21 @@ func restoreCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restore <backup>",
 		Short: "Restore a backup into an empty data folder",
-		Long: `Restores a backup into the data folder, which must be empty or missing, and verifies it: the checksum of every file, the chain
-and the anchors of the audit log, and every entry of memory. The folder appears complete or not at all. The configuration is
-restored into the config folder if that is empty or missing.
+		Long: `Restores a backup into the data folder, which must be empty or missing, and verifies it: the
+checksum of every file, the chain and the anchors of the audit log, and every entry of memory. The
+folder appears complete or not at all. The configuration is restored into the config folder if that
+is empty or missing.
 
-The backup's checksums detect damage, not forgery: anyone who can write to a backup can write another one. The head of the audit
-log that you keep elsewhere shows whether it is the original: conclave audit verify --head.
+The backup's checksums detect damage, not forgery: anyone who can write to a backup can write
+another one. The head of the audit log that you keep elsewhere shows whether it is the original:
+conclave audit verify --head.
 
-Machines, tools and clients that were added while conclave ran are not admitted, because they may have been revoked since the
-backup: the list is kept as principals.restored.json. Add or invite them again, or restore with --with-principals when none was
-revoked. Invitations are never restored.
+Machines, tools and clients that were added while conclave ran are not admitted, because they may
+have been revoked since the backup: the list is kept as principals.restored.json. Add or invite them
+again, or restore with --with-principals when none was revoked. Invitations are never restored.
 
-A restored audit log ends where the backup was made. Where a later head is kept (audit_head in system.yaml), conclave up reports
-the missing records; conclave audit rotate accepts their loss.`,
+A restored audit log ends where the backup was made. Where a later head is kept (audit_head in
+system.yaml), conclave up reports the missing records; conclave audit rotate accepts their loss.`,
 		Example: `  conclave restore conclave-2026-11-16.tar.gz --data ~/restored --config ~/restored-config
   conclave up --data ~/restored --config ~/restored-config`,
 		Args: cli.Args(cobra.ExactArgs(1)),

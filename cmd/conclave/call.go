@@ -28,18 +28,20 @@ func callCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "call <tool> [json] | call --parked <id>",
 		Short: "Call a tool through the broker",
-		Long: `Calls a tool as the operator: the broker decides, writes the audit log, runs the tool and records the outcome, as for every
-agent. The arguments are one JSON object (default: {}); "-" reads them from stdin.
+		Long: `Calls a tool as the operator: the broker decides, writes the audit log, runs the tool and records
+the outcome, as for every agent. The arguments are one JSON object (default: {}); "-" reads them
+from stdin.
 
-Prints the result on stdout, or the whole reply with --json. stderr warns of external content and of signs of injection. A
-result that is too large is cut; the whole result is stored for a week, and --parked prints it. This includes results of calls
-that agents made.
+Prints the result on stdout, or the whole reply with --json. stderr warns of external content and of
+signs of injection. A result that is too large is cut; the whole result is stored for a week, and
+--parked prints it. This includes results of calls that agents made.
 
-A call that needs your approval says so on stderr, and waits until you decide with conclave approve in another terminal. At
---timeout, and with Ctrl-C, the request is withdrawn and nothing is run.
+A call that needs your approval says so on stderr, and waits until you decide with conclave approve
+in another terminal. At --timeout, and with Ctrl-C, the request is withdrawn and nothing is run.
 
-A denial names the layer, the rule, the reason and what is allowed. The exit code is 3 when the policy, a limit or you denied
-the call, or when its approval expired, and 4 when the tool is unknown or does not answer.`,
+A denial names the layer, the rule, the reason and what is allowed. The exit code is 3 when the
+policy, a limit or you denied the call, or when its approval expired, and 4 when the tool is unknown
+or does not answer.`,
 		Example: `  conclave call get_datetime '{"timezone":"Europe/Berlin"}'
   echo '{"timezone":"UTC"}' | conclave call get_datetime - --json
   conclave call --parked 3f9c01d2a4b5c6d7e8f9a0b1c2d3e4f5 > page.txt`,

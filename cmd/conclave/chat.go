@@ -21,16 +21,19 @@ import (
 )
 
 // chatHelp is the help text of conclave chat.
-const chatHelp = `Talks with the assistant. The answer is rendered as it is generated, in the terminal's own scrollback; the last line shows the phase
-and its seconds. A call that needs your approval is shown with its exact arguments and asked about; Enter alone denies it.
+const chatHelp = `Talks with the assistant. The answer is rendered as it is generated, in the terminal's own
+scrollback; the last line shows the phase and its seconds. A call that needs your approval is shown
+with its exact arguments and asked about; Enter alone denies it.
 
-Enter sends; Alt-Enter, Ctrl-J or a backslash at the end begins a new line. Up and Down recall earlier inputs, which are stored in
-chat_history in the state folder with mode 0600 (an input that begins with a blank is not). Ctrl-C or Esc stops the answer and keeps
-what is there; Ctrl-C again quits. A question that is sent while an answer runs is asked after it. /help lists the commands, Tab
+Enter sends; Alt-Enter, Ctrl-J or a backslash at the end begins a new line. Up and Down recall
+earlier inputs, which are stored in chat_history in the state folder with mode 0600 (an input that
+begins with a blank is not). Ctrl-C or Esc stops the answer and keeps what is there; Ctrl-C again
+quits. A question that is sent while an answer runs is asked after it. /help lists the commands, Tab
 completes them.
 
-What you type is your own words. A paste of several lines and a file of /attach are UNTRUSTED content that the question is about.
-A call that waits for you is decided with y, or with the first characters of its id on a terminal that does not mark pastes.
+What you type is your own words. A paste of several lines and a file of /attach are UNTRUSTED
+content that the question is about. A call that waits for you is decided with y, or with the first
+characters of its id on a terminal that does not mark pastes.
 
 When no system runs here, chat offers to start one in the background.`
 

@@ -21,8 +21,8 @@ const (
 // criticCommand is the parent of show.
 func criticCommand(a *cli.App) *cobra.Command {
 	return cli.Group("critic", "Show grades of answers",
-		`Shows the critic's grades, its comparisons of the answers of two respondents, and your feedback. The source is the event log, which
-goes back ninety days.`,
+		`Shows the critic's grades, its comparisons of the answers of two respondents, and your feedback. The
+source is the event log, which goes back ninety days.`,
 		`  conclave critic show
   conclave critic show 3f9c01d2`, criticShowCommand(a))
 }
@@ -34,12 +34,13 @@ func criticShowCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show [query]",
 		Short: "List the latest grades, or show everything about one question",
-		Long: `Without an argument it lists the latest grades, newest first: time, grade or why there is none, rubric, respondent, result of
-the comparison, id and beginning of the question. Answers of respondent B are marked "not shown": they were given for
-comparison only.
+		Long: `Without an argument it lists the latest grades, newest first: time, grade or why there is none,
+rubric, respondent, result of the comparison, id and beginning of the question. Answers of
+respondent B are marked "not shown": they were given for comparison only.
 
-With the id of a question, or its first 6 characters, it shows everything: grades and feedback, claimed actions that no
-call did, the comparison in both orders, which model judged, and your feedback.
+With the id of a question, or its first 6 characters, it shows everything: grades and feedback,
+claimed actions that no call did, the comparison in both orders, which model judged, and your
+feedback.
 
 With --json it prints one array, or one document.`,
 		Example: `  conclave critic show --last 30

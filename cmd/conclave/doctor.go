@@ -19,15 +19,16 @@ func doctorCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check the installation, with a fix for each problem",
-		Long: `Checks folders, keys, the credentials of HTTP, configuration, manifest, keyring, disk, the running system with its streams, actors and audit log, models,
-memory, waiting approvals, and the nats tool with its contexts. It asks your SearXNG server, without a search, whether its API can be
-used, and a local Ollama whether its cloud is on. It opens no keyring but the encrypted files, of which it reads only the
-names. It prints one line for each check: ok, warn or fail, and the fix. It changes nothing, except
-that --accept-damage empties the list of damage.
+		Long: `Checks folders, keys, the credentials of HTTP, configuration, manifest, keyring, disk, the running
+system with its streams, actors and audit log, models, memory, waiting approvals, and the nats tool
+with its contexts. It asks your SearXNG server, without a search, whether its API can be used, and a
+local Ollama whether its cloud is on. It opens no keyring but the encrypted files, of which it reads
+only the names. It prints one line for each check: ok, warn or fail, and the fix. It changes
+nothing, except that --accept-damage empties the list of damage.
 
-A start that finds damaged or lost data keeps the damaged files and reports the damage here,
-in the log, in /health and in the page.
-Restore a backup into another folder, or accept the loss with --accept-damage: it is not reported any more then.
+A start that finds damaged or lost data keeps the damaged files and reports the damage here, in the
+log, in /health and in the page. Restore a backup into another folder, or accept the loss with
+--accept-damage: it is not reported any more then.
 
 With --verbose it also lists every setting and its origin. The exit code is 1 if a check failed.`,
 		Example: `  conclave doctor

@@ -38,8 +38,9 @@ func healthCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "health SOCKET",
 		Short: "Check that the actors of one process are ready",
-		Long: `Asks the process of conclave up --health SOCKET or conclave actor --health SOCKET for the states of its actors. It uses no key
-and no network, so it can check a container that has only the keys of its own actors.
+		Long: `Asks the process of conclave up --health SOCKET or conclave actor --health SOCKET for the states of
+its actors. It uses no key and no network, so it can check a container that has only the keys of its
+own actors.
 
 The exit code is 0 if every actor is ready, 1 if one is not, and 4 if no process answers.`,
 		Example: `  conclave actor broker --server nats://bus:4222 --health /tmp/health.sock

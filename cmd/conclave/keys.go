@@ -36,21 +36,25 @@ func keysCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keys",
 		Short: "Create the keys and files of a stand-alone NATS server",
-		Long: `Creates missing keys, one per role, and writes two files for a stand-alone nats-server: its configuration, and an environment
-file with public keys and paths. Neither contains a secret, and no seed is ever printed. Existing keys are not touched.
+		Long: `Creates missing keys, one per role, and writes two files for a stand-alone nats-server: its
+configuration, and an environment file with public keys and paths. Neither contains a secret, and no
+seed is ever printed. Existing keys are not touched.
 
 The embedded server of conclave up needs none of this.
 
-With --cluster it prepares three servers instead, each with a folder to copy to its host: configuration, environment file, and a
-TLS certificate with its private key. Every stream is then kept on all three, and one of them may be down. Servers and clients
-recognize one another by an authority that is made here and stays in the data folder. Commands on this data folder use the
+With --cluster it prepares three servers instead, each with a folder to copy to its host:
+configuration, environment file, and a TLS certificate with its private key. Every stream is then
+kept on all three, and one of them may be down. Servers and clients recognize one another by an
+authority that is made here and stays in the data folder. Commands on this data folder use the
 cluster from then on, without --server.
 
-Among the keys are those of the two provisioners, which may create streams. conclave provision uses them once and deletes them;
-to provision again, run conclave keys again and restart the server with the new environment file.
+Among the keys are those of the two provisioners, which may create streams. conclave provision uses
+them once and deletes them; to provision again, run conclave keys again and restart the server with
+the new environment file.
 
-With --export it creates missing keys and copies those of some actors to the data folder of another process or container, which
-then has these keys and no others; it writes no files for a stand-alone server, and may run beside conclave up.`,
+With --export it creates missing keys and copies those of some actors to the data folder of another
+process or container, which then has these keys and no others; it writes no files for a stand-alone
+server, and may run beside conclave up.`,
 		Example: `  conclave keys
   conclave keys --listen 127.0.0.1:4333 --json
   conclave keys --cluster nats1.lan,nats2.lan,nats3.lan
@@ -204,11 +208,13 @@ func provisionCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "provision --server URL",
 		Short: "Create the streams on a stand-alone NATS server or cluster, once",
-		Long: `Creates the streams, buckets and consumers on a NATS server that was started with the files of conclave keys, and opens the
-audit log. Then it deletes the seeds of the two provisioners, so that no key for the accounts of the streams is left.
+		Long: `Creates the streams, buckets and consumers on a NATS server that was started with the files of
+conclave keys, and opens the audit log. Then it deletes the seeds of the two provisioners, so that
+no key for the accounts of the streams is left.
 
-Running it again when the streams exist and the seeds are gone changes nothing and succeeds. To let a new version change the
-streams, run conclave keys, restart the server with the new environment file, and provision again.`,
+Running it again when the streams exist and the seeds are gone changes nothing and succeeds. To let
+a new version change the streams, run conclave keys, restart the server with the new environment
+file, and provision again.`,
 		Example: "  conclave provision --server nats://127.0.0.1:4222",
 		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

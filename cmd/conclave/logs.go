@@ -36,12 +36,14 @@ func logsCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs",
 		Short: "Show the log of the system",
-		Long: `Shows the log of conclave up, and of every conclave actor on this data folder, by time: time, level, actor, what happened, and its
-fields. The files are in logs/ of the data folder, bounded by log_max in system.yaml, and readable by you only.
+		Long: `Shows the log of conclave up, and of every conclave actor on this data folder, by time: time, level,
+actor, what happened, and its fields. The files are in logs/ of the data folder, bounded by log_max
+in system.yaml, and readable by you only.
 
-With --log-level debug of conclave up, or log_level in system.yaml, it also has a record of each request to a model server (model, role,
-tokens and milliseconds), of each decision of the broker and of each tool call. Prompts, answers, arguments and results are in it only
-with telemetry.content: true in system.yaml.`,
+With --log-level debug of conclave up, or log_level in system.yaml, it also has a record of each
+request to a model server (model, role, tokens and milliseconds), of each decision of the broker and
+of each tool call. Prompts, answers, arguments and results are in it only with telemetry.content:
+true in system.yaml.`,
 		Example: `  conclave logs -f
   conclave logs --level warn --since 24h
   conclave logs --actor model --query 3f9c01d2

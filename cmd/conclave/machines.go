@@ -42,15 +42,16 @@ func inviteCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "invite <machine> --actors list",
 		Short: "Invite another machine to run actors",
-		Long: `Prints a token. conclave join - on the other machine reads it from stdin and starts a NATS leaf node there and the named actors, with a key for each
-account and no rights beyond those of these actors. The token is valid once and expires. It is a secret: anyone who has it can join
-in that machine's place.
+		Long: `Prints a token. conclave join - on the other machine reads it from stdin and starts a NATS leaf node
+there and the named actors, with a key for each account and no rights beyond those of these actors.
+The token is valid once and expires. It is a secret: anyone who has it can join in that machine's
+place.
 
-Actors of a machine: model (its language models), witness (a copy of the audit log), the tools get_datetime, web_search and
-web_fetch, and generator, respondent_b, committee, critic, reward.
+Actors of a machine: model (its language models), witness (a copy of the audit log), the tools
+get_datetime, web_search and web_fetch, and generator, respondent_b, committee, critic, reward.
 
-The machine recognizes this one by its TLS key, which is pinned in the token. This machine listens on machines.listen of
-system.yaml (port 7422) while an invitation is open or a machine has joined.`,
+The machine recognizes this one by its TLS key, which is pinned in the token. This machine listens
+on machines.listen of system.yaml (port 7422) while an invitation is open or a machine has joined.`,
 		Example: `  conclave invite gpu-box --actors model,witness
   conclave invite gpu-box --actors model | ssh gpu-box conclave join - --only
   conclave invite laptop --actors web_search,web_fetch --address 192.168.1.10:7422 --expires 10m`,
@@ -171,11 +172,14 @@ func joinCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "join [token]",
 		Short: "Join a hub with its token, and run the actors that it invited",
-		Long: `Presents the token of conclave invite to the hub, stores a key for each account and runs the actors until Ctrl-C. Without a token
-it runs a machine that has joined already; conclave up does the same on this data folder.
+		Long: `Presents the token of conclave invite to the hub, stores a key for each account and runs the actors
+until Ctrl-C. Without a token it runs a machine that has joined already; conclave up does the same
+on this data folder.
 
-The token is read from stdin, one line, when it is "-": an argument is in the process list and in the history of the shell. A data folder joins one hub; a new token of
-conclave machines rotate replaces its keys; with --new-hub-key also after the hub lost its TLS key. When the hub is not reachable, the actors wait and the connection is repeated.`,
+The token is read from stdin, one line, when it is "-": an argument is in the process list and in
+the history of the shell. A data folder joins one hub; a new token of conclave machines rotate
+replaces its keys; with --new-hub-key also after the hub lost its TLS key. When the hub is not
+reachable, the actors wait and the connection is repeated.`,
 		Example: `  conclave join -
   conclave join`,
 		Args: cli.Args(cobra.MaximumNArgs(1)), ValidArgsFunction: cobra.NoFileCompletions,
@@ -258,9 +262,10 @@ func runMachine(ctx context.Context, a *cli.App, cfg config.Config, health strin
 // machinesCommand lists, revokes and rotates machines.
 func machinesCommand(a *cli.App) *cobra.Command {
 	list := &cobra.Command{
-		Use:     "list",
-		Short:   "List the machines and their connections",
-		Long:    `Lists the machines: name, state of the connection, round trip, what they run. With --json it prints one array.`,
+		Use:   "list",
+		Short: "List the machines and their connections",
+		Long: `Lists the machines: name, state of the connection, round trip, what they run. With --json it prints
+one array.`,
 		Example: "  conclave machines list --json",
 		Args:    cli.NoArgs,
 		RunE: a.Read(func(ctx context.Context, c *client.Client, _ []string) error {
@@ -275,8 +280,8 @@ func machinesCommand(a *cli.App) *cobra.Command {
 	revoke := &cobra.Command{
 		Use:   "revoke <machine>",
 		Short: "Remove a machine and close its connections, or cancel its invitation",
-		Long: `Removes a machine: its connections are closed before the command returns, and its keys are not accepted any more. The invitation
-of a machine that has not joined is cancelled.`,
+		Long: `Removes a machine: its connections are closed before the command returns, and its keys are not
+accepted any more. The invitation of a machine that has not joined is cancelled.`,
 		Example: "  conclave machines revoke gpu-box",
 		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: completeNames(a),
 		RunE: a.ChangeEach(func(ctx context.Context, c *client.Client, name string) (any, string, error) {
@@ -286,9 +291,10 @@ of a machine that has not joined is cancelled.`,
 	}
 	var f inviteFlags
 	rotate := &cobra.Command{
-		Use:     "rotate <machine>",
-		Short:   "Print a token with which a machine replaces its keys",
-		Long:    `Prints a token for a machine that has joined. conclave join - there replaces its keys; the old ones are valid until then.`,
+		Use:   "rotate <machine>",
+		Short: "Print a token with which a machine replaces its keys",
+		Long: `Prints a token for a machine that has joined. conclave join - there replaces its keys; the old ones
+are valid until then.`,
 		Example: "  conclave machines rotate gpu-box",
 		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: completeNames(a),
 		RunE: func(cmd *cobra.Command, v []string) error {

@@ -34,12 +34,14 @@ import (
 // mcpCommand is the parent of the commands about MCP servers.
 func mcpCommand(a *cli.App) *cobra.Command {
 	return cli.Group("mcp", "Use tools of MCP servers, and serve Conclave to MCP clients",
-		`Tools of MCP servers are offered behind the broker as mcp_<server>_<tool>: every call is authorized and recorded like a call of any
-other tool. A server that is a program runs in the sandbox, with the files and hosts that you allow and no others. Each server has an
-account of its own, so that it can answer for its own tools only. What it writes is untrusted content.
+		`Tools of MCP servers are offered behind the broker as mcp_<server>_<tool>: every call is authorized
+and recorded like a call of any other tool. A server that is a program runs in the sandbox, with the
+files and hosts that you allow and no others. Each server has an account of its own, so that it can
+answer for its own tools only. What it writes is untrusted content.
 
 "conclave mcp serve" is a server itself, for programs that start MCP servers.`,
-		`  conclave mcp add time --agent assistant --read /opt/mcp --env PYTHONPATH=/opt/mcp -- python3 -m mcp_server_time
+		`  conclave mcp add time --agent assistant --read /opt/mcp --env PYTHONPATH=/opt/mcp -- \
+    python3 -m mcp_server_time
   conclave mcp add files --read /opt/mcp --write ~/notes -- node /opt/mcp/files.js ~/notes
   conclave mcp add issues --url https://mcp.example.org/mcp --header 'Authorization=Bearer ${secret:mcp_issues}'
   conclave mcp import ~/.config/Claude/claude_desktop_config.json
@@ -252,12 +254,14 @@ func mcpTestCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "test <server>",
 		Short: "Start an MCP server and show what it offers",
-		Long: `Starts a server of mcp.yaml in the sandbox, or reaches its URL, and prints its tools, resources and prompts, the tools that cannot be
-mounted with the reason, and the requests that it sent and that were refused. With --tool it also calls one tool, not through the broker: the
-call is yours, and is not in the audit log.
+		Long: `Starts a server of mcp.yaml in the sandbox, or reaches its URL, and prints its tools, resources and
+prompts, the tools that cannot be mounted with the reason, and the requests that it sent and that
+were refused. With --tool it also calls one tool, not through the broker: the call is yours, and is
+not in the audit log.
 
-A program runs in a folder of this run alone, which is empty at first and removed afterwards, and its environment and arguments name that folder in
-place of the folder of the running server. Files of the running server are not in it: "conclave call mcp_<server>_<tool>" uses them.`,
+A program runs in a folder of this run alone, which is empty at first and removed afterwards, and
+its environment and arguments name that folder in place of the folder of the running server. Files
+of the running server are not in it: "conclave call mcp_<server>_<tool>" uses them.`,
 		Example: `  conclave mcp test time
   conclave mcp test time --tool get_current_time --args '{"timezone":"UTC"}'`,
 		Args: cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: completeServers(a),
@@ -340,8 +344,8 @@ func mcpRemoveCommand(a *cli.App) *cobra.Command {
 		Use:     "remove <server>...",
 		Aliases: []string{"rm"},
 		Short:   "Remove MCP servers and their accounts",
-		Long: `Removes a server from mcp.yaml, waits until it has stopped, revokes its account, so that its tools can no longer be called, and deletes its key.
-Credentials stay in the keyring.`,
+		Long: `Removes a server from mcp.yaml, waits until it has stopped, revokes its account, so that its tools
+can no longer be called, and deletes its key. Credentials stay in the keyring.`,
 		Example: "  conclave mcp remove files",
 		Args:    cli.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeServers(a),
 		RunE: func(cmd *cobra.Command, names []string) error {

@@ -30,17 +30,22 @@ func mcpAddCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add <server> [flags] [-- command args...]",
 		Short: "Add an MCP server, or accept its new tools",
-		Long: `Starts the server once, lists its tools, writes its settings to mcp.yaml and makes an account of its own for it. The running system
-then starts it. Without a command and --url the settings that mcp.yaml has are used: that is how to add a server after an import or a
-change by hand, and how to accept tools that it has got since. Flags then replace the settings of the same name.
+		Long: `Starts the server once, lists its tools, writes its settings to mcp.yaml and makes an account of its
+own for it. The running system then starts it. Without a command and --url the settings that
+mcp.yaml has are used: that is how to add a server after an import or a change by hand, and how to
+accept tools that it has got since. Flags then replace the settings of the same name.
 
-The listed definition of a new tool is the accepted one: a server that announces another one when it runs waits for "conclave tool accept".
+The listed definition of a new tool is the accepted one: a server that announces another one when it
+runs waits for "conclave tool accept".
 
-Without --agent you alone can call the tools of a new server, and those of a server that was added before keep the agents that they have; --agent
-none withdraws them from all agents. Without --act each call of an agent asks you. A credential is never an argument: store it with "conclave secret
-set mcp_<server>_<name>", and write ${secret:mcp_<server>_<name>} where its value belongs, or ${secretfile:mcp_<server>_<name>} in --env for the path
-of a file with it, if the program reads one: it is then not in the environment.`,
-		Example: `  conclave mcp add time --act get_current_time=read --read /opt/mcp --env PYTHONPATH=/opt/mcp -- python3 -m mcp_server_time
+Without --agent you alone can call the tools of a new server, and those of a server that was added
+before keep the agents that they have; --agent none withdraws them from all agents. Without --act
+each call of an agent asks you. A credential is never an argument: store it with "conclave secret
+set mcp_<server>_<name>", and write ${secret:mcp_<server>_<name>} where its value belongs, or
+${secretfile:mcp_<server>_<name>} in --env for the path of a file with it, if the program reads one:
+it is then not in the environment.`,
+		Example: `  conclave mcp add time --act get_current_time=read --read /opt/mcp --env PYTHONPATH=/opt/mcp -- \
+    python3 -m mcp_server_time
   conclave mcp add issues --url https://mcp.example.org/mcp --header 'Authorization=Bearer ${secret:mcp_issues}'
   conclave mcp add files
   conclave mcp add files --agent none`,

@@ -65,10 +65,12 @@ func mcpImportCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "import <file>",
 		Short: "Import the MCP servers of Claude Desktop or VS Code",
-		Long: `Reads the servers from a file of Claude Desktop (claude_desktop_config.json) or VS Code (mcp.json, settings.json) and writes them to
-mcp.yaml. Values of env and headers that look like credentials go to the keyring, and mcp.yaml gets references to them; no value is printed. A
-server with a credential in its arguments or its URL is not imported, and neither is one whose name is in mcp.yaml. Nothing is started:
-each server needs "conclave mcp add <server>" first, after you have set in mcp.yaml which files and hosts its program may use.`,
+		Long: `Reads the servers from a file of Claude Desktop (claude_desktop_config.json) or VS Code (mcp.json,
+settings.json) and writes them to mcp.yaml. Values of env and headers that look like credentials go
+to the keyring, and mcp.yaml gets references to them; no value is printed. A server with a
+credential in its arguments or its URL is not imported, and neither is one whose name is in
+mcp.yaml. Nothing is started: each server needs "conclave mcp add <server>" first, after you have
+set in mcp.yaml which files and hosts its program may use.`,
 		Example: `  conclave mcp import ~/.config/Claude/claude_desktop_config.json
   conclave mcp import .vscode/mcp.json`,
 		Args: cli.Args(cobra.ExactArgs(1)),

@@ -44,8 +44,9 @@ func mcpListCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list [server]",
 		Short: "List the MCP servers, or the tools, resources and prompts of one",
-		Long: `Without a name it lists the servers of mcp.yaml, whether each was added, and whether it runs; it starts none. With a name it starts that server
-once and lists its tools, resources and prompts. Status of a server that was added:
+		Long: `Without a name it lists the servers of mcp.yaml, whether each was added, and whether it runs; it
+starts none. With a name it starts that server once and lists its tools, resources and prompts.
+Status of a server that was added:
 
   connected      its tools can be called
   waits for you  the definition of a tool changed: it is not offered until you accept it with conclave tool accept

@@ -30,9 +30,10 @@ func mcpServeCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve --client <name>",
 		Short: "Serve Conclave to an MCP client on standard input and output",
-		Long: `Connects a program that starts MCP servers with the running system: questions, memory and states as tools, as at /mcp of the gateway. The
-program has the identity of the client that you name, and its rights and limits: add it with "conclave principal add <name> --kind client". With
---as-user it has yours.`,
+		Long: `Connects a program that starts MCP servers with the running system: questions, memory and states as
+tools, as at /mcp of the gateway. The program has the identity of the client that you name, and its
+rights and limits: add it with "conclave principal add <name> --kind client". With --as-user it has
+yours.`,
 		Example: `  conclave principal add desktop --kind client
   conclave mcp serve --client desktop`,
 		Args: cli.NoArgs,

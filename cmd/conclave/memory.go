@@ -22,8 +22,9 @@ import (
 // memoryCommand is the parent of the commands that show and change what is remembered.
 func memoryCommand(a *cli.App) *cobra.Command {
 	return cli.Group("memory", "Show, change and forget memories",
-		`Shows what the assistant remembers and why something is recalled, and lets you change, pin and forget it. Answers are remembered
-automatically, facts when you or the assistant store them, documents and chats when you import them.
+		`Shows what the assistant remembers and why something is recalled, and lets you change, pin and
+forget it. Answers are remembered automatically, facts when you or the assistant store them,
+documents and chats when you import them.
 
 Memories with external content are marked UNTRUSTED. The first 6 characters of an id are enough.`,
 		`  conclave memory search where does my sister live
@@ -96,8 +97,9 @@ func memoryStatusCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Show how much is remembered, and how it is searched",
-		Long: `Shows the number of memories of each kind and state, the size of the file, how a search works now and why, the embedding model,
-and how many memories wait for an embedding. With --json it prints one document.`,
+		Long: `Shows the number of memories of each kind and state, the size of the file, how a search works now
+and why, the embedding model, and how many memories wait for an embedding. With --json it prints one
+document.`,
 		Example: `  conclave memory status
   conclave memory status --json | jq .unembedded`,
 		Args: cli.NoArgs,
@@ -117,9 +119,9 @@ func memoryListCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List memories, newest first",
-		Long: `Lists memories, newest first: id, kind, state, trust, age and name. Only active ones, unless --state or --all says otherwise.
-Filters combine; --text searches name, description and text literally. With --json it prints one document with entries, and
-next when there are more.`,
+		Long: `Lists memories, newest first: id, kind, state, trust, age and name. Only active ones, unless --state
+or --all says otherwise. Filters combine; --text searches name, description and text literally. With
+--json it prints one document with entries, and next when there are more.`,
 		Example: `  conclave memory list
   conclave memory list --kind document --from notes/garden.md
   conclave memory list --state candidate
@@ -203,8 +205,8 @@ func memorySearchCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "search <words...>",
 		Short: "Recall memories as the assistant does",
-		Long: `Recalls as the assistant does, and shows what it would get: rank, similarity, score, age, source, and the relevant part of the
-text. --why breaks each score down. Untrusted memories are marked.
+		Long: `Recalls as the assistant does, and shows what it would get: rank, similarity, score, age, source,
+and the relevant part of the text. --why breaks each score down. Untrusted memories are marked.
 
 With --json it prints one document with hits, notes and the time it took.`,
 		Example: `  conclave memory search where does my sister live
@@ -253,8 +255,8 @@ func memoryShowCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show <id>",
 		Short: "Print everything about a memory",
-		Long: `Prints a memory in full: its text, source and trust, grades and feedback, what it supersedes or is superseded by, related
-memories, and how often it was recalled.
+		Long: `Prints a memory in full: its text, source and trust, grades and feedback, what it supersedes or is
+superseded by, related memories, and how often it was recalled.
 
 With --json it prints one document with entry and correlated.`,
 		Example: `  conclave memory show 3f9c01d2
@@ -290,9 +292,9 @@ func memoryGraphCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "graph [name]",
 		Short: "Show relations between people, places and things",
-		Long: `Shows the knowledge graph: relations between people, places and things, all or those of a name. Current relations come first,
-then past ones, each with its dates, if known, and the memory it comes from. With --json it prints one document
-with relations.`,
+		Long: `Shows the knowledge graph: relations between people, places and things, all or those of a name.
+Current relations come first, then past ones, each with its dates, if known, and the memory it comes
+from. With --json it prints one document with relations.`,
 		Example: `  conclave memory graph
   conclave memory graph Anna
   conclave memory graph Anna --json | jq -r '.relations[] | select(.tense == "is") | .object'`,
@@ -320,9 +322,10 @@ func memoryExportCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "export [file]",
 		Short: "Write all memories as JSON lines",
-		Long: `Writes every memory with everything about it, one JSON object per line, newest first: to stdout, or to a new file that only you
-can read. conclave memory import reads it back. It has no embeddings, which are computed again, and no knowledge graph: to
-keep that, copy the file of the memory while conclave is stopped.
+		Long: `Writes every memory with everything about it, one JSON object per line, newest first: to stdout, or
+to a new file that only you can read. conclave memory import reads it back. It has no embeddings,
+which are computed again, and no knowledge graph: to keep that, copy the file of the memory while
+conclave is stopped.
 
 With a file, stderr shows the number of memories; with --json that is a document on stdout.`,
 		Example: `  conclave memory export memory.jsonl

@@ -83,16 +83,17 @@ func memoryAddCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add <text...>",
 		Short: "Remember something",
-		Long: `Remembers a fact that you state; it is trusted. "-" reads it from stdin: such text is UNTRUSTED, because others may have
-written it, unless --trusted says that you trust every word. A known fact is merged with it. A fact that it contradicts
-is superseded, and no longer recalled, when the small model has described it.
+		Long: `Remembers a fact that you state; it is trusted. "-" reads it from stdin: such text is UNTRUSTED,
+because others may have written it, unless --trusted says that you trust every word. A known fact is
+merged with it. A fact that it contradicts is superseded, and no longer recalled, when the small
+model has described it.
 
---speaker, --at, --conversation and --position say who said it, when it was said or took place, and where it stands in a
-conversation. They help to find it by questions such as "what did Ana say about the boat in May?". Without --position it follows
-the last memory of its conversation.
+--speaker, --at, --conversation and --position say who said it, when it was said or took place, and
+where it stands in a conversation. They help to find it by questions such as "what did Ana say about
+the boat in May?". Without --position it follows the last memory of its conversation.
 
-stderr shows whether it was stored, merged or supersedes another. With --json it prints one document with id, action, other and
-why.`,
+stderr shows whether it was stored, merged or supersedes another. With --json it prints one document
+with id, action, other and why.`,
 		Example: `  conclave memory add 'My sister Anna lives in Bremen since 2024'
   conclave memory add --tag house 'The boiler was serviced in March'
   conclave memory add --speaker Ana --at 2023-05-08 'I sold the boat.'
@@ -161,12 +162,13 @@ func memoryForgetCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "forget <id...> | forget --query <words> | forget --client <name>",
 		Short: "Forget memories for good",
-		Long: `Deletes memories for good: text, embeddings, grades and relations. With --query it searches for memories, lists them and asks
-you before it deletes those that were listed; without a terminal this needs --yes. With --client it does so for everything that
-memory has from a client: what it added, and the answers to its questions.
+		Long: `Deletes memories for good: text, embeddings, grades and relations. With --query it searches for
+memories, lists them and asks you before it deletes those that were listed; without a terminal this
+needs --yes. With --client it does so for everything that memory has from a client: what it added,
+and the answers to its questions.
 
-Conversations and the event log keep the messages until they expire; the audit log records that something was forgotten, never
-what. With --json it prints one document with forgotten and missing.`,
+Conversations and the event log keep the messages until they expire; the audit log records that
+something was forgotten, never what. With --json it prints one document with forgotten and missing.`,
 		Example: `  conclave memory forget 3f9c01d2
   conclave memory forget --query 'my old address'
   conclave memory forget --client phone
@@ -277,11 +279,12 @@ func forgetMemories(ctx context.Context, a *cli.App, c *client.Client, ids []str
 }
 
 // editHelp is the help text of conclave memory edit.
-const editHelp = `Changes the name, description, text or tags of a memory, each with its flag; everything else is unchanged. --tags replaces all
-tags, and --tags '' removes them. --corpus - reads the text from stdin; --trusted must say
-that you trust every word of it, because the memory may be trusted.
+const editHelp = `Changes the name, description, text or tags of a memory, each with its flag; everything else is
+unchanged. --tags replaces all tags, and --tags '' removes them. --corpus - reads the text from
+stdin; --trusted must say that you trust every word of it, because the memory may be trusted.
 
-Without a flag, on a terminal, it opens the memory in $VISUAL or $EDITOR. Closing the editor without a change changes nothing.`
+Without a flag, on a terminal, it opens the memory in $VISUAL or $EDITOR. Closing the editor without
+a change changes nothing.`
 
 // memoryEditCommand changes fields of a memory by flags, or in the user's editor without any. It rejects an empty name,
 // a text that is empty or above [maxCorpus], and a text from stdin that the user does not vouch for: the memory may be

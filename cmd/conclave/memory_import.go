@@ -80,24 +80,28 @@ func memoryImportCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import <files or folders...>",
 		Short: "Remember documents and chats, or read an export back",
-		Long: `Remembers documents in pieces: Markdown, plain text, source code, tables, HTML and PDF (with pdftotext, from poppler-utils).
-Folders are walked; hidden files and node_modules are skipped, and links out of the folder are not followed. Importing a file
-again updates what changed in it. Importing a folder again also removes the documents whose files are gone from it; not when
-the folder has no files at all, because it may be an unmounted disk.
+		Long: `Remembers documents in pieces: Markdown, plain text, source code, tables, HTML and PDF (with
+pdftotext, from poppler-utils). Folders are walked; hidden files and node_modules are skipped, and
+links out of the folder are not followed. Importing a file again updates what changed in it.
+Importing a folder again also removes the documents whose files are gone from it; not when the
+folder has no files at all, because it may be an unmounted disk.
 
-Documents are UNTRUSTED, because others may have written in them. --trusted says that you trust every word.
+Documents are UNTRUSTED, because others may have written in them. --trusted says that you trust
+every word.
 
-A .jsonl file of conclave memory export is read back with ids, times and grades. It
-cannot be mixed with documents in one command. Because anybody could have written such a file, every entry in it becomes
-UNTRUSTED; with --trusted each entry keeps the trust that the file states.
+A .jsonl file of conclave memory export is read back with ids, times and grades. It cannot be mixed
+with documents in one command. Because anybody could have written such a file, every entry in it
+becomes UNTRUSTED; with --trusted each entry keeps the trust that the file states.
 
-A chat export is remembered turn by turn, each with its speaker, time and place in the conversation: plain text with lines such as
-"[2023-05-08 13:56] Ana: text" (WhatsApp, Signal), or JSON with messages (speaker, text, time; Telegram, ChatGPT). A .txt or .json
-file that you name is recognized by its content; --chat says that every file is one, --chat=false that none is. Turns are
-UNTRUSTED like documents. Times without a zone are taken as UTC. Importing a longer export at the same path adds what is new.
+A chat export is remembered turn by turn, each with its speaker, time and place in the conversation:
+plain text with lines such as "[2023-05-08 13:56] Ana: text" (WhatsApp, Signal), or JSON with
+messages (speaker, text, time; Telegram, ChatGPT). A .txt or .json file that you name is recognized
+by its content; --chat says that every file is one, --chat=false that none is. Turns are UNTRUSTED
+like documents. Times without a zone are taken as UTC. Importing a longer export at the same path
+adds what is new.
 
-When a file fails, the others are still imported, and the exit code is 1. In a pipe, stdout has a line for each file; with --json
-it has one document with files.`,
+When a file fails, the others are still imported, and the exit code is 1. In a pipe, stdout has a
+line for each file; with --json it has one document with files.`,
 		Example: `  conclave memory import ~/notes manual.pdf
   conclave memory import --trusted diary.md
   conclave memory import --trusted memory.jsonl

@@ -120,7 +120,8 @@ func TestMemoryEditor(t *testing.T) {
 		},
 		{
 			"changed",
-			`sed -i -e 's/^name: .*/name: The garden/' -e 's/^tags:.*/tags: plants, food/' -e 's/^Water.*/Water them daily./' "$1"`, cli.ExitOK, "edited garden00  The garden", false,
+			`sed -i -e 's/^name: .*/name: The garden/' -e 's/^tags:.*/tags: plants, food/' -e 's/^Water.*/Water ` +
+				`them daily./' "$1"`, cli.ExitOK, "edited garden00  The garden", false,
 		},
 	} {
 		syscall.ForkLock.RLock() // what is open for writing cannot be run

@@ -34,11 +34,12 @@ func modelListCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the available models and their roles",
-		Long: `Lists the available models: name, size, parameters, roles, what it supports, and its state: loaded, remote, or denied and why.
-"test 4/4" counts the right replies of the self-test of tool calls; a model that fails the test gets constrained calls, under a JSON schema.
-Only roles that the enabled actors use have a model here, and one model is enough for all of them. stderr lists the roles
-whose own model is not available, which model is used instead, and the fix; for an optional model, what it would improve.
-With --json it prints one document with models and roles.`,
+		Long: `Lists the available models: name, size, parameters, roles, what it supports, and its state: loaded,
+remote, or denied and why. "test 4/4" counts the right replies of the self-test of tool calls; a
+model that fails the test gets constrained calls, under a JSON schema. Only roles that the enabled
+actors use have a model here, and one model is enough for all of them. stderr lists the roles whose
+own model is not available, which model is used instead, and the fix; for an optional model, what it
+would improve. With --json it prints one document with models and roles.`,
 		Example: `  conclave model list
   conclave model list --json | jq -r '.roles[] | select(.notice) | .wanted'`,
 		Args: cli.NoArgs,
@@ -65,9 +66,9 @@ func modelPullCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pull <name>",
 		Short: "Fetch a model",
-		Long: `Fetches a model through the model actor, which asks its server (Ollama). Progress is shown on stderr: in one
-updated line on a terminal, otherwise in a line now and then. With --json stdout has a JSON line for each step: status, digest, total,
-completed.
+		Long: `Fetches a model through the model actor, which asks its server (Ollama). Progress is shown on
+stderr: in one updated line on a terminal, otherwise in a line now and then. With --json stdout has
+a JSON line for each step: status, digest, total, completed.
 
 Ctrl-C stops it with exit code 1. The part that was fetched is kept: pull again to continue.`,
 		Example: `  conclave model pull gemma4:12b

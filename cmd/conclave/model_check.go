@@ -26,11 +26,12 @@ func modelTestCommand(a *cli.App) *cobra.Command {
 		Use:   "test [name]",
 		Short: "Test a model: a question, a tool call and a memory",
 		Long: `Tests the assistant's model, or the named one, through the running system: it must answer a plain
-question, call a tool for the time in Tokyo, and answer in a new session from a fact that is stored in memory. It prints
-a line for each, ok or fail, with the time, and the measured speed of the model in tokens per second.
+question, call a tool for the time in Tokyo, and answer in a new session from a fact that is stored
+in memory. It prints a line for each, ok or fail, with the time, and the measured speed of the model
+in tokens per second.
 
-The sessions and memories of the test are deleted at the end, except an entry that replaced one of yours; the event log
-and the audit log keep their records. The exit code is 1 if a check failed.`,
+The sessions and memories of the test are deleted at the end, except an entry that replaced one of
+yours; the event log and the audit log keep their records. The exit code is 1 if a check failed.`,
 		Example: `  conclave model test
   conclave model test qwen3:8b
   conclave model test --json | jq '.checks[] | select(.level == "fail")'`,

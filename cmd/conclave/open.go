@@ -26,15 +26,17 @@ func openCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "open",
 		Short: "Print a login link for a browser",
-		Long: `Prints a link that logs a browser in. It is valid once, for ten minutes, and sets a cookie that is valid until conclave up
-stops, 30 days at most. The link is a credential: do not share it, and do not write it to a log.
+		Long: `Prints a link that logs a browser in. It is valid once, for ten minutes, and sets a cookie that is
+valid until conclave up stops, 30 days at most. The link is a credential: do not share it, and do
+not write it to a log.
 
-Every HTTP request needs a credential, because other users of this machine can reach the port. Programs send the header
-Authorization: Bearer with the token of the file http.token in the data folder, or use the Unix socket http.sock there, which
-needs no token. Only you can read the file and connect to the socket.
+Every HTTP request needs a credential, because other users of this machine can reach the port.
+Programs send the header Authorization: Bearer with the token of the file http.token in the data
+folder, or use the Unix socket http.sock there, which needs no token. Only you can read the file and
+connect to the socket.
 
-With --new-token the token is replaced first: the old one, every login link and every cookie stop working at once. This works on
-a stopped system too; then no link is printed.
+With --new-token the token is replaced first: the old one, every login link and every cookie stop
+working at once. This works on a stopped system too; then no link is printed.
 
 The exit code is 4 if conclave is not running.`,
 		Example: `  conclave open

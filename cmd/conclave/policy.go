@@ -34,8 +34,8 @@ import (
 // policyCommand is the parent of the commands that explain and test the policy. None of them runs a tool.
 func policyCommand(a *cli.App) *cobra.Command {
 	return cli.Group("policy", "Explain what the broker would decide",
-		`Explains and tests the policy by which the broker decides. Nothing runs and nothing changes; the policy itself is in
-manifest.yaml.`,
+		`Explains and tests the policy by which the broker decides. Nothing runs and nothing changes;
+the policy itself is in manifest.yaml.`,
 		`  conclave policy explain get_datetime '{"timezone":"UTC"}'
   conclave policy explain web_search '{"query":"news"}' --json
   conclave policy replay --manifest new.yaml --since 7d
@@ -50,12 +50,12 @@ func policyExplainCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain <tool> [json]",
 		Short: "Show layer by layer what would happen to a call",
-		Long: `Asks the broker what it would decide about a call, without running it: each layer in order, its verdict, rule and reason. --as
-names the caller: an account, or an agent that it spawned. --session takes the state of a session into account,
-such as untrusted content in it and its override.
+		Long: `Asks the broker what it would decide about a call, without running it: each layer in order, its
+verdict, rule and reason. --as names the caller: an account, or an agent that it spawned. --session
+takes the state of a session into account, such as untrusted content in it and its override.
 
-The exit code is 0 when the call would run, and 3 when it would be denied or need your approval. With --json it prints one
-document: allowed, denial, asks, layers, monitored.`,
+The exit code is 0 when the call would run, and 3 when it would be denied or need your approval.
+With --json it prints one document: allowed, denial, asks, layers, monitored.`,
 		Example: `  conclave policy explain get_datetime '{"timezone":"UTC"}'
   conclave policy explain web_search '{"query":"tides"}' --as orchestrator.coder-1
   conclave policy explain web_fetch '{"url":"https://example.org"}' --session notes --json`,
@@ -164,11 +164,11 @@ func policyScanCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "scan <texts.jsonl>...",
 		Short: "Show what the firewall finds in texts",
-		Long: `Scans each text as the broker scans the result of a tool. A line of a file is a JSON object with the field "text"; "id" names
-it (default: its line). "-" reads stdin.
+		Long: `Scans each text as the broker scans the result of a tool. A line of a file is a JSON object with the
+field "text"; "id" names it (default: its line). "-" reads stdin.
 
-The firewall only labels texts, it never drops one, and it misses some attacks. What a text may cause is decided by the
-information flow rules, whether it is flagged or not.
+The firewall only labels texts, it never drops one, and it misses some attacks. What a text may
+cause is decided by the information flow rules, whether it is flagged or not.
 
 Techniques:
 ` + strings.TrimRight(techniques.String(), "\n"),
@@ -282,13 +282,16 @@ func policyReplayCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay --manifest <file>",
 		Short: "Judge recorded calls by another manifest",
-		Long: `Judges the calls of the event log by another manifest and prints what would change: each rule that decides differently, with the
-calls. Nothing runs, nothing is written, and the rules in force stay.
+		Long: `Judges the calls of the event log by another manifest and prints what would change: each rule that
+decides differently, with the calls. Nothing runs, nothing is written, and the rules in force stay.
 
-Each call is judged as it was made: a call that the other rules deny does not change the calls after it. Types, lineage, tools,
-paths, hosts, limits and approvals are judged anew, paths by the files of today. The information flow of a session is not recorded, so the recorded
-verdict of that layer counts, with monitor_only of the other manifest. A call whose record lacks what a rule needs is counted as one that cannot be
-judged, and so is a call of a tool that was removed since. Tools of conclave tool add and conclave mcp add are judged with their declarations of today. With --json it prints one document: calls, unchanged, changed, changes, cannot_be_judged, damaged.`,
+Each call is judged as it was made: a call that the other rules deny does not change the calls after
+it. Types, lineage, tools, paths, hosts, limits and approvals are judged anew, paths by the files of
+today. The information flow of a session is not recorded, so the recorded verdict of that layer
+counts, with monitor_only of the other manifest. A call whose record lacks what a rule needs is
+counted as one that cannot be judged, and so is a call of a tool that was removed since. Tools of
+conclave tool add and conclave mcp add are judged with their declarations of today. With --json it
+prints one document: calls, unchanged, changed, changes, cannot_be_judged, damaged.`,
 		Example: `  conclave policy replay --manifest new.yaml
   conclave policy replay --manifest new.yaml --since 7d --json`,
 		Args: cli.NoArgs,

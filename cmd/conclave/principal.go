@@ -25,12 +25,14 @@ import (
 // principalCommand is the parent of the commands about accounts that are added while conclave runs.
 func principalCommand(a *cli.App) *cobra.Command {
 	return cli.Group("principal", "Add, list, revoke and rotate accounts of your own tools and clients",
-		`A principal is an account on the bus with a key of its own: a program of yours that serves tools, or one that asks questions. It is
-added to the running system without a restart, and has no rights beyond those of its kind:
+		`A principal is an account on the bus with a key of its own: a program of yours that serves tools, or
+one that asks questions. It is added to the running system without a restart, and has no rights
+beyond those of its kind:
 
-  tool    announces and serves the named tools to the broker. Agents may call them as far as the manifest allows.
-  client  asks questions with query.ask or the agent protocol, or over HTTP with a token of its own, in sessions of its own. What
-          it writes counts as untrusted content: it permits nothing.
+  tool    announces and serves the named tools to the broker. Agents may call them as far as the
+          manifest allows.
+  client  asks questions with query.ask or the agent protocol, or over HTTP with a token of its own,
+          in sessions of its own. What it writes counts as untrusted content: it permits nothing.
 
 Machines are added with conclave invite. Every change is in the audit log.`,
 		`  conclave principal add phone --kind client
@@ -54,9 +56,9 @@ func principalAddCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add <name> --kind tool|client",
 		Short: "Add an account with a key of its own",
-		Long: `Adds a principal and writes its key to a file of the key folder. Only the path is printed, never the key. Give the file to the
-program that connects, for example as --nkey of the nats command line. A client also gets a file with a token for HTTP: programs send it
-as the API key, see docs/clients.md.
+		Long: `Adds a principal and writes its key to a file of the key folder. Only the path is printed, never the
+key. Give the file to the program that connects, for example as --nkey of the nats command line. A
+client also gets a file with a token for HTTP: programs send it as the API key, see docs/clients.md.
 
 A tool is offered to agents when it has announced itself and the manifest gives it to their type.`,
 		Example: `  conclave principal add weather --kind tool --tools forecast,tides
@@ -86,9 +88,10 @@ A tool is offered to agents when it has announced itself and the manifest gives 
 // principalListCommand lists the run-time principals.
 func principalListCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
-		Use:     "list",
-		Short:   "List the accounts that were added",
-		Long:    `Lists the principals that were added: name, kind, tools or actors, and when. With --json it prints one array, with the public keys.`,
+		Use:   "list",
+		Short: "List the accounts that were added",
+		Long: `Lists the principals that were added: name, kind, tools or actors, and when. With --json it prints
+one array, with the public keys.`,
 		Example: `  conclave principal list --json | jq -r '.[].name'`,
 		Args:    cli.NoArgs,
 		RunE: a.Read(func(ctx context.Context, c *client.Client, _ []string) error {
@@ -107,9 +110,10 @@ func principalListCommand(a *cli.App) *cobra.Command {
 // principalRevokeCommand revokes principals.
 func principalRevokeCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
-		Use:     "revoke <name>...",
-		Short:   "Remove accounts and close their connections",
-		Long:    `Removes principals. Their connections are closed before the command returns, and their key files are deleted.`,
+		Use:   "revoke <name>...",
+		Short: "Remove accounts and close their connections",
+		Long: `Removes principals. Their connections are closed before the command returns, and their key files are
+deleted.`,
 		Example: "  conclave principal revoke weather",
 		Args:    cli.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeNames(a),
 		RunE: a.ChangeEach(func(ctx context.Context, c *client.Client, name string) (any, string, error) {
@@ -134,9 +138,10 @@ func revokePrincipal(ctx context.Context, a *cli.App, c *client.Client, name str
 // principalRotateCommand gives a principal a new key.
 func principalRotateCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
-		Use:     "rotate <name>",
-		Short:   "Replace the key of an account",
-		Long:    `Makes a new key for a principal and writes it over the old one. Connections with the old key are closed before the command returns.`,
+		Use:   "rotate <name>",
+		Short: "Replace the key of an account",
+		Long: `Makes a new key for a principal and writes it over the old one. Connections with the old key are
+closed before the command returns.`,
 		Example: "  conclave principal rotate weather",
 		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: completeNames(a),
 		RunE: func(cmd *cobra.Command, v []string) error {

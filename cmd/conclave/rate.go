@@ -34,14 +34,15 @@ func rateCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rate up|down|1-5|words [words...]",
 		Short: "Rate an answer",
-		Long: `Rates an answer with up or down, with 1 to 5 stars, with words, or with a thumb or stars and words. It rates the last answer of
-the last session, the last one of --session, or the answer to --query. A new rating replaces the previous one. The last session is
-the one that conclave ask used last from this data folder or, when there is none, the one that any client used last. conclave
-session show means the same one.
+		Long: `Rates an answer with up or down, with 1 to 5 stars, with words, or with a thumb or stars and words.
+It rates the last answer of the last session, the last one of --session, or the answer to --query. A
+new rating replaces the previous one. The last session is the one that conclave ask used last from
+this data folder or, when there is none, the one that any client used last. conclave session show
+means the same one.
 
-The rating is stored first. Then rate waits up to --wait for its value, a number from -1 to 1. Words without a thumb or
-stars are stored and count as 0. When the reward actor is not running, the rating is counted later. A rating of an
-unknown answer is rejected with exit code 1.`,
+The rating is stored first. Then rate waits up to --wait for its value, a number from -1 to 1. Words
+without a thumb or stars are stored and count as 0. When the reward actor is not running, the rating
+is counted later. A rating of an unknown answer is rejected with exit code 1.`,
 		Example: `  conclave rate up
   conclave rate 2 'the ferry does not run in winter'
   conclave rate down --session notes

@@ -25,8 +25,8 @@ func rootCommand(a *cli.App) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "conclave",
 		Short: "A private assistant of small actors on a message bus",
-		Long: `Conclave is a local assistant: small actors on a NATS bus, all on this machine. A broker authorizes every tool call, and
-every decision is in an audit log that can be verified.
+		Long: `Conclave is a local assistant: small actors on a NATS bus, all on this machine. A broker authorizes
+every tool call, and every decision is in an audit log that can be verified.
 
 Without a command it runs "conclave up": it starts everything and runs until Ctrl-C.
 "conclave help all" lists every command, also those that are seldom needed.

@@ -25,8 +25,9 @@ import (
 // scheduleCommand is the parent of the commands for questions that are asked at set times.
 func scheduleCommand(a *cli.App) *cobra.Command {
 	return cli.Group("schedule", "Ask a question or give a task at set times",
-		`Asks a question, or gives a task, at a time or on an interval, each time in a session of its own. What the question may do is derived from
-your words when you add it, is shown then, and stays so: anything else asks you as always, and is denied when nobody answers.
+		`Asks a question, or gives a task, at a time or on an interval, each time in a session of its own.
+What the question may do is derived from your words when you add it, is shown then, and stays so:
+anything else asks you as always, and is denied when nobody answers.
 
 A time that passed while conclave was stopped is made up once at the next start, and marked as late.`,
 		`  conclave schedule add "every weekday 8:00" "What is on my calendar today?"
@@ -58,9 +59,10 @@ func scheduleAddCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add <when> <question>",
 		Short: "Add a schedule",
-		Long: `Adds a schedule. The time is one of "every weekday 8:00", "every mon,thu 9:15", "daily 7:30", "every 2h", "2026-12-24 18:00", or the five
-fields of cron. Times are those of your time zone, or of --timezone: when the clock is put forward, a time that it skips is as
-much later; when it is put back, a time that it shows twice occurs the first time.
+		Long: `Adds a schedule. The time is one of "every weekday 8:00", "every mon,thu 9:15", "daily 7:30", "every
+2h", "2026-12-24 18:00", or the five fields of cron. Times are those of your time zone, or of
+--timezone: when the clock is put forward, a time that it skips is as much later; when it is put
+back, a time that it shows twice occurs the first time.
 
 It prints what the words permit, which is fixed from then on.`,
 		Example: `  conclave schedule add "every weekday 8:00" "What is on my calendar today?"
@@ -290,9 +292,10 @@ func completeSchedules(a *cli.App) cli.Completion {
 // scheduleShowCommand prints one schedule.
 func scheduleShowCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
-		Use:     "show <name>",
-		Short:   "Print a schedule with its next times and what it may do",
-		Long:    `Prints a schedule: when, the next three times, the last one, the question, and what its words permit.`,
+		Use:   "show <name>",
+		Short: "Print a schedule with its next times and what it may do",
+		Long: `Prints a schedule: when, the next three times, the last one, the question, and what its words
+permit.`,
 		Example: "  conclave schedule show s1",
 		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: cli.FirstArg(completeSchedules(a)),
 		RunE: a.Read(func(ctx context.Context, c *client.Client, v []string) error {
@@ -327,9 +330,10 @@ func scheduleChangeCommand(a *cli.App, action, short, long, done string) *cobra.
 func scheduleRunCommand(a *cli.App) *cobra.Command {
 	o := &askFlags{}
 	cmd := &cobra.Command{
-		Use:     "run <name>",
-		Short:   "Ask the question of a schedule now",
-		Long:    `Asks the question of a schedule now, as conclave ask and conclave task do, and prints the answer. The times of the schedule stay as they are.`,
+		Use:   "run <name>",
+		Short: "Ask the question of a schedule now",
+		Long: `Asks the question of a schedule now, as conclave ask and conclave task do, and prints the answer.
+The times of the schedule stay as they are.`,
 		Example: "  conclave schedule run s1",
 		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: cli.FirstArg(completeSchedules(a)),
 		RunE: func(cmd *cobra.Command, v []string) error {
@@ -364,8 +368,9 @@ func scheduleResultsCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "results [name]",
 		Short: "Print the latest answers of schedules",
-		Long: `Prints the latest answers to scheduled questions, newest first: of one schedule, or of all. conclave tap answer.dialog shows them as they
-come, and so does nats sub answer.dialog; their sessions begin with schedule_. With --json it prints one array.`,
+		Long: `Prints the latest answers to scheduled questions, newest first: of one schedule, or of all. conclave
+tap answer.dialog shows them as they come, and so does nats sub answer.dialog; their sessions begin
+with schedule_. With --json it prints one array.`,
 		Example: `  conclave schedule results
   conclave schedule results s1 --limit 1`,
 		Args: cli.Args(cobra.MaximumNArgs(1)), ValidArgsFunction: cli.FirstArg(completeSchedules(a)),

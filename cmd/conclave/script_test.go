@@ -68,7 +68,8 @@ var settings = map[string]string{
 //	until conclave ...        run again and again until it succeeds, for a minute at most
 //	json KEY...               stdout of the last command is one JSON document with these keys
 //	jsonlines KEY...          stdout is JSON lines, each with these keys
-//	serve DIR TOOL            run the tool with the settings in DIR until the script ends, and wait until it is announced
+//	serve DIR TOOL            run the tool with the settings in DIR until the script ends, and wait until it is
+//	                          announced
 //
 // $ACTORS are the usual actors as conclave actor takes them, $READY as the readiness line has them, $THERE as the
 // doctor does.

@@ -24,12 +24,13 @@ import (
 // may be a value.
 func secretCommand(a *cli.App) *cobra.Command {
 	cmd := cli.Group("secret", "Manage the credentials of tools and remote models",
-		`Stores credentials by name in a keyring of this machine: Secret Service, KWallet, pass, the kernel's, or encrypted files in the
-data folder. The setting secrets.backend chooses the keyring; auto uses the first that is available, and stays with it once a
-credential is stored.
+		`Stores credentials by name in a keyring of this machine: Secret Service, KWallet, pass, the
+kernel's, or encrypted files in the data folder. The setting secrets.backend chooses the keyring;
+auto uses the first that is available, and stays with it once a credential is stored.
 
-A credential goes from the keyring to the tool that needs it, sealed so that nothing in between can read it. No command prints
-a value, and it is in no log, event, prompt or audit record. These commands work while conclave is stopped.`,
+A credential goes from the keyring to the tool that needs it, sealed so that nothing in between can
+read it. No command prints a value, and it is in no log, event, prompt or audit record. These
+commands work while conclave is stopped.`,
 		`  conclave secret set brave_api_key          type or paste it; it is not shown
   conclave secret set brave_api_key < file   or pipe it
   conclave secret check
@@ -115,11 +116,13 @@ func secretSetCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set <name>",
 		Short: "Store a credential",
-		Long: `Stores a credential under a name, and replaces an earlier one. On a terminal it asks for the value and does not show it; otherwise it
-reads the value from stdin, without the line break at its end. A value has 1 byte to 16 KB; a terminal accepts at most 4 KB
-in one line. It cannot be given as an argument, because other programs can read the command line.
+		Long: `Stores a credential under a name, and replaces an earlier one. On a terminal it asks for the value
+and does not show it; otherwise it reads the value from stdin, without the line break at its end. A
+value has 1 byte to 16 KB; a terminal accepts at most 4 KB in one line. It cannot be given as an
+argument, because other programs can read the command line.
 
-Names consist of letters, digits, - and _. A running system uses the new value the next time it needs the credential.`,
+Names consist of letters, digits, - and _. A running system uses the new value the next time it
+needs the credential.`,
 		Example: `  conclave secret set brave_api_key
   pass show brave | conclave secret set brave_api_key
   conclave secret set service_account < account.json`,
@@ -200,7 +203,8 @@ func secretNamesCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list-names",
 		Short: "List the names of the credentials",
-		Long:  `Lists the names of the credentials, one per line, never a value. With --json it prints one document with the keyring.`,
+		Long: `Lists the names of the credentials, one per line, never a value. With --json it prints one document
+with the keyring.`,
 		Example: `  conclave secret list-names
   conclave secret list-names --json | jq -r '.names[]'`,
 		Args: cli.NoArgs,
@@ -235,8 +239,8 @@ func secretCheckCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check [names...]",
 		Short: "Check the keyring and the credentials",
-		Long: `Shows which keyring is used and why, and reads the named credentials, or all, to check that they can be read. It never prints a
-value. The exit code is 1 when one is missing or cannot be read.`,
+		Long: `Shows which keyring is used and why, and reads the named credentials, or all, to check that they can
+be read. It never prints a value. The exit code is 1 when one is missing or cannot be read.`,
 		Example: `  conclave secret check
   conclave secret check brave_api_key && conclave up
   conclave secret check --json | jq '.credentials[] | select(.state != "present")'`,

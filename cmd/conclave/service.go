@@ -34,9 +34,10 @@ func serviceCommand(a *cli.App) *cobra.Command {
 		func(ctx context.Context) error { return installService(ctx, a, !noStart) })
 	install.Flags().BoolVar(&noStart, "no-start", false, "write the unit only")
 	return cli.Group("service", "Run conclave as a systemd service of your user",
-		`Runs conclave up as a systemd service of your user, with this program and these folders: it starts when you log in, and again when it
-fails. To keep it running after you log out: loginctl enable-linger. Its log: journalctl --user -u conclave. Where there is no
-systemd, print shows the command for another supervisor.`,
+		`Runs conclave up as a systemd service of your user, with this program and these folders: it starts
+when you log in, and again when it fails. To keep it running after you log out: loginctl
+enable-linger. Its log: journalctl --user -u conclave. Where there is no systemd, print shows the
+command for another supervisor.`,
 		`  conclave service print
   conclave service install
   conclave service uninstall`,

@@ -23,7 +23,8 @@ import (
 func sessionCommand(a *cli.App) *cobra.Command {
 	return cli.Group("session", "List, show, delete and summarize conversations, and set the policy of one",
 		`Shows the stored sessions: the messages that are sent to the model before the next question.
-Thinking is never stored. To continue a session, use conclave ask --session. The policy of a session is set with override.`,
+Thinking is never stored. To continue a session, use conclave ask --session. The policy of a session
+is set with override.`,
 		`  conclave session list
   conclave session show 3f9c01d2
   conclave session compact 3f9c01d2
@@ -39,8 +40,9 @@ func sessionListCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "List the sessions, last used first",
-		Long: `Lists the stored sessions: id, number of turns, when it was last used, and its first question; "running" marks one whose
-question is being answered, also the first. With --json it prints one array, with up to 4 KB of each question.`,
+		Long: `Lists the stored sessions: id, number of turns, when it was last used, and its first question;
+"running" marks one whose question is being answered, also the first. With --json it prints one
+array, with up to 4 KB of each question.`,
 		Example: `  conclave session list
   conclave session list --json | jq -r '.[0].session_id'`,
 		Args: cli.NoArgs,
@@ -64,11 +66,12 @@ func sessionShowCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show [id]",
 		Short: "Print the messages of a session",
-		Long: `Prints the messages of a session as they are sent to the model before the next question: the summary of older turns, then
-each question, tool call, result and answer, with its grade and your feedback. Below a question stands what it grants: what the
-assistant may do after untrusted content without your approval. The first 6 characters of the id are enough.
-Without an id it prints the last session: the one that conclave ask used last from this data folder or, when there is none, the
-one that any client used last. conclave rate means the same one.
+		Long: `Prints the messages of a session as they are sent to the model before the next question: the summary
+of older turns, then each question, tool call, result and answer, with its grade and your feedback.
+Below a question stands what it grants: what the assistant may do after untrusted content without
+your approval. The first 6 characters of the id are enough. Without an id it prints the last
+session: the one that conclave ask used last from this data folder or, when there is none, the one
+that any client used last. conclave rate means the same one.
 
 With --json it prints one document: the stored session, the messages, and the grants by query id.`,
 		Example: `  conclave session show
@@ -111,11 +114,12 @@ func sessionDeleteCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "delete <id>...",
 		Short: "Delete the messages of sessions",
-		Long: `Deletes the stored messages of sessions: they are no longer listed and no longer sent to the model. The ids of the questions
-stay, so that none is answered twice. The first 6 characters of an id are enough.
+		Long: `Deletes the stored messages of sessions: they are no longer listed and no longer sent to the model.
+The ids of the questions stay, so that none is answered twice. The first 6 characters of an id are
+enough.
 
-Not deleted: what memory stored from the answers (conclave memory forget), the event log until its oldest events are dropped, and
-the audit log.`,
+Not deleted: what memory stored from the answers (conclave memory forget), the event log until its
+oldest events are dropped, and the audit log.`,
 		Example: `  conclave session delete 3f9c01d2
   conclave session delete notes drafts --json`,
 		Args:              cli.Args(cobra.MinimumNArgs(1)),
@@ -136,9 +140,10 @@ func sessionCompactCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compact <id>",
 		Short: "Replace the older turns of a session by a summary",
-		Long: `Lets the model for summaries replace all turns of a session but the last by a short summary: decisions, files and open
-questions. The same happens by itself when a conversation fills its share of the model's context window (compact_at in
-generator.yaml). The first 6 characters of the id are enough.`,
+		Long: `Lets the model for summaries replace all turns of a session but the last by a short summary:
+decisions, files and open questions. The same happens by itself when a conversation fills its share
+of the model's context window (compact_at in generator.yaml). The first 6 characters of the id are
+enough.`,
 		Example: `  conclave session compact 3f9c01d2
   conclave session compact notes --json`,
 		Args:              cli.Args(cobra.ExactArgs(1)),
@@ -272,9 +277,10 @@ func sessionOverrideCommand(a *cli.App) *cobra.Command {
   RELAX  high-risk tools no longer need your approval; nothing else changes
   ALL    every call is allowed, and still audited; ends by itself after an hour, or after --for
 
---disable-tool disables a tool for every agent in the session, --grant gives a type of agent one more. With --once the
-setting applies to one message only: the next one, or the one named by --query. --show prints the current setting and changes
-nothing. The first 6 characters of the id of an existing session are enough.`,
+--disable-tool disables a tool for every agent in the session, --grant gives a type of agent one
+more. With --once the setting applies to one message only: the next one, or the one named by
+--query. --show prints the current setting and changes nothing. The first 6 characters of the id of
+an existing session are enough.`,
 		Example: `  conclave session override notes RELAX
   conclave session override notes ALL --once
   conclave session override notes ALL --for 10m

@@ -38,17 +38,19 @@ func setupCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "setup",
 		Short: "Prepare this machine: model, web search, service",
-		Long: `Shows what this machine has (Ollama and its models, GPU, free memory, web search) and what to do next. With flags it does it,
-without questions, while conclave is stopped:
+		Long: `Shows what this machine has (Ollama and its models, GPU, free memory, web search) and what to do
+next. With flags it does it, without questions, while conclave is stopped:
 
---model pulls a model with Ollama and makes it the assistant's: a name, or auto for the largest known one that fits into the free
-memory. --search chooses the web search: searxng (your own; --search-url names its address, and without one it shows how to start one in a
-container), brave or tavily (with a key in the keyring), or none. --service installs the systemd user service.
+--model pulls a model with Ollama and makes it the assistant's: a name, or auto for the largest
+known one that fits into the free memory. --search chooses the web search: searxng (your own;
+--search-url names its address, and without one it shows how to start one in a container), brave or
+tavily (with a key in the keyring), or none. --service installs the systemd user service.
 
---ollama-url names an Ollama at another address than http://127.0.0.1:11434; OLLAMA_HOST is not read.
+--ollama-url names an Ollama at another address than http://127.0.0.1:11434; OLLAMA_HOST is not
+read.
 
-It writes models.yaml and web_search.yaml into the config folder. In a file that is there it changes these fields only, and keeps the rest
-with its comments.`,
+It writes models.yaml and web_search.yaml into the config folder. In a file that is there it changes
+these fields only, and keeps the rest with its comments.`,
 		Example: `  conclave setup
   conclave setup --model auto --search none
   conclave setup --ollama-url http://192.168.1.20:11434

@@ -46,7 +46,9 @@ func TestStandAlone(t *testing.T) {
 	p.must(broker.stdout, `"pid"`)
 	tools := p.begin("conclave", "actor", "tools", "--server", url)
 	p.must(tools.stdout,
-		`"actors":\["get_datetime","fs_read","fs_write","fs_list","fs_search","calendar_read","calendar_add","notes_read","notes_add","web_search","web_fetch","get_location","run_code","run_shell","package_install"\]`)
+		`"actors":\["get_datetime","fs_read","fs_write","fs_list","fs_search","calendar_read","calendar_add",`+
+			`"notes_read","notes_add","web_search","web_fetch","get_location","run_code","run_shell",`+
+			`"package_install"\]`)
 	p.call(url)
 
 	c := p.speak(url)

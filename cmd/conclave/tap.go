@@ -27,13 +27,15 @@ func tapCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tap [subject]",
 		Short: "Watch the bus, decoded",
-		Long: `Prints the messages on the bus, one per line: time, author, query, subject, and a preview of what it says. A "~" marks thinking,
-"[thought]" an answer with thinking, "[2 tool calls]" one with tool calls. On a terminal a line is cut to its width. The subject may
-contain * for one token and end with > for the rest (default: everything).
+		Long: `Prints the messages on the bus, one per line: time, author, query, subject, and a preview of what it
+says. A "~" marks thinking, "[thought]" an answer with thinking, "[2 tool calls]" one with tool
+calls. On a terminal a line is cut to its width. The subject may contain * for one token and end
+with > for the rest (default: everything).
 
-With --since it first replays the stored events from a sequence on, then continues live without gap or duplicate. Questions
-(query.*) are not in the event log and are shown live only. With --raw or --json each line is a JSON object with time, stream, seq,
-subject, from, session, query and the whole body.
+With --since it first replays the stored events from a sequence on, then continues live without gap
+or duplicate. Questions (query.*) are not in the event log and are shown live only. With --raw or
+--json each line is a JSON object with time, stream, seq, subject, from, session, query and the
+whole body.
 
 Ends with Ctrl-C, after --count messages, or when its output is closed.`,
 		Example: `  conclave tap

@@ -21,17 +21,18 @@ func taskCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "task [task...]",
 		Short: "Have a task carried out by several agents",
-		Long: `Gives a task to the orchestrator: it is split into subtasks, spawned agents work on them, independent ones at the same time, and
-a report says what was done, which files were written, what is uncertain and what failed. The task is given, piped and attached as
-the question of conclave ask is, with the same rules about untrusted content and the same flags and exit codes.
+		Long: `Gives a task to the orchestrator: it is split into subtasks, spawned agents work on them,
+independent ones at the same time, and a report says what was done, which files were written, what
+is uncertain and what failed. The task is given, piped and attached as the question of conclave ask
+is, with the same rules about untrusted content and the same flags and exit codes.
 
-On a terminal stderr shows the plan and each change of a subtask, with the agent, the seconds and the number of tool calls, and asks
-about calls that need your approval. In a pipe, stdout has only the report. --stream-json prints a line of type progress for each
-change.
+On a terminal stderr shows the plan and each change of a subtask, with the agent, the seconds and
+the number of tool calls, and asks about calls that need your approval. In a pipe, stdout has only
+the report. --stream-json prints a line of type progress for each change.
 
-Ctrl-C cancels the task and prints what is done so far. After --timeout the task goes on: conclave task show prints it. A task
-survives a crash and a restart of conclave.`,
-		Example: `  conclave task 'Compare the train and the bus from Oslo to Bergen, and write the result to ~/projects/trip.md'
+Ctrl-C cancels the task and prints what is done so far. After --timeout the task goes on: conclave
+task show prints it. A task survives a crash and a restart of conclave.`,
+		Example: `  conclave task 'Compare the train and the bus from Oslo to Bergen, and write it to ~/trip.md'
   conclave task --no-wait 'Sort my notes in ~/projects/notes by topic'
   conclave task list
   conclave task show 3f9c01d2`,
@@ -82,7 +83,8 @@ func taskListCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the tasks, latest first",
-		Long:  `Lists the stored tasks: id, state, subtasks that are done, when it began, and your words. With --json it prints one array.`,
+		Long: `Lists the stored tasks: id, state, subtasks that are done, when it began, and your words. With
+--json it prints one array.`,
 		Example: `  conclave task list
   conclave task list --json | jq -r '.[0].task_id'`,
 		Args: cli.NoArgs,
@@ -101,8 +103,8 @@ func taskShowCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show <id>",
 		Short: "Print a task with its subtasks and report",
-		Long: `Prints a task: its state, each subtask with its agent, time and structured return, and the report. The first 6 characters of the
-id are enough. With --json it prints the stored task as one document.`,
+		Long: `Prints a task: its state, each subtask with its agent, time and structured return, and the report.
+The first 6 characters of the id are enough. With --json it prints the stored task as one document.`,
 		Example: `  conclave task show 3f9c01d2
   conclave task show 3f9c01d2 --json | jq '.subtasks[].return.artifacts'`,
 		Args:              cli.Args(cobra.ExactArgs(1)),

@@ -22,10 +22,12 @@ import (
 // toolCommand is the parent of the commands about tools of the user.
 func toolCommand(a *cli.App) *cobra.Command {
 	return cli.Group("tool", "Add and manage your own tools, in any language",
-		`A tool of yours is a program that connects to the NATS server with a key of its own, announces what it does and answers calls. Agents
-call it through the broker only. What it may do is what you say here, never what it announces.
+		`A tool of yours is a program that connects to the NATS server with a key of its own, announces what
+it does and answers calls. Agents call it through the broker only. What it may do is what you say
+here, never what it announces.
 
-Its first definition is the accepted one. When it announces another one, it is not offered until you accept the change.`,
+Its first definition is the accepted one. When it announces another one, it is not offered until you
+accept the change.`,
 		`  conclave tool add word_count && cd word_count
   python3 -m venv .venv && .venv/bin/pip install nats-py nkeys && .venv/bin/python tool.py
   conclave tool list
@@ -39,12 +41,14 @@ func toolListCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "List your tools and their state",
-		Long: `Lists the tools that were added: name, state, the agent types that may call it, and its effects. States:
+		Long: `Lists the tools that were added: name, state, the agent types that may call it, and its effects.
+States:
 
   ready                  announced with the accepted definition; "not running" if it does not reply on $SRV.INFO now
   definition changed     not offered until you accept the change with conclave tool accept
   announcement rejected  the program runs, and its definition does not fit the contract: conclave tool show says why
-  not announced          the program has not connected since the broker started, or its MCP server is still starting: see conclave mcp list`,
+  not announced          the program has not connected since the broker started, or its MCP server is still
+                         starting: see conclave mcp list`,
 		Example: `  conclave tool list --json | jq -r '.[] | select(.state == "changed") | .tool'`,
 		Args:    cli.NoArgs,
 		RunE: a.Read(func(ctx context.Context, c *client.Client, _ []string) error {
@@ -107,9 +111,10 @@ func unknownToolError(a *cli.App, name string) error {
 // toolShowCommand shows one added tool.
 func toolShowCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
-		Use:     "show <tool>",
-		Short:   "Show a tool, its definition and what it may do",
-		Long:    `Shows the state of a tool that was added, what you declared about it, its accepted definition with its hash, and a changed definition that waits for you.`,
+		Use:   "show <tool>",
+		Short: "Show a tool, its definition and what it may do",
+		Long: `Shows the state of a tool that was added, what you declared about it, its accepted definition with
+its hash, and a changed definition that waits for you.`,
 		Example: "  conclave tool show word_count",
 		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: cli.FirstArg(completeAddedTools(a)),
 		RunE: a.Read(func(ctx context.Context, c *client.Client, v []string) error {
@@ -161,8 +166,8 @@ func toolTestCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "test <tool> [json]",
 		Short: "Call one of your tools as yourself",
-		Long: `Calls a tool through the broker as the operator, as conclave call does: with the policy and the audit log. The arguments are one JSON
-object (default: {}); "-" reads them from stdin.`,
+		Long: `Calls a tool through the broker as the operator, as conclave call does: with the policy and the
+audit log. The arguments are one JSON object (default: {}); "-" reads them from stdin.`,
 		Example: `  conclave tool test word_count '{"text":"two words"}'`,
 		Args:    cli.Args(cobra.RangeArgs(1, 2)), ValidArgsFunction: cli.FirstArg(completeAddedTools(a)),
 		RunE: func(cmd *cobra.Command, v []string) error {
@@ -203,8 +208,9 @@ func toolAcceptCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "accept <tool>",
 		Short: "Accept the changed definition of a tool",
-		Long: `Shows how the definition of a tool changed, asks, and makes the new one the accepted one. Only what was shown is accepted: a tool that
-changes its definition meanwhile waits again. The acceptance is in the audit log. Without a changed definition it does nothing.`,
+		Long: `Shows how the definition of a tool changed, asks, and makes the new one the accepted one. Only what
+was shown is accepted: a tool that changes its definition meanwhile waits again. The acceptance is
+in the audit log. Without a changed definition it does nothing.`,
 		Example: "  conclave tool accept word_count",
 		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: cli.FirstArg(completeAddedTools(a)),
 		RunE: func(cmd *cobra.Command, v []string) error {
@@ -248,8 +254,9 @@ func toolRemoveCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove <tool>...",
 		Short: "Remove tools: their keys, rules and accepted definitions",
-		Long: `Removes tools that were added. Their connections are closed before the command returns, the key is deleted, and what you declared and
-accepted no longer holds. The folder of the program is left as it is.`,
+		Long: `Removes tools that were added. Their connections are closed before the command returns, the key is
+deleted, and what you declared and accepted no longer holds. The folder of the program is left as it
+is.`,
 		Example: "  conclave tool remove word_count",
 		Args:    cli.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeAddedTools(a),
 		RunE: a.ChangeEach(func(ctx context.Context, c *client.Client, name string) (any, string, error) {

@@ -105,11 +105,12 @@ func toolAddCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add <name>",
 		Short: "Add a tool of your own, with a working example",
-		Long: `Adds a tool: an account with a key of its own, what you say about it, and a folder with a working example that connects, announces
-itself and answers calls. It takes effect at once. Only the path of the key is printed, never the key.
+		Long: `Adds a tool: an account with a key of its own, what you say about it, and a folder with a working
+example that connects, announces itself and answers calls. It takes effect at once. Only the path of
+the key is printed, never the key.
 
-Without --act Conclave does not know what the tool does, and each call of an agent asks you. docs/tools.md explains the contract, acts,
-effects and arguments.`,
+Without --act Conclave does not know what the tool does, and each call of an agent asks you.
+docs/tools.md explains the contract, acts, effects and arguments.`,
 		Example: `  conclave tool add word_count && cd word_count
   python3 -m venv .venv && .venv/bin/pip install nats-py nkeys && .venv/bin/python tool.py
   conclave tool add house_light --lang go --act control --args room=destination,state='on | off'
@@ -196,11 +197,13 @@ func toolSetCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set <tool>",
 		Short: "Change what you said about a tool",
-		Long: `Replaces who may call a tool with --agents, and what it does with --act, --effects, --args and --about. Of these four those that are not given
-have their default again; with none of them what the tool does stays as it is, and without --agents its agents stay. It takes effect at once, and the
+		Long: `Replaces who may call a tool with --agents, and what it does with --act, --effects, --args and
+--about. Of these four those that are not given have their default again; with none of them what the
+tool does stays as it is, and without --agents its agents stay. It takes effect at once, and the
 tool keeps its key and its accepted definition.`,
-		Example: "  conclave tool set word_count --act read --effects none\n  conclave tool set word_count --agents none",
-		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: cli.FirstArg(completeAddedTools(a)),
+		Example: "  conclave tool set word_count --act read --effects none\n  conclave tool set word_count --agents " +
+			"none",
+		Args: cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: cli.FirstArg(completeAddedTools(a)),
 		RunE: func(cmd *cobra.Command, v []string) error {
 			d, err := flags.declaration(cmd, a, v[0])
 			if err != nil {

@@ -28,11 +28,13 @@ func topCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top [actor]",
 		Short: "Show the actors and their figures",
-		Long: `Shows the figures of every actor as a table, one row per actor: state, queued messages and messages in flight, restarts,
-rejected messages, requests, errors, and the latency (50th, 95th and 99th percentile of its slowest subject, in milliseconds). With
-the name of an actor it shows that actor, one row per subject. A narrow terminal shows fewer columns; --json has everything.
+		Long: `Shows the figures of every actor as a table, one row per actor: state, queued messages and messages
+in flight, restarts, rejected messages, requests, errors, and the latency (50th, 95th and 99th
+percentile of its slowest subject, in milliseconds). With the name of an actor it shows that actor,
+one row per subject. A narrow terminal shows fewer columns; --json has everything.
 
-On a terminal it refreshes in place until Ctrl-C. In a pipe, with --once or with --json it prints once.`,
+On a terminal it refreshes in place until Ctrl-C. In a pipe, with --once or with --json it prints
+once.`,
 		Example: `  conclave top
   conclave top broker
   conclave top --once

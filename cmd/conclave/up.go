@@ -51,28 +51,31 @@ func upCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Start the bus and every actor, and stay",
-		Long: `Starts the embedded NATS server, creates missing keys and streams, runs every actor of this build until Ctrl-C or SIGTERM.
-Then the actors finish the work in progress, and the server stops last. A second signal stops everything at once.
+		Long: `Starts the embedded NATS server, creates missing keys and streams, runs every actor of this build
+until Ctrl-C or SIGTERM. Then the actors finish the work in progress, and the server stops last. A
+second signal stops everything at once.
 
-stderr shows the addresses and what is missing. When stdout is not a terminal, or with --json, it prints one JSON line when
-everything is ready, so that a script can wait for it:
+stderr shows the addresses and what is missing. When stdout is not a terminal, or with --json, it
+prints one JSON line when everything is ready, so that a script can wait for it:
 
   {"url":"nats://127.0.0.1:4222","api":"http://127.0.0.1:8765","data":"/home/me/.local/share/conclave","pid":4711,
    "actors":["get_datetime", ... ,"gateway"],"ready_ms":180}
 
-With --respondent-b a second respondent answers every question too, for comparison: you do not see its answers, the critic
-compares them with the assistant's. It calls no tool that has an effect.
+With --respondent-b a second respondent answers every question too, for comparison: you do not see
+its answers, the critic compares them with the assistant's. It calls no tool that has an effect.
 
-With --pprof HTTP serves profiles and counters of the process below /debug, to requests with the credential that everything
-else needs too: /debug/pprof/heap, goroutine, allocs, profile?seconds=10 and others for go tool pprof, /debug/counters as JSON.
+With --pprof HTTP serves profiles and counters of the process below /debug, to requests with the
+credential that everything else needs too: /debug/pprof/heap, goroutine, allocs, profile?seconds=10
+and others for go tool pprof, /debug/counters as JSON.
 
-  curl -s --unix-socket ~/.local/share/conclave/http.sock http://localhost/debug/pprof/heap >heap && go tool pprof -top heap
+  curl -s --unix-socket ~/.local/share/conclave/http.sock http://localhost/debug/pprof/heap >heap &&
+    go tool pprof -top heap
 
-With --bus-only it starts the server and only the actors that must be in its process; the others run as conclave actor in other
-processes or containers. It writes no nats contexts then.
+With --bus-only it starts the server and only the actors that must be in its process; the others run
+as conclave actor in other processes or containers. It writes no nats contexts then.
 
-When stderr is a terminal, it also shows a login link for a browser, valid once and for ten minutes; conclave open prints
-another. When it is not, the log is JSON lines, and there is no link in it.`,
+When stderr is a terminal, it also shows a login link for a browser, valid once and for ten minutes;
+conclave open prints another. When it is not, the log is JSON lines, and there is no link in it.`,
 		Example: `  conclave up
   conclave up --listen 127.0.0.1:0 --json         any free port, printed as JSON
   conclave up --model qwen3:8b                    another model for the assistant

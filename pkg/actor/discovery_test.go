@@ -120,7 +120,8 @@ func TestToolCannotListItselfAsBroker(t *testing.T) {
 		if _, err := rogue.Subscribe(subject, func(m *nats.Msg) {
 			_ = m.Respond(
 				[]byte(
-					`{"name":"broker","id":"x","version":"1.0.0","metadata":{},"type":"io.nats.micro.v1.ping_response"}`))
+					`{"name":"broker","id":"x","version":"1.0.0","metadata":{},` +
+						`"type":"io.nats.micro.v1.ping_response"}`))
 			asked <- struct{}{}
 		}); err != nil {
 			t.Fatal(err)

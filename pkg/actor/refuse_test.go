@@ -26,7 +26,8 @@ import (
 
 // insides are internal terms that must not appear in a fault.
 var insides = regexp.MustCompile(
-	`(?i)\bgo\b|\.go|json:|msgpack:|unmarshal|struct|interface|runtime|reflect|subjects\.|rawmessage|toolrequest|int64|offset|nil\b|panic|0x|/`)
+	`(?i)\bgo\b|\.go|json:|msgpack:|unmarshal|struct|interface|runtime|reflect|subjects\.|rawmessage|toolrequest|` +
+		`int64|offset|nil\b|panic|0x|/`)
 
 const secret = "hunter2"
 

@@ -67,7 +67,8 @@ func TestHashCoversRecordBytes(t *testing.T) {
 	if len(raws) != 1 || Hash(raws[0]) != hexHash(batch[0].Hash) {
 		t.Fatal("the hash is not over the bytes in the message")
 	}
-	const want = "88a5636861696ea0a373657100a470726576a0a474696d65d6ff6553f100a57068617365a66265666f7265a26964a161a6616374696f6ea9746f6f6c2e63616c6ca6737461747573a7616c6c6f776564"
+	const want = "88a5636861696ea0a373657100a470726576a0a474696d65d6ff6553f100a57068617365a66265666f7265" +
+		"a26964a161a6616374696f6ea9746f6f6c2e63616c6ca6737461747573a7616c6c6f776564"
 	if got := hex.EncodeToString(raws[0]); got != want {
 		t.Fatalf("the encoding changed; old trails would not verify\n got %s\nwant %s", got, want)
 	}

@@ -321,7 +321,8 @@ func TestSessions(t *testing.T) {
 		}
 	}
 	put("session-one-a",
-		`{"session_id":"lies","turns":[{"query_id":"q1","query":"first?","answer":"a"},{"query_id":"q2","query":"second?","answer":"b"}],"updated":"2026-01-01T00:00:00Z"}`)
+		`{"session_id":"lies","turns":[{"query_id":"q1","query":"first?","answer":"a"},{"query_id":"q2",`+
+			`"query":"second?","answer":"b"}],"updated":"2026-01-01T00:00:00Z"}`)
 	put("session-one-b", `{"session_id":"session-one-b","turns":[],"updated":"2026-01-02T00:00:00Z"}`)
 	put("damaged", `not JSON`)
 	list, _, err := f.c.Sessions(t.Context(), 500, nil)
@@ -552,7 +553,9 @@ func TestMemoryPages(t *testing.T) {
 
 func TestReadExportNamesBadLine(t *testing.T) {
 	t.Parallel()
-	good := `{"id":"m1","kind":"fact","name":"n","description":"","corpus":"c","provenance":{"source":"person","trust":"trusted"},"grades":{},"state":"active","created":"2026-01-01T00:00:00Z","updated":"2026-01-01T00:00:00Z"}`
+	good := `{"id":"m1","kind":"fact","name":"n","description":"","corpus":"c","provenance":{"source":"person",` +
+		`"trust":"trusted"},"grades":{},"state":"active","created":"2026-01-01T00:00:00Z",` +
+		`"updated":"2026-01-01T00:00:00Z"}`
 	for name, c := range map[string]struct{ in, err string }{
 		"blank lines":   {good + "\n\n" + good + "\n", ""},
 		"unknown field": {good + "\n" + `{"id":"m1","evil":1}`, "line 2 is not a memory"},

@@ -71,7 +71,8 @@ func TestReadGrade(t *testing.T) {
 		},
 		{"no object", "critic", `"generator"`, false},
 	} {
-		if g := ReadGrade(Event{Subject: "critique.result", From: tt.from, Body: json.RawMessage(tt.body)}); (g != nil) != tt.read {
+		e := Event{Subject: "critique.result", From: tt.from, Body: json.RawMessage(tt.body)}
+		if g := ReadGrade(e); (g != nil) != tt.read {
 			t.Errorf("%s: %+v", tt.name, g)
 		}
 	}

@@ -39,8 +39,8 @@ var (
 )
 
 // Parse parses a date with or without a time of day as people and programs write it: RFC 3339, 2023-05-08 13:56, 8 May
-// 2023, 1:56 pm on May 8th, 2023, with or without commas and "at". It is a time of loc unless it names an offset, and is
-// returned in loc. Not ok are times of other forms, before 1900 and after 2199.
+// 2023, 1:56 pm on May 8th, 2023, with or without commas and "at". It is a time of loc unless it names an offset, and
+// is returned in loc. Not ok are times of other forms, before 1900 and after 2199.
 func Parse(s string, loc *time.Location) (at time.Time, ok bool) {
 	if len(s) > maxTime {
 		return at, false

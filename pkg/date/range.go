@@ -15,8 +15,8 @@ type Range struct{ From, Until time.Time }
 const maxRanges = 8
 
 // FindRanges returns the dates and ranges that a question names, relative to now and in its location: the days of
-// [FindDays], months, seasons, years, "yesterday", "last week", "two weeks ago", "last Tuesday". A date without a year is
-// the latest that is not in the future. Weekdays, seasons and relative expressions are English, but for today and
+// [FindDays], months, seasons, years, "yesterday", "last week", "two weeks ago", "last Tuesday". A date without a year
+// is the latest that is not in the future. Weekdays, seasons and relative expressions are English, but for today and
 // yesterday.
 func FindRanges(question string, now time.Time) []Range {
 	p := rangeParser{

@@ -79,7 +79,8 @@ func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 // but without a speaker is a message of the program, such as that somebody joined.
 var (
 	chatLine = text.Pattern(
-		`^\[?(\d{1,4})([-/.])(\d{1,2})[-/.](\d{1,4}),?[ T]+(\d{1,2}:\d{2}(?::\d{2})?)(?: ?([AaPp])\.?[Mm]\.?)?\]?(?: -|:)? +([^:\n]{1,100}): ?(.*)$`)
+		`^\[?(\d{1,4})([-/.])(\d{1,2})[-/.](\d{1,4}),?[ T]+(\d{1,2}:\d{2}(?::\d{2})?)(?: ` +
+			`?([AaPp])\.?[Mm]\.?)?\]?(?: -|:)? +([^:\n]{1,100}): ?(.*)$`)
 	stampLine = text.Pattern(`^\[?\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4},?[ T]+\d{1,2}:\d{2}`)
 )
 

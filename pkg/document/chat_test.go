@@ -63,20 +63,29 @@ func TestReadChatForms(t *testing.T) {
 		},
 		{
 			"list", "a.json",
-			`[{"speaker":"Ana","text":"I sold the boat.","time":"2023-05-08T13:56:00Z"},{"from":"Ben","message":"Really?\nTo whom?","timestamp":1683554220}]`,
+			`[{"speaker":"Ana","text":"I sold the boat.","time":"2023-05-08T13:56:00Z"},{"from":"Ben",` +
+				`"message":"Really?\nTo whom?","timestamp":1683554220}]`,
 			[]Turn{ana, ben},
 		},
 		{
 			"list of two conversations", "a.json",
-			`[{"author":"Ana","content":"I sold the boat.","date":"2023-05-08 13:56","conversation":"x"},{"role":"Ben","text":"Really?\nTo whom?","time":"2023-05-08T15:57:00+02:00","conversation":"y"}]`, slices.Concat(named("x", ana), named("y", ben)),
+			`[{"author":"Ana","content":"I sold the boat.","date":"2023-05-08 13:56","conversation":"x"},` +
+				`{"role":"Ben","text":"Really?\nTo whom?","time":"2023-05-08T15:57:00+02:00",` +
+				`"conversation":"y"}]`, slices.Concat(named("x", ana), named("y", ben)),
 		},
 		{
 			"Telegram", "a.json",
-			`{"name":"Boats","messages":[{"id":1,"type":"service","text":""},{"id":2,"from":"Ana","date":"2023-05-08T13:56:00","text":["I sold ",{"type":"bold","text":"the boat."}]},{"from":"Ben","date_unixtime":"1683554220","text":"Really?\nTo whom?"}]}`, named("Boats", ana, ben),
+			`{"name":"Boats","messages":[{"id":1,"type":"service","text":""},{"id":2,"from":"Ana",` +
+				`"date":"2023-05-08T13:56:00","text":["I sold ",{"type":"bold","text":"the boat."}]},{"from":"Ben",` +
+				`"date_unixtime":"1683554220","text":"Really?\nTo whom?"}]}`, named("Boats", ana, ben),
 		},
 		{
 			"ChatGPT", "a.json",
-			`[{"title":"Boats","mapping":{"c":{"message":{"author":{"role":"assistant"},"create_time":1683554220.0,"content":{"content_type":"text","parts":["Really?\nTo whom?"]}}},"b":{"message":{"author":{"role":"user"},"create_time":1683554160,"content":{"parts":["I sold the boat."]}}},"a":{"message":{"author":{"role":"system"},"content":{"parts":["secret"]}}},"r":{"message":null}}}]`,
+			`[{"title":"Boats","mapping":{"c":{"message":{"author":{"role":"assistant"},"create_time":1683554220.0,` +
+				`"content":{"content_type":"text","parts":["Really?\nTo whom?"]}}},` +
+				`"b":{"message":{"author":{"role":"user"},"create_time":1683554160,` +
+				`"content":{"parts":["I sold the boat."]}}},"a":{"message":{"author":{"role":"system"},` +
+				`"content":{"parts":["secret"]}}},"r":{"message":null}}}]`,
 			named("Boats", Turn{Speaker: "user", Happened: may, Text: ana.Text},
 				Turn{Speaker: "assistant", Happened: ben.Happened, Text: ben.Text}),
 		},

@@ -13,7 +13,8 @@ const nonce = "0123456789abcdef"
 
 func TestFrameForm(t *testing.T) {
 	plain := Frame("one\ntwo", nonce, Report{})
-	if want := "[TOOL_RESULT: UNTRUSTED 0123456789abcdef]\none\ntwo\n[END OF TOOL_RESULT 0123456789abcdef]"; plain != want {
+	if want := "[TOOL_RESULT: UNTRUSTED 0123456789abcdef]\none\ntwo\n[END OF TOOL_RESULT " +
+		"0123456789abcdef]"; plain != want {
 		t.Errorf("%q, want %q", plain, want)
 	}
 	r := Report{Flagged: true, Findings: []Finding{

@@ -52,7 +52,9 @@ var secretShapes = []secretShape{
 		"assw", "ASSW", "ecret", "ECRET", "oken", "OKEN", "pi_key", "PI_KEY", "pikey", "piKey",
 		"pi-key",
 	}, pattern(
-		`\b(?i:[a-z_\-]{0,30}(?:password|passwd|passwort|client_secret|secret_key|api_?-?key|access_?token|auth_?token|secret_access_key))["']?[ \t]{0,3}[=:][ \t]{0,3}(?:"([^"\s\[]{4,200})"|'([^'\s\[]{4,200})'|([^\s"'<>\[{}(),;$*]{6,200}))`), -1},
+		`\b(?i:[a-z_\-]{0,30}(?:password|passwd|passwort|client_secret|secret_key|api_?-?key|access_?token|` +
+			`auth_?token|secret_access_key))["']?[ \t]{0,3}[=:][ \t]{0,3}(?:"([^"\s\[]{4,200})"|'([^'\s\[]{4,200})'|` +
+			`([^\s"'<>\[{}(),;$*]{6,200}))`), -1},
 }
 
 // Redact replaces secrets of a known shape by their kind, such as "[redacted: github token]", and returns how many. It

@@ -15,6 +15,8 @@
 package jsonschema
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -421,4 +423,14 @@ func estimateSteps(re *syntax.Regexp) int {
 		n *= max(re.Min, re.Max, 1)
 	}
 	return min(n, maxPatternSteps+1)
+}
+
+// Literal returns a schema that is written as indented text in the program, without its white space: schemas are sent
+// to models and count as tokens. It panics on text that is no JSON.
+func Literal(text string) json.RawMessage {
+	var b bytes.Buffer
+	if err := json.Compact(&b, []byte(text)); err != nil {
+		panic(fmt.Sprintf("schema %s: %v", text, err))
+	}
+	return b.Bytes()
 }

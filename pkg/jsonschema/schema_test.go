@@ -325,7 +325,8 @@ func TestAgreesWithLibrary(t *testing.T) {
 
 func TestErrorNamesArgumentAndExpectation(t *testing.T) {
 	const schema = `{"type":"object","properties":{"n":{"type":"integer","minimum":1},"mode":{"enum":["fast","slow",3]},
-		"tags":{"items":{"properties":{"name":{"type":"string","maxLength":3}}}},"any":{"anyOf":[{"type":"integer"},{"type":"null"}]}},
+		"tags":{"items":{"properties":{"name":{"type":"string","maxLength":3}}}},
+		"any":{"anyOf":[{"type":"integer"},{"type":"null"}]}},
 		"required":["n"],"additionalProperties":false}`
 	for _, tt := range []struct{ args, text, withValue, allowed string }{
 		{`7`, `the arguments must be of type object, got integer`, `the arguments must be of type object, got 7`, ""},

@@ -33,19 +33,31 @@ var hedgePrefilter = prefilter{
 var hedgePattern = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)` + strings.Join([]string{
 		// English
-		`\b(?:i|we) (?:do not|don't|don’t|cannot|can't|can’t|am not able to|am unable to|currently (?:do not|don't)) (?:currently |actually |directly )?(?:have |get |access |provide |browse |search |check |look up |retrieve )?(?:any |direct |live |up-to-date |up to date )*(?:access to )?(?:the )?(?:real[- ]?time|live|current|up-to-date|latest|the internet|internet|web|online)\b`,
-		`\b(?:don't|don’t|do not|lack|without|no) (?:have )?(?:the )?(?:ability|capability|access|tools?) to (?:browse|search the (?:web|internet)|access (?:the (?:web|internet)|real[- ]?time|live|current)|check (?:live|current|real[- ]?time))`,
-		`\b(?:can(?:not|'t|’t)|unable to|not able to) (?:browse|search the (?:web|internet)|access the (?:web|internet)|look (?:it|that|this) up online)`,
+		`\b(?:i|we) (?:do not|don't|don’t|cannot|can't|can’t|am not able to|am unable to|` +
+			`currently (?:do not|don't)) (?:currently |actually |directly )?` +
+			`(?:have |get |access |provide |browse |search |check |look up |retrieve )?` +
+			`(?:any |direct |live |up-to-date |up to date )*(?:access to )?(?:the )?` +
+			`(?:real[- ]?time|live|current|up-to-date|latest|the internet|internet|web|online)\b`,
+		`\b(?:don't|don’t|do not|lack|without|no) (?:have )?(?:the )?(?:ability|capability|access|tools?) to ` +
+			`(?:browse|search the (?:web|internet)|access (?:the (?:web|internet)|real[- ]?time|live|current)|` +
+			`check (?:live|current|real[- ]?time))`,
+		`\b(?:can(?:not|'t|’t)|unable to|not able to) (?:browse|search the (?:web|internet)|` +
+			`access the (?:web|internet)|look (?:it|that|this) up online)`,
 		`\bas of my (?:last|latest|most recent) (?:update|training|knowledge)`,
-		`\bmy (?:knowledge|training)(?: data)? (?:cut[- ]?off|(?:only )?(?:goes|extends|ends|stops)|was last updated|is (?:limited|current) (?:to|as of))`,
+		`\bmy (?:knowledge|training)(?: data)? (?:cut[- ]?off|(?:only )?(?:goes|extends|ends|stops)|` +
+			`was last updated|is (?:limited|current) (?:to|as of))`,
 		`\b(?:beyond|after) my (?:knowledge|training) cut[- ]?off`,
 		`\bi(?:'m| am|’m) (?:not (?:aware of|up to date on) (?:any )?(?:current|recent|the latest) )`,
 		// German
-		`\b(?:ich )?(?:habe|verfüge über) (?:leider |derzeit |aktuell )*kein(?:en|e) (?:direkten |aktuellen )?(?:zugriff|zugang|echtzeit\S*) ?(?:auf|zu|zum)? ?(?:echtzeit|aktuelle|live|das internet|internet|daten)?`,
+		`\b(?:ich )?(?:habe|verfüge über) (?:leider |derzeit |aktuell )*kein(?:en|e) ` +
+			`(?:direkten |aktuellen )?(?:zugriff|zugang|echtzeit\S*) ?(?:auf|zu|zum)? ?` +
+			`(?:echtzeit|aktuelle|live|das internet|internet|daten)?`,
 		`\bmein (?:wissen(?:sstand)?|trainings\S*) (?:endet|reicht (?:nur )?bis|ist (?:auf dem )?stand)`,
-		`\bkann (?:leider )?(?:nicht )?(?:im internet|das internet|das web) (?:nicht )?(?:suchen|durchsuchen|zugreifen)`,
+		`\bkann (?:leider )?(?:nicht )?(?:im internet|das internet|das web) (?:nicht )?(?:suchen|durchsuchen|` +
+			`zugreifen)`,
 		// French
-		`\bje n['’]ai pas (?:d['’])?acc[eè]s (?:à |aux |au )?(?:internet|informations? (?:en temps réel|actuelles)|données (?:en temps réel|actuelles)|en temps réel)`,
+		`\bje n['’]ai pas (?:d['’])?acc[eè]s (?:à |aux |au )?(?:internet|informations? (?:en temps réel|actuelles)|` +
+			`données (?:en temps réel|actuelles)|en temps réel)`,
 		`\bma (?:dernière mise à jour|base de connaissances s['’]arrête)`,
 		// Spanish, Portuguese, Italian
 		`\bno tengo acceso a (?:internet|información (?:en tiempo real|actual\S*)|datos (?:en tiempo real|actual\S*))`,
@@ -79,19 +91,25 @@ var announcePrefilter = prefilter{
 }
 
 var announcePattern = sync.OnceValue(func() *regexp.Regexp {
-	const verbs = `(?:search|look (?:it|this|that|up|for|into)|looking|check|fetch|find|retrieve|query|browse|call|use the|` +
-		`run|execute|read|open|list|get|gather|consult|verify|do (?:that|this|a|the)|start by|begin by|save|write|create|` +
+	const verbs = `(?:search|look (?:it|this|that|up|for|into)|looking|check|fetch|find|retrieve|query|browse|call|` +
+		`use the|` +
+		`run|execute|read|open|list|get|gather|consult|verify|do (?:that|this|a|the)|start by|begin by|save|write|` +
+		`create|` +
 		`send|update|delete|download|inspect|see what|take a look)`
 	return regexp.MustCompile(`(?i)^(?:` + strings.Join([]string{
 		// English
-		`(?:(?:ok(?:ay)?|sure|certainly|of course|alright|great|now|next|first|then|so|to (?:answer|do|find|get|help)[^,]{0,80})[,.!: ]+)*` +
+		`(?:(?:ok(?:ay)?|sure|certainly|of course|alright|great|now|next|first|then|so|to (?:answer|do|find|get|` +
+			`help)[^,]{0,80})[,.!: ]+)*` +
 			`(?:i(?:'ll|’ll| will| am going to|'m going to|’m going to| need to| should| shall)|let me|let's|let’s)` +
 			`(?: now| first| then| just| quickly| also| go ahead and| try to| have to| need to)* ` + verbs + `\b`,
-		`(?:one moment|just a moment|give me a moment|hold on|please wait)\b.{0,80}(?:while i|as i|search|check|look|fetch)`,
+		`(?:one moment|just a moment|give me a moment|hold on|please wait)\b.{0,80}(?:while i|as i|search|check|` +
+			`look|fetch)`,
 		`(?:searching|looking up|fetching|checking|querying|calling|running)\b.{0,120}(?:\.\.\.|…|:)$`,
 		// German
-		`(?:ok(?:ay)?|gut|nun|zuerst|dann|klar|gerne)?[,.!: ]*(?:ich werde|ich muss|lass(?:en sie)? mich|lasst mich)\b.{0,160}` +
-			`\b(?:such\S*|nachsehen|nachschauen|prüfen|überprüfen|abrufen|lesen|öffnen|ausführen|aufrufen|verwenden|nutzen|` +
+		`(?:ok(?:ay)?|gut|nun|zuerst|dann|klar|gerne)?[,.!: ]*(?:ich werde|ich muss|lass(?:en sie)? mich|` +
+			`lasst mich)\b.{0,160}` +
+			`\b(?:such\S*|nachsehen|nachschauen|prüfen|überprüfen|abrufen|lesen|öffnen|ausführen|aufrufen|verwenden|` +
+			`nutzen|` +
 			`recherchieren|speichern|schreiben|erstellen|durchsuchen|nachschlagen)\b`,
 		`ich (?:suche|schaue|prüfe|recherchiere|sehe) (?:jetzt|nun|das|kurz|schnell|einmal|mal)\b`,
 		// French
@@ -100,8 +118,10 @@ var announcePattern = sync.OnceValue(func() *regexp.Regexp {
 		// Spanish, Portuguese, Italian
 		`(?:claro|vale|primero)?[,.!: ]*(?:voy a|déjame|dejame|permíteme)\b.{0,40}` +
 			`\b(?:buscar|revisar|comprobar|consultar|leer|abrir|ejecutar|usar|verificar|encontrar)\b`,
-		`(?:claro|primeiro)?[,.!: ]*(?:vou|deixe-me|deixa-me)\b.{0,40}\b(?:pesquisar|buscar|procurar|verificar|consultar|ler|abrir|executar|usar)\b`,
-		`(?:certo|prima)?[,.!: ]*(?:vado a|lasciami|fammi|ora)\b.{0,40}\b(?:cercare|cerco|controllare|verificare|consultare|leggere|aprire|eseguire)\b`,
+		`(?:claro|primeiro)?[,.!: ]*(?:vou|deixe-me|deixa-me)\b.{0,40}\b(?:pesquisar|buscar|procurar|verificar|` +
+			`consultar|ler|abrir|executar|usar)\b`,
+		`(?:certo|prima)?[,.!: ]*(?:vado a|lasciami|fammi|ora)\b.{0,40}\b(?:cercare|cerco|controllare|verificare|` +
+			`consultare|leggere|aprire|eseguire)\b`,
 	}, "|") + `)`)
 })
 
@@ -109,7 +129,8 @@ var announcePattern = sync.OnceValue(func() *regexp.Regexp {
 var offerPattern = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(
 		`(?i)\blet me know\b|\bif you(?:'d| would)? (?:like|want|need|prefer|tell|share|give|provide|can)|` +
-			`\b(?:would|do) you (?:like|want)|\bonce you|\bwhen you|\bas soon as you|\buntil you|\bhappy to\b|\bglad to\b|` +
+			`\b(?:would|do) you (?:like|want)|\bonce you|\bwhen you|\bas soon as you|\buntil you|\bhappy to\b|` +
+			`\bglad to\b|` +
 			`\bwenn sie|\bfalls (?:sie|du)|\bwenn du|\bsi (?:vous|tu)\b|\bsi (?:quieres|desea)|\bse (?:quiser|vuoi)`)
 })
 
@@ -152,13 +173,17 @@ var claimPattern = sync.OnceValue(func() *regexp.Regexp {
 	const lead = `(?:` + i + `|\b(?:successfully|erfolgreich) )`
 	return regexp.MustCompile(`(?i)` + strings.Join([]string{
 		i +
-			`(?:searched|checked|browsed|looked (?:it |this |that )?(?:up )?(?:on|in|through)) (?:the |your |my )?(?:web|internet|online|memory|memories|files?|folder|knowledge graph)\b`,
+			`(?:searched|checked|browsed|looked (?:it |this |that )?(?:up )?(?:on|in|through)) ` +
+			`(?:the |your |my )?(?:web|internet|online|memory|memories|files?|folder|knowledge graph)\b`,
 		i +
-			`(?:saved|stored|remembered|recorded|added) (?:it|this|that|your [a-z ]{1,40}|the [a-z ]{1,40}) (?:to|in|into) (?:the |your |my |long-term )?(?:memory|memories|file|disk|knowledge|database)\b`,
+			`(?:saved|stored|remembered|recorded|added) (?:it|this|that|your [a-z ]{1,40}|the [a-z ]{1,40}) ` +
+			`(?:to|in|into) (?:the |your |my |long-term )?(?:memory|memories|file|disk|knowledge|database)\b`,
 		lead +
-			`(?:created|written|wrote|saved|deleted|removed|updated|edited|modified) (?:the |a |an |your )?(?:new )?(?:file|folder|directory)\b`,
+			`(?:created|written|wrote|saved|deleted|removed|updated|edited|modified) ` +
+			`(?:the |a |an |your )?(?:new )?(?:file|folder|directory)\b`,
 		lead +
-			`(?:sent|forwarded|scheduled) (?:the |an |your |a )?(?:e-?mail|message|invitation|meeting|notification|reminder)\b`,
+			`(?:sent|forwarded|scheduled) (?:the |an |your |a )?(?:e-?mail|message|invitation|meeting|notification|` +
+			`reminder)\b`,
 		lead + `(?:executed|ran|run) (?:the |your |this |that |a )?(?:command|script|code|program|tests?)\b`,
 		lead +
 			`(?:fetched|downloaded|opened|visited) (?:the |that |this |your )?(?:page|url|site|website|link|article)\b`,
@@ -166,11 +191,15 @@ var claimPattern = sync.OnceValue(func() *regexp.Regexp {
 		`\b(?:based on|according to) (?:my|the) (?:web |internet |online )?search(?: results)?\b`,
 		`\b(?:the|my) (?:web |internet )?search (?:results? )?(?:shows?|returned|found|revealed)\b`,
 		// German
-		`\bich habe (?:gerade |soeben |bereits )?(?:das internet|das web|im internet|im web|online|im speicher)[^.]{0,40}(?:durchsucht|gesucht|nachgesehen|recherchiert)`,
-		`\bich habe (?:die|eine|den|das|deine|ihre) (?:datei|ordner|e-?mail|nachricht)[^.]{0,60}(?:erstellt|gespeichert|geschrieben|gelöscht|gesendet|verschickt|geändert)`,
+		`\bich habe (?:gerade |soeben |bereits )?(?:das internet|das web|im internet|im web|online|` +
+			`im speicher)[^.]{0,40}(?:durchsucht|gesucht|nachgesehen|recherchiert)`,
+		`\bich habe (?:die|eine|den|das|deine|ihre) (?:datei|ordner|e-?mail|nachricht)[^.]{0,60}(?:erstellt|` +
+			`gespeichert|geschrieben|gelöscht|gesendet|verschickt|geändert)`,
 		// French, Spanish
-		`\bj['’]ai (?:effectué une recherche|recherché sur (?:le web|internet)|enregistré le fichier|créé le fichier|envoyé (?:le|un) (?:e-?mail|message))`,
-		`\bhe (?:buscado en (?:internet|la web)|guardado el archivo|creado el archivo|enviado (?:el|un) (?:correo|mensaje))`,
+		`\bj['’]ai (?:effectué une recherche|recherché sur (?:le web|internet)|enregistré le fichier|` +
+			`créé le fichier|envoyé (?:le|un) (?:e-?mail|message))`,
+		`\bhe (?:buscado en (?:internet|la web)|guardado el archivo|creado el archivo|enviado (?:el|un) (?:correo|` +
+			`mensaje))`,
 	}, "|"))
 })
 

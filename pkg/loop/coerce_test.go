@@ -13,8 +13,10 @@ import (
 )
 
 const everything = `{"type":"object","properties":{
-	"text":{"type":"string","minLength":1,"maxLength":8},"on":{"type":"boolean"},"n":{"type":"integer","minimum":1,"maximum":50000},
-	"x":{"type":"number"},"tags":{"type":"array","items":{"type":"string"},"maxItems":3},"ids":{"type":"array","items":{"type":"integer"}},
+	"text":{"type":"string","minLength":1,"maxLength":8},"on":{"type":"boolean"},
+	"n":{"type":"integer","minimum":1,"maximum":50000},
+	"x":{"type":"number"},"tags":{"type":"array","items":{"type":"string"},"maxItems":3},
+	"ids":{"type":"array","items":{"type":"integer"}},
 	"deep":{"type":"object","properties":{"n":{"type":"integer"}},"additionalProperties":false},
 	"mode":{"type":"string","enum":["fast","slow"]},"maybe":{"anyOf":[{"type":"integer"},{"type":"null"}]},
 	"two":{"type":["string","null"]}},"required":["text"],"additionalProperties":false}`
@@ -108,7 +110,8 @@ func TestCoerceArguments(t *testing.T) {
 func TestSchemaKeywords(t *testing.T) {
 	t.Parallel()
 	pattern := mustCompile(t,
-		`{"type":"object","properties":{"d":{"type":"string","pattern":"^[0-9]+$"},"e":{"$ref":"#/$defs/e"}},"$defs":{"e":{"type":"integer"}}}`)
+		`{"type":"object","properties":{"d":{"type":"string","pattern":"^[0-9]+$"},"e":{"$ref":"#/$defs/e"}},`+
+			`"$defs":{"e":{"type":"integer"}}}`)
 	if _, wrong := coerceArguments(pattern, []byte(`{"d":"12","e":3}`)); wrong != "" {
 		t.Errorf("wrong %q", wrong)
 	}

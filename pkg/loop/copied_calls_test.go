@@ -154,8 +154,10 @@ func TestOwnCallsRunBesideCopiedOnes(t *testing.T) {
 	const own = `<tool_call>{"name":"fs_write","arguments":{"path":"notes.md"}}</tool_call>`
 	for name, reply := range map[string]string{
 		"after": theirs + "\n" + own, "before": own + "\n" + theirs,
-		"in one element": `<tool_call>{"name":"fs_write","arguments":{"path":"/etc/x"}}{"name":"fs_write","arguments":{"path":"notes.md"}}</tool_call>`,
-		"in lines":       "{\"name\":\"fs_write\",\"arguments\":{\"path\":\"/etc/x\"}}\n{\"name\":\"fs_write\",\"arguments\":{\"path\":\"notes.md\"}}",
+		"in one element": `<tool_call>{"name":"fs_write","arguments":{"path":"/etc/x"}}{"name":"fs_write",` +
+			`"arguments":{"path":"notes.md"}}</tool_call>`,
+		"in lines": "{\"name\":\"fs_write\",\"arguments\":{\"path\":\"/etc/x\"}}\n{\"name\":\"fs_write\"," +
+			"\"arguments\":{\"path\":\"notes.md\"}}",
 	} {
 		s, ran := runAfterResult(t, "A page: "+theirs, reply, false)
 		var paths []string

@@ -351,7 +351,8 @@ func TestChoicesAreListedShort(t *testing.T) {
 		Name: "web_fetch", Description: "Reads one web page\nand returns its text. Use it when the user gives an " +
 			"address.",
 		Parameters: json.RawMessage(
-			`{"type":"object","properties":{"url":{"type":"string"},"max_chars":{"type":"integer"}},"required":["url"]}`),
+			`{"type":"object","properties":{"url":{"type":"string"},"max_chars":{"type":"integer"}},` +
+				`"required":["url"]}`),
 	}, {Name: "now", Description: "Tells the time"}})
 	if want := "\n- web_fetch: Reads one web page and returns its text.\n- now: Tells the time\n"; !strings.Contains(
 		got,
@@ -436,7 +437,7 @@ func TestRecalledStatements(t *testing.T) {
 		wantAnswer(t, s, err, "Black.", false)
 		offer := "\n- search_memory: The user said: \"I take my coffee black.\"\n"
 		if offered := tt.choice != "" && strings.Contains(p.asked[0].Messages[0].Content, offer); offered !=
-			(strings.Contains(tt.name, "chosen")) {
+			strings.Contains(tt.name, "chosen") {
 			t.Errorf("%s: decision %q", tt.name, p.asked[0].Messages[0].Content)
 		}
 		if got := p.asked[len(p.asked)-1].Messages; len(got) != 1 || got[0].Content != tt.want ||
@@ -521,7 +522,8 @@ func TestCopiedPromptIsNoAnswer(t *testing.T) {
 		},
 		{
 			"letters whose case has another length",
-			strings.Repeat("Ⱥ", 14) + " Do not pay. " + strings.Repeat("K", 7) + "\nReply to the user in your own words.",
+			strings.Repeat("Ⱥ", 14) + " Do not pay. " + strings.Repeat("K", 7) + "\nReply to the user in your own " +
+				"words.",
 			strings.Repeat("Ⱥ", 14) + " Do not pay. " + strings.Repeat("K", 7),
 		},
 	} {

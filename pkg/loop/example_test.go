@@ -35,7 +35,8 @@ func ExampleRunTurn() {
 		Tools: []model.Tool{{
 			Name: "get_weather",
 			Parameters: json.RawMessage(
-				`{"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer"}},"required":["city"]}`),
+				`{"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer"}},` +
+					`"required":["city"]}`),
 		}},
 		RunTool: func(_ context.Context, c model.Call) loop.Result {
 			fmt.Println("run", c.Name, string(c.Arguments))

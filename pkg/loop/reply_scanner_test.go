@@ -137,8 +137,10 @@ func TestReplyScanner(t *testing.T) {
 		},
 		{name: "tag left open", content: "<tool_call>" + call, calls: []string{"xml " + search}},
 		{
-			name:    "parameters as elements",
-			content: "<tool_call>\n<function=web_search>\n<parameter=query>\nx\n</parameter>\n<parameter=n>\n3\n</parameter>\n</function>\n</tool_call>", calls: []string{`xml web_search {"query":"x","n":"3"}`},
+			name: "parameters as elements",
+			content: "<tool_call>\n<function=web_search>\n<parameter=query>\nx\n</parameter>\n" +
+				"<parameter=n>\n3\n</parameter>\n</function>\n</tool_call>",
+			calls: []string{`xml web_search {"query":"x","n":"3"}`},
 		},
 		{
 			name:    "elements without the wrapper",

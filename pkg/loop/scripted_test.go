@@ -109,7 +109,8 @@ var testTools = []model.Tool{
 	{
 		Name: "web_search", Description: "search",
 		Parameters: json.RawMessage(
-			`{"type":"object","properties":{"query":{"type":"string"},"limit":{"type":"integer"}},"required":["query"]}`),
+			`{"type":"object","properties":{"query":{"type":"string"},"limit":{"type":"integer"}},` +
+				`"required":["query"]}`),
 	},
 	{
 		Name: "get_time", Description: "time",

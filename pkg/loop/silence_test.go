@@ -44,7 +44,8 @@ func TestSilenceAfterTextKeepsThePartialAnswer(t *testing.T) {
 		if d := time.Since(start); d != 4*time.Minute {
 			t.Errorf("it ended after %s, not two minutes after the last token", d)
 		}
-		if want := "nothing came for 2m0s (call_timeout in generator.yaml); the answer is incomplete"; !strings.Contains(s.Notes[0].Text, want) {
+		if want := "nothing came for 2m0s (call_timeout in generator.yaml); the answer is " +
+			"incomplete"; !strings.Contains(s.Notes[0].Text, want) {
 			t.Errorf("note %q", s.Notes[0].Text)
 		}
 	})

@@ -83,7 +83,8 @@ var addressPattern = regexp.MustCompile(
 // filePattern matches a name that is a file more likely than a host, although some of these endings are top-level
 // domains.
 var filePattern = regexp.MustCompile(
-	`(?i)^[^/:]+\.(?:md|sh|py|rs|pl|ps|cc|so|zip|mov|txt|go|js|ts|css|html?|json|ya?ml|toml|xml|csv|pdf|docx?|png|jpe?g|gif|tar|gz|log|conf|exe|cpp|java)$`)
+	`(?i)^[^/:]+\.(?:md|sh|py|rs|pl|ps|cc|so|zip|mov|txt|go|js|ts|css|html?|json|ya?ml|toml|xml|csv|pdf|docx?|png|` +
+		`jpe?g|gif|tar|gz|log|conf|exe|cpp|java)$`)
 
 // givenTexts is an iterator over the texts that are not the model's own, the latest first: messages of the user,
 // results and the summary.

@@ -38,7 +38,9 @@ func argsCall(schema, args string) Call {
 	return c
 }
 
-const noteSchema = `{"type":"object","properties":{"path":{"type":"string","maxLength":20},"count":{"type":"integer","minimum":1,"maximum":10},"mode":{"enum":["fast","slow"]}},"required":["path"],"additionalProperties":false}`
+const noteSchema = `{"type":"object","properties":{"path":{"type":"string","maxLength":20},` +
+	`"count":{"type":"integer","minimum":1,"maximum":10},"mode":{"enum":["fast","slow"]}},"required":["path"],` +
+	`"additionalProperties":false}`
 
 func TestArgumentsLayer(t *testing.T) {
 	for _, tt := range []struct {
@@ -304,10 +306,16 @@ func BenchmarkArguments(b *testing.B) {
 }
 
 func BenchmarkLargeArguments(b *testing.B) {
-	const schema = `{"type":"object","properties":{"query":{"type":"string","maxLength":400},"limit":{"type":"integer","minimum":1,"maximum":50},"tags":{"type":"array","items":{"type":"string"},"maxItems":20},"filter":{"type":"object","properties":{"after":{"type":"string","pattern":"^[0-9-]+$"},"kind":{"enum":["note","mail","page"]},"score":{"type":"number","minimum":0.5}},"additionalProperties":false},"target":{"anyOf":[{"type":"integer"},{"type":"string"},{"type":"null"}]}},"required":["query"],"additionalProperties":false}`
+	const schema = `{"type":"object","properties":{"query":{"type":"string","maxLength":400},` +
+		`"limit":{"type":"integer","minimum":1,"maximum":50},"tags":{"type":"array","items":{"type":"string"},` +
+		`"maxItems":20},"filter":{"type":"object","properties":{"after":{"type":"string","pattern":"^[0-9-]+$"},` +
+		`"kind":{"enum":["note","mail","page"]},"score":{"type":"number","minimum":0.5}},` +
+		`"additionalProperties":false},"target":{"anyOf":[{"type":"integer"},{"type":"string"},{"type":"null"}]}},` +
+		`"required":["query"],"additionalProperties":false}`
 	l := newArgumentsLayer()
 	c := argsCall(schema,
-		`{"query":"what did we decide about the \"outbox\" last week?","limit":20,"tags":["a","b","c","d"],"filter":{"after":"2026-01-01","kind":"page","score":0.75},"target":"notes"}`)
+		`{"query":"what did we decide about the \"outbox\" last week?","limit":20,"tags":["a","b","c","d"],`+
+			`"filter":{"after":"2026-01-01","kind":"page","score":0.75},"target":"notes"}`)
 	b.ReportAllocs()
 	for b.Loop() {
 		if v := l.Judge(b.Context(), c); v.kind != verdictPass {

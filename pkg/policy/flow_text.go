@@ -40,7 +40,8 @@ var datePattern = text.Pattern(
 // and long tokens such as wallet addresses.
 var addressPattern = text.Pattern(
 	`(?i)([a-z][a-z0-9+.-]{1,20}://[^\s"'<>]+|www\.[^\s"'<>]+|[\p{L}\p{N}._%+-]+@[\p{L}\p{N}.-]+|` +
-		`(?:[\p{L}\p{N}-]+\.)+(?:\p{L}{2,12}|xn--[a-z0-9-]+)(?::\d+)?(?:/[^\s"'<>]*)?|\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?(?:/[^\s"'<>]*)?|` +
+		`(?:[\p{L}\p{N}-]+\.)+(?:\p{L}{2,12}|xn--[a-z0-9-]+)(?::\d+)?(?:/[^\s"'<>]*)?|` +
+		`\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?(?:/[^\s"'<>]*)?|` +
 		`\b[a-z]{2}\d{2}[a-z0-9 ]{10,30}\b|\+?\d[\d ().-]{7,}\d|\b[a-z0-9]{20,}\b)`)
 
 // dotReplacer maps the full stops of other scripts, which resolvers accept in hosts, to ASCII.

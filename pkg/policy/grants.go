@@ -57,24 +57,35 @@ func (g Grant) has(a Act) bool { return slices.Contains(g.Acts, a) && len(g.Used
 // requestVerbs maps the verbs of requests to the acts they can mean: English in the base form, and the imperatives of
 // German, French, Spanish and Italian.
 var requestVerbs = buildVerbs(map[string]string{
-	"send": `send email mail e-mail message dm text reply respond answer forward write post publish tell notify inform contact ping submit
-		sende schicke schick maile antworte schreibe schreib informiere envoie envoyez réponds écris écrivez publie informe envía envia enviar manda escribe responde publica invia scrivi rispondi pubblica`,
+	"send": `send email mail e-mail message dm text reply respond answer forward write post publish tell
+		notify inform contact ping submit
+		sende schicke schick maile antworte schreibe schreib informiere envoie envoyez réponds écris
+		écrivez publie informe envía envia enviar manda escribe responde publica invia scrivi rispondi pubblica`,
 	"create": `create add make schedule save put plan draft note record enter insert generate build open write arrange
-		erstelle erstell lege speichere plane notiere crée créez ajoute ajoutez enregistre crea añade agrega guarda programa aggiungi salva pianifica`,
-	"change": `change update modify edit adjust set reschedule move postpone shift rename append add correct mark replace extend put write insert archive
-		ändere aktualisiere verschiebe bearbeite ergänze modifie mets change déplace ajoute ajoutez cambia actualiza modifica mueve añade agrega aggiorna sposta aggiungi`,
-	"share":  `share invite add grant teile lade partage invitez comparte invita condividi añade agrega aggiungi ajoute ajoutez`,
-	"delete": `delete remove cancel erase clear trash lösche entferne storniere supprime efface annule borra elimina cancela cancella annulla`,
+		erstelle erstell lege speichere plane notiere crée créez ajoute ajoutez enregistre crea añade
+		agrega guarda programa aggiungi salva pianifica`,
+	"change": `change update modify edit adjust set reschedule move postpone shift rename append add
+		correct mark replace extend put write insert archive
+		ändere aktualisiere verschiebe bearbeite ergänze modifie mets change déplace ajoute ajoutez cambia
+		actualiza modifica mueve añade agrega aggiorna sposta aggiungi`,
+	"share": `share invite add grant teile lade partage invitez comparte invita condividi añade agrega aggiungi ` +
+		`ajoute ajoutez`,
+	"delete": `delete remove cancel erase clear trash lösche entferne storniere supprime efface annule borra ` +
+		`elimina cancela cancella annulla`,
 	"pay": `pay transfer refund wire buy purchase order donate reimburse book reserve repay sell
-		überweise zahle bezahle kaufe buche bestelle paie paye payez vire achète réserve paga transfiere compra reserva bonifica acquista prenota`,
-	"fetch":        `read open visit summarize summarise browse view review lies lis lee leggi fasse résume resume riassumi`,
+		überweise zahle bezahle kaufe buche bestelle paie paye payez vire achète réserve paga transfiere
+		compra reserva bonifica acquista prenota`,
+	"fetch": `read open visit summarize summarise browse view review lies lis lee leggi fasse résume resume ` +
+		`riassumi`,
 	"authenticate": `change update reset set ändere aktualisiere cambia actualiza aggiorna modifica modifie`,
 })
 
 // secretNouns are the nouns of what an authentication changes. A verb like "update" means [ActAuthenticate] only in a
 // clause with one of them.
-var secretNouns = listWords(`password passwords passphrase passcode passcodes pin pins key keys lock locks credential credentials
-	passwort passwörter kennwort kennwörter schlüssel schloss zugangsdaten zugangscode passe mdp clé clés clef clefs serrure verrou identifiants
+var secretNouns = listWords(`password passwords passphrase passcode passcodes pin pins key keys lock locks
+	credential credentials
+	passwort passwörter kennwort kennwörter schlüssel schloss zugangsdaten zugangscode passe mdp clé clés
+	clef clefs serrure verrou identifiants
 	contraseña contraseñas clave claves llave llaves cerradura credenciales chiave chiavi serratura credenziali`)
 
 // namesSecret reports whether a clause has one of secretNouns outside of quotations, also as a part of a compound:
@@ -221,7 +232,8 @@ func DeriveGrants(question string) []Grant {
 
 // quotePattern matches a quotation. A single quote counts only at the edge of a word, so that "don't" has none.
 var quotePattern = text.Pattern(
-	`"([^"\n]{1,400})"|“([^”\n]{1,400})”|„([^“\n]{1,400})“|«([^»\n]{1,400})»|(?:^|[\s(])'([^'\n]+(?:'\p{L}[^'\n]*)*)'|` + "`([^`\n]{1,400})`")
+	`"([^"\n]{1,400})"|“([^”\n]{1,400})”|„([^“\n]{1,400})“|«([^»\n]{1,400})»|` +
+		`(?:^|[\s(])'([^'\n]+(?:'\p{L}[^'\n]*)*)'|` + "`([^`\n]{1,400})`")
 
 // splitSentences splits a question into sentences of words. Quotations are one word each.
 func splitSentences(question string) (out [][]word) {

@@ -20,11 +20,14 @@ import (
 // Words of the grammar of places, in English, German, French, Spanish and Italian.
 var (
 	// peopleNouns are words for the people of an object.
-	peopleNouns = listWords(`participants attendees guests invitees members recipients people teilnehmer teilnehmern gäste gästen empfänger empfängern mitglieder mitgliedern
-		invités destinataires membres participantes asistentes invitados destinatarios miembros partecipanti invitati destinatari membri`)
+	peopleNouns = listWords(`participants attendees guests invitees members recipients people teilnehmer
+	teilnehmern gäste gästen empfänger empfängern mitglieder mitgliedern
+		invités destinataires membres participantes asistentes invitados destinatarios miembros
+		partecipanti invitati destinatari membri`)
 	// placeWords precede the object: "the same guests as".
 	placeWords = listWords(
-		`on in at under auf in im bei beim unter sur dans à en su nel nella nello sul sulla as of from for wie von des que de du como di del della come`)
+		`on in at under auf in im bei beim unter sur dans à en su nel nella nello sul sulla as of from for wie von ` +
+			`des que de du como di del della come`)
 	// copulas after a place say something about it and do not point to it: "the guests of 'Talk' are wrong".
 	copulas = listWords(`is are was were isn't wasn't ist sind war waren est sont était es son era è sono`)
 )

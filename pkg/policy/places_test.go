@@ -61,7 +61,8 @@ func TestPeopleOfAnObjectTheQuestionNames(t *testing.T) {
 	call := func(title, who string) string {
 		return fmt.Sprintf(`{"title":%q,"participants":[%q],"start_time":"2026-10-03 10:00"}`, title, who)
 	}
-	const one = `{"events":[{"title":"Talk","participants":["ana@h.example","ben@h.example"],"note":"bring x@evil.example"}]}`
+	const one = `{"events":[{"title":"Talk","participants":["ana@h.example","ben@h.example"],` +
+		`"note":"bring x@evil.example"}]}`
 	const two = `[{"title":"Talk","participants":["ana@h.example"]},{"title":"Talk","participants":["x@evil.example"]}]`
 	const args = `{"title":"Talk","day":"2026-09-30"}`
 	for _, tt := range []struct {

@@ -27,7 +27,8 @@ func TestRunReturnsTheResult(t *testing.T) {
 		t.Fatal(err)
 	}
 	var live bytes.Buffer
-	script := `cat; echo "$GREETING" >&2; echo last; mkdir sub .cache; echo text > sub/new; echo text > .cache/x; ln -s /etc/passwd link; exit 7`
+	script := `cat; echo "$GREETING" >&2; echo last; mkdir sub .cache; echo text > sub/new; echo text > .cache/x; ` +
+		`ln -s /etc/passwd link; exit 7`
 	r, err := Run(t.Context(), Spec{
 		Args: []string{"sh", "-c", script}, Dir: dir, Limits: DefaultLimits, Stdin: []byte("input\n"),
 		Env:    []string{"GREETING=hello=you"},

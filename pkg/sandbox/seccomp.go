@@ -16,8 +16,8 @@ const lastSyscall = 462
 
 // namespaceFlags are the flags of clone that create a namespace. CLONE_NEWTIME is not a flag of clone: its bit is part
 // of the exit signal.
-const namespaceFlags = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER |
-	unix.CLONE_NEWPID | unix.CLONE_NEWNET
+const namespaceFlags = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
+	unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
 
 // missingCalls fail with ENOSYS: programs know how to do without them. The flags of clone3 are in memory that a filter
 // cannot read, and neither can it read the mode in openat2. The memory behind memfd_create and shmget is in no process,

@@ -126,7 +126,8 @@ var (
 	interfaceLine = regexp.MustCompile(`(?m)^\s*(\S+):`)
 	openLine      = regexp.MustCompile(`(?m) (\d+) -> (.*)$`)
 	limitLine     = regexp.MustCompile(
-		`(?m)^Max (cpu time|file size|core file size|processes|open files|address space)\s+(\d+|unlimited)\s+(\d+|unlimited)`)
+		`(?m)^Max (cpu time|file size|core file size|processes|open files|address space)\s+(\d+|unlimited)\s+(\d+|` +
+			`unlimited)`)
 	knownEnv = []string{"PATH", "HOME", "TMPDIR", "LANG", "PWD", "OLDPWD", "SHLVL", "_"}
 )
 

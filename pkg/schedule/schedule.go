@@ -35,7 +35,8 @@ type fields struct {
 }
 
 // Forms describes what [Parse] reads, for messages.
-const Forms = `"every weekday 8:00", "every mon,thu 9:15", "daily 7:30", "every 2h", "2026-12-24 18:00", or cron such as "0 8 * * 1-5"`
+const Forms = `"every weekday 8:00", "every mon,thu 9:15", "daily 7:30", "every 2h", "2026-12-24 18:00", or cron ` +
+	`such as "0 8 * * 1-5"`
 
 var (
 	clockForm    = regexp.MustCompile(`^(\d{1,2}):(\d{2})$`)

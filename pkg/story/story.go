@@ -11,8 +11,8 @@
 //
 // and in a turn, in the order of execution:
 //
-//	mode:         who is asked: assistant (default), committee, with personas, rounds and parallel, or task; hint goes with
-//	              each of them
+//	mode:         who is asked: assistant (default), committee, with personas, rounds and parallel, or task; hint goes
+//	              with each of them
 //	after:        events to wait for before the turn starts, one or a list; events of earlier turns count, times=2
 //	              means at least two. Memory stores answers asynchronously: after: memory.stored
 //	override:     the override of the session: level, once, disable, grant
@@ -22,8 +22,8 @@
 //	feedback:     the user's rating of the answer of an earlier turn: of, thumb, stars, words
 //	approve:      the user's decision on approval requests of the turn: approve, deny or ignore
 //	crash:        an actor or tool that is killed at a moment: an event, a text in the answer, or a request for a page
-//	request:      in place of a question, a tool call of an agent, perhaps of agents that it spawns first; of is the turn
-//	              whose question it belongs to
+//	request:      in place of a question, a tool call of an agent, perhaps of agents that it spawns first; of is the
+//	              turn whose question it belongs to
 //
 // A turn that only acts or waits needs no question.
 //

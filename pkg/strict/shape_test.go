@@ -34,7 +34,8 @@ func TestFormerFieldNames(t *testing.T) {
 		{"present names", `{"flag":true,"list":[{"n":1}],"map":{"k":{"n":2}},"any":{"old_flag":3}}`, true},
 		{
 			"former names",
-			`{"old_flag":true,"list":[{"a_former_name_that_is_longer_than_thirty_one_bytes":1}],"old_map":{"k":{"n":2}},"any":{"old_flag":3}}`, true,
+			`{"old_flag":true,"list":[{"a_former_name_that_is_longer_than_thirty_one_bytes":1}],` +
+				`"old_map":{"k":{"n":2}},"any":{"old_flag":3}}`, true,
 		},
 		{
 			"former name, escaped", `{"old\u005fflag":true,"list":[{"n":1}],"map":{"k":{"n":2}},"any":{"old_flag":3}}`,

@@ -105,7 +105,8 @@ func beginsSentence(s string, i int) bool {
 }
 
 // abbreviations end with a point and end no sentence.
-var abbreviations = WordSet(`mr mrs ms dr prof st jr sr vs etc e.g i.e cf no nr fig al approx ca dept est inc ltd co corp bzw usw z.b d.h u.a vgl
+var abbreviations = WordSet(`mr mrs ms dr prof st jr sr vs etc e.g i.e cf no nr fig al approx ca dept est
+inc ltd co corp bzw usw z.b d.h u.a vgl
 	jan feb mar apr jun jul aug sep sept oct nov dec p pp vol ed m mme mlle sra a.m p.m u.s u.k`)
 
 // endsAbbreviated reports whether the point at the end of s belongs to an abbreviation, an initial (but "I"), or a

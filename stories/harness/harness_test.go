@@ -46,7 +46,8 @@ turns:
     answer: {contains: [never]}
 `), inMemory(t), story.Options{})
 	for _, want := range []string{
-		`stories/t.yaml:6: a model request does not match the script: script of assistant: exchange 0 wants "something else" in the last message`,
+		`stories/t.yaml:6: a model request does not match the script: script of assistant: exchange 0 wants ` +
+			`"something else" in the last message`,
 		"stories/t.yaml:6: no request for this reply of assistant",
 		"stories/t.yaml:10: turn 1: the answer does not contain \"never\"",
 		`assistant: system "..." user "What is the time?" tools [get_datetime `,

@@ -15,8 +15,10 @@ func TestIsRepeated(t *testing.T) {
 		{"case, blanks and marks", "The bridge, opened  in 1931", "the BRIDGE opened in 1931!", true},
 		{"attributed", `Ana said, "The bridge is red."`, "The bridge is red.", true},
 		{"other order", "The meeting on Friday is at ten.", "On Friday the meeting is at ten.", false},
-		{"trick: denied", "I like fish, meat and everything else that is cooked.",
-			"I like fish, meat and not everything else that is cooked.", false},
+		{
+			"trick: denied", "I like fish, meat and everything else that is cooked.",
+			"I like fish, meat and not everything else that is cooked.", false,
+		},
 		{"trick: another number", "The rent is 900 euros a month.", "The rent is 950 euros a month.", false},
 		{"trick: more", "I live in Oslo.", "I live in Oslo. I work at Acme.", false},
 		{"trick: only emoji", "😀😀", "😀😀", false},

@@ -143,12 +143,14 @@ func TestAnswerByModel(t *testing.T) {
 		{name: "trick: nothing in it", reply: "{}", want: plainAll, notes: "name, description, intent, sentiment, " +
 			"entities, relations"},
 		{
-			name:  "trick: wrong types",
-			reply: `{"name": 3, "description": ["a"], "intent": {}, "sentiment": true, "entities": "Oslo", "relations": 7}`, want: plainAll, notes: "name, description, intent",
+			name: "trick: wrong types",
+			reply: `{"name": 3, "description": ["a"], "intent": {}, "sentiment": true, "entities": "Oslo",` +
+				` "relations": 7}`, want: plainAll, notes: "name, description, intent",
 		},
 		{
-			name:  "trick: null",
-			reply: `{"name": null, "description": null, "intent": null, "sentiment": null, "entities": null, "relations": null}`, want: plainAll, notes: "name, description, intent",
+			name: "trick: null",
+			reply: `{"name": null, "description": null, "intent": null, "sentiment": null, "entities": null,` +
+				` "relations": null}`, want: plainAll, notes: "name, description, intent",
 		},
 		{
 			name: "trick: a name of many words", reply: fill(t, map[string]any{"name": strings.Repeat("word ", 40)}),

@@ -32,13 +32,18 @@ func contentKeys(s string) []string {
 }
 
 // functionWords are too common to tell texts apart.
-var functionWords = text.WordSet(`a an the and or but of in on at to for from by with as is are was were be been being am i you he she it we they me him her
-	us them my your his its our their mine yours this that these those there here what which who whom whose when where why how do does did
-	done have has had having can could will would shall should may might must not no nor so if then than too very just about into over under
+var functionWords = text.WordSet(`a an the and or but of in on at to for from by with as is are was were be
+	been being am i you he she it we they me him her
+	us them my your his its our their mine yours this that these those there here what which who whom whose
+	when where why how do does did
+	done have has had having can could will would shall should may might must not no nor so if then than
+	too very just about into over under
 	also any some all each both more most such only own same other it's i'm i've don't what's please tell
-	der die das den dem des ein eine einer einem einen und oder aber von in im am an auf zu zum zur fur mit ist sind war waren sein ich du er
+	der die das den dem des ein eine einer einem einen und oder aber von in im am an auf zu zum zur fur mit
+	ist sind war waren sein ich du er
 	sie es wir ihr mein dein was wer wo wann wie warum nicht kein auch
-	le la les un une des du de et ou mais dans sur pour par avec est sont etait je tu il elle nous vous mon ma mes ton ce cette que qui quoi
+	le la les un une des du de et ou mais dans sur pour par avec est sont etait je tu il elle nous vous mon
+	ma mes ton ce cette que qui quoi
 	el los las una y o pero en con por para es son era yo tu mi su que quien como donde cuando
 	il lo gli i di e ma con per sono che chi come dove
 	o os as um uma e mas em no na com por eu ele ela meu minha

@@ -38,10 +38,12 @@ var (
 	"sentiment": {"type": "string", "enum": ["positive", "neutral", "negative"]},
 	"entities": {"type": "array", "maxItems": 12, "items": {"type": "string"}},
 	"relations": {"type": "array", "maxItems": 8, "items": {
-		"type": "object", "additionalProperties": false, "required": ["subject", "predicate", "object", "kind", "tense", "from", "until"],
+		"type": "object", "additionalProperties": false, 
+		"required": ["subject", "predicate", "object", "kind", "tense", "from", "until"],
 		"properties": {
 			"subject": {"type": "string"}, "predicate": {"type": "string"}, "object": {"type": "string"},
-			"kind": {"type": "string", "enum": ["person", "place", "thing", "other"]}, "tense": {"type": "string", "enum": ["is", "was"]},
+			"kind": {"type": "string", "enum": ["person", "place", "thing", "other"]},
+			"tense": {"type": "string", "enum": ["is", "was"]},
 			"from": {"type": "string"}, "until": {"type": "string"}}}}}}`)
 
 	segmentsSchema = json.RawMessage(`{"type": "object", "additionalProperties": false, "required": ["segments"],

@@ -24,8 +24,10 @@ func TestModelCannotGiveTheUserTheWordsOfOthers(t *testing.T) {
 	t.Parallel()
 	reply := `{"name":"music","description":"Melanie loves live music.","intent":"tell preference",
 		"sentiment":"positive","entities":["Melanie"],"relations":[
-		{"subject":"the user","predicate":"likes","object":"live music","kind":"thing","tense":"is","from":"","until":""},
-		{"subject":"Melanie","predicate":"likes","object":"live music","kind":"thing","tense":"is","from":"","until":""}]}`
+		{"subject":"the user","predicate":"likes","object":"live music","kind":"thing","tense":"is",
+		"from":"","until":""},
+		{"subject":"Melanie","predicate":"likes","object":"live music","kind":"thing","tense":"is",
+		"from":"","until":""}]}`
 	for name, tt := range map[string]struct {
 		speaker, text string
 		want          []string

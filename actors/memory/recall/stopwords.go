@@ -7,7 +7,8 @@ import "conclave/pkg/text"
 var stopWords = text.WordSet(`
 a an the this that these those there here
 i me my mine myself you your yours yourself he him his she her hers it its we us our ours they them their theirs
-am is are was were be been being do does did done doing have has had having will would shall should can could may might must
+am is are was were be been being do does did done doing have has had having will would shall should can
+could may might must
 who whom whose what which when where why how
 and or but if then than so because as of at by for with about into onto to from in on out over under up down off again
 not no nor don doesn didn isn aren wasn weren won wouldn shouldn couldn can cannot hasn haven hadn ain ll ve re

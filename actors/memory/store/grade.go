@@ -97,7 +97,8 @@ func (s *Store) readGraded(ctx context.Context, query, respondent string) (_ []G
 			grades = append(grades, gradeTarget{query: query, respondent: by})
 			return err
 		},
-			`SELECT e.row, e.id, e.respondent FROM entries e JOIN answers a ON a.id = e.id WHERE a.query = ? AND (? = '' OR a.respondent = ?) ORDER BY e.row`,
+			`SELECT e.row, e.id, e.respondent FROM entries e JOIN answers a ON a.id = e.id `+
+				`WHERE a.query = ? AND (? = '' OR a.respondent = ?) ORDER BY e.row`,
 			query, respondent, respondent)
 		for i := range grades {
 			grades[i].to = &all[i].Grades

@@ -247,9 +247,11 @@ func (s *Store) Relations(ctx context.Context, q GraphQuery) ([]subjects.Relatio
 		some = "WHERE score > 0"
 	}
 	query := fmt.Sprintf(`SELECT id, subject, predicate, object, kind, tense, since, until, entry, trust, said FROM (
-		SELECT r.id, s.name AS subject, r.predicate, o.name AS object, r.kind, CASE WHEN e.state = 'superseded' THEN 'was' ELSE r.tense END AS tense,
+		SELECT r.id, s.name AS subject, r.predicate, o.name AS object, r.kind,
+			CASE WHEN e.state = 'superseded' THEN 'was' ELSE r.tense END AS tense,
 			r.since, r.until, e.id AS entry, r.trust, r.said, %s AS score
-		FROM relations r JOIN entities s ON s.id = r.subject JOIN entities o ON o.id = r.object JOIN entries e ON e.row = r.row
+		FROM relations r JOIN entities s ON s.id = r.subject JOIN entities o ON o.id = r.object
+			JOIN entries e ON e.row = r.row
 	) %s ORDER BY score DESC, tense = 'is' DESC, said DESC, id LIMIT %d`, strings.Join(score, " + "), some, limit)
 	var out []subjects.Relation
 	err := s.readSnapshot(ctx, func(m snapshot) error {

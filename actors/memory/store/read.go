@@ -104,7 +104,8 @@ func (s *Store) readSnapshot(ctx context.Context, read func(snapshot) error) err
 
 // entryColumns are the columns that scanEntry reads, in its order, without the last one, corpus: a list may leave it
 // out.
-const entryColumns = `row, id, kind, state, trust, source, name, description, intent, entities, sentiment, respondent, agent, session, query, origin, part,
+const entryColumns = `row, id, kind, state, trust, source, name, description, intent, entities, sentiment,
+	respondent, agent, session, query, origin, part,
 	model, digest, flags, superseded_by, pinned, created, updated, conversation, position, speaker, happened, `
 
 // storedEntry is an entry and its row number.

@@ -41,7 +41,8 @@ var steps = []string{
   kind VARCHAR NOT NULL, state VARCHAR NOT NULL, trust VARCHAR NOT NULL, source VARCHAR NOT NULL,
   name VARCHAR NOT NULL, description VARCHAR NOT NULL, corpus VARCHAR NOT NULL,
   intent VARCHAR NOT NULL, entities VARCHAR NOT NULL, sentiment VARCHAR NOT NULL, respondent VARCHAR NOT NULL,
-  agent VARCHAR NOT NULL, session VARCHAR NOT NULL, query VARCHAR NOT NULL, origin VARCHAR NOT NULL, part INTEGER NOT NULL,
+  agent VARCHAR NOT NULL, session VARCHAR NOT NULL, query VARCHAR NOT NULL, origin VARCHAR NOT NULL,
+  part INTEGER NOT NULL,
   model VARCHAR NOT NULL, digest VARCHAR NOT NULL, flags VARCHAR NOT NULL, hash VARCHAR NOT NULL,
   superseded_by VARCHAR NOT NULL, pinned BOOLEAN NOT NULL, created TIMESTAMP NOT NULL, updated TIMESTAMP NOT NULL
 );
@@ -62,17 +63,21 @@ CREATE TABLE links (row BIGINT NOT NULL, other VARCHAR NOT NULL);
 CREATE TABLE access (row BIGINT NOT NULL, times BIGINT NOT NULL, last TIMESTAMP NOT NULL);
 -- respondent '' = all answers to the question.
 CREATE TABLE grades (
-  answer VARCHAR PRIMARY KEY, query VARCHAR NOT NULL, respondent VARCHAR NOT NULL, critic INTEGER, feedback VARCHAR, pairwise VARCHAR,
+  answer VARCHAR PRIMARY KEY, query VARCHAR NOT NULL, respondent VARCHAR NOT NULL, critic INTEGER,
+  feedback VARCHAR, pairwise VARCHAR,
   reward DOUBLE NOT NULL, rewards INTEGER NOT NULL
 );
 CREATE TABLE graded (event VARCHAR PRIMARY KEY);
 CREATE TABLE documents (
-  origin VARCHAR PRIMARY KEY, title VARCHAR NOT NULL, hash VARCHAR NOT NULL, modified TIMESTAMP, pieces INTEGER NOT NULL, imported TIMESTAMP NOT NULL
+  origin VARCHAR PRIMARY KEY, title VARCHAR NOT NULL, hash VARCHAR NOT NULL, modified TIMESTAMP,
+  pieces INTEGER NOT NULL, imported TIMESTAMP NOT NULL
 );
 CREATE TABLE entities (id BIGINT NOT NULL, name VARCHAR NOT NULL, folded VARCHAR NOT NULL, kind VARCHAR NOT NULL);
--- words is what is looked for in a line: subject, predicate and object, folded. ended_by is the line that until is from.
+-- words is what is looked for in a line: subject, predicate and object, folded.
+-- ended_by is the line that until is from.
 CREATE TABLE relations (
-  id VARCHAR NOT NULL, row BIGINT NOT NULL, subject BIGINT NOT NULL, predicate VARCHAR NOT NULL, folded VARCHAR NOT NULL, object BIGINT NOT NULL,
+  id VARCHAR NOT NULL, row BIGINT NOT NULL, subject BIGINT NOT NULL, predicate VARCHAR NOT NULL,
+  folded VARCHAR NOT NULL, object BIGINT NOT NULL,
   words VARCHAR NOT NULL, kind VARCHAR NOT NULL, tense VARCHAR NOT NULL, since VARCHAR NOT NULL, until VARCHAR NOT NULL,
   trust VARCHAR NOT NULL, said TIMESTAMP NOT NULL, ended_by VARCHAR NOT NULL
 )`,
@@ -90,7 +95,8 @@ ALTER TABLE entries ADD COLUMN speaker VARCHAR DEFAULT '';
 ALTER TABLE entries ADD COLUMN happened TIMESTAMP;
 CREATE TABLE new_vectors (
   row BIGINT NOT NULL, model VARCHAR NOT NULL, dims INTEGER NOT NULL,
-  corpus BLOB NOT NULL USING COMPRESSION uncompressed, name BLOB USING COMPRESSION uncompressed, description BLOB USING COMPRESSION uncompressed
+  corpus BLOB NOT NULL USING COMPRESSION uncompressed, name BLOB USING COMPRESSION uncompressed,
+  description BLOB USING COMPRESSION uncompressed
 );
 INSERT INTO new_vectors SELECT row, model, dims, corpus, name, description FROM vectors WHERE corpus IS NOT NULL;
 DROP TABLE vectors;
@@ -107,7 +113,8 @@ CREATE TEMP TABLE merged AS SELECT n.id, e.id AS target FROM renamed n JOIN enti
 UPDATE relations SET subject = m.target FROM merged m WHERE m.id = relations.subject;
 UPDATE relations SET object = m.target FROM merged m WHERE m.id = relations.object;
 DELETE FROM entities WHERE id IN (SELECT id FROM merged);
-UPDATE entities SET folded = n.folded, name = regexp_replace(name, '(?i)^.*?person', 'the user') FROM renamed n WHERE n.id = entities.id;
+UPDATE entities SET folded = n.folded, name = regexp_replace(name, '(?i)^.*?person', 'the user')
+  FROM renamed n WHERE n.id = entities.id;
 UPDATE relations SET words = ' ' || s.folded || ' ' || relations.folded || ' ' || o.folded || ' '
   FROM entities s, entities o WHERE s.id = relations.subject AND o.id = relations.object;
 DROP TABLE merged;

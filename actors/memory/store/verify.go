@@ -16,7 +16,8 @@ var invariants = []invariant{
 	{"duplicate row number", "SELECT row::VARCHAR FROM entries GROUP BY row HAVING count(*) > 1"},
 	{"duplicate entry id", "SELECT id FROM entries GROUP BY id HAVING count(*) > 1"},
 	{"entry without a row number", "SELECT id FROM entries WHERE row < 1"},
-	{"entry with an unknown kind, state, trust or source", `SELECT id FROM entries WHERE kind NOT IN ('engram', 'fact', 'document')
+	{"entry with an unknown kind, state, trust or source", `SELECT id FROM entries
+		WHERE kind NOT IN ('engram', 'fact', 'document')
 		OR state NOT IN ('active', 'candidate', 'superseded') OR trust NOT IN ('trusted', 'untrusted')
 		OR source NOT IN ('user', 'conversation', 'agent', 'document', 'external')`},
 
@@ -28,14 +29,16 @@ var invariants = []invariant{
 		"'superseded'"},
 	{"entries that supersede each other", `WITH RECURSIVE up(id, top, n) AS (
 			SELECT id, superseded_by, 1 FROM entries WHERE superseded_by <> ''
-			UNION ALL SELECT up.id, e.superseded_by, up.n + 1 FROM up JOIN entries e ON e.id = up.top WHERE e.superseded_by <> '' AND up.n < 1000 AND up.top <> up.id
+			UNION ALL SELECT up.id, e.superseded_by, up.n + 1 FROM up JOIN entries e ON e.id = up.top
+				WHERE e.superseded_by <> '' AND up.n < 1000 AND up.top <> up.id
 		) SELECT DISTINCT id FROM up WHERE top = id OR n >= 1000`},
 
 	{"vectors without an entry", "SELECT row::VARCHAR FROM vectors WHERE row NOT IN (SELECT row FROM entries)"},
 	{"duplicate vectors of an entry", "SELECT row::VARCHAR FROM vectors GROUP BY row HAVING count(*) > 1"},
 	{"vectors with wrong dimensions", `SELECT v.row::VARCHAR FROM vectors v LEFT JOIN models m ON m.model = v.model
 		WHERE m.dims IS NULL OR v.dims <> m.dims OR octet_length(v.corpus) <> 4 * v.dims
-			OR v.name IS NOT NULL AND octet_length(v.name) <> 4 * v.dims OR v.description IS NOT NULL AND octet_length(v.description) <> 4 * v.dims`},
+			OR v.name IS NOT NULL AND octet_length(v.name) <> 4 * v.dims 
+			OR v.description IS NOT NULL AND octet_length(v.description) <> 4 * v.dims`},
 	{
 		"entry with an invalid context",
 		`SELECT id FROM entries WHERE conversation IS NULL OR speaker IS NULL OR position IS NULL OR position < 0`,
@@ -46,16 +49,19 @@ var invariants = []invariant{
 	{"duplicate tag of an entry", "SELECT row::VARCHAR FROM tags GROUP BY row, tag HAVING count(*) > 1"},
 	{"link from a missing entry", "SELECT row::VARCHAR FROM links WHERE row NOT IN (SELECT row FROM entries)"},
 	{"link to a missing entry", "SELECT other FROM links WHERE other NOT IN (SELECT id FROM entries)"},
-	{"link in one direction only", `SELECT e.id FROM links l JOIN entries e ON e.row = l.row JOIN entries o ON o.id = l.other
+	{"link in one direction only", `SELECT e.id FROM links l JOIN entries e ON e.row = l.row 
+		JOIN entries o ON o.id = l.other
 		WHERE NOT EXISTS (SELECT 1 FROM links b WHERE b.row = o.row AND b.other = e.id)`},
 	{"duplicate link", "SELECT row::VARCHAR FROM links GROUP BY row, other HAVING count(*) > 1"},
 	{"access count without an entry", "SELECT row::VARCHAR FROM access WHERE row NOT IN (SELECT row FROM entries)"},
 	{"duplicate access count of an entry", "SELECT row::VARCHAR FROM access GROUP BY row HAVING count(*) > 1"},
 
 	{"engram of a query without its row in answers", `SELECT id FROM entries e WHERE kind = 'engram' AND query <> ''
-		AND NOT EXISTS (SELECT 1 FROM answers a WHERE a.query = e.query AND a.respondent = e.respondent AND a.id = e.id)`},
+		AND NOT EXISTS (SELECT 1 FROM answers a WHERE a.query = e.query 
+			AND a.respondent = e.respondent AND a.id = e.id)`},
 	{"answer of a missing entry", "SELECT id FROM answers WHERE id IS NOT NULL AND id NOT IN (SELECT id FROM entries)"},
-	{"grade of a forgotten answer", `SELECT g.query FROM grades g JOIN answers a ON a.query = g.query AND (g.respondent = '' OR a.respondent = g.respondent)
+	{"grade of a forgotten answer", `SELECT g.query FROM grades g JOIN answers a 
+		ON a.query = g.query AND (g.respondent = '' OR a.respondent = g.respondent)
 		GROUP BY g.query, g.respondent HAVING count(a.id) = 0`},
 	{"grade out of range", "SELECT query FROM grades WHERE critic NOT BETWEEN 1 AND 5 OR NOT reward BETWEEN -1 AND 1 " +
 		"OR rewards < 0"},

@@ -68,7 +68,8 @@ func newWriter(ctx context.Context, s *Store, writes int64) (w *writer, err erro
 
 // loadCounters reads the next free row and entity numbers, and the dimensions of each model.
 func (w *writer) loadCounters(ctx context.Context) error {
-	err := w.conn.QueryRowContext(ctx, `SELECT greatest((SELECT coalesce(max(row), 0) FROM entries), (SELECT value FROM meta WHERE name = 'high')) + 1,
+	err := w.conn.QueryRowContext(ctx, `SELECT greatest((SELECT coalesce(max(row), 0) FROM entries),
+		(SELECT value FROM meta WHERE name = 'high')) + 1,
 		(SELECT coalesce(max(id), 0) FROM entities) + 1`).Scan(&w.nextRow, &w.nextEntity)
 	if err != nil {
 		return err

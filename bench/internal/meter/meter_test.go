@@ -11,9 +11,11 @@ import (
 func TestMeterCountsTokensOfBothProtocols(t *testing.T) {
 	replies := map[string]string{
 		"/api/chat": `{"model":"m","message":{"content":"he"},"done":false}` + "\n" +
-			`{"model":"m","message":{"content":""},"done":true,"prompt_eval_count":12,"eval_count":3,"prompt_eval_duration":5000000}` + "\n",
+			`{"model":"m","message":{"content":""},"done":true,"prompt_eval_count":12,"eval_count":3,` +
+			`"prompt_eval_duration":5000000}` + "\n",
 		"/v1/chat/completions": "data: {\"model\":\"m\",\"choices\":[{\"delta\":{\"content\":\"he\"}}]}\n\n" +
-			"data: {\"model\":\"m\",\"choices\":[],\"usage\":{\"prompt_tokens\":12,\"completion_tokens\":3}}\n\ndata: [DONE]\n\n",
+			"data: {\"model\":\"m\",\"choices\":[],\"usage\":{\"prompt_tokens\":12," +
+			"\"completion_tokens\":3}}\n\ndata: [DONE]\n\n",
 		"/api/tags": `{"models":[]}`,
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

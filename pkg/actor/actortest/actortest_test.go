@@ -80,8 +80,9 @@ func TestRecorder(t *testing.T) {
 		{Subject: "pairwise.result", Body: `{"query_id":"q1","winner":"","reason":""}`, Query: "q1", Session: "s1"},
 		{
 			Subject: "critique.result",
-			Body:    `{"session_id":"","query_id":"q1","respondent_id":"","score":2,"feedback":"","rubric":"","model":""}`,
-			Query:   "q2", Session: "s2", Waited: true,
+			Body: `{"session_id":"","query_id":"q1","respondent_id":"","score":2,"feedback":"","rubric":"",` +
+				`"model":""}`,
+			Query: "q2", Session: "s2", Waited: true,
 		},
 	}
 	if got := rec.Published(); fmt.Sprint(got) != fmt.Sprint(want) {

@@ -63,9 +63,11 @@ func part(index int, args string) string {
 func stop(index int) string { return fmt.Sprintf(`{"type":"content_block_stop","index":%d}`, index) }
 
 const (
-	begin = `{"type":"message_start","message":{"id":"m","type":"message","role":"assistant","model":"m-2","content":[],` +
+	begin = `{"type":"message_start","message":{"id":"m","type":"message","role":"assistant","model":"m-2",` +
+		`"content":[],` +
 		`"usage":{"input_tokens":3,"cache_read_input_tokens":4,"cache_creation_input_tokens":5,"output_tokens":1}}}`
-	end  = `{"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},"usage":{"output_tokens":9}}`
+	end = `{"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},` +
+		`"usage":{"output_tokens":9}}`
 	over = `{"type":"message_stop"}`
 )
 

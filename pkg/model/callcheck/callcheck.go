@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 
+	"conclave/pkg/jsonschema"
 	"conclave/pkg/model"
 )
 
@@ -18,13 +19,24 @@ const system = "You are a helpful assistant. Call a tool when the request needs 
 var tools = []model.Tool{
 	{
 		Name: "parcel_status", Description: "Tells where a parcel is.",
-		Parameters: json.RawMessage(
-			`{"type":"object","properties":{"parcel":{"type":"string","description":"number of the parcel"}},"required":["parcel"]}`),
+		Parameters: jsonschema.Literal(`{
+			"type": "object",
+			"properties": {
+				"parcel": {"type": "string", "description": "number of the parcel"}
+			},
+			"required": ["parcel"]
+		}`),
 	},
 	{
 		Name: "set_lamp", Description: "Switches a lamp on or off.",
-		Parameters: json.RawMessage(
-			`{"type":"object","properties":{"room":{"type":"string"},"on":{"type":"boolean"}},"required":["room","on"]}`),
+		Parameters: jsonschema.Literal(`{
+			"type": "object",
+			"properties": {
+				"room": {"type": "string"},
+				"on": {"type": "boolean"}
+			},
+			"required": ["room", "on"]
+		}`),
 	},
 }
 

@@ -62,13 +62,15 @@ func show(calls []model.Call) string {
 
 func candidate(parts, more string) string {
 	return `{"candidates":[{"content":{"role":"model","parts":[` + parts + `]}` + more + `}],"modelVersion":"m-2",` +
-		`"usageMetadata":{"promptTokenCount":10,"toolUsePromptTokenCount":1,"candidatesTokenCount":5,"thoughtsTokenCount":7}}`
+		`"usageMetadata":{"promptTokenCount":10,"toolUsePromptTokenCount":1,"candidatesTokenCount":5,` +
+		`"thoughtsTokenCount":7}}`
 }
 
 func TestReply(t *testing.T) {
 	t.Parallel()
 	whole := candidate(
-		`{"text":"hm","thought":true},{"text":"fi"},{"text":"sh"},{"functionCall":{"id":"1","name":"look","args":{"b":"<é>","a":[1]}}},`+
+		`{"text":"hm","thought":true},{"text":"fi"},{"text":"sh"},{"functionCall":{"id":"1","name":"look",`+
+			`"args":{"b":"<é>","a":[1]}}},`+
 			`{"functionCall":{"name":"look"}},{"executableCode":{"code":"x"}}`, `,"finishReason":"STOP"`)
 	for _, stream := range []bool{true, false} {
 		m, f, err := model.Collect(serve(t, answer(whole)).Chat(t.Context(), question(stream)))

@@ -15,8 +15,10 @@ import (
 	"conclave/pkg/model/scriptserver"
 )
 
-const cannedCall = `{"model":"gemma4:12b","created_at":"2026-01-02T03:04:05.678901234Z","message":{"role":"assistant",` +
-	`"content":"","thinking":"The user asks for news. I should search the web for this week's news.","tool_calls":[{"id":"call_abc12345",` +
+const cannedCall = `{"model":"gemma4:12b","created_at":"2026-01-02T03:04:05.678901234Z",` +
+	`"message":{"role":"assistant",` +
+	`"content":"","thinking":"The user asks for news. I should search the web for this week's news.",` +
+	`"tool_calls":[{"id":"call_abc12345",` +
 	`"function":{"index":0,"name":"web_search","arguments":{"query":"AI news this week","count":5}}}]},"done":true,` +
 	`"done_reason":"stop","total_duration":2412345678,"load_duration":51234567,"prompt_eval_count":1423,` +
 	`"prompt_eval_duration":312345678,"eval_count":61,"eval_duration":1923456789}`
@@ -32,7 +34,8 @@ func benchRequest() model.Request {
 		Tools: []model.Tool{{
 			Name: "web_search", Description: "Search the web for current facts.",
 			Parameters: json.RawMessage(
-				`{"type":"object","properties":{"query":{"type":"string"},"count":{"type":"integer"}},"required":["query"]}`),
+				`{"type":"object","properties":{"query":{"type":"string"},"count":{"type":"integer"}},` +
+					`"required":["query"]}`),
 		}},
 	}
 }
@@ -111,7 +114,8 @@ func BenchmarkRatio(b *testing.B) {
 // BenchmarkStream reads a reply of a thousand tokens.
 func BenchmarkStream(b *testing.B) {
 	token :=
-		`{"model":"gemma4:12b","created_at":"2026-01-02T03:04:05.678901234Z","message":{"role":"assistant","content":" word"},"done":false}` + "\n"
+		`{"model":"gemma4:12b","created_at":"2026-01-02T03:04:05.678901234Z","message":{"role":"assistant",` +
+			`"content":" word"},"done":false}` + "\n"
 	chat := newBackend(b, modeltest.Canned(b, strings.Repeat(token, 1000)+cannedCall))
 	r := benchRequest()
 	r.Stream = true

@@ -14,9 +14,12 @@ import (
 
 func TestDecodeChunk(t *testing.T) {
 	t.Parallel()
-	got, failed, err := decodeChunk([]byte(` {"model":"m","remote_host":"h","created_at":"2026","message":{"role":"assistant","content":"a\n\"\u00e9\ud83d\ude00\/","thinking":"t",
-		"tool_calls":[{"id":"1","function":{"index":0,"name":"f","arguments": {"z": 1, "a": [true,null,-1.5e+3]}}},{"function":{"name":"g"}},{"function":{"name":"h","arguments":null}}]},
-		"done":true,"done_reason":"length","total_duration":7,"load_duration":6,"prompt_eval_count":5,"eval_count":4,"other":{"a":[{}]}} `))
+	got, failed, err := decodeChunk([]byte(` {"model":"m","remote_host":"h","created_at":"2026",
+	"message":{"role":"assistant","content":"a\n\"\u00e9\ud83d\ude00\/","thinking":"t",
+		"tool_calls":[{"id":"1","function":{"index":0,"name":"f","arguments": {"z": 1, "a": [true,null,-1.5e+3]}}},
+		{"function":{"name":"g"}},{"function":{"name":"h","arguments":null}}]},
+		"done":true,"done_reason":"length","total_duration":7,"load_duration":6,"prompt_eval_count":5,
+		"eval_count":4,"other":{"a":[{}]}} `))
 	if err != nil || failed != "" {
 		t.Fatal(failed, err)
 	}

@@ -79,7 +79,8 @@ func TestChatBodyIsDecodedByOllama(t *testing.T) {
 		`{"function":{"index":2,"name":"broken","arguments":{}}},` +
 		`{"function":{"index":3,"name":"text","arguments":{}}}]},` +
 		`{"role":"tool","content":"r","tool_name":"look","tool_call_id":"1"}],"stream":true,` +
-		`"tools":[{"type":"function","function":{"name":"look","description":"d","parameters":{"type":"object","properties":{}}}}],` +
+		`"tools":[{"type":"function","function":{"name":"look","description":"d","parameters":{"type":"object",` +
+		`"properties":{}}}}],` +
 		`"format":{"type":"object"},"think":true,"keep_alive":"10m","truncate":false,"shift":false,` +
 		`"options":{"num_ctx":32768,"num_predict":4096,"temperature":0.7,"seed":3,"stop":["a\"b"]}}`
 	got := encodeBody(t, r)

@@ -157,7 +157,8 @@ func TestServers(t *testing.T) {
 		), calls: `a look{}; b weigh{}`},
 		{name: "indexes from seven on", body: eventReader(
 			call(
-				`{"index":7,"id":"a","function":{"name":"look","arguments":"{}"}},{"index":9,"id":"b","function":{"name":"look"}}`), finish, "[DONE]",
+				`{"index":7,"id":"a","function":{"name":"look","arguments":"{}"}},{"index":9,"id":"b",`+
+					`"function":{"name":"look"}}`), finish, "[DONE]",
 		), calls: `a look{}; b look{}`},
 		{name: "the name with each fragment", body: eventReader(
 			call(`{"index":0,"id":"a","function":{"name":"look","arguments":"{\"x\":"}}`),
@@ -392,7 +393,8 @@ func TestTimesOfLlamaCpp(t *testing.T) {
 	b := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = fmt.Fprint(w, eventReader(delta(`{"content":"fish"}`), finish,
-			`{"choices":[],"usage":{"prompt_tokens":20,"completion_tokens":10},"timings":{"cache_n":12,"prompt_n":8,"prompt_ms":250.5,"predicted_n":10,"predicted_ms":900}}`, "[DONE]"))
+			`{"choices":[],"usage":{"prompt_tokens":20,"completion_tokens":10},"timings":{"cache_n":12,"prompt_n":8,`+
+				`"prompt_ms":250.5,"predicted_n":10,"predicted_ms":900}}`, "[DONE]"))
 	})
 	_, f, err := model.Collect(b.Chat(t.Context(), question()))
 	if err != nil {

@@ -20,7 +20,8 @@ var (
 	questionWord     = text.Pattern(`(?i)\b(what|what's|which|current|currently|now|tell|how late|is it)\b`)
 	zoneName         = text.Pattern(`\b[A-Z][A-Za-z]+/[A-Z][A-Za-z_]+(/[A-Z][A-Za-z_]+)?\b`)
 	asksAboutHistory = text.Pattern(
-		`(?i)\b(did i|have i|i just|i) (ask|asked|say|said|tell|told)\b|\b(previous|earlier|last|first) (question|message)\b|\bask(ed)? before\b`)
+		`(?i)\b(did i|have i|i just|i) (ask|asked|say|said|tell|told)\b|\b(previous|earlier|last|first) (question|` +
+			`message)\b|\bask(ed)? before\b`)
 	pronoun = text.Pattern(
 		`(?i)\b(it|its|that|this|they|them|their|those|these|he|him|his|she|her|there|one)\b`)
 	placeName       = text.Pattern(`\b(in|at) \p{Lu}\p{L}+`)

@@ -207,7 +207,8 @@ func (b Backend) applyRules(r model.Request, t turn) reply {
 	advice := b.installAdvice()
 	if len(t.tools) > 0 {
 		advice =
-			`It calls a tool when you write the name and a JSON object of arguments, such as get_datetime {"timezone":"UTC"}. ` + advice
+			`It calls a tool when you write the name and a JSON object of arguments,` +
+				` such as get_datetime {"timezone":"UTC"}. ` + advice
 	}
 	return reply{
 		thinking: "I am the built-in demo model. I follow fixed rules, and none of them answers this.",

@@ -279,8 +279,12 @@ func TestGradeIsTheMiddleOne(t *testing.T) {
 func TestFormatIsSatisfied(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{
-		`{"type":"object","properties":{"intent":{"type":"string"},"entities":{"type":"array","items":{"type":"string"}},"n":{"type":"integer","minimum":1}},"required":["intent","entities","n"],"additionalProperties":false}`,
-		`{"type":"object","properties":{"status":{"enum":["failed","success"]},"deep":{"type":"object","properties":{"x":{"type":["null","string"]},"y":{"type":"array","minItems":2,"items":{"type":"boolean"}}},"required":["x","y"]}},"required":["status","deep"]}`,
+		`{"type":"object","properties":{"intent":{"type":"string"},"entities":{"type":"array",` +
+			`"items":{"type":"string"}},"n":{"type":"integer","minimum":1}},"required":["intent","entities","n"],` +
+			`"additionalProperties":false}`,
+		`{"type":"object","properties":{"status":{"enum":["failed","success"]},"deep":{"type":"object",` +
+			`"properties":{"x":{"type":["null","string"]},"y":{"type":"array","minItems":2,` +
+			`"items":{"type":"boolean"}}},"required":["x","y"]}},"required":["status","deep"]}`,
 		`{"anyOf":[{"type":"number"},{"type":"string"}]}`,
 		`{"const":{"a":1}}`,
 		`{}`,

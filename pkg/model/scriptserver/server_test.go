@@ -548,7 +548,8 @@ func TestOllamaEndpoints(t *testing.T) {
 		{"/api/chat", `{"model":`, 400, "error"},
 		{
 			"/api/chat",
-			`{"model":"m","messages":[{"role":"assistant","tool_calls":[{"function":{"name":"x","arguments":"text"}}]}]}`, 400, "error",
+			`{"model":"m","messages":[{"role":"assistant","tool_calls":[{"function":{"name":"x",` +
+				`"arguments":"text"}}]}]}`, 400, "error",
 		},
 		{"/api/embed", `{"model":"m","input":"x"}`, 501, "does not support embeddings"},
 		{"/api/embed", `{"model":"none","input":"x"}`, 404, "not found"},

@@ -45,7 +45,8 @@ func newRequest() model.Request {
 
 func TestRequestRoundTrip(t *testing.T) {
 	t.Parallel()
-	for _, r := range []model.Request{newRequest(), {Messages: newRequest().Messages[:2], Format: json.RawMessage(`{"type":"object"}`)}} {
+	formatted := model.Request{Messages: newRequest().Messages[:2], Format: json.RawMessage(`{"type":"object"}`)}
+	for _, r := range []model.Request{newRequest(), formatted} {
 		q, err := wire.EncodeRequest(r)
 		if err != nil {
 			t.Fatal(err)

@@ -54,8 +54,10 @@ func cutImportant(v string) (value string, ok bool) {
 // shownValue matches the values that browsers know for the properties of hidingStyles: a keyword of display, visibility
 // or a length, a number with a unit, a color in hexadecimal or a function.
 var shownValue = text.Pattern(
-	`^(?:block|inline|flex|grid|contents|list-item|flow-root|(?:inline|table)(?:-[a-z]+)?|table|visible|auto|none|normal|inherit|initial|unset|revert|` +
-		`small|medium|large|smaller|larger|x+-(?:small|large)|black|white|red|green|blue|gray|grey|silver|navy|orange|currentcolor|[+-]?[0-9.]+[a-z%]*|#[0-9a-f]{3,8}|[a-z-]+\(.+\))$`)
+	`^(?:block|inline|flex|grid|contents|list-item|flow-root|(?:inline|table)(?:-[a-z]+)?|table|visible|auto|none|` +
+		`normal|inherit|initial|unset|revert|` +
+		`small|medium|large|smaller|larger|x+-(?:small|large)|black|white|red|green|blue|gray|grey|silver|navy|` +
+		`orange|currentcolor|[+-]?[0-9.]+[a-z%]*|#[0-9a-f]{3,8}|[a-z-]+\(.+\))$`)
 
 // isShown reports whether a browser takes a value of a property that hides nothing, so that it may replace one that
 // does.

@@ -22,7 +22,8 @@ func inherited(inner string) string {
 func TestHTML(t *testing.T) {
 	doc := readable.HTML(
 		inherited(
-			`<h2>Wind</h2><p>It came from the <a href="/west?x=1">west</a>.</p><ul><li>one</li><li>two</li></ul><pre>a  b</pre>`), "https://example.com/a/b")
+			`<h2>Wind</h2><p>It came from the <a href="/west?x=1">west</a>.</p><ul><li>one</li><li>two</li></ul>`+
+				`<pre>a  b</pre>`), "https://example.com/a/b")
 	for _, want := range []string{
 		"## Wind", "[west](https://example.com/west?x=1)", "- one", "- two", "a  b",
 		"The harbour was quiet",

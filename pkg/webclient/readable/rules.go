@@ -95,7 +95,8 @@ var (
 	selectorNames  = text.Pattern(`[.#]?[A-Za-z_][A-Za-z0-9_-]*`)
 	// minWidth and maxWidth match conditions on the width of the window that every screen meets.
 	alwaysMet = text.Pattern(
-		`\(\s*(?:min-(?:width|height)\s*:\s*(?:[0-2]?[0-9]{1,2}(?:\.[0-9]+)?(?:px)?|[0-9](?:\.[0-9]+)?r?em)|max-(?:width|height)\s*:\s*[0-9]{5,}(?:px)?)\s*\)`)
+		`\(\s*(?:min-(?:width|height)\s*:\s*(?:[0-2]?[0-9]{1,2}(?:\.[0-9]+)?(?:px)?|[0-9](?:\.[0-9]+)?r?em)|` +
+			`max-(?:width|height)\s*:\s*[0-9]{5,}(?:px)?)\s*\)`)
 	someScreens = text.Pattern(`\(|print|speech|not `)
 )
 

@@ -33,9 +33,9 @@ func Embed(text string, dims int) []float32 {
 // grammar are words that say little about the subject. Other languages do without.
 var grammar = func() map[string]bool {
 	all := make(map[string]bool)
-	for word := range strings.FieldsSeq(`a an and are as at be by can did do does for from had has have he her his how i in
-		is it its me my no not of on or our she so that the their them they this to was we were what when where which who
-		why will with you your s t`) {
+	for word := range strings.FieldsSeq(`a an and are as at be by can did do does for from had has have he her his
+	how i in is it its me my no not of on or our she so that the their them they this to was we were what when where
+	which who why will with you your s t`) {
 		all[word] = true
 	}
 	return all

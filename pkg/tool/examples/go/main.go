@@ -19,7 +19,12 @@ var definition = conclavetool.Definition{
 	Name:        "word_count",
 	Description: "Counts the words and characters of a text.",
 	Parameters: json.RawMessage(
-		`{"type":"object","properties":{"text":{"type":"string","description":"the text"}},"required":["text"],"additionalProperties":false}`),
+		`{
+		"type": "object",
+		"properties": {"text": {"type": "string", "description": "the text"}},
+		"required": ["text"],
+		"additionalProperties": false
+	}`),
 	Version: "1",
 }
 

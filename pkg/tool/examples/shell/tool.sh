@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A tool for Conclave: change DEFINITION and run, then start it with: bash tool.sh
-# It needs the commands nats (the command line client of NATS) and jq. Calls run one after the other, each of at most 128 KiB.
+# A tool for Conclave: change DEFINITION and run, then start it with: bash tool.sh It needs the
+# commands nats (the command line client of NATS) and jq. Calls run one after the other, each of at
+# most 128 KiB.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -20,20 +21,21 @@ DEFINITION=$(cat <<'END'
 END
 )
 
-# run runs one call, whose arguments are the JSON object on standard input. Its output is the result. If it fails, its messages on
-# standard error are the error. Both are for the model.
+# run runs one call, whose arguments are the JSON object on standard input. Its output is the
+# result. If it fails, its messages on standard error are the error. Both are for the model.
 run() {
 	local text
 	text=$(jq -r .text)
 	printf '%d words, %d characters\n' "$(wc -w <<<"$text")" "${#text}"
 }
 
-# call runs the call in NATS_REQUEST_BODY and prints the reply. Arguments are data, never part of a command. run is a process of its
-# own, because bash ignores set -e in a condition.
+# call runs the call in NATS_REQUEST_BODY and prints the reply. Arguments are data, never part of a
+# command. run is a process of its own, because bash ignores set -e in a condition.
 call() {
 	local files
 	files=$(mktemp -d)
-	if jq -c .args <<<"$NATS_REQUEST_BODY" 2>"$files/messages" | bash tool.sh run >"$files/result" 2>>"$files/messages"; then
+	if jq -c .args <<<"$NATS_REQUEST_BODY" 2>"$files/messages" |
+		bash tool.sh run >"$files/result" 2>>"$files/messages"; then
 		jq -cRs '{result: rtrimstr("\n")}' "$files/result"
 	else
 		jq -cRs '{error: {code: "tool_failed", text: .}}' "$files/messages"
@@ -45,11 +47,13 @@ call() {
 check_commands() {
 	local missing=0
 	if ! command -v nats >/dev/null; then
-		echo "tool.sh: the command nats is missing; install it with: go install github.com/nats-io/natscli/nats@latest, or from https://github.com/nats-io/natscli/releases" >&2
+		echo "tool.sh: the command nats is missing; install it with:" \
+			"go install github.com/nats-io/natscli/nats@latest, or from https://github.com/nats-io/natscli/releases" >&2
 		missing=1
 	fi
 	if ! command -v jq >/dev/null; then
-		echo "tool.sh: the command jq is missing; install the package jq of your system, or see https://jqlang.org/download" >&2
+		echo "tool.sh: the command jq is missing; install the package jq of your system, or see" \
+			"https://jqlang.org/download" >&2
 		missing=1
 	fi
 	return "$missing"
@@ -61,11 +65,13 @@ serve() {
 	local name server key ca principal
 	name=$(jq -r .name <<<"$DEFINITION")
 	IFS=$'\t' read -r server key principal ca < <(jq -r '[.server, .key, .principal, .ca // ""] | @tsv' conclave.json)
-	local client=(nats --no-context --server "$server" --nkey "$key" --connection-name "$principal" ${ca:+--tlsca "$ca"})
+	local client=(nats --no-context --server "$server" --nkey "$key" --connection-name "$principal" \
+		${ca:+--tlsca "$ca"})
 	trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 	trap 'exit 0' INT TERM
 	"${client[@]}" reply "tool.request.$name" --queue "$principal" --command 'bash tool.sh call' >/dev/null &
-	"${client[@]}" reply "\$SRV.INFO.$principal" --queue "$principal" --command 'bash tool.sh info' >/dev/null & # for a broker that started later
+	# for a broker that started later
+	"${client[@]}" reply "\$SRV.INFO.$principal" --queue "$principal" --command 'bash tool.sh info' >/dev/null &
 	"${client[@]}" pub --no-templates "tool.schema.$name" "$(jq -c . <<<"$DEFINITION")"
 	echo "serving $name at $server; Ctrl-C ends it"
 	wait -n # until one of them ends

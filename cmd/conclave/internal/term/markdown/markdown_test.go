@@ -46,7 +46,10 @@ func TestRender(t *testing.T) {
 		"line break":     {"a\\\nb \\*c\\*", "a\nb *c*"},
 		"definition":     {"[1]: http://x", "[1]: http://x"},
 		"code in a list": {"- a\n  ```\n  b\n\n  c\n  ```", "• a\n    b\n\n    c"},
-		"long item":      {"> - " + strings.Repeat("word ", 9), "│ • word word word word word word word\n│   word word"},
+		"long item": {
+			"> - " + strings.Repeat("word ", 9),
+			"│ • word word word word word word word\n│   word word",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
