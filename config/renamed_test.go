@@ -30,6 +30,26 @@ func TestRenamedFieldNamesItsSuccessor(t *testing.T) {
 			"orchestrator.yaml", "call_timeout: 5m\n", ":1: call_timeout: unknown field: call_timeout is no longer a " +
 				"setting here; delete it: that of generator.yaml holds",
 		},
+		{
+			"generator.yaml", "max_tool_iterations: 5\n",
+			":1: max_tool_iterations: unknown field: max_tool_iterations was renamed to steps",
+		},
+		{
+			"generator.yaml", "num_ctx: 32000\n",
+			":1: num_ctx: unknown field: num_ctx is window below defaults in models.yaml",
+		},
+		{
+			"web_search.yaml", "searxng_url: http://localhost:8888\n",
+			":1: searxng_url: unknown field: searxng_url is url below searxng",
+		},
+		{
+			"system.yaml", "bus_pub_address: tcp://127.0.0.1:5555\n",
+			":1: bus_pub_address: unknown field: bus_pub_address is listen, one address for all",
+		},
+		{
+			"manifest.yaml", "agent_types: {}\n", ":1: agent_types: unknown field: agent_types was renamed to " +
+				"types; in it, allowed_tools to tools and allowed_paths to paths",
+		},
 		{"manifest.yaml", "shadow: []\n", ":1: shadow: unknown field: shadow was renamed to monitor_only"},
 		{"system.yaml", "trail: 2s\n", ":1: trail: unknown field; known here: listen, allow_remote, sync, audit_max, " +
 			"event_max, replicas, audit_head, backup, log_level, log_max, telemetry, machines, actor, broker, gateway"},

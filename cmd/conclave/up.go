@@ -88,6 +88,8 @@ conclave open prints another. When it is not, the log is JSON lines, and there i
 	f.StringVar(&o.listen, "listen", "", "`host:port` of the NATS server; port 0 for any free one (system.listen)")
 	f.IntVar(&o.port, "api-port", 0, "`port` of HTTP on this machine; 0 for any free one (system.gateway.listen)")
 	f.BoolVar(&o.headless, "headless", false, "serve the HTTP API without the page (system.gateway.page)")
+	f.Bool("api", false, "")
+	_ = f.MarkHidden("api") // fails for an unknown flag only
 	f.StringVar(&o.model, "model", "", "`model` of the assistant (models.roles.assistant)")
 	f.BoolVar(&o.respondentB, "respondent-b", false, "answer every question a second time for comparison "+
 		"(generator.respondent_b.enabled)")
@@ -111,6 +113,9 @@ func runUp(cmd *cobra.Command, a *cli.App, o upFlags) error {
 	if a.Server != "" {
 		return cli.Usage("conclave up runs its own server: use conclave actor %s --server %s",
 			strings.Join(userconfig.EnabledActors(userconfig.LoadNames(a)), " "), a.Server)
+	}
+	if cmd.Flags().Changed("api") {
+		a.Say("--api is not needed: HTTP is always served")
 	}
 	set, err := o.settings(a, cmd)
 	if err != nil {
