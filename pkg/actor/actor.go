@@ -1,9 +1,3 @@
-// Package actor runs an actor: it decodes messages strictly, calls typed handlers with bounded concurrency, propagates
-// ids, deadlines and traces, replies for handlers that fail, and drains in order.
-//
-// An actor is a struct with a name and a table of routes. It has no goroutine, no logger and no NATS import of its own.
-// What several actors need is here once: [Audited] (record, act, record), [Bucket] (compare-and-set state with an
-// outbox) and [Toolset] (serving tools).
 package actor
 
 import (
