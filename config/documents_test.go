@@ -33,11 +33,13 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 			name := m[1]
 			switch {
 			case testName.MatchString(name):
-				if checked++; !declared[name] {
+				checked++
+				if !declared[name] {
 					t.Errorf("%s cites %s, which does not exist", document, name)
 				}
 			case folderName.MatchString(name) && !strings.ContainsAny(name, "*<> "):
-				if checked++; !fileExists(filepath.Join(root, name)) {
+				checked++
+				if !fileExists(filepath.Join(root, name)) {
 					t.Errorf("%s cites %s, which does not exist", document, name)
 				}
 			}

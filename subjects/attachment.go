@@ -59,7 +59,8 @@ func CheckAttachments(all []Attachment) error {
 	}
 	total, images := 0, 0
 	for i, a := range all {
-		if total += len(a.Text); a.IsImage() {
+		total += len(a.Text)
+		if a.IsImage() {
 			images++
 		}
 		switch {

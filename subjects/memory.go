@@ -91,7 +91,8 @@ type Source string
 // UnmarshalText implements [encoding.TextUnmarshaler]. It reads "person" as [SourceUser]: events, exports and key-value
 // entries written before the value was renamed hold it. Other values are accepted unchanged; readers validate them.
 func (s *Source) UnmarshalText(text []byte) error {
-	if *s = Source(text); *s == formerSourceUser {
+	*s = Source(text)
+	if *s == formerSourceUser {
 		*s = SourceUser
 	}
 	return nil

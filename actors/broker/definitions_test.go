@@ -137,7 +137,8 @@ func (w *userTools) awaitStatus(tool string, is func(subjects.ToolStatus) bool) 
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		if s = (subjects.ToolStatus{}); len(l.Tools) == 1 {
+		s = (subjects.ToolStatus{})
+		if len(l.Tools) == 1 {
 			s = l.Tools[0]
 		}
 		if is(s) {

@@ -262,7 +262,8 @@ func withholdUndistilled(out actor.Out, res subjects.ToolResult, err error) subj
 	} else {
 		out.LogError(fmt.Errorf("distilling a result of %s: %w; it is withheld", res.Tool, err))
 	}
-	res.Result, res.Links, res.Parked, res.Recalls, res.Artifacts = "", nil, nil, nil, nil
+	res.Result, res.Parked = "", nil
+	res.Links, res.Recalls, res.Artifacts = nil, nil, nil
 	res.Error = subjects.Faultf(subjects.CodeUnavailable, "the result of %s is withheld: this agent gets findings "+
 		"only, and %s", res.Tool, reason)
 	return res

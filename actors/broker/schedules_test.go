@@ -113,7 +113,8 @@ func TestScheduleChangeRejects(t *testing.T) {
 	w.startBroker()
 	for _, action := range []string{"add", "remove"} {
 		q := addedSchedule("gone")
-		if q.Action = action; action != "add" {
+		q.Action = action
+		if action != "add" {
 			q.Schedule = nil
 		}
 		if _, err := w.changeSchedule("user", q); err != nil {

@@ -88,7 +88,8 @@ func TestFallbackToAnotherZone(t *testing.T) {
 					return reply(subject, body)
 				}
 				zone, _, _ = strings.Cut(zone, ".")
-				if asked = append(asked, zone); zone != "tools_box" {
+				asked = append(asked, zone)
+				if zone != "tools_box" {
 					return nil, actor.NoResponder(subject)
 				}
 				return reply(subject, body)

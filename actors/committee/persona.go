@@ -257,7 +257,8 @@ func (v *voice) finish(s loop.State, err error) (contribution, subjects.Delibera
 	if !v.closing {
 		e.Response, c.Dissents, c.Dissent = splitDissent(s.Answer)
 	}
-	if e.Partial = s.Partial; err != nil {
+	e.Partial = s.Partial
+	if err != nil {
 		c.Error, _ = agent.Explain(err, explanations...)
 		if c.Error.Code == subjects.CodeInternal {
 			v.t.Out.LogError(fmt.Errorf("%s: %w", v.persona.Name, err))
@@ -271,8 +272,9 @@ func (v *voice) finish(s loop.State, err error) (contribution, subjects.Delibera
 	c.Response = text.Clip(e.Response, maxContribution)
 	e.Response, e.Thinking, e.Calls = text.Clip(e.Response, maxSaid), text.Clip(s.Thinking, maxThinking),
 		v.traceCalls(s, maxTracedCalls, maxTracedResult)
-	e.Dissents, e.Dissent, e.Model, e.Usage, e.Notes, e.Labels = c.Dissents, c.Dissent, c.Model, c.Usage, v.notes,
-		(&subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}).Join(c.Labels)
+	e.Dissents, e.Dissent = c.Dissents, c.Dissent
+	e.Model, e.Usage, e.Notes = c.Model, c.Usage, v.notes
+	e.Labels = (&subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}).Join(c.Labels)
 	if v.t.c.cfg.GradePersonas && v.persona.Rubric != "" && err == nil && !v.closing {
 		e.Query, e.Rubric = text.Clip(v.t.Query.Query, maxSaid), v.persona.Rubric
 	}

@@ -75,7 +75,8 @@ func (t *turn) buildResponse(s loop.State, last *closed, err error) subjects.Res
 			"model, which is not a language model"})
 	}
 	if r.Answer == "" {
-		if r.Answer, r.Partial = describeDeliberation(rec.Done), true; err == nil {
+		r.Answer, r.Partial = describeDeliberation(rec.Done), true
+		if err == nil {
 			r.Notes = append(r.Notes, subjects.Note{Code: loop.NoteStopped, Text: "stopped before the deliberation " +
 				"was closed"})
 		}

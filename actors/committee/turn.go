@@ -75,7 +75,8 @@ func (t *turn) Run(ctx context.Context) error {
 	personas, closing, err := t.c.cfg.selectPersonas(t.Query.Personas)
 	size := len(t.Query.Query)
 	for _, a := range t.Query.Attachments {
-		if size += len(a.Text); a.IsImage() && err == nil {
+		size += len(a.Text)
+		if a.IsImage() && err == nil {
 			err = errImages
 		}
 	}

@@ -90,7 +90,8 @@ func TestCompareAnswers(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			w := newHarness(t)
-			if w.judge = c.judge; c.chunk.Model != "" {
+			w.judge = c.judge
+			if c.chunk.Model != "" {
 				w.last = c.chunk
 			}
 			res, err := w.compareOrder(c.args)

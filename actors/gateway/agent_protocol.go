@@ -104,7 +104,8 @@ func decodePrompt(ctx context.Context, data []byte) (q Question, images [][]byte
 		if err != nil {
 			return q, nil, subjects.Faultf(subjects.CodeMalformed, "attachment %d: %v", i+1, err)
 		}
-		if q.Attachments = append(q.Attachments, f.Attachment); f.Image != nil {
+		q.Attachments = append(q.Attachments, f.Attachment)
+		if f.Image != nil {
 			images = append(images, f.Image)
 		}
 	}

@@ -262,7 +262,8 @@ func testAsk(t *testing.T, b *bustest.Bus) {
 	pieces, err := w.ask(subjects.Query{Query: "what time is it?", SessionID: "s", QueryID: "q"})
 	text = ""
 	for i, p := range pieces {
-		if text += p.Text; p.QueryID != "q" || p.N != i {
+		text += p.Text
+		if p.QueryID != "q" || p.N != i {
 			t.Errorf("piece %d: %+v", i, p)
 		}
 	}

@@ -114,7 +114,8 @@ func (c *clientTokens) set(principals []subjects.Principal) {
 			old[known] == d {
 			a = known
 		}
-		if names[p.Name] = a; hasToken {
+		names[p.Name] = a
+		if hasToken {
 			tokens[d] = a
 		}
 	}

@@ -176,7 +176,8 @@ func (e *eventFeed) bounds() (start, end uint64) {
 func (e *eventFeed) add(ev client.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.err = nil; ev.Seq <= e.end {
+	e.err = nil
+	if ev.Seq <= e.end {
 		return
 	}
 	e.ring, e.end = append(e.ring, ev), ev.Seq

@@ -533,11 +533,13 @@ func FuzzHidden(f *testing.F) {
 	f.Fuzz(func(t *testing.T, subject, payload string) {
 		ev := gateway.Event{Subject: subject, Payload: json.RawMessage(payload)}
 		for _, from := range []string{"generator", "gateway", "user"} {
-			if ev.From = from; !strings.HasPrefix(subject, "dead") && gateway.IsOfRespondentB(ev) {
+			ev.From = from
+			if !strings.HasPrefix(subject, "dead") && gateway.IsOfRespondentB(ev) {
 				t.Errorf("%s by %s is hidden: %s", subject, from, payload)
 			}
 		}
-		if ev.From = "respondent_b"; !gateway.IsOfRespondentB(ev) {
+		ev.From = "respondent_b"
+		if !gateway.IsOfRespondentB(ev) {
 			t.Errorf("%s is shown: %s", subject, payload)
 		}
 	})

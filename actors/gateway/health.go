@@ -126,7 +126,8 @@ func (g *Gateway) onHealth(w http.ResponseWriter, r *http.Request) error {
 	case err != nil:
 		h.Degraded = append(h.Degraded, err.Error())
 	}
-	if h.Model = model; model != nil && (model.DemoModel || model.Notice != "") {
+	h.Model = model
+	if model != nil && (model.DemoModel || model.Notice != "") {
 		why := model.Notice
 		if why == "" {
 			why = "the built-in demo model answers; start Ollama"

@@ -231,7 +231,8 @@ func (g *Gateway) askForClient(ctx context.Context, caller *clientAccess, keys [
 		}
 	}
 	if r.Error != nil {
-		if out.Error = r.Error.Text; strings.TrimSpace(r.Answer) == "" {
+		out.Error = r.Error.Text
+		if strings.TrimSpace(r.Answer) == "" {
 			return out, r.Error
 		}
 	}

@@ -280,7 +280,8 @@ func (c sampleCollector) Collect(to chan<- prometheus.Metric) {
 		case telemetry.Histogram:
 			buckets, total := map[float64]uint64{}, uint64(0)
 			for i, n := range s.Counts {
-				if total += n; i < len(m.Buckets) {
+				total += n
+				if i < len(m.Buckets) {
 					buckets[m.Buckets[i]] = total
 				}
 			}

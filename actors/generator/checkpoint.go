@@ -63,7 +63,8 @@ func (t *turn) Load(ctx context.Context, fresh bool) (v actor.Versioned[turnReco
 	if err != nil && !errors.Is(err, actor.ErrUnreadable) {
 		return v, false, err
 	}
-	if t.loaded, t.prior = s, s.conversation; t.g.isRespondentB {
+	t.loaded, t.prior = s, s.conversation
+	if t.g.isRespondentB {
 		t.prior = t.userConversation(ctx, s.conversation)
 	}
 	v.Value, v.Revision = s.record, s.recordRev

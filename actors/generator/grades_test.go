@@ -140,7 +140,8 @@ func TestGradesAreKept(t *testing.T) {
 				t.Errorf("%+v, want %+v", got, tt.want)
 			}
 			after := w.conversation("s1")
-			if after.Turns[0].Grades = nil; !reflect.DeepEqual(after, before) {
+			after.Turns[0].Grades = nil
+			if !reflect.DeepEqual(after, before) {
 				t.Errorf("the conversation became %+v", after)
 			}
 			w.requireNoErrors()

@@ -249,7 +249,8 @@ func countCalls(s loop.State) int {
 
 // callStarted moves the state machine when the first and when the last call of a reply is sent.
 func (t *turn) callStarted(step int) {
-	if t.counter.begun++; !t.machine.isIn(dispatching, waiting) {
+	t.counter.begun++
+	if !t.machine.isIn(dispatching, waiting) {
 		t.transition(dispatchTool, step)
 	}
 	if t.counter.begun >= t.counter.open && t.machine.isIn(dispatching) {

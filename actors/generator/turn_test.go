@@ -55,7 +55,8 @@ func TestPlainTurn(t *testing.T) {
 	}
 	var grown string
 	for i, d := range emitted[subjects.Delta](w, "response.delta.q1") {
-		if grown += d.Text; d.N != i || d.QueryID != "q1" || d.RespondentID != "generator" || d.Step != 1 {
+		grown += d.Text
+		if d.N != i || d.QueryID != "q1" || d.RespondentID != "generator" || d.Step != 1 {
 			t.Errorf("delta: %+v", d)
 		}
 	}

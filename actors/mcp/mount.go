@@ -218,7 +218,8 @@ func (m *Mount) announce(ctx context.Context, out actor.Out, s *Session) error {
 	byName := map[string]Definition{}
 	var added []string
 	for _, d := range defs {
-		if byName[d.Schema.Name] = d; !slices.Contains(m.tools, d.Schema.Name) {
+		byName[d.Schema.Name] = d
+		if !slices.Contains(m.tools, d.Schema.Name) {
 			added = append(added, d.Tool)
 		}
 	}

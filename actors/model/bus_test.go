@@ -88,7 +88,8 @@ func TestBusChat(t *testing.T) {
 	pieces := 0
 	msg, final, err := llm.Collect(func(yield func(llm.Chunk, error) bool) {
 		for chunk, err := range c.Chat(t.Context(), r) {
-			if pieces++; !yield(chunk, err) {
+			pieces++
+			if !yield(chunk, err) {
 				return
 			}
 		}
@@ -207,7 +208,8 @@ func TestBusFairness(t *testing.T) {
 			_, _, err := llm.Collect(wire.Client{Out: out, Timeout: soon}.Chat(t.Context(), newRequest(who)))
 			mu.Lock()
 			defer mu.Unlock()
-			if order = append(order, who); err != nil {
+			order = append(order, who)
+			if err != nil {
 				t.Error(err)
 			}
 		})

@@ -37,7 +37,8 @@ func (m *Model) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedRequest]
 		name = m.cfg.Roles[subjects.RoleEmbeddings]
 	}
 	t, err := m.findEmbedder(ctx, name, begun)
-	if rec.Tool = name; err == nil {
+	rec.Tool = name
+	if err == nil {
 		rec.Tool = t.key()
 		if t.server.embeddings.isFull(newRequester(in.From, in.Session, false)) {
 			err = errQueueFull

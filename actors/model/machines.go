@@ -180,7 +180,8 @@ func (m *Model) chooseTarget(targets []target, from requester) (t target) {
 func (s *machines) countCall(to *server, priority, n int) {
 	counts := s.assigned[to]
 	counts[priority] += n
-	if s.assigned[to] = counts; counts == [priorities]int{} {
+	s.assigned[to] = counts
+	if counts == [priorities]int{} {
 		delete(s.assigned, to)
 	}
 }

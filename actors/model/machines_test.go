@@ -169,7 +169,8 @@ func (w *machinesHarness) ask(ctx context.Context, session, text string) *chat {
 		for chunk, err := range client.Chat(ctx, newRequest(text)) {
 			c.mu.Lock()
 			c.text.WriteString(chunk.Content)
-			if c.err = err; chunk.Notice != "" {
+			c.err = err
+			if chunk.Notice != "" {
 				c.notices = append(c.notices, chunk.Notice)
 			}
 			c.mu.Unlock()
@@ -259,7 +260,8 @@ func TestMachineAnswersStream(t *testing.T) {
 	pieces := 0
 	msg, final, err := llm.Collect(func(yield func(llm.Chunk, error) bool) {
 		for chunk, err := range c.Chat(t.Context(), newRequest("hi")) {
-			if pieces++; !yield(chunk, err) {
+			pieces++
+			if !yield(chunk, err) {
 				return
 			}
 		}

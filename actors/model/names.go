@@ -105,10 +105,12 @@ func (m *Model) listModels(ctx context.Context, now time.Time) []subjects.ModelI
 			var test *subjects.CallTest
 			if refused == nil {
 				t, err := m.findLocal(ctx, name, now)
-				if refused = err; err == nil {
+				refused = err
+				if err == nil {
 					more := t.info
-					i.Window, i.Tools, i.Thinking, i.Vision, i.Embedding = max(i.Window, more.Window), more.Tools,
-						more.Thinking, more.Vision, more.Embedding
+					i.Window = max(i.Window, more.Window)
+					i.Tools, i.Thinking = more.Tools, more.Thinking
+					i.Vision, i.Embedding = more.Vision, more.Embedding
 					calls, test = t.callMode(), t.describeCallTest()
 				}
 			}

@@ -275,7 +275,8 @@ func (q *queue) remove(i, j int) *entry {
 		q.lines = append(q.lines[:i:i], q.lines[i+1:]...)
 	}
 	q.waiting[e.priority]--
-	if q.waitingBy[e.account]--; q.waitingBy[e.account] == 0 {
+	q.waitingBy[e.account]--
+	if q.waitingBy[e.account] == 0 {
 		delete(q.waitingBy, e.account)
 	}
 	return e

@@ -74,7 +74,8 @@ func (t *task) keepCandidates(ctx context.Context, all []candidate, labels *subj
 				why = "saving it failed (" + res.Fault + ")"
 			}
 		}
-		if seen[c.text] = true; why == "" {
+		seen[c.text] = true
+		if why == "" {
 			kept = append(kept, c.text)
 		} else {
 			dropped = append(dropped, why)

@@ -342,7 +342,8 @@ func TestVerification(t *testing.T) {
 			w := newHarness(t)
 			runs := 0
 			w.tool = func(tool, path string, c subjects.ToolRequest) (subjects.ToolResult, error) {
-				if runs++; tool != "run_code" || path != "coder-1" || !strings.Contains(string(c.Args), "go test") {
+				runs++
+				if tool != "run_code" || path != "coder-1" || !strings.Contains(string(c.Args), "go test") {
 					t.Errorf("%s by %s: %s", tool, path, c.Args)
 				}
 				if runs == tt.passes {
@@ -488,7 +489,8 @@ func TestMemoryCandidates(t *testing.T) {
 				if tool != "save_memory" {
 					return subjects.ToolResult{Result: "x", Labels: tt.labels}, nil
 				}
-				if saved++; path != "" {
+				saved++
+				if path != "" {
 					t.Errorf("saved by %s", path)
 				}
 				return subjects.ToolResult{Result: "saved"}, nil

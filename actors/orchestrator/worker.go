@@ -85,8 +85,8 @@ func (w *worker) end(ctx context.Context, ret subjects.AgentReturn, doubt string
 	err := w.t.update(ctx, "subtask.end", func(r *taskRecord) {
 		for i := range r.Subtasks {
 			if s := &r.Subtasks[i]; s.ID == w.subtask.ID {
-				s.State, s.Return, s.Doubt, s.Ended, s.Calls, s.Child = state, &ret, doubt, w.t.Out.Now().UTC(),
-					w.countCalls(), w.record.Child
+				s.State, s.Return, s.Doubt = state, &ret, doubt
+				s.Ended, s.Calls, s.Child = w.t.Out.Now().UTC(), w.countCalls(), w.record.Child
 			}
 		}
 		r.Labels, r.Stalled = r.Labels.Join(labels), 0

@@ -107,7 +107,8 @@ func TestFeedback(t *testing.T) {
 				tt.f.QueryID = "q1"
 			}
 			in := feedback(2, 1, tt.f)
-			if in.Query = ""; tt.from != "" {
+			in.Query = ""
+			if tt.from != "" {
 				in.From = strings.Trim(tt.from, "-")
 			}
 			if err := w.r.onFeedback(t.Context(), in, w.Out()); err != nil {
@@ -283,7 +284,8 @@ func TestFeedbackOnUnknownAnswer(t *testing.T) {
 				strings.Contains(letters[0].Reason, "<ok>") {
 				t.Fatalf("%v, letters %+v", err, letters)
 			}
-			if want.Reason = letters[0].Reason; letters[0] != want {
+			want.Reason = letters[0].Reason
+			if letters[0] != want {
 				t.Errorf("the letter is %+v, want %+v", letters[0], want)
 			}
 			for _, s := range w.Published() {
@@ -347,7 +349,8 @@ func TestConcurrentFeedback(t *testing.T) {
 		if seen[r.Count] || r.Count < 1 || r.Count > len(all) {
 			t.Errorf("%d was told twice, or one before it never: %s", r.Count, w.rewardSummary())
 		}
-		if seen[r.Count] = true; r.Count == len(all) && r.Words != fmt.Sprint("as of ", many-1) {
+		seen[r.Count] = true
+		if r.Count == len(all) && r.Words != fmt.Sprint("as of ", many-1) {
 			t.Errorf("the last one is %+v", r)
 		}
 	}

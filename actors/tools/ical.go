@@ -93,7 +93,8 @@ func (e *icalEvent) set(name string, params map[string]string, value string, loc
 func (e icalEvent) overlaps(from, to time.Time) bool {
 	end := e.end
 	if !end.After(e.start) {
-		if end = e.start.Add(time.Second); e.wholeDay {
+		end = e.start.Add(time.Second)
+		if e.wholeDay {
 			end = e.start.AddDate(0, 0, 1)
 		}
 	}

@@ -118,7 +118,8 @@ func run(ctx context.Context, o options, files []string) (bool, error) {
 	}
 	if o.scenarios != "" {
 		more, err := runScenarios(ctx, o, in, meters)
-		if rows = append(rows, more...); err != nil {
+		rows = append(rows, more...)
+		if err != nil {
 			return false, err
 		}
 	}

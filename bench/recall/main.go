@@ -127,7 +127,8 @@ func run(ctx context.Context, o options) error {
 		if err != nil {
 			return err
 		}
-		if got.name = "Conclave"; len(w) > 0 {
+		got.name = "Conclave"
+		if len(w) > 0 {
 			got.name += ", " + w.String()
 		}
 		outcomes = append(outcomes, got)

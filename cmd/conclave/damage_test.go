@@ -147,7 +147,8 @@ func waitForCounts(t *testing.T, data string) {
 			t.Fatal("the counts of the streams do not settle")
 		}
 		b, err := os.ReadFile(filepath.Join(data, "streams.json"))
-		if same++; err != nil || !bytes.Equal(b, last) {
+		same++
+		if err != nil || !bytes.Equal(b, last) {
 			same, last = 0, b
 		}
 	}

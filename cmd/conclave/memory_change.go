@@ -472,7 +472,8 @@ func parseMemory(old subjects.MemoryEntry, text string) (e subjects.MemoryEdit, 
 	for l := range strings.Lines(head) {
 		l = strings.TrimSpace(l)
 		name, value, ok := strings.Cut(l, ":")
-		if value = strings.TrimSpace(value); l == "" {
+		value = strings.TrimSpace(value)
+		if l == "" {
 			continue
 		}
 		if !ok || seen[name] || !slices.Contains([]string{"name", "tags", "description"}, name) {

@@ -312,7 +312,8 @@ func TestOnSharesWorkBetweenInstances(t *testing.T) {
 				<-first[1-i]
 				mu.Lock()
 				defer mu.Unlock()
-				if times[in.Body.QueryID]++; len(times) == n {
+				times[in.Body.QueryID]++
+				if len(times) == n {
 					close(all)
 				}
 				return nil

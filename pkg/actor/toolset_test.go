@@ -55,7 +55,7 @@ func TestToolset(t *testing.T) {
 			Body: subjects.ToolOrder{CallID: "c1", QueryID: "q1", Args: json.RawMessage(tt.args)},
 		})
 		if !strings.Contains(got, tt.want) ||
-			fmt.Sprint(err) != map[bool]string{true: "<nil>", false: tt.err}[tt.err == ""] {
+			(err == nil) != (tt.err == "") || err != nil && err.Error() != tt.err {
 			t.Errorf("%s: %s, %v", tt.name, got, err)
 		}
 		if err == nil && (!strings.Contains(got, `"call_id":"c1"`) || !strings.Contains(got, `"query_id":"q1"`) ||

@@ -37,7 +37,8 @@ func (m *Models) Role(ctx context.Context, out actor.Out, role string) subjects.
 			if r.Role != wanted {
 				continue
 			}
-			if r.Role = role; r.Window <= 0 {
+			r.Role = role
+			if r.Window <= 0 {
 				r.Window = DefaultWindow
 			}
 			return r

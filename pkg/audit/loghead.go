@@ -224,7 +224,8 @@ func (c *HeadChecker) Finish() (head LogHead, problems []Problem, foreign []Kept
 		covered, short := map[string]streamHash{}, false
 		for _, stream := range append([]string{""}, slices.Sorted(maps.Keys(k.Others))...) {
 			want, end := k.seqOf(stream), c.hasher.Seq(stream)
-			if covered[stream], short = c.passed[stream][want], short || want > end; want > end {
+			covered[stream], short = c.passed[stream][want], short || want > end
+			if want > end {
 				problems = append(problems, Problem{Kept: k.Where, Message: MessageName(stream, end), Text: fmt.Sprintf(
 					"the log was rolled back: it ends at %s, and the head that %s holds is that of %s",
 					MessageName(stream, end), k.Where, MessageName(stream, want))})

@@ -265,7 +265,8 @@ func (v *verifier) reportMissing(stream string, seq uint64) {
 func (v *verifier) verifyRanges(ranges []StreamRange) {
 	last := map[string]uint64{}
 	for _, r := range ranges {
-		if last[r.Stream] = r.Last; v.lastSeq[r.Stream] < r.Last {
+		last[r.Stream] = r.Last
+		if v.lastSeq[r.Stream] < r.Last {
 			v.reportMissing(r.Stream, r.Last+1)
 		}
 	}

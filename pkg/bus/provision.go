@@ -331,8 +331,8 @@ func streamConfig(st subjects.Stream, cfg ServerConfig) jetstream.StreamConfig {
 		// delete.
 		c.DenyDelete, c.DenyPurge = true, true
 	case st.Bucket != "":
-		c.MaxMsgsPerSubject, c.Discard, c.AllowRollup, c.DenyDelete, c.AllowDirect = 1, jetstream.DiscardNew, true,
-			true, true
+		c.MaxMsgsPerSubject, c.Discard = 1, jetstream.DiscardNew
+		c.AllowRollup, c.DenyDelete, c.AllowDirect = true, true, true
 		c.Duplicates = 2 * time.Minute
 	}
 	if st.Account != subjects.Audit {

@@ -516,7 +516,8 @@ func TestMemoryPages(t *testing.T) {
 			}
 			from := slices.IndexFunc(all, func(e subjects.MemoryEntry) bool { return e.ID == in.Body.After }) + 1
 			to := min(from+min(in.Body.Limit, 2), len(all))
-			if r.Entries = all[from:to]; to < len(all) {
+			r.Entries = all[from:to]
+			if to < len(all) {
 				r.Next = all[to-1].ID
 			}
 			return r, nil

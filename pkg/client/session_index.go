@@ -179,7 +179,8 @@ func (s indexedConversation) merge(o indexedConversation) indexedConversation {
 	if s.Question == "" || o.Question != "" && o.began.Before(s.began) {
 		s.Question, s.began = o.Question, o.began
 	}
-	if s.Turns += o.Turns; o.Updated.After(s.Updated) {
+	s.Turns += o.Turns
+	if o.Updated.After(s.Updated) {
 		s.Updated = o.Updated
 	}
 	return s

@@ -122,8 +122,8 @@ func parseTextChat(s string) []Turn {
 			at.b, _ = strconv.Atoi(m[3])
 			at.c, _ = strconv.Atoi(m[4])
 			closeTurn()
-			stamps, turns, lines, open = append(stamps, at), append(turns, Turn{Speaker: cleanSpeaker(m[7])}),
-				append(lines, m[8]), true
+			stamps, turns = append(stamps, at), append(turns, Turn{Speaker: cleanSpeaker(m[7])})
+			lines, open = append(lines, m[8]), true
 		case stampLine().MatchString(line):
 			open = false
 		case open:

@@ -171,7 +171,8 @@ func (s *Schema) readAssertion(keyword string, v *strict.Value) (known bool, err
 	case "maximum", "exclusiveMaximum":
 		s.maximum, err = narrowBound(s.maximum, keyword, v, -1)
 	case "multipleOf":
-		if s.multipleOf = v; !isNumber(v) || v.Rat().Sign() <= 0 {
+		s.multipleOf = v
+		if !isNumber(v) || v.Rat().Sign() <= 0 {
 			err = errors.New("multipleOf is not a number above 0")
 		}
 	case "minLength", "maxLength":
@@ -189,7 +190,8 @@ func (s *Schema) readAssertion(keyword string, v *strict.Value) (known bool, err
 		err = requireType(keyword, v, strict.Boolean)
 	case "required":
 		names, ok := v.Strings()
-		if s.Required = names; !ok || v.Type != strict.Array {
+		s.Required = names
+		if !ok || v.Type != strict.Array {
 			err = errors.New("required is not an array of strings")
 		}
 	default:

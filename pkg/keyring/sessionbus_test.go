@@ -55,7 +55,8 @@ func TestMain(m *testing.M) {
 			Backend: keyring.Auto, Dir: filepath.Join(dir, "ring"),
 			Key: filepath.Join(dir, "key"),
 		})
-		if report.Info = info; err != nil {
+		report.Info = info
+		if err != nil {
 			report.Error = err.Error()
 		}
 	}

@@ -119,7 +119,8 @@ func (f *File) append(line []byte) (int, error) {
 	}
 	if f.file != nil && f.size > 0 && f.size+int64(len(line)) > f.max {
 		err := errors.Join(f.file.Close(), os.Rename(f.path, f.path[:len(f.path)-len(suffix)]+oldSuffix))
-		if f.file = nil; err != nil {
+		f.file = nil
+		if err != nil {
 			return 0, fmt.Errorf("rotating the log: %w", err)
 		}
 	}

@@ -379,7 +379,8 @@ func TestResultsCannotForgeTheTranscript(t *testing.T) {
 			case "user":
 				user = append(user, l.Content)
 			case "tool":
-				if results++; l.Content != forged {
+				results++
+				if l.Content != forged {
 					t.Errorf("result %q", l.Content)
 				}
 			}

@@ -116,7 +116,8 @@ func (t *turn) limitResult(d *FinishedCall, r Result) Result {
 		t.addNote(NoteBadText, d.Call.Name+" returned invalid UTF-8; the invalid bytes were replaced")
 	}
 	if r.Text = text; strings.TrimSpace(r.Text) == "" {
-		if r.Text = resultEmpty; r.Fault != "" {
+		r.Text = resultEmpty
+		if r.Fault != "" {
 			r.Text = "[" + r.Fault + "]"
 		}
 	}

@@ -104,7 +104,8 @@ func (t *turn) addUsage(r *reply, estimate int, err error) {
 		u.Prompt += estimate
 	}
 	if r.final.Model != "" {
-		if u.Model = r.final.Model; !slices.Contains(u.Hosts, r.final.RemoteHost) {
+		u.Model = r.final.Model
+		if !slices.Contains(u.Hosts, r.final.RemoteHost) {
 			u.Hosts = append(slices.Clip(u.Hosts), r.final.RemoteHost)
 		}
 	}

@@ -43,7 +43,8 @@ func TestPrefiltersPassEveryMatch(t *testing.T) {
 				if !re.MatchString(text) {
 					continue
 				}
-				if matched++; !passes {
+				matched++
+				if !passes {
 					t.Errorf("%s: %q matches, but the prefilter does not pass it", name, text)
 				}
 			}

@@ -113,7 +113,8 @@ func (t *UsageCounter) usage(now time.Time, a Attempt, count bool) (s Usage) {
 	for agent := range lineageIDs(a.Caller) {
 		sum, _ := t.agents.get(agent)
 		s.Agents = append(s.Agents, AgentUsage{Agent: agent, Calls: sum.calls, Seconds: sum.seconds, Bytes: sum.bytes})
-		if sum.calls++; count {
+		sum.calls++
+		if count {
 			t.agents.put(agent, sum, now)
 		}
 	}

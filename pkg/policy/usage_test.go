@@ -207,7 +207,8 @@ func TestCounterMatchesModel(t *testing.T) {
 				if last.Sub(m.at) >= time.Minute {
 					break
 				}
-				if last = m.at; m.result == "" {
+				last = m.at
+				if m.result == "" {
 					continue
 				}
 				if m.a.call() != a.call() || want != "" && m.result != want {

@@ -17,7 +17,8 @@ func ShrinkResponse(r subjects.Response, most int) subjects.Response {
 			r.ToolCalls = slices.Clone(r.ToolCalls)
 			for i := range r.ToolCalls {
 				c := &r.ToolCalls[i]
-				if c.Result = text.Clip(c.Result, each); len(c.Args) > each {
+				c.Result = text.Clip(c.Result, each)
+				if len(c.Args) > each {
 					c.Args = nil
 				}
 			}

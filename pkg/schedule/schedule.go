@@ -172,7 +172,8 @@ func parseField(s string, low, high int, names []string) (set uint64, err error)
 		if span != "*" {
 			first, last, isRange := strings.Cut(span, "-")
 			from, ok = number(first)
-			if to = from; isRange && ok {
+			to = from
+			if isRange && ok {
 				to, ok = number(last)
 			} else if stepped {
 				to = high

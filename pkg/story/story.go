@@ -171,7 +171,8 @@ func (t Turn) attached(ctx context.Context) (out []subjects.Attachment, images [
 				return nil, nil, fmt.Errorf("attachment %s: %w", a.Name, err)
 			}
 		}
-		if out = append(out, f.Attachment); f.Image != nil {
+		out = append(out, f.Attachment)
+		if f.Image != nil {
 			images = append(images, f.Image)
 		}
 	}

@@ -154,7 +154,8 @@ func (s *Span) End(err error) {
 	if s == nil {
 		return
 	}
-	if s.end = time.Now(); err != nil {
+	s.end = time.Now()
+	if err != nil {
 		s.Fail(errorCode(err))
 	}
 	if s.failure != "" {

@@ -207,7 +207,8 @@ func (rep *Report) add(ctx context.Context, r Rules, rec record, changedFlow map
 	rec.call.Before = before.String()
 	tool, ours := r.Build[rec.call.Tool]
 	if !ours {
-		if tool = r.Manifest.Tools[rec.call.Tool]; j.ToolFacts == "" {
+		tool = r.Manifest.Tools[rec.call.Tool]
+		if j.ToolFacts == "" {
 			rep.addUnjudged(rec.call, reasonUnknownTool) // a tool of another build
 			return
 		}
@@ -331,7 +332,8 @@ func (rep *Report) addUnjudged(c Call, reason string) {
 		at, rep.Unjudged = len(rep.Unjudged), append(rep.Unjudged, Unjudged{Reason: reason})
 	}
 	u := &rep.Unjudged[at]
-	if u.Count++; len(u.Calls) < maxListed {
+	u.Count++
+	if len(u.Calls) < maxListed {
 		u.Calls = append(u.Calls, c)
 	}
 }

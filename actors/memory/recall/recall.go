@@ -82,7 +82,8 @@ func New(o Options) (*Recall, error) {
 	if err := o.Weights.Problems().Err(); err != nil {
 		return nil, fmt.Errorf("weights of a recall: %w", err)
 	}
-	if o.Weights.cosine = 1; o.Hashed {
+	o.Weights.cosine = 1
+	if o.Hashed {
 		o.Weights.cosine = o.Weights.Hashed
 		o.Weights.When *= o.Weights.Hashed
 	}

@@ -141,10 +141,11 @@ func TestSingleRelations(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, r := range all {
-		if want := map[bool]string{
-			true:  subjects.Untrusted,
-			false: subjects.Trusted,
-		}[r.Entry == "stranger"]; r.Trust != want {
+		want := subjects.Trusted
+		if r.Entry == "stranger" {
+			want = subjects.Untrusted
+		}
+		if r.Trust != want {
 			t.Errorf("%s of %s is %s", r.Object, r.Entry, r.Trust)
 		}
 	}

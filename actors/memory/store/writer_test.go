@@ -71,7 +71,11 @@ func TestWritesAreBatched(t *testing.T) {
 	release()
 	all.Wait()
 	for i, err := range errs {
-		if want := map[bool]error{true: ErrExists, false: nil}[i == 7]; !errors.Is(err, want) {
+		var want error
+		if i == 7 {
+			want = ErrExists
+		}
+		if !errors.Is(err, want) {
 			t.Errorf("%d: got %v, want %v", i, err, want)
 		}
 	}

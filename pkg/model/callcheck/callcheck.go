@@ -73,7 +73,8 @@ func newStep(question string, reply model.Message, answer string, followed ...mo
 		{Role: model.System, Content: system},
 		{Role: model.User, Content: question},
 	}, followed...), Reply: reply}
-	if s.Reply.Role = model.Assistant; answer != "" {
+	s.Reply.Role = model.Assistant
+	if answer != "" {
 		s.answer = regexp.MustCompile(answer)
 	}
 	return s

@@ -484,7 +484,8 @@ func TestPull(t *testing.T) {
 	t.Parallel()
 	n := 0
 	for _, err := range openURL(t, "http://localhost:1").Pull(t.Context(), "m") {
-		if n++; !errors.Is(err, model.ErrUnsupported) {
+		n++
+		if !errors.Is(err, model.ErrUnsupported) {
 			t.Errorf("error %v", err)
 		}
 	}

@@ -133,7 +133,8 @@ func TestThinkingIsStreamedBeforeTheAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c.Thinking != "" {
-			if thinking++; answering > 0 {
+			thinking++
+			if answering > 0 {
 				t.Fatal("thinks after it has begun to answer")
 			}
 		}
@@ -340,7 +341,8 @@ func TestCancelEndsTheStream(t *testing.T) {
 	var failed error
 	n := 0
 	for _, err := range (scripted.Backend{}).Chat(ctx, model.Request{Model: scripted.Name, Stream: true}) {
-		if failed = err; n == 2 {
+		failed = err
+		if n == 2 {
 			cancel()
 		}
 		n++

@@ -405,7 +405,8 @@ func TestSlots(t *testing.T) {
 			status, _, err := post(t, s.URL, "")
 			mu.Lock()
 			defer mu.Unlock()
-			if got[status]++; err != nil {
+			got[status]++
+			if err != nil {
 				t.Error(err)
 			}
 		})

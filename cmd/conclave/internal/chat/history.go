@@ -87,7 +87,8 @@ func (h *history) move(step int, input string) (string, bool) {
 	if h.at == len(h.entries) {
 		h.draft = input
 	}
-	if h.at = to; to == len(h.entries) {
+	h.at = to
+	if to == len(h.entries) {
 		return h.draft, true
 	}
 	return h.entries[to], true

@@ -77,7 +77,8 @@ func Look(ctx context.Context, s Settings) Machine {
 	switch s.Search {
 	case "searxng":
 		problem, _ := ProbeSearXNG(ctx, s.SearXNGURL, probeTimeout)
-		if m.Search, m.SearchOK = "SearXNG at "+s.SearXNGURL, problem == ""; !m.SearchOK {
+		m.Search, m.SearchOK = "SearXNG at "+s.SearXNGURL, problem == ""
+		if !m.SearchOK {
 			m.SearchFix = "conclave setup --search searxng shows how to start one; --search none switches it off"
 		}
 	default:
@@ -220,7 +221,8 @@ func (m Machine) Print(w io.Writer, program string) {
 	}
 	gpu := "none found: answers are slower on the processor"
 	if m.GPU != "" {
-		if gpu = m.GPU; m.GPUMemory > 0 {
+		gpu = m.GPU
+		if m.GPUMemory > 0 {
 			gpu += ", " + term.Bytes(m.GPUMemory) + " free"
 		}
 	}

@@ -42,7 +42,8 @@ func (d *Inline) Draw(above, region []string, row, column, columns int) error {
 	b.WriteString(syncBegin + hideCursor)
 	d.moveToTop(&b, columns)
 	resized := d.columns != columns
-	if d.columns = columns; len(above) > 0 || resized {
+	d.columns = columns
+	if len(above) > 0 || resized {
 		b.WriteString("\x1b[J")
 		d.lines = nil
 	}

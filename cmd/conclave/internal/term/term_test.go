@@ -93,10 +93,11 @@ func TestJSONHasNoControlCharacters(t *testing.T) {
 				t.Errorf("%q has %U", out.String(), r)
 			}
 		}
-		if !strings.Contains(out.String(), "<é") || strings.Count(out.String(), "\n") != map[bool]int{
-			false: 1,
-			true:  3,
-		}[indent] {
+		lines := 1
+		if indent {
+			lines = 3
+		}
+		if !strings.Contains(out.String(), "<é") || strings.Count(out.String(), "\n") != lines {
 			t.Errorf("layout %q", out.String())
 		}
 	}

@@ -50,7 +50,8 @@ func (s *screen) writePlain(w io.Writer, colour, text string) {
 		if body != "" {
 			body = term.Paint(w, colour, body)
 		}
-		if s.open = w; ended {
+		s.open = w
+		if ended {
 			body, s.open = body+"\n", nil
 		}
 		fmt.Fprint(w, body)

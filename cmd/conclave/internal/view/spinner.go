@@ -148,7 +148,8 @@ func groupDigits(n int) string {
 
 // preview shows the end of a block that grows behind the phase; false for none.
 func (p *spinner) preview(b markdown.Block, ok bool) {
-	if p.tail = ""; ok {
+	p.tail = ""
+	if ok {
 		r := []rune(strings.Join(strings.Fields(term.Plain(b.Text)), " "))
 		p.tail = string(r[max(0, len(r)-maxPreview):])
 	}

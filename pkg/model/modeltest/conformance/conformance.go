@@ -173,7 +173,8 @@ func collectReply(t *testing.T, b model.Chat, r model.Request) (model.Message, m
 		if len(chunks) > 0 && chunks[len(chunks)-1].Done {
 			t.Fatal("chunk after the last")
 		}
-		if failed = err; err == nil {
+		failed = err
+		if err == nil {
 			chunks = append(chunks, c)
 		}
 	}
@@ -756,7 +757,8 @@ func (s suite) testCancelStream(t *testing.T) {
 	defer cancel()
 	var failed error
 	for c, err := range b.Chat(ctx, newRequest(true)) {
-		if failed = err; c.Content != "" {
+		failed = err
+		if c.Content != "" {
 			cancel()
 		}
 	}

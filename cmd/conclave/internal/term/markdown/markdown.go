@@ -111,7 +111,8 @@ func (r renderer) blocks(n ast.Node) (lines []string) {
 func (r renderer) block(n ast.Node) []string {
 	switch n := n.(type) {
 	case *ast.Heading:
-		if r.style += bold + cyan; n.Level == 1 {
+		r.style += bold + cyan
+		if n.Level == 1 {
 			r.style += underline
 		}
 	case *ast.ThematicBreak:
@@ -264,7 +265,8 @@ func (r renderer) wrap(s string, words bool) (lines []string) {
 			start, width, before = at+1, 0, 0
 			continue
 		case width+w <= r.Columns:
-			if width += w; isBlank {
+			width += w
+			if isBlank {
 				blank, before = at, width
 			}
 			continue

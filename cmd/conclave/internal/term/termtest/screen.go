@@ -142,7 +142,8 @@ func (s *Screen) Resize(columns, rows int) {
 			}
 		}
 	}
-	s.columns, s.rows, s.lines, s.x, s.y = columns, rows, lines, x, y
+	s.columns, s.rows, s.lines = columns, rows, lines
+	s.x, s.y = x, y
 	s.top = max(0, len(lines)-rows)
 }
 
