@@ -299,6 +299,19 @@ func (w *fixture) storeFact(text string) string {
 	return got.Results[0].ID
 }
 
+// supersede makes the entry by supersede the entry old, as a model's relations do.
+func (w *fixture) supersede(old, by string) {
+	w.t.Helper()
+	e := w.entry(by)
+	e.Supersedes = []string{old}
+	if err := w.db.Supersede(w.t.Context(), e); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := w.m.refreshIndex(w.t.Context(), old); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // deliverAnswer delivers an answer under the key of an account.
 func (w *fixture) deliverAnswer(account string, r subjects.Response) error {
 	w.t.Helper()

@@ -120,6 +120,7 @@ func TestRecallRequests(t *testing.T) {
 	engram := w.storeAnswer("q1", "What colour has my bicycle?", "Your bicycle is red.")
 	old := w.storeFact("The address of Anna is Rome.")
 	fresh := w.storeFact("The address of Anna is Oslo.")
+	w.supersede(old, fresh)
 	proposed := w.callTool("save_memory", subjects.ToolOrder{
 		Spawned: true, Caller: "generator.r1", Labels: trusted(),
 		Args: []byte(`{"content":"The bicycle was bought in May."}`),

@@ -35,10 +35,9 @@ func TestRespondentBSupersedesNothing(t *testing.T) {
 		slices.Contains(got, deriveID(subjects.KindEngram, "c1", subjects.RespondentB)) {
 		t.Errorf("recalled %v", got)
 	}
-	// The same from the one who is seen does take its place: the comparison is at work.
+	// The same from the one who is seen is merged: the comparison is at work.
 	w.advance(1)
-	says("generator", "b3", "Berta", "Oslo")
-	if e := w.entry(visible); e.State != subjects.MemorySuperseded {
+	if e := w.entry(says("generator", "b3", "Berta", "Rome")); e.SupersededBy != visible {
 		t.Errorf("%q is %s", e.Corpus, e.State)
 	}
 }

@@ -314,7 +314,7 @@ func TestRedeliveredResponse(t *testing.T) {
 		for _, tt := range []struct{ who, before, action string }{
 			{"Anna", "", "stored"},
 			{"Berta", "Rome", "merged"},
-			{"Clara", "Oslo", "superseded"},
+			{"Clara", "Oslo", "stored"},
 		} {
 			if tt.before != "" {
 				before := told("q0-"+tt.who, tt.who, tt.before)

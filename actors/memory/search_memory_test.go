@@ -107,6 +107,7 @@ func TestSearchWhole(t *testing.T) {
 	w := newFixture(t)
 	whole := w.storeFact(long)
 	old, fresh := w.storeFact("The address of Anna is Rome."), w.storeFact("The address of Anna is Oslo.")
+	w.supersede(old, fresh)
 	if err := w.deliverAnswer("generator", told("q1", "Berta", "Rome", func(r *subjects.Response) {
 		r.Recalls = []string{whole}
 	})); err != nil {

@@ -33,7 +33,7 @@ func TestFacts(t *testing.T) {
 			"stored", "",
 		},
 		{"repeated", subjects.MemoryEntry{Corpus: "The bicycle stands in the cellar."}, "merged", ""},
-		{"contradicted", subjects.MemoryEntry{Corpus: "The bicycle does not stand in the cellar."}, "superseded", ""},
+		{"contradicted", subjects.MemoryEntry{Corpus: "The bicycle does not stand in the cellar."}, "stored", ""},
 		{"trick: fields of a restore", subjects.MemoryEntry{
 			ID: "my-own-id", Kind: subjects.KindDocument, State: subjects.MemoryCandidate,
 			Corpus: "The canoe lies at the lake.", Respondent: "generator", Created: noon.Add(-time.Hour),
