@@ -122,5 +122,9 @@ func explain(err error) (*subjects.Fault, string) {
 			Err: errNoTokens, Code: subjects.CodeLimit, Say: errNoTokens.Error(),
 			Advice: "Raise it, or give the rest of the task in a new session.",
 		},
+		agent.Explanation{
+			Err: context.DeadlineExceeded, Code: subjects.CodeTimeout, Say: "the time for this task is over",
+			Advice: "Give it again with more time, or ask for less at once.",
+		},
 	)
 }
