@@ -265,8 +265,8 @@ func TestLoadRefuses(t *testing.T) {
 			"trick: allow_remote in quotes", "system.yaml", "allow_remote: 'true'\nlisten: 0.0.0.0:1\n",
 			"system.yaml:1: allow_remote: true is neither",
 		},
-		{"gateway", "system.yaml", "gateway:\n  max_waiting: 0\n", "system.yaml:2: gateway.max_waiting: 0 is not " +
-			"between 1 and 4096"},
+		{"gateway", "system.yaml", "gateway:\n  heartbeat: 11m\n", "system.yaml:2: gateway.heartbeat: 11m is not " +
+			"between 1ms and 10m"},
 		{
 			"the second host", "system.yaml", "gateway:\n  hosts:\n    - a.example\n    - http://a\n",
 			"system.yaml:4: gateway.hosts[1]:",

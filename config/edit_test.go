@@ -18,7 +18,7 @@ func TestEditFile(t *testing.T) {
 	t.Parallel()
 	dir, target := t.TempDir(), filepath.Join(t.TempDir(), "dotfile")
 	link := filepath.Join(dir, "critic.yaml")
-	if err := os.WriteFile(target, []byte("predict: 100\n"), 0o640); err != nil {
+	if err := os.WriteFile(target, []byte("retry_at: 1\n"), 0o640); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Symlink(target, link); err != nil {
@@ -32,10 +32,10 @@ func TestEditFile(t *testing.T) {
 		content           string
 		changed, rejected bool
 	}{
-		{"predict: -1\n", false, true},
+		{"retry_at: -1\n", false, true},
 		{"unknown: 1\n", false, true},
-		{"predict: 100\n", false, false},
-		{"predict: 200\n", true, false},
+		{"retry_at: 1\n", false, false},
+		{"retry_at: 2\n", true, false},
 	} {
 		changed, err := config.EditFile(dir, "critic.yaml", func([]byte, string) ([]byte, error) {
 			return []byte(tt.content), nil

@@ -3,7 +3,6 @@ package critic
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"conclave/subjects"
 )

@@ -92,5 +92,9 @@ func queryError(a *cli.App, id string, err error) error {
 		return cli.Fail(cli.ExitFailed, fmt.Sprintf("there is no question %s, and %d characters are too few for a "+
 			"prefix", id, len(id)), fmt.Sprintf("give at least %d characters of the id", client.IDPrefix))
 	}
-	return findError("question", id, "list graded answers with "+a.Program()+" critic show", err)
+	fix := "list graded answers with " + a.Program() + " critic show"
+	if errors.Is(err, client.ErrNotFound) {
+		return cli.Fail(cli.ExitFailed, "there is no answer to the question "+id, fix)
+	}
+	return findError("question", id, fix, err)
 }
