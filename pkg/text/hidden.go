@@ -64,16 +64,16 @@ func isShaping(before, r, after rune) bool {
 		if unicode.In(before, joiningScripts...) && unicode.In(before, unicode.L, unicode.M) {
 			return !IsShaping(after)
 		}
-		return r == joiner && IsEmoji(before) && IsEmoji(after)
+		return r == joiner && isEmoji(before) && isEmoji(after)
 	case textStyle, emojiStyle:
 		isKey := before >= '0' && before <= '9' || before == '#' || before == '*'
-		return isKey && after == keycap || IsEmoji(before) && before != emojiStyle && before != textStyle
+		return isKey && after == keycap || isEmoji(before) && before != emojiStyle && before != textStyle
 	}
 	return false
 }
 
-// IsEmoji reports whether r can be part of an emoji: a symbol, an arrow, a skin tone or the style of one of them.
-func IsEmoji(r rune) bool {
+// isEmoji reports whether r can be part of an emoji: a symbol, an arrow, a skin tone or the style of one of them.
+func isEmoji(r rune) bool {
 	return unicode.Is(unicode.So, r) && r != utf8.RuneError || r >= 0x2190 && r <= 0x21FF || r >= leastSkinTone &&
 		r <= mostSkinTone || r == emojiStyle
 }

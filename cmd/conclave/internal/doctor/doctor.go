@@ -36,8 +36,8 @@ const (
 // Check is the result of one check.
 type Check = subjects.DoctorCheck
 
-// Fast keeps a check short when the server does not answer.
-var Fast = nats.Timeout(2 * time.Second)
+// fast keeps a check short when the server does not answer.
+var fast = nats.Timeout(2 * time.Second)
 
 const (
 	requestTimeout   = 5 * time.Second
@@ -212,7 +212,7 @@ func (x *examination) checkSystem(ctx context.Context) {
 
 // connect connects with the user's key. Without a connection the client is nil.
 func (x *examination) connect(b *bus.Bus) (c *client.Client, done func()) {
-	nc, err := b.Dial("user", Fast)
+	nc, err := b.Dial("user", fast)
 	if err == nil {
 		c, err = client.New(nc)
 	}
@@ -300,7 +300,7 @@ func (x *examination) runsInOneProcess() bool {
 // checkAuditSpace warns when a writer's part of the audit log is 80 % full, because its actor does nothing when it is
 // full. It connects with the auditor's key and fails when that, or the stream, is missing.
 func (x *examination) checkAuditSpace(ctx context.Context) {
-	c, done, err := x.Connect("auditor", Fast)
+	c, done, err := x.Connect("auditor", fast)
 	if err != nil {
 		x.fail("audit", "see the log of conclave up or nats-server", "%v", err)
 		return
@@ -333,7 +333,7 @@ func (x *examination) checkAuditSpace(ctx context.Context) {
 // auditReadTimeout. The anchors are those of this data folder: of a server that is named with --server, and of a
 // cluster, only messages that are no records are reported. Sealed logs and witnesses are not compared.
 func (x *examination) checkAuditRecords(ctx context.Context, b *bus.Bus) {
-	nc, err := b.Dial("auditor", Fast)
+	nc, err := b.Dial("auditor", fast)
 	if err != nil {
 		return // checkAuditSpace has said it
 	}
@@ -370,7 +370,7 @@ func (x *examination) checkCluster(ctx context.Context, user *client.Client) {
 	if err == nil && status.Name != "" {
 		var auditor *client.Client
 		var done func()
-		if auditor, done, err = x.Connect("auditor", Fast); err == nil {
+		if auditor, done, err = x.Connect("auditor", fast); err == nil {
 			defer done()
 			var audit client.ClusterStatus
 			audit, err = auditor.AuditCluster(ctx)
