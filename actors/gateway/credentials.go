@@ -261,8 +261,8 @@ func readTokenFile(path string) (digest secretDigest, err error) {
 	return digestSecret(token), nil
 }
 
-// errSocketTaken means that another gateway serves the Unix socket.
-var errSocketTaken = errors.New("another gateway serves this Unix socket")
+// errSocketTaken means that another process serves the Unix socket.
+var errSocketTaken = errors.New("another process serves this Unix socket")
 
 // isFromSocket reports whether r came over the Unix socket, whose file mode is its credential.
 func isFromSocket(r *http.Request) bool {
