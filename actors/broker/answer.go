@@ -8,13 +8,14 @@ import (
 	"slices"
 	"time"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
 	"conclave/subjects"
 )
 
 // stateAt is the state of an approval at now: a pending one past its expiry is expired, also when no broker has stored
 // that.
-func (q storedApproval) stateAt(now time.Time) string {
+func stateAt(q stage.Approval, now time.Time) string {
 	if q.State == subjects.ApprovalPending && !now.Before(q.Expires) {
 		return subjects.ApprovalExpired
 	}
@@ -45,7 +46,7 @@ func (b *Broker) onDecision(ctx context.Context, in actor.Msg[subjects.ApprovalD
 	// The client's disconnect does not interrupt a decision that has begun.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*b.cfg.AuditTimeout)
 	defer cancel()
-	q, rev, err := b.readDecidable(ctx, out, id)
+	q, err := b.readDecidable(ctx, out, id)
 	if errors.Is(err, actor.ErrNotFound) {
 		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, subjects.ApprovalUnknown)
 		return subjects.ApprovalReply{ID: id, State: subjects.ApprovalUnknown}, nil
@@ -56,9 +57,9 @@ func (b *Broker) onDecision(ctx context.Context, in actor.Msg[subjects.ApprovalD
 			"the decision was not stored; see conclave doctor")
 	}
 	rec.Tool, rec.ParamsHash, rec.Session, rec.Query = q.Tool, q.Params, q.SessionID, q.QueryID
-	if state := q.stateAt(out.Now()); state != subjects.ApprovalPending {
+	if state := stateAt(q, out.Now()); state != subjects.ApprovalPending {
 		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, state)
-		return q.reply(state, false), nil
+		return newReply(q, state, false), nil
 	}
 	if fault := checkFormDecision(q, in.Body); fault != nil { // the request stays open
 		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, fault.Code)
@@ -73,42 +74,41 @@ func (b *Broker) onDecision(ctx context.Context, in actor.Msg[subjects.ApprovalD
 	case in.Body.Withdraw:
 		answer.State = subjects.ApprovalWithdrawn
 	}
-	return b.recordDecision(ctx, out, rec, answer, rev)
+	return b.recordDecision(ctx, out, rec, answer)
 }
 
-// readDecidable reads an approval and its revision for a decision. A pending one of a cancelled query is withdrawn
-// first. Errors are those of [readApproval], and failures to read the cancellation or to withdraw.
-func (b *Broker) readDecidable(ctx context.Context, out actor.Out, id string) (storedApproval, uint64, error) {
-	store := out.Store(bucketApprovals)
-	q, rev, err := readApproval(ctx, store, id)
+// readDecidable reads an approval for a decision. A pending one of a cancelled query is withdrawn first. Errors are
+// those of [stage.ReadApproval], and failures to read the cancellation or to withdraw.
+func (b *Broker) readDecidable(ctx context.Context, out actor.Out, id string) (stage.Approval, error) {
+	store := out.Store(stage.ApprovalBucket)
+	q, err := stage.ReadApproval(ctx, store, id)
 	if err != nil || q.State != subjects.ApprovalPending {
-		return q, rev, err
+		return q, err
 	}
 	cancelled, err := b.isCancelled(ctx, out, q.QueryID)
 	if err != nil || !cancelled {
-		return q, rev, err
+		return q, err
 	}
 	if err := b.withdrawApproval(ctx, out, id); err != nil {
-		return q, rev, err
+		return q, err
 	}
-	return readApproval(ctx, store, id)
+	return stage.ReadApproval(ctx, store, id)
 }
 
 // recordDecision stores a decision behind the audit gate, publishes it and wakes the calls that wait for it. The
 // decision takes effect only after its record is acknowledged; one that took effect is not withheld when its outcome
-// cannot be recorded, because the approval is closed by then. answer is the approval with the decision in it, rev the
-// revision of the approval that was decided. When another terminal state was stored first, the reply has that and is
-// not accepted.
-func (b *Broker) recordDecision(ctx context.Context, out actor.Out, rec subjects.AuditRecord, answer storedApproval,
-	rev uint64,
-) (subjects.ApprovalReply, error) {
+// cannot be recorded, because the approval is closed by then. answer is the approval that was read, with the decision
+// in it. When another terminal state was stored first, the reply has that and is not accepted.
+func (b *Broker) recordDecision(ctx context.Context, out actor.Out, rec subjects.AuditRecord, answer stage.Approval) (
+	subjects.ApprovalReply, error,
+) {
 	var (
 		reply  subjects.ApprovalReply
 		stored bool
 		failed error
 	)
 	store := func(report func(status, reason string)) {
-		reply, stored, failed = b.storeDecision(ctx, out, &answer, rev, report)
+		reply, stored, failed = b.storeDecision(ctx, out, &answer, report)
 	}
 	gate := actor.Gate{
 		Log: b.gate.Log, Timeout: b.gate.Timeout, TypeOf: b.gate.TypeOf,
@@ -155,10 +155,10 @@ func (b *Broker) recordDecision(ctx context.Context, out actor.Out, rec subjects
 // stored is false when the write failed, which is the error, and when another terminal state was stored first: reply
 // then has that state and is not accepted. Otherwise reply is empty. When the rules cannot be stored it clears
 // answer.Remember, and the decision holds for this call only.
-func (b *Broker) storeDecision(ctx context.Context, out actor.Out, answer *storedApproval, rev uint64,
+func (b *Broker) storeDecision(ctx context.Context, out actor.Out, answer *stage.Approval,
 	report func(status, reason string),
 ) (reply subjects.ApprovalReply, stored bool, _ error) {
-	current, first, err := b.putDecision(ctx, out.Store(bucketApprovals), *answer, rev)
+	current, first, err := putDecision(ctx, out.Store(stage.ApprovalBucket), *answer)
 	switch {
 	case err != nil:
 		report(subjects.StatusUnknown, subjects.CodeUnavailable)
@@ -167,10 +167,10 @@ func (b *Broker) storeDecision(ctx context.Context, out actor.Out, answer *store
 			"conclave approve whether it holds")
 	case !first:
 		report(subjects.StatusFailed, current.State)
-		return current.reply(current.State, false), false, nil
+		return newReply(current, current.State, false), false, nil
 	}
 	if answer.Remember != "" {
-		if err := b.storeRules(ctx, out, *answer); err != nil {
+		if err := storeRules(ctx, out, *answer); err != nil {
 			out.LogError(fmt.Errorf("storing approval rules: %w", err))
 			answer.Remember = ""
 		}
@@ -180,22 +180,19 @@ func (b *Broker) storeDecision(ctx context.Context, out actor.Out, answer *store
 }
 
 // putDecision stores a decision unless the approval has a terminal state. held is the approval as stored; first reports
-// whether this decision is the stored one. rev is the revision that was read; it reads and retries after a write
-// conflict.
-func (b *Broker) putDecision(ctx context.Context, store actor.Store, answer storedApproval,
-	rev uint64,
-) (held storedApproval, first bool, err error) {
+// whether this decision is the stored one. It reads and retries after a write conflict.
+func putDecision(ctx context.Context, store actor.Store, answer stage.Approval) (held stage.Approval, first bool,
+	err error,
+) {
 	for {
-		_, err := putApproval(ctx, store, answer, rev)
-		if !errors.Is(err, actor.ErrChanged) {
+		if err := answer.Put(ctx, store); !errors.Is(err, actor.ErrChanged) {
 			return answer, err == nil, err
 		}
-		var now storedApproval
-		now, rev, err = readApproval(ctx, store, answer.ID)
+		now, err := stage.ReadApproval(ctx, store, answer.ID)
 		if err != nil || now.State != subjects.ApprovalPending {
 			return now, false, err
 		}
-		answer.Told = now.Told // the only other field that changes while pending
+		answer.Told, answer.Revision = now.Told, now.Revision // no other field changes while pending
 	}
 }
 
@@ -212,6 +209,6 @@ func parseUserSubject(from string, tokens []string) (string, *subjects.Fault) {
 	return tokens[1], nil
 }
 
-func (q storedApproval) reply(state string, accepted bool) subjects.ApprovalReply {
+func newReply(q stage.Approval, state string, accepted bool) subjects.ApprovalReply {
 	return subjects.ApprovalReply{ID: q.ID, Accepted: accepted, State: state, By: q.By, Remember: q.Remember}
 }

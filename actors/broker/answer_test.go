@@ -154,7 +154,7 @@ func TestApprovalDecision(t *testing.T) {
 			d := newApprovalFixture(0)
 			ctx, cancel := context.WithCancel(t.Context())
 			got := make(chan *subjects.Fault, 1)
-			go func() { got <- d.requestApproval(ctx, d.rec.Out(), egressCall().judged(), egressQuestion(place)) }()
+			go func() { got <- d.request(ctx, egressCall(), egressQuestion(place)) }()
 			id := <-d.published
 			cancel() // the waiting caller is not part of this test
 			<-got

@@ -3,8 +3,6 @@ package broker
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,17 +26,10 @@ import (
 // Layer and rules of denials by this file.
 const (
 	layerApproval  = "approval"
-	ruleNoQuestion = "nothing_asked" // no layer asked a question
 	ruleDenied     = "denied"
 	ruleExpired    = "expired"
 	rulePending    = "pending"
 	ruleUnreadable = "unreadable"
-)
-
-// Buckets.
-const (
-	bucketApprovals = "approvals"
-	bucketRules     = "rules"
 )
 
 const (
@@ -56,111 +47,73 @@ const (
 	maxReason = 600
 )
 
-// storedApproval is an approval in the bucket. An approval covers exactly Asks, which the user was shown.
-type storedApproval struct {
-	subjects.Approval
-	Call     string        `json:"call"`   // key of the call in the ledger
-	Params   string        `json:"params"` // keyed hash of the arguments
-	Asks     []approvalAsk `json:"asks"`
-	Event    string        `json:"event"`          // message id of the published request, which dedupes it
-	Told     bool          `json:"told,omitempty"` // the request was published
-	Remember string        `json:"remember,omitempty"`
-	// Values answer the form of the request, until its tool gets them.
-	Values json.RawMessage `json:"values,omitempty"`
-}
-
-// approvalAsk is a layer's question without its reason.
-type approvalAsk struct {
-	Rule  string   `json:"rule"` // layer and rule
-	Sinks []string `json:"sinks,omitempty"`
-}
-
-// ruleName names a layer's rule in stored rules and in the audit log.
-func ruleName(layer, rule string) string { return layer + ": " + rule }
-
-func newApprovalAsk(q policy.Question) approvalAsk {
-	return approvalAsk{Rule: ruleName(q.Layer, q.Rule), Sinks: slices.Clone(q.Sinks)}
-}
-
-// equals reports whether a and o ask for the same rule and sinks.
-func (a approvalAsk) equals(o approvalAsk) bool {
-	return a.Rule == o.Rule && slices.Equal(a.Sinks, o.Sinks)
-}
-
-// covers reports whether every question in open was part of this approval, with the same sinks in the same order. It is
-// false when open is empty. It does not look at the state of the approval.
-func (q storedApproval) covers(open []policy.Question) bool {
-	for _, o := range open {
-		if !slices.ContainsFunc(q.Asks, newApprovalAsk(o).equals) {
-			return false
-		}
-	}
-	return len(open) > 0
-}
-
 // isRememberable reports whether an approval may become a rule for later calls: every question must name its sinks. A
 // question without sinks is about the act itself and needs an approval each time.
-func (q storedApproval) isRememberable() bool {
-	return len(q.Asks) > 0 && !slices.ContainsFunc(q.Asks, func(a approvalAsk) bool { return len(a.Sinks) == 0 })
+func isRememberable(q stage.Approval) bool {
+	return len(q.Asks) > 0 && !slices.ContainsFunc(q.Asks, func(a stage.Ask) bool { return len(a.Sinks) == 0 })
 }
 
-// requestApproval asks the user about a call and waits for the decision until ctx ends. It returns nil when the user
-// approved everything in asks, now, earlier for the same call, or by a stored rule, and otherwise the fault that denies
-// the call. It denies when asks is empty, when the query was cancelled, when too many calls wait, and when approvals
-// cannot be stored or read. The sources and grants of the flow, and the preview of a tool that has one, are shown to
-// the user. When ctx ends, an agent's request stays pending, because the agent may resume its question; one of the
-// user's own call is withdrawn.
-func (b *Broker) requestApproval(ctx context.Context, out actor.Out, j *stage.Judged,
-	asks []policy.Question,
-) *subjects.Fault {
+// requestApproval asks the user about a call about which the layers have questions, and waits for the decision until
+// ctx ends. It permits the call when the user approved everything that they ask, now, earlier for the same call, or by
+// a stored rule, and otherwise returns the fault that denies it. It denies calls about which nobody is asked
+// ([denyQuestions]), when the query was cancelled, when too many calls wait, and when approvals cannot be stored or
+// read. The sources and grants of the flow, and the preview of a tool that has one, are shown to the user. When ctx
+// ends, an agent's request stays pending, because the agent may resume its question; one of the user's own call is
+// withdrawn.
+func (b *Broker) requestApproval(ctx context.Context, out actor.Out, j *stage.Judged) (p stage.Permitted,
+	_ *subjects.Fault,
+) {
 	r := j.Received()
-	if len(asks) == 0 {
-		return approvalFault(subjects.CodeDenied, ruleNoQuestion, "the call needs approval, but no layer asked a "+
-			"question")
+	if no := denyQuestions(j); no != nil {
+		return p, denialFault(no)
 	}
-	open, err := b.findUncovered(ctx, out, j.Facts(), asks)
+	rules, err := j.ReadRules(ctx, out, func() (bool, error) {
+		return isServedQuery(ctx, out, r.Caller.Account, r.Session, r.Query)
+	})
 	if err != nil {
 		out.LogError(fmt.Errorf("reading approval rules: %w", err))
-		return approvalsUnavailable()
+		return p, approvalsUnavailable()
 	}
+	open := j.Open(rules)
 	if len(open) == 0 {
-		return nil
+		return j.Approve(rules)
 	}
 	cancelled, err := b.isCancelled(ctx, out, r.Query)
 	if err != nil {
 		out.LogError(err)
-		return approvalsUnavailable()
+		return p, approvalsUnavailable()
 	}
 	if cancelled {
-		return cancelledFault(r.Tool)
+		return p, cancelledFault(r.Tool)
 	}
-	id, err := b.approvalID(ctx, out, r, open)
+	id, isNew, err := findApproval(ctx, out, r, open)
 	if err != nil {
 		out.LogError(fmt.Errorf("reading the approval of a call of %s: %w", r.Tool, err))
-		return approvalsUnavailable()
+		return p, approvalsUnavailable()
 	}
 	woken, leave, ok := b.waiting.join(id, r.Caller.Account)
 	if !ok {
-		return subjects.Faultf(subjects.CodeBusy, "too many calls are waiting for approval, so none was requested "+
+		return p, subjects.Faultf(subjects.CodeBusy, "too many calls are waiting for approval, so none was requested "+
 			"for this one; answer some with conclave approve, then try again")
 	}
 	defer leave()
-	isNew, preview := b.isNewRequest(ctx, out, id), ""
+	q := b.newApproval(out, j, id, open)
 	if isNew {
-		preview = b.previewCall(ctx, out, j)
+		q.Preview = b.previewCall(ctx, out, j)
 	} else {
 		b.assumePreview(j)
 	}
-	q := b.newApproval(out, j, id, open)
-	q.Preview = preview
 	if fault := b.storeApproval(ctx, out, r.Caller.Account, q, isNew); fault != nil {
-		return fault
+		return p, fault
 	}
-	fault := b.awaitDecision(ctx, out, id, r.Tool, woken)
+	approval, fault := b.awaitDecision(ctx, out, id, r.Tool, woken)
 	if fault != nil && ctx.Err() != nil && r.Caller.Account == userAccount {
-		return b.withdrawAbandoned(ctx, out, id, r.Tool, fault)
+		fault = b.withdrawAbandoned(ctx, out, id, r.Tool, fault)
 	}
-	return fault
+	if fault != nil {
+		return p, fault
+	}
+	return j.Approve(rules, approval)
 }
 
 // withdrawAbandoned withdraws the pending approval of a call of the user whose deadline has ended: unlike an agent,
@@ -179,39 +132,31 @@ func (b *Broker) withdrawAbandoned(ctx context.Context, out actor.Out, id, tool 
 		"in time; the request is withdrawn, and nothing was run: call again", tool))
 }
 
-// approvalID is the id of the approval of a call: the same call with the same arguments has the same id. When the
+// findApproval returns the id of the approval of a call, and whether [Broker.storeApproval] will store a new request
+// under it: none is stored, or an outdated approval. The same call with the same arguments has the same id. When the
 // approval stored under it does not cover open, the id is derived from the open questions as well, so that the old
 // decision does not apply. An error means that the stored approval cannot be read: the caller must deny.
-func (b *Broker) approvalID(ctx context.Context, out actor.Out, r stage.Received, open []policy.Question) (string,
-	error,
+func findApproval(ctx context.Context, out actor.Out, r stage.Received, open []policy.Question) (id string, isNew bool,
+	_ error,
 ) {
 	parts := []string{r.Key(), r.Session, r.Tool, r.Record.ParamsHash}
-	id := hashParts(parts...)
-	q, _, err := readApproval(ctx, out.Store(bucketApprovals), id)
-	switch {
-	case errors.Is(err, actor.ErrNotFound):
-		return id, nil
-	case err != nil:
-		return "", err
-	case q.covers(open):
-		return id, nil
+	for derived := false; ; derived = true {
+		id = stage.HashParts(parts...)
+		q, err := stage.ReadApproval(ctx, out.Store(stage.ApprovalBucket), id)
+		switch {
+		case errors.Is(err, actor.ErrNotFound):
+			return id, true, nil
+		case err != nil:
+			return "", false, err
+		case derived || !slices.ContainsFunc(open, func(o policy.Question) bool { return !q.Covers(o) }):
+			return id, isOutdated(q, out.Now()), nil
+		}
+		for _, o := range open {
+			parts = append(parts, stage.RuleName(o.Layer, o.Rule))
+			parts = append(parts, o.Sinks...)
+			parts = append(parts, "")
+		}
 	}
-	for _, o := range open {
-		parts = append(parts, ruleName(o.Layer, o.Rule))
-		parts = append(parts, o.Sinks...)
-		parts = append(parts, "")
-	}
-	return hashParts(parts...), nil
-}
-
-// hashParts returns a token that identifies parts. Each part is hashed with its length, so that different splits of
-// the same text differ.
-func hashParts(parts ...string) string {
-	h := sha256.New()
-	for _, p := range parts {
-		fmt.Fprintf(h, "%d:%s", len(p), p)
-	}
-	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
 // storeApproval stores the approval request q of an account and publishes it. An approval that is stored already is
@@ -219,10 +164,10 @@ func hashParts(parts ...string) string {
 // ago is replaced by a new request. It denies a call whose request exceeds the event's limit, one whose id is taken by
 // another call, a new request (isNew) of an account whose share of the requests of the last day is used up, and every
 // call when the bucket or the stream cannot be written. nil means that an approval is stored, not that it is approved.
-func (b *Broker) storeApproval(ctx context.Context, out actor.Out, account string, q storedApproval,
+func (b *Broker) storeApproval(ctx context.Context, out actor.Out, account string, q stage.Approval,
 	isNew bool,
 ) *subjects.Fault {
-	store := out.Store(bucketApprovals)
+	store := out.Store(stage.ApprovalBucket)
 	data, err := json.Marshal(q)
 	if err != nil || len(data) > subjects.ApprovalRequestEvent.Limit() {
 		return subjects.Faultf(subjects.CodeTooLarge, "the call of %s is too large for an approval request, so it "+
@@ -232,23 +177,24 @@ func (b *Broker) storeApproval(ctx context.Context, out actor.Out, account strin
 		return subjects.Faultf(subjects.CodeLimit, "%s requested so many approvals during the last day that none was "+
 			"requested for this call of %s, which was denied", account, q.Tool)
 	}
-	rev, err := putApproval(ctx, store, q, 0)
+	err = q.Put(ctx, store)
 	for errors.Is(err, actor.ErrChanged) {
-		var old storedApproval
-		old, rev, err = readApproval(ctx, store, q.ID)
+		var old stage.Approval
+		old, err = stage.ReadApproval(ctx, store, q.ID)
 		switch {
 		case err != nil:
 		case old.Call != q.Call || old.SessionID != q.SessionID || old.Tool != q.Tool || old.Params != q.Params:
 			return approvalFault(subjects.CodeDenied, ruleUnreadable, "the approval id of this call belongs to "+
 				"another call, so it cannot be approved; try again with another call_id")
-		case old.isOutdated(out.Now()):
-			rev, err = putApproval(ctx, store, q, rev)
+		case isOutdated(old, out.Now()):
+			q.Revision = old.Revision
+			err = q.Put(ctx, store)
 		default:
 			q = old
 		}
 	}
 	if err == nil && q.State == subjects.ApprovalPending && !q.Told {
-		err = b.publishRequest(ctx, out, q, rev)
+		err = publishRequest(ctx, out, q)
 	}
 	switch {
 	case err == nil:
@@ -262,10 +208,10 @@ func (b *Broker) storeApproval(ctx context.Context, out actor.Out, account strin
 
 // newPending returns a pending request about a call, without what it asks. It expires after the configured time,
 // otherwise the manifest's, otherwise defaultApprovalWait.
-func (b *Broker) newPending(out actor.Out, j *stage.Judged, id string) storedApproval {
+func (b *Broker) newPending(out actor.Out, j *stage.Judged, id string) stage.Approval {
 	wait := cmp.Or(b.cfg.ApprovalWait, b.rules.Load().Manifest.Approvals.Expires, defaultApprovalWait)
 	r, now := j.Received(), out.Now()
-	q := storedApproval{Call: r.Key(), Params: r.Record.ParamsHash, Event: out.NewID()}
+	q := stage.Approval{Call: r.Key(), Params: r.Record.ParamsHash, Event: out.NewID()}
 	q.State = subjects.ApprovalPending
 	q.ApprovalRequest = subjects.ApprovalRequest{
 		ID: id, CallID: r.ID, SessionID: r.Session, QueryID: r.Query, Caller: r.Caller.ID(), Type: j.Facts().Type,
@@ -276,15 +222,15 @@ func (b *Broker) newPending(out actor.Out, j *stage.Judged, id string) storedApp
 
 // newApproval returns a pending approval for the open questions, which must not be empty. Its request lists the sinks
 // only when it is rememberable: a rule never covers a sink that the user was not shown.
-func (b *Broker) newApproval(out actor.Out, j *stage.Judged, id string, open []policy.Question) storedApproval {
+func (b *Broker) newApproval(out actor.Out, j *stage.Judged, id string, open []policy.Question) stage.Approval {
 	q, flow := b.newPending(out, j, id), j.Facts().Flow
 	q.Layer, q.Rule, q.Reason = open[0].Layer, open[0].Rule, joinReasons(open)
 	q.Taint, q.Grants = flow.Sources(), describeGrants(flow.Grants(q.QueryID))
 	for _, o := range open {
-		q.Asks = append(q.Asks, newApprovalAsk(o))
+		q.Asks = append(q.Asks, stage.NewAsk(o))
 	}
 	q.Hosts = findLookAlikes(q.Args, open)
-	if q.isRememberable() {
+	if isRememberable(q) {
 		for _, a := range q.Asks {
 			for _, s := range a.Sinks {
 				if !slices.Contains(q.Sinks, s) {
@@ -326,16 +272,16 @@ func joinReasons(open []policy.Question) string {
 	}
 	var parts []string
 	for i, o := range open {
-		parts = append(parts, fmt.Sprintf("(%d) %s: %s", i+1, ruleName(o.Layer, o.Rule),
+		parts = append(parts, fmt.Sprintf("(%d) %s: %s", i+1, stage.RuleName(o.Layer, o.Rule),
 			text.OneLine(o.Reason, maxReason)))
 	}
 	return strings.Join(parts, " ")
 }
 
-// publishRequest publishes a stored approval request and marks it as published; rev is its revision. After a crash
-// between the two, the next caller publishes it again under the same message id and the stream dedupes it. A write
-// conflict of the mark is no error.
-func (b *Broker) publishRequest(ctx context.Context, out actor.Out, q storedApproval, rev uint64) error {
+// publishRequest publishes a stored approval request and marks it as published. After a crash between the two, the next
+// caller publishes it again under the same message id and the stream dedupes it. A write conflict of the mark is no
+// error.
+func publishRequest(ctx context.Context, out actor.Out, q stage.Approval) error {
 	topic, err := subjects.ApprovalRequestEvent.With(q.ID)
 	if err != nil {
 		return err
@@ -344,20 +290,19 @@ func (b *Broker) publishRequest(ctx context.Context, out actor.Out, q storedAppr
 		return err
 	}
 	q.Told = true
-	_, err = putApproval(ctx, out.Store(bucketApprovals), q, rev)
-	if errors.Is(err, actor.ErrChanged) {
-		return nil // decided meanwhile, or published by another caller as well
+	if err := q.Put(ctx, out.Store(stage.ApprovalBucket)); !errors.Is(err, actor.ErrChanged) {
+		return err
 	}
-	return err
+	return nil // decided meanwhile, or published by another caller as well
 }
 
-// awaitDecision waits until the approval is decided or expires, or ctx ends, and returns nil for an approval and the
-// denying fault otherwise. It stores and publishes the expiry. woken signals that the approval changed; it also polls.
+// awaitDecision waits until the approval is decided or expires, or ctx ends, and returns what the user agreed to, or
+// the denying fault. It stores and publishes the expiry. woken signals that the approval changed; it also polls.
 // A call whose ctx ends leaves the approval pending. It denies after maxReadFailures failed reads in a row.
 func (b *Broker) awaitDecision(ctx context.Context, out actor.Out, id, tool string,
 	woken <-chan struct{},
-) *subjects.Fault {
-	store := out.Store(bucketApprovals)
+) (given stage.Consent, _ *subjects.Fault) {
+	store := out.Store(stage.ApprovalBucket)
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
 	expiry := time.NewTimer(time.Hour)
@@ -365,20 +310,20 @@ func (b *Broker) awaitDecision(ctx context.Context, out actor.Out, id, tool stri
 	defer expiry.Stop()
 	var armed, due bool
 	for failures := 0; ; {
-		q, rev, err := readApproval(ctx, store, id)
+		q, err := stage.ReadApproval(ctx, store, id)
 		left := q.Expires.Sub(out.Now())
 		switch {
 		case ctx.Err() != nil:
-			return pendingFault(id, tool)
+			return given, pendingFault(id, tool)
 		case err != nil:
 			if failures++; failures >= maxReadFailures {
 				out.LogError(fmt.Errorf("waiting for the approval of %s: %w", tool, err))
-				return approvalsUnavailable()
+				return given, approvalsUnavailable()
 			}
 		case q.State != subjects.ApprovalPending:
-			return q.fault()
+			return q.Consent(), stateFault(q)
 		case due || left <= 0:
-			err := b.storeExpiry(ctx, store, q, rev)
+			err := b.storeExpiry(ctx, store, q)
 			if errors.Is(err, actor.ErrChanged) {
 				continue // decided meanwhile
 			}
@@ -387,7 +332,7 @@ func (b *Broker) awaitDecision(ctx context.Context, out actor.Out, id, tool stri
 			}
 			q.State = subjects.ApprovalExpired
 			b.publishDecision(ctx, out, q, false)
-			return q.fault()
+			return given, stateFault(q)
 		default:
 			failures = 0
 			if !armed {
@@ -405,25 +350,24 @@ func (b *Broker) awaitDecision(ctx context.Context, out actor.Out, id, tool stri
 	}
 }
 
-// storeExpiry stores that a pending approval expired. It returns [actor.ErrChanged] when rev is outdated. The caller's
+// storeExpiry stores that a pending approval expired. It returns [actor.ErrChanged] when q is outdated. The caller's
 // deadline does not interrupt the write.
-func (b *Broker) storeExpiry(ctx context.Context, store actor.Store, q storedApproval, rev uint64) error {
+func (b *Broker) storeExpiry(ctx context.Context, store actor.Store, q stage.Approval) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
 	q.State, q.Decided = subjects.ApprovalExpired, q.Expires
-	_, err := putApproval(ctx, store, q, rev)
-	return err
+	return q.Put(ctx, store)
 }
 
 // publishDecision publishes the terminal state of an approval and returns it as a reply; accepted is false for an
 // expiry. A failure to publish is logged only: the bucket has the decision. The caller's deadline does not interrupt
 // it.
-func (b *Broker) publishDecision(ctx context.Context, out actor.Out, q storedApproval,
+func (b *Broker) publishDecision(ctx context.Context, out actor.Out, q stage.Approval,
 	accepted bool,
 ) subjects.ApprovalReply {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
-	reply := q.reply(q.State, accepted)
+	reply := newReply(q, q.State, accepted)
 	topic, err := subjects.ApprovalDecisionEvent.With(q.ID)
 	if err == nil {
 		err = actor.Emit(ctx, out.WithIDs(q.SessionID, q.QueryID), topic, reply)
@@ -434,9 +378,9 @@ func (b *Broker) publishDecision(ctx context.Context, out actor.Out, q storedApp
 	return reply
 }
 
-// fault is the fault that the state of an approval means for its call, nil when it is approved. An unknown state
+// stateFault is the fault that the state of an approval means for its call, nil when it is approved. An unknown state
 // denies.
-func (q storedApproval) fault() *subjects.Fault {
+func stateFault(q stage.Approval) *subjects.Fault {
 	switch q.State {
 	case subjects.ApprovalApproved:
 		return nil
@@ -478,28 +422,6 @@ func approvalFault(code, rule, reason string) *subjects.Fault {
 		Layer: layerApproval, Rule: rule,
 		Reason: reason,
 	}}
-}
-
-func putApproval(ctx context.Context, s actor.Store, q storedApproval, rev uint64) (uint64, error) {
-	data, err := json.Marshal(q)
-	if err != nil {
-		return 0, err
-	}
-	return s.Put(ctx, q.ID, data, rev)
-}
-
-// readApproval reads one approval and its revision. Its id is the key, whatever the stored value says. A missing one is
-// [actor.ErrNotFound], an undecodable value errCorrupt.
-func readApproval(ctx context.Context, s actor.Store, id string) (q storedApproval, rev uint64, err error) {
-	data, rev, err := s.Get(ctx, id)
-	if err != nil {
-		return q, 0, err
-	}
-	if err := json.Unmarshal(data, &q); err != nil {
-		return storedApproval{}, 0, fmt.Errorf("approval %s: %w: %w", id, errCorrupt, err)
-	}
-	q.ID = id
-	return q, rev, nil
 }
 
 // waitingCalls are the calls in this broker that wait for a decision. The zero value is ready to use.

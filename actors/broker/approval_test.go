@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -93,12 +94,42 @@ type testCall struct {
 	flow *policy.Flow
 }
 
-// judged returns the call as no layer has judged it: it is denied, and so can only be asked about.
-func (c testCall) judged() *stage.Judged {
-	return stage.Judge(context.Background(), policy.Rules{}, c.Received, policy.Call{
-		Type: c.typ, Tool: policy.Tool{Name: c.Tool}, Flow: c.flow,
+// approvalID is the id of the first approval of the call.
+func (c testCall) approvalID() string {
+	return stage.HashParts(c.Key(), c.Session, c.Tool, c.Record.ParamsHash)
+}
+
+// judged returns the call as a layer judged it for each of asks, or one that passes it.
+func (c testCall) judged(asks ...policy.Question) *stage.Judged {
+	chain := policy.Chain{askLayer{}}
+	for _, q := range asks {
+		chain = append(chain, askLayer(q))
+	}
+	return stage.Judge(context.Background(), policy.Rules{Chain: chain}, c.Received, policy.Call{
+		Type: c.typ, Tool: policy.Tool{Name: c.Tool, Known: true}, Flow: c.flow,
 		FromUser: c.Caller.Account == userAccount && len(c.Caller.Path) == 0,
 	}, nil)
+}
+
+// askLayer asks one question about each call; the zero value passes it.
+type askLayer policy.Question
+
+func (l askLayer) Name() string { return cmp.Or(l.Layer, "none") }
+
+func (l askLayer) Judge(context.Context, policy.Call) policy.Verdict {
+	if l.Layer == "" {
+		return policy.Pass()
+	}
+	return policy.Ask(l.Rule, l.Reason, l.Sinks...)
+}
+
+// request is requestApproval for a call about which the layers ask, and checks that a fault is no permission.
+func (d *approvalFixture) request(ctx context.Context, c testCall, asks []policy.Question) *subjects.Fault {
+	p, fault := d.requestApproval(ctx, d.rec.Out(), c.judged(asks...))
+	if (p.Judged() != nil) != (fault == nil) || p.Approved() != (fault == nil) {
+		panic(fmt.Sprintf("permitted %t, approved %t, %v", p.Judged() != nil, p.Approved(), fault))
+	}
+	return fault
 }
 
 // egressCall is a call of a tool with egress.
@@ -123,7 +154,7 @@ func (d *approvalFixture) requestAsync(t testing.TB, c testCall, asks []policy.Q
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	go func() {
 		defer cancel()
-		got <- d.requestApproval(ctx, d.rec.Out(), c.judged(), asks)
+		got <- d.request(ctx, c, asks)
 	}()
 	return got
 }
@@ -162,9 +193,9 @@ func (d *approvalFixture) startApproval(t testing.TB, c testCall, asks []policy.
 	panic("unreachable")
 }
 
-func (d *approvalFixture) storedApproval(t testing.TB, id string) storedApproval {
+func (d *approvalFixture) storedApproval(t testing.TB, id string) stage.Approval {
 	t.Helper()
-	q, _, err := readApproval(t.Context(), d.rec.Out().Store(bucketApprovals), id)
+	q, err := stage.ReadApproval(t.Context(), d.rec.Out().Store(stage.ApprovalBucket), id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +254,7 @@ func TestRequestApproval(t *testing.T) {
 				}
 				defer cancel()
 				got := make(chan *subjects.Fault, 1)
-				go func() { got <- d.requestApproval(ctx, d.rec.Out(), egressCall().judged(), egressQuestion(place)) }()
+				go func() { got <- d.request(ctx, egressCall(), egressQuestion(place)) }()
 				id := <-d.published
 				if tt.answer != nil {
 					if r, err := d.decide(t, id, *tt.answer); err != nil || !r.Accepted || r.State != tt.state ||
@@ -271,7 +302,7 @@ func TestAbandonedUserCallIsWithdrawn(t *testing.T) {
 		c.Caller = callerOf(agent)
 		ctx, cancel := context.WithCancel(t.Context())
 		got := make(chan *subjects.Fault, 1)
-		go func() { got <- d.requestApproval(ctx, d.rec.Out(), c.judged(), egressQuestion(place)) }()
+		go func() { got <- d.request(ctx, c, egressQuestion(place)) }()
 		id := <-d.published
 		cancel()
 		if fault := <-got; verdict(fault) != want[0] {
@@ -312,7 +343,7 @@ func TestApprovalRequestIsComplete(t *testing.T) {
 	c.flow = flow
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	got := make(chan *subjects.Fault, 1)
-	go func() { got <- d.requestApproval(ctx, d.rec.Out(), c.judged(), asks) }()
+	go func() { got <- d.request(ctx, c, asks) }()
 	id := <-d.published
 	cancel()
 	<-got
@@ -350,7 +381,7 @@ func TestApprovalFailuresDeny(t *testing.T) {
 		asks   []policy.Question
 		want   string
 	}{
-		{"trick: no questions", func(*approvalFixture, *testCall) {}, nil, "denied approval: nothing_asked"},
+		{"trick: no questions", func(*approvalFixture, *testCall) {}, nil, "internal"},
 		{"store fails", func(d *approvalFixture, _ *testCall) {
 			d.rec.FailStore = errors.New("no stream")
 		}, egressQuestion(place), "unavailable"},
@@ -364,20 +395,17 @@ func TestApprovalFailuresDeny(t *testing.T) {
 			c.Args = json.RawMessage(`{"a":`)
 		}, egressQuestion(place), "too_large"},
 		{"trick: id taken by another call", func(d *approvalFixture, c *testCall) {
-			q := d.newApproval(d.rec.Out(), c.judged(), hashParts(c.Key(), c.Session, c.Tool, c.Record.ParamsHash),
-				egressQuestion(place))
+			q := d.newApproval(d.rec.Out(), c.judged(), c.approvalID(), egressQuestion(place))
 			q.State, q.Call = subjects.ApprovalApproved, "operator.c1"
-			_, _ = putApproval(context.Background(), d.rec.Out().Store(bucketApprovals), q, 0)
+			_ = q.Put(context.Background(), d.rec.Out().Store(stage.ApprovalBucket))
 		}, egressQuestion(place), "denied approval: unreadable"},
 		{"trick: unknown state", func(d *approvalFixture, c *testCall) {
-			q := d.newApproval(d.rec.Out(), c.judged(), hashParts(c.Key(), c.Session, c.Tool, c.Record.ParamsHash),
-				egressQuestion(place))
+			q := d.newApproval(d.rec.Out(), c.judged(), c.approvalID(), egressQuestion(place))
 			q.State = "APPROVED"
-			_, _ = putApproval(context.Background(), d.rec.Out().Store(bucketApprovals), q, 0)
+			_ = q.Put(context.Background(), d.rec.Out().Store(stage.ApprovalBucket))
 		}, egressQuestion(place), "denied approval: unreadable"},
 		{"trick: corrupt approval", func(d *approvalFixture, c *testCall) {
-			_, _ = d.rec.Out().Store(bucketApprovals).Put(context.Background(),
-				hashParts(c.Key(), c.Session, c.Tool, c.Record.ParamsHash), []byte(`[`), 0)
+			_, _ = d.rec.Out().Store(stage.ApprovalBucket).Put(context.Background(), c.approvalID(), []byte(`[`), 0)
 		}, egressQuestion(place), "unavailable"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -386,7 +414,7 @@ func TestApprovalFailuresDeny(t *testing.T) {
 			tt.change(d, &c)
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
-			if got := verdict(d.requestApproval(ctx, d.rec.Out(), c.judged(), tt.asks)); got != tt.want {
+			if got := verdict(d.request(ctx, c, tt.asks)); got != tt.want {
 				t.Errorf("%s, want %s", got, tt.want)
 			}
 		})
@@ -417,7 +445,7 @@ func TestRepeatedRequestSharesApproval(t *testing.T) {
 				d := newApprovalFixture(0)
 				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 				defer cancel()
-				if got := verdict(d.requestApproval(ctx, d.rec.Out(), egressCall().judged(),
+				if got := verdict(d.request(ctx, egressCall(),
 					egressQuestion(place))); got != "unanswered approval: pending" {
 					t.Fatal(got)
 				}
@@ -454,9 +482,8 @@ func TestRepeatedRequestSharesApproval(t *testing.T) {
 	t.Run("killed before the request was published", func(t *testing.T) {
 		t.Parallel()
 		d := newApprovalFixture(0)
-		q := d.newApproval(d.rec.Out(), egressCall().judged(), hashParts(egressCall().Key(), egressCall().Session,
-			"web_fetch", "h1"), egressQuestion(place))
-		if _, err := putApproval(t.Context(), d.rec.Out().Store(bucketApprovals), q, 0); err != nil {
+		q := d.newApproval(d.rec.Out(), egressCall().judged(), egressCall().approvalID(), egressQuestion(place))
+		if err := q.Put(t.Context(), d.rec.Out().Store(stage.ApprovalBucket)); err != nil {
 			t.Fatal(err)
 		}
 		id, got := d.startApproval(t, egressCall(), egressQuestion(place))
@@ -572,7 +599,7 @@ func TestWaitingCallsAreLimited(t *testing.T) {
 		c := egressCall()
 		c.ID, c.Caller = fmt.Sprintf("c%d", i), callerOf(account)
 		got := make(chan string, 1)
-		wg.Go(func() { got <- verdict(d.requestApproval(ctx, d.rec.Out(), c.judged(), egressQuestion(place))) })
+		wg.Go(func() { got <- verdict(d.request(ctx, c, egressQuestion(place))) })
 		select {
 		case <-d.published:
 			return "waits"
@@ -604,22 +631,6 @@ func TestWaitingCallsAreLimited(t *testing.T) {
 	if d.waiting.total != 0 || len(d.waiting.byApproval) != 0 || len(d.waiting.byAccount) != 0 {
 		t.Errorf("left behind: %+v", d.waiting.byAccount)
 	}
-}
-
-// FuzzHashParts: different lists of parts have different hashes.
-func FuzzHashParts(f *testing.F) {
-	f.Add("generator.c1", "web_fetch", "generator.c1web", "_fetch")
-	f.Add("", "a", "a", "")
-	f.Add("1:a", "", "1", ":a")
-	f.Fuzz(func(t *testing.T, a, b, c, d string) {
-		same := a == c && b == d
-		if got := hashParts(a, b) == hashParts(c, d); got != same {
-			t.Errorf("%q %q and %q %q: %v", a, b, c, d, got)
-		}
-		if hashParts(a, b) == hashParts(a+b) || subjects.CheckToken(hashParts(a, b)) != nil {
-			t.Errorf("%q %q", a, b)
-		}
-	})
 }
 
 // TestApprovalNamesLookAlikeHosts: a host name outside of ASCII is in the request with its punycode, also when the

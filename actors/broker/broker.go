@@ -51,7 +51,6 @@ type Broker struct {
 	gate      *actor.Gate
 	hash      Hasher
 	table     *toolTable
-	running   runningCalls
 	handled   handledCalls
 	live      liveOutputs
 	shared    sharedCalls
@@ -140,7 +139,7 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, subjects.CodeSubject)
 		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeSubject, "invalid tool request subject: %v", err)
 	}
-	r, known, fault := b.receive(ctx, in, out, caller, tool)
+	r, known, fault := b.receive(ctx, out, in.Body, caller, tool, in.Session, queryID(in))
 	if fault != nil {
 		actor.Step(ctx, "decided")
 		res := b.refuseCall(ctx, out, r, nil, fault)
@@ -163,12 +162,12 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 
 // receive returns the call of a request with its tool, and a fault when the request is malformed or the tool cannot be
 // called.
-func (b *Broker) receive(ctx context.Context, in actor.Msg[subjects.ToolRequest], out actor.Out, caller subjects.Caller,
-	tool string,
+func (b *Broker) receive(ctx context.Context, out actor.Out, in subjects.ToolRequest, caller subjects.Caller, tool,
+	session, query string,
 ) (stage.Received, Known, *subjects.Fault) {
 	r := stage.Received{
-		ID: in.Body.CallID, Named: in.Body.CallID != "", Caller: caller, Tool: tool, Args: in.Body.Args,
-		Own: in.Body.Own, Session: in.Session, Query: queryID(in),
+		ID: in.CallID, Named: in.CallID != "", Caller: caller, Tool: tool, Args: in.Args, Own: in.Own,
+		Session: session, Query: query,
 	}
 	if !r.Named {
 		r.ID = out.NewID()
@@ -178,7 +177,7 @@ func (b *Broker) receive(ctx context.Context, in actor.Msg[subjects.ToolRequest]
 		b.discoverMissing(ctx, out)
 		known, found = b.table.get(tool)
 	}
-	fault := checkRequest(in.Body, caller, known)
+	fault := checkRequest(in, caller, known)
 	rules := b.rules.Load()
 	if fault == nil {
 		r.Args = rules.Chain.ExpandPaths(known.Tool, r.Args, b.workFolder(r))
@@ -205,16 +204,20 @@ func (b *Broker) receive(ctx context.Context, in actor.Msg[subjects.ToolRequest]
 // handleCall judges a call, and denies it or runs it.
 func (b *Broker) handleCall(ctx context.Context, out actor.Out, r stage.Received, k Known) subjects.ToolResult {
 	begun := time.Now()
-	before, seen := b.gatherAndLookUp(ctx, out, r, k)
+	before, seen, fault := b.gatherAndLookUp(ctx, out, r, k)
 	if before.completed != nil {
 		return b.replayResult(ctx, out, r, *before.completed, "ledger")
 	}
 	r.Record.AgentType = seen.call.Type
-	var counted *policy.Attempt
-	if seen.fault == nil { // a call is counted once, however often it is judged
+	var (
+		counted *policy.Attempt
+		p       stage.Permitted
+		j       *stage.Judged
+	)
+	if fault == nil { // a call is counted once, however often it is judged
 		seen.call.Usage, counted = b.countUsage(out, r, seen, before.begun)
+		p, j, fault = b.traceDecision(ctx, out, r, k, before, seen)
 	}
-	p, j, fault := b.traceDecision(ctx, out, r, k, before, seen)
 	actor.Step(ctx, "decided")
 	var res subjects.ToolResult
 	switch {
@@ -224,8 +227,11 @@ func (b *Broker) handleCall(ctx context.Context, out actor.Out, r stage.Received
 		res = b.replayResult(ctx, out, r, *before.reuse, "reused")
 	case !r.Named || isHarmless(k.Tool) && !p.Approved():
 		res = b.runAudited(ctx, out, p, k)
-	default:
-		res = b.runShared(ctx, out, p, k) // an approval allows one run, also of a harmless tool
+	default: // an approval allows one run, also of a harmless tool
+		if id := b.shareID(r, k); id != "" && r.Caller.Account == subjects.Generator {
+			defer b.shared.begin(id, r.Key())()
+		}
+		res = b.runOnce(ctx, out, p, k)
 	}
 	b.endCount(out, counted, res, fault == nil)
 	measureCall(ctx, k, p, fault, res, time.Since(begun))
@@ -243,45 +249,42 @@ type prior struct {
 // same time. For a completed call, gathering has the side effects of any call of the same query: it stores the query
 // text and claims a pending one-message override.
 func (b *Broker) gatherAndLookUp(ctx context.Context, out actor.Out, r stage.Received, k Known) (before prior,
-	seen facts,
+	seen facts, fault *subjects.Fault,
 ) {
 	before.reuse = b.findReusable(ctx, out, r, k)
 	var wg sync.WaitGroup
 	if r.Named && !isHarmless(k.Tool) { // a harmless call is not in the ledger
 		wg.Go(func() { before.completed, before.begun = b.findCompleted(ctx, out, r) })
 	}
-	seen = b.gatherFacts(ctx, out, r, k, false)
+	seen, fault = b.gatherFacts(ctx, out, r, k, false)
 	wg.Wait()
-	return before, seen
+	return before, seen, fault
 }
 
 // judgeCall decides about a call by the facts in seen and returns it as permitted, or with a fault when it must not
 // run; one whose result is reused is neither. j is its last judgement, nil without any. It may wait for the user. After
 // an approval that took maxFactsAge or longer it gathers the facts and decides again, because rules or session may have
-// changed. It denies with busy after maxJudgements rounds, and when the facts have a fault.
+// changed. It denies with busy after maxJudgements rounds.
 func (b *Broker) judgeCall(ctx context.Context, out actor.Out, r stage.Received, k Known, before prior,
 	seen facts,
 ) (p stage.Permitted, j *stage.Judged, fault *subjects.Fault) {
 	spent := seen.call.Usage
 	for range maxJudgements {
-		if seen.fault != nil {
-			return stage.Permitted{}, j, seen.fault
-		}
 		seen.call.Usage = spent
-		began := out.Now()
 		j = stage.Judge(ctx, seen.rules, r, seen.call, j)
 		p, ok, fault := b.permitCall(ctx, out, j, before.reuse != nil)
 		if fault == nil && b.cancelled.has(r.Query) {
 			fault = cancelledFault(r.Tool)
 		}
-		if fault != nil {
+		switch {
+		case fault != nil:
 			return stage.Permitted{}, j, fault
-		}
-		isAsked := before.reuse == nil && len(j.Decision().Asks()) > 0
-		if ok && (!isAsked || out.Now().Sub(began) < maxFactsAge) {
+		case ok:
 			return p, j, nil
 		}
-		seen = b.gatherFacts(ctx, out, r, k, false)
+		if seen, fault = b.gatherFacts(ctx, out, r, k, false); fault != nil {
+			return stage.Permitted{}, j, fault
+		}
 	}
 	return stage.Permitted{}, j, subjects.Faultf(subjects.CodeBusy, "each approval of this call of %s was followed by "+
 		"another approval question, so it was not run; try again", r.Tool)
@@ -294,16 +297,17 @@ const (
 	maxJudgements = 4
 )
 
-// permitCall permits a call by its judgement, see [stage.Judged.Permit], and requests the user's approval when a layer
-// asks for it. Calls of respondent B with side effects are denied before any layer, and its calls that need approval
-// are denied without a request; a call whose result is reused (isReused) runs nothing and needs neither approval nor
-// grant. A match of a monitor-only rule is logged and does not deny.
-func (b *Broker) permitCall(ctx context.Context, out actor.Out, j *stage.Judged, isReused bool) (_ stage.Permitted,
-	ok bool, _ *subjects.Fault,
+// permitCall permits a call by its judgement: at once, or when the user approves what the layers ask. Calls of
+// respondent B with side effects are denied before any layer; a call whose result is reused (isReused) runs nothing and
+// needs neither approval nor grant, and is not permitted. A match of a monitor-only rule is logged and does not deny.
+// ok is false without a fault when the call must be judged again: its grant is gone, or its facts are older than
+// maxFactsAge, because the user was asked.
+func (b *Broker) permitCall(ctx context.Context, out actor.Out, j *stage.Judged, isReused bool) (p stage.Permitted,
+	ok bool, fault *subjects.Fault,
 ) {
-	r, asked, d := j.Received(), j.Facts(), j.Decision()
-	if no := denyRespondentB(asked); no != nil {
-		return stage.Permitted{}, false, denialFault(no)
+	r, d := j.Received(), j.Decision()
+	if no := denyRespondentB(j.Facts()); no != nil {
+		return p, false, denialFault(no)
 	}
 	if err := d.Failure(); err != nil {
 		out.LogError(fmt.Errorf("deciding a call of %s: %w", r.Tool, err))
@@ -312,33 +316,25 @@ func (b *Broker) permitCall(ctx context.Context, out actor.Out, j *stage.Judged,
 		out.LogError(fmt.Errorf("monitor-only rule %s.%s matched a call of %s by %s: %s", s.Layer, s.Rule, r.Tool,
 			r.Caller.ID(), s.Reason))
 	}
-	if isReused && d.Denial() == nil {
-		return stage.Permitted{}, true, nil
+	switch no := d.Denial(); {
+	case no != nil:
+		return p, false, denialFault(no)
+	case isReused:
+		return p, true, nil
+	case !d.Allowed():
+		began := out.Now()
+		p, fault = b.requestApproval(ctx, out, j)
+		return p, fault == nil && out.Now().Sub(began) < maxFactsAge, fault
 	}
-	return j.Permit(func() (bool, *subjects.Fault) {
-		claimed, err := b.claimGrant(ctx, out, j)
-		if err != nil {
-			out.LogError(fmt.Errorf("claiming a grant for a call of %s: %w", r.Tool, err))
-			return false, subjects.Faultf(subjects.CodeUnavailable, "the session's records cannot be written, so "+
-				"nothing was run; see conclave doctor")
-		}
-		return claimed, nil
-	}, func(asks []policy.Question) *subjects.Fault {
-		if no := denyRespondentBApproval(asked); no != nil {
-			return denialFault(no)
-		}
-		if r.Own { // the user did not ask for it, and is not asked about it
-			no := asks[0]
-			return denialFault(&subjects.Denial{Layer: no.Layer, Rule: no.Rule, Reason: no.Reason})
-		}
-		return b.requestApproval(ctx, out, j, asks)
+	p, ok, err := j.Allow(func(change func(*policy.Flow) *policy.Flow) error {
+		return b.updateFlow(ctx, out, r.Session, change)
 	})
-}
-
-// running is a call while its tool runs.
-type running struct {
-	stage.Running
-	announce func() // publishes the copy of the call, once
+	if err != nil {
+		out.LogError(fmt.Errorf("claiming a grant for a call of %s: %w", r.Tool, err))
+		fault = subjects.Faultf(subjects.CodeUnavailable, "the session's records cannot be written, so nothing was "+
+			"run; see conclave doctor")
+	}
+	return p, ok, fault
 }
 
 // runAudited runs the tool of a permitted call behind the audit gate and publishes the broker's copies of call and
@@ -357,7 +353,7 @@ func (b *Broker) runAudited(ctx context.Context, out actor.Out, p stage.Permitte
 		actor.Step(ctx, "before")
 		defer time.AfterFunc(cmp.Or(b.cfg.CopyDelay, defaultCopyDelay), announce).Stop()
 		raw, of := b.traceTool(ctx, r, func(ctx context.Context) (subjects.ToolResult, Known) {
-			return b.callZones(ctx, out, running{run, announce}, k)
+			return b.callZones(ctx, out, run, k, announce)
 		})
 		res := b.processResult(ctx, out, j, of, raw)
 		b.setEgress(&res, r.Args, of)
@@ -373,18 +369,21 @@ func (b *Broker) runAudited(ctx context.Context, out actor.Out, p stage.Permitte
 	return res
 }
 
-// callTool requests credentials and calls the tool within its timeout. It
-// always returns a result with the ids of the call: a tool that fails, times out, is unavailable or returns more than
-// its MaxResult is an error in the result. The time and the bytes of the reply are added to the caller's usage. The
-// result is raw: see [Broker.processResult]. unsent means that no tool received the call, as far as the server or the
-// tool itself says.
-func (b *Broker) callTool(ctx context.Context, out actor.Out, c running, k Known) (_ subjects.ToolResult, unsent bool) {
-	r := c.Judged().Received()
+// callTool requests credentials and calls the tool within its timeout. It always returns a result with the ids of the
+// call: a tool that fails, times out, is unavailable or returns more than its MaxResult is an error in the result. The
+// time and the bytes of the reply are added to the caller's usage. The result is raw: see [Broker.processResult].
+// unsent means that no tool received the call, as far as the server or the tool itself says. announce publishes the
+// copy of the call, once.
+func (b *Broker) callTool(ctx context.Context, out actor.Out, run stage.Running, k Known,
+	announce func(),
+) (_ subjects.ToolResult, unsent bool) {
+	j := run.Judged()
+	r := j.Received()
 	res := r.Result()
 	limit, isPrincipal := b.timeoutOf(k), b.table.isPrincipal(k.Zone)
-	order := b.newToolOrder(c.Judged(), k, isPrincipal)
+	order := b.newToolOrder(j, k, isPrincipal)
 	// Credentials are requested before the tool's timeout starts: the keyring may wait for the user to unlock it.
-	if order.Sealed, res.Error = getCredentials(ctx, out, c.Running, k); res.Error != nil {
+	if order.Sealed, res.Error = getCredentials(ctx, out, run, k); res.Error != nil {
 		return res, false
 	}
 	whole := ctx
@@ -392,10 +391,10 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, c running, k Known
 	defer cancel()
 	actor.Step(ctx, "sent")
 	start := out.Now()
-	endOutput := b.live.begin(k, c)
-	got, err := c.Send(ctx, out, k.Zone, isPrincipal, order) // a tool of the user needs nothing but a NATS client
+	endOutput := b.live.begin(k, j, announce)
+	got, err := run.Send(ctx, out, k.Zone, isPrincipal, order) // a tool of the user needs nothing but a NATS client
 	if isPrincipal {
-		got, err = b.answerForms(whole, out, c, k.Zone, limit, got, err)
+		got, err = b.answerForms(whole, out, run, k.Zone, limit, got, err)
 	}
 	rest, output := endOutput()
 	b.forwardOutput(ctx, out, output, rest)
@@ -405,7 +404,7 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, c running, k Known
 	actor.Step(ctx, "answered")
 	if res.Error = replyFault(out, k, isPrincipal, got, err); res.Error == nil {
 		res.Result, res.Links = got.Result, got.Links
-		res.Artifacts = filterArtifacts(got.Artifacts, b.folderRules(c.Judged()))
+		res.Artifacts = filterArtifacts(got.Artifacts, b.folderRules(j))
 		if k.Graded {
 			// processResult checks them
 			res.Labels, res.Recalls = got.Labels, got.Recalls
@@ -436,7 +435,7 @@ func (b *Broker) newToolOrder(j *stage.Judged, k Known, isPrincipal bool) (order
 
 // newAccessOrder returns an order with the hosts, pages and folders that the tool of a call may access.
 func (b *Broker) newAccessOrder(j *stage.Judged) (order subjects.ToolOrder) {
-	order.Hosts, order.Pages = facts{call: j.Facts(), rules: j.Rules()}.pageAccess(b.table)
+	order.Hosts, order.Pages = b.table.pageAccess(j.Facts(), j.Rules().Manifest)
 	order.Folders = b.folderRules(j)
 	return order
 }

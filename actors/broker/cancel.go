@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
 	"conclave/subjects"
 )
@@ -75,14 +76,14 @@ func (b *Broker) onCancel(ctx context.Context, in actor.Msg[subjects.Cancel], ou
 // withdrawApproval stores and publishes that a pending approval is withdrawn, and wakes the calls that wait for it. An
 // approval with a terminal state keeps it. It fails after maxWriteAttempts write conflicts.
 func (b *Broker) withdrawApproval(ctx context.Context, out actor.Out, id string) error {
-	store := out.Store(bucketApprovals)
+	store := out.Store(stage.ApprovalBucket)
 	for range maxWriteAttempts {
-		q, rev, err := readApproval(ctx, store, id)
+		q, err := stage.ReadApproval(ctx, store, id)
 		if err != nil || q.State != subjects.ApprovalPending {
 			return err
 		}
 		q.State, q.Decided = subjects.ApprovalWithdrawn, out.Now()
-		if _, err = putApproval(ctx, store, q, rev); errors.Is(err, actor.ErrChanged) {
+		if err = q.Put(ctx, store); errors.Is(err, actor.ErrChanged) {
 			continue
 		}
 		if err != nil {

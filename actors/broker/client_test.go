@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/policy"
 	"conclave/subjects"
 )
@@ -84,11 +85,11 @@ func TestClientIsNotTheUser(t *testing.T) {
 		{SessionID: "s2", QueryID: "q2", Query: words, Client: "phone"},
 	}
 	asks := []policy.Question{{Layer: "flow", Rule: "fetch", Sinks: []string{"https://evil.example/in"}}}
-	rule := storedRule{ApprovalRule: subjects.ApprovalRule{
+	rule := stage.Rule{ApprovalRule: subjects.ApprovalRule{
 		ID: "r1", Type: "assistant", Tool: "web_fetch",
 		Rule: "flow: fetch", Sinks: asks[0].Sinks, By: "user", Made: noon,
 	}}
-	if err := putRule(t.Context(), h.rec.Out().Store(bucketRules), rule, 0); err != nil {
+	if err := rule.Put(t.Context(), h.rec.Out().Store(stage.RuleBucket)); err != nil {
 		t.Fatal(err)
 	}
 	for session, want := range map[string]int{"s1": 0, "s2": 1} {
@@ -100,7 +101,12 @@ func TestClientIsNotTheUser(t *testing.T) {
 			t.Fatal(f, err)
 		}
 		c.Flow = f
-		if open, err := h.findUncovered(t.Context(), h.rec.Out(), c, asks); err != nil || len(open) != want {
+		call := testCall{typ: c.Type, flow: f, Received: stage.Received{
+			Tool: c.Tool.Name, Session: session, Query: c.Query,
+		}}
+		j := call.judged(asks...)
+		given, err := j.ReadRules(t.Context(), h.rec.Out(), nil)
+		if open := j.Open(given); err != nil || len(open) != want {
 			t.Errorf("session %s: %d questions are open, %v", session, len(open), err)
 		}
 	}

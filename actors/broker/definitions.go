@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
 	"conclave/pkg/policy"
 	"conclave/subjects"
@@ -53,7 +54,6 @@ func (d definition) isVoid(added time.Time) bool {
 func (b *Broker) acceptAnnounced(ctx context.Context, out actor.Out, zone string, s subjects.ToolSchema) error {
 	at := zoneTool{zone, s.Name}
 	known, ok := b.table.definition(at)
-	isNews := b.table.isNewProposal(at, s)
 	if !ok || known.Pin != Pin(s) && out.Now().Sub(known.read) >= definitionPause {
 		var err error
 		if known, err = storeFirst(ctx, out, at, b.table.firstDefinition(zone, s)); err != nil {
@@ -62,8 +62,7 @@ func (b *Broker) acceptAnnounced(ctx context.Context, out actor.Out, zone string
 		b.table.setDefinition(at, known)
 	}
 	if err := b.table.add(zone, s, known.Pin); errors.Is(err, errPinMismatch) {
-		b.table.propose(at, s)
-		if !isNews || !b.table.mayReport(at, out.Now()) {
+		if !b.table.propose(at, s) || !b.table.mayReport(at, out.Now()) {
 			return nil
 		}
 		return subjects.Faultf(subjects.CodeDenied, "tool %s was not registered: %v: see conclave tool accept %s",
@@ -117,7 +116,7 @@ func readDefinition(ctx context.Context, out actor.Out, at zoneTool) (d definiti
 	if len(data) > 0 && data[0] != '{' {
 		d.Pin = string(data) // of an earlier build
 	} else if err := json.Unmarshal(data, &d); err != nil {
-		return d, fmt.Errorf("definition of %s: %w: %w", at.tool, errCorrupt, err)
+		return d, fmt.Errorf("definition of %s: %w: %w", at.tool, stage.ErrCorrupt, err)
 	}
 	d.revision, d.read = revision, out.Now()
 	return d, nil
@@ -153,18 +152,13 @@ func (t *toolTable) setDefinition(at zoneTool, d definition) {
 	t.accepted[at] = d
 }
 
-// propose keeps a definition that waits for the user, in place of an earlier one.
-func (t *toolTable) propose(at zoneTool, s subjects.ToolSchema) {
+// propose keeps a definition that waits for the user, in place of an earlier one, and reports whether it differs from
+// that.
+func (t *toolTable) propose(at zoneTool, s subjects.ToolSchema) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.proposed[at] = s
-}
-
-// isNewProposal reports whether s differs from the definition that waits for the user.
-func (t *toolTable) isNewProposal(at zoneTool, s subjects.ToolSchema) bool {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
 	old, ok := t.proposed[at]
+	t.proposed[at] = s
 	return !ok || Pin(old) != Pin(s)
 }
 

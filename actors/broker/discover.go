@@ -35,8 +35,9 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 		return subjects.DiscoverReply{}, subjects.Faultf(subjects.CodeSubject, "invalid discover subject: %v", err)
 	}
 	turnErr := b.recordTurns(ctx, out, caller, in.Session, in.Query)
-	seen := b.gatherFacts(ctx, out, stage.Received{Caller: caller, Session: in.Session, Query: in.Query}, Known{}, true)
-	asked, rules, fault := seen.call, seen.rules, seen.fault
+	r := stage.Received{Caller: caller, Session: in.Session, Query: in.Query}
+	seen, fault := b.gatherFacts(ctx, out, r, Known{}, true)
+	asked, rules := seen.call, seen.rules
 	if turnErr != nil && fault == nil {
 		out.LogError(fmt.Errorf("recording the turns of a session: %w", turnErr))
 		fault = subjects.Faultf(subjects.CodeUnavailable, "the session's records cannot be written, so no tools are "+

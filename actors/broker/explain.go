@@ -69,8 +69,8 @@ func (b *Broker) onExplain(ctx context.Context, in actor.Msg[subjects.ExplainReq
 
 // explainCall decides about a call without making it and returns the verdict; nothing runs, is counted, claimed or put
 // to the user. The dry run itself is recorded; without that record there is no verdict. requester is who asked, caller
-// the one whose call it would be; missing args are {}. An unknown tool or malformed arguments are a denial in the
-// verdict; an error means that there is none.
+// the one whose call it would be; missing args are {}. A call that is malformed or of a tool that cannot be called is a
+// denial in the verdict; an error means that there is none.
 func (b *Broker) explainCall(ctx context.Context, out actor.Out, requester string, caller subjects.Caller, tool string,
 	args json.RawMessage, session, query string,
 ) (subjects.Verdict, error) {
@@ -80,34 +80,23 @@ func (b *Broker) explainCall(ctx context.Context, out actor.Out, requester strin
 	if len(args) == 0 || string(args) == "null" { // left out, in either codec
 		args = json.RawMessage("{}")
 	}
-	known, found := b.table.find(ctx, tool)
-	r := stage.Received{ID: out.NewID(), Caller: caller, Tool: tool, Args: args, Session: session, Query: query}
-	malformed := checkRequest(subjects.ToolRequest{Args: args}, caller, known)
-	if malformed == nil {
-		r.Args = b.rules.Load().Chain.ExpandPaths(known.Tool, args, b.workFolder(r))
-	}
-	seen := b.gatherFacts(ctx, out, r, known, true)
-	asked, rules, fault := seen.call, seen.rules, seen.fault
-	rec := subjects.AuditRecord{
-		ID: out.NewID(), AgentID: requester, AgentType: asked.Type, Lineage: caller.Lineage(),
-		Action: subjects.ActionValidate, Tool: tool,
-		ParamsHash: b.hash.Hash(r.Args), Session: session, Query: query,
-	}
+	r, known, unfit := b.receive(ctx, out, subjects.ToolRequest{Args: args}, caller, tool, session, query)
+	seen, fault := b.gatherFacts(ctx, out, r, known, true)
+	rec := r.Record
+	rec.AgentID, rec.AgentType, rec.Lineage = requester, seen.call.Type, caller.Lineage()
+	rec.Action = subjects.ActionValidate
 	if err := b.gate.Record(ctx, out, rec, subjects.StatusShown, ""); err != nil {
 		return subjects.Verdict{}, err
 	}
 	switch {
 	case fault != nil:
 		return subjects.Verdict{}, fault
-	case !found:
+	case unfit != nil:
 		return subjects.Verdict{Denial: &subjects.Denial{
-			Layer: policy.LayerTool, Rule: policy.RuleUnknownTool,
-			Reason: "unknown tool " + tool,
+			Layer: policy.LayerTool, Rule: unfit.Code, Reason: unfit.Text,
 		}}, nil
 	}
-	if f := malformed; f != nil {
-		return subjects.Verdict{Denial: &subjects.Denial{Layer: policy.LayerTool, Rule: f.Code, Reason: f.Text}}, nil
-	}
+	asked := seen.call
 	asked.Usage = withBudgets(b.usage.Peek(out.Now(), b.newAttempt(r, seen)), seen.budgets)
 	if session == "" && asked.Flow == nil && slices.Contains(subjects.UserAccounts, requester) {
 		asked.Flow = &policy.Flow{} // without a session the user means a new one
@@ -115,8 +104,9 @@ func (b *Broker) explainCall(ctx context.Context, out actor.Out, requester strin
 	if d := denyRespondentB(asked); d != nil {
 		return subjects.Verdict{Denial: d}, nil
 	}
-	v := rules.Chain.Decide(ctx, asked).Verdict()
-	if d := denyRespondentBApproval(asked); d != nil && len(v.Asks) > 0 {
+	j := stage.Judge(ctx, seen.rules, r, asked, nil)
+	v := j.Decision().Verdict()
+	if d := denyQuestions(j); d != nil {
 		v.Asks, v.Denial = nil, d
 	}
 	return v, nil

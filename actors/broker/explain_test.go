@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
 	"conclave/pkg/actor/actortest"
 	"conclave/subjects"
@@ -220,7 +221,7 @@ func (h *sessionFixture) dumpStores(t testing.TB) string {
 	t.Helper()
 	var all []string
 	for _, bucket := range []string{
-		"flow", "parked", "ledger", "session_config", bucketApprovals, bucketRules,
+		"flow", "parked", "ledger", "session_config", stage.ApprovalBucket, stage.RuleBucket,
 		bucketSpawns, "schemas",
 	} {
 		store := h.rec.Out().Store(bucket)

@@ -25,15 +25,16 @@ type facts struct {
 	call    policy.Call
 	rules   policy.Rules
 	budgets []subjects.Budget // of the agents in the caller's path, without the account
-	fault   *subjects.Fault   // why the call cannot be judged, nil otherwise
 }
 
 // gatherFacts collects the caller's type and lineage, the user's overrides and the session's flow. When one of them
-// cannot be read the result has a fault, and the caller must deny. An unknown caller has type "" and a short lineage,
+// cannot be read there is a fault, and the caller must deny. An unknown caller has type "" and a short lineage,
 // which the layers deny. The flow is nil without a session, without a tool, for a harmless tool and for an account that
 // does not answer the user's messages. With dry nothing is written: neither the query text nor a claim of a once
 // setting.
-func (b *Broker) gatherFacts(ctx context.Context, out actor.Out, r stage.Received, k Known, dry bool) (f facts) {
+func (b *Broker) gatherFacts(ctx context.Context, out actor.Out, r stage.Received, k Known, dry bool) (f facts,
+	fault *subjects.Fault,
+) {
 	f.rules = b.rules.Load()
 	caller := r.Caller
 	asked := policy.Call{
@@ -44,7 +45,7 @@ func (b *Broker) gatherFacts(ctx context.Context, out actor.Out, r stage.Receive
 	var lineageErr, overrideErr, flowErr error
 	var wg sync.WaitGroup
 	if len(caller.Path) > 0 {
-		wg.Go(func() { asked.Lineage, f.budgets, lineageErr = b.loadLineageBudgets(ctx, out, caller, r.Session) })
+		wg.Go(func() { asked.Lineage, f.budgets, lineageErr = loadLineage(ctx, out, caller, r.Session) })
 	}
 	if r.Session != "" {
 		if r.Tool != "" && !isHarmless(k.Tool) && subjects.ConsumesTurns(caller.Account) {
@@ -53,7 +54,7 @@ func (b *Broker) gatherFacts(ctx context.Context, out actor.Out, r stage.Receive
 					isRespondentB(caller))
 			})
 		}
-		asked.Override, overrideErr = b.callerOverride(ctx, out, caller, r.Session, r.Query, dry)
+		asked.Override, overrideErr = callerOverride(ctx, out, caller, r.Session, r.Query, dry)
 	}
 	wg.Wait()
 	if n := len(asked.Lineage); n > 0 && n == len(caller.Path) {
@@ -63,29 +64,28 @@ func (b *Broker) gatherFacts(ctx context.Context, out actor.Out, r stage.Receive
 	f.call = asked
 	if err := errors.Join(lineageErr, overrideErr, flowErr); err != nil {
 		out.LogError(fmt.Errorf("gathering the facts of a call of %s: %w", r.Tool, err))
-		f.fault = subjects.Faultf(subjects.CodeUnavailable, "the session's records cannot be read, so nothing was "+
+		fault = subjects.Faultf(subjects.CodeUnavailable, "the session's records cannot be read, so nothing was "+
 			"run; see conclave doctor")
 	}
-	return f
+	return f, fault
 }
 
-// pageAccess returns the hosts that the tool may fetch from, nil for a tool that reads no untrusted content, and
-// whether the caller may use a tool that fetches pages: a search that opens its hits needs the same permission. A full
-// override of an account lifts the allow list, never the deny list.
-func (f facts) pageAccess(t *toolTable) (*subjects.HostRules, bool) {
-	c := f.call
+// pageAccess returns the hosts that the tool of a call may fetch from, nil for a tool that reads no untrusted content,
+// and whether the caller may use a tool that fetches pages: a search that opens its hits needs the same permission. A
+// full override of an account lifts the allow list, never the deny list.
+func (t *toolTable) pageAccess(c policy.Call, m policy.Manifest) (*subjects.HostRules, bool) {
 	if !c.Tool.Has(policy.ReadsUntrusted) {
 		return nil, false
 	}
-	rules := f.rules.Manifest.Egress.Fetch
+	rules := m.Egress.Fetch
 	hosts := &subjects.HostRules{
 		Allow: rules.Allow, Deny: rules.Deny,
-		Monitored: f.rules.Manifest.Monitored[(policy.EgressLayer{}).Name()],
+		Monitored: m.Monitored[(policy.EgressLayer{}).Name()],
 	}
 	if c.HasFullOverride() { // as the egress layer: the allow list is lifted, with its ports and IP addresses
 		hosts.Allow, hosts.Monitored = []string{"*"}, slices.Concat(hosts.Monitored, policy.AllowListRules)
 	}
-	effective := f.rules.Manifest.EffectiveTools(c.Caller.Account, c.Lineage, c.Override.Grant)
+	effective := m.EffectiveTools(c.Caller.Account, c.Lineage, c.Override.Grant)
 	for _, k := range t.all() {
 		if _, ours := t.build[k.Name]; !ours { // a tool of the user permits nothing to another one
 			continue

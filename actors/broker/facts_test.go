@@ -422,9 +422,9 @@ func TestGatherFacts(t *testing.T) {
 			Caller: callerOf(tt.who), Tool: tt.known.Name, Session: tt.session, Query: "q1",
 			Args: json.RawMessage(`{}`),
 		}
-		seen := h.gatherFacts(t.Context(), h.rec.Out(), r, tt.known, false)
-		if seen.fault != nil {
-			t.Errorf("%s: %v", tt.name, seen.fault)
+		seen, fault := h.gatherFacts(t.Context(), h.rec.Out(), r, tt.known, false)
+		if fault != nil {
+			t.Errorf("%s: %v", tt.name, fault)
 			continue
 		}
 		got := seen.call
@@ -501,11 +501,8 @@ func TestPageAccess(t *testing.T) {
 		},
 	} {
 		m.Monitored = tt.monitored
-		f := facts{
-			call:  policy.Call{Caller: subjects.Caller{Account: tt.account}, Tool: search, Override: tt.over},
-			rules: policy.Rules{Manifest: m},
-		}
-		hosts, pages := f.pageAccess(tb)
+		c := policy.Call{Caller: subjects.Caller{Account: tt.account}, Tool: search, Override: tt.over}
+		hosts, pages := tb.pageAccess(c, m)
 		if pages != tt.pages || !slices.Equal(hosts.Allow, tt.allow) || tt.over.Level == "" &&
 			!slices.Equal(hosts.Monitored, tt.monitored["egress"]) {
 			t.Errorf("%s: %+v, %t", tt.name, hosts, pages)
@@ -590,7 +587,7 @@ func TestFullOverrideLiftsAllowListEverywhere(t *testing.T) {
 				Caller: subjects.Caller{Account: "generator"}, Tool: page.Tool,
 				Args: json.RawMessage(`{"url":"` + url + `"}`), Override: policy.Override{Level: level},
 			}
-			hosts, _ := facts{call: c, rules: m}.pageAccess(tb)
+			hosts, _ := tb.pageAccess(c, m.Manifest)
 			err := policy.HostRules{Allow: hosts.Allow, Deny: hosts.Deny}.CheckURL(url, hosts.Monitored...)
 			layer := policy.Chain{policy.EgressLayer{Fetch: m.Manifest.Egress.Fetch}}.Decide(t.Context(), c)
 			if (err == nil) != layer.Allowed() {

@@ -1,11 +1,11 @@
 package broker
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 
-	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
 	"conclave/pkg/policy"
 	"conclave/pkg/strict"
@@ -114,33 +114,6 @@ func describeGrants(grants []policy.Grant) []subjects.Grant {
 	return out
 }
 
-// claimGrant uses a grant of the question for a call that was allowed without an approval, before the call runs, so
-// that concurrent calls cannot use it twice. It returns false when the call needs a grant and none that covers it is
-// left: the caller must judge again. A call that needs none, and a call that claimed its grant before a crash, claims
-// nothing. It fails after maxWriteAttempts write conflicts.
-func (b *Broker) claimGrant(ctx context.Context, out actor.Out, j *stage.Judged) (bool, error) {
-	r, asked := j.Received(), j.Facts()
-	if asked.Flow == nil || asked.FromUser || asked.HasFullOverride() || isRespondentB(r.Caller) ||
-		!asked.Tool.UsesGrants() {
-		return true, nil
-	}
-	id := hashParts(r.Key(), r.Record.ParamsHash)
-	for range maxWriteAttempts {
-		f, rev, err := b.readFlow(ctx, out, r.Session)
-		if err != nil {
-			return false, err
-		}
-		next, ok := f.ClaimGrant(asked, id)
-		if !ok || next == f {
-			return ok, nil
-		}
-		if err := b.writeFlow(ctx, out, r.Session, next, rev); !errors.Is(err, actor.ErrChanged) {
-			return err == nil, err
-		}
-	}
-	return false, errWriteConflict
-}
-
 // recordFlow records a result in the flow of a session, which is created when it does not exist. The caller's deadline
 // does not interrupt the write. It fails after maxWriteAttempts write conflicts. On an error the result must be
 // withheld.
@@ -152,16 +125,7 @@ func (b *Broker) recordFlow(ctx context.Context, out actor.Out, session string, 
 			return err
 		}
 	}
-	for range maxWriteAttempts {
-		f, rev, err := b.readFlow(ctx, out, session)
-		if err != nil {
-			return err
-		}
-		if err = b.writeFlow(ctx, out, session, f.WithResult(r), rev); !errors.Is(err, actor.ErrChanged) {
-			return err
-		}
-	}
-	return errWriteConflict
+	return b.updateFlow(ctx, out, session, func(f *policy.Flow) *policy.Flow { return f.WithResult(r) })
 }
 
 // recordPlan records the plan of a query in the flow of its session, where [policy.Flow.WithPlan] accepts it: agents
@@ -170,12 +134,20 @@ func (b *Broker) recordPlan(ctx context.Context, out actor.Out, account, session
 	if f, err := b.loadFlow(ctx, out, account, session, query, false); f == nil || err != nil {
 		return err
 	}
+	return b.updateFlow(ctx, out, session, func(f *policy.Flow) *policy.Flow { return f.WithPlan(query, plan) })
+}
+
+// updateFlow changes the flow of a session by compare-and-set; a change that returns its argument writes nothing. It
+// fails after maxWriteAttempts write conflicts.
+func (b *Broker) updateFlow(ctx context.Context, out actor.Out, session string,
+	change func(*policy.Flow) *policy.Flow,
+) error {
 	for range maxWriteAttempts {
 		f, rev, err := b.readFlow(ctx, out, session)
 		if err != nil {
 			return err
 		}
-		next := f.WithPlan(query, plan)
+		next := change(f)
 		if next == f {
 			return nil
 		}
@@ -201,9 +173,9 @@ func (b *Broker) readFlow(ctx context.Context, out actor.Out, session string) (*
 	if err != nil {
 		return nil, 0, fmt.Errorf("reading the flow of a session: %w", err)
 	}
-	if f := b.flowMemo.findDecoded(session, data); f != nil {
-		b.flowMemo.put(session, data, rev, f)
-		return f, rev, nil
+	if e := b.flowMemo.get(session); e != nil && bytes.Equal(e.data, data) {
+		b.flowMemo.put(session, data, rev, e.flow)
+		return e.flow, rev, nil
 	}
 	f := &policy.Flow{}
 	if err = strict.CheckObject(data); err == nil { // null would decode to an empty flow

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"bytes"
 	"container/list"
 	"sync"
 
@@ -25,15 +24,6 @@ type memoEntry struct {
 
 // maxFlows is how many sessions are kept.
 const maxFlows = 64
-
-// findDecoded returns the flow that data was decoded to before, nil when data differs.
-func (m *flowMemo) findDecoded(session string, data []byte) *policy.Flow {
-	e := m.get(session)
-	if e == nil || !bytes.Equal(e.data, data) {
-		return nil
-	}
-	return e.flow
-}
 
 // get returns the entry of a session and marks it as recently used; nil when there is none. The entry may be outdated.
 func (m *flowMemo) get(session string) *memoEntry {

@@ -67,19 +67,20 @@ var nameParts = regexp.MustCompile(`([a-z0-9])([A-Z])`)
 
 // answerForms sends the answers of the user to the forms of a call until it has a result. ctx is that of the caller,
 // limit the time of the tool without the user's.
-func (b *Broker) answerForms(ctx context.Context, out actor.Out, c running, zone string, limit time.Duration,
+func (b *Broker) answerForms(ctx context.Context, out actor.Out, run stage.Running, zone string, limit time.Duration,
 	got subjects.ToolResult, err error,
 ) (subjects.ToolResult, error) {
+	j := run.Judged()
 	for n := 0; err == nil && got.Form != nil; n++ {
-		answer, why := b.askUser(ctx, out, c.Judged(), zone, *got.Form, n)
+		answer, why := b.askUser(ctx, out, j, zone, *got.Form, n)
 		answer.ID = got.Form.ID
 		if answer.Action == subjects.FormDecline {
-			b.showDeclined(ctx, out, c.Judged().Received(), zone, why)
+			b.showDeclined(ctx, out, j.Received(), zone, why)
 		}
-		got, err = b.sendAnswer(ctx, out, c.Running, zone, limit, answer, why)
+		got, err = b.sendAnswer(ctx, out, run, zone, limit, answer, why)
 		if answer.Action == subjects.FormCancel {
 			return subjects.ToolResult{}, subjects.Faultf(subjects.CodeStopped, "the call of %s was cancelled while "+
-				"it waited for the user", c.Judged().Received().Tool)
+				"it waited for the user", j.Received().Tool)
 		}
 	}
 	return got, err
@@ -143,18 +144,18 @@ func (b *Broker) askUser(ctx context.Context, out actor.Out, j *stage.Judged, zo
 	}
 	defer leave()
 	q := b.newFormRequest(out, j, id, cleanForm(zone, form))
-	rev, err := putApproval(ctx, out.Store(bucketApprovals), q, 0)
+	err := q.Put(ctx, out.Store(stage.ApprovalBucket))
 	if err == nil {
-		err = b.publishRequest(ctx, out, q, rev)
+		err = publishRequest(ctx, out, q)
 	}
 	if err != nil {
 		out.LogError(fmt.Errorf("asking the user a question of %s: %w", r.Tool, err))
 		return decline(subjects.CodeUnavailable)
 	}
-	fault := b.awaitDecision(ctx, out, id, r.Tool, woken)
+	_, fault := b.awaitDecision(ctx, out, id, r.Tool, woken)
 	switch {
 	case fault == nil:
-		values, err := b.takeValues(ctx, out, id)
+		values, err := takeValues(ctx, out, id)
 		if err != nil {
 			out.LogError(fmt.Errorf("reading the answer to a question of %s: %w", r.Tool, err))
 			return decline(subjects.CodeUnavailable)
@@ -176,7 +177,7 @@ func (b *Broker) askUser(ctx context.Context, out actor.Out, j *stage.Judged, zo
 }
 
 // newFormRequest returns the pending request of a form. Its id is new each time: an answer is for one form of one call.
-func (b *Broker) newFormRequest(out actor.Out, j *stage.Judged, id string, form subjects.UserForm) storedApproval {
+func (b *Broker) newFormRequest(out actor.Out, j *stage.Judged, id string, form subjects.UserForm) stage.Approval {
 	q := b.newPending(out, j, id)
 	q.Layer, q.Rule, q.Form = layerForm, ruleForm, &form
 	q.Reason = form.From +
@@ -186,16 +187,16 @@ func (b *Broker) newFormRequest(out actor.Out, j *stage.Judged, id string, form 
 }
 
 // takeValues returns the values of an answered form and removes them from the bucket.
-func (b *Broker) takeValues(ctx context.Context, out actor.Out, id string) (json.RawMessage, error) {
-	store := out.Store(bucketApprovals)
+func takeValues(ctx context.Context, out actor.Out, id string) (json.RawMessage, error) {
+	store := out.Store(stage.ApprovalBucket)
 	for range maxWriteAttempts {
-		q, rev, err := readApproval(ctx, store, id)
+		q, err := stage.ReadApproval(ctx, store, id)
 		if err != nil {
 			return nil, err
 		}
 		values := q.Values
 		q.Values = nil
-		if _, err = putApproval(ctx, store, q, rev); !errors.Is(err, actor.ErrChanged) {
+		if err = q.Put(ctx, store); !errors.Is(err, actor.ErrChanged) {
 			return values, err
 		}
 	}
@@ -242,7 +243,7 @@ func (b *Broker) sendAnswer(ctx context.Context, out actor.Out, run stage.Runnin
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 		defer cancel()
 	}
-	if err := b.gate.Record(ctx, out, rec, subjects.StatusDenied, ruleName(layerForm, why)); err != nil {
+	if err := b.gate.Record(ctx, out, rec, subjects.StatusDenied, stage.RuleName(layerForm, why)); err != nil {
 		out.LogError(fmt.Errorf("recording that a question of %s was declined: %w", rec.Tool, err))
 	}
 	return send(ctx, answer)
@@ -250,7 +251,7 @@ func (b *Broker) sendAnswer(ctx context.Context, out actor.Out, run stage.Runnin
 
 // checkFormDecision rejects a decision that does not fit its request: values without a form, values that do not fit it,
 // and values that look like a credential.
-func checkFormDecision(q storedApproval, d subjects.ApprovalDecision) *subjects.Fault {
+func checkFormDecision(q stage.Approval, d subjects.ApprovalDecision) *subjects.Fault {
 	switch {
 	case q.Form == nil && len(d.Values) > 0, !d.Approve && len(d.Values) > 0:
 		return subjects.Faultf(subjects.CodeMalformed, "values are for the approval of a request with a form")

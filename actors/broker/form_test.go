@@ -124,14 +124,14 @@ func TestRecordOfAnswerHasNoValues(t *testing.T) {
 		return nil, actor.ReplyFault(subjects.Faultf(string(o.Answer.Values), "no"))
 	}
 	tool := policy.Tool{Name: "forecast", Known: true}
-	j := stage.Judge(t.Context(), policy.Rules{Chain: policy.Chain{passLayer{}}}, stage.Received{
+	j := stage.Judge(t.Context(), policy.Rules{Chain: policy.Chain{askLayer{}}}, stage.Received{
 		ID: "c1", Tool: "forecast", Caller: callerOf(userAccount), Record: subjects.AuditRecord{
 			AgentID: userAccount, Action: subjects.ActionToolCall, Tool: "forecast",
 		},
 	}, policy.Call{Tool: tool, FromUser: true}, nil)
-	p, ok, fault := j.Permit(func() (bool, *subjects.Fault) { return true, nil }, nil)
-	if !ok || fault != nil {
-		t.Fatal(ok, fault)
+	p, ok, err := j.Allow(nil)
+	if !ok || err != nil {
+		t.Fatal(ok, err)
 	}
 	answer := subjects.FormAnswer{ID: "f1", Action: subjects.FormAccept, Values: json.RawMessage(`{"seat":"14C"}`)}
 	if _, err := p.Run(t.Context(), h.rec.Out(), h.gate, func(ctx context.Context,
@@ -149,10 +149,3 @@ func TestRecordOfAnswerHasNoValues(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-// passLayer passes each call.
-type passLayer struct{}
-
-func (passLayer) Name() string { return "pass" }
-
-func (passLayer) Judge(context.Context, policy.Call) policy.Verdict { return policy.Pass() }

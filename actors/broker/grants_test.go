@@ -63,12 +63,14 @@ func TestGrantIsClaimedBeforeTheCallRuns(t *testing.T) {
 	var wg sync.WaitGroup
 	for _, id := range []string{"c1", "c2", "c3", "c4"} {
 		wg.Go(func() {
-			j := stage.Judge(t.Context(), policy.Rules{}, stage.Received{
+			j := stage.Judge(t.Context(), policy.Rules{Chain: policy.Chain{askLayer{}}}, stage.Received{
 				ID: id, Tool: "save_memory", Session: "s1", Query: "q1", Caller: callerOf("generator"),
 				Args: json.RawMessage(`{"content":"fish"}`), Record: subjects.AuditRecord{ParamsHash: "p"},
 			}, asked, nil)
 			for range 2 { // the second is a retry
-				ok, err := h.claimGrant(t.Context(), h.rec.Out(), j)
+				_, ok, err := j.Allow(func(change func(*policy.Flow) *policy.Flow) error {
+					return h.updateFlow(t.Context(), h.rec.Out(), "s1", change)
+				})
 				if err != nil {
 					t.Error(err)
 				}

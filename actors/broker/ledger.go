@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"conclave/actors/broker/internal/stage"
@@ -43,61 +42,14 @@ type ledgerEntry struct {
 	Result  *subjects.ToolResult `json:"result,omitempty"`
 }
 
-// runningCalls are the calls that run in this broker, so that a retry waits for the same run.
-type runningCalls struct {
-	mu    sync.Mutex
-	calls map[string]chan struct{} // closed at the end
-}
-
-// join returns a channel that closes at the end of the call when it is running already, and a nil leave. Otherwise wait
-// is nil, and the caller runs the call and must call leave once.
-func (r *runningCalls) join(key string) (wait <-chan struct{}, leave func()) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if c := r.calls[key]; c != nil {
-		return c, nil
-	}
-	if r.calls == nil {
-		r.calls = map[string]chan struct{}{}
-	}
-	done := make(chan struct{})
-	r.calls[key] = done
-	return nil, func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		delete(r.calls, key)
-		close(done)
-	}
-}
-
-// runOnce runs a named call unless it ran before: then its stored result is the result, and a run with unknown outcome
-// is denied as uncertain or, for a repeatable tool, repeated; see [Broker.enterAndRun]. A call that is running in this
-// broker is waited for; when ctx ends first, the result is a timeout.
-func (b *Broker) runOnce(ctx context.Context, out actor.Out, p stage.Permitted, k Known) subjects.ToolResult {
-	key := p.Judged().Received().Key()
-	for {
-		wait, leave := b.running.join(key)
-		if wait == nil {
-			defer leave()
-			return b.enterAndRun(ctx, out, p, k, key)
-		}
-		select {
-		case <-wait: // then read the ledger again
-		case <-ctx.Done():
-			return b.denyUnrun(ctx, out, p, subjects.CodeTimeout, "%s is still running", k.Name)
-		}
-	}
-}
-
-// enterAndRun stores the ledger entry of a call, runs it and stores its result, also an error. An existing entry
+// runOnce stores the ledger entry of a named call, runs it and stores its result, also an error. An existing entry
 // decides: a completed call is replayed, a call_id of another call is rejected, a run in another broker is waited for,
 // one that never ran is run, and a run with unknown outcome is repeated only if the tool is repeatable. Without a
-// stored entry nothing runs. After a timeout or an unrecorded outcome the entry stays open. key is that of the
-// call, which the caller has joined.
-func (b *Broker) enterAndRun(ctx context.Context, out actor.Out, p stage.Permitted, k Known,
-	key string,
-) subjects.ToolResult {
+// stored entry nothing runs. After a timeout or an unrecorded outcome the entry stays open. A repetition in this broker
+// does not come here, see [Broker.joinHandled].
+func (b *Broker) runOnce(ctx context.Context, out actor.Out, p stage.Permitted, k Known) subjects.ToolResult {
 	r, store := p.Judged().Received(), out.Store("ledger")
+	key := r.Key()
 	mine := ledgerEntry{Tool: r.Tool, Params: r.Record.ParamsHash, Session: r.Session}
 	mine.Until = out.Now().Add(b.timeoutOf(k))
 	rev, err := putEntry(ctx, store, key, mine, 0)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
 	"conclave/pkg/firewall"
 	"conclave/pkg/policy"
@@ -29,13 +30,14 @@ type liveKey struct{ zone, tool, call string }
 
 // liveOutput is the live output of a running call.
 type liveOutput struct {
-	call    running
-	tool    policy.Tool
-	running int    // calls of this key; the output of more than one cannot be told apart, so none is forwarded
-	pending string // an incomplete line
-	inKey   bool   // within a private key of several lines
-	bytes   int    // of all output
-	n       int    // number of the next piece
+	call     *stage.Judged
+	announce func() // publishes the copy of the call, once
+	tool     policy.Tool
+	running  int    // calls of this key; the output of more than one cannot be told apart, so none is forwarded
+	pending  string // an incomplete line
+	inKey    bool   // within a private key of several lines
+	bytes    int    // of all output
+	n        int    // number of the next piece
 }
 
 // liveOutputs are the calls that run in this broker. The zero value is ready to use.
@@ -45,8 +47,8 @@ type liveOutputs struct {
 }
 
 // begin registers a running call; the caller must call end once, which returns the rest of its output.
-func (l *liveOutputs) begin(k Known, c running) (end func() (rest string, o liveOutput)) {
-	key := liveKey{k.Zone, k.Name, c.Judged().Received().ID}
+func (l *liveOutputs) begin(k Known, call *stage.Judged, announce func()) (end func() (rest string, o liveOutput)) {
+	key := liveKey{k.Zone, k.Name, call.Received().ID}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.calls == nil {
@@ -54,7 +56,7 @@ func (l *liveOutputs) begin(k Known, c running) (end func() (rest string, o live
 	}
 	o := l.calls[key]
 	if o == nil {
-		o = &liveOutput{call: c, tool: k.Tool}
+		o = &liveOutput{call: call, announce: announce, tool: k.Tool}
 		l.calls[key] = o
 	}
 	o.running++
@@ -145,9 +147,8 @@ func (b *Broker) forwardOutput(ctx context.Context, out actor.Out, o liveOutput,
 	if shown == "" {
 		return
 	}
-	o.call.announce()
-	j := o.call.Judged()
-	r := j.Received()
+	o.announce()
+	r := o.call.Received()
 	labels := policy.Result{Tool: o.tool, Text: shown, Flags: firewall.Scan(shown).Techniques()}.Labels()
 	piece := subjects.ToolOutput{CallID: r.ID, Tool: r.Tool, N: o.n, Text: shown, Labels: &labels}
 	out = out.WithIDs(r.Session, r.Query)
@@ -155,7 +156,7 @@ func (b *Broker) forwardOutput(ctx context.Context, out actor.Out, o liveOutput,
 		_ = actor.Emit(ctx, out, topic, piece)
 	}
 	if topic, err := subjects.AgentOutputEvent.With(r.Caller.Account, r.ID); err == nil &&
-		!mustDistill(j, o.tool, labels) {
+		!mustDistill(o.call, o.tool, labels) {
 		_ = actor.Emit(ctx, out, topic, piece)
 	}
 }

@@ -215,14 +215,10 @@ func (b *Broker) storeSetting(ctx context.Context, out actor.Out, p *actor.Permi
 // applies only to a query that the router stored for the session and that the caller's account answers and has not
 // answered yet, and never to respondent B; disabled tools apply to every caller. With dry, and for respondent B, a once
 // setting is not claimed. An error means that the overrides are unknown: the caller must deny.
-func (b *Broker) callerOverride(ctx context.Context, out actor.Out, caller subjects.Caller, session, query string,
+func callerOverride(ctx context.Context, out actor.Out, caller subjects.Caller, session, query string,
 	dry bool,
 ) (o policy.Override, err error) {
-	if dry || isRespondentB(caller) {
-		o, err = b.peekOverride(ctx, out, session, query)
-	} else {
-		o, err = b.claimOverride(ctx, out, session, query)
-	}
+	o, err = claimOverride(ctx, out, session, query, dry || isRespondentB(caller))
 	if err != nil || o.Level == "" && len(o.Grant) == 0 {
 		return o, err
 	}
@@ -242,8 +238,9 @@ func (b *Broker) callerOverride(ctx context.Context, out actor.Out, caller subje
 
 // claimOverride returns the overrides that apply to a message of a session; none without a session. A once setting for
 // the next message is bound to that message by compare-and-set before any decision depends on it. query is the message;
-// with "" no once setting applies or is bound. An error means that the overrides are unknown: the caller must deny.
-func (b *Broker) claimOverride(ctx context.Context, out actor.Out, session, query string) (policy.Override, error) {
+// with "" no once setting applies or is bound. With dry a once setting applies as if it were bound. An error means that
+// the overrides are unknown: the caller must deny.
+func claimOverride(ctx context.Context, out actor.Out, session, query string, dry bool) (policy.Override, error) {
 	if session == "" {
 		return policy.Override{}, nil
 	}
@@ -259,10 +256,9 @@ func (b *Broker) claimOverride(ctx context.Context, out actor.Out, session, quer
 		if err != nil {
 			return policy.Override{}, err
 		}
-		if next == "" {
+		if s.Once.Query = next; next == "" || dry {
 			return s.overrideFor(query), nil
 		}
-		s.Once.Query = next
 		if err = writeSetting(ctx, out, session, s, rev); err == nil {
 			return s.overrideFor(query), nil
 		}
@@ -271,21 +267,6 @@ func (b *Broker) claimOverride(ctx context.Context, out actor.Out, session, quer
 		}
 	}
 	return policy.Override{}, errWriteConflict
-}
-
-// peekOverride is [Broker.claimOverride] for a dry run: it does not bind a once setting, but applies it as if it did.
-func (b *Broker) peekOverride(ctx context.Context, out actor.Out, session, query string) (policy.Override, error) {
-	if session == "" {
-		return policy.Override{}, nil
-	}
-	s, _, err := readSetting(ctx, out, session)
-	if err == nil && s.Once != nil && s.Once.Query == "" && query != "" {
-		s.Once.Query, err = nextMessage(ctx, out, session, s.Once.After)
-	}
-	if err != nil {
-		return policy.Override{}, err
-	}
-	return s.overrideFor(query), nil
 }
 
 // nextMessage is the id of the first message of a session after sequence after, as the router stored it, "" when there

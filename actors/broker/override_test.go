@@ -41,7 +41,7 @@ func (o *spawnFixture) setConfig(t testing.TB, c subjects.SessionConfig) subject
 // overrideLevel returns the overrides of a message as "ALL -web_search +coder:fs_read".
 func (o *spawnFixture) overrideLevel(t testing.TB, session, query string) string {
 	t.Helper()
-	over, err := o.claimOverride(t.Context(), o.rec.Out(), session, query)
+	over, err := claimOverride(t.Context(), o.rec.Out(), session, query, false)
 	if err != nil {
 		return err.Error()
 	}
@@ -377,14 +377,15 @@ func TestOnceSetting(t *testing.T) {
 		o.setConfig(t, all)
 		o.addEmptyTurn("s1", "dry")
 		for range 2 {
-			if over, err := o.peekOverride(t.Context(), o.rec.Out(), "s1", "dry"); err != nil || over.Level != "ALL" {
+			if over, err := claimOverride(t.Context(), o.rec.Out(), "s1", "dry", true); err != nil ||
+				over.Level != "ALL" {
 				t.Errorf("would hold %+v, %v", over, err)
 			}
 		}
 		if got := o.overrideLevel(t, "s1", "dry"); got != "ALL" {
 			t.Errorf("after the dry run %q", got)
 		}
-		if over, err := o.peekOverride(t.Context(), o.rec.Out(), "s1", "later"); err != nil || over.Level != "" {
+		if over, err := claimOverride(t.Context(), o.rec.Out(), "s1", "later", true); err != nil || over.Level != "" {
 			t.Errorf("would hold %+v, %v for another message", over, err)
 		}
 	})
@@ -411,10 +412,12 @@ func TestOverrideFailsClosed(t *testing.T) {
 		if _, err := o.rec.Out().Store("session_config").Put(t.Context(), "s1", []byte(stored), 0); err != nil {
 			t.Fatal(err)
 		}
-		if over, err := o.claimOverride(t.Context(), o.rec.Out(), "s1", "q1"); err == nil || overrideText(over) != "" {
+		if over, err := claimOverride(t.Context(), o.rec.Out(), "s1", "q1", false); err == nil ||
+			overrideText(over) != "" {
 			t.Errorf("%s: %+v, %v", name, over, err)
 		}
-		if over, err := o.peekOverride(t.Context(), o.rec.Out(), "s1", "q1"); err == nil || overrideText(over) != "" {
+		if over, err := claimOverride(t.Context(), o.rec.Out(), "s1", "q1", true); err == nil ||
+			overrideText(over) != "" {
 			t.Errorf("%s, dry: %+v, %v", name, over, err)
 		}
 	}
@@ -422,7 +425,7 @@ func TestOverrideFailsClosed(t *testing.T) {
 	o.setConfig(t, subjects.SessionConfig{Override: "ALL", Once: true})
 	o.addEmptyTurn("s1", "q1")
 	o.rec.FailStore = errors.New("disk full")
-	if over, err := o.claimOverride(t.Context(), o.rec.Out(), "s1", "q1"); err == nil || overrideText(over) != "" {
+	if over, err := claimOverride(t.Context(), o.rec.Out(), "s1", "q1", false); err == nil || overrideText(over) != "" {
 		t.Errorf("once, and it cannot be tied to its message: %+v, %v", over, err)
 	}
 }
@@ -472,11 +475,10 @@ func TestOnceSettingOnBus(t *testing.T) {
 		t.Fatalf("%+v, %v", reply, err)
 	}
 	// A second broker with the same role: the settings are in the bucket, not in memory.
-	o := newSpawnFixture(t)
 	out := outAs(t, w, "broker")
 	level := func(query string) string {
 		t.Helper()
-		over, err := o.claimOverride(t.Context(), out, "s1", query)
+		over, err := claimOverride(t.Context(), out, "s1", query, false)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,15 +25,8 @@ const (
 	maxPreview = 24 << 10
 )
 
-// isNewRequest reports whether [Broker.storeApproval] will store a new request: none is stored under the id, or an
-// outdated approval.
-func (b *Broker) isNewRequest(ctx context.Context, out actor.Out, id string) bool {
-	q, _, err := readApproval(ctx, out.Store(bucketApprovals), id)
-	return errors.Is(err, actor.ErrNotFound) || err == nil && q.isOutdated(out.Now())
-}
-
 // isOutdated reports whether an approval is too old to cover a repeated request.
-func (q storedApproval) isOutdated(now time.Time) bool {
+func isOutdated(q stage.Approval, now time.Time) bool {
 	return q.State == subjects.ApprovalApproved && now.Sub(q.Decided) > approvalTTL
 }
 

@@ -48,7 +48,11 @@ func taintRespondentB(f *policy.Flow, caller subjects.Caller, t policy.Tool) *po
 
 // denialFault returns a denial as a fault.
 func denialFault(d *subjects.Denial) *subjects.Fault {
-	return &subjects.Fault{Code: subjects.CodeDenied, Text: d.Reason, Denial: d}
+	code := subjects.CodeDenied
+	if d.Layer == (policy.LimitsLayer{}).Name() {
+		code = subjects.CodeLimit
+	}
+	return &subjects.Fault{Code: code, Text: d.Reason, Denial: d}
 }
 
 // denyRespondentB denies a call of respondent B whose tool has side effects, before any layer decides. It returns nil
@@ -63,17 +67,21 @@ func denyRespondentB(c policy.Call) *subjects.Denial {
 	}
 }
 
-// denyRespondentBApproval returns the denial of a call of respondent B that needs approval, and nil for other callers.
-// It does not check whether c needs approval: the caller does. A call whose result is reused does not run and needs
-// none.
-func denyRespondentBApproval(c policy.Call) *subjects.Denial {
-	if !isRespondentB(c.Caller) {
-		return nil
+// denyQuestions returns the denial of a call about which the layers have questions, but nobody is asked: one of
+// respondent B, and what the runtime recalls by itself. It is nil for every other call, and for one without questions.
+func denyQuestions(j *stage.Judged) *subjects.Denial {
+	r, asks := j.Received(), j.Decision().Asks()
+	switch {
+	case len(asks) == 0:
+	case isRespondentB(r.Caller):
+		return &subjects.Denial{
+			Layer: layerRespondentB, Rule: ruleNoApproval,
+			Reason: fmt.Sprintf("%s answers for comparison only, and %s needs approval", r.Caller.ID(), r.Tool),
+		}
+	case r.Own:
+		return &subjects.Denial{Layer: asks[0].Layer, Rule: asks[0].Rule, Reason: asks[0].Reason}
 	}
-	return &subjects.Denial{
-		Layer: layerRespondentB, Rule: ruleNoApproval,
-		Reason: fmt.Sprintf("%s answers for comparison only, and %s needs approval", c.Caller.ID(), c.Tool.Name),
-	}
+	return nil
 }
 
 // sharedCalls are the latest calls of the generator that respondent B may reuse, by question, tool and arguments. They
@@ -124,7 +132,7 @@ func (b *Broker) shareID(r stage.Received, k Known) string {
 	if r.Session == "" || r.Query == "" || len(r.Caller.Path) > 0 || isHarmless(k.Tool) || hasSideEffects(k.Tool) {
 		return ""
 	}
-	return hashParts(r.Session, r.Query, r.Tool, b.hash.Hash(canonicalJSON(r.Args)), strconv.FormatBool(r.Own))
+	return stage.HashParts(r.Session, r.Query, r.Tool, b.hash.Hash(canonicalJSON(r.Args)), strconv.FormatBool(r.Own))
 }
 
 // canonicalJSON returns a JSON value with sorted names and without insignificant blanks; a value that is no JSON is
@@ -141,15 +149,6 @@ func canonicalJSON(args json.RawMessage) []byte {
 		return args
 	}
 	return sorted
-}
-
-// runShared is [Broker.runOnce], and makes a call of the generator reusable.
-func (b *Broker) runShared(ctx context.Context, out actor.Out, p stage.Permitted, k Known) subjects.ToolResult {
-	r := p.Judged().Received()
-	if id := b.shareID(r, k); id != "" && r.Caller.Account == subjects.Generator {
-		defer b.shared.begin(id, r.Key())()
-	}
-	return b.runOnce(ctx, out, p, k)
 }
 
 // findReusable returns the result of the same call of the generator for a call of respondent B, nil when there is none.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/subjects"
 )
 
@@ -142,7 +143,7 @@ func TestRespondentBIsReadOnly(t *testing.T) {
 			if len(h.approvals) != 0 {
 				t.Error("the user was asked")
 			}
-			for _, k := range []string{bucketApprovals, bucketRules} {
+			for _, k := range []string{stage.ApprovalBucket, stage.RuleBucket} {
 				if keys, err := h.rec.Out().Store(k).Keys(t.Context(), ""); err != nil || len(keys) != 0 {
 					t.Errorf("%s: %q, %v", k, keys, err)
 				}

@@ -117,11 +117,16 @@ func filterTokens(ids []string) (out []string) {
 // maxRecalls bounds the memory ids in one result.
 const maxRecalls = 100
 
-// frameNonce returns the nonce of the frame around a text. It is a keyed hash of the text: unpredictable, so no text
-// can contain its own nonce, and equal for equal texts, so that repeated results are recognized.
+// frameNonce returns the nonce of the frame around a text: unpredictable, so no text can contain its own nonce, and
+// equal for equal texts, so that repeated results are recognized.
 func (b *Broker) frameNonce(session, text string) string {
-	sum := sha256.Sum256([]byte(b.hash.Hash([]byte("frame " + session + " " + text))))
-	return hex.EncodeToString(sum[:8])
+	return b.hashText("frame", session, text)[:16]
+}
+
+// hashText returns a keyed hash of a text of a session, for a purpose.
+func (b *Broker) hashText(purpose, session, text string) string {
+	sum := sha256.Sum256([]byte(b.hash.Hash([]byte(purpose + " " + session + " " + text))))
+	return hex.EncodeToString(sum[:])
 }
 
 // processFault prepares a tool's error for the caller; res.Error must be set. The text may be untrusted content: it is
@@ -228,12 +233,6 @@ func stringArgument(args json.RawMessage, name string) string {
 	return value
 }
 
-// parkID names a parked text by a keyed hash: unpredictable, and equal for equal texts of a session.
-func (b *Broker) parkID(session, text string) string {
-	sum := sha256.Sum256([]byte(b.hash.Hash([]byte("park " + session + " " + text))))
-	return hex.EncodeToString(sum[:16])
-}
-
 // parkResult stores a text over [Config].ShowResult bytes whole in the bucket parked, and returns its beginning with a
 // note and where the rest is. A shorter text is returned as it is, with nil. On an error the text must be withheld. The
 // caller's deadline does not interrupt the write. whole must be valid UTF-8.
@@ -247,7 +246,7 @@ func (b *Broker) parkResult(ctx context.Context, out actor.Out, c stage.Received
 	if len(whole) <= most {
 		return whole, nil, nil
 	}
-	id := b.parkID(c.Session, whole)
+	id := b.hashText("park", c.Session, whole)[:32]
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
 	// Equal texts share one entry.

@@ -8,11 +8,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
-	"conclave/pkg/policy"
 	"conclave/subjects"
 )
 
@@ -28,158 +27,17 @@ const (
 	// maxListBytes bounds the approvals in a list, whose arguments may be long, and maxRuleBytes all rules: together
 	// they fit into one message.
 	maxListBytes, maxRuleBytes = 512 << 10, 192 << 10
-	// sessionRuleTTL is how long a rule for a session is active: as long as the session's records are kept.
-	sessionRuleTTL = 90 * 24 * time.Hour
 	// listTimeout bounds a list request.
 	listTimeout = 20 * time.Second
-	// readConcurrency is how many keys of a bucket are read at once.
-	readConcurrency = 16
 )
-
-// storedRule is a rule in the bucket. A revoked one stays there: the bucket has no deletes.
-type storedRule struct {
-	subjects.ApprovalRule
-	Revoked   time.Time `json:"revoked,omitzero"`
-	RevokedBy string    `json:"revoked_by,omitempty"`
-}
-
-// isActive reports whether the rule applies at now: it is not revoked, and its session rule TTL has not passed.
-func (r storedRule) isActive(now time.Time) bool {
-	return r.ID != "" && r.Revoked.IsZero() && (r.Session == "" || now.Sub(r.Made) < sessionRuleTTL)
-}
-
-// covers reports whether the rule approves question q about c: type, tool, layer and rule are equal, and the rule has
-// every sink of q. A question without sinks, a caller without a type, and a call in another session than the rule's
-// are never covered.
-func (r storedRule) covers(c policy.Call, q policy.Question) bool {
-	if r.Type != c.Type || r.Tool != c.Tool.Name || r.Rule != ruleName(q.Layer, q.Rule) || c.Type == "" ||
-		len(q.Sinks) == 0 {
-		return false
-	}
-	if r.Session != "" && r.Session != c.Session {
-		return false
-	}
-	return !slices.ContainsFunc(q.Sinks, func(s string) bool { return !slices.Contains(r.Sinks, s) })
-}
-
-// findUncovered returns the questions that no active rule covers; none means that rules approve them all. A question
-// without sinks, a caller without a type and the question of a client are never covered. A rule for a session covers
-// only queries that the router stored for it, see [isServedQuery]. On an error the caller must deny.
-func (b *Broker) findUncovered(ctx context.Context, out actor.Out, c policy.Call,
-	asks []policy.Question,
-) ([]policy.Question, error) {
-	if c.Flow.IsClientQuestion(c.Query) || c.Type == "" || subjects.CheckToken(c.Type) != nil ||
-		!slices.ContainsFunc(asks, func(q policy.Question) bool { return len(q.Sinks) > 0 }) {
-		return asks, nil
-	}
-	rules, err := loadRules(ctx, out, c.Type+"."+c.Tool.Name)
-	if err != nil {
-		return nil, err
-	}
-	if slices.ContainsFunc(rules, func(r storedRule) bool { return r.Session != "" && r.Session == c.Session }) {
-		served, err := isServedQuery(ctx, out, c.Caller.Account, c.Session, c.Query)
-		if err != nil {
-			return nil, err
-		}
-		rules = slices.DeleteFunc(rules, func(r storedRule) bool { return r.Session != "" && !served })
-	}
-	var open []policy.Question
-	for _, q := range asks {
-		if !slices.ContainsFunc(rules, func(r storedRule) bool { return r.covers(c, q) }) {
-			open = append(open, q)
-		}
-	}
-	return open, nil
-}
-
-// loadRules reads the active rules whose keys begin with the tokens of prefix, type or type.tool; "" is all. A corrupt
-// rule is logged and left out, so it covers nothing. Any other failed read fails the whole.
-func loadRules(ctx context.Context, out actor.Out, prefix string) ([]storedRule, error) {
-	store := out.Store(bucketRules)
-	keys, err := store.Keys(ctx, prefix)
-	if err != nil {
-		return nil, err
-	}
-	all, err := readKeys(ctx, keys, func(key string) (storedRule, error) {
-		r, _, err := readRule(ctx, store, key)
-		return r, err
-	}, out.LogError)
-	return slices.DeleteFunc(all, func(r storedRule) bool { return !r.isActive(out.Now()) }), err
-}
-
-// readKeys reads many keys concurrently and returns the values in the order of keys. A key that was deleted meanwhile
-// is left out, a corrupt value is passed to logErr and left out, and any other error, or a ctx that ended, fails the
-// whole read.
-func readKeys[T any](ctx context.Context, keys []string, read func(key string) (T, error), logErr func(error)) ([]T,
-	error,
-) {
-	values, errs := make([]T, len(keys)), make([]error, len(keys))
-	next := make(chan int)
-	var wg sync.WaitGroup
-	for range min(readConcurrency, len(keys)) {
-		wg.Go(func() {
-			for i := range next {
-				values[i], errs[i] = read(keys[i])
-			}
-		})
-	}
-	for i := range keys {
-		next <- i
-	}
-	close(next)
-	wg.Wait()
-	var found []T
-	for i, v := range values {
-		switch {
-		case errs[i] == nil:
-			found = append(found, v)
-		case errors.Is(errs[i], actor.ErrNotFound):
-		case errors.Is(errs[i], errCorrupt):
-			logErr(errs[i])
-		default:
-			return nil, errs[i]
-		}
-	}
-	return found, ctx.Err()
-}
-
-// errCorrupt means that a stored value cannot be decoded or belongs to another key.
-var errCorrupt = errors.New("corrupt value")
-
-// readRule reads one rule and its revision, also a revoked one. The key is the authority on type, tool and id: a rule
-// whose value says otherwise is errCorrupt, as is an undecodable one. A missing one is [actor.ErrNotFound].
-func readRule(ctx context.Context, s actor.Store, key string) (r storedRule, rev uint64, err error) {
-	data, rev, err := s.Get(ctx, key)
-	if err != nil {
-		return r, 0, err
-	}
-	if err := json.Unmarshal(data, &r); err != nil {
-		return storedRule{}, 0, fmt.Errorf("rule %s: %w: %w", key, errCorrupt, err)
-	}
-	if key != r.key() {
-		return storedRule{}, 0, fmt.Errorf("rule %s: %w: it belongs to another key", key, errCorrupt)
-	}
-	return r, rev, nil
-}
-
-func (r storedRule) key() string { return r.Type + "." + r.Tool + "." + r.ID }
-
-func putRule(ctx context.Context, s actor.Store, r storedRule, rev uint64) error {
-	data, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	_, err = s.Put(ctx, r.key(), data, rev)
-	return err
-}
 
 // rememberFor returns the level at which an approval can be remembered: wanted, or "" for this call only. It is "" when
 // a question has no sinks, the caller has no type, the rule is for a session and would not cover the call that was
 // approved (see [isServedQuery]), the rules cannot be read, or they would exceed maxRules or maxRuleBytes with those of
 // q. wanted must be a known level or "".
-func (b *Broker) rememberFor(ctx context.Context, out actor.Out, q storedApproval, wanted string) string {
+func (b *Broker) rememberFor(ctx context.Context, out actor.Out, q stage.Approval, wanted string) string {
 	switch {
-	case wanted == "", !q.isRememberable(), subjects.CheckToken(q.Type) != nil:
+	case wanted == "", !isRememberable(q), subjects.CheckToken(q.Type) != nil:
 		return ""
 	case wanted == subjects.RememberSession:
 		account, _, _ := strings.Cut(q.Caller, ".")
@@ -187,13 +45,11 @@ func (b *Broker) rememberFor(ctx context.Context, out actor.Out, q storedApprova
 			return ""
 		}
 	}
-	rules, err := loadRules(ctx, out, "")
+	rules, err := stage.LoadRules(ctx, out, "")
 	if err != nil || len(rules)+len(q.Asks) > maxRules {
 		return ""
 	}
-	for _, r := range q.newRules(wanted, "") {
-		rules = append(rules, storedRule{ApprovalRule: r})
-	}
+	rules = append(rules, newRules(q, wanted, "")...)
 	size := 0
 	for _, r := range rules {
 		size += len(r.Session) + len(r.Type) + len(r.Tool) + len(r.Rule) + 256
@@ -208,10 +64,10 @@ func (b *Broker) rememberFor(ctx context.Context, out actor.Out, q storedApprova
 }
 
 // storeRules stores the rules of a decided approval, one for each question. After an error some of them may be stored.
-func (b *Broker) storeRules(ctx context.Context, out actor.Out, q storedApproval) error {
-	for _, r := range q.newRules(q.Remember, q.By) {
+func storeRules(ctx context.Context, out actor.Out, q stage.Approval) error {
+	for _, r := range newRules(q, q.Remember, q.By) {
 		r.ID, r.Made = out.NewID(), q.Decided
-		if err := putRule(ctx, out.Store(bucketRules), storedRule{ApprovalRule: r}, 0); err != nil {
+		if err := r.Put(ctx, out.Store(stage.RuleBucket)); err != nil {
 			return err
 		}
 	}
@@ -220,16 +76,15 @@ func (b *Broker) storeRules(ctx context.Context, out actor.Out, q storedApproval
 
 // newRules returns the rules that an approval makes at a level, one for each question, without ids and times. by is the
 // account that decided. Only a session rule is bound to the session.
-func (q storedApproval) newRules(level, by string) (out []subjects.ApprovalRule) {
+func newRules(q stage.Approval, level, by string) (out []stage.Rule) {
 	session := ""
 	if level == subjects.RememberSession {
 		session = q.SessionID
 	}
 	for _, a := range q.Asks {
-		out = append(out, subjects.ApprovalRule{
-			Session: session, Type: q.Type, Tool: q.Tool, Rule: a.Rule,
-			Sinks: slices.Clone(a.Sinks), By: by,
-		})
+		out = append(out, stage.Rule{ApprovalRule: subjects.ApprovalRule{
+			Session: session, Type: q.Type, Tool: q.Tool, Rule: a.Rule, Sinks: slices.Clone(a.Sinks), By: by,
+		}})
 	}
 	return out
 }
@@ -261,11 +116,11 @@ func (b *Broker) onListApprovals(ctx context.Context, in actor.Msg[subjects.Appr
 		}
 		list.Approvals = append(list.Approvals, a)
 	}
-	rules, err := loadRules(ctx, out, "")
+	rules, err := stage.LoadRules(ctx, out, "")
 	if err != nil {
 		return list, listFault(out, err)
 	}
-	slices.SortFunc(rules, func(x, y storedRule) int { return cmp.Or(y.Made.Compare(x.Made), cmp.Compare(x.ID, y.ID)) })
+	slices.SortFunc(rules, func(x, y stage.Rule) int { return cmp.Or(y.Made.Compare(x.Made), cmp.Compare(x.ID, y.ID)) })
 	for _, r := range rules { // never cut: the user sees every active rule
 		list.Rules = append(list.Rules, r.ApprovalRule)
 	}
@@ -275,17 +130,14 @@ func (b *Broker) onListApprovals(ctx context.Context, in actor.Msg[subjects.Appr
 // loadApprovals reads every approval, with its state at this time: the pending ones first, then by time, newest first.
 // A corrupt one is logged and left out.
 func (b *Broker) loadApprovals(ctx context.Context, out actor.Out) ([]subjects.Approval, error) {
-	store := out.Store(bucketApprovals)
-	keys, err := store.Keys(ctx, "")
-	if err != nil {
-		return nil, err
-	}
 	now := out.Now()
-	all, err := readKeys(ctx, keys, func(key string) (subjects.Approval, error) {
-		q, _, err := readApproval(ctx, store, key)
-		q.State = q.stateAt(now)
+	all, err := stage.ReadAll(ctx, out, stage.ApprovalBucket, "", func(ctx context.Context, s actor.Store,
+		key string,
+	) (subjects.Approval, error) {
+		q, err := stage.ReadApproval(ctx, s, key)
+		q.State = stateAt(q, now)
 		return q.Approval, err
-	}, out.LogError)
+	})
 	slices.SortFunc(all, func(x, y subjects.Approval) int {
 		over := func(a subjects.Approval) int {
 			if a.State == subjects.ApprovalPending {
@@ -316,7 +168,7 @@ func (b *Broker) onRevoke(ctx context.Context, in actor.Msg[subjects.Empty], out
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*b.cfg.AuditTimeout)
 	defer cancel()
-	store := out.Store(bucketRules)
+	store := out.Store(stage.RuleBucket)
 	unavailable := func(err error) error {
 		out.LogError(fmt.Errorf("revoking a rule: %w", err))
 		return subjects.Faultf(subjects.CodeUnavailable, "the rule could not be revoked and may still be active; see "+
@@ -331,11 +183,11 @@ func (b *Broker) onRevoke(ctx context.Context, in actor.Msg[subjects.Empty], out
 		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, subjects.ApprovalUnknown)
 		return subjects.Done{}, nil
 	}
-	r, rev, err := readRule(ctx, store, keys[at])
+	r, err := stage.ReadRule(ctx, store, keys[at])
 	switch {
 	case err != nil:
 		return subjects.Done{}, unavailable(err)
-	case !r.isActive(out.Now()):
+	case !r.IsActive(out.Now()):
 		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, subjects.ApprovalUnknown)
 		return subjects.Done{}, nil
 	}
@@ -347,7 +199,7 @@ func (b *Broker) onRevoke(ctx context.Context, in actor.Msg[subjects.Empty], out
 		begun = true
 		r.Revoked, r.RevokedBy = out.Now(), in.From
 		// Only a revocation changes a rule: after a write conflict the rule is revoked as well.
-		if err := putRule(ctx, store, r, rev); err != nil && !errors.Is(err, actor.ErrChanged) {
+		if err := r.Put(ctx, store); err != nil && !errors.Is(err, actor.ErrChanged) {
 			p.Report(subjects.StatusUnknown, subjects.CodeUnavailable)
 			failed = unavailable(err)
 			return struct{}{}, failed

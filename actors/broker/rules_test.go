@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor/actortest"
 	"conclave/pkg/policy"
 	"conclave/subjects"
@@ -19,12 +20,12 @@ import (
 func (d *approvalFixture) addRules(t testing.TB, n int) {
 	t.Helper()
 	for i := range n {
-		r := storedRule{ApprovalRule: subjects.ApprovalRule{
+		r := stage.Rule{ApprovalRule: subjects.ApprovalRule{
 			ID: fmt.Sprintf("r%03d", i), Type: "assistant",
 			Tool: "other", Rule: "flow: x", Sinks: []string{"y"}, By: "user",
 			Made: noon.Add(time.Duration(i) * time.Second),
 		}}
-		if err := putRule(t.Context(), d.rec.Out().Store(bucketRules), r, 0); err != nil {
+		if err := r.Put(t.Context(), d.rec.Out().Store(stage.RuleBucket)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -99,7 +100,7 @@ func TestRememberedApproval(t *testing.T) {
 			c.Session = ""
 		}, true},
 		{"session: long after", "session", func(_ *testCall, _ *[]policy.Question, d *approvalFixture) {
-			d.rec.Time = noon.Add(sessionRuleTTL)
+			d.rec.Time = noon.Add(stage.SessionRuleTTL)
 		}, true},
 		{"trick: session: another account", "session", func(c *testCall, _ *[]policy.Question, _ *approvalFixture) {
 			c.Caller = callerOf("orchestrator")
@@ -164,7 +165,7 @@ func TestRememberedApproval(t *testing.T) {
 		{
 			"trick: a rule that was moved to another tool", "always",
 			func(c *testCall, _ *[]policy.Question, d *approvalFixture) {
-				store := d.rec.Out().Store(bucketRules)
+				store := d.rec.Out().Store(stage.RuleBucket)
 				keys, _ := store.Keys(t.Context(), "")
 				data, _, _ := store.Get(t.Context(), keys[0])
 				c.Tool = "run_shell"
@@ -174,7 +175,8 @@ func TestRememberedApproval(t *testing.T) {
 			}, true,
 		},
 		{"trick: corrupt rule", "", func(_ *testCall, _ *[]policy.Question, d *approvalFixture) {
-			if _, err := d.rec.Out().Store(bucketRules).Put(t.Context(), "assistant.web_fetch.x", []byte(`{"sinks":`),
+			rules := d.rec.Out().Store(stage.RuleBucket)
+			if _, err := rules.Put(t.Context(), "assistant.web_fetch.x", []byte(`{"sinks":`),
 				0); err != nil {
 				t.Error(err)
 			}
@@ -272,14 +274,14 @@ func TestListApprovals(t *testing.T) {
 	t.Parallel()
 	d := newApprovalFixture(0)
 	put := func(id, state string, asked time.Duration, args int) {
-		q := storedApproval{}
+		q := stage.Approval{}
 		q.ApprovalRequest = subjects.ApprovalRequest{
 			ID: id, Tool: "web_fetch",
 			Args: json.RawMessage(`"` + strings.Repeat("x", args) + `"`), Asked: noon.Add(asked),
 			Expires: noon.Add(asked + time.Minute),
 		}
 		q.State = state
-		if _, err := putApproval(t.Context(), d.rec.Out().Store(bucketApprovals), q, 0); err != nil {
+		if err := q.Put(t.Context(), d.rec.Out().Store(stage.ApprovalBucket)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -293,7 +295,7 @@ func TestListApprovals(t *testing.T) {
 	put("a", "pending", -time.Second, 1)
 	put("b", "pending", -2*time.Second, 1)
 	put("yes", "approved", -time.Millisecond, 1)
-	if _, err := d.rec.Out().Store(bucketApprovals).Put(t.Context(), "damaged", []byte("["), 0); err != nil {
+	if _, err := d.rec.Out().Store(stage.ApprovalBucket).Put(t.Context(), "damaged", []byte("["), 0); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := states(false), []string{"a pending", "b pending"}; !slices.Equal(got, want) {
@@ -303,7 +305,7 @@ func TestListApprovals(t *testing.T) {
 		want) {
 		t.Errorf("%q", got)
 	}
-	if n := d.rec.Logged(); len(n) == 0 || !errors.Is(n[0], errCorrupt) {
+	if n := d.rec.Logged(); len(n) == 0 || !errors.Is(n[0], stage.ErrCorrupt) {
 		t.Errorf("noted %v", n)
 	}
 	if l := d.list(t, true); l.Rules == nil {

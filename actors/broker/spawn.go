@@ -99,8 +99,8 @@ func (b *Broker) decideSpawn(ctx context.Context, out actor.Out, caller subjects
 			"out")
 	}
 	m := b.rules.Load().Manifest
-	line, err := b.loadLineage(ctx, out, caller, in.Session)
-	over, err2 := b.callerOverride(ctx, out, caller, in.Session, in.Query, false)
+	line, _, err := loadLineage(ctx, out, caller, in.Session)
+	over, err2 := callerOverride(ctx, out, caller, in.Session, in.Query, false)
 	if err := errors.Join(err, err2); err != nil {
 		out.LogError(fmt.Errorf("gathering the facts of %s: %w", caller.ID(), err))
 		return spawnEntry{}, nil, subjects.Faultf(subjects.CodeUnavailable, "the session's records cannot be read, "+
@@ -193,18 +193,10 @@ func (b *Broker) registerAgent(ctx context.Context, out actor.Out, p *actor.Perm
 	return err
 }
 
-// loadLineage returns the registered agents of the caller's path. It stops before the first one that is not registered
-// in this session: the lineage layer denies a lineage shorter than the path.
-func (b *Broker) loadLineage(ctx context.Context, out actor.Out, caller subjects.Caller,
-	session string,
-) ([]policy.SpawnedAgent, error) {
-	line, _, err := b.loadLineageBudgets(ctx, out, caller, session)
-	return line, err
-}
-
-// loadLineageBudgets is [Broker.loadLineage] with the budget of each agent. An entry that cannot be read or decoded is
-// an error. Without a session both lists are empty.
-func (b *Broker) loadLineageBudgets(ctx context.Context, out actor.Out, caller subjects.Caller,
+// loadLineage returns the registered agents of the caller's path, and the budget of each. It stops before the first one
+// that is not registered in this session: the lineage layer denies a lineage shorter than the path. An entry that
+// cannot be read or decoded is an error. Without a session both lists are empty.
+func loadLineage(ctx context.Context, out actor.Out, caller subjects.Caller,
 	session string,
 ) ([]policy.SpawnedAgent, []subjects.Budget, error) {
 	var line []policy.SpawnedAgent

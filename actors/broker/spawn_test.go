@@ -235,7 +235,7 @@ func TestSpawnIsRegistered(t *testing.T) {
 	if r := o.records[0]; r.AgentType != "coder" || !slices.Equal(r.Lineage, []string{"orchestrator", reply.Child}) {
 		t.Errorf("record of the child's child %+v", r)
 	}
-	line, budgets, err := o.loadLineageBudgets(t.Context(), o.rec.Out(), callerOf(below), "s1")
+	line, budgets, err := loadLineage(t.Context(), o.rec.Out(), callerOf(below), "s1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -416,7 +416,7 @@ func TestLoadLineage(t *testing.T) {
 		{"trick: no session", below, "", 0},
 		{"trick: the child of another account", "generator." + callerOf(coder).Path[0], "s1", 0},
 	} {
-		line, err := o.loadLineage(t.Context(), o.rec.Out(), callerOf(tt.who), tt.session)
+		line, _, err := loadLineage(t.Context(), o.rec.Out(), callerOf(tt.who), tt.session)
 		if err != nil || len(line) != tt.want {
 			t.Errorf("%s: %v, %v, want %d", tt.name, line, err, tt.want)
 		}
@@ -430,11 +430,11 @@ func TestLoadLineage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if line, err := o.loadLineage(t.Context(), o.rec.Out(), callerOf("orchestrator.coder-free"), ""); err != nil ||
+	if line, _, err := loadLineage(t.Context(), o.rec.Out(), callerOf("orchestrator.coder-free"), ""); err != nil ||
 		line != nil {
 		t.Errorf("a child of no session: %v, %v", line, err)
 	}
-	if line, err := o.loadLineage(t.Context(), o.rec.Out(), callerOf("orchestrator.coder-bad"), "s1"); err == nil ||
+	if line, _, err := loadLineage(t.Context(), o.rec.Out(), callerOf("orchestrator.coder-bad"), "s1"); err == nil ||
 		line != nil {
 		t.Errorf("an entry that nobody understands: %v, %v", line, err)
 	}
@@ -445,7 +445,7 @@ func TestAgentOfAnotherSessionIsDenied(t *testing.T) {
 	o := newSpawnFixture(t)
 	coder := callerOf(o.mustSpawn(t, "orchestrator", "s1", subjects.SpawnRequest{Type: "coder"}))
 	for session, want := range map[string]string{"s1": "", "s2": policy.RuleUnregistered} {
-		line, err := o.loadLineage(t.Context(), o.rec.Out(), coder, session)
+		line, _, err := loadLineage(t.Context(), o.rec.Out(), coder, session)
 		if err != nil {
 			t.Fatal(err)
 		}

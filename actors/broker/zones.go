@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
 	"conclave/pkg/policy"
 	"conclave/subjects"
@@ -110,8 +111,10 @@ func (b *Broker) onPrincipalChanged(ctx context.Context, _ actor.Msg[subjects.Pr
 // callZones calls the tool k, and when it has no responder, the same tool of the next zone. It returns the result and
 // the tool that it is of. A responder can forge "no responder" and have acted, so only repeatable tools are called in
 // another zone; and only in one where the tool has no effect beyond those of k, by which the call was allowed.
-func (b *Broker) callZones(ctx context.Context, out actor.Out, c running, k Known) (subjects.ToolResult, Known) {
-	res, unsent := b.callTool(ctx, out, c, k)
+func (b *Broker) callZones(ctx context.Context, out actor.Out, run stage.Running, k Known,
+	announce func(),
+) (subjects.ToolResult, Known) {
+	res, unsent := b.callTool(ctx, out, run, k, announce)
 	if !unsent || !isRepeatable(k.Tool) {
 		return res, k
 	}
@@ -119,7 +122,7 @@ func (b *Broker) callZones(ctx context.Context, out actor.Out, c running, k Know
 		if other.Zone == k.Zone || !k.Effects.Includes(other.Effects) {
 			continue
 		}
-		if res, unsent = b.callTool(ctx, out, c, other); !unsent {
+		if res, unsent = b.callTool(ctx, out, run, other, announce); !unsent {
 			return res, other
 		}
 	}

@@ -7,8 +7,12 @@ package stage
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -80,31 +84,54 @@ func (j *Judged) Previewed() bool { return j.previewed }
 // AssumePreview notes that an earlier request of the call may have asked the tool for a preview.
 func (j *Judged) AssumePreview() { j.previewed = true }
 
-// Permit permits a call that the layers allow, after claim has used a grant for it where it needs one, and a call about
-// which they have questions, after ask got the user's approval of all of them. A fault denies the call. ok is false
-// without a fault when claim found no grant: another call used it, and the caller must judge again.
-func (j *Judged) Permit(claim func() (bool, *subjects.Fault),
-	ask func([]policy.Question) *subjects.Fault,
-) (_ Permitted, ok bool, _ *subjects.Fault) {
-	asks := j.decision.Asks()
+// Allow permits a call that every layer passed. For one that needs a grant of its question, update changes the stored
+// flow of its session by compare-and-set before the call runs, so that concurrent calls cannot use a grant twice. ok is
+// false without an error when no grant is left: another call used it, and the caller must judge again. A call that the
+// user approved, and one that claimed its grant before a crash, claims nothing.
+func (j *Judged) Allow(update func(change func(*policy.Flow) *policy.Flow) error) (_ Permitted, ok bool, _ error) {
+	asked, r := j.facts, j.received
 	switch {
-	case len(asks) > 0:
-		if fault := ask(asks); fault != nil {
-			return Permitted{}, false, fault
-		}
-		j.approved = true
 	case !j.decision.Allowed():
-		denial, code := j.decision.Denial(), subjects.CodeDenied
-		if denial.Layer == (policy.LimitsLayer{}).Name() {
-			code = subjects.CodeLimit
-		}
-		return Permitted{}, false, &subjects.Fault{Code: code, Text: denial.Reason, Denial: denial}
-	case j.decision.NeedsGrant() && !j.approved:
-		if claimed, fault := claim(); !claimed || fault != nil {
-			return Permitted{}, false, fault
-		}
+		return Permitted{}, false, errNotPermitted
+	case j.approved || !j.decision.NeedsGrant() || asked.Flow == nil || asked.FromUser || asked.HasFullOverride() ||
+		r.Caller.Account == subjects.RespondentB || !asked.Tool.UsesGrants():
+		return Permitted{j}, true, nil
+	}
+	id := HashParts(r.Key(), r.Record.ParamsHash)
+	err := update(func(f *policy.Flow) (next *policy.Flow) {
+		next, ok = f.ClaimGrant(asked, id)
+		return next
+	})
+	if !ok || err != nil {
+		return Permitted{}, false, err
 	}
 	return Permitted{j}, true, nil
+}
+
+// Open returns the questions of the layers that nothing in given covers; none for a call that they passed or denied.
+func (j *Judged) Open(given ...Consent) []policy.Question {
+	return slices.DeleteFunc(j.decision.Asks(), func(q policy.Question) bool {
+		return slices.ContainsFunc(given, func(c Consent) bool { return c.covers != nil && c.covers(j, q) })
+	})
+}
+
+// Approve permits a call about which the layers have questions when what the user agreed to covers each of them.
+func (j *Judged) Approve(given ...Consent) (Permitted, *subjects.Fault) {
+	if len(j.decision.Asks()) == 0 || len(j.Open(given...)) > 0 {
+		return Permitted{}, errNotPermitted
+	}
+	j.approved = true
+	return Permitted{j}, nil
+}
+
+// HashParts returns a token that identifies parts. Each part is hashed with its length, so that different splits of
+// the same text differ.
+func HashParts(parts ...string) string {
+	h := sha256.New()
+	for _, p := range parts {
+		fmt.Fprintf(h, "%d:%s", len(p), p)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
 // Preview asks the tool in a zone what the call would do, in [subjects.ModePreview], within limit and behind a record
@@ -146,7 +173,8 @@ func (j *Judged) send(ctx context.Context, out actor.Out, zone string, plain boo
 	return actor.Ask(ctx, out, service, order)
 }
 
-// Permitted is a call that may run. The zero value may not.
+// Permitted is a call that may run: every layer passed it and its grant is claimed, or the user agreed to all that they
+// ask. The zero value may not run.
 type Permitted struct{ judged *Judged }
 
 // errNotPermitted is a fault of the broker itself.

@@ -64,9 +64,9 @@ func judge(t *testing.T, v policy.Verdict, earlier *stage.Judged) *stage.Judged 
 // permit permits a call that every layer passed.
 func permit(t *testing.T) stage.Permitted {
 	t.Helper()
-	p, ok, fault := judge(t, policy.Pass(), nil).Permit(func() (bool, *subjects.Fault) { return true, nil }, nil)
-	if !ok || fault != nil {
-		t.Fatal(ok, fault)
+	p, ok, err := judge(t, policy.Pass(), nil).Allow(nil)
+	if !ok || err != nil {
+		t.Fatal(ok, err)
 	}
 	return p
 }
@@ -89,61 +89,106 @@ func sendAll(t *testing.T, f *fixture, run stage.Running) (n int) {
 	return n
 }
 
-// TestPermit: a call is permitted only when no layer denies it, its grant is claimed and its questions are approved.
-func TestPermit(t *testing.T) {
+// TestAllow: a call is allowed only when every layer passed it and the stored flow has its grant, also the second time.
+func TestAllow(t *testing.T) {
 	t.Parallel()
-	no := subjects.Faultf(subjects.CodeNotApproved, "no")
+	note := policy.Tool{
+		Name: "send", Known: true, Act: policy.ActCreate, Effects: policy.Declare(policy.Mutate),
+		Args: policy.Args{"to": {Role: policy.RoleContent}},
+	}
+	words := "Read https://a.example/ and save a note 'ana'"
+	granted := (&policy.Flow{}).WithQuestion("q1", words, policy.DeriveGrants(words)).WithResult(policy.Result{
+		Tool: policy.Tool{Name: "web_fetch", Known: true, Effects: policy.Declare(policy.ReadsUntrusted)},
+	})
+	used, _ := granted.ClaimGrant(policy.Call{Query: "q1", Tool: note, Args: call.Args}, "another call")
+	lost := errors.New("no stream")
 	for _, tt := range []struct {
 		name    string
 		verdict policy.Verdict
-		claimed bool
-		fault   *subjects.Fault // of the claim and of the approval
-		want    string          // "" = permitted
-		used    string
+		stored  *policy.Flow
+		err     error // of the write
+		want    bool
 	}{
-		{"passed", policy.Pass(), true, nil, "", "claim"},
-		{"the grant is gone", policy.Pass(), false, nil, "judge again", "claim"},
-		{"the grant cannot be claimed", policy.Pass(), false, no, "not_approved", "claim"},
-		{"trick: a claim with a fault", policy.Pass(), true, no, "not_approved", "claim"},
-		{"approved", policy.Ask("r", "why"), false, nil, "", "ask"},
-		{"not approved", policy.Ask("r", "why"), true, no, "not_approved", "ask"},
-		{"denied", policy.Deny("r", "why"), true, nil, "denied", ""},
-		{"trick: no verdict", policy.Verdict{}, true, nil, "denied", ""},
+		{"a grant is left", policy.Pass(), granted, nil, true},
+		{"another call used it", policy.Pass(), used, nil, false},
+		{"the claim is not stored", policy.Pass(), granted, lost, false},
+		{"the layers ask", policy.Ask("r", "why"), granted, nil, false},
+		{"denied", policy.Deny("r", "why"), granted, nil, false},
+		{"trick: no verdict", policy.Verdict{}, granted, nil, false},
+		{"trick: nothing is read", policy.Pass(), nil, nil, false},
 	} {
-		used := ""
-		p, ok, fault := judge(t, tt.verdict, nil).Permit(func() (bool, *subjects.Fault) {
-			used += "claim"
-			return tt.claimed, tt.fault
-		}, func([]policy.Question) *subjects.Fault {
-			used += "ask"
-			return tt.fault
-		})
-		got := ""
-		switch {
-		case fault != nil:
-			got = fault.Code
-		case !ok:
-			got = "judge again"
-		}
-		if got != tt.want || used != tt.used || ok != (p.Judged() != nil) || p.Approved() != (ok && used == "ask") {
-			t.Errorf("%s: %q after %q, %+v", tt.name, got, used, p)
+		j := stage.Judge(t.Context(), policy.Rules{Chain: policy.Chain{layer(tt.verdict)}}, call,
+			policy.Call{Tool: note, Flow: granted}, nil)
+		for range 2 {
+			p, ok, err := j.Allow(func(change func(*policy.Flow) *policy.Flow) error {
+				if tt.stored != nil {
+					tt.stored = change(tt.stored)
+				}
+				return tt.err
+			})
+			if ok != tt.want || ok != (p.Judged() != nil) || tt.err != nil && !errors.Is(err, tt.err) {
+				t.Errorf("%s: %t, %v", tt.name, ok, err)
+			}
 		}
 	}
 }
 
-// TestApprovalHoldsForNextJudgement: a call that the user approved claims no grant when it is judged again, and a
-// denial stands all the same.
-func TestApprovalHoldsForNextJudgement(t *testing.T) {
+// TestApprove: the user's approval covers the call and the questions for which it was read from the bucket, and a later
+// judgement of the same call claims no grant. A denial stands all the same.
+func TestApprove(t *testing.T) {
 	t.Parallel()
-	first := judge(t, policy.Ask("r", "why"), nil)
-	if _, ok, _ := first.Permit(nil, func([]policy.Question) *subjects.Fault { return nil }); !ok {
-		t.Fatal("it is not permitted")
+	ask := policy.Ask("r", "why", "ana")
+	stored := stage.Approval{
+		Call: call.Key(), Params: call.Record.ParamsHash, Asks: []stage.Ask{{Rule: "test: r", Sinks: []string{"ana"}}},
 	}
-	if p, ok, _ := judge(t, policy.Pass(), first).Permit(nil, nil); !ok || !p.Approved() {
-		t.Error("the approval is forgotten")
-	}
-	if _, ok, fault := judge(t, policy.Deny("r", "why"), first).Permit(nil, nil); ok || fault == nil {
-		t.Error("the approval outweighs a denial")
+	stored.ID, stored.State = "a1", subjects.ApprovalApproved
+	stored.SessionID, stored.Tool = call.Session, call.Tool
+	for _, tt := range []struct {
+		name    string
+		verdict policy.Verdict
+		change  func(*stage.Approval)
+		want    bool
+	}{
+		{"approved", ask, nil, true},
+		{"pending", ask, func(a *stage.Approval) { a.State = subjects.ApprovalPending }, false},
+		{"trick: another call", ask, func(a *stage.Approval) { a.Call = "generator.c2" }, false},
+		{"trick: other arguments", ask, func(a *stage.Approval) { a.Params = "h2" }, false},
+		{"trick: another session", ask, func(a *stage.Approval) { a.SessionID = "s2" }, false},
+		{"trick: another tool", ask, func(a *stage.Approval) { a.Tool = "sendd" }, false},
+		{"trick: another rule", ask, func(a *stage.Approval) { a.Asks[0].Rule = "test: q" }, false},
+		{"trick: another sink", ask, func(a *stage.Approval) { a.Asks[0].Sinks = []string{"eve"} }, false},
+		{"trick: no questions", ask, func(a *stage.Approval) { a.Asks = nil }, false},
+		{"trick: nothing was asked", policy.Pass(), nil, false},
+		{"trick: denied", policy.Deny("r", "why"), nil, false},
+	} {
+		f, a := newFixture(), stored
+		a.Asks = []stage.Ask{stored.Asks[0]}
+		if tt.change != nil {
+			tt.change(&a)
+		}
+		store := f.Out().Store(stage.ApprovalBucket)
+		if err := a.Put(t.Context(), store); err != nil {
+			t.Fatal(err)
+		}
+		a.State = subjects.ApprovalApproved // which is not how it was read
+		read, err := stage.ReadApproval(t.Context(), store, "a1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		j := judge(t, tt.verdict, nil)
+		if p, fault := j.Approve(a.Consent(), stage.Consent{}); fault == nil || p.Judged() != nil {
+			t.Errorf("%s: permitted by what was not read", tt.name)
+		}
+		p, fault := j.Approve(stage.Consent{}, read.Consent())
+		if p.Approved() != tt.want || tt.want != (fault == nil) {
+			t.Errorf("%s: %t, %v", tt.name, p.Approved(), fault)
+		}
+		if again, ok, _ := judge(t, policy.Pass(), j).Allow(nil); !ok || again.Approved() != tt.want {
+			t.Errorf("%s: the next judgement: %t", tt.name, again.Approved())
+		}
+		if _, ok, _ := judge(t, policy.Deny("r", "why"), j).Allow(nil); ok {
+			t.Errorf("%s: the approval outweighs a denial", tt.name)
+		}
 	}
 }
 
@@ -240,4 +285,20 @@ func TestPreview(t *testing.T) {
 	if !judge(t, policy.Pass(), j).Previewed() {
 		t.Error("the next judgement forgets the preview")
 	}
+}
+
+// FuzzHashParts: different lists of parts have different hashes.
+func FuzzHashParts(f *testing.F) {
+	f.Add("generator.c1", "web_fetch", "generator.c1web", "_fetch")
+	f.Add("", "a", "a", "")
+	f.Add("1:a", "", "1", ":a")
+	f.Fuzz(func(t *testing.T, a, b, c, d string) {
+		same := a == c && b == d
+		if got := stage.HashParts(a, b) == stage.HashParts(c, d); got != same {
+			t.Errorf("%q %q and %q %q: %v", a, b, c, d, got)
+		}
+		if stage.HashParts(a, b) == stage.HashParts(a+b) || subjects.CheckToken(stage.HashParts(a, b)) != nil {
+			t.Errorf("%q %q", a, b)
+		}
+	})
 }
