@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
 
@@ -191,14 +192,14 @@ func (p *place) leave() {
 
 // follow keeps the place until the question has its outcome, however long its client waits for it, and cancels the
 // question when the client is revoked. cur must be opened before the question was stored.
-func (p *place) follow(cur *cursor, q question) {
+func (p *place) follow(cur *client.Cursor, q question) {
 	p.followed = true
 	p.g.serving.Go(func() {
 		defer p.g.clients.end(p.client.scope)
-		defer cur.close()
+		defer cur.Close()
 		ctx, cancel := withRevocation(p.g.life, p.client.revoked)
 		defer cancel()
-		if _, err := cur.awaitOutcome(ctx, q, nil, sink{}); errors.Is(err, errRevoked) {
+		if _, err := awaitOutcome(ctx, cur, q, nil, sink{}); errors.Is(err, errRevoked) {
 			p.g.cancelQuestion(ctx, q, "the client was revoked")
 		}
 	})

@@ -20,7 +20,7 @@ func OpenQuestions(g *Gateway, scope string) int {
 }
 
 // SetMaxEvents sets the number of events in memory.
-func (g *Gateway) SetMaxEvents(n int) { g.events.maxEvents = n }
+func (g *Gateway) SetMaxEvents(n int) { g.events.MaxEvents = n }
 
 // SetSessionsTimeout sets how long the start waits for the list of sessions.
 func (g *Gateway) SetSessionsTimeout(d time.Duration) { g.sessionsTimeout = d }
@@ -75,7 +75,7 @@ func (g *Gateway) SetCriticLate() { g.criticLate.Store(true) }
 
 // LastEvent is the sequence of the last event that the gateway has read.
 func LastEvent(g *Gateway) uint64 {
-	_, end := g.events.bounds()
+	_, end := g.events.Bounds()
 	return end
 }
 

@@ -56,8 +56,8 @@ func (g *Gateway) onFeedback(w http.ResponseWriter, r *http.Request) error {
 		q, _ := g.questions.find(body.QueryID)
 		in.SessionID = q.session
 	}
-	cur := g.events.openCursor(r.Context())
-	defer cur.close()
+	cur := g.events.OpenCursor(r.Context())
+	defer cur.Close()
 	rating, err := g.client.StoreFeedback(r.Context(), in.SessionID, body)
 	if err != nil {
 		return storeFault(g.out, subjects.UserFeedback.Name, err)
@@ -133,7 +133,9 @@ func (g *Gateway) findLastAnswer(ctx context.Context, session string) (string, e
 // rejected. Nil and no error mean that the outcome is not known: the wait ended, too many requests wait already, or the
 // feedback repeats an earlier rating; it is stored in any case. cur must be at the position before the feedback was
 // stored.
-func (g *Gateway) waitForOutcome(ctx context.Context, cur *cursor, rating *client.Rating) (*subjects.Reward, error) {
+func (g *Gateway) waitForOutcome(ctx context.Context, cur *client.Cursor, rating *client.Rating) (*subjects.Reward,
+	error,
+) {
 	leave, err := acquireSlot(g.slots.waiting, "questions are waiting")
 	if err != nil {
 		return nil, nil
@@ -142,7 +144,7 @@ func (g *Gateway) waitForOutcome(ctx context.Context, cur *cursor, rating *clien
 	ctx, cancel := g.withTimeout(ctx, g.outcomeTimeout)
 	defer cancel()
 	for {
-		ev, err := cur.wait(ctx)
+		ev, err := cur.Wait(ctx)
 		if err != nil {
 			return nil, nil
 		}

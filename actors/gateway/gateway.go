@@ -53,7 +53,7 @@ type Gateway struct {
 
 	cfg             Config
 	link            Link
-	events          *eventFeed
+	events          *client.Feed
 	live            broadcaster
 	recent          recentQuestions
 	questions       questionLog
@@ -95,7 +95,7 @@ type Gateway struct {
 // New returns a gateway. cfg must be valid; link is the connection it runs on.
 func New(cfg Config, link Link) *Gateway {
 	g := &Gateway{
-		cfg: cfg, link: link, events: newEventFeed(), Version: "dev", runtimeMetrics: newRuntimeMetrics(),
+		cfg: cfg, link: link, events: client.NewFeed(), Version: "dev", runtimeMetrics: newRuntimeMetrics(),
 		bodyTimeout: defaultBodyTimeout, outcomeTimeout: outcomeTimeout, sessionsTimeout: sessionsTimeout,
 	}
 	g.slots.waiting = make(chan struct{}, g.cfg.MaxWaiting)
@@ -140,7 +140,7 @@ func (g *Gateway) Routes() []actor.Route {
 	}
 	for _, s := range subjects.AllSpecs() {
 		if s.Stream == "EVENTS" {
-			routes = append(routes, actor.Notify(s, g.events.wakeUp))
+			routes = append(routes, actor.Notify(s, g.events.WakeUp))
 		}
 	}
 	return routes
@@ -159,7 +159,7 @@ func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 	if g.credentials, err = openCredentials(g.cfg.TokenFile); err != nil {
 		return err
 	}
-	if err := g.events.open(ctx, g.client); err != nil {
+	if err := g.events.Open(ctx, g.client); err != nil {
 		return err
 	}
 	g.readSessions(ctx)
@@ -185,7 +185,7 @@ func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 	g.mu.Lock()
 	g.addr = ln.Addr().String()
 	g.mu.Unlock()
-	g.serving.Go(func() { g.events.follow(g.life, g.trackCritic) })
+	g.serving.Go(func() { g.events.Follow(g.life, g.trackCritic) })
 	g.serving.Go(func() { g.tokens.follow(g.life, out) })
 	g.serving.Go(func() { g.sendHeartbeats(g.life) })
 	g.serve(ln)

@@ -45,14 +45,16 @@ type gradeWait struct {
 // it returns at once. After a configured grade wait without a grade, further answers do not wait until some grade
 // arrives in time again. So a critic that is slow, stalled or absent delays one answer and not every one. A grade wait
 // that the client requests (explicit) is always kept.
-func (g *Gateway) waitForGrade(ctx context.Context, cur *cursor, query string, window gradeWait, rec *answerRecord) {
+func (g *Gateway) waitForGrade(ctx context.Context, cur *client.Cursor, query string, window gradeWait,
+	rec *answerRecord,
+) {
 	if window.duration <= 0 || !window.explicit && g.criticLate.Load() {
 		return
 	}
 	ctx, cancel := g.withTimeout(ctx, window.duration)
 	defer cancel()
 	for rec.grade == nil {
-		ev, err := cur.wait(ctx)
+		ev, err := cur.Wait(ctx)
 		if err != nil {
 			if !window.explicit && errors.Is(context.Cause(ctx), errTimeout) {
 				g.criticLate.Store(true)

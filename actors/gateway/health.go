@@ -112,7 +112,7 @@ func (g *Gateway) onHealth(w http.ResponseWriter, r *http.Request) error {
 	h := Health{Status: "ok", Version: g.Version, Degraded: []string{}}
 	if h.NATS.Connected = g.link.IsConnected(); !h.NATS.Connected {
 		h.Degraded = append(h.Degraded, "nats: not connected to the bus; reconnecting. Is the server running?")
-	} else if err := g.events.lastError(); err != nil {
+	} else if err := g.events.LastError(); err != nil {
 		h.Degraded = append(h.Degraded, "events: the event log cannot be read; answers are delayed until it can")
 	}
 	h.Degraded = append(h.Degraded, g.describeDamage(clientOf(r) != nil)...)

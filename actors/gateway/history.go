@@ -3,6 +3,8 @@ package gateway
 import (
 	"context"
 	"net/http"
+
+	"conclave/pkg/client"
 )
 
 // Bounds of one response with stored events.
@@ -43,9 +45,9 @@ func (g *Gateway) onHistory(ctx context.Context, r *http.Request) (any, error) {
 		First  uint64  `json:"first"`
 		Last   uint64  `json:"last"`
 	}{[]Event{}, first, first}
-	cur := &cursor{events: g.events, at: first}
-	for size := 0; cur.at < log.Last && len(body.Events) < limit && size < historyBytes; {
-		ev, ok, _, err := cur.next(ctx)
+	cur := &client.Cursor{Feed: g.events, At: first}
+	for size := 0; cur.At < log.Last && len(body.Events) < limit && size < historyBytes; {
+		ev, ok, _, err := cur.Next(ctx)
 		if err != nil {
 			return nil, err
 		}

@@ -263,13 +263,13 @@ func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question,
 	topic, _ := subjects.QuestionTopic(in.respondent())
 	ctx, cancel := withStoreTimeout(ctx)
 	defer cancel()
-	var cur *cursor
+	var cur *client.Cursor
 	if p != nil {
-		cur = g.events.openCursor(g.life)
+		cur = g.events.OpenCursor(g.life)
 	}
 	if err := client.Wrap(out).StoreQuestion(ctx, in.respondent(), body); err != nil {
 		if cur != nil {
-			cur.close()
+			cur.Close()
 		}
 		return client.Event{}, storeFault(out, topic.Name, err)
 	}

@@ -123,11 +123,11 @@ func (g *Gateway) findAnswer(ctx context.Context, q question) (*client.Outcome, 
 
 // readEventsOf passes the events of a question, up to the sequence last of its outcome, to onEvent.
 func (g *Gateway) readEventsOf(ctx context.Context, q question, last uint64, onEvent func(client.Event)) error {
-	cur := g.events.openCursor(ctx)
-	defer cur.close()
-	cur.at = q.since
-	for cur.at < last {
-		ev, ok, _, err := cur.next(ctx)
+	cur := g.events.OpenCursor(ctx)
+	defer cur.Close()
+	cur.At = q.since
+	for cur.At < last {
+		ev, ok, _, err := cur.Next(ctx)
 		if err != nil {
 			return err
 		}

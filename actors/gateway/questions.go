@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"sync"
-	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/client"
@@ -18,7 +17,7 @@ type asked struct {
 	question
 	stored client.Event // the question itself, without a sequence
 
-	cur    *cursor
+	cur    *client.Cursor
 	tokens *subscriber
 	undo   []func()
 }
@@ -64,9 +63,9 @@ func (g *Gateway) ask(ctx context.Context, out actor.Out, caller *clientAccess, 
 		return nil, err
 	}
 	a.undo = append(a.undo, place.leave)
-	a.cur = g.events.openCursor(ctx) // before the check: the answer may come after it
-	a.undo = append(a.undo, a.cur.close)
-	a.question = question{q.QueryID, q.SessionID, a.cur.at, q.respondent(), q.key}
+	a.cur = g.events.OpenCursor(ctx) // before the check: the answer may come after it
+	a.undo = append(a.undo, a.cur.Close)
+	a.question = question{q.QueryID, q.SessionID, a.cur.At, q.respondent(), q.key}
 	answered := false
 	if named {
 		if answered, err = g.isAnswered(ctx, out, a.question); err != nil {
@@ -125,9 +124,9 @@ func (g *Gateway) askOnce(ctx context.Context, caller *clientAccess, q *Question
 		first.session = end.Response.SessionID
 	}
 	q.SessionID = first.session
-	cur := g.events.openCursor(ctx)
-	cur.at = first.since
-	return &asked{question: first, cur: cur, undo: []func(){cur.close}}, nil
+	cur := g.events.OpenCursor(ctx)
+	cur.At = first.since
+	return &asked{question: first, cur: cur, undo: []func(){cur.Close}}, nil
 }
 
 // hear subscribes to the live tokens of the topics.
@@ -161,16 +160,16 @@ func (a *asked) wait(ctx context.Context, to sink) (*client.Outcome, error) {
 	if a.tokens != nil {
 		live = a.tokens.events
 	}
-	return a.cur.awaitOutcome(ctx, a.question, live, to)
+	return awaitOutcome(ctx, a.cur, a.question, live, to)
 }
 
 // awaitOutcome waits for the outcome of a question and passes its events and those of live, which may be nil, to to. It
 // retries while the bus is not connected. When ctx ends the error is its cause.
-func (c *cursor) awaitOutcome(ctx context.Context, q question, live <-chan liveEvent, to sink) (*client.Outcome,
-	error,
+func awaitOutcome(ctx context.Context, cur *client.Cursor, q question, live <-chan liveEvent, to sink) (
+	*client.Outcome, error,
 ) {
 	for {
-		ev, ok, more, err := c.next(ctx)
+		ev, ok, more, _ := cur.Next(ctx) // after an error it is tried again
 		switch {
 		case ok && ev.Query != q.id:
 			continue
@@ -182,8 +181,6 @@ func (c *cursor) awaitOutcome(ctx context.Context, q question, live <-chan liveE
 				return end, err
 			}
 			continue
-		case err != nil:
-			more = nil // not connected; events of that time are read afterwards
 		}
 		select {
 		case <-more:
@@ -191,7 +188,6 @@ func (c *cursor) awaitOutcome(ctx context.Context, q question, live <-chan liveE
 			if err := to.token(l); err != nil {
 				return nil, err
 			}
-		case <-time.After(pollInterval):
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}

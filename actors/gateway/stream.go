@@ -126,16 +126,16 @@ func (g *Gateway) onEvents(w http.ResponseWriter, r *http.Request) error {
 	live := g.live.subscribe(f.matchesLive)
 	defer g.live.unsubscribe(live)
 	s := &eventWriter{
-		sseWriter: sseWriter{w: w, timeout: g.cfg.WriteTimeout}, cursor: g.events.openCursor(ctx),
+		sseWriter: sseWriter{w: w, timeout: g.cfg.WriteTimeout}, cursor: g.events.OpenCursor(ctx),
 		filter: f,
 	}
-	defer s.cursor.close()
+	defer s.cursor.Close()
 	if f.resume {
 		log, err := g.client.EventStatus(ctx)
 		if err != nil {
 			return err
 		}
-		start, _ := g.events.bounds()
+		start, _ := g.events.Bounds()
 		s.resumeAt(min(log.First, start+1), log.Last)
 	}
 	s.writeHeader()
@@ -146,16 +146,9 @@ func (g *Gateway) onEvents(w http.ResponseWriter, r *http.Request) error {
 			<-heartbeat.C
 			s.writeHeartbeat()
 		}
-		ev, ok, more, err := s.cursor.next(ctx)
-		switch {
-		case ok:
+		ev, ok, more, _ := s.cursor.Next(ctx) // while the bus is not reachable it keeps the client and tries again
+		if ok {
 			s.writeEvent(ev)
-			continue
-		case err != nil: // the bus is not reachable: retry, and keep the client
-			select {
-			case <-time.After(pollInterval):
-			case <-ctx.Done():
-			}
 			continue
 		}
 		s.flush()
@@ -205,7 +198,7 @@ func (s *sseWriter) send(data []byte) error {
 // eventWriter writes the events of one client.
 type eventWriter struct {
 	sseWriter
-	cursor     *cursor
+	cursor     *client.Cursor
 	filter     eventFilter
 	lostNotice string // written before the first event, "" when nothing is lost
 	buf        bytes.Buffer
@@ -217,14 +210,14 @@ func (s *eventWriter) resumeAt(first, last uint64) {
 	switch after := s.filter.after; {
 	case after > last:
 		s.lostNotice = formatLost(last+1, after, "the event log was created anew; the stream continues with new events")
-		s.cursor.at = last
+		s.cursor.At = last
 	case after > 0 && after+1 < first:
 		s.lostNotice = formatLost(after+1, first-1, tooOld)
-		s.cursor.at = first - 1
+		s.cursor.At = first - 1
 	default:
-		s.cursor.at = after
+		s.cursor.At = after
 	}
-	s.cursor.pattern = s.filter.subject
+	s.cursor.Pattern = s.filter.subject
 }
 
 // tooOld is the reason of events that were dropped from the event log.
@@ -245,14 +238,14 @@ func formatLost(from, to uint64, why string) string {
 
 // writeHeader starts the response and sends the current id, so that a client can resume even before the first event.
 func (s *eventWriter) writeHeader() {
-	s.writef("retry: 1000\nid: %d\n: events as they are stored\n\n%s", s.cursor.at, s.lostNotice)
+	s.writef("retry: 1000\nid: %d\n: events as they are stored\n\n%s", s.cursor.At, s.lostNotice)
 	s.flush()
 }
 
 // writeEvent buffers a stored event if the filter selects it. A gap in the event log before it is reported as lost
 // first, also for an event that is not selected. A stream that began at 0 has no gap.
 func (s *eventWriter) writeEvent(ev client.Event) {
-	if n := s.cursor.missing; n > 0 && ev.Seq > n+1 {
+	if n := s.cursor.Missing; n > 0 && ev.Seq > n+1 {
 		s.writef("%s", formatLost(ev.Seq-n, ev.Seq-1, tooOld))
 	}
 	if !s.filter.matches(ev) {
@@ -282,13 +275,13 @@ func (s *eventWriter) writeLive(l liveEvent) {
 
 // writeHeartbeat writes a comment with the current id, which moves the client's position past filtered events.
 func (s *eventWriter) writeHeartbeat() {
-	s.writef("id: %d\n: heartbeat\n\n", s.cursor.at)
+	s.writef("id: %d\n: heartbeat\n\n", s.cursor.At)
 	s.flush()
 }
 
 // writeEnd writes the last id and a comment before the gateway closes the stream.
 func (s *eventWriter) writeEnd() {
-	s.writef("id: %d\n: the gateway closes this stream; reconnect with the last id\n\n", s.cursor.at)
+	s.writef("id: %d\n: the gateway closes this stream; reconnect with the last id\n\n", s.cursor.At)
 	s.flush()
 }
 

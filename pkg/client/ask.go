@@ -113,7 +113,8 @@ type Query struct {
 	status   chan nats.Status
 	detach   func()
 
-	next    uint64            // first event of the log that was not read
+	events  *Cursor           // in the event log
+	stop    func()            // ends the reading of the log
 	calls   map[string]string // tool by call id, of the calls that were reported
 	started bool              // a generator works on it
 	critic  bool              // a critic that grades has answered the ping
@@ -158,7 +159,12 @@ func (c *Client) Ask(ctx context.Context, question Question) (*Query, error) {
 		q.Close()
 		return nil, err
 	}
-	go q.follow(ctx, question.Timeout)
+	go func() {
+		defer close(q.updates)
+		if end := q.awaitEnd(ctx, question.Timeout); end != nil {
+			q.send(end)
+		}
+	}()
 	return q, nil
 }
 
@@ -171,6 +177,7 @@ func (q *Query) Close() {
 	q.close.Do(func() {
 		close(q.closed)
 		q.detach()
+		q.stop()
 		q.c.nc.RemoveStatusListener(q.status)
 	})
 }
@@ -190,9 +197,9 @@ func (q *Query) Wait() (subjects.Response, error) {
 	return subjects.Response{}, errors.New("the question is no longer followed")
 }
 
-// subscribe subscribes to the live messages that can concern the question and sets q.next to the sequence after the
-// present end of the event log. With graded it also pings the critic; its reply arrives on q.pingInbox. It fails for a
-// client without a connection. After an error no subscription is left.
+// subscribe subscribes to the live messages that can concern the question and follows the event log from its present
+// end. With graded it also pings the critic; its reply arrives on q.pingInbox. It fails for a client without a
+// connection. After an error no subscription is left.
 func (q *Query) subscribe(ctx context.Context, graded bool) (err error) {
 	if q.c.nc == nil {
 		return errNoConnection
@@ -221,17 +228,18 @@ func (q *Query) subscribe(ctx context.Context, graded bool) (err error) {
 	if q.detach, err = q.c.subscribe(ctx, q.messages, on...); err != nil {
 		return err
 	}
+	if q.events, q.stop, err = q.c.openFeed(ctx); err != nil {
+		q.detach()
+		return err
+	}
 	q.status = q.c.nc.StatusChanged(nats.CONNECTED)
-	log, err := q.c.EventStatus(ctx)
-	if err == nil && graded {
+	if graded {
 		err = q.c.nc.PublishRequest("$SRV.PING."+accountCritic, q.pingInbox, nil)
 	}
 	if err != nil {
 		q.Close()
-		return err
 	}
-	q.next = log.Last + 1
-	return nil
+	return err
 }
 
 // setOverride sets the override for this query only; nil sets nothing. It fails with [ErrOverrideNotSet] when the
@@ -311,17 +319,8 @@ func (q *Query) send(u Update) {
 	}
 }
 
-// follow reports updates until the question has ended, then closes the channel of updates. A timeout of 0 is none.
-func (q *Query) follow(ctx context.Context, timeout time.Duration) {
-	defer close(q.updates)
-	if end := q.awaitEnd(ctx, timeout); end != nil {
-		q.send(end)
-	}
-}
-
 // ending is what is known about the end of a question while it is followed.
 type ending struct {
-	reads    logReads
 	answer   *subjects.Response // read from the log, not yet delivered
 	settled  <-chan time.Time   // when the answer is delivered without its live copy
 	liveCopy bool               // the live copy of the answer has arrived, and with it every delta
@@ -344,22 +343,21 @@ func (q *Query) awaitEnd(ctx context.Context, timeout time.Duration) Update {
 		unseen  = time.After(unseenAfter)
 		missing = make(chan Waiting, 1)
 		expired <-chan time.Time
-		poll    = time.NewTicker(lookInterval)
 	)
-	defer poll.Stop()
 	if timeout > 0 {
 		expired = time.After(timeout)
 	}
-	for !end.isAnswered() {
+	for {
+		more := q.readEvents(work, &end)
+		if end.answer != nil && end.liveCopy {
+			return Answer{*end.answer}
+		}
 		select {
+		case <-more:
 		case m := <-q.messages:
 			q.receive(m, &end)
 		case <-q.status:
-			end.reads.hint()
-		case <-poll.C:
-			end.reads.hint()
-		case <-end.reads.due:
-			q.readEnd(work, &end)
+			q.events.Feed.WakeUp()
 		case <-end.settled:
 			end.liveCopy = true // it is lost, or late: the answer is delivered without it
 		case <-unseen:
@@ -381,29 +379,47 @@ func (q *Query) awaitEnd(ctx context.Context, timeout time.Duration) Update {
 			return nil
 		}
 	}
-	return Answer{*end.answer}
 }
 
-// isAnswered reports whether the answer can be delivered: it is stored, and its deltas have been reported or given up.
-func (e *ending) isAnswered() bool { return e.answer != nil && e.liveCopy }
-
-// readEnd reads the new events of the log once, without waiting for more, and notes an answer or a failure in end;
-// neither found leaves end without one. A failed read is scheduled again after [retryPause]. Only the first failure is
-// kept, and it is delivered only when no answer follows within [untakenGrace].
-func (q *Query) readEnd(ctx context.Context, end *ending) {
-	res, fault, err := q.readLog(ctx, q.send)
-	end.reads.finish(err)
-	if res != nil && end.answer == nil {
-		end.answer, end.settled = res, time.After(deltaGrace)
+// readEvents reads the events that the log has since the last call, without waiting for more, reports those of this
+// query and notes an answer or a failure in end. It stops at the answer. Only the first failure is kept, and it is
+// delivered only when no answer follows within [untakenGrace]. more is closed when there may be another event; a failed
+// read is retried then.
+func (q *Query) readEvents(ctx context.Context, end *ending) (more <-chan struct{}) {
+	for end.answer == nil {
+		e, ok, changed, _ := q.events.Next(ctx)
+		if !ok {
+			return changed
+		}
+		if e.Query != q.ID {
+			continue
+		}
+		var fault *subjects.Fault
+		switch out, err := ReadOutcome(e, q.respondent); {
+		case err != nil:
+			fault = subjects.Faultf(subjects.CodeMalformed, "%v", err)
+		case out == nil:
+			if u := q.readUpdate(e); u != nil {
+				q.send(u)
+			}
+		case out.Response != nil:
+			end.answer, end.settled = out.Response, time.After(deltaGrace)
+		default:
+			fault = subjects.Faultf(out.Dead.Code, "the question was given up by %s: %s", out.Dead.Actor,
+				out.Dead.Reason)
+		}
+		if fault != nil {
+			q.started = true
+			if end.failure == nil {
+				end.failure, end.giveUp = fault, time.After(untakenGrace)
+			}
+		}
 	}
-	if fault != nil && end.failure == nil {
-		end.failure, end.giveUp = fault, time.After(untakenGrace)
-	}
+	return nil
 }
 
 // receive handles one live message: it sends a delta or live output of a tool as an update, notes the critic's reply to
-// the ping, and schedules a read of the log for the copy of a stored event of this query. Every other message is
-// ignored.
+// the ping, and has the log read for the copy of a stored event of this query. Every other message is ignored.
 func (q *Query) receive(m *nats.Msg, end *ending) {
 	if q.receivePing(m) {
 		return
@@ -421,7 +437,7 @@ func (q *Query) receive(m *nats.Msg, end *ending) {
 	case e.Query == q.ID && isToolOutput:
 		q.send(ToolOutput{output})
 	case e.Query == q.ID && isStored(e.Subject):
-		end.reads.hint()
+		q.events.Feed.WakeUp()
 		if e.Subject == subjects.ResponseGeneration.LiveSubject() && e.From == q.respondent {
 			end.liveCopy = true
 		}
@@ -457,42 +473,6 @@ func (q *Query) cancel(ctx context.Context) (*subjects.Fault, <-chan time.Time) 
 			time.After(untakenGrace)
 	}
 	return subjects.Faultf(subjects.CodeStopped, "stopped without a partial answer"), time.After(cancelGrace)
-}
-
-// readLog reads the events from q.next to the present end of the log, passes the update of each event of this query to
-// send, and advances q.next. It stops at the answer and returns it. A fault means that the question was given up and no
-// answer was read after it, also with an error; all nil means that the question has not ended yet. After an error it
-// can be called again and goes on where it failed.
-func (q *Query) readLog(ctx context.Context, send func(Update)) (*subjects.Response, *subjects.Fault, error) {
-	log, err := q.c.EventStatus(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	var fault *subjects.Fault
-	for q.next <= log.Last {
-		e, ok, err := q.c.Event(ctx, q.next)
-		if err != nil {
-			return nil, fault, err // the event of the fault is not read again
-		}
-		q.next++
-		if !ok || e.Query != q.ID {
-			continue
-		}
-		switch end, err := ReadOutcome(e, q.respondent); {
-		case err != nil:
-			fault, q.started = subjects.Faultf(subjects.CodeMalformed, "%v", err), true
-		case end == nil:
-			if u := q.readUpdate(e); u != nil {
-				send(u)
-			}
-		case end.Response != nil:
-			return end.Response, nil, nil
-		default:
-			fault, q.started = subjects.Faultf(end.Dead.Code, "the question was given up by %s: %s", end.Dead.Actor,
-				end.Dead.Reason), true
-		}
-	}
-	return nil, fault, nil
 }
 
 // Outcome is the end of a question: the respondent's answer, or the dead letter after which none comes.
@@ -591,23 +571,22 @@ func (q *Query) Grade(ctx context.Context, within time.Duration) *subjects.Criti
 	}
 	expired := time.After(within)
 	present := time.After(min(criticPresence, within))
-	var reads logReads
-	reads.hint() // it may have been stored before the answer was shown
-	for {
+	for q.grade == nil {
+		e, ok, more, _ := q.events.Next(ctx)
+		if ok {
+			if e.Query == q.ID {
+				q.readUpdate(e)
+			}
+			continue
+		}
 		select {
+		case <-more:
 		case m := <-q.messages:
-			if e, ok := decodeLive(m); !q.receivePing(m) && ok && e.Subject == subjects.CritiqueResult.LiveSubject() &&
-				e.Query == q.ID {
-				reads.hint()
+			if !q.receivePing(m) {
+				q.events.Feed.WakeUp()
 			}
 		case <-q.status:
-			reads.hint()
-		case <-reads.due:
-			_, _, err := q.readLog(ctx, func(Update) {}) // nobody reads updates after the answer
-			reads.finish(err)
-			if q.grade != nil {
-				return q.grade
-			}
+			q.events.Feed.WakeUp()
 		case <-present:
 			if !q.critic {
 				return nil
@@ -618,6 +597,7 @@ func (q *Query) Grade(ctx context.Context, within time.Duration) *subjects.Criti
 			return nil
 		}
 	}
+	return q.grade
 }
 
 // ReadGrade decodes a stored grade. It is nil for any other event, a grade that another account than the critic's

@@ -146,35 +146,6 @@ const (
 	retryPause     = 300 * time.Millisecond
 )
 
-// logReads says when to read the event log again. A live copy of an event is a hint; the log takes events from a stream
-// of each author and may have this one a moment later, so that a hint leads to a few reads.
-type logReads struct {
-	due  <-chan time.Time // nil = not before the next hint
-	left int              // reads that follow the next one when that finds nothing
-}
-
-// Reads after a hint: their number, and the pause before the second, which doubles from one to the next.
-const (
-	hintReads = 6
-	hintPause = 10 * time.Millisecond
-)
-
-// hint makes a read due at once.
-func (l *logReads) hint() { l.due, l.left = time.After(0), hintReads }
-
-// finish schedules the next read after one that ended with err.
-func (l *logReads) finish(err error) {
-	switch {
-	case err != nil:
-		l.due = time.After(retryPause)
-	case l.left > 0:
-		l.due = time.After(hintPause << (hintReads - l.left))
-		l.left--
-	default:
-		l.due = nil
-	}
-}
-
 // publishStored calls publish until it succeeds, at most [storeTimeout], and returns the last error. Every attempt has
 // the same message id, so that a lost acknowledgement does not store it twice. The end of ctx does not interrupt an
 // attempt, only further ones: whether the message is stored must be known. A fault and an error of the stream itself

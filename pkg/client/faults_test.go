@@ -25,10 +25,8 @@ func TestFinalFaultIsKeptWhenTheLogFailsAfterIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	fails := true
-	rec := &actortest.Recorder{Reply: func(subject string, body []byte) (any, error) {
+	rec := &actortest.Recorder{Reply: func(_ string, body []byte) (any, error) {
 		switch {
-		case strings.Contains(subject, "STREAM.INFO"):
-			return map[string]any{"state": map[string]any{"first_seq": 1, "last_seq": 2}}, nil
 		case strings.Contains(string(body), `"seq":1`):
 			return map[string]any{"message": map[string]any{
 				"seq": 1, "subject": "from.router.dead.router", "hdrs": []byte("NATS/1.0\r\n" + subjects.HeaderQuery +
@@ -42,11 +40,13 @@ func TestFinalFaultIsKeptWhenTheLogFailsAfterIt(t *testing.T) {
 			"data": []byte("{}"), "time": time.Now(),
 		}}, nil
 	}}
-	q := &Query{ID: "q1", c: Wrap(rec.Out()), next: 1, updates: make(chan Update), closed: make(chan struct{})}
+	feed := NewFeed() // whose reader is ahead of the cursor by more than memory holds
+	feed.client, feed.start, feed.end = Wrap(rec.Out()), 2, 2
+	q := &Query{ID: "q1", events: &Cursor{Feed: feed}, updates: make(chan Update), closed: make(chan struct{})}
 	end := &ending{}
-	q.readEnd(t.Context(), end)
+	q.readEvents(t.Context(), end)
 	fails = false
-	q.readEnd(t.Context(), end)
+	q.readEvents(t.Context(), end)
 	if end.failure == nil || !strings.Contains(end.failure.Text, "the question is empty") || end.giveUp == nil {
 		t.Errorf("the failure is %+v", end.failure)
 	}

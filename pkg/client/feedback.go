@@ -26,10 +26,9 @@ type Rating struct {
 	Feedback subjects.Feedback
 	digest   string // SHA-256 of the stored payload; a dead letter names it
 
-	c        *Client
 	messages chan *nats.Msg
 	detach   func()
-	next     uint64 // first event that can report the outcome
+	events   *Cursor // before the outcome
 }
 
 // StoreFeedback stores feedback about the answer to Feedback.QueryID, which must be set; session may be "". Neither the
@@ -49,7 +48,7 @@ func (c *Client) StoreFeedback(ctx context.Context, session string, f subjects.F
 	if err != nil {
 		return nil, fmt.Errorf("storing feedback: %w", err)
 	}
-	return &Rating{Feedback: f, digest: hex.EncodeToString(digest[:]), c: c}, nil
+	return &Rating{Feedback: f, digest: hex.EncodeToString(digest[:])}, nil
 }
 
 // Rate stores feedback like [Client.StoreFeedback] and prepares for [Rating.Wait]. It fails without a connection, and
@@ -61,16 +60,18 @@ func (c *Client) Rate(ctx context.Context, session string, f subjects.Feedback) 
 	if err != nil {
 		return nil, err
 	}
-	log, err := c.EventStatus(ctx)
-	var r *Rating
-	if err == nil {
-		r, err = c.StoreFeedback(ctx, session, f)
-	}
+	events, stop, err := c.openFeed(ctx)
 	if err != nil {
 		detach()
 		return nil, err
 	}
-	r.messages, r.detach, r.next = messages, detach, log.Last+1
+	r, err := c.StoreFeedback(ctx, session, f)
+	if err != nil {
+		detach()
+		stop()
+		return nil, err
+	}
+	r.messages, r.events, r.detach = messages, events, func() { detach(); stop() }
 	return r, nil
 }
 
@@ -85,25 +86,18 @@ func (r *Rating) Close() {
 // ends first: the feedback is stored; it is counted when the reward actor reads it, or never when it repeats the last
 // one. Errors of the event log are retried until then. r must come from [Client.Rate].
 func (r *Rating) Wait(ctx context.Context) (*subjects.Reward, error) {
-	var reads logReads
-	reads.hint()
 	for {
-		select {
-		case <-r.messages: // only a hint: the outcome and its author are read from the log
-			reads.hint()
-		case <-reads.due:
-			var failed error
-			for e, err := range r.c.EventsFrom(ctx, r.next, "from."+accountReward+".>") {
-				if err != nil {
-					failed = err
-					break
-				}
-				r.next = e.Seq + 1
-				if reward, err := r.Outcome(e); reward != nil || err != nil {
-					return reward, err
-				}
+		e, ok, more, _ := r.events.Next(ctx)
+		if ok {
+			if reward, err := r.Outcome(e); reward != nil || err != nil {
+				return reward, err
 			}
-			reads.finish(failed)
+			continue
+		}
+		select {
+		case <-more:
+		case <-r.messages: // only a hint: the outcome and its author are read from the log
+			r.events.Feed.WakeUp()
 		case <-ctx.Done():
 			return nil, nil
 		}
