@@ -256,7 +256,8 @@ func claimOverride(ctx context.Context, out actor.Out, session, query string, dr
 		if err != nil {
 			return policy.Override{}, err
 		}
-		if s.Once.Query = next; next == "" || dry {
+		s.Once.Query = next
+		if next == "" || dry {
 			return s.overrideFor(query), nil
 		}
 		if err = writeSetting(ctx, out, session, s, rev); err == nil {

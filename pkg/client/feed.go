@@ -159,7 +159,8 @@ func (e *Feed) Bounds() (start, end uint64) {
 func (e *Feed) add(ev Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.err = nil; ev.Seq <= e.end {
+	e.err = nil
+	if ev.Seq <= e.end {
 		return
 	}
 	e.ring, e.end = append(e.ring, ev), ev.Seq
