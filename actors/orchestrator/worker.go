@@ -207,7 +207,7 @@ func (w *worker) do(ctx context.Context) (subjects.AgentReturn, error) {
 		w.emitProgress(subjects.SubtaskRunning, "")
 	}
 	for {
-		if err := w.runLoop(ctx); err != nil {
+		if err := w.runLoop(ctx); err != nil || ctx.Err() != nil {
 			return w.failOrRetry(ctx, err)
 		}
 		again, err := w.verify(ctx)

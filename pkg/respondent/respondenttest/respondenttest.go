@@ -184,16 +184,20 @@ func cancelQueued[A Process](t *testing.T, c *Case[A]) {
 }
 
 // cancelAt cancels the question at a step. It is answered once, without an error, and completely if it was answered
-// already.
+// already. No model is asked after the step.
 func cancelAt[A Process](t *testing.T, c *Case[A], at int, answered bool) {
-	a, n := c.New(), 0
+	a, n, asked := c.New(), 0, 0
 	ctx := actor.WithSteps(t.Context(), func(string) {
-		if n++; n > at {
+		if n++; n == at+1 {
+			asked = c.modelCalls()
 			a.Cancel(Query)
 		}
 	})
 	if err := c.Deliver(ctx, a, c.Recorder.Out(), 1); err != nil {
 		t.Fatal(err)
+	}
+	if now := c.modelCalls(); now != asked {
+		t.Errorf("%d models were asked after the cancellation", now-asked)
 	}
 	if r := c.finish(t, 2); r.Error != nil || answered && r.Partial {
 		t.Errorf("%+v", r)
@@ -242,12 +246,23 @@ func (c *Case[A]) modelCalls() (n int) {
 }
 
 // exceedAt makes the value of write number at, from 0, too large, and reports whether there was such a write. There is
-// one answer, in which something may be missing, or which is the error.
+// one answer, in which something may be missing, or which is the error. Work whose progress is too large is not done
+// again: it would become as large.
 func exceedAt[A Process](t *testing.T, c *Case[A], at int) bool {
-	out, exceeded := failWrite(c.Recorder.Out(), at, func(func() (uint64, error)) (uint64, error) {
+	var step atomic.Value
+	var progress string // of the record, that was too large
+	out, exceeded := failWrite(c.Recorder.Out(), at, func(key string, _ func() (uint64, error)) (uint64, error) {
+		name, _, _ := strings.Cut(step.Load().(string), "/")
+		if key == c.Key && !strings.HasSuffix(name, ".mark") && !slices.Contains(
+			[]string{"turn.start", "turn.answer", "turn.published", "turn.finish"}, name) {
+			progress = name
+		}
 		return 0, fmt.Errorf("%w: for this test", actor.ErrTooLarge)
 	})
-	_ = c.Deliver(t.Context(), c.New(), out, 1) // an error has it delivered again
+	ctx := actor.WithSteps(t.Context(), func(s string) { step.Store(s) })
+	if err := c.Deliver(ctx, c.New(), out, 1); err != nil && progress != "" {
+		t.Errorf("%s is too large: %v", progress, err)
+	}
 	c.finish(t, 2)
 	return exceeded()
 }
@@ -355,7 +370,7 @@ func loseAcknowledgement[A Process](t *testing.T, c *Case[A], at int) bool {
 // LoseAcknowledgement is out with a store whose write number at, from 0, is stored and reported as failed because of
 // itself, as a retry after a lost reply does. lost reports whether there was such a write.
 func LoseAcknowledgement(out actor.Out, at int) (lossy actor.Out, lost func() bool) {
-	return failWrite(out, at, func(write func() (uint64, error)) (uint64, error) {
+	return failWrite(out, at, func(_ string, write func() (uint64, error)) (uint64, error) {
 		if rev, err := write(); err != nil {
 			return rev, err
 		}
@@ -365,15 +380,15 @@ func LoseAcknowledgement(out actor.Out, at int) (lossy actor.Out, lost func() bo
 
 // failWrite is out with a store whose write number at, from 0, is done by fail. failed reports whether there was such a
 // write.
-func failWrite(out actor.Out, at int, fail func(write func() (uint64, error)) (uint64, error)) (o actor.Out,
+func failWrite(out actor.Out, at int, fail func(key string, write func() (uint64, error)) (uint64, error)) (o actor.Out,
 	failed func() bool,
 ) {
 	n := new(atomic.Int64)
-	return &hookedOut{out, func(_ string, write func() (uint64, error)) (uint64, error) {
+	return &hookedOut{out, func(key string, write func() (uint64, error)) (uint64, error) {
 		if n.Add(1) != int64(at)+1 {
 			return write()
 		}
-		return fail(write)
+		return fail(key, write)
 	}}, func() bool { return n.Load() > int64(at) }
 }
 
