@@ -166,8 +166,7 @@ func (c Config) BackupFolder(home bus.Home) string {
 	return cmp.Or(c.System.Backup.Folder, filepath.Clean(home.Data)+"-backups")
 }
 
-// keepBackups makes a backup whenever the newest is older than configured, at a quiet moment, until ctx ends. log may
-// be nil.
+// keepBackups makes scheduled backups until ctx ends. log may be nil.
 func (r *Instance) keepBackups(ctx context.Context, c Config, home bus.Home, log *slog.Logger) {
 	if c.System.Backup.Every == 0 {
 		return
@@ -175,23 +174,49 @@ func (r *Instance) keepBackups(ctx context.Context, c Config, home bus.Home, log
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	wait := firstBackup
-	for {
-		made, err := backup.ListScheduled(c.BackupFolder(home))
-		if len(made) > 0 {
-			wait = max(wait, time.Until(made[0].Time.Add(c.System.Backup.Every)))
+	backupTimer{
+		every: c.System.Backup.Every,
+		newest: func() (at time.Time) {
+			made, err := backup.ListScheduled(c.BackupFolder(home))
+			if err != nil {
+				log.Error("scheduled backups cannot be listed", "err", err)
+			}
+			if len(made) > 0 {
+				at = made[0].Time
+			}
+			return at
+		},
+		stored: func() int64 { return r.server.Counters()["stored_messages"] },
+		make: func(ctx context.Context) bool {
+			path, err := r.makeBackup(ctx, c, home)
+			if err == nil {
+				log.Info("backup made and verified", "path", path)
+			} else if ctx.Err() == nil {
+				log.Error("the scheduled backup failed", "err", err)
+			}
+			return err == nil
+		},
+	}.run(ctx)
+}
+
+// backupTimer says when backups are made.
+type backupTimer struct {
+	every  time.Duration
+	newest func() time.Time               // of the newest backup; zero = there is none
+	stored func() int64                   // messages that were stored so far
+	make   func(ctx context.Context) bool // makes one, and reports whether it did
+}
+
+// run makes a backup whenever the newest is older than every, at a quiet moment, until ctx ends.
+func (b backupTimer) run(ctx context.Context) {
+	for wait := firstBackup; ; {
+		if at := b.newest(); !at.IsZero() {
+			wait = max(wait, time.Until(at.Add(b.every)))
 		}
-		if err != nil {
-			log.Error("scheduled backups cannot be listed", "err", err)
-		}
-		if !sleep(ctx, wait) || !r.awaitQuiet(ctx) {
+		if !sleep(ctx, wait) || !b.awaitQuiet(ctx) {
 			return
 		}
-		wait = firstBackup
-		if path, err := r.makeBackup(ctx, c, home); err == nil {
-			log.Info("backup made and verified", "path", path)
-		} else if ctx.Err() == nil {
-			log.Error("the scheduled backup failed", "err", err)
+		if wait = firstBackup; !b.make(ctx) {
 			wait = backupRetry
 		}
 	}
@@ -208,13 +233,13 @@ func sleep(ctx context.Context, d time.Duration) bool {
 }
 
 // awaitQuiet waits until no message was stored for quietTime, an hour at most, and reports whether ctx has not ended.
-func (r *Instance) awaitQuiet(ctx context.Context) bool {
+func (b backupTimer) awaitQuiet(ctx context.Context) bool {
 	for end := time.Now().Add(time.Hour); time.Now().Before(end); {
-		before := r.server.Counters()["stored_messages"]
+		before := b.stored()
 		if !sleep(ctx, quietTime) {
 			return false
 		}
-		if r.server.Counters()["stored_messages"] == before {
+		if b.stored() == before {
 			break
 		}
 	}
