@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/pkg/file"
@@ -14,6 +15,9 @@ import (
 
 // maxHistory is how many inputs are kept at least; the file is cut at twice as many.
 const maxHistory = 1000
+
+// lockTimeout bounds the wait for another conversation that changes the history.
+const lockTimeout = time.Second
 
 // history is what was typed before, also in earlier conversations: a JSON string per line of a file that only the user
 // can read. An input that begins with a blank is not kept. A file that cannot be read or written is ignored.
@@ -32,9 +36,13 @@ func openHistory(a *cli.App) history {
 		return h
 	}
 	h.file = filepath.Join(folder, "chat_history")
+	unlock, err := file.LockFolder(folder, lockTimeout)
+	if err == nil {
+		defer unlock()
+	}
 	data, _ := os.ReadFile(h.file)
 	lines := bytes.SplitAfter(data, []byte("\n"))
-	if len(lines) > 2*maxHistory {
+	if len(lines) > 2*maxHistory && err == nil {
 		lines = lines[len(lines)-maxHistory:]
 		_ = file.Replace(h.file, bytes.Join(lines, nil)) // the next conversation tries again
 	}
@@ -58,7 +66,8 @@ func (h *history) add(text string) {
 	_ = h.save(text) // the conversation goes on without it
 }
 
-// save appends an input to the file, of mode 0600. It is one write, so that two conversations keep both their inputs.
+// save appends an input to the file, of mode 0600, under the lock of its folder: another conversation may be replacing
+// the file by a shorter one.
 func (h *history) save(text string) error {
 	if h.file == "" {
 		return nil
@@ -70,6 +79,11 @@ func (h *history) save(text string) error {
 	if err := os.MkdirAll(filepath.Dir(h.file), 0o700); err != nil {
 		return err
 	}
+	unlock, err := file.LockFolder(filepath.Dir(h.file), lockTimeout)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	f, err := os.OpenFile(h.file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

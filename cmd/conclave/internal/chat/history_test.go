@@ -1,14 +1,17 @@
 package chat
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/pkg/bus"
+	"conclave/pkg/file"
 )
 
 // TestHistoryOfTwoConversations: inputs of two conversations at once are both kept, and a long file is cut.
@@ -31,5 +34,25 @@ func TestHistoryOfTwoConversations(t *testing.T) {
 	}
 	if data, err := os.ReadFile(first.file); err != nil || strings.Count(string(data), "\n") > maxHistory {
 		t.Errorf("the file has %d lines, %v", strings.Count(string(data), "\n"), err)
+	}
+}
+
+// TestHistoryIsLocked: no input is added while another conversation replaces the file by a shorter one.
+func TestHistoryIsLocked(t *testing.T) {
+	t.Parallel()
+	app := &cli.App{Home: bus.Home{Data: t.TempDir()}}
+	h := openHistory(app)
+	unlock, err := file.LockFolder(app.Home.Data, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.save("one"); !errors.Is(err, file.ErrLocked) {
+		t.Errorf("saved beside another conversation: %v", err)
+	}
+	if err := unlock(); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.save("two"); err != nil || !slices.Equal(openHistory(app).entries, []string{"two"}) {
+		t.Errorf("kept %v, %v", openHistory(app).entries, err)
 	}
 }
