@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -176,7 +177,7 @@ type restoreReport struct {
 	Created time.Time    `json:"created"`
 	Files   int          `json:"files"`
 	Bytes   int64        `json:"bytes"`
-	Names   []string     `json:"names"` // of the data folder, and config
+	Names   []string     `json:"names"` // of the data folder, and the files of the configuration
 	Audit   audit.Report `json:"audit"`
 	// Rejected are paths in the backup that none of its kind holds.
 	Rejected []string `json:"rejected,omitempty"`
@@ -217,6 +218,8 @@ func restoreBackup(ctx context.Context, a *cli.App, from string, withPrincipals 
 	}
 	if r.Config {
 		out.Config = a.Home.Config
+	} else {
+		out.Names = slices.DeleteFunc(out.Names, func(n string) bool { return strings.HasPrefix(n, "config/") })
 	}
 	if a.JSON {
 		return a.PrintJSON(out)
@@ -230,6 +233,8 @@ func restoreBackup(ctx context.Context, a *cli.App, from string, withPrincipals 
 	}
 	if out.Config == "" {
 		a.Say("The configuration was not restored: %s is not empty.", a.Home.Config)
+	} else {
+		a.Say("The configuration names programs that run: read its files first if others could write to the backup.")
 	}
 	if len(out.Rejected) > 0 {
 		a.Say("Not restored, because conclave backup does not write it into a backup of this kind; somebody has added "+

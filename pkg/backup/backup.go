@@ -52,14 +52,15 @@ type File struct {
 	SHA256 string      `json:"sha256"`
 }
 
-// Names returns the first names of the files in the data folder, and "config" for the configuration, sorted.
+// Names returns the first names of the files in the data folder, and config/<name> for those of the configuration,
+// sorted.
 func (m Manifest) Names() []string {
 	names := map[string]bool{}
 	for _, f := range m.Files {
 		part, rel, _ := strings.Cut(f.Path, "/")
 		top, _, _ := strings.Cut(rel, "/")
 		if part == configPart {
-			top = configPart
+			top = f.Path
 		}
 		names[top] = true
 	}
