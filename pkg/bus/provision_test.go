@@ -135,7 +135,7 @@ func TestProvisionDoesNotWaitForLateSource(t *testing.T) {
 	if err := b.Server.Provision(t.Context(), []byte("genesis")); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(began); took >= 12*time.Second {
+	if took := time.Since(began); took >= 5*time.Second { // half of that is what a slow machine takes
 		t.Errorf("provisioning took %s: it waited for the server's next attempt", took)
 	}
 	emit(b, "critic", "critique.result")
