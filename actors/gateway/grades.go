@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -91,15 +92,17 @@ const (
 )
 
 // findJudgements searches the event log behind the sequence after, which is that of the answer, for the judgements of
-// query. It reads at most maxJudgementReads events of each kind within judgementTimeout; what it does not find stays
-// nil, without error.
-func (g *Gateway) findJudgements(ctx context.Context, query string, after uint64, into *judgements) {
+// query. It reads at most maxJudgementReads events of each kind within judgementTimeout, and more for the grade of an
+// answer that the conversation knows to be graded: a critic that was away grades it behind many others. What it does
+// not find stays nil, without error.
+func (g *Gateway) findJudgements(ctx context.Context, session, query string, after uint64, into *judgements) {
 	ctx, cancel := g.withTimeout(ctx, judgementTimeout)
 	defer cancel()
+	most := maxJudgementReads
 	search := func(after uint64, stored string, found func() bool) {
 		reads := 0
 		for ev, err := range g.client.EventsFrom(ctx, after+1, stored) {
-			if reads++; err != nil || reads > maxJudgementReads {
+			if reads++; err != nil || reads > most {
 				return
 			}
 			if ev.Query != query {
@@ -110,7 +113,14 @@ func (g *Gateway) findJudgements(ctx context.Context, query string, after uint64
 			}
 		}
 	}
-	search(after, subjects.CritiqueResult.StoredBy(criticAccount), func() bool { return into.grade != nil })
+	critiques := subjects.CritiqueResult.StoredBy(criticAccount)
+	graded := func() bool { return into.grade != nil }
+	search(after, critiques, graded)
+	if !graded() && g.isGraded(ctx, session, query) {
+		most = math.MaxInt
+		search(after, critiques, graded)
+		most = maxJudgementReads
+	}
 	search(after, subjects.PairwiseResult.StoredBy(criticAccount), func() bool { return into.pairwise != nil })
 	at, indexed, err := g.client.AnswerPlace(ctx, query)
 	if err == nil && (at.Count > 0 || !indexed) {
@@ -118,4 +128,12 @@ func (g *Gateway) findJudgements(ctx context.Context, query string, after uint64
 			return indexed && into.reward != nil && into.reward.Count >= at.Count
 		})
 	}
+}
+
+// isGraded reports whether the conversation of a session has the critic's grade of an answer.
+func (g *Gateway) isGraded(ctx context.Context, session, query string) bool {
+	conv, err := g.client.Session(ctx, session)
+	return err == nil && slices.ContainsFunc(conv.Turns, func(t subjects.Turn) bool {
+		return t.QueryID == query && t.Grades != nil && t.Grades.Critic > 0
+	})
 }

@@ -131,6 +131,31 @@ func TestAnswerIsFoundByIndex(t *testing.T) {
 	}
 }
 
+// TestGradeIsFoundBehindOthers: a critic that was away grades an answer behind many others; the grade is found.
+func TestGradeIsFoundBehindOthers(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	w := startGateway(t, b, setup{})
+	q := subjects.Query{SessionID: "s", QueryID: "question"}
+	emitStored(w, b.Out("generator").WithIDs("s", q.QueryID), subjects.ResponseGeneration, reply(q, "an answer"))
+	critic := b.Out("critic")
+	inParallel(150, func(i int) {
+		other := subjects.Query{SessionID: "s", QueryID: fmt.Sprint("other", i)}
+		if err := actor.Emit(t.Context(), critic.WithIDs("s", other.QueryID), subjects.CritiqueResult,
+			critique(other, "generator", 2)); err != nil {
+			t.Error(err)
+		}
+	})
+	emitStored(w, critic.WithIDs("s", q.QueryID), subjects.CritiqueResult, critique(q, "generator", 4))
+	w.storeConversations(subjects.Conversation{SessionID: "s", Turns: []subjects.Turn{{
+		QueryID: q.QueryID, Answer: "an answer", Grades: &subjects.Grades{Critic: 4},
+	}}})
+	_, _, body := w.do("GET", "/queries/"+q.QueryID, "")
+	if a := read[gateway.Answer](t, body); a.Grade == nil || a.Grade.QueryID != q.QueryID {
+		t.Errorf("the grade is missing: %s", body)
+	}
+}
+
 // BenchmarkLookups measures GET /queries/{id} and GET /sessions with 250,000 events and 10,000 sessions: the first of a
 // new gateway, whose index is not complete, and the later ones.
 func BenchmarkLookups(b *testing.B) {

@@ -58,7 +58,9 @@ func (g *Gateway) writeState(w http.ResponseWriter, r *http.Request, id string) 
 	if err != nil {
 		return err
 	}
-	g.findJudgements(ctx, id, end.Seq, &rec.judgements)
+	if end.Response != nil {
+		g.findJudgements(ctx, end.Response.SessionID, id, end.Seq, &rec.judgements)
+	}
 	return g.writeAnswer(w, r, q, end, &rec)
 }
 
