@@ -74,7 +74,7 @@ func TestScheduledBackup(t *testing.T) {
 	if made, err := backup.ListScheduled(folder); err != nil || len(made) != 3 || made[0].Path != first {
 		t.Errorf("with damage: %v, %v", made, err)
 	}
-	if err := damage.Accept(home.Data); err != nil {
+	if accepted, err := damage.Accept(home.Data); err != nil || len(accepted) != 1 {
 		t.Fatal(err)
 	}
 	if err := os.Rename(first, filepath.Join(folder, "conclave-20260103T000000Z.tar.gz")); err != nil {

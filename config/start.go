@@ -13,6 +13,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/auditlog"
+	"conclave/pkg/backup"
 	"conclave/pkg/bus"
 	"conclave/pkg/damage"
 	"conclave/pkg/keyring"
@@ -62,13 +63,18 @@ func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, name
 			r.Stop(context.WithoutCancel(ctx))
 		}
 	}()
-	files, found, err := openStreamFiles(home) // before the server, which would repair what is damaged
-	if err := errors.Join(err, damage.Add(home.Data, found...)); err != nil {
+	files, lost, err := c.openStreamFiles(ctx, home) // before the server, which would repair what is damaged
+	if err != nil {
 		return nil, err
 	}
 	defer func() { logDamage(home, log) }() // with that which actors find
 	if err := r.startServer(ctx, c, home, log); err != nil {
 		return nil, err
+	}
+	if err := r.addTurns(ctx, c, lost); err != nil {
+		if err := damage.Add(home.Data, damage.Report{Found: time.Now(), Text: err.Error()}); err != nil {
+			return nil, err
+		}
 	}
 	if err := home.WriteRunning(r.server.URL(), names...); err != nil {
 		return nil, err
@@ -143,6 +149,9 @@ func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log
 	if err := auditlog.Provision(ctx, home, r.Bus, r.server.Provision); err != nil {
 		return err
 	}
+	if err := r.server.WriteCounts(home); err != nil { // with a version, a start expects them
+		return err
+	}
 	before, err := home.WriteVersion()
 	if err != nil {
 		return err
@@ -154,9 +163,13 @@ func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log
 	return nil
 }
 
-// openStreamFiles opens the files of the audit log, none for a new one, and moves the damaged files of all streams
-// aside. found is their damage, and what is missing since the last run.
-func openStreamFiles(home bus.Home) (files bus.AuditReaders, found []damage.Report, err error) {
+// openStreamFiles opens the files of the audit log, none for a new one, moves the damaged files of all streams aside
+// and takes back what a scheduled backup has of them. It reports their damage, what is missing since the last run and
+// what came back. lost are answers for [Instance.addTurns].
+func (c Config) openStreamFiles(ctx context.Context, home bus.Home) (files bus.AuditReaders, lost []lostTurn,
+	err error,
+) {
+	var found []damage.Report
 	streams, folder, damaged, err := auditlog.OpenFiles(home)
 	for _, d := range damaged {
 		if d.Tail && d.Zeros { // nothing that was acknowledged
@@ -167,11 +180,24 @@ func openStreamFiles(home bus.Home) (files bus.AuditReaders, found []damage.Repo
 			Text: "the audit log is damaged: " + d.String() + "; see conclave audit verify",
 		})
 	}
-	if err != nil {
-		return nil, found, err
+	var others []bus.StreamDamage
+	if err == nil {
+		others, err = bus.FindDamagedStreams(home)
 	}
-	others, err := bus.FindDamagedStreams(home)
-	return bus.ReadFiles(streams), append(found, others...), err
+	if err == nil {
+		err = backup.RestoreStreams(ctx, home, c.BackupFolder(home), others)
+	}
+	if err == nil {
+		lost = findLostTurns(ctx, home, others)
+	}
+	for _, d := range others {
+		found = append(found, d.Report)
+	}
+	err = errors.Join(err, damage.Add(home.Data, found...))
+	if err == nil && c.Memory.Enabled {
+		err = c.restoreMemory(ctx, home)
+	}
+	return bus.ReadFiles(streams), lost, err
 }
 
 // logDamage logs the damage that the user has not accepted. log may be nil.

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"strconv"
 	"sync"
@@ -55,6 +56,7 @@ type Memory struct {
 	hash  Hasher
 	cache *recall.Cache
 	now   func() time.Time
+	data  string // the data folder, of whose damage it tells readers that have another one
 
 	// unaudited is the database. Requests of callers reach it through [audited] only; what remains is upkeep: the
 	// index, missing vectors, counters and status.
@@ -114,6 +116,13 @@ func newMemory(ctx context.Context, cfg Config, db *store.Store, a Audit, h Hash
 // or memory is switched off, the actor replies to every request with the reason; the rest of the system works on. A
 // rewrite that the last shutdown left undone is done first. cfg must be valid.
 func Open(ctx context.Context, cfg Config, data string, a Audit, h Hasher) *Memory {
+	m := open(ctx, cfg, data, a, h)
+	m.data = data
+	return m
+}
+
+// open is Open without the field data.
+func open(ctx context.Context, cfg Config, data string, a Audit, h Hasher) *Memory {
 	if !cfg.Enabled {
 		m := newUnavailable(errors.New("it is switched off in memory.yaml"), a, h)
 		m.disabled = true
@@ -150,10 +159,13 @@ func Open(ctx context.Context, cfg Config, data string, a Audit, h Hasher) *Memo
 
 // reportDamage adds err to the damage of the data folder if it means that the database is damaged or missing.
 func reportDamage(data string, err error) error {
-	if !errors.Is(err, store.ErrDamaged) {
+	if !IsDamaged(err) {
 		return nil
 	}
-	return damage.Add(data, damage.Report{Found: time.Now(), Text: "memory is unavailable: " + err.Error()})
+	return damage.Add(data, damage.Report{
+		Found: time.Now(), Part: damage.Memory, Text: "memory is unavailable: " + err.Error() +
+			"; the next start takes it back from a scheduled backup, if there is one",
+	})
 }
 
 // newUnavailable returns an actor without a database. It consumes no events, so that they wait in the stream, and
@@ -218,11 +230,14 @@ func (m *Memory) Start(ctx context.Context, out actor.Out) error {
 }
 
 // Describe implements [actor.Describer]: a broker that starts later reads the tool definitions from discovery.
+// It also says what is damaged in the data folder, which the gateway may not share.
 func (m *Memory) Describe() (metadata map[string]string) {
-	if m.unavailable != nil {
-		return nil
+	metadata = map[string]string{}
+	if m.unavailable == nil {
+		metadata = m.toolset().Definitions()
 	}
-	return m.toolset().Definitions()
+	maps.Copy(metadata, damage.Notice(m.data))
+	return metadata
 }
 
 // Close implements [actor.Closer]. It stops the backfill and waits for it, then closes database, index and audit log.
@@ -307,6 +322,9 @@ func Verify(ctx context.Context, data string) error {
 	}
 	return errors.Join(db.Verify(ctx), db.Close(ctx))
 }
+
+// IsDamaged reports whether err means that the database is damaged, or missing although it was written to.
+func IsDamaged(err error) bool { return errors.Is(err, store.ErrDamaged) }
 
 // emitState publishes what memory does for a question: see [agent.EmitState].
 func emitState(out actor.Out, session, query, state string) {

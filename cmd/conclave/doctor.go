@@ -26,9 +26,9 @@ local Ollama whether its cloud is on. It opens no keyring but the encrypted file
 only the names. It prints one line for each check: ok, warn or fail, and the fix. It changes
 nothing, except that --accept-damage empties the list of damage.
 
-A start that finds damaged or lost data keeps the damaged files and reports the damage here, in the
-log, in /health and in the page. Restore a backup into another folder, or accept the loss with
---accept-damage: it is not reported any more then.
+A start that finds damaged or lost data keeps the damaged files, takes back what the scheduled
+backups and the event log still have, and reports the damage and what came back here, in the log, in
+/health and in the page. --accept-damage prints these reports and ends them.
 
 With --verbose it also lists every setting and its origin. The exit code is 1 if a check failed.`,
 		Example: `  conclave doctor
@@ -37,8 +37,12 @@ With --verbose it also lists every setting and its origin. The exit code is 1 if
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if acceptDamage {
-				if err := damage.Accept(a.Home.Data); err != nil {
+				accepted, err := damage.Accept(a.Home.Data)
+				if err != nil {
 					return err
+				}
+				for _, r := range accepted {
+					a.Say("accepted: %s", r)
 				}
 			}
 			cfg, err := config.Load(a.Home.Config)

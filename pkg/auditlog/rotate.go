@@ -211,7 +211,10 @@ func WithServer(home bus.Home, server bus.ServerConfig, log *slog.Logger, f func
 		return err
 	}
 	found, err := bus.FindDamagedStreams(home)
-	if err := errors.Join(err, damage.Add(home.Data, found...)); err != nil {
+	for _, d := range found {
+		err = errors.Join(err, damage.Add(home.Data, d.Report))
+	}
+	if err != nil {
 		return err
 	}
 	server.Listen = "127.0.0.1:0"

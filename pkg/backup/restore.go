@@ -56,7 +56,7 @@ func Restore(ctx context.Context, from string, home bus.Home, progress func(done
 		return r, fmt.Errorf("restoring: %w", err)
 	}
 	defer os.RemoveAll(staging)
-	if r.Manifest.Files, r.Rejected, err = unpack(ctx, s, staging, progress); err != nil {
+	if r.Manifest.Files, r.Rejected, err = unpack(ctx, s, staging, everything, progress); err != nil {
 		return r, fmt.Errorf("restoring %s: %w", from, err)
 	}
 	restored := bus.Home{Data: filepath.Join(staging, dataPart), Config: filepath.Join(staging, configPart)}
@@ -134,11 +134,14 @@ func isEmptyFolder(dir string) (bool, error) {
 	return len(all) == 0, err
 }
 
-// unpack writes the files of a backup below dir, compares their checksums and returns them. It does not write a file
-// that a backup of this kind does not hold, such as a key in one without keys: somebody has added it.
-func unpack(ctx context.Context, s *source, dir string, progress func(done, all int64)) (written []File,
-	rejected []string, err error,
-) {
+// everything selects every file of a backup.
+func everything(string) bool { return true }
+
+// unpack writes the files of a backup with selected paths below dir, compares their checksums and returns them. It does
+// not write a file that a backup of this kind does not hold, such as a key in one without keys: somebody has added it.
+func unpack(ctx context.Context, s *source, dir string, selected func(path string) bool,
+	progress func(done, all int64),
+) (written []File, rejected []string, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, nil, err
@@ -151,6 +154,9 @@ func unpack(ctx context.Context, s *source, dir string, progress func(done, all 
 		}
 		if rel, ok := strings.CutPrefix(file.Path, dataPart+"/"); ok && !s.manifest.takes(rel) {
 			rejected = append(rejected, file.Path)
+			return nil
+		}
+		if !selected(file.Path) {
 			return nil
 		}
 		name := filepath.FromSlash(file.Path)

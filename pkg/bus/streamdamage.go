@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -18,26 +19,43 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
+	"conclave/pkg/audit"
 	"conclave/pkg/damage"
 	"conclave/pkg/file"
 	"conclave/subjects"
 )
 
+// StreamDamage is the damage of a stream, or of the file of the counts.
+type StreamDamage struct {
+	damage.Report
+	Account string
+	Stream  string // "" = the counts
+	blocks  []int  // indices of the damaged and missing blocks; those behind the last one are missing too; nil = all
+}
+
+// Folder is the folder of the stream in a data folder, with slashes.
+func (d StreamDamage) Folder() string {
+	return path.Join("jetstream", "jetstream", d.Account, "streams", d.Stream)
+}
+
 // FindDamagedStreams compares the files of the streams with the counts of the last run, which [Server.KeepCounts]
 // wrote, and reads every message. Damaged files of streams outside the audit log are moved to a folder of damaged
 // files, and their readable messages left in place, see [AuditFiles.SetDamageAside]. The server must be stopped: it
 // drops the rest of a damaged block when it starts, or does not start the stream, or serves older values of a bucket.
-func FindDamagedStreams(home Home) (found []damage.Report, err error) {
+func FindDamagedStreams(home Home) (found []StreamDamage, err error) {
 	now := time.Now()
-	add := func(kept, stream, format string, v ...any) {
-		found = append(found, damage.Report{
-			Found: now, Kept: kept, Text: describeStream(stream) + ": " + fmt.Sprintf(format, v...),
-		})
-	}
-	before, err := home.readCounts()
+	counted, err := home.readCounts()
 	if err != nil {
-		found = append(found, damage.Report{Found: now, Text: "the counts of the streams (" + home.countsPath() +
-			") cannot be read: whether messages are missing is not known"})
+		found = append(found, StreamDamage{Report: damage.Report{
+			Found: now, Text: "the counts of the streams (" + home.countsPath() +
+				") cannot be read: whether messages are missing is not known",
+		}})
+	}
+	before := counted.Streams
+	if counted.Memory && !home.hasMemory() {
+		found = append(found, StreamDamage{Report: damage.Report{
+			Found: now, Part: damage.Memory, Text: "memory: " + home.memoryPath() + " is missing",
+		}})
 	}
 	dirs, err := filepath.Glob(home.streamFolder("*", "*"))
 	if err != nil {
@@ -49,55 +67,77 @@ func FindDamagedStreams(home Home) (found []damage.Report, err error) {
 		if err != nil {
 			return found, err
 		}
-		account := filepath.Base(filepath.Dir(filepath.Dir(dir)))
-		count, known := before[account+"/"+f.stream]
-		delete(before, account+"/"+f.stream)
-		missing := f.missingBlocks(count.Blocks)
-		if known && len(f.blocks) == 0 { // an empty stream has one too
-			missing = []string{"all"}
+		d := StreamDamage{Account: filepath.Base(filepath.Dir(filepath.Dir(dir))), Stream: f.stream}
+		name := d.Account + "/" + d.Stream
+		count, known := before[name]
+		texts := d.compare(f, count, known)
+		delete(before, name)
+		if len(f.damage) > 0 && d.Account != subjects.Audit { // see auditlog.OpenFiles
+			d.Kept = filepath.Join(folder, f.stream)
+			if err := f.SetDamageAside(d.Kept); err != nil {
+				return found, err
+			}
+			texts = append(texts, d.describeDamage(f)...)
 		}
-		if len(missing) > 0 {
-			add("", f.stream, "files of messages are missing or empty: %s", strings.Join(missing, ", "))
-		}
-		if count.Messages > 0 && f.last < count.Last {
-			add("", f.stream, "messages %d to %d, the last ones, are missing", f.last+1, count.Last)
-		}
-		if len(f.damage) == 0 || account == subjects.Audit { // see auditlog.OpenFiles
-			continue
-		}
-		kept := filepath.Join(folder, f.stream)
-		if err := f.SetDamageAside(kept); err != nil {
-			return found, err
-		}
-		bytes := int64(0)
-		for _, d := range f.damage {
-			bytes += d.Bytes
-		}
-		switch first := f.damage[0]; {
-		case first.Tail && first.Zeros: // nothing acknowledged is lost, unless it was reported above
-		case first.Tail:
-			add(kept, f.stream, "its last %d bytes, after message %d, are no whole message, as a power failure leaves "+
-				"one that was not acknowledged", bytes, first.After)
-		default:
-			add(kept, f.stream, "%d bytes in %d places of its files cannot be read, the first after message %d", bytes,
-				len(f.damage), first.After)
+		if len(texts) > 0 {
+			d.Found, d.Text = now, describeStream(f.stream)+": "+strings.Join(texts, "; ")
+			found = append(found, d)
 		}
 	}
 	for name, count := range before {
-		_, stream, _ := strings.Cut(name, "/")
-		add("", stream, "it is missing, with %d messages or more", count.Messages)
+		d := StreamDamage{}
+		d.Account, d.Stream, _ = strings.Cut(name, "/")
+		d.Found = now
+		d.Text = fmt.Sprintf("%s: it is missing, with %d messages or more", describeStream(d.Stream), count.Messages)
+		found = append(found, d)
 	}
 	return found, nil
 }
 
-// missingBlocks returns the names of the blocks that have no file, or an empty one.
-func (f *AuditFiles) missingBlocks(blocks []int) (out []string) {
-	for _, index := range blocks {
+// compare describes what f lacks of the content that the last run counted.
+func (d *StreamDamage) compare(f *AuditFiles, count streamCount, known bool) (texts []string) {
+	var missing []string
+	for _, index := range count.Blocks {
 		if !slices.ContainsFunc(f.blocks, func(b blockFile) bool { return b.index == index && b.size > 0 }) {
-			out = append(out, fmt.Sprintf("%d.blk", index))
+			missing, d.blocks = append(missing, fmt.Sprintf("%d.blk", index)), append(d.blocks, index)
 		}
 	}
-	return out
+	if known && len(f.blocks) == 0 { // an empty stream has one too
+		missing, d.blocks = []string{"all"}, nil
+	}
+	if len(missing) > 0 {
+		texts = append(texts, "files of messages are missing or empty: "+strings.Join(missing, ", "))
+	}
+	if count.Messages > 0 && f.last < count.Last {
+		texts = append(texts, fmt.Sprintf("messages %d to %d, the last ones, are missing", f.last+1, count.Last))
+		if len(f.blocks) > 0 {
+			d.blocks = append(d.blocks, f.blocks[len(f.blocks)-1].index)
+		}
+	}
+	return texts
+}
+
+// describeDamage describes the parts of f that cannot be read.
+func (d *StreamDamage) describeDamage(f *AuditFiles) []string {
+	bytes := int64(0)
+	for _, part := range f.damage {
+		bytes += part.Bytes
+	}
+	for _, b := range f.blocks {
+		if slices.ContainsFunc(f.damage, func(part audit.Damage) bool { return part.File == f.nameOf(b) }) {
+			d.blocks = append(d.blocks, b.index)
+		}
+	}
+	switch first := f.damage[0]; {
+	case first.Tail && first.Zeros: // nothing acknowledged is lost, unless the counts say so
+		return nil
+	case first.Tail:
+		return []string{fmt.Sprintf("its last %d bytes, after message %d, are no whole message, as a power failure "+
+			"leaves one that was not acknowledged", bytes, first.After)}
+	default:
+		return []string{fmt.Sprintf("%d bytes in %d places of its files cannot be read, the first after message %d",
+			bytes, len(f.damage), first.After)}
+	}
 }
 
 // describeStream returns the name of a stream and the purpose that the table gives it.
@@ -123,19 +163,33 @@ type counts map[string]streamCount
 // countsFile is the content of the file of the counts.
 type countsFile struct {
 	Streams counts `json:"streams"`
+	Memory  bool   `json:"memory"` // there is a database of memory
 	SHA256  string `json:"sha256"` // of Streams in JSON
 }
+
+// firstCounted is the first version of the data folder with counts.
+const firstCounted = 3
 
 // countsPath is the file beside the streams with their counts, by which a start finds lost messages.
 func (h Home) countsPath() string { return filepath.Join(h.Data, "streams.json") }
 
-// readCounts reads the counts of the last run, none without a file.
-func (h Home) readCounts() (counts, error) {
+// memoryPath is the database of memory.
+func (h Home) memoryPath() string { return filepath.Join(h.Data, "memory", "memory.duckdb") }
+
+func (h Home) hasMemory() bool {
+	_, err := os.Lstat(h.memoryPath())
+	return err == nil
+}
+
+// readCounts reads the counts of the last run. A data folder of a build that has counts has them.
+func (h Home) readCounts() (f countsFile, err error) {
 	b, err := os.ReadFile(h.countsPath())
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		if version, _ := h.ReadVersion(); version < firstCounted {
+			err = nil
+		}
+		return f, err
 	}
-	var f countsFile
 	if err == nil {
 		err = json.Unmarshal(b, &f)
 	}
@@ -143,9 +197,9 @@ func (h Home) readCounts() (counts, error) {
 		err = errors.New("wrong checksum")
 	}
 	if err != nil {
-		return nil, err
+		return countsFile{}, err
 	}
-	return f.Streams, nil
+	return f, nil
 }
 
 func (c counts) sum() string {
@@ -155,8 +209,9 @@ func (c counts) sum() string {
 }
 
 // writeCounts replaces the counts; they are on disk when it returns.
-func (h Home) writeCounts(c counts) error {
-	b, err := json.Marshal(countsFile{c, c.sum()})
+func (h Home) writeCounts(f countsFile) error {
+	f.SHA256 = f.Streams.sum()
+	b, err := json.Marshal(f)
 	if err == nil {
 		err = file.Replace(h.countsPath(), append(b, '\n'))
 	}
@@ -170,26 +225,29 @@ func (h Home) writeCounts(c counts) error {
 // stopped.
 func (h Home) ForgetAuditCounts() error {
 	kept, err := h.readCounts()
-	if err != nil || kept == nil { // the next start reports it
+	if err != nil || kept.Streams == nil { // the next start reports it
 		return nil
 	}
-	for name := range kept {
+	for name := range kept.Streams {
 		if strings.HasPrefix(name, subjects.Audit+"/") {
-			delete(kept, name)
+			delete(kept.Streams, name)
 		}
 	}
 	return h.writeCounts(kept)
 }
 
 // countStreams returns the counts of all streams, none while the server is down.
-func (s *Server) countStreams(home Home) counts {
+func (s *Server) countStreams(home Home) countsFile {
 	out := counts{}
 	s.eachStream(func(account string, st server.StreamDetail) {
 		blocks := listBlocks(home.streamFolder(account, st.Name))
 		out[account+"/"+st.Name] = streamCount{st.State.LastSeq, st.State.Msgs, blocks}
 	})
-	return out
+	return countsFile{Streams: out, Memory: home.hasMemory()}
 }
+
+// WriteCounts writes the counts of the streams now.
+func (s *Server) WriteCounts(home Home) error { return home.writeCounts(s.countStreams(home)) }
 
 // streamFolder is where the server keeps a stream of an account.
 func (h Home) streamFolder(account, stream string) string {
@@ -221,7 +279,7 @@ const (
 func (s *Server) KeepCounts(ctx context.Context, home Home) {
 	tick := time.NewTicker(countInterval)
 	defer tick.Stop()
-	var written counts
+	var written countsFile
 	var totals [2]int64
 	failed := false
 	for n, ended := 0, false; !ended; n++ {
@@ -237,7 +295,7 @@ func (s *Server) KeepCounts(ctx context.Context, home Home) {
 			continue
 		}
 		current := s.countStreams(home)
-		if len(current) == 0 || reflect.DeepEqual(current, written) {
+		if len(current.Streams) == 0 || reflect.DeepEqual(current, written) {
 			continue
 		}
 		err := home.writeCounts(current)

@@ -3,6 +3,7 @@ package bus_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -183,6 +184,75 @@ func TestStreamDamageIsFound(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestStreamIsRestored: a damaged stream has all messages again that a copy of it has, whatever the damage, and the
+// server serves them. A copy that is damaged too, and one of another stream, change nothing.
+func TestStreamIsRestored(t *testing.T) {
+	if os.Getenv("CONCLAVE_SHORT") != "" {
+		t.Skip("CONCLAVE_SHORT is set")
+	}
+	t.Parallel()
+	killed, stopped := filledHomes(t)
+	others, _ := filledHomes(t)
+	const streams = "jetstream/jetstream/CORE/streams/"
+	spoil := func(at float64) func(path string) error {
+		return func(path string) error {
+			b, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			for i := range 20 {
+				b[int(at*float64(len(b)-30))+i] ^= 0x55
+			}
+			return os.WriteFile(path, b, 0o600)
+		}
+	}
+	for _, tt := range []struct {
+		name, stream, file string
+		damage             func(path string) error
+		copied             bus.Home
+		spoilCopy, refused bool
+		served             uint64
+	}{
+		{"a message", "QUERIES", "msgs/2.blk", spoil(0.4), stopped, false, false, 40},
+		{"a compressed block", "QUERIES", "msgs/1.blk", spoil(0.5), stopped, false, false, 40},
+		{"a block is gone", "QUERIES", "msgs/1.blk", os.Remove, stopped, false, false, 40},
+		{"the last block is gone", "QUERIES", "msgs/2.blk", os.Remove, stopped, false, false, 40},
+		{"all blocks are gone", "QUERIES", "msgs", os.RemoveAll, stopped, false, false, 40},
+		{"the stream is gone", "QUERIES", "", os.RemoveAll, stopped, false, false, 40},
+		{"a bucket", "KV_flow", "msgs/2.blk", spoil(0.6), stopped, false, false, 20},
+		{"the first block of a bucket", "KV_flow", "msgs/1.blk", os.Remove, killed, false, false, 20},
+		{"a copy that is damaged too", "QUERIES", "msgs/2.blk", spoil(0.4), stopped, true, true, 39},
+		{"a copy of another stream", "QUERIES", "msgs/2.blk", spoil(0.4), others, false, true, 39},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			home, copied := copyStreams(t, killed), copyStreams(t, tt.copied)
+			if err := tt.damage(filepath.Join(home.Data, streams, tt.stream, tt.file)); err != nil {
+				t.Fatal(err)
+			}
+			if tt.spoilCopy {
+				if err := spoil(0.7)(filepath.Join(copied.Data, streams, tt.stream, tt.file)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			found, err := bus.FindDamagedStreams(home)
+			if err != nil || len(found) != 1 {
+				t.Fatalf("found %v, %v", found, err)
+			}
+			n, err := found[0].Restore(home, copied)
+			if errors.Is(err, bus.ErrDamagedCopy) != tt.refused || (err == nil) == tt.refused || (n > 0) == tt.refused {
+				t.Errorf("restored %d, %v", n, err)
+			}
+			if found, err := bus.FindDamagedStreams(home); !tt.refused && (err != nil || len(found) > 0) {
+				t.Errorf("after the restore: %v, %v", found, err)
+			}
+			if n := countServed(t, home, tt.stream); n != tt.served {
+				t.Errorf("%d messages are served, want %d", n, tt.served)
+			}
+		})
 	}
 }
 

@@ -10,10 +10,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
+	"strings"
 	"time"
 
 	"conclave/pkg/file"
+	"conclave/pkg/text"
 )
 
 // Report is damage that was found.
@@ -21,24 +22,36 @@ type Report struct {
 	Found time.Time `json:"found"`
 	Text  string    `json:"text"`           // the damaged part, and what is lost at least
 	Kept  string    `json:"kept,omitempty"` // folder of the damaged files as they were, "" = there are none
+	// Part is [Memory] when memory cannot be opened.
+	Part string `json:"part,omitempty"`
+	// Restored says what came back, from where, and what did not; "" = nothing could come back.
+	Restored string `json:"restored,omitempty"`
 }
 
 // String describes the damage in one line.
 func (r Report) String() string {
-	if r.Kept == "" {
-		return r.Text
+	out := r.Text
+	if r.Restored != "" {
+		out += "; " + r.Restored
 	}
-	return r.Text + "; the damaged files are kept in " + r.Kept
+	if r.Kept != "" {
+		out += "; the damaged files are kept in " + r.Kept
+	}
+	return out
 }
 
+// Memory is the part of the data that is restored as a whole.
+const Memory = "memory"
+
 // Remedy is what the user can do about reports.
-const Remedy = "restore a backup into another folder (conclave restore <backup> --data <folder>), or accept the loss " +
-	"with conclave doctor --accept-damage"
+const Remedy = "what did not come back may be in an older backup (conclave restore <backup> --data <another " +
+	"folder>); conclave doctor --accept-damage ends this message"
 
 // maxReports bounds the list. Further reports are dropped; their damaged files are kept nevertheless.
 const maxReports = 100
 
-var mu sync.Mutex // held while the list is changed
+// lockTimeout bounds the wait for another process that changes the list.
+const lockTimeout = 10 * time.Second
 
 func listFile(data string) string { return filepath.Join(data, "damage.json") }
 
@@ -62,20 +75,57 @@ func Read(data string) (out []Report, err error) {
 	return out, nil
 }
 
-// Add adds reports, each text once, and is on disk when it returns. A list that cannot be read is replaced by one that
-// says so.
-func Add(data string, reports ...Report) error {
+// NoticeKey is the key in the metadata of an actor under which it says what is damaged in its data folder, for readers
+// that have another one.
+const NoticeKey = "damage"
+
+// maxNotice bounds a notice, in bytes.
+const maxNotice = 2000
+
+// Notice returns the metadata of an actor with the reports of its data folder, a line each; none without damage.
+func Notice(data string) map[string]string {
+	reports, err := Read(data)
+	if err != nil {
+		return map[string]string{NoticeKey: err.Error()}
+	}
+	var lines []string
+	for _, r := range reports {
+		lines = append(lines, text.OneLine(r.String(), maxNotice))
+	}
+	if len(lines) == 0 {
+		return nil
+	}
+	return map[string]string{NoticeKey: text.Clip(strings.Join(lines, "\n"), maxNotice)}
+}
+
+// Add adds reports, each once whenever it was found, and is on disk when it returns. A list that cannot be read is
+// replaced by one that says so.
+func Add(data string, reports ...Report) error { return change(data, "", reports) }
+
+// Resolve is [Add] of a report that takes the place of all those of a part.
+func Resolve(data, part string, r Report) error { return change(data, part, []Report{r}) }
+
+// change removes the reports of a part, "" = none, and adds others.
+func change(data, part string, reports []Report) error {
 	if len(reports) == 0 {
 		return nil
 	}
-	mu.Lock()
-	defer mu.Unlock()
+	unlock, err := file.LockFolder(data, lockTimeout)
+	if err != nil {
+		return fmt.Errorf("writing the list of damage: %w", err)
+	}
+	defer unlock()
 	list, err := Read(data)
 	if err != nil {
 		list = []Report{{Found: reports[0].Found, Text: "earlier reports of damage cannot be read"}}
 	}
+	list = slices.DeleteFunc(list, func(r Report) bool { return part != "" && r.Part == part })
 	for _, r := range reports {
-		if len(list) < maxReports && !slices.ContainsFunc(list, func(e Report) bool { return e.Text == r.Text }) {
+		known := slices.ContainsFunc(list, func(e Report) bool {
+			e.Found = r.Found
+			return e == r
+		})
+		if len(list) < maxReports && !known {
 			list = append(list, r)
 		}
 	}
@@ -85,12 +135,20 @@ func Add(data string, reports ...Report) error {
 	return nil
 }
 
-// Accept removes all reports. The damaged files that were kept stay.
-func Accept(data string) error {
-	mu.Lock()
-	defer mu.Unlock()
-	if err := os.Remove(listFile(data)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("accepting the damage: %w", err)
+// Accept removes all reports and returns them; a list that cannot be read is removed too. The damaged files that were
+// kept stay. Without a data folder it does nothing.
+func Accept(data string) ([]Report, error) {
+	unlock, err := file.LockFolder(data, lockTimeout)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
 	}
-	return nil
+	if err != nil {
+		return nil, fmt.Errorf("accepting the damage: %w", err)
+	}
+	defer unlock()
+	list, _ := Read(data)
+	if err := os.Remove(listFile(data)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("accepting the damage: %w", err)
+	}
+	return list, nil
 }

@@ -1,0 +1,192 @@
+package config
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"conclave/actors/memory"
+	"conclave/pkg/actor"
+	"conclave/pkg/backup"
+	"conclave/pkg/bus"
+	"conclave/pkg/damage"
+	"conclave/pkg/respondent/conversation"
+	"conclave/subjects"
+)
+
+// restoreMemory takes memory back from the newest scheduled backup in which it is undamaged, when an earlier start
+// could not open it or it is missing, and reports what came back. What cannot be opened is moved to a folder of damaged
+// files.
+func (c Config) restoreMemory(ctx context.Context, home bus.Home) error {
+	reports, err := damage.Read(home.Data)
+	if err != nil || !slices.ContainsFunc(reports, func(r damage.Report) bool { return r.Part == damage.Memory }) {
+		return nil // a list that cannot be read is reported
+	}
+	if _, err := os.Lstat(memory.DatabaseFile(home.Data)); err == nil &&
+		!memory.IsDamaged(memory.Verify(ctx, home.Data)) {
+		return nil
+	}
+	r, err := backup.RestoreMemory(ctx, home, c.BackupFolder(home), func(data string) error {
+		return memory.Verify(ctx, data)
+	})
+	if err != nil { // the rest of the system works without it
+		return damage.Add(home.Data, damage.Report{Found: time.Now(), Text: "restoring memory: " + err.Error()})
+	}
+	return damage.Resolve(home.Data, damage.Memory, r)
+}
+
+// conversationOwners are the accounts that keep conversations, of which a deletion by the user is noted by the first.
+var conversationOwners = []string{subjects.Generator, subjects.Committee}
+
+// lostTurn is an answer that EVENTS has and the conversation of its session lacks, or the deletion of a conversation.
+type lostTurn struct {
+	account, session string
+	turn             subjects.Turn // of a deletion, its time
+	deleted          bool
+}
+
+// findLostTurns returns the answers, oldest first, that EVENTS has and a damaged bucket of conversations lacks, and
+// adds to the reports how many come back, or why none does. A session that the user deleted later is deleted again. The
+// server must be stopped.
+func findLostTurns(ctx context.Context, home bus.Home, found []bus.StreamDamage) (lost []lostTurn) {
+	for _, account := range conversationOwners {
+		i := slices.IndexFunc(found, func(d bus.StreamDamage) bool {
+			return d.Stream == "KV_"+subjects.StateBucket(account)
+		})
+		if i < 0 {
+			continue
+		}
+		turns, err := findTurnsOf(ctx, home, account)
+		if err != nil {
+			found[i].Restored += "; no answers came back from EVENTS: " + err.Error()
+			continue
+		}
+		lost = append(lost, turns...)
+		answers := 0
+		for _, t := range turns {
+			if !t.deleted {
+				answers++
+			}
+		}
+		found[i].Restored += fmt.Sprintf("; %d answers came back from EVENTS into their conversations, without the "+
+			"tool results between question and answer", answers)
+	}
+	return lost
+}
+
+// findTurnsOf is findLostTurns for an account.
+func findTurnsOf(ctx context.Context, home bus.Home, account string) (lost []lostTurn, err error) {
+	kept := map[string]subjects.Conversation{}
+	bucket := subjects.StateBucket(account)
+	err = home.EachStored(ctx, "KV_"+bucket, func(subject string, _ time.Time, data []byte) {
+		var c subjects.Conversation
+		session, ok := subjects.SessionOf(subject[len("$KV.")+len(bucket)+1:])
+		if ok && json.Unmarshal(data, &c) == nil {
+			kept[session] = c // the last one holds
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	answers := subjects.ResponseGeneration.StoredBy(account)
+	notes, err := subjects.AgentStateEvent.StoredAs(subjects.Generator, subjects.Generator)
+	if err != nil {
+		return nil, err
+	}
+	turns, deleted := map[string][]lostTurn{}, map[string]time.Time{}
+	// The last events may not be in EVENTS yet, or be damaged there.
+	for _, stream := range []string{"EVENTS", subjects.EventStream(account), subjects.EventStream(subjects.Generator)} {
+		err := home.EachStored(ctx, stream, func(subject string, at time.Time, data []byte) {
+			var r subjects.Response
+			var s subjects.AgentState
+			switch {
+			case subject == answers && json.Unmarshal(data, &r) == nil && subjects.CheckToken(r.SessionID) == nil:
+				c := kept[r.SessionID]
+				if at.Before(c.Updated) || c.Answered(r.QueryID) ||
+					slices.ContainsFunc(turns[r.SessionID], func(t lostTurn) bool {
+						return t.turn.QueryID == r.QueryID
+					}) {
+					return
+				}
+				t := conversation.NewTurn(r, at.UTC())
+				if account != subjects.Generator {
+					t.Respondent = account
+				}
+				turns[r.SessionID] = append(turns[r.SessionID], lostTurn{account, r.SessionID, t, false})
+			case subject == notes && json.Unmarshal(data, &s) == nil && s.Code == subjects.NoteDeleted &&
+				at.After(deleted[s.SessionID]):
+				deleted[s.SessionID] = at
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	for session, at := range deleted {
+		turns[session] = slices.DeleteFunc(turns[session], func(t lostTurn) bool { return t.turn.Time.Before(at) })
+		if c := kept[session]; len(c.Turns) > 0 && c.Updated.Before(at) {
+			turns[session] = append(turns[session], lostTurn{account, session, subjects.Turn{Time: at.UTC()}, true})
+		}
+	}
+	for _, all := range turns {
+		lost = append(lost, all...)
+	}
+	slices.SortStableFunc(lost, func(a, b lostTurn) int { return a.turn.Time.Compare(b.turn.Time) })
+	return lost, nil
+}
+
+// addTurns adds lost answers to their conversations, before an actor runs.
+func (r *Instance) addTurns(ctx context.Context, c Config, lost []lostTurn) error {
+	g, err := c.Generator.Actor()
+	if err != nil {
+		return err
+	}
+	for _, account := range conversationOwners {
+		if err := r.addTurnsOf(ctx, account, lost, g.Turns); err != nil {
+			return fmt.Errorf("restoring conversations, not all answers came back from EVENTS: %w", err)
+		}
+	}
+	return nil
+}
+
+// addTurnsOf adds the lost answers of an account, and keeps the latest most turns of a conversation.
+func (r *Instance) addTurnsOf(ctx context.Context, account string, lost []lostTurn, most int) error {
+	lost = slices.DeleteFunc(slices.Clone(lost), func(t lostTurn) bool { return t.account != account })
+	if len(lost) == 0 {
+		return nil
+	}
+	nc, err := r.Bus.Dial(account)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	out, err := actor.NewOut(nc)
+	if err != nil {
+		return err
+	}
+	store := out.Store(subjects.StateBucket(account))
+	for _, t := range lost {
+		c, rev, err := conversation.Read(ctx, store, t.session)
+		if err != nil {
+			return err
+		}
+		if t.deleted {
+			data, err := conversation.Erase(c, t.turn.Time)
+			if err == nil {
+				_, err = store.Put(ctx, subjects.ConversationKey(t.session), data, rev)
+			}
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		_, _, _, err = conversation.Append(ctx, store, c, rev, func() subjects.Turn { return t.turn }, most)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
