@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"time"
@@ -17,6 +18,14 @@ func OpenQuestions(g *Gateway, scope string) int {
 	g.clients.mu.Lock()
 	defer g.clients.mu.Unlock()
 	return g.clients.use(scope).waiting
+}
+
+// StoreTimeout returns how long storing a question is repeated.
+func StoreTimeout(g *Gateway) time.Duration {
+	ctx, cancel := g.withStoreTimeout(context.Background())
+	defer cancel()
+	end, _ := ctx.Deadline()
+	return time.Until(end)
 }
 
 // SetMaxEvents sets the number of events in memory.

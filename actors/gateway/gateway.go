@@ -34,7 +34,10 @@ import (
 var ErrPortTaken = errors.New("another program has this port")
 
 // Link is the state of the gateway's connection to the bus.
-type Link interface{ IsConnected() bool }
+type Link interface {
+	IsConnected() bool
+	Servers() []string // addresses that it may connect to: several of a cluster
+}
 
 // Gateway is the actor. Its memory is a copy of the event log: a restart loses nothing.
 type Gateway struct {
@@ -46,6 +49,8 @@ type Gateway struct {
 	Version string
 	// Data is the data folder, whose damage /health reports; "" = not reported.
 	Data string
+	// OtherData is set when the streams or memory are in another data folder: its actors are asked for its damage.
+	OtherData bool
 	// Counters, when set before the start, has profiles and counters of the process served below /debug, on a loopback
 	// address only and behind the same credential as everything else. It returns the counters that the Go runtime does
 	// not have.
@@ -63,6 +68,7 @@ type Gateway struct {
 	models          cached[*ModelHealth]
 	auditHead       cached[AuditStatus]
 	links           cached[[]string]
+	otherDamage     cached[[]string]
 	pulls           pullLog
 	slots           struct{ waiting, streams, clients chan struct{} }
 	credentials     *credentials

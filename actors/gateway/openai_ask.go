@@ -101,7 +101,7 @@ func (g *Gateway) writeOutcome(r *http.Request, in completionRequest, q Question
 
 // cancelQuestion cancels a question whose client is gone, also when ctx has ended. A failure is logged.
 func (g *Gateway) cancelQuestion(ctx context.Context, q question, reason string) {
-	ctx, cancel := withStoreTimeout(ctx)
+	ctx, cancel := g.withStoreTimeout(ctx)
 	defer cancel()
 	if err := g.client.CancelQuery(ctx, q.session, q.id, reason); err != nil {
 		g.out.LogError(err)

@@ -261,7 +261,7 @@ func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question,
 		ClientMemory: in.clientMemory,
 	}
 	topic, _ := subjects.QuestionTopic(in.respondent())
-	ctx, cancel := withStoreTimeout(ctx)
+	ctx, cancel := g.withStoreTimeout(ctx)
 	defer cancel()
 	var cur *client.Cursor
 	if p != nil {
@@ -286,11 +286,21 @@ func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question,
 	}, nil
 }
 
-// withStoreTimeout returns a context for storing an event: it does not end with ctx, and after two seconds failed
-// attempts are not repeated. A cut connection is back after a quarter of a second, and a client should learn soon that
-// the bus is down.
-func withStoreTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+// Times within which storing an event is repeated. A cut connection is back after a quarter of a second, and a client
+// should learn soon that the bus is down; a cluster elects a leader in 4 to 9 s.
+const (
+	storeTimeout        = 2 * time.Second
+	clusterStoreTimeout = 18 * time.Second // actors repeat for 15 s, and the last attempt takes up to 3 s
+)
+
+// withStoreTimeout returns a context for storing an event: it does not end with ctx, and failed attempts are not
+// repeated after it ended. All attempts have one message id, so that the event is stored once.
+func (g *Gateway) withStoreTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	timeout := storeTimeout
+	if len(g.link.Servers()) > 1 {
+		timeout = clusterStoreTimeout
+	}
+	return context.WithTimeout(context.WithoutCancel(ctx), timeout)
 }
 
 // storeFault logs why an event could not be stored and returns the fault for the client.

@@ -151,7 +151,7 @@ func (g *Gateway) onCancel(ctx context.Context, r *http.Request) (any, error) {
 		return nil, err
 	}
 	q, _ := g.questions.find(id)
-	ctx, cancel := withStoreTimeout(ctx)
+	ctx, cancel := g.withStoreTimeout(ctx)
 	defer cancel()
 	if err := g.client.CancelQuery(ctx, q.session, id, "asked for over HTTP"); err != nil {
 		return nil, storeFault(g.out, subjects.QueryCancel.Name, err)
