@@ -10,6 +10,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"conclave/config"
+	"conclave/pkg/damage"
 	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/scriptserver"
 	"conclave/subjects"
@@ -144,4 +145,33 @@ func TestPageOperations(t *testing.T) {
 	p.errors = slices.DeleteFunc(p.errors, func(e string) bool { return strings.Contains(e, "status of 400") })
 	p.mu.Unlock()
 	p.checkQuiet()
+}
+
+// TestPageShowsDamage: damage of the data folder is a banner, and what comes back too, until it is accepted.
+func TestPageShowsDamage(t *testing.T) {
+	browser := findBrowser(t)
+	address := make(chan string, 1)
+	c := settings(t, "system.gateway.listen", "127.0.0.1:0").WithWiring(config.Wiring{OnListen: func(addr string) {
+		address <- addr
+	}})
+	home := newHome(t)
+	up(t, c, home, config.Actors...)
+	s := &pageSystem{t: t, url: "http://" + <-address, token: readToken(t, home)}
+	if err := damage.Add(home.Data, damage.Report{
+		Text: "stream QUERIES: messages 3 to 4, the last ones, are missing", Restored: "1 messages came back",
+	}); err != nil {
+		t.Fatal(err)
+	}
+	p := startBrowser(t, browser, s.url, s.loginLink(t.Context()))
+	p.open("/chat")
+	const banner = `[...document.querySelectorAll(".banner")].some((e) =>
+		e.textContent.startsWith("Data. stream QUERIES: messages 3 to 4") &&
+		e.textContent.includes("1 messages came back") &&
+		[...e.querySelectorAll("code")].some((c) => c.textContent.startsWith("conclave doctor")))`
+	p.waitFor(banner)
+	if _, err := damage.Accept(home.Data); err != nil {
+		t.Fatal(err)
+	}
+	p.open("/chat")
+	p.waitFor(`document.querySelector("main") && !(` + banner + `)`)
 }

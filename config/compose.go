@@ -161,7 +161,7 @@ func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string)
 		{Name: "gateway", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
 			g := gateway.New(c.GatewayConfig(home), nc)
 			g.OnListen, g.Version = c.wiring.OnListen, cmp.Or(c.wiring.Version, g.Version)
-			g.Data = home.Data
+			g.Data, g.OtherData = home.Data, c.wiring.server == nil
 			g.Counters = c.wiring.counters
 			g.AnyPort = c.Origin("system.gateway.listen") == Shipped // the port was not chosen by the user
 			return g, nil
@@ -314,7 +314,8 @@ func (c Config) newRegistry(ctx context.Context, home bus.Home, nc *nats.Conn) (
 	if err != nil {
 		return nil, err
 	}
-	r, err := registry.New(registry.Config{AuditTimeout: c.System.Actor.AuditTimeout}, server, home, w, h)
+	r, err := registry.New(registry.Config{AuditTimeout: c.System.Actor.AuditTimeout, Data: home.Data}, server, home,
+		w, h)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -87,27 +89,55 @@ func (g *Gateway) assistantModel(ctx context.Context) (*ModelHealth, error) {
 // maxDamage bounds the reports of damage in /health.
 const maxDamage = 5
 
-// describeDamage returns the damage that was found in the data folder, for a client without details.
-func (g *Gateway) describeDamage(client bool) (out []string) {
-	reports, err := damage.Read(g.Data)
-	switch {
-	case g.Data == "", len(reports) == 0 && err == nil:
-		return nil
-	case err != nil:
-		return []string{"data: the list of damage cannot be read"}
-	case client:
+// describeDamage returns the damage that was found in the data folder, and in those of other processes, for a client
+// without details.
+func (g *Gateway) describeDamage(ctx context.Context, client bool) (out []string) {
+	var found []string
+	if g.Data != "" {
+		reports, err := damage.Read(g.Data)
+		for _, r := range reports {
+			found = append(found, r.String())
+		}
+		if err != nil {
+			found = append(found, "the list of damage cannot be read")
+		}
+	}
+	for _, text := range g.describeOtherDamage(ctx) {
+		if !slices.Contains(found, text) {
+			found = append(found, text)
+		}
+	}
+	if len(found) > 0 && client {
 		return []string{"data: stored data is damaged"}
 	}
-	for _, r := range reports[:min(len(reports), maxDamage)] {
-		out = append(out, fmt.Sprintf("data: %s; %s", r, damage.Remedy))
+	for _, text := range found[:min(len(found), maxDamage)] {
+		out = append(out, "data: "+text+"; "+damage.Remedy)
 	}
 	return out
 }
 
+// describeOtherDamage returns the damage that actors found in data folders of their own, cached for modelCacheTime.
+func (g *Gateway) describeOtherDamage(ctx context.Context) []string {
+	if !g.OtherData || !g.link.IsConnected() {
+		return nil
+	}
+	lines, _ := g.otherDamage.get(g.out.Now, func() (lines []string, _ time.Duration, err error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), modelTimeout)
+		defer cancel()
+		pings, err := g.client.Ping(ctx, "")
+		for _, p := range pings {
+			if notice := p.Metadata[damage.NoticeKey]; notice != "" {
+				lines = append(lines, strings.Split(notice, "\n")...)
+			}
+		}
+		return lines, modelCacheTime, err
+	})
+	return lines
+}
+
 // onHealth reports the state of the bus, the event log, the stored data, the assistant's model and the links to other
-// machines. The
-// status code is 200 even when the state is degraded, with a reason each: the gateway itself runs. The built-in demo
-// model counts as degraded.
+// machines. The status code is 200 even when the state is degraded, with a reason each: the gateway itself runs. The
+// built-in demo model counts as degraded.
 func (g *Gateway) onHealth(w http.ResponseWriter, r *http.Request) error {
 	h := Health{Status: "ok", Version: g.Version, Degraded: []string{}}
 	if h.NATS.Connected = g.link.IsConnected(); !h.NATS.Connected {
@@ -115,7 +145,7 @@ func (g *Gateway) onHealth(w http.ResponseWriter, r *http.Request) error {
 	} else if err := g.events.LastError(); err != nil {
 		h.Degraded = append(h.Degraded, "events: the event log cannot be read; answers are delayed until it can")
 	}
-	h.Degraded = append(h.Degraded, g.describeDamage(clientOf(r) != nil)...)
+	h.Degraded = append(h.Degraded, g.describeDamage(r.Context(), clientOf(r) != nil)...)
 	var f *subjects.Fault
 	model, err := g.assistantModel(r.Context())
 	switch {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/damage"
 	"conclave/pkg/policy"
 	"conclave/subjects"
 )
@@ -47,6 +48,7 @@ type Hasher interface{ Hash(params []byte) string }
 // Config is what the registry gets from the configuration.
 type Config struct {
 	AuditTimeout time.Duration
+	Data         string // the data folder, of whose damage it tells readers that have another one
 }
 
 // Registry is the actor.
@@ -56,6 +58,7 @@ type Registry struct {
 	audit  Audit
 	gate   *actor.Gate
 	hash   Hasher
+	data   string
 	stored bool // a list was stored, which may be empty after a revocation
 
 	unapplied bool // the server did not apply the last revocation; guarded by changing
@@ -79,13 +82,16 @@ func New(cfg Config, server Server, store Store, a Audit, h Hasher) (*Registry, 
 	gate := &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, TypeOf: func(string) string {
 		return "user"
 	}, NotDone: "nothing was changed", Done: "the change was made"}
-	r := &Registry{server: server, store: store, audit: a, gate: gate, hash: h, stored: list != nil}
+	r := &Registry{server: server, store: store, audit: a, gate: gate, hash: h, data: cfg.Data, stored: list != nil}
 	r.setList(list)
 	return r, nil
 }
 
 // Name implements [actor.Actor].
 func (r *Registry) Name() string { return subjects.Registry }
+
+// Describe implements [actor.Describer].
+func (r *Registry) Describe() (metadata map[string]string) { return damage.Notice(r.data) }
 
 // Routes implements [actor.Actor].
 func (r *Registry) Routes() []actor.Route {

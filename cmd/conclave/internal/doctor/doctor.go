@@ -23,6 +23,7 @@ import (
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
 	"conclave/pkg/client"
+	"conclave/pkg/damage"
 	"conclave/subjects"
 )
 
@@ -260,12 +261,15 @@ var coreActors = []string{"broker", "model", "router", subjects.Generator}
 func (x *examination) checkActors(ctx context.Context, c *client.Client) []string {
 	pings, err := c.Ping(ctx, "")
 	var running, missing, absent []string
+	inOneProcess := x.runsInOneProcess()
 	for _, p := range pings {
 		running = append(running, p.Name)
+		if notice := p.Metadata[damage.NoticeKey]; notice != "" && !inOneProcess {
+			x.fail("data", damage.Remedy+" in that folder", "the data folder of %s: %s", p.Name, notice)
+		}
 	}
 	slices.Sort(running)
 	running = slices.Compact(running)
-	inOneProcess := x.runsInOneProcess()
 	for _, n := range expectedActors(x.cfg) {
 		switch {
 		case slices.Contains(running, n):

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -212,15 +213,19 @@ func (x *examination) checkDamage() {
 	}
 }
 
-// checkBackups warns when scheduled backups are off, and when the newest is older than twice their interval. Before the
-// first start it reports nothing.
+// checkBackups warns when scheduled backups are off or the running system makes none, and when the newest is older than
+// twice their interval. Before the first start it reports nothing.
 func (x *examination) checkBackups(cfg config.Config) {
 	if x.neverStarted() {
 		return
 	}
 	folder, every := cfg.BackupFolder(x.Home), cfg.System.Backup.Every
 	made, err := backup.ListScheduled(folder)
+	running, rerr := x.Home.ReadRunning()
 	switch {
+	case rerr == nil && !slices.Contains(running.Actors, "broker"):
+		x.warn("backup", "run conclave backup on a schedule of your own; it copies this data folder only",
+			"conclave up --bus-only makes no scheduled backups")
 	case err != nil:
 		x.fail("backup", "make it readable for you", "%v", err)
 	case every == 0:
