@@ -102,6 +102,15 @@ func (b *Broker) isCancelled(ctx context.Context, out actor.Out, query string) (
 	if query == "" || b.cancelled.has(query) {
 		return query != "", nil
 	}
+	cancelled, err := readCancellation(ctx, out, query)
+	if cancelled {
+		b.cancelled.add(query)
+	}
+	return cancelled, err
+}
+
+// readCancellation reads whether the user cancelled a query. On an error the caller must deny.
+func readCancellation(ctx context.Context, out actor.Out, query string) (bool, error) {
 	m, err := actor.ReadStored(ctx, out, subjects.QueryCancel.Stream,
 		map[string]any{"last_by_subj": "from.*.query.cancel." + query})
 	if err != nil {
@@ -111,11 +120,7 @@ func (b *Broker) isCancelled(ctx context.Context, out actor.Out, query string) (
 		return false, nil
 	}
 	author, _, _ := strings.Cut(strings.TrimPrefix(m.Subject, "from."), ".")
-	if !slices.Contains(subjects.UserAccounts, author) {
-		return false, nil
-	}
-	b.cancelled.add(query)
-	return true, nil
+	return slices.Contains(subjects.UserAccounts, author), nil
 }
 
 // cancelledFault denies a call of a cancelled query.

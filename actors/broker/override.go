@@ -212,8 +212,8 @@ func (b *Broker) storeSetting(ctx context.Context, out actor.Out, p *actor.Permi
 }
 
 // callerOverride returns the overrides that apply to a caller's message. What loosens the policy, a level or grants,
-// applies only to a query that the router stored for the session and that the caller's account answers and has not
-// answered yet, and never to respondent B; disabled tools apply to every caller. With dry, and for respondent B, a once
+// applies only to a query that the router stored for the session and that the caller's account answers, until it is
+// finished, and never to respondent B; disabled tools apply to every caller. With dry, and for respondent B, a once
 // setting is not claimed. An error means that the overrides are unknown: the caller must deny.
 func callerOverride(ctx context.Context, out actor.Out, caller subjects.Caller, session, query string,
 	dry bool,
@@ -230,7 +230,7 @@ func callerOverride(ctx context.Context, out actor.Out, caller subjects.Caller, 
 	if err != nil || !served {
 		return restricted, err
 	}
-	if answered, err := isAnswered(ctx, out, caller.Account, query, turn.Time); err != nil || answered {
+	if finished, err := isFinished(ctx, out, caller.Account, query, turn.Time); err != nil || finished {
 		return restricted, err
 	}
 	return o, nil

@@ -104,23 +104,40 @@ func firstSince(ctx context.Context, out actor.Out, stream, subject string, sinc
 	return first, nil
 }
 
-// isAnswered reports whether the account has published its answer to a query that was asked at a time.
-func isAnswered(ctx context.Context, out actor.Out, account, query string, asked time.Time) (bool, error) {
-	topic, stream := subjects.ResponseGeneration.StoredBy(account), subjects.ResponseGeneration.Stream
-	first, err := firstSince(ctx, out, stream, topic, asked)
-	if err != nil || first == 0 {
+// isFinished reports whether a query that was asked at a time is over: the user cancelled it, or the account published
+// its answer or gave it up with a dead letter.
+func isFinished(ctx context.Context, out actor.Out, account, query string, asked time.Time) (bool, error) {
+	if cancelled, err := readCancellation(ctx, out, query); err != nil || cancelled {
+		return cancelled, err
+	}
+	answered, err := hasStored(ctx, out, subjects.ResponseGeneration, account, asked,
+		func(in actor.Msg[subjects.Response]) bool { return in.Body.QueryID == query })
+	if err != nil || answered {
+		return answered, err
+	}
+	return hasStored(ctx, out, subjects.DeadLetterEvent, account, asked, func(in actor.Msg[subjects.DeadLetter]) bool {
+		return in.Query == query && subjects.IsFinalFailure(account, in.Body)
+	})
+}
+
+// hasStored reports whether the account has stored an event since a time that is one.
+func hasStored[T any](ctx context.Context, out actor.Out, topic subjects.Topic[T], account string, since time.Time,
+	isOne func(actor.Msg[T]) bool,
+) (bool, error) {
+	filter := topic.StoredBy(account)
+	seq, err := firstSince(ctx, out, topic.Stream, filter, since)
+	if err != nil || seq == 0 {
 		return false, err
 	}
 	for {
-		m, err := actor.ReadStored(ctx, out, stream, map[string]any{"seq": first, "next_by_subj": topic})
+		m, err := actor.ReadStored(ctx, out, topic.Stream, map[string]any{"seq": seq, "next_by_subj": filter})
 		if err != nil || m == nil {
 			return false, err
 		}
-		var answer subjects.Response
-		if json.Unmarshal(m.Data, &answer) == nil && answer.QueryID == query {
+		if in, err := actor.DecodeQueued(topic, *m); err == nil && isOne(in) {
 			return true, nil
 		}
-		first = m.Seq + 1
+		seq = m.Seq + 1
 	}
 }
 

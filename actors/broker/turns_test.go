@@ -214,9 +214,42 @@ func TestSessionIsNotBorrowedOnBus(t *testing.T) {
 			t.Errorf("after the answer of %s to %s: %s, %v, want %s", tt.role, tt.answered, got, err, tt.want)
 		}
 	}
+	for query, finish := range map[string]func(t *testing.T, query string){
+		"q7": func(t *testing.T, query string) {
+			topic, err := subjects.DeadLetterEvent.With("generator")
+			if err != nil {
+				t.Fatal(err)
+			}
+			dead := subjects.DeadLetter{Actor: "generator", Subject: "turn.assistant.s1", Code: subjects.CodeTimeout}
+			if err := actor.Emit(t.Context(), outAs(t, w, "generator").WithIDs("s1", query), topic, dead); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"q8": func(t *testing.T, query string) {
+			topic, err := subjects.QueryCancel.With(query)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = actor.Emit(t.Context(), outAs(t, w, "user").WithIDs("s1", query), topic, subjects.Cancel{})
+			if err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		askOnBus(t, w, subjects.Query{SessionID: "s1", QueryID: query, Query: "?"})
+		for _, want := range []string{"fs_read web_search", "web_search"} {
+			reply, err := requestOn(t, outAs(t, w, "generator").WithIDs("s1", query), subjects.AgentSpawn,
+				subjects.SpawnRequest{Type: "researcher"})
+			if got := strings.Join(reply.Tools, " "); err != nil || got != want {
+				t.Errorf("%s, which ended without an answer: %s, %v, want %s", query, got, err, want)
+			}
+			finish(t, query)
+			w.AwaitEvents()
+		}
+	}
 	out := outAs(t, w, "broker")
 	for asked, want := range map[time.Time]bool{time.Now(): true, time.Now().Add(time.Hour): false, {}: true} {
-		if got, err := isAnswered(t.Context(), out, "generator", "q1", asked); err != nil || got != want {
+		if got, err := isFinished(t.Context(), out, "generator", "q1", asked); err != nil || got != want {
 			t.Errorf("asked at %s: %t, %v", asked, got, err)
 		}
 	}
