@@ -104,6 +104,9 @@ type ToolResult struct {
 	// they are known. The broker sets both from the facts of the tool; a tool's own values are dropped.
 	Egress       string   `json:"egress,omitempty"`
 	Destinations []string `json:"destinations,omitempty"`
+	// Repeated is the number of refused calls of the account before this one that have no copies, because there were
+	// many. Only the broker's copy of a refusal has it.
+	Repeated int `json:"repeated,omitempty"`
 	// Form is a question to the user in place of a result: the call runs on until a [ToolOrder] brings the answer. It
 	// counts from run-time principals only; no caller and no event has it.
 	Form *UserForm `json:"form,omitempty"`

@@ -281,7 +281,7 @@ var (
 	}}
 	ModelStop = Topic[Empty]{Spec{
 		Name: "model.stop.*", Received: "agent.*.model.stop.*", Lossy: true,
-		Doc: "the caller stopped reading",
+		Doc: "the caller stopped reading, or with probe-<id> asks whether its request is held",
 	}}
 	ModelEmbed = Service[EmbedRequest, EmbedReply]{Spec{
 		Name: "model.embed", Received: "agent.*.model.embed",

@@ -41,7 +41,7 @@ const (
 	// maxReadFailures is how many reads in a row may fail before a waiting call is denied.
 	maxReadFailures = 5
 	// maxWaiting bounds the calls that wait for a decision, maxWaitingPerAccount those of one account: a waiting call
-	// occupies a worker.
+	// occupies a worker. A question gets at most half of the places that are left for its account.
 	maxWaiting, maxWaitingPerAccount = 32, 16
 	// maxReason bounds the reason of one layer in an approval request, in bytes.
 	maxReason = 600
@@ -78,6 +78,7 @@ func (b *Broker) requestApproval(ctx context.Context, out actor.Out, j *stage.Ju
 	if len(open) == 0 {
 		return j.Approve(rules)
 	}
+	by := requesterOf(j)
 	cancelled, err := b.isCancelled(ctx, out, r.Query)
 	if err != nil {
 		out.LogError(err)
@@ -91,7 +92,7 @@ func (b *Broker) requestApproval(ctx context.Context, out actor.Out, j *stage.Ju
 		out.LogError(fmt.Errorf("reading the approval of a call of %s: %w", r.Tool, err))
 		return p, approvalsUnavailable()
 	}
-	woken, leave, ok := b.waiting.join(id, r.Caller.Account)
+	woken, leave, ok := b.waiting.join(id, by)
 	if !ok {
 		return p, subjects.Faultf(subjects.CodeBusy, "too many calls are waiting for approval, so none was requested "+
 			"for this one; answer some with conclave approve, then try again")
@@ -103,7 +104,7 @@ func (b *Broker) requestApproval(ctx context.Context, out actor.Out, j *stage.Ju
 	} else {
 		b.assumePreview(j)
 	}
-	if fault := b.storeApproval(ctx, out, r.Caller.Account, q, isNew); fault != nil {
+	if fault := b.storeApproval(ctx, out, by, q, isNew); fault != nil {
 		return p, fault
 	}
 	approval, fault := b.awaitDecision(ctx, out, id, r.Tool, woken)
@@ -159,12 +160,45 @@ func findApproval(ctx context.Context, out actor.Out, r stage.Received, open []p
 	}
 }
 
-// storeApproval stores the approval request q of an account and publishes it. An approval that is stored already is
+// requester is who causes approval requests: an account, where the questions of clients count apart from the user's
+// own, and the question that it answers.
+type requester struct{ account, question string }
+
+func requesterOf(j *stage.Judged) requester {
+	r := j.Received()
+	if j.Facts().Flow.IsClientQuestion(r.Query) {
+		return requester{r.Caller.Account + " for clients", r.Query}
+	}
+	return requester{r.Caller.Account, r.Query}
+}
+
+// requestShares divide [subjects.ApprovalBytes] among the requesters. Large requests have a half of their own, so that
+// they never use up the part of the others.
+type requestShares struct{ small, large actor.Shares }
+
+// maxSmallRequest is the size in bytes up to which an approval request is small.
+const maxSmallRequest = 16 << 10
+
+func newRequestShares() requestShares {
+	const half = subjects.ApprovalBytes / 2
+	return requestShares{small: actor.Shares{Quota: half}, large: actor.Shares{Quota: half}}
+}
+
+// admit counts a request of size bytes and its decision, see [actor.Shares.Admit].
+func (s *requestShares) admit(by requester, size int, now time.Time) bool {
+	of := &s.small
+	if size > maxSmallRequest {
+		of = &s.large
+	}
+	return of.Admit(by.account, by.question, int64(size+2*copyOverhead), 1, now)
+}
+
+// storeApproval stores the approval request q of a requester and publishes it. An approval that is stored already is
 // kept in its state, and published only if it is pending and was not yet; one that was approved more than approvalTTL
 // ago is replaced by a new request. It denies a call whose request exceeds the event's limit, one whose id is taken by
-// another call, a new request (isNew) of an account whose share of the requests of the last day is used up, and every
+// another call, a new request (isNew) of a requester whose share of the requests of the last day is used up, and every
 // call when the bucket or the stream cannot be written. nil means that an approval is stored, not that it is approved.
-func (b *Broker) storeApproval(ctx context.Context, out actor.Out, account string, q stage.Approval,
+func (b *Broker) storeApproval(ctx context.Context, out actor.Out, by requester, q stage.Approval,
 	isNew bool,
 ) *subjects.Fault {
 	store := out.Store(stage.ApprovalBucket)
@@ -173,9 +207,10 @@ func (b *Broker) storeApproval(ctx context.Context, out actor.Out, account strin
 		return subjects.Faultf(subjects.CodeTooLarge, "the call of %s is too large for an approval request, so it "+
 			"was denied; send smaller arguments", q.Tool)
 	}
-	if isNew && !b.requests.Admit(account, int64(len(data)+2*copyOverhead), 1, out.Now()) { // and its decision
-		return subjects.Faultf(subjects.CodeLimit, "%s requested so many approvals during the last day that none was "+
-			"requested for this call of %s, which was denied", account, q.Tool)
+	if isNew && !b.requests.admit(by, len(data), out.Now()) {
+		return subjects.Faultf(subjects.CodeLimit, "this question, or %s during the last day, requested approvals for "+
+			"so much data that none was requested for this call of %s, which was denied; ask again, with smaller "+
+			"arguments", by.account, q.Tool)
 	}
 	err = q.Put(ctx, store)
 	for errors.Is(err, actor.ErrChanged) {
@@ -429,20 +464,23 @@ type waitingCalls struct {
 	mu         sync.Mutex
 	byApproval map[string]map[chan struct{}]bool // by approval id
 	byAccount  map[string]int                    // by account
+	byQuestion map[requester]int
 	total      int
 }
 
 // join registers a waiting call. woken receives after each [waitingCalls.wake] of the approval, where wakes before it
 // is read merge into one; the caller must call leave. ok is false, and nothing is registered, when maxWaiting calls
-// wait in all or maxWaitingPerAccount of the account.
-func (w *waitingCalls) join(id, account string) (woken <-chan struct{}, leave func(), ok bool) {
+// wait in all, maxWaitingPerAccount of the account, or as many of the question as places are left for it.
+func (w *waitingCalls) join(id string, by requester) (woken <-chan struct{}, leave func(), ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.total >= maxWaiting || w.byAccount[account] >= maxWaitingPerAccount {
+	left := min(maxWaitingPerAccount-w.byAccount[by.account], maxWaiting-w.total)
+	if left <= 0 || by.question != "" && w.byQuestion[by] >= left {
 		return nil, nil, false
 	}
 	if w.byApproval == nil {
 		w.byApproval, w.byAccount = map[string]map[chan struct{}]bool{}, map[string]int{}
+		w.byQuestion = map[requester]int{}
 	}
 	if w.byApproval[id] == nil {
 		w.byApproval[id] = map[chan struct{}]bool{}
@@ -450,7 +488,8 @@ func (w *waitingCalls) join(id, account string) (woken <-chan struct{}, leave fu
 	c := make(chan struct{}, 1)
 	w.byApproval[id][c] = true
 	w.total++
-	w.byAccount[account]++
+	w.byAccount[by.account]++
+	w.byQuestion[by]++
 	return c, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -458,8 +497,11 @@ func (w *waitingCalls) join(id, account string) (woken <-chan struct{}, leave fu
 			delete(w.byApproval, id)
 		}
 		w.total--
-		if w.byAccount[account]--; w.byAccount[account] == 0 {
-			delete(w.byAccount, account)
+		if w.byAccount[by.account]--; w.byAccount[by.account] == 0 {
+			delete(w.byAccount, by.account)
+		}
+		if w.byQuestion[by]--; w.byQuestion[by] == 0 {
+			delete(w.byQuestion, by)
 		}
 	}, true
 }

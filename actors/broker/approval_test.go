@@ -36,7 +36,7 @@ var noon = time.Date(2026, 1, 15, 12, 0, 0, 0, time.UTC)
 func newApprovalFixture(wait time.Duration) *approvalFixture {
 	d := &approvalFixture{published: make(chan string, 1024), refuse: map[string]error{}}
 	d.Broker = &Broker{
-		requests: actor.Shares{Quota: subjects.ApprovalBytes},
+		requests: newRequestShares(),
 		cfg:      Config{AuditTimeout: time.Minute, ApprovalWait: wait}, audit: d,
 		gate: &actor.Gate{Log: d, Timeout: time.Minute}, table: newTable(nil, func(string) (policy.Tool, bool) {
 			return policy.Tool{}, false
@@ -452,7 +452,7 @@ func TestRepeatedRequestSharesApproval(t *testing.T) {
 				tt.before(d, <-d.published)
 				// Another broker after a crash of the first: only the stored state is left.
 				d.Broker = &Broker{
-					requests: actor.Shares{Quota: subjects.ApprovalBytes},
+					requests: newRequestShares(),
 					cfg:      d.cfg, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Minute},
 					table: newTable(nil, func(string) (policy.Tool, bool) { return policy.Tool{}, false }),
 				}
@@ -575,7 +575,7 @@ func TestDecisionThroughOtherBroker(t *testing.T) {
 	id, got := d.startApproval(t, egressCall(), egressQuestion(place))
 	here := d.Broker
 	d.Broker = &Broker{
-		requests: actor.Shares{Quota: subjects.ApprovalBytes},
+		requests: newRequestShares(),
 		cfg:      here.cfg, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Minute},
 		table: newTable(nil, func(string) (policy.Tool, bool) { return policy.Tool{}, false }),
 	}
@@ -587,7 +587,7 @@ func TestDecisionThroughOtherBroker(t *testing.T) {
 	}
 }
 
-// TestWaitingCallsAreLimited: the calls that wait for approval are limited, in all and per account.
+// TestWaitingCallsAreLimited: the calls that wait for approval are limited, in all, per account and per question.
 func TestWaitingCallsAreLimited(t *testing.T) {
 	t.Parallel()
 	d := newApprovalFixture(0)
@@ -597,7 +597,10 @@ func TestWaitingCallsAreLimited(t *testing.T) {
 	defer cancel()
 	ask := func(account string, i int) string {
 		c := egressCall()
-		c.ID, c.Caller = fmt.Sprintf("c%d", i), callerOf(account)
+		c.ID, c.Caller, c.Query = fmt.Sprintf("c%d", i), callerOf(account), fmt.Sprintf("q%d", i)
+		if i < maxWaitingPerAccount/2 {
+			c.Query = "q0"
+		}
 		got := make(chan string, 1)
 		wg.Go(func() { got <- verdict(d.request(ctx, c, egressQuestion(place))) })
 		select {
@@ -608,6 +611,11 @@ func TestWaitingCallsAreLimited(t *testing.T) {
 		}
 	}
 	for i := range maxWaitingPerAccount {
+		if i == maxWaitingPerAccount/2 {
+			if got := ask("generator", 0); got != subjects.CodeBusy {
+				t.Errorf("one more of the same question: %s", got)
+			}
+		}
 		if got := ask("generator", i); got != "waits" {
 			t.Fatalf("call %d: %s", i, got)
 		}

@@ -59,9 +59,8 @@ type Broker struct {
 	cancelled cancelledQueries
 	usage     *policy.UsageCounter
 	copies    actor.Shares // bytes of the copies of calls and results, by the account that called
-	requests  actor.Shares // bytes of approval requests, by the account that called
-	// fullShares has the hour in which a used up share was logged last, by account
-	fullShares sync.Map
+	leftOut   leftOut      // copies that were not published
+	requests  requestShares
 }
 
 // New returns a broker that decides by the rules in book. cfg must be valid. build holds the facts and definition
@@ -70,7 +69,7 @@ func New(cfg Config, book *policy.ActiveRules, a Audit, h Hasher, build []Known)
 	b := &Broker{
 		cfg: cfg, rules: book, audit: a, hash: h,
 		copies:   actor.Shares{Quota: cmp.Or(cfg.EventBytes, defaultEventBytes)},
-		requests: actor.Shares{Quota: subjects.ApprovalBytes},
+		requests: newRequestShares(),
 	}
 	b.table = newTable(build, func(tool string) (policy.Tool, bool) {
 		t, ok := book.Load().Manifest.Tools[tool]
@@ -518,8 +517,7 @@ func (b *Broker) refuseCall(ctx context.Context, out actor.Out, r stage.Received
 	if err := b.gate.Record(ctx, out, r.Record, subjects.StatusDenied, denialReason(f)); err != nil {
 		return b.answerUnaudited(ctx, out, r, res.Egress, err)
 	}
-	b.publishCall(ctx, out, r, b.newJudgement(ctx, j), true)
-	b.publishResult(ctx, out, r, res, true)
+	b.publishRefusal(ctx, out, r, b.newJudgement(ctx, j), res)
 	return res
 }
 

@@ -138,12 +138,16 @@ func (b *Broker) askUser(ctx context.Context, out actor.Out, j *stage.Judged, zo
 		return decline(ruleAbsent)
 	}
 	id := out.NewID()
-	woken, leave, ok := b.waiting.join(id, r.Caller.Account)
+	by := requesterOf(j)
+	woken, leave, ok := b.waiting.join(id, by)
 	if !ok {
 		return decline(subjects.CodeBusy)
 	}
 	defer leave()
 	q := b.newFormRequest(out, j, id, cleanForm(zone, form))
+	if data, err := json.Marshal(q); err != nil || !b.requests.admit(by, len(data), out.Now()) {
+		return decline(subjects.CodeLimit)
+	}
 	err := q.Put(ctx, out.Store(stage.ApprovalBucket))
 	if err == nil {
 		err = publishRequest(ctx, out, q)

@@ -28,7 +28,7 @@ func (b *Broker) processResult(ctx context.Context, out actor.Out, j *stage.Judg
 	res subjects.ToolResult,
 ) subjects.ToolResult {
 	c := j.Received()
-	res.Ephemeral = k.Ephemeral && res.Error == nil
+	res.Ephemeral, res.Repeated = k.Ephemeral && res.Error == nil, 0
 	if res.Error != nil {
 		return b.processFault(ctx, out, j, k, res)
 	}

@@ -38,8 +38,14 @@ func (a toolClient) callWith(tool, id string, size int) subjects.ToolResult {
 	return res
 }
 
-// TestAgentCannotStarveApprovals: an agent whose refused calls fill its share of the events, and whose approval
-// requests fill its share of those, blocks neither the approvals of another agent nor the copies of its calls.
+// ofQuestion returns a that calls for a question.
+func (a toolClient) ofQuestion(query string) toolClient {
+	return toolClient{a.t, a.out.WithIDs("s1", query)}
+}
+
+// TestAgentCannotStarveApprovals: questions whose refused calls fill their share of the events, and whose approval
+// requests fill their share of those, block neither the approvals of another question or agent nor the copies of its
+// calls.
 func TestAgentCannotStarveApprovals(t *testing.T) {
 	t.Parallel()
 	// the least size of the broker's part
@@ -48,7 +54,8 @@ func TestAgentCannotStarveApprovals(t *testing.T) {
 	w.known.MaxArgs, w.eventBytes = 0, 4<<20
 	w.startTool(&fakeTool{schema: clock})
 	w.startAskingBroker(time.Hour)
-	user, attacker, other := w.userClient("user"), w.client("generator"), w.client("committee")
+	user, generator, other := w.userClient("user"), w.client("generator"), w.client("committee")
+	attacker := generator.ofQuestion("q1")
 	copies := make(chan subjects.ToolRequest, 4096)
 	nc := w.Connect("user")
 	subscribeTo(t, nc, subjects.ToolRequestEvent, copies)
@@ -58,7 +65,8 @@ func TestAgentCannotStarveApprovals(t *testing.T) {
 
 	const large = 240 << 10
 	for i := range 40 { // 9.6 MB
-		if res := attacker.callWith("nowhere", fmt.Sprintf("r%d", i), large); res.Error == nil ||
+		by := generator.ofQuestion(fmt.Sprint("r", i%4))
+		if res := by.callWith("nowhere", fmt.Sprintf("r%d", i), large); res.Error == nil ||
 			res.Error.Code != subjects.CodeUnknownTool {
 			t.Fatalf("call %d: %+v", i, res.Error)
 		}
@@ -91,8 +99,18 @@ func TestAgentCannotStarveApprovals(t *testing.T) {
 			t.Fatalf("request %d: %v", i, f)
 		}
 	}
-	if f := decide(other, "o2", 10, true); f != nil {
-		t.Fatalf("o2: %v", f)
+	for q := range 20 { // further questions
+		by := generator.ofQuestion(fmt.Sprintf("p%d", q))
+		for i := 0; ; i++ {
+			if f := decide(by, fmt.Sprint("l", i), large, false); f.Code == subjects.CodeLimit {
+				break
+			}
+		}
+	}
+	for id, by := range map[string]toolClient{"a2": attacker, "b2": generator.ofQuestion("q2"), "o2": other} {
+		if f := decide(by, id, 10<<10, true); f != nil {
+			t.Fatalf("%s: %v", id, f)
+		}
 	}
 	clipped := 0
 	for {
@@ -100,7 +118,7 @@ func TestAgentCannotStarveApprovals(t *testing.T) {
 		if c.Tool == "nowhere" && len(c.Args) < 8<<10 && strings.Contains(string(c.Args), `"params_hash"`) {
 			clipped++
 		}
-		if c.CallID == "o2" {
+		if c.CallID == "o1" {
 			break
 		}
 	}

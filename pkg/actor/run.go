@@ -381,7 +381,7 @@ func (r *running) rejectMessage(l *routeRun, in *inbound, m *nats.Msg, f *subjec
 // writeSenderLetter is [running.writeDeadLetter] about a message that an account sent, unless its share of the actor's
 // dead letters of the last day is used up: a sender of malformed messages must not displace the letters about others.
 func (r *running) writeSenderLetter(sender string, in *inbound, code, reason string) {
-	if r.letters.Admit(sender, 1, 1, r.cfg.Now()) {
+	if r.letters.Admit(sender, "", 1, 1, r.cfg.Now()) {
 		r.writeDeadLetter(in, code, reason)
 		return
 	}

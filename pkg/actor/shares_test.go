@@ -3,6 +3,7 @@ package actor_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"testing"
 	"time"
 
@@ -69,7 +70,7 @@ func TestSharesLeaveRoomForOthers(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	s := actor.Shares{Quota: 6400}
 	use := func(account string, weight int64) (n int) {
-		for s.Admit(account, 1, weight, now) {
+		for s.Admit(account, "", 1, weight, now) {
 			n++
 		}
 		return n
@@ -99,7 +100,17 @@ func TestSharesLeaveRoomForOthers(t *testing.T) {
 	if n := use("generator", 1); n != 3200 {
 		t.Errorf("a day later %d, want 3200", n)
 	}
-	if (&actor.Shares{}).Admit("generator", 1, 1, now) {
+	s = actor.Shares{Quota: 6400}
+	for i, want := range []int{640, 512, 409} { // a tenth of the rest each
+		n := 0
+		for s.Admit("generator", fmt.Sprint("q", i), 1, 1, now) {
+			n++
+		}
+		if n != want {
+			t.Errorf("question %d used %d, want %d", i, n, want)
+		}
+	}
+	if (&actor.Shares{}).Admit("generator", "", 1, 1, now) {
 		t.Error("the zero value admits")
 	}
 }
