@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -257,6 +258,37 @@ func TestQuestionWaitsForModelActor(t *testing.T) {
 	case <-time.After(time.Second): // it waits
 	}
 	w.start(w.model)
+	if r := w.nextAnswer(); r.Error != nil || r.Partial || !strings.HasPrefix(r.Answer, "You said: ") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestQuestionSurvivesKilledModelActor: a question whose model call was in progress when the model actor was killed is
+// answered when it is back, long before the timeout of the call.
+func TestQuestionSurvivesKilledModelActor(t *testing.T) {
+	t.Parallel()
+	w := newBusHarness(t)
+	if err := w.runningModel.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	connections := make(chan *nats.Conn, 2)
+	w.Run(actor.Spec{Name: "model", Role: "model", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
+		connections <- nc
+		return w.model, nil
+	}}, actor.Config{})
+	called, reply, calls := make(chan bool, 2), w.chat, atomic.Int32{}
+	w.chat = func(ctx context.Context, r model.Request, say func(model.Chunk) error) error {
+		if calls.Add(1) > 1 {
+			return reply(ctx, r, say)
+		}
+		called <- true
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	w.start(New(subjects.Generator, shippedConfig()))
+	w.askQuestion("s1", "q1", "hello")
+	<-called
+	(<-connections).Close() // it sends no error; the supervisor starts another instance
 	if r := w.nextAnswer(); r.Error != nil || r.Partial || !strings.HasPrefix(r.Answer, "You said: ") {
 		t.Errorf("%+v", r)
 	}

@@ -22,8 +22,8 @@ type jsonRequest struct {
 	predict  int // output tokens; 0 = as configured
 }
 
-// askJSON makes one model call without thinking and returns its text. A busy server and a reply that was cut off are
-// retried. It fails with errNoTokens when the session's token budget is used up.
+// askJSON makes one model call without thinking and returns its text. It retries when the server is busy, the reply was
+// cut off, or the model actor is not running. It fails with errNoTokens when the session's token budget is used up.
 func (t *task) askJSON(ctx context.Context, r jsonRequest) (string, error) {
 	cfg := t.o.cfg
 	left := t.tokensLeft()
@@ -44,7 +44,11 @@ func (t *task) askJSON(ctx context.Context, r jsonRequest) (string, error) {
 	chat := wire.Client{Out: t.Out, Role: r.role, Hint: r.hint, Timeout: cfg.FirstToken + cfg.CallTimeout}
 	for backoff := 250 * time.Millisecond; ; backoff *= 2 {
 		reply, err := t.readReply(ctx, chat, q)
-		if err == nil || backoff > 2*time.Second || !errors.Is(err, model.ErrBusy) && !errors.Is(err, model.ErrCut) &&
+		last := 2 * time.Second
+		if errors.Is(err, model.ErrAway) { // the model actor restarts
+			last = 8 * time.Second
+		}
+		if err == nil || backoff > last || !errors.Is(err, model.ErrBusy) && !errors.Is(err, model.ErrCut) &&
 			!errors.Is(err, model.ErrUnreachable) || !loop.Sleep(ctx, backoff) {
 			return reply, err
 		}

@@ -1,6 +1,7 @@
 package actor
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -97,6 +98,13 @@ func (b *mailbox) length() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.waiting)
+}
+
+// has reports whether a message that waits is one.
+func (b *mailbox) has(isOne func(*nats.Msg) bool) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.ContainsFunc(b.waiting, isOne)
 }
 
 // close has later messages rejected; those that wait are handled, and parked workers end. It may be called more than

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -137,22 +138,41 @@ func (s *connOut) Stream(ctx context.Context, spec subjects.Spec, body []byte) i
 			return
 		}
 		repeat := func() bool { return waitNoResponders(ctx) && s.nc.PublishMsg(m) == nil }
-		ended = yieldPieces(ctx, spec, pieces, repeat, yield)
+		probe := s.newStreamProbe(spec, id)
+		defer probe.stop()
+		ended = yieldPieces(ctx, spec, pieces, probe, repeat, yield)
 	}
 }
 
 // yieldPieces yields the pieces of a streamed reply in order, until its end, an error, the end of ctx, or yield returns
-// false. A gap in the piece numbers is an unavailable fault. A request without a responder is repeated with repeat,
-// which reports false when it cannot be. It reports whether the service ended the reply: otherwise a stop message is
+// false. A gap in the piece numbers is an unavailable fault, and so is silence when no instance holds the request, as
+// probe says (nil = none asks). A request without a responder is repeated with repeat, which reports false when it
+// cannot be. It reports whether the service ended the reply: otherwise a stop message is
 // due.
-func yieldPieces(ctx context.Context, spec subjects.Spec, pieces <-chan *nats.Msg, repeat func() bool,
-	yield func(Piece, error) bool,
+func yieldPieces(ctx context.Context, spec subjects.Spec, pieces <-chan *nats.Msg, probe *streamProbe,
+	repeat func() bool, yield func(Piece, error) bool,
 ) (ended bool) {
-	repeats := 0
+	repeats, silent := 0, false
+	var ask <-chan time.Time
+	if probe != nil {
+		ticker := time.NewTicker(probeInterval)
+		defer ticker.Stop()
+		ask = ticker.C
+	}
 	for n := 0; ; n++ {
 		var r *nats.Msg
 		select {
 		case r = <-pieces:
+			silent = false
+		case <-ask:
+			if silent && probe.isLost() {
+				yield(Piece{}, subjects.Faultf(subjects.CodeUnavailable, "the reply to %s was lost: the instance that "+
+					"held the request is gone", spec.Name))
+				return false
+			}
+			silent = true
+			n--
+			continue
 		case <-ctx.Done():
 			yield(Piece{}, requestFault(spec, ctx.Err()))
 			return false
@@ -254,6 +274,13 @@ func (s *openStreams) cancel(who, id string) {
 	s.canceledEarly = append(s.canceledEarly, key)
 }
 
+// has reports whether the stream id of who is registered.
+func (s *openStreams) has(who, id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open[who+"."+id] != nil
+}
+
 // subscribeStops subscribes to the stop messages of a streaming route, if it has a stop subject, without a queue group:
 // any instance may handle the request.
 func (r *running) subscribeStops(l *routeRun) error {
@@ -262,7 +289,7 @@ func (r *running) subscribeStops(l *routeRun) error {
 	}
 	sub, err := r.nc.Subscribe("agent.*."+l.spec.Stop, func(m *nats.Msg) {
 		if tokens, ok := subjects.Match("agent.*."+l.spec.Stop, m.Subject); ok && len(tokens) == 2 {
-			l.streams.cancel(tokens[0], tokens[1])
+			r.handleStop(l, m, tokens[0], tokens[1])
 		}
 	})
 	if err != nil {

@@ -121,6 +121,70 @@ func TestStreamWithoutResponder(t *testing.T) {
 	}
 }
 
+// TestProbeOfSilentStream: a request that is being handled or waits is not given up, however long it is silent, though
+// another instance does not hold it; one whose instance was killed is lost.
+func TestProbeOfSilentStream(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	begun, release := make(chan *nats.Conn, 4), make(chan struct{})
+	start := func() *actor.Supervised {
+		return supervise(t, b, actor.Spec{Name: "model", Role: "model", Make: func(_ context.Context, nc *nats.Conn) (
+			actor.Actor, error,
+		) {
+			return &testActor{name: "model", routes: []actor.Route{actor.ServeStream(subjects.ModelChat,
+				func(ctx context.Context, in chatMsg, say func(subjects.ChatChunk) error, _ actor.Out) error {
+					begun <- nc
+					if in.Body.Model == "killed" {
+						<-ctx.Done()
+						return ctx.Err()
+					}
+					<-release
+					return say(subjects.ChatChunk{Content: in.Body.Model, Done: true})
+				}, actor.Workers(1))}}, nil
+		}}, actor.Config{})
+	}
+	start()
+	out := newOut(t, b.Connect("generator"))
+	type reply struct {
+		text []string
+		err  error
+	}
+	replies := make(chan reply, 2)
+	ask := func(name string) {
+		ctx := withTimeout(t)
+		go func() {
+			text, err := askChat(ctx, out, name)
+			replies <- reply{text, err}
+		}()
+	}
+	ask("first")
+	<-begun
+	ask("second") // waits for the worker
+	idle := start()
+	select {
+	case r := <-replies:
+		t.Fatalf("a silent request was given up: %+v", r)
+	case <-time.After(8 * time.Second):
+	}
+	close(release)
+	for range 2 {
+		if r := <-replies; r.err != nil || len(r.text) != 1 {
+			t.Errorf("%+v", r)
+		}
+	}
+	if err := idle.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	<-begun
+
+	ask("killed")
+	(<-begun).Close()
+	var f *subjects.Fault
+	if r := <-replies; !errors.As(r.err, &f) || f.Code != subjects.CodeUnavailable || actor.IsReplyFault(r.err) {
+		t.Errorf("after the instance was killed: %+v", r)
+	}
+}
+
 // A caller that stops reading cancels its own handler and no other.
 func TestStoppedStreamCancelsItsHandler(t *testing.T) {
 	t.Parallel()

@@ -142,7 +142,8 @@ func (t *turn) handleFailure(ctx, wall context.Context, r reply, err error) erro
 		return nil
 	case errors.Is(err, model.ErrMalformed):
 		return t.retryUnreadable(ctx, r, instructMalformed)
-	case errors.Is(err, model.ErrCut) && t.useRetry("the reply broke off"):
+	case (errors.Is(err, model.ErrCut) || errors.Is(err, model.ErrAway) && r.text != "") &&
+		t.useRetry("the reply broke off"):
 		t.reportInterim(t.state.Step+1, r.text)
 		t.setCorrection("", instructCut)
 		return nil
