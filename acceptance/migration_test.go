@@ -3,11 +3,13 @@ package acceptance
 import (
 	"archive/tar"
 	"bufio"
+	"bytes"
 	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -66,7 +68,18 @@ func unpackPreviousData(t *testing.T) bus.Home {
 func TestDataOfPreviousBuildIsRead(t *testing.T) {
 	t.Parallel()
 	home := unpackPreviousData(t)
-	r := up(t, settings(t, "memory.model", "false", "system.gateway.listen", "127.0.0.1:0"), home, config.Actors...)
+	var logged bytes.Buffer
+	r, err := settings(t, "memory.model", "false", "system.gateway.listen", "127.0.0.1:0").Start(t.Context(), home,
+		slog.New(slog.NewTextHandler(&logged, nil)), config.Actors...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		down(t, r)
+		if !strings.Contains(logged.String(), "the data folder was upgraded") { // it has no version
+			t.Errorf("the log does not say that the data was upgraded: %s", &logged)
+		}
+	})
 	user := dialUser(t, r.Bus)
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/audit"
 	"conclave/pkg/auditlog"
 	"conclave/pkg/backup"
 	"conclave/pkg/bus"
@@ -68,7 +69,7 @@ func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, name
 		return nil, err
 	}
 	defer func() { logDamage(home, log) }() // with that which actors find
-	if err := r.startServer(ctx, c, home, log); err != nil {
+	if err := r.startServer(ctx, c, home, len(files) > 0, log); err != nil {
 		return nil, err
 	}
 	if err := r.addTurns(ctx, c, lost); err != nil {
@@ -123,8 +124,8 @@ func (r *Instance) watchManifest(ctx context.Context, c Config, home bus.Home, l
 }
 
 // startServer creates missing keys, starts the server and creates its streams. When the default port is taken it uses a
-// free one; a taken port that the user chose is an error.
-func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log *slog.Logger) error {
+// free one; a taken port that the user chose is an error. hasData says that an earlier start has stored something.
+func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, hasData bool, log *slog.Logger) error {
 	lasting, _ := subjects.Table().Roles()
 	keys := home.Keys()
 	if _, err := keys.Ensure(lasting); err != nil {
@@ -156,7 +157,7 @@ func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log
 	if err != nil {
 		return err
 	}
-	if before != 0 && before != bus.DataVersion && log != nil {
+	if hasData && before != bus.DataVersion && log != nil {
 		log.Warn("the data folder was upgraded; earlier builds refuse it, and open only a backup that was made before",
 			"data", home.Data, "from", before, "to", bus.DataVersion)
 	}
@@ -164,8 +165,8 @@ func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log
 }
 
 // openStreamFiles opens the files of the audit log, none for a new one, moves the damaged files of all streams aside
-// and takes back what a scheduled backup has of them. It reports their damage, what is missing since the last run and
-// what came back. lost are answers for [Instance.addTurns].
+// and takes back what a scheduled backup has of them. It reports their damage, what is missing since the last run, what
+// came back, and head files of the audit log that were emptied. lost are answers for [Instance.addTurns].
 func (c Config) openStreamFiles(ctx context.Context, home bus.Home) (files bus.AuditReaders, lost []lostTurn,
 	err error,
 ) {
@@ -178,6 +179,18 @@ func (c Config) openStreamFiles(ctx context.Context, home bus.Home) (files bus.A
 		found = append(found, damage.Report{
 			Found: time.Now(), Kept: folder,
 			Text: "the audit log is damaged: " + d.String() + "; see conclave audit verify",
+		})
+	}
+	files = bus.ReadFiles(streams)
+	var emptied []string
+	if err == nil {
+		emptied, err = audit.FindEmptiedHeads(home.Heads(), func() (audit.Source, error) { return files.ReadAll(ctx) })
+	}
+	for _, name := range emptied { // its writer removes it
+		found = append(found, damage.Report{
+			Found: time.Now(),
+			Text: "the head file " + name + " of the audit log was emptied: records at the end of its chain may be " +
+				"missing; see conclave audit verify",
 		})
 	}
 	var others []bus.StreamDamage
@@ -197,7 +210,7 @@ func (c Config) openStreamFiles(ctx context.Context, home bus.Home) (files bus.A
 	if err == nil && c.Memory.Enabled {
 		err = c.restoreMemory(ctx, home)
 	}
-	return bus.ReadFiles(streams), lost, err
+	return files, lost, err
 }
 
 // logDamage logs the damage that the user has not accepted. log may be nil.

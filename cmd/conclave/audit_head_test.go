@@ -42,5 +42,9 @@ func TestEmptiedHeadIsNoticed(t *testing.T) {
 	}
 	up = start()
 	doctor("warn  records    the audit log has 1 problem, first message broker/")
+	doctor("the head file " + filepath.Base(heads[0]) + " of the audit log was emptied")
 	stop(up)
+	if !strings.Contains(up.stderr.String(), "was emptied") {
+		t.Errorf("the log does not say it: %s", up.stderr)
+	}
 }
