@@ -36,6 +36,7 @@ type ModelHealth struct {
 	Model     string `json:"model"`
 	DemoModel bool   `json:"demo_model"`
 	Notice    string `json:"notice"`
+	onMachine bool   // the name begins with that of another machine
 }
 
 // Lifetime of the cached model state, and timeout of the request that reads it.
@@ -79,6 +80,9 @@ func (g *Gateway) assistantModel(ctx context.Context) (*ModelHealth, error) {
 		for _, r := range list.Roles {
 			if r.Role == subjects.RoleAssistant {
 				m := &ModelHealth{Role: r.Role, Model: r.Model, DemoModel: r.DemoModel, Notice: r.Notice}
+				host, _, qualified := strings.Cut(r.Model, "/")
+				m.onMachine = qualified && slices.ContainsFunc(list.Machines,
+					func(o subjects.ModelMachine) bool { return o.Name == host })
 				return m, modelCacheTime, nil
 			}
 		}
@@ -146,24 +150,8 @@ func (g *Gateway) onHealth(w http.ResponseWriter, r *http.Request) error {
 		h.Degraded = append(h.Degraded, "events: the event log cannot be read; answers are delayed until it can")
 	}
 	h.Degraded = append(h.Degraded, g.describeDamage(r.Context(), clientOf(r) != nil)...)
-	var f *subjects.Fault
-	model, err := g.assistantModel(r.Context())
-	switch {
-	case errors.As(err, &f) && f.Code == subjects.CodeUnavailable:
-		h.Degraded = append(h.Degraded, "model: the model actor is not running; start it with: conclave actor model")
-	case errors.As(err, &f):
-		h.Degraded = append(h.Degraded, "model: "+f.Text)
-	case err != nil:
-		h.Degraded = append(h.Degraded, err.Error())
-	}
-	h.Model = model
-	if model != nil && (model.DemoModel || model.Notice != "") {
-		why := model.Notice
-		if why == "" {
-			why = "the built-in demo model answers; start Ollama"
-		}
-		h.Degraded = append(h.Degraded, "model: "+why)
-	}
+	model, why := g.describeModel(r.Context(), clientOf(r) != nil)
+	h.Model, h.Degraded = model, append(h.Degraded, why...)
 	links := g.describeLinks(r.Context())
 	if len(links) > 0 && clientOf(r) != nil { // the names of machines are for the user
 		links = []string{"machines: a machine is not connected"}
@@ -174,6 +162,41 @@ func (g *Gateway) onHealth(w http.ResponseWriter, r *http.Request) error {
 	}
 	g.writeJSON(w, http.StatusOK, h)
 	return nil
+}
+
+// describeModel returns the assistant's model and what is wrong with it, for a client without the names of machines and
+// servers, which faults and notices of the model actor hold.
+func (g *Gateway) describeModel(ctx context.Context, client bool) (m *ModelHealth, degraded []string) {
+	var f *subjects.Fault
+	m, err := g.assistantModel(ctx)
+	switch {
+	case err != nil && client:
+		return nil, []string{"model: no model answers"}
+	case errors.As(err, &f) && f.Code == subjects.CodeUnavailable:
+		return nil, []string{"model: the model actor is not running; start it with: conclave actor model"}
+	case errors.As(err, &f):
+		return nil, []string{"model: " + f.Text}
+	case err != nil:
+		return nil, []string{err.Error()}
+	}
+	why := m.Notice
+	if client {
+		shown := *m // m is shared
+		m = &shown
+		if m.onMachine {
+			_, m.Model, _ = strings.Cut(m.Model, "/")
+		}
+		if m.Notice != "" {
+			m.Notice, why = "", "another model than the configured one answers"
+		}
+	}
+	switch {
+	case why != "":
+		degraded = []string{"model: " + why}
+	case m.DemoModel:
+		degraded = []string{"model: the built-in demo model answers; start Ollama"}
+	}
+	return m, degraded
 }
 
 // openAPI is the OpenAPI description. A test compares it with the routes.

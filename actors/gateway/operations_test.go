@@ -74,7 +74,10 @@ func TestOperations(t *testing.T) {
 					{Name: "small", Backend: "ollama", Size: 1, Loaded: true},
 					{Name: "far", Backend: "ollama", Machine: "gpu-box", Size: 1},
 				},
-				Roles:    []subjects.RoleModel{{Role: "assistant", Model: "big"}},
+				Roles: []subjects.RoleModel{{
+					Role: "assistant", Model: "gpu-box/big",
+					Notice: "huge is on attic, which is not connected, so big is used",
+				}, {Role: "critic", Model: "big"}},
 				Machines: []subjects.ModelMachine{{Name: "gpu-box", Connected: true, Queue: 2, Slots: 1}},
 			}, nil
 		}),
@@ -135,7 +138,7 @@ func TestOperations(t *testing.T) {
 		{"agents", "GET", "/agents", "/agents", "", 200, `"kind":"agent"`, ""},
 		{"models", "GET", "/models", "/models", "", 200, `"fits":"no"`, ""},
 		{"a model that is loaded", "GET", "/models", "/models", "", 200, `"fits":"loaded"`, ""},
-		{"the role of a model", "GET", "/models", "/models", "", 200, `"used_by":["assistant"]`, ""},
+		{"the role of a model", "GET", "/models", "/models", "", 200, `"used_by":["critic"]`, ""},
 		{"machines", "GET", "/machines", "/machines", "", 200, `"queue":2`, ""},
 		{"doctor", "GET", "/doctor", "/doctor", "", 200, `"level":"ok"`, ""},
 		{
@@ -174,7 +177,9 @@ func TestOperations(t *testing.T) {
 		client = body
 		return status == 200
 	})
-	if strings.Contains(client, "attic") || !strings.Contains(client, "a machine is not connected") {
+	if strings.Contains(client, "attic") || strings.Contains(client, "gpu-box") ||
+		!strings.Contains(client, "a machine is not connected") ||
+		!strings.Contains(client, "another model than the configured one") {
 		t.Errorf("health for a client: %s", client)
 	}
 }
