@@ -52,7 +52,8 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 }
 
 // answerOnBus asks a question for a caller on the bus and emits the answer, with streams as it grows. onEvent, which
-// may be nil, gets each event of the question. The error is the fault for the caller.
+// may be nil, gets each event of the question. A retry of an answered question gets its answer. The error is the fault
+// for the caller.
 func (g *Gateway) answerOnBus(ctx context.Context, out actor.Out, caller *clientAccess, in *Question, images [][]byte,
 	streams bool, onEvent func(client.Event), emit func(step, n int, text string) error,
 ) error {
@@ -61,6 +62,11 @@ func (g *Gateway) answerOnBus(ctx context.Context, out actor.Out, caller *client
 		hear = append(hear, subjects.ResponseDelta)
 	}
 	q, err := g.ask(ctx, out, caller, in, images, hear...)
+	if errors.Is(err, errAsked) {
+		if end := g.findRepeated(ctx, in); end != nil {
+			return finishAnswer(&answerStream{emit: emit}, end, streams)
+		}
+	}
 	if err != nil {
 		return toFault(err)
 	}
@@ -76,6 +82,18 @@ func (g *Gateway) answerOnBus(ctx context.Context, out actor.Out, caller *client
 		err = errClosing
 	}
 	return toFault(explainUnanswered(q.question, err))
+}
+
+// findRepeated returns the outcome of a question that was asked before with the same ids and text, nil when it has none
+// or cannot be read.
+func (g *Gateway) findRepeated(ctx context.Context, in *Question) *client.Outcome {
+	ctx, cancel := g.withTimeout(ctx, lookupTimeout)
+	defer cancel()
+	end, err := g.findOutcome(ctx, question{id: in.QueryID, session: in.SessionID})
+	if err != nil || end.Response == nil || end.Response.SessionID != in.SessionID || end.Response.Query != in.Query {
+		return nil
+	}
+	return end
 }
 
 // finishAnswer sends the missing part of the answer and returns the fault of the outcome: a dead letter, for which
