@@ -587,6 +587,34 @@ func TestPageListsFollowChanges(t *testing.T) {
 	s.call(t.Context(), http.MethodGet, "/memory", nil, &list)
 	s.call(t.Context(), http.MethodDelete, "/memory/"+list.Entries[0].ID, nil, nil)
 	p.waitFor(unchanged + ` && !document.querySelector("main").textContent.includes("Whiskers")`)
+	remember := func(n int) {
+		s.call(t.Context(), http.MethodPost, "/memory", map[string]string{
+			"text": fmt.Sprintf("Box %d in the cellar is labelled %s.", n, strings.Repeat(string(rune('A'+n)), n+1)),
+		}, nil)
+	}
+	const rows = `document.querySelectorAll(".entries tbody tr").length`
+	for n := range 51 {
+		remember(n)
+	}
+	open("/memory", rows+` === 50`)
+	eval[bool](p, `([...document.querySelectorAll("main button")].find((b) => b.textContent === "More").click(), true)`)
+	p.waitFor(rows + ` === 51`)
+	remember(51)
+	p.waitFor(unchanged + ` && ` + rows +
+		` >= 51 && document.querySelector(".entries tbody").textContent.includes("Box 51")`)
+
+	open("/agents/generator/settings", `document.querySelector(".settings input")`)
+	s.call(t.Context(), http.MethodPut, "/settings/generator.steps", map[string]string{"value": "7"}, nil)
+	p.waitFor(unchanged + ` && document.getElementById("set-generator.steps")?.value === "7"`)
+
+	open("/approvals", `document.querySelector(".empty-state")`)
+	s.call(t.Context(), http.MethodPost, "/query?wait=0", map[string]string{
+		"query": "Read the soup recipe at http://cook.example.org/soup for me.",
+	}, nil)
+	p.waitFor(unchanged + ` && document.querySelector(".approval")`)
+	id := eval[string](p, `document.querySelector(".approval").dataset.approval`)
+	s.call(t.Context(), http.MethodPost, "/approvals/"+id, map[string]bool{"approve": false}, nil)
+	p.waitFor(unchanged + ` && document.querySelector("table[class=wide] .state.bad")?.textContent === "denied"`)
 
 	open("/tasks", `document.querySelector(".empty-state")`)
 	s.call(t.Context(), http.MethodPost, "/query?wait=0", map[string]string{

@@ -14,22 +14,16 @@ let timer = 0;
 export async function load() {
   clearTimeout(timer);
   try {
-    const [a, s] = await Promise.all([api.get("/agents"), shown.settings && !shown.stale ? shown.settings : api.get("/settings").catch(() => ({ settings: [], folder: "", error: "" }))]);
+    const none = shown.settings ?? { settings: [], folder: "", error: "" };
+    const [a, s] = await Promise.all([api.get("/agents"), api.get("/settings").catch(() => none)]);
     shown.agents = a.agents;
     shown.settings = s;
-    shown.stale = false;
     shown.error = "";
   } catch (e) {
     shown.error = e.message;
   }
   store.changed();
   timer = setTimeout(() => location.pathname.startsWith("/agents") && load(), 4000);
-}
-
-// reload reads the settings again after a change.
-function reload() {
-  shown.stale = true;
-  return load();
 }
 
 const titles = {
@@ -142,7 +136,7 @@ function one(a, tab) {
     <h1>${a.actor} ${a.state ? stateCell(a, stateNow(a.actor, events[0])) : nothing}</h1>
     <p class="lead">${titles[a.actor] ?? (a.kind === "tool" ? "A tool. Only the broker can call it." : "")}</p>
     <nav class="tabs" aria-label="Parts of ${a.actor}">${a.state ? html`<a href="/agents/${a.actor}" aria-current=${isSettings ? nothing : "page"}>Activity</a>` : nothing}<a href="/agents/${a.actor}/settings" aria-current=${isSettings ? "page" : nothing}>Settings <span class="quiet count">${settings.length}</span></a></nav>
-    ${isSettings ? settingsView(settings, shown.settings, reload) : activity(a, events)}
+    ${isSettings ? settingsView(settings, shown.settings, load) : activity(a, events)}
   </div>`;
 }
 

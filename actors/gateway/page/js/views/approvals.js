@@ -10,7 +10,10 @@ import { age, clientOf, json, seconds, visible } from "../format.js";
 const rules = loader(() => api.get("/approvals/rules"));
 const past = loader(() => api.get("/approvals?all=1"));
 
+let read = 0; // the newest decision that past and rules have
+
 export function load() {
+  read = store.newest("approval.decision.");
   store.loadApprovals();
   rules.load();
   past.load();
@@ -54,6 +57,11 @@ async function decide(a, approve, remember = "") {
 }
 
 export function view() {
+  const now = store.newest("approval.decision.");
+  if (now > read && !past.loading) {
+    read = now;
+    queueMicrotask(() => (rules.load(), past.load()));
+  }
   const all = [...store.state.approvals.values()];
   const decided = (past.value?.approvals ?? []).filter((a) => a.state !== "pending").slice(0, 20);
   return html`<div class="page"><h1>Approvals</h1>

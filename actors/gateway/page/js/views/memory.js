@@ -32,7 +32,8 @@ export async function load([id]) {
   store.changed();
 }
 
-async function list(after = "") {
+// list reads a search, or a page of entries after one, and further ones until there are as many as wanted.
+async function list(after = "", wanted = 0) {
   if (shown.text.trim() && !after) {
     const p = new URLSearchParams({ q: shown.text, max: 20, all: shown.state === "active" ? 0 : 1 });
     if (shown.kind) p.set("kind", shown.kind);
@@ -41,22 +42,28 @@ async function list(after = "") {
   }
   shown.hits = null;
   const p = new URLSearchParams({ limit: pageSize });
-  for (const [k, v] of [["kind", shown.kind], ["state", shown.state], ["trust", shown.trust], ["after", after]]) if (v) p.set(k, v);
-  const page = await api.get("/memory?" + p);
-  shown.entries = after ? [...shown.entries, ...page.entries] : page.entries;
-  shown.next = page.next;
+  for (const [k, v] of [["kind", shown.kind], ["state", shown.state], ["trust", shown.trust]]) if (v) p.set(k, v);
+  let entries = after ? shown.entries : [];
+  let next = after;
+  do {
+    if (next) p.set("after", next);
+    const page = await api.get("/memory?" + p);
+    entries = [...entries, ...page.entries];
+    next = page.next;
+  } while (next && entries.length < wanted);
+  Object.assign(shown, { entries, next });
 }
 
-// refresh reads the list or the entry again when memory has changed since it was read. A search, an entry that is being
-// edited and a list of several pages stay as they are.
+// refresh reads the list, as many pages as are shown, or the entry again when memory has changed since it was read. A
+// search and an entry that is being edited stay as they are.
 function refresh(id) {
   const now = newestChange();
-  if (now <= shown.read || shown.loading || shown.editing || shown.error || (!id && (shown.hits || shown.entries.length > pageSize))) return;
+  if (now <= shown.read || shown.loading || shown.editing || shown.error || (!id && shown.hits)) return;
   shown.read = now;
   queueMicrotask(async () => {
     try {
       if (id) shown.entry = await api.get("/memory/" + encodeURIComponent(id));
-      else await list();
+      else await list("", shown.entries.length);
     } catch {
       return; // what is shown stays
     }
