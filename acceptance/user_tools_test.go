@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -292,6 +293,49 @@ func TestShellTool(t *testing.T) {
 	f := newUserToolFixture(t, "word_count")
 	f.add("shell")
 	f.testExample("tool.sh", "LC_ALL=C.UTF-8", "bash")
+}
+
+// TestJavaScriptTool: the JavaScript example of docs/tools.md, unchanged. It needs the package
+// @nats-io/transport-node in the folder CONCLAVE_CLIENTS, see the step clients of .ci/run.
+func TestJavaScriptTool(t *testing.T) {
+	t.Parallel()
+	folder := os.Getenv("CONCLAVE_CLIENTS")
+	if folder == "" {
+		t.Skip("the JavaScript example is tested with .ci/run clients, which installs its client of NATS")
+	}
+	programtest.Require(t, "apt-get install nodejs", "node")
+	page, err := os.ReadFile("../docs/tools.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, _ := strings.Cut(string(page), "```js\n")
+	example, _, _ = strings.Cut(example, "```")
+	f := newUserToolFixture(t, "hello")
+	f.addDeclared("python", subjects.ToolDeclaration{
+		Agents: []string{"assistant"}, Act: "read", Effects: []string{}, Args: map[string]string{"name": "content"},
+	})
+	if err := errors.Join(os.WriteFile(filepath.Join(f.dir, "tool.mjs"), []byte(example), 0o600),
+		os.Symlink(filepath.Join(folder, "node_modules"), filepath.Join(f.dir, "node_modules"))); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("node", "tool.mjs")
+	var out bytes.Buffer
+	cmd.Dir, cmd.Stdout, cmd.Stderr = f.dir, &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("node: %s", &out)
+		}
+	})
+	f.await(subjects.ToolReady)
+	if res := f.operator.callTool(t.Context(), "hello", "c1", `{"name":"Ada"}`); res.Error != nil ||
+		res.Result != "Hello, Ada" {
+		t.Errorf("%+v", res)
+	}
 }
 
 // testExample checks the life of an example that a program runs, with one more variable in its environment.

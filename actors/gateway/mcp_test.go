@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -63,6 +65,29 @@ func (m *sessionMemory) Routes() []actor.Route {
 	}
 }
 
+// testDocumentedCall runs the example of docs/clients.md with the token of a client.
+func (w *fixture) testDocumentedCall(t *testing.T, token string) {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/clients.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, _ := strings.Cut(string(page), "curl -s http://127.0.0.1:8765/mcp ")
+	example, _, _ = strings.Cut(example, "```")
+	body := regexp.MustCompile(`(?s)-d '(.*)'`).FindStringSubmatch(example)
+	if body == nil {
+		t.Fatal("docs/clients.md has no example of /mcp")
+	}
+	headers := []string{"Authorization", "Bearer " + token}
+	for _, h := range regexp.MustCompile(`-H '([^:]+): ([^']+)'`).FindAllStringSubmatch(example, -1) {
+		headers = append(headers, h[1:]...)
+	}
+	if status, _, got := w.do("POST", "/mcp", body[1], headers...); status != http.StatusOK ||
+		!strings.Contains(got, "hello") || strings.Contains(got, `"isError":true`) {
+		t.Errorf("%d %s", status, got)
+	}
+}
+
 // TestMCP is the server of the Model Context Protocol: the user's tools, those of a client, and a question of each.
 func TestMCP(t *testing.T) {
 	t.Parallel()
@@ -90,6 +115,10 @@ func TestMCP(t *testing.T) {
 		status, _, _ := w.do("GET", "/v1/models", "", "Authorization", "Bearer "+editor)
 		return status == http.StatusOK
 	})
+	w.testDocumentedCall(t, editor)
+	if q := <-asked; q.Client != "editor" || q.Query != "What time is it in Tokyo?" {
+		t.Errorf("%+v", q)
+	}
 	for _, tt := range []struct {
 		token, client string
 		tools         []string
