@@ -104,6 +104,10 @@ func (e *Feed) skipToEnd(ctx context.Context) error {
 // cannot be read it retries every pollInterval, or when woken, and keeps the error for [Feed.LastError]. An event after
 // a pause is read at once, the further ones of a burst together, after readPause. While nobody watches it only moves to
 // the end.
+//
+// Events are read one by one, in about 70 us each. A batch of direct gets takes 400 us for up to ten events, and has
+// the author in a header that the publisher can write too; parallel reads by sequence take as long as one after the
+// other.
 func (e *Feed) Follow(ctx context.Context, onEvent func(Event)) {
 	for ctx.Err() == nil {
 		if !e.isWatched() {
