@@ -838,7 +838,7 @@ func TestAskIsPublished(t *testing.T) {
 }
 
 func testAskIsPublished(t *testing.T) {
-	g := gateway.New(defaultConfig(gateway.Config{}), nil)
+	g := gateway.New(defaultConfig(gateway.Config{}), links(1))
 	defer g.Close(t.Context())
 	rec := &actortest.Recorder{}
 	listed := false
