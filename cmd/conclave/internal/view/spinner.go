@@ -83,7 +83,8 @@ func (p *Phase) Follow(u client.Update) {
 	switch u := u.(type) {
 	case client.State:
 		p.started = true
-		if u.Event != "" { // a transition, not a note or interim text
+		// A transition, not a note or interim text. That to the generation may be read after its first deltas.
+		if u.Event != "" && u.Event != "START_GENERATION" {
 			p.spoken, p.answers = false, false
 		}
 		if u.Event != "" || u.Reading != nil {

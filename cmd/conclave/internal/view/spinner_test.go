@@ -38,4 +38,12 @@ func TestSpinnerShowsTheExpectedReadingTime(t *testing.T) {
 	if got := p.current(); got != "answering" {
 		t.Errorf("after the first token of the answer: %q", got)
 	}
+	state(subjects.AgentState{Event: "START_GENERATION"})
+	if got := p.current(); got != "answering" {
+		t.Errorf("after a transition that was read late: %q", got)
+	}
+	state(subjects.AgentState{Event: "DISPATCH_TOOL"})
+	if got := p.current(); got != "thinking" {
+		t.Errorf("after a transition: %q", got)
+	}
 }
