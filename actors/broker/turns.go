@@ -104,8 +104,8 @@ func firstSince(ctx context.Context, out actor.Out, stream, subject string, sinc
 	return first, nil
 }
 
-// isFinished reports whether a query that was asked at a time is over: the user cancelled it, or the account published
-// its answer or gave it up with a dead letter.
+// isFinished reports whether a query that was asked at a time is over: the user cancelled it, the account published its
+// answer, or the account or the router gave it up with a dead letter.
 func isFinished(ctx context.Context, out actor.Out, account, query string, asked time.Time) (bool, error) {
 	if cancelled, err := readCancellation(ctx, out, query); err != nil || cancelled {
 		return cancelled, err
@@ -115,9 +115,16 @@ func isFinished(ctx context.Context, out actor.Out, account, query string, asked
 	if err != nil || answered {
 		return answered, err
 	}
-	return hasStored(ctx, out, subjects.DeadLetterEvent, account, asked, func(in actor.Msg[subjects.DeadLetter]) bool {
-		return in.Query == query && subjects.IsFinalFailure(account, in.Body)
-	})
+	for _, by := range []string{account, subjects.Router} {
+		given, err := hasStored(ctx, out, subjects.DeadLetterEvent, by, asked,
+			func(in actor.Msg[subjects.DeadLetter]) bool {
+				return in.Query == query && subjects.IsFinalFailure(by, in.Body)
+			})
+		if err != nil || given {
+			return given, err
+		}
+	}
+	return false, nil
 }
 
 // hasStored reports whether the account has stored an event since a time that is one.

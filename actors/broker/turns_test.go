@@ -214,17 +214,21 @@ func TestSessionIsNotBorrowedOnBus(t *testing.T) {
 			t.Errorf("after the answer of %s to %s: %s, %v, want %s", tt.role, tt.answered, got, err, tt.want)
 		}
 	}
-	for query, finish := range map[string]func(t *testing.T, query string){
-		"q7": func(t *testing.T, query string) {
-			topic, err := subjects.DeadLetterEvent.With("generator")
+	giveUp := func(by, subject string) func(t *testing.T, query string) {
+		return func(t *testing.T, query string) {
+			topic, err := subjects.DeadLetterEvent.With(by)
 			if err != nil {
 				t.Fatal(err)
 			}
-			dead := subjects.DeadLetter{Actor: "generator", Subject: "turn.assistant.s1", Code: subjects.CodeTimeout}
-			if err := actor.Emit(t.Context(), outAs(t, w, "generator").WithIDs("s1", query), topic, dead); err != nil {
+			dead := subjects.DeadLetter{Actor: by, Subject: subject, Code: subjects.CodeTimeout}
+			if err := actor.Emit(t.Context(), outAs(t, w, by).WithIDs("s1", query), topic, dead); err != nil {
 				t.Fatal(err)
 			}
-		},
+		}
+	}
+	for query, finish := range map[string]func(t *testing.T, query string){
+		"q7": giveUp("generator", "turn.assistant.s1"),
+		"q9": giveUp(subjects.Router, subjects.QueryReceived.Name),
 		"q8": func(t *testing.T, query string) {
 			topic, err := subjects.QueryCancel.With(query)
 			if err != nil {
