@@ -18,8 +18,9 @@ import (
 	"conclave/subjects"
 )
 
-// withheldStreams hold what permits something and may have been revoked since a backup.
-var withheldStreams = []string{"KV_rules", "KV_session_config", "KV_approvals"}
+// withheldStreams hold what permits something, or asks by itself in the user's name, and may have been revoked since a
+// backup.
+var withheldStreams = []string{"KV_rules", "KV_session_config", "KV_approvals", "SCHEDULES"}
 
 // RestoreStreams takes back what the scheduled backups in folder still have of the damaged streams of home, each from
 // the newest in which it is undamaged, and says so in the reports. The audit log and withheldStreams are left out. For
