@@ -120,7 +120,8 @@ func (g *Gateway) describeDamage(ctx context.Context, client bool) (out []string
 	return out
 }
 
-// describeOtherDamage returns the damage that actors found in data folders of their own, cached for modelCacheTime.
+// describeOtherDamage returns the damage that memory and the registry found in data folders of their own, cached for
+// modelCacheTime. Each is asked by its name, under which the server lets no other actor reply.
 func (g *Gateway) describeOtherDamage(ctx context.Context) []string {
 	if !g.OtherData || !g.link.IsConnected() {
 		return nil
@@ -128,10 +129,13 @@ func (g *Gateway) describeOtherDamage(ctx context.Context) []string {
 	lines, _ := g.otherDamage.get(g.out.Now, func() (lines []string, _ time.Duration, err error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), modelTimeout)
 		defer cancel()
-		pings, err := g.client.Ping(ctx, "")
-		for _, p := range pings {
-			if notice := p.Metadata[damage.NoticeKey]; notice != "" {
-				lines = append(lines, strings.Split(notice, "\n")...)
+		for _, name := range []string{memoryAccount, subjects.Registry} {
+			pings, failed := g.client.Ping(ctx, name)
+			err = errors.Join(err, failed)
+			for _, p := range pings {
+				if notice := p.Metadata[damage.NoticeKey]; notice != "" {
+					lines = append(lines, strings.Split(notice, "\n")...)
+				}
 			}
 		}
 		return lines, modelCacheTime, err
