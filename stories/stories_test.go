@@ -206,11 +206,11 @@ func TestStoriesFailWithoutGuard(t *testing.T) {
 			s.Turns[4].Memory = nil
 		}, `turn 6: the answer contains "black"`},
 		{"no entry supersedes another", "memory_contradiction.yaml", func(s *story.Story) {
-			// Contradictions are found by embedding.
-			s.Config = map[string]map[string]any{"models": {"roles": map[string]any{"embeddings": "none"}}}
+			// Contradictions are found by the relations that the model makes.
+			s.Model["summaries"][1] = s.Model["summaries"][2]
 		}, "timeout: waiting for memory.stored action=superseded (0 so far)"},
-		{"no cache", "memory_cache.yaml", func(s *story.Story) {
-			s.Config = map[string]map[string]any{"memory": {"cache": map[string]any{"entries": 0}}}
+		{"the second question has other words", "memory_cache.yaml", func(s *story.Story) {
+			s.Turns[2].Request.Args["query"] = "how does the user drink coffee"
 		}, "no event memory.recalled cached=true"},
 		{"both answers get the same grade", "memory_low_grade_ranks_last.yaml", func(s *story.Story) {
 			for i := range s.Model["critic"] {

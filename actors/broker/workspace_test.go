@@ -100,7 +100,7 @@ func newWorkspaceFixture(t *testing.T, manifest string, tools ...*orderTool) *wo
 	return w
 }
 
-// request calls a tool as an agent, for the query in a session.
+// request calls a tool as an agent, for the query in a session, once the broker has read its announcement.
 func (a toolClient) request(tool, session, query, id string, path []string, args string) subjects.ToolResult {
 	a.t.Helper()
 	s, err := subjects.ToolRequestService.With(append([]string{tool}, path...)...)
@@ -109,16 +109,19 @@ func (a toolClient) request(tool, session, query, id string, path []string, args
 	}
 	ctx, cancel := context.WithTimeout(a.t.Context(), testTimeout)
 	defer cancel()
-	res, err := actor.Ask(ctx, a.out.WithIDs(session, query), s,
-		subjects.ToolRequest{CallID: id, Args: json.RawMessage(args)})
-	var fault *subjects.Fault
-	if errors.As(err, &fault) {
-		return subjects.ToolResult{CallID: id, Error: fault}
+	for {
+		res, err := actor.Ask(ctx, a.out.WithIDs(session, query), s,
+			subjects.ToolRequest{CallID: id, Args: json.RawMessage(args)})
+		var fault *subjects.Fault
+		switch {
+		case errors.As(err, &fault):
+			return subjects.ToolResult{CallID: id, Error: fault}
+		case err != nil:
+			a.t.Fatal(err)
+		case res.Error == nil || res.Error.Code != subjects.CodeUnknownTool:
+			return res
+		}
 	}
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return res
 }
 
 const workspaceManifest = `

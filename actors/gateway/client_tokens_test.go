@@ -186,8 +186,12 @@ func TestClientToken(t *testing.T) {
 	}
 
 	// Revocation ends requests that run, and cancels every question without an answer, also one for which nobody waits.
-	sub, err := w.Connect("generator").SubscribeSync("query.cancel.*")
+	generator := w.Connect("generator")
+	sub, err := generator.SubscribeSync("query.cancel.*")
 	if err != nil || sub.SetPendingLimits(-1, -1) != nil {
+		t.Fatal(err)
+	}
+	if err := bustest.ConfirmSubscriptions(t.Context(), generator); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the answered questions count no more", func() bool {
