@@ -16,11 +16,12 @@ func TestFindDays(t *testing.T) {
 		"the 1st of June 2026, 2 dec":               "2026-6-1 0-12-2",
 		"5. März 2026, 6 de mayo de 2027, 1er août": "2026-3-5 2027-5-6 0-8-1",
 		"3 fevrier, 4 FÉVRIER, 7 maart, 8 março":    "0-2-3 0-2-4 0-3-7 0-3-8",
-		"February 31":                               "0-2-31",
-		"room 12, 45.6 kg, May, 2026":               "",
-		"13.13.2026, 2026-13-01, 0.1.2026, May 45":  "",
-		"a line ends with May\n5 begins the next":   "",
-		"the mayor 5, octopus 7, 12 marches":        "",
+
+		"February 31":                              "0-2-31",
+		"room 12, 45.6 kg, May, 2026":              "",
+		"13.13.2026, 2026-13-01, 0.1.2026, May 45": "",
+		"a line ends with May\n5 begins the next":  "",
+		"the mayor 5, octopus 7, 12 marches":       "",
 	} {
 		var got []string
 		days, rest := FindDays(s)
