@@ -15,7 +15,10 @@ import (
 // call is listed in any case. Tools that read memory are not offered again to a model with constrained calls.
 func TestMemoryIsSearchedBeforeFirstModelCall(t *testing.T) {
 	t.Parallel()
-	found := subjects.ToolResult{Result: "The user takes coffee black.", Recalls: []string{"entry1"}}
+	found := subjects.ToolResult{
+		Result:  "What the user told you.\n- today, you said: \"I take coffee black.\"",
+		Recalls: []string{"entry1"},
+	}
 	for _, tt := range []struct {
 		name     string
 		setting  string

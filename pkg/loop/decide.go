@@ -101,7 +101,8 @@ func (t *turn) requestObject(ctx context.Context, instruction string, schema jso
 
 // useRecalled decides about the statements that were recalled for the question. Pinned facts are added to the turn, and
 // statements that clearly fit a question answer it. Otherwise the search becomes one of the choices, whose result is
-// there already: a small model takes any statement that it is shown for the answer.
+// there already: a small model takes any statement that it is shown for the answer. It is no choice when the
+// conversation has the statements already: a small model then goes on with the message before the question.
 func (t *turn) useRecalled(choices []model.Tool) []model.Tool {
 	if t.recalled == nil {
 		return choices
@@ -112,7 +113,23 @@ func (t *turn) useRecalled(choices []model.Tool) []model.Tool {
 		t.addRecalled()
 		return choices
 	}
-	return append(slices.Clip(choices), model.Tool{Name: t.recalled.Call.Name, Description: describeRecall(said)})
+	statements := slices.DeleteFunc(recalledStatements(said), t.isSaid)
+	if len(statements) == 0 {
+		t.state.Finished = append(t.state.Finished, *t.recalled) // listed, but not shown to the model
+		t.recalled = nil
+		return choices
+	}
+	return append(slices.Clip(choices), model.Tool{
+		Name: t.recalled.Call.Name, Description: describeRecall(statements[0]),
+	})
+}
+
+// isSaid reports whether a statement stands in an earlier message of the user.
+func (t *turn) isSaid(statement string) bool {
+	statement = text.Fold(statement)
+	return slices.ContainsFunc(t.history, func(m model.Message) bool {
+		return m.Role == model.User && strings.Contains(text.Fold(m.Content), statement)
+	})
 }
 
 // addRecalled appends [Input.Recalled], if there is one, to the turn, once.

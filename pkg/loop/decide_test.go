@@ -366,7 +366,8 @@ func TestChoicesAreListedShort(t *testing.T) {
 func TestRecalledCallFollowsFirstDecision(t *testing.T) {
 	t.Parallel()
 	recalled := finished("search_memory", LayerRecall, "")
-	recalled.Call.ID, recalled.Call.Arguments, recalled.Result.Text = "recall", json.RawMessage(`{}`), "coffee: black"
+	recalled.Call.ID, recalled.Call.Arguments = "recall", json.RawMessage(`{}`)
+	recalled.Result.Text = "What the user told you.\n- today, you said: \"coffee: black\""
 	for _, tt := range []struct {
 		mode    CallMode
 		replies []scriptedReply
@@ -382,7 +383,7 @@ func TestRecalledCallFollowsFirstDecision(t *testing.T) {
 		wantAnswer(t, s, err, "Black.", false)
 		for i, r := range p.asked {
 			isShown := slices.ContainsFunc(r.Messages, func(m model.Message) bool {
-				return strings.Contains(m.Content, "coffee: black")
+				return strings.Contains(m.Content, recalled.Result.Text)
 			})
 			if isLast := i == len(p.asked)-1; isShown != isLast {
 				t.Errorf("%s, request %d: the entry is in the prompt: %t", tt.mode, i, isShown)
@@ -450,6 +451,37 @@ func TestRecalledStatements(t *testing.T) {
 		silent := turn{state: State{Messages: in.State.Messages, Finished: s.Finished}}
 		if err := silent.finishWithoutModel(t.Context()); err != nil || strings.Contains(silent.state.Answer, "black") {
 			t.Errorf("%s: answer %q, error %v: a recalled entry is no answer", tt.name, silent.state.Answer, err)
+		}
+	}
+}
+
+// A statement that stands in the conversation is no choice: after "My dog is called Bruno." a model chose it for the
+// capital of France.
+func TestStatementInConversationIsNoChoice(t *testing.T) {
+	t.Parallel()
+	for said, want := range map[string]bool{
+		"My dog is called Bruno.": false,
+		"My cat is called Mia.":   true,
+	} {
+		a, p := newAgent(t, textReply(`{"choice":"answer"}`), textReply("Paris."))
+		a.Calls = CallConstrained
+		in := question("What is the capital of France?")
+		in.History = []model.Message{
+			{Role: model.User, Content: "Hello! My dog is called bruno. He barks."},
+			{Role: model.Assistant, Content: "Hello, Bruno."},
+		}
+		in.Recalled = &FinishedCall{
+			Call:  model.Call{ID: "r", Name: "search_memory", Arguments: json.RawMessage("{}")},
+			Layer: LayerRecall, Step: 1,
+			Result: Result{Text: "What the user told you.\n- yesterday, you said: \"" + said + "\""},
+		}
+		s, err := RunTurn(t.Context(), a, in, Hooks{})
+		wantAnswer(t, s, err, "Paris.", false)
+		if offered := strings.Contains(p.asked[0].Messages[0].Content, said); offered != want {
+			t.Errorf("%q is a choice: %v", said, offered)
+		}
+		if len(s.Finished) != 1 || s.Finished[0].Layer != LayerRecall {
+			t.Errorf("calls %v, want the recall", s.Finished)
 		}
 	}
 }

@@ -53,14 +53,18 @@ const (
 // recallMarks removes the marks, which say nothing to a model.
 var recallMarks = strings.NewReplacer("\n- "+RecallPinned, "\n- ", "\n- "+RecallFits, "\n- ")
 
-// describeRecall describes the choice to use the recalled statements in result by the first of them: a small model does
-// not guess that the answer is in one which it does not see.
-func describeRecall(result string) string {
-	_, line, _ := strings.Cut(result, "\n- ")
-	line, _, _ = strings.Cut(line, "\n")
-	_, quoted, _ := strings.Cut(line, ": ")
-	return "The user said: " + quoted
+// recalledStatements are the statements in the result of a recall.
+func recalledStatements(result string) (out []string) {
+	for _, line := range strings.Split(result, "\n- ")[1:] {
+		_, quoted, _ := strings.Cut(line, ": ")
+		out = append(out, strings.TrimSuffix(strings.TrimPrefix(quoted, `"`), `"`))
+	}
+	return out
 }
+
+// describeRecall describes the choice to use recalled statements by the first of them: a small model does not guess
+// that the answer is in one which it does not see.
+func describeRecall(statement string) string { return `The user said: "` + statement + `"` }
 
 // instructFromMemory asks a question behind the user's own statements. Without it small models explain how coffee is
 // made when they are asked how the user takes it.
