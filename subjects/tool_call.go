@@ -178,6 +178,15 @@ type DiscoverRequest struct {
 // DiscoverReply holds two to four definitions of tools that the caller may use.
 type DiscoverReply struct {
 	Tools []ToolSchema `json:"tools"`
+	// Unavailable has tools that are left out because their backend does not answer. Only agents that were spawned for
+	// a part of a task are asked for: in front of the user, a failed call says why there is no result.
+	Unavailable []UnavailableTool `json:"unavailable,omitempty"`
+}
+
+// UnavailableTool is a tool that cannot be used now. Why says what to do, in words of the tool's own process.
+type UnavailableTool struct {
+	Name string `json:"name"`
+	Why  string `json:"why"`
 }
 
 // Verdict is the result of a dry run.

@@ -13,6 +13,7 @@ import (
 	"conclave/actors/broker/internal/stage"
 	"conclave/pkg/actor"
 	"conclave/pkg/policy"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -77,7 +78,38 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 	picked := append(always, b.chooseTools(ctx, out, in.Body.Task, may, rare, most-len(always))...)
 	// Ordered by name, so that the prompt prefix stays the same from query to query.
 	slices.SortFunc(picked, func(a, b subjects.ToolSchema) int { return strings.Compare(a.Name, b.Name) })
-	return subjects.DiscoverReply{Tools: picked}, nil
+	reply := subjects.DiscoverReply{Tools: picked}
+	if len(caller.Path) > 0 {
+		reply.Unavailable = b.listUnavailable(ctx, out, picked)
+		reply.Tools = slices.DeleteFunc(picked, func(s subjects.ToolSchema) bool {
+			return slices.ContainsFunc(reply.Unavailable, func(u subjects.UnavailableTool) bool {
+				return u.Name == s.Name
+			})
+		})
+	}
+	return reply, nil
+}
+
+// listUnavailable returns those of the tools whose process says that their backend does not answer. It asks those of
+// the build that have one. An agent that is to search and cannot reports a failure, while it would have written from
+// its own knowledge without the tool.
+func (b *Broker) listUnavailable(ctx context.Context, out actor.Out,
+	tools []subjects.ToolSchema,
+) (all []subjects.UnavailableTool) {
+	for _, s := range tools {
+		k, ok := b.table.get(s.Name)
+		if !ok || !k.Backend {
+			continue
+		}
+		info, err := askInfo(ctx, out, k.Zone, s.Name)
+		if err != nil {
+			out.LogError(err)
+		}
+		if why := text.OneLine(info["unavailable"], maxFaultBytes); why != "" {
+			all = append(all, subjects.UnavailableTool{Name: s.Name, Why: why})
+		}
+	}
+	return all
 }
 
 // findFolder reports whether the caller has a folder for a tool with paths, and whether one of them is there. Every

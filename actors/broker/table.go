@@ -272,24 +272,12 @@ func (b *Broker) discoverTool(ctx context.Context, out actor.Out, zone, tool str
 	if zone != "tools" && !strings.HasPrefix(zone, "tools_") {
 		speaker, field = zone, "definition."+tool // one actor serves all tools of its zone
 	}
-	service, err := subjects.ToolInfo.With(zone, speaker)
-	if err != nil {
+	info, err := askInfo(ctx, out, zone, speaker)
+	if info == nil {
 		return false, err
 	}
-	asking, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	answer, _, err := out.Request(asking, service.Spec, nil)
-	if err != nil {
-		return false, nil
-	}
-	var info struct {
-		Metadata map[string]string `json:"metadata"`
-	}
 	var s subjects.ToolSchema
-	if json.Unmarshal(answer, &info) != nil {
-		return false, nil
-	}
-	announced, ok := info.Metadata[field]
+	announced, ok := info[field]
 	// the actor replies while its server starts or is not connected
 	if !ok && strings.HasPrefix(zone, subjects.MCPPrincipal("")) {
 		return false, nil
@@ -299,12 +287,32 @@ func (b *Broker) discoverTool(ctx context.Context, out actor.Out, zone, tool str
 			"reply: %v", field, err))
 		return false, nil
 	}
-	s.Key = info.Metadata["key"]
-	err = b.acceptSchema(asking, out, zone, tool, s)
+	s.Key = info["key"]
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	err = b.acceptSchema(ctx, out, zone, tool, s)
 	b.noteAnnouncement(zoneTool{zone, tool}, err)
 	var fault *subjects.Fault
 	if errors.As(err, &fault) {
 		return true, nil
 	}
 	return true, err
+}
+
+// askInfo requests the metadata of an actor of a zone through the micro protocol, within a second. nil = no reply.
+func askInfo(ctx context.Context, out actor.Out, zone, speaker string) (metadata map[string]string, err error) {
+	service, err := subjects.ToolInfo.With(zone, speaker)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	var info struct {
+		Metadata map[string]string `json:"metadata"`
+	}
+	answer, _, err := out.Request(ctx, service.Spec, nil)
+	if err != nil || json.Unmarshal(answer, &info) != nil {
+		return nil, nil
+	}
+	return info.Metadata, nil
 }

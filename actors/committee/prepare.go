@@ -38,7 +38,7 @@ func (t *turn) prepare(ctx context.Context, personas []Persona) error {
 	var found agent.Collection
 	searcher := t.newAgent(t.Owner+" context", &found)
 	var err error
-	if t.tools, err = searcher.Discover(ctx, text.Clip(t.Query.Query, maxTask), maxTools); err != nil {
+	if t.tools, _, err = searcher.Discover(ctx, text.Clip(t.Query.Query, maxTask), maxTools); err != nil {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}

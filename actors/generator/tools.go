@@ -32,7 +32,7 @@ func (t *turn) caller() *agent.Agent {
 // discoverTools asks the broker for tools that fit the question, at most MaxTools. Without a reply there are no tools,
 // and a note says so. nil = no tools.
 func (t *turn) discoverTools(ctx context.Context) []model.Tool {
-	tools, err := t.caller().Discover(ctx, t.task(), t.g.cfg.MaxTools)
+	tools, _, err := t.caller().Discover(ctx, t.task(), t.g.cfg.MaxTools)
 	if err != nil {
 		if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			why := "no reply"

@@ -72,6 +72,7 @@ type harness struct {
 	model   func(r request) any // a text, a call, calls or an error; nil = the default of the kind
 	tool    func(tool, path string, c subjects.ToolRequest) (subjects.ToolResult, error)
 	spawn   func(r subjects.SpawnRequest) error
+	missing []subjects.UnavailableTool // tools whose backend does not answer
 	asked   []request
 	ledger  map[string]subjects.ToolResult
 	ran     map[string]int // tool calls that ran, by tool
@@ -127,7 +128,7 @@ func (w *harness) answer(subject string, body []byte) (any, error) {
 		w.spawned = append(w.spawned, child)
 		return subjects.SpawnReply{Child: child}, nil
 	case strings.HasPrefix(subject, "broker.discover."):
-		reply := subjects.DiscoverReply{}
+		reply := subjects.DiscoverReply{Unavailable: w.missing}
 		for _, name := range []string{"lookup", "run_code", "web_fetch"} {
 			reply.Tools = append(reply.Tools, subjects.ToolSchema{
 				Name: name, Description: "does " + name,

@@ -119,6 +119,35 @@ func TestToolIsUnreachable(t *testing.T) {
 	}
 }
 
+// TestAgentWithoutSearch: an agent that does not get web_search is told so, and the user reads once why and what to do.
+func TestAgentWithoutSearch(t *testing.T) {
+	t.Parallel()
+	w := newHarness(t)
+	w.missing = []subjects.UnavailableTool{{Name: "web_search", Why: "no SearXNG answers; start it"}}
+	w.model = func(r request) any {
+		if r.kind == callPlan {
+			return planJSON(subtaskJSON("compare"), subtaskJSON("recommend", "compare"))
+		}
+		return nil
+	}
+	if err := w.give(New(testConfig(), w, w), "s1", "q1", "Compare trains and buses"); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range w.requests(callWork) {
+		if !strings.Contains(r.messages[0].Content, "The web cannot be searched now") {
+			t.Errorf("the agent was told: %s", r.messages[0].Content)
+		}
+	}
+	res := w.onlyResponse()
+	want := []subjects.Note{{
+		Code: subjects.NoteNoResult,
+		Text: `web_search was not used: "no SearXNG answers; start it"`,
+	}}
+	if !slices.Equal(res.Notes, want) || res.Partial {
+		t.Errorf("notes %+v, partial %t", res.Notes, res.Partial)
+	}
+}
+
 // An invalid plan is sent back with the error twice; then the task fails with a structured answer.
 func TestInvalidPlan(t *testing.T) {
 	t.Parallel()

@@ -182,6 +182,7 @@ func (t *task) buildResponse(ctx context.Context, r taskRecord, state, report st
 		res.Labels = &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}
 	}
 	var candidates []candidate
+	var unavailable []subjects.UnavailableTool
 	for _, s := range r.Subtasks {
 		for _, kind := range []string{kindSubtask, kindCheck} {
 			v, err := workBucket().Load(ctx, t.Out, workKey(t.Query.QueryID, kind, s.ID))
@@ -190,12 +191,14 @@ func (t *task) buildResponse(ctx context.Context, r taskRecord, state, report st
 			}
 			res.ToolCalls = append(res.ToolCalls, toolCalls(&worker{t: t, kind: kind, subtask: s}, v.Value)...)
 			res.Recalls = append(res.Recalls, v.Value.Recalls...)
+			unavailable = append(unavailable, v.Value.Unavailable...)
 			if kind == kindSubtask && s.Return != nil {
 				candidates = append(candidates, candidatesOf(s, v.Value.Labels)...)
 			}
 		}
 	}
 	res.Notes = append(res.Notes, respondent.NoteFailedCalls(res.ToolCalls)...)
+	res.Notes = append(res.Notes, respondent.NoteUnavailable(unavailable)...)
 	if note := t.keepCandidates(ctx, candidates, res.Labels, state); note != "" {
 		res.Notes = append(res.Notes, subjects.Note{Code: subjects.NoteCandidates, Text: note})
 	}

@@ -17,8 +17,8 @@ import (
 var returnSchema = jsonschema.Literal(`{
 	"type": "object",
 	"properties": {
-		"status": {"type": "string", "enum": ["success", "partial", "failed"]},
 		"summary": {"type": "string", "minLength": 1, "maxLength": 1200},
+		"status": {"type": "string", "enum": ["success", "partial", "failed"]},
 		"artifacts": {"type": "array", "maxItems": 20,
 			"items": {"type": "string", "minLength": 1, "maxLength": 1000}},
 		"result_quality": {"type": "string", "enum": ["verified", "inferred", "uncertain"]},

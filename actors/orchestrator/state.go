@@ -68,6 +68,9 @@ type workRecord struct {
 	Counted   int                   `json:"counted,omitempty"` // tokens that are in the task's sum
 	Return    *subjects.AgentReturn `json:"return,omitempty"`
 	ReturnID  string                `json:"return_id,omitempty"`
+
+	// tools that the agent did not get because their backend does not answer
+	Unavailable []subjects.UnavailableTool `json:"unavailable,omitempty"`
 }
 
 func tasks() actor.Bucket[taskRecord] {

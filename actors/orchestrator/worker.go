@@ -250,16 +250,23 @@ func (w *worker) runLoop(ctx context.Context) error {
 	}
 	cfg, role := w.t.o.cfg, roleOf(w.subtask.Agent)
 	info := w.t.o.models.Role(ctx, w.t.Out, role)
-	tools, err := w.agent.Discover(ctx, text.Clip(w.subtask.Title+"\n"+w.subtask.Instructions, 4<<10), cfg.MaxTools)
+	tools, unavailable, err := w.agent.Discover(ctx, text.Clip(w.subtask.Title+"\n"+w.subtask.Instructions, 4<<10), cfg.MaxTools)
 	if err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		w.emitNote(subjects.NoteNoBroker, "no tools could be used: asking the broker for tools failed")
 	}
+	w.mu.Lock()
+	w.record.Unavailable = unavailable
+	w.mu.Unlock()
+	system := readPrompt(w.subtask.Agent)
+	if len(unavailable) > 0 {
+		system += "\n\n" + noSearch
+	}
 	a := loop.Agent{
 		Chat:    wire.Client{Out: w.t.Out, Role: role, Hint: w.subtask.Hint, Timeout: cfg.Wall},
-		RunTool: w.agent.RunTool, System: readPrompt(w.subtask.Agent), Tools: tools, Calls: agent.CallMode(info),
+		RunTool: w.agent.RunTool, System: system, Tools: tools, Calls: agent.CallMode(info),
 		Question: w.subtask.Instructions,
 		Stream:   info.Stream, Limits: cfg.loopLimits(w.t.tokensLeft()), Settings: settingsFile, Now: w.t.Out.Now,
 		NewID: w.t.Out.NewID,
@@ -290,6 +297,9 @@ func (w *worker) runLoop(ctx context.Context) error {
 	})
 	return err
 }
+
+// noSearch tells an agent that has lost a tool how to go on without.
+const noSearch = "The web cannot be searched now: write what you know yourself, and say that it was not looked up."
 
 // checkpoint stores the progress of the loop, with the labels and memories of the results so far.
 func (w *worker) checkpoint(ctx context.Context, s *loop.State) error {

@@ -88,6 +88,7 @@ var (
 // response is the response of a provider.
 type response struct {
 	status int
+	kind   string // Content-Type
 	body   []byte
 }
 
@@ -127,7 +128,7 @@ func (e endpoint) send(ctx context.Context, path string, query url.Values, heade
 	case len(got) > maxResponse:
 		return response{}, errTooLarge
 	}
-	return response{resp.StatusCode, got}, nil
+	return response{resp.StatusCode, resp.Header.Get("Content-Type"), got}, nil
 }
 
 // classifyError returns [errTimeout] or [errUnreachable]. The error itself is dropped: it quotes the address with the

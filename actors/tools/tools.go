@@ -66,6 +66,9 @@ type Tool struct {
 	// disabled is why the tool cannot run on this machine and what to do; "" = it can. It is served, and every call
 	// fails.
 	disabled string
+	// probe returns why the tool's backend cannot be used now and what to do; "" = it can. Only a tool whose facts say
+	// [policy.Tool].Backend has one.
+	probe func(ctx context.Context) string
 
 	once sync.Once
 	key  *seal.Key // of this process, nil when the tool needs no credential
@@ -183,7 +186,7 @@ func (t *Tool) toolset() actor.Toolset {
 }
 
 // Describe implements [actor.Describer]: a broker that starts later reads the definition, and the key for credentials,
-// from the metadata in discovery.
+// from the metadata in discovery, and at any time why the backend of the tool cannot be used.
 func (t *Tool) Describe() (metadata map[string]string) {
 	a := t.announcedSchema()
 	definition, err := json.Marshal(a)
@@ -194,8 +197,18 @@ func (t *Tool) Describe() (metadata map[string]string) {
 	if a.Key != "" {
 		metadata["key"] = a.Key
 	}
+	if t.probe != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
+		defer cancel()
+		if why := t.probe(ctx); why != "" {
+			metadata["unavailable"] = why
+		}
+	}
 	return metadata
 }
+
+// probeTimeout bounds a probe of a backend. The broker waits a second for a reply.
+const probeTimeout = 700 * time.Millisecond
 
 // announcedSchema returns the definition with the key of this process.
 func (t *Tool) announcedSchema() subjects.ToolSchema {

@@ -46,7 +46,19 @@ func searchTool(name, description string, s *searcher) *Tool {
 	if secret := s.provider.secretName(); secret != "" {
 		facts.Secrets = []string{secret}
 	}
+	var probe func(context.Context) string
+	if own, ok := s.provider.(searxng); ok {
+		facts.Backend = true
+		probe = func(ctx context.Context) string {
+			what, fix := ProbeSearXNG(ctx, own.at.base.String(), probeTimeout)
+			if what == "" {
+				return ""
+			}
+			return what + "; " + fix
+		}
+	}
 	return &Tool{
+		probe: probe,
 		schema: subjects.ToolSchema{
 			Name: name, Version: Version, Description: strings.TrimSpace(description),
 			Parameters: jsonschema.Literal(`{

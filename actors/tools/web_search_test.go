@@ -3,6 +3,8 @@ package tools_test
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -47,6 +49,29 @@ var (
 )
 
 const asked = `{"query":"alpha beta"}`
+
+// TestDescribeTellsWhyBackendIsUnavailable: the process of web_search says in discovery whether its SearXNG answers.
+func TestDescribeTellsWhyBackendIsUnavailable(t *testing.T) {
+	t.Parallel()
+	answers := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusBadRequest)
+	}))
+	defer answers.Close()
+	for at, want := range map[string]string{
+		answers.URL:          "",
+		"http://127.0.0.1:1": "no SearXNG answers at http://127.0.0.1:1; start it there",
+	} {
+		c := tools.Config{WebSearch: tools.WebSearch{Provider: "searxng", SearXNG: tools.SearXNG{URL: at}}}
+		for _, x := range tools.Configured(c) {
+			if got := x.Describe()["unavailable"]; x.Facts().Backend != (x.Name() == "web_search") ||
+				x.Name() == "web_search" && !strings.HasPrefix(got, want) || (got == "") != (want == "" ||
+				x.Name() != "web_search") {
+				t.Errorf("%s at %s: unavailable %q, want %q", x.Name(), at, got, want)
+			}
+		}
+	}
+}
 
 func TestWebSearch(t *testing.T) {
 	got := search(t, asked, 5, alpha, beta)

@@ -67,30 +67,31 @@ func (a *Agent) Spawn(ctx context.Context, req subjects.SpawnRequest) (*Agent, [
 }
 
 // Discover asks the broker for tools that fit a task, at most most, within [LookupTimeout]. It asks each time, so that
-// grants and disabled tools take effect at once.
-func (a *Agent) Discover(ctx context.Context, task string, most int) ([]model.Tool, error) {
+// grants and disabled tools take effect at once. A spawned agent also gets those that it could use if their backend
+// answered.
+func (a *Agent) Discover(ctx context.Context, task string, most int) ([]model.Tool, []subjects.UnavailableTool, error) {
 	if most <= 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	service, err := subjects.BrokerDiscover, error(nil)
 	if len(a.Path) > 0 {
 		service, err = subjects.BrokerDiscoverBelow.With(a.Path...)
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, LookupTimeout)
 	defer cancel()
 	reply, err := actor.Ask(ctx, a.Out, service, subjects.DiscoverRequest{Task: task, Max: most})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	found := reply.Tools
 	out := make([]model.Tool, 0, len(found))
 	for _, s := range found[:min(most, len(found))] {
 		out = append(out, model.Tool{Name: s.Name, Description: s.Description, Parameters: s.Parameters})
 	}
-	return out, nil
+	return out, reply.Unavailable, nil
 }
 
 // CallID is the id of a call outside of its turn, derived from session, query, scope and the model's own id. The

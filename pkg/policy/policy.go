@@ -130,6 +130,7 @@ type Tool struct {
 	Own       bool   // has [subjects.ModeOwn]: returns nothing but the user's own trusted statements
 	Empty     string // the whole text of a result that holds nothing, which is not private; "" = there is none
 	Standing  bool   // offered to the model for every task
+	Backend   bool   // needs another server: its process says in discovery when that does not answer
 	// Rare tools are offered only for a task with one of these words, when the model names them, or when a folder for
 	// them is there.
 	Rare []string

@@ -33,5 +33,19 @@ func NoteFailedCalls(calls []subjects.ToolCall) (notes []subjects.Note) {
 	return notes
 }
 
-// maxReason bounds the reason of a failed call in a note, in bytes.
+// NoteUnavailable is a note for each tool that agents did not get, with the reason and what to do.
+func NoteUnavailable(all []subjects.UnavailableTool) (notes []subjects.Note) {
+	for _, u := range all {
+		n := subjects.Note{
+			Code: subjects.NoteNoResult,
+			Text: u.Name + " was not used: \"" + text.OneLine(u.Why, maxReason) + "\"",
+		}
+		if !slices.Contains(notes, n) {
+			notes = append(notes, n)
+		}
+	}
+	return notes
+}
+
+// maxReason bounds the reason in a note, in bytes.
 const maxReason = 600

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"conclave/cmd/conclave/internal/setup"
+	"conclave/actors/tools"
 	"conclave/cmd/conclave/internal/term"
 	"conclave/config"
 	"conclave/pkg/client"
@@ -207,7 +207,7 @@ func (x *examination) checkWeb(ctx context.Context, cfg config.Config) {
 	case "none":
 		x.ok("web_search", "off (provider none in web_search.yaml); searxng, brave or tavily switch it on")
 	case "searxng":
-		if what, fix := setup.ProbeSearXNG(ctx, search.SearXNG.URL, 2*time.Second); what != "" {
+		if what, fix := tools.ProbeSearXNG(ctx, search.SearXNG.URL, 2*time.Second); what != "" {
 			x.warn("web_search", fix, "%s", what)
 		} else {
 			x.ok("web_search", "SearXNG answers in JSON at %s", search.SearXNG.URL)

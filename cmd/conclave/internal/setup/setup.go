@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"conclave/actors/tools"
 	"conclave/cmd/conclave/internal/term"
 	"conclave/pkg/local"
 	"conclave/pkg/model"
@@ -76,7 +77,7 @@ func Look(ctx context.Context, s Settings) Machine {
 	m.listModels(ctx)
 	switch s.Search {
 	case "searxng":
-		problem, _ := ProbeSearXNG(ctx, s.SearXNGURL, probeTimeout)
+		problem, _ := tools.ProbeSearXNG(ctx, s.SearXNGURL, probeTimeout)
 		m.Search, m.SearchOK = "SearXNG at "+s.SearXNGURL, problem == ""
 		if !m.SearchOK {
 			m.SearchFix = "conclave setup --search searxng shows how to start one; --search none switches it off"
