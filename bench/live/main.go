@@ -39,6 +39,7 @@ type options struct {
 	scenarios  string
 	calls      string
 	first      int
+	transcript string
 }
 
 func main() {
@@ -55,6 +56,7 @@ func main() {
 	flag.StringVar(&o.calls, "calls", "", "how the chat model calls tools: native, constrained or text; \"\" = as "+
 		"shipped")
 	flag.IntVar(&o.first, "first", 0, "`number` of the first run of the scenarios, which choose their questions by it")
+	flag.StringVar(&o.transcript, "transcript", "", "`file` that gets every chat request and response")
 	flag.Parse()
 	selectScenarios(o.scenarios)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -141,6 +143,13 @@ func startMeters(o *options) ([]*meter.Meter, error) {
 			return all, err
 		}
 		*url = m.URL
+		if o.transcript != "" {
+			f, err := os.OpenFile(o.transcript, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+			if err != nil {
+				return all, fmt.Errorf("opening the transcript: %w", err)
+			}
+			m.Transcript = f // until the process ends
+		}
 		all = append(all, m)
 	}
 	return all, nil

@@ -30,11 +30,17 @@ type Call struct {
 	PromptTime time.Duration
 	Load       time.Duration // loading the model, as the server measured it
 	Cut        bool          // ended before the last chunk
+
+	asked    []byte // the body of the request, for a transcript
+	answered *strings.Builder
 }
 
 // Meter is the proxy. It listens on a free loopback port.
 type Meter struct {
-	URL    string
+	URL string
+	// Transcript, set before the first call, gets the body of each request and the text of its response. nil = none.
+	Transcript io.Writer
+
 	server *http.Server
 
 	mu    sync.Mutex
@@ -101,6 +107,10 @@ func (m *Meter) end(c *Call) {
 	m.open--
 	m.ended = time.Now()
 	m.calls = append(m.calls, *c)
+	if m.Transcript != nil && len(c.asked) > 0 {
+		fmt.Fprintf(m.Transcript, "%s %s %d ms\n%s\n=> %s\n\n", c.Began.Format(time.TimeOnly), c.Path,
+			c.Total.Milliseconds(), c.asked, c.answered.String())
+	}
 }
 
 // inference are the paths of model calls; all others pass unrecorded.
@@ -119,13 +129,23 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return http.DefaultTransport.RoundTrip(r)
 	}
 	began := time.Now()
+	var asked []byte
+	if t.meter.Transcript != nil && strings.HasSuffix(r.URL.Path, "/chat") {
+		var err error
+		if asked, err = io.ReadAll(r.Body); err != nil {
+			return nil, err
+		}
+		r.Body = io.NopCloser(bytes.NewReader(asked))
+	}
 	t.meter.begin()
 	resp, err := http.DefaultTransport.RoundTrip(r)
 	if err != nil {
 		t.meter.end(&Call{Path: r.URL.Path, Began: began, Total: time.Since(began), Cut: true})
 		return resp, err
 	}
-	resp.Body = &recorder{ReadCloser: resp.Body, call: Call{Path: r.URL.Path, Began: began}, done: t.meter.end}
+	resp.Body = &recorder{ReadCloser: resp.Body, done: t.meter.end, call: Call{
+		Path: r.URL.Path, Began: began, asked: asked, answered: &strings.Builder{},
+	}}
 	return resp, nil
 }
 
@@ -208,6 +228,7 @@ func (r *recorder) read(line []byte) {
 	if json.Unmarshal([]byte(text), &c) != nil {
 		return
 	}
+	r.call.answered.WriteString(c.Message.Content)
 	some := !c.Message.empty()
 	for _, x := range c.Choices {
 		some = some || !x.Delta.empty() || !x.Message.empty()
