@@ -126,7 +126,7 @@ func TestSpawnedAgentCallsUnderItsPath(t *testing.T) {
 		len(root.Path) != 0 {
 		t.Fatalf("%+v %v %v", child, tools, err)
 	}
-	if offered, err := child.Discover(t.Context(), "read", 1); err != nil || len(offered) != 1 ||
+	if offered, _, err := child.Discover(t.Context(), "read", 1); err != nil || len(offered) != 1 ||
 		offered[0].Name != "fs_read" {
 		t.Errorf("%v %v", offered, err)
 	}
