@@ -340,10 +340,8 @@ func (b *Broker) awaitDecision(ctx context.Context, out actor.Out, id, tool stri
 	store := out.Store(stage.ApprovalBucket)
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
-	expiry := time.NewTimer(time.Hour)
-	expiry.Stop()
-	defer expiry.Stop()
-	var armed, due bool
+	var expiry <-chan time.Time // nil until the approval was read
+	due := false
 	for failures := 0; ; {
 		q, err := stage.ReadApproval(ctx, store, id)
 		left := q.Expires.Sub(out.Now())
@@ -370,15 +368,14 @@ func (b *Broker) awaitDecision(ctx context.Context, out actor.Out, id, tool stri
 			return given, stateFault(q)
 		default:
 			failures = 0
-			if !armed {
-				armed = true
-				expiry.Reset(left)
+			if expiry == nil {
+				expiry = time.After(left)
 			}
 		}
 		select {
 		case <-woken:
 		case <-poll.C:
-		case <-expiry.C:
+		case <-expiry:
 			due = true
 		case <-ctx.Done():
 		}

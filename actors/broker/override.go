@@ -303,7 +303,9 @@ func (s sessionSetting) describe(session, query string) subjects.SessionConfig {
 	c := subjects.SessionConfig{SessionID: session}
 	if s.Once != nil && s.Once.Query == query {
 		c.Once, c.QueryID = true, query
-		o = s.Once.mergeInto(o)
+		if query == "" { // of the next message: not one of overrideFor's
+			o = s.Once.mergeInto(o)
+		}
 	}
 	c.Override, c.Disable, c.Grant = o.Level, o.Disable, o.Grant
 	switch {

@@ -214,11 +214,12 @@ func (g *Gateway) askForClient(ctx context.Context, caller *clientAccess, keys [
 	switch {
 	case err != nil && q.key != "":
 		return out, err
-	case errors.Is(err, errTimeout):
-		g.cancelQuestion(ctx, asked.question, "timeout")
-		return out, err
 	case err != nil:
-		g.cancelQuestion(ctx, asked.question, "the client disconnected")
+		reason := "the client disconnected"
+		if errors.Is(err, errTimeout) {
+			reason = "timeout"
+		}
+		g.cancelQuestion(ctx, asked.question, reason)
 		return out, err
 	case end.Dead != nil:
 		return out, explainDeadLetter(end.Dead)

@@ -49,8 +49,12 @@ func (m *Model) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], 
 	var failed error
 	for {
 		t, err := m.selectModel(ctx, s)
-		if failed != nil && err != nil {
+		switch {
+		case failed != nil && err != nil:
 			return failed // no other model can answer
+		case err != nil:
+			rec.Tool = t.key()
+			return m.refuse(ctx, out, rec, err)
 		}
 		if failed != nil {
 			if err := c.send(subjects.ChatChunk{Notice: fmt.Sprintf("%s; %s answers instead", c.lost,
@@ -59,7 +63,7 @@ func (m *Model) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], 
 				return err
 			}
 		}
-		err = m.answerChat(ctx, c, t, err, s, out)
+		err = m.answerChat(ctx, c, t, s, out)
 		t.end()
 		if err == nil || c.lost == "" || ctx.Err() != nil {
 			return err
@@ -80,17 +84,14 @@ type chatCall struct {
 	lost    string // why the server could not answer, when another one may; "" = none may
 }
 
-// answerChat answers a request with one model; err is that of the selection. The last chunk is sent only after the
+// answerChat answers a request with one model. The last chunk is sent only after the
 // outcome is in the audit log: a reply without a record is not completed. With an error it sets c.lost when another
 // server may answer.
-func (m *Model) answerChat(ctx context.Context, c *chatCall, t target, err error, s selection, out actor.Out) error {
+func (m *Model) answerChat(ctx context.Context, c *chatCall, t target, s selection, out actor.Out) error {
 	c.lost = ""
 	rec, from, in := c.rec, c.from, c.in
 	rec.Tool = t.key()
-	r := c.request
-	if err == nil {
-		r, err = t.buildRequest(r)
-	}
+	r, err := t.buildRequest(c.request)
 	var imageBytes int64
 	if err == nil {
 		imageBytes, err = m.checkImages(ctx, out, t, r, in.From, in.Session)
@@ -112,7 +113,7 @@ func (m *Model) answerChat(ctx context.Context, c *chatCall, t target, err error
 		return m.refuse(ctx, out, rec, err)
 	}
 	last, err := actor.Audited(ctx, out, m.gate, rec, func(ctx context.Context, p *actor.Permit) (model.Chunk, error) {
-		last, began, err := m.runChat(m.withAlternative(ctx, t, s), p, t, in.Body.Role, in.Query, r, from, c.send)
+		last, began, err := m.runChat(m.withAlternative(ctx, t, s), p, t, r, c)
 		if errors.Is(err, model.ErrMissing) {
 			t.server.dropCache()
 		}
@@ -157,32 +158,30 @@ func (m *Model) withAlternative(ctx context.Context, t target, s selection) cont
 // model was asked, also with an error. A request that is preempted before a chunk was sent is retried with its next
 // slot, and one whose JSON schema made the server fail is retried once without the schema, with a notice: for the
 // caller and for the audit log that is one call.
-func (m *Model) runChat(ctx context.Context, p *actor.Permit, t target, role, query string, r model.Request,
-	from requester, send sendFunc,
-) (last model.Chunk, began bool, err error) {
+func (m *Model) runChat(ctx context.Context, p *actor.Permit, t target, r model.Request, c *chatCall) (
+	last model.Chunk, began bool, err error,
+) {
 	if err := p.Check(); err != nil {
 		return last, false, err
 	}
-	sent := false
-	sendNoted := func(c subjects.ChatChunk) error {
-		sent = sent || c.Notice == "" && c.Reading == nil
-		return send(c)
+	observe := func(turn context.Context) (model.Chunk, error) {
+		return m.observeReply(turn, t, c.in.Body.Role, c.in.Query, r, c.from.priority, c.send)
 	}
 	attempt := func(turn context.Context) (err error) {
-		last, err = m.observeReply(turn, t, role, query, r, from.priority, sendNoted)
-		if len(r.Format) == 0 || sent || !errors.Is(err, model.ErrRunner) && !errors.Is(err, model.ErrUnsupported) {
+		last, err = observe(turn)
+		if len(r.Format) == 0 || c.sent || !errors.Is(err, model.ErrRunner) && !errors.Is(err, model.ErrUnsupported) {
 			return err
 		}
 		notice := fmt.Sprintf("%s; asked again without the JSON schema", text.OneLine(err.Error(), maxText/2))
-		if err := send(subjects.ChatChunk{Notice: notice}); err != nil {
+		if err := c.send(subjects.ChatChunk{Notice: notice}); err != nil {
 			return err
 		}
 		r.Format = nil
-		last, err = m.observeReply(turn, t, role, query, r, from.priority, sendNoted)
+		last, err = observe(turn)
 		return err
 	}
-	began, err = t.queue().run(ctx, from, t.backendName, func(turn context.Context) error {
-		if from.priority == foreground || t.opts.KeepAlive == "-1" {
+	began, err = t.queue().run(ctx, c.from, t.backendName, func(turn context.Context) error {
+		if c.from.priority == foreground || t.opts.KeepAlive == "-1" {
 			return attempt(turn)
 		}
 		return m.watchSwap(turn, t, func() error { return attempt(turn) })
@@ -199,15 +198,13 @@ func (m *Model) measureReply(turn context.Context, t target, r model.Request, pr
 		return m.streamReply(turn, t, r, send)
 	}
 	measured, reading := m.meter.begin(t.key(), r)
-	if priority == foreground {
-		if reading.Expected >= minShownReading {
-			c, err := wire.EncodeChunk(model.Chunk{Reading: &reading})
-			if err == nil {
-				err = send(c)
-			}
-			if err != nil {
-				return model.Chunk{}, err
-			}
+	if priority == foreground && reading.Expected >= minShownReading {
+		c, err := wire.EncodeChunk(model.Chunk{Reading: &reading})
+		if err == nil {
+			err = send(c)
+		}
+		if err != nil {
+			return model.Chunk{}, err
 		}
 	}
 	seen := observedReply{begun: time.Now()}

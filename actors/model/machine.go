@@ -249,7 +249,7 @@ func (c *machine) decodeError(err error) error {
 		if actor.IsReplyFault(err) {
 			return wire.DecodeError(actor.ReplyFault(bounded))
 		}
-		return fmt.Errorf("%w: %s is not connected; check it with: conclave machines", model.ErrUnreachable, c.name)
+		return &disconnectedError{machine: c.name}
 	}
 	return err
 }
@@ -330,14 +330,9 @@ func (c *machine) List(context.Context) ([]model.Info, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.connected {
-		return nil, c.disconnectedError()
+		return nil, &disconnectedError{machine: c.name}
 	}
 	return c.models, nil
-}
-
-// disconnectedError says that the machine cannot be used.
-func (c *machine) disconnectedError() error {
-	return fmt.Errorf("%w: %s is not connected; check it with: conclave machines", model.ErrUnreachable, c.name)
 }
 
 // Show implements [model.Backend], by the last report.
@@ -347,8 +342,7 @@ func (c *machine) Show(_ context.Context, name string) (model.Info, error) {
 	case !held:
 		return model.Info{}, fmt.Errorf("%w: %s has no %s", model.ErrMissing, c.name, name)
 	case !connected:
-		return model.Info{}, fmt.Errorf("%w: %s is on %s, which is not connected; check it with: conclave machines",
-			model.ErrUnreachable, name, c.name)
+		return model.Info{}, &disconnectedError{name, c.name}
 	}
 	return info, nil
 }

@@ -211,7 +211,7 @@ func (m *Model) findMachineTargets(name, pinned string, s selection) (targets []
 }
 
 // findModel finds one model at the servers that have it: Ollama on this machine, and other machines; of several it
-// chooses one, see [Model.choose]. A name with the prefix of a machine means that machine only. It fails as
+// chooses one, see [Model.chooseTarget]. A name with the prefix of a machine means that machine only. It fails as
 // [Model.findLocal] does when no machine has the model.
 func (m *Model) findModel(ctx context.Context, name string, s selection) (target, error) {
 	if pinned, rest, ok := m.splitMachine(name); ok {
@@ -219,7 +219,7 @@ func (m *Model) findModel(ctx context.Context, name string, s selection) (target
 		if len(targets) == 0 {
 			_, err := pinned.Show(ctx, rest)
 			if err == nil { // excluded
-				err = pinned.disconnectedError()
+				err = &disconnectedError{rest, pinned.name}
 			}
 			return target{name: name}, err
 		}
@@ -249,14 +249,19 @@ func (m *Model) findModel(ctx context.Context, name string, s selection) (target
 	return t, err
 }
 
-// disconnectedError means that a model is on a machine that is not connected. It is a missing model for a role, so that
+// disconnectedError means that a model, or "" any model, is on a machine that is not connected. It is a missing model for a role, so that
 // another one is used, and an unreachable one for the caller.
 type disconnectedError struct{ model, machine string }
 
+// Error implements error.
 func (e *disconnectedError) Error() string {
+	if e.model == "" {
+		return e.machine + " is not connected; check it with: conclave machines"
+	}
 	return fmt.Sprintf("%s is on %s, which is not connected; check it with: conclave machines", e.model, e.machine)
 }
 
+// Unwrap returns [model.ErrUnreachable].
 func (e *disconnectedError) Unwrap() error { return model.ErrUnreachable }
 
 // splitMachine returns the machine whose name is the prefix of a model's, and the model's name there.

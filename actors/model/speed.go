@@ -112,10 +112,10 @@ func (m *meter) update(name string, change func(*measured)) {
 
 // measurement is a call in progress.
 type measurement struct {
-	meter   *meter
-	name    string
-	size    int     // bytes of the prompt
-	uncache float64 // part of it that the server has to read, by what is known here
+	meter  *meter
+	name   string
+	size   int     // bytes of the prompt
+	unread float64 // part of it that the server has to read, by what is known here
 }
 
 // begin notes the prompt of a request and returns what the server has to read now. The caller may call finish when the
@@ -132,12 +132,12 @@ func (m *meter) begin(name string, r model.Request) (*measurement, model.Reading
 	m.last[name] = prompt
 	c := &measurement{
 		meter: m, name: name, size: len(prompt),
-		uncache: 1 - float64(common)/float64(max(1, len(prompt))),
+		unread: 1 - float64(common)/float64(max(1, len(prompt))),
 	}
 	if hasImages(r) {
 		c.size = 0 // not measured: the server counts the tokens of images, which are not in the prompt's text
 	}
-	reading := model.Reading{Tokens: int(c.uncache * s.tokens(len(prompt))), Whole: !r.Stream}
+	reading := model.Reading{Tokens: int(c.unread * s.tokens(len(prompt))), Whole: !r.Stream}
 	if s.Prompt > 0 {
 		seconds := float64(reading.Tokens) / s.Prompt
 		if !r.Stream && s.Output > 0 { // nothing comes before the reply is complete
@@ -171,7 +171,7 @@ func (c *measurement) addSample(s *speed, f model.Final) {
 	if tokens := float64(min(f.PromptTokens, c.size)); tokens >= minSampleTokens {
 		s.BytesPerToken = updateAverage(s.BytesPerToken, min(max(float64(c.size)/tokens, minBytesPerToken),
 			maxBytesPerToken))
-		if read := c.uncache * tokens; read >= minReadTokens && f.PromptTime > 0 {
+		if read := c.unread * tokens; read >= minReadTokens && f.PromptTime > 0 {
 			if v := read / f.PromptTime.Seconds(); s.Prompt == 0 || v < cachedFactor*s.Prompt {
 				s.Prompt = updateAverage(s.Prompt, v)
 			}

@@ -62,8 +62,12 @@ func (m *Model) runOwnChat(ctx context.Context, out actor.Out, t target, r model
 	}
 	rec := m.newRecord(subjects.ActionModelChat, m.Name(), "", "", t.key(), messages)
 	return actor.Audited(ctx, out, m.gate, rec, func(ctx context.Context, p *actor.Permit) (model.Chunk, error) {
-		last, began, err := m.runChat(ctx, p, t, "self_test", "", r, requester{m.Name(), m.Name(), lowest},
-			func(subjects.ChatChunk) error { return nil })
+		c := &chatCall{
+			from: requester{m.Name(), m.Name(), lowest},
+			send: func(subjects.ChatChunk) error { return nil },
+		}
+		c.in.Body.Role = "self_test"
+		last, began, err := m.runChat(ctx, p, t, r, c)
 		return last, reportOutcome(ctx, p, began, err)
 	})
 }

@@ -47,8 +47,7 @@ func (t *turn) decide(ctx context.Context) (reply, error) {
 			t.addRecalled()
 			return t.requestAnswer(ctx)
 		}
-		t.state.Finished = append(t.state.Finished, *t.recalled) // listed, but not shown to the model
-		t.recalled = nil
+		t.leaveOutRecalled()
 	}
 	if at < 0 {
 		return t.requestAnswer(ctx)
@@ -115,8 +114,7 @@ func (t *turn) useRecalled(choices []model.Tool) []model.Tool {
 	}
 	statements := slices.DeleteFunc(recalledStatements(said), t.isSaid)
 	if len(statements) == 0 {
-		t.state.Finished = append(t.state.Finished, *t.recalled) // listed, but not shown to the model
-		t.recalled = nil
+		t.leaveOutRecalled()
 		return choices
 	}
 	return append(slices.Clip(choices), model.Tool{
@@ -130,6 +128,12 @@ func (t *turn) isSaid(statement string) bool {
 	return slices.ContainsFunc(t.history, func(m model.Message) bool {
 		return m.Role == model.User && strings.Contains(text.Fold(m.Content), statement)
 	})
+}
+
+// leaveOutRecalled lists [Input.Recalled] among the calls of the turn without showing it to the model.
+func (t *turn) leaveOutRecalled() {
+	t.state.Finished = append(t.state.Finished, *t.recalled)
+	t.recalled = nil
 }
 
 // addRecalled appends [Input.Recalled], if there is one, to the turn, once.
