@@ -225,7 +225,7 @@ func (m *machines) newInvitation(q subjects.MachineInvite, now time.Time) (machi
 	at := slices.IndexFunc(list, func(p subjects.Principal) bool { return p.Name == q.Machine })
 	switch {
 	case q.Rotate && (at < 0 || list[at].Kind != subjects.MachinePrincipal):
-		return inv, errors.New("no machine has this name; see conclave machines")
+		return inv, errors.New("no machine has this name")
 	case q.Rotate:
 		inv.Actors = list[at].Actors
 		return inv, nil

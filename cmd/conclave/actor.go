@@ -105,6 +105,7 @@ var actorTexts = map[string]string{
 	"reward": "counts your feedback", subjects.Committee: "personas deliberate and answer",
 	subjects.Orchestrator: "plans tasks and runs agents", "secrets": "serves credentials",
 	subjects.RespondentB: "answers for comparison, where enabled", "gateway": "HTTP, server-sent events, query.ask",
+	subjects.MCP: "connects MCP servers", subjects.Scheduler: "says when schedules are due",
 }
 
 // listActors prints the actors and enabled tools of this build, whether they run or not.

@@ -40,7 +40,7 @@ const faces = [["waterfall", "Waterfall"], ["tree", "Tree"], ["log", "Log"]];
 // runPanel shows one run; compact leaves out its title, for the drawer.
 export function runPanel(id, compact = false) {
   const r = store.state.runs.get(id);
-  if (!r || !r.events.length) return html`${compact ? nothing : html`<h1>Run</h1>`}<p class="quiet">Reading the events of this question. Events older than a day are no longer stored.</p>`;
+  if (!r || !r.events.length) return html`${compact ? nothing : html`<h1>Run</h1>`}<p class="quiet">Reading the events of this question. Events older than 90 days are no longer stored, and fewer when the event log is full.</p>`;
   const tools = [...r.tools.values()];
   return html`
     ${compact ? nothing : html`<h1 dir="auto">${visible(r.query || "Run")}</h1>`}
