@@ -526,10 +526,11 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	const answer = `,"answer":{"response":{"session_id":"s1","query_id":"q1","query":"Should I move?",` +
 		`"answer":"Old.","tool_calls":[],"respondent_id":"committee"},"response_id":"r1","dialog_id":"d1"}`
-	respondenttest.Run(t, func(t testing.TB) *respondenttest.Case[*Committee] {
+	newCase := func(t testing.TB, parallel bool) *respondenttest.Case[*Committee] {
 		w := newHarness(t)
 		return &respondenttest.Case[*Committee]{
 			Recorder: &w.Recorder, Bucket: records.Name, Key: recordKey(respondenttest.Query),
+			History: subjects.ConversationKey("s1"),
 			Earlier: map[string]respondenttest.Earlier{
 				"claimed": {Record: earlierHead + `,"stalled":1}`},
 				"a contribution": {
@@ -542,7 +543,7 @@ func TestConformance(t *testing.T) {
 			},
 			New: func() *Committee { return New(shippedConfig(t)) },
 			Deliver: func(ctx context.Context, c *Committee, out actor.Out, attempt int) error {
-				return w.deliver(ctx, c, question(), attempt, out)
+				return w.deliver(ctx, c, question(func(q *subjects.Query) { q.Parallel = parallel }), attempt, out)
 			},
 			Check: func(t testing.TB, interrupted bool) {
 				if r := w.response(); r.Answer != "The answer." || len(r.Deliberations) != 3 || r.Error != nil {
@@ -557,12 +558,19 @@ func TestConformance(t *testing.T) {
 				if len(ends) != 4 || ends["The Inner Child 1 done"] != 1 || ends["The Self 2 done"] != 1 {
 					t.Errorf("%v", ends)
 				}
-				// at most the one that was interrupted speaks again
-				if got := w.speakers(); len(got) > 5 || !interrupted && len(got) != 4 {
+				most := 5 // at most the one that was interrupted speaks again
+				if parallel {
+					most = 7
+				}
+				if got := w.speakers(); len(got) > most || !interrupted && len(got) != 4 {
 					t.Errorf("asked %q", got)
 				}
 			},
 		}
+	}
+	respondenttest.Run(t, func(t testing.TB) *respondenttest.Case[*Committee] { return newCase(t, false) })
+	t.Run("parallel", func(t *testing.T) {
+		respondenttest.RunParallel(t, func(t testing.TB) *respondenttest.Case[*Committee] { return newCase(t, true) })
 	})
 }
 

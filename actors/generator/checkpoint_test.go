@@ -81,6 +81,7 @@ func newConformanceCase(t testing.TB, name string) *respondenttest.Case[*Generat
 		`"written":"2026-01-02T03:04:05Z"`
 	return &respondenttest.Case[*Generator]{
 		Recorder: &w.Recorder, Bucket: subjects.StateBucket(name), Key: turnKey("s1"),
+		History: subjects.ConversationKey("s1"),
 		Earlier: map[string]respondenttest.Earlier{
 			"received": {Record: head + `,"stage":"received"}`},
 			"working": {

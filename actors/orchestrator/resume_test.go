@@ -120,9 +120,12 @@ func TestCrashAtEveryStep(t *testing.T) {
 // Whatever happens between two durable steps, one report is published, and the tool runs once.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	respondenttest.Run(t, func(t testing.TB) *respondenttest.Case[*Orchestrator] {
+	newCase := func(t testing.TB, parallel int) *respondenttest.Case[*Orchestrator] {
 		w := newHarness(t)
 		w.model = func(r request) any {
+			if r.kind == callPlan && parallel > 1 {
+				return planJSON(subtaskJSON("a"), subtaskJSON("b"))
+			}
 			if r.kind == callWork && r.messages[len(r.messages)-1].Role == model.User {
 				return toolCall("c1", "lookup", `{}`)
 			}
@@ -132,6 +135,7 @@ func TestConformance(t *testing.T) {
 			`"updated":"2026-01-02T03:04:05Z","owner":"x","nonce":"n","usage":{}`
 		return &respondenttest.Case[*Orchestrator]{
 			Recorder: &w.Recorder, Unlimited: true, Bucket: bucket, Key: subjects.TaskKey(respondenttest.Query),
+			History: sessionKey("s1"),
 			Earlier: map[string]respondenttest.Earlier{
 				"planning": {Record: head + `,"state":"planning","tokens":0}`},
 				"running": {
@@ -153,10 +157,11 @@ func TestConformance(t *testing.T) {
 				}, attempt, out)
 			},
 			Check: func(t testing.TB, _ bool) {
-				if res := w.onlyResponse(); res.Partial || res.Error != nil || len(res.ToolCalls) != 1 {
+				if res := w.onlyResponse(); res.Partial || res.Error != nil || len(res.ToolCalls) != parallel {
 					t.Errorf("%+v", res)
 				}
-				if n := len(emitted[subjects.AgentReturn](w, "agent.return.q1")); n != 1 || w.ran["lookup"] != 1 {
+				n := len(emitted[subjects.AgentReturn](w, "agent.return.q1"))
+				if n != parallel || w.ran["lookup"] != parallel {
 					t.Errorf("%d returns, the tool ran %d times", n, w.ran["lookup"])
 				}
 				if task := w.stored("q1"); task.State != subjects.TaskDone {
@@ -164,6 +169,10 @@ func TestConformance(t *testing.T) {
 				}
 			},
 		}
+	}
+	respondenttest.Run(t, func(t testing.TB) *respondenttest.Case[*Orchestrator] { return newCase(t, 1) })
+	t.Run("parallel", func(t *testing.T) {
+		respondenttest.RunParallel(t, func(t testing.TB) *respondenttest.Case[*Orchestrator] { return newCase(t, 2) })
 	})
 }
 

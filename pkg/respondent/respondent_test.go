@@ -3,12 +3,15 @@ package respondent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/actor/actortest"
+	"conclave/pkg/respondent/respondenttest"
 	"conclave/subjects"
 )
 
@@ -20,6 +23,7 @@ type testRecord struct {
 	Written   time.Time `json:"written"`
 	Answer    *Pending  `json:"answer"`
 	Published bool      `json:"published"`
+	Edits     int       `json:"edits"`
 	Event     string    `json:"event"` // id of the event that is not published yet, "" = none
 }
 
@@ -183,5 +187,59 @@ func TestFailedLastWriteIsLogged(t *testing.T) {
 	if all, faults := countResponses(rec); err != nil || all != 1 || faults != 0 || appended != 1 ||
 		len(rec.Logged()) == 0 {
 		t.Errorf("%d responses, %d faults, %d times appended, logged %v, %v", all, faults, appended, rec.Logged(), err)
+	}
+}
+
+// Checkpoints of work that is done in parallel are all in the record, and each event is published once, also when
+// acknowledgements of some are lost.
+func TestParallelCheckpoints(t *testing.T) {
+	t.Parallel()
+	const writers, each = 8, 20
+	for at := range 4 {
+		rec := &actortest.Recorder{}
+		out, lost := respondenttest.LoseAcknowledgement(rec.Out(), at)
+		k := &Respondent[testRecord]{
+			Account: subjects.Committee, Bucket: testBucket,
+			Key: func(_, query string) string { return "turn." + query },
+			Fields: func(r *testRecord) Fields {
+				return Fields{&r.QueryID, &r.Owner, &r.Stalled, &r.Written, &r.Answer, &r.Published}
+			},
+			New: func(t *Turn[testRecord]) Work[testRecord] { return testWork{t, new(int)} },
+		}
+		turn := k.newTurn("s1", subjects.Query{QueryID: "q1"}, out)
+		if done, err := turn.claim(t.Context()); done || err != nil {
+			t.Fatal(done, err)
+		}
+		var all sync.WaitGroup
+		for w := range writers {
+			all.Go(func() {
+				for n := range each {
+					turn.Edit(func(r *testRecord) { r.Edits++ })
+					if err := turn.Checkpoint(t.Context(), "turn.step", func(r *testRecord) {
+						r.Edits++
+						r.Event = fmt.Sprintf("e%d-%d", w, n)
+					}); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		all.Wait()
+		stored, err := testBucket.Load(t.Context(), rec.Out(), "turn.q1")
+		if err != nil || stored.Value.Edits != 2*writers*each || turn.Record().Edits != 2*writers*each || !lost() {
+			t.Errorf("%d edits are stored of %d, %v", stored.Value.Edits, 2*writers*each, err)
+		}
+		published := map[string]int{}
+		for _, m := range rec.Published() {
+			published[m.ID]++
+		}
+		for id, n := range published {
+			if n != 1 {
+				t.Errorf("%s was published %d times", id, n)
+			}
+		}
+		if len(published) != writers*each {
+			t.Errorf("%d events of %d", len(published), writers*each)
+		}
 	}
 }

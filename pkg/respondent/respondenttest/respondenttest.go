@@ -25,6 +25,8 @@ type Case[A Process] struct {
 	Unlimited bool // the actor is one of an unlimited consumer
 	// Bucket and Key are the place of the record of the question.
 	Bucket, Key string
+	// History is the key, in Bucket, of what earlier questions of the session left. The answer is added to it.
+	History string
 	// Earlier are records of the question that earlier builds stored, by a name.
 	Earlier map[string]Earlier
 	// New returns a new process of the actor.
@@ -106,11 +108,37 @@ func Run[A Process](t *testing.T, newCase func(t testing.TB) *Case[A]) {
 		}
 	})
 	t.Run("the record is too large", func(t *testing.T) { exceedAlways(t, newCase(t)) })
+	t.Run("others change the history", func(t *testing.T) { changeHistory(t, newCase) })
 	t.Run("out of time", func(t *testing.T) { endDeadline(t, newCase(t)) })
 	t.Run("unreadable record", func(t *testing.T) { damageRecord(t, newCase(t)) })
 	for name := range first.Earlier {
 		t.Run("earlier build "+name, func(t *testing.T) { resumeEarlier(t, newCase(t), name) })
 	}
+}
+
+// RunParallel runs the part of the suite that concerns checkpoints that are made at the same time. newCase must return
+// the same question in a new environment each time, one whose parts are worked on in parallel.
+func RunParallel[A Process](t *testing.T, newCase func(t testing.TB) *Case[A]) {
+	var mu sync.Mutex
+	var steps []string
+	first := newCase(t)
+	if err := first.attempt(t, 1, func(s string) {
+		mu.Lock()
+		defer mu.Unlock()
+		steps = append(steps, s)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	first.Check(t, false)
+	t.Run("crash", func(t *testing.T) { runAtEach(t, steps, newCase, crashAt[A]) })
+	t.Run("taken over", func(t *testing.T) { runAtEach(t, steps, newCase, takeOverAt[A]) })
+	t.Run("acknowledgement lost", func(t *testing.T) {
+		for at := 0; loseAcknowledgement(t, newCase(t), at); at++ {
+			if at > len(steps) {
+				t.Fatal("there are more writes than steps")
+			}
+		}
+	})
 }
 
 func runAtEach[A Process](t *testing.T, steps []string, newCase func(t testing.TB) *Case[A],
@@ -126,9 +154,9 @@ func runAtEach[A Process](t *testing.T, steps []string, newCase func(t testing.T
 
 // crashAt kills the process at a step. The next delivery finishes the turn, and one after it changes nothing.
 func crashAt[A Process](t *testing.T, c *Case[A], at int) {
-	n := 0
+	var n atomic.Int64
 	if err := c.attempt(t, 1, func(string) {
-		if n++; n > at {
+		if n.Add(1) > int64(at) {
 			panic(errCrash)
 		}
 	}); err == nil { // a panic in a goroutine of the actor is an error of its own
@@ -285,6 +313,73 @@ func exceedAlways[A Process](t *testing.T, c *Case[A]) {
 	}
 }
 
+// changeHistory lets other writers change the history before each of 7 and of 8 writes to it. With 7 the same attempt
+// adds the answer, with 8 the next one. There is one answer, also when no attempt is left.
+func changeHistory[A Process](t *testing.T, newCase func(t testing.TB) *Case[A]) {
+	undisturbed := newCase(t)
+	undisturbed.finish(t, 1)
+	want := strings.Count(undisturbed.history(t), Query)
+	for _, tt := range []struct {
+		changes, attempt int
+		added            bool // by this attempt
+	}{{7, 1, true}, {8, 1, false}, {7, subjects.MaxDeliver, true}, {8, subjects.MaxDeliver, false}} {
+		t.Run(fmt.Sprintf("%d times at attempt %d", tt.changes, tt.attempt), func(t *testing.T) {
+			t.Parallel()
+			c := newCase(t)
+			left := tt.changes
+			err := c.Deliver(t.Context(), c.New(), c.changingHistory(&left), tt.attempt)
+			if (err == nil) != tt.added || left != 0 {
+				t.Errorf("%d changes are left, %v", left, err)
+			}
+			if got := c.history(t); strings.Contains(got, Query) != tt.added {
+				t.Errorf("the answer is added %v: %s", !tt.added, got)
+			}
+			if all := c.responses(t); len(all) != 1 || all[0].Error != nil {
+				t.Errorf("answers: %+v", all)
+			}
+			if tt.attempt == 1 {
+				c.finish(t, 2)
+				if got := c.history(t); strings.Count(got, Query) != want || want == 0 {
+					t.Errorf("the answer stands %d times in the history, want %d: %s", strings.Count(got, Query), want,
+						got)
+				}
+				c.Check(t, true)
+			}
+		})
+	}
+}
+
+// changingHistory is the Out of a process that is not alone: another one writes the history, as it is, before each of
+// the next left writes of this one.
+func (c *Case[A]) changingHistory(left *int) actor.Out {
+	out := c.Recorder.Out()
+	return &hookedOut{out, func(key string, write func() (uint64, error)) (uint64, error) {
+		if key == c.History && *left > 0 {
+			*left--
+			ctx, store := context.Background(), out.Store(c.Bucket)
+			data, rev, err := store.Get(ctx, key)
+			if errors.Is(err, actor.ErrNotFound) {
+				data, err = []byte("{}"), nil
+			}
+			if err == nil {
+				_, err = store.Put(ctx, key, data, rev)
+			}
+			if err != nil {
+				return 0, err
+			}
+		}
+		return write()
+	}}
+}
+
+func (c *Case[A]) history(t testing.TB) string {
+	data, _, err := c.Recorder.Out().Store(c.Bucket).Get(t.Context(), c.History)
+	if err != nil && !errors.Is(err, actor.ErrNotFound) {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
 // endDeadline gives the question to a process after the caller's deadline: the answer says so, and no model is asked.
 func endDeadline[A Process](t *testing.T, c *Case[A]) {
 	ctx, cancel := context.WithTimeout(t.Context(), 0)
@@ -334,12 +429,13 @@ func resumeEarlier[A Process](t *testing.T, c *Case[A], name string) {
 // takeOverAt pauses the process at a step while another gets the message and finishes the turn.
 func takeOverAt[A Process](t *testing.T, c *Case[A], at int) {
 	paused, wake, ended := make(chan struct{}), make(chan struct{}), make(chan error)
-	n := 0
+	var n atomic.Int64
 	var once sync.Once
 	go func() {
 		ended <- c.attempt(t, 1, func(string) {
-			if n++; n > at {
-				once.Do(func() { close(paused); <-wake })
+			if n.Add(1) > int64(at) { // every goroutine of the process is paused
+				once.Do(func() { close(paused) })
+				<-wake
 			}
 		})
 	}()
