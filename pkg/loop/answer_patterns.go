@@ -12,7 +12,7 @@ import (
 // Each has a prefilter that must be changed with it.
 
 // isHedge reports whether an answer says that it cannot know current facts: no access to the web or to live data, or
-// knowledge that ends at some date. Other gaps ("I cannot know your name") are no hedge. Of an answer longer than 1200
+// knowledge that ends at some date, in English. Other gaps ("I cannot know your name") are no hedge. Of an answer longer than 1200
 // characters only the first 300 and the last 200 count, so that a caveat in the middle is no hedge.
 func isHedge(answer string) bool {
 	s := normalizeApostrophes(answer)
@@ -24,15 +24,11 @@ func isHedge(answer string) bool {
 
 var hedgePrefilter = prefilter{
 	"do not", "don't", "cannot", "can't", "not able", "unable", "ability to", "access to", "tool to",
-	"tools to", "as of my", "my knowledge", "my training", "not aware of", "not up to date", "kein", "mein wissen",
-	"mein trainings", "im internet", "das internet", "das web", "je n'ai pas", "ma derni", "ma base de",
-	"no tengo acceso",
-	"mi última", "mi conocimiento", "tenho acesso", "non ho accesso",
+	"tools to", "as of my", "my knowledge", "my training", "not aware of", "not up to date",
 }
 
 var hedgePattern = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)` + strings.Join([]string{
-		// English
 		`\b(?:i|we) (?:do not|don't|don’t|cannot|can't|can’t|am not able to|am unable to|` +
 			`currently (?:do not|don't)) (?:currently |actually |directly )?` +
 			`(?:have |get |access |provide |browse |search |check |look up |retrieve )?` +
@@ -48,22 +44,6 @@ var hedgePattern = sync.OnceValue(func() *regexp.Regexp {
 			`was last updated|is (?:limited|current) (?:to|as of))`,
 		`\b(?:beyond|after) my (?:knowledge|training) cut[- ]?off`,
 		`\bi(?:'m| am|’m) (?:not (?:aware of|up to date on) (?:any )?(?:current|recent|the latest) )`,
-		// German
-		`\b(?:ich )?(?:habe|verfüge über) (?:leider |derzeit |aktuell )*kein(?:en|e) ` +
-			`(?:direkten |aktuellen )?(?:zugriff|zugang|echtzeit\S*) ?(?:auf|zu|zum)? ?` +
-			`(?:echtzeit|aktuelle|live|das internet|internet|daten)?`,
-		`\bmein (?:wissen(?:sstand)?|trainings\S*) (?:endet|reicht (?:nur )?bis|ist (?:auf dem )?stand)`,
-		`\bkann (?:leider )?(?:nicht )?(?:im internet|das internet|das web) (?:nicht )?(?:suchen|durchsuchen|` +
-			`zugreifen)`,
-		// French
-		`\bje n['’]ai pas (?:d['’])?acc[eè]s (?:à |aux |au )?(?:internet|informations? (?:en temps réel|actuelles)|` +
-			`données (?:en temps réel|actuelles)|en temps réel)`,
-		`\bma (?:dernière mise à jour|base de connaissances s['’]arrête)`,
-		// Spanish, Portuguese, Italian
-		`\bno tengo acceso a (?:internet|información (?:en tiempo real|actual\S*)|datos (?:en tiempo real|actual\S*))`,
-		`\bmi (?:última actualización|conocimiento (?:llega|termina))`,
-		`\bnão tenho acesso (?:à internet|a informações (?:em tempo real|atuais|atualizadas)|a dados em tempo real)`,
-		`\bnon ho accesso (?:a internet|a informazioni (?:in tempo reale|aggiornate)|a dati in tempo reale)`,
 	}, "|"))
 })
 
@@ -132,75 +112,6 @@ var offerPattern = sync.OnceValue(func() *regexp.Regexp {
 			`\b(?:would|do) you (?:like|want)|\bonce you|\bwhen you|\bas soon as you|\buntil you|\bhappy to\b|` +
 			`\bglad to\b|` +
 			`\bwenn sie|\bfalls (?:sie|du)|\bwenn du|\bsi (?:vous|tu)\b|\bsi (?:quieres|desea)|\bse (?:quiser|vuoi)`)
-})
-
-// claimsAction reports whether an answer claims that a tool was used, one of n or in general, or that something was
-// done outside of the conversation. The caller asks only when no call ran, so the claim is false. Texts that a model
-// can write by itself ("I have written a poem") are no claim. Of an answer longer than 2000 characters only the first
-// 800 and the last 400 count.
-func claimsAction(answer string, n toolNames) bool {
-	s := normalizeApostrophes(answer)
-	if utf8.RuneCountInString(s) > 2000 {
-		s = firstRunes(s, 800) + "\n" + lastRunes(s, 400)
-	}
-	if !claimPrefilter.passes(s) {
-		return false
-	}
-	if claimPattern().MatchString(s) {
-		return true
-	}
-	for _, m := range usedToolPattern().FindAllStringSubmatch(s, 8) {
-		if n.has(m[1]) {
-			return true
-		}
-	}
-	return false
-}
-
-// claimPrefilter is the prefilter of claimPattern and usedToolPattern.
-var claimPrefilter = prefilter{
-	" i ", " i've ", " successfully ", " erfolgreich ", " search", " ich habe ", " j'ai ",
-	" he buscado", " he guardado", " he creado", " he enviado",
-}
-
-var usedToolPattern = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile("(?i)\\bi(?:'ve| have|’ve)? (?:just |already |now |successfully " +
-		")?(?:used|called|ran|run|executed|invoked) (?:the )?[`\"'*]*([a-z0-9_.-]+)")
-})
-
-var claimPattern = sync.OnceValue(func() *regexp.Regexp {
-	const i = `\bi(?:'ve| have|’ve)? (?:just |already |now |successfully |also )?`
-	const lead = `(?:` + i + `|\b(?:successfully|erfolgreich) )`
-	return regexp.MustCompile(`(?i)` + strings.Join([]string{
-		i +
-			`(?:searched|checked|browsed|looked (?:it |this |that )?(?:up )?(?:on|in|through)) ` +
-			`(?:the |your |my )?(?:web|internet|online|memory|memories|files?|folder|knowledge graph)\b`,
-		i +
-			`(?:saved|stored|remembered|recorded|added) (?:it|this|that|your [a-z ]{1,40}|the [a-z ]{1,40}) ` +
-			`(?:to|in|into) (?:the |your |my |long-term )?(?:memory|memories|file|disk|knowledge|database)\b`,
-		lead +
-			`(?:created|written|wrote|saved|deleted|removed|updated|edited|modified) ` +
-			`(?:the |a |an |your )?(?:new )?(?:file|folder|directory)\b`,
-		lead +
-			`(?:sent|forwarded|scheduled) (?:the |an |your |a )?(?:e-?mail|message|invitation|meeting|notification|` +
-			`reminder)\b`,
-		lead + `(?:executed|ran|run) (?:the |your |this |that |a )?(?:command|script|code|program|tests?)\b`,
-		lead +
-			`(?:fetched|downloaded|opened|visited) (?:the |that |this |your )?(?:page|url|site|website|link|article)\b`,
-		lead + `installed (?:the |your )?(?:package|module|library)`,
-		`\b(?:based on|according to) (?:my|the) (?:web |internet |online )?search(?: results)?\b`,
-		`\b(?:the|my) (?:web |internet )?search (?:results? )?(?:shows?|returned|found|revealed)\b`,
-		// German
-		`\bich habe (?:gerade |soeben |bereits )?(?:das internet|das web|im internet|im web|online|` +
-			`im speicher)[^.]{0,40}(?:durchsucht|gesucht|nachgesehen|recherchiert)`,
-		`\bich habe (?:die|eine|den|das|deine|ihre) (?:datei|ordner|e-?mail|nachricht)[^.]{0,60}(?:erstellt|` +
-			`gespeichert|geschrieben|gelöscht|gesendet|verschickt|geändert)`,
-		// French, Spanish
-		`\bj['’]ai (?:effectué une recherche|recherché sur (?:le web|internet)|enregistré le fichier|` +
-			`créé le fichier|envoyé (?:le|un) (?:e-?mail|message))`,
-		`\bhe (?:buscado en (?:internet|la web)|guardado el archivo|creado el archivo|enviado (?:el|un) (?:correo|` +
-			`mensaje))`,
-	}, "|"))
 })
 
 // examplePattern matches the announcement of an example.

@@ -19,12 +19,6 @@ var (
 		"Unfortunately I do not have the ability to browse the internet.",
 		"That happened after my knowledge cutoff.",
 		"My training data only goes up to 2023.",
-		"Ich habe leider keinen Zugriff auf Echtzeitdaten.",
-		"Mein Wissen endet im Jahr 2023.",
-		"Je n'ai pas accès à internet.",
-		"No tengo acceso a información en tiempo real.",
-		"Não tenho acesso à internet.",
-		"Non ho accesso a internet.",
 		strings.Repeat("Some background. ", 200) + "As of my last update this was so.",
 	}
 	notHedging = []string{
@@ -77,37 +71,6 @@ var (
 		"I'll search. " + strings.Repeat("But this is a long answer about something else. ", 40),
 		"",
 	}
-	claiming = []string{
-		"I've searched the web and found three pages.",
-		"I have saved this to memory.",
-		"I've saved your favourite colour in memory.",
-		"I have created the file for you.",
-		"I just sent the email.",
-		"I ran the command; it printed nothing.",
-		"Based on my search results, it is 42.",
-		"According to the web search, it is 42.",
-		"The search results show that it is 42.",
-		"I used the web_search tool for this.",
-		"I have called `get_time` and it is noon.",
-		"Successfully deleted the file.",
-		"Ich habe im Internet danach gesucht.",
-		"Ich habe die Datei gespeichert.",
-		"J'ai effectué une recherche.",
-		"He buscado en internet.",
-	}
-	notClaiming = []string{
-		"I have written a poem for you:",
-		"I've created a table below.",
-		"I have added an example.",
-		"You can save the file with Ctrl-S.",
-		"He sent the email yesterday.",
-		"I used a metaphor.",
-		"The file was deleted by the program in line 3.",
-		"I've updated the plan as you asked: tea first.",
-		"Use web_search to search the web.",
-		"Ich habe das verstanden.",
-		"",
-	}
 )
 
 func TestIsHedge(t *testing.T) {
@@ -134,20 +97,6 @@ func TestAnnouncesAction(t *testing.T) {
 	for _, s := range notAnnouncing {
 		if announcesAction(s) {
 			t.Errorf("seen as an announcement: %q", s)
-		}
-	}
-}
-
-func TestClaimsAction(t *testing.T) {
-	t.Parallel()
-	for _, s := range claiming {
-		if !claimsAction(s, offeredNames) {
-			t.Errorf("not seen as a claim: %q", s)
-		}
-	}
-	for _, s := range notClaiming {
-		if claimsAction(s, offeredNames) {
-			t.Errorf("seen as a claim: %q", s)
 		}
 	}
 }

@@ -86,7 +86,7 @@ var ownSentences = sync.OnceValue(func() []string {
 	var out []string
 	for _, instruction := range []string{
 		instructForced, instructPlain, instructEmpty, instructDropped, instructMalformed, instructCut, instructAnnounce,
-		instructClaimed, instructUseResults, instructCopied, instructFromResults("", true), instructAfterFailure(""),
+		instructUseResults, instructCopied, instructFromResults("", true), instructAfterFailure(""),
 		instructFromMemory(quote("")), headChoices,
 	} {
 		for _, s := range text.SentenceTexts(strings.ReplaceAll(instruction, quote(""), "\n"), maxOwnSentences) {

@@ -191,29 +191,19 @@ func (t *turn) hasCalls() bool {
 	return slices.ContainsFunc(t.state.Finished, func(d FinishedCall) bool { return d.Layer != LayerRecall })
 }
 
-// nudge prepares another model call when the reply announces an action without a call, or claims one although the turn
-// has made no call (corrected once). It reports false, and the reply stands, when there is nothing to correct, no tools
-// were offered or [Limits.Nudges] is used up.
+// nudge prepares another model call when the reply announces an action without a call. It reports false, and the reply
+// stands, when it does not, no tools were offered or [Limits.Nudges] is used up.
 func (t *turn) nudge(r reply) bool {
-	if !r.offeredTools || t.state.Attempts.Nudges >= t.limits.Nudges {
-		return false
-	}
-	var instruction, why string
-	switch {
-	case announcesAction(r.text):
-		instruction, why = instructAnnounce, "the model announced an action but made no call"
-	case !t.claimCorrected && !t.hasCalls() && claimsAction(r.text, t.tools):
-		t.claimCorrected = true
-		instruction, why = instructClaimed, "the model claimed an action but made no call"
-	default:
+	if !r.offeredTools || t.state.Attempts.Nudges >= t.limits.Nudges || !announcesAction(r.text) {
 		return false
 	}
 	t.announced = r.text
 	t.state.Attempts.Nudges++
-	t.addNote(NoteNudged, fmt.Sprintf("%s; nudge %d of %d", why, t.state.Attempts.Nudges, t.limits.Nudges))
+	t.addNote(NoteNudged, fmt.Sprintf("the model announced an action but made no call; nudge %d of %d",
+		t.state.Attempts.Nudges, t.limits.Nudges))
 	t.reportInterim(t.state.Step+1, r.text)
 	t.appendThinking(r.thinking)
-	t.setCorrection(r.text, instruction)
+	t.setCorrection(r.text, instructAnnounce)
 	return true
 }
 

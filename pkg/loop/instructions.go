@@ -38,8 +38,6 @@ const (
 	instructCut      = "Your last reply broke off. Give it again."
 	instructAnnounce = "You said what you would do, but you made no tool call. Make the call now, or give the final " +
 		"answer."
-	instructClaimed = "You wrote that something was done, but no tool was called in this turn, so it was not. " +
-		"If it has to be done, call the tool now. Otherwise answer again and say only what is so."
 	instructUseResults = "The results above are current and were fetched for this question. Answer from them. " +
 		"Do not say that you have no access; if they do not hold the answer, say what they hold."
 )

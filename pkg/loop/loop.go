@@ -6,8 +6,12 @@
 // Calls that a model wrote as text are read in the forms that were seen from real models (text_calls.go), copied parts
 // of prompts and frames are removed or asked about again (clean_answer.go, frame_filter.go).
 //
-// The patterns for hedges, announced and claimed actions know English, German, French, Spanish, Portuguese and Italian.
-// They were checked on the sentences of their tests only; there is no figure of data that was held back.
+// The patterns for announced actions know English, German, French, Spanish, Portuguese and Italian, those for hedges
+// English only. On sentences that were written to measure them, by an author who had read them, and that none was
+// changed for (testdata/held_answers.jsonl), they find 25 of 40 announcements (7 of 12 in English) and 7 of 10 hedges,
+// and take none of 37 others for one. Removed were the patterns for hedges in the other languages, which found 7 of 28,
+// and those for actions that an answer claims and no call did, which found 7 of 24: the critic's judge is given the
+// list of calls.
 package loop
 
 import (
@@ -134,7 +138,7 @@ const (
 	NoteStepCap     = "step_cap"       // the answer was forced after the last step
 	NoteTokenBudget = "token_budget"   // the answer was forced by the token budget
 	NoteTurnTimeout = "wall_clock"     // the answer was forced, or the turn ended, by the turn timeout
-	NoteNudged      = "nudged"         // a reply announced or claimed an action without a call
+	NoteNudged      = "nudged"         // a reply announced an action without a call
 	NoteRetried     = "retried"        // an empty or malformed reply was retried
 	NoteMoreTokens  = "more_room"      // the output hit its token limit and was retried with twice the limit
 	NoteCut         = "cut"            // the answer was cut off by a limit or a timeout

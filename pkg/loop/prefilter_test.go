@@ -17,7 +17,6 @@ var prefilters = map[string]struct {
 }{
 	"hedges":    {hedgePrefilter, []func() *regexp.Regexp{hedgePattern}},
 	"announces": {announcePrefilter, []func() *regexp.Regexp{announcePattern}},
-	"claims":    {claimPrefilter, []func() *regexp.Regexp{claimPattern, usedToolPattern}},
 }
 
 // A prefilter passes every text that its pattern matches. Texts are generated from the patterns, in every branch.

@@ -40,11 +40,10 @@ type turn struct {
 	instructed        bool            // an instruction of the loop was sent
 	announced         string          // the last reply, which announced an action without a call; "" = none
 
-	moreTokens     bool // the next model call may write twice as many tokens
-	lastAttempt    bool // the answer was asked for with the final instruction after an empty reply
-	toolsGivenUp   bool // no tools are offered any more, not even in text form
-	thinkingOff    bool // the model rejected thinking
-	claimCorrected bool // the model was told that what it claims to have done was not done
+	moreTokens   bool // the next model call may write twice as many tokens
+	lastAttempt  bool // the answer was asked for with the final instruction after an empty reply
+	toolsGivenUp bool // no tools are offered any more, not even in text form
+	thinkingOff  bool // the model rejected thinking
 
 	lastSent     int     // estimated tokens of the last request
 	promptCap    int     // most prompt tokens after the server rejected a prompt as too long; 0 = as the window allows

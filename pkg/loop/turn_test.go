@@ -333,15 +333,8 @@ func TestGuards(t *testing.T) {
 			answer: "I'll check.", notes: []string{NoteNudged, NoteNudged},
 		},
 		{
-			name: "claims", play: []scriptedReply{
-				textReply("I've searched the web and found nothing."),
-				textReply("I do not know."),
-			}, answer: "I do not know.", notes: []string{NoteNudged},
-		},
-		{
-			name:   "claims twice",
-			play:   []scriptedReply{textReply("I have sent the email."), textReply("I have sent the email.")},
-			answer: "I have sent the email.", notes: []string{NoteNudged},
+			name: "a claim is left to the critic", play: []scriptedReply{textReply("I have sent the email.")},
+			answer: "I have sent the email.",
 		},
 		{name: "a claim after a call is none", play: []scriptedReply{look("x"), textReply("I searched the web: " +
 			"nothing.")}, answer: "I searched the web: nothing."},
@@ -364,11 +357,6 @@ func TestGuards(t *testing.T) {
 			}, recalled: true,
 			play:   []scriptedReply{textReply("I don't have access to real-time information."), textReply("It is 42.")},
 			answer: "It is 42.", notes: []string{NoteSearched},
-		},
-		{
-			name: "claims with memory in the prompt", recalled: true,
-			play:   []scriptedReply{textReply("I've searched the web and found nothing."), textReply("I do not know.")},
-			answer: "I do not know.", notes: []string{NoteNudged},
 		},
 		{
 			name: "safety net without words of the user", change: func(a *Agent) {
