@@ -5,6 +5,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"conclave/actors/broker"
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
 	"conclave/pkg/policy"
@@ -23,3 +24,6 @@ func (r *Instance) MakeBackup(ctx context.Context, c Config, home bus.Home) (str
 
 // PolicyEnv returns the facts about this machine that the layers use.
 func (c Config) PolicyEnv(home bus.Home) policy.Env { return c.policyEnv(home) }
+
+// BuildTools returns the facts of every tool of this build.
+func (c Config) BuildTools() []broker.Known { return c.buildTools() }

@@ -47,10 +47,6 @@ func (c WebSearch) newAcademicProvider(at string) provider {
 func academicSearch(s *searcher) *Tool {
 	t := searchTool("academic_search", academicSearchText, s)
 	t.facts.Standing = false
-	t.facts.Rare = []string{
-		"paper", "papers", "study", "studies", "preprint", "publication", "publications",
-		"scientific", "research", "researchers", "arxiv", "journal", "citation", "citations", "literature", "abstract",
-	}
 	return t
 }
 

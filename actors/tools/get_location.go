@@ -30,10 +30,6 @@ func getLocation(w Workspace) *Tool {
 			Name: "get_location", Zone: "tools", Known: true, Act: policy.ActRead, Args: policy.Args{},
 			About:   []string{"location", "place"},
 			Effects: policy.Declare(policy.ReadsPrivate), Timeout: 5 * time.Second, MaxResult: 1 << 10,
-			Rare: []string{
-				"here", "nearby", "near", "location", "local", "where", "weather", "distance", "around",
-				"town", "city",
-			},
 		},
 		run: withArgs(func(context.Context, Call, struct{}) (Output, error) {
 			return Output{Text: text.OneLine(w.Location, maxLocation)}, nil
