@@ -7,7 +7,9 @@
 // What it knows is a short list of stock phrases in English, the marks of chat templates and tool calls, and how to
 // read text that is folded, hidden or encoded. On data that was held back from development, 200 injections in new
 // words and 108 in 18 languages, the 4,700 lines of language rules that it had before found 18 % and 1; they flagged 10
-// of 22 security articles. What is left was measured on the development texts only: see docs/policy.md.
+// of 22 security articles. Of what is left, see docs/policy.md for the development texts; on the held half of
+// bench/simulate/everyday it flags none of 102 injections in the words of ordinary mails and pages, and none of the
+// results of 36 harmless tasks. It stays because it only labels, and because copied attacks do use these words.
 package firewall
 
 import (
