@@ -3,6 +3,9 @@ package loop
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
 
 	"conclave/pkg/strict"
 )
@@ -53,15 +56,36 @@ func encodeJSON(v any) []byte {
 }
 
 // canonicalJSON is equal for JSON values that differ only in white space, the order of keys and the notation of
-// strings. Invalid JSON is returned unchanged.
+// strings, and differs for others. Invalid JSON is returned unchanged.
 func canonicalJSON(b []byte) string {
-	var v any
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.UseNumber()
-	if d.Decode(&v) != nil {
+	v, err := strict.Parse(b)
+	if err != nil {
 		return string(b)
 	}
-	return string(encodeJSON(v))
+	return string(appendCanonical(make([]byte, 0, 2*len(b)), &v))
+}
+
+// appendCanonical appends v for [canonicalJSON].
+func appendCanonical(out []byte, v *strict.Value) []byte {
+	switch v.Type {
+	case strict.String:
+		return strconv.AppendQuote(out, v.Text)
+	case strict.Array:
+		out = append(out, '[')
+		for i := range v.Items {
+			out = append(appendCanonical(out, &v.Items[i]), ',')
+		}
+		return append(out, ']')
+	case strict.Object:
+		slices.SortFunc(v.Members, func(a, b strict.Member) int { return strings.Compare(a.Name, b.Name) })
+		out = append(out, '{')
+		for i := range v.Members {
+			out = append(strconv.AppendQuote(out, v.Members[i].Name), ':')
+			out = append(appendCanonical(out, &v.Members[i].Value), ',')
+		}
+		return append(out, '}')
+	}
+	return append(out, v.Text...)
 }
 
 // objectOrNil is b when it is a valid JSON object, as servers require of arguments; otherwise nil.
