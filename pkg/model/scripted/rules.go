@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"time"
+	_ "time/tzdata" // the machine may have no zone files
 
 	"conclave/pkg/text"
 )
@@ -44,75 +46,32 @@ func refersBack(q string) bool {
 	return len(strings.Fields(q)) <= 8 && (pronoun().MatchString(q) || followUpStart().MatchString(q))
 }
 
-// zones maps place names to time zones. A name must come before the names that it contains.
-var zones = []struct{ place, zone string }{
-	{"new york", "America/New_York"},
-	{"san francisco", "America/Los_Angeles"},
-	{"los angeles", "America/Los_Angeles"},
-	{"chicago", "America/Chicago"},
-	{"toronto", "America/Toronto"},
-	{"mexico", "America/Mexico_City"},
-	{"são paulo", "America/Sao_Paulo"},
-	{"sao paulo", "America/Sao_Paulo"},
-	{"buenos aires", "America/Argentina/Buenos_Aires"},
-	{"london", "Europe/London"},
-	{"dublin", "Europe/Dublin"},
-	{"lisbon", "Europe/Lisbon"},
-	{"madrid", "Europe/Madrid"},
-	{"paris", "Europe/Paris"},
-	{"brussels", "Europe/Brussels"},
-	{"amsterdam", "Europe/Amsterdam"},
-	{"berlin", "Europe/Berlin"},
-	{"munich", "Europe/Berlin"},
-	{"hamburg", "Europe/Berlin"},
-	{"zurich", "Europe/Zurich"},
-	{"zürich", "Europe/Zurich"},
-	{"vienna", "Europe/Vienna"},
-	{"rome", "Europe/Rome"},
-	{"prague", "Europe/Prague"},
-	{"warsaw", "Europe/Warsaw"},
-	{"copenhagen", "Europe/Copenhagen"},
-	{"oslo", "Europe/Oslo"},
-	{"stockholm", "Europe/Stockholm"},
-	{"helsinki", "Europe/Helsinki"},
-	{"athens", "Europe/Athens"},
-	{"kyiv", "Europe/Kyiv"},
-	{"istanbul", "Europe/Istanbul"},
-	{"moscow", "Europe/Moscow"},
-	{"cairo", "Africa/Cairo"},
-	{"lagos", "Africa/Lagos"},
-	{"nairobi", "Africa/Nairobi"},
-	{"johannesburg", "Africa/Johannesburg"},
-	{"dubai", "Asia/Dubai"},
-	{"mumbai", "Asia/Kolkata"},
-	{"delhi", "Asia/Kolkata"},
-	{"bangkok", "Asia/Bangkok"},
-	{"singapore", "Asia/Singapore"},
-	{"hong kong", "Asia/Hong_Kong"},
-	{"shanghai", "Asia/Shanghai"},
-	{"beijing", "Asia/Shanghai"},
-	{"seoul", "Asia/Seoul"},
-	{"tokyo", "Asia/Tokyo"},
-	{"sydney", "Australia/Sydney"},
-	{"auckland", "Pacific/Auckland"},
-	{"lima", "America/Lima"},
-	{"bogota", "America/Bogota"},
-	{"santiago", "America/Santiago"},
-	{"jakarta", "Asia/Jakarta"},
-	{"manila", "Asia/Manila"},
-	{"karachi", "Asia/Karachi"},
-}
+// regions are what precedes the place in the names of time zones.
+var regions = []string{"Europe/", "America/", "Asia/", "Africa/", "Australia/", "Pacific/"}
+
+// maxPlaceWords is in how many words of a question a place is looked for.
+const maxPlaceWords = 40
 
 // guessZone returns the time zone that q names, by something in the form of a zone name, which is not checked, or by a
-// known place, and UTC otherwise. unknownPlace reports that q names a place that is not in zones.
+// place of one or two words in a zone name, and UTC otherwise. unknownPlace reports that q names another place.
 func guessZone(q string) (zone string, unknownPlace bool) {
 	if name := zoneName().FindString(q); name != "" {
 		return name, false
 	}
-	low := strings.ToLower(q)
-	for _, z := range zones {
-		if strings.Contains(low, z.place) {
-			return z.zone, false
+	words := strings.FieldsFunc(text.Fold(q), func(r rune) bool { return r < 'a' || r > 'z' })
+	words = words[:min(len(words), maxPlaceWords)]
+	for i, w := range words {
+		place := strings.ToUpper(w[:1]) + w[1:]
+		for _, region := range regions {
+			if i+1 < len(words) {
+				two := region + place + "_" + strings.ToUpper(words[i+1][:1]) + words[i+1][1:]
+				if _, err := time.LoadLocation(two); err == nil {
+					return two, false
+				}
+			}
+			if _, err := time.LoadLocation(region + place); err == nil {
+				return region + place, false
+			}
 		}
 	}
 	return "UTC", placeName().MatchString(q)
