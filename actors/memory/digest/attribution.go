@@ -27,6 +27,11 @@ const (
 // body is what was said, without the quotation marks around it. happened is in UTC, and zero when no time is given. It
 // is not ok when anything is in doubt, and body is s then: a label without a time, a time that no layout fits, a name
 // for the user or an assistant, text behind the closing quotation mark, a transcript of several speakers.
+//
+// On 40 texts that were written to measure it, by an author who had read it (testdata/held_attributions.jsonl), it
+// reads 8 of 20 attributions and takes 1 of 20 others for one. It stays for what it does to a recall of conversations
+// that are stored as plain texts (bench/recall -form text, no model, the development conversations): R@10 is 66.9
+// without it and 76.2 with it.
 func ParseAttribution(s string) (speaker string, happened time.Time, body string, ok bool) {
 	rest := strings.TrimSpace(s)
 	happened, rest, stamped, valid := cutStamp(rest)
