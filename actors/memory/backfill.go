@@ -69,13 +69,18 @@ func (m *Memory) deferEntry(out actor.Out, e subjects.MemoryEntry, by string, wh
 // manyRows is from how many entries on loading them leaves more garbage than a forced collection is worth.
 const manyRows = 1000
 
-// runBackfill embeds entries without vectors and has a model describe new entries: once at the start, at each
-// wakeBackfill and every backfillRetry. Errors are logged, except that no model is available. It runs until ctx ends.
+// runBackfill indexes the words of loaded entries. Then it embeds entries without vectors and has a model describe new
+// entries: once at the start, at each wakeBackfill and every backfillRetry. Errors are logged, except that no model is
+// available. It runs until ctx ends.
 func (m *Memory) runBackfill(ctx context.Context, out actor.Out) {
 	m.search.RLock()
-	rows := m.search.index.Stats().Rows
+	index := m.search.index
 	m.search.RUnlock()
-	if rows >= manyRows {
+	if err := index.IndexWords(ctx); err != nil {
+		return // ctx has ended
+	}
+	m.cache.Clear() // of what was found without words
+	if index.Stats().Rows >= manyRows {
 		debug.FreeOSMemory() // what loading the entries left
 	}
 	retry := time.NewTimer(backfillRetry)

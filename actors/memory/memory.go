@@ -89,7 +89,8 @@ type Memory struct {
 	embedProblem, rejection atomic.Pointer[string]
 }
 
-// newMemory returns the actor on an open database and builds its index: when it returns, every entry can be recalled.
+// newMemory returns the actor on an open database and builds its index: when it returns, every entry can be recalled,
+// by its words as soon as the backfill has indexed them.
 // On an error the caller still owns db. cfg must be valid.
 func newMemory(ctx context.Context, cfg Config, db *store.Store, a Audit, h Hasher, now func() time.Time) (*Memory,
 	error,
@@ -274,15 +275,18 @@ func (m *Memory) switchIndex(ctx context.Context, model string, dims int) error 
 	}
 	var damaged []string
 	err = m.unaudited.Load(ctx, model, func(e store.IndexEntry) error {
-		err := index.Put(e.Row, e.MemoryEntry, indexVectors(e.Vectors))
+		err := index.PutLater(e.Row, e.MemoryEntry, indexVectors(e.Vectors))
 		if errors.Is(err, vector.ErrNotFinite) || errors.Is(err, vector.ErrZero) {
 			damaged = append(damaged, e.ID)
-			err = index.Put(e.Row, e.MemoryEntry, recall.Vectors{})
+			err = index.PutLater(e.Row, e.MemoryEntry, recall.Vectors{})
 		}
 		return err
 	})
 	if err == nil && len(damaged) > 0 { // the backfill embeds them again
 		err = m.unaudited.DropVectors(ctx, damaged...)
+	}
+	if err == nil && m.search.index != nil {
+		err = index.IndexWords(ctx) // few entries have vectors of a new model yet, so words must find the others
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("loading the index: %w", err), index.Close())

@@ -2,6 +2,7 @@ package recall
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -44,7 +45,8 @@ type Found struct {
 
 // Find returns the rows that match the query best, with the reasons. It fails with [ErrEmpty] when the query has
 // neither words nor a vector, for negative Names or Top, and for a vector of another size, of zeros or not finite. No
-// match is no error: Found.Why says why.
+// match is no error: Found.Why says why. A query without a vector, or with one that is made of words, waits for
+// [Recall.IndexWords], others only for the last wordBatch rows.
 func (r *Recall) Find(q Query) (Found, error) {
 	names, top := cmp.Or(q.Names, defaultNames), cmp.Or(q.Top, defaultTop)
 	switch {
@@ -60,6 +62,13 @@ func (r *Recall) Find(q Query) (Found, error) {
 	}
 	names = max(names, top)
 	r.mu.RLock()
+	if n := len(r.unindexed); n > 0 && (q.Vector == nil || r.o.Hashed || n <= wordBatch) {
+		r.mu.RUnlock()
+		if err := r.IndexWords(context.Background()); err != nil {
+			return Found{}, err
+		}
+		r.mu.RLock()
+	}
 	defer r.mu.RUnlock()
 	s := r.newSearch(q)
 	defer s.words.release()

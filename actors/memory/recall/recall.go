@@ -1,18 +1,18 @@
 // Package recall searches memory by vectors, words, neighbours in a conversation, speaker, date and grades.
 //
-// It works on rows in RAM and knows no bus, no database and no model. [Recall.Put] is the one way in, at the start and
-// for each change. [Recall.Find] scores rows on everything that is
-// known of them: the best cosine of their vectors, the words they share with the query, their neighbours in the
-// conversation, who spoke and when, then grades, pins and age; see [Weights]. Each result is explained: the reasons add
-// up to the score.
+// It works on rows in RAM and knows no bus, no database and no model. [Recall.Put] is the way in for each change,
+// [Recall.PutLater] at the start. [Recall.Find] scores rows on everything that is known of them: the best cosine of
+// their vectors, the words they share with the query, their neighbours in the conversation, who spoke and when, then
+// grades, pins and age; see [Weights]. Each result is explained: the reasons add up to the score.
 //
-// The result equals that of scoring every row. The search scores only the rows whose upper bound reaches the last row
-// of the result; the vector index and the word index bound every row.
+// The result equals that of scoring every row, once [Recall.IndexWords] has ended after a start. The search scores only
+// the rows whose upper bound reaches the last row of the result; the vector index and the word index bound every row.
 //
 // [Cache] keeps results for queries with the same meaning, and drops each as soon as a write could change it.
 package recall
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -68,6 +68,7 @@ type Recall struct {
 	words         *wordIndex
 	conversations conversations
 	speakers      speakers
+	unindexed     []unindexed // rows that are not found by words yet
 
 	count, inactive, shifted int // rows; those that are not recallable; those with grades or a pin
 }
@@ -117,6 +118,16 @@ func (r *Recall) closeVectors() (err error) {
 // ([ErrVectors]), and vectors of another size, of zeros or not finite; nothing has changed then. After any other error
 // the row is found by words only.
 func (r *Recall) Put(key uint64, e subjects.MemoryEntry, v Vectors) error {
+	return r.put(key, e, v, false)
+}
+
+// PutLater is [Recall.Put] for the many rows of a start: they are found by words once [Recall.IndexWords] has ended,
+// which takes longer than all else.
+func (r *Recall) PutLater(key uint64, e subjects.MemoryEntry, v Vectors) error {
+	return r.put(key, e, v, true)
+}
+
+func (r *Recall) put(key uint64, e subjects.MemoryEntry, v Vectors, later bool) error {
 	switch {
 	case e.ID == "" || key >= maxKey:
 		return fmt.Errorf("row %d with the id %q: %w", key, e.ID, ErrRow)
@@ -153,12 +164,54 @@ func (r *Recall) Put(key uint64, e subjects.MemoryEntry, v Vectors) error {
 		}
 		err = fmt.Errorf("indexing the vectors of %s: %w", e.ID, err)
 	}
-	rec.number = r.words.add(key, e)
+	if later {
+		r.unindexed = append(r.unindexed, unindexed{rec, e})
+	} else {
+		rec.number = r.words.add(key, e)
+	}
 	rec.beside = r.conversations.add(conversationKey{rec.conversation, rec.isTrusted()}, rec.turn())
 	rec.speaker = r.speakers.add(intern(e.Speaker))
 	r.rows.set(key, rec)
 	r.countRow(rec, 1)
 	return err
+}
+
+// unindexed is a row with the texts whose words are not indexed yet.
+type unindexed struct {
+	rec   *record
+	entry subjects.MemoryEntry
+}
+
+// wordBatch is how many rows are indexed while searches and writers wait.
+const wordBatch = 64
+
+// IndexWords indexes the words of the rows of [Recall.PutLater] until all are or ctx ends, and returns ctx's error
+// then. Several callers share the work.
+func (r *Recall) IndexWords(ctx context.Context) error {
+	for ctx.Err() == nil {
+		if !r.indexBatch() {
+			return nil
+		}
+	}
+	return ctx.Err()
+}
+
+// indexBatch indexes the words of at most wordBatch rows but for those that were written or removed since, and reports
+// whether there are more.
+func (r *Recall) indexBatch() (more bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := min(wordBatch, len(r.unindexed))
+	for _, u := range r.unindexed[:n] {
+		if r.rows.get(u.rec.key) == u.rec {
+			u.rec.number = r.words.add(u.rec.key, u.entry)
+		}
+	}
+	clear(r.unindexed[:n]) // their texts are not needed any more
+	if r.unindexed = r.unindexed[n:]; len(r.unindexed) == 0 {
+		r.unindexed = nil
+	}
+	return r.unindexed != nil
 }
 
 // countRow adds n to the counts that rec is part of. The caller must hold mu.
