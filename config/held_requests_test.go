@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 	"unicode"
-
-	"conclave/config"
 )
 
 // TestHeldRequests: the figures at policy.Tool.Rare are what the words of the tools find in requests that were written
