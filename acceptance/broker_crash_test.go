@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -409,6 +410,7 @@ func TestChaosKillBroker(t *testing.T) {
 	if full() {
 		stages, kills = 6, 300
 	}
+	order := rand.New(rand.NewSource(chaosSeed(1))).Perm(kills)
 	start := time.Now()
 	var sum tally
 	t.Cleanup(func() {
@@ -423,7 +425,8 @@ func TestChaosKillBroker(t *testing.T) {
 			d := newBrokerHarness(t)
 			d.startBroker()
 			var all []*toolCall
-			for k := lane; k < kills; k += stages {
+			for i := lane; i < kills; i += stages {
+				k := order[i]
 				these := newToolCalls(k)
 				d.killAt(brokerSteps[k%len(brokerSteps)], these)
 				all = append(all, these...)

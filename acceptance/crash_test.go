@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -402,6 +403,7 @@ func TestChaosKillGenerator(t *testing.T) {
 	if full() {
 		stages, kills = 8, 200
 	}
+	order := rand.New(rand.NewSource(chaosSeed(1))).Perm(kills)
 	var calls, asked atomic.Int64
 	t.Cleanup(func() {
 		t.Logf("%d kills: %d questions, each answered once and its line written once; %d model calls, %d more than "+
@@ -415,7 +417,8 @@ func TestChaosKillGenerator(t *testing.T) {
 			s.startTool()
 			s.startGenerator()
 			var ids []string
-			for k := lane; k < kills; k += stages {
+			for i := lane; i < kills; i += stages {
+				k := order[i]
 				boundary := boundaries[k%len(boundaries)]
 				id := fmt.Sprintf("q%d", k)
 				ids = append(ids, id)

@@ -3,11 +3,13 @@ package config
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"time"
 
+	"conclave/actors/broker"
 	"conclave/actors/memory"
 	"conclave/pkg/actor"
 	"conclave/pkg/backup"
@@ -36,6 +38,75 @@ func (c Config) restoreMemory(ctx context.Context, home bus.Home) error {
 		return damage.Add(home.Data, damage.Report{Found: time.Now(), Text: "restoring memory: " + err.Error()})
 	}
 	return damage.Resolve(home.Data, damage.Memory, r)
+}
+
+// lostData is what a start amends when the server runs and before an actor does.
+type lostData struct {
+	turns    []lostTurn
+	streams  []string // of [broker.Distrusted] that are damaged
+	sessions []string // all that are known, when what they have read is damaged
+}
+
+// findLostData returns what is to be amended after damage, and adds to the reports what comes back from EVENTS. The
+// server must be stopped.
+func findLostData(ctx context.Context, home bus.Home, found []bus.StreamDamage) (lost lostData, err error) {
+	lost.turns = findLostTurns(ctx, home, found)
+	for _, d := range found {
+		if d.Account == subjects.Core && slices.Contains(broker.Distrusted, d.Stream) {
+			lost.streams = append(lost.streams, d.Stream)
+		}
+	}
+	if !slices.Contains(lost.streams, "KV_flow") {
+		return lost, nil
+	}
+	streams := []string{subjects.QuerySession.Stream}
+	for _, account := range conversationOwners {
+		streams = append(streams, "KV_"+subjects.StateBucket(account))
+	}
+	for _, stream := range streams {
+		err = errors.Join(err, home.EachStored(ctx, stream, func(subject string, _ time.Time, _ []byte) {
+			if t, ok := subjects.Match("turn.*.*", subject); ok {
+				lost.sessions = append(lost.sessions, t[1])
+			} else if t, ok := subjects.Match("$KV.*."+subjects.ConversationPrefix+".*", subject); ok {
+				lost.sessions = append(lost.sessions, t[1])
+			}
+		}))
+	}
+	slices.Sort(lost.sessions)
+	lost.sessions = slices.Compact(lost.sessions)
+	return lost, err
+}
+
+// amend adds the lost answers to their conversations, and ends what damaged records permit, see [broker.Distrust]. It
+// reports what changed, and what failed.
+func (r *Instance) amend(ctx context.Context, c Config, home bus.Home, lost lostData) error {
+	var found []damage.Report
+	if err := r.addTurns(ctx, c, lost.turns); err != nil {
+		found = append(found, damage.Report{Found: time.Now(), Text: err.Error()})
+	}
+	for _, stream := range lost.streams {
+		changed, err := r.distrust(ctx, stream, lost.sessions)
+		text := "stream " + stream + " was damaged: " + changed
+		if err != nil {
+			text += "; not all were: " + err.Error()
+		}
+		found = append(found, damage.Report{Found: time.Now(), Text: text})
+	}
+	return damage.Add(home.Data, found...)
+}
+
+// distrust is [broker.Distrust] with the key of the broker.
+func (r *Instance) distrust(ctx context.Context, stream string, sessions []string) (changed string, err error) {
+	nc, err := r.Bus.Dial("broker")
+	if err != nil {
+		return "", err
+	}
+	defer nc.Close()
+	out, err := actor.NewOut(nc)
+	if err != nil {
+		return "", err
+	}
+	return broker.Distrust(ctx, out, stream, sessions)
 }
 
 // conversationOwners are the accounts that keep conversations, of which a deletion by the user is noted by the first.

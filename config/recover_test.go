@@ -3,6 +3,7 @@ package config_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"conclave/pkg/bus"
 	"conclave/pkg/damage"
 	"conclave/pkg/datatest"
+	"conclave/pkg/policy"
 	"conclave/pkg/respondent/conversation"
 	"conclave/subjects"
 )
@@ -274,6 +276,89 @@ func TestDamagedStreamsAreRestored(t *testing.T) {
 	}
 	if got := x.conversations("s0", "s9"); got != "s0: a0 b0, s9: b9" {
 		t.Errorf("after a second start: %q", got)
+	}
+}
+
+// TestDamagedRecordsPermitNothing: in a damaged file the value of a record may be an earlier one. After a start on such
+// files no standing rule and no override holds, disabled tools stay disabled, and every session that is known counts as
+// tainted. A start without damage changes none of it.
+func TestDamagedRecordsPermitNothing(t *testing.T) {
+	t.Parallel()
+	x := newRecovery(t)
+	x.start()
+	records := map[string][2]string{ // by bucket: key and value
+		"rules": {"assistant.web_fetch.r1", `{"id":"r1","type":"assistant","tool":"web_fetch","rule":"flow: x",` +
+			`"sinks":["a.example"],"by":"user","made":"2026-11-01T00:00:00Z"}`},
+		"session_config": {"s1", `{"all":{"level":"RELAX","disable":["run_shell"],"grant":["assistant:notes_add"]},` +
+			`"once":{"set":{"level":"RELAX","disable":["web_fetch"]}}}`},
+		"flow": {"s1", `{}`},
+	}
+	x.as("broker", func(out actor.Out) (err error) {
+		for bucket, r := range records {
+			for _, kv := range [][2]string{r, {"last", strings.Repeat("x", 500)}} { // of which the last one is damaged
+				_, putErr := out.Store(bucket).Put(t.Context(), kv[0], []byte(kv[1]), 0)
+				err = errors.Join(err, putErr)
+			}
+		}
+		return err
+	})
+	x.answer("s2", "a2")
+	check := func(damaged bool) {
+		t.Helper()
+		x.as("broker", func(out actor.Out) error {
+			read := func(bucket, key string) string {
+				data, _, err := out.Store(bucket).Get(t.Context(), key)
+				if err != nil && !errors.Is(err, actor.ErrNotFound) {
+					t.Error(err)
+				}
+				return string(data)
+			}
+			rule := read("rules", records["rules"][0])
+			if strings.Contains(rule, `"revoked_by":"damage"`) != damaged || rule == "" {
+				t.Errorf("damaged %t: the rule %s", damaged, rule)
+			}
+			want := records["session_config"][1]
+			if damaged {
+				want = `{"all":{"disable":["run_shell","web_fetch"]}}`
+			}
+			if s := read("session_config", "s1"); s != want {
+				t.Errorf("damaged %t: overrides %s, want %s", damaged, s, want)
+			}
+			for _, session := range []string{"s1", "s2"} {
+				var f policy.Flow
+				if data := read("flow", session); data != "" {
+					if err := f.UnmarshalJSON([]byte(data)); err != nil {
+						t.Error(err)
+					}
+				}
+				if len(f.Sources()) > 0 != damaged {
+					t.Errorf("damaged %t: session %s has read %+v", damaged, session, f.Sources())
+				}
+			}
+			return nil
+		})
+	}
+	x.stop()
+	x.start()
+	check(false)
+	x.stop()
+	for bucket := range records {
+		path := x.streamFile("KV_"+bucket, "msgs/1.blk")
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b[len(b)-100] ^= 1
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x.start()
+	check(true)
+	for _, part := range []string{"rule was revoked (1)", "were lifted (1)", "private content (2)"} {
+		if !strings.Contains(x.reports(), part) {
+			t.Errorf("the reports lack %q: %s", part, x.reports())
+		}
 	}
 }
 

@@ -72,10 +72,8 @@ func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, name
 	if err := r.startServer(ctx, c, home, len(files) > 0, log); err != nil {
 		return nil, err
 	}
-	if err := r.addTurns(ctx, c, lost); err != nil {
-		if err := damage.Add(home.Data, damage.Report{Found: time.Now(), Text: err.Error()}); err != nil {
-			return nil, err
-		}
+	if err := r.amend(ctx, c, home, lost); err != nil {
+		return nil, err
 	}
 	if err := home.WriteRunning(r.server.URL(), names...); err != nil {
 		return nil, err
@@ -166,10 +164,8 @@ func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, has
 
 // openStreamFiles opens the files of the audit log, none for a new one, moves the damaged files of all streams aside
 // and takes back what a scheduled backup has of them. It reports their damage, what is missing since the last run, what
-// came back, and head files of the audit log that were emptied. lost are answers for [Instance.addTurns].
-func (c Config) openStreamFiles(ctx context.Context, home bus.Home) (files bus.AuditReaders, lost []lostTurn,
-	err error,
-) {
+// came back, and head files of the audit log that were emptied. lost is for [Instance.amend].
+func (c Config) openStreamFiles(ctx context.Context, home bus.Home) (files bus.AuditReaders, lost lostData, err error) {
 	var found []damage.Report
 	streams, folder, damaged, err := auditlog.OpenFiles(home)
 	for _, d := range damaged {
@@ -201,7 +197,7 @@ func (c Config) openStreamFiles(ctx context.Context, home bus.Home) (files bus.A
 		err = backup.RestoreStreams(ctx, home, c.BackupFolder(home), others)
 	}
 	if err == nil {
-		lost = findLostTurns(ctx, home, others)
+		lost, err = findLostData(ctx, home, others)
 	}
 	for _, d := range others {
 		found = append(found, d.Report)
