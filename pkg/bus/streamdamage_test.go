@@ -3,6 +3,7 @@ package bus_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -116,6 +117,17 @@ func TestStreamDamageIsFound(t *testing.T) {
 			return os.Truncate(path, int64(keep*float64(info.Size())))
 		}
 	}
+	cutLast := func(path string) error { // whole messages are left
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		last := 0
+		for at := 0; at < len(b); at += int(binary.LittleEndian.Uint32(b[at:]) &^ (1 << 31)) {
+			last = at
+		}
+		return os.Truncate(path, int64(last))
+	}
 	for _, tt := range []struct {
 		name, file string
 		damage     func(path string) error
@@ -128,6 +140,7 @@ func TestStreamDamageIsFound(t *testing.T) {
 		{"a byte of a compressed block", streams + "QUERIES/msgs/1.blk", flip(0.5), "stream QUERIES", 23},
 		{"a byte of a bucket", streams + "KV_flow/msgs/2.blk", flip(0.6), "stream KV_flow", 0},
 		{"the end is cut off", streams + "QUERIES/msgs/2.blk", cut(0.7), "stream QUERIES", 0},
+		{"the last message is cut off", streams + "QUERIES/msgs/2.blk", cutLast, "stream QUERIES", 39},
 		{"an empty block", streams + "QUERIES/msgs/2.blk", cut(0), "stream QUERIES", 0},
 		{"a block is gone", streams + "QUERIES/msgs/1.blk", os.Remove, "stream QUERIES", 0},
 		{"the last block is gone", streams + "KV_flow/msgs/2.blk", os.Remove, "stream KV_flow", 0},

@@ -37,7 +37,8 @@ func TestHistoryOfTwoConversations(t *testing.T) {
 	}
 }
 
-// TestHistoryIsLocked: no input is added while another conversation replaces the file by a shorter one.
+// TestHistoryIsLocked: while another conversation has the lock, no input is added and the file is not replaced by a
+// shorter one.
 func TestHistoryIsLocked(t *testing.T) {
 	t.Parallel()
 	app := &cli.App{Home: bus.Home{Data: t.TempDir()}}
@@ -48,6 +49,17 @@ func TestHistoryIsLocked(t *testing.T) {
 	}
 	if err := h.save("one"); !errors.Is(err, file.ErrLocked) {
 		t.Errorf("saved beside another conversation: %v", err)
+	}
+	long := []byte(strings.Repeat("\"x\"\n", 2*maxHistory+1))
+	if err := os.WriteFile(h.file, long, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	openHistory(app)
+	if data, err := os.ReadFile(h.file); err != nil || len(data) != len(long) {
+		t.Errorf("%d of %d bytes left beside another conversation, %v", len(data), len(long), err)
+	}
+	if err := os.Remove(h.file); err != nil {
+		t.Fatal(err)
 	}
 	if err := unlock(); err != nil {
 		t.Fatal(err)
