@@ -335,6 +335,7 @@ func TestUnlimitedKeyOfPrincipal(t *testing.T) {
 			"gateway client.my-phone.agents.srv.*.*",
 		},
 	}
+	const passingBy = `{"mark":"passing by"}` // the body of what the others say
 	tries := 0
 	for _, p := range ps {
 		spy := h.dial(p.Name)
@@ -342,6 +343,25 @@ func TestUnlimitedKeyOfPrincipal(t *testing.T) {
 		h.flush(spy)
 		if e := spy.takeErrors(); len(e) > 0 {
 			t.Fatalf("%s is not unlimited: %v", p.Name, e)
+		}
+		h.forgetReceived()
+		// Nothing of the others passes by. This is before the attack, because the spy is in the attacker's account: it
+		// hears what the attacker says, and what JetStream says of it at any later time.
+		passBy := func() {
+			t.Helper()
+			for _, a := range []publication{
+				request("generator", "response.generation"), request("user", "query.received"),
+				request("broker", "tool.call.tools.get_datetime"),
+			} {
+				a.body = passingBy
+				h.publish(a)
+			}
+			h.awaitReceived("user response.generation", replyTo("generator"), replyTo("user"), replyTo("broker"))
+			h.flush(spy)
+		}
+		passBy()
+		if got := spy.takeMessages(); len(got) > 0 {
+			t.Errorf("%s with an unlimited key hears %v", p.Name, got)
 		}
 		h.forgetReceived()
 		before := h.streamStates()
@@ -357,7 +377,9 @@ func TestUnlimitedKeyOfPrincipal(t *testing.T) {
 		}
 		h.flush(attacker)
 		h.runUntilIdle()
-		if f := h.unexpectedReceivers(p.Name, h.received, expected[p.Name]...); len(f) > 0 {
+		// The stream passes events on after it acknowledged them: they may come only now.
+		heard := slices.DeleteFunc(slices.Clone(h.received), func(m received) bool { return m.body == passingBy })
+		if f := h.unexpectedReceivers(p.Name, heard, expected[p.Name]...); len(f) > 0 {
 			t.Errorf("%s with an unlimited key reached %v", p.Name, f)
 		}
 		for _, e := range expected[p.Name] { // the control
@@ -366,15 +388,12 @@ func TestUnlimitedKeyOfPrincipal(t *testing.T) {
 		if got := h.addedMessages(before); len(got) > 0 {
 			t.Errorf("%s with an unlimited key stored %v", p.Name, got)
 		}
-		// Nothing of the others passes by.
-		spy.takeMessages()
-		h.publish(request("generator", "response.generation"))
-		h.publish(request("user", "query.received"))
-		h.publish(request("broker", "tool.call.tools.get_datetime"))
-		h.awaitReceived("user response.generation", replyTo("broker"))
-		h.flush(spy)
-		if got := spy.takeMessages(); len(got) > 0 {
-			t.Errorf("%s with an unlimited key hears %v", p.Name, got)
+		h.forgetReceived()
+		passBy()
+		for _, m := range spy.takeMessages() {
+			if strings.Contains(m.body, passingBy) {
+				t.Errorf("after its attack %s hears %v", p.Name, m)
+			}
 		}
 	}
 	t.Logf("%d attempts", tries)
