@@ -164,8 +164,9 @@ func (b *Bus) ExpectViolations(n int) {
 }
 
 // AllowParallel lets n tests of this process run at once, unless -parallel says otherwise: tests on a bus wait for
-// servers more than they compute. TestMain calls it before it runs the tests.
+// servers more than they compute. They also collect garbage less often. TestMain calls it before it runs the tests.
 func AllowParallel(n int) {
+	collectLess()
 	flag.Parse()
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
