@@ -54,18 +54,24 @@ func hasAccount(l Layout, name string) bool {
 // checkNoChaining: an import under an exported name would be reachable through the account, without its actor's
 // decision.
 func checkNoChaining(l Layout) (wrong []string) {
+	type imported struct{ local, owner string }
 	for _, a := range l.Accounts {
+		var imports []imported
+		for _, in := range l.Edges {
+			if slices.Contains(in.Callers, a.Name) {
+				_, local := in.Resolve(a.Name)
+				imports = append(imports, imported{local, in.Owner})
+			}
+		}
 		for _, out := range l.Edges {
 			if out.Owner != a.Name {
 				continue
 			}
-			for _, in := range l.Edges {
-				if !slices.Contains(in.Callers, a.Name) {
-					continue
-				}
-				if _, local := in.Resolve(a.Name); Overlap(anyCaller(out.Remote), local) {
-					wrong = append(wrong, fmt.Sprintf("%s exports %s and imports %s from %s", a.Name, out.Remote, local,
-						in.Owner))
+			exported := anyCaller(out.Remote)
+			for _, in := range imports {
+				if Overlap(exported, in.local) {
+					wrong = append(wrong, fmt.Sprintf("%s exports %s and imports %s from %s", a.Name, out.Remote,
+						in.local, in.owner))
 				}
 			}
 		}

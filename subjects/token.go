@@ -75,6 +75,9 @@ func Match(pattern, subject string) (tokens []string, ok bool) {
 // Overlap reports whether some subject matches both patterns, either of which may be a plain subject. ">" is a wildcard
 // at the end only.
 func Overlap(a, b string) bool {
+	if a != "" && b != "" && a[0] != b[0] && !isWildcard(a[0]) && !isWildcard(b[0]) {
+		return false // most pairs: the rules of a layout compare every subject with many
+	}
 	for {
 		x, restA, moreA := strings.Cut(a, ".")
 		y, restB, moreB := strings.Cut(b, ".")
@@ -89,6 +92,9 @@ func Overlap(a, b string) bool {
 		a, b = restA, restB
 	}
 }
+
+// isWildcard reports whether a token that begins with c may be a wildcard.
+func isWildcard(c byte) bool { return c == '*' || c == '>' }
 
 // Caller is the sender of a request: the account that the server wrote into the subject, and the spawn chain below it.
 type Caller struct {
