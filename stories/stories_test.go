@@ -3,6 +3,7 @@
 package stories_test
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -12,9 +13,12 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"conclave/actors/memory"
+	"conclave/actors/memory/store"
 	"conclave/pkg/datatest"
 	"conclave/pkg/programtest"
 	"conclave/pkg/story"
@@ -40,10 +44,37 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// inMemory are the options of a system whose data folder is removed with the test.
+// emptyMemory is the file of a memory with nothing in it. Copying it is quicker than making one for each story.
+var emptyMemory = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "conclave-stories-")
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, "memory.duckdb")
+	db, err := store.Open(context.Background(), path, store.Options{})
+	if err == nil {
+		err = db.Close(context.Background())
+	}
+	file, rerr := os.ReadFile(path)
+	return file, errors.Join(err, rerr, os.RemoveAll(dir))
+})
+
+// inMemory are the options of a system whose data folder is removed with the test. It has an empty memory.
 func inMemory(t testing.TB) harness.Options {
 	t.Helper()
-	return harness.Options{Data: filepath.Join(datatest.Dir(t), "data")}
+	data := filepath.Join(datatest.Dir(t), "data")
+	file := memory.DatabaseFile(data)
+	content, err := emptyMemory()
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(file), 0o700)
+	}
+	if err == nil {
+		err = os.WriteFile(file, content, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return harness.Options{Data: data}
 }
 
 // load reads a story by its file's name.

@@ -1,4 +1,4 @@
-package harness_test
+package stories_test
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"conclave/pkg/datatest"
 	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/scriptserver"
 	"conclave/pkg/story"
@@ -17,12 +16,6 @@ import (
 )
 
 const testTimeout = 60 * time.Second
-
-// inMemory are the options of a system whose data folder is removed with the test.
-func inMemory(t testing.TB) harness.Options {
-	t.Helper()
-	return harness.Options{Data: filepath.Join(datatest.Dir(t), "data")}
-}
 
 // parseStory parses a story whose first three lines are the same in all these tests.
 func parseStory(t testing.TB, text string) *story.Story {

@@ -1,4 +1,4 @@
-package main
+package stories_test
 
 import (
 	"bytes"
@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"conclave/stories/harness"
 )
 
 // good is a story that holds.
@@ -23,9 +25,9 @@ events:
   absent: [response.generation]
 `
 
-// write makes a folder with stories: one that holds, one that does not, one that needs its script and one that cannot
+// writeStories makes a folder with stories: one that holds, one that does not, one that needs its script and one that cannot
 // be read. It is the working folder of the test, and the user's folders are in it.
-func write(t *testing.T) {
+func writeStories(t *testing.T) {
 	t.Helper()
 	t.Chdir(t.TempDir())
 	t.Setenv("HOME", "home")
@@ -47,8 +49,8 @@ func write(t *testing.T) {
 	}
 }
 
-func TestRun(t *testing.T) {
-	write(t)
+func TestCommand(t *testing.T) {
+	writeStories(t)
 	if err := syscall.Mkfifo("pipe", 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +80,7 @@ func TestRun(t *testing.T) {
 	} {
 		t.Run(tt.args, func(t *testing.T) {
 			var out bytes.Buffer
-			if code := run(t.Context(), strings.Fields(tt.args), &out, &out); code != tt.code {
+			if code := harness.Command(t.Context(), strings.Fields(tt.args), &out, &out); code != tt.code {
 				t.Errorf("exit code %d, want %d", code, tt.code)
 			}
 			for _, want := range tt.want {
@@ -90,13 +92,13 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestRunInterrupted ends a run before its first story has a result: it has failed, and no story has.
-func TestRunInterrupted(t *testing.T) {
-	write(t)
+// TestCommandInterrupted ends a run before its first story has a result: it has failed, and no story has.
+func TestCommandInterrupted(t *testing.T) {
+	writeStories(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var out bytes.Buffer
-	if code := run(ctx, []string{"run", "stories/b_good.yaml"}, &out, &out); code != 1 ||
+	if code := harness.Command(ctx, []string{"run", "stories/b_good.yaml"}, &out, &out); code != 1 ||
 		!strings.HasPrefix(out.String(), "0 of 1 stories: 0 ok, 0 failed, 0 skipped") {
 		t.Errorf("exit code %d\n%s", code, &out)
 	}
