@@ -329,11 +329,14 @@ func decompressBlock(b []byte) (data []byte, missing int64) {
 		return nil, int64(len(b))
 	}
 	end := len(b) - blockSumSize
-	data, err := io.ReadAll(io.LimitReader(s2.NewReader(bytes.NewReader(b[4+n:end])), maxBlockFile))
-	if err != nil {
-		return data, max(int64(size)-int64(len(data)), 1)
+	// Most blocks are small, and a start reads those of every stream: by default the reader takes a megabyte, and a
+	// buffer that grows is copied again and again. Without damage the size is that of the records, at most 8 MiB.
+	r := s2.NewReader(bytes.NewReader(b[4+n:end]), s2.ReaderAllocBlock(min(max(len(b), 1<<10), 1<<20)))
+	records := bytes.NewBuffer(make([]byte, 0, min(int(size), 8<<20)+bytes.MinRead))
+	if _, err := records.ReadFrom(io.LimitReader(r, maxBlockFile)); err != nil {
+		return records.Bytes(), max(int64(size)-int64(records.Len()), 1)
 	}
-	return append(data, b[end:]...), 0
+	return append(records.Bytes(), b[end:]...), 0
 }
 
 // SetDamageAside moves each damaged block into folder and puts a block with its readable records in its place. The
