@@ -3,4 +3,4 @@
 package stories_test
 
 // side is how many stories run side by side unless -parallel says otherwise: they wait more than they work.
-const side = "8"
+const side = "12"
