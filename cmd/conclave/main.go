@@ -9,12 +9,10 @@ import (
 
 	"conclave/actors/mcp"
 	"conclave/cmd/conclave/internal/cli"
-	"conclave/cmd/conclave/internal/quickstart"
 )
 
 // main exits with the code of [run]. In the sandbox of an MCP server it forwards connections and does nothing else.
 func main() {
-	quickstart.EndLater()
 	if len(os.Args) > 1 && os.Args[1] == mcp.ForwardArg {
 		os.Exit(mcp.Forward(os.Args[2:]))
 	}
