@@ -25,8 +25,8 @@ events:
   absent: [response.generation]
 `
 
-// writeStories makes a folder with stories: one that holds, one that does not, one that needs its script and one that cannot
-// be read. It is the working folder of the test, and the user's folders are in it.
+// writeStories makes a folder with stories: one that holds, one that does not, one that needs its script and one that
+// cannot be read. It is the working folder of the test, and the user's folders are in it.
 func writeStories(t *testing.T) {
 	t.Helper()
 	t.Chdir(t.TempDir())
