@@ -12,8 +12,9 @@ import (
 	"conclave/subjects"
 )
 
-// TestSpawnedAgentGetsNoToolWithoutBackend: a tool whose process says that its backend does not answer is left out, with
-// the reason, for an agent that was spawned, and offered in front of the user, where a failed call tells the reason.
+// TestSpawnedAgentGetsNoToolWithoutBackend: a tool whose process says that its backend does not answer is left out,
+// with the reason, for an agent that was spawned, and offered in front of the user, where a failed call tells the
+// reason.
 func TestSpawnedAgentGetsNoToolWithoutBackend(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ why, want string }{
@@ -39,7 +40,8 @@ func TestSpawnedAgentGetsNoToolWithoutBackend(t *testing.T) {
 			account, path, _ := strings.Cut(who, ".")
 			raw, err := h.rec.Deliver(t, h, actortest.Message{
 				Subject: strings.TrimSuffix("agent."+account+".broker.discover."+path, "."),
-				Session: "s1", Query: "q1", Body: subjects.DiscoverRequest{Max: maxTools}, Deadline: noon.Add(time.Minute),
+				Session: "s1", Query: "q1", Body: subjects.DiscoverRequest{Max: maxTools},
+				Deadline: noon.Add(time.Minute),
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -52,7 +54,9 @@ func TestSpawnedAgentGetsNoToolWithoutBackend(t *testing.T) {
 			if spawned && tt.want != "" {
 				missing = []subjects.UnavailableTool{{Name: "web_search", Why: tt.want}}
 			}
-			isOffered := slices.ContainsFunc(got.Tools, func(s subjects.ToolSchema) bool { return s.Name == "web_search" })
+			isOffered := slices.ContainsFunc(got.Tools, func(s subjects.ToolSchema) bool {
+				return s.Name == "web_search"
+			})
 			if !slices.Equal(got.Unavailable, missing) || isOffered != (missing == nil) {
 				t.Errorf("%q, %s: offered %t, unavailable %+v", tt.why, who, isOffered, got.Unavailable)
 			}

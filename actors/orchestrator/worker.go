@@ -250,7 +250,8 @@ func (w *worker) runLoop(ctx context.Context) error {
 	}
 	cfg, role := w.t.o.cfg, roleOf(w.subtask.Agent)
 	info := w.t.o.models.Role(ctx, w.t.Out, role)
-	tools, unavailable, err := w.agent.Discover(ctx, text.Clip(w.subtask.Title+"\n"+w.subtask.Instructions, 4<<10), cfg.MaxTools)
+	tools, unavailable, err := w.agent.Discover(ctx,
+		text.Clip(w.subtask.Title+"\n"+w.subtask.Instructions, 4<<10), cfg.MaxTools)
 	if err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
