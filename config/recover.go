@@ -43,7 +43,6 @@ func (c Config) restoreMemory(ctx context.Context, home bus.Home) error {
 // lostData is what a start amends when the server runs and before an actor does.
 type lostData struct {
 	turns    []lostTurn
-	streams  []string // of [broker.Distrusted] that are damaged
 	sessions []string // all that are known, when what they have read is damaged
 }
 
@@ -51,13 +50,13 @@ type lostData struct {
 // server must be stopped.
 func findLostData(ctx context.Context, home bus.Home, found []bus.StreamDamage) (lost lostData, err error) {
 	lost.turns = findLostTurns(ctx, home, found)
-	for _, d := range found {
-		if d.Account == subjects.Core && slices.Contains(broker.Distrusted, d.Stream) {
-			lost.streams = append(lost.streams, d.Stream)
-		}
-	}
-	if !slices.Contains(lost.streams, "KV_flow") {
-		return lost, nil
+	reports, err := damage.Read(home.Data)
+	isPending := slices.ContainsFunc(reports, func(r damage.Report) bool {
+		return r.Pending && r.Part == broker.FlowStream
+	})
+	isFound := slices.ContainsFunc(found, func(d bus.StreamDamage) bool { return d.Stream == broker.FlowStream })
+	if err != nil || !isPending && !isFound {
+		return lost, err
 	}
 	streams := []string{subjects.QuerySession.Stream}
 	for _, account := range conversationOwners {
@@ -77,22 +76,33 @@ func findLostData(ctx context.Context, home bus.Home, found []bus.StreamDamage) 
 	return lost, err
 }
 
-// amend adds the lost answers to their conversations, and ends what damaged records permit, see [broker.Distrust]. It
-// reports what changed, and what failed.
+// amend adds the lost answers to their conversations, and ends what damaged records permit, see [broker.Distrust], also
+// of damage that an earlier start found and did not come to. It reports what changed. It fails, and is to be repeated,
+// when something may still be permitted.
 func (r *Instance) amend(ctx context.Context, c Config, home bus.Home, lost lostData) error {
-	var found []damage.Report
 	if err := r.addTurns(ctx, c, lost.turns); err != nil {
-		found = append(found, damage.Report{Found: time.Now(), Text: err.Error()})
-	}
-	for _, stream := range lost.streams {
-		changed, err := r.distrust(ctx, stream, lost.sessions)
-		text := "stream " + stream + " was damaged: " + changed
-		if err != nil {
-			text += "; not all were: " + err.Error()
+		if err := damage.Add(home.Data, damage.Report{Found: time.Now(), Text: err.Error()}); err != nil {
+			return err
 		}
-		found = append(found, damage.Report{Found: time.Now(), Text: text})
 	}
-	return damage.Add(home.Data, found...)
+	reports, err := damage.Read(home.Data)
+	for _, d := range reports {
+		if err != nil || !d.Pending {
+			continue
+		}
+		changed := ""
+		if changed, err = r.distrust(ctx, d.Part, lost.sessions); err != nil {
+			return fmt.Errorf("ending what the damaged records of stream %s permitted: %w; start again, or see "+
+				"conclave doctor", d.Part, err)
+		}
+		if changed != "" {
+			d.Text += "; " + changed
+		}
+		part := d.Part
+		d.Part, d.Pending = "", false
+		err = damage.Resolve(home.Data, part, d)
+	}
+	return err
 }
 
 // distrust is [broker.Distrust] with the key of the broker.

@@ -284,6 +284,16 @@ func TestDamagedStreamsAreRestored(t *testing.T) {
 // tainted. A start without damage changes none of it.
 func TestDamagedRecordsPermitNothing(t *testing.T) {
 	t.Parallel()
+	for name, killed := range map[string]bool{"one start": false, "a start that was killed": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testDamagedRecords(t, killed)
+		})
+	}
+}
+
+// testDamagedRecords is the test with a start that was killed after it set the damaged files aside, or without it.
+func testDamagedRecords(t *testing.T, killed bool) {
 	x := newRecovery(t)
 	x.start()
 	records := map[string][2]string{ // by bucket: key and value
@@ -331,8 +341,9 @@ func TestDamagedRecordsPermitNothing(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				if len(f.Sources()) > 0 != damaged {
-					t.Errorf("damaged %t: session %s has read %+v", damaged, session, f.Sources())
+				if len(f.Sources()) > 0 != damaged || f.HasPrivate() != damaged {
+					t.Errorf("damaged %t: session %s has read %+v, private %t", damaged, session, f.Sources(),
+						f.HasPrivate())
 				}
 			}
 			return nil
@@ -350,6 +361,11 @@ func TestDamagedRecordsPermitNothing(t *testing.T) {
 		}
 		b[len(b)-100] ^= 1
 		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if killed {
+		if _, err := bus.FindDamagedStreams(x.home); err != nil {
 			t.Fatal(err)
 		}
 	}

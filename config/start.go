@@ -199,10 +199,13 @@ func (c Config) openStreamFiles(ctx context.Context, home bus.Home) (files bus.A
 	if err == nil {
 		lost, err = findLostData(ctx, home, others)
 	}
-	for _, d := range others {
-		found = append(found, d.Report)
-	}
 	err = errors.Join(err, damage.Add(home.Data, found...))
+	for _, d := range others {
+		if d.Stream != "" {
+			d.Part, d.Pending = d.Stream, true
+		}
+		err = errors.Join(err, damage.Resolve(home.Data, d.Part, d.Report))
+	}
 	if err == nil && c.Memory.Enabled {
 		err = c.restoreMemory(ctx, home)
 	}

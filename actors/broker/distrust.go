@@ -11,8 +11,8 @@ import (
 	"conclave/pkg/policy"
 )
 
-// Distrusted are the streams that [Distrust] changes.
-var Distrusted = []string{"KV_" + stage.RuleBucket, "KV_session_config", "KV_flow"}
+// FlowStream has what each session has read. Before [Distrust] of it the sessions have to be looked for.
+const FlowStream = "KV_flow"
 
 // Distrust ends what the records of a damaged stream permit: an earlier value of a record may be readable in it, a rule
 // before it was revoked, an override before it ended, a session before it read untrusted content. All standing rules
@@ -27,12 +27,13 @@ func Distrust(ctx context.Context, out actor.Out, stream string, sessions []stri
 			r.Revoked, r.RevokedBy = out.Now(), "damage"
 			err = errors.Join(err, r.Put(ctx, out.Store(stage.RuleBucket)))
 		}
-		return fmt.Sprintf("every standing rule was revoked (%d), because one of them may have been before: approve again",
-			len(rules)), err
+		return fmt.Sprintf("every standing rule was revoked (%d), because one of them may have been before: approve "+
+			"again", len(rules)), err
 	case "KV_session_config":
 		lifted, err := liftOverrides(ctx, out)
-		return fmt.Sprintf("the overrides of every session were lifted (%d), because they may have ended before", lifted), err
-	case "KV_flow":
+		return fmt.Sprintf("the overrides of every session were lifted (%d), because they may have ended before; what "+
+			"was disabled for a message is disabled for its session", lifted), err
+	case FlowStream:
 		sessions, err := taintSessions(ctx, out, sessions)
 		return fmt.Sprintf("every session counts as having read untrusted and private content (%d), because the "+
 			"record of it may be lost", sessions), err
@@ -40,8 +41,8 @@ func Distrust(ctx context.Context, out actor.Out, stream string, sessions []stri
 	return "", nil
 }
 
-// liftOverrides removes levels and grants from the settings of all sessions and returns how many had some. Settings that
-// cannot be read, with which calls are denied, are left as they are.
+// liftOverrides removes levels and grants from the settings of all sessions and returns how many had some. Settings
+// that cannot be read, with which calls are denied, are left as they are.
 func liftOverrides(ctx context.Context, out actor.Out) (lifted int, failed error) {
 	keys, err := out.Store("session_config").Keys(ctx, "")
 	if err != nil {
@@ -49,7 +50,8 @@ func liftOverrides(ctx context.Context, out actor.Out) (lifted int, failed error
 	}
 	for _, session := range keys {
 		s, rev, err := readSetting(ctx, out, session)
-		if err == nil && s.All.Level == "" && len(s.All.Grant) == 0 && s.Once == nil {
+		isUnset := s.All.Level == "" && len(s.All.Grant) == 0 && s.Once == nil
+		if errors.Is(err, actor.ErrUnreadable) || err == nil && isUnset {
 			continue
 		}
 		if err == nil {
@@ -80,8 +82,11 @@ func taintSessions(ctx context.Context, out actor.Out, sessions []string) (taint
 		err := (&Broker{}).updateFlow(ctx, out, session, func(f *policy.Flow) *policy.Flow {
 			return f.WithResult(unknown)
 		})
-		if failed = errors.Join(failed, err); err == nil {
+		switch {
+		case err == nil:
 			tainted++
+		case !errors.Is(err, actor.ErrUnreadable):
+			failed = errors.Join(failed, err)
 		}
 	}
 	return tainted, failed

@@ -182,7 +182,7 @@ func (b *Broker) readFlow(ctx context.Context, out actor.Out, session string) (*
 		err = f.UnmarshalJSON(data)
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("reading the flow of a session: %w", err)
+		return nil, 0, fmt.Errorf("reading the flow of a session: %w: %w", actor.ErrUnreadable, err)
 	}
 	b.flowMemo.put(session, data, rev, f)
 	return f, rev, nil

@@ -344,14 +344,17 @@ func summarizeConfig(q subjects.SessionConfig) string {
 }
 
 // readSetting reads the settings of a session and their revision: the zero setting and 0 when nothing is set. A level
-// ALL that has ended is left out. A record with an unknown field is an error.
+// ALL that has ended is left out. A record with an unknown field is
+// [actor.ErrUnreadable].
 func readSetting(ctx context.Context, out actor.Out, session string) (s sessionSetting, rev uint64, err error) {
 	data, rev, err := out.Store("session_config").Get(ctx, session)
 	if errors.Is(err, actor.ErrNotFound) {
 		return s, 0, nil
 	}
 	if err == nil {
-		err = strict.DecodeJSON(data, &s)
+		if err = strict.DecodeJSON(data, &s); err != nil {
+			err = fmt.Errorf("%w: %w", actor.ErrUnreadable, err)
+		}
 	}
 	if err != nil {
 		return sessionSetting{}, 0, fmt.Errorf("reading session config: %w", err)

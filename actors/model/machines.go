@@ -249,8 +249,8 @@ func (m *Model) findModel(ctx context.Context, name string, s selection) (target
 	return t, err
 }
 
-// disconnectedError means that a model, or "" any model, is on a machine that is not connected. It is a missing model for a role, so that
-// another one is used, and an unreachable one for the caller.
+// disconnectedError means that a model, or "" any model, is on a machine that is not connected. It is a missing model
+// for a role, so that another one is used, and an unreachable one for the caller.
 type disconnectedError struct{ model, machine string }
 
 // Error implements error.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs the stories, scenarios, plain questions and decisions of docs/live.md side by side: one stream on each Ollama server, so that a machine with a
-# GPU takes minutes for what takes hours in a row. The servers share a store with the models of .ci/live.
+# Runs the stories, scenarios, plain questions and decisions of docs/live.md side by side: one stream on each Ollama
+# server, so that a machine with a GPU takes minutes for what takes hours in a row. The servers share a store with the
+# models of .ci/live.
 #
 #   bench/live/all.sh <programs> <results> <URL>...
 #

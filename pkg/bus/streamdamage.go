@@ -74,6 +74,11 @@ func FindDamagedStreams(home Home) (found []StreamDamage, err error) {
 		delete(before, name)
 		if len(f.damage) > 0 && d.Account != subjects.Audit { // see auditlog.OpenFiles
 			d.Kept = filepath.Join(folder, f.stream)
+			d.Part, d.Pending = f.stream, true
+			d.Found, d.Text = now, describeStream(f.stream)+" is damaged"
+			if err := damage.Add(home.Data, d.Report); err != nil { // the next start finds no damage
+				return found, err
+			}
 			if err := f.SetDamageAside(d.Kept); err != nil {
 				return found, err
 			}

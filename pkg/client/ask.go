@@ -40,7 +40,8 @@ type Question struct {
 }
 
 // Update is something that happened to a question: one of [Delta], [State], [Note], [ToolCall], [ToolResult],
-// [ToolOutput], [ApprovalAsked], [ApprovalDecided], [Deliberation], [Progress], [Waiting], and at the end [Answer] or [Failure].
+// [ToolOutput], [ApprovalAsked], [ApprovalDecided], [Deliberation], [Progress], [Waiting], and at the end [Answer] or
+// [Failure].
 type Update any
 
 type (

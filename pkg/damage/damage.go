@@ -22,8 +22,11 @@ type Report struct {
 	Found time.Time `json:"found"`
 	Text  string    `json:"text"`           // the damaged part, and what is lost at least
 	Kept  string    `json:"kept,omitempty"` // folder of the damaged files as they were, "" = there are none
-	// Part is [Memory] when memory cannot be opened.
+	// Part is the damaged stream, and [Memory] when memory cannot be opened; "" = another part.
 	Part string `json:"part,omitempty"`
+	// Pending says that what the records of the part permitted has not been ended yet.
+	// The next start does it.
+	Pending bool `json:"pending,omitempty"`
 	// Restored says what came back, from where, and what did not; "" = nothing could come back.
 	Restored string `json:"restored,omitempty"`
 }
@@ -135,8 +138,8 @@ func change(data, part string, reports []Report) error {
 	return nil
 }
 
-// Accept removes all reports and returns them; a list that cannot be read is removed too. The damaged files that were
-// kept stay. Without a data folder it does nothing.
+// Accept removes all reports but the pending ones and returns those that it removed; a list that cannot be read is
+// removed too. The damaged files that were kept stay. Without a data folder it does nothing.
 func Accept(data string) ([]Report, error) {
 	unlock, err := file.LockFolder(data, lockTimeout)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -147,8 +150,16 @@ func Accept(data string) ([]Report, error) {
 	}
 	defer unlock()
 	list, _ := Read(data)
-	if err := os.Remove(listFile(data)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	isPending := func(r Report) bool { return r.Pending }
+	if slices.ContainsFunc(list, isPending) {
+		err = file.ReplaceJSON(listFile(data), slices.DeleteFunc(slices.Clone(list), func(r Report) bool {
+			return !r.Pending
+		}))
+	} else if err = os.Remove(listFile(data)); errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err != nil {
 		return nil, fmt.Errorf("accepting the damage: %w", err)
 	}
-	return list, nil
+	return slices.DeleteFunc(list, isPending), nil
 }

@@ -67,6 +67,13 @@ func TestReports(t *testing.T) {
 	if accepted, err := damage.Accept(data); err != nil || len(accepted) != 2 || len(texts()) != 0 {
 		t.Errorf("accepted %v, %v", accepted, err)
 	}
+	pending := damage.Report{Text: "a", Part: "KV_rules", Pending: true}
+	if err := damage.Add(data, pending, damage.Report{Text: "b"}); err != nil {
+		t.Fatal(err)
+	}
+	if accepted, err := damage.Accept(data); err != nil || len(accepted) != 1 || !slices.Equal(texts(), []string{"a"}) {
+		t.Errorf("accepted %v, left %v, %v", accepted, texts(), err)
+	}
 	if accepted, err := damage.Accept(filepath.Join(data, "none")); err != nil || len(accepted) != 0 {
 		t.Errorf("without data: %v, %v", accepted, err)
 	}
