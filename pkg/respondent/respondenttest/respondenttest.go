@@ -87,26 +87,14 @@ func Run[A Process](t *testing.T, newCase func(t testing.TB) *Case[A]) {
 		answered := slices.Index(steps, "turn.answer/before")
 		runAtEach(t, steps, newCase, func(t *testing.T, c *Case[A], at int) { cancelAt(t, c, at, at >= answered) })
 	})
-	t.Run("acknowledgement lost", func(t *testing.T) {
-		for at := 0; loseAcknowledgement(t, newCase(t), at); at++ {
-			if at > len(steps) {
-				t.Fatal("there are more writes than steps")
-			}
-		}
-	})
+	t.Run("acknowledgement lost", func(t *testing.T) { runAtEachWrite(t, steps, newCase, loseAcknowledgement[A]) })
 	t.Run("taken over in a long pause", func(t *testing.T) { takeOverInPause(t, newCase(t)) })
 	t.Run("shutdown", func(t *testing.T) { shutDown(t, newCase(t)) })
 	t.Run("shutdown at the last attempt", func(t *testing.T) { shutDownLast(t, newCase(t)) })
 	t.Run("nothing can be stored at the last attempt", func(t *testing.T) { failLast(t, newCase(t)) })
 	t.Run("the models fail at the last attempt", func(t *testing.T) { failModels(t, newCase(t)) })
 	t.Run("panic at the last attempt", func(t *testing.T) { panicLast(t, newCase(t)) })
-	t.Run("a write is too large", func(t *testing.T) {
-		for at := 0; exceedAt(t, newCase(t), at); at++ {
-			if at > len(steps) {
-				t.Fatal("there are more writes than steps")
-			}
-		}
-	})
+	t.Run("a write is too large", func(t *testing.T) { runAtEachWrite(t, steps, newCase, exceedAt[A]) })
 	t.Run("the record is too large", func(t *testing.T) { exceedAlways(t, newCase(t)) })
 	t.Run("others change the history", func(t *testing.T) { changeHistory(t, newCase) })
 	t.Run("out of time", func(t *testing.T) { endDeadline(t, newCase(t)) })
@@ -132,13 +120,7 @@ func RunParallel[A Process](t *testing.T, newCase func(t testing.TB) *Case[A]) {
 	first.Check(t, false)
 	t.Run("crash", func(t *testing.T) { runAtEach(t, steps, newCase, crashAt[A]) })
 	t.Run("taken over", func(t *testing.T) { runAtEach(t, steps, newCase, takeOverAt[A]) })
-	t.Run("acknowledgement lost", func(t *testing.T) {
-		for at := 0; loseAcknowledgement(t, newCase(t), at); at++ {
-			if at > len(steps) {
-				t.Fatal("there are more writes than steps")
-			}
-		}
-	})
+	t.Run("acknowledgement lost", func(t *testing.T) { runAtEachWrite(t, steps, newCase, loseAcknowledgement[A]) })
 }
 
 func runAtEach[A Process](t *testing.T, steps []string, newCase func(t testing.TB) *Case[A],
@@ -149,6 +131,17 @@ func runAtEach[A Process](t *testing.T, steps []string, newCase func(t testing.T
 			t.Parallel()
 			test(t, newCase(t), i)
 		})
+	}
+}
+
+// runAtEachWrite runs test for each write, from 0, until it reports that there was no such write.
+func runAtEachWrite[A Process](t *testing.T, steps []string, newCase func(t testing.TB) *Case[A],
+	test func(t *testing.T, c *Case[A], at int) bool,
+) {
+	for at := 0; test(t, newCase(t), at); at++ {
+		if at > len(steps) {
+			t.Fatal("there are more writes than steps")
+		}
 	}
 }
 
