@@ -12,8 +12,8 @@ import (
 // Each has a prefilter that must be changed with it.
 
 // isHedge reports whether an answer says that it cannot know current facts: no access to the web or to live data, or
-// knowledge that ends at some date, in English. Other gaps ("I cannot know your name") are no hedge. Of an answer longer than 1200
-// characters only the first 300 and the last 200 count, so that a caveat in the middle is no hedge.
+// knowledge that ends at some date, in English. Other gaps ("I cannot know your name") are no hedge. Of an answer
+// longer than 1200 characters only the first 300 and the last 200 count, so that a caveat in the middle is no hedge.
 func isHedge(answer string) bool {
 	s := normalizeApostrophes(answer)
 	if utf8.RuneCountInString(s) > 1200 {
