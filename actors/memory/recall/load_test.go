@@ -26,7 +26,9 @@ func TestPutLater(t *testing.T) {
 		return v
 	}
 	for i := range rows {
-		e := subjects.MemoryEntry{ID: fmt.Sprintf("e%d", i), Corpus: fmt.Sprintf("the number w%d", i)}
+		e := subjects.MemoryEntry{
+			ID: fmt.Sprintf("e%d", i), State: subjects.MemoryActive, Corpus: fmt.Sprintf("the number w%d", i),
+		}
 		if err := m.PutLater(uint64(i), e, Vectors{Corpus: unitVector(i)}); err != nil {
 			t.Fatal(err)
 		}
@@ -39,7 +41,8 @@ func TestPutLater(t *testing.T) {
 		t.Errorf("%+v, %v", found, err)
 	}
 	m.Remove(8)
-	if err := m.Put(9, subjects.MemoryEntry{ID: "e9", Corpus: "changed"}, Vectors{}); err != nil {
+	changed := subjects.MemoryEntry{ID: "e9", State: subjects.MemoryActive, Corpus: "changed"}
+	if err := m.Put(9, changed, Vectors{}); err != nil {
 		t.Fatal(err)
 	}
 	ended, end := context.WithCancel(t.Context())

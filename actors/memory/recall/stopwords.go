@@ -3,7 +3,10 @@ package recall
 import "conclave/pkg/text"
 
 // stopWords do not tell what a text is about, in the form of a [text.TermSplitter]. They count only when a query has no
-// others.
+// others. On 40 questions in English and 10 in German that were written to measure it, by an author who had read the
+// list (testdata/held_questions.jsonl), the entry that answers comes first by words alone for 39 and 10; without stems
+// for 36 and 10. Without stop words nothing changes there: what they do was measured in docs/bench.md only, with all
+// else.
 var stopWords = text.WordSet(`
 a an the this that these those there here
 i me my mine myself you your yours yourself he him his she her hers it its we us our ours they them their theirs
