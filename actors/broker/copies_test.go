@@ -50,7 +50,7 @@ func TestRepeatedRefusalsAreCounted(t *testing.T) {
 func TestLargeRequestsLeaveRoomForSmall(t *testing.T) {
 	t.Parallel()
 	s := newRequestShares()
-	const large = 64 << 10
+	const large = maxSmallRequest + 1
 	for q := range 300 {
 		for s.admit(requester{"generator", fmt.Sprint("q", q)}, large, noon) {
 		}
