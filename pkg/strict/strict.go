@@ -379,8 +379,9 @@ func (d *decoder) eachField(n *yaml.Node, path string, each func(key string, k, 
 }
 
 // decodeScalar decodes one value into a string, bool, int, int64 or float64 field, without conversion between them,
-// except that any text of a flag is a string. A value of another type, no single value, or an integer that overflows is added to
-// the errors of d, and the field keeps its value. It panics on a field of any other kind, also uint and int32.
+// except that any text of a flag is a string. A value of another type, no single value, or an integer that
+// overflows is added to the errors of d, and the field keeps its value. It panics on a field of any other kind,
+// also uint and int32.
 func (d *decoder) decodeScalar(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind != yaml.ScalarNode {
 		d.addError(n, path, "must be one value")
