@@ -201,10 +201,7 @@ func (c Config) openStreamFiles(ctx context.Context, home bus.Home) (files bus.A
 	}
 	err = errors.Join(err, damage.Add(home.Data, found...))
 	for _, d := range others {
-		if d.Stream != "" {
-			d.Part, d.Pending = d.Stream, true
-		}
-		err = errors.Join(err, damage.Resolve(home.Data, d.Part, d.Report))
+		err = errors.Join(err, d.AddTo(home.Data))
 	}
 	if err == nil && c.Memory.Enabled {
 		err = c.restoreMemory(ctx, home)

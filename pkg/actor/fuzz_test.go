@@ -32,6 +32,7 @@ var payloads = []func() any{
 	newPayload[subjects.Taint], newPayload[subjects.ApprovalQuery], newPayload[subjects.ApprovalList],
 	newPayload[subjects.Approval], newPayload[subjects.ApprovalRule], newPayload[subjects.SecretUse],
 	newPayload[subjects.ToolOutput], newPayload[subjects.DiscoverRequest], newPayload[subjects.DiscoverReply],
+	newPayload[subjects.UnavailableTool],
 	newPayload[subjects.Verdict],
 	newPayload[subjects.SpawnRequest], newPayload[subjects.SpawnReply], newPayload[subjects.ApprovalRequest],
 	newPayload[subjects.ApprovalDecision], newPayload[subjects.ApprovalReply], newPayload[subjects.SessionConfig],

@@ -16,7 +16,6 @@ import (
 
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
-	"conclave/pkg/damage"
 	"conclave/subjects"
 )
 
@@ -212,7 +211,7 @@ func WithServer(home bus.Home, server bus.ServerConfig, log *slog.Logger, f func
 	}
 	found, err := bus.FindDamagedStreams(home)
 	for _, d := range found {
-		err = errors.Join(err, damage.Add(home.Data, d.Report))
+		err = errors.Join(err, d.AddTo(home.Data))
 	}
 	if err != nil {
 		return err

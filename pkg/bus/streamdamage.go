@@ -38,6 +38,15 @@ func (d StreamDamage) Folder() string {
 	return path.Join("jetstream", "jetstream", d.Account, "streams", d.Stream)
 }
 
+// AddTo adds the report to those of a data folder, in the place of what [FindDamagedStreams] reported before it moved
+// files. What the records of the stream permitted is pending then.
+func (d StreamDamage) AddTo(data string) error {
+	if d.Stream != "" {
+		d.Part, d.Pending = d.Stream, true
+	}
+	return damage.Resolve(data, d.Part, d.Report)
+}
+
 // FindDamagedStreams compares the files of the streams with the counts of the last run, which [Server.KeepCounts]
 // wrote, and reads every message. Damaged files of streams outside the audit log are moved to a folder of damaged
 // files, and their readable messages left in place, see [AuditFiles.SetDamageAside]. The server must be stopped: it
@@ -74,9 +83,8 @@ func FindDamagedStreams(home Home) (found []StreamDamage, err error) {
 		delete(before, name)
 		if len(f.damage) > 0 && d.Account != subjects.Audit { // see auditlog.OpenFiles
 			d.Kept = filepath.Join(folder, f.stream)
-			d.Part, d.Pending = f.stream, true
 			d.Found, d.Text = now, describeStream(f.stream)+" is damaged"
-			if err := damage.Add(home.Data, d.Report); err != nil { // the next start finds no damage
+			if err := d.AddTo(home.Data); err != nil { // the next start finds no damage
 				return found, err
 			}
 			if err := f.SetDamageAside(d.Kept); err != nil {

@@ -29,6 +29,7 @@ type Transcript struct {
 	text   markdown.Stream  // of the answer
 	blocks int              // of it that were printed
 	shown  bool             // nothing was printed since it began but the text itself
+	over   int              // steps whose text a state had: pieces of them are late, and shown already
 
 	results []subjects.ToolResult // of the calls so far, as the broker reports them
 	noted   map[subjects.Note]bool
@@ -51,6 +52,9 @@ func (t *Transcript) Show(u client.Update) {
 		// Text of a step that was streamed is on the screen already.
 		if u.Words != "" && strings.TrimSpace(t.deltas.Text()) != strings.TrimSpace(u.Words) {
 			t.talk("%s", u.Words)
+		}
+		if u.Words != "" && u.Code == "" {
+			t.over = u.Step + 1
 		}
 	case client.Note:
 		t.holdNote(u.Note)
@@ -75,7 +79,7 @@ func (t *Transcript) Show(u client.Update) {
 // showDelta prints the blocks that a piece of the answer completes. After a lost piece it prints no more of this step,
 // since the text would have a gap; PrintAnswer prints the rest. A new step, or one that begins again, is another text.
 func (t *Transcript) showDelta(d client.Delta) {
-	if d.Thinking {
+	if d.Thinking || d.Step < t.over {
 		return
 	}
 	text, begins := t.deltas.Next(d)

@@ -87,6 +87,22 @@ func TestScreenShowsInterruptedSteps(t *testing.T) {
 	}
 }
 
+// TestLatePieceIsNotShownTwice: pieces and states come by different ways, so the words before a call may come as a
+// state before the piece that has them.
+func TestLatePieceIsNotShownTwice(t *testing.T) {
+	t.Parallel()
+	master, slave := termtest.Open(t)
+	v := NewAnswerView(AnswerOptions{Streams: term.NewStreams(nil, slave, slave)})
+	v.Show(client.State{AgentState: subjects.AgentState{To: "DISPATCHING_TOOL", Words: "I look."}})
+	v.Show(client.Delta{Delta: subjects.Delta{Text: "I look."}})
+	v.Show(client.Delta{Delta: subjects.Delta{Step: 1, Text: "Found."}})
+	v.End(subjects.Response{Answer: "Found."}, func() *subjects.Critique { return nil })
+	text := termtest.ReadAll(t, master, slave)
+	if strings.Count(text, "I look.") != 1 || strings.Count(text, "Found.") != 1 {
+		t.Errorf("%q", text)
+	}
+}
+
 // Warnings about a result are printed on stderr and cannot control the terminal.
 func TestToolWarnings(t *testing.T) {
 	t.Parallel()
