@@ -10,6 +10,7 @@ import (
 
 	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/scriptserver"
+	"conclave/pkg/sandbox"
 	"conclave/pkg/story"
 	"conclave/stories/harness"
 	"conclave/subjects"
@@ -96,6 +97,7 @@ func TestInvalidSettingsNameTheLine(t *testing.T) {
 
 // Close leaves no file behind, whether the story ran or could not start.
 func TestCloseRemovesEverything(t *testing.T) {
+	_ = sandbox.SelfTest(t.Context()) // once per process, and not in a folder that programs cannot search
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
 	for _, text := range []string{
