@@ -81,20 +81,23 @@ func FindDamagedStreams(home Home) (found []StreamDamage, err error) {
 		count, known := before[name]
 		texts := d.compare(f, count, known)
 		delete(before, name)
-		if len(f.damage) > 0 && d.Account != subjects.Audit { // see auditlog.OpenFiles
+		isDamaged := len(f.damage) > 0 && d.Account != subjects.Audit // see auditlog.OpenFiles
+		if isDamaged {
 			d.Kept = filepath.Join(folder, f.stream)
-			d.Found, d.Text = now, describeStream(f.stream)+" is damaged"
-			if err := d.AddTo(home.Data); err != nil { // the next start finds no damage
-				return found, err
-			}
-			if err := f.SetDamageAside(d.Kept); err != nil {
-				return found, err
-			}
 			texts = append(texts, d.describeDamage(f)...)
 		}
 		if len(texts) > 0 {
 			d.Found, d.Text = now, describeStream(f.stream)+": "+strings.Join(texts, "; ")
+			if err := d.AddTo(home.Data); err != nil { // before the files are moved: the next start finds no damage
+				return found, err
+			}
 			found = append(found, d)
+		}
+		if !isDamaged {
+			continue
+		}
+		if err := f.SetDamageAside(filepath.Join(folder, f.stream)); err != nil {
+			return found, err
 		}
 	}
 	for name, count := range before {

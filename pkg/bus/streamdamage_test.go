@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"conclave/pkg/bus"
+	"conclave/pkg/damage"
 	"conclave/pkg/datatest"
 	"conclave/subjects"
 )
@@ -184,6 +185,9 @@ func TestStreamDamageIsFound(t *testing.T) {
 					if !strings.HasPrefix(r.Text, tt.want) {
 						t.Errorf("found %v, want %q", r, tt.want)
 					}
+				}
+				if reports, err := damage.Read(home.Data); err != nil || len(reports) > len(found) {
+					t.Errorf("reported %v, %v: found %v", reports, err, found)
 				}
 				kept, err := filepath.Glob(filepath.Join(home.Data, "damaged", "*", "*", "*.blk"))
 				if err != nil || strings.HasPrefix(tt.name, "a byte") && len(kept) != 1 {
