@@ -72,14 +72,22 @@ func TestFullAudit(t *testing.T) {
 		!strings.Contains(call.stderr.String(), "conclave audit rotate") {
 		t.Errorf("a call with a full audit: %d, %v, %s", code, err, call.stderr)
 	}
-	add := p.begin("conclave", "schedule", "add", "daily 8:00", "what is new", "--timezone", "UTC")
-	if code, err := add.wait(); code != cli.ExitFailed || err != nil ||
-		!strings.Contains(add.stderr.String(), "the audit is full, so nothing was run or changed; stop conclave and "+
-			"run conclave audit rotate") {
-		t.Errorf("a schedule with a full audit: %d, %v, %s", code, err, add.stderr)
+	recorded := 0 // the record of a schedule is short: one may have found room, though not for its outcome
+	for {
+		add := p.begin("conclave", "schedule", "add", "daily 8:00", "what is new", "--timezone", "UTC")
+		code, err := add.wait()
+		if strings.Contains(add.stderr.String(), subjects.CodeUnrecorded) && recorded < 2 {
+			recorded++
+			continue
+		}
+		if code != cli.ExitFailed || err != nil || !strings.Contains(add.stderr.String(), "the audit is full, so "+
+			"nothing was run or changed; stop conclave and run conclave audit rotate") {
+			t.Errorf("a schedule with a full audit: %d, %v, %s", code, err, add.stderr)
+		}
+		break
 	}
-	if got := p.run(cli.ExitOK, "conclave", "schedule", "list", "--json"); strings.TrimSpace(got) != "[]" {
-		t.Errorf("a schedule without a record: %s", got)
+	if got := p.run(cli.ExitOK, "conclave", "schedule", "list", "--json"); strings.Count(got, `"query"`) != recorded {
+		t.Errorf("%d schedules have a record: %s", recorded, got)
 	}
 	if got := p.run(cli.ExitOK, "conclave", "doctor"); !strings.Contains(got, "warn  audit ") ||
 		!strings.Contains(got, "conclave audit rotate") {

@@ -30,6 +30,7 @@ type Transcript struct {
 	blocks int              // of it that were printed
 	shown  bool             // nothing was printed since it began but the text itself
 	over   int              // steps whose text a state had: pieces of them are late, and shown already
+	said   []string         // texts of steps that ended, for states that are late
 
 	results []subjects.ToolResult // of the calls so far, as the broker reports them
 	noted   map[subjects.Note]bool
@@ -50,10 +51,11 @@ func (t *Transcript) Show(u client.Update) {
 		t.showDelta(u)
 	case client.State:
 		// Text of a step that was streamed is on the screen already.
-		if u.Words != "" && strings.TrimSpace(t.deltas.Text()) != strings.TrimSpace(u.Words) {
+		words := strings.TrimSpace(u.Words)
+		if words != "" && strings.TrimSpace(t.deltas.Text()) != words && !slices.Contains(t.said, words) {
 			t.talk("%s", u.Words)
 		}
-		if u.Words != "" && u.Code == "" {
+		if words != "" && u.Code == "" {
 			t.over = u.Step + 1
 		}
 	case client.Note:
@@ -82,8 +84,10 @@ func (t *Transcript) showDelta(d client.Delta) {
 	if d.Thinking || d.Step < t.over {
 		return
 	}
+	before := strings.TrimSpace(t.deltas.Text())
 	text, begins := t.deltas.Next(d)
 	if begins {
+		t.said = append(t.said, before)
 		t.beginText()
 	}
 	if text != "" {

@@ -87,19 +87,24 @@ func TestScreenShowsInterruptedSteps(t *testing.T) {
 	}
 }
 
-// TestLatePieceIsNotShownTwice: pieces and states come by different ways, so the words before a call may come as a
-// state before the piece that has them.
-func TestLatePieceIsNotShownTwice(t *testing.T) {
+// TestWordsBeforeACallAreShownOnce: pieces and states come by different ways, so the words before a call may come as a
+// state before the piece that has them, or after the pieces of the next step.
+func TestWordsBeforeACallAreShownOnce(t *testing.T) {
 	t.Parallel()
-	master, slave := termtest.Open(t)
-	v := NewAnswerView(AnswerOptions{Streams: term.NewStreams(nil, slave, slave)})
-	v.Show(client.State{AgentState: subjects.AgentState{To: "DISPATCHING_TOOL", Words: "I look."}})
-	v.Show(client.Delta{Delta: subjects.Delta{Text: "I look."}})
-	v.Show(client.Delta{Delta: subjects.Delta{Step: 1, Text: "Found."}})
-	v.End(subjects.Response{Answer: "Found."}, func() *subjects.Critique { return nil })
-	text := termtest.ReadAll(t, master, slave)
-	if strings.Count(text, "I look.") != 1 || strings.Count(text, "Found.") != 1 {
-		t.Errorf("%q", text)
+	state := client.State{AgentState: subjects.AgentState{To: "DISPATCHING_TOOL", Words: "I look."}}
+	piece := client.Delta{Delta: subjects.Delta{Text: "I look."}}
+	next := client.Delta{Delta: subjects.Delta{Step: 1, Text: "Found."}}
+	for _, updates := range [][]client.Update{{piece, state, next}, {state, piece, next}, {piece, next, state}} {
+		master, slave := termtest.Open(t)
+		v := NewAnswerView(AnswerOptions{Streams: term.NewStreams(nil, slave, slave)})
+		for _, u := range updates {
+			v.Show(u)
+		}
+		v.End(subjects.Response{Answer: "Found."}, func() *subjects.Critique { return nil })
+		text := termtest.ReadAll(t, master, slave)
+		if strings.Count(text, "I look.") != 1 || strings.Count(text, "Found.") != 1 {
+			t.Errorf("%q", text)
+		}
 	}
 }
 
