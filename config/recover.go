@@ -71,6 +71,9 @@ func findLostData(ctx context.Context, home bus.Home, found []bus.StreamDamage) 
 			}
 		}))
 	}
+	for _, t := range lost.turns { // answers that come back from EVENTS
+		lost.sessions = append(lost.sessions, t.session)
+	}
 	slices.Sort(lost.sessions)
 	lost.sessions = slices.Compact(lost.sessions)
 	return lost, err

@@ -22,8 +22,9 @@ const FlowStream = "KV_flow"
 func Distrust(ctx context.Context, out actor.Out, stream string, sessions []string) (changed string, err error) {
 	switch stream {
 	case "KV_" + stage.RuleBucket:
-		rules, err := stage.LoadRules(ctx, out, "")
-		for _, r := range rules {
+		rules, err := stage.ReadAll(ctx, out, stage.RuleBucket, "", stage.ReadRule)
+		rules = slices.DeleteFunc(rules, func(r stage.Rule) bool { return !r.Revoked.IsZero() })
+		for _, r := range rules { // also those that ended, by a clock that may be wrong
 			r.Revoked, r.RevokedBy = out.Now(), "damage"
 			err = errors.Join(err, r.Put(ctx, out.Store(stage.RuleBucket)))
 		}

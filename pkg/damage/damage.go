@@ -50,7 +50,8 @@ const Memory = "memory"
 const Remedy = "what did not come back may be in an older backup (conclave restore <backup> --data <another " +
 	"folder>); conclave doctor --accept-damage ends this message"
 
-// maxReports bounds the list. Further reports are dropped; their damaged files are kept nevertheless.
+// maxReports bounds the list. Further reports are dropped but for pending ones, of which there is one for each stream;
+// their damaged files are kept nevertheless.
 const maxReports = 100
 
 // lockTimeout bounds the wait for another process that changes the list.
@@ -128,7 +129,7 @@ func change(data, part string, reports []Report) error {
 			e.Found = r.Found
 			return e == r
 		})
-		if len(list) < maxReports && !known {
+		if (len(list) < maxReports || r.Pending) && !known {
 			list = append(list, r)
 		}
 	}

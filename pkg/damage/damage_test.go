@@ -58,6 +58,20 @@ func TestReports(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(data, "damage.json"), []byte("["), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	for i := range 200 {
+		if err := damage.Add(data, damage.Report{Text: fmt.Sprint("place ", i), Kept: "k"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := damage.Add(data, damage.Report{Text: "rules", Part: "KV_rules", Pending: true}); err != nil {
+		t.Fatal(err)
+	}
+	if got := texts(); got[len(got)-1] != "rules" {
+		t.Errorf("a full list has no room for a pending report: %v", got)
+	}
+	if err := os.WriteFile(filepath.Join(data, "damage.json"), []byte("["), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if err := damage.Add(data, damage.Report{Text: "more"}); err != nil {
 		t.Fatal(err)
 	}
