@@ -246,8 +246,12 @@ func TestChaosPowerCut(t *testing.T) {
 	for n := range cuts + 1 {
 		up := p.begin("conclave", "up")
 		var r readiness
-		if err := json.Unmarshal([]byte(p.must(up.stdout, `"pid"`)), &r); err != nil {
-			t.Fatal(err)
+		line, err := up.stdout.wait(`"pid"`)
+		if err == nil {
+			err = json.Unmarshal([]byte(line), &r)
+		}
+		if err != nil {
+			t.Fatalf("seed %d, cut %d: the start: %v: %s", seed, n, err, up.stderr)
 		}
 		b := &bus.Bus{URL: r.URL, Keys: bus.Keys{Dir: filepath.Join(p.data, "keys")}}
 		user, err := client.New(p.as(b, "user"))
