@@ -123,7 +123,7 @@ func TestToolIsUnreachable(t *testing.T) {
 func TestAgentWithoutSearch(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t)
-	w.missing = []subjects.UnavailableTool{{Name: "web_search", Why: "no SearXNG answers; start it"}}
+	w.missing = []subjects.UnavailableTool{{Name: "web_search", Why: `no "SearXNG" answers; start it`}}
 	w.model = func(r request) any {
 		if r.kind == callPlan {
 			return planJSON(subtaskJSON("compare"), subtaskJSON("recommend", "compare"))
@@ -141,7 +141,7 @@ func TestAgentWithoutSearch(t *testing.T) {
 	res := w.onlyResponse()
 	want := []subjects.Note{{
 		Code: subjects.NoteNoResult,
-		Text: `web_search was not used: "no SearXNG answers; start it"`,
+		Text: `web_search was not used: "no 'SearXNG' answers; start it"`,
 	}}
 	if !slices.Equal(res.Notes, want) || res.Partial {
 		t.Errorf("notes %+v, partial %t", res.Notes, res.Partial)

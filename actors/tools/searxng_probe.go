@@ -11,7 +11,7 @@ import (
 
 // ProbeSearXNG returns what keeps the SearXNG at the URL at from being used, and how to solve that; "" when it can be
 // searched. It waits at most timeout; no answer is a problem too. The request has a format and no query: SearXNG
-// rejects it in the format it would answer in, and nothing leaves this machine.
+// rejects it in the format it would answer in, and learns of no search.
 func ProbeSearXNG(ctx context.Context, at string, timeout time.Duration) (what, fix string) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

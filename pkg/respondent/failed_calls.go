@@ -2,6 +2,7 @@ package respondent
 
 import (
 	"slices"
+	"strings"
 
 	"conclave/pkg/text"
 	"conclave/subjects"
@@ -33,12 +34,13 @@ func NoteFailedCalls(calls []subjects.ToolCall) (notes []subjects.Note) {
 	return notes
 }
 
-// NoteUnavailable is a note for each tool that agents did not get, with the reason and what to do.
+// NoteUnavailable is a note for each tool that agents did not get, with the reason and what to do, in words of the
+// tool's process, which cannot end the quote.
 func NoteUnavailable(all []subjects.UnavailableTool) (notes []subjects.Note) {
 	for _, u := range all {
 		n := subjects.Note{
 			Code: subjects.NoteNoResult,
-			Text: u.Name + " was not used: \"" + text.OneLine(u.Why, maxReason) + "\"",
+			Text: u.Name + " was not used: \"" + text.OneLine(strings.ReplaceAll(u.Why, `"`, "'"), maxReason) + "\"",
 		}
 		if !slices.Contains(notes, n) {
 			notes = append(notes, n)
